@@ -4,17 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.1
 //
 // rule digest  f43b92ad8bf17e2d5cdd4b0a3f7579195c9cd37e5ffe9e3cfbbd4649caa45d81
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h54536bf731f48cfee937f24e38c40af19039b19a9ba5b9257375d151a401192b
 // operations   abs_exact_forward 97, abs_exact_backward 180
 //
 // Certificate:
-//   mean        4.74 ulp, worst at mean = -1.12972628e+11, var = 7.59590406e+27
-//   var         3.15 ulp, worst at mean = -20535.5332, var = 419174560
-//   dmean_dmu   3.62 ulp, worst at mean = 0.0383106694, var = 62.4810257
-//   dmean_dvar  2.95 ulp, worst at mean = 871.968323, var = 369167.094
-//   dvar_dmu    6.3 ulp, worst at mean = -0.00406361325, var = 8.25881762e-06
-//   dvar_dvar   2.61 ulp, worst at mean = -7028.65186, var = 16260256
-//   against exact values at 17106 points over all of float32; details in exact.json
+//   mean 4.74, var 3.15, dmean_dmu 3.62, dmean_dvar 2.95, dvar_dmu 6.3, dvar_dvar 2.61 ulp,
+//   against exact values at 17106 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,71 +41,69 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void abs_exact_forward_element(float mean, float var,
-                                                                            float *restrict out_mean,
-                                                                            float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void abs_exact_forward_element(float mean, float var, float *restrict out_mean, float *restrict out_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const float t4 = t1 ? 2.8147498e+14f : (t0 ? 0.00390625f : 1.0f);  // power of two that keeps residuals normal
-    const float t5 = t3 * 8.507059e+37f;
-    const float t6 = SQRT(t2 ? 7.888609e-31f : (t4 * (var * t4)));  // standard deviation, scaled
-    const float t7 = 1.0f / t6;
-    const float t8 = (t2 ? t5 : (t3 * t4)) * t7;
-    const float t9 = t4 * t7;
-    const float t10 = (18.6875f < t8) ? 18.6875f : t8;  // t = min(|mean|/sigma, reach)
-    const float t11 = var * t9;
-    const float t12 = FMA(t10, 0.25f, 1.0f);
-    const float t13 = t10 * (t10 * (-0.5f));
-    const float t14 = t10 * t10;
-    const float t15 = t10 * (-4.0f);
-    const _Bool t16 = t10 < 1.125f;
-    const float t17 = 1.0f / t12;  // u = 1/(1 + t/4)
-    const float t18 = FMA(t10, 0.25f, -(t12 - 1.0f));
-    const float t19 = var * FMA(t14, FMA(t14, FMA(t14, FMA(t14, FMA(t14, FMA(t14, -3.0786778e-5f, 0.00039624548f),
-        -0.0032643408f), 0.021212485f), -0.1061017f), 0.3633801f), 0.36338022f);
-    const float t20 = FMA(t13, 1.442695f, 12582912.0f);
-    const float t21 = t20 - 12582912.0f;
-    const uint32_t t22 = as_bits(t20);
-    const float t23 = FMA(t21, -0.69314575f, t13) + (t21 * (-1.4286068e-6f));
-    const uint32_t t24 = t22 + 1u;
-    const uint32_t t25 = (uint32_t)((int32_t)t22 >> 1u);
-    const uint32_t t26 = (uint32_t)((int32_t)t24 >> 1u);
-    const uint32_t t27 = t25 + 127u;
-    const uint32_t t28 = 127u + t26;
-    const uint32_t t29 = t27 << 23u;
-    const uint32_t t30 = t28 << 23u;
-    const float t31 = as_float(t29);
-    const float t32 = as_float(t30);
-    const float t33 = t32 * (t11 * t31);
-    const float t34 = t17 - 0.25f;
-    const float t35 = t17 * FMA(t17, FMA(t17, FMA(t17, 3.1139178f, -1.9158677f), 0.7797431f), -0.00860653f);
-    const float t36 = -t17;
-    const float t37 = (t17 * FMA(t18, t36, FMA(t12, t36, 1.0f))) * t35;
-    const float t38 = t17 * t17;
-    const float t39 = var * t31;
-    const float t40 = t31 * t32;
-    const float t41 = t32 * t39;
+    _Bool t0 = var == 0.0f;
+    float t1 = ABS(mean);
+    _Bool t2 = var < 9.094947e-13f;
+    float t3 = (1.1529215e+18f < var) ? 0.00390625f : 1.0f;
+    float t4 = t2 ? 2.8147498e+14f : t3;  // power of two that keeps residuals normal
+    float t5 = t4 * (var * t4);
+    float t6 = t0 ? 7.888609e-31f : t5;
+    float t7 = SQRT(t6);  // standard deviation, scaled
+    float t8 = 1.0f / t7;
+    float t9 = t1 * 8.507059e+37f;
+    float t10 = t1 * t4;
+    float t11 = t0 ? t9 : t10;
+    float t12 = t11 * t8;
+    float t13 = (18.6875f < t12) ? 18.6875f : t12;  // t = min(|mean|/sigma, reach)
+    float t14 = FMA(t13, 0.25f, 1.0f);
+    float t15 = t13 * (t13 * (-0.5f));
+    float t16 = 1.0f / t14;  // u = 1/(1 + t/4)
+    float t17 = FMA(t15, 1.442695f, 12582912.0f);
+    float t18 = t17 - 12582912.0f;
+    uint32_t t19 = as_bits(t17);
+    float t20 = FMA(t18, -0.69314575f, t15) + (t18 * (-1.4286068e-6f));
+    float t21 = as_float((((uint32_t)((int32_t)t19 >> 1u)) + 127u) << 23u);
+    float t22 = as_float((127u + ((uint32_t)((int32_t)(t19 + 1u) >> 1u))) << 23u);
+    float t23 = -t16;
+    float t24 = t16 - 0.25f;
     // J_1/sqrt(2 pi)
-    const float t42 = FMA(FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34,
-        -0.037463788f, 0.153484f), -0.18312289f), -0.0032359818f), 0.011832319f), 0.12905534f), 0.20217033f),
-        0.21489514f), 0.17340738f), 0.10661168f), 0.04343404f), t38, t37);
-    const float t43 = FMA(FMA(t23, FMA(t23, FMA(t23, FMA(t23, 0.0013814222f, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f), t23 * t23, t23);
-    const float t44 = 1.0f + t43;  // exp(-t^2/2), mantissa
-    const float t45 = t44 * t40;
-    const float t46 = FMA(t42, t15, (-(t42 * (t42 * 4.0f))) * t45);
-    const float t47 = t42 * 2.0f;
-    const float t48 = FMA(FMA(t43, t47, t47), t33, t3);
-    const float t49 = t16 ? t19 : FMA(FMA(t43, t46, t46), t41, var);
-    *out_mean = t48;
-    *out_var = t49;
+    float t25 = FMA(POLY10(t24, -0.037463788f, 0.153484f, -0.18312289f, -0.0032359818f, 0.011832319f, 0.12905534f,
+        0.20217033f, 0.21489514f, 0.17340738f, 0.10661168f, 0.04343404f), t16 * t16, (t16 * FMA(FMA(t13, 0.25f, -(t14 -
+        1.0f)), t23, FMA(t14, t23, 1.0f))) * (t16 * POLY3(t16, 3.1139178f, -1.9158677f, 0.7797431f, -0.00860653f)));
+    float t26 = FMA(POLY4(t20, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t20 * t20, t20);
+    float t27 = t13 * (-4.0f);
+    float t28 = -(t25 * (t25 * 4.0f));
+    float t29 = 1.0f + t26;  // exp(-t^2/2), mantissa
+    float t30 = FMA(t25, t27, t28 * (t29 * (t21 * t22)));
+    float t31 = t25 * 2.0f;
+    float t32 = FMA(FMA(t26, t31, t31), t22 * ((var * (t4 * t8)) * t21), t1);
+    _Bool t33 = t13 < 1.125f;
+    float t34 = t13 * t13;
+    float t35 = var * POLY6(t34, -3.0786778e-5f, 0.00039624548f, -0.0032643408f, 0.021212485f, -0.1061017f, 0.3633801f,
+        0.36338022f);
+    float t36 = FMA(FMA(t26, t30, t30), t22 * (var * t21), var);
+    float t37 = t33 ? t35 : t36;
+    *out_mean = t32;
+    *out_var = t37;
 }
 
-void abs_exact_forward(int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
-                       float *restrict out_mean, float *restrict out_var)
+void abs_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -121,118 +115,101 @@ void abs_exact_forward(int64_t n, const float *restrict mean, const float *restr
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void abs_exact_backward_element(float mean, float var, float grad_mean,
-                                                                             float grad_var,
-                                                                             float *restrict out_grad_mean,
-                                                                             float *restrict out_grad_var)
+INLINE void abs_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const float t4 = t1 ? 2.8147498e+14f : (t0 ? 0.00390625f : 1.0f);  // power of two that keeps residuals normal
-    const float t5 = t3 * 8.507059e+37f;
-    const _Bool t6 = mean < 0.0f;
-    const float t7 = t2 ? 7.888609e-31f : (t4 * (var * t4));
-    const float t8 = t2 ? t5 : (t3 * t4);
-    const float t9 = t8 * 4.2949673e+9f;
-    const float t10 = SQRT(t7);  // standard deviation, scaled
-    const float t11 = 1.0f / t10;
-    const float t12 = FMA(t10, -t10, t7);
-    const float t13 = t8 * t11;
-    const float t14 = t12 * (0.5f * t11);
-    const float t15 = -t13;
-    const float t16 = FMA(t14, t15, FMA(t10, t15, t8));
-    const float t17 = -(t11 * t14);
-    const float t18 = t11 * t16;
-    const float t19 = FMA(t11, t17, t11);
-    const float t20 = t4 * t19;
-    const float t21 = t19 * t9;
-    const float t22 = t2 ? 0.0f : t20;
-    const float t23 = var * t20;
-    const _Bool t24 = 18.6875f < t13;
-    const float t25 = t24 ? 18.6875f : t13;  // t = min(|mean|/sigma, reach)
-    const float t26 = t24 ? 0.0f : t18;
-    const float t27 = t24 ? 18.6875f : t21;
-    const float t28 = t25 * (-0.5f);
-    const float t29 = -t25;
-    const _Bool t30 = t25 < 1.0f;
-    const _Bool t31 = t25 < 1.375f;
-    const _Bool t32 = t25 < 1.75f;
-    const float t33 = t25 * t28;
-    const float t34 = FMA(t26, t29, FMA(t25, t28, -t33));
-    const float t35 = t25 + t26;
-    const float t36 = FMA(t33, 1.442695f, 12582912.0f);
-    const float t37 = t36 - 12582912.0f;
-    const uint32_t t38 = as_bits(t36);
-    const float t39 = FMA(t37, -0.69314575f, t33);
-    const float t40 = FMA(t37, -1.4286068e-6f, t34);
-    const float t41 = 1.0f / FMA(t35, 0.25f, 1.0f);  // u = 1/(1 + t/4)
-    const float t42 = t35 * t35;
-    const float t43 = -(t35 * 2.0f);
-    const uint32_t t44 = t38 + 1u;
-    const uint32_t t45 = (uint32_t)((int32_t)t38 >> 1u);
-    const uint32_t t46 = (uint32_t)((int32_t)t44 >> 1u);
-    const uint32_t t47 = t45 + 127u;
-    const uint32_t t48 = 127u + t46;
-    const uint32_t t49 = t47 << 23u;
-    const uint32_t t50 = t48 << 23u;
-    const float t51 = as_float(t49);
-    const float t52 = as_float(t50);
-    const float t53 = t35 * 4.0f;
-    const float t54 = t35 * (-2.0f);
-    const float t55 = 1.0f / (1.0f + t42);
-    const float t56 = FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42,
-        6.6631873e-9f, -1.7915991e-7f), 2.5637223e-6f), -2.6907332e-5f), 0.00023232242f), -0.0016830319f),
-        0.009851742f), -0.042441063f), 0.10610325f), 3.3807053e-9f), 0.36338022f);
-    const float t57 = 2.3283064e-10f * (FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, 1.0736929e-6f,
-        -1.8546283e-5f), 0.00023063865f), -0.002374576f), 0.0199471f), -0.13298076f), 0.7978846f) * t27);
-    const float t58 = t3 * FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, 2.9857023e-7f,
-        -5.6137114e-6f), 6.271554e-5f), -0.000558297f), 0.0042090616f), -0.026272668f), 0.12732385f), -0.42441317f),
-        0.72676045f);
-    const float t59 = t51 * t52;
-    const float t60 = t39 + t40;
-    const float t61 = t40 + (t39 - t60);
-    const float t62 = FMA(t60, FMA(t60, FMA(t60, FMA(t60, 0.0013814222f, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f);
-    const float t63 = t60 * t60;
-    const float t64 = 1.0f + t60;
-    const float t65 = FMA(t62, t63, t61 * t64);
-    const float t66 = FMA(t62, t63, t60);
-    const float t67 = t41 - 0.25f;
-    const float t68 = t41 * (t41 * t41);
-    const float t69 = (t60 - (t64 - 1.0f)) + t65;
+    _Bool t0 = var == 0.0f;
+    float t1 = ABS(mean);
+    _Bool t2 = var < 9.094947e-13f;
+    float t3 = (1.1529215e+18f < var) ? 0.00390625f : 1.0f;
+    float t4 = t2 ? 2.8147498e+14f : t3;  // power of two that keeps residuals normal
+    _Bool t5 = mean < 0.0f;
+    float t6 = t4 * (var * t4);
+    float t7 = t0 ? 7.888609e-31f : t6;
+    float t8 = t1 * 8.507059e+37f;
+    float t9 = t1 * t4;
+    float t10 = t0 ? t8 : t9;
+    float t11 = SQRT(t7);  // standard deviation, scaled
+    float t12 = 1.0f / t11;
+    float t13 = t10 * t12;
+    float t14 = FMA(t11, -t11, t7) * (0.5f * t12);
+    float t15 = -t13;
+    float t16 = FMA(t12, -(t12 * t14), t12);
+    float t17 = t4 * t16;
+    float t18 = var * t17;
+    _Bool t19 = 18.6875f < t13;
+    float t20 = t19 ? 18.6875f : t13;  // t = min(|mean|/sigma, reach)
+    float t21 = t12 * FMA(t14, t15, FMA(t11, t15, t10));
+    float t22 = t19 ? 0.0f : t21;
+    float t23 = t20 * (-0.5f);
+    float t24 = t20 * t23;
+    float t25 = t20 + t22;
+    float t26 = FMA(t24, 1.442695f, 12582912.0f);
+    float t27 = t26 - 12582912.0f;
+    uint32_t t28 = as_bits(t26);
+    float t29 = FMA(t27, -0.69314575f, t24);
+    float t30 = FMA(t27, -1.4286068e-6f, FMA(t22, -t20, FMA(t20, t23, -t24)));
+    float t31 = 1.0f / FMA(t25, 0.25f, 1.0f);  // u = 1/(1 + t/4)
+    float t32 = t25 * t25;
+    float t33 = as_float((((uint32_t)((int32_t)t28 >> 1u)) + 127u) << 23u);
+    float t34 = as_float((127u + ((uint32_t)((int32_t)(t28 + 1u) >> 1u))) << 23u);
+    float t35 = t33 * t34;
+    float t36 = t29 + t30;
+    float t37 = POLY4(t36, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f);
+    float t38 = t36 * t36;
+    float t39 = 1.0f + t36;
+    float t40 = FMA(t37, t38, t36);
+    float t41 = (t36 - (t39 - 1.0f)) + FMA(t37, t38, (t30 + (t29 - t36)) * t39);
+    float t42 = t31 - 0.25f;
     // J_2/sqrt(2 pi)
-    const float t70 = FMA(t67, FMA(t67, FMA(t67, FMA(t67, FMA(t67, FMA(t67, FMA(t67, FMA(t67, FMA(t67, FMA(t67,
-        -0.06790253f, 0.23445444f), -0.22880422f), -0.021781435f), 0.0013202751f), 0.1169634f), 0.17166187f),
-        0.15957567f), 0.10685098f), 0.050817337f), 0.014190124f) * t68;
-    const float t71 = FMA(t70, t43, 0.3989423f) * t55;  // J_1/sqrt(2 pi)
-    const float t72 = FMA(t35, t71, 2.0f * t70);  // Mills ratio/sqrt(2 pi)
-    const float t73 = 1.0f + t66;  // exp(-t^2/2), mantissa
-    const float t74 = t73 * t59;
-    const float t75 = (t52 * (t51 * (t22 * FMA(t66, 0.3989423f, 0.3989423f)))) * grad_mean;
-    const float t76 = t64 + t69;
-    const float t77 = t69 - (t76 - t64);
-    const float t78 = FMA(t72, t53, (t72 * (t71 * 8.0f)) * t74);
-    const float t79 = t72 * (-2.0f);
-    const float t80 = t30 ? t57 : FMA(FMA(t66, t79, t79), t59, 1.0f);
-    const float t81 = FMA(0.3989423f, t54, t74 * (-(0.3989423f * (t71 * 4.0f))));
-    const float t82 = FMA(t32 ? t56 : FMA(t59, FMA(t66, t81, t81), 1.0f), grad_var, t75);
-    const float t83 = FMA(t71, -4.0f, t78);
-    const float t84 = FMA(t71, -4.0f, -(t83 - t78));
-    const float t85 = (t6 ? (-t80) : t80) * grad_mean;
-    const float t86 = t83 * t76;
-    const float t87 = FMA(t83, t77, FMA(t84, t76, FMA(t83, t76, -t86)));
-    const float t88 = t23 * t86;
-    const float t89 = t31 ? t58 : (t52 * (t51 * (t88 + FMA(t23, t87, FMA(t23, t86, -t88)))));
-    const float t90 = FMA(t6 ? (-t89) : t89, grad_var, t85);
-    *out_grad_mean = t90;
-    *out_grad_var = t82;
+    float t43 = POLY10(t42, -0.06790253f, 0.23445444f, -0.22880422f, -0.021781435f, 0.0013202751f, 0.1169634f,
+        0.17166187f, 0.15957567f, 0.10685098f, 0.050817337f, 0.014190124f) * (t31 * (t31 * t31));
+    float t44 = FMA(t43, -(t25 * 2.0f), 0.3989423f) * (1.0f / (1.0f + t32));  // J_1/sqrt(2 pi)
+    float t45 = FMA(t25, t44, 2.0f * t43);  // Mills ratio/sqrt(2 pi)
+    float t46 = 1.0f + t40;  // exp(-t^2/2), mantissa
+    float t47 = t46 * t35;
+    float t48 = t39 + t41;
+    float t49 = FMA(t45, t25 * 4.0f, (t45 * (t44 * 8.0f)) * t47);
+    float t50 = t45 * (-2.0f);
+    _Bool t51 = t20 < 1.0f;
+    float t52 = POLY6(t32, 1.0736929e-6f, -1.8546283e-5f, 0.00023063865f, -0.002374576f, 0.0199471f, -0.13298076f,
+        0.7978846f);
+    float t53 = t16 * (t10 * 4.2949673e+9f);
+    float t54 = t19 ? 18.6875f : t53;
+    float t55 = 2.3283064e-10f * (t52 * t54);
+    float t56 = FMA(FMA(t40, t50, t50), t35, 1.0f);
+    float t57 = t51 ? t55 : t56;
+    float t58 = FMA(0.3989423f, t25 * (-2.0f), t47 * (-(0.3989423f * (t44 * 4.0f))));
+    _Bool t59 = t20 < 1.75f;
+    float t60 = POLY10(t32, 6.6631873e-9f, -1.7915991e-7f, 2.5637223e-6f, -2.6907332e-5f, 0.00023232242f,
+        -0.0016830319f, 0.009851742f, -0.042441063f, 0.10610325f, 3.3807053e-9f, 0.36338022f);
+    float t61 = FMA(t35, FMA(t40, t58, t58), 1.0f);
+    float t62 = t59 ? t60 : t61;
+    float t63 = t0 ? 0.0f : t17;
+    float t64 = FMA(t62, grad_var, (t34 * (t33 * (t63 * FMA(t40, 0.3989423f, 0.3989423f)))) * grad_mean);
+    float t65 = FMA(t44, -4.0f, t49);
+    float t66 = t65 * t48;
+    float t67 = t18 * t66;
+    _Bool t68 = t20 < 1.375f;
+    float t69 = t1 * POLY8(t32, 2.9857023e-7f, -5.6137114e-6f, 6.271554e-5f, -0.000558297f, 0.0042090616f,
+        -0.026272668f, 0.12732385f, -0.42441317f, 0.72676045f);
+    float t70 = t34 * (t33 * (t67 + FMA(t18, FMA(t65, t41 - (t48 - t39), FMA(FMA(t44, -4.0f, -(t65 - t49)), t48,
+        FMA(t65, t48, -t66))), FMA(t18, t66, -t67))));
+    float t71 = t68 ? t69 : t70;
+    float t72 = -t71;
+    float t73 = t5 ? t72 : t71;
+    float t74 = -t57;
+    float t75 = t5 ? t74 : t57;
+    float t76 = FMA(t73, grad_var, t75 * grad_mean);
+    *out_grad_mean = t76;
+    *out_grad_var = t64;
 }
 
-void abs_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                        const float *restrict grad_mean, const float *restrict grad_var, const float *restrict params,
-                        float *restrict out_grad_mean, float *restrict out_grad_var)
+void abs_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time

@@ -4,7 +4,6 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.1
 //
 // rule digest  f43b92ad8bf17e2d5cdd4b0a3f7579195c9cd37e5ffe9e3cfbbd4649caa45d81
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -19,6 +18,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -181,100 +200,79 @@ INLINE double polynomial5(double y, double x)
     return y;
 }
 
-static void abs_exact_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                            double *restrict out_mean, double *restrict out_var)
+static void abs_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = __builtin_fabs(mean[i]);
-        const _Bool t1 = var[i] == 0.0;
-        const double t2 = __builtin_sqrt(t1 ? 0x1p-100 : var[i]);
-        const double t3 = (t1 ? (t0 * 0x1p126) : t0) / t2;
-        const double t4 = (38.5 < t3) ? 38.5 : t3;
-        const double t5 = exp64(-0.5 * t4 * t4);
-        const double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-        const double t7 = (polynomial0(-0x1.d45a6927d9705p-10, t6 - 0.25)) * (t6 * t6);
-        const double t8 = var[i] + (var[i] * (t5 * (FMA(t7, t4 * (-4.0), t5 * (-(t7 * (t7 * 4.0)))))));
+        double t0 = __builtin_fabs(mean[i]);
+        _Bool t1 = var[i] == 0.0;
+        double t2 = __builtin_sqrt(t1 ? 0x1p-100 : var[i]);
+        double t3 = (t1 ? (t0 * 0x1p126) : t0) / t2;
+        double t4 = (38.5 < t3) ? 38.5 : t3;
+        double t5 = exp64(-0.5 * t4 * t4);
+        double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
+        double t7 = (polynomial0(-0x1.d45a6927d9705p-10, t6 - 0.25)) * (t6 * t6);
+        double t8 = var[i] + (var[i] * (t5 * (FMA(t7, t4 * (-4.0), t5 * (-(t7 * (t7 * 4.0)))))));
         out_mean[i] = (t0 + ((t1 ? 0.0 : t2) * (t5 * (t7 * 2.0))));
         out_var[i] = ((t4 < 1.125) ? (var[i] * (polynomial1(-0x1.0cec0c135e523p-37, t4 * t4))) : t8);
     }
 }
 
-void abs_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                               const double *restrict params, double *restrict out_mean, double *restrict out_var)
+void abs_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            abs_exact_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        abs_exact_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(abs_exact_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void abs_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                             const double *restrict grad_mean, const double *restrict grad_var,
-                                             double *restrict out_grad_mean, double *restrict out_grad_var)
+static void abs_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = mean[i] < 0.0;
-        const double t1 = __builtin_fabs(mean[i]);
-        const _Bool t2 = var[i] == 0.0;
-        const double t3 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
-        const double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
-        const double t5 = (38.5 < t4) ? 38.5 : t4;
-        const double t6 = t5 * t5;
-        const double t7 = exp64(-0.5 * t5 * t5);
-        const double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
-        const double t9 = (polynomial2(-0x1.c49ef81823d75p-7, t8 - 0.25)) * (t8 * (t8 * t8));
-        const double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
-        const double t11 = FMA(t5, t10, t9 * 2.0);
-        const double t12 = (t5 < 1.0) ? (t5 * (polynomial3(0x1.1e87d928af152p-37, t6))) : ((t7 * (t11 * (-2.0))) + 1.0);
-        const double t13 = (t2 ? 0.0 : t3) * (t7 * (FMA(t10, (-4.0), FMA(t11, t5 * 4.0, t7 * (t11 * (t10 * 8.0))))));
-        const double t14 = (t5 < 1.375) ? (t1 * (polynomial4(0x1.48c570c6a4972p-45, t6))) : t13;
-        const double t15 = FMA(t5 * (-2.0), 0x1.9884533d43651p-2, t7 * (-((t10 * 4.0) * 0x1.9884533d43651p-2)));
+        _Bool t0 = mean[i] < 0.0;
+        double t1 = __builtin_fabs(mean[i]);
+        _Bool t2 = var[i] == 0.0;
+        double t3 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
+        double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
+        double t5 = (38.5 < t4) ? 38.5 : t4;
+        double t6 = t5 * t5;
+        double t7 = exp64(-0.5 * t5 * t5);
+        double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
+        double t9 = (polynomial2(-0x1.c49ef81823d75p-7, t8 - 0.25)) * (t8 * (t8 * t8));
+        double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
+        double t11 = FMA(t5, t10, t9 * 2.0);
+        double t12 = (t5 < 1.0) ? (t5 * (polynomial3(0x1.1e87d928af152p-37, t6))) : ((t7 * (t11 * (-2.0))) + 1.0);
+        double t13 = (t2 ? 0.0 : t3) * (t7 * (FMA(t10, (-4.0), FMA(t11, t5 * 4.0, t7 * (t11 * (t10 * 8.0))))));
+        double t14 = (t5 < 1.375) ? (t1 * (polynomial4(0x1.48c570c6a4972p-45, t6))) : t13;
+        double t15 = FMA(t5 * (-2.0), 0x1.9884533d43651p-2, t7 * (-((t10 * 4.0) * 0x1.9884533d43651p-2)));
         out_grad_mean[i] = FMA(grad_mean[i], (t0 ? (-t12) : t12),
             grad_var[i] * (t0 ? (-t14) : t14));
-        const double t16 = (t5 < 1.75) ? (polynomial5(0x1.449fdad9cfae1p-51, t6)) : ((t7 * t15) + 1.0);
+        double t16 = (t5 < 1.75) ? (polynomial5(0x1.449fdad9cfae1p-51, t6)) : ((t7 * t15) + 1.0);
         out_grad_var[i] = FMA(grad_mean[i], ((t2 ? 0.0 : (1.0 / t3)) * (t7 * 0x1.9884533d43651p-2)),
             grad_var[i] * t16);
     }
 }
 
-void abs_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                const double *restrict grad_mean, const double *restrict grad_var,
-                                const double *restrict params, double *restrict out_grad_mean,
-                                double *restrict out_grad_var)
+void abs_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            abs_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at, out_grad_mean + at,
-                                             out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        abs_exact_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(abs_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

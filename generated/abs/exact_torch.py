@@ -4,7 +4,6 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.1
 #
 # rule digest  f43b92ad8bf17e2d5cdd4b0a3f7579195c9cd37e5ffe9e3cfbbd4649caa45d81
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 """abs, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

@@ -4,17 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.1
 #
 # rule digest  f43b92ad8bf17e2d5cdd4b0a3f7579195c9cd37e5ffe9e3cfbbd4649caa45d81
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   abs_exact_forward 97, abs_exact_backward 180
 #
 # Certificate:
-#   mean        4.74 ulp, worst at mean = -1.12972628e+11, var = 7.59590406e+27
-#   var         3.15 ulp, worst at mean = -20535.5332, var = 419174560
-#   dmean_dmu   3.62 ulp, worst at mean = 0.0383106694, var = 62.4810257
-#   dmean_dvar  2.95 ulp, worst at mean = 871.968323, var = 369167.094
-#   dvar_dmu    6.3 ulp, worst at mean = -0.00406361325, var = 8.25881762e-06
-#   dvar_dvar   2.61 ulp, worst at mean = -7028.65186, var = 16260256
-#   against exact values at 17106 points over all of float32; details in exact.json
+#   mean 4.74, var 3.15, dmean_dmu 3.62, dmean_dvar 2.95, dvar_dmu 6.3, dvar_dvar 2.61 ulp,
+#   against exact values at 17106 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -26,50 +20,67 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial3(x, y, c0, c1, c2):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2))
+
+
+@triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial6(x, y, c0, c1, c2, c3, c4, c5):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5))
+
+
+@triton.jit
+def _polynomial8(x, y, c0, c1, c2, c3, c4, c5, c6, c7):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4),
+        c5), c6), c7))
+
+
+@triton.jit
+def _polynomial10(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0),
+        c1), c2), c3), c4), c5), c6), c7), c8), c9))
+
+
+@triton.jit
 def abs_exact_forward(mean, var):
-    t0 = tl.where(1.1529215e+18 < var, 0.00390625, 1.0)
-    t1 = tl.where(var < 9.094947e-13, 2.8147498e+14, t0)  # power of two that keeps residuals normal
-    t2 = tl.abs(mean)
-    t3 = t2 * t1
-    t4 = var == 0.0
-    t5 = tl.where(t4, t2 * 8.507059e+37, t3)
-    t6 = tl.sqrt_rn(tl.where(t4, 7.888609e-31, t1 * (var * t1)))  # standard deviation, scaled
-    t7 = tl.div_rn(1.0, t6)
-    t8 = t5 * t7
-    t9 = tl.where(18.6875 < t8, 18.6875, t8)  # t = min(|mean|/sigma, reach)
-    t10 = t9 * (t9 * (-0.5))
-    t11 = tl.fma(t10, 1.442695, 12582912.0)
-    t12 = t11 - 12582912.0
-    t13 = tl.fma(t12, -0.69314575, t10) + (t12 * (-1.4286068e-6))
-    t14 = (tl.fma(tl.fma(t13, tl.fma(t13, tl.fma(t13, tl.fma(t13, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994), t13 * t13, t13))
-    t15 = tl.fma(t9, 0.25, 1.0)
-    t16 = tl.fma(t9, 0.25, (t15 - 1.0) * -1.0)
-    t17 = tl.div_rn(1.0, t15)  # u = 1/(1 + t/4)
-    t18 = t17 * -1.0
-    t19 = ((t17 * tl.fma(t16, t18, tl.fma(t15, t18, 1.0))) * (t17 * tl.fma(t17, tl.fma(t17, tl.fma(t17, 3.1139178,
-        -1.9158677), 0.7797431), -0.00860653)))
-    t20 = t17 - 0.25
+    # power of two that keeps residuals normal
+    t0 = tl.where(var < 9.094947e-13, 2.8147498e+14, tl.where(1.1529215e+18 < var, 0.00390625, 1.0))
+    t1 = tl.abs(mean)
+    t2 = var == 0.0
+    t3 = tl.sqrt_rn(tl.where(t2, 7.888609e-31, t0 * (var * t0)))  # standard deviation, scaled
+    t4 = tl.div_rn(1.0, t3)
+    t5 = tl.where(t2, t1 * 8.507059e+37, t1 * t0) * t4
+    t6 = tl.where(18.6875 < t5, 18.6875, t5)  # t = min(|mean|/sigma, reach)
+    t7 = t6 * (t6 * (-0.5))
+    t8 = tl.fma(t7, 1.442695, 12582912.0)
+    t9 = t8 - 12582912.0
+    t10 = tl.fma(t9, -0.69314575, t7) + (t9 * (-1.4286068e-6))
+    t11 = tl.fma(_polynomial4(t10, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t10 * t10, t10)
+    t12 = tl.fma(t6, 0.25, 1.0)
+    t13 = tl.div_rn(1.0, t12)  # u = 1/(1 + t/4)
+    t14 = t13 * -1.0
     # J_1/sqrt(2 pi)
-    t21 = (tl.fma(tl.fma(t20, tl.fma(t20, tl.fma(t20, tl.fma(t20, tl.fma(t20, tl.fma(t20, tl.fma(t20, tl.fma(t20,
-        tl.fma(t20, tl.fma(t20, -0.037463788, 0.153484), -0.18312289), -0.0032359818), 0.011832319), 0.12905534),
-        0.20217033), 0.21489514), 0.17340738), 0.10661168), 0.04343404), t17 * t17, t19))
-    t22 = t21 * 2.0
-    t23 = tl.fma(t14, t22, t22)
-    t24 = t11.to(tl.int32, bitcast=True)
-    t25 = ((127 + ((t24 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t26 = (((t24 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t27 = tl.fma(t23, t25 * ((var * (t1 * t7)) * t26), t2)
-    t28 = (t21 * (t21 * 4.0)) * -1.0
-    t29 = 1.0 + t14  # exp(-t^2/2), mantissa
-    t30 = t28 * (t29 * (t26 * t25))
-    t31 = tl.fma(t21, t9 * (-4.0), t30)
-    t32 = tl.fma(tl.fma(t14, t31, t31), t25 * (var * t26), var)
-    t33 = t9 * t9
-    t34 = (var * tl.fma(t33, tl.fma(t33, tl.fma(t33, tl.fma(t33, tl.fma(t33, tl.fma(t33, -3.0786778e-5, 0.00039624548),
-        -0.0032643408), 0.021212485), -0.1061017), 0.3633801), 0.36338022))
-    t35 = tl.where(t9 < 1.125, t34, t32)
-    return (t27, t35)
+    t15 = (tl.fma(_polynomial10(t13 - 0.25, -0.037463788, 0.153484, -0.18312289, -0.0032359818, 0.011832319,
+        0.12905534, 0.20217033, 0.21489514, 0.17340738, 0.10661168, 0.04343404), t13 * t13, (t13 * tl.fma(tl.fma(t6,
+        0.25, (t12 - 1.0) * -1.0), t14, tl.fma(t12, t14, 1.0))) * (t13 * _polynomial3(t13, 3.1139178, -1.9158677,
+        0.7797431, -0.00860653))))
+    t16 = t15 * 2.0
+    t17 = t8.to(tl.int32, bitcast=True)
+    t18 = ((127 + ((t17 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t19 = (((t17 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t20 = tl.fma(tl.fma(t11, t16, t16), t18 * ((var * (t0 * t4)) * t19), t1)
+    t21 = t6 * (-4.0)
+    t22 = (t15 * (t15 * 4.0)) * -1.0
+    t23 = 1.0 + t11  # exp(-t^2/2), mantissa
+    t24 = tl.fma(t15, t21, t22 * (t23 * (t19 * t18)))
+    t25 = (tl.where(t6 < 1.125, var * _polynomial6(t6 * t6, -3.0786778e-5, 0.00039624548, -0.0032643408, 0.021212485,
+        -0.1061017, 0.3633801, 0.36338022), tl.fma(tl.fma(t11, t24, t24), t18 * (var * t19), var)))
+    return (t20, t25)
 
 
 @triton.jit
@@ -85,104 +96,75 @@ def abs_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, BL
 
 @triton.jit
 def abs_exact_backward(mean, var, grad_mean, grad_var):
-    t0 = 1.1529215e+18 < var
-    t1 = var < 9.094947e-13
-    t2 = var == 0.0
-    t3 = tl.abs(mean)
-    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
-    t5 = t3 * 8.507059e+37
-    t6 = tl.where(t2, 7.888609e-31, t4 * (var * t4))
-    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
-    t8 = tl.div_rn(1.0, t7)
-    t9 = 0.5 * t8
-    t10 = tl.fma(t7, t7 * -1.0, t6) * t9
-    t11 = tl.fma(t8, (t8 * t10) * -1.0, t8)
-    t12 = t4 * t11
-    t13 = tl.where(t2, t5, t3 * t4)
-    t14 = tl.where(t2, 0.0, t12)
-    t15 = var * t12
-    t16 = t13 * t8
-    t17 = t16 * -1.0
-    t18 = t8 * tl.fma(t10, t17, tl.fma(t7, t17, t13))
-    t19 = t11 * (t13 * 4.2949673e+9)
-    t20 = 18.6875 < t16
-    t21 = tl.where(t20, 18.6875, t16)  # t = min(|mean|/sigma, reach)
-    t22 = tl.where(t20, 0.0, t18)
-    t23 = tl.where(t20, 18.6875, t19)
-    t24 = t21 + t22
-    t25 = tl.div_rn(1.0, tl.fma(t24, 0.25, 1.0))  # u = 1/(1 + t/4)
-    t26 = t25 - 0.25
+    t0 = var == 0.0
+    t1 = tl.abs(mean)
+    # power of two that keeps residuals normal
+    t2 = tl.where(var < 9.094947e-13, 2.8147498e+14, tl.where(1.1529215e+18 < var, 0.00390625, 1.0))
+    t3 = tl.where(t0, 7.888609e-31, t2 * (var * t2))
+    t4 = tl.sqrt_rn(t3)  # standard deviation, scaled
+    t5 = tl.div_rn(1.0, t4)
+    t6 = tl.fma(t4, t4 * -1.0, t3) * (0.5 * t5)
+    t7 = tl.fma(t5, (t5 * t6) * -1.0, t5)
+    t8 = t2 * t7
+    t9 = tl.where(t0, t1 * 8.507059e+37, t1 * t2)
+    t10 = var * t8
+    t11 = t9 * t5
+    t12 = t11 * -1.0
+    t13 = 18.6875 < t11
+    t14 = tl.where(t13, 18.6875, t11)  # t = min(|mean|/sigma, reach)
+    t15 = tl.where(t13, 0.0, t5 * tl.fma(t6, t12, tl.fma(t4, t12, t9)))
+    t16 = t14 + t15
+    t17 = tl.div_rn(1.0, tl.fma(t16, 0.25, 1.0))  # u = 1/(1 + t/4)
     # J_2/sqrt(2 pi)
-    t27 = (tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26,
-        tl.fma(t26, -0.06790253, 0.23445444), -0.22880422), -0.021781435), 0.0013202751), 0.1169634), 0.17166187),
-        0.15957567), 0.10685098), 0.050817337), 0.014190124) * (t25 * (t25 * t25)))
-    t28 = 2.0 * t27
-    t29 = t24 * t24
-    t30 = tl.div_rn(1.0, 1.0 + t29)
-    t31 = (tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29,
-        tl.fma(t29, 6.6631873e-9, -1.7915991e-7), 2.5637223e-6), -2.6907332e-5), 0.00023232242), -0.0016830319),
-        0.009851742), -0.042441063), 0.10610325), 3.3807053e-9), 0.36338022))
-    t32 = (2.3283064e-10 * (tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, 1.0736929e-6,
-        -1.8546283e-5), 0.00023063865), -0.002374576), 0.0199471), -0.13298076), 0.7978846) * t23))
-    t33 = (t3 * tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29,
-        2.9857023e-7, -5.6137114e-6), 6.271554e-5), -0.000558297), 0.0042090616), -0.026272668), 0.12732385),
-        -0.42441317), 0.72676045))
-    t34 = tl.fma(t27, (t24 * 2.0) * -1.0, 0.3989423) * t30  # J_1/sqrt(2 pi)
-    t35 = tl.fma(t24, t34, t28)  # Mills ratio/sqrt(2 pi)
-    t36 = t35 * (-2.0)
-    t37 = t35 * (t34 * 8.0)
-    t38 = (0.3989423 * (t34 * 4.0)) * -1.0
-    t39 = t24 * 4.0
-    t40 = t24 * (-2.0)
-    t41 = t21 * (-0.5)
-    t42 = t21 * t41
-    t43 = tl.fma(t21, t41, t42 * -1.0)
-    t44 = tl.fma(t42, 1.442695, 12582912.0)
-    t45 = t44 - 12582912.0
-    t46 = tl.fma(t45, -0.69314575, t42)
-    t47 = t44.to(tl.int32, bitcast=True)
-    t48 = ((127 + ((t47 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t49 = (((t47 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t50 = t49 * t48
-    t51 = tl.fma(t45, -1.4286068e-6, tl.fma(t22, t21 * -1.0, t43))
-    t52 = t46 + t51
-    t53 = t51 + (t46 - t52)
-    t54 = (tl.fma(t52, tl.fma(t52, tl.fma(t52, tl.fma(t52, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994))
-    t55 = t52 * t52
-    t56 = tl.fma(t54, t55, t52)
-    t57 = tl.fma(tl.fma(t56, t36, t36), t50, 1.0)
-    t58 = 1.0 + t56  # exp(-t^2/2), mantissa
-    t59 = t58 * t50
-    t60 = tl.fma(t35, t39, t37 * t59)
-    t61 = tl.fma(0.3989423, t40, t59 * t38)
-    t62 = tl.fma(t50, tl.fma(t56, t61, t61), 1.0)
-    t63 = (t48 * (t49 * (t14 * tl.fma(t56, 0.3989423, 0.3989423)))) * grad_mean
-    t64 = tl.fma(t34, -4.0, t60)
-    t65 = tl.fma(t34, -4.0, (t64 - t60) * -1.0)
-    t66 = 1.0 + t52
-    t67 = tl.fma(t54, t55, t53 * t66)
-    t68 = (t52 - (t66 - 1.0)) + t67
-    t69 = t66 + t68
-    t70 = t68 - (t69 - t66)
-    t71 = t64 * t69
-    t72 = tl.fma(t64, t70, tl.fma(t65, t69, tl.fma(t64, t69, t71 * -1.0)))
-    t73 = t15 * t71
-    t74 = t48 * (t49 * (t73 + tl.fma(t15, t72, tl.fma(t15, t71, t73 * -1.0))))
-    t75 = tl.where(t21 < 1.0, t32, t57)
-    t76 = t75 * -1.0
-    t77 = tl.where(t21 < 1.375, t33, t74)
-    t78 = tl.fma(tl.where(t21 < 1.75, t31, t62), grad_var, t63)
-    t79 = t77 * -1.0
-    t80 = mean < 0.0
-    t81 = tl.where(t80, t76, t75)
-    t82 = tl.fma(tl.where(t80, t79, t77), grad_var, t81 * grad_mean)
-    return (t82, t78)
+    t18 = (_polynomial10(t17 - 0.25, -0.06790253, 0.23445444, -0.22880422, -0.021781435, 0.0013202751, 0.1169634,
+        0.17166187, 0.15957567, 0.10685098, 0.050817337, 0.014190124) * (t17 * (t17 * t17)))
+    t19 = t16 * t16
+    t20 = tl.fma(t18, (t16 * 2.0) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + t19)  # J_1/sqrt(2 pi)
+    t21 = tl.fma(t16, t20, 2.0 * t18)  # Mills ratio/sqrt(2 pi)
+    t22 = t21 * (-2.0)
+    t23 = t14 * (-0.5)
+    t24 = t14 * t23
+    t25 = tl.fma(t24, 1.442695, 12582912.0)
+    t26 = t25 - 12582912.0
+    t27 = tl.fma(t26, -0.69314575, t24)
+    t28 = t25.to(tl.int32, bitcast=True)
+    t29 = ((127 + ((t28 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t30 = (((t28 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t31 = t30 * t29
+    t32 = tl.fma(t26, -1.4286068e-6, tl.fma(t15, t14 * -1.0, tl.fma(t14, t23, t24 * -1.0)))
+    t33 = t27 + t32
+    t34 = _polynomial4(t33, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994)
+    t35 = t33 * t33
+    t36 = tl.fma(t34, t35, t33)
+    t37 = 1.0 + t36  # exp(-t^2/2), mantissa
+    t38 = t37 * t31
+    t39 = tl.fma(t21, t16 * 4.0, (t21 * (t20 * 8.0)) * t38)
+    t40 = tl.fma(0.3989423, t16 * (-2.0), t38 * ((0.3989423 * (t20 * 4.0)) * -1.0))
+    t41 = tl.fma(t20, -4.0, t39)
+    t42 = 1.0 + t33
+    t43 = (t33 - (t42 - 1.0)) + tl.fma(t34, t35, (t32 + (t27 - t33)) * t42)
+    t44 = t42 + t43
+    t45 = t41 * t44
+    t46 = t10 * t45
+    t47 = (tl.where(t14 < 1.0, 2.3283064e-10 * (_polynomial6(t19, 1.0736929e-6, -1.8546283e-5, 0.00023063865,
+        -0.002374576, 0.0199471, -0.13298076, 0.7978846) * tl.where(t13, 18.6875, t7 * (t9 * 4.2949673e+9))),
+        tl.fma(tl.fma(t36, t22, t22), t31, 1.0)))
+    t48 = (tl.where(t14 < 1.375, t1 * _polynomial8(t19, 2.9857023e-7, -5.6137114e-6, 6.271554e-5, -0.000558297,
+        0.0042090616, -0.026272668, 0.12732385, -0.42441317, 0.72676045), t29 * (t30 * (t46 + tl.fma(t10, tl.fma(t41,
+        t43 - (t44 - t42), tl.fma(tl.fma(t20, -4.0, (t41 - t39) * -1.0), t44, tl.fma(t41, t44, t45 * -1.0))),
+        tl.fma(t10, t45, t46 * -1.0))))))
+    t49 = (tl.fma(tl.where(t14 < 1.75, _polynomial10(t19, 6.6631873e-9, -1.7915991e-7, 2.5637223e-6, -2.6907332e-5,
+        0.00023232242, -0.0016830319, 0.009851742, -0.042441063, 0.10610325, 3.3807053e-9, 0.36338022), tl.fma(t31,
+        tl.fma(t36, t40, t40), 1.0)), grad_var, (t29 * (t30 * (tl.where(t0, 0.0, t8) * tl.fma(t36, 0.3989423,
+        0.3989423)))) * grad_mean))
+    t50 = mean < 0.0
+    t51 = tl.fma(tl.where(t50, t48 * -1.0, t48), grad_var, tl.where(t50, t47 * -1.0, t47) * grad_mean)
+    return (t51, t49)
 
 
 @triton.jit
-def abs_exact_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n,
-                              BLOCK: tl.constexpr):
+def abs_exact_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

@@ -4,17 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.1
 //
 // rule digest  f43b92ad8bf17e2d5cdd4b0a3f7579195c9cd37e5ffe9e3cfbbd4649caa45d81
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      hda54049fc40feef17993b854e158505b620342b0f08c20ee39ad1d6afbf641a0
 // operations   abs_tight_forward 211, abs_tight_backward 347
 //
 // Certificate:
-//   mean        1.53 ulp, worst at mean = -0.00939926878, var = 0.363051504
-//   var         1.7 ulp, worst at mean = -0.000110260684, var = 1.09198091e-08
-//   dmean_dmu   1.3 ulp, worst at mean = 1.52126704e-15, var = 8.52627391e-09
-//   dmean_dvar  1.5 ulp, worst at mean = -1.76802118e+19, var = 2.1107834e+37
-//   dvar_dmu    1.49 ulp, worst at mean = 4284.45557, var = 9241677
-//   dvar_dvar   1.72 ulp, worst at mean = 1.74622595, var = 1
-//   against exact values at 17115 points over all of float32; details in tight.json
+//   mean 1.53, var 1.7, dmean_dmu 1.3, dmean_dvar 1.5, dvar_dmu 1.49, dvar_dvar 1.72 ulp,
+//   against exact values at 17115 points over all of float32; where, in tight.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,133 +41,128 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void abs_tight_forward_element(float mean, float var,
-                                                                            float *restrict out_mean,
-                                                                            float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float abs_tight_part0(float p0, float p1, float p2, float p3, float p4)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const float t4 = t3 * 8.507059e+37f;
-    const float t5 = t0 ? 0.00390625f : 1.0f;
-    const float t6 = t0 ? 256.0f : 1.0f;
-    const float t7 = t1 ? 2.8147498e+14f : t5;  // power of two that keeps residuals normal
-    const float t8 = t1 ? 3.5527137e-15f : t6;
-    const float t9 = t1 ? 7.9228163e+28f : 1.0f;
-    const float t10 = t1 ? 1.2621775e-29f : 1.0f;
-    const float t11 = var * t9;
-    const float t12 = t7 * (var * t7);
-    const float t13 = t2 ? t4 : (t3 * t7);
-    const float t14 = t2 ? 7.888609e-31f : t12;
-    const float t15 = SQRT(t14);  // standard deviation, scaled
-    const float t16 = 1.0f / t15;
-    const float t17 = FMA(t15, -t15, t14);
-    const float t18 = t2 ? 0.0f : (t8 * t15);
-    const float t19 = t13 * t16;
-    const float t20 = t17 * (0.5f * t16);
-    const float t21 = t2 ? 0.0f : (t8 * t20);
-    const float t22 = -t19;
-    const float t23 = t19 + (t16 * FMA(t20, t22, FMA(t15, t22, t13)));
-    const float t24 = (18.6875f < t19) ? 18.6875f : t23;  // t = min(|mean|/sigma, reach)
-    const float t25 = FMA(t24, 0.25f, 1.0f);
-    const float t26 = t24 * (-0.5f);
-    const float t27 = t24 * t24;
-    const float t28 = t24 * (-4.0f);
-    const _Bool t29 = t24 < 1.125f;
-    const float t30 = 1.0f / t25;  // u = 1/(1 + t/4)
-    const float t31 = t24 * t26;
-    const float t32 = FMA(t24, 0.25f, -(t25 - 1.0f));
-    const float t33 = FMA(t24, t24, -t27);
-    const float t34 = FMA(t31, 1.442695f, 12582912.0f);
-    const float t35 = FMA(t24, t26, -t31);
-    const float t36 = t27 + t33;
-    const float t37 = t34 - 12582912.0f;
-    const uint32_t t38 = as_bits(t34);
-    const float t39 = FMA(t37, -0.69314575f, t31);
-    const float t40 = FMA(t37, -1.4286068e-6f, t35);
-    const float t41 = FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(-2.6337662e-7f, t36, 4.291881e-6f),
-        -4.6314195e-5f), 0.00042077433f), -0.0032840373f), 0.021220634f), -0.10610329f), 0.36338022f);
-    const uint32_t t42 = t38 + 1u;
-    const uint32_t t43 = (uint32_t)((int32_t)t38 >> 1u);
-    const uint32_t t44 = (uint32_t)((int32_t)t42 >> 1u);
-    const uint32_t t45 = t43 + 127u;
-    const uint32_t t46 = 127u + t44;
-    const uint32_t t47 = t45 << 23u;
-    const uint32_t t48 = t46 << 23u;
-    const float t49 = as_float(t47);
-    const float t50 = as_float(t48);
-    const float t51 = t30 - 0.25f;
-    const float t52 = t30 * t30;
-    const float t53 = t30 * FMA(t30, FMA(t30, FMA(t30, 3.1139178f, -1.9158677f), 0.7797431f), -0.00860653f);
-    const float t54 = -t30;
-    const float t55 = (t30 * FMA(t32, t54, FMA(t25, t54, 1.0f))) * t53;
-    const float t56 = t49 * t50;
-    const float t57 = FMA(t51, FMA(t51, FMA(t51, FMA(t51, FMA(t51, FMA(t51, FMA(t51, FMA(t51, FMA(t51, FMA(t51,
-        0.026495973f, -0.12139729f), 0.19537029f), -0.090218104f), -0.031792957f), -0.05949808f), 0.023574589f),
-        0.1280078f), 0.20213471f), 0.21490611f), 0.1734072f);
-    const float t58 = t39 + t40;
-    const float t59 = t40 + (t39 - t58);
-    const float t60 = FMA(t30, t30, -t52);
-    const float t61 = FMA(t58, FMA(t58, FMA(t58, FMA(t58, 0.0013814222f, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f);
-    const float t62 = t58 * t58;
-    const float t63 = 1.0f + t58;
-    const float t64 = FMA(t61, t62, t59 * t63);
-    const float t65 = 1.0f + FMA(t61, t62, t58);  // exp(-t^2/2), mantissa
-    const float t66 = t65 * t56;
-    const float t67 = (t58 - (t63 - 1.0f)) + t64;
-    const float t68 = t27 * t41;
-    const float t69 = 0.36338022f + t68;
-    const float t70 = FMA(t27, t41, -t68);
-    const float t71 = t63 + t67;
-    const float t72 = t67 - (t71 - t63);
-    const float t73 = t69 - t68;
-    const float t74 = t11 * t69;
-    const float t75 = t10 * (t74 + FMA(t11, 4.1207056e-9f + FMA(t33, t41, ((t68 - (t69 - t73)) + (0.36338022f - t73)) +
-        t70), FMA(t11, t69, -t74)));
-    const float t76 = t51 * t57;
-    const float t77 = 0.106611654f + t76;
-    const float t78 = FMA(t51, t57, -t76);
-    const float t79 = t51 * t77;
-    const float t80 = t77 - t76;
-    const float t81 = 0.04343404f + t79;
-    const float t82 = 7.4796735e-10f + (((t76 - (t77 - t80)) + (0.106611654f - t80)) + t78);
-    const float t83 = FMA(t51, t77, -t79);
-    const float t84 = t81 - t79;
-    const float t85 = t81 * t52;  // J_1/sqrt(2 pi)
-    const float t86 = t55 + FMA(t81, t60, FMA(8.3170437e-10f + FMA(t51, t82, ((t79 - (t81 - t84)) + (0.04343404f -
-        t84)) + t83), t52, FMA(t81, t52, -t85)));
-    const float t87 = t85 * 2.0f;
-    const float t88 = t85 + t86;
-    const float t89 = t86 * 2.0f;
-    const float t90 = t87 * t71;
-    const float t91 = t18 * t90;
-    const float t92 = FMA(t87, t72, FMA(t89, t71, FMA(t87, t71, -t90)));
-    const float t93 = t49 * t91;
-    const float t94 = FMA(t18, t92, FMA(t21, t90, FMA(t18, t90, -t91)));
-    const float t95 = t50 * t93;
-    const float t96 = t50 * (t49 * t94);
-    const float t97 = t3 + t95;
-    const float t98 = t97 - t3;
-    const float t99 = t95 - t98;
-    const float t100 = t97 + (t96 + ((t3 - (t97 - t98)) + t99));
-    const float t101 = FMA(t88, t28, (-(t88 * (4.0f * t88))) * t66);
-    const float t102 = t71 * t101;
-    const float t103 = t11 * t102;
-    const float t104 = FMA(t72, t101, FMA(t71, t101, -t102));
-    const float t105 = t49 * t103;
-    const float t106 = t49 * FMA(t11, t104, FMA(t11, t102, -t103));
-    const float t107 = t50 * t105;
-    const float t108 = t50 * t106;
-    const float t109 = t11 + t107;
-    const float t110 = t29 ? t75 : (t10 * (t109 + (t108 + (t107 - (t109 - t11)))));
-    *out_mean = t100;
-    *out_var = t110;
+    float t0 = p1 - p0;
+    float t1 = ((p0 - (p1 - t0)) + (p2 - t0)) + FMA(p3, p4, -p0);
+    return t1;
 }
 
-void abs_tight_forward(int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
-                       float *restrict out_mean, float *restrict out_var)
+INLINE void abs_tight_forward_element(float mean, float var, float *restrict out_mean, float *restrict out_var)
+{
+    _Bool t0 = 1.1529215e+18f < var;
+    _Bool t1 = var < 9.094947e-13f;
+    _Bool t2 = var == 0.0f;
+    float t3 = ABS(mean);
+    float t4 = t0 ? 0.00390625f : 1.0f;
+    float t5 = t1 ? 2.8147498e+14f : t4;  // power of two that keeps residuals normal
+    float t6 = t0 ? 256.0f : 1.0f;
+    float t7 = t1 ? 3.5527137e-15f : t6;
+    float t8 = t1 ? 1.2621775e-29f : 1.0f;
+    float t9 = t1 ? 7.9228163e+28f : 1.0f;
+    float t10 = var * t9;
+    float t11 = t3 * 8.507059e+37f;
+    float t12 = t3 * t5;
+    float t13 = t2 ? t11 : t12;
+    float t14 = t5 * (var * t5);
+    float t15 = t2 ? 7.888609e-31f : t14;
+    float t16 = SQRT(t15);  // standard deviation, scaled
+    float t17 = 1.0f / t16;
+    float t18 = t7 * t16;
+    float t19 = t2 ? 0.0f : t18;
+    float t20 = t13 * t17;
+    float t21 = FMA(t16, -t16, t15) * (0.5f * t17);
+    float t22 = -t20;
+    _Bool t23 = 18.6875f < t20;
+    float t24 = t20 + (t17 * FMA(t21, t22, FMA(t16, t22, t13)));
+    float t25 = t23 ? 18.6875f : t24;  // t = min(|mean|/sigma, reach)
+    float t26 = FMA(t25, 0.25f, 1.0f);
+    float t27 = t25 * (-0.5f);
+    float t28 = t25 * t25;
+    float t29 = 1.0f / t26;  // u = 1/(1 + t/4)
+    float t30 = t25 * t27;
+    float t31 = FMA(t25, t25, -t28);
+    float t32 = FMA(t30, 1.442695f, 12582912.0f);
+    float t33 = t32 - 12582912.0f;
+    uint32_t t34 = as_bits(t32);
+    float t35 = FMA(t33, -0.69314575f, t30);
+    float t36 = FMA(t33, -1.4286068e-6f, FMA(t25, t27, -t30));
+    float t37 = t28 + t31;
+    float t38 = POLY7(t37, -2.6337662e-7f, 4.291881e-6f, -4.6314195e-5f, 0.00042077433f, -0.0032840373f, 0.021220634f,
+        -0.10610329f, 0.36338022f);
+    float t39 = as_float((((uint32_t)((int32_t)t34 >> 1u)) + 127u) << 23u);
+    float t40 = as_float((127u + ((uint32_t)((int32_t)(t34 + 1u) >> 1u))) << 23u);
+    float t41 = t29 - 0.25f;
+    float t42 = t29 * t29;
+    float t43 = -t29;
+    float t44 = POLY10(t41, 0.026495973f, -0.12139729f, 0.19537029f, -0.090218104f, -0.031792957f, -0.05949808f,
+        0.023574589f, 0.1280078f, 0.20213471f, 0.21490611f, 0.1734072f);
+    float t45 = t35 + t36;
+    float t46 = POLY4(t45, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f);
+    float t47 = t45 * t45;
+    float t48 = 1.0f + t45;
+    float t49 = (t45 - (t48 - 1.0f)) + FMA(t46, t47, (t36 + (t35 - t45)) * t48);
+    float t50 = t28 * t38;
+    float t51 = 0.36338022f + t50;
+    float t52 = t48 + t49;
+    float t53 = t49 - (t52 - t48);
+    float t54 = t10 * t51;
+    float t55 = t41 * t44;
+    float t56 = 0.106611654f + t55;
+    float t57 = t41 * t56;
+    float t58 = 0.04343404f + t57;
+    float t59 = t58 * t42;  // J_1/sqrt(2 pi)
+    float t60 = ((t29 * FMA(FMA(t25, 0.25f, -(t26 - 1.0f)), t43, FMA(t26, t43, 1.0f))) * (t29 * POLY3(t29, 3.1139178f,
+        -1.9158677f, 0.7797431f, -0.00860653f))) + FMA(t58, FMA(t29, t29, -t42), FMA(8.3170437e-10f + FMA(t41,
+        7.4796735e-10f + abs_tight_part0(t55, t56, 0.106611654f, t41, t44), abs_tight_part0(t57, t58, 0.04343404f, t56,
+        t41)), t42, FMA(t58, t42, -t59)));
+    float t61 = t59 * 2.0f;
+    float t62 = t59 + t60;
+    float t63 = t61 * t52;
+    float t64 = t19 * t63;
+    float t65 = t40 * (t39 * t64);
+    float t66 = t3 + t65;
+    float t67 = t66 - t3;
+    float t68 = FMA(t61, t53, FMA(t60 * 2.0f, t52, FMA(t61, t52, -t63)));
+    float t69 = t7 * t21;
+    float t70 = t2 ? 0.0f : t69;
+    float t71 = t66 + ((t40 * (t39 * FMA(t19, t68, FMA(t70, t63, FMA(t19, t63, -t64))))) + ((t3 - (t66 - t67)) + (t65 -
+        t67)));
+    float t72 = t25 * (-4.0f);
+    float t73 = -(t62 * (4.0f * t62));
+    float t74 = 1.0f + FMA(t46, t47, t45);  // exp(-t^2/2), mantissa
+    float t75 = FMA(t62, t72, t73 * (t74 * (t39 * t40)));
+    float t76 = t52 * t75;
+    float t77 = t10 * t76;
+    float t78 = t40 * (t39 * t77);
+    float t79 = t10 + t78;
+    _Bool t80 = t25 < 1.125f;
+    float t81 = t8 * (t54 + FMA(t10, 4.1207056e-9f + FMA(t31, t38, abs_tight_part0(t50, t51, 0.36338022f, t28, t38)),
+        FMA(t10, t51, -t54)));
+    float t82 = t8 * (t79 + ((t40 * (t39 * FMA(t10, FMA(t53, t75, FMA(t52, t75, -t76)), FMA(t10, t76, -t77)))) + (t78 -
+        (t79 - t10))));
+    float t83 = t80 ? t81 : t82;
+    *out_mean = t71;
+    *out_var = t83;
+}
+
+void abs_tight_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -183,196 +174,158 @@ void abs_tight_forward(int64_t n, const float *restrict mean, const float *restr
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void abs_tight_backward_element(float mean, float var, float grad_mean,
-                                                                             float grad_var,
-                                                                             float *restrict out_grad_mean,
-                                                                             float *restrict out_grad_var)
+INLINE void abs_tight_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const _Bool t4 = mean < 0.0f;
-    const float t5 = t3 * 8.507059e+37f;
-    const float t6 = t0 ? 0.00390625f : 1.0f;
-    const float t7 = t0 ? 256.0f : 1.0f;
-    const float t8 = t1 ? 2.8147498e+14f : t6;  // power of two that keeps residuals normal
-    const float t9 = t1 ? 3.5527137e-15f : t7;
-    const float t10 = t2 ? 7.888609e-31f : (t8 * (var * t8));
-    const float t11 = t2 ? t5 : (t3 * t8);
-    const float t12 = t11 * 4.2949673e+9f;
-    const float t13 = SQRT(t10);  // standard deviation, scaled
-    const float t14 = 1.0f / t13;
-    const float t15 = FMA(t13, -t13, t10);
-    const float t16 = t2 ? 0.0f : (t9 * t13);
-    const float t17 = t11 * t14;
-    const float t18 = t15 * (0.5f * t14);
-    const float t19 = t2 ? 0.0f : (t9 * t18);
-    const float t20 = -t14;
-    const float t21 = t14 * t12;
-    const float t22 = t14 * FMA(t18, t20, FMA(t13, t20, 1.0f));
-    const _Bool t23 = 18.6875f < t17;
-    const float t24 = -t17;
-    const float t25 = FMA(t18, t24, FMA(t13, t24, t11));
-    const float t26 = t23 ? 18.6875f : t17;  // t = min(|mean|/sigma, reach)
-    const float t27 = t23 ? 0.0f : (t14 * t25);
-    const float t28 = FMA(t22, t12, FMA(t14, t12, -t21));
-    const float t29 = t14 + t22;
-    const float t30 = t21 + t28;
-    const float t31 = t8 * t29;
-    const float t32 = t23 ? 18.6875f : t30;
-    const float t33 = t2 ? 0.0f : t31;
-    const float t34 = FMA(t26, 0.25f, 1.0f);
-    const float t35 = t26 * t26;
-    const float t36 = t26 * (-0.5f);
-    const float t37 = -t26;
-    const float t38 = t26 * 4.0f;
-    const _Bool t39 = t26 < 1.0f;
-    const _Bool t40 = t26 < 1.375f;
-    const _Bool t41 = t26 < 1.75f;
-    const float t42 = 1.0f / t34;  // u = 1/(1 + t/4)
-    const float t43 = FMA(t27, 0.25f, FMA(t26, 0.25f, -(t34 - 1.0f)));
-    const float t44 = 1.0f + t35;
-    const float t45 = t26 * t36;
-    const float t46 = FMA(t26, t27, FMA(t26, t27, FMA(t26, t26, -t35)));
-    const float t47 = 1.0f / t44;
-    const float t48 = FMA(t27, t37, FMA(t26, t36, -t45));
-    const float t49 = FMA(t45, 1.442695f, 12582912.0f);
-    const float t50 = t46 + (t35 - (t44 - 1.0f));
-    const float t51 = t26 + t27;
-    const float t52 = t27 * 4.0f;
-    const float t53 = t49 - 12582912.0f;
-    const uint32_t t54 = as_bits(t49);
-    const float t55 = FMA(t53, -0.69314575f, t45);
-    const float t56 = FMA(t53, -1.4286068e-6f, t48);
-    const float t57 = 2.0f * t51;
-    const float t58 = t51 * (-2.0f);
-    const float t59 = -t57;
-    const uint32_t t60 = t54 + 1u;
-    const uint32_t t61 = (uint32_t)((int32_t)t54 >> 1u);
-    const uint32_t t62 = (uint32_t)((int32_t)t60 >> 1u);
-    const uint32_t t63 = t61 + 127u;
-    const uint32_t t64 = 127u + t62;
-    const uint32_t t65 = t63 << 23u;
-    const uint32_t t66 = t64 << 23u;
-    const float t67 = as_float(t65);
-    const float t68 = as_float(t66);
-    const float t69 = t42 - 0.25f;
-    const float t70 = FMA(t42, FMA(t42, FMA(t42, 2.6474037f, -1.6227827f), 0.5651015f), -0.024969762f);
-    const float t71 = -t42;
-    const float t72 = t42 * FMA(t43, t71, FMA(t34, t71, 1.0f));
-    const float t73 = t42 * t42;
-    const float t74 = t42 * t73;
-    const float t75 = t72 * (t73 * t70);
-    const float t76 = t35 + t46;
-    const float t77 = t67 * t68;
+    _Bool t0 = 1.1529215e+18f < var;
+    _Bool t1 = var < 9.094947e-13f;
+    _Bool t2 = var == 0.0f;
+    float t3 = ABS(mean);
+    _Bool t4 = mean < 0.0f;
+    float t5 = t0 ? 0.00390625f : 1.0f;
+    float t6 = t1 ? 2.8147498e+14f : t5;  // power of two that keeps residuals normal
+    float t7 = t0 ? 256.0f : 1.0f;
+    float t8 = t1 ? 3.5527137e-15f : t7;
+    float t9 = t6 * (var * t6);
+    float t10 = t2 ? 7.888609e-31f : t9;
+    float t11 = t3 * 8.507059e+37f;
+    float t12 = t3 * t6;
+    float t13 = t2 ? t11 : t12;
+    float t14 = t13 * 4.2949673e+9f;
+    float t15 = SQRT(t10);  // standard deviation, scaled
+    float t16 = 1.0f / t15;
+    float t17 = t8 * t15;
+    float t18 = t2 ? 0.0f : t17;
+    float t19 = t13 * t16;
+    float t20 = FMA(t15, -t15, t10) * (0.5f * t16);
+    float t21 = -t16;
+    float t22 = t16 * t14;
+    float t23 = t16 * FMA(t20, t21, FMA(t15, t21, 1.0f));
+    _Bool t24 = 18.6875f < t19;
+    float t25 = -t19;
+    float t26 = t24 ? 18.6875f : t19;  // t = min(|mean|/sigma, reach)
+    float t27 = t16 * FMA(t20, t25, FMA(t15, t25, t13));
+    float t28 = t24 ? 0.0f : t27;
+    float t29 = t22 + FMA(t23, t14, FMA(t16, t14, -t22));
+    float t30 = t24 ? 18.6875f : t29;
+    float t31 = t6 * (t16 + t23);
+    float t32 = t2 ? 0.0f : t31;
+    float t33 = FMA(t26, 0.25f, 1.0f);
+    float t34 = t26 * t26;
+    float t35 = t26 * (-0.5f);
+    float t36 = t26 * 4.0f;
+    float t37 = 1.0f / t33;  // u = 1/(1 + t/4)
+    float t38 = 1.0f + t34;
+    float t39 = t26 * t35;
+    float t40 = FMA(t26, t28, FMA(t26, t28, FMA(t26, t26, -t34)));
+    float t41 = 1.0f / t38;
+    float t42 = FMA(t39, 1.442695f, 12582912.0f);
+    float t43 = t26 + t28;
+    float t44 = t42 - 12582912.0f;
+    uint32_t t45 = as_bits(t42);
+    float t46 = FMA(t44, -0.69314575f, t39);
+    float t47 = FMA(t44, -1.4286068e-6f, FMA(t28, -t26, FMA(t26, t35, -t39)));
+    float t48 = -(2.0f * t43);
+    float t49 = as_float((((uint32_t)((int32_t)t45 >> 1u)) + 127u) << 23u);
+    float t50 = as_float((127u + ((uint32_t)((int32_t)(t45 + 1u) >> 1u))) << 23u);
+    float t51 = -t37;
+    float t52 = t37 * t37;
+    float t53 = t34 + t40;
+    float t54 = t37 - 0.25f;
     // J_2/sqrt(2 pi)
-    const float t78 = FMA(FMA(t69, FMA(t69, FMA(t69, FMA(t69, FMA(t69, FMA(t69, FMA(t69, FMA(t69, FMA(t69, FMA(t69,
-        FMA(t69, FMA(t69, 0.052821796f, -0.21099824f), 0.28813356f), -0.094544634f), -0.04896455f), -0.07985351f),
-        0.011417099f), 0.11636546f), 0.17159984f), 0.15958369f), 0.106851034f), 0.05081732f), 0.014190124f), t74, t75);
-    const float t79 = -t47;
-    const float t80 = t47 * FMA(t50, t79, FMA(t44, t79, 1.0f));
-    const float t81 = t55 + t56;
-    const float t82 = t56 + (t55 - t81);
-    const float t83 = FMA(t76, FMA(t76, FMA(t76, FMA(t76, FMA(t76, 2.9857023e-7f, -5.6137114e-6f), 6.271554e-5f),
-        -0.000558297f), 0.0042090616f), -0.026272668f);
-    const float t84 = FMA(t76, FMA(t76, FMA(t76, FMA(t76, FMA(t76, 6.6631873e-9f, -1.7915991e-7f), 2.5637223e-6f),
-        -2.6907332e-5f), 0.00023232242f), -0.0016830319f);
-    const float t85 = FMA(t76, FMA(t76, FMA(t76, FMA(t76, FMA(1.0736929e-6f, t76, -1.8546283e-5f), 0.00023063865f),
-        -0.002374576f), 0.0199471f), -0.13298076f);
-    const float t86 = FMA(t81, FMA(t81, FMA(t81, FMA(t81, 0.0013814222f, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f);
-    const float t87 = t81 * t81;
-    const float t88 = 1.0f + t81;
-    const float t89 = FMA(t86, t87, t82 * t88);
-    const float t90 = FMA(t86, t87, t81);
-    const float t91 = (t81 - (t88 - 1.0f)) + t89;
-    const float t92 = t35 * t83;
-    const float t93 = t35 * t84;
-    const float t94 = t35 * t85;
-    const float t95 = 1.0f + t90;  // exp(-t^2/2), mantissa
-    const float t96 = t95 * t77;
-    const float t97 = 0.12732385f + t92;
-    const float t98 = 0.009851742f + t93;
-    const float t99 = 0.7978846f + t94;
-    const float t100 = FMA(t35, t83, -t92);
-    const float t101 = FMA(t35, t84, -t93);
-    const float t102 = FMA(t35, t85, -t94);
-    const float t103 = t35 * t97;
-    const float t104 = t35 * t98;
-    const float t105 = t97 - t92;
-    const float t106 = t98 - t93;
-    const float t107 = t99 - t94;
-    const float t108 = t88 + t91;
-    const float t109 = t91 - (t108 - t88);
-    const float t110 = t99 * t32;
-    const float t111 = (-0.42441317f) + t103;
-    const float t112 = (-0.042441063f) + t104;
-    const float t113 = 5.2485605e-10f + FMA(t46, t83, ((t92 - (t97 - t105)) + (0.12732385f - t105)) + t100);
-    const float t114 = (-2.8970404e-10f) + FMA(t46, t84, ((t93 - (t98 - t106)) + (0.009851742f - t106)) + t101);
-    const float t115 = (-2.2679087e-8f) + FMA(t46, t85, ((t94 - (t99 - t107)) + (0.7978846f - t107)) + t102);
-    const float t116 = FMA(t35, t97, -t103);
-    const float t117 = FMA(t35, t98, -t104);
-    const float t118 = 0.3989423f * t108;
-    const float t119 = 2.3283064e-10f * (t110 + FMA(t115, t32, FMA(t99, t32, -t110)));
-    const float t120 = t111 - t103;
-    const float t121 = t35 * t111;
-    const float t122 = t112 - t104;
-    const float t123 = FMA(0.3989423f, t109, FMA(-1.133517e-8f, t108, FMA(0.3989423f, t108, -t118)));
-    const float t124 = t33 * t118;
-    const float t125 = 6.7664696e-10f + FMA(t35, t113, FMA(t46, t97, ((t103 - (t111 - t120)) + ((-0.42441317f) - t120))
-        + t116));
-    const float t126 = 0.72676045f + t121;
-    const float t127 = FMA(t76, FMA(t76, FMA(t76, t112 + ((-6.390431e-10f) + FMA(t35, t114, FMA(t46, t98, ((t104 -
-        (t112 - t122)) + ((-0.042441063f) - t122)) + t117))), 0.10610325f), 3.3807053e-9f), 0.36338022f);
-    const float t128 = FMA(t35, t111, -t121);
-    const float t129 = (t68 * (t67 * (t124 + FMA(t33, t123, FMA(t33, t118, -t124))))) * grad_mean;
-    const float t130 = t126 - t121;
-    const float t131 = t3 * t126;
-    const float t132 = t131 + FMA(t3, 8.138077e-9f + FMA(t35, t125, FMA(t46, t111, ((t121 - (t126 - t130)) +
-        (0.72676045f - t130)) + t128)), FMA(t3, t126, -t131));
-    const float t133 = t78 * t59;
-    const float t134 = 2.0f * t78;
-    const float t135 = 0.3989423f + t133;
-    const float t136 = FMA(t78, t59, -t133);
-    const float t137 = t135 * t47;  // J_1/sqrt(2 pi)
-    const float t138 = (-1.133517e-8f) + ((t133 - (t135 - 0.3989423f)) + t136);
-    const float t139 = t26 * t137;
-    const float t140 = FMA(t135, t80, FMA(t138, t47, FMA(t135, t47, -t137)));
-    const float t141 = t134 + t139;  // Mills ratio/sqrt(2 pi)
-    const float t142 = FMA(t26, t137, -t139);
-    const float t143 = t141 - t139;
-    const float t144 = t134 - t143;
-    const float t145 = FMA(t26, t140, FMA(t27, t137, ((t139 - (t141 - t143)) + t144) + t142));
-    const float t146 = t141 * t38;
-    const float t147 = FMA(t141, t38, -t146);
-    const float t148 = t137 + t140;
-    const float t149 = 8.0f * t148;
-    const float t150 = FMA(0.3989423f, t58, t96 * (-(0.3989423f * (t148 * 4.0f))));
-    const float t151 = FMA(t41 ? t127 : (1.0f + (t68 * (t67 * FMA(t90, t150, t150)))), grad_var, t129);
-    const float t152 = t141 + t145;
-    const float t153 = (t152 * t149) * t96;
-    const float t154 = (-2.0f) * t152;
-    const float t155 = t39 ? t119 : (1.0f + (t68 * (FMA(t90, t154, t154) * t67)));
-    const float t156 = t153 + t146;
-    const float t157 = t156 - t146;
-    const float t158 = t153 - t157;
-    const float t159 = FMA(t141, t52, FMA(t145, t38, ((t146 - (t156 - t157)) + t158) + t147));
-    const float t160 = FMA(t137, -4.0f, t156);
-    const float t161 = t159 + FMA(t140, -4.0f, FMA(t137, -4.0f, -(t160 - t156)));
-    const float t162 = t108 * t160;
-    const float t163 = FMA(t109, t160, FMA(t108, t161, FMA(t108, t160, -t162)));
-    const float t164 = t16 * t162;
-    const float t165 = (t4 ? (-t155) : t155) * grad_mean;
-    const float t166 = t40 ? t132 : (t68 * (t67 * (t164 + FMA(t16, t163, FMA(t19, t162, FMA(t16, t162, -t164))))));
-    const float t167 = FMA(t4 ? (-t166) : t166, grad_var, t165);
-    *out_grad_mean = t167;
-    *out_grad_var = t151;
+    float t55 = FMA(POLY12(t54, 0.052821796f, -0.21099824f, 0.28813356f, -0.094544634f, -0.04896455f, -0.07985351f,
+        0.011417099f, 0.11636546f, 0.17159984f, 0.15958369f, 0.106851034f, 0.05081732f, 0.014190124f), t37 * t52, (t37
+        * FMA(FMA(t28, 0.25f, FMA(t26, 0.25f, -(t33 - 1.0f))), t51, FMA(t33, t51, 1.0f))) * (t52 * POLY3(t37,
+        2.6474037f, -1.6227827f, 0.5651015f, -0.024969762f)));
+    float t56 = -t41;
+    float t57 = t46 + t47;
+    float t58 = POLY5(t53, 2.9857023e-7f, -5.6137114e-6f, 6.271554e-5f, -0.000558297f, 0.0042090616f, -0.026272668f);
+    float t59 = POLY5(t53, 6.6631873e-9f, -1.7915991e-7f, 2.5637223e-6f, -2.6907332e-5f, 0.00023232242f,
+        -0.0016830319f);
+    float t60 = POLY5(t53, 1.0736929e-6f, -1.8546283e-5f, 0.00023063865f, -0.002374576f, 0.0199471f, -0.13298076f);
+    float t61 = POLY4(t57, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f);
+    float t62 = t57 * t57;
+    float t63 = 1.0f + t57;
+    float t64 = FMA(t61, t62, t57);
+    float t65 = (t57 - (t63 - 1.0f)) + FMA(t61, t62, (t47 + (t46 - t57)) * t63);
+    float t66 = t34 * t58;
+    float t67 = t34 * t59;
+    float t68 = t34 * t60;
+    float t69 = 1.0f + t64;  // exp(-t^2/2), mantissa
+    float t70 = t69 * (t49 * t50);
+    float t71 = 0.12732385f + t66;
+    float t72 = 0.009851742f + t67;
+    float t73 = 0.7978846f + t68;
+    float t74 = t34 * t71;
+    float t75 = t34 * t72;
+    float t76 = t63 + t65;
+    float t77 = t65 - (t76 - t63);
+    float t78 = t73 * t30;
+    float t79 = (-0.42441317f) + t74;
+    float t80 = (-0.042441063f) + t75;
+    float t81 = 0.3989423f * t76;
+    float t82 = t34 * t79;
+    float t83 = t32 * t81;
+    float t84 = 0.72676045f + t82;
+    float t85 = t3 * t84;
+    float t86 = t55 * t48;
+    float t87 = 2.0f * t55;
+    float t88 = 0.3989423f + t86;
+    float t89 = t88 * t41;  // J_1/sqrt(2 pi)
+    float t90 = t26 * t89;
+    float t91 = FMA(t88, t41 * FMA(t40 + (t34 - (t38 - 1.0f)), t56, FMA(t38, t56, 1.0f)), FMA((-1.133517e-8f) + ((t86 -
+        (t88 - 0.3989423f)) + FMA(t55, t48, -t86)), t41, FMA(t88, t41, -t89)));
+    float t92 = t87 + t90;  // Mills ratio/sqrt(2 pi)
+    float t93 = t92 - t90;
+    float t94 = FMA(t26, t91, FMA(t28, t89, ((t90 - (t92 - t93)) + (t87 - t93)) + FMA(t26, t89, -t90)));
+    float t95 = t92 * t36;
+    float t96 = t89 + t91;
+    float t97 = FMA(0.3989423f, t43 * (-2.0f), t70 * (-(0.3989423f * (t96 * 4.0f))));
+    _Bool t98 = t26 < 1.75f;
+    float t99 = POLY3(t53, t80 + ((-6.390431e-10f) + FMA(t34, (-2.8970404e-10f) + FMA(t40, t59, abs_tight_part0(t67,
+        t72, 0.009851742f, t34, t59)), FMA(t40, t72, abs_tight_part0(t75, t80, -0.042441063f, t72, t34)))),
+        0.10610325f, 3.3807053e-9f, 0.36338022f);
+    float t100 = 1.0f + (t50 * (t49 * FMA(t64, t97, t97)));
+    float t101 = t98 ? t99 : t100;
+    float t102 = FMA(t101, grad_var, (t50 * (t49 * (t83 + FMA(t32, FMA(0.3989423f, t77, FMA(-1.133517e-8f, t76,
+        FMA(0.3989423f, t76, -t81))), FMA(t32, t81, -t83))))) * grad_mean);
+    float t103 = t92 + t94;
+    float t104 = (t103 * (8.0f * t96)) * t70;
+    float t105 = (-2.0f) * t103;
+    _Bool t106 = t26 < 1.0f;
+    float t107 = 2.3283064e-10f * (t78 + FMA((-2.2679087e-8f) + FMA(t40, t60, abs_tight_part0(t68, t73, 0.7978846f,
+        t34, t60)), t30, FMA(t73, t30, -t78)));
+    float t108 = 1.0f + (t50 * (FMA(t64, t105, t105) * t49));
+    float t109 = t106 ? t107 : t108;
+    float t110 = t104 + t95;
+    float t111 = t110 - t95;
+    float t112 = FMA(t89, -4.0f, t110);
+    float t113 = t76 * t112;
+    float t114 = t18 * t113;
+    _Bool t115 = t26 < 1.375f;
+    float t116 = t85 + FMA(t3, 8.138077e-9f + FMA(t34, 6.7664696e-10f + FMA(t34, 5.2485605e-10f + FMA(t40, t58,
+        abs_tight_part0(t66, t71, 0.12732385f, t34, t58)), FMA(t40, t71, abs_tight_part0(t74, t79, -0.42441317f, t71,
+        t34))), FMA(t40, t79, abs_tight_part0(t82, t84, 0.72676045f, t79, t34))), FMA(t3, t84, -t85));
+    float t117 = FMA(t77, t112, FMA(t76, FMA(t92, t28 * 4.0f, FMA(t94, t36, ((t95 - (t110 - t111)) + (t104 - t111)) +
+        FMA(t92, t36, -t95))) + FMA(t91, -4.0f, FMA(t89, -4.0f, -(t112 - t110))), FMA(t76, t112, -t113)));
+    float t118 = t8 * t20;
+    float t119 = t2 ? 0.0f : t118;
+    float t120 = t50 * (t49 * (t114 + FMA(t18, t117, FMA(t119, t113, FMA(t18, t113, -t114)))));
+    float t121 = t115 ? t116 : t120;
+    float t122 = -t121;
+    float t123 = t4 ? t122 : t121;
+    float t124 = -t109;
+    float t125 = t4 ? t124 : t109;
+    float t126 = FMA(t123, grad_var, t125 * grad_mean);
+    *out_grad_mean = t126;
+    *out_grad_var = t102;
 }
 
-void abs_tight_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                        const float *restrict grad_mean, const float *restrict grad_var, const float *restrict params,
-                        float *restrict out_grad_mean, float *restrict out_grad_var)
+void abs_tight_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint16_t narrow = 0;  // so that gcc takes several vectors at a time

@@ -4,17 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.1
 #
 # rule digest  f43b92ad8bf17e2d5cdd4b0a3f7579195c9cd37e5ffe9e3cfbbd4649caa45d81
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   abs_tight_forward 211, abs_tight_backward 347
 #
 # Certificate:
-#   mean        1.53 ulp, worst at mean = -0.00939926878, var = 0.363051504
-#   var         1.7 ulp, worst at mean = -0.000110260684, var = 1.09198091e-08
-#   dmean_dmu   1.3 ulp, worst at mean = 1.52126704e-15, var = 8.52627391e-09
-#   dmean_dvar  1.5 ulp, worst at mean = -1.76802118e+19, var = 2.1107834e+37
-#   dvar_dmu    1.49 ulp, worst at mean = 4284.45557, var = 9241677
-#   dvar_dvar   1.72 ulp, worst at mean = 1.74622595, var = 1
-#   against exact values at 17115 points over all of float32; details in tight.json
+#   mean 1.53, var 1.7, dmean_dmu 1.3, dmean_dvar 1.5, dvar_dmu 1.49, dvar_dvar 1.72 ulp,
+#   against exact values at 17115 points over all of float32; where, in tight.json
 
 import triton
 import triton.language as tl
@@ -26,109 +20,125 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial3(x, y, c0, c1, c2):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2))
+
+
+@triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial5(x, y, c0, c1, c2, c3, c4):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4))
+
+
+@triton.jit
+def _polynomial7(x, y, c0, c1, c2, c3, c4, c5, c6):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6))
+
+
+@triton.jit
+def _polynomial10(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0),
+        c1), c2), c3), c4), c5), c6), c7), c8), c9))
+
+
+@triton.jit
+def _polynomial12(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x,
+        tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6), c7), c8), c9), c10), c11))
+
+
+@triton.jit
+def _part0(p0, p1, p2, p3, p4):
+    t0 = p1 - p0
+    t1 = ((p0 - (p1 - t0)) + (p2 - t0)) + tl.fma(p4, p3, p0 * -1.0)
+    return t1
+
+
+@triton.jit
 def abs_tight_forward(mean, var):
     t0 = 1.1529215e+18 < var
     t1 = var < 9.094947e-13
     t2 = var == 0.0
     t3 = tl.abs(mean)
-    t4 = t3 * 8.507059e+37
-    t5 = var * tl.where(t1, 7.9228163e+28, 1.0)
-    t6 = tl.where(t1, 1.2621775e-29, 1.0)
-    t7 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
-    t8 = tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
-    t9 = tl.where(t2, 7.888609e-31, t7 * (var * t7))
-    t10 = tl.where(t2, t4, t3 * t7)
-    t11 = tl.sqrt_rn(t9)  # standard deviation, scaled
-    t12 = tl.div_rn(1.0, t11)
-    t13 = t10 * t12
-    t14 = t13 * -1.0
-    t15 = tl.fma(t11, t14, t10)
-    t16 = 18.6875 < t13
-    t17 = 0.5 * t12
-    t18 = tl.fma(t11, t11 * -1.0, t9) * t17
-    t19 = tl.where(t16, 18.6875, t13 + (t12 * tl.fma(t18, t14, t15)))  # t = min(|mean|/sigma, reach)
-    t20 = t8 * t18
-    t21 = tl.where(t2, 0.0, t8 * t11)
-    t22 = tl.where(t2, 0.0, t20)
-    t23 = tl.fma(t19, 0.25, 1.0)
-    t24 = tl.div_rn(1.0, t23)  # u = 1/(1 + t/4)
-    t25 = t24 - 0.25
-    t26 = (tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25,
-        tl.fma(t25, 0.026495973, -0.12139729), 0.19537029), -0.090218104), -0.031792957), -0.05949808), 0.023574589),
-        0.1280078), 0.20213471), 0.21490611), 0.1734072))
-    t27 = t25 * t26
-    t28 = 0.106611654 + t27
-    t29 = t25 * t28
-    t30 = 0.04343404 + t29
-    t31 = t30 - t29
-    t32 = ((t29 - (t30 - t31)) + (0.04343404 - t31)) + tl.fma(t25, t28, t29 * -1.0)
-    t33 = t28 - t27
-    t34 = (8.3170437e-10 + tl.fma(t25, 7.4796735e-10 + (((t27 - (t28 - t33)) + (0.106611654 - t33)) + tl.fma(t25, t26,
-        t27 * -1.0)), t32))
-    t35 = t24 * t24
-    t36 = t30 * t35  # J_1/sqrt(2 pi)
-    t37 = tl.fma(t34, t35, tl.fma(t30, t35, t36 * -1.0))
-    t38 = tl.fma(t30, tl.fma(t24, t24, t35 * -1.0), t37)
-    t39 = t36 * 2.0
-    t40 = t24 * tl.fma(t24, tl.fma(t24, tl.fma(t24, 3.1139178, -1.9158677), 0.7797431), -0.00860653)
-    t41 = t24 * -1.0
-    t42 = tl.fma(t23, t41, 1.0)
-    t43 = ((t24 * tl.fma(tl.fma(t19, 0.25, (t23 - 1.0) * -1.0), t41, t42)) * t40) + t38
-    t44 = t36 + t43
-    t45 = t43 * 2.0
-    t46 = (t44 * (4.0 * t44)) * -1.0
-    t47 = t19 * (-0.5)
-    t48 = t19 * t47
-    t49 = tl.fma(t48, 1.442695, 12582912.0)
-    t50 = t49 - 12582912.0
-    t51 = t49.to(tl.int32, bitcast=True)
-    t52 = ((127 + ((t51 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t53 = (((t51 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t54 = t53 * t52
-    t55 = tl.fma(t50, -0.69314575, t48)
-    t56 = tl.fma(t50, -1.4286068e-6, tl.fma(t19, t47, t48 * -1.0))
-    t57 = t55 + t56
-    t58 = t56 + (t55 - t57)
-    t59 = (tl.fma(t57, tl.fma(t57, tl.fma(t57, tl.fma(t57, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994))
-    t60 = t57 * t57
-    t61 = 1.0 + tl.fma(t59, t60, t57)  # exp(-t^2/2), mantissa
-    t62 = t46 * (t61 * t54)
-    t63 = 1.0 + t57
-    t64 = tl.fma(t59, t60, t58 * t63)
-    t65 = (t57 - (t63 - 1.0)) + t64
-    t66 = t63 + t65
-    t67 = t65 - (t66 - t63)
-    t68 = t39 * t66
-    t69 = t21 * t68
-    t70 = t52 * (t53 * t69)
-    t71 = tl.fma(t22, t68, tl.fma(t21, t68, t69 * -1.0))
-    t72 = t52 * (t53 * tl.fma(t21, tl.fma(t39, t67, tl.fma(t45, t66, tl.fma(t39, t66, t68 * -1.0))), t71))
-    t73 = t3 + t70
-    t74 = t73 - t3
-    t75 = t70 - t74
-    t76 = t73 + (t72 + ((t3 - (t73 - t74)) + t75))
-    t77 = t19 * t19
-    t78 = tl.fma(t19, t19, t77 * -1.0)
-    t79 = t77 + t78
-    t80 = (tl.fma(t79, tl.fma(t79, tl.fma(t79, tl.fma(t79, tl.fma(t79, tl.fma(t79, tl.fma(-2.6337662e-7, t79,
-        4.291881e-6), -4.6314195e-5), 0.00042077433), -0.0032840373), 0.021220634), -0.10610329), 0.36338022))
-    t81 = t77 * t80
-    t82 = 0.36338022 + t81
-    t83 = t82 - t81
-    t84 = 4.1207056e-9 + tl.fma(t78, t80, ((t81 - (t82 - t83)) + (0.36338022 - t83)) + tl.fma(t77, t80, t81 * -1.0))
-    t85 = t5 * t82
-    t86 = t6 * (t85 + tl.fma(t5, t84, tl.fma(t5, t82, t85 * -1.0)))
-    t87 = tl.fma(t44, t19 * (-4.0), t62)
-    t88 = t19 < 1.125
-    t89 = t66 * t87
-    t90 = t5 * t89
-    t91 = t52 * (t53 * t90)
-    t92 = tl.fma(t5, t89, t90 * -1.0)
-    t93 = t52 * (t53 * tl.fma(t5, tl.fma(t67, t87, tl.fma(t66, t87, t89 * -1.0)), t92))
-    t94 = t5 + t91
-    t95 = tl.where(t88, t86, t6 * (t94 + (t93 + (t91 - (t94 - t5)))))
-    return (t76, t95)
+    t4 = var * tl.where(t1, 7.9228163e+28, 1.0)
+    t5 = tl.where(t1, 1.2621775e-29, 1.0)
+    t6 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
+    t7 = tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
+    t8 = tl.where(t2, 7.888609e-31, t6 * (var * t6))
+    t9 = tl.where(t2, t3 * 8.507059e+37, t3 * t6)
+    t10 = tl.sqrt_rn(t8)  # standard deviation, scaled
+    t11 = tl.div_rn(1.0, t10)
+    t12 = t9 * t11
+    t13 = t12 * -1.0
+    t14 = tl.fma(t10, t10 * -1.0, t8) * (0.5 * t11)
+    # t = min(|mean|/sigma, reach)
+    t15 = tl.where(18.6875 < t12, 18.6875, t12 + (t11 * tl.fma(t14, t13, tl.fma(t10, t13, t9))))
+    t16 = tl.where(t2, 0.0, t7 * t10)
+    t17 = tl.fma(t15, 0.25, 1.0)
+    t18 = tl.div_rn(1.0, t17)  # u = 1/(1 + t/4)
+    t19 = t18 - 0.25
+    t20 = (_polynomial10(t19, 0.026495973, -0.12139729, 0.19537029, -0.090218104, -0.031792957, -0.05949808,
+        0.023574589, 0.1280078, 0.20213471, 0.21490611, 0.1734072))
+    t21 = t19 * t20
+    t22 = 0.106611654 + t21
+    t23 = t19 * t22
+    t24 = 0.04343404 + t23
+    t25 = t18 * t18
+    t26 = t24 * t25  # J_1/sqrt(2 pi)
+    t27 = t26 * 2.0
+    t28 = t18 * -1.0
+    t29 = (((t18 * tl.fma(tl.fma(t15, 0.25, (t17 - 1.0) * -1.0), t28, tl.fma(t17, t28, 1.0))) * (t18 *
+        _polynomial3(t18, 3.1139178, -1.9158677, 0.7797431, -0.00860653))) + tl.fma(t24, tl.fma(t18, t18, t25 * -1.0),
+        tl.fma(8.3170437e-10 + tl.fma(t19, 7.4796735e-10 + _part0(t21, t22, 0.106611654, t19, t20), _part0(t23, t24,
+        0.04343404, t22, t19)), t25, tl.fma(t24, t25, t26 * -1.0))))
+    t30 = t26 + t29
+    t31 = t15 * (-0.5)
+    t32 = t15 * t31
+    t33 = tl.fma(t32, 1.442695, 12582912.0)
+    t34 = t33 - 12582912.0
+    t35 = t33.to(tl.int32, bitcast=True)
+    t36 = ((127 + ((t35 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t37 = (((t35 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t38 = tl.fma(t34, -0.69314575, t32)
+    t39 = tl.fma(t34, -1.4286068e-6, tl.fma(t15, t31, t32 * -1.0))
+    t40 = t38 + t39
+    t41 = _polynomial4(t40, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994)
+    t42 = t40 * t40
+    t43 = 1.0 + t40
+    t44 = (t40 - (t43 - 1.0)) + tl.fma(t41, t42, (t39 + (t38 - t40)) * t43)
+    t45 = t43 + t44
+    t46 = t44 - (t45 - t43)
+    t47 = t27 * t45
+    t48 = t16 * t47
+    t49 = t36 * (t37 * t48)
+    t50 = t3 + t49
+    t51 = t50 - t3
+    t52 = (t50 + ((t36 * (t37 * tl.fma(t16, tl.fma(t27, t46, tl.fma(t29 * 2.0, t45, tl.fma(t27, t45, t47 * -1.0))),
+        tl.fma(tl.where(t2, 0.0, t7 * t14), t47, tl.fma(t16, t47, t48 * -1.0))))) + ((t3 - (t50 - t51)) + (t49 -
+        t51))))
+    t53 = t15 * t15
+    t54 = tl.fma(t15, t15, t53 * -1.0)
+    t55 = (_polynomial7(t53 + t54, -2.6337662e-7, 4.291881e-6, -4.6314195e-5, 0.00042077433, -0.0032840373,
+        0.021220634, -0.10610329, 0.36338022))
+    t56 = t53 * t55
+    t57 = 0.36338022 + t56
+    t58 = t4 * t57
+    t59 = t15 * (-4.0)
+    t60 = (t30 * (4.0 * t30)) * -1.0
+    t61 = 1.0 + tl.fma(t41, t42, t40)  # exp(-t^2/2), mantissa
+    t62 = tl.fma(t30, t59, t60 * (t61 * (t37 * t36)))
+    t63 = t45 * t62
+    t64 = t4 * t63
+    t65 = t36 * (t37 * t64)
+    t66 = t4 + t65
+    t67 = (tl.where(t15 < 1.125, t5 * (t58 + tl.fma(t4, 4.1207056e-9 + tl.fma(t54, t55, _part0(t56, t57, 0.36338022,
+        t53, t55)), tl.fma(t4, t57, t58 * -1.0))), t5 * (t66 + ((t36 * (t37 * tl.fma(t4, tl.fma(t46, t62, tl.fma(t45,
+        t62, t63 * -1.0)), tl.fma(t4, t63, t64 * -1.0)))) + (t65 - (t66 - t4))))))
+    return (t52, t67)
 
 
 @triton.jit
@@ -148,168 +158,123 @@ def abs_tight_backward(mean, var, grad_mean, grad_var):
     t1 = var < 9.094947e-13
     t2 = var == 0.0
     t3 = tl.abs(mean)
-    t4 = t3 * 8.507059e+37
-    t5 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
-    t6 = tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
-    t7 = tl.where(t2, 7.888609e-31, t5 * (var * t5))
-    t8 = tl.sqrt_rn(t7)  # standard deviation, scaled
-    t9 = tl.div_rn(1.0, t8)
-    t10 = 0.5 * t9
-    t11 = t9 * -1.0
-    t12 = tl.fma(t8, t11, 1.0)
-    t13 = tl.fma(t8, t8 * -1.0, t7) * t10
-    t14 = t9 * tl.fma(t13, t11, t12)
-    t15 = tl.where(t2, 0.0, t5 * (t9 + t14))
-    t16 = tl.where(t2, t4, t3 * t5)
-    t17 = t16 * t9
-    t18 = 18.6875 < t17
-    t19 = tl.where(t18, 18.6875, t17)  # t = min(|mean|/sigma, reach)
-    t20 = t17 * -1.0
-    t21 = tl.where(t18, 0.0, t9 * tl.fma(t13, t20, tl.fma(t8, t20, t16)))
-    t22 = t16 * 4.2949673e+9
-    t23 = t6 * t13
-    t24 = tl.where(t2, 0.0, t6 * t8)
-    t25 = tl.where(t2, 0.0, t23)
-    t26 = t9 * t22
-    t27 = tl.where(t18, 18.6875, t26 + tl.fma(t14, t22, tl.fma(t9, t22, t26 * -1.0)))
-    t28 = t19 + t21
-    t29 = (2.0 * t28) * -1.0
-    t30 = t28 * (-2.0)
-    t31 = t21 * 4.0
-    t32 = tl.fma(t19, 0.25, 1.0)
-    t33 = tl.div_rn(1.0, t32)  # u = 1/(1 + t/4)
-    t34 = t33 - 0.25
-    t35 = (tl.fma(t34, tl.fma(t34, tl.fma(t34, tl.fma(t34, tl.fma(t34, tl.fma(t34, tl.fma(t34, tl.fma(t34, tl.fma(t34,
-        tl.fma(t34, tl.fma(t34, tl.fma(t34, 0.052821796, -0.21099824), 0.28813356), -0.094544634), -0.04896455),
-        -0.07985351), 0.011417099), 0.11636546), 0.17159984), 0.15958369), 0.106851034), 0.05081732), 0.014190124))
-    t36 = tl.fma(t33, tl.fma(t33, tl.fma(t33, 2.6474037, -1.6227827), 0.5651015), -0.024969762)
-    t37 = t33 * -1.0
-    t38 = tl.fma(t32, t37, 1.0)
-    t39 = t33 * tl.fma(tl.fma(t21, 0.25, tl.fma(t19, 0.25, (t32 - 1.0) * -1.0)), t37, t38)
-    t40 = t33 * t33
-    t41 = t39 * (t40 * t36)
-    t42 = tl.fma(t35, t33 * t40, t41)  # J_2/sqrt(2 pi)
-    t43 = t42 * t29
-    t44 = 0.3989423 + t43
-    t45 = (-1.133517e-8) + ((t43 - (t44 - 0.3989423)) + tl.fma(t42, t29, t43 * -1.0))
-    t46 = 2.0 * t42
-    t47 = t19 * t19
-    t48 = 1.0 + t47
-    t49 = tl.div_rn(1.0, t48)
-    t50 = t44 * t49  # J_1/sqrt(2 pi)
-    t51 = t19 * t50
-    t52 = t46 + t51  # Mills ratio/sqrt(2 pi)
-    t53 = t52 - t51
-    t54 = t46 - t53
-    t55 = tl.fma(t21, t50, ((t51 - (t52 - t53)) + t54) + tl.fma(t19, t50, t51 * -1.0))
-    t56 = tl.fma(t45, t49, tl.fma(t44, t49, t50 * -1.0))
-    t57 = t49 * -1.0
-    t58 = tl.fma(t48, t57, 1.0)
-    t59 = t47 - (t48 - 1.0)
-    t60 = tl.fma(t19, t21, tl.fma(t19, t21, tl.fma(t19, t19, t47 * -1.0)))
-    t61 = tl.fma(t44, t49 * tl.fma(t60 + t59, t57, t58), t56)
-    t62 = tl.fma(t19, t61, t55)
-    t63 = t52 + t62
-    t64 = (-2.0) * t63
-    t65 = t50 + t61
-    t66 = t63 * (8.0 * t65)
-    t67 = (0.3989423 * (t65 * 4.0)) * -1.0
-    t68 = t47 + t60
-    t69 = (tl.fma(t68, tl.fma(t68, tl.fma(t68, tl.fma(t68, tl.fma(t68, 2.9857023e-7, -5.6137114e-6), 6.271554e-5),
-        -0.000558297), 0.0042090616), -0.026272668))
-    t70 = t47 * t69
-    t71 = 0.12732385 + t70
-    t72 = t47 * t71
-    t73 = (-0.42441317) + t72
-    t74 = t73 - t72
-    t75 = tl.fma(t60, t71, ((t72 - (t73 - t74)) + ((-0.42441317) - t74)) + tl.fma(t47, t71, t72 * -1.0))
-    t76 = t47 * t73
-    t77 = 0.72676045 + t76
-    t78 = t77 - t76
-    t79 = tl.fma(t60, t73, ((t76 - (t77 - t78)) + (0.72676045 - t78)) + tl.fma(t47, t73, t76 * -1.0))
-    t80 = t3 * t77
-    t81 = tl.fma(t3, t77, t80 * -1.0)
-    t82 = t71 - t70
-    t83 = (t80 + tl.fma(t3, 8.138077e-9 + tl.fma(t47, 6.7664696e-10 + tl.fma(t47, 5.2485605e-10 + tl.fma(t60, t69,
-        ((t70 - (t71 - t82)) + (0.12732385 - t82)) + tl.fma(t47, t69, t70 * -1.0)), t75), t79), t81))
-    t84 = (tl.fma(t68, tl.fma(t68, tl.fma(t68, tl.fma(t68, tl.fma(t68, 6.6631873e-9, -1.7915991e-7), 2.5637223e-6),
-        -2.6907332e-5), 0.00023232242), -0.0016830319))
-    t85 = t47 * t84
-    t86 = 0.009851742 + t85
-    t87 = t47 * t86
-    t88 = (-0.042441063) + t87
-    t89 = t88 - t87
-    t90 = tl.fma(t60, t86, ((t87 - (t88 - t89)) + ((-0.042441063) - t89)) + tl.fma(t47, t86, t87 * -1.0))
-    t91 = t86 - t85
-    t92 = (tl.fma(t68, tl.fma(t68, tl.fma(t68, t88 + ((-6.390431e-10) + tl.fma(t47, (-2.8970404e-10) + tl.fma(t60, t84,
-        ((t85 - (t86 - t91)) + (0.009851742 - t91)) + tl.fma(t47, t84, t85 * -1.0)), t90)), 0.10610325), 3.3807053e-9),
-        0.36338022))
-    t93 = (tl.fma(t68, tl.fma(t68, tl.fma(t68, tl.fma(t68, tl.fma(1.0736929e-6, t68, -1.8546283e-5), 0.00023063865),
-        -0.002374576), 0.0199471), -0.13298076))
-    t94 = t47 * t93
-    t95 = 0.7978846 + t94
-    t96 = t95 - t94
-    t97 = (-2.2679087e-8) + tl.fma(t60, t93, ((t94 - (t95 - t96)) + (0.7978846 - t96)) + tl.fma(t47, t93, t94 * -1.0))
-    t98 = t95 * t27
-    t99 = 2.3283064e-10 * (t98 + tl.fma(t97, t27, tl.fma(t95, t27, t98 * -1.0)))
-    t100 = t19 * (-0.5)
-    t101 = t19 * t100
-    t102 = tl.fma(t19, t100, t101 * -1.0)
-    t103 = tl.fma(t101, 1.442695, 12582912.0)
-    t104 = t103 - 12582912.0
-    t105 = tl.fma(t104, -0.69314575, t101)
-    t106 = t103.to(tl.int32, bitcast=True)
-    t107 = ((127 + ((t106 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t108 = (((t106 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t109 = t108 * t107
-    t110 = tl.fma(t104, -1.4286068e-6, tl.fma(t21, t19 * -1.0, t102))
-    t111 = t105 + t110
-    t112 = t110 + (t105 - t111)
-    t113 = (tl.fma(t111, tl.fma(t111, tl.fma(t111, tl.fma(t111, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994))
-    t114 = t111 * t111
-    t115 = tl.fma(t113, t114, t111)
-    t116 = 1.0 + (t107 * (tl.fma(t115, t64, t64) * t108))
-    t117 = 1.0 + t115  # exp(-t^2/2), mantissa
-    t118 = t117 * t109
-    t119 = t66 * t118
-    t120 = tl.fma(0.3989423, t30, t118 * t67)
-    t121 = 1.0 + (t107 * (t108 * tl.fma(t115, t120, t120)))
-    t122 = 1.0 + t111
-    t123 = tl.fma(t113, t114, t112 * t122)
-    t124 = (t111 - (t122 - 1.0)) + t123
-    t125 = t122 + t124
-    t126 = t124 - (t125 - t122)
-    t127 = 0.3989423 * t125
-    t128 = tl.fma(0.3989423, t126, tl.fma(-1.133517e-8, t125, tl.fma(0.3989423, t125, t127 * -1.0)))
-    t129 = t15 * t127
-    t130 = (t107 * (t108 * (t129 + tl.fma(t15, t128, tl.fma(t15, t127, t129 * -1.0))))) * grad_mean
-    t131 = t19 * 4.0
-    t132 = t52 * t131
-    t133 = t119 + t132
-    t134 = t133 - t132
-    t135 = t119 - t134
-    t136 = tl.fma(t52, t31, tl.fma(t62, t131, ((t132 - (t133 - t134)) + t135) + tl.fma(t52, t131, t132 * -1.0)))
-    t137 = tl.fma(t50, -4.0, t133)
-    t138 = t136 + tl.fma(t61, -4.0, tl.fma(t50, -4.0, (t137 - t133) * -1.0))
-    t139 = t125 * t137
-    t140 = tl.fma(t126, t137, tl.fma(t125, t138, tl.fma(t125, t137, t139 * -1.0)))
-    t141 = t24 * t139
-    t142 = t107 * (t108 * (t141 + tl.fma(t24, t140, tl.fma(t25, t139, tl.fma(t24, t139, t141 * -1.0)))))
-    t143 = tl.where(t19 < 1.0, t99, t116)
-    t144 = t143 * -1.0
-    t145 = tl.where(t19 < 1.375, t83, t142)
-    t146 = tl.fma(tl.where(t19 < 1.75, t92, t121), grad_var, t130)
-    t147 = t145 * -1.0
-    t148 = mean < 0.0
-    t149 = tl.where(t148, t144, t143)
-    t150 = tl.fma(tl.where(t148, t147, t145), grad_var, t149 * grad_mean)
-    return (t150, t146)
+    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
+    t5 = tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
+    t6 = tl.where(t2, 7.888609e-31, t4 * (var * t4))
+    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
+    t8 = tl.div_rn(1.0, t7)
+    t9 = t8 * -1.0
+    t10 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
+    t11 = t8 * tl.fma(t10, t9, tl.fma(t7, t9, 1.0))
+    t12 = tl.where(t2, 0.0, t4 * (t8 + t11))
+    t13 = tl.where(t2, t3 * 8.507059e+37, t3 * t4)
+    t14 = t13 * t8
+    t15 = 18.6875 < t14
+    t16 = tl.where(t15, 18.6875, t14)  # t = min(|mean|/sigma, reach)
+    t17 = t14 * -1.0
+    t18 = tl.where(t15, 0.0, t8 * tl.fma(t10, t17, tl.fma(t7, t17, t13)))
+    t19 = t13 * 4.2949673e+9
+    t20 = tl.where(t2, 0.0, t5 * t7)
+    t21 = t8 * t19
+    t22 = tl.where(t15, 18.6875, t21 + tl.fma(t11, t19, tl.fma(t8, t19, t21 * -1.0)))
+    t23 = t16 + t18
+    t24 = (2.0 * t23) * -1.0
+    t25 = tl.fma(t16, 0.25, 1.0)
+    t26 = tl.div_rn(1.0, t25)  # u = 1/(1 + t/4)
+    t27 = t26 * -1.0
+    t28 = t26 * t26
+    # J_2/sqrt(2 pi)
+    t29 = (tl.fma(_polynomial12(t26 - 0.25, 0.052821796, -0.21099824, 0.28813356, -0.094544634, -0.04896455,
+        -0.07985351, 0.011417099, 0.11636546, 0.17159984, 0.15958369, 0.106851034, 0.05081732, 0.014190124), t26 * t28,
+        (t26 * tl.fma(tl.fma(t18, 0.25, tl.fma(t16, 0.25, (t25 - 1.0) * -1.0)), t27, tl.fma(t25, t27, 1.0))) * (t28 *
+        _polynomial3(t26, 2.6474037, -1.6227827, 0.5651015, -0.024969762))))
+    t30 = t29 * t24
+    t31 = 0.3989423 + t30
+    t32 = 2.0 * t29
+    t33 = t16 * t16
+    t34 = 1.0 + t33
+    t35 = tl.div_rn(1.0, t34)
+    t36 = t31 * t35  # J_1/sqrt(2 pi)
+    t37 = t16 * t36
+    t38 = t32 + t37  # Mills ratio/sqrt(2 pi)
+    t39 = t38 - t37
+    t40 = t35 * -1.0
+    t41 = tl.fma(t16, t18, tl.fma(t16, t18, tl.fma(t16, t16, t33 * -1.0)))
+    t42 = (tl.fma(t31, t35 * tl.fma(t41 + (t33 - (t34 - 1.0)), t40, tl.fma(t34, t40, 1.0)), tl.fma((-1.133517e-8) +
+        ((t30 - (t31 - 0.3989423)) + tl.fma(t29, t24, t30 * -1.0)), t35, tl.fma(t31, t35, t36 * -1.0))))
+    t43 = tl.fma(t16, t42, tl.fma(t18, t36, ((t37 - (t38 - t39)) + (t32 - t39)) + tl.fma(t16, t36, t37 * -1.0)))
+    t44 = t38 + t43
+    t45 = (-2.0) * t44
+    t46 = t36 + t42
+    t47 = t33 + t41
+    t48 = _polynomial5(t47, 2.9857023e-7, -5.6137114e-6, 6.271554e-5, -0.000558297, 0.0042090616, -0.026272668)
+    t49 = t33 * t48
+    t50 = 0.12732385 + t49
+    t51 = t33 * t50
+    t52 = (-0.42441317) + t51
+    t53 = t33 * t52
+    t54 = 0.72676045 + t53
+    t55 = t3 * t54
+    t56 = _polynomial5(t47, 6.6631873e-9, -1.7915991e-7, 2.5637223e-6, -2.6907332e-5, 0.00023232242, -0.0016830319)
+    t57 = t33 * t56
+    t58 = 0.009851742 + t57
+    t59 = t33 * t58
+    t60 = (-0.042441063) + t59
+    t61 = _polynomial5(t47, 1.0736929e-6, -1.8546283e-5, 0.00023063865, -0.002374576, 0.0199471, -0.13298076)
+    t62 = t33 * t61
+    t63 = 0.7978846 + t62
+    t64 = t63 * t22
+    t65 = t16 * (-0.5)
+    t66 = t16 * t65
+    t67 = tl.fma(t66, 1.442695, 12582912.0)
+    t68 = t67 - 12582912.0
+    t69 = tl.fma(t68, -0.69314575, t66)
+    t70 = t67.to(tl.int32, bitcast=True)
+    t71 = ((127 + ((t70 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t72 = (((t70 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t73 = tl.fma(t68, -1.4286068e-6, tl.fma(t18, t16 * -1.0, tl.fma(t16, t65, t66 * -1.0)))
+    t74 = t69 + t73
+    t75 = _polynomial4(t74, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994)
+    t76 = t74 * t74
+    t77 = tl.fma(t75, t76, t74)
+    t78 = 1.0 + t77  # exp(-t^2/2), mantissa
+    t79 = t78 * (t72 * t71)
+    t80 = (t44 * (8.0 * t46)) * t79
+    t81 = tl.fma(0.3989423, t23 * (-2.0), t79 * ((0.3989423 * (t46 * 4.0)) * -1.0))
+    t82 = 1.0 + t74
+    t83 = (t74 - (t82 - 1.0)) + tl.fma(t75, t76, (t73 + (t69 - t74)) * t82)
+    t84 = t82 + t83
+    t85 = t83 - (t84 - t82)
+    t86 = 0.3989423 * t84
+    t87 = t12 * t86
+    t88 = t16 * 4.0
+    t89 = t38 * t88
+    t90 = t80 + t89
+    t91 = t90 - t89
+    t92 = tl.fma(t36, -4.0, t90)
+    t93 = t84 * t92
+    t94 = t20 * t93
+    t95 = (tl.where(t16 < 1.0, 2.3283064e-10 * (t64 + tl.fma((-2.2679087e-8) + tl.fma(t41, t61, _part0(t62, t63,
+        0.7978846, t33, t61)), t22, tl.fma(t63, t22, t64 * -1.0))), 1.0 + (t71 * (tl.fma(t77, t45, t45) * t72))))
+    t96 = (tl.where(t16 < 1.375, t55 + tl.fma(t3, 8.138077e-9 + tl.fma(t33, 6.7664696e-10 + tl.fma(t33, 5.2485605e-10 +
+        tl.fma(t41, t48, _part0(t49, t50, 0.12732385, t33, t48)), tl.fma(t41, t50, _part0(t51, t52, -0.42441317, t50,
+        t33))), tl.fma(t41, t52, _part0(t53, t54, 0.72676045, t52, t33))), tl.fma(t3, t54, t55 * -1.0)), t71 * (t72 *
+        (t94 + tl.fma(t20, tl.fma(t85, t92, tl.fma(t84, tl.fma(t38, t18 * 4.0, tl.fma(t43, t88, ((t89 - (t90 - t91)) +
+        (t80 - t91)) + tl.fma(t38, t88, t89 * -1.0))) + tl.fma(t42, -4.0, tl.fma(t36, -4.0, (t92 - t90) * -1.0)),
+        tl.fma(t84, t92, t93 * -1.0))), tl.fma(tl.where(t2, 0.0, t5 * t10), t93, tl.fma(t20, t93, t94 * -1.0)))))))
+    t97 = (tl.fma(tl.where(t16 < 1.75, _polynomial3(t47, t60 + ((-6.390431e-10) + tl.fma(t33, (-2.8970404e-10) +
+        tl.fma(t41, t56, _part0(t57, t58, 0.009851742, t33, t56)), tl.fma(t41, t58, _part0(t59, t60, -0.042441063, t58,
+        t33)))), 0.10610325, 3.3807053e-9, 0.36338022), 1.0 + (t71 * (t72 * tl.fma(t77, t81, t81)))), grad_var, (t71 *
+        (t72 * (t87 + tl.fma(t12, tl.fma(0.3989423, t85, tl.fma(-1.133517e-8, t84, tl.fma(0.3989423, t84, t86 *
+        -1.0))), tl.fma(t12, t86, t87 * -1.0))))) * grad_mean))
+    t98 = mean < 0.0
+    t99 = tl.fma(tl.where(t98, t96 * -1.0, t96), grad_var, tl.where(t98, t95 * -1.0, t95) * grad_mean)
+    return (t99, t97)
 
 
 @triton.jit
-def abs_tight_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n,
-                              BLOCK: tl.constexpr):
+def abs_tight_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

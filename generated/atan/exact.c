@@ -3,17 +3,12 @@
 // f(x) = atan(x)
 //
 // rule digest  3b82b3ed8cc1402e172b4ca6799b45a19cb295bb8bcc482f7ba490395102173e
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h075302cac7d52499da49a05cff79478fb1ca8984c52ae8e9a9387e202fbe9af1
 // operations   atan_exact_forward 2669, atan_exact_backward 2902
 //
 // Certificate:
-//   mean        0.967 tolerance, worst at mean = -66.6836929, var = 54955152
-//   var         0.964 tolerance, worst at mean = -0.0633204952, var = 0.260018945
-//   dmean_dmu   0.00685 tolerance, worst at mean = -542.983093, var = 2.52710389e+19
-//   dmean_dvar  0.0118 tolerance, worst at mean = -1.46937418, var = 1.22734014e-06
-//   dvar_dmu    0.113 tolerance, worst at mean = -0.154459909, var = 0.262638927
-//   dvar_dvar   0.045 tolerance, worst at mean = -6.79090341e-34, var = 0.246378556
-//   against exact values at 17142 points over all of float32; details in exact.json
+//   mean 0.967, var 0.964, dmean_dmu 0.00685, dmean_dvar 0.0118, dvar_dmu 0.113, dvar_dvar 0.045 tolerance,
+//   against exact values at 17142 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -28,6 +23,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -44,1897 +40,670 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void atan_exact_forward_element(float mean, float var,
-                                                                             float *restrict out_mean,
-                                                                             float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float atan_exact_part5(float p0, float p1)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = ABS(mean);  // |mean - centre|
-    const _Bool t2 = mean < 0.0f;
-    const _Bool t3 = mean == mean;
-    const float t4 = var * SQRT(t0 ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const float t5 = t2 ? 1.0f : (-1.0f);  // direction of u
-    const float t6 = t2 ? (-1.5707964f) : 1.5707964f;
-    const float t7 = t4 + 0.09481592f;
-    const float t8 = t4 + 0.26149985f;
-    const float t9 = t4 + 0.75524604f;
-    const float t10 = t4 + 2.2841904f;
-    const float t11 = t4 + 7.2344074f;
-    const float t12 = t4 + 23.99388f;
-    const float t13 = t4 + 83.334496f;
-    const float t14 = t4 + 303.09305f;
-    const float t15 = t4 + 1154.3937f;
-    const float t16 = t4 + 4604.2485f;
-    const float t17 = t4 + 19230.492f;
-    const float t18 = t4 + 84110.234f;
-    const float t19 = t4 + 385242.47f;
-    const float t20 = t4 + 1847763.0f;
-    const float t21 = t4 + 9280796.0f;
-    const float t22 = t4 + 48814740.0f;
-    const float t23 = t4 + 268870750.0f;
-    const float t24 = t4 + 1.5508257e+9f;
-    const float t25 = t4 + 9.367188e+9f;
-    const float t26 = t4 + 5.9249177e+10f;
-    const float t27 = t4 + 3.924481e+11f;
-    const float t28 = t4 + 2.7221308e+12f;
-    const float t29 = t4 + 1.9772543e+13f;
-    const float t30 = t4 + 1.503983e+14f;
-    const _Bool t31 = t4 < 0.24652138f;
-    const float t32 = SQRT(t7);
-    const float t33 = t1 * (t1 * (1.0f / t7));
-    const float t34 = 1.0f / t32;
-    const float t35 = SQRT(t8);
-    const float t36 = t1 * (t1 * (1.0f / t8));
-    const float t37 = 1.0f / t35;
-    const float t38 = SQRT(t9);
-    const float t39 = t1 * (t1 * (1.0f / t9));
-    const float t40 = 1.0f / t38;
-    const float t41 = SQRT(t10);
-    const float t42 = t1 * (t1 * (1.0f / t10));
-    const float t43 = 1.0f / t41;
-    const float t44 = SQRT(t11);
-    const float t45 = t1 * (t1 * (1.0f / t11));
-    const float t46 = 1.0f / t44;
-    const float t47 = SQRT(t12);
-    const float t48 = t1 * (t1 * (1.0f / t12));
-    const float t49 = 1.0f / t47;
-    const float t50 = SQRT(t13);
-    const float t51 = t1 * (t1 * (1.0f / t13));
-    const float t52 = 1.0f / t50;
-    const float t53 = SQRT(t14);
-    const float t54 = t1 * (t1 * (1.0f / t14));
-    const float t55 = 1.0f / t53;
-    const float t56 = SQRT(t15);
-    const float t57 = t1 * (t1 * (1.0f / t15));
-    const float t58 = 1.0f / t56;
-    const float t59 = SQRT(t16);
-    const float t60 = t1 * (t1 * (1.0f / t16));
-    const float t61 = 1.0f / t59;
-    const float t62 = SQRT(t17);
-    const float t63 = t1 * (t1 * (1.0f / t17));
-    const float t64 = 1.0f / t62;
-    const float t65 = SQRT(t18);
-    const float t66 = t1 * (t1 * (1.0f / t18));
-    const float t67 = 1.0f / t65;
-    const float t68 = SQRT(t19);
-    const float t69 = t1 * (t1 * (1.0f / t19));
-    const float t70 = 1.0f / t68;
-    const float t71 = SQRT(t20);
-    const float t72 = t1 * (t1 * (1.0f / t20));
-    const float t73 = 1.0f / t71;
-    const float t74 = SQRT(t21);
-    const float t75 = t1 * (t1 * (1.0f / t21));
-    const float t76 = 1.0f / t74;
-    const float t77 = SQRT(t22);
-    const float t78 = t1 * (t1 * (1.0f / t22));
-    const float t79 = 1.0f / t77;
-    const float t80 = SQRT(t23);
-    const float t81 = t1 * (t1 * (1.0f / t23));
-    const float t82 = 1.0f / t80;
-    const float t83 = SQRT(t24);
-    const float t84 = t1 * (t1 * (1.0f / t24));
-    const float t85 = 1.0f / t83;
-    const float t86 = SQRT(t25);
-    const float t87 = t1 * (t1 * (1.0f / t25));
-    const float t88 = 1.0f / t86;
-    const float t89 = SQRT(t26);
-    const float t90 = t1 * (t1 * (1.0f / t26));
-    const float t91 = 1.0f / t89;
-    const float t92 = SQRT(t27);
-    const float t93 = t1 * (t1 * (1.0f / t27));
-    const float t94 = 1.0f / t92;
-    const float t95 = SQRT(t28);
-    const float t96 = t1 * (t1 * (1.0f / t28));
-    const float t97 = 1.0f / t95;
-    const float t98 = SQRT(t29);
-    const float t99 = t1 * (t1 * (1.0f / t29));
-    const float t100 = 1.0f / t98;
-    const float t101 = SQRT(t30);
-    const float t102 = t1 * (t1 * (1.0f / t30));
-    const float t103 = 1.0f / t101;
-    const float t104 = t31 ? t4 : 0.0f;
-    const float t105 = t1 * t34;
-    const float t106 = t1 * t37;
-    const float t107 = t1 * t40;
-    const float t108 = t1 * t43;
-    const float t109 = t1 * t46;
-    const float t110 = t1 * t49;
-    const float t111 = t1 * t52;
-    const float t112 = t34 * t34;
-    const float t113 = t37 * t37;
-    const float t114 = t40 * t40;
-    const float t115 = t43 * t43;
-    const float t116 = t46 * t46;
-    const float t117 = t49 * t49;
-    const float t118 = t52 * t52;
-    const float t119 = t1 * t55;
-    const float t120 = t55 * t55;
-    const float t121 = t1 * t58;
-    const float t122 = t58 * t58;
-    const float t123 = t1 * t61;
-    const float t124 = t61 * t61;
-    const float t125 = t1 * t64;
-    const float t126 = t64 * t64;
-    const float t127 = t1 * t67;
-    const float t128 = t67 * t67;
-    const float t129 = t1 * t70;
-    const float t130 = t70 * t70;
-    const float t131 = t104 * 0.083333336f;
-    const float t132 = t104 * 0.09090909f;
-    const float t133 = t104 * 0.1f;
-    const float t134 = t104 * 0.11111111f;
-    const float t135 = t104 * 0.125f;
-    const float t136 = t104 * 0.14285715f;
-    const float t137 = t104 * 0.16666667f;
-    const float t138 = t104 * 0.2f;
-    const float t139 = t104 * 0.25f;
-    const float t140 = t104 * 0.33333334f;
-    const float t141 = t104 * 0.5f;
-    const _Bool t142 = 13.0f < t105;
-    const float t143 = t142 ? 169.0f : t33;
-    const float t144 = t142 ? 13.0f : t105;
-    const float t145 = t143 * (-0.5f);
-    const float t146 = t1 * t73;
-    const float t147 = t73 * t73;
-    const _Bool t148 = 13.0f < t106;
-    const float t149 = t148 ? 169.0f : t36;
-    const float t150 = t148 ? 13.0f : t106;
-    const float t151 = (-0.5f) * t149;
-    const _Bool t152 = 13.0f < t107;
-    const float t153 = t152 ? 169.0f : t39;
-    const float t154 = t152 ? 13.0f : t107;
-    const float t155 = (-0.5f) * t153;
-    const _Bool t156 = 13.0f < t108;
-    const float t157 = t156 ? 169.0f : t42;
-    const float t158 = t156 ? 13.0f : t108;
-    const float t159 = (-0.5f) * t157;
-    const _Bool t160 = 13.0f < t109;
-    const float t161 = t160 ? 169.0f : t45;
-    const float t162 = t160 ? 13.0f : t109;
-    const float t163 = (-0.5f) * t161;
-    const _Bool t164 = 13.0f < t110;
-    const float t165 = t164 ? 169.0f : t48;
-    const float t166 = t164 ? 13.0f : t110;
-    const float t167 = (-0.5f) * t165;
-    const float t168 = t1 * t76;
-    const float t169 = t76 * t76;
-    const _Bool t170 = 13.0f < t111;
-    const float t171 = t170 ? 169.0f : t51;
-    const float t172 = t170 ? 13.0f : t111;
-    const float t173 = (-0.5f) * t171;
-    const float t174 = -t112;
-    const float t175 = t112 * (-2.0f);
-    const float t176 = t112 * (-3.0f);
-    const float t177 = t112 * (-4.0f);
-    const float t178 = t112 * (-5.0f);
-    const float t179 = t112 * (-6.0f);
-    const float t180 = t112 * (-7.0f);
-    const float t181 = t112 * (-8.0f);
-    const float t182 = t112 * (-9.0f);
-    const float t183 = t112 * (-10.0f);
-    const float t184 = t112 * (-11.0f);
-    const float t185 = t112 * (-12.0f);
-    const float t186 = t112 * (-13.0f);
-    const float t187 = t112 * (-14.0f);
-    const float t188 = t112 * (-15.0f);
-    const float t189 = t112 * (-16.0f);
-    const float t190 = -t113;
-    const float t191 = t113 * (-2.0f);
-    const float t192 = t113 * (-3.0f);
-    const float t193 = t113 * (-4.0f);
-    const float t194 = t113 * (-5.0f);
-    const float t195 = t113 * (-6.0f);
-    const float t196 = t113 * (-7.0f);
-    const float t197 = t113 * (-8.0f);
-    const float t198 = t113 * (-9.0f);
-    const float t199 = t113 * (-10.0f);
-    const float t200 = t113 * (-11.0f);
-    const float t201 = t113 * (-12.0f);
-    const float t202 = t113 * (-13.0f);
-    const float t203 = t113 * (-14.0f);
-    const float t204 = t113 * (-15.0f);
-    const float t205 = t113 * (-16.0f);
-    const float t206 = -t114;
-    const float t207 = t114 * (-2.0f);
-    const float t208 = t114 * (-3.0f);
-    const float t209 = t114 * (-4.0f);
-    const float t210 = t114 * (-5.0f);
-    const float t211 = t114 * (-6.0f);
-    const float t212 = t114 * (-7.0f);
-    const float t213 = t114 * (-8.0f);
-    const float t214 = t114 * (-9.0f);
-    const float t215 = t114 * (-10.0f);
-    const float t216 = t114 * (-11.0f);
-    const float t217 = t114 * (-12.0f);
-    const float t218 = t114 * (-13.0f);
-    const float t219 = t114 * (-14.0f);
-    const float t220 = t114 * (-15.0f);
-    const float t221 = t114 * (-16.0f);
-    const float t222 = t1 * t79;
-    const float t223 = -t115;
-    const float t224 = t115 * (-2.0f);
-    const float t225 = t115 * (-3.0f);
-    const float t226 = t115 * (-4.0f);
-    const float t227 = t79 * t79;
-    const float t228 = t115 * (-5.0f);
-    const float t229 = t115 * (-6.0f);
-    const float t230 = t115 * (-7.0f);
-    const float t231 = t115 * (-8.0f);
-    const float t232 = t115 * (-9.0f);
-    const float t233 = t115 * (-10.0f);
-    const float t234 = t115 * (-11.0f);
-    const float t235 = t115 * (-12.0f);
-    const float t236 = t115 * (-13.0f);
-    const float t237 = t115 * (-14.0f);
-    const float t238 = t115 * (-15.0f);
-    const float t239 = t115 * (-16.0f);
-    const float t240 = -t116;
-    const float t241 = t116 * (-2.0f);
-    const float t242 = t116 * (-3.0f);
-    const float t243 = t116 * (-4.0f);
-    const float t244 = t116 * (-5.0f);
-    const float t245 = t116 * (-6.0f);
-    const float t246 = t116 * (-7.0f);
-    const float t247 = t116 * (-8.0f);
-    const float t248 = t116 * (-9.0f);
-    const float t249 = t116 * (-10.0f);
-    const float t250 = t116 * (-11.0f);
-    const float t251 = t116 * (-12.0f);
-    const float t252 = t116 * (-13.0f);
-    const float t253 = t116 * (-14.0f);
-    const float t254 = t116 * (-15.0f);
-    const float t255 = -t117;
-    const float t256 = t117 * (-2.0f);
-    const float t257 = t117 * (-3.0f);
-    const float t258 = t117 * (-4.0f);
-    const float t259 = t117 * (-5.0f);
-    const float t260 = t117 * (-6.0f);
-    const float t261 = t117 * (-7.0f);
-    const float t262 = t117 * (-8.0f);
-    const float t263 = t117 * (-9.0f);
-    const float t264 = t117 * (-10.0f);
-    const float t265 = t117 * (-11.0f);
-    const float t266 = -t118;
-    const float t267 = t118 * (-2.0f);
-    const float t268 = t118 * (-3.0f);
-    const float t269 = t118 * (-4.0f);
-    const float t270 = t118 * (-5.0f);
-    const float t271 = t118 * (-6.0f);
-    const float t272 = t118 * (-7.0f);
-    const float t273 = t118 * (-8.0f);
-    const float t274 = t118 * (-9.0f);
-    const _Bool t275 = 13.0f < t119;
-    const float t276 = t275 ? 169.0f : t54;
-    const float t277 = t275 ? 13.0f : t119;
-    const float t278 = (-0.5f) * t276;
-    const float t279 = t1 * t82;
-    const float t280 = -t120;
-    const float t281 = t120 * (-2.0f);
-    const float t282 = t120 * (-3.0f);
-    const float t283 = t120 * (-4.0f);
-    const float t284 = t82 * t82;
-    const float t285 = t120 * (-5.0f);
-    const float t286 = t120 * (-6.0f);
-    const float t287 = t120 * (-7.0f);
-    const float t288 = t120 * (-8.0f);
-    const _Bool t289 = 13.0f < t121;
-    const float t290 = t289 ? 169.0f : t57;
-    const float t291 = t289 ? 13.0f : t121;
-    const float t292 = (-0.5f) * t290;
-    const float t293 = -t122;
-    const float t294 = t122 * (-2.0f);
-    const float t295 = t122 * (-3.0f);
-    const float t296 = t122 * (-4.0f);
-    const float t297 = t122 * (-5.0f);
-    const float t298 = t122 * (-6.0f);
-    const float t299 = t122 * (-7.0f);
-    const _Bool t300 = 13.0f < t123;
-    const float t301 = t300 ? 169.0f : t60;
-    const float t302 = t300 ? 13.0f : t123;
-    const float t303 = (-0.5f) * t301;
-    const float t304 = -t124;
-    const float t305 = t124 * (-2.0f);
-    const float t306 = t124 * (-3.0f);
-    const float t307 = t124 * (-4.0f);
-    const float t308 = t124 * (-5.0f);
-    const float t309 = t124 * (-6.0f);
-    const float t310 = t124 * (-7.0f);
-    const _Bool t311 = 13.0f < t125;
-    const float t312 = t311 ? 169.0f : t63;
-    const float t313 = t311 ? 13.0f : t125;
-    const float t314 = (-0.5f) * t312;
-    const float t315 = t1 * t85;
-    const float t316 = t85 * t85;
-    const float t317 = -t126;
-    const float t318 = t126 * (-2.0f);
-    const float t319 = t126 * (-3.0f);
-    const float t320 = t126 * (-4.0f);
-    const float t321 = t126 * (-5.0f);
-    const float t322 = t126 * (-6.0f);
-    const float t323 = t126 * (-7.0f);
-    const _Bool t324 = 13.0f < t127;
-    const float t325 = t324 ? 169.0f : t66;
-    const float t326 = t324 ? 13.0f : t127;
-    const float t327 = (-0.5f) * t325;
-    const float t328 = -t128;
-    const float t329 = t128 * (-2.0f);
-    const float t330 = t128 * (-3.0f);
-    const float t331 = t128 * (-4.0f);
-    const float t332 = t128 * (-5.0f);
-    const float t333 = t128 * (-6.0f);
-    const float t334 = t128 * (-7.0f);
-    const _Bool t335 = 13.0f < t129;
-    const float t336 = t335 ? 169.0f : t69;
-    const float t337 = t335 ? 13.0f : t129;
-    const float t338 = (-0.5f) * t336;
-    const float t339 = t1 * t88;
-    const float t340 = -t130;
-    const float t341 = t130 * (-2.0f);
-    const float t342 = t130 * (-3.0f);
-    const float t343 = t130 * (-4.0f);
-    const float t344 = t88 * t88;
-    const float t345 = t130 * (-5.0f);
-    const float t346 = t130 * (-6.0f);
-    const float t347 = t130 * (-7.0f);
-    const float t348 = t1 * t91;
-    const float t349 = t91 * t91;
-    const float t350 = t1 * t94;
-    const float t351 = t94 * t94;
-    const float t352 = t1 * t97;
-    const float t353 = t97 * t97;
-    const _Bool t354 = 13.0f < t146;
-    const float t355 = t354 ? 169.0f : t72;
-    const float t356 = t354 ? 13.0f : t146;
-    const float t357 = (-0.5f) * t355;
-    const float t358 = t34 * t144;
-    const float t359 = 1.0f / FMA(t144, 0.25f, 1.0f);
-    const float t360 = -t147;
-    const float t361 = t147 * (-2.0f);
-    const float t362 = t147 * (-3.0f);
-    const float t363 = t147 * (-4.0f);
-    const float t364 = t147 * (-5.0f);
-    const float t365 = t147 * (-6.0f);
-    const float t366 = t147 * (-7.0f);
-    const float t367 = t1 * t100;
-    const float t368 = t1 * t103;
-    const float t369 = t100 * t100;
-    const float t370 = t37 * t150;
-    const float t371 = 1.0f / FMA(0.25f, t150, 1.0f);
-    const float t372 = FMA(t145, 1.442695f, 12582912.0f);
-    const float t373 = t103 * t103;
-    const float t374 = t40 * t154;
-    const float t375 = 1.0f / FMA(0.25f, t154, 1.0f);
-    const float t376 = FMA(1.442695f, t151, 12582912.0f);
-    const float t377 = t43 * t158;
-    const float t378 = 1.0f / FMA(0.25f, t158, 1.0f);
-    const float t379 = FMA(1.442695f, t155, 12582912.0f);
-    const float t380 = t46 * t162;
-    const float t381 = 1.0f / FMA(0.25f, t162, 1.0f);
-    const float t382 = FMA(1.442695f, t159, 12582912.0f);
-    const _Bool t383 = 13.0f < t168;
-    const float t384 = t383 ? 169.0f : t75;
-    const float t385 = t383 ? 13.0f : t168;
-    const float t386 = (-0.5f) * t384;
-    const float t387 = t49 * t166;
-    const float t388 = 1.0f / FMA(0.25f, t166, 1.0f);
-    const float t389 = -t169;
-    const float t390 = t169 * (-2.0f);
-    const float t391 = t169 * (-3.0f);
-    const float t392 = t169 * (-4.0f);
-    const float t393 = t169 * (-5.0f);
-    const float t394 = t169 * (-6.0f);
-    const float t395 = t169 * (-7.0f);
-    const float t396 = FMA(1.442695f, t163, 12582912.0f);
-    const float t397 = t52 * t172;
-    const float t398 = 1.0f / FMA(0.25f, t172, 1.0f);
-    const float t399 = FMA(1.442695f, t167, 12582912.0f);
-    const float t400 = FMA(1.442695f, t173, 12582912.0f);
-    const _Bool t401 = 13.0f < t222;
-    const float t402 = t401 ? 169.0f : t78;
-    const float t403 = t401 ? 13.0f : t222;
-    const float t404 = (-0.5f) * t402;
-    const float t405 = -t227;
-    const float t406 = t227 * (-2.0f);
-    const float t407 = t227 * (-3.0f);
-    const float t408 = t227 * (-4.0f);
-    const float t409 = t227 * (-5.0f);
-    const float t410 = t227 * (-6.0f);
-    const float t411 = t227 * (-7.0f);
-    const _Bool t412 = 13.0f < t279;
-    const float t413 = t412 ? 169.0f : t81;
-    const float t414 = t412 ? 13.0f : t279;
-    const float t415 = (-0.5f) * t413;
-    const float t416 = t55 * t277;
-    const float t417 = 1.0f / FMA(0.25f, t277, 1.0f);
-    const float t418 = -t284;
-    const float t419 = t284 * (-2.0f);
-    const float t420 = t284 * (-3.0f);
-    const float t421 = t284 * (-4.0f);
-    const float t422 = t284 * (-5.0f);
-    const float t423 = t284 * (-6.0f);
-    const float t424 = t284 * (-7.0f);
-    const float t425 = FMA(1.442695f, t278, 12582912.0f);
-    const float t426 = t58 * t291;
-    const float t427 = 1.0f / FMA(0.25f, t291, 1.0f);
-    const float t428 = FMA(1.442695f, t292, 12582912.0f);
-    const float t429 = t61 * t302;
-    const float t430 = 1.0f / FMA(0.25f, t302, 1.0f);
-    const float t431 = FMA(1.442695f, t303, 12582912.0f);
-    const _Bool t432 = 13.0f < t315;
-    const float t433 = t432 ? 169.0f : t84;
-    const float t434 = t432 ? 13.0f : t315;
-    const float t435 = (-0.5f) * t433;
-    const float t436 = t64 * t313;
-    const float t437 = 1.0f / FMA(0.25f, t313, 1.0f);
-    const float t438 = -t316;
-    const float t439 = t316 * (-2.0f);
-    const float t440 = t316 * (-3.0f);
-    const float t441 = t316 * (-4.0f);
-    const float t442 = t316 * (-5.0f);
-    const float t443 = t316 * (-6.0f);
-    const float t444 = t316 * (-7.0f);
-    const float t445 = FMA(1.442695f, t314, 12582912.0f);
-    const float t446 = t67 * t326;
-    const float t447 = 1.0f / FMA(0.25f, t326, 1.0f);
-    const float t448 = FMA(1.442695f, t327, 12582912.0f);
-    const _Bool t449 = 13.0f < t339;
-    const float t450 = t449 ? 169.0f : t87;
-    const float t451 = t449 ? 13.0f : t339;
-    const float t452 = (-0.5f) * t450;
-    const float t453 = t70 * t337;
-    const float t454 = 1.0f / FMA(0.25f, t337, 1.0f);
-    const float t455 = -t344;
-    const float t456 = t344 * (-2.0f);
-    const float t457 = t344 * (-3.0f);
-    const float t458 = t344 * (-4.0f);
-    const float t459 = t344 * (-5.0f);
-    const float t460 = t344 * (-6.0f);
-    const float t461 = t344 * (-7.0f);
-    const float t462 = FMA(1.442695f, t338, 12582912.0f);
-    const _Bool t463 = 13.0f < t348;
-    const float t464 = t463 ? 169.0f : t90;
-    const float t465 = t463 ? 13.0f : t348;
-    const float t466 = (-0.5f) * t464;
-    const float t467 = -t349;
-    const float t468 = t349 * (-2.0f);
-    const float t469 = t349 * (-3.0f);
-    const float t470 = t349 * (-4.0f);
-    const float t471 = t349 * (-5.0f);
-    const float t472 = t349 * (-6.0f);
-    const float t473 = t349 * (-7.0f);
-    const _Bool t474 = 13.0f < t350;
-    const float t475 = t474 ? 169.0f : t93;
-    const float t476 = t474 ? 13.0f : t350;
-    const float t477 = (-0.5f) * t475;
-    const float t478 = -t351;
-    const float t479 = t351 * (-2.0f);
-    const float t480 = t351 * (-3.0f);
-    const float t481 = t351 * (-4.0f);
-    const float t482 = t351 * (-5.0f);
-    const float t483 = t351 * (-6.0f);
-    const float t484 = t351 * (-7.0f);
-    const _Bool t485 = 13.0f < t352;
-    const float t486 = t485 ? 169.0f : t96;
-    const float t487 = t485 ? 13.0f : t352;
-    const float t488 = (-0.5f) * t486;
-    const float t489 = -t353;
-    const float t490 = t353 * (-2.0f);
-    const float t491 = t353 * (-3.0f);
-    const float t492 = t353 * (-4.0f);
-    const float t493 = t353 * (-5.0f);
-    const float t494 = t353 * (-6.0f);
-    const float t495 = t353 * (-7.0f);
-    const float t496 = t73 * t356;
-    const float t497 = 1.0f / FMA(0.25f, t356, 1.0f);
-    const float t498 = FMA(1.442695f, t357, 12582912.0f);
-    const _Bool t499 = 13.0f < t367;
-    const float t500 = t499 ? 169.0f : t99;
-    const float t501 = t499 ? 13.0f : t367;
-    const float t502 = (-0.5f) * t500;
-    const _Bool t503 = 13.0f < t368;
-    const float t504 = t503 ? 169.0f : t102;
-    const float t505 = t503 ? 13.0f : t368;
-    const float t506 = (-0.5f) * t504;
-    const float t507 = -t369;
-    const float t508 = t369 * (-2.0f);
-    const float t509 = t369 * (-3.0f);
-    const float t510 = t369 * (-4.0f);
-    const float t511 = t369 * (-5.0f);
-    const float t512 = t369 * (-6.0f);
-    const float t513 = t369 * (-7.0f);
-    const float t514 = t372 - 12582912.0f;
-    const float t515 = as_float((as_bits(t372) + 127u) << 23u);
-    const float t516 = FMA(t514, -0.69314575f, t145) + (t514 * (-1.4286068e-6f));
-    const float t517 = -t373;
-    const float t518 = t373 * (-2.0f);
-    const float t519 = t373 * (-3.0f);
-    const float t520 = t373 * (-4.0f);
-    const float t521 = t373 * (-5.0f);
-    const float t522 = t373 * (-6.0f);
-    const float t523 = t373 * (-7.0f);
-    const float t524 = t376 - 12582912.0f;
-    const float t525 = as_float((127u + as_bits(t376)) << 23u);
-    const float t526 = FMA(-0.69314575f, t524, t151) + ((-1.4286068e-6f) * t524);
-    const float t527 = t379 - 12582912.0f;
-    const float t528 = as_float((127u + as_bits(t379)) << 23u);
-    const float t529 = FMA(-0.69314575f, t527, t155) + ((-1.4286068e-6f) * t527);
-    const float t530 = t359 - 0.25f;
-    const float t531 = t382 - 12582912.0f;
-    const float t532 = as_float((127u + as_bits(t382)) << 23u);
-    const float t533 = FMA(-0.69314575f, t531, t159) + ((-1.4286068e-6f) * t531);
-    const float t534 = t76 * t385;
-    const float t535 = 1.0f / FMA(0.25f, t385, 1.0f);
-    const float t536 = t371 - 0.25f;
-    const float t537 = FMA(1.442695f, t386, 12582912.0f);
-    const float t538 = t375 - 0.25f;
-    const float t539 = t396 - 12582912.0f;
-    const float t540 = as_float((127u + as_bits(t396)) << 23u);
-    const float t541 = FMA(-0.69314575f, t539, t163) + ((-1.4286068e-6f) * t539);
-    const float t542 = t378 - 0.25f;
-    const float t543 = t399 - 12582912.0f;
-    const float t544 = as_float((127u + as_bits(t399)) << 23u);
-    const float t545 = FMA(-0.69314575f, t543, t167) + ((-1.4286068e-6f) * t543);
-    const float t546 = t400 - 12582912.0f;
-    const float t547 = as_float((127u + as_bits(t400)) << 23u);
-    const float t548 = FMA(-0.69314575f, t546, t173) + ((-1.4286068e-6f) * t546);
-    const float t549 = t381 - 0.25f;
-    const float t550 = t79 * t403;
-    const float t551 = 1.0f / FMA(0.25f, t403, 1.0f);
-    const float t552 = t388 - 0.25f;
-    const float t553 = FMA(1.442695f, t404, 12582912.0f);
-    const float t554 = t82 * t414;
-    const float t555 = 1.0f / FMA(0.25f, t414, 1.0f);
-    const float t556 = t398 - 0.25f;
-    const float t557 = FMA(1.442695f, t415, 12582912.0f);
-    const float t558 = t425 - 12582912.0f;
-    const float t559 = as_float((127u + as_bits(t425)) << 23u);
-    const float t560 = FMA(-0.69314575f, t558, t278) + ((-1.4286068e-6f) * t558);
-    const float t561 = t428 - 12582912.0f;
-    const float t562 = as_float((127u + as_bits(t428)) << 23u);
-    const float t563 = FMA(-0.69314575f, t561, t292) + ((-1.4286068e-6f) * t561);
-    const float t564 = t431 - 12582912.0f;
-    const float t565 = as_float((127u + as_bits(t431)) << 23u);
-    const float t566 = FMA(-0.69314575f, t564, t303) + ((-1.4286068e-6f) * t564);
-    const float t567 = t85 * t434;
-    const float t568 = 1.0f / FMA(0.25f, t434, 1.0f);
-    const float t569 = t417 - 0.25f;
-    const float t570 = FMA(1.442695f, t435, 12582912.0f);
-    const float t571 = t445 - 12582912.0f;
-    const float t572 = as_float((127u + as_bits(t445)) << 23u);
-    const float t573 = FMA(-0.69314575f, t571, t314) + ((-1.4286068e-6f) * t571);
-    const float t574 = t427 - 0.25f;
-    const float t575 = t448 - 12582912.0f;
-    const float t576 = as_float((127u + as_bits(t448)) << 23u);
-    const float t577 = FMA(-0.69314575f, t575, t327) + ((-1.4286068e-6f) * t575);
-    const float t578 = t430 - 0.25f;
-    const float t579 = t88 * t451;
-    const float t580 = 1.0f / FMA(0.25f, t451, 1.0f);
-    const float t581 = t437 - 0.25f;
-    const float t582 = FMA(1.442695f, t452, 12582912.0f);
-    const float t583 = t462 - 12582912.0f;
-    const float t584 = as_float((127u + as_bits(t462)) << 23u);
-    const float t585 = FMA(-0.69314575f, t583, t338) + ((-1.4286068e-6f) * t583);
-    const float t586 = t91 * t465;
-    const float t587 = 1.0f / FMA(0.25f, t465, 1.0f);
-    const float t588 = t447 - 0.25f;
-    const float t589 = FMA(1.442695f, t466, 12582912.0f);
-    const float t590 = t454 - 0.25f;
-    const float t591 = t94 * t476;
-    const float t592 = 1.0f / FMA(0.25f, t476, 1.0f);
-    const float t593 = FMA(1.442695f, t477, 12582912.0f);
-    const float t594 = t97 * t487;
-    const float t595 = 1.0f / FMA(0.25f, t487, 1.0f);
-    const float t596 = FMA(1.442695f, t488, 12582912.0f);
-    const float t597 = t498 - 12582912.0f;
-    const float t598 = as_float((127u + as_bits(t498)) << 23u);
-    const float t599 = FMA(-0.69314575f, t597, t357) + ((-1.4286068e-6f) * t597);
-    const float t600 = t100 * t501;
-    const float t601 = 1.0f / FMA(0.25f, t501, 1.0f);
-    const float t602 = t103 * t505;
-    const float t603 = 1.0f / FMA(0.25f, t505, 1.0f);
-    const float t604 = FMA(1.442695f, t502, 12582912.0f);
-    const float t605 = FMA(1.442695f, t506, 12582912.0f);
-    const float t606 = t497 - 0.25f;
-    const float t607 = (1.0f + FMA(FMA(t516, FMA(t516, FMA(t516, FMA(t516, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t516 * t516, t516)) * t515;
-    const float t608 = (1.0f + FMA(FMA(t526, FMA(t526, FMA(t526, FMA(0.0013814222f, t526, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t526 * t526, t526)) * t525;
-    const float t609 = t607 * (t359 * FMA(t530, FMA(t530, FMA(t530, FMA(t530, FMA(t530, FMA(t530, FMA(t530, FMA(t530,
-        FMA(t530, FMA(t530, -0.012888777f, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t610 = t34 * (t607 * 0.3989423f);
-    const float t611 = t610 * t174;
-    const float t612 = (1.0f + FMA(FMA(t529, FMA(t529, FMA(t529, FMA(0.0013814222f, t529, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t529 * t529, t529)) * t528;
-    const float t613 = t608 * (t371 * FMA(t536, FMA(t536, FMA(t536, FMA(t536, FMA(t536, FMA(t536, FMA(t536, FMA(t536,
-        FMA(t536, FMA(-0.012888777f, t536, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t614 = t37 * (0.3989423f * t608);
-    const float t615 = t614 * t190;
-    const float t616 = t537 - 12582912.0f;
-    const float t617 = as_float((127u + as_bits(t537)) << 23u);
-    const float t618 = FMA(-0.69314575f, t616, t386) + ((-1.4286068e-6f) * t616);
-    const float t619 = t612 * (t375 * FMA(t538, FMA(t538, FMA(t538, FMA(t538, FMA(t538, FMA(t538, FMA(t538, FMA(t538,
-        FMA(t538, FMA(-0.012888777f, t538, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t620 = t40 * (0.3989423f * t612);
-    const float t621 = t620 * t206;
-    const float t622 = (1.0f + FMA(FMA(t533, FMA(t533, FMA(t533, FMA(0.0013814222f, t533, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t533 * t533, t533)) * t532;
-    const float t623 = t622 * (t378 * FMA(t542, FMA(t542, FMA(t542, FMA(t542, FMA(t542, FMA(t542, FMA(t542, FMA(t542,
-        FMA(t542, FMA(-0.012888777f, t542, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t624 = t43 * (0.3989423f * t622);
-    const float t625 = t624 * t223;
-    const float t626 = (1.0f + FMA(FMA(t541, FMA(t541, FMA(t541, FMA(0.0013814222f, t541, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t541 * t541, t541)) * t540;
-    const float t627 = t535 - 0.25f;
-    const float t628 = (1.0f + FMA(FMA(t545, FMA(t545, FMA(t545, FMA(0.0013814222f, t545, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t545 * t545, t545)) * t544;
-    const float t629 = t626 * (t381 * FMA(t549, FMA(t549, FMA(t549, FMA(t549, FMA(t549, FMA(t549, FMA(t549, FMA(t549,
-        FMA(t549, FMA(-0.012888777f, t549, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t630 = t46 * (0.3989423f * t626);
-    const float t631 = t630 * t240;
-    const float t632 = t628 * (t388 * FMA(t552, FMA(t552, FMA(t552, FMA(t552, FMA(t552, FMA(t552, FMA(t552, FMA(t552,
-        FMA(t552, FMA(-0.012888777f, t552, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t633 = t49 * (0.3989423f * t628);
-    const float t634 = t633 * t255;
-    const float t635 = t553 - 12582912.0f;
-    const float t636 = as_float((127u + as_bits(t553)) << 23u);
-    const float t637 = FMA(-0.69314575f, t635, t404) + ((-1.4286068e-6f) * t635);
-    const float t638 = (1.0f + FMA(FMA(t548, FMA(t548, FMA(t548, FMA(0.0013814222f, t548, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t548 * t548, t548)) * t547;
-    const float t639 = t638 * (t398 * FMA(t556, FMA(t556, FMA(t556, FMA(t556, FMA(t556, FMA(t556, FMA(t556, FMA(t556,
-        FMA(t556, FMA(-0.012888777f, t556, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t640 = t52 * (0.3989423f * t638);
-    const float t641 = t640 * t266;
-    const float t642 = t557 - 12582912.0f;
-    const float t643 = as_float((127u + as_bits(t557)) << 23u);
-    const float t644 = FMA(-0.69314575f, t642, t415) + ((-1.4286068e-6f) * t642);
-    const float t645 = t551 - 0.25f;
-    const float t646 = (1.0f + FMA(FMA(t560, FMA(t560, FMA(t560, FMA(0.0013814222f, t560, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t560 * t560, t560)) * t559;
-    const float t647 = t555 - 0.25f;
-    const float t648 = (1.0f + FMA(FMA(t563, FMA(t563, FMA(t563, FMA(0.0013814222f, t563, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t563 * t563, t563)) * t562;
-    const float t649 = t646 * (t417 * FMA(t569, FMA(t569, FMA(t569, FMA(t569, FMA(t569, FMA(t569, FMA(t569, FMA(t569,
-        FMA(t569, FMA(-0.012888777f, t569, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t650 = t55 * (0.3989423f * t646);
-    const float t651 = t650 * t280;
-    const float t652 = t570 - 12582912.0f;
-    const float t653 = as_float((127u + as_bits(t570)) << 23u);
-    const float t654 = FMA(-0.69314575f, t652, t435) + ((-1.4286068e-6f) * t652);
-    const float t655 = (1.0f + FMA(FMA(t566, FMA(t566, FMA(t566, FMA(0.0013814222f, t566, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t566 * t566, t566)) * t565;
-    const float t656 = t648 * (t427 * FMA(t574, FMA(t574, FMA(t574, FMA(t574, FMA(t574, FMA(t574, FMA(t574, FMA(t574,
-        FMA(t574, FMA(-0.012888777f, t574, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t657 = t58 * (0.3989423f * t648);
-    const float t658 = t657 * t293;
-    const float t659 = (1.0f + FMA(FMA(t573, FMA(t573, FMA(t573, FMA(0.0013814222f, t573, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t573 * t573, t573)) * t572;
-    const float t660 = t655 * (t430 * FMA(t578, FMA(t578, FMA(t578, FMA(t578, FMA(t578, FMA(t578, FMA(t578, FMA(t578,
-        FMA(t578, FMA(-0.012888777f, t578, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t661 = t61 * (0.3989423f * t655);
-    const float t662 = t661 * t304;
-    const float t663 = t568 - 0.25f;
-    const float t664 = t659 * (t437 * FMA(t581, FMA(t581, FMA(t581, FMA(t581, FMA(t581, FMA(t581, FMA(t581, FMA(t581,
-        FMA(t581, FMA(-0.012888777f, t581, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t665 = t64 * (0.3989423f * t659);
-    const float t666 = t665 * t317;
-    const float t667 = t582 - 12582912.0f;
-    const float t668 = as_float((127u + as_bits(t582)) << 23u);
-    const float t669 = FMA(-0.69314575f, t667, t452) + ((-1.4286068e-6f) * t667);
-    const float t670 = (1.0f + FMA(FMA(t577, FMA(t577, FMA(t577, FMA(0.0013814222f, t577, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t577 * t577, t577)) * t576;
-    const float t671 = t670 * (t447 * FMA(t588, FMA(t588, FMA(t588, FMA(t588, FMA(t588, FMA(t588, FMA(t588, FMA(t588,
-        FMA(t588, FMA(-0.012888777f, t588, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t672 = t67 * (0.3989423f * t670);
-    const float t673 = t672 * t328;
-    const float t674 = t589 - 12582912.0f;
-    const float t675 = as_float((127u + as_bits(t589)) << 23u);
-    const float t676 = FMA(-0.69314575f, t674, t466) + ((-1.4286068e-6f) * t674);
-    const float t677 = t454 * FMA(t590, FMA(t590, FMA(t590, FMA(t590, FMA(t590, FMA(t590, FMA(t590, FMA(t590, FMA(t590,
-        FMA(-0.012888777f, t590, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f), 0.1411755f),
-        0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f);
-    const float t678 = (1.0f + FMA(FMA(t585, FMA(t585, FMA(t585, FMA(0.0013814222f, t585, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t585 * t585, t585)) * t584;
-    const float t679 = t678 * t677;
-    const float t680 = t70 * (0.3989423f * t678);
-    const float t681 = t680 * t340;
-    const float t682 = t593 - 12582912.0f;
-    const float t683 = as_float((127u + as_bits(t593)) << 23u);
-    const float t684 = FMA(-0.69314575f, t682, t477) + ((-1.4286068e-6f) * t682);
-    const float t685 = t580 - 0.25f;
-    const float t686 = t596 - 12582912.0f;
-    const float t687 = as_float((127u + as_bits(t596)) << 23u);
-    const float t688 = FMA(-0.69314575f, t686, t488) + ((-1.4286068e-6f) * t686);
-    const float t689 = t587 - 0.25f;
-    const float t690 = t604 - 12582912.0f;
-    const float t691 = as_float((127u + as_bits(t604)) << 23u);
-    const float t692 = FMA(-0.69314575f, t690, t502) + ((-1.4286068e-6f) * t690);
-    const float t693 = t605 - 12582912.0f;
-    const float t694 = as_float((127u + as_bits(t605)) << 23u);
-    const float t695 = FMA(-0.69314575f, t693, t506) + ((-1.4286068e-6f) * t693);
-    const float t696 = (1.0f + FMA(FMA(t599, FMA(t599, FMA(t599, FMA(0.0013814222f, t599, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t599 * t599, t599)) * t598;
-    const float t697 = t696 * (t497 * FMA(t606, FMA(t606, FMA(t606, FMA(t606, FMA(t606, FMA(t606, FMA(t606, FMA(t606,
-        FMA(t606, FMA(-0.012888777f, t606, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t698 = t73 * (0.3989423f * t696);
-    const float t699 = t698 * t360;
-    const float t700 = t592 - 0.25f;
-    const float t701 = t595 - 0.25f;
-    const float t702 = t601 - 0.25f;
-    const float t703 = t603 - 0.25f;
-    const float t704 = t610 * t358;
-    const float t705 = FMA(t358, t704, t611);
-    const float t706 = t704 * t175;
-    const float t707 = t705 * t176;
-    const float t708 = FMA(t358, t705, t706);
-    const float t709 = FMA(t358, t708, t707);
-    const float t710 = FMA(t358, t709, t708 * t177);
-    const float t711 = FMA(t358, t710, t709 * t178);
-    const float t712 = t710 * t179;
-    const float t713 = t711 * t180;
-    const float t714 = FMA(t358, t711, t712);
-    const float t715 = FMA(t358, t714, t713);
-    const float t716 = t714 * t181;
-    const float t717 = t715 * t182;
-    const float t718 = FMA(t358, t715, t716);
-    const float t719 = FMA(t358, t718, t717);
-    const float t720 = t718 * t183;
-    const float t721 = t719 * t184;
-    const float t722 = FMA(t358, t719, t720);
-    const float t723 = FMA(t358, t722, t721);
-    const float t724 = t722 * t185;
-    const float t725 = t723 * t186;
-    const float t726 = FMA(t358, t723, t724);
-    const float t727 = FMA(t358, t726, t725);
-    const float t728 = t726 * t187;
-    const float t729 = t727 * t188;
-    const float t730 = FMA(t358, t727, t728);
-    const float t731 = FMA(t358, t730, t729);
-    const float t732 = FMA(t358, t731, t730 * t189);
-    const float t733 = t731 * (-6.2842287e-9f);
-    const float t734 = t732 * (-6.2842287e-9f);
-    const float t735 = (1.0f + FMA(FMA(t618, FMA(t618, FMA(t618, FMA(0.0013814222f, t618, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t618 * t618, t618)) * t617;
-    const float t736 = t614 * t370;
-    const float t737 = FMA(t370, t736, t615);
-    const float t738 = t736 * t191;
-    const float t739 = t737 * t192;
-    const float t740 = FMA(t370, t737, t738);
-    const float t741 = FMA(t370, t740, t739);
-    const float t742 = FMA(t370, t741, t740 * t193);
-    const float t743 = FMA(t370, t742, t741 * t194);
-    const float t744 = t742 * t195;
-    const float t745 = t743 * t196;
-    const float t746 = FMA(t370, t743, t744);
-    const float t747 = FMA(t370, t746, t745);
-    const float t748 = t746 * t197;
-    const float t749 = t747 * t198;
-    const float t750 = FMA(t370, t747, t748);
-    const float t751 = FMA(t370, t750, t749);
-    const float t752 = t750 * t199;
-    const float t753 = t751 * t200;
-    const float t754 = FMA(t370, t751, t752);
-    const float t755 = FMA(t370, t754, t753);
-    const float t756 = t754 * t201;
-    const float t757 = t755 * t202;
-    const float t758 = FMA(t370, t755, t756);
-    const float t759 = FMA(t370, t758, t757);
-    const float t760 = t758 * t203;
-    const float t761 = t759 * t204;
-    const float t762 = FMA(t370, t759, t760);
-    const float t763 = FMA(t370, t762, t761);
-    const float t764 = FMA(t370, t763, t762 * t205);
-    const float t765 = FMA(t763, -2.7061171e-6f, t733);
-    const float t766 = FMA(t764, -2.7061171e-6f, t734);
-    const float t767 = t620 * t374;
-    const float t768 = FMA(t374, t767, t621);
-    const float t769 = t767 * t207;
-    const float t770 = t768 * t208;
-    const float t771 = FMA(t374, t768, t769);
-    const float t772 = FMA(t374, t771, t770);
-    const float t773 = FMA(t374, t772, t771 * t209);
-    const float t774 = FMA(t374, t773, t772 * t210);
-    const float t775 = t773 * t211;
-    const float t776 = t774 * t212;
-    const float t777 = FMA(t374, t774, t775);
-    const float t778 = FMA(t374, t777, t776);
-    const float t779 = t777 * t213;
-    const float t780 = t778 * t214;
-    const float t781 = FMA(t374, t778, t779);
-    const float t782 = FMA(t374, t781, t780);
-    const float t783 = t781 * t215;
-    const float t784 = t782 * t216;
-    const float t785 = FMA(t374, t782, t783);
-    const float t786 = FMA(t374, t785, t784);
-    const float t787 = t785 * t217;
-    const float t788 = t786 * t218;
-    const float t789 = FMA(t374, t786, t787);
-    const float t790 = FMA(t374, t789, t788);
-    const float t791 = t789 * t219;
-    const float t792 = t790 * t220;
-    const float t793 = FMA(t374, t790, t791);
-    const float t794 = FMA(t374, t793, t792);
-    const float t795 = FMA(t374, t794, t793 * t221);
-    const float t796 = FMA(t794, -0.00017394332f, t765);
-    const float t797 = FMA(t795, -0.00017394332f, t766);
-    const float t798 = t735 * (t535 * FMA(t627, FMA(t627, FMA(t627, FMA(t627, FMA(t627, FMA(t627, FMA(t627, FMA(t627,
-        FMA(t627, FMA(-0.012888777f, t627, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t799 = t76 * (0.3989423f * t735);
-    const float t800 = t799 * t389;
-    const float t801 = t624 * t377;
-    const float t802 = FMA(t377, t801, t625);
-    const float t803 = t801 * t224;
-    const float t804 = t802 * t225;
-    const float t805 = FMA(t377, t802, t803);
-    const float t806 = FMA(t377, t805, t804);
-    const float t807 = FMA(t377, t806, t805 * t226);
-    const float t808 = FMA(t377, t807, t806 * t228);
-    const float t809 = t807 * t229;
-    const float t810 = t808 * t230;
-    const float t811 = FMA(t377, t808, t809);
-    const float t812 = FMA(t377, t811, t810);
-    const float t813 = t811 * t231;
-    const float t814 = t812 * t232;
-    const float t815 = FMA(t377, t812, t813);
-    const float t816 = FMA(t377, t815, t814);
-    const float t817 = t815 * t233;
-    const float t818 = t816 * t234;
-    const float t819 = FMA(t377, t816, t817);
-    const float t820 = FMA(t377, t819, t818);
-    const float t821 = t819 * t235;
-    const float t822 = t820 * t236;
-    const float t823 = FMA(t377, t820, t821);
-    const float t824 = FMA(t377, t823, t822);
-    const float t825 = t823 * t237;
-    const float t826 = t824 * t238;
-    const float t827 = FMA(t377, t824, t825);
-    const float t828 = FMA(t377, t827, t826);
-    const float t829 = FMA(t377, t828, t827 * t239);
-    const float t830 = FMA(t828, -0.0047419653f, t796);
-    const float t831 = FMA(t730, -1.0995867e-6f, FMA(t829, -0.0047419653f, t797));
-    const float t832 = FMA(t762, -2.7061171e-6f, t730 * (-6.2842287e-9f));
-    const float t833 = FMA(t762, 1.3561747e-5f, t831);
-    const float t834 = FMA(t793, -0.00017394332f, t832);
-    const float t835 = FMA(t793, 0.0016796581f, t833);
-    const float t836 = FMA(t827, -0.0047419653f, t834);
-    // D_12: derivative 12 of the mean less its line
-    const float t837 = t5 * FMA(t819, 0.7832618f, FMA(t785, 0.76745725f, FMA(t754, 0.31318066f, FMA(t722, 0.016794305f,
-        FMA(t823, -0.095305845f, FMA(t789, -0.027318014f, FMA(t758, -0.0017724634f, FMA(t726, -3.457299e-5f, FMA(t827,
-        0.023471367f, t835)))))))));
-    const float t838 = (t837 * t837) * t131;
-    const float t839 = (1.0f + FMA(FMA(t637, FMA(t637, FMA(t637, FMA(0.0013814222f, t637, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t637 * t637, t637)) * t636;
-    const float t840 = t630 * t380;
-    const float t841 = FMA(t380, t840, t631);
-    const float t842 = t840 * t241;
-    const float t843 = t841 * t242;
-    const float t844 = FMA(t380, t841, t842);
-    const float t845 = FMA(t380, t844, t843);
-    const float t846 = FMA(t380, t845, t844 * t243);
-    const float t847 = FMA(t380, t846, t845 * t244);
-    const float t848 = t846 * t245;
-    const float t849 = t847 * t246;
-    const float t850 = FMA(t380, t847, t848);
-    const float t851 = FMA(t380, t850, t849);
-    const float t852 = t850 * t247;
-    const float t853 = t851 * t248;
-    const float t854 = FMA(t380, t851, t852);
-    const float t855 = FMA(t380, t854, t853);
-    const float t856 = t854 * t249;
-    const float t857 = t855 * t250;
-    const float t858 = FMA(t380, t855, t856);
-    const float t859 = FMA(t380, t858, t857);
-    const float t860 = t858 * t251;
-    const float t861 = t859 * t252;
-    const float t862 = FMA(t380, t859, t860);
-    const float t863 = FMA(t380, t862, t861);
-    const float t864 = t862 * t253;
-    const float t865 = t863 * t254;
-    const float t866 = FMA(t380, t863, t864);
-    const float t867 = FMA(t380, t866, t865);
-    const float t868 = FMA(t866, -0.09769342f, t836);
-    const float t869 = FMA(t867, -0.09769342f, t830);
-    const float t870 = FMA(t726, -1.0995867e-6f, t868);
-    const float t871 = FMA(t758, -2.7061171e-6f, t726 * (-6.2842287e-9f));
-    const float t872 = FMA(t758, 1.3561747e-5f, t870);
-    const float t873 = FMA(t789, -0.00017394332f, t871);
-    const float t874 = FMA(t789, 0.0016796581f, t872);
-    const float t875 = FMA(t823, -0.0047419653f, t873);
-    const float t876 = FMA(t823, 0.023471367f, t874);
-    const float t877 = FMA(t862, -0.09769342f, t875);
-    const float t878 = FMA(t862, 0.19489743f, t876);
-    const float t879 = FMA(t785, 0.0016796581f, FMA(t754, 1.3561747e-5f, FMA(t722, -1.0995867e-6f, t877)));
-    const float t880 = FMA(t727, -1.0995867e-6f, t869);
-    const float t881 = FMA(t759, -2.7061171e-6f, t727 * (-6.2842287e-9f));
-    const float t882 = FMA(t759, 1.3561747e-5f, t880);
-    const float t883 = FMA(t790, -0.00017394332f, t881);
-    const float t884 = FMA(t790, 0.0016796581f, t882);
-    const float t885 = FMA(t824, -0.0047419653f, t883);
-    const float t886 = FMA(t824, 0.023471367f, t884);
-    const float t887 = FMA(t863, -0.09769342f, t885);
-    const float t888 = FMA(t863, 0.19489743f, t886);
-    const float t889 = FMA(t786, 0.0016796581f, FMA(t755, 1.3561747e-5f, FMA(t723, -1.0995867e-6f, t887)));
-    const float t890 = FMA(t819, 0.023471367f, t879);
-    const float t891 = FMA(t820, 0.023471367f, t889);
-    const float t892 = FMA(t858, 0.19489743f, t890);
-    const float t893 = FMA(t859, 0.19489743f, t891);
-    const float t894 = FMA(t718, -3.457299e-5f, t892);
-    const float t895 = FMA(t719, -3.457299e-5f, t893);
-    const float t896 = FMA(t750, -0.0017724634f, t894);
-    const float t897 = FMA(t722, -3.457299e-5f, t878);
-    const float t898 = FMA(t754, -2.7061171e-6f, t722 * (-6.2842287e-9f));
-    const float t899 = FMA(t754, -0.0017724634f, t897);
-    const float t900 = FMA(t785, -0.00017394332f, t898);
-    const float t901 = FMA(t785, -0.027318014f, t899);
-    const float t902 = FMA(t819, -0.0047419653f, t900);
-    const float t903 = FMA(t819, -0.095305845f, t901);
-    const float t904 = FMA(t858, -0.09769342f, t902);
-    const float t905 = FMA(t858, -0.19802631f, t903);
-    const float t906 = FMA(t751, -0.0017724634f, t895);
-    const float t907 = FMA(t781, -0.027318014f, t896);
-    const float t908 = FMA(t723, -3.457299e-5f, t888);
-    const float t909 = FMA(t755, -2.7061171e-6f, t723 * (-6.2842287e-9f));
-    const float t910 = FMA(t755, -0.0017724634f, t908);
-    const float t911 = FMA(t786, -0.00017394332f, t909);
-    const float t912 = FMA(t786, -0.027318014f, t910);
-    const float t913 = FMA(t859, -0.09769342f, FMA(t820, -0.0047419653f, t911));
-    const float t914 = FMA(t820, -0.095305845f, t912);
-    const float t915 = FMA(t782, -0.027318014f, t906);
-    const float t916 = FMA(t815, -0.095305845f, t907);
-    const float t917 = FMA(t816, -0.095305845f, t915);
-    const float t918 = FMA(t854, -0.19802631f, t916);
-    const float t919 = FMA(t855, -0.19802631f, t917);
-    const float t920 = FMA(t714, 0.016794305f, t918);
-    const float t921 = FMA(t715, 0.016794305f, t919);
-    const float t922 = FMA(t746, 0.31318066f, t920);
-    const float t923 = FMA(t719, 0.016794305f, t914);
-    const float t924 = FMA(t718, 0.016794305f, t905);
-    const float t925 = FMA(t747, 0.31318066f, t921);
-    const float t926 = FMA(t777, 0.76745725f, t922);
-    const float t927 = FMA(t751, 0.31318066f, t923);
-    const float t928 = FMA(t750, 0.31318066f, t924);
-    const float t929 = FMA(t778, 0.76745725f, t925);
-    const float t930 = FMA(t811, 0.7832618f, t926);
-    const float t931 = FMA(t782, 0.76745725f, t927);
-    const float t932 = FMA(t781, 0.76745725f, t928);
-    const float t933 = FMA(t812, 0.7832618f, t929);
-    const float t934 = FMA(t850, 0.54477346f, t930);
-    const float t935 = FMA(t816, 0.7832618f, t931);
-    const float t936 = FMA(t815, 0.7832618f, t932);
-    const float t937 = FMA(t851, 0.54477346f, t933);
-    const float t938 = FMA(t855, 0.54477346f, t935);
-    const float t939 = FMA(t854, 0.54477346f, t936);
-    const float t940 = t5 * t937;  // D_9: derivative 9 of the mean less its line
-    const float t941 = t5 * t938;  // D_11: derivative 11 of the mean less its line
-    const float t942 = FMA(t941, t941, t838) * t132;
-    const float t943 = t5 * t939;  // D_10: derivative 10 of the mean less its line
-    const float t944 = FMA(t940, t940, FMA(t943, t943, t942) * t133) * t134;
-    const float t945 = t633 * t387;
-    const float t946 = FMA(t387, t945, t634);
-    const float t947 = t945 * t256;
-    const float t948 = t946 * t257;
-    const float t949 = FMA(t387, t946, t947);
-    const float t950 = FMA(t387, t949, t948);
-    const float t951 = FMA(t387, t950, t949 * t258);
-    const float t952 = FMA(t387, t951, t950 * t259);
-    const float t953 = t951 * t260;
-    const float t954 = t952 * t261;
-    const float t955 = FMA(t387, t952, t953);
-    const float t956 = FMA(t387, t955, t954);
-    const float t957 = t955 * t262;
-    const float t958 = t956 * t263;
-    const float t959 = FMA(t387, t956, t957);
-    const float t960 = FMA(t387, t959, t958);
-    const float t961 = t959 * t264;
-    const float t962 = t960 * t265;
-    const float t963 = FMA(t387, t960, t961);
-    const float t964 = FMA(t387, t963, t962);
-    const float t965 = FMA(t963, -2.0114837f, t904);
-    const float t966 = FMA(t964, -2.0114837f, t913);
-    const float t967 = FMA(t718, -1.0995867e-6f, t965);
-    const float t968 = FMA(t750, -2.7061171e-6f, t718 * (-6.2842287e-9f));
-    const float t969 = FMA(t750, 1.3561747e-5f, t967);
-    const float t970 = FMA(t781, -0.00017394332f, t968);
-    const float t971 = FMA(t781, 0.0016796581f, t969);
-    const float t972 = FMA(t815, -0.0047419653f, t970);
-    const float t973 = FMA(t815, 0.023471367f, t971);
-    const float t974 = FMA(t854, -0.09769342f, t972);
-    const float t975 = FMA(t854, 0.19489743f, t973);
-    const float t976 = FMA(t959, -2.0114837f, t974);
-    const float t977 = FMA(t959, 1.4428432f, t975);
-    const float t978 = FMA(t719, -1.0995867e-6f, t966);
-    const float t979 = FMA(t751, -2.7061171e-6f, t719 * (-6.2842287e-9f));
-    const float t980 = FMA(t751, 1.3561747e-5f, t978);
-    const float t981 = FMA(t782, -0.00017394332f, t979);
-    const float t982 = FMA(t782, 0.0016796581f, t980);
-    const float t983 = FMA(t816, -0.0047419653f, t981);
-    const float t984 = FMA(t816, 0.023471367f, t982);
-    const float t985 = FMA(t855, -0.09769342f, t983);
-    const float t986 = FMA(t855, 0.19489743f, t984);
-    const float t987 = FMA(t960, -2.0114837f, t985);
-    const float t988 = FMA(t960, 1.4428432f, t986);
-    const float t989 = t5 * FMA(t955, 0.32626477f, t934);  // D_8: derivative 8 of the mean less its line
-    const float t990 = FMA(t989, t989, t944) * t135;
-    const float t991 = FMA(t714, -3.457299e-5f, t977);
-    const float t992 = FMA(t715, -3.457299e-5f, t988);
-    const float t993 = FMA(t746, -0.0017724634f, t991);
-    const float t994 = FMA(t747, -0.0017724634f, t992);
-    const float t995 = FMA(t777, -0.027318014f, t993);
-    const float t996 = FMA(t778, -0.027318014f, t994);
-    const float t997 = FMA(t811, -0.095305845f, t995);
-    const float t998 = FMA(t812, -0.095305845f, t996);
-    const float t999 = FMA(t850, -0.19802631f, t997);
-    const float t1000 = FMA(t851, -0.19802631f, t998);
-    const float t1001 = FMA(t955, -0.3547334f, t999);
-    const float t1002 = FMA(t956, -0.3547334f, t1000);
-    const float t1003 = FMA(t710, 0.016794305f, t1001);
-    const float t1004 = FMA(t711, 0.016794305f, t1002);
-    const float t1005 = FMA(t742, 0.31318066f, t1003);
-    const float t1006 = FMA(t743, 0.31318066f, t1004);
-    const float t1007 = FMA(t773, 0.76745725f, t1005);
-    const float t1008 = FMA(t774, 0.76745725f, t1006);
-    const float t1009 = FMA(t807, 0.7832618f, t1007);
-    const float t1010 = FMA(t808, 0.7832618f, t1008);
-    const float t1011 = FMA(t846, 0.54477346f, t1009);
-    const float t1012 = FMA(t847, 0.54477346f, t1010);
-    const float t1013 = FMA(t951, 0.32626477f, t1011);
-    const float t1014 = t5 * FMA(t952, 0.32626477f, t1012);  // D_7: derivative 7 of the mean less its line
-    const float t1015 = FMA(t1014, t1014, t990) * t136;
-    const float t1016 = t839 * (t551 * FMA(t645, FMA(t645, FMA(t645, FMA(t645, FMA(t645, FMA(t645, FMA(t645, FMA(t645,
-        FMA(t645, FMA(-0.012888777f, t645, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t1017 = t79 * (0.3989423f * t839);
-    const float t1018 = t1017 * t405;
-    const float t1019 = (1.0f + FMA(FMA(t644, FMA(t644, FMA(t644, FMA(0.0013814222f, t644, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t644 * t644, t644)) * t643;
-    const float t1020 = t1019 * (t555 * FMA(t647, FMA(t647, FMA(t647, FMA(t647, FMA(t647, FMA(t647, FMA(t647, FMA(t647,
-        FMA(t647, FMA(-0.012888777f, t647, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t1021 = t82 * (0.3989423f * t1019);
-    const float t1022 = t1021 * t418;
-    const float t1023 = t640 * t397;
-    const float t1024 = FMA(t397, t1023, t641);
-    const float t1025 = t1023 * t267;
-    const float t1026 = t1024 * t268;
-    const float t1027 = FMA(t397, t1024, t1025);
-    const float t1028 = FMA(t397, t1027, t1026);
-    const float t1029 = FMA(t397, t1028, t1027 * t269);
-    const float t1030 = FMA(t397, t1029, t1028 * t270);
-    const float t1031 = t1029 * t271;
-    const float t1032 = t1030 * t272;
-    const float t1033 = FMA(t397, t1030, t1031);
-    const float t1034 = FMA(t397, t1033, t1032);
-    const float t1035 = FMA(t397, t1034, t1033 * t273);
-    const float t1036 = FMA(t397, t1035, t1034 * t274);
-    const float t1037 = FMA(t1035, -46.78661f, t976);
-    const float t1038 = FMA(t715, -1.0995867e-6f, FMA(t1036, -46.78661f, t987));
-    const float t1039 = FMA(t747, -2.7061171e-6f, t715 * (-6.2842287e-9f));
-    const float t1040 = FMA(t747, 1.3561747e-5f, t1038);
-    const float t1041 = FMA(t778, -0.00017394332f, t1039);
-    const float t1042 = FMA(t778, 0.0016796581f, t1040);
-    const float t1043 = FMA(t812, -0.0047419653f, t1041);
-    const float t1044 = FMA(t812, 0.023471367f, t1042);
-    const float t1045 = FMA(t851, -0.09769342f, t1043);
-    const float t1046 = FMA(t851, 0.19489743f, t1044);
-    const float t1047 = FMA(t956, -2.0114837f, t1045);
-    const float t1048 = FMA(t956, 1.4428432f, t1046);
-    const float t1049 = FMA(t1034, -46.78661f, t1047);
-    const float t1050 = FMA(t1034, 10.542424f, t1048);
-    const float t1051 = t5 * FMA(t1029, 0.18292141f, t1013);  // D_6: derivative 6 of the mean less its line
-    const float t1052 = FMA(t1051, t1051, t1015) * t137;
-    // D_5: derivative 5 of the mean less its line
-    const float t1053 = t5 * FMA(t1028, 0.18292141f, FMA(t950, 0.32626477f, FMA(t845, 0.54477346f, FMA(t806,
-        0.7832618f, FMA(t772, 0.76745725f, FMA(t741, 0.31318066f, FMA(t709, 0.016794305f, FMA(t1030, -0.64521915f,
-        FMA(t952, -0.3547334f, FMA(t847, -0.19802631f, FMA(t808, -0.095305845f, FMA(t774, -0.027318014f, FMA(t743,
-        -0.0017724634f, FMA(t711, -3.457299e-5f, t1050))))))))))))));
-    const float t1054 = FMA(t1053, t1053, t1052) * t138;
-    const float t1055 = (1.0f + FMA(FMA(t654, FMA(t654, FMA(t654, FMA(0.0013814222f, t654, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t654 * t654, t654)) * t653;
-    const float t1056 = t650 * t416;
-    const float t1057 = FMA(t416, t1056, t651);
-    const float t1058 = t1056 * t281;
-    const float t1059 = t1057 * t282;
-    const float t1060 = FMA(t416, t1057, t1058);
-    const float t1061 = FMA(t416, t1060, t1059);
-    const float t1062 = FMA(t416, t1061, t1060 * t283);
-    const float t1063 = FMA(t416, t1062, t1061 * t285);
-    const float t1064 = t1062 * t286;
-    const float t1065 = t1063 * t287;
-    const float t1066 = FMA(t416, t1063, t1064);
-    const float t1067 = FMA(t416, t1066, t1065);
-    const float t1068 = FMA(t416, t1067, t1066 * t288);
-    const float t1069 = FMA(t1067, -1344.4938f, t1049);
-    const float t1070 = FMA(t714, -1.0995867e-6f, FMA(t1068, -1344.4938f, t1037));
-    const float t1071 = FMA(t746, -2.7061171e-6f, t714 * (-6.2842287e-9f));
-    const float t1072 = FMA(t746, 1.3561747e-5f, t1070);
-    const float t1073 = FMA(t777, -0.00017394332f, t1071);
-    const float t1074 = FMA(t777, 0.0016796581f, t1072);
-    const float t1075 = FMA(t811, -0.0047419653f, t1073);
-    const float t1076 = FMA(t811, 0.023471367f, t1074);
-    const float t1077 = FMA(t850, -0.09769342f, t1075);
-    const float t1078 = FMA(t850, 0.19489743f, t1076);
-    const float t1079 = FMA(t955, -2.0114837f, t1077);
-    const float t1080 = FMA(t955, 1.4428432f, t1078);
-    const float t1081 = FMA(t1033, -46.78661f, t1079);
-    const float t1082 = FMA(t1033, 10.542424f, t1080);
-    const float t1083 = FMA(t1066, -1344.4938f, t1081);
-    const float t1084 = FMA(t1060, 0.09929596f, FMA(t1027, 0.18292141f, FMA(t949, 0.32626477f, FMA(t844, 0.54477346f,
-        FMA(t805, 0.7832618f, FMA(t771, 0.76745725f, FMA(t740, 0.31318066f, FMA(t708, 0.016794305f, FMA(t1062,
-        -1.3101653f, FMA(t1029, -0.64521915f, FMA(t951, -0.3547334f, FMA(t846, -0.19802631f, FMA(t807, -0.095305845f,
-        FMA(t773, -0.027318014f, FMA(t742, -0.0017724634f, FMA(t710, -3.457299e-5f, FMA(t1066, 79.40939f,
-        t1082)))))))))))))))));
-    const float t1085 = t657 * t426;
-    const float t1086 = FMA(t426, t1085, t658);
-    const float t1087 = t1085 * t294;
-    const float t1088 = t1086 * t295;
-    const float t1089 = FMA(t426, t1086, t1087);
-    const float t1090 = FMA(t426, t1089, t1088);
-    const float t1091 = FMA(t426, t1090, t1089 * t296);
-    const float t1092 = FMA(t426, t1091, t1090 * t297);
-    const float t1093 = t1091 * t298;
-    const float t1094 = t1092 * t299;
-    const float t1095 = FMA(t426, t1092, t1093);
-    const float t1096 = FMA(t426, t1095, t1094);
-    const float t1097 = FMA(t1095, -46887.926f, t1083);
-    const float t1098 = FMA(t1096, -46887.926f, t1069);
-    const float t1099 = t5 * FMA(t1089, 0.052792948f, t1084);  // D_4: derivative 4 of the mean less its line
-    const float t1100 = FMA(t1099, t1099, t1054) * t139;
-    const float t1101 = t1055 * (t568 * FMA(t663, FMA(t663, FMA(t663, FMA(t663, FMA(t663, FMA(t663, FMA(t663, FMA(t663,
-        FMA(t663, FMA(-0.012888777f, t663, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t1102 = t85 * (0.3989423f * t1055);
-    const float t1103 = t1102 * t438;
-    const float t1104 = t661 * t429;
-    const float t1105 = FMA(t429, t1104, t662);
-    const float t1106 = t1104 * t305;
-    const float t1107 = t1105 * t306;
-    const float t1108 = FMA(t429, t1105, t1106);
-    const float t1109 = FMA(t429, t1108, t1107);
-    const float t1110 = FMA(t429, t1109, t1108 * t307);
-    const float t1111 = FMA(t429, t1110, t1109 * t308);
-    const float t1112 = t1110 * t309;
-    const float t1113 = t1111 * t310;
-    const float t1114 = FMA(t429, t1111, t1112);
-    const float t1115 = FMA(t429, t1114, t1113);
-    const float t1116 = FMA(t1114, -1894716.9f, t1097);
-    const float t1117 = FMA(t1115, -1894716.9f, t1098);
-    const float t1118 = (1.0f + FMA(FMA(t669, FMA(t669, FMA(t669, FMA(0.0013814222f, t669, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t669 * t669, t669)) * t668;
-    const float t1119 = t665 * t436;
-    const float t1120 = FMA(t436, t1119, t666);
-    const float t1121 = t1119 * t318;
-    const float t1122 = t1120 * t319;
-    const float t1123 = FMA(t436, t1120, t1121);
-    const float t1124 = FMA(t436, t1123, t1122);
-    const float t1125 = FMA(t436, t1124, t1123 * t320);
-    const float t1126 = FMA(t436, t1125, t1124 * t321);
-    const float t1127 = t1125 * t322;
-    const float t1128 = t1126 * t323;
-    const float t1129 = FMA(t436, t1126, t1127);
-    const float t1130 = FMA(t436, t1129, t1128);
-    const float t1131 = FMA(t1129, -87359416.0f, t1116);
-    const float t1132 = FMA(t1130, -87359416.0f, t1117);
-    const float t1133 = (1.0f + FMA(FMA(t676, FMA(t676, FMA(t676, FMA(0.0013814222f, t676, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t676 * t676, t676)) * t675;
-    const float t1134 = t1118 * (t580 * FMA(t685, FMA(t685, FMA(t685, FMA(t685, FMA(t685, FMA(t685, FMA(t685, FMA(t685,
-        FMA(t685, FMA(-0.012888777f, t685, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t1135 = t88 * (0.3989423f * t1118);
-    const float t1136 = t1135 * t455;
-    const float t1137 = t672 * t446;
-    const float t1138 = FMA(t446, t1137, t673);
-    const float t1139 = t1137 * t329;
-    const float t1140 = t1138 * t330;
-    const float t1141 = FMA(t446, t1138, t1139);
-    const float t1142 = FMA(t446, t1141, t1140);
-    const float t1143 = FMA(t446, t1142, t1141 * t331);
-    const float t1144 = FMA(t446, t1143, t1142 * t332);
-    const float t1145 = t1143 * t333;
-    const float t1146 = t1144 * t334;
-    const float t1147 = FMA(t446, t1144, t1145);
-    const float t1148 = FMA(t446, t1147, t1146);
-    const float t1149 = FMA(t1147, -4.5494083e+9f, t1131);
-    const float t1150 = FMA(t1148, -4.5494083e+9f, t1132);
-    const float t1151 = (1.0f + FMA(FMA(t684, FMA(t684, FMA(t684, FMA(0.0013814222f, t684, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t684 * t684, t684)) * t683;
-    const float t1152 = t1133 * (t587 * FMA(t689, FMA(t689, FMA(t689, FMA(t689, FMA(t689, FMA(t689, FMA(t689, FMA(t689,
-        FMA(t689, FMA(-0.012888777f, t689, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t1153 = t91 * (0.3989423f * t1133);
-    const float t1154 = t1153 * t467;
-    const float t1155 = (1.0f + FMA(FMA(t688, FMA(t688, FMA(t688, FMA(0.0013814222f, t688, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t688 * t688, t688)) * t687;
-    const float t1156 = (1.0f + FMA(FMA(t692, FMA(t692, FMA(t692, FMA(0.0013814222f, t692, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t692 * t692, t692)) * t691;
-    const float t1157 = (1.0f + FMA(FMA(t695, FMA(t695, FMA(t695, FMA(0.0013814222f, t695, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t695 * t695, t695)) * t694;
-    const float t1158 = t680 * t453;
-    const float t1159 = FMA(t453, t1158, t681);
-    const float t1160 = t1158 * t341;
-    const float t1161 = t1159 * t342;
-    const float t1162 = FMA(t453, t1159, t1160);
-    const float t1163 = FMA(t453, t1162, t1161);
-    const float t1164 = FMA(t453, t1163, t1162 * t343);
-    const float t1165 = FMA(t453, t1164, t1163 * t345);
-    const float t1166 = t1164 * t346;
-    const float t1167 = t1165 * t347;
-    const float t1168 = FMA(t453, t1165, t1166);
-    const float t1169 = FMA(t453, t1168, t1167);
-    const float t1170 = FMA(t1168, -2.4774394e+11f, t1149);
-    const float t1171 = FMA(t1169, -2.4774394e+11f, t1150);
-    const float t1172 = t1151 * (t592 * FMA(t700, FMA(t700, FMA(t700, FMA(t700, FMA(t700, FMA(t700, FMA(t700, FMA(t700,
-        FMA(t700, FMA(-0.012888777f, t700, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t1173 = t94 * (0.3989423f * t1151);
-    const float t1174 = t1173 * t478;
-    const float t1175 = t1155 * (t595 * FMA(t701, FMA(t701, FMA(t701, FMA(t701, FMA(t701, FMA(t701, FMA(t701, FMA(t701,
-        FMA(t701, FMA(-0.012888777f, t701, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t1176 = t97 * (0.3989423f * t1155);
-    const float t1177 = t1176 * t489;
-    const float t1178 = t1156 * (t601 * FMA(t702, FMA(t702, FMA(t702, FMA(t702, FMA(t702, FMA(t702, FMA(t702, FMA(t702,
-        FMA(t702, FMA(-0.012888777f, t702, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t1179 = t100 * (0.3989423f * t1156);
-    const float t1180 = t1179 * t507;
-    const float t1181 = t1157 * (t603 * FMA(t703, FMA(t703, FMA(t703, FMA(t703, FMA(t703, FMA(t703, FMA(t703, FMA(t703,
-        FMA(t703, FMA(-0.012888777f, t703, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t1182 = t103 * (0.3989423f * t1157);
-    const float t1183 = t1182 * t517;
-    const float t1184 = FMA(t1164, 1.6512297e+12f, FMA(t1143, 3.1229397e+10f, FMA(t1125, 656240000.0f, FMA(t1110,
-        15236559.0f, FMA(t1091, 388294.7f, FMA(t1062, 10682.422f, FMA(t1029, 309.54034f, FMA(t951, 8.843812f, FMA(t846,
-        0.2299333f, FMA(t807, 0.009070636f, FMA(t773, 0.0016374864f, FMA(t742, 6.453918e-5f, t710 *
-        2.400836e-6f))))))))))));
-    const float t1185 = FMA(t1164, -2.4774394e+11f, FMA(t1143, -4.5494083e+9f, FMA(t1125, -87359416.0f, FMA(t1110,
-        -1894716.9f, FMA(t1091, -46887.926f, FMA(t1062, -1344.4938f, FMA(t1029, -46.78661f, FMA(t951, -2.0114837f,
-        FMA(t846, -0.09769342f, FMA(t807, -0.0047419653f, FMA(t773, -0.00017394332f, FMA(t742, -2.7061171e-6f, t710 *
-        (-6.2842287e-9f)))))))))))));
-    const float t1186 = t698 * t496;
-    const float t1187 = FMA(t496, t1186, t699);
-    const float t1188 = t1186 * t361;
-    const float t1189 = t1187 * t362;
-    const float t1190 = FMA(t496, t1187, t1188);
-    const float t1191 = FMA(t496, t1190, t1189);
-    const float t1192 = FMA(t496, t1191, t1190 * t363);
-    const float t1193 = FMA(t496, t1192, t1191 * t364);
-    const float t1194 = t1192 * t365;
-    const float t1195 = t1193 * t366;
-    const float t1196 = FMA(t496, t1193, t1194);
-    const float t1197 = FMA(t496, t1196, t1195);
-    const float t1198 = FMA(t1196, -1.7418322e+13f, t1170);
-    const float t1199 = FMA(t1197, -1.7418322e+13f, t1171);
-    const float t1200 = FMA(t1192, 9.721817e+13f, t1184);
-    const float t1201 = FMA(t1192, -1.7418322e+13f, t1185);
-    const float t1202 = FMA(t1193, -1.7418322e+13f, FMA(t1165, -2.4774394e+11f, FMA(t1144, -4.5494083e+9f, FMA(t1126,
-        -87359416.0f, FMA(t1111, -1894716.9f, FMA(t1092, -46887.926f, FMA(t1063, -1344.4938f, FMA(t1030, -46.78661f,
-        FMA(t952, -2.0114837f, FMA(t847, -0.09769342f, FMA(t808, -0.0047419653f, FMA(t774, -0.00017394332f, FMA(t743,
-        -2.7061171e-6f, t711 * (-6.2842287e-9f))))))))))))));
-    const float t1203 = t799 * t534;
-    const float t1204 = FMA(t534, t1203, t800);
-    const float t1205 = t1203 * t390;
-    const float t1206 = t1204 * t391;
-    const float t1207 = FMA(t534, t1204, t1205);
-    const float t1208 = FMA(t534, t1207, t1206);
-    const float t1209 = FMA(t534, t1208, t1207 * t392);
-    const float t1210 = FMA(t534, t1209, t1208 * t393);
-    const float t1211 = t1209 * t394;
-    const float t1212 = t1210 * t395;
-    const float t1213 = FMA(t534, t1210, t1211);
-    const float t1214 = FMA(t534, t1213, t1212);
-    const float t1215 = FMA(t1213, -1.4161055e+15f, t1198);
-    const float t1216 = FMA(t1214, -1.4161055e+15f, t1199);
-    const float t1217 = FMA(t1209, 6.3881357e+15f, t1200);
-    const float t1218 = FMA(t1209, -1.4161055e+15f, t1201);
-    const float t1219 = FMA(t1210, -1.4161055e+15f, t1202);
-    const float t1220 = t1017 * t550;
-    const float t1221 = FMA(t550, t1220, t1018);
-    const float t1222 = t1220 * t406;
-    const float t1223 = t1221 * t407;
-    const float t1224 = FMA(t550, t1221, t1222);
-    const float t1225 = FMA(t550, t1224, t1223);
-    const float t1226 = FMA(t550, t1225, t1224 * t408);
-    const float t1227 = FMA(t550, t1226, t1225 * t409);
-    const float t1228 = t1226 * t410;
-    const float t1229 = FMA(t1226, 4.6889797e+17f, t1217);
-    const float t1230 = t1227 * t411;
-    const float t1231 = FMA(t550, t1227, t1228);
-    const float t1232 = FMA(t550, t1231, t1230);
-    const float t1233 = FMA(t1231, -1.1613385e+17f, t1215);
-    const float t1234 = FMA(t1232, -1.1613385e+17f, t1216);
-    const float t1235 = FMA(t1226, -1.1613385e+17f, t1218);
-    const float t1236 = FMA(t1227, -1.1613385e+17f, t1219);
-    const float t1237 = t1021 * t554;
-    const float t1238 = FMA(t554, t1237, t1022);
-    const float t1239 = t1237 * t419;
-    const float t1240 = t1238 * t420;
-    const float t1241 = FMA(t554, t1238, t1239);
-    const float t1242 = FMA(t554, t1241, t1240);
-    const float t1243 = FMA(t554, t1242, t1241 * t421);
-    const float t1244 = t1242 * t422;
-    const float t1245 = FMA(t1243, 3.8489935e+19f, t1229);
-    const float t1246 = FMA(t554, t1243, t1244);
-    const float t1247 = t1243 * t423;
-    const float t1248 = FMA(t1243, -1.0302023e+19f, t1235);
-    const float t1249 = t1246 * t424;
-    const float t1250 = FMA(t554, t1246, t1247);
-    const float t1251 = FMA(t554, t1250, t1249);
-    const float t1252 = FMA(t1250, -1.0302023e+19f, t1233);
-    const float t1253 = FMA(t1251, -1.0302023e+19f, t1234);
-    const float t1254 = FMA(t1246, -1.0302023e+19f, t1236);
-    const float t1255 = t1102 * t567;
-    const float t1256 = FMA(t567, t1255, t1103);
-    const float t1257 = t1255 * t439;
-    const float t1258 = t1256 * t440;
-    const float t1259 = FMA(t567, t1256, t1257);
-    const float t1260 = FMA(t567, t1259, t1258);
-    const float t1261 = FMA(t567, t1260, t1259 * t441);
-    const float t1262 = t1260 * t442;
-    const float t1263 = FMA(t1261, 3.535973e+21f, t1245);
-    const float t1264 = FMA(t1261, -1.00808046e+21f, t1248);
-    const float t1265 = FMA(t567, t1261, t1262);
-    const float t1266 = t1261 * t443;
-    const float t1267 = t1265 * t444;
-    const float t1268 = FMA(t567, t1265, t1266);
-    const float t1269 = FMA(t567, t1268, t1267);
-    const float t1270 = FMA(t1268, -1.00808046e+21f, t1252);
-    const float t1271 = FMA(t1269, -1.00808046e+21f, t1253);
-    const float t1272 = FMA(t1265, -1.00808046e+21f, t1254);
-    const float t1273 = t1135 * t579;
-    const float t1274 = FMA(t579, t1273, t1136);
-    const float t1275 = t1273 * t456;
-    const float t1276 = t1274 * t457;
-    const float t1277 = FMA(t579, t1274, t1275);
-    const float t1278 = FMA(t579, t1277, t1276);
-    const float t1279 = FMA(t579, t1278, t1277 * t458);
-    const float t1280 = t1278 * t459;
-    const float t1281 = FMA(t1279, 3.6376958e+23f, t1263);
-    const float t1282 = FMA(t1279, -1.0728058e+23f, t1264);
-    const float t1283 = FMA(t579, t1279, t1280);
-    const float t1284 = t1279 * t460;
-    const float t1285 = t1283 * t461;
-    const float t1286 = FMA(t579, t1283, t1284);
-    const float t1287 = FMA(t579, t1286, t1285);
-    const float t1288 = FMA(t1286, -1.0728058e+23f, t1270);
-    const float t1289 = FMA(t1287, -1.0728058e+23f, t1271);
-    const float t1290 = FMA(t1283, -1.0728058e+23f, t1272);
-    const float t1291 = t1153 * t586;
-    const float t1292 = FMA(t586, t1291, t1154);
-    const float t1293 = t1291 * t468;
-    const float t1294 = t1292 * t469;
-    const float t1295 = FMA(t586, t1292, t1293);
-    const float t1296 = FMA(t586, t1295, t1294);
-    const float t1297 = FMA(t586, t1296, t1295 * t470);
-    const float t1298 = t1296 * t471;
-    const float t1299 = FMA(t1297, 4.216416e+25f, t1281);
-    const float t1300 = FMA(t1297, -1.2524977e+25f, t1282);
-    const float t1301 = FMA(t586, t1297, t1298);
-    const float t1302 = t1297 * t472;
-    const float t1303 = t1301 * t473;
-    const float t1304 = FMA(t586, t1301, t1302);
-    const float t1305 = FMA(t586, t1304, t1303);
-    const float t1306 = FMA(t1304, -1.2524977e+25f, t1288);
-    const float t1307 = FMA(t1305, -1.2524977e+25f, t1289);
-    const float t1308 = FMA(t1301, -1.2524977e+25f, t1290);
-    const float t1309 = t1173 * t591;
-    const float t1310 = FMA(t591, t1309, t1174);
-    const float t1311 = t1309 * t479;
-    const float t1312 = t1310 * t480;
-    const float t1313 = FMA(t591, t1310, t1311);
-    const float t1314 = FMA(t591, t1313, t1312);
-    const float t1315 = FMA(t591, t1314, t1313 * t481);
-    const float t1316 = t1314 * t482;
-    const float t1317 = FMA(t1315, 5.500509e+27f, t1299);
-    const float t1318 = FMA(t1315, -1.6391461e+27f, t1300);
-    const float t1319 = FMA(t591, t1315, t1316);
-    const float t1320 = t1315 * t483;
-    const float t1321 = t1319 * t484;
-    const float t1322 = FMA(t591, t1319, t1320);
-    const float t1323 = FMA(t591, t1322, t1321);
-    const float t1324 = FMA(t1322, -1.6391461e+27f, t1306);
-    const float t1325 = FMA(t1323, -1.6391461e+27f, t1307);
-    const float t1326 = FMA(t1319, -1.6391461e+27f, t1308);
-    const float t1327 = t1176 * t594;
-    const float t1328 = FMA(t594, t1327, t1177);
-    const float t1329 = t1327 * t490;
-    const float t1330 = t1328 * t491;
-    const float t1331 = FMA(t594, t1328, t1329);
-    const float t1332 = FMA(t594, t1331, t1330);
-    const float t1333 = FMA(t594, t1332, t1331 * t492);
-    const float t1334 = t1332 * t493;
-    const float t1335 = FMA(t1333, 9.219452e+29f, t1317);
-    const float t1336 = FMA(t1333, -2.6058855e+29f, t1318);
-    const float t1337 = FMA(t594, t1333, t1334);
-    const float t1338 = t1333 * t494;
-    const float t1339 = t1337 * t495;
-    const float t1340 = FMA(t594, t1337, t1338);
-    const float t1341 = FMA(t594, t1340, t1339);
-    const float t1342 = FMA(t1340, -2.6058855e+29f, t1324);
-    const float t1343 = FMA(t1341, -2.6058855e+29f, t1325);
-    const float t1344 = FMA(t1337, -2.6058855e+29f, t1326);
-    const float t1345 = t1179 * t600;
-    const float t1346 = FMA(t600, t1345, t1180);
-    const float t1347 = t1345 * t508;
-    const float t1348 = t1346 * t509;
-    const float t1349 = FMA(t600, t1346, t1347);
-    const float t1350 = FMA(t600, t1349, t1348);
-    const float t1351 = FMA(t600, t1350, t1349 * t510);
-    const float t1352 = t1350 * t511;
-    const float t1353 = FMA(t1351, 1.7753762e+32f, t1335);
-    const float t1354 = FMA(t1351, -5.94787e+31f, t1336);
-    const float t1355 = FMA(t600, t1351, t1352);
-    const float t1356 = t1351 * t512;
-    const float t1357 = t1355 * t513;
-    const float t1358 = FMA(t600, t1355, t1356);
-    const float t1359 = FMA(t600, t1358, t1357);
-    const float t1360 = FMA(t1358, -5.94787e+31f, t1342);
-    const float t1361 = FMA(t1359, -5.94787e+31f, t1343);
-    const float t1362 = FMA(t1355, -5.94787e+31f, t1344);
-    const float t1363 = t1182 * t602;
-    const float t1364 = FMA(t602, t1363, t1183);
-    const float t1365 = t1363 * t518;
-    const float t1366 = t1364 * t519;
-    const float t1367 = FMA(t602, t1364, t1365);
-    const float t1368 = FMA(t602, t1367, t1366);
-    const float t1369 = FMA(t602, t1368, t1367 * t520);
-    const float t1370 = t1368 * t521;
-    const float t1371 = FMA(t1369, 1.4147097e+35f, t1353);
-    const float t1372 = FMA(t1369, 4.465755e+34f, t1354);
-    const float t1373 = FMA(t602, t1369, t1370);
-    const float t1374 = t1369 * t522;
-    const float t1375 = FMA(t709, -2.6379407e-6f, t1371);
-    const float t1376 = FMA(t708, -1.0995867e-6f, t1372);
-    const float t1377 = t1373 * t523;
-    const float t1378 = FMA(t602, t1373, t1374);
-    const float t1379 = FMA(t602, t1378, t1377);
-    const float t1380 = FMA(t1378, 4.465755e+34f, t1360);
-    const float t1381 = FMA(t1379, 4.465755e+34f, t1361);
-    const float t1382 = FMA(t710, -1.0995867e-6f, t1380);
-    const float t1383 = FMA(t711, -1.0995867e-6f, t1381);
-    const float t1384 = FMA(t742, 1.3561747e-5f, t1382);
-    const float t1385 = FMA(t743, 1.3561747e-5f, t1383);
-    const float t1386 = FMA(t773, 0.0016796581f, t1384);
-    const float t1387 = FMA(t774, 0.0016796581f, t1385);
-    const float t1388 = FMA(t807, 0.023471367f, t1386);
-    const float t1389 = FMA(t808, 0.023471367f, t1387);
-    const float t1390 = FMA(t846, 0.19489743f, t1388);
-    const float t1391 = FMA(t847, 0.19489743f, t1389);
-    const float t1392 = FMA(t951, 1.4428432f, t1390);
-    const float t1393 = FMA(t952, 1.4428432f, t1391);
-    const float t1394 = FMA(t1029, 10.542424f, t1392);
-    const float t1395 = FMA(t1030, 10.542424f, t1393);
-    const float t1396 = FMA(t1062, 79.40939f, t1394);
-    const float t1397 = FMA(t1063, 79.40939f, t1395);
-    const float t1398 = FMA(t1091, 632.82654f, t1396);
-    const float t1399 = FMA(t1092, 632.82654f, t1397);
-    const float t1400 = FMA(t1110, 5334.9385f, t1398);
-    const float t1401 = FMA(t1111, 5334.9385f, t1399);
-    const float t1402 = FMA(t1125, 47612.19f, t1400);
-    const float t1403 = FMA(t1126, 47612.19f, t1401);
-    const float t1404 = FMA(t1143, 453001.0f, t1402);
-    const float t1405 = FMA(t1144, 453001.0f, t1403);
-    const float t1406 = FMA(t1164, 4642686.5f, t1404);
-    const float t1407 = FMA(t1165, 4642686.5f, t1405);
-    const float t1408 = FMA(t1192, 39932644.0f, t1406);
-    const float t1409 = FMA(t1193, 39932644.0f, t1407);
-    const float t1410 = FMA(t1209, 386215400.0f, t1408);
-    const float t1411 = FMA(t1210, 386215400.0f, t1409);
-    const float t1412 = FMA(t1226, 4.34718e+9f, t1410);
-    const float t1413 = FMA(t1227, 4.34718e+9f, t1411);
-    const float t1414 = FMA(t1243, 4.3880858e+10f, t1412);
-    const float t1415 = FMA(t1246, 4.3880858e+10f, t1413);
-    const float t1416 = FMA(t1261, 4.7620004e+11f, t1414);
-    const float t1417 = FMA(t1265, 4.7620004e+11f, t1415);
-    const float t1418 = FMA(t1279, 5.052373e+12f, t1416);
-    const float t1419 = FMA(t1283, 5.052373e+12f, t1417);
-    const float t1420 = FMA(t1297, 4.8376243e+13f, t1418);
-    const float t1421 = FMA(t1301, 4.8376243e+13f, t1419);
-    const float t1422 = FMA(t1315, -3.67398e+14f, t1420);
-    const float t1423 = FMA(t1319, -3.67398e+14f, t1421);
-    const float t1424 = FMA(t1333, -1.0256434e+17f, t1422);
-    const float t1425 = FMA(t1337, -1.0256434e+17f, t1423);
-    const float t1426 = FMA(t1351, -6.157211e+18f, t1424);
-    const float t1427 = FMA(t1355, -6.157211e+18f, t1425);
-    const float t1428 = FMA(t1369, 3.1011917e+21f, t1426);
-    const float t1429 = FMA(t1373, 4.465755e+34f, t1362);
-    const float t1430 = FMA(t1373, 3.1011917e+21f, t1427);
-    const float t1431 = FMA(t741, -7.968771e-5f, t1375);
-    const float t1432 = FMA(t740, 1.3561747e-5f, t1376);
-    const float t1433 = FMA(t709, -1.0995867e-6f, t1429);
-    const float t1434 = FMA(t709, -3.457299e-5f, t1430);
-    const float t1435 = FMA(t772, -0.005335221f, t1431);
-    const float t1436 = FMA(t771, 0.0016796581f, t1432);
-    const float t1437 = FMA(t741, 1.3561747e-5f, t1433);
-    const float t1438 = FMA(t741, -0.0017724634f, t1434);
-    const float t1439 = FMA(t806, -0.0947264f, t1435);
-    const float t1440 = FMA(t805, 0.023471367f, t1436);
-    const float t1441 = FMA(t772, 0.0016796581f, t1437);
-    const float t1442 = FMA(t772, -0.027318014f, t1438);
-    const float t1443 = FMA(t845, -1.381099f, t1439);
-    const float t1444 = FMA(t844, 0.19489743f, t1440);
-    const float t1445 = FMA(t806, 0.023471367f, t1441);
-    const float t1446 = FMA(t806, -0.095305845f, t1442);
-    const float t1447 = FMA(t950, -18.908485f, t1443);
-    const float t1448 = FMA(t949, 1.4428432f, t1444);
-    const float t1449 = FMA(t845, 0.19489743f, t1445);
-    const float t1450 = FMA(t845, -0.19802631f, t1446);
-    const float t1451 = FMA(t1028, -268.55658f, t1447);
-    const float t1452 = FMA(t1027, 10.542424f, t1448);
-    const float t1453 = FMA(t950, 1.4428432f, t1449);
-    const float t1454 = FMA(t950, -0.3547334f, t1450);
-    const float t1455 = FMA(t1061, -4047.2126f, t1451);
-    const float t1456 = FMA(t1060, 79.40939f, t1452);
-    const float t1457 = FMA(t1028, 10.542424f, t1453);
-    const float t1458 = FMA(t1028, -0.64521915f, t1454);
-    const float t1459 = FMA(t1090, -65957.04f, t1455);
-    const float t1460 = FMA(t1089, 632.82654f, t1456);
-    const float t1461 = FMA(t1061, 79.40939f, t1457);
-    const float t1462 = FMA(t1061, -1.3101653f, t1458);
-    const float t1463 = FMA(t1109, -1166111.9f, t1459);
-    const float t1464 = FMA(t1108, 5334.9385f, t1460);
-    const float t1465 = FMA(t1090, 632.82654f, t1461);
-    const float t1466 = FMA(t1090, -2.946041f, t1462);
-    const float t1467 = FMA(t1124, -22486564.0f, t1463);
-    const float t1468 = FMA(t1123, 47612.19f, t1464);
-    const float t1469 = FMA(t1109, 5334.9385f, t1465);
-    const float t1470 = FMA(t1109, -7.045195f, t1466);
-    const float t1471 = FMA(t1142, -473036600.0f, t1467);
-    const float t1472 = FMA(t1141, 453001.0f, t1468);
-    const float t1473 = FMA(t1124, 47612.19f, t1469);
-    const float t1474 = FMA(t1124, -17.553873f, t1470);
-    const float t1475 = FMA(t1163, -1.0877916e+10f, t1471);
-    const float t1476 = FMA(t1162, 4642686.5f, t1472);
-    const float t1477 = FMA(t1142, 453001.0f, t1473);
-    const float t1478 = FMA(t1142, -44.437843f, t1474);
-    const float t1479 = FMA(t1191, -2.7337776e+11f, t1475);
-    const float t1480 = FMA(t1190, 39932644.0f, t1476);
-    const float t1481 = FMA(t1163, 4642686.5f, t1477);
-    const float t1482 = FMA(t1163, -112.070335f, t1478);
-    const float t1483 = FMA(t1208, -7.5156795e+12f, t1479);
-    const float t1484 = FMA(t1207, 386215400.0f, t1480);
-    const float t1485 = FMA(t1191, 39932644.0f, t1481);
-    const float t1486 = FMA(t1191, -321.56134f, t1482);
-    const float t1487 = FMA(t1225, -2.259732e+14f, t1483);
-    const float t1488 = FMA(t1224, 4.34718e+9f, t1484);
-    const float t1489 = FMA(t1208, 386215400.0f, t1485);
-    const float t1490 = FMA(t1208, -969.4448f, t1486);
-    const float t1491 = FMA(t1242, -7.4344e+15f, t1487);
-    const float t1492 = FMA(t1241, 4.3880858e+10f, t1488);
-    const float t1493 = FMA(t1225, 4.34718e+9f, t1489);
-    const float t1494 = FMA(t1225, -2739.1443f, t1490);
-    const float t1495 = FMA(t1260, -2.6764752e+17f, t1491);
-    const float t1496 = FMA(t1259, 4.7620004e+11f, t1492);
-    const float t1497 = FMA(t1242, 4.3880858e+10f, t1493);
-    const float t1498 = FMA(t1242, -7613.487f, t1494);
-    const float t1499 = FMA(t1278, -1.0536504e+19f, t1495);
-    const float t1500 = FMA(t1277, 5.052373e+12f, t1496);
-    const float t1501 = FMA(t1260, 4.7620004e+11f, t1497);
-    const float t1502 = FMA(t1260, -21244.303f, t1498);
-    const float t1503 = FMA(t1296, -4.5583307e+20f, t1499);
-    const float t1504 = FMA(t1295, 4.8376243e+13f, t1500);
-    const float t1505 = FMA(t1278, 5.052373e+12f, t1501);
-    const float t1506 = FMA(t1278, -58952.875f, t1502);
-    const float t1507 = FMA(t1314, -2.1128282e+22f, t1503);
-    const float t1508 = FMA(t1313, -3.67398e+14f, t1504);
-    const float t1509 = FMA(t1296, 4.8376243e+13f, t1505);
-    const float t1510 = FMA(t1296, -164156.45f, t1506);
-    const float t1511 = FMA(t1332, -1.2039133e+24f, t1507);
-    const float t1512 = FMA(t1331, -1.0256434e+17f, t1508);
-    const float t1513 = FMA(t1314, -3.67398e+14f, t1509);
-    const float t1514 = FMA(t1314, -469629.3f, t1510);
-    const float t1515 = FMA(t1350, -1.595465e+25f, t1511);
-    const float t1516 = FMA(t1349, -6.157211e+18f, t1512);
-    const float t1517 = FMA(t1332, -1.0256434e+17f, t1513);
-    const float t1518 = FMA(t1332, -1517469.9f, t1514);
-    const float t1519 = FMA(t1368, -3.5544887e+28f, t1515);
-    const float t1520 = FMA(t1367, 3.1011917e+21f, t1516);
-    const float t1521 = FMA(t1350, -6.157211e+18f, t1517);
-    const float t1522 = FMA(t1350, -5257862.0f, t1518);
-    const float t1523 = FMA(t708, 0.000516064f, t1519);
-    const float t1524 = FMA(t708, -3.457299e-5f, t1428);
-    const float t1525 = FMA(t704, -3.457299e-5f, t1520);
-    const float t1526 = FMA(t1368, 3.1011917e+21f, t1521);
-    const float t1527 = FMA(t1368, 40021504.0f, t1522);
-    const float t1528 = FMA(t740, 0.0029898058f, t1523);
-    const float t1529 = FMA(t740, -0.0017724634f, t1524);
-    const float t1530 = FMA(t736, -0.0017724634f, t1525);
-    const float t1531 = FMA(t705, -3.457299e-5f, t1526);
-    const float t1532 = FMA(t771, 0.008818136f, t1528);
-    const float t1533 = FMA(t771, -0.027318014f, t1529);
-    const float t1534 = FMA(t767, -0.027318014f, t1530);
-    const float t1535 = FMA(t737, -0.0017724634f, t1531);
-    const float t1536 = FMA(t805, 0.09499468f, t1532);
-    const float t1537 = FMA(t805, -0.095305845f, t1533);
-    const float t1538 = FMA(t801, -0.095305845f, t1534);
-    const float t1539 = FMA(t768, -0.027318014f, t1535);
-    const float t1540 = FMA(t844, 0.94587886f, t1536);
-    const float t1541 = FMA(t844, -0.19802631f, t1537);
-    const float t1542 = FMA(t840, -0.19802631f, t1538);
-    const float t1543 = FMA(t802, -0.095305845f, t1539);
-    const float t1544 = FMA(t949, 7.1632867f, t1540);
-    const float t1545 = FMA(t949, -0.3547334f, t1541);
-    const float t1546 = FMA(t945, -0.3547334f, t1542);
-    const float t1547 = FMA(t841, -0.19802631f, t1543);
-    const float t1548 = FMA(t1027, 54.751778f, t1544);
-    const float t1549 = FMA(t1027, -0.64521915f, t1545);
-    const float t1550 = FMA(t1023, -0.64521915f, t1546);
-    const float t1551 = FMA(t946, -0.3547334f, t1547);
-    const float t1552 = FMA(t1060, 436.68643f, t1548);
-    const float t1553 = FMA(t1060, -1.3101653f, t1549);
-    const float t1554 = FMA(t1056, -1.3101653f, t1550);
-    const float t1555 = FMA(t1024, -0.64521915f, t1551);
-    const float t1556 = FMA(t1089, 3707.8147f, t1552);
-    const float t1557 = FMA(t1089, -2.946041f, t1553);
-    const float t1558 = FMA(t1085, -2.946041f, t1554);
-    const float t1559 = FMA(t1057, -1.3101653f, t1555);
-    const float t1560 = FMA(t1108, 33465.19f, t1556);
-    const float t1561 = FMA(t1108, -7.045195f, t1557);
-    const float t1562 = FMA(t1104, -7.045195f, t1558);
-    const float t1563 = FMA(t1086, -2.946041f, t1559);
-    const float t1564 = FMA(t1123, 322675.9f, t1560);
-    const float t1565 = FMA(t1123, -17.553873f, t1561);
-    const float t1566 = FMA(t1119, -17.553873f, t1562);
-    const float t1567 = FMA(t1105, -7.045195f, t1563);
-    const float t1568 = FMA(t1141, 3318934.5f, t1564);
-    const float t1569 = FMA(t1141, -44.437843f, t1565);
-    const float t1570 = FMA(t1137, -44.437843f, t1566);
-    const float t1571 = FMA(t1120, -17.553873f, t1567);
-    const float t1572 = FMA(t1162, 36497524.0f, t1568);
-    const float t1573 = FMA(t1162, -112.070335f, t1569);
-    const float t1574 = FMA(t1158, -112.070335f, t1570);
-    const float t1575 = FMA(t1138, -44.437843f, t1571);
-    const float t1576 = FMA(t1190, 428775500.0f, t1572);
-    const float t1577 = FMA(t1190, -321.56134f, t1573);
-    const float t1578 = FMA(t1186, -321.56134f, t1574);
-    const float t1579 = FMA(t1159, -112.070335f, t1575);
-    const float t1580 = FMA(t1207, 5.3881503e+9f, t1576);
-    const float t1581 = FMA(t1207, -969.4448f, t1577);
-    const float t1582 = FMA(t1203, -969.4448f, t1578);
-    const float t1583 = FMA(t1187, -321.56134f, t1579);
-    const float t1584 = FMA(t1224, 7.240116e+10f, t1580);
-    const float t1585 = FMA(t1224, -2739.1443f, t1581);
-    const float t1586 = FMA(t1220, -2739.1443f, t1582);
-    const float t1587 = FMA(t1204, -969.4448f, t1583);
-    const float t1588 = FMA(t1241, 1.04102815e+12f, t1584);
-    const float t1589 = FMA(t1241, -7613.487f, t1585);
-    const float t1590 = FMA(t1237, -7613.487f, t1586);
-    const float t1591 = FMA(t1221, -2739.1443f, t1587);
-    const float t1592 = FMA(t1259, 1.6024058e+13f, t1588);
-    const float t1593 = FMA(t1259, -21244.303f, t1589);
-    const float t1594 = FMA(t1255, -21244.303f, t1590);
-    const float t1595 = FMA(t1238, -7613.487f, t1591);
-    const float t1596 = FMA(t1277, 2.6390703e+14f, t1592);
-    const float t1597 = FMA(t1277, -58952.875f, t1593);
-    const float t1598 = FMA(t1273, -58952.875f, t1594);
-    const float t1599 = FMA(t1256, -21244.303f, t1595);
-    const float t1600 = FMA(t1295, 4.705062e+15f, t1596);
-    const float t1601 = FMA(t1295, -164156.45f, t1597);
-    const float t1602 = FMA(t1291, -164156.45f, t1598);
-    const float t1603 = FMA(t1274, -58952.875f, t1599);
-    const float t1604 = FMA(t1313, 8.875798e+16f, t1600);
-    const float t1605 = FMA(t1313, -469629.3f, t1601);
-    const float t1606 = FMA(t1309, -469629.3f, t1602);
-    const float t1607 = FMA(t1292, -164156.45f, t1603);
-    const float t1608 = FMA(t1331, 2.3386068e+18f, t1604);
-    const float t1609 = FMA(t1331, -1517469.9f, t1605);
-    const float t1610 = FMA(t1327, -1517469.9f, t1606);
-    const float t1611 = FMA(t1310, -469629.3f, t1607);
-    const float t1612 = FMA(t1349, 3.4617176e+19f, t1608);
-    const float t1613 = FMA(t1349, -5257862.0f, t1609);
-    const float t1614 = FMA(t1345, -5257862.0f, t1610);
-    const float t1615 = FMA(t1328, -1517469.9f, t1611);
-    const float t1616 = FMA(t1367, 8.606921e+21f, t1612);
-    const float t1617 = FMA(t1367, 40021504.0f, t1613);
-    const float t1618 = FMA(t1363, 40021504.0f, t1614);
-    const float t1619 = FMA(t1346, -5257862.0f, t1615);
-    const float t1620 = FMA(t705, -0.00043195797f, t1616);
-    const float t1621 = FMA(t705, 0.016794305f, t1527);
-    const float t1622 = FMA(t609, 0.016794305f, t1618);
-    const float t1623 = FMA(t704, 0.016794305f, t1617);
-    const float t1624 = FMA(t1364, 40021504.0f, t1619);
-    const float t1625 = FMA(t737, -0.005153819f, t1620);
-    const float t1626 = FMA(t737, 0.31318066f, t1621);
-    const float t1627 = FMA(t613, 0.31318066f, t1622);
-    const float t1628 = FMA(t736, 0.31318066f, t1623);
-    const float t1629 = FMA(t610, 0.016794305f, t1624);
-    const float t1630 = FMA(t768, -0.036902096f, t1625);
-    const float t1631 = FMA(t768, 0.76745725f, t1626);
-    const float t1632 = FMA(t619, 0.76745725f, t1627);
-    const float t1633 = FMA(t767, 0.76745725f, t1628);
-    const float t1634 = FMA(t614, 0.31318066f, t1629);
-    const float t1635 = FMA(t802, -0.1463858f, t1630);
-    const float t1636 = FMA(t802, 0.7832618f, t1631);
-    const float t1637 = FMA(t623, 0.7832618f, t1632);
-    const float t1638 = FMA(t801, 0.7832618f, t1633);
-    const float t1639 = FMA(t620, 0.76745725f, t1634);
-    const float t1640 = FMA(t841, -0.5198266f, t1635);
-    const float t1641 = FMA(t841, 0.54477346f, t1636);
-    const float t1642 = FMA(t629, 0.54477346f, t1637);
-    const float t1643 = FMA(t840, 0.54477346f, t1638);
-    const float t1644 = FMA(t624, 0.7832618f, t1639);
-    const float t1645 = FMA(t946, -1.9078519f, t1640);
-    const float t1646 = FMA(t946, 0.32626477f, t1641);
-    const float t1647 = FMA(t632, 0.32626477f, t1642);
-    const float t1648 = FMA(t945, 0.32626477f, t1643);
-    const float t1649 = FMA(t630, 0.54477346f, t1644);
-    const float t1650 = FMA(t1024, -7.3419733f, t1645);
-    const float t1651 = FMA(t1024, 0.18292141f, t1646);
-    const float t1652 = FMA(t639, 0.18292141f, t1647);
-    const float t1653 = FMA(t1023, 0.18292141f, t1648);
-    const float t1654 = FMA(t633, 0.32626477f, t1649);
-    const float t1655 = FMA(t1057, -29.538733f, t1650);
-    const float t1656 = FMA(t1057, 0.09929596f, t1651);
-    const float t1657 = FMA(t649, 0.09929596f, t1652);
-    const float t1658 = FMA(t1056, 0.09929596f, t1653);
-    const float t1659 = FMA(t640, 0.18292141f, t1654);
-    const float t1660 = FMA(t1086, -124.2214f, t1655);
-    const float t1661 = FMA(t1086, 0.052792948f, t1656);
-    const float t1662 = FMA(t656, 0.052792948f, t1657);
-    const float t1663 = FMA(t1085, 0.052792948f, t1658);
-    const float t1664 = FMA(t650, 0.09929596f, t1659);
-    const float t1665 = FMA(t1105, -545.1002f, t1660);
-    const float t1666 = FMA(t1105, 0.027473696f, t1661);
-    const float t1667 = FMA(t660, 0.027473696f, t1662);
-    const float t1668 = FMA(t1104, 0.027473696f, t1663);
-    const float t1669 = FMA(t657, 0.052792948f, t1664);
-    const float t1670 = FMA(t1120, -2498.7349f, t1665);
-    const float t1671 = FMA(t1120, 0.013995103f, t1666);
-    const float t1672 = FMA(t664, 0.013995103f, t1667);
-    const float t1673 = FMA(t1119, 0.013995103f, t1668);
-    const float t1674 = FMA(t661, 0.027473696f, t1669);
-    const float t1675 = FMA(t1138, -11957.341f, t1670);
-    const float t1676 = FMA(t1138, 0.006995689f, t1671);
-    const float t1677 = FMA(t671, 0.006995689f, t1672);
-    const float t1678 = FMA(t1137, 0.006995689f, t1673);
-    const float t1679 = FMA(t665, 0.013995103f, t1674);
-    const float t1680 = FMA(t1159, -59783.566f, t1675);
-    const float t1681 = FMA(t1159, 0.0033992901f, t1676);
-    const float t1682 = FMA(t679, 0.0033992901f, t1677);
-    const float t1683 = FMA(t1158, 0.0033992901f, t1678);
-    const float t1684 = FMA(t672, 0.006995689f, t1679);
-    const float t1685 = FMA(t1187, -312173.56f, t1680);
-    const float t1686 = FMA(t1187, 0.0015953592f, t1681);
-    const float t1687 = FMA(t697, 0.0015953592f, t1682);
-    const float t1688 = FMA(t1186, 0.0015953592f, t1683);
-    const float t1689 = FMA(t680, 0.0033992901f, t1684);
-    const float t1690 = FMA(t1204, -1703382.4f, t1685);
-    const float t1691 = FMA(t1204, 0.0007594306f, t1686);
-    const float t1692 = FMA(t798, 0.0007594306f, t1687);
-    const float t1693 = FMA(t1203, 0.0007594306f, t1688);
-    const float t1694 = FMA(t698, 0.0015953592f, t1689);
-    const float t1695 = FMA(t1221, -9710482.0f, t1690);
-    const float t1696 = FMA(t1221, 0.00035339838f, t1691);
-    const float t1697 = FMA(t1016, 0.00035339838f, t1692);
-    const float t1698 = FMA(t1220, 0.00035339838f, t1693);
-    const float t1699 = FMA(t799, 0.0007594306f, t1694);
-    const float t1700 = FMA(t1238, -57846950.0f, t1695);
-    const float t1701 = FMA(t1238, 0.00015823086f, t1696);
-    const float t1702 = FMA(t1020, 0.00015823086f, t1697);
-    const float t1703 = FMA(t1237, 0.00015823086f, t1698);
-    const float t1704 = FMA(t1017, 0.00035339838f, t1699);
-    const float t1705 = FMA(t1256, -360275460.0f, t1700);
-    const float t1706 = FMA(t1256, 6.959478e-5f, t1701);
-    const float t1707 = FMA(t1101, 6.959478e-5f, t1702);
-    const float t1708 = FMA(t1255, 6.959478e-5f, t1703);
-    const float t1709 = FMA(t1021, 0.00015823086f, t1704);
-    const float t1710 = FMA(t1274, -2.3398118e+9f, t1705);
-    const float t1711 = FMA(t1274, 2.9763441e-5f, t1706);
-    const float t1712 = FMA(t1134, 2.9763441e-5f, t1707);
-    const float t1713 = FMA(t1273, 2.9763441e-5f, t1708);
-    const float t1714 = FMA(t1102, 6.959478e-5f, t1709);
-    const float t1715 = FMA(t1292, -1.6058572e+10f, t1710);
-    const float t1716 = FMA(t1292, 1.2379229e-5f, t1711);
-    const float t1717 = FMA(t1152, 1.2379229e-5f, t1712);
-    const float t1718 = FMA(t1291, 1.2379229e-5f, t1713);
-    const float t1719 = FMA(t1135, 2.9763441e-5f, t1714);
-    const float t1720 = FMA(t1310, -1.0868957e+11f, t1715);
-    const float t1721 = FMA(t1310, 4.9878527e-6f, t1716);
-    const float t1722 = FMA(t1309, 4.9878527e-6f, t1718);
-    const float t1723 = FMA(t1153, 1.2379229e-5f, t1719);
-    const float t1724 = FMA(t1328, -1.0490092e+12f, t1720);
-    const float t1725 = FMA(t1328, 1.920555e-6f, t1721);
-    const float t1726 = FMA(t1327, 1.920555e-6f, t1722);
-    const float t1727 = FMA(t1173, 4.9878527e-6f, t1723);
-    const float t1728 = FMA(t1346, 1.0225564e+13f, t1724);
-    const float t1729 = FMA(t1346, 8.6608503e-7f, t1725);
-    const float t1730 = FMA(t1345, 8.6608503e-7f, t1726);
-    const float t1731 = FMA(t1176, 1.920555e-6f, t1727);
-    const float t1732 = FMA(t704, 0.04147732f, FMA(t1364, -1.0447214e+15f, t1728));
-    const float t1733 = FMA(t1364, 4.3854945e-7f, t1729);
-    const float t1734 = FMA(t1345, 16475780.0f, FMA(t1327, 5492605.5f, FMA(t1309, 1590259.4f, FMA(t1291, 560184.44f,
-        FMA(t1273, 202859.11f, FMA(t1255, 75664.2f, FMA(t1237, 28860.104f, FMA(t1220, 11252.247f, FMA(t1203,
-        4480.5615f, FMA(t1186, 1820.6329f, FMA(t1158, 754.1076f, FMA(t1137, 317.82996f, FMA(t1119, 135.94522f,
-        FMA(t1104, 58.741318f, FMA(t1085, 25.446955f, FMA(t1056, 10.897125f, FMA(t1023, 4.4939494f, FMA(t945,
-        1.6978666f, FMA(t840, 0.5668316f, FMA(t801, 0.31750783f, FMA(t767, 0.38702992f, FMA(t736, 0.19809997f,
-        t1732))))))))))))))))))))));
-    const float t1735 = FMA(t1363, 4.3854945e-7f, t1730);
-    const float t1736 = FMA(t1176, -6.343013f, FMA(t1173, -5.982568f, FMA(t1153, -5.8724613f, FMA(t1135, -5.721214f,
-        FMA(t1102, -5.5775633f, FMA(t1021, -5.4324493f, FMA(t1017, -5.287378f, FMA(t799, -5.1422496f, FMA(t698,
-        -4.9964314f, FMA(t680, -4.850076f, FMA(t672, -4.7015567f, FMA(t665, -4.5502114f, FMA(t661, -4.3917027f,
-        FMA(t657, -4.2220325f, FMA(t650, -4.0282345f, FMA(t640, -3.7933328f, FMA(t633, -3.472758f, FMA(t630,
-        -3.000571f, FMA(t624, -2.2496128f, FMA(t620, -1.2278849f, FMA(t614, -0.27521715f, FMA(t610, -0.024934785f,
-        FMA(t1363, 157644020.0f, t1734)))))))))))))))))))))));
-    const float t1737 = FMA(t1179, 8.6608503e-7f, t1731);
-    const float t1738 = FMA(t1179, -4.268548f, t1736);
-    const float t1739 = t5 * t1735;  // D_2: derivative 2 of the mean less its line
-    const float t1740 = FMA(t1182, 4.3854945e-7f, t1737);
-    const float t1741 = FMA(t1152, 2.2225864e-5f, FMA(t1134, 5.553384e-5f, FMA(t1101, 0.00013579302f, FMA(t1020,
-        0.00032371542f, FMA(t1016, 0.0007527969f, FMA(t798, 0.001708123f, FMA(t697, 0.0037817985f, FMA(t679,
-        0.008174645f, FMA(t671, 0.017251467f, FMA(t664, 0.035581f, FMA(t660, 0.07172337f, FMA(t656, 0.14156152f,
-        FMA(t649, 0.27340642f, FMA(t639, 0.5172016f, FMA(t632, 0.94700915f, FMA(t629, 1.6161871f, FMA(t623, 2.0804362f,
-        FMA(t619, 1.4657848f, FMA(t613, 1.3731905f, FMA(t609, 1.315303f, FMA(t1182, -15.995871f,
-        t1738)))))))))))))))))))));
-    const float t1742 = t5 * t1733;  // D_3: derivative 3 of the mean less its line
-    const float t1743 = FMA(t1739, t1739, FMA(t1742, t1742, t1100) * t140) * t141;
-    const float t1744 = t5 * t1740;  // D_1: derivative 1 of the mean less its line
-    const float t1745 = t1744 * (t4 * t1744);
-    const float t1746 = t104 * FMA(t1744, t1744, t1743);
-    // B_0: derivative 0 of the mean square less its line
-    const float t1747 = FMA(t1181, 6.040837e-7f, FMA(t1178, 7.851529e-7f, FMA(t1175, 3.6400227e-6f, FMA(t1172,
-        8.592604e-6f, t1741))));
-    const float t1748 = t1172 * 4.9878527e-6f;
-    const float t1749 = t1175 * 1.920555e-6f;
-    const float t1750 = t1178 * 8.6608503e-7f;
-    const float t1751 = FMA(t1172, 4.9878527e-6f, -t1748);
-    const float t1752 = FMA(t1175, 1.920555e-6f, -t1749);
-    const float t1753 = FMA(t1178, 8.6608503e-7f, -t1750);
-    const float t1754 = t1717 + t1748;
-    const float t1755 = t1754 + t1749;
-    const float t1756 = t1754 - t1748;
-    const float t1757 = t1717 - t1756;
-    const float t1758 = FMA(t1172, 1.1438185e-13f, ((t1748 - (t1754 - t1756)) + t1757) + t1751);
-    const float t1759 = t1755 - t1749;
-    const float t1760 = t1754 - t1759;
-    const float t1761 = t1758 + FMA(t1175, 8.9976935e-14f, ((t1749 - (t1755 - t1759)) + t1760) + t1752);
-    const float t1762 = t1755 + t1750;
-    const float t1763 = t1762 - t1750;
-    const float t1764 = t1755 - t1763;
-    // D_0: derivative 0 of the mean less its line
-    const float t1765 = t5 * FMA(t1181, 4.3854945e-7f, t1762 + (t1761 + FMA(t1178, 4.1702676e-15f, ((t1750 - (t1762 -
-        t1763)) + t1764) + t1753)));
-    const float t1766 = t1765 + t6;
-    const float t1767 = t1747 - (t1765 * t1765);
-    const float t1768 = t3 ? t1766 : mean;
-    const float t1769 = t3 ? (t31 ? t1746 : ((t1767 < t1745) ? t1745 : t1767)) : mean;
-    *out_mean = t1768;
-    *out_var = t1769;
+    float t0 = p0 - 12582912.0f;
+    float t1 = FMA(t0, -0.69314575f, p1) + (t0 * (-1.4286068e-6f));
+    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
+    return t2;
 }
 
-void atan_exact_forward(int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
-                        float *restrict out_mean, float *restrict out_var)
+INLINE float atan_exact_part4(float p0, float p1)
+{
+    float t0 = 1.0f / FMA(p0, 0.25f, 1.0f);
+    float t1 = t0 - 0.25f;
+    float t2 = p1 * (t0 * POLY10(t1, -0.012888777f, 0.061844066f, -0.0922225f, 0.016932948f, 0.0053508277f,
+        0.08352485f, 0.1411755f, 0.1795469f, 0.18632823f, 0.1666411f, 0.13207589f));
+    return t2;
+}
+
+INLINE float atan_exact_part6(
+    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
+    float p11, float p12, float p13, float p14, float p15, float p16, float p17, float p18, float p19)
+{
+    float t0 = FMA(p0, p1, FMA(p2, p3, FMA(p4, p5, FMA(p6, p7, FMA(p8, p9, FMA(p10, p11, FMA(p12, p13, FMA(p14, p15,
+        FMA(p16, p17, p18 * p19)))))))));
+    return t0;
+}
+
+INLINE float atan_exact_part7(float p0, float p1, float p2, float p3, float p4)
+{
+    float t0 = FMA(p0, -0.09769342f, FMA(p1, -0.0047419653f, FMA(p2, -0.00017394332f, FMA(p3, -2.7061171e-6f, p4 *
+        (-6.2842287e-9f)))));
+    return t0;
+}
+
+INLINE void atan_exact_atom0(
+    float p0, float p1, float p2, float *restrict r0, float *restrict r1, float *restrict r2, float *restrict r3,
+    float *restrict r4, float *restrict r5, float *restrict r6, float *restrict r7, float *restrict r8,
+    float *restrict r9, float *restrict r10, float *restrict r11, float *restrict r12, float *restrict r13,
+    float *restrict r14, float *restrict r15, float *restrict r16, float *restrict r17, float *restrict r18,
+    float *restrict r19)
+{
+    float t0 = p0 + p1;
+    float t1 = 1.0f / SQRT(t0);
+    float t2 = t1 * t1;
+    float t3 = p2 * t1;
+    _Bool t4 = 13.0f < t3;
+    float t5 = t4 ? 13.0f : t3;
+    float t6 = t1 * t5;
+    float t7 = p2 * (p2 * (1.0f / t0));
+    float t8 = t4 ? 169.0f : t7;
+    float t9 = (-0.5f) * t8;
+    float t10 = FMA(1.442695f, t9, 12582912.0f);
+    float t11 = atan_exact_part5(t10, t9) * as_float((127u + as_bits(t10)) << 23u);
+    float t12 = atan_exact_part4(t5, t11);
+    float t13 = t1 * (0.3989423f * t11);
+    float t14 = t2 * (-16.0f);
+    float t15 = t13 * t6;
+    float t16 = FMA(t6, t15, t13 * (-t2));
+    float t17 = FMA(t6, t16, t15 * (t2 * (-2.0f)));
+    float t18 = FMA(t6, t17, t16 * (t2 * (-3.0f)));
+    float t19 = FMA(t6, t18, t17 * (t2 * (-4.0f)));
+    float t20 = FMA(t6, t19, t18 * (t2 * (-5.0f)));
+    float t21 = FMA(t6, t20, t19 * (t2 * (-6.0f)));
+    float t22 = FMA(t6, t21, t20 * (t2 * (-7.0f)));
+    float t23 = FMA(t6, t22, t21 * (t2 * (-8.0f)));
+    float t24 = FMA(t6, t23, t22 * (t2 * (-9.0f)));
+    float t25 = FMA(t6, t24, t23 * (t2 * (-10.0f)));
+    float t26 = FMA(t6, t25, t24 * (t2 * (-11.0f)));
+    float t27 = FMA(t6, t26, t25 * (t2 * (-12.0f)));
+    float t28 = FMA(t6, t27, t26 * (t2 * (-13.0f)));
+    float t29 = FMA(t6, t28, t27 * (t2 * (-14.0f)));
+    float t30 = FMA(t6, t29, t28 * (t2 * (-15.0f)));
+    *r0 = t6;
+    *r1 = t12;
+    *r2 = t13;
+    *r3 = t14;
+    *r4 = t15;
+    *r5 = t16;
+    *r6 = t17;
+    *r7 = t18;
+    *r8 = t19;
+    *r9 = t20;
+    *r10 = t21;
+    *r11 = t22;
+    *r12 = t23;
+    *r13 = t24;
+    *r14 = t25;
+    *r15 = t26;
+    *r16 = t27;
+    *r17 = t28;
+    *r18 = t29;
+    *r19 = t30;
+}
+
+INLINE void atan_exact_atom1(
+    float p0, float p1, float p2, float *restrict r0, float *restrict r1, float *restrict r2, float *restrict r3,
+    float *restrict r4, float *restrict r5, float *restrict r6, float *restrict r7, float *restrict r8,
+    float *restrict r9)
+{
+    float t0 = p0 + p1;
+    float t1 = 1.0f / SQRT(t0);
+    float t2 = t1 * t1;
+    float t3 = p2 * t1;
+    _Bool t4 = 13.0f < t3;
+    float t5 = p2 * (p2 * (1.0f / t0));
+    float t6 = t4 ? 169.0f : t5;
+    float t7 = (-0.5f) * t6;
+    float t8 = FMA(1.442695f, t7, 12582912.0f);
+    float t9 = t4 ? 13.0f : t3;
+    float t10 = t1 * t9;
+    float t11 = atan_exact_part5(t8, t7) * as_float((127u + as_bits(t8)) << 23u);
+    float t12 = atan_exact_part4(t9, t11);
+    float t13 = t1 * (0.3989423f * t11);
+    float t14 = t13 * t10;
+    float t15 = FMA(t10, t14, t13 * (-t2));
+    float t16 = FMA(t10, t15, t14 * (t2 * (-2.0f)));
+    float t17 = FMA(t10, t16, t15 * (t2 * (-3.0f)));
+    float t18 = FMA(t10, t17, t16 * (t2 * (-4.0f)));
+    float t19 = FMA(t10, t18, t17 * (t2 * (-5.0f)));
+    float t20 = FMA(t10, t19, t18 * (t2 * (-6.0f)));
+    float t21 = FMA(t10, t20, t19 * (t2 * (-7.0f)));
+    *r0 = t12;
+    *r1 = t13;
+    *r2 = t14;
+    *r3 = t15;
+    *r4 = t16;
+    *r5 = t17;
+    *r6 = t18;
+    *r7 = t19;
+    *r8 = t20;
+    *r9 = t21;
+}
+
+INLINE void atan_exact_atom2(
+    float p0, float p1, float p2, float *restrict r0, float *restrict r1, float *restrict r2, float *restrict r3,
+    float *restrict r4, float *restrict r5, float *restrict r6, float *restrict r7, float *restrict r8,
+    float *restrict r9, float *restrict r10, float *restrict r11, float *restrict r12, float *restrict r13,
+    float *restrict r14, float *restrict r15, float *restrict r16, float *restrict r17, float *restrict r18,
+    float *restrict r19, float *restrict r20)
+{
+    float t0 = p0 + p1;
+    float t1 = 1.0f / SQRT(t0);
+    float t2 = t1 * t1;
+    float t3 = p2 * t1;
+    _Bool t4 = 13.0f < t3;
+    float t5 = t4 ? 13.0f : t3;
+    float t6 = t1 * t5;
+    float t7 = p2 * (p2 * (1.0f / t0));
+    float t8 = t4 ? 169.0f : t7;
+    float t9 = (-0.5f) * t8;
+    float t10 = FMA(1.442695f, t9, 12582912.0f);
+    float t11 = atan_exact_part5(t10, t9) * as_float((127u + as_bits(t10)) << 23u);
+    float t12 = atan_exact_part4(t5, t11);
+    float t13 = t1 * (0.3989423f * t11);
+    float t14 = t13 * t6;
+    float t15 = FMA(t6, t14, t13 * (-t2));
+    float t16 = FMA(t6, t15, t14 * (t2 * (-2.0f)));
+    float t17 = FMA(t6, t16, t15 * (t2 * (-3.0f)));
+    float t18 = FMA(t6, t17, t16 * (t2 * (-4.0f)));
+    float t19 = FMA(t6, t18, t17 * (t2 * (-5.0f)));
+    float t20 = FMA(t6, t19, t18 * (t2 * (-6.0f)));
+    float t21 = FMA(t6, t20, t19 * (t2 * (-7.0f)));
+    float t22 = FMA(t6, t21, t20 * (t2 * (-8.0f)));
+    float t23 = FMA(t6, t22, t21 * (t2 * (-9.0f)));
+    float t24 = FMA(t6, t23, t22 * (t2 * (-10.0f)));
+    float t25 = FMA(t6, t24, t23 * (t2 * (-11.0f)));
+    float t26 = FMA(t6, t25, t24 * (t2 * (-12.0f)));
+    float t27 = FMA(t6, t26, t25 * (t2 * (-13.0f)));
+    float t28 = FMA(t6, t27, t26 * (t2 * (-14.0f)));
+    float t29 = FMA(t6, t28, t27 * (t2 * (-15.0f)));
+    float t30 = FMA(t6, t29, t28 * (t2 * (-16.0f)));
+    float t31 = FMA(t6, t30, t29 * (t2 * (-17.0f)));
+    float t32 = FMA(t6, t31, t30 * (t2 * (-18.0f)));
+    *r0 = t12;
+    *r1 = t13;
+    *r2 = t14;
+    *r3 = t15;
+    *r4 = t16;
+    *r5 = t17;
+    *r6 = t18;
+    *r7 = t19;
+    *r8 = t20;
+    *r9 = t21;
+    *r10 = t22;
+    *r11 = t23;
+    *r12 = t24;
+    *r13 = t25;
+    *r14 = t26;
+    *r15 = t27;
+    *r16 = t28;
+    *r17 = t29;
+    *r18 = t30;
+    *r19 = t31;
+    *r20 = t32;
+}
+
+INLINE void atan_exact_atom3(
+    float p0, float p1, float p2, float *restrict r0, float *restrict r1, float *restrict r2, float *restrict r3,
+    float *restrict r4, float *restrict r5, float *restrict r6, float *restrict r7, float *restrict r8,
+    float *restrict r9)
+{
+    float t0 = p0 + p1;
+    float t1 = 1.0f / SQRT(t0);
+    float t2 = t1 * t1;
+    float t3 = p2 * t1;
+    _Bool t4 = 13.0f < t3;
+    float t5 = p2 * (p2 * (1.0f / t0));
+    float t6 = t4 ? 169.0f : t5;
+    float t7 = (-0.5f) * t6;
+    float t8 = FMA(1.442695f, t7, 12582912.0f);
+    float t9 = t4 ? 13.0f : t3;
+    float t10 = t1 * t9;
+    float t11 = atan_exact_part5(t8, t7) * as_float((127u + as_bits(t8)) << 23u);
+    float t12 = atan_exact_part4(t9, t11);
+    float t13 = t1 * (0.3989423f * t11);
+    float t14 = t13 * t10;
+    float t15 = FMA(t10, t14, t13 * (-t2));
+    float t16 = FMA(t10, t15, t14 * (t2 * (-2.0f)));
+    float t17 = FMA(t10, t16, t15 * (t2 * (-3.0f)));
+    float t18 = FMA(t10, t17, t16 * (t2 * (-4.0f)));
+    float t19 = FMA(t10, t18, t17 * (t2 * (-5.0f)));
+    float t20 = FMA(t10, t19, t18 * (t2 * (-6.0f)));
+    float t21 = FMA(t10, t20, t19 * (t2 * (-7.0f)));
+    *r0 = t12;
+    *r1 = t13;
+    *r2 = t14;
+    *r3 = t15;
+    *r4 = t16;
+    *r5 = t17;
+    *r6 = t18;
+    *r7 = t19;
+    *r8 = t20;
+    *r9 = t21;
+}
+
+INLINE void atan_exact_forward_element(float mean, float var, float *restrict out_mean, float *restrict out_var)
+{
+    float t0 = ABS(mean);  // |mean - centre|
+    _Bool t1 = mean < 0.0f;
+    _Bool t2 = mean == mean;
+    float t3 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t4 = var * SQRT(t3);  // NaN for a negative variance
+    float t5 = t1 ? 1.0f : (-1.0f);  // direction of u
+    float t6 = t4 + 0.09481592f;
+    float t7, t8, t9, t10, t11, t12, t13, t14, t15, t16, t17, t18, t19, t20, t21, t22, t23, t24, t25, t26;
+    atan_exact_atom0(t4, 0.26149985f, t0, &t7, &t8, &t9, &t10, &t11, &t12, &t13, &t14, &t15, &t16, &t17, &t18, &t19,
+        &t20, &t21, &t22, &t23, &t24, &t25, &t26);
+    float t27, t28, t29, t30, t31, t32, t33, t34, t35, t36, t37, t38, t39, t40, t41, t42, t43, t44, t45, t46;
+    atan_exact_atom0(t4, 0.75524604f, t0, &t27, &t28, &t29, &t30, &t31, &t32, &t33, &t34, &t35, &t36, &t37, &t38, &t39,
+        &t40, &t41, &t42, &t43, &t44, &t45, &t46);
+    float t47, t48, t49, t50, t51, t52, t53, t54, t55, t56, t57, t58, t59, t60, t61, t62, t63, t64, t65, t66;
+    atan_exact_atom0(t4, 2.2841904f, t0, &t47, &t48, &t49, &t50, &t51, &t52, &t53, &t54, &t55, &t56, &t57, &t58, &t59,
+        &t60, &t61, &t62, &t63, &t64, &t65, &t66);
+    float t67 = t4 + 7.2344074f;
+    float t68 = t4 + 23.99388f;
+    float t69 = t4 + 83.334496f;
+    float t70 = t4 + 303.09305f;
+    float t71, t72, t73, t74, t75, t76, t77, t78, t79, t80;
+    atan_exact_atom1(t4, 1154.3937f, t0, &t71, &t72, &t73, &t74, &t75, &t76, &t77, &t78, &t79, &t80);
+    float t81, t82, t83, t84, t85, t86, t87, t88, t89, t90;
+    atan_exact_atom1(t4, 4604.2485f, t0, &t81, &t82, &t83, &t84, &t85, &t86, &t87, &t88, &t89, &t90);
+    float t91, t92, t93, t94, t95, t96, t97, t98, t99, t100;
+    atan_exact_atom1(t4, 19230.492f, t0, &t91, &t92, &t93, &t94, &t95, &t96, &t97, &t98, &t99, &t100);
+    float t101, t102, t103, t104, t105, t106, t107, t108, t109, t110;
+    atan_exact_atom1(t4, 84110.234f, t0, &t101, &t102, &t103, &t104, &t105, &t106, &t107, &t108, &t109, &t110);
+    float t111, t112, t113, t114, t115, t116, t117, t118, t119, t120;
+    atan_exact_atom1(t4, 385242.47f, t0, &t111, &t112, &t113, &t114, &t115, &t116, &t117, &t118, &t119, &t120);
+    float t121, t122, t123, t124, t125, t126, t127, t128, t129, t130;
+    atan_exact_atom1(t4, 1847763.0f, t0, &t121, &t122, &t123, &t124, &t125, &t126, &t127, &t128, &t129, &t130);
+    float t131, t132, t133, t134, t135, t136, t137, t138, t139, t140;
+    atan_exact_atom1(t4, 9280796.0f, t0, &t131, &t132, &t133, &t134, &t135, &t136, &t137, &t138, &t139, &t140);
+    float t141, t142, t143, t144, t145, t146, t147, t148, t149, t150;
+    atan_exact_atom1(t4, 48814740.0f, t0, &t141, &t142, &t143, &t144, &t145, &t146, &t147, &t148, &t149, &t150);
+    float t151, t152, t153, t154, t155, t156, t157, t158, t159, t160;
+    atan_exact_atom1(t4, 268870750.0f, t0, &t151, &t152, &t153, &t154, &t155, &t156, &t157, &t158, &t159, &t160);
+    float t161, t162, t163, t164, t165, t166, t167, t168, t169, t170;
+    atan_exact_atom1(t4, 1.5508257e+9f, t0, &t161, &t162, &t163, &t164, &t165, &t166, &t167, &t168, &t169, &t170);
+    float t171, t172, t173, t174, t175, t176, t177, t178, t179, t180;
+    atan_exact_atom1(t4, 9.367188e+9f, t0, &t171, &t172, &t173, &t174, &t175, &t176, &t177, &t178, &t179, &t180);
+    float t181, t182, t183, t184, t185, t186, t187, t188, t189, t190;
+    atan_exact_atom1(t4, 5.9249177e+10f, t0, &t181, &t182, &t183, &t184, &t185, &t186, &t187, &t188, &t189, &t190);
+    float t191, t192, t193, t194, t195, t196, t197, t198, t199, t200;
+    atan_exact_atom1(t4, 3.924481e+11f, t0, &t191, &t192, &t193, &t194, &t195, &t196, &t197, &t198, &t199, &t200);
+    float t201, t202, t203, t204, t205, t206, t207, t208, t209, t210;
+    atan_exact_atom1(t4, 2.7221308e+12f, t0, &t201, &t202, &t203, &t204, &t205, &t206, &t207, &t208, &t209, &t210);
+    float t211, t212, t213, t214, t215, t216, t217, t218, t219, t220;
+    atan_exact_atom1(t4, 1.9772543e+13f, t0, &t211, &t212, &t213, &t214, &t215, &t216, &t217, &t218, &t219, &t220);
+    float t221, t222, t223, t224, t225, t226, t227, t228, t229, t230;
+    atan_exact_atom1(t4, 1.503983e+14f, t0, &t221, &t222, &t223, &t224, &t225, &t226, &t227, &t228, &t229, &t230);
+    _Bool t231 = t4 < 0.24652138f;
+    float t232 = 1.0f / SQRT(t6);
+    float t233 = 1.0f / SQRT(t67);
+    float t234 = 1.0f / SQRT(t68);
+    float t235 = 1.0f / SQRT(t69);
+    float t236 = 1.0f / SQRT(t70);
+    float t237 = t231 ? t4 : 0.0f;
+    float t238 = t0 * t232;
+    float t239 = t0 * t233;
+    float t240 = t0 * t234;
+    float t241 = t0 * t235;
+    float t242 = t232 * t232;
+    float t243 = t233 * t233;
+    float t244 = t234 * t234;
+    float t245 = t235 * t235;
+    float t246 = t0 * t236;
+    float t247 = t236 * t236;
+    _Bool t248 = 13.0f < t238;
+    float t249 = t248 ? 13.0f : t238;
+    float t250 = t0 * (t0 * (1.0f / t6));
+    float t251 = t248 ? 169.0f : t250;
+    float t252 = t251 * (-0.5f);
+    _Bool t253 = 13.0f < t239;
+    float t254 = t253 ? 13.0f : t239;
+    float t255 = t0 * (t0 * (1.0f / t67));
+    float t256 = t253 ? 169.0f : t255;
+    float t257 = (-0.5f) * t256;
+    _Bool t258 = 13.0f < t240;
+    float t259 = t258 ? 13.0f : t240;
+    float t260 = t0 * (t0 * (1.0f / t68));
+    float t261 = t258 ? 169.0f : t260;
+    float t262 = (-0.5f) * t261;
+    _Bool t263 = 13.0f < t241;
+    float t264 = t263 ? 13.0f : t241;
+    float t265 = t0 * (t0 * (1.0f / t69));
+    float t266 = t263 ? 169.0f : t265;
+    float t267 = (-0.5f) * t266;
+    _Bool t268 = 13.0f < t246;
+    float t269 = t268 ? 13.0f : t246;
+    float t270 = t0 * (t0 * (1.0f / t70));
+    float t271 = t268 ? 169.0f : t270;
+    float t272 = (-0.5f) * t271;
+    float t273 = t232 * t249;
+    float t274 = FMA(t252, 1.442695f, 12582912.0f);
+    float t275 = t233 * t254;
+    float t276 = t234 * t259;
+    float t277 = FMA(1.442695f, t257, 12582912.0f);
+    float t278 = t235 * t264;
+    float t279 = FMA(1.442695f, t262, 12582912.0f);
+    float t280 = FMA(1.442695f, t267, 12582912.0f);
+    float t281 = t236 * t269;
+    float t282 = FMA(1.442695f, t272, 12582912.0f);
+    float t283 = atan_exact_part5(t274, t252) * as_float((as_bits(t274) + 127u) << 23u);
+    float t284 = atan_exact_part4(t249, t283);
+    float t285 = t232 * (t283 * 0.3989423f);
+    float t286 = atan_exact_part5(t277, t257) * as_float((127u + as_bits(t277)) << 23u);
+    float t287 = atan_exact_part5(t279, t262) * as_float((127u + as_bits(t279)) << 23u);
+    float t288 = atan_exact_part4(t254, t286);
+    float t289 = t233 * (0.3989423f * t286);
+    float t290 = atan_exact_part4(t259, t287);
+    float t291 = t234 * (0.3989423f * t287);
+    float t292 = atan_exact_part5(t280, t267) * as_float((127u + as_bits(t280)) << 23u);
+    float t293 = atan_exact_part4(t264, t292);
+    float t294 = t235 * (0.3989423f * t292);
+    float t295 = atan_exact_part5(t282, t272) * as_float((127u + as_bits(t282)) << 23u);
+    float t296 = atan_exact_part4(t269, t295);
+    float t297 = t236 * (0.3989423f * t295);
+    float t298 = t285 * t273;
+    float t299 = FMA(t273, t298, t285 * (-t242));
+    float t300 = FMA(t273, t299, t298 * (t242 * (-2.0f)));
+    float t301 = FMA(t273, t300, t299 * (t242 * (-3.0f)));
+    float t302 = FMA(t273, t301, t300 * (t242 * (-4.0f)));
+    float t303 = FMA(t273, t302, t301 * (t242 * (-5.0f)));
+    float t304 = FMA(t273, t303, t302 * (t242 * (-6.0f)));
+    float t305 = FMA(t273, t304, t303 * (t242 * (-7.0f)));
+    float t306 = FMA(t273, t305, t304 * (t242 * (-8.0f)));
+    float t307 = FMA(t273, t306, t305 * (t242 * (-9.0f)));
+    float t308 = FMA(t273, t307, t306 * (t242 * (-10.0f)));
+    float t309 = FMA(t273, t308, t307 * (t242 * (-11.0f)));
+    float t310 = FMA(t273, t309, t308 * (t242 * (-12.0f)));
+    float t311 = FMA(t273, t310, t309 * (t242 * (-13.0f)));
+    float t312 = FMA(t273, t311, t310 * (t242 * (-14.0f)));
+    float t313 = FMA(t273, t312, t311 * (t242 * (-15.0f)));
+    // D_12: derivative 12 of the mean less its line
+    float t314 = t5 * FMA(t61, 0.7832618f, FMA(t41, 0.76745725f, FMA(t21, 0.31318066f, FMA(t308, 0.016794305f, FMA(t63,
+        -0.095305845f, FMA(t43, -0.027318014f, FMA(t23, -0.0017724634f, FMA(t310, -3.457299e-5f, FMA(t65, 0.023471367f,
+        FMA(t45, 0.0016796581f, FMA(t25, 1.3561747e-5f, FMA(t312, -1.0995867e-6f, FMA(FMA(t47, t66, t65 * t50),
+        -0.0047419653f, FMA(FMA(t27, t46, t45 * t30), -0.00017394332f, FMA(FMA(t7, t26, t25 * t10), -2.7061171e-6f,
+        FMA(t273, t313, t312 * (t242 * (-16.0f))) * (-6.2842287e-9f))))))))))))))));
+    float t315 = t289 * t275;
+    float t316 = FMA(t275, t315, t289 * (-t243));
+    float t317 = FMA(t275, t316, t315 * (t243 * (-2.0f)));
+    float t318 = FMA(t275, t317, t316 * (t243 * (-3.0f)));
+    float t319 = FMA(t275, t318, t317 * (t243 * (-4.0f)));
+    float t320 = FMA(t275, t319, t318 * (t243 * (-5.0f)));
+    float t321 = FMA(t275, t320, t319 * (t243 * (-6.0f)));
+    float t322 = FMA(t275, t321, t320 * (t243 * (-7.0f)));
+    float t323 = FMA(t275, t322, t321 * (t243 * (-8.0f)));
+    float t324 = FMA(t275, t323, t322 * (t243 * (-9.0f)));
+    float t325 = FMA(t275, t324, t323 * (t243 * (-10.0f)));
+    float t326 = FMA(t275, t325, t324 * (t243 * (-11.0f)));
+    float t327 = FMA(t275, t326, t325 * (t243 * (-12.0f)));
+    float t328 = FMA(t275, t327, t326 * (t243 * (-13.0f)));
+    float t329 = FMA(t275, t328, t327 * (t243 * (-14.0f)));
+    // D_9: derivative 9 of the mean less its line
+    float t330 = t5 * FMA(t322, 0.54477346f, FMA(t58, 0.7832618f, FMA(t38, 0.76745725f, FMA(t18, 0.31318066f, FMA(t305,
+        0.016794305f, FMA(t324, -0.19802631f, FMA(t60, -0.095305845f, FMA(t40, -0.027318014f, FMA(t20, -0.0017724634f,
+        FMA(t307, -3.457299e-5f, atan_exact_part6(t326, 0.19489743f, t62, 0.023471367f, t42, 0.0016796581f, t22,
+        1.3561747e-5f, t309, -1.0995867e-6f, t328, -0.09769342f, t64, -0.0047419653f, t44, -0.00017394332f, t24,
+        -2.7061171e-6f, t311, -6.2842287e-9f)))))))))));
+    // D_11: derivative 11 of the mean less its line
+    float t331 = t5 * FMA(t324, 0.54477346f, FMA(t60, 0.7832618f, FMA(t40, 0.76745725f, FMA(t20, 0.31318066f, FMA(t307,
+        0.016794305f, FMA(t62, -0.095305845f, FMA(t42, -0.027318014f, FMA(t22, -0.0017724634f, FMA(t309, -3.457299e-5f,
+        FMA(t328, 0.19489743f, FMA(t64, 0.023471367f, FMA(t44, 0.0016796581f, FMA(t24, 1.3561747e-5f, FMA(t311,
+        -1.0995867e-6f, FMA(FMA(t275, t329, t328 * (t243 * (-15.0f))), -0.09769342f, FMA(t66, -0.0047419653f, FMA(t46,
+        -0.00017394332f, FMA(t26, -2.7061171e-6f, t313 * (-6.2842287e-9f)))))))))))))))))));
+    // D_10: derivative 10 of the mean less its line
+    float t332 = t5 * FMA(t323, 0.54477346f, FMA(t59, 0.7832618f, FMA(t39, 0.76745725f, FMA(t19, 0.31318066f, FMA(t306,
+        0.016794305f, FMA(t325, -0.19802631f, FMA(t61, -0.095305845f, FMA(t41, -0.027318014f, FMA(t21, -0.0017724634f,
+        FMA(t308, -3.457299e-5f, atan_exact_part6(t327, 0.19489743f, t63, 0.023471367f, t43, 0.0016796581f, t23,
+        1.3561747e-5f, t310, -1.0995867e-6f, t329, -0.09769342f, t65, -0.0047419653f, t45, -0.00017394332f, t25,
+        -2.7061171e-6f, t312, -6.2842287e-9f)))))))))));
+    float t333 = t291 * t276;
+    float t334 = FMA(t276, t333, t291 * (-t244));
+    float t335 = FMA(t276, t334, t333 * (t244 * (-2.0f)));
+    float t336 = FMA(t276, t335, t334 * (t244 * (-3.0f)));
+    float t337 = FMA(t276, t336, t335 * (t244 * (-4.0f)));
+    float t338 = FMA(t276, t337, t336 * (t244 * (-5.0f)));
+    float t339 = FMA(t276, t338, t337 * (t244 * (-6.0f)));
+    float t340 = FMA(t276, t339, t338 * (t244 * (-7.0f)));
+    float t341 = FMA(t276, t340, t339 * (t244 * (-8.0f)));
+    float t342 = FMA(t276, t341, t340 * (t244 * (-9.0f)));
+    float t343 = FMA(t276, t342, t341 * (t244 * (-10.0f)));
+    // D_8: derivative 8 of the mean less its line
+    float t344 = t5 * FMA(t339, 0.32626477f, FMA(t321, 0.54477346f, FMA(t57, 0.7832618f, FMA(t37, 0.76745725f, FMA(t17,
+        0.31318066f, FMA(t304, 0.016794305f, FMA(t323, -0.19802631f, FMA(t59, -0.095305845f, FMA(t39, -0.027318014f,
+        FMA(t19, -0.0017724634f, FMA(t306, -3.457299e-5f, atan_exact_part6(t325, 0.19489743f, t61, 0.023471367f, t41,
+        0.0016796581f, t21, 1.3561747e-5f, t308, -1.0995867e-6f, t327, -0.09769342f, t63, -0.0047419653f, t43,
+        -0.00017394332f, t23, -2.7061171e-6f, t310, -6.2842287e-9f))))))))))));
+    // D_7: derivative 7 of the mean less its line
+    float t345 = t5 * FMA(t338, 0.32626477f, FMA(t320, 0.54477346f, FMA(t56, 0.7832618f, FMA(t36, 0.76745725f, FMA(t16,
+        0.31318066f, FMA(t303, 0.016794305f, FMA(t340, -0.3547334f, FMA(t322, -0.19802631f, FMA(t58, -0.095305845f,
+        FMA(t38, -0.027318014f, FMA(t18, -0.0017724634f, FMA(t305, -3.457299e-5f, FMA(t342, 1.4428432f, FMA(t324,
+        0.19489743f, FMA(t60, 0.023471367f, FMA(t40, 0.0016796581f, FMA(t20, 1.3561747e-5f, FMA(t307, -1.0995867e-6f,
+        FMA(FMA(t276, t343, t342 * (t244 * (-11.0f))), -2.0114837f, atan_exact_part7(t326, t62, t42, t22,
+        t309))))))))))))))))))));
+    float t346 = t294 * t278;
+    float t347 = FMA(t278, t346, t294 * (-t245));
+    float t348 = FMA(t278, t347, t346 * (t245 * (-2.0f)));
+    float t349 = FMA(t278, t348, t347 * (t245 * (-3.0f)));
+    float t350 = FMA(t278, t349, t348 * (t245 * (-4.0f)));
+    float t351 = FMA(t278, t350, t349 * (t245 * (-5.0f)));
+    float t352 = FMA(t278, t351, t350 * (t245 * (-6.0f)));
+    float t353 = FMA(t278, t352, t351 * (t245 * (-7.0f)));
+    float t354 = FMA(t278, t353, t352 * (t245 * (-8.0f)));
+    // D_6: derivative 6 of the mean less its line
+    float t355 = t5 * FMA(t350, 0.18292141f, FMA(t337, 0.32626477f, FMA(t319, 0.54477346f, FMA(t55, 0.7832618f,
+        FMA(t35, 0.76745725f, FMA(t15, 0.31318066f, FMA(t302, 0.016794305f, FMA(t339, -0.3547334f, FMA(t321,
+        -0.19802631f, FMA(t57, -0.095305845f, FMA(t37, -0.027318014f, FMA(t17, -0.0017724634f, FMA(t304, -3.457299e-5f,
+        FMA(t341, 1.4428432f, FMA(t323, 0.19489743f, atan_exact_part6(t59, 0.023471367f, t39, 0.0016796581f, t19,
+        1.3561747e-5f, t306, -1.0995867e-6f, t343, -2.0114837f, t325, -0.09769342f, t61, -0.0047419653f, t41,
+        -0.00017394332f, t21, -2.7061171e-6f, t308, -6.2842287e-9f))))))))))))))));
+    float t356 = FMA(t349, 0.18292141f, FMA(t336, 0.32626477f, FMA(t318, 0.54477346f, FMA(t54, 0.7832618f, FMA(t34,
+        0.76745725f, FMA(t14, 0.31318066f, FMA(t301, 0.016794305f, FMA(t351, -0.64521915f, FMA(t338, -0.3547334f,
+        FMA(t320, -0.19802631f, FMA(t56, -0.095305845f, FMA(t36, -0.027318014f, FMA(t16, -0.0017724634f, FMA(t303,
+        -3.457299e-5f, FMA(t353, 10.542424f, FMA(t340, 1.4428432f, FMA(t322, 0.19489743f, FMA(t58, 0.023471367f,
+        FMA(t38, 0.0016796581f, FMA(t18, 1.3561747e-5f, FMA(t305, -1.0995867e-6f, FMA(FMA(t278, t354, t353 * (t245 *
+        (-9.0f))), -46.78661f, FMA(t342, -2.0114837f, atan_exact_part7(t324, t60, t40, t20,
+        t307))))))))))))))))))))))));
+    float t357 = t5 * t356;  // D_5: derivative 5 of the mean less its line
+    float t358 = t297 * t281;
+    float t359 = FMA(t281, t358, t297 * (-t247));
+    float t360 = FMA(t281, t359, t358 * (t247 * (-2.0f)));
+    float t361 = FMA(t281, t360, t359 * (t247 * (-3.0f)));
+    float t362 = FMA(t281, t361, t360 * (t247 * (-4.0f)));
+    float t363 = FMA(t281, t362, t361 * (t247 * (-5.0f)));
+    float t364 = FMA(t281, t363, t362 * (t247 * (-6.0f)));
+    float t365 = FMA(t281, t364, t363 * (t247 * (-7.0f)));
+    float t366 = FMA(t317, 0.54477346f, FMA(t53, 0.7832618f, FMA(t33, 0.76745725f, FMA(t13, 0.31318066f, FMA(t300,
+        0.016794305f, FMA(t362, -1.3101653f, FMA(t350, -0.64521915f, FMA(t337, -0.3547334f, FMA(t319, -0.19802631f,
+        FMA(t55, -0.095305845f, FMA(t35, -0.027318014f, FMA(t15, -0.0017724634f, FMA(t302, -3.457299e-5f, FMA(t364,
+        79.40939f, FMA(t352, 10.542424f, FMA(t339, 1.4428432f, FMA(t321, 0.19489743f, FMA(t57, 0.023471367f, FMA(t37,
+        0.0016796581f, FMA(t17, 1.3561747e-5f, FMA(t304, -1.0995867e-6f, FMA(FMA(t281, t365, t364 * (t247 * (-8.0f))),
+        -1344.4938f, FMA(t354, -46.78661f, FMA(t341, -2.0114837f, atan_exact_part7(t323, t59, t39, t19,
+        t306)))))))))))))))))))))))));
+    // D_4: derivative 4 of the mean less its line
+    float t367 = t5 * FMA(t75, 0.052792948f, FMA(t360, 0.09929596f, FMA(t348, 0.18292141f, FMA(t335, 0.32626477f,
+        t366))));
+    float t368 = FMA(t85, 5334.9385f, FMA(t75, 632.82654f, FMA(t360, 79.40939f, FMA(t348, 10.542424f, FMA(t335,
+        1.4428432f, FMA(t317, 0.19489743f, FMA(t53, 0.023471367f, FMA(t33, 0.0016796581f, FMA(t13, 1.3561747e-5f,
+        FMA(t300, -1.0995867e-6f, FMA(t227, 4.465755e+34f, FMA(t217, -5.94787e+31f, FMA(t207, -2.6058855e+29f,
+        FMA(t197, -1.6391461e+27f, FMA(t187, -1.2524977e+25f, FMA(t177, -1.0728058e+23f, FMA(t167, -1.00808046e+21f,
+        FMA(t157, -1.0302023e+19f, FMA(t147, -1.1613385e+17f, FMA(t137, -1.4161055e+15f, FMA(t127, -1.7418322e+13f,
+        FMA(t117, -2.4774394e+11f, FMA(t107, -4.5494083e+9f, FMA(t97, -87359416.0f, atan_exact_part6(t87, -1894716.9f,
+        t77, -46887.926f, t362, -1344.4938f, t350, -46.78661f, t337, -2.0114837f, t319, -0.09769342f, t55,
+        -0.0047419653f, t35, -0.00017394332f, t15, -2.7061171e-6f, t302, -6.2842287e-9f)))))))))))))))))))))))));
+    float t369 = FMA(t93, -17.553873f, FMA(t83, -7.045195f, FMA(t73, -2.946041f, FMA(t358, -1.3101653f, FMA(t346,
+        -0.64521915f, FMA(t333, -0.3547334f, FMA(t315, -0.19802631f, FMA(t51, -0.095305845f, FMA(t31, -0.027318014f,
+        FMA(t11, -0.0017724634f, FMA(t298, -3.457299e-5f, FMA(t225, 3.1011917e+21f, FMA(t215, -6.157211e+18f, FMA(t205,
+        -1.0256434e+17f, FMA(t195, -3.67398e+14f, FMA(t185, 4.8376243e+13f, FMA(t175, 5.052373e+12f, FMA(t165,
+        4.7620004e+11f, FMA(t155, 4.3880858e+10f, FMA(t145, 4.34718e+9f, FMA(t135, 386215400.0f, FMA(t125, 39932644.0f,
+        FMA(t115, 4642686.5f, FMA(t105, 453001.0f, FMA(t95, 47612.19f, t368)))))))))))))))))))))))));
+    float t370 = FMA(t101, 0.006995689f, FMA(t91, 0.013995103f, FMA(t81, 0.027473696f, FMA(t71, 0.052792948f, FMA(t296,
+        0.09929596f, FMA(t293, 0.18292141f, FMA(t290, 0.32626477f, FMA(t288, 0.54477346f, FMA(t48, 0.7832618f, FMA(t28,
+        0.76745725f, FMA(t8, 0.31318066f, FMA(t284, 0.016794305f, FMA(t223, 40021504.0f, FMA(t213, -5257862.0f,
+        FMA(t203, -1517469.9f, FMA(t193, -469629.3f, FMA(t183, -164156.45f, FMA(t173, -58952.875f, FMA(t163,
+        -21244.303f, FMA(t153, -7613.487f, FMA(t143, -2739.1443f, FMA(t133, -969.4448f, FMA(t123, -321.56134f,
+        FMA(t113, -112.070335f, FMA(t103, -44.437843f, t369)))))))))))))))))))))))));
+    float t371 = FMA(t181, 1.2379229e-5f, FMA(t171, 2.9763441e-5f, FMA(t161, 6.959478e-5f, FMA(t151, 0.00015823086f,
+        FMA(t141, 0.00035339838f, FMA(t131, 0.0007594306f, FMA(t121, 0.0015953592f, FMA(t111, 0.0033992901f,
+        t370))))))));
+    float t372 = FMA(t87, 5334.9385f, FMA(t77, 632.82654f, FMA(t362, 79.40939f, FMA(t350, 10.542424f, FMA(t337,
+        1.4428432f, FMA(t319, 0.19489743f, FMA(t55, 0.023471367f, FMA(t35, 0.0016796581f, FMA(t15, 1.3561747e-5f,
+        FMA(t302, -1.0995867e-6f, FMA(t229, 4.465755e+34f, FMA(t219, -5.94787e+31f, FMA(t209, -2.6058855e+29f,
+        FMA(t199, -1.6391461e+27f, FMA(t189, -1.2524977e+25f, FMA(t179, -1.0728058e+23f, FMA(t169, -1.00808046e+21f,
+        FMA(t159, -1.0302023e+19f, FMA(t149, -1.1613385e+17f, FMA(t139, -1.4161055e+15f, FMA(t129, -1.7418322e+13f,
+        FMA(t119, -2.4774394e+11f, FMA(t109, -4.5494083e+9f, FMA(t99, -87359416.0f, atan_exact_part6(t89, -1894716.9f,
+        t79, -46887.926f, t364, -1344.4938f, t352, -46.78661f, t339, -2.0114837f, t321, -0.09769342f, t57,
+        -0.0047419653f, t37, -0.00017394332f, t17, -2.7061171e-6f, t304, -6.2842287e-9f)))))))))))))))))))))))));
+    float t373 = FMA(t95, -17.553873f, FMA(t85, -7.045195f, FMA(t75, -2.946041f, FMA(t360, -1.3101653f, FMA(t348,
+        -0.64521915f, FMA(t335, -0.3547334f, FMA(t317, -0.19802631f, FMA(t53, -0.095305845f, FMA(t33, -0.027318014f,
+        FMA(t13, -0.0017724634f, FMA(t300, -3.457299e-5f, FMA(t227, 3.1011917e+21f, FMA(t217, -6.157211e+18f, FMA(t207,
+        -1.0256434e+17f, FMA(t197, -3.67398e+14f, FMA(t187, 4.8376243e+13f, FMA(t177, 5.052373e+12f, FMA(t167,
+        4.7620004e+11f, FMA(t157, 4.3880858e+10f, FMA(t147, 4.34718e+9f, FMA(t137, 386215400.0f, FMA(t127, 39932644.0f,
+        FMA(t117, 4642686.5f, FMA(t107, 453001.0f, FMA(t97, 47612.19f, t372)))))))))))))))))))))))));
+    float t374 = FMA(t103, 0.006995689f, FMA(t93, 0.013995103f, FMA(t83, 0.027473696f, FMA(t73, 0.052792948f, FMA(t358,
+        0.09929596f, FMA(t346, 0.18292141f, FMA(t333, 0.32626477f, FMA(t315, 0.54477346f, FMA(t51, 0.7832618f, FMA(t31,
+        0.76745725f, FMA(t11, 0.31318066f, FMA(t298, 0.016794305f, FMA(t225, 40021504.0f, FMA(t215, -5257862.0f,
+        FMA(t205, -1517469.9f, FMA(t195, -469629.3f, FMA(t185, -164156.45f, FMA(t175, -58952.875f, FMA(t165,
+        -21244.303f, FMA(t155, -7613.487f, FMA(t145, -2739.1443f, FMA(t135, -969.4448f, FMA(t125, -321.56134f,
+        FMA(t115, -112.070335f, FMA(t105, -44.437843f, t373)))))))))))))))))))))))));
+    // D_2: derivative 2 of the mean less its line
+    float t375 = t5 * FMA(t223, 4.3854945e-7f, FMA(t213, 8.6608503e-7f, FMA(t203, 1.920555e-6f, FMA(t193,
+        4.9878527e-6f, FMA(t183, 1.2379229e-5f, FMA(t173, 2.9763441e-5f, FMA(t163, 6.959478e-5f, FMA(t153,
+        0.00015823086f, FMA(t143, 0.00035339838f, FMA(t133, 0.0007594306f, FMA(t123, 0.0015953592f, FMA(t113,
+        0.0033992901f, t374))))))))))));
+    float t376 = FMA(t88, 5334.9385f, FMA(t78, 632.82654f, FMA(t363, 79.40939f, FMA(t351, 10.542424f, FMA(t338,
+        1.4428432f, FMA(t320, 0.19489743f, FMA(t56, 0.023471367f, FMA(t36, 0.0016796581f, FMA(t16, 1.3561747e-5f,
+        FMA(t303, -1.0995867e-6f, FMA(t230, 4.465755e+34f, FMA(t220, -5.94787e+31f, FMA(t210, -2.6058855e+29f,
+        FMA(t200, -1.6391461e+27f, FMA(t190, -1.2524977e+25f, FMA(t180, -1.0728058e+23f, FMA(t170, -1.00808046e+21f,
+        FMA(t160, -1.0302023e+19f, FMA(t150, -1.1613385e+17f, FMA(t140, -1.4161055e+15f, FMA(t130, -1.7418322e+13f,
+        FMA(t120, -2.4774394e+11f, FMA(t110, -4.5494083e+9f, FMA(t100, -87359416.0f, atan_exact_part6(t90, -1894716.9f,
+        t80, -46887.926f, t365, -1344.4938f, t353, -46.78661f, t340, -2.0114837f, t322, -0.09769342f, t58,
+        -0.0047419653f, t38, -0.00017394332f, t18, -2.7061171e-6f, t305, -6.2842287e-9f)))))))))))))))))))))))));
+    float t377 = FMA(t96, -17.553873f, FMA(t86, -7.045195f, FMA(t76, -2.946041f, FMA(t361, -1.3101653f, FMA(t349,
+        -0.64521915f, FMA(t336, -0.3547334f, FMA(t318, -0.19802631f, FMA(t54, -0.095305845f, FMA(t34, -0.027318014f,
+        FMA(t14, -0.0017724634f, FMA(t301, -3.457299e-5f, FMA(t228, 3.1011917e+21f, FMA(t218, -6.157211e+18f, FMA(t208,
+        -1.0256434e+17f, FMA(t198, -3.67398e+14f, FMA(t188, 4.8376243e+13f, FMA(t178, 5.052373e+12f, FMA(t168,
+        4.7620004e+11f, FMA(t158, 4.3880858e+10f, FMA(t148, 4.34718e+9f, FMA(t138, 386215400.0f, FMA(t128, 39932644.0f,
+        FMA(t118, 4642686.5f, FMA(t108, 453001.0f, FMA(t98, 47612.19f, t376)))))))))))))))))))))))));
+    float t378 = FMA(t104, 0.006995689f, FMA(t94, 0.013995103f, FMA(t84, 0.027473696f, FMA(t74, 0.052792948f, FMA(t359,
+        0.09929596f, FMA(t347, 0.18292141f, FMA(t334, 0.32626477f, FMA(t316, 0.54477346f, FMA(t52, 0.7832618f, FMA(t32,
+        0.76745725f, FMA(t12, 0.31318066f, FMA(t299, 0.016794305f, FMA(t226, 40021504.0f, FMA(t216, -5257862.0f,
+        FMA(t206, -1517469.9f, FMA(t196, -469629.3f, FMA(t186, -164156.45f, FMA(t176, -58952.875f, FMA(t166,
+        -21244.303f, FMA(t156, -7613.487f, FMA(t146, -2739.1443f, FMA(t136, -969.4448f, FMA(t126, -321.56134f,
+        FMA(t116, -112.070335f, FMA(t106, -44.437843f, t377)))))))))))))))))))))))));
+    // D_3: derivative 3 of the mean less its line
+    float t379 = t5 * FMA(t224, 4.3854945e-7f, FMA(t214, 8.6608503e-7f, FMA(t204, 1.920555e-6f, FMA(t194,
+        4.9878527e-6f, FMA(t184, 1.2379229e-5f, FMA(t174, 2.9763441e-5f, FMA(t164, 6.959478e-5f, FMA(t154,
+        0.00015823086f, FMA(t144, 0.00035339838f, FMA(t134, 0.0007594306f, FMA(t124, 0.0015953592f, FMA(t114,
+        0.0033992901f, t378))))))))))));
+    float t380 = FMA(t86, 5334.9385f, FMA(t76, 632.82654f, FMA(t361, 79.40939f, FMA(t349, 10.542424f, FMA(t336,
+        1.4428432f, FMA(t318, 0.19489743f, FMA(t54, 0.023471367f, FMA(t34, 0.0016796581f, FMA(t14, 1.3561747e-5f,
+        FMA(t301, -1.0995867e-6f, FMA(t228, 4.465755e+34f, FMA(t218, -5.94787e+31f, FMA(t208, -2.6058855e+29f,
+        FMA(t198, -1.6391461e+27f, FMA(t188, -1.2524977e+25f, FMA(t178, -1.0728058e+23f, FMA(t168, -1.00808046e+21f,
+        FMA(t158, -1.0302023e+19f, FMA(t148, -1.1613385e+17f, FMA(t138, -1.4161055e+15f, FMA(t128, -1.7418322e+13f,
+        FMA(t118, -2.4774394e+11f, FMA(t108, -4.5494083e+9f, FMA(t98, -87359416.0f, atan_exact_part6(t88, -1894716.9f,
+        t78, -46887.926f, t363, -1344.4938f, t351, -46.78661f, t338, -2.0114837f, t320, -0.09769342f, t56,
+        -0.0047419653f, t36, -0.00017394332f, t16, -2.7061171e-6f, t303, -6.2842287e-9f)))))))))))))))))))))))));
+    float t381 = FMA(t94, -17.553873f, FMA(t84, -7.045195f, FMA(t74, -2.946041f, FMA(t359, -1.3101653f, FMA(t347,
+        -0.64521915f, FMA(t334, -0.3547334f, FMA(t316, -0.19802631f, FMA(t52, -0.095305845f, FMA(t32, -0.027318014f,
+        FMA(t12, -0.0017724634f, FMA(t299, -3.457299e-5f, FMA(t226, 3.1011917e+21f, FMA(t216, -6.157211e+18f, FMA(t206,
+        -1.0256434e+17f, FMA(t196, -3.67398e+14f, FMA(t186, 4.8376243e+13f, FMA(t176, 5.052373e+12f, FMA(t166,
+        4.7620004e+11f, FMA(t156, 4.3880858e+10f, FMA(t146, 4.34718e+9f, FMA(t136, 386215400.0f, FMA(t126, 39932644.0f,
+        FMA(t116, 4642686.5f, FMA(t106, 453001.0f, FMA(t96, 47612.19f, t380)))))))))))))))))))))))));
+    float t382 = FMA(t102, 0.006995689f, FMA(t92, 0.013995103f, FMA(t82, 0.027473696f, FMA(t72, 0.052792948f, FMA(t297,
+        0.09929596f, FMA(t294, 0.18292141f, FMA(t291, 0.32626477f, FMA(t289, 0.54477346f, FMA(t49, 0.7832618f, FMA(t29,
+        0.76745725f, FMA(t9, 0.31318066f, FMA(t285, 0.016794305f, FMA(t224, 40021504.0f, FMA(t214, -5257862.0f,
+        FMA(t204, -1517469.9f, FMA(t194, -469629.3f, FMA(t184, -164156.45f, FMA(t174, -58952.875f, FMA(t164,
+        -21244.303f, FMA(t154, -7613.487f, FMA(t144, -2739.1443f, FMA(t134, -969.4448f, FMA(t124, -321.56134f,
+        FMA(t114, -112.070335f, FMA(t104, -44.437843f, t381)))))))))))))))))))))))));
+    // D_1: derivative 1 of the mean less its line
+    float t383 = t5 * FMA(t222, 4.3854945e-7f, FMA(t212, 8.6608503e-7f, FMA(t202, 1.920555e-6f, FMA(t192,
+        4.9878527e-6f, FMA(t182, 1.2379229e-5f, FMA(t172, 2.9763441e-5f, FMA(t162, 6.959478e-5f, FMA(t152,
+        0.00015823086f, FMA(t142, 0.00035339838f, FMA(t132, 0.0007594306f, FMA(t122, 0.0015953592f, FMA(t112,
+        0.0033992901f, t382))))))))))));
+    float t384 = t383 * (t4 * t383);
+    float t385 = t191 * 4.9878527e-6f;
+    float t386 = t201 * 1.920555e-6f;
+    float t387 = t211 * 8.6608503e-7f;
+    float t388 = t371 + t385;
+    float t389 = t388 + t386;
+    float t390 = t388 - t385;
+    float t391 = t389 - t386;
+    float t392 = t389 + t387;
+    float t393 = t392 - t387;
+    // D_0: derivative 0 of the mean less its line
+    float t394 = t5 * FMA(t221, 4.3854945e-7f, t392 + ((FMA(t191, 1.1438185e-13f, ((t385 - (t388 - t390)) + (t371 -
+        t390)) + FMA(t191, 4.9878527e-6f, -t385)) + FMA(t201, 8.9976935e-14f, ((t386 - (t389 - t391)) + (t388 - t391))
+        + FMA(t201, 1.920555e-6f, -t386))) + FMA(t211, 4.1702676e-15f, ((t387 - (t392 - t393)) + (t389 - t393)) +
+        FMA(t211, 8.6608503e-7f, -t387))));
+    float t395 = FMA(t86, -1166111.9f, FMA(t76, -65957.04f, FMA(t361, -4047.2126f, FMA(t349, -268.55658f, FMA(t336,
+        -18.908485f, FMA(t318, -1.381099f, FMA(t54, -0.0947264f, FMA(t34, -0.005335221f, FMA(t14, -7.968771e-5f,
+        FMA(t301, -2.6379407e-6f, FMA(t227, 1.4147097e+35f, FMA(t217, 1.7753762e+32f, FMA(t207, 9.219452e+29f,
+        FMA(t197, 5.500509e+27f, FMA(t187, 4.216416e+25f, FMA(t177, 3.6376958e+23f, FMA(t167, 3.535973e+21f, FMA(t157,
+        3.8489935e+19f, FMA(t147, 4.6889797e+17f, FMA(t137, 6.3881357e+15f, FMA(t127, 9.721817e+13f, FMA(t117,
+        1.6512297e+12f, FMA(t107, 3.1229397e+10f, FMA(t97, 656240000.0f, atan_exact_part6(t87, 15236559.0f, t77,
+        388294.7f, t362, 10682.422f, t350, 309.54034f, t337, 8.843812f, t319, 0.2299333f, t55, 0.009070636f, t35,
+        0.0016374864f, t15, 6.453918e-5f, t302, 2.400836e-6f)))))))))))))))))))))))));
+    float t396 = FMA(t95, 322675.9f, FMA(t85, 33465.19f, FMA(t75, 3707.8147f, FMA(t360, 436.68643f, FMA(t348,
+        54.751778f, FMA(t335, 7.1632867f, FMA(t317, 0.94587886f, FMA(t53, 0.09499468f, FMA(t33, 0.008818136f, FMA(t13,
+        0.0029898058f, FMA(t300, 0.000516064f, FMA(t226, -3.5544887e+28f, FMA(t216, -1.595465e+25f, FMA(t206,
+        -1.2039133e+24f, FMA(t196, -2.1128282e+22f, FMA(t186, -4.5583307e+20f, FMA(t176, -1.0536504e+19f, FMA(t166,
+        -2.6764752e+17f, FMA(t156, -7.4344e+15f, FMA(t146, -2.259732e+14f, FMA(t136, -7.5156795e+12f, FMA(t126,
+        -2.7337776e+11f, FMA(t116, -1.0877916e+10f, FMA(t106, -473036600.0f, FMA(t96, -22486564.0f,
+        t395)))))))))))))))))))))))));
+    float t397 = FMA(t104, -11957.341f, FMA(t94, -2498.7349f, FMA(t84, -545.1002f, FMA(t74, -124.2214f, FMA(t359,
+        -29.538733f, FMA(t347, -7.3419733f, FMA(t334, -1.9078519f, FMA(t316, -0.5198266f, FMA(t52, -0.1463858f,
+        FMA(t32, -0.036902096f, FMA(t12, -0.005153819f, FMA(t299, -0.00043195797f, FMA(t225, 8.606921e+21f, FMA(t215,
+        3.4617176e+19f, FMA(t205, 2.3386068e+18f, FMA(t195, 8.875798e+16f, FMA(t185, 4.705062e+15f, FMA(t175,
+        2.6390703e+14f, FMA(t165, 1.6024058e+13f, FMA(t155, 1.04102815e+12f, FMA(t145, 7.240116e+10f, FMA(t135,
+        5.3881503e+9f, FMA(t125, 428775500.0f, FMA(t115, 36497524.0f, FMA(t105, 3318934.5f,
+        t396)))))))))))))))))))))))));
+    float t398 = FMA(t113, 754.1076f, FMA(t103, 317.82996f, FMA(t93, 135.94522f, FMA(t83, 58.741318f, FMA(t73,
+        25.446955f, FMA(t358, 10.897125f, FMA(t346, 4.4939494f, FMA(t333, 1.6978666f, FMA(t315, 0.5668316f, FMA(t51,
+        0.31750783f, FMA(t31, 0.38702992f, FMA(t11, 0.19809997f, FMA(t298, 0.04147732f, FMA(t224, -1.0447214e+15f,
+        FMA(t214, 1.0225564e+13f, FMA(t204, -1.0490092e+12f, FMA(t194, -1.0868957e+11f, FMA(t184, -1.6058572e+10f,
+        FMA(t174, -2.3398118e+9f, FMA(t164, -360275460.0f, FMA(t154, -57846950.0f, FMA(t144, -9710482.0f, FMA(t134,
+        -1703382.4f, FMA(t124, -312173.56f, FMA(t114, -59783.566f, t397)))))))))))))))))))))))));
+    float t399 = FMA(t122, -4.9964314f, FMA(t112, -4.850076f, FMA(t102, -4.7015567f, FMA(t92, -4.5502114f, FMA(t82,
+        -4.3917027f, FMA(t72, -4.2220325f, FMA(t297, -4.0282345f, FMA(t294, -3.7933328f, FMA(t291, -3.472758f,
+        FMA(t289, -3.000571f, FMA(t49, -2.2496128f, FMA(t29, -1.2278849f, FMA(t9, -0.27521715f, FMA(t285,
+        -0.024934785f, FMA(t223, 157644020.0f, FMA(t213, 16475780.0f, FMA(t203, 5492605.5f, FMA(t193, 1590259.4f,
+        FMA(t183, 560184.44f, FMA(t173, 202859.11f, FMA(t163, 75664.2f, FMA(t153, 28860.104f, FMA(t143, 11252.247f,
+        FMA(t133, 4480.5615f, FMA(t123, 1820.6329f, t398)))))))))))))))))))))))));
+    float t400 = FMA(t131, 0.001708123f, FMA(t121, 0.0037817985f, FMA(t111, 0.008174645f, FMA(t101, 0.017251467f,
+        FMA(t91, 0.035581f, FMA(t81, 0.07172337f, FMA(t71, 0.14156152f, FMA(t296, 0.27340642f, FMA(t293, 0.5172016f,
+        FMA(t290, 0.94700915f, FMA(t288, 1.6161871f, FMA(t48, 2.0804362f, FMA(t28, 1.4657848f, FMA(t8, 1.3731905f,
+        FMA(t284, 1.315303f, FMA(t222, -15.995871f, FMA(t212, -4.268548f, FMA(t202, -6.343013f, FMA(t192, -5.982568f,
+        FMA(t182, -5.8724613f, FMA(t172, -5.721214f, FMA(t162, -5.5775633f, FMA(t152, -5.4324493f, FMA(t142,
+        -5.287378f, FMA(t132, -5.1422496f, t399)))))))))))))))))))))))));
+    // B_0: derivative 0 of the mean square less its line
+    float t401 = FMA(t221, 6.040837e-7f, FMA(t211, 7.851529e-7f, FMA(t201, 3.6400227e-6f, FMA(t191, 8.592604e-6f,
+        FMA(t181, 2.2225864e-5f, FMA(t171, 5.553384e-5f, FMA(t161, 0.00013579302f, FMA(t151, 0.00032371542f, FMA(t141,
+        0.0007527969f, t400)))))))));
+    float t402 = t401 - (t394 * t394);
+    float t403 = t1 ? (-1.5707964f) : 1.5707964f;
+    float t404 = t394 + t403;
+    float t405 = t2 ? t404 : mean;
+    float t406 = t237 * FMA(t383, t383, FMA(t375, t375, FMA(t379, t379, FMA(t367, t367, FMA(t357, t357, FMA(t355, t355,
+        FMA(t345, t345, FMA(t344, t344, FMA(t330, t330, FMA(t332, t332, FMA(t331, t331, (t314 * t314) * (t237 *
+        0.083333336f)) * (t237 * 0.09090909f)) * (t237 * 0.1f)) * (t237 * 0.11111111f)) * (t237 * 0.125f)) * (t237 *
+        0.14285715f)) * (t237 * 0.16666667f)) * (t237 * 0.2f)) * (t237 * 0.25f)) * (t237 * 0.33333334f)) * (t237 *
+        0.5f));
+    float t407 = (t402 < t384) ? t384 : t402;
+    float t408 = t231 ? t406 : t407;
+    float t409 = t2 ? t408 : mean;
+    *out_mean = t405;
+    *out_var = t409;
+}
+
+void atan_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
 #pragma omp parallel for simd if(parallel : n > 8192)
@@ -1943,2099 +712,486 @@ void atan_exact_forward(int64_t n, const float *restrict mean, const float *rest
     }
 }
 
-static inline __attribute__((always_inline)) void atan_exact_backward_element(float mean, float var, float grad_mean,
-                                                                              float grad_var,
-                                                                              float *restrict out_grad_mean,
-                                                                              float *restrict out_grad_var)
+INLINE void atan_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = ABS(mean);  // |mean - centre|
-    const _Bool t2 = mean < 0.0f;
-    const float t3 = t0 ? 1.0f : (-1.0f);
-    const float t4 = t2 ? 1.0f : (-1.0f);  // direction of u
-    const float t5 = var * SQRT(t3);  // NaN for a negative variance
-    const float t6 = t5 + 0.09481592f;
-    const float t7 = t5 + 0.26149985f;
-    const float t8 = t5 + 0.75524604f;
-    const float t9 = t5 + 2.2841904f;
-    const float t10 = t5 + 7.2344074f;
-    const float t11 = t5 + 23.99388f;
-    const float t12 = t5 + 83.334496f;
-    const float t13 = t5 + 303.09305f;
-    const float t14 = t5 + 1154.3937f;
-    const float t15 = t5 + 4604.2485f;
-    const float t16 = t5 + 19230.492f;
-    const float t17 = t5 + 84110.234f;
-    const float t18 = t5 + 385242.47f;
-    const float t19 = t5 + 1847763.0f;
-    const float t20 = t5 + 9280796.0f;
-    const float t21 = t5 + 48814740.0f;
-    const float t22 = t5 + 268870750.0f;
-    const float t23 = t5 + 1.5508257e+9f;
-    const float t24 = t5 + 9.367188e+9f;
-    const float t25 = t5 + 5.9249177e+10f;
-    const float t26 = t5 + 3.924481e+11f;
-    const float t27 = t5 + 2.7221308e+12f;
-    const float t28 = t5 + 1.9772543e+13f;
-    const float t29 = t5 + 1.503983e+14f;
-    const _Bool t30 = t5 < 0.24652138f;
-    const float t31 = t30 ? t5 : 0.0f;
-    const float t32 = SQRT(t6);
-    const float t33 = t1 * (t1 * (1.0f / t6));
-    const float t34 = 1.0f / t32;
-    const float t35 = SQRT(t7);
-    const float t36 = t1 * (t1 * (1.0f / t7));
-    const float t37 = 1.0f / t35;
-    const float t38 = SQRT(t8);
-    const float t39 = t1 * (t1 * (1.0f / t8));
-    const float t40 = 1.0f / t38;
-    const float t41 = SQRT(t9);
-    const float t42 = t1 * (t1 * (1.0f / t9));
-    const float t43 = 1.0f / t41;
-    const float t44 = SQRT(t10);
-    const float t45 = t1 * (t1 * (1.0f / t10));
-    const float t46 = 1.0f / t44;
-    const float t47 = SQRT(t11);
-    const float t48 = t1 * (t1 * (1.0f / t11));
-    const float t49 = 1.0f / t47;
-    const float t50 = SQRT(t12);
-    const float t51 = t1 * (t1 * (1.0f / t12));
-    const float t52 = 1.0f / t50;
-    const float t53 = SQRT(t13);
-    const float t54 = t1 * (t1 * (1.0f / t13));
-    const float t55 = 1.0f / t53;
-    const float t56 = SQRT(t14);
-    const float t57 = t1 * (t1 * (1.0f / t14));
-    const float t58 = 1.0f / t56;
-    const float t59 = SQRT(t15);
-    const float t60 = t1 * (t1 * (1.0f / t15));
-    const float t61 = 1.0f / t59;
-    const float t62 = SQRT(t16);
-    const float t63 = t1 * (t1 * (1.0f / t16));
-    const float t64 = 1.0f / t62;
-    const float t65 = SQRT(t17);
-    const float t66 = t1 * (t1 * (1.0f / t17));
-    const float t67 = 1.0f / t65;
-    const float t68 = SQRT(t18);
-    const float t69 = t1 * (t1 * (1.0f / t18));
-    const float t70 = 1.0f / t68;
-    const float t71 = SQRT(t19);
-    const float t72 = t1 * (t1 * (1.0f / t19));
-    const float t73 = 1.0f / t71;
-    const float t74 = SQRT(t20);
-    const float t75 = t1 * (t1 * (1.0f / t20));
-    const float t76 = 1.0f / t74;
-    const float t77 = SQRT(t21);
-    const float t78 = t1 * (t1 * (1.0f / t21));
-    const float t79 = 1.0f / t77;
-    const float t80 = SQRT(t22);
-    const float t81 = t1 * (t1 * (1.0f / t22));
-    const float t82 = 1.0f / t80;
-    const float t83 = SQRT(t23);
-    const float t84 = t1 * (t1 * (1.0f / t23));
-    const float t85 = 1.0f / t83;
-    const float t86 = SQRT(t24);
-    const float t87 = t1 * (t1 * (1.0f / t24));
-    const float t88 = 1.0f / t86;
-    const float t89 = SQRT(t25);
-    const float t90 = t1 * (t1 * (1.0f / t25));
-    const float t91 = 1.0f / t89;
-    const float t92 = SQRT(t26);
-    const float t93 = t1 * (t1 * (1.0f / t26));
-    const float t94 = 1.0f / t92;
-    const float t95 = SQRT(t27);
-    const float t96 = t1 * (t1 * (1.0f / t27));
-    const float t97 = 1.0f / t95;
-    const float t98 = SQRT(t28);
-    const float t99 = t1 * (t1 * (1.0f / t28));
-    const float t100 = 1.0f / t98;
-    const float t101 = SQRT(t29);
-    const float t102 = t1 * (t1 * (1.0f / t29));
-    const float t103 = 1.0f / t101;
-    const float t104 = t31 * 0.083333336f;
-    const float t105 = t31 * 0.09090909f;
-    const float t106 = t31 * 0.1f;
-    const float t107 = t31 * 0.11111111f;
-    const float t108 = t31 * 0.125f;
-    const float t109 = t31 * 0.14285715f;
-    const float t110 = t31 * 0.16666667f;
-    const float t111 = t31 * 0.2f;
-    const float t112 = t31 * 0.25f;
-    const float t113 = t31 * 0.33333334f;
-    const float t114 = t31 * 0.5f;
-    const float t115 = t31 * 2.0f;
-    const float t116 = t1 * t34;
-    const float t117 = t34 * t34;
-    const float t118 = t1 * t37;
-    const float t119 = t37 * t37;
-    const float t120 = t1 * t40;
-    const float t121 = t40 * t40;
-    const float t122 = t1 * t43;
-    const float t123 = t43 * t43;
-    const float t124 = t1 * t46;
-    const float t125 = t46 * t46;
-    const float t126 = t1 * t49;
-    const float t127 = t49 * t49;
-    const float t128 = t1 * t52;
-    const float t129 = t52 * t52;
-    const float t130 = t1 * t55;
-    const float t131 = t55 * t55;
-    const float t132 = t1 * t58;
-    const float t133 = t58 * t58;
-    const float t134 = t1 * t61;
-    const float t135 = t61 * t61;
-    const float t136 = t1 * t64;
-    const float t137 = t64 * t64;
-    const float t138 = t1 * t67;
-    const float t139 = t67 * t67;
-    const float t140 = t1 * t70;
-    const float t141 = t70 * t70;
-    const float t142 = t1 * t73;
-    const float t143 = t73 * t73;
-    const float t144 = t1 * t76;
-    const float t145 = t76 * t76;
-    const float t146 = t1 * t79;
-    const float t147 = t79 * t79;
-    const _Bool t148 = 13.0f < t116;
-    const float t149 = t148 ? 169.0f : t33;
-    const float t150 = t148 ? 13.0f : t116;
-    const float t151 = t149 * (-0.5f);
-    const float t152 = -t117;
-    const float t153 = t117 * (-2.0f);
-    const float t154 = t117 * (-3.0f);
-    const float t155 = t117 * (-4.0f);
-    const float t156 = t117 * (-5.0f);
-    const float t157 = t117 * (-6.0f);
-    const float t158 = t117 * (-7.0f);
-    const float t159 = t117 * (-8.0f);
-    const float t160 = t117 * (-9.0f);
-    const float t161 = t117 * (-10.0f);
-    const float t162 = t117 * (-11.0f);
-    const float t163 = t117 * (-12.0f);
-    const float t164 = t117 * (-13.0f);
-    const float t165 = t117 * (-14.0f);
-    const float t166 = t117 * (-15.0f);
-    const float t167 = t117 * (-16.0f);
-    const float t168 = t117 * (-17.0f);
-    const float t169 = t117 * (-18.0f);
-    const _Bool t170 = 13.0f < t118;
-    const float t171 = t170 ? 169.0f : t36;
-    const float t172 = t170 ? 13.0f : t118;
-    const float t173 = (-0.5f) * t171;
-    const float t174 = -t119;
-    const float t175 = t119 * (-2.0f);
-    const float t176 = t119 * (-3.0f);
-    const float t177 = t119 * (-4.0f);
-    const float t178 = t119 * (-5.0f);
-    const float t179 = t119 * (-6.0f);
-    const float t180 = t119 * (-7.0f);
-    const float t181 = t119 * (-8.0f);
-    const float t182 = t119 * (-9.0f);
-    const float t183 = t119 * (-10.0f);
-    const float t184 = t119 * (-11.0f);
-    const float t185 = t119 * (-12.0f);
-    const float t186 = t119 * (-13.0f);
-    const float t187 = t119 * (-14.0f);
-    const float t188 = t119 * (-15.0f);
-    const float t189 = t119 * (-16.0f);
-    const float t190 = t119 * (-17.0f);
-    const float t191 = t119 * (-18.0f);
-    const _Bool t192 = 13.0f < t120;
-    const float t193 = t192 ? 169.0f : t39;
-    const float t194 = t192 ? 13.0f : t120;
-    const float t195 = (-0.5f) * t193;
-    const float t196 = t1 * t82;
-    const float t197 = t82 * t82;
-    const float t198 = -t121;
-    const float t199 = t121 * (-2.0f);
-    const float t200 = t121 * (-3.0f);
-    const float t201 = t121 * (-4.0f);
-    const float t202 = t121 * (-5.0f);
-    const float t203 = t121 * (-6.0f);
-    const float t204 = t121 * (-7.0f);
-    const float t205 = t121 * (-8.0f);
-    const float t206 = t121 * (-9.0f);
-    const float t207 = t121 * (-10.0f);
-    const float t208 = t121 * (-11.0f);
-    const float t209 = t121 * (-12.0f);
-    const float t210 = t121 * (-13.0f);
-    const float t211 = t121 * (-14.0f);
-    const float t212 = t121 * (-15.0f);
-    const float t213 = t121 * (-16.0f);
-    const float t214 = t121 * (-17.0f);
-    const float t215 = t121 * (-18.0f);
-    const _Bool t216 = 13.0f < t122;
-    const float t217 = t216 ? 169.0f : t42;
-    const float t218 = t216 ? 13.0f : t122;
-    const float t219 = (-0.5f) * t217;
-    const float t220 = -t123;
-    const float t221 = t123 * (-2.0f);
-    const float t222 = t123 * (-3.0f);
-    const float t223 = t123 * (-4.0f);
-    const float t224 = t123 * (-5.0f);
-    const float t225 = t123 * (-6.0f);
-    const float t226 = t123 * (-7.0f);
-    const float t227 = t123 * (-8.0f);
-    const float t228 = t123 * (-9.0f);
-    const float t229 = t123 * (-10.0f);
-    const float t230 = t123 * (-11.0f);
-    const float t231 = t123 * (-12.0f);
-    const float t232 = t123 * (-13.0f);
-    const float t233 = t123 * (-14.0f);
-    const float t234 = t123 * (-15.0f);
-    const float t235 = t123 * (-16.0f);
-    const float t236 = t123 * (-17.0f);
-    const float t237 = t123 * (-18.0f);
-    const _Bool t238 = 13.0f < t124;
-    const float t239 = t238 ? 169.0f : t45;
-    const float t240 = t238 ? 13.0f : t124;
-    const float t241 = (-0.5f) * t239;
-    const float t242 = t1 * t85;
-    const float t243 = -t125;
-    const float t244 = t125 * (-2.0f);
-    const float t245 = t125 * (-3.0f);
-    const float t246 = t125 * (-4.0f);
-    const float t247 = t125 * (-5.0f);
-    const float t248 = t125 * (-6.0f);
-    const float t249 = t85 * t85;
-    const float t250 = t125 * (-7.0f);
-    const float t251 = t125 * (-8.0f);
-    const float t252 = t125 * (-9.0f);
-    const float t253 = t125 * (-10.0f);
-    const float t254 = t125 * (-11.0f);
-    const float t255 = t125 * (-12.0f);
-    const float t256 = t125 * (-13.0f);
-    const float t257 = t125 * (-14.0f);
-    const float t258 = t125 * (-15.0f);
-    const _Bool t259 = 13.0f < t126;
-    const float t260 = t259 ? 169.0f : t48;
-    const float t261 = t259 ? 13.0f : t126;
-    const float t262 = (-0.5f) * t260;
-    const float t263 = -t127;
-    const float t264 = t127 * (-2.0f);
-    const float t265 = t127 * (-3.0f);
-    const float t266 = t127 * (-4.0f);
-    const float t267 = t127 * (-5.0f);
-    const float t268 = t127 * (-6.0f);
-    const float t269 = t127 * (-7.0f);
-    const float t270 = t127 * (-8.0f);
-    const float t271 = t127 * (-9.0f);
-    const float t272 = t127 * (-10.0f);
-    const float t273 = t127 * (-11.0f);
-    const _Bool t274 = 13.0f < t128;
-    const float t275 = t274 ? 169.0f : t51;
-    const float t276 = t274 ? 13.0f : t128;
-    const float t277 = (-0.5f) * t275;
-    const float t278 = -t129;
-    const float t279 = t129 * (-2.0f);
-    const float t280 = t129 * (-3.0f);
-    const float t281 = t129 * (-4.0f);
-    const float t282 = t129 * (-5.0f);
-    const float t283 = t129 * (-6.0f);
-    const float t284 = t129 * (-7.0f);
-    const float t285 = t129 * (-8.0f);
-    const float t286 = t129 * (-9.0f);
-    const _Bool t287 = 13.0f < t130;
-    const float t288 = t287 ? 169.0f : t54;
-    const float t289 = t287 ? 13.0f : t130;
-    const float t290 = (-0.5f) * t288;
-    const float t291 = t1 * t88;
-    const float t292 = t88 * t88;
-    const float t293 = -t131;
-    const float t294 = t131 * (-2.0f);
-    const float t295 = t131 * (-3.0f);
-    const float t296 = t131 * (-4.0f);
-    const float t297 = t131 * (-5.0f);
-    const float t298 = t131 * (-6.0f);
-    const float t299 = t131 * (-7.0f);
-    const float t300 = t131 * (-8.0f);
-    const _Bool t301 = 13.0f < t132;
-    const float t302 = t301 ? 169.0f : t57;
-    const float t303 = t301 ? 13.0f : t132;
-    const float t304 = (-0.5f) * t302;
-    const float t305 = -t133;
-    const float t306 = t133 * (-2.0f);
-    const float t307 = t133 * (-3.0f);
-    const float t308 = t133 * (-4.0f);
-    const float t309 = t133 * (-5.0f);
-    const float t310 = t133 * (-6.0f);
-    const float t311 = t133 * (-7.0f);
-    const _Bool t312 = 13.0f < t134;
-    const float t313 = t312 ? 169.0f : t60;
-    const float t314 = t312 ? 13.0f : t134;
-    const float t315 = (-0.5f) * t313;
-    const float t316 = t1 * t91;
-    const float t317 = -t135;
-    const float t318 = t135 * (-2.0f);
-    const float t319 = t135 * (-3.0f);
-    const float t320 = t135 * (-4.0f);
-    const float t321 = t135 * (-5.0f);
-    const float t322 = t135 * (-6.0f);
-    const float t323 = t135 * (-7.0f);
-    const float t324 = t91 * t91;
-    const _Bool t325 = 13.0f < t136;
-    const float t326 = t325 ? 169.0f : t63;
-    const float t327 = t325 ? 13.0f : t136;
-    const float t328 = (-0.5f) * t326;
-    const float t329 = -t137;
-    const float t330 = t137 * (-2.0f);
-    const float t331 = t137 * (-3.0f);
-    const float t332 = t137 * (-4.0f);
-    const float t333 = t137 * (-5.0f);
-    const float t334 = t137 * (-6.0f);
-    const float t335 = t137 * (-7.0f);
-    const _Bool t336 = 13.0f < t138;
-    const float t337 = t336 ? 169.0f : t66;
-    const float t338 = t336 ? 13.0f : t138;
-    const float t339 = (-0.5f) * t337;
-    const float t340 = -t139;
-    const float t341 = t139 * (-2.0f);
-    const float t342 = t139 * (-3.0f);
-    const float t343 = t139 * (-4.0f);
-    const float t344 = t139 * (-5.0f);
-    const float t345 = t139 * (-6.0f);
-    const float t346 = t139 * (-7.0f);
-    const _Bool t347 = 13.0f < t140;
-    const float t348 = t347 ? 169.0f : t69;
-    const float t349 = t347 ? 13.0f : t140;
-    const float t350 = (-0.5f) * t348;
-    const float t351 = t1 * t94;
-    const float t352 = t94 * t94;
-    const float t353 = -t141;
-    const float t354 = t141 * (-2.0f);
-    const float t355 = t141 * (-3.0f);
-    const float t356 = t141 * (-4.0f);
-    const float t357 = t141 * (-5.0f);
-    const float t358 = t141 * (-6.0f);
-    const float t359 = t141 * (-7.0f);
-    const _Bool t360 = 13.0f < t142;
-    const float t361 = t360 ? 169.0f : t72;
-    const float t362 = t360 ? 13.0f : t142;
-    const float t363 = (-0.5f) * t361;
-    const float t364 = -t143;
-    const float t365 = t143 * (-2.0f);
-    const float t366 = t143 * (-3.0f);
-    const float t367 = t143 * (-4.0f);
-    const float t368 = t143 * (-5.0f);
-    const float t369 = t143 * (-6.0f);
-    const float t370 = t143 * (-7.0f);
-    const _Bool t371 = 13.0f < t144;
-    const float t372 = t371 ? 169.0f : t75;
-    const float t373 = t371 ? 13.0f : t144;
-    const float t374 = (-0.5f) * t372;
-    const float t375 = t1 * t97;
-    const float t376 = -t145;
-    const float t377 = t145 * (-2.0f);
-    const float t378 = t145 * (-3.0f);
-    const float t379 = t145 * (-4.0f);
-    const float t380 = t145 * (-5.0f);
-    const float t381 = t145 * (-6.0f);
-    const float t382 = t145 * (-7.0f);
-    const float t383 = t97 * t97;
-    const _Bool t384 = 13.0f < t146;
-    const float t385 = t384 ? 169.0f : t78;
-    const float t386 = t384 ? 13.0f : t146;
-    const float t387 = (-0.5f) * t385;
-    const float t388 = -t147;
-    const float t389 = t147 * (-2.0f);
-    const float t390 = t147 * (-3.0f);
-    const float t391 = t147 * (-4.0f);
-    const float t392 = t147 * (-5.0f);
-    const float t393 = t147 * (-6.0f);
-    const float t394 = t147 * (-7.0f);
-    const float t395 = t1 * t100;
-    const float t396 = t1 * t103;
-    const float t397 = t100 * t100;
-    const float t398 = t34 * t150;
-    const float t399 = 1.0f / FMA(t150, 0.25f, 1.0f);
-    const float t400 = t103 * t103;
-    const float t401 = FMA(t151, 1.442695f, 12582912.0f);
-    const float t402 = t37 * t172;
-    const float t403 = 1.0f / FMA(0.25f, t172, 1.0f);
-    const float t404 = FMA(1.442695f, t173, 12582912.0f);
-    const _Bool t405 = 13.0f < t196;
-    const float t406 = t405 ? 169.0f : t81;
-    const float t407 = t405 ? 13.0f : t196;
-    const float t408 = (-0.5f) * t406;
-    const float t409 = t40 * t194;
-    const float t410 = 1.0f / FMA(0.25f, t194, 1.0f);
-    const float t411 = -t197;
-    const float t412 = t197 * (-2.0f);
-    const float t413 = t197 * (-3.0f);
-    const float t414 = t197 * (-4.0f);
-    const float t415 = t197 * (-5.0f);
-    const float t416 = t197 * (-6.0f);
-    const float t417 = t197 * (-7.0f);
-    const float t418 = FMA(1.442695f, t195, 12582912.0f);
-    const float t419 = t43 * t218;
-    const float t420 = 1.0f / FMA(0.25f, t218, 1.0f);
-    const float t421 = FMA(1.442695f, t219, 12582912.0f);
-    const _Bool t422 = 13.0f < t242;
-    const float t423 = t422 ? 169.0f : t84;
-    const float t424 = t422 ? 13.0f : t242;
-    const float t425 = (-0.5f) * t423;
-    const float t426 = t46 * t240;
-    const float t427 = 1.0f / FMA(0.25f, t240, 1.0f);
-    const float t428 = -t249;
-    const float t429 = t249 * (-2.0f);
-    const float t430 = t249 * (-3.0f);
-    const float t431 = t249 * (-4.0f);
-    const float t432 = t249 * (-5.0f);
-    const float t433 = t249 * (-6.0f);
-    const float t434 = t249 * (-7.0f);
-    const float t435 = FMA(1.442695f, t241, 12582912.0f);
-    const float t436 = t49 * t261;
-    const float t437 = 1.0f / FMA(0.25f, t261, 1.0f);
-    const float t438 = FMA(1.442695f, t262, 12582912.0f);
-    const float t439 = t52 * t276;
-    const float t440 = 1.0f / FMA(0.25f, t276, 1.0f);
-    const float t441 = FMA(1.442695f, t277, 12582912.0f);
-    const _Bool t442 = 13.0f < t291;
-    const float t443 = t442 ? 169.0f : t87;
-    const float t444 = t442 ? 13.0f : t291;
-    const float t445 = (-0.5f) * t443;
-    const float t446 = t55 * t289;
-    const float t447 = 1.0f / FMA(0.25f, t289, 1.0f);
-    const float t448 = -t292;
-    const float t449 = t292 * (-2.0f);
-    const float t450 = t292 * (-3.0f);
-    const float t451 = t292 * (-4.0f);
-    const float t452 = t292 * (-5.0f);
-    const float t453 = t292 * (-6.0f);
-    const float t454 = t292 * (-7.0f);
-    const float t455 = FMA(1.442695f, t290, 12582912.0f);
-    const float t456 = t58 * t303;
-    const float t457 = 1.0f / FMA(0.25f, t303, 1.0f);
-    const float t458 = FMA(1.442695f, t304, 12582912.0f);
-    const _Bool t459 = 13.0f < t316;
-    const float t460 = t459 ? 169.0f : t90;
-    const float t461 = t459 ? 13.0f : t316;
-    const float t462 = (-0.5f) * t460;
-    const float t463 = t61 * t314;
-    const float t464 = 1.0f / FMA(0.25f, t314, 1.0f);
-    const float t465 = FMA(1.442695f, t315, 12582912.0f);
-    const float t466 = -t324;
-    const float t467 = t324 * (-2.0f);
-    const float t468 = t324 * (-3.0f);
-    const float t469 = t324 * (-4.0f);
-    const float t470 = t324 * (-5.0f);
-    const float t471 = t324 * (-6.0f);
-    const float t472 = t324 * (-7.0f);
-    const float t473 = t64 * t327;
-    const float t474 = 1.0f / FMA(0.25f, t327, 1.0f);
-    const float t475 = FMA(1.442695f, t328, 12582912.0f);
-    const float t476 = t67 * t338;
-    const float t477 = 1.0f / FMA(0.25f, t338, 1.0f);
-    const float t478 = FMA(1.442695f, t339, 12582912.0f);
-    const _Bool t479 = 13.0f < t351;
-    const float t480 = t479 ? 169.0f : t93;
-    const float t481 = t479 ? 13.0f : t351;
-    const float t482 = (-0.5f) * t480;
-    const float t483 = t70 * t349;
-    const float t484 = 1.0f / FMA(0.25f, t349, 1.0f);
-    const float t485 = -t352;
-    const float t486 = t352 * (-2.0f);
-    const float t487 = t352 * (-3.0f);
-    const float t488 = t352 * (-4.0f);
-    const float t489 = t352 * (-5.0f);
-    const float t490 = t352 * (-6.0f);
-    const float t491 = t352 * (-7.0f);
-    const float t492 = FMA(1.442695f, t350, 12582912.0f);
-    const float t493 = t73 * t362;
-    const float t494 = 1.0f / FMA(0.25f, t362, 1.0f);
-    const float t495 = FMA(1.442695f, t363, 12582912.0f);
-    const _Bool t496 = 13.0f < t375;
-    const float t497 = t496 ? 169.0f : t96;
-    const float t498 = t496 ? 13.0f : t375;
-    const float t499 = (-0.5f) * t497;
-    const float t500 = t76 * t373;
-    const float t501 = 1.0f / FMA(0.25f, t373, 1.0f);
-    const float t502 = FMA(1.442695f, t374, 12582912.0f);
-    const float t503 = -t383;
-    const float t504 = t383 * (-2.0f);
-    const float t505 = t383 * (-3.0f);
-    const float t506 = t383 * (-4.0f);
-    const float t507 = t383 * (-5.0f);
-    const float t508 = t383 * (-6.0f);
-    const float t509 = t383 * (-7.0f);
-    const float t510 = t79 * t386;
-    const float t511 = 1.0f / FMA(0.25f, t386, 1.0f);
-    const _Bool t512 = 13.0f < t395;
-    const float t513 = t512 ? 169.0f : t99;
-    const float t514 = t512 ? 13.0f : t395;
-    const float t515 = (-0.5f) * t513;
-    const float t516 = FMA(1.442695f, t387, 12582912.0f);
-    const _Bool t517 = 13.0f < t396;
-    const float t518 = t517 ? 169.0f : t102;
-    const float t519 = t517 ? 13.0f : t396;
-    const float t520 = (-0.5f) * t518;
-    const float t521 = -t397;
-    const float t522 = t397 * (-2.0f);
-    const float t523 = t397 * (-3.0f);
-    const float t524 = t397 * (-4.0f);
-    const float t525 = t397 * (-5.0f);
-    const float t526 = t397 * (-6.0f);
-    const float t527 = t397 * (-7.0f);
-    const float t528 = -t400;
-    const float t529 = t400 * (-2.0f);
-    const float t530 = t400 * (-3.0f);
-    const float t531 = t400 * (-4.0f);
-    const float t532 = t400 * (-5.0f);
-    const float t533 = t400 * (-6.0f);
-    const float t534 = t400 * (-7.0f);
-    const float t535 = t401 - 12582912.0f;
-    const float t536 = as_float((as_bits(t401) + 127u) << 23u);
-    const float t537 = FMA(t535, -0.69314575f, t151) + (t535 * (-1.4286068e-6f));
-    const float t538 = t404 - 12582912.0f;
-    const float t539 = as_float((127u + as_bits(t404)) << 23u);
-    const float t540 = FMA(-0.69314575f, t538, t173) + ((-1.4286068e-6f) * t538);
-    const float t541 = t82 * t407;
-    const float t542 = 1.0f / FMA(0.25f, t407, 1.0f);
-    const float t543 = FMA(1.442695f, t408, 12582912.0f);
-    const float t544 = t418 - 12582912.0f;
-    const float t545 = as_float((127u + as_bits(t418)) << 23u);
-    const float t546 = FMA(-0.69314575f, t544, t195) + ((-1.4286068e-6f) * t544);
-    const float t547 = t399 - 0.25f;
-    const float t548 = t421 - 12582912.0f;
-    const float t549 = as_float((127u + as_bits(t421)) << 23u);
-    const float t550 = FMA(-0.69314575f, t548, t219) + ((-1.4286068e-6f) * t548);
-    const float t551 = t403 - 0.25f;
-    const float t552 = t85 * t424;
-    const float t553 = 1.0f / FMA(0.25f, t424, 1.0f);
-    const float t554 = t410 - 0.25f;
-    const float t555 = FMA(1.442695f, t425, 12582912.0f);
-    const float t556 = t435 - 12582912.0f;
-    const float t557 = as_float((127u + as_bits(t435)) << 23u);
-    const float t558 = FMA(-0.69314575f, t556, t241) + ((-1.4286068e-6f) * t556);
-    const float t559 = t438 - 12582912.0f;
-    const float t560 = as_float((127u + as_bits(t438)) << 23u);
-    const float t561 = FMA(-0.69314575f, t559, t262) + ((-1.4286068e-6f) * t559);
-    const float t562 = t420 - 0.25f;
-    const float t563 = t441 - 12582912.0f;
-    const float t564 = as_float((127u + as_bits(t441)) << 23u);
-    const float t565 = FMA(-0.69314575f, t563, t277) + ((-1.4286068e-6f) * t563);
-    const float t566 = t88 * t444;
-    const float t567 = 1.0f / FMA(0.25f, t444, 1.0f);
-    const float t568 = t427 - 0.25f;
-    const float t569 = FMA(1.442695f, t445, 12582912.0f);
-    const float t570 = t455 - 12582912.0f;
-    const float t571 = as_float((127u + as_bits(t455)) << 23u);
-    const float t572 = FMA(-0.69314575f, t570, t290) + ((-1.4286068e-6f) * t570);
-    const float t573 = t437 - 0.25f;
-    const float t574 = t458 - 12582912.0f;
-    const float t575 = as_float((127u + as_bits(t458)) << 23u);
-    const float t576 = FMA(-0.69314575f, t574, t304) + ((-1.4286068e-6f) * t574);
-    const float t577 = t440 - 0.25f;
-    const float t578 = t91 * t461;
-    const float t579 = 1.0f / FMA(0.25f, t461, 1.0f);
-    const float t580 = t465 - 12582912.0f;
-    const float t581 = as_float((127u + as_bits(t465)) << 23u);
-    const float t582 = FMA(-0.69314575f, t580, t315) + ((-1.4286068e-6f) * t580);
-    const float t583 = t447 - 0.25f;
-    const float t584 = FMA(1.442695f, t462, 12582912.0f);
-    const float t585 = t475 - 12582912.0f;
-    const float t586 = as_float((127u + as_bits(t475)) << 23u);
-    const float t587 = FMA(-0.69314575f, t585, t328) + ((-1.4286068e-6f) * t585);
-    const float t588 = t457 - 0.25f;
-    const float t589 = t478 - 12582912.0f;
-    const float t590 = as_float((127u + as_bits(t478)) << 23u);
-    const float t591 = FMA(-0.69314575f, t589, t339) + ((-1.4286068e-6f) * t589);
-    const float t592 = t94 * t481;
-    const float t593 = 1.0f / FMA(0.25f, t481, 1.0f);
-    const float t594 = t464 - 0.25f;
-    const float t595 = FMA(1.442695f, t482, 12582912.0f);
-    const float t596 = t492 - 12582912.0f;
-    const float t597 = as_float((127u + as_bits(t492)) << 23u);
-    const float t598 = FMA(-0.69314575f, t596, t350) + ((-1.4286068e-6f) * t596);
-    const float t599 = t474 - 0.25f;
-    const float t600 = t495 - 12582912.0f;
-    const float t601 = as_float((127u + as_bits(t495)) << 23u);
-    const float t602 = FMA(-0.69314575f, t600, t363) + ((-1.4286068e-6f) * t600);
-    const float t603 = t477 - 0.25f;
-    const float t604 = t97 * t498;
-    const float t605 = 1.0f / FMA(0.25f, t498, 1.0f);
-    const float t606 = t502 - 12582912.0f;
-    const float t607 = as_float((127u + as_bits(t502)) << 23u);
-    const float t608 = FMA(-0.69314575f, t606, t374) + ((-1.4286068e-6f) * t606);
-    const float t609 = t484 - 0.25f;
-    const float t610 = FMA(1.442695f, t499, 12582912.0f);
-    const float t611 = t494 - 0.25f;
-    const float t612 = t516 - 12582912.0f;
-    const float t613 = as_float((127u + as_bits(t516)) << 23u);
-    const float t614 = FMA(-0.69314575f, t612, t387) + ((-1.4286068e-6f) * t612);
-    const float t615 = t100 * t514;
-    const float t616 = 1.0f / FMA(0.25f, t514, 1.0f);
-    const float t617 = t103 * t519;
-    const float t618 = 1.0f / FMA(0.25f, t519, 1.0f);
-    const float t619 = t501 - 0.25f;
-    const float t620 = FMA(1.442695f, t515, 12582912.0f);
-    const float t621 = FMA(1.442695f, t520, 12582912.0f);
-    const float t622 = t511 - 0.25f;
-    const float t623 = (1.0f + FMA(FMA(t537, FMA(t537, FMA(t537, FMA(t537, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t537 * t537, t537)) * t536;
-    const float t624 = t543 - 12582912.0f;
-    const float t625 = as_float((127u + as_bits(t543)) << 23u);
-    const float t626 = FMA(-0.69314575f, t624, t408) + ((-1.4286068e-6f) * t624);
-    const float t627 = (1.0f + FMA(FMA(t540, FMA(t540, FMA(t540, FMA(0.0013814222f, t540, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t540 * t540, t540)) * t539;
-    const float t628 = t623 * (t399 * FMA(t547, FMA(t547, FMA(t547, FMA(t547, FMA(t547, FMA(t547, FMA(t547, FMA(t547,
-        FMA(t547, FMA(t547, -0.012888777f, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t629 = t34 * (t623 * 0.3989423f);
-    const float t630 = t629 * t152;
-    const float t631 = (1.0f + FMA(FMA(t546, FMA(t546, FMA(t546, FMA(0.0013814222f, t546, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t546 * t546, t546)) * t545;
-    const float t632 = t627 * (t403 * FMA(t551, FMA(t551, FMA(t551, FMA(t551, FMA(t551, FMA(t551, FMA(t551, FMA(t551,
-        FMA(t551, FMA(-0.012888777f, t551, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t633 = t37 * (0.3989423f * t627);
-    const float t634 = t633 * t174;
-    const float t635 = t631 * (t410 * FMA(t554, FMA(t554, FMA(t554, FMA(t554, FMA(t554, FMA(t554, FMA(t554, FMA(t554,
-        FMA(t554, FMA(-0.012888777f, t554, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t636 = t40 * (0.3989423f * t631);
-    const float t637 = t636 * t198;
-    const float t638 = t542 - 0.25f;
-    const float t639 = t555 - 12582912.0f;
-    const float t640 = as_float((127u + as_bits(t555)) << 23u);
-    const float t641 = FMA(-0.69314575f, t639, t425) + ((-1.4286068e-6f) * t639);
-    const float t642 = (1.0f + FMA(FMA(t550, FMA(t550, FMA(t550, FMA(0.0013814222f, t550, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t550 * t550, t550)) * t549;
-    const float t643 = (1.0f + FMA(FMA(t558, FMA(t558, FMA(t558, FMA(0.0013814222f, t558, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t558 * t558, t558)) * t557;
-    const float t644 = t642 * (t420 * FMA(t562, FMA(t562, FMA(t562, FMA(t562, FMA(t562, FMA(t562, FMA(t562, FMA(t562,
-        FMA(t562, FMA(-0.012888777f, t562, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t645 = t43 * (0.3989423f * t642);
-    const float t646 = t645 * t220;
-    const float t647 = t553 - 0.25f;
-    const float t648 = (1.0f + FMA(FMA(t561, FMA(t561, FMA(t561, FMA(0.0013814222f, t561, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t561 * t561, t561)) * t560;
-    const float t649 = t643 * (t427 * FMA(t568, FMA(t568, FMA(t568, FMA(t568, FMA(t568, FMA(t568, FMA(t568, FMA(t568,
-        FMA(t568, FMA(-0.012888777f, t568, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t650 = t46 * (0.3989423f * t643);
-    const float t651 = t650 * t243;
-    const float t652 = t569 - 12582912.0f;
-    const float t653 = as_float((127u + as_bits(t569)) << 23u);
-    const float t654 = FMA(-0.69314575f, t652, t445) + ((-1.4286068e-6f) * t652);
-    const float t655 = (1.0f + FMA(FMA(t565, FMA(t565, FMA(t565, FMA(0.0013814222f, t565, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t565 * t565, t565)) * t564;
-    const float t656 = t648 * (t437 * FMA(t573, FMA(t573, FMA(t573, FMA(t573, FMA(t573, FMA(t573, FMA(t573, FMA(t573,
-        FMA(t573, FMA(-0.012888777f, t573, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t657 = t49 * (0.3989423f * t648);
-    const float t658 = t657 * t263;
-    const float t659 = (1.0f + FMA(FMA(t572, FMA(t572, FMA(t572, FMA(0.0013814222f, t572, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t572 * t572, t572)) * t571;
-    const float t660 = t655 * (t440 * FMA(t577, FMA(t577, FMA(t577, FMA(t577, FMA(t577, FMA(t577, FMA(t577, FMA(t577,
-        FMA(t577, FMA(-0.012888777f, t577, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t661 = t52 * (0.3989423f * t655);
-    const float t662 = t661 * t278;
-    const float t663 = t567 - 0.25f;
-    const float t664 = (1.0f + FMA(FMA(t576, FMA(t576, FMA(t576, FMA(0.0013814222f, t576, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t576 * t576, t576)) * t575;
-    const float t665 = t659 * (t447 * FMA(t583, FMA(t583, FMA(t583, FMA(t583, FMA(t583, FMA(t583, FMA(t583, FMA(t583,
-        FMA(t583, FMA(-0.012888777f, t583, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t666 = t55 * (0.3989423f * t659);
-    const float t667 = t666 * t293;
-    const float t668 = t584 - 12582912.0f;
-    const float t669 = as_float((127u + as_bits(t584)) << 23u);
-    const float t670 = FMA(-0.69314575f, t668, t462) + ((-1.4286068e-6f) * t668);
-    const float t671 = (1.0f + FMA(FMA(t582, FMA(t582, FMA(t582, FMA(0.0013814222f, t582, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t582 * t582, t582)) * t581;
-    const float t672 = t664 * (t457 * FMA(t588, FMA(t588, FMA(t588, FMA(t588, FMA(t588, FMA(t588, FMA(t588, FMA(t588,
-        FMA(t588, FMA(-0.012888777f, t588, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t673 = t58 * (0.3989423f * t664);
-    const float t674 = t673 * t305;
-    const float t675 = t579 - 0.25f;
-    const float t676 = (1.0f + FMA(FMA(t587, FMA(t587, FMA(t587, FMA(0.0013814222f, t587, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t587 * t587, t587)) * t586;
-    const float t677 = t671 * (t464 * FMA(t594, FMA(t594, FMA(t594, FMA(t594, FMA(t594, FMA(t594, FMA(t594, FMA(t594,
-        FMA(t594, FMA(-0.012888777f, t594, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t678 = t61 * (0.3989423f * t671);
-    const float t679 = t678 * t317;
-    const float t680 = t595 - 12582912.0f;
-    const float t681 = as_float((127u + as_bits(t595)) << 23u);
-    const float t682 = FMA(-0.69314575f, t680, t482) + ((-1.4286068e-6f) * t680);
-    const float t683 = (1.0f + FMA(FMA(t591, FMA(t591, FMA(t591, FMA(0.0013814222f, t591, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t591 * t591, t591)) * t590;
-    const float t684 = t676 * (t474 * FMA(t599, FMA(t599, FMA(t599, FMA(t599, FMA(t599, FMA(t599, FMA(t599, FMA(t599,
-        FMA(t599, FMA(-0.012888777f, t599, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t685 = t64 * (0.3989423f * t676);
-    const float t686 = t685 * t329;
-    const float t687 = (1.0f + FMA(FMA(t598, FMA(t598, FMA(t598, FMA(0.0013814222f, t598, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t598 * t598, t598)) * t597;
-    const float t688 = t683 * (t477 * FMA(t603, FMA(t603, FMA(t603, FMA(t603, FMA(t603, FMA(t603, FMA(t603, FMA(t603,
-        FMA(t603, FMA(-0.012888777f, t603, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t689 = t67 * (0.3989423f * t683);
-    const float t690 = t689 * t340;
-    const float t691 = t593 - 0.25f;
-    const float t692 = (1.0f + FMA(FMA(t602, FMA(t602, FMA(t602, FMA(0.0013814222f, t602, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t602 * t602, t602)) * t601;
-    const float t693 = t687 * (t484 * FMA(t609, FMA(t609, FMA(t609, FMA(t609, FMA(t609, FMA(t609, FMA(t609, FMA(t609,
-        FMA(t609, FMA(-0.012888777f, t609, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t694 = t70 * (0.3989423f * t687);
-    const float t695 = t694 * t353;
-    const float t696 = t610 - 12582912.0f;
-    const float t697 = as_float((127u + as_bits(t610)) << 23u);
-    const float t698 = FMA(-0.69314575f, t696, t499) + ((-1.4286068e-6f) * t696);
-    const float t699 = t692 * (t494 * FMA(t611, FMA(t611, FMA(t611, FMA(t611, FMA(t611, FMA(t611, FMA(t611, FMA(t611,
-        FMA(t611, FMA(-0.012888777f, t611, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t700 = t73 * (0.3989423f * t692);
-    const float t701 = t700 * t364;
-    const float t702 = (1.0f + FMA(FMA(t608, FMA(t608, FMA(t608, FMA(0.0013814222f, t608, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t608 * t608, t608)) * t607;
-    const float t703 = t605 - 0.25f;
-    const float t704 = t702 * (t501 * FMA(t619, FMA(t619, FMA(t619, FMA(t619, FMA(t619, FMA(t619, FMA(t619, FMA(t619,
-        FMA(t619, FMA(-0.012888777f, t619, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t705 = t76 * (0.3989423f * t702);
-    const float t706 = t705 * t376;
-    const float t707 = t620 - 12582912.0f;
-    const float t708 = as_float((127u + as_bits(t620)) << 23u);
-    const float t709 = FMA(-0.69314575f, t707, t515) + ((-1.4286068e-6f) * t707);
-    const float t710 = (1.0f + FMA(FMA(t614, FMA(t614, FMA(t614, FMA(0.0013814222f, t614, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t614 * t614, t614)) * t613;
-    const float t711 = t621 - 12582912.0f;
-    const float t712 = as_float((127u + as_bits(t621)) << 23u);
-    const float t713 = FMA(-0.69314575f, t711, t520) + ((-1.4286068e-6f) * t711);
-    const float t714 = t710 * (t511 * FMA(t622, FMA(t622, FMA(t622, FMA(t622, FMA(t622, FMA(t622, FMA(t622, FMA(t622,
-        FMA(t622, FMA(-0.012888777f, t622, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t715 = t79 * (0.3989423f * t710);
-    const float t716 = t715 * t388;
-    const float t717 = t616 - 0.25f;
-    const float t718 = t618 - 0.25f;
-    const float t719 = (1.0f + FMA(FMA(t626, FMA(t626, FMA(t626, FMA(0.0013814222f, t626, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t626 * t626, t626)) * t625;
-    const float t720 = t629 * t398;
-    const float t721 = FMA(t398, t720, t630);
-    const float t722 = t720 * t153;
-    const float t723 = t721 * t154;
-    const float t724 = FMA(t398, t721, t722);
-    const float t725 = FMA(t398, t724, t723);
-    const float t726 = t724 * t155;
-    const float t727 = t725 * t156;
-    const float t728 = FMA(t398, t725, t726);
-    const float t729 = FMA(t398, t728, t727);
-    const float t730 = FMA(t398, t729, t728 * t157);
-    const float t731 = FMA(t398, t730, t729 * t158);
-    const float t732 = t730 * t159;
-    const float t733 = t731 * t160;
-    const float t734 = FMA(t398, t731, t732);
-    const float t735 = FMA(t398, t734, t733);
-    const float t736 = t734 * t161;
-    const float t737 = t735 * t162;
-    const float t738 = FMA(t398, t735, t736);
-    const float t739 = FMA(t398, t738, t737);
-    const float t740 = t738 * t163;
-    const float t741 = t739 * t164;
-    const float t742 = FMA(t398, t739, t740);
-    const float t743 = FMA(t398, t742, t741);
-    const float t744 = t742 * t165;
-    const float t745 = t743 * t166;
-    const float t746 = FMA(t398, t743, t744);
-    const float t747 = FMA(t398, t746, t745);
-    const float t748 = t746 * t167;
-    const float t749 = t747 * t168;
-    const float t750 = FMA(t398, t747, t748);
-    const float t751 = FMA(t398, t750, t749);
-    const float t752 = FMA(t398, t751, t750 * t169);
-    const float t753 = (-6.2842287e-9f) * t751;
-    const float t754 = (-6.2842287e-9f) * t752;
-    const float t755 = t719 * (t542 * FMA(t638, FMA(t638, FMA(t638, FMA(t638, FMA(t638, FMA(t638, FMA(t638, FMA(t638,
-        FMA(t638, FMA(-0.012888777f, t638, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t756 = t82 * (0.3989423f * t719);
-    const float t757 = t756 * t411;
-    const float t758 = t633 * t402;
-    const float t759 = FMA(t402, t758, t634);
-    const float t760 = t758 * t175;
-    const float t761 = t759 * t176;
-    const float t762 = FMA(t402, t759, t760);
-    const float t763 = FMA(t402, t762, t761);
-    const float t764 = t762 * t177;
-    const float t765 = t763 * t178;
-    const float t766 = FMA(t402, t763, t764);
-    const float t767 = FMA(t402, t766, t765);
-    const float t768 = FMA(t402, t767, t766 * t179);
-    const float t769 = FMA(t402, t768, t767 * t180);
-    const float t770 = t768 * t181;
-    const float t771 = t769 * t182;
-    const float t772 = FMA(t402, t769, t770);
-    const float t773 = FMA(t402, t772, t771);
-    const float t774 = t772 * t183;
-    const float t775 = t773 * t184;
-    const float t776 = FMA(t402, t773, t774);
-    const float t777 = FMA(t402, t776, t775);
-    const float t778 = t776 * t185;
-    const float t779 = t777 * t186;
-    const float t780 = FMA(t402, t777, t778);
-    const float t781 = FMA(t402, t780, t779);
-    const float t782 = t780 * t187;
-    const float t783 = t781 * t188;
-    const float t784 = FMA(t402, t781, t782);
-    const float t785 = FMA(t402, t784, t783);
-    const float t786 = t784 * t189;
-    const float t787 = t785 * t190;
-    const float t788 = FMA(t402, t785, t786);
-    const float t789 = FMA(t402, t788, t787);
-    const float t790 = FMA(t402, t789, t788 * t191);
-    const float t791 = FMA(-2.7061171e-6f, t789, t753);
-    const float t792 = FMA(-2.7061171e-6f, t790, t754);
-    const float t793 = (1.0f + FMA(FMA(t641, FMA(t641, FMA(t641, FMA(0.0013814222f, t641, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t641 * t641, t641)) * t640;
-    const float t794 = t636 * t409;
-    const float t795 = FMA(t409, t794, t637);
-    const float t796 = t794 * t199;
-    const float t797 = t795 * t200;
-    const float t798 = FMA(t409, t795, t796);
-    const float t799 = FMA(t409, t798, t797);
-    const float t800 = t798 * t201;
-    const float t801 = t799 * t202;
-    const float t802 = FMA(t409, t799, t800);
-    const float t803 = FMA(t409, t802, t801);
-    const float t804 = FMA(t409, t803, t802 * t203);
-    const float t805 = FMA(t409, t804, t803 * t204);
-    const float t806 = t804 * t205;
-    const float t807 = t805 * t206;
-    const float t808 = FMA(t409, t805, t806);
-    const float t809 = FMA(t409, t808, t807);
-    const float t810 = t808 * t207;
-    const float t811 = t809 * t208;
-    const float t812 = FMA(t409, t809, t810);
-    const float t813 = FMA(t409, t812, t811);
-    const float t814 = t812 * t209;
-    const float t815 = t813 * t210;
-    const float t816 = FMA(t409, t813, t814);
-    const float t817 = FMA(t409, t816, t815);
-    const float t818 = t816 * t211;
-    const float t819 = t817 * t212;
-    const float t820 = FMA(t409, t817, t818);
-    const float t821 = FMA(t409, t820, t819);
-    const float t822 = t820 * t213;
-    const float t823 = t821 * t214;
-    const float t824 = FMA(t409, t821, t822);
-    const float t825 = FMA(t409, t824, t823);
-    const float t826 = FMA(t409, t825, t824 * t215);
-    const float t827 = FMA(-0.00017394332f, t825, t791);
-    const float t828 = FMA(-0.00017394332f, t826, t792);
-    const float t829 = t793 * (t553 * FMA(t647, FMA(t647, FMA(t647, FMA(t647, FMA(t647, FMA(t647, FMA(t647, FMA(t647,
-        FMA(t647, FMA(-0.012888777f, t647, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t830 = t85 * (0.3989423f * t793);
-    const float t831 = t830 * t428;
-    const float t832 = t645 * t419;
-    const float t833 = FMA(t419, t832, t646);
-    const float t834 = t832 * t221;
-    const float t835 = t833 * t222;
-    const float t836 = FMA(t419, t833, t834);
-    const float t837 = FMA(t419, t836, t835);
-    const float t838 = t836 * t223;
-    const float t839 = t837 * t224;
-    const float t840 = FMA(t419, t837, t838);
-    const float t841 = FMA(t419, t840, t839);
-    const float t842 = FMA(t419, t841, t840 * t225);
-    const float t843 = FMA(t419, t842, t841 * t226);
-    const float t844 = t842 * t227;
-    const float t845 = t843 * t228;
-    const float t846 = FMA(t419, t843, t844);
-    const float t847 = FMA(t419, t846, t845);
-    const float t848 = t846 * t229;
-    const float t849 = t847 * t230;
-    const float t850 = FMA(t419, t847, t848);
-    const float t851 = FMA(t419, t850, t849);
-    const float t852 = t850 * t231;
-    const float t853 = t851 * t232;
-    const float t854 = FMA(t419, t851, t852);
-    const float t855 = FMA(t419, t854, t853);
-    const float t856 = t854 * t233;
-    const float t857 = t855 * t234;
-    const float t858 = FMA(t419, t855, t856);
-    const float t859 = FMA(t419, t858, t857);
-    const float t860 = t858 * t235;
-    const float t861 = t859 * t236;
-    const float t862 = FMA(t419, t859, t860);
-    const float t863 = FMA(t419, t862, t861);
-    const float t864 = FMA(t419, t863, t862 * t237);
-    const float t865 = FMA(-0.0047419653f, t863, t827);
-    const float t866 = FMA(-0.0047419653f, t864, t828);
-    const float t867 = FMA(-1.0995867e-6f, t747, t865);
-    const float t868 = FMA(-2.7061171e-6f, t785, (-6.2842287e-9f) * t747);
-    const float t869 = FMA(1.3561747e-5f, t785, t867);
-    const float t870 = FMA(-0.00017394332f, t821, t868);
-    const float t871 = FMA(0.0016796581f, t821, t869);
-    const float t872 = FMA(-0.0047419653f, t859, t870);
-    const float t873 = FMA(0.023471367f, t859, t871);
-    const float t874 = FMA(-1.0995867e-6f, t750, t866);
-    const float t875 = FMA(-2.7061171e-6f, t788, (-6.2842287e-9f) * t750);
-    const float t876 = FMA(1.3561747e-5f, t788, t874);
-    const float t877 = FMA(-0.00017394332f, t824, t875);
-    const float t878 = FMA(0.0016796581f, t824, t876);
-    const float t879 = FMA(-0.0047419653f, t862, t877);
-    const float t880 = FMA(0.023471367f, t862, t878);
-    const float t881 = FMA(-3.457299e-5f, t742, FMA(0.023471367f, t858, FMA(0.0016796581f, t820, FMA(1.3561747e-5f,
-        t784, FMA(-1.0995867e-6f, t746, t879)))));
-    const float t882 = FMA(-3.457299e-5f, t743, t873);
-    const float t883 = FMA(-0.0017724634f, t780, t881);
-    const float t884 = FMA(-0.0017724634f, t781, t882);
-    const float t885 = FMA(-3.457299e-5f, t746, t880);
-    const float t886 = FMA(-2.7061171e-6f, t784, (-6.2842287e-9f) * t746);
-    const float t887 = FMA(-0.0017724634f, t784, t885);
-    const float t888 = FMA(-0.00017394332f, t820, t886);
-    const float t889 = FMA(-0.027318014f, t820, t887);
-    const float t890 = FMA(-0.0047419653f, t858, t888);
-    const float t891 = FMA(-0.095305845f, t858, t889);
-    const float t892 = FMA(-0.027318014f, t816, t883);
-    const float t893 = FMA(-0.027318014f, t817, t884);
-    const float t894 = FMA(-0.095305845f, t854, t892);
-    const float t895 = FMA(-0.095305845f, t855, t893);
-    const float t896 = FMA(0.016794305f, t738, t894);
-    const float t897 = FMA(0.016794305f, t739, t895);
-    const float t898 = FMA(0.31318066f, t776, t896);
-    const float t899 = FMA(0.31318066f, t777, t897);
-    const float t900 = FMA(0.016794305f, t742, t891);
-    const float t901 = FMA(0.76745725f, t812, t898);
-    const float t902 = FMA(0.76745725f, t813, t899);
-    const float t903 = FMA(0.31318066f, t780, t900);
-    const float t904 = FMA(0.7832618f, t850, t901);
-    const float t905 = FMA(0.7832618f, t851, t902);
-    const float t906 = FMA(0.76745725f, t816, t903);
-    const float t907 = t4 * t904;  // D_12: derivative 12 of the mean less its line
-    const float t908 = t4 * t905;  // D_13: derivative 13 of the mean less its line
-    const float t909 = t4 * FMA(0.7832618f, t854, t906);  // D_14: derivative 14 of the mean less its line
-    const float t910 = (1.0f + FMA(FMA(t654, FMA(t654, FMA(t654, FMA(0.0013814222f, t654, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t654 * t654, t654)) * t653;
-    const float t911 = t650 * t426;
-    const float t912 = FMA(t426, t911, t651);
-    const float t913 = t911 * t244;
-    const float t914 = t912 * t245;
-    const float t915 = FMA(t426, t912, t913);
-    const float t916 = FMA(t426, t915, t914);
-    const float t917 = t915 * t246;
-    const float t918 = t916 * t247;
-    const float t919 = FMA(t426, t916, t917);
-    const float t920 = FMA(t426, t919, t918);
-    const float t921 = FMA(t426, t920, t919 * t248);
-    const float t922 = FMA(t426, t921, t920 * t250);
-    const float t923 = t921 * t251;
-    const float t924 = t922 * t252;
-    const float t925 = FMA(t426, t922, t923);
-    const float t926 = FMA(t426, t925, t924);
-    const float t927 = t925 * t253;
-    const float t928 = t926 * t254;
-    const float t929 = FMA(t426, t926, t927);
-    const float t930 = FMA(t426, t929, t928);
-    const float t931 = t929 * t255;
-    const float t932 = t930 * t256;
-    const float t933 = FMA(t426, t930, t931);
-    const float t934 = FMA(t426, t933, t932);
-    const float t935 = t933 * t257;
-    const float t936 = t934 * t258;
-    const float t937 = FMA(t426, t934, t935);
-    const float t938 = FMA(t426, t937, t936);
-    const float t939 = FMA(-0.09769342f, t937, t890);
-    const float t940 = FMA(-0.09769342f, t938, t872);
-    const float t941 = FMA(-1.0995867e-6f, t742, t939);
-    const float t942 = FMA(-2.7061171e-6f, t780, (-6.2842287e-9f) * t742);
-    const float t943 = FMA(1.3561747e-5f, t780, t941);
-    const float t944 = FMA(-0.00017394332f, t816, t942);
-    const float t945 = FMA(0.0016796581f, t816, t943);
-    const float t946 = FMA(-0.0047419653f, t854, t944);
-    const float t947 = FMA(0.023471367f, t854, t945);
-    const float t948 = FMA(-0.09769342f, t933, t946);
-    const float t949 = FMA(0.19489743f, t933, t947);
-    const float t950 = FMA(0.0016796581f, t812, FMA(1.3561747e-5f, t776, FMA(-1.0995867e-6f, t738, t948)));
-    const float t951 = FMA(-1.0995867e-6f, t743, t940);
-    const float t952 = FMA(-2.7061171e-6f, t781, (-6.2842287e-9f) * t743);
-    const float t953 = FMA(1.3561747e-5f, t781, t951);
-    const float t954 = FMA(-0.00017394332f, t817, t952);
-    const float t955 = FMA(0.0016796581f, t817, t953);
-    const float t956 = FMA(-0.0047419653f, t855, t954);
-    const float t957 = FMA(0.023471367f, t855, t955);
-    const float t958 = FMA(-0.09769342f, t934, t956);
-    const float t959 = FMA(0.19489743f, t934, t957);
-    const float t960 = FMA(0.0016796581f, t813, FMA(1.3561747e-5f, t777, FMA(-1.0995867e-6f, t739, t958)));
-    const float t961 = FMA(0.023471367f, t850, t950);
-    const float t962 = FMA(0.023471367f, t851, t960);
-    const float t963 = FMA(0.19489743f, t929, t961);
-    const float t964 = FMA(0.19489743f, t930, t962);
-    const float t965 = FMA(-3.457299e-5f, t734, t963);
-    const float t966 = FMA(-3.457299e-5f, t735, t964);
-    const float t967 = FMA(-0.0017724634f, t772, t965);
-    const float t968 = FMA(-3.457299e-5f, t738, t949);
-    const float t969 = FMA(-2.7061171e-6f, t776, (-6.2842287e-9f) * t738);
-    const float t970 = FMA(-0.0017724634f, t776, t968);
-    const float t971 = FMA(-0.00017394332f, t812, t969);
-    const float t972 = FMA(-0.027318014f, t812, t970);
-    const float t973 = FMA(-0.0047419653f, t850, t971);
-    const float t974 = FMA(-0.095305845f, t850, t972);
-    const float t975 = FMA(-0.09769342f, t929, t973);
-    const float t976 = FMA(-0.19802631f, t929, t974);
-    const float t977 = FMA(-0.0017724634f, t773, t966);
-    const float t978 = FMA(-0.027318014f, t808, t967);
-    const float t979 = FMA(-3.457299e-5f, t739, t959);
-    const float t980 = FMA(-2.7061171e-6f, t777, (-6.2842287e-9f) * t739);
-    const float t981 = FMA(-0.0017724634f, t777, t979);
-    const float t982 = FMA(-0.00017394332f, t813, t980);
-    const float t983 = FMA(-0.027318014f, t813, t981);
-    const float t984 = FMA(-0.09769342f, t930, FMA(-0.0047419653f, t851, t982));
-    const float t985 = FMA(-0.095305845f, t851, t983);
-    const float t986 = FMA(-0.027318014f, t809, t977);
-    const float t987 = FMA(-0.095305845f, t846, t978);
-    const float t988 = FMA(-0.095305845f, t847, t986);
-    const float t989 = FMA(-0.19802631f, t925, t987);
-    const float t990 = FMA(-0.19802631f, t926, t988);
-    const float t991 = FMA(0.016794305f, t730, t989);
-    const float t992 = FMA(0.016794305f, t731, t990);
-    const float t993 = FMA(0.31318066f, t768, t991);
-    const float t994 = FMA(0.016794305f, t735, t985);
-    const float t995 = FMA(0.016794305f, t734, t976);
-    const float t996 = FMA(0.31318066f, t769, t992);
-    const float t997 = FMA(0.76745725f, t804, t993);
-    const float t998 = FMA(0.31318066f, t773, t994);
-    const float t999 = FMA(0.31318066f, t772, t995);
-    const float t1000 = FMA(0.76745725f, t805, t996);
-    const float t1001 = FMA(0.7832618f, t842, t997);
-    const float t1002 = FMA(0.76745725f, t809, t998);
-    const float t1003 = FMA(0.76745725f, t808, t999);
-    const float t1004 = FMA(0.7832618f, t843, t1000);
-    const float t1005 = FMA(0.54477346f, t921, t1001);
-    const float t1006 = FMA(0.7832618f, t847, t1002);
-    const float t1007 = FMA(0.7832618f, t846, t1003);
-    const float t1008 = FMA(0.54477346f, t922, t1004);
-    const float t1009 = FMA(0.54477346f, t926, t1006);
-    const float t1010 = FMA(0.54477346f, t925, t1007);
-    const float t1011 = t4 * t1008;  // D_9: derivative 9 of the mean less its line
-    const float t1012 = t4 * t1009;  // D_11: derivative 11 of the mean less its line
-    const float t1013 = t4 * t1010;  // D_10: derivative 10 of the mean less its line
-    const float t1014 = t657 * t436;
-    const float t1015 = FMA(t436, t1014, t658);
-    const float t1016 = t1014 * t264;
-    const float t1017 = t1015 * t265;
-    const float t1018 = FMA(t436, t1015, t1016);
-    const float t1019 = FMA(t436, t1018, t1017);
-    const float t1020 = t1018 * t266;
-    const float t1021 = t1019 * t267;
-    const float t1022 = FMA(t436, t1019, t1020);
-    const float t1023 = FMA(t436, t1022, t1021);
-    const float t1024 = FMA(t436, t1023, t1022 * t268);
-    const float t1025 = FMA(t436, t1024, t1023 * t269);
-    const float t1026 = t1024 * t270;
-    const float t1027 = t1025 * t271;
-    const float t1028 = FMA(t436, t1025, t1026);
-    const float t1029 = FMA(t436, t1028, t1027);
-    const float t1030 = t1028 * t272;
-    const float t1031 = t1029 * t273;
-    const float t1032 = FMA(t436, t1029, t1030);
-    const float t1033 = FMA(t436, t1032, t1031);
-    const float t1034 = FMA(-2.0114837f, t1032, t975);
-    const float t1035 = FMA(-2.0114837f, t1033, t984);
-    const float t1036 = FMA(-1.0995867e-6f, t734, t1034);
-    const float t1037 = FMA(-2.7061171e-6f, t772, (-6.2842287e-9f) * t734);
-    const float t1038 = FMA(1.3561747e-5f, t772, t1036);
-    const float t1039 = FMA(-0.00017394332f, t808, t1037);
-    const float t1040 = FMA(0.0016796581f, t808, t1038);
-    const float t1041 = FMA(-0.0047419653f, t846, t1039);
-    const float t1042 = FMA(0.023471367f, t846, t1040);
-    const float t1043 = FMA(-0.09769342f, t925, t1041);
-    const float t1044 = FMA(0.19489743f, t925, t1042);
-    const float t1045 = FMA(-2.0114837f, t1028, t1043);
-    const float t1046 = FMA(1.4428432f, t1028, t1044);
-    const float t1047 = FMA(-1.0995867e-6f, t735, t1035);
-    const float t1048 = FMA(-2.7061171e-6f, t773, (-6.2842287e-9f) * t735);
-    const float t1049 = FMA(1.3561747e-5f, t773, t1047);
-    const float t1050 = FMA(-0.00017394332f, t809, t1048);
-    const float t1051 = FMA(0.0016796581f, t809, t1049);
-    const float t1052 = FMA(-0.0047419653f, t847, t1050);
-    const float t1053 = FMA(0.023471367f, t847, t1051);
-    const float t1054 = FMA(-0.09769342f, t926, t1052);
-    const float t1055 = FMA(0.19489743f, t926, t1053);
-    const float t1056 = FMA(-2.0114837f, t1029, t1054);
-    const float t1057 = FMA(1.4428432f, t1029, t1055);
-    const float t1058 = t4 * FMA(0.32626477f, t1024, t1005);  // D_8: derivative 8 of the mean less its line
-    const float t1059 = FMA(-3.457299e-5f, t730, t1046);
-    const float t1060 = FMA(-3.457299e-5f, t731, t1057);
-    const float t1061 = FMA(-0.0017724634f, t768, t1059);
-    const float t1062 = FMA(-0.0017724634f, t769, t1060);
-    const float t1063 = FMA(-0.027318014f, t804, t1061);
-    const float t1064 = FMA(-0.027318014f, t805, t1062);
-    const float t1065 = FMA(-0.095305845f, t842, t1063);
-    const float t1066 = FMA(-0.095305845f, t843, t1064);
-    const float t1067 = FMA(-0.19802631f, t921, t1065);
-    const float t1068 = FMA(-0.19802631f, t922, t1066);
-    const float t1069 = FMA(-0.3547334f, t1024, t1067);
-    const float t1070 = FMA(-0.3547334f, t1025, t1068);
-    const float t1071 = FMA(t728, 0.016794305f, t1069);
-    const float t1072 = FMA(0.016794305f, t729, t1070);
-    const float t1073 = FMA(t766, 0.31318066f, t1071);
-    const float t1074 = FMA(0.31318066f, t767, t1072);
-    const float t1075 = FMA(t802, 0.76745725f, t1073);
-    const float t1076 = FMA(0.76745725f, t803, t1074);
-    const float t1077 = FMA(t840, 0.7832618f, t1075);
-    const float t1078 = FMA(0.7832618f, t841, t1076);
-    const float t1079 = FMA(t919, 0.54477346f, t1077);
-    const float t1080 = FMA(0.54477346f, t920, t1078);
-    const float t1081 = FMA(t1022, 0.32626477f, t1079);
-    const float t1082 = t4 * FMA(0.32626477f, t1023, t1080);  // D_7: derivative 7 of the mean less its line
-    const float t1083 = t910 * (t567 * FMA(t663, FMA(t663, FMA(t663, FMA(t663, FMA(t663, FMA(t663, FMA(t663, FMA(t663,
-        FMA(t663, FMA(-0.012888777f, t663, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t1084 = t88 * (0.3989423f * t910);
-    const float t1085 = t1084 * t448;
-    const float t1086 = t661 * t439;
-    const float t1087 = FMA(t439, t1086, t662);
-    const float t1088 = t1086 * t279;
-    const float t1089 = t1087 * t280;
-    const float t1090 = FMA(t439, t1087, t1088);
-    const float t1091 = FMA(t439, t1090, t1089);
-    const float t1092 = t1090 * t281;
-    const float t1093 = t1091 * t282;
-    const float t1094 = FMA(t439, t1091, t1092);
-    const float t1095 = FMA(t439, t1094, t1093);
-    const float t1096 = FMA(t439, t1095, t1094 * t283);
-    const float t1097 = FMA(t439, t1096, t1095 * t284);
-    const float t1098 = FMA(t439, t1097, t1096 * t285);
-    const float t1099 = FMA(t439, t1098, t1097 * t286);
-    const float t1100 = FMA(-46.78661f, t1098, t1045);
-    const float t1101 = FMA(-1.0995867e-6f, t731, FMA(-46.78661f, t1099, t1056));
-    const float t1102 = FMA(-2.7061171e-6f, t769, (-6.2842287e-9f) * t731);
-    const float t1103 = FMA(1.3561747e-5f, t769, t1101);
-    const float t1104 = FMA(-0.00017394332f, t805, t1102);
-    const float t1105 = FMA(0.0016796581f, t805, t1103);
-    const float t1106 = FMA(-0.0047419653f, t843, t1104);
-    const float t1107 = FMA(0.023471367f, t843, t1105);
-    const float t1108 = FMA(-0.09769342f, t922, t1106);
-    const float t1109 = FMA(0.19489743f, t922, t1107);
-    const float t1110 = FMA(-2.0114837f, t1025, t1108);
-    const float t1111 = FMA(1.4428432f, t1025, t1109);
-    const float t1112 = FMA(-46.78661f, t1097, t1110);
-    const float t1113 = FMA(-3.457299e-5f, t729, FMA(10.542424f, t1097, t1111));
-    const float t1114 = FMA(t1094, 0.18292141f, t1081);
-    const float t1115 = FMA(-0.0017724634f, t767, t1113);
-    const float t1116 = t4 * t1114;  // D_6: derivative 6 of the mean less its line
-    // D_5: derivative 5 of the mean less its line
-    const float t1117 = t4 * FMA(t1091, 0.18292141f, FMA(t1019, 0.32626477f, FMA(t916, 0.54477346f, FMA(t837,
-        0.7832618f, FMA(t799, 0.76745725f, FMA(t763, 0.31318066f, FMA(t725, 0.016794305f, FMA(-0.64521915f, t1095,
-        FMA(-0.3547334f, t1023, FMA(-0.19802631f, t920, FMA(-0.095305845f, t841, FMA(-0.027318014f, t803,
-        t1115))))))))))));
-    const float t1118 = (1.0f + FMA(FMA(t670, FMA(t670, FMA(t670, FMA(0.0013814222f, t670, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t670 * t670, t670)) * t669;
-    const float t1119 = t666 * t446;
-    const float t1120 = FMA(t446, t1119, t667);
-    const float t1121 = t1119 * t294;
-    const float t1122 = t1120 * t295;
-    const float t1123 = FMA(t446, t1120, t1121);
-    const float t1124 = FMA(t446, t1123, t1122);
-    const float t1125 = t1123 * t296;
-    const float t1126 = t1124 * t297;
-    const float t1127 = FMA(t446, t1124, t1125);
-    const float t1128 = FMA(t446, t1127, t1126);
-    const float t1129 = FMA(t446, t1128, t1127 * t298);
-    const float t1130 = FMA(t446, t1129, t1128 * t299);
-    const float t1131 = FMA(t446, t1130, t1129 * t300);
-    const float t1132 = FMA(-1344.4938f, t1130, t1112);
-    const float t1133 = FMA(t1123, 0.09929596f, FMA(t1090, 0.18292141f, FMA(t1018, 0.32626477f, FMA(t915, 0.54477346f,
-        FMA(t836, 0.7832618f, FMA(t798, 0.76745725f, FMA(t762, 0.31318066f, FMA(t724, 0.016794305f, FMA(t1127,
-        -1.3101653f, FMA(t1094, -0.64521915f, FMA(t1022, -0.3547334f, FMA(t919, -0.19802631f, FMA(t840, -0.095305845f,
-        FMA(t802, -0.027318014f, FMA(t766, -0.0017724634f, FMA(t728, -3.457299e-5f, FMA(79.40939f, t1129,
-        FMA(10.542424f, t1096, FMA(1.4428432f, t1024, FMA(0.19489743f, t921, FMA(0.023471367f, t842, FMA(0.0016796581f,
-        t804, FMA(1.3561747e-5f, t768, FMA(-1.0995867e-6f, t730, FMA(-1344.4938f, t1131,
-        t1100)))))))))))))))))))))))));
-    const float t1134 = t1118 * (t579 * FMA(t675, FMA(t675, FMA(t675, FMA(t675, FMA(t675, FMA(t675, FMA(t675, FMA(t675,
-        FMA(t675, FMA(-0.012888777f, t675, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t1135 = t91 * (0.3989423f * t1118);
-    const float t1136 = t1135 * t466;
-    const float t1137 = t673 * t456;
-    const float t1138 = FMA(t456, t1137, t674);
-    const float t1139 = t1137 * t306;
-    const float t1140 = t1138 * t307;
-    const float t1141 = FMA(t456, t1138, t1139);
-    const float t1142 = FMA(t456, t1141, t1140);
-    const float t1143 = t1141 * t308;
-    const float t1144 = t1142 * t309;
-    const float t1145 = FMA(t456, t1142, t1143);
-    const float t1146 = FMA(t456, t1145, t1144);
-    const float t1147 = FMA(t456, t1146, t1145 * t310);
-    const float t1148 = FMA(-46887.926f, FMA(t456, t1147, t1146 * t311), t1132);
-    const float t1149 = t4 * FMA(t1141, 0.052792948f, t1133);  // D_4: derivative 4 of the mean less its line
-    const float t1150 = (1.0f + FMA(FMA(t682, FMA(t682, FMA(t682, FMA(0.0013814222f, t682, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t682 * t682, t682)) * t681;
-    const float t1151 = t678 * t463;
-    const float t1152 = FMA(t463, t1151, t679);
-    const float t1153 = t1151 * t318;
-    const float t1154 = t1152 * t319;
-    const float t1155 = FMA(t463, t1152, t1153);
-    const float t1156 = FMA(t463, t1155, t1154);
-    const float t1157 = t1155 * t320;
-    const float t1158 = t1156 * t321;
-    const float t1159 = FMA(t463, t1156, t1157);
-    const float t1160 = FMA(t463, t1159, t1158);
-    const float t1161 = FMA(t463, t1160, t1159 * t322);
-    const float t1162 = FMA(-1894716.9f, FMA(t463, t1161, t1160 * t323), t1148);
-    const float t1163 = t685 * t473;
-    const float t1164 = FMA(t473, t1163, t686);
-    const float t1165 = t1163 * t330;
-    const float t1166 = t1164 * t331;
-    const float t1167 = FMA(t473, t1164, t1165);
-    const float t1168 = FMA(t473, t1167, t1166);
-    const float t1169 = t1167 * t332;
-    const float t1170 = t1168 * t333;
-    const float t1171 = FMA(t473, t1168, t1169);
-    const float t1172 = FMA(t473, t1171, t1170);
-    const float t1173 = FMA(t473, t1172, t1171 * t334);
-    const float t1174 = FMA(-87359416.0f, FMA(t473, t1173, t1172 * t335), t1162);
-    const float t1175 = t1150 * (t593 * FMA(t691, FMA(t691, FMA(t691, FMA(t691, FMA(t691, FMA(t691, FMA(t691, FMA(t691,
-        FMA(t691, FMA(-0.012888777f, t691, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t1176 = t94 * (0.3989423f * t1150);
-    const float t1177 = t1176 * t485;
-    const float t1178 = t689 * t476;
-    const float t1179 = FMA(t476, t1178, t690);
-    const float t1180 = t1178 * t341;
-    const float t1181 = t1179 * t342;
-    const float t1182 = FMA(t476, t1179, t1180);
-    const float t1183 = FMA(t476, t1182, t1181);
-    const float t1184 = t1182 * t343;
-    const float t1185 = t1183 * t344;
-    const float t1186 = FMA(t476, t1183, t1184);
-    const float t1187 = FMA(t476, t1186, t1185);
-    const float t1188 = FMA(t476, t1187, t1186 * t345);
-    const float t1189 = FMA(-4.5494083e+9f, FMA(t476, t1188, t1187 * t346), t1174);
-    const float t1190 = (1.0f + FMA(FMA(t698, FMA(t698, FMA(t698, FMA(0.0013814222f, t698, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t698 * t698, t698)) * t697;
-    const float t1191 = t694 * t483;
-    const float t1192 = FMA(t483, t1191, t695);
-    const float t1193 = t1191 * t354;
-    const float t1194 = t1192 * t355;
-    const float t1195 = FMA(t483, t1192, t1193);
-    const float t1196 = FMA(t483, t1195, t1194);
-    const float t1197 = t1195 * t356;
-    const float t1198 = t1196 * t357;
-    const float t1199 = FMA(t483, t1196, t1197);
-    const float t1200 = FMA(t483, t1199, t1198);
-    const float t1201 = FMA(t483, t1200, t1199 * t358);
-    const float t1202 = FMA(-2.4774394e+11f, FMA(t483, t1201, t1200 * t359), t1189);
-    const float t1203 = t1190 * (t605 * FMA(t703, FMA(t703, FMA(t703, FMA(t703, FMA(t703, FMA(t703, FMA(t703, FMA(t703,
-        FMA(t703, FMA(-0.012888777f, t703, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t1204 = t97 * (0.3989423f * t1190);
-    const float t1205 = t1204 * t503;
-    const float t1206 = t700 * t493;
-    const float t1207 = FMA(t493, t1206, t701);
-    const float t1208 = t1206 * t365;
-    const float t1209 = t1207 * t366;
-    const float t1210 = FMA(t493, t1207, t1208);
-    const float t1211 = FMA(t493, t1210, t1209);
-    const float t1212 = t1210 * t367;
-    const float t1213 = t1211 * t368;
-    const float t1214 = FMA(t493, t1211, t1212);
-    const float t1215 = FMA(t493, t1214, t1213);
-    const float t1216 = FMA(t493, t1215, t1214 * t369);
-    const float t1217 = FMA(-1.7418322e+13f, FMA(t493, t1216, t1215 * t370), t1202);
-    const float t1218 = (1.0f + FMA(FMA(t709, FMA(t709, FMA(t709, FMA(0.0013814222f, t709, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t709 * t709, t709)) * t708;
-    const float t1219 = (1.0f + FMA(FMA(t713, FMA(t713, FMA(t713, FMA(0.0013814222f, t713, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t713 * t713, t713)) * t712;
-    const float t1220 = t1218 * (t616 * FMA(t717, FMA(t717, FMA(t717, FMA(t717, FMA(t717, FMA(t717, FMA(t717, FMA(t717,
-        FMA(t717, FMA(-0.012888777f, t717, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t1221 = t100 * (0.3989423f * t1218);
-    const float t1222 = t1221 * t521;
-    const float t1223 = t705 * t500;
-    const float t1224 = FMA(t500, t1223, t706);
-    const float t1225 = t1223 * t377;
-    const float t1226 = t1224 * t378;
-    const float t1227 = FMA(t500, t1224, t1225);
-    const float t1228 = FMA(t500, t1227, t1226);
-    const float t1229 = t1227 * t379;
-    const float t1230 = t1228 * t380;
-    const float t1231 = FMA(t500, t1228, t1229);
-    const float t1232 = FMA(t500, t1231, t1230);
-    const float t1233 = FMA(t500, t1232, t1231 * t381);
-    const float t1234 = FMA(-1.4161055e+15f, FMA(t500, t1233, t1232 * t382), t1217);
-    const float t1235 = t1219 * (t618 * FMA(t718, FMA(t718, FMA(t718, FMA(t718, FMA(t718, FMA(t718, FMA(t718, FMA(t718,
-        FMA(t718, FMA(-0.012888777f, t718, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t1236 = t103 * (0.3989423f * t1219);
-    const float t1237 = t1236 * t528;
-    const float t1238 = t715 * t510;
-    const float t1239 = FMA(t510, t1238, t716);
-    const float t1240 = t1238 * t389;
-    const float t1241 = t1239 * t390;
-    const float t1242 = FMA(t510, t1239, t1240);
-    const float t1243 = FMA(t510, t1242, t1241);
-    const float t1244 = t1242 * t391;
-    const float t1245 = t1243 * t392;
-    const float t1246 = FMA(t510, t1243, t1244);
-    const float t1247 = FMA(t510, t1246, t1245);
-    const float t1248 = FMA(t510, t1247, t1246 * t393);
-    const float t1249 = FMA(-1.1613385e+17f, FMA(t510, t1248, t1247 * t394), t1234);
-    const float t1250 = FMA(t1246, -1.1613385e+17f, FMA(t1231, -1.4161055e+15f, FMA(t1214, -1.7418322e+13f, FMA(t1199,
-        -2.4774394e+11f, FMA(t1186, -4.5494083e+9f, FMA(t1171, -87359416.0f, FMA(t1159, -1894716.9f, FMA(t1145,
-        -46887.926f, FMA(t1127, -1344.4938f, FMA(t1094, -46.78661f, FMA(t1022, -2.0114837f, FMA(t919, -0.09769342f,
-        FMA(t840, -0.0047419653f, FMA(t802, -0.00017394332f, FMA(t766, -2.7061171e-6f, t728 *
-        (-6.2842287e-9f))))))))))))))));
-    const float t1251 = FMA(t1247, 4.6889797e+17f, FMA(t1232, 6.3881357e+15f, FMA(t1215, 9.721817e+13f, FMA(t1200,
-        1.6512297e+12f, FMA(t1187, 3.1229397e+10f, FMA(t1172, 656240000.0f, FMA(t1160, 15236559.0f, FMA(t1146,
-        388294.7f, FMA(t1128, 10682.422f, FMA(t1095, 309.54034f, FMA(t1023, 8.843812f, FMA(t920, 0.2299333f, FMA(t841,
-        0.009070636f, FMA(t803, 0.0016374864f, FMA(t767, 6.453918e-5f, t729 * 2.400836e-6f)))))))))))))));
-    const float t1252 = FMA(-1.1613385e+17f, t1247, FMA(-1.4161055e+15f, t1232, FMA(-1.7418322e+13f, t1215,
-        FMA(-2.4774394e+11f, t1200, FMA(-4.5494083e+9f, t1187, FMA(-87359416.0f, t1172, FMA(-1894716.9f, t1160,
-        FMA(-46887.926f, t1146, FMA(-1344.4938f, t1128, FMA(-46.78661f, t1095, FMA(-2.0114837f, t1023,
-        FMA(-0.09769342f, t920, FMA(-0.0047419653f, t841, FMA(-0.00017394332f, t803, FMA(-2.7061171e-6f, t767,
-        (-6.2842287e-9f) * t729)))))))))))))));
-    const float t1253 = t730 * 2.400836e-6f;
-    const float t1254 = (-6.2842287e-9f) * t730;
-    const float t1255 = FMA(t768, 6.453918e-5f, t1253);
-    const float t1256 = FMA(-2.7061171e-6f, t768, t1254);
-    const float t1257 = FMA(t804, 0.0016374864f, t1255);
-    const float t1258 = FMA(-0.00017394332f, t804, t1256);
-    const float t1259 = FMA(t842, 0.009070636f, t1257);
-    const float t1260 = FMA(-0.0047419653f, t842, t1258);
-    const float t1261 = FMA(t921, 0.2299333f, t1259);
-    const float t1262 = FMA(-0.09769342f, t921, t1260);
-    const float t1263 = FMA(t1024, 8.843812f, t1261);
-    const float t1264 = FMA(-2.0114837f, t1024, t1262);
-    const float t1265 = FMA(t1096, 309.54034f, t1263);
-    const float t1266 = FMA(-46.78661f, t1096, t1264);
-    const float t1267 = FMA(t1129, 10682.422f, t1265);
-    const float t1268 = FMA(-1344.4938f, t1129, t1266);
-    const float t1269 = FMA(t1147, 388294.7f, t1267);
-    const float t1270 = FMA(-46887.926f, t1147, t1268);
-    const float t1271 = FMA(t1161, 15236559.0f, t1269);
-    const float t1272 = FMA(-1894716.9f, t1161, t1270);
-    const float t1273 = FMA(t1173, 656240000.0f, t1271);
-    const float t1274 = FMA(-87359416.0f, t1173, t1272);
-    const float t1275 = FMA(t1188, 3.1229397e+10f, t1273);
-    const float t1276 = FMA(-4.5494083e+9f, t1188, t1274);
-    const float t1277 = FMA(t1201, 1.6512297e+12f, t1275);
-    const float t1278 = FMA(-2.4774394e+11f, t1201, t1276);
-    const float t1279 = FMA(t1216, 9.721817e+13f, t1277);
-    const float t1280 = FMA(-1.7418322e+13f, t1216, t1278);
-    const float t1281 = FMA(t1233, 6.3881357e+15f, t1279);
-    const float t1282 = FMA(-1.4161055e+15f, t1233, t1280);
-    const float t1283 = FMA(t1248, 4.6889797e+17f, t1281);
-    const float t1284 = FMA(-1.1613385e+17f, t1248, t1282);
-    const float t1285 = t756 * t541;
-    const float t1286 = FMA(t541, t1285, t757);
-    const float t1287 = t1285 * t412;
-    const float t1288 = t1286 * t413;
-    const float t1289 = FMA(t541, t1286, t1287);
-    const float t1290 = FMA(t541, t1289, t1288);
-    const float t1291 = t1289 * t414;
-    const float t1292 = t1290 * t415;
-    const float t1293 = FMA(t541, t1290, t1291);
-    const float t1294 = FMA(t541, t1293, t1292);
-    const float t1295 = FMA(t541, t1294, t1293 * t416);
-    const float t1296 = FMA(-1.0302023e+19f, FMA(t541, t1295, t1294 * t417), t1249);
-    const float t1297 = FMA(t1293, -1.0302023e+19f, t1250);
-    const float t1298 = FMA(t1294, 3.8489935e+19f, t1251);
-    const float t1299 = FMA(-1.0302023e+19f, t1294, t1252);
-    const float t1300 = FMA(t1295, 3.8489935e+19f, t1283);
-    const float t1301 = FMA(-1.0302023e+19f, t1295, t1284);
-    const float t1302 = t830 * t552;
-    const float t1303 = FMA(t552, t1302, t831);
-    const float t1304 = t1302 * t429;
-    const float t1305 = t1303 * t430;
-    const float t1306 = FMA(t552, t1303, t1304);
-    const float t1307 = FMA(t552, t1306, t1305);
-    const float t1308 = t1306 * t431;
-    const float t1309 = t1307 * t432;
-    const float t1310 = FMA(t552, t1307, t1308);
-    const float t1311 = FMA(t552, t1310, t1309);
-    const float t1312 = t1310 * t433;
-    const float t1313 = FMA(t1310, -1.00808046e+21f, t1297);
-    const float t1314 = FMA(t552, t1311, t1312);
-    const float t1315 = FMA(-1.00808046e+21f, FMA(t552, t1314, t1311 * t434), t1296);
-    const float t1316 = FMA(t1311, 3.535973e+21f, t1298);
-    const float t1317 = FMA(-1.00808046e+21f, t1311, t1299);
-    const float t1318 = FMA(t1314, 3.535973e+21f, t1300);
-    const float t1319 = FMA(-1.00808046e+21f, t1314, t1301);
-    const float t1320 = FMA(t908, t1012, FMA(t907, t907, t104 * FMA(t907, t909, t908 * t908)));
-    const float t1321 = FMA(t907, t1012, (t907 * t908) * t104) * t105;
-    const float t1322 = t105 * t1320;
-    const float t1323 = FMA(t1012, t1013, t1321) * t106;
-    const float t1324 = t106 * FMA(t907, t1013, FMA(t1012, t1012, t1322));
-    const float t1325 = FMA(t1011, t1058, FMA(t1013, t1011, t1323) * t107);
-    const float t1326 = t107 * FMA(t1012, t1011, FMA(t1013, t1013, t1324));
-    const float t1327 = FMA(t1058, t1082, t1325 * t108) * t109;
-    const float t1328 = t108 * FMA(t1013, t1058, FMA(t1011, t1011, t1326));
-    const float t1329 = FMA(t1116, t1117, FMA(t1082, t1116, t1327) * t110);
-    const float t1330 = t109 * FMA(t1011, t1082, FMA(t1058, t1058, t1328));
-    const float t1331 = FMA(t1117, t1149, t1329 * t111) * t112;
-    const float t1332 = FMA(t1149, t1149, t112 * FMA(t1116, t1149, FMA(t1117, t1117, t111 * FMA(t1082, t1117,
-        FMA(t1116, t1116, t110 * FMA(t1058, t1116, FMA(t1082, t1082, t1330)))))));
-    const float t1333 = t1084 * t566;
-    const float t1334 = FMA(t566, t1333, t1085);
-    const float t1335 = t1333 * t449;
-    const float t1336 = t1334 * t450;
-    const float t1337 = FMA(t566, t1334, t1335);
-    const float t1338 = FMA(t566, t1337, t1336);
-    const float t1339 = t1337 * t451;
-    const float t1340 = t1338 * t452;
-    const float t1341 = FMA(t566, t1338, t1339);
-    const float t1342 = FMA(t566, t1341, t1340);
-    const float t1343 = t1341 * t453;
-    const float t1344 = FMA(t1341, -1.0728058e+23f, t1313);
-    const float t1345 = FMA(t566, t1342, t1343);
-    const float t1346 = FMA(t1342, 3.6376958e+23f, t1316);
-    const float t1347 = FMA(-1.0728058e+23f, FMA(t566, t1345, t1342 * t454), t1315);
-    const float t1348 = FMA(-1.0728058e+23f, t1342, t1317);
-    const float t1349 = FMA(t1345, 3.6376958e+23f, t1318);
-    const float t1350 = FMA(-1.0728058e+23f, t1345, t1319);
-    const float t1351 = t1135 * t578;
-    const float t1352 = FMA(t578, t1351, t1136);
-    const float t1353 = t1351 * t467;
-    const float t1354 = t1352 * t468;
-    const float t1355 = FMA(t578, t1352, t1353);
-    const float t1356 = FMA(t578, t1355, t1354);
-    const float t1357 = t1355 * t469;
-    const float t1358 = t1356 * t470;
-    const float t1359 = FMA(t578, t1356, t1357);
-    const float t1360 = FMA(t578, t1359, t1358);
-    const float t1361 = t1359 * t471;
-    const float t1362 = FMA(t1359, -1.2524977e+25f, t1344);
-    const float t1363 = FMA(t578, t1360, t1361);
-    const float t1364 = FMA(t1360, 4.216416e+25f, t1346);
-    const float t1365 = FMA(-1.2524977e+25f, FMA(t578, t1363, t1360 * t472), t1347);
-    const float t1366 = FMA(-1.2524977e+25f, t1360, t1348);
-    const float t1367 = FMA(t1363, 4.216416e+25f, t1349);
-    const float t1368 = FMA(-1.2524977e+25f, t1363, t1350);
-    const float t1369 = t1176 * t592;
-    const float t1370 = FMA(t592, t1369, t1177);
-    const float t1371 = t1369 * t486;
-    const float t1372 = t1370 * t487;
-    const float t1373 = FMA(t592, t1370, t1371);
-    const float t1374 = FMA(t592, t1373, t1372);
-    const float t1375 = t1373 * t488;
-    const float t1376 = t1374 * t489;
-    const float t1377 = FMA(t592, t1374, t1375);
-    const float t1378 = FMA(t592, t1377, t1376);
-    const float t1379 = t1377 * t490;
-    const float t1380 = FMA(t1377, -1.6391461e+27f, t1362);
-    const float t1381 = FMA(t592, t1378, t1379);
-    const float t1382 = FMA(t1378, 5.500509e+27f, t1364);
-    const float t1383 = FMA(-1.6391461e+27f, FMA(t592, t1381, t1378 * t491), t1365);
-    const float t1384 = FMA(-1.6391461e+27f, t1378, t1366);
-    const float t1385 = FMA(t1381, 5.500509e+27f, t1367);
-    const float t1386 = FMA(-1.6391461e+27f, t1381, t1368);
-    const float t1387 = t1204 * t604;
-    const float t1388 = FMA(t604, t1387, t1205);
-    const float t1389 = t1387 * t504;
-    const float t1390 = t1388 * t505;
-    const float t1391 = FMA(t604, t1388, t1389);
-    const float t1392 = FMA(t604, t1391, t1390);
-    const float t1393 = t1391 * t506;
-    const float t1394 = t1392 * t507;
-    const float t1395 = FMA(t604, t1392, t1393);
-    const float t1396 = FMA(t604, t1395, t1394);
-    const float t1397 = t1395 * t508;
-    const float t1398 = FMA(t1395, -2.6058855e+29f, t1380);
-    const float t1399 = FMA(t604, t1396, t1397);
-    const float t1400 = FMA(t1396, 9.219452e+29f, t1382);
-    const float t1401 = FMA(-2.6058855e+29f, FMA(t604, t1399, t1396 * t509), t1383);
-    const float t1402 = FMA(-2.6058855e+29f, t1396, t1384);
-    const float t1403 = FMA(t1399, 9.219452e+29f, t1385);
-    const float t1404 = FMA(-2.6058855e+29f, t1399, t1386);
-    const float t1405 = t1221 * t615;
-    const float t1406 = FMA(t615, t1405, t1222);
-    const float t1407 = t1405 * t522;
-    const float t1408 = t1406 * t523;
-    const float t1409 = FMA(t615, t1406, t1407);
-    const float t1410 = FMA(t615, t1409, t1408);
-    const float t1411 = t1409 * t524;
-    const float t1412 = t1410 * t525;
-    const float t1413 = FMA(t615, t1410, t1411);
-    const float t1414 = FMA(t615, t1413, t1412);
-    const float t1415 = t1413 * t526;
-    const float t1416 = FMA(t1413, -5.94787e+31f, t1398);
-    const float t1417 = FMA(t615, t1414, t1415);
-    const float t1418 = FMA(t1414, 1.7753762e+32f, t1400);
-    const float t1419 = FMA(-5.94787e+31f, FMA(t615, t1417, t1414 * t527), t1401);
-    const float t1420 = FMA(-5.94787e+31f, t1414, t1402);
-    const float t1421 = FMA(t1417, 1.7753762e+32f, t1403);
-    const float t1422 = FMA(-5.94787e+31f, t1417, t1404);
-    const float t1423 = t1236 * t617;
-    const float t1424 = FMA(t617, t1423, t1237);
-    const float t1425 = t1423 * t529;
-    const float t1426 = t1424 * t530;
-    const float t1427 = FMA(t617, t1424, t1425);
-    const float t1428 = FMA(t617, t1427, t1426);
-    const float t1429 = t1427 * t531;
-    const float t1430 = t1428 * t532;
-    const float t1431 = FMA(t617, t1428, t1429);
-    const float t1432 = FMA(t617, t1431, t1430);
-    const float t1433 = t1431 * t533;
-    const float t1434 = FMA(t1431, 4.465755e+34f, t1416);
-    const float t1435 = FMA(t617, t1432, t1433);
-    const float t1436 = FMA(t1432, 1.4147097e+35f, t1418);
-    const float t1437 = FMA(4.465755e+34f, FMA(t617, t1435, t1432 * t534), t1419);
-    const float t1438 = FMA(4.465755e+34f, t1432, t1420);
-    const float t1439 = FMA(t724, -1.0995867e-6f, t1434);
-    const float t1440 = FMA(t1435, 1.4147097e+35f, t1421);
-    const float t1441 = FMA(4.465755e+34f, t1435, t1422);
-    const float t1442 = FMA(t728, -2.6379407e-6f, t1436);
-    const float t1443 = FMA(t725, -1.0995867e-6f, t1438);
-    const float t1444 = FMA(t762, 1.3561747e-5f, t1439);
-    const float t1445 = FMA(t729, -2.6379407e-6f, t1440);
-    const float t1446 = FMA(-1.0995867e-6f, t729, t1437);
-    const float t1447 = FMA(t766, -7.968771e-5f, t1442);
-    const float t1448 = FMA(t728, -1.0995867e-6f, t1441);
-    const float t1449 = FMA(t763, 1.3561747e-5f, t1443);
-    const float t1450 = FMA(t798, 0.0016796581f, t1444);
-    const float t1451 = FMA(t767, -7.968771e-5f, t1445);
-    const float t1452 = FMA(1.3561747e-5f, t767, t1446);
-    const float t1453 = FMA(t802, -0.005335221f, t1447);
-    const float t1454 = FMA(t766, 1.3561747e-5f, t1448);
-    const float t1455 = FMA(t799, 0.0016796581f, t1449);
-    const float t1456 = FMA(t836, 0.023471367f, t1450);
-    const float t1457 = FMA(t803, -0.005335221f, t1451);
-    const float t1458 = FMA(0.0016796581f, t803, t1452);
-    const float t1459 = FMA(t840, -0.0947264f, t1453);
-    const float t1460 = FMA(t802, 0.0016796581f, t1454);
-    const float t1461 = FMA(t837, 0.023471367f, t1455);
-    const float t1462 = FMA(t915, 0.19489743f, t1456);
-    const float t1463 = FMA(t841, -0.0947264f, t1457);
-    const float t1464 = FMA(0.023471367f, t841, t1458);
-    const float t1465 = FMA(t919, -1.381099f, t1459);
-    const float t1466 = FMA(t840, 0.023471367f, t1460);
-    const float t1467 = FMA(t916, 0.19489743f, t1461);
-    const float t1468 = FMA(t1018, 1.4428432f, t1462);
-    const float t1469 = FMA(t920, -1.381099f, t1463);
-    const float t1470 = FMA(0.19489743f, t920, t1464);
-    const float t1471 = FMA(t1022, -18.908485f, t1465);
-    const float t1472 = FMA(t919, 0.19489743f, t1466);
-    const float t1473 = FMA(t1019, 1.4428432f, t1467);
-    const float t1474 = FMA(t1090, 10.542424f, t1468);
-    const float t1475 = FMA(t1023, -18.908485f, t1469);
-    const float t1476 = FMA(1.4428432f, t1023, t1470);
-    const float t1477 = FMA(t1094, -268.55658f, t1471);
-    const float t1478 = FMA(t1022, 1.4428432f, t1472);
-    const float t1479 = FMA(t1091, 10.542424f, t1473);
-    const float t1480 = FMA(t1123, 79.40939f, t1474);
-    const float t1481 = FMA(t1095, -268.55658f, t1475);
-    const float t1482 = FMA(10.542424f, t1095, t1476);
-    const float t1483 = FMA(t1127, -4047.2126f, t1477);
-    const float t1484 = FMA(t1094, 10.542424f, t1478);
-    const float t1485 = FMA(t1124, 79.40939f, t1479);
-    const float t1486 = FMA(t1141, 632.82654f, t1480);
-    const float t1487 = FMA(t1128, -4047.2126f, t1481);
-    const float t1488 = FMA(79.40939f, t1128, t1482);
-    const float t1489 = FMA(t1145, -65957.04f, t1483);
-    const float t1490 = FMA(t1127, 79.40939f, t1484);
-    const float t1491 = FMA(t1142, 632.82654f, t1485);
-    const float t1492 = FMA(t1155, 5334.9385f, t1486);
-    const float t1493 = FMA(t1146, -65957.04f, t1487);
-    const float t1494 = FMA(632.82654f, t1146, t1488);
-    const float t1495 = FMA(t1159, -1166111.9f, t1489);
-    const float t1496 = FMA(t1145, 632.82654f, t1490);
-    const float t1497 = FMA(t1156, 5334.9385f, t1491);
-    const float t1498 = FMA(t1167, 47612.19f, t1492);
-    const float t1499 = FMA(t1160, -1166111.9f, t1493);
-    const float t1500 = FMA(5334.9385f, t1160, t1494);
-    const float t1501 = FMA(t1171, -22486564.0f, t1495);
-    const float t1502 = FMA(t1159, 5334.9385f, t1496);
-    const float t1503 = FMA(t1168, 47612.19f, t1497);
-    const float t1504 = FMA(t1182, 453001.0f, t1498);
-    const float t1505 = FMA(t1172, -22486564.0f, t1499);
-    const float t1506 = FMA(47612.19f, t1172, t1500);
-    const float t1507 = FMA(t1186, -473036600.0f, t1501);
-    const float t1508 = FMA(t1171, 47612.19f, t1502);
-    const float t1509 = FMA(t1183, 453001.0f, t1503);
-    const float t1510 = FMA(t1195, 4642686.5f, t1504);
-    const float t1511 = FMA(t1187, -473036600.0f, t1505);
-    const float t1512 = FMA(453001.0f, t1187, t1506);
-    const float t1513 = FMA(t1199, -1.0877916e+10f, t1507);
-    const float t1514 = FMA(t1186, 453001.0f, t1508);
-    const float t1515 = FMA(t1196, 4642686.5f, t1509);
-    const float t1516 = FMA(t1210, 39932644.0f, t1510);
-    const float t1517 = FMA(t1200, -1.0877916e+10f, t1511);
-    const float t1518 = FMA(4642686.5f, t1200, t1512);
-    const float t1519 = FMA(t1214, -2.7337776e+11f, t1513);
-    const float t1520 = FMA(t1199, 4642686.5f, t1514);
-    const float t1521 = FMA(t1211, 39932644.0f, t1515);
-    const float t1522 = FMA(t1227, 386215400.0f, t1516);
-    const float t1523 = FMA(t1215, -2.7337776e+11f, t1517);
-    const float t1524 = FMA(39932644.0f, t1215, t1518);
-    const float t1525 = FMA(t1231, -7.5156795e+12f, t1519);
-    const float t1526 = FMA(t1214, 39932644.0f, t1520);
-    const float t1527 = FMA(t1228, 386215400.0f, t1521);
-    const float t1528 = FMA(t1242, 4.34718e+9f, t1522);
-    const float t1529 = FMA(t1232, -7.5156795e+12f, t1523);
-    const float t1530 = FMA(386215400.0f, t1232, t1524);
-    const float t1531 = FMA(t1246, -2.259732e+14f, t1525);
-    const float t1532 = FMA(t1231, 386215400.0f, t1526);
-    const float t1533 = FMA(t1243, 4.34718e+9f, t1527);
-    const float t1534 = FMA(t1289, 4.3880858e+10f, t1528);
-    const float t1535 = FMA(t1247, -2.259732e+14f, t1529);
-    const float t1536 = FMA(4.34718e+9f, t1247, t1530);
-    const float t1537 = FMA(t1293, -7.4344e+15f, t1531);
-    const float t1538 = FMA(t1246, 4.34718e+9f, t1532);
-    const float t1539 = FMA(t1290, 4.3880858e+10f, t1533);
-    const float t1540 = FMA(t1306, 4.7620004e+11f, t1534);
-    const float t1541 = FMA(t1294, -7.4344e+15f, t1535);
-    const float t1542 = FMA(4.3880858e+10f, t1294, t1536);
-    const float t1543 = FMA(t1310, -2.6764752e+17f, t1537);
-    const float t1544 = FMA(t1293, 4.3880858e+10f, t1538);
-    const float t1545 = FMA(t1307, 4.7620004e+11f, t1539);
-    const float t1546 = FMA(t1337, 5.052373e+12f, t1540);
-    const float t1547 = FMA(t1311, -2.6764752e+17f, t1541);
-    const float t1548 = FMA(4.7620004e+11f, t1311, t1542);
-    const float t1549 = FMA(t1341, -1.0536504e+19f, t1543);
-    const float t1550 = FMA(t1310, 4.7620004e+11f, t1544);
-    const float t1551 = FMA(t1338, 5.052373e+12f, t1545);
-    const float t1552 = FMA(t1355, 4.8376243e+13f, t1546);
-    const float t1553 = FMA(t1342, -1.0536504e+19f, t1547);
-    const float t1554 = FMA(5.052373e+12f, t1342, t1548);
-    const float t1555 = FMA(t1359, -4.5583307e+20f, t1549);
-    const float t1556 = FMA(t1341, 5.052373e+12f, t1550);
-    const float t1557 = FMA(t1356, 4.8376243e+13f, t1551);
-    const float t1558 = FMA(t1373, -3.67398e+14f, t1552);
-    const float t1559 = FMA(t1360, -4.5583307e+20f, t1553);
-    const float t1560 = FMA(4.8376243e+13f, t1360, t1554);
-    const float t1561 = FMA(t1377, -2.1128282e+22f, t1555);
-    const float t1562 = FMA(t1359, 4.8376243e+13f, t1556);
-    const float t1563 = FMA(t1374, -3.67398e+14f, t1557);
-    const float t1564 = FMA(t1391, -1.0256434e+17f, t1558);
-    const float t1565 = FMA(t1378, -2.1128282e+22f, t1559);
-    const float t1566 = FMA(-3.67398e+14f, t1378, t1560);
-    const float t1567 = FMA(t1395, -1.2039133e+24f, t1561);
-    const float t1568 = FMA(t1377, -3.67398e+14f, t1562);
-    const float t1569 = FMA(t1392, -1.0256434e+17f, t1563);
-    const float t1570 = FMA(t1409, -6.157211e+18f, t1564);
-    const float t1571 = FMA(t1396, -1.2039133e+24f, t1565);
-    const float t1572 = FMA(-1.0256434e+17f, t1396, t1566);
-    const float t1573 = FMA(t1413, -1.595465e+25f, t1567);
-    const float t1574 = FMA(t1395, -1.0256434e+17f, t1568);
-    const float t1575 = FMA(t1410, -6.157211e+18f, t1569);
-    const float t1576 = FMA(t1427, 3.1011917e+21f, t1570);
-    const float t1577 = FMA(t1414, -1.595465e+25f, t1571);
-    const float t1578 = FMA(-6.157211e+18f, t1414, t1572);
-    const float t1579 = FMA(t1431, -3.5544887e+28f, t1573);
-    const float t1580 = FMA(t1413, -6.157211e+18f, t1574);
-    const float t1581 = FMA(t1428, 3.1011917e+21f, t1575);
-    const float t1582 = FMA(t720, -3.457299e-5f, t1576);
-    const float t1583 = FMA(t728, 0.000516064f, FMA(t1432, -3.5544887e+28f, t1577));
-    const float t1584 = FMA(3.1011917e+21f, t1432, t1578);
-    const float t1585 = FMA(t1413, 3.4617176e+19f, FMA(t1395, 2.3386068e+18f, FMA(t1377, 8.875798e+16f, FMA(t1359,
-        4.705062e+15f, FMA(t1341, 2.6390703e+14f, FMA(t1310, 1.6024058e+13f, FMA(t1293, 1.04102815e+12f, FMA(t1246,
-        7.240116e+10f, FMA(t1231, 5.3881503e+9f, FMA(t1214, 428775500.0f, FMA(t1199, 36497524.0f, FMA(t1186,
-        3318934.5f, FMA(t1171, 322675.9f, FMA(t1159, 33465.19f, FMA(t1145, 3707.8147f, FMA(t1127, 436.68643f,
-        FMA(t1094, 54.751778f, FMA(t1022, 7.1632867f, FMA(t919, 0.94587886f, FMA(t840, 0.09499468f, FMA(t802,
-        0.008818136f, FMA(t766, 0.0029898058f, t1583))))))))))))))))))))));
-    const float t1586 = FMA(t725, 0.000516064f, t1579);
-    const float t1587 = FMA(t1431, 3.1011917e+21f, t1580);
-    const float t1588 = FMA(t1431, 8.606921e+21f, t1585);
-    const float t1589 = FMA(t721, -3.457299e-5f, t1581);
-    const float t1590 = FMA(t758, -0.0017724634f, t1582);
-    const float t1591 = FMA(t763, 0.0029898058f, t1586);
-    const float t1592 = FMA(t724, -3.457299e-5f, t1587);
-    const float t1593 = FMA(t759, -0.0017724634f, t1589);
-    const float t1594 = FMA(t794, -0.027318014f, t1590);
-    const float t1595 = FMA(t799, 0.008818136f, t1591);
-    const float t1596 = FMA(t725, -3.457299e-5f, t1584);
-    const float t1597 = FMA(t725, -0.00043195797f, t1588);
-    const float t1598 = FMA(t762, -0.0017724634f, t1592);
-    const float t1599 = FMA(t795, -0.027318014f, t1593);
-    const float t1600 = FMA(t832, -0.095305845f, t1594);
-    const float t1601 = FMA(t837, 0.09499468f, t1595);
-    const float t1602 = FMA(t763, -0.0017724634f, t1596);
-    const float t1603 = FMA(t763, -0.005153819f, t1597);
-    const float t1604 = FMA(t798, -0.027318014f, t1598);
-    const float t1605 = FMA(t833, -0.095305845f, t1599);
-    const float t1606 = FMA(t911, -0.19802631f, t1600);
-    const float t1607 = FMA(t916, 0.94587886f, t1601);
-    const float t1608 = FMA(t799, -0.027318014f, t1602);
-    const float t1609 = FMA(t799, -0.036902096f, t1603);
-    const float t1610 = FMA(t836, -0.095305845f, t1604);
-    const float t1611 = FMA(t912, -0.19802631f, t1605);
-    const float t1612 = FMA(t1014, -0.3547334f, t1606);
-    const float t1613 = FMA(t1019, 7.1632867f, t1607);
-    const float t1614 = FMA(t837, -0.095305845f, t1608);
-    const float t1615 = FMA(t837, -0.1463858f, t1609);
-    const float t1616 = FMA(t915, -0.19802631f, t1610);
-    const float t1617 = FMA(t1015, -0.3547334f, t1611);
-    const float t1618 = FMA(t1086, -0.64521915f, t1612);
-    const float t1619 = FMA(t1091, 54.751778f, t1613);
-    const float t1620 = FMA(t916, -0.19802631f, t1614);
-    const float t1621 = FMA(t916, -0.5198266f, t1615);
-    const float t1622 = FMA(t1018, -0.3547334f, t1616);
-    const float t1623 = FMA(t1087, -0.64521915f, t1617);
-    const float t1624 = FMA(t1119, -1.3101653f, t1618);
-    const float t1625 = FMA(t1124, 436.68643f, t1619);
-    const float t1626 = FMA(t1019, -0.3547334f, t1620);
-    const float t1627 = FMA(t1019, -1.9078519f, t1621);
-    const float t1628 = FMA(t1090, -0.64521915f, t1622);
-    const float t1629 = FMA(t1120, -1.3101653f, t1623);
-    const float t1630 = FMA(t1137, -2.946041f, t1624);
-    const float t1631 = FMA(t1142, 3707.8147f, t1625);
-    const float t1632 = FMA(t1091, -0.64521915f, t1626);
-    const float t1633 = FMA(t1091, -7.3419733f, t1627);
-    const float t1634 = FMA(t1123, -1.3101653f, t1628);
-    const float t1635 = FMA(t1138, -2.946041f, t1629);
-    const float t1636 = FMA(t1151, -7.045195f, t1630);
-    const float t1637 = FMA(t1156, 33465.19f, t1631);
-    const float t1638 = FMA(t1124, -1.3101653f, t1632);
-    const float t1639 = FMA(t1124, -29.538733f, t1633);
-    const float t1640 = FMA(t1141, -2.946041f, t1634);
-    const float t1641 = FMA(t1152, -7.045195f, t1635);
-    const float t1642 = FMA(t1163, -17.553873f, t1636);
-    const float t1643 = FMA(t1168, 322675.9f, t1637);
-    const float t1644 = FMA(t1142, -2.946041f, t1638);
-    const float t1645 = FMA(t1142, -124.2214f, t1639);
-    const float t1646 = FMA(t1155, -7.045195f, t1640);
-    const float t1647 = FMA(t1164, -17.553873f, t1641);
-    const float t1648 = FMA(t1178, -44.437843f, t1642);
-    const float t1649 = FMA(t1183, 3318934.5f, t1643);
-    const float t1650 = FMA(t1156, -7.045195f, t1644);
-    const float t1651 = FMA(t1156, -545.1002f, t1645);
-    const float t1652 = FMA(t1167, -17.553873f, t1646);
-    const float t1653 = FMA(t1179, -44.437843f, t1647);
-    const float t1654 = FMA(t1191, -112.070335f, t1648);
-    const float t1655 = FMA(t1196, 36497524.0f, t1649);
-    const float t1656 = FMA(t1168, -17.553873f, t1650);
-    const float t1657 = FMA(t1168, -2498.7349f, t1651);
-    const float t1658 = FMA(t1182, -44.437843f, t1652);
-    const float t1659 = FMA(t1192, -112.070335f, t1653);
-    const float t1660 = FMA(t1206, -321.56134f, t1654);
-    const float t1661 = FMA(t1211, 428775500.0f, t1655);
-    const float t1662 = FMA(t1183, -44.437843f, t1656);
-    const float t1663 = FMA(t1183, -11957.341f, t1657);
-    const float t1664 = FMA(t1195, -112.070335f, t1658);
-    const float t1665 = FMA(t1207, -321.56134f, t1659);
-    const float t1666 = FMA(t1223, -969.4448f, t1660);
-    const float t1667 = FMA(t1228, 5.3881503e+9f, t1661);
-    const float t1668 = FMA(t1196, -112.070335f, t1662);
-    const float t1669 = FMA(t1196, -59783.566f, t1663);
-    const float t1670 = FMA(t1210, -321.56134f, t1664);
-    const float t1671 = FMA(t1224, -969.4448f, t1665);
-    const float t1672 = FMA(t1238, -2739.1443f, t1666);
-    const float t1673 = FMA(t1243, 7.240116e+10f, t1667);
-    const float t1674 = FMA(t1211, -321.56134f, t1668);
-    const float t1675 = FMA(t1211, -312173.56f, t1669);
-    const float t1676 = FMA(t1227, -969.4448f, t1670);
-    const float t1677 = FMA(t1239, -2739.1443f, t1671);
-    const float t1678 = FMA(t1285, -7613.487f, t1672);
-    const float t1679 = FMA(t1290, 1.04102815e+12f, t1673);
-    const float t1680 = FMA(t1228, -969.4448f, t1674);
-    const float t1681 = FMA(t1228, -1703382.4f, t1675);
-    const float t1682 = FMA(t1242, -2739.1443f, t1676);
-    const float t1683 = FMA(t1286, -7613.487f, t1677);
-    const float t1684 = FMA(t1302, -21244.303f, t1678);
-    const float t1685 = FMA(t1307, 1.6024058e+13f, t1679);
-    const float t1686 = FMA(t1243, -2739.1443f, t1680);
-    const float t1687 = FMA(t1243, -9710482.0f, t1681);
-    const float t1688 = FMA(t1289, -7613.487f, t1682);
-    const float t1689 = FMA(t1303, -21244.303f, t1683);
-    const float t1690 = FMA(t1333, -58952.875f, t1684);
-    const float t1691 = FMA(t1338, 2.6390703e+14f, t1685);
-    const float t1692 = FMA(t1290, -7613.487f, t1686);
-    const float t1693 = FMA(t1290, -57846950.0f, t1687);
-    const float t1694 = FMA(t1306, -21244.303f, t1688);
-    const float t1695 = FMA(t1334, -58952.875f, t1689);
-    const float t1696 = FMA(t1351, -164156.45f, t1690);
-    const float t1697 = FMA(t1356, 4.705062e+15f, t1691);
-    const float t1698 = FMA(t1307, -21244.303f, t1692);
-    const float t1699 = FMA(t1307, -360275460.0f, t1693);
-    const float t1700 = FMA(t1337, -58952.875f, t1694);
-    const float t1701 = FMA(t1352, -164156.45f, t1695);
-    const float t1702 = FMA(t1369, -469629.3f, t1696);
-    const float t1703 = FMA(t1374, 8.875798e+16f, t1697);
-    const float t1704 = FMA(t1338, -58952.875f, t1698);
-    const float t1705 = FMA(t1338, -2.3398118e+9f, t1699);
-    const float t1706 = FMA(t1355, -164156.45f, t1700);
-    const float t1707 = FMA(t1370, -469629.3f, t1701);
-    const float t1708 = FMA(t1387, -1517469.9f, t1702);
-    const float t1709 = FMA(t1392, 2.3386068e+18f, t1703);
-    const float t1710 = FMA(t1356, -164156.45f, t1704);
-    const float t1711 = FMA(t1356, -1.6058572e+10f, t1705);
-    const float t1712 = FMA(t1373, -469629.3f, t1706);
-    const float t1713 = FMA(t1388, -1517469.9f, t1707);
-    const float t1714 = FMA(t1405, -5257862.0f, t1708);
-    const float t1715 = FMA(t1410, 3.4617176e+19f, t1709);
-    const float t1716 = FMA(t1374, -469629.3f, t1710);
-    const float t1717 = FMA(t1374, -1.0868957e+11f, t1711);
-    const float t1718 = FMA(t1391, -1517469.9f, t1712);
-    const float t1719 = FMA(t1406, -5257862.0f, t1713);
-    const float t1720 = FMA(t1235, 4.3854945e-7f, FMA(t1220, 8.6608503e-7f, FMA(t1203, 1.920555e-6f, FMA(t1175,
-        4.9878527e-6f, FMA(t1134, 1.2379229e-5f, FMA(t1083, 2.9763441e-5f, FMA(t829, 6.959478e-5f, FMA(t755,
-        0.00015823086f, FMA(t714, 0.00035339838f, FMA(t704, 0.0007594306f, FMA(t699, 0.0015953592f, FMA(t693,
-        0.0033992901f, FMA(t688, 0.006995689f, FMA(t684, 0.013995103f, FMA(t677, 0.027473696f, FMA(t672, 0.052792948f,
-        FMA(t665, 0.09929596f, FMA(t660, 0.18292141f, FMA(t656, 0.32626477f, FMA(t649, 0.54477346f, FMA(t644,
-        0.7832618f, FMA(t635, 0.76745725f, FMA(t632, 0.31318066f, FMA(t628, 0.016794305f, FMA(t1423, 40021504.0f,
-        t1714)))))))))))))))))))))))));
-    const float t1721 = FMA(t1428, 8.606921e+21f, t1715);
-    const float t1722 = FMA(t1392, -1517469.9f, t1716);
-    const float t1723 = FMA(t1392, -1.0490092e+12f, t1717);
-    const float t1724 = FMA(t1409, -5257862.0f, t1718);
-    const float t1725 = FMA(t1424, 40021504.0f, t1719);
-    const float t1726 = FMA(t724, -0.00043195797f, t1721);
-    const float t1727 = FMA(t1410, -5257862.0f, t1722);
-    const float t1728 = FMA(t1410, 1.0225564e+13f, t1723);
-    const float t1729 = FMA(t1427, 40021504.0f, t1724);
-    const float t1730 = FMA(t629, 0.016794305f, t1725);
-    const float t1731 = FMA(t762, -0.005153819f, t1726);
-    const float t1732 = FMA(t1428, 40021504.0f, t1727);
-    const float t1733 = FMA(t762, 0.19809997f, FMA(t724, 0.04147732f, FMA(t1428, -1.0447214e+15f, t1728)));
-    const float t1734 = FMA(t720, 0.016794305f, t1729);
-    const float t1735 = FMA(t633, 0.31318066f, t1730);
-    const float t1736 = FMA(t798, -0.036902096f, t1731);
-    const float t1737 = FMA(t798, 0.38702992f, t1733);
-    const float t1738 = FMA(t721, 0.016794305f, t1732);
-    const float t1739 = FMA(t758, 0.31318066f, t1734);
-    const float t1740 = FMA(t636, 0.76745725f, t1735);
-    const float t1741 = FMA(t836, -0.1463858f, t1736);
-    const float t1742 = FMA(t836, 0.31750783f, t1737);
-    const float t1743 = FMA(t759, 0.31318066f, t1738);
-    const float t1744 = FMA(t794, 0.76745725f, t1739);
-    const float t1745 = FMA(t645, 0.7832618f, t1740);
-    const float t1746 = FMA(t915, -0.5198266f, t1741);
-    const float t1747 = FMA(t915, 0.5668316f, t1742);
-    const float t1748 = FMA(t795, 0.76745725f, t1743);
-    const float t1749 = FMA(t832, 0.7832618f, t1744);
-    const float t1750 = FMA(t650, 0.54477346f, t1745);
-    const float t1751 = FMA(t1018, -1.9078519f, t1746);
-    const float t1752 = FMA(t1018, 1.6978666f, t1747);
-    const float t1753 = FMA(t833, 0.7832618f, t1748);
-    const float t1754 = FMA(t911, 0.54477346f, t1749);
-    const float t1755 = FMA(t657, 0.32626477f, t1750);
-    const float t1756 = FMA(t1090, -7.3419733f, t1751);
-    const float t1757 = FMA(t1090, 4.4939494f, t1752);
-    const float t1758 = FMA(t912, 0.54477346f, t1753);
-    const float t1759 = FMA(t1014, 0.32626477f, t1754);
-    const float t1760 = FMA(t661, 0.18292141f, t1755);
-    const float t1761 = FMA(t1123, -29.538733f, t1756);
-    const float t1762 = FMA(t1123, 10.897125f, t1757);
-    const float t1763 = FMA(t1015, 0.32626477f, t1758);
-    const float t1764 = FMA(t1086, 0.18292141f, t1759);
-    const float t1765 = FMA(t666, 0.09929596f, t1760);
-    const float t1766 = FMA(t1141, -124.2214f, t1761);
-    const float t1767 = FMA(t1141, 25.446955f, t1762);
-    const float t1768 = FMA(t1087, 0.18292141f, t1763);
-    const float t1769 = FMA(t1119, 0.09929596f, t1764);
-    const float t1770 = FMA(t673, 0.052792948f, t1765);
-    const float t1771 = FMA(t1155, -545.1002f, t1766);
-    const float t1772 = FMA(t1155, 58.741318f, t1767);
-    const float t1773 = FMA(t1120, 0.09929596f, t1768);
-    const float t1774 = FMA(t1137, 0.052792948f, t1769);
-    const float t1775 = FMA(t678, 0.027473696f, t1770);
-    const float t1776 = FMA(t1167, -2498.7349f, t1771);
-    const float t1777 = FMA(t1167, 135.94522f, t1772);
-    const float t1778 = FMA(t1138, 0.052792948f, t1773);
-    const float t1779 = FMA(t1151, 0.027473696f, t1774);
-    const float t1780 = FMA(t685, 0.013995103f, t1775);
-    const float t1781 = FMA(t1182, -11957.341f, t1776);
-    const float t1782 = FMA(t1182, 317.82996f, t1777);
-    const float t1783 = FMA(t1152, 0.027473696f, t1778);
-    const float t1784 = FMA(t1163, 0.013995103f, t1779);
-    const float t1785 = FMA(t689, 0.006995689f, t1780);
-    const float t1786 = FMA(t1195, -59783.566f, t1781);
-    const float t1787 = FMA(t1195, 754.1076f, t1782);
-    const float t1788 = FMA(t1164, 0.013995103f, t1783);
-    const float t1789 = FMA(t1178, 0.006995689f, t1784);
-    const float t1790 = FMA(t694, 0.0033992901f, t1785);
-    const float t1791 = FMA(t1210, -312173.56f, t1786);
-    const float t1792 = FMA(t1210, 1820.6329f, t1787);
-    const float t1793 = FMA(t1179, 0.006995689f, t1788);
-    const float t1794 = FMA(t1191, 0.0033992901f, t1789);
-    const float t1795 = FMA(t700, 0.0015953592f, t1790);
-    const float t1796 = FMA(t1227, -1703382.4f, t1791);
-    const float t1797 = FMA(t1227, 4480.5615f, t1792);
-    const float t1798 = FMA(t1192, 0.0033992901f, t1793);
-    const float t1799 = FMA(t1206, 0.0015953592f, t1794);
-    const float t1800 = FMA(t705, 0.0007594306f, t1795);
-    const float t1801 = FMA(t1242, -9710482.0f, t1796);
-    const float t1802 = FMA(t1242, 11252.247f, t1797);
-    const float t1803 = FMA(t1207, 0.0015953592f, t1798);
-    const float t1804 = FMA(t1223, 0.0007594306f, t1799);
-    const float t1805 = FMA(t715, 0.00035339838f, t1800);
-    const float t1806 = FMA(t1289, -57846950.0f, t1801);
-    const float t1807 = FMA(t1289, 28860.104f, t1802);
-    const float t1808 = FMA(t1224, 0.0007594306f, t1803);
-    const float t1809 = FMA(t1238, 0.00035339838f, t1804);
-    const float t1810 = FMA(t756, 0.00015823086f, t1805);
-    const float t1811 = FMA(t1306, -360275460.0f, t1806);
-    const float t1812 = FMA(t1306, 75664.2f, t1807);
-    const float t1813 = FMA(t1239, 0.00035339838f, t1808);
-    const float t1814 = FMA(t1285, 0.00015823086f, t1809);
-    const float t1815 = FMA(t830, 6.959478e-5f, t1810);
-    const float t1816 = FMA(t1337, -2.3398118e+9f, t1811);
-    const float t1817 = FMA(t1337, 202859.11f, t1812);
-    const float t1818 = FMA(t1286, 0.00015823086f, t1813);
-    const float t1819 = FMA(t1302, 6.959478e-5f, t1814);
-    const float t1820 = FMA(t1084, 2.9763441e-5f, t1815);
-    const float t1821 = FMA(t1355, -1.6058572e+10f, t1816);
-    const float t1822 = FMA(t1355, 560184.44f, t1817);
-    const float t1823 = FMA(t1303, 6.959478e-5f, t1818);
-    const float t1824 = FMA(t1333, 2.9763441e-5f, t1819);
-    const float t1825 = FMA(t1135, 1.2379229e-5f, t1820);
-    const float t1826 = FMA(t1373, -1.0868957e+11f, t1821);
-    const float t1827 = FMA(t1373, 1590259.4f, t1822);
-    const float t1828 = FMA(t1334, 2.9763441e-5f, t1823);
-    const float t1829 = FMA(t1351, 1.2379229e-5f, t1824);
-    const float t1830 = FMA(t1176, 4.9878527e-6f, t1825);
-    const float t1831 = FMA(t1391, -1.0490092e+12f, t1826);
-    const float t1832 = FMA(t1391, 5492605.5f, t1827);
-    const float t1833 = FMA(t1352, 1.2379229e-5f, t1828);
-    const float t1834 = FMA(t1369, 4.9878527e-6f, t1829);
-    const float t1835 = FMA(t1204, 1.920555e-6f, t1830);
-    const float t1836 = FMA(t1409, 1.0225564e+13f, t1831);
-    const float t1837 = FMA(t1409, 16475780.0f, t1832);
-    const float t1838 = FMA(t1370, 4.9878527e-6f, t1833);
-    const float t1839 = FMA(t1387, 1.920555e-6f, t1834);
-    const float t1840 = FMA(t1221, 8.6608503e-7f, t1835);
-    const float t1841 = FMA(t1427, -1.0447214e+15f, t1836);
-    const float t1842 = FMA(t1427, 157644020.0f, t1837);
-    const float t1843 = FMA(t1388, 1.920555e-6f, t1838);
-    const float t1844 = FMA(t1405, 8.6608503e-7f, t1839);
-    const float t1845 = FMA(t1236, 4.3854945e-7f, t1840);
-    const float t1846 = t4 * t1720;  // D_0: derivative 0 of the mean less its line
-    const float t1847 = FMA(t721, 0.04147732f, t1841);
-    const float t1848 = FMA(t721, -0.024934785f, t1842);
-    const float t1849 = FMA(t1406, 8.6608503e-7f, t1843);
-    const float t1850 = FMA(t1423, 4.3854945e-7f, t1844);
-    const float t1851 = t4 * t1845;  // D_1: derivative 1 of the mean less its line
-    const float t1852 = FMA(t759, 0.19809997f, t1847);
-    const float t1853 = FMA(t759, -0.27521715f, t1848);
-    const float t1854 = FMA(t1424, 4.3854945e-7f, t1849);
-    const float t1855 = t4 * t1850;  // D_2: derivative 2 of the mean less its line
-    const float t1856 = FMA(t795, 0.38702992f, t1852);
-    const float t1857 = FMA(t795, -1.2278849f, t1853);
-    const float t1858 = t4 * t1854;  // D_3: derivative 3 of the mean less its line
-    const float t1859 = FMA(t1117, t1858, t1332);
-    const float t1860 = FMA(t833, 0.31750783f, t1856);
-    const float t1861 = FMA(t833, -2.2496128f, t1857);
-    const float t1862 = FMA(t1149, t1858, t1331);
-    const float t1863 = FMA(t912, 0.5668316f, t1860);
-    const float t1864 = FMA(t912, -3.000571f, t1861);
-    const float t1865 = t113 * t1859;
-    const float t1866 = t1862 * t113;
-    const float t1867 = FMA(t1015, 1.6978666f, t1863);
-    const float t1868 = FMA(t1015, -3.472758f, t1864);
-    const float t1869 = FMA(t1855, t1149, FMA(t1858, t1858, t1865));
-    const float t1870 = FMA(t1855, t1858, t1866);
-    const float t1871 = FMA(t1087, 4.4939494f, t1867);
-    const float t1872 = FMA(t1087, -3.7933328f, t1868);
-    const float t1873 = t1870 * t114;
-    const float t1874 = t114 * t1869;
-    const float t1875 = FMA(t1120, 10.897125f, t1871);
-    const float t1876 = FMA(t1120, -4.0282345f, t1872);
-    const float t1877 = FMA(t1851, t1855, t1873) * t115;
-    const float t1878 = FMA(t1138, 25.446955f, t1875);
-    const float t1879 = FMA(t1138, -4.2220325f, t1876);
-    const float t1880 = t31 * FMA(t1851, t1858, FMA(t1855, t1855, t1874));
-    const float t1881 = FMA(t1152, 58.741318f, t1878);
-    const float t1882 = FMA(t1152, -4.3917027f, t1879);
-    const float t1883 = FMA(t1164, 135.94522f, t1881);
-    const float t1884 = FMA(t1164, -4.5502114f, t1882);
-    const float t1885 = FMA(t1179, 317.82996f, t1883);
-    const float t1886 = FMA(t1179, -4.7015567f, t1884);
-    const float t1887 = FMA(t1851, t1851, t1880);
-    const float t1888 = FMA(t1192, 754.1076f, t1885);
-    const float t1889 = FMA(t1192, -4.850076f, t1886);
-    const float t1890 = FMA(t1207, 1820.6329f, t1888);
-    const float t1891 = FMA(t1207, -4.9964314f, t1889);
-    const float t1892 = FMA(t1224, 4480.5615f, t1890);
-    const float t1893 = FMA(t1224, -5.1422496f, t1891);
-    const float t1894 = FMA(t1239, 11252.247f, t1892);
-    const float t1895 = FMA(t1239, -5.287378f, t1893);
-    const float t1896 = FMA(t1286, 28860.104f, t1894);
-    const float t1897 = FMA(t1286, -5.4324493f, t1895);
-    const float t1898 = FMA(t1303, 75664.2f, t1896);
-    const float t1899 = FMA(t1303, -5.5775633f, t1897);
-    const float t1900 = FMA(t1334, 202859.11f, t1898);
-    const float t1901 = FMA(t1334, -5.721214f, t1899);
-    const float t1902 = FMA(t1352, 560184.44f, t1900);
-    const float t1903 = FMA(t1352, -5.8724613f, t1901);
-    const float t1904 = FMA(t1370, 1590259.4f, t1902);
-    const float t1905 = FMA(t1370, -5.982568f, t1903);
-    const float t1906 = FMA(t1388, 5492605.5f, t1904);
-    const float t1907 = FMA(t1388, -6.343013f, t1905);
-    const float t1908 = FMA(t1406, 16475780.0f, t1906);
-    const float t1909 = FMA(t1406, -4.268548f, t1907);
-    const float t1910 = FMA(t1424, 157644020.0f, t1908);
-    const float t1911 = FMA(t1424, -15.995871f, t1909);
-    const float t1912 = FMA(t720, -0.024934785f, t1910);
-    const float t1913 = FMA(t720, 1.315303f, t1911);
-    const float t1914 = FMA(t758, -0.27521715f, t1912);
-    const float t1915 = FMA(t758, 1.3731905f, t1913);
-    const float t1916 = FMA(t794, -1.2278849f, t1914);
-    const float t1917 = FMA(t794, 1.4657848f, t1915);
-    const float t1918 = FMA(t832, -2.2496128f, t1916);
-    const float t1919 = FMA(t832, 2.0804362f, t1917);
-    const float t1920 = FMA(t911, -3.000571f, t1918);
-    const float t1921 = FMA(t911, 1.6161871f, t1919);
-    const float t1922 = FMA(t1014, -3.472758f, t1920);
-    const float t1923 = FMA(t1014, 0.94700915f, t1921);
-    const float t1924 = FMA(t1086, -3.7933328f, t1922);
-    const float t1925 = FMA(t1086, 0.5172016f, t1923);
-    const float t1926 = FMA(t1119, -4.0282345f, t1924);
-    const float t1927 = FMA(t1119, 0.27340642f, t1925);
-    const float t1928 = FMA(t1137, -4.2220325f, t1926);
-    const float t1929 = FMA(t1137, 0.14156152f, t1927);
-    const float t1930 = FMA(t1151, -4.3917027f, t1928);
-    const float t1931 = FMA(t1151, 0.07172337f, t1929);
-    const float t1932 = FMA(t1163, -4.5502114f, t1930);
-    const float t1933 = FMA(t1163, 0.035581f, t1931);
-    const float t1934 = FMA(t1178, -4.7015567f, t1932);
-    const float t1935 = FMA(t1178, 0.017251467f, t1933);
-    const float t1936 = FMA(t1191, -4.850076f, t1934);
-    const float t1937 = FMA(t1191, 0.008174645f, t1935);
-    const float t1938 = FMA(t1206, -4.9964314f, t1936);
-    const float t1939 = FMA(t1206, 0.0037817985f, t1937);
-    const float t1940 = FMA(t1223, -5.1422496f, t1938);
-    const float t1941 = FMA(t1223, 0.001708123f, t1939);
-    const float t1942 = FMA(t1238, -5.287378f, t1940);
-    const float t1943 = FMA(t1238, 0.0007527969f, t1941);
-    const float t1944 = FMA(t1285, -5.4324493f, t1942);
-    const float t1945 = FMA(t1285, 0.00032371542f, t1943);
-    const float t1946 = FMA(t1302, -5.5775633f, t1944);
-    const float t1947 = FMA(t1302, 0.00013579302f, t1945);
-    const float t1948 = FMA(t1333, -5.721214f, t1946);
-    const float t1949 = FMA(t1333, 5.553384e-5f, t1947);
-    const float t1950 = FMA(t1351, -5.8724613f, t1948);
-    const float t1951 = FMA(t1351, 2.2225864e-5f, t1949);
-    const float t1952 = FMA(t1369, -5.982568f, t1950);
-    const float t1953 = FMA(t1369, 8.592604e-6f, t1951);
-    const float t1954 = FMA(t1387, -6.343013f, t1952);
-    const float t1955 = FMA(t1387, 3.6400227e-6f, t1953);
-    const float t1956 = FMA(t1405, -4.268548f, t1954);
-    const float t1957 = FMA(t1405, 7.851529e-7f, t1955);
+    float t0 = ABS(mean);  // |mean - centre|
+    float t1 = (mean < 0.0f) ? 1.0f : (-1.0f);  // direction of u
+    float t2 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t3 = var * SQRT(t2);  // NaN for a negative variance
+    float t4 = t3 + 0.09481592f;
+    float t5, t6, t7, t8, t9, t10, t11, t12, t13, t14, t15, t16, t17, t18, t19, t20, t21, t22, t23, t24, t25;
+    atan_exact_atom2(t3, 0.26149985f, t0, &t5, &t6, &t7, &t8, &t9, &t10, &t11, &t12, &t13, &t14, &t15, &t16, &t17,
+        &t18, &t19, &t20, &t21, &t22, &t23, &t24, &t25);
+    float t26, t27, t28, t29, t30, t31, t32, t33, t34, t35, t36, t37, t38, t39, t40, t41, t42, t43, t44, t45, t46;
+    atan_exact_atom2(t3, 0.75524604f, t0, &t26, &t27, &t28, &t29, &t30, &t31, &t32, &t33, &t34, &t35, &t36, &t37, &t38,
+        &t39, &t40, &t41, &t42, &t43, &t44, &t45, &t46);
+    float t47, t48, t49, t50, t51, t52, t53, t54, t55, t56, t57, t58, t59, t60, t61, t62, t63, t64, t65, t66, t67;
+    atan_exact_atom2(t3, 2.2841904f, t0, &t47, &t48, &t49, &t50, &t51, &t52, &t53, &t54, &t55, &t56, &t57, &t58, &t59,
+        &t60, &t61, &t62, &t63, &t64, &t65, &t66, &t67);
+    float t68 = t3 + 7.2344074f;
+    float t69 = t3 + 23.99388f;
+    float t70 = t3 + 83.334496f;
+    float t71 = t3 + 303.09305f;
+    float t72, t73, t74, t75, t76, t77, t78, t79, t80, t81;
+    atan_exact_atom3(t3, 1154.3937f, t0, &t72, &t73, &t74, &t75, &t76, &t77, &t78, &t79, &t80, &t81);
+    float t82, t83, t84, t85, t86, t87, t88, t89, t90, t91;
+    atan_exact_atom3(t3, 4604.2485f, t0, &t82, &t83, &t84, &t85, &t86, &t87, &t88, &t89, &t90, &t91);
+    float t92, t93, t94, t95, t96, t97, t98, t99, t100, t101;
+    atan_exact_atom3(t3, 19230.492f, t0, &t92, &t93, &t94, &t95, &t96, &t97, &t98, &t99, &t100, &t101);
+    float t102, t103, t104, t105, t106, t107, t108, t109, t110, t111;
+    atan_exact_atom3(t3, 84110.234f, t0, &t102, &t103, &t104, &t105, &t106, &t107, &t108, &t109, &t110, &t111);
+    float t112, t113, t114, t115, t116, t117, t118, t119, t120, t121;
+    atan_exact_atom3(t3, 385242.47f, t0, &t112, &t113, &t114, &t115, &t116, &t117, &t118, &t119, &t120, &t121);
+    float t122, t123, t124, t125, t126, t127, t128, t129, t130, t131;
+    atan_exact_atom3(t3, 1847763.0f, t0, &t122, &t123, &t124, &t125, &t126, &t127, &t128, &t129, &t130, &t131);
+    float t132, t133, t134, t135, t136, t137, t138, t139, t140, t141;
+    atan_exact_atom3(t3, 9280796.0f, t0, &t132, &t133, &t134, &t135, &t136, &t137, &t138, &t139, &t140, &t141);
+    float t142, t143, t144, t145, t146, t147, t148, t149, t150, t151;
+    atan_exact_atom3(t3, 48814740.0f, t0, &t142, &t143, &t144, &t145, &t146, &t147, &t148, &t149, &t150, &t151);
+    float t152, t153, t154, t155, t156, t157, t158, t159, t160, t161;
+    atan_exact_atom3(t3, 268870750.0f, t0, &t152, &t153, &t154, &t155, &t156, &t157, &t158, &t159, &t160, &t161);
+    float t162, t163, t164, t165, t166, t167, t168, t169, t170, t171;
+    atan_exact_atom3(t3, 1.5508257e+9f, t0, &t162, &t163, &t164, &t165, &t166, &t167, &t168, &t169, &t170, &t171);
+    float t172, t173, t174, t175, t176, t177, t178, t179, t180, t181;
+    atan_exact_atom3(t3, 9.367188e+9f, t0, &t172, &t173, &t174, &t175, &t176, &t177, &t178, &t179, &t180, &t181);
+    float t182, t183, t184, t185, t186, t187, t188, t189, t190, t191;
+    atan_exact_atom3(t3, 5.9249177e+10f, t0, &t182, &t183, &t184, &t185, &t186, &t187, &t188, &t189, &t190, &t191);
+    float t192, t193, t194, t195, t196, t197, t198, t199, t200, t201;
+    atan_exact_atom3(t3, 3.924481e+11f, t0, &t192, &t193, &t194, &t195, &t196, &t197, &t198, &t199, &t200, &t201);
+    float t202, t203, t204, t205, t206, t207, t208, t209, t210, t211;
+    atan_exact_atom3(t3, 2.7221308e+12f, t0, &t202, &t203, &t204, &t205, &t206, &t207, &t208, &t209, &t210, &t211);
+    float t212, t213, t214, t215, t216, t217, t218, t219, t220, t221;
+    atan_exact_atom3(t3, 1.9772543e+13f, t0, &t212, &t213, &t214, &t215, &t216, &t217, &t218, &t219, &t220, &t221);
+    float t222, t223, t224, t225, t226, t227, t228, t229, t230, t231;
+    atan_exact_atom3(t3, 1.503983e+14f, t0, &t222, &t223, &t224, &t225, &t226, &t227, &t228, &t229, &t230, &t231);
+    _Bool t232 = t3 < 0.24652138f;
+    float t233 = t232 ? t3 : 0.0f;
+    float t234 = 1.0f / SQRT(t4);
+    float t235 = 1.0f / SQRT(t68);
+    float t236 = 1.0f / SQRT(t69);
+    float t237 = 1.0f / SQRT(t70);
+    float t238 = 1.0f / SQRT(t71);
+    float t239 = t233 * 0.083333336f;
+    float t240 = t233 * 0.09090909f;
+    float t241 = t233 * 0.1f;
+    float t242 = t233 * 0.11111111f;
+    float t243 = t233 * 0.125f;
+    float t244 = t233 * 0.14285715f;
+    float t245 = t233 * 0.16666667f;
+    float t246 = t233 * 0.2f;
+    float t247 = t233 * 0.25f;
+    float t248 = t233 * 0.33333334f;
+    float t249 = t233 * 0.5f;
+    float t250 = t0 * t234;
+    float t251 = t234 * t234;
+    float t252 = t0 * t235;
+    float t253 = t235 * t235;
+    float t254 = t0 * t236;
+    float t255 = t236 * t236;
+    float t256 = t0 * t237;
+    float t257 = t237 * t237;
+    float t258 = t0 * t238;
+    float t259 = t238 * t238;
+    _Bool t260 = 13.0f < t250;
+    float t261 = t260 ? 13.0f : t250;
+    float t262 = t0 * (t0 * (1.0f / t4));
+    float t263 = t260 ? 169.0f : t262;
+    float t264 = t263 * (-0.5f);
+    _Bool t265 = 13.0f < t252;
+    float t266 = t265 ? 13.0f : t252;
+    float t267 = t0 * (t0 * (1.0f / t68));
+    float t268 = t265 ? 169.0f : t267;
+    float t269 = (-0.5f) * t268;
+    _Bool t270 = 13.0f < t254;
+    float t271 = t270 ? 13.0f : t254;
+    float t272 = t0 * (t0 * (1.0f / t69));
+    float t273 = t270 ? 169.0f : t272;
+    float t274 = (-0.5f) * t273;
+    _Bool t275 = 13.0f < t256;
+    float t276 = t275 ? 13.0f : t256;
+    float t277 = t0 * (t0 * (1.0f / t70));
+    float t278 = t275 ? 169.0f : t277;
+    float t279 = (-0.5f) * t278;
+    _Bool t280 = 13.0f < t258;
+    float t281 = t280 ? 13.0f : t258;
+    float t282 = t0 * (t0 * (1.0f / t71));
+    float t283 = t280 ? 169.0f : t282;
+    float t284 = (-0.5f) * t283;
+    float t285 = t234 * t261;
+    float t286 = FMA(t264, 1.442695f, 12582912.0f);
+    float t287 = t235 * t266;
+    float t288 = FMA(1.442695f, t269, 12582912.0f);
+    float t289 = t236 * t271;
+    float t290 = FMA(1.442695f, t274, 12582912.0f);
+    float t291 = t237 * t276;
+    float t292 = FMA(1.442695f, t279, 12582912.0f);
+    float t293 = t238 * t281;
+    float t294 = FMA(1.442695f, t284, 12582912.0f);
+    float t295 = atan_exact_part5(t286, t264) * as_float((as_bits(t286) + 127u) << 23u);
+    float t296 = t234 * (t295 * 0.3989423f);
+    float t297 = atan_exact_part5(t288, t269) * as_float((127u + as_bits(t288)) << 23u);
+    float t298 = atan_exact_part5(t290, t274) * as_float((127u + as_bits(t290)) << 23u);
+    float t299 = t235 * (0.3989423f * t297);
+    float t300 = atan_exact_part5(t292, t279) * as_float((127u + as_bits(t292)) << 23u);
+    float t301 = t236 * (0.3989423f * t298);
+    float t302 = atan_exact_part5(t294, t284) * as_float((127u + as_bits(t294)) << 23u);
+    float t303 = t237 * (0.3989423f * t300);
+    float t304 = t238 * (0.3989423f * t302);
+    float t305 = t296 * t285;
+    float t306 = FMA(t285, t305, t296 * (-t251));
+    float t307 = FMA(t285, t306, t305 * (t251 * (-2.0f)));
+    float t308 = FMA(t285, t307, t306 * (t251 * (-3.0f)));
+    float t309 = FMA(t285, t308, t307 * (t251 * (-4.0f)));
+    float t310 = FMA(t285, t309, t308 * (t251 * (-5.0f)));
+    float t311 = FMA(t285, t310, t309 * (t251 * (-6.0f)));
+    float t312 = FMA(t285, t311, t310 * (t251 * (-7.0f)));
+    float t313 = FMA(t285, t312, t311 * (t251 * (-8.0f)));
+    float t314 = FMA(t285, t313, t312 * (t251 * (-9.0f)));
+    float t315 = FMA(t285, t314, t313 * (t251 * (-10.0f)));
+    float t316 = FMA(t285, t315, t314 * (t251 * (-11.0f)));
+    float t317 = FMA(t285, t316, t315 * (t251 * (-12.0f)));
+    float t318 = FMA(t285, t317, t316 * (t251 * (-13.0f)));
+    float t319 = FMA(t285, t318, t317 * (t251 * (-14.0f)));
+    float t320 = FMA(t285, t319, t318 * (t251 * (-15.0f)));
+    float t321 = FMA(t285, t320, t319 * (t251 * (-16.0f)));
+    float t322 = FMA(t285, t321, t320 * (t251 * (-17.0f)));
+    // D_12: derivative 12 of the mean less its line
+    float t323 = t1 * FMA(0.7832618f, t59, FMA(0.76745725f, t38, FMA(0.31318066f, t17, FMA(0.016794305f, t315,
+        FMA(-0.095305845f, t61, FMA(-0.027318014f, t40, atan_exact_part6(t19, -0.0017724634f, t317, -3.457299e-5f, t63,
+        0.023471367f, t42, 0.0016796581f, t21, 1.3561747e-5f, t319, -1.0995867e-6f, t65, -0.0047419653f, t44,
+        -0.00017394332f, t23, -2.7061171e-6f, t321, -6.2842287e-9f)))))));
+    // D_13: derivative 13 of the mean less its line
+    float t324 = t1 * FMA(0.7832618f, t60, FMA(0.76745725f, t39, FMA(0.31318066f, t18, FMA(0.016794305f, t316,
+        FMA(-0.095305845f, t62, FMA(-0.027318014f, t41, atan_exact_part6(t20, -0.0017724634f, t318, -3.457299e-5f, t64,
+        0.023471367f, t43, 0.0016796581f, t22, 1.3561747e-5f, t320, -1.0995867e-6f, t66, -0.0047419653f, t45,
+        -0.00017394332f, t24, -2.7061171e-6f, t322, -6.2842287e-9f)))))));
+    float t325 = t299 * t287;
+    float t326 = FMA(t287, t325, t299 * (-t253));
+    float t327 = FMA(t287, t326, t325 * (t253 * (-2.0f)));
+    float t328 = FMA(t287, t327, t326 * (t253 * (-3.0f)));
+    float t329 = FMA(t287, t328, t327 * (t253 * (-4.0f)));
+    float t330 = FMA(t287, t329, t328 * (t253 * (-5.0f)));
+    float t331 = FMA(t287, t330, t329 * (t253 * (-6.0f)));
+    float t332 = FMA(t287, t331, t330 * (t253 * (-7.0f)));
+    float t333 = FMA(t287, t332, t331 * (t253 * (-8.0f)));
+    float t334 = FMA(t287, t333, t332 * (t253 * (-9.0f)));
+    float t335 = FMA(t287, t334, t333 * (t253 * (-10.0f)));
+    float t336 = FMA(t287, t335, t334 * (t253 * (-11.0f)));
+    float t337 = FMA(t287, t336, t335 * (t253 * (-12.0f)));
+    float t338 = FMA(t287, t337, t336 * (t253 * (-13.0f)));
+    float t339 = FMA(t287, t338, t337 * (t253 * (-14.0f)));
+    // D_9: derivative 9 of the mean less its line
+    float t340 = t1 * FMA(0.54477346f, t332, FMA(0.7832618f, t56, FMA(0.76745725f, t35, FMA(0.31318066f, t14,
+        FMA(0.016794305f, t312, FMA(-0.19802631f, t334, FMA(-0.095305845f, t58, FMA(-0.027318014f, t37,
+        FMA(-0.0017724634f, t16, FMA(-3.457299e-5f, t314, atan_exact_part6(t336, 0.19489743f, t60, 0.023471367f, t39,
+        0.0016796581f, t18, 1.3561747e-5f, t316, -1.0995867e-6f, t338, -0.09769342f, t62, -0.0047419653f, t41,
+        -0.00017394332f, t20, -2.7061171e-6f, t318, -6.2842287e-9f)))))))))));
+    // D_11: derivative 11 of the mean less its line
+    float t341 = t1 * FMA(0.54477346f, t334, FMA(0.7832618f, t58, FMA(0.76745725f, t37, FMA(0.31318066f, t16,
+        FMA(0.016794305f, t314, FMA(-0.095305845f, t60, FMA(-0.027318014f, t39, FMA(-0.0017724634f, t18,
+        FMA(-3.457299e-5f, t316, FMA(0.19489743f, t338, FMA(0.023471367f, t62, FMA(0.0016796581f, t41,
+        FMA(1.3561747e-5f, t20, FMA(-1.0995867e-6f, t318, FMA(-0.09769342f, FMA(t287, t339, t338 * (t253 * (-15.0f))),
+        FMA(-0.0047419653f, t64, FMA(-0.00017394332f, t43, FMA(-2.7061171e-6f, t22, (-6.2842287e-9f) *
+        t320))))))))))))))))));
+    // D_10: derivative 10 of the mean less its line
+    float t342 = t1 * FMA(0.54477346f, t333, FMA(0.7832618f, t57, FMA(0.76745725f, t36, FMA(0.31318066f, t15,
+        FMA(0.016794305f, t313, FMA(-0.19802631f, t335, FMA(-0.095305845f, t59, FMA(-0.027318014f, t38,
+        FMA(-0.0017724634f, t17, FMA(-3.457299e-5f, t315, atan_exact_part6(t337, 0.19489743f, t61, 0.023471367f, t40,
+        0.0016796581f, t19, 1.3561747e-5f, t317, -1.0995867e-6f, t339, -0.09769342f, t63, -0.0047419653f, t42,
+        -0.00017394332f, t21, -2.7061171e-6f, t319, -6.2842287e-9f)))))))))));
+    float t343 = t301 * t289;
+    float t344 = FMA(t289, t343, t301 * (-t255));
+    float t345 = FMA(t289, t344, t343 * (t255 * (-2.0f)));
+    float t346 = FMA(t289, t345, t344 * (t255 * (-3.0f)));
+    float t347 = FMA(t289, t346, t345 * (t255 * (-4.0f)));
+    float t348 = FMA(t289, t347, t346 * (t255 * (-5.0f)));
+    float t349 = FMA(t289, t348, t347 * (t255 * (-6.0f)));
+    float t350 = FMA(t289, t349, t348 * (t255 * (-7.0f)));
+    float t351 = FMA(t289, t350, t349 * (t255 * (-8.0f)));
+    float t352 = FMA(t289, t351, t350 * (t255 * (-9.0f)));
+    float t353 = FMA(t289, t352, t351 * (t255 * (-10.0f)));
+    // D_8: derivative 8 of the mean less its line
+    float t354 = t1 * FMA(0.32626477f, t349, FMA(0.54477346f, t331, FMA(0.7832618f, t55, FMA(0.76745725f, t34,
+        FMA(0.31318066f, t13, FMA(0.016794305f, t311, FMA(-0.19802631f, t333, FMA(-0.095305845f, t57,
+        FMA(-0.027318014f, t36, FMA(-0.0017724634f, t15, FMA(-3.457299e-5f, t313, atan_exact_part6(t335, 0.19489743f,
+        t59, 0.023471367f, t38, 0.0016796581f, t17, 1.3561747e-5f, t315, -1.0995867e-6f, t337, -0.09769342f, t61,
+        -0.0047419653f, t40, -0.00017394332f, t19, -2.7061171e-6f, t317, -6.2842287e-9f))))))))))));
+    // D_7: derivative 7 of the mean less its line
+    float t355 = t1 * FMA(0.32626477f, t348, FMA(0.54477346f, t330, FMA(0.7832618f, t54, FMA(0.76745725f, t33,
+        FMA(0.31318066f, t12, FMA(0.016794305f, t310, FMA(-0.3547334f, t350, FMA(-0.19802631f, t332, FMA(-0.095305845f,
+        t56, FMA(-0.027318014f, t35, FMA(-0.0017724634f, t14, FMA(-3.457299e-5f, t312, FMA(1.4428432f, t352,
+        FMA(0.19489743f, t334, FMA(0.023471367f, t58, FMA(0.0016796581f, t37, FMA(1.3561747e-5f, t16,
+        FMA(-1.0995867e-6f, t314, FMA(-2.0114837f, FMA(t289, t353, t352 * (t255 * (-11.0f))), atan_exact_part7(t336,
+        t60, t39, t18, t316))))))))))))))))))));
+    float t356 = t303 * t291;
+    float t357 = FMA(t291, t356, t303 * (-t257));
+    float t358 = FMA(t291, t357, t356 * (t257 * (-2.0f)));
+    float t359 = FMA(t291, t358, t357 * (t257 * (-3.0f)));
+    float t360 = FMA(t291, t359, t358 * (t257 * (-4.0f)));
+    float t361 = FMA(t291, t360, t359 * (t257 * (-5.0f)));
+    float t362 = FMA(t291, t361, t360 * (t257 * (-6.0f)));
+    float t363 = FMA(t291, t362, t361 * (t257 * (-7.0f)));
+    float t364 = FMA(t291, t363, t362 * (t257 * (-8.0f)));
+    // D_6: derivative 6 of the mean less its line
+    float t365 = t1 * FMA(t360, 0.18292141f, FMA(t347, 0.32626477f, FMA(t329, 0.54477346f, FMA(t53, 0.7832618f,
+        FMA(t32, 0.76745725f, FMA(t11, 0.31318066f, FMA(t309, 0.016794305f, FMA(-0.3547334f, t349, FMA(-0.19802631f,
+        t331, FMA(-0.095305845f, t55, FMA(-0.027318014f, t34, FMA(-0.0017724634f, t13, FMA(-3.457299e-5f, t311,
+        FMA(1.4428432f, t351, FMA(0.19489743f, t333, atan_exact_part6(t57, 0.023471367f, t36, 0.0016796581f, t15,
+        1.3561747e-5f, t313, -1.0995867e-6f, t353, -2.0114837f, t335, -0.09769342f, t59, -0.0047419653f, t38,
+        -0.00017394332f, t17, -2.7061171e-6f, t315, -6.2842287e-9f))))))))))))))));
+    float t366 = FMA(t359, 0.18292141f, FMA(t346, 0.32626477f, FMA(t328, 0.54477346f, FMA(t52, 0.7832618f, FMA(t31,
+        0.76745725f, FMA(t10, 0.31318066f, FMA(t308, 0.016794305f, FMA(-0.64521915f, t361, FMA(-0.3547334f, t348,
+        FMA(-0.19802631f, t330, FMA(-0.095305845f, t54, FMA(-0.027318014f, t33, FMA(-0.0017724634f, t12,
+        FMA(-3.457299e-5f, t310, FMA(10.542424f, t363, FMA(1.4428432f, t350, FMA(0.19489743f, t332, FMA(0.023471367f,
+        t56, FMA(0.0016796581f, t35, FMA(1.3561747e-5f, t14, FMA(-1.0995867e-6f, t312, FMA(-46.78661f, FMA(t291, t364,
+        t363 * (t257 * (-9.0f))), FMA(-2.0114837f, t352, atan_exact_part7(t334, t58, t37, t16,
+        t314))))))))))))))))))))))));
+    float t367 = t1 * t366;  // D_5: derivative 5 of the mean less its line
+    float t368 = t304 * t293;
+    float t369 = FMA(t293, t368, t304 * (-t259));
+    float t370 = FMA(t293, t369, t368 * (t259 * (-2.0f)));
+    float t371 = FMA(t293, t370, t369 * (t259 * (-3.0f)));
+    float t372 = FMA(t293, t371, t370 * (t259 * (-4.0f)));
+    float t373 = FMA(t293, t372, t371 * (t259 * (-5.0f)));
+    float t374 = FMA(t293, t373, t372 * (t259 * (-6.0f)));
+    float t375 = FMA(t293, t374, t373 * (t259 * (-7.0f)));
+    float t376 = FMA(t327, 0.54477346f, FMA(t51, 0.7832618f, FMA(t30, 0.76745725f, FMA(t9, 0.31318066f, FMA(t307,
+        0.016794305f, FMA(t372, -1.3101653f, FMA(t360, -0.64521915f, FMA(t347, -0.3547334f, FMA(t329, -0.19802631f,
+        FMA(t53, -0.095305845f, FMA(t32, -0.027318014f, FMA(t11, -0.0017724634f, FMA(t309, -3.457299e-5f,
+        FMA(79.40939f, t374, FMA(10.542424f, t362, FMA(1.4428432f, t349, FMA(0.19489743f, t331, FMA(0.023471367f, t55,
+        FMA(0.0016796581f, t34, FMA(1.3561747e-5f, t13, FMA(-1.0995867e-6f, t311, FMA(-1344.4938f, FMA(t293, t375, t374
+        * (t259 * (-8.0f))), FMA(-46.78661f, t364, FMA(-2.0114837f, t351, atan_exact_part7(t333, t57, t36, t15,
+        t313)))))))))))))))))))))))));
+    // D_4: derivative 4 of the mean less its line
+    float t377 = t1 * FMA(t76, 0.052792948f, FMA(t370, 0.09929596f, FMA(t358, 0.18292141f, FMA(t345, 0.32626477f,
+        t376))));
+    float t378 = atan_exact_part4(t281, t302);
+    float t379 = atan_exact_part4(t276, t300);
+    float t380 = atan_exact_part4(t271, t298);
+    float t381 = atan_exact_part4(t266, t297);
+    float t382 = atan_exact_part4(t261, t295);
+    float t383 = FMA(t86, 5334.9385f, FMA(t76, 632.82654f, FMA(t370, 79.40939f, FMA(t358, 10.542424f, FMA(t345,
+        1.4428432f, FMA(t327, 0.19489743f, FMA(t51, 0.023471367f, FMA(t30, 0.0016796581f, FMA(t9, 1.3561747e-5f,
+        FMA(t307, -1.0995867e-6f, FMA(t228, 4.465755e+34f, FMA(t218, -5.94787e+31f, FMA(t208, -2.6058855e+29f,
+        FMA(t198, -1.6391461e+27f, FMA(t188, -1.2524977e+25f, FMA(t178, -1.0728058e+23f, FMA(t168, -1.00808046e+21f,
+        FMA(t158, -1.0302023e+19f, FMA(t148, -1.1613385e+17f, FMA(t138, -1.4161055e+15f, FMA(t128, -1.7418322e+13f,
+        FMA(t118, -2.4774394e+11f, FMA(t108, -4.5494083e+9f, FMA(t98, -87359416.0f, atan_exact_part6(t88, -1894716.9f,
+        t78, -46887.926f, t372, -1344.4938f, t360, -46.78661f, t347, -2.0114837f, t329, -0.09769342f, t53,
+        -0.0047419653f, t32, -0.00017394332f, t11, -2.7061171e-6f, t309, -6.2842287e-9f)))))))))))))))))))))))));
+    float t384 = FMA(t94, -17.553873f, FMA(t84, -7.045195f, FMA(t74, -2.946041f, FMA(t368, -1.3101653f, FMA(t356,
+        -0.64521915f, FMA(t343, -0.3547334f, FMA(t325, -0.19802631f, FMA(t49, -0.095305845f, FMA(t28, -0.027318014f,
+        FMA(t7, -0.0017724634f, FMA(t305, -3.457299e-5f, FMA(t226, 3.1011917e+21f, FMA(t216, -6.157211e+18f, FMA(t206,
+        -1.0256434e+17f, FMA(t196, -3.67398e+14f, FMA(t186, 4.8376243e+13f, FMA(t176, 5.052373e+12f, FMA(t166,
+        4.7620004e+11f, FMA(t156, 4.3880858e+10f, FMA(t146, 4.34718e+9f, FMA(t136, 386215400.0f, FMA(t126, 39932644.0f,
+        FMA(t116, 4642686.5f, FMA(t106, 453001.0f, FMA(t96, 47612.19f, t383)))))))))))))))))))))))));
+    float t385 = FMA(t102, 0.006995689f, FMA(t92, 0.013995103f, FMA(t82, 0.027473696f, FMA(t72, 0.052792948f, FMA(t378,
+        0.09929596f, FMA(t379, 0.18292141f, FMA(t380, 0.32626477f, FMA(t381, 0.54477346f, FMA(t47, 0.7832618f, FMA(t26,
+        0.76745725f, FMA(t5, 0.31318066f, FMA(t382, 0.016794305f, FMA(t224, 40021504.0f, FMA(t214, -5257862.0f,
+        FMA(t204, -1517469.9f, FMA(t194, -469629.3f, FMA(t184, -164156.45f, FMA(t174, -58952.875f, FMA(t164,
+        -21244.303f, FMA(t154, -7613.487f, FMA(t144, -2739.1443f, FMA(t134, -969.4448f, FMA(t124, -321.56134f,
+        FMA(t114, -112.070335f, FMA(t104, -44.437843f, t384)))))))))))))))))))))))));
+    // D_0: derivative 0 of the mean less its line
+    float t386 = t1 * FMA(t222, 4.3854945e-7f, FMA(t212, 8.6608503e-7f, FMA(t202, 1.920555e-6f, FMA(t192,
+        4.9878527e-6f, FMA(t182, 1.2379229e-5f, FMA(t172, 2.9763441e-5f, FMA(t162, 6.959478e-5f, FMA(t152,
+        0.00015823086f, FMA(t142, 0.00035339838f, FMA(t132, 0.0007594306f, FMA(t122, 0.0015953592f, FMA(t112,
+        0.0033992901f, t385))))))))))));
+    float t387 = FMA(t87, 5334.9385f, FMA(t77, 632.82654f, FMA(t371, 79.40939f, FMA(t359, 10.542424f, FMA(t346,
+        1.4428432f, FMA(t328, 0.19489743f, FMA(t52, 0.023471367f, FMA(t31, 0.0016796581f, FMA(t10, 1.3561747e-5f,
+        FMA(t308, -1.0995867e-6f, FMA(4.465755e+34f, t229, FMA(-5.94787e+31f, t219, FMA(-2.6058855e+29f, t209,
+        FMA(-1.6391461e+27f, t199, FMA(-1.2524977e+25f, t189, FMA(-1.0728058e+23f, t179, FMA(-1.00808046e+21f, t169,
+        FMA(-1.0302023e+19f, t159, FMA(-1.1613385e+17f, t149, FMA(-1.4161055e+15f, t139, FMA(-1.7418322e+13f, t129,
+        FMA(-2.4774394e+11f, t119, FMA(-4.5494083e+9f, t109, FMA(-87359416.0f, t99, atan_exact_part6(t89, -1894716.9f,
+        t79, -46887.926f, t373, -1344.4938f, t361, -46.78661f, t348, -2.0114837f, t330, -0.09769342f, t54,
+        -0.0047419653f, t33, -0.00017394332f, t12, -2.7061171e-6f, t310, -6.2842287e-9f)))))))))))))))))))))))));
+    float t388 = FMA(t95, -17.553873f, FMA(t85, -7.045195f, FMA(t75, -2.946041f, FMA(t369, -1.3101653f, FMA(t357,
+        -0.64521915f, FMA(t344, -0.3547334f, FMA(t326, -0.19802631f, FMA(t50, -0.095305845f, FMA(t29, -0.027318014f,
+        FMA(t8, -0.0017724634f, FMA(t306, -3.457299e-5f, FMA(t227, 3.1011917e+21f, FMA(t217, -6.157211e+18f, FMA(t207,
+        -1.0256434e+17f, FMA(t197, -3.67398e+14f, FMA(t187, 4.8376243e+13f, FMA(t177, 5.052373e+12f, FMA(t167,
+        4.7620004e+11f, FMA(t157, 4.3880858e+10f, FMA(t147, 4.34718e+9f, FMA(t137, 386215400.0f, FMA(t127, 39932644.0f,
+        FMA(t117, 4642686.5f, FMA(t107, 453001.0f, FMA(t97, 47612.19f, t387)))))))))))))))))))))))));
+    float t389 = FMA(t103, 0.006995689f, FMA(t93, 0.013995103f, FMA(t83, 0.027473696f, FMA(t73, 0.052792948f, FMA(t304,
+        0.09929596f, FMA(t303, 0.18292141f, FMA(t301, 0.32626477f, FMA(t299, 0.54477346f, FMA(t48, 0.7832618f, FMA(t27,
+        0.76745725f, FMA(t6, 0.31318066f, FMA(t296, 0.016794305f, FMA(t225, 40021504.0f, FMA(t215, -5257862.0f,
+        FMA(t205, -1517469.9f, FMA(t195, -469629.3f, FMA(t185, -164156.45f, FMA(t175, -58952.875f, FMA(t165,
+        -21244.303f, FMA(t155, -7613.487f, FMA(t145, -2739.1443f, FMA(t135, -969.4448f, FMA(t125, -321.56134f,
+        FMA(t115, -112.070335f, FMA(t105, -44.437843f, t388)))))))))))))))))))))))));
+    // D_1: derivative 1 of the mean less its line
+    float t390 = t1 * FMA(t223, 4.3854945e-7f, FMA(t213, 8.6608503e-7f, FMA(t203, 1.920555e-6f, FMA(t193,
+        4.9878527e-6f, FMA(t183, 1.2379229e-5f, FMA(t173, 2.9763441e-5f, FMA(t163, 6.959478e-5f, FMA(t153,
+        0.00015823086f, FMA(t143, 0.00035339838f, FMA(t133, 0.0007594306f, FMA(t123, 0.0015953592f, FMA(t113,
+        0.0033992901f, t389))))))))))));
+    float t391 = FMA(t88, 5334.9385f, FMA(t78, 632.82654f, FMA(t372, 79.40939f, FMA(t360, 10.542424f, FMA(t347,
+        1.4428432f, FMA(t329, 0.19489743f, FMA(t53, 0.023471367f, FMA(t32, 0.0016796581f, FMA(t11, 1.3561747e-5f,
+        FMA(t309, -1.0995867e-6f, FMA(4.465755e+34f, t230, FMA(-5.94787e+31f, t220, FMA(-2.6058855e+29f, t210,
+        FMA(-1.6391461e+27f, t200, FMA(-1.2524977e+25f, t190, FMA(-1.0728058e+23f, t180, FMA(-1.00808046e+21f, t170,
+        FMA(-1.0302023e+19f, t160, FMA(-1.1613385e+17f, t150, FMA(-1.4161055e+15f, t140, FMA(-1.7418322e+13f, t130,
+        FMA(-2.4774394e+11f, t120, FMA(-4.5494083e+9f, t110, FMA(-87359416.0f, t100, atan_exact_part6(t90, -1894716.9f,
+        t80, -46887.926f, t374, -1344.4938f, t362, -46.78661f, t349, -2.0114837f, t331, -0.09769342f, t55,
+        -0.0047419653f, t34, -0.00017394332f, t13, -2.7061171e-6f, t311, -6.2842287e-9f)))))))))))))))))))))))));
+    float t392 = FMA(t96, -17.553873f, FMA(t86, -7.045195f, FMA(t76, -2.946041f, FMA(t370, -1.3101653f, FMA(t358,
+        -0.64521915f, FMA(t345, -0.3547334f, FMA(t327, -0.19802631f, FMA(t51, -0.095305845f, FMA(t30, -0.027318014f,
+        FMA(t9, -0.0017724634f, FMA(t307, -3.457299e-5f, FMA(t228, 3.1011917e+21f, FMA(t218, -6.157211e+18f, FMA(t208,
+        -1.0256434e+17f, FMA(t198, -3.67398e+14f, FMA(t188, 4.8376243e+13f, FMA(t178, 5.052373e+12f, FMA(t168,
+        4.7620004e+11f, FMA(t158, 4.3880858e+10f, FMA(t148, 4.34718e+9f, FMA(t138, 386215400.0f, FMA(t128, 39932644.0f,
+        FMA(t118, 4642686.5f, FMA(t108, 453001.0f, FMA(t98, 47612.19f, t391)))))))))))))))))))))))));
+    float t393 = FMA(t104, 0.006995689f, FMA(t94, 0.013995103f, FMA(t84, 0.027473696f, FMA(t74, 0.052792948f, FMA(t368,
+        0.09929596f, FMA(t356, 0.18292141f, FMA(t343, 0.32626477f, FMA(t325, 0.54477346f, FMA(t49, 0.7832618f, FMA(t28,
+        0.76745725f, FMA(t7, 0.31318066f, FMA(t305, 0.016794305f, FMA(t226, 40021504.0f, FMA(t216, -5257862.0f,
+        FMA(t206, -1517469.9f, FMA(t196, -469629.3f, FMA(t186, -164156.45f, FMA(t176, -58952.875f, FMA(t166,
+        -21244.303f, FMA(t156, -7613.487f, FMA(t146, -2739.1443f, FMA(t136, -969.4448f, FMA(t126, -321.56134f,
+        FMA(t116, -112.070335f, FMA(t106, -44.437843f, t392)))))))))))))))))))))))));
+    // D_2: derivative 2 of the mean less its line
+    float t394 = t1 * FMA(t224, 4.3854945e-7f, FMA(t214, 8.6608503e-7f, FMA(t204, 1.920555e-6f, FMA(t194,
+        4.9878527e-6f, FMA(t184, 1.2379229e-5f, FMA(t174, 2.9763441e-5f, FMA(t164, 6.959478e-5f, FMA(t154,
+        0.00015823086f, FMA(t144, 0.00035339838f, FMA(t134, 0.0007594306f, FMA(t124, 0.0015953592f, FMA(t114,
+        0.0033992901f, t393))))))))))));
+    float t395 = FMA(5334.9385f, t89, FMA(632.82654f, t79, FMA(79.40939f, t373, FMA(10.542424f, t361, FMA(1.4428432f,
+        t348, FMA(0.19489743f, t330, FMA(0.023471367f, t54, FMA(0.0016796581f, t33, FMA(1.3561747e-5f, t12,
+        FMA(-1.0995867e-6f, t310, FMA(4.465755e+34f, t231, FMA(-5.94787e+31f, t221, FMA(-2.6058855e+29f, t211,
+        FMA(-1.6391461e+27f, t201, FMA(-1.2524977e+25f, t191, FMA(-1.0728058e+23f, t181, FMA(-1.00808046e+21f, t171,
+        FMA(-1.0302023e+19f, t161, FMA(-1.1613385e+17f, t151, FMA(-1.4161055e+15f, t141, FMA(-1.7418322e+13f, t131,
+        FMA(-2.4774394e+11f, t121, FMA(-4.5494083e+9f, t111, FMA(-87359416.0f, t101, atan_exact_part6(t91, -1894716.9f,
+        t81, -46887.926f, t375, -1344.4938f, t363, -46.78661f, t350, -2.0114837f, t332, -0.09769342f, t56,
+        -0.0047419653f, t35, -0.00017394332f, t14, -2.7061171e-6f, t312, -6.2842287e-9f)))))))))))))))))))))))));
+    float t396 = FMA(t97, -17.553873f, FMA(t87, -7.045195f, FMA(t77, -2.946041f, FMA(t371, -1.3101653f, FMA(t359,
+        -0.64521915f, FMA(t346, -0.3547334f, FMA(t328, -0.19802631f, FMA(t52, -0.095305845f, FMA(t31, -0.027318014f,
+        FMA(t10, -0.0017724634f, FMA(t308, -3.457299e-5f, FMA(3.1011917e+21f, t229, FMA(-6.157211e+18f, t219,
+        FMA(-1.0256434e+17f, t209, FMA(-3.67398e+14f, t199, FMA(4.8376243e+13f, t189, FMA(5.052373e+12f, t179,
+        FMA(4.7620004e+11f, t169, FMA(4.3880858e+10f, t159, FMA(4.34718e+9f, t149, FMA(386215400.0f, t139,
+        FMA(39932644.0f, t129, FMA(4642686.5f, t119, FMA(453001.0f, t109, FMA(47612.19f, t99,
+        t395)))))))))))))))))))))))));
+    float t397 = FMA(t105, 0.006995689f, FMA(t95, 0.013995103f, FMA(t85, 0.027473696f, FMA(t75, 0.052792948f, FMA(t369,
+        0.09929596f, FMA(t357, 0.18292141f, FMA(t344, 0.32626477f, FMA(t326, 0.54477346f, FMA(t50, 0.7832618f, FMA(t29,
+        0.76745725f, FMA(t8, 0.31318066f, FMA(t306, 0.016794305f, FMA(t227, 40021504.0f, FMA(t217, -5257862.0f,
+        FMA(t207, -1517469.9f, FMA(t197, -469629.3f, FMA(t187, -164156.45f, FMA(t177, -58952.875f, FMA(t167,
+        -21244.303f, FMA(t157, -7613.487f, FMA(t147, -2739.1443f, FMA(t137, -969.4448f, FMA(t127, -321.56134f,
+        FMA(t117, -112.070335f, FMA(t107, -44.437843f, t396)))))))))))))))))))))))));
+    // D_3: derivative 3 of the mean less its line
+    float t398 = t1 * FMA(t225, 4.3854945e-7f, FMA(t215, 8.6608503e-7f, FMA(t205, 1.920555e-6f, FMA(t195,
+        4.9878527e-6f, FMA(t185, 1.2379229e-5f, FMA(t175, 2.9763441e-5f, FMA(t165, 6.959478e-5f, FMA(t155,
+        0.00015823086f, FMA(t145, 0.00035339838f, FMA(t135, 0.0007594306f, FMA(t125, 0.0015953592f, FMA(t115,
+        0.0033992901f, t397))))))))))));
+    float t399 = FMA(t390, t394, FMA(t394, t398, FMA(t377, t398, FMA(t367, t377, FMA(t365, t367, FMA(t355, t365,
+        FMA(t354, t355, FMA(t340, t354, FMA(t342, t340, FMA(t341, t342, FMA(t323, t341, (t323 * t324) * t239) * t240) *
+        t241) * t242) * t243) * t244) * t245) * t246) * t247) * t248) * t249) * (t233 * 2.0f);
+    float t400 = (-2.0f) * t386;
+    float t401 = FMA(t88, -1166111.9f, FMA(t78, -65957.04f, FMA(t372, -4047.2126f, FMA(t360, -268.55658f, FMA(t347,
+        -18.908485f, FMA(t329, -1.381099f, FMA(t53, -0.0947264f, FMA(t32, -0.005335221f, FMA(t11, -7.968771e-5f,
+        FMA(t309, -2.6379407e-6f, FMA(t229, 1.4147097e+35f, FMA(t219, 1.7753762e+32f, FMA(t209, 9.219452e+29f,
+        FMA(t199, 5.500509e+27f, FMA(t189, 4.216416e+25f, FMA(t179, 3.6376958e+23f, FMA(t169, 3.535973e+21f, FMA(t159,
+        3.8489935e+19f, FMA(t149, 4.6889797e+17f, FMA(t139, 6.3881357e+15f, FMA(t129, 9.721817e+13f, FMA(t119,
+        1.6512297e+12f, FMA(t109, 3.1229397e+10f, FMA(t99, 656240000.0f, atan_exact_part6(t89, 15236559.0f, t79,
+        388294.7f, t373, 10682.422f, t361, 309.54034f, t348, 8.843812f, t330, 0.2299333f, t54, 0.009070636f, t33,
+        0.0016374864f, t12, 6.453918e-5f, t310, 2.400836e-6f)))))))))))))))))))))))));
+    float t402 = FMA(t97, 322675.9f, FMA(t87, 33465.19f, FMA(t77, 3707.8147f, FMA(t371, 436.68643f, FMA(t359,
+        54.751778f, FMA(t346, 7.1632867f, FMA(t328, 0.94587886f, FMA(t52, 0.09499468f, FMA(t31, 0.008818136f, FMA(t10,
+        0.0029898058f, FMA(t308, 0.000516064f, FMA(t228, -3.5544887e+28f, FMA(t218, -1.595465e+25f, FMA(t208,
+        -1.2039133e+24f, FMA(t198, -2.1128282e+22f, FMA(t188, -4.5583307e+20f, FMA(t178, -1.0536504e+19f, FMA(t168,
+        -2.6764752e+17f, FMA(t158, -7.4344e+15f, FMA(t148, -2.259732e+14f, FMA(t138, -7.5156795e+12f, FMA(t128,
+        -2.7337776e+11f, FMA(t118, -1.0877916e+10f, FMA(t108, -473036600.0f, FMA(t98, -22486564.0f,
+        t401)))))))))))))))))))))))));
+    float t403 = FMA(t106, -11957.341f, FMA(t96, -2498.7349f, FMA(t86, -545.1002f, FMA(t76, -124.2214f, FMA(t370,
+        -29.538733f, FMA(t358, -7.3419733f, FMA(t345, -1.9078519f, FMA(t327, -0.5198266f, FMA(t51, -0.1463858f,
+        FMA(t30, -0.036902096f, FMA(t9, -0.005153819f, FMA(t307, -0.00043195797f, FMA(t227, 8.606921e+21f, FMA(t217,
+        3.4617176e+19f, FMA(t207, 2.3386068e+18f, FMA(t197, 8.875798e+16f, FMA(t187, 4.705062e+15f, FMA(t177,
+        2.6390703e+14f, FMA(t167, 1.6024058e+13f, FMA(t157, 1.04102815e+12f, FMA(t147, 7.240116e+10f, FMA(t137,
+        5.3881503e+9f, FMA(t127, 428775500.0f, FMA(t117, 36497524.0f, FMA(t107, 3318934.5f,
+        t402)))))))))))))))))))))))));
+    float t404 = FMA(t115, 754.1076f, FMA(t105, 317.82996f, FMA(t95, 135.94522f, FMA(t85, 58.741318f, FMA(t75,
+        25.446955f, FMA(t369, 10.897125f, FMA(t357, 4.4939494f, FMA(t344, 1.6978666f, FMA(t326, 0.5668316f, FMA(t50,
+        0.31750783f, FMA(t29, 0.38702992f, FMA(t8, 0.19809997f, FMA(t306, 0.04147732f, FMA(t226, -1.0447214e+15f,
+        FMA(t216, 1.0225564e+13f, FMA(t206, -1.0490092e+12f, FMA(t196, -1.0868957e+11f, FMA(t186, -1.6058572e+10f,
+        FMA(t176, -2.3398118e+9f, FMA(t166, -360275460.0f, FMA(t156, -57846950.0f, FMA(t146, -9710482.0f, FMA(t136,
+        -1703382.4f, FMA(t126, -312173.56f, FMA(t116, -59783.566f, t403)))))))))))))))))))))))));
+    float t405 = FMA(t124, -4.9964314f, FMA(t114, -4.850076f, FMA(t104, -4.7015567f, FMA(t94, -4.5502114f, FMA(t84,
+        -4.3917027f, FMA(t74, -4.2220325f, FMA(t368, -4.0282345f, FMA(t356, -3.7933328f, FMA(t343, -3.472758f,
+        FMA(t325, -3.000571f, FMA(t49, -2.2496128f, FMA(t28, -1.2278849f, FMA(t7, -0.27521715f, FMA(t305,
+        -0.024934785f, FMA(t225, 157644020.0f, FMA(t215, 16475780.0f, FMA(t205, 5492605.5f, FMA(t195, 1590259.4f,
+        FMA(t185, 560184.44f, FMA(t175, 202859.11f, FMA(t165, 75664.2f, FMA(t155, 28860.104f, FMA(t145, 11252.247f,
+        FMA(t135, 4480.5615f, FMA(t125, 1820.6329f, t404)))))))))))))))))))))))));
+    float t406 = FMA(t133, 0.001708123f, FMA(t123, 0.0037817985f, FMA(t113, 0.008174645f, FMA(t103, 0.017251467f,
+        FMA(t93, 0.035581f, FMA(t83, 0.07172337f, FMA(t73, 0.14156152f, FMA(t304, 0.27340642f, FMA(t303, 0.5172016f,
+        FMA(t301, 0.94700915f, FMA(t299, 1.6161871f, FMA(t48, 2.0804362f, FMA(t27, 1.4657848f, FMA(t6, 1.3731905f,
+        FMA(t296, 1.315303f, FMA(t224, -15.995871f, FMA(t214, -4.268548f, FMA(t204, -6.343013f, FMA(t194, -5.982568f,
+        FMA(t184, -5.8724613f, FMA(t174, -5.721214f, FMA(t164, -5.5775633f, FMA(t154, -5.4324493f, FMA(t144,
+        -5.287378f, FMA(t134, -5.1422496f, t405)))))))))))))))))))))))));
     // B_1: derivative 1 of the mean square less its line
-    const float t1958 = FMA(t1236, 6.040837e-7f, FMA(t1221, 7.851529e-7f, FMA(t1204, 3.6400227e-6f, FMA(t1176,
-        8.592604e-6f, FMA(t1135, 2.2225864e-5f, FMA(t1084, 5.553384e-5f, FMA(t830, 0.00013579302f, FMA(t756,
-        0.00032371542f, FMA(t715, 0.0007527969f, FMA(t705, 0.001708123f, FMA(t700, 0.0037817985f, FMA(t694,
-        0.008174645f, FMA(t689, 0.017251467f, FMA(t685, 0.035581f, FMA(t678, 0.07172337f, FMA(t673, 0.14156152f,
-        FMA(t666, 0.27340642f, FMA(t661, 0.5172016f, FMA(t657, 0.94700915f, FMA(t650, 1.6161871f, FMA(t645, 2.0804362f,
-        FMA(t636, 1.4657848f, FMA(t633, 1.3731905f, FMA(t629, 1.315303f, FMA(t1423, -15.995871f,
-        t1956)))))))))))))))))))))))));
-    const float t1959 = FMA(t1423, 6.040837e-7f, t1957);  // B_2: derivative 2 of the mean square less its line
-    const float t1960 = 0.5f * t1959;
-    const float t1961 = t30 ? t1877 : FMA(t1851, (-2.0f) * t1846, t1958);
-    const float t1962 = t30 ? t1887 : FMA(t1855, -t1846, t1960);
-    const float t1963 = t4 * t1851;
-    const float t1964 = t4 * t1961;
-    const float t1965 = t1855 * 0.5f;
-    const float t1966 = FMA(t1964, grad_var, t1963 * grad_mean);
-    const float t1967 = FMA(t1962, grad_var, t1965 * grad_mean);
-    *out_grad_mean = t1966;
-    *out_grad_var = t1967;
+    float t407 = FMA(t223, 6.040837e-7f, FMA(t213, 7.851529e-7f, FMA(t203, 3.6400227e-6f, FMA(t193, 8.592604e-6f,
+        FMA(t183, 2.2225864e-5f, FMA(t173, 5.553384e-5f, FMA(t163, 0.00013579302f, FMA(t153, 0.00032371542f, FMA(t143,
+        0.0007527969f, t406)))))))));
+    float t408 = FMA(t390, t400, t407);
+    float t409 = t232 ? t399 : t408;
+    float t410 = FMA(t1 * t409, grad_var, (t1 * t390) * grad_mean);
+    // D_14: derivative 14 of the mean less its line
+    float t411 = t1 * FMA(0.7832618f, t61, FMA(0.76745725f, t40, FMA(0.31318066f, t19, FMA(0.016794305f, t317,
+        FMA(-0.095305845f, t63, FMA(-0.027318014f, t42, FMA(-0.0017724634f, t21, FMA(-3.457299e-5f, t319,
+        FMA(0.023471367f, t65, FMA(0.0016796581f, t44, FMA(1.3561747e-5f, t23, FMA(-1.0995867e-6f, t321,
+        FMA(-0.0047419653f, t67, FMA(-0.00017394332f, t46, FMA(-2.7061171e-6f, t25, (-6.2842287e-9f) * FMA(t285, t322,
+        t321 * (t251 * (-18.0f))))))))))))))))));
+    float t412 = FMA(t367, t367, t246 * FMA(t355, t367, FMA(t365, t365, t245 * FMA(t354, t365, FMA(t355, t355, t244 *
+        FMA(t340, t355, FMA(t354, t354, t243 * FMA(t342, t354, FMA(t340, t340, t242 * FMA(t341, t340, FMA(t342, t342,
+        t241 * FMA(t323, t342, FMA(t341, t341, t240 * FMA(t324, t341, FMA(t323, t323, t239 * FMA(t323, t411, t324 *
+        t324))))))))))))))));
+    float t413 = FMA(t390, t390, t233 * FMA(t390, t398, FMA(t394, t394, t249 * FMA(t394, t377, FMA(t398, t398, t248 *
+        FMA(t367, t398, FMA(t377, t377, t247 * FMA(t365, t377, t412))))))));
+    float t414 = -t386;
+    float t415 = FMA(t89, -1166111.9f, FMA(t79, -65957.04f, FMA(t373, -4047.2126f, FMA(t361, -268.55658f, FMA(t348,
+        -18.908485f, FMA(t330, -1.381099f, FMA(t54, -0.0947264f, FMA(t33, -0.005335221f, FMA(t12, -7.968771e-5f,
+        FMA(t310, -2.6379407e-6f, FMA(t230, 1.4147097e+35f, FMA(t220, 1.7753762e+32f, FMA(t210, 9.219452e+29f,
+        FMA(t200, 5.500509e+27f, FMA(t190, 4.216416e+25f, FMA(t180, 3.6376958e+23f, FMA(t170, 3.535973e+21f, FMA(t160,
+        3.8489935e+19f, FMA(t150, 4.6889797e+17f, FMA(t140, 6.3881357e+15f, FMA(t130, 9.721817e+13f, FMA(t120,
+        1.6512297e+12f, FMA(t110, 3.1229397e+10f, FMA(t100, 656240000.0f, atan_exact_part6(t90, 15236559.0f, t80,
+        388294.7f, t374, 10682.422f, t362, 309.54034f, t349, 8.843812f, t331, 0.2299333f, t55, 0.009070636f, t34,
+        0.0016374864f, t13, 6.453918e-5f, t311, 2.400836e-6f)))))))))))))))))))))))));
+    float t416 = FMA(t98, 322675.9f, FMA(t88, 33465.19f, FMA(t78, 3707.8147f, FMA(t372, 436.68643f, FMA(t360,
+        54.751778f, FMA(t347, 7.1632867f, FMA(t329, 0.94587886f, FMA(t53, 0.09499468f, FMA(t32, 0.008818136f, FMA(t11,
+        0.0029898058f, FMA(t309, 0.000516064f, FMA(t229, -3.5544887e+28f, FMA(t219, -1.595465e+25f, FMA(t209,
+        -1.2039133e+24f, FMA(t199, -2.1128282e+22f, FMA(t189, -4.5583307e+20f, FMA(t179, -1.0536504e+19f, FMA(t169,
+        -2.6764752e+17f, FMA(t159, -7.4344e+15f, FMA(t149, -2.259732e+14f, FMA(t139, -7.5156795e+12f, FMA(t129,
+        -2.7337776e+11f, FMA(t119, -1.0877916e+10f, FMA(t109, -473036600.0f, FMA(t99, -22486564.0f,
+        t415)))))))))))))))))))))))));
+    float t417 = FMA(t107, -11957.341f, FMA(t97, -2498.7349f, FMA(t87, -545.1002f, FMA(t77, -124.2214f, FMA(t371,
+        -29.538733f, FMA(t359, -7.3419733f, FMA(t346, -1.9078519f, FMA(t328, -0.5198266f, FMA(t52, -0.1463858f,
+        FMA(t31, -0.036902096f, FMA(t10, -0.005153819f, FMA(t308, -0.00043195797f, FMA(t228, 8.606921e+21f, FMA(t218,
+        3.4617176e+19f, FMA(t208, 2.3386068e+18f, FMA(t198, 8.875798e+16f, FMA(t188, 4.705062e+15f, FMA(t178,
+        2.6390703e+14f, FMA(t168, 1.6024058e+13f, FMA(t158, 1.04102815e+12f, FMA(t148, 7.240116e+10f, FMA(t138,
+        5.3881503e+9f, FMA(t128, 428775500.0f, FMA(t118, 36497524.0f, FMA(t108, 3318934.5f,
+        t416)))))))))))))))))))))))));
+    float t418 = FMA(t116, 754.1076f, FMA(t106, 317.82996f, FMA(t96, 135.94522f, FMA(t86, 58.741318f, FMA(t76,
+        25.446955f, FMA(t370, 10.897125f, FMA(t358, 4.4939494f, FMA(t345, 1.6978666f, FMA(t327, 0.5668316f, FMA(t51,
+        0.31750783f, FMA(t30, 0.38702992f, FMA(t9, 0.19809997f, FMA(t307, 0.04147732f, FMA(t227, -1.0447214e+15f,
+        FMA(t217, 1.0225564e+13f, FMA(t207, -1.0490092e+12f, FMA(t197, -1.0868957e+11f, FMA(t187, -1.6058572e+10f,
+        FMA(t177, -2.3398118e+9f, FMA(t167, -360275460.0f, FMA(t157, -57846950.0f, FMA(t147, -9710482.0f, FMA(t137,
+        -1703382.4f, FMA(t127, -312173.56f, FMA(t117, -59783.566f, t417)))))))))))))))))))))))));
+    float t419 = FMA(t125, -4.9964314f, FMA(t115, -4.850076f, FMA(t105, -4.7015567f, FMA(t95, -4.5502114f, FMA(t85,
+        -4.3917027f, FMA(t75, -4.2220325f, FMA(t369, -4.0282345f, FMA(t357, -3.7933328f, FMA(t344, -3.472758f,
+        FMA(t326, -3.000571f, FMA(t50, -2.2496128f, FMA(t29, -1.2278849f, FMA(t8, -0.27521715f, FMA(t306,
+        -0.024934785f, FMA(t226, 157644020.0f, FMA(t216, 16475780.0f, FMA(t206, 5492605.5f, FMA(t196, 1590259.4f,
+        FMA(t186, 560184.44f, FMA(t176, 202859.11f, FMA(t166, 75664.2f, FMA(t156, 28860.104f, FMA(t146, 11252.247f,
+        FMA(t136, 4480.5615f, FMA(t126, 1820.6329f, t418)))))))))))))))))))))))));
+    float t420 = FMA(t134, 0.001708123f, FMA(t124, 0.0037817985f, FMA(t114, 0.008174645f, FMA(t104, 0.017251467f,
+        FMA(t94, 0.035581f, FMA(t84, 0.07172337f, FMA(t74, 0.14156152f, FMA(t368, 0.27340642f, FMA(t356, 0.5172016f,
+        FMA(t343, 0.94700915f, FMA(t325, 1.6161871f, FMA(t49, 2.0804362f, FMA(t28, 1.4657848f, FMA(t7, 1.3731905f,
+        FMA(t305, 1.315303f, FMA(t225, -15.995871f, FMA(t215, -4.268548f, FMA(t205, -6.343013f, FMA(t195, -5.982568f,
+        FMA(t185, -5.8724613f, FMA(t175, -5.721214f, FMA(t165, -5.5775633f, FMA(t155, -5.4324493f, FMA(t145,
+        -5.287378f, FMA(t135, -5.1422496f, t419)))))))))))))))))))))))));
+    // B_2: derivative 2 of the mean square less its line
+    float t421 = FMA(t224, 6.040837e-7f, FMA(t214, 7.851529e-7f, FMA(t204, 3.6400227e-6f, FMA(t194, 8.592604e-6f,
+        FMA(t184, 2.2225864e-5f, FMA(t174, 5.553384e-5f, FMA(t164, 0.00013579302f, FMA(t154, 0.00032371542f, FMA(t144,
+        0.0007527969f, t420)))))))));
+    float t422 = FMA(t394, t414, 0.5f * t421);
+    float t423 = t232 ? t413 : t422;
+    float t424 = FMA(t423, grad_var, (t394 * 0.5f) * grad_mean);
+    *out_grad_mean = t410;
+    *out_grad_var = t424;
 }
 
-void atan_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                         const float *restrict grad_mean, const float *restrict grad_var, const float *restrict params,
-                         float *restrict out_grad_mean, float *restrict out_grad_var)
+void atan_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
 #pragma omp parallel for simd if(parallel : n > 8192)

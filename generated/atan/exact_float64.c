@@ -3,7 +3,6 @@
 // f(x) = atan(x)
 //
 // rule digest  3b82b3ed8cc1402e172b4ca6799b45a19cb295bb8bcc482f7ba490395102173e
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -18,6 +17,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -77,218 +96,228 @@ INLINE double polynomial0(double y, double x)
     return y;
 }
 
-static const double table4[4][12] = {
+static const double table5[5][16] = {
     {0x1.845db2p-4, 0x1.d9ade0077e21dp-21, -0x1.2b498105b0f31p-19, 0x1.1e8ed22a763e8p-12, -0x1.83e7f1b06afap-12,
      0x1.f78c0ad7e8204p-6, -0x1.6f8836f790641p-6, 0x1.44d5cee2dddp0, -0x1.6662ee25d7b3bp-28, -0x1.4ef1b67612e3ep-21,
-     0x1.305e35cda8f14p-15, 0x1.4d7963b9e1dp-6},
+     0x1.305e35cda8f14p-15, 0x1.4d7963b9e1dp-6, -0x1.4ef1b67612e3ep-21, 0x1.305e35cda8f14p-15, 0x1.4d7963b9e1dp-6,
+     -0x1.6662ee25d7b3bp-28},
     {0x1.113bbcp-2, 0x1.02d2b9b922457p-13, -0x1.c2d67cf2e2587p-14, 0x1.db62a437d8508p-9, -0x1.7ba11ac64d604p-8,
      0x1.bbcbf191578ecp-3, -0x1.32d7a22819fdbp-2, 0x1.542c46a8963d9p0, -0x1.643b4026c1d48p-19, 0x1.44e38e1cd3cd4p-15,
-     -0x1.b3f3f8511838bp-11, 0x1.57315365381adp-2},
+     -0x1.b3f3f8511838bp-11, 0x1.57315365381adp-2, 0x1.44e38e1cd3cd4p-15, -0x1.b3f3f8511838bp-11,
+     0x1.57315365381adp-2, -0x1.643b4026c1d48p-19},
     {0x1.94e0bp-1, 0x1.0b95d9fb5de95p-10, -0x1.aac25464fa1b7p-8, 0x1.bc7e529679c31p-9, -0x1.5d6861cfbcb28p-5,
      0x1.1ca03b37fb9fep-2, -0x1.4dbb5ef24e47dp0, 0x1.6691e381333f3p0, -0x1.c5ff1323ae467p-13, 0x1.d8a59adce7b75p-10,
-     -0x1.ecbfff48f1e55p-6, 0x1.8f57d83902769p-1},
+     -0x1.ecbfff48f1e55p-6, 0x1.8f57d83902769p-1, 0x1.d8a59adce7b75p-10, -0x1.ecbfff48f1e55p-6, 0x1.8f57d83902769p-1,
+     -0x1.c5ff1323ae467p-13},
     {0x1.3be6c6p1, 0x1.b0d6eb2bbc038p-9, -0x1.fbfc9056b721p-4, 0x1.182c449b2817bp-3, -0x1.63f771c918473p-3,
      0x1.42dc82d4516b4p-3, -0x1.2ff7f5188e14fp1, 0x1.2e9bc94a0cd32p1, -0x1.e9e2d129fae5fp-8, 0x1.a24d39b299237p-6,
-     -0x1.fd43086fa5174p-4, 0x1.90c865783d4bap-1},
+     -0x1.fd43086fa5174p-4, 0x1.90c865783d4bap-1, 0x1.a24d39b299237p-6, -0x1.fd43086fa5174p-4, 0x1.90c865783d4bap-1,
+     -0x1.e9e2d129fae5fp-8},
+    {0x1.0390c6p3, 0x1.5159055f3ac6dp-2, -0x1.f23890cd57d57p0, 0x1.4b9aa34fb4b47p0, -0x1.4ab24261c1523p-1,
+     0x1.2f9e9b7e04f7p-1, -0x1.92e4929f3c4fbp1, 0x1.9fbc8a573a7fdp0, -0x1.8d1875b69b6d6p-3, 0x1.ca4b386b5154ap-3,
+     -0x1.32456f43bcffcp-2, 0x1.13889062f5e0bp-1, 0.0, 0.0, 0.0, 0.0},
+};
+
+static const double table16[16][20] = {
+    {0x1.9953cap6, 0x1.34d13bad36c72p9, -0x1.ca369754c24f7p8, 0x1.53b9d8ac6215ep6, -0x1.45a0c7516fd71p3,
+     0x1.6024b8ee8ddc4p2, -0x1.fbbc66281bc38p1, 0x1.eeabeccd0a65ap-2, -0x1.4555c663ea593p7, 0x1.9cba60ac10cefp3,
+     -0x1.6569cbd5d0634p0, 0x1.67a5e66cff8cep-3, -0x1.4555c663ea593p7, 0x1.9cba60ac10cefp3, -0x1.6569cbd5d0634p0,
+     0x1.67a5e66cff8cep-3, -0x1.4555c663ea593p7, 0x1.9cba60ac10cefp3, -0x1.6569cbd5d0634p0, 0x1.67a5e66cff8cep-3},
+    {0x1.88cc38p8, 0x1.7d20e8062d852p14, -0x1.e3c49a529502p12, 0x1.72159926485dp9, -0x1.5c6c7bef3c2eap5,
+     0x1.b479f269b733cp3, -0x1.0dc69170a471bp2, 0x1.fdbe60332c39bp-3, -0x1.7681e47c290efp12, 0x1.95e576ea7cd83p6,
+     -0x1.9f3a5b1e79e22p1, 0x1.81789d0cf009bp-4, -0x1.7681e47c290efp12, 0x1.95e576ea7cd83p6, -0x1.9f3a5b1e79e22p1,
+     0x1.81789d0cf009bp-4, 0.0, 0.0, 0.0, 0.0},
+    {0x1.8cf2fcp10, 0x1.f7ab67c2ee46fp19, -0x1.174279de10865p17, 0x1.b0e7a6907b159p12, -0x1.8794c47d1854dp7,
+     0x1.05ee69c238fd1p5, -0x1.1b1b5775aebccp2, 0x1.00bdbba266fdap-3, -0x1.f480b4099ef0cp17, 0x1.9a6ef2788e1bcp9,
+     -0x1.fb73a88403f1ep2, 0x1.91e0801524ac1p-5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0},
+    {0x1.a6717ap12, 0x1.6d4bd2a79f39p25, -0x1.61cadded2b012p21, 0x1.0f86db5d71a8fp16, -0x1.cd99fdc87511bp9,
+     0x1.3871213882876p6, -0x1.26f6bb51c200cp2, 0x1.f8c54f2f79dd6p-5, -0x1.88ae5b55c95ccp23, 0x1.99bf456ef0b0ep12,
+     -0x1.47db575a5d3cfp4, 0x1.991f54fa96b5cp-6, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0},
+    {0x1.d971eep14, 0x1.274b86ab17822p31, -0x1.ee3c8a30625b5p25, 0x1.6eca833a0d6a1p19, -0x1.1dabc9418ba03p12,
+     0x1.775938970aa41p7, -0x1.32249199382bep2, 0x1.e44365230117fp-6, -0x1.5224f681cd304p29, 0x1.fb2aec526af6ep15,
+     -0x1.a602ce79d9bf9p5, 0x1.9c3fdfe8c0e58p-7, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0},
+    {0x1.17636ep17, 0x1.0bbccb766d21fp37, -0x1.7cd0cce10bc07p30, 0x1.0a83208f9f49dp23, -0x1.7318d0c13c4a8p14,
+     0x1.c95589fa15ab2p8, -0x1.3ce77f7db9c76p2, 0x1.c4a28ba939d7ap-7, -0x1.59c1259bb3d28p35, 0x1.2e88646814cacp18,
+     -0x1.25a5663674de1p7, 0x1.86121a89edd32p-8, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0},
+    {0x1.5b4082p19, 0x1.119eb2a20f8afp43, -0x1.443e563d65b04p35, 0x1.a161c996d0698p26, -0x1.fa38a1edf9e72p16,
+     0x1.1bbd3a7d678b6p10, -0x1.477f282d8d568p2, 0x1.9c19c9e450696p-8, -0x1.b5805178c771fp41, -0x1.c29298fbb4698p18,
+     -0x1.b9db543b81d1p8, 0x1.7c3f23c9dde1ep-9, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0},
+    {0x1.c683fep21, 0x1.3bece30d3858fp49, -0x1.31204568bce29p40, 0x1.603d0d11095aep30, -0x1.6abe629fb1fcep19,
+     0x1.677f7ea583656p11, -0x1.51fe1a49ef9d3p2, 0x1.6d32282f8d7bbp-9, -0x1.f623228da38b1p47, 0x1.99b7f69c6d3dfp26,
+     -0x1.01e36c693c198p10, 0x1.8926fe9e75566p-10, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0},
+    {0x1.393fe2p24, 0x1.9c9a5a7cfef7cp55, -0x1.3d4144b5351cep45, 0x1.400bef1e91f92p34, -0x1.106b7b932a185p22,
+     0x1.d167ca50030c9p12, -0x1.5c5d5d68d7de5p2, 0x1.3ac1d70d11b78p-10, 0x1.c3f565e85f08p51, 0x1.9a3fbb056043cp33,
+     0x1.4780555b9245cp10, 0x1.bc7285e2ddceap-11, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0},
+    {0x1.c6b47ap26, 0x1.3204e129b1b9p62, -0x1.6e22143421a2dp50, 0x1.3b98f33e7d944p38, -0x1.b1f813a546e92p24,
+     0x1.3537fdfbe0ccbp14, -0x1.671d228719541p2, 0x1.087a2aea54ecfp-11, 0x1.13d68c72f0bfp63, 0x1.59e7c11402bf7p39,
+     0x1.2e4d94e72ff1dp15, 0x1.ae577f3ed9b1bp-12, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0},
+    {0x1.5b8a9ep29, 0x1.fccc4bdb84476p68, -0x1.cba1ef4b071d9p55, 0x1.460880c22d311p42, -0x1.5b872956f4ccap27,
+     0x1.9f4048fa0506cp15, -0x1.6ff2cb750a5bp2, 0x1.ab971bf261539p-13, 0x1.5013ecf51aa6dp71, 0x1.7b2ca43236931p44,
+     0x1.1924c0af1212cp18, 0x1.206a1202c0d18p-14, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0},
+    {0x1.17bce2p32, 0x1.f70c82b87ac6ep75, -0x1.58f50299734c3p61, 0x1.9be38502e76d3p46, -0x1.64ad7c8ce4226p30,
+     0x1.2e2e870f01d82p17, -0x1.82314511b820dp2, 0x1.612e6b0fe7488p-14, 0x1.3d42fbdfd9ab5p79, 0x1.8798647977824p49,
+     0x1.85e6a24cf21b8p20, -0x1.9672d42989072p-15, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0},
+    {0x1.da3c16p34, 0x1.b04b7c51949cbp82, -0x1.71011cbbe0b86p66, 0x1.f6700341fa21fp49, -0x1.3509f318d3d8bp31,
+     0x1.42eca89e12fd1p18, -0x1.634b1a5d77ef7p2, 0x1.ac2e22ad231a4p-16, 0x1.43e81eae675acp87, 0x1.d048627c7e24dp54,
+     0x1.0728b536344d9p23, -0x1.d4c4f8793f46ap-15, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0},
+    {0x1.a753p37, 0x1.19860b8e8252cp91, -0x1.0fcc79dc97209p74, 0x1.eb54acee577e3p56, -0x1.5023849b77b6p38,
+     0x1.259d5b74a35bep21, -0x1.2795e9a8d0e7dp3, 0x1.7f82fb4ab29fdp-16, 0x1.7a21af547f8d1p95, 0x1.29cf6e6b418e9p60,
+     0x1.6c083a739827ep25, -0x1.cdfaf9d247be1p-15, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0},
+    {0x1.8df154p40, -0x1.8250744db0d5ap99, 0x1.564e9b43c126cp81, -0x1.216d78ab75fbdp63, 0x1.2db924a2b7a2bp43,
+     -0x1.c60f075aac94bp23, 0x1.fd32d28f84ba3p2, -0x1.0cd2f7b604afdp-16, 0x1.b9397c2fc1d1bp103, 0x1.2043c17750a95p65,
+     0x1.a27859c1b1201p27, -0x1.704d5ac7f54d7p-14, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0},
+    {0x1.89f1eap43, 0x1.725fd01072fb6p108, -0x1.2147d4998d50fp89, 0x1.9f97d71dc1006p68, -0x1.6d5a4cc88766dp46,
+     -0x1.28687a44cafc2p20, -0x1.b0e0a455c6eacp4, 0x1.05f18320073ebp-16, 0x1.7eab23d1abf67p110, -0x1.68aae60e68cb6p68,
+     0x1.5b262038e9756p28, -0x1.46729832fc12cp-14, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0},
+};
+
+static const double table3[3][20] = {
+    {0x1.c13348p4, -0x1.4e80ff7c2e8f9p2, 0x1.b6166c522067ep0, -0x1.464b624047952p-1, 0x1.452177aead5cp-2,
+     -0x1.4e80ff7c2e8f9p2, 0x1.b6166c522067ep0, -0x1.464b624047952p-1, 0x1.452177aead5cp-2, -0x1.4e80ff7c2e8f9p2,
+     0x1.b6166c522067ep0, -0x1.464b624047952p-1, 0x1.452177aead5cp-2, 0x1.f33981bc7a0efp3, -0x1.d24fcde94c4b7p4,
+     0x1.49c717cd917cdp3, -0x1.3fae88a62f49dp1, 0x1.037126f8e781ap1, -0x1.d11f3d7735e3ap1, 0x1.d1c5b4710cb4ep-1},
+    {0x1.9953cap6, -0x1.4555c663ea593p7, 0x1.9cba60ac10cefp3, -0x1.6569cbd5d0634p0, 0x1.67a5e66cff8cep-3,
+     -0x1.4555c663ea593p7, 0x1.9cba60ac10cefp3, -0x1.6569cbd5d0634p0, 0x1.67a5e66cff8cep-3, 0.0, 0.0, 0.0, 0.0,
+     0x1.34d13bad36c72p9, -0x1.ca369754c24f7p8, 0x1.53b9d8ac6215ep6, -0x1.45a0c7516fd71p3, 0x1.6024b8ee8ddc4p2,
+     -0x1.fbbc66281bc38p1, 0x1.eeabeccd0a65ap-2},
+    {0x1.88cc38p8, -0x1.7681e47c290efp12, 0x1.95e576ea7cd83p6, -0x1.9f3a5b1e79e22p1, 0x1.81789d0cf009bp-4, 0.0, 0.0,
+     0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0x1.7d20e8062d852p14, -0x1.e3c49a529502p12, 0x1.72159926485dp9,
+     -0x1.5c6c7bef3c2eap5, 0x1.b479f269b733cp3, -0x1.0dc69170a471bp2, 0x1.fdbe60332c39bp-3},
 };
 
 static const double table14[14][12] = {
-    {0x1.8cf2fcp10, 0x1.f7ab67c2ee46fp19, -0x1.174279de10865p17, 0x1.b0e7a6907b159p12, -0x1.8794c47d1854dp7,
-     0x1.05ee69c238fd1p5, -0x1.1b1b5775aebccp2, 0x1.00bdbba266fdap-3, -0x1.f480b4099ef0cp17, 0x1.9a6ef2788e1bcp9,
-     -0x1.fb73a88403f1ep2, 0x1.91e0801524ac1p-5},
-    {0x1.a6717ap12, 0x1.6d4bd2a79f39p25, -0x1.61cadded2b012p21, 0x1.0f86db5d71a8fp16, -0x1.cd99fdc87511bp9,
-     0x1.3871213882876p6, -0x1.26f6bb51c200cp2, 0x1.f8c54f2f79dd6p-5, -0x1.88ae5b55c95ccp23, 0x1.99bf456ef0b0ep12,
-     -0x1.47db575a5d3cfp4, 0x1.991f54fa96b5cp-6},
-    {0x1.d971eep14, 0x1.274b86ab17822p31, -0x1.ee3c8a30625b5p25, 0x1.6eca833a0d6a1p19, -0x1.1dabc9418ba03p12,
-     0x1.775938970aa41p7, -0x1.32249199382bep2, 0x1.e44365230117fp-6, -0x1.5224f681cd304p29, 0x1.fb2aec526af6ep15,
-     -0x1.a602ce79d9bf9p5, 0x1.9c3fdfe8c0e58p-7},
-    {0x1.17636ep17, 0x1.0bbccb766d21fp37, -0x1.7cd0cce10bc07p30, 0x1.0a83208f9f49dp23, -0x1.7318d0c13c4a8p14,
-     0x1.c95589fa15ab2p8, -0x1.3ce77f7db9c76p2, 0x1.c4a28ba939d7ap-7, -0x1.59c1259bb3d28p35, 0x1.2e88646814cacp18,
-     -0x1.25a5663674de1p7, 0x1.86121a89edd32p-8},
-    {0x1.5b4082p19, 0x1.119eb2a20f8afp43, -0x1.443e563d65b04p35, 0x1.a161c996d0698p26, -0x1.fa38a1edf9e72p16,
-     0x1.1bbd3a7d678b6p10, -0x1.477f282d8d568p2, 0x1.9c19c9e450696p-8, -0x1.b5805178c771fp41, -0x1.c29298fbb4698p18,
-     -0x1.b9db543b81d1p8, 0x1.7c3f23c9dde1ep-9},
-    {0x1.c683fep21, 0x1.3bece30d3858fp49, -0x1.31204568bce29p40, 0x1.603d0d11095aep30, -0x1.6abe629fb1fcep19,
-     0x1.677f7ea583656p11, -0x1.51fe1a49ef9d3p2, 0x1.6d32282f8d7bbp-9, -0x1.f623228da38b1p47, 0x1.99b7f69c6d3dfp26,
-     -0x1.01e36c693c198p10, 0x1.8926fe9e75566p-10},
-    {0x1.393fe2p24, 0x1.9c9a5a7cfef7cp55, -0x1.3d4144b5351cep45, 0x1.400bef1e91f92p34, -0x1.106b7b932a185p22,
-     0x1.d167ca50030c9p12, -0x1.5c5d5d68d7de5p2, 0x1.3ac1d70d11b78p-10, 0x1.c3f565e85f08p51, 0x1.9a3fbb056043cp33,
-     0x1.4780555b9245cp10, 0x1.bc7285e2ddceap-11},
-    {0x1.c6b47ap26, 0x1.3204e129b1b9p62, -0x1.6e22143421a2dp50, 0x1.3b98f33e7d944p38, -0x1.b1f813a546e92p24,
-     0x1.3537fdfbe0ccbp14, -0x1.671d228719541p2, 0x1.087a2aea54ecfp-11, 0x1.13d68c72f0bfp63, 0x1.59e7c11402bf7p39,
-     0x1.2e4d94e72ff1dp15, 0x1.ae577f3ed9b1bp-12},
-    {0x1.5b8a9ep29, 0x1.fccc4bdb84476p68, -0x1.cba1ef4b071d9p55, 0x1.460880c22d311p42, -0x1.5b872956f4ccap27,
-     0x1.9f4048fa0506cp15, -0x1.6ff2cb750a5bp2, 0x1.ab971bf261539p-13, 0x1.5013ecf51aa6dp71, 0x1.7b2ca43236931p44,
-     0x1.1924c0af1212cp18, 0x1.206a1202c0d18p-14},
-    {0x1.17bce2p32, 0x1.f70c82b87ac6ep75, -0x1.58f50299734c3p61, 0x1.9be38502e76d3p46, -0x1.64ad7c8ce4226p30,
-     0x1.2e2e870f01d82p17, -0x1.82314511b820dp2, 0x1.612e6b0fe7488p-14, 0x1.3d42fbdfd9ab5p79, 0x1.8798647977824p49,
-     0x1.85e6a24cf21b8p20, -0x1.9672d42989072p-15},
-    {0x1.da3c16p34, 0x1.b04b7c51949cbp82, -0x1.71011cbbe0b86p66, 0x1.f6700341fa21fp49, -0x1.3509f318d3d8bp31,
-     0x1.42eca89e12fd1p18, -0x1.634b1a5d77ef7p2, 0x1.ac2e22ad231a4p-16, 0x1.43e81eae675acp87, 0x1.d048627c7e24dp54,
-     0x1.0728b536344d9p23, -0x1.d4c4f8793f46ap-15},
-    {0x1.a753p37, 0x1.19860b8e8252cp91, -0x1.0fcc79dc97209p74, 0x1.eb54acee577e3p56, -0x1.5023849b77b6p38,
-     0x1.259d5b74a35bep21, -0x1.2795e9a8d0e7dp3, 0x1.7f82fb4ab29fdp-16, 0x1.7a21af547f8d1p95, 0x1.29cf6e6b418e9p60,
-     0x1.6c083a739827ep25, -0x1.cdfaf9d247be1p-15},
-    {0x1.8df154p40, -0x1.8250744db0d5ap99, 0x1.564e9b43c126cp81, -0x1.216d78ab75fbdp63, 0x1.2db924a2b7a2bp43,
-     -0x1.c60f075aac94bp23, 0x1.fd32d28f84ba3p2, -0x1.0cd2f7b604afdp-16, 0x1.b9397c2fc1d1bp103, 0x1.2043c17750a95p65,
-     0x1.a27859c1b1201p27, -0x1.704d5ac7f54d7p-14},
-    {0x1.89f1eap43, 0x1.725fd01072fb6p108, -0x1.2147d4998d50fp89, 0x1.9f97d71dc1006p68, -0x1.6d5a4cc88766dp46,
-     -0x1.28687a44cafc2p20, -0x1.b0e0a455c6eacp4, 0x1.05f18320073ebp-16, 0x1.7eab23d1abf67p110, -0x1.68aae60e68cb6p68,
-     0x1.5b262038e9756p28, -0x1.46729832fc12cp-14},
+    {0x1.8cf2fcp10, -0x1.f480b4099ef0cp17, 0x1.9a6ef2788e1bcp9, -0x1.fb73a88403f1ep2, 0x1.91e0801524ac1p-5,
+     0x1.f7ab67c2ee46fp19, -0x1.174279de10865p17, 0x1.b0e7a6907b159p12, -0x1.8794c47d1854dp7, 0x1.05ee69c238fd1p5,
+     -0x1.1b1b5775aebccp2, 0x1.00bdbba266fdap-3},
+    {0x1.a6717ap12, -0x1.88ae5b55c95ccp23, 0x1.99bf456ef0b0ep12, -0x1.47db575a5d3cfp4, 0x1.991f54fa96b5cp-6,
+     0x1.6d4bd2a79f39p25, -0x1.61cadded2b012p21, 0x1.0f86db5d71a8fp16, -0x1.cd99fdc87511bp9, 0x1.3871213882876p6,
+     -0x1.26f6bb51c200cp2, 0x1.f8c54f2f79dd6p-5},
+    {0x1.d971eep14, -0x1.5224f681cd304p29, 0x1.fb2aec526af6ep15, -0x1.a602ce79d9bf9p5, 0x1.9c3fdfe8c0e58p-7,
+     0x1.274b86ab17822p31, -0x1.ee3c8a30625b5p25, 0x1.6eca833a0d6a1p19, -0x1.1dabc9418ba03p12, 0x1.775938970aa41p7,
+     -0x1.32249199382bep2, 0x1.e44365230117fp-6},
+    {0x1.17636ep17, -0x1.59c1259bb3d28p35, 0x1.2e88646814cacp18, -0x1.25a5663674de1p7, 0x1.86121a89edd32p-8,
+     0x1.0bbccb766d21fp37, -0x1.7cd0cce10bc07p30, 0x1.0a83208f9f49dp23, -0x1.7318d0c13c4a8p14, 0x1.c95589fa15ab2p8,
+     -0x1.3ce77f7db9c76p2, 0x1.c4a28ba939d7ap-7},
+    {0x1.5b4082p19, -0x1.b5805178c771fp41, -0x1.c29298fbb4698p18, -0x1.b9db543b81d1p8, 0x1.7c3f23c9dde1ep-9,
+     0x1.119eb2a20f8afp43, -0x1.443e563d65b04p35, 0x1.a161c996d0698p26, -0x1.fa38a1edf9e72p16, 0x1.1bbd3a7d678b6p10,
+     -0x1.477f282d8d568p2, 0x1.9c19c9e450696p-8},
+    {0x1.c683fep21, -0x1.f623228da38b1p47, 0x1.99b7f69c6d3dfp26, -0x1.01e36c693c198p10, 0x1.8926fe9e75566p-10,
+     0x1.3bece30d3858fp49, -0x1.31204568bce29p40, 0x1.603d0d11095aep30, -0x1.6abe629fb1fcep19, 0x1.677f7ea583656p11,
+     -0x1.51fe1a49ef9d3p2, 0x1.6d32282f8d7bbp-9},
+    {0x1.393fe2p24, 0x1.c3f565e85f08p51, 0x1.9a3fbb056043cp33, 0x1.4780555b9245cp10, 0x1.bc7285e2ddceap-11,
+     0x1.9c9a5a7cfef7cp55, -0x1.3d4144b5351cep45, 0x1.400bef1e91f92p34, -0x1.106b7b932a185p22, 0x1.d167ca50030c9p12,
+     -0x1.5c5d5d68d7de5p2, 0x1.3ac1d70d11b78p-10},
+    {0x1.c6b47ap26, 0x1.13d68c72f0bfp63, 0x1.59e7c11402bf7p39, 0x1.2e4d94e72ff1dp15, 0x1.ae577f3ed9b1bp-12,
+     0x1.3204e129b1b9p62, -0x1.6e22143421a2dp50, 0x1.3b98f33e7d944p38, -0x1.b1f813a546e92p24, 0x1.3537fdfbe0ccbp14,
+     -0x1.671d228719541p2, 0x1.087a2aea54ecfp-11},
+    {0x1.5b8a9ep29, 0x1.5013ecf51aa6dp71, 0x1.7b2ca43236931p44, 0x1.1924c0af1212cp18, 0x1.206a1202c0d18p-14,
+     0x1.fccc4bdb84476p68, -0x1.cba1ef4b071d9p55, 0x1.460880c22d311p42, -0x1.5b872956f4ccap27, 0x1.9f4048fa0506cp15,
+     -0x1.6ff2cb750a5bp2, 0x1.ab971bf261539p-13},
+    {0x1.17bce2p32, 0x1.3d42fbdfd9ab5p79, 0x1.8798647977824p49, 0x1.85e6a24cf21b8p20, -0x1.9672d42989072p-15,
+     0x1.f70c82b87ac6ep75, -0x1.58f50299734c3p61, 0x1.9be38502e76d3p46, -0x1.64ad7c8ce4226p30, 0x1.2e2e870f01d82p17,
+     -0x1.82314511b820dp2, 0x1.612e6b0fe7488p-14},
+    {0x1.da3c16p34, 0x1.43e81eae675acp87, 0x1.d048627c7e24dp54, 0x1.0728b536344d9p23, -0x1.d4c4f8793f46ap-15,
+     0x1.b04b7c51949cbp82, -0x1.71011cbbe0b86p66, 0x1.f6700341fa21fp49, -0x1.3509f318d3d8bp31, 0x1.42eca89e12fd1p18,
+     -0x1.634b1a5d77ef7p2, 0x1.ac2e22ad231a4p-16},
+    {0x1.a753p37, 0x1.7a21af547f8d1p95, 0x1.29cf6e6b418e9p60, 0x1.6c083a739827ep25, -0x1.cdfaf9d247be1p-15,
+     0x1.19860b8e8252cp91, -0x1.0fcc79dc97209p74, 0x1.eb54acee577e3p56, -0x1.5023849b77b6p38, 0x1.259d5b74a35bep21,
+     -0x1.2795e9a8d0e7dp3, 0x1.7f82fb4ab29fdp-16},
+    {0x1.8df154p40, 0x1.b9397c2fc1d1bp103, 0x1.2043c17750a95p65, 0x1.a27859c1b1201p27, -0x1.704d5ac7f54d7p-14,
+     -0x1.8250744db0d5ap99, 0x1.564e9b43c126cp81, -0x1.216d78ab75fbdp63, 0x1.2db924a2b7a2bp43, -0x1.c60f075aac94bp23,
+     0x1.fd32d28f84ba3p2, -0x1.0cd2f7b604afdp-16},
+    {0x1.89f1eap43, 0x1.7eab23d1abf67p110, -0x1.68aae60e68cb6p68, 0x1.5b262038e9756p28, -0x1.46729832fc12cp-14,
+     0x1.725fd01072fb6p108, -0x1.2147d4998d50fp89, 0x1.9f97d71dc1006p68, -0x1.6d5a4cc88766dp46, -0x1.28687a44cafc2p20,
+     -0x1.b0e0a455c6eacp4, 0x1.05f18320073ebp-16},
 };
 
-static void atan_exact_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                             double *restrict out_mean, double *restrict out_var)
+static void atan_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    double s[75][LANES], a[16][LANES] = {{0.0}};
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
+    double s[34][LANES], a[16][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[0][i] = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        const _Bool t1 = mean[i] < 0.0;
+        _Bool t1 = mean[i] < 0.0;
         s[1][i] = __builtin_fabs(mean[i]);
-        s[72][i] = s[0][i] < 0x1.f8e034p-3;
-        s[67][i] = s[72][i] ? s[0][i] : 0.0;
+        s[31][i] = s[0][i] < 0x1.f8e034p-3;
+        s[29][i] = s[31][i] ? s[0][i] : 0.0;
         s[2][i] = t1 ? 1.0 : (-1.0);
-        const double t6 = s[0][i] + 0x1.0390c6p3;
-        const double t7 = 1.0 / (__builtin_sqrt(t6));
-        const double t8 = s[1][i] * t7;
-        const _Bool t9 = 37.5 < t8;
-        const double t10 = t9 ? 37.5 : t8;
-        const double t11 = exp64((t9 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t6)))) * (-0.5));
-        const double t12 = 1.0 / (FMA(t10, 0.25, 1.0));
-        s[68][i] = t11 * (t12 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t12 - 0.25)));
-        s[62][i] = t7 * (t11 * 0x1.9884533d43651p-2);
-        const double t15 = t7 * t10;
-        const double t16 = t7 * t7;
-        const double t17 = s[0][i] + 0x1.c13348p4;
-        const double t18 = 1.0 / (__builtin_sqrt(t17));
-        const double t19 = s[1][i] * t18;
-        const _Bool t20 = 37.5 < t19;
-        const double t21 = t20 ? 37.5 : t19;
-        const double t22 = exp64((t20 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t17)))) * (-0.5));
-        const double t23 = 1.0 / (FMA(t21, 0.25, 1.0));
-        s[69][i] = t22 * (t23 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t23 - 0.25)));
-        s[63][i] = t18 * (t22 * 0x1.9884533d43651p-2);
-        const double t26 = t18 * t21;
-        const double t27 = t18 * t18;
-        const double t28 = s[0][i] + 0x1.9953cap6;
-        const double t29 = 1.0 / (__builtin_sqrt(t28));
-        const double t30 = s[1][i] * t29;
-        const _Bool t31 = 37.5 < t30;
-        const double t32 = t31 ? 37.5 : t30;
-        const double t33 = exp64((t31 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t28)))) * (-0.5));
-        const double t34 = 1.0 / (FMA(t32, 0.25, 1.0));
-        s[70][i] = t33 * (t34 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t34 - 0.25)));
-        s[64][i] = t29 * (t33 * 0x1.9884533d43651p-2);
-        const double t37 = t29 * t32;
-        const double t38 = t29 * t29;
-        const double t39 = s[0][i] + 0x1.88cc38p8;
-        const double t40 = 1.0 / (__builtin_sqrt(t39));
-        const double t41 = s[1][i] * t40;
-        const _Bool t42 = 37.5 < t41;
-        const double t43 = t42 ? 37.5 : t41;
-        const double t44 = exp64((t42 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t39)))) * (-0.5));
-        const double t45 = 1.0 / (FMA(t43, 0.25, 1.0));
-        s[71][i] = t44 * (t45 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t45 - 0.25)));
-        s[65][i] = t40 * (t44 * 0x1.9884533d43651p-2);
-        const double t48 = t40 * t43;
-        const double t49 = t40 * t40;
-        s[3][i] = s[67][i] * 0x1.2492492492492p-4;
-        s[4][i] = s[67][i] * 0x1.3b13b13b13b14p-4;
-        s[57][i] = s[62][i] * t15;
-        s[52][i] = FMA(t15, s[57][i], s[62][i] * (-t16));
-        s[44][i] = FMA(t15, s[52][i], s[57][i] * (t16 * (-2.0)));
-        s[35][i] = FMA(t15, s[44][i], s[52][i] * (t16 * (-3.0)));
-        s[28][i] = FMA(t15, s[35][i], s[44][i] * (t16 * (-4.0)));
-        s[22][i] = FMA(t15, s[28][i], s[35][i] * (t16 * (-5.0)));
-        s[17][i] = FMA(t15, s[22][i], s[28][i] * (t16 * (-6.0)));
-        s[15][i] = FMA(t15, s[17][i], s[22][i] * (t16 * (-7.0)));
-        s[10][i] = FMA(t15, s[15][i], s[17][i] * (t16 * (-8.0)));
-        s[14][i] = FMA(t15, s[10][i], s[15][i] * (t16 * (-9.0)));
-        s[9][i] = FMA(t15, s[14][i], s[10][i] * (t16 * (-10.0)));
-        s[13][i] = FMA(t15, s[9][i], s[14][i] * (t16 * (-11.0)));
-        s[8][i] = FMA(t15, s[13][i], s[9][i] * (t16 * (-12.0)));
-        s[12][i] = FMA(t15, s[8][i], s[13][i] * (t16 * (-13.0)));
-        s[7][i] = FMA(t15, s[12][i], s[8][i] * (t16 * (-14.0)));
-        s[5][i] = FMA(t15, s[7][i], s[12][i] * (t16 * (-15.0)));
-        s[6][i] = s[67][i] * 0x1.5555555555555p-4;
-        s[11][i] = s[67][i] * 0x1.745d1745d1746p-4;
-        s[16][i] = s[67][i] * 0x1.999999999999ap-4;
-        s[18][i] = s[67][i] * 0x1.c71c71c71c71cp-4;
-        s[58][i] = s[63][i] * t26;
-        s[53][i] = FMA(t26, s[58][i], s[63][i] * (-t27));
-        s[45][i] = FMA(t26, s[53][i], s[58][i] * (t27 * (-2.0)));
-        s[36][i] = FMA(t26, s[45][i], s[53][i] * (t27 * (-3.0)));
-        s[29][i] = FMA(t26, s[36][i], s[45][i] * (t27 * (-4.0)));
-        s[23][i] = FMA(t26, s[29][i], s[36][i] * (t27 * (-5.0)));
-        s[27][i] = FMA(t26, s[23][i], s[29][i] * (t27 * (-6.0)));
-        s[21][i] = FMA(t26, s[27][i], s[23][i] * (t27 * (-7.0)));
-        s[26][i] = FMA(t26, s[21][i], s[27][i] * (t27 * (-8.0)));
-        s[20][i] = FMA(t26, s[26][i], s[21][i] * (t27 * (-9.0)));
-        s[25][i] = FMA(t26, s[20][i], s[26][i] * (t27 * (-10.0)));
-        s[19][i] = FMA(t26, s[25][i], s[20][i] * (t27 * (-11.0)));
-        s[24][i] = s[67][i] * 0.125;
-        s[59][i] = s[64][i] * t37;
-        s[54][i] = FMA(t37, s[59][i], s[64][i] * (-t38));
-        s[46][i] = FMA(t37, s[54][i], s[59][i] * (t38 * (-2.0)));
-        s[37][i] = FMA(t37, s[46][i], s[54][i] * (t38 * (-3.0)));
-        s[30][i] = FMA(t37, s[37][i], s[46][i] * (t38 * (-4.0)));
-        s[31][i] = s[67][i] * 0x1.2492492492492p-3;
-        s[34][i] = FMA(t37, s[30][i], s[37][i] * (t38 * (-5.0)));
-        s[41][i] = FMA(t37, s[34][i], s[30][i] * (t38 * (-6.0)));
-        s[33][i] = FMA(t37, s[41][i], s[34][i] * (t38 * (-7.0)));
-        s[39][i] = FMA(t37, s[33][i], s[41][i] * (t38 * (-8.0)));
-        s[32][i] = FMA(t37, s[39][i], s[33][i] * (t38 * (-9.0)));
-        s[38][i] = s[67][i] * 0x1.5555555555555p-3;
-        s[60][i] = s[65][i] * t48;
-        s[55][i] = FMA(t48, s[60][i], s[65][i] * (-t49));
-        s[47][i] = FMA(t48, s[55][i], s[60][i] * (t49 * (-2.0)));
-        s[51][i] = FMA(t48, s[47][i], s[55][i] * (t49 * (-3.0)));
-        s[43][i] = FMA(t48, s[51][i], s[47][i] * (t49 * (-4.0)));
-        s[50][i] = FMA(t48, s[43][i], s[51][i] * (t49 * (-5.0)));
-        s[42][i] = FMA(t48, s[50][i], s[43][i] * (t49 * (-6.0)));
-        s[49][i] = FMA(t48, s[42][i], s[50][i] * (t49 * (-7.0)));
-        s[40][i] = FMA(t48, s[49][i], s[42][i] * (t49 * (-8.0)));
-        s[48][i] = s[67][i] * 0x1.999999999999ap-3;
-        s[56][i] = s[67][i] * 0.25;
-        s[61][i] = s[67][i] * 0x1.5555555555555p-2;
-        s[66][i] = s[67][i] * 0.5;
-        s[73][i] = t1 ? (-0x1.921fb54442d18p0) : 0x1.921fb54442d18p0;
-        s[74][i] = mean[i] == mean[i];
+        double t6 = s[0][i] + 0x1.c13348p4;
+        double t7 = 1.0 / (__builtin_sqrt(t6));
+        double t8 = s[1][i] * t7;
+        _Bool t9 = 37.5 < t8;
+        double t10 = t9 ? 37.5 : t8;
+        double t11 = exp64((t9 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t6)))) * (-0.5));
+        double t12 = 1.0 / (FMA(t10, 0.25, 1.0));
+        s[30][i] = t11 * (t12 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t12 - 0.25)));
+        s[27][i] = t7 * (t11 * 0x1.9884533d43651p-2);
+        double t15 = t7 * t10;
+        double t16 = t7 * t7;
+        s[3][i] = s[29][i] * 0x1.2492492492492p-4;
+        s[4][i] = s[29][i] * 0x1.3b13b13b13b14p-4;
+        s[5][i] = s[29][i] * 0x1.5555555555555p-4;
+        s[6][i] = s[29][i] * 0x1.745d1745d1746p-4;
+        s[7][i] = s[29][i] * 0x1.999999999999ap-4;
+        s[8][i] = s[29][i] * 0x1.c71c71c71c71cp-4;
+        s[25][i] = s[27][i] * t15;
+        s[23][i] = FMA(t15, s[25][i], s[27][i] * (-t16));
+        s[21][i] = FMA(t15, s[23][i], s[25][i] * (t16 * (-2.0)));
+        s[19][i] = FMA(t15, s[21][i], s[23][i] * (t16 * (-3.0)));
+        s[17][i] = FMA(t15, s[19][i], s[21][i] * (t16 * (-4.0)));
+        s[12][i] = FMA(t15, s[17][i], s[19][i] * (t16 * (-5.0)));
+        s[16][i] = FMA(t15, s[12][i], s[17][i] * (t16 * (-6.0)));
+        s[11][i] = FMA(t15, s[16][i], s[12][i] * (t16 * (-7.0)));
+        s[15][i] = FMA(t15, s[11][i], s[16][i] * (t16 * (-8.0)));
+        s[10][i] = FMA(t15, s[15][i], s[11][i] * (t16 * (-9.0)));
+        s[14][i] = FMA(t15, s[10][i], s[15][i] * (t16 * (-10.0)));
+        s[9][i] = FMA(t15, s[14][i], s[10][i] * (t16 * (-11.0)));
+        s[13][i] = s[29][i] * 0.125;
+        s[18][i] = s[29][i] * 0x1.2492492492492p-3;
+        s[20][i] = s[29][i] * 0x1.5555555555555p-3;
+        s[22][i] = s[29][i] * 0x1.999999999999ap-3;
+        s[24][i] = s[29][i] * 0.25;
+        s[26][i] = s[29][i] * 0x1.5555555555555p-2;
+        s[28][i] = s[29][i] * 0.5;
+        s[32][i] = t1 ? (-0x1.921fb54442d18p0) : 0x1.921fb54442d18p0;
+        s[33][i] = mean[i] == mean[i];
     }
-    for (int k = 0; k < 4; ++k) {
-        const double *c = table4[k];
+    for (int k = 0; k < 5; ++k) {
+        const double *c = table5[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = 1.0 / (__builtin_sqrt(t0));
-            const double t2 = s[1][i] * t1;
-            const _Bool t3 = 37.5 < t2;
-            const double t4 = t3 ? 37.5 : t2;
-            const double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            const double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            const double t7 = t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25)));
-            const double t8 = t1 * (t5 * 0x1.9884533d43651p-2);
-            const double t9 = t1 * t4;
-            const double t10 = t1 * t1;
-            const double t11 = t8 * t9;
-            const double t12 = FMA(t9, t11, t8 * (-t10));
-            const double t13 = FMA(t9, t12, t11 * (t10 * (-2.0)));
-            const double t14 = FMA(t9, t13, t12 * (t10 * (-3.0)));
-            const double t15 = FMA(t9, t14, t13 * (t10 * (-4.0)));
-            const double t16 = FMA(t9, t15, t14 * (t10 * (-5.0)));
-            const double t17 = FMA(t9, t16, t15 * (t10 * (-6.0)));
-            const double t18 = FMA(t9, t17, t16 * (t10 * (-7.0)));
-            const double t19 = FMA(t9, t18, t17 * (t10 * (-8.0)));
-            const double t20 = FMA(t9, t19, t18 * (t10 * (-9.0)));
-            const double t21 = FMA(t9, t20, t19 * (t10 * (-10.0)));
-            const double t22 = FMA(t9, t21, t20 * (t10 * (-11.0)));
-            const double t23 = FMA(t9, t22, t21 * (t10 * (-12.0)));
-            const double t24 = FMA(t9, t23, t22 * (t10 * (-13.0)));
-            const double t25 = FMA(t9, t24, t23 * (t10 * (-14.0)));
-            const double t26 = FMA(t9, t25, t24 * (t10 * (-15.0)));
-            const double t27 = FMA(t9, t26, t25 * (t10 * (-16.0)));
-            const double t28 = FMA(t9, t27, t26 * (t10 * (-17.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t2 = s[1][i] * t1;
+            _Bool t3 = 37.5 < t2;
+            double t4 = t3 ? 37.5 : t2;
+            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
+            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t7 = t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25)));
+            double t8 = t1 * (t5 * 0x1.9884533d43651p-2);
+            double t9 = t1 * t4;
+            double t10 = t1 * t1;
+            double t11 = t8 * t9;
+            double t12 = FMA(t9, t11, t8 * (-t10));
+            double t13 = FMA(t9, t12, t11 * (t10 * (-2.0)));
+            double t14 = FMA(t9, t13, t12 * (t10 * (-3.0)));
+            double t15 = FMA(t9, t14, t13 * (t10 * (-4.0)));
+            double t16 = FMA(t9, t15, t14 * (t10 * (-5.0)));
+            double t17 = FMA(t9, t16, t15 * (t10 * (-6.0)));
+            double t18 = FMA(t9, t17, t16 * (t10 * (-7.0)));
+            double t19 = FMA(t9, t18, t17 * (t10 * (-8.0)));
+            double t20 = FMA(t9, t19, t18 * (t10 * (-9.0)));
+            double t21 = FMA(t9, t20, t19 * (t10 * (-10.0)));
+            double t22 = FMA(t9, t21, t20 * (t10 * (-11.0)));
+            double t23 = FMA(t9, t22, t21 * (t10 * (-12.0)));
+            double t24 = FMA(t9, t23, t22 * (t10 * (-13.0)));
+            double t25 = FMA(t9, t24, t23 * (t10 * (-14.0)));
+            double t26 = FMA(t9, t25, t24 * (t10 * (-15.0)));
+            double t27 = FMA(t9, t26, t25 * (t10 * (-16.0)));
+            double t28 = FMA(t9, t27, t26 * (t10 * (-17.0)));
             a[0][i] = FMA(t11, c[5], FMA(t12, c[4], FMA(t13, c[3], FMA(t14, c[2], FMA(t15, c[1], a[0][i])))));
             a[0][i] = FMA(t7, c[7], FMA(t8, c[6], a[0][i]));
             a[1][i] = FMA(t7, c[11], FMA(t11, c[10], FMA(t13, c[9], FMA(t15, c[8], a[1][i]))));
@@ -302,323 +331,174 @@ static void atan_exact_float64_forward_block(const double *restrict mean, const 
             a[9][i] = FMA(t17, c[11], FMA(t19, c[10], FMA(t21, c[9], FMA(t23, c[8], a[9][i]))));
             a[10][i] = FMA(t18, c[11], FMA(t20, c[10], FMA(t22, c[9], FMA(t24, c[8], a[10][i]))));
             a[11][i] = FMA(t19, c[11], FMA(t21, c[10], FMA(t23, c[9], FMA(t25, c[8], a[11][i]))));
-            a[12][i] = FMA(t20, c[11], FMA(t22, c[10], FMA(t24, c[9], FMA(t26, c[8], a[12][i]))));
-            a[13][i] = FMA(t21, c[11], FMA(t23, c[10], FMA(t25, c[9], FMA(t27, c[8], a[13][i]))));
-            a[14][i] = FMA(t22, c[11], FMA(t24, c[10], FMA(t26, c[9], FMA(t28, c[8], a[14][i]))));
-            a[15][i] = FMA(t25, c[10], FMA(t27, c[9], FMA(FMA(t9, t28, t27 * (t10 * (-18.0))), c[8], a[15][i])));
-            a[15][i] = FMA(t23, c[11], a[15][i]);
+            a[12][i] = FMA(t20, c[14], FMA(t22, c[13], FMA(t24, c[12], FMA(t26, c[8], a[12][i]))));
+            a[13][i] = FMA(t21, c[14], FMA(t23, c[13], FMA(t25, c[12], FMA(t27, c[15], a[13][i]))));
+            a[14][i] = FMA(t22, c[14], FMA(t24, c[13], FMA(t26, c[12], FMA(t28, c[15], a[14][i]))));
+            a[15][i] = FMA(t25, c[13], FMA(t27, c[12], FMA(FMA(t9, t28, t27 * (t10 * (-18.0))), c[15], a[15][i])));
+            a[15][i] = FMA(t23, c[14], a[15][i]);
         }
     }
-    for (int k = 0; k < 14; ++k) {
-        const double *c = table14[k];
+    for (int k = 0; k < 16; ++k) {
+        const double *c = table16[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = 1.0 / (__builtin_sqrt(t0));
-            const double t2 = s[1][i] * t1;
-            const _Bool t3 = 37.5 < t2;
-            const double t4 = t3 ? 37.5 : t2;
-            const double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            const double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            const double t7 = t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25)));
-            const double t8 = t1 * (t5 * 0x1.9884533d43651p-2);
-            const double t9 = t1 * t4;
-            const double t10 = t1 * t1;
-            const double t11 = t8 * t9;
-            const double t12 = FMA(t9, t11, t8 * (-t10));
-            const double t13 = FMA(t9, t12, t11 * (t10 * (-2.0)));
-            const double t14 = FMA(t9, t13, t12 * (t10 * (-3.0)));
-            const double t15 = FMA(t9, t14, t13 * (t10 * (-4.0)));
-            const double t16 = FMA(t9, t15, t14 * (t10 * (-5.0)));
-            const double t17 = FMA(t9, t16, t15 * (t10 * (-6.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t2 = s[1][i] * t1;
+            _Bool t3 = 37.5 < t2;
+            double t4 = t3 ? 37.5 : t2;
+            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
+            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t7 = t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25)));
+            double t8 = t1 * (t5 * 0x1.9884533d43651p-2);
+            double t9 = t1 * t4;
+            double t10 = t1 * t1;
+            double t11 = t8 * t9;
+            double t12 = FMA(t9, t11, t8 * (-t10));
+            double t13 = FMA(t9, t12, t11 * (t10 * (-2.0)));
+            double t14 = FMA(t9, t13, t12 * (t10 * (-3.0)));
+            double t15 = FMA(t9, t14, t13 * (t10 * (-4.0)));
+            double t16 = FMA(t9, t15, t14 * (t10 * (-5.0)));
+            double t17 = FMA(t9, t16, t15 * (t10 * (-6.0)));
+            double t18 = FMA(t9, t17, t16 * (t10 * (-7.0)));
+            double t19 = FMA(t9, t18, t17 * (t10 * (-8.0)));
             a[0][i] = FMA(t11, c[5], FMA(t12, c[4], FMA(t13, c[3], FMA(t14, c[2], FMA(t15, c[1], a[0][i])))));
             a[0][i] = FMA(t7, c[7], FMA(t8, c[6], a[0][i]));
             a[1][i] = FMA(t7, c[11], FMA(t11, c[10], FMA(t13, c[9], FMA(t15, c[8], a[1][i]))));
             a[2][i] = FMA(t8, c[11], FMA(t12, c[10], FMA(t14, c[9], FMA(t16, c[8], a[2][i]))));
             a[3][i] = FMA(t11, c[11], FMA(t13, c[10], FMA(t15, c[9], FMA(t17, c[8], a[3][i]))));
-            a[4][i] = FMA(t14, c[10], FMA(t16, c[9], FMA(FMA(t9, t17, t16 * (t10 * (-7.0))), c[8], a[4][i])));
-            a[4][i] = FMA(t12, c[11], a[4][i]);
+            a[4][i] = FMA(t12, c[11], FMA(t14, c[10], FMA(t16, c[9], FMA(t18, c[8], a[4][i]))));
+            a[5][i] = FMA(t13, c[15], FMA(t15, c[14], FMA(t17, c[13], FMA(t19, c[12], a[5][i]))));
+            a[6][i] = FMA(t16, c[18], FMA(t18, c[17], FMA(FMA(t9, t19, t18 * (t10 * (-9.0))), c[16], a[6][i])));
+            a[6][i] = FMA(t14, c[19], a[6][i]);
+            a[7][i] = FMA(t15, c[19], a[7][i]);
         }
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = (a[15][i]) * s[2][i];
-        const double t1 = (a[14][i]) * s[2][i];
-        const double t2 = (a[13][i]) * s[2][i];
-        const double t3 = (FMA(s[5][i], (-0x1.8d1875b69b6d6p-3), a[12][i])) * s[2][i];
-        const double t4 = FMA(s[8][i], 0x1.ca4b386b5154ap-3, FMA(s[7][i], (-0x1.8d1875b69b6d6p-3), a[11][i]));
-        const double t5 = FMA(s[10][i], 0x1.13889062f5e0bp-1, FMA(s[9][i], (-0x1.32456f43bcffcp-2), t4));
-        const double t6 = t5 * s[2][i];
-        const double t7 = FMA(t3, t3, (FMA(t2, t2, (FMA(t1, t1, (t0 * t0) * s[3][i])) * s[4][i])) * s[6][i]);
-        const double t8 = FMA(s[13][i], 0x1.ca4b386b5154ap-3, FMA(s[12][i], (-0x1.8d1875b69b6d6p-3), a[10][i]));
-        const double t9 = FMA(s[15][i], 0x1.13889062f5e0bp-1, FMA(s[14][i], (-0x1.32456f43bcffcp-2), t8));
-        const double t10 = t9 * s[2][i];
-        const double t11 = FMA(s[9][i], 0x1.ca4b386b5154ap-3, FMA(s[8][i], (-0x1.8d1875b69b6d6p-3), a[9][i]));
-        const double t12 = FMA(s[17][i], 0x1.13889062f5e0bp-1, FMA(s[10][i], (-0x1.32456f43bcffcp-2), t11));
-        const double t13 = t12 * s[2][i];
-        const double t14 = FMA(s[19][i], (-0x1.4e80ff7c2e8f9p2), FMA(s[13][i], (-0x1.8d1875b69b6d6p-3), a[8][i]));
-        const double t15 = FMA(s[20][i], 0x1.b6166c522067ep0, FMA(s[14][i], 0x1.ca4b386b5154ap-3, t14));
-        const double t16 = FMA(s[21][i], (-0x1.464b624047952p-1), FMA(s[15][i], (-0x1.32456f43bcffcp-2), t15));
-        const double t17 = FMA(s[23][i], 0x1.452177aead5cp-2, FMA(s[22][i], 0x1.13889062f5e0bp-1, t16));
-        const double t18 = t17 * s[2][i];
-        const double t19 = FMA(t13, t13, (FMA(t10, t10, (FMA(t6, t6, t7 * s[11][i])) * s[16][i])) * s[18][i]);
-        const double t20 = FMA(s[25][i], (-0x1.4e80ff7c2e8f9p2), FMA(s[9][i], (-0x1.8d1875b69b6d6p-3), a[7][i]));
-        const double t21 = FMA(s[26][i], 0x1.b6166c522067ep0, FMA(s[10][i], 0x1.ca4b386b5154ap-3, t20));
-        const double t22 = FMA(s[27][i], (-0x1.464b624047952p-1), FMA(s[17][i], (-0x1.32456f43bcffcp-2), t21));
-        const double t23 = FMA(s[29][i], 0x1.452177aead5cp-2, FMA(s[28][i], 0x1.13889062f5e0bp-1, t22));
-        const double t24 = (FMA(s[30][i], 0x1.67a5e66cff8cep-3, t23)) * s[2][i];
-        const double t25 = FMA(s[20][i], (-0x1.4e80ff7c2e8f9p2), FMA(s[14][i], (-0x1.8d1875b69b6d6p-3), a[6][i]));
-        const double t26 = FMA(s[15][i], 0x1.ca4b386b5154ap-3, FMA(s[32][i], (-0x1.4555c663ea593p7), t25));
-        const double t27 = FMA(s[33][i], 0x1.9cba60ac10cefp3, FMA(s[21][i], 0x1.b6166c522067ep0, t26));
-        const double t28 = FMA(s[23][i], (-0x1.464b624047952p-1), FMA(s[22][i], (-0x1.32456f43bcffcp-2), t27));
-        const double t29 = FMA(s[35][i], 0x1.13889062f5e0bp-1, FMA(s[34][i], (-0x1.6569cbd5d0634p0), t28));
-        const double t30 = FMA(s[37][i], 0x1.67a5e66cff8cep-3, FMA(s[36][i], 0x1.452177aead5cp-2, t29));
-        const double t31 = t30 * s[2][i];
-        const double t32 = FMA(s[26][i], (-0x1.4e80ff7c2e8f9p2), FMA(s[10][i], (-0x1.8d1875b69b6d6p-3), a[5][i]));
-        const double t33 = FMA(s[40][i], (-0x1.7681e47c290efp12), FMA(s[39][i], (-0x1.4555c663ea593p7), t32));
-        const double t34 = FMA(s[27][i], 0x1.b6166c522067ep0, FMA(s[17][i], 0x1.ca4b386b5154ap-3, t33));
-        const double t35 = FMA(s[42][i], 0x1.95e576ea7cd83p6, FMA(s[41][i], 0x1.9cba60ac10cefp3, t34));
-        const double t36 = FMA(s[29][i], (-0x1.464b624047952p-1), FMA(s[28][i], (-0x1.32456f43bcffcp-2), t35));
-        const double t37 = FMA(s[43][i], (-0x1.9f3a5b1e79e22p1), FMA(s[30][i], (-0x1.6569cbd5d0634p0), t36));
-        const double t38 = FMA(s[45][i], 0x1.452177aead5cp-2, FMA(s[44][i], 0x1.13889062f5e0bp-1, t37));
-        const double t39 = FMA(s[47][i], 0x1.81789d0cf009bp-4, FMA(s[46][i], 0x1.67a5e66cff8cep-3, t38));
-        const double t40 = t39 * s[2][i];
-        const double t41 = FMA(t31, t31, (FMA(t24, t24, (FMA(t18, t18, t19 * s[24][i])) * s[31][i])) * s[38][i]);
-        const double t42 = FMA(s[21][i], (-0x1.4e80ff7c2e8f9p2), FMA(s[15][i], (-0x1.8d1875b69b6d6p-3), a[4][i]));
-        const double t43 = FMA(s[49][i], (-0x1.7681e47c290efp12), FMA(s[33][i], (-0x1.4555c663ea593p7), t42));
-        const double t44 = FMA(s[23][i], 0x1.b6166c522067ep0, FMA(s[22][i], 0x1.ca4b386b5154ap-3, t43));
-        const double t45 = FMA(s[50][i], 0x1.95e576ea7cd83p6, FMA(s[34][i], 0x1.9cba60ac10cefp3, t44));
-        const double t46 = FMA(s[36][i], (-0x1.464b624047952p-1), FMA(s[35][i], (-0x1.32456f43bcffcp-2), t45));
-        const double t47 = FMA(s[51][i], (-0x1.9f3a5b1e79e22p1), FMA(s[37][i], (-0x1.6569cbd5d0634p0), t46));
-        const double t48 = FMA(s[53][i], 0x1.452177aead5cp-2, FMA(s[52][i], 0x1.13889062f5e0bp-1, t47));
-        const double t49 = FMA(s[55][i], 0x1.81789d0cf009bp-4, FMA(s[54][i], 0x1.67a5e66cff8cep-3, t48));
-        const double t50 = t49 * s[2][i];
-        const double t51 = FMA(s[27][i], (-0x1.4e80ff7c2e8f9p2), FMA(s[17][i], (-0x1.8d1875b69b6d6p-3), a[3][i]));
-        const double t52 = FMA(s[42][i], (-0x1.7681e47c290efp12), FMA(s[41][i], (-0x1.4555c663ea593p7), t51));
-        const double t53 = FMA(s[29][i], 0x1.b6166c522067ep0, FMA(s[28][i], 0x1.ca4b386b5154ap-3, t52));
-        const double t54 = FMA(s[43][i], 0x1.95e576ea7cd83p6, FMA(s[30][i], 0x1.9cba60ac10cefp3, t53));
-        const double t55 = FMA(s[45][i], (-0x1.464b624047952p-1), FMA(s[44][i], (-0x1.32456f43bcffcp-2), t54));
-        const double t56 = FMA(s[47][i], (-0x1.9f3a5b1e79e22p1), FMA(s[46][i], (-0x1.6569cbd5d0634p0), t55));
-        const double t57 = FMA(s[58][i], 0x1.452177aead5cp-2, FMA(s[57][i], 0x1.13889062f5e0bp-1, t56));
-        const double t58 = FMA(s[60][i], 0x1.81789d0cf009bp-4, FMA(s[59][i], 0x1.67a5e66cff8cep-3, t57));
-        const double t59 = t58 * s[2][i];
-        const double t60 = FMA(s[23][i], (-0x1.4e80ff7c2e8f9p2), FMA(s[22][i], (-0x1.8d1875b69b6d6p-3), a[2][i]));
-        const double t61 = FMA(s[50][i], (-0x1.7681e47c290efp12), FMA(s[34][i], (-0x1.4555c663ea593p7), t60));
-        const double t62 = FMA(s[36][i], 0x1.b6166c522067ep0, FMA(s[35][i], 0x1.ca4b386b5154ap-3, t61));
-        const double t63 = FMA(s[51][i], 0x1.95e576ea7cd83p6, FMA(s[37][i], 0x1.9cba60ac10cefp3, t62));
-        const double t64 = FMA(s[53][i], (-0x1.464b624047952p-1), FMA(s[52][i], (-0x1.32456f43bcffcp-2), t63));
-        const double t65 = FMA(s[55][i], (-0x1.9f3a5b1e79e22p1), FMA(s[54][i], (-0x1.6569cbd5d0634p0), t64));
-        const double t66 = FMA(s[63][i], 0x1.452177aead5cp-2, FMA(s[62][i], 0x1.13889062f5e0bp-1, t65));
-        const double t67 = FMA(s[65][i], 0x1.81789d0cf009bp-4, FMA(s[64][i], 0x1.67a5e66cff8cep-3, t66));
-        const double t68 = t67 * s[2][i];
-        const double t69 = FMA(t59, t59, (FMA(t50, t50, (FMA(t40, t40, t41 * s[48][i])) * s[56][i])) * s[61][i]);
-        const double t70 = FMA(s[29][i], (-0x1.4e80ff7c2e8f9p2), FMA(s[28][i], (-0x1.8d1875b69b6d6p-3), a[1][i]));
-        const double t71 = FMA(s[43][i], (-0x1.7681e47c290efp12), FMA(s[30][i], (-0x1.4555c663ea593p7), t70));
-        const double t72 = FMA(s[45][i], 0x1.b6166c522067ep0, FMA(s[44][i], 0x1.ca4b386b5154ap-3, t71));
-        const double t73 = FMA(s[47][i], 0x1.95e576ea7cd83p6, FMA(s[46][i], 0x1.9cba60ac10cefp3, t72));
-        const double t74 = FMA(s[58][i], (-0x1.464b624047952p-1), FMA(s[57][i], (-0x1.32456f43bcffcp-2), t73));
-        const double t75 = FMA(s[60][i], (-0x1.9f3a5b1e79e22p1), FMA(s[59][i], (-0x1.6569cbd5d0634p0), t74));
-        const double t76 = FMA(s[69][i], 0x1.452177aead5cp-2, FMA(s[68][i], 0x1.13889062f5e0bp-1, t75));
-        const double t77 = FMA(s[71][i], 0x1.81789d0cf009bp-4, FMA(s[70][i], 0x1.67a5e66cff8cep-3, t76));
-        const double t78 = t77 * s[2][i];
-        const double t79 = FMA(s[29][i], 0x1.f33981bc7a0efp3, FMA(s[28][i], 0x1.5159055f3ac6dp-2, a[0][i]));
-        const double t80 = FMA(s[43][i], 0x1.7d20e8062d852p14, FMA(s[30][i], 0x1.34d13bad36c72p9, t79));
-        const double t81 = FMA(s[36][i], (-0x1.d24fcde94c4b7p4), FMA(s[35][i], (-0x1.f23890cd57d57p0), t80));
-        const double t82 = FMA(s[51][i], (-0x1.e3c49a529502p12), FMA(s[37][i], (-0x1.ca369754c24f7p8), t81));
-        const double t83 = FMA(s[45][i], 0x1.49c717cd917cdp3, FMA(s[44][i], 0x1.4b9aa34fb4b47p0, t82));
-        const double t84 = FMA(s[47][i], 0x1.72159926485dp9, FMA(s[46][i], 0x1.53b9d8ac6215ep6, t83));
-        const double t85 = FMA(s[53][i], (-0x1.3fae88a62f49dp1), FMA(s[52][i], (-0x1.4ab24261c1523p-1), t84));
-        const double t86 = FMA(s[55][i], (-0x1.5c6c7bef3c2eap5), FMA(s[54][i], (-0x1.45a0c7516fd71p3), t85));
-        const double t87 = FMA(s[58][i], 0x1.037126f8e781ap1, FMA(s[57][i], 0x1.2f9e9b7e04f7p-1, t86));
-        const double t88 = FMA(s[60][i], 0x1.b479f269b733cp3, FMA(s[59][i], 0x1.6024b8ee8ddc4p2, t87));
-        const double t89 = FMA(s[63][i], (-0x1.d11f3d7735e3ap1), FMA(s[62][i], (-0x1.92e4929f3c4fbp1), t88));
-        const double t90 = FMA(s[65][i], (-0x1.0dc69170a471bp2), FMA(s[64][i], (-0x1.fbbc66281bc38p1), t89));
-        const double t91 = FMA(s[69][i], 0x1.d1c5b4710cb4ep-1, FMA(s[68][i], 0x1.9fbc8a573a7fdp0, t90));
-        const double t92 = FMA(s[71][i], 0x1.fdbe60332c39bp-3, FMA(s[70][i], 0x1.eeabeccd0a65ap-2, t91));
-        const double t93 = t92 - (t78 * t78);
-        const double t94 = t68 * (s[0][i] * t68);
-        const double t95 = s[72][i] ? (s[67][i] * (FMA(t68, t68, t69 * s[66][i]))) : ((t93 < t94) ? t94 : t93);
-        out_mean[i] = (s[74][i] ? (t78 + s[73][i]) : mean[i]);
-        out_var[i] = (s[74][i] ? t95 : mean[i]);
+        double t0 = (a[15][i]) * s[2][i];
+        double t1 = (a[14][i]) * s[2][i];
+        double t2 = (a[13][i]) * s[2][i];
+        double t3 = (a[12][i]) * s[2][i];
+        double t4 = (a[11][i]) * s[2][i];
+        double t5 = FMA(t3, t3, (FMA(t2, t2, (FMA(t1, t1, (t0 * t0) * s[3][i])) * s[4][i])) * s[5][i]);
+        double t6 = (a[10][i]) * s[2][i];
+        double t7 = (a[9][i]) * s[2][i];
+        double t8 = FMA(s[10][i], 0x1.b6166c522067ep0, FMA(s[9][i], (-0x1.4e80ff7c2e8f9p2), a[8][i]));
+        double t9 = FMA(s[12][i], 0x1.452177aead5cp-2, FMA(s[11][i], (-0x1.464b624047952p-1), t8));
+        double t10 = t9 * s[2][i];
+        double t11 = FMA(t7, t7, (FMA(t6, t6, (FMA(t4, t4, t5 * s[6][i])) * s[7][i])) * s[8][i]);
+        double t12 = FMA(s[15][i], 0x1.b6166c522067ep0, FMA(s[14][i], (-0x1.4e80ff7c2e8f9p2), a[7][i]));
+        double t13 = FMA(s[17][i], 0x1.452177aead5cp-2, FMA(s[16][i], (-0x1.464b624047952p-1), t12));
+        double t14 = t13 * s[2][i];
+        double t15 = FMA(s[11][i], 0x1.b6166c522067ep0, FMA(s[10][i], (-0x1.4e80ff7c2e8f9p2), a[6][i]));
+        double t16 = FMA(s[19][i], 0x1.452177aead5cp-2, FMA(s[12][i], (-0x1.464b624047952p-1), t15));
+        double t17 = t16 * s[2][i];
+        double t18 = FMA(s[16][i], 0x1.b6166c522067ep0, FMA(s[15][i], (-0x1.4e80ff7c2e8f9p2), a[5][i]));
+        double t19 = FMA(s[21][i], 0x1.452177aead5cp-2, FMA(s[17][i], (-0x1.464b624047952p-1), t18));
+        double t20 = t19 * s[2][i];
+        double t21 = FMA(t17, t17, (FMA(t14, t14, (FMA(t10, t10, t11 * s[13][i])) * s[18][i])) * s[20][i]);
+        double t22 = FMA(s[12][i], 0x1.b6166c522067ep0, FMA(s[11][i], (-0x1.4e80ff7c2e8f9p2), a[4][i]));
+        double t23 = FMA(s[23][i], 0x1.452177aead5cp-2, FMA(s[19][i], (-0x1.464b624047952p-1), t22));
+        double t24 = t23 * s[2][i];
+        double t25 = FMA(s[17][i], 0x1.b6166c522067ep0, FMA(s[16][i], (-0x1.4e80ff7c2e8f9p2), a[3][i]));
+        double t26 = FMA(s[25][i], 0x1.452177aead5cp-2, FMA(s[21][i], (-0x1.464b624047952p-1), t25));
+        double t27 = t26 * s[2][i];
+        double t28 = FMA(s[19][i], 0x1.b6166c522067ep0, FMA(s[12][i], (-0x1.4e80ff7c2e8f9p2), a[2][i]));
+        double t29 = FMA(s[27][i], 0x1.452177aead5cp-2, FMA(s[23][i], (-0x1.464b624047952p-1), t28));
+        double t30 = t29 * s[2][i];
+        double t31 = FMA(t27, t27, (FMA(t24, t24, (FMA(t20, t20, t21 * s[22][i])) * s[24][i])) * s[26][i]);
+        double t32 = FMA(s[21][i], 0x1.b6166c522067ep0, FMA(s[17][i], (-0x1.4e80ff7c2e8f9p2), a[1][i]));
+        double t33 = FMA(s[30][i], 0x1.452177aead5cp-2, FMA(s[25][i], (-0x1.464b624047952p-1), t32));
+        double t34 = t33 * s[2][i];
+        double t35 = FMA(s[19][i], (-0x1.d24fcde94c4b7p4), FMA(s[17][i], 0x1.f33981bc7a0efp3, a[0][i]));
+        double t36 = FMA(s[23][i], (-0x1.3fae88a62f49dp1), FMA(s[21][i], 0x1.49c717cd917cdp3, t35));
+        double t37 = FMA(s[27][i], (-0x1.d11f3d7735e3ap1), FMA(s[25][i], 0x1.037126f8e781ap1, t36));
+        double t38 = (FMA(s[30][i], 0x1.d1c5b4710cb4ep-1, t37)) - (t34 * t34);
+        double t39 = t30 * (s[0][i] * t30);
+        double t40 = s[31][i] ? (s[29][i] * (FMA(t30, t30, t31 * s[28][i]))) : ((t38 < t39) ? t39 : t38);
+        out_mean[i] = (s[33][i] ? (t34 + s[32][i]) : mean[i]);
+        out_var[i] = (s[33][i] ? t40 : mean[i]);
     }
 }
 
-void atan_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                const double *restrict params, double *restrict out_mean, double *restrict out_var)
+void atan_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(atan_exact_float64_forward_block, n, in, 2, params, out, 2);
+}
+
+static void atan_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
+{
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
+    double s[19][LANES], a[19][LANES] = {{0.0}};
     (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            atan_exact_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        atan_exact_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
-}
-
-static void atan_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                              const double *restrict grad_mean, const double *restrict grad_var,
-                                              double *restrict out_grad_mean, double *restrict out_grad_var)
-{
-    double s[74][LANES], a[19][LANES] = {{0.0}};
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[0][i] = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
         s[1][i] = __builtin_fabs(mean[i]);
-        s[73][i] = s[0][i] < 0x1.f8e034p-3;
-        s[71][i] = s[73][i] ? s[0][i] : 0.0;
-        s[18][i] = (mean[i] < 0.0) ? 1.0 : (-1.0);
-        const double t5 = s[0][i] + 0x1.0390c6p3;
-        const double t6 = 1.0 / (__builtin_sqrt(t5));
-        const double t7 = s[1][i] * t6;
-        const _Bool t8 = 37.5 < t7;
-        const double t9 = t8 ? 37.5 : t7;
-        const double t10 = exp64((t8 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t5)))) * (-0.5));
-        const double t11 = 1.0 / (FMA(t9, 0.25, 1.0));
-        s[14][i] = t10 * (t11 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t11 - 0.25)));
-        s[31][i] = t6 * (t10 * 0x1.9884533d43651p-2);
-        const double t14 = t6 * t9;
-        const double t15 = t6 * t6;
-        const double t16 = s[0][i] + 0x1.c13348p4;
-        const double t17 = 1.0 / (__builtin_sqrt(t16));
-        const double t18 = s[1][i] * t17;
-        const _Bool t19 = 37.5 < t18;
-        const double t20 = t19 ? 37.5 : t18;
-        const double t21 = exp64((t19 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t16)))) * (-0.5));
-        const double t22 = 1.0 / (FMA(t20, 0.25, 1.0));
-        s[15][i] = t21 * (t22 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t22 - 0.25)));
-        s[32][i] = t17 * (t21 * 0x1.9884533d43651p-2);
-        const double t25 = t17 * t20;
-        const double t26 = t17 * t17;
-        const double t27 = s[0][i] + 0x1.9953cap6;
-        const double t28 = 1.0 / (__builtin_sqrt(t27));
-        const double t29 = s[1][i] * t28;
-        const _Bool t30 = 37.5 < t29;
-        const double t31 = t30 ? 37.5 : t29;
-        const double t32 = exp64((t30 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t27)))) * (-0.5));
-        const double t33 = 1.0 / (FMA(t31, 0.25, 1.0));
-        s[16][i] = t32 * (t33 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t33 - 0.25)));
-        s[33][i] = t28 * (t32 * 0x1.9884533d43651p-2);
-        const double t36 = t28 * t31;
-        const double t37 = t28 * t28;
-        const double t38 = s[0][i] + 0x1.88cc38p8;
-        const double t39 = 1.0 / (__builtin_sqrt(t38));
-        const double t40 = s[1][i] * t39;
-        const _Bool t41 = 37.5 < t40;
-        const double t42 = t41 ? 37.5 : t40;
-        const double t43 = exp64((t41 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t38)))) * (-0.5));
-        const double t44 = 1.0 / (FMA(t42, 0.25, 1.0));
-        s[17][i] = t43 * (t44 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t44 - 0.25)));
-        s[34][i] = t39 * (t43 * 0x1.9884533d43651p-2);
-        const double t47 = t39 * t42;
-        const double t48 = t39 * t39;
-        s[10][i] = s[31][i] * t14;
-        s[27][i] = FMA(t14, s[10][i], s[31][i] * (-t15));
-        s[6][i] = FMA(t14, s[27][i], s[10][i] * (t15 * (-2.0)));
-        s[23][i] = FMA(t14, s[6][i], s[27][i] * (t15 * (-3.0)));
-        s[2][i] = FMA(t14, s[23][i], s[6][i] * (t15 * (-4.0)));
-        s[11][i] = s[32][i] * t25;
-        s[28][i] = FMA(t25, s[11][i], s[32][i] * (-t26));
-        s[7][i] = FMA(t25, s[28][i], s[11][i] * (t26 * (-2.0)));
-        s[24][i] = FMA(t25, s[7][i], s[28][i] * (t26 * (-3.0)));
-        s[3][i] = FMA(t25, s[24][i], s[7][i] * (t26 * (-4.0)));
-        s[12][i] = s[33][i] * t36;
-        s[29][i] = FMA(t36, s[12][i], s[33][i] * (-t37));
-        s[8][i] = FMA(t36, s[29][i], s[12][i] * (t37 * (-2.0)));
-        s[25][i] = FMA(t36, s[8][i], s[29][i] * (t37 * (-3.0)));
-        s[4][i] = FMA(t36, s[25][i], s[8][i] * (t37 * (-4.0)));
-        s[13][i] = s[34][i] * t47;
-        s[30][i] = FMA(t47, s[13][i], s[34][i] * (-t48));
-        s[9][i] = FMA(t47, s[30][i], s[13][i] * (t48 * (-2.0)));
-        s[26][i] = FMA(t47, s[9][i], s[30][i] * (t48 * (-3.0)));
-        s[5][i] = FMA(t47, s[26][i], s[9][i] * (t48 * (-4.0)));
-        s[19][i] = FMA(t14, s[2][i], s[23][i] * (t15 * (-5.0)));
-        s[20][i] = FMA(t25, s[3][i], s[24][i] * (t26 * (-5.0)));
-        s[21][i] = FMA(t36, s[4][i], s[25][i] * (t37 * (-5.0)));
-        s[22][i] = FMA(t47, s[5][i], s[26][i] * (t48 * (-5.0)));
-        s[35][i] = FMA(t14, s[19][i], s[2][i] * (t15 * (-6.0)));
-        s[36][i] = FMA(t25, s[20][i], s[3][i] * (t26 * (-6.0)));
-        s[37][i] = FMA(t36, s[21][i], s[4][i] * (t37 * (-6.0)));
-        s[38][i] = FMA(t47, s[22][i], s[5][i] * (t48 * (-6.0)));
-        s[39][i] = s[71][i] * 0x1.2492492492492p-4;
-        s[40][i] = s[71][i] * 0x1.3b13b13b13b14p-4;
-        s[51][i] = FMA(t14, s[35][i], s[19][i] * (t15 * (-7.0)));
-        s[46][i] = FMA(t14, s[51][i], s[35][i] * (t15 * (-8.0)));
-        s[50][i] = FMA(t14, s[46][i], s[51][i] * (t15 * (-9.0)));
-        s[45][i] = FMA(t14, s[50][i], s[46][i] * (t15 * (-10.0)));
-        s[49][i] = FMA(t14, s[45][i], s[50][i] * (t15 * (-11.0)));
-        s[44][i] = FMA(t14, s[49][i], s[45][i] * (t15 * (-12.0)));
-        s[48][i] = FMA(t14, s[44][i], s[49][i] * (t15 * (-13.0)));
-        s[43][i] = FMA(t14, s[48][i], s[44][i] * (t15 * (-14.0)));
-        s[41][i] = FMA(t14, s[43][i], s[48][i] * (t15 * (-15.0)));
-        s[42][i] = s[71][i] * 0x1.5555555555555p-4;
-        s[47][i] = s[71][i] * 0x1.745d1745d1746p-4;
-        s[52][i] = s[71][i] * 0x1.999999999999ap-4;
-        s[53][i] = s[71][i] * 0x1.c71c71c71c71cp-4;
-        s[56][i] = FMA(t25, s[36][i], s[20][i] * (t26 * (-7.0)));
-        s[59][i] = FMA(t25, s[56][i], s[36][i] * (t26 * (-8.0)));
-        s[55][i] = FMA(t25, s[59][i], s[56][i] * (t26 * (-9.0)));
-        s[58][i] = FMA(t25, s[55][i], s[59][i] * (t26 * (-10.0)));
-        s[54][i] = FMA(t25, s[58][i], s[55][i] * (t26 * (-11.0)));
-        s[57][i] = s[71][i] * 0.125;
-        s[60][i] = s[71][i] * 0x1.2492492492492p-3;
-        s[62][i] = FMA(t36, s[37][i], s[21][i] * (t37 * (-7.0)));
-        s[64][i] = FMA(t36, s[62][i], s[37][i] * (t37 * (-8.0)));
-        s[61][i] = FMA(t36, s[64][i], s[62][i] * (t37 * (-9.0)));
-        s[63][i] = s[71][i] * 0x1.5555555555555p-3;
-        s[67][i] = FMA(t47, s[38][i], s[22][i] * (t48 * (-7.0)));
-        s[65][i] = FMA(t47, s[67][i], s[38][i] * (t48 * (-8.0)));
-        s[66][i] = s[71][i] * 0x1.999999999999ap-3;
-        s[68][i] = s[71][i] * 0.25;
-        s[69][i] = s[71][i] * 0x1.5555555555555p-2;
-        s[70][i] = s[71][i] * 0.5;
-        s[72][i] = s[71][i] * 2.0;
+        s[18][i] = s[0][i] < 0x1.f8e034p-3;
+        s[16][i] = s[18][i] ? s[0][i] : 0.0;
+        s[2][i] = (mean[i] < 0.0) ? 1.0 : (-1.0);
+        s[3][i] = s[16][i] * 0x1.2492492492492p-4;
+        s[4][i] = s[16][i] * 0x1.3b13b13b13b14p-4;
+        s[5][i] = s[16][i] * 0x1.5555555555555p-4;
+        s[6][i] = s[16][i] * 0x1.745d1745d1746p-4;
+        s[7][i] = s[16][i] * 0x1.999999999999ap-4;
+        s[8][i] = s[16][i] * 0x1.c71c71c71c71cp-4;
+        s[9][i] = s[16][i] * 0.125;
+        s[10][i] = s[16][i] * 0x1.2492492492492p-3;
+        s[11][i] = s[16][i] * 0x1.5555555555555p-3;
+        s[12][i] = s[16][i] * 0x1.999999999999ap-3;
+        s[13][i] = s[16][i] * 0.25;
+        s[14][i] = s[16][i] * 0x1.5555555555555p-2;
+        s[15][i] = s[16][i] * 0.5;
+        s[17][i] = s[16][i] * 2.0;
     }
-    for (int k = 0; k < 4; ++k) {
-        const double *c = table4[k];
+    for (int k = 0; k < 5; ++k) {
+        const double *c = table5[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = 1.0 / (__builtin_sqrt(t0));
-            const double t2 = s[1][i] * t1;
-            const _Bool t3 = 37.5 < t2;
-            const double t4 = t3 ? 37.5 : t2;
-            const double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            const double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            const double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
-            const double t8 = t1 * t4;
-            const double t9 = t1 * t1;
-            const double t10 = t7 * t8;
-            const double t11 = FMA(t8, t10, t7 * (-t9));
-            const double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
-            const double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
-            const double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
-            const double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
-            const double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
-            const double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
-            const double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
-            const double t19 = FMA(t8, t18, t17 * (t9 * (-9.0)));
-            const double t20 = FMA(t8, t19, t18 * (t9 * (-10.0)));
-            const double t21 = FMA(t8, t20, t19 * (t9 * (-11.0)));
-            const double t22 = FMA(t8, t21, t20 * (t9 * (-12.0)));
-            const double t23 = FMA(t8, t22, t21 * (t9 * (-13.0)));
-            const double t24 = FMA(t8, t23, t22 * (t9 * (-14.0)));
-            const double t25 = FMA(t8, t24, t23 * (t9 * (-15.0)));
-            const double t26 = FMA(t8, t25, t24 * (t9 * (-16.0)));
-            const double t27 = FMA(t8, t26, t25 * (t9 * (-17.0)));
-            const double t28 = FMA(t8, t27, t26 * (t9 * (-18.0)));
-            const double t29 = FMA(t8, t28, t27 * (t9 * (-19.0)));
-            a[0][i] = FMA(t26, c[10], FMA(t28, c[9], FMA(FMA(t8, t29, t28 * (t9 * (-20.0))), c[8], a[0][i])));
-            a[0][i] = FMA(t24, c[11], a[0][i]);
+            double t0 = s[0][i] + c[0];
+            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t2 = s[1][i] * t1;
+            _Bool t3 = 37.5 < t2;
+            double t4 = t3 ? 37.5 : t2;
+            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
+            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
+            double t8 = t1 * t4;
+            double t9 = t1 * t1;
+            double t10 = t7 * t8;
+            double t11 = FMA(t8, t10, t7 * (-t9));
+            double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
+            double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
+            double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
+            double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
+            double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
+            double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
+            double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
+            double t19 = FMA(t8, t18, t17 * (t9 * (-9.0)));
+            double t20 = FMA(t8, t19, t18 * (t9 * (-10.0)));
+            double t21 = FMA(t8, t20, t19 * (t9 * (-11.0)));
+            double t22 = FMA(t8, t21, t20 * (t9 * (-12.0)));
+            double t23 = FMA(t8, t22, t21 * (t9 * (-13.0)));
+            double t24 = FMA(t8, t23, t22 * (t9 * (-14.0)));
+            double t25 = FMA(t8, t24, t23 * (t9 * (-15.0)));
+            double t26 = FMA(t8, t25, t24 * (t9 * (-16.0)));
+            double t27 = FMA(t8, t26, t25 * (t9 * (-17.0)));
+            double t28 = FMA(t8, t27, t26 * (t9 * (-18.0)));
+            double t29 = FMA(t8, t28, t27 * (t9 * (-19.0)));
+            a[0][i] = FMA(t26, c[13], FMA(t28, c[12], FMA(FMA(t8, t29, t28 * (t9 * (-20.0))), c[15], a[0][i])));
+            a[0][i] = FMA(t24, c[14], a[0][i]);
             a[1][i] = FMA(t11, c[11], FMA(t13, c[10], FMA(t15, c[9], FMA(t17, c[8], a[1][i]))));
             a[2][i] = FMA(t12, c[11], FMA(t14, c[10], FMA(t16, c[9], FMA(t18, c[8], a[2][i]))));
             a[3][i] = FMA(t13, c[11], FMA(t15, c[10], FMA(t17, c[9], FMA(t19, c[8], a[3][i]))));
@@ -627,11 +507,11 @@ static void atan_exact_float64_backward_block(const double *restrict mean, const
             a[6][i] = FMA(t16, c[11], FMA(t18, c[10], FMA(t20, c[9], FMA(t22, c[8], a[6][i]))));
             a[7][i] = FMA(t17, c[11], FMA(t19, c[10], FMA(t21, c[9], FMA(t23, c[8], a[7][i]))));
             a[8][i] = FMA(t18, c[11], FMA(t20, c[10], FMA(t22, c[9], FMA(t24, c[8], a[8][i]))));
-            a[9][i] = FMA(t19, c[11], FMA(t21, c[10], FMA(t23, c[9], FMA(t25, c[8], a[9][i]))));
-            a[10][i] = FMA(t20, c[11], FMA(t22, c[10], FMA(t24, c[9], FMA(t26, c[8], a[10][i]))));
-            a[11][i] = FMA(t21, c[11], FMA(t23, c[10], FMA(t25, c[9], FMA(t27, c[8], a[11][i]))));
-            a[12][i] = FMA(t23, c[11], FMA(t25, c[10], FMA(t27, c[9], FMA(t29, c[8], a[12][i]))));
-            a[13][i] = FMA(t22, c[11], FMA(t24, c[10], FMA(t26, c[9], FMA(t28, c[8], a[13][i]))));
+            a[9][i] = FMA(t19, c[14], FMA(t21, c[13], FMA(t23, c[12], FMA(t25, c[8], a[9][i]))));
+            a[10][i] = FMA(t20, c[14], FMA(t22, c[13], FMA(t24, c[12], FMA(t26, c[15], a[10][i]))));
+            a[11][i] = FMA(t21, c[14], FMA(t23, c[13], FMA(t25, c[12], FMA(t27, c[15], a[11][i]))));
+            a[12][i] = FMA(t23, c[14], FMA(t25, c[13], FMA(t27, c[12], FMA(t29, c[15], a[12][i]))));
+            a[13][i] = FMA(t22, c[14], FMA(t24, c[13], FMA(t26, c[12], FMA(t28, c[15], a[13][i]))));
             a[14][i] = FMA(t12, c[5], FMA(t13, c[4], FMA(t14, c[3], FMA(t15, c[2], FMA(t16, c[1], a[14][i])))));
             a[14][i] = FMA(t10, c[7], FMA(t11, c[6], a[14][i]));
             a[15][i] = FMA(t11, c[5], FMA(t12, c[4], FMA(t13, c[3], FMA(t14, c[2], FMA(t15, c[1], a[15][i])))));
@@ -640,189 +520,129 @@ static void atan_exact_float64_backward_block(const double *restrict mean, const
             a[17][i] = FMA(t7, c[11], FMA(t11, c[10], FMA(t13, c[9], FMA(t15, c[8], a[17][i]))));
             a[18][i] = FMA(t10, c[10], FMA(t12, c[9], FMA(t14, c[8], a[18][i])));
             a[18][i] = FMA(t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25))), c[11], a[18][i]);
+        }
+    }
+    for (int k = 0; k < 3; ++k) {
+        const double *c = table3[k];
+#pragma omp simd
+        for (int i = 0; i < LANES; ++i) {
+            double t0 = s[0][i] + c[0];
+            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t2 = s[1][i] * t1;
+            _Bool t3 = 37.5 < t2;
+            double t4 = t3 ? 37.5 : t2;
+            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
+            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
+            double t8 = t1 * t4;
+            double t9 = t1 * t1;
+            double t10 = t7 * t8;
+            double t11 = FMA(t8, t10, t7 * (-t9));
+            double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
+            double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
+            double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
+            double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
+            double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
+            double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
+            double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
+            double t19 = FMA(t8, t18, t17 * (t9 * (-9.0)));
+            double t20 = FMA(t8, t19, t18 * (t9 * (-10.0)));
+            a[1][i] = FMA(t11, c[4], FMA(t13, c[3], FMA(t15, c[2], FMA(t17, c[1], a[1][i]))));
+            a[2][i] = FMA(t12, c[4], FMA(t14, c[3], FMA(t16, c[2], FMA(t18, c[1], a[2][i]))));
+            a[3][i] = FMA(t13, c[8], FMA(t15, c[7], FMA(t17, c[6], FMA(t19, c[5], a[3][i]))));
+            a[4][i] = FMA(t14, c[8], FMA(t16, c[11], FMA(t18, c[10], FMA(t20, c[9], a[4][i]))));
+            a[5][i] = FMA(t17, c[11], FMA(t19, c[10], FMA(FMA(t8, t20, t19 * (t9 * (-11.0))), c[9], a[5][i])));
+            a[5][i] = FMA(t15, c[12], a[5][i]);
+            a[14][i] = FMA(t12, c[17], FMA(t13, c[16], FMA(t14, c[15], FMA(t15, c[14], FMA(t16, c[13], a[14][i])))));
+            a[14][i] = FMA(t10, c[19], FMA(t11, c[18], a[14][i]));
+            a[15][i] = FMA(t11, c[17], FMA(t12, c[16], FMA(t13, c[15], FMA(t14, c[14], FMA(t15, c[13], a[15][i])))));
+            a[15][i] = FMA(t7, c[19], FMA(t10, c[18], a[15][i]));
+            a[16][i] = FMA(t10, c[4], FMA(t12, c[3], FMA(t14, c[2], FMA(t16, c[1], a[16][i]))));
+            a[17][i] = FMA(t7, c[4], FMA(t11, c[3], FMA(t13, c[2], FMA(t15, c[1], a[17][i]))));
+            a[18][i] = FMA(t10, c[3], FMA(t12, c[2], FMA(t14, c[1], a[18][i])));
+            a[18][i] = FMA(t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25))), c[4], a[18][i]);
         }
     }
     for (int k = 0; k < 14; ++k) {
         const double *c = table14[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = 1.0 / (__builtin_sqrt(t0));
-            const double t2 = s[1][i] * t1;
-            const _Bool t3 = 37.5 < t2;
-            const double t4 = t3 ? 37.5 : t2;
-            const double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            const double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            const double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
-            const double t8 = t1 * t4;
-            const double t9 = t1 * t1;
-            const double t10 = t7 * t8;
-            const double t11 = FMA(t8, t10, t7 * (-t9));
-            const double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
-            const double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
-            const double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
-            const double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
-            const double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
-            a[1][i] = FMA(t13, c[10], FMA(t15, c[9], FMA(FMA(t8, t16, t15 * (t9 * (-7.0))), c[8], a[1][i])));
-            a[1][i] = FMA(t11, c[11], a[1][i]);
-            a[14][i] = FMA(t12, c[5], FMA(t13, c[4], FMA(t14, c[3], FMA(t15, c[2], FMA(t16, c[1], a[14][i])))));
-            a[14][i] = FMA(t10, c[7], FMA(t11, c[6], a[14][i]));
-            a[15][i] = FMA(t11, c[5], FMA(t12, c[4], FMA(t13, c[3], FMA(t14, c[2], FMA(t15, c[1], a[15][i])))));
-            a[15][i] = FMA(t7, c[7], FMA(t10, c[6], a[15][i]));
-            a[16][i] = FMA(t10, c[11], FMA(t12, c[10], FMA(t14, c[9], FMA(t16, c[8], a[16][i]))));
-            a[17][i] = FMA(t7, c[11], FMA(t11, c[10], FMA(t13, c[9], FMA(t15, c[8], a[17][i]))));
-            a[18][i] = FMA(t10, c[10], FMA(t12, c[9], FMA(t14, c[8], a[18][i])));
-            a[18][i] = FMA(t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25))), c[11], a[18][i]);
+            double t0 = s[0][i] + c[0];
+            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t2 = s[1][i] * t1;
+            _Bool t3 = 37.5 < t2;
+            double t4 = t3 ? 37.5 : t2;
+            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
+            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
+            double t8 = t1 * t4;
+            double t9 = t1 * t1;
+            double t10 = t7 * t8;
+            double t11 = FMA(t8, t10, t7 * (-t9));
+            double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
+            double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
+            double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
+            double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
+            double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
+            double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
+            double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
+            double t19 = FMA(t8, t18, t17 * (t9 * (-9.0)));
+            double t20 = FMA(t8, FMA(t8, t19, t18 * (t9 * (-10.0))), t19 * (t9 * (-11.0)));
+            a[1][i] = FMA(t11, c[4], FMA(t13, c[3], FMA(t15, c[2], FMA(t17, c[1], a[1][i]))));
+            a[14][i] = FMA(t12, c[9], FMA(t13, c[8], FMA(t14, c[7], FMA(t15, c[6], FMA(t16, c[5], a[14][i])))));
+            a[14][i] = FMA(t10, c[11], FMA(t11, c[10], a[14][i]));
+            a[15][i] = FMA(t11, c[9], FMA(t12, c[8], FMA(t13, c[7], FMA(t14, c[6], FMA(t15, c[5], a[15][i])))));
+            a[15][i] = FMA(t7, c[11], FMA(t10, c[10], a[15][i]));
+            a[16][i] = FMA(t10, c[4], FMA(t12, c[3], FMA(t14, c[2], FMA(t16, c[1], a[16][i]))));
+            a[17][i] = FMA(t7, c[4], FMA(t11, c[3], FMA(t13, c[2], FMA(t15, c[1], a[17][i]))));
+            a[18][i] = FMA(t10, c[3], FMA(t12, c[2], FMA(t14, c[1], a[18][i])));
+            a[18][i] = FMA(t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25))), c[4], a[18][i]);
         }
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = FMA(s[3][i], (-0x1.4e80ff7c2e8f9p2), FMA(s[2][i], (-0x1.8d1875b69b6d6p-3), a[18][i]));
-        const double t1 = FMA(s[5][i], (-0x1.7681e47c290efp12), FMA(s[4][i], (-0x1.4555c663ea593p7), t0));
-        const double t2 = FMA(s[7][i], 0x1.b6166c522067ep0, FMA(s[6][i], 0x1.ca4b386b5154ap-3, t1));
-        const double t3 = FMA(s[9][i], 0x1.95e576ea7cd83p6, FMA(s[8][i], 0x1.9cba60ac10cefp3, t2));
-        const double t4 = FMA(s[11][i], (-0x1.464b624047952p-1), FMA(s[10][i], (-0x1.32456f43bcffcp-2), t3));
-        const double t5 = FMA(s[13][i], (-0x1.9f3a5b1e79e22p1), FMA(s[12][i], (-0x1.6569cbd5d0634p0), t4));
-        const double t6 = FMA(s[15][i], 0x1.452177aead5cp-2, FMA(s[14][i], 0x1.13889062f5e0bp-1, t5));
-        const double t7 = FMA(s[17][i], 0x1.81789d0cf009bp-4, FMA(s[16][i], 0x1.67a5e66cff8cep-3, t6));
-        const double t8 = t7 * s[18][i];
-        const double t9 = FMA(s[20][i], (-0x1.4e80ff7c2e8f9p2), FMA(s[19][i], (-0x1.8d1875b69b6d6p-3), a[17][i]));
-        const double t10 = FMA(s[22][i], (-0x1.7681e47c290efp12), FMA(s[21][i], (-0x1.4555c663ea593p7), t9));
-        const double t11 = FMA(s[24][i], 0x1.b6166c522067ep0, FMA(s[23][i], 0x1.ca4b386b5154ap-3, t10));
-        const double t12 = FMA(s[26][i], 0x1.95e576ea7cd83p6, FMA(s[25][i], 0x1.9cba60ac10cefp3, t11));
-        const double t13 = FMA(s[28][i], (-0x1.464b624047952p-1), FMA(s[27][i], (-0x1.32456f43bcffcp-2), t12));
-        const double t14 = FMA(s[30][i], (-0x1.9f3a5b1e79e22p1), FMA(s[29][i], (-0x1.6569cbd5d0634p0), t13));
-        const double t15 = FMA(s[32][i], 0x1.452177aead5cp-2, FMA(s[31][i], 0x1.13889062f5e0bp-1, t14));
-        const double t16 = FMA(s[34][i], 0x1.81789d0cf009bp-4, FMA(s[33][i], 0x1.67a5e66cff8cep-3, t15));
-        const double t17 = t16 * s[18][i];
-        const double t18 = FMA(s[36][i], (-0x1.4e80ff7c2e8f9p2), FMA(s[35][i], (-0x1.8d1875b69b6d6p-3), a[16][i]));
-        const double t19 = FMA(s[38][i], (-0x1.7681e47c290efp12), FMA(s[37][i], (-0x1.4555c663ea593p7), t18));
-        const double t20 = FMA(s[3][i], 0x1.b6166c522067ep0, FMA(s[2][i], 0x1.ca4b386b5154ap-3, t19));
-        const double t21 = FMA(s[5][i], 0x1.95e576ea7cd83p6, FMA(s[4][i], 0x1.9cba60ac10cefp3, t20));
-        const double t22 = FMA(s[7][i], (-0x1.464b624047952p-1), FMA(s[6][i], (-0x1.32456f43bcffcp-2), t21));
-        const double t23 = FMA(s[9][i], (-0x1.9f3a5b1e79e22p1), FMA(s[8][i], (-0x1.6569cbd5d0634p0), t22));
-        const double t24 = FMA(s[11][i], 0x1.452177aead5cp-2, FMA(s[10][i], 0x1.13889062f5e0bp-1, t23));
-        const double t25 = FMA(s[13][i], 0x1.81789d0cf009bp-4, FMA(s[12][i], 0x1.67a5e66cff8cep-3, t24));
-        const double t26 = t25 * s[18][i];
-        const double t27 = FMA(s[20][i], 0x1.f33981bc7a0efp3, FMA(s[19][i], 0x1.5159055f3ac6dp-2, a[15][i]));
-        const double t28 = FMA(s[22][i], 0x1.7d20e8062d852p14, FMA(s[21][i], 0x1.34d13bad36c72p9, t27));
-        const double t29 = FMA(s[3][i], (-0x1.d24fcde94c4b7p4), FMA(s[2][i], (-0x1.f23890cd57d57p0), t28));
-        const double t30 = FMA(s[5][i], (-0x1.e3c49a529502p12), FMA(s[4][i], (-0x1.ca369754c24f7p8), t29));
-        const double t31 = FMA(s[24][i], 0x1.49c717cd917cdp3, FMA(s[23][i], 0x1.4b9aa34fb4b47p0, t30));
-        const double t32 = FMA(s[26][i], 0x1.72159926485dp9, FMA(s[25][i], 0x1.53b9d8ac6215ep6, t31));
-        const double t33 = FMA(s[7][i], (-0x1.3fae88a62f49dp1), FMA(s[6][i], (-0x1.4ab24261c1523p-1), t32));
-        const double t34 = FMA(s[9][i], (-0x1.5c6c7bef3c2eap5), FMA(s[8][i], (-0x1.45a0c7516fd71p3), t33));
-        const double t35 = FMA(s[28][i], 0x1.037126f8e781ap1, FMA(s[27][i], 0x1.2f9e9b7e04f7p-1, t34));
-        const double t36 = FMA(s[30][i], 0x1.b479f269b733cp3, FMA(s[29][i], 0x1.6024b8ee8ddc4p2, t35));
-        const double t37 = FMA(s[11][i], (-0x1.d11f3d7735e3ap1), FMA(s[10][i], (-0x1.92e4929f3c4fbp1), t36));
-        const double t38 = FMA(s[13][i], (-0x1.0dc69170a471bp2), FMA(s[12][i], (-0x1.fbbc66281bc38p1), t37));
-        const double t39 = FMA(s[32][i], 0x1.d1c5b4710cb4ep-1, FMA(s[31][i], 0x1.9fbc8a573a7fdp0, t38));
-        const double t40 = FMA(s[34][i], 0x1.fdbe60332c39bp-3, FMA(s[33][i], 0x1.eeabeccd0a65ap-2, t39));
-        const double t41 = FMA(s[36][i], 0x1.f33981bc7a0efp3, FMA(s[35][i], 0x1.5159055f3ac6dp-2, a[14][i]));
-        const double t42 = FMA(s[38][i], 0x1.7d20e8062d852p14, FMA(s[37][i], 0x1.34d13bad36c72p9, t41));
-        const double t43 = FMA(s[20][i], (-0x1.d24fcde94c4b7p4), FMA(s[19][i], (-0x1.f23890cd57d57p0), t42));
-        const double t44 = FMA(s[22][i], (-0x1.e3c49a529502p12), FMA(s[21][i], (-0x1.ca369754c24f7p8), t43));
-        const double t45 = FMA(s[3][i], 0x1.49c717cd917cdp3, FMA(s[2][i], 0x1.4b9aa34fb4b47p0, t44));
-        const double t46 = FMA(s[5][i], 0x1.72159926485dp9, FMA(s[4][i], 0x1.53b9d8ac6215ep6, t45));
-        const double t47 = FMA(s[24][i], (-0x1.3fae88a62f49dp1), FMA(s[23][i], (-0x1.4ab24261c1523p-1), t46));
-        const double t48 = FMA(s[26][i], (-0x1.5c6c7bef3c2eap5), FMA(s[25][i], (-0x1.45a0c7516fd71p3), t47));
-        const double t49 = FMA(s[7][i], 0x1.037126f8e781ap1, FMA(s[6][i], 0x1.2f9e9b7e04f7p-1, t48));
-        const double t50 = FMA(s[9][i], 0x1.b479f269b733cp3, FMA(s[8][i], 0x1.6024b8ee8ddc4p2, t49));
-        const double t51 = FMA(s[28][i], (-0x1.d11f3d7735e3ap1), FMA(s[27][i], (-0x1.92e4929f3c4fbp1), t50));
-        const double t52 = FMA(s[30][i], (-0x1.0dc69170a471bp2), FMA(s[29][i], (-0x1.fbbc66281bc38p1), t51));
-        const double t53 = FMA(s[11][i], 0x1.d1c5b4710cb4ep-1, FMA(s[10][i], 0x1.9fbc8a573a7fdp0, t52));
-        const double t54 = (FMA(s[13][i], 0x1.fdbe60332c39bp-3, FMA(s[12][i], 0x1.eeabeccd0a65ap-2, t53))) * 0.5;
-        const double t55 = (a[13][i]) * s[18][i];
-        const double t56 = (a[12][i]) * s[18][i];
-        const double t57 = (a[11][i]) * s[18][i];
-        const double t58 = (a[10][i]) * s[18][i];
-        const double t59 = (FMA(s[41][i], (-0x1.8d1875b69b6d6p-3), a[9][i])) * s[18][i];
-        const double t60 = (FMA(t57, t58, (FMA(t55, t57, (t55 * t56) * s[39][i])) * s[40][i])) * s[42][i];
-        const double t61 = FMA(s[44][i], 0x1.ca4b386b5154ap-3, FMA(s[43][i], (-0x1.8d1875b69b6d6p-3), a[8][i]));
-        const double t62 = FMA(s[46][i], 0x1.13889062f5e0bp-1, FMA(s[45][i], (-0x1.32456f43bcffcp-2), t61));
-        const double t63 = t62 * s[18][i];
-        const double t64 = FMA(s[49][i], 0x1.ca4b386b5154ap-3, FMA(s[48][i], (-0x1.8d1875b69b6d6p-3), a[7][i]));
-        const double t65 = FMA(s[51][i], 0x1.13889062f5e0bp-1, FMA(s[50][i], (-0x1.32456f43bcffcp-2), t64));
-        const double t66 = t65 * s[18][i];
-        const double t67 = FMA(s[45][i], 0x1.ca4b386b5154ap-3, FMA(s[44][i], (-0x1.8d1875b69b6d6p-3), a[6][i]));
-        const double t68 = FMA(s[35][i], 0x1.13889062f5e0bp-1, FMA(s[46][i], (-0x1.32456f43bcffcp-2), t67));
-        const double t69 = t68 * s[18][i];
-        const double t70 = (FMA(t63, t66, (FMA(t59, t63, (FMA(t58, t59, t60)) * s[47][i])) * s[52][i])) * s[53][i];
-        const double t71 = FMA(s[54][i], (-0x1.4e80ff7c2e8f9p2), FMA(s[49][i], (-0x1.8d1875b69b6d6p-3), a[5][i]));
-        const double t72 = FMA(s[55][i], 0x1.b6166c522067ep0, FMA(s[50][i], 0x1.ca4b386b5154ap-3, t71));
-        const double t73 = FMA(s[56][i], (-0x1.464b624047952p-1), FMA(s[51][i], (-0x1.32456f43bcffcp-2), t72));
-        const double t74 = FMA(s[20][i], 0x1.452177aead5cp-2, FMA(s[19][i], 0x1.13889062f5e0bp-1, t73));
-        const double t75 = t74 * s[18][i];
-        const double t76 = FMA(s[58][i], (-0x1.4e80ff7c2e8f9p2), FMA(s[45][i], (-0x1.8d1875b69b6d6p-3), a[4][i]));
-        const double t77 = FMA(s[59][i], 0x1.b6166c522067ep0, FMA(s[46][i], 0x1.ca4b386b5154ap-3, t76));
-        const double t78 = FMA(s[36][i], (-0x1.464b624047952p-1), FMA(s[35][i], (-0x1.32456f43bcffcp-2), t77));
-        const double t79 = FMA(s[3][i], 0x1.452177aead5cp-2, FMA(s[2][i], 0x1.13889062f5e0bp-1, t78));
-        const double t80 = (FMA(s[4][i], 0x1.67a5e66cff8cep-3, t79)) * s[18][i];
-        const double t81 = FMA(s[55][i], (-0x1.4e80ff7c2e8f9p2), FMA(s[50][i], (-0x1.8d1875b69b6d6p-3), a[3][i]));
-        const double t82 = FMA(s[51][i], 0x1.ca4b386b5154ap-3, FMA(s[61][i], (-0x1.4555c663ea593p7), t81));
-        const double t83 = FMA(s[62][i], 0x1.9cba60ac10cefp3, FMA(s[56][i], 0x1.b6166c522067ep0, t82));
-        const double t84 = FMA(s[20][i], (-0x1.464b624047952p-1), FMA(s[19][i], (-0x1.32456f43bcffcp-2), t83));
-        const double t85 = FMA(s[23][i], 0x1.13889062f5e0bp-1, FMA(s[21][i], (-0x1.6569cbd5d0634p0), t84));
-        const double t86 = FMA(s[25][i], 0x1.67a5e66cff8cep-3, FMA(s[24][i], 0x1.452177aead5cp-2, t85));
-        const double t87 = t86 * s[18][i];
-        const double t88 = (FMA(t75, t80, (FMA(t69, t75, (FMA(t66, t69, t70)) * s[57][i])) * s[60][i])) * s[63][i];
-        const double t89 = FMA(s[59][i], (-0x1.4e80ff7c2e8f9p2), FMA(s[46][i], (-0x1.8d1875b69b6d6p-3), a[2][i]));
-        const double t90 = FMA(s[65][i], (-0x1.7681e47c290efp12), FMA(s[64][i], (-0x1.4555c663ea593p7), t89));
-        const double t91 = FMA(s[36][i], 0x1.b6166c522067ep0, FMA(s[35][i], 0x1.ca4b386b5154ap-3, t90));
-        const double t92 = FMA(s[38][i], 0x1.95e576ea7cd83p6, FMA(s[37][i], 0x1.9cba60ac10cefp3, t91));
-        const double t93 = FMA(s[3][i], (-0x1.464b624047952p-1), FMA(s[2][i], (-0x1.32456f43bcffcp-2), t92));
-        const double t94 = FMA(s[5][i], (-0x1.9f3a5b1e79e22p1), FMA(s[4][i], (-0x1.6569cbd5d0634p0), t93));
-        const double t95 = FMA(s[7][i], 0x1.452177aead5cp-2, FMA(s[6][i], 0x1.13889062f5e0bp-1, t94));
-        const double t96 = FMA(s[9][i], 0x1.81789d0cf009bp-4, FMA(s[8][i], 0x1.67a5e66cff8cep-3, t95));
-        const double t97 = t96 * s[18][i];
-        const double t98 = FMA(s[56][i], (-0x1.4e80ff7c2e8f9p2), FMA(s[51][i], (-0x1.8d1875b69b6d6p-3), a[1][i]));
-        const double t99 = FMA(s[67][i], (-0x1.7681e47c290efp12), FMA(s[62][i], (-0x1.4555c663ea593p7), t98));
-        const double t100 = FMA(s[20][i], 0x1.b6166c522067ep0, FMA(s[19][i], 0x1.ca4b386b5154ap-3, t99));
-        const double t101 = FMA(s[22][i], 0x1.95e576ea7cd83p6, FMA(s[21][i], 0x1.9cba60ac10cefp3, t100));
-        const double t102 = FMA(s[24][i], (-0x1.464b624047952p-1), FMA(s[23][i], (-0x1.32456f43bcffcp-2), t101));
-        const double t103 = FMA(s[26][i], (-0x1.9f3a5b1e79e22p1), FMA(s[25][i], (-0x1.6569cbd5d0634p0), t102));
-        const double t104 = FMA(s[28][i], 0x1.452177aead5cp-2, FMA(s[27][i], 0x1.13889062f5e0bp-1, t103));
-        const double t105 = FMA(s[30][i], 0x1.81789d0cf009bp-4, FMA(s[29][i], 0x1.67a5e66cff8cep-3, t104));
-        const double t106 = t105 * s[18][i];
-        const double t107 = FMA(t97, t106, (FMA(t87, t97, (FMA(t80, t87, t88)) * s[66][i])) * s[68][i]);
-        const double t108 = FMA(t56, t57, FMA(t55, t55, s[39][i] * (FMA(t55, (a[0][i]) * s[18][i], t56 * t56))));
-        const double t109 = FMA(t57, t59, FMA(t58, t58, s[42][i] * (FMA(t55, t58, FMA(t57, t57, s[40][i] * t108)))));
-        const double t110 = FMA(t59, t66, FMA(t63, t63, s[52][i] * (FMA(t58, t63, FMA(t59, t59, s[47][i] * t109)))));
-        const double t111 = FMA(t66, t75, FMA(t69, t69, s[57][i] * (FMA(t63, t69, FMA(t66, t66, s[53][i] * t110)))));
-        const double t112 = FMA(t75, t87, FMA(t80, t80, s[63][i] * (FMA(t69, t80, FMA(t75, t75, s[60][i] * t111)))));
-        const double t113 = FMA(t87, t106, FMA(t97, t97, s[68][i] * (FMA(t80, t97, FMA(t87, t87, s[66][i] * t112)))));
-        const double t114 = FMA(t17, t106, FMA(t26, t26, s[70][i] * (FMA(t26, t97, FMA(t106, t106, s[69][i] * t113)))));
-        const double t115 = (FMA(t17, t26, (FMA(t26, t106, t107 * s[69][i])) * s[70][i])) * s[72][i];
-        out_grad_mean[i] = FMA(grad_mean[i], (t17 * s[18][i]),
-            grad_var[i] * ((s[73][i] ? t115 : (FMA(t17, t8 * (-2.0), t40))) * s[18][i]));
-        out_grad_var[i] = FMA(grad_mean[i], (t26 * 0.5),
-            grad_var[i] * (s[73][i] ? (FMA(t17, t17, s[71][i] * t114)) : (FMA(t26, -t8, t54))));
+        double t0 = (a[18][i]) * s[2][i];
+        double t1 = (a[17][i]) * s[2][i];
+        double t2 = (a[16][i]) * s[2][i];
+        double t3 = (a[13][i]) * s[2][i];
+        double t4 = (a[12][i]) * s[2][i];
+        double t5 = (a[11][i]) * s[2][i];
+        double t6 = (a[10][i]) * s[2][i];
+        double t7 = (a[9][i]) * s[2][i];
+        double t8 = (a[8][i]) * s[2][i];
+        double t9 = FMA(t6, t7, (FMA(t5, t6, (FMA(t3, t5, (t3 * t4) * s[3][i])) * s[4][i])) * s[5][i]);
+        double t10 = (a[7][i]) * s[2][i];
+        double t11 = (a[6][i]) * s[2][i];
+        double t12 = (a[5][i]) * s[2][i];
+        double t13 = FMA(t10, t11, (FMA(t8, t10, (FMA(t7, t8, t9 * s[6][i])) * s[7][i])) * s[8][i]);
+        double t14 = (a[4][i]) * s[2][i];
+        double t15 = (a[3][i]) * s[2][i];
+        double t16 = (a[2][i]) * s[2][i];
+        double t17 = FMA(t14, t15, (FMA(t12, t14, (FMA(t11, t12, t13 * s[9][i])) * s[10][i])) * s[11][i]);
+        double t18 = (a[1][i]) * s[2][i];
+        double t19 = FMA(t2, t18, (FMA(t16, t18, (FMA(t15, t16, t17 * s[12][i])) * s[13][i])) * s[14][i]);
+        double t20 = s[4][i] * (FMA(t4, t5, FMA(t3, t3, s[3][i] * (FMA(t3, (a[0][i]) * s[2][i], t4 * t4)))));
+        double t21 = s[6][i] * (FMA(t5, t7, FMA(t6, t6, s[5][i] * (FMA(t3, t6, FMA(t5, t5, t20))))));
+        double t22 = s[8][i] * (FMA(t7, t10, FMA(t8, t8, s[7][i] * (FMA(t6, t8, FMA(t7, t7, t21))))));
+        double t23 = s[10][i] * (FMA(t10, t12, FMA(t11, t11, s[9][i] * (FMA(t8, t11, FMA(t10, t10, t22))))));
+        double t24 = FMA(t12, t15, FMA(t14, t14, s[11][i] * (FMA(t11, t14, FMA(t12, t12, t23)))));
+        double t25 = FMA(t15, t18, FMA(t16, t16, s[13][i] * (FMA(t14, t16, FMA(t15, t15, s[12][i] * t24)))));
+        double t26 = FMA(t1, t18, FMA(t2, t2, s[15][i] * (FMA(t2, t16, FMA(t18, t18, s[14][i] * t25)))));
+        double t27 = s[18][i] ? ((FMA(t1, t2, t19 * s[15][i])) * s[17][i]) : (FMA(t1, t0 * (-2.0), a[15][i]));
+        out_grad_mean[i] = FMA(grad_mean[i], (t1 * s[2][i]),
+            grad_var[i] * (t27 * s[2][i]));
+        double t28 = s[18][i] ? (FMA(t1, t1, s[16][i] * t26)) : (FMA(t2, -t0, (a[14][i]) * 0.5));
+        out_grad_var[i] = FMA(grad_mean[i], (t2 * 0.5),
+            grad_var[i] * t28);
     }
 }
 
-void atan_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                 const double *restrict grad_mean, const double *restrict grad_var,
-                                 const double *restrict params, double *restrict out_grad_mean,
-                                 double *restrict out_grad_var)
+void atan_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            atan_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at, out_grad_mean + at,
-                                              out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        atan_exact_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(atan_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

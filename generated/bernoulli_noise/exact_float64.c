@@ -4,7 +4,6 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (8), 3.2
 //
 // rule digest  4d036e407b93bddd3bfa60abbd3376fdd1a2151d7a4c3ebbf15b77fe38eb70dc
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -20,53 +19,67 @@
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
 
-static void bernoulli_noise_exact_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                                        double p, double *restrict out_mean, double *restrict out_var)
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
 {
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
+
+static void bernoulli_noise_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
+{
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double p = params[0];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = (mean[i] == mean[i]) & (0.0 <= var[i]);
-        const double t1 = __builtin_sqrt(t0 ? 1.0 : (-1.0));
-        const double t2 = 1.0 / (p + (-1.0));
-        const double t3 = FMA(mean[i], mean[i] * (t2 * (-p)), var[i] * (-t2));
+        _Bool t0 = (mean[i] == mean[i]) & (0.0 <= var[i]);
+        double t1 = __builtin_sqrt(t0 ? 1.0 : (-1.0));
+        double t2 = 1.0 / (p + (-1.0));
+        double t3 = FMA(mean[i], mean[i] * (t2 * (-p)), var[i] * (-t2));
         out_mean[i] = (t0 ? mean[i] : t1);
         out_var[i] = (t0 ? ((0x1.fffffffffffffp1023 < t3) ? 0x1.fffffffffffffp1023 : t3) : t1);
     }
 }
 
-void bernoulli_noise_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                           const double *restrict params, double *restrict out_mean,
-                                           double *restrict out_var)
+void bernoulli_noise_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    const double p = params[0];
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            bernoulli_noise_exact_float64_forward_block(mean + at, var + at, p, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        bernoulli_noise_exact_float64_forward_block(in[0], in[1], p, out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(bernoulli_noise_exact_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void bernoulli_noise_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                                         const double *restrict grad_mean,
-                                                         const double *restrict grad_var, double p,
-                                                         double *restrict out_grad_mean, double *restrict out_grad_var)
+static void bernoulli_noise_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    const double p = params[0];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = 1.0 / (p + (-1.0));
-        const double t1 = mean[i] * (t0 * (p * (-2.0)));
-        const double t2 = (t1 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t1;
+        double t0 = 1.0 / (p + (-1.0));
+        double t1 = mean[i] * (t0 * (p * (-2.0)));
+        double t2 = (t1 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t1;
         out_grad_mean[i] = FMA(grad_mean[i], 1.0,
             grad_var[i] * ((0x1.fffffffffffffp1023 < t2) ? 0x1.fffffffffffffp1023 : t2));
         out_grad_var[i] = FMA(grad_mean[i], 0.0,
@@ -74,29 +87,12 @@ static void bernoulli_noise_exact_float64_backward_block(const double *restrict 
     }
 }
 
-void bernoulli_noise_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                            const double *restrict grad_mean, const double *restrict grad_var,
-                                            const double *restrict params, double *restrict out_grad_mean,
-                                            double *restrict out_grad_var)
+void bernoulli_noise_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    const double p = params[0];
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            bernoulli_noise_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at, p,
-                                                         out_grad_mean + at, out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        bernoulli_noise_exact_float64_backward_block(in[0], in[1], in[2], in[3], p, out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(bernoulli_noise_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

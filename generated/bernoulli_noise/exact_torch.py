@@ -4,7 +4,6 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (8), 3.2
 #
 # rule digest  4d036e407b93bddd3bfa60abbd3376fdd1a2151d7a4c3ebbf15b77fe38eb70dc
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 """bernoulli_noise, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

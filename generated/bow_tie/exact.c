@@ -5,17 +5,12 @@
 // Smith, Lawson & Linderman 2019, Bayesian Inference in Augmented Bow Tie Networks, (4)-(6)
 //
 // rule digest  52e4bd062c4c54c5af28fb72801a0c5310d4245317662e51ec30def06526fbba
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-// operations   bow_tie_exact_forward 974, bow_tie_exact_backward 875
+// program      ha4fdf245fbc2d5856c51876225263384f1b1a61c0c8f61d3dfcb0f8fceb18061
+// operations   bow_tie_exact_forward 895, bow_tie_exact_backward 875
 //
 // Certificate:
-//   mean        0.965 tolerance, worst at mean = -1.79605246, var = 2.47631454, tau = 0.1, eta = 0
-//   var         0.751 tolerance, worst at mean = -0.169545084, var = 0.0547289476, tau = 16, eta = 0
-//   dmean_dmu   0.7 tolerance, worst at mean = 8.67474309e+10, var = 9.9423796e+21, tau = 0.1, eta = 16
-//   dmean_dvar  0.535 tolerance, worst at mean = 7.69392181e+11, var = 4.83221203e+28, tau = 4.80068359, eta = 0
-//   dvar_dmu    0.598 tolerance, worst at mean = -69.5356369, var = 1.58972693e-06, tau = 4.80068359, eta = 0
-//   dvar_dvar   0.621 tolerance, worst at mean = 549.108093, var = 3939.70581, tau = 16, eta = 0
-//   against exact values at 103368 points over all of float32; details in exact.json
+//   mean 0.96, var 0.776, dmean_dmu 0.7, dmean_dvar 0.535, dvar_dmu 0.599, dvar_dvar 0.621 tolerance,
+//   against exact values at 103367 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -30,6 +25,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -46,699 +42,280 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void bow_tie_exact_forward_element(float mean, float var, float tau_hi,
-                                                                                float tau_lo, float eta_hi,
-                                                                                float eta_lo, float *restrict out_mean,
-                                                                                float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY13(x, y, c, ...) POLY12(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY14(x, y, c, ...) POLY13(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY15(x, y, c, ...) POLY14(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float bow_tie_exact_part0(float p0, float p1, float p2, float p3, float p4)
 {
-    const float t0 = tau_hi * tau_hi;
-    const float t1 = ABS(mean);
-    const _Bool t2 = 1.2676506e+30f < var;
-    const _Bool t3 = 1.2980742e+33f < t1;
-    const _Bool t4 = 8.6736174e-19f < var;
-    const _Bool t5 = t2 | t3;
-    const float t6 = 1.0f / tau_hi;
-    const _Bool t7 = t5 & t4;
-    const float t8 = eta_hi * eta_hi;
-    const float t9 = 1.0f / t0;
-    const float t10 = FMA(tau_hi, tau_lo, FMA(tau_hi, tau_lo, FMA(tau_hi, tau_hi, -t0)));
-    const float t11 = t5 ? 1.5258789e-5f : 1.0f;
-    const float t12 = t5 ? 65536.0f : 1.0f;
-    const float t13 = (mean * t11) * t6;  // mean in units of the base
-    const float t14 = t7 ? 1.5258789e-5f : 1.0f;
-    const float t15 = t7 ? 65536.0f : 1.0f;
-    const float t16 = t8 + FMA(eta_hi, eta_lo, FMA(eta_hi, eta_lo, FMA(eta_hi, eta_hi, -t8)));
-    const float t17 = t14 * (var * t14);
-    const float t18 = -t9;
-    const float t19 = FMA(t10, t18, FMA(t0, t18, 1.0f));
-    const float t20 = t0 + t10;
-    const float t21 = t17 * (t9 + (t9 * t19));
-    const float t22 = -ABS(t13);
-    const _Bool t23 = t13 < 0.0f;
-    const _Bool t24 = (-t13) < 0.0f;
-    const _Bool t25 = t22 < (-87.25f);
-    const float t26 = t25 ? (-87.25f) : t22;
-    const float t27 = t13 * (t23 ? 0.0f : 1.0f);
-    const float t28 = FMA(1.442695f, t26, 12582912.0f);
-    const float t29 = t28 - 12582912.0f;
-    const float t30 = as_float((127u + as_bits(t28)) << 23u);
-    const float t31 = FMA(-0.69314575f, t29, t26) + ((-1.4286068e-6f) * t29);
-    const float t32 = t21 + 2.3224971f;
-    const _Bool t33 = 0.0f <= t21;
-    const float t34 = t33 ? t32 : (-1.0f);  // a root of it is NaN for v < 0
-    const float t35 = t33 ? (t21 + 2.6332383f) : (-1.0f);  // a root of it is NaN for v < 0
-    const float t36 = 1.0f / SQRT(t35);
-    const _Bool t37 = 0.0f == t21;
-    const float t38 = t25 ? 0.0f : ((1.0f + FMA(FMA(t31, FMA(t31, FMA(t31, FMA(0.0013814222f, t31, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t31 * t31, t31)) * t30);
-    const float t39 = t23 ? t38 : 1.0f;
-    const float t40 = t24 ? t38 : 1.0f;
-    const float t41 = 1.0f / (1.0f + t38);
-    const float t42 = t39 * t41;
-    const float t43 = t42 * (t41 * t40);
-    const float t44 = t13 * t42;
-    const float t45 = t13 * (t13 * t43);
-    const float t46 = SQRT(t34);
-    const float t47 = 1.0f / t46;
-    const float t48 = FMA(t46, -t46, t34) * (0.5f * t47);
-    const float t49 = -t47;
-    const float t50 = t13 * t47;
-    const float t51 = t13 * t36;
-    const float t52 = t36 * 1.6227256f;
-    const float t53 = t47 * FMA(t48, t49, FMA(t46, t49, 1.0f));
-    const float t54 = FMA(t13, t53, FMA(t13, t47, -t50));
-    const _Bool t55 = t50 < (-12.384163f);
-    const float t56 = t55 ? 0.0f : t54;
-    const float t57 = t55 ? (-12.384163f) : t50;
-    const _Bool t58 = 12.384163f < ABS(t50);
-    const float t59 = t57 + t56;
-    const float t60 = (12.384163f < t57) ? 12.384163f : t59;  // (mean - centre)/w
-    const float t61 = (t51 < (-13.617654f)) ? (-13.617654f) : t51;
-    const _Bool t62 = 13.617654f < ABS(t51);
-    const float t63 = FMA(t52, 2.0f * t52, -1.0f);
-    const float t64 = (13.617654f < t61) ? 13.617654f : t61;  // (mean - centre)/w
-    const float t65 = SQRT(FMA(t64 * t64, 0.95371336f, 8.58342f));
-    const float t66 = 1.5239742f * (t47 + t53);
-    const float t67 = FMA(t66, 2.0f * t66, -1.0f);
-    const float t68 = FMA(2.0f, t66, -1.0f);
-    const float t69 = t60 * t60;
-    const float t70 = t69 * 0.9445702f;
-    const float t71 = t69 * (-0.5f);
-    const float t72 = 8.501132f + t70;
-    const float t73 = FMA(t69, 0.9445702f, -t70);
-    const float t74 = FMA(t71, 1.442695f, 12582912.0f);
-    const float t75 = SQRT(t72);
-    const float t76 = t72 - t70;
-    const float t77 = t74 - 12582912.0f;
-    const float t78 = as_float((as_bits(t74) + 127u) << 23u);
-    const float t79 = FMA(t77, -0.69314575f, t71) + (t77 * (-1.4286068e-6f));
-    const float t80 = (-3.476733e-7f) + FMA(t69, 1.1060622e-9f, ((t70 - (t72 - t76)) + (8.501132f - t76)) + t73);
-    const float t81 = 1.0f / t65;
-    const float t82 = (1.0f + FMA(FMA(t79, FMA(t79, FMA(t79, FMA(t79, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t79 * t79, t79)) * t78;
-    const float t83 = t81 * FMA(t65, -t81, 1.0f);
-    const float t84 = t64 * t81;  // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t85 = 1.0f / t75;
-    const float t86 = t80 + FMA(t75, -t75, t72);
-    const float t87 = t84 + FMA(t64, t83, FMA(t64, t81, -t84));
-    const float t88 = t86 * (0.5f * t85);
-    const float t89 = -t85;
-    const float t90 = t85 * FMA(t88, t89, FMA(t75, t89, 1.0f));
-    const float t91 = t60 * t85;  // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t92 = FMA(t87, 2.0f * t87, -1.0f);
-    const float t93 = ABS(t91);
-    const float t94 = FMA(t60, t90, FMA(t60, t85, -t91));
-    const _Bool t95 = t91 < 0.0f;
-    const float t96 = t91 + t94;
-    const float t97 = (-0.5f) + t93;
-    const float t98 = t93 - (t97 - (-0.5f));
-    const float t99 = FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92,
-        -0.08484021f, 0.058866344f), 0.26005146f), -0.15583344f), -0.2600587f), 0.12778822f), 0.09731172f),
-        -0.033464056f), -0.011149608f), 0.0013784176f), 0.0002428119f);
-    const float t100 = FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92,
-        FMA(t92, 0.17331633f, -0.025954545f), -0.51132876f), 0.100324295f), 0.58073246f), -0.17405407f), -0.33231464f),
-        0.1422585f), 0.0956057f), -0.04570393f), -0.008075986f), 0.0029999907f);
-    const float t101 = FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92,
-        FMA(t92, FMA(t92, -0.1353902f, -0.07232907f), 0.549069f), 0.21982354f), -0.91211855f), -0.25559646f),
-        0.7408369f), 0.17070492f), -0.30576745f), -0.0643122f), 0.06172896f), 0.006035286f), -0.0030053316f);
-    const float t102 = FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, -0.04341633f,
-        0.011613179f), 0.12080329f), -0.01603902f), -0.102139354f), 0.0058715665f), 0.027614666f), -0.0008265536f),
-        -0.0015482045f);
-    const float t103 = FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92,
-        FMA(t92, FMA(t92, 0.16387644f, -0.25437117f), -0.5702705f), 0.721387f), 0.7490717f), -0.70600504f),
-        -0.46417588f), 0.24964583f), 0.16853115f), -0.016972229f), -0.044134043f), 0.0020532436f), 0.0024560418f);
-    const float t104 = FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92,
-        FMA(t92, FMA(t92, FMA(t92, -0.087657824f, 0.11779771f), 0.41570202f), -0.31576142f), -0.7246572f), 0.231007f),
-        0.6054003f), 0.049720436f), -0.22858053f), -0.16376963f), 0.04263365f), 0.07605184f), -0.013450096f),
-        -0.0042473297f);
-    const float t105 = FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92,
-        FMA(t92, FMA(t92, FMA(t92, FMA(t92, 0.107210584f, 0.09314816f), -0.6091474f), -0.3212091f), 1.2632198f),
-        0.48525333f), -1.2050269f), -0.36328688f), 0.40460154f), 0.12618767f), 0.17066945f), -0.072597764f),
-        -0.12304274f), 0.038809266f), 0.0049866037f);
-    const float t106 = FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, -0.022695888f, 0.02151186f),
-        0.024823379f), -0.024357654f), -0.0040261764f), 0.0048961835f), -0.00025731843f);
-    const float t107 = FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92,
-        FMA(t92, FMA(t92, FMA(t92, FMA(t92, -0.05955824f, 0.08949702f), 0.2827586f), -0.25159544f), -0.58313984f),
-        0.08496287f), 0.60707825f), 0.4170661f), -0.30307713f), -0.50683945f), -0.078423664f), 0.30355382f),
-        0.09061046f), -0.09684061f), 0.0038881141f);
+    float t0 = p1 - p0;
+    float t1 = ((p0 - (p1 - t0)) + (p2 - t0)) + FMA(p3, p4, -p0);
+    return t1;
+}
+
+INLINE void bow_tie_exact_forward_element(
+    float mean, float var, float tau_hi, float tau_lo, float eta_hi, float eta_lo, float *restrict out_mean,
+    float *restrict out_var)
+{
+    float t0 = tau_hi * tau_hi;
+    _Bool t1 = (1.2676506e+30f < var) | (1.2980742e+33f < ABS(mean));
+    float t2 = 1.0f / tau_hi;
+    _Bool t3 = t1 & (8.6736174e-19f < var);
+    float t4 = eta_hi * eta_hi;
+    float t5 = 1.0f / t0;
+    float t6 = FMA(tau_hi, tau_lo, FMA(tau_hi, tau_lo, FMA(tau_hi, tau_hi, -t0)));
+    float t7 = t1 ? 1.5258789e-5f : 1.0f;
+    float t8 = mean * t7;
+    float t9 = t3 ? 1.5258789e-5f : 1.0f;
+    float t10 = t3 ? 65536.0f : 1.0f;
+    float t11 = t8 * t2;  // mean in units of the base
+    float t12 = -t5;
+    float t13 = t0 + t6;
+    float t14 = (t9 * (var * t9)) * (t5 + (t5 * FMA(t6, t12, FMA(t0, t12, 1.0f))));
+    float t15 = -t11;
+    float t16 = t2 * FMA(tau_lo, t15, FMA(tau_hi, t15, t8));
+    _Bool t17 = t11 < 0.0f;
+    float t18 = -ABS(t15 - t16);
+    float t19 = t11 + t16;
+    float t20 = -ABS(t19);
+    _Bool t21 = 0.0f <= t14;
+    float t22 = t14 + 2.3224971f;
+    float t23 = t21 ? t22 : (-1.0f);  // a root of it is NaN for v < 0
+    float t24 = t14 + 2.6332383f;
+    float t25 = t21 ? t24 : (-1.0f);  // a root of it is NaN for v < 0
+    float t26 = 1.0f / SQRT(t25);
+    _Bool t27 = 0.0f == t14;
+    _Bool t28 = t20 < (-87.25f);
+    float t29 = t28 ? (-87.25f) : t20;
+    _Bool t30 = t18 < (-87.25f);
+    float t31 = t30 ? (-87.25f) : t18;
+    float t32 = SQRT(t23);
+    float t33 = FMA(1.442695f, t29, 12582912.0f);
+    float t34 = FMA(1.442695f, t31, 12582912.0f);
+    float t35 = t33 - 12582912.0f;
+    float t36 = FMA(-0.69314575f, t35, t29) + ((-1.4286068e-6f) * t35);
+    float t37 = t34 - 12582912.0f;
+    float t38 = FMA(-0.69314575f, t37, t31) + ((-1.4286068e-6f) * t37);
+    float t39 = (1.0f + FMA(POLY4(t36, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t36 * t36,
+        t36)) * as_float((127u + as_bits(t33)) << 23u);
+    float t40 = t28 ? 0.0f : t39;
+    float t41 = t17 ? t40 : 1.0f;
+    float t42 = t41 * (1.0f / (1.0f + t40));
+    float t43 = (1.0f + FMA(POLY4(t38, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t38 * t38,
+        t38)) * as_float((127u + as_bits(t34)) << 23u);
+    float t44 = t30 ? 0.0f : t43;
+    float t45 = 1.0f / t32;
+    float t46 = FMA(t32, -t32, t23) * (0.5f * t45);
+    float t47 = -t45;
+    float t48 = t11 * t45;
+    float t49 = t19 * t26;
+    float t50 = t26 * 1.6227256f;
+    float t51 = t45 * FMA(t46, t47, FMA(t32, t47, 1.0f));
+    _Bool t52 = t48 < (-12.384163f);
+    float t53 = t48 + FMA(t11, t51, FMA(t16, t45, FMA(t11, t45, -t48)));
+    float t54 = t52 ? (-12.384163f) : t53;
+    float t55 = (t49 < (-13.617654f)) ? (-13.617654f) : t49;
+    float t56 = FMA(t50, 2.0f * t50, -1.0f);
+    float t57 = (13.617654f < t55) ? 13.617654f : t55;  // (mean - centre)/w
+    float t58 = SQRT(FMA(t57 * t57, 0.95371336f, 8.58342f));
+    float t59 = 1.5239742f * (t45 + t51);
+    float t60 = FMA(t59, 2.0f * t59, -1.0f);
+    float t61 = FMA(2.0f, t59, -1.0f);
+    float t62 = (12.384163f < t54) ? 12.384163f : t54;  // (mean - centre)/w
+    float t63 = t62 * t62;
+    float t64 = t63 * (-0.5f);
+    float t65 = SQRT(FMA(t63, 0.9445702f, 8.501132f));
+    float t66 = FMA(t64, 1.442695f, 12582912.0f);
+    float t67 = 1.0f / t58;
+    float t68 = t66 - 12582912.0f;
+    float t69 = as_float((as_bits(t66) + 127u) << 23u);
+    float t70 = FMA(t68, -0.69314575f, t64);
+    float t71 = t68 * (-1.4286068e-6f);
+    float t72 = t70 + t71;
+    float t73 = t57 * (t67 + (t67 * FMA(t58, -t67, 1.0f)));  // t against its reach, by way of t/sqrt(kappa² + t²)
+    float t74 = 1.0f + t72;
+    float t75 = 1.0f / t65;
+    float t76 = (t72 - (t74 - 1.0f)) + FMA(POLY4(t72, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f,
+        0.49999994f), t72 * t72, (t71 + (t70 - t72)) * t74);
+    float t77 = t62 * (t75 + (t75 * FMA(t65, -t75, 1.0f)));  // t against its reach, by way of t/sqrt(kappa² + t²)
+    float t78 = FMA(t73, 2.0f * t73, -1.0f);
+    float t79 = t74 + t76;
+    float t80 = t79 * t69;
+    _Bool t81 = 13.617654f < ABS(t49);
     // mean, normalised
-    const float t108 = FMA(t63, FMA(t63, FMA(t63, FMA(t63, FMA(t63, FMA(t63, FMA(t63, FMA(t63, FMA(t63, FMA(t63,
-        FMA(t63, FMA(t63, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, -0.01245862f, 0.0039766887f), 0.013936915f),
-        -0.003995664f), -0.0026587343f), 0.00057620066f), t106), t102), t99), t100), t101), t103), t104), t105), t107),
-        FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92,
-        FMA(t92, FMA(t92, -0.10122594f, -0.103262864f), 0.415256f), 0.4248107f), -0.6064155f), -0.6386292f),
-        0.37272778f), 0.3048201f), -0.21041323f), 0.37172732f), 0.19883807f), -0.6195755f), 0.030756526f),
-        0.20523469f), -0.044634424f)), FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92,
-        FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, -0.011252093f, 0.039019804f), 0.037097298f),
-        -0.18768327f), -0.1248752f), 0.3208992f), 0.34581697f), -0.12794979f), -0.49342474f), -0.26641563f),
-        0.34603915f), 0.12290628f), 0.39443624f), -0.3318718f), -0.22003062f), 0.15729469f)), FMA(t92, FMA(t92,
-        FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92,
-        FMA(t92, 0.0007736317f, 0.0030659416f), -0.00014203197f), -0.01314048f), -0.0031426102f), 0.01927494f),
-        -0.022967663f), -0.04975496f), 0.09803644f), 0.23019262f), -0.14582701f), -0.69929194f), 0.54337245f),
-        0.5514989f), -0.72275823f), 0.21080951f));
-    const float t109 = t62 ? 0.0f : (t36 * t108);
-    const float t110 = (t95 ? (-t94) : t94) + t98;
-    const float t111 = FMA(t96, 2.0f * t96, -1.0f);
-    const float t112 = t97 + t110;
-    const float t113 = FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, 0.013950902f, 0.021247286f), -0.0596439f),
-        -0.07085646f), 0.089319974f), 0.09041207f);
-    const float t114 = FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, 0.00019984141f, 0.0021581573f),
-        0.0022061723f), -0.0068961554f), -0.0076419814f), 0.014254894f);
-    const float t115 = FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, -0.015198185f,
-        0.0043287547f), 0.04906381f), -0.007934818f), -0.064374916f), -0.00050035183f), 0.047960695f), 0.0008140167f),
-        -0.016926764f);
-    const float t116 = FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111,
-        -0.009084958f, -0.002759892f), 0.0319931f), 0.0022350627f), -0.037179478f), 0.0036739777f), 0.0154077755f),
-        -0.003104657f), -0.0013583904f), 0.00024482884f);
-    const float t117 = FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, -0.006184728f,
-        -0.005170945f), 0.01857511f), 0.0033503384f), -0.013835676f), 0.0012562872f), 0.0021671953f), -0.00027396224f);
-    const float t118 = FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111,
-        0.01731686f, -0.0045646783f), -0.040796515f), 0.017350473f), 0.031985056f), -0.020697623f), -0.007521322f),
-        0.008044295f), -0.0005132383f), -0.00042968232f);
-    const float t119 = FMA(t67, FMA(t67, FMA(t67, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111,
-        0.003477137f, -0.0042970837f), -0.0029633087f), 0.0047739465f), -0.0002094294f), -0.0009033115f),
-        0.00012397573f), t117), t116), t118);
-    const float t120 = FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111,
-        FMA(t111, FMA(t111, -0.014553051f, 0.008404926f), 0.054445185f), -0.007896078f), -0.07856765f), -0.03521064f),
-        0.06283723f), 0.0723919f), -0.04937361f), -0.031317398f), 0.01906864f), -0.00019381389f);
-    const float t121 = FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111,
-        FMA(t111, FMA(t111, FMA(t111, 0.008744996f, -0.005758292f), -0.053254742f), 0.0035252061f), 0.11008321f),
-        0.033805426f), -0.09404915f), -0.06142022f), -0.010063865f), 0.08980799f), 0.012085935f), -0.04066264f),
-        0.007155704f);
-    const float t122 = FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111,
-        FMA(t111, -0.3467713f, 0.17838104f), 0.7569124f), -0.35299116f), -0.55660623f), 0.21907724f), 0.16057135f),
-        -0.044849228f), -0.016580738f), 0.0019452224f), 0.0003879826f);
-    const float t123 = FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111,
-        FMA(t111, FMA(t111, FMA(t111, -0.007335164f, 0.005183262f), 0.03187883f), -0.008695445f), -0.067179665f),
-        -0.030211203f), 0.08387476f), 0.12635674f), -0.08703259f), -0.17827447f), 0.120622106f), 0.045747995f),
-        -0.034937747f);
-    const float t124 = FMA(t68, FMA(t68, FMA(t68, FMA(t68, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111,
-        FMA(t111, FMA(t111, FMA(t111, 0.2198625f, -0.13220122f), -0.44205177f), 0.24989972f), 0.28326312f),
-        -0.14430806f), -0.062460534f), 0.025779167f), 0.0033375155f), -0.00072423863f), t122), FMA(t111, FMA(t111,
-        FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, -0.1919604f, -0.3836174f),
-        0.68369794f), 0.7989593f), -0.816489f), -0.5377847f), 0.38708955f), 0.12818459f), -0.06283715f),
-        -0.008122793f), 0.001728453f)), FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111,
-        FMA(t111, FMA(t111, 0.6626385f, -0.24489829f), -1.5470849f), 0.5283198f), 1.2275829f), -0.36261618f),
-        -0.37957853f), 0.080925345f), 0.039389372f), -0.002518003f), -0.0010156578f)), FMA(t111, FMA(t111, FMA(t111,
-        FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, 0.31752905f, 0.27264515f), -0.96415347f),
-        -0.52079916f), 0.98884594f), 0.3133151f), -0.39132494f), -0.06680285f), 0.047539737f), 0.0049009044f),
-        -0.0005128376f));
-    const float t125 = FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, 0.046417054f,
-        -0.07316376f), -0.029654985f), 0.0814689f), -0.0036632682f), -0.026790688f), 0.0025023022f), 0.0032354114f),
-        -0.0003276043f);
-    const float t126 = FMA(t68, FMA(t68, t124, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111,
-        FMA(t111, FMA(t111, FMA(t111, -0.4122373f, 0.09874633f), 0.9620135f), -0.16211694f), -0.7994087f),
-        0.07538505f), 0.27505365f), -0.0026860156f), -0.0319803f), -0.004430097f), 0.0008299196f)), FMA(t111, FMA(t111,
-        FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, 0.025874892f,
-        -0.14555581f), -0.18533662f), 0.4145764f), 0.31848156f), -0.4476934f), -0.15594293f), 0.18855919f),
-        -0.010910967f), -0.007281682f), 0.008230167f), -0.003494616f));
-    const float t127 = FMA(t68, FMA(t68, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111,
-        -0.08451905f, 0.07270812f), 0.102429055f), -0.0857281f), -0.029381331f), 0.024089662f), 0.00077924476f),
-        -0.0008242245f), t125), FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111,
-        0.030348184f, 0.11898091f), -0.14128666f), -0.18219414f), 0.15595718f), 0.0748998f), -0.05419872f),
-        -0.004417228f), 0.0028080451f));
-    const float t128 = FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111,
-        FMA(t111, 0.011313066f, 0.001505759f), -0.08397992f), -0.057976622f), 0.1825138f), 0.0757409f), -0.110091954f),
-        -0.07535413f), 0.047247976f), 0.014655626f), -0.006135557f);
-    const float t129 = FMA(t68, t126, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111,
-        FMA(t111, FMA(t111, FMA(t111, 0.008229775f, 0.09515772f), -0.040789448f), -0.1980372f), 0.047379036f),
-        0.07044588f), 0.05258157f), 0.041887544f), -0.07988024f), -0.020778058f), 0.023569057f), 0.00045686035f));
-    const float t130 = FMA(t68, FMA(t68, FMA(t68, t127, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111,
-        FMA(t111, FMA(t111, -0.079257414f, 0.09653093f), 0.11988241f), -0.15923288f), -0.05211204f), 0.08041081f),
-        0.0066307397f), -0.0134337405f), 0.000547303f)), t128), FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111,
-        FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, 0.004950435f, 0.00046533518f), 0.026743041f), -0.029237501f),
-        -0.083599225f), 0.027846152f), 0.143287f), -0.0515617f), -0.07902318f), 0.04003474f), 0.0001076047f));
-    const float t131 = FMA(t68, t129, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111,
-        FMA(t111, FMA(t111, FMA(t111, -0.02422882f, 0.007138844f), 0.089706056f), 0.006508202f), -0.122829f),
-        -0.068212956f), 0.121282816f), 0.011616452f), -0.0023762598f), 0.00021761227f), -0.036100194f), 0.0173446f));
-    const float t132 = FMA(t68, t130, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111,
-        FMA(t111, FMA(t111, -0.014704284f, -0.0036858951f), 0.07172169f), 0.033237994f), -0.13513033f), -0.06754875f),
-        0.14003693f), 0.010985988f), -0.0055669085f), -0.05238457f), 0.023149759f));
-    const float t133 = FMA(t68, t131, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111,
-        FMA(t111, FMA(t111, FMA(t111, -0.006384358f, -0.008767821f), 0.023217991f), 0.020535512f), -0.04234773f),
-        -0.0013475171f), 0.0825839f), -0.13664214f), 0.03859675f), 0.097715f), -0.08972213f), 0.022547279f));
-    const float t134 = FMA(t68, t132, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111,
-        FMA(t111, FMA(t111, -0.0050178245f, 0.0003739341f), 0.011494541f), -0.0005779141f), -0.0075383666f),
-        0.022864394f), -0.012012949f), -0.12195175f), 0.22277866f), -0.1418734f), 0.03146f));
+    float t82 = FMA(t56, FMA(t56, FMA(t56, FMA(t56, FMA(t56, FMA(t56, FMA(t56, FMA(t56, FMA(t56, FMA(t56, FMA(t56,
+        FMA(t56, POLY5(t78, -0.01245862f, 0.0039766887f, 0.013936915f, -0.003995664f, -0.0026587343f, 0.00057620066f),
+        POLY6(t78, -0.022695888f, 0.02151186f, 0.024823379f, -0.024357654f, -0.0040261764f, 0.0048961835f,
+        -0.00025731843f)), POLY8(t78, -0.04341633f, 0.011613179f, 0.12080329f, -0.01603902f, -0.102139354f,
+        0.0058715665f, 0.027614666f, -0.0008265536f, -0.0015482045f)), POLY10(t78, -0.08484021f, 0.058866344f,
+        0.26005146f, -0.15583344f, -0.2600587f, 0.12778822f, 0.09731172f, -0.033464056f, -0.011149608f, 0.0013784176f,
+        0.0002428119f)), POLY11(t78, 0.17331633f, -0.025954545f, -0.51132876f, 0.100324295f, 0.58073246f, -0.17405407f,
+        -0.33231464f, 0.1422585f, 0.0956057f, -0.04570393f, -0.008075986f, 0.0029999907f)), POLY12(t78, -0.1353902f,
+        -0.07232907f, 0.549069f, 0.21982354f, -0.91211855f, -0.25559646f, 0.7408369f, 0.17070492f, -0.30576745f,
+        -0.0643122f, 0.06172896f, 0.006035286f, -0.0030053316f)), POLY12(t78, 0.16387644f, -0.25437117f, -0.5702705f,
+        0.721387f, 0.7490717f, -0.70600504f, -0.46417588f, 0.24964583f, 0.16853115f, -0.016972229f, -0.044134043f,
+        0.0020532436f, 0.0024560418f)), POLY13(t78, -0.087657824f, 0.11779771f, 0.41570202f, -0.31576142f, -0.7246572f,
+        0.231007f, 0.6054003f, 0.049720436f, -0.22858053f, -0.16376963f, 0.04263365f, 0.07605184f, -0.013450096f,
+        -0.0042473297f)), POLY14(t78, 0.107210584f, 0.09314816f, -0.6091474f, -0.3212091f, 1.2632198f, 0.48525333f,
+        -1.2050269f, -0.3632869f, 0.40460154f, 0.12618767f, 0.17066945f, -0.072597764f, -0.12304274f, 0.038809266f,
+        0.0049866037f)), POLY14(t78, -0.05955824f, 0.08949702f, 0.2827586f, -0.25159544f, -0.58313984f, 0.08496287f,
+        0.60707825f, 0.4170661f, -0.30307713f, -0.50683945f, -0.078423664f, 0.30355382f, 0.09061046f, -0.09684061f,
+        0.0038881141f)), POLY14(t78, -0.10122594f, -0.103262864f, 0.415256f, 0.4248107f, -0.6064155f, -0.6386292f,
+        0.37272778f, 0.3048201f, -0.21041323f, 0.37172732f, 0.19883807f, -0.6195755f, 0.030756526f, 0.20523469f,
+        -0.044634424f)), POLY15(t78, -0.011252093f, 0.039019804f, 0.037097298f, -0.18768327f, -0.1248752f, 0.3208992f,
+        0.34581697f, -0.12794979f, -0.49342474f, -0.26641563f, 0.34603915f, 0.12290628f, 0.39443624f, -0.3318718f,
+        -0.22003062f, 0.15729469f)), POLY15(t78, 0.0007736317f, 0.0030659416f, -0.00014203197f, -0.01314048f,
+        -0.0031426102f, 0.01927494f, -0.022967663f, -0.04975496f, 0.09803644f, 0.23019262f, -0.14582701f, -0.69929194f,
+        0.54337245f, 0.5514989f, -0.72275823f, 0.21080951f));
+    float t83 = t26 * t82;
+    float t84 = t81 ? 0.0f : t83;
+    float t85 = FMA(t77, t77 * 2.0f, -1.0f);
+    float t86 = ABS(t77);
+    float t87 = (-0.5f) + t86;
+    float t88 = t86 - (t87 - (-0.5f));
+    float t89 = POLY5(t85, 0.00019984141f, 0.0021581573f, 0.0022061723f, -0.0068961554f, -0.0076419814f, 0.014254894f);
     // var, normalised
-    const float t135 = FMA(t68, t133, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111,
-        FMA(t111, FMA(t111, FMA(t111, 0.003868512f, 0.0045868894f), -0.011043394f), -0.02194228f), 0.0048408257f),
-        0.053757127f), 0.021635503f), -0.13137802f), 0.08219994f), 0.014404008f), -0.027892422f), 0.5069624f)) + (t96 *
-        FMA(t68, t134, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111, FMA(t111,
-        FMA(t111, 0.0051541063f, 0.0017886991f), -0.02209839f), -0.013967417f), 0.04316779f), 0.047506135f),
-        -0.07108242f), -0.11175059f), 0.30014613f), -0.3955501f), 0.71668243f)));
-    const float t136 = t21 * t135;
-    const float t137 = FMA(t112, FMA(-1.6232871f, t112, -0.017211145f), -0.15725958f);
-    const float t138 = t111 * t113;
-    const float t139 = t111 * t114;
-    const float t140 = t111 * t115;
-    const float t141 = t37 ? t45 : ((t109 < 0.0f) ? 0.0f : t109);
-    const float t142 = (-0.050941437f) + t138;
-    const float t143 = FMA(t111, t113, -t138);
-    const float t144 = 0.0096463f + t139;
-    const float t145 = FMA(t111, t114, -t139);
-    const float t146 = 0.0017450938f + t140;
-    const float t147 = FMA(t111, t115, -t140);
-    const float t148 = t97 * t137;
-    const float t149 = t111 * t142;
-    const float t150 = t142 - t138;
-    const float t151 = t111 * t144;
-    const float t152 = t144 - t139;
-    const float t153 = (t20 * ((t141 < 0.0f) ? 0.0f : t141)) + t16;
-    const float t154 = t111 * t146;
-    const float t155 = t146 - t140;
-    const float t156 = 0.55515283f + t148;
-    const float t157 = FMA(t97, t137, -t148);
-    const float t158 = (-0.068184875f) + t149;
-    const float t159 = FMA(t111, t142, -t149);
-    const float t160 = (-5.5978516e-10f) + (((t138 - (t142 - t150)) + ((-0.050941437f) - t150)) + t143);
-    const float t161 = (-0.05275597f) + t151;
-    const float t162 = FMA(t111, t144, -t151);
-    const float t163 = 2.8788313e-10f + (((t139 - (t144 - t152)) + (0.0096463f - t152)) + t145);
-    const float t164 = 0.000927187f + t154;
-    const float t165 = FMA(t111, t146, -t154);
-    const float t166 = 3.6420467e-11f + (((t140 - (t146 - t155)) + (0.0017450938f - t155)) + t147);
-    const float t167 = t97 * t156;
-    const float t168 = 1.6127183e-8f + FMA(t110, t137, (t148 - (t156 - 0.55515283f)) + t157);
-    const float t169 = t111 * t158;
-    const float t170 = 1.686288e-9f + FMA(t111, t160, (t149 - (t158 - (-0.068184875f))) + t159);
-    const float t171 = t111 * t161;
-    const float t172 = 1.4420087e-10f + FMA(t111, t163, (t151 - (t161 - (-0.05275597f))) + t162);
-    const float t173 = t164 - t154;
-    const float t174 = (-0.4846254f) + t167;
-    const float t175 = FMA(t97, t156, -t167);
-    const float t176 = 0.017000379f + t169;
-    const float t177 = FMA(t111, t158, -t169);
-    const float t178 = (-0.011059982f) + t171;
-    const float t179 = FMA(t111, t161, -t171);
-    const float t180 = FMA(t67, t119, t164 + ((-1.3606881e-11f) + FMA(t111, t166, ((t154 - (t164 - t173)) +
-        (0.000927187f - t173)) + t165)));
-    const float t181 = t97 * t174;
-    const float t182 = (-1.0022458e-8f) + FMA(t97, t168, FMA(t110, t156, (t167 - (t174 - (-0.4846254f))) + t175));
-    const float t183 = t176 - t169;
-    const float t184 = t111 * t176;
-    const float t185 = t178 - t171;
-    const float t186 = t111 * t178;
-    const float t187 = (t136 < 0.0f) ? 0.0f : t136;
-    const float t188 = 0.4623985f + t181;
-    const float t189 = FMA(t97, t174, -t181);
-    const float t190 = 2.2428454e-10f + FMA(t111, t170, ((t169 - (t176 - t183)) + (0.017000379f - t183)) + t177);
-    const float t191 = 0.024943898f + t184;
-    const float t192 = FMA(t111, t176, -t184);
-    const float t193 = (-3.329966e-10f) + FMA(t111, t172, ((t171 - (t178 - t185)) + ((-0.011059982f) - t185)) + t179);
-    const float t194 = 0.2691092f + t186;
-    const float t195 = FMA(t111, t178, -t186);
-    const float t196 = t97 * t188;
-    const float t197 = (-1.0482217e-8f) + FMA(t97, t182, FMA(t110, t174, (t181 - (t188 - 0.4623985f)) + t189));
-    const float t198 = (t15 * (t15 * (((3.4028234663852886e+38f < t187) ? 3.4028234663852886e+38f : t187) * t20))) +
-        t153;
-    const float t199 = t191 - t184;
-    const float t200 = t111 * t191;
-    const float t201 = t111 * t194;
-    const float t202 = 1.1969425e-8f + FMA(t111, t193, (t186 - (t194 - 0.2691092f)) + t195);
-    const float t203 = (-0.46464717f) + t196;
-    const float t204 = FMA(t97, t188, -t196);
-    const float t205 = 8.6453145e-10f + FMA(t111, t190, ((t184 - (t191 - t199)) + (0.024943898f - t199)) + t192);
-    const float t206 = (-0.006241178f) + t200;
-    const float t207 = FMA(t111, t191, -t200);
-    const float t208 = (-0.42174268f) + t201;
-    const float t209 = FMA(t111, t194, -t201);
-    const float t210 = t97 * t203;
-    const float t211 = (-6.5619e-9f) + FMA(t97, t197, FMA(t110, t188, (t196 - (t203 - (-0.46464717f))) + t204));
-    const float t212 = t206 - t200;
-    const float t213 = t111 * t208;
-    const float t214 = 7.548388e-10f + FMA(t111, t202, (t201 - (t208 - (-0.42174268f))) + t209);
-    const float t215 = 0.44217622f + t210;
-    const float t216 = FMA(t97, t203, -t210);
-    const float t217 = FMA(t67, FMA(t67, FMA(t67, FMA(t67, t180, FMA(t111, t206 + ((-5.888278e-11f) + FMA(t111, t205,
-        ((t200 - (t206 - t212)) + ((-0.006241178f) - t212)) + t207)), -0.001071456f)), t120), t121), t123);
-    const float t218 = 0.26169768f + t213;
-    const float t219 = FMA(t111, t208, -t213);
-    const float t220 = t215 - t210;
-    const float t221 = t97 * t215;
-    const float t222 = t218 - t213;
-    const float t223 = t111 * t218;
-    const float t224 = 1.6616917e-9f + FMA(t97, t211, FMA(t110, t203, ((t210 - (t215 - t220)) + (0.44217622f - t220)) +
-        t216));
-    const float t225 = (-0.40021023f) + t221;
-    const float t226 = FMA(t97, t215, -t221);
-    const float t227 = 5.863841e-9f + FMA(t111, t214, ((t213 - (t218 - t222)) + (0.26169768f - t222)) + t219);
-    const float t228 = (-0.059174422f) + t223;
-    const float t229 = FMA(t111, t218, -t223);
-    const float t230 = t225 - t221;
-    const float t231 = t97 * t225;
-    const float t232 = t228 - t223;
-    const float t233 = (-7.603068e-9f) + FMA(t97, t224, FMA(t110, t215, ((t221 - (t225 - t230)) + ((-0.40021023f) -
-        t230)) + t226));
-    const float t234 = 0.33642468f + t231;
-    const float t235 = FMA(t97, t225, -t231);
+    float t90 = FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, POLY9(t85,
+        0.2198625f, -0.13220122f, -0.44205177f, 0.24989972f, 0.28326312f, -0.14430806f, -0.062460534f, 0.025779167f,
+        0.0033375155f, -0.00072423863f), POLY10(t85, -0.3467713f, 0.17838104f, 0.7569124f, -0.35299116f, -0.55660623f,
+        0.21907724f, 0.16057135f, -0.044849228f, -0.016580738f, 0.0019452224f, 0.0003879826f)), POLY10(t85,
+        -0.1919604f, -0.3836174f, 0.68369794f, 0.7989593f, -0.816489f, -0.5377847f, 0.38708955f, 0.12818459f,
+        -0.06283715f, -0.008122793f, 0.001728453f)), POLY10(t85, 0.6626385f, -0.24489829f, -1.5470849f, 0.5283198f,
+        1.2275829f, -0.36261618f, -0.37957853f, 0.080925345f, 0.039389372f, -0.002518003f, -0.0010156578f)),
+        POLY10(t85, 0.31752905f, 0.27264515f, -0.96415347f, -0.52079916f, 0.98884594f, 0.3133151f, -0.39132494f,
+        -0.06680285f, 0.047539737f, 0.0049009044f, -0.0005128376f)), POLY10(t85, -0.4122373f, 0.09874633f, 0.9620135f,
+        -0.16211694f, -0.7994087f, 0.07538505f, 0.27505365f, -0.0026860156f, -0.0319803f, -0.004430097f,
+        0.0008299196f)), POLY11(t85, 0.025874892f, -0.14555581f, -0.18533662f, 0.4145764f, 0.31848156f, -0.4476934f,
+        -0.15594293f, 0.18855919f, -0.010910967f, -0.007281682f, 0.008230167f, -0.003494616f)), POLY11(t85,
+        0.008229775f, 0.09515772f, -0.040789448f, -0.1980372f, 0.047379036f, 0.07044588f, 0.05258157f, 0.041887544f,
+        -0.07988024f, -0.020778058f, 0.023569057f, 0.00045686035f)), POLY11(t85, -0.02422882f, 0.007138844f,
+        0.089706056f, 0.006508202f, -0.122829f, -0.068212956f, 0.121282816f, 0.011616452f, -0.0023762598f,
+        0.00021761227f, -0.036100194f, 0.0173446f)), POLY11(t85, -0.006384358f, -0.008767821f, 0.023217991f,
+        0.020535512f, -0.04234773f, -0.0013475171f, 0.0825839f, -0.13664214f, 0.03859675f, 0.097715f, -0.08972213f,
+        0.022547279f)), POLY11(t85, 0.003868512f, 0.0045868894f, -0.011043394f, -0.02194228f, 0.0048408257f,
+        0.053757127f, 0.021635503f, -0.13137802f, 0.08219994f, 0.014404008f, -0.027892422f, 0.5069624f)) + (t77 *
+        FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, POLY7(t85, -0.08451905f, 0.07270812f,
+        0.102429055f, -0.0857281f, -0.029381331f, 0.024089662f, 0.00077924476f, -0.0008242245f), POLY8(t85,
+        0.046417054f, -0.07316376f, -0.029654985f, 0.0814689f, -0.0036632682f, -0.026790688f, 0.0025023022f,
+        0.0032354114f, -0.0003276043f)), POLY8(t85, 0.030348184f, 0.11898091f, -0.14128666f, -0.18219414f, 0.15595718f,
+        0.0748998f, -0.05419872f, -0.004417228f, 0.0028080451f)), POLY8(t85, -0.079257414f, 0.09653093f, 0.11988241f,
+        -0.15923288f, -0.05211204f, 0.08041081f, 0.0066307397f, -0.0134337405f, 0.000547303f)), POLY10(t85,
+        0.011313066f, 0.001505759f, -0.08397992f, -0.057976622f, 0.1825138f, 0.0757409f, -0.110091954f, -0.07535413f,
+        0.047247976f, 0.014655626f, -0.006135557f)), POLY10(t85, 0.004950435f, 0.00046533518f, 0.026743041f,
+        -0.029237501f, -0.083599225f, 0.027846152f, 0.143287f, -0.0515617f, -0.07902318f, 0.04003474f, 0.0001076047f)),
+        POLY10(t85, -0.014704284f, -0.0036858951f, 0.07172169f, 0.033237994f, -0.13513033f, -0.06754875f, 0.14003693f,
+        0.010985988f, -0.0055669085f, -0.05238457f, 0.023149759f)), POLY10(t85, -0.0050178245f, 0.0003739341f,
+        0.011494541f, -0.0005779141f, -0.0075383666f, 0.022864394f, -0.012012949f, -0.12195175f, 0.22277866f,
+        -0.1418734f, 0.03146f)), POLY10(t85, 0.0051541063f, 0.0017886991f, -0.02209839f, -0.013967417f, 0.04316779f,
+        0.047506135f, -0.07108242f, -0.11175059f, 0.30014613f, -0.3955501f, 0.71668243f)));
+    float t91 = t14 * t90;
+    float t92 = t87 + t88;
+    float t93 = t85 * t89;
+    float t94 = (t15 < 0.0f) ? t44 : 1.0f;
+    float t95 = t19 * (t19 * (t42 * (t94 * (1.0f / (1.0f + t44)))));
+    float t96 = (t84 < 0.0f) ? 0.0f : t84;
+    float t97 = t27 ? t95 : t96;
+    float t98 = FMA(t92, FMA(-1.6232871f, t92, -0.017211145f), -0.15725958f);
+    float t99 = 0.0096463f + t93;
+    float t100 = t85 * t99;
+    float t101 = t87 * t98;
+    float t102 = (-0.05275597f) + t100;
+    float t103 = 0.55515283f + t101;
+    float t104 = t85 * t102;
+    float t105 = t87 * t103;
+    float t106 = (-0.011059982f) + t104;
+    float t107 = (-0.4846254f) + t105;
+    float t108 = t85 * t106;
+    float t109 = t87 * t107;
+    float t110 = 0.2691092f + t108;
+    float t111 = 0.4623985f + t109;
+    float t112 = t85 * t110;
+    float t113 = t87 * t111;
+    float t114 = (-0.42174268f) + t112;
+    float t115 = (-0.46464717f) + t113;
+    float t116 = t85 * t114;
+    float t117 = t87 * t115;
+    float t118 = 0.26169768f + t116;
+    float t119 = (t91 < 0.0f) ? 0.0f : t91;
+    float t120 = 0.44217622f + t117;
+    float t121 = t85 * t118;
+    float t122 = t87 * t120;
+    float t123 = (3.4028234663852886e+38f < t119) ? 3.4028234663852886e+38f : t119;
+    float t124 = t10 * (t10 * (t123 * t13));
+    float t125 = (t97 < 0.0f) ? 0.0f : t97;
+    float t126 = t124 + ((t13 * t125) + (t4 + FMA(eta_hi, eta_lo, FMA(eta_hi, eta_lo, FMA(eta_hi, eta_hi, -t4)))));
+    float t127 = (-0.059174422f) + t121;
+    float t128 = (-0.40021023f) + t122;
+    float t129 = t87 * t128;
     // mean, normalised
-    const float t236 = FMA(t67, t217, t228 + ((-1.7137349e-9f) + FMA(t111, t227, ((t223 - (t228 - t232)) +
-        ((-0.059174422f) - t232)) + t229)));
-    const float t237 = t234 - t231;
-    const float t238 = t97 * t234;
-    const float t239 = 5.5764864e-9f + FMA(t97, t233, FMA(t110, t225, ((t231 - (t234 - t237)) + (0.33642468f - t237)) +
-        t235));
-    const float t240 = (-0.25791773f) + t238;
-    const float t241 = FMA(t97, t234, -t238);
-    const float t242 = t240 - t238;
-    const float t243 = t97 * t240;
-    const float t244 = (-7.2027926e-9f) + FMA(t97, t239, FMA(t110, t234, ((t238 - (t240 - t242)) + ((-0.25791773f) -
-        t242)) + t241));
-    const float t245 = 0.07943205f + t243;
-    const float t246 = FMA(t97, t240, -t243);
-    const float t247 = t245 - t243;
-    const float t248 = t82 * (t245 + ((-1.4187506e-9f) + FMA(t97, t244, FMA(t110, t240, ((t243 - (t245 - t247)) +
-        (0.07943205f - t247)) + t246))));
-    const float t249 = t47 * t236;
-    const float t250 = t58 ? 0.0f : t249;
-    const float t251 = t58 ? 0.0f : FMA(t53, t236, FMA(t47, t236, -t249));
-    const float t252 = t46 * t248;
-    const float t253 = t250 + t252;
-    const float t254 = FMA(t46, t248, -t252);
-    const float t255 = t253 - t252;
-    const float t256 = t250 - t255;
-    const float t257 = t251 + FMA(t48, t248, ((t252 - (t253 - t255)) + t256) + t254);
-    const float t258 = t253 + t27;
-    const float t259 = t37 ? t44 : t258;
-    const float t260 = t258 - t27;
-    const float t261 = t258 - t260;
-    const float t262 = t253 - t260;
-    const float t263 = t37 ? 0.0f : (t257 + ((t27 - t261) + t262));
-    const float t264 = tau_hi * t259;
-    const float t265 = t12 * (t264 + FMA(tau_hi, t263, FMA(tau_lo, t259, FMA(tau_hi, t259, -t264))));
-    *out_mean = t265;
-    *out_var = t198;
+    float t130 = FMA(t60, FMA(t60, FMA(t60, FMA(t60, FMA(t60, FMA(t60, FMA(t60, FMA(t60, FMA(t60, POLY6(t85,
+        0.003477137f, -0.0042970837f, -0.0029633087f, 0.0047739465f, -0.0002094294f, -0.0009033115f, 0.00012397573f),
+        POLY7(t85, -0.006184728f, -0.005170945f, 0.01857511f, 0.0033503384f, -0.013835676f, 0.0012562872f,
+        0.0021671953f, -0.00027396224f)), POLY9(t85, -0.009084958f, -0.002759892f, 0.0319931f, 0.0022350627f,
+        -0.037179478f, 0.0036739777f, 0.0154077755f, -0.003104657f, -0.0013583904f, 0.00024482884f)), POLY9(t85,
+        0.01731686f, -0.0045646783f, -0.040796515f, 0.017350473f, 0.031985056f, -0.020697623f, -0.007521322f,
+        0.008044295f, -0.0005132383f, -0.00042968232f)), POLY10(t85, -0.015198185f, 0.0043287543f, 0.04906381f,
+        -0.007934818f, -0.064374916f, -0.0005003519f, 0.047960695f, 0.0008140167f, -0.016926764f, 0.0017450938f,
+        0.000927187f)), POLY11(t85, 0.013950902f, 0.021247286f, -0.0596439f, -0.07085646f, 0.089319974f, 0.09041207f,
+        -0.050941437f, -0.068184875f, 0.017000379f, 0.024943898f, -0.006241178f, -0.001071456f)), POLY11(t85,
+        -0.014553051f, 0.008404926f, 0.054445185f, -0.007896078f, -0.07856765f, -0.03521064f, 0.06283723f, 0.0723919f,
+        -0.04937361f, -0.031317398f, 0.01906864f, -0.00019381389f)), POLY12(t85, 0.008744996f, -0.005758292f,
+        -0.053254742f, 0.0035252061f, 0.11008321f, 0.033805426f, -0.09404915f, -0.06142022f, -0.010063865f,
+        0.08980799f, 0.012085935f, -0.04066264f, 0.007155704f)), POLY12(t85, -0.007335164f, 0.005183262f, 0.03187883f,
+        -0.008695445f, -0.067179665f, -0.030211203f, 0.08387476f, 0.12635674f, -0.08703259f, -0.17827447f,
+        0.120622106f, 0.045747995f, -0.034937747f)), t127 + ((-1.713737e-9f) + FMA(t85, 5.863837e-9f + FMA(t85,
+        7.5484374e-10f + FMA(t85, 1.1969442e-8f + FMA(t85, (-3.3298644e-10f) + FMA(t85, 1.4413498e-10f + FMA(t85,
+        2.8782401e-10f + bow_tie_exact_part0(t93, t99, 0.0096463f, t85, t89), (t100 - (t102 - (-0.05275597f))) +
+        FMA(t85, t99, -t100)), bow_tie_exact_part0(t104, t106, -0.011059982f, t102, t85)), (t108 - (t110 - 0.2691092f))
+        + FMA(t85, t106, -t108)), (t112 - (t114 - (-0.42174268f))) + FMA(t85, t110, -t112)), bow_tie_exact_part0(t116,
+        t118, 0.26169768f, t114, t85)), bow_tie_exact_part0(t121, t127, -0.059174422f, t118, t85))));
+    float t131 = 0.33642468f + t129;
+    float t132 = t87 * t131;
+    float t133 = (-0.25791773f) + t132;
+    float t134 = FMA(t92, t133 + ((-7.2027926e-9f) + FMA(t87, 5.5764864e-9f + FMA(t87, (-7.603068e-9f) + FMA(t87,
+        1.6616917e-9f + FMA(t87, (-6.5619e-9f) + FMA(t87, (-1.0482217e-8f) + FMA(t87, (-1.0022458e-8f) + FMA(t87,
+        1.6127183e-8f + FMA(t88, t98, (t101 - (t103 - 0.55515283f)) + FMA(t87, t98, -t101)), FMA(t88, t103, (t105 -
+        (t107 - (-0.4846254f))) + FMA(t87, t103, -t105))), FMA(t88, t107, (t109 - (t111 - 0.4623985f)) + FMA(t87, t107,
+        -t109))), FMA(t88, t111, (t113 - (t115 - (-0.46464717f))) + FMA(t87, t111, -t113))), FMA(t88, t115,
+        bow_tie_exact_part0(t117, t120, 0.44217622f, t87, t115))), FMA(t88, t120, bow_tie_exact_part0(t122, t128,
+        -0.40021023f, t87, t120))), FMA(t88, t128, bow_tie_exact_part0(t129, t131, 0.33642468f, t87, t128))), FMA(t88,
+        t131, bow_tie_exact_part0(t132, t133, -0.25791773f, t87, t131)))), 0.07943205f);
+    float t135 = t45 * t130;
+    _Bool t136 = 12.384163f < ABS(t48);
+    float t137 = t135 + FMA(t51, t130, FMA(t45, t130, -t135));
+    float t138 = t136 ? 0.0f : t137;
+    float t139 = t80 * t134;
+    float t140 = t32 * t139;
+    float t141 = t138 + t140;
+    float t142 = t141 - t140;
+    float t143 = t19 * t42;
+    float t144 = t17 ? 0.0f : 1.0f;
+    float t145 = FMA(t144, t19, t141 + FMA(t32, FMA((t76 - (t79 - t74)) * t69, t134, FMA(t80, t134, -t139)), FMA(t46,
+        t139, ((t140 - (t141 - t142)) + (t138 - t142)) + FMA(t32, t139, -t140))));
+    float t146 = t27 ? t143 : t145;
+    float t147 = tau_hi * t146;
+    float t148 = t1 ? 65536.0f : 1.0f;
+    float t149 = t148 * (t147 + FMA(tau_lo, t146, FMA(tau_hi, t146, -t147)));
+    *out_mean = t149;
+    *out_var = t126;
 }
 
-void bow_tie_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                           const float *restrict params, float *restrict out_mean, float *restrict out_var)
-{
-    const float tau_hi = params[0];
-    const float tau_lo = params[1];
-    const float eta_hi = params[2];
-    const float eta_lo = params[3];
-    uint16_t narrow = 0;  // so that gcc takes several vectors at a time
-#pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
-    for (int64_t i = 0; i < n; ++i) {
-        bow_tie_exact_forward_element(mean[i], var[i], tau_hi, tau_lo, eta_hi, eta_lo, &out_mean[i], &out_var[i]);
-        narrow ^= (uint16_t)as_bits(out_mean[i]);
-    }
-    (void)narrow;
-}
-
-static inline __attribute__((always_inline)) void bow_tie_exact_backward_element(float mean, float var,
-                                                                                 float grad_mean, float grad_var,
-                                                                                 float tau_hi, float tau_lo,
-                                                                                 float eta_hi, float eta_lo,
-                                                                                 float *restrict out_grad_mean,
-                                                                                 float *restrict out_grad_var)
-{
-    const float t0 = tau_hi * tau_hi;
-    const float t1 = ABS(mean);
-    const _Bool t2 = 1.2676506e+30f < var;
-    const _Bool t3 = 1.2980742e+33f < t1;
-    const _Bool t4 = 8.6736174e-19f < var;
-    const _Bool t5 = t2 | t3;
-    const float t6 = 1.0f / tau_hi;
-    const _Bool t7 = t5 & t4;
-    const float t8 = t5 ? 1.5258789e-5f : 1.0f;
-    const float t9 = 1.0f / t0;
-    const float t10 = FMA(tau_hi, tau_lo, FMA(tau_hi, tau_lo, FMA(tau_hi, tau_hi, -t0)));
-    const float t11 = t7 ? 1.5258789e-5f : 1.0f;
-    const float t12 = t7 ? 65536.0f : 1.0f;
-    const float t13 = (mean * t8) * t6;  // mean in units of the base
-    const float t14 = t11 * (var * t11);
-    const float t15 = t0 * t6;
-    const float t16 = -t6;
-    const float t17 = tau_hi * t6;
-    const float t18 = t6 * FMA(tau_lo, t16, FMA(tau_hi, t16, 1.0f));
-    const float t19 = -t9;
-    const float t20 = t14 * (t9 + (t9 * FMA(t10, t19, FMA(t0, t19, 1.0f))));
-    const float t21 = FMA(t0, t18, FMA(t10, t6, FMA(t0, t6, -t15)));
-    const float t22 = t6 * t15;
-    const float t23 = FMA(tau_hi, t18, FMA(tau_lo, t6, FMA(tau_hi, t6, -t17)));
-    const float t24 = t6 * t17;
-    const float t25 = FMA(t6, t21, FMA(t18, t15, FMA(t6, t15, -t22)));
-    const float t26 = t15 + t21;
-    const float t27 = t22 + t25;
-    const float t28 = FMA(t6, t23, FMA(t18, t17, FMA(t6, t17, -t24)));
-    const float t29 = t17 + t23;
-    const float t30 = t24 + t28;
-    const _Bool t31 = 0.0f <= t20;
-    const float t32 = t31 ? (t20 + 2.6332383f) : (-1.0f);  // a root of it is NaN for v < 0
-    const float t33 = 1.0f / SQRT(t32);
-    const float t34 = t31 ? (t20 + 1.5483314f) : (-1.0f);  // a root of it is NaN for v < 0
-    const float t35 = 1.0f / SQRT(t34);
-    const float t36 = t20 * t35;
-    const float t37 = t13 * t33;
-    const float t38 = t13 * t35;
-    const float t39 = t33 * 1.6227256f;
-    const float t40 = t35 * 1.2443197f;
-    const float t41 = t33 * t33;
-    const float t42 = t33 * t41;
-    const float t43 = (t37 < (-13.617654f)) ? (-13.617654f) : t37;
-    const float t44 = (t38 < (-15.16744f)) ? (-15.16744f) : t38;
-    const float t45 = FMA(t39, 2.0f * t39, -1.0f);
-    const float t46 = FMA(2.0f, t40, -1.0f);
-    const float t47 = FMA(t40, 2.0f * t40, -1.0f);
-    const float t48 = (13.617654f < t43) ? 13.617654f : t43;  // (mean - centre)/w
-    const float t49 = (15.16744f < t44) ? 15.16744f : t44;  // (mean - centre)/w
-    // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t50 = t48 * (1.0f / SQRT(FMA(t48 * t48, 0.95371336f, 8.58342f)));
-    // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t51 = t49 * (1.0f / SQRT(FMA(t49 * t49, 0.96235114f, 8.66116f)));
-    const float t52 = FMA(t50, 2.0f * t50, -1.0f);
-    const float t53 = FMA(t51, t51 * 2.0f, -1.0f);
-    const float t54 = FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52,
-        FMA(t52, FMA(t52, 2.5366356f, -1.2787131f), -6.8814707f), 3.0395722f), 6.3999104f), -2.9741652f), -1.914579f),
-        1.5576175f), -0.29935187f), -0.3890298f), 0.17608717f), 0.024462646f), -0.0070271604f);
-    const float t55 = FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52,
-        1.4912724f, -0.01336438f), -3.9065306f), 0.0008905018f), 3.0755422f), 0.26101598f), -0.65056103f),
-        -0.30311787f), -0.037499215f), 0.068217196f), 0.0019672394f);
-    const float t56 = FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52,
-        FMA(t52, FMA(t52, 0.9796281f, -0.6308135f), -4.3667045f), 0.74142504f), 7.2471647f), 0.5495666f), -5.073234f),
-        -1.2828876f), 1.3453922f), 0.6984757f), -0.10331349f), -0.10138218f), 0.0051942877f);
-    const float t57 = FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, 0.38403338f, 0.1740246f),
-        -0.9820302f), -0.16429919f), 0.74644613f), -0.010869264f), -0.16294684f), 0.016291471f), 0.0037349784f);
-    const float t58 = FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52,
-        FMA(t52, FMA(t52, -4.5369606f, 0.8407504f), 13.277123f), -2.1646347f), -13.858219f), 2.011417f), 5.9034576f),
-        -0.6563412f), -0.8264088f), -0.0291607f), 0.0309847f), 0.019770104f), -0.0043046903f);
-    const float t59 = FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52,
-        FMA(t52, FMA(t52, FMA(t52, -0.6404556f, -1.2709045f), 3.2374258f), 4.2344174f), -5.8549566f), -4.8435745f),
-        4.751446f), 2.070538f), -1.7978234f), -0.014738679f), 0.28197867f), -0.16826618f), 0.0012639135f),
-        0.011582597f);
-    const float t60 = FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52,
-        FMA(t52, FMA(t52, FMA(t52, FMA(t52, 0.72921014f, -0.5143251f), -0.6204212f), 2.1733534f), -2.140461f),
-        -3.6105325f), 4.006444f), 2.1755254f), -2.2642045f), 0.15339123f), 0.029647734f), -0.3853753f), 0.2677094f),
-        0.017710729f), -0.019512732f);
-    const float t61 = FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52,
-        FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, -0.8133844f, -0.0105802445f), 4.1162176f), 0.9260905f),
-        -8.716297f), -3.5439987f), 10.035028f), 5.7090144f), -7.299168f), -4.2251425f), 3.1517322f), 1.5877159f),
-        -0.65293974f), -0.37540063f), 0.09335285f), 0.017861191f);
-    const float t62 = FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52,
-        FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, -0.1617363f, -0.7584368f), 0.99708164f), 2.6904917f), -2.420307f),
-        -3.8175633f), 3.227596f), 2.3291392f), -2.9891088f), 0.95371836f), 1.2649553f), -2.1269622f), 0.36451435f),
-        0.7192004f), -0.2649742f), -0.0075804885f);
-    const float t63 = FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, 0.18475814f,
-        -0.2108755f), -0.2207577f), 0.24679974f), 0.09833694f), -0.07981846f), -0.03177559f), 0.0114922775f),
-        0.001997656f);
-    const float t64 = FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, -0.109697126f,
-        0.15712716f), 0.38593286f), -0.2835265f), -0.5248704f), 0.17952976f), 0.31029347f), -0.070605494f),
-        -0.050476775f), 0.008041108f);
-    const float t65 = FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, 0.3049276f,
-        -0.57729465f), -0.3708019f), 0.505434f), 0.4383618f), -0.111750506f), -0.23870958f), 0.022447836f),
-        0.018905045f);
-    const float t66 = FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, -1.0981225f,
-        0.8012292f), 2.2551274f), -1.9009538f), -1.1828477f), 1.2678529f), 0.04838264f), -0.22917308f), 0.029634614f),
-        0.005271056f);
-    const float t67 = FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52,
-        0.90234613f, -0.72214836f), -2.2462573f), 1.8018681f), 2.1815374f), -1.3234564f), -1.3889452f), 0.5126136f),
-        0.4101715f), -0.103759944f), -0.016347779f);
-    const float t68 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
-        FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, 0.30426735f, -0.16307852f), -0.40015444f), 0.19516957f),
-        0.115662284f), -0.04371382f), -0.0024942863f), t57), t55), t54), t56), t58), t59), t60), t61), t62), FMA(t52,
-        FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52,
-        FMA(t52, FMA(t52, 0.5806469f, 0.087931715f), -2.5453568f), -0.75768656f), 4.443959f), 2.287805f), -3.6590893f),
-        -3.5746286f), 1.0781583f), 3.4912248f), -0.52077025f), -0.9456179f), 0.045240328f), -0.2565104f), 0.2762861f),
-        -0.03159707f));
-    const float t69 = FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, 0.073171765f,
-        -0.015378382f), -0.16076158f), 0.022823311f), 0.12748094f), -0.016301066f), -0.038556907f), 0.0060532875f),
-        0.0017545262f);
-    const float t70 = FMA(t46, FMA(t46, FMA(t46, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        -0.17625383f, 0.109887265f), 0.26357648f), -0.13645166f), -0.12122012f), 0.048781987f), 0.014189414f),
-        -0.0034022287f), t63), t64), FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        -0.0007916243f, -0.24112608f), 0.10883205f), 0.5001114f), -0.15094946f), -0.37046376f), 0.0394978f),
-        0.13902415f), -0.014616679f), -0.009832841f));
-    const float t71 = FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, 0.20533806f, -0.3083284f), -0.029478218f),
-        0.20457624f), -0.06377693f), -0.010700978f), 0.0034266f);
-    const float t72 = FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52,
-        -0.27575392f, 1.2791159f), 0.5886161f), -3.2546406f), -0.012085207f), 2.4599557f), -0.09250303f), -0.8117911f),
-        0.020306714f), 0.11289924f), -0.010435355f);
-    const float t73 = FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52,
-        FMA(t52, 0.5588116f, -1.1657939f), -0.9563829f), 2.7704275f), -0.055976886f), -1.6401036f), 0.18380041f),
-        0.001033667f), 0.447226f), -0.037593614f), -0.13343427f), 0.02532977f);
-    const float t74 = FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52,
-        FMA(t52, FMA(t52, -0.25897387f, -0.33982432f), 1.1849521f), 1.0470197f), -2.1649024f), -1.6084256f),
-        2.3150535f), 0.99722254f), -0.8419218f), -0.73895437f), 0.29849494f), 0.15772465f), -0.048791178f);
-    // dmean_dvar, normalised
-    const float t75 = FMA(t45, t68, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52,
-        FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, -0.0055126157f, 0.025594871f), -0.004836833f),
-        -0.02926448f), 0.12198708f), -0.15135239f), -0.492802f), 0.4357208f), 1.2376344f), -0.56285775f), -2.289058f),
-        1.5061086f), 1.2472636f), -1.1918671f), 0.037849184f), 0.115404196f));
-    const float t76 = t11 * (t11 * (t27 * (t42 * t75)));
-    const float t77 = FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, 0.02844297f,
-        0.017931672f), -0.031430032f), -0.09174837f), 0.0262024f), 0.08958261f), -0.023958428f), -0.019098625f),
-        0.0041096727f);
-    const float t78 = FMA(t46, t70, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        0.22403881f, -0.16000503f), -0.60019845f), 0.31385586f), 0.49359885f), -0.02491568f), -0.2685591f),
-        -0.058264792f), 0.08346077f), -0.004014759f));
-    const float t79 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t52, FMA(t52,
-        FMA(t52, FMA(t52, FMA(t52, 0.26363128f, -0.2694152f), -0.15835716f), 0.17872494f), 0.0009855697f),
-        -0.012301746f), t71), t65), t66), t67), t72), t73), t74), FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52,
-        FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, 0.15950857f, -0.5561568f), -0.15722816f), 1.3234137f),
-        -0.3027881f), -0.5973326f), 0.739485f), -1.6720021f), 0.32360408f), 1.7237307f), -0.9740894f), -0.1154586f),
-        0.10557744f));
-    const float t80 = FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, -0.15687895f,
-        -0.0166322f), 0.3862071f), 0.048294324f), -0.3548896f), -0.016260045f), 0.1260364f), -0.008695786f),
-        -0.007724519f);
-    const float t81 = FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, 0.04535634f,
-        -0.0258937f), -0.17295538f), 0.0063327574f), 0.25445846f), 0.06250057f), -0.19205216f), -0.029415824f),
-        0.054524552f), -0.0032786194f);
-    const float t82 = FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        -0.020515293f, 0.0056647738f), 0.16866355f), 0.043669343f), -0.335228f), -0.17673978f), 0.32106817f),
-        0.15768921f), -0.15491363f), -0.028595839f), 0.019530738f);
-    const float t83 = FMA(t46, FMA(t46, t78, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        FMA(t53, 0.015279721f, 0.072211795f), 0.030170538f), -0.10969042f), -0.3274974f), 0.22506481f), 0.3067359f),
-        -0.19157629f), -0.04628622f), 0.025806144f)), FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        FMA(t53, FMA(t53, FMA(t53, 0.024557862f, -0.14037454f), -0.07683339f), 0.41364583f), 0.16695514f),
-        -0.5279964f), -0.07103641f), 0.14158924f), 0.15908024f), -0.07880518f), -0.0106229605f));
-    const float t84 = FMA(t45, t79, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52,
-        FMA(t52, FMA(t52, FMA(t52, 0.14884783f, 0.3177136f), -0.51393586f), -1.2388055f), 0.4901551f), 2.0923114f),
-        0.05345753f), -2.065885f), 0.64856565f), -0.68132144f), 1.0505902f), -0.18774576f), -0.11380122f));
-    const float t85 = FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, -0.10997897f,
-        0.11006007f), 0.16846916f), -0.18498822f), -0.061382342f), 0.0880076f), -0.00066437124f), -0.010467745f),
-        0.0006904483f);
-    const float t86 = FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, 0.0245342f, 0.0041246843f),
-        -0.058890633f), -0.012842076f), 0.042667888f), 0.008506765f), -0.008676001f), -0.00070419244f);
-    const float t87 = FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        FMA(t53, 0.015039415f, -0.012162285f), -0.015234231f), 0.011948965f), 0.0020240743f), -0.0014170776f), t69),
-        t77), t80), t81), t82), FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        FMA(t53, -0.002205204f, -0.06484231f), -0.010325478f), 0.22539954f), 0.09648424f), -0.31514895f),
-        -0.16461356f), 0.22829033f), 0.08150831f), -0.07062347f), -0.003711457f));
-    const float t88 = FMA(t46, t83, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        FMA(t53, 0.0033326088f, -0.025051648f), -0.016416844f), 0.06053748f), -0.03140988f), -0.037886314f),
-        0.33413962f), -0.4838028f), 0.13206214f), 0.12237436f), -0.05793098f));
-    // dmean_dmu, normalised
-    const float t89 = t50 * FMA(t45, t84, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52,
-        FMA(t52, FMA(t52, FMA(t52, FMA(t52, -0.0351193f, -0.002863256f), 0.07843446f), 0.11608602f), 0.080628194f),
-        -0.41747266f), -0.70148444f), 0.79186076f), 1.8676237f), -2.4318566f), -0.05266271f), 1.0801895f),
-        -0.37337068f));
-    const float t90 = t8 * (t26 * (t41 * t89));
-    const float t91 = FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, -0.12209622f,
-        0.06878898f), 0.32451165f), -0.11121899f), -0.3015267f), 0.06443562f), 0.09968141f), -0.015175124f),
-        -0.0050064665f);
-    const float t92 = FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, 0.06800402f, -0.054898813f),
-        -0.076653615f), 0.064093165f), 0.011749988f), -0.01254752f), 0.0009178287f);
-    const float t93 = FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, -0.078433126f, 0.077301174f),
-        0.11139496f), -0.15619628f), 0.00093310117f), 0.06365225f), -0.017760549f), -0.0021069902f);
-    const float t94 = FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, 0.06954818f,
-        -0.010897266f), -0.2661605f), 0.0582177f), 0.32970917f), -0.13296486f), -0.08740332f), 0.039302498f),
-        -0.00039880438f);
-    const float t95 = FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, -0.086148866f,
-        0.010415718f), 0.35771835f), -0.104828976f), -0.47225058f), 0.20621417f), 0.1980216f), -0.102882646f),
-        -0.012236153f), 0.006582518f);
-    const float t96 = FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, 0.020816803f, -0.0100031495f), -0.022601068f),
-        0.009316707f), 0.00402987f), -0.00093309226f);
-    const float t97 = FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, -0.01716698f, 0.0047660084f),
-        0.003405154f), -0.002526851f), 0.017988529f), -0.0020804955f), -0.0062299715f), 0.0005404004f);
-    const float t98 = FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, 0.02142272f,
-        -0.03150909f), -0.060893286f), 0.06949385f), 0.065506466f), -0.051175445f), -0.025374094f), 0.012051191f),
-        0.0012851291f);
-    // dvar_dmu, normalised
-    const float t99 = FMA(t46, FMA(t46, t87, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        FMA(t53, FMA(t53, 0.014077855f, -0.013604225f), -0.07217916f), 0.015504919f), 0.12137141f), 0.041691683f),
-        -0.058598734f), -0.17185861f), 0.0960132f), 0.06687243f), -0.039329395f)), FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, -0.013483009f, -0.002268058f), 0.06292185f),
-        0.023025623f), -0.1297662f), -0.08825573f), 0.18032342f), 0.18770124f), -0.36563125f), 0.1412759f),
-        0.01946749f), -0.015324431f)) + (t51 * FMA(t46, t88, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        FMA(t53, FMA(t53, FMA(t53, FMA(t53, -0.024565883f, 0.028645327f), 0.09792906f), -0.08084289f), -0.22528265f),
-        0.116761066f), 0.45486575f), -0.54573244f), 0.15491965f), 0.046158507f), -0.022860574f)));
-    const float t100 = (t12 * ((t36 * t99) * t26)) + t90;
-    const float t101 = FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        -0.0720139f, 0.02057727f), 0.10826825f), -0.028267168f), -0.03999241f), 0.008005227f), 0.0019197357f), t85),
-        t91), FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, 0.19433665f, -0.10150128f),
-        -0.43083057f), 0.2404321f), 0.2917497f), -0.17301637f), -0.053387616f), 0.033257276f), -0.0004925335f)),
-        FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, -0.064630836f, 0.19352461f),
-        0.14307038f), -0.4815419f), -0.09047481f), 0.3845493f), 0.011351539f), -0.1029932f), 0.0011726056f),
-        0.005062548f));
-    const float t102 = FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, -0.0033714918f,
-        -0.123523206f), 0.03408647f), 0.31842288f), -0.037466515f), -0.3046739f), 0.028546939f), 0.10093333f),
-        -0.0038311952f), -0.008718452f);
-    const float t103 = FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        0.008290303f, -0.002660185f), -0.007628416f), 0.0019558116f), 0.00070715003f), t96), t86), t97), t98), FMA(t53,
-        FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, -0.013131924f, 0.017248657f), 0.039488997f),
-        -0.021482434f), -0.046699136f), 0.012579558f), 0.018228186f), -0.0049226214f), -0.00045523568f)), FMA(t53,
-        FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, 0.017338466f, -0.016973134f),
-        -0.0465634f), 0.042295843f), 0.04361129f), -0.026287956f), -0.028703181f), 0.007290085f), 0.009953096f),
-        -0.0021592772f));
-    const float t104 = FMA(t46, t101, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        -0.018662881f, -0.09064509f), 0.025778847f), 0.23102085f), 0.05229308f), -0.28930104f), -0.009862507f),
-        0.1232583f), -0.019157581f), -0.0050878143f));
-    const float t105 = FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        0.025043584f, -0.022850573f), -0.011800724f), 0.010460202f), -0.00019295626f), t92), t93), t94), t95), t102),
-        FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, 0.11256866f, 0.009485669f),
-        -0.37623262f), -0.055803817f), 0.5070833f), 0.09652543f), -0.43906423f), 0.14425264f), -0.012913693f),
-        0.014065909f));
-    const float t106 = FMA(t47, t103, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        -0.0024250727f, 0.0129027385f), 0.01389738f), -0.026096245f), -0.05076699f), 0.028957712f), 0.06056431f),
-        -0.026783098f), -0.016975157f), 0.0065514157f));
-    const float t107 = FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        FMA(t53, -0.0067081065f, -0.0014474316f), 0.023792954f), 0.005841911f), -0.042982467f), -0.02471817f),
-        0.068936236f), 0.07932269f), -0.1958559f), 0.09211297f), 0.017221924f), -0.01551614f);
-    const float t108 = FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, -0.016008893f, 0.015425257f),
-        0.03919641f), -0.049026567f), -0.028150931f), 0.053210177f), -0.011149828f), -0.0037272498f);
-    const float t109 = FMA(t46, FMA(t46, FMA(t46, t104, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        FMA(t53, FMA(t53, 0.0978259f, -0.0615447f), -0.33875546f), 0.15751114f), 0.4776176f), -0.25039387f),
-        -0.18929535f), 0.115950115f), -0.022305265f), 0.013367727f)), FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, 0.012083998f, 0.030560834f), -0.02913562f), -0.07554073f),
-        0.05386535f), 0.011247285f), -0.074347384f), 0.13100612f), 0.0021217058f), -0.10674903f), 0.04495978f)),
-        FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        0.017575461f, -0.005268428f), -0.09319664f), 0.00620722f), 0.22179325f), 0.027489215f), -0.3609707f),
-        0.043528225f), 0.29640216f), -0.15734217f), -0.012050339f), 0.51584804f));
-    const float t110 = FMA(t46, t105, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        0.021301929f, 0.0578358f), -0.0821713f), -0.14160518f), 0.12114009f), 0.0975482f), -0.14327464f), 0.20235911f),
-        -0.19622676f), 0.06308991f));
-    // dmean_dvar, normalised
-    const float t111 = FMA(t47, FMA(t47, t106, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        FMA(t53, -0.01969001f, -0.0060369913f), 0.06350327f), 0.027073983f), -0.08345507f), -0.019443488f),
-        0.015722753f), 0.03175865f), 0.0025989136f), -0.012018722f)), t107);
-    const float t112 = (t11 * ((t35 * t111) * t30)) * grad_mean;
-    const float t113 = FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t53, FMA(t53, FMA(t53, FMA(t53, -0.024407918f,
-        0.030029884f), 0.0029782548f), -0.010795086f), 0.0016931577f), FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        0.020650022f, -0.030360177f), 0.003034057f), 0.009082396f), -0.0022679083f)), FMA(t53, FMA(t53, FMA(t53,
-        FMA(t53, FMA(t53, -0.02364218f, 0.033842195f), 0.014586695f), -0.032369334f), 0.005527421f), 0.0023701976f)),
-        t108), FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, -0.0034599232f, -0.013959897f),
-        0.016224941f), 0.053549055f), -0.030976836f), -0.067747265f), 0.049671534f), -0.0031224128f)), FMA(t53,
-        FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, 0.0065685757f, 0.013994713f), -0.035034347f),
-        -0.046392262f), 0.063706376f), 0.029506886f), 0.03703871f), -0.1239224f), 0.05462635f));
-    // dvar_dvar, normalised
-    const float t114 = t109 + (t51 * FMA(t46, t110, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        FMA(t53, FMA(t53, -0.042426273f, -0.018608313f), 0.14761181f), 0.090153664f), -0.23759282f), -0.19653164f),
-        0.37116018f), 0.031548347f), -0.37367564f), 0.7283384f)));
-    const float t115 = FMA((t114 * t27) + t76, grad_var, t112);
-    // dmean_dmu, normalised
-    const float t116 = t51 * FMA(t47, t113, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        -0.0029863715f, 0.00016039298f), 0.020626642f), 0.009381879f), -0.07706014f), -0.0600465f), 0.35567734f),
-        -0.4978765f), 0.75207156f));
-    const float t117 = FMA(t100, grad_var, ((0.5f + t116) * t29) * grad_mean);
-    *out_grad_mean = t117;
-    *out_grad_var = t115;
-}
-
-void bow_tie_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                            const float *restrict grad_mean, const float *restrict grad_var,
-                            const float *restrict params, float *restrict out_grad_mean, float *restrict out_grad_var)
+void bow_tie_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     const float tau_hi = params[0];
     const float tau_lo = params[1];
@@ -747,8 +324,214 @@ void bow_tie_exact_backward(int64_t n, const float *restrict mean, const float *
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        bow_tie_exact_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], tau_hi, tau_lo, eta_hi, eta_lo,
-                                       &out_grad_mean[i], &out_grad_var[i]);
+        bow_tie_exact_forward_element(mean[i], var[i], tau_hi, tau_lo, eta_hi, eta_lo, &out_mean[i], &out_var[i]);
+        narrow ^= (uint8_t)as_bits(out_mean[i]);
+    }
+    (void)narrow;
+}
+
+INLINE void bow_tie_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float tau_hi, float tau_lo, float eta_hi, float eta_lo,
+    float *restrict out_grad_mean, float *restrict out_grad_var)
+{
+    float t0 = tau_hi * tau_hi;
+    _Bool t1 = (1.2676506e+30f < var) | (1.2980742e+33f < ABS(mean));
+    float t2 = 1.0f / tau_hi;
+    _Bool t3 = t1 & (8.6736174e-19f < var);
+    float t4 = t1 ? 1.5258789e-5f : 1.0f;
+    float t5 = 1.0f / t0;
+    float t6 = FMA(tau_hi, tau_lo, FMA(tau_hi, tau_lo, FMA(tau_hi, tau_hi, -t0)));
+    float t7 = t3 ? 1.5258789e-5f : 1.0f;
+    float t8 = (mean * t4) * t2;  // mean in units of the base
+    float t9 = t0 * t2;
+    float t10 = -t2;
+    float t11 = tau_hi * t2;
+    float t12 = t2 * FMA(tau_lo, t10, FMA(tau_hi, t10, 1.0f));
+    float t13 = -t5;
+    float t14 = (t7 * (var * t7)) * (t5 + (t5 * FMA(t6, t13, FMA(t0, t13, 1.0f))));
+    float t15 = FMA(t0, t12, FMA(t6, t2, FMA(t0, t2, -t9)));
+    float t16 = t2 * t9;
+    float t17 = FMA(tau_hi, t12, FMA(tau_lo, t2, FMA(tau_hi, t2, -t11)));
+    float t18 = t2 * t11;
+    float t19 = t9 + t15;
+    float t20 = t16 + FMA(t2, t15, FMA(t12, t9, FMA(t2, t9, -t16)));
+    _Bool t21 = 0.0f <= t14;
+    float t22 = t14 + 2.6332383f;
+    float t23 = t21 ? t22 : (-1.0f);  // a root of it is NaN for v < 0
+    float t24 = 1.0f / SQRT(t23);
+    float t25 = t14 + 1.5483314f;
+    float t26 = t21 ? t25 : (-1.0f);  // a root of it is NaN for v < 0
+    float t27 = 1.0f / SQRT(t26);
+    float t28 = t8 * t24;
+    float t29 = t8 * t27;
+    float t30 = t24 * 1.6227256f;
+    float t31 = t27 * 1.2443197f;
+    float t32 = t24 * t24;
+    float t33 = (t28 < (-13.617654f)) ? (-13.617654f) : t28;
+    float t34 = (t29 < (-15.16744f)) ? (-15.16744f) : t29;
+    float t35 = FMA(t30, 2.0f * t30, -1.0f);
+    float t36 = FMA(2.0f, t31, -1.0f);
+    float t37 = FMA(t31, 2.0f * t31, -1.0f);
+    float t38 = (13.617654f < t33) ? 13.617654f : t33;  // (mean - centre)/w
+    float t39 = (15.16744f < t34) ? 15.16744f : t34;  // (mean - centre)/w
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    float t40 = t38 * (1.0f / SQRT(FMA(t38 * t38, 0.95371336f, 8.58342f)));
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    float t41 = t39 * (1.0f / SQRT(FMA(t39 * t39, 0.96235114f, 8.66116f)));
+    float t42 = FMA(t40, 2.0f * t40, -1.0f);
+    float t43 = FMA(t41, t41 * 2.0f, -1.0f);
+    // dvar_dvar, normalised
+    float t44 = FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, POLY6(t43, -0.0720139f,
+        0.02057727f, 0.10826825f, -0.028267168f, -0.03999241f, 0.008005227f, 0.0019197357f), POLY8(t43, -0.10997897f,
+        0.11006007f, 0.16846916f, -0.18498822f, -0.061382342f, 0.0880076f, -0.00066437124f, -0.010467745f,
+        0.0006904483f)), POLY8(t43, -0.12209622f, 0.06878898f, 0.32451165f, -0.11121899f, -0.3015267f, 0.06443562f,
+        0.09968141f, -0.015175124f, -0.0050064665f)), POLY8(t43, 0.19433665f, -0.10150128f, -0.43083057f, 0.2404321f,
+        0.2917497f, -0.17301637f, -0.053387616f, 0.033257276f, -0.0004925335f)), POLY9(t43, -0.064630836f, 0.19352461f,
+        0.14307038f, -0.4815419f, -0.09047481f, 0.3845493f, 0.011351539f, -0.1029932f, 0.0011726056f, 0.005062548f)),
+        POLY9(t43, -0.018662881f, -0.09064509f, 0.025778847f, 0.23102085f, 0.05229308f, -0.28930104f, -0.009862507f,
+        0.1232583f, -0.019157581f, -0.0050878143f)), POLY9(t43, 0.0978259f, -0.0615447f, -0.33875546f, 0.15751114f,
+        0.4776176f, -0.25039387f, -0.18929535f, 0.115950115f, -0.022305265f, 0.013367727f)), POLY10(t43, 0.012083998f,
+        0.030560834f, -0.02913562f, -0.07554073f, 0.05386535f, 0.011247285f, -0.074347384f, 0.13100612f, 0.0021217058f,
+        -0.10674903f, 0.04495978f)), POLY11(t43, 0.017575461f, -0.005268428f, -0.09319664f, 0.00620722f, 0.22179325f,
+        0.027489215f, -0.3609707f, 0.043528225f, 0.29640216f, -0.15734217f, -0.012050339f, 0.51584804f)) + (t41 *
+        FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, POLY4(t43, 0.025043584f, -0.022850573f,
+        -0.011800724f, 0.010460202f, -0.00019295626f), POLY6(t43, 0.06800402f, -0.054898813f, -0.076653615f,
+        0.064093165f, 0.011749988f, -0.01254752f, 0.0009178287f)), POLY7(t43, -0.078433126f, 0.077301174f, 0.11139496f,
+        -0.15619628f, 0.00093310117f, 0.06365225f, -0.017760549f, -0.0021069902f)), POLY8(t43, 0.06954818f,
+        -0.010897266f, -0.2661605f, 0.0582177f, 0.32970917f, -0.13296486f, -0.08740332f, 0.039302498f,
+        -0.00039880438f)), POLY9(t43, -0.086148866f, 0.010415718f, 0.35771835f, -0.104828976f, -0.47225058f,
+        0.20621417f, 0.1980216f, -0.102882646f, -0.012236153f, 0.006582518f)), POLY9(t43, -0.0033714918f,
+        -0.123523206f, 0.03408647f, 0.31842288f, -0.037466515f, -0.3046739f, 0.028546939f, 0.10093333f, -0.0038311952f,
+        -0.008718452f)), POLY9(t43, 0.11256866f, 0.009485669f, -0.37623262f, -0.055803817f, 0.5070833f, 0.09652543f,
+        -0.43906423f, 0.14425264f, -0.012913693f, 0.014065909f)), POLY9(t43, 0.021301929f, 0.0578358f, -0.0821713f,
+        -0.14160518f, 0.12114009f, 0.0975482f, -0.14327464f, 0.20235911f, -0.19622676f, 0.06308991f)), POLY9(t43,
+        -0.042426273f, -0.018608313f, 0.14761181f, 0.090153664f, -0.23759282f, -0.19653164f, 0.37116018f, 0.031548347f,
+        -0.37367564f, 0.7283384f)));
+    float t45 = t44 * t20;
+    float t46 = t24 * t32;
+    // dmean_dvar, normalised
+    float t47 = FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t35,
+        POLY6(t42, 0.30426735f, -0.16307852f, -0.40015444f, 0.19516957f, 0.115662284f, -0.04371382f, -0.0024942863f),
+        POLY8(t42, 0.38403338f, 0.1740246f, -0.9820302f, -0.16429919f, 0.74644613f, -0.010869264f, -0.16294684f,
+        0.016291471f, 0.0037349784f)), POLY10(t42, 1.4912724f, -0.01336438f, -3.9065306f, 0.0008905018f, 3.0755422f,
+        0.26101598f, -0.65056103f, -0.30311787f, -0.037499215f, 0.068217196f, 0.0019672394f)), POLY12(t42, 2.5366356f,
+        -1.2787131f, -6.8814707f, 3.0395722f, 6.3999104f, -2.9741652f, -1.914579f, 1.5576175f, -0.29935187f,
+        -0.3890298f, 0.17608717f, 0.024462646f, -0.0070271604f)), POLY12(t42, 0.9796281f, -0.6308135f, -4.3667045f,
+        0.74142504f, 7.2471647f, 0.5495666f, -5.073234f, -1.2828876f, 1.3453922f, 0.6984757f, -0.10331349f,
+        -0.10138218f, 0.0051942877f)), POLY12(t42, -4.5369606f, 0.8407504f, 13.277123f, -2.1646347f, -13.858219f,
+        2.011417f, 5.9034576f, -0.6563412f, -0.8264088f, -0.0291607f, 0.0309847f, 0.019770104f, -0.0043046903f)),
+        POLY13(t42, -0.6404556f, -1.2709045f, 3.2374258f, 4.2344174f, -5.8549566f, -4.8435745f, 4.751446f, 2.070538f,
+        -1.7978234f, -0.014738679f, 0.28197867f, -0.16826618f, 0.0012639135f, 0.011582597f)), POLY14(t42, 0.72921014f,
+        -0.5143251f, -0.6204212f, 2.1733534f, -2.140461f, -3.6105325f, 4.006444f, 2.1755254f, -2.2642045f, 0.15339123f,
+        0.029647734f, -0.3853753f, 0.2677094f, 0.017710729f, -0.019512732f)), POLY15(t42, -0.8133844f, -0.0105802445f,
+        4.1162176f, 0.9260905f, -8.716297f, -3.5439987f, 10.035028f, 5.7090144f, -7.299168f, -4.2251425f, 3.1517322f,
+        1.5877159f, -0.65293974f, -0.37540063f, 0.09335285f, 0.017861191f)), POLY15(t42, -0.1617363f, -0.7584368f,
+        0.99708164f, 2.6904917f, -2.420307f, -3.8175633f, 3.227596f, 2.3291392f, -2.9891088f, 0.95371836f, 1.2649553f,
+        -2.1269622f, 0.36451435f, 0.7192004f, -0.2649742f, -0.0075804885f)), POLY15(t42, 0.5806469f, 0.087931715f,
+        -2.5453568f, -0.75768656f, 4.443959f, 2.287805f, -3.6590893f, -3.5746286f, 1.0781583f, 3.4912248f,
+        -0.52077025f, -0.9456179f, 0.045240328f, -0.2565104f, 0.2762861f, -0.03159707f)), POLY15(t42, -0.0055126157f,
+        0.025594871f, -0.004836833f, -0.02926448f, 0.12198708f, -0.15135239f, -0.492802f, 0.4357208f, 1.2376344f,
+        -0.56285775f, -2.289058f, 1.5061086f, 1.2472636f, -1.1918671f, 0.037849184f, 0.115404196f));
+    float t48 = t45 + (t7 * (t7 * (t20 * (t46 * t47))));
+    // dmean_dvar, normalised
+    float t49 = FMA(t37, FMA(t37, FMA(t37, FMA(t37, FMA(t37, FMA(t37, FMA(t37, FMA(t37, FMA(t37, POLY4(t43,
+        0.008290303f, -0.002660185f, -0.007628416f, 0.0019558116f, 0.00070715003f), POLY5(t43, 0.020816803f,
+        -0.0100031495f, -0.022601068f, 0.009316707f, 0.00402987f, -0.00093309226f)), POLY7(t43, 0.0245342f,
+        0.0041246843f, -0.058890633f, -0.012842076f, 0.042667888f, 0.008506765f, -0.008676001f, -0.00070419244f)),
+        POLY7(t43, -0.01716698f, 0.0047660084f, 0.003405154f, -0.002526851f, 0.017988529f, -0.0020804955f,
+        -0.0062299715f, 0.0005404004f)), POLY8(t43, 0.02142272f, -0.03150909f, -0.060893286f, 0.06949385f,
+        0.065506466f, -0.051175445f, -0.025374094f, 0.012051191f, 0.0012851291f)), POLY8(t43, -0.013131924f,
+        0.017248657f, 0.039488997f, -0.021482434f, -0.046699136f, 0.012579558f, 0.018228186f, -0.0049226214f,
+        -0.00045523568f)), POLY9(t43, 0.017338466f, -0.016973134f, -0.0465634f, 0.042295843f, 0.04361129f,
+        -0.026287956f, -0.028703181f, 0.007290085f, 0.009953096f, -0.0021592772f)), POLY9(t43, -0.0024250727f,
+        0.0129027385f, 0.01389738f, -0.026096245f, -0.05076699f, 0.028957712f, 0.06056431f, -0.026783098f,
+        -0.016975157f, 0.0065514157f)), POLY9(t43, -0.01969001f, -0.0060369913f, 0.06350327f, 0.027073983f,
+        -0.08345507f, -0.019443488f, 0.015722753f, 0.03175865f, 0.0025989136f, -0.012018722f)), POLY11(t43,
+        -0.0067081065f, -0.0014474316f, 0.023792954f, 0.005841911f, -0.042982467f, -0.02471817f, 0.068936236f,
+        0.07932269f, -0.1958559f, 0.09211297f, 0.017221924f, -0.01551614f));
+    float t50 = FMA(t48, grad_var, (t7 * ((t27 * t49) * (t18 + FMA(t2, t17, FMA(t12, t11, FMA(t2, t11, -t18)))))) *
+        grad_mean);
+    float t51 = t3 ? 65536.0f : 1.0f;
+    float t52 = t14 * t27;
+    // dvar_dmu, normalised
+    float t53 = FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, POLY5(t43, 0.015039415f,
+        -0.012162285f, -0.015234231f, 0.011948965f, 0.0020240743f, -0.0014170776f), POLY8(t43, 0.073171765f,
+        -0.015378382f, -0.16076158f, 0.022823311f, 0.12748094f, -0.016301066f, -0.038556907f, 0.0060532875f,
+        0.0017545262f)), POLY8(t43, 0.02844297f, 0.017931672f, -0.031430032f, -0.09174837f, 0.0262024f, 0.08958261f,
+        -0.023958428f, -0.019098625f, 0.0041096727f)), POLY8(t43, -0.15687895f, -0.0166322f, 0.3862071f, 0.048294324f,
+        -0.3548896f, -0.016260045f, 0.1260364f, -0.008695786f, -0.007724519f)), POLY9(t43, 0.04535634f, -0.0258937f,
+        -0.17295538f, 0.0063327574f, 0.25445846f, 0.06250057f, -0.19205216f, -0.029415824f, 0.054524552f,
+        -0.0032786194f)), POLY10(t43, -0.020515293f, 0.0056647738f, 0.16866355f, 0.043669343f, -0.335228f,
+        -0.17673978f, 0.32106817f, 0.15768921f, -0.15491363f, -0.028595839f, 0.019530738f)), POLY10(t43, -0.002205204f,
+        -0.06484231f, -0.010325478f, 0.22539954f, 0.09648424f, -0.31514895f, -0.16461356f, 0.22829033f, 0.08150831f,
+        -0.07062347f, -0.003711457f)), POLY10(t43, 0.014077855f, -0.013604225f, -0.07217916f, 0.015504919f,
+        0.12137141f, 0.041691683f, -0.058598734f, -0.17185861f, 0.0960132f, 0.06687243f, -0.039329395f)), POLY11(t43,
+        -0.013483009f, -0.002268058f, 0.06292185f, 0.023025623f, -0.1297662f, -0.08825573f, 0.18032342f, 0.18770124f,
+        -0.36563125f, 0.1412759f, 0.01946749f, -0.015324431f)) + (t41 * FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36,
+        FMA(t36, FMA(t36, FMA(t36, POLY7(t43, -0.17625383f, 0.109887265f, 0.26357648f, -0.13645166f, -0.12122012f,
+        0.048781987f, 0.014189414f, -0.0034022287f), POLY8(t43, 0.18475814f, -0.2108755f, -0.2207577f, 0.24679974f,
+        0.09833694f, -0.07981846f, -0.03177559f, 0.0114922775f, 0.001997656f)), POLY9(t43, -0.109697126f, 0.15712716f,
+        0.38593286f, -0.2835265f, -0.5248704f, 0.17952976f, 0.31029347f, -0.070605494f, -0.050476775f, 0.008041108f)),
+        POLY9(t43, -0.0007916243f, -0.24112608f, 0.10883205f, 0.5001114f, -0.15094946f, -0.37046376f, 0.0394978f,
+        0.13902415f, -0.014616679f, -0.009832841f)), POLY9(t43, 0.22403881f, -0.16000503f, -0.60019845f, 0.31385586f,
+        0.49359885f, -0.02491568f, -0.2685591f, -0.058264792f, 0.08346077f, -0.004014759f)), POLY9(t43, 0.015279721f,
+        0.072211795f, 0.030170538f, -0.10969042f, -0.3274974f, 0.22506481f, 0.3067359f, -0.19157629f, -0.04628622f,
+        0.025806144f)), POLY10(t43, 0.024557862f, -0.14037454f, -0.07683339f, 0.41364583f, 0.16695514f, -0.5279964f,
+        -0.07103641f, 0.14158924f, 0.15908024f, -0.07880518f, -0.0106229605f)), POLY10(t43, 0.0033326088f,
+        -0.025051648f, -0.016416844f, 0.06053748f, -0.03140988f, -0.037886314f, 0.33413962f, -0.4838028f, 0.13206214f,
+        0.12237436f, -0.05793098f)), POLY10(t43, -0.024565883f, 0.028645327f, 0.09792906f, -0.08084289f, -0.22528265f,
+        0.116761066f, 0.45486575f, -0.54573244f, 0.15491965f, 0.046158507f, -0.022860574f)));
+    float t54 = t51 * ((t52 * t53) * t19);
+    // dmean_dmu, normalised
+    float t55 = t40 * FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t35,
+        POLY5(t42, 0.26363128f, -0.2694152f, -0.15835716f, 0.17872494f, 0.0009855697f, -0.012301746f), POLY6(t42,
+        0.20533806f, -0.3083284f, -0.029478218f, 0.20457624f, -0.06377693f, -0.010700978f, 0.0034266f)), POLY8(t42,
+        0.3049276f, -0.57729465f, -0.3708019f, 0.505434f, 0.4383618f, -0.111750506f, -0.23870958f, 0.022447836f,
+        0.018905045f)), POLY9(t42, -1.0981225f, 0.8012292f, 2.2551274f, -1.9009538f, -1.1828477f, 1.2678529f,
+        0.04838264f, -0.22917308f, 0.029634614f, 0.005271056f)), POLY10(t42, 0.90234613f, -0.72214836f, -2.2462573f,
+        1.8018681f, 2.1815374f, -1.3234564f, -1.3889452f, 0.5126136f, 0.4101715f, -0.103759944f, -0.016347779f)),
+        POLY10(t42, -0.27575392f, 1.2791159f, 0.5886161f, -3.2546406f, -0.012085207f, 2.4599557f, -0.09250303f,
+        -0.8117911f, 0.020306714f, 0.11289924f, -0.010435355f)), POLY11(t42, 0.5588116f, -1.1657939f, -0.9563829f,
+        2.7704275f, -0.055976886f, -1.6401036f, 0.18380041f, 0.001033667f, 0.447226f, -0.037593614f, -0.13343427f,
+        0.02532977f)), POLY12(t42, -0.25897387f, -0.33982432f, 1.1849521f, 1.0470197f, -2.1649024f, -1.6084256f,
+        2.3150535f, 0.99722254f, -0.8419218f, -0.73895437f, 0.29849494f, 0.15772465f, -0.048791178f)), POLY12(t42,
+        0.15950857f, -0.5561568f, -0.15722816f, 1.3234137f, -0.3027881f, -0.5973326f, 0.739485f, -1.6720021f,
+        0.32360408f, 1.7237307f, -0.9740894f, -0.1154586f, 0.10557744f)), POLY12(t42, 0.14884783f, 0.3177136f,
+        -0.51393586f, -1.2388055f, 0.4901551f, 2.0923114f, 0.05345753f, -2.065885f, 0.64856565f, -0.68132144f,
+        1.0505902f, -0.18774576f, -0.11380122f)), POLY12(t42, -0.0351193f, -0.002863256f, 0.07843446f, 0.11608602f,
+        0.080628194f, -0.41747266f, -0.70148444f, 0.79186076f, 1.8676237f, -2.4318566f, -0.05266271f, 1.0801895f,
+        -0.37337068f));
+    float t56 = t54 + (t4 * (t19 * (t32 * t55)));
+    // dmean_dmu, normalised
+    float t57 = t41 * FMA(t37, FMA(t37, FMA(t37, FMA(t37, FMA(t37, FMA(t37, POLY4(t43, -0.024407918f, 0.030029884f,
+        0.0029782548f, -0.010795086f, 0.0016931577f), POLY4(t43, 0.020650022f, -0.030360177f, 0.003034057f,
+        0.009082396f, -0.0022679083f)), POLY5(t43, -0.02364218f, 0.033842195f, 0.014586695f, -0.032369334f,
+        0.005527421f, 0.0023701976f)), POLY7(t43, -0.016008893f, 0.015425257f, 0.03919641f, -0.049026567f,
+        -0.028150931f, 0.053210177f, -0.011149828f, -0.0037272498f)), POLY7(t43, -0.0034599232f, -0.013959897f,
+        0.016224941f, 0.053549055f, -0.030976836f, -0.067747265f, 0.049671534f, -0.0031224128f)), POLY8(t43,
+        0.0065685757f, 0.013994713f, -0.035034347f, -0.046392262f, 0.063706376f, 0.029506886f, 0.03703871f,
+        -0.1239224f, 0.05462635f)), POLY8(t43, -0.0029863715f, 0.00016039298f, 0.020626642f, 0.009381879f,
+        -0.07706014f, -0.0600465f, 0.35567734f, -0.4978765f, 0.75207156f));
+    float t58 = FMA(t56, grad_var, ((0.5f + t57) * (t11 + t17)) * grad_mean);
+    *out_grad_mean = t58;
+    *out_grad_var = t50;
+}
+
+void bow_tie_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
+{
+    const float tau_hi = params[0];
+    const float tau_lo = params[1];
+    const float eta_hi = params[2];
+    const float eta_lo = params[3];
+    uint8_t narrow = 0;  // so that gcc takes several vectors at a time
+#pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
+    for (int64_t i = 0; i < n; ++i) {
+        bow_tie_exact_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], tau_hi, tau_lo, eta_hi, eta_lo, &out_grad_mean[i],
+            &out_grad_var[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

@@ -5,7 +5,6 @@
 // Smith, Lawson & Linderman 2019, Bayesian Inference in Augmented Bow Tie Networks, (4)-(6)
 //
 // rule digest  52e4bd062c4c54c5af28fb72801a0c5310d4245317662e51ec30def06526fbba
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -20,6 +19,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -82,73 +101,78 @@ INLINE double polynomial0(double y, double x)
 }
 
 static const double table9[9][25] = {
-    {0x1.35aa9p4, 0x1.ba2b4739534f7p-1, -0x1.8d93fed258c4ep-1, -0x1.4fd35ea87dc0ap0, 0x1.1b283b9169c5ap0,
-     0x1.eaa27087ba957p-1, -0x1.61d9e963c9ad7p-1, -0x1.b32166e3944p-6, -0x1.13395a76c278ap-3, 0x1.fb729a33fe4cp-5,
+    {0x1.35aa9p4, 0x1.ba2b30d64a4a4p-1, -0x1.8d93f69ecacccp-1, -0x1.4fd346f6bef55p0, 0x1.1b28326f34beep0,
+     0x1.eaa24eebd1333p-1, -0x1.61d9d9932f0aep-1, -0x1.b3213f32e8p-6, -0x1.13396a70f3c1ep-3, 0x1.fb729cc27b4cp-5,
      0x1.27b05aad1858fp-28, -0x1.82eaa78a2b772p-28, 0x1.7e0591336656fp-29, 0x1.397d28e507b01p-37,
      0x1.45058bef9c528p-4, -0x1.e89284066fee1p-3, 0x1.04b1e548869e2p-2, -0x1.a765e9bb4491p-4, 0x1.768148p4,
      -0x1.3375b45d1d1bfp-27, 0x1.c1a9500e9eb81p-27, -0x1.c7de552ff629p-28, 0x1.f1ff6d7e12d71p-3,
      -0x1.5044358910ecdp-2, 0x1.8c30fd2d1d944p-3},
-    {0x1.83e0dcp3, -0x1.1246104e933f1p1, 0x1.93d5e0ac2bf0cp0, -0x1.b19d509086a31p-6, 0x1.1667bba529569p0,
-     -0x1.6a6e4097dbdbdp-1, -0x1.74fc40ce95574p-3, 0x1.ad613d22431ebp-5, -0x1.cc7cd28d93b26p-4, 0x1.311c057a2990ep-6,
+    {0x1.83e0dcp3, -0x1.1245e6eb102a3p1, 0x1.93d5cdd66316ap0, -0x1.b1acd2f309133p-6, 0x1.1667c9362a04fp0,
+     -0x1.6a6d99ea5fda2p-1, -0x1.74fcafcfe1cfbp-3, 0x1.ad6139ba595b6p-5, -0x1.cc7cca857d354p-4, 0x1.311b9637aa08ap-6,
      0x1.1fb3dbe330f35p-29, -0x1.c950ac0a49629p-27, 0x1.35d9f7b1c958p-28, -0x1.3f17ca11c1668p-32,
      -0x1.112f99461178fp-1, 0x1.3cb34d02a4931p-1, -0x1.9972077d8e6dfp-2, -0x1.10c9a7030563fp-4, 0x1.d517e8p3,
      0x1.dad247484d869p-26, 0x1.57c7f93140f11p-30, 0x1.e2563cd3c22e1p-27, 0x1.051d01678d3b4p-1, -0x1.e38dc3b3db653p0,
      0x1.cabfcf74f5bcdp0},
-    {0x1.e5d82cp2, 0x1.3738c606feb14p-3, 0x1.22a9501ea6336p0, 0x1.087c145aa3f81p0, -0x1.688b12d8a494fp0,
-     0x1.0b432aee41a53p2, -0x1.8540f8e8c4503p-2, -0x1.a2f615a5be5f5p-7, -0x1.4e7acbcbdc686p-5, -0x1.0b6ed42662744p-4,
+    {0x1.e5d82cp2, 0x1.3738bdc453f78p-3, 0x1.22a94f665f08dp0, 0x1.087ba058bf4fp0, -0x1.688af832237d9p0,
+     0x1.0b432c6f30cbbp2, -0x1.8540f5675b5dap-2, -0x1.a2f68bd082fa4p-7, -0x1.4e7a9465b9c85p-5, -0x1.0b6ed966d4755p-4,
      -0x1.d8dd5752abf9cp-30, -0x1.4cde1f053b81ap-27, -0x1.7b5cfa043f4cdp-29, -0x1.a96c1ee522954p-34,
      0x1.73471f036491ep-10, 0x1.16900dd6b009dp0, -0x1.76439f1926abfp-2, 0x1.81c99b2bbc29ap-6, 0x1.25c932p3,
      0x1.9f5e6547cdd01p-29, -0x1.ab2b828f187ddp-27, -0x1.508c61119869p-30, -0x1.53eafcc6f97ebp0, -0x1.03c5ed6b5e72bp0,
      0x1.07e3980682051p0},
-    {0x1.3046dep2, -0x1.a46c93e8c5b81p-3, 0x1.5906f34cd5b6bp-2, 0x1.1c29cb3bf6618p-1, -0x1.42516f29623e3p1,
-     0x1.46ae63a37bdeep1, -0x1.c5e39780f73ffp-3, -0x1.03a315a74ab87p-3, 0x1.b6f1b2a2e257ap-6, 0x1.b8e84398b398ap-6,
+    {0x1.3046dep2, -0x1.a46cc3f8df119p-3, 0x1.5906f1bfa1411p-2, 0x1.1c2949d19af06p-1, -0x1.425166efeba12p1,
+     0x1.46ae5a8113392p1, -0x1.c5e379bf0328cp-3, -0x1.03a31a09bd554p-3, 0x1.b6f1fc7069592p-6, 0x1.b8e87cbc49698p-6,
      -0x1.436ffaf3192e7p-31, -0x1.8355cff735033p-29, -0x1.42d6a863287a3p-29, 0x1.5471d1c64958p-35,
      0x1.835d3b6483b69p-4, 0x1.31b74f614a1efp-1, -0x1.220fbeae33da9p-2, 0x1.958cf1835ad32p-4, 0x1.6ffcb4p2,
      -0x1.1a8a4b6b369b4p-34, -0x1.8da5b11009151p-28, -0x1.9fd034bcda0c7p-29, -0x1.679b036152e2bp-1,
      0x1.63c6daa2228ccp0, 0x1.f8ff2d895fcc3p-2},
-    {0x1.7d20b2p1, -0x1.a871e3b75e72cp-4, 0x1.5c38d55d7d3e1p-7, 0x1.40b1bae9638e7p-1, -0x1.cfa2d0772ee31p0,
-     0x1.3e15181f834c5p0, -0x1.0774d4f3ac54bp-4, -0x1.bf2bf5c386bfap-3, 0x1.d0d8cab278679p-5, 0x1.6ea6789ca97a3p-3,
+    {0x1.7d20b2p1, -0x1.a871fc478f20ap-4, 0x1.5c382a46be472p-7, 0x1.40b1877f9e2e3p-1, -0x1.cfa2c948563b3p0,
+     0x1.3e1509905fd7fp0, -0x1.0774a42aa3541p-4, -0x1.bf2bf343b0811p-3, 0x1.d0d8d87b1d4a4p-5, 0x1.6ea68105e7541p-3,
      -0x1.19ba760138c3ap-33, -0x1.50e5e7b4ea556p-32, -0x1.25a1069ea7b7bp-30, 0x1.5994a64d94707p-33,
      0x1.5cd7506d86285p-5, 0x1.0a0a942fa75adp-3, -0x1.a1497e9d569fap-3, 0x1.3effd70ffbc6bp-3, 0x1.ccede4p1,
      -0x1.311d761ff66b2p-33, -0x1.da7122a3e5b4dp-30, -0x1.2d29994e761a4p-29, -0x1.04a3ab5db7283p-3,
      0x1.c367957ddbceep0, 0x1.1c259e85bc41cp-3},
-    {0x1.dd6386p0, -0x1.f117dcc2fd2cbp-6, -0x1.96dca08228d56p-6, 0x1.78b4348e93b49p-2, -0x1.7a2bb44932db6p-1,
-     0x1.27e893557e635p-1, 0x1.3da89ae10dbdap-6, -0x1.1f6f50e27ee51p-2, 0x1.ece0b12e6ff1fp-5, 0x1.454bbdb5be675p-2,
+    {0x1.dd6386p0, -0x1.f117dedef1d63p-6, -0x1.96dcda0bf6bc2p-6, 0x1.78b412ced3342p-2, -0x1.7a2bb11a50763p-1,
+     0x1.27e882e350cd7p-1, 0x1.3da920b1522c3p-6, -0x1.1f6f4c6b962eep-2, 0x1.ece0aea6525cap-5, 0x1.454bc061d4eb7p-2,
      -0x1.05593d3c55a2dp-36, 0x1.27b998f525bfap-33, 0x1.5d15f80176a42p-39, 0x1.2281aee509633p-33,
      0x1.29d2f4669cd01p-7, -0x1.024f2eca7bfcfp-5, -0x1.15a737a32280cp-3, 0x1.8fd56d1b9c616p-3, 0x1.20ac4p1,
      -0x1.8be64fd98b058p-36, -0x1.c902f5e3d4b47p-32, -0x1.b3576fcc3767fp-32, 0x1.08e16e235862p-6,
      0x1.e08d3cca16e43p-1, -0x1.d0e33e9afd1c3p-5},
-    {0x1.2afb2ep0, -0x1.d203b1f5cfb03p-8, -0x1.f2973054c04b8p-8, 0x1.ffcd70bc44b76p-4, -0x1.4df49e338e483p-3,
-     0x1.1d573d7add0b5p-2, 0x1.4df4e0c111762p-5, -0x1.484b47cf9e843p-2, 0x1.b8d808121e479p-5, 0x1.b08ab451e715bp-2,
+    {0x1.2afb2ep0, -0x1.d2039a7b5731cp-8, -0x1.f29777dc3a91cp-8, 0x1.ffcd4da803fcfp-4, -0x1.4df4a0adb45aep-3,
+     0x1.1d572bb38c156p-2, 0x1.4df50fa3a6e6p-5, -0x1.484b40f3992bep-2, 0x1.b8d7fb3914137p-5, 0x1.b08ab505758ddp-2,
      0x1.9bf1f85352395p-42, 0x1.49f342dcc8134p-34, 0x1.2452fa3fd6c2cp-32, 0x1.c94c659fd5dfcp-34,
      0x1.239713abbf3bfp-11, -0x1.e7e7b58e05326p-6, -0x1.5ab341e6cf1dep-4, 0x1.c3e7027ccc1b9p-3, 0x1.699528p0,
      -0x1.0b6618af1ddfdp-36, -0x1.018199abb59a6p-34, -0x1.07a97a7c64ea2p-30, 0x1.ba35dffc176efp-7,
      0x1.04ebb2764c23cp-2, -0x1.9e067593d1634p-4},
-    {0x1.767e9cp-1, -0x1.f6730fbd6e826p-11, -0x1.98f63d5df63d7p-11, 0x1.c35684503ab9p-6, -0x1.dee078061411p-7,
-     0x1.33908e8d1095ap-3, 0x1.264aec334a174p-5, -0x1.626c8d3c1aadcp-2, 0x1.8357b07bef1c3p-5, 0x1.fb01048fbbe12p-2,
+    {0x1.767e9cp-1, -0x1.f672e4d346b24p-11, -0x1.98f68a1ab0dbdp-11, 0x1.c356685a4ce7ap-6, -0x1.dee095981033dp-7,
+     0x1.33907938fee9cp-3, 0x1.264b0e5ac025bp-5, -0x1.626c84ab8fd4p-2, 0x1.83579d139ba86p-5, 0x1.fb010397a0e0dp-2,
      0x1.3f1330988055p-41, 0x1.e72b605c8ceb4p-37, 0x1.9f8c5ede1e367p-33, -0x1.7bbb8154cdb88p-35,
      -0x1.7a5975c9614a7p-13, -0x1.a71e2c11230f2p-8, -0x1.8855f3a6213d4p-5, 0x1.e3078e3e58ec2p-3, 0x1.c4e84p-1,
      0x1.3f7be33f70fbap-40, 0x1.2565a6420842ap-35, 0x1.c0b684da8a639p-32, 0x1.86a7c0d50d052p-9, 0x1.dc7ae11937527p-7,
      0x1.88d48575136afp-7},
-    {0x1.d5148cp-2, 0x1.4f868afdcb489p-15, -0x1.8596482055385p-20, 0x1.1a9a0be30db58p-8, 0x1.840091874023p-12,
-     0x1.b105e8f8bad53p-4, 0x1.c082b189dcd05p-6, -0x1.74b12799ae6e2p-2, 0x1.5ef7cd01a6c6ap-5, 0x1.165135261a72ep-1,
+    {0x1.d5148cp-2, 0x1.4f8676d001cd3p-15, -0x1.85997b6ed347bp-20, 0x1.1a99f76c2f2e8p-8, 0x1.8400610d64926p-12,
+     0x1.b105c568d07b4p-4, 0x1.c082e0278bba6p-6, -0x1.74b11da8c0902p-2, 0x1.5ef7b58e2f2b2p-5, 0x1.1651340823bc7p-1,
      -0x1.c48c62e146c3cp-48, -0x1.837ed7f947212p-41, -0x1.608e39bf78e22p-36, -0x1.79c4b17240ec1p-37,
      0x1.49ea5a809e31ap-19, 0x1.73ca99a280909p-12, 0x1.08b2b92953e47p-6, 0x1.eb54475142dbdp-3, 0x1.1ba616p-1,
      -0x1.d07214f7e0826p-48, -0x1.629928bebf9d2p-41, -0x1.1ac36abac9493p-36, -0x1.1e3c69f00f245p-13,
      -0x1.3010a76c787c6p-7, -0x1.b31b0942ca655p-3},
 };
 
-static void bow_tie_exact_float64_forward_block(const double *restrict mean, const double *restrict var, double tau,
-                                                double eta, double *restrict out_mean, double *restrict out_var)
+static void bow_tie_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double tau = params[0];
+    const double eta = params[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
     double s[19][LANES], a[21][LANES] = {{0.0}};
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[17][i] = tau * tau;
-        const double t1 = var[i] * (1.0 / s[17][i]);
+        double t1 = var[i] * (1.0 / s[17][i]);
         s[16][i] = mean[i] / tau;
         s[0][i] = t1 * (__builtin_sqrt((0.0 <= t1) ? 1.0 : (-1.0)));
-        const _Bool t4 = s[16][i] < 0.0;
+        _Bool t4 = s[16][i] < 0.0;
         s[1][i] = __builtin_fabs(s[16][i]);
         s[13][i] = s[0][i] < 0x1.8c5f72p-2;
         s[11][i] = s[13][i] ? s[0][i] : 0.0;
@@ -170,34 +194,34 @@ static void bow_tie_exact_float64_forward_block(const double *restrict mean, con
         const double *c = table9[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = __builtin_sqrt(t0);
-            const double t2 = 1.0 / t1;
-            const double t3 = s[1][i] * t2;
-            const _Bool t4 = 37.5 < t3;
-            const double t5 = t4 ? 37.5 : t3;
-            const double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
-            const double t7 = exp64(t6 * (-0.5));
-            const double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
-            const double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
-            const double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
-            const double t11 = t1 * (t7 * t10);
-            const double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
-            const double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
-            const double t14 = t2 * t5;
-            const double t15 = t2 * t2;
-            const double t16 = t13 * t14;
-            const double t17 = FMA(t14, t16, t13 * (-t15));
-            const double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
-            const double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
-            const double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
-            const double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
-            const double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
-            const double t23 = FMA(t14, t22, t21 * (t15 * (-7.0)));
-            const double t24 = FMA(t14, t23, t22 * (t15 * (-8.0)));
-            const double t25 = FMA(t14, t24, t23 * (t15 * (-9.0)));
-            const double t26 = FMA(t14, t25, t24 * (t15 * (-10.0)));
-            const double t27 = FMA(t14, t26, t25 * (t15 * (-11.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = __builtin_sqrt(t0);
+            double t2 = 1.0 / t1;
+            double t3 = s[1][i] * t2;
+            _Bool t4 = 37.5 < t3;
+            double t5 = t4 ? 37.5 : t3;
+            double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
+            double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
+            double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
+            double t11 = t1 * (t7 * t10);
+            double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
+            double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
+            double t14 = t2 * t5;
+            double t15 = t2 * t2;
+            double t16 = t13 * t14;
+            double t17 = FMA(t14, t16, t13 * (-t15));
+            double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
+            double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
+            double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
+            double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
+            double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
+            double t23 = FMA(t14, t22, t21 * (t15 * (-7.0)));
+            double t24 = FMA(t14, t23, t22 * (t15 * (-8.0)));
+            double t25 = FMA(t14, t24, t23 * (t15 * (-9.0)));
+            double t26 = FMA(t14, t25, t24 * (t15 * (-10.0)));
+            double t27 = FMA(t14, t26, t25 * (t15 * (-11.0)));
             a[0][i] = FMA(t16, c[5], FMA(t17, c[4], FMA(t18, c[3], FMA(t19, c[2], FMA(t20, c[1], a[0][i])))));
             a[0][i] = FMA(t0 * (t7 * t9), c[9], FMA(t11, c[8], FMA(t12, c[7], FMA(t13, c[6], a[0][i]))));
             a[1][i] = FMA(t12, c[13], FMA(t16, c[12], FMA(t18, c[11], FMA(t20, c[10], a[1][i]))));
@@ -225,82 +249,73 @@ static void bow_tie_exact_float64_forward_block(const double *restrict mean, con
         const double *c = table9[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[18];
-            const double t1 = 1.0 / (__builtin_sqrt(t0));
-            const double t2 = s[1][i] * t1;
-            const _Bool t3 = 37.5 < t2;
-            const double t4 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            const double t5 = t1 * (t4 * 0x1.9884533d43651p-2);
-            const double t6 = t1 * (t3 ? 37.5 : t2);
-            const double t7 = t1 * t1;
-            const double t8 = t5 * t6;
-            const double t9 = FMA(t6, t8, t5 * (-t7));
-            const double t10 = FMA(t6, t9, t8 * (t7 * (-2.0)));
-            const double t11 = FMA(t6, t10, t9 * (t7 * (-3.0)));
+            double t0 = s[0][i] + c[18];
+            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t2 = s[1][i] * t1;
+            _Bool t3 = 37.5 < t2;
+            double t4 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
+            double t5 = t1 * (t4 * 0x1.9884533d43651p-2);
+            double t6 = t1 * (t3 ? 37.5 : t2);
+            double t7 = t1 * t1;
+            double t8 = t5 * t6;
+            double t9 = FMA(t6, t8, t5 * (-t7));
+            double t10 = FMA(t6, t9, t8 * (t7 * (-2.0)));
+            double t11 = FMA(t6, t10, t9 * (t7 * (-3.0)));
             a[19][i] = FMA(t8, c[21], FMA(t10, c[20], FMA(FMA(t6, t11, t10 * (t7 * (-4.0))), c[19], a[19][i])));
             a[20][i] = FMA(t5, c[24], FMA(t9, c[23], FMA(t11, c[22], a[20][i])));
         }
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = (a[18][i]) + ((a[17][i]) * s[2][i]);
-        const double t1 = (a[16][i]) + ((a[15][i]) * s[2][i]);
-        const double t2 = (a[14][i]) + ((a[13][i]) * s[2][i]);
-        const double t3 = (a[12][i]) + ((a[11][i]) * s[2][i]);
-        const double t4 = (a[10][i]) + ((a[9][i]) * s[2][i]);
-        const double t5 = FMA(t3, t3, (FMA(t2, t2, (FMA(t1, t1, (t0 * t0) * s[3][i])) * s[4][i])) * s[5][i]);
-        const double t6 = (a[8][i]) + ((a[7][i]) * s[2][i]);
-        const double t7 = (a[6][i]) + ((a[5][i]) * s[2][i]);
-        const double t8 = (a[4][i]) + ((a[3][i]) * s[2][i]);
-        const double t9 = s[9][i] + t8;
-        const double t10 = FMA(t7, t7, (FMA(t6, t6, (FMA(t4, t4, t5 * s[6][i])) * s[7][i])) * s[8][i]);
-        const double t11 = (a[2][i]) + ((a[1][i]) * s[2][i]);
-        const double t12 = FMA(s[0][i], FMA(s[9][i], s[9][i], t8 * s[12][i]), (a[0][i]) - (t11 * t11));
-        const double t13 = t9 * (s[0][i] * t9);
-        const double t14 = s[13][i] ? (s[11][i] * (FMA(t9, t9, t10 * s[10][i]))) : ((t12 < t13) ? t13 : t12);
-        const double t15 = s[15][i] ? ((a[20][i]) + ((a[19][i]) * s[2][i])) : s[16][i];
-        const double t16 = s[18][i] + (s[17][i] * ((t15 < 0.0) ? 0.0 : t15));
+        double t0 = (a[18][i]) + ((a[17][i]) * s[2][i]);
+        double t1 = (a[16][i]) + ((a[15][i]) * s[2][i]);
+        double t2 = (a[14][i]) + ((a[13][i]) * s[2][i]);
+        double t3 = (a[12][i]) + ((a[11][i]) * s[2][i]);
+        double t4 = (a[10][i]) + ((a[9][i]) * s[2][i]);
+        double t5 = FMA(t3, t3, (FMA(t2, t2, (FMA(t1, t1, (t0 * t0) * s[3][i])) * s[4][i])) * s[5][i]);
+        double t6 = (a[8][i]) + ((a[7][i]) * s[2][i]);
+        double t7 = (a[6][i]) + ((a[5][i]) * s[2][i]);
+        double t8 = (a[4][i]) + ((a[3][i]) * s[2][i]);
+        double t9 = s[9][i] + t8;
+        double t10 = FMA(t7, t7, (FMA(t6, t6, (FMA(t4, t4, t5 * s[6][i])) * s[7][i])) * s[8][i]);
+        double t11 = (a[2][i]) + ((a[1][i]) * s[2][i]);
+        double t12 = FMA(s[0][i], FMA(s[9][i], s[9][i], t8 * s[12][i]), (a[0][i]) - (t11 * t11));
+        double t13 = t9 * (s[0][i] * t9);
+        double t14 = s[13][i] ? (s[11][i] * (FMA(t9, t9, t10 * s[10][i]))) : ((t12 < t13) ? t13 : t12);
+        double t15 = s[15][i] ? ((a[20][i]) + ((a[19][i]) * s[2][i])) : s[16][i];
+        double t16 = s[18][i] + (s[17][i] * ((t15 < 0.0) ? 0.0 : t15));
         out_mean[i] = (tau * (s[15][i] ? (t11 + s[14][i]) : s[16][i]));
         out_var[i] = ((s[17][i] * (s[15][i] ? t14 : s[16][i])) + t16);
     }
 }
 
-void bow_tie_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                   const double *restrict params, double *restrict out_mean, double *restrict out_var)
+void bow_tie_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    const double tau = params[0];
-    const double eta = params[1];
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            bow_tie_exact_float64_forward_block(mean + at, var + at, tau, eta, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        bow_tie_exact_float64_forward_block(in[0], in[1], tau, eta, out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(bow_tie_exact_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void bow_tie_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                                 const double *restrict grad_mean, const double *restrict grad_var,
-                                                 double tau, double eta, double *restrict out_grad_mean,
-                                                 double *restrict out_grad_var)
+static void bow_tie_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    const double tau = params[0];
+    const double eta = params[1];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
     double s[19][LANES], a[28][LANES] = {{0.0}};
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = tau * tau;
-        const double t1 = var[i] * (1.0 / t0);
-        const double t2 = mean[i] / tau;
+        double t0 = tau * tau;
+        double t1 = var[i] * (1.0 / t0);
+        double t2 = mean[i] / tau;
         s[0][i] = t1 * (__builtin_sqrt((0.0 <= t1) ? 1.0 : (-1.0)));
-        const _Bool t4 = t2 < 0.0;
+        _Bool t4 = t2 < 0.0;
         s[1][i] = __builtin_fabs(t2);
         s[14][i] = s[0][i] < 0x1.8c5f72p-2;
         s[12][i] = s[14][i] ? s[0][i] : 0.0;
@@ -315,7 +330,7 @@ static void bow_tie_exact_float64_backward_block(const double *restrict mean, co
         s[10][i] = s[12][i] * 0x1.5555555555555p-2;
         s[11][i] = s[12][i] * 0.5;
         s[13][i] = s[12][i] * 2.0;
-        const double t19 = 1.0 / tau;
+        double t19 = 1.0 / tau;
         s[15][i] = tau * t19;
         s[16][i] = t19 * s[15][i];
         s[17][i] = t0 * t19;
@@ -325,36 +340,36 @@ static void bow_tie_exact_float64_backward_block(const double *restrict mean, co
         const double *c = table9[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = __builtin_sqrt(t0);
-            const double t2 = 1.0 / t1;
-            const double t3 = s[1][i] * t2;
-            const _Bool t4 = 37.5 < t3;
-            const double t5 = t4 ? 37.5 : t3;
-            const double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
-            const double t7 = exp64(t6 * (-0.5));
-            const double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
-            const double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
-            const double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
-            const double t11 = t1 * (t7 * t10);
-            const double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
-            const double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
-            const double t14 = t2 * t5;
-            const double t15 = t2 * t2;
-            const double t16 = t13 * t14;
-            const double t17 = FMA(t14, t16, t13 * (-t15));
-            const double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
-            const double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
-            const double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
-            const double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
-            const double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
-            const double t23 = FMA(t14, t22, t21 * (t15 * (-7.0)));
-            const double t24 = FMA(t14, t23, t22 * (t15 * (-8.0)));
-            const double t25 = FMA(t14, t24, t23 * (t15 * (-9.0)));
-            const double t26 = FMA(t14, t25, t24 * (t15 * (-10.0)));
-            const double t27 = FMA(t14, t26, t25 * (t15 * (-11.0)));
-            const double t28 = FMA(t14, t27, t26 * (t15 * (-12.0)));
-            const double t29 = FMA(t14, t28, t27 * (t15 * (-13.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = __builtin_sqrt(t0);
+            double t2 = 1.0 / t1;
+            double t3 = s[1][i] * t2;
+            _Bool t4 = 37.5 < t3;
+            double t5 = t4 ? 37.5 : t3;
+            double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
+            double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
+            double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
+            double t11 = t1 * (t7 * t10);
+            double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
+            double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
+            double t14 = t2 * t5;
+            double t15 = t2 * t2;
+            double t16 = t13 * t14;
+            double t17 = FMA(t14, t16, t13 * (-t15));
+            double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
+            double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
+            double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
+            double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
+            double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
+            double t23 = FMA(t14, t22, t21 * (t15 * (-7.0)));
+            double t24 = FMA(t14, t23, t22 * (t15 * (-8.0)));
+            double t25 = FMA(t14, t24, t23 * (t15 * (-9.0)));
+            double t26 = FMA(t14, t25, t24 * (t15 * (-10.0)));
+            double t27 = FMA(t14, t26, t25 * (t15 * (-11.0)));
+            double t28 = FMA(t14, t27, t26 * (t15 * (-12.0)));
+            double t29 = FMA(t14, t28, t27 * (t15 * (-13.0)));
             a[0][i] = FMA(t26, c[12], FMA(t28, c[11], FMA(FMA(t14, t29, t28 * (t15 * (-14.0))), c[10], a[0][i])));
             a[0][i] = FMA(t24, c[13], a[0][i]);
             a[1][i] = FMA(t23, c[17], FMA(t25, c[16], FMA(t27, c[15], FMA(t29, c[14], a[1][i]))));
@@ -372,10 +387,10 @@ static void bow_tie_exact_float64_backward_block(const double *restrict mean, co
             a[13][i] = FMA(t21, c[17], FMA(t23, c[16], FMA(t25, c[15], FMA(t27, c[14], a[13][i]))));
             a[14][i] = FMA(t17, c[13], FMA(t19, c[12], FMA(t21, c[11], FMA(t23, c[10], a[14][i]))));
             a[15][i] = FMA(t16, c[17], FMA(t18, c[16], FMA(t20, c[15], FMA(t22, c[14], a[15][i]))));
-            a[16][i] = FMA(t18, c[5], FMA(t19, c[4], FMA(t20, c[3], FMA(t21, c[2], FMA(t22, c[1], a[16][i])))));
-            a[16][i] = FMA(t12, c[9], FMA(t13, c[8], FMA(t16, c[7], FMA(t17, c[6], a[16][i]))));
-            a[17][i] = FMA(t17, c[5], FMA(t18, c[4], FMA(t19, c[3], FMA(t20, c[2], FMA(t21, c[1], a[17][i])))));
-            a[17][i] = FMA(t11, c[9], FMA(t12, c[8], FMA(t13, c[7], FMA(t16, c[6], a[17][i]))));
+            a[16][i] = FMA(t17, c[5], FMA(t18, c[4], FMA(t19, c[3], FMA(t20, c[2], FMA(t21, c[1], a[16][i])))));
+            a[16][i] = FMA(t11, c[9], FMA(t12, c[8], FMA(t13, c[7], FMA(t16, c[6], a[16][i]))));
+            a[17][i] = FMA(t18, c[5], FMA(t19, c[4], FMA(t20, c[3], FMA(t21, c[2], FMA(t22, c[1], a[17][i])))));
+            a[17][i] = FMA(t12, c[9], FMA(t13, c[8], FMA(t16, c[7], FMA(t17, c[6], a[17][i]))));
             a[18][i] = FMA(t16, c[13], FMA(t18, c[12], FMA(t20, c[11], FMA(t22, c[10], a[18][i]))));
             a[19][i] = FMA(t13, c[17], FMA(t17, c[16], FMA(t19, c[15], FMA(t21, c[14], a[19][i]))));
             a[20][i] = FMA(t13, c[13], FMA(t17, c[12], FMA(t19, c[11], FMA(t21, c[10], a[20][i]))));
@@ -388,20 +403,20 @@ static void bow_tie_exact_float64_backward_block(const double *restrict mean, co
         const double *c = table9[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[18];
-            const double t1 = 1.0 / (__builtin_sqrt(t0));
-            const double t2 = s[1][i] * t1;
-            const _Bool t3 = 37.5 < t2;
-            const double t4 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            const double t5 = t1 * (t4 * 0x1.9884533d43651p-2);
-            const double t6 = t1 * (t3 ? 37.5 : t2);
-            const double t7 = t1 * t1;
-            const double t8 = t5 * t6;
-            const double t9 = FMA(t6, t8, t5 * (-t7));
-            const double t10 = FMA(t6, t9, t8 * (t7 * (-2.0)));
-            const double t11 = FMA(t6, t10, t9 * (t7 * (-3.0)));
-            const double t12 = FMA(t6, t11, t10 * (t7 * (-4.0)));
-            const double t13 = FMA(t6, t12, t11 * (t7 * (-5.0)));
+            double t0 = s[0][i] + c[18];
+            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t2 = s[1][i] * t1;
+            _Bool t3 = 37.5 < t2;
+            double t4 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
+            double t5 = t1 * (t4 * 0x1.9884533d43651p-2);
+            double t6 = t1 * (t3 ? 37.5 : t2);
+            double t7 = t1 * t1;
+            double t8 = t5 * t6;
+            double t9 = FMA(t6, t8, t5 * (-t7));
+            double t10 = FMA(t6, t9, t8 * (t7 * (-2.0)));
+            double t11 = FMA(t6, t10, t9 * (t7 * (-3.0)));
+            double t12 = FMA(t6, t11, t10 * (t7 * (-4.0)));
+            double t13 = FMA(t6, t12, t11 * (t7 * (-5.0)));
             a[24][i] = FMA(t10, c[21], FMA(t12, c[20], FMA(FMA(t6, t13, t12 * (t7 * (-6.0))), c[19], a[24][i])));
             a[25][i] = FMA(t9, c[24], FMA(t11, c[23], FMA(t13, c[22], a[25][i])));
             a[26][i] = FMA(t9, c[21], FMA(t11, c[20], FMA(t13, c[19], a[26][i])));
@@ -410,60 +425,42 @@ static void bow_tie_exact_float64_backward_block(const double *restrict mean, co
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = (a[23][i]) + ((a[22][i]) * s[2][i]);
-        const double t1 = (a[21][i]) + ((a[20][i]) * s[2][i]);
-        const double t2 = (a[19][i]) + ((a[18][i]) * s[2][i]);
-        const double t3 = (a[15][i]) + ((a[14][i]) * s[2][i]);
-        const double t4 = s[4][i] + t1;
-        const double t5 = (a[13][i]) + ((a[12][i]) * s[2][i]);
-        const double t6 = (a[11][i]) + ((a[10][i]) * s[2][i]);
-        const double t7 = (a[9][i]) + ((a[8][i]) * s[2][i]);
-        const double t8 = (a[7][i]) + ((a[6][i]) * s[2][i]);
-        const double t9 = (a[5][i]) + ((a[4][i]) * s[2][i]);
-        const double t10 = (a[3][i]) + ((a[2][i]) * s[2][i]);
-        const double t11 = FMA(t8, t9, (FMA(t7, t8, (FMA(t5, t7, (t5 * t6) * s[5][i])) * s[6][i])) * s[7][i]);
-        const double t12 = FMA(t2, t3, (FMA(t3, t10, (FMA(t9, t10, t11 * s[8][i])) * s[9][i])) * s[10][i]);
-        const double t13 = FMA(t6, t7, FMA(t5, t5, s[5][i] * (FMA(t5, (a[1][i]) + ((a[0][i]) * s[2][i]), t6 * t6))));
-        const double t14 = FMA(t7, t9, FMA(t8, t8, s[7][i] * (FMA(t5, t8, FMA(t7, t7, s[6][i] * t13)))));
-        const double t15 = FMA(t3, t9, FMA(t10, t10, s[9][i] * (FMA(t8, t10, FMA(t9, t9, s[8][i] * t14)))));
-        const double t16 = FMA(t3, t4, FMA(t2, t2, s[11][i] * (FMA(t2, t10, FMA(t3, t3, s[10][i] * t15)))));
-        const double t17 = FMA(s[3][i], s[0][i] * t2, FMA(t1, t0 * (-2.0), a[17][i]));
-        const double t18 = FMA(FMA(s[0][i], t3, FMA(t1, 2.0, s[4][i])), s[4][i], FMA(t2, -t0, (a[16][i]) * 0.5));
-        const double t19 = ((s[14][i] ? ((FMA(t2, t4, t12 * s[11][i])) * s[13][i]) : t17) * s[2][i]) * s[17][i];
-        const double t20 = (s[14][i] ? (FMA(t4, t4, s[12][i] * t16)) : t18) * s[18][i];
-        const double t21 = t19 + ((((a[27][i]) + ((a[26][i]) * s[2][i])) * s[2][i]) * s[17][i]);
+        double t0 = (a[23][i]) + ((a[22][i]) * s[2][i]);
+        double t1 = (a[21][i]) + ((a[20][i]) * s[2][i]);
+        double t2 = (a[19][i]) + ((a[18][i]) * s[2][i]);
+        double t3 = (a[15][i]) + ((a[14][i]) * s[2][i]);
+        double t4 = s[4][i] + t1;
+        double t5 = (a[13][i]) + ((a[12][i]) * s[2][i]);
+        double t6 = (a[11][i]) + ((a[10][i]) * s[2][i]);
+        double t7 = (a[9][i]) + ((a[8][i]) * s[2][i]);
+        double t8 = (a[7][i]) + ((a[6][i]) * s[2][i]);
+        double t9 = (a[5][i]) + ((a[4][i]) * s[2][i]);
+        double t10 = (a[3][i]) + ((a[2][i]) * s[2][i]);
+        double t11 = FMA(t8, t9, (FMA(t7, t8, (FMA(t5, t7, (t5 * t6) * s[5][i])) * s[6][i])) * s[7][i]);
+        double t12 = FMA(t2, t3, (FMA(t3, t10, (FMA(t9, t10, t11 * s[8][i])) * s[9][i])) * s[10][i]);
+        double t13 = FMA(t6, t7, FMA(t5, t5, s[5][i] * (FMA(t5, (a[1][i]) + ((a[0][i]) * s[2][i]), t6 * t6))));
+        double t14 = FMA(t7, t9, FMA(t8, t8, s[7][i] * (FMA(t5, t8, FMA(t7, t7, s[6][i] * t13)))));
+        double t15 = FMA(t3, t9, FMA(t10, t10, s[9][i] * (FMA(t8, t10, FMA(t9, t9, s[8][i] * t14)))));
+        double t16 = FMA(t3, t4, FMA(t2, t2, s[11][i] * (FMA(t2, t10, FMA(t3, t3, s[10][i] * t15)))));
+        double t17 = FMA(s[3][i], s[0][i] * t2, FMA(t1, t0 * (-2.0), a[16][i]));
+        double t18 = FMA(FMA(s[0][i], t3, FMA(t1, 2.0, s[4][i])), s[4][i], FMA(t2, -t0, (a[17][i]) * 0.5));
+        double t19 = ((s[14][i] ? ((FMA(t2, t4, t12 * s[11][i])) * s[13][i]) : t17) * s[2][i]) * s[17][i];
+        double t20 = (s[14][i] ? (FMA(t4, t4, s[12][i] * t16)) : t18) * s[18][i];
+        double t21 = t19 + ((((a[27][i]) + ((a[26][i]) * s[2][i])) * s[2][i]) * s[17][i]);
         out_grad_mean[i] = FMA(grad_mean[i], ((t4 * s[2][i]) * s[15][i]),
             grad_var[i] * t21);
-        const double t22 = t20 + ((((a[25][i]) + ((a[24][i]) * s[2][i])) * 0.5) * s[18][i]);
+        double t22 = t20 + ((((a[25][i]) + ((a[24][i]) * s[2][i])) * 0.5) * s[18][i]);
         out_grad_var[i] = FMA(grad_mean[i], ((t2 * 0.5) * s[16][i]),
             grad_var[i] * t22);
     }
 }
 
-void bow_tie_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                    const double *restrict grad_mean, const double *restrict grad_var,
-                                    const double *restrict params, double *restrict out_grad_mean,
-                                    double *restrict out_grad_var)
+void bow_tie_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    const double tau = params[0];
-    const double eta = params[1];
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            bow_tie_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at, tau, eta,
-                                                 out_grad_mean + at, out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        bow_tie_exact_float64_backward_block(in[0], in[1], in[2], in[3], tau, eta, out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(bow_tie_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

@@ -4,17 +4,12 @@
 // Barron 2017, Continuously Differentiable Exponential Linear Units
 //
 // rule digest  ae8709e41c43f548be4071d77c33bc16b0f4dc74ed6450b072f9d916b844b307
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      hc4617b089ca257fb0ee7c3e553b3d031b4bef4cfe21ce08962b1f497fc4f41f0
 // operations   celu_exact_forward 343, celu_exact_backward 345
 //
 // Certificate:
-//   mean        0.801 tolerance, worst at mean = -2038.08008, var = 1076056, alpha = 4.84375
-//   var         0.864 tolerance, worst at mean = -0.0742943063, var = 0.0626686737, alpha = 1
-//   dmean_dmu   0.00492 tolerance, worst at mean = -2.23182425e-07, var = 4.21507718e-10, alpha = 0.0625
-//   dmean_dvar  0.00538 tolerance, worst at mean = -20.1724148, var = 319.272949, alpha = 16
-//   dvar_dmu    0.179 tolerance, worst at mean = -0.0742943063, var = 0.0626686737, alpha = 1
-//   dvar_dvar   0.00831 tolerance, worst at mean = -1.02660272e-06, var = 3.2023388e-07, alpha = 4.84375
-//   against exact values at 80007 points over all of float32; details in exact.json
+//   mean 0.801, var 0.864, dmean_dmu 0.00492, dmean_dvar 0.00538, dvar_dmu 0.179, dvar_dvar 0.00831 tolerance,
+//   against exact values at 80007 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,190 +41,192 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void celu_exact_forward_element(float mean, float var, float alpha_hi,
-                                                                             float alpha_lo, float *restrict out_mean,
-                                                                             float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float celu_exact_part0(float p0, float p1)
 {
-    const float t0 = alpha_hi * alpha_hi;
-    const float t1 = ABS(mean);
-    const _Bool t2 = 1.2676506e+30f < var;
-    const _Bool t3 = 1.2980742e+33f < t1;
-    const _Bool t4 = 8.6736174e-19f < var;
-    const _Bool t5 = t2 | t3;
-    const float t6 = 1.0f / alpha_hi;
-    const _Bool t7 = t5 & t4;
-    const float t8 = (mean < 0.0f) ? (-1.0f) : 0.0f;
-    const float t9 = 1.0f / t0;
-    const float t10 = FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_hi, -t0)));
-    const float t11 = t5 ? 1.5258789e-5f : 1.0f;
-    const float t12 = t5 ? 65536.0f : 1.0f;
-    const float t13 = mean * t11;
-    const float t14 = t7 ? 1.5258789e-5f : 1.0f;
-    const float t15 = t7 ? 65536.0f : 1.0f;
-    const float t16 = t14 * (var * t14);
-    const float t17 = t13 * t6;  // mean in units of the base
-    const float t18 = -t9;
-    const float t19 = FMA(t10, t18, FMA(t0, t18, 1.0f));
-    const float t20 = t0 + t10;
-    const float t21 = t16 * (t9 + (t9 * t19));
-    const float t22 = -t17;
-    const float t23 = t6 * FMA(alpha_lo, t22, FMA(alpha_hi, t22, t13));
-    const _Bool t24 = t17 < 0.0f;
-    const float t25 = ABS(t17);
-    const _Bool t26 = t17 == t17;
-    const float t27 = t17 + t23;
-    const float t28 = t24 ? (-t23) : t23;
-    const float t29 = t25 + t28;
-    const float t30 = t24 ? 0.0f : t27;
-    const float t31 = t21 * SQRT((0.0f <= t21) ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const _Bool t32 = 0.0f == t31;
-    const _Bool t33 = t31 < 0x1p-127f;
-    const float t34 = FMA(t31, 0.5f, t27);
-    const float t35 = t31 + t27;
-    const _Bool t36 = t31 < 0.0625f;
-    const _Bool t37 = FMA(t31, 2.0f, t27) < 0.0f;
-    const float t38 = SQRT(t32 ? 1.0f : t31);
-    const float t39 = 1.0f / (t33 ? 0x1p-127f : t31);
-    const float t40 = (0.0625f < t34) ? 0.0625f : t34;
-    const _Bool t41 = t34 < (-80.0f);
-    const float t42 = t41 ? (-80.0f) : t40;
-    const float t43 = 2.0f * t35;
-    const _Bool t44 = t35 < 0.0f;
-    const _Bool t45 = t34 < (-0.5f);
-    const float t46 = t36 ? t31 : 0.0f;
-    const float t47 = t46 * FMA(t46, FMA(t46, FMA(t46, 0.041666668f, 0.16666667f), 0.5f), 1.0f);
-    const float t48 = (0.0f < t43) ? 0.0f : t43;
-    const _Bool t49 = t43 < (-80.0f);
-    const float t50 = t49 ? (-80.0f) : t48;
-    const float t51 = (t24 & (t36 & (!t45))) ? t34 : 0.0f;
-    const float t52 = FMA(1.442695f, t42, 12582912.0f);
-    const float t53 = 0.25f + t51;
-    const float t54 = t52 - 12582912.0f;
-    const float t55 = as_float((127u + as_bits(t52)) << 23u);
-    const float t56 = FMA(-0.69314575f, t54, t42) + ((-1.4286068e-6f) * t54);
-    const float t57 = FMA(1.442695f, t50, 12582912.0f);
-    const float t58 = t51 * FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, 0.0011519634f, 0.00678744f), 0.034140456f),
-        0.1383353f), 0.42398438f), 0.88479686f);
-    const float t59 = t25 * t39;
-    const float t60 = t57 - 12582912.0f;
-    const float t61 = as_float((127u + as_bits(t57)) << 23u);
-    const float t62 = FMA(-0.69314575f, t60, t50) + ((-1.4286068e-6f) * t60);
-    const float t63 = t25 * t59;
-    const float t64 = FMA(t28, t39, FMA(t25, t39, -t59));
-    const float t65 = 1.0f / t38;
-    const float t66 = t32 ? 0.0f : t38;  // standard deviation
-    const float t67 = (t32 ? 0.0f : t65) * t29;
-    const float t68 = t33 ? 0.0f : FMA(t25, t64, FMA(t28, t59, FMA(t25, t59, -t63)));
-    const float t69 = t36 ? t66 : 0.0f;
-    const float t70 = t41 ? 0.0f : ((1.0f + FMA(FMA(t56, FMA(t56, FMA(t56, FMA(0.0013814222f, t56, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t56 * t56, t56)) * t55);
-    const float t71 = t24 ? t69 : (-t69);
-    const float t72 = t49 ? 0.0f : ((1.0f + FMA(FMA(t62, FMA(t62, FMA(t62, FMA(0.0013814222f, t62, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t62 * t62, t62)) * t61);
-    const _Bool t73 = t32 | (13.0f < t67);
-    const float t74 = t73 ? 0.0f : t68;
-    const float t75 = t33 ? (t67 * t67) : t63;
-    const float t76 = t73 ? 13.0f : t67;  // |mean|/sigma
-    const float t77 = t73 ? 169.0f : t75;
-    const float t78 = FMA(t76, 0.25f, 1.0f);
-    const float t79 = -(t76 * 2.0f);
-    const float t80 = -t76;
-    const float t81 = t74 * (-0.5f);
-    const float t82 = t77 + t74;
-    const float t83 = t77 * (-0.5f);
-    const float t84 = 1.0f / (1.0f + t82);
-    const float t85 = t66 + (t24 ? t80 : t76);
-    const float t86 = 1.0f / t78;
-    const float t87 = FMA(t76, 0.25f, -(t78 - 1.0f));
-    const float t88 = FMA(t83, 1.442695f, 12582912.0f);
-    const float t89 = ABS(t85);
-    const float t90 = t66 + t85;
-    const float t91 = FMA(0.25f, t89, 1.0f);
-    const float t92 = ABS(t90);
-    const float t93 = 1.0f / t91;
-    const float t94 = 1.0f / FMA(0.25f, t92, 1.0f);
-    const float t95 = t45 ? (t70 - 1.0f) : t58;
-    const float t96 = t47 * (t70 * t70);
-    const float t97 = t88 - 12582912.0f;
-    const float t98 = as_float((as_bits(t88) + 127u) << 23u);
-    const float t99 = FMA(t97, -0.69314575f, t83) + FMA(t97, -1.4286068e-6f, t81);
-    const float t100 = t86 - 0.25f;
-    const float t101 = FMA(t86, FMA(t86, FMA(t86, 2.9023442f, -2.0372577f), 0.76679516f), -0.054394823f);
-    const float t102 = -t86;
-    const float t103 = t86 * FMA(t87, t102, FMA(t78, t102, 1.0f));
-    const float t104 = t86 * t86;
-    const float t105 = t86 * t104;
-    const float t106 = t103 * (t104 * t101);
-    const float t107 = FMA(FMA(t100, FMA(t100, FMA(t100, FMA(t100, FMA(t100, FMA(t100, FMA(t100, FMA(t100, FMA(t100,
-        FMA(t100, -0.074104935f, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f), 0.11886708f),
-        0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f), t105, t106);
-    const float t108 = FMA(t107, t79, 0.3989423f) * t84;
-    const float t109 = t73 ? 0.0f : ((1.0f + FMA(FMA(t99, FMA(t99, FMA(t99, FMA(t99, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t99 * t99, t99)) * t98);
-    const float t110 = t93 - 0.25f;
-    const float t111 = t109 * (t93 * FMA(t110, FMA(t110, FMA(t110, FMA(t110, FMA(t110, FMA(t110, FMA(t110, FMA(t110,
-        FMA(t110, FMA(t110, 0.0016479337f, 0.01630153f), -0.034037594f), -0.021891933f), 0.01972147f), 0.080631725f),
-        0.14147368f), 0.17952807f), 0.18632981f), 0.16664104f), 0.13207588f));
-    const float t112 = t44 ? (t70 - t111) : t111;  // E[exp(X); X < 0]
-    const float t113 = t94 - 0.25f;
-    const float t114 = t109 * (t94 * FMA(t113, FMA(t113, FMA(t113, FMA(t113, FMA(t113, FMA(t113, FMA(t113, FMA(t113,
-        FMA(t113, FMA(0.0016479337f, t113, 0.01630153f), -0.034037594f), -0.021891933f), 0.01972147f), 0.080631725f),
-        0.14147368f), 0.17952807f), 0.18632981f), 0.16664104f), 0.13207588f));
-    const float t115 = t37 ? (t72 - t114) : t114;  // E[exp(2X); X < 0]
-    const float t116 = t109 * t71;
-    const float t117 = t31 * (t107 * (t109 * 2.0f));
-    const float t118 = t71 * t116;
-    const float t119 = t107 * 2.0f;
-    const float t120 = t109 * FMA(t76, t108, t119);  // Phi(-t)
-    const float t121 = t109 * t108;
-    const float t122 = FMA(t66, t121, t30);  // E max(X, 0)
-    const float t123 = t66 * t121;
-    const float t124 = FMA(t107, t80, t108) * 0.33333334f;
-    const float t125 = 0.25f * FMA(t80, t124, t107);
-    const float t126 = t124 * 6.0f;
-    const float t127 = 1.0f - t120;
-    const float t128 = t117 - (t123 * t123);
-    const float t129 = t122 * (2.0f * t123);
-    const float t130 = t24 ? t128 : ((t31 - t128) - t129);  // Var max(X, 0)
-    const float t131 = 2.0f * t112;
-    const float t132 = t115 - (t112 * t112);
-    const float t133 = t24 ? t127 : t120;
-    const float t134 = t24 ? t120 : t127;
-    const float t135 = t112 - t133;
-    const float t136 = ((t133 * t134) - (t134 * t131)) + t132;
-    const float t137 = FMA(t80, t125, t124) * 0.2f;
-    const float t138 = t125 * 14.0f;
-    const float t139 = FMA(t80, t137, t125) * 0.16666667f;
-    const float t140 = t137 * 30.0f;
-    const float t141 = FMA(t80, t139, t137) * 0.14285715f;
-    const float t142 = t139 * 62.0f;
-    const float t143 = FMA(t80, t141, t139) * 0.125f;
-    const float t144 = t141 * 126.0f;
-    const float t145 = FMA(t80, t143, t141) * 0.11111111f;
-    const float t146 = FMA(t80, t145, t143) * 0.1f;
-    const float t147 = t143 * 254.0f;
-    const float t148 = t145 * 510.0f;
-    const float t149 = FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t146, t71, t145),
-        t143), t141), t139), t137), t125), t124), t107), t108) * t116;
-    const float t150 = FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, t146 * 1022.0f, t148),
-        t147), t144), t142), t140), t138), t126), t119) * t118;
-    const float t151 = t36 ? (t24 ? (t95 - t149) : t149) : t135;  // E min(0, exp(X) - 1)
-    const float t152 = t150 - (t149 * t149);
-    const float t153 = t96 - t152;
-    const float t154 = t36 ? (t24 ? FMA(t149, 2.0f * t151, t153) : t152) : t136;
-    const float t155 = t122 * t151;
-    const float t156 = t122 + t151;
-    const float t157 = (-2.0f) * t155;
-    const float t158 = FMA(alpha_hi, t8, t12 * (alpha_hi * ((t26 ? t156 : t27) - t8)));
-    const float t159 = (t154 < 0.0f) ? 0.0f : t154;  // variance of the left half
-    const float t160 = t130 + (t157 + t159);
-    const float t161 = t15 * (t15 * ((t26 ? ((t160 < 0.0f) ? 0.0f : t160) : t27) * t20));
-    *out_mean = t158;
-    *out_var = t161;
+    float t0 = p0 - 12582912.0f;
+    float t1 = FMA(-0.69314575f, t0, p1) + ((-1.4286068e-6f) * t0);
+    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
+    return t2;
 }
 
-void celu_exact_forward(int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
-                        float *restrict out_mean, float *restrict out_var)
+INLINE float celu_exact_part1(float p0, float p1, float p2, float p3, float p4, float p5)
+{
+    float t0 = 2.0f * p2;
+    _Bool t1 = t0 < (-80.0f);
+    float t2 = (0.0f < t0) ? 0.0f : t0;
+    float t3 = t1 ? (-80.0f) : t2;
+    float t4 = FMA(1.442695f, t3, 12582912.0f);
+    float t5 = 1.0f / FMA(0.25f, ABS(p4 + p3), 1.0f);
+    float t6 = t5 - 0.25f;
+    float t7 = p5 * (t5 * POLY10(t6, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f,
+        0.080631725f, 0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f));
+    _Bool t8 = FMA(p0, 2.0f, p1) < 0.0f;
+    float t9 = celu_exact_part0(t4, t3) * as_float((127u + as_bits(t4)) << 23u);
+    float t10 = t1 ? 0.0f : t9;
+    float t11 = t10 - t7;
+    float t12 = t8 ? t11 : t7;
+    return t12;
+}
+
+INLINE void celu_exact_forward_element(
+    float mean, float var, float alpha_hi, float alpha_lo, float *restrict out_mean, float *restrict out_var)
+{
+    float t0 = alpha_hi * alpha_hi;
+    _Bool t1 = (1.2676506e+30f < var) | (1.2980742e+33f < ABS(mean));
+    float t2 = 1.0f / alpha_hi;
+    _Bool t3 = t1 & (8.6736174e-19f < var);
+    float t4 = (mean < 0.0f) ? (-1.0f) : 0.0f;
+    float t5 = 1.0f / t0;
+    float t6 = FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_hi, -t0)));
+    float t7 = t1 ? 1.5258789e-5f : 1.0f;
+    float t8 = mean * t7;
+    float t9 = t3 ? 1.5258789e-5f : 1.0f;
+    float t10 = t3 ? 65536.0f : 1.0f;
+    float t11 = t8 * t2;  // mean in units of the base
+    float t12 = -t5;
+    float t13 = (t9 * (var * t9)) * (t5 + (t5 * FMA(t6, t12, FMA(t0, t12, 1.0f))));
+    float t14 = -t11;
+    float t15 = t2 * FMA(alpha_lo, t14, FMA(alpha_hi, t14, t8));
+    _Bool t16 = t11 < 0.0f;
+    float t17 = ABS(t11);
+    _Bool t18 = t11 == t11;
+    float t19 = t11 + t15;
+    float t20 = -t15;
+    float t21 = t16 ? t20 : t15;
+    float t22 = (0.0f <= t13) ? 1.0f : (-1.0f);
+    float t23 = t13 * SQRT(t22);  // NaN for a negative variance
+    _Bool t24 = 0.0f == t23;
+    _Bool t25 = t23 < 0x1p-127f;
+    float t26 = FMA(t23, 0.5f, t19);
+    float t27 = t23 + t19;
+    _Bool t28 = t23 < 0.0625f;
+    float t29 = t24 ? 1.0f : t23;
+    float t30 = SQRT(t29);
+    float t31 = t25 ? 0x1p-127f : t23;
+    float t32 = 1.0f / t31;
+    _Bool t33 = t26 < (-80.0f);
+    float t34 = (0.0625f < t26) ? 0.0625f : t26;
+    float t35 = t33 ? (-80.0f) : t34;
+    _Bool t36 = t26 < (-0.5f);
+    float t37 = t28 ? t23 : 0.0f;
+    float t38 = (t16 & (t28 & (!t36))) ? t26 : 0.0f;
+    float t39 = FMA(1.442695f, t35, 12582912.0f);
+    float t40 = t17 * t32;
+    float t41 = t17 * t40;
+    float t42 = t24 ? 0.0f : t30;  // standard deviation
+    float t43 = 1.0f / t30;
+    float t44 = t24 ? 0.0f : t43;
+    float t45 = t44 * (t17 + t21);
+    float t46 = t28 ? t42 : 0.0f;
+    float t47 = celu_exact_part0(t39, t35) * as_float((127u + as_bits(t39)) << 23u);
+    float t48 = t33 ? 0.0f : t47;
+    float t49 = -t46;
+    float t50 = t16 ? t46 : t49;
+    _Bool t51 = t24 | (13.0f < t45);
+    float t52 = FMA(t17, FMA(t21, t32, FMA(t17, t32, -t40)), FMA(t21, t40, FMA(t17, t40, -t41)));
+    float t53 = t25 ? 0.0f : t52;
+    float t54 = t51 ? 0.0f : t53;
+    float t55 = t51 ? 13.0f : t45;  // |mean|/sigma
+    float t56 = t45 * t45;
+    float t57 = t25 ? t56 : t41;
+    float t58 = t51 ? 169.0f : t57;
+    float t59 = FMA(t55, 0.25f, 1.0f);
+    float t60 = -t55;
+    float t61 = t58 * (-0.5f);
+    float t62 = t16 ? t60 : t55;
+    float t63 = t42 + t62;
+    float t64 = 1.0f / t59;
+    float t65 = FMA(t61, 1.442695f, 12582912.0f);
+    float t66 = 1.0f / FMA(0.25f, ABS(t63), 1.0f);
+    float t67 = t65 - 12582912.0f;
+    float t68 = FMA(t67, -0.69314575f, t61) + FMA(t67, -1.4286068e-6f, t54 * (-0.5f));
+    float t69 = -t64;
+    float t70 = t64 * t64;
+    float t71 = t64 - 0.25f;
+    float t72 = FMA(POLY10(t71, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
+        0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f), t64 * t70, (t64 * FMA(FMA(t55, 0.25f, -(t59
+        - 1.0f)), t69, FMA(t59, t69, 1.0f))) * (t70 * POLY3(t64, 2.9023442f, -2.0372577f, 0.76679516f,
+        -0.054394823f)));
+    float t73 = FMA(t72, -(t55 * 2.0f), 0.3989423f) * (1.0f / (1.0f + (t58 + t54)));
+    float t74 = (1.0f + FMA(POLY4(t68, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t68 * t68,
+        t68)) * as_float((as_bits(t65) + 127u) << 23u);
+    float t75 = t51 ? 0.0f : t74;
+    float t76 = t66 - 0.25f;
+    float t77 = t75 * (t66 * POLY10(t76, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f,
+        0.080631725f, 0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f));
+    _Bool t78 = t27 < 0.0f;
+    float t79 = t48 - t77;
+    float t80 = t78 ? t79 : t77;  // E[exp(X); X < 0]
+    float t81 = t75 * t50;
+    float t82 = t72 * 2.0f;
+    float t83 = t75 * FMA(t55, t73, t82);  // Phi(-t)
+    float t84 = t75 * t73;
+    float t85 = t16 ? 0.0f : t19;
+    float t86 = FMA(t42, t84, t85);  // E max(X, 0)
+    float t87 = t42 * t84;
+    float t88 = FMA(t72, t60, t73) * 0.33333334f;
+    float t89 = 0.25f * FMA(t60, t88, t72);
+    float t90 = 1.0f - t83;
+    float t91 = (t23 * (t72 * (t75 * 2.0f))) - (t87 * t87);
+    float t92 = t16 ? t90 : t83;
+    float t93 = t16 ? t83 : t90;
+    float t94 = FMA(t60, t89, t88) * 0.2f;
+    float t95 = FMA(t60, t94, t89) * 0.16666667f;
+    float t96 = FMA(t60, t95, t94) * 0.14285715f;
+    float t97 = FMA(t60, t96, t95) * 0.125f;
+    float t98 = FMA(t60, t97, t96) * 0.11111111f;
+    float t99 = FMA(t60, t98, t97) * 0.1f;
+    float t100 = FMA(t50, FMA(t50, FMA(t50, FMA(t50, FMA(t50, FMA(t50, FMA(t50, FMA(t50, FMA(t99, t50, t98), t97),
+        t96), t95), t94), t89), t88), t72), t73) * t81;
+    float t101 = t48 - 1.0f;
+    float t102 = 0.25f + t38;
+    float t103 = t38 * POLY5(t102, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
+    float t104 = t36 ? t101 : t103;
+    float t105 = t104 - t100;
+    float t106 = t16 ? t105 : t100;
+    float t107 = t80 - t92;
+    float t108 = t28 ? t106 : t107;  // E min(0, exp(X) - 1)
+    float t109 = (FMA(t50, FMA(t50, FMA(t50, FMA(t50, FMA(t50, FMA(t50, FMA(t50, FMA(t50, t99 * 1022.0f, t98 * 510.0f),
+        t97 * 254.0f), t96 * 126.0f), t95 * 62.0f), t94 * 30.0f), t89 * 14.0f), t88 * 6.0f), t82) * (t50 * t81)) -
+        (t100 * t100);
+    float t110 = FMA(t100, 2.0f * t108, ((t37 * POLY3(t37, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t48 * t48)) -
+        t109);
+    float t111 = t16 ? t110 : t109;
+    float t112 = (t92 * t93) - (t93 * (2.0f * t80));
+    float t113 = celu_exact_part1(t23, t19, t27, t63, t42, t75);  // E[exp(2X); X < 0]
+    float t114 = t112 + (t113 - (t80 * t80));
+    float t115 = t28 ? t111 : t114;
+    float t116 = t1 ? 65536.0f : 1.0f;
+    float t117 = t86 + t108;
+    float t118 = t18 ? t117 : t19;
+    float t119 = FMA(alpha_hi, t4, t116 * (alpha_hi * (t118 - t4)));
+    float t120 = (t23 - t91) - (t86 * (2.0f * t87));
+    float t121 = t16 ? t91 : t120;  // Var max(X, 0)
+    float t122 = (-2.0f) * (t86 * t108);
+    float t123 = (t115 < 0.0f) ? 0.0f : t115;  // variance of the left half
+    float t124 = t121 + (t122 + t123);
+    float t125 = (t124 < 0.0f) ? 0.0f : t124;
+    float t126 = t18 ? t125 : t19;
+    float t127 = t10 * (t10 * (t126 * (t0 + t6)));
+    *out_mean = t119;
+    *out_var = t127;
+}
+
+void celu_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     const float alpha_hi = params[0];
     const float alpha_lo = params[1];
@@ -241,200 +239,147 @@ void celu_exact_forward(int64_t n, const float *restrict mean, const float *rest
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void celu_exact_backward_element(float mean, float var, float grad_mean,
-                                                                              float grad_var, float alpha_hi,
-                                                                              float alpha_lo,
-                                                                              float *restrict out_grad_mean,
-                                                                              float *restrict out_grad_var)
+INLINE void celu_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float alpha_hi, float alpha_lo,
+    float *restrict out_grad_mean, float *restrict out_grad_var)
 {
-    const float t0 = alpha_hi * alpha_hi;
-    const float t1 = ABS(mean);
-    const _Bool t2 = 1.2676506e+30f < var;
-    const _Bool t3 = 1.2980742e+33f < t1;
-    const _Bool t4 = 8.6736174e-19f < var;
-    const _Bool t5 = t2 | t3;
-    const float t6 = 1.0f / alpha_hi;
-    const _Bool t7 = t5 & t4;
-    const float t8 = (mean * (t5 ? 1.5258789e-5f : 1.0f)) * t6;  // mean in units of the base
-    const float t9 = 1.0f / t0;
-    const float t10 = FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_hi, -t0)));
-    const float t11 = t7 ? 1.5258789e-5f : 1.0f;
-    const float t12 = t7 ? 65536.0f : 1.0f;
-    const float t13 = t11 * (var * t11);
-    const float t14 = -t6;
-    const float t15 = alpha_hi * t6;
-    const float t16 = t0 * t6;
-    const float t17 = t6 * FMA(alpha_lo, t14, FMA(alpha_hi, t14, 1.0f));
-    const float t18 = -t9;
-    const float t19 = t13 * (t9 + (t9 * FMA(t10, t18, FMA(t0, t18, 1.0f))));
-    const float t20 = ABS(t8);
-    const _Bool t21 = t8 < 0.0f;
-    const float t22 = FMA(alpha_hi, t17, FMA(alpha_lo, t6, FMA(alpha_hi, t6, -t15)));
-    const float t23 = t6 * t15;
-    const float t24 = FMA(t0, t17, FMA(t10, t6, FMA(t0, t6, -t16)));
-    const float t25 = t6 * t16;
-    const float t26 = t21 ? 0.0f : t8;
-    const float t27 = FMA(t6, t22, FMA(t17, t15, FMA(t6, t15, -t23)));
-    const float t28 = t15 + t22;
-    const float t29 = t23 + t27;
-    const float t30 = FMA(t6, t24, FMA(t17, t16, FMA(t6, t16, -t25)));
-    const float t31 = t16 + t24;
-    const float t32 = t25 + t30;
-    const float t33 = t19 * SQRT((0.0f <= t19) ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const _Bool t34 = 0.0f == t33;
-    const _Bool t35 = t33 < 0x1p-127f;
-    const float t36 = FMA(t33, 0.5f, t8);
-    const float t37 = t8 + t33;
-    const _Bool t38 = FMA(t33, 2.0f, t8) < 0.0f;
-    const _Bool t39 = t33 < 0.0625f;
-    const float t40 = SQRT(t34 ? 1.0f : t33);
-    const float t41 = t35 ? 0x1p-127f : t33;
-    const float t42 = t39 ? t33 : 0.0f;
-    const float t43 = t20 * (t20 * (1.0f / t41));
-    const float t44 = (0.0625f < t36) ? 0.0625f : t36;
-    const _Bool t45 = t36 < (-80.0f);
-    const float t46 = t45 ? (-80.0f) : t44;
-    const float t47 = 2.0f * t37;
-    const _Bool t48 = t37 < 0.0f;
-    const _Bool t49 = t36 < (-0.5f);
-    const float t50 = t42 * FMA(t42, FMA(t42, FMA(t42, 0.041666668f, 0.16666667f), 0.5f), 1.0f);
-    const float t51 = (0.0f < t47) ? 0.0f : t47;
-    const _Bool t52 = t47 < (-80.0f);
-    const float t53 = t52 ? (-80.0f) : t51;
-    const float t54 = (t21 & (t39 & (!t49))) ? t36 : 0.0f;
-    const float t55 = FMA(1.442695f, t46, 12582912.0f);
-    const float t56 = 0.25f + t54;
-    const float t57 = t55 - 12582912.0f;
-    const float t58 = as_float((127u + as_bits(t55)) << 23u);
-    const float t59 = FMA(-0.69314575f, t57, t46) + ((-1.4286068e-6f) * t57);
-    const float t60 = FMA(1.442695f, t53, 12582912.0f);
-    const float t61 = t54 * FMA(t56, FMA(t56, FMA(t56, FMA(t56, FMA(t56, 0.0011519634f, 0.00678744f), 0.034140456f),
-        0.1383353f), 0.42398438f), 0.88479686f);
-    const float t62 = t60 - 12582912.0f;
-    const float t63 = as_float((127u + as_bits(t60)) << 23u);
-    const float t64 = FMA(-0.69314575f, t62, t53) + ((-1.4286068e-6f) * t62);
-    const float t65 = 1.0f / t40;
-    const float t66 = t34 ? 0.0f : t40;  // standard deviation
-    const float t67 = t34 ? 0.0f : t65;
-    const float t68 = t67 * t20;
-    const float t69 = t39 ? t66 : 0.0f;
-    const float t70 = t45 ? 0.0f : ((1.0f + FMA(FMA(t59, FMA(t59, FMA(t59, FMA(0.0013814222f, t59, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t59 * t59, t59)) * t58);
-    const float t71 = t21 ? t69 : (-t69);
-    const float t72 = t52 ? 0.0f : ((1.0f + FMA(FMA(t64, FMA(t64, FMA(t64, FMA(0.0013814222f, t64, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t64 * t64, t64)) * t63);
-    const _Bool t73 = t34 | (13.0f < t68);
-    const float t74 = t35 ? (t68 * t68) : t43;
-    const float t75 = t73 ? 13.0f : t68;  // |mean|/sigma
-    const float t76 = t73 ? 169.0f : t74;
-    const float t77 = 1.0f / FMA(t75, 0.25f, 1.0f);
-    const float t78 = -(t75 * 2.0f);
-    const float t79 = -t75;
-    const float t80 = t21 ? 0.0f : t75;
-    const float t81 = 1.0f + t76;
-    const float t82 = t76 * (-0.5f);
-    const float t83 = 1.0f / t81;
-    const float t84 = t66 + (t21 ? t79 : t75);
-    const float t85 = FMA(t82, 1.442695f, 12582912.0f);
-    const float t86 = ABS(t84);
-    const float t87 = t66 + t84;
-    const float t88 = FMA(0.25f, t86, 1.0f);
-    const float t89 = ABS(t87);
-    const float t90 = 1.0f / t88;
-    const float t91 = 1.0f / FMA(0.25f, t89, 1.0f);
-    const float t92 = t49 ? (t70 - 1.0f) : t61;
-    const float t93 = t50 * (t70 * t70);
-    const float t94 = t85 - 12582912.0f;
-    const float t95 = as_float((as_bits(t85) + 127u) << 23u);
-    const float t96 = FMA(t94, -0.69314575f, t82) + (t94 * (-1.4286068e-6f));
-    const float t97 = t77 - 0.25f;
-    const float t98 = t77 * (t77 * t77);
-    const float t99 = FMA(t97, FMA(t97, FMA(t97, FMA(t97, FMA(t97, FMA(t97, FMA(t97, FMA(t97, FMA(t97, FMA(t97,
-        -0.074104935f, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f), 0.11886708f), 0.17142972f),
-        0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f) * t98;
-    const float t100 = FMA(t99, t78, 0.3989423f) * t83;
-    const float t101 = t73 ? 0.0f : ((1.0f + FMA(FMA(t96, FMA(t96, FMA(t96, FMA(t96, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t96 * t96, t96)) * t95);
-    const float t102 = t90 - 0.25f;
-    const float t103 = t101 * (t90 * FMA(t102, FMA(t102, FMA(t102, FMA(t102, FMA(t102, FMA(t102, FMA(t102, FMA(t102,
-        FMA(t102, FMA(t102, 0.0016479337f, 0.01630153f), -0.034037594f), -0.021891933f), 0.01972147f), 0.080631725f),
-        0.14147368f), 0.17952807f), 0.18632981f), 0.16664104f), 0.13207588f));
-    const float t104 = t48 ? (t70 - t103) : t103;  // E[exp(X); X < 0]
-    const float t105 = t91 - 0.25f;
-    const float t106 = t101 * (t91 * FMA(t105, FMA(t105, FMA(t105, FMA(t105, FMA(t105, FMA(t105, FMA(t105, FMA(t105,
-        FMA(t105, FMA(0.0016479337f, t105, 0.01630153f), -0.034037594f), -0.021891933f), 0.01972147f), 0.080631725f),
-        0.14147368f), 0.17952807f), 0.18632981f), 0.16664104f), 0.13207588f));
-    const float t107 = t38 ? (t72 - t106) : t106;  // E[exp(2X); X < 0]
-    const float t108 = t101 * t71;
-    const float t109 = t101 * 0.3989423f;  // phi(t)
-    const float t110 = t67 * t109;
-    const float t111 = t71 * t108;
-    const float t112 = t99 * 2.0f;
-    const float t113 = t101 * FMA(t75, t100, t112);  // Phi(-t)
-    const float t114 = t101 * t100;
-    const float t115 = FMA(t66, t114, t26);  // E max(X, 0)
-    const float t116 = t109 * (t114 + t80);
-    const float t117 = FMA(t99, t79, t100) * 0.33333334f;
-    const float t118 = 0.25f * FMA(t79, t117, t99);
-    const float t119 = t117 * 6.0f;
-    const float t120 = 1.0f - t113;
-    const float t121 = 2.0f * t104;
-    const float t122 = t107 - (t104 * t104);
-    const float t123 = (2.0f * t107) - t104;
-    const float t124 = t115 * t104;
-    const float t125 = (t11 * ((0.5f * FMA(0.0f, t110, t104)) * t29)) * grad_mean;
-    const float t126 = t21 ? t120 : t113;
-    const float t127 = t21 ? t113 : t120;
-    const float t128 = t127 * t121;
-    const float t129 = t104 - t126;
-    const float t130 = ((t126 * t127) - t128) + t122;
-    const float t131 = t115 * t126;
-    const float t132 = ((t104 + t127) * t28) * grad_mean;
-    const float t133 = t127 - t116;
-    const float t134 = FMA(t79, t118, t117) * 0.2f;
-    const float t135 = t118 * 14.0f;
-    const float t136 = FMA(t79, t134, t118) * 0.16666667f;
-    const float t137 = t134 * 30.0f;
-    const float t138 = FMA(t79, t136, t134) * 0.14285715f;
-    const float t139 = t136 * 62.0f;
-    const float t140 = FMA(t79, t138, t136) * 0.125f;
-    const float t141 = t138 * 126.0f;
-    const float t142 = FMA(t79, t140, t138) * 0.11111111f;
-    const float t143 = FMA(t79, t142, t140) * 0.1f;
-    const float t144 = t140 * 254.0f;
-    const float t145 = t142 * 510.0f;
-    const float t146 = FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t143, t71, t142),
-        t140), t138), t136), t134), t118), t117), t99), t100) * t108;
-    const float t147 = FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, t143 * 1022.0f, t145),
-        t144), t141), t139), t137), t135), t119), t112) * t111;
-    const float t148 = t39 ? (t21 ? (t92 - t146) : t146) : t129;  // E min(0, exp(X) - 1)
-    const float t149 = t115 * t148;
-    const float t150 = t131 - (t148 * t127);
-    const float t151 = t148 * t110;
-    const float t152 = t104 * t148;
-    const float t153 = 2.0f * t148;
-    const float t154 = t151 - t152;
-    const float t155 = t116 - t151;
-    const float t156 = FMA((t133 + ((t123 + t154) + (t155 - t124))) * t32, grad_var, t125);
-    const float t157 = t147 - (t146 * t146);
-    const float t158 = t39 ? (t21 ? FMA(t146, t153, t93 - t157) : t157) : t130;
-    const float t159 = (t158 < 0.0f) ? 0.0f : t158;  // variance of the left half
-    const float t160 = FMA(t12 * ((2.0f * FMA(0.0f, t150, t159 - t149)) * t31), grad_var, t132);
-    *out_grad_mean = t160;
-    *out_grad_var = t156;
+    float t0 = alpha_hi * alpha_hi;
+    _Bool t1 = (1.2676506e+30f < var) | (1.2980742e+33f < ABS(mean));
+    float t2 = 1.0f / alpha_hi;
+    _Bool t3 = t1 & (8.6736174e-19f < var);
+    float t4 = t1 ? 1.5258789e-5f : 1.0f;
+    float t5 = (mean * t4) * t2;  // mean in units of the base
+    float t6 = 1.0f / t0;
+    float t7 = FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_hi, -t0)));
+    float t8 = t3 ? 1.5258789e-5f : 1.0f;
+    float t9 = -t2;
+    float t10 = alpha_hi * t2;
+    float t11 = t0 * t2;
+    float t12 = t2 * FMA(alpha_lo, t9, FMA(alpha_hi, t9, 1.0f));
+    float t13 = -t6;
+    float t14 = (t8 * (var * t8)) * (t6 + (t6 * FMA(t7, t13, FMA(t0, t13, 1.0f))));
+    float t15 = ABS(t5);
+    _Bool t16 = t5 < 0.0f;
+    float t17 = FMA(alpha_hi, t12, FMA(alpha_lo, t2, FMA(alpha_hi, t2, -t10)));
+    float t18 = t2 * t10;
+    float t19 = FMA(t0, t12, FMA(t7, t2, FMA(t0, t2, -t11)));
+    float t20 = t2 * t11;
+    float t21 = (0.0f <= t14) ? 1.0f : (-1.0f);
+    float t22 = t14 * SQRT(t21);  // NaN for a negative variance
+    _Bool t23 = 0.0f == t22;
+    _Bool t24 = t22 < 0x1p-127f;
+    float t25 = FMA(t22, 0.5f, t5);
+    float t26 = t5 + t22;
+    _Bool t27 = t22 < 0.0625f;
+    float t28 = t23 ? 1.0f : t22;
+    float t29 = SQRT(t28);
+    float t30 = t27 ? t22 : 0.0f;
+    _Bool t31 = t25 < (-80.0f);
+    float t32 = (0.0625f < t25) ? 0.0625f : t25;
+    float t33 = t31 ? (-80.0f) : t32;
+    _Bool t34 = t25 < (-0.5f);
+    float t35 = (t16 & (t27 & (!t34))) ? t25 : 0.0f;
+    float t36 = FMA(1.442695f, t33, 12582912.0f);
+    float t37 = t23 ? 0.0f : t29;  // standard deviation
+    float t38 = 1.0f / t29;
+    float t39 = t23 ? 0.0f : t38;
+    float t40 = t39 * t15;
+    float t41 = t27 ? t37 : 0.0f;
+    float t42 = celu_exact_part0(t36, t33) * as_float((127u + as_bits(t36)) << 23u);
+    float t43 = t31 ? 0.0f : t42;
+    float t44 = -t41;
+    float t45 = t16 ? t41 : t44;
+    _Bool t46 = t23 | (13.0f < t40);
+    float t47 = t46 ? 13.0f : t40;  // |mean|/sigma
+    float t48 = t40 * t40;
+    float t49 = t24 ? 0x1p-127f : t22;
+    float t50 = t15 * (t15 * (1.0f / t49));
+    float t51 = t24 ? t48 : t50;
+    float t52 = t46 ? 169.0f : t51;
+    float t53 = 1.0f / FMA(t47, 0.25f, 1.0f);
+    float t54 = -t47;
+    float t55 = t52 * (-0.5f);
+    float t56 = t16 ? t54 : t47;
+    float t57 = t37 + t56;
+    float t58 = FMA(t55, 1.442695f, 12582912.0f);
+    float t59 = 1.0f / FMA(0.25f, ABS(t57), 1.0f);
+    float t60 = t53 - 0.25f;
+    float t61 = POLY10(t60, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
+        0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f) * (t53 * (t53 * t53));
+    float t62 = FMA(t61, -(t47 * 2.0f), 0.3989423f) * (1.0f / (1.0f + t52));
+    float t63 = celu_exact_part0(t58, t55) * as_float((as_bits(t58) + 127u) << 23u);
+    float t64 = t46 ? 0.0f : t63;
+    float t65 = t59 - 0.25f;
+    float t66 = t64 * (t59 * POLY10(t65, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f,
+        0.080631725f, 0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f));
+    _Bool t67 = t26 < 0.0f;
+    float t68 = t43 - t66;
+    float t69 = t67 ? t68 : t66;  // E[exp(X); X < 0]
+    float t70 = celu_exact_part1(t22, t5, t26, t57, t37, t64);  // E[exp(2X); X < 0]
+    float t71 = t64 * t45;
+    float t72 = t64 * 0.3989423f;  // phi(t)
+    float t73 = t39 * t72;
+    float t74 = t61 * 2.0f;
+    float t75 = t64 * FMA(t47, t62, t74);  // Phi(-t)
+    float t76 = t64 * t62;
+    float t77 = t16 ? 0.0f : t5;
+    float t78 = FMA(t37, t76, t77);  // E max(X, 0)
+    float t79 = t16 ? 0.0f : t47;
+    float t80 = t72 * (t76 + t79);
+    float t81 = FMA(t61, t54, t62) * 0.33333334f;
+    float t82 = 0.25f * FMA(t54, t81, t61);
+    float t83 = 1.0f - t75;
+    float t84 = t16 ? t83 : t75;
+    float t85 = t16 ? t75 : t83;
+    float t86 = FMA(t54, t82, t81) * 0.2f;
+    float t87 = FMA(t54, t86, t82) * 0.16666667f;
+    float t88 = FMA(t54, t87, t86) * 0.14285715f;
+    float t89 = FMA(t54, t88, t87) * 0.125f;
+    float t90 = FMA(t54, t89, t88) * 0.11111111f;
+    float t91 = FMA(t54, t90, t89) * 0.1f;
+    float t92 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t91, t45, t90), t89), t88),
+        t87), t86), t82), t81), t61), t62) * t71;
+    float t93 = t43 - 1.0f;
+    float t94 = 0.25f + t35;
+    float t95 = t35 * POLY5(t94, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
+    float t96 = t34 ? t93 : t95;
+    float t97 = t96 - t92;
+    float t98 = t16 ? t97 : t92;
+    float t99 = t69 - t84;
+    float t100 = t27 ? t98 : t99;  // E min(0, exp(X) - 1)
+    float t101 = t100 * t73;
+    float t102 = FMA(((t85 - t80) + ((((2.0f * t70) - t69) + (t101 - (t69 * t100))) + ((t80 - t101) - (t78 * t69)))) *
+        (t20 + FMA(t2, t19, FMA(t12, t11, FMA(t2, t11, -t20)))), grad_var, (t8 * ((0.5f * FMA(0.0f, t73, t69)) * (t18 +
+        FMA(t2, t17, FMA(t12, t10, FMA(t2, t10, -t18)))))) * grad_mean);
+    float t103 = (FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, t91 * 1022.0f, t90 * 510.0f),
+        t89 * 254.0f), t88 * 126.0f), t87 * 62.0f), t86 * 30.0f), t82 * 14.0f), t81 * 6.0f), t74) * (t45 * t71)) - (t92
+        * t92);
+    float t104 = FMA(t92, 2.0f * t100, ((t30 * POLY3(t30, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t43 * t43)) -
+        t103);
+    float t105 = t16 ? t104 : t103;
+    float t106 = ((t84 * t85) - (t85 * (2.0f * t69))) + (t70 - (t69 * t69));
+    float t107 = t27 ? t105 : t106;
+    float t108 = t3 ? 65536.0f : 1.0f;
+    float t109 = (t78 * t84) - (t100 * t85);
+    float t110 = (t107 < 0.0f) ? 0.0f : t107;  // variance of the left half
+    float t111 = FMA(t108 * ((2.0f * FMA(0.0f, t109, t110 - (t78 * t100))) * (t11 + t19)), grad_var, ((t69 + t85) *
+        (t10 + t17)) * grad_mean);
+    *out_grad_mean = t111;
+    *out_grad_var = t102;
 }
 
-void celu_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                         const float *restrict grad_mean, const float *restrict grad_var, const float *restrict params,
-                         float *restrict out_grad_mean, float *restrict out_grad_var)
+void celu_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     const float alpha_hi = params[0];
     const float alpha_lo = params[1];
     uint16_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        celu_exact_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], alpha_hi, alpha_lo, &out_grad_mean[i],
-                                    &out_grad_var[i]);
+        celu_exact_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], alpha_hi, alpha_lo, &out_grad_mean[i], &out_grad_var[i]);
         narrow ^= (uint16_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

@@ -4,7 +4,6 @@
 // Barron 2017, Continuously Differentiable Exponential Linear Units
 //
 // rule digest  ae8709e41c43f548be4071d77c33bc16b0f4dc74ed6450b072f9d916b844b307
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -19,6 +18,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -132,208 +151,203 @@ INLINE double polynomial3(double y, double x)
     return y;
 }
 
-static void celu_exact_float64_forward_block(const double *restrict mean, const double *restrict var, double alpha,
-                                             double *restrict out_mean, double *restrict out_var)
+static void celu_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double alpha = params[0];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = alpha * alpha;
-        const double t1 = var[i] * (1.0 / t0);
-        const double t2 = mean[i] / alpha;
-        const double t3 = t1 * (__builtin_sqrt((0.0 <= t1) ? 1.0 : (-1.0)));
-        const _Bool t4 = t3 == 0.0;
-        const double t5 = __builtin_sqrt(t4 ? 1.0 : t3);
-        const double t6 = t4 ? 0.0 : t5;
-        const _Bool t7 = t2 < 0.0;
-        const double t8 = __builtin_fabs(t2);
-        const double t9 = (t4 ? 0.0 : (1.0 / t5)) * t8;
-        const _Bool t10 = t4 | (37.5 < t9);
-        const double t11 = t10 ? 37.5 : t9;
-        const _Bool t12 = t3 < 0x1p-1022;
-        const _Bool t13 = t10 | t12;
-        const double t14 = t13 ? 0.0 : t8;
-        const double t15 = t10 ? 1406.25 : (t12 ? (t11 * t11) : (t14 * (t14 * (1.0 / (t13 ? 1.0 : t3)))));
-        const double t16 = t10 ? 0.0 : (exp64(t15 * (-0.5)));
-        const _Bool t17 = t3 < 0x1p-10;
-        const double t18 = 1.0 / (FMA(t11, 0.25, 1.0));
-        const double t19 = (polynomial0(-0x1.d83ed7bcbc437p-7, t18 - 0.25)) * (t18 * (t18 * t18));
-        const double t20 = (FMA(t19, -(t11 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t15);
-        const double t21 = t19 * 2.0;
-        const double t22 = -t11;
-        const double t23 = (FMA(t19, t22, t20)) * 0x1.5555555555555p-2;
-        const double t24 = (FMA(t22, t23, t19)) * 0.25;
-        const double t25 = (FMA(t22, t24, t23)) * 0x1.999999999999ap-3;
-        const double t26 = (FMA(t22, t25, t24)) * 0x1.5555555555555p-3;
-        const double t27 = (FMA(t22, t26, t25)) * 0x1.2492492492492p-3;
-        const double t28 = (FMA(t22, t27, t26)) * 0.125;
-        const double t29 = (FMA(t22, t28, t27)) * 0x1.c71c71c71c71cp-4;
-        const double t30 = (FMA(t22, t29, t28)) * 0x1.999999999999ap-4;
-        const double t31 = (FMA(t22, t30, t29)) * 0x1.745d1745d1746p-4;
-        const double t32 = (FMA(t22, t31, t30)) * 0x1.5555555555555p-4;
-        const double t33 = t16 * t20;
-        const double t34 = FMA(t6, t33, t7 ? 0.0 : t2);
-        const double t35 = t17 ? t6 : 0.0;
-        const double t36 = t7 ? t35 : (-t35);
-        const double t37 = FMA(t36, FMA(t36, FMA(t36, t32 * 4094.0, t31 * 2046.0), t30 * 1022.0), t29 * 510.0);
-        const double t38 = FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t32, t36, t31), t30), t29), t28), t27);
-        const double t39 = FMA(t36, FMA(t36, FMA(t36, t37, t28 * 254.0), t27 * 126.0), t26 * 62.0);
-        const double t40 = FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, t38, t26), t25), t24), t23), t19);
-        const double t41 = t16 * t36;
-        const double t42 = (FMA(t36, t40, t20)) * t41;
-        const double t43 = FMA(t36, FMA(t36, FMA(t36, FMA(t36, t39, t25 * 30.0), t24 * 14.0), t23 * 6.0), t21);
-        const double t44 = FMA(t3, 0.5, t2);
-        const _Bool t45 = t44 < (-0.5);
-        const _Bool t46 = !t45;
-        const _Bool t47 = t17 & t46;
-        const _Bool t48 = t7 & t47;
-        const double t49 = t48 ? t44 : 0.0;
-        const _Bool t50 = t44 < (-80.0);
-        const double t51 = t50 ? 0.0 : (exp64(t50 ? (-80.0) : ((0.0625 < t44) ? 0.0625 : t44)));
-        const double t52 = (t45 ? (t51 - 1.0) : (t49 * (polynomial1(0x1.60430cc37cafap-26, t49 + 0.25)))) - t42;
-        const double t53 = t6 + (t7 ? t22 : t11);
-        const double t54 = 1.0 / (FMA(__builtin_fabs(t53), 0.25, 1.0));
-        const double t55 = t16 * (t54 * (polynomial2(-0x1.d2989e1b3465ep-10, t54 - 0.25)));
-        const double t56 = t2 + t3;
-        const double t57 = (t56 < 0.0) ? (t51 - t55) : t55;
-        const double t58 = t16 * (FMA(t11, t20, t21));
-        const double t59 = 1.0 - t58;
-        const double t60 = t7 ? t59 : t58;
-        const double t61 = t17 ? (t7 ? t52 : t42) : (t57 - t60);
-        const double t62 = t6 * t33;
-        const double t63 = (t3 * (t19 * (t16 * 2.0))) - (t62 * t62);
-        const double t64 = t17 ? t3 : 0.0;
-        const double t65 = (t43 * (t36 * t41)) - (t42 * t42);
-        const double t66 = ((t64 * (polynomial3(0x1.6c16c16c16c17p-10, t64))) * (t51 * t51)) - t65;
-        const double t67 = 1.0 / (FMA(__builtin_fabs(t6 + t53), 0.25, 1.0));
-        const double t68 = t16 * (t67 * (polynomial2(-0x1.d2989e1b3465ep-10, t67 - 0.25)));
-        const double t69 = t56 * 2.0;
-        const _Bool t70 = t69 < (-80.0);
-        const double t71 = (t70 ? 0.0 : (exp64(t70 ? (-80.0) : ((0.0 < t69) ? 0.0 : t69)))) - t68;
-        const double t72 = t7 ? t58 : t59;
-        const double t73 = (((FMA(t3, 2.0, t2)) < 0.0) ? t71 : t68) - (t57 * t57);
-        const double t74 = t17 ? (t7 ? (FMA(t42, t61 * 2.0, t66)) : t65) : (((t60 * t72) - (t72 * (t57 * 2.0))) + t73);
-        const double t75 = ((t34 * t61) * (-2.0)) + ((t74 < 0.0) ? 0.0 : t74);
-        const double t76 = (t7 ? t63 : ((t3 - t63) - (t34 * (t62 * 2.0)))) + t75;
-        const _Bool t77 = t2 == t2;
+        double t0 = alpha * alpha;
+        double t1 = var[i] * (1.0 / t0);
+        double t2 = mean[i] / alpha;
+        double t3 = t1 * (__builtin_sqrt((0.0 <= t1) ? 1.0 : (-1.0)));
+        _Bool t4 = t3 == 0.0;
+        double t5 = __builtin_sqrt(t4 ? 1.0 : t3);
+        double t6 = t4 ? 0.0 : t5;
+        _Bool t7 = t2 < 0.0;
+        double t8 = __builtin_fabs(t2);
+        double t9 = (t4 ? 0.0 : (1.0 / t5)) * t8;
+        _Bool t10 = t4 | (37.5 < t9);
+        double t11 = t10 ? 37.5 : t9;
+        _Bool t12 = t3 < 0x1p-1022;
+        _Bool t13 = t10 | t12;
+        double t14 = t13 ? 0.0 : t8;
+        double t15 = t10 ? 1406.25 : (t12 ? (t11 * t11) : (t14 * (t14 * (1.0 / (t13 ? 1.0 : t3)))));
+        double t16 = t10 ? 0.0 : (exp64(t15 * (-0.5)));
+        _Bool t17 = t3 < 0x1p-10;
+        double t18 = 1.0 / (FMA(t11, 0.25, 1.0));
+        double t19 = (polynomial0(-0x1.d83ed7bcbc437p-7, t18 - 0.25)) * (t18 * (t18 * t18));
+        double t20 = (FMA(t19, -(t11 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t15);
+        double t21 = t19 * 2.0;
+        double t22 = -t11;
+        double t23 = (FMA(t19, t22, t20)) * 0x1.5555555555555p-2;
+        double t24 = (FMA(t22, t23, t19)) * 0.25;
+        double t25 = (FMA(t22, t24, t23)) * 0x1.999999999999ap-3;
+        double t26 = (FMA(t22, t25, t24)) * 0x1.5555555555555p-3;
+        double t27 = (FMA(t22, t26, t25)) * 0x1.2492492492492p-3;
+        double t28 = (FMA(t22, t27, t26)) * 0.125;
+        double t29 = (FMA(t22, t28, t27)) * 0x1.c71c71c71c71cp-4;
+        double t30 = (FMA(t22, t29, t28)) * 0x1.999999999999ap-4;
+        double t31 = (FMA(t22, t30, t29)) * 0x1.745d1745d1746p-4;
+        double t32 = (FMA(t22, t31, t30)) * 0x1.5555555555555p-4;
+        double t33 = t16 * t20;
+        double t34 = FMA(t6, t33, t7 ? 0.0 : t2);
+        double t35 = t17 ? t6 : 0.0;
+        double t36 = t7 ? t35 : (-t35);
+        double t37 = FMA(t36, FMA(t36, FMA(t36, t32 * 4094.0, t31 * 2046.0), t30 * 1022.0), t29 * 510.0);
+        double t38 = FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t32, t36, t31), t30), t29), t28), t27);
+        double t39 = FMA(t36, FMA(t36, FMA(t36, t37, t28 * 254.0), t27 * 126.0), t26 * 62.0);
+        double t40 = FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, t38, t26), t25), t24), t23), t19);
+        double t41 = t16 * t36;
+        double t42 = (FMA(t36, t40, t20)) * t41;
+        double t43 = FMA(t36, FMA(t36, FMA(t36, FMA(t36, t39, t25 * 30.0), t24 * 14.0), t23 * 6.0), t21);
+        double t44 = FMA(t3, 0.5, t2);
+        _Bool t45 = t44 < (-0.5);
+        _Bool t46 = !t45;
+        _Bool t47 = t17 & t46;
+        _Bool t48 = t7 & t47;
+        double t49 = t48 ? t44 : 0.0;
+        _Bool t50 = t44 < (-80.0);
+        double t51 = t50 ? 0.0 : (exp64(t50 ? (-80.0) : ((0.0625 < t44) ? 0.0625 : t44)));
+        double t52 = (t45 ? (t51 - 1.0) : (t49 * (polynomial1(0x1.60430cc37cafap-26, t49 + 0.25)))) - t42;
+        double t53 = t6 + (t7 ? t22 : t11);
+        double t54 = 1.0 / (FMA(__builtin_fabs(t53), 0.25, 1.0));
+        double t55 = t16 * (t54 * (polynomial2(-0x1.d2989e1b3465ep-10, t54 - 0.25)));
+        double t56 = t2 + t3;
+        double t57 = (t56 < 0.0) ? (t51 - t55) : t55;
+        double t58 = t16 * (FMA(t11, t20, t21));
+        double t59 = 1.0 - t58;
+        double t60 = t7 ? t59 : t58;
+        double t61 = t17 ? (t7 ? t52 : t42) : (t57 - t60);
+        double t62 = t6 * t33;
+        double t63 = (t3 * (t19 * (t16 * 2.0))) - (t62 * t62);
+        double t64 = t17 ? t3 : 0.0;
+        double t65 = (t43 * (t36 * t41)) - (t42 * t42);
+        double t66 = ((t64 * (polynomial3(0x1.6c16c16c16c17p-10, t64))) * (t51 * t51)) - t65;
+        double t67 = 1.0 / (FMA(__builtin_fabs(t6 + t53), 0.25, 1.0));
+        double t68 = t16 * (t67 * (polynomial2(-0x1.d2989e1b3465ep-10, t67 - 0.25)));
+        double t69 = t56 * 2.0;
+        _Bool t70 = t69 < (-80.0);
+        double t71 = (t70 ? 0.0 : (exp64(t70 ? (-80.0) : ((0.0 < t69) ? 0.0 : t69)))) - t68;
+        double t72 = t7 ? t58 : t59;
+        double t73 = (((FMA(t3, 2.0, t2)) < 0.0) ? t71 : t68) - (t57 * t57);
+        double t74 = t17 ? (t7 ? (FMA(t42, t61 * 2.0, t66)) : t65) : (((t60 * t72) - (t72 * (t57 * 2.0))) + t73);
+        double t75 = ((t34 * t61) * (-2.0)) + ((t74 < 0.0) ? 0.0 : t74);
+        double t76 = (t7 ? t63 : ((t3 - t63) - (t34 * (t62 * 2.0)))) + t75;
+        _Bool t77 = t2 == t2;
         out_mean[i] = (alpha * (t77 ? (t34 + t61) : t2));
         out_var[i] = (t0 * (t77 ? ((t76 < 0.0) ? 0.0 : t76) : t2));
     }
 }
 
-void celu_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                const double *restrict params, double *restrict out_mean, double *restrict out_var)
+void celu_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    const double alpha = params[0];
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            celu_exact_float64_forward_block(mean + at, var + at, alpha, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        celu_exact_float64_forward_block(in[0], in[1], alpha, out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(celu_exact_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void celu_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                              const double *restrict grad_mean, const double *restrict grad_var,
-                                              double alpha, double *restrict out_grad_mean,
-                                              double *restrict out_grad_var)
+static void celu_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    const double alpha = params[0];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = alpha * alpha;
-        const double t1 = var[i] * (1.0 / t0);
-        const double t2 = mean[i] / alpha;
-        const double t3 = t1 * (__builtin_sqrt((0.0 <= t1) ? 1.0 : (-1.0)));
-        const _Bool t4 = t3 == 0.0;
-        const double t5 = __builtin_sqrt(t4 ? 1.0 : t3);
-        const double t6 = t4 ? 0.0 : t5;
-        const double t7 = t4 ? 0.0 : (1.0 / t5);
-        const _Bool t8 = t2 < 0.0;
-        const double t9 = __builtin_fabs(t2);
-        const double t10 = t7 * t9;
-        const _Bool t11 = t4 | (37.5 < t10);
-        const double t12 = t11 ? 37.5 : t10;
-        const _Bool t13 = t3 < 0x1p-1022;
-        const _Bool t14 = t11 | t13;
-        const double t15 = t14 ? 0.0 : t9;
-        const double t16 = t11 ? 1406.25 : (t13 ? (t12 * t12) : (t15 * (t15 * (1.0 / (t14 ? 1.0 : t3)))));
-        const double t17 = t11 ? 0.0 : (exp64(t16 * (-0.5)));
-        const double t18 = t17 * 0x1.9884533d43651p-2;
-        const _Bool t19 = t3 < 0x1p-10;
-        const double t20 = 1.0 / (FMA(t12, 0.25, 1.0));
-        const double t21 = (polynomial0(-0x1.d83ed7bcbc437p-7, t20 - 0.25)) * (t20 * (t20 * t20));
-        const double t22 = (FMA(t21, -(t12 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t16);
-        const double t23 = t21 * 2.0;
-        const double t24 = -t12;
-        const double t25 = (FMA(t21, t24, t22)) * 0x1.5555555555555p-2;
-        const double t26 = (FMA(t24, t25, t21)) * 0.25;
-        const double t27 = (FMA(t24, t26, t25)) * 0x1.999999999999ap-3;
-        const double t28 = (FMA(t24, t27, t26)) * 0x1.5555555555555p-3;
-        const double t29 = (FMA(t24, t28, t27)) * 0x1.2492492492492p-3;
-        const double t30 = (FMA(t24, t29, t28)) * 0.125;
-        const double t31 = (FMA(t24, t30, t29)) * 0x1.c71c71c71c71cp-4;
-        const double t32 = (FMA(t24, t31, t30)) * 0x1.999999999999ap-4;
-        const double t33 = (FMA(t24, t32, t31)) * 0x1.745d1745d1746p-4;
-        const double t34 = (FMA(t24, t33, t32)) * 0x1.5555555555555p-4;
-        const double t35 = t17 * t22;
-        const double t36 = FMA(t6, t35, t8 ? 0.0 : t2);
-        const double t37 = t19 ? t6 : 0.0;
-        const double t38 = t8 ? t37 : (-t37);
-        const double t39 = FMA(t38, FMA(t38, FMA(t38, t34 * 4094.0, t33 * 2046.0), t32 * 1022.0), t31 * 510.0);
-        const double t40 = FMA(t38, FMA(t38, FMA(t38, FMA(t38, FMA(t34, t38, t33), t32), t31), t30), t29);
-        const double t41 = FMA(t38, FMA(t38, FMA(t38, t39, t30 * 254.0), t29 * 126.0), t28 * 62.0);
-        const double t42 = FMA(t38, FMA(t38, FMA(t38, FMA(t38, FMA(t38, t40, t28), t27), t26), t25), t21);
-        const double t43 = t17 * t38;
-        const double t44 = (FMA(t38, t42, t22)) * t43;
-        const double t45 = FMA(t38, FMA(t38, FMA(t38, FMA(t38, t41, t27 * 30.0), t26 * 14.0), t25 * 6.0), t23);
-        const double t46 = FMA(t3, 0.5, t2);
-        const _Bool t47 = t46 < (-0.5);
-        const _Bool t48 = !t47;
-        const _Bool t49 = t19 & t48;
-        const _Bool t50 = t8 & t49;
-        const double t51 = t50 ? t46 : 0.0;
-        const _Bool t52 = t46 < (-80.0);
-        const double t53 = t52 ? 0.0 : (exp64(t52 ? (-80.0) : ((0.0625 < t46) ? 0.0625 : t46)));
-        const double t54 = (t47 ? (t53 - 1.0) : (t51 * (polynomial1(0x1.60430cc37cafap-26, t51 + 0.25)))) - t44;
-        const double t55 = t6 + (t8 ? t24 : t12);
-        const double t56 = 1.0 / (FMA(__builtin_fabs(t55), 0.25, 1.0));
-        const double t57 = t17 * (t56 * (polynomial2(-0x1.d2989e1b3465ep-10, t56 - 0.25)));
-        const double t58 = t2 + t3;
-        const double t59 = (t58 < 0.0) ? (t53 - t57) : t57;
-        const double t60 = t17 * (FMA(t12, t22, t23));
-        const double t61 = 1.0 - t60;
-        const double t62 = t8 ? t61 : t60;
-        const double t63 = t19 ? (t8 ? t54 : t44) : (t59 - t62);
-        const double t64 = t8 ? t60 : t61;
-        const double t65 = 1.0 - 1.0;
-        const double t66 = t7 * t18;
-        const double t67 = t19 ? t3 : 0.0;
-        const double t68 = (t45 * (t38 * t43)) - (t44 * t44);
-        const double t69 = ((t67 * (polynomial3(0x1.6c16c16c16c17p-10, t67))) * (t53 * t53)) - t68;
-        const double t70 = 1.0 / (FMA(__builtin_fabs(t6 + t55), 0.25, 1.0));
-        const double t71 = t17 * (t70 * (polynomial2(-0x1.d2989e1b3465ep-10, t70 - 0.25)));
-        const double t72 = t58 * 2.0;
-        const _Bool t73 = t72 < (-80.0);
-        const double t74 = (t73 ? 0.0 : (exp64(t73 ? (-80.0) : ((0.0 < t72) ? 0.0 : t72)))) - t71;
-        const double t75 = ((FMA(t3, 2.0, t2)) < 0.0) ? t74 : t71;
-        const double t76 = ((t62 * t64) - (t64 * (t59 * 2.0))) + (t75 - (t59 * t59));
-        const double t77 = t19 ? (t8 ? (FMA(t44, t63 * 2.0, t69)) : t68) : t76;
-        const double t78 = t18 * (t35 + (t8 ? 0.0 : t12));
-        const double t79 = t63 * t66;
-        const double t80 = 1.0 / alpha;
-        const double t81 = alpha * t80;
-        const double t82 = t0 * t80;
-        const double t83 = (FMA(t65, (t36 * t62) - (t63 * t64), ((t77 < 0.0) ? 0.0 : t77) - (t36 * t63))) * 2.0;
-        const double t84 = (t64 - t78) + ((((t75 * 2.0) - t59) + (t79 - (t59 * t63))) + ((t78 - t79) - (t36 * t59)));
+        double t0 = alpha * alpha;
+        double t1 = var[i] * (1.0 / t0);
+        double t2 = mean[i] / alpha;
+        double t3 = t1 * (__builtin_sqrt((0.0 <= t1) ? 1.0 : (-1.0)));
+        _Bool t4 = t3 == 0.0;
+        double t5 = __builtin_sqrt(t4 ? 1.0 : t3);
+        double t6 = t4 ? 0.0 : t5;
+        double t7 = t4 ? 0.0 : (1.0 / t5);
+        _Bool t8 = t2 < 0.0;
+        double t9 = __builtin_fabs(t2);
+        double t10 = t7 * t9;
+        _Bool t11 = t4 | (37.5 < t10);
+        double t12 = t11 ? 37.5 : t10;
+        _Bool t13 = t3 < 0x1p-1022;
+        _Bool t14 = t11 | t13;
+        double t15 = t14 ? 0.0 : t9;
+        double t16 = t11 ? 1406.25 : (t13 ? (t12 * t12) : (t15 * (t15 * (1.0 / (t14 ? 1.0 : t3)))));
+        double t17 = t11 ? 0.0 : (exp64(t16 * (-0.5)));
+        double t18 = t17 * 0x1.9884533d43651p-2;
+        _Bool t19 = t3 < 0x1p-10;
+        double t20 = 1.0 / (FMA(t12, 0.25, 1.0));
+        double t21 = (polynomial0(-0x1.d83ed7bcbc437p-7, t20 - 0.25)) * (t20 * (t20 * t20));
+        double t22 = (FMA(t21, -(t12 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t16);
+        double t23 = t21 * 2.0;
+        double t24 = -t12;
+        double t25 = (FMA(t21, t24, t22)) * 0x1.5555555555555p-2;
+        double t26 = (FMA(t24, t25, t21)) * 0.25;
+        double t27 = (FMA(t24, t26, t25)) * 0x1.999999999999ap-3;
+        double t28 = (FMA(t24, t27, t26)) * 0x1.5555555555555p-3;
+        double t29 = (FMA(t24, t28, t27)) * 0x1.2492492492492p-3;
+        double t30 = (FMA(t24, t29, t28)) * 0.125;
+        double t31 = (FMA(t24, t30, t29)) * 0x1.c71c71c71c71cp-4;
+        double t32 = (FMA(t24, t31, t30)) * 0x1.999999999999ap-4;
+        double t33 = (FMA(t24, t32, t31)) * 0x1.745d1745d1746p-4;
+        double t34 = (FMA(t24, t33, t32)) * 0x1.5555555555555p-4;
+        double t35 = t17 * t22;
+        double t36 = FMA(t6, t35, t8 ? 0.0 : t2);
+        double t37 = t19 ? t6 : 0.0;
+        double t38 = t8 ? t37 : (-t37);
+        double t39 = FMA(t38, FMA(t38, FMA(t38, t34 * 4094.0, t33 * 2046.0), t32 * 1022.0), t31 * 510.0);
+        double t40 = FMA(t38, FMA(t38, FMA(t38, FMA(t38, FMA(t34, t38, t33), t32), t31), t30), t29);
+        double t41 = FMA(t38, FMA(t38, FMA(t38, t39, t30 * 254.0), t29 * 126.0), t28 * 62.0);
+        double t42 = FMA(t38, FMA(t38, FMA(t38, FMA(t38, FMA(t38, t40, t28), t27), t26), t25), t21);
+        double t43 = t17 * t38;
+        double t44 = (FMA(t38, t42, t22)) * t43;
+        double t45 = FMA(t38, FMA(t38, FMA(t38, FMA(t38, t41, t27 * 30.0), t26 * 14.0), t25 * 6.0), t23);
+        double t46 = FMA(t3, 0.5, t2);
+        _Bool t47 = t46 < (-0.5);
+        _Bool t48 = !t47;
+        _Bool t49 = t19 & t48;
+        _Bool t50 = t8 & t49;
+        double t51 = t50 ? t46 : 0.0;
+        _Bool t52 = t46 < (-80.0);
+        double t53 = t52 ? 0.0 : (exp64(t52 ? (-80.0) : ((0.0625 < t46) ? 0.0625 : t46)));
+        double t54 = (t47 ? (t53 - 1.0) : (t51 * (polynomial1(0x1.60430cc37cafap-26, t51 + 0.25)))) - t44;
+        double t55 = t6 + (t8 ? t24 : t12);
+        double t56 = 1.0 / (FMA(__builtin_fabs(t55), 0.25, 1.0));
+        double t57 = t17 * (t56 * (polynomial2(-0x1.d2989e1b3465ep-10, t56 - 0.25)));
+        double t58 = t2 + t3;
+        double t59 = (t58 < 0.0) ? (t53 - t57) : t57;
+        double t60 = t17 * (FMA(t12, t22, t23));
+        double t61 = 1.0 - t60;
+        double t62 = t8 ? t61 : t60;
+        double t63 = t19 ? (t8 ? t54 : t44) : (t59 - t62);
+        double t64 = t8 ? t60 : t61;
+        double t65 = 1.0 - 1.0;
+        double t66 = t7 * t18;
+        double t67 = t19 ? t3 : 0.0;
+        double t68 = (t45 * (t38 * t43)) - (t44 * t44);
+        double t69 = ((t67 * (polynomial3(0x1.6c16c16c16c17p-10, t67))) * (t53 * t53)) - t68;
+        double t70 = 1.0 / (FMA(__builtin_fabs(t6 + t55), 0.25, 1.0));
+        double t71 = t17 * (t70 * (polynomial2(-0x1.d2989e1b3465ep-10, t70 - 0.25)));
+        double t72 = t58 * 2.0;
+        _Bool t73 = t72 < (-80.0);
+        double t74 = (t73 ? 0.0 : (exp64(t73 ? (-80.0) : ((0.0 < t72) ? 0.0 : t72)))) - t71;
+        double t75 = ((FMA(t3, 2.0, t2)) < 0.0) ? t74 : t71;
+        double t76 = ((t62 * t64) - (t64 * (t59 * 2.0))) + (t75 - (t59 * t59));
+        double t77 = t19 ? (t8 ? (FMA(t44, t63 * 2.0, t69)) : t68) : t76;
+        double t78 = t18 * (t35 + (t8 ? 0.0 : t12));
+        double t79 = t63 * t66;
+        double t80 = 1.0 / alpha;
+        double t81 = alpha * t80;
+        double t82 = t0 * t80;
+        double t83 = (FMA(t65, (t36 * t62) - (t63 * t64), ((t77 < 0.0) ? 0.0 : t77) - (t36 * t63))) * 2.0;
+        double t84 = (t64 - t78) + ((((t75 * 2.0) - t59) + (t79 - (t59 * t63))) + ((t78 - t79) - (t36 * t59)));
         out_grad_mean[i] = FMA(grad_mean[i], ((t59 + t64) * t81),
             grad_var[i] * (t83 * t82));
         out_grad_var[i] = FMA(grad_mean[i], (((FMA(t65, t66, t59)) * 0.5) * (t80 * t81)),
@@ -341,29 +355,12 @@ static void celu_exact_float64_backward_block(const double *restrict mean, const
     }
 }
 
-void celu_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                 const double *restrict grad_mean, const double *restrict grad_var,
-                                 const double *restrict params, double *restrict out_grad_mean,
-                                 double *restrict out_grad_var)
+void celu_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    const double alpha = params[0];
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            celu_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at, alpha,
-                                              out_grad_mean + at, out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        celu_exact_float64_backward_block(in[0], in[1], in[2], in[3], alpha, out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(celu_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

@@ -4,7 +4,6 @@
 # Barron 2017, Continuously Differentiable Exponential Linear Units
 #
 # rule digest  ae8709e41c43f548be4071d77c33bc16b0f4dc74ed6450b072f9d916b844b307
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 """celu, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

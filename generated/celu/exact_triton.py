@@ -4,17 +4,11 @@
 # Barron 2017, Continuously Differentiable Exponential Linear Units
 #
 # rule digest  ae8709e41c43f548be4071d77c33bc16b0f4dc74ed6450b072f9d916b844b307
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   celu_exact_forward 343, celu_exact_backward 345
 #
 # Certificate:
-#   mean        0.801 tolerance, worst at mean = -2038.08008, var = 1076056, alpha = 4.84375
-#   var         0.864 tolerance, worst at mean = -0.0742943063, var = 0.0626686737, alpha = 1
-#   dmean_dmu   0.00492 tolerance, worst at mean = -2.23182425e-07, var = 4.21507718e-10, alpha = 0.0625
-#   dmean_dvar  0.00538 tolerance, worst at mean = -20.1724148, var = 319.272949, alpha = 16
-#   dvar_dmu    0.179 tolerance, worst at mean = -0.0742943063, var = 0.0626686737, alpha = 1
-#   dvar_dvar   0.00831 tolerance, worst at mean = -1.02660272e-06, var = 3.2023388e-07, alpha = 4.84375
-#   against exact values at 80007 points over all of float32; details in exact.json
+#   mean 0.801, var 0.864, dmean_dmu 0.00492, dmean_dvar 0.00538, dvar_dmu 0.179, dvar_dvar 0.00831 tolerance,
+#   against exact values at 80007 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -26,161 +20,163 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial3(x, y, c0, c1, c2):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2))
+
+
+@triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial5(x, y, c0, c1, c2, c3, c4):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4))
+
+
+@triton.jit
+def _polynomial10(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0),
+        c1), c2), c3), c4), c5), c6), c7), c8), c9))
+
+
+@triton.jit
+def _part0(p0, p1):
+    t0 = p0 - 12582912.0
+    t1 = tl.fma(-0.69314575, t0, p1) + ((-1.4286068e-6) * t0)
+    t2 = 1.0 + tl.fma(_polynomial4(t1, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t1 * t1, t1)
+    return t2
+
+
+@triton.jit
+def _part1(p0, p1, p2, p3, p4, p5):
+    t0 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(p4 + p3), 1.0))
+    t1 = (p5 * (t0 * _polynomial10(t0 - 0.25, 0.0016479337, 0.01630153, -0.034037594, -0.021891933, 0.01972147,
+        0.080631725, 0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
+    t2 = 2.0 * p2
+    t3 = t2 < (-80.0)
+    t4 = tl.where(t3, -80.0, tl.where(0.0 < t2, 0.0, t2))
+    t5 = tl.fma(1.442695, t4, 12582912.0)
+    t6 = (tl.where(tl.fma(p0, 2.0, p1) < 0.0, tl.where(t3, 0.0, _part0(t5, t4) * (((127 + (t5.to(tl.int32,
+        bitcast=True))) << 23).to(tl.float32, bitcast=True))) - t1, t1))
+    return t6
+
+
+@triton.jit
 def celu_exact_forward(mean, var, alpha_hi, alpha_lo):
     t0 = (1.2676506e+30 < var) | (1.2980742e+33 < tl.abs(mean))
     t1 = t0 & (8.6736174e-19 < var)
     t2 = tl.where(t1, 1.5258789e-5, 1.0)
-    t3 = t2 * (var * t2)
-    t4 = alpha_hi * alpha_hi
-    t5 = tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_hi, t4 * -1.0)))
-    t6 = tl.div_rn(1.0, t4)
-    t7 = t6 * -1.0
-    t8 = t3 * (t6 + (t6 * tl.fma(t5, t7, tl.fma(t4, t7, 1.0))))
-    t9 = t8 * tl.sqrt_rn(tl.where(0.0 <= t8, 1.0, -1.0))  # NaN for a negative variance
-    t10 = 0.0 == t9
-    t11 = tl.sqrt_rn(tl.where(t10, 1.0, t9))
-    t12 = tl.where(t10, 0.0, tl.div_rn(1.0, t11))
-    t13 = mean * tl.where(t0, 1.5258789e-5, 1.0)
-    t14 = tl.div_rn(1.0, alpha_hi)
-    t15 = t13 * t14  # mean in units of the base
-    t16 = t15 * -1.0
-    t17 = t14 * tl.fma(alpha_lo, t16, tl.fma(alpha_hi, t16, t13))
-    t18 = t17 * -1.0
-    t19 = t15 < 0.0
-    t20 = tl.where(t19, t18, t17)
-    t21 = tl.abs(t15)
-    t22 = t12 * (t21 + t20)
-    t23 = t10 | (13.0 < t22)
-    t24 = tl.where(t23, 13.0, t22)  # |mean|/sigma
-    t25 = tl.fma(t24, 0.25, 1.0)
-    t26 = tl.fma(t24, 0.25, (t25 - 1.0) * -1.0)
-    t27 = tl.div_rn(1.0, t25)
-    t28 = t27 * -1.0
-    t29 = t27 * tl.fma(t26, t28, tl.fma(t25, t28, 1.0))
-    t30 = t27 * t27
-    t31 = t29 * (t30 * tl.fma(t27, tl.fma(t27, tl.fma(t27, 2.9023442, -2.0372577), 0.76679516), -0.054394823))
-    t32 = t27 - 0.25
-    t33 = (tl.fma(tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t32,
-        tl.fma(t32, tl.fma(t32, -0.074104935, 0.25460508), -0.25593477), -0.002245817), -0.0067592654), 0.11886708),
-        0.17142972), 0.15958565), 0.10685132), 0.050817315), 0.014190124), t27 * t30, t31))
-    t34 = tl.fma(t33, (t24 * 2.0) * -1.0, 0.3989423)
+    t3 = alpha_hi * alpha_hi
+    t4 = tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_hi, t3 * -1.0)))
+    t5 = tl.div_rn(1.0, t3)
+    t6 = t5 * -1.0
+    t7 = (t2 * (var * t2)) * (t5 + (t5 * tl.fma(t4, t6, tl.fma(t3, t6, 1.0))))
+    t8 = t7 * tl.sqrt_rn(tl.where(0.0 <= t7, 1.0, -1.0))  # NaN for a negative variance
+    t9 = 0.0 == t8
+    t10 = tl.sqrt_rn(tl.where(t9, 1.0, t8))
+    t11 = mean * tl.where(t0, 1.5258789e-5, 1.0)
+    t12 = tl.div_rn(1.0, alpha_hi)
+    t13 = t11 * t12  # mean in units of the base
+    t14 = t13 * -1.0
+    t15 = t12 * tl.fma(alpha_lo, t14, tl.fma(alpha_hi, t14, t11))
+    t16 = t13 < 0.0
+    t17 = tl.where(t16, t15 * -1.0, t15)
+    t18 = tl.abs(t13)
+    t19 = tl.where(t9, 0.0, tl.div_rn(1.0, t10)) * (t18 + t17)
+    t20 = t9 | (13.0 < t19)
+    t21 = tl.where(t20, 13.0, t19)  # |mean|/sigma
+    t22 = tl.fma(t21, 0.25, 1.0)
+    t23 = tl.div_rn(1.0, t22)
+    t24 = t23 * -1.0
+    t25 = t23 * t23
+    t26 = (tl.fma(_polynomial10(t23 - 0.25, -0.074104935, 0.25460508, -0.25593477, -0.002245817, -0.0067592654,
+        0.11886708, 0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124), t23 * t25, (t23 * tl.fma(tl.fma(t21,
+        0.25, (t22 - 1.0) * -1.0), t24, tl.fma(t22, t24, 1.0))) * (t25 * _polynomial3(t23, 2.9023442, -2.0372577,
+        0.76679516, -0.054394823))))
     c0 = tl.full((), 5.877471754111438e-39, tl.float32)
-    t35 = t9 < c0
-    t36 = tl.div_rn(1.0, tl.where(t35, c0, t9))
-    t37 = t21 * t36
-    t38 = tl.fma(t20, t36, tl.fma(t21, t36, t37 * -1.0))
-    t39 = t21 * t37
-    t40 = tl.where(t23, 0.0, tl.where(t35, 0.0, tl.fma(t21, t38, tl.fma(t20, t37, tl.fma(t21, t37, t39 * -1.0)))))
-    t41 = tl.where(t23, 169.0, tl.where(t35, t22 * t22, t39))
-    t42 = t34 * tl.div_rn(1.0, 1.0 + (t41 + t40))
-    t43 = t24 * -1.0
-    t44 = tl.fma(t33, t43, t42) * 0.33333334
-    t45 = 0.25 * tl.fma(t43, t44, t33)
-    t46 = tl.fma(t43, t45, t44) * 0.2
-    t47 = tl.fma(t43, t46, t45) * 0.16666667
-    t48 = tl.fma(t43, t47, t46) * 0.14285715
-    t49 = tl.fma(t43, t48, t47) * 0.125
-    t50 = tl.fma(t43, t49, t48) * 0.11111111
-    t51 = tl.fma(t43, t50, t49) * 0.1
-    t52 = tl.where(t10, 0.0, t11)  # standard deviation
-    t53 = t9 < 0.0625
-    t54 = tl.where(t53, t52, 0.0)
-    t55 = tl.where(t19, t54, t54 * -1.0)
-    t56 = (tl.fma(t55, tl.fma(t55, tl.fma(t55, tl.fma(t55, tl.fma(t55, tl.fma(t55, tl.fma(t55, tl.fma(t55, tl.fma(t51,
-        t55, t50), t49), t48), t47), t46), t45), t44), t33), t42))
-    t57 = t41 * (-0.5)
-    t58 = tl.fma(t57, 1.442695, 12582912.0)
-    t59 = t58 - 12582912.0
-    t60 = tl.fma(t59, -0.69314575, t57) + tl.fma(t59, -1.4286068e-6, t40 * (-0.5))
-    t61 = (tl.where(t23, 0.0, (1.0 + tl.fma(tl.fma(t60, tl.fma(t60, tl.fma(t60, tl.fma(t60, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t60 * t60, t60)) * ((((t58.to(tl.int32, bitcast=True)) + 127) <<
-        23).to(tl.float32, bitcast=True))))
-    t62 = t61 * t55
-    t63 = t56 * t62
-    t64 = t15 + t17
-    t65 = tl.fma(t9, 0.5, t64)
-    t66 = tl.where(0.0625 < t65, 0.0625, t65)
-    t67 = t65 < (-80.0)
-    t68 = tl.where(t67, -80.0, t66)
-    t69 = tl.fma(1.442695, t68, 12582912.0)
-    t70 = t69 - 12582912.0
-    t71 = tl.fma(-0.69314575, t70, t68) + ((-1.4286068e-6) * t70)
-    t72 = (tl.where(t67, 0.0, (1.0 + tl.fma(tl.fma(t71, tl.fma(t71, tl.fma(t71, tl.fma(0.0013814222, t71, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t71 * t71, t71)) * (((127 + (t69.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True))))
-    t73 = t72 - 1.0
-    t74 = t65 < (-0.5)
-    t75 = tl.where(t19 & (t53 & (~t74)), t65, 0.0)
-    t76 = 0.25 + t75
-    t77 = (tl.where(t19, tl.where(t74, t73, t75 * tl.fma(t76, tl.fma(t76, tl.fma(t76, tl.fma(t76, tl.fma(t76,
-        0.0011519634, 0.00678744), 0.034140456), 0.1383353), 0.42398438), 0.88479686)) - t63, t63))
-    t78 = t33 * 2.0
-    t79 = t61 * tl.fma(t24, t42, t78)  # Phi(-t)
-    t80 = 1.0 - t79
-    t81 = tl.where(t19, t80, t79)
-    t82 = t52 + tl.where(t19, t43, t24)
-    t83 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t82), 1.0))
-    t84 = t83 - 0.25
-    t85 = (t61 * (t83 * tl.fma(t84, tl.fma(t84, tl.fma(t84, tl.fma(t84, tl.fma(t84, tl.fma(t84, tl.fma(t84, tl.fma(t84,
-        tl.fma(t84, tl.fma(t84, 0.0016479337, 0.01630153), -0.034037594), -0.021891933), 0.01972147), 0.080631725),
-        0.14147368), 0.17952807), 0.18632981), 0.16664104), 0.13207588)))
-    t86 = t72 - t85
-    t87 = t9 + t64
-    t88 = tl.where(t87 < 0.0, t86, t85)  # E[exp(X); X < 0]
-    t89 = tl.where(t53, t77, t88 - t81)  # E min(0, exp(X) - 1)
-    t90 = t61 * t42
-    t91 = tl.fma(t52, t90, tl.where(t19, 0.0, t64))  # E max(X, 0)
-    t92 = t91 + t89
-    t93 = t15 == t15
-    t94 = tl.where(t93, t92, t64)
-    t95 = tl.where(mean < 0.0, -1.0, 0.0)
-    t96 = alpha_hi * (t94 - t95)
-    t97 = tl.fma(alpha_hi, t95, tl.where(t0, 65536.0, 1.0) * t96)
-    t98 = 2.0 * t89
-    t99 = t63 * t63
-    t100 = ((tl.fma(t55, tl.fma(t55, tl.fma(t55, tl.fma(t55, tl.fma(t55, tl.fma(t55, tl.fma(t55, tl.fma(t55, t51 *
-        1022.0, t50 * 510.0), t49 * 254.0), t48 * 126.0), t47 * 62.0), t46 * 30.0), t45 * 14.0), t44 * 6.0), t78) *
-        (t55 * t62)) - t99)
-    t101 = t72 * t72
-    t102 = tl.where(t53, t9, 0.0)
-    t103 = (tl.where(t19, tl.fma(t63, t98, ((t102 * tl.fma(t102, tl.fma(t102, tl.fma(t102, 0.041666668, 0.16666667),
-        0.5), 1.0)) * t101) - t100), t100))
-    t104 = tl.where(t19, t79, t80)
-    t105 = (t81 * t104) - (t104 * (2.0 * t88))
-    t106 = t88 * t88
-    t107 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t52 + t82), 1.0))
-    t108 = t107 - 0.25
-    t109 = (t61 * (t107 * tl.fma(t108, tl.fma(t108, tl.fma(t108, tl.fma(t108, tl.fma(t108, tl.fma(t108, tl.fma(t108,
-        tl.fma(t108, tl.fma(t108, tl.fma(0.0016479337, t108, 0.01630153), -0.034037594), -0.021891933), 0.01972147),
-        0.080631725), 0.14147368), 0.17952807), 0.18632981), 0.16664104), 0.13207588)))
-    t110 = 2.0 * t87
-    t111 = tl.where(0.0 < t110, 0.0, t110)
-    t112 = t110 < (-80.0)
-    t113 = tl.where(t112, -80.0, t111)
-    t114 = tl.fma(1.442695, t113, 12582912.0)
-    t115 = t114 - 12582912.0
-    t116 = tl.fma(-0.69314575, t115, t113) + ((-1.4286068e-6) * t115)
-    t117 = (tl.where(t112, 0.0, (1.0 + tl.fma(tl.fma(t116, tl.fma(t116, tl.fma(t116, tl.fma(0.0013814222, t116,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t116 * t116, t116)) * (((127 + (t114.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) - t109)
-    t118 = tl.where(tl.fma(t9, 2.0, t64) < 0.0, t117, t109)  # E[exp(2X); X < 0]
-    t119 = tl.where(t53, t103, t105 + (t118 - t106))
-    t120 = tl.where(t119 < 0.0, 0.0, t119)  # variance of the left half
-    t121 = ((-2.0) * (t91 * t89)) + t120
-    t122 = t52 * t90
-    t123 = t122 * t122
-    t124 = (t9 * (t33 * (t61 * 2.0))) - t123
-    t125 = tl.where(t19, t124, (t9 - t124) - (t91 * (2.0 * t122)))  # Var max(X, 0)
-    t126 = t125 + t121
-    t127 = tl.where(t93, tl.where(t126 < 0.0, 0.0, t126), t64) * (t4 + t5)
-    t128 = tl.where(t1, 65536.0, 1.0)
-    t129 = t128 * (t128 * t127)
-    return (t97, t129)
+    t27 = t8 < c0
+    t28 = tl.div_rn(1.0, tl.where(t27, c0, t8))
+    t29 = t18 * t28
+    t30 = t18 * t29
+    t31 = (tl.where(t20, 0.0, tl.where(t27, 0.0, tl.fma(t18, tl.fma(t17, t28, tl.fma(t18, t28, t29 * -1.0)),
+        tl.fma(t17, t29, tl.fma(t18, t29, t30 * -1.0))))))
+    t32 = tl.where(t20, 169.0, tl.where(t27, t19 * t19, t30))
+    t33 = tl.fma(t26, (t21 * 2.0) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + (t32 + t31))
+    t34 = t21 * -1.0
+    t35 = tl.fma(t26, t34, t33) * 0.33333334
+    t36 = 0.25 * tl.fma(t34, t35, t26)
+    t37 = tl.fma(t34, t36, t35) * 0.2
+    t38 = tl.fma(t34, t37, t36) * 0.16666667
+    t39 = tl.fma(t34, t38, t37) * 0.14285715
+    t40 = tl.fma(t34, t39, t38) * 0.125
+    t41 = tl.fma(t34, t40, t39) * 0.11111111
+    t42 = tl.fma(t34, t41, t40) * 0.1
+    t43 = tl.where(t9, 0.0, t10)  # standard deviation
+    t44 = t8 < 0.0625
+    t45 = tl.where(t44, t43, 0.0)
+    t46 = tl.where(t16, t45, t45 * -1.0)
+    t47 = t32 * (-0.5)
+    t48 = tl.fma(t47, 1.442695, 12582912.0)
+    t49 = t48 - 12582912.0
+    t50 = tl.fma(t49, -0.69314575, t47) + tl.fma(t49, -1.4286068e-6, t31 * (-0.5))
+    t51 = (tl.where(t20, 0.0, (1.0 + tl.fma(_polynomial4(t50, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t50 * t50, t50)) * ((((t48.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
+        bitcast=True))))
+    t52 = t51 * t46
+    t53 = (tl.fma(t46, tl.fma(t46, tl.fma(t46, tl.fma(t46, tl.fma(t46, tl.fma(t46, tl.fma(t46, tl.fma(t46, tl.fma(t42,
+        t46, t41), t40), t39), t38), t37), t36), t35), t26), t33) * t52)
+    t54 = t13 + t15
+    t55 = tl.fma(t8, 0.5, t54)
+    t56 = t55 < (-80.0)
+    t57 = tl.where(t56, -80.0, tl.where(0.0625 < t55, 0.0625, t55))
+    t58 = tl.fma(1.442695, t57, 12582912.0)
+    t59 = (tl.where(t56, 0.0, _part0(t58, t57) * (((127 + (t58.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+        bitcast=True))))
+    t60 = t55 < (-0.5)
+    t61 = tl.where(t16 & (t44 & (~t60)), t55, 0.0)
+    t62 = t26 * 2.0
+    t63 = t51 * tl.fma(t21, t33, t62)  # Phi(-t)
+    t64 = 1.0 - t63
+    t65 = tl.where(t16, t64, t63)
+    t66 = t43 + tl.where(t16, t34, t21)
+    t67 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t66), 1.0))
+    t68 = (t51 * (t67 * _polynomial10(t67 - 0.25, 0.0016479337, 0.01630153, -0.034037594, -0.021891933, 0.01972147,
+        0.080631725, 0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
+    t69 = t8 + t54
+    t70 = tl.where(t69 < 0.0, t59 - t68, t68)  # E[exp(X); X < 0]
+    # E min(0, exp(X) - 1)
+    t71 = (tl.where(t44, tl.where(t16, tl.where(t60, t59 - 1.0, t61 * _polynomial5(0.25 + t61, 0.0011519634,
+        0.00678744, 0.034140456, 0.1383353, 0.42398438, 0.88479686)) - t53, t53), t70 - t65))
+    t72 = t51 * t33
+    t73 = tl.fma(t43, t72, tl.where(t16, 0.0, t54))  # E max(X, 0)
+    t74 = t13 == t13
+    t75 = tl.where(mean < 0.0, -1.0, 0.0)
+    t76 = tl.fma(alpha_hi, t75, tl.where(t0, 65536.0, 1.0) * (alpha_hi * (tl.where(t74, t73 + t71, t54) - t75)))
+    t77 = ((tl.fma(t46, tl.fma(t46, tl.fma(t46, tl.fma(t46, tl.fma(t46, tl.fma(t46, tl.fma(t46, tl.fma(t46, t42 *
+        1022.0, t41 * 510.0), t40 * 254.0), t39 * 126.0), t38 * 62.0), t37 * 30.0), t36 * 14.0), t35 * 6.0), t62) *
+        (t46 * t52)) - (t53 * t53))
+    t78 = tl.where(t44, t8, 0.0)
+    t79 = tl.where(t16, t63, t64)
+    t80 = (tl.where(t16, tl.fma(t53, 2.0 * t71, ((t78 * _polynomial3(t78, 0.041666668, 0.16666667, 0.5, 1.0)) * (t59 *
+        t59)) - t77), t77))
+    t81 = (t65 * t79) - (t79 * (2.0 * t70))
+    t82 = _part1(t8, t54, t69, t66, t43, t51)  # E[exp(2X); X < 0]
+    t83 = tl.where(t44, t80, t81 + (t82 - (t70 * t70)))
+    t84 = t43 * t72
+    t85 = (t8 * (t26 * (t51 * 2.0))) - (t84 * t84)
+    t86 = tl.where(t16, t85, (t8 - t85) - (t73 * (2.0 * t84)))  # Var max(X, 0)
+    t87 = (-2.0) * (t73 * t71)
+    t88 = tl.where(t83 < 0.0, 0.0, t83)  # variance of the left half
+    t89 = t86 + (t87 + t88)
+    t90 = tl.where(t1, 65536.0, 1.0)
+    t91 = t90 * (t90 * (tl.where(t74, tl.where(t89 < 0.0, 0.0, t89), t54) * (t3 + t4)))
+    return (t76, t91)
 
 
 @triton.jit
-def celu_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, alpha_hi, alpha_lo,
-                              BLOCK: tl.constexpr):
+def celu_exact_forward_kernel(
+    mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, alpha_hi, alpha_lo, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)
@@ -197,156 +193,107 @@ def celu_exact_backward(mean, var, grad_mean, grad_var, alpha_hi, alpha_lo):
     t0 = (1.2676506e+30 < var) | (1.2980742e+33 < tl.abs(mean))
     t1 = t0 & (8.6736174e-19 < var)
     t2 = tl.where(t1, 1.5258789e-5, 1.0)
-    t3 = t2 * (var * t2)
-    t4 = alpha_hi * alpha_hi
-    t5 = tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_hi, t4 * -1.0)))
-    t6 = tl.div_rn(1.0, t4)
-    t7 = t6 * -1.0
-    t8 = t3 * (t6 + (t6 * tl.fma(t5, t7, tl.fma(t4, t7, 1.0))))
-    t9 = t8 * tl.sqrt_rn(tl.where(0.0 <= t8, 1.0, -1.0))  # NaN for a negative variance
-    t10 = 0.0 == t9
-    t11 = tl.sqrt_rn(tl.where(t10, 1.0, t9))
-    t12 = tl.where(t10, 0.0, tl.div_rn(1.0, t11))
-    t13 = mean * tl.where(t0, 1.5258789e-5, 1.0)
-    t14 = tl.div_rn(1.0, alpha_hi)
-    t15 = t13 * t14  # mean in units of the base
-    t16 = tl.abs(t15)
-    t17 = t12 * t16
-    t18 = t10 | (13.0 < t17)
-    t19 = tl.where(t18, 13.0, t17)  # |mean|/sigma
-    t20 = tl.div_rn(1.0, tl.fma(t19, 0.25, 1.0))
-    t21 = t20 - 0.25
-    t22 = (tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21,
-        tl.fma(t21, -0.074104935, 0.25460508), -0.25593477), -0.002245817), -0.0067592654), 0.11886708), 0.17142972),
-        0.15958565), 0.10685132), 0.050817315), 0.014190124) * (t20 * (t20 * t20)))
-    t23 = tl.fma(t22, (t19 * 2.0) * -1.0, 0.3989423)
-    t24 = t17 * t17
+    t3 = alpha_hi * alpha_hi
+    t4 = tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_hi, t3 * -1.0)))
+    t5 = tl.div_rn(1.0, t3)
+    t6 = t5 * -1.0
+    t7 = (t2 * (var * t2)) * (t5 + (t5 * tl.fma(t4, t6, tl.fma(t3, t6, 1.0))))
+    t8 = t7 * tl.sqrt_rn(tl.where(0.0 <= t7, 1.0, -1.0))  # NaN for a negative variance
+    t9 = 0.0 == t8
+    t10 = tl.sqrt_rn(tl.where(t9, 1.0, t8))
+    t11 = tl.where(t9, 0.0, tl.div_rn(1.0, t10))
+    t12 = tl.div_rn(1.0, alpha_hi)
+    t13 = (mean * tl.where(t0, 1.5258789e-5, 1.0)) * t12  # mean in units of the base
+    t14 = tl.abs(t13)
+    t15 = t11 * t14
+    t16 = t9 | (13.0 < t15)
+    t17 = tl.where(t16, 13.0, t15)  # |mean|/sigma
+    t18 = tl.div_rn(1.0, tl.fma(t17, 0.25, 1.0))
+    t19 = (_polynomial10(t18 - 0.25, -0.074104935, 0.25460508, -0.25593477, -0.002245817, -0.0067592654, 0.11886708,
+        0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124) * (t18 * (t18 * t18)))
     c0 = tl.full((), 5.877471754111438e-39, tl.float32)
-    t25 = t9 < c0
-    t26 = tl.where(t18, 169.0, tl.where(t25, t24, t16 * (t16 * tl.div_rn(1.0, tl.where(t25, c0, t9)))))
-    t27 = t23 * tl.div_rn(1.0, 1.0 + t26)
-    t28 = t19 * -1.0
-    t29 = tl.fma(t22, t28, t27) * 0.33333334
-    t30 = 0.25 * tl.fma(t28, t29, t22)
-    t31 = tl.fma(t28, t30, t29) * 0.2
-    t32 = tl.fma(t28, t31, t30) * 0.16666667
-    t33 = tl.fma(t28, t32, t31) * 0.14285715
-    t34 = tl.fma(t28, t33, t32) * 0.125
-    t35 = tl.fma(t28, t34, t33) * 0.11111111
-    t36 = tl.fma(t28, t35, t34) * 0.1
-    t37 = tl.where(t10, 0.0, t11)  # standard deviation
-    t38 = t9 < 0.0625
-    t39 = tl.where(t38, t37, 0.0)
-    t40 = t39 * -1.0
-    t41 = t15 < 0.0
-    t42 = tl.where(t41, t39, t40)
-    t43 = (tl.fma(t42, tl.fma(t42, tl.fma(t42, tl.fma(t42, tl.fma(t42, tl.fma(t42, tl.fma(t42, tl.fma(t42, tl.fma(t36,
-        t42, t35), t34), t33), t32), t31), t30), t29), t22), t27))
-    t44 = t26 * (-0.5)
-    t45 = tl.fma(t44, 1.442695, 12582912.0)
-    t46 = t45 - 12582912.0
-    t47 = tl.fma(t46, -0.69314575, t44) + (t46 * (-1.4286068e-6))
-    t48 = (tl.where(t18, 0.0, (1.0 + tl.fma(tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t47 * t47, t47)) * ((((t45.to(tl.int32, bitcast=True)) + 127) <<
-        23).to(tl.float32, bitcast=True))))
-    t49 = t48 * t42
-    t50 = t43 * t49
-    t51 = tl.fma(t9, 0.5, t15)
-    t52 = tl.where(0.0625 < t51, 0.0625, t51)
-    t53 = t51 < (-80.0)
-    t54 = tl.where(t53, -80.0, t52)
-    t55 = tl.fma(1.442695, t54, 12582912.0)
-    t56 = t55 - 12582912.0
-    t57 = tl.fma(-0.69314575, t56, t54) + ((-1.4286068e-6) * t56)
-    t58 = (tl.where(t53, 0.0, (1.0 + tl.fma(tl.fma(t57, tl.fma(t57, tl.fma(t57, tl.fma(0.0013814222, t57, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t57 * t57, t57)) * (((127 + (t55.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True))))
-    t59 = t58 - 1.0
-    t60 = t51 < (-0.5)
-    t61 = tl.where(t41 & (t38 & (~t60)), t51, 0.0)
-    t62 = 0.25 + t61
-    t63 = (tl.where(t41, tl.where(t60, t59, t61 * tl.fma(t62, tl.fma(t62, tl.fma(t62, tl.fma(t62, tl.fma(t62,
-        0.0011519634, 0.00678744), 0.034140456), 0.1383353), 0.42398438), 0.88479686)) - t50, t50))
-    t64 = t22 * 2.0
-    t65 = t48 * tl.fma(t19, t27, t64)  # Phi(-t)
-    t66 = 1.0 - t65
-    t67 = tl.where(t41, t66, t65)
-    t68 = t37 + tl.where(t41, t28, t19)
-    t69 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t68), 1.0))
-    t70 = t69 - 0.25
-    t71 = (t48 * (t69 * tl.fma(t70, tl.fma(t70, tl.fma(t70, tl.fma(t70, tl.fma(t70, tl.fma(t70, tl.fma(t70, tl.fma(t70,
-        tl.fma(t70, tl.fma(t70, 0.0016479337, 0.01630153), -0.034037594), -0.021891933), 0.01972147), 0.080631725),
-        0.14147368), 0.17952807), 0.18632981), 0.16664104), 0.13207588)))
-    t72 = t58 - t71
-    t73 = t15 + t9
-    t74 = tl.where(t73 < 0.0, t72, t71)  # E[exp(X); X < 0]
-    t75 = tl.where(t38, t63, t74 - t67)  # E min(0, exp(X) - 1)
-    t76 = 2.0 * t75
-    t77 = t50 * t50
-    t78 = ((tl.fma(t42, tl.fma(t42, tl.fma(t42, tl.fma(t42, tl.fma(t42, tl.fma(t42, tl.fma(t42, tl.fma(t42, t36 *
-        1022.0, t35 * 510.0), t34 * 254.0), t33 * 126.0), t32 * 62.0), t31 * 30.0), t30 * 14.0), t29 * 6.0), t64) *
-        (t42 * t49)) - t77)
-    t79 = t58 * t58
-    t80 = tl.where(t38, t9, 0.0)
-    t81 = (tl.where(t41, tl.fma(t50, t76, ((t80 * tl.fma(t80, tl.fma(t80, tl.fma(t80, 0.041666668, 0.16666667), 0.5),
-        1.0)) * t79) - t78), t78))
-    t82 = tl.where(t41, t65, t66)
-    t83 = (t67 * t82) - (t82 * (2.0 * t74))
-    t84 = t74 * t74
-    t85 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t37 + t68), 1.0))
-    t86 = t85 - 0.25
-    t87 = (t48 * (t85 * tl.fma(t86, tl.fma(t86, tl.fma(t86, tl.fma(t86, tl.fma(t86, tl.fma(t86, tl.fma(t86, tl.fma(t86,
-        tl.fma(t86, tl.fma(0.0016479337, t86, 0.01630153), -0.034037594), -0.021891933), 0.01972147), 0.080631725),
-        0.14147368), 0.17952807), 0.18632981), 0.16664104), 0.13207588)))
-    t88 = 2.0 * t73
-    t89 = tl.where(0.0 < t88, 0.0, t88)
-    t90 = t88 < (-80.0)
-    t91 = tl.where(t90, -80.0, t89)
-    t92 = tl.fma(1.442695, t91, 12582912.0)
-    t93 = t92 - 12582912.0
-    t94 = tl.fma(-0.69314575, t93, t91) + ((-1.4286068e-6) * t93)
-    t95 = (tl.where(t90, 0.0, (1.0 + tl.fma(tl.fma(t94, tl.fma(t94, tl.fma(t94, tl.fma(0.0013814222, t94, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t94 * t94, t94)) * (((127 + (t92.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True))) - t87)
-    t96 = tl.where(tl.fma(t9, 2.0, t15) < 0.0, t95, t87)  # E[exp(2X); X < 0]
-    t97 = tl.where(t38, t81, t83 + (t96 - t84))
-    t98 = tl.where(t97 < 0.0, 0.0, t97)  # variance of the left half
-    t99 = t48 * t27
-    t100 = tl.fma(t37, t99, tl.where(t41, 0.0, t15))  # E max(X, 0)
-    t101 = t98 - (t100 * t75)
-    t102 = t75 * t82
-    t103 = 2.0 * tl.fma(0.0, (t100 * t67) - t102, t101)
-    t104 = t4 * t14
-    t105 = tl.fma(t5, t14, tl.fma(t4, t14, t104 * -1.0))
-    t106 = t14 * -1.0
-    t107 = t14 * tl.fma(alpha_lo, t106, tl.fma(alpha_hi, t106, 1.0))
-    t108 = tl.fma(t4, t107, t105)
-    t109 = t103 * (t104 + t108)
-    t110 = tl.where(t1, 65536.0, 1.0) * t109
-    t111 = t74 + t82
-    t112 = alpha_hi * t14
-    t113 = tl.fma(alpha_hi, t107, tl.fma(alpha_lo, t14, tl.fma(alpha_hi, t14, t112 * -1.0)))
-    t114 = tl.fma(t110, grad_var, (t111 * (t112 + t113)) * grad_mean)
-    t115 = t48 * 0.3989423  # phi(t)
-    t116 = t12 * t115
-    t117 = t75 * t116
-    t118 = t117 - (t74 * t75)
-    t119 = ((2.0 * t96) - t74) + t118
-    t120 = t115 * (t99 + tl.where(t41, 0.0, t19))
-    t121 = t119 + ((t120 - t117) - (t100 * t74))
-    t122 = (t82 - t120) + t121
-    t123 = t14 * t104
-    t124 = t122 * (t123 + tl.fma(t14, t108, tl.fma(t107, t104, tl.fma(t14, t104, t123 * -1.0))))
-    t125 = 0.5 * tl.fma(0.0, t116, t74)
-    t126 = t14 * t112
-    t127 = (tl.fma(t124, grad_var, (t2 * (t125 * (t126 + tl.fma(t14, t113, tl.fma(t107, t112, tl.fma(t14, t112, t126 *
-        -1.0)))))) * grad_mean))
-    return (t114, t127)
+    t20 = t8 < c0
+    t21 = tl.where(t16, 169.0, tl.where(t20, t15 * t15, t14 * (t14 * tl.div_rn(1.0, tl.where(t20, c0, t8)))))
+    t22 = tl.fma(t19, (t17 * 2.0) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + t21)
+    t23 = t17 * -1.0
+    t24 = tl.fma(t19, t23, t22) * 0.33333334
+    t25 = 0.25 * tl.fma(t23, t24, t19)
+    t26 = tl.fma(t23, t25, t24) * 0.2
+    t27 = tl.fma(t23, t26, t25) * 0.16666667
+    t28 = tl.fma(t23, t27, t26) * 0.14285715
+    t29 = tl.fma(t23, t28, t27) * 0.125
+    t30 = tl.fma(t23, t29, t28) * 0.11111111
+    t31 = tl.fma(t23, t30, t29) * 0.1
+    t32 = tl.where(t9, 0.0, t10)  # standard deviation
+    t33 = t8 < 0.0625
+    t34 = tl.where(t33, t32, 0.0)
+    t35 = t13 < 0.0
+    t36 = tl.where(t35, t34, t34 * -1.0)
+    t37 = t21 * (-0.5)
+    t38 = tl.fma(t37, 1.442695, 12582912.0)
+    t39 = (tl.where(t16, 0.0, _part0(t38, t37) * ((((t38.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
+        bitcast=True))))
+    t40 = t39 * t36
+    t41 = (tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t31,
+        t36, t30), t29), t28), t27), t26), t25), t24), t19), t22) * t40)
+    t42 = tl.fma(t8, 0.5, t13)
+    t43 = t42 < (-80.0)
+    t44 = tl.where(t43, -80.0, tl.where(0.0625 < t42, 0.0625, t42))
+    t45 = tl.fma(1.442695, t44, 12582912.0)
+    t46 = (tl.where(t43, 0.0, _part0(t45, t44) * (((127 + (t45.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+        bitcast=True))))
+    t47 = t42 < (-0.5)
+    t48 = tl.where(t35 & (t33 & (~t47)), t42, 0.0)
+    t49 = t19 * 2.0
+    t50 = t39 * tl.fma(t17, t22, t49)  # Phi(-t)
+    t51 = 1.0 - t50
+    t52 = tl.where(t35, t51, t50)
+    t53 = t32 + tl.where(t35, t23, t17)
+    t54 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t53), 1.0))
+    t55 = (t39 * (t54 * _polynomial10(t54 - 0.25, 0.0016479337, 0.01630153, -0.034037594, -0.021891933, 0.01972147,
+        0.080631725, 0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
+    t56 = t13 + t8
+    t57 = tl.where(t56 < 0.0, t46 - t55, t55)  # E[exp(X); X < 0]
+    # E min(0, exp(X) - 1)
+    t58 = (tl.where(t33, tl.where(t35, tl.where(t47, t46 - 1.0, t48 * _polynomial5(0.25 + t48, 0.0011519634,
+        0.00678744, 0.034140456, 0.1383353, 0.42398438, 0.88479686)) - t41, t41), t57 - t52))
+    t59 = ((tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, t31 *
+        1022.0, t30 * 510.0), t29 * 254.0), t28 * 126.0), t27 * 62.0), t26 * 30.0), t25 * 14.0), t24 * 6.0), t49) *
+        (t36 * t40)) - (t41 * t41))
+    t60 = tl.where(t33, t8, 0.0)
+    t61 = tl.where(t35, t50, t51)
+    t62 = _part1(t8, t13, t56, t53, t32, t39)  # E[exp(2X); X < 0]
+    t63 = (tl.where(t33, tl.where(t35, tl.fma(t41, 2.0 * t58, ((t60 * _polynomial3(t60, 0.041666668, 0.16666667, 0.5,
+        1.0)) * (t46 * t46)) - t59), t59), ((t52 * t61) - (t61 * (2.0 * t57))) + (t62 - (t57 * t57))))
+    t64 = t39 * t22
+    t65 = tl.fma(t32, t64, tl.where(t35, 0.0, t13))  # E max(X, 0)
+    t66 = t3 * t12
+    t67 = t12 * -1.0
+    t68 = t12 * tl.fma(alpha_lo, t67, tl.fma(alpha_hi, t67, 1.0))
+    t69 = tl.fma(t3, t68, tl.fma(t4, t12, tl.fma(t3, t12, t66 * -1.0)))
+    t70 = alpha_hi * t12
+    t71 = tl.fma(alpha_hi, t68, tl.fma(alpha_lo, t12, tl.fma(alpha_hi, t12, t70 * -1.0)))
+    t72 = tl.where(t1, 65536.0, 1.0)
+    t73 = (t65 * t52) - (t58 * t61)
+    t74 = tl.where(t63 < 0.0, 0.0, t63)  # variance of the left half
+    t75 = (tl.fma(t72 * ((2.0 * tl.fma(0.0, t73, t74 - (t65 * t58))) * (t66 + t69)), grad_var, ((t57 + t61) * (t70 +
+        t71)) * grad_mean))
+    t76 = t39 * 0.3989423  # phi(t)
+    t77 = t11 * t76
+    t78 = t58 * t77
+    t79 = t76 * (t64 + tl.where(t35, 0.0, t17))
+    t80 = t12 * t66
+    t81 = t12 * t70
+    t82 = (tl.fma(((t61 - t79) + ((((2.0 * t62) - t57) + (t78 - (t57 * t58))) + ((t79 - t78) - (t65 * t57)))) * (t80 +
+        tl.fma(t12, t69, tl.fma(t68, t66, tl.fma(t12, t66, t80 * -1.0)))), grad_var, (t2 * ((0.5 * tl.fma(0.0, t77,
+        t57)) * (t81 + tl.fma(t12, t71, tl.fma(t68, t70, tl.fma(t12, t70, t81 * -1.0)))))) * grad_mean))
+    return (t75, t82)
 
 
 @triton.jit
-def celu_exact_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n,
-                               alpha_hi, alpha_lo, BLOCK: tl.constexpr):
+def celu_exact_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, alpha_hi, alpha_lo,
+    BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

@@ -3,7 +3,6 @@
 // f(x) = cos(x)
 //
 // rule digest  f4463f9f83dd25de27da4336d574504ae31e11b603f2d91a4b083abf5e84206d
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -18,6 +17,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -88,146 +107,125 @@ INLINE double polynomial2(double y, double x)
     return y;
 }
 
-static void cos_exact_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                            double *restrict out_mean, double *restrict out_var)
+static void cos_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = (0.0 <= var[i]) & ((__builtin_fabs(mean[i])) <= 0x1.e866848p19);
-        const double t1 = var[i] * (__builtin_sqrt(t0 ? 1.0 : (-1.0)));
-        const double t2 = ((mean[i] * 0x1.45f306dc9c883p-1) + 0x1.8p52) - 0x1.8p52;
-        const double t3 = -t2;
-        const double t4 = FMA(t3, 0x1.110b46p-26, FMA(t3, (-0x1.2cp-18), FMA(t3, 0x1.922p0, mean[i])));
-        const double t5 = t2 - ((((t2 * 0.25) + 0x1.8p52) - 0x1.8p52) * 4.0);
-        const double t6 = t4 * t4;
-        const double t7 = t4 * (polynomial0(0x1.5d7f4c5e43434p-33, t6));
-        const double t8 = polynomial1(-0x1.8f65573da6488p-37, t6);
-        const _Bool t9 = (t5 * t5) == 1.0;
-        const double t10 = t9 ? t8 : t7;
-        const double t11 = t9 ? t7 : t8;
-        const _Bool t12 = (__builtin_fabs(t5)) == 2.0;
-        const _Bool t13 = (t5 == (-1.0)) | t12;
-        const _Bool t14 = t12 | (t5 == 1.0);
-        const double t15 = t13 ? (-t10) : t10;
-        const double t16 = -t1;
-        const _Bool t17 = t16 < (-1400.0);
-        const double t18 = exp64((t17 ? (-1400.0) : t16) * 0.5);
-        const double t19 = t18 * (t17 ? 0.0 : t18);
-        const double t20 = t1 * (-0.5);
-        const _Bool t21 = t20 < (-1400.0);
-        const double t22 = exp64((t21 ? (-1400.0) : t20) * 0.5);
-        const _Bool t23 = t1 < 0.5;
-        const double t24 = t23 ? t1 : 0.5;
-        const double t25 = (t14 ? (-t11) : t11) * (t22 * (t21 ? 0.0 : t22));
-        const double t26 = t23 ? (t24 * (polynomial2(0x1.5653c85892713p-26, t24 - 0.25))) : (1.0 - t19);
-        const double t27 = (t26 * (FMA(t19, -(FMA(t15, t15 * (-2.0), 1.0)), 1.0))) * 0.5;
-        const double t28 = (0x1.fffffffffffffp1023 < t25) ? 0x1.fffffffffffffp1023 : t25;
-        const _Bool t29 = mean[i] == mean[i];
-        const _Bool t30 = t1 == t1;
-        const double t31 = t29 ? ((t28 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t28) : mean[i];
-        const double t32 = (0x1.fffffffffffffp1023 < t27) ? 0x1.fffffffffffffp1023 : t27;
-        const double t33 = t29 ? ((t32 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t32) : mean[i];
+        _Bool t0 = (0.0 <= var[i]) & ((__builtin_fabs(mean[i])) <= 0x1.e866848p19);
+        double t1 = var[i] * (__builtin_sqrt(t0 ? 1.0 : (-1.0)));
+        double t2 = ((mean[i] * 0x1.45f306dc9c883p-1) + 0x1.8p52) - 0x1.8p52;
+        double t3 = -t2;
+        double t4 = FMA(t3, 0x1.110b46p-26, FMA(t3, (-0x1.2cp-18), FMA(t3, 0x1.922p0, mean[i])));
+        double t5 = t2 - ((((t2 * 0.25) + 0x1.8p52) - 0x1.8p52) * 4.0);
+        double t6 = t4 * t4;
+        double t7 = t4 * (polynomial0(0x1.5d7f4c5e43434p-33, t6));
+        double t8 = polynomial1(-0x1.8f65573da6488p-37, t6);
+        _Bool t9 = (t5 * t5) == 1.0;
+        double t10 = t9 ? t8 : t7;
+        double t11 = t9 ? t7 : t8;
+        _Bool t12 = (__builtin_fabs(t5)) == 2.0;
+        _Bool t13 = (t5 == (-1.0)) | t12;
+        _Bool t14 = t12 | (t5 == 1.0);
+        double t15 = t13 ? (-t10) : t10;
+        double t16 = -t1;
+        _Bool t17 = t16 < (-1400.0);
+        double t18 = exp64((t17 ? (-1400.0) : t16) * 0.5);
+        double t19 = t18 * (t17 ? 0.0 : t18);
+        double t20 = t1 * (-0.5);
+        _Bool t21 = t20 < (-1400.0);
+        double t22 = exp64((t21 ? (-1400.0) : t20) * 0.5);
+        _Bool t23 = t1 < 0.5;
+        double t24 = t23 ? t1 : 0.5;
+        double t25 = (t14 ? (-t11) : t11) * (t22 * (t21 ? 0.0 : t22));
+        double t26 = t23 ? (t24 * (polynomial2(0x1.5653c85892713p-26, t24 - 0.25))) : (1.0 - t19);
+        double t27 = (t26 * (FMA(t19, -(FMA(t15, t15 * (-2.0), 1.0)), 1.0))) * 0.5;
+        double t28 = (0x1.fffffffffffffp1023 < t25) ? 0x1.fffffffffffffp1023 : t25;
+        _Bool t29 = mean[i] == mean[i];
+        _Bool t30 = t1 == t1;
+        double t31 = t29 ? ((t28 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t28) : mean[i];
+        double t32 = (0x1.fffffffffffffp1023 < t27) ? 0x1.fffffffffffffp1023 : t27;
+        double t33 = t29 ? ((t32 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t32) : mean[i];
         out_mean[i] = (t30 ? t31 : t1);
         out_var[i] = (t30 ? t33 : t1);
     }
 }
 
-void cos_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                               const double *restrict params, double *restrict out_mean, double *restrict out_var)
+void cos_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            cos_exact_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        cos_exact_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(cos_exact_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void cos_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                             const double *restrict grad_mean, const double *restrict grad_var,
-                                             double *restrict out_grad_mean, double *restrict out_grad_var)
+static void cos_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = (0.0 <= var[i]) & ((__builtin_fabs(mean[i])) <= 0x1.e866848p19);
-        const double t1 = var[i] * (__builtin_sqrt(t0 ? 1.0 : (-1.0)));
-        const double t2 = ((mean[i] * 0x1.45f306dc9c883p-1) + 0x1.8p52) - 0x1.8p52;
-        const double t3 = -t2;
-        const double t4 = FMA(t3, 0x1.110b46p-26, FMA(t3, (-0x1.2cp-18), FMA(t3, 0x1.922p0, mean[i])));
-        const double t5 = t2 - ((((t2 * 0.25) + 0x1.8p52) - 0x1.8p52) * 4.0);
-        const double t6 = t4 * t4;
-        const double t7 = t4 * (polynomial0(0x1.5d7f4c5e43434p-33, t6));
-        const double t8 = polynomial1(-0x1.8f65573da6488p-37, t6);
-        const _Bool t9 = (t5 * t5) == 1.0;
-        const double t10 = t9 ? t8 : t7;
-        const double t11 = t9 ? t7 : t8;
-        const _Bool t12 = (__builtin_fabs(t5)) == 2.0;
-        const _Bool t13 = (t5 == (-1.0)) | t12;
-        const _Bool t14 = t12 | (t5 == 1.0);
-        const double t15 = t13 ? (-t10) : t10;
-        const double t16 = t14 ? (-t11) : t11;
-        const double t17 = -t1;
-        const _Bool t18 = t17 < (-1400.0);
-        const double t19 = exp64((t18 ? (-1400.0) : t17) * 0.5);
-        const double t20 = t19 * (t18 ? 0.0 : t19);
-        const double t21 = t1 * (-0.5);
-        const _Bool t22 = t21 < (-1400.0);
-        const double t23 = exp64((t22 ? (-1400.0) : t21) * 0.5);
-        const double t24 = t23 * (t22 ? 0.0 : t23);
-        const _Bool t25 = t1 < 0.5;
-        const double t26 = t25 ? t1 : 0.5;
-        const double t27 = t24 * (-t15);
-        const double t28 = (t16 * t24) * (-0.5);
-        const double t29 = t20 * (t25 ? (t26 * (polynomial2(0x1.5653c85892713p-26, t26 - 0.25))) : (1.0 - t20));
-        const double t30 = (t16 * (t15 * 2.0)) * t29;
-        const double t31 = (t20 * (FMA(-(FMA(t15, t15 * (-2.0), 1.0)), (t20 * 2.0) - 1.0, 1.0))) * 0.5;
-        const double t32 = (0x1.fffffffffffffp1023 < t27) ? 0x1.fffffffffffffp1023 : t27;
-        const double t33 = (0x1.fffffffffffffp1023 < t28) ? 0x1.fffffffffffffp1023 : t28;
-        const double t34 = (0x1.fffffffffffffp1023 < t30) ? 0x1.fffffffffffffp1023 : t30;
-        const double t35 = (0x1.fffffffffffffp1023 < t31) ? 0x1.fffffffffffffp1023 : t31;
-        const double t36 = (t32 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t32;
+        _Bool t0 = (0.0 <= var[i]) & ((__builtin_fabs(mean[i])) <= 0x1.e866848p19);
+        double t1 = var[i] * (__builtin_sqrt(t0 ? 1.0 : (-1.0)));
+        double t2 = ((mean[i] * 0x1.45f306dc9c883p-1) + 0x1.8p52) - 0x1.8p52;
+        double t3 = -t2;
+        double t4 = FMA(t3, 0x1.110b46p-26, FMA(t3, (-0x1.2cp-18), FMA(t3, 0x1.922p0, mean[i])));
+        double t5 = t2 - ((((t2 * 0.25) + 0x1.8p52) - 0x1.8p52) * 4.0);
+        double t6 = t4 * t4;
+        double t7 = t4 * (polynomial0(0x1.5d7f4c5e43434p-33, t6));
+        double t8 = polynomial1(-0x1.8f65573da6488p-37, t6);
+        _Bool t9 = (t5 * t5) == 1.0;
+        double t10 = t9 ? t8 : t7;
+        double t11 = t9 ? t7 : t8;
+        _Bool t12 = (__builtin_fabs(t5)) == 2.0;
+        _Bool t13 = (t5 == (-1.0)) | t12;
+        _Bool t14 = t12 | (t5 == 1.0);
+        double t15 = t13 ? (-t10) : t10;
+        double t16 = t14 ? (-t11) : t11;
+        double t17 = -t1;
+        _Bool t18 = t17 < (-1400.0);
+        double t19 = exp64((t18 ? (-1400.0) : t17) * 0.5);
+        double t20 = t19 * (t18 ? 0.0 : t19);
+        double t21 = t1 * (-0.5);
+        _Bool t22 = t21 < (-1400.0);
+        double t23 = exp64((t22 ? (-1400.0) : t21) * 0.5);
+        double t24 = t23 * (t22 ? 0.0 : t23);
+        _Bool t25 = t1 < 0.5;
+        double t26 = t25 ? t1 : 0.5;
+        double t27 = t24 * (-t15);
+        double t28 = (t16 * t24) * (-0.5);
+        double t29 = t20 * (t25 ? (t26 * (polynomial2(0x1.5653c85892713p-26, t26 - 0.25))) : (1.0 - t20));
+        double t30 = (t16 * (t15 * 2.0)) * t29;
+        double t31 = (t20 * (FMA(-(FMA(t15, t15 * (-2.0), 1.0)), (t20 * 2.0) - 1.0, 1.0))) * 0.5;
+        double t32 = (0x1.fffffffffffffp1023 < t27) ? 0x1.fffffffffffffp1023 : t27;
+        double t33 = (0x1.fffffffffffffp1023 < t28) ? 0x1.fffffffffffffp1023 : t28;
+        double t34 = (0x1.fffffffffffffp1023 < t30) ? 0x1.fffffffffffffp1023 : t30;
+        double t35 = (0x1.fffffffffffffp1023 < t31) ? 0x1.fffffffffffffp1023 : t31;
+        double t36 = (t32 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t32;
         out_grad_mean[i] = FMA(grad_mean[i], t36,
             grad_var[i] * ((t34 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t34));
-        const double t37 = (t33 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t33;
+        double t37 = (t33 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t33;
         out_grad_var[i] = FMA(grad_mean[i], t37,
             grad_var[i] * ((t35 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t35));
     }
 }
 
-void cos_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                const double *restrict grad_mean, const double *restrict grad_var,
-                                const double *restrict params, double *restrict out_grad_mean,
-                                double *restrict out_grad_var)
+void cos_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            cos_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at, out_grad_mean + at,
-                                             out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        cos_exact_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(cos_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

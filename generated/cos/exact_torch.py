@@ -3,7 +3,6 @@
 # f(x) = cos(x)
 #
 # rule digest  f4463f9f83dd25de27da4336d574504ae31e11b603f2d91a4b083abf5e84206d
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 """cos, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

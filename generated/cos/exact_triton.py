@@ -3,17 +3,11 @@
 # f(x) = cos(x)
 #
 # rule digest  f4463f9f83dd25de27da4336d574504ae31e11b603f2d91a4b083abf5e84206d
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   cos_exact_forward 130, cos_exact_backward 145
 #
 # Certificate:
-#   mean        0.12 tolerance, worst at mean = 14.8767099, var = 3.46261113e-05
-#   var         0.0229 tolerance, worst at mean = 48.588253, var = 2.08997444e-05
-#   dmean_dmu   0.00142 tolerance, worst at mean = 2.46103644, var = 4.61707544
-#   dmean_dvar  0.00141 tolerance, worst at mean = 0.0437809788, var = 23.5616779
-#   dvar_dmu    0.00313 tolerance, worst at mean = -18.0787334, var = 5.98141909e-08
-#   dvar_dvar   0.00354 tolerance, worst at mean = -8.79052925, var = 8.14667225
-#   against exact values at 16958 points over all of float32; details in exact.json
+#   mean 0.12, var 0.0229, dmean_dmu 0.00142, dmean_dvar 0.00141, dvar_dmu 0.00313, dvar_dvar 0.00354 tolerance,
+#   against exact values at 16958 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -25,64 +19,83 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial3(x, y, c0, c1, c2):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2))
+
+
+@triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial5(x, y, c0, c1, c2, c3, c4):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4))
+
+
+@triton.jit
+def _part0(p0, p1):
+    t0 = p0 - 12582912.0
+    t1 = tl.fma(-0.69314575, t0, p1) + ((-1.4286068e-6) * t0)
+    t2 = 1.0 + tl.fma(_polynomial4(t1, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t1 * t1, t1)
+    return t2
+
+
+@triton.jit
+def _part1(p0):
+    t0 = p0 * (-0.5)
+    t1 = t0 < (-150.0)
+    t2 = tl.where(t1, -150.0, t0)
+    t3 = tl.fma(1.442695, t2, 12582912.0)
+    t4 = t3.to(tl.int32, bitcast=True)
+    t5 = ((tl.where(t1, 0.0, _part0(t3, t2)) * (((127 + (t4 >> 1)) << 23).to(tl.float32, bitcast=True))) * (((127 + ((1
+        + t4) >> 1)) << 23).to(tl.float32, bitcast=True)))
+    return t5
+
+
+@triton.jit
+def _part2(p0):
+    t0 = p0 * -1.0
+    t1 = t0 < (-150.0)
+    t2 = tl.where(t1, -150.0, t0)
+    t3 = tl.fma(t2, 1.442695, 12582912.0)
+    t4 = t3.to(tl.int32, bitcast=True)
+    t5 = ((tl.where(t1, 0.0, _part0(t3, t2)) * ((((t4 >> 1) + 127) << 23).to(tl.float32, bitcast=True))) * (((127 +
+        ((t4 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)))
+    return t5
+
+
+@triton.jit
 def cos_exact_forward(mean, var):
     t0 = ((mean * 0.63661975) + 12582912.0) - 12582912.0
     t1 = t0 * -1.0
     t2 = tl.fma(t1, 1.5893255e-8, tl.fma(t1, -4.4703484e-6, tl.fma(t1, 1.5708008, mean)))
     t3 = t2 * t2
-    t4 = t2 * tl.fma(t3, tl.fma(t3, tl.fma(t3, -0.00019500092, 0.008332003), -0.1666665), 1.0)
-    t5 = tl.fma(t3, tl.fma(t3, tl.fma(t3, tl.fma(t3, 2.4370465e-5, -0.0013886505), 0.041666612), -0.5), 1.0)
+    t4 = t2 * _polynomial3(t3, -0.00019500092, 0.008332003, -0.1666665, 1.0)
+    t5 = _polynomial4(t3, 2.4370465e-5, -0.0013886505, 0.041666612, -0.5, 1.0)
     t6 = t0 - (4.0 * ((12582912.0 + (t0 * 0.25)) - 12582912.0))
     t7 = 1.0 == (t6 * t6)
     t8 = tl.where(t7, t4, t5)
-    t9 = t8 * -1.0
-    t10 = tl.abs(t6) == 2.0
-    t11 = tl.where(t10 | (1.0 == t6), t9, t8)
+    t9 = tl.abs(t6) == 2.0
     # NaN for a negative variance, and for |mean| > 1e+06
-    t12 = var * tl.sqrt_rn(tl.where((0.0 <= var) & (tl.abs(mean) <= 1000244.1), 1.0, -1.0))
-    t13 = t12 * (-0.5)
-    t14 = t13 < (-150.0)
-    t15 = tl.where(t14, -150.0, t13)
-    t16 = tl.fma(1.442695, t15, 12582912.0)
-    t17 = t16 - 12582912.0
-    t18 = tl.fma(-0.69314575, t17, t15) + ((-1.4286068e-6) * t17)
-    t19 = (tl.where(t14, 0.0, 1.0 + tl.fma(tl.fma(t18, tl.fma(t18, tl.fma(t18, tl.fma(0.0013814222, t18, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t18 * t18, t18)))
-    t20 = t16.to(tl.int32, bitcast=True)
-    t21 = (t11 * ((t19 * (((127 + (t20 >> 1)) << 23).to(tl.float32, bitcast=True))) * (((127 + ((1 + t20) >> 1)) <<
-        23).to(tl.float32, bitcast=True))))
+    t10 = var * tl.sqrt_rn(tl.where((0.0 <= var) & (tl.abs(mean) <= 1000244.1), 1.0, -1.0))
+    t11 = tl.where(t9 | (1.0 == t6), t8 * -1.0, t8) * _part1(t10)
+    t12 = tl.where(3.4028234663852886e+38 < t11, 3.4028234663852886e+38, t11)
+    t13 = mean == mean
+    t14 = t10 == t10
+    t15 = (tl.where(t14, tl.where(t13, tl.where(t12 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t12), mean),
+        t10))
+    t16 = tl.where(t7, t5, t4)
+    t17 = tl.where(((-1.0) == t6) | t9, t16 * -1.0, t16)
+    t18 = _part2(t10)
+    t19 = t10 < 0.5
+    t20 = tl.where(t19, t10, 0.5)
+    t21 = (0.5 * (tl.where(t19, t20 * _polynomial5(t20 - 0.25, -0.0011216349, 0.0067853425, -0.034142725, 0.13833544,
+        -0.42398435, 0.88479686), 1.0 - t18) * tl.fma(t18, tl.fma(t17, t17 * (-2.0), 1.0) * -1.0, 1.0)))
     t22 = tl.where(3.4028234663852886e+38 < t21, 3.4028234663852886e+38, t21)
-    t23 = tl.where(t22 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t22)
-    t24 = mean == mean
-    t25 = tl.where(t24, t23, mean)
-    t26 = t12 == t12
-    t27 = tl.where(t26, t25, t12)
-    t28 = tl.where(t7, t5, t4)
-    t29 = t28 * -1.0
-    t30 = tl.where(((-1.0) == t6) | t10, t29, t28)
-    t31 = tl.fma(t30, t30 * (-2.0), 1.0) * -1.0
-    t32 = t12 * -1.0
-    t33 = t32 < (-150.0)
-    t34 = tl.where(t33, -150.0, t32)
-    t35 = tl.fma(t34, 1.442695, 12582912.0)
-    t36 = t35 - 12582912.0
-    t37 = tl.fma(t36, -0.69314575, t34) + (t36 * (-1.4286068e-6))
-    t38 = (tl.where(t33, 0.0, 1.0 + tl.fma(tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t37 * t37, t37)))
-    t39 = t35.to(tl.int32, bitcast=True)
-    t40 = ((t38 * ((((t39 >> 1) + 127) << 23).to(tl.float32, bitcast=True))) * (((127 + ((t39 + 1) >> 1)) <<
-        23).to(tl.float32, bitcast=True)))
-    t41 = tl.fma(t40, t31, 1.0)
-    t42 = 1.0 - t40
-    t43 = t12 < 0.5
-    t44 = tl.where(t43, t12, 0.5)
-    t45 = t44 - 0.25
-    t46 = (0.5 * (tl.where(t43, t44 * tl.fma(t45, tl.fma(t45, tl.fma(t45, tl.fma(t45, tl.fma(t45, -0.0011216349,
-        0.0067853425), -0.034142725), 0.13833544), -0.42398435), 0.88479686), t42) * t41))
-    t47 = tl.where(3.4028234663852886e+38 < t46, 3.4028234663852886e+38, t46)
-    t48 = (tl.where(t26, tl.where(t24, tl.where(t47 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t47), mean),
-        t12))
-    return (t27, t48)
+    t23 = (tl.where(t14, tl.where(t13, tl.where(t22 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t22), mean),
+        t10))
+    return (t15, t23)
 
 
 @triton.jit
@@ -102,65 +115,40 @@ def cos_exact_backward(mean, var, grad_mean, grad_var):
     t1 = t0 * -1.0
     t2 = tl.fma(t1, 1.5893255e-8, tl.fma(t1, -4.4703484e-6, tl.fma(t1, 1.5708008, mean)))
     t3 = t2 * t2
-    t4 = t2 * tl.fma(t3, tl.fma(t3, tl.fma(t3, -0.00019500092, 0.008332003), -0.1666665), 1.0)
-    t5 = tl.fma(t3, tl.fma(t3, tl.fma(t3, tl.fma(t3, 2.4370465e-5, -0.0013886505), 0.041666612), -0.5), 1.0)
+    t4 = t2 * _polynomial3(t3, -0.00019500092, 0.008332003, -0.1666665, 1.0)
+    t5 = _polynomial4(t3, 2.4370465e-5, -0.0013886505, 0.041666612, -0.5, 1.0)
     t6 = t0 - (4.0 * ((12582912.0 + (t0 * 0.25)) - 12582912.0))
     t7 = 1.0 == (t6 * t6)
     t8 = tl.where(t7, t4, t5)
-    t9 = t8 * -1.0
-    t10 = tl.abs(t6) == 2.0
-    t11 = tl.where(t10 | (1.0 == t6), t9, t8)
-    t12 = tl.where(t7, t5, t4)
-    t13 = t12 * -1.0
-    t14 = tl.where(((-1.0) == t6) | t10, t13, t12)
-    t15 = t11 * (2.0 * t14)
+    t9 = tl.abs(t6) == 2.0
+    t10 = tl.where(t9 | (1.0 == t6), t8 * -1.0, t8)
+    t11 = tl.where(t7, t5, t4)
+    t12 = tl.where(((-1.0) == t6) | t9, t11 * -1.0, t11)
     # NaN for a negative variance, and for |mean| > 1e+06
-    t16 = var * tl.sqrt_rn(tl.where((0.0 <= var) & (tl.abs(mean) <= 1000244.1), 1.0, -1.0))
-    t17 = t16 * -1.0
-    t18 = t17 < (-150.0)
-    t19 = tl.where(t18, -150.0, t17)
-    t20 = tl.fma(t19, 1.442695, 12582912.0)
-    t21 = t20 - 12582912.0
-    t22 = tl.fma(t21, -0.69314575, t19) + (t21 * (-1.4286068e-6))
-    t23 = (tl.where(t18, 0.0, 1.0 + tl.fma(tl.fma(t22, tl.fma(t22, tl.fma(t22, tl.fma(t22, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t22 * t22, t22)))
-    t24 = t20.to(tl.int32, bitcast=True)
-    t25 = ((t23 * ((((t24 >> 1) + 127) << 23).to(tl.float32, bitcast=True))) * (((127 + ((t24 + 1) >> 1)) <<
-        23).to(tl.float32, bitcast=True)))
-    t26 = 1.0 - t25
-    t27 = t16 < 0.5
-    t28 = tl.where(t27, t16, 0.5)
-    t29 = t28 - 0.25
-    t30 = (t15 * (t25 * tl.where(t27, t28 * tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, -0.0011216349,
-        0.0067853425), -0.034142725), 0.13833544), -0.42398435), 0.88479686), t26)))
-    t31 = tl.where(3.4028234663852886e+38 < t30, 3.4028234663852886e+38, t30)
-    t32 = tl.where(t31 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t31)
-    t33 = t16 * (-0.5)
-    t34 = t33 < (-150.0)
-    t35 = tl.where(t34, -150.0, t33)
-    t36 = tl.fma(1.442695, t35, 12582912.0)
-    t37 = t36 - 12582912.0
-    t38 = tl.fma(-0.69314575, t37, t35) + ((-1.4286068e-6) * t37)
-    t39 = (tl.where(t34, 0.0, 1.0 + tl.fma(tl.fma(t38, tl.fma(t38, tl.fma(t38, tl.fma(0.0013814222, t38, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t38 * t38, t38)))
-    t40 = t36.to(tl.int32, bitcast=True)
-    t41 = ((t39 * (((127 + (t40 >> 1)) << 23).to(tl.float32, bitcast=True))) * (((127 + ((1 + t40) >> 1)) <<
-        23).to(tl.float32, bitcast=True)))
-    t42 = t41 * (t14 * -1.0)
-    t43 = tl.where(3.4028234663852886e+38 < t42, 3.4028234663852886e+38, t42)
-    t44 = tl.fma(t32, grad_var, tl.where(t43 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t43) * grad_mean)
-    t45 = 0.5 * (t25 * tl.fma(tl.fma(t14, t14 * (-2.0), 1.0) * -1.0, (2.0 * t25) - 1.0, 1.0))
-    t46 = tl.where(3.4028234663852886e+38 < t45, 3.4028234663852886e+38, t45)
-    t47 = tl.where(t46 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t46)
-    t48 = (-0.5) * (t11 * t41)
-    t49 = tl.where(3.4028234663852886e+38 < t48, 3.4028234663852886e+38, t48)
-    t50 = tl.fma(t47, grad_var, tl.where(t49 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t49) * grad_mean)
-    return (t44, t50)
+    t13 = var * tl.sqrt_rn(tl.where((0.0 <= var) & (tl.abs(mean) <= 1000244.1), 1.0, -1.0))
+    t14 = _part2(t13)
+    t15 = t13 < 0.5
+    t16 = tl.where(t15, t13, 0.5)
+    t17 = ((t10 * (2.0 * t12)) * (t14 * tl.where(t15, t16 * _polynomial5(t16 - 0.25, -0.0011216349, 0.0067853425,
+        -0.034142725, 0.13833544, -0.42398435, 0.88479686), 1.0 - t14)))
+    t18 = tl.where(3.4028234663852886e+38 < t17, 3.4028234663852886e+38, t17)
+    t19 = _part1(t13)
+    t20 = t19 * (t12 * -1.0)
+    t21 = tl.where(3.4028234663852886e+38 < t20, 3.4028234663852886e+38, t20)
+    t22 = (tl.fma(tl.where(t18 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t18), grad_var, tl.where(t21 <
+        (-3.4028234663852886e+38), -3.4028234663852886e+38, t21) * grad_mean))
+    t23 = 0.5 * (t14 * tl.fma(tl.fma(t12, t12 * (-2.0), 1.0) * -1.0, (2.0 * t14) - 1.0, 1.0))
+    t24 = tl.where(3.4028234663852886e+38 < t23, 3.4028234663852886e+38, t23)
+    t25 = (-0.5) * (t10 * t19)
+    t26 = tl.where(3.4028234663852886e+38 < t25, 3.4028234663852886e+38, t25)
+    t27 = (tl.fma(tl.where(t24 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t24), grad_var, tl.where(t26 <
+        (-3.4028234663852886e+38), -3.4028234663852886e+38, t26) * grad_mean))
+    return (t22, t27)
 
 
 @triton.jit
-def cos_exact_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n,
-                              BLOCK: tl.constexpr):
+def cos_exact_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

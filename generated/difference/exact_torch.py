@@ -4,7 +4,6 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (9)
 #
 # rule digest  37bae75d85ab6de17ce7f26f2cd3a74bed2431b8efa7897c9078979358ed9d10
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 """difference, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -28,8 +27,9 @@ def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor) -> tuple[T
     return (torch.where(t1, t0, t2)), (torch.where(t1, t3, t2))
 
 
-def backward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, grad_mean: Tensor,
-             grad_var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def backward(
+    mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, grad_mean: Tensor,
+    grad_var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients in mean and variance of each input, from those in mean and variance of the output."""
     return (
         grad_mean * torch.full_like(mean1, 1.0) + grad_var * torch.full_like(mean1, 0.0),

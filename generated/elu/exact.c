@@ -4,17 +4,12 @@
 // Clevert, Unterthiner & Hochreiter 2016, Fast and Accurate Deep Network Learning by ELUs
 //
 // rule digest  d9f514a72dc79e05823e1d5e2829e1c1ba8a7a95ce08ebb3a7bfbc319fb45fd0
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      ha33358ae34c0190fec1d93a96d5df4f1a971180b4b0f99cc0a8ef45a5054c992
 // operations   elu_exact_forward 358, elu_exact_backward 302
 //
 // Certificate:
-//   mean        0.947 tolerance, worst at mean = -254.718567, var = 28313.4199, alpha = 4
-//   var         0.587 tolerance, worst at mean = -0.0890202448, var = 0.063769877, alpha = 1
-//   dmean_dmu   0.00521 tolerance, worst at mean = -0.00164315023, var = 0.00850405823, alpha = 1
-//   dmean_dvar  0.014 tolerance, worst at mean = -1299857.12, var = 3.7444196e+13, alpha = 4
-//   dvar_dmu    0.206 tolerance, worst at mean = -0.081206955, var = 0.0627752021, alpha = 1.2
-//   dvar_dvar   0.0171 tolerance, worst at mean = -0.70279187, var = 0.40927279, alpha = 4
-//   against exact values at 68261 points over all of float32; details in exact.json
+//   mean 0.947, var 0.587, dmean_dmu 0.00521, dmean_dvar 0.014, dvar_dmu 0.206, dvar_dvar 0.0171 tolerance,
+//   against exact values at 68261 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,188 +41,189 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void elu_exact_forward_element(float mean, float var, float alpha_hi,
-                                                                            float alpha_lo, float *restrict out_mean,
-                                                                            float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float elu_exact_part0(float p0, float p1)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = ABS(mean);
-    const _Bool t2 = mean < 0.0f;
-    const float t3 = alpha_hi * alpha_hi;
-    const float t4 = var * SQRT(t0 ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const float t5 = (alpha_hi * (-2.0f)) + (alpha_lo * (-2.0f));
-    const _Bool t6 = mean == mean;
-    const float t7 = t2 ? 0.0f : mean;
-    const float t8 = t3 + FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_hi, -t3)));
-    const _Bool t9 = 0.0f == t4;
-    const _Bool t10 = t4 < 0x1p-127f;
-    const float t11 = FMA(t4, 0.5f, mean);
-    const float t12 = mean + t4;
-    const _Bool t13 = t4 < 0.0625f;
-    const _Bool t14 = FMA(t4, 2.0f, mean) < 0.0f;
-    const float t15 = SQRT(t9 ? 1.0f : t4);
-    const float t16 = 1.0f / (t10 ? 0x1p-127f : t4);
-    const float t17 = (0.0625f < t11) ? 0.0625f : t11;
-    const _Bool t18 = t11 < (-80.0f);
-    const float t19 = t18 ? (-80.0f) : t17;
-    const float t20 = 2.0f * t12;
-    const _Bool t21 = t12 < 0.0f;
-    const _Bool t22 = t11 < (-0.5f);
-    const float t23 = t13 ? t4 : 0.0f;
-    const float t24 = t23 * FMA(t23, FMA(t23, FMA(t23, 0.041666668f, 0.16666667f), 0.5f), 1.0f);
-    const float t25 = (0.0f < t20) ? 0.0f : t20;
-    const _Bool t26 = t20 < (-80.0f);
-    const float t27 = t26 ? (-80.0f) : t25;
-    const float t28 = (t2 & (t13 & (!t22))) ? t11 : 0.0f;
-    const float t29 = FMA(1.442695f, t19, 12582912.0f);
-    const float t30 = 0.25f + t28;
-    const float t31 = t29 - 12582912.0f;
-    const float t32 = as_float((127u + as_bits(t29)) << 23u);
-    const float t33 = FMA(-0.69314575f, t31, t19) + ((-1.4286068e-6f) * t31);
-    const float t34 = FMA(1.442695f, t27, 12582912.0f);
-    const float t35 = t28 * FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, 0.0011519634f, 0.00678744f), 0.034140456f),
-        0.1383353f), 0.42398438f), 0.88479686f);
-    const float t36 = t1 * t16;
-    const float t37 = t34 - 12582912.0f;
-    const float t38 = as_float((127u + as_bits(t34)) << 23u);
-    const float t39 = FMA(-0.69314575f, t37, t27) + ((-1.4286068e-6f) * t37);
-    const float t40 = t1 * t36;
-    const float t41 = FMA(t1, t16, -t36);
-    const float t42 = 1.0f / t15;
-    const float t43 = t9 ? 0.0f : t15;  // standard deviation
-    const float t44 = (t9 ? 0.0f : t42) * t1;
-    const float t45 = t40 + FMA(t1, t41, FMA(t1, t36, -t40));
-    const float t46 = t13 ? t43 : 0.0f;
-    const float t47 = t18 ? 0.0f : ((1.0f + FMA(FMA(t33, FMA(t33, FMA(t33, FMA(0.0013814222f, t33, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t33 * t33, t33)) * t32);
-    const float t48 = t2 ? t46 : (-t46);
-    const float t49 = t26 ? 0.0f : ((1.0f + FMA(FMA(t39, FMA(t39, FMA(t39, FMA(0.0013814222f, t39, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t39 * t39, t39)) * t38);
-    const _Bool t50 = t9 | (13.0f < t44);
-    const float t51 = t10 ? (t44 * t44) : t45;
-    const float t52 = t50 ? 13.0f : t44;  // |mean|/sigma
-    const float t53 = t50 ? 169.0f : t51;
-    const float t54 = FMA(t52, 0.25f, 1.0f);
-    const float t55 = -(t52 * 2.0f);
-    const float t56 = -t52;
-    const float t57 = 1.0f / (1.0f + t53);
-    const float t58 = t43 + (t2 ? t56 : t52);
-    const float t59 = t53 * (-0.5f);
-    const float t60 = 1.0f / t54;
-    const float t61 = FMA(t52, 0.25f, -(t54 - 1.0f));
-    const float t62 = FMA(t59, 1.442695f, 12582912.0f);
-    const float t63 = ABS(t58);
-    const float t64 = 1.0f / FMA(0.25f, ABS(t43 + t58), 1.0f);
-    const float t65 = t22 ? (t47 - 1.0f) : t35;
-    const float t66 = t24 * (t47 * t47);
-    const float t67 = FMA(0.25f, t63, 1.0f);
-    const float t68 = t62 - 12582912.0f;
-    const float t69 = as_float((as_bits(t62) + 127u) << 23u);
-    const float t70 = FMA(t68, -0.69314575f, t59) + (t68 * (-1.4286068e-6f));
-    const float t71 = 1.0f / t67;
-    const float t72 = FMA(0.25f, t63, -(t67 - 1.0f));
-    const float t73 = t60 - 0.25f;
-    const float t74 = FMA(t60, FMA(t60, FMA(t60, 2.9023442f, -2.0372577f), 0.76679516f), -0.054394823f);
-    const float t75 = -t60;
-    const float t76 = t60 * FMA(t61, t75, FMA(t54, t75, 1.0f));
-    const float t77 = t60 * t60;
-    const float t78 = t60 * t77;
-    const float t79 = t76 * (t77 * t74);
-    const float t80 = FMA(FMA(t73, FMA(t73, FMA(t73, FMA(t73, FMA(t73, FMA(t73, FMA(t73, FMA(t73, FMA(t73, FMA(t73,
-        -0.074104935f, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f), 0.11886708f), 0.17142972f),
-        0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f), t78, t79);
-    const float t81 = t50 ? 0.0f : ((1.0f + FMA(FMA(t70, FMA(t70, FMA(t70, FMA(t70, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t70 * t70, t70)) * t69);
-    const float t82 = t71 - 0.25f;
-    const float t83 = -t71;
-    const float t84 = (t71 * FMA(t72, t83, FMA(t67, t83, 1.0f))) * FMA(t71, FMA(t71, FMA(t71, 1.6193924f,
-        -0.47341943f), 0.31472093f), 0.0973791f);
-    const float t85 = t81 * FMA(t71, FMA(t82, FMA(t82, FMA(t82, FMA(t82, FMA(t82, FMA(t82, FMA(t82, FMA(t82, FMA(t82,
-        FMA(t82, 0.0016479337f, 0.01630153f), -0.034037594f), -0.021891933f), 0.01972147f), 0.080631725f),
-        0.14147368f), 0.17952807f), 0.18632981f), 0.16664104f), 0.13207588f), t84);
-    const float t86 = t21 ? (t47 - t85) : t85;  // E[exp(X); X < 0]
-    const float t87 = t64 - 0.25f;
-    const float t88 = t81 * (t64 * FMA(t87, FMA(t87, FMA(t87, FMA(t87, FMA(t87, FMA(t87, FMA(t87, FMA(t87, FMA(t87,
-        FMA(0.0016479337f, t87, 0.01630153f), -0.034037594f), -0.021891933f), 0.01972147f), 0.080631725f),
-        0.14147368f), 0.17952807f), 0.18632981f), 0.16664104f), 0.13207588f));
-    const float t89 = t14 ? (t49 - t88) : t88;  // E[exp(2X); X < 0]
-    const float t90 = t81 * t48;
-    const float t91 = t4 * (t80 * (t81 * 2.0f));
-    const float t92 = t48 * t90;
-    const float t93 = t80 * t55;
-    const float t94 = t80 * 2.0f;
-    const float t95 = 0.3989423f + t93;
-    const float t96 = FMA(t80, t55, -t93);
-    const float t97 = (-1.133517e-8f) + ((t93 - (t95 - 0.3989423f)) + t96);
-    const float t98 = t95 * t57;
-    const float t99 = t95 - t98;
-    const float t100 = t57 * (t97 + FMA(t53, -t98, t99));
-    const float t101 = t81 * t98;
-    const float t102 = t43 * t101;
-    const float t103 = FMA(t81, t98, -t101);
-    const float t104 = t98 + t100;
-    const float t105 = FMA(t81, t100, t103);
-    const float t106 = t81 * FMA(t52, t104, t94);  // Phi(-t)
-    const float t107 = 2.0f * t86;
-    const float t108 = t89 - (t86 * t86);
-    const float t109 = t7 + t102;  // E max(X, 0)
-    const float t110 = FMA(t43, t101, -t102);
-    const float t111 = t43 * (t101 + t105);
-    const float t112 = t109 - t102;
-    const float t113 = t7 - t112;
-    const float t114 = FMA(t43, t105, ((t102 - (t109 - t112)) + t113) + t110);
-    const float t115 = FMA(t80, t56, t104) * 0.33333334f;
-    const float t116 = 0.25f * FMA(t56, t115, t80);
-    const float t117 = 1.0f - t106;
-    const float t118 = t115 * 6.0f;
-    const float t119 = t91 - (t111 * t111);
-    const float t120 = 2.0f * t111;
-    const float t121 = t4 - t119;
-    const float t122 = t2 ? t117 : t106;
-    const float t123 = t2 ? t106 : t117;
-    const float t124 = t123 * t107;
-    const float t125 = ((t122 * t123) - t124) + t108;
-    const float t126 = t109 + t114;
-    const float t127 = t2 ? t119 : (t121 - (t126 * t120));  // Var max(X, 0)
-    const float t128 = t86 - t122;
-    const float t129 = t13 ? 0.0f : (t86 - (t122 + t128));
-    const float t130 = FMA(t56, t116, t115) * 0.2f;
-    const float t131 = t116 * 14.0f;
-    const float t132 = FMA(t56, t130, t116) * 0.16666667f;
-    const float t133 = t130 * 30.0f;
-    const float t134 = FMA(t56, t132, t130) * 0.14285715f;
-    const float t135 = t132 * 62.0f;
-    const float t136 = FMA(t56, t134, t132) * 0.125f;
-    const float t137 = t134 * 126.0f;
-    const float t138 = FMA(t56, t136, t134) * 0.11111111f;
-    const float t139 = FMA(t56, t138, t136) * 0.1f;
-    const float t140 = t136 * 254.0f;
-    const float t141 = t138 * 510.0f;
-    const float t142 = FMA(t48, FMA(t48, FMA(t48, FMA(t48, FMA(t48, FMA(t48, FMA(t48, FMA(t48, FMA(t139, t48, t138),
-        t136), t134), t132), t130), t116), t115), t80), t104) * t90;
-    const float t143 = FMA(t48, FMA(t48, FMA(t48, FMA(t48, FMA(t48, FMA(t48, FMA(t48, FMA(t48, t139 * 1022.0f, t141),
-        t140), t137), t135), t133), t131), t118), t94) * t92;
-    const float t144 = t13 ? (t2 ? (t65 - t142) : t142) : t128;  // E min(0, exp(X) - 1)
-    const float t145 = t143 - (t142 * t142);
-    const float t146 = t66 - t145;
-    const float t147 = t144 + t129;
-    const float t148 = (t126 * t147) * t5;
-    const float t149 = t13 ? (t2 ? FMA(t142, 2.0f * t147, t146) : t145) : t125;
-    const float t150 = alpha_hi * t144;
-    const float t151 = t109 + t150;
-    const float t152 = t114 + FMA(alpha_hi, t129, FMA(alpha_lo, t144, FMA(alpha_hi, t144, -t150)));
-    const float t153 = t151 - t109;
-    const float t154 = t150 - t153;
-    const float t155 = t6 ? (t151 + (((t109 - (t151 - t153)) + t154) + t152)) : mean;
-    const float t156 = (t149 < 0.0f) ? 0.0f : t149;  // variance of the left half
-    const float t157 = t127 + FMA(t156, t8, t148);
-    const float t158 = t6 ? ((t157 < 0.0f) ? 0.0f : t157) : mean;
-    *out_mean = t155;
-    *out_var = t158;
+    float t0 = p0 - 12582912.0f;
+    float t1 = FMA(-0.69314575f, t0, p1) + ((-1.4286068e-6f) * t0);
+    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
+    return t2;
 }
 
-void elu_exact_forward(int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
-                       float *restrict out_mean, float *restrict out_var)
+INLINE float elu_exact_part1(float p0, float p1, float p2, float p3, float p4, float p5)
+{
+    float t0 = 2.0f * p2;
+    _Bool t1 = t0 < (-80.0f);
+    float t2 = (0.0f < t0) ? 0.0f : t0;
+    float t3 = t1 ? (-80.0f) : t2;
+    float t4 = FMA(1.442695f, t3, 12582912.0f);
+    float t5 = 1.0f / FMA(0.25f, ABS(p4 + p3), 1.0f);
+    float t6 = t5 - 0.25f;
+    float t7 = p5 * (t5 * POLY10(t6, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f,
+        0.080631725f, 0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f));
+    _Bool t8 = FMA(p0, 2.0f, p1) < 0.0f;
+    float t9 = elu_exact_part0(t4, t3) * as_float((127u + as_bits(t4)) << 23u);
+    float t10 = t1 ? 0.0f : t9;
+    float t11 = t10 - t7;
+    float t12 = t8 ? t11 : t7;
+    return t12;
+}
+
+INLINE void elu_exact_forward_element(
+    float mean, float var, float alpha_hi, float alpha_lo, float *restrict out_mean, float *restrict out_var)
+{
+    float t0 = ABS(mean);
+    _Bool t1 = mean < 0.0f;
+    float t2 = alpha_hi * alpha_hi;
+    float t3 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t4 = var * SQRT(t3);  // NaN for a negative variance
+    _Bool t5 = mean == mean;
+    float t6 = t1 ? 0.0f : mean;
+    _Bool t7 = 0.0f == t4;
+    _Bool t8 = t4 < 0x1p-127f;
+    float t9 = FMA(t4, 0.5f, mean);
+    float t10 = mean + t4;
+    _Bool t11 = t4 < 0.0625f;
+    float t12 = t7 ? 1.0f : t4;
+    float t13 = SQRT(t12);
+    float t14 = t8 ? 0x1p-127f : t4;
+    float t15 = 1.0f / t14;
+    _Bool t16 = t9 < (-80.0f);
+    float t17 = (0.0625f < t9) ? 0.0625f : t9;
+    float t18 = t16 ? (-80.0f) : t17;
+    _Bool t19 = t9 < (-0.5f);
+    float t20 = t11 ? t4 : 0.0f;
+    float t21 = (t1 & (t11 & (!t19))) ? t9 : 0.0f;
+    float t22 = FMA(1.442695f, t18, 12582912.0f);
+    float t23 = t0 * t15;
+    float t24 = t0 * t23;
+    float t25 = t7 ? 0.0f : t13;  // standard deviation
+    float t26 = 1.0f / t13;
+    float t27 = t7 ? 0.0f : t26;
+    float t28 = t27 * t0;
+    float t29 = t11 ? t25 : 0.0f;
+    float t30 = elu_exact_part0(t22, t18) * as_float((127u + as_bits(t22)) << 23u);
+    float t31 = t16 ? 0.0f : t30;
+    float t32 = -t29;
+    float t33 = t1 ? t29 : t32;
+    _Bool t34 = t7 | (13.0f < t28);
+    float t35 = t34 ? 13.0f : t28;  // |mean|/sigma
+    float t36 = t28 * t28;
+    float t37 = t24 + FMA(t0, FMA(t0, t15, -t23), FMA(t0, t23, -t24));
+    float t38 = t8 ? t36 : t37;
+    float t39 = t34 ? 169.0f : t38;
+    float t40 = FMA(t35, 0.25f, 1.0f);
+    float t41 = -(t35 * 2.0f);
+    float t42 = -t35;
+    float t43 = 1.0f / (1.0f + t39);
+    float t44 = t1 ? t42 : t35;
+    float t45 = t25 + t44;
+    float t46 = t39 * (-0.5f);
+    float t47 = 1.0f / t40;
+    float t48 = FMA(t46, 1.442695f, 12582912.0f);
+    float t49 = ABS(t45);
+    float t50 = FMA(0.25f, t49, 1.0f);
+    float t51 = 1.0f / t50;
+    float t52 = -t47;
+    float t53 = t47 * t47;
+    float t54 = t47 - 0.25f;
+    float t55 = FMA(POLY10(t54, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
+        0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f), t47 * t53, (t47 * FMA(FMA(t35, 0.25f, -(t40
+        - 1.0f)), t52, FMA(t40, t52, 1.0f))) * (t53 * POLY3(t47, 2.9023442f, -2.0372577f, 0.76679516f,
+        -0.054394823f)));
+    float t56 = elu_exact_part0(t48, t46) * as_float((as_bits(t48) + 127u) << 23u);
+    float t57 = t34 ? 0.0f : t56;
+    float t58 = -t51;
+    float t59 = t51 - 0.25f;
+    float t60 = t57 * FMA(t51, POLY10(t59, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f,
+        0.080631725f, 0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f), (t51 * FMA(FMA(0.25f, t49,
+        -(t50 - 1.0f)), t58, FMA(t50, t58, 1.0f))) * POLY3(t51, 1.6193924f, -0.47341943f, 0.31472093f, 0.0973791f));
+    _Bool t61 = t10 < 0.0f;
+    float t62 = t31 - t60;
+    float t63 = t61 ? t62 : t60;  // E[exp(X); X < 0]
+    float t64 = t57 * t33;
+    float t65 = t55 * t41;
+    float t66 = t55 * 2.0f;
+    float t67 = 0.3989423f + t65;
+    float t68 = t67 * t43;
+    float t69 = t43 * (((-1.133517e-8f) + ((t65 - (t67 - 0.3989423f)) + FMA(t55, t41, -t65))) + FMA(t39, -t68, t67 -
+        t68));
+    float t70 = t57 * t68;
+    float t71 = t25 * t70;
+    float t72 = t68 + t69;
+    float t73 = FMA(t57, t69, FMA(t57, t68, -t70));
+    float t74 = t57 * FMA(t35, t72, t66);  // Phi(-t)
+    float t75 = t6 + t71;  // E max(X, 0)
+    float t76 = t25 * (t70 + t73);
+    float t77 = t75 - t71;
+    float t78 = FMA(t25, t73, ((t71 - (t75 - t77)) + (t6 - t77)) + FMA(t25, t70, -t71));
+    float t79 = FMA(t55, t42, t72) * 0.33333334f;
+    float t80 = 0.25f * FMA(t42, t79, t55);
+    float t81 = 1.0f - t74;
+    float t82 = (t4 * (t55 * (t57 * 2.0f))) - (t76 * t76);
+    float t83 = t1 ? t81 : t74;
+    float t84 = t1 ? t74 : t81;
+    float t85 = t75 + t78;
+    float t86 = t63 - t83;
+    float t87 = t63 - (t83 + t86);
+    float t88 = t11 ? 0.0f : t87;
+    float t89 = FMA(t42, t80, t79) * 0.2f;
+    float t90 = FMA(t42, t89, t80) * 0.16666667f;
+    float t91 = FMA(t42, t90, t89) * 0.14285715f;
+    float t92 = FMA(t42, t91, t90) * 0.125f;
+    float t93 = FMA(t42, t92, t91) * 0.11111111f;
+    float t94 = FMA(t42, t93, t92) * 0.1f;
+    float t95 = FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t94, t33, t93), t92), t91),
+        t90), t89), t80), t79), t55), t72) * t64;
+    float t96 = t31 - 1.0f;
+    float t97 = 0.25f + t21;
+    float t98 = t21 * POLY5(t97, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
+    float t99 = t19 ? t96 : t98;
+    float t100 = t99 - t95;
+    float t101 = t1 ? t100 : t95;
+    float t102 = t11 ? t101 : t86;  // E min(0, exp(X) - 1)
+    float t103 = (FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, t94 * 1022.0f, t93 * 510.0f),
+        t92 * 254.0f), t91 * 126.0f), t90 * 62.0f), t89 * 30.0f), t80 * 14.0f), t79 * 6.0f), t66) * (t33 * t64)) - (t95
+        * t95);
+    float t104 = t102 + t88;
+    float t105 = FMA(t95, 2.0f * t104, ((t20 * POLY3(t20, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t31 * t31)) -
+        t103);
+    float t106 = t1 ? t105 : t103;
+    float t107 = (t83 * t84) - (t84 * (2.0f * t63));
+    float t108 = elu_exact_part1(t4, mean, t10, t45, t25, t57);  // E[exp(2X); X < 0]
+    float t109 = t107 + (t108 - (t63 * t63));
+    float t110 = t11 ? t106 : t109;
+    float t111 = alpha_hi * t102;
+    float t112 = t75 + t111;
+    float t113 = t112 - t75;
+    float t114 = t112 + (((t75 - (t112 - t113)) + (t111 - t113)) + (t78 + FMA(alpha_hi, t88, FMA(alpha_lo, t102,
+        FMA(alpha_hi, t102, -t111)))));
+    float t115 = t5 ? t114 : mean;
+    float t116 = (t4 - t82) - (t85 * (2.0f * t76));
+    float t117 = t1 ? t82 : t116;  // Var max(X, 0)
+    float t118 = (t110 < 0.0f) ? 0.0f : t110;  // variance of the left half
+    float t119 = t117 + FMA(t118, t2 + FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_hi, -t2))),
+        (t85 * t104) * ((alpha_hi * (-2.0f)) + (alpha_lo * (-2.0f))));
+    float t120 = (t119 < 0.0f) ? 0.0f : t119;
+    float t121 = t5 ? t120 : mean;
+    *out_mean = t115;
+    *out_var = t121;
+}
+
+void elu_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     const float alpha_hi = params[0];
     const float alpha_lo = params[1];
@@ -239,184 +236,129 @@ void elu_exact_forward(int64_t n, const float *restrict mean, const float *restr
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void elu_exact_backward_element(float mean, float var, float grad_mean,
-                                                                             float grad_var, float alpha_hi,
-                                                                             float alpha_lo,
-                                                                             float *restrict out_grad_mean,
-                                                                             float *restrict out_grad_var)
+INLINE void elu_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float alpha_hi, float alpha_lo,
+    float *restrict out_grad_mean, float *restrict out_grad_var)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = ABS(mean);
-    const _Bool t2 = mean < 0.0f;
-    const float t3 = alpha_hi * alpha_hi;
-    const float t4 = var * SQRT(t0 ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const float t5 = 1.0f - alpha_hi;
-    const float t6 = -alpha_hi;
-    const float t7 = t2 ? 0.0f : mean;
-    const float t8 = t3 + FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_hi, -t3)));
-    const float t9 = t5 + ((t6 - (t5 - 1.0f)) - alpha_lo);
-    const _Bool t10 = 0.0f == t4;
-    const _Bool t11 = t4 < 0x1p-127f;
-    const float t12 = FMA(t4, 0.5f, mean);
-    const float t13 = mean + t4;
-    const _Bool t14 = t4 < 0.0625f;
-    const _Bool t15 = FMA(t4, 2.0f, mean) < 0.0f;
-    const float t16 = SQRT(t10 ? 1.0f : t4);
-    const float t17 = t11 ? 0x1p-127f : t4;
-    const float t18 = t14 ? t4 : 0.0f;
-    const float t19 = t1 * (t1 * (1.0f / t17));
-    const float t20 = (0.0625f < t12) ? 0.0625f : t12;
-    const _Bool t21 = t12 < (-80.0f);
-    const float t22 = t21 ? (-80.0f) : t20;
-    const float t23 = 2.0f * t13;
-    const _Bool t24 = t13 < 0.0f;
-    const _Bool t25 = t12 < (-0.5f);
-    const float t26 = t18 * FMA(t18, FMA(t18, FMA(t18, 0.041666668f, 0.16666667f), 0.5f), 1.0f);
-    const float t27 = (0.0f < t23) ? 0.0f : t23;
-    const _Bool t28 = t23 < (-80.0f);
-    const float t29 = t28 ? (-80.0f) : t27;
-    const float t30 = (t2 & (t14 & (!t25))) ? t12 : 0.0f;
-    const float t31 = FMA(1.442695f, t22, 12582912.0f);
-    const float t32 = 0.25f + t30;
-    const float t33 = t31 - 12582912.0f;
-    const float t34 = as_float((127u + as_bits(t31)) << 23u);
-    const float t35 = FMA(-0.69314575f, t33, t22) + ((-1.4286068e-6f) * t33);
-    const float t36 = FMA(1.442695f, t29, 12582912.0f);
-    const float t37 = t30 * FMA(t32, FMA(t32, FMA(t32, FMA(t32, FMA(t32, 0.0011519634f, 0.00678744f), 0.034140456f),
-        0.1383353f), 0.42398438f), 0.88479686f);
-    const float t38 = t36 - 12582912.0f;
-    const float t39 = as_float((127u + as_bits(t36)) << 23u);
-    const float t40 = FMA(-0.69314575f, t38, t29) + ((-1.4286068e-6f) * t38);
-    const float t41 = 1.0f / t16;
-    const float t42 = t10 ? 0.0f : t16;  // standard deviation
-    const float t43 = t10 ? 0.0f : t41;
-    const float t44 = t43 * t1;
-    const float t45 = t14 ? t42 : 0.0f;
-    const float t46 = t21 ? 0.0f : ((1.0f + FMA(FMA(t35, FMA(t35, FMA(t35, FMA(0.0013814222f, t35, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t35 * t35, t35)) * t34);
-    const float t47 = t2 ? t45 : (-t45);
-    const float t48 = t28 ? 0.0f : ((1.0f + FMA(FMA(t40, FMA(t40, FMA(t40, FMA(0.0013814222f, t40, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t40 * t40, t40)) * t39);
-    const _Bool t49 = t10 | (13.0f < t44);
-    const float t50 = t11 ? (t44 * t44) : t19;
-    const float t51 = t49 ? 13.0f : t44;  // |mean|/sigma
-    const float t52 = t49 ? 169.0f : t50;
-    const float t53 = 1.0f / FMA(t51, 0.25f, 1.0f);
-    const float t54 = -(t51 * 2.0f);
-    const float t55 = -t51;
-    const float t56 = t2 ? 0.0f : t51;
-    const float t57 = 1.0f + t52;
-    const float t58 = t52 * (-0.5f);
-    const float t59 = 1.0f / t57;
-    const float t60 = t42 + (t2 ? t55 : t51);
-    const float t61 = FMA(t58, 1.442695f, 12582912.0f);
-    const float t62 = ABS(t60);
-    const float t63 = t42 + t60;
-    const float t64 = FMA(0.25f, t62, 1.0f);
-    const float t65 = ABS(t63);
-    const float t66 = 1.0f / t64;
-    const float t67 = 1.0f / FMA(0.25f, t65, 1.0f);
-    const float t68 = t25 ? (t46 - 1.0f) : t37;
-    const float t69 = t26 * (t46 * t46);
-    const float t70 = t61 - 12582912.0f;
-    const float t71 = as_float((as_bits(t61) + 127u) << 23u);
-    const float t72 = FMA(t70, -0.69314575f, t58) + (t70 * (-1.4286068e-6f));
-    const float t73 = t53 - 0.25f;
-    const float t74 = t53 * (t53 * t53);
-    const float t75 = FMA(t73, FMA(t73, FMA(t73, FMA(t73, FMA(t73, FMA(t73, FMA(t73, FMA(t73, FMA(t73, FMA(t73,
-        -0.074104935f, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f), 0.11886708f), 0.17142972f),
-        0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f) * t74;
-    const float t76 = FMA(t75, t54, 0.3989423f) * t59;
-    const float t77 = t49 ? 0.0f : ((1.0f + FMA(FMA(t72, FMA(t72, FMA(t72, FMA(t72, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t72 * t72, t72)) * t71);
-    const float t78 = t66 - 0.25f;
-    const float t79 = t77 * (t66 * FMA(t78, FMA(t78, FMA(t78, FMA(t78, FMA(t78, FMA(t78, FMA(t78, FMA(t78, FMA(t78,
-        FMA(t78, 0.0016479337f, 0.01630153f), -0.034037594f), -0.021891933f), 0.01972147f), 0.080631725f),
-        0.14147368f), 0.17952807f), 0.18632981f), 0.16664104f), 0.13207588f));
-    const float t80 = t24 ? (t46 - t79) : t79;  // E[exp(X); X < 0]
-    const float t81 = t67 - 0.25f;
-    const float t82 = t77 * (t67 * FMA(t81, FMA(t81, FMA(t81, FMA(t81, FMA(t81, FMA(t81, FMA(t81, FMA(t81, FMA(t81,
-        FMA(0.0016479337f, t81, 0.01630153f), -0.034037594f), -0.021891933f), 0.01972147f), 0.080631725f),
-        0.14147368f), 0.17952807f), 0.18632981f), 0.16664104f), 0.13207588f));
-    const float t83 = t15 ? (t48 - t82) : t82;  // E[exp(2X); X < 0]
-    const float t84 = t77 * t47;
-    const float t85 = t77 * 0.3989423f;  // phi(t)
-    const float t86 = t43 * t85;
-    const float t87 = t47 * t84;
-    const float t88 = t75 * 2.0f;
-    const float t89 = t77 * FMA(t51, t76, t88);  // Phi(-t)
-    const float t90 = t77 * t76;
-    const float t91 = FMA(t42, t90, t7);  // E max(X, 0)
-    const float t92 = t85 * (t90 + t56);
-    const float t93 = FMA(t75, t55, t76) * 0.33333334f;
-    const float t94 = 0.25f * FMA(t55, t93, t75);
-    const float t95 = t93 * 6.0f;
-    const float t96 = 1.0f - t89;
-    const float t97 = 2.0f * t80;
-    const float t98 = t83 - (t80 * t80);
-    const float t99 = (2.0f * t83) - t80;
-    const float t100 = t91 * t80;
-    const float t101 = alpha_hi * t80;
-    const float t102 = t2 ? t96 : t89;
-    const float t103 = t2 ? t89 : t96;
-    const float t104 = t103 * t97;
-    const float t105 = t80 - t102;
-    const float t106 = ((t102 * t103) - t104) + t98;
-    const float t107 = t91 * t102;
-    const float t108 = FMA(t86, t9, t101);
-    const float t109 = t103 + t101;
-    const float t110 = 0.5f * t108;
-    const float t111 = t109 * grad_mean;
-    const float t112 = t110 * grad_mean;
-    const float t113 = t103 - t92;
-    const float t114 = FMA(t55, t94, t93) * 0.2f;
-    const float t115 = t94 * 14.0f;
-    const float t116 = FMA(t55, t114, t94) * 0.16666667f;
-    const float t117 = t114 * 30.0f;
-    const float t118 = FMA(t55, t116, t114) * 0.14285715f;
-    const float t119 = t116 * 62.0f;
-    const float t120 = FMA(t55, t118, t116) * 0.125f;
-    const float t121 = t118 * 126.0f;
-    const float t122 = FMA(t55, t120, t118) * 0.11111111f;
-    const float t123 = FMA(t55, t122, t120) * 0.1f;
-    const float t124 = t120 * 254.0f;
-    const float t125 = t122 * 510.0f;
-    const float t126 = FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t123, t47, t122),
-        t120), t118), t116), t114), t94), t93), t75), t76) * t84;
-    const float t127 = FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t47, t123 * 1022.0f, t125),
-        t124), t121), t119), t117), t115), t95), t88) * t87;
-    const float t128 = t14 ? (t2 ? (t68 - t126) : t126) : t105;  // E min(0, exp(X) - 1)
-    const float t129 = t128 * t86;
-    const float t130 = t91 * t128;
-    const float t131 = t128 * t103;
-    const float t132 = t80 * t128;
-    const float t133 = 2.0f * t128;
-    const float t134 = t92 - t129;
-    const float t135 = t129 - t132;
-    const float t136 = t134 - t100;
-    const float t137 = t99 + t135;
-    const float t138 = alpha_hi * t130;
-    const float t139 = t107 - (alpha_hi * t131);
-    const float t140 = FMA(t113 + FMA(t8, t137, alpha_hi * t136), grad_var, t112);
-    const float t141 = t127 - (t126 * t126);
-    const float t142 = t14 ? (t2 ? FMA(t126, t133, t69 - t141) : t141) : t106;
-    const float t143 = (t142 < 0.0f) ? 0.0f : t142;  // variance of the left half
-    const float t144 = FMA(2.0f * FMA(t9, t139, (t143 * t8) - t138), grad_var, t111);
-    *out_grad_mean = t144;
-    *out_grad_var = t140;
+    float t0 = ABS(mean);
+    _Bool t1 = mean < 0.0f;
+    float t2 = alpha_hi * alpha_hi;
+    float t3 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t4 = var * SQRT(t3);  // NaN for a negative variance
+    float t5 = 1.0f - alpha_hi;
+    float t6 = t2 + FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_hi, -t2)));
+    float t7 = t5 + (((-alpha_hi) - (t5 - 1.0f)) - alpha_lo);
+    _Bool t8 = 0.0f == t4;
+    _Bool t9 = t4 < 0x1p-127f;
+    float t10 = FMA(t4, 0.5f, mean);
+    float t11 = mean + t4;
+    _Bool t12 = t4 < 0.0625f;
+    float t13 = t8 ? 1.0f : t4;
+    float t14 = SQRT(t13);
+    float t15 = t12 ? t4 : 0.0f;
+    _Bool t16 = t10 < (-80.0f);
+    float t17 = (0.0625f < t10) ? 0.0625f : t10;
+    float t18 = t16 ? (-80.0f) : t17;
+    _Bool t19 = t10 < (-0.5f);
+    float t20 = (t1 & (t12 & (!t19))) ? t10 : 0.0f;
+    float t21 = FMA(1.442695f, t18, 12582912.0f);
+    float t22 = t8 ? 0.0f : t14;  // standard deviation
+    float t23 = 1.0f / t14;
+    float t24 = t8 ? 0.0f : t23;
+    float t25 = t24 * t0;
+    float t26 = t12 ? t22 : 0.0f;
+    float t27 = elu_exact_part0(t21, t18) * as_float((127u + as_bits(t21)) << 23u);
+    float t28 = t16 ? 0.0f : t27;
+    float t29 = -t26;
+    float t30 = t1 ? t26 : t29;
+    _Bool t31 = t8 | (13.0f < t25);
+    float t32 = t31 ? 13.0f : t25;  // |mean|/sigma
+    float t33 = t25 * t25;
+    float t34 = t9 ? 0x1p-127f : t4;
+    float t35 = t0 * (t0 * (1.0f / t34));
+    float t36 = t9 ? t33 : t35;
+    float t37 = t31 ? 169.0f : t36;
+    float t38 = 1.0f / FMA(t32, 0.25f, 1.0f);
+    float t39 = -t32;
+    float t40 = t37 * (-0.5f);
+    float t41 = t1 ? t39 : t32;
+    float t42 = t22 + t41;
+    float t43 = FMA(t40, 1.442695f, 12582912.0f);
+    float t44 = 1.0f / FMA(0.25f, ABS(t42), 1.0f);
+    float t45 = t38 - 0.25f;
+    float t46 = POLY10(t45, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
+        0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f) * (t38 * (t38 * t38));
+    float t47 = FMA(t46, -(t32 * 2.0f), 0.3989423f) * (1.0f / (1.0f + t37));
+    float t48 = elu_exact_part0(t43, t40) * as_float((as_bits(t43) + 127u) << 23u);
+    float t49 = t31 ? 0.0f : t48;
+    float t50 = t44 - 0.25f;
+    float t51 = t49 * (t44 * POLY10(t50, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f,
+        0.080631725f, 0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f));
+    _Bool t52 = t11 < 0.0f;
+    float t53 = t28 - t51;
+    float t54 = t52 ? t53 : t51;  // E[exp(X); X < 0]
+    float t55 = elu_exact_part1(t4, mean, t11, t42, t22, t49);  // E[exp(2X); X < 0]
+    float t56 = t49 * t30;
+    float t57 = t49 * 0.3989423f;  // phi(t)
+    float t58 = t24 * t57;
+    float t59 = t46 * 2.0f;
+    float t60 = t49 * FMA(t32, t47, t59);  // Phi(-t)
+    float t61 = t49 * t47;
+    float t62 = t1 ? 0.0f : mean;
+    float t63 = FMA(t22, t61, t62);  // E max(X, 0)
+    float t64 = t1 ? 0.0f : t32;
+    float t65 = t57 * (t61 + t64);
+    float t66 = FMA(t46, t39, t47) * 0.33333334f;
+    float t67 = 0.25f * FMA(t39, t66, t46);
+    float t68 = 1.0f - t60;
+    float t69 = alpha_hi * t54;
+    float t70 = t1 ? t68 : t60;
+    float t71 = t1 ? t60 : t68;
+    float t72 = FMA(t39, t67, t66) * 0.2f;
+    float t73 = FMA(t39, t72, t67) * 0.16666667f;
+    float t74 = FMA(t39, t73, t72) * 0.14285715f;
+    float t75 = FMA(t39, t74, t73) * 0.125f;
+    float t76 = FMA(t39, t75, t74) * 0.11111111f;
+    float t77 = FMA(t39, t76, t75) * 0.1f;
+    float t78 = FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t77, t30, t76), t75), t74),
+        t73), t72), t67), t66), t46), t47) * t56;
+    float t79 = t28 - 1.0f;
+    float t80 = 0.25f + t20;
+    float t81 = t20 * POLY5(t80, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
+    float t82 = t19 ? t79 : t81;
+    float t83 = t82 - t78;
+    float t84 = t1 ? t83 : t78;
+    float t85 = t54 - t70;
+    float t86 = t12 ? t84 : t85;  // E min(0, exp(X) - 1)
+    float t87 = t86 * t58;
+    float t88 = FMA((t71 - t65) + FMA(t6, ((2.0f * t55) - t54) + (t87 - (t54 * t86)), alpha_hi * ((t65 - t87) - (t63 *
+        t54))), grad_var, (0.5f * FMA(t58, t7, t69)) * grad_mean);
+    float t89 = (FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, t77 * 1022.0f, t76 * 510.0f),
+        t75 * 254.0f), t74 * 126.0f), t73 * 62.0f), t72 * 30.0f), t67 * 14.0f), t66 * 6.0f), t59) * (t30 * t56)) - (t78
+        * t78);
+    float t90 = FMA(t78, 2.0f * t86, ((t15 * POLY3(t15, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t28 * t28)) - t89);
+    float t91 = t1 ? t90 : t89;
+    float t92 = ((t70 * t71) - (t71 * (2.0f * t54))) + (t55 - (t54 * t54));
+    float t93 = t12 ? t91 : t92;
+    float t94 = (t63 * t70) - (alpha_hi * (t86 * t71));
+    float t95 = (t93 < 0.0f) ? 0.0f : t93;  // variance of the left half
+    float t96 = FMA(2.0f * FMA(t7, t94, (t95 * t6) - (alpha_hi * (t63 * t86))), grad_var, (t71 + t69) * grad_mean);
+    *out_grad_mean = t96;
+    *out_grad_var = t88;
 }
 
-void elu_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                        const float *restrict grad_mean, const float *restrict grad_var, const float *restrict params,
-                        float *restrict out_grad_mean, float *restrict out_grad_var)
+void elu_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     const float alpha_hi = params[0];
     const float alpha_lo = params[1];
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        elu_exact_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], alpha_hi, alpha_lo, &out_grad_mean[i],
-                                   &out_grad_var[i]);
+        elu_exact_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], alpha_hi, alpha_lo, &out_grad_mean[i], &out_grad_var[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

@@ -4,7 +4,6 @@
 // Clevert, Unterthiner & Hochreiter 2016, Fast and Accurate Deep Network Learning by ELUs
 //
 // rule digest  d9f514a72dc79e05823e1d5e2829e1c1ba8a7a95ce08ebb3a7bfbc319fb45fd0
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -19,6 +18,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -132,201 +151,196 @@ INLINE double polynomial3(double y, double x)
     return y;
 }
 
-static void elu_exact_float64_forward_block(const double *restrict mean, const double *restrict var, double alpha,
-                                            double *restrict out_mean, double *restrict out_var)
+static void elu_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double alpha = params[0];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        const _Bool t1 = t0 == 0.0;
-        const double t2 = __builtin_sqrt(t1 ? 1.0 : t0);
-        const double t3 = t1 ? 0.0 : t2;
-        const _Bool t4 = mean[i] < 0.0;
-        const double t5 = __builtin_fabs(mean[i]);
-        const double t6 = (t1 ? 0.0 : (1.0 / t2)) * t5;
-        const _Bool t7 = t1 | (37.5 < t6);
-        const double t8 = t7 ? 37.5 : t6;
-        const _Bool t9 = t0 < 0x1p-1022;
-        const _Bool t10 = t7 | t9;
-        const double t11 = t10 ? 0.0 : t5;
-        const double t12 = t7 ? 1406.25 : (t9 ? (t8 * t8) : (t11 * (t11 * (1.0 / (t10 ? 1.0 : t0)))));
-        const double t13 = t7 ? 0.0 : (exp64(t12 * (-0.5)));
-        const _Bool t14 = t0 < 0x1p-10;
-        const double t15 = 1.0 / (FMA(t8, 0.25, 1.0));
-        const double t16 = (polynomial0(-0x1.d83ed7bcbc437p-7, t15 - 0.25)) * (t15 * (t15 * t15));
-        const double t17 = (FMA(t16, -(t8 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t12);
-        const double t18 = t16 * 2.0;
-        const double t19 = -t8;
-        const double t20 = (FMA(t16, t19, t17)) * 0x1.5555555555555p-2;
-        const double t21 = (FMA(t19, t20, t16)) * 0.25;
-        const double t22 = (FMA(t19, t21, t20)) * 0x1.999999999999ap-3;
-        const double t23 = (FMA(t19, t22, t21)) * 0x1.5555555555555p-3;
-        const double t24 = (FMA(t19, t23, t22)) * 0x1.2492492492492p-3;
-        const double t25 = (FMA(t19, t24, t23)) * 0.125;
-        const double t26 = (FMA(t19, t25, t24)) * 0x1.c71c71c71c71cp-4;
-        const double t27 = (FMA(t19, t26, t25)) * 0x1.999999999999ap-4;
-        const double t28 = (FMA(t19, t27, t26)) * 0x1.745d1745d1746p-4;
-        const double t29 = (FMA(t19, t28, t27)) * 0x1.5555555555555p-4;
-        const double t30 = t13 * t17;
-        const double t31 = FMA(t3, t30, t4 ? 0.0 : mean[i]);
-        const double t32 = t14 ? t3 : 0.0;
-        const double t33 = t4 ? t32 : (-t32);
-        const double t34 = FMA(t33, FMA(t33, FMA(t33, t29 * 4094.0, t28 * 2046.0), t27 * 1022.0), t26 * 510.0);
-        const double t35 = FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t29, t33, t28), t27), t26), t25), t24);
-        const double t36 = FMA(t33, FMA(t33, FMA(t33, t34, t25 * 254.0), t24 * 126.0), t23 * 62.0);
-        const double t37 = FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, t35, t23), t22), t21), t20), t16);
-        const double t38 = t13 * t33;
-        const double t39 = (FMA(t33, t37, t17)) * t38;
-        const double t40 = FMA(t33, FMA(t33, FMA(t33, FMA(t33, t36, t22 * 30.0), t21 * 14.0), t20 * 6.0), t18);
-        const double t41 = FMA(t0, 0.5, mean[i]);
-        const _Bool t42 = t41 < (-0.5);
-        const _Bool t43 = !t42;
-        const _Bool t44 = t14 & t43;
-        const _Bool t45 = t4 & t44;
-        const double t46 = t45 ? t41 : 0.0;
-        const _Bool t47 = t41 < (-80.0);
-        const double t48 = t47 ? 0.0 : (exp64(t47 ? (-80.0) : ((0.0625 < t41) ? 0.0625 : t41)));
-        const double t49 = (t42 ? (t48 - 1.0) : (t46 * (polynomial1(0x1.60430cc37cafap-26, t46 + 0.25)))) - t39;
-        const double t50 = t3 + (t4 ? t19 : t8);
-        const double t51 = 1.0 / (FMA(__builtin_fabs(t50), 0.25, 1.0));
-        const double t52 = t13 * (t51 * (polynomial2(-0x1.d2989e1b3465ep-10, t51 - 0.25)));
-        const double t53 = mean[i] + t0;
-        const double t54 = (t53 < 0.0) ? (t48 - t52) : t52;
-        const double t55 = t13 * (FMA(t8, t17, t18));
-        const double t56 = 1.0 - t55;
-        const double t57 = t4 ? t56 : t55;
-        const double t58 = t14 ? (t4 ? t49 : t39) : (t54 - t57);
-        const double t59 = t3 * t30;
-        const double t60 = (t0 * (t16 * (t13 * 2.0))) - (t59 * t59);
-        const double t61 = t14 ? t0 : 0.0;
-        const double t62 = (t40 * (t33 * t38)) - (t39 * t39);
-        const double t63 = ((t61 * (polynomial3(0x1.6c16c16c16c17p-10, t61))) * (t48 * t48)) - t62;
-        const double t64 = 1.0 / (FMA(__builtin_fabs(t3 + t50), 0.25, 1.0));
-        const double t65 = t13 * (t64 * (polynomial2(-0x1.d2989e1b3465ep-10, t64 - 0.25)));
-        const double t66 = t53 * 2.0;
-        const _Bool t67 = t66 < (-80.0);
-        const double t68 = (t67 ? 0.0 : (exp64(t67 ? (-80.0) : ((0.0 < t66) ? 0.0 : t66)))) - t65;
-        const double t69 = t4 ? t55 : t56;
-        const double t70 = (((FMA(t0, 2.0, mean[i])) < 0.0) ? t68 : t65) - (t54 * t54);
-        const double t71 = t14 ? (t4 ? (FMA(t39, t58 * 2.0, t63)) : t62) : (((t57 * t69) - (t69 * (t54 * 2.0))) + t70);
-        const double t72 = FMA(alpha * alpha, (t71 < 0.0) ? 0.0 : t71, (alpha * (-2.0)) * (t31 * t58));
-        const double t73 = (t4 ? t60 : ((t0 - t60) - (t31 * (t59 * 2.0)))) + t72;
-        const _Bool t74 = mean[i] == mean[i];
+        double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        _Bool t1 = t0 == 0.0;
+        double t2 = __builtin_sqrt(t1 ? 1.0 : t0);
+        double t3 = t1 ? 0.0 : t2;
+        _Bool t4 = mean[i] < 0.0;
+        double t5 = __builtin_fabs(mean[i]);
+        double t6 = (t1 ? 0.0 : (1.0 / t2)) * t5;
+        _Bool t7 = t1 | (37.5 < t6);
+        double t8 = t7 ? 37.5 : t6;
+        _Bool t9 = t0 < 0x1p-1022;
+        _Bool t10 = t7 | t9;
+        double t11 = t10 ? 0.0 : t5;
+        double t12 = t7 ? 1406.25 : (t9 ? (t8 * t8) : (t11 * (t11 * (1.0 / (t10 ? 1.0 : t0)))));
+        double t13 = t7 ? 0.0 : (exp64(t12 * (-0.5)));
+        _Bool t14 = t0 < 0x1p-10;
+        double t15 = 1.0 / (FMA(t8, 0.25, 1.0));
+        double t16 = (polynomial0(-0x1.d83ed7bcbc437p-7, t15 - 0.25)) * (t15 * (t15 * t15));
+        double t17 = (FMA(t16, -(t8 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t12);
+        double t18 = t16 * 2.0;
+        double t19 = -t8;
+        double t20 = (FMA(t16, t19, t17)) * 0x1.5555555555555p-2;
+        double t21 = (FMA(t19, t20, t16)) * 0.25;
+        double t22 = (FMA(t19, t21, t20)) * 0x1.999999999999ap-3;
+        double t23 = (FMA(t19, t22, t21)) * 0x1.5555555555555p-3;
+        double t24 = (FMA(t19, t23, t22)) * 0x1.2492492492492p-3;
+        double t25 = (FMA(t19, t24, t23)) * 0.125;
+        double t26 = (FMA(t19, t25, t24)) * 0x1.c71c71c71c71cp-4;
+        double t27 = (FMA(t19, t26, t25)) * 0x1.999999999999ap-4;
+        double t28 = (FMA(t19, t27, t26)) * 0x1.745d1745d1746p-4;
+        double t29 = (FMA(t19, t28, t27)) * 0x1.5555555555555p-4;
+        double t30 = t13 * t17;
+        double t31 = FMA(t3, t30, t4 ? 0.0 : mean[i]);
+        double t32 = t14 ? t3 : 0.0;
+        double t33 = t4 ? t32 : (-t32);
+        double t34 = FMA(t33, FMA(t33, FMA(t33, t29 * 4094.0, t28 * 2046.0), t27 * 1022.0), t26 * 510.0);
+        double t35 = FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t29, t33, t28), t27), t26), t25), t24);
+        double t36 = FMA(t33, FMA(t33, FMA(t33, t34, t25 * 254.0), t24 * 126.0), t23 * 62.0);
+        double t37 = FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, t35, t23), t22), t21), t20), t16);
+        double t38 = t13 * t33;
+        double t39 = (FMA(t33, t37, t17)) * t38;
+        double t40 = FMA(t33, FMA(t33, FMA(t33, FMA(t33, t36, t22 * 30.0), t21 * 14.0), t20 * 6.0), t18);
+        double t41 = FMA(t0, 0.5, mean[i]);
+        _Bool t42 = t41 < (-0.5);
+        _Bool t43 = !t42;
+        _Bool t44 = t14 & t43;
+        _Bool t45 = t4 & t44;
+        double t46 = t45 ? t41 : 0.0;
+        _Bool t47 = t41 < (-80.0);
+        double t48 = t47 ? 0.0 : (exp64(t47 ? (-80.0) : ((0.0625 < t41) ? 0.0625 : t41)));
+        double t49 = (t42 ? (t48 - 1.0) : (t46 * (polynomial1(0x1.60430cc37cafap-26, t46 + 0.25)))) - t39;
+        double t50 = t3 + (t4 ? t19 : t8);
+        double t51 = 1.0 / (FMA(__builtin_fabs(t50), 0.25, 1.0));
+        double t52 = t13 * (t51 * (polynomial2(-0x1.d2989e1b3465ep-10, t51 - 0.25)));
+        double t53 = mean[i] + t0;
+        double t54 = (t53 < 0.0) ? (t48 - t52) : t52;
+        double t55 = t13 * (FMA(t8, t17, t18));
+        double t56 = 1.0 - t55;
+        double t57 = t4 ? t56 : t55;
+        double t58 = t14 ? (t4 ? t49 : t39) : (t54 - t57);
+        double t59 = t3 * t30;
+        double t60 = (t0 * (t16 * (t13 * 2.0))) - (t59 * t59);
+        double t61 = t14 ? t0 : 0.0;
+        double t62 = (t40 * (t33 * t38)) - (t39 * t39);
+        double t63 = ((t61 * (polynomial3(0x1.6c16c16c16c17p-10, t61))) * (t48 * t48)) - t62;
+        double t64 = 1.0 / (FMA(__builtin_fabs(t3 + t50), 0.25, 1.0));
+        double t65 = t13 * (t64 * (polynomial2(-0x1.d2989e1b3465ep-10, t64 - 0.25)));
+        double t66 = t53 * 2.0;
+        _Bool t67 = t66 < (-80.0);
+        double t68 = (t67 ? 0.0 : (exp64(t67 ? (-80.0) : ((0.0 < t66) ? 0.0 : t66)))) - t65;
+        double t69 = t4 ? t55 : t56;
+        double t70 = (((FMA(t0, 2.0, mean[i])) < 0.0) ? t68 : t65) - (t54 * t54);
+        double t71 = t14 ? (t4 ? (FMA(t39, t58 * 2.0, t63)) : t62) : (((t57 * t69) - (t69 * (t54 * 2.0))) + t70);
+        double t72 = FMA(alpha * alpha, (t71 < 0.0) ? 0.0 : t71, (alpha * (-2.0)) * (t31 * t58));
+        double t73 = (t4 ? t60 : ((t0 - t60) - (t31 * (t59 * 2.0)))) + t72;
+        _Bool t74 = mean[i] == mean[i];
         out_mean[i] = (t74 ? (t31 + (alpha * t58)) : mean[i]);
         out_var[i] = (t74 ? ((t73 < 0.0) ? 0.0 : t73) : mean[i]);
     }
 }
 
-void elu_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                               const double *restrict params, double *restrict out_mean, double *restrict out_var)
+void elu_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    const double alpha = params[0];
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            elu_exact_float64_forward_block(mean + at, var + at, alpha, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        elu_exact_float64_forward_block(in[0], in[1], alpha, out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(elu_exact_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void elu_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                             const double *restrict grad_mean, const double *restrict grad_var,
-                                             double alpha, double *restrict out_grad_mean,
-                                             double *restrict out_grad_var)
+static void elu_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    const double alpha = params[0];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        const _Bool t1 = t0 == 0.0;
-        const double t2 = __builtin_sqrt(t1 ? 1.0 : t0);
-        const double t3 = t1 ? 0.0 : t2;
-        const double t4 = t1 ? 0.0 : (1.0 / t2);
-        const _Bool t5 = mean[i] < 0.0;
-        const double t6 = __builtin_fabs(mean[i]);
-        const double t7 = t4 * t6;
-        const _Bool t8 = t1 | (37.5 < t7);
-        const double t9 = t8 ? 37.5 : t7;
-        const _Bool t10 = t0 < 0x1p-1022;
-        const _Bool t11 = t8 | t10;
-        const double t12 = t11 ? 0.0 : t6;
-        const double t13 = t8 ? 1406.25 : (t10 ? (t9 * t9) : (t12 * (t12 * (1.0 / (t11 ? 1.0 : t0)))));
-        const double t14 = t8 ? 0.0 : (exp64(t13 * (-0.5)));
-        const double t15 = t14 * 0x1.9884533d43651p-2;
-        const _Bool t16 = t0 < 0x1p-10;
-        const double t17 = 1.0 / (FMA(t9, 0.25, 1.0));
-        const double t18 = (polynomial0(-0x1.d83ed7bcbc437p-7, t17 - 0.25)) * (t17 * (t17 * t17));
-        const double t19 = (FMA(t18, -(t9 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t13);
-        const double t20 = t18 * 2.0;
-        const double t21 = -t9;
-        const double t22 = (FMA(t18, t21, t19)) * 0x1.5555555555555p-2;
-        const double t23 = (FMA(t21, t22, t18)) * 0.25;
-        const double t24 = (FMA(t21, t23, t22)) * 0x1.999999999999ap-3;
-        const double t25 = (FMA(t21, t24, t23)) * 0x1.5555555555555p-3;
-        const double t26 = (FMA(t21, t25, t24)) * 0x1.2492492492492p-3;
-        const double t27 = (FMA(t21, t26, t25)) * 0.125;
-        const double t28 = (FMA(t21, t27, t26)) * 0x1.c71c71c71c71cp-4;
-        const double t29 = (FMA(t21, t28, t27)) * 0x1.999999999999ap-4;
-        const double t30 = (FMA(t21, t29, t28)) * 0x1.745d1745d1746p-4;
-        const double t31 = (FMA(t21, t30, t29)) * 0x1.5555555555555p-4;
-        const double t32 = t14 * t19;
-        const double t33 = FMA(t3, t32, t5 ? 0.0 : mean[i]);
-        const double t34 = t16 ? t3 : 0.0;
-        const double t35 = t5 ? t34 : (-t34);
-        const double t36 = FMA(t35, FMA(t35, FMA(t35, t31 * 4094.0, t30 * 2046.0), t29 * 1022.0), t28 * 510.0);
-        const double t37 = FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t31, t35, t30), t29), t28), t27), t26);
-        const double t38 = FMA(t35, FMA(t35, FMA(t35, t36, t27 * 254.0), t26 * 126.0), t25 * 62.0);
-        const double t39 = FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t35, t37, t25), t24), t23), t22), t18);
-        const double t40 = t14 * t35;
-        const double t41 = (FMA(t35, t39, t19)) * t40;
-        const double t42 = FMA(t35, FMA(t35, FMA(t35, FMA(t35, t38, t24 * 30.0), t23 * 14.0), t22 * 6.0), t20);
-        const double t43 = FMA(t0, 0.5, mean[i]);
-        const _Bool t44 = t43 < (-0.5);
-        const _Bool t45 = !t44;
-        const _Bool t46 = t16 & t45;
-        const _Bool t47 = t5 & t46;
-        const double t48 = t47 ? t43 : 0.0;
-        const _Bool t49 = t43 < (-80.0);
-        const double t50 = t49 ? 0.0 : (exp64(t49 ? (-80.0) : ((0.0625 < t43) ? 0.0625 : t43)));
-        const double t51 = (t44 ? (t50 - 1.0) : (t48 * (polynomial1(0x1.60430cc37cafap-26, t48 + 0.25)))) - t41;
-        const double t52 = t3 + (t5 ? t21 : t9);
-        const double t53 = 1.0 / (FMA(__builtin_fabs(t52), 0.25, 1.0));
-        const double t54 = t14 * (t53 * (polynomial2(-0x1.d2989e1b3465ep-10, t53 - 0.25)));
-        const double t55 = mean[i] + t0;
-        const double t56 = (t55 < 0.0) ? (t50 - t54) : t54;
-        const double t57 = t14 * (FMA(t9, t19, t20));
-        const double t58 = 1.0 - t57;
-        const double t59 = t5 ? t58 : t57;
-        const double t60 = t16 ? (t5 ? t51 : t41) : (t56 - t59);
-        const double t61 = t5 ? t57 : t58;
-        const double t62 = 1.0 - alpha;
-        const double t63 = t4 * t15;
-        const double t64 = alpha * t56;
-        const double t65 = alpha * alpha;
-        const double t66 = t16 ? t0 : 0.0;
-        const double t67 = (t42 * (t35 * t40)) - (t41 * t41);
-        const double t68 = ((t66 * (polynomial3(0x1.6c16c16c16c17p-10, t66))) * (t50 * t50)) - t67;
-        const double t69 = 1.0 / (FMA(__builtin_fabs(t3 + t52), 0.25, 1.0));
-        const double t70 = t14 * (t69 * (polynomial2(-0x1.d2989e1b3465ep-10, t69 - 0.25)));
-        const double t71 = t55 * 2.0;
-        const _Bool t72 = t71 < (-80.0);
-        const double t73 = (t72 ? 0.0 : (exp64(t72 ? (-80.0) : ((0.0 < t71) ? 0.0 : t71)))) - t70;
-        const double t74 = ((FMA(t0, 2.0, mean[i])) < 0.0) ? t73 : t70;
-        const double t75 = ((t59 * t61) - (t61 * (t56 * 2.0))) + (t74 - (t56 * t56));
-        const double t76 = t16 ? (t5 ? (FMA(t41, t60 * 2.0, t68)) : t67) : t75;
-        const double t77 = (t65 * ((t76 < 0.0) ? 0.0 : t76)) - (alpha * (t33 * t60));
-        const double t78 = t15 * (t32 + (t5 ? 0.0 : t9));
-        const double t79 = t60 * t63;
-        const double t80 = FMA(t65, ((t74 * 2.0) - t56) + (t79 - (t56 * t60)), alpha * ((t78 - t79) - (t33 * t56)));
+        double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        _Bool t1 = t0 == 0.0;
+        double t2 = __builtin_sqrt(t1 ? 1.0 : t0);
+        double t3 = t1 ? 0.0 : t2;
+        double t4 = t1 ? 0.0 : (1.0 / t2);
+        _Bool t5 = mean[i] < 0.0;
+        double t6 = __builtin_fabs(mean[i]);
+        double t7 = t4 * t6;
+        _Bool t8 = t1 | (37.5 < t7);
+        double t9 = t8 ? 37.5 : t7;
+        _Bool t10 = t0 < 0x1p-1022;
+        _Bool t11 = t8 | t10;
+        double t12 = t11 ? 0.0 : t6;
+        double t13 = t8 ? 1406.25 : (t10 ? (t9 * t9) : (t12 * (t12 * (1.0 / (t11 ? 1.0 : t0)))));
+        double t14 = t8 ? 0.0 : (exp64(t13 * (-0.5)));
+        double t15 = t14 * 0x1.9884533d43651p-2;
+        _Bool t16 = t0 < 0x1p-10;
+        double t17 = 1.0 / (FMA(t9, 0.25, 1.0));
+        double t18 = (polynomial0(-0x1.d83ed7bcbc437p-7, t17 - 0.25)) * (t17 * (t17 * t17));
+        double t19 = (FMA(t18, -(t9 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t13);
+        double t20 = t18 * 2.0;
+        double t21 = -t9;
+        double t22 = (FMA(t18, t21, t19)) * 0x1.5555555555555p-2;
+        double t23 = (FMA(t21, t22, t18)) * 0.25;
+        double t24 = (FMA(t21, t23, t22)) * 0x1.999999999999ap-3;
+        double t25 = (FMA(t21, t24, t23)) * 0x1.5555555555555p-3;
+        double t26 = (FMA(t21, t25, t24)) * 0x1.2492492492492p-3;
+        double t27 = (FMA(t21, t26, t25)) * 0.125;
+        double t28 = (FMA(t21, t27, t26)) * 0x1.c71c71c71c71cp-4;
+        double t29 = (FMA(t21, t28, t27)) * 0x1.999999999999ap-4;
+        double t30 = (FMA(t21, t29, t28)) * 0x1.745d1745d1746p-4;
+        double t31 = (FMA(t21, t30, t29)) * 0x1.5555555555555p-4;
+        double t32 = t14 * t19;
+        double t33 = FMA(t3, t32, t5 ? 0.0 : mean[i]);
+        double t34 = t16 ? t3 : 0.0;
+        double t35 = t5 ? t34 : (-t34);
+        double t36 = FMA(t35, FMA(t35, FMA(t35, t31 * 4094.0, t30 * 2046.0), t29 * 1022.0), t28 * 510.0);
+        double t37 = FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t31, t35, t30), t29), t28), t27), t26);
+        double t38 = FMA(t35, FMA(t35, FMA(t35, t36, t27 * 254.0), t26 * 126.0), t25 * 62.0);
+        double t39 = FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t35, t37, t25), t24), t23), t22), t18);
+        double t40 = t14 * t35;
+        double t41 = (FMA(t35, t39, t19)) * t40;
+        double t42 = FMA(t35, FMA(t35, FMA(t35, FMA(t35, t38, t24 * 30.0), t23 * 14.0), t22 * 6.0), t20);
+        double t43 = FMA(t0, 0.5, mean[i]);
+        _Bool t44 = t43 < (-0.5);
+        _Bool t45 = !t44;
+        _Bool t46 = t16 & t45;
+        _Bool t47 = t5 & t46;
+        double t48 = t47 ? t43 : 0.0;
+        _Bool t49 = t43 < (-80.0);
+        double t50 = t49 ? 0.0 : (exp64(t49 ? (-80.0) : ((0.0625 < t43) ? 0.0625 : t43)));
+        double t51 = (t44 ? (t50 - 1.0) : (t48 * (polynomial1(0x1.60430cc37cafap-26, t48 + 0.25)))) - t41;
+        double t52 = t3 + (t5 ? t21 : t9);
+        double t53 = 1.0 / (FMA(__builtin_fabs(t52), 0.25, 1.0));
+        double t54 = t14 * (t53 * (polynomial2(-0x1.d2989e1b3465ep-10, t53 - 0.25)));
+        double t55 = mean[i] + t0;
+        double t56 = (t55 < 0.0) ? (t50 - t54) : t54;
+        double t57 = t14 * (FMA(t9, t19, t20));
+        double t58 = 1.0 - t57;
+        double t59 = t5 ? t58 : t57;
+        double t60 = t16 ? (t5 ? t51 : t41) : (t56 - t59);
+        double t61 = t5 ? t57 : t58;
+        double t62 = 1.0 - alpha;
+        double t63 = t4 * t15;
+        double t64 = alpha * t56;
+        double t65 = alpha * alpha;
+        double t66 = t16 ? t0 : 0.0;
+        double t67 = (t42 * (t35 * t40)) - (t41 * t41);
+        double t68 = ((t66 * (polynomial3(0x1.6c16c16c16c17p-10, t66))) * (t50 * t50)) - t67;
+        double t69 = 1.0 / (FMA(__builtin_fabs(t3 + t52), 0.25, 1.0));
+        double t70 = t14 * (t69 * (polynomial2(-0x1.d2989e1b3465ep-10, t69 - 0.25)));
+        double t71 = t55 * 2.0;
+        _Bool t72 = t71 < (-80.0);
+        double t73 = (t72 ? 0.0 : (exp64(t72 ? (-80.0) : ((0.0 < t71) ? 0.0 : t71)))) - t70;
+        double t74 = ((FMA(t0, 2.0, mean[i])) < 0.0) ? t73 : t70;
+        double t75 = ((t59 * t61) - (t61 * (t56 * 2.0))) + (t74 - (t56 * t56));
+        double t76 = t16 ? (t5 ? (FMA(t41, t60 * 2.0, t68)) : t67) : t75;
+        double t77 = (t65 * ((t76 < 0.0) ? 0.0 : t76)) - (alpha * (t33 * t60));
+        double t78 = t15 * (t32 + (t5 ? 0.0 : t9));
+        double t79 = t60 * t63;
+        double t80 = FMA(t65, ((t74 * 2.0) - t56) + (t79 - (t56 * t60)), alpha * ((t78 - t79) - (t33 * t56)));
         out_grad_mean[i] = FMA(grad_mean[i], (t61 + t64),
             grad_var[i] * ((FMA(t62, (t33 * t59) - (alpha * (t60 * t61)), t77)) * 2.0));
         out_grad_var[i] = FMA(grad_mean[i], ((FMA(t62, t63, t64)) * 0.5),
@@ -334,29 +348,12 @@ static void elu_exact_float64_backward_block(const double *restrict mean, const 
     }
 }
 
-void elu_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                const double *restrict grad_mean, const double *restrict grad_var,
-                                const double *restrict params, double *restrict out_grad_mean,
-                                double *restrict out_grad_var)
+void elu_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    const double alpha = params[0];
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            elu_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at, alpha,
-                                             out_grad_mean + at, out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        elu_exact_float64_backward_block(in[0], in[1], in[2], in[3], alpha, out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(elu_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

@@ -4,7 +4,6 @@
 # Clevert, Unterthiner & Hochreiter 2016, Fast and Accurate Deep Network Learning by ELUs
 #
 # rule digest  d9f514a72dc79e05823e1d5e2829e1c1ba8a7a95ce08ebb3a7bfbc319fb45fd0
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 """elu, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

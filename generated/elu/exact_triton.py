@@ -4,17 +4,11 @@
 # Clevert, Unterthiner & Hochreiter 2016, Fast and Accurate Deep Network Learning by ELUs
 #
 # rule digest  d9f514a72dc79e05823e1d5e2829e1c1ba8a7a95ce08ebb3a7bfbc319fb45fd0
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   elu_exact_forward 358, elu_exact_backward 302
 #
 # Certificate:
-#   mean        0.947 tolerance, worst at mean = -254.718567, var = 28313.4199, alpha = 4
-#   var         0.587 tolerance, worst at mean = -0.0890202448, var = 0.063769877, alpha = 1
-#   dmean_dmu   0.00521 tolerance, worst at mean = -0.00164315023, var = 0.00850405823, alpha = 1
-#   dmean_dvar  0.014 tolerance, worst at mean = -1299857.12, var = 3.7444196e+13, alpha = 4
-#   dvar_dmu    0.206 tolerance, worst at mean = -0.081206955, var = 0.0627752021, alpha = 1.2
-#   dvar_dvar   0.0171 tolerance, worst at mean = -0.70279187, var = 0.40927279, alpha = 4
-#   against exact values at 68261 points over all of float32; details in exact.json
+#   mean 0.947, var 0.587, dmean_dmu 0.00521, dmean_dvar 0.014, dvar_dmu 0.206, dvar_dvar 0.0171 tolerance,
+#   against exact values at 68261 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -26,166 +20,163 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial3(x, y, c0, c1, c2):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2))
+
+
+@triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial5(x, y, c0, c1, c2, c3, c4):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4))
+
+
+@triton.jit
+def _polynomial10(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0),
+        c1), c2), c3), c4), c5), c6), c7), c8), c9))
+
+
+@triton.jit
+def _part0(p0, p1):
+    t0 = p0 - 12582912.0
+    t1 = tl.fma(t0, -0.69314575, p1) + (t0 * (-1.4286068e-6))
+    t2 = 1.0 + tl.fma(_polynomial4(t1, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t1 * t1, t1)
+    return t2
+
+
+@triton.jit
+def _part1(p0, p1, p2, p3, p4, p5):
+    t0 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(p4 + p3), 1.0))
+    t1 = (p5 * (t0 * _polynomial10(t0 - 0.25, 0.0016479337, 0.01630153, -0.034037594, -0.021891933, 0.01972147,
+        0.080631725, 0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
+    t2 = 2.0 * p2
+    t3 = t2 < (-80.0)
+    t4 = tl.where(t3, -80.0, tl.where(0.0 < t2, 0.0, t2))
+    t5 = tl.fma(1.442695, t4, 12582912.0)
+    t6 = (tl.where(tl.fma(p0, 2.0, p1) < 0.0, tl.where(t3, 0.0, _part0(t5, t4) * (((127 + (t5.to(tl.int32,
+        bitcast=True))) << 23).to(tl.float32, bitcast=True))) - t1, t1))
+    return t6
+
+
+@triton.jit
 def elu_exact_forward(mean, var, alpha_hi, alpha_lo):
     t0 = var * tl.sqrt_rn(tl.where(0.0 <= var, 1.0, -1.0))  # NaN for a negative variance
     t1 = 0.0 == t0
     t2 = tl.sqrt_rn(tl.where(t1, 1.0, t0))
-    t3 = tl.where(t1, 0.0, tl.div_rn(1.0, t2))
-    t4 = tl.abs(mean)
-    t5 = t3 * t4
-    t6 = t1 | (13.0 < t5)
-    t7 = tl.where(t6, 13.0, t5)  # |mean|/sigma
-    t8 = tl.fma(t7, 0.25, 1.0)
-    t9 = tl.fma(t7, 0.25, (t8 - 1.0) * -1.0)
-    t10 = tl.div_rn(1.0, t8)
-    t11 = t10 * -1.0
-    t12 = t10 * tl.fma(t9, t11, tl.fma(t8, t11, 1.0))
-    t13 = t10 * t10
-    t14 = t12 * (t13 * tl.fma(t10, tl.fma(t10, tl.fma(t10, 2.9023442, -2.0372577), 0.76679516), -0.054394823))
-    t15 = t10 - 0.25
-    t16 = (tl.fma(tl.fma(t15, tl.fma(t15, tl.fma(t15, tl.fma(t15, tl.fma(t15, tl.fma(t15, tl.fma(t15, tl.fma(t15,
-        tl.fma(t15, tl.fma(t15, -0.074104935, 0.25460508), -0.25593477), -0.002245817), -0.0067592654), 0.11886708),
-        0.17142972), 0.15958565), 0.10685132), 0.050817315), 0.014190124), t10 * t13, t14))
-    t17 = (t7 * 2.0) * -1.0
-    t18 = t16 * t17
-    t19 = 0.3989423 + t18
-    t20 = (-1.133517e-8) + ((t18 - (t19 - 0.3989423)) + tl.fma(t16, t17, t18 * -1.0))
+    t3 = tl.abs(mean)
+    t4 = tl.where(t1, 0.0, tl.div_rn(1.0, t2)) * t3
+    t5 = t1 | (13.0 < t4)
+    t6 = tl.where(t5, 13.0, t4)  # |mean|/sigma
+    t7 = tl.fma(t6, 0.25, 1.0)
+    t8 = tl.div_rn(1.0, t7)
+    t9 = t8 * -1.0
+    t10 = t8 * t8
+    t11 = (tl.fma(_polynomial10(t8 - 0.25, -0.074104935, 0.25460508, -0.25593477, -0.002245817, -0.0067592654,
+        0.11886708, 0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124), t8 * t10, (t8 * tl.fma(tl.fma(t6,
+        0.25, (t7 - 1.0) * -1.0), t9, tl.fma(t7, t9, 1.0))) * (t10 * _polynomial3(t8, 2.9023442, -2.0372577,
+        0.76679516, -0.054394823))))
+    t12 = (t6 * 2.0) * -1.0
+    t13 = t11 * t12
+    t14 = 0.3989423 + t13
     c0 = tl.full((), 5.877471754111438e-39, tl.float32)
-    t21 = t0 < c0
-    t22 = tl.div_rn(1.0, tl.where(t21, c0, t0))
-    t23 = t4 * t22
-    t24 = tl.fma(t4, t22, t23 * -1.0)
-    t25 = t4 * t23
-    t26 = t25 + tl.fma(t4, t24, tl.fma(t4, t23, t25 * -1.0))
-    t27 = tl.where(t6, 169.0, tl.where(t21, t5 * t5, t26))
-    t28 = tl.div_rn(1.0, 1.0 + t27)
-    t29 = t19 * t28
-    t30 = t19 - t29
-    t31 = t28 * (t20 + tl.fma(t27, t29 * -1.0, t30))
-    t32 = t29 + t31
-    t33 = t7 * -1.0
-    t34 = tl.fma(t16, t33, t32) * 0.33333334
-    t35 = 0.25 * tl.fma(t33, t34, t16)
-    t36 = tl.fma(t33, t35, t34) * 0.2
-    t37 = tl.fma(t33, t36, t35) * 0.16666667
-    t38 = tl.fma(t33, t37, t36) * 0.14285715
-    t39 = tl.fma(t33, t38, t37) * 0.125
-    t40 = tl.fma(t33, t39, t38) * 0.11111111
-    t41 = tl.fma(t33, t40, t39) * 0.1
-    t42 = tl.where(t1, 0.0, t2)  # standard deviation
-    t43 = t0 < 0.0625
-    t44 = tl.where(t43, t42, 0.0)
-    t45 = t44 * -1.0
-    t46 = mean < 0.0
-    t47 = tl.where(t46, t44, t45)
-    t48 = (tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t41,
-        t47, t40), t39), t38), t37), t36), t35), t34), t16), t32))
-    t49 = t27 * (-0.5)
-    t50 = tl.fma(t49, 1.442695, 12582912.0)
-    t51 = t50 - 12582912.0
-    t52 = tl.fma(t51, -0.69314575, t49) + (t51 * (-1.4286068e-6))
-    t53 = (tl.where(t6, 0.0, (1.0 + tl.fma(tl.fma(t52, tl.fma(t52, tl.fma(t52, tl.fma(t52, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t52 * t52, t52)) * ((((t50.to(tl.int32, bitcast=True)) + 127) <<
-        23).to(tl.float32, bitcast=True))))
-    t54 = t53 * t47
-    t55 = t48 * t54
-    t56 = tl.fma(t0, 0.5, mean)
-    t57 = tl.where(0.0625 < t56, 0.0625, t56)
-    t58 = t56 < (-80.0)
-    t59 = tl.where(t58, -80.0, t57)
-    t60 = tl.fma(1.442695, t59, 12582912.0)
-    t61 = t60 - 12582912.0
-    t62 = tl.fma(-0.69314575, t61, t59) + ((-1.4286068e-6) * t61)
-    t63 = (tl.where(t58, 0.0, (1.0 + tl.fma(tl.fma(t62, tl.fma(t62, tl.fma(t62, tl.fma(0.0013814222, t62, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t62 * t62, t62)) * (((127 + (t60.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True))))
-    t64 = t63 - 1.0
-    t65 = t56 < (-0.5)
-    t66 = tl.where(t46 & (t43 & (~t65)), t56, 0.0)
-    t67 = 0.25 + t66
-    t68 = (tl.where(t46, tl.where(t65, t64, t66 * tl.fma(t67, tl.fma(t67, tl.fma(t67, tl.fma(t67, tl.fma(t67,
-        0.0011519634, 0.00678744), 0.034140456), 0.1383353), 0.42398438), 0.88479686)) - t55, t55))
-    t69 = t16 * 2.0
-    t70 = t53 * tl.fma(t7, t32, t69)  # Phi(-t)
-    t71 = 1.0 - t70
-    t72 = tl.where(t46, t71, t70)
-    t73 = t42 + tl.where(t46, t33, t7)
-    t74 = tl.abs(t73)
-    t75 = tl.fma(0.25, t74, 1.0)
-    t76 = tl.fma(0.25, t74, (t75 - 1.0) * -1.0)
-    t77 = tl.div_rn(1.0, t75)
-    t78 = t77 * -1.0
-    t79 = ((t77 * tl.fma(t76, t78, tl.fma(t75, t78, 1.0))) * tl.fma(t77, tl.fma(t77, tl.fma(t77, 1.6193924,
-        -0.47341943), 0.31472093), 0.0973791))
-    t80 = t77 - 0.25
-    t81 = (t53 * tl.fma(t77, tl.fma(t80, tl.fma(t80, tl.fma(t80, tl.fma(t80, tl.fma(t80, tl.fma(t80, tl.fma(t80,
-        tl.fma(t80, tl.fma(t80, tl.fma(t80, 0.0016479337, 0.01630153), -0.034037594), -0.021891933), 0.01972147),
-        0.080631725), 0.14147368), 0.17952807), 0.18632981), 0.16664104), 0.13207588), t79))
-    t82 = t63 - t81
-    t83 = mean + t0
-    t84 = tl.where(t83 < 0.0, t82, t81)  # E[exp(X); X < 0]
-    t85 = t84 - t72
-    t86 = tl.where(t43, t68, t85)  # E min(0, exp(X) - 1)
-    t87 = alpha_hi * t86
-    t88 = t53 * t29
-    t89 = t42 * t88
-    t90 = tl.where(t46, 0.0, mean)
-    t91 = t90 + t89  # E max(X, 0)
-    t92 = t91 + t87
-    t93 = t92 - t91
-    t94 = (t91 - (t92 - t93)) + (t87 - t93)
-    t95 = tl.fma(alpha_lo, t86, tl.fma(alpha_hi, t86, t87 * -1.0))
-    t96 = tl.where(t43, 0.0, t84 - (t72 + t85))
-    t97 = tl.fma(alpha_hi, t96, t95)
-    t98 = tl.fma(t53, t31, tl.fma(t53, t29, t88 * -1.0))
-    t99 = t91 - t89
-    t100 = tl.fma(t42, t98, ((t89 - (t91 - t99)) + (t90 - t99)) + tl.fma(t42, t88, t89 * -1.0))
-    t101 = t92 + (t94 + (t100 + t97))
-    t102 = mean == mean
-    t103 = tl.where(t102, t101, mean)
-    t104 = t86 + t96
-    t105 = 2.0 * t104
-    t106 = t55 * t55
-    t107 = ((tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, t41 *
-        1022.0, t40 * 510.0), t39 * 254.0), t38 * 126.0), t37 * 62.0), t36 * 30.0), t35 * 14.0), t34 * 6.0), t69) *
-        (t47 * t54)) - t106)
-    t108 = t63 * t63
-    t109 = tl.where(t43, t0, 0.0)
-    t110 = (tl.where(t46, tl.fma(t55, t105, ((t109 * tl.fma(t109, tl.fma(t109, tl.fma(t109, 0.041666668, 0.16666667),
-        0.5), 1.0)) * t108) - t107), t107))
-    t111 = tl.where(t46, t70, t71)
-    t112 = (t72 * t111) - (t111 * (2.0 * t84))
-    t113 = t84 * t84
-    t114 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t42 + t73), 1.0))
-    t115 = t114 - 0.25
-    t116 = (t53 * (t114 * tl.fma(t115, tl.fma(t115, tl.fma(t115, tl.fma(t115, tl.fma(t115, tl.fma(t115, tl.fma(t115,
-        tl.fma(t115, tl.fma(t115, tl.fma(0.0016479337, t115, 0.01630153), -0.034037594), -0.021891933), 0.01972147),
-        0.080631725), 0.14147368), 0.17952807), 0.18632981), 0.16664104), 0.13207588)))
-    t117 = 2.0 * t83
-    t118 = tl.where(0.0 < t117, 0.0, t117)
-    t119 = t117 < (-80.0)
-    t120 = tl.where(t119, -80.0, t118)
-    t121 = tl.fma(1.442695, t120, 12582912.0)
-    t122 = t121 - 12582912.0
-    t123 = tl.fma(-0.69314575, t122, t120) + ((-1.4286068e-6) * t122)
-    t124 = (tl.where(t119, 0.0, (1.0 + tl.fma(tl.fma(t123, tl.fma(t123, tl.fma(t123, tl.fma(0.0013814222, t123,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t123 * t123, t123)) * (((127 + (t121.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) - t116)
-    t125 = tl.where(tl.fma(t0, 2.0, mean) < 0.0, t124, t116)  # E[exp(2X); X < 0]
-    t126 = tl.where(t43, t110, t112 + (t125 - t113))
-    t127 = tl.where(t126 < 0.0, 0.0, t126)  # variance of the left half
-    t128 = t91 + t100
-    t129 = (t128 * t104) * ((alpha_hi * (-2.0)) + (alpha_lo * (-2.0)))
-    t130 = alpha_hi * alpha_hi
-    t131 = (tl.fma(t127, t130 + tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_hi, t130 *
-        -1.0))), t129))
-    t132 = t42 * (t88 + t98)
-    t133 = t132 * t132
-    t134 = (t0 * (t16 * (t53 * 2.0))) - t133
-    t135 = tl.where(t46, t134, (t0 - t134) - (t128 * (2.0 * t132)))  # Var max(X, 0)
-    t136 = t135 + t131
-    t137 = tl.where(t102, tl.where(t136 < 0.0, 0.0, t136), mean)
-    return (t103, t137)
+    t15 = t0 < c0
+    t16 = tl.div_rn(1.0, tl.where(t15, c0, t0))
+    t17 = t3 * t16
+    t18 = t3 * t17
+    t19 = (tl.where(t5, 169.0, tl.where(t15, t4 * t4, t18 + tl.fma(t3, tl.fma(t3, t16, t17 * -1.0), tl.fma(t3, t17, t18
+        * -1.0)))))
+    t20 = tl.div_rn(1.0, 1.0 + t19)
+    t21 = t14 * t20
+    t22 = (t20 * (((-1.133517e-8) + ((t13 - (t14 - 0.3989423)) + tl.fma(t11, t12, t13 * -1.0))) + tl.fma(t19, t21 *
+        -1.0, t14 - t21)))
+    t23 = t21 + t22
+    t24 = t6 * -1.0
+    t25 = tl.fma(t11, t24, t23) * 0.33333334
+    t26 = 0.25 * tl.fma(t24, t25, t11)
+    t27 = tl.fma(t24, t26, t25) * 0.2
+    t28 = tl.fma(t24, t27, t26) * 0.16666667
+    t29 = tl.fma(t24, t28, t27) * 0.14285715
+    t30 = tl.fma(t24, t29, t28) * 0.125
+    t31 = tl.fma(t24, t30, t29) * 0.11111111
+    t32 = tl.fma(t24, t31, t30) * 0.1
+    t33 = tl.where(t1, 0.0, t2)  # standard deviation
+    t34 = t0 < 0.0625
+    t35 = tl.where(t34, t33, 0.0)
+    t36 = mean < 0.0
+    t37 = tl.where(t36, t35, t35 * -1.0)
+    t38 = t19 * (-0.5)
+    t39 = tl.fma(t38, 1.442695, 12582912.0)
+    t40 = (tl.where(t5, 0.0, _part0(t39, t38) * ((((t39.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
+        bitcast=True))))
+    t41 = t40 * t37
+    t42 = (tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t32,
+        t37, t31), t30), t29), t28), t27), t26), t25), t11), t23) * t41)
+    t43 = tl.fma(t0, 0.5, mean)
+    t44 = t43 < (-80.0)
+    t45 = tl.where(t44, -80.0, tl.where(0.0625 < t43, 0.0625, t43))
+    t46 = tl.fma(1.442695, t45, 12582912.0)
+    t47 = (tl.where(t44, 0.0, _part0(t46, t45) * (((127 + (t46.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+        bitcast=True))))
+    t48 = t43 < (-0.5)
+    t49 = tl.where(t36 & (t34 & (~t48)), t43, 0.0)
+    t50 = t11 * 2.0
+    t51 = t40 * tl.fma(t6, t23, t50)  # Phi(-t)
+    t52 = 1.0 - t51
+    t53 = tl.where(t36, t52, t51)
+    t54 = t33 + tl.where(t36, t24, t6)
+    t55 = tl.abs(t54)
+    t56 = tl.fma(0.25, t55, 1.0)
+    t57 = tl.div_rn(1.0, t56)
+    t58 = t57 * -1.0
+    t59 = (t40 * tl.fma(t57, _polynomial10(t57 - 0.25, 0.0016479337, 0.01630153, -0.034037594, -0.021891933,
+        0.01972147, 0.080631725, 0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588), (t57 *
+        tl.fma(tl.fma(0.25, t55, (t56 - 1.0) * -1.0), t58, tl.fma(t56, t58, 1.0))) * _polynomial3(t57, 1.6193924,
+        -0.47341943, 0.31472093, 0.0973791)))
+    t60 = mean + t0
+    t61 = tl.where(t60 < 0.0, t47 - t59, t59)  # E[exp(X); X < 0]
+    t62 = t61 - t53
+    # E min(0, exp(X) - 1)
+    t63 = (tl.where(t34, tl.where(t36, tl.where(t48, t47 - 1.0, t49 * _polynomial5(0.25 + t49, 0.0011519634,
+        0.00678744, 0.034140456, 0.1383353, 0.42398438, 0.88479686)) - t42, t42), t62))
+    t64 = alpha_hi * t63
+    t65 = t40 * t21
+    t66 = t33 * t65
+    t67 = tl.where(t36, 0.0, mean)
+    t68 = t67 + t66  # E max(X, 0)
+    t69 = t68 + t64
+    t70 = t69 - t68
+    t71 = tl.where(t34, 0.0, t61 - (t53 + t62))
+    t72 = tl.fma(t40, t22, tl.fma(t40, t21, t65 * -1.0))
+    t73 = t68 - t66
+    t74 = tl.fma(t33, t72, ((t66 - (t68 - t73)) + (t67 - t73)) + tl.fma(t33, t65, t66 * -1.0))
+    t75 = mean == mean
+    t76 = (tl.where(t75, t69 + (((t68 - (t69 - t70)) + (t64 - t70)) + (t74 + tl.fma(alpha_hi, t71, tl.fma(alpha_lo,
+        t63, tl.fma(alpha_hi, t63, t64 * -1.0))))), mean))
+    t77 = t63 + t71
+    t78 = ((tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, t32 *
+        1022.0, t31 * 510.0), t30 * 254.0), t29 * 126.0), t28 * 62.0), t27 * 30.0), t26 * 14.0), t25 * 6.0), t50) *
+        (t37 * t41)) - (t42 * t42))
+    t79 = tl.where(t34, t0, 0.0)
+    t80 = tl.where(t36, t51, t52)
+    t81 = (tl.where(t36, tl.fma(t42, 2.0 * t77, ((t79 * _polynomial3(t79, 0.041666668, 0.16666667, 0.5, 1.0)) * (t47 *
+        t47)) - t78), t78))
+    t82 = (t53 * t80) - (t80 * (2.0 * t61))
+    t83 = _part1(t0, mean, t60, t54, t33, t40)  # E[exp(2X); X < 0]
+    t84 = tl.where(t34, t81, t82 + (t83 - (t61 * t61)))
+    t85 = t68 + t74
+    t86 = alpha_hi * alpha_hi
+    t87 = t33 * (t65 + t72)
+    t88 = (t0 * (t11 * (t40 * 2.0))) - (t87 * t87)
+    t89 = tl.where(t36, t88, (t0 - t88) - (t85 * (2.0 * t87)))  # Var max(X, 0)
+    t90 = tl.where(t84 < 0.0, 0.0, t84)  # variance of the left half
+    t91 = (t89 + tl.fma(t90, t86 + tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_hi, t86
+        * -1.0))), (t85 * t77) * ((alpha_hi * (-2.0)) + (alpha_lo * (-2.0)))))
+    t92 = tl.where(t75, tl.where(t91 < 0.0, 0.0, t91), mean)
+    return (t76, t92)
 
 
 @triton.jit
@@ -212,130 +203,85 @@ def elu_exact_backward(mean, var, grad_mean, grad_var, alpha_hi, alpha_lo):
     t6 = t1 | (13.0 < t5)
     t7 = tl.where(t6, 13.0, t5)  # |mean|/sigma
     t8 = tl.div_rn(1.0, tl.fma(t7, 0.25, 1.0))
-    t9 = t8 - 0.25
-    t10 = (tl.fma(t9, tl.fma(t9, tl.fma(t9, tl.fma(t9, tl.fma(t9, tl.fma(t9, tl.fma(t9, tl.fma(t9, tl.fma(t9,
-        tl.fma(t9, -0.074104935, 0.25460508), -0.25593477), -0.002245817), -0.0067592654), 0.11886708), 0.17142972),
-        0.15958565), 0.10685132), 0.050817315), 0.014190124) * (t8 * (t8 * t8)))
-    t11 = tl.fma(t10, (t7 * 2.0) * -1.0, 0.3989423)
-    t12 = t5 * t5
+    t9 = (_polynomial10(t8 - 0.25, -0.074104935, 0.25460508, -0.25593477, -0.002245817, -0.0067592654, 0.11886708,
+        0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124) * (t8 * (t8 * t8)))
     c0 = tl.full((), 5.877471754111438e-39, tl.float32)
-    t13 = t0 < c0
-    t14 = tl.where(t6, 169.0, tl.where(t13, t12, t4 * (t4 * tl.div_rn(1.0, tl.where(t13, c0, t0)))))
-    t15 = t11 * tl.div_rn(1.0, 1.0 + t14)
-    t16 = t7 * -1.0
-    t17 = tl.fma(t10, t16, t15) * 0.33333334
-    t18 = 0.25 * tl.fma(t16, t17, t10)
-    t19 = tl.fma(t16, t18, t17) * 0.2
-    t20 = tl.fma(t16, t19, t18) * 0.16666667
-    t21 = tl.fma(t16, t20, t19) * 0.14285715
-    t22 = tl.fma(t16, t21, t20) * 0.125
-    t23 = tl.fma(t16, t22, t21) * 0.11111111
-    t24 = tl.fma(t16, t23, t22) * 0.1
-    t25 = tl.where(t1, 0.0, t2)  # standard deviation
-    t26 = t0 < 0.0625
-    t27 = tl.where(t26, t25, 0.0)
-    t28 = t27 * -1.0
-    t29 = mean < 0.0
-    t30 = tl.where(t29, t27, t28)
-    t31 = (tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t24,
-        t30, t23), t22), t21), t20), t19), t18), t17), t10), t15))
-    t32 = t14 * (-0.5)
-    t33 = tl.fma(t32, 1.442695, 12582912.0)
-    t34 = t33 - 12582912.0
-    t35 = tl.fma(t34, -0.69314575, t32) + (t34 * (-1.4286068e-6))
-    t36 = (tl.where(t6, 0.0, (1.0 + tl.fma(tl.fma(t35, tl.fma(t35, tl.fma(t35, tl.fma(t35, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t35 * t35, t35)) * ((((t33.to(tl.int32, bitcast=True)) + 127) <<
-        23).to(tl.float32, bitcast=True))))
-    t37 = t36 * t30
-    t38 = t31 * t37
-    t39 = tl.fma(t0, 0.5, mean)
-    t40 = tl.where(0.0625 < t39, 0.0625, t39)
-    t41 = t39 < (-80.0)
-    t42 = tl.where(t41, -80.0, t40)
-    t43 = tl.fma(1.442695, t42, 12582912.0)
-    t44 = t43 - 12582912.0
-    t45 = tl.fma(-0.69314575, t44, t42) + ((-1.4286068e-6) * t44)
-    t46 = (tl.where(t41, 0.0, (1.0 + tl.fma(tl.fma(t45, tl.fma(t45, tl.fma(t45, tl.fma(0.0013814222, t45, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t45 * t45, t45)) * (((127 + (t43.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True))))
-    t47 = t46 - 1.0
-    t48 = t39 < (-0.5)
-    t49 = tl.where(t29 & (t26 & (~t48)), t39, 0.0)
-    t50 = 0.25 + t49
-    t51 = (tl.where(t29, tl.where(t48, t47, t49 * tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50,
-        0.0011519634, 0.00678744), 0.034140456), 0.1383353), 0.42398438), 0.88479686)) - t38, t38))
-    t52 = t10 * 2.0
-    t53 = t36 * tl.fma(t7, t15, t52)  # Phi(-t)
-    t54 = 1.0 - t53
-    t55 = tl.where(t29, t54, t53)
-    t56 = t25 + tl.where(t29, t16, t7)
-    t57 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t56), 1.0))
-    t58 = t57 - 0.25
-    t59 = (t36 * (t57 * tl.fma(t58, tl.fma(t58, tl.fma(t58, tl.fma(t58, tl.fma(t58, tl.fma(t58, tl.fma(t58, tl.fma(t58,
-        tl.fma(t58, tl.fma(t58, 0.0016479337, 0.01630153), -0.034037594), -0.021891933), 0.01972147), 0.080631725),
-        0.14147368), 0.17952807), 0.18632981), 0.16664104), 0.13207588)))
-    t60 = t46 - t59
-    t61 = mean + t0
-    t62 = tl.where(t61 < 0.0, t60, t59)  # E[exp(X); X < 0]
-    t63 = tl.where(t26, t51, t62 - t55)  # E min(0, exp(X) - 1)
-    t64 = 2.0 * t63
-    t65 = t38 * t38
-    t66 = ((tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, t24 *
-        1022.0, t23 * 510.0), t22 * 254.0), t21 * 126.0), t20 * 62.0), t19 * 30.0), t18 * 14.0), t17 * 6.0), t52) *
-        (t30 * t37)) - t65)
-    t67 = t46 * t46
-    t68 = tl.where(t26, t0, 0.0)
-    t69 = (tl.where(t29, tl.fma(t38, t64, ((t68 * tl.fma(t68, tl.fma(t68, tl.fma(t68, 0.041666668, 0.16666667), 0.5),
-        1.0)) * t67) - t66), t66))
-    t70 = tl.where(t29, t53, t54)
-    t71 = (t55 * t70) - (t70 * (2.0 * t62))
-    t72 = t62 * t62
-    t73 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t25 + t56), 1.0))
-    t74 = t73 - 0.25
-    t75 = (t36 * (t73 * tl.fma(t74, tl.fma(t74, tl.fma(t74, tl.fma(t74, tl.fma(t74, tl.fma(t74, tl.fma(t74, tl.fma(t74,
-        tl.fma(t74, tl.fma(0.0016479337, t74, 0.01630153), -0.034037594), -0.021891933), 0.01972147), 0.080631725),
-        0.14147368), 0.17952807), 0.18632981), 0.16664104), 0.13207588)))
-    t76 = 2.0 * t61
-    t77 = tl.where(0.0 < t76, 0.0, t76)
-    t78 = t76 < (-80.0)
-    t79 = tl.where(t78, -80.0, t77)
-    t80 = tl.fma(1.442695, t79, 12582912.0)
-    t81 = t80 - 12582912.0
-    t82 = tl.fma(-0.69314575, t81, t79) + ((-1.4286068e-6) * t81)
-    t83 = (tl.where(t78, 0.0, (1.0 + tl.fma(tl.fma(t82, tl.fma(t82, tl.fma(t82, tl.fma(0.0013814222, t82, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t82 * t82, t82)) * (((127 + (t80.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True))) - t75)
-    t84 = tl.where(tl.fma(t0, 2.0, mean) < 0.0, t83, t75)  # E[exp(2X); X < 0]
-    t85 = tl.where(t26, t69, t71 + (t84 - t72))
-    t86 = tl.where(t85 < 0.0, 0.0, t85)  # variance of the left half
-    t87 = alpha_hi * alpha_hi
-    t88 = t87 + tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_hi, t87 * -1.0)))
-    t89 = t86 * t88
-    t90 = t36 * t15
-    t91 = tl.fma(t25, t90, tl.where(t29, 0.0, mean))  # E max(X, 0)
-    t92 = t89 - (alpha_hi * (t91 * t63))
-    t93 = alpha_hi * (t63 * t70)
-    t94 = (t91 * t55) - t93
-    t95 = alpha_hi * -1.0
-    t96 = 1.0 - alpha_hi
-    t97 = t96 + ((t95 - (t96 - 1.0)) - alpha_lo)
-    t98 = 2.0 * tl.fma(t97, t94, t92)
-    t99 = alpha_hi * t62
-    t100 = tl.fma(t98, grad_var, (t70 + t99) * grad_mean)
-    t101 = t36 * 0.3989423  # phi(t)
-    t102 = t3 * t101
-    t103 = t63 * t102
-    t104 = t103 - (t62 * t63)
-    t105 = ((2.0 * t84) - t62) + t104
-    t106 = t101 * (t90 + tl.where(t29, 0.0, t7))
-    t107 = tl.fma(t88, t105, alpha_hi * ((t106 - t103) - (t91 * t62)))
-    t108 = tl.fma((t70 - t106) + t107, grad_var, (0.5 * tl.fma(t102, t97, t99)) * grad_mean)
-    return (t100, t108)
+    t10 = t0 < c0
+    t11 = tl.where(t6, 169.0, tl.where(t10, t5 * t5, t4 * (t4 * tl.div_rn(1.0, tl.where(t10, c0, t0)))))
+    t12 = tl.fma(t9, (t7 * 2.0) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + t11)
+    t13 = t7 * -1.0
+    t14 = tl.fma(t9, t13, t12) * 0.33333334
+    t15 = 0.25 * tl.fma(t13, t14, t9)
+    t16 = tl.fma(t13, t15, t14) * 0.2
+    t17 = tl.fma(t13, t16, t15) * 0.16666667
+    t18 = tl.fma(t13, t17, t16) * 0.14285715
+    t19 = tl.fma(t13, t18, t17) * 0.125
+    t20 = tl.fma(t13, t19, t18) * 0.11111111
+    t21 = tl.fma(t13, t20, t19) * 0.1
+    t22 = tl.where(t1, 0.0, t2)  # standard deviation
+    t23 = t0 < 0.0625
+    t24 = tl.where(t23, t22, 0.0)
+    t25 = mean < 0.0
+    t26 = tl.where(t25, t24, t24 * -1.0)
+    t27 = t11 * (-0.5)
+    t28 = tl.fma(t27, 1.442695, 12582912.0)
+    t29 = (tl.where(t6, 0.0, _part0(t28, t27) * ((((t28.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
+        bitcast=True))))
+    t30 = t29 * t26
+    t31 = (tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t21,
+        t26, t20), t19), t18), t17), t16), t15), t14), t9), t12) * t30)
+    t32 = tl.fma(t0, 0.5, mean)
+    t33 = t32 < (-80.0)
+    t34 = tl.where(t33, -80.0, tl.where(0.0625 < t32, 0.0625, t32))
+    t35 = tl.fma(1.442695, t34, 12582912.0)
+    t36 = (tl.where(t33, 0.0, _part0(t35, t34) * (((127 + (t35.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+        bitcast=True))))
+    t37 = t32 < (-0.5)
+    t38 = tl.where(t25 & (t23 & (~t37)), t32, 0.0)
+    t39 = t9 * 2.0
+    t40 = t29 * tl.fma(t7, t12, t39)  # Phi(-t)
+    t41 = 1.0 - t40
+    t42 = tl.where(t25, t41, t40)
+    t43 = t22 + tl.where(t25, t13, t7)
+    t44 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t43), 1.0))
+    t45 = (t29 * (t44 * _polynomial10(t44 - 0.25, 0.0016479337, 0.01630153, -0.034037594, -0.021891933, 0.01972147,
+        0.080631725, 0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
+    t46 = mean + t0
+    t47 = tl.where(t46 < 0.0, t36 - t45, t45)  # E[exp(X); X < 0]
+    # E min(0, exp(X) - 1)
+    t48 = (tl.where(t23, tl.where(t25, tl.where(t37, t36 - 1.0, t38 * _polynomial5(0.25 + t38, 0.0011519634,
+        0.00678744, 0.034140456, 0.1383353, 0.42398438, 0.88479686)) - t31, t31), t47 - t42))
+    t49 = ((tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, t21 *
+        1022.0, t20 * 510.0), t19 * 254.0), t18 * 126.0), t17 * 62.0), t16 * 30.0), t15 * 14.0), t14 * 6.0), t39) *
+        (t26 * t30)) - (t31 * t31))
+    t50 = tl.where(t23, t0, 0.0)
+    t51 = tl.where(t25, t40, t41)
+    t52 = _part1(t0, mean, t46, t43, t22, t29)  # E[exp(2X); X < 0]
+    t53 = (tl.where(t23, tl.where(t25, tl.fma(t31, 2.0 * t48, ((t50 * _polynomial3(t50, 0.041666668, 0.16666667, 0.5,
+        1.0)) * (t36 * t36)) - t49), t49), ((t42 * t51) - (t51 * (2.0 * t47))) + (t52 - (t47 * t47))))
+    t54 = alpha_hi * alpha_hi
+    t55 = t54 + tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_hi, t54 * -1.0)))
+    t56 = t29 * t12
+    t57 = tl.fma(t22, t56, tl.where(t25, 0.0, mean))  # E max(X, 0)
+    t58 = 1.0 - alpha_hi
+    t59 = t58 + (((alpha_hi * -1.0) - (t58 - 1.0)) - alpha_lo)
+    t60 = alpha_hi * t47
+    t61 = (t57 * t42) - (alpha_hi * (t48 * t51))
+    t62 = tl.where(t53 < 0.0, 0.0, t53)  # variance of the left half
+    t63 = tl.fma(2.0 * tl.fma(t59, t61, (t62 * t55) - (alpha_hi * (t57 * t48))), grad_var, (t51 + t60) * grad_mean)
+    t64 = t29 * 0.3989423  # phi(t)
+    t65 = t3 * t64
+    t66 = t48 * t65
+    t67 = t64 * (t56 + tl.where(t25, 0.0, t7))
+    t68 = (tl.fma((t51 - t67) + tl.fma(t55, ((2.0 * t52) - t47) + (t66 - (t47 * t48)), alpha_hi * ((t67 - t66) - (t57 *
+        t47))), grad_var, (0.5 * tl.fma(t65, t59, t60)) * grad_mean))
+    return (t63, t68)
 
 
 @triton.jit
-def elu_exact_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n,
-                              alpha_hi, alpha_lo, BLOCK: tl.constexpr):
+def elu_exact_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, alpha_hi, alpha_lo,
+    BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

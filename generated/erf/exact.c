@@ -3,17 +3,12 @@
 // f(x) = erf(x)
 //
 // rule digest  c7339fdf5a937612328d158cc22809aa6673d39c167a05cf2e2523ffe487a91e
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      ha3c3d5dcbd2c5b08193dc3798294084960aa50b7904ac1be8a40487fa187ac60
 // operations   erf_exact_forward 180, erf_exact_backward 197
 //
 // Certificate:
-//   mean        0.614 tolerance, worst at mean = 1.95637568e+09, var = 1.62689547e+17
-//   var         0.645 tolerance, worst at mean = 0.00192586367, var = 0.203681529
-//   dmean_dmu   0.379 tolerance, worst at mean = 26841834, var = 2.54791196e+13
-//   dmean_dvar  0.571 tolerance, worst at mean = 3.08291245, var = 1.03192449
-//   dvar_dmu    0.567 tolerance, worst at mean = 189264528, var = 1.90616833e+16
-//   dvar_dvar   0.64 tolerance, worst at mean = 1.21237683e+09, var = 2.00171501e+15
-//   against exact values at 17199 points over all of float32; details in exact.json
+//   mean 0.614, var 0.645, dmean_dmu 0.379, dmean_dvar 0.571, dvar_dmu 0.567, dvar_dvar 0.64 tolerance,
+//   against exact values at 17199 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -28,6 +23,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -44,89 +40,90 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void erf_exact_forward_element(float mean, float var,
-                                                                            float *restrict out_mean,
-                                                                            float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void erf_exact_forward_element(float mean, float var, float *restrict out_mean, float *restrict out_var)
 {
-    const float t0 = var + 0.4349356f;
-    const _Bool t1 = 0.0f <= var;
-    const float t2 = ABS(mean);
-    const float t3 = mean * mean;
-    const float t4 = t1 ? t0 : (-1.0f);  // a root of it is NaN for v < 0
-    const float t5 = t2 * 1.4142135f;
-    const _Bool t6 = t2 < 0.75f;
-    const float t7 = SQRT(t4);
-    const float t8 = 1.0f / FMA(t5, 0.25f, 1.0f);
-    const float t9 = 1.0f / t7;
-    const _Bool t10 = mean < 0.0f;
-    const _Bool t11 = var == 0.0f;
-    const float t12 = -t3;
-    const float t13 = mean * FMA(t3, FMA(t3, FMA(t3, FMA(t3, FMA(t3, -0.00067495136f, 0.005114346f), -0.026834624f),
-        0.11283377f), -0.3761262f), 1.1283791f);
-    const _Bool t14 = t12 < (-87.25f);
-    const float t15 = t14 ? (-87.25f) : t12;
-    const float t16 = FMA(t15, 1.442695f, 12582912.0f);
-    const float t17 = t16 - 12582912.0f;
-    const float t18 = as_float((as_bits(t16) + 127u) << 23u);
-    const float t19 = FMA(t17, -0.69314575f, t15) + (t17 * (-1.4286068e-6f));
-    const float t20 = t8 - 0.25f;
-    const float t21 = FMA((t8 * FMA(t20, FMA(t20, FMA(t20, FMA(t20, FMA(t20, FMA(t20, FMA(t20, FMA(t20, FMA(t20,
-        FMA(t20, FMA(t20, FMA(t20, -0.00152444f, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f)) * (t14 ? 0.0f : ((1.0f + FMA(FMA(t19, FMA(t19, FMA(t19, FMA(t19, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t19 * t19, t19)) * t18)), -2.0f, 1.0f);
-    const float t22 = mean * t9;
-    const float t23 = t9 * 0.6594965f;
-    const float t24 = (var * t9) * (0.4349356f * t9);
-    const float t25 = (t22 < (-5.656854f)) ? (-5.656854f) : t22;
-    const float t26 = FMA(2.0f, t23, -1.0f);
-    const float t27 = FMA(t23, 2.0f * t23, -1.0f);
-    const float t28 = (5.656854f < t25) ? 5.656854f : t25;  // (mean - centre)/w
+    float t0 = ABS(mean);
+    float t1 = mean * mean;
+    float t2 = 1.0f / FMA(t0 * 1.4142135f, 0.25f, 1.0f);
+    _Bool t3 = 0.0f <= var;
+    float t4 = var + 0.4349356f;
+    float t5 = t3 ? t4 : (-1.0f);  // a root of it is NaN for v < 0
+    float t6 = 1.0f / SQRT(t5);
+    float t7 = -t1;
+    _Bool t8 = t7 < (-87.25f);
+    float t9 = t8 ? (-87.25f) : t7;
+    float t10 = FMA(t9, 1.442695f, 12582912.0f);
+    float t11 = t10 - 12582912.0f;
+    float t12 = FMA(t11, -0.69314575f, t9) + (t11 * (-1.4286068e-6f));
+    float t13 = t2 - 0.25f;
+    float t14 = t2 * POLY12(t13, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+        -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t15 = (1.0f + FMA(POLY4(t12, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t12 * t12,
+        t12)) * as_float((as_bits(t10) + 127u) << 23u);
+    float t16 = t8 ? 0.0f : t15;
+    float t17 = FMA(t14 * t16, -2.0f, 1.0f);
+    float t18 = mean * t6;
+    float t19 = t6 * 0.6594965f;
+    float t20 = (t18 < (-5.656854f)) ? (-5.656854f) : t18;
+    float t21 = FMA(2.0f, t19, -1.0f);
+    float t22 = FMA(t19, 2.0f * t19, -1.0f);
+    float t23 = (5.656854f < t20) ? 5.656854f : t20;  // (mean - centre)/w
     // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t29 = t28 * (1.0f / SQRT(FMA(t28 * t28, 0.7804878f, 7.02439f)));
-    const float t30 = t6 ? t13 : (t10 ? (-t21) : t21);
-    const float t31 = FMA(t29, t29 * 2.0f, -1.0f);
-    const float t32 = FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, 0.0003216986f,
-        0.00072431535f), -0.00055984966f), -0.0032807128f), -0.002157943f), 0.008149386f), 0.012487023f),
-        -0.034842025f), 0.02539391f), -0.0062349685f);
-    const float t33 = FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31,
-        -0.0006056272f, -0.0006475303f), 0.0019470197f), 0.0045239204f), 0.00088977884f), -0.013585501f),
-        -0.024321903f), 0.03543559f), 0.1569116f), -0.54560834f), 1.3850609f);
-    const float t34 = FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, -0.00029038952f, -3.09543e-5f),
-        0.0010712604f), 0.00033543407f), -0.0027362371f), 0.0018128937f), 9.317157e-5f), -0.00025532694f);
-    const float t35 = FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, 0.0077214246f, -0.006655123f),
-        -0.008893368f), 0.009711616f), -0.0017017728f), -0.0005993559f), 8.412191e-5f);
-    const float t36 = FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, -0.0059055816f,
-        0.0053148344f), 0.013171259f), -0.027555365f), 0.0060732933f), 0.032644764f), -0.0360881f), 0.014492034f),
-        -0.0020533127f);
-    const float t37 = FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, -0.0057102107f,
-        -0.0048088115f), 0.021786492f), 0.0067368117f), -0.039904386f), 0.03328248f), -0.034139927f), 0.048231855f),
-        -0.03476017f), 0.009124445f);
-    const float t38 = FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31,
-        -0.0032573226f, -0.005175709f), 0.017627675f), 0.027347231f), -0.039257355f), -0.079444274f), 0.08436118f),
-        0.13583326f), -0.25718945f), 0.1501018f), -0.030943424f);
-    const float t39 = FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, 0.00958429f, -0.011274531f),
-        -0.006560582f), 0.008109623f), 0.0064226934f), -0.007183068f), 0.0012492688f);
-    const float t40 = FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31,
-        -0.0016880232f, 0.0026502467f), 0.014541834f), -0.0055519664f), -0.06809558f), 0.004437402f), 0.33169276f),
-        -0.5979666f), 0.48100293f), -0.19210051f), 0.031092837f);
-    const float t41 = FMA(t31, FMA(t31, FMA(t31, -0.0013359635f, 0.0011177068f), -0.00016181133f), 0.00017363275f);
+    float t24 = t23 * (1.0f / SQRT(FMA(t23 * t23, 0.7804878f, 7.02439f)));
+    float t25 = FMA(t24, t24 * 2.0f, -1.0f);
     // mean, normalised
-    const float t42 = t29 * FMA(t27, FMA(t27, FMA(t27, FMA(t31, FMA(t31, FMA(t31, FMA(t31, -0.000110446184f,
-        0.00016294458f), -1.5688705e-5f), -5.0394607e-5f), 1.2741722e-5f), t34), t32), t33);
+    float t26 = t24 * FMA(t22, FMA(t22, FMA(t22, POLY4(t25, -0.000110446184f, 0.00016294458f, -1.5688705e-5f,
+        -5.0394607e-5f, 1.2741722e-5f), POLY7(t25, -0.00029038952f, -3.09543e-5f, 0.0010712604f, 0.00033543407f,
+        -0.0027362371f, 0.0018128937f, 9.317157e-5f, -0.00025532694f)), POLY9(t25, 0.0003216986f, 0.00072431535f,
+        -0.00055984966f, -0.0032807128f, -0.002157943f, 0.008149386f, 0.012487023f, -0.034842025f, 0.02539391f,
+        -0.0062349685f)), POLY10(t25, -0.0006056272f, -0.0006475303f, 0.0019470197f, 0.0045239204f, 0.00088977884f,
+        -0.013585501f, -0.024321903f, 0.03543559f, 0.1569116f, -0.54560834f, 1.3850609f));
+    float t27 = (var * t6) * (0.4349356f * t6);
     // var, normalised
-    const float t43 = FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t31, 0.00047494192f,
-        -0.00023168033f), t41), t35), t39), t36), t37), t38), t40);
-    const float t44 = t24 * t43;
-    const float t45 = (t42 < (-1.0f)) ? (-1.0f) : t42;
-    const float t46 = (t44 < 0.0f) ? 0.0f : t44;
-    const float t47 = t11 ? t30 : ((1.0f < t45) ? 1.0f : t45);
-    *out_mean = t47;
-    *out_var = t46;
+    float t28 = FMA(t21, FMA(t21, FMA(t21, FMA(t21, FMA(t21, FMA(t21, FMA(t21, FMA(t25, 0.00047494192f,
+        -0.00023168033f), POLY3(t25, -0.0013359635f, 0.0011177068f, -0.00016181133f, 0.00017363275f)), POLY6(t25,
+        0.0077214246f, -0.006655123f, -0.008893368f, 0.009711616f, -0.0017017728f, -0.0005993559f, 8.412191e-5f)),
+        POLY6(t25, 0.00958429f, -0.011274531f, -0.006560582f, 0.008109623f, 0.0064226934f, -0.007183068f,
+        0.0012492688f)), POLY8(t25, -0.0059055816f, 0.0053148344f, 0.013171259f, -0.027555365f, 0.0060732933f,
+        0.032644764f, -0.0360881f, 0.014492034f, -0.0020533127f)), POLY9(t25, -0.0057102107f, -0.0048088115f,
+        0.021786492f, 0.0067368117f, -0.039904386f, 0.03328248f, -0.034139927f, 0.048231855f, -0.03476017f,
+        0.009124445f)), POLY10(t25, -0.0032573226f, -0.005175709f, 0.017627675f, 0.027347231f, -0.039257355f,
+        -0.079444274f, 0.08436118f, 0.13583326f, -0.25718945f, 0.1501018f, -0.030943424f)), POLY10(t25, -0.0016880232f,
+        0.0026502467f, 0.014541834f, -0.0055519664f, -0.06809558f, 0.004437402f, 0.33169276f, -0.5979666f, 0.48100293f,
+        -0.19210051f, 0.031092837f));
+    float t29 = t27 * t28;
+    float t30 = (t26 < (-1.0f)) ? (-1.0f) : t26;
+    float t31 = (t29 < 0.0f) ? 0.0f : t29;
+    _Bool t32 = var == 0.0f;
+    _Bool t33 = t0 < 0.75f;
+    float t34 = mean * POLY5(t1, -0.00067495136f, 0.005114346f, -0.026834624f, 0.11283377f, -0.3761262f, 1.1283791f);
+    _Bool t35 = mean < 0.0f;
+    float t36 = -t17;
+    float t37 = t35 ? t36 : t17;
+    float t38 = t33 ? t34 : t37;
+    float t39 = (1.0f < t30) ? 1.0f : t30;
+    float t40 = t32 ? t38 : t39;
+    *out_mean = t40;
+    *out_var = t31;
 }
 
-void erf_exact_forward(int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
-                       float *restrict out_mean, float *restrict out_var)
+void erf_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -138,91 +135,70 @@ void erf_exact_forward(int64_t n, const float *restrict mean, const float *restr
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void erf_exact_backward_element(float mean, float var, float grad_mean,
-                                                                             float grad_var,
-                                                                             float *restrict out_grad_mean,
-                                                                             float *restrict out_grad_var)
+INLINE void erf_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const float t0 = var + 0.4349356f;
-    const float t1 = (0.0f <= var) ? t0 : (-1.0f);  // a root of it is NaN for v < 0
-    const float t2 = 1.0f / SQRT(t1);
-    const float t3 = mean * t2;
-    const float t4 = t2 * 0.6594965f;
-    const float t5 = t2 * ((var * t2) * (0.4349356f * t2));
-    const float t6 = t2 * t2;
-    const float t7 = (t3 < (-5.656854f)) ? (-5.656854f) : t3;
-    const float t8 = FMA(2.0f, t4, -1.0f);
-    const float t9 = FMA(t4, 2.0f * t4, -1.0f);
-    const float t10 = (5.656854f < t7) ? 5.656854f : t7;  // (mean - centre)/w
+    _Bool t0 = 0.0f <= var;
+    float t1 = var + 0.4349356f;
+    float t2 = t0 ? t1 : (-1.0f);  // a root of it is NaN for v < 0
+    float t3 = 1.0f / SQRT(t2);
+    float t4 = mean * t3;
+    float t5 = t3 * 0.6594965f;
+    float t6 = t3 * t3;
+    float t7 = (t4 < (-5.656854f)) ? (-5.656854f) : t4;
+    float t8 = FMA(2.0f, t5, -1.0f);
+    float t9 = FMA(t5, 2.0f * t5, -1.0f);
+    float t10 = (5.656854f < t7) ? 5.656854f : t7;  // (mean - centre)/w
     // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t11 = t10 * (1.0f / SQRT(FMA(t10 * t10, 0.72316384f, 8.858757f)));
-    const float t12 = FMA(t11, t11 * 2.0f, -1.0f);
-    const float t13 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.06751464f, 0.0731522f), 0.052175052f),
-        -0.06818513f), 0.0060758214f), 0.002903873f), 0.00074927334f);
-    const float t14 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.051954504f, -0.10387322f),
-        0.03563478f), 0.04653937f), -0.026831716f), -0.016469639f), 0.011080029f), 0.0002195708f);
-    const float t15 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.036378462f,
-        0.016492963f), -0.13115513f), 0.10551782f), 0.0032177295f), -0.10331671f), 0.10878434f), -0.038984504f),
-        0.0038921908f);
-    const float t16 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.028034026f, 0.03217206f),
-        0.02671505f), -0.039157446f), 0.0011401739f), 0.009281015f), -0.0022296456f), -1.34456395e-5f);
-    const float t17 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.04060719f,
-        -0.065495625f), -0.098209426f), 0.27096704f), -0.21306899f), 0.1200176f), -0.10666221f), 0.07099977f),
-        -0.018470215f);
-    const float t18 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.014569235f,
-        0.007921983f), -0.11637898f), -0.02875293f), 0.3982741f), -0.19924435f), -0.4696591f), 0.671889f),
-        -0.34441966f), 0.06560303f);
-    const float t19 = FMA(t8, FMA(t8, FMA(t8, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.0187171f,
-        -0.010289676f), -0.024457986f), 0.01228064f), 0.0069815395f), -0.0027611381f), -0.00017747792f), t16), FMA(t12,
-        FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.02226521f, 0.020501249f), 0.010601104f),
-        -0.013661164f), 0.0098471055f), -0.0043045185f), -0.0020517446f), 0.00092554773f)), FMA(t12, FMA(t12, FMA(t12,
-        FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.01454888f, 0.025588978f), 0.043436248f), -0.08560684f),
-        -0.0042047882f), 0.056965098f), -0.019209497f), -0.0041137063f), 0.0018443378f));
-    const float t20 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.0035616842f,
-        -0.0026169508f), -0.01686551f), 0.009079533f), 0.05218112f), -0.073836744f), 0.023181073f), 0.011631308f),
-        -0.0063335453f);
-    const float t21 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.015741982f,
-        0.0020022101f), -0.13049884f), 0.03597734f), 0.8016146f), -1.9361643f), 2.1916068f), -1.3867754f),
-        0.47592244f), -0.06946736f);
-    const float t22 = FMA(t8, t19, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
-        -0.022082401f, 0.024063027f), 0.09026819f), -0.14617147f), -0.008429756f), 0.118093036f), -0.05582978f),
-        -0.00673485f), 0.00696037f));
-    const float t23 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.0011654457f, 0.0024827637f),
-        -0.00885299f), 0.0046248743f), 0.0024740747f), -0.0021424708f), 0.00026438155f);
-    const float t24 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.00038841274f,
-        0.013106781f), 0.0034186176f), -0.07168862f), -0.029233506f), 0.33896962f), -0.45450023f), 0.25242803f),
-        -0.05289477f);
-    const float t25 = FMA(t8, t22, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
-        0.005070383f, 0.019589778f), 0.014340196f), -0.24349287f), 0.34074605f), -0.05430063f), -0.19770688f),
-        0.14934778f), -0.033615347f));
-    const float t26 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.006072107f, 0.0031867174f),
-        -0.034106437f), 0.028805032f), 0.008831972f), -0.018557968f), 0.005795735f);
-    const float t27 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.0063327f, -0.009731326f),
-        0.039042853f), 0.06139411f), -0.26304662f), 0.30262554f), -0.15446813f), 0.0305183f);
+    float t11 = t10 * (1.0f / SQRT(FMA(t10 * t10, 0.72316384f, 8.858757f)));
+    float t12 = FMA(t11, t11 * 2.0f, -1.0f);
     // dvar_dvar, normalised
-    const float t28 = FMA(t8, t25, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
-        0.024322905f, -0.0076116417f), -0.17130905f), 0.29555908f), -0.0674094f), -0.26692036f), 0.31200933f),
-        -0.14406642f), 0.025430001f));
-    const float t29 = t6 * t28;
+    float t13 = FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, POLY6(t12, 0.0187171f, -0.010289676f, -0.024457986f,
+        0.01228064f, 0.0069815395f, -0.0027611381f, -0.00017747792f), POLY7(t12, -0.028034026f, 0.03217206f,
+        0.02671505f, -0.039157446f, 0.0011401739f, 0.009281015f, -0.0022296456f, -1.34456395e-5f)), POLY7(t12,
+        -0.02226521f, 0.020501249f, 0.010601104f, -0.013661164f, 0.0098471055f, -0.0043045185f, -0.0020517446f,
+        0.00092554773f)), POLY8(t12, -0.01454888f, 0.025588978f, 0.043436248f, -0.08560684f, -0.0042047882f,
+        0.056965098f, -0.019209497f, -0.0041137063f, 0.0018443378f)), POLY8(t12, -0.022082401f, 0.024063027f,
+        0.09026819f, -0.14617147f, -0.008429756f, 0.118093036f, -0.05582978f, -0.00673485f, 0.00696037f)), POLY8(t12,
+        0.005070383f, 0.019589778f, 0.014340196f, -0.24349287f, 0.34074605f, -0.05430063f, -0.19770688f, 0.14934778f,
+        -0.033615347f)), POLY8(t12, 0.024322905f, -0.0076116417f, -0.17130905f, 0.29555908f, -0.0674094f, -0.26692036f,
+        0.31200933f, -0.14406642f, 0.025430001f));
+    float t14 = t6 * t13;
     // dmean_dvar, normalised
-    const float t30 = t11 * FMA(t9, FMA(t9, FMA(t9, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.0004993645f,
-        -0.00051040115f), -0.00017699832f), 0.00022601798f), -2.12519e-5f), t23), t20), t24);
-    const float t31 = FMA(t29, grad_var, (t6 * t30) * grad_mean);
+    float t15 = t11 * FMA(t9, FMA(t9, FMA(t9, POLY4(t12, 0.0004993645f, -0.00051040115f, -0.00017699832f,
+        0.00022601798f, -2.12519e-5f), POLY6(t12, 0.0011654457f, 0.0024827637f, -0.00885299f, 0.0046248743f,
+        0.0024740747f, -0.0021424708f, 0.00026438155f)), POLY8(t12, 0.0035616842f, -0.0026169508f, -0.01686551f,
+        0.009079533f, 0.05218112f, -0.073836744f, 0.023181073f, 0.011631308f, -0.0063335453f)), POLY8(t12,
+        0.00038841274f, 0.013106781f, 0.0034186176f, -0.07168862f, -0.029233506f, 0.33896962f, -0.45450023f,
+        0.25242803f, -0.05289477f));
+    float t16 = FMA(t14, grad_var, (t6 * t15) * grad_mean);
+    float t17 = t3 * ((var * t3) * (0.4349356f * t3));
     // dvar_dmu, normalised
-    const float t32 = t11 * FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t12, 0.003507116f, -0.0023426157f),
-        t13), t14), t15), t17), t18), t21);
-    const float t33 = t5 * t32;
+    float t18 = t11 * FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t12, 0.003507116f, -0.0023426157f),
+        POLY6(t12, -0.06751464f, 0.0731522f, 0.052175052f, -0.06818513f, 0.0060758214f, 0.002903873f, 0.00074927334f)),
+        POLY7(t12, 0.051954504f, -0.10387322f, 0.03563478f, 0.04653937f, -0.026831716f, -0.016469639f, 0.011080029f,
+        0.0002195708f)), POLY8(t12, 0.036378462f, 0.016492963f, -0.13115513f, 0.10551782f, 0.0032177295f, -0.10331671f,
+        0.10878434f, -0.038984504f, 0.0038921908f)), POLY8(t12, 0.04060719f, -0.065495625f, -0.098209426f, 0.27096704f,
+        -0.21306899f, 0.1200176f, -0.10666221f, 0.07099977f, -0.018470215f)), POLY9(t12, 0.014569235f, 0.007921983f,
+        -0.11637898f, -0.02875293f, 0.3982741f, -0.19924435f, -0.4696591f, 0.671889f, -0.34441966f, 0.06560303f)),
+        POLY9(t12, 0.015741982f, 0.0020022101f, -0.13049884f, 0.03597734f, 0.8016146f, -1.9361643f, 2.1916068f,
+        -1.3867754f, 0.47592244f, -0.06946736f));
+    float t19 = t17 * t18;
     // dmean_dmu, normalised
-    const float t34 = FMA(t9, FMA(t9, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.0020819027f, 0.0031924904f),
-        0.0005826508f), -0.0025878684f), 0.0007905282f), 0.000101151185f), t26), t27);
-    const float t35 = FMA(t33, grad_var, (t2 * t34) * grad_mean);
-    *out_grad_mean = t35;
-    *out_grad_var = t31;
+    float t20 = FMA(t9, FMA(t9, POLY5(t12, -0.0020819027f, 0.0031924904f, 0.0005826508f, -0.0025878684f, 0.0007905282f,
+        0.000101151185f), POLY6(t12, 0.006072107f, 0.0031867174f, -0.034106437f, 0.028805032f, 0.008831972f,
+        -0.018557968f, 0.005795735f)), POLY7(t12, -0.0063327f, -0.009731326f, 0.039042853f, 0.06139411f, -0.26304662f,
+        0.30262554f, -0.15446813f, 0.0305183f));
+    float t21 = FMA(t19, grad_var, (t3 * t20) * grad_mean);
+    *out_grad_mean = t21;
+    *out_grad_var = t16;
 }
 
-void erf_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                        const float *restrict grad_mean, const float *restrict grad_var, const float *restrict params,
-                        float *restrict out_grad_mean, float *restrict out_grad_var)
+void erf_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time

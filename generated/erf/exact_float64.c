@@ -3,7 +3,6 @@
 // f(x) = erf(x)
 //
 // rule digest  c7339fdf5a937612328d158cc22809aa6673d39c167a05cf2e2523ffe487a91e
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -18,6 +17,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -78,52 +97,56 @@ INLINE double polynomial0(double y, double x)
 }
 
 static const double table9[9][15] = {
-    {0x1.12ec18p0, 0x1.23ba493aff17bp-16, -0x1.3df9910715bdap-12, -0x1.63513c8efb5a6p-13, 0x1.265d1b8733c55p-6,
-     -0x1.05afd54780da1p-5, -0x1.360563d661ee1p-2, 0x1.c17d8632a7c6p-2, 0x1.4f0228ed41f3dp-18, 0x1.9803f11c67d64p-14,
+    {0x1.12ec18p0, 0x1.23ba6c12339e8p-16, -0x1.3df9910ba01bbp-12, -0x1.6351d9af21acbp-13, 0x1.265d1b75dd243p-6,
+     -0x1.05afd509e69d3p-5, -0x1.360563d657b6ap-2, 0x1.c17d86328b7e8p-2, 0x1.4f0228ed41f3dp-18, 0x1.9803f11c67d64p-14,
      -0x1.2415f6abc5df2p-6, 0x1.bfbcd65cc0a8p-3, -0x1.af0da91caf313p-35, 0x1.dffa3395d56fcp-30,
      -0x1.e6e3b0764d489p-31},
-    {0x1.c257b4p-1, 0x1.9970e12e52d75p-12, -0x1.86c53ee475d28p-10, -0x1.03f3d7f17a70fp-7, 0x1.121797ef6586ep-4,
-     -0x1.61ae09a742012p-6, -0x1.07e5035c44e1ap-2, 0x1.c3bba7b3d1f56p-2, 0x1.5952087acac2dp-13, -0x1.a6b28222e47bfp-9,
+    {0x1.c257b4p-1, 0x1.9970f583a0a15p-12, -0x1.86c53dfe5d1dfp-10, -0x1.03f3e186a0b7dp-7, 0x1.121797a0297dfp-4,
+     -0x1.61ae0962677c8p-6, -0x1.07e5035b3fd99p-2, 0x1.c3bba7b3a5a9bp-2, 0x1.5952087acac2dp-13, -0x1.a6b28222e47bfp-9,
      -0x1.77ae1c2e08d05p-7, 0x1.c2c2141d16887p-3, -0x1.dd9db3a480adap-32, 0x1.bc3354dd38cc9p-28,
      -0x1.30d44011a5178p-31},
-    {0x1.70d8cep-1, 0x1.e885e418abc72p-11, -0x1.63f13ff3c4293p-9, -0x1.47b37054c789dp-7, 0x1.762aa8f4ee757p-5,
-     -0x1.d7e476f22ed55p-7, -0x1.c4cb887f835f6p-3, 0x1.c57ee08ef003ep-2, 0x1.c3f368d5c0bc8p-12, -0x1.61a69d7435e3ap-8,
+    {0x1.70d8cep-1, 0x1.e885ef41452bap-11, -0x1.63f13f62dc118p-9, -0x1.47b368969a563p-7, 0x1.762aa97731dap-5,
+     -0x1.d7e476c31335ap-7, -0x1.c4cb887f45b12p-3, 0x1.c57ee08e1540bp-2, 0x1.c3f368d5c0bc8p-12, -0x1.61a69d7435e3ap-8,
      -0x1.d5cac462af70fp-8, 0x1.c51c5d1eee35fp-3, -0x1.1be3699ab7b15p-31, -0x1.02fadd87c4685p-28,
      -0x1.a00969a0dbc8ep-32},
-    {0x1.2e1958p-1, 0x1.91fc228f5e362p-11, -0x1.c45c88052e55p-11, -0x1.500ad1e439495p-9, 0x1.8159d8fc21545p-6,
-     -0x1.3e6ce5fdd1733p-7, -0x1.8491619721631p-3, 0x1.c6dab4626b358p-2, 0x1.a7142140bcb41p-12,
+    {0x1.2e1958p-1, 0x1.91fc23a7d90d5p-11, -0x1.c45c876a16be9p-11, -0x1.500acaddedac7p-9, 0x1.8159d8ab5240fp-6,
+     -0x1.3e6ce6388040ep-7, -0x1.8491619740b22p-3, 0x1.c6dab461b37ddp-2, 0x1.a7142140bcb41p-12,
      -0x1.9321f3384a6dap-10, -0x1.231c64fbee51cp-8, 0x1.c6e0b9ba592d3p-3, -0x1.c869912278edfp-34,
      -0x1.918304a1a726ap-29, 0x1.0beed31827b92p-33},
-    {0x1.eedc2cp-2, 0x1.525952bb0b451p-12, 0x1.ccd3a3294a603p-12, -0x1.49975f7cea954p-9, 0x1.0bb8990a31db8p-6,
-     -0x1.b6266aa0e4d27p-8, -0x1.4df7bbc9e05a2p-3, 0x1.c7ec30b152f77p-2, 0x1.5e81e88c868a3p-13,
-     -0x1.acb59405f2ba8p-11, -0x1.6f9b504ffbb97p-9, 0x1.c83bb2efb383dp-3, -0x1.628b3367d2fbcp-34,
-     0x1.9a96e73f31dd1p-32, 0x1.20128c4cfd73cp-32},
-    {0x1.954eeep-2, 0x1.5f818377918f6p-14, 0x1.68f8e0ebd67d7p-11, -0x1.7cf6a76b26151p-11, 0x1.236f307ac4418p-7,
-     -0x1.3284d6fec94fap-8, -0x1.1ffc56d0b3c25p-3, 0x1.c8c25b253042fp-2, 0x1.97ecbef77fc2dp-15,
-     -0x1.e92a0e6d89208p-12, -0x1.cf3258785d089p-10, 0x1.c94707cecafd3p-3, -0x1.7ba01d32bec04p-36,
-     -0x1.76e560af9f98ep-30, 0x1.8e394d557e196p-32},
-    {0x1.4bf654p-2, 0x1.038378482a422p-16, 0x1.66e8184b359c9p-12, -0x1.a59cf38ad9cbep-11, 0x1.9a48a64471ae6p-8,
-     -0x1.b4a752e400254p-9, -0x1.f2d7bb9cf0e6ep-4, 0x1.c96c70148763fp-2, 0x1.589bbf56c1ac1p-17,
+    {0x1.eedc2cp-2, 0x1.52595785fcbbp-12, 0x1.ccd3a450e119p-12, -0x1.49975ca0f60fp-9, 0x1.0bb89951c527fp-6,
+     -0x1.b6266b382dc4p-8, -0x1.4df7bbca114f7p-3, 0x1.c7ec30b0e1645p-2, 0x1.5e81e88c868a3p-13, -0x1.acb59405f2ba8p-11,
+     -0x1.6f9b504ffbb97p-9, 0x1.c83bb2efb383dp-3, -0x1.628b3367d2fbcp-34, 0x1.9a96e73f31dd1p-32,
+     0x1.20128c4cfd73cp-32},
+    {0x1.954eeep-2, 0x1.5f8182f2074afp-14, 0x1.68f8e1a14ca4p-11, -0x1.7cf696f5d2301p-11, 0x1.236f304bd5d26p-7,
+     -0x1.3284d7a4b83d7p-8, -0x1.1ffc56d112ed5p-3, 0x1.c8c25b252974p-2, 0x1.97ecbef77fc2dp-15, -0x1.e92a0e6d89208p-12,
+     -0x1.cf3258785d089p-10, 0x1.c94707cecafd3p-3, -0x1.7ba01d32bec04p-36, -0x1.76e560af9f98ep-30,
+     0x1.8e394d557e196p-32},
+    {0x1.4bf654p-2, 0x1.038387dff0ab1p-16, 0x1.66e81883451bfp-12, -0x1.a59cf6586c156p-11, 0x1.9a48a6b96dd9ap-8,
+     -0x1.b4a7540a1c153p-9, -0x1.f2d7bb9dbf72dp-4, 0x1.c96c7014f595ep-2, 0x1.589bbf56c1ac1p-17,
      -0x1.19c0752bf7455p-13, -0x1.2717f96198137p-10, 0x1.ca15019ab5206p-3, -0x1.6647bc5f05b0fp-38,
      0x1.05c36f75caf04p-32, 0x1.acf23df645acbp-32},
-    {0x1.0fe39cp-2, 0x1.7ffd55e48615bp-19, 0x1.1c037382afc84p-13, -0x1.4b4bedf29e2c7p-13, 0x1.e5ee50350188ep-9,
-     -0x1.3dc5df63e6168p-9, -0x1.b28e1c85f207p-4, 0x1.c9f2fcf5436fp-2, 0x1.d2fbde1c4a83ap-21, -0x1.440e0528c18d8p-14,
-     -0x1.7c4575c361b76p-11, 0x1.cab6a4c4b64f2p-3, -0x1.0bab64c82c9acp-38, -0x1.a5c5ebe481fp-33,
-     0x1.755222970e832p-32},
-    {0x1.bd5fc2p-3, -0x1.d7b3677b67f4ap-26, 0x1.14a276fba4a3ap-17, -0x1.4462b6bd05177p-16, 0x1.eea631953ebcfp-11,
-     -0x1.dcd968604e36dp-10, -0x1.7c93c58ecd966p-4, 0x1.ca5f4447dcfe3p-2, -0x1.0545d471b1a27p-25,
+    {0x1.0fe39cp-2, 0x1.7ffd4746c08bdp-19, 0x1.1c0375389f028p-13, -0x1.4b4bbfaa9d8a9p-13, 0x1.e5ee4f7b37256p-9,
+     -0x1.3dc5e07274ed4p-9, -0x1.b28e1c866fd43p-4, 0x1.c9f2fcf605548p-2, 0x1.d2fbde1c4a83ap-21,
+     -0x1.440e0528c18d8p-14, -0x1.7c4575c361b76p-11, 0x1.cab6a4c4b64f2p-3, -0x1.0bab64c82c9acp-38,
+     -0x1.a5c5ebe481fp-33, 0x1.755222970e832p-32},
+    {0x1.bd5fc2p-3, -0x1.d7b6d516a227bp-26, 0x1.14a27c1cf1ffep-17, -0x1.4463362f8cce6p-16, 0x1.eea63d79a8d32p-11,
+     -0x1.dcd96a2d44a2bp-10, -0x1.7c93c590dab16p-4, 0x1.ca5f44490056ap-2, -0x1.0545d471b1a27p-25,
      -0x1.8bb0d1938a821p-17, -0x1.eaa722215a847p-12, 0x1.cb359d8ef77bcp-3, -0x1.bb9c9561cbda3p-43,
      -0x1.43236161d03afp-35, 0x1.78f1e038160c3p-32},
 };
 
-static void erf_exact_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                            double *restrict out_mean, double *restrict out_var)
+static void erf_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
     double s[14][LANES], a[19][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[0][i] = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        const _Bool t1 = mean[i] < 0.0;
+        _Bool t1 = mean[i] < 0.0;
         s[1][i] = __builtin_fabs(mean[i]);
         s[11][i] = s[0][i] < 0x1.bd5fc2p-4;
         s[10][i] = s[11][i] ? s[0][i] : 0.0;
@@ -142,29 +165,29 @@ static void erf_exact_float64_forward_block(const double *restrict mean, const d
         const double *c = table9[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = 1.0 / (__builtin_sqrt(t0));
-            const double t2 = s[1][i] * t1;
-            const _Bool t3 = 37.5 < t2;
-            const double t4 = t3 ? 37.5 : t2;
-            const double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            const double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            const double t7 = t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25)));
-            const double t8 = t1 * (t5 * 0x1.9884533d43651p-2);
-            const double t9 = t1 * t4;
-            const double t10 = t1 * t1;
-            const double t11 = t8 * t9;
-            const double t12 = FMA(t9, t11, t8 * (-t10));
-            const double t13 = FMA(t9, t12, t11 * (t10 * (-2.0)));
-            const double t14 = FMA(t9, t13, t12 * (t10 * (-3.0)));
-            const double t15 = FMA(t9, t14, t13 * (t10 * (-4.0)));
-            const double t16 = FMA(t9, t15, t14 * (t10 * (-5.0)));
-            const double t17 = FMA(t9, t16, t15 * (t10 * (-6.0)));
-            const double t18 = FMA(t9, t17, t16 * (t10 * (-7.0)));
-            const double t19 = FMA(t9, t18, t17 * (t10 * (-8.0)));
-            const double t20 = FMA(t9, t19, t18 * (t10 * (-9.0)));
-            const double t21 = FMA(t9, t20, t19 * (t10 * (-10.0)));
-            const double t22 = FMA(t9, t21, t20 * (t10 * (-11.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t2 = s[1][i] * t1;
+            _Bool t3 = 37.5 < t2;
+            double t4 = t3 ? 37.5 : t2;
+            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
+            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t7 = t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25)));
+            double t8 = t1 * (t5 * 0x1.9884533d43651p-2);
+            double t9 = t1 * t4;
+            double t10 = t1 * t1;
+            double t11 = t8 * t9;
+            double t12 = FMA(t9, t11, t8 * (-t10));
+            double t13 = FMA(t9, t12, t11 * (t10 * (-2.0)));
+            double t14 = FMA(t9, t13, t12 * (t10 * (-3.0)));
+            double t15 = FMA(t9, t14, t13 * (t10 * (-4.0)));
+            double t16 = FMA(t9, t15, t14 * (t10 * (-5.0)));
+            double t17 = FMA(t9, t16, t15 * (t10 * (-6.0)));
+            double t18 = FMA(t9, t17, t16 * (t10 * (-7.0)));
+            double t19 = FMA(t9, t18, t17 * (t10 * (-8.0)));
+            double t20 = FMA(t9, t19, t18 * (t10 * (-9.0)));
+            double t21 = FMA(t9, t20, t19 * (t10 * (-10.0)));
+            double t22 = FMA(t9, t21, t20 * (t10 * (-11.0)));
             a[0][i] = FMA(t11, c[5], FMA(t12, c[4], FMA(t13, c[3], FMA(t14, c[2], FMA(t15, c[1], a[0][i])))));
             a[0][i] = FMA(t7, c[7], FMA(t8, c[6], a[0][i]));
             a[1][i] = FMA(t7, c[11], FMA(t11, c[10], FMA(t13, c[9], FMA(t15, c[8], a[1][i]))));
@@ -190,52 +213,44 @@ static void erf_exact_float64_forward_block(const double *restrict mean, const d
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = (a[18][i]) + ((a[17][i]) * s[2][i]);
-        const double t1 = (a[16][i]) + ((a[15][i]) * s[2][i]);
-        const double t2 = (a[14][i]) + ((a[13][i]) * s[2][i]);
-        const double t3 = (a[12][i]) + ((a[11][i]) * s[2][i]);
-        const double t4 = (a[10][i]) + ((a[9][i]) * s[2][i]);
-        const double t5 = FMA(t3, t3, (FMA(t2, t2, (FMA(t1, t1, (t0 * t0) * s[3][i])) * s[4][i])) * s[5][i]);
-        const double t6 = (a[8][i]) + ((a[7][i]) * s[2][i]);
-        const double t7 = (a[6][i]) + ((a[5][i]) * s[2][i]);
-        const double t8 = (a[4][i]) + ((a[3][i]) * s[2][i]);
-        const double t9 = (FMA(t7, t7, (FMA(t6, t6, (FMA(t4, t4, t5 * s[6][i])) * s[7][i])) * s[8][i])) * s[9][i];
-        const double t10 = (a[2][i]) + ((a[1][i]) * s[2][i]);
-        const double t11 = (a[0][i]) - (t10 * t10);
-        const double t12 = t8 * (s[0][i] * t8);
-        const double t13 = s[11][i] ? (s[10][i] * (FMA(t8, t8, t9))) : ((t11 < t12) ? t12 : t11);
+        double t0 = (a[18][i]) + ((a[17][i]) * s[2][i]);
+        double t1 = (a[16][i]) + ((a[15][i]) * s[2][i]);
+        double t2 = (a[14][i]) + ((a[13][i]) * s[2][i]);
+        double t3 = (a[12][i]) + ((a[11][i]) * s[2][i]);
+        double t4 = (a[10][i]) + ((a[9][i]) * s[2][i]);
+        double t5 = FMA(t3, t3, (FMA(t2, t2, (FMA(t1, t1, (t0 * t0) * s[3][i])) * s[4][i])) * s[5][i]);
+        double t6 = (a[8][i]) + ((a[7][i]) * s[2][i]);
+        double t7 = (a[6][i]) + ((a[5][i]) * s[2][i]);
+        double t8 = (a[4][i]) + ((a[3][i]) * s[2][i]);
+        double t9 = (FMA(t7, t7, (FMA(t6, t6, (FMA(t4, t4, t5 * s[6][i])) * s[7][i])) * s[8][i])) * s[9][i];
+        double t10 = (a[2][i]) + ((a[1][i]) * s[2][i]);
+        double t11 = (a[0][i]) - (t10 * t10);
+        double t12 = t8 * (s[0][i] * t8);
+        double t13 = s[11][i] ? (s[10][i] * (FMA(t8, t8, t9))) : ((t11 < t12) ? t12 : t11);
         out_mean[i] = (s[13][i] ? (t10 + s[12][i]) : mean[i]);
         out_var[i] = (s[13][i] ? t13 : mean[i]);
     }
 }
 
-void erf_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                               const double *restrict params, double *restrict out_mean, double *restrict out_var)
+void erf_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            erf_exact_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        erf_exact_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(erf_exact_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void erf_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                             const double *restrict grad_mean, const double *restrict grad_var,
-                                             double *restrict out_grad_mean, double *restrict out_grad_var)
+static void erf_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
     double s[13][LANES], a[24][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[0][i] = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
@@ -256,30 +271,30 @@ static void erf_exact_float64_backward_block(const double *restrict mean, const 
         const double *c = table9[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = 1.0 / (__builtin_sqrt(t0));
-            const double t2 = s[1][i] * t1;
-            const _Bool t3 = 37.5 < t2;
-            const double t4 = t3 ? 37.5 : t2;
-            const double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            const double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            const double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
-            const double t8 = t1 * t4;
-            const double t9 = t1 * t1;
-            const double t10 = t7 * t8;
-            const double t11 = FMA(t8, t10, t7 * (-t9));
-            const double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
-            const double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
-            const double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
-            const double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
-            const double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
-            const double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
-            const double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
-            const double t19 = FMA(t8, t18, t17 * (t9 * (-9.0)));
-            const double t20 = FMA(t8, t19, t18 * (t9 * (-10.0)));
-            const double t21 = FMA(t8, t20, t19 * (t9 * (-11.0)));
-            const double t22 = FMA(t8, t21, t20 * (t9 * (-12.0)));
-            const double t23 = FMA(t8, t22, t21 * (t9 * (-13.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t2 = s[1][i] * t1;
+            _Bool t3 = 37.5 < t2;
+            double t4 = t3 ? 37.5 : t2;
+            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
+            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
+            double t8 = t1 * t4;
+            double t9 = t1 * t1;
+            double t10 = t7 * t8;
+            double t11 = FMA(t8, t10, t7 * (-t9));
+            double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
+            double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
+            double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
+            double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
+            double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
+            double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
+            double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
+            double t19 = FMA(t8, t18, t17 * (t9 * (-9.0)));
+            double t20 = FMA(t8, t19, t18 * (t9 * (-10.0)));
+            double t21 = FMA(t8, t20, t19 * (t9 * (-11.0)));
+            double t22 = FMA(t8, t21, t20 * (t9 * (-12.0)));
+            double t23 = FMA(t8, t22, t21 * (t9 * (-13.0)));
             a[0][i] = FMA(t20, c[10], FMA(t22, c[9], FMA(FMA(t8, t23, t22 * (t9 * (-14.0))), c[8], a[0][i])));
             a[0][i] = FMA(t18, c[11], a[0][i]);
             a[1][i] = FMA(t19, c[14], FMA(t21, c[13], FMA(t23, c[12], a[1][i])));
@@ -312,54 +327,37 @@ static void erf_exact_float64_backward_block(const double *restrict mean, const 
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = (a[23][i]) + ((a[22][i]) * s[2][i]);
-        const double t1 = (a[21][i]) + ((a[20][i]) * s[2][i]);
-        const double t2 = (a[19][i]) + ((a[18][i]) * s[2][i]);
-        const double t3 = (a[15][i]) + ((a[14][i]) * s[2][i]);
-        const double t4 = (a[13][i]) + ((a[12][i]) * s[2][i]);
-        const double t5 = (a[11][i]) + ((a[10][i]) * s[2][i]);
-        const double t6 = (a[9][i]) + ((a[8][i]) * s[2][i]);
-        const double t7 = (a[7][i]) + ((a[6][i]) * s[2][i]);
-        const double t8 = (a[5][i]) + ((a[4][i]) * s[2][i]);
-        const double t9 = FMA(t6, t7, (FMA(t5, t6, (FMA(t3, t5, (t3 * t4) * s[3][i])) * s[4][i])) * s[5][i]);
-        const double t10 = (a[3][i]) + ((a[2][i]) * s[2][i]);
-        const double t11 = FMA(t2, t10, (FMA(t8, t10, (FMA(t7, t8, t9 * s[6][i])) * s[7][i])) * s[8][i]);
-        const double t12 = FMA(t4, t5, FMA(t3, t3, s[3][i] * (FMA(t3, (a[1][i]) + ((a[0][i]) * s[2][i]), t4 * t4))));
-        const double t13 = FMA(t5, t7, FMA(t6, t6, s[5][i] * (FMA(t3, t6, FMA(t5, t5, s[4][i] * t12)))));
-        const double t14 = FMA(t7, t10, FMA(t8, t8, s[7][i] * (FMA(t6, t8, FMA(t7, t7, s[6][i] * t13)))));
-        const double t15 = FMA(t1, t10, FMA(t2, t2, s[9][i] * (FMA(t2, t8, FMA(t10, t10, s[8][i] * t14)))));
-        const double t16 = s[12][i] ? ((FMA(t1, t2, t11 * s[9][i])) * s[11][i]) : (FMA(t1, t0 * (-2.0), a[17][i]));
+        double t0 = (a[23][i]) + ((a[22][i]) * s[2][i]);
+        double t1 = (a[21][i]) + ((a[20][i]) * s[2][i]);
+        double t2 = (a[19][i]) + ((a[18][i]) * s[2][i]);
+        double t3 = (a[15][i]) + ((a[14][i]) * s[2][i]);
+        double t4 = (a[13][i]) + ((a[12][i]) * s[2][i]);
+        double t5 = (a[11][i]) + ((a[10][i]) * s[2][i]);
+        double t6 = (a[9][i]) + ((a[8][i]) * s[2][i]);
+        double t7 = (a[7][i]) + ((a[6][i]) * s[2][i]);
+        double t8 = (a[5][i]) + ((a[4][i]) * s[2][i]);
+        double t9 = FMA(t6, t7, (FMA(t5, t6, (FMA(t3, t5, (t3 * t4) * s[3][i])) * s[4][i])) * s[5][i]);
+        double t10 = (a[3][i]) + ((a[2][i]) * s[2][i]);
+        double t11 = FMA(t2, t10, (FMA(t8, t10, (FMA(t7, t8, t9 * s[6][i])) * s[7][i])) * s[8][i]);
+        double t12 = FMA(t4, t5, FMA(t3, t3, s[3][i] * (FMA(t3, (a[1][i]) + ((a[0][i]) * s[2][i]), t4 * t4))));
+        double t13 = FMA(t5, t7, FMA(t6, t6, s[5][i] * (FMA(t3, t6, FMA(t5, t5, s[4][i] * t12)))));
+        double t14 = FMA(t7, t10, FMA(t8, t8, s[7][i] * (FMA(t6, t8, FMA(t7, t7, s[6][i] * t13)))));
+        double t15 = FMA(t1, t10, FMA(t2, t2, s[9][i] * (FMA(t2, t8, FMA(t10, t10, s[8][i] * t14)))));
+        double t16 = s[12][i] ? ((FMA(t1, t2, t11 * s[9][i])) * s[11][i]) : (FMA(t1, t0 * (-2.0), a[17][i]));
         out_grad_mean[i] = FMA(grad_mean[i], (t1 * s[2][i]),
             grad_var[i] * (t16 * s[2][i]));
-        const double t17 = s[12][i] ? (FMA(t1, t1, s[10][i] * t15)) : (FMA(t2, -t0, (a[16][i]) * 0.5));
+        double t17 = s[12][i] ? (FMA(t1, t1, s[10][i] * t15)) : (FMA(t2, -t0, (a[16][i]) * 0.5));
         out_grad_var[i] = FMA(grad_mean[i], (t2 * 0.5),
             grad_var[i] * t17);
     }
 }
 
-void erf_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                const double *restrict grad_mean, const double *restrict grad_var,
-                                const double *restrict params, double *restrict out_grad_mean,
-                                double *restrict out_grad_var)
+void erf_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            erf_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at, out_grad_mean + at,
-                                             out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        erf_exact_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(erf_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

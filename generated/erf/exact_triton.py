@@ -3,17 +3,11 @@
 # f(x) = erf(x)
 #
 # rule digest  c7339fdf5a937612328d158cc22809aa6673d39c167a05cf2e2523ffe487a91e
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   erf_exact_forward 180, erf_exact_backward 197
 #
 # Certificate:
-#   mean        0.614 tolerance, worst at mean = 1.95637568e+09, var = 1.62689547e+17
-#   var         0.645 tolerance, worst at mean = 0.00192586367, var = 0.203681529
-#   dmean_dmu   0.379 tolerance, worst at mean = 26841834, var = 2.54791196e+13
-#   dmean_dvar  0.571 tolerance, worst at mean = 3.08291245, var = 1.03192449
-#   dvar_dmu    0.567 tolerance, worst at mean = 189264528, var = 1.90616833e+16
-#   dvar_dvar   0.64 tolerance, worst at mean = 1.21237683e+09, var = 2.00171501e+15
-#   against exact values at 17199 points over all of float32; details in exact.json
+#   mean 0.614, var 0.645, dmean_dmu 0.379, dmean_dvar 0.571, dvar_dmu 0.567, dvar_dvar 0.64 tolerance,
+#   against exact values at 17199 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -25,75 +19,108 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial3(x, y, c0, c1, c2):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2))
+
+
+@triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial5(x, y, c0, c1, c2, c3, c4):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4))
+
+
+@triton.jit
+def _polynomial6(x, y, c0, c1, c2, c3, c4, c5):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5))
+
+
+@triton.jit
+def _polynomial7(x, y, c0, c1, c2, c3, c4, c5, c6):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6))
+
+
+@triton.jit
+def _polynomial8(x, y, c0, c1, c2, c3, c4, c5, c6, c7):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4),
+        c5), c6), c7))
+
+
+@triton.jit
+def _polynomial9(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2),
+        c3), c4), c5), c6), c7), c8))
+
+
+@triton.jit
+def _polynomial10(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0),
+        c1), c2), c3), c4), c5), c6), c7), c8), c9))
+
+
+@triton.jit
+def _polynomial12(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x,
+        tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6), c7), c8), c9), c10), c11))
+
+
+@triton.jit
 def erf_exact_forward(mean, var):
-    t0 = var + 0.4349356
-    t1 = tl.where(0.0 <= var, t0, -1.0)  # a root of it is NaN for v < 0
-    t2 = tl.div_rn(1.0, tl.sqrt_rn(t1))
-    t3 = mean * t2
-    t4 = tl.where(t3 < (-5.656854), -5.656854, t3)
-    t5 = tl.where(5.656854 < t4, 5.656854, t4)  # (mean - centre)/w
+    t0 = tl.where(0.0 <= var, var + 0.4349356, -1.0)  # a root of it is NaN for v < 0
+    t1 = tl.div_rn(1.0, tl.sqrt_rn(t0))
+    t2 = mean * t1
+    t3 = tl.where(t2 < (-5.656854), -5.656854, t2)
+    t4 = tl.where(5.656854 < t3, 5.656854, t3)  # (mean - centre)/w
     # t against its reach, by way of t/sqrt(kappa² + t²)
-    t6 = t5 * tl.div_rn(1.0, tl.sqrt_rn(tl.fma(t5 * t5, 0.7804878, 7.02439)))
-    t7 = tl.fma(t6, t6 * 2.0, -1.0)
-    t8 = (tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, -0.000110446184, 0.00016294458), -1.5688705e-5), -5.0394607e-5),
-        1.2741722e-5))
-    t9 = (tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, -0.00029038952, -3.09543e-5),
-        0.0010712604), 0.00033543407), -0.0027362371), 0.0018128937), 9.317157e-5), -0.00025532694))
-    t10 = t2 * 0.6594965
-    t11 = tl.fma(t10, 2.0 * t10, -1.0)
+    t5 = t4 * tl.div_rn(1.0, tl.sqrt_rn(tl.fma(t4 * t4, 0.7804878, 7.02439)))
+    t6 = tl.fma(t5, t5 * 2.0, -1.0)
+    t7 = t1 * 0.6594965
+    t8 = tl.fma(t7, 2.0 * t7, -1.0)
     # mean, normalised
-    t12 = (t6 * tl.fma(t11, tl.fma(t11, tl.fma(t11, t8, t9), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
-        tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, 0.0003216986, 0.00072431535), -0.00055984966), -0.0032807128),
-        -0.002157943), 0.008149386), 0.012487023), -0.034842025), 0.02539391), -0.0062349685)), tl.fma(t7, tl.fma(t7,
-        tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, -0.0006056272,
-        -0.0006475303), 0.0019470197), 0.0045239204), 0.00088977884), -0.013585501), -0.024321903), 0.03543559),
-        0.1569116), -0.54560834), 1.3850609)))
-    t13 = tl.where(t12 < (-1.0), -1.0, t12)
-    t14 = tl.where(1.0 < t13, 1.0, t13)
-    t15 = mean * mean
-    t16 = t15 * -1.0
-    t17 = t16 < (-87.25)
-    t18 = tl.where(t17, -87.25, t16)
-    t19 = tl.fma(t18, 1.442695, 12582912.0)
-    t20 = t19 - 12582912.0
-    t21 = tl.fma(t20, -0.69314575, t18) + (t20 * (-1.4286068e-6))
-    t22 = (tl.where(t17, 0.0, (1.0 + tl.fma(tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t21 * t21, t21)) * ((((t19.to(tl.int32, bitcast=True)) + 127) <<
-        23).to(tl.float32, bitcast=True))))
-    t23 = tl.abs(mean)
-    t24 = tl.div_rn(1.0, tl.fma(t23 * 1.4142135, 0.25, 1.0))
-    t25 = t24 - 0.25
-    t26 = (tl.fma((t24 * tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25,
-        tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, -0.00152444, -0.0064508854), 0.024710128),
-        -0.006645453), -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886),
-        0.16664109), 0.13207589)) * t22, -2.0, 1.0))
-    t27 = t26 * -1.0
-    t28 = tl.where(mean < 0.0, t27, t26)
-    t29 = (mean * tl.fma(t15, tl.fma(t15, tl.fma(t15, tl.fma(t15, tl.fma(t15, -0.00067495136, 0.005114346),
-        -0.026834624), 0.11283377), -0.3761262), 1.1283791))
-    t30 = tl.where(t23 < 0.75, t29, t28)
-    t31 = tl.where(var == 0.0, t30, t14)
-    t32 = tl.fma(t7, tl.fma(t7, tl.fma(t7, -0.0013359635, 0.0011177068), -0.00016181133), 0.00017363275)
-    t33 = tl.fma(t7, 0.00047494192, -0.00023168033)
-    t34 = tl.fma(2.0, t10, -1.0)
+    t9 = (t5 * tl.fma(t8, tl.fma(t8, tl.fma(t8, _polynomial4(t6, -0.000110446184, 0.00016294458, -1.5688705e-5,
+        -5.0394607e-5, 1.2741722e-5), _polynomial7(t6, -0.00029038952, -3.09543e-5, 0.0010712604, 0.00033543407,
+        -0.0027362371, 0.0018128937, 9.317157e-5, -0.00025532694)), _polynomial9(t6, 0.0003216986, 0.00072431535,
+        -0.00055984966, -0.0032807128, -0.002157943, 0.008149386, 0.012487023, -0.034842025, 0.02539391,
+        -0.0062349685)), _polynomial10(t6, -0.0006056272, -0.0006475303, 0.0019470197, 0.0045239204, 0.00088977884,
+        -0.013585501, -0.024321903, 0.03543559, 0.1569116, -0.54560834, 1.3850609)))
+    t10 = tl.where(t9 < (-1.0), -1.0, t9)
+    t11 = mean * mean
+    t12 = t11 * -1.0
+    t13 = t12 < (-87.25)
+    t14 = tl.where(t13, -87.25, t12)
+    t15 = tl.fma(t14, 1.442695, 12582912.0)
+    t16 = t15 - 12582912.0
+    t17 = tl.fma(t16, -0.69314575, t14) + (t16 * (-1.4286068e-6))
+    t18 = tl.abs(mean)
+    t19 = tl.div_rn(1.0, tl.fma(t18 * 1.4142135, 0.25, 1.0))
+    t20 = (tl.fma((t19 * _polynomial12(t19 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589)) *
+        tl.where(t13, 0.0, (1.0 + tl.fma(_polynomial4(t17, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t17 * t17, t17)) * ((((t15.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
+        bitcast=True))), -2.0, 1.0))
+    t21 = (tl.where(var == 0.0, tl.where(t18 < 0.75, mean * _polynomial5(t11, -0.00067495136, 0.005114346,
+        -0.026834624, 0.11283377, -0.3761262, 1.1283791), tl.where(mean < 0.0, t20 * -1.0, t20)), tl.where(1.0 < t10,
+        1.0, t10)))
+    t22 = tl.fma(2.0, t7, -1.0)
+    t23 = (var * t1) * (0.4349356 * t1)
     # var, normalised
-    t35 = (tl.fma(t34, tl.fma(t34, tl.fma(t34, tl.fma(t34, tl.fma(t34, tl.fma(t34, tl.fma(t34, t33, t32), tl.fma(t7,
-        tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, 0.0077214246, -0.006655123), -0.008893368),
-        0.009711616), -0.0017017728), -0.0005993559), 8.412191e-5)), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
-        tl.fma(t7, tl.fma(t7, 0.00958429, -0.011274531), -0.006560582), 0.008109623), 0.0064226934), -0.007183068),
-        0.0012492688)), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
-        -0.0059055816, 0.0053148344), 0.013171259), -0.027555365), 0.0060732933), 0.032644764), -0.0360881),
-        0.014492034), -0.0020533127)), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
-        tl.fma(t7, tl.fma(t7, -0.0057102107, -0.0048088115), 0.021786492), 0.0067368117), -0.039904386), 0.03328248),
-        -0.034139927), 0.048231855), -0.03476017), 0.009124445)), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
-        tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, -0.0032573226, -0.005175709), 0.017627675),
-        0.027347231), -0.039257355), -0.079444274), 0.08436118), 0.13583326), -0.25718945), 0.1501018), -0.030943424)),
-        tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
-        -0.0016880232, 0.0026502467), 0.014541834), -0.0055519664), -0.06809558), 0.004437402), 0.33169276),
-        -0.5979666), 0.48100293), -0.19210051), 0.031092837)))
-    t36 = ((var * t2) * (0.4349356 * t2)) * t35
-    t37 = tl.where(t36 < 0.0, 0.0, t36)
-    return (t31, t37)
+    t24 = (tl.fma(t22, tl.fma(t22, tl.fma(t22, tl.fma(t22, tl.fma(t22, tl.fma(t22, tl.fma(t22, tl.fma(t6,
+        0.00047494192, -0.00023168033), _polynomial3(t6, -0.0013359635, 0.0011177068, -0.00016181133, 0.00017363275)),
+        _polynomial6(t6, 0.0077214246, -0.006655123, -0.008893368, 0.009711616, -0.0017017728, -0.0005993559,
+        8.412191e-5)), _polynomial6(t6, 0.00958429, -0.011274531, -0.006560582, 0.008109623, 0.0064226934,
+        -0.007183068, 0.0012492688)), _polynomial8(t6, -0.0059055816, 0.0053148344, 0.013171259, -0.027555365,
+        0.0060732933, 0.032644764, -0.0360881, 0.014492034, -0.0020533127)), _polynomial9(t6, -0.0057102107,
+        -0.0048088115, 0.021786492, 0.0067368117, -0.039904386, 0.03328248, -0.034139927, 0.048231855, -0.03476017,
+        0.009124445)), _polynomial10(t6, -0.0032573226, -0.005175709, 0.017627675, 0.027347231, -0.039257355,
+        -0.079444274, 0.08436118, 0.13583326, -0.25718945, 0.1501018, -0.030943424)), _polynomial10(t6, -0.0016880232,
+        0.0026502467, 0.014541834, -0.0055519664, -0.06809558, 0.004437402, 0.33169276, -0.5979666, 0.48100293,
+        -0.19210051, 0.031092837)))
+    t25 = t23 * t24
+    t26 = tl.where(t25 < 0.0, 0.0, t25)
+    return (t21, t26)
 
 
 @triton.jit
@@ -109,78 +136,62 @@ def erf_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, BL
 
 @triton.jit
 def erf_exact_backward(mean, var, grad_mean, grad_var):
-    t0 = var + 0.4349356
-    t1 = tl.where(0.0 <= var, t0, -1.0)  # a root of it is NaN for v < 0
-    t2 = tl.div_rn(1.0, tl.sqrt_rn(t1))
-    t3 = mean * t2
-    t4 = tl.where(t3 < (-5.656854), -5.656854, t3)
-    t5 = tl.where(5.656854 < t4, 5.656854, t4)  # (mean - centre)/w
+    t0 = tl.where(0.0 <= var, var + 0.4349356, -1.0)  # a root of it is NaN for v < 0
+    t1 = tl.div_rn(1.0, tl.sqrt_rn(t0))
+    t2 = mean * t1
+    t3 = tl.where(t2 < (-5.656854), -5.656854, t2)
+    t4 = tl.where(5.656854 < t3, 5.656854, t3)  # (mean - centre)/w
     # t against its reach, by way of t/sqrt(kappa² + t²)
-    t6 = t5 * tl.div_rn(1.0, tl.sqrt_rn(tl.fma(t5 * t5, 0.72316384, 8.858757)))
-    t7 = tl.fma(t6, t6 * 2.0, -1.0)
-    t8 = (tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, -0.06751464, 0.0731522), 0.052175052),
-        -0.06818513), 0.0060758214), 0.002903873), 0.00074927334))
-    t9 = tl.fma(t7, 0.003507116, -0.0023426157)
-    t10 = t2 * 0.6594965
-    t11 = tl.fma(2.0, t10, -1.0)
+    t5 = t4 * tl.div_rn(1.0, tl.sqrt_rn(tl.fma(t4 * t4, 0.72316384, 8.858757)))
+    t6 = tl.fma(t5, t5 * 2.0, -1.0)
+    t7 = t1 * 0.6594965
+    t8 = tl.fma(2.0, t7, -1.0)
+    t9 = tl.fma(t7, 2.0 * t7, -1.0)
+    t10 = t1 * ((var * t1) * (0.4349356 * t1))
     # dvar_dmu, normalised
-    t12 = (t6 * tl.fma(t11, tl.fma(t11, tl.fma(t11, tl.fma(t11, tl.fma(t11, tl.fma(t11, t9, t8), tl.fma(t7, tl.fma(t7,
-        tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, 0.051954504, -0.10387322), 0.03563478), 0.04653937),
-        -0.026831716), -0.016469639), 0.011080029), 0.0002195708)), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
-        tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, 0.036378462, 0.016492963), -0.13115513), 0.10551782),
-        0.0032177295), -0.10331671), 0.10878434), -0.038984504), 0.0038921908)), tl.fma(t7, tl.fma(t7, tl.fma(t7,
-        tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, 0.04060719, -0.065495625), -0.098209426), 0.27096704),
-        -0.21306899), 0.1200176), -0.10666221), 0.07099977), -0.018470215)), tl.fma(t7, tl.fma(t7, tl.fma(t7,
-        tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, 0.014569235, 0.007921983), -0.11637898),
-        -0.02875293), 0.3982741), -0.19924435), -0.4696591), 0.671889), -0.34441966), 0.06560303)), tl.fma(t7,
-        tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, 0.015741982,
-        0.0020022101), -0.13049884), 0.03597734), 0.8016146), -1.9361643), 2.1916068), -1.3867754), 0.47592244),
-        -0.06946736)))
-    t13 = (t2 * ((var * t2) * (0.4349356 * t2))) * t12
-    t14 = (tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, -0.0020819027, 0.0031924904), 0.0005826508),
-        -0.0025878684), 0.0007905282), 0.000101151185))
-    t15 = (tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, 0.006072107, 0.0031867174), -0.034106437),
-        0.028805032), 0.008831972), -0.018557968), 0.005795735))
-    t16 = tl.fma(t10, 2.0 * t10, -1.0)
+    t11 = (t5 * tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t6, 0.003507116,
+        -0.0023426157), _polynomial6(t6, -0.06751464, 0.0731522, 0.052175052, -0.06818513, 0.0060758214, 0.002903873,
+        0.00074927334)), _polynomial7(t6, 0.051954504, -0.10387322, 0.03563478, 0.04653937, -0.026831716, -0.016469639,
+        0.011080029, 0.0002195708)), _polynomial8(t6, 0.036378462, 0.016492963, -0.13115513, 0.10551782, 0.0032177295,
+        -0.10331671, 0.10878434, -0.038984504, 0.0038921908)), _polynomial8(t6, 0.04060719, -0.065495625, -0.098209426,
+        0.27096704, -0.21306899, 0.1200176, -0.10666221, 0.07099977, -0.018470215)), _polynomial9(t6, 0.014569235,
+        0.007921983, -0.11637898, -0.02875293, 0.3982741, -0.19924435, -0.4696591, 0.671889, -0.34441966, 0.06560303)),
+        _polynomial9(t6, 0.015741982, 0.0020022101, -0.13049884, 0.03597734, 0.8016146, -1.9361643, 2.1916068,
+        -1.3867754, 0.47592244, -0.06946736)))
+    t12 = t10 * t11
     # dmean_dmu, normalised
-    t17 = (tl.fma(t16, tl.fma(t16, t14, t15), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
-        tl.fma(t7, -0.0063327, -0.009731326), 0.039042853), 0.06139411), -0.26304662), 0.30262554), -0.15446813),
-        0.0305183)))
-    t18 = tl.fma(t13, grad_var, (t2 * t17) * grad_mean)
+    t13 = (tl.fma(t9, tl.fma(t9, _polynomial5(t6, -0.0020819027, 0.0031924904, 0.0005826508, -0.0025878684,
+        0.0007905282, 0.000101151185), _polynomial6(t6, 0.006072107, 0.0031867174, -0.034106437, 0.028805032,
+        0.008831972, -0.018557968, 0.005795735)), _polynomial7(t6, -0.0063327, -0.009731326, 0.039042853, 0.06139411,
+        -0.26304662, 0.30262554, -0.15446813, 0.0305183)))
+    t14 = tl.fma(t12, grad_var, (t1 * t13) * grad_mean)
+    t15 = t1 * t1
     # dvar_dvar, normalised
-    t19 = (tl.fma(t11, tl.fma(t11, tl.fma(t11, tl.fma(t11, tl.fma(t11, tl.fma(t11, tl.fma(t7, tl.fma(t7, tl.fma(t7,
-        tl.fma(t7, tl.fma(t7, tl.fma(t7, 0.0187171, -0.010289676), -0.024457986), 0.01228064), 0.0069815395),
-        -0.0027611381), -0.00017747792), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
-        -0.028034026, 0.03217206), 0.02671505), -0.039157446), 0.0011401739), 0.009281015), -0.0022296456),
-        -1.34456395e-5)), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, -0.02226521,
-        0.020501249), 0.010601104), -0.013661164), 0.0098471055), -0.0043045185), -0.0020517446), 0.00092554773)),
-        tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, -0.01454888,
-        0.025588978), 0.043436248), -0.08560684), -0.0042047882), 0.056965098), -0.019209497), -0.0041137063),
-        0.0018443378)), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
-        -0.022082401, 0.024063027), 0.09026819), -0.14617147), -0.008429756), 0.118093036), -0.05582978), -0.00673485),
-        0.00696037)), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
-        0.005070383, 0.019589778), 0.014340196), -0.24349287), 0.34074605), -0.05430063), -0.19770688), 0.14934778),
-        -0.033615347)), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
-        0.024322905, -0.0076116417), -0.17130905), 0.29555908), -0.0674094), -0.26692036), 0.31200933), -0.14406642),
-        0.025430001)))
-    t20 = t2 * t2
-    t21 = t20 * t19
+    t16 = (tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, _polynomial6(t6, 0.0187171, -0.010289676,
+        -0.024457986, 0.01228064, 0.0069815395, -0.0027611381, -0.00017747792), _polynomial7(t6, -0.028034026,
+        0.03217206, 0.02671505, -0.039157446, 0.0011401739, 0.009281015, -0.0022296456, -1.34456395e-5)),
+        _polynomial7(t6, -0.02226521, 0.020501249, 0.010601104, -0.013661164, 0.0098471055, -0.0043045185,
+        -0.0020517446, 0.00092554773)), _polynomial8(t6, -0.01454888, 0.025588978, 0.043436248, -0.08560684,
+        -0.0042047882, 0.056965098, -0.019209497, -0.0041137063, 0.0018443378)), _polynomial8(t6, -0.022082401,
+        0.024063027, 0.09026819, -0.14617147, -0.008429756, 0.118093036, -0.05582978, -0.00673485, 0.00696037)),
+        _polynomial8(t6, 0.005070383, 0.019589778, 0.014340196, -0.24349287, 0.34074605, -0.05430063, -0.19770688,
+        0.14934778, -0.033615347)), _polynomial8(t6, 0.024322905, -0.0076116417, -0.17130905, 0.29555908, -0.0674094,
+        -0.26692036, 0.31200933, -0.14406642, 0.025430001)))
+    t17 = t15 * t16
     # dmean_dvar, normalised
-    t22 = (t6 * tl.fma(t16, tl.fma(t16, tl.fma(t16, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, 0.0004993645,
-        -0.00051040115), -0.00017699832), 0.00022601798), -2.12519e-5), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
-        tl.fma(t7, tl.fma(t7, 0.0011654457, 0.0024827637), -0.00885299), 0.0046248743), 0.0024740747), -0.0021424708),
-        0.00026438155)), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
-        0.0035616842, -0.0026169508), -0.01686551), 0.009079533), 0.05218112), -0.073836744), 0.023181073),
-        0.011631308), -0.0063335453)), tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7, tl.fma(t7,
-        tl.fma(t7, 0.00038841274, 0.013106781), 0.0034186176), -0.07168862), -0.029233506), 0.33896962), -0.45450023),
-        0.25242803), -0.05289477)))
-    t23 = tl.fma(t21, grad_var, (t20 * t22) * grad_mean)
-    return (t18, t23)
+    t18 = (t5 * tl.fma(t9, tl.fma(t9, tl.fma(t9, _polynomial4(t6, 0.0004993645, -0.00051040115, -0.00017699832,
+        0.00022601798, -2.12519e-5), _polynomial6(t6, 0.0011654457, 0.0024827637, -0.00885299, 0.0046248743,
+        0.0024740747, -0.0021424708, 0.00026438155)), _polynomial8(t6, 0.0035616842, -0.0026169508, -0.01686551,
+        0.009079533, 0.05218112, -0.073836744, 0.023181073, 0.011631308, -0.0063335453)), _polynomial8(t6,
+        0.00038841274, 0.013106781, 0.0034186176, -0.07168862, -0.029233506, 0.33896962, -0.45450023, 0.25242803,
+        -0.05289477)))
+    t19 = tl.fma(t17, grad_var, (t15 * t18) * grad_mean)
+    return (t14, t19)
 
 
 @triton.jit
-def erf_exact_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n,
-                              BLOCK: tl.constexpr):
+def erf_exact_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

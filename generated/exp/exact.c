@@ -3,17 +3,12 @@
 // f(x) = exp(x)
 //
 // rule digest  3c9bd3ae5d57f00e30632a97ac2cf0e75ccdaa90e5b6f4cd29c9b5fc0c2d3a96
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h6bf8e883bc01052fa0619e56cd1bec6b34f300c67c06e9db86569b1e885c939f
 // operations   exp_exact_forward 134, exp_exact_backward 145
 //
 // Certificate:
-//   mean        0.0798 tolerance, worst at mean = -6.39751577, var = 68.9429932
-//   var         0.417 tolerance, worst at mean = -8.76691246, var = 44.0371132
-//   dmean_dmu   0.0389 tolerance, worst at mean = -23.4417229, var = 208.46405
-//   dmean_dvar  0.0389 tolerance, worst at mean = -23.4417229, var = 208.46405
-//   dvar_dmu    0.0417 tolerance, worst at mean = -8.76691246, var = 44.0371132
-//   dvar_dvar   0.0417 tolerance, worst at mean = -8.76691246, var = 44.0371132
-//   against exact values at 15425 points over all of float32; details in exact.json
+//   mean 0.0798, var 0.417, dmean_dmu 0.0389, dmean_dvar 0.0389, dvar_dmu 0.0417, dvar_dvar 0.0417 tolerance,
+//   against exact values at 15425 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -28,6 +23,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -44,91 +40,100 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void exp_exact_forward_element(float mean, float var,
-                                                                            float *restrict out_mean,
-                                                                            float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float exp_exact_part0(float p0, float p1)
 {
-    const _Bool t0 = 0.0f <= var;
-    const _Bool t1 = mean == mean;
-    const float t2 = var * SQRT(t0 ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const float t3 = mean + t2;
-    const float t4 = t2 * 0.5f;
-    const float t5 = 0.5f * t3;
-    const float t6 = -t2;
-    const _Bool t7 = t2 < 0.5f;
-    const _Bool t8 = t2 == t2;
-    const _Bool t9 = t6 < (-150.0f);
-    const float t10 = t9 ? (-150.0f) : t6;
-    const float t11 = mean + t4;
-    const float t12 = t7 ? t2 : 0.5f;
-    const float t13 = (80.0f < t5) ? 80.0f : t5;
-    const float t14 = t12 - 0.25f;
-    const _Bool t15 = 170.0f < t11;
-    const float t16 = t11 - t4;
-    const float t17 = FMA(t10, 1.442695f, 12582912.0f);
-    const float t18 = t12 * FMA(t14, FMA(t14, FMA(t14, FMA(t14, FMA(t14, -0.0011216349f, 0.0067853425f),
-        -0.034142725f), 0.13833544f), -0.42398435f), 0.88479686f);
-    const float t19 = t15 ? 170.0f : t11;
-    const float t20 = t15 ? 0.0f : ((t4 - (t11 - t16)) + (mean - t16));
-    const float t21 = t17 - 12582912.0f;
-    const uint32_t t22 = as_bits(t17);
-    const float t23 = FMA(t21, -0.69314575f, t10) + (t21 * (-1.4286068e-6f));
-    const _Bool t24 = t13 < (-150.0f);
-    const float t25 = t24 ? (-150.0f) : t13;
-    const _Bool t26 = t19 < (-150.0f);
-    const float t27 = t26 ? (-150.0f) : t19;
-    const float t28 = t26 ? 0.0f : t20;
-    const uint32_t t29 = (uint32_t)((int32_t)t22 >> 1u);
-    const uint32_t t30 = t22 + 1u;
-    const uint32_t t31 = t29 + 127u;
-    const uint32_t t32 = (uint32_t)((int32_t)t30 >> 1u);
-    const uint32_t t33 = t31 << 23u;
-    const uint32_t t34 = 127u + t32;
-    const float t35 = as_float(t33);
-    const float t36 = as_float(t34 << 23u);
-    const float t37 = FMA(1.442695f, t25, 12582912.0f);
-    const float t38 = FMA(1.442695f, t27, 12582912.0f);
-    const float t39 = t7 ? t18 : (1.0f - (((t9 ? 0.0f : (1.0f + FMA(FMA(t23, FMA(t23, FMA(t23, FMA(t23, 0.0013814222f,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t23 * t23, t23))) * t35) * t36));
-    const float t40 = t37 - 12582912.0f;
-    const uint32_t t41 = as_bits(t37);
-    const float t42 = FMA(-0.69314575f, t40, t25) + ((-1.4286068e-6f) * t40);
-    const float t43 = t38 - 12582912.0f;
-    const uint32_t t44 = as_bits(t38);
-    const float t45 = FMA(-0.69314575f, t43, t27) + FMA(-1.4286068e-6f, t43, t28);
-    const uint32_t t46 = (uint32_t)((int32_t)t41 >> 1u);
-    const uint32_t t47 = 1u + t41;
-    const uint32_t t48 = 127u + t46;
-    const uint32_t t49 = (uint32_t)((int32_t)t47 >> 1u);
-    const uint32_t t50 = t48 << 23u;
-    const uint32_t t51 = 127u + t49;
-    const float t52 = as_float(t50);
-    const float t53 = as_float(t51 << 23u);
-    const uint32_t t54 = (uint32_t)((int32_t)t44 >> 1u);
-    const uint32_t t55 = 1u + t44;
-    const uint32_t t56 = 127u + t54;
-    const uint32_t t57 = (uint32_t)((int32_t)t55 >> 1u);
-    const uint32_t t58 = t56 << 23u;
-    const uint32_t t59 = 127u + t57;
-    const float t60 = as_float(t58);
-    const float t61 = as_float(t59 << 23u);
-    const float t62 = ((t24 ? 0.0f : (1.0f + FMA(FMA(t42, FMA(t42, FMA(t42, FMA(0.0013814222f, t42, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t42 * t42, t42))) * t52) * t53;
-    const float t63 = t62 * (t62 * (t62 * (t39 * t62)));
-    const float t64 = ((t26 ? 0.0f : (1.0f + FMA(FMA(t45, FMA(t45, FMA(t45, FMA(0.0013814222f, t45, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t45 * t45, t45))) * t60) * t61;
-    const float t65 = (3.4028234663852886e+38f < t64) ? 3.4028234663852886e+38f : t64;
-    const float t66 = (t65 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t65;
-    const float t67 = (3.4028234663852886e+38f < t63) ? 3.4028234663852886e+38f : t63;
-    const float t68 = (3.4028234663852886e+38f < t66) ? 3.4028234663852886e+38f : t66;
-    const float t69 = t8 ? (t1 ? ((t67 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t67) : mean) : t2;
-    const float t70 = t8 ? (t1 ? ((t68 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t68) : mean) : t2;
-    *out_mean = t70;
-    *out_var = t69;
+    float t0 = p0 - 12582912.0f;
+    float t1 = FMA(t0, -0.69314575f, p1) + (t0 * (-1.4286068e-6f));
+    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
+    return t2;
 }
 
-void exp_exact_forward(int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
-                       float *restrict out_mean, float *restrict out_var)
+INLINE float exp_exact_part1(float p0)
+{
+    float t0 = -p0;
+    _Bool t1 = p0 < 0.5f;
+    _Bool t2 = t0 < (-150.0f);
+    float t3 = t2 ? (-150.0f) : t0;
+    float t4 = t1 ? p0 : 0.5f;
+    float t5 = FMA(t3, 1.442695f, 12582912.0f);
+    uint32_t t6 = as_bits(t5);
+    float t7 = t4 - 0.25f;
+    float t8 = t4 * POLY5(t7, -0.0011216349f, 0.0067853425f, -0.034142725f, 0.13833544f, -0.42398435f, 0.88479686f);
+    float t9 = exp_exact_part0(t5, t3);
+    float t10 = t2 ? 0.0f : t9;
+    float t11 = 1.0f - ((t10 * as_float((((uint32_t)((int32_t)t6 >> 1u)) + 127u) << 23u)) * as_float((127u +
+        ((uint32_t)((int32_t)(t6 + 1u) >> 1u))) << 23u));
+    float t12 = t1 ? t8 : t11;
+    return t12;
+}
+
+INLINE float exp_exact_part2(float p0, float p1)
+{
+    float t0 = 0.5f * (p0 + p1);
+    float t1 = (80.0f < t0) ? 80.0f : t0;
+    _Bool t2 = t1 < (-150.0f);
+    float t3 = t2 ? (-150.0f) : t1;
+    float t4 = FMA(1.442695f, t3, 12582912.0f);
+    uint32_t t5 = as_bits(t4);
+    float t6 = exp_exact_part0(t4, t3);
+    float t7 = t2 ? 0.0f : t6;
+    float t8 = (t7 * as_float((127u + ((uint32_t)((int32_t)t5 >> 1u))) << 23u)) * as_float((127u +
+        ((uint32_t)((int32_t)(1u + t5) >> 1u))) << 23u);
+    return t8;
+}
+
+INLINE void exp_exact_forward_element(float mean, float var, float *restrict out_mean, float *restrict out_var)
+{
+    _Bool t0 = mean == mean;
+    float t1 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t2 = var * SQRT(t1);  // NaN for a negative variance
+    float t3 = t2 * 0.5f;
+    _Bool t4 = t2 == t2;
+    float t5 = mean + t3;
+    _Bool t6 = 170.0f < t5;
+    float t7 = t5 - t3;
+    float t8 = t6 ? 170.0f : t5;
+    _Bool t9 = t8 < (-150.0f);
+    float t10 = t9 ? (-150.0f) : t8;
+    float t11 = FMA(1.442695f, t10, 12582912.0f);
+    float t12 = t11 - 12582912.0f;
+    uint32_t t13 = as_bits(t11);
+    float t14 = FMA(-0.69314575f, t12, t10);
+    float t15 = (t3 - (t5 - t7)) + (mean - t7);
+    float t16 = t6 ? 0.0f : t15;
+    float t17 = t9 ? 0.0f : t16;
+    float t18 = t14 + FMA(-1.4286068e-6f, t12, t17);
+    float t19 = exp_exact_part2(mean, t2);
+    float t20 = t19 * (t19 * (t19 * (exp_exact_part1(t2) * t19)));
+    float t21 = 1.0f + FMA(POLY4(t18, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t18 * t18,
+        t18);
+    float t22 = t9 ? 0.0f : t21;
+    float t23 = (t22 * as_float((127u + ((uint32_t)((int32_t)t13 >> 1u))) << 23u)) * as_float((127u +
+        ((uint32_t)((int32_t)(1u + t13) >> 1u))) << 23u);
+    float t24 = (3.4028234663852886e+38f < t23) ? 3.4028234663852886e+38f : t23;
+    float t25 = (t24 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t24;
+    float t26 = (3.4028234663852886e+38f < t20) ? 3.4028234663852886e+38f : t20;
+    float t27 = (3.4028234663852886e+38f < t25) ? 3.4028234663852886e+38f : t25;
+    float t28 = (t26 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t26;
+    float t29 = t0 ? t28 : mean;
+    float t30 = t4 ? t29 : t2;
+    float t31 = (t27 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t27;
+    float t32 = t0 ? t31 : mean;
+    float t33 = t4 ? t32 : t2;
+    *out_mean = t33;
+    *out_var = t30;
+}
+
+void exp_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -140,105 +145,50 @@ void exp_exact_forward(int64_t n, const float *restrict mean, const float *restr
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void exp_exact_backward_element(float mean, float var, float grad_mean,
-                                                                             float grad_var,
-                                                                             float *restrict out_grad_mean,
-                                                                             float *restrict out_grad_var)
+INLINE void exp_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const float t0 = var * SQRT((0.0f <= var) ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const float t1 = mean + t0;
-    const float t2 = FMA(t0, 0.5f, mean);
-    const float t3 = -t0;
-    const float t4 = 0.5f * t1;
-    const _Bool t5 = t0 < 0.5f;
-    const float t6 = t5 ? t0 : 0.5f;
-    const _Bool t7 = t3 < (-150.0f);
-    const float t8 = t7 ? (-150.0f) : t3;
-    const float t9 = (170.0f < t2) ? 170.0f : t2;
-    const float t10 = (80.0f < t4) ? 80.0f : t4;
-    const float t11 = t6 - 0.25f;
-    const float t12 = FMA(t8, 1.442695f, 12582912.0f);
-    const _Bool t13 = t9 < (-150.0f);
-    const float t14 = t13 ? (-150.0f) : t9;
-    const float t15 = t6 * FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0011216349f, 0.0067853425f), -0.034142725f),
-        0.13833544f), -0.42398435f), 0.88479686f);
-    const float t16 = t12 - 12582912.0f;
-    const uint32_t t17 = as_bits(t12);
-    const float t18 = FMA(t16, -0.69314575f, t8) + (t16 * (-1.4286068e-6f));
-    const _Bool t19 = t10 < (-150.0f);
-    const float t20 = t19 ? (-150.0f) : t10;
-    const uint32_t t21 = (uint32_t)((int32_t)t17 >> 1u);
-    const uint32_t t22 = t17 + 1u;
-    const uint32_t t23 = t21 + 127u;
-    const uint32_t t24 = (uint32_t)((int32_t)t22 >> 1u);
-    const uint32_t t25 = t23 << 23u;
-    const uint32_t t26 = 127u + t24;
-    const float t27 = as_float(t25);
-    const float t28 = as_float(t26 << 23u);
-    const float t29 = FMA(1.442695f, t14, 12582912.0f);
-    const float t30 = FMA(1.442695f, t20, 12582912.0f);
-    const float t31 = t29 - 12582912.0f;
-    const uint32_t t32 = as_bits(t29);
-    const float t33 = FMA(-0.69314575f, t31, t14) + ((-1.4286068e-6f) * t31);
-    const float t34 = t30 - 12582912.0f;
-    const uint32_t t35 = as_bits(t30);
-    const float t36 = FMA(-0.69314575f, t34, t20) + ((-1.4286068e-6f) * t34);
-    const uint32_t t37 = (uint32_t)((int32_t)t32 >> 1u);
-    const uint32_t t38 = 1u + t32;
-    const uint32_t t39 = 127u + t37;
-    const uint32_t t40 = (uint32_t)((int32_t)t38 >> 1u);
-    const uint32_t t41 = t39 << 23u;
-    const uint32_t t42 = 127u + t40;
-    const float t43 = as_float(t41);
-    const float t44 = as_float(t42 << 23u);
-    const float t45 = t5 ? t15 : (1.0f - (((t7 ? 0.0f : (1.0f + FMA(FMA(t18, FMA(t18, FMA(t18, FMA(t18, 0.0013814222f,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t18 * t18, t18))) * t27) * t28));
-    const uint32_t t46 = (uint32_t)((int32_t)t35 >> 1u);
-    const uint32_t t47 = 1u + t35;
-    const uint32_t t48 = 127u + t46;
-    const uint32_t t49 = (uint32_t)((int32_t)t47 >> 1u);
-    const uint32_t t50 = t48 << 23u;
-    const uint32_t t51 = 127u + t49;
-    const float t52 = as_float(t50);
-    const float t53 = as_float(t51 << 23u);
-    const float t54 = t13 ? 0.0f : (1.0f + FMA(FMA(t33, FMA(t33, FMA(t33, FMA(0.0013814222f, t33, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t33 * t33, t33));
-    const float t55 = ((t19 ? 0.0f : (1.0f + FMA(FMA(t36, FMA(t36, FMA(t36, FMA(0.0013814222f, t36, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t36 * t36, t36))) * t52) * t53;
-    const float t56 = 0.5f * t54;
-    const float t57 = t54 * t43;
-    const float t58 = t43 * t56;
-    const float t59 = t57 * t44;
-    const float t60 = t44 * t58;
-    const float t61 = 1.0f + t45;
-    const float t62 = t45 * t55;
-    const float t63 = t55 * t61;
-    const float t64 = t55 * t62;
-    const float t65 = t55 * t63;
-    const float t66 = t64 * 2.0f;
-    const float t67 = t55 * t65;
-    const float t68 = t55 * t66;
-    const float t69 = t55 * t67;
-    const float t70 = t55 * t68;
-    const float t71 = (3.4028234663852886e+38f < t59) ? 3.4028234663852886e+38f : t59;
-    const float t72 = (3.4028234663852886e+38f < t60) ? 3.4028234663852886e+38f : t60;
-    const float t73 = (t71 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t71;
-    const float t74 = (t72 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t72;
-    const float t75 = (3.4028234663852886e+38f < t73) ? 3.4028234663852886e+38f : t73;
-    const float t76 = (3.4028234663852886e+38f < t74) ? 3.4028234663852886e+38f : t74;
-    const float t77 = ((t75 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t75) * grad_mean;
-    const float t78 = (3.4028234663852886e+38f < t69) ? 3.4028234663852886e+38f : t69;
-    const float t79 = ((t76 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t76) * grad_mean;
-    const float t80 = (3.4028234663852886e+38f < t70) ? 3.4028234663852886e+38f : t70;
-    const float t81 = FMA((t78 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t78, grad_var, t79);
-    const float t82 = FMA((t80 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t80, grad_var, t77);
-    *out_grad_mean = t82;
-    *out_grad_var = t81;
+    float t0 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t1 = var * SQRT(t0);  // NaN for a negative variance
+    float t2 = FMA(t1, 0.5f, mean);
+    float t3 = (170.0f < t2) ? 170.0f : t2;
+    _Bool t4 = t3 < (-150.0f);
+    float t5 = t4 ? (-150.0f) : t3;
+    float t6 = FMA(1.442695f, t5, 12582912.0f);
+    uint32_t t7 = as_bits(t6);
+    float t8 = as_float((127u + ((uint32_t)((int32_t)t7 >> 1u))) << 23u);
+    float t9 = as_float((127u + ((uint32_t)((int32_t)(1u + t7) >> 1u))) << 23u);
+    float t10 = exp_exact_part1(t1);
+    float t11 = exp_exact_part0(t6, t5);
+    float t12 = t4 ? 0.0f : t11;
+    float t13 = exp_exact_part2(mean, t1);
+    float t14 = (t12 * t8) * t9;
+    float t15 = t9 * (t8 * (0.5f * t12));
+    float t16 = t13 * (t13 * (t13 * (t13 * (1.0f + t10))));
+    float t17 = t13 * (t13 * ((t13 * (t10 * t13)) * 2.0f));
+    float t18 = (3.4028234663852886e+38f < t14) ? 3.4028234663852886e+38f : t14;
+    float t19 = (3.4028234663852886e+38f < t15) ? 3.4028234663852886e+38f : t15;
+    float t20 = (t18 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t18;
+    float t21 = (t19 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t19;
+    float t22 = (3.4028234663852886e+38f < t20) ? 3.4028234663852886e+38f : t20;
+    float t23 = (3.4028234663852886e+38f < t21) ? 3.4028234663852886e+38f : t21;
+    float t24 = (3.4028234663852886e+38f < t16) ? 3.4028234663852886e+38f : t16;
+    float t25 = (3.4028234663852886e+38f < t17) ? 3.4028234663852886e+38f : t17;
+    float t26 = (t24 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t24;
+    float t27 = (t23 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t23;
+    float t28 = FMA(t26, grad_var, t27 * grad_mean);
+    float t29 = (t25 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t25;
+    float t30 = (t22 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t22;
+    float t31 = FMA(t29, grad_var, t30 * grad_mean);
+    *out_grad_mean = t31;
+    *out_grad_var = t28;
 }
 
-void exp_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                        const float *restrict grad_mean, const float *restrict grad_var, const float *restrict params,
-                        float *restrict out_grad_mean, float *restrict out_grad_var)
+void exp_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time

@@ -3,7 +3,6 @@
 // f(x) = exp(x)
 //
 // rule digest  3c9bd3ae5d57f00e30632a97ac2cf0e75ccdaa90e5b6f4cd29c9b5fc0c2d3a96
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -18,6 +17,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -65,131 +84,110 @@ INLINE double polynomial0(double y, double x)
     return y;
 }
 
-static void exp_exact_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                            double *restrict out_mean, double *restrict out_var)
+static void exp_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        const double t1 = FMA(t0, 0.5, mean[i]);
-        const double t2 = -t0;
-        const _Bool t3 = t2 < (-1400.0);
-        const double t4 = exp64((t3 ? (-1400.0) : t2) * 0.5);
-        const _Bool t5 = t0 < 0.5;
-        const double t6 = t5 ? t0 : 0.5;
-        const double t7 = (mean[i] + t0) * 0.5;
-        const double t8 = (400.0 < t7) ? 400.0 : t7;
-        const _Bool t9 = t8 < (-1400.0);
-        const double t10 = exp64((t9 ? (-1400.0) : t8) * 0.5);
-        const double t11 = t10 * (t9 ? 0.0 : t10);
-        const double t12 = (1400.0 < t1) ? 1400.0 : t1;
-        const _Bool t13 = t12 < (-1400.0);
-        const double t14 = exp64((t13 ? (-1400.0) : t12) * 0.5);
-        const double t15 = t14 * (t13 ? 0.0 : t14);
-        const double t16 = (0x1.fffffffffffffp1023 < t15) ? 0x1.fffffffffffffp1023 : t15;
-        const double t17 = (t16 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t16;
-        const double t18 = t5 ? (t6 * (polynomial0(0x1.5653c85892713p-26, t6 - 0.25))) : (1.0 - (t4 * (t3 ? 0.0 : t4)));
-        const double t19 = t11 * (t11 * (t11 * (t18 * t11)));
-        const double t20 = (0x1.fffffffffffffp1023 < t17) ? 0x1.fffffffffffffp1023 : t17;
-        const _Bool t21 = mean[i] == mean[i];
-        const _Bool t22 = t0 == t0;
-        const double t23 = t21 ? ((t20 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t20) : mean[i];
-        const double t24 = (0x1.fffffffffffffp1023 < t19) ? 0x1.fffffffffffffp1023 : t19;
-        const double t25 = t21 ? ((t24 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t24) : mean[i];
+        double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        double t1 = FMA(t0, 0.5, mean[i]);
+        double t2 = -t0;
+        _Bool t3 = t2 < (-1400.0);
+        double t4 = exp64((t3 ? (-1400.0) : t2) * 0.5);
+        _Bool t5 = t0 < 0.5;
+        double t6 = t5 ? t0 : 0.5;
+        double t7 = (mean[i] + t0) * 0.5;
+        double t8 = (400.0 < t7) ? 400.0 : t7;
+        _Bool t9 = t8 < (-1400.0);
+        double t10 = exp64((t9 ? (-1400.0) : t8) * 0.5);
+        double t11 = t10 * (t9 ? 0.0 : t10);
+        double t12 = (1400.0 < t1) ? 1400.0 : t1;
+        _Bool t13 = t12 < (-1400.0);
+        double t14 = exp64((t13 ? (-1400.0) : t12) * 0.5);
+        double t15 = t14 * (t13 ? 0.0 : t14);
+        double t16 = (0x1.fffffffffffffp1023 < t15) ? 0x1.fffffffffffffp1023 : t15;
+        double t17 = (t16 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t16;
+        double t18 = t5 ? (t6 * (polynomial0(0x1.5653c85892713p-26, t6 - 0.25))) : (1.0 - (t4 * (t3 ? 0.0 : t4)));
+        double t19 = t11 * (t11 * (t11 * (t18 * t11)));
+        double t20 = (0x1.fffffffffffffp1023 < t17) ? 0x1.fffffffffffffp1023 : t17;
+        _Bool t21 = mean[i] == mean[i];
+        _Bool t22 = t0 == t0;
+        double t23 = t21 ? ((t20 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t20) : mean[i];
+        double t24 = (0x1.fffffffffffffp1023 < t19) ? 0x1.fffffffffffffp1023 : t19;
+        double t25 = t21 ? ((t24 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t24) : mean[i];
         out_mean[i] = (t22 ? t23 : t0);
         out_var[i] = (t22 ? t25 : t0);
     }
 }
 
-void exp_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                               const double *restrict params, double *restrict out_mean, double *restrict out_var)
+void exp_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            exp_exact_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        exp_exact_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(exp_exact_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void exp_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                             const double *restrict grad_mean, const double *restrict grad_var,
-                                             double *restrict out_grad_mean, double *restrict out_grad_var)
+static void exp_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        const double t1 = FMA(t0, 0.5, mean[i]);
-        const double t2 = -t0;
-        const _Bool t3 = t2 < (-1400.0);
-        const double t4 = exp64((t3 ? (-1400.0) : t2) * 0.5);
-        const _Bool t5 = t0 < 0.5;
-        const double t6 = t5 ? t0 : 0.5;
-        const double t7 = t5 ? (t6 * (polynomial0(0x1.5653c85892713p-26, t6 - 0.25))) : (1.0 - (t4 * (t3 ? 0.0 : t4)));
-        const double t8 = (mean[i] + t0) * 0.5;
-        const double t9 = (400.0 < t8) ? 400.0 : t8;
-        const _Bool t10 = t9 < (-1400.0);
-        const double t11 = exp64((t10 ? (-1400.0) : t9) * 0.5);
-        const double t12 = t11 * (t10 ? 0.0 : t11);
-        const double t13 = (1400.0 < t1) ? 1400.0 : t1;
-        const _Bool t14 = t13 < (-1400.0);
-        const double t15 = exp64((t14 ? (-1400.0) : t13) * 0.5);
-        const double t16 = t14 ? 0.0 : t15;
-        const double t17 = t15 * t16;
-        const double t18 = (0x1.fffffffffffffp1023 < t17) ? 0x1.fffffffffffffp1023 : t17;
-        const double t19 = (t18 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t18;
-        const double t20 = t15 * (t16 * 0.5);
-        const double t21 = (0x1.fffffffffffffp1023 < t20) ? 0x1.fffffffffffffp1023 : t20;
-        const double t22 = (t21 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t21;
-        const double t23 = t12 * (t12 * ((t12 * (t7 * t12)) * 2.0));
-        const double t24 = t12 * (t12 * (t12 * (t12 * (t7 + 1.0))));
-        const double t25 = (0x1.fffffffffffffp1023 < t19) ? 0x1.fffffffffffffp1023 : t19;
-        const double t26 = (0x1.fffffffffffffp1023 < t22) ? 0x1.fffffffffffffp1023 : t22;
-        const double t27 = (0x1.fffffffffffffp1023 < t23) ? 0x1.fffffffffffffp1023 : t23;
-        const double t28 = (0x1.fffffffffffffp1023 < t24) ? 0x1.fffffffffffffp1023 : t24;
-        const double t29 = (t25 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t25;
+        double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        double t1 = FMA(t0, 0.5, mean[i]);
+        double t2 = -t0;
+        _Bool t3 = t2 < (-1400.0);
+        double t4 = exp64((t3 ? (-1400.0) : t2) * 0.5);
+        _Bool t5 = t0 < 0.5;
+        double t6 = t5 ? t0 : 0.5;
+        double t7 = t5 ? (t6 * (polynomial0(0x1.5653c85892713p-26, t6 - 0.25))) : (1.0 - (t4 * (t3 ? 0.0 : t4)));
+        double t8 = (mean[i] + t0) * 0.5;
+        double t9 = (400.0 < t8) ? 400.0 : t8;
+        _Bool t10 = t9 < (-1400.0);
+        double t11 = exp64((t10 ? (-1400.0) : t9) * 0.5);
+        double t12 = t11 * (t10 ? 0.0 : t11);
+        double t13 = (1400.0 < t1) ? 1400.0 : t1;
+        _Bool t14 = t13 < (-1400.0);
+        double t15 = exp64((t14 ? (-1400.0) : t13) * 0.5);
+        double t16 = t14 ? 0.0 : t15;
+        double t17 = t15 * t16;
+        double t18 = (0x1.fffffffffffffp1023 < t17) ? 0x1.fffffffffffffp1023 : t17;
+        double t19 = (t18 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t18;
+        double t20 = t15 * (t16 * 0.5);
+        double t21 = (0x1.fffffffffffffp1023 < t20) ? 0x1.fffffffffffffp1023 : t20;
+        double t22 = (t21 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t21;
+        double t23 = t12 * (t12 * ((t12 * (t7 * t12)) * 2.0));
+        double t24 = t12 * (t12 * (t12 * (t12 * (t7 + 1.0))));
+        double t25 = (0x1.fffffffffffffp1023 < t19) ? 0x1.fffffffffffffp1023 : t19;
+        double t26 = (0x1.fffffffffffffp1023 < t22) ? 0x1.fffffffffffffp1023 : t22;
+        double t27 = (0x1.fffffffffffffp1023 < t23) ? 0x1.fffffffffffffp1023 : t23;
+        double t28 = (0x1.fffffffffffffp1023 < t24) ? 0x1.fffffffffffffp1023 : t24;
+        double t29 = (t25 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t25;
         out_grad_mean[i] = FMA(grad_mean[i], t29,
             grad_var[i] * ((t27 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t27));
-        const double t30 = (t26 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t26;
+        double t30 = (t26 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t26;
         out_grad_var[i] = FMA(grad_mean[i], t30,
             grad_var[i] * ((t28 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t28));
     }
 }
 
-void exp_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                const double *restrict grad_mean, const double *restrict grad_var,
-                                const double *restrict params, double *restrict out_grad_mean,
-                                double *restrict out_grad_var)
+void exp_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            exp_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at, out_grad_mean + at,
-                                             out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        exp_exact_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(exp_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

@@ -3,7 +3,6 @@
 # f(x) = exp(x)
 #
 # rule digest  3c9bd3ae5d57f00e30632a97ac2cf0e75ccdaa90e5b6f4cd29c9b5fc0c2d3a96
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 """exp, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

@@ -3,17 +3,11 @@
 # f(x) = exp(x)
 #
 # rule digest  3c9bd3ae5d57f00e30632a97ac2cf0e75ccdaa90e5b6f4cd29c9b5fc0c2d3a96
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   exp_exact_forward 134, exp_exact_backward 145
 #
 # Certificate:
-#   mean        0.0798 tolerance, worst at mean = -6.39751577, var = 68.9429932
-#   var         0.417 tolerance, worst at mean = -8.76691246, var = 44.0371132
-#   dmean_dmu   0.0389 tolerance, worst at mean = -23.4417229, var = 208.46405
-#   dmean_dvar  0.0389 tolerance, worst at mean = -23.4417229, var = 208.46405
-#   dvar_dmu    0.0417 tolerance, worst at mean = -8.76691246, var = 44.0371132
-#   dvar_dvar   0.0417 tolerance, worst at mean = -8.76691246, var = 44.0371132
-#   against exact values at 15425 points over all of float32; details in exact.json
+#   mean 0.0798, var 0.417, dmean_dmu 0.0389, dmean_dvar 0.0389, dvar_dmu 0.0417, dvar_dvar 0.0417 tolerance,
+#   against exact values at 15425 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -22,6 +16,52 @@ __all__ = ["exp_exact_backward", "exp_exact_backward_kernel", "exp_exact_forward
 
 #: with more, values would not stay in registers
 LANE_ELEMENTS = 2
+
+
+@triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial5(x, y, c0, c1, c2, c3, c4):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4))
+
+
+@triton.jit
+def _part0(p0, p1):
+    t0 = p0 - 12582912.0
+    t1 = tl.fma(-0.69314575, t0, p1) + ((-1.4286068e-6) * t0)
+    t2 = 1.0 + tl.fma(_polynomial4(t1, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t1 * t1, t1)
+    return t2
+
+
+@triton.jit
+def _part1(p0):
+    t0 = p0 * -1.0
+    t1 = t0 < (-150.0)
+    t2 = tl.where(t1, -150.0, t0)
+    t3 = tl.fma(t2, 1.442695, 12582912.0)
+    t4 = t3.to(tl.int32, bitcast=True)
+    t5 = p0 < 0.5
+    t6 = tl.where(t5, p0, 0.5)
+    t7 = (tl.where(t5, t6 * _polynomial5(t6 - 0.25, -0.0011216349, 0.0067853425, -0.034142725, 0.13833544, -0.42398435,
+        0.88479686), 1.0 - ((tl.where(t1, 0.0, _part0(t3, t2)) * ((((t4 >> 1) + 127) << 23).to(tl.float32,
+        bitcast=True))) * (((127 + ((t4 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)))))
+    return t7
+
+
+@triton.jit
+def _part2(p0, p1):
+    t0 = 0.5 * (p0 + p1)
+    t1 = tl.where(80.0 < t0, 80.0, t0)
+    t2 = t1 < (-150.0)
+    t3 = tl.where(t2, -150.0, t1)
+    t4 = tl.fma(1.442695, t3, 12582912.0)
+    t5 = t4.to(tl.int32, bitcast=True)
+    t6 = ((tl.where(t2, 0.0, _part0(t4, t3)) * (((127 + (t5 >> 1)) << 23).to(tl.float32, bitcast=True))) * (((127 + ((1
+        + t5) >> 1)) << 23).to(tl.float32, bitcast=True)))
+    return t6
 
 
 @triton.jit
@@ -35,54 +75,26 @@ def exp_exact_forward(mean, var):
     t6 = tl.where(t5, -150.0, t4)
     t7 = tl.fma(1.442695, t6, 12582912.0)
     t8 = t7 - 12582912.0
-    t9 = tl.fma(-0.69314575, t8, t6)
-    t10 = t2 - t1
-    t11 = t9 + tl.fma(-1.4286068e-6, t8, tl.where(t5, 0.0, tl.where(t3, 0.0, (t1 - (t2 - t10)) + (mean - t10))))
-    t12 = (tl.where(t5, 0.0, 1.0 + tl.fma(tl.fma(t11, tl.fma(t11, tl.fma(t11, tl.fma(0.0013814222, t11, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t11 * t11, t11)))
-    t13 = t7.to(tl.int32, bitcast=True)
-    t14 = ((t12 * (((127 + (t13 >> 1)) << 23).to(tl.float32, bitcast=True))) * (((127 + ((1 + t13) >> 1)) <<
-        23).to(tl.float32, bitcast=True)))
+    t9 = t2 - t1
+    t10 = (tl.fma(-0.69314575, t8, t6) + tl.fma(-1.4286068e-6, t8, tl.where(t5, 0.0, tl.where(t3, 0.0, (t1 - (t2 - t9))
+        + (mean - t9)))))
+    t11 = t7.to(tl.int32, bitcast=True)
+    t12 = ((tl.where(t5, 0.0, 1.0 + tl.fma(_polynomial4(t10, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t10 * t10, t10)) * (((127 + (t11 >> 1)) << 23).to(tl.float32, bitcast=True))) * (((127 + ((1 +
+        t11) >> 1)) << 23).to(tl.float32, bitcast=True)))
+    t13 = tl.where(3.4028234663852886e+38 < t12, 3.4028234663852886e+38, t12)
+    t14 = tl.where(t13 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t13)
     t15 = tl.where(3.4028234663852886e+38 < t14, 3.4028234663852886e+38, t14)
-    t16 = tl.where(t15 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t15)
-    t17 = tl.where(3.4028234663852886e+38 < t16, 3.4028234663852886e+38, t16)
-    t18 = tl.where(t17 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t17)
-    t19 = mean == mean
-    t20 = tl.where(t19, t18, mean)
-    t21 = t0 == t0
-    t22 = tl.where(t21, t20, t0)
-    t23 = 0.5 * (mean + t0)
-    t24 = tl.where(80.0 < t23, 80.0, t23)
-    t25 = t24 < (-150.0)
-    t26 = tl.where(t25, -150.0, t24)
-    t27 = tl.fma(1.442695, t26, 12582912.0)
-    t28 = t27 - 12582912.0
-    t29 = tl.fma(-0.69314575, t28, t26) + ((-1.4286068e-6) * t28)
-    t30 = (tl.where(t25, 0.0, 1.0 + tl.fma(tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(0.0013814222, t29, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t29 * t29, t29)))
-    t31 = t27.to(tl.int32, bitcast=True)
-    t32 = ((t30 * (((127 + (t31 >> 1)) << 23).to(tl.float32, bitcast=True))) * (((127 + ((1 + t31) >> 1)) <<
-        23).to(tl.float32, bitcast=True)))
-    t33 = t0 * -1.0
-    t34 = t33 < (-150.0)
-    t35 = tl.where(t34, -150.0, t33)
-    t36 = tl.fma(t35, 1.442695, 12582912.0)
-    t37 = t36 - 12582912.0
-    t38 = tl.fma(t37, -0.69314575, t35) + (t37 * (-1.4286068e-6))
-    t39 = (tl.where(t34, 0.0, 1.0 + tl.fma(tl.fma(t38, tl.fma(t38, tl.fma(t38, tl.fma(t38, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t38 * t38, t38)))
-    t40 = t36.to(tl.int32, bitcast=True)
-    t41 = (1.0 - ((t39 * ((((t40 >> 1) + 127) << 23).to(tl.float32, bitcast=True))) * (((127 + ((t40 + 1) >> 1)) <<
-        23).to(tl.float32, bitcast=True))))
-    t42 = t0 < 0.5
-    t43 = tl.where(t42, t0, 0.5)
-    t44 = t43 - 0.25
-    t45 = (t32 * (t32 * (t32 * (tl.where(t42, t43 * tl.fma(t44, tl.fma(t44, tl.fma(t44, tl.fma(t44, tl.fma(t44,
-        -0.0011216349, 0.0067853425), -0.034142725), 0.13833544), -0.42398435), 0.88479686), t41) * t32))))
-    t46 = tl.where(3.4028234663852886e+38 < t45, 3.4028234663852886e+38, t45)
-    t47 = (tl.where(t21, tl.where(t19, tl.where(t46 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t46), mean),
+    t16 = mean == mean
+    t17 = t0 == t0
+    t18 = (tl.where(t17, tl.where(t16, tl.where(t15 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t15), mean),
         t0))
-    return (t22, t47)
+    t19 = _part2(mean, t0)
+    t20 = t19 * (t19 * (t19 * (_part1(t0) * t19)))
+    t21 = tl.where(3.4028234663852886e+38 < t20, 3.4028234663852886e+38, t20)
+    t22 = (tl.where(t17, tl.where(t16, tl.where(t21 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t21), mean),
+        t0))
+    return (t18, t22)
 
 
 @triton.jit
@@ -99,70 +111,39 @@ def exp_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, BL
 @triton.jit
 def exp_exact_backward(mean, var, grad_mean, grad_var):
     t0 = var * tl.sqrt_rn(tl.where(0.0 <= var, 1.0, -1.0))  # NaN for a negative variance
-    t1 = mean + t0
-    t2 = tl.fma(t0, 0.5, mean)
-    t3 = t0 * -1.0
-    t4 = 0.5 * t1
-    t5 = tl.where(80.0 < t4, 80.0, t4)
-    t6 = t5 < (-150.0)
-    t7 = tl.where(t6, -150.0, t5)
-    t8 = tl.fma(1.442695, t7, 12582912.0)
-    t9 = t8 - 12582912.0
-    t10 = tl.fma(-0.69314575, t9, t7) + ((-1.4286068e-6) * t9)
-    t11 = t8.to(tl.int32, bitcast=True)
-    t12 = ((127 + (t11 >> 1)) << 23).to(tl.float32, bitcast=True)
-    t13 = ((127 + ((1 + t11) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t14 = ((tl.where(t6, 0.0, 1.0 + tl.fma(tl.fma(t10, tl.fma(t10, tl.fma(t10, tl.fma(0.0013814222, t10, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t10 * t10, t10)) * t12) * t13)
-    t15 = t3 < (-150.0)
-    t16 = tl.where(t15, -150.0, t3)
-    t17 = tl.fma(t16, 1.442695, 12582912.0)
-    t18 = t17 - 12582912.0
-    t19 = tl.fma(t18, -0.69314575, t16) + (t18 * (-1.4286068e-6))
-    t20 = t17.to(tl.int32, bitcast=True)
-    t21 = (((t20 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t22 = ((127 + ((t20 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t23 = (1.0 - ((tl.where(t15, 0.0, 1.0 + tl.fma(tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, 0.0013814222,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t19 * t19, t19)) * t21) * t22))
-    t24 = tl.where(170.0 < t2, 170.0, t2)
-    t25 = t24 < (-150.0)
-    t26 = tl.where(t25, -150.0, t24)
-    t27 = tl.fma(1.442695, t26, 12582912.0)
-    t28 = t27 - 12582912.0
-    t29 = tl.fma(-0.69314575, t28, t26) + ((-1.4286068e-6) * t28)
-    t30 = t27.to(tl.int32, bitcast=True)
-    t31 = ((127 + (t30 >> 1)) << 23).to(tl.float32, bitcast=True)
-    t32 = ((127 + ((1 + t30) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t33 = (tl.where(t25, 0.0, 1.0 + tl.fma(tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(0.0013814222, t29, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t29 * t29, t29)))
-    t34 = t31 * (0.5 * t33)
-    t35 = (t33 * t31) * t32
-    t36 = t32 * t34
-    t37 = tl.where(3.4028234663852886e+38 < t36, 3.4028234663852886e+38, t36)
-    t38 = tl.where(t37 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t37)
-    t39 = tl.where(3.4028234663852886e+38 < t38, 3.4028234663852886e+38, t38)
-    t40 = tl.where(t39 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t39) * grad_mean
-    t41 = tl.where(3.4028234663852886e+38 < t35, 3.4028234663852886e+38, t35)
-    t42 = tl.where(t41 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t41)
-    t43 = tl.where(3.4028234663852886e+38 < t42, 3.4028234663852886e+38, t42)
-    t44 = tl.where(t43 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t43) * grad_mean
-    t45 = t0 < 0.5
-    t46 = tl.where(t45, t0, 0.5)
-    t47 = t46 - 0.25
-    t48 = (tl.where(t45, t46 * tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, -0.0011216349,
-        0.0067853425), -0.034142725), 0.13833544), -0.42398435), 0.88479686), t23))
-    t49 = t14 * (t14 * ((t14 * (t48 * t14)) * 2.0))
-    t50 = t14 * (t14 * (t14 * (t14 * (1.0 + t48))))
-    t51 = tl.where(3.4028234663852886e+38 < t50, 3.4028234663852886e+38, t50)
-    t52 = tl.fma(tl.where(t51 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t51), grad_var, t40)
-    t53 = tl.where(3.4028234663852886e+38 < t49, 3.4028234663852886e+38, t49)
-    t54 = tl.fma(tl.where(t53 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t53), grad_var, t44)
-    return (t54, t52)
+    t1 = tl.fma(t0, 0.5, mean)
+    t2 = _part2(mean, t0)
+    t3 = tl.where(170.0 < t1, 170.0, t1)
+    t4 = t3 < (-150.0)
+    t5 = tl.where(t4, -150.0, t3)
+    t6 = tl.fma(1.442695, t5, 12582912.0)
+    t7 = t6.to(tl.int32, bitcast=True)
+    t8 = ((127 + (t7 >> 1)) << 23).to(tl.float32, bitcast=True)
+    t9 = ((127 + ((1 + t7) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t10 = tl.where(t4, 0.0, _part0(t6, t5))
+    t11 = (t10 * t8) * t9
+    t12 = t9 * (t8 * (0.5 * t10))
+    t13 = tl.where(3.4028234663852886e+38 < t12, 3.4028234663852886e+38, t12)
+    t14 = tl.where(t13 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t13)
+    t15 = tl.where(3.4028234663852886e+38 < t14, 3.4028234663852886e+38, t14)
+    t16 = tl.where(3.4028234663852886e+38 < t11, 3.4028234663852886e+38, t11)
+    t17 = tl.where(t16 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t16)
+    t18 = tl.where(3.4028234663852886e+38 < t17, 3.4028234663852886e+38, t17)
+    t19 = _part1(t0)
+    t20 = t2 * (t2 * ((t2 * (t19 * t2)) * 2.0))
+    t21 = t2 * (t2 * (t2 * (t2 * (1.0 + t19))))
+    t22 = tl.where(3.4028234663852886e+38 < t21, 3.4028234663852886e+38, t21)
+    t23 = (tl.fma(tl.where(t22 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t22), grad_var, tl.where(t15 <
+        (-3.4028234663852886e+38), -3.4028234663852886e+38, t15) * grad_mean))
+    t24 = tl.where(3.4028234663852886e+38 < t20, 3.4028234663852886e+38, t20)
+    t25 = (tl.fma(tl.where(t24 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t24), grad_var, tl.where(t18 <
+        (-3.4028234663852886e+38), -3.4028234663852886e+38, t18) * grad_mean))
+    return (t25, t23)
 
 
 @triton.jit
-def exp_exact_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n,
-                              BLOCK: tl.constexpr):
+def exp_exact_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

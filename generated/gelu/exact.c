@@ -4,17 +4,12 @@
 // Hendrycks & Gimpel 2016, Gaussian Error Linear Units
 //
 // rule digest  9bf45c889b295716cf42f8fa6a57f0aacedd926f836ee038f1664f9565796c73
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h0aa28616e531cfc5f707bf59ee5701f5eafb49db138c70daf95bd4d1a96c8c49
 // operations   gelu_exact_forward 280, gelu_exact_backward 319
 //
 // Certificate:
-//   mean        0.941 tolerance, worst at mean = -1823.80249, var = 611048.75
-//   var         0.524 tolerance, worst at mean = 3.43016911, var = 7.78439642e-08
-//   dmean_dmu   0.371 tolerance, worst at mean = 1.72247064, var = 1.16546717e-05
-//   dmean_dvar  0.654 tolerance, worst at mean = 0.000341738283, var = 0.397345185
-//   dvar_dmu    0.588 tolerance, worst at mean = -0.334564805, var = 0.36351192
-//   dvar_dvar   0.644 tolerance, worst at mean = -0.0307207685, var = 0.0688909292
-//   against exact values at 17210 points over all of float32; details in exact.json
+//   mean 0.941, var 0.524, dmean_dmu 0.371, dmean_dvar 0.654, dvar_dmu 0.588, dvar_dvar 0.644 tolerance,
+//   against exact values at 17210 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,121 +41,114 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void gelu_exact_forward_element(float mean, float var,
-                                                                             float *restrict out_mean,
-                                                                             float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void gelu_exact_forward_element(float mean, float var, float *restrict out_mean, float *restrict out_var)
 {
-    const float t0 = var + 0.96089333f;
-    const _Bool t1 = 0.0f <= var;
-    const float t2 = ABS(mean);
-    const float t3 = mean * mean;
-    const float t4 = t1 ? t0 : (-1.0f);  // a root of it is NaN for v < 0
-    const float t5 = FMA(t2, 0.25f, 1.0f);
-    const _Bool t6 = mean < 0.0f;
-    const float t7 = (-0.5f) * t3;
-    const float t8 = 1.0f / t5;
-    const _Bool t9 = var == 0.0f;
-    const float t10 = SQRT(t4);
-    const float t11 = t6 ? 0.0f : 1.0f;
-    const _Bool t12 = t7 < (-87.25f);
-    const float t13 = t12 ? (-87.25f) : t7;
-    const float t14 = FMA(1.442695f, t13, 12582912.0f);
-    const float t15 = t8 - 0.25f;
-    const float t16 = t14 - 12582912.0f;
-    const float t17 = as_float((127u + as_bits(t14)) << 23u);
-    const float t18 = FMA(-0.69314575f, t16, t13) + ((-1.4286068e-6f) * t16);
-    const float t19 = t8 * FMA(t15, FMA(t15, FMA(t15, FMA(t15, FMA(t15, FMA(t15, FMA(t15, FMA(t15, FMA(t15, FMA(t15,
-        FMA(t15, FMA(t15, -0.00152444f, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f), -0.020374626f),
-        0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f), 0.13207589f);
-    const float t20 = 1.0f / t10;
-    const float t21 = FMA(t10, -t10, t4);
-    const float t22 = t19 * (t12 ? 0.0f : ((1.0f + FMA(FMA(t18, FMA(t18, FMA(t18, FMA(0.0013814222f, t18,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t18 * t18, t18)) * t17));
-    const float t23 = t21 * (0.5f * t20);
-    const float t24 = -t20;
-    const float t25 = FMA(t23, t24, FMA(t10, t24, 1.0f));
-    const float t26 = t10 + t23;
-    const float t27 = t20 + (t20 * t25);
-    const float t28 = mean * t27;
-    const float t29 = t27 * 0.98025167f;
-    const float t30 = (t28 < (-6.25f)) ? (-6.25f) : t28;
-    const _Bool t31 = 6.25f < ABS(t28);
-    const float t32 = FMA(2.0f, t29, -1.0f);
-    const float t33 = FMA(t29, 2.0f * t29, -1.0f);
-    const float t34 = (6.25f < t30) ? 6.25f : t30;  // (mean - centre)/w
-    const float t35 = t34 * t34;
-    const float t36 = FMA(t35, 0.76126677f, 9.325518f);
-    const float t37 = t35 * (-0.5f);
-    const float t38 = t34 * (1.0f / SQRT(t36));  // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t39 = mean * (t6 ? t22 : (1.0f - t22));
-    const float t40 = FMA(t37, 1.442695f, 12582912.0f);
-    const float t41 = t40 - 12582912.0f;
-    const float t42 = as_float((as_bits(t40) + 127u) << 23u);
-    const float t43 = FMA(t41, -0.69314575f, t37) + (t41 * (-1.4286068e-6f));
-    const float t44 = (1.0f + FMA(FMA(t43, FMA(t43, FMA(t43, FMA(t43, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t43 * t43, t43)) * t42;
-    const float t45 = FMA(t38, t38 * 2.0f, -1.0f);
-    const float t46 = ABS(t38) - 0.5f;
-    const float t47 = t44 * FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46,
-        FMA(t46, -1.4459357f, 0.3533129f), -0.15644498f), 0.5566233f), -0.56571335f), 0.52706784f), -0.51666415f),
-        0.4834331f), -0.4242497f), 0.34172252f), -0.24036163f), 0.077753246f);
-    const float t48 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, -0.024336744f,
-        0.02462958f), 0.033927042f), -0.036425892f), -0.010208223f), 0.013591389f), -0.0003636355f), -0.0008665922f),
-        3.8725753e-5f);
-    const float t49 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, -0.02187293f,
-        0.03177956f), 0.040313542f), -0.04597285f), -0.026109967f), 0.01724583f), 0.007375829f), -0.0016108751f),
-        -0.00054614706f);
-    const float t50 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
-        0.009518731f, -0.009787421f), -0.0050365f), 0.024579529f), -0.059281226f), 0.017097237f), 0.05528347f),
-        -0.030938182f), -0.0054012565f), 0.0037350066f), -0.00010853908f);
-    const float t51 = FMA(t32, FMA(t32, FMA(t32, FMA(t32, FMA(t32, FMA(t32, FMA(t32, FMA(t45, FMA(t45, FMA(t45,
-        FMA(t45, FMA(t45, FMA(t45, -0.011485469f, 0.0021942258f), 0.016576141f), -0.0028110633f), -0.0058680917f),
-        0.00072958076f), 0.00034716883f), t48), t49), FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
-        FMA(t45, 0.022398874f, -0.00013974468f), -0.06328518f), 0.0169519f), 0.047133557f), -0.01854454f),
-        -0.007885973f), 0.0035849987f), -0.00019060011f)), t50), FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
-        FMA(t45, FMA(t45, FMA(t45, FMA(t45, 0.004495181f, -0.01238845f), -0.012452013f), 0.044303305f), -0.033204004f),
-        0.017864348f), -0.0002768385f), -0.022952244f), 0.020220455f), -0.0064597554f), 0.0008398206f)), FMA(t45,
-        FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, -0.0069356835f, 7.030894e-5f),
-        0.020676436f), -0.0006658365f), -0.05824643f), 0.10405702f), -0.06734989f), -0.036295317f), 0.07970003f),
-        -0.04318986f), 0.00822928f)), FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
-        FMA(t45, FMA(t45, 0.0028416761f, -0.00092836004f), -0.003260157f), 0.0063205264f), -0.016305203f),
-        -0.030505149f), 0.12958224f), -0.10723522f), -0.04484303f), 0.11927077f), -0.06845233f), 0.013515732f));
-    const float t52 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, 0.001857268f,
-        -0.0006776966f), -0.008836347f), -0.0017813757f), 0.02669081f), 0.0155310435f), -0.104453206f), 0.11796391f),
-        -0.056700848f), 0.01041451f);
-    const float t53 = FMA(t32, t51, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
-        FMA(t45, FMA(t45, 0.0011629092f, 0.0014953952f), -0.0016517871f), -0.003970942f), -0.0077632796f),
-        0.0025934258f), 0.056409474f), -0.08736589f), 0.03930445f), 0.011417118f), -0.015393573f), 0.5037639f));
-    const float t54 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, 0.003641142f,
-        0.00087903824f), -0.017510489f), -0.01358407f), 0.052596353f), 0.0574081f), -0.231788f), 0.23743738f),
-        -0.10824336f), 0.019157536f);
-    const float t55 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
-        FMA(t45, 0.00063391106f, -4.985036e-6f), -0.0034166444f), -0.0022209147f), 0.009013178f), 0.014848941f),
-        -0.021905242f), -0.060247395f), 0.15159187f), -0.13628273f), 0.057674225f), -0.0096846465f);
-    const float t56 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, 0.0022219913f, 0.00011735789f),
-        -0.010254501f), 0.011031296f), -0.0015839676f), -0.0023720542f), 0.0008464389f);
-    const float t57 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, 0.0020219688f,
-        0.00041579833f), -0.010360388f), -0.005489209f), 0.035076953f), 0.019157248f), -0.16299388f), 0.2858862f),
-        -0.3759004f), 0.71218413f);
-    const float t58 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, 0.00037440134f,
-        0.00045381027f), -0.0017312869f), -0.0021135667f), 0.006458411f), -0.002836244f), -0.0025297683f),
-        0.0025461968f), -0.00062210695f);
+    _Bool t0 = 0.0f <= var;
+    float t1 = var + 0.96089333f;
+    float t2 = t0 ? t1 : (-1.0f);  // a root of it is NaN for v < 0
+    _Bool t3 = mean < 0.0f;
+    float t4 = (-0.5f) * (mean * mean);
+    float t5 = 1.0f / FMA(ABS(mean), 0.25f, 1.0f);
+    float t6 = SQRT(t2);
+    _Bool t7 = t4 < (-87.25f);
+    float t8 = t7 ? (-87.25f) : t4;
+    float t9 = FMA(1.442695f, t8, 12582912.0f);
+    float t10 = t9 - 12582912.0f;
+    float t11 = FMA(-0.69314575f, t10, t8) + ((-1.4286068e-6f) * t10);
+    float t12 = 1.0f / t6;
+    float t13 = t5 - 0.25f;
+    float t14 = t5 * POLY12(t13, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+        -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t15 = (1.0f + FMA(POLY4(t11, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t11 * t11,
+        t11)) * as_float((127u + as_bits(t9)) << 23u);
+    float t16 = t7 ? 0.0f : t15;
+    float t17 = t14 * t16;
+    float t18 = FMA(t6, -t6, t2) * (0.5f * t12);
+    float t19 = -t12;
+    float t20 = t12 + (t12 * FMA(t18, t19, FMA(t6, t19, 1.0f)));
+    float t21 = mean * t20;
+    float t22 = t20 * 0.98025167f;
+    float t23 = (t21 < (-6.25f)) ? (-6.25f) : t21;
+    float t24 = FMA(2.0f, t22, -1.0f);
+    float t25 = FMA(t22, 2.0f * t22, -1.0f);
+    float t26 = (6.25f < t23) ? 6.25f : t23;  // (mean - centre)/w
+    float t27 = t26 * t26;
+    float t28 = t27 * (-0.5f);
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    float t29 = t26 * (1.0f / SQRT(FMA(t27, 0.76126677f, 9.325518f)));
+    float t30 = FMA(t28, 1.442695f, 12582912.0f);
+    float t31 = t30 - 12582912.0f;
+    float t32 = FMA(t31, -0.69314575f, t28) + (t31 * (-1.4286068e-6f));
+    float t33 = FMA(t29, t29 * 2.0f, -1.0f);
     // var, normalised
-    const float t59 = t53 + (t38 * FMA(t32, FMA(t32, FMA(t32, FMA(t32, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
-        -0.0013162551f, 0.002356424f), -0.0008395739f), -0.00042472073f), 0.00021522898f), t56), t52), t54), t57));
-    const float t60 = var * t59;
+    float t34 = FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, FMA(t24, POLY6(t33, -0.011485469f,
+        0.0021942258f, 0.016576141f, -0.0028110633f, -0.0058680917f, 0.00072958076f, 0.00034716883f), POLY8(t33,
+        -0.024336744f, 0.02462958f, 0.033927042f, -0.036425892f, -0.010208223f, 0.013591389f, -0.0003636355f,
+        -0.0008665922f, 3.8725753e-5f)), POLY8(t33, -0.02187293f, 0.03177956f, 0.040313542f, -0.04597285f,
+        -0.026109967f, 0.01724583f, 0.007375829f, -0.0016108751f, -0.00054614706f)), POLY8(t33, 0.022398874f,
+        -0.00013974468f, -0.06328518f, 0.0169519f, 0.047133557f, -0.01854454f, -0.007885973f, 0.0035849987f,
+        -0.00019060011f)), POLY10(t33, 0.009518731f, -0.009787421f, -0.0050365f, 0.024579529f, -0.059281226f,
+        0.017097237f, 0.05528347f, -0.030938182f, -0.0054012565f, 0.0037350066f, -0.00010853908f)), POLY10(t33,
+        0.004495181f, -0.01238845f, -0.012452013f, 0.044303305f, -0.033204004f, 0.017864348f, -0.0002768385f,
+        -0.022952244f, 0.020220455f, -0.0064597554f, 0.0008398206f)), POLY10(t33, -0.0069356835f, 7.030894e-5f,
+        0.020676436f, -0.0006658365f, -0.05824643f, 0.10405702f, -0.06734989f, -0.036295317f, 0.07970003f,
+        -0.04318986f, 0.00822928f)), POLY11(t33, 0.0028416761f, -0.00092836004f, -0.003260157f, 0.0063205264f,
+        -0.016305203f, -0.030505149f, 0.12958224f, -0.10723522f, -0.04484303f, 0.11927077f, -0.06845233f,
+        0.013515732f)), POLY11(t33, 0.0011629092f, 0.0014953952f, -0.0016517871f, -0.003970942f, -0.0077632796f,
+        0.0025934258f, 0.056409474f, -0.08736589f, 0.03930445f, 0.011417118f, -0.015393573f, 0.5037639f)) + (t29 *
+        FMA(t24, FMA(t24, FMA(t24, FMA(t24, POLY4(t33, -0.0013162551f, 0.002356424f, -0.0008395739f, -0.00042472073f,
+        0.00021522898f), POLY6(t33, 0.0022219913f, 0.00011735789f, -0.010254501f, 0.011031296f, -0.0015839676f,
+        -0.0023720542f, 0.0008464389f)), POLY9(t33, 0.001857268f, -0.0006776966f, -0.008836347f, -0.0017813757f,
+        0.02669081f, 0.0155310435f, -0.104453206f, 0.11796391f, -0.056700848f, 0.01041451f)), POLY9(t33, 0.003641142f,
+        0.00087903824f, -0.017510489f, -0.01358407f, 0.052596353f, 0.0574081f, -0.231788f, 0.23743738f, -0.10824336f,
+        0.019157536f)), POLY9(t33, 0.0020219688f, 0.00041579833f, -0.010360388f, -0.005489209f, 0.035076953f,
+        0.019157248f, -0.16299388f, 0.2858862f, -0.3759004f, 0.71218413f)));
+    float t35 = var * t34;
+    _Bool t36 = var == 0.0f;
+    float t37 = 1.0f - t17;
+    float t38 = t3 ? t17 : t37;
+    float t39 = mean * t38;
+    float t40 = t3 ? 0.0f : 1.0f;
+    float t41 = (1.0f + FMA(POLY4(t32, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t32 * t32,
+        t32)) * as_float((as_bits(t30) + 127u) << 23u);
+    float t42 = ABS(t29) - 0.5f;
+    float t43 = t41 * POLY11(t42, -1.4459357f, 0.3533129f, -0.15644498f, 0.5566233f, -0.56571335f, 0.52706784f,
+        -0.51666415f, 0.4834331f, -0.4242497f, 0.34172252f, -0.24036163f, 0.077753246f);
+    float t44 = t6 + t18;
+    _Bool t45 = 6.25f < ABS(t21);
     // mean, normalised
-    const float t61 = FMA(t33, FMA(t33, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, 0.00011346533f, -0.00013668141f),
-        -6.493111e-5f), 0.00011471016f), -1.9197309e-5f), -6.441651e-6f), t58), t55);
-    const float t62 = t9 ? t39 : FMA(mean, t11, FMA(t47, t26, t31 ? 0.0f : (t27 * t61)));
-    const float t63 = (t60 < 0.0f) ? 0.0f : t60;
-    const float t64 = (3.4028234663852886e+38f < t63) ? 3.4028234663852886e+38f : t63;
-    *out_mean = t62;
-    *out_var = t64;
+    float t46 = FMA(t25, FMA(t25, POLY5(t33, 0.00011346533f, -0.00013668141f, -6.493111e-5f, 0.00011471016f,
+        -1.9197309e-5f, -6.441651e-6f), POLY8(t33, 0.00037440134f, 0.00045381027f, -0.0017312869f, -0.0021135667f,
+        0.006458411f, -0.002836244f, -0.0025297683f, 0.0025461968f, -0.00062210695f)), POLY11(t33, 0.00063391106f,
+        -4.985036e-6f, -0.0034166444f, -0.0022209147f, 0.009013178f, 0.014848941f, -0.021905242f, -0.060247395f,
+        0.15159187f, -0.13628273f, 0.057674225f, -0.0096846465f));
+    float t47 = t20 * t46;
+    float t48 = t45 ? 0.0f : t47;
+    float t49 = FMA(mean, t40, FMA(t43, t44, t48));
+    float t50 = t36 ? t39 : t49;
+    float t51 = (t35 < 0.0f) ? 0.0f : t35;
+    float t52 = (3.4028234663852886e+38f < t51) ? 3.4028234663852886e+38f : t51;
+    *out_mean = t50;
+    *out_var = t52;
 }
 
-void gelu_exact_forward(int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
-                        float *restrict out_mean, float *restrict out_var)
+void gelu_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -171,122 +160,87 @@ void gelu_exact_forward(int64_t n, const float *restrict mean, const float *rest
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void gelu_exact_backward_element(float mean, float var, float grad_mean,
-                                                                              float grad_var,
-                                                                              float *restrict out_grad_mean,
-                                                                              float *restrict out_grad_var)
+INLINE void gelu_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const float t0 = var + 0.96089333f;
-    const float t1 = (0.0f <= var) ? t0 : (-1.0f);  // a root of it is NaN for v < 0
-    const float t2 = 1.0f / SQRT(t1);
-    const float t3 = mean * t2;
-    const float t4 = t2 * 0.98025167f;
-    const float t5 = var * t2;
-    const float t6 = (t3 < (-6.25f)) ? (-6.25f) : t3;
-    const float t7 = FMA(2.0f, t4, -1.0f);
-    const float t8 = FMA(t4, 2.0f * t4, -1.0f);
-    const float t9 = (6.25f < t6) ? 6.25f : t6;  // (mean - centre)/w
+    _Bool t0 = 0.0f <= var;
+    float t1 = var + 0.96089333f;
+    float t2 = t0 ? t1 : (-1.0f);  // a root of it is NaN for v < 0
+    float t3 = 1.0f / SQRT(t2);
+    float t4 = mean * t3;
+    float t5 = t3 * 0.98025167f;
+    float t6 = (t4 < (-6.25f)) ? (-6.25f) : t4;
+    float t7 = FMA(2.0f, t5, -1.0f);
+    float t8 = FMA(t5, 2.0f * t5, -1.0f);
+    float t9 = (6.25f < t6) ? 6.25f : t6;  // (mean - centre)/w
     // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t10 = t9 * (1.0f / SQRT(FMA(t9 * t9, 0.76126677f, 9.325518f)));
-    const float t11 = FMA(t10, t10 * 2.0f, -1.0f);
-    const float t12 = FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        -0.14843607f, 0.1889721f), 0.11742795f), -0.19831952f), 0.0021542679f), 0.04469047f), -0.005618102f),
-        -0.0011459154f), FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.2182412f, 0.2931959f),
-        0.13607262f), -0.2801071f), 0.02660693f), 0.051873155f), -0.009056709f), -0.0008431732f)), FMA(t11, FMA(t11,
-        FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.12069682f, -0.04222544f), -0.14616586f), -0.06875129f),
-        0.13189828f), 0.063586116f), -0.05873299f), -0.0030063773f), 0.0033563694f)), FMA(t11, FMA(t11, FMA(t11,
-        FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.08275939f, 0.029278014f), -0.14767952f), 0.026957203f),
-        -0.13636215f), 0.13061568f), 0.094902836f), -0.0886514f), 0.006158592f), 0.0028693262f)), FMA(t11, FMA(t11,
-        FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.078908645f, -0.1767166f), -0.16614857f),
-        0.5659751f), -0.3007004f), -0.059973866f), 0.087871246f), -0.050395116f), 0.025459422f), -0.0046817753f));
-    const float t13 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.095123835f,
-        0.19498831f), 0.019626524f), -0.24529767f), 0.10238481f), 0.058775578f), -0.03867327f), 0.0026926268f),
-        0.0008129049f);
-    const float t14 = FMA(t7, t12, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        -0.01937984f, -0.08280537f), 0.07231951f), 0.32810476f), -0.58780426f), 0.41491506f), -0.0663062f),
-        -0.15465543f), 0.12309257f), -0.027835904f));
-    const float t15 = FMA(t7, FMA(t7, FMA(t7, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        0.2442191f, -0.11564679f), -0.37726387f), 0.15846328f), 0.15413539f), -0.05055316f), -0.013182133f),
-        0.0019625793f), t13), FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0510308f,
-        -0.22034232f), 0.056826487f), 0.47503987f), -0.055343404f), -0.28188366f), 0.04170031f), 0.035410166f),
-        -0.0039708107f)), FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0513754f,
-        0.11353203f), 0.0016477627f), -0.26929224f), 0.26176634f), 0.07371136f), -0.20193805f), 0.0655581f),
-        0.01290305f), -0.0068141036f));
-    const float t16 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        -0.0070767193f, -0.0021257694f), 0.037585575f), 0.028757066f), -0.104957834f), -0.111988194f), 0.3333845f),
-        -0.14208452f), -0.12874955f), 0.12877356f), -0.031507142f);
-    const float t17 = FMA(t7, t14, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        -0.025419245f, 0.014162269f), 0.10835552f), 0.018960541f), -0.5347044f), 0.6824759f), -0.17701578f),
-        -0.23608887f), 0.19293733f), -0.043609776f));
-    const float t18 = FMA(t7, t15, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        -0.025055088f, 0.084085084f), 0.10755348f), -0.25574914f), 0.067772985f), 0.06598118f), -0.12505351f),
-        0.09354599f), -0.000108819455f), -0.011294289f));
-    const float t19 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.021002656f,
-        0.001920487f), -0.09353749f), -0.009144665f), 0.2817561f), -0.26981935f), 0.027332181f), 0.06098085f),
-        -0.020206237f);
-    const float t20 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.004441416f, -0.00062268396f),
-        0.019017905f), -0.012795224f), -0.010186637f), 0.011144812f), -0.001512936f), -0.00061267125f);
-    const float t21 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.0097692255f,
-        0.0062222206f), -0.045358054f), -0.03170283f), 0.15072499f), -0.084091395f), -0.052366015f), 0.06324022f),
-        -0.016434673f);
-    const float t22 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        -0.0056123803f, -0.00045147978f), 0.0266616f), 0.011323514f), -0.07362749f), -0.04431314f), 0.23971114f),
-        -0.22454818f), 0.06877001f), 0.008413027f), -0.006324301f);
-    const float t23 = t10 * FMA(t7, t17, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        FMA(t11, -0.00355152f, 0.008972867f), 0.032872226f), -0.03141412f), -0.19194089f), 0.4024779f), -0.29082954f),
-        0.059441935f), 0.023795461f), -0.009803488f));
-    const float t24 = FMA(t7, t18, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        0.048291024f, 0.0029537824f), -0.16097224f), 0.032910753f), 0.22171701f), -0.15321912f), -0.064716615f),
-        0.11484072f), -0.04841695f), 0.0067486498f));
-    const float t25 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.011038029f, 0.010509576f),
-        0.035535265f), -0.05821633f), 0.018738506f), 0.009190259f), -0.004677379f);
-    const float t26 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.019002931f,
-        -0.0030139277f), -0.07574223f), 0.0061676847f), 0.22669852f), -0.30505675f), 0.17335597f), -0.04577159f),
-        0.0043110335f);
-    const float t27 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.008096857f, -0.010389885f),
-        0.045105334f), 0.046828885f), -0.21855941f), 0.23591545f), -0.110802524f), 0.01999699f);
-    const float t28 = FMA(t7, t24, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        0.020136457f, -0.028613647f), -0.09927537f), 0.20535396f), 0.010262383f), -0.2779782f), 0.16992289f),
-        0.08693901f), -0.11955984f), 0.032635007f));
-    const float t29 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.016356602f,
-        -0.016774025f), 0.06814133f), 0.07922539f), -0.1875365f), -0.07842556f), 0.322432f), -0.21952166f),
-        0.048735835f);
-    const float t30 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.009898859f,
-        0.009876891f), -0.044981983f), -0.044829495f), 0.15746665f), -0.07659208f), -0.05841621f), 0.06366204f),
-        -0.0160717f);
-    // dvar_dmu, normalised
-    const float t31 = FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.0020688819f,
-        -0.0029989537f), -0.0007989999f), 0.0024675836f), -0.0006249409f), -0.000114324124f), t20), t21), t16), t22) +
-        t23;
-    const float t32 = t5 * t31;
-    const float t33 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.009648503f, -0.009463691f),
-        0.05403721f), 0.042869043f), -0.273889f), 0.40507203f), -0.4308807f), 0.72193944f);
+    float t10 = t9 * (1.0f / SQRT(FMA(t9 * t9, 0.76126677f, 9.325518f)));
+    float t11 = FMA(t10, t10 * 2.0f, -1.0f);
     // dvar_dvar, normalised
-    const float t34 = FMA(t7, t28, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        -0.007660957f, -0.020015134f), 0.020515462f), 0.120835364f), -0.14634839f), -0.082306124f), 0.20326863f),
-        -0.096572824f), 0.0024189437f), 0.50584877f)) + (t10 * FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t11,
-        FMA(t11, FMA(t11, FMA(t11, -0.009414388f, 0.010579625f), 0.002148161f), -0.0040065153f), 0.00046891958f), t25),
-        t19), t26), t29), FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.01976661f,
-        -0.003033147f), 0.08742146f), 0.016500171f), -0.26274395f), 0.21803255f), 0.09409993f), -0.3447139f),
-        0.71420807f)));
+    float t12 = FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, POLY7(t11, 0.2442191f, -0.11564679f,
+        -0.37726387f, 0.15846328f, 0.15413539f, -0.05055316f, -0.013182133f, 0.0019625793f), POLY8(t11, -0.095123835f,
+        0.19498831f, 0.019626524f, -0.24529767f, 0.10238481f, 0.058775578f, -0.03867327f, 0.0026926268f,
+        0.0008129049f)), POLY8(t11, -0.0510308f, -0.22034232f, 0.056826487f, 0.47503987f, -0.055343404f, -0.28188366f,
+        0.04170031f, 0.035410166f, -0.0039708107f)), POLY9(t11, -0.0513754f, 0.11353203f, 0.0016477627f, -0.26929224f,
+        0.26176634f, 0.07371136f, -0.20193805f, 0.0655581f, 0.01290305f, -0.0068141036f)), POLY9(t11, -0.025055088f,
+        0.084085084f, 0.10755348f, -0.25574914f, 0.067772985f, 0.06598118f, -0.12505351f, 0.09354599f,
+        -0.000108819455f, -0.011294289f)), POLY9(t11, 0.048291024f, 0.0029537824f, -0.16097224f, 0.032910753f,
+        0.22171701f, -0.15321912f, -0.064716615f, 0.11484072f, -0.04841695f, 0.0067486498f)), POLY9(t11, 0.020136457f,
+        -0.028613647f, -0.09927537f, 0.20535396f, 0.010262383f, -0.2779782f, 0.16992289f, 0.08693901f, -0.11955984f,
+        0.032635007f)), POLY9(t11, -0.007660957f, -0.020015134f, 0.020515462f, 0.120835364f, -0.14634839f,
+        -0.082306124f, 0.20326863f, -0.096572824f, 0.0024189437f, 0.50584877f)) + (t10 * FMA(t7, FMA(t7, FMA(t7,
+        FMA(t7, FMA(t7, POLY4(t11, -0.009414388f, 0.010579625f, 0.002148161f, -0.0040065153f, 0.00046891958f),
+        POLY6(t11, -0.011038029f, 0.010509576f, 0.035535265f, -0.05821633f, 0.018738506f, 0.009190259f,
+        -0.004677379f)), POLY8(t11, 0.021002656f, 0.001920487f, -0.09353749f, -0.009144665f, 0.2817561f, -0.26981935f,
+        0.027332181f, 0.06098085f, -0.020206237f)), POLY8(t11, 0.019002931f, -0.0030139277f, -0.07574223f,
+        0.0061676847f, 0.22669852f, -0.30505675f, 0.17335597f, -0.04577159f, 0.0043110335f)), POLY8(t11, -0.016356602f,
+        -0.016774025f, 0.06814133f, 0.07922539f, -0.1875365f, -0.07842556f, 0.322432f, -0.21952166f, 0.048735835f)),
+        POLY8(t11, -0.01976661f, -0.003033147f, 0.08742146f, 0.016500171f, -0.26274395f, 0.21803255f, 0.09409993f,
+        -0.3447139f, 0.71420807f)));
     // dmean_dvar, normalised
-    const float t35 = FMA(t8, FMA(t8, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0021624132f,
-        -0.00047481657f), 0.009568062f), -0.0062434133f), -0.005211085f), 0.0055640326f), -0.00073614664f),
-        -0.0003089065f), t30), FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.010772945f,
-        0.010419179f), -0.052045207f), -0.04613971f), 0.19726707f), -0.14962447f), 0.0042354683f), 0.036258224f),
-        -0.01113332f));
-    const float t36 = FMA(t34, grad_var, (t2 * t35) * grad_mean);
+    float t13 = FMA(t8, FMA(t8, POLY7(t11, -0.0021624132f, -0.00047481657f, 0.009568062f, -0.0062434133f,
+        -0.005211085f, 0.0055640326f, -0.00073614664f, -0.0003089065f), POLY8(t11, 0.009898859f, 0.009876891f,
+        -0.044981983f, -0.044829495f, 0.15746665f, -0.07659208f, -0.05841621f, 0.06366204f, -0.0160717f)), POLY8(t11,
+        0.010772945f, 0.010419179f, -0.052045207f, -0.04613971f, 0.19726707f, -0.14962447f, 0.0042354683f,
+        0.036258224f, -0.01113332f));
+    float t14 = FMA(t12, grad_var, (t3 * t13) * grad_mean);
+    float t15 = var * t3;
+    // dvar_dmu, normalised
+    float t16 = FMA(t7, FMA(t7, FMA(t7, FMA(t7, POLY5(t11, 0.0020688819f, -0.0029989537f, -0.0007989999f,
+        0.0024675836f, -0.0006249409f, -0.000114324124f), POLY7(t11, -0.004441416f, -0.00062268396f, 0.019017905f,
+        -0.012795224f, -0.010186637f, 0.011144812f, -0.001512936f, -0.00061267125f)), POLY8(t11, 0.0097692255f,
+        0.0062222206f, -0.045358054f, -0.03170283f, 0.15072499f, -0.084091395f, -0.052366015f, 0.06324022f,
+        -0.016434673f)), POLY10(t11, -0.0070767193f, -0.0021257694f, 0.037585575f, 0.028757066f, -0.104957834f,
+        -0.111988194f, 0.3333845f, -0.14208452f, -0.12874955f, 0.12877356f, -0.031507142f)), POLY10(t11,
+        -0.0056123803f, -0.00045147978f, 0.0266616f, 0.011323514f, -0.07362749f, -0.04431314f, 0.23971114f,
+        -0.22454818f, 0.06877001f, 0.008413027f, -0.006324301f)) + (t10 * FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7,
+        FMA(t7, FMA(t7, POLY7(t11, -0.14843607f, 0.1889721f, 0.11742795f, -0.19831952f, 0.0021542679f, 0.04469047f,
+        -0.005618102f, -0.0011459154f), POLY7(t11, -0.2182412f, 0.2931959f, 0.13607262f, -0.2801071f, 0.02660693f,
+        0.051873155f, -0.009056709f, -0.0008431732f)), POLY8(t11, 0.12069682f, -0.04222544f, -0.14616586f,
+        -0.06875129f, 0.13189828f, 0.063586116f, -0.05873299f, -0.0030063773f, 0.0033563694f)), POLY9(t11, 0.08275939f,
+        0.029278014f, -0.14767952f, 0.026957203f, -0.13636215f, 0.13061568f, 0.094902836f, -0.0886514f, 0.006158592f,
+        0.0028693262f)), POLY9(t11, 0.078908645f, -0.1767166f, -0.16614857f, 0.5659751f, -0.3007004f, -0.059973866f,
+        0.087871246f, -0.050395116f, 0.025459422f, -0.0046817753f)), POLY9(t11, -0.01937984f, -0.08280537f,
+        0.07231951f, 0.32810476f, -0.58780426f, 0.41491506f, -0.0663062f, -0.15465543f, 0.12309257f, -0.027835904f)),
+        POLY9(t11, -0.025419245f, 0.014162269f, 0.10835552f, 0.018960541f, -0.5347044f, 0.6824759f, -0.17701578f,
+        -0.23608887f, 0.19293733f, -0.043609776f)), POLY9(t11, -0.00355152f, 0.008972867f, 0.032872226f, -0.03141412f,
+        -0.19194089f, 0.4024779f, -0.29082954f, 0.059441935f, 0.023795461f, -0.009803488f)));
+    float t17 = t15 * t16;
     // dmean_dmu, normalised
-    const float t37 = t10 * FMA(t8, FMA(t8, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0066851885f, 0.011036341f),
-        -0.0030294925f), -0.0023139268f), 0.0009191067f), t27), t33);
-    const float t38 = FMA(t32, grad_var, (0.5f + t37) * grad_mean);
-    *out_grad_mean = t38;
-    *out_grad_var = t36;
+    float t18 = t10 * FMA(t8, FMA(t8, POLY4(t11, -0.0066851885f, 0.011036341f, -0.0030294925f, -0.0023139268f,
+        0.0009191067f), POLY7(t11, -0.008096857f, -0.010389885f, 0.045105334f, 0.046828885f, -0.21855941f, 0.23591545f,
+        -0.110802524f, 0.01999699f)), POLY7(t11, -0.009648503f, -0.009463691f, 0.05403721f, 0.042869043f, -0.273889f,
+        0.40507203f, -0.4308807f, 0.72193944f));
+    float t19 = FMA(t17, grad_var, (0.5f + t18) * grad_mean);
+    *out_grad_mean = t19;
+    *out_grad_var = t14;
 }
 
-void gelu_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                         const float *restrict grad_mean, const float *restrict grad_var, const float *restrict params,
-                         float *restrict out_grad_mean, float *restrict out_grad_var)
+void gelu_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time

@@ -4,7 +4,6 @@
 // Hendrycks & Gimpel 2016, Gaussian Error Linear Units
 //
 // rule digest  9bf45c889b295716cf42f8fa6a57f0aacedd926f836ee038f1664f9565796c73
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -19,6 +18,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -81,52 +100,56 @@ INLINE double polynomial0(double y, double x)
 }
 
 static const double table9[9][18] = {
-    {0x1.94eb7p0, 0x1.10ae641dc753dp-13, 0x1.9586a5726b843p-11, -0x1.714ab7608af6bp-7, -0x1.0d9a8f2bdb29ap-6,
-     0x1.057b795209f4ep-2, -0x1.c66310241e066p-4, -0x1.ba1b7ce5f1e4p-5, -0x1.58a3431c4356ep-6, 0x1.8c03b5cfa684p-3,
+    {0x1.94eb7p0, 0x1.10ad8a4de9d2fp-13, 0x1.958701aa11d2p-11, -0x1.714a712290ba5p-7, -0x1.0d9acbc3c4405p-6,
+     0x1.057b7965f82d1p-2, -0x1.c6630f7ea717bp-4, -0x1.ba1b7ce89228p-5, -0x1.58a342c6cf09cp-6, 0x1.8c03b5d20289p-3,
      0x1.8449efb6b7295p-33, -0x1.29f810d581845p-28, 0x1.4e2c238296609p-29, -0x1.951050ca55098p-34,
      -0x1.a1c6a0036f8e7p-16, 0x1.a5adb2812bfcdp-8, -0x1.82e5dfa49e91dp-3, 0x1.0be8ac7636p-4},
-    {0x1.4ba4d6p0, -0x1.6319804c0be0cp-9, 0x1.760aff93a0057p-7, -0x1.2a30c58c9e8b1p-7, -0x1.ff227ade541b5p-4,
-     0x1.6e588b8cfd589p-3, -0x1.635c6b6612debp-4, -0x1.0e758f5486385p-4, -0x1.8dcde03c773efp-7, 0x1.9d9978bb528ecp-3,
+    {0x1.4ba4d6p0, -0x1.6319b99f08326p-9, 0x1.760b1a16b7d6dp-7, -0x1.2a30bb2e9a1bep-7, -0x1.ff228381da776p-4,
+     0x1.6e588b3d68485p-3, -0x1.635c6a984b8a6p-4, -0x1.0e758f5523b23p-4, -0x1.8dcde03b8bc05p-7, 0x1.9d9978b991cc2p-3,
      0x1.c4e2e250c390cp-30, -0x1.34b48910c99a7p-26, 0x1.d921fb52aeaf8p-31, -0x1.5d11fb75803fdp-33,
      0x1.869997a365c6ap-9, -0x1.cfede10c889b3p-8, -0x1.3c0358e00e4eap-3, 0x1.51dd116b22b32p-4},
-    {0x1.0fa0dcp0, -0x1.af8b6325566c9p-8, 0x1.8331d9e15467cp-6, -0x1.0f5c0ffbb085p-7, -0x1.8b0152736bc13p-4,
-     0x1.02d8d9ba3aceep-3, -0x1.0f0c4f309d4c7p-4, -0x1.370fb74016445p-4, -0x1.6567c328de17ep-8, 0x1.aea3d0022082ep-3,
+    {0x1.0fa0dcp0, -0x1.af8b59d9e80ep-8, 0x1.8331ddeef5a7dp-6, -0x1.0f5cce90fa127p-7, -0x1.8b014315aa0dbp-4,
+     0x1.02d8d9db230dp-3, -0x1.0f0c4ede5782cp-4, -0x1.370fb737955bdp-4, -0x1.6567c3ef5b157p-8, 0x1.aea3d0023460ap-3,
      0x1.3407a31fbd2e3p-29, 0x1.04c0c387153a3p-27, 0x1.c1910292051b4p-32, -0x1.065ee772d60e1p-32,
      0x1.eb65897f93e0fp-8, -0x1.f4f507ae38d31p-8, -0x1.01995c545aecap-3, 0x1.8aeec0fe5d8bp-4},
-    {0x1.bcf26cp-1, -0x1.148b65b22069ep-8, 0x1.3ef0cda652595p-8, -0x1.151e5268b5b01p-10, -0x1.7afa73e3777e5p-5,
-     0x1.70b3de329e39dp-4, -0x1.a221e960e2bd9p-5, -0x1.5871d0b6adf01p-4, -0x1.f9139295ee79ep-12, 0x1.be5f5f6500269p-3,
+    {0x1.bcf26cp-1, -0x1.148b608d8d2a2p-8, 0x1.3ef0e4615accep-8, -0x1.151a0ae61d271p-10, -0x1.7afa78743badbp-5,
+     0x1.70b3de3fb7524p-4, -0x1.a221e97dee488p-5, -0x1.5871d0b77b71ap-4, -0x1.f9139f757aa7fp-12, 0x1.be5f5f64dc57bp-3,
      0x1.8ada61aca8112p-32, 0x1.ee7679c02ecdep-27, -0x1.96702bc682a66p-31, -0x1.dd990cb60a80ep-33,
      0x1.44124bb5ddbep-8, -0x1.28dd75521d007p-8, -0x1.a3bef4c3cf9c4p-4, 0x1.b96d6d00b981ap-4},
-    {0x1.6c6d7ep-1, -0x1.7dd0df35f018fp-10, 0x1.910b1f3f6ffap-12, -0x1.0f0a5a2ba6588p-9, -0x1.19be15bb2b43ep-5,
-     0x1.092a68de598a9p-4, -0x1.47cf7a3fd73fep-5, -0x1.73d60d885ea18p-4, 0x1.adb5980df6682p-9, 0x1.cc73fbeef18dep-3,
+    {0x1.6c6d7ep-1, -0x1.7dd0d0d958a7ep-10, 0x1.910b187d1dfb5p-12, -0x1.0f0bbe737d9a5p-9, -0x1.19be0c5715adfp-5,
+     0x1.092a68f640ef4p-4, -0x1.47cf7aaa56802p-5, -0x1.73d60d85cf56cp-4, 0x1.adb5968b748ap-9, 0x1.cc73fbeebeb87p-3,
      0x1.7ccb9bc5cf2bcp-34, -0x1.0d16a62a68fdcp-28, -0x1.a0de547ccbb44p-31, -0x1.484bb56e0264fp-34,
      0x1.d41bcc85ae1fcp-10, -0x1.f9da973a4c44fp-10, -0x1.56575a316253fp-4, 0x1.df529ceda5f78p-4},
-    {0x1.2a7acp-1, -0x1.2658ea3229c26p-11, -0x1.d25957a5359adp-11, 0x1.2e8e5fa602f7bp-14, -0x1.22462b5de3b5fp-6,
-     0x1.81bd2d11af56fp-5, -0x1.04ac04f74653dp-5, -0x1.8a521892932c5p-4, 0x1.91d53f214233p-8, 0x1.d8c9e21c8e042p-3,
+    {0x1.2a7acp-1, -0x1.2658d369bcab3p-11, -0x1.d258f753cbc3bp-11, 0x1.2ead17254de5ap-14, -0x1.22462ee325ccfp-6,
+     0x1.81bd2d19c758dp-5, -0x1.04ac0594f42b7p-5, -0x1.8a5218958adafp-4, 0x1.91d53ec5cdb52p-8, 0x1.d8c9e21c617f6p-3,
      0x1.dd812dbb72adfp-35, 0x1.1f4eb51c9a7e3p-28, -0x1.86cd32f70bbedp-31, 0x1.f9f1d0159077p-37,
      0x1.6fdd357bf274ap-11, -0x1.30a913966d4eap-9, -0x1.172040543940cp-4, 0x1.fe3d4028ed7e4p-4},
-    {0x1.e8ee5ap-2, -0x1.31a872475eeafp-13, -0x1.2c59d361e08b1p-11, -0x1.8f5d6d79b4368p-11, -0x1.ba9b0e761428p-7,
-     0x1.1c571a634dc32p-5, -0x1.a534e7dae992cp-6, -0x1.9cbfcd90057b3p-4, 0x1.10d99fa76501cp-7, 0x1.e36e6f81fb822p-3,
+    {0x1.e8ee5ap-2, -0x1.31a81955ba8f8p-13, -0x1.2c59d4a971bc4p-11, -0x1.8f607a71f27dcp-11, -0x1.ba9afc39e337dp-7,
+     0x1.1c571a8f6cdd5p-5, -0x1.a534e94e81467p-6, -0x1.9cbfcd90a5fecp-4, 0x1.10d99fab6e21bp-7, 0x1.e36e6f81da2fp-3,
      -0x1.7ad1be5ec7fdfp-34, -0x1.83325a4312d04p-33, -0x1.6ca6722a265ep-31, 0x1.55f9b678eed0dp-33,
      0x1.5e68807f0f92cp-13, -0x1.720a3b84a10f7p-15, -0x1.c7d794d03cb5ap-5, 0x1.0bb8cd69af93p-3},
-    {0x1.9073c8p-2, -0x1.a6490c60fe86bp-16, -0x1.0869ba8afaf6ap-12, 0x1.13283b55a0c94p-12, -0x1.cf5dfc160f581p-8,
-     0x1.a93e6754b23f4p-6, -0x1.59ae9b35a71d7p-6, -0x1.abddeaab4f2e9p-4, 0x1.486bddd3aa1b5p-7, 0x1.ec82b2f550372p-3,
+    {0x1.9073c8p-2, -0x1.a646a6e23a792p-16, -0x1.08696d50bbb81p-12, 0x1.132d375e7fe98p-12, -0x1.cf5e168a94ecdp-8,
+     0x1.a93e67512cba7p-6, -0x1.59ae9c82061d8p-6, -0x1.abddeab0df4b1p-4, 0x1.486bde0fbe0c1p-7, 0x1.ec82b2f547cc5p-3,
      -0x1.7135c8827f14p-36, -0x1.4acf07c568bd4p-30, -0x1.5e98e05872b48p-32, 0x1.29ba7bb6151f6p-32,
      0x1.0c515c9677392p-16, -0x1.7871d4f8198a4p-10, -0x1.73d162609635dp-5, 0x1.160569fd32e33p-3},
-    {0x1.47fc24p-2, -0x1.bb0ba5c25459dp-22, -0x1.c5e20cc064749p-16, 0x1.9fa802d99d374p-14, -0x1.9c3d95b480436p-9,
-     0x1.42f0d10cd289bp-6, -0x1.22657b7100246p-6, -0x1.b83e881ec119dp-4, 0x1.73f3618eee9bcp-7, 0x1.f430a18b1af9p-3,
+    {0x1.47fc24p-2, -0x1.bb0260e53006ap-22, -0x1.c5e134d72e42ap-16, 0x1.9facb061bf5a9p-14, -0x1.9c3ce6a867c35p-9,
+     0x1.42f0d041a6cf4p-6, -0x1.22657d870639dp-6, -0x1.b83e881f07d2p-4, 0x1.73f361fb9308ep-7, 0x1.f430a18b18beep-3,
      -0x1.6387c02eed83cp-41, -0x1.9ee4dec581d27p-34, -0x1.0365e25c72dap-32, 0x1.768487a3783eap-32,
      -0x1.a49783a99a519p-20, -0x1.e19473c7f3e4ep-12, -0x1.2f30795d8ca5fp-5, 0x1.1e68e41d9befp-3},
 };
 
-static void gelu_exact_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                             double *restrict out_mean, double *restrict out_var)
+static void gelu_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
     double s[16][LANES], a[19][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[0][i] = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        const _Bool t1 = mean[i] < 0.0;
+        _Bool t1 = mean[i] < 0.0;
         s[1][i] = __builtin_fabs(mean[i]);
         s[13][i] = s[0][i] < 0x1.47fc24p-3;
         s[11][i] = s[13][i] ? s[0][i] : 0.0;
@@ -147,34 +170,34 @@ static void gelu_exact_float64_forward_block(const double *restrict mean, const 
         const double *c = table9[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = __builtin_sqrt(t0);
-            const double t2 = 1.0 / t1;
-            const double t3 = s[1][i] * t2;
-            const _Bool t4 = 37.5 < t3;
-            const double t5 = t4 ? 37.5 : t3;
-            const double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
-            const double t7 = exp64(t6 * (-0.5));
-            const double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
-            const double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
-            const double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
-            const double t11 = t1 * (t7 * t10);
-            const double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
-            const double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
-            const double t14 = t2 * t5;
-            const double t15 = t2 * t2;
-            const double t16 = t13 * t14;
-            const double t17 = FMA(t14, t16, t13 * (-t15));
-            const double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
-            const double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
-            const double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
-            const double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
-            const double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
-            const double t23 = FMA(t14, t22, t21 * (t15 * (-7.0)));
-            const double t24 = FMA(t14, t23, t22 * (t15 * (-8.0)));
-            const double t25 = FMA(t14, t24, t23 * (t15 * (-9.0)));
-            const double t26 = FMA(t14, t25, t24 * (t15 * (-10.0)));
-            const double t27 = FMA(t14, t26, t25 * (t15 * (-11.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = __builtin_sqrt(t0);
+            double t2 = 1.0 / t1;
+            double t3 = s[1][i] * t2;
+            _Bool t4 = 37.5 < t3;
+            double t5 = t4 ? 37.5 : t3;
+            double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
+            double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
+            double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
+            double t11 = t1 * (t7 * t10);
+            double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
+            double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
+            double t14 = t2 * t5;
+            double t15 = t2 * t2;
+            double t16 = t13 * t14;
+            double t17 = FMA(t14, t16, t13 * (-t15));
+            double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
+            double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
+            double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
+            double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
+            double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
+            double t23 = FMA(t14, t22, t21 * (t15 * (-7.0)));
+            double t24 = FMA(t14, t23, t22 * (t15 * (-8.0)));
+            double t25 = FMA(t14, t24, t23 * (t15 * (-9.0)));
+            double t26 = FMA(t14, t25, t24 * (t15 * (-10.0)));
+            double t27 = FMA(t14, t26, t25 * (t15 * (-11.0)));
             a[0][i] = FMA(t16, c[5], FMA(t17, c[4], FMA(t18, c[3], FMA(t19, c[2], FMA(t20, c[1], a[0][i])))));
             a[0][i] = FMA(t0 * (t7 * t9), c[9], FMA(t11, c[8], FMA(t12, c[7], FMA(t13, c[6], a[0][i]))));
             a[1][i] = FMA(t12, c[13], FMA(t16, c[12], FMA(t18, c[11], FMA(t20, c[10], a[1][i]))));
@@ -200,57 +223,49 @@ static void gelu_exact_float64_forward_block(const double *restrict mean, const 
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = (a[18][i]) + ((a[17][i]) * s[2][i]);
-        const double t1 = (a[16][i]) + ((a[15][i]) * s[2][i]);
-        const double t2 = (a[14][i]) + ((a[13][i]) * s[2][i]);
-        const double t3 = (a[12][i]) + ((a[11][i]) * s[2][i]);
-        const double t4 = (a[10][i]) + ((a[9][i]) * s[2][i]);
-        const double t5 = FMA(t3, t3, (FMA(t2, t2, (FMA(t1, t1, (t0 * t0) * s[3][i])) * s[4][i])) * s[5][i]);
-        const double t6 = (a[8][i]) + ((a[7][i]) * s[2][i]);
-        const double t7 = (a[6][i]) + ((a[5][i]) * s[2][i]);
-        const double t8 = (a[4][i]) + ((a[3][i]) * s[2][i]);
-        const double t9 = s[9][i] + t8;
-        const double t10 = FMA(t7, t7, (FMA(t6, t6, (FMA(t4, t4, t5 * s[6][i])) * s[7][i])) * s[8][i]);
-        const double t11 = (a[2][i]) + ((a[1][i]) * s[2][i]);
-        const double t12 = FMA(s[0][i], FMA(s[9][i], s[9][i], t8 * s[12][i]), (a[0][i]) - (t11 * t11));
-        const double t13 = t9 * (s[0][i] * t9);
-        const double t14 = s[13][i] ? (s[11][i] * (FMA(t9, t9, t10 * s[10][i]))) : ((t12 < t13) ? t13 : t12);
+        double t0 = (a[18][i]) + ((a[17][i]) * s[2][i]);
+        double t1 = (a[16][i]) + ((a[15][i]) * s[2][i]);
+        double t2 = (a[14][i]) + ((a[13][i]) * s[2][i]);
+        double t3 = (a[12][i]) + ((a[11][i]) * s[2][i]);
+        double t4 = (a[10][i]) + ((a[9][i]) * s[2][i]);
+        double t5 = FMA(t3, t3, (FMA(t2, t2, (FMA(t1, t1, (t0 * t0) * s[3][i])) * s[4][i])) * s[5][i]);
+        double t6 = (a[8][i]) + ((a[7][i]) * s[2][i]);
+        double t7 = (a[6][i]) + ((a[5][i]) * s[2][i]);
+        double t8 = (a[4][i]) + ((a[3][i]) * s[2][i]);
+        double t9 = s[9][i] + t8;
+        double t10 = FMA(t7, t7, (FMA(t6, t6, (FMA(t4, t4, t5 * s[6][i])) * s[7][i])) * s[8][i]);
+        double t11 = (a[2][i]) + ((a[1][i]) * s[2][i]);
+        double t12 = FMA(s[0][i], FMA(s[9][i], s[9][i], t8 * s[12][i]), (a[0][i]) - (t11 * t11));
+        double t13 = t9 * (s[0][i] * t9);
+        double t14 = s[13][i] ? (s[11][i] * (FMA(t9, t9, t10 * s[10][i]))) : ((t12 < t13) ? t13 : t12);
         out_mean[i] = (s[15][i] ? (t11 + s[14][i]) : mean[i]);
         out_var[i] = (s[15][i] ? t14 : mean[i]);
     }
 }
 
-void gelu_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                const double *restrict params, double *restrict out_mean, double *restrict out_var)
+void gelu_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            gelu_exact_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        gelu_exact_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(gelu_exact_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void gelu_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                              const double *restrict grad_mean, const double *restrict grad_var,
-                                              double *restrict out_grad_mean, double *restrict out_grad_var)
+static void gelu_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
     double s[15][LANES], a[24][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[0][i] = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        const _Bool t1 = mean[i] < 0.0;
+        _Bool t1 = mean[i] < 0.0;
         s[1][i] = __builtin_fabs(mean[i]);
         s[14][i] = s[0][i] < 0x1.47fc24p-3;
         s[12][i] = s[14][i] ? s[0][i] : 0.0;
@@ -270,36 +285,36 @@ static void gelu_exact_float64_backward_block(const double *restrict mean, const
         const double *c = table9[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = __builtin_sqrt(t0);
-            const double t2 = 1.0 / t1;
-            const double t3 = s[1][i] * t2;
-            const _Bool t4 = 37.5 < t3;
-            const double t5 = t4 ? 37.5 : t3;
-            const double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
-            const double t7 = exp64(t6 * (-0.5));
-            const double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
-            const double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
-            const double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
-            const double t11 = t1 * (t7 * t10);
-            const double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
-            const double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
-            const double t14 = t2 * t5;
-            const double t15 = t2 * t2;
-            const double t16 = t13 * t14;
-            const double t17 = FMA(t14, t16, t13 * (-t15));
-            const double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
-            const double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
-            const double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
-            const double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
-            const double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
-            const double t23 = FMA(t14, t22, t21 * (t15 * (-7.0)));
-            const double t24 = FMA(t14, t23, t22 * (t15 * (-8.0)));
-            const double t25 = FMA(t14, t24, t23 * (t15 * (-9.0)));
-            const double t26 = FMA(t14, t25, t24 * (t15 * (-10.0)));
-            const double t27 = FMA(t14, t26, t25 * (t15 * (-11.0)));
-            const double t28 = FMA(t14, t27, t26 * (t15 * (-12.0)));
-            const double t29 = FMA(t14, t28, t27 * (t15 * (-13.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = __builtin_sqrt(t0);
+            double t2 = 1.0 / t1;
+            double t3 = s[1][i] * t2;
+            _Bool t4 = 37.5 < t3;
+            double t5 = t4 ? 37.5 : t3;
+            double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
+            double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
+            double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
+            double t11 = t1 * (t7 * t10);
+            double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
+            double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
+            double t14 = t2 * t5;
+            double t15 = t2 * t2;
+            double t16 = t13 * t14;
+            double t17 = FMA(t14, t16, t13 * (-t15));
+            double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
+            double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
+            double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
+            double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
+            double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
+            double t23 = FMA(t14, t22, t21 * (t15 * (-7.0)));
+            double t24 = FMA(t14, t23, t22 * (t15 * (-8.0)));
+            double t25 = FMA(t14, t24, t23 * (t15 * (-9.0)));
+            double t26 = FMA(t14, t25, t24 * (t15 * (-10.0)));
+            double t27 = FMA(t14, t26, t25 * (t15 * (-11.0)));
+            double t28 = FMA(t14, t27, t26 * (t15 * (-12.0)));
+            double t29 = FMA(t14, t28, t27 * (t15 * (-13.0)));
             a[0][i] = FMA(t26, c[12], FMA(t28, c[11], FMA(FMA(t14, t29, t28 * (t15 * (-14.0))), c[10], a[0][i])));
             a[0][i] = FMA(t24, c[13], a[0][i]);
             a[1][i] = FMA(t23, c[17], FMA(t25, c[16], FMA(t27, c[15], FMA(t29, c[14], a[1][i]))));
@@ -317,10 +332,10 @@ static void gelu_exact_float64_backward_block(const double *restrict mean, const
             a[13][i] = FMA(t21, c[17], FMA(t23, c[16], FMA(t25, c[15], FMA(t27, c[14], a[13][i]))));
             a[14][i] = FMA(t17, c[13], FMA(t19, c[12], FMA(t21, c[11], FMA(t23, c[10], a[14][i]))));
             a[15][i] = FMA(t16, c[17], FMA(t18, c[16], FMA(t20, c[15], FMA(t22, c[14], a[15][i]))));
-            a[16][i] = FMA(t18, c[5], FMA(t19, c[4], FMA(t20, c[3], FMA(t21, c[2], FMA(t22, c[1], a[16][i])))));
-            a[16][i] = FMA(t12, c[9], FMA(t13, c[8], FMA(t16, c[7], FMA(t17, c[6], a[16][i]))));
-            a[17][i] = FMA(t17, c[5], FMA(t18, c[4], FMA(t19, c[3], FMA(t20, c[2], FMA(t21, c[1], a[17][i])))));
-            a[17][i] = FMA(t11, c[9], FMA(t12, c[8], FMA(t13, c[7], FMA(t16, c[6], a[17][i]))));
+            a[16][i] = FMA(t17, c[5], FMA(t18, c[4], FMA(t19, c[3], FMA(t20, c[2], FMA(t21, c[1], a[16][i])))));
+            a[16][i] = FMA(t11, c[9], FMA(t12, c[8], FMA(t13, c[7], FMA(t16, c[6], a[16][i]))));
+            a[17][i] = FMA(t18, c[5], FMA(t19, c[4], FMA(t20, c[3], FMA(t21, c[2], FMA(t22, c[1], a[17][i])))));
+            a[17][i] = FMA(t12, c[9], FMA(t13, c[8], FMA(t16, c[7], FMA(t17, c[6], a[17][i]))));
             a[18][i] = FMA(t16, c[13], FMA(t18, c[12], FMA(t20, c[11], FMA(t22, c[10], a[18][i]))));
             a[19][i] = FMA(t13, c[17], FMA(t17, c[16], FMA(t19, c[15], FMA(t21, c[14], a[19][i]))));
             a[20][i] = FMA(t13, c[13], FMA(t17, c[12], FMA(t19, c[11], FMA(t21, c[10], a[20][i]))));
@@ -331,26 +346,26 @@ static void gelu_exact_float64_backward_block(const double *restrict mean, const
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = (a[23][i]) + ((a[22][i]) * s[2][i]);
-        const double t1 = (a[21][i]) + ((a[20][i]) * s[2][i]);
-        const double t2 = (a[19][i]) + ((a[18][i]) * s[2][i]);
-        const double t3 = (a[15][i]) + ((a[14][i]) * s[2][i]);
-        const double t4 = s[4][i] + t1;
-        const double t5 = (a[13][i]) + ((a[12][i]) * s[2][i]);
-        const double t6 = (a[11][i]) + ((a[10][i]) * s[2][i]);
-        const double t7 = (a[9][i]) + ((a[8][i]) * s[2][i]);
-        const double t8 = (a[7][i]) + ((a[6][i]) * s[2][i]);
-        const double t9 = (a[5][i]) + ((a[4][i]) * s[2][i]);
-        const double t10 = (a[3][i]) + ((a[2][i]) * s[2][i]);
-        const double t11 = FMA(t8, t9, (FMA(t7, t8, (FMA(t5, t7, (t5 * t6) * s[5][i])) * s[6][i])) * s[7][i]);
-        const double t12 = FMA(t2, t3, (FMA(t3, t10, (FMA(t9, t10, t11 * s[8][i])) * s[9][i])) * s[10][i]);
-        const double t13 = FMA(t6, t7, FMA(t5, t5, s[5][i] * (FMA(t5, (a[1][i]) + ((a[0][i]) * s[2][i]), t6 * t6))));
-        const double t14 = FMA(t7, t9, FMA(t8, t8, s[7][i] * (FMA(t5, t8, FMA(t7, t7, s[6][i] * t13)))));
-        const double t15 = FMA(t3, t9, FMA(t10, t10, s[9][i] * (FMA(t8, t10, FMA(t9, t9, s[8][i] * t14)))));
-        const double t16 = FMA(t3, t4, FMA(t2, t2, s[11][i] * (FMA(t2, t10, FMA(t3, t3, s[10][i] * t15)))));
-        const double t17 = FMA(s[3][i], s[0][i] * t2, FMA(t1, t0 * (-2.0), a[17][i]));
-        const double t18 = FMA(FMA(s[0][i], t3, FMA(t1, 2.0, s[4][i])), s[4][i], FMA(t2, -t0, (a[16][i]) * 0.5));
-        const double t19 = (s[14][i] ? ((FMA(t2, t4, t12 * s[11][i])) * s[13][i]) : t17) * s[2][i];
+        double t0 = (a[23][i]) + ((a[22][i]) * s[2][i]);
+        double t1 = (a[21][i]) + ((a[20][i]) * s[2][i]);
+        double t2 = (a[19][i]) + ((a[18][i]) * s[2][i]);
+        double t3 = (a[15][i]) + ((a[14][i]) * s[2][i]);
+        double t4 = s[4][i] + t1;
+        double t5 = (a[13][i]) + ((a[12][i]) * s[2][i]);
+        double t6 = (a[11][i]) + ((a[10][i]) * s[2][i]);
+        double t7 = (a[9][i]) + ((a[8][i]) * s[2][i]);
+        double t8 = (a[7][i]) + ((a[6][i]) * s[2][i]);
+        double t9 = (a[5][i]) + ((a[4][i]) * s[2][i]);
+        double t10 = (a[3][i]) + ((a[2][i]) * s[2][i]);
+        double t11 = FMA(t8, t9, (FMA(t7, t8, (FMA(t5, t7, (t5 * t6) * s[5][i])) * s[6][i])) * s[7][i]);
+        double t12 = FMA(t2, t3, (FMA(t3, t10, (FMA(t9, t10, t11 * s[8][i])) * s[9][i])) * s[10][i]);
+        double t13 = FMA(t6, t7, FMA(t5, t5, s[5][i] * (FMA(t5, (a[1][i]) + ((a[0][i]) * s[2][i]), t6 * t6))));
+        double t14 = FMA(t7, t9, FMA(t8, t8, s[7][i] * (FMA(t5, t8, FMA(t7, t7, s[6][i] * t13)))));
+        double t15 = FMA(t3, t9, FMA(t10, t10, s[9][i] * (FMA(t8, t10, FMA(t9, t9, s[8][i] * t14)))));
+        double t16 = FMA(t3, t4, FMA(t2, t2, s[11][i] * (FMA(t2, t10, FMA(t3, t3, s[10][i] * t15)))));
+        double t17 = FMA(s[3][i], s[0][i] * t2, FMA(t1, t0 * (-2.0), a[16][i]));
+        double t18 = FMA(FMA(s[0][i], t3, FMA(t1, 2.0, s[4][i])), s[4][i], FMA(t2, -t0, (a[17][i]) * 0.5));
+        double t19 = (s[14][i] ? ((FMA(t2, t4, t12 * s[11][i])) * s[13][i]) : t17) * s[2][i];
         out_grad_mean[i] = FMA(grad_mean[i], (t4 * s[2][i]),
             grad_var[i] * t19);
         out_grad_var[i] = FMA(grad_mean[i], (t2 * 0.5),
@@ -358,29 +373,12 @@ static void gelu_exact_float64_backward_block(const double *restrict mean, const
     }
 }
 
-void gelu_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                 const double *restrict grad_mean, const double *restrict grad_var,
-                                 const double *restrict params, double *restrict out_grad_mean,
-                                 double *restrict out_grad_var)
+void gelu_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            gelu_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at, out_grad_mean + at,
-                                              out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        gelu_exact_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(gelu_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

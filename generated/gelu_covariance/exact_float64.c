@@ -4,7 +4,6 @@
 // Wright, Nakahira & Moura 2024, An Analytic Solution to Covariance Propagation in Neural Networks
 //
 // rule digest  510776eb7096aab742474c41a7c6094d4aade98e8751182c55cc11d12c46f558
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -19,6 +18,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -194,110 +213,115 @@ static const double table63[63][2] = {
     {0x1.ff49ea717919bp-1, 0x1.294b67ffdc69p-10},
 };
 
-static void gelu_covariance_exact_float64_forward_block(const double *restrict mean1, const double *restrict var1,
-                                                        const double *restrict mean2, const double *restrict var2,
-                                                        const double *restrict cov, double *restrict out_covariance)
+static void gelu_covariance_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean1 = in[0];
+    const double *restrict var1 = in[1];
+    const double *restrict mean2 = in[2];
+    const double *restrict var2 = in[3];
+    const double *restrict cov = in[4];
+    double *restrict out_covariance = out[0];
     double s[21][LANES], a[1][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = (mean1[i] == mean2[i]) & (var2[i] < var1[i]);
-        const _Bool t1 = (mean2[i] < mean1[i]) | t0;
-        const double t2 = t1 ? mean2[i] : mean1[i];
-        const double t3 = t1 ? mean1[i] : mean2[i];
-        const double t4 = t1 ? var2[i] : var1[i];
-        const double t5 = t1 ? var1[i] : var2[i];
-        const double t6 = __builtin_fabs(cov[i]);
-        const _Bool t7 = 0.0 <= t4;
-        const _Bool t8 = 0.0 <= t5;
-        const double t9 = ((__builtin_sqrt(t7 ? t4 : 0.0)) * (__builtin_sqrt(t8 ? t5 : 0.0))) * 0x1.00004p0;
-        const _Bool t10 = t7 & (t2 == t2);
-        const _Bool t11 = (t6 <= t9) & t10;
-        const _Bool t12 = t8 & (t3 == t3);
+        _Bool t0 = (mean1[i] == mean2[i]) & (var2[i] < var1[i]);
+        _Bool t1 = (mean2[i] < mean1[i]) | t0;
+        double t2 = t1 ? mean2[i] : mean1[i];
+        double t3 = t1 ? mean1[i] : mean2[i];
+        double t4 = t1 ? var2[i] : var1[i];
+        double t5 = t1 ? var1[i] : var2[i];
+        double t6 = __builtin_fabs(cov[i]);
+        _Bool t7 = 0.0 <= t4;
+        _Bool t8 = 0.0 <= t5;
+        double t9 = ((__builtin_sqrt(t7 ? t4 : 0.0)) * (__builtin_sqrt(t8 ? t5 : 0.0))) * 0x1.00004p0;
+        _Bool t10 = t7 & (t2 == t2);
+        _Bool t11 = (t6 <= t9) & t10;
+        _Bool t12 = t8 & (t3 == t3);
         s[19][i] = t11 & t12;
-        const double t14 = __builtin_sqrt(s[19][i] ? (t4 + 1.0) : 1.0);
-        const double t15 = __builtin_sqrt(s[19][i] ? (t5 + 1.0) : 1.0);
+        double t14 = __builtin_sqrt(s[19][i] ? (t4 + 1.0) : 1.0);
+        double t15 = __builtin_sqrt(s[19][i] ? (t5 + 1.0) : 1.0);
         s[9][i] = 1.0 / t14;
         s[11][i] = 1.0 / t15;
         s[17][i] = t14 * t15;
-        const double t19 = s[19][i] ? t6 : 0.0;
-        const double t20 = (t4 * t5) - (t19 * t19);
-        const double t21 = (((0.0 < t20) ? t20 : 0.0) + (t4 + t5)) + 1.0;
-        const _Bool t22 = (s[19][i] != 0.0) & (0.0 < t21);
-        const double t23 = t22 ? t21 : 0.0;
-        const _Bool t24 = t23 == 0.0;
-        const double t25 = s[17][i] + t19;
-        const double t26 = __builtin_sqrt(t24 ? 1.0 : t23);
-        const double t27 = 1.0 / t25;
+        double t19 = s[19][i] ? t6 : 0.0;
+        double t20 = (t4 * t5) - (t19 * t19);
+        double t21 = (((0.0 < t20) ? t20 : 0.0) + (t4 + t5)) + 1.0;
+        _Bool t22 = (s[19][i] != 0.0) & (0.0 < t21);
+        double t23 = t22 ? t21 : 0.0;
+        _Bool t24 = t23 == 0.0;
+        double t25 = s[17][i] + t19;
+        double t26 = __builtin_sqrt(t24 ? 1.0 : t23);
+        double t27 = 1.0 / t25;
         s[6][i] = t24 ? 0.0 : (t26 * t27);
-        const double t29 = t24 ? 0x1p40 : (t25 * (1.0 / t26));
-        const double t30 = s[6][i] * s[6][i];
-        const double t31 = t2 / t14;
-        const double t32 = (38.5 < t31) ? 38.5 : ((t31 < (-38.5)) ? (-38.5) : t31);
-        const double t33 = t3 / t15;
-        const double t34 = (38.5 < t33) ? 38.5 : ((t33 < (-38.5)) ? (-38.5) : t33);
-        const double t35 = (cov[i] < 0.0) ? (-t34) : t34;
+        double t29 = t24 ? 0x1p40 : (t25 * (1.0 / t26));
+        double t30 = s[6][i] * s[6][i];
+        double t31 = t2 / t14;
+        double t32 = (38.5 < t31) ? 38.5 : ((t31 < (-38.5)) ? (-38.5) : t31);
+        double t33 = t3 / t15;
+        double t34 = (38.5 < t33) ? 38.5 : ((t33 < (-38.5)) ? (-38.5) : t33);
+        double t35 = (cov[i] < 0.0) ? (-t34) : t34;
         s[8][i] = t32 + t35;
         s[7][i] = t32 - t35;
         s[3][i] = (s[8][i] * s[8][i]) * 0.125;
-        const double t39 = (s[7][i] * s[7][i]) * 0.125;
+        double t39 = (s[7][i] * s[7][i]) * 0.125;
         s[10][i] = s[9][i] * s[9][i];
-        const double t41 = (t32 * t32) * (-0.5);
-        const _Bool t42 = t41 < (-745.0);
-        const double t43 = t42 ? 0.0 : (exp64(t42 ? (-745.0) : t41));
-        const double t44 = (t32 * s[10][i]) * 0x1.9884533d43651p-2;
-        const double t45 = 1.0 / (FMA(__builtin_fabs(t32), 0.25, 1.0));
-        const double t46 = t45 * (polynomial0(-0x1.d295e88846ca8p-10, t45 - 0.25));
+        double t41 = (t32 * t32) * (-0.5);
+        _Bool t42 = t41 < (-745.0);
+        double t43 = t42 ? 0.0 : (exp64(t42 ? (-745.0) : t41));
+        double t44 = (t32 * s[10][i]) * 0x1.9884533d43651p-2;
+        double t45 = 1.0 / (FMA(__builtin_fabs(t32), 0.25, 1.0));
+        double t46 = t45 * (polynomial0(-0x1.d295e88846ca8p-10, t45 - 0.25));
         s[12][i] = s[11][i] * s[11][i];
-        const double t48 = (t34 * t34) * (-0.5);
-        const _Bool t49 = t48 < (-745.0);
-        const double t50 = t49 ? 0.0 : (exp64(t49 ? (-745.0) : t48));
-        const double t51 = (t34 * s[12][i]) * 0x1.9884533d43651p-2;
-        const double t52 = 1.0 / (FMA(__builtin_fabs(t34), 0.25, 1.0));
-        const double t53 = t52 * (polynomial0(-0x1.d295e88846ca8p-10, t52 - 0.25));
-        const double t54 = (t32 < 0.0) ? (t43 * (t44 + t46)) : ((1.0 - (t43 * t46)) + (t43 * t44));
-        const double t55 = t54 * ((t34 < 0.0) ? (t50 * (t51 + t53)) : ((1.0 - (t50 * t53)) + (t50 * t51)));
+        double t48 = (t34 * t34) * (-0.5);
+        _Bool t49 = t48 < (-745.0);
+        double t50 = t49 ? 0.0 : (exp64(t49 ? (-745.0) : t48));
+        double t51 = (t34 * s[12][i]) * 0x1.9884533d43651p-2;
+        double t52 = 1.0 / (FMA(__builtin_fabs(t34), 0.25, 1.0));
+        double t53 = t52 * (polynomial0(-0x1.d295e88846ca8p-10, t52 - 0.25));
+        double t54 = (t32 < 0.0) ? (t43 * (t44 + t46)) : ((1.0 - (t43 * t46)) + (t43 * t44));
+        double t55 = t54 * ((t34 < 0.0) ? (t50 * (t51 + t53)) : ((1.0 - (t50 * t53)) + (t50 * t51)));
         s[18][i] = cov[i] * t55;
-        const double t57 = __builtin_fabs(s[8][i]);
-        const double t58 = __builtin_fabs(s[7][i]);
-        const _Bool t59 = (t57 <= t58) | (t57 < 0x1p-60);
-        const _Bool t60 = t58 <= (t30 * t57);
+        double t57 = __builtin_fabs(s[8][i]);
+        double t58 = __builtin_fabs(s[7][i]);
+        _Bool t59 = (t57 <= t58) | (t57 < 0x1p-60);
+        _Bool t60 = t58 <= (t30 * t57);
         s[4][i] = t59 ? 1.0 : (t60 ? t30 : (t58 * (1.0 / (t59 ? 1.0 : t57))));
         s[2][i] = t59 ? t39 : (t60 ? (t29 * (t29 * t39)) : ((t57 * t58) * 0.125));
-        const double t63 = FMA(s[3][i], s[4][i], s[2][i]);
-        const double t64 = -(t63 + (s[3][i] + t39));
-        const double t65 = FMA(s[3][i], s[4][i], -s[2][i]);
-        const double t66 = (t63 + 40.0) + (__builtin_sqrt(FMA(t65, t65, FMA(t63, 80.0, 1600.0))));
-        const double t67 = (t39 * 2.0) * (1.0 / t66);
-        const double t68 = s[3][i] * 2.0;
-        const _Bool t69 = t30 < t67;
-        const _Bool t70 = t66 < t68;
+        double t63 = FMA(s[3][i], s[4][i], s[2][i]);
+        double t64 = -(t63 + (s[3][i] + t39));
+        double t65 = FMA(s[3][i], s[4][i], -s[2][i]);
+        double t66 = (t63 + 40.0) + (__builtin_sqrt(FMA(t65, t65, FMA(t63, 80.0, 1600.0))));
+        double t67 = (t39 * 2.0) * (1.0 / t66);
+        double t68 = s[3][i] * 2.0;
+        _Bool t69 = t30 < t67;
+        _Bool t70 = t66 < t68;
         s[1][i] = t69 ? (__builtin_sqrt(t69 ? t67 : 1.0)) : s[6][i];
-        const _Bool t72 = t69 | t70;
-        const double t73 = (t70 ? (__builtin_sqrt(t70 ? (t66 * (1.0 / (t70 ? t68 : 1.0))) : 1.0)) : 1.0) - s[1][i];
+        _Bool t72 = t69 | t70;
+        double t73 = (t70 ? (__builtin_sqrt(t70 ? (t66 * (1.0 / (t70 ? t68 : 1.0))) : 1.0)) : 1.0) - s[1][i];
         s[0][i] = t72 ? t73 : ((t27 * (t19 * 2.0)) * (1.0 / (s[6][i] + 1.0)));
         s[5][i] = t69 ? (s[1][i] - s[6][i]) : 0.0;
-        const double t76 = FMA(s[0][i], 0x1.419fb06817253p-27, s[1][i]);
-        const double t77 = t76 * t76;
-        const double t78 = t77 + 1.0;
-        const double t79 = 1.0 / (t77 * t78);
-        const double t80 = t78 * t79;
-        const double t81 = FMA(s[0][i], 0x1.419fb06817253p-27, s[5][i]);
-        const double t82 = t77 * t79;
-        const double t83 = (exp64((s[3][i] - (s[2][i] * t80)) * (s[4][i] - t77))) * (t81 * (FMA(s[6][i], 2.0, t81)));
-        const double t84 = s[7][i] * t80;
-        const double t85 = t78 * 0.25;
-        const double t86 = (s[8][i] + t84) * t85;
-        const double t87 = s[9][i] * t86;
-        const double t88 = (t78 * (t80 + 1.0)) * 0.25;
-        const double t89 = t85 * (s[8][i] - t84);
-        const double t90 = s[11][i] * t89;
-        const double t91 = t88 * (t82 * (1.0 - t77));
+        double t76 = FMA(s[0][i], 0x1.419fb06817253p-27, s[1][i]);
+        double t77 = t76 * t76;
+        double t78 = t77 + 1.0;
+        double t79 = 1.0 / (t77 * t78);
+        double t80 = t78 * t79;
+        double t81 = FMA(s[0][i], 0x1.419fb06817253p-27, s[5][i]);
+        double t82 = t77 * t79;
+        double t83 = (exp64((s[3][i] - (s[2][i] * t80)) * (s[4][i] - t77))) * (t81 * (FMA(s[6][i], 2.0, t81)));
+        double t84 = s[7][i] * t80;
+        double t85 = t78 * 0.25;
+        double t86 = (s[8][i] + t84) * t85;
+        double t87 = s[9][i] * t86;
+        double t88 = (t78 * (t80 + 1.0)) * 0.25;
+        double t89 = t85 * (s[8][i] - t84);
+        double t90 = s[11][i] * t89;
+        double t91 = t88 * (t82 * (1.0 - t77));
         s[13][i] = (s[10][i] * (-2.0)) * (s[12][i] * (-2.0));
-        const double t93 = ((t91 * 0.5) * s[13][i]) + (((s[10][i] * t86) * (-2.0)) * ((s[12][i] * t89) * (-2.0)));
-        const double t94 = (((s[10][i] * t88) + 1.0) - (t87 * t87)) * (((s[12][i] * t88) + 1.0) - (t90 * t90));
+        double t93 = ((t91 * 0.5) * s[13][i]) + (((s[10][i] * t86) * (-2.0)) * ((s[12][i] * t89) * (-2.0)));
+        double t94 = (((s[10][i] * t88) + 1.0) - (t87 * t87)) * (((s[12][i] * t88) + 1.0) - (t90 * t90));
         s[14][i] = (t83 * (t82 * t82)) * (t94 + (t91 * t93));
-        const _Bool t96 = t64 < (-745.0);
+        _Bool t96 = t64 < (-745.0);
         s[16][i] = t96 ? 0.0 : (exp64(t96 ? (-745.0) : t64));
         s[15][i] = (1.0 / (t30 + 1.0)) * 2.0;
         s[20][i] = __builtin_sqrt(s[19][i] ? 1.0 : (-1.0));
@@ -306,214 +330,202 @@ static void gelu_covariance_exact_float64_forward_block(const double *restrict m
         const double *c = table47[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = FMA(s[0][i], c[0], s[1][i]);
-            const double t1 = t0 * t0;
-            const double t2 = t1 + 1.0;
-            const double t3 = 1.0 / (t1 * t2);
-            const double t4 = t2 * t3;
-            const double t5 = FMA(s[0][i], c[0], s[5][i]);
-            const double t6 = t1 * t3;
-            const double t7 = (exp64((s[3][i] - (s[2][i] * t4)) * (s[4][i] - t1))) * (t5 * (FMA(s[6][i], 2.0, t5)));
-            const double t8 = s[7][i] * t4;
-            const double t9 = t2 * 0.25;
-            const double t10 = (s[8][i] + t8) * t9;
-            const double t11 = s[9][i] * t10;
-            const double t12 = (t2 * (t4 + 1.0)) * 0.25;
-            const double t13 = t9 * (s[8][i] - t8);
-            const double t14 = s[11][i] * t13;
-            const double t15 = t12 * (t6 * (1.0 - t1));
-            const double t16 = (s[13][i] * (t15 * 0.5)) + (((s[10][i] * t10) * (-2.0)) * ((s[12][i] * t13) * (-2.0)));
-            const double t17 = (((s[10][i] * t12) + 1.0) - (t11 * t11)) * (((s[12][i] * t12) + 1.0) - (t14 * t14));
+            double t0 = FMA(s[0][i], c[0], s[1][i]);
+            double t1 = t0 * t0;
+            double t2 = t1 + 1.0;
+            double t3 = 1.0 / (t1 * t2);
+            double t4 = t2 * t3;
+            double t5 = FMA(s[0][i], c[0], s[5][i]);
+            double t6 = t1 * t3;
+            double t7 = (exp64((s[3][i] - (s[2][i] * t4)) * (s[4][i] - t1))) * (t5 * (FMA(s[6][i], 2.0, t5)));
+            double t8 = s[7][i] * t4;
+            double t9 = t2 * 0.25;
+            double t10 = (s[8][i] + t8) * t9;
+            double t11 = s[9][i] * t10;
+            double t12 = (t2 * (t4 + 1.0)) * 0.25;
+            double t13 = t9 * (s[8][i] - t8);
+            double t14 = s[11][i] * t13;
+            double t15 = t12 * (t6 * (1.0 - t1));
+            double t16 = (s[13][i] * (t15 * 0.5)) + (((s[10][i] * t10) * (-2.0)) * ((s[12][i] * t13) * (-2.0)));
+            double t17 = (((s[10][i] * t12) + 1.0) - (t11 * t11)) * (((s[12][i] * t12) + 1.0) - (t14 * t14));
             a[0][i] = FMA((t7 * (t6 * t6)) * (t17 + (t15 * t16)), c[1], a[0][i]);
         }
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = s[16][i] * ((s[0][i] * (FMA(s[14][i], 0x1.48585c1bacb3ep-26, a[0][i]))) * s[15][i]);
+        double t0 = s[16][i] * ((s[0][i] * (FMA(s[14][i], 0x1.48585c1bacb3ep-26, a[0][i]))) * s[15][i]);
         out_covariance[i] = (s[19][i] ? (s[18][i] + (s[17][i] * t0)) : s[20][i]);
     }
 }
 
-void gelu_covariance_exact_float64_forward(int64_t n, const double *restrict mean1, const double *restrict var1,
-                                           const double *restrict mean2, const double *restrict var2,
-                                           const double *restrict cov, const double *restrict params,
-                                           double *restrict out_covariance)
+void gelu_covariance_exact_float64_forward(
+    int64_t n, const double *restrict mean1, const double *restrict var1, const double *restrict mean2,
+    const double *restrict var2, const double *restrict cov, const double *restrict params,
+    double *restrict out_covariance)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            gelu_covariance_exact_float64_forward_block(mean1 + at, var1 + at, mean2 + at, var2 + at, cov + at,
-                                                        out_covariance + at);
-            continue;
-        }
-        double in[5][LANES], out[1][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean1[from];
-            in[1][i] = var1[from];
-            in[2][i] = mean2[from];
-            in[3][i] = var2[from];
-            in[4][i] = cov[from];
-        }
-        gelu_covariance_exact_float64_forward_block(in[0], in[1], in[2], in[3], in[4], out[0]);
-        for (int i = 0; i < n - at; ++i) out_covariance[at + i] = out[0][i];
-    }
+    const double *const in[] = {mean1, var1, mean2, var2, cov};
+    double *const out[] = {out_covariance};
+    over_blocks(gelu_covariance_exact_float64_forward_block, n, in, 5, params, out, 1);
 }
 
-static void gelu_covariance_exact_float64_backward_block(const double *restrict mean1, const double *restrict var1,
-                                                         const double *restrict mean2, const double *restrict var2,
-                                                         const double *restrict cov,
-                                                         const double *restrict grad_covariance,
-                                                         double *restrict out_grad_mean1,
-                                                         double *restrict out_grad_var1,
-                                                         double *restrict out_grad_mean2,
-                                                         double *restrict out_grad_var2, double *restrict out_grad_cov)
+static void gelu_covariance_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean1 = in[0];
+    const double *restrict var1 = in[1];
+    const double *restrict mean2 = in[2];
+    const double *restrict var2 = in[3];
+    const double *restrict cov = in[4];
+    const double *restrict grad_covariance = in[5];
+    double *restrict out_grad_mean1 = out[0];
+    double *restrict out_grad_var1 = out[1];
+    double *restrict out_grad_mean2 = out[2];
+    double *restrict out_grad_var2 = out[3];
+    double *restrict out_grad_cov = out[4];
     double s[36][LANES], a[5][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = (mean1[i] == mean2[i]) & (var2[i] < var1[i]);
+        _Bool t0 = (mean1[i] == mean2[i]) & (var2[i] < var1[i]);
         s[27][i] = (mean2[i] < mean1[i]) | t0;
-        const double t2 = s[27][i] ? mean2[i] : mean1[i];
-        const double t3 = s[27][i] ? mean1[i] : mean2[i];
-        const double t4 = s[27][i] ? var2[i] : var1[i];
-        const double t5 = s[27][i] ? var1[i] : var2[i];
-        const double t6 = __builtin_fabs(cov[i]);
-        const _Bool t7 = 0.0 <= t4;
-        const _Bool t8 = 0.0 <= t5;
-        const double t9 = ((__builtin_sqrt(t7 ? t4 : 0.0)) * (__builtin_sqrt(t8 ? t5 : 0.0))) * 0x1.00004p0;
-        const _Bool t10 = t7 & (t2 == t2);
-        const _Bool t11 = (t6 <= t9) & t10;
-        const _Bool t12 = t8 & (t3 == t3);
+        double t2 = s[27][i] ? mean2[i] : mean1[i];
+        double t3 = s[27][i] ? mean1[i] : mean2[i];
+        double t4 = s[27][i] ? var2[i] : var1[i];
+        double t5 = s[27][i] ? var1[i] : var2[i];
+        double t6 = __builtin_fabs(cov[i]);
+        _Bool t7 = 0.0 <= t4;
+        _Bool t8 = 0.0 <= t5;
+        double t9 = ((__builtin_sqrt(t7 ? t4 : 0.0)) * (__builtin_sqrt(t8 ? t5 : 0.0))) * 0x1.00004p0;
+        _Bool t10 = t7 & (t2 == t2);
+        _Bool t11 = (t6 <= t9) & t10;
+        _Bool t12 = t8 & (t3 == t3);
         s[28][i] = t11 & t12;
         s[21][i] = __builtin_sqrt(s[28][i] ? (t4 + 1.0) : 1.0);
         s[25][i] = __builtin_sqrt(s[28][i] ? (t5 + 1.0) : 1.0);
         s[12][i] = 1.0 / s[21][i];
         s[9][i] = 1.0 / s[25][i];
         s[22][i] = cov[i] < 0.0;
-        const double t19 = s[28][i] ? t6 : 0.0;
-        const double t20 = (t4 * t5) - (t19 * t19);
-        const double t21 = (((0.0 < t20) ? t20 : 0.0) + (t4 + t5)) + 1.0;
-        const _Bool t22 = (s[28][i] != 0.0) & (0.0 < t21);
-        const double t23 = t22 ? t21 : 0.0;
-        const _Bool t24 = t23 == 0.0;
-        const double t25 = (s[21][i] * s[25][i]) + t19;
-        const double t26 = __builtin_sqrt(t24 ? 1.0 : t23);
-        const double t27 = 1.0 / t25;
+        double t19 = s[28][i] ? t6 : 0.0;
+        double t20 = (t4 * t5) - (t19 * t19);
+        double t21 = (((0.0 < t20) ? t20 : 0.0) + (t4 + t5)) + 1.0;
+        _Bool t22 = (s[28][i] != 0.0) & (0.0 < t21);
+        double t23 = t22 ? t21 : 0.0;
+        _Bool t24 = t23 == 0.0;
+        double t25 = (s[21][i] * s[25][i]) + t19;
+        double t26 = __builtin_sqrt(t24 ? 1.0 : t23);
+        double t27 = 1.0 / t25;
         s[6][i] = t24 ? 0.0 : (t26 * t27);
-        const double t29 = t24 ? 0x1p40 : (t25 * (1.0 / t26));
-        const double t30 = s[6][i] * s[6][i];
-        const double t31 = t2 / s[21][i];
-        const double t32 = (38.5 < t31) ? 38.5 : ((t31 < (-38.5)) ? (-38.5) : t31);
-        const double t33 = t3 / s[25][i];
-        const double t34 = (38.5 < t33) ? 38.5 : ((t33 < (-38.5)) ? (-38.5) : t33);
-        const double t35 = s[22][i] ? (-t34) : t34;
+        double t29 = t24 ? 0x1p40 : (t25 * (1.0 / t26));
+        double t30 = s[6][i] * s[6][i];
+        double t31 = t2 / s[21][i];
+        double t32 = (38.5 < t31) ? 38.5 : ((t31 < (-38.5)) ? (-38.5) : t31);
+        double t33 = t3 / s[25][i];
+        double t34 = (38.5 < t33) ? 38.5 : ((t33 < (-38.5)) ? (-38.5) : t33);
+        double t35 = s[22][i] ? (-t34) : t34;
         s[8][i] = t32 + t35;
         s[7][i] = t32 - t35;
         s[3][i] = (s[8][i] * s[8][i]) * 0.125;
-        const double t39 = (s[7][i] * s[7][i]) * 0.125;
-        const double t40 = __builtin_fabs(s[8][i]);
-        const double t41 = __builtin_fabs(s[7][i]);
-        const _Bool t42 = (t40 <= t41) | (t40 < 0x1p-60);
-        const _Bool t43 = t41 <= (t30 * t40);
+        double t39 = (s[7][i] * s[7][i]) * 0.125;
+        double t40 = __builtin_fabs(s[8][i]);
+        double t41 = __builtin_fabs(s[7][i]);
+        _Bool t42 = (t40 <= t41) | (t40 < 0x1p-60);
+        _Bool t43 = t41 <= (t30 * t40);
         s[4][i] = t42 ? 1.0 : (t43 ? t30 : (t41 * (1.0 / (t42 ? 1.0 : t40))));
         s[2][i] = t42 ? t39 : (t43 ? (t29 * (t29 * t39)) : ((t40 * t41) * 0.125));
-        const double t46 = FMA(s[3][i], s[4][i], s[2][i]);
-        const double t47 = -(t46 + (s[3][i] + t39));
-        const double t48 = FMA(s[3][i], s[4][i], -s[2][i]);
-        const double t49 = (t46 + 40.0) + (__builtin_sqrt(FMA(t48, t48, FMA(t46, 80.0, 1600.0))));
-        const double t50 = (t39 * 2.0) * (1.0 / t49);
-        const double t51 = s[3][i] * 2.0;
-        const _Bool t52 = t30 < t50;
-        const _Bool t53 = t49 < t51;
+        double t46 = FMA(s[3][i], s[4][i], s[2][i]);
+        double t47 = -(t46 + (s[3][i] + t39));
+        double t48 = FMA(s[3][i], s[4][i], -s[2][i]);
+        double t49 = (t46 + 40.0) + (__builtin_sqrt(FMA(t48, t48, FMA(t46, 80.0, 1600.0))));
+        double t50 = (t39 * 2.0) * (1.0 / t49);
+        double t51 = s[3][i] * 2.0;
+        _Bool t52 = t30 < t50;
+        _Bool t53 = t49 < t51;
         s[1][i] = t52 ? (__builtin_sqrt(t52 ? t50 : 1.0)) : s[6][i];
-        const _Bool t55 = t52 | t53;
-        const double t56 = (t53 ? (__builtin_sqrt(t53 ? (t49 * (1.0 / (t53 ? t51 : 1.0))) : 1.0)) : 1.0) - s[1][i];
+        _Bool t55 = t52 | t53;
+        double t56 = (t53 ? (__builtin_sqrt(t53 ? (t49 * (1.0 / (t53 ? t51 : 1.0))) : 1.0)) : 1.0) - s[1][i];
         s[0][i] = t55 ? t56 : ((t27 * (t19 * 2.0)) * (1.0 / (s[6][i] + 1.0)));
         s[5][i] = t52 ? (s[1][i] - s[6][i]) : 0.0;
-        const double t59 = FMA(s[0][i], 0x1.069fc9077f7dcp-46, s[1][i]);
-        const double t60 = t59 * t59;
-        const double t61 = t60 + 1.0;
-        const double t62 = 1.0 / (t60 * t61);
-        const double t63 = t61 * t62;
-        const double t64 = exp64((s[3][i] - (s[2][i] * t63)) * (s[4][i] - t60));
-        const double t65 = FMA(s[0][i], 0x1.069fc9077f7dcp-46, s[5][i]);
-        const double t66 = t60 * t62;
-        const double t67 = t65 * (FMA(s[6][i], 2.0, t65));
-        const double t68 = t66 * t66;
-        const double t69 = (t64 * t67) * t68;
-        const double t70 = s[7][i] * t63;
-        const double t71 = t61 * 0.25;
-        const double t72 = (s[8][i] - t70) * t71;
-        const double t73 = s[9][i] * t72;
-        const double t74 = (t61 * (t63 + 1.0)) * 0.25;
+        double t59 = FMA(s[0][i], 0x1.069fc9077f7dcp-46, s[1][i]);
+        double t60 = t59 * t59;
+        double t61 = t60 + 1.0;
+        double t62 = 1.0 / (t60 * t61);
+        double t63 = t61 * t62;
+        double t64 = exp64((s[3][i] - (s[2][i] * t63)) * (s[4][i] - t60));
+        double t65 = FMA(s[0][i], 0x1.069fc9077f7dcp-46, s[5][i]);
+        double t66 = t60 * t62;
+        double t67 = t65 * (FMA(s[6][i], 2.0, t65));
+        double t68 = t66 * t66;
+        double t69 = (t64 * t67) * t68;
+        double t70 = s[7][i] * t63;
+        double t71 = t61 * 0.25;
+        double t72 = (s[8][i] - t70) * t71;
+        double t73 = s[9][i] * t72;
+        double t74 = (t61 * (t63 + 1.0)) * 0.25;
         s[10][i] = s[9][i] * s[9][i];
-        const double t76 = t74 * s[10][i];
-        const double t77 = t73 * t73;
-        const double t78 = (t76 * 3.0) + 1.0;
+        double t76 = t74 * s[10][i];
+        double t77 = t73 * t73;
+        double t78 = (t76 * 3.0) + 1.0;
         s[11][i] = s[10][i] * 6.0;
-        const double t80 = t71 * (s[8][i] + t70);
-        const double t81 = s[12][i] * t80;
+        double t80 = t71 * (s[8][i] + t70);
+        double t81 = s[12][i] * t80;
         s[13][i] = s[12][i] * s[12][i];
-        const double t83 = t74 * s[13][i];
-        const double t84 = t81 * t81;
-        const double t85 = (t83 + 1.0) - t84;
-        const double t86 = (t80 * s[13][i]) * (-2.0);
+        double t83 = t74 * s[13][i];
+        double t84 = t81 * t81;
+        double t85 = (t83 + 1.0) - t84;
+        double t86 = (t80 * s[13][i]) * (-2.0);
         s[14][i] = s[13][i] * (-2.0);
-        const double t88 = t74 * (t66 * (1.0 - t60));
-        const double t89 = t88 * 0.5;
-        const double t90 = t88 * ((t89 * ((t72 * s[11][i]) * s[14][i])) + (((t77 * 3.0) - t78) * t86));
+        double t88 = t74 * (t66 * (1.0 - t60));
+        double t89 = t88 * 0.5;
+        double t90 = t88 * ((t89 * ((t72 * s[11][i]) * s[14][i])) + (((t77 * 3.0) - t78) * t86));
         s[18][i] = t69 * (((t72 * (t77 - t78)) * t85) + t90);
-        const _Bool t92 = t47 < (-745.0);
+        _Bool t92 = t47 < (-745.0);
         s[20][i] = t92 ? 0.0 : (exp64(t92 ? (-745.0) : t47));
         s[19][i] = (1.0 / (t30 + 1.0)) * 2.0;
-        const double t95 = (t34 * t34) * (-0.5);
-        const _Bool t96 = t95 < (-745.0);
-        const double t97 = t96 ? 0.0 : (exp64(t96 ? (-745.0) : t95));
-        const double t98 = s[9][i] * t34;
-        const double t99 = t98 * t98;
-        const double t100 = (t32 * t32) * (-0.5);
-        const _Bool t101 = t100 < (-745.0);
-        const double t102 = t101 ? 0.0 : (exp64(t101 ? (-745.0) : t100));
-        const double t103 = (t32 * s[13][i]) * 0x1.9884533d43651p-2;
-        const double t104 = 1.0 / (FMA(__builtin_fabs(t32), 0.25, 1.0));
-        const double t105 = t104 * (polynomial0(-0x1.d295e88846ca8p-10, t104 - 0.25));
-        const double t106 = (t32 < 0.0) ? (t102 * (t103 + t105)) : ((1.0 - (t102 * t105)) + (t102 * t103));
-        const double t107 = cov[i] * s[9][i];
+        double t95 = (t34 * t34) * (-0.5);
+        _Bool t96 = t95 < (-745.0);
+        double t97 = t96 ? 0.0 : (exp64(t96 ? (-745.0) : t95));
+        double t98 = s[9][i] * t34;
+        double t99 = t98 * t98;
+        double t100 = (t32 * t32) * (-0.5);
+        _Bool t101 = t100 < (-745.0);
+        double t102 = t101 ? 0.0 : (exp64(t101 ? (-745.0) : t100));
+        double t103 = (t32 * s[13][i]) * 0x1.9884533d43651p-2;
+        double t104 = 1.0 / (FMA(__builtin_fabs(t32), 0.25, 1.0));
+        double t105 = t104 * (polynomial0(-0x1.d295e88846ca8p-10, t104 - 0.25));
+        double t106 = (t32 < 0.0) ? (t102 * (t103 + t105)) : ((1.0 - (t102 * t105)) + (t102 * t103));
+        double t107 = cov[i] * s[9][i];
         s[23][i] = ((t97 * (((s[10][i] + 1.0) - t99) * 0x1.9884533d43651p-2)) * t106) * t107;
-        const double t109 = (t83 * 3.0) + 1.0;
+        double t109 = (t83 * 3.0) + 1.0;
         s[15][i] = s[13][i] * 6.0;
-        const double t111 = (t76 + 1.0) - t77;
-        const double t112 = (t72 * s[10][i]) * (-2.0);
+        double t111 = (t76 + 1.0) - t77;
+        double t112 = (t72 * s[10][i]) * (-2.0);
         s[16][i] = s[10][i] * (-2.0);
-        const double t114 = t88 * ((t89 * ((t80 * s[15][i]) * s[16][i])) + (((t84 * 3.0) - t109) * t112));
+        double t114 = t88 * ((t89 * ((t80 * s[15][i]) * s[16][i])) + (((t84 * 3.0) - t109) * t112));
         s[24][i] = t69 * (((t80 * (t84 - t109)) * t111) + t114);
-        const double t116 = s[12][i] * t32;
-        const double t117 = t116 * t116;
-        const double t118 = (t34 * s[10][i]) * 0x1.9884533d43651p-2;
-        const double t119 = 1.0 / (FMA(__builtin_fabs(t34), 0.25, 1.0));
-        const double t120 = t119 * (polynomial0(-0x1.d295e88846ca8p-10, t119 - 0.25));
-        const double t121 = (t34 < 0.0) ? (t97 * (t118 + t120)) : ((1.0 - (t97 * t120)) + (t97 * t118));
-        const double t122 = cov[i] * s[12][i];
+        double t116 = s[12][i] * t32;
+        double t117 = t116 * t116;
+        double t118 = (t34 * s[10][i]) * 0x1.9884533d43651p-2;
+        double t119 = 1.0 / (FMA(__builtin_fabs(t34), 0.25, 1.0));
+        double t120 = t119 * (polynomial0(-0x1.d295e88846ca8p-10, t119 - 0.25));
+        double t121 = (t34 < 0.0) ? (t97 * (t118 + t120)) : ((1.0 - (t97 * t120)) + (t97 * t118));
+        double t122 = cov[i] * s[12][i];
         s[26][i] = ((t102 * (((s[13][i] + 1.0) - t117) * 0x1.9884533d43651p-2)) * t121) * t122;
         s[29][i] = __builtin_sqrt(s[28][i] ? 1.0 : (-1.0));
-        const double t125 = t106 * (t97 * ((t34 * (t99 - ((s[10][i] * 3.0) + 1.0))) * 0x1.9884533d43651p-2));
+        double t125 = t106 * (t97 * ((t34 * (t99 - ((s[10][i] * 3.0) + 1.0))) * 0x1.9884533d43651p-2));
         s[31][i] = t125 * (s[9][i] * t107);
-        const double t127 = t68 * (t64 * (t63 * t67));
-        const double t128 = t59 * t72;
-        const double t129 = t61 * 0.5;
-        const double t130 = t129 * t129;
-        const double t131 = (t76 * 12.0) + 2.0;
-        const double t132 = t89 * (s[14][i] * (t60 * (t131 - (t77 * 12.0))));
-        const double t133 = t85 * (((t128 * t128) * (((t76 * 6.0) + 1.0) - t77)) - (t78 * t130));
+        double t127 = t68 * (t64 * (t63 * t67));
+        double t128 = t59 * t72;
+        double t129 = t61 * 0.5;
+        double t130 = t129 * t129;
+        double t131 = (t76 * 12.0) + 2.0;
+        double t132 = t89 * (s[14][i] * (t60 * (t131 - (t77 * 12.0))));
+        double t133 = t85 * (((t128 * t128) * (((t76 * 6.0) + 1.0) - t77)) - (t78 * t130));
         s[30][i] = t127 * (t133 + (t88 * (t132 + (t86 * ((t59 * t128) * (t131 - (t77 * 4.0)))))));
-        const double t135 = t121 * (t102 * ((t32 * (t117 - ((s[13][i] * 3.0) + 1.0))) * 0x1.9884533d43651p-2));
+        double t135 = t121 * (t102 * ((t32 * (t117 - ((s[13][i] * 3.0) + 1.0))) * 0x1.9884533d43651p-2));
         s[33][i] = t135 * (s[12][i] * t122);
-        const double t137 = t59 * t80;
-        const double t138 = (t83 * 12.0) + 2.0;
-        const double t139 = t89 * (s[16][i] * (t60 * (t138 - (t84 * 12.0))));
-        const double t140 = t111 * (((t137 * t137) * (((t83 * 6.0) + 1.0) - t84)) - (t109 * t130));
+        double t137 = t59 * t80;
+        double t138 = (t83 * 12.0) + 2.0;
+        double t139 = t89 * (s[16][i] * (t60 * (t138 - (t84 * 12.0))));
+        double t140 = t111 * (((t137 * t137) * (((t83 * 6.0) + 1.0) - t84)) - (t109 * t130));
         s[32][i] = t127 * (t140 + (t88 * (t139 + (t112 * ((t59 * t137) * (t138 - (t84 * 4.0)))))));
         s[17][i] = s[14][i] * s[16][i];
         s[34][i] = (t64 * t66) * ((t85 * t111) + (t88 * ((t89 * s[17][i]) + (t86 * t112))));
@@ -523,49 +535,49 @@ static void gelu_covariance_exact_float64_backward_block(const double *restrict 
         const double *c = table63[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = FMA(s[0][i], c[0], s[1][i]);
-            const double t1 = t0 * t0;
-            const double t2 = t1 + 1.0;
-            const double t3 = 1.0 / (t1 * t2);
-            const double t4 = t2 * t3;
-            const double t5 = exp64((s[3][i] - (s[2][i] * t4)) * (s[4][i] - t1));
-            const double t6 = FMA(s[0][i], c[0], s[5][i]);
-            const double t7 = t1 * t3;
-            const double t8 = t6 * (FMA(s[6][i], 2.0, t6));
-            const double t9 = t7 * t7;
-            const double t10 = (t5 * t8) * t9;
-            const double t11 = s[7][i] * t4;
-            const double t12 = t2 * 0.25;
-            const double t13 = (s[8][i] - t11) * t12;
-            const double t14 = s[9][i] * t13;
-            const double t15 = (t2 * (t4 + 1.0)) * 0.25;
-            const double t16 = s[10][i] * t15;
-            const double t17 = t14 * t14;
-            const double t18 = (t16 * 3.0) + 1.0;
-            const double t19 = t12 * (s[8][i] + t11);
-            const double t20 = s[12][i] * t19;
-            const double t21 = s[13][i] * t15;
-            const double t22 = t20 * t20;
-            const double t23 = (t21 + 1.0) - t22;
-            const double t24 = (s[13][i] * t19) * (-2.0);
-            const double t25 = t15 * (t7 * (1.0 - t1));
-            const double t26 = t25 * 0.5;
-            const double t27 = t25 * ((t26 * (s[14][i] * (s[11][i] * t13))) + (((t17 * 3.0) - t18) * t24));
-            const double t28 = (t21 * 3.0) + 1.0;
-            const double t29 = (t16 + 1.0) - t17;
-            const double t30 = (s[10][i] * t13) * (-2.0);
-            const double t31 = t25 * ((t26 * (s[16][i] * (t19 * s[15][i]))) + (((t22 * 3.0) - t28) * t30));
-            const double t32 = t9 * (t5 * (t4 * t8));
-            const double t33 = t0 * t13;
-            const double t34 = t2 * 0.5;
-            const double t35 = t34 * t34;
-            const double t36 = (t16 * 12.0) + 2.0;
-            const double t37 = t26 * (s[14][i] * (t1 * (t36 - (t17 * 12.0))));
-            const double t38 = t23 * (((t33 * t33) * (((t16 * 6.0) + 1.0) - t17)) - (t18 * t35));
-            const double t39 = t0 * t19;
-            const double t40 = (t21 * 12.0) + 2.0;
-            const double t41 = t26 * (s[16][i] * (t1 * (t40 - (t22 * 12.0))));
-            const double t42 = t29 * (((t39 * t39) * (((t21 * 6.0) + 1.0) - t22)) - (t28 * t35));
+            double t0 = FMA(s[0][i], c[0], s[1][i]);
+            double t1 = t0 * t0;
+            double t2 = t1 + 1.0;
+            double t3 = 1.0 / (t1 * t2);
+            double t4 = t2 * t3;
+            double t5 = exp64((s[3][i] - (s[2][i] * t4)) * (s[4][i] - t1));
+            double t6 = FMA(s[0][i], c[0], s[5][i]);
+            double t7 = t1 * t3;
+            double t8 = t6 * (FMA(s[6][i], 2.0, t6));
+            double t9 = t7 * t7;
+            double t10 = (t5 * t8) * t9;
+            double t11 = s[7][i] * t4;
+            double t12 = t2 * 0.25;
+            double t13 = (s[8][i] - t11) * t12;
+            double t14 = s[9][i] * t13;
+            double t15 = (t2 * (t4 + 1.0)) * 0.25;
+            double t16 = s[10][i] * t15;
+            double t17 = t14 * t14;
+            double t18 = (t16 * 3.0) + 1.0;
+            double t19 = t12 * (s[8][i] + t11);
+            double t20 = s[12][i] * t19;
+            double t21 = s[13][i] * t15;
+            double t22 = t20 * t20;
+            double t23 = (t21 + 1.0) - t22;
+            double t24 = (s[13][i] * t19) * (-2.0);
+            double t25 = t15 * (t7 * (1.0 - t1));
+            double t26 = t25 * 0.5;
+            double t27 = t25 * ((t26 * (s[14][i] * (s[11][i] * t13))) + (((t17 * 3.0) - t18) * t24));
+            double t28 = (t21 * 3.0) + 1.0;
+            double t29 = (t16 + 1.0) - t17;
+            double t30 = (s[10][i] * t13) * (-2.0);
+            double t31 = t25 * ((t26 * (s[16][i] * (t19 * s[15][i]))) + (((t22 * 3.0) - t28) * t30));
+            double t32 = t9 * (t5 * (t4 * t8));
+            double t33 = t0 * t13;
+            double t34 = t2 * 0.5;
+            double t35 = t34 * t34;
+            double t36 = (t16 * 12.0) + 2.0;
+            double t37 = t26 * (s[14][i] * (t1 * (t36 - (t17 * 12.0))));
+            double t38 = t23 * (((t33 * t33) * (((t16 * 6.0) + 1.0) - t17)) - (t18 * t35));
+            double t39 = t0 * t19;
+            double t40 = (t21 * 12.0) + 2.0;
+            double t41 = t26 * (s[16][i] * (t1 * (t40 - (t22 * 12.0))));
+            double t42 = t29 * (((t39 * t39) * (((t21 * 6.0) + 1.0) - t22)) - (t28 * t35));
             a[0][i] = FMA((t5 * t7) * ((t23 * t29) + (t25 * ((t26 * s[17][i]) + (t24 * t30)))), c[1], a[0][i]);
             a[1][i] = FMA(t32 * (t42 + (t25 * (t41 + (t30 * ((t0 * t39) * (t40 - (t22 * 4.0))))))), c[1], a[1][i]);
             a[2][i] = FMA(t32 * (t38 + (t25 * (t37 + (t24 * ((t0 * t33) * (t36 - (t17 * 4.0))))))), c[1], a[2][i]);
@@ -575,16 +587,16 @@ static void gelu_covariance_exact_float64_backward_block(const double *restrict 
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = s[20][i] * ((s[0][i] * (FMA(s[18][i], 0x1.ad04ada8860bcp-45, a[4][i]))) * s[19][i]);
-        const double t1 = s[21][i] * t0;
-        const double t2 = s[23][i] + (s[22][i] ? (-t1) : t1);
-        const double t3 = s[20][i] * (s[19][i] * (s[0][i] * (FMA(s[24][i], 0x1.ad04ada8860bcp-45, a[3][i]))));
-        const double t4 = (s[25][i] * t3) + s[26][i];
-        const double t5 = s[20][i] * (s[19][i] * (s[0][i] * (FMA(s[30][i], 0x1.ad04ada8860bcp-45, a[2][i]))));
-        const double t6 = (s[31][i] + (s[9][i] * (s[21][i] * t5))) * 0.5;
-        const double t7 = s[20][i] * (s[19][i] * (s[0][i] * (FMA(s[32][i], 0x1.ad04ada8860bcp-45, a[1][i]))));
-        const double t8 = (s[33][i] + (s[12][i] * (s[25][i] * t7))) * 0.5;
-        const double t9 = s[20][i] * (s[0][i] * (FMA(s[34][i], 0x1.ad04ada8860bcp-45, a[0][i])));
+        double t0 = s[20][i] * ((s[0][i] * (FMA(s[18][i], 0x1.ad04ada8860bcp-45, a[4][i]))) * s[19][i]);
+        double t1 = s[21][i] * t0;
+        double t2 = s[23][i] + (s[22][i] ? (-t1) : t1);
+        double t3 = s[20][i] * (s[19][i] * (s[0][i] * (FMA(s[24][i], 0x1.ad04ada8860bcp-45, a[3][i]))));
+        double t4 = (s[25][i] * t3) + s[26][i];
+        double t5 = s[20][i] * (s[19][i] * (s[0][i] * (FMA(s[30][i], 0x1.ad04ada8860bcp-45, a[2][i]))));
+        double t6 = (s[31][i] + (s[9][i] * (s[21][i] * t5))) * 0.5;
+        double t7 = s[20][i] * (s[19][i] * (s[0][i] * (FMA(s[32][i], 0x1.ad04ada8860bcp-45, a[1][i]))));
+        double t8 = (s[33][i] + (s[12][i] * (s[25][i] * t7))) * 0.5;
+        double t9 = s[20][i] * (s[0][i] * (FMA(s[34][i], 0x1.ad04ada8860bcp-45, a[0][i])));
         out_grad_mean1[i] = grad_covariance[i] * (s[28][i] ? (s[27][i] ? t2 : t4) : s[29][i]);
         out_grad_var1[i] = grad_covariance[i] * (s[28][i] ? (s[27][i] ? t6 : t8) : s[29][i]);
         out_grad_mean2[i] = grad_covariance[i] * (s[28][i] ? (s[27][i] ? t4 : t2) : s[29][i]);
@@ -593,38 +605,13 @@ static void gelu_covariance_exact_float64_backward_block(const double *restrict 
     }
 }
 
-void gelu_covariance_exact_float64_backward(int64_t n, const double *restrict mean1, const double *restrict var1,
-                                            const double *restrict mean2, const double *restrict var2,
-                                            const double *restrict cov, const double *restrict grad_covariance,
-                                            const double *restrict params, double *restrict out_grad_mean1,
-                                            double *restrict out_grad_var1, double *restrict out_grad_mean2,
-                                            double *restrict out_grad_var2, double *restrict out_grad_cov)
+void gelu_covariance_exact_float64_backward(
+    int64_t n, const double *restrict mean1, const double *restrict var1, const double *restrict mean2,
+    const double *restrict var2, const double *restrict cov, const double *restrict grad_covariance,
+    const double *restrict params, double *restrict out_grad_mean1, double *restrict out_grad_var1,
+    double *restrict out_grad_mean2, double *restrict out_grad_var2, double *restrict out_grad_cov)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            gelu_covariance_exact_float64_backward_block(mean1 + at, var1 + at, mean2 + at, var2 + at, cov + at,
-                                                         grad_covariance + at, out_grad_mean1 + at, out_grad_var1 + at,
-                                                         out_grad_mean2 + at, out_grad_var2 + at, out_grad_cov + at);
-            continue;
-        }
-        double in[6][LANES], out[5][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean1[from];
-            in[1][i] = var1[from];
-            in[2][i] = mean2[from];
-            in[3][i] = var2[from];
-            in[4][i] = cov[from];
-            in[5][i] = grad_covariance[from];
-        }
-        gelu_covariance_exact_float64_backward_block(in[0], in[1], in[2], in[3], in[4], in[5], out[0], out[1], out[2],
-                                                     out[3], out[4]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean1[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var1[at + i] = out[1][i];
-        for (int i = 0; i < n - at; ++i) out_grad_mean2[at + i] = out[2][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var2[at + i] = out[3][i];
-        for (int i = 0; i < n - at; ++i) out_grad_cov[at + i] = out[4][i];
-    }
+    const double *const in[] = {mean1, var1, mean2, var2, cov, grad_covariance};
+    double *const out[] = {out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2, out_grad_cov};
+    over_blocks(gelu_covariance_exact_float64_backward_block, n, in, 6, params, out, 5);
 }

@@ -4,7 +4,6 @@
 # Wright, Nakahira & Moura 2024, An Analytic Solution to Covariance Propagation in Neural Networks
 #
 # rule digest  510776eb7096aab742474c41a7c6094d4aade98e8751182c55cc11d12c46f558
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 """gelu_covariance, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -269,8 +268,9 @@ def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tenso
     return (torch.where(t6, t21 + t11, t7)),
 
 
-def backward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor,
-             grad_covariance: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def backward(
+    mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor,
+    grad_covariance: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients in mean and variance of each input, from those in covariance of the outputs."""
     t0 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1))
     t1 = torch.where(t0, mean2, mean1)
@@ -416,11 +416,7 @@ def backward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tens
     t26 = t42 * t55
     t54 = (t25 * t18) * ((t40 * t53) + (t33 * ((t43 * t26) + (t41 * t54))))
     t57 = t48 * t57
-    t48 = 0.0
-    t41 = 0.0
-    t43 = 0.0
-    t33 = 0.0
-    t53 = 0.0
+    t53 = t33 = t43 = t41 = t48 = 0.0
     for c in _TABLE63:
         t40 = t5 * c[0] + t17
         t18 = t40 * t40

@@ -4,17 +4,12 @@
 // Hendrycks & Gimpel 2016, Gaussian Error Linear Units
 //
 // rule digest  85a72642cf6e45530e479b430263547d91bc71b8db7fe0982ead2b269b547e7f
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      ha270888872c981b5d8d2b9d07dabcf239da7bca53a422bf8959d8a0e08018da9
 // operations   gelu_tanh_exact_forward 305, gelu_tanh_exact_backward 371
 //
 // Certificate:
-//   mean        0.9 tolerance, worst at mean = -2948.32544, var = 2414191.25
-//   var         0.662 tolerance, worst at mean = 2.00495958, var = 2.8802691e-16
-//   dmean_dmu   0.478 tolerance, worst at mean = -1.39480197, var = 0.129875734
-//   dmean_dvar  0.394 tolerance, worst at mean = 7134.50977, var = 1.48068025e-07
-//   dvar_dmu    0.621 tolerance, worst at mean = 2.03774812e+10, var = 0.0764798746
-//   dvar_dvar   0.617 tolerance, worst at mean = 0.979854465, var = 0.0953844413
-//   against exact values at 17216 points over all of float32; details in exact.json
+//   mean 0.9, var 0.662, dmean_dmu 0.478, dmean_dvar 0.394, dvar_dmu 0.621, dvar_dvar 0.617 tolerance,
+//   against exact values at 17216 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,129 +41,113 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void gelu_tanh_exact_forward_element(float mean, float var,
-                                                                                  float *restrict out_mean,
-                                                                                  float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void gelu_tanh_exact_forward_element(float mean, float var, float *restrict out_mean, float *restrict out_var)
 {
-    const float t0 = var + 0.6406909f;
-    const _Bool t1 = 0.0f <= var;
-    const float t2 = mean * 0.044715f;
-    const _Bool t3 = mean < 0.0f;
-    const float t4 = t1 ? t0 : (-1.0f);  // a root of it is NaN for v < 0
-    const float t5 = mean * 0.5f;
-    const float t6 = mean * t2;
-    const float t7 = t3 ? 0.0f : 1.0f;
-    const float t8 = 1.5957692f * (mean + (mean * t6));
-    const _Bool t9 = var == 0.0f;
-    const float t10 = SQRT(t4);
-    const float t11 = ABS(t8);
-    const _Bool t12 = t8 < 0.0f;
-    const float t13 = -t11;
-    const _Bool t14 = t13 < (-87.25f);
-    const float t15 = t14 ? (-87.25f) : t13;
-    const float t16 = 1.0f / t10;
-    const float t17 = FMA(t10, -t10, t4);
-    const float t18 = FMA(1.442695f, t15, 12582912.0f);
-    const float t19 = t18 - 12582912.0f;
-    const float t20 = as_float((127u + as_bits(t18)) << 23u);
-    const float t21 = FMA(-0.69314575f, t19, t15) + ((-1.4286068e-6f) * t19);
-    const float t22 = t17 * (0.5f * t16);
-    const float t23 = -t16;
-    const float t24 = FMA(t22, t23, FMA(t10, t23, 1.0f));
-    const float t25 = t10 + t22;
-    const float t26 = t16 + (t16 * t24);
-    const float t27 = t14 ? 0.0f : ((1.0f + FMA(FMA(t21, FMA(t21, FMA(t21, FMA(0.0013814222f, t21, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t21 * t21, t21)) * t20);
-    const float t28 = t5 * (2.0f * ((t12 ? t27 : 1.0f) * (1.0f / (1.0f + t27))));
-    const float t29 = mean * t26;
-    const float t30 = t26 * 0.8004317f;
-    const float t31 = (t29 < (-6.3639607f)) ? (-6.3639607f) : t29;
-    const _Bool t32 = 6.3639607f < ABS(t29);
-    const float t33 = FMA(2.0f, t30, -1.0f);
-    const float t34 = FMA(t30, 2.0f * t30, -1.0f);
-    const float t35 = (6.3639607f < t31) ? 6.3639607f : t31;  // (mean - centre)/w
-    const float t36 = t35 * t35;
-    const float t37 = FMA(t36, 0.7677725f, 9.405213f);
-    const float t38 = t36 * (-0.5f);
-    const float t39 = t35 * (1.0f / SQRT(t37));  // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t40 = FMA(t38, 1.442695f, 12582912.0f);
-    const float t41 = t40 - 12582912.0f;
-    const float t42 = as_float((as_bits(t40) + 127u) << 23u);
-    const float t43 = FMA(t41, -0.69314575f, t38) + (t41 * (-1.4286068e-6f));
-    const float t44 = (1.0f + FMA(FMA(t43, FMA(t43, FMA(t43, FMA(t43, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t43 * t43, t43)) * t42;
-    const float t45 = FMA(t39, t39 * 2.0f, -1.0f);
-    const float t46 = ABS(t39) - 0.5f;
-    const float t47 = t44 * FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46,
-        FMA(t46, -1.515217f, 0.33328816f), -0.15510157f), 0.57286227f), -0.5730613f), 0.53210837f), -0.52094126f),
-        0.48616552f), -0.42554787f), 0.34191948f), -0.23992902f), 0.07724236f);
-    const float t48 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
-        -0.008131889f, 0.0017426093f), 0.02803003f), 0.018722396f), -0.033607177f), -0.07584451f), 0.016950872f),
-        0.13892598f), -0.09150045f), -0.007639832f), 0.012375405f);
-    const float t49 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, 0.0045701317f,
-        0.0055428175f), -0.01327313f), -0.03076128f), 0.017568732f), 0.054764226f), -0.027517088f), -0.024339482f),
-        0.012826383f), 0.00053408084f);
-    const float t50 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
-        -0.0020806268f, 0.0024944188f), 0.015120017f), 0.0059190267f), -0.03055962f), -0.041413885f), 0.04161709f),
-        0.055724964f), -0.047684662f), -0.008945698f), 0.009844727f);
-    const float t51 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, -0.008488065f, -0.005414908f),
-        0.026088826f), 0.013676971f), -0.037801594f), 0.0051647266f), 0.008742707f), -0.0019557716f);
-    const float t52 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, 0.013262457f,
-        -0.0034127296f), -0.042902738f), -0.007937385f), 0.08628788f), -0.023267364f), -0.040328037f), 0.017601488f),
-        0.0006524324f);
-    const float t53 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
-        -0.005276371f, -0.0047093984f), 0.0017127502f), 0.026604732f), 0.03780557f), -0.04869642f), -0.11812961f),
-        0.120637305f), 0.06533319f), -0.10739654f), 0.032135464f);
-    const float t54 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, -0.0049949028f, -0.0054802625f),
-        0.020572258f), 0.0034853332f), -0.020635085f), 0.0030123715f), 0.005242093f), -0.0012271915f);
-    const float t55 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
-        -0.004609473f, -0.0053688544f), 0.012302935f), 0.019130599f), 0.005894471f), -0.01956184f), -0.10080259f),
-        0.11652234f), 0.027983498f), -0.07607701f), 0.024626153f);
-    const float t56 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, 0.00800578f, -0.010747678f), -0.0026770688f),
-        0.0069403546f), -0.0011221409f), -0.00037364534f);
-    const float t57 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
-        0.0042207865f, -0.0051063146f), -0.018649546f), 0.004177566f), 0.04139895f), 0.03158262f), -0.073472805f),
-        -0.11417516f), 0.25936413f), -0.16595754f), 0.036607414f);
-    const float t58 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, -0.0010438026f,
-        -0.00026866584f), 0.0039336653f), 0.001643781f), -0.00788114f), 0.00058886904f), 0.005084718f),
-        -0.0017004475f), -0.00054441736f), 0.0001904495f);
-    const float t59 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
-        0.0014935337f, 0.00067437696f), -0.006169486f), -0.0048515033f), 0.012111839f), 0.013562477f), -0.023057885f),
-        -0.002874391f), 0.013179074f), -0.0036139665f), -0.00045173868f);
-    const float t60 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
-        FMA(t45, -0.00018787428f, 0.00015145118f), 0.0032902118f), 0.002255761f), -0.010243714f), -0.014481874f),
-        0.015917592f), 0.04316118f), -0.052272074f), -0.004995579f), 0.02611306f), -0.008709341f);
-    const float t61 = FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
-        FMA(t45, 0.0025061467f, 0.002662876f), -0.008460672f), -0.0006927162f), 0.0054297796f), -0.0011311083f),
-        -0.00026333757f), t54), t49), t50), t55), FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
-        FMA(t45, FMA(t45, FMA(t45, -0.00082396955f, -0.0022416255f), -0.003574121f), -0.004704767f), 0.024527041f),
-        0.069926105f), -0.173625f), 0.0521872f), 0.11824753f), -0.10641745f), 0.026490474f));
-    const float t62 = t39 * FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t45, FMA(t45, FMA(t45,
-        FMA(t45, -0.0017716549f, 0.0020616136f), 0.00039497105f), -0.00080126966f), 8.7583656e-5f), t56), t51), t52),
-        t48), t53), t57), FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
-        0.0023702588f, 0.0005269231f), -0.007924425f), -0.008530018f), 0.011331943f), 0.038756378f), -0.015296674f),
-        -0.15146153f), 0.3109121f), -0.39844486f), 0.717758f));
-    const float t63 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
-        FMA(t45, -0.0004099582f, -0.00093851524f), 0.00077611743f), 0.004382561f), 0.0035142973f), -0.007916047f),
-        -0.021226106f), 0.006990973f), 0.08638899f), -0.1299503f), 0.07364552f), -0.015257592f);
+    _Bool t0 = 0.0f <= var;
+    float t1 = var + 0.6406909f;
+    float t2 = t0 ? t1 : (-1.0f);  // a root of it is NaN for v < 0
+    float t3 = 1.5957692f * (mean + (mean * (mean * (mean * 0.044715f))));
+    float t4 = SQRT(t2);
+    float t5 = -ABS(t3);
+    _Bool t6 = t5 < (-87.25f);
+    float t7 = t6 ? (-87.25f) : t5;
+    float t8 = 1.0f / t4;
+    float t9 = FMA(1.442695f, t7, 12582912.0f);
+    float t10 = t9 - 12582912.0f;
+    float t11 = FMA(-0.69314575f, t10, t7) + ((-1.4286068e-6f) * t10);
+    float t12 = FMA(t4, -t4, t2) * (0.5f * t8);
+    float t13 = -t8;
+    float t14 = t8 + (t8 * FMA(t12, t13, FMA(t4, t13, 1.0f)));
+    float t15 = (1.0f + FMA(POLY4(t11, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t11 * t11,
+        t11)) * as_float((127u + as_bits(t9)) << 23u);
+    float t16 = t6 ? 0.0f : t15;
+    float t17 = mean * t14;
+    float t18 = t14 * 0.8004317f;
+    float t19 = (t17 < (-6.3639607f)) ? (-6.3639607f) : t17;
+    float t20 = FMA(2.0f, t18, -1.0f);
+    float t21 = FMA(t18, 2.0f * t18, -1.0f);
+    float t22 = (6.3639607f < t19) ? 6.3639607f : t19;  // (mean - centre)/w
+    float t23 = t22 * t22;
+    float t24 = t23 * (-0.5f);
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    float t25 = t22 * (1.0f / SQRT(FMA(t23, 0.7677725f, 9.405213f)));
+    float t26 = FMA(t24, 1.442695f, 12582912.0f);
+    float t27 = t26 - 12582912.0f;
+    float t28 = FMA(t27, -0.69314575f, t24) + (t27 * (-1.4286068e-6f));
+    float t29 = FMA(t25, t25 * 2.0f, -1.0f);
     // var, normalised
-    const float t64 = FMA(t33, t61, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
-        FMA(t45, 0.0013158361f, 0.0009162943f), -0.006457835f), -0.009936033f), 0.01666855f), 0.052676134f),
-        -0.113290645f), 0.05890122f), 0.021300634f), -0.029924538f), 0.5078273f)) + t62;
-    const float t65 = var * t64;
+    float t30 = FMA(t20, FMA(t20, FMA(t20, FMA(t20, FMA(t20, FMA(t20, POLY6(t29, 0.0025061467f, 0.002662876f,
+        -0.008460672f, -0.0006927162f, 0.0054297796f, -0.0011311083f, -0.00026333757f), POLY7(t29, -0.0049949028f,
+        -0.0054802625f, 0.020572258f, 0.0034853332f, -0.020635085f, 0.0030123715f, 0.005242093f, -0.0012271915f)),
+        POLY9(t29, 0.0045701317f, 0.0055428175f, -0.01327313f, -0.03076128f, 0.017568732f, 0.054764226f, -0.027517088f,
+        -0.024339482f, 0.012826383f, 0.00053408084f)), POLY10(t29, -0.0020806268f, 0.0024944188f, 0.015120017f,
+        0.0059190267f, -0.03055962f, -0.041413885f, 0.04161709f, 0.055724964f, -0.047684662f, -0.008945698f,
+        0.009844727f)), POLY10(t29, -0.004609473f, -0.0053688544f, 0.012302935f, 0.019130599f, 0.005894471f,
+        -0.01956184f, -0.10080259f, 0.11652234f, 0.027983498f, -0.07607701f, 0.024626153f)), POLY10(t29,
+        -0.00082396955f, -0.0022416255f, -0.003574121f, -0.004704767f, 0.024527041f, 0.069926105f, -0.173625f,
+        0.0521872f, 0.11824753f, -0.10641745f, 0.026490474f)), POLY10(t29, 0.0013158361f, 0.0009162943f, -0.006457835f,
+        -0.009936033f, 0.01666855f, 0.052676134f, -0.113290645f, 0.05890122f, 0.021300634f, -0.029924538f, 0.5078273f))
+        + (t25 * FMA(t20, FMA(t20, FMA(t20, FMA(t20, FMA(t20, FMA(t20, FMA(t20, POLY4(t29, -0.0017716549f,
+        0.0020616136f, 0.00039497105f, -0.00080126966f, 8.7583656e-5f), POLY5(t29, 0.00800578f, -0.010747678f,
+        -0.0026770688f, 0.0069403546f, -0.0011221409f, -0.00037364534f)), POLY7(t29, -0.008488065f, -0.005414908f,
+        0.026088826f, 0.013676971f, -0.037801594f, 0.0051647266f, 0.008742707f, -0.0019557716f)), POLY8(t29,
+        0.013262457f, -0.0034127296f, -0.042902738f, -0.007937385f, 0.08628788f, -0.023267364f, -0.040328037f,
+        0.017601488f, 0.0006524324f)), POLY10(t29, -0.008131889f, 0.0017426093f, 0.02803003f, 0.018722396f,
+        -0.033607177f, -0.07584451f, 0.016950872f, 0.13892598f, -0.09150045f, -0.007639832f, 0.012375405f)),
+        POLY10(t29, -0.005276371f, -0.0047093984f, 0.0017127502f, 0.026604732f, 0.03780557f, -0.04869642f,
+        -0.11812961f, 0.120637305f, 0.06533319f, -0.10739654f, 0.032135464f)), POLY10(t29, 0.0042207865f,
+        -0.0051063146f, -0.018649546f, 0.004177566f, 0.04139895f, 0.03158262f, -0.073472805f, -0.11417516f,
+        0.25936413f, -0.16595754f, 0.036607414f)), POLY10(t29, 0.0023702588f, 0.0005269231f, -0.007924425f,
+        -0.008530018f, 0.011331943f, 0.038756378f, -0.015296674f, -0.15146153f, 0.3109121f, -0.39844486f, 0.717758f)));
+    float t31 = var * t30;
+    _Bool t32 = var == 0.0f;
+    float t33 = mean * 0.5f;
+    float t34 = (t3 < 0.0f) ? t16 : 1.0f;
+    float t35 = t33 * (2.0f * (t34 * (1.0f / (1.0f + t16))));
+    float t36 = (mean < 0.0f) ? 0.0f : 1.0f;
+    float t37 = (1.0f + FMA(POLY4(t28, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t28 * t28,
+        t28)) * as_float((as_bits(t26) + 127u) << 23u);
+    float t38 = ABS(t25) - 0.5f;
+    float t39 = t37 * POLY11(t38, -1.515217f, 0.33328816f, -0.15510157f, 0.57286227f, -0.5730613f, 0.53210837f,
+        -0.52094126f, 0.48616552f, -0.42554787f, 0.34191948f, -0.23992902f, 0.07724236f);
+    float t40 = t4 + t12;
+    _Bool t41 = 6.3639607f < ABS(t17);
     // mean, normalised
-    const float t66 = FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
-        -0.00054402126f, 0.0005193667f), 0.0005767258f), -0.0005895533f), -7.573815e-5f), 0.00011730097f),
-        -8.042408e-6f), t58), t59), t60), t63);
-    const float t67 = t9 ? t28 : FMA(mean, t7, FMA(t47, t25, t32 ? 0.0f : (t26 * t66)));
-    const float t68 = (t65 < 0.0f) ? 0.0f : t65;
-    const float t69 = (3.4028234663852886e+38f < t68) ? 3.4028234663852886e+38f : t68;
-    *out_mean = t67;
-    *out_var = t69;
+    float t42 = FMA(t21, FMA(t21, FMA(t21, FMA(t21, POLY6(t29, -0.00054402126f, 0.0005193667f, 0.0005767258f,
+        -0.0005895533f, -7.573815e-5f, 0.00011730097f, -8.042408e-6f), POLY9(t29, -0.0010438026f, -0.00026866584f,
+        0.0039336653f, 0.001643781f, -0.00788114f, 0.00058886904f, 0.005084718f, -0.0017004475f, -0.00054441736f,
+        0.0001904495f)), POLY10(t29, 0.0014935337f, 0.00067437696f, -0.006169486f, -0.0048515033f, 0.012111839f,
+        0.013562477f, -0.023057885f, -0.002874391f, 0.013179074f, -0.0036139665f, -0.00045173868f)), POLY11(t29,
+        -0.00018787428f, 0.00015145118f, 0.0032902118f, 0.002255761f, -0.010243714f, -0.014481874f, 0.015917592f,
+        0.04316118f, -0.052272074f, -0.004995579f, 0.02611306f, -0.008709341f)), POLY11(t29, -0.0004099582f,
+        -0.00093851524f, 0.00077611743f, 0.004382561f, 0.0035142973f, -0.007916047f, -0.021226106f, 0.006990973f,
+        0.08638899f, -0.1299503f, 0.07364552f, -0.015257592f));
+    float t43 = t14 * t42;
+    float t44 = t41 ? 0.0f : t43;
+    float t45 = FMA(mean, t36, FMA(t39, t40, t44));
+    float t46 = t32 ? t35 : t45;
+    float t47 = (t31 < 0.0f) ? 0.0f : t31;
+    float t48 = (3.4028234663852886e+38f < t47) ? 3.4028234663852886e+38f : t47;
+    *out_mean = t46;
+    *out_var = t48;
 }
 
-void gelu_tanh_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                             const float *restrict params, float *restrict out_mean, float *restrict out_var)
+void gelu_tanh_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -179,143 +159,102 @@ void gelu_tanh_exact_forward(int64_t n, const float *restrict mean, const float 
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void gelu_tanh_exact_backward_element(float mean, float var,
-                                                                                   float grad_mean, float grad_var,
-                                                                                   float *restrict out_grad_mean,
-                                                                                   float *restrict out_grad_var)
+INLINE void gelu_tanh_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const float t0 = var + 0.6406909f;
-    const float t1 = (0.0f <= var) ? t0 : (-1.0f);  // a root of it is NaN for v < 0
-    const float t2 = 1.0f / SQRT(t1);
-    const float t3 = mean * t2;
-    const float t4 = t2 * 0.8004317f;
-    const float t5 = var * t2;
-    const float t6 = (t3 < (-6.3639607f)) ? (-6.3639607f) : t3;
-    const float t7 = FMA(2.0f, t4, -1.0f);
-    const float t8 = FMA(t4, 2.0f * t4, -1.0f);
-    const float t9 = (6.3639607f < t6) ? 6.3639607f : t6;  // (mean - centre)/w
+    _Bool t0 = 0.0f <= var;
+    float t1 = var + 0.6406909f;
+    float t2 = t0 ? t1 : (-1.0f);  // a root of it is NaN for v < 0
+    float t3 = 1.0f / SQRT(t2);
+    float t4 = mean * t3;
+    float t5 = t3 * 0.8004317f;
+    float t6 = (t4 < (-6.3639607f)) ? (-6.3639607f) : t4;
+    float t7 = FMA(2.0f, t5, -1.0f);
+    float t8 = FMA(t5, 2.0f * t5, -1.0f);
+    float t9 = (6.3639607f < t6) ? 6.3639607f : t6;  // (mean - centre)/w
     // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t10 = t9 * (1.0f / SQRT(FMA(t9 * t9, 0.7677725f, 9.405213f)));
-    const float t11 = FMA(t10, t10 * 2.0f, -1.0f);
-    const float t12 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.018907866f,
-        0.01138073f), -0.06277806f), -0.024492728f), 0.08010643f), 0.005274817f), -0.035287924f), 0.00481451f),
-        0.0020894324f);
-    const float t13 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.019178614f,
-        0.008491969f), 0.08085513f), 0.00086741836f), -0.17265584f), 0.027702115f), 0.12810215f), -0.037544776f),
-        -0.02235416f), 0.005650431f);
-    const float t14 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.018811574f,
-        -0.024825403f), 0.058934383f), 0.082009874f), -0.011617693f), -0.18991086f), 0.011454828f), 0.15436152f),
-        -0.05614293f), -0.0053751315f);
-    const float t15 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.022008365f,
-        -0.044385888f), 0.05475462f), 0.16395539f), -0.052587718f), -0.260302f), 0.10442372f), 0.11666503f),
-        -0.060204104f), -0.00033728176f);
-    const float t16 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.013223609f, -0.054047372f),
-        0.038413763f), 0.035377633f), -0.0377822f), 0.0016309846f), 0.0031253872f);
-    const float t17 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.020151641f, 0.042158555f),
-        -0.11370896f), -0.06266227f), 0.1715709f), -0.029744826f), -0.036779772f), 0.008583864f);
-    const float t18 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0084004365f,
-        -0.026526546f), 0.015766187f), 0.017069725f), 0.023145968f), 0.21516262f), -0.44888315f), 0.18156828f),
-        0.07936108f), -0.04813677f);
-    const float t19 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.046308454f, -0.009956329f),
-        -0.12908922f), 0.04867875f), 0.10155955f), -0.050508805f), -0.012911399f), 0.0059683337f);
-    const float t20 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.006269755f,
-        0.004505087f), 0.02783269f), -0.012364129f), -0.05361158f), 0.032140885f), 0.029318227f), -0.022455854f),
-        -0.00083051814f), 0.0018251275f);
-    const float t21 = FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        -0.012251784f, 0.016581638f), 0.011843923f), -0.019789528f), -0.0003128601f), 0.004392959f), -0.0004074416f),
-        t12), t13), t15), FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        0.010774407f, -0.03420642f), -0.07595764f), 0.09772949f), 0.21469186f), -0.19968016f), -0.17136595f),
-        0.16949186f), 0.017280383f), -0.028779112f)), FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        FMA(t11, FMA(t11, FMA(t11, 0.0062304707f, 0.01867231f), -0.004219251f), -0.07281225f), -0.05476468f),
-        0.13852492f), 0.17126764f), -0.29403055f), 0.009341383f), 0.1283514f), -0.046556912f));
-    const float t22 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.007259517f,
-        0.007940911f), 0.0025920484f), -0.08114116f), -0.16041426f), 0.6422372f), -0.5147848f), -0.048881665f),
-        0.21236567f), -0.067206785f);
-    const float t23 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.04624365f, 0.017116621f), 0.075113885f),
-        -0.028513795f), -0.02930215f), 0.010128102f), 0.0011143048f);
-    const float t24 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.032227725f, -0.02489683f),
-        -0.11002544f), 0.07743489f), 0.082708694f), -0.05277809f), -0.01089444f), 0.0050661275f);
-    const float t25 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.003314513f, 0.052527588f),
-        0.03747031f), -0.25335357f), 0.14413081f), 0.08174078f), -0.064734906f), 0.004967562f);
-    const float t26 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0032016188f, -0.0071088965f),
-        0.015028389f), 0.005585841f), -0.013177549f), 0.000857695f), 0.002257637f), -0.00030518413f);
-    const float t27 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0076465905f,
-        -0.010959084f), 0.023399523f), 0.05083786f), -0.027822144f), -0.096942194f), 0.051537074f), 0.045328055f),
-        -0.028228106f), 0.00055767584f);
-    const float t28 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        0.0041965875f, 0.0045221974f), -0.021933801f), -0.031081f), 0.037605274f), 0.08584652f), -0.03765149f),
-        -0.1232464f), 0.068308964f), 0.037684757f), -0.02427883f);
+    float t10 = t9 * (1.0f / SQRT(FMA(t9 * t9, 0.7677725f, 9.405213f)));
+    float t11 = FMA(t10, t10 * 2.0f, -1.0f);
+    float t12 = var * t3;
     // dvar_dmu, normalised
-    const float t29 = FMA(t7, t21, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        FMA(t11, 0.0022595022f, 0.0058801603f), 0.008699754f), -0.016300669f), -0.0663973f), 0.020108268f),
-        0.22536695f), -0.27969313f), 0.093357384f), 0.019220347f), -0.012488374f)) + (t10 * FMA(t7, FMA(t7, FMA(t7,
-        FMA(t7, FMA(t7, FMA(t7, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.015593463f, -0.0187248f), -0.0025364219f),
-        0.007024024f), -0.0010487146f), t16), t17), t14), t18), t22), FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.0002711725f, 0.013999246f), 0.017786922f), -0.06964984f), -0.13116911f),
-        0.44577134f), -0.38668373f), 0.08399334f), 0.044550966f), -0.018874295f)));
-    const float t30 = t5 * t29;
-    const float t31 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.013284376f, 0.0038092956f),
-        0.04453131f), -0.03926061f), -0.0065494957f), 0.012803548f), -0.0020244343f);
-    const float t32 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.014177758f, -0.0018822806f),
-        -0.049463335f), 0.0016224114f), 0.106713325f), -0.08054245f), -0.0010812792f), 0.010713833f);
-    const float t33 = FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.02177386f,
-        -0.011446312f), -0.023662604f), 0.010842073f), 0.004241968f), -0.0011599412f), t23), t24), FMA(t11, FMA(t11,
-        FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.008182422f, 0.069454014f), -0.017817397f), -0.16964522f),
-        0.07108181f), 0.08055097f), -0.041079044f), 0.0001042665f)), FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        FMA(t11, FMA(t11, FMA(t11, 0.014556119f, -0.059878796f), -0.04736188f), 0.29209882f), -0.15575032f),
-        -0.17650472f), 0.15307625f), -0.011026759f), -0.008560687f));
-    const float t34 = FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.02313777f,
-        0.05509335f), -0.017639102f), -0.027423214f), 0.013307374f), 0.0003320192f), t19), t25), FMA(t11, FMA(t11,
-        FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.077724025f, 0.020565202f), 0.22628376f), -0.09835919f),
-        -0.19792038f), 0.12886688f), 0.012348537f), -0.014110595f)), FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        FMA(t11, FMA(t11, FMA(t11, 0.015467476f, -0.003187736f), -0.10639507f), 0.0083697345f), 0.31700894f),
-        -0.31824222f), 0.10186014f), -0.028801152f), 0.013957683f));
-    const float t35 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        0.0023683992f, 0.0064881663f), -0.0010629334f), -0.026255617f), -0.03019253f), 0.052541066f), 0.12244713f),
-        -0.20987554f), 0.06655339f), 0.035253286f), -0.018272813f);
-    const float t36 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.005800481f, 0.02428447f),
-        -0.014827686f), -0.09280905f), 0.026173735f), 0.1805451f), -0.17831562f), 0.049140427f);
-    const float t37 = FMA(t7, t33, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        0.018013304f, -0.028570699f), -0.11283838f), 0.18677968f), 0.0074941316f), -0.11006614f), 0.058344506f),
-        -0.034342017f), 0.014893261f));
-    const float t38 = FMA(t7, t34, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        0.0023634152f, 0.033077095f), -0.012666019f), -0.086479165f), 0.041065834f), -0.036651596f), 0.21098782f),
-        -0.21555679f), 0.06386522f));
-    // dmean_dvar, normalised
-    const float t39 = FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        -0.0014484227f, 0.00045783547f), 0.0016762743f), -0.00044352844f), -0.00035736166f), 4.9270493e-5f), t26),
-        t20), t27), t28), t35);
-    const float t40 = (t2 * t39) * grad_mean;
+    float t13 = FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, POLY6(t11, -0.012251784f, 0.016581638f, 0.011843923f,
+        -0.019789528f, -0.0003128601f, 0.004392959f, -0.0004074416f), POLY8(t11, 0.018907866f, 0.01138073f,
+        -0.06277806f, -0.024492728f, 0.08010643f, 0.005274817f, -0.035287924f, 0.00481451f, 0.0020894324f)), POLY9(t11,
+        -0.019178614f, 0.008491969f, 0.08085513f, 0.00086741836f, -0.17265584f, 0.027702115f, 0.12810215f,
+        -0.037544776f, -0.02235416f, 0.005650431f)), POLY9(t11, -0.022008365f, -0.044385888f, 0.05475462f, 0.16395539f,
+        -0.052587718f, -0.260302f, 0.10442372f, 0.11666503f, -0.060204104f, -0.00033728176f)), POLY9(t11, 0.010774407f,
+        -0.03420642f, -0.07595764f, 0.09772949f, 0.21469186f, -0.19968016f, -0.17136595f, 0.16949186f, 0.017280383f,
+        -0.028779112f)), POLY10(t11, 0.0062304707f, 0.01867231f, -0.004219251f, -0.07281225f, -0.05476468f,
+        0.13852492f, 0.17126764f, -0.29403055f, 0.009341383f, 0.1283514f, -0.046556912f)), POLY10(t11, 0.0022595022f,
+        0.0058801603f, 0.008699754f, -0.016300669f, -0.0663973f, 0.020108268f, 0.22536695f, -0.27969313f, 0.093357384f,
+        0.019220347f, -0.012488374f)) + (t10 * FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, POLY4(t11, 0.015593463f,
+        -0.0187248f, -0.0025364219f, 0.007024024f, -0.0010487146f), POLY6(t11, 0.013223609f, -0.054047372f,
+        0.038413763f, 0.035377633f, -0.0377822f, 0.0016309846f, 0.0031253872f)), POLY7(t11, 0.020151641f, 0.042158555f,
+        -0.11370896f, -0.06266227f, 0.1715709f, -0.029744826f, -0.036779772f, 0.008583864f)), POLY9(t11, -0.018811574f,
+        -0.024825403f, 0.058934383f, 0.082009874f, -0.011617693f, -0.18991086f, 0.011454828f, 0.15436152f,
+        -0.05614293f, -0.0053751315f)), POLY9(t11, -0.0084004365f, -0.026526546f, 0.015766187f, 0.017069725f,
+        0.023145968f, 0.21516262f, -0.44888315f, 0.18156828f, 0.07936108f, -0.04813677f)), POLY9(t11, 0.007259517f,
+        0.007940911f, 0.0025920484f, -0.08114116f, -0.16041426f, 0.6422372f, -0.5147848f, -0.048881665f, 0.21236567f,
+        -0.067206785f)), POLY9(t11, 0.0002711725f, 0.013999246f, 0.017786922f, -0.06964984f, -0.13116911f, 0.44577134f,
+        -0.38668373f, 0.08399334f, 0.044550966f, -0.018874295f)));
+    float t14 = t12 * t13;
     // dmean_dmu, normalised
-    const float t41 = t10 * FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.007546199f,
-        0.0072758216f), 0.0028809763f), -0.0030286973f), 0.0001461015f), t31), t32), t36), FMA(t11, FMA(t11, FMA(t11,
-        FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.009154542f, 0.014214979f), 0.045636415f), -0.053422038f), -0.17155996f),
-        0.4202228f), -0.48531845f), 0.7393672f));
-    const float t42 = FMA(t30, grad_var, (0.5f + t41) * grad_mean);
+    float t15 = t10 * FMA(t8, FMA(t8, FMA(t8, FMA(t8, POLY4(t11, -0.007546199f, 0.0072758216f, 0.0028809763f,
+        -0.0030286973f, 0.0001461015f), POLY6(t11, -0.013284376f, 0.0038092956f, 0.04453131f, -0.03926061f,
+        -0.0065494957f, 0.012803548f, -0.0020244343f)), POLY7(t11, 0.014177758f, -0.0018822806f, -0.049463335f,
+        0.0016224114f, 0.106713325f, -0.08054245f, -0.0010812792f, 0.010713833f)), POLY7(t11, 0.005800481f,
+        0.02428447f, -0.014827686f, -0.09280905f, 0.026173735f, 0.1805451f, -0.17831562f, 0.049140427f)), POLY7(t11,
+        -0.009154542f, 0.014214979f, 0.045636415f, -0.053422038f, -0.17155996f, 0.4202228f, -0.48531845f, 0.7393672f));
+    float t16 = FMA(t14, grad_var, (0.5f + t15) * grad_mean);
     // dvar_dvar, normalised
-    const float t43 = FMA(t7, FMA(t7, t37, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        -0.01140392f, 0.01788132f), 0.06800632f), -0.11378509f), -0.08822579f), 0.19490774f), 0.0052697808f),
-        -0.11735521f), 0.044619847f)), FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        -0.004963852f, -0.0156701f), 0.033959422f), 0.09400966f), -0.18219408f), -0.038382582f), 0.22683169f),
-        -0.12103494f), -0.0042673885f), 0.51173174f)) + (t10 * FMA(t7, t38, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.01628849f, 0.014498666f), 0.07716331f), -0.04597624f), -0.21747185f),
-        0.2528847f), 0.071339495f), -0.3584461f), 0.722328f)));
-    const float t44 = FMA(t43, grad_var, t40);
-    *out_grad_mean = t42;
-    *out_grad_var = t44;
+    float t17 = FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, POLY5(t11, 0.02177386f, -0.011446312f,
+        -0.023662604f, 0.010842073f, 0.004241968f, -0.0011599412f), POLY6(t11, -0.04624365f, 0.017116621f,
+        0.075113885f, -0.028513795f, -0.02930215f, 0.010128102f, 0.0011143048f)), POLY7(t11, 0.032227725f,
+        -0.02489683f, -0.11002544f, 0.07743489f, 0.082708694f, -0.05277809f, -0.01089444f, 0.0050661275f)), POLY7(t11,
+        0.008182422f, 0.069454014f, -0.017817397f, -0.16964522f, 0.07108181f, 0.08055097f, -0.041079044f,
+        0.0001042665f)), POLY8(t11, 0.014556119f, -0.059878796f, -0.04736188f, 0.29209882f, -0.15575032f, -0.17650472f,
+        0.15307625f, -0.011026759f, -0.008560687f)), POLY8(t11, 0.018013304f, -0.028570699f, -0.11283838f, 0.18677968f,
+        0.0074941316f, -0.11006614f, 0.058344506f, -0.034342017f, 0.014893261f)), POLY8(t11, -0.01140392f, 0.01788132f,
+        0.06800632f, -0.11378509f, -0.08822579f, 0.19490774f, 0.0052697808f, -0.11735521f, 0.044619847f)), POLY9(t11,
+        -0.004963852f, -0.0156701f, 0.033959422f, 0.09400966f, -0.18219408f, -0.038382582f, 0.22683169f, -0.12103494f,
+        -0.0042673885f, 0.51173174f)) + (t10 * FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, POLY5(t11, -0.02313777f,
+        0.05509335f, -0.017639102f, -0.027423214f, 0.013307374f, 0.0003320192f), POLY7(t11, 0.046308454f,
+        -0.009956329f, -0.12908922f, 0.04867875f, 0.10155955f, -0.050508805f, -0.012911399f, 0.0059683337f)),
+        POLY7(t11, -0.003314513f, 0.052527588f, 0.03747031f, -0.25335357f, 0.14413081f, 0.08174078f, -0.064734906f,
+        0.004967562f)), POLY7(t11, -0.077724025f, 0.020565202f, 0.22628376f, -0.09835919f, -0.19792038f, 0.12886688f,
+        0.012348537f, -0.014110595f)), POLY8(t11, 0.015467476f, -0.003187736f, -0.10639507f, 0.0083697345f,
+        0.31700894f, -0.31824222f, 0.10186014f, -0.028801152f, 0.013957683f)), POLY8(t11, 0.0023634152f, 0.033077095f,
+        -0.012666019f, -0.086479165f, 0.041065834f, -0.036651596f, 0.21098782f, -0.21555679f, 0.06386522f)), POLY8(t11,
+        -0.01628849f, 0.014498666f, 0.07716331f, -0.04597624f, -0.21747185f, 0.2528847f, 0.071339495f, -0.3584461f,
+        0.722328f)));
+    // dmean_dvar, normalised
+    float t18 = FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, POLY5(t11, -0.0014484227f, 0.00045783547f, 0.0016762743f,
+        -0.00044352844f, -0.00035736166f, 4.9270493e-5f), POLY7(t11, -0.0032016188f, -0.0071088965f, 0.015028389f,
+        0.005585841f, -0.013177549f, 0.000857695f, 0.002257637f, -0.00030518413f)), POLY9(t11, -0.006269755f,
+        0.004505087f, 0.02783269f, -0.012364129f, -0.05361158f, 0.032140885f, 0.029318227f, -0.022455854f,
+        -0.00083051814f, 0.0018251275f)), POLY9(t11, -0.0076465905f, -0.010959084f, 0.023399523f, 0.05083786f,
+        -0.027822144f, -0.096942194f, 0.051537074f, 0.045328055f, -0.028228106f, 0.00055767584f)), POLY10(t11,
+        0.0041965875f, 0.0045221974f, -0.021933801f, -0.031081f, 0.037605274f, 0.08584652f, -0.03765149f, -0.1232464f,
+        0.068308964f, 0.037684757f, -0.02427883f)), POLY10(t11, 0.0023683992f, 0.0064881663f, -0.0010629334f,
+        -0.026255617f, -0.03019253f, 0.052541066f, 0.12244713f, -0.20987554f, 0.06655339f, 0.035253286f,
+        -0.018272813f));
+    float t19 = FMA(t17, grad_var, (t3 * t18) * grad_mean);
+    *out_grad_mean = t16;
+    *out_grad_var = t19;
 }
 
-void gelu_tanh_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                              const float *restrict grad_mean, const float *restrict grad_var,
-                              const float *restrict params, float *restrict out_grad_mean,
-                              float *restrict out_grad_var)
+void gelu_tanh_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        gelu_tanh_exact_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i],
-                                         &out_grad_var[i]);
+        gelu_tanh_exact_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

@@ -4,7 +4,6 @@
 // Hendrycks & Gimpel 2016, Gaussian Error Linear Units
 //
 // rule digest  85a72642cf6e45530e479b430263547d91bc71b8db7fe0982ead2b269b547e7f
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -19,6 +18,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -81,52 +100,56 @@ INLINE double polynomial0(double y, double x)
 }
 
 static const double table9[9][18] = {
-    {0x1.94fadcp0, -0x1.f494dfff16202p-11, -0x1.a6aca2e780064p-12, 0x1.04168da3866d4p-6, 0x1.87dcdd5ce58b9p-10,
-     0x1.f95fe82970eb6p-3, -0x1.abe33c5978b62p-4, -0x1.bd73b3d5f616p-5, -0x1.4b0744d1888bap-6, 0x1.8c10ec626c958p-3,
+    {0x1.94fadcp0, -0x1.f494d9ec679d3p-11, -0x1.a6ac9699cb443p-12, 0x1.041688e0d0282p-6, 0x1.87dcc67184cb4p-10,
+     0x1.f95fe8282d6dbp-3, -0x1.abe33cb415545p-4, -0x1.bd73b3cdd8f2p-5, -0x1.4b074574f1a2p-6, 0x1.8c10ec6335b6p-3,
      -0x1.a79c1254b039bp-39, 0x1.51fe2c518f167p-34, -0x1.a9688d4048f85p-35, 0x1.8bc6596fc6e8p-40,
      0x1.4e5f48a30780ap-11, -0x1.9edaa64820789p-7, -0x1.74e6b29e7ab42p-3, 0x1.0e281812881bp-4},
-    {0x1.4bb178p0, -0x1.aea55cc0129c7p-7, 0x1.5a6b9c8b37638p-6, 0x1.863bf1f33c216p-4, -0x1.b4b4a094819bfp-2,
-     0x1.6043f883ffd3fp-3, -0x1.41593183c7304p-4, -0x1.0e8a4c678241ap-4, -0x1.80eabd0e423c3p-7, 0x1.9db772bb09b72p-3,
+    {0x1.4bb178p0, -0x1.aea559b17eed6p-7, 0x1.5a6b9a54a3997p-6, 0x1.863bef7dd8d44p-4, -0x1.b4b49da69c428p-2,
+     0x1.6043f89297d6bp-3, -0x1.415931e976df9p-4, -0x1.0e8a4c67935e8p-4, -0x1.80eabcd73a964p-7, 0x1.9db772ba21952p-3,
      -0x1.013d574321ca8p-35, 0x1.5238385aef24ep-32, -0x1.5f26fba884ca3p-36, 0x1.77053cba83f05p-35,
      0x1.a65ffc70d800bp-7, -0x1.0e11025c1e85ep-3, -0x1.2d04dddc4eed3p-3, 0x1.51b023c2c10f9p-4},
-    {0x1.0fab36p0, -0x1.fc0c727a4fdcep-7, 0x1.f5b11d7c6018p-5, -0x1.1d82f52ea78e5p-3, 0x1.1270a435097b9p-3,
-     0x1.fd640e249f093p-4, -0x1.f438219d3744ap-5, -0x1.358fecf135b64p-4, -0x1.8620df8f6525ep-8, 0x1.aeb6b402cc2b6p-3,
+    {0x1.0fab36p0, -0x1.fc0c71e76e538p-7, 0x1.f5b11b6efa1a5p-5, -0x1.1d82f2570195ap-3, 0x1.12709f249235cp-3,
+     0x1.fd640e221894cp-4, -0x1.f438221056a6cp-5, -0x1.358fecf4adfb8p-4, -0x1.8620dd2ed6436p-8, 0x1.aeb6b40299195p-3,
      -0x1.2bd2a9dcb6266p-35, -0x1.add0262130f1fp-33, -0x1.4ad7d5acb6cf7p-37, 0x1.7e90ca65acbdcp-34,
      0x1.2dbd75786c129p-6, 0x1.216eb70be687p-3, -0x1.f9bce241796bcp-4, 0x1.87d6d182aa0e3p-4},
-    {0x1.bd036p-1, -0x1.11256380051aep-7, 0x1.3494ad8e6521bp-7, 0x1.7a0af2daf5e3fp-6, -0x1.73efc6b95521ep-4,
-     0x1.733e18d6f5734p-4, -0x1.a274d27ee34bdp-5, -0x1.57185d3a7774ep-4, -0x1.0c78963a19743p-10, 0x1.be6082a39558ap-3,
+    {0x1.bd036p-1, -0x1.112563fa3401fp-7, 0x1.3494af29efc25p-7, 0x1.7a0ae66c7a1dbp-6, -0x1.73efc543437a5p-4,
+     0x1.733e18d0fa089p-4, -0x1.a274d25a3bf76p-5, -0x1.57185d3b5a706p-4, -0x1.0c7895ff9afacp-10, 0x1.be6082a374d82p-3,
      -0x1.a07e09a043a14p-38, -0x1.ecdcf6394b082p-34, 0x1.98e4449f48554p-38, -0x1.4eb5c185cd3b2p-35,
      0x1.cda86a7b42103p-8, -0x1.6d2978683862cp-5, -0x1.a842fabb32337p-4, 0x1.b6dd033de7f4p-4},
-    {0x1.6c7b6p-1, -0x1.af31576476b9p-13, -0x1.0e95c7f435d55p-9, -0x1.32d01928f7628p-5, 0x1.f1066c4c0d4b1p-6,
-     0x1.0f5610f6b176ep-4, -0x1.56c3bfc8d9832p-5, -0x1.72af38af72353p-4, 0x1.6640ab749bd44p-9, 0x1.cc68be752389dp-3,
+    {0x1.6c7b6p-1, -0x1.af31577d9a5b5p-13, -0x1.0e95d1aaecf89p-9, -0x1.32d014beca64bp-5, 0x1.f1066163f025cp-6,
+     0x1.0f5610ecca25p-4, -0x1.56c3bf80006dfp-5, -0x1.72af38aea89f8p-4, 0x1.6640ac5ffe839p-9, 0x1.cc68be7559e71p-3,
      -0x1.6c655a1ed38abp-38, 0x1.747425d848885p-40, 0x1.6ab331459ec08p-38, -0x1.0d103549359c8p-35,
      0x1.2c0d90607d60bp-13, 0x1.9fdb44193aefdp-5, -0x1.62634f2fd26fbp-4, 0x1.dd1967844e47ap-4},
-    {0x1.2a862p-1, -0x1.a531ad16f8764p-10, 0x1.0c6b4179bb2a9p-7, 0x1.75a5e96afde05p-7, -0x1.227dd6bd61bbdp-5,
-     0x1.8f23aa397f596p-5, -0x1.1d9ab9eeda00fp-5, -0x1.89fc6de8b3b55p-4, 0x1.7f064baf75efep-8, 0x1.d8b8cf6c6fb63p-3,
+    {0x1.2a862p-1, -0x1.a531aeb552e48p-10, 0x1.0c6b42a6195bap-7, 0x1.75a5dec51c0d2p-7, -0x1.227dd610becd2p-5,
+     0x1.8f23aa36c88dbp-5, -0x1.1d9ab996cbc75p-5, -0x1.89fc6deb6b323p-4, 0x1.7f064be868bbp-8, 0x1.d8b8cf6c6a7b6p-3,
      -0x1.b0dce00d8e819p-41, -0x1.bea992ea6d114p-35, 0x1.05c4d6695c62ep-37, -0x1.a5405e199186cp-38,
      0x1.75a7fee867844p-10, -0x1.be7adb8fa7854p-6, -0x1.241dff6c3dce3p-4, 0x1.fdbe5c7b96ea6p-4},
-    {0x1.e900fcp-2, 0x1.14ab609fe5b65p-12, -0x1.dccd75df576cp-10, -0x1.183410633393fp-6, 0x1.56ad723408ac1p-6,
-     0x1.2aaf1bdd3dd0bp-5, -0x1.e4e8ab1b50971p-6, -0x1.9d0a7c3372c2dp-4, 0x1.0ea3869629421p-7, 0x1.e35d74dd08482p-3,
+    {0x1.e900fcp-2, 0x1.14ab5afd8a819p-12, -0x1.dccd77e0ee4ccp-10, -0x1.18340c12f989fp-6, 0x1.56ad6df14b601p-6,
+     0x1.2aaf1bccebe38p-5, -0x1.e4e8aa39b6b8ap-6, -0x1.9d0a7c338955ep-4, 0x1.0ea386874718dp-7, 0x1.e35d74dcffa83p-3,
      -0x1.02a43dde0fe0ep-41, 0x1.14f0436369e11p-36, 0x1.217d9114f30f3p-37, 0x1.f18e98ea10fd5p-36,
      -0x1.9eaed26100faap-11, 0x1.04233ba251a61p-5, -0x1.ea7bba6cb1a25p-5, 0x1.0c01c238c2ecap-3},
-    {0x1.90830ap-2, 0x1.0cbde72cdca19p-14, 0x1.3ed0af433fb21p-9, 0x1.561c473a942bp-7, -0x1.10a0ab58a16f4p-5,
-     0x1.bf421e862d55dp-6, -0x1.91cc5224925bp-6, -0x1.ad16fe0f581eap-4, 0x1.50b28b59b358dp-7, 0x1.ec763b10e6dd9p-3,
+    {0x1.90830ap-2, 0x1.0cbdd21bcd56fp-14, 0x1.3ed0b19113d1dp-9, 0x1.561c40e8f5cedp-7, -0x1.10a0ab27f7c4p-5,
+     0x1.bf421e6babf78p-6, -0x1.91cc5131a8c43p-6, -0x1.ad16fe0e7bf3bp-4, 0x1.50b28b2cde7e1p-7, 0x1.ec763b113166dp-3,
      -0x1.43a932b2a79dfp-42, -0x1.98114fce2ee94p-37, 0x1.ce30a3d7e2e83p-38, -0x1.9a78cdb87e228p-35,
      -0x1.0799e842629ebp-11, -0x1.9f63f056fbf83p-6, -0x1.8cc7dc691ca79p-5, 0x1.174f42b2c8827p-3},
-    {0x1.4808a4p-2, -0x1.4f066b0aa8286p-17, 0x1.c156fd80e694ep-12, -0x1.68dcd0476f351p-11, 0x1.759848700fc6dp-5,
-     0x1.50c2bd09636a8p-6, -0x1.71476502a84d9p-6, -0x1.b9f9722e966d6p-4, 0x1.832f669b8a8dp-7, 0x1.f42b2c6ca5c9dp-3,
+    {0x1.4808a4p-2, -0x1.4f06718ade4cap-17, 0x1.c1570001de155p-12, -0x1.68dce002574b4p-11, 0x1.75984a9e3b9a7p-5,
+     0x1.50c2bd256528ap-6, -0x1.71476460cb2c3p-6, -0x1.b9f9722d0bd03p-4, 0x1.832f665822c61p-7, 0x1.f42b2c6ca5524p-3,
      -0x1.c0dddc77ad082p-47, -0x1.d47cf6cafdf1dp-40, 0x1.ffac16d1dc35ep-38, -0x1.4e65807bb0f6ap-35,
      -0x1.745e9797f77dbp-16, -0x1.b8e68e029fd8cp-9, -0x1.3740a39360f07p-5, 0x1.1ffd10c994619p-3},
 };
 
-static void gelu_tanh_exact_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                                  double *restrict out_mean, double *restrict out_var)
+static void gelu_tanh_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
     double s[16][LANES], a[19][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[0][i] = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        const _Bool t1 = mean[i] < 0.0;
+        _Bool t1 = mean[i] < 0.0;
         s[1][i] = __builtin_fabs(mean[i]);
         s[13][i] = s[0][i] < 0x1.4808a4p-3;
         s[11][i] = s[13][i] ? s[0][i] : 0.0;
@@ -147,34 +170,34 @@ static void gelu_tanh_exact_float64_forward_block(const double *restrict mean, c
         const double *c = table9[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = __builtin_sqrt(t0);
-            const double t2 = 1.0 / t1;
-            const double t3 = s[1][i] * t2;
-            const _Bool t4 = 37.5 < t3;
-            const double t5 = t4 ? 37.5 : t3;
-            const double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
-            const double t7 = exp64(t6 * (-0.5));
-            const double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
-            const double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
-            const double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
-            const double t11 = t1 * (t7 * t10);
-            const double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
-            const double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
-            const double t14 = t2 * t5;
-            const double t15 = t2 * t2;
-            const double t16 = t13 * t14;
-            const double t17 = FMA(t14, t16, t13 * (-t15));
-            const double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
-            const double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
-            const double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
-            const double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
-            const double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
-            const double t23 = FMA(t14, t22, t21 * (t15 * (-7.0)));
-            const double t24 = FMA(t14, t23, t22 * (t15 * (-8.0)));
-            const double t25 = FMA(t14, t24, t23 * (t15 * (-9.0)));
-            const double t26 = FMA(t14, t25, t24 * (t15 * (-10.0)));
-            const double t27 = FMA(t14, t26, t25 * (t15 * (-11.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = __builtin_sqrt(t0);
+            double t2 = 1.0 / t1;
+            double t3 = s[1][i] * t2;
+            _Bool t4 = 37.5 < t3;
+            double t5 = t4 ? 37.5 : t3;
+            double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
+            double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
+            double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
+            double t11 = t1 * (t7 * t10);
+            double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
+            double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
+            double t14 = t2 * t5;
+            double t15 = t2 * t2;
+            double t16 = t13 * t14;
+            double t17 = FMA(t14, t16, t13 * (-t15));
+            double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
+            double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
+            double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
+            double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
+            double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
+            double t23 = FMA(t14, t22, t21 * (t15 * (-7.0)));
+            double t24 = FMA(t14, t23, t22 * (t15 * (-8.0)));
+            double t25 = FMA(t14, t24, t23 * (t15 * (-9.0)));
+            double t26 = FMA(t14, t25, t24 * (t15 * (-10.0)));
+            double t27 = FMA(t14, t26, t25 * (t15 * (-11.0)));
             a[0][i] = FMA(t16, c[5], FMA(t17, c[4], FMA(t18, c[3], FMA(t19, c[2], FMA(t20, c[1], a[0][i])))));
             a[0][i] = FMA(t0 * (t7 * t9), c[9], FMA(t11, c[8], FMA(t12, c[7], FMA(t13, c[6], a[0][i]))));
             a[1][i] = FMA(t12, c[13], FMA(t16, c[12], FMA(t18, c[11], FMA(t20, c[10], a[1][i]))));
@@ -200,58 +223,49 @@ static void gelu_tanh_exact_float64_forward_block(const double *restrict mean, c
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = (a[18][i]) + ((a[17][i]) * s[2][i]);
-        const double t1 = (a[16][i]) + ((a[15][i]) * s[2][i]);
-        const double t2 = (a[14][i]) + ((a[13][i]) * s[2][i]);
-        const double t3 = (a[12][i]) + ((a[11][i]) * s[2][i]);
-        const double t4 = (a[10][i]) + ((a[9][i]) * s[2][i]);
-        const double t5 = FMA(t3, t3, (FMA(t2, t2, (FMA(t1, t1, (t0 * t0) * s[3][i])) * s[4][i])) * s[5][i]);
-        const double t6 = (a[8][i]) + ((a[7][i]) * s[2][i]);
-        const double t7 = (a[6][i]) + ((a[5][i]) * s[2][i]);
-        const double t8 = (a[4][i]) + ((a[3][i]) * s[2][i]);
-        const double t9 = s[9][i] + t8;
-        const double t10 = FMA(t7, t7, (FMA(t6, t6, (FMA(t4, t4, t5 * s[6][i])) * s[7][i])) * s[8][i]);
-        const double t11 = (a[2][i]) + ((a[1][i]) * s[2][i]);
-        const double t12 = FMA(s[0][i], FMA(s[9][i], s[9][i], t8 * s[12][i]), (a[0][i]) - (t11 * t11));
-        const double t13 = t9 * (s[0][i] * t9);
-        const double t14 = s[13][i] ? (s[11][i] * (FMA(t9, t9, t10 * s[10][i]))) : ((t12 < t13) ? t13 : t12);
+        double t0 = (a[18][i]) + ((a[17][i]) * s[2][i]);
+        double t1 = (a[16][i]) + ((a[15][i]) * s[2][i]);
+        double t2 = (a[14][i]) + ((a[13][i]) * s[2][i]);
+        double t3 = (a[12][i]) + ((a[11][i]) * s[2][i]);
+        double t4 = (a[10][i]) + ((a[9][i]) * s[2][i]);
+        double t5 = FMA(t3, t3, (FMA(t2, t2, (FMA(t1, t1, (t0 * t0) * s[3][i])) * s[4][i])) * s[5][i]);
+        double t6 = (a[8][i]) + ((a[7][i]) * s[2][i]);
+        double t7 = (a[6][i]) + ((a[5][i]) * s[2][i]);
+        double t8 = (a[4][i]) + ((a[3][i]) * s[2][i]);
+        double t9 = s[9][i] + t8;
+        double t10 = FMA(t7, t7, (FMA(t6, t6, (FMA(t4, t4, t5 * s[6][i])) * s[7][i])) * s[8][i]);
+        double t11 = (a[2][i]) + ((a[1][i]) * s[2][i]);
+        double t12 = FMA(s[0][i], FMA(s[9][i], s[9][i], t8 * s[12][i]), (a[0][i]) - (t11 * t11));
+        double t13 = t9 * (s[0][i] * t9);
+        double t14 = s[13][i] ? (s[11][i] * (FMA(t9, t9, t10 * s[10][i]))) : ((t12 < t13) ? t13 : t12);
         out_mean[i] = (s[15][i] ? (t11 + s[14][i]) : mean[i]);
         out_var[i] = (s[15][i] ? t14 : mean[i]);
     }
 }
 
-void gelu_tanh_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                     const double *restrict params, double *restrict out_mean,
-                                     double *restrict out_var)
+void gelu_tanh_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            gelu_tanh_exact_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        gelu_tanh_exact_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(gelu_tanh_exact_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void gelu_tanh_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                                   const double *restrict grad_mean, const double *restrict grad_var,
-                                                   double *restrict out_grad_mean, double *restrict out_grad_var)
+static void gelu_tanh_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
     double s[15][LANES], a[24][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[0][i] = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        const _Bool t1 = mean[i] < 0.0;
+        _Bool t1 = mean[i] < 0.0;
         s[1][i] = __builtin_fabs(mean[i]);
         s[14][i] = s[0][i] < 0x1.4808a4p-3;
         s[12][i] = s[14][i] ? s[0][i] : 0.0;
@@ -271,36 +285,36 @@ static void gelu_tanh_exact_float64_backward_block(const double *restrict mean, 
         const double *c = table9[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = __builtin_sqrt(t0);
-            const double t2 = 1.0 / t1;
-            const double t3 = s[1][i] * t2;
-            const _Bool t4 = 37.5 < t3;
-            const double t5 = t4 ? 37.5 : t3;
-            const double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
-            const double t7 = exp64(t6 * (-0.5));
-            const double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
-            const double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
-            const double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
-            const double t11 = t1 * (t7 * t10);
-            const double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
-            const double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
-            const double t14 = t2 * t5;
-            const double t15 = t2 * t2;
-            const double t16 = t13 * t14;
-            const double t17 = FMA(t14, t16, t13 * (-t15));
-            const double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
-            const double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
-            const double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
-            const double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
-            const double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
-            const double t23 = FMA(t14, t22, t21 * (t15 * (-7.0)));
-            const double t24 = FMA(t14, t23, t22 * (t15 * (-8.0)));
-            const double t25 = FMA(t14, t24, t23 * (t15 * (-9.0)));
-            const double t26 = FMA(t14, t25, t24 * (t15 * (-10.0)));
-            const double t27 = FMA(t14, t26, t25 * (t15 * (-11.0)));
-            const double t28 = FMA(t14, t27, t26 * (t15 * (-12.0)));
-            const double t29 = FMA(t14, t28, t27 * (t15 * (-13.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = __builtin_sqrt(t0);
+            double t2 = 1.0 / t1;
+            double t3 = s[1][i] * t2;
+            _Bool t4 = 37.5 < t3;
+            double t5 = t4 ? 37.5 : t3;
+            double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
+            double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
+            double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
+            double t11 = t1 * (t7 * t10);
+            double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
+            double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
+            double t14 = t2 * t5;
+            double t15 = t2 * t2;
+            double t16 = t13 * t14;
+            double t17 = FMA(t14, t16, t13 * (-t15));
+            double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
+            double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
+            double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
+            double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
+            double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
+            double t23 = FMA(t14, t22, t21 * (t15 * (-7.0)));
+            double t24 = FMA(t14, t23, t22 * (t15 * (-8.0)));
+            double t25 = FMA(t14, t24, t23 * (t15 * (-9.0)));
+            double t26 = FMA(t14, t25, t24 * (t15 * (-10.0)));
+            double t27 = FMA(t14, t26, t25 * (t15 * (-11.0)));
+            double t28 = FMA(t14, t27, t26 * (t15 * (-12.0)));
+            double t29 = FMA(t14, t28, t27 * (t15 * (-13.0)));
             a[0][i] = FMA(t26, c[12], FMA(t28, c[11], FMA(FMA(t14, t29, t28 * (t15 * (-14.0))), c[10], a[0][i])));
             a[0][i] = FMA(t24, c[13], a[0][i]);
             a[1][i] = FMA(t23, c[17], FMA(t25, c[16], FMA(t27, c[15], FMA(t29, c[14], a[1][i]))));
@@ -318,10 +332,10 @@ static void gelu_tanh_exact_float64_backward_block(const double *restrict mean, 
             a[13][i] = FMA(t21, c[17], FMA(t23, c[16], FMA(t25, c[15], FMA(t27, c[14], a[13][i]))));
             a[14][i] = FMA(t17, c[13], FMA(t19, c[12], FMA(t21, c[11], FMA(t23, c[10], a[14][i]))));
             a[15][i] = FMA(t16, c[17], FMA(t18, c[16], FMA(t20, c[15], FMA(t22, c[14], a[15][i]))));
-            a[16][i] = FMA(t18, c[5], FMA(t19, c[4], FMA(t20, c[3], FMA(t21, c[2], FMA(t22, c[1], a[16][i])))));
-            a[16][i] = FMA(t12, c[9], FMA(t13, c[8], FMA(t16, c[7], FMA(t17, c[6], a[16][i]))));
-            a[17][i] = FMA(t17, c[5], FMA(t18, c[4], FMA(t19, c[3], FMA(t20, c[2], FMA(t21, c[1], a[17][i])))));
-            a[17][i] = FMA(t11, c[9], FMA(t12, c[8], FMA(t13, c[7], FMA(t16, c[6], a[17][i]))));
+            a[16][i] = FMA(t17, c[5], FMA(t18, c[4], FMA(t19, c[3], FMA(t20, c[2], FMA(t21, c[1], a[16][i])))));
+            a[16][i] = FMA(t11, c[9], FMA(t12, c[8], FMA(t13, c[7], FMA(t16, c[6], a[16][i]))));
+            a[17][i] = FMA(t18, c[5], FMA(t19, c[4], FMA(t20, c[3], FMA(t21, c[2], FMA(t22, c[1], a[17][i])))));
+            a[17][i] = FMA(t12, c[9], FMA(t13, c[8], FMA(t16, c[7], FMA(t17, c[6], a[17][i]))));
             a[18][i] = FMA(t16, c[13], FMA(t18, c[12], FMA(t20, c[11], FMA(t22, c[10], a[18][i]))));
             a[19][i] = FMA(t13, c[17], FMA(t17, c[16], FMA(t19, c[15], FMA(t21, c[14], a[19][i]))));
             a[20][i] = FMA(t13, c[13], FMA(t17, c[12], FMA(t19, c[11], FMA(t21, c[10], a[20][i]))));
@@ -332,26 +346,26 @@ static void gelu_tanh_exact_float64_backward_block(const double *restrict mean, 
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = (a[23][i]) + ((a[22][i]) * s[2][i]);
-        const double t1 = (a[21][i]) + ((a[20][i]) * s[2][i]);
-        const double t2 = (a[19][i]) + ((a[18][i]) * s[2][i]);
-        const double t3 = (a[15][i]) + ((a[14][i]) * s[2][i]);
-        const double t4 = s[4][i] + t1;
-        const double t5 = (a[13][i]) + ((a[12][i]) * s[2][i]);
-        const double t6 = (a[11][i]) + ((a[10][i]) * s[2][i]);
-        const double t7 = (a[9][i]) + ((a[8][i]) * s[2][i]);
-        const double t8 = (a[7][i]) + ((a[6][i]) * s[2][i]);
-        const double t9 = (a[5][i]) + ((a[4][i]) * s[2][i]);
-        const double t10 = (a[3][i]) + ((a[2][i]) * s[2][i]);
-        const double t11 = FMA(t8, t9, (FMA(t7, t8, (FMA(t5, t7, (t5 * t6) * s[5][i])) * s[6][i])) * s[7][i]);
-        const double t12 = FMA(t2, t3, (FMA(t3, t10, (FMA(t9, t10, t11 * s[8][i])) * s[9][i])) * s[10][i]);
-        const double t13 = FMA(t6, t7, FMA(t5, t5, s[5][i] * (FMA(t5, (a[1][i]) + ((a[0][i]) * s[2][i]), t6 * t6))));
-        const double t14 = FMA(t7, t9, FMA(t8, t8, s[7][i] * (FMA(t5, t8, FMA(t7, t7, s[6][i] * t13)))));
-        const double t15 = FMA(t3, t9, FMA(t10, t10, s[9][i] * (FMA(t8, t10, FMA(t9, t9, s[8][i] * t14)))));
-        const double t16 = FMA(t3, t4, FMA(t2, t2, s[11][i] * (FMA(t2, t10, FMA(t3, t3, s[10][i] * t15)))));
-        const double t17 = FMA(s[3][i], s[0][i] * t2, FMA(t1, t0 * (-2.0), a[17][i]));
-        const double t18 = FMA(FMA(s[0][i], t3, FMA(t1, 2.0, s[4][i])), s[4][i], FMA(t2, -t0, (a[16][i]) * 0.5));
-        const double t19 = (s[14][i] ? ((FMA(t2, t4, t12 * s[11][i])) * s[13][i]) : t17) * s[2][i];
+        double t0 = (a[23][i]) + ((a[22][i]) * s[2][i]);
+        double t1 = (a[21][i]) + ((a[20][i]) * s[2][i]);
+        double t2 = (a[19][i]) + ((a[18][i]) * s[2][i]);
+        double t3 = (a[15][i]) + ((a[14][i]) * s[2][i]);
+        double t4 = s[4][i] + t1;
+        double t5 = (a[13][i]) + ((a[12][i]) * s[2][i]);
+        double t6 = (a[11][i]) + ((a[10][i]) * s[2][i]);
+        double t7 = (a[9][i]) + ((a[8][i]) * s[2][i]);
+        double t8 = (a[7][i]) + ((a[6][i]) * s[2][i]);
+        double t9 = (a[5][i]) + ((a[4][i]) * s[2][i]);
+        double t10 = (a[3][i]) + ((a[2][i]) * s[2][i]);
+        double t11 = FMA(t8, t9, (FMA(t7, t8, (FMA(t5, t7, (t5 * t6) * s[5][i])) * s[6][i])) * s[7][i]);
+        double t12 = FMA(t2, t3, (FMA(t3, t10, (FMA(t9, t10, t11 * s[8][i])) * s[9][i])) * s[10][i]);
+        double t13 = FMA(t6, t7, FMA(t5, t5, s[5][i] * (FMA(t5, (a[1][i]) + ((a[0][i]) * s[2][i]), t6 * t6))));
+        double t14 = FMA(t7, t9, FMA(t8, t8, s[7][i] * (FMA(t5, t8, FMA(t7, t7, s[6][i] * t13)))));
+        double t15 = FMA(t3, t9, FMA(t10, t10, s[9][i] * (FMA(t8, t10, FMA(t9, t9, s[8][i] * t14)))));
+        double t16 = FMA(t3, t4, FMA(t2, t2, s[11][i] * (FMA(t2, t10, FMA(t3, t3, s[10][i] * t15)))));
+        double t17 = FMA(s[3][i], s[0][i] * t2, FMA(t1, t0 * (-2.0), a[16][i]));
+        double t18 = FMA(FMA(s[0][i], t3, FMA(t1, 2.0, s[4][i])), s[4][i], FMA(t2, -t0, (a[17][i]) * 0.5));
+        double t19 = (s[14][i] ? ((FMA(t2, t4, t12 * s[11][i])) * s[13][i]) : t17) * s[2][i];
         out_grad_mean[i] = FMA(grad_mean[i], (t4 * s[2][i]),
             grad_var[i] * t19);
         out_grad_var[i] = FMA(grad_mean[i], (t2 * 0.5),
@@ -359,29 +373,12 @@ static void gelu_tanh_exact_float64_backward_block(const double *restrict mean, 
     }
 }
 
-void gelu_tanh_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                      const double *restrict grad_mean, const double *restrict grad_var,
-                                      const double *restrict params, double *restrict out_grad_mean,
-                                      double *restrict out_grad_var)
+void gelu_tanh_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            gelu_tanh_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at,
-                                                   out_grad_mean + at, out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        gelu_tanh_exact_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(gelu_tanh_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

@@ -3,17 +3,12 @@
 // f(x) = Piecewise((x, (lambd < x) | (lambd < -x)), (0, True))
 //
 // rule digest  927948144e5722be0f251154b5d8a1f8c7ef0c90f3dd676cfaa601598b227b2c
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-// operations   hardshrink_exact_forward 487, hardshrink_exact_backward 624
+// program      he48f6b6e9398d1eb6a416169ce1873e229291ab05494a5af8d37df32e742bc3c
+// operations   hardshrink_exact_forward 490, hardshrink_exact_backward 630
 //
 // Certificate:
-//   mean        0.415 tolerance, worst at mean = 4.81219435, var = 4.03288031, lambd = 4.8109375
-//   var         0.781 tolerance, worst at mean = 4.8109374, var = 1.27948866e-16, lambd = 4.8109375
-//   dmean_dmu   0.00368 tolerance, worst at mean = -15.9942703, var = 65.2625046, lambd = 16
-//   dmean_dvar  0.0131 tolerance, worst at mean = -0.00955378823, var = 0.00014778733, lambd = 0.015625
-//   dvar_dmu    0.0183 tolerance, worst at mean = 0.499998927, var = 5.75380188e-10, lambd = 0.5
-//   dvar_dvar   0.00988 tolerance, worst at mean = -0.931172192, var = 0.123730563, lambd = 0.5
-//   against exact values at 91071 points over all of float32; details in exact.json
+//   mean 0.415, var 0.781, dmean_dmu 0.00368, dmean_dvar 0.0131, dvar_dmu 0.0183, dvar_dvar 0.00988 tolerance,
+//   against exact values at 91071 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -28,6 +23,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -44,330 +40,257 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void hardshrink_exact_forward_element(float mean, float var,
-                                                                                   float lambd_hi, float lambd_lo,
-                                                                                   float *restrict out_mean,
-                                                                                   float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float hardshrink_exact_part1(float p0, float p1)
 {
-    const float t0 = lambd_hi * lambd_hi;
-    const float t1 = ABS(mean);
-    const _Bool t2 = 1.2676506e+30f < var;
-    const _Bool t3 = 1.2980742e+33f < t1;
-    const _Bool t4 = 8.6736174e-19f < var;
-    const _Bool t5 = t2 | t3;
-    const float t6 = 1.0f / lambd_hi;
-    const _Bool t7 = t5 & t4;
-    const float t8 = lambd_lo + (lambd_hi + mean);
-    const float t9 = (mean - lambd_hi) - lambd_lo;
-    const float t10 = 1.0f / t0;
-    const float t11 = FMA(lambd_hi, lambd_lo, FMA(lambd_hi, lambd_lo, FMA(lambd_hi, lambd_hi, -t0)));
-    const float t12 = t5 ? 1.5258789e-5f : 1.0f;
-    const float t13 = t5 ? 65536.0f : 1.0f;
-    const float t14 = t12 * t8;
-    const float t15 = t12 * t9;
-    const float t16 = (mean * t12) * t6;  // mean in units of the base
-    const float t17 = t7 ? 1.5258789e-5f : 1.0f;
-    const float t18 = t7 ? 65536.0f : 1.0f;
-    const float t19 = t17 * (var * t17);
-    const float t20 = t6 * t14;
-    const float t21 = t6 * t15;
-    const float t22 = -t10;
-    const float t23 = FMA(t11, t22, FMA(t0, t22, 1.0f));
-    const float t24 = t0 + t11;
-    const float t25 = t19 * (t10 + (t10 * t23));
-    const float t26 = ABS(t16);  // |mean - centre|
-    const float t27 = (t16 < 0.0f) ? 1.0f : (-1.0f);  // direction of u
-    const _Bool t28 = t16 == t16;
-    const _Bool t29 = 1.0f == t16;
-    const float t30 = -t20;
-    const float t31 = t6 * FMA(lambd_lo, t30, FMA(lambd_hi, t30, t14));
-    const float t32 = ABS(t20);
-    const _Bool t33 = t20 < 0.0f;
-    const float t34 = -t21;
-    const float t35 = t6 * FMA(lambd_lo, t34, FMA(lambd_hi, t34, t15));
-    const float t36 = ABS(t21);
-    const _Bool t37 = t21 < 0.0f;
-    const _Bool t38 = t21 <= 0.0f;
-    const float t39 = t27 * 2.0f;
-    const float t40 = t33 ? 1.0f : (-1.0f);
-    const float t41 = t33 ? (-2.0f) : (t38 ? 2.0f : (-2.0f));
-    const float t42 = t33 ? 2.0f : (t38 ? (-2.0f) : 2.0f);
-    const float t43 = t38 ? 1.0f : (-1.0f);
-    const float t44 = t33 ? 1.0f : (t38 ? (-1.0f) : 1.0f);
-    const float t45 = t38 ? 0.0f : 1.0f;
-    const float t46 = t38 ? 0.0f : t16;
-    const float t47 = t33 ? 1.0f : t45;
-    const float t48 = t33 ? t16 : t46;
-    const float t49 = t33 ? (-1.0f) : t43;
-    const float t50 = t33 ? (-t31) : t31;
-    const float t51 = t37 ? (-t35) : t35;
-    const float t52 = t25 * SQRT((0.0f <= t25) ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const _Bool t53 = (0.0f == t25) & t29;
-    const _Bool t54 = t52 < 0.49f;
-    const float t55 = t54 ? 0.49f : t52;
-    const float t56 = t54 ? t52 : 0.49f;
-    const float t57 = 1.0f / SQRT(t55);
-    const float t58 = t55 + 0.3587049f;
-    const float t59 = t55 + 0.98f;
-    const float t60 = t26 * (t26 * (1.0f / t55));
-    const _Bool t61 = 0.0f == t56;
-    const float t62 = SQRT(t61 ? 1.0f : t56);
-    const float t63 = SQRT(t58);
-    const float t64 = t26 * (t26 * (1.0f / t58));
-    const float t65 = 1.0f / t63;
-    const float t66 = SQRT(t59);
-    const float t67 = t26 * (t26 * (1.0f / t59));
-    const float t68 = 1.0f / t66;
-    const float t69 = 1.0f / t62;
-    const float t70 = t61 ? 0.0f : t62;  // standard deviation
-    const float t71 = t61 ? 0.0f : t69;
-    const float t72 = t70 * t70;
-    const float t73 = t70 * t47;
-    const float t74 = t26 * t57;
-    const float t75 = t57 * t57;
-    const _Bool t76 = 13.0f < t74;
-    const float t77 = t76 ? 169.0f : t60;
-    const float t78 = t76 ? 13.0f : t74;
-    const float t79 = t77 * (-0.5f);
-    const float t80 = t57 * t78;
-    const float t81 = t26 * t65;
-    const float t82 = t26 * t68;
-    const float t83 = -t75;
-    const float t84 = t65 * t65;
-    const float t85 = t75 * (-2.0f);
-    const float t86 = t68 * t68;
-    const float t87 = t75 * (-3.0f);
-    const float t88 = t75 * (-4.0f);
-    const float t89 = t75 * (-5.0f);
-    const float t90 = t75 * (-6.0f);
-    const float t91 = t75 * (-7.0f);
-    const _Bool t92 = 13.0f < t81;
-    const float t93 = t92 ? 169.0f : t64;
-    const float t94 = t92 ? 13.0f : t81;
-    const float t95 = (-0.5f) * t93;
-    const float t96 = t65 * t94;
-    const _Bool t97 = 13.0f < t82;
-    const float t98 = t97 ? 169.0f : t67;
-    const float t99 = t97 ? 13.0f : t82;
-    const float t100 = (-0.5f) * t98;
-    const float t101 = t68 * t99;
-    const float t102 = t71 * t32;
-    const float t103 = t71 * t36;
-    const float t104 = -t84;
-    const float t105 = t84 * (-2.0f);
-    const float t106 = -t86;
-    const float t107 = t84 * (-3.0f);
-    const float t108 = t86 * (-2.0f);
-    const float t109 = t84 * (-4.0f);
-    const float t110 = t86 * (-3.0f);
-    const float t111 = t84 * (-5.0f);
-    const float t112 = t86 * (-4.0f);
-    const float t113 = t86 * (-5.0f);
-    const float t114 = t84 * (-6.0f);
-    const float t115 = t84 * (-7.0f);
-    const float t116 = t86 * (-6.0f);
-    const float t117 = t86 * (-7.0f);
-    const float t118 = t102 + FMA(t71, t50, FMA(t71, t32, -t102));
-    const _Bool t119 = t61 | (13.0f < t102);
-    const float t120 = t119 ? 13.0f : t118;  // |mean - -1|/sigma
-    const float t121 = t103 + FMA(t71, t51, FMA(t71, t36, -t103));
-    const _Bool t122 = t61 | (13.0f < t103);
-    const float t123 = t122 ? 13.0f : t121;  // |mean - 1|/sigma
-    const float t124 = FMA(t79, 1.442695f, 12582912.0f);
-    const float t125 = FMA(1.442695f, t95, 12582912.0f);
-    const float t126 = t124 - 12582912.0f;
-    const float t127 = as_float((as_bits(t124) + 127u) << 23u);
-    const float t128 = FMA(t126, -0.69314575f, t79) + (t126 * (-1.4286068e-6f));
-    const float t129 = FMA(1.442695f, t100, 12582912.0f);
-    const float t130 = t125 - 12582912.0f;
-    const float t131 = as_float((127u + as_bits(t125)) << 23u);
-    const float t132 = FMA(-0.69314575f, t130, t95) + ((-1.4286068e-6f) * t130);
-    const float t133 = t129 - 12582912.0f;
-    const float t134 = as_float((127u + as_bits(t129)) << 23u);
-    const float t135 = FMA(-0.69314575f, t133, t100) + ((-1.4286068e-6f) * t133);
-    const float t136 = 1.0f / FMA(0.25f, t120, 1.0f);
-    const float t137 = 1.0f / FMA(0.25f, t123, 1.0f);
-    const float t138 = t120 * t120;
-    const float t139 = t123 * t123;
-    const float t140 = -(2.0f * t120);
-    const float t141 = -(2.0f * t123);
-    const float t142 = t57 * (((1.0f + FMA(FMA(t128, FMA(t128, FMA(t128, FMA(t128, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t128 * t128, t128)) * t127) * 0.3989423f);
-    const float t143 = t142 * t83;
-    const float t144 = (-0.5f) * t138;
-    const float t145 = 1.0f / (1.0f + t138);
-    const float t146 = (-0.5f) * t139;
-    const float t147 = FMA(t123, t123, -t139);
-    const float t148 = t139 + t147;
-    const float t149 = (-0.5f) * t147;
-    const float t150 = 1.0f / (1.0f + t148);
-    const float t151 = FMA(t132, FMA(t132, FMA(t132, FMA(0.0013814222f, t132, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t152 = FMA(t135, FMA(t135, FMA(t135, FMA(0.0013814222f, t135, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t153 = t65 * (0.3989423f * ((1.0f + FMA(t151, t132 * t132, t132)) * t131));
-    const float t154 = t153 * t104;
-    const float t155 = t68 * (0.3989423f * ((1.0f + FMA(t152, t135 * t135, t135)) * t134));
-    const float t156 = t155 * t106;
-    const float t157 = FMA(1.442695f, t144, 12582912.0f);
-    const float t158 = FMA(1.442695f, t146, 12582912.0f);
-    const float t159 = t157 - 12582912.0f;
-    const float t160 = as_float((127u + as_bits(t157)) << 23u);
-    const float t161 = FMA(-0.69314575f, t159, t144) + ((-1.4286068e-6f) * t159);
-    const float t162 = t158 - 12582912.0f;
-    const float t163 = as_float((127u + as_bits(t158)) << 23u);
-    const float t164 = FMA(-0.69314575f, t162, t146) + FMA(-1.4286068e-6f, t162, t149);
-    const float t165 = t136 - 0.25f;
-    const float t166 = t137 - 0.25f;
-    const float t167 = t136 * (t136 * (t136 * FMA(t165, FMA(t165, FMA(t165, FMA(t165, FMA(t165, FMA(t165, FMA(t165,
-        FMA(t165, FMA(t165, FMA(t165, -0.074104935f, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t168 = FMA(t167, t140, 0.3989423f) * t145;
-    const float t169 = t137 * (t137 * (t137 * FMA(t166, FMA(t166, FMA(t166, FMA(t166, FMA(t166, FMA(t166, FMA(t166,
-        FMA(t166, FMA(t166, FMA(-0.074104935f, t166, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t170 = FMA(t169, t141, 0.3989423f) * t150;
-    const float t171 = FMA(t161, FMA(t161, FMA(t161, FMA(0.0013814222f, t161, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t172 = FMA(t164, FMA(t164, FMA(t164, FMA(0.0013814222f, t164, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t173 = t119 ? 0.0f : ((1.0f + FMA(t171, t161 * t161, t161)) * t160);
-    const float t174 = t122 ? 0.0f : ((1.0f + FMA(t172, t164 * t164, t164)) * t163);
-    const float t175 = t142 * t80;
-    const float t176 = FMA(t80, t175, t143);
-    const float t177 = t175 * t85;
-    const float t178 = t176 * t87;
-    const float t179 = FMA(t80, t176, t177);
-    const float t180 = FMA(t80, t179, t178);
-    const float t181 = t179 * t88;
-    const float t182 = t180 * t89;
-    const float t183 = FMA(t80, t180, t181);
-    const float t184 = FMA(t80, t183, t182);
-    const float t185 = t183 * t90;
-    const float t186 = t184 * t91;
-    const float t187 = FMA(t80, t184, t185);
-    const float t188 = FMA(t80, t187, t186);
-    const float t189 = t187 * 1.3014203e-6f;
-    const float t190 = 1.3014203e-6f * t188;
-    const float t191 = t153 * t96;
-    const float t192 = FMA(t96, t191, t154);
-    const float t193 = t191 * t105;
-    const float t194 = t192 * t107;
-    const float t195 = FMA(t96, t192, t193);
-    const float t196 = FMA(t96, t195, t194);
-    const float t197 = t195 * t109;
-    const float t198 = t196 * t111;
-    const float t199 = FMA(t96, t196, t197);
-    const float t200 = FMA(t96, t199, t198);
-    const float t201 = t199 * t114;
-    const float t202 = t200 * t115;
-    const float t203 = FMA(t96, t200, t201);
-    const float t204 = FMA(t96, t203, t202);
-    const float t205 = FMA(t203, -0.00018722237f, t189);
-    const float t206 = FMA(-0.00018722237f, t204, t190);
-    const float t207 = t155 * t101;
-    const float t208 = FMA(t101, t207, t156);
-    const float t209 = t207 * t108;
-    const float t210 = t208 * t110;
-    const float t211 = FMA(t101, t208, t209);
-    const float t212 = FMA(t101, t211, t210);
-    const float t213 = t211 * t112;
-    const float t214 = t212 * t113;
-    const float t215 = FMA(t101, t212, t213);
-    const float t216 = FMA(t101, t215, t214);
-    const float t217 = t215 * t116;
-    const float t218 = t216 * t117;
-    const float t219 = FMA(t101, t216, t217);
-    const float t220 = FMA(t101, t219, t218);
-    const float t221 = FMA(t219, -5.198824e-5f, t205);
-    const float t222 = FMA(-5.198824e-5f, t220, t206);
-    const float t223 = FMA(t183, 0.00014712433f, t221);
-    const float t224 = FMA(2.0172704e-13f, t199, 4.0573295e-14f * t183);
-    const float t225 = FMA(t199, 0.0011483137f, t223);
-    const float t226 = FMA(-3.7991612e-13f, t215, t224);
-    const float t227 = FMA(t215, 0.0019360975f, t225);
-    const float t228 = FMA(t211, 6.16854e-12f, FMA(t195, 1.0702673e-11f, FMA(t179, 1.9827343e-12f, t226)));
-    const float t229 = FMA(t184, 0.00014712433f, t222);
-    const float t230 = FMA(t200, 4.4504188e-5f, t184 * (-1.4217551e-6f));
-    const float t231 = FMA(t200, 0.0011483137f, t229);
-    const float t232 = FMA(t216, 0.00015039911f, t230);
-    const float t233 = FMA(t216, 0.0019360975f, t231);
-    const float t234 = FMA(t212, -0.0055805244f, FMA(t196, 0.014624207f, FMA(t180, -0.001127321f, t232)));
-    const float t235 = FMA(t175, 3.426204e-11f, t228);
-    const float t236 = FMA(t179, 1.2350609e-15f, t234);
-    const float t237 = FMA(t179, 0.0017161578f, t227);
-    const float t238 = FMA(t191, 6.6490303e-12f, t235);
-    const float t239 = FMA(t195, -7.0823523e-13f, t236);
-    const float t240 = FMA(t195, -0.11735477f, t237);
-    const float t241 = FMA(t207, -4.0911084e-11f, t238);
-    const float t242 = FMA(t211, -7.551298e-13f, t239);
-    const float t243 = FMA(t211, -0.032392345f, t240);
-    const float t244 = FMA(t180, 0.0017161578f, t233);
-    const float t245 = FMA(t196, 2.0172704e-13f, t180 * 4.0573295e-14f);
-    const float t246 = FMA(t196, -0.11735477f, t244);
-    const float t247 = FMA(t212, -3.7991612e-13f, t245);
-    const float t248 = FMA(t212, -0.032392345f, t246);
-    const float t249 = FMA(t155, -4.0911084e-11f, FMA(t153, 6.6490303e-12f, FMA(t142, 3.426204e-11f, FMA(t208,
-        6.16854e-12f, FMA(t192, 1.0702673e-11f, FMA(t176, 1.9827343e-12f, t247))))));
-    const float t250 = FMA(t176, -0.10747666f, t242);
-    const float t251 = FMA(t176, -0.14771938f, t248);
-    const float t252 = FMA(t192, -0.16856287f, t250);
-    const float t253 = FMA(t192, 0.59344363f, t251);
-    const float t254 = FMA(t175, -0.14771938f, t243);
-    const float t255 = FMA(t175, -2.0544898e-13f, FMA(t208, 0.08967335f, t252));
-    const float t256 = FMA(t208, 0.22094236f, t253);
-    const float t257 = FMA(t191, 0.59344363f, t254);
-    const float t258 = FMA(t191, -4.38245e-12f, t255);
-    const float t259 = FMA(t207, 0.22094236f, t257);
-    // B_0: derivative 0 of the mean square less its line
-    const float t260 = FMA(t155, -0.5829545f, FMA(t153, 3.7468882f, FMA(t142, -2.497267f, FMA(t207, 4.587923e-12f,
-        t258))));
-    const float t261 = t249 + (t27 * t259);  // D_0: derivative 0 of the mean less its line
-    const float t262 = t241 + (t27 * t256);  // D_1: derivative 1 of the mean less its line
-    const float t263 = t262 * t39;
-    const float t264 = t27 + t262;
-    const float t265 = FMA(t27, t27, t263);
-    const float t266 = 0.3989423f * t173;
-    const float t267 = 0.3989423f * t174;
-    const float t268 = FMA(t120, t168, 2.0f * t167);
-    const float t269 = t173 * t167;
-    const float t270 = t173 * t168;
-    const float t271 = t173 * t268;
-    const float t272 = FMA(t271, t44, t42 * (t269 * t72));
-    const float t273 = t70 * t270;
-    const float t274 = t40 * t272;
-    const float t275 = FMA(t123, t170, 2.0f * t169);
-    const float t276 = (t174 * t169) * t72;
-    const float t277 = t174 * t170;
-    const float t278 = t174 * t275;
-    const float t279 = t70 * t277;
-    const float t280 = t43 * FMA(t278, t49, t41 * t276);
-    const float t281 = ((t273 * t41) + t274) + ((t279 * t41) + t280);
-    const float t282 = t70 * t271;
-    const float t283 = (t40 * t271) - t273;
-    const float t284 = t266 + (t40 * (-t282));
-    const float t285 = t70 * t278;
-    const float t286 = t43 * t278;
-    const float t287 = t43 * t285;
-    const float t288 = t279 + t286;
-    const float t289 = t267 + t287;
-    const float t290 = t283 + t288;
-    const float t291 = t284 + t289;
-    const float t292 = t290 + t48;
-    const float t293 = t281 - (t290 * t290);
-    const float t294 = FMA(FMA(t70, t47, 2.0f * t291), t73, t293);
-    const float t295 = (t294 < 0.0f) ? 0.0f : t294;
-    const float t296 = FMA(t55, t265, t260 - (t261 * t261));
-    const float t297 = t53 ? 0.0f : (t28 ? (t54 ? t292 : (t16 + t261)) : t16);  // f(1) = 0 at the jump itself
-    const float t298 = t264 * (t55 * t264);
-    const float t299 = t13 * (lambd_hi * t297);
-    const float t300 = t18 * (t18 * ((t28 ? (t54 ? t295 : ((t296 < t298) ? t298 : t296)) : t16) * t24));
-    *out_mean = t299;
-    *out_var = t300;
+    float t0 = p0 - 12582912.0f;
+    float t1 = FMA(t0, -0.69314575f, p1) + (t0 * (-1.4286068e-6f));
+    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
+    return t2;
 }
 
-void hardshrink_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                              const float *restrict params, float *restrict out_mean, float *restrict out_var)
+INLINE float hardshrink_exact_part2(float p0)
+{
+    float t0 = 1.0f / FMA(0.25f, p0, 1.0f);
+    float t1 = t0 - 0.25f;
+    float t2 = t0 * (t0 * (t0 * POLY10(t1, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f,
+        0.11886708f, 0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f)));
+    return t2;
+}
+
+INLINE float hardshrink_exact_part3(
+    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
+    float p11, float p12)
+{
+    float t0 = p12 * FMA(p0, 0.22094236f, FMA(p1, 0.59344363f, FMA(p2, -0.14771938f, FMA(p3, -0.032392345f, FMA(p4,
+        -0.11735477f, FMA(p5, 0.0017161578f, FMA(p6, 0.0019360975f, FMA(p7, 0.0011483137f, FMA(p8, 0.00014712433f,
+        FMA(p9, -5.198824e-5f, FMA(p10, -0.00018722237f, p11 * 1.3014203e-6f)))))))))));
+    return t0;
+}
+
+INLINE float hardshrink_exact_part4(
+    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
+    float p11, float p12, float p13, float p14, float p15, float p16, float p17, float p18, float p19)
+{
+    float t0 = FMA(p0, 3.7468882f, FMA(p1, -2.497267f, FMA(p2, 1.6148317e-11f, FMA(p3, -8.295431e-12f, FMA(p4,
+        -7.852877e-12f, FMA(p5, 0.08967335f, FMA(p6, -0.16856287f, FMA(p7, -0.10747666f, FMA(p8, -2.5385356e-12f,
+        FMA(p9, -3.4510532e-12f, FMA(p10, -4.3536951e-13f, FMA(p11, -0.0055805244f, FMA(p12, 0.014624207f, FMA(p13,
+        -0.001127321f, FMA(p14, 1.6576451e-13f, FMA(p15, -9.9821755e-14f, FMA(p16, -8.462793e-15f, FMA(p17,
+        0.00015039911f, FMA(p18, 4.4504188e-5f, p19 * (-1.4217551e-6f))))))))))))))))))));
+    return t0;
+}
+
+INLINE float hardshrink_exact_part5(
+    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8)
+{
+    float t0 = FMA(p0, -3.8040106e-11f, FMA(p1, -8.552317e-12f, FMA(p2, 4.659232e-11f, FMA(p3, 5.5955652e-12f, FMA(p4,
+        1.1788361e-11f, FMA(p5, 2.7896064e-12f, FMA(-3.3333102e-13f, p6, FMA(1.2212308e-13f, p7, 5.944114e-14f *
+        p8))))))));
+    return t0;
+}
+
+INLINE void hardshrink_exact_atom0(
+    float p0, float p1, float p2, float *restrict r0, float *restrict r1, float *restrict r2, float *restrict r3,
+    float *restrict r4, float *restrict r5, float *restrict r6, float *restrict r7, float *restrict r8)
+{
+    float t0 = p0 + p1;
+    float t1 = 1.0f / SQRT(t0);
+    float t2 = t1 * t1;
+    float t3 = p2 * t1;
+    _Bool t4 = 13.0f < t3;
+    float t5 = p2 * (p2 * (1.0f / t0));
+    float t6 = t4 ? 169.0f : t5;
+    float t7 = (-0.5f) * t6;
+    float t8 = t4 ? 13.0f : t3;
+    float t9 = t1 * t8;
+    float t10 = FMA(1.442695f, t7, 12582912.0f);
+    float t11 = t1 * (0.3989423f * (hardshrink_exact_part1(t10, t7) * as_float((127u + as_bits(t10)) << 23u)));
+    float t12 = t11 * t9;
+    float t13 = FMA(t9, t12, t11 * (-t2));
+    float t14 = FMA(t9, t13, t12 * (t2 * (-2.0f)));
+    float t15 = FMA(t9, t14, t13 * (t2 * (-3.0f)));
+    float t16 = FMA(t9, t15, t14 * (t2 * (-4.0f)));
+    float t17 = FMA(t9, t16, t15 * (t2 * (-5.0f)));
+    float t18 = FMA(t9, t17, t16 * (t2 * (-6.0f)));
+    float t19 = FMA(t9, t18, t17 * (t2 * (-7.0f)));
+    *r0 = t11;
+    *r1 = t12;
+    *r2 = t13;
+    *r3 = t14;
+    *r4 = t15;
+    *r5 = t16;
+    *r6 = t17;
+    *r7 = t18;
+    *r8 = t19;
+}
+
+INLINE void hardshrink_exact_forward_element(
+    float mean, float var, float lambd_hi, float lambd_lo, float *restrict out_mean, float *restrict out_var)
+{
+    float t0 = lambd_hi * lambd_hi;
+    _Bool t1 = (1.2676506e+30f < var) | (1.2980742e+33f < ABS(mean));
+    float t2 = 1.0f / lambd_hi;
+    _Bool t3 = t1 & (8.6736174e-19f < var);
+    float t4 = 1.0f / t0;
+    float t5 = FMA(lambd_hi, lambd_lo, FMA(lambd_hi, lambd_lo, FMA(lambd_hi, lambd_hi, -t0)));
+    float t6 = t1 ? 1.5258789e-5f : 1.0f;
+    float t7 = t6 * (lambd_lo + (lambd_hi + mean));
+    float t8 = t6 * ((mean - lambd_hi) - lambd_lo);
+    float t9 = (mean * t6) * t2;  // mean in units of the base
+    float t10 = t3 ? 1.5258789e-5f : 1.0f;
+    float t11 = t3 ? 65536.0f : 1.0f;
+    float t12 = t2 * t7;
+    float t13 = t2 * t8;
+    float t14 = -t4;
+    float t15 = (t10 * (var * t10)) * (t4 + (t4 * FMA(t5, t14, FMA(t0, t14, 1.0f))));
+    float t16 = ABS(t9);  // |mean - centre|
+    float t17 = (t9 < 0.0f) ? 1.0f : (-1.0f);  // direction of u
+    _Bool t18 = t9 == t9;
+    float t19 = -t12;
+    float t20 = t2 * FMA(lambd_lo, t19, FMA(lambd_hi, t19, t7));
+    float t21 = ABS(t12);
+    _Bool t22 = t12 < 0.0f;
+    float t23 = -t13;
+    float t24 = t2 * FMA(lambd_lo, t23, FMA(lambd_hi, t23, t8));
+    float t25 = ABS(t13);
+    _Bool t26 = t13 <= 0.0f;
+    float t27 = t22 ? 1.0f : (-1.0f);
+    float t28 = t26 ? 2.0f : (-2.0f);
+    float t29 = t22 ? (-2.0f) : t28;
+    float t30 = t26 ? 1.0f : (-1.0f);
+    float t31 = t26 ? 0.0f : 1.0f;
+    float t32 = t22 ? 1.0f : t31;
+    float t33 = (0.0f <= t15) ? 1.0f : (-1.0f);
+    float t34 = t15 * SQRT(t33);  // NaN for a negative variance
+    _Bool t35 = t34 < 0.49f;
+    float t36 = t35 ? 0.49f : t34;
+    float t37 = t35 ? t34 : 0.49f;
+    float t38 = 1.0f / SQRT(t36);
+    float t39, t40, t41, t42, t43, t44, t45, t46, t47;
+    hardshrink_exact_atom0(t36, 0.3587049f, t16, &t39, &t40, &t41, &t42, &t43, &t44, &t45, &t46, &t47);
+    float t48, t49, t50, t51, t52, t53, t54, t55, t56;
+    hardshrink_exact_atom0(t36, 0.98f, t16, &t48, &t49, &t50, &t51, &t52, &t53, &t54, &t55, &t56);
+    _Bool t57 = 0.0f == t37;
+    float t58 = t57 ? 1.0f : t37;
+    float t59 = SQRT(t58);
+    float t60 = t57 ? 0.0f : t59;  // standard deviation
+    float t61 = 1.0f / t59;
+    float t62 = t57 ? 0.0f : t61;
+    float t63 = t60 * t60;
+    float t64 = t16 * t38;
+    float t65 = t38 * t38;
+    _Bool t66 = 13.0f < t64;
+    float t67 = t16 * (t16 * (1.0f / t36));
+    float t68 = t66 ? 169.0f : t67;
+    float t69 = t68 * (-0.5f);
+    float t70 = t66 ? 13.0f : t64;
+    float t71 = t38 * t70;
+    float t72 = t62 * t21;
+    float t73 = t62 * t25;
+    _Bool t74 = t57 | (13.0f < t72);
+    float t75 = -t20;
+    float t76 = t22 ? t75 : t20;
+    float t77 = t72 + FMA(t62, t76, FMA(t62, t21, -t72));
+    float t78 = t74 ? 13.0f : t77;  // |mean - -1|/sigma
+    _Bool t79 = t57 | (13.0f < t73);
+    _Bool t80 = t13 < 0.0f;
+    float t81 = -t24;
+    float t82 = t80 ? t81 : t24;
+    float t83 = t73 + FMA(t62, t82, FMA(t62, t25, -t73));
+    float t84 = t79 ? 13.0f : t83;  // |mean - 1|/sigma
+    float t85 = FMA(t69, 1.442695f, 12582912.0f);
+    float t86 = t78 * t78;
+    float t87 = t84 * t84;
+    float t88 = t38 * ((hardshrink_exact_part1(t85, t69) * as_float((as_bits(t85) + 127u) << 23u)) * 0.3989423f);
+    float t89 = (-0.5f) * t86;
+    float t90 = (-0.5f) * t87;
+    float t91 = FMA(t84, t84, -t87);
+    float t92 = FMA(1.442695f, t89, 12582912.0f);
+    float t93 = FMA(1.442695f, t90, 12582912.0f);
+    float t94 = t93 - 12582912.0f;
+    float t95 = FMA(-0.69314575f, t94, t90) + FMA(-1.4286068e-6f, t94, (-0.5f) * t91);
+    float t96 = hardshrink_exact_part2(t78);
+    float t97 = FMA(t96, -(2.0f * t78), 0.3989423f) * (1.0f / (1.0f + t86));
+    float t98 = hardshrink_exact_part2(t84);
+    float t99 = FMA(t98, -(2.0f * t84), 0.3989423f) * (1.0f / (1.0f + (t87 + t91)));
+    float t100 = hardshrink_exact_part1(t92, t89) * as_float((127u + as_bits(t92)) << 23u);
+    float t101 = t74 ? 0.0f : t100;
+    float t102 = (1.0f + FMA(POLY4(t95, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t95 * t95,
+        t95)) * as_float((127u + as_bits(t93)) << 23u);
+    float t103 = t79 ? 0.0f : t102;
+    float t104 = t88 * t71;
+    float t105 = FMA(t71, t104, t88 * (-t65));
+    float t106 = FMA(t71, t105, t104 * (t65 * (-2.0f)));
+    float t107 = FMA(t71, t106, t105 * (t65 * (-3.0f)));
+    float t108 = FMA(t71, t107, t106 * (t65 * (-4.0f)));
+    float t109 = FMA(t71, t108, t107 * (t65 * (-5.0f)));
+    float t110 = FMA(t71, t109, t108 * (t65 * (-6.0f)));
+    // D_0: derivative 0 of the mean less its line
+    float t111 = hardshrink_exact_part5(t48, t39, t88, t50, t41, t105, t52, t43, t107) + hardshrink_exact_part3(t49,
+        t40, t104, t51, t42, t106, t53, t44, t108, t55, t46, t110, t17);
+    // D_1: derivative 1 of the mean less its line
+    float t112 = hardshrink_exact_part5(t49, t40, t104, t51, t42, t106, t53, t44, t108) + (t17 * FMA(t50, 0.22094236f,
+        FMA(t41, 0.59344363f, FMA(t105, -0.14771938f, FMA(t52, -0.032392345f, FMA(t43, -0.11735477f, FMA(t107,
+        0.0017161578f, FMA(t54, 0.0019360975f, FMA(t45, 0.0011483137f, FMA(t109, 0.00014712433f, FMA(-5.198824e-5f,
+        t56, FMA(-0.00018722237f, t47, 1.3014203e-6f * FMA(t71, t110, t109 * (t65 * (-7.0f)))))))))))))));
+    float t113 = t17 + t112;
+    float t114 = t101 * FMA(t78, t97, 2.0f * t96);
+    float t115 = t60 * (t101 * t97);
+    float t116 = t103 * FMA(t84, t99, 2.0f * t98);
+    float t117 = t60 * (t103 * t99);
+    float t118 = ((t27 * t114) - t115) + (t117 + (t30 * t116));
+    float t119 = FMA(t60, t32, 2.0f * (((0.3989423f * t101) + (t27 * (-(t60 * t114)))) + ((0.3989423f * t103) + (t30 *
+        (t60 * t116)))));
+    float t120 = t60 * t32;
+    float t121 = t115 * t29;
+    float t122 = t26 ? (-1.0f) : 1.0f;
+    float t123 = t22 ? 1.0f : t122;
+    float t124 = t26 ? (-2.0f) : 2.0f;
+    float t125 = t22 ? 2.0f : t124;
+    float t126 = t121 + (t27 * FMA(t114, t123, t125 * ((t101 * t96) * t63)));
+    float t127 = t117 * t29;
+    float t128 = t22 ? (-1.0f) : t30;
+    float t129 = FMA(t119, t120, (t126 + (t127 + (t30 * FMA(t116, t128, t29 * ((t103 * t98) * t63))))) - (t118 *
+        t118));
+    float t130 = FMA(t17, t17, t112 * (t17 * 2.0f));
+    // B_0: derivative 0 of the mean square less its line
+    float t131 = FMA(t48, -0.5829545f, hardshrink_exact_part4(t39, t88, t49, t40, t104, t50, t41, t105, t51, t42, t106,
+        t52, t43, t107, t53, t44, t108, t54, t45, t109));
+    float t132 = FMA(t36, t130, t131 - (t111 * t111));
+    float t133 = t113 * (t36 * t113);
+    float t134 = t1 ? 65536.0f : 1.0f;
+    _Bool t135 = (0.0f == t15) & (1.0f == t9);
+    float t136 = t26 ? 0.0f : t9;
+    float t137 = t22 ? t9 : t136;
+    float t138 = t118 + t137;
+    float t139 = t9 + t111;
+    float t140 = t35 ? t138 : t139;
+    float t141 = t18 ? t140 : t9;
+    float t142 = t135 ? 0.0f : t141;  // f(1) = 0 at the jump itself
+    float t143 = t134 * (lambd_hi * t142);
+    float t144 = (t129 < 0.0f) ? 0.0f : t129;
+    float t145 = (t132 < t133) ? t133 : t132;
+    float t146 = t35 ? t144 : t145;
+    float t147 = t18 ? t146 : t9;
+    float t148 = t11 * (t11 * (t147 * (t0 + t5)));
+    *out_mean = t143;
+    *out_var = t148;
+}
+
+void hardshrink_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     const float lambd_hi = params[0];
     const float lambd_lo = params[1];
@@ -377,421 +300,230 @@ void hardshrink_exact_forward(int64_t n, const float *restrict mean, const float
     }
 }
 
-static inline __attribute__((always_inline)) void hardshrink_exact_backward_element(float mean, float var,
-                                                                                    float grad_mean, float grad_var,
-                                                                                    float lambd_hi, float lambd_lo,
-                                                                                    float *restrict out_grad_mean,
-                                                                                    float *restrict out_grad_var)
+INLINE void hardshrink_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float lambd_hi, float lambd_lo,
+    float *restrict out_grad_mean, float *restrict out_grad_var)
 {
-    const float t0 = lambd_hi * lambd_hi;
-    const float t1 = ABS(mean);
-    const _Bool t2 = 1.2676506e+30f < var;
-    const _Bool t3 = 1.2980742e+33f < t1;
-    const _Bool t4 = 8.6736174e-19f < var;
-    const _Bool t5 = t2 | t3;
-    const float t6 = 1.0f / lambd_hi;
-    const _Bool t7 = t5 & t4;
-    const float t8 = t5 ? 1.5258789e-5f : 1.0f;
-    const float t9 = t7 ? 1.5258789e-5f : 1.0f;
-    const float t10 = t6 * (t8 * (lambd_lo + (lambd_hi + mean)));
-    const float t11 = t8 * ((mean - lambd_hi) - lambd_lo);
-    const float t12 = (mean * t8) * t6;  // mean in units of the base
-    const float t13 = t6 * t11;
-    const float t14 = 1.0f / t0;
-    const float t15 = FMA(lambd_hi, lambd_lo, FMA(lambd_hi, lambd_lo, FMA(lambd_hi, lambd_hi, -t0)));
-    const float t16 = t9 * (var * t9);
-    const float t17 = -t6;
-    const float t18 = lambd_hi * t6;
-    const float t19 = t0 * t6;
-    const float t20 = t6 * FMA(lambd_lo, t17, FMA(lambd_hi, t17, 1.0f));
-    const float t21 = ABS(t12);  // |mean - centre|
-    const float t22 = (t12 < 0.0f) ? 1.0f : (-1.0f);  // direction of u
-    const float t23 = FMA(lambd_hi, t20, FMA(lambd_lo, t6, FMA(lambd_hi, t6, -t18)));
-    const float t24 = t6 * t18;
-    const float t25 = FMA(t0, t20, FMA(t15, t6, FMA(t0, t6, -t19)));
-    const float t26 = t6 * t19;
-    const float t27 = ABS(t10);
-    const _Bool t28 = t10 < 0.0f;
-    const float t29 = -t14;
-    const float t30 = t16 * (t14 + (t14 * FMA(t15, t29, FMA(t0, t29, 1.0f))));
-    const float t31 = ABS(t13);
-    const _Bool t32 = t13 <= 0.0f;
-    const float t33 = FMA(t20, t18, FMA(t6, t18, -t24));
-    const float t34 = t18 + t23;
-    const float t35 = t24 + FMA(t6, t23, t33);
-    const float t36 = t22 * 2.0f;
-    const float t37 = FMA(t6, t25, FMA(t20, t19, FMA(t6, t19, -t26)));
-    const float t38 = t19 + t25;
-    const float t39 = t26 + t37;
-    const float t40 = t28 ? 1.0f : (-1.0f);
-    const float t41 = t28 ? (-2.0f) : (t32 ? 2.0f : (-2.0f));
-    const float t42 = t28 ? 2.0f : (t32 ? (-2.0f) : 2.0f);
-    const float t43 = t32 ? 1.0f : (-1.0f);
-    const float t44 = t32 ? (-1.0f) : 1.0f;
-    const float t45 = t32 ? 0.0f : 1.0f;
-    const float t46 = t28 ? 1.0f : t44;
-    const float t47 = t28 ? 1.0f : t45;
-    const float t48 = t28 ? (-1.0f) : t43;
-    const float t49 = 2.0f * t47;
-    const float t50 = t30 * SQRT((0.0f <= t30) ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const _Bool t51 = t50 < 0.49f;
-    const float t52 = t51 ? 0.49f : t50;
-    const float t53 = t51 ? t50 : 0.49f;
-    const float t54 = 1.0f / SQRT(t52);
-    const float t55 = t52 + 0.3587049f;
-    const float t56 = t52 + 0.98f;
-    const float t57 = t21 * (t21 * (1.0f / t52));
-    const _Bool t58 = 0.0f == t53;
-    const float t59 = SQRT(t58 ? 1.0f : t53);
-    const float t60 = SQRT(t55);
-    const float t61 = t21 * (t21 * (1.0f / t55));
-    const float t62 = 1.0f / t60;
-    const float t63 = SQRT(t56);
-    const float t64 = t21 * (t21 * (1.0f / t56));
-    const float t65 = 1.0f / t63;
-    const float t66 = 1.0f / t59;
-    const float t67 = t58 ? 0.0f : t59;  // standard deviation
-    const float t68 = t58 ? 0.0f : t66;
-    const float t69 = t68 * t27;
-    const float t70 = t68 * t31;
-    const float t71 = t21 * t54;
-    const float t72 = t54 * t54;
-    const _Bool t73 = 13.0f < t71;
-    const float t74 = t73 ? 169.0f : t57;
-    const float t75 = t73 ? 13.0f : t71;
-    const float t76 = t74 * (-0.5f);
-    const float t77 = t54 * t75;
-    const float t78 = t21 * t62;
-    const float t79 = t21 * t65;
-    const float t80 = -t72;
-    const float t81 = t62 * t62;
-    const float t82 = t72 * (-2.0f);
-    const float t83 = t65 * t65;
-    const float t84 = t72 * (-3.0f);
-    const float t85 = t72 * (-4.0f);
-    const float t86 = t72 * (-5.0f);
-    const float t87 = t72 * (-6.0f);
-    const float t88 = t72 * (-7.0f);
-    const float t89 = t72 * (-8.0f);
-    const float t90 = t72 * (-9.0f);
-    const _Bool t91 = 13.0f < t78;
-    const float t92 = t91 ? 169.0f : t61;
-    const float t93 = t91 ? 13.0f : t78;
-    const float t94 = (-0.5f) * t92;
-    const float t95 = t62 * t93;
-    const _Bool t96 = 13.0f < t79;
-    const float t97 = t96 ? 169.0f : t64;
-    const float t98 = t96 ? 13.0f : t79;
-    const float t99 = (-0.5f) * t97;
-    const float t100 = t65 * t98;
-    const float t101 = -t81;
-    const float t102 = t81 * (-2.0f);
-    const float t103 = -t83;
-    const float t104 = t81 * (-3.0f);
-    const float t105 = t83 * (-2.0f);
-    const float t106 = t81 * (-4.0f);
-    const float t107 = t83 * (-3.0f);
-    const float t108 = t81 * (-5.0f);
-    const float t109 = t83 * (-4.0f);
-    const float t110 = t81 * (-6.0f);
-    const float t111 = t83 * (-5.0f);
-    const float t112 = t81 * (-7.0f);
-    const float t113 = t83 * (-6.0f);
-    const float t114 = t83 * (-7.0f);
-    const float t115 = t81 * (-8.0f);
-    const float t116 = t81 * (-9.0f);
-    const float t117 = t83 * (-8.0f);
-    const float t118 = t83 * (-9.0f);
-    const float t119 = t68 * t68;
-    const _Bool t120 = t58 | (13.0f < t69);
-    const float t121 = t120 ? 13.0f : t69;  // |mean - -1|/sigma
-    const _Bool t122 = t58 | (13.0f < t70);
-    const float t123 = t122 ? 13.0f : t70;  // |mean - 1|/sigma
-    const float t124 = (1.7014135e+38f < t119) ? 1.7014135e+38f : t119;
-    const float t125 = FMA(t76, 1.442695f, 12582912.0f);
-    const float t126 = FMA(1.442695f, t94, 12582912.0f);
-    const float t127 = t125 - 12582912.0f;
-    const float t128 = as_float((as_bits(t125) + 127u) << 23u);
-    const float t129 = FMA(t127, -0.69314575f, t76) + (t127 * (-1.4286068e-6f));
-    const float t130 = FMA(1.442695f, t99, 12582912.0f);
-    const float t131 = 1.0f / FMA(0.25f, t121, 1.0f);
-    const float t132 = 1.0f / FMA(0.25f, t123, 1.0f);
-    const float t133 = t121 * t121;
-    const float t134 = t123 * t123;
-    const float t135 = -(2.0f * t121);
-    const float t136 = -(2.0f * t123);
-    const float t137 = t126 - 12582912.0f;
-    const float t138 = as_float((127u + as_bits(t126)) << 23u);
-    const float t139 = FMA(-0.69314575f, t137, t94) + ((-1.4286068e-6f) * t137);
-    const float t140 = t130 - 12582912.0f;
-    const float t141 = as_float((127u + as_bits(t130)) << 23u);
-    const float t142 = FMA(-0.69314575f, t140, t99) + ((-1.4286068e-6f) * t140);
-    const float t143 = (-0.5f) * t133;
-    const float t144 = 1.0f / (1.0f + t133);
-    const float t145 = (-0.5f) * t134;
-    const float t146 = 1.0f / (1.0f + t134);
-    const float t147 = FMA(1.442695f, t143, 12582912.0f);
-    const float t148 = FMA(1.442695f, t145, 12582912.0f);
-    const float t149 = t54 * (((1.0f + FMA(FMA(t129, FMA(t129, FMA(t129, FMA(t129, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t129 * t129, t129)) * t128) * 0.3989423f);
-    const float t150 = t149 * t80;
-    const float t151 = t147 - 12582912.0f;
-    const float t152 = as_float((127u + as_bits(t147)) << 23u);
-    const float t153 = FMA(-0.69314575f, t151, t143) + ((-1.4286068e-6f) * t151);
-    const float t154 = t148 - 12582912.0f;
-    const float t155 = as_float((127u + as_bits(t148)) << 23u);
-    const float t156 = FMA(-0.69314575f, t154, t145) + ((-1.4286068e-6f) * t154);
-    const float t157 = FMA(t139, FMA(t139, FMA(t139, FMA(0.0013814222f, t139, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t158 = FMA(t142, FMA(t142, FMA(t142, FMA(0.0013814222f, t142, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t159 = t62 * (0.3989423f * ((1.0f + FMA(t157, t139 * t139, t139)) * t138));
-    const float t160 = t159 * t101;
-    const float t161 = t65 * (0.3989423f * ((1.0f + FMA(t158, t142 * t142, t142)) * t141));
-    const float t162 = t161 * t103;
-    const float t163 = t131 - 0.25f;
-    const float t164 = t132 - 0.25f;
-    const float t165 = t131 * (t131 * (t131 * FMA(t163, FMA(t163, FMA(t163, FMA(t163, FMA(t163, FMA(t163, FMA(t163,
-        FMA(t163, FMA(t163, FMA(t163, -0.074104935f, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t166 = FMA(t165, t135, 0.3989423f) * t144;
-    const float t167 = FMA(t121, t166, 2.0f * t165);
-    const float t168 = t132 * (t132 * (t132 * FMA(t164, FMA(t164, FMA(t164, FMA(t164, FMA(t164, FMA(t164, FMA(t164,
-        FMA(t164, FMA(t164, FMA(-0.074104935f, t164, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t169 = FMA(t168, t136, 0.3989423f) * t146;
-    const float t170 = FMA(t123, t169, 2.0f * t168);
-    const float t171 = FMA(t153, FMA(t153, FMA(t153, FMA(0.0013814222f, t153, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t172 = FMA(t156, FMA(t156, FMA(t156, FMA(0.0013814222f, t156, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t173 = t120 ? 0.0f : ((1.0f + FMA(t171, t153 * t153, t153)) * t152);
-    const float t174 = t173 * t166;
-    const float t175 = t173 * t167;
-    const float t176 = 0.3989423f * t173;
-    const float t177 = t67 * t174;
-    const float t178 = t122 ? 0.0f : ((1.0f + FMA(t172, t156 * t156, t156)) * t155);
-    const float t179 = t178 * t169;
-    const float t180 = t178 * t170;
-    const float t181 = 0.3989423f * t178;
-    const float t182 = t67 * t179;
-    const float t183 = t149 * t77;
-    const float t184 = FMA(t77, t183, t150);
-    const float t185 = t183 * t82;
-    const float t186 = t184 * t84;
-    const float t187 = FMA(t77, t184, t185);
-    const float t188 = FMA(t77, t187, t186);
-    const float t189 = t187 * t85;
-    const float t190 = t188 * t86;
-    const float t191 = FMA(t77, t188, t189);
-    const float t192 = FMA(t77, t191, t190);
-    const float t193 = t191 * t87;
-    const float t194 = t192 * t88;
-    const float t195 = FMA(t77, t192, t193);
-    const float t196 = FMA(t77, t195, t194);
-    const float t197 = FMA(t77, t196, t195 * t89);
-    const float t198 = FMA(t77, t197, t196 * t90);
-    const float t199 = 1.3014203e-6f * t197;
-    const float t200 = 1.3014203e-6f * t198;
-    const float t201 = t159 * t95;
-    const float t202 = FMA(t95, t201, t160);
-    const float t203 = t201 * t102;
-    const float t204 = t202 * t104;
-    const float t205 = FMA(t95, t202, t203);
-    const float t206 = FMA(t95, t205, t204);
-    const float t207 = t205 * t106;
-    const float t208 = t206 * t108;
-    const float t209 = FMA(t95, t206, t207);
-    const float t210 = FMA(t95, t209, t208);
-    const float t211 = t209 * t110;
-    const float t212 = t210 * t112;
-    const float t213 = FMA(t95, t210, t211);
-    const float t214 = FMA(t95, t213, t212);
-    const float t215 = FMA(t95, t214, t213 * t115);
-    const float t216 = FMA(t95, t215, t214 * t116);
-    const float t217 = FMA(-0.00018722237f, t215, t199);
-    const float t218 = FMA(-0.00018722237f, t216, t200);
-    const float t219 = t161 * t100;
-    const float t220 = FMA(t100, t219, t162);
-    const float t221 = t219 * t105;
-    const float t222 = t220 * t107;
-    const float t223 = FMA(t100, t220, t221);
-    const float t224 = FMA(t100, t223, t222);
-    const float t225 = t223 * t109;
-    const float t226 = t224 * t111;
-    const float t227 = FMA(t100, t224, t225);
-    const float t228 = FMA(t100, t227, t226);
-    const float t229 = t227 * t113;
-    const float t230 = t228 * t114;
-    const float t231 = FMA(t100, t228, t229);
-    const float t232 = FMA(t100, t231, t230);
-    const float t233 = FMA(t100, t232, t231 * t117);
-    const float t234 = FMA(t100, t233, t232 * t118);
-    const float t235 = FMA(-5.198824e-5f, t233, t217);
-    const float t236 = FMA(-5.198824e-5f, t234, t218);
-    const float t237 = FMA(t213, 0.0011483137f, FMA(t195, 0.00014712433f, t235));
-    const float t238 = FMA(0.00014712433f, t196, t236);
-    const float t239 = FMA(t231, 0.0019360975f, t237);
-    const float t240 = FMA(0.0011483137f, t214, t238);
-    const float t241 = FMA(t191, 0.0017161578f, t239);
-    const float t242 = FMA(0.0019360975f, t232, t240);
-    const float t243 = FMA(t209, -0.11735477f, t241);
-    const float t244 = FMA(t192, 0.0017161578f, t242);
-    const float t245 = FMA(t227, -0.032392345f, t243);
-    const float t246 = FMA(t210, -0.11735477f, t244);
-    const float t247 = FMA(t187, -0.14771938f, t245);
-    const float t248 = FMA(t228, -0.032392345f, t246);
-    const float t249 = FMA(t205, 0.59344363f, t247);
-    const float t250 = FMA(t188, -0.14771938f, t248);
-    const float t251 = FMA(t223, 0.22094236f, t249);
-    const float t252 = FMA(t206, 0.59344363f, t250);
-    const float t253 = t22 * t251;
-    const float t254 = t22 * FMA(t224, 0.22094236f, t252);
-    const float t255 = t121 * t176;
-    const float t256 = t68 * ((t121 * t255) - t176);
-    const float t257 = t123 * t181;
-    const float t258 = t68 * ((t123 * t257) - t181);
-    const float t259 = t68 * t176;
-    const float t260 = t68 * t181;
-    const float t261 = t67 * t176;
-    const float t262 = t67 * t181;
-    const float t263 = FMA(t161, -4.0911084e-11f, FMA(t159, 6.6490303e-12f, FMA(t149, 3.426204e-11f, FMA(t220,
-        6.16854e-12f, FMA(t202, 1.0702673e-11f, FMA(t184, 1.9827343e-12f, FMA(t224, -3.7991612e-13f, FMA(t206,
-        2.0172704e-13f, t188 * 4.0573295e-14f))))))));
-    const float t264 = FMA(t219, -4.0911084e-11f, FMA(t201, 6.6490303e-12f, FMA(t183, 3.426204e-11f, FMA(t223,
-        6.16854e-12f, FMA(t205, 1.0702673e-11f, FMA(t187, 1.9827343e-12f, FMA(-3.7991612e-13f, t227,
-        FMA(2.0172704e-13f, t209, 4.0573295e-14f * t191))))))));
+    float t0 = lambd_hi * lambd_hi;
+    _Bool t1 = (1.2676506e+30f < var) | (1.2980742e+33f < ABS(mean));
+    float t2 = 1.0f / lambd_hi;
+    float t3 = t1 ? 1.5258789e-5f : 1.0f;
+    float t4 = (t1 & (8.6736174e-19f < var)) ? 1.5258789e-5f : 1.0f;
+    float t5 = t2 * (t3 * (lambd_lo + (lambd_hi + mean)));
+    float t6 = (mean * t3) * t2;  // mean in units of the base
+    float t7 = t2 * (t3 * ((mean - lambd_hi) - lambd_lo));
+    float t8 = 1.0f / t0;
+    float t9 = FMA(lambd_hi, lambd_lo, FMA(lambd_hi, lambd_lo, FMA(lambd_hi, lambd_hi, -t0)));
+    float t10 = -t2;
+    float t11 = lambd_hi * t2;
+    float t12 = t0 * t2;
+    float t13 = t2 * FMA(lambd_lo, t10, FMA(lambd_hi, t10, 1.0f));
+    float t14 = ABS(t6);  // |mean - centre|
+    float t15 = (t6 < 0.0f) ? 1.0f : (-1.0f);  // direction of u
+    float t16 = FMA(lambd_hi, t13, FMA(lambd_lo, t2, FMA(lambd_hi, t2, -t11)));
+    float t17 = t2 * t11;
+    float t18 = FMA(t0, t13, FMA(t9, t2, FMA(t0, t2, -t12)));
+    float t19 = t2 * t12;
+    _Bool t20 = t5 < 0.0f;
+    float t21 = -t8;
+    float t22 = (t4 * (var * t4)) * (t8 + (t8 * FMA(t9, t21, FMA(t0, t21, 1.0f))));
+    _Bool t23 = t7 <= 0.0f;
+    float t24 = t20 ? 1.0f : (-1.0f);
+    float t25 = t23 ? 2.0f : (-2.0f);
+    float t26 = t20 ? (-2.0f) : t25;
+    float t27 = t23 ? (-2.0f) : 2.0f;
+    float t28 = t20 ? 2.0f : t27;
+    float t29 = t23 ? 1.0f : (-1.0f);
+    float t30 = t23 ? (-1.0f) : 1.0f;
+    float t31 = t20 ? 1.0f : t30;
+    float t32 = t23 ? 0.0f : 1.0f;
+    float t33 = t20 ? 1.0f : t32;
+    float t34 = t20 ? (-1.0f) : t29;
+    float t35 = (0.0f <= t22) ? 1.0f : (-1.0f);
+    float t36 = t22 * SQRT(t35);  // NaN for a negative variance
+    _Bool t37 = t36 < 0.49f;
+    float t38 = t37 ? 0.49f : t36;
+    float t39 = t37 ? t36 : 0.49f;
+    float t40 = 1.0f / SQRT(t38);
+    float t41 = t38 + 0.3587049f;
+    float t42 = t38 + 0.98f;
+    _Bool t43 = 0.0f == t39;
+    float t44 = t43 ? 1.0f : t39;
+    float t45 = SQRT(t44);
+    float t46 = 1.0f / SQRT(t41);
+    float t47 = 1.0f / SQRT(t42);
+    float t48 = t43 ? 0.0f : t45;  // standard deviation
+    float t49 = 1.0f / t45;
+    float t50 = t43 ? 0.0f : t49;
+    float t51 = t50 * ABS(t5);
+    float t52 = t50 * ABS(t7);
+    float t53 = t14 * t40;
+    float t54 = t40 * t40;
+    _Bool t55 = 13.0f < t53;
+    float t56 = t14 * (t14 * (1.0f / t38));
+    float t57 = t55 ? 169.0f : t56;
+    float t58 = t57 * (-0.5f);
+    float t59 = t55 ? 13.0f : t53;
+    float t60 = t40 * t59;
+    float t61 = t14 * t46;
+    float t62 = t14 * t47;
+    float t63 = t46 * t46;
+    float t64 = t47 * t47;
+    _Bool t65 = 13.0f < t61;
+    float t66 = t14 * (t14 * (1.0f / t41));
+    float t67 = t65 ? 169.0f : t66;
+    float t68 = (-0.5f) * t67;
+    float t69 = t65 ? 13.0f : t61;
+    float t70 = t46 * t69;
+    _Bool t71 = 13.0f < t62;
+    float t72 = t14 * (t14 * (1.0f / t42));
+    float t73 = t71 ? 169.0f : t72;
+    float t74 = (-0.5f) * t73;
+    float t75 = t71 ? 13.0f : t62;
+    float t76 = t47 * t75;
+    float t77 = t50 * t50;
+    _Bool t78 = t43 | (13.0f < t51);
+    float t79 = t78 ? 13.0f : t51;  // |mean - -1|/sigma
+    _Bool t80 = t43 | (13.0f < t52);
+    float t81 = t80 ? 13.0f : t52;  // |mean - 1|/sigma
+    float t82 = (1.7014135e+38f < t77) ? 1.7014135e+38f : t77;
+    float t83 = FMA(t58, 1.442695f, 12582912.0f);
+    float t84 = FMA(1.442695f, t68, 12582912.0f);
+    float t85 = FMA(1.442695f, t74, 12582912.0f);
+    float t86 = t79 * t79;
+    float t87 = t81 * t81;
+    float t88 = (-0.5f) * t86;
+    float t89 = (-0.5f) * t87;
+    float t90 = FMA(1.442695f, t88, 12582912.0f);
+    float t91 = FMA(1.442695f, t89, 12582912.0f);
+    float t92 = t40 * ((hardshrink_exact_part1(t83, t58) * as_float((as_bits(t83) + 127u) << 23u)) * 0.3989423f);
+    float t93 = t46 * (0.3989423f * (hardshrink_exact_part1(t84, t68) * as_float((127u + as_bits(t84)) << 23u)));
+    float t94 = t47 * (0.3989423f * (hardshrink_exact_part1(t85, t74) * as_float((127u + as_bits(t85)) << 23u)));
+    float t95 = hardshrink_exact_part2(t79);
+    float t96 = FMA(t95, -(2.0f * t79), 0.3989423f) * (1.0f / (1.0f + t86));
+    float t97 = hardshrink_exact_part2(t81);
+    float t98 = FMA(t97, -(2.0f * t81), 0.3989423f) * (1.0f / (1.0f + t87));
+    float t99 = hardshrink_exact_part1(t90, t88) * as_float((127u + as_bits(t90)) << 23u);
+    float t100 = t78 ? 0.0f : t99;
+    float t101 = t100 * FMA(t79, t96, 2.0f * t95);
+    float t102 = 0.3989423f * t100;
+    float t103 = t48 * (t100 * t96);
+    float t104 = hardshrink_exact_part1(t91, t89) * as_float((127u + as_bits(t91)) << 23u);
+    float t105 = t80 ? 0.0f : t104;
+    float t106 = t105 * FMA(t81, t98, 2.0f * t97);
+    float t107 = 0.3989423f * t105;
+    float t108 = t48 * (t105 * t98);
+    float t109 = t92 * t60;
+    float t110 = FMA(t60, t109, t92 * (-t54));
+    float t111 = FMA(t60, t110, t109 * (t54 * (-2.0f)));
+    float t112 = FMA(t60, t111, t110 * (t54 * (-3.0f)));
+    float t113 = FMA(t60, t112, t111 * (t54 * (-4.0f)));
+    float t114 = FMA(t60, t113, t112 * (t54 * (-5.0f)));
+    float t115 = FMA(t60, t114, t113 * (t54 * (-6.0f)));
+    float t116 = FMA(t60, t115, t114 * (t54 * (-7.0f)));
+    float t117 = FMA(t60, t116, t115 * (t54 * (-8.0f)));
+    float t118 = t93 * t70;
+    float t119 = FMA(t70, t118, t93 * (-t63));
+    float t120 = FMA(t70, t119, t118 * (t63 * (-2.0f)));
+    float t121 = FMA(t70, t120, t119 * (t63 * (-3.0f)));
+    float t122 = FMA(t70, t121, t120 * (t63 * (-4.0f)));
+    float t123 = FMA(t70, t122, t121 * (t63 * (-5.0f)));
+    float t124 = FMA(t70, t123, t122 * (t63 * (-6.0f)));
+    float t125 = FMA(t70, t124, t123 * (t63 * (-7.0f)));
+    float t126 = FMA(t70, t125, t124 * (t63 * (-8.0f)));
+    float t127 = t94 * t76;
+    float t128 = FMA(t76, t127, t94 * (-t64));
+    float t129 = FMA(t76, t128, t127 * (t64 * (-2.0f)));
+    float t130 = FMA(t76, t129, t128 * (t64 * (-3.0f)));
+    float t131 = FMA(t76, t130, t129 * (t64 * (-4.0f)));
+    float t132 = FMA(t76, t131, t130 * (t64 * (-5.0f)));
+    float t133 = FMA(t76, t132, t131 * (t64 * (-6.0f)));
+    float t134 = FMA(t76, t133, t132 * (t64 * (-7.0f)));
+    float t135 = FMA(t76, t134, t133 * (t64 * (-8.0f)));
+    float t136 = t79 * t102;
+    float t137 = t81 * t107;
+    float t138 = t50 * t102;
+    float t139 = t50 * t107;
     // D_2: derivative 2 of the mean less its line
-    const float t265 = FMA(t220, -4.0911084e-11f, FMA(t202, 6.6490303e-12f, FMA(t184, 3.426204e-11f, FMA(t224,
-        6.16854e-12f, FMA(t206, 1.0702673e-11f, FMA(t188, 1.9827343e-12f, FMA(-3.7991612e-13f, t228,
-        FMA(2.0172704e-13f, t210, 4.0573295e-14f * t192)))))))) + t253;
+    float t140 = hardshrink_exact_part5(t128, t119, t110, t130, t121, t112, t132, t123, t114) +
+        hardshrink_exact_part3(t129, t120, t111, t131, t122, t113, t133, t124, t115, t135, t126, t117, t15);
+    // D_0: derivative 0 of the mean less its line
+    float t141 = hardshrink_exact_part5(t94, t93, t92, t128, t119, t110, t130, t121, t112) +
+        hardshrink_exact_part3(t127, t118, t109, t129, t120, t111, t131, t122, t113, t133, t124, t115, t15);
+    float t142 = t82 * t136;
+    float t143 = t82 * t137;
+    float t144 = t29 * t137;
+    // D_1: derivative 1 of the mean less its line
+    float t145 = hardshrink_exact_part5(t127, t118, t109, t129, t120, t111, t131, t122, t113) +
+        hardshrink_exact_part3(t128, t119, t110, t130, t121, t112, t132, t123, t114, t134, t125, t116, t15);
+    float t146 = t106 * t26;
+    float t147 = t29 * t106;
+    float t148 = ((t24 * t101) - t103) + (t108 + t147);
+    float t149 = (t138 + (t24 * (-t101))) + (t147 + t139);
+    float t150 = ((t24 * t142) - t138) + (t139 + (t29 * t143));
+    float t151 = 0.5f * t150;
+    float t152 = t140 * 0.5f;
+    float t153 = t37 ? t151 : t152;
+    float t154 = FMA(2.0f * t33, ((t24 * t136) - (t48 * t102)) + (t144 + (t48 * t107)), FMA((-2.0f) * t148, t149,
+        (FMA(t138, t31, t103 * t28) + (t24 * (t101 * t26))) + (FMA(t139, t34, t108 * t26) + (t29 * t146))));
+    float t155 = t15 * 2.0f;
+    float t156 = t38 * t140;
+    float t157 = (-2.0f) * t141;
     // B_1: derivative 1 of the mean square less its line
-    const float t266 = FMA(t219, -0.5829545f, FMA(t201, 3.7468882f, FMA(t183, -2.497267f, FMA(t220, 4.587923e-12f,
-        FMA(t202, -4.38245e-12f, FMA(t184, -2.0544898e-13f, FMA(t223, 0.08967335f, FMA(t205, -0.16856287f, FMA(t187,
-        -0.10747666f, FMA(t224, -7.551298e-13f, FMA(t206, -7.0823523e-13f, FMA(t188, 1.2350609e-15f, FMA(t227,
-        -0.0055805244f, FMA(t209, 0.014624207f, FMA(t191, -0.001127321f, FMA(t231, 0.00015039911f, FMA(t213,
-        4.4504188e-5f, t195 * (-1.4217551e-6f))))))))))))))))));
-    const float t267 = t195 * 1.3014203e-6f;
-    const float t268 = 4.0573295e-14f * t195;
-    const float t269 = FMA(t213, -0.00018722237f, t267);
-    const float t270 = FMA(2.0172704e-13f, t213, t268);
-    const float t271 = FMA(t231, -5.198824e-5f, t269);
-    const float t272 = FMA(-3.7991612e-13f, t231, t270);
-    const float t273 = FMA(t191, 0.00014712433f, t271);
-    const float t274 = FMA(1.9827343e-12f, t191, t272);
-    const float t275 = FMA(t209, 0.0011483137f, t273);
-    const float t276 = FMA(1.0702673e-11f, t209, t274);
-    const float t277 = FMA(t227, 0.0019360975f, t275);
-    const float t278 = FMA(6.16854e-12f, t227, t276);
-    const float t279 = FMA(t187, 0.0017161578f, t277);
-    const float t280 = FMA(t187, 3.426204e-11f, t278);
-    const float t281 = FMA(t205, -0.11735477f, t279);
-    const float t282 = FMA(t205, 6.6490303e-12f, t280);
-    const float t283 = FMA(t219, 0.22094236f, FMA(t201, 0.59344363f, FMA(t183, -0.14771938f, FMA(t223, -0.032392345f,
-        t281))));
-    const float t284 = FMA(t223, -4.0911084e-11f, t282) + t254;  // D_3: derivative 3 of the mean less its line
-    const float t285 = t263 + (t22 * t283);  // D_0: derivative 0 of the mean less its line
-    const float t286 = t124 * t255;
-    const float t287 = t124 * t257;
-    const float t288 = t43 * t257;
-    const float t289 = t258 + t288;
-    const float t290 = t288 + t262;
-    const float t291 = -t255;
-    const float t292 = ((t40 * t255) - t261) + t290;
-    const float t293 = (t256 + (t40 * t291)) + t289;
-    const float t294 = t196 * (-1.4217551e-6f);
-    const float t295 = 1.3014203e-6f * t196;
-    const float t296 = FMA(t214, 4.4504188e-5f, t294);
-    const float t297 = FMA(-0.00018722237f, t214, t295);
-    const float t298 = FMA(t232, 0.00015039911f, t296);
-    const float t299 = FMA(-5.198824e-5f, t232, t297);
-    const float t300 = FMA(t192, -0.001127321f, t298);
-    const float t301 = FMA(t192, 0.00014712433f, t299);
-    const float t302 = FMA(t210, 0.014624207f, t300);
-    const float t303 = FMA(t210, 0.0011483137f, t301);
-    const float t304 = FMA(t228, -0.0055805244f, t302);
-    const float t305 = FMA(t228, 0.0019360975f, t303);
-    const float t306 = FMA(t227, -7.551298e-13f, FMA(t209, -7.0823523e-13f, FMA(t191, 1.2350609e-15f, t304)));
-    const float t307 = FMA(t188, 0.0017161578f, t305);
-    const float t308 = FMA(t188, -0.10747666f, t306);
-    const float t309 = FMA(t206, -0.11735477f, t307);
-    const float t310 = FMA(t206, -0.16856287f, t308);
-    const float t311 = FMA(t224, -0.032392345f, t309);
-    const float t312 = FMA(t223, 4.587923e-12f, FMA(t205, -4.38245e-12f, FMA(t187, -2.0544898e-13f, FMA(t224,
-        0.08967335f, t310))));
-    const float t313 = FMA(t184, -0.14771938f, t311);
-    const float t314 = FMA(t184, -2.497267f, t312);
-    const float t315 = FMA(t202, 0.59344363f, t313);
-    const float t316 = FMA(t202, 3.7468882f, t314);
-    const float t317 = FMA(t220, 0.22094236f, t315);
-    const float t318 = FMA(t220, -0.5829545f, t316);  // B_2: derivative 2 of the mean square less its line
-    const float t319 = t264 + (t22 * t317);  // D_1: derivative 1 of the mean less its line
-    const float t320 = 0.5f * t318;
-    const float t321 = t259 * t41;
-    const float t322 = t260 * t41;
-    const float t323 = t175 * t42;
-    const float t324 = t177 * t42;
-    const float t325 = FMA(t46, t286, t323);
-    const float t326 = FMA(t259, t46, t324);
-    const float t327 = (t40 * t286) - t259;
-    const float t328 = t321 + (t40 * t325);
-    const float t329 = t180 * t41;
-    const float t330 = t43 * t180;
-    const float t331 = (t40 * t175) - t177;
-    const float t332 = -t175;
-    const float t333 = t175 * t41;
-    const float t334 = t182 * t41;
-    const float t335 = t40 * t332;
-    const float t336 = t40 * t333;
-    const float t337 = t259 + t335;
-    const float t338 = t326 + t336;
-    const float t339 = t331 + (t182 + t330);
-    const float t340 = t337 + (t330 + t260);
-    const float t341 = FMA(t260, t48, t334);
-    const float t342 = FMA(t48, t287, t329);
-    const float t343 = t327 + (t260 + (t43 * t287));
-    const float t344 = t43 * t329;
-    const float t345 = t43 * t342;
-    const float t346 = t341 + t344;
-    const float t347 = t322 + t345;
-    const float t348 = t338 + t346;
-    const float t349 = 0.5f * (t328 + t347);
-    const float t350 = t265 * 0.5f;
-    const float t351 = t52 * t265;
-    const float t352 = FMA(t47, t293, FMA(-t339, t343, t349));
-    const float t353 = FMA(t49, t292, FMA((-2.0f) * t339, t340, t348));
-    const float t354 = t51 ? (0.5f * t343) : t350;
-    const float t355 = 2.0f * t340;
-    const float t356 = t340 + t47;
-    const float t357 = FMA(t47, t47 + t355, t352);
-    const float t358 = FMA(t36, t351, FMA(t319, (-2.0f) * t285, t266));
-    const float t359 = FMA(t265, -t285, t320);
-    const float t360 = t51 ? t353 : (t22 * t358);
-    const float t361 = (t354 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t354;
-    const float t362 = (t9 * (t9 * (((3.4028234663852886e+38f < t354) ? 3.4028234663852886e+38f : t361) * t35))) *
-        grad_mean;
-    const float t363 = t51 ? t357 : FMA(t22, FMA(t52, t284, FMA(t319, 2.0f, t22)), t359);
-    const float t364 = t51 ? t356 : (t22 * (t22 + t319));
-    const float t365 = (t364 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t364;
-    const float t366 = (((3.4028234663852886e+38f < t364) ? 3.4028234663852886e+38f : t365) * t34) * grad_mean;
-    const float t367 = (t360 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t360;
-    const float t368 = FMA(((3.4028234663852886e+38f < t360) ? 3.4028234663852886e+38f : t367) * t38, grad_var, t366);
-    const float t369 = (t363 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t363;
-    const float t370 = FMA(((3.4028234663852886e+38f < t363) ? 3.4028234663852886e+38f : t369) * t39, grad_var, t362);
-    *out_grad_mean = t368;
-    *out_grad_var = t370;
+    float t158 = FMA(t127, -0.5829545f, hardshrink_exact_part4(t118, t109, t128, t119, t110, t129, t120, t111, t130,
+        t121, t112, t131, t122, t113, t132, t123, t114, t133, t124, t115));
+    float t159 = t15 * FMA(t155, t156, FMA(t145, t157, t158));
+    float t160 = t37 ? t154 : t159;
+    float t161 = FMA(t33, t33 + (2.0f * t149), FMA(t33, ((t50 * ((t79 * t136) - t102)) + (t24 * (-t136))) + ((t50 *
+        ((t81 * t137) - t107)) + t144), FMA(-t148, t150, 0.5f * (((t138 * t26) + (t24 * FMA(t31, t142, t101 * t28))) +
+        ((t139 * t26) + (t29 * FMA(t34, t143, t146)))))));
+    // D_3: derivative 3 of the mean less its line
+    float t162 = hardshrink_exact_part5(t129, t120, t111, t131, t122, t113, t133, t124, t115) + (t15 * FMA(t130,
+        0.22094236f, FMA(t121, 0.59344363f, FMA(t112, -0.14771938f, FMA(t132, -0.032392345f, FMA(t123, -0.11735477f,
+        FMA(t114, 0.0017161578f, FMA(0.0019360975f, t134, FMA(0.0011483137f, t125, FMA(0.00014712433f, t116,
+        FMA(-5.198824e-5f, FMA(t76, t135, t134 * (t64 * (-9.0f))), FMA(-0.00018722237f, FMA(t70, t126, t125 * (t63 *
+        (-9.0f))), 1.3014203e-6f * FMA(t60, t117, t116 * (t54 * (-9.0f)))))))))))))));
+    float t163 = FMA(t38, t162, FMA(t145, 2.0f, t15));
+    float t164 = -t141;
+    // B_2: derivative 2 of the mean square less its line
+    float t165 = FMA(t128, -0.5829545f, hardshrink_exact_part4(t119, t110, t129, t120, t111, t130, t121, t112, t131,
+        t122, t113, t132, t123, t114, t133, t124, t115, t134, t125, t116));
+    float t166 = FMA(t15, t163, FMA(t140, t164, 0.5f * t165));
+    float t167 = t37 ? t161 : t166;
+    float t168 = t149 + t33;
+    float t169 = t15 * (t15 + t145);
+    float t170 = t37 ? t168 : t169;
+    _Bool t171 = 3.4028234663852886e+38f < t160;
+    float t172 = (t160 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t160;
+    float t173 = t171 ? 3.4028234663852886e+38f : t172;
+    float t174 = t173 * (t12 + t18);
+    _Bool t175 = 3.4028234663852886e+38f < t170;
+    float t176 = (t170 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t170;
+    float t177 = t175 ? 3.4028234663852886e+38f : t176;
+    float t178 = FMA(t174, grad_var, (t177 * (t11 + t16)) * grad_mean);
+    _Bool t179 = 3.4028234663852886e+38f < t167;
+    float t180 = (t167 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t167;
+    float t181 = t179 ? 3.4028234663852886e+38f : t180;
+    float t182 = t181 * (t19 + FMA(t2, t18, FMA(t13, t12, FMA(t2, t12, -t19))));
+    _Bool t183 = 3.4028234663852886e+38f < t153;
+    float t184 = (t153 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t153;
+    float t185 = t183 ? 3.4028234663852886e+38f : t184;
+    float t186 = FMA(t182, grad_var, (t4 * (t4 * (t185 * (t17 + FMA(t2, t16, FMA(t13, t11, FMA(t2, t11, -t17))))))) *
+        grad_mean);
+    *out_grad_mean = t178;
+    *out_grad_var = t186;
 }
 
-void hardshrink_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                               const float *restrict grad_mean, const float *restrict grad_var,
-                               const float *restrict params, float *restrict out_grad_mean,
-                               float *restrict out_grad_var)
+void hardshrink_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     const float lambd_hi = params[0];
     const float lambd_lo = params[1];
 #pragma omp parallel for simd if(parallel : n > 8192)
     for (int64_t i = 0; i < n; ++i) {
-        hardshrink_exact_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], lambd_hi, lambd_lo,
-                                          &out_grad_mean[i], &out_grad_var[i]);
+        hardshrink_exact_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], lambd_hi, lambd_lo, &out_grad_mean[i], &out_grad_var[i]);
     }
 }

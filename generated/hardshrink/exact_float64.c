@@ -3,7 +3,6 @@
 // f(x) = Piecewise((x, (lambd < x) | (lambd < -x)), (0, True))
 //
 // rule digest  927948144e5722be0f251154b5d8a1f8c7ef0c90f3dd676cfaa601598b227b2c
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -18,6 +17,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -80,98 +99,102 @@ INLINE double polynomial0(double y, double x)
 }
 
 static const double table7[7][17] = {
-    {0x1.5b1e26p-3, 0x1.7f172a5b81a4bp-48, -0x1.b2f682f622495p-13, 0x1.42f4bc63a6f71p-43, -0x1.edf32f6764699p-7,
-     0x1.23ca92468a82dp-39, -0x1.955a26142733bp-9, -0x1.682452d77f1c9p-38, 0x1.258b1816e299bp-5,
-     0x1.b4381ef09b2e1p-15, -0x1.61d9b08727543p-11, -0x1.be17f4053536p-9, 0x1.9d90270a7e7d8p-7,
-     -0x1.82993d9468869p-46, 0x1.21702ab6c4ba9p-42, 0x1.eb374013ec5c1p-40, -0x1.02599c5c4980bp-39},
-    {0x1.9726dep-2, 0x1.242ea0eb3caafp-45, -0x1.30e5cc796d763p-11, 0x1.ccf36bd29c99p-41, -0x1.595eb68fee28fp-6,
-     -0x1.6c3caaf68bf26p-46, -0x1.308ba5f1a6952p-8, 0x1.67259a9919ap-39, 0x1.841805f63831cp-5, 0x1.692adc9d3ddf3p-13,
-     0x1.e871f25254d88p-8, -0x1.030fa46aade7fp-7, 0x1.603597ea38b02p-6, -0x1.00e417effd439p-43, 0x1.84714588f4ab3p-43,
-     0x1.28fc45bb767f6p-39, 0x1.20ffac4b7b90cp-39},
-    {0x1.68c5b6p-1, 0x1.0797fda9d133fp-42, -0x1.4f4b1ac994e0ap-9, 0x1.72b0deac51a03p-39, -0x1.2421e8423731dp-6,
-     0x1.c2e87c6c1e805p-40, -0x1.b935e418bb863p-7, 0x1.56072c1b6e6d2p-40, 0x1.fee40913f5f69p-5, 0x1.8076f408e9207p-12,
-     0x1.9254146589875p-6, -0x1.4f9ab5174724cp-6, 0x1.2adc06b5f13bap-5, -0x1.81e24e001d57ep-42, 0x1.b9a3d27df53cp-42,
-     -0x1.4044791b15909p-39, -0x1.67e939446c96fp-39},
-    {0x1.1e2be6p0, 0x1.0d9c25600ebd1p-40, -0x1.54634c7b3d3f5p-8, 0x1.53d8ac3d4dbfep-38, 0x1.6426020ffc58dp-7,
-     -0x1.c8c64a56fa276p-40, -0x1.0e6b4ab0ddc0dp-5, 0x1.02596b14ce29dp-37, 0x1.4cd251e8f5739p-4,
-     0x1.40d29d05d87dbp-11, 0x1.a9bdcbd76bc8ap-5, -0x1.cd6c925e6d9d6p-5, 0x1.f589880333699p-5, -0x1.6bfa27ba346f1p-41,
-     0x1.5805646a1975fp-42, -0x1.52dcaf08748abp-38, 0x1.43c3e187204c1p-41},
-    {0x1.ac8c48p0, 0x1.3102f4101c802p-39, -0x1.0e4cd15fd2d6bp-8, -0x1.19cb3a0f56a1p-40, 0x1.8d6b0cab940afp-5,
-     -0x1.2e0698d8ae922p-35, -0x1.2fe0011f8cee9p-4, 0x1.87cacf364ba1ap-36, 0x1.ad26cb6025e2bp-4,
-     -0x1.52a6cf07c1363p-12, 0x1.3a1e34a349064p-4, -0x1.4b869865a5bfep-3, 0x1.9c83659befc43p-4,
-     -0x1.38d15deeef88bp-40, -0x1.2c137e3b01206p-39, -0x1.77e78fe65db86p-37, 0x1.baa3d2bfe3089p-41},
-    {0x1.361614p1, 0x1.b704439aa6028p-38, -0x1.53fbfeedeb0b7p-10, 0x1.aa0c00011260ap-37, 0x1.8616a1c575828p-5,
-     0x1.25ff76e895a67p-33, -0x1.42b4b9911a207p-3, -0x1.b86dd1fe879cfp-35, 0x1.1191235d4c6b9p-3,
-     -0x1.d08f885056df7p-8, 0x1.4092a48484c0ep-5, -0x1.c52da852dd29cp-2, 0x1.49cac59e78d93p-3, -0x1.c79ad658f91dap-40,
-     -0x1.14a5525542bf8p-37, -0x1.53491cbd13d0fp-36, -0x1.7aed0ca2cefd2p-41},
-    {0x1.b70a3ep1, -0x1.94541423a1ba6p-40, -0x1.83a8d7e5676c9p-10, 0x1.7f5b0a5acb7d7p-36, 0x1.534e9939d74c6p-6,
-     -0x1.da084d75e195ap-34, -0x1.c16e50ab4cccep-4, 0x1.c8c17e088e74fp-36, 0x1.5eb81a23340b9p-3, 0x1.1f302f03f3e7p-13,
-     -0x1.2e6f21c3db8edp-10, -0x1.7737a0586a888p-6, 0x1.0fac674458426p-2, 0x1.e748d70f6b054p-42,
-     -0x1.cdbf87a071484p-38, 0x1.1561e1450378p-35, -0x1.3e185c629bfaap-39},
+    {0x1.5b1e26p-3, -0x1.052d472748c8bp-47, -0x1.b2f682f63266ap-13, 0x1.262e5355bcb29p-46, -0x1.edf32f671d7e2p-7,
+     0x1.e094641911e86p-41, -0x1.955a26079e37cp-9, -0x1.e21fb13abfd33p-39, 0x1.258b18193aa4ep-5,
+     0x1.b4381ee7d91dcp-15, -0x1.61d9b088048bdp-11, -0x1.be17f4140bef1p-9, 0x1.9d9026d70c179p-7,
+     0x1.f402131531d97p-47, -0x1.2c9e8337835fbp-42, 0x1.43c3b738f0a08p-39, 0x1.80fd0f3da5829p-40},
+    {0x1.9726dep-2, -0x1.13032283b83e1p-44, -0x1.30e5cc797e6d3p-11, -0x1.868e4fdf7c6fap-41, -0x1.595eb68f80ca8p-6,
+     -0x1.ddfc114e23534p-38, -0x1.308ba5fb74669p-8, -0x1.fb7f5a21ddf96p-40, 0x1.841805f6d34p-5, 0x1.692adc8fa4369p-13,
+     0x1.e871f24efca6bp-8, -0x1.030fa47513072p-7, 0x1.603597f9079d9p-6, 0x1.868359c3cf36ep-45, -0x1.2305b11b8f73p-42,
+     0x1.0ac34cde32a74p-40, -0x1.83bfeef7267d5p-37},
+    {0x1.68c5b6p-1, -0x1.804a09206f283p-43, -0x1.4f4b1ac8a07a5p-9, -0x1.a49c92366cfffp-40, -0x1.2421e840c57b3p-6,
+     -0x1.b48fc37cc15f4p-41, -0x1.b935e4170975cp-7, 0x1.8f7b2d356c10cp-40, 0x1.fee40915788d9p-5,
+     0x1.8076f3f148d6ep-12, 0x1.92541463e536cp-6, -0x1.4f9ab516ed305p-6, 0x1.2adc06b9072d1p-5, 0x1.c2b10de1b19b6p-44,
+     -0x1.5b03367e72ef7p-42, 0x1.f77d9d96e84f5p-41, -0x1.94d43889b8f81p-42},
+    {0x1.1e2be6p0, -0x1.09cac6c3a9dabp-42, -0x1.54634c7905b67p-8, -0x1.911040e0efa7cp-40, 0x1.64260214bd2a4p-7,
+     -0x1.67f4e2c915629p-37, -0x1.0e6b4ab05f0aap-5, 0x1.43b436ce3c426p-37, 0x1.4cd251e8f46a2p-4,
+     0x1.40d29ceba45dcp-11, 0x1.a9bdcbd6f6cc7p-5, -0x1.cd6c925f913f7p-5, 0x1.f5898802960dp-5, 0x1.60e381871c52bp-43,
+     -0x1.8bf05de5d2ad1p-42, 0x1.b481c7ce2f38fp-40, -0x1.aede81b1324e7p-43},
+    {0x1.ac8c48p0, 0x1.61ae02ff6a923p-40, -0x1.0e4cd15b35279p-8, 0x1.6d52560c4342cp-37, 0x1.8d6b0cac6062cp-5,
+     0x1.81cae128d1e56p-34, -0x1.2fe0011eeba9p-4, 0x1.39f0cdb3d5055p-37, 0x1.ad26cb6068726p-4, -0x1.52a6cf44844ddp-12,
+     0x1.3a1e34a3628f5p-4, -0x1.4b8698661881cp-3, 0x1.9c83659be3b2ap-4, 0x1.cd5d8cf739bb7p-43, 0x1.2fabccd2e0b79p-41,
+     0x1.20c389383afdcp-38, -0x1.e37d6bf018474p-43},
+    {0x1.361614p1, 0x1.5b1b3eaf376fep-43, -0x1.53fbfed7179bcp-10, 0x1.341eed9d1b3dfp-36, 0x1.8616a1c763608p-5,
+     -0x1.2f71d18615ff3p-35, -0x1.42b4b98f1c3dbp-3, -0x1.0c772cd46a4dcp-36, 0x1.1191235d1e73p-3,
+     -0x1.d08f88514bb64p-8, 0x1.4092a485320fp-5, -0x1.c52da8525bacbp-2, 0x1.49cac59e7f168p-3, 0x1.68df463bf212ep-43,
+     0x1.e00300c4d5eecp-40, -0x1.ac7a21ec37852p-42, 0x1.969f8e14335e8p-41},
+    {0x1.b70a3ep1, -0x1.e5553e090a132p-42, -0x1.83a8d7e974247p-10, 0x1.8e46b1e4f01e4p-38, 0x1.534e993df9a1cp-6,
+     -0x1.a0e349e1952dp-36, -0x1.c16e50b08259bp-4, -0x1.555f51b1d9f9ep-38, 0x1.5eb81a233ab23p-3,
+     0x1.1f302ef61a22fp-13, -0x1.2e6f21b2aac09p-10, -0x1.7737a05bee125p-6, 0x1.0fac674469a14p-2,
+     -0x1.4ad39e79c00f5p-44, 0x1.21b76b43701b2p-40, -0x1.504f63f02d026p-38, 0x1.2248599139209p-40},
 };
 
-static void hardshrink_exact_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                                   double lambd, double *restrict out_mean, double *restrict out_var)
+static void hardshrink_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double lambd = params[0];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
     double s[20][LANES], a[5][LANES] = {{0.0}};
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[19][i] = lambd * lambd;
-        const double t1 = var[i] * (1.0 / s[19][i]);
+        double t1 = var[i] * (1.0 / s[19][i]);
         s[15][i] = mean[i] / lambd;
-        const double t3 = t1 * (__builtin_sqrt((0.0 <= t1) ? 1.0 : (-1.0)));
+        double t3 = t1 * (__builtin_sqrt((0.0 <= t1) ? 1.0 : (-1.0)));
         s[1][i] = __builtin_fabs(s[15][i]);
         s[13][i] = t3 < 0x1.f5c29p-2;
         s[0][i] = s[13][i] ? 0x1.f5c29p-2 : t3;
         s[10][i] = (s[15][i] < 0.0) ? 1.0 : (-1.0);
-        const double t8 = 1.0 / (__builtin_sqrt(s[0][i]));
-        const double t9 = s[1][i] * t8;
-        const _Bool t10 = 37.5 < t9;
-        const double t11 = exp64((t10 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
+        double t8 = 1.0 / (__builtin_sqrt(s[0][i]));
+        double t9 = s[1][i] * t8;
+        _Bool t10 = 37.5 < t9;
+        double t11 = exp64((t10 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
         s[5][i] = t8 * (t11 * 0x1.9884533d43651p-2);
-        const double t13 = t8 * (t10 ? 37.5 : t9);
-        const double t14 = t8 * t8;
-        const double t15 = s[13][i] ? t3 : 0x1.f5c29p-2;
-        const _Bool t16 = t15 == 0.0;
-        const double t17 = __builtin_sqrt(t16 ? 1.0 : t15);
-        const double t18 = t16 ? 0.0 : t17;
-        const double t19 = t16 ? 0.0 : (1.0 / t17);
-        const double t20 = (lambd + mean[i]) / lambd;
-        const double t21 = (mean[i] - lambd) / lambd;
-        const _Bool t22 = t20 < 0.0;
-        const _Bool t23 = t21 <= 0.0;
-        const double t24 = t22 ? 1.0 : (-1.0);
-        const double t25 = t23 ? 1.0 : (-1.0);
-        const double t26 = t19 * (__builtin_fabs(t20));
-        const _Bool t27 = t16 | (37.5 < t26);
-        const double t28 = t27 ? 37.5 : t26;
-        const double t29 = t28 * t28;
-        const double t30 = t27 ? 0.0 : (exp64(t29 * (-0.5)));
-        const double t31 = 1.0 / (FMA(t28, 0.25, 1.0));
-        const double t32 = t31 * (t31 * (t31 * (polynomial0(-0x1.d83ed7bcbc437p-7, t31 - 0.25))));
-        const double t33 = (FMA(t32, -(t28 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t29);
-        const double t34 = t30 * (FMA(t28, t33, t32 * 2.0));
-        const double t35 = t19 * (__builtin_fabs(t21));
-        const _Bool t36 = t16 | (37.5 < t35);
-        const double t37 = t36 ? 37.5 : t35;
-        const double t38 = t37 * t37;
-        const double t39 = t36 ? 0.0 : (exp64(t38 * (-0.5)));
-        const double t40 = 1.0 / (FMA(t37, 0.25, 1.0));
-        const double t41 = t40 * (t40 * (t40 * (polynomial0(-0x1.d83ed7bcbc437p-7, t40 - 0.25))));
-        const double t42 = (FMA(t41, -(t37 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t38);
-        const double t43 = t39 * (FMA(t37, t42, t41 * 2.0));
-        const double t44 = t18 * (t30 * t33);
-        const double t45 = t18 * (t39 * t42);
-        const double t46 = ((t34 * t24) - t44) + (t45 + (t43 * t25));
-        const double t47 = t22 ? (-2.0) : (t23 ? 2.0 : (-2.0));
-        const double t48 = t18 * t18;
-        const double t49 = (t22 ? 2.0 : (t23 ? (-2.0) : 2.0)) * ((t30 * t32) * t48);
-        const double t50 = (t45 * t47) + ((FMA(t43, t22 ? (-1.0) : t25, t47 * ((t39 * t41) * t48))) * t25);
-        const double t51 = ((t44 * t47) + ((FMA(t34, t22 ? 1.0 : (t23 ? (-1.0) : 1.0), t49)) * t24)) + t50;
-        const double t52 = t22 ? 1.0 : (t23 ? 0.0 : 1.0);
-        const double t53 = (t30 * 0x1.9884533d43651p-2) + ((-(t18 * t34)) * t24);
-        const double t54 = FMA(t18, t52, (t53 + ((t39 * 0x1.9884533d43651p-2) + ((t18 * t43) * t25))) * 2.0);
-        const double t55 = FMA(t54, t18 * t52, t51 - (t46 * t46));
+        double t13 = t8 * (t10 ? 37.5 : t9);
+        double t14 = t8 * t8;
+        double t15 = s[13][i] ? t3 : 0x1.f5c29p-2;
+        _Bool t16 = t15 == 0.0;
+        double t17 = __builtin_sqrt(t16 ? 1.0 : t15);
+        double t18 = t16 ? 0.0 : t17;
+        double t19 = t16 ? 0.0 : (1.0 / t17);
+        double t20 = (lambd + mean[i]) / lambd;
+        double t21 = (mean[i] - lambd) / lambd;
+        _Bool t22 = t20 < 0.0;
+        _Bool t23 = t21 <= 0.0;
+        double t24 = t22 ? 1.0 : (-1.0);
+        double t25 = t23 ? 1.0 : (-1.0);
+        double t26 = t19 * (__builtin_fabs(t20));
+        _Bool t27 = t16 | (37.5 < t26);
+        double t28 = t27 ? 37.5 : t26;
+        double t29 = t28 * t28;
+        double t30 = t27 ? 0.0 : (exp64(t29 * (-0.5)));
+        double t31 = 1.0 / (FMA(t28, 0.25, 1.0));
+        double t32 = t31 * (t31 * (t31 * (polynomial0(-0x1.d83ed7bcbc437p-7, t31 - 0.25))));
+        double t33 = (FMA(t32, -(t28 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t29);
+        double t34 = t30 * (FMA(t28, t33, t32 * 2.0));
+        double t35 = t19 * (__builtin_fabs(t21));
+        _Bool t36 = t16 | (37.5 < t35);
+        double t37 = t36 ? 37.5 : t35;
+        double t38 = t37 * t37;
+        double t39 = t36 ? 0.0 : (exp64(t38 * (-0.5)));
+        double t40 = 1.0 / (FMA(t37, 0.25, 1.0));
+        double t41 = t40 * (t40 * (t40 * (polynomial0(-0x1.d83ed7bcbc437p-7, t40 - 0.25))));
+        double t42 = (FMA(t41, -(t37 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t38);
+        double t43 = t39 * (FMA(t37, t42, t41 * 2.0));
+        double t44 = t18 * (t30 * t33);
+        double t45 = t18 * (t39 * t42);
+        double t46 = ((t34 * t24) - t44) + (t45 + (t43 * t25));
+        double t47 = t22 ? (-2.0) : (t23 ? 2.0 : (-2.0));
+        double t48 = t18 * t18;
+        double t49 = (t22 ? 2.0 : (t23 ? (-2.0) : 2.0)) * ((t30 * t32) * t48);
+        double t50 = (t45 * t47) + ((FMA(t43, t22 ? (-1.0) : t25, t47 * ((t39 * t41) * t48))) * t25);
+        double t51 = ((t44 * t47) + ((FMA(t34, t22 ? 1.0 : (t23 ? (-1.0) : 1.0), t49)) * t24)) + t50;
+        double t52 = t22 ? 1.0 : (t23 ? 0.0 : 1.0);
+        double t53 = (t30 * 0x1.9884533d43651p-2) + ((-(t18 * t34)) * t24);
+        double t54 = FMA(t18, t52, (t53 + ((t39 * 0x1.9884533d43651p-2) + ((t18 * t43) * t25))) * 2.0);
+        double t55 = FMA(t54, t18 * t52, t51 - (t46 * t46));
         s[14][i] = (t55 < 0.0) ? 0.0 : t55;
         s[9][i] = s[5][i] * t13;
         s[4][i] = FMA(t13, s[9][i], s[5][i] * (-t14));
@@ -190,21 +213,21 @@ static void hardshrink_exact_float64_forward_block(const double *restrict mean, 
         const double *c = table7[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = 1.0 / (__builtin_sqrt(t0));
-            const double t2 = s[1][i] * t1;
-            const _Bool t3 = 37.5 < t2;
-            const double t4 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            const double t5 = t1 * (t4 * 0x1.9884533d43651p-2);
-            const double t6 = t1 * (t3 ? 37.5 : t2);
-            const double t7 = t1 * t1;
-            const double t8 = t5 * t6;
-            const double t9 = FMA(t6, t8, t5 * (-t7));
-            const double t10 = FMA(t6, t9, t8 * (t7 * (-2.0)));
-            const double t11 = FMA(t6, t10, t9 * (t7 * (-3.0)));
-            const double t12 = FMA(t6, t11, t10 * (t7 * (-4.0)));
-            const double t13 = FMA(t6, t12, t11 * (t7 * (-5.0)));
-            const double t14 = FMA(t6, t13, t12 * (t7 * (-6.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t2 = s[1][i] * t1;
+            _Bool t3 = 37.5 < t2;
+            double t4 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
+            double t5 = t1 * (t4 * 0x1.9884533d43651p-2);
+            double t6 = t1 * (t3 ? 37.5 : t2);
+            double t7 = t1 * t1;
+            double t8 = t5 * t6;
+            double t9 = FMA(t6, t8, t5 * (-t7));
+            double t10 = FMA(t6, t9, t8 * (t7 * (-2.0)));
+            double t11 = FMA(t6, t10, t9 * (t7 * (-3.0)));
+            double t12 = FMA(t6, t11, t10 * (t7 * (-4.0)));
+            double t13 = FMA(t6, t12, t11 * (t7 * (-5.0)));
+            double t14 = FMA(t6, t13, t12 * (t7 * (-6.0)));
             a[0][i] = FMA(t10, c[5], FMA(t11, c[4], FMA(t12, c[3], FMA(t13, c[2], FMA(t14, c[1], a[0][i])))));
             a[0][i] = FMA(t5, c[8], FMA(t8, c[7], FMA(t9, c[6], a[0][i])));
             a[1][i] = FMA(t11, c[11], FMA(t13, c[10], FMA(FMA(t6, t14, t13 * (t7 * (-7.0))), c[9], a[1][i])));
@@ -216,87 +239,77 @@ static void hardshrink_exact_float64_forward_block(const double *restrict mean, 
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = FMA(s[3][i], 0x1.59276bd0ed1a8p-43, FMA(s[2][i], 0x1.343481abb82b4p-50, a[4][i]));
-        const double t1 = FMA(s[7][i], (-0x1.3acba3db55a9p-14), FMA(s[6][i], (-0x1.5131f4092e5c4p-22), a[3][i]));
-        const double t2 = FMA(s[9][i], 0x1.fede9fb5dec4bp-8, FMA(s[8][i], (-0x1.30443a8dc0f95p-8), t1));
-        const double t3 = FMA(s[5][i], 0x1.133f259043fdep-38, FMA(s[4][i], 0x1.a86abc1f21d35p-38, t0));
-        const double t4 = t3 + (t2 * s[10][i]);
-        const double t5 = FMA(s[7][i], 0x1.59276bd0ed1a8p-43, FMA(s[6][i], 0x1.343481abb82b4p-50, a[2][i]));
-        const double t6 = FMA(s[2][i], (-0x1.3acba3db55a9p-14), FMA(s[11][i], (-0x1.5131f4092e5c4p-22), a[1][i]));
-        const double t7 = FMA(s[4][i], 0x1.fede9fb5dec4bp-8, FMA(s[3][i], (-0x1.30443a8dc0f95p-8), t6));
-        const double t8 = FMA(s[9][i], 0x1.133f259043fdep-38, FMA(s[8][i], 0x1.a86abc1f21d35p-38, t5));
-        const double t9 = t8 + (t7 * s[10][i]);
-        const double t10 = FMA(s[2][i], (-0x1.94d6d195c465cp-20), FMA(s[6][i], (-0x1.6dd6d5108fap-54), a[0][i]));
-        const double t11 = FMA(s[3][i], (-0x1.ead0b684d2bcbp-12), FMA(s[7][i], (-0x1.05afe5bad958bp-46), t10));
-        const double t12 = FMA(s[4][i], (-0x1.bfd3435bee45cp-6), FMA(s[8][i], (-0x1.9c5b248841a16p-41), t11));
-        const double t13 = FMA(s[5][i], 0x1.ef6df91201663p-6, FMA(s[9][i], (-0x1.2465e451f4a3dp-38), t12));
-        const double t14 = FMA(s[0][i], FMA(s[10][i], s[10][i], t9 * s[12][i]), t13 - (t4 * t4));
-        const double t15 = s[10][i] + t9;
-        const double t16 = t15 * (s[0][i] * t15);
-        const double t17 = s[18][i] ? 0.0 : (s[17][i] ? (s[13][i] ? s[16][i] : (s[15][i] + t4)) : s[15][i]);
+        double t0 = FMA(s[3][i], (-0x1.35b52028c12bdp-43), FMA(s[2][i], (-0x1.33d92f5729636p-50), a[4][i]));
+        double t1 = FMA(s[7][i], (-0x1.3acba3c3e0b9ap-14), FMA(s[6][i], (-0x1.5131f3e16ab27p-22), a[3][i]));
+        double t2 = FMA(s[9][i], 0x1.fede9fc964d87p-8, FMA(s[8][i], (-0x1.30443a7e931f3p-8), t1));
+        double t3 = FMA(s[5][i], 0x1.30dcb9d5f3439p-37, FMA(s[4][i], (-0x1.513a8fdec9ed1p-38), t0));
+        double t4 = t3 + (t2 * s[10][i]);
+        double t5 = FMA(s[7][i], (-0x1.35b52028c12bdp-43), FMA(s[6][i], (-0x1.33d92f5729636p-50), a[2][i]));
+        double t6 = FMA(s[2][i], (-0x1.3acba3c3e0b9ap-14), FMA(s[11][i], (-0x1.5131f3e16ab27p-22), a[1][i]));
+        double t7 = FMA(s[4][i], 0x1.fede9fc964d87p-8, FMA(s[3][i], (-0x1.30443a7e931f3p-8), t6));
+        double t8 = FMA(s[9][i], 0x1.30dcb9d5f3439p-37, FMA(s[8][i], (-0x1.513a8fdec9ed1p-38), t5));
+        double t9 = t8 + (t7 * s[10][i]);
+        double t10 = FMA(s[2][i], (-0x1.94d6d1945ce5bp-20), FMA(s[6][i], 0x1.306ac27dfc50dp-52, a[0][i]));
+        double t11 = FMA(s[3][i], (-0x1.ead0b68421ff1p-12), FMA(s[7][i], 0x1.6f9ece58edd29p-45, t10));
+        double t12 = FMA(s[4][i], (-0x1.bfd3435bae6fap-6), FMA(s[8][i], 0x1.f06963e4ed001p-40, t11));
+        double t13 = FMA(s[5][i], 0x1.ef6df9094a776p-6, FMA(s[9][i], 0x1.98037c3f3a525p-38, t12));
+        double t14 = FMA(s[0][i], FMA(s[10][i], s[10][i], t9 * s[12][i]), t13 - (t4 * t4));
+        double t15 = s[10][i] + t9;
+        double t16 = t15 * (s[0][i] * t15);
+        double t17 = s[18][i] ? 0.0 : (s[17][i] ? (s[13][i] ? s[16][i] : (s[15][i] + t4)) : s[15][i]);
         out_mean[i] = (lambd * t17);
-        const double t18 = s[19][i] * (s[17][i] ? (s[13][i] ? s[14][i] : ((t14 < t16) ? t16 : t14)) : s[15][i]);
+        double t18 = s[19][i] * (s[17][i] ? (s[13][i] ? s[14][i] : ((t14 < t16) ? t16 : t14)) : s[15][i]);
         out_var[i] = t18;
     }
 }
 
-void hardshrink_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                      const double *restrict params, double *restrict out_mean,
-                                      double *restrict out_var)
+void hardshrink_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    const double lambd = params[0];
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            hardshrink_exact_float64_forward_block(mean + at, var + at, lambd, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        hardshrink_exact_float64_forward_block(in[0], in[1], lambd, out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(hardshrink_exact_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void hardshrink_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                                    const double *restrict grad_mean, const double *restrict grad_var,
-                                                    double lambd, double *restrict out_grad_mean,
-                                                    double *restrict out_grad_var)
+static void hardshrink_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    const double lambd = params[0];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
     double s[24][LANES], a[10][LANES] = {{0.0}};
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = lambd * lambd;
-        const double t1 = var[i] * (1.0 / t0);
-        const double t2 = mean[i] / lambd;
-        const double t3 = t1 * (__builtin_sqrt((0.0 <= t1) ? 1.0 : (-1.0)));
+        double t0 = lambd * lambd;
+        double t1 = var[i] * (1.0 / t0);
+        double t2 = mean[i] / lambd;
+        double t3 = t1 * (__builtin_sqrt((0.0 <= t1) ? 1.0 : (-1.0)));
         s[1][i] = __builtin_fabs(t2);
         s[15][i] = t3 < 0x1.f5c29p-2;
         s[0][i] = s[15][i] ? 0x1.f5c29p-2 : t3;
         s[10][i] = (t2 < 0.0) ? 1.0 : (-1.0);
-        const double t8 = 1.0 / (__builtin_sqrt(s[0][i]));
-        const double t9 = s[1][i] * t8;
-        const _Bool t10 = 37.5 < t9;
-        const double t11 = exp64((t10 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
+        double t8 = 1.0 / (__builtin_sqrt(s[0][i]));
+        double t9 = s[1][i] * t8;
+        _Bool t10 = 37.5 < t9;
+        double t11 = exp64((t10 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
         s[5][i] = t8 * (t11 * 0x1.9884533d43651p-2);
-        const double t13 = t8 * (t10 ? 37.5 : t9);
-        const double t14 = t8 * t8;
-        const double t15 = s[15][i] ? t3 : 0x1.f5c29p-2;
-        const _Bool t16 = t15 == 0.0;
-        const double t17 = __builtin_sqrt(t16 ? 1.0 : t15);
-        const double t18 = t16 ? 0.0 : t17;
-        const double t19 = t16 ? 0.0 : (1.0 / t17);
-        const double t20 = (lambd + mean[i]) / lambd;
-        const double t21 = (mean[i] - lambd) / lambd;
-        const _Bool t22 = t20 < 0.0;
-        const _Bool t23 = t21 <= 0.0;
-        const double t24 = t22 ? 1.0 : (-1.0);
-        const double t25 = t23 ? 1.0 : (-1.0);
+        double t13 = t8 * (t10 ? 37.5 : t9);
+        double t14 = t8 * t8;
+        double t15 = s[15][i] ? t3 : 0x1.f5c29p-2;
+        _Bool t16 = t15 == 0.0;
+        double t17 = __builtin_sqrt(t16 ? 1.0 : t15);
+        double t18 = t16 ? 0.0 : t17;
+        double t19 = t16 ? 0.0 : (1.0 / t17);
+        double t20 = (lambd + mean[i]) / lambd;
+        double t21 = (mean[i] - lambd) / lambd;
+        _Bool t22 = t20 < 0.0;
+        _Bool t23 = t21 <= 0.0;
+        double t24 = t22 ? 1.0 : (-1.0);
+        double t25 = t23 ? 1.0 : (-1.0);
         s[9][i] = s[5][i] * t13;
         s[4][i] = FMA(t13, s[9][i], s[5][i] * (-t14));
         s[8][i] = FMA(t13, s[4][i], s[9][i] * (t14 * (-2.0)));
@@ -308,56 +321,56 @@ static void hardshrink_exact_float64_backward_block(const double *restrict mean,
         s[12][i] = FMA(t13, s[11][i], s[6][i] * (t14 * (-8.0)));
         s[13][i] = s[10][i] * 2.0;
         s[14][i] = FMA(t13, s[12][i], s[11][i] * (t14 * (-9.0)));
-        const double t37 = t19 * (__builtin_fabs(t20));
-        const _Bool t38 = t16 | (37.5 < t37);
-        const double t39 = t38 ? 37.5 : t37;
-        const double t40 = t39 * t39;
-        const double t41 = t38 ? 0.0 : (exp64(t40 * (-0.5)));
-        const double t42 = 1.0 / (FMA(t39, 0.25, 1.0));
-        const double t43 = t42 * (t42 * (t42 * (polynomial0(-0x1.d83ed7bcbc437p-7, t42 - 0.25))));
-        const double t44 = (FMA(t43, -(t39 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t40);
-        const double t45 = t41 * 0x1.9884533d43651p-2;
-        const double t46 = t41 * (FMA(t39, t44, t43 * 2.0));
-        const double t47 = t19 * (__builtin_fabs(t21));
-        const _Bool t48 = t16 | (37.5 < t47);
-        const double t49 = t48 ? 37.5 : t47;
-        const double t50 = t49 * t49;
-        const double t51 = t48 ? 0.0 : (exp64(t50 * (-0.5)));
-        const double t52 = 1.0 / (FMA(t49, 0.25, 1.0));
-        const double t53 = t52 * (t52 * (t52 * (polynomial0(-0x1.d83ed7bcbc437p-7, t52 - 0.25))));
-        const double t54 = (FMA(t53, -(t49 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t50);
-        const double t55 = t51 * 0x1.9884533d43651p-2;
-        const double t56 = t51 * (FMA(t49, t54, t53 * 2.0));
-        const double t57 = t18 * (t41 * t44);
-        const double t58 = t18 * (t51 * t54);
-        const double t59 = t56 * t25;
-        const double t60 = ((t46 * t24) - t57) + (t58 + t59);
-        const double t61 = t19 * t45;
-        const double t62 = t19 * t55;
-        const double t63 = (t61 + ((-t46) * t24)) + (t59 + t62);
-        const double t64 = t22 ? 1.0 : (t23 ? (-1.0) : 1.0);
-        const double t65 = t22 ? (-2.0) : (t23 ? 2.0 : (-2.0));
-        const double t66 = t22 ? 2.0 : (t23 ? (-2.0) : 2.0);
-        const double t67 = t22 ? (-1.0) : t25;
-        const double t68 = t56 * t65;
-        const double t69 = (FMA(t61, t64, t57 * t66)) + ((t46 * t65) * t24);
-        const double t70 = t19 * t19;
-        const double t71 = t39 * t45;
-        const double t72 = t70 * t71;
-        const double t73 = t49 * t55;
-        const double t74 = t70 * t73;
-        const double t75 = ((t72 * t24) - t61) + (t62 + (t74 * t25));
-        const double t76 = (t61 * t65) + ((FMA(t64, t72, t46 * t66)) * t24);
-        const double t77 = t22 ? 1.0 : (t23 ? 0.0 : 1.0);
-        const double t78 = t73 * t25;
-        const double t79 = ((t19 * ((t39 * t71) - t45)) + ((-t71) * t24)) + ((t19 * ((t49 * t73) - t55)) + t78);
-        const double t80 = FMA(t60 * (-2.0), t63, t69 + ((FMA(t62, t67, t58 * t65)) + (t68 * t25)));
+        double t37 = t19 * (__builtin_fabs(t20));
+        _Bool t38 = t16 | (37.5 < t37);
+        double t39 = t38 ? 37.5 : t37;
+        double t40 = t39 * t39;
+        double t41 = t38 ? 0.0 : (exp64(t40 * (-0.5)));
+        double t42 = 1.0 / (FMA(t39, 0.25, 1.0));
+        double t43 = t42 * (t42 * (t42 * (polynomial0(-0x1.d83ed7bcbc437p-7, t42 - 0.25))));
+        double t44 = (FMA(t43, -(t39 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t40);
+        double t45 = t41 * 0x1.9884533d43651p-2;
+        double t46 = t41 * (FMA(t39, t44, t43 * 2.0));
+        double t47 = t19 * (__builtin_fabs(t21));
+        _Bool t48 = t16 | (37.5 < t47);
+        double t49 = t48 ? 37.5 : t47;
+        double t50 = t49 * t49;
+        double t51 = t48 ? 0.0 : (exp64(t50 * (-0.5)));
+        double t52 = 1.0 / (FMA(t49, 0.25, 1.0));
+        double t53 = t52 * (t52 * (t52 * (polynomial0(-0x1.d83ed7bcbc437p-7, t52 - 0.25))));
+        double t54 = (FMA(t53, -(t49 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t50);
+        double t55 = t51 * 0x1.9884533d43651p-2;
+        double t56 = t51 * (FMA(t49, t54, t53 * 2.0));
+        double t57 = t18 * (t41 * t44);
+        double t58 = t18 * (t51 * t54);
+        double t59 = t56 * t25;
+        double t60 = ((t46 * t24) - t57) + (t58 + t59);
+        double t61 = t19 * t45;
+        double t62 = t19 * t55;
+        double t63 = (t61 + ((-t46) * t24)) + (t59 + t62);
+        double t64 = t22 ? 1.0 : (t23 ? (-1.0) : 1.0);
+        double t65 = t22 ? (-2.0) : (t23 ? 2.0 : (-2.0));
+        double t66 = t22 ? 2.0 : (t23 ? (-2.0) : 2.0);
+        double t67 = t22 ? (-1.0) : t25;
+        double t68 = t56 * t65;
+        double t69 = (FMA(t61, t64, t57 * t66)) + ((t46 * t65) * t24);
+        double t70 = t19 * t19;
+        double t71 = t39 * t45;
+        double t72 = t70 * t71;
+        double t73 = t49 * t55;
+        double t74 = t70 * t73;
+        double t75 = ((t72 * t24) - t61) + (t62 + (t74 * t25));
+        double t76 = (t61 * t65) + ((FMA(t64, t72, t46 * t66)) * t24);
+        double t77 = t22 ? 1.0 : (t23 ? 0.0 : 1.0);
+        double t78 = t73 * t25;
+        double t79 = ((t19 * ((t39 * t71) - t45)) + ((-t71) * t24)) + ((t19 * ((t49 * t73) - t55)) + t78);
+        double t80 = FMA(t60 * (-2.0), t63, t69 + ((FMA(t62, t67, t58 * t65)) + (t68 * t25)));
         s[18][i] = FMA(t77 * 2.0, ((t71 * t24) - (t18 * t45)) + (t78 + (t18 * t55)), t80);
-        const double t82 = FMA(t77, t79, FMA(-t60, t75, (t76 + ((t62 * t65) + ((FMA(t67, t74, t68)) * t25))) * 0.5));
+        double t82 = FMA(t77, t79, FMA(-t60, t75, (t76 + ((t62 * t65) + ((FMA(t67, t74, t68)) * t25))) * 0.5));
         s[19][i] = FMA(t77, t77 + (t63 * 2.0), t82);
         s[16][i] = t63 + t77;
         s[17][i] = t75 * 0.5;
-        const double t86 = 1.0 / lambd;
+        double t86 = 1.0 / lambd;
         s[20][i] = lambd * t86;
         s[21][i] = t86 * s[20][i];
         s[22][i] = t0 * t86;
@@ -367,30 +380,30 @@ static void hardshrink_exact_float64_backward_block(const double *restrict mean,
         const double *c = table7[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = 1.0 / (__builtin_sqrt(t0));
-            const double t2 = s[1][i] * t1;
-            const _Bool t3 = 37.5 < t2;
-            const double t4 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            const double t5 = t1 * (t4 * 0x1.9884533d43651p-2);
-            const double t6 = t1 * (t3 ? 37.5 : t2);
-            const double t7 = t1 * t1;
-            const double t8 = t5 * t6;
-            const double t9 = FMA(t6, t8, t5 * (-t7));
-            const double t10 = FMA(t6, t9, t8 * (t7 * (-2.0)));
-            const double t11 = FMA(t6, t10, t9 * (t7 * (-3.0)));
-            const double t12 = FMA(t6, t11, t10 * (t7 * (-4.0)));
-            const double t13 = FMA(t6, t12, t11 * (t7 * (-5.0)));
-            const double t14 = FMA(t6, t13, t12 * (t7 * (-6.0)));
-            const double t15 = FMA(t6, t14, t13 * (t7 * (-7.0)));
-            const double t16 = FMA(t6, t15, t14 * (t7 * (-8.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t2 = s[1][i] * t1;
+            _Bool t3 = 37.5 < t2;
+            double t4 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
+            double t5 = t1 * (t4 * 0x1.9884533d43651p-2);
+            double t6 = t1 * (t3 ? 37.5 : t2);
+            double t7 = t1 * t1;
+            double t8 = t5 * t6;
+            double t9 = FMA(t6, t8, t5 * (-t7));
+            double t10 = FMA(t6, t9, t8 * (t7 * (-2.0)));
+            double t11 = FMA(t6, t10, t9 * (t7 * (-3.0)));
+            double t12 = FMA(t6, t11, t10 * (t7 * (-4.0)));
+            double t13 = FMA(t6, t12, t11 * (t7 * (-5.0)));
+            double t14 = FMA(t6, t13, t12 * (t7 * (-6.0)));
+            double t15 = FMA(t6, t14, t13 * (t7 * (-7.0)));
+            double t16 = FMA(t6, t15, t14 * (t7 * (-8.0)));
             a[0][i] = FMA(t13, c[11], FMA(t15, c[10], FMA(FMA(t6, t16, t15 * (t7 * (-9.0))), c[9], a[0][i])));
             a[0][i] = FMA(t11, c[12], a[0][i]);
             a[1][i] = FMA(t10, c[16], FMA(t12, c[15], FMA(t14, c[14], FMA(t16, c[13], a[1][i]))));
-            a[2][i] = FMA(t12, c[5], FMA(t13, c[4], FMA(t14, c[3], FMA(t15, c[2], FMA(t16, c[1], a[2][i])))));
-            a[2][i] = FMA(t9, c[8], FMA(t10, c[7], FMA(t11, c[6], a[2][i])));
-            a[3][i] = FMA(t11, c[5], FMA(t12, c[4], FMA(t13, c[3], FMA(t14, c[2], FMA(t15, c[1], a[3][i])))));
-            a[3][i] = FMA(t8, c[8], FMA(t9, c[7], FMA(t10, c[6], a[3][i])));
+            a[2][i] = FMA(t11, c[5], FMA(t12, c[4], FMA(t13, c[3], FMA(t14, c[2], FMA(t15, c[1], a[2][i])))));
+            a[2][i] = FMA(t8, c[8], FMA(t9, c[7], FMA(t10, c[6], a[2][i])));
+            a[3][i] = FMA(t12, c[5], FMA(t13, c[4], FMA(t14, c[3], FMA(t15, c[2], FMA(t16, c[1], a[3][i])))));
+            a[3][i] = FMA(t9, c[8], FMA(t10, c[7], FMA(t11, c[6], a[3][i])));
             a[4][i] = FMA(t10, c[12], FMA(t12, c[11], FMA(t14, c[10], FMA(t16, c[9], a[4][i]))));
             a[5][i] = FMA(t9, c[16], FMA(t11, c[15], FMA(t13, c[14], FMA(t15, c[13], a[5][i]))));
             a[6][i] = FMA(t9, c[12], FMA(t11, c[11], FMA(t13, c[10], FMA(t15, c[9], a[6][i]))));
@@ -401,67 +414,50 @@ static void hardshrink_exact_float64_backward_block(const double *restrict mean,
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = FMA(s[3][i], 0x1.59276bd0ed1a8p-43, FMA(s[2][i], 0x1.343481abb82b4p-50, a[9][i]));
-        const double t1 = FMA(s[7][i], (-0x1.3acba3db55a9p-14), FMA(s[6][i], (-0x1.5131f4092e5c4p-22), a[8][i]));
-        const double t2 = FMA(s[9][i], 0x1.fede9fb5dec4bp-8, FMA(s[8][i], (-0x1.30443a8dc0f95p-8), t1));
-        const double t3 = FMA(s[5][i], 0x1.133f259043fdep-38, FMA(s[4][i], 0x1.a86abc1f21d35p-38, t0));
-        const double t4 = t3 + (t2 * s[10][i]);
-        const double t5 = FMA(s[7][i], 0x1.59276bd0ed1a8p-43, FMA(s[6][i], 0x1.343481abb82b4p-50, a[7][i]));
-        const double t6 = FMA(s[2][i], (-0x1.3acba3db55a9p-14), FMA(s[11][i], (-0x1.5131f4092e5c4p-22), a[6][i]));
-        const double t7 = FMA(s[4][i], 0x1.fede9fb5dec4bp-8, FMA(s[3][i], (-0x1.30443a8dc0f95p-8), t6));
-        const double t8 = FMA(s[9][i], 0x1.133f259043fdep-38, FMA(s[8][i], 0x1.a86abc1f21d35p-38, t5));
-        const double t9 = t8 + (t7 * s[10][i]);
-        const double t10 = FMA(s[2][i], 0x1.59276bd0ed1a8p-43, FMA(s[11][i], 0x1.343481abb82b4p-50, a[5][i]));
-        const double t11 = FMA(s[6][i], (-0x1.3acba3db55a9p-14), FMA(s[12][i], (-0x1.5131f4092e5c4p-22), a[4][i]));
-        const double t12 = FMA(s[8][i], 0x1.fede9fb5dec4bp-8, FMA(s[7][i], (-0x1.30443a8dc0f95p-8), t11));
-        const double t13 = FMA(s[4][i], 0x1.133f259043fdep-38, FMA(s[3][i], 0x1.a86abc1f21d35p-38, t10));
-        const double t14 = t13 + (t12 * s[10][i]);
-        const double t15 = FMA(s[6][i], (-0x1.94d6d195c465cp-20), FMA(s[11][i], (-0x1.6dd6d5108fap-54), a[3][i]));
-        const double t16 = FMA(s[7][i], (-0x1.ead0b684d2bcbp-12), FMA(s[2][i], (-0x1.05afe5bad958bp-46), t15));
-        const double t17 = FMA(s[8][i], (-0x1.bfd3435bee45cp-6), FMA(s[3][i], (-0x1.9c5b248841a16p-41), t16));
-        const double t18 = FMA(s[9][i], 0x1.ef6df91201663p-6, FMA(s[4][i], (-0x1.2465e451f4a3dp-38), t17));
-        const double t19 = FMA(s[11][i], (-0x1.94d6d195c465cp-20), FMA(s[12][i], (-0x1.6dd6d5108fap-54), a[2][i]));
-        const double t20 = FMA(s[2][i], (-0x1.ead0b684d2bcbp-12), FMA(s[6][i], (-0x1.05afe5bad958bp-46), t19));
-        const double t21 = FMA(s[3][i], (-0x1.bfd3435bee45cp-6), FMA(s[7][i], (-0x1.9c5b248841a16p-41), t20));
-        const double t22 = (FMA(s[4][i], 0x1.ef6df91201663p-6, FMA(s[8][i], (-0x1.2465e451f4a3dp-38), t21))) * 0.5;
-        const double t23 = FMA(s[6][i], 0x1.59276bd0ed1a8p-43, FMA(s[12][i], 0x1.343481abb82b4p-50, a[1][i]));
-        const double t24 = FMA(s[11][i], (-0x1.3acba3db55a9p-14), FMA(s[14][i], (-0x1.5131f4092e5c4p-22), a[0][i]));
-        const double t25 = FMA(s[3][i], 0x1.fede9fb5dec4bp-8, FMA(s[2][i], (-0x1.30443a8dc0f95p-8), t24));
-        const double t26 = FMA(s[8][i], 0x1.133f259043fdep-38, FMA(s[7][i], 0x1.a86abc1f21d35p-38, t23));
-        const double t27 = FMA(s[0][i], t26 + (t25 * s[10][i]), FMA(t9, 2.0, s[10][i]));
-        const double t28 = (FMA(s[13][i], s[0][i] * t14, FMA(t9, t4 * (-2.0), t18))) * s[10][i];
-        const double t29 = (s[15][i] ? s[16][i] : ((s[10][i] + t9) * s[10][i])) * s[20][i];
+        double t0 = FMA(s[3][i], (-0x1.35b52028c12bdp-43), FMA(s[2][i], (-0x1.33d92f5729636p-50), a[9][i]));
+        double t1 = FMA(s[7][i], (-0x1.3acba3c3e0b9ap-14), FMA(s[6][i], (-0x1.5131f3e16ab27p-22), a[8][i]));
+        double t2 = FMA(s[9][i], 0x1.fede9fc964d87p-8, FMA(s[8][i], (-0x1.30443a7e931f3p-8), t1));
+        double t3 = FMA(s[5][i], 0x1.30dcb9d5f3439p-37, FMA(s[4][i], (-0x1.513a8fdec9ed1p-38), t0));
+        double t4 = t3 + (t2 * s[10][i]);
+        double t5 = FMA(s[7][i], (-0x1.35b52028c12bdp-43), FMA(s[6][i], (-0x1.33d92f5729636p-50), a[7][i]));
+        double t6 = FMA(s[2][i], (-0x1.3acba3c3e0b9ap-14), FMA(s[11][i], (-0x1.5131f3e16ab27p-22), a[6][i]));
+        double t7 = FMA(s[4][i], 0x1.fede9fc964d87p-8, FMA(s[3][i], (-0x1.30443a7e931f3p-8), t6));
+        double t8 = FMA(s[9][i], 0x1.30dcb9d5f3439p-37, FMA(s[8][i], (-0x1.513a8fdec9ed1p-38), t5));
+        double t9 = t8 + (t7 * s[10][i]);
+        double t10 = FMA(s[2][i], (-0x1.35b52028c12bdp-43), FMA(s[11][i], (-0x1.33d92f5729636p-50), a[5][i]));
+        double t11 = FMA(s[6][i], (-0x1.3acba3c3e0b9ap-14), FMA(s[12][i], (-0x1.5131f3e16ab27p-22), a[4][i]));
+        double t12 = FMA(s[8][i], 0x1.fede9fc964d87p-8, FMA(s[7][i], (-0x1.30443a7e931f3p-8), t11));
+        double t13 = FMA(s[4][i], 0x1.30dcb9d5f3439p-37, FMA(s[3][i], (-0x1.513a8fdec9ed1p-38), t10));
+        double t14 = t13 + (t12 * s[10][i]);
+        double t15 = FMA(s[11][i], (-0x1.94d6d1945ce5bp-20), FMA(s[12][i], 0x1.306ac27dfc50dp-52, a[3][i]));
+        double t16 = FMA(s[2][i], (-0x1.ead0b68421ff1p-12), FMA(s[6][i], 0x1.6f9ece58edd29p-45, t15));
+        double t17 = FMA(s[3][i], (-0x1.bfd3435bae6fap-6), FMA(s[7][i], 0x1.f06963e4ed001p-40, t16));
+        double t18 = (FMA(s[4][i], 0x1.ef6df9094a776p-6, FMA(s[8][i], 0x1.98037c3f3a525p-38, t17))) * 0.5;
+        double t19 = FMA(s[6][i], (-0x1.94d6d1945ce5bp-20), FMA(s[11][i], 0x1.306ac27dfc50dp-52, a[2][i]));
+        double t20 = FMA(s[7][i], (-0x1.ead0b68421ff1p-12), FMA(s[2][i], 0x1.6f9ece58edd29p-45, t19));
+        double t21 = FMA(s[8][i], (-0x1.bfd3435bae6fap-6), FMA(s[3][i], 0x1.f06963e4ed001p-40, t20));
+        double t22 = FMA(s[9][i], 0x1.ef6df9094a776p-6, FMA(s[4][i], 0x1.98037c3f3a525p-38, t21));
+        double t23 = FMA(s[6][i], (-0x1.35b52028c12bdp-43), FMA(s[12][i], (-0x1.33d92f5729636p-50), a[1][i]));
+        double t24 = FMA(s[11][i], (-0x1.3acba3c3e0b9ap-14), FMA(s[14][i], (-0x1.5131f3e16ab27p-22), a[0][i]));
+        double t25 = FMA(s[3][i], 0x1.fede9fc964d87p-8, FMA(s[2][i], (-0x1.30443a7e931f3p-8), t24));
+        double t26 = FMA(s[8][i], 0x1.30dcb9d5f3439p-37, FMA(s[7][i], (-0x1.513a8fdec9ed1p-38), t23));
+        double t27 = FMA(s[0][i], t26 + (t25 * s[10][i]), FMA(t9, 2.0, s[10][i]));
+        double t28 = (FMA(s[13][i], s[0][i] * t14, FMA(t9, t4 * (-2.0), t22))) * s[10][i];
+        double t29 = (s[15][i] ? s[16][i] : ((s[10][i] + t9) * s[10][i])) * s[20][i];
         out_grad_mean[i] = FMA(grad_mean[i], t29,
             grad_var[i] * ((s[15][i] ? s[18][i] : t28) * s[22][i]));
-        const double t30 = (s[15][i] ? s[19][i] : (FMA(t27, s[10][i], FMA(t14, -t4, t22)))) * s[23][i];
+        double t30 = (s[15][i] ? s[19][i] : (FMA(t27, s[10][i], FMA(t14, -t4, t18)))) * s[23][i];
         out_grad_var[i] = FMA(grad_mean[i], ((s[15][i] ? s[17][i] : (t14 * 0.5)) * s[21][i]),
             grad_var[i] * t30);
     }
 }
 
-void hardshrink_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                       const double *restrict grad_mean, const double *restrict grad_var,
-                                       const double *restrict params, double *restrict out_grad_mean,
-                                       double *restrict out_grad_var)
+void hardshrink_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    const double lambd = params[0];
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            hardshrink_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at, lambd,
-                                                    out_grad_mean + at, out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        hardshrink_exact_float64_backward_block(in[0], in[1], in[2], in[3], lambd, out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(hardshrink_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

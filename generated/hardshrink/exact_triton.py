@@ -3,17 +3,11 @@
 # f(x) = Piecewise((x, (lambd < x) | (lambd < -x)), (0, True))
 #
 # rule digest  927948144e5722be0f251154b5d8a1f8c7ef0c90f3dd676cfaa601598b227b2c
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   hardshrink_exact_forward 487, hardshrink_exact_backward 624
+# operations   hardshrink_exact_forward 490, hardshrink_exact_backward 630
 #
 # Certificate:
-#   mean        0.415 tolerance, worst at mean = 4.81219435, var = 4.03288031, lambd = 4.8109375
-#   var         0.781 tolerance, worst at mean = 4.8109374, var = 1.27948866e-16, lambd = 4.8109375
-#   dmean_dmu   0.00368 tolerance, worst at mean = -15.9942703, var = 65.2625046, lambd = 16
-#   dmean_dvar  0.0131 tolerance, worst at mean = -0.00955378823, var = 0.00014778733, lambd = 0.015625
-#   dvar_dmu    0.0183 tolerance, worst at mean = 0.499998927, var = 5.75380188e-10, lambd = 0.5
-#   dvar_dvar   0.00988 tolerance, worst at mean = -0.931172192, var = 0.123730563, lambd = 0.5
-#   against exact values at 91071 points over all of float32; details in exact.json
+#   mean 0.415, var 0.781, dmean_dmu 0.00368, dmean_dvar 0.0131, dvar_dmu 0.0183, dvar_dvar 0.00988 tolerance,
+#   against exact values at 91071 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -27,6 +21,82 @@ __all__ = [
 
 #: with more, values would not stay in registers
 LANE_ELEMENTS = 2
+
+
+@triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial10(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0),
+        c1), c2), c3), c4), c5), c6), c7), c8), c9))
+
+
+@triton.jit
+def _part1(p0, p1):
+    t0 = p0 - 12582912.0
+    t1 = tl.fma(t0, -0.69314575, p1) + (t0 * (-1.4286068e-6))
+    t2 = 1.0 + tl.fma(_polynomial4(t1, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t1 * t1, t1)
+    return t2
+
+
+@triton.jit
+def _part2(p0):
+    t0 = tl.div_rn(1.0, tl.fma(0.25, p0, 1.0))
+    t1 = (t0 * (t0 * (t0 * _polynomial10(t0 - 0.25, -0.074104935, 0.25460508, -0.25593477, -0.002245817, -0.0067592654,
+        0.11886708, 0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124))))
+    return t1
+
+
+@triton.jit
+def _part3(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12):
+    t0 = (p12 * tl.fma(p0, 0.22094236, tl.fma(p1, 0.59344363, tl.fma(p2, -0.14771938, tl.fma(p3, -0.032392345,
+        tl.fma(p4, -0.11735477, tl.fma(p5, 0.0017161578, tl.fma(p6, 0.0019360975, tl.fma(p7, 0.0011483137, tl.fma(p8,
+        0.00014712433, tl.fma(p9, -5.198824e-5, tl.fma(p10, -0.00018722237, p11 * 1.3014203e-6))))))))))))
+    return t0
+
+
+@triton.jit
+def _part4(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15, p16, p17, p18, p19):
+    t0 = (tl.fma(p0, 3.7468882, tl.fma(p1, -2.497267, tl.fma(p2, 1.6148317e-11, tl.fma(p3, -8.295431e-12, tl.fma(p4,
+        -7.852877e-12, tl.fma(p5, 0.08967335, tl.fma(p6, -0.16856287, tl.fma(p7, -0.10747666, tl.fma(p8,
+        -2.5385356e-12, tl.fma(p9, -3.4510532e-12, tl.fma(p10, -4.3536951e-13, tl.fma(p11, -0.0055805244, tl.fma(p12,
+        0.014624207, tl.fma(p13, -0.001127321, tl.fma(p14, 1.6576451e-13, tl.fma(p15, -9.9821755e-14, tl.fma(p16,
+        -8.462793e-15, tl.fma(p17, 0.00015039911, tl.fma(p18, 4.4504188e-5, p19 * (-1.4217551e-6)))))))))))))))))))))
+    return t0
+
+
+@triton.jit
+def _part5(p0, p1, p2, p3, p4, p5, p6, p7, p8):
+    t0 = (tl.fma(p0, -3.8040106e-11, tl.fma(p1, -8.552317e-12, tl.fma(p2, 4.659232e-11, tl.fma(p3, 5.5955652e-12,
+        tl.fma(p4, 1.1788361e-11, tl.fma(p5, 2.7896064e-12, tl.fma(-3.3333102e-13, p6, tl.fma(1.2212308e-13, p7,
+        5.944114e-14 * p8)))))))))
+    return t0
+
+
+@triton.jit
+def _atom0(p0, p1, p2):
+    t0 = p0 + p1
+    t1 = tl.div_rn(1.0, tl.sqrt_rn(t0))
+    t2 = t1 * t1
+    t3 = p2 * t1
+    t4 = 13.0 < t3
+    t5 = (-0.5) * tl.where(t4, 169.0, p2 * (p2 * tl.div_rn(1.0, t0)))
+    t6 = t1 * tl.where(t4, 13.0, t3)
+    t7 = tl.fma(1.442695, t5, 12582912.0)
+    t8 = (t1 * (0.3989423 * (_part1(t7, t5) * (((127 + (t7.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+        bitcast=True)))))
+    t9 = t8 * t6
+    t10 = tl.fma(t6, t9, t8 * (t2 * -1.0))
+    t11 = tl.fma(t6, t10, t9 * (t2 * (-2.0)))
+    t12 = tl.fma(t6, t11, t10 * (t2 * (-3.0)))
+    t13 = tl.fma(t6, t12, t11 * (t2 * (-4.0)))
+    t14 = tl.fma(t6, t13, t12 * (t2 * (-5.0)))
+    t15 = tl.fma(t6, t14, t13 * (t2 * (-6.0)))
+    t16 = tl.fma(t6, t15, t14 * (t2 * (-7.0)))
+    return (t8, t9, t10, t11, t12, t13, t14, t15, t16)
 
 
 @triton.jit
@@ -79,210 +149,120 @@ def hardshrink_exact_forward(mean, var, lambd_hi, lambd_lo):
     t45 = t40 * (-5.0)
     t46 = t40 * (-6.0)
     t47 = t40 * (-7.0)
-    t48 = t29 + 0.3587049
-    t49 = tl.div_rn(1.0, tl.sqrt_rn(t48))
-    t50 = t14 * (t14 * tl.div_rn(1.0, t48))
-    t51 = t14 * t49
-    t52 = 13.0 < t51
-    t53 = tl.where(t52, 169.0, t50)
-    t54 = t49 * tl.where(t52, 13.0, t51)
-    t55 = (-0.5) * t53
-    t56 = tl.fma(1.442695, t55, 12582912.0)
-    t57 = t56 - 12582912.0
-    t58 = tl.fma(-0.69314575, t57, t55) + ((-1.4286068e-6) * t57)
-    t59 = ((127 + (t56.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t60 = (t49 * (0.3989423 * ((1.0 + tl.fma(tl.fma(t58, tl.fma(t58, tl.fma(t58, tl.fma(0.0013814222, t58,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t58 * t58, t58)) * t59)))
-    t61 = t49 * t49
-    t62 = t60 * (t61 * -1.0)
-    t63 = t61 * (-2.0)
-    t64 = t61 * (-3.0)
-    t65 = t61 * (-4.0)
-    t66 = t61 * (-5.0)
-    t67 = t61 * (-6.0)
-    t68 = t61 * (-7.0)
-    t69 = t60 * t54
-    t70 = tl.fma(t54, t69, t62)
-    t71 = t70 * t64
-    t72 = tl.fma(t54, t70, t69 * t63)
-    t73 = tl.fma(t54, t72, t71)
-    t74 = t73 * t66
-    t75 = tl.fma(t54, t73, t72 * t65)
-    t76 = tl.fma(t54, t75, t74)
-    t77 = t76 * t68
-    t78 = tl.fma(t54, t76, t75 * t67)
-    t79 = tl.fma(t54, t78, t77)
-    t80 = t29 + 0.98
-    t81 = tl.div_rn(1.0, tl.sqrt_rn(t80))
-    t82 = t14 * (t14 * tl.div_rn(1.0, t80))
-    t83 = t14 * t81
-    t84 = 13.0 < t83
-    t85 = tl.where(t84, 169.0, t82)
-    t86 = t81 * tl.where(t84, 13.0, t83)
-    t87 = (-0.5) * t85
-    t88 = tl.fma(1.442695, t87, 12582912.0)
-    t89 = t88 - 12582912.0
-    t90 = tl.fma(-0.69314575, t89, t87) + ((-1.4286068e-6) * t89)
-    t91 = ((127 + (t88.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t92 = (t81 * (0.3989423 * ((1.0 + tl.fma(tl.fma(t90, tl.fma(t90, tl.fma(t90, tl.fma(0.0013814222, t90,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t90 * t90, t90)) * t91)))
-    t93 = t81 * t81
-    t94 = t92 * (t93 * -1.0)
-    t95 = t93 * (-2.0)
-    t96 = t93 * (-3.0)
-    t97 = t93 * (-4.0)
-    t98 = t93 * (-5.0)
-    t99 = t93 * (-6.0)
-    t100 = t93 * (-7.0)
-    t101 = t92 * t86
-    t102 = tl.fma(t86, t101, t94)
-    t103 = t102 * t96
-    t104 = tl.fma(t86, t102, t101 * t95)
-    t105 = tl.fma(t86, t104, t103)
-    t106 = t105 * t98
-    t107 = tl.fma(t86, t105, t104 * t97)
-    t108 = tl.fma(t86, t107, t106)
-    t109 = t108 * t100
-    t110 = tl.fma(t86, t108, t107 * t99)
-    t111 = tl.fma(t86, t110, t109)
-    t112 = tl.where(t38, 169.0, t14 * (t14 * tl.div_rn(1.0, t29))) * (-0.5)
-    t113 = tl.fma(t112, 1.442695, 12582912.0)
-    t114 = t113 - 12582912.0
-    t115 = tl.fma(t114, -0.69314575, t112) + (t114 * (-1.4286068e-6))
-    t116 = (((t113.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32, bitcast=True)
-    t117 = (t36 * (((1.0 + tl.fma(tl.fma(t115, tl.fma(t115, tl.fma(t115, tl.fma(t115, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t115 * t115, t115)) * t116) * 0.3989423))
-    t118 = t117 * t41
-    t119 = t117 * t39
-    t120 = tl.fma(t39, t119, t118)
-    t121 = t120 * t43
-    t122 = tl.fma(t39, t120, t119 * t42)
-    t123 = tl.fma(t39, t122, t121)
-    t124 = t123 * t45
-    t125 = tl.fma(t39, t123, t122 * t44)
-    t126 = tl.fma(t39, t125, t124)
-    t127 = t126 * t47
-    t128 = tl.fma(t39, t126, t125 * t46)
-    t129 = (t15 * tl.fma(t102, 0.22094236, tl.fma(t70, 0.59344363, tl.fma(t120, -0.14771938, tl.fma(t105, -0.032392345,
-        tl.fma(t73, -0.11735477, tl.fma(t123, 0.0017161578, tl.fma(t108, 0.0019360975, tl.fma(t76, 0.0011483137,
-        tl.fma(t126, 0.00014712433, tl.fma(-5.198824e-5, t111, tl.fma(-0.00018722237, t79, 1.3014203e-6 * tl.fma(t39,
-        t128, t127)))))))))))))
-    t130 = (t15 * tl.fma(t101, 0.22094236, tl.fma(t69, 0.59344363, tl.fma(t119, -0.14771938, tl.fma(t104, -0.032392345,
-        tl.fma(t72, -0.11735477, tl.fma(t122, 0.0017161578, tl.fma(t107, 0.0019360975, tl.fma(t75, 0.0011483137,
-        tl.fma(t125, 0.00014712433, tl.fma(t110, -5.198824e-5, tl.fma(t78, -0.00018722237, t128 *
-        1.3014203e-6))))))))))))
+    t48, t49, t50, t51, t52, t53, t54, t55, t56 = _atom0(t29, 0.3587049, t14)
+    t57, t58, t59, t60, t61, t62, t63, t64, t65 = _atom0(t29, 0.98, t14)
+    t66 = tl.where(t38, 169.0, t14 * (t14 * tl.div_rn(1.0, t29))) * (-0.5)
+    t67 = tl.fma(t66, 1.442695, 12582912.0)
+    t68 = (((t67.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32, bitcast=True)
+    t69 = t36 * ((_part1(t67, t66) * t68) * 0.3989423)
+    t70 = t69 * t41
+    t71 = t69 * t39
+    t72 = tl.fma(t39, t71, t70)
+    t73 = t72 * t43
+    t74 = tl.fma(t39, t72, t71 * t42)
+    t75 = tl.fma(t39, t74, t73)
+    t76 = t75 * t45
+    t77 = tl.fma(t39, t75, t74 * t44)
+    t78 = tl.fma(t39, t77, t76)
+    t79 = t78 * t47
+    t80 = tl.fma(t39, t78, t77 * t46)
+    t81 = (t15 * tl.fma(t59, 0.22094236, tl.fma(t50, 0.59344363, tl.fma(t72, -0.14771938, tl.fma(t61, -0.032392345,
+        tl.fma(t52, -0.11735477, tl.fma(t75, 0.0017161578, tl.fma(t63, 0.0019360975, tl.fma(t54, 0.0011483137,
+        tl.fma(t78, 0.00014712433, tl.fma(-5.198824e-5, t65, tl.fma(-0.00018722237, t56, 1.3014203e-6 * tl.fma(t39,
+        t80, t79)))))))))))))
+    t82 = _part3(t58, t49, t71, t60, t51, t74, t62, t53, t77, t64, t55, t80, t15)
     # B_0: derivative 0 of the mean square less its line
-    t131 = (tl.fma(t92, -0.5829545, tl.fma(t60, 3.7468882, tl.fma(t117, -2.497267, tl.fma(t101, 4.587923e-12,
-        tl.fma(t69, -4.38245e-12, tl.fma(t119, -2.0544898e-13, tl.fma(t102, 0.08967335, tl.fma(t70, -0.16856287,
-        tl.fma(t120, -0.10747666, tl.fma(t104, -7.551298e-13, tl.fma(t72, -7.0823523e-13, tl.fma(t122, 1.2350609e-15,
-        tl.fma(t105, -0.0055805244, tl.fma(t73, 0.014624207, tl.fma(t123, -0.001127321, tl.fma(t108, 0.00015039911,
-        tl.fma(t76, 4.4504188e-5, t126 * (-1.4217551e-6)))))))))))))))))))
-    # D_1: derivative 1 of the mean less its line
-    t132 = (tl.fma(t101, -4.0911084e-11, tl.fma(t69, 6.6490303e-12, tl.fma(t119, 3.426204e-11, tl.fma(t104,
-        6.16854e-12, tl.fma(t72, 1.0702673e-11, tl.fma(t122, 1.9827343e-12, tl.fma(-3.7991612e-13, t107,
-        tl.fma(2.0172704e-13, t75, 4.0573295e-14 * t125)))))))) + t129)
-    t133 = tl.fma(t15, t15, t132 * t16)
-    t134 = t15 + t132
-    # D_0: derivative 0 of the mean less its line
-    t135 = (tl.fma(t92, -4.0911084e-11, tl.fma(t60, 6.6490303e-12, tl.fma(t117, 3.426204e-11, tl.fma(t102, 6.16854e-12,
-        tl.fma(t70, 1.0702673e-11, tl.fma(t120, 1.9827343e-12, tl.fma(t105, -3.7991612e-13, tl.fma(t73, 2.0172704e-13,
-        t123 * 4.0573295e-14)))))))) + t130)
-    t136 = tl.fma(t29, t133, t131 - (t135 * t135))
-    t137 = t13 + t135
-    t138 = t134 * (t29 * t134)
-    t139 = tl.where(t136 < t138, t138, t136)
-    t140 = t11 * (lambd_lo + (lambd_hi + mean))
-    t141 = t6 * t140
-    t142 = t141 * -1.0
-    t143 = t6 * tl.fma(lambd_lo, t142, tl.fma(lambd_hi, t142, t140))
-    t144 = t143 * -1.0
-    t145 = tl.abs(t141)
-    t146 = t141 < 0.0
-    t147 = tl.where(t146, t144, t143)
-    t148 = tl.where(t146, 1.0, -1.0)
-    t149 = t33 * t145
-    t150 = t149 + tl.fma(t33, t147, tl.fma(t33, t145, t149 * -1.0))
-    t151 = t31 | (13.0 < t149)
-    t152 = tl.where(t151, 13.0, t150)  # |mean - -1|/sigma
-    t153 = tl.div_rn(1.0, tl.fma(0.25, t152, 1.0))
-    t154 = t153 - 0.25
-    t155 = (t153 * (t153 * (t153 * tl.fma(t154, tl.fma(t154, tl.fma(t154, tl.fma(t154, tl.fma(t154, tl.fma(t154,
-        tl.fma(t154, tl.fma(t154, tl.fma(t154, tl.fma(t154, -0.074104935, 0.25460508), -0.25593477), -0.002245817),
-        -0.0067592654), 0.11886708), 0.17142972), 0.15958565), 0.10685132), 0.050817315), 0.014190124))))
-    t156 = 2.0 * t155
-    t157 = t152 * t152
-    t158 = (-0.5) * t157
-    t159 = tl.div_rn(1.0, 1.0 + t157)
-    t160 = tl.fma(1.442695, t158, 12582912.0)
-    t161 = t160 - 12582912.0
-    t162 = tl.fma(-0.69314575, t161, t158) + ((-1.4286068e-6) * t161)
-    t163 = ((127 + (t160.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t164 = (tl.where(t151, 0.0, (1.0 + tl.fma(tl.fma(t162, tl.fma(t162, tl.fma(t162, tl.fma(0.0013814222, t162,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t162 * t162, t162)) * t163))
-    t165 = (t164 * t155) * t35
-    t166 = 0.3989423 * t164
-    t167 = tl.fma(t155, (2.0 * t152) * -1.0, 0.3989423) * t159
-    t168 = t164 * tl.fma(t152, t167, t156)
-    t169 = t34 * (t164 * t167)
-    t170 = t166 + (t148 * ((t34 * t168) * -1.0))
-    t171 = (t148 * t168) - t169
-    t172 = t11 * ((mean - lambd_hi) - lambd_lo)
-    t173 = t6 * t172
-    t174 = t173 * -1.0
-    t175 = t6 * tl.fma(lambd_lo, t174, tl.fma(lambd_hi, t174, t172))
-    t176 = t175 * -1.0
-    t177 = tl.abs(t173)
-    t178 = t33 * t177
-    t179 = tl.fma(t33, t177, t178 * -1.0)
-    t180 = t31 | (13.0 < t178)
-    t181 = tl.where(t180, 13.0, t178 + tl.fma(t33, tl.where(t173 < 0.0, t176, t175), t179))  # |mean - 1|/sigma
-    t182 = t173 <= 0.0
-    t183 = tl.where(t146, -2.0, tl.where(t182, 2.0, -2.0))
-    t184 = t169 * t183
-    t185 = tl.where(t146, 2.0, tl.where(t182, -2.0, 2.0)) * t165
-    t186 = tl.where(t182, 1.0, -1.0)
-    t187 = tl.where(t146, -1.0, t186)
-    t188 = t184 + (t148 * tl.fma(t168, tl.where(t146, 1.0, tl.where(t182, -1.0, 1.0)), t185))
-    t189 = tl.where(t146, 1.0, tl.where(t182, 0.0, 1.0))
-    t190 = tl.where(t146, t13, tl.where(t182, 0.0, t13))
-    t191 = t34 * t189
-    t192 = tl.div_rn(1.0, tl.fma(0.25, t181, 1.0))
-    t193 = t192 - 0.25
-    t194 = (t192 * (t192 * (t192 * tl.fma(t193, tl.fma(t193, tl.fma(t193, tl.fma(t193, tl.fma(t193, tl.fma(t193,
-        tl.fma(t193, tl.fma(t193, tl.fma(t193, tl.fma(-0.074104935, t193, 0.25460508), -0.25593477), -0.002245817),
-        -0.0067592654), 0.11886708), 0.17142972), 0.15958565), 0.10685132), 0.050817315), 0.014190124))))
-    t195 = 2.0 * t194
-    t196 = t181 * t181
-    t197 = (-0.5) * t196
-    t198 = tl.fma(1.442695, t197, 12582912.0)
-    t199 = t198 - 12582912.0
-    t200 = tl.fma(-0.69314575, t199, t197)
-    t201 = ((127 + (t198.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t202 = tl.fma(t181, t181, t196 * -1.0)
-    t203 = tl.div_rn(1.0, 1.0 + (t196 + t202))
-    t204 = t200 + tl.fma(-1.4286068e-6, t199, (-0.5) * t202)
-    t205 = (tl.where(t180, 0.0, (1.0 + tl.fma(tl.fma(t204, tl.fma(t204, tl.fma(t204, tl.fma(0.0013814222, t204,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t204 * t204, t204)) * t201))
-    t206 = t183 * ((t205 * t194) * t35)
-    t207 = 0.3989423 * t205
-    t208 = tl.fma(t194, (2.0 * t181) * -1.0, 0.3989423) * t203
-    t209 = t205 * tl.fma(t181, t208, t195)
-    t210 = tl.fma(t209, t187, t206)
-    t211 = t34 * (t205 * t208)
-    t212 = t188 + ((t211 * t183) + (t186 * t210))
-    t213 = t170 + (t207 + (t186 * (t34 * t209)))
-    t214 = t171 + (t211 + (t186 * t209))
-    t215 = tl.where(t27, 0.0, tl.where(t17, tl.where(t28, t214 + t190, t137), t13))  # f(1) = 0 at the jump itself
-    t216 = t12 * (lambd_hi * t215)
-    t217 = t212 - (t214 * t214)
-    t218 = tl.fma(tl.fma(t34, t189, 2.0 * t213), t191, t217)
-    t219 = t9 * (t9 * (tl.where(t17, tl.where(t28, tl.where(t218 < 0.0, 0.0, t218), t139), t13) * t24))
-    return (t216, t219)
+    t83 = (tl.fma(t57, -0.5829545, _part4(t48, t69, t58, t49, t71, t59, t50, t72, t60, t51, t74, t61, t52, t75, t62,
+        t53, t77, t63, t54, t78)))
+    t84 = _part5(t58, t49, t71, t60, t51, t74, t62, t53, t77) + t81  # D_1: derivative 1 of the mean less its line
+    t85 = tl.fma(t15, t15, t84 * t16)
+    t86 = t15 + t84
+    t87 = _part5(t57, t48, t69, t59, t50, t72, t61, t52, t75) + t82  # D_0: derivative 0 of the mean less its line
+    t88 = tl.fma(t29, t85, t83 - (t87 * t87))
+    t89 = t13 + t87
+    t90 = t86 * (t29 * t86)
+    t91 = tl.where(t88 < t90, t90, t88)
+    t92 = t11 * (lambd_lo + (lambd_hi + mean))
+    t93 = t6 * t92
+    t94 = t93 * -1.0
+    t95 = t6 * tl.fma(lambd_lo, t94, tl.fma(lambd_hi, t94, t92))
+    t96 = t95 * -1.0
+    t97 = tl.abs(t93)
+    t98 = t93 < 0.0
+    t99 = tl.where(t98, t96, t95)
+    t100 = tl.where(t98, 1.0, -1.0)
+    t101 = t33 * t97
+    t102 = t101 + tl.fma(t33, t99, tl.fma(t33, t97, t101 * -1.0))
+    t103 = t31 | (13.0 < t101)
+    t104 = tl.where(t103, 13.0, t102)  # |mean - -1|/sigma
+    t105 = _part2(t104)
+    t106 = 2.0 * t105
+    t107 = t104 * t104
+    t108 = (-0.5) * t107
+    t109 = tl.div_rn(1.0, 1.0 + t107)
+    t110 = tl.fma(1.442695, t108, 12582912.0)
+    t111 = ((127 + (t110.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
+    t112 = tl.where(t103, 0.0, _part1(t110, t108) * t111)
+    t113 = (t112 * t105) * t35
+    t114 = 0.3989423 * t112
+    t115 = tl.fma(t105, (2.0 * t104) * -1.0, 0.3989423) * t109
+    t116 = t112 * tl.fma(t104, t115, t106)
+    t117 = t34 * (t112 * t115)
+    t118 = t114 + (t100 * ((t34 * t116) * -1.0))
+    t119 = (t100 * t116) - t117
+    t120 = t11 * ((mean - lambd_hi) - lambd_lo)
+    t121 = t6 * t120
+    t122 = t121 * -1.0
+    t123 = t6 * tl.fma(lambd_lo, t122, tl.fma(lambd_hi, t122, t120))
+    t124 = t123 * -1.0
+    t125 = tl.abs(t121)
+    t126 = t33 * t125
+    t127 = tl.fma(t33, t125, t126 * -1.0)
+    t128 = t31 | (13.0 < t126)
+    t129 = tl.where(t128, 13.0, t126 + tl.fma(t33, tl.where(t121 < 0.0, t124, t123), t127))  # |mean - 1|/sigma
+    t130 = t121 <= 0.0
+    t131 = tl.where(t98, -2.0, tl.where(t130, 2.0, -2.0))
+    t132 = t117 * t131
+    t133 = tl.where(t98, 2.0, tl.where(t130, -2.0, 2.0)) * t113
+    t134 = tl.where(t130, 1.0, -1.0)
+    t135 = tl.where(t98, -1.0, t134)
+    t136 = t132 + (t100 * tl.fma(t116, tl.where(t98, 1.0, tl.where(t130, -1.0, 1.0)), t133))
+    t137 = tl.where(t98, 1.0, tl.where(t130, 0.0, 1.0))
+    t138 = tl.where(t98, t13, tl.where(t130, 0.0, t13))
+    t139 = t34 * t137
+    t140 = _part2(t129)
+    t141 = 2.0 * t140
+    t142 = t129 * t129
+    t143 = (-0.5) * t142
+    t144 = tl.fma(1.442695, t143, 12582912.0)
+    t145 = t144 - 12582912.0
+    t146 = tl.fma(-0.69314575, t145, t143)
+    t147 = ((127 + (t144.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
+    t148 = tl.fma(t129, t129, t142 * -1.0)
+    t149 = tl.div_rn(1.0, 1.0 + (t142 + t148))
+    t150 = t146 + tl.fma(-1.4286068e-6, t145, (-0.5) * t148)
+    t151 = (tl.where(t128, 0.0, (1.0 + tl.fma(_polynomial4(t150, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t150 * t150, t150)) * t147))
+    t152 = t131 * ((t151 * t140) * t35)
+    t153 = 0.3989423 * t151
+    t154 = tl.fma(t140, (2.0 * t129) * -1.0, 0.3989423) * t149
+    t155 = t151 * tl.fma(t129, t154, t141)
+    t156 = tl.fma(t155, t135, t152)
+    t157 = t34 * (t151 * t154)
+    t158 = t136 + ((t157 * t131) + (t134 * t156))
+    t159 = t118 + (t153 + (t134 * (t34 * t155)))
+    t160 = t119 + (t157 + (t134 * t155))
+    t161 = tl.where(t27, 0.0, tl.where(t17, tl.where(t28, t160 + t138, t89), t13))  # f(1) = 0 at the jump itself
+    t162 = t12 * (lambd_hi * t161)
+    t163 = t158 - (t160 * t160)
+    t164 = tl.fma(tl.fma(t34, t137, 2.0 * t159), t139, t163)
+    t165 = t9 * (t9 * (tl.where(t17, tl.where(t28, tl.where(t164 < 0.0, 0.0, t164), t91), t13) * t24))
+    return (t162, t165)
 
 
 @triton.jit
-def hardshrink_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, lambd_hi, lambd_lo,
-                                    BLOCK: tl.constexpr):
+def hardshrink_exact_forward_kernel(
+    mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, lambd_hi, lambd_lo, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)
@@ -297,319 +277,192 @@ def hardshrink_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr
 @triton.jit
 def hardshrink_exact_backward(mean, var, grad_mean, grad_var, lambd_hi, lambd_lo):
     t0 = lambd_hi * lambd_hi
-    t1 = tl.abs(mean)
-    t2 = 1.2676506e+30 < var
-    t3 = 1.2980742e+33 < t1
-    t4 = 8.6736174e-19 < var
-    t5 = t2 | t3
-    t6 = tl.div_rn(1.0, lambd_hi)
-    t7 = tl.where(t5 & t4, 1.5258789e-5, 1.0)
-    t8 = tl.where(t5, 1.5258789e-5, 1.0)
-    t9 = (mean * t8) * t6  # mean in units of the base
-    t10 = tl.abs(t9)  # |mean - centre|
-    t11 = tl.where(t9 < 0.0, 1.0, -1.0)  # direction of u
-    t12 = t11 * 2.0
-    t13 = t7 * (var * t7)
-    t14 = t6 * -1.0
-    t15 = t6 * tl.fma(lambd_lo, t14, tl.fma(lambd_hi, t14, 1.0))
-    t16 = lambd_hi * t6
-    t17 = tl.fma(lambd_hi, t15, tl.fma(lambd_lo, t6, tl.fma(lambd_hi, t6, t16 * -1.0)))
-    t18 = t16 + t17
-    t19 = t6 * t16
-    t20 = t19 + tl.fma(t6, t17, tl.fma(t15, t16, tl.fma(t6, t16, t19 * -1.0)))
-    t21 = t0 * t6
-    t22 = tl.fma(t0, t6, t21 * -1.0)
-    t23 = t6 * t21
-    t24 = tl.fma(t15, t21, tl.fma(t6, t21, t23 * -1.0))
-    t25 = tl.div_rn(1.0, t0)
-    t26 = t25 * -1.0
-    t27 = tl.fma(t0, t26, 1.0)
-    t28 = tl.fma(lambd_hi, lambd_lo, tl.fma(lambd_hi, lambd_lo, tl.fma(lambd_hi, lambd_hi, t0 * -1.0)))
-    t29 = tl.fma(t28, t26, t27)
-    t30 = tl.fma(t0, t15, tl.fma(t28, t6, t22))
-    t31 = t23 + tl.fma(t6, t30, t24)
-    t32 = t21 + t30
-    t33 = t13 * (t25 + (t25 * t29))
-    t34 = t33 * tl.sqrt_rn(tl.where(0.0 <= t33, 1.0, -1.0))  # NaN for a negative variance
-    t35 = t34 < 0.49
-    t36 = tl.where(t35, 0.49, t34)
-    t37 = tl.where(t35, t34, 0.49)
-    t38 = 0.0 == t37
-    t39 = tl.sqrt_rn(tl.where(t38, 1.0, t37))
-    t40 = tl.where(t38, 0.0, tl.div_rn(1.0, t39))
-    t41 = tl.where(t38, 0.0, t39)  # standard deviation
-    t42 = t40 * t40
-    t43 = tl.where(1.7014135e+38 < t42, 1.7014135e+38, t42)
-    t44 = tl.div_rn(1.0, tl.sqrt_rn(t36))
-    t45 = t10 * t44
-    t46 = 13.0 < t45
-    t47 = t44 * tl.where(t46, 13.0, t45)
-    t48 = t44 * t44
-    t49 = t48 * -1.0
-    t50 = t48 * (-2.0)
-    t51 = t48 * (-3.0)
-    t52 = t48 * (-4.0)
-    t53 = t48 * (-5.0)
-    t54 = t48 * (-6.0)
-    t55 = t48 * (-7.0)
-    t56 = t48 * (-8.0)
-    t57 = t48 * (-9.0)
-    t58 = t36 + 0.3587049
-    t59 = tl.div_rn(1.0, tl.sqrt_rn(t58))
-    t60 = t10 * (t10 * tl.div_rn(1.0, t58))
-    t61 = t10 * t59
-    t62 = 13.0 < t61
-    t63 = tl.where(t62, 169.0, t60)
-    t64 = t59 * tl.where(t62, 13.0, t61)
-    t65 = (-0.5) * t63
-    t66 = tl.fma(1.442695, t65, 12582912.0)
-    t67 = t66 - 12582912.0
-    t68 = tl.fma(-0.69314575, t67, t65) + ((-1.4286068e-6) * t67)
-    t69 = ((127 + (t66.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t70 = (t59 * (0.3989423 * ((1.0 + tl.fma(tl.fma(t68, tl.fma(t68, tl.fma(t68, tl.fma(0.0013814222, t68,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t68 * t68, t68)) * t69)))
-    t71 = t59 * t59
-    t72 = t70 * (t71 * -1.0)
-    t73 = t71 * (-2.0)
-    t74 = t71 * (-3.0)
-    t75 = t71 * (-4.0)
-    t76 = t71 * (-5.0)
-    t77 = t71 * (-6.0)
-    t78 = t71 * (-7.0)
-    t79 = t71 * (-8.0)
-    t80 = t71 * (-9.0)
-    t81 = t70 * t64
-    t82 = tl.fma(t64, t81, t72)
-    t83 = t82 * t74
-    t84 = tl.fma(t64, t82, t81 * t73)
-    t85 = tl.fma(t64, t84, t83)
-    t86 = t85 * t76
-    t87 = tl.fma(t64, t85, t84 * t75)
-    t88 = tl.fma(t64, t87, t86)
-    t89 = t88 * t78
-    t90 = tl.fma(t64, t88, t87 * t77)
-    t91 = tl.fma(t64, t90, t89)
-    t92 = t91 * t80
-    t93 = tl.fma(t64, t91, t90 * t79)
-    t94 = tl.fma(t64, t93, t92)
-    t95 = t36 + 0.98
-    t96 = tl.div_rn(1.0, tl.sqrt_rn(t95))
-    t97 = t10 * (t10 * tl.div_rn(1.0, t95))
-    t98 = t10 * t96
-    t99 = 13.0 < t98
-    t100 = tl.where(t99, 169.0, t97)
-    t101 = t96 * tl.where(t99, 13.0, t98)
-    t102 = (-0.5) * t100
-    t103 = tl.fma(1.442695, t102, 12582912.0)
-    t104 = t103 - 12582912.0
-    t105 = tl.fma(-0.69314575, t104, t102) + ((-1.4286068e-6) * t104)
-    t106 = ((127 + (t103.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t107 = (t96 * (0.3989423 * ((1.0 + tl.fma(tl.fma(t105, tl.fma(t105, tl.fma(t105, tl.fma(0.0013814222, t105,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t105 * t105, t105)) * t106)))
-    t108 = t96 * t96
-    t109 = t107 * (t108 * -1.0)
-    t110 = t108 * (-2.0)
-    t111 = t108 * (-3.0)
-    t112 = t108 * (-4.0)
-    t113 = t108 * (-5.0)
-    t114 = t108 * (-6.0)
-    t115 = t108 * (-7.0)
-    t116 = t108 * (-8.0)
-    t117 = t108 * (-9.0)
-    t118 = t107 * t101
-    t119 = tl.fma(t101, t118, t109)
-    t120 = t119 * t111
-    t121 = tl.fma(t101, t119, t118 * t110)
-    t122 = tl.fma(t101, t121, t120)
-    t123 = t122 * t113
-    t124 = tl.fma(t101, t122, t121 * t112)
-    t125 = tl.fma(t101, t124, t123)
-    t126 = t125 * t115
-    t127 = tl.fma(t101, t125, t124 * t114)
-    t128 = tl.fma(t101, t127, t126)
-    t129 = t128 * t117
-    t130 = tl.fma(t101, t128, t127 * t116)
-    t131 = tl.fma(t101, t130, t129)
-    t132 = tl.where(t46, 169.0, t10 * (t10 * tl.div_rn(1.0, t36))) * (-0.5)
-    t133 = tl.fma(t132, 1.442695, 12582912.0)
-    t134 = t133 - 12582912.0
-    t135 = tl.fma(t134, -0.69314575, t132) + (t134 * (-1.4286068e-6))
-    t136 = (((t133.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32, bitcast=True)
-    t137 = (t44 * (((1.0 + tl.fma(tl.fma(t135, tl.fma(t135, tl.fma(t135, tl.fma(t135, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t135 * t135, t135)) * t136) * 0.3989423))
-    t138 = t137 * t49
-    t139 = t137 * t47
-    t140 = tl.fma(t47, t139, t138)
-    t141 = t140 * t51
-    t142 = tl.fma(t47, t140, t139 * t50)
-    t143 = tl.fma(t47, t142, t141)
-    t144 = t143 * t53
-    t145 = tl.fma(t47, t143, t142 * t52)
-    t146 = tl.fma(t47, t145, t144)
-    t147 = t146 * t55
-    t148 = tl.fma(t47, t146, t145 * t54)
-    t149 = tl.fma(t47, t148, t147)
-    t150 = t149 * t57
-    t151 = tl.fma(t47, t149, t148 * t56)
-    t152 = (t11 * tl.fma(t122, 0.22094236, tl.fma(t85, 0.59344363, tl.fma(t143, -0.14771938, tl.fma(t125, -0.032392345,
-        tl.fma(t88, -0.11735477, tl.fma(t146, 0.0017161578, tl.fma(0.0019360975, t128, tl.fma(0.0011483137, t91,
-        tl.fma(0.00014712433, t149, tl.fma(-5.198824e-5, t131, tl.fma(-0.00018722237, t94, 1.3014203e-6 * tl.fma(t47,
-        t151, t150)))))))))))))
-    t153 = (t11 * tl.fma(t121, 0.22094236, tl.fma(t84, 0.59344363, tl.fma(t142, -0.14771938, tl.fma(t124, -0.032392345,
-        tl.fma(t87, -0.11735477, tl.fma(t145, 0.0017161578, tl.fma(t127, 0.0019360975, tl.fma(t90, 0.0011483137,
-        tl.fma(t148, 0.00014712433, tl.fma(-5.198824e-5, t130, tl.fma(-0.00018722237, t93, 1.3014203e-6 *
-        t151))))))))))))
-    # B_2: derivative 2 of the mean square less its line
-    t154 = (tl.fma(t119, -0.5829545, tl.fma(t82, 3.7468882, tl.fma(t140, -2.497267, tl.fma(t121, 4.587923e-12,
-        tl.fma(t84, -4.38245e-12, tl.fma(t142, -2.0544898e-13, tl.fma(t122, 0.08967335, tl.fma(t85, -0.16856287,
-        tl.fma(t143, -0.10747666, tl.fma(t124, -7.551298e-13, tl.fma(t87, -7.0823523e-13, tl.fma(t145, 1.2350609e-15,
-        tl.fma(t125, -0.0055805244, tl.fma(t88, 0.014624207, tl.fma(t146, -0.001127321, tl.fma(t128, 0.00015039911,
-        tl.fma(t91, 4.4504188e-5, t149 * (-1.4217551e-6)))))))))))))))))))
-    t155 = 0.5 * t154
-    t156 = (t11 * tl.fma(t119, 0.22094236, tl.fma(t82, 0.59344363, tl.fma(t140, -0.14771938, tl.fma(t122, -0.032392345,
-        tl.fma(t85, -0.11735477, tl.fma(t143, 0.0017161578, tl.fma(t125, 0.0019360975, tl.fma(t88, 0.0011483137,
-        tl.fma(t146, 0.00014712433, tl.fma(-5.198824e-5, t128, tl.fma(-0.00018722237, t91, 1.3014203e-6 *
-        t149))))))))))))
+    t1 = (1.2676506e+30 < var) | (1.2980742e+33 < tl.abs(mean))
+    t2 = tl.div_rn(1.0, lambd_hi)
+    t3 = tl.where(t1 & (8.6736174e-19 < var), 1.5258789e-5, 1.0)
+    t4 = tl.where(t1, 1.5258789e-5, 1.0)
+    t5 = (mean * t4) * t2  # mean in units of the base
+    t6 = tl.abs(t5)  # |mean - centre|
+    t7 = tl.where(t5 < 0.0, 1.0, -1.0)  # direction of u
+    t8 = t2 * -1.0
+    t9 = t2 * tl.fma(lambd_lo, t8, tl.fma(lambd_hi, t8, 1.0))
+    t10 = lambd_hi * t2
+    t11 = tl.fma(lambd_hi, t9, tl.fma(lambd_lo, t2, tl.fma(lambd_hi, t2, t10 * -1.0)))
+    t12 = t2 * t10
+    t13 = t0 * t2
+    t14 = t2 * t13
+    t15 = tl.div_rn(1.0, t0)
+    t16 = t15 * -1.0
+    t17 = tl.fma(lambd_hi, lambd_lo, tl.fma(lambd_hi, lambd_lo, tl.fma(lambd_hi, lambd_hi, t0 * -1.0)))
+    t18 = tl.fma(t0, t9, tl.fma(t17, t2, tl.fma(t0, t2, t13 * -1.0)))
+    t19 = (t3 * (var * t3)) * (t15 + (t15 * tl.fma(t17, t16, tl.fma(t0, t16, 1.0))))
+    t20 = t19 * tl.sqrt_rn(tl.where(0.0 <= t19, 1.0, -1.0))  # NaN for a negative variance
+    t21 = t20 < 0.49
+    t22 = tl.where(t21, 0.49, t20)
+    t23 = tl.where(t21, t20, 0.49)
+    t24 = 0.0 == t23
+    t25 = tl.sqrt_rn(tl.where(t24, 1.0, t23))
+    t26 = tl.where(t24, 0.0, tl.div_rn(1.0, t25))
+    t27 = tl.where(t24, 0.0, t25)  # standard deviation
+    t28 = t26 * t26
+    t29 = tl.where(1.7014135e+38 < t28, 1.7014135e+38, t28)
+    t30 = tl.div_rn(1.0, tl.sqrt_rn(t22))
+    t31 = t6 * t30
+    t32 = 13.0 < t31
+    t33 = t30 * tl.where(t32, 13.0, t31)
+    t34 = t30 * t30
+    t35 = t22 + 0.3587049
+    t36 = tl.div_rn(1.0, tl.sqrt_rn(t35))
+    t37 = t6 * t36
+    t38 = 13.0 < t37
+    t39 = t36 * tl.where(t38, 13.0, t37)
+    t40 = (-0.5) * tl.where(t38, 169.0, t6 * (t6 * tl.div_rn(1.0, t35)))
+    t41 = tl.fma(1.442695, t40, 12582912.0)
+    t42 = (t36 * (0.3989423 * (_part1(t41, t40) * (((127 + (t41.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+        bitcast=True)))))
+    t43 = t36 * t36
+    t44 = t42 * t39
+    t45 = tl.fma(t39, t44, t42 * (t43 * -1.0))
+    t46 = tl.fma(t39, t45, t44 * (t43 * (-2.0)))
+    t47 = tl.fma(t39, t46, t45 * (t43 * (-3.0)))
+    t48 = tl.fma(t39, t47, t46 * (t43 * (-4.0)))
+    t49 = tl.fma(t39, t48, t47 * (t43 * (-5.0)))
+    t50 = tl.fma(t39, t49, t48 * (t43 * (-6.0)))
+    t51 = tl.fma(t39, t50, t49 * (t43 * (-7.0)))
+    t52 = tl.fma(t39, t51, t50 * (t43 * (-8.0)))
+    t53 = t22 + 0.98
+    t54 = tl.div_rn(1.0, tl.sqrt_rn(t53))
+    t55 = t6 * t54
+    t56 = 13.0 < t55
+    t57 = t54 * tl.where(t56, 13.0, t55)
+    t58 = (-0.5) * tl.where(t56, 169.0, t6 * (t6 * tl.div_rn(1.0, t53)))
+    t59 = tl.fma(1.442695, t58, 12582912.0)
+    t60 = (t54 * (0.3989423 * (_part1(t59, t58) * (((127 + (t59.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+        bitcast=True)))))
+    t61 = t54 * t54
+    t62 = t60 * t57
+    t63 = tl.fma(t57, t62, t60 * (t61 * -1.0))
+    t64 = tl.fma(t57, t63, t62 * (t61 * (-2.0)))
+    t65 = tl.fma(t57, t64, t63 * (t61 * (-3.0)))
+    t66 = tl.fma(t57, t65, t64 * (t61 * (-4.0)))
+    t67 = tl.fma(t57, t66, t65 * (t61 * (-5.0)))
+    t68 = tl.fma(t57, t67, t66 * (t61 * (-6.0)))
+    t69 = tl.fma(t57, t68, t67 * (t61 * (-7.0)))
+    t70 = tl.fma(t57, t69, t68 * (t61 * (-8.0)))
+    t71 = tl.where(t32, 169.0, t6 * (t6 * tl.div_rn(1.0, t22))) * (-0.5)
+    t72 = tl.fma(t71, 1.442695, 12582912.0)
+    t73 = (t30 * ((_part1(t72, t71) * ((((t72.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32, bitcast=True)))
+        * 0.3989423))
+    t74 = t73 * t33
+    t75 = tl.fma(t33, t74, t73 * (t34 * -1.0))
+    t76 = tl.fma(t33, t75, t74 * (t34 * (-2.0)))
+    t77 = tl.fma(t33, t76, t75 * (t34 * (-3.0)))
+    t78 = tl.fma(t33, t77, t76 * (t34 * (-4.0)))
+    t79 = tl.fma(t33, t78, t77 * (t34 * (-5.0)))
+    t80 = tl.fma(t33, t79, t78 * (t34 * (-6.0)))
+    t81 = tl.fma(t33, t80, t79 * (t34 * (-7.0)))
+    t82 = tl.fma(t33, t81, t80 * (t34 * (-8.0)))
     # D_2: derivative 2 of the mean less its line
-    t157 = (tl.fma(t119, -4.0911084e-11, tl.fma(t82, 6.6490303e-12, tl.fma(t140, 3.426204e-11, tl.fma(t122,
-        6.16854e-12, tl.fma(t85, 1.0702673e-11, tl.fma(t143, 1.9827343e-12, tl.fma(-3.7991612e-13, t125,
-        tl.fma(2.0172704e-13, t88, 4.0573295e-14 * t146)))))))) + t153)
-    t158 = t157 * 0.5
-    t159 = t36 * t157
-    # B_1: derivative 1 of the mean square less its line
-    t160 = (tl.fma(t118, -0.5829545, tl.fma(t81, 3.7468882, tl.fma(t139, -2.497267, tl.fma(t119, 4.587923e-12,
-        tl.fma(t82, -4.38245e-12, tl.fma(t140, -2.0544898e-13, tl.fma(t121, 0.08967335, tl.fma(t84, -0.16856287,
-        tl.fma(t142, -0.10747666, tl.fma(t122, -7.551298e-13, tl.fma(t85, -7.0823523e-13, tl.fma(t143, 1.2350609e-15,
-        tl.fma(t124, -0.0055805244, tl.fma(t87, 0.014624207, tl.fma(t145, -0.001127321, tl.fma(t127, 0.00015039911,
-        tl.fma(t90, 4.4504188e-5, t148 * (-1.4217551e-6)))))))))))))))))))
+    t83 = (_part5(t63, t45, t75, t65, t47, t77, t67, t49, t79) + _part3(t64, t46, t76, t66, t48, t78, t68, t50, t80,
+        t70, t52, t82, t7))
     # D_0: derivative 0 of the mean less its line
-    t161 = (tl.fma(t107, -4.0911084e-11, tl.fma(t70, 6.6490303e-12, tl.fma(t137, 3.426204e-11, tl.fma(t119,
-        6.16854e-12, tl.fma(t82, 1.0702673e-11, tl.fma(t140, 1.9827343e-12, tl.fma(t122, -3.7991612e-13, tl.fma(t85,
-        2.0172704e-13, t143 * 4.0573295e-14)))))))) + (t11 * tl.fma(t118, 0.22094236, tl.fma(t81, 0.59344363,
-        tl.fma(t139, -0.14771938, tl.fma(t121, -0.032392345, tl.fma(t84, -0.11735477, tl.fma(t142, 0.0017161578,
-        tl.fma(t124, 0.0019360975, tl.fma(t87, 0.0011483137, tl.fma(t145, 0.00014712433, tl.fma(t127, -5.198824e-5,
-        tl.fma(t90, -0.00018722237, t148 * 1.3014203e-6)))))))))))))
-    # D_3: derivative 3 of the mean less its line
-    t162 = (tl.fma(t121, -4.0911084e-11, tl.fma(t84, 6.6490303e-12, tl.fma(t142, 3.426204e-11, tl.fma(6.16854e-12,
-        t124, tl.fma(1.0702673e-11, t87, tl.fma(1.9827343e-12, t145, tl.fma(-3.7991612e-13, t127, tl.fma(2.0172704e-13,
-        t90, 4.0573295e-14 * t148)))))))) + t152)
+    t84 = (_part5(t60, t42, t73, t63, t45, t75, t65, t47, t77) + _part3(t62, t44, t74, t64, t46, t76, t66, t48, t78,
+        t68, t50, t80, t7))
     # D_1: derivative 1 of the mean less its line
-    t163 = (tl.fma(t118, -4.0911084e-11, tl.fma(t81, 6.6490303e-12, tl.fma(t139, 3.426204e-11, tl.fma(t121,
-        6.16854e-12, tl.fma(t84, 1.0702673e-11, tl.fma(t142, 1.9827343e-12, tl.fma(-3.7991612e-13, t124,
-        tl.fma(2.0172704e-13, t87, 4.0573295e-14 * t145)))))))) + t156)
-    t164 = tl.fma(t36, t162, tl.fma(t163, 2.0, t11))
-    t165 = t11 * (t11 + t163)
-    t166 = t11 * tl.fma(t12, t159, tl.fma(t163, (-2.0) * t161, t160))
-    t167 = tl.fma(t11, t164, tl.fma(t157, t161 * -1.0, t155))
-    t168 = t6 * (t8 * (lambd_lo + (lambd_hi + mean)))
-    t169 = t40 * tl.abs(t168)
-    t170 = t168 < 0.0
-    t171 = tl.where(t170, 1.0, -1.0)
-    t172 = t38 | (13.0 < t169)
-    t173 = tl.where(t172, 13.0, t169)  # |mean - -1|/sigma
-    t174 = tl.div_rn(1.0, tl.fma(0.25, t173, 1.0))
-    t175 = t174 - 0.25
-    t176 = (t174 * (t174 * (t174 * tl.fma(t175, tl.fma(t175, tl.fma(t175, tl.fma(t175, tl.fma(t175, tl.fma(t175,
-        tl.fma(t175, tl.fma(t175, tl.fma(t175, tl.fma(t175, -0.074104935, 0.25460508), -0.25593477), -0.002245817),
-        -0.0067592654), 0.11886708), 0.17142972), 0.15958565), 0.10685132), 0.050817315), 0.014190124))))
-    t177 = 2.0 * t176
-    t178 = t173 * t173
-    t179 = (-0.5) * t178
-    t180 = tl.div_rn(1.0, 1.0 + t178)
-    t181 = tl.fma(1.442695, t179, 12582912.0)
-    t182 = t181 - 12582912.0
-    t183 = tl.fma(-0.69314575, t182, t179) + ((-1.4286068e-6) * t182)
-    t184 = ((127 + (t181.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t185 = (tl.where(t172, 0.0, (1.0 + tl.fma(tl.fma(t183, tl.fma(t183, tl.fma(t183, tl.fma(0.0013814222, t183,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t183 * t183, t183)) * t184))
-    t186 = 0.3989423 * t185
-    t187 = t173 * t186
-    t188 = t43 * t187
-    t189 = t171 * t188
-    t190 = (t40 * ((t173 * t187) - t186)) + (t171 * (t187 * -1.0))
-    t191 = t171 * t187
-    t192 = t40 * t186
-    t193 = t189 - t192
-    t194 = t191 - (t41 * t186)
-    t195 = tl.fma(t176, (2.0 * t173) * -1.0, 0.3989423) * t180
-    t196 = t185 * tl.fma(t173, t195, t177)
-    t197 = t41 * (t185 * t195)
-    t198 = (t171 * t196) - t197
-    t199 = t192 + (t171 * (t196 * -1.0))
-    t200 = t6 * (t8 * ((mean - lambd_hi) - lambd_lo))
-    t201 = t40 * tl.abs(t200)
-    t202 = t200 <= 0.0
-    t203 = tl.where(t170, -2.0, tl.where(t202, 2.0, -2.0))
-    t204 = t192 * t203
-    t205 = t171 * (t196 * t203)
-    t206 = tl.where(t170, 2.0, tl.where(t202, -2.0, 2.0))
-    t207 = t196 * t206
-    t208 = t197 * t206
-    t209 = tl.where(t202, 1.0, -1.0)
-    t210 = tl.where(t170, -1.0, t209)
-    t211 = tl.where(t170, 1.0, tl.where(t202, -1.0, 1.0))
-    t212 = tl.fma(t211, t188, t207)
-    t213 = tl.fma(t192, t211, t208) + t205
-    t214 = t204 + (t171 * t212)
-    t215 = tl.where(t170, 1.0, tl.where(t202, 0.0, 1.0))
-    t216 = 2.0 * t215
-    t217 = t38 | (13.0 < t201)
-    t218 = tl.where(t217, 13.0, t201)  # |mean - 1|/sigma
-    t219 = tl.div_rn(1.0, tl.fma(0.25, t218, 1.0))
-    t220 = t219 - 0.25
-    t221 = (t219 * (t219 * (t219 * tl.fma(t220, tl.fma(t220, tl.fma(t220, tl.fma(t220, tl.fma(t220, tl.fma(t220,
-        tl.fma(t220, tl.fma(t220, tl.fma(t220, tl.fma(-0.074104935, t220, 0.25460508), -0.25593477), -0.002245817),
-        -0.0067592654), 0.11886708), 0.17142972), 0.15958565), 0.10685132), 0.050817315), 0.014190124))))
-    t222 = 2.0 * t221
-    t223 = t218 * t218
-    t224 = (-0.5) * t223
-    t225 = tl.div_rn(1.0, 1.0 + t223)
-    t226 = tl.fma(1.442695, t224, 12582912.0)
-    t227 = t226 - 12582912.0
-    t228 = tl.fma(-0.69314575, t227, t224) + ((-1.4286068e-6) * t227)
-    t229 = ((127 + (t226.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t230 = (tl.where(t217, 0.0, (1.0 + tl.fma(tl.fma(t228, tl.fma(t228, tl.fma(t228, tl.fma(0.0013814222, t228,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t228 * t228, t228)) * t229))
-    t231 = 0.3989423 * t230
-    t232 = t218 * t231
-    t233 = t43 * t232
-    t234 = t209 * t233
-    t235 = t40 * ((t218 * t232) - t231)
-    t236 = t209 * t232
-    t237 = t190 + (t235 + t236)
-    t238 = t40 * t231
-    t239 = t193 + (t238 + t234)
-    t240 = t194 + (t236 + (t41 * t231))
-    t241 = tl.where(t35, 0.5 * t239, t158)
-    t242 = tl.where(t241 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t241)
-    t243 = (t7 * (t7 * (tl.where(3.4028234663852886e+38 < t241, 3.4028234663852886e+38, t242) * t20))) * grad_mean
-    t244 = t238 * t203
-    t245 = tl.fma(t221, (2.0 * t218) * -1.0, 0.3989423) * t225
-    t246 = t230 * tl.fma(t218, t245, t222)
-    t247 = t41 * (t230 * t245)
-    t248 = tl.fma(t238, t210, t247 * t203)
-    t249 = t246 * t203
-    t250 = 0.5 * (t214 + (t244 + (t209 * tl.fma(t210, t233, t249))))
-    t251 = t213 + (t248 + (t209 * t249))
-    t252 = t209 * t246
-    t253 = t198 + (t247 + t252)
-    t254 = t199 + (t252 + t238)
-    t255 = t215 + (2.0 * t254)
-    t256 = tl.where(t35, t254 + t215, t165)
-    t257 = tl.where(t256 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t256)
-    t258 = (tl.where(3.4028234663852886e+38 < t256, 3.4028234663852886e+38, t257) * t18) * grad_mean
-    t259 = tl.where(t35, tl.fma(t215, t255, tl.fma(t215, t237, tl.fma(t253 * -1.0, t239, t250))), t167)
-    t260 = tl.where(t35, tl.fma(t216, t240, tl.fma((-2.0) * t253, t254, t251)), t166)
-    t261 = tl.where(t260 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t260)
-    t262 = tl.fma(tl.where(3.4028234663852886e+38 < t260, 3.4028234663852886e+38, t261) * t32, grad_var, t258)
-    t263 = tl.where(t259 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t259)
-    t264 = tl.fma(tl.where(3.4028234663852886e+38 < t259, 3.4028234663852886e+38, t263) * t31, grad_var, t243)
-    return (t262, t264)
+    t85 = (_part5(t62, t44, t74, t64, t46, t76, t66, t48, t78) + _part3(t63, t45, t75, t65, t47, t77, t67, t49, t79,
+        t69, t51, t81, t7))
+    t86 = t2 * (t4 * (lambd_lo + (lambd_hi + mean)))
+    t87 = t26 * tl.abs(t86)
+    t88 = t86 < 0.0
+    t89 = tl.where(t88, 1.0, -1.0)
+    t90 = t24 | (13.0 < t87)
+    t91 = tl.where(t90, 13.0, t87)  # |mean - -1|/sigma
+    t92 = _part2(t91)
+    t93 = t91 * t91
+    t94 = (-0.5) * t93
+    t95 = tl.fma(1.442695, t94, 12582912.0)
+    t96 = (tl.where(t90, 0.0, _part1(t95, t94) * (((127 + (t95.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+        bitcast=True))))
+    t97 = 0.3989423 * t96
+    t98 = t91 * t97
+    t99 = t29 * t98
+    t100 = t26 * t97
+    t101 = tl.fma(t92, (2.0 * t91) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + t93)
+    t102 = t96 * tl.fma(t91, t101, 2.0 * t92)
+    t103 = t27 * (t96 * t101)
+    t104 = t2 * (t4 * ((mean - lambd_hi) - lambd_lo))
+    t105 = t26 * tl.abs(t104)
+    t106 = t104 <= 0.0
+    t107 = tl.where(t88, -2.0, tl.where(t106, 2.0, -2.0))
+    t108 = tl.where(t88, 2.0, tl.where(t106, -2.0, 2.0))
+    t109 = tl.where(t106, 1.0, -1.0)
+    t110 = tl.where(t88, -1.0, t109)
+    t111 = tl.where(t88, 1.0, tl.where(t106, -1.0, 1.0))
+    t112 = tl.where(t88, 1.0, tl.where(t106, 0.0, 1.0))
+    t113 = t24 | (13.0 < t105)
+    t114 = tl.where(t113, 13.0, t105)  # |mean - 1|/sigma
+    t115 = _part2(t114)
+    t116 = t114 * t114
+    t117 = (-0.5) * t116
+    t118 = tl.fma(1.442695, t117, 12582912.0)
+    t119 = (tl.where(t113, 0.0, _part1(t118, t117) * (((127 + (t118.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+        bitcast=True))))
+    t120 = 0.3989423 * t119
+    t121 = t114 * t120
+    t122 = t29 * t121
+    t123 = t109 * t121
+    t124 = t26 * t120
+    t125 = ((t89 * t99) - t100) + (t124 + (t109 * t122))
+    t126 = tl.where(t21, 0.5 * t125, t83 * 0.5)
+    t127 = tl.fma(t115, (2.0 * t114) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + t116)
+    t128 = t119 * tl.fma(t114, t127, 2.0 * t115)
+    t129 = t27 * (t119 * t127)
+    t130 = t128 * t107
+    t131 = t109 * t128
+    t132 = ((t89 * t102) - t103) + (t129 + t131)
+    t133 = (t100 + (t89 * (t102 * -1.0))) + (t131 + t124)
+    t134 = tl.where(t21, t133 + t112, t7 * (t7 + t85))
+    t135 = (tl.fma(t112, t112 + (2.0 * t133), tl.fma(t112, ((t26 * ((t91 * t98) - t97)) + (t89 * (t98 * -1.0))) + ((t26
+        * ((t114 * t121) - t120)) + t123), tl.fma(t132 * -1.0, t125, 0.5 * (((t100 * t107) + (t89 * tl.fma(t111, t99,
+        t102 * t108))) + ((t124 * t107) + (t109 * tl.fma(t110, t122, t130))))))))
+    # D_3: derivative 3 of the mean less its line
+    t136 = (_part5(t64, t46, t76, t66, t48, t78, t68, t50, t80) + (t7 * tl.fma(t65, 0.22094236, tl.fma(t47, 0.59344363,
+        tl.fma(t77, -0.14771938, tl.fma(t67, -0.032392345, tl.fma(t49, -0.11735477, tl.fma(t79, 0.0017161578,
+        tl.fma(0.0019360975, t69, tl.fma(0.0011483137, t51, tl.fma(0.00014712433, t81, tl.fma(-5.198824e-5, tl.fma(t57,
+        t70, t69 * (t61 * (-9.0))), tl.fma(-0.00018722237, tl.fma(t39, t52, t51 * (t43 * (-9.0))), 1.3014203e-6 *
+        tl.fma(t33, t82, t81 * (t34 * (-9.0))))))))))))))))
+    t137 = tl.fma(t22, t136, tl.fma(t85, 2.0, t7))
+    t138 = t84 * -1.0
+    # B_2: derivative 2 of the mean square less its line
+    t139 = (tl.fma(t63, -0.5829545, _part4(t45, t75, t64, t46, t76, t65, t47, t77, t66, t48, t78, t67, t49, t79, t68,
+        t50, t80, t69, t51, t81)))
+    t140 = tl.where(t21, t135, tl.fma(t7, t137, tl.fma(t83, t138, 0.5 * t139)))
+    t141 = (tl.fma(2.0 * t112, ((t89 * t98) - (t27 * t97)) + (t123 + (t27 * t120)), tl.fma((-2.0) * t132, t133,
+        (tl.fma(t100, t111, t103 * t108) + (t89 * (t102 * t107))) + (tl.fma(t124, t110, t129 * t107) + (t109 *
+        t130)))))
+    t142 = t7 * 2.0
+    t143 = t22 * t83
+    t144 = (-2.0) * t84
+    # B_1: derivative 1 of the mean square less its line
+    t145 = (tl.fma(t62, -0.5829545, _part4(t44, t74, t63, t45, t75, t64, t46, t76, t65, t47, t77, t66, t48, t78, t67,
+        t49, t79, t68, t50, t80)))
+    t146 = tl.where(t21, t141, t7 * tl.fma(t142, t143, tl.fma(t85, t144, t145)))
+    t147 = (tl.fma(tl.where(3.4028234663852886e+38 < t146, 3.4028234663852886e+38, tl.where(t146 <
+        (-3.4028234663852886e+38), -3.4028234663852886e+38, t146)) * (t13 + t18), grad_var,
+        (tl.where(3.4028234663852886e+38 < t134, 3.4028234663852886e+38, tl.where(t134 < (-3.4028234663852886e+38),
+        -3.4028234663852886e+38, t134)) * (t10 + t11)) * grad_mean))
+    t148 = (tl.fma(tl.where(3.4028234663852886e+38 < t140, 3.4028234663852886e+38, tl.where(t140 <
+        (-3.4028234663852886e+38), -3.4028234663852886e+38, t140)) * (t14 + tl.fma(t2, t18, tl.fma(t9, t13, tl.fma(t2,
+        t13, t14 * -1.0)))), grad_var, (t3 * (t3 * (tl.where(3.4028234663852886e+38 < t126, 3.4028234663852886e+38,
+        tl.where(t126 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t126)) * (t12 + tl.fma(t2, t11, tl.fma(t9,
+        t10, tl.fma(t2, t10, t12 * -1.0))))))) * grad_mean))
+    return (t147, t148)
 
 
 @triton.jit
-def hardshrink_exact_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr,
-                                     out_grad_var_ptr, n, lambd_hi, lambd_lo, BLOCK: tl.constexpr):
+def hardshrink_exact_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, lambd_hi, lambd_lo,
+    BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

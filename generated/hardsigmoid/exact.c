@@ -3,17 +3,12 @@
 // f(x) = Max(0, Min(1, x/6 + 1/2))
 //
 // rule digest  b58f452fdfff5105c8d9e7ed80f6e4ed8e205fd4d09347e7fc3b0578891a5b29
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-// operations   hardsigmoid_exact_forward 445, hardsigmoid_exact_backward 530
+// program      h0723ef955349e8f915ec2d44eaf6b3d7465ac4c30c8a60acfde7a2c9b5536961
+// operations   hardsigmoid_exact_forward 439, hardsigmoid_exact_backward 521
 //
 // Certificate:
-//   mean        0.223 tolerance, worst at mean = 0.0568710975, var = 1334.09412
-//   var         0.096 tolerance, worst at mean = 0.790884674, var = 4.44148064
-//   dmean_dmu   0.00431 tolerance, worst at mean = 2.98631406, var = 3.8108933
-//   dmean_dvar  0.00865 tolerance, worst at mean = 3.54099131, var = 4.44735241
-//   dvar_dmu    0.0482 tolerance, worst at mean = -0.618226469, var = 4.45369291
-//   dvar_dvar   0.0951 tolerance, worst at mean = 5.98691797, var = 4.41255617
-//   against exact values at 17005 points over all of float32; details in exact.json
+//   mean 0.223, var 0.096, dmean_dmu 0.00431, dmean_dvar 0.00865, dvar_dmu 0.0482, dvar_dvar 0.0951 tolerance,
+//   against exact values at 17005 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -28,6 +23,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -44,270 +40,276 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void hardsigmoid_exact_forward_element(float mean, float var,
-                                                                                    float *restrict out_mean,
-                                                                                    float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float hardsigmoid_exact_part6(float p0, float p1)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = ABS(mean);  // |mean - centre|
-    const float t2 = mean - (-3.0f);
-    const float t3 = mean - 3.0f;
-    const float t4 = var * SQRT(t0 ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const _Bool t5 = mean < 0.0f;
-    const float t6 = FMA(mean, 0.16666667f, 0.5f);
-    const _Bool t7 = mean == mean;
-    const float t8 = ABS(t2);
-    const _Bool t9 = t2 <= 0.0f;
-    const float t10 = ABS(t3);
-    const _Bool t11 = t3 < 0.0f;
-    const float t12 = t9 ? 0.0f : (t11 ? t6 : 1.0f);
-    const float t13 = t5 ? 1.0f : (-1.0f);  // direction of u
-    const float t14 = t5 ? 0.0f : 1.0f;
-    const float t15 = t9 ? 2.220446e-16f : 0.0f;
-    const float t16 = t9 ? 1.0f : (-1.0f);
-    const float t17 = t9 ? (-0.33333334f) : 0.0f;
-    const float t18 = t9 ? 0.055555556f : (t11 ? (-0.055555556f) : 0.055555556f);
-    const float t19 = t9 ? (-0.055555556f) : (t11 ? 0.055555556f : (-0.055555556f));
-    const float t20 = t9 ? 0.0f : (t11 ? 0.0f : (-2.220446e-16f));
-    const float t21 = t9 ? 0.0f : (t11 ? 0.0f : (-0.33333334f));
-    const float t22 = t11 ? 1.0f : (-1.0f);
-    const float t23 = t9 ? 0.0f : (t11 ? 0.16666667f : 0.0f);
-    const _Bool t24 = t4 < 4.41f;
-    const float t25 = t24 ? 4.41f : t4;
-    const float t26 = t24 ? t4 : 4.41f;
-    const float t27 = t25 + (-1.7639999f);
-    const float t28 = t25 + 1.5066358f;
-    const float t29 = t25 + 8.82f;
-    const _Bool t30 = 0.0f == t26;
-    const float t31 = SQRT(t30 ? 1.0f : t26);
-    const float t32 = SQRT(t27);
-    const float t33 = t1 * (t1 * (1.0f / t27));
-    const float t34 = 1.0f / t32;
-    const float t35 = SQRT(t28);
-    const float t36 = t1 * (t1 * (1.0f / t28));
-    const float t37 = 1.0f / t35;
-    const float t38 = SQRT(t29);
-    const float t39 = t1 * (t1 * (1.0f / t29));
-    const float t40 = 1.0f / t38;
-    const float t41 = 1.0f / t31;
-    const float t42 = t30 ? 0.0f : t31;  // standard deviation
-    const float t43 = t30 ? 0.0f : t41;
-    const float t44 = t43 * t10;
-    const float t45 = t43 * t8;
-    const float t46 = t42 * t42;
-    const float t47 = t42 * t23;
-    const float t48 = t1 * t34;
-    const float t49 = t1 * t37;
-    const float t50 = t1 * t40;
-    const float t51 = t34 * t34;
-    const float t52 = t37 * t37;
-    const float t53 = t40 * t40;
-    const _Bool t54 = 13.0f < t48;
-    const float t55 = t54 ? 169.0f : t33;
-    const float t56 = t54 ? 13.0f : t48;
-    const float t57 = t55 * (-0.5f);
-    const _Bool t58 = 13.0f < t49;
-    const float t59 = t58 ? 169.0f : t36;
-    const float t60 = t58 ? 13.0f : t49;
-    const float t61 = (-0.5f) * t59;
-    const _Bool t62 = 13.0f < t50;
-    const float t63 = t62 ? 169.0f : t39;
-    const float t64 = t62 ? 13.0f : t50;
-    const float t65 = (-0.5f) * t63;
-    const float t66 = -t51;
-    const float t67 = t51 * (-2.0f);
-    const float t68 = -t52;
-    const float t69 = t51 * (-3.0f);
-    const float t70 = t52 * (-2.0f);
-    const float t71 = -t53;
-    const float t72 = t51 * (-4.0f);
-    const float t73 = t51 * (-5.0f);
-    const float t74 = t52 * (-3.0f);
-    const float t75 = t53 * (-2.0f);
-    const float t76 = t52 * (-4.0f);
-    const float t77 = t52 * (-5.0f);
-    const float t78 = t53 * (-3.0f);
-    const float t79 = t53 * (-4.0f);
-    const float t80 = t53 * (-5.0f);
-    const _Bool t81 = t30 | (13.0f < t44);
-    const float t82 = t81 ? 13.0f : t44;  // |mean - 3|/sigma
-    const _Bool t83 = t30 | (13.0f < t45);
-    const float t84 = t83 ? 13.0f : t45;  // |mean - -3|/sigma
-    const float t85 = t34 * t56;
-    const float t86 = 1.0f / FMA(t56, 0.25f, 1.0f);
-    const float t87 = t37 * t60;
-    const float t88 = 1.0f / FMA(0.25f, t60, 1.0f);
-    const float t89 = t40 * t64;
-    const float t90 = 1.0f / FMA(0.25f, t64, 1.0f);
-    const float t91 = FMA(t57, 1.442695f, 12582912.0f);
-    const float t92 = FMA(1.442695f, t61, 12582912.0f);
-    const float t93 = FMA(1.442695f, t65, 12582912.0f);
-    const float t94 = 1.0f / FMA(0.25f, t82, 1.0f);
-    const float t95 = 1.0f / FMA(0.25f, t84, 1.0f);
-    const float t96 = t82 * t82;
-    const float t97 = t84 * t84;
-    const float t98 = -(2.0f * t82);
-    const float t99 = -(2.0f * t84);
-    const float t100 = t91 - 12582912.0f;
-    const float t101 = as_float((as_bits(t91) + 127u) << 23u);
-    const float t102 = FMA(t100, -0.69314575f, t57) + (t100 * (-1.4286068e-6f));
-    const float t103 = t92 - 12582912.0f;
-    const float t104 = as_float((127u + as_bits(t92)) << 23u);
-    const float t105 = FMA(-0.69314575f, t103, t61) + ((-1.4286068e-6f) * t103);
-    const float t106 = t93 - 12582912.0f;
-    const float t107 = as_float((127u + as_bits(t93)) << 23u);
-    const float t108 = FMA(-0.69314575f, t106, t65) + ((-1.4286068e-6f) * t106);
-    const float t109 = (-0.5f) * t96;
-    const float t110 = 1.0f / (1.0f + t96);
-    const float t111 = (-0.5f) * t97;
-    const float t112 = 1.0f / (1.0f + t97);
-    const float t113 = FMA(1.442695f, t109, 12582912.0f);
-    const float t114 = FMA(1.442695f, t111, 12582912.0f);
-    const float t115 = t86 - 0.25f;
-    const float t116 = t88 - 0.25f;
-    const float t117 = t90 - 0.25f;
-    const float t118 = t113 - 12582912.0f;
-    const float t119 = as_float((127u + as_bits(t113)) << 23u);
-    const float t120 = FMA(-0.69314575f, t118, t109) + ((-1.4286068e-6f) * t118);
-    const float t121 = t114 - 12582912.0f;
-    const float t122 = as_float((127u + as_bits(t114)) << 23u);
-    const float t123 = FMA(-0.69314575f, t121, t111) + ((-1.4286068e-6f) * t121);
-    const float t124 = FMA(t102, FMA(t102, FMA(t102, FMA(t102, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t125 = FMA(t105, FMA(t105, FMA(t105, FMA(0.0013814222f, t105, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t126 = FMA(t108, FMA(t108, FMA(t108, FMA(0.0013814222f, t108, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t127 = (1.0f + FMA(t124, t102 * t102, t102)) * t101;
-    const float t128 = (1.0f + FMA(t125, t105 * t105, t105)) * t104;
-    const float t129 = (1.0f + FMA(t126, t108 * t108, t108)) * t107;
-    const float t130 = t127 * (t86 * FMA(t115, FMA(t115, FMA(t115, FMA(t115, FMA(t115, FMA(t115, FMA(t115, FMA(t115,
-        FMA(t115, FMA(t115, -0.012888777f, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t131 = t34 * (t127 * 0.3989423f);
-    const float t132 = t131 * t66;
-    const float t133 = t128 * (t88 * FMA(t116, FMA(t116, FMA(t116, FMA(t116, FMA(t116, FMA(t116, FMA(t116, FMA(t116,
-        FMA(t116, FMA(-0.012888777f, t116, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t134 = t37 * (0.3989423f * t128);
-    const float t135 = t134 * t68;
-    const float t136 = t129 * (t90 * FMA(t117, FMA(t117, FMA(t117, FMA(t117, FMA(t117, FMA(t117, FMA(t117, FMA(t117,
-        FMA(t117, FMA(-0.012888777f, t117, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t137 = t40 * (0.3989423f * t129);
-    const float t138 = t137 * t71;
-    const float t139 = t94 - 0.25f;
-    const float t140 = t95 - 0.25f;
-    const float t141 = FMA(t120, FMA(t120, FMA(t120, FMA(0.0013814222f, t120, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t142 = FMA(t123, FMA(t123, FMA(t123, FMA(0.0013814222f, t123, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t143 = t81 ? 0.0f : ((1.0f + FMA(t141, t120 * t120, t120)) * t119);
-    const float t144 = t83 ? 0.0f : ((1.0f + FMA(t142, t123 * t123, t123)) * t122);
-    const float t145 = t94 * (t94 * (t94 * FMA(t139, FMA(t139, FMA(t139, FMA(t139, FMA(t139, FMA(t139, FMA(t139,
-        FMA(t139, FMA(t139, FMA(-0.074104935f, t139, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t146 = FMA(t145, t98, 0.3989423f) * t110;
-    const float t147 = t95 * (t95 * (t95 * FMA(t140, FMA(t140, FMA(t140, FMA(t140, FMA(t140, FMA(t140, FMA(t140,
-        FMA(t140, FMA(t140, FMA(t140, -0.074104935f, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t148 = FMA(t147, t99, 0.3989423f) * t112;
-    const float t149 = t131 * t85;
-    const float t150 = FMA(t85, t149, t132);
-    const float t151 = t149 * t67;
-    const float t152 = t150 * t69;
-    const float t153 = FMA(t85, t150, t151);
-    const float t154 = FMA(t85, t153, t152);
-    const float t155 = FMA(t85, t154, t153 * t72);
-    const float t156 = 0.0001940493f * FMA(t85, t155, t154 * t73);
-    const float t157 = t134 * t87;
-    const float t158 = FMA(t87, t157, t135);
-    const float t159 = t157 * t70;
-    const float t160 = t158 * t74;
-    const float t161 = FMA(t87, t158, t159);
-    const float t162 = FMA(t87, t161, t160);
-    const float t163 = FMA(t87, t162, t161 * t76);
-    const float t164 = FMA(-0.006568621f, FMA(t87, t163, t162 * t77), t156);
-    const float t165 = t137 * t89;
-    const float t166 = FMA(t89, t165, t138);
-    const float t167 = t165 * t75;
-    const float t168 = t166 * t78;
-    const float t169 = FMA(t89, t166, t167);
-    const float t170 = FMA(t89, t169, t168);
-    const float t171 = FMA(t89, t170, t169 * t79);
-    const float t172 = t13 * FMA(t137, 0.029655267f, FMA(t134, 0.90219027f, FMA(t131, 0.06815447f, FMA(t166,
-        -0.05424415f, FMA(t158, 0.7758833f, FMA(t150, 0.02805664f, FMA(t170, 0.041367773f, FMA(t162, -0.26177162f,
-        FMA(t154, 0.003983251f, FMA(-0.015030655f, FMA(t89, t171, t170 * t80), t164))))))))));
-    const float t173 = FMA(t137, 3.0772582e-13f, FMA(t134, -4.1317083e-13f, FMA(t131, 1.05907646e-13f, FMA(t166,
-        -6.3940205e-13f, FMA(t158, -3.3976844e-13f, FMA(t150, 4.274228e-14f, FMA(t170, 6.720277e-13f, FMA(t162,
-        -3.1370428e-13f, t154 * 4.241556e-15f))))))));
-    // B_0: derivative 0 of the mean square less its line
-    const float t174 = FMA(t136, 0.026171213f, FMA(t133, 0.90310067f, FMA(t130, 0.07072813f, FMA(t137, -0.02488894f,
-        FMA(t134, -0.98609936f, FMA(t131, 0.010987655f, FMA(t165, -0.047409628f, FMA(t157, 0.7847423f, FMA(t149,
-        0.02931229f, FMA(t166, 0.042969134f, FMA(t158, -0.085281774f, FMA(t150, 0.0045626448f, FMA(t169, 0.035660475f,
-        FMA(t161, -0.25935024f, FMA(t153, 0.004197714f, FMA(t170, -0.028090082f, FMA(t162, 0.13369843f, FMA(t154,
-        0.00046911376f, FMA(t171, -0.012570196f, FMA(t163, -0.0047759847f, t155 * 0.00020697548f))))))))))))))))))));
-    const float t175 = t155 * 0.0001940493f;
-    const float t176 = 4.241556e-15f * t155;
-    const float t177 = FMA(t163, -0.006568621f, t175);
-    const float t178 = FMA(-3.1370428e-13f, t163, t176);
-    const float t179 = FMA(t171, -0.015030655f, t177);
-    const float t180 = FMA(6.720277e-13f, t171, t178);
-    const float t181 = FMA(t153, 0.003983251f, t179);
-    const float t182 = FMA(t153, 4.274228e-14f, t180);
-    const float t183 = FMA(t161, -0.26177162f, t181);
-    const float t184 = FMA(t161, -3.3976844e-13f, t182);
-    const float t185 = FMA(t169, 0.041367773f, t183);
-    const float t186 = FMA(t169, -6.3940205e-13f, t184);
-    const float t187 = FMA(t149, 0.02805664f, t185);
-    const float t188 = FMA(t149, 1.05907646e-13f, t186);
-    const float t189 = FMA(t157, 0.7758833f, t187);
-    const float t190 = FMA(t157, -4.1317083e-13f, t188);
-    const float t191 = FMA(t165, -0.05424415f, t189);
-    const float t192 = FMA(t165, 3.0772582e-13f, t190);
-    const float t193 = FMA(t133, 0.90219027f, FMA(t130, 0.06815447f, t191));
-    const float t194 = t192 + t172;  // D_1: derivative 1 of the mean less its line
-    const float t195 = t173 + (t13 * FMA(t136, 0.029655267f, t193));  // D_0: derivative 0 of the mean less its line
-    const float t196 = t194 * (t25 * t194);
-    const float t197 = t195 + t14;
-    const float t198 = t174 - (t195 * t195);
-    const float t199 = FMA(t82, t146, 2.0f * t145);
-    const float t200 = t143 * t145;
-    const float t201 = t143 * t146;
-    const float t202 = t143 * t199;
-    const float t203 = FMA(t202, t15, t19 * (t200 * t46));
-    const float t204 = t42 * t201;
-    const float t205 = t204 * t17;
-    const float t206 = (-0.16666667f) * t204;
-    const float t207 = (-0.16666667f) * (t42 * t202);
-    const float t208 = t22 * t203;
-    const float t209 = t22 * t207;
-    const float t210 = t205 + t208;
-    const float t211 = FMA(t84, t148, 2.0f * t147);
-    const float t212 = t18 * ((t144 * t147) * t46);
-    const float t213 = t144 * t148;
-    const float t214 = t144 * t211;
-    const float t215 = FMA(t214, t20, t212);
-    const float t216 = t42 * t213;
-    const float t217 = t216 * t21;
-    const float t218 = (0.16666667f * t216) + t206;
-    const float t219 = 0.16666667f * (t42 * t214);
-    const float t220 = t16 * t215;
-    const float t221 = t16 * t219;
-    const float t222 = t217 + t220;
-    const float t223 = t221 + t209;
-    const float t224 = t222 + t210;
-    const float t225 = t24 ? (t218 + t12) : t197;
-    const float t226 = t224 - (t218 * t218);
-    const float t227 = FMA(FMA(t42, t23, 2.0f * t223), t47, t226);
-    const float t228 = t7 ? t225 : mean;
-    const float t229 = t7 ? (t24 ? ((t227 < 0.0f) ? 0.0f : t227) : ((t198 < t196) ? t196 : t198)) : mean;
-    *out_mean = t228;
-    *out_var = t229;
+    float t0 = p0 - 12582912.0f;
+    float t1 = FMA(t0, -0.69314575f, p1) + (t0 * (-1.4286068e-6f));
+    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
+    return t2;
 }
 
-void hardsigmoid_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                               const float *restrict params, float *restrict out_mean, float *restrict out_var)
+INLINE float hardsigmoid_exact_part3(float p0)
+{
+    float t0 = 1.0f / FMA(0.25f, p0, 1.0f);
+    float t1 = t0 - 0.25f;
+    float t2 = t0 * (t0 * (t0 * POLY10(t1, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f,
+        0.11886708f, 0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f)));
+    return t2;
+}
+
+INLINE float hardsigmoid_exact_part4(
+    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
+    float p11, float p12, float p13, float p14, float p15, float p16, float p17, float p18, float p19)
+{
+    float t0 = FMA(p0, 0.90310067f, FMA(p1, 0.07072813f, FMA(p2, -0.02488894f, FMA(p3, -0.98609936f, FMA(p4,
+        0.010987655f, FMA(p5, -0.047409628f, FMA(p6, 0.7847423f, FMA(p7, 0.02931229f, FMA(p8, 0.042969134f, FMA(p9,
+        -0.085281774f, FMA(p10, 0.0045626448f, FMA(p11, 0.035660475f, FMA(p12, -0.25935024f, FMA(p13, 0.004197714f,
+        FMA(p14, -0.028090082f, FMA(p15, 0.13369843f, FMA(p16, 0.00046911376f, FMA(p17, -0.012570196f, FMA(p18,
+        -0.0047759847f, p19 * 0.00020697548f)))))))))))))))))));
+    return t0;
+}
+
+INLINE float hardsigmoid_exact_part5(
+    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
+    float p11, float p12, float p13, float p14, float p15, float p16, float p17, float p18)
+{
+    float t0 = FMA(p0, -1.7724936e-13f, FMA(p1, -1.6630053e-13f, FMA(p2, -4.2597433e-14f, FMA(p3, 2.6910112e-13f,
+        FMA(p4, 2.3459455e-14f, p5 * (-6.4727653e-15f)))))) + (p18 * FMA(p6, 0.029655267f, FMA(p7, 0.90219027f, FMA(p8,
+        0.06815447f, FMA(p9, -0.05424415f, FMA(p10, 0.7758833f, FMA(p11, 0.02805664f, FMA(p12, 0.041367773f, FMA(p13,
+        -0.26177162f, FMA(p14, 0.003983251f, FMA(p15, -0.015030655f, FMA(p16, -0.006568621f, p17 *
+        0.0001940493f))))))))))));
+    return t0;
+}
+
+INLINE void hardsigmoid_exact_atom0(
+    float p0, float p1, float p2, float *restrict r0, float *restrict r1, float *restrict r2, float *restrict r3,
+    float *restrict r4, float *restrict r5, uint32_t *restrict r6, float *restrict r7, float *restrict r8,
+    float *restrict r9)
+{
+    float t0 = p0 + p1;
+    float t1 = 1.0f / SQRT(t0);
+    float t2 = p2 * t1;
+    _Bool t3 = 13.0f < t2;
+    float t4 = t1 * t1;
+    float t5 = t4 * (-2.0f);
+    float t6 = t4 * (-3.0f);
+    float t7 = t4 * (-4.0f);
+    float t8 = t4 * (-5.0f);
+    float t9 = -t4;
+    float t10 = p2 * (p2 * (1.0f / t0));
+    float t11 = t3 ? 169.0f : t10;
+    float t12 = t11 * (-0.5f);
+    float t13 = FMA(t12, 1.442695f, 12582912.0f);
+    uint32_t t14 = as_bits(t13);
+    float t15 = t3 ? 13.0f : t2;
+    float t16 = t1 * t15;
+    float t17 = 1.0f / FMA(t15, 0.25f, 1.0f);
+    float t18 = t17 - 0.25f;
+    float t19 = t17 * POLY10(t18, -0.012888777f, 0.061844066f, -0.0922225f, 0.016932948f, 0.0053508277f, 0.08352485f,
+        0.1411755f, 0.1795469f, 0.18632823f, 0.1666411f, 0.13207589f);
+    float t20 = hardsigmoid_exact_part6(t13, t12);
+    *r0 = t1;
+    *r1 = t5;
+    *r2 = t6;
+    *r3 = t7;
+    *r4 = t8;
+    *r5 = t9;
+    *r6 = t14;
+    *r7 = t16;
+    *r8 = t19;
+    *r9 = t20;
+}
+
+INLINE void hardsigmoid_exact_atom1(
+    float p0, float p1, float p2, float *restrict r0, float *restrict r1, float *restrict r2, float *restrict r3,
+    float *restrict r4, float *restrict r5, float *restrict r6, float *restrict r7, float *restrict r8,
+    uint32_t *restrict r9, float *restrict r10)
+{
+    float t0 = p0 + p1;
+    float t1 = 1.0f / SQRT(t0);
+    float t2 = t1 * t1;
+    float t3 = t2 * (-2.0f);
+    float t4 = t2 * (-3.0f);
+    float t5 = t2 * (-4.0f);
+    float t6 = t2 * (-5.0f);
+    float t7 = t2 * (-6.0f);
+    float t8 = -t2;
+    float t9 = p2 * t1;
+    _Bool t10 = 13.0f < t9;
+    float t11 = t10 ? 13.0f : t9;
+    float t12 = 1.0f / FMA(t11, 0.25f, 1.0f);
+    float t13 = t1 * t11;
+    float t14 = t12 - 0.25f;
+    float t15 = t12 * POLY10(t14, -0.012888777f, 0.061844066f, -0.0922225f, 0.016932948f, 0.0053508277f, 0.08352485f,
+        0.1411755f, 0.1795469f, 0.18632823f, 0.1666411f, 0.13207589f);
+    float t16 = p2 * (p2 * (1.0f / t0));
+    float t17 = t10 ? 169.0f : t16;
+    float t18 = t17 * (-0.5f);
+    float t19 = FMA(t18, 1.442695f, 12582912.0f);
+    uint32_t t20 = as_bits(t19);
+    float t21 = hardsigmoid_exact_part6(t19, t18);
+    *r0 = t1;
+    *r1 = t3;
+    *r2 = t4;
+    *r3 = t5;
+    *r4 = t6;
+    *r5 = t7;
+    *r6 = t8;
+    *r7 = t13;
+    *r8 = t15;
+    *r9 = t20;
+    *r10 = t21;
+}
+
+INLINE float hardsigmoid_exact_part2(float p0)
+{
+    float t0 = (-0.5f) * p0;
+    float t1 = FMA(1.442695f, t0, 12582912.0f);
+    float t2 = hardsigmoid_exact_part6(t1, t0) * as_float((127u + as_bits(t1)) << 23u);
+    return t2;
+}
+
+INLINE void hardsigmoid_exact_forward_element(float mean, float var, float *restrict out_mean, float *restrict out_var)
+{
+    float t0 = ABS(mean);  // |mean - centre|
+    float t1 = mean - (-3.0f);
+    float t2 = mean - 3.0f;
+    float t3 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t4 = var * SQRT(t3);  // NaN for a negative variance
+    _Bool t5 = mean < 0.0f;
+    _Bool t6 = mean == mean;
+    _Bool t7 = t1 <= 0.0f;
+    _Bool t8 = t2 < 0.0f;
+    float t9 = t5 ? 1.0f : (-1.0f);  // direction of u
+    float t10 = t7 ? 1.0f : (-1.0f);
+    float t11 = t8 ? 1.0f : (-1.0f);
+    float t12 = t8 ? 0.16666667f : 0.0f;
+    float t13 = t7 ? 0.0f : t12;
+    _Bool t14 = t4 < 4.41f;
+    float t15 = t14 ? 4.41f : t4;
+    float t16 = t14 ? t4 : 4.41f;
+    float t17, t18, t19, t20, t21, t22, t24, t25, t26;
+    uint32_t t23;
+    hardsigmoid_exact_atom0(t15, -1.7639999f, t0, &t17, &t18, &t19, &t20, &t21, &t22, &t23, &t24, &t25, &t26);
+    float t27, t28, t29, t30, t31, t32, t34, t35, t36;
+    uint32_t t33;
+    hardsigmoid_exact_atom0(t15, 1.5066358f, t0, &t27, &t28, &t29, &t30, &t31, &t32, &t33, &t34, &t35, &t36);
+    float t37, t38, t39, t40, t41, t42, t44, t45, t46;
+    uint32_t t43;
+    hardsigmoid_exact_atom0(t15, 8.82f, t0, &t37, &t38, &t39, &t40, &t41, &t42, &t43, &t44, &t45, &t46);
+    _Bool t47 = 0.0f == t16;
+    float t48 = t47 ? 1.0f : t16;
+    float t49 = SQRT(t48);
+    float t50 = t47 ? 0.0f : t49;  // standard deviation
+    float t51 = 1.0f / t49;
+    float t52 = t47 ? 0.0f : t51;
+    float t53 = t52 * ABS(t2);
+    float t54 = t52 * ABS(t1);
+    float t55 = t50 * t50;
+    _Bool t56 = t47 | (13.0f < t53);
+    float t57 = t56 ? 13.0f : t53;  // |mean - 3|/sigma
+    _Bool t58 = t47 | (13.0f < t54);
+    float t59 = t58 ? 13.0f : t54;  // |mean - -3|/sigma
+    float t60 = t57 * t57;
+    float t61 = t59 * t59;
+    float t62 = t26 * as_float((t23 + 127u) << 23u);
+    float t63 = t36 * as_float((127u + t33) << 23u);
+    float t64 = t46 * as_float((127u + t43) << 23u);
+    float t65 = t62 * t25;
+    float t66 = t17 * (t62 * 0.3989423f);
+    float t67 = t63 * t35;
+    float t68 = t27 * (0.3989423f * t63);
+    float t69 = t64 * t45;
+    float t70 = t37 * (0.3989423f * t64);
+    float t71 = hardsigmoid_exact_part2(t60);
+    float t72 = t56 ? 0.0f : t71;
+    float t73 = hardsigmoid_exact_part2(t61);
+    float t74 = t58 ? 0.0f : t73;
+    float t75 = hardsigmoid_exact_part3(t57);
+    float t76 = FMA(t75, -(2.0f * t57), 0.3989423f) * (1.0f / (1.0f + t60));
+    float t77 = hardsigmoid_exact_part3(t59);
+    float t78 = FMA(t77, -(2.0f * t59), 0.3989423f) * (1.0f / (1.0f + t61));
+    float t79 = t66 * t24;
+    float t80 = FMA(t24, t79, t66 * t22);
+    float t81 = FMA(t24, t80, t79 * t18);
+    float t82 = FMA(t24, t81, t80 * t19);
+    float t83 = FMA(t24, t82, t81 * t20);
+    float t84 = t68 * t34;
+    float t85 = FMA(t34, t84, t68 * t32);
+    float t86 = FMA(t34, t85, t84 * t28);
+    float t87 = FMA(t34, t86, t85 * t29);
+    float t88 = FMA(t34, t87, t86 * t30);
+    float t89 = t70 * t44;
+    float t90 = FMA(t44, t89, t70 * t42);
+    float t91 = FMA(t44, t90, t89 * t38);
+    float t92 = FMA(t44, t91, t90 * t39);
+    float t93 = FMA(t44, t92, t91 * t40);
+    // D_1: derivative 1 of the mean less its line
+    float t94 = FMA(t91, -1.7724936e-13f, FMA(t86, -1.6630053e-13f, FMA(t81, -4.2597433e-14f, FMA(2.6910112e-13f, t93,
+        FMA(2.3459455e-14f, t88, (-6.4727653e-15f) * t83))))) + (t9 * FMA(t70, 0.029655267f, FMA(t68, 0.90219027f,
+        FMA(t66, 0.06815447f, FMA(t90, -0.05424415f, FMA(t85, 0.7758833f, FMA(t80, 0.02805664f, FMA(t92, 0.041367773f,
+        FMA(t87, -0.26177162f, FMA(t82, 0.003983251f, FMA(-0.015030655f, FMA(t44, t93, t92 * t41), FMA(-0.006568621f,
+        FMA(t34, t88, t87 * t31), 0.0001940493f * FMA(t24, t83, t82 * t21)))))))))))));
+    // D_0: derivative 0 of the mean less its line
+    float t95 = hardsigmoid_exact_part5(t90, t85, t80, t92, t87, t82, t69, t67, t65, t89, t84, t79, t91, t86, t81, t93,
+        t88, t83, t9);
+    float t96 = t94 * (t15 * t94);
+    // B_0: derivative 0 of the mean square less its line
+    float t97 = FMA(t69, 0.026171213f, hardsigmoid_exact_part4(t67, t65, t70, t68, t66, t89, t84, t79, t90, t85, t80,
+        t91, t86, t81, t92, t87, t82, t93, t88, t83));
+    float t98 = t97 - (t95 * t95);
+    float t99 = t72 * FMA(t57, t76, 2.0f * t75);
+    float t100 = t50 * (t72 * t76);
+    float t101 = t74 * FMA(t59, t78, 2.0f * t77);
+    float t102 = t50 * (t74 * t78);
+    float t103 = (0.16666667f * t102) + ((-0.16666667f) * t100);
+    float t104 = FMA(t50, t13, 2.0f * ((t10 * (0.16666667f * (t50 * t101))) + (t11 * ((-0.16666667f) * (t50 * t99)))));
+    float t105 = t50 * t13;
+    float t106 = t8 ? 0.0f : (-0.33333334f);
+    float t107 = t7 ? 0.0f : t106;
+    float t108 = t102 * t107;
+    float t109 = t8 ? 0.0f : (-2.220446e-16f);
+    float t110 = t7 ? 0.0f : t109;
+    float t111 = t8 ? (-0.055555556f) : 0.055555556f;
+    float t112 = t7 ? 0.055555556f : t111;
+    float t113 = t108 + (t10 * FMA(t101, t110, t112 * ((t74 * t77) * t55)));
+    float t114 = t7 ? (-0.33333334f) : 0.0f;
+    float t115 = t100 * t114;
+    float t116 = t7 ? 2.220446e-16f : 0.0f;
+    float t117 = t8 ? 0.055555556f : (-0.055555556f);
+    float t118 = t7 ? (-0.055555556f) : t117;
+    float t119 = FMA(t104, t105, (t113 + (t115 + (t11 * FMA(t99, t116, t118 * ((t72 * t75) * t55))))) - (t103 * t103));
+    float t120 = FMA(mean, 0.16666667f, 0.5f);
+    float t121 = t8 ? t120 : 1.0f;
+    float t122 = t7 ? 0.0f : t121;
+    float t123 = t103 + t122;
+    float t124 = t5 ? 0.0f : 1.0f;
+    float t125 = t95 + t124;
+    float t126 = t14 ? t123 : t125;
+    float t127 = t6 ? t126 : mean;
+    float t128 = (t119 < 0.0f) ? 0.0f : t119;
+    float t129 = (t98 < t96) ? t96 : t98;
+    float t130 = t14 ? t128 : t129;
+    float t131 = t6 ? t130 : mean;
+    *out_mean = t127;
+    *out_var = t131;
+}
+
+void hardsigmoid_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
 #pragma omp parallel for simd if(parallel : n > 8192)
@@ -316,328 +318,158 @@ void hardsigmoid_exact_forward(int64_t n, const float *restrict mean, const floa
     }
 }
 
-static inline __attribute__((always_inline)) void hardsigmoid_exact_backward_element(float mean, float var,
-                                                                                     float grad_mean, float grad_var,
-                                                                                     float *restrict out_grad_mean,
-                                                                                     float *restrict out_grad_var)
+INLINE void hardsigmoid_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = ABS(mean);  // |mean - centre|
-    const float t2 = mean - (-3.0f);
-    const float t3 = mean - 3.0f;
-    const float t4 = var * SQRT(t0 ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const float t5 = (mean < 0.0f) ? 1.0f : (-1.0f);  // direction of u
-    const float t6 = ABS(t2);
-    const _Bool t7 = t2 <= 0.0f;
-    const float t8 = ABS(t3);
-    const _Bool t9 = t3 < 0.0f;
-    const float t10 = t7 ? 2.220446e-16f : 0.0f;
-    const float t11 = t7 ? 1.0f : (-1.0f);
-    const float t12 = t7 ? (-0.33333334f) : 0.0f;
-    const float t13 = t7 ? 0.055555556f : (t9 ? (-0.055555556f) : 0.055555556f);
-    const float t14 = t7 ? (-0.055555556f) : (t9 ? 0.055555556f : (-0.055555556f));
-    const float t15 = t7 ? 0.0f : (t9 ? 0.0f : (-2.220446e-16f));
-    const float t16 = t7 ? 0.0f : (t9 ? 0.0f : (-0.33333334f));
-    const float t17 = t9 ? 1.0f : (-1.0f);
-    const float t18 = t7 ? 0.0f : (t9 ? 0.16666667f : 0.0f);
-    const float t19 = 2.0f * t18;
-    const _Bool t20 = t4 < 4.41f;
-    const float t21 = t20 ? 4.41f : t4;
-    const float t22 = t20 ? t4 : 4.41f;
-    const float t23 = t21 + (-1.7639999f);
-    const float t24 = t21 + 1.5066358f;
-    const float t25 = t21 + 8.82f;
-    const _Bool t26 = 0.0f == t22;
-    const float t27 = SQRT(t26 ? 1.0f : t22);
-    const float t28 = SQRT(t23);
-    const float t29 = t1 * (t1 * (1.0f / t23));
-    const float t30 = 1.0f / t28;
-    const float t31 = SQRT(t24);
-    const float t32 = t1 * (t1 * (1.0f / t24));
-    const float t33 = 1.0f / t31;
-    const float t34 = SQRT(t25);
-    const float t35 = t1 * (t1 * (1.0f / t25));
-    const float t36 = 1.0f / t34;
-    const float t37 = 1.0f / t27;
-    const float t38 = t26 ? 0.0f : t27;  // standard deviation
-    const float t39 = t26 ? 0.0f : t37;
-    const float t40 = t39 * t8;
-    const float t41 = t39 * t6;
-    const float t42 = t1 * t30;
-    const float t43 = t1 * t33;
-    const float t44 = t1 * t36;
-    const float t45 = t30 * t30;
-    const float t46 = t33 * t33;
-    const float t47 = t36 * t36;
-    const _Bool t48 = 13.0f < t42;
-    const float t49 = t48 ? 169.0f : t29;
-    const float t50 = t48 ? 13.0f : t42;
-    const float t51 = t49 * (-0.5f);
-    const _Bool t52 = 13.0f < t43;
-    const float t53 = t52 ? 169.0f : t32;
-    const float t54 = t52 ? 13.0f : t43;
-    const float t55 = (-0.5f) * t53;
-    const _Bool t56 = 13.0f < t44;
-    const float t57 = t56 ? 169.0f : t35;
-    const float t58 = t56 ? 13.0f : t44;
-    const float t59 = (-0.5f) * t57;
-    const float t60 = -t45;
-    const float t61 = t45 * (-2.0f);
-    const float t62 = -t46;
-    const float t63 = t45 * (-3.0f);
-    const float t64 = t46 * (-2.0f);
-    const float t65 = -t47;
-    const float t66 = t45 * (-4.0f);
-    const float t67 = t47 * (-2.0f);
-    const float t68 = t46 * (-3.0f);
-    const float t69 = t45 * (-5.0f);
-    const float t70 = t45 * (-6.0f);
-    const float t71 = t47 * (-3.0f);
-    const float t72 = t46 * (-4.0f);
-    const float t73 = t47 * (-4.0f);
-    const float t74 = t46 * (-5.0f);
-    const float t75 = t46 * (-6.0f);
-    const float t76 = t47 * (-5.0f);
-    const float t77 = t47 * (-6.0f);
-    const float t78 = t39 * t39;
-    const _Bool t79 = t26 | (13.0f < t40);
-    const float t80 = t79 ? 13.0f : t40;  // |mean - 3|/sigma
-    const _Bool t81 = t26 | (13.0f < t41);
-    const float t82 = t81 ? 13.0f : t41;  // |mean - -3|/sigma
-    const float t83 = (1.7014135e+38f < t78) ? 1.7014135e+38f : t78;
-    const float t84 = t30 * t50;
-    const float t85 = 1.0f / FMA(t50, 0.25f, 1.0f);
-    const float t86 = t33 * t54;
-    const float t87 = 1.0f / FMA(0.25f, t54, 1.0f);
-    const float t88 = t36 * t58;
-    const float t89 = 1.0f / FMA(0.25f, t58, 1.0f);
-    const float t90 = FMA(t51, 1.442695f, 12582912.0f);
-    const float t91 = FMA(1.442695f, t55, 12582912.0f);
-    const float t92 = FMA(1.442695f, t59, 12582912.0f);
-    const float t93 = 1.0f / FMA(0.25f, t80, 1.0f);
-    const float t94 = 1.0f / FMA(0.25f, t82, 1.0f);
-    const float t95 = t80 * t80;
-    const float t96 = t82 * t82;
-    const float t97 = -(2.0f * t80);
-    const float t98 = -(2.0f * t82);
-    const float t99 = t90 - 12582912.0f;
-    const float t100 = as_float((as_bits(t90) + 127u) << 23u);
-    const float t101 = FMA(t99, -0.69314575f, t51) + (t99 * (-1.4286068e-6f));
-    const float t102 = t91 - 12582912.0f;
-    const float t103 = as_float((127u + as_bits(t91)) << 23u);
-    const float t104 = FMA(-0.69314575f, t102, t55) + ((-1.4286068e-6f) * t102);
-    const float t105 = t92 - 12582912.0f;
-    const float t106 = as_float((127u + as_bits(t92)) << 23u);
-    const float t107 = FMA(-0.69314575f, t105, t59) + ((-1.4286068e-6f) * t105);
-    const float t108 = (-0.5f) * t95;
-    const float t109 = 1.0f / (1.0f + t95);
-    const float t110 = (-0.5f) * t96;
-    const float t111 = 1.0f / (1.0f + t96);
-    const float t112 = FMA(1.442695f, t108, 12582912.0f);
-    const float t113 = FMA(1.442695f, t110, 12582912.0f);
-    const float t114 = t85 - 0.25f;
-    const float t115 = t87 - 0.25f;
-    const float t116 = t89 - 0.25f;
-    const float t117 = t112 - 12582912.0f;
-    const float t118 = as_float((127u + as_bits(t112)) << 23u);
-    const float t119 = FMA(-0.69314575f, t117, t108) + ((-1.4286068e-6f) * t117);
-    const float t120 = t113 - 12582912.0f;
-    const float t121 = as_float((127u + as_bits(t113)) << 23u);
-    const float t122 = FMA(-0.69314575f, t120, t110) + ((-1.4286068e-6f) * t120);
-    const float t123 = FMA(t101, FMA(t101, FMA(t101, FMA(t101, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t124 = FMA(t104, FMA(t104, FMA(t104, FMA(0.0013814222f, t104, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t125 = FMA(t107, FMA(t107, FMA(t107, FMA(0.0013814222f, t107, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t126 = (1.0f + FMA(t123, t101 * t101, t101)) * t100;
-    const float t127 = (1.0f + FMA(t124, t104 * t104, t104)) * t103;
-    const float t128 = (1.0f + FMA(t125, t107 * t107, t107)) * t106;
-    const float t129 = t126 * (t85 * FMA(t114, FMA(t114, FMA(t114, FMA(t114, FMA(t114, FMA(t114, FMA(t114, FMA(t114,
-        FMA(t114, FMA(t114, -0.012888777f, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t130 = t30 * (t126 * 0.3989423f);
-    const float t131 = t130 * t60;
-    const float t132 = t127 * (t87 * FMA(t115, FMA(t115, FMA(t115, FMA(t115, FMA(t115, FMA(t115, FMA(t115, FMA(t115,
-        FMA(t115, FMA(-0.012888777f, t115, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t133 = t33 * (0.3989423f * t127);
-    const float t134 = t133 * t62;
-    const float t135 = t128 * (t89 * FMA(t116, FMA(t116, FMA(t116, FMA(t116, FMA(t116, FMA(t116, FMA(t116, FMA(t116,
-        FMA(t116, FMA(-0.012888777f, t116, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t136 = t36 * (0.3989423f * t128);
-    const float t137 = t136 * t65;
-    const float t138 = t93 - 0.25f;
-    const float t139 = t94 - 0.25f;
-    const float t140 = FMA(t119, FMA(t119, FMA(t119, FMA(0.0013814222f, t119, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t141 = FMA(t122, FMA(t122, FMA(t122, FMA(0.0013814222f, t122, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t142 = t79 ? 0.0f : ((1.0f + FMA(t140, t119 * t119, t119)) * t118);
-    const float t143 = t81 ? 0.0f : ((1.0f + FMA(t141, t122 * t122, t122)) * t121);
-    const float t144 = t93 * (t93 * (t93 * FMA(t138, FMA(t138, FMA(t138, FMA(t138, FMA(t138, FMA(t138, FMA(t138,
-        FMA(t138, FMA(t138, FMA(-0.074104935f, t138, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t145 = FMA(t144, t97, 0.3989423f) * t109;
-    const float t146 = FMA(t80, t145, 2.0f * t144);
-    const float t147 = t142 * t145;
-    const float t148 = t142 * t146;
-    const float t149 = 0.3989423f * t142;
-    const float t150 = t80 * t149;
-    const float t151 = t38 * t147;
-    const float t152 = t94 * (t94 * (t94 * FMA(t139, FMA(t139, FMA(t139, FMA(t139, FMA(t139, FMA(t139, FMA(t139,
-        FMA(t139, FMA(t139, FMA(t139, -0.074104935f, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t153 = FMA(t152, t98, 0.3989423f) * t111;
-    const float t154 = FMA(t82, t153, 2.0f * t152);
-    const float t155 = t143 * t153;
-    const float t156 = t143 * t154;
-    const float t157 = 0.3989423f * t143;
-    const float t158 = t82 * t157;
-    const float t159 = t38 * t155;
-    const float t160 = t130 * t84;
-    const float t161 = FMA(t84, t160, t131);
-    const float t162 = t160 * t61;
-    const float t163 = t161 * t63;
-    const float t164 = FMA(t84, t161, t162);
-    const float t165 = FMA(t84, t164, t163);
-    const float t166 = t164 * t66;
-    const float t167 = t165 * t69;
-    const float t168 = FMA(t84, t165, t166);
-    const float t169 = FMA(t84, t168, t167);
-    const float t170 = FMA(t84, t169, t168 * t70);
-    const float t171 = t133 * t86;
-    const float t172 = FMA(t86, t171, t134);
-    const float t173 = t171 * t64;
-    const float t174 = t172 * t68;
-    const float t175 = FMA(t86, t172, t173);
-    const float t176 = FMA(t86, t175, t174);
-    const float t177 = t175 * t72;
-    const float t178 = t176 * t74;
-    const float t179 = FMA(t86, t176, t177);
-    const float t180 = FMA(t86, t179, t178);
-    const float t181 = FMA(t86, t180, t179 * t75);
-    const float t182 = t136 * t88;
-    const float t183 = FMA(t88, t182, t137);
-    const float t184 = t182 * t67;
-    const float t185 = t183 * t71;
-    const float t186 = FMA(t88, t183, t184);
-    const float t187 = FMA(t88, t186, t185);
-    const float t188 = t186 * t73;
-    const float t189 = t187 * t76;
-    const float t190 = FMA(t88, t187, t188);
-    const float t191 = FMA(t88, t190, t189);
-    const float t192 = FMA(t88, t191, t190 * t77);
-    const float t193 = t39 * t149;
-    const float t194 = t38 * t149;
-    const float t195 = t39 * t157;
-    const float t196 = t38 * t157;
-    const float t197 = (-0.16666667f) * t194;
-    const float t198 = (0.16666667f * t196) + t197;
-    const float t199 = t83 * t150;
-    const float t200 = (-0.16666667f) * t150;
-    const float t201 = t83 * t158;
-    const float t202 = 0.16666667f * t158;
-    const float t203 = t17 * t200;
-    const float t204 = (t11 * t202) + t203;
+    float t0 = ABS(mean);  // |mean - centre|
+    float t1 = mean - (-3.0f);
+    float t2 = mean - 3.0f;
+    float t3 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t4 = var * SQRT(t3);  // NaN for a negative variance
+    float t5 = (mean < 0.0f) ? 1.0f : (-1.0f);  // direction of u
+    _Bool t6 = t1 <= 0.0f;
+    _Bool t7 = t2 < 0.0f;
+    float t8 = t6 ? 2.220446e-16f : 0.0f;
+    float t9 = t6 ? 1.0f : (-1.0f);
+    float t10 = t6 ? (-0.33333334f) : 0.0f;
+    float t11 = t7 ? (-0.055555556f) : 0.055555556f;
+    float t12 = t6 ? 0.055555556f : t11;
+    float t13 = t7 ? 0.055555556f : (-0.055555556f);
+    float t14 = t6 ? (-0.055555556f) : t13;
+    float t15 = t7 ? 0.0f : (-2.220446e-16f);
+    float t16 = t6 ? 0.0f : t15;
+    float t17 = t7 ? 0.0f : (-0.33333334f);
+    float t18 = t6 ? 0.0f : t17;
+    float t19 = t7 ? 1.0f : (-1.0f);
+    float t20 = t7 ? 0.16666667f : 0.0f;
+    float t21 = t6 ? 0.0f : t20;
+    _Bool t22 = t4 < 4.41f;
+    float t23 = t22 ? 4.41f : t4;
+    float t24 = t22 ? t4 : 4.41f;
+    float t25, t26, t27, t28, t29, t30, t31, t32, t33, t35;
+    uint32_t t34;
+    hardsigmoid_exact_atom1(t23, -1.7639999f, t0, &t25, &t26, &t27, &t28, &t29, &t30, &t31, &t32, &t33, &t34, &t35);
+    float t36, t37, t38, t39, t40, t41, t42, t43, t44, t46;
+    uint32_t t45;
+    hardsigmoid_exact_atom1(t23, 1.5066358f, t0, &t36, &t37, &t38, &t39, &t40, &t41, &t42, &t43, &t44, &t45, &t46);
+    float t47, t48, t49, t50, t51, t52, t53, t54, t55, t57;
+    uint32_t t56;
+    hardsigmoid_exact_atom1(t23, 8.82f, t0, &t47, &t48, &t49, &t50, &t51, &t52, &t53, &t54, &t55, &t56, &t57);
+    _Bool t58 = 0.0f == t24;
+    float t59 = t58 ? 1.0f : t24;
+    float t60 = SQRT(t59);
+    float t61 = t58 ? 0.0f : t60;  // standard deviation
+    float t62 = 1.0f / t60;
+    float t63 = t58 ? 0.0f : t62;
+    float t64 = t63 * ABS(t2);
+    float t65 = t63 * ABS(t1);
+    float t66 = t63 * t63;
+    _Bool t67 = t58 | (13.0f < t64);
+    float t68 = t67 ? 13.0f : t64;  // |mean - 3|/sigma
+    _Bool t69 = t58 | (13.0f < t65);
+    float t70 = t69 ? 13.0f : t65;  // |mean - -3|/sigma
+    float t71 = (1.7014135e+38f < t66) ? 1.7014135e+38f : t66;
+    float t72 = t68 * t68;
+    float t73 = t70 * t70;
+    float t74 = t35 * as_float((t34 + 127u) << 23u);
+    float t75 = t46 * as_float((127u + t45) << 23u);
+    float t76 = t57 * as_float((127u + t56) << 23u);
+    float t77 = t25 * (t74 * 0.3989423f);
+    float t78 = t36 * (0.3989423f * t75);
+    float t79 = t47 * (0.3989423f * t76);
+    float t80 = hardsigmoid_exact_part2(t72);
+    float t81 = t67 ? 0.0f : t80;
+    float t82 = hardsigmoid_exact_part2(t73);
+    float t83 = t69 ? 0.0f : t82;
+    float t84 = hardsigmoid_exact_part3(t68);
+    float t85 = FMA(t84, -(2.0f * t68), 0.3989423f) * (1.0f / (1.0f + t72));
+    float t86 = t81 * FMA(t68, t85, 2.0f * t84);
+    float t87 = 0.3989423f * t81;
+    float t88 = t68 * t87;
+    float t89 = t61 * (t81 * t85);
+    float t90 = hardsigmoid_exact_part3(t70);
+    float t91 = FMA(t90, -(2.0f * t70), 0.3989423f) * (1.0f / (1.0f + t73));
+    float t92 = t83 * FMA(t70, t91, 2.0f * t90);
+    float t93 = 0.3989423f * t83;
+    float t94 = t70 * t93;
+    float t95 = t61 * (t83 * t91);
+    float t96 = t77 * t32;
+    float t97 = FMA(t32, t96, t77 * t31);
+    float t98 = FMA(t32, t97, t96 * t26);
+    float t99 = FMA(t32, t98, t97 * t27);
+    float t100 = FMA(t32, t99, t98 * t28);
+    float t101 = FMA(t32, t100, t99 * t29);
+    float t102 = FMA(t32, t101, t100 * t30);
+    float t103 = t78 * t43;
+    float t104 = FMA(t43, t103, t78 * t42);
+    float t105 = FMA(t43, t104, t103 * t37);
+    float t106 = FMA(t43, t105, t104 * t38);
+    float t107 = FMA(t43, t106, t105 * t39);
+    float t108 = FMA(t43, t107, t106 * t40);
+    float t109 = FMA(t43, t108, t107 * t41);
+    float t110 = t79 * t54;
+    float t111 = FMA(t54, t110, t79 * t53);
+    float t112 = FMA(t54, t111, t110 * t48);
+    float t113 = FMA(t54, t112, t111 * t49);
+    float t114 = FMA(t54, t113, t112 * t50);
+    float t115 = FMA(t54, t114, t113 * t51);
+    float t116 = FMA(t54, t115, t114 * t52);
+    float t117 = t63 * t87;
+    float t118 = t63 * t93;
     // D_0: derivative 0 of the mean less its line
-    const float t205 = FMA(t136, 3.0772582e-13f, FMA(t133, -4.1317083e-13f, FMA(t130, 1.05907646e-13f, FMA(t183,
-        -6.3940205e-13f, FMA(t172, -3.3976844e-13f, FMA(t161, 4.274228e-14f, FMA(t187, 6.720277e-13f, FMA(t176,
-        -3.1370428e-13f, t165 * 4.241556e-15f)))))))) + (t5 * FMA(t135, 0.029655267f, FMA(t132, 0.90219027f, FMA(t129,
-        0.06815447f, FMA(t182, -0.05424415f, FMA(t171, 0.7758833f, FMA(t160, 0.02805664f, FMA(t186, 0.041367773f,
-        FMA(t175, -0.26177162f, FMA(t164, 0.003983251f, FMA(t190, -0.015030655f, FMA(t179, -0.006568621f, t168 *
-        0.0001940493f))))))))))));
-    const float t206 = FMA(t182, 3.0772582e-13f, FMA(t171, -4.1317083e-13f, FMA(t160, 1.05907646e-13f, FMA(t186,
-        -6.3940205e-13f, FMA(t175, -3.3976844e-13f, FMA(t164, 4.274228e-14f, FMA(6.720277e-13f, t190,
-        FMA(-3.1370428e-13f, t179, 4.241556e-15f * t168))))))));
-    const float t207 = t12 * t193;
-    const float t208 = t17 * (t148 * t12);
-    const float t209 = (-0.16666667f) * t193;
-    const float t210 = t16 * t195;
-    const float t211 = t11 * (t156 * t16);
-    const float t212 = (0.16666667f * t195) + t209;
-    // B_1: derivative 1 of the mean square less its line
-    const float t213 = FMA(t136, 0.026171213f, FMA(t133, 0.90310067f, FMA(t130, 0.07072813f, FMA(t182, -0.02488894f,
-        FMA(t171, -0.98609936f, FMA(t160, 0.010987655f, FMA(t183, -0.047409628f, FMA(t172, 0.7847423f, FMA(t161,
-        0.02931229f, FMA(t186, 0.042969134f, FMA(t175, -0.085281774f, FMA(t164, 0.0045626448f, FMA(t187, 0.035660475f,
-        FMA(t176, -0.25935024f, FMA(t165, 0.004197714f, FMA(t190, -0.028090082f, FMA(t179, 0.13369843f, FMA(t168,
-        0.00046911376f, FMA(t191, -0.012570196f, FMA(t180, -0.0047759847f, t169 * 0.00020697548f))))))))))))))))))));
+    float t119 = FMA(t111, -1.7724936e-13f, FMA(t104, -1.6630053e-13f, FMA(t97, -4.2597433e-14f, FMA(t113,
+        2.6910112e-13f, FMA(t106, 2.3459455e-14f, t99 * (-6.4727653e-15f)))))) + (t5 * FMA(t76 * t55, 0.029655267f,
+        FMA(t75 * t44, 0.90219027f, FMA(t74 * t33, 0.06815447f, FMA(t110, -0.05424415f, FMA(t103, 0.7758833f, FMA(t96,
+        0.02805664f, FMA(t112, 0.041367773f, FMA(t105, -0.26177162f, FMA(t98, 0.003983251f, FMA(t114, -0.015030655f,
+        FMA(t107, -0.006568621f, t100 * 0.0001940493f))))))))))));
+    float t120 = (0.16666667f * t118) + ((-0.16666667f) * t117);
     // D_1: derivative 1 of the mean less its line
-    const float t214 = t206 + (t5 * FMA(t136, 0.029655267f, FMA(t133, 0.90219027f, FMA(t130, 0.06815447f, FMA(t183,
-        -0.05424415f, FMA(t172, 0.7758833f, FMA(t161, 0.02805664f, FMA(t187, 0.041367773f, FMA(t176, -0.26177162f,
-        FMA(t165, 0.003983251f, FMA(-0.015030655f, t191, FMA(-0.006568621f, t180, 0.0001940493f * t169))))))))))));
-    const float t215 = FMA(t183, 3.0772582e-13f, FMA(t172, -4.1317083e-13f, FMA(t161, 1.05907646e-13f, FMA(t187,
-        -6.3940205e-13f, FMA(t176, -3.3976844e-13f, FMA(t165, 4.274228e-14f, FMA(6.720277e-13f, t191,
-        FMA(-3.1370428e-13f, t180, 4.241556e-15f * t169))))))));
-    const float t216 = t170 * 0.00020697548f;
-    const float t217 = 0.0001940493f * t170;
-    const float t218 = FMA(t181, -0.0047759847f, t216);
-    const float t219 = FMA(-0.006568621f, t181, t217);
-    const float t220 = FMA(t192, -0.012570196f, t218);
-    const float t221 = FMA(-0.015030655f, t192, t219);
-    const float t222 = FMA(t191, -0.028090082f, FMA(t180, 0.13369843f, FMA(t169, 0.00046911376f, t220)));
-    const float t223 = FMA(t168, 0.003983251f, t221);
-    const float t224 = FMA(t168, 0.004197714f, t222);
-    const float t225 = FMA(t179, -0.26177162f, t223);
-    const float t226 = FMA(t179, -0.25935024f, t224);
-    const float t227 = FMA(t190, 0.041367773f, t225);
-    const float t228 = FMA(t187, 0.042969134f, FMA(t176, -0.085281774f, FMA(t165, 0.0045626448f, FMA(t190,
-        0.035660475f, t226))));
-    const float t229 = FMA(t164, 0.02805664f, t227);
-    const float t230 = FMA(t164, 0.02931229f, t228);
-    const float t231 = FMA(t175, 0.7758833f, t229);
-    const float t232 = FMA(t175, 0.7847423f, t230);
-    const float t233 = FMA(t186, -0.05424415f, t231);
-    const float t234 = FMA(t183, -0.02488894f, FMA(t172, -0.98609936f, FMA(t161, 0.010987655f, FMA(t186, -0.047409628f,
-        t232))));
-    const float t235 = FMA(t160, 0.06815447f, t233);
-    const float t236 = FMA(t160, 0.07072813f, t234);
-    const float t237 = FMA(t171, 0.90219027f, t235);
-    const float t238 = FMA(t171, 0.90310067f, t236);
-    const float t239 = FMA(t182, 0.029655267f, t237);
-    const float t240 = FMA(t182, 0.026171213f, t238);  // B_2: derivative 2 of the mean square less its line
-    const float t241 = t215 + (t5 * t239);  // D_2: derivative 2 of the mean less its line
-    const float t242 = 0.5f * t240;
-    const float t243 = FMA(t10, t199, t148 * t14);
-    const float t244 = (-0.16666667f) * t148;
-    const float t245 = FMA(t10, t193, t151 * t14) + t208;
-    const float t246 = (-0.16666667f) * t151;
-    const float t247 = t17 * t244;
-    const float t248 = t207 + (t17 * t243);
-    const float t249 = 0.5f * t212;
-    const float t250 = FMA(t15, t201, t156 * t13);
-    const float t251 = (FMA(t15, t195, t159 * t13) + t211) + t245;
-    const float t252 = 0.16666667f * t156;
-    const float t253 = (0.16666667f * t159) + t246;
-    const float t254 = t11 * t252;
-    const float t255 = t11 * t250;
-    const float t256 = t254 + t247;
-    const float t257 = 0.5f * ((t210 + t255) + t248);
-    const float t258 = FMA(t214, (-2.0f) * t205, t213);
-    const float t259 = FMA(t241, -t205, t242);
-    const float t260 = t5 * t214;
-    const float t261 = t5 * t258;
-    const float t262 = (t20 ? t249 : (t241 * 0.5f)) * grad_mean;
-    const float t263 = FMA(t18, t204, FMA(-t253, t212, t257));
-    const float t264 = t20 ? FMA(t19, t198, FMA((-2.0f) * t253, t256, t251)) : t261;
-    const float t265 = 2.0f * t256;
-    const float t266 = t20 ? (t256 + t18) : t260;
-    const float t267 = FMA(t20 ? FMA(t18, t18 + t265, t263) : t259, grad_var, t262);
-    const float t268 = FMA(t264, grad_var, t266 * grad_mean);
-    *out_grad_mean = t268;
-    *out_grad_var = t267;
+    float t121 = hardsigmoid_exact_part5(t112, t105, t98, t114, t107, t100, t79, t78, t77, t111, t104, t97, t113, t106,
+        t99, t115, t108, t101, t5);
+    // D_2: derivative 2 of the mean less its line
+    float t122 = hardsigmoid_exact_part5(t113, t106, t99, t115, t108, t101, t110, t103, t96, t112, t105, t98, t114,
+        t107, t100, t116, t109, t102, t5);
+    float t123 = (0.16666667f * t95) + ((-0.16666667f) * t89);
+    float t124 = (t9 * (0.16666667f * t92)) + (t19 * ((-0.16666667f) * t86));
+    float t125 = FMA(t21, t21 + (2.0f * t124), FMA(t21, (t9 * (0.16666667f * t94)) + (t19 * ((-0.16666667f) * t88)),
+        FMA(-t123, t120, 0.5f * (((t18 * t118) + (t9 * FMA(t16, t71 * t94, t92 * t12))) + ((t10 * t117) + (t19 *
+        FMA(t8, t71 * t88, t86 * t14)))))));
+    float t126 = -t119;
+    // B_2: derivative 2 of the mean square less its line
+    float t127 = FMA(t110, 0.026171213f, hardsigmoid_exact_part4(t103, t96, t111, t104, t97, t112, t105, t98, t113,
+        t106, t99, t114, t107, t100, t115, t108, t101, t116, t109, t102));
+    float t128 = FMA(t122, t126, 0.5f * t127);
+    float t129 = t22 ? t125 : t128;
+    float t130 = 0.5f * t120;
+    float t131 = t122 * 0.5f;
+    float t132 = t22 ? t130 : t131;
+    float t133 = FMA(t129, grad_var, t132 * grad_mean);
+    float t134 = FMA(2.0f * t21, (0.16666667f * (t61 * t93)) + ((-0.16666667f) * (t61 * t87)), FMA((-2.0f) * t123,
+        t124, (FMA(t16, t118, t95 * t12) + (t9 * (t92 * t18))) + (FMA(t8, t117, t89 * t14) + (t19 * (t86 * t10)))));
+    float t135 = (-2.0f) * t119;
+    // B_1: derivative 1 of the mean square less its line
+    float t136 = FMA(t79, 0.026171213f, hardsigmoid_exact_part4(t78, t77, t110, t103, t96, t111, t104, t97, t112, t105,
+        t98, t113, t106, t99, t114, t107, t100, t115, t108, t101));
+    float t137 = t5 * FMA(t121, t135, t136);
+    float t138 = t22 ? t134 : t137;
+    float t139 = t124 + t21;
+    float t140 = t5 * t121;
+    float t141 = t22 ? t139 : t140;
+    float t142 = FMA(t138, grad_var, t141 * grad_mean);
+    *out_grad_mean = t142;
+    *out_grad_var = t133;
 }
 
-void hardsigmoid_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                                const float *restrict grad_mean, const float *restrict grad_var,
-                                const float *restrict params, float *restrict out_grad_mean,
-                                float *restrict out_grad_var)
+void hardsigmoid_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
 #pragma omp parallel for simd if(parallel : n > 8192)
     for (int64_t i = 0; i < n; ++i) {
-        hardsigmoid_exact_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i],
-                                           &out_grad_var[i]);
+        hardsigmoid_exact_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
     }
 }

@@ -3,7 +3,6 @@
 // f(x) = Max(0, Min(1, x/6 + 1/2))
 //
 // rule digest  b58f452fdfff5105c8d9e7ed80f6e4ed8e205fd4d09347e7fc3b0578891a5b29
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -18,6 +17,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -107,101 +126,105 @@ INLINE double polynomial1(double y, double x)
 }
 
 static const double table7[7][19] = {
-    {0x1.7fb0aep-1, -0x1.570e8a4bd80bap-9, 0x1.b4a38ade68e5ep-9, -0x1.e7a11afdfa425p-6, 0x1.9a71ce661a5cp-6,
-     -0x1.acb8332bddbf7p-7, 0x1.15f80358b8b02p-5, -0x1.e321dcd51d1a8p-7, -0x1.4ec2792b95e68p-4, 0x1.01c50a1e8d322p-3,
-     -0x1.2c294435aa8adp-9, -0x1.c3b152c6ad71dp-6, -0x1.aecd7c64ac1c6p-7, -0x1.e312be3db2959p-7, 0x1.01c5086dfd5e7p-3,
-     0x1.818420a43d265p-27, 0x1.52a252571e86p-25, 0x1.feb1335105fa1p-30, -0x1.e528d8bb8a09p-35},
-    {0x1.a04a62p0, -0x1.f5bb475a5d2c6p-10, -0x1.39259a06bb08bp-4, 0x1.5ef2e69380e9dp-4, -0x1.6394d5fc8edcep-5,
-     -0x1.8ed5c5c6c9c97p-6, 0x1.bcfc5f3e1edfdp-5, -0x1.4f7ea009d9eaap-6, -0x1.84f664fd07cdbp-4, 0x1.0144cdb6356ffp-3,
-     0x1.a9cce3979d6d1p-12, 0x1.6fd5c82ec81bdp-4, -0x1.8ff76a5749d2ap-6, -0x1.4f78f1611575ep-6, 0x1.0144cf07eaeabp-3,
-     -0x1.e1759fb95cce8p-29, -0x1.45f16ef106f08p-23, 0x1.5b1885eb1bf24p-29, -0x1.e78c92700061dp-36},
-    {0x1.537028p1, -0x1.243f241299886p-4, -0x1.345e37c48530bp-3, 0x1.45ca2e10301a6p-4, -0x1.88f4c07a968e1p-5,
-     -0x1.69e76ee7a9cfep-5, 0x1.61796960c8b6p-4, -0x1.d2be74acca7fcp-6, -0x1.c36960c4e722dp-4, 0x1.00ac7007f30bfp-3,
-     -0x1.1c75da84077e3p-4, 0x1.2bf4cb1313d4ap-4, -0x1.6ac79af55efd7p-5, -0x1.d2bb0209dafe8p-6, 0x1.00ac732b904d5p-3,
-     -0x1.4d2868e4a8f8bp-24, 0x1.376970b1ed426p-25, 0x1.6fb464f0bde11p-29, -0x1.0f476993f9fb6p-39},
-    {0x1.ed0aaap1, -0x1.2d9df321a2ecep-2, -0x1.13e330a4ceb02p-3, 0x1.e39fc20adf7cfp-3, -0x1.9c74d49389f43p-4,
-     -0x1.4ab0f65e95826p-4, 0x1.191b133a0ade1p-3, -0x1.45505b54888d9p-5, -0x1.0594b592367aep-3, 0x1.ffee253ad2a7p-4,
-     -0x1.27335f4cbfa35p-2, 0x1.0cbe63a05a0bbp-2, -0x1.4b48021fdd957p-4, -0x1.4551de29140dfp-5, 0x1.ffee2be1d1547p-4,
-     -0x1.49de446c03af6p-24, -0x1.5f97c2e808c98p-22, 0x1.99054f11759dap-29, 0x1.1f912e5d4ca21p-35},
-    {0x1.505fa4p2, -0x1.61bcf44ceef44p-2, -0x1.6ee8eb1444ce9p-4, 0x1.e20641eda432dp-1, -0x1.5291eeb25aeebp-2,
-     -0x1.2a099b9d7f9d1p-3, 0x1.bdeae065efd56p-3, -0x1.c66b3ca588feep-5, -0x1.2ea9fb3daff17p-3, 0x1.fe3d7d4144f28p-4,
-     -0x1.4372eaa79c507p-2, 0x1.e7eb13d9cc0b9p-1, -0x1.2a0bc01386d99p-3, -0x1.c66ecb84b978bp-5, 0x1.fe3d80e0ba45ep-4,
-     -0x1.6b291cbc6968dp-21, -0x1.7c2f0b96304a9p-21, -0x1.0efb8e19e788bp-32, 0x1.e5e7c53c2aec1p-35},
-    {0x1.b97ebep2, -0x1.6f04a6c28e0d4p-4, -0x1.ea5b1a9ddb27p-5, 0x1.b3912f10cf61bp-1, -0x1.9f36b123d6b01p-2,
-     -0x1.0c812a9b86c65p-2, 0x1.61599e68bd22cp-2, -0x1.3dff78c885ab8p-4, -0x1.5d8956c686ee9p-3, 0x1.fc386633fa3acp-4,
-     -0x1.1f7b58bad802p-4, 0x1.a2f51c181ab4fp-1, -0x1.0c75064ba04abp-2, -0x1.3e017fd4fe929p-4, 0x1.fc38661747f6bp-4,
-     -0x1.6102530854dd3p-21, 0x1.c9c2e1f003cep-21, -0x1.b9c8ddb0bba26p-29, 0x1.7997a7dc417f7p-35},
-    {0x1.1a3d7p3, -0x1.1777d5d33d4c7p-5, 0x1.7c38bcd81c2f9p-6, 0x1.e6aaf0a431ec7p-3, -0x1.94c4d6e32ccfcp-3,
-     -0x1.ea6c67b87022ap-2, 0x1.18ccdf0c3635fp-1, -0x1.be24a6cffdfbcp-4, -0x1.92bf9d18887ap-3, 0x1.f9cd0eb30225ep-4,
-     -0x1.08f61119a4c7p-5, 0x1.d8b1a182c62c2p-3, -0x1.ea0498055474bp-2, -0x1.be2676a327627p-4, 0x1.f9cd0b0ccd922p-4,
-     -0x1.5aa264e1a8ce8p-24, 0x1.32baee3b6c3acp-22, -0x1.1205d76e531b8p-27, 0x1.7ac371120ecd4p-36},
+    {0x1.7fb0aep-1, -0x1.570e716ce7babp-9, 0x1.b4a36d01ca28ap-9, -0x1.e7a10ccb6228cp-6, 0x1.9a71c1abd2f75p-6,
+     -0x1.acb8341d291d6p-7, 0x1.15f8034680c65p-5, -0x1.e321dcd375bfep-7, -0x1.4ec2792a7e0bep-4, 0x1.01c50a1e6c7c9p-3,
+     -0x1.2c29d94adfd26p-9, -0x1.c3b1b314e27abp-6, -0x1.aecd7abef933fp-7, -0x1.e312be4522092p-7, 0x1.01c5086deaa8bp-3,
+     0x1.0047315b67badp-26, 0x1.f6770487c88dcp-25, 0x1.267b3411ec3bcp-29, -0x1.24dd16b04f703p-34},
+    {0x1.a04a62p0, -0x1.f5ba7a306f8bdp-10, -0x1.39259b7c0433bp-4, 0x1.5ef2ec1b08ddfp-4, -0x1.6394d0f697cc1p-5,
+     -0x1.8ed5c66a82afbp-6, 0x1.bcfc5f1ac885ep-5, -0x1.4f7ea007bdfe9p-6, -0x1.84f664fca676ep-4, 0x1.0144cdb63849ep-3,
+     0x1.a9bacd964dc97p-12, 0x1.6fd5bd8708c47p-4, -0x1.8ff76a1a35371p-6, -0x1.4f78f16108c4p-6, 0x1.0144cf07ea62bp-3,
+     0x1.6cac9d1129efp-28, -0x1.76710b54d6068p-23, 0x1.a2dd90f59d352p-29, -0x1.209e605103e2cp-35},
+    {0x1.537028p1, -0x1.243f1e4040fe1p-4, -0x1.345e379eeaf6fp-3, 0x1.45ca2c590ad42p-4, -0x1.88f4b8feb7097p-5,
+     -0x1.69e76f5d56f47p-5, 0x1.6179694fdf10fp-4, -0x1.d2be74abecda2p-6, -0x1.c36960c4c9adep-4, 0x1.00ac7007f5001p-3,
+     -0x1.1c75e366b7636p-4, 0x1.2bf4eb120779ep-4, -0x1.6ac79ab9ae621p-5, -0x1.d2bb020ab1b0cp-6, 0x1.00ac732b8f291p-3,
+     -0x1.8f911b92f79dep-24, 0x1.18570cf2896e5p-26, 0x1.b6c06af1c0967p-29, -0x1.45d360315825p-39},
+    {0x1.ed0aaap1, -0x1.2d9df0c87829fp-2, -0x1.13e32fccf96bp-3, 0x1.e39fd10169326p-3, -0x1.9c74d5c20626ap-4,
+     -0x1.4ab0f6aad1295p-4, 0x1.191b13307ceedp-3, -0x1.45505b554f502p-5, -0x1.0594b59247932p-3, 0x1.ffee253ad65bbp-4,
+     -0x1.273365e3b797cp-2, 0x1.0cbe50837e2fdp-2, -0x1.4b4801ec328fcp-4, -0x1.4551de284e956p-5, 0x1.ffee2be1cf48ap-4,
+     -0x1.48a5f538081efp-24, -0x1.66717076a0a45p-22, 0x1.e93737e4e663fp-29, 0x1.5233491948747p-35},
+    {0x1.505fa4p2, -0x1.61bce4e09fa23p-2, -0x1.6ee8e287dee63p-4, 0x1.e20649e493fb1p-1, -0x1.5291e7fcbb3c8p-2,
+     -0x1.2a099ba643679p-3, 0x1.bdeae061b4a98p-3, -0x1.c66b3ca7a8f9bp-5, -0x1.2ea9fb3ddf2cep-3, 0x1.fe3d7d4146db6p-4,
+     -0x1.4372f8f819017p-2, 0x1.e7eb18f0e0448p-1, -0x1.2a0bc020e9bp-3, -0x1.c66ecb83cdadp-5, 0x1.fe3d80e0b9583p-4,
+     -0x1.ac7cd95dbb83fp-21, -0x1.f323d07cf68ffp-21, -0x1.8ff928226857dp-33, 0x1.25e0325125ce6p-34},
+    {0x1.b97ebep2, -0x1.6f046c6b0b6b8p-4, -0x1.ea5ae0cc6af42p-5, 0x1.b39124d2d0c1bp-1, -0x1.9f36b2d8aa03bp-2,
+     -0x1.0c812a8e7908dp-2, 0x1.61599e701b0ecp-2, -0x1.3dff78c99d265p-4, -0x1.5d8956c6adc3p-3, 0x1.fc386633f9cdep-4,
+     -0x1.1f7b61f7a6e2fp-4, 0x1.a2f521e511eacp-1, -0x1.0c7506478d545p-2, -0x1.3e017fd4695b9p-4, 0x1.fc38661747f86p-4,
+     -0x1.b85a679f07afap-21, 0x1.14e8f717b9cep-20, -0x1.17e70b54d894bp-28, 0x1.c2d13acd370a5p-35},
+    {0x1.1a3d7p3, -0x1.1777cab15cf64p-5, 0x1.7c38dad380577p-6, 0x1.e6aae5764d6b4p-3, -0x1.94c4e1e64e063p-3,
+     -0x1.ea6c678645a08p-2, 0x1.18ccdf1235f52p-1, -0x1.be24a6d0d51ffp-4, -0x1.92bf9d189a831p-3, 0x1.f9cd0eb3003dep-4,
+     -0x1.08f60dab7654p-5, 0x1.d8b19fb23c29cp-3, -0x1.ea04982e4547bp-2, -0x1.be2676a25e23ep-4, 0x1.f9cd0b0ccecaap-4,
+     -0x1.ba43f4267f897p-24, 0x1.859dab8ae755ep-22, -0x1.407ad46356919p-27, 0x1.b7f8027c23803p-36},
 };
 
-static void hardsigmoid_exact_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                                    double *restrict out_mean, double *restrict out_var)
+static void hardsigmoid_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
     double s[18][LANES], a[5][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        const _Bool t1 = mean[i] < 0.0;
+        double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        _Bool t1 = mean[i] < 0.0;
         s[1][i] = __builtin_fabs(mean[i]);
         s[13][i] = t0 < 0x1.1a3d7p2;
         s[0][i] = s[13][i] ? 0x1.1a3d7p2 : t0;
         s[11][i] = t1 ? 1.0 : (-1.0);
-        const double t6 = 1.0 / (__builtin_sqrt(s[0][i]));
-        const double t7 = s[1][i] * t6;
-        const _Bool t8 = 37.5 < t7;
-        const double t9 = t8 ? 37.5 : t7;
-        const double t10 = exp64((t8 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
-        const double t11 = 1.0 / (FMA(t9, 0.25, 1.0));
+        double t6 = 1.0 / (__builtin_sqrt(s[0][i]));
+        double t7 = s[1][i] * t6;
+        _Bool t8 = 37.5 < t7;
+        double t9 = t8 ? 37.5 : t7;
+        double t10 = exp64((t8 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
+        double t11 = 1.0 / (FMA(t9, 0.25, 1.0));
         s[10][i] = t10 * (t11 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t11 - 0.25)));
         s[5][i] = t6 * (t10 * 0x1.9884533d43651p-2);
-        const double t14 = t6 * t9;
-        const double t15 = t6 * t6;
-        const double t16 = s[13][i] ? t0 : 0x1.1a3d7p2;
-        const _Bool t17 = t16 == 0.0;
-        const double t18 = __builtin_sqrt(t17 ? 1.0 : t16);
-        const double t19 = t17 ? 0.0 : t18;
-        const double t20 = t17 ? 0.0 : (1.0 / t18);
-        const double t21 = mean[i] - (-3.0);
-        const double t22 = mean[i] - 3.0;
-        const _Bool t23 = t21 <= 0.0;
-        const _Bool t24 = t22 < 0.0;
-        const double t25 = t23 ? 1.0 : (-1.0);
-        const double t26 = t24 ? 1.0 : (-1.0);
-        const double t27 = t20 * (__builtin_fabs(t21));
-        const _Bool t28 = t17 | (37.5 < t27);
-        const double t29 = t28 ? 37.5 : t27;
-        const double t30 = t29 * t29;
-        const double t31 = t28 ? 0.0 : (exp64(t30 * (-0.5)));
-        const double t32 = 1.0 / (FMA(t29, 0.25, 1.0));
-        const double t33 = t32 * (t32 * (t32 * (polynomial1(-0x1.d83ed7bcbc437p-7, t32 - 0.25))));
-        const double t34 = (FMA(t33, -(t29 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t30);
-        const double t35 = t31 * (FMA(t29, t34, t33 * 2.0));
-        const double t36 = t20 * (__builtin_fabs(t22));
-        const _Bool t37 = t17 | (37.5 < t36);
-        const double t38 = t37 ? 37.5 : t36;
-        const double t39 = t38 * t38;
-        const double t40 = t37 ? 0.0 : (exp64(t39 * (-0.5)));
-        const double t41 = 1.0 / (FMA(t38, 0.25, 1.0));
-        const double t42 = t41 * (t41 * (t41 * (polynomial1(-0x1.d83ed7bcbc437p-7, t41 - 0.25))));
-        const double t43 = (FMA(t42, -(t38 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t39);
-        const double t44 = t40 * (FMA(t38, t43, t42 * 2.0));
-        const double t45 = t19 * (t31 * t34);
-        const double t46 = t19 * (t40 * t43);
-        const double t47 = (t45 * 0x1.5555555555555p-3) + (t46 * (-0x1.5555555555555p-3));
-        const double t48 = t19 * t19;
-        const double t49 = t23 ? 0x1.c71c71c71c71bp-5 : (t24 ? (-0x1.c71c71c71c71bp-5) : 0x1.c71c71c71c71bp-5);
-        const double t50 = (FMA(t35, t23 ? 0.0 : (t24 ? 0.0 : (-0x1p-52)), t49 * ((t31 * t33) * t48))) * t25;
-        const double t51 = t23 ? (-0x1.c71c71c71c71bp-5) : (t24 ? 0x1.c71c71c71c71bp-5 : (-0x1.c71c71c71c71bp-5));
-        const double t52 = (FMA(t44, t23 ? 0x1p-52 : 0.0, t51 * ((t40 * t42) * t48))) * t26;
-        const double t53 = (t45 * (t23 ? 0.0 : (t24 ? 0.0 : (-0x1.5555555555554p-2)))) + t50;
-        const double t54 = t23 ? 0.0 : (t24 ? 0x1.5555555555555p-3 : 0.0);
-        const double t55 = ((t19 * t44) * (-0x1.5555555555555p-3)) * t26;
-        const double t56 = (t53 + ((t46 * (t23 ? (-0x1.5555555555554p-2) : 0.0)) + t52)) - (t47 * t47);
-        const double t57 = FMA(t19, t54, ((((t19 * t35) * 0x1.5555555555555p-3) * t25) + t55) * 2.0);
-        const double t58 = FMA(t57, t19 * t54, t56);
+        double t14 = t6 * t9;
+        double t15 = t6 * t6;
+        double t16 = s[13][i] ? t0 : 0x1.1a3d7p2;
+        _Bool t17 = t16 == 0.0;
+        double t18 = __builtin_sqrt(t17 ? 1.0 : t16);
+        double t19 = t17 ? 0.0 : t18;
+        double t20 = t17 ? 0.0 : (1.0 / t18);
+        double t21 = mean[i] - (-3.0);
+        double t22 = mean[i] - 3.0;
+        _Bool t23 = t21 <= 0.0;
+        _Bool t24 = t22 < 0.0;
+        double t25 = t23 ? 1.0 : (-1.0);
+        double t26 = t24 ? 1.0 : (-1.0);
+        double t27 = t20 * (__builtin_fabs(t21));
+        _Bool t28 = t17 | (37.5 < t27);
+        double t29 = t28 ? 37.5 : t27;
+        double t30 = t29 * t29;
+        double t31 = t28 ? 0.0 : (exp64(t30 * (-0.5)));
+        double t32 = 1.0 / (FMA(t29, 0.25, 1.0));
+        double t33 = t32 * (t32 * (t32 * (polynomial1(-0x1.d83ed7bcbc437p-7, t32 - 0.25))));
+        double t34 = (FMA(t33, -(t29 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t30);
+        double t35 = t31 * (FMA(t29, t34, t33 * 2.0));
+        double t36 = t20 * (__builtin_fabs(t22));
+        _Bool t37 = t17 | (37.5 < t36);
+        double t38 = t37 ? 37.5 : t36;
+        double t39 = t38 * t38;
+        double t40 = t37 ? 0.0 : (exp64(t39 * (-0.5)));
+        double t41 = 1.0 / (FMA(t38, 0.25, 1.0));
+        double t42 = t41 * (t41 * (t41 * (polynomial1(-0x1.d83ed7bcbc437p-7, t41 - 0.25))));
+        double t43 = (FMA(t42, -(t38 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t39);
+        double t44 = t40 * (FMA(t38, t43, t42 * 2.0));
+        double t45 = t19 * (t31 * t34);
+        double t46 = t19 * (t40 * t43);
+        double t47 = (t45 * 0x1.5555555555555p-3) + (t46 * (-0x1.5555555555555p-3));
+        double t48 = t19 * t19;
+        double t49 = t23 ? 0x1.c71c71c71c71bp-5 : (t24 ? (-0x1.c71c71c71c71bp-5) : 0x1.c71c71c71c71bp-5);
+        double t50 = (FMA(t35, t23 ? 0.0 : (t24 ? 0.0 : (-0x1p-52)), t49 * ((t31 * t33) * t48))) * t25;
+        double t51 = t23 ? (-0x1.c71c71c71c71bp-5) : (t24 ? 0x1.c71c71c71c71bp-5 : (-0x1.c71c71c71c71bp-5));
+        double t52 = (FMA(t44, t23 ? 0x1p-52 : 0.0, t51 * ((t40 * t42) * t48))) * t26;
+        double t53 = (t45 * (t23 ? 0.0 : (t24 ? 0.0 : (-0x1.5555555555554p-2)))) + t50;
+        double t54 = t23 ? 0.0 : (t24 ? 0x1.5555555555555p-3 : 0.0);
+        double t55 = ((t19 * t44) * (-0x1.5555555555555p-3)) * t26;
+        double t56 = (t53 + ((t46 * (t23 ? (-0x1.5555555555554p-2) : 0.0)) + t52)) - (t47 * t47);
+        double t57 = FMA(t19, t54, ((((t19 * t35) * 0x1.5555555555555p-3) * t25) + t55) * 2.0);
+        double t58 = FMA(t57, t19 * t54, t56);
         s[14][i] = (t58 < 0.0) ? 0.0 : t58;
         s[9][i] = s[5][i] * t14;
         s[4][i] = FMA(t14, s[9][i], s[5][i] * (-t15));
@@ -219,24 +242,24 @@ static void hardsigmoid_exact_float64_forward_block(const double *restrict mean,
         const double *c = table7[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = 1.0 / (__builtin_sqrt(t0));
-            const double t2 = s[1][i] * t1;
-            const _Bool t3 = 37.5 < t2;
-            const double t4 = t3 ? 37.5 : t2;
-            const double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            const double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            const double t7 = t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25)));
-            const double t8 = t1 * (t5 * 0x1.9884533d43651p-2);
-            const double t9 = t1 * t4;
-            const double t10 = t1 * t1;
-            const double t11 = t8 * t9;
-            const double t12 = FMA(t9, t11, t8 * (-t10));
-            const double t13 = FMA(t9, t12, t11 * (t10 * (-2.0)));
-            const double t14 = FMA(t9, t13, t12 * (t10 * (-3.0)));
-            const double t15 = FMA(t9, t14, t13 * (t10 * (-4.0)));
-            const double t16 = FMA(t9, t15, t14 * (t10 * (-5.0)));
-            const double t17 = FMA(t9, t16, t15 * (t10 * (-6.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t2 = s[1][i] * t1;
+            _Bool t3 = 37.5 < t2;
+            double t4 = t3 ? 37.5 : t2;
+            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
+            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t7 = t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25)));
+            double t8 = t1 * (t5 * 0x1.9884533d43651p-2);
+            double t9 = t1 * t4;
+            double t10 = t1 * t1;
+            double t11 = t8 * t9;
+            double t12 = FMA(t9, t11, t8 * (-t10));
+            double t13 = FMA(t9, t12, t11 * (t10 * (-2.0)));
+            double t14 = FMA(t9, t13, t12 * (t10 * (-3.0)));
+            double t15 = FMA(t9, t14, t13 * (t10 * (-4.0)));
+            double t16 = FMA(t9, t15, t14 * (t10 * (-5.0)));
+            double t17 = FMA(t9, t16, t15 * (t10 * (-6.0)));
             a[0][i] = FMA(t13, c[5], FMA(t14, c[4], FMA(t15, c[3], FMA(t16, c[2], FMA(t17, c[1], a[0][i])))));
             a[0][i] = FMA(t7, c[9], FMA(t8, c[8], FMA(t11, c[7], FMA(t12, c[6], a[0][i]))));
             a[1][i] = FMA(t14, c[12], FMA(t16, c[11], FMA(FMA(t9, t17, t16 * (t10 * (-7.0))), c[10], a[1][i])));
@@ -248,83 +271,74 @@ static void hardsigmoid_exact_float64_forward_block(const double *restrict mean,
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = FMA(s[3][i], 0x1.03989e7c066dfp-27, FMA(s[2][i], 0x1.48d78318198dep-31, a[4][i]));
-        const double t1 = FMA(s[7][i], (-0x1.8066543aed127p-12), FMA(s[6][i], 0x1.f91869cc9e836p-19, a[3][i]));
-        const double t2 = FMA(s[9][i], (-0x1.5c8534ad97d1dp-7), FMA(s[8][i], (-0x1.cc1c3c449f2b6p-8), t1));
-        const double t3 = FMA(s[5][i], (-0x1.29474d05283p-34), FMA(s[4][i], 0x1.11acd6b81c19cp-30, t0));
-        const double t4 = t3 + ((FMA(s[10][i], 0x1.0231266b36d8p-3, t2)) * s[11][i]);
-        const double t5 = FMA(s[7][i], 0x1.03989e7c066dfp-27, FMA(s[6][i], 0x1.48d78318198dep-31, a[2][i]));
-        const double t6 = FMA(s[2][i], (-0x1.8066543aed127p-12), FMA(s[12][i], 0x1.f91869cc9e836p-19, a[1][i]));
-        const double t7 = FMA(s[4][i], (-0x1.5c8534ad97d1dp-7), FMA(s[3][i], (-0x1.cc1c3c449f2b6p-8), t6));
-        const double t8 = FMA(s[9][i], (-0x1.29474d05283p-34), FMA(s[8][i], 0x1.11acd6b81c19cp-30, t5));
-        const double t9 = t8 + ((FMA(s[5][i], 0x1.0231266b36d8p-3, t7)) * s[11][i]);
-        const double t10 = FMA(s[2][i], 0x1.80b843403c55ap-14, FMA(s[6][i], (-0x1.9ea66beed3181p-20), a[0][i]));
-        const double t11 = FMA(s[3][i], 0x1.ce98502503bf5p-9, FMA(s[7][i], (-0x1.d54c659fe286dp-12), t10));
-        const double t12 = FMA(s[4][i], 0x1.5b513ee4b3c92p-6, FMA(s[8][i], (-0x1.c9a8ee1e5887ep-8), t11));
-        const double t13 = FMA(s[5][i], (-0x1.1fce77b4334f6p-4), FMA(s[9][i], (-0x1.5c96585361897p-7), t12));
-        const double t14 = (FMA(s[10][i], 0x1.02312c71c055p-3, t13)) - (t4 * t4);
-        const double t15 = t9 * (s[0][i] * t9);
+        double t0 = FMA(s[3][i], 0x1.396ce75f708b3p-27, FMA(s[2][i], 0x1.84d0e72fce7d9p-31, a[4][i]));
+        double t1 = FMA(s[7][i], (-0x1.80687bcce3218p-12), FMA(s[6][i], 0x1.f903618c1a7b6p-19, a[3][i]));
+        double t2 = FMA(s[9][i], (-0x1.5c8534b5b874cp-7), FMA(s[8][i], (-0x1.cc1c3b261510ep-8), t1));
+        double t3 = FMA(s[5][i], (-0x1.5f019f2aa1e65p-34), FMA(s[4][i], 0x1.3e4d2579a7a5fp-30, t0));
+        double t4 = t3 + ((FMA(s[10][i], 0x1.0231266b4c198p-3, t2)) * s[11][i]);
+        double t5 = FMA(s[7][i], 0x1.396ce75f708b3p-27, FMA(s[6][i], 0x1.84d0e72fce7d9p-31, a[2][i]));
+        double t6 = FMA(s[2][i], (-0x1.80687bcce3218p-12), FMA(s[12][i], 0x1.f903618c1a7b6p-19, a[1][i]));
+        double t7 = FMA(s[4][i], (-0x1.5c8534b5b874cp-7), FMA(s[3][i], (-0x1.cc1c3b261510ep-8), t6));
+        double t8 = FMA(s[9][i], (-0x1.5f019f2aa1e65p-34), FMA(s[8][i], 0x1.3e4d2579a7a5fp-30, t5));
+        double t9 = t8 + ((FMA(s[5][i], 0x1.0231266b4c198p-3, t7)) * s[11][i]);
+        double t10 = FMA(s[2][i], 0x1.80b8078957b72p-14, FMA(s[6][i], (-0x1.9e9d98c06ffdap-20), a[0][i]));
+        double t11 = FMA(s[3][i], 0x1.ce9839ea54c55p-9, FMA(s[7][i], (-0x1.d54bf84de1058p-12), t10));
+        double t12 = FMA(s[4][i], 0x1.5b513ed41314ap-6, FMA(s[8][i], (-0x1.c9a8ef4f2d4c4p-8), t11));
+        double t13 = FMA(s[5][i], (-0x1.1fce77b4d792ep-4), FMA(s[9][i], (-0x1.5c96583f8b2dap-7), t12));
+        double t14 = (FMA(s[10][i], 0x1.02312c71da98p-3, t13)) - (t4 * t4);
+        double t15 = t9 * (s[0][i] * t9);
         out_mean[i] = (s[17][i] ? (s[13][i] ? s[16][i] : (t4 + s[15][i])) : mean[i]);
         out_var[i] = (s[17][i] ? (s[13][i] ? s[14][i] : ((t14 < t15) ? t15 : t14)) : mean[i]);
     }
 }
 
-void hardsigmoid_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                       const double *restrict params, double *restrict out_mean,
-                                       double *restrict out_var)
+void hardsigmoid_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            hardsigmoid_exact_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        hardsigmoid_exact_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(hardsigmoid_exact_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void hardsigmoid_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                                     const double *restrict grad_mean, const double *restrict grad_var,
-                                                     double *restrict out_grad_mean, double *restrict out_grad_var)
+static void hardsigmoid_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
     double s[19][LANES], a[8][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
         s[1][i] = __builtin_fabs(mean[i]);
         s[14][i] = t0 < 0x1.1a3d7p2;
         s[0][i] = s[14][i] ? 0x1.1a3d7p2 : t0;
         s[11][i] = (mean[i] < 0.0) ? 1.0 : (-1.0);
-        const double t5 = 1.0 / (__builtin_sqrt(s[0][i]));
-        const double t6 = s[1][i] * t5;
-        const _Bool t7 = 37.5 < t6;
-        const double t8 = t7 ? 37.5 : t6;
-        const double t9 = exp64((t7 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
-        const double t10 = 1.0 / (FMA(t8, 0.25, 1.0));
+        double t5 = 1.0 / (__builtin_sqrt(s[0][i]));
+        double t6 = s[1][i] * t5;
+        _Bool t7 = 37.5 < t6;
+        double t8 = t7 ? 37.5 : t6;
+        double t9 = exp64((t7 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
+        double t10 = 1.0 / (FMA(t8, 0.25, 1.0));
         s[10][i] = t9 * (t10 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t10 - 0.25)));
         s[5][i] = t5 * (t9 * 0x1.9884533d43651p-2);
-        const double t13 = t5 * t8;
-        const double t14 = t5 * t5;
-        const double t15 = s[14][i] ? t0 : 0x1.1a3d7p2;
-        const _Bool t16 = t15 == 0.0;
-        const double t17 = __builtin_sqrt(t16 ? 1.0 : t15);
-        const double t18 = t16 ? 0.0 : t17;
-        const double t19 = t16 ? 0.0 : (1.0 / t17);
-        const double t20 = mean[i] - (-3.0);
-        const double t21 = mean[i] - 3.0;
-        const _Bool t22 = t20 <= 0.0;
-        const _Bool t23 = t21 < 0.0;
-        const double t24 = t22 ? 1.0 : (-1.0);
-        const double t25 = t23 ? 1.0 : (-1.0);
+        double t13 = t5 * t8;
+        double t14 = t5 * t5;
+        double t15 = s[14][i] ? t0 : 0x1.1a3d7p2;
+        _Bool t16 = t15 == 0.0;
+        double t17 = __builtin_sqrt(t16 ? 1.0 : t15);
+        double t18 = t16 ? 0.0 : t17;
+        double t19 = t16 ? 0.0 : (1.0 / t17);
+        double t20 = mean[i] - (-3.0);
+        double t21 = mean[i] - 3.0;
+        _Bool t22 = t20 <= 0.0;
+        _Bool t23 = t21 < 0.0;
+        double t24 = t22 ? 1.0 : (-1.0);
+        double t25 = t23 ? 1.0 : (-1.0);
         s[9][i] = s[5][i] * t13;
         s[4][i] = FMA(t13, s[9][i], s[5][i] * (-t14));
         s[8][i] = FMA(t13, s[4][i], s[9][i] * (t14 * (-2.0)));
@@ -334,49 +348,49 @@ static void hardsigmoid_exact_float64_backward_block(const double *restrict mean
         s[6][i] = FMA(t13, s[2][i], s[7][i] * (t14 * (-6.0)));
         s[12][i] = FMA(t13, s[6][i], s[2][i] * (t14 * (-7.0)));
         s[13][i] = FMA(t13, s[12][i], s[6][i] * (t14 * (-8.0)));
-        const double t35 = t19 * (__builtin_fabs(t20));
-        const _Bool t36 = t16 | (37.5 < t35);
-        const double t37 = t36 ? 37.5 : t35;
-        const double t38 = t37 * t37;
-        const double t39 = t36 ? 0.0 : (exp64(t38 * (-0.5)));
-        const double t40 = 1.0 / (FMA(t37, 0.25, 1.0));
-        const double t41 = t40 * (t40 * (t40 * (polynomial1(-0x1.d83ed7bcbc437p-7, t40 - 0.25))));
-        const double t42 = (FMA(t41, -(t37 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t38);
-        const double t43 = t39 * 0x1.9884533d43651p-2;
-        const double t44 = t39 * (FMA(t37, t42, t41 * 2.0));
-        const double t45 = t19 * (__builtin_fabs(t21));
-        const _Bool t46 = t16 | (37.5 < t45);
-        const double t47 = t46 ? 37.5 : t45;
-        const double t48 = t47 * t47;
-        const double t49 = t46 ? 0.0 : (exp64(t48 * (-0.5)));
-        const double t50 = 1.0 / (FMA(t47, 0.25, 1.0));
-        const double t51 = t50 * (t50 * (t50 * (polynomial1(-0x1.d83ed7bcbc437p-7, t50 - 0.25))));
-        const double t52 = (FMA(t51, -(t47 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t48);
-        const double t53 = t49 * 0x1.9884533d43651p-2;
-        const double t54 = t49 * (FMA(t47, t52, t51 * 2.0));
-        const double t55 = t18 * (t39 * t42);
-        const double t56 = t18 * (t49 * t52);
-        const double t57 = (t55 * 0x1.5555555555555p-3) + (t56 * (-0x1.5555555555555p-3));
-        const double t58 = ((t44 * 0x1.5555555555555p-3) * t24) + ((t54 * (-0x1.5555555555555p-3)) * t25);
-        const double t59 = t22 ? 0.0 : (t23 ? 0.0 : (-0x1p-52));
-        const double t60 = t22 ? 0.0 : (t23 ? 0.0 : (-0x1.5555555555554p-2));
-        const double t61 = t22 ? 0x1.c71c71c71c71bp-5 : (t23 ? (-0x1.c71c71c71c71bp-5) : 0x1.c71c71c71c71bp-5);
-        const double t62 = t22 ? 0x1p-52 : 0.0;
-        const double t63 = t22 ? (-0x1.5555555555554p-2) : 0.0;
-        const double t64 = t22 ? (-0x1.c71c71c71c71bp-5) : (t23 ? 0x1.c71c71c71c71bp-5 : (-0x1.c71c71c71c71bp-5));
-        const double t65 = t19 * t43;
-        const double t66 = t19 * t53;
-        const double t67 = (FMA(t59, t65, t55 * t61)) + ((t44 * t60) * t24);
-        const double t68 = (t65 * 0x1.5555555555555p-3) + (t66 * (-0x1.5555555555555p-3));
-        const double t69 = t19 * t19;
-        const double t70 = t37 * t43;
-        const double t71 = t47 * t53;
-        const double t72 = (t60 * t65) + ((FMA(t59, t69 * t70, t44 * t61)) * t24);
-        const double t73 = t22 ? 0.0 : (t23 ? 0x1.5555555555555p-3 : 0.0);
-        const double t74 = FMA(-t57, t68, (t72 + ((t66 * t63) + ((FMA(t69 * t71, t62, t54 * t64)) * t25))) * 0.5);
-        const double t75 = ((t70 * 0x1.5555555555555p-3) * t24) + ((t71 * (-0x1.5555555555555p-3)) * t25);
-        const double t76 = FMA(t57 * (-2.0), t58, t67 + ((FMA(t66, t62, t56 * t64)) + ((t54 * t63) * t25)));
-        const double t77 = ((t18 * t43) * 0x1.5555555555555p-3) + ((t18 * t53) * (-0x1.5555555555555p-3));
+        double t35 = t19 * (__builtin_fabs(t20));
+        _Bool t36 = t16 | (37.5 < t35);
+        double t37 = t36 ? 37.5 : t35;
+        double t38 = t37 * t37;
+        double t39 = t36 ? 0.0 : (exp64(t38 * (-0.5)));
+        double t40 = 1.0 / (FMA(t37, 0.25, 1.0));
+        double t41 = t40 * (t40 * (t40 * (polynomial1(-0x1.d83ed7bcbc437p-7, t40 - 0.25))));
+        double t42 = (FMA(t41, -(t37 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t38);
+        double t43 = t39 * 0x1.9884533d43651p-2;
+        double t44 = t39 * (FMA(t37, t42, t41 * 2.0));
+        double t45 = t19 * (__builtin_fabs(t21));
+        _Bool t46 = t16 | (37.5 < t45);
+        double t47 = t46 ? 37.5 : t45;
+        double t48 = t47 * t47;
+        double t49 = t46 ? 0.0 : (exp64(t48 * (-0.5)));
+        double t50 = 1.0 / (FMA(t47, 0.25, 1.0));
+        double t51 = t50 * (t50 * (t50 * (polynomial1(-0x1.d83ed7bcbc437p-7, t50 - 0.25))));
+        double t52 = (FMA(t51, -(t47 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t48);
+        double t53 = t49 * 0x1.9884533d43651p-2;
+        double t54 = t49 * (FMA(t47, t52, t51 * 2.0));
+        double t55 = t18 * (t39 * t42);
+        double t56 = t18 * (t49 * t52);
+        double t57 = (t55 * 0x1.5555555555555p-3) + (t56 * (-0x1.5555555555555p-3));
+        double t58 = ((t44 * 0x1.5555555555555p-3) * t24) + ((t54 * (-0x1.5555555555555p-3)) * t25);
+        double t59 = t22 ? 0.0 : (t23 ? 0.0 : (-0x1p-52));
+        double t60 = t22 ? 0.0 : (t23 ? 0.0 : (-0x1.5555555555554p-2));
+        double t61 = t22 ? 0x1.c71c71c71c71bp-5 : (t23 ? (-0x1.c71c71c71c71bp-5) : 0x1.c71c71c71c71bp-5);
+        double t62 = t22 ? 0x1p-52 : 0.0;
+        double t63 = t22 ? (-0x1.5555555555554p-2) : 0.0;
+        double t64 = t22 ? (-0x1.c71c71c71c71bp-5) : (t23 ? 0x1.c71c71c71c71bp-5 : (-0x1.c71c71c71c71bp-5));
+        double t65 = t19 * t43;
+        double t66 = t19 * t53;
+        double t67 = (FMA(t59, t65, t55 * t61)) + ((t44 * t60) * t24);
+        double t68 = (t65 * 0x1.5555555555555p-3) + (t66 * (-0x1.5555555555555p-3));
+        double t69 = t19 * t19;
+        double t70 = t37 * t43;
+        double t71 = t47 * t53;
+        double t72 = (t60 * t65) + ((FMA(t59, t69 * t70, t44 * t61)) * t24);
+        double t73 = t22 ? 0.0 : (t23 ? 0x1.5555555555555p-3 : 0.0);
+        double t74 = FMA(-t57, t68, (t72 + ((t66 * t63) + ((FMA(t69 * t71, t62, t54 * t64)) * t25))) * 0.5);
+        double t75 = ((t70 * 0x1.5555555555555p-3) * t24) + ((t71 * (-0x1.5555555555555p-3)) * t25);
+        double t76 = FMA(t57 * (-2.0), t58, t67 + ((FMA(t66, t62, t56 * t64)) + ((t54 * t63) * t25)));
+        double t77 = ((t18 * t43) * 0x1.5555555555555p-3) + ((t18 * t53) * (-0x1.5555555555555p-3));
         s[17][i] = FMA(t73 * 2.0, t77, t76);
         s[18][i] = FMA(t73, t73 + (t58 * 2.0), FMA(t73, t75, t74));
         s[15][i] = t58 + t73;
@@ -386,25 +400,25 @@ static void hardsigmoid_exact_float64_backward_block(const double *restrict mean
         const double *c = table7[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = 1.0 / (__builtin_sqrt(t0));
-            const double t2 = s[1][i] * t1;
-            const _Bool t3 = 37.5 < t2;
-            const double t4 = t3 ? 37.5 : t2;
-            const double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            const double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            const double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
-            const double t8 = t1 * t4;
-            const double t9 = t1 * t1;
-            const double t10 = t7 * t8;
-            const double t11 = FMA(t8, t10, t7 * (-t9));
-            const double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
-            const double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
-            const double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
-            const double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
-            const double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
-            const double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
-            const double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t2 = s[1][i] * t1;
+            _Bool t3 = 37.5 < t2;
+            double t4 = t3 ? 37.5 : t2;
+            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
+            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
+            double t8 = t1 * t4;
+            double t9 = t1 * t1;
+            double t10 = t7 * t8;
+            double t11 = FMA(t8, t10, t7 * (-t9));
+            double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
+            double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
+            double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
+            double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
+            double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
+            double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
+            double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
             a[0][i] = FMA(t14, c[5], FMA(t15, c[4], FMA(t16, c[3], FMA(t17, c[2], FMA(t18, c[1], a[0][i])))));
             a[0][i] = FMA(t10, c[9], FMA(t11, c[8], FMA(t12, c[7], FMA(t13, c[6], a[0][i]))));
             a[1][i] = FMA(t13, c[5], FMA(t14, c[4], FMA(t15, c[3], FMA(t16, c[2], FMA(t17, c[1], a[1][i])))));
@@ -420,61 +434,44 @@ static void hardsigmoid_exact_float64_backward_block(const double *restrict mean
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = FMA(s[3][i], 0x1.03989e7c066dfp-27, FMA(s[2][i], 0x1.48d78318198dep-31, a[7][i]));
-        const double t1 = FMA(s[7][i], (-0x1.8066543aed127p-12), FMA(s[6][i], 0x1.f91869cc9e836p-19, a[6][i]));
-        const double t2 = FMA(s[9][i], (-0x1.5c8534ad97d1dp-7), FMA(s[8][i], (-0x1.cc1c3c449f2b6p-8), t1));
-        const double t3 = FMA(s[5][i], (-0x1.29474d05283p-34), FMA(s[4][i], 0x1.11acd6b81c19cp-30, t0));
-        const double t4 = t3 + ((FMA(s[10][i], 0x1.0231266b36d8p-3, t2)) * s[11][i]);
-        const double t5 = FMA(s[7][i], 0x1.03989e7c066dfp-27, FMA(s[6][i], 0x1.48d78318198dep-31, a[5][i]));
-        const double t6 = FMA(s[2][i], (-0x1.8066543aed127p-12), FMA(s[12][i], 0x1.f91869cc9e836p-19, a[4][i]));
-        const double t7 = FMA(s[4][i], (-0x1.5c8534ad97d1dp-7), FMA(s[3][i], (-0x1.cc1c3c449f2b6p-8), t6));
-        const double t8 = FMA(s[9][i], (-0x1.29474d05283p-34), FMA(s[8][i], 0x1.11acd6b81c19cp-30, t5));
-        const double t9 = t8 + ((FMA(s[5][i], 0x1.0231266b36d8p-3, t7)) * s[11][i]);
-        const double t10 = FMA(s[2][i], 0x1.03989e7c066dfp-27, FMA(s[12][i], 0x1.48d78318198dep-31, a[3][i]));
-        const double t11 = FMA(s[6][i], (-0x1.8066543aed127p-12), FMA(s[13][i], 0x1.f91869cc9e836p-19, a[2][i]));
-        const double t12 = FMA(s[8][i], (-0x1.5c8534ad97d1dp-7), FMA(s[7][i], (-0x1.cc1c3c449f2b6p-8), t11));
-        const double t13 = FMA(s[4][i], (-0x1.29474d05283p-34), FMA(s[3][i], 0x1.11acd6b81c19cp-30, t10));
-        const double t14 = t13 + ((FMA(s[9][i], 0x1.0231266b36d8p-3, t12)) * s[11][i]);
-        const double t15 = FMA(s[6][i], 0x1.80b843403c55ap-14, FMA(s[12][i], (-0x1.9ea66beed3181p-20), a[1][i]));
-        const double t16 = FMA(s[7][i], 0x1.ce98502503bf5p-9, FMA(s[2][i], (-0x1.d54c659fe286dp-12), t15));
-        const double t17 = FMA(s[8][i], 0x1.5b513ee4b3c92p-6, FMA(s[3][i], (-0x1.c9a8ee1e5887ep-8), t16));
-        const double t18 = FMA(s[9][i], (-0x1.1fce77b4334f6p-4), FMA(s[4][i], (-0x1.5c96585361897p-7), t17));
-        const double t19 = FMA(s[12][i], 0x1.80b843403c55ap-14, FMA(s[13][i], (-0x1.9ea66beed3181p-20), a[0][i]));
-        const double t20 = FMA(s[2][i], 0x1.ce98502503bf5p-9, FMA(s[6][i], (-0x1.d54c659fe286dp-12), t19));
-        const double t21 = FMA(s[3][i], 0x1.5b513ee4b3c92p-6, FMA(s[7][i], (-0x1.c9a8ee1e5887ep-8), t20));
-        const double t22 = FMA(s[4][i], (-0x1.1fce77b4334f6p-4), FMA(s[8][i], (-0x1.5c96585361897p-7), t21));
-        const double t23 = (FMA(t9, t4 * (-2.0), FMA(s[5][i], 0x1.02312c71c055p-3, t18))) * s[11][i];
+        double t0 = FMA(s[3][i], 0x1.396ce75f708b3p-27, FMA(s[2][i], 0x1.84d0e72fce7d9p-31, a[7][i]));
+        double t1 = FMA(s[7][i], (-0x1.80687bcce3218p-12), FMA(s[6][i], 0x1.f903618c1a7b6p-19, a[6][i]));
+        double t2 = FMA(s[9][i], (-0x1.5c8534b5b874cp-7), FMA(s[8][i], (-0x1.cc1c3b261510ep-8), t1));
+        double t3 = FMA(s[5][i], (-0x1.5f019f2aa1e65p-34), FMA(s[4][i], 0x1.3e4d2579a7a5fp-30, t0));
+        double t4 = t3 + ((FMA(s[10][i], 0x1.0231266b4c198p-3, t2)) * s[11][i]);
+        double t5 = FMA(s[7][i], 0x1.396ce75f708b3p-27, FMA(s[6][i], 0x1.84d0e72fce7d9p-31, a[5][i]));
+        double t6 = FMA(s[2][i], (-0x1.80687bcce3218p-12), FMA(s[12][i], 0x1.f903618c1a7b6p-19, a[4][i]));
+        double t7 = FMA(s[4][i], (-0x1.5c8534b5b874cp-7), FMA(s[3][i], (-0x1.cc1c3b261510ep-8), t6));
+        double t8 = FMA(s[9][i], (-0x1.5f019f2aa1e65p-34), FMA(s[8][i], 0x1.3e4d2579a7a5fp-30, t5));
+        double t9 = t8 + ((FMA(s[5][i], 0x1.0231266b4c198p-3, t7)) * s[11][i]);
+        double t10 = FMA(s[2][i], 0x1.396ce75f708b3p-27, FMA(s[12][i], 0x1.84d0e72fce7d9p-31, a[3][i]));
+        double t11 = FMA(s[6][i], (-0x1.80687bcce3218p-12), FMA(s[13][i], 0x1.f903618c1a7b6p-19, a[2][i]));
+        double t12 = FMA(s[8][i], (-0x1.5c8534b5b874cp-7), FMA(s[7][i], (-0x1.cc1c3b261510ep-8), t11));
+        double t13 = FMA(s[4][i], (-0x1.5f019f2aa1e65p-34), FMA(s[3][i], 0x1.3e4d2579a7a5fp-30, t10));
+        double t14 = t13 + ((FMA(s[9][i], 0x1.0231266b4c198p-3, t12)) * s[11][i]);
+        double t15 = FMA(s[6][i], 0x1.80b8078957b72p-14, FMA(s[12][i], (-0x1.9e9d98c06ffdap-20), a[1][i]));
+        double t16 = FMA(s[7][i], 0x1.ce9839ea54c55p-9, FMA(s[2][i], (-0x1.d54bf84de1058p-12), t15));
+        double t17 = FMA(s[8][i], 0x1.5b513ed41314ap-6, FMA(s[3][i], (-0x1.c9a8ef4f2d4c4p-8), t16));
+        double t18 = FMA(s[9][i], (-0x1.1fce77b4d792ep-4), FMA(s[4][i], (-0x1.5c96583f8b2dap-7), t17));
+        double t19 = FMA(s[12][i], 0x1.80b8078957b72p-14, FMA(s[13][i], (-0x1.9e9d98c06ffdap-20), a[0][i]));
+        double t20 = FMA(s[2][i], 0x1.ce9839ea54c55p-9, FMA(s[6][i], (-0x1.d54bf84de1058p-12), t19));
+        double t21 = FMA(s[3][i], 0x1.5b513ed41314ap-6, FMA(s[7][i], (-0x1.c9a8ef4f2d4c4p-8), t20));
+        double t22 = FMA(s[4][i], (-0x1.1fce77b4d792ep-4), FMA(s[8][i], (-0x1.5c96583f8b2dap-7), t21));
+        double t23 = (FMA(t9, t4 * (-2.0), FMA(s[5][i], 0x1.02312c71da98p-3, t18))) * s[11][i];
         out_grad_mean[i] = FMA(grad_mean[i], (s[14][i] ? s[15][i] : (t9 * s[11][i])),
             grad_var[i] * (s[14][i] ? s[17][i] : t23));
-        const double t24 = s[14][i] ? s[18][i] : (FMA(t14, -t4, (FMA(s[9][i], 0x1.02312c71c055p-3, t22)) * 0.5));
+        double t24 = s[14][i] ? s[18][i] : (FMA(t14, -t4, (FMA(s[9][i], 0x1.02312c71da98p-3, t22)) * 0.5));
         out_grad_var[i] = FMA(grad_mean[i], (s[14][i] ? s[16][i] : (t14 * 0.5)),
             grad_var[i] * t24);
     }
 }
 
-void hardsigmoid_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                        const double *restrict grad_mean, const double *restrict grad_var,
-                                        const double *restrict params, double *restrict out_grad_mean,
-                                        double *restrict out_grad_var)
+void hardsigmoid_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            hardsigmoid_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at,
-                                                     out_grad_mean + at, out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        hardsigmoid_exact_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(hardsigmoid_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

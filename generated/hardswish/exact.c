@@ -4,17 +4,12 @@
 // Howard et al. 2019, Searching for MobileNetV3
 //
 // rule digest  eefd6469f058e7488548715ed5cedd04b5f0df5f88943bbfe399abf3046c87a9
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      hca9ecb7c3ed45f5e8d7e551cdf6d7d5c378a4b2cc720c9317f78a1af3a423e2b
 // operations   hardswish_exact_forward 582, hardswish_exact_backward 744
 //
 // Certificate:
-//   mean        0.865 tolerance, worst at mean = -14.1764927, var = 310.040588
-//   var         0.056 tolerance, worst at mean = 0.0031291421, var = 5.59479856
-//   dmean_dmu   0.00566 tolerance, worst at mean = 0.147121847, var = 94.5812759
-//   dmean_dvar  0.00586 tolerance, worst at mean = -2.87619829, var = 4.11456108
-//   dvar_dmu    0.0177 tolerance, worst at mean = 1.66002798, var = 8892.95312
-//   dvar_dvar   0.0117 tolerance, worst at mean = 0.0423339568, var = 10.9620457
-//   against exact values at 16748 points over all of float32; details in exact.json
+//   mean 0.865, var 0.056, dmean_dmu 0.00566, dmean_dvar 0.00586, dvar_dmu 0.0177, dvar_dvar 0.0117 tolerance,
+//   against exact values at 16748 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,345 +41,341 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void hardswish_exact_forward_element(float mean, float var,
-                                                                                  float *restrict out_mean,
-                                                                                  float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float hardswish_exact_part2(float p0)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = ABS(mean);  // |mean - centre|
-    const float t2 = mean - 3.0f;
-    const float t3 = mean - (-3.0f);
-    const float t4 = var * SQRT(t0 ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const _Bool t5 = mean < 0.0f;
-    const float t6 = FMA(mean, 0.33333334f, 0.5f);
-    const float t7 = mean * 0.5f;
-    const float t8 = FMA(0.16666667f, mean * mean, t7);
-    const _Bool t9 = mean == mean;
-    const float t10 = ABS(t2);
-    const _Bool t11 = t2 < 0.0f;
-    const float t12 = t11 ? t6 : 1.0f;
-    const float t13 = ABS(t3);
-    const _Bool t14 = t3 < 0.0f;
-    const float t15 = t14 ? 0.0f : t12;
-    const float t16 = t5 ? 1.0f : (-1.0f);  // direction of u
-    const float t17 = t5 ? 0.0f : (-1.0f);
-    const float t18 = mean * (t5 ? 0.0f : 1.0f);
-    const float t19 = t14 ? (-0.6666667f) : (t11 ? 0.6666667f : (-0.6666667f));
-    const float t20 = t14 ? 0.6666667f : (t11 ? (-0.6666667f) : 0.6666667f);
-    const float t21 = t14 ? (-4.5f) : (t11 ? 0.5f : (-0.5f));
-    const float t22 = t11 ? 1.0f : (-1.0f);
-    const float t23 = t14 ? 0.5f : (t11 ? (-0.5f) : 4.5f);
-    const float t24 = t14 ? (-1.0f) : (t11 ? 1.0f : (-3.0f));
-    const float t25 = t14 ? 0.0f : (t11 ? 0.0f : (-3.0f));
-    const float t26 = t14 ? 0.0f : (t11 ? 0.33333334f : 0.0f);
-    const float t27 = 2.0f * t17;
-    const float t28 = t14 ? 1.0f : (-1.0f);
-    const float t29 = t14 ? 3.5527137e-15f : 0.0f;
-    const float t30 = t14 ? (-3.0f) : 0.0f;
-    const float t31 = t14 ? (-3.0f) : t22;
-    const _Bool t32 = t4 < 4.41f;
-    const _Bool t33 = 1.2676506e+30f < t4;
-    const float t34 = t32 ? 4.41f : t4;
-    const float t35 = t32 ? t4 : 4.41f;
-    const float t36 = t33 ? 0.00390625f : 1.0f;
-    const float t37 = t33 ? 256.0f : 1.0f;
-    const float t38 = t34 * t36;
-    const float t39 = t1 * t36;
-    const float t40 = t36 * t38;
-    const _Bool t41 = 0.0f == t35;
-    const float t42 = t14 ? 0.0f : (t11 ? FMA(0.33333334f, t35 * 0.5f, t8) : mean);
-    const float t43 = SQRT(t41 ? 1.0f : t35);
-    const float t44 = t40 + (-1.7639999f);
-    const float t45 = t40 + 1.5066358f;
-    const float t46 = t40 + 8.82f;
-    const float t47 = SQRT(t44);
-    const float t48 = SQRT(t45);
-    const float t49 = SQRT(t46);
-    const float t50 = t39 * (t39 * (1.0f / t44));
-    const float t51 = t39 * (t39 * (1.0f / t45));
-    const float t52 = t39 * (t39 * (1.0f / t46));
-    const float t53 = 1.0f / t43;
-    const float t54 = t41 ? 0.0f : t43;  // standard deviation
-    const float t55 = t41 ? 0.0f : t53;
-    const float t56 = t55 * t10;
-    const float t57 = t55 * t13;
-    const float t58 = t54 * t54;
-    const float t59 = t54 * t15;
-    const float t60 = 1.0f / t47;
-    const float t61 = 1.0f / t48;
-    const float t62 = 1.0f / t49;
-    const float t63 = t54 * t58;
-    const float t64 = 0.5f * (t58 * t26);
-    const float t65 = t54 * t63;
-    const float t66 = t39 * t60;
-    const float t67 = t39 * t61;
-    const float t68 = t39 * t62;
-    const float t69 = t60 * t60;
-    const _Bool t70 = t41 | (13.0f < t56);
-    const float t71 = t70 ? 13.0f : t56;  // |mean - 3|/sigma
-    const float t72 = t61 * t61;
-    const _Bool t73 = t41 | (13.0f < t57);
-    const float t74 = t73 ? 13.0f : t57;  // |mean - -3|/sigma
-    const float t75 = t62 * t62;
-    const _Bool t76 = 13.0f < t66;
-    const float t77 = t76 ? 169.0f : t50;
-    const float t78 = t76 ? 13.0f : t66;
-    const _Bool t79 = 13.0f < t67;
-    const float t80 = t79 ? 169.0f : t51;
-    const float t81 = t79 ? 13.0f : t67;
-    const _Bool t82 = 13.0f < t68;
-    const float t83 = t82 ? 169.0f : t52;
-    const float t84 = t82 ? 13.0f : t68;
-    const float t85 = -t69;
-    const float t86 = t69 * (-2.0f);
-    const float t87 = -t72;
-    const float t88 = t69 * (-3.0f);
-    const float t89 = t72 * (-2.0f);
-    const float t90 = -t75;
-    const float t91 = t69 * (-4.0f);
-    const float t92 = t69 * (-5.0f);
-    const float t93 = t72 * (-3.0f);
-    const float t94 = t75 * (-2.0f);
-    const float t95 = t72 * (-4.0f);
-    const float t96 = t72 * (-5.0f);
-    const float t97 = t75 * (-3.0f);
-    const float t98 = t75 * (-4.0f);
-    const float t99 = t75 * (-5.0f);
-    const float t100 = 1.0f / FMA(0.25f, t71, 1.0f);
-    const float t101 = 1.0f / FMA(0.25f, t74, 1.0f);
-    const float t102 = t71 * t71;
-    const float t103 = t74 * t74;
-    const float t104 = -(2.0f * t71);
-    const float t105 = -(2.0f * t74);
-    const float t106 = -t71;
-    const float t107 = -t74;
-    const float t108 = t77 * (-0.5f);
-    const float t109 = 1.0f / (1.0f + t77);
-    const float t110 = (-0.5f) * t80;
-    const float t111 = 1.0f / (1.0f + t80);
-    const float t112 = (-0.5f) * t83;
-    const float t113 = 1.0f / (1.0f + t83);
-    const float t114 = t60 * t78;
-    const float t115 = t61 * t81;
-    const float t116 = 1.0f / FMA(t78, 0.25f, 1.0f);
-    const float t117 = t62 * t84;
-    const float t118 = 1.0f / FMA(0.25f, t81, 1.0f);
-    const float t119 = 1.0f / FMA(0.25f, t84, 1.0f);
-    const float t120 = -(t78 * 2.0f);
-    const float t121 = -(2.0f * t81);
-    const float t122 = -(2.0f * t84);
-    const float t123 = (-0.5f) * t102;
-    const float t124 = 1.0f / (1.0f + t102);
-    const float t125 = (-0.5f) * t103;
-    const float t126 = 1.0f / (1.0f + t103);
-    const float t127 = FMA(t108, 1.442695f, 12582912.0f);
-    const float t128 = FMA(1.442695f, t110, 12582912.0f);
-    const float t129 = FMA(1.442695f, t112, 12582912.0f);
-    const float t130 = FMA(1.442695f, t123, 12582912.0f);
-    const float t131 = FMA(1.442695f, t125, 12582912.0f);
-    const float t132 = t127 - 12582912.0f;
-    const float t133 = as_float((as_bits(t127) + 127u) << 23u);
-    const float t134 = FMA(t132, -0.69314575f, t108) + (t132 * (-1.4286068e-6f));
-    const float t135 = t128 - 12582912.0f;
-    const float t136 = as_float((127u + as_bits(t128)) << 23u);
-    const float t137 = FMA(-0.69314575f, t135, t110) + ((-1.4286068e-6f) * t135);
-    const float t138 = t129 - 12582912.0f;
-    const float t139 = as_float((127u + as_bits(t129)) << 23u);
-    const float t140 = FMA(-0.69314575f, t138, t112) + ((-1.4286068e-6f) * t138);
-    const float t141 = t130 - 12582912.0f;
-    const float t142 = as_float((127u + as_bits(t130)) << 23u);
-    const float t143 = FMA(-0.69314575f, t141, t123) + ((-1.4286068e-6f) * t141);
-    const float t144 = t131 - 12582912.0f;
-    const float t145 = as_float((127u + as_bits(t131)) << 23u);
-    const float t146 = FMA(-0.69314575f, t144, t125) + ((-1.4286068e-6f) * t144);
-    const float t147 = t100 - 0.25f;
-    const float t148 = t101 - 0.25f;
-    const float t149 = t116 - 0.25f;
-    const float t150 = t118 - 0.25f;
-    const float t151 = t119 - 0.25f;
-    const float t152 = t100 * (t100 * (t100 * FMA(t147, FMA(t147, FMA(t147, FMA(t147, FMA(t147, FMA(t147, FMA(t147,
-        FMA(t147, FMA(t147, FMA(-0.074104935f, t147, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t153 = FMA(t152, t104, 0.3989423f) * t124;
-    const float t154 = FMA(t134, FMA(t134, FMA(t134, FMA(t134, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t155 = FMA(t137, FMA(t137, FMA(t137, FMA(0.0013814222f, t137, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t156 = FMA(t140, FMA(t140, FMA(t140, FMA(0.0013814222f, t140, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t157 = (1.0f + FMA(t154, t134 * t134, t134)) * t133;
-    const float t158 = (1.0f + FMA(t155, t137 * t137, t137)) * t136;
-    const float t159 = (1.0f + FMA(t156, t140 * t140, t140)) * t139;
-    const float t160 = t101 * (t101 * (t101 * FMA(t148, FMA(t148, FMA(t148, FMA(t148, FMA(t148, FMA(t148, FMA(t148,
-        FMA(t148, FMA(t148, FMA(-0.074104935f, t148, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t161 = FMA(t160, t105, 0.3989423f) * t126;
-    const float t162 = t116 * (t116 * (t116 * FMA(t149, FMA(t149, FMA(t149, FMA(t149, FMA(t149, FMA(t149, FMA(t149,
-        FMA(t149, FMA(t149, FMA(t149, -0.074104935f, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t163 = FMA(t162, t120, 0.3989423f) * t109;
-    const float t164 = t118 * (t118 * (t118 * FMA(t150, FMA(t150, FMA(t150, FMA(t150, FMA(t150, FMA(t150, FMA(t150,
-        FMA(t150, FMA(t150, FMA(-0.074104935f, t150, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t165 = FMA(t164, t121, 0.3989423f) * t111;
-    const float t166 = t70 ? 0.0f : ((1.0f + FMA(FMA(t143, FMA(t143, FMA(t143, FMA(0.0013814222f, t143, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t143 * t143, t143)) * t142);
-    const float t167 = t119 * (t119 * (t119 * FMA(t151, FMA(t151, FMA(t151, FMA(t151, FMA(t151, FMA(t151, FMA(t151,
-        FMA(t151, FMA(t151, FMA(-0.074104935f, t151, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t168 = FMA(t167, t122, 0.3989423f) * t113;
-    const float t169 = t73 ? 0.0f : ((1.0f + FMA(FMA(t146, FMA(t146, FMA(t146, FMA(0.0013814222f, t146, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t146 * t146, t146)) * t145);
-    const float t170 = t60 * (t157 * 0.3989423f);
-    const float t171 = t170 * t85;
-    const float t172 = t61 * (0.3989423f * t158);
-    const float t173 = t172 * t87;
-    const float t174 = t62 * (0.3989423f * t159);
-    const float t175 = t174 * t90;
-    const float t176 = t166 * FMA(t71, t153, 2.0f * t152);
-    const float t177 = 0.33333334f * FMA(t152, t106, t153);
-    const float t178 = t166 * t153;
-    const float t179 = FMA(t106, t177, t152);
-    const float t180 = t166 * t152;
-    const float t181 = t166 * t177;
-    const float t182 = t58 * t180;
-    const float t183 = 0.25f * t179;
-    const float t184 = t31 * (t181 * t63);
-    const float t185 = t166 * t183;
-    const float t186 = (-0.5f) * (t54 * (0.3989423f * t166));
-    const float t187 = FMA(t176, t29, FMA(t182, t21, t19 * (t185 * t65)));
-    const float t188 = t22 * ((-0.33333334f) * t182);
-    const float t189 = t22 * t187;
-    const float t190 = t170 * t114;
-    const float t191 = FMA(t114, t190, t171);
-    const float t192 = t190 * t86;
-    const float t193 = t191 * t88;
-    const float t194 = FMA(t114, t191, t192);
-    const float t195 = FMA(t114, t194, t193);
-    const float t196 = FMA(t114, t195, t194 * t91);
-    const float t197 = (-1.5997627e-11f) * FMA(t114, t196, t195 * t92);
-    const float t198 = t172 * t115;
-    const float t199 = FMA(t115, t198, t173);
-    const float t200 = t198 * t89;
-    const float t201 = t199 * t93;
-    const float t202 = FMA(t115, t199, t200);
-    const float t203 = FMA(t115, t202, t201);
-    const float t204 = FMA(t115, t203, t202 * t95);
-    const float t205 = FMA(-1.097503e-9f, FMA(t115, t204, t203 * t96), t197);
-    const float t206 = t174 * t117;
-    const float t207 = FMA(t117, t206, t175);
-    const float t208 = t206 * t94;
-    const float t209 = t207 * t97;
-    const float t210 = FMA(t117, t207, t208);
-    const float t211 = FMA(t117, t210, t209);
-    const float t212 = FMA(t117, t211, t210 * t98);
-    const float t213 = t16 * FMA(t174, 1.2546773e-9f, FMA(t172, 1.1807954e-9f, FMA(t170, -2.4354727e-9f, FMA(t207,
-        -2.2228794e-9f, FMA(t199, -5.059667e-9f, FMA(t191, -1.2879806e-9f, FMA(t211, 1.574573e-9f, FMA(t203,
-        -4.3398374e-10f, FMA(t195, -2.4134714e-10f, FMA(-3.7093825e-10f, FMA(t117, t212, t211 * t99), t205))))))))));
-    const float t214 = t169 * FMA(t74, t161, 2.0f * t160);
-    const float t215 = t58 * t176;
-    const float t216 = t54 * t176;
-    const float t217 = (-0.33333334f) * t215;
-    const float t218 = (-0.5f) * t216;
-    const float t219 = t22 * t217;
-    const float t220 = t22 * t218;
-    const float t221 = t186 + t219;
-    const float t222 = t54 * t178;
-    const float t223 = FMA(t222, t30, t184) + t189;
-    const float t224 = t58 * t178;
-    const float t225 = ((-0.5f) * t222) + t188;
-    const float t226 = ((-0.33333334f) * t224) + t220;
-    const float t227 = FMA(t78, t163, t162 * 2.0f);
-    const float t228 = t44 * (t157 * t162);
-    const float t229 = t47 * (t157 * t163);
-    const float t230 = t157 * t227;
-    const float t231 = FMA(t160, t107, t161);
-    const float t232 = t169 * t161;
-    const float t233 = 0.33333334f * t231;
-    const float t234 = FMA(t107, t233, t160);
-    const float t235 = t58 * (t169 * t160);
-    const float t236 = t24 * ((t169 * t233) * t63);
-    const float t237 = FMA(t235, t23, t20 * ((t169 * (0.25f * t234)) * t65));
-    const float t238 = 0.3989423f * t169;
-    const float t239 = 0.33333334f * t235;
-    const float t240 = t54 * t238;
-    const float t241 = t28 * t239;
-    const float t242 = (-0.5f) * t240;
-    const float t243 = t28 * t237;
-    const float t244 = FMA(t81, t165, 2.0f * t164);
-    const float t245 = t45 * (t158 * t164);
-    const float t246 = t48 * (t158 * t165);
-    const float t247 = t158 * t244;
-    const float t248 = FMA(t246, 1.4028176f, FMA(t229, -0.23463035f, FMA(t174, 0.2822229f, FMA(t172, -2.1822293f,
-        FMA(t170, -0.121999115f, FMA(t207, -0.19240148f, FMA(t199, -0.19131571f, FMA(t191, -0.020886095f, FMA(t211,
-        0.057953555f, FMA(t203, 0.39404044f, t195 * (-0.0011887439f)))))))))));
-    const float t249 = FMA(t247, -2.4073043f, FMA(t230, 0.84790146f, FMA(t174, 0.6354179f, FMA(t172, -0.9531923f,
-        FMA(t170, -0.032569863f, FMA(t206, 0.24314985f, FMA(t198, 3.370508f, FMA(t190, 0.26795238f, FMA(t207,
-        -0.4341196f, FMA(t199, -1.5726564f, FMA(t191, -0.010919824f, FMA(t210, 0.07095372f, FMA(t202, -1.2598162f,
-        FMA(t194, 0.034041617f, FMA(t211, 0.13121073f, FMA(t203, 1.004923f, FMA(t195, -0.00080369407f, FMA(t212,
-        -0.073486f, FMA(t204, -0.40891293f, t196 * 0.0015437984f)))))))))))))))))));
-    const float t250 = t196 * (-1.5997627e-11f);
-    const float t251 = (-0.0011887439f) * t196;
-    const float t252 = FMA(t204, -1.097503e-9f, t250);
-    const float t253 = FMA(0.39404044f, t204, t251);
-    const float t254 = FMA(t212, -3.7093825e-10f, t252);
-    const float t255 = FMA(0.057953555f, t212, t253);
-    const float t256 = FMA(t194, -2.4134714e-10f, t254);
-    const float t257 = FMA(t194, -0.020886095f, t255);
-    const float t258 = FMA(t202, -4.3398374e-10f, t256);
-    const float t259 = FMA(t202, -0.19131571f, t257);
-    const float t260 = FMA(t210, 1.574573e-9f, t258);
-    const float t261 = FMA(t210, -0.19240148f, t259);
-    const float t262 = FMA(t190, -1.2879806e-9f, t260);
-    const float t263 = FMA(t190, -0.121999115f, t261);
-    const float t264 = FMA(t198, -5.059667e-9f, t262);
-    const float t265 = FMA(t198, -2.1822293f, t263);
-    const float t266 = FMA(t206, -2.2228794e-9f, t264);
-    const float t267 = FMA(t206, 0.2822229f, t265);
-    const float t268 = FMA(t230, -2.4354727e-9f, t266);
-    const float t269 = FMA(t230, -0.23463035f, t267);
-    const float t270 = FMA(t247, 1.1807954e-9f, t268);
-    const float t271 = FMA(t247, 1.4028176f, t269);
-    const float t272 = FMA(t84, t168, 2.0f * t167);
-    const float t273 = t46 * (t159 * t167);
-    const float t274 = t49 * (t159 * t168);
-    const float t275 = t159 * t272;
-    // D_0: derivative 0 of the mean less its line
-    const float t276 = FMA(t274, -0.16818732f, t248) + (t16 * FMA(t275, 1.2546773e-9f, t270));
-    const float t277 = FMA(t275, -0.16818732f, t271) + t213;  // D_1: derivative 1 of the mean less its line
-    // B_0: derivative 0 of the mean square less its line
-    const float t278 = FMA(t273, 0.5411693f, FMA(t245, 0.70065004f, FMA(t228, 0.7581807f, FMA(t274, -0.37825668f,
-        FMA(t246, 0.3375972f, FMA(t229, 0.040659502f, FMA(t275, -0.68625045f, t249)))))));
-    const float t279 = t277 * t27;
-    const float t280 = t17 + t277;
-    const float t281 = FMA(t17, t17, t279);
-    const float t282 = t58 * t214;
-    const float t283 = t54 * t214;
-    const float t284 = 0.33333334f * t282;
-    const float t285 = (-0.5f) * t283;
-    const float t286 = t28 * t284;
-    const float t287 = t28 * t285;
-    const float t288 = FMA(t58, t26, 2.0f * ((t242 + t286) + t221));
-    const float t289 = t58 * t232;
-    const float t290 = t54 * t232;
-    const float t291 = (FMA(t290, t25, t236) + t243) + t223;
-    const float t292 = ((0.33333334f * t289) + t287) + t226;
-    const float t293 = (((-0.5f) * t290) + t241) + t225;
-    const float t294 = FMA(t54, t15, 2.0f * t292);
-    const float t295 = t293 + t42;
-    const float t296 = FMA(t294, t59, FMA(t288, t64, t291 - (t293 * t293)));
-    const float t297 = FMA(t40, t281, t278 - (t276 * t276));
-    const float t298 = t32 ? t295 : ((t37 * t276) + t18);
-    const float t299 = t280 * (t40 * t280);
-    const float t300 = t9 ? t298 : mean;
-    const float t301 = t9 ? (t32 ? ((t296 < 0.0f) ? 0.0f : t296) : (t37 * (t37 * ((t297 < t299) ? t299 : t297)))) :
-        mean;
-    *out_mean = t300;
-    *out_var = t301;
+    float t0 = 1.0f / FMA(0.25f, p0, 1.0f);
+    float t1 = t0 - 0.25f;
+    float t2 = t0 * (t0 * (t0 * POLY10(t1, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f,
+        0.11886708f, 0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f)));
+    return t2;
 }
 
-void hardswish_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                             const float *restrict params, float *restrict out_mean, float *restrict out_var)
+INLINE float hardswish_exact_part7(float p0, float p1, float p2)
+{
+    float t0 = FMA(p2, -(2.0f * p1), 0.3989423f) * (1.0f / (1.0f + p0));
+    return t0;
+}
+
+INLINE float hardswish_exact_part8(float p0, float p1)
+{
+    float t0 = p0 - 12582912.0f;
+    float t1 = FMA(t0, -0.69314575f, p1) + (t0 * (-1.4286068e-6f));
+    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
+    return t2;
+}
+
+INLINE float hardswish_exact_part4(
+    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
+    float p11, float p12)
+{
+    float t0 = p12 * FMA(p0, -4.001913e-11f, FMA(p1, 2.821171e-10f, FMA(p2, -2.4209798e-10f, FMA(p3, 1.4105216e-10f,
+        FMA(p4, -2.516604e-10f, FMA(p5, -1.3884784e-10f, FMA(p6, -1.9699364e-10f, FMA(p7, 7.91549e-11f, FMA(p8,
+        -2.8757918e-11f, FMA(p9, 1.8561792e-10f, FMA(p10, -6.8021484e-11f, p11 * (-2.1286313e-12f))))))))))));
+    return t0;
+}
+
+INLINE float hardswish_exact_part5(
+    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
+    float p11, float p12, float p13, float p14, float p15, float p16, float p17, float p18, float p19)
+{
+    float t0 = FMA(p0, -2.4073043f, FMA(p1, 0.84790146f, FMA(p2, 0.6354179f, FMA(p3, -0.9531923f, FMA(p4,
+        -0.032569863f, FMA(p5, 0.24314985f, FMA(p6, 3.370508f, FMA(p7, 0.26795238f, FMA(p8, -0.4341196f, FMA(p9,
+        -1.5726564f, FMA(p10, -0.010919824f, FMA(p11, 0.07095372f, FMA(p12, -1.2598162f, FMA(p13, 0.034041617f,
+        FMA(p14, 0.13121073f, FMA(p15, 1.004923f, FMA(p16, -0.00080369407f, FMA(p17, -0.073486f, FMA(p18, -0.40891293f,
+        p19 * 0.0015437984f)))))))))))))))))));
+    return t0;
+}
+
+INLINE float hardswish_exact_part6(
+    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9)
+{
+    float t0 = FMA(p0, -0.23463035f, FMA(p1, 0.2822229f, FMA(p2, -2.1822293f, FMA(p3, -0.121999115f, FMA(p4,
+        -0.19240148f, FMA(p5, -0.19131571f, FMA(p6, -0.020886095f, FMA(p7, 0.057953555f, FMA(p8, 0.39404044f, p9 *
+        (-0.0011887439f))))))))));
+    return t0;
+}
+
+INLINE void hardswish_exact_atom0(
+    float p0, float p1, float p2, float *restrict r0, float *restrict r1, float *restrict r2, float *restrict r3,
+    float *restrict r4, float *restrict r5, float *restrict r6, float *restrict r7, float *restrict r8,
+    float *restrict r9, float *restrict r10, uint32_t *restrict r11, float *restrict r12, float *restrict r13)
+{
+    float t0 = p0 + p1;
+    float t1 = SQRT(t0);
+    float t2 = 1.0f / t1;
+    float t3 = t2 * t2;
+    float t4 = -t3;
+    float t5 = t3 * (-2.0f);
+    float t6 = t3 * (-3.0f);
+    float t7 = t3 * (-4.0f);
+    float t8 = t3 * (-5.0f);
+    float t9 = p2 * t2;
+    _Bool t10 = 13.0f < t9;
+    float t11 = p2 * (p2 * (1.0f / t0));
+    float t12 = t10 ? 169.0f : t11;
+    float t13 = t10 ? 13.0f : t9;
+    float t14 = t2 * t13;
+    float t15 = hardswish_exact_part2(t13);
+    float t16 = hardswish_exact_part7(t12, t13, t15);
+    float t17 = t12 * (-0.5f);
+    float t18 = FMA(t17, 1.442695f, 12582912.0f);
+    uint32_t t19 = as_bits(t18);
+    float t20 = hardswish_exact_part8(t18, t17);
+    float t21 = FMA(t13, t16, t15 * 2.0f);
+    *r0 = t0;
+    *r1 = t1;
+    *r2 = t2;
+    *r3 = t4;
+    *r4 = t5;
+    *r5 = t6;
+    *r6 = t7;
+    *r7 = t8;
+    *r8 = t14;
+    *r9 = t15;
+    *r10 = t16;
+    *r11 = t19;
+    *r12 = t20;
+    *r13 = t21;
+}
+
+INLINE void hardswish_exact_atom1(
+    float p0, float p1, float p2, float *restrict r0, float *restrict r1, float *restrict r2, float *restrict r3,
+    float *restrict r4, float *restrict r5, float *restrict r6, float *restrict r7, float *restrict r8,
+    float *restrict r9, float *restrict r10, float *restrict r11, uint32_t *restrict r12, float *restrict r13)
+{
+    float t0 = p0 + p1;
+    float t1 = SQRT(t0);
+    float t2 = 1.0f / t1;
+    float t3 = p2 * t2;
+    _Bool t4 = 13.0f < t3;
+    float t5 = p2 * (p2 * (1.0f / t0));
+    float t6 = t4 ? 169.0f : t5;
+    float t7 = t6 * (-0.5f);
+    float t8 = t4 ? 13.0f : t3;
+    float t9 = t2 * t8;
+    float t10 = t2 * t2;
+    float t11 = -t10;
+    float t12 = t10 * (-2.0f);
+    float t13 = t10 * (-3.0f);
+    float t14 = t10 * (-4.0f);
+    float t15 = t10 * (-5.0f);
+    float t16 = t10 * (-6.0f);
+    float t17 = t10 * (-7.0f);
+    float t18 = hardswish_exact_part2(t8);
+    float t19 = hardswish_exact_part7(t6, t8, t18);
+    float t20 = FMA(t8, t19, t18 * 2.0f);
+    float t21 = FMA(t7, 1.442695f, 12582912.0f);
+    uint32_t t22 = as_bits(t21);
+    float t23 = hardswish_exact_part8(t21, t7);
+    *r0 = t1;
+    *r1 = t2;
+    *r2 = t9;
+    *r3 = t11;
+    *r4 = t12;
+    *r5 = t13;
+    *r6 = t14;
+    *r7 = t15;
+    *r8 = t16;
+    *r9 = t17;
+    *r10 = t19;
+    *r11 = t20;
+    *r12 = t22;
+    *r13 = t23;
+}
+
+INLINE float hardswish_exact_part3(float p0)
+{
+    float t0 = (-0.5f) * p0;
+    float t1 = FMA(1.442695f, t0, 12582912.0f);
+    float t2 = hardswish_exact_part8(t1, t0) * as_float((127u + as_bits(t1)) << 23u);
+    return t2;
+}
+
+INLINE void hardswish_exact_forward_element(float mean, float var, float *restrict out_mean, float *restrict out_var)
+{
+    float t0 = mean - 3.0f;
+    float t1 = mean - (-3.0f);
+    float t2 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t3 = var * SQRT(t2);  // NaN for a negative variance
+    _Bool t4 = mean < 0.0f;
+    _Bool t5 = mean == mean;
+    _Bool t6 = t0 < 0.0f;
+    _Bool t7 = t1 < 0.0f;
+    float t8 = FMA(mean, 0.33333334f, 0.5f);
+    float t9 = t6 ? t8 : 1.0f;
+    float t10 = t7 ? 0.0f : t9;
+    float t11 = t4 ? 1.0f : (-1.0f);  // direction of u
+    float t12 = t4 ? 0.0f : (-1.0f);
+    float t13 = t6 ? 1.0f : (-1.0f);
+    float t14 = t6 ? 0.33333334f : 0.0f;
+    float t15 = t7 ? 0.0f : t14;
+    float t16 = t7 ? 1.0f : (-1.0f);
+    _Bool t17 = t3 < 4.41f;
+    _Bool t18 = 1.2676506e+30f < t3;
+    float t19 = t17 ? t3 : 4.41f;
+    float t20 = t18 ? 0.00390625f : 1.0f;
+    float t21 = t18 ? 256.0f : 1.0f;
+    float t22 = ABS(mean);  // |mean - centre|
+    float t23 = t22 * t20;
+    float t24 = t17 ? 4.41f : t3;
+    float t25 = t20 * (t24 * t20);
+    _Bool t26 = 0.0f == t19;
+    float t27 = t26 ? 1.0f : t19;
+    float t28 = SQRT(t27);
+    float t29, t30, t31, t32, t33, t34, t35, t36, t37, t38, t39, t41, t42;
+    uint32_t t40;
+    hardswish_exact_atom0(t25, -1.7639999f, t23, &t29, &t30, &t31, &t32, &t33, &t34, &t35, &t36, &t37, &t38, &t39,
+        &t40, &t41, &t42);
+    float t43, t44, t45, t46, t47, t48, t49, t50, t51, t52, t53, t55, t56;
+    uint32_t t54;
+    hardswish_exact_atom0(t25, 1.5066358f, t23, &t43, &t44, &t45, &t46, &t47, &t48, &t49, &t50, &t51, &t52, &t53, &t54,
+        &t55, &t56);
+    float t57, t58, t59, t60, t61, t62, t63, t64, t65, t66, t67, t69, t70;
+    uint32_t t68;
+    hardswish_exact_atom0(t25, 8.82f, t23, &t57, &t58, &t59, &t60, &t61, &t62, &t63, &t64, &t65, &t66, &t67, &t68,
+        &t69, &t70);
+    float t71 = t26 ? 0.0f : t28;  // standard deviation
+    float t72 = 1.0f / t28;
+    float t73 = t26 ? 0.0f : t72;
+    float t74 = t73 * ABS(t0);
+    float t75 = t73 * ABS(t1);
+    float t76 = t71 * t71;
+    float t77 = t71 * t76;
+    float t78 = t71 * t77;
+    _Bool t79 = t26 | (13.0f < t74);
+    float t80 = t79 ? 13.0f : t74;  // |mean - 3|/sigma
+    _Bool t81 = t26 | (13.0f < t75);
+    float t82 = t81 ? 13.0f : t75;  // |mean - -3|/sigma
+    float t83 = t80 * t80;
+    float t84 = t82 * t82;
+    float t85 = -t80;
+    float t86 = -t82;
+    float t87 = hardswish_exact_part2(t80);
+    float t88 = hardswish_exact_part7(t83, t80, t87);
+    float t89 = t41 * as_float((t40 + 127u) << 23u);
+    float t90 = t55 * as_float((127u + t54) << 23u);
+    float t91 = t69 * as_float((127u + t68) << 23u);
+    float t92 = hardswish_exact_part2(t82);
+    float t93 = hardswish_exact_part7(t84, t82, t92);
+    float t94 = hardswish_exact_part3(t83);
+    float t95 = t79 ? 0.0f : t94;
+    float t96 = hardswish_exact_part3(t84);
+    float t97 = t81 ? 0.0f : t96;
+    float t98 = t31 * (t89 * 0.3989423f);
+    float t99 = t45 * (0.3989423f * t90);
+    float t100 = t59 * (0.3989423f * t91);
+    float t101 = t95 * FMA(t80, t88, 2.0f * t87);
+    float t102 = 0.33333334f * FMA(t87, t85, t88);
+    float t103 = t95 * t88;
+    float t104 = t76 * (t95 * t87);
+    float t105 = t98 * t37;
+    float t106 = FMA(t37, t105, t98 * t32);
+    float t107 = FMA(t37, t106, t105 * t33);
+    float t108 = FMA(t37, t107, t106 * t34);
+    float t109 = FMA(t37, t108, t107 * t35);
+    float t110 = t99 * t51;
+    float t111 = FMA(t51, t110, t99 * t46);
+    float t112 = FMA(t51, t111, t110 * t47);
+    float t113 = FMA(t51, t112, t111 * t48);
+    float t114 = FMA(t51, t113, t112 * t49);
+    float t115 = t100 * t65;
+    float t116 = FMA(t65, t115, t100 * t60);
+    float t117 = FMA(t65, t116, t115 * t61);
+    float t118 = FMA(t65, t117, t116 * t62);
+    float t119 = FMA(t65, t118, t117 * t63);
+    float t120 = t97 * FMA(t82, t93, 2.0f * t92);
+    float t121 = t71 * t103;
+    float t122 = t30 * (t89 * t39);
+    float t123 = t89 * t42;
+    float t124 = t97 * t93;
+    float t125 = 0.33333334f * FMA(t92, t86, t93);
+    float t126 = t76 * (t97 * t92);
+    float t127 = t44 * (t90 * t53);
+    float t128 = t90 * t56;
+    float t129 = t58 * (t91 * t67);
+    float t130 = t91 * t70;
+    // D_0: derivative 0 of the mean less its line
+    float t131 = FMA(t129, -0.16818732f, FMA(t127, 1.4028176f, hardswish_exact_part6(t122, t100, t99, t98, t116, t111,
+        t106, t118, t113, t108))) + hardswish_exact_part4(t130, t128, t123, t115, t110, t105, t117, t112, t107, t119,
+        t114, t109, t11);
+    // D_1: derivative 1 of the mean less its line
+    float t132 = FMA(t130, -0.16818732f, FMA(t128, 1.4028176f, hardswish_exact_part6(t123, t115, t110, t105, t117,
+        t112, t107, t119, t114, t109))) + (t11 * FMA(t100, -4.001913e-11f, FMA(t99, 2.821171e-10f, FMA(t98,
+        -2.4209798e-10f, FMA(t116, 1.4105216e-10f, FMA(t111, -2.516604e-10f, FMA(t106, -1.3884784e-10f, FMA(t118,
+        -1.9699364e-10f, FMA(t113, 7.91549e-11f, FMA(t108, -2.8757918e-11f, FMA(1.8561792e-10f, FMA(t65, t119, t118 *
+        t64), FMA(-6.8021484e-11f, FMA(t51, t114, t113 * t50), (-2.1286313e-12f) * FMA(t37, t109, t108 *
+        t36)))))))))))));
+    float t133 = t12 + t132;
+    float t134 = t71 * t124;
+    float t135 = (((-0.5f) * t134) + (t16 * (0.33333334f * t126))) + (((-0.5f) * t121) + (t13 * ((-0.33333334f) *
+        t104)));
+    float t136 = FMA(t71, t10, 2.0f * (((0.33333334f * (t76 * t124)) + (t16 * ((-0.5f) * (t71 * t120)))) +
+        (((-0.33333334f) * (t76 * t103)) + (t13 * ((-0.5f) * (t71 * t101))))));
+    float t137 = t71 * t10;
+    float t138 = FMA(t76, t15, 2.0f * ((((-0.5f) * (t71 * (0.3989423f * t97))) + (t16 * (0.33333334f * (t76 * t120))))
+        + (((-0.5f) * (t71 * (0.3989423f * t95))) + (t13 * ((-0.33333334f) * (t76 * t101))))));
+    float t139 = 0.5f * (t76 * t15);
+    float t140 = t6 ? 0.0f : (-3.0f);
+    float t141 = t7 ? 0.0f : t140;
+    float t142 = t6 ? 1.0f : (-3.0f);
+    float t143 = t7 ? (-1.0f) : t142;
+    float t144 = FMA(t134, t141, t143 * ((t97 * t125) * t77));
+    float t145 = t6 ? (-0.5f) : 4.5f;
+    float t146 = t7 ? 0.5f : t145;
+    float t147 = t6 ? (-0.6666667f) : 0.6666667f;
+    float t148 = t7 ? 0.6666667f : t147;
+    float t149 = t144 + (t16 * FMA(t126, t146, t148 * ((t97 * (0.25f * FMA(t86, t125, t92))) * t78)));
+    float t150 = t7 ? (-3.0f) : 0.0f;
+    float t151 = t7 ? (-3.0f) : t13;
+    float t152 = FMA(t121, t150, t151 * ((t95 * t102) * t77));
+    float t153 = t7 ? 3.5527137e-15f : 0.0f;
+    float t154 = t6 ? 0.5f : (-0.5f);
+    float t155 = t7 ? (-4.5f) : t154;
+    float t156 = t6 ? 0.6666667f : (-0.6666667f);
+    float t157 = t7 ? (-0.6666667f) : t156;
+    float t158 = FMA(t136, t137, FMA(t138, t139, (t149 + (t152 + (t13 * FMA(t101, t153, FMA(t104, t155, t157 * ((t95 *
+        (0.25f * FMA(t85, t102, t87))) * t78)))))) - (t135 * t135)));
+    float t159 = FMA(t12, t12, t132 * (2.0f * t12));
+    // B_0: derivative 0 of the mean square less its line
+    float t160 = FMA(t57 * (t91 * t66), 0.5411693f, FMA(t43 * (t90 * t52), 0.70065004f, FMA(t29 * (t89 * t38),
+        0.7581807f, FMA(t129, -0.37825668f, FMA(t127, 0.3375972f, FMA(t122, 0.040659502f, FMA(t130, -0.68625045f,
+        hardswish_exact_part5(t128, t123, t100, t99, t98, t115, t110, t105, t116, t111, t106, t117, t112, t107, t118,
+        t113, t108, t119, t114, t109))))))));
+    float t161 = FMA(t25, t159, t160 - (t131 * t131));
+    float t162 = t133 * (t25 * t133);
+    float t163 = FMA(0.33333334f, t19 * 0.5f, FMA(0.16666667f, mean * mean, mean * 0.5f));
+    float t164 = t6 ? t163 : mean;
+    float t165 = t7 ? 0.0f : t164;
+    float t166 = t135 + t165;
+    float t167 = t21 * t131;
+    float t168 = t4 ? 0.0f : 1.0f;
+    float t169 = t167 + (mean * t168);
+    float t170 = t17 ? t166 : t169;
+    float t171 = t5 ? t170 : mean;
+    float t172 = (t158 < 0.0f) ? 0.0f : t158;
+    float t173 = (t161 < t162) ? t162 : t161;
+    float t174 = t21 * (t21 * t173);
+    float t175 = t17 ? t172 : t174;
+    float t176 = t5 ? t175 : mean;
+    *out_mean = t171;
+    *out_var = t176;
+}
+
+void hardswish_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
 #pragma omp parallel for simd if(parallel : n > 8192)
@@ -392,440 +384,224 @@ void hardswish_exact_forward(int64_t n, const float *restrict mean, const float 
     }
 }
 
-static inline __attribute__((always_inline)) void hardswish_exact_backward_element(float mean, float var,
-                                                                                   float grad_mean, float grad_var,
-                                                                                   float *restrict out_grad_mean,
-                                                                                   float *restrict out_grad_var)
+INLINE void hardswish_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = ABS(mean);  // |mean - centre|
-    const float t2 = mean - 3.0f;
-    const float t3 = mean - (-3.0f);
-    const float t4 = var * SQRT(t0 ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const _Bool t5 = mean < 0.0f;
-    const float t6 = FMA(mean, 0.33333334f, 0.5f);
-    const float t7 = ABS(t2);
-    const _Bool t8 = t2 < 0.0f;
-    const float t9 = t8 ? t6 : 1.0f;
-    const float t10 = ABS(t3);
-    const _Bool t11 = t3 < 0.0f;
-    const float t12 = t11 ? 0.0f : t9;
-    const float t13 = t5 ? 1.0f : (-1.0f);  // direction of u
-    const float t14 = t5 ? 0.0f : (-1.0f);
-    const float t15 = t11 ? (-0.6666667f) : (t8 ? 0.6666667f : (-0.6666667f));
-    const float t16 = t11 ? 0.6666667f : (t8 ? (-0.6666667f) : 0.6666667f);
-    const float t17 = t11 ? (-4.5f) : (t8 ? 0.5f : (-0.5f));
-    const float t18 = t8 ? 1.0f : (-1.0f);
-    const float t19 = t11 ? 0.5f : (t8 ? (-0.5f) : 4.5f);
-    const float t20 = t11 ? (-1.0f) : (t8 ? 1.0f : (-3.0f));
-    const float t21 = t8 ? 0.0f : (-3.0f);
-    const float t22 = t8 ? 0.33333334f : 0.0f;
-    const float t23 = t11 ? 0.0f : t21;
-    const float t24 = t11 ? 0.0f : t22;
-    const float t25 = 2.0f * t14;
-    const float t26 = t11 ? 3.5527137e-15f : 0.0f;
-    const float t27 = t11 ? 1.0f : (-1.0f);
-    const float t28 = t11 ? (-3.0f) : 0.0f;
-    const float t29 = t11 ? (-3.0f) : t18;
-    const float t30 = 2.0f * t12;
-    const float t31 = 0.5f * t24;
-    const float t32 = 2.0f * t24;
-    const _Bool t33 = t4 < 4.41f;
-    const _Bool t34 = 1.2676506e+30f < t4;
-    const float t35 = t33 ? 4.41f : t4;
-    const float t36 = t33 ? t4 : 4.41f;
-    const float t37 = t34 ? 0.00390625f : 1.0f;
-    const float t38 = t34 ? 256.0f : 1.0f;
-    const float t39 = t35 * t37;
-    const float t40 = t1 * t37;
-    const float t41 = t37 * t39;
-    const _Bool t42 = 0.0f == t36;
-    const float t43 = SQRT(t42 ? 1.0f : t36);
-    const float t44 = t41 + (-1.7639999f);
-    const float t45 = t41 + 1.5066358f;
-    const float t46 = t41 + 8.82f;
-    const float t47 = SQRT(t44);
-    const float t48 = t40 * (t40 * (1.0f / t44));
-    const float t49 = SQRT(t45);
-    const float t50 = t40 * (t40 * (1.0f / t45));
-    const float t51 = SQRT(t46);
-    const float t52 = t40 * (t40 * (1.0f / t46));
-    const float t53 = 1.0f / t43;
-    const float t54 = t42 ? 0.0f : t43;  // standard deviation
-    const float t55 = t42 ? 0.0f : t53;
-    const float t56 = t55 * t7;
-    const float t57 = t55 * t10;
-    const float t58 = t54 * t54;
-    const float t59 = 1.0f / t47;
-    const float t60 = 1.0f / t49;
-    const float t61 = 1.0f / t51;
-    const float t62 = t54 * t58;
-    const float t63 = t55 * t55;
-    const float t64 = t40 * t59;
-    const float t65 = t40 * t60;
-    const float t66 = t40 * t61;
-    const float t67 = t59 * t59;
-    const float t68 = t60 * t60;
-    const float t69 = t61 * t61;
-    const _Bool t70 = t42 | (13.0f < t56);
-    const float t71 = t70 ? 13.0f : t56;  // |mean - 3|/sigma
-    const _Bool t72 = t42 | (13.0f < t57);
-    const float t73 = t72 ? 13.0f : t57;  // |mean - -3|/sigma
-    const float t74 = (1.7014135e+38f < t63) ? 1.7014135e+38f : t63;
-    const _Bool t75 = 13.0f < t64;
-    const float t76 = t75 ? 169.0f : t48;
-    const float t77 = t75 ? 13.0f : t64;
-    const _Bool t78 = 13.0f < t65;
-    const float t79 = t78 ? 169.0f : t50;
-    const float t80 = t78 ? 13.0f : t65;
-    const _Bool t81 = 13.0f < t66;
-    const float t82 = t81 ? 169.0f : t52;
-    const float t83 = t81 ? 13.0f : t66;
-    const float t84 = -t67;
-    const float t85 = t67 * (-2.0f);
-    const float t86 = -t68;
-    const float t87 = t67 * (-3.0f);
-    const float t88 = t68 * (-2.0f);
-    const float t89 = -t69;
-    const float t90 = t67 * (-4.0f);
-    const float t91 = t68 * (-3.0f);
-    const float t92 = t69 * (-2.0f);
-    const float t93 = t67 * (-5.0f);
-    const float t94 = t68 * (-4.0f);
-    const float t95 = t69 * (-3.0f);
-    const float t96 = t67 * (-6.0f);
-    const float t97 = t67 * (-7.0f);
-    const float t98 = t68 * (-5.0f);
-    const float t99 = t69 * (-4.0f);
-    const float t100 = t68 * (-6.0f);
-    const float t101 = t68 * (-7.0f);
-    const float t102 = t69 * (-5.0f);
-    const float t103 = t69 * (-6.0f);
-    const float t104 = t69 * (-7.0f);
-    const float t105 = 1.0f / FMA(0.25f, t71, 1.0f);
-    const float t106 = 1.0f / FMA(0.25f, t73, 1.0f);
-    const float t107 = t71 * t71;
-    const float t108 = t73 * t73;
-    const float t109 = -(2.0f * t71);
-    const float t110 = -(2.0f * t73);
-    const float t111 = -t71;
-    const float t112 = -t73;
-    const float t113 = t76 * (-0.5f);
-    const float t114 = 1.0f / (1.0f + t76);
-    const float t115 = (-0.5f) * t79;
-    const float t116 = 1.0f / (1.0f + t79);
-    const float t117 = (-0.5f) * t82;
-    const float t118 = 1.0f / (1.0f + t82);
-    const float t119 = t59 * t77;
-    const float t120 = t60 * t80;
-    const float t121 = t61 * t83;
-    const float t122 = 1.0f / FMA(t77, 0.25f, 1.0f);
-    const float t123 = 1.0f / FMA(0.25f, t80, 1.0f);
-    const float t124 = 1.0f / FMA(0.25f, t83, 1.0f);
-    const float t125 = -(t77 * 2.0f);
-    const float t126 = -(2.0f * t80);
-    const float t127 = -(2.0f * t83);
-    const float t128 = (-0.5f) * t107;
-    const float t129 = 1.0f / (1.0f + t107);
-    const float t130 = (-0.5f) * t108;
-    const float t131 = 1.0f / (1.0f + t108);
-    const float t132 = FMA(t113, 1.442695f, 12582912.0f);
-    const float t133 = FMA(1.442695f, t115, 12582912.0f);
-    const float t134 = FMA(1.442695f, t117, 12582912.0f);
-    const float t135 = FMA(1.442695f, t128, 12582912.0f);
-    const float t136 = FMA(1.442695f, t130, 12582912.0f);
-    const float t137 = t132 - 12582912.0f;
-    const float t138 = as_float((as_bits(t132) + 127u) << 23u);
-    const float t139 = FMA(t137, -0.69314575f, t113) + (t137 * (-1.4286068e-6f));
-    const float t140 = t133 - 12582912.0f;
-    const float t141 = as_float((127u + as_bits(t133)) << 23u);
-    const float t142 = FMA(-0.69314575f, t140, t115) + ((-1.4286068e-6f) * t140);
-    const float t143 = t134 - 12582912.0f;
-    const float t144 = as_float((127u + as_bits(t134)) << 23u);
-    const float t145 = FMA(-0.69314575f, t143, t117) + ((-1.4286068e-6f) * t143);
-    const float t146 = t135 - 12582912.0f;
-    const float t147 = as_float((127u + as_bits(t135)) << 23u);
-    const float t148 = FMA(-0.69314575f, t146, t128) + ((-1.4286068e-6f) * t146);
-    const float t149 = t136 - 12582912.0f;
-    const float t150 = as_float((127u + as_bits(t136)) << 23u);
-    const float t151 = FMA(-0.69314575f, t149, t130) + ((-1.4286068e-6f) * t149);
-    const float t152 = t105 - 0.25f;
-    const float t153 = t106 - 0.25f;
-    const float t154 = t122 - 0.25f;
-    const float t155 = t123 - 0.25f;
-    const float t156 = t124 - 0.25f;
-    const float t157 = t105 * (t105 * (t105 * FMA(t152, FMA(t152, FMA(t152, FMA(t152, FMA(t152, FMA(t152, FMA(t152,
-        FMA(t152, FMA(t152, FMA(-0.074104935f, t152, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t158 = FMA(t157, t109, 0.3989423f) * t129;
-    const float t159 = 0.33333334f * FMA(t157, t111, t158);
-    const float t160 = t106 * (t106 * (t106 * FMA(t153, FMA(t153, FMA(t153, FMA(t153, FMA(t153, FMA(t153, FMA(t153,
-        FMA(t153, FMA(t153, FMA(-0.074104935f, t153, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t161 = FMA(t160, t110, 0.3989423f) * t131;
-    const float t162 = 0.33333334f * FMA(t160, t112, t161);
-    const float t163 = FMA(t139, FMA(t139, FMA(t139, FMA(t139, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t164 = FMA(t142, FMA(t142, FMA(t142, FMA(0.0013814222f, t142, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t165 = FMA(t145, FMA(t145, FMA(t145, FMA(0.0013814222f, t145, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t166 = (1.0f + FMA(t163, t139 * t139, t139)) * t138;
-    const float t167 = (1.0f + FMA(t164, t142 * t142, t142)) * t141;
-    const float t168 = (1.0f + FMA(t165, t145 * t145, t145)) * t144;
-    const float t169 = t122 * (t122 * (t122 * FMA(t154, FMA(t154, FMA(t154, FMA(t154, FMA(t154, FMA(t154, FMA(t154,
-        FMA(t154, FMA(t154, FMA(t154, -0.074104935f, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t170 = FMA(t169, t125, 0.3989423f) * t114;
-    const float t171 = FMA(t77, t170, t169 * 2.0f);
-    const float t172 = t47 * (t166 * t170);
-    const float t173 = t166 * t171;
-    const float t174 = t59 * (t166 * 0.3989423f);
-    const float t175 = t174 * t84;
-    const float t176 = t123 * (t123 * (t123 * FMA(t155, FMA(t155, FMA(t155, FMA(t155, FMA(t155, FMA(t155, FMA(t155,
-        FMA(t155, FMA(t155, FMA(-0.074104935f, t155, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t177 = FMA(t176, t126, 0.3989423f) * t116;
-    const float t178 = FMA(t80, t177, 2.0f * t176);
-    const float t179 = t49 * (t167 * t177);
-    const float t180 = t167 * t178;
-    const float t181 = t60 * (0.3989423f * t167);
-    const float t182 = t181 * t86;
-    const float t183 = t124 * (t124 * (t124 * FMA(t156, FMA(t156, FMA(t156, FMA(t156, FMA(t156, FMA(t156, FMA(t156,
-        FMA(t156, FMA(t156, FMA(-0.074104935f, t156, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t184 = FMA(t183, t127, 0.3989423f) * t118;
-    const float t185 = FMA(t83, t184, 2.0f * t183);
-    const float t186 = t51 * (t168 * t184);
-    const float t187 = t168 * t185;
-    const float t188 = t61 * (0.3989423f * t168);
-    const float t189 = t188 * t89;
-    const float t190 = t70 ? 0.0f : ((1.0f + FMA(FMA(t148, FMA(t148, FMA(t148, FMA(0.0013814222f, t148, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t148 * t148, t148)) * t147);
-    const float t191 = t15 * ((t190 * t159) * t62);
-    const float t192 = t72 ? 0.0f : ((1.0f + FMA(FMA(t151, FMA(t151, FMA(t151, FMA(0.0013814222f, t151, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t151 * t151, t151)) * t150);
-    const float t193 = t16 * ((t192 * t162) * t62);
-    const float t194 = t174 * t119;
-    const float t195 = FMA(t119, t194, t175);
-    const float t196 = t194 * t85;
-    const float t197 = t195 * t87;
-    const float t198 = FMA(t119, t195, t196);
-    const float t199 = FMA(t119, t198, t197);
-    const float t200 = t198 * t90;
-    const float t201 = t199 * t93;
-    const float t202 = FMA(t119, t199, t200);
-    const float t203 = FMA(t119, t202, t201);
-    const float t204 = FMA(t119, t203, t202 * t96);
-    const float t205 = (-1.5997627e-11f) * FMA(t119, t204, t203 * t97);
-    const float t206 = FMA(t71, t158, 2.0f * t157);
-    const float t207 = t190 * t157;
-    const float t208 = t190 * t206;
-    const float t209 = t190 * t158;
-    const float t210 = 0.3989423f * t190;
-    const float t211 = t58 * t207;
-    const float t212 = FMA(t208, t17, t211 * t15);
-    const float t213 = t181 * t120;
-    const float t214 = FMA(t120, t213, t182);
-    const float t215 = t213 * t88;
-    const float t216 = t214 * t91;
-    const float t217 = FMA(t120, t214, t215);
-    const float t218 = FMA(t120, t217, t216);
-    const float t219 = t217 * t94;
-    const float t220 = t218 * t98;
-    const float t221 = FMA(t120, t218, t219);
-    const float t222 = FMA(t120, t221, t220);
-    const float t223 = FMA(t120, t222, t221 * t100);
-    const float t224 = FMA(-1.097503e-9f, FMA(t120, t223, t222 * t101), t205);
-    const float t225 = FMA(t73, t161, 2.0f * t160);
-    const float t226 = t192 * t160;
-    const float t227 = t192 * t161;
-    const float t228 = t192 * t225;
-    const float t229 = 0.3989423f * t192;
-    const float t230 = t58 * t226;
-    const float t231 = t27 * FMA(t228, t19, t230 * t16);
-    const float t232 = t188 * t121;
-    const float t233 = FMA(t121, t232, t189);
-    const float t234 = t232 * t92;
-    const float t235 = t233 * t95;
-    const float t236 = FMA(t121, t233, t234);
-    const float t237 = FMA(t121, t236, t235);
-    const float t238 = t236 * t99;
-    const float t239 = t237 * t102;
-    const float t240 = FMA(t121, t237, t238);
-    const float t241 = FMA(t121, t240, t239);
-    const float t242 = FMA(t121, t241, t240 * t103);
-    const float t243 = t13 * FMA(t233, 1.2546773e-9f, FMA(t214, 1.1807954e-9f, FMA(t195, -2.4354727e-9f, FMA(t237,
-        -2.2228794e-9f, FMA(t218, -5.059667e-9f, FMA(t199, -1.2879806e-9f, FMA(1.574573e-9f, t241, FMA(-4.3398374e-10f,
-        t222, FMA(-2.4134714e-10f, t203, FMA(-3.7093825e-10f, FMA(t121, t242, t241 * t104), t224))))))))));
+    float t0 = mean - 3.0f;
+    float t1 = mean - (-3.0f);
+    float t2 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t3 = var * SQRT(t2);  // NaN for a negative variance
+    _Bool t4 = mean < 0.0f;
+    _Bool t5 = t0 < 0.0f;
+    _Bool t6 = t1 < 0.0f;
+    float t7 = FMA(mean, 0.33333334f, 0.5f);
+    float t8 = t5 ? t7 : 1.0f;
+    float t9 = t6 ? 0.0f : t8;
+    float t10 = t4 ? 1.0f : (-1.0f);  // direction of u
+    float t11 = t4 ? 0.0f : (-1.0f);
+    float t12 = t5 ? 0.6666667f : (-0.6666667f);
+    float t13 = t6 ? (-0.6666667f) : t12;
+    float t14 = t5 ? (-0.6666667f) : 0.6666667f;
+    float t15 = t6 ? 0.6666667f : t14;
+    float t16 = t5 ? 0.5f : (-0.5f);
+    float t17 = t6 ? (-4.5f) : t16;
+    float t18 = t5 ? 1.0f : (-1.0f);
+    float t19 = t5 ? (-0.5f) : 4.5f;
+    float t20 = t6 ? 0.5f : t19;
+    float t21 = t5 ? 1.0f : (-3.0f);
+    float t22 = t6 ? (-1.0f) : t21;
+    float t23 = t5 ? 0.0f : (-3.0f);
+    float t24 = t6 ? 0.0f : t23;
+    float t25 = t5 ? 0.33333334f : 0.0f;
+    float t26 = t6 ? 0.0f : t25;
+    float t27 = t6 ? 3.5527137e-15f : 0.0f;
+    float t28 = t6 ? 1.0f : (-1.0f);
+    float t29 = t6 ? (-3.0f) : 0.0f;
+    float t30 = t6 ? (-3.0f) : t18;
+    _Bool t31 = t3 < 4.41f;
+    _Bool t32 = 1.2676506e+30f < t3;
+    float t33 = t31 ? t3 : 4.41f;
+    float t34 = t32 ? 0.00390625f : 1.0f;
+    float t35 = ABS(mean);  // |mean - centre|
+    float t36 = t35 * t34;
+    float t37 = t31 ? 4.41f : t3;
+    float t38 = t34 * (t37 * t34);
+    _Bool t39 = 0.0f == t33;
+    float t40 = t39 ? 1.0f : t33;
+    float t41 = SQRT(t40);
+    float t42, t43, t44, t45, t46, t47, t48, t49, t50, t51, t52, t53, t55;
+    uint32_t t54;
+    hardswish_exact_atom1(t38, -1.7639999f, t36, &t42, &t43, &t44, &t45, &t46, &t47, &t48, &t49, &t50, &t51, &t52,
+        &t53, &t54, &t55);
+    float t56, t57, t58, t59, t60, t61, t62, t63, t64, t65, t66, t67, t69;
+    uint32_t t68;
+    hardswish_exact_atom1(t38, 1.5066358f, t36, &t56, &t57, &t58, &t59, &t60, &t61, &t62, &t63, &t64, &t65, &t66, &t67,
+        &t68, &t69);
+    float t70, t71, t72, t73, t74, t75, t76, t77, t78, t79, t80, t81, t83;
+    uint32_t t82;
+    hardswish_exact_atom1(t38, 8.82f, t36, &t70, &t71, &t72, &t73, &t74, &t75, &t76, &t77, &t78, &t79, &t80, &t81,
+        &t82, &t83);
+    float t84 = t39 ? 0.0f : t41;  // standard deviation
+    float t85 = 1.0f / t41;
+    float t86 = t39 ? 0.0f : t85;
+    float t87 = t86 * ABS(t0);
+    float t88 = t86 * ABS(t1);
+    float t89 = t84 * t84;
+    float t90 = t84 * t89;
+    float t91 = t86 * t86;
+    _Bool t92 = t39 | (13.0f < t87);
+    float t93 = t92 ? 13.0f : t87;  // |mean - 3|/sigma
+    _Bool t94 = t39 | (13.0f < t88);
+    float t95 = t94 ? 13.0f : t88;  // |mean - -3|/sigma
+    float t96 = t93 * t93;
+    float t97 = t95 * t95;
+    float t98 = hardswish_exact_part2(t93);
+    float t99 = hardswish_exact_part7(t96, t93, t98);
+    float t100 = hardswish_exact_part2(t95);
+    float t101 = hardswish_exact_part7(t97, t95, t100);
+    float t102 = t55 * as_float((t54 + 127u) << 23u);
+    float t103 = t69 * as_float((127u + t68) << 23u);
+    float t104 = t83 * as_float((127u + t82) << 23u);
+    float t105 = t42 * (t102 * t52);
+    float t106 = t102 * t53;
+    float t107 = t43 * (t102 * 0.3989423f);
+    float t108 = t56 * (t103 * t66);
+    float t109 = t103 * t67;
+    float t110 = t57 * (0.3989423f * t103);
+    float t111 = t70 * (t104 * t80);
+    float t112 = t104 * t81;
+    float t113 = t71 * (0.3989423f * t104);
+    float t114 = hardswish_exact_part3(t96);
+    float t115 = t92 ? 0.0f : t114;
+    float t116 = hardswish_exact_part3(t97);
+    float t117 = t94 ? 0.0f : t116;
+    float t118 = t107 * t44;
+    float t119 = FMA(t44, t118, t107 * t45);
+    float t120 = FMA(t44, t119, t118 * t46);
+    float t121 = FMA(t44, t120, t119 * t47);
+    float t122 = FMA(t44, t121, t120 * t48);
+    float t123 = FMA(t44, t122, t121 * t49);
+    float t124 = FMA(t44, t123, t122 * t50);
+    float t125 = t115 * FMA(t93, t99, 2.0f * t98);
+    float t126 = t115 * t99;
+    float t127 = 0.3989423f * t115;
+    float t128 = t89 * (t115 * t98);
+    float t129 = t110 * t58;
+    float t130 = FMA(t58, t129, t110 * t59);
+    float t131 = FMA(t58, t130, t129 * t60);
+    float t132 = FMA(t58, t131, t130 * t61);
+    float t133 = FMA(t58, t132, t131 * t62);
+    float t134 = FMA(t58, t133, t132 * t63);
+    float t135 = FMA(t58, t134, t133 * t64);
+    float t136 = t117 * t101;
+    float t137 = t117 * FMA(t95, t101, 2.0f * t100);
+    float t138 = 0.3989423f * t117;
+    float t139 = t89 * (t117 * t100);
+    float t140 = t113 * t72;
+    float t141 = FMA(t72, t140, t113 * t73);
+    float t142 = FMA(t72, t141, t140 * t74);
+    float t143 = FMA(t72, t142, t141 * t75);
+    float t144 = FMA(t72, t143, t142 * t76);
+    float t145 = FMA(t72, t144, t143 * t77);
+    float t146 = FMA(t72, t145, t144 * t78);
     // D_0: derivative 0 of the mean less its line
-    const float t244 = FMA(t186, -0.16818732f, FMA(t179, 1.4028176f, FMA(t172, -0.23463035f, FMA(t188, 0.2822229f,
-        FMA(t181, -2.1822293f, FMA(t174, -0.121999115f, FMA(t233, -0.19240148f, FMA(t214, -0.19131571f, FMA(t195,
-        -0.020886095f, FMA(t237, 0.057953555f, FMA(t218, 0.39404044f, t199 * (-0.0011887439f)))))))))))) + (t13 *
-        FMA(t187, 1.2546773e-9f, FMA(t180, 1.1807954e-9f, FMA(t173, -2.4354727e-9f, FMA(t232, -2.2228794e-9f, FMA(t213,
-        -5.059667e-9f, FMA(t194, -1.2879806e-9f, FMA(t236, 1.574573e-9f, FMA(t217, -4.3398374e-10f, FMA(t198,
-        -2.4134714e-10f, FMA(t240, -3.7093825e-10f, FMA(t221, -1.097503e-9f, t202 * (-1.5997627e-11f)))))))))))));
-    const float t245 = FMA(t187, -0.16818732f, FMA(t180, 1.4028176f, FMA(t173, -0.23463035f, FMA(t232, 0.2822229f,
-        FMA(t213, -2.1822293f, FMA(t194, -0.121999115f, FMA(t236, -0.19240148f, FMA(t217, -0.19131571f, FMA(t198,
-        -0.020886095f, FMA(0.057953555f, t240, FMA(0.39404044f, t221, (-0.0011887439f) * t202)))))))))));
-    const float t246 = t71 * t210;
-    const float t247 = FMA(t26, t74 * t246, t212);
-    const float t248 = (t71 * t246) - t210;
-    const float t249 = t18 * t247;
-    const float t250 = (-0.5f) * (t54 * t248);
-    const float t251 = t54 * t209;
-    const float t252 = FMA(t251, t17, t191);
-    const float t253 = (-0.33333334f) * (t209 * t62);
-    const float t254 = t55 * t210;
-    const float t255 = FMA(t26, t254, t252);
-    const float t256 = t55 * t229;
-    const float t257 = t58 * t208;
-    const float t258 = t54 * t210;
-    const float t259 = (-0.33333334f) * (t210 * t62);
-    const float t260 = t18 * ((-0.33333334f) * t208);
-    const float t261 = t18 * ((-0.5f) * t208);
-    const float t262 = FMA(t172, 0.7581807f, FMA(t187, -0.37825668f, FMA(t180, 0.3375972f, FMA(t173, 0.040659502f,
-        FMA(t188, -0.68625045f, FMA(t181, -2.4073043f, FMA(t174, 0.84790146f, FMA(t232, 0.6354179f, FMA(t213,
-        -0.9531923f, FMA(t194, -0.032569863f, FMA(t233, 0.24314985f, FMA(t214, 3.370508f, FMA(t195, 0.26795238f,
-        FMA(t236, -0.4341196f, FMA(t217, -1.5726564f, FMA(t198, -0.010919824f, FMA(t237, 0.07095372f, FMA(t218,
-        -1.2598162f, FMA(t199, 0.034041617f, FMA(t240, 0.13121073f, FMA(t221, 1.004923f, FMA(t202, -0.00080369407f,
-        FMA(t241, -0.073486f, FMA(t222, -0.40891293f, t203 * 0.0015437984f))))))))))))))))))))))));
-    // B_1: derivative 1 of the mean square less its line
-    const float t263 = FMA(t186, 0.5411693f, FMA(t179, 0.70065004f, t262));
+    float t147 = FMA(t111, -0.16818732f, FMA(t108, 1.4028176f, hardswish_exact_part6(t105, t113, t110, t107, t141,
+        t130, t119, t143, t132, t121))) + hardswish_exact_part4(t112, t109, t106, t140, t129, t118, t142, t131, t120,
+        t144, t133, t122, t10);
+    float t148 = t93 * t127;
+    float t149 = t84 * t126;
+    float t150 = t86 * t127;
+    float t151 = t86 * t138;
+    float t152 = t89 * t125;
+    float t153 = t84 * t127;
     // D_1: derivative 1 of the mean less its line
-    const float t264 = t245 + (t13 * FMA(t188, 1.2546773e-9f, FMA(t181, 1.1807954e-9f, FMA(t174, -2.4354727e-9f,
-        FMA(t233, -2.2228794e-9f, FMA(t214, -5.059667e-9f, FMA(t195, -1.2879806e-9f, FMA(t237, 1.574573e-9f, FMA(t218,
-        -4.3398374e-10f, FMA(t199, -2.4134714e-10f, FMA(-3.7093825e-10f, t241, FMA(-1.097503e-9f, t222,
-        (-1.5997627e-11f) * t203))))))))))));
-    const float t265 = FMA(t188, -0.16818732f, FMA(t181, 1.4028176f, FMA(t174, -0.23463035f, FMA(t233, 0.2822229f,
-        FMA(t214, -2.1822293f, FMA(t195, -0.121999115f, FMA(t237, -0.19240148f, FMA(t218, -0.19131571f, FMA(t199,
-        -0.020886095f, FMA(0.057953555f, t241, FMA(0.39404044f, t222, (-0.0011887439f) * t203)))))))))));
-    const float t266 = (-0.33333334f) * t211;
-    const float t267 = FMA(t208, t28, t211 * t29);
-    const float t268 = FMA(t28, t254, t251 * t29) + t249;
-    const float t269 = ((-0.5f) * t254) + t260;
-    const float t270 = t18 * t266;
-    const float t271 = t255 + (t18 * t267);
-    const float t272 = FMA(t173, 0.7581807f, FMA(t188, -0.37825668f, FMA(t181, 0.3375972f, FMA(t174, 0.040659502f,
-        FMA(t232, -0.68625045f, FMA(t213, -2.4073043f, FMA(t194, 0.84790146f, FMA(t233, 0.6354179f, FMA(t214,
-        -0.9531923f, FMA(t195, -0.032569863f, FMA(t236, 0.24314985f, FMA(t217, 3.370508f, FMA(t198, 0.26795238f,
-        FMA(t237, -0.4341196f, FMA(t218, -1.5726564f, FMA(t199, -0.010919824f, FMA(t240, 0.07095372f, FMA(t221,
-        -1.2598162f, FMA(t202, 0.034041617f, FMA(t241, 0.13121073f, FMA(t222, 1.004923f, FMA(t203, -0.00080369407f,
-        FMA(t242, -0.073486f, FMA(t223, -0.40891293f, t204 * 0.0015437984f))))))))))))))))))))))));
+    float t154 = FMA(t112, -0.16818732f, FMA(t109, 1.4028176f, hardswish_exact_part6(t106, t140, t129, t118, t142,
+        t131, t120, t144, t133, t122))) + hardswish_exact_part4(t113, t110, t107, t141, t130, t119, t143, t132, t121,
+        t145, t134, t123, t10);
+    // D_2: derivative 2 of the mean less its line
+    float t155 = FMA(t113, -0.16818732f, FMA(t110, 1.4028176f, hardswish_exact_part6(t107, t141, t130, t119, t143,
+        t132, t121, t145, t134, t123))) + hardswish_exact_part4(t140, t129, t118, t142, t131, t120, t144, t133, t122,
+        t146, t135, t124, t10);
+    float t156 = t95 * t138;
+    float t157 = t84 * t136;
+    float t158 = t84 * t138;
+    float t159 = t89 * t137;
+    float t160 = (((-0.5f) * t151) + (t28 * (0.33333334f * t137))) + (((-0.5f) * t150) + (t18 * ((-0.33333334f) *
+        t125)));
+    float t161 = t89 * t148;
+    float t162 = t89 * t156;
+    float t163 = (((-0.5f) * t157) + (t28 * (0.33333334f * t139))) + (((-0.5f) * t149) + (t18 * ((-0.33333334f) *
+        t128)));
+    float t164 = ((0.33333334f * t157) + (t28 * ((-0.5f) * t137))) + (((-0.33333334f) * t149) + (t18 * ((-0.5f) *
+        t125)));
+    float t165 = (((-0.5f) * t158) + (t28 * (0.33333334f * t159))) + (((-0.5f) * t153) + (t18 * ((-0.33333334f) *
+        t152)));
+    float t166 = FMA(2.0f * t26, ((0.33333334f * (t136 * t90)) + (t28 * ((-0.5f) * t159))) + (((-0.33333334f) * (t126 *
+        t90)) + (t18 * ((-0.5f) * t152))), FMA(2.0f * t9, FMA(t89, t26, t165), FMA(t26, ((0.33333334f * (t138 * t90)) +
+        (t28 * ((-0.5f) * t162))) + (((-0.33333334f) * (t127 * t90)) + (t18 * ((-0.5f) * t161))), FMA((-2.0f) * t163,
+        t164, (FMA(t157, t20, t15 * ((t117 * (0.33333334f * FMA(t100, -t95, t101))) * t90)) + (t28 * FMA(t137, t24,
+        t139 * t22))) + (FMA(t27, t150, FMA(t149, t17, t13 * ((t115 * (0.33333334f * FMA(t98, -t93, t99))) * t90))) +
+        (t18 * FMA(t125, t29, t128 * t30)))))));
+    float t167 = t32 ? 256.0f : 1.0f;
+    float t168 = 2.0f * t11;
+    float t169 = t38 * t155;
+    float t170 = (-2.0f) * t147;
+    // B_1: derivative 1 of the mean square less its line
+    float t171 = FMA(t111, 0.5411693f, FMA(t108, 0.70065004f, FMA(t105, 0.7581807f, FMA(t112, -0.37825668f, FMA(t109,
+        0.3375972f, FMA(t106, 0.040659502f, FMA(t113, -0.68625045f, hardswish_exact_part5(t110, t107, t140, t129, t118,
+        t141, t130, t119, t142, t131, t120, t143, t132, t121, t144, t133, t122, t145, t134, t123))))))));
+    float t172 = t10 * (t167 * FMA(t168, t169, FMA(t154, t170, t171)));
+    float t173 = t31 ? t166 : t172;
+    float t174 = t164 + t9;
+    float t175 = t10 * (t11 + t154);
+    float t176 = t31 ? t174 : t175;
+    float t177 = FMA(t173, grad_var, t176 * grad_mean);
+    float t178 = t9 + (2.0f * t164);
+    float t179 = ((0.33333334f * t158) + (t28 * ((-0.5f) * t156))) + (((-0.33333334f) * t153) + (t18 * ((-0.5f) *
+        t148)));
+    float t180 = FMA(t89, t26, 2.0f * t165);
+    float t181 = 0.5f * t26;
+    float t182 = (((-0.5f) * (t84 * ((t95 * t156) - t138))) + (t28 * (0.33333334f * t162))) + (((-0.5f) * (t84 * ((t93
+        * t148) - t127))) + (t18 * ((-0.33333334f) * t161)));
+    float t183 = -t163;
+    float t184 = FMA(t24, t151, t157 * t22) + (t28 * FMA(t137, t20, t139 * t15));
+    float t185 = FMA(t29, t150, t149 * t30);
+    float t186 = (1.7014135e+38f < t91) ? 1.7014135e+38f : t91;
+    float t187 = FMA(t9, t178, FMA(t9, t179, FMA(t26, t180, FMA(t181, t182, FMA(t183, t160, 0.5f * (t184 + (t185 + (t18
+        * FMA(t27, t186 * t148, FMA(t125, t17, t128 * t13))))))))));
+    // D_3: derivative 3 of the mean less its line
+    float t188 = FMA(t140, -0.16818732f, FMA(t129, 1.4028176f, hardswish_exact_part6(t118, t142, t131, t120, t144,
+        t133, t122, t146, t135, t124))) + (t10 * FMA(t141, -4.001913e-11f, FMA(t130, 2.821171e-10f, FMA(t119,
+        -2.4209798e-10f, FMA(t143, 1.4105216e-10f, FMA(t132, -2.516604e-10f, FMA(t121, -1.3884784e-10f,
+        FMA(-1.9699364e-10f, t145, FMA(7.91549e-11f, t134, FMA(-2.8757918e-11f, t123, FMA(1.8561792e-10f, FMA(t72,
+        t146, t145 * t79), FMA(-6.8021484e-11f, FMA(t58, t135, t134 * t65), (-2.1286313e-12f) * FMA(t44, t124, t123 *
+        t51)))))))))))));
+    float t189 = FMA(t38, t188, FMA(2.0f, t154, t11));
+    float t190 = -t147;
     // B_2: derivative 2 of the mean square less its line
-    const float t273 = FMA(t187, 0.5411693f, FMA(t180, 0.70065004f, t272));
-    const float t274 = 0.5f * t273;
-    const float t275 = (-1.5997627e-11f) * t204;
-    const float t276 = (-0.0011887439f) * t204;
-    const float t277 = FMA(-1.097503e-9f, t223, t275);
-    const float t278 = FMA(0.39404044f, t223, t276);
-    const float t279 = FMA(-3.7093825e-10f, t242, t277);
-    const float t280 = FMA(0.057953555f, t242, t278);
-    const float t281 = FMA(t202, -2.4134714e-10f, t279);
-    const float t282 = FMA(-0.020886095f, t202, t280);
-    const float t283 = FMA(t221, -4.3398374e-10f, t281);
-    const float t284 = FMA(-0.19131571f, t221, t282);
-    const float t285 = FMA(t240, 1.574573e-9f, t283);
-    const float t286 = FMA(-0.19240148f, t240, t284);
-    const float t287 = FMA(t198, -1.2879806e-9f, t285);
-    const float t288 = FMA(t198, -0.121999115f, t286);
-    const float t289 = FMA(t217, -5.059667e-9f, t287);
-    const float t290 = FMA(t217, -2.1822293f, t288);
-    const float t291 = FMA(t236, -2.2228794e-9f, t289);
-    const float t292 = FMA(t236, 0.2822229f, t290);
-    const float t293 = FMA(t194, -2.4354727e-9f, t291);
-    const float t294 = FMA(t194, -0.23463035f, t292);
-    const float t295 = FMA(t213, 1.1807954e-9f, t293);
-    const float t296 = FMA(t213, 1.4028176f, t294);
-    const float t297 = FMA(t232, 1.2546773e-9f, t295);
-    const float t298 = FMA(t232, -0.16818732f, t296) + t243;  // D_3: derivative 3 of the mean less its line
-    const float t299 = t265 + (t13 * t297);  // D_2: derivative 2 of the mean less its line
-    const float t300 = 0.5f * (t37 * t299);
-    const float t301 = t73 * t229;
-    const float t302 = (-0.5f) * (t54 * ((t73 * t301) - t229));
-    const float t303 = t54 * t227;
-    const float t304 = FMA(t303, t19, t193);
-    const float t305 = t54 * t229;
-    const float t306 = t229 * t62;
-    const float t307 = t227 * t62;
-    const float t308 = 0.33333334f * t306;
-    const float t309 = 0.33333334f * t307;
-    const float t310 = t58 * t228;
-    const float t311 = t27 * (0.33333334f * t228);
-    const float t312 = t27 * ((-0.5f) * t228);
-    const float t313 = 0.33333334f * t230;
-    const float t314 = FMA(t228, t23, t230 * t20);
-    const float t315 = (FMA(t23, t256, t303 * t20) + t231) + t268;
-    const float t316 = (((-0.5f) * t256) + t311) + t269;
-    const float t317 = t27 * t313;
-    const float t318 = (t304 + (t27 * t314)) + t271;
-    const float t319 = 0.5f * t315;
-    const float t320 = t58 * t246;
-    const float t321 = t18 * ((-0.5f) * t246);
-    const float t322 = ((-0.5f) * t251) + t270;
-    const float t323 = ((-0.33333334f) * t251) + t261;
-    const float t324 = (-0.33333334f) * t257;
-    const float t325 = (-0.5f) * t257;
-    const float t326 = t18 * t324;
-    const float t327 = t253 + (t18 * t325);
-    const float t328 = ((-0.5f) * t258) + t326;
-    const float t329 = ((-0.33333334f) * t258) + t321;
-    const float t330 = FMA(t264, (-2.0f) * t244, t263);
-    const float t331 = FMA(t299, -t244, t274);
-    const float t332 = t13 * (t38 * FMA(t25, t41 * t299, t330));
-    const float t333 = t58 * t301;
-    const float t334 = t27 * ((-0.5f) * t301);
-    const float t335 = (((-0.5f) * t303) + t317) + t322;
-    const float t336 = ((0.33333334f * t303) + t312) + t323;
-    const float t337 = (-0.5f) * t305;
-    const float t338 = ((0.33333334f * t305) + t334) + t329;
-    const float t339 = FMA(t14, FMA(t41, t298, FMA(2.0f, t264, t14)), t331);
-    const float t340 = t13 * (t14 + t264);
-    const float t341 = 0.33333334f * t310;
-    const float t342 = (-0.5f) * t310;
-    const float t343 = (t337 + (t27 * t341)) + t328;
-    const float t344 = (t309 + (t27 * t342)) + t327;
-    const float t345 = (-0.33333334f) * t320;
-    const float t346 = (-0.5f) * t320;
-    const float t347 = t18 * t345;
-    const float t348 = t18 * t346;
-    const float t349 = t250 + t347;
-    const float t350 = t259 + t348;
-    const float t351 = (t33 ? (0.5f * (t316 + t24)) : t300) * grad_mean;
-    const float t352 = 0.33333334f * t333;
-    const float t353 = (-0.5f) * t333;
-    const float t354 = t27 * t352;
-    const float t355 = t27 * t353;
-    const float t356 = t302 + t354;
-    const float t357 = t308 + t355;
-    const float t358 = t356 + t349;
-    const float t359 = t357 + t350;
-    const float t360 = FMA(t31, t358, FMA(-t335, t316, t319));
-    const float t361 = FMA(t24, t359, FMA((-2.0f) * t335, t336, t318));
-    const float t362 = 2.0f * t336;
-    const float t363 = t33 ? (t336 + t12) : t340;
-    const float t364 = t12 + t362;
-    const float t365 = t363 * grad_mean;
-    const float t366 = 2.0f * t343;
-    const float t367 = FMA(t32, t344, FMA(t30, FMA(t58, t24, t343), t361));
-    const float t368 = FMA(t12, t364, FMA(t12, t338, FMA(t24, FMA(t58, t24, t366), t360)));
-    const float t369 = t33 ? t367 : t332;
-    const float t370 = t33 ? t368 : t339;
-    const float t371 = FMA(t369, grad_var, t365);
-    const float t372 = FMA(t370, grad_var, t351);
-    *out_grad_mean = t371;
-    *out_grad_var = t372;
+    float t191 = FMA(t112, 0.5411693f, FMA(t109, 0.70065004f, FMA(t106, 0.7581807f, FMA(t113, -0.37825668f, FMA(t110,
+        0.3375972f, FMA(t107, 0.040659502f, FMA(t140, -0.68625045f, hardswish_exact_part5(t129, t118, t141, t130, t119,
+        t142, t131, t120, t143, t132, t121, t144, t133, t122, t145, t134, t123, t146, t135, t124))))))));
+    float t192 = FMA(t11, t189, FMA(t155, t190, 0.5f * t191));
+    float t193 = t31 ? t187 : t192;
+    float t194 = 0.5f * (t160 + t26);
+    float t195 = 0.5f * (t34 * t155);
+    float t196 = t31 ? t194 : t195;
+    float t197 = FMA(t193, grad_var, t196 * grad_mean);
+    *out_grad_mean = t177;
+    *out_grad_var = t197;
 }
 
-void hardswish_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                              const float *restrict grad_mean, const float *restrict grad_var,
-                              const float *restrict params, float *restrict out_grad_mean,
-                              float *restrict out_grad_var)
+void hardswish_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
 #pragma omp parallel for simd if(parallel : n > 8192)
     for (int64_t i = 0; i < n; ++i) {
-        hardswish_exact_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i],
-                                         &out_grad_var[i]);
+        hardswish_exact_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
     }
 }

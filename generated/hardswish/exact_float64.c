@@ -4,7 +4,6 @@
 // Howard et al. 2019, Searching for MobileNetV3
 //
 // rule digest  eefd6469f058e7488548715ed5cedd04b5f0df5f88943bbfe399abf3046c87a9
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -19,6 +18,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -81,128 +100,132 @@ INLINE double polynomial0(double y, double x)
 }
 
 static const double table8[8][22] = {
-    {-0x1.c3958p0, -0x1.19a1304993cd8p-16, -0x1.836b52570612p-16, -0x1.95e6e60fcdd0fp-11, -0x1.6d66f22ffa2bp-12,
-     -0x1.ac3f9bd8d37ccp-8, -0x1.b50c58621d35cp-9, 0x1.3f715817bbd26p-5, -0x1.603e4299f7038p-4, -0x1.19ad35025a34p-2,
-     0x1.610f6b652d9a5p-9, 0x1.166eb6a7c7e7cp-2, -0x1.460b13968dd9p-29, -0x1.25a9740bba3b9p-25, 0x1.9bbb03484d51p-25,
-     0x1.43e8eacb768eap-28, -0x1.222b0062c6737p-31, 0x1.4e0381208b3f7p-16, 0x1.a56debafc75a3p-11,
-     0x1.2937d6ac8b724p-9, -0x1.0ae3eba7c4f33p-3, 0x1.0843ee824a848p-3},
-    {-0x1.147ba6p0, 0x1.09903f029a63fp-9, -0x1.85ba45f99628p-9, -0x1.0ec778e156e7bp-12, -0x1.bfc5fa1825d16p-7,
-     -0x1.46facb1b35078p-7, -0x1.10485e1510edp-8, 0x1.f6d6167e62e45p-5, -0x1.bbef66860a41ap-4, -0x1.17bb937de33b1p-2,
-     0x1.26bd36e3cfe7cp-9, 0x1.1297af0f90cbcp-2, -0x1.9a8c421fe4a69p-24, -0x1.251b7bda0bf4ap-21,
-     -0x1.da1bb277d1dbep-25, 0x1.09d544d53c819p-27, -0x1.2ea7c1d7fcebdp-32, -0x1.993a60fdeee67p-9,
-     -0x1.16c2cbb1e202ep-9, 0x1.a83ebce4377e6p-8, -0x1.4f84a156cc64bp-3, 0x1.06e2e04737fb2p-3},
-    {-0x1.c0f2e8p-3, 0x1.0632878f45031p-5, -0x1.59c64d346f954p-5, 0x1.fa3ec3018f76ap-6, -0x1.adcec969eb39ep-4,
-     -0x1.87213149787d5p-6, -0x1.2b8afb21f381bp-7, 0x1.8bbf2d3fcc36ap-4, -0x1.17c5e61a8a6dcp-3, -0x1.154cf9a08f25p-2,
-     0x1.ba7a847b7002ep-10, 0x1.0dcc2fa2ffb66p-2, -0x1.4b731e1a5f84ep-22, 0x1.b8736b42801b4p-21,
-     -0x1.6d31419226a6bp-23, 0x1.1c2b0f251f9dbp-27, -0x1.2a685f60d7bdbp-35, -0x1.7ff0f87d9406cp-5,
-     -0x1.14171cee6937ap-4, 0x1.9bb41acff2791p-7, -0x1.a599d44b95aabp-3, 0x1.0527279785cc8p-3},
-    {0x1.ba6b66p-1, 0x1.7e9107b5ee387p-3, -0x1.5f0adbb92f428p-4, -0x1.2aa69e0d056a5p-2, 0x1.b92dc391c1c19p-2,
-     -0x1.f504c18dd6788p-5, -0x1.0a7ffecd8e1e6p-6, 0x1.37041e2016bd2p-3, -0x1.60d776b43adeap-3, -0x1.1242c9b63888ap-2,
-     0x1.0122e1227d379p-10, 0x1.07d28f635f88p-2, 0x1.bb84cd2e2fafdp-19, 0x1.ae84ce45ac58p-17, -0x1.36312dd73ef45p-22,
-     0x1.89c861a00bf28p-28, 0x1.4a16e254b29cep-33, -0x1.a53f6d5925f25p-3, 0x1.06c75b265e852p-2, 0x1.abc7e7699b7d9p-6,
-     -0x1.08ccf2000bf31p-2, 0x1.02f9ac1a46976p-3},
-    {0x1.1d1d16p1, 0x1.7ac35afacd606p-1, -0x1.2f2525a7e1cdcp-1, 0x1.033547123a898p-2, 0x1.5f9f59ffe66c5p0,
-     -0x1.44e1e2bcbe7a2p-3, -0x1.9fc252c22c6eep-7, 0x1.e79470a1aa0fcp-3, -0x1.bcc489d315dc6p-3, -0x1.0e781ffd32724p-2,
-     0x1.76ce5e0d3fb4ep-14, 0x1.00656113d18c9p-2, 0x1.2167bf8de26f6p-16, 0x1.0489f842d661ap-16,
-     -0x1.233882e3e0486p-22, 0x1.31c5c1b81d3d1p-29, 0x1.e5236a3d83d8bp-33, -0x1.5f6ce11b683a5p-1,
-     0x1.8c12524c1d9f5p-1, 0x1.03f7ba78209b7p-4, -0x1.4c55f0af1ff4p-2, 0x1.003dab4e67b21p-3},
-    {0x1.f8bb9p1, 0x1.24352157255p0, -0x1.34c4ea904c3b8p-1, 0x1.8db775dde86a8p-1, 0x1.8ea4f3e8b8931p0,
-     -0x1.8dd0e09c31d89p-2, 0x1.3956e77b4889cp-7, 0x1.7d2be93f767f5p-2, -0x1.17ecc0a1290ep-2, -0x1.09c0a44fa1f43p-2,
-     -0x1.0ef84522a4d26p-10, 0x1.ee64446adec9p-3, 0x1.a85f3fedb96f3p-16, -0x1.7b03b17e09441p-17,
-     -0x1.676e3bb589e29p-22, -0x1.aaa14a4c55f12p-30, 0x1.1877aab299826p-32, -0x1.820e83beaa47fp-1,
-     0x1.04e1bb132a9b2p0, 0x1.2d0f4f17d7d42p-3, -0x1.a07ff7505f521p-2, 0x1.f99f8355dd2edp-4},
-    {0x1.868fbep2, 0x1.b0e18bd17576ep-1, -0x1.f9f24be41b89dp-3, 0x1.5a42a232d530fp0, 0x1.8768afc005011p-1,
-     -0x1.e816885484e2bp-1, 0x1.c4b5f0db11b0ap-5, 0x1.290a5cb0c752bp-1, -0x1.5fdeffa97fb73p-2, -0x1.03e6de5d49438p-2,
-     -0x1.40a2a2a75027dp-9, 0x1.d7b1027a6e572p-3, 0x1.86f83cfc54ad2p-17, -0x1.30e6ff7daba19p-16,
-     -0x1.9815d555396d4p-21, -0x1.691040a50888ap-27, 0x1.8e227a49a5576p-33, -0x1.7e6aada6db042p-2,
-     0x1.656829c4f8348p-2, 0x1.42872e2792613p-2, -0x1.048c19b3abf16p-1, 0x1.f108ea0eccafep-4},
-    {0x1.1a3d7p3, -0x1.4fc37b206b24fp-3, -0x1.02a271ae94e0dp-6, 0x1.130acaabae867p0, 0x1.43d6a9ff6a437p-7,
-     -0x1.2a479b79e5ed3p1, 0x1.bef41849abfb9p-3, 0x1.cd14187759c66p-1, -0x1.b98c80402b2a4p-2, -0x1.f9577fc3c0c9dp-3,
-     -0x1.14998167ddc6p-8, 0x1.bbd5ad779fe2dp-3, 0x1.7a5bd3980037fp-20, -0x1.1426f3c9d7457p-18, 0x1.06194223e19bbp-19,
-     -0x1.41cf026489f91p-26, 0x1.09260348eb0d3p-35, 0x1.46c548620dfefp-6, -0x1.b536a09cf8621p-3, 0x1.5ffc27b6cee8p-1,
-     -0x1.454aa2b30a7ecp-1, 0x1.e64cf707e8f5dp-4},
+    {-0x1.c3958p0, -0x1.1956a269dfb33p-16, -0x1.83df25e6d2bb3p-16, -0x1.95acd6b996de7p-11, -0x1.6df4eb25bb1c3p-12,
+     -0x1.ac16a9349a6e5p-8, -0x1.b53d1436a4a6bp-9, 0x1.3f715b0ec906bp-5, -0x1.603e47e4d3db9p-4, -0x1.19ad3546819b8p-2,
+     0x1.610f6d4a125dap-9, 0x1.166eb6a78a0d8p-2, 0x1.aecdb12634c8ep-31, 0x1.3b018980ce6b5p-27, -0x1.83b3cc03da76p-26,
+     -0x1.1844841f1e1e4p-27, 0x1.bb9dc4d8918cdp-31, 0x1.4e0d874f24b9ep-16, 0x1.a57335fb68f66p-11,
+     0x1.29384aa97406bp-9, -0x1.0ae3eb8384381p-3, 0x1.0843ee81d811p-3},
+    {-0x1.147ba6p0, 0x1.09a4fb0f9fa36p-9, -0x1.85e34dd6fee05p-9, -0x1.07e0679f5827fp-12, -0x1.c01a2731aa487p-7,
+     -0x1.47002f972fc6fp-7, -0x1.103b08fbc2133p-8, 0x1.f6d63792f32cap-5, -0x1.bbef714f0ca98p-4, -0x1.17bb93a3ca094p-2,
+     0x1.26bd3749920a5p-9, 0x1.1297af0ead43p-2, -0x1.6763a7063f4fep-31, -0x1.4ae4ddcf911ddp-23, 0x1.d569a906bdc87p-24,
+     -0x1.87eabfe15777ep-27, 0x1.be472c9d30e2dp-32, -0x1.993643923ed3cp-9, -0x1.16a4ec2d50f36p-9,
+     0x1.a83e194f0e756p-8, -0x1.4f84a132dfc17p-3, 0x1.06e2e0475a996p-3},
+    {-0x1.c0f2e8p-3, 0x1.064a66722a8edp-5, -0x1.59e69e763e5f2p-5, 0x1.fb0741742e8a2p-6, -0x1.ae07a235518a2p-4,
+     -0x1.8727b62ea89f9p-6, -0x1.2b81934220468p-7, 0x1.8bbf3c267d752p-4, -0x1.17c5e81a70908p-3, -0x1.154cf9a68978ep-2,
+     0x1.ba7a82f35248ap-10, 0x1.0dcc2fa1bc1e6p-2, -0x1.a0675200cf34cp-21, -0x1.225d5dd5ba682p-18,
+     0x1.0621aa2e34b65p-22, -0x1.87ce7434d793ap-27, 0x1.0de81bfa8187dp-34, -0x1.7fee776ef3882p-5,
+     -0x1.141398df47d9dp-4, 0x1.9bb3e938a0ab6p-7, -0x1.a599d4521b725p-3, 0x1.052727979ee32p-3},
+    {0x1.ba6b66p-1, 0x1.7eb21a2be435ep-3, -0x1.5f4c795f7656dp-4, -0x1.2a8ba1ef5435cp-2, 0x1.b91c1c76a9871p-2,
+     -0x1.f5082ce64b948p-5, -0x1.0a7e72c6e57bdp-6, 0x1.37042316d3078p-3, -0x1.60d7765206fa8p-3, -0x1.1242c9a84514ep-2,
+     0x1.0122df3dbefd1p-10, 0x1.07d28f6238dedp-2, -0x1.dac232b3cca99p-18, -0x1.01dd32d3721e4p-16,
+     0x1.6b7023c005b9fp-22, -0x1.303192d68c424p-27, -0x1.bc06c247f17ccp-33, -0x1.a53de487aed4ap-3,
+     0x1.06c7353e7c257p-2, 0x1.abc8093eca143p-6, -0x1.08ccf1fe69e87p-2, 0x1.02f9ac1a486cep-3},
+    {0x1.1d1d16p1, 0x1.7ad4d481223fdp-1, -0x1.2f306bdcccad9p-1, 0x1.033623178a221p-2, 0x1.5fa394af087cdp0,
+     -0x1.44e28cb992c82p-3, -0x1.9fc48b8cebf51p-7, 0x1.e79474450622p-3, -0x1.bcc489c598533p-3, -0x1.0e781fe4ccbb3p-2,
+     0x1.76ce436621898p-14, 0x1.006561132d69dp-2, -0x1.5579090350745p-16, -0x1.1120749ee2a8bp-17,
+     0x1.8785645a95f79p-22, -0x1.974b4a97504a4p-28, -0x1.8685012d37bbap-32, -0x1.5f6cda94e6259p-1,
+     0x1.8c116e7f61b0bp-1, 0x1.03f7bcfaa8d5p-4, -0x1.4c55f0a1191ffp-2, 0x1.003dab4e79736p-3},
+    {0x1.f8bb9p1, 0x1.243b700612108p0, -0x1.34c669bcc8b45p-1, 0x1.8da68cf33f1f2p-1, 0x1.8eab44809ea3ap0,
+     -0x1.8dd1b00e5def7p-2, 0x1.395db8af0b112p-7, 0x1.7d2be9b6e4ea1p-2, -0x1.17ecc061a51d7p-2, -0x1.09c0a4320a181p-2,
+     -0x1.0ef846bd58e0cp-10, 0x1.ee64446b81b3ep-3, -0x1.6cb1aecb5daf8p-16, 0x1.1997902c4fa6cp-16,
+     0x1.7ce3adae5a8f9p-21, -0x1.dd7f9568ea9fbp-33, -0x1.a6a4bd6413794p-32, -0x1.820ef19dd47e1p-1,
+     0x1.04e1c4adfedf6p0, 0x1.2d0f43ac4e6e2p-3, -0x1.a07ff74b73e3fp-2, 0x1.f99f83563cd27p-4},
+    {0x1.868fbep2, 0x1.b0e24a6a0bf74p-1, -0x1.f9e23c1432da2p-3, 0x1.5a3ef60caa595p0, 0x1.8767405df76f8p-1,
+     -0x1.e81785c268b2ep-1, 0x1.c4bac88c4ace1p-5, 0x1.290a5a65803e1p-1, -0x1.5fdefdd96028p-2, -0x1.03e6de44a5484p-2,
+     -0x1.40a2a2e912ec4p-9, 0x1.d7b1027d8121p-3, -0x1.eae19fc3fbb4cp-18, 0x1.09c131de8261cp-16, 0x1.af260d6574246p-20,
+     0x1.1ef8cb7d3bdaap-26, -0x1.56018d615126ap-32, -0x1.7e6afce275ab6p-2, 0x1.6568b5c20b396p-2, 0x1.428724885b84p-2,
+     -0x1.048c19bdd2ea9p-1, 0x1.f108ea0f0d931p-4},
+    {0x1.1a3d7p3, -0x1.4fc43d5a5fd73p-3, -0x1.028cf16d4643cp-6, 0x1.130a8d30727a8p0, 0x1.43835ce4adcecp-7,
+     -0x1.2a4725288614bp1, 0x1.bef1ff18cf605p-3, 0x1.cd1413ae93c06p-1, -0x1.b98c7d835a0d9p-2, -0x1.f9577fbb4a11bp-3,
+     -0x1.149980bfcf5d3p-8, 0x1.bbd5ad7c49bbfp-3, -0x1.1ee450e2627f9p-20, 0x1.009d7063b9bb4p-18,
+     -0x1.dbd7d6ca3a557p-19, 0x1.17038bf0edc94p-25, -0x1.7ce10365f4476p-36, 0x1.46c57313cb072p-6,
+     -0x1.b536ac190936bp-3, 0x1.5ffc30042c31ap-1, -0x1.454aa2c3aef85p-1, 0x1.e64cf7078ebfp-4},
 };
 
-static void hardswish_exact_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                                  double *restrict out_mean, double *restrict out_var)
+static void hardswish_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
     double s[10][LANES], a[5][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        const _Bool t1 = mean[i] < 0.0;
+        double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        _Bool t1 = mean[i] < 0.0;
         s[1][i] = __builtin_fabs(mean[i]);
         s[5][i] = t0 < 0x1.1a3d7p2;
         s[0][i] = s[5][i] ? 0x1.1a3d7p2 : t0;
         s[2][i] = t1 ? 1.0 : (-1.0);
         s[4][i] = t1 ? 0.0 : (-1.0);
-        const double t7 = s[5][i] ? t0 : 0x1.1a3d7p2;
-        const _Bool t8 = t7 == 0.0;
-        const double t9 = __builtin_sqrt(t8 ? 1.0 : t7);
-        const double t10 = t8 ? 0.0 : t9;
-        const double t11 = t8 ? 0.0 : (1.0 / t9);
-        const double t12 = mean[i] - (-3.0);
-        const double t13 = mean[i] - 3.0;
-        const _Bool t14 = t12 < 0.0;
-        const _Bool t15 = t13 < 0.0;
-        const double t16 = t14 ? 1.0 : (-1.0);
-        const double t17 = t15 ? 1.0 : (-1.0);
-        const double t18 = t10 * t10;
-        const double t19 = t11 * (__builtin_fabs(t12));
-        const _Bool t20 = t8 | (37.5 < t19);
-        const double t21 = t20 ? 37.5 : t19;
-        const double t22 = t21 * t21;
-        const double t23 = t20 ? 0.0 : (exp64(t22 * (-0.5)));
-        const double t24 = 1.0 / (FMA(t21, 0.25, 1.0));
-        const double t25 = t24 * (t24 * (t24 * (polynomial0(-0x1.d83ed7bcbc437p-7, t24 - 0.25))));
-        const double t26 = (FMA(t25, -(t21 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t22);
-        const double t27 = -t21;
-        const double t28 = (FMA(t25, t27, t26)) * 0x1.5555555555555p-2;
-        const double t29 = t23 * (FMA(t21, t26, t25 * 2.0));
-        const double t30 = t23 * t26;
-        const double t31 = t11 * (__builtin_fabs(t13));
-        const _Bool t32 = t8 | (37.5 < t31);
-        const double t33 = t32 ? 37.5 : t31;
-        const double t34 = t33 * t33;
-        const double t35 = t32 ? 0.0 : (exp64(t34 * (-0.5)));
-        const double t36 = 1.0 / (FMA(t33, 0.25, 1.0));
-        const double t37 = t36 * (t36 * (t36 * (polynomial0(-0x1.d83ed7bcbc437p-7, t36 - 0.25))));
-        const double t38 = (FMA(t37, -(t33 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t34);
-        const double t39 = -t33;
-        const double t40 = (FMA(t37, t39, t38)) * 0x1.5555555555555p-2;
-        const double t41 = t35 * (FMA(t33, t38, t37 * 2.0));
-        const double t42 = t35 * t38;
-        const double t43 = t18 * (t23 * t25);
-        const double t44 = t10 * t30;
-        const double t45 = t18 * (t35 * t37);
-        const double t46 = t10 * t42;
-        const double t47 = (t46 * (-0x1.fffffffffffffp-2)) + ((t45 * (-0x1.5555555555555p-2)) * t17);
-        const double t48 = ((t44 * (-0x1.fffffffffffffp-2)) + ((t43 * 0x1.5555555555555p-2) * t16)) + t47;
-        const double t49 = t10 * t18;
-        const double t50 = t10 * t49;
-        const double t51 = t14 ? 0x1.5555555555554p-1 : (t15 ? (-0x1.5555555555554p-1) : 0x1.5555555555554p-1);
-        const double t52 = t14 ? (-0x1.ffffffffffffep-1) : (t15 ? 0x1.ffffffffffffep-1 : (-0x1.7fffffffffffep1));
-        const double t53 = t14 ? 0x1.ffffffffffffep-2 : (t15 ? (-0x1.ffffffffffffep-2) : 0x1.1fffffffffffcp2);
-        const double t54 = FMA(t44, t14 ? 0.0 : (t15 ? 0.0 : (-0x1.7fffffffffffcp1)), t52 * ((t23 * t28) * t49));
-        const double t55 = t14 ? (-0x1.5555555555554p-1) : (t15 ? 0x1.5555555555554p-1 : (-0x1.5555555555554p-1));
-        const double t56 = t14 ? (-0x1.7fffffffffffep1) : (t15 ? 0x1.ffffffffffffep-1 : (-0x1.ffffffffffffep-1));
-        const double t57 = t14 ? (-0x1.1fffffffffffcp2) : (t15 ? 0x1.ffffffffffffcp-2 : (-0x1.ffffffffffffcp-2));
-        const double t58 = FMA(t45, t57, t55 * ((t35 * ((FMA(t39, t40, t37)) * 0.25)) * t50));
-        const double t59 = FMA(t46, t14 ? (-0x1.7fffffffffff8p1) : 0.0, t56 * ((t35 * t40) * t49));
-        const double t60 = t54 + ((FMA(t43, t53, t51 * ((t23 * ((FMA(t27, t28, t25)) * 0.25)) * t50))) * t16);
-        const double t61 = t14 ? 0.0 : (t15 ? 0x1.5555555555555p-2 : 0.0);
-        const double t62 = (t10 * (t23 * 0x1.9884533d43651p-2)) * (-0x1.fffffffffffffp-2);
-        const double t63 = (t10 * (t35 * 0x1.9884533d43651p-2)) * (-0x1.fffffffffffffp-2);
-        const double t64 = t63 + (((t18 * t41) * (-0x1.5555555555555p-2)) * t17);
-        const double t65 = FMA(t18, t61, ((t62 + (((t18 * t29) * 0x1.5555555555555p-2) * t16)) + t64) * 2.0);
-        const double t66 = (t60 + (t59 + ((FMA(t41, t14 ? 0x1p-48 : 0.0, t58)) * t17))) - (t48 * t48);
-        const double t67 = t14 ? 0.0 : (t15 ? (FMA(mean[i], 0x1.5555555555555p-2, 0.5)) : 1.0);
-        const double t68 = ((t18 * t42) * (-0x1.5555555555555p-2)) + (((t10 * t41) * (-0x1.fffffffffffffp-2)) * t17);
-        const double t69 = ((t18 * t30) * 0x1.5555555555555p-2) + (((t10 * t29) * (-0x1.fffffffffffffp-2)) * t16);
-        const double t70 = FMA(FMA(t10, t67, (t69 + t68) * 2.0), t10 * t67, FMA(t65, (t18 * t61) * 0.5, t66));
+        double t7 = s[5][i] ? t0 : 0x1.1a3d7p2;
+        _Bool t8 = t7 == 0.0;
+        double t9 = __builtin_sqrt(t8 ? 1.0 : t7);
+        double t10 = t8 ? 0.0 : t9;
+        double t11 = t8 ? 0.0 : (1.0 / t9);
+        double t12 = mean[i] - (-3.0);
+        double t13 = mean[i] - 3.0;
+        _Bool t14 = t12 < 0.0;
+        _Bool t15 = t13 < 0.0;
+        double t16 = t14 ? 1.0 : (-1.0);
+        double t17 = t15 ? 1.0 : (-1.0);
+        double t18 = t10 * t10;
+        double t19 = t11 * (__builtin_fabs(t12));
+        _Bool t20 = t8 | (37.5 < t19);
+        double t21 = t20 ? 37.5 : t19;
+        double t22 = t21 * t21;
+        double t23 = t20 ? 0.0 : (exp64(t22 * (-0.5)));
+        double t24 = 1.0 / (FMA(t21, 0.25, 1.0));
+        double t25 = t24 * (t24 * (t24 * (polynomial0(-0x1.d83ed7bcbc437p-7, t24 - 0.25))));
+        double t26 = (FMA(t25, -(t21 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t22);
+        double t27 = -t21;
+        double t28 = (FMA(t25, t27, t26)) * 0x1.5555555555555p-2;
+        double t29 = t23 * (FMA(t21, t26, t25 * 2.0));
+        double t30 = t23 * t26;
+        double t31 = t11 * (__builtin_fabs(t13));
+        _Bool t32 = t8 | (37.5 < t31);
+        double t33 = t32 ? 37.5 : t31;
+        double t34 = t33 * t33;
+        double t35 = t32 ? 0.0 : (exp64(t34 * (-0.5)));
+        double t36 = 1.0 / (FMA(t33, 0.25, 1.0));
+        double t37 = t36 * (t36 * (t36 * (polynomial0(-0x1.d83ed7bcbc437p-7, t36 - 0.25))));
+        double t38 = (FMA(t37, -(t33 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t34);
+        double t39 = -t33;
+        double t40 = (FMA(t37, t39, t38)) * 0x1.5555555555555p-2;
+        double t41 = t35 * (FMA(t33, t38, t37 * 2.0));
+        double t42 = t35 * t38;
+        double t43 = t18 * (t23 * t25);
+        double t44 = t10 * t30;
+        double t45 = t18 * (t35 * t37);
+        double t46 = t10 * t42;
+        double t47 = (t46 * (-0x1.fffffffffffffp-2)) + ((t45 * (-0x1.5555555555555p-2)) * t17);
+        double t48 = ((t44 * (-0x1.fffffffffffffp-2)) + ((t43 * 0x1.5555555555555p-2) * t16)) + t47;
+        double t49 = t10 * t18;
+        double t50 = t10 * t49;
+        double t51 = t14 ? 0x1.5555555555554p-1 : (t15 ? (-0x1.5555555555554p-1) : 0x1.5555555555554p-1);
+        double t52 = t14 ? (-0x1.ffffffffffffep-1) : (t15 ? 0x1.ffffffffffffep-1 : (-0x1.7fffffffffffep1));
+        double t53 = t14 ? 0x1.ffffffffffffep-2 : (t15 ? (-0x1.ffffffffffffep-2) : 0x1.1fffffffffffcp2);
+        double t54 = FMA(t44, t14 ? 0.0 : (t15 ? 0.0 : (-0x1.7fffffffffffcp1)), t52 * ((t23 * t28) * t49));
+        double t55 = t14 ? (-0x1.5555555555554p-1) : (t15 ? 0x1.5555555555554p-1 : (-0x1.5555555555554p-1));
+        double t56 = t14 ? (-0x1.7fffffffffffep1) : (t15 ? 0x1.ffffffffffffep-1 : (-0x1.ffffffffffffep-1));
+        double t57 = t14 ? (-0x1.1fffffffffffcp2) : (t15 ? 0x1.ffffffffffffcp-2 : (-0x1.ffffffffffffcp-2));
+        double t58 = FMA(t45, t57, t55 * ((t35 * ((FMA(t39, t40, t37)) * 0.25)) * t50));
+        double t59 = FMA(t46, t14 ? (-0x1.7fffffffffff8p1) : 0.0, t56 * ((t35 * t40) * t49));
+        double t60 = t54 + ((FMA(t43, t53, t51 * ((t23 * ((FMA(t27, t28, t25)) * 0.25)) * t50))) * t16);
+        double t61 = t14 ? 0.0 : (t15 ? 0x1.5555555555555p-2 : 0.0);
+        double t62 = (t10 * (t23 * 0x1.9884533d43651p-2)) * (-0x1.fffffffffffffp-2);
+        double t63 = (t10 * (t35 * 0x1.9884533d43651p-2)) * (-0x1.fffffffffffffp-2);
+        double t64 = t63 + (((t18 * t41) * (-0x1.5555555555555p-2)) * t17);
+        double t65 = FMA(t18, t61, ((t62 + (((t18 * t29) * 0x1.5555555555555p-2) * t16)) + t64) * 2.0);
+        double t66 = (t60 + (t59 + ((FMA(t41, t14 ? 0x1p-48 : 0.0, t58)) * t17))) - (t48 * t48);
+        double t67 = t14 ? 0.0 : (t15 ? (FMA(mean[i], 0x1.5555555555555p-2, 0.5)) : 1.0);
+        double t68 = ((t18 * t42) * (-0x1.5555555555555p-2)) + (((t10 * t41) * (-0x1.fffffffffffffp-2)) * t17);
+        double t69 = ((t18 * t30) * 0x1.5555555555555p-2) + (((t10 * t29) * (-0x1.fffffffffffffp-2)) * t16);
+        double t70 = FMA(FMA(t10, t67, (t69 + t68) * 2.0), t10 * t67, FMA(t65, (t18 * t61) * 0.5, t66));
         s[6][i] = (t70 < 0.0) ? 0.0 : t70;
         s[3][i] = s[4][i] * 2.0;
-        const double t73 = FMA(mean[i] * mean[i], 0x1.5555555555555p-3, mean[i] * 0.5);
+        double t73 = FMA(mean[i] * mean[i], 0x1.5555555555555p-3, mean[i] * 0.5);
         s[8][i] = t48 + (t14 ? 0.0 : (t15 ? (FMA(t7 * 0.5, 0x1.5555555555555p-2, t73)) : mean[i]));
         s[7][i] = mean[i] * (t1 ? 0.0 : 1.0);
         s[9][i] = mean[i] == mean[i];
@@ -211,29 +234,29 @@ static void hardswish_exact_float64_forward_block(const double *restrict mean, c
         const double *c = table8[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = __builtin_sqrt(t0);
-            const double t2 = 1.0 / t1;
-            const double t3 = s[1][i] * t2;
-            const _Bool t4 = 37.5 < t3;
-            const double t5 = t4 ? 37.5 : t3;
-            const double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
-            const double t7 = exp64(t6 * (-0.5));
-            const double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
-            const double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
-            const double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
-            const double t11 = t1 * (t7 * t10);
-            const double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
-            const double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
-            const double t14 = t2 * t5;
-            const double t15 = t2 * t2;
-            const double t16 = t13 * t14;
-            const double t17 = FMA(t14, t16, t13 * (-t15));
-            const double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
-            const double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
-            const double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
-            const double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
-            const double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = __builtin_sqrt(t0);
+            double t2 = 1.0 / t1;
+            double t3 = s[1][i] * t2;
+            _Bool t4 = 37.5 < t3;
+            double t5 = t4 ? 37.5 : t3;
+            double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
+            double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
+            double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
+            double t11 = t1 * (t7 * t10);
+            double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
+            double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
+            double t14 = t2 * t5;
+            double t15 = t2 * t2;
+            double t16 = t13 * t14;
+            double t17 = FMA(t14, t16, t13 * (-t15));
+            double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
+            double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
+            double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
+            double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
+            double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
             a[0][i] = FMA(t18, c[5], FMA(t19, c[4], FMA(t20, c[3], FMA(t21, c[2], FMA(t22, c[1], a[0][i])))));
             a[0][i] = FMA(t11, c[10], FMA(t12, c[9], FMA(t13, c[8], FMA(t16, c[7], FMA(t17, c[6], a[0][i])))));
             a[0][i] = FMA(t0 * (t7 * t9), c[11], a[0][i]);
@@ -246,139 +269,130 @@ static void hardswish_exact_float64_forward_block(const double *restrict mean, c
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = (a[4][i]) + ((a[3][i]) * s[2][i]);
-        const double t1 = (a[2][i]) + ((a[1][i]) * s[2][i]);
-        const double t2 = FMA(s[0][i], FMA(s[4][i], s[4][i], t1 * s[3][i]), (a[0][i]) - (t0 * t0));
-        const double t3 = s[4][i] + t1;
-        const double t4 = t3 * (s[0][i] * t3);
+        double t0 = (a[4][i]) + ((a[3][i]) * s[2][i]);
+        double t1 = (a[2][i]) + ((a[1][i]) * s[2][i]);
+        double t2 = FMA(s[0][i], FMA(s[4][i], s[4][i], t1 * s[3][i]), (a[0][i]) - (t0 * t0));
+        double t3 = s[4][i] + t1;
+        double t4 = t3 * (s[0][i] * t3);
         out_mean[i] = (s[9][i] ? (s[5][i] ? s[8][i] : (t0 + s[7][i])) : mean[i]);
         out_var[i] = (s[9][i] ? (s[5][i] ? s[6][i] : ((t2 < t4) ? t4 : t2)) : mean[i]);
     }
 }
 
-void hardswish_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                     const double *restrict params, double *restrict out_mean,
-                                     double *restrict out_var)
+void hardswish_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            hardswish_exact_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        hardswish_exact_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(hardswish_exact_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void hardswish_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                                   const double *restrict grad_mean, const double *restrict grad_var,
-                                                   double *restrict out_grad_mean, double *restrict out_grad_var)
+static void hardswish_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
     double s[10][LANES], a[10][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        const _Bool t1 = mean[i] < 0.0;
+        double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        _Bool t1 = mean[i] < 0.0;
         s[1][i] = __builtin_fabs(mean[i]);
         s[5][i] = t0 < 0x1.1a3d7p2;
         s[0][i] = s[5][i] ? 0x1.1a3d7p2 : t0;
         s[2][i] = t1 ? 1.0 : (-1.0);
         s[4][i] = t1 ? 0.0 : (-1.0);
-        const double t7 = s[5][i] ? t0 : 0x1.1a3d7p2;
-        const _Bool t8 = t7 == 0.0;
-        const double t9 = __builtin_sqrt(t8 ? 1.0 : t7);
-        const double t10 = t8 ? 0.0 : t9;
-        const double t11 = t8 ? 0.0 : (1.0 / t9);
-        const double t12 = mean[i] - (-3.0);
-        const double t13 = mean[i] - 3.0;
-        const _Bool t14 = t12 < 0.0;
-        const _Bool t15 = t13 < 0.0;
-        const double t16 = t14 ? 1.0 : (-1.0);
-        const double t17 = t15 ? 1.0 : (-1.0);
+        double t7 = s[5][i] ? t0 : 0x1.1a3d7p2;
+        _Bool t8 = t7 == 0.0;
+        double t9 = __builtin_sqrt(t8 ? 1.0 : t7);
+        double t10 = t8 ? 0.0 : t9;
+        double t11 = t8 ? 0.0 : (1.0 / t9);
+        double t12 = mean[i] - (-3.0);
+        double t13 = mean[i] - 3.0;
+        _Bool t14 = t12 < 0.0;
+        _Bool t15 = t13 < 0.0;
+        double t16 = t14 ? 1.0 : (-1.0);
+        double t17 = t15 ? 1.0 : (-1.0);
         s[3][i] = s[4][i] * 2.0;
-        const double t19 = t10 * t10;
-        const double t20 = t11 * (__builtin_fabs(t12));
-        const _Bool t21 = t8 | (37.5 < t20);
-        const double t22 = t21 ? 37.5 : t20;
-        const double t23 = t22 * t22;
-        const double t24 = t21 ? 0.0 : (exp64(t23 * (-0.5)));
-        const double t25 = 1.0 / (FMA(t22, 0.25, 1.0));
-        const double t26 = t25 * (t25 * (t25 * (polynomial0(-0x1.d83ed7bcbc437p-7, t25 - 0.25))));
-        const double t27 = (FMA(t26, -(t22 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t23);
-        const double t28 = t24 * 0x1.9884533d43651p-2;
-        const double t29 = t24 * (FMA(t22, t27, t26 * 2.0));
-        const double t30 = t24 * t27;
-        const double t31 = t11 * (__builtin_fabs(t13));
-        const _Bool t32 = t8 | (37.5 < t31);
-        const double t33 = t32 ? 37.5 : t31;
-        const double t34 = t33 * t33;
-        const double t35 = t32 ? 0.0 : (exp64(t34 * (-0.5)));
-        const double t36 = 1.0 / (FMA(t33, 0.25, 1.0));
-        const double t37 = t36 * (t36 * (t36 * (polynomial0(-0x1.d83ed7bcbc437p-7, t36 - 0.25))));
-        const double t38 = (FMA(t37, -(t33 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t34);
-        const double t39 = t35 * 0x1.9884533d43651p-2;
-        const double t40 = t35 * (FMA(t33, t38, t37 * 2.0));
-        const double t41 = t35 * t38;
-        const double t42 = t19 * (t24 * t26);
-        const double t43 = t10 * t30;
-        const double t44 = t19 * (t35 * t37);
-        const double t45 = t10 * t41;
-        const double t46 = (t45 * (-0x1.fffffffffffffp-2)) + ((t44 * (-0x1.5555555555555p-2)) * t17);
-        const double t47 = ((t43 * (-0x1.fffffffffffffp-2)) + ((t42 * 0x1.5555555555555p-2) * t16)) + t46;
-        const double t48 = (t45 * (-0x1.5555555555555p-2)) + ((t40 * (-0x1.fffffffffffffp-2)) * t17);
-        const double t49 = ((t43 * 0x1.5555555555555p-2) + ((t29 * (-0x1.fffffffffffffp-2)) * t16)) + t48;
-        const double t50 = t14 ? 0.0 : (t15 ? 0.0 : (-0x1.7fffffffffffcp1));
-        const double t51 = t14 ? 0x1.ffffffffffffep-2 : (t15 ? (-0x1.ffffffffffffep-2) : 0x1.1fffffffffffcp2);
-        const double t52 = t14 ? (-0x1.ffffffffffffep-1) : (t15 ? 0x1.ffffffffffffep-1 : (-0x1.7fffffffffffep1));
-        const double t53 = t14 ? 0x1.5555555555554p-1 : (t15 ? (-0x1.5555555555554p-1) : 0x1.5555555555554p-1);
-        const double t54 = t14 ? 0x1p-48 : 0.0;
-        const double t55 = t14 ? (-0x1.7fffffffffff8p1) : 0.0;
-        const double t56 = t14 ? (-0x1.1fffffffffffcp2) : (t15 ? 0x1.ffffffffffffcp-2 : (-0x1.ffffffffffffcp-2));
-        const double t57 = t14 ? (-0x1.7fffffffffffep1) : (t15 ? 0x1.ffffffffffffep-1 : (-0x1.ffffffffffffep-1));
-        const double t58 = t14 ? (-0x1.5555555555554p-1) : (t15 ? 0x1.5555555555554p-1 : (-0x1.5555555555554p-1));
-        const double t59 = t10 * t19;
-        const double t60 = FMA(t43, t51, t53 * ((t24 * ((FMA(t26, -t22, t27)) * 0x1.5555555555555p-2)) * t59));
-        const double t61 = t11 * t39;
-        const double t62 = FMA(t45, t56, t58 * ((t35 * ((FMA(t37, -t33, t38)) * 0x1.5555555555555p-2)) * t59));
-        const double t63 = (FMA(t61, t54, t62)) + ((FMA(t40, t55, t44 * t57)) * t17);
-        const double t64 = t11 * t28;
-        const double t65 = (t61 * (-0x1.fffffffffffffp-2)) + ((t40 * (-0x1.5555555555555p-2)) * t17);
-        const double t66 = ((t64 * (-0x1.fffffffffffffp-2)) + ((t29 * 0x1.5555555555555p-2) * t16)) + t65;
-        const double t67 = t33 * t39;
-        const double t68 = (FMA((t11 * t11) * t67, t54, FMA(t40, t56, t44 * t58))) * t17;
-        const double t69 = (FMA(t50, t64, t43 * t52)) + ((FMA(t29, t51, t42 * t53)) * t16);
-        const double t70 = t14 ? 0.0 : (t15 ? 0x1.5555555555555p-2 : 0.0);
-        const double t71 = t22 * t28;
-        const double t72 = t19 * t71;
-        const double t73 = (t10 * ((t22 * t71) - t28)) * (-0x1.fffffffffffffp-2);
-        const double t74 = t19 * t67;
-        const double t75 = (t10 * ((t33 * t67) - t39)) * (-0x1.fffffffffffffp-2);
-        const double t76 = t75 + ((t74 * (-0x1.5555555555555p-2)) * t17);
-        const double t77 = FMA(-t47, t66, (t69 + ((FMA(t61, t55, t45 * t57)) + t68)) * 0.5);
-        const double t78 = ((t39 * t59) * (-0x1.5555555555555p-2)) + ((t74 * (-0x1.fffffffffffffp-2)) * t17);
-        const double t79 = (((t28 * t59) * 0x1.5555555555555p-2) + ((t72 * (-0x1.fffffffffffffp-2)) * t16)) + t78;
-        const double t80 = t14 ? 0.0 : (t15 ? (FMA(mean[i], 0x1.5555555555555p-2, 0.5)) : 1.0);
-        const double t81 = t19 * t29;
-        const double t82 = t10 * t28;
-        const double t83 = t19 * t40;
-        const double t84 = t10 * t39;
-        const double t85 = (t84 * (-0x1.fffffffffffffp-2)) + ((t83 * (-0x1.5555555555555p-2)) * t17);
-        const double t86 = ((t82 * (-0x1.fffffffffffffp-2)) + ((t81 * 0x1.5555555555555p-2) * t16)) + t85;
-        const double t87 = FMA(t70 * 0.5, (t73 + ((t72 * 0x1.5555555555555p-2) * t16)) + t76, t77);
-        const double t88 = (t84 * (-0x1.5555555555555p-2)) + ((t67 * (-0x1.fffffffffffffp-2)) * t17);
-        const double t89 = ((t82 * 0x1.5555555555555p-2) + ((t71 * (-0x1.fffffffffffffp-2)) * t16)) + t88;
-        const double t90 = FMA(t70, t79, FMA(t47 * (-2.0), t49, (t60 + ((FMA(t29, t50, t42 * t52)) * t16)) + t63));
-        const double t91 = ((t41 * t59) * (-0x1.5555555555555p-2)) + ((t83 * (-0x1.fffffffffffffp-2)) * t17);
-        const double t92 = (((t30 * t59) * 0x1.5555555555555p-2) + ((t81 * (-0x1.fffffffffffffp-2)) * t16)) + t91;
+        double t19 = t10 * t10;
+        double t20 = t11 * (__builtin_fabs(t12));
+        _Bool t21 = t8 | (37.5 < t20);
+        double t22 = t21 ? 37.5 : t20;
+        double t23 = t22 * t22;
+        double t24 = t21 ? 0.0 : (exp64(t23 * (-0.5)));
+        double t25 = 1.0 / (FMA(t22, 0.25, 1.0));
+        double t26 = t25 * (t25 * (t25 * (polynomial0(-0x1.d83ed7bcbc437p-7, t25 - 0.25))));
+        double t27 = (FMA(t26, -(t22 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t23);
+        double t28 = t24 * 0x1.9884533d43651p-2;
+        double t29 = t24 * (FMA(t22, t27, t26 * 2.0));
+        double t30 = t24 * t27;
+        double t31 = t11 * (__builtin_fabs(t13));
+        _Bool t32 = t8 | (37.5 < t31);
+        double t33 = t32 ? 37.5 : t31;
+        double t34 = t33 * t33;
+        double t35 = t32 ? 0.0 : (exp64(t34 * (-0.5)));
+        double t36 = 1.0 / (FMA(t33, 0.25, 1.0));
+        double t37 = t36 * (t36 * (t36 * (polynomial0(-0x1.d83ed7bcbc437p-7, t36 - 0.25))));
+        double t38 = (FMA(t37, -(t33 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t34);
+        double t39 = t35 * 0x1.9884533d43651p-2;
+        double t40 = t35 * (FMA(t33, t38, t37 * 2.0));
+        double t41 = t35 * t38;
+        double t42 = t19 * (t24 * t26);
+        double t43 = t10 * t30;
+        double t44 = t19 * (t35 * t37);
+        double t45 = t10 * t41;
+        double t46 = (t45 * (-0x1.fffffffffffffp-2)) + ((t44 * (-0x1.5555555555555p-2)) * t17);
+        double t47 = ((t43 * (-0x1.fffffffffffffp-2)) + ((t42 * 0x1.5555555555555p-2) * t16)) + t46;
+        double t48 = (t45 * (-0x1.5555555555555p-2)) + ((t40 * (-0x1.fffffffffffffp-2)) * t17);
+        double t49 = ((t43 * 0x1.5555555555555p-2) + ((t29 * (-0x1.fffffffffffffp-2)) * t16)) + t48;
+        double t50 = t14 ? 0.0 : (t15 ? 0.0 : (-0x1.7fffffffffffcp1));
+        double t51 = t14 ? 0x1.ffffffffffffep-2 : (t15 ? (-0x1.ffffffffffffep-2) : 0x1.1fffffffffffcp2);
+        double t52 = t14 ? (-0x1.ffffffffffffep-1) : (t15 ? 0x1.ffffffffffffep-1 : (-0x1.7fffffffffffep1));
+        double t53 = t14 ? 0x1.5555555555554p-1 : (t15 ? (-0x1.5555555555554p-1) : 0x1.5555555555554p-1);
+        double t54 = t14 ? 0x1p-48 : 0.0;
+        double t55 = t14 ? (-0x1.7fffffffffff8p1) : 0.0;
+        double t56 = t14 ? (-0x1.1fffffffffffcp2) : (t15 ? 0x1.ffffffffffffcp-2 : (-0x1.ffffffffffffcp-2));
+        double t57 = t14 ? (-0x1.7fffffffffffep1) : (t15 ? 0x1.ffffffffffffep-1 : (-0x1.ffffffffffffep-1));
+        double t58 = t14 ? (-0x1.5555555555554p-1) : (t15 ? 0x1.5555555555554p-1 : (-0x1.5555555555554p-1));
+        double t59 = t10 * t19;
+        double t60 = FMA(t43, t51, t53 * ((t24 * ((FMA(t26, -t22, t27)) * 0x1.5555555555555p-2)) * t59));
+        double t61 = t11 * t39;
+        double t62 = FMA(t45, t56, t58 * ((t35 * ((FMA(t37, -t33, t38)) * 0x1.5555555555555p-2)) * t59));
+        double t63 = (FMA(t61, t54, t62)) + ((FMA(t40, t55, t44 * t57)) * t17);
+        double t64 = t11 * t28;
+        double t65 = (t61 * (-0x1.fffffffffffffp-2)) + ((t40 * (-0x1.5555555555555p-2)) * t17);
+        double t66 = ((t64 * (-0x1.fffffffffffffp-2)) + ((t29 * 0x1.5555555555555p-2) * t16)) + t65;
+        double t67 = t33 * t39;
+        double t68 = (FMA((t11 * t11) * t67, t54, FMA(t40, t56, t44 * t58))) * t17;
+        double t69 = (FMA(t50, t64, t43 * t52)) + ((FMA(t29, t51, t42 * t53)) * t16);
+        double t70 = t14 ? 0.0 : (t15 ? 0x1.5555555555555p-2 : 0.0);
+        double t71 = t22 * t28;
+        double t72 = t19 * t71;
+        double t73 = (t10 * ((t22 * t71) - t28)) * (-0x1.fffffffffffffp-2);
+        double t74 = t19 * t67;
+        double t75 = (t10 * ((t33 * t67) - t39)) * (-0x1.fffffffffffffp-2);
+        double t76 = t75 + ((t74 * (-0x1.5555555555555p-2)) * t17);
+        double t77 = FMA(-t47, t66, (t69 + ((FMA(t61, t55, t45 * t57)) + t68)) * 0.5);
+        double t78 = ((t39 * t59) * (-0x1.5555555555555p-2)) + ((t74 * (-0x1.fffffffffffffp-2)) * t17);
+        double t79 = (((t28 * t59) * 0x1.5555555555555p-2) + ((t72 * (-0x1.fffffffffffffp-2)) * t16)) + t78;
+        double t80 = t14 ? 0.0 : (t15 ? (FMA(mean[i], 0x1.5555555555555p-2, 0.5)) : 1.0);
+        double t81 = t19 * t29;
+        double t82 = t10 * t28;
+        double t83 = t19 * t40;
+        double t84 = t10 * t39;
+        double t85 = (t84 * (-0x1.fffffffffffffp-2)) + ((t83 * (-0x1.5555555555555p-2)) * t17);
+        double t86 = ((t82 * (-0x1.fffffffffffffp-2)) + ((t81 * 0x1.5555555555555p-2) * t16)) + t85;
+        double t87 = FMA(t70 * 0.5, (t73 + ((t72 * 0x1.5555555555555p-2) * t16)) + t76, t77);
+        double t88 = (t84 * (-0x1.5555555555555p-2)) + ((t67 * (-0x1.fffffffffffffp-2)) * t17);
+        double t89 = ((t82 * 0x1.5555555555555p-2) + ((t71 * (-0x1.fffffffffffffp-2)) * t16)) + t88;
+        double t90 = FMA(t70, t79, FMA(t47 * (-2.0), t49, (t60 + ((FMA(t29, t50, t42 * t52)) * t16)) + t63));
+        double t91 = ((t41 * t59) * (-0x1.5555555555555p-2)) + ((t83 * (-0x1.fffffffffffffp-2)) * t17);
+        double t92 = (((t30 * t59) * 0x1.5555555555555p-2) + ((t81 * (-0x1.fffffffffffffp-2)) * t16)) + t91;
         s[8][i] = FMA(t70 * 2.0, t92, FMA(t80 * 2.0, FMA(t19, t70, t86), t90));
         s[9][i] = FMA(t80, t80 + (t49 * 2.0), FMA(t80, t89, FMA(t70, FMA(t19, t70, t86 * 2.0), t87)));
         s[6][i] = t49 + t80;
@@ -388,40 +402,40 @@ static void hardswish_exact_float64_backward_block(const double *restrict mean, 
         const double *c = table8[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = __builtin_sqrt(t0);
-            const double t2 = 1.0 / t1;
-            const double t3 = s[1][i] * t2;
-            const _Bool t4 = 37.5 < t3;
-            const double t5 = t4 ? 37.5 : t3;
-            const double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
-            const double t7 = exp64(t6 * (-0.5));
-            const double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
-            const double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
-            const double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
-            const double t11 = t1 * (t7 * t10);
-            const double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
-            const double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
-            const double t14 = t2 * t5;
-            const double t15 = t2 * t2;
-            const double t16 = t13 * t14;
-            const double t17 = FMA(t14, t16, t13 * (-t15));
-            const double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
-            const double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
-            const double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
-            const double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
-            const double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
-            const double t23 = FMA(t14, t22, t21 * (t15 * (-7.0)));
-            const double t24 = FMA(t14, t23, t22 * (t15 * (-8.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = __builtin_sqrt(t0);
+            double t2 = 1.0 / t1;
+            double t3 = s[1][i] * t2;
+            _Bool t4 = 37.5 < t3;
+            double t5 = t4 ? 37.5 : t3;
+            double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
+            double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
+            double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
+            double t11 = t1 * (t7 * t10);
+            double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
+            double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
+            double t14 = t2 * t5;
+            double t15 = t2 * t2;
+            double t16 = t13 * t14;
+            double t17 = FMA(t14, t16, t13 * (-t15));
+            double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
+            double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
+            double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
+            double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
+            double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
+            double t23 = FMA(t14, t22, t21 * (t15 * (-7.0)));
+            double t24 = FMA(t14, t23, t22 * (t15 * (-8.0)));
             a[0][i] = FMA(t21, c[14], FMA(t23, c[13], FMA(FMA(t14, t24, t23 * (t15 * (-9.0))), c[12], a[0][i])));
             a[0][i] = FMA(t17, c[16], FMA(t19, c[15], a[0][i]));
             a[1][i] = FMA(t16, c[21], FMA(t18, c[20], FMA(t20, c[19], FMA(t22, c[18], FMA(t24, c[17], a[1][i])))));
-            a[2][i] = FMA(t20, c[5], FMA(t21, c[4], FMA(t22, c[3], FMA(t23, c[2], FMA(t24, c[1], a[2][i])))));
-            a[2][i] = FMA(t13, c[10], FMA(t16, c[9], FMA(t17, c[8], FMA(t18, c[7], FMA(t19, c[6], a[2][i])))));
-            a[2][i] = FMA(t12, c[11], a[2][i]);
-            a[3][i] = FMA(t19, c[5], FMA(t20, c[4], FMA(t21, c[3], FMA(t22, c[2], FMA(t23, c[1], a[3][i])))));
-            a[3][i] = FMA(t12, c[10], FMA(t13, c[9], FMA(t16, c[8], FMA(t17, c[7], FMA(t18, c[6], a[3][i])))));
-            a[3][i] = FMA(t11, c[11], a[3][i]);
+            a[2][i] = FMA(t19, c[5], FMA(t20, c[4], FMA(t21, c[3], FMA(t22, c[2], FMA(t23, c[1], a[2][i])))));
+            a[2][i] = FMA(t12, c[10], FMA(t13, c[9], FMA(t16, c[8], FMA(t17, c[7], FMA(t18, c[6], a[2][i])))));
+            a[2][i] = FMA(t11, c[11], a[2][i]);
+            a[3][i] = FMA(t20, c[5], FMA(t21, c[4], FMA(t22, c[3], FMA(t23, c[2], FMA(t24, c[1], a[3][i])))));
+            a[3][i] = FMA(t13, c[10], FMA(t16, c[9], FMA(t17, c[8], FMA(t18, c[7], FMA(t19, c[6], a[3][i])))));
+            a[3][i] = FMA(t12, c[11], a[3][i]);
             a[4][i] = FMA(t16, c[16], FMA(t18, c[15], FMA(t20, c[14], FMA(t22, c[13], FMA(t24, c[12], a[4][i])))));
             a[5][i] = FMA(t13, c[21], FMA(t17, c[20], FMA(t19, c[19], FMA(t21, c[18], FMA(t23, c[17], a[5][i])))));
             a[6][i] = FMA(t13, c[16], FMA(t17, c[15], FMA(t19, c[14], FMA(t21, c[13], FMA(t23, c[12], a[6][i])))));
@@ -432,42 +446,25 @@ static void hardswish_exact_float64_backward_block(const double *restrict mean, 
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = (a[9][i]) + ((a[8][i]) * s[2][i]);
-        const double t1 = (a[7][i]) + ((a[6][i]) * s[2][i]);
-        const double t2 = (a[5][i]) + ((a[4][i]) * s[2][i]);
-        const double t3 = FMA(s[0][i], (a[1][i]) + ((a[0][i]) * s[2][i]), FMA(t1, 2.0, s[4][i]));
-        const double t4 = (FMA(s[3][i], s[0][i] * t2, FMA(t1, t0 * (-2.0), a[3][i]))) * s[2][i];
+        double t0 = (a[9][i]) + ((a[8][i]) * s[2][i]);
+        double t1 = (a[7][i]) + ((a[6][i]) * s[2][i]);
+        double t2 = (a[5][i]) + ((a[4][i]) * s[2][i]);
+        double t3 = FMA(s[0][i], (a[1][i]) + ((a[0][i]) * s[2][i]), FMA(t1, 2.0, s[4][i]));
+        double t4 = (FMA(s[3][i], s[0][i] * t2, FMA(t1, t0 * (-2.0), a[2][i]))) * s[2][i];
         out_grad_mean[i] = FMA(grad_mean[i], (s[5][i] ? s[6][i] : ((s[4][i] + t1) * s[2][i])),
             grad_var[i] * (s[5][i] ? s[8][i] : t4));
-        const double t5 = s[5][i] ? s[9][i] : (FMA(t3, s[4][i], FMA(t2, -t0, (a[2][i]) * 0.5)));
+        double t5 = s[5][i] ? s[9][i] : (FMA(t3, s[4][i], FMA(t2, -t0, (a[3][i]) * 0.5)));
         out_grad_var[i] = FMA(grad_mean[i], (s[5][i] ? s[7][i] : (t2 * 0.5)),
             grad_var[i] * t5);
     }
 }
 
-void hardswish_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                      const double *restrict grad_mean, const double *restrict grad_var,
-                                      const double *restrict params, double *restrict out_grad_mean,
-                                      double *restrict out_grad_var)
+void hardswish_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            hardswish_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at,
-                                                   out_grad_mean + at, out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        hardswish_exact_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(hardswish_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

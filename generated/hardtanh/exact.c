@@ -3,17 +3,12 @@
 // f(x) = Max(min_val, Min(max_val, x))
 //
 // rule digest  ad4503c7389633359b698a071570af154c667794a0977fc15e01237eb6d6ddf4
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-// operations   hardtanh_exact_forward 491, hardtanh_exact_backward 596
+// program      hd2660b83c2be6eadea664ee2b39da833bfd7f1b41a2696d5d90872061d4afe6a
+// operations   hardtanh_exact_forward 485, hardtanh_exact_backward 587
 //
 // Certificate:
-//   mean        0.441 tolerance, worst at mean = -177859312, var = 2.412619e+19, min_val = -64, max_val = 1
-//   var         0.112 tolerance, worst at mean = -28.7806644, var = 259.993103, min_val = -44.8, max_val = 1
-//   dmean_dmu   0.00403 tolerance, worst at mean = 1.53799941e-16, var = 0.125939727, min_val = -1, max_val = 0.015625
-//   dmean_dvar  0.00933 tolerance, worst at mean = -55.7882576, var = 257.122833, min_val = -44.8, max_val = 1
-//   dvar_dmu    0.0571 tolerance, worst at mean = -18.6457291, var = 50.104908, min_val = -1, max_val = 19.2109375
-//   dvar_dvar   0.0892 tolerance, worst at mean = 1.46068423e-18, var = 0.49059692, min_val = -1, max_val = 1
-//   against exact values at 160968 points over all of float32; details in exact.json
+//   mean 0.439, var 0.113, dmean_dmu 0.00446, dmean_dvar 0.01, dvar_dmu 0.0571, dvar_dvar 0.0892 tolerance,
+//   against exact values at 160998 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -28,6 +23,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -44,303 +40,295 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void hardtanh_exact_forward_element(float mean, float var,
-                                                                                 float min_val_hi, float min_val_lo,
-                                                                                 float max_val_hi, float max_val_lo,
-                                                                                 float *restrict out_mean,
-                                                                                 float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float hardtanh_exact_part6(float p0, float p1)
 {
-    const float t0 = 0.5f * max_val_hi;
-    const float t1 = (-0.5f) * min_val_hi;
-    const float t2 = 0.5f * max_val_lo;
-    const float t3 = t2 + ((-0.5f) * min_val_lo);
-    const _Bool t4 = 1.2980742e+33f < ABS(mean);
-    const _Bool t5 = (1.2676506e+30f < var) | t4;
-    const _Bool t6 = t5 & (8.6736174e-19f < var);
-    const float t7 = t5 ? 1.5258789e-5f : 1.0f;
-    const float t8 = t6 ? 1.5258789e-5f : 1.0f;
-    const float t9 = 0.5f * min_val_hi;
-    const float t10 = t2 + (0.5f * min_val_lo);
-    const float t11 = t7 * ((mean - max_val_hi) - max_val_lo);
-    const float t12 = t7 * ((mean - min_val_hi) - min_val_lo);
-    const float t13 = t0 + t1;
-    const float t14 = t0 + t9;
-    const float t15 = t8 * (var * t8);
-    const float t16 = t13 - t0;
-    const float t17 = t1 - t16;
-    const float t18 = ((t0 - (t13 - t16)) + t17) + t3;
-    const float t19 = t13 * t13;
-    const float t20 = t14 - t0;
-    const float t21 = t9 - t20;
-    const float t22 = ((t0 - (t14 - t20)) + t21) + t10;
-    const float t23 = (mean - t14) - t22;
-    const float t24 = t14 + t22;
-    const float t25 = t23 * t7;
-    const float t26 = 1.0f / t19;
-    const float t27 = FMA(t13, t18, FMA(t13, t18, FMA(t13, t13, -t19)));
-    const float t28 = t13 + t18;
-    const float t29 = -t26;
-    const float t30 = FMA(t27, t29, FMA(t19, t29, 1.0f));
-    const float t31 = t19 + t27;
-    const float t32 = t15 * (t26 + (t26 * t30));
-    const float t33 = 1.0f / t28;
-    const float t34 = t25 * t33;  // mean in units of the base
-    const float t35 = t33 * t11;
-    const float t36 = t33 * t12;
-    const float t37 = ABS(t34);  // |mean - centre|
-    const float t38 = ABS(t35);
-    const _Bool t39 = t35 < 0.0f;
-    const float t40 = ABS(t36);
-    const _Bool t41 = t36 < 0.0f;
-    const _Bool t42 = t34 < 0.0f;
-    const _Bool t43 = t34 == t34;
-    const float t44 = t32 * SQRT((0.0f <= t32) ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const float t45 = t41 ? 2.0f : (t39 ? (-2.0f) : 2.0f);
-    const float t46 = t41 ? (-2.0f) : (t39 ? 2.0f : (-2.0f));
-    const float t47 = t41 ? 0.0f : (t39 ? 0.0f : (-4.0f));
-    const float t48 = t39 ? 1.0f : (-1.0f);
-    const float t49 = t41 ? 1.0f : (-1.0f);
-    const float t50 = t41 ? (-4.0f) : 0.0f;
-    const float t51 = t42 ? 1.0f : (-1.0f);  // direction of u
-    const float t52 = t42 ? (-1.0f) : 1.0f;
-    const float t53 = t39 ? 1.0f : 0.0f;
-    const float t54 = t39 ? t34 : 1.0f;
-    const float t55 = t41 ? 0.0f : t53;
-    const float t56 = t41 ? (-1.0f) : t54;
-    const _Bool t57 = t44 < 0.49f;
-    const float t58 = t57 ? 0.49f : t44;
-    const float t59 = t57 ? t44 : 0.49f;
-    const float t60 = t58 + (-0.19600001f);
-    const float t61 = t58 + 0.167404f;
-    const float t62 = t58 + 0.98f;
-    const _Bool t63 = 0.0f == t59;
-    const float t64 = SQRT(t63 ? 1.0f : t59);
-    const float t65 = SQRT(t60);
-    const float t66 = t37 * (t37 * (1.0f / t60));
-    const float t67 = 1.0f / t65;
-    const float t68 = SQRT(t61);
-    const float t69 = t37 * (t37 * (1.0f / t61));
-    const float t70 = 1.0f / t68;
-    const float t71 = SQRT(t62);
-    const float t72 = t37 * (t37 * (1.0f / t62));
-    const float t73 = 1.0f / t71;
-    const float t74 = 1.0f / t64;
-    const float t75 = t63 ? 0.0f : t64;  // standard deviation
-    const float t76 = t63 ? 0.0f : t74;
-    const float t77 = t76 * t38;
-    const float t78 = t76 * t40;
-    const float t79 = t75 * t75;
-    const float t80 = t75 * t55;
-    const float t81 = t37 * t67;
-    const float t82 = t37 * t70;
-    const float t83 = t37 * t73;
-    const float t84 = t67 * t67;
-    const float t85 = t70 * t70;
-    const float t86 = t73 * t73;
-    const _Bool t87 = 13.0f < t81;
-    const float t88 = t87 ? 169.0f : t66;
-    const float t89 = t87 ? 13.0f : t81;
-    const float t90 = (-0.5f) * t88;
-    const _Bool t91 = 13.0f < t82;
-    const float t92 = t91 ? 169.0f : t69;
-    const float t93 = t91 ? 13.0f : t82;
-    const float t94 = (-0.5f) * t92;
-    const _Bool t95 = 13.0f < t83;
-    const float t96 = t95 ? 169.0f : t72;
-    const float t97 = t95 ? 13.0f : t83;
-    const float t98 = (-0.5f) * t96;
-    const float t99 = -t84;
-    const float t100 = t84 * (-2.0f);
-    const float t101 = -t85;
-    const float t102 = t84 * (-3.0f);
-    const float t103 = t85 * (-2.0f);
-    const float t104 = -t86;
-    const float t105 = t84 * (-4.0f);
-    const float t106 = t84 * (-5.0f);
-    const float t107 = t85 * (-3.0f);
-    const float t108 = t86 * (-2.0f);
-    const float t109 = t85 * (-4.0f);
-    const float t110 = t85 * (-5.0f);
-    const float t111 = t86 * (-3.0f);
-    const float t112 = t86 * (-4.0f);
-    const float t113 = t86 * (-5.0f);
-    const _Bool t114 = t63 | (13.0f < t77);
-    const float t115 = t114 ? 13.0f : t77;  // |mean - 1|/sigma
-    const _Bool t116 = t63 | (13.0f < t78);
-    const float t117 = t116 ? 13.0f : t78;  // |mean - -1|/sigma
-    const float t118 = t67 * t89;
-    const float t119 = 1.0f / FMA(t89, 0.25f, 1.0f);
-    const float t120 = t70 * t93;
-    const float t121 = 1.0f / FMA(0.25f, t93, 1.0f);
-    const float t122 = t73 * t97;
-    const float t123 = 1.0f / FMA(0.25f, t97, 1.0f);
-    const float t124 = FMA(t90, 1.442695f, 12582912.0f);
-    const float t125 = FMA(1.442695f, t94, 12582912.0f);
-    const float t126 = FMA(1.442695f, t98, 12582912.0f);
-    const float t127 = 1.0f / FMA(0.25f, t115, 1.0f);
-    const float t128 = 1.0f / FMA(0.25f, t117, 1.0f);
-    const float t129 = t115 * t115;
-    const float t130 = t117 * t117;
-    const float t131 = -(2.0f * t115);
-    const float t132 = -(2.0f * t117);
-    const float t133 = t124 - 12582912.0f;
-    const float t134 = as_float((as_bits(t124) + 127u) << 23u);
-    const float t135 = FMA(t133, -0.69314575f, t90) + (t133 * (-1.4286068e-6f));
-    const float t136 = t125 - 12582912.0f;
-    const float t137 = as_float((127u + as_bits(t125)) << 23u);
-    const float t138 = FMA(-0.69314575f, t136, t94) + ((-1.4286068e-6f) * t136);
-    const float t139 = t126 - 12582912.0f;
-    const float t140 = as_float((127u + as_bits(t126)) << 23u);
-    const float t141 = FMA(-0.69314575f, t139, t98) + ((-1.4286068e-6f) * t139);
-    const float t142 = (-0.5f) * t129;
-    const float t143 = 1.0f / (1.0f + t129);
-    const float t144 = (-0.5f) * t130;
-    const float t145 = 1.0f / (1.0f + t130);
-    const float t146 = FMA(1.442695f, t142, 12582912.0f);
-    const float t147 = FMA(1.442695f, t144, 12582912.0f);
-    const float t148 = t119 - 0.25f;
-    const float t149 = t121 - 0.25f;
-    const float t150 = t123 - 0.25f;
-    const float t151 = t146 - 12582912.0f;
-    const float t152 = as_float((127u + as_bits(t146)) << 23u);
-    const float t153 = FMA(-0.69314575f, t151, t142) + ((-1.4286068e-6f) * t151);
-    const float t154 = t147 - 12582912.0f;
-    const float t155 = as_float((127u + as_bits(t147)) << 23u);
-    const float t156 = FMA(-0.69314575f, t154, t144) + ((-1.4286068e-6f) * t154);
-    const float t157 = FMA(t135, FMA(t135, FMA(t135, FMA(t135, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t158 = FMA(t138, FMA(t138, FMA(t138, FMA(0.0013814222f, t138, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t159 = FMA(t141, FMA(t141, FMA(t141, FMA(0.0013814222f, t141, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t160 = (1.0f + FMA(t157, t135 * t135, t135)) * t134;
-    const float t161 = (1.0f + FMA(t158, t138 * t138, t138)) * t137;
-    const float t162 = (1.0f + FMA(t159, t141 * t141, t141)) * t140;
-    const float t163 = t160 * (t119 * FMA(t148, FMA(t148, FMA(t148, FMA(t148, FMA(t148, FMA(t148, FMA(t148, FMA(t148,
-        FMA(t148, FMA(t148, -0.012888777f, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t164 = t67 * (t160 * 0.3989423f);
-    const float t165 = t164 * t99;
-    const float t166 = t161 * (t121 * FMA(t149, FMA(t149, FMA(t149, FMA(t149, FMA(t149, FMA(t149, FMA(t149, FMA(t149,
-        FMA(t149, FMA(-0.012888777f, t149, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t167 = t70 * (0.3989423f * t161);
-    const float t168 = t167 * t101;
-    const float t169 = t162 * (t123 * FMA(t150, FMA(t150, FMA(t150, FMA(t150, FMA(t150, FMA(t150, FMA(t150, FMA(t150,
-        FMA(t150, FMA(-0.012888777f, t150, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t170 = t73 * (0.3989423f * t162);
-    const float t171 = t170 * t104;
-    const float t172 = t127 - 0.25f;
-    const float t173 = t128 - 0.25f;
-    const float t174 = t127 * (t127 * (t127 * FMA(t172, FMA(t172, FMA(t172, FMA(t172, FMA(t172, FMA(t172, FMA(t172,
-        FMA(t172, FMA(t172, FMA(-0.074104935f, t172, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t175 = FMA(t174, t131, 0.3989423f) * t143;
-    const float t176 = t128 * (t128 * (t128 * FMA(t173, FMA(t173, FMA(t173, FMA(t173, FMA(t173, FMA(t173, FMA(t173,
-        FMA(t173, FMA(t173, FMA(t173, -0.074104935f, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t177 = FMA(t176, t132, 0.3989423f) * t145;
-    const float t178 = FMA(t153, FMA(t153, FMA(t153, FMA(0.0013814222f, t153, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t179 = FMA(t156, FMA(t156, FMA(t156, FMA(0.0013814222f, t156, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t180 = t114 ? 0.0f : ((1.0f + FMA(t178, t153 * t153, t153)) * t152);
-    const float t181 = t116 ? 0.0f : ((1.0f + FMA(t179, t156 * t156, t156)) * t155);
-    const float t182 = t164 * t118;
-    const float t183 = FMA(t118, t182, t165);
-    const float t184 = t182 * t100;
-    const float t185 = t183 * t102;
-    const float t186 = FMA(t118, t183, t184);
-    const float t187 = FMA(t118, t186, t185);
-    const float t188 = FMA(t118, t187, t186 * t105);
-    const float t189 = 5.53779e-7f * FMA(t118, t188, t187 * t106);
-    const float t190 = t167 * t120;
-    const float t191 = FMA(t120, t190, t168);
-    const float t192 = t190 * t103;
-    const float t193 = t191 * t107;
-    const float t194 = FMA(t120, t191, t192);
-    const float t195 = FMA(t120, t194, t193);
-    const float t196 = FMA(t120, t195, t194 * t109);
-    const float t197 = FMA(-1.4154151e-5f, FMA(t120, t196, t195 * t110), t189);
-    const float t198 = t170 * t122;
-    const float t199 = FMA(t122, t198, t171);
-    const float t200 = t198 * t108;
-    const float t201 = t199 * t111;
-    const float t202 = FMA(t122, t199, t200);
-    const float t203 = FMA(t122, t202, t201);
-    const float t204 = FMA(t122, t203, t202 * t112);
-    const float t205 = t51 * FMA(t170, 0.05310392f, FMA(t167, 1.8069891f, FMA(t164, 0.13990697f, FMA(t199,
-        -0.010678871f, FMA(t191, 0.17402875f, FMA(t183, 0.0064247614f, FMA(t203, 0.000890947f, FMA(t195,
-        -0.0064075454f, FMA(t187, 0.00010180367f, FMA(-3.4771136e-5f, FMA(t122, t204, t203 * t113), t197))))))))));
-    const float t206 = FMA(t170, -1.8134589e-12f, FMA(t167, 2.4393872e-12f, FMA(t164, -6.2848045e-13f, FMA(t199,
-        4.2172052e-13f, FMA(t191, 2.194389e-13f, t183 * (-2.9127325e-14f))))));
-    // D_1: derivative 1 of the mean less its line
-    const float t207 = FMA(t198, -1.8134589e-12f, FMA(t190, 2.4393872e-12f, FMA(t182, -6.2848045e-13f,
-        FMA(4.2172052e-13f, t202, FMA(2.194389e-13f, t194, (-2.9127325e-14f) * t186))))) + t205;
-    const float t208 = t207 * (t58 * t207);
-    const float t209 = t188 * 1.1356677e-6f;
-    const float t210 = t188 * 5.53779e-7f;
-    const float t211 = FMA(t196, -2.620557e-5f, t209);
-    const float t212 = FMA(t196, -1.4154151e-5f, t210);
-    const float t213 = FMA(t204, -6.897228e-5f, t211);
-    const float t214 = FMA(t204, -3.4771136e-5f, t212);
-    const float t215 = FMA(t203, -0.00046238847f, FMA(t195, 0.0022007977f, FMA(t187, 7.722043e-6f, t213)));
-    const float t216 = FMA(t186, 0.00010180367f, t214);
-    const float t217 = FMA(t186, 0.00020729449f, t215);
-    const float t218 = FMA(t194, -0.0064075454f, t216);
-    const float t219 = FMA(t194, -0.012807422f, t217);
-    const float t220 = FMA(t202, 0.000890947f, t218);
-    const float t221 = FMA(t199, 0.006365801f, FMA(t191, -0.012634318f, FMA(t183, 0.0006759479f, FMA(t202,
-        0.0017610112f, t219))));
-    const float t222 = FMA(t182, 0.0064247614f, t220);
-    const float t223 = FMA(t182, 0.013027682f, t221);
-    const float t224 = FMA(t190, 0.17402875f, t222);
-    const float t225 = FMA(t190, 0.3487743f, t223);
-    const float t226 = FMA(t198, -0.010678871f, t224);
-    const float t227 = FMA(t170, -0.03318527f, FMA(t167, -1.3147992f, FMA(t164, 0.014650219f, FMA(t198, -0.021070946f,
-        t225))));
-    const float t228 = FMA(t163, 0.13990697f, t226);
-    const float t229 = FMA(t163, 0.28291246f, t227);
-    const float t230 = FMA(t166, 1.8069891f, t228);
-    const float t231 = FMA(t166, 3.6124027f, t229);
-    const float t232 = t206 + (t51 * FMA(t169, 0.05310392f, t230));  // D_0: derivative 0 of the mean less its line
-    const float t233 = FMA(t169, 0.10468484f, t231);  // B_0: derivative 0 of the mean square less its line
-    const float t234 = t232 + t52;
-    const float t235 = t233 - (t232 * t232);
-    const float t236 = FMA(t115, t175, 2.0f * t174);
-    const float t237 = t180 * t174;
-    const float t238 = t180 * t175;
-    const float t239 = t180 * t236;
-    const float t240 = t46 * (t237 * t79);
-    const float t241 = t75 * t238;
-    const float t242 = t75 * t239;
-    const float t243 = (t241 * t50) + (t48 * t240);
-    const float t244 = t48 * (-t242);
-    const float t245 = FMA(t117, t177, 2.0f * t176);
-    const float t246 = t45 * ((t181 * t176) * t79);
-    const float t247 = t181 * t177;
-    const float t248 = t181 * t245;
-    const float t249 = t75 * t247;
-    const float t250 = t249 * t47;
-    const float t251 = t249 - t241;
-    const float t252 = t75 * t248;
-    const float t253 = t49 * t246;
-    const float t254 = t49 * t252;
-    const float t255 = t250 + t253;
-    const float t256 = t254 + t244;
-    const float t257 = t255 + t243;
-    const float t258 = t57 ? (t251 + t56) : t234;
-    const float t259 = t257 - (t251 * t251);
-    const float t260 = FMA(FMA(t75, t55, 2.0f * t256), t80, t259);
-    const float t261 = (t28 * (t43 ? t258 : t34)) + t24;
-    const float t262 = (t43 ? (t57 ? ((t260 < 0.0f) ? 0.0f : t260) : ((t235 < t208) ? t208 : t235)) : t34) * t31;
-    *out_mean = t261;
-    *out_var = t262;
+    float t0 = p0 - 12582912.0f;
+    float t1 = FMA(t0, -0.69314575f, p1) + (t0 * (-1.4286068e-6f));
+    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
+    return t2;
 }
 
-void hardtanh_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                            const float *restrict params, float *restrict out_mean, float *restrict out_var)
+INLINE float hardtanh_exact_part3(float p0)
+{
+    float t0 = 1.0f / FMA(0.25f, p0, 1.0f);
+    float t1 = t0 - 0.25f;
+    float t2 = t0 * (t0 * (t0 * POLY10(t1, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f,
+        0.11886708f, 0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f)));
+    return t2;
+}
+
+INLINE float hardtanh_exact_part4(
+    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
+    float p11, float p12, float p13, float p14, float p15, float p16, float p17, float p18, float p19)
+{
+    float t0 = FMA(p0, 3.6124027f, FMA(p1, 0.28291246f, FMA(p2, -0.03318527f, FMA(p3, -1.3147992f, FMA(p4,
+        0.014650219f, FMA(p5, -0.021070946f, FMA(p6, 0.3487743f, FMA(p7, 0.013027682f, FMA(p8, 0.006365801f, FMA(p9,
+        -0.012634318f, FMA(p10, 0.0006759479f, FMA(p11, 0.0017610112f, FMA(p12, -0.012807422f, FMA(p13, 0.00020729449f,
+        FMA(p14, -0.00046238847f, FMA(p15, 0.0022007977f, FMA(p16, 7.722043e-6f, FMA(p17, -6.897228e-5f, FMA(p18,
+        -2.620557e-5f, p19 * 1.1356677e-6f)))))))))))))))))));
+    return t0;
+}
+
+INLINE float hardtanh_exact_part5(
+    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
+    float p11, float p12, float p13, float p14, float p15)
+{
+    float t0 = FMA(p0, -3.4198886e-13f, FMA(p1, 4.5356072e-13f, p2 * (-1.1327064e-13f))) + (p15 * FMA(p3, 0.05310392f,
+        FMA(p4, 1.8069891f, FMA(p5, 0.13990697f, FMA(p6, -0.010678871f, FMA(p7, 0.17402875f, FMA(p8, 0.0064247614f,
+        FMA(p9, 0.000890947f, FMA(p10, -0.0064075454f, FMA(p11, 0.000101803664f, FMA(p12, -3.4771136e-5f, FMA(p13,
+        -1.4154151e-5f, p14 * 5.53779e-7f))))))))))));
+    return t0;
+}
+
+INLINE void hardtanh_exact_atom0(
+    float p0, float p1, float p2, float *restrict r0, float *restrict r1, float *restrict r2, float *restrict r3,
+    float *restrict r4, float *restrict r5, uint32_t *restrict r6, float *restrict r7, float *restrict r8,
+    float *restrict r9)
+{
+    float t0 = p0 + p1;
+    float t1 = 1.0f / SQRT(t0);
+    float t2 = p2 * t1;
+    _Bool t3 = 13.0f < t2;
+    float t4 = t1 * t1;
+    float t5 = t4 * (-2.0f);
+    float t6 = t4 * (-3.0f);
+    float t7 = t4 * (-4.0f);
+    float t8 = t4 * (-5.0f);
+    float t9 = -t4;
+    float t10 = p2 * (p2 * (1.0f / t0));
+    float t11 = t3 ? 169.0f : t10;
+    float t12 = (-0.5f) * t11;
+    float t13 = FMA(t12, 1.442695f, 12582912.0f);
+    uint32_t t14 = as_bits(t13);
+    float t15 = t3 ? 13.0f : t2;
+    float t16 = t1 * t15;
+    float t17 = 1.0f / FMA(t15, 0.25f, 1.0f);
+    float t18 = t17 - 0.25f;
+    float t19 = t17 * POLY10(t18, -0.012888777f, 0.061844066f, -0.0922225f, 0.016932948f, 0.0053508277f, 0.08352485f,
+        0.1411755f, 0.1795469f, 0.18632823f, 0.1666411f, 0.13207589f);
+    float t20 = hardtanh_exact_part6(t13, t12);
+    *r0 = t1;
+    *r1 = t5;
+    *r2 = t6;
+    *r3 = t7;
+    *r4 = t8;
+    *r5 = t9;
+    *r6 = t14;
+    *r7 = t16;
+    *r8 = t19;
+    *r9 = t20;
+}
+
+INLINE void hardtanh_exact_atom1(
+    float p0, float p1, float p2, float *restrict r0, float *restrict r1, float *restrict r2, float *restrict r3,
+    float *restrict r4, float *restrict r5, float *restrict r6, float *restrict r7, float *restrict r8,
+    uint32_t *restrict r9, float *restrict r10)
+{
+    float t0 = p0 + p1;
+    float t1 = 1.0f / SQRT(t0);
+    float t2 = t1 * t1;
+    float t3 = t2 * (-2.0f);
+    float t4 = t2 * (-3.0f);
+    float t5 = t2 * (-4.0f);
+    float t6 = t2 * (-5.0f);
+    float t7 = t2 * (-6.0f);
+    float t8 = -t2;
+    float t9 = p2 * t1;
+    _Bool t10 = 13.0f < t9;
+    float t11 = t10 ? 13.0f : t9;
+    float t12 = 1.0f / FMA(t11, 0.25f, 1.0f);
+    float t13 = t1 * t11;
+    float t14 = t12 - 0.25f;
+    float t15 = t12 * POLY10(t14, -0.012888777f, 0.061844066f, -0.0922225f, 0.016932948f, 0.0053508277f, 0.08352485f,
+        0.1411755f, 0.1795469f, 0.18632823f, 0.1666411f, 0.13207589f);
+    float t16 = p2 * (p2 * (1.0f / t0));
+    float t17 = t10 ? 169.0f : t16;
+    float t18 = (-0.5f) * t17;
+    float t19 = FMA(t18, 1.442695f, 12582912.0f);
+    uint32_t t20 = as_bits(t19);
+    float t21 = hardtanh_exact_part6(t19, t18);
+    *r0 = t1;
+    *r1 = t3;
+    *r2 = t4;
+    *r3 = t5;
+    *r4 = t6;
+    *r5 = t7;
+    *r6 = t8;
+    *r7 = t13;
+    *r8 = t15;
+    *r9 = t20;
+    *r10 = t21;
+}
+
+INLINE float hardtanh_exact_part2(float p0)
+{
+    float t0 = (-0.5f) * p0;
+    float t1 = FMA(1.442695f, t0, 12582912.0f);
+    float t2 = hardtanh_exact_part6(t1, t0) * as_float((127u + as_bits(t1)) << 23u);
+    return t2;
+}
+
+INLINE void hardtanh_exact_forward_element(
+    float mean, float var, float min_val_hi, float min_val_lo, float max_val_hi, float max_val_lo,
+    float *restrict out_mean, float *restrict out_var)
+{
+    float t0 = 0.5f * max_val_hi;
+    float t1 = (-0.5f) * min_val_hi;
+    float t2 = 0.5f * max_val_lo;
+    _Bool t3 = (1.2676506e+30f < var) | (1.2980742e+33f < ABS(mean));
+    float t4 = t3 ? 1.5258789e-5f : 1.0f;
+    float t5 = (t3 & (8.6736174e-19f < var)) ? 1.5258789e-5f : 1.0f;
+    float t6 = 0.5f * min_val_hi;
+    float t7 = t0 + t1;
+    float t8 = t0 + t6;
+    float t9 = t7 - t0;
+    float t10 = ((t0 - (t7 - t9)) + (t1 - t9)) + (t2 + ((-0.5f) * min_val_lo));
+    float t11 = t7 * t7;
+    float t12 = t8 - t0;
+    float t13 = ((t0 - (t8 - t12)) + (t6 - t12)) + (t2 + (0.5f * min_val_lo));
+    float t14 = 1.0f / t11;
+    float t15 = FMA(t7, t10, FMA(t7, t10, FMA(t7, t7, -t11)));
+    float t16 = t7 + t10;
+    float t17 = -t14;
+    float t18 = (t5 * (var * t5)) * (t14 + (t14 * FMA(t15, t17, FMA(t11, t17, 1.0f))));
+    float t19 = 1.0f / t16;
+    float t20 = (((mean - t8) - t13) * t4) * t19;  // mean in units of the base
+    float t21 = t19 * (t4 * ((mean - max_val_hi) - max_val_lo));
+    float t22 = t19 * (t4 * ((mean - min_val_hi) - min_val_lo));
+    float t23 = ABS(t20);  // |mean - centre|
+    _Bool t24 = t21 < 0.0f;
+    _Bool t25 = t22 < 0.0f;
+    _Bool t26 = t20 < 0.0f;
+    _Bool t27 = t20 == t20;
+    float t28 = (0.0f <= t18) ? 1.0f : (-1.0f);
+    float t29 = t18 * SQRT(t28);  // NaN for a negative variance
+    float t30 = t24 ? 1.0f : (-1.0f);
+    float t31 = t25 ? 1.0f : (-1.0f);
+    float t32 = t26 ? 1.0f : (-1.0f);  // direction of u
+    float t33 = t24 ? 1.0f : 0.0f;
+    float t34 = t25 ? 0.0f : t33;
+    _Bool t35 = t29 < 0.49f;
+    float t36 = t35 ? 0.49f : t29;
+    float t37 = t35 ? t29 : 0.49f;
+    float t38, t39, t40, t41, t42, t43, t45, t46, t47;
+    uint32_t t44;
+    hardtanh_exact_atom0(t36, -0.19600001f, t23, &t38, &t39, &t40, &t41, &t42, &t43, &t44, &t45, &t46, &t47);
+    float t48, t49, t50, t51, t52, t53, t55, t56, t57;
+    uint32_t t54;
+    hardtanh_exact_atom0(t36, 0.167404f, t23, &t48, &t49, &t50, &t51, &t52, &t53, &t54, &t55, &t56, &t57);
+    float t58, t59, t60, t61, t62, t63, t65, t66, t67;
+    uint32_t t64;
+    hardtanh_exact_atom0(t36, 0.98f, t23, &t58, &t59, &t60, &t61, &t62, &t63, &t64, &t65, &t66, &t67);
+    _Bool t68 = 0.0f == t37;
+    float t69 = t68 ? 1.0f : t37;
+    float t70 = SQRT(t69);
+    float t71 = t68 ? 0.0f : t70;  // standard deviation
+    float t72 = 1.0f / t70;
+    float t73 = t68 ? 0.0f : t72;
+    float t74 = t73 * ABS(t21);
+    float t75 = t73 * ABS(t22);
+    float t76 = t71 * t71;
+    _Bool t77 = t68 | (13.0f < t74);
+    float t78 = t77 ? 13.0f : t74;  // |mean - 1|/sigma
+    _Bool t79 = t68 | (13.0f < t75);
+    float t80 = t79 ? 13.0f : t75;  // |mean - -1|/sigma
+    float t81 = t78 * t78;
+    float t82 = t80 * t80;
+    float t83 = t47 * as_float((t44 + 127u) << 23u);
+    float t84 = t57 * as_float((127u + t54) << 23u);
+    float t85 = t67 * as_float((127u + t64) << 23u);
+    float t86 = t83 * t46;
+    float t87 = t38 * (t83 * 0.3989423f);
+    float t88 = t84 * t56;
+    float t89 = t48 * (0.3989423f * t84);
+    float t90 = t85 * t66;
+    float t91 = t58 * (0.3989423f * t85);
+    float t92 = hardtanh_exact_part3(t78);
+    float t93 = FMA(t92, -(2.0f * t78), 0.3989423f) * (1.0f / (1.0f + t81));
+    float t94 = hardtanh_exact_part3(t80);
+    float t95 = FMA(t94, -(2.0f * t80), 0.3989423f) * (1.0f / (1.0f + t82));
+    float t96 = hardtanh_exact_part2(t81);
+    float t97 = t77 ? 0.0f : t96;
+    float t98 = hardtanh_exact_part2(t82);
+    float t99 = t79 ? 0.0f : t98;
+    float t100 = t87 * t45;
+    float t101 = FMA(t45, t100, t87 * t43);
+    float t102 = FMA(t45, t101, t100 * t39);
+    float t103 = FMA(t45, t102, t101 * t40);
+    float t104 = FMA(t45, t103, t102 * t41);
+    float t105 = t89 * t55;
+    float t106 = FMA(t55, t105, t89 * t53);
+    float t107 = FMA(t55, t106, t105 * t49);
+    float t108 = FMA(t55, t107, t106 * t50);
+    float t109 = FMA(t55, t108, t107 * t51);
+    float t110 = t91 * t65;
+    float t111 = FMA(t65, t110, t91 * t63);
+    float t112 = FMA(t65, t111, t110 * t59);
+    float t113 = FMA(t65, t112, t111 * t60);
+    float t114 = FMA(t65, t113, t112 * t61);
+    // D_1: derivative 1 of the mean less its line
+    float t115 = FMA(-3.4198886e-13f, t110, FMA(4.5356072e-13f, t105, (-1.1327064e-13f) * t100)) + (t32 * FMA(t91,
+        0.05310392f, FMA(t89, 1.8069891f, FMA(t87, 0.13990697f, FMA(t111, -0.010678871f, FMA(t106, 0.17402875f,
+        FMA(t101, 0.0064247614f, FMA(t113, 0.000890947f, FMA(t108, -0.0064075454f, FMA(t103, 0.000101803664f,
+        FMA(-3.4771136e-5f, FMA(t65, t114, t113 * t62), FMA(-1.4154151e-5f, FMA(t55, t109, t108 * t52), 5.53779e-7f *
+        FMA(t45, t104, t103 * t42)))))))))))));
+    float t116 = t115 * (t36 * t115);
+    // D_0: derivative 0 of the mean less its line
+    float t117 = hardtanh_exact_part5(t91, t89, t87, t90, t88, t86, t110, t105, t100, t112, t107, t102, t114, t109,
+        t104, t32);
+    // B_0: derivative 0 of the mean square less its line
+    float t118 = FMA(t90, 0.104684845f, hardtanh_exact_part4(t88, t86, t91, t89, t87, t110, t105, t100, t111, t106,
+        t101, t112, t107, t102, t113, t108, t103, t114, t109, t104));
+    float t119 = t118 - (t117 * t117);
+    float t120 = t71 * (t97 * t93);
+    float t121 = t71 * (t99 * t95);
+    float t122 = t121 - t120;
+    float t123 = FMA(t71, t34, 2.0f * ((t31 * (t71 * (t99 * FMA(t80, t95, 2.0f * t94)))) + (t30 * (-(t71 * (t97 *
+        FMA(t78, t93, 2.0f * t92)))))));
+    float t124 = t71 * t34;
+    float t125 = t24 ? 0.0f : (-4.0f);
+    float t126 = t25 ? 0.0f : t125;
+    float t127 = t121 * t126;
+    float t128 = t24 ? (-2.0f) : 2.0f;
+    float t129 = t25 ? 2.0f : t128;
+    float t130 = t127 + (t31 * (t129 * ((t99 * t94) * t76)));
+    float t131 = t25 ? (-4.0f) : 0.0f;
+    float t132 = t120 * t131;
+    float t133 = t24 ? 2.0f : (-2.0f);
+    float t134 = t25 ? (-2.0f) : t133;
+    float t135 = FMA(t123, t124, (t130 + (t132 + (t30 * (t134 * ((t97 * t92) * t76))))) - (t122 * t122));
+    float t136 = t24 ? t20 : 1.0f;
+    float t137 = t25 ? (-1.0f) : t136;
+    float t138 = t122 + t137;
+    float t139 = t26 ? (-1.0f) : 1.0f;
+    float t140 = t117 + t139;
+    float t141 = t35 ? t138 : t140;
+    float t142 = t27 ? t141 : t20;
+    float t143 = (t16 * t142) + (t8 + t13);
+    float t144 = (t135 < 0.0f) ? 0.0f : t135;
+    float t145 = (t119 < t116) ? t116 : t119;
+    float t146 = t35 ? t144 : t145;
+    float t147 = t27 ? t146 : t20;
+    float t148 = t147 * (t11 + t15);
+    *out_mean = t143;
+    *out_var = t148;
+}
+
+void hardtanh_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     const float min_val_hi = params[0];
     const float min_val_lo = params[1];
@@ -348,363 +336,181 @@ void hardtanh_exact_forward(int64_t n, const float *restrict mean, const float *
     const float max_val_lo = params[3];
 #pragma omp parallel for simd if(parallel : n > 8192)
     for (int64_t i = 0; i < n; ++i) {
-        hardtanh_exact_forward_element(mean[i], var[i], min_val_hi, min_val_lo, max_val_hi, max_val_lo, &out_mean[i],
-                                       &out_var[i]);
+        hardtanh_exact_forward_element(
+            mean[i], var[i], min_val_hi, min_val_lo, max_val_hi, max_val_lo, &out_mean[i], &out_var[i]);
     }
 }
 
-static inline __attribute__((always_inline)) void hardtanh_exact_backward_element(float mean, float var,
-                                                                                  float grad_mean, float grad_var,
-                                                                                  float min_val_hi, float min_val_lo,
-                                                                                  float max_val_hi, float max_val_lo,
-                                                                                  float *restrict out_grad_mean,
-                                                                                  float *restrict out_grad_var)
+INLINE void hardtanh_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float min_val_hi, float min_val_lo, float max_val_hi,
+    float max_val_lo, float *restrict out_grad_mean, float *restrict out_grad_var)
 {
-    const float t0 = 0.5f * max_val_hi;
-    const float t1 = (-0.5f) * min_val_hi;
-    const float t2 = 0.5f * max_val_lo;
-    const float t3 = t2 + ((-0.5f) * min_val_lo);
-    const _Bool t4 = 1.2980742e+33f < ABS(mean);
-    const _Bool t5 = (1.2676506e+30f < var) | t4;
-    const _Bool t6 = t5 & (8.6736174e-19f < var);
-    const float t7 = t5 ? 1.5258789e-5f : 1.0f;
-    const float t8 = t6 ? 1.5258789e-5f : 1.0f;
-    const float t9 = 0.5f * min_val_hi;
-    const float t10 = t2 + (0.5f * min_val_lo);
-    const float t11 = t7 * ((mean - min_val_hi) - min_val_lo);
-    const float t12 = t7 * ((mean - max_val_hi) - max_val_lo);
-    const float t13 = t0 + t1;
-    const float t14 = t0 + t9;
-    const float t15 = t8 * (var * t8);
-    const float t16 = t13 - t0;
-    const float t17 = t1 - t16;
-    const float t18 = ((t0 - (t13 - t16)) + t17) + t3;
-    const float t19 = t13 * t13;
-    const float t20 = 1.0f / t13;
-    const float t21 = t14 - t0;
-    const float t22 = t9 - t21;
-    const float t23 = ((t0 - (t14 - t21)) + t22) + t10;
-    const float t24 = ((mean - t14) - t23) * t7;
-    const float t25 = 1.0f / t19;
-    const float t26 = FMA(t13, t18, FMA(t13, t18, FMA(t13, t13, -t19)));
-    const float t27 = -t20;
-    const float t28 = t13 * t20;
-    const float t29 = t19 * t20;
-    const float t30 = t20 * FMA(t18, t27, FMA(t13, t27, 1.0f));
-    const float t31 = FMA(t18, t20, FMA(t13, t20, -t28));
-    const float t32 = t13 + t18;
-    const float t33 = FMA(t13, t30, t31);
-    const float t34 = 1.0f / t32;
-    const float t35 = t24 * t34;  // mean in units of the base
-    const float t36 = t34 * t11;
-    const float t37 = t34 * t12;
-    const float t38 = t20 * t28;
-    const float t39 = FMA(t19, t30, FMA(t26, t20, FMA(t19, t20, -t29)));
-    const float t40 = t20 * t29;
-    const float t41 = -t25;
-    const float t42 = t15 * (t25 + (t25 * FMA(t26, t41, FMA(t19, t41, 1.0f))));
-    const float t43 = FMA(t20, t33, FMA(t30, t28, FMA(t20, t28, -t38)));
-    const float t44 = t28 + t33;
-    const float t45 = t38 + t43;
-    const float t46 = FMA(t20, t39, FMA(t30, t29, FMA(t20, t29, -t40)));
-    const float t47 = t29 + t39;
-    const float t48 = t40 + t46;
-    const float t49 = ABS(t35);  // |mean - centre|
-    const float t50 = (t35 < 0.0f) ? 1.0f : (-1.0f);  // direction of u
-    const float t51 = ABS(t36);
-    const _Bool t52 = t36 < 0.0f;
-    const float t53 = ABS(t37);
-    const _Bool t54 = t37 < 0.0f;
-    const float t55 = t42 * SQRT((0.0f <= t42) ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const float t56 = t52 ? 2.0f : (t54 ? (-2.0f) : 2.0f);
-    const float t57 = t52 ? (-2.0f) : (t54 ? 2.0f : (-2.0f));
-    const float t58 = t52 ? 0.0f : (t54 ? 0.0f : (-4.0f));
-    const float t59 = t52 ? 1.0f : (-1.0f);
-    const float t60 = t52 ? (-4.0f) : 0.0f;
-    const float t61 = t54 ? 1.0f : (-1.0f);
-    const float t62 = t52 ? 0.0f : (t54 ? 1.0f : 0.0f);
-    const float t63 = 2.0f * t62;
-    const _Bool t64 = t55 < 0.49f;
-    const float t65 = t64 ? 0.49f : t55;
-    const float t66 = t64 ? t55 : 0.49f;
-    const float t67 = t65 + (-0.19600001f);
-    const float t68 = t65 + 0.167404f;
-    const float t69 = t65 + 0.98f;
-    const _Bool t70 = 0.0f == t66;
-    const float t71 = SQRT(t70 ? 1.0f : t66);
-    const float t72 = SQRT(t67);
-    const float t73 = t49 * (t49 * (1.0f / t67));
-    const float t74 = 1.0f / t72;
-    const float t75 = SQRT(t68);
-    const float t76 = t49 * (t49 * (1.0f / t68));
-    const float t77 = 1.0f / t75;
-    const float t78 = SQRT(t69);
-    const float t79 = t49 * (t49 * (1.0f / t69));
-    const float t80 = 1.0f / t78;
-    const float t81 = 1.0f / t71;
-    const float t82 = t70 ? 0.0f : t71;  // standard deviation
-    const float t83 = t70 ? 0.0f : t81;
-    const float t84 = t83 * t51;
-    const float t85 = t83 * t53;
-    const float t86 = t49 * t74;
-    const float t87 = t49 * t77;
-    const float t88 = t49 * t80;
-    const float t89 = t74 * t74;
-    const float t90 = t77 * t77;
-    const float t91 = t80 * t80;
-    const _Bool t92 = 13.0f < t86;
-    const float t93 = t92 ? 169.0f : t73;
-    const float t94 = t92 ? 13.0f : t86;
-    const float t95 = (-0.5f) * t93;
-    const _Bool t96 = 13.0f < t87;
-    const float t97 = t96 ? 169.0f : t76;
-    const float t98 = t96 ? 13.0f : t87;
-    const float t99 = (-0.5f) * t97;
-    const _Bool t100 = 13.0f < t88;
-    const float t101 = t100 ? 169.0f : t79;
-    const float t102 = t100 ? 13.0f : t88;
-    const float t103 = (-0.5f) * t101;
-    const float t104 = -t89;
-    const float t105 = t89 * (-2.0f);
-    const float t106 = -t90;
-    const float t107 = t89 * (-3.0f);
-    const float t108 = t90 * (-2.0f);
-    const float t109 = -t91;
-    const float t110 = t89 * (-4.0f);
-    const float t111 = t91 * (-2.0f);
-    const float t112 = t90 * (-3.0f);
-    const float t113 = t89 * (-5.0f);
-    const float t114 = t89 * (-6.0f);
-    const float t115 = t91 * (-3.0f);
-    const float t116 = t90 * (-4.0f);
-    const float t117 = t91 * (-4.0f);
-    const float t118 = t90 * (-5.0f);
-    const float t119 = t90 * (-6.0f);
-    const float t120 = t91 * (-5.0f);
-    const float t121 = t91 * (-6.0f);
-    const _Bool t122 = t70 | (13.0f < t84);
-    const float t123 = t122 ? 13.0f : t84;  // |mean - -1|/sigma
-    const _Bool t124 = t70 | (13.0f < t85);
-    const float t125 = t124 ? 13.0f : t85;  // |mean - 1|/sigma
-    const float t126 = t74 * t94;
-    const float t127 = 1.0f / FMA(t94, 0.25f, 1.0f);
-    const float t128 = t77 * t98;
-    const float t129 = 1.0f / FMA(0.25f, t98, 1.0f);
-    const float t130 = t80 * t102;
-    const float t131 = 1.0f / FMA(0.25f, t102, 1.0f);
-    const float t132 = FMA(t95, 1.442695f, 12582912.0f);
-    const float t133 = FMA(1.442695f, t99, 12582912.0f);
-    const float t134 = FMA(1.442695f, t103, 12582912.0f);
-    const float t135 = 1.0f / FMA(0.25f, t123, 1.0f);
-    const float t136 = 1.0f / FMA(0.25f, t125, 1.0f);
-    const float t137 = t123 * t123;
-    const float t138 = t125 * t125;
-    const float t139 = -(2.0f * t123);
-    const float t140 = -(2.0f * t125);
-    const float t141 = t132 - 12582912.0f;
-    const float t142 = as_float((as_bits(t132) + 127u) << 23u);
-    const float t143 = FMA(t141, -0.69314575f, t95) + (t141 * (-1.4286068e-6f));
-    const float t144 = t133 - 12582912.0f;
-    const float t145 = as_float((127u + as_bits(t133)) << 23u);
-    const float t146 = FMA(-0.69314575f, t144, t99) + ((-1.4286068e-6f) * t144);
-    const float t147 = t134 - 12582912.0f;
-    const float t148 = as_float((127u + as_bits(t134)) << 23u);
-    const float t149 = FMA(-0.69314575f, t147, t103) + ((-1.4286068e-6f) * t147);
-    const float t150 = (-0.5f) * t137;
-    const float t151 = 1.0f / (1.0f + t137);
-    const float t152 = (-0.5f) * t138;
-    const float t153 = 1.0f / (1.0f + t138);
-    const float t154 = FMA(1.442695f, t150, 12582912.0f);
-    const float t155 = FMA(1.442695f, t152, 12582912.0f);
-    const float t156 = t127 - 0.25f;
-    const float t157 = t129 - 0.25f;
-    const float t158 = t131 - 0.25f;
-    const float t159 = t154 - 12582912.0f;
-    const float t160 = as_float((127u + as_bits(t154)) << 23u);
-    const float t161 = FMA(-0.69314575f, t159, t150) + ((-1.4286068e-6f) * t159);
-    const float t162 = t155 - 12582912.0f;
-    const float t163 = as_float((127u + as_bits(t155)) << 23u);
-    const float t164 = FMA(-0.69314575f, t162, t152) + ((-1.4286068e-6f) * t162);
-    const float t165 = FMA(t143, FMA(t143, FMA(t143, FMA(t143, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t166 = FMA(t146, FMA(t146, FMA(t146, FMA(0.0013814222f, t146, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t167 = FMA(t149, FMA(t149, FMA(t149, FMA(0.0013814222f, t149, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t168 = (1.0f + FMA(t165, t143 * t143, t143)) * t142;
-    const float t169 = (1.0f + FMA(t166, t146 * t146, t146)) * t145;
-    const float t170 = (1.0f + FMA(t167, t149 * t149, t149)) * t148;
-    const float t171 = t168 * (t127 * FMA(t156, FMA(t156, FMA(t156, FMA(t156, FMA(t156, FMA(t156, FMA(t156, FMA(t156,
-        FMA(t156, FMA(t156, -0.012888777f, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t172 = t74 * (t168 * 0.3989423f);
-    const float t173 = t172 * t104;
-    const float t174 = t169 * (t129 * FMA(t157, FMA(t157, FMA(t157, FMA(t157, FMA(t157, FMA(t157, FMA(t157, FMA(t157,
-        FMA(t157, FMA(-0.012888777f, t157, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t175 = t77 * (0.3989423f * t169);
-    const float t176 = t175 * t106;
-    const float t177 = t170 * (t131 * FMA(t158, FMA(t158, FMA(t158, FMA(t158, FMA(t158, FMA(t158, FMA(t158, FMA(t158,
-        FMA(t158, FMA(-0.012888777f, t158, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t178 = t80 * (0.3989423f * t170);
-    const float t179 = t178 * t109;
-    const float t180 = t135 - 0.25f;
-    const float t181 = t136 - 0.25f;
-    const float t182 = t135 * (t135 * (t135 * FMA(t180, FMA(t180, FMA(t180, FMA(t180, FMA(t180, FMA(t180, FMA(t180,
-        FMA(t180, FMA(t180, FMA(t180, -0.074104935f, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t183 = FMA(t182, t139, 0.3989423f) * t151;
-    const float t184 = FMA(t123, t183, 2.0f * t182);
-    const float t185 = t136 * (t136 * (t136 * FMA(t181, FMA(t181, FMA(t181, FMA(t181, FMA(t181, FMA(t181, FMA(t181,
-        FMA(t181, FMA(t181, FMA(-0.074104935f, t181, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t186 = FMA(t185, t140, 0.3989423f) * t153;
-    const float t187 = FMA(t125, t186, 2.0f * t185);
-    const float t188 = FMA(t161, FMA(t161, FMA(t161, FMA(0.0013814222f, t161, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t189 = FMA(t164, FMA(t164, FMA(t164, FMA(0.0013814222f, t164, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t190 = t122 ? 0.0f : ((1.0f + FMA(t188, t161 * t161, t161)) * t160);
-    const float t191 = t190 * t183;
-    const float t192 = t190 * t184;
-    const float t193 = 0.3989423f * t190;
-    const float t194 = t59 * (t123 * t193);
-    const float t195 = t82 * t191;
-    const float t196 = t124 ? 0.0f : ((1.0f + FMA(t189, t164 * t164, t164)) * t163);
-    const float t197 = t196 * t186;
-    const float t198 = t196 * t187;
-    const float t199 = 0.3989423f * t196;
-    const float t200 = t194 + (t61 * (-(t125 * t199)));
-    const float t201 = t82 * t197;
-    const float t202 = t172 * t126;
-    const float t203 = FMA(t126, t202, t173);
-    const float t204 = t202 * t105;
-    const float t205 = t203 * t107;
-    const float t206 = FMA(t126, t203, t204);
-    const float t207 = FMA(t126, t206, t205);
-    const float t208 = t206 * t110;
-    const float t209 = t207 * t113;
-    const float t210 = FMA(t126, t207, t208);
-    const float t211 = FMA(t126, t210, t209);
-    const float t212 = FMA(t126, t211, t210 * t114);
-    const float t213 = t175 * t128;
-    const float t214 = FMA(t128, t213, t176);
-    const float t215 = t213 * t108;
-    const float t216 = t214 * t112;
-    const float t217 = FMA(t128, t214, t215);
-    const float t218 = FMA(t128, t217, t216);
-    const float t219 = t217 * t116;
-    const float t220 = t218 * t118;
-    const float t221 = FMA(t128, t218, t219);
-    const float t222 = FMA(t128, t221, t220);
-    const float t223 = FMA(t128, t222, t221 * t119);
-    const float t224 = t178 * t130;
-    const float t225 = FMA(t130, t224, t179);
-    const float t226 = t224 * t111;
-    const float t227 = t225 * t115;
-    const float t228 = FMA(t130, t225, t226);
-    const float t229 = FMA(t130, t228, t227);
-    const float t230 = t228 * t117;
-    const float t231 = t229 * t120;
-    const float t232 = FMA(t130, t229, t230);
-    const float t233 = FMA(t130, t232, t231);
-    const float t234 = FMA(t130, t233, t232 * t121);
-    const float t235 = FMA(t178, -1.8134589e-12f, FMA(t175, 2.4393872e-12f, FMA(t172, -6.2848045e-13f, FMA(t225,
-        4.2172052e-13f, FMA(t214, 2.194389e-13f, t203 * (-2.9127325e-14f))))));
-    const float t236 = FMA(t224, -1.8134589e-12f, FMA(t213, 2.4393872e-12f, FMA(t202, -6.2848045e-13f,
-        FMA(4.2172052e-13f, t228, FMA(2.194389e-13f, t217, (-2.9127325e-14f) * t206)))));
-    const float t237 = FMA(t225, -1.8134589e-12f, FMA(t214, 2.4393872e-12f, FMA(t203, -6.2848045e-13f,
-        FMA(4.2172052e-13f, t229, FMA(2.194389e-13f, t218, (-2.9127325e-14f) * t207)))));
-    const float t238 = t83 * t193;
-    const float t239 = t82 * t193;
-    const float t240 = t83 * t199;
-    const float t241 = t239 - (t82 * t199);
+    float t0 = 0.5f * max_val_hi;
+    float t1 = (-0.5f) * min_val_hi;
+    float t2 = 0.5f * max_val_lo;
+    _Bool t3 = (1.2676506e+30f < var) | (1.2980742e+33f < ABS(mean));
+    float t4 = t3 ? 1.5258789e-5f : 1.0f;
+    float t5 = (t3 & (8.6736174e-19f < var)) ? 1.5258789e-5f : 1.0f;
+    float t6 = 0.5f * min_val_hi;
+    float t7 = t0 + t1;
+    float t8 = t0 + t6;
+    float t9 = t7 - t0;
+    float t10 = ((t0 - (t7 - t9)) + (t1 - t9)) + (t2 + ((-0.5f) * min_val_lo));
+    float t11 = t7 * t7;
+    float t12 = 1.0f / t7;
+    float t13 = t8 - t0;
+    float t14 = 1.0f / t11;
+    float t15 = FMA(t7, t10, FMA(t7, t10, FMA(t7, t7, -t11)));
+    float t16 = -t12;
+    float t17 = t7 * t12;
+    float t18 = t11 * t12;
+    float t19 = t12 * FMA(t10, t16, FMA(t7, t16, 1.0f));
+    float t20 = FMA(t7, t19, FMA(t10, t12, FMA(t7, t12, -t17)));
+    float t21 = 1.0f / (t7 + t10);
+    // mean in units of the base
+    float t22 = (((mean - t8) - (((t0 - (t8 - t13)) + (t6 - t13)) + (t2 + (0.5f * min_val_lo)))) * t4) * t21;
+    float t23 = t21 * (t4 * ((mean - min_val_hi) - min_val_lo));
+    float t24 = t21 * (t4 * ((mean - max_val_hi) - max_val_lo));
+    float t25 = t12 * t17;
+    float t26 = FMA(t11, t19, FMA(t15, t12, FMA(t11, t12, -t18)));
+    float t27 = t12 * t18;
+    float t28 = -t14;
+    float t29 = (t5 * (var * t5)) * (t14 + (t14 * FMA(t15, t28, FMA(t11, t28, 1.0f))));
+    float t30 = ABS(t22);  // |mean - centre|
+    float t31 = (t22 < 0.0f) ? 1.0f : (-1.0f);  // direction of u
+    _Bool t32 = t23 < 0.0f;
+    _Bool t33 = t24 < 0.0f;
+    float t34 = (0.0f <= t29) ? 1.0f : (-1.0f);
+    float t35 = t29 * SQRT(t34);  // NaN for a negative variance
+    float t36 = t33 ? (-2.0f) : 2.0f;
+    float t37 = t32 ? 2.0f : t36;
+    float t38 = t33 ? 2.0f : (-2.0f);
+    float t39 = t32 ? (-2.0f) : t38;
+    float t40 = t33 ? 0.0f : (-4.0f);
+    float t41 = t32 ? 0.0f : t40;
+    float t42 = t32 ? 1.0f : (-1.0f);
+    float t43 = t32 ? (-4.0f) : 0.0f;
+    float t44 = t33 ? 1.0f : (-1.0f);
+    float t45 = t33 ? 1.0f : 0.0f;
+    float t46 = t32 ? 0.0f : t45;
+    _Bool t47 = t35 < 0.49f;
+    float t48 = t47 ? 0.49f : t35;
+    float t49 = t47 ? t35 : 0.49f;
+    float t50, t51, t52, t53, t54, t55, t56, t57, t58, t60;
+    uint32_t t59;
+    hardtanh_exact_atom1(t48, -0.19600001f, t30, &t50, &t51, &t52, &t53, &t54, &t55, &t56, &t57, &t58, &t59, &t60);
+    float t61, t62, t63, t64, t65, t66, t67, t68, t69, t71;
+    uint32_t t70;
+    hardtanh_exact_atom1(t48, 0.167404f, t30, &t61, &t62, &t63, &t64, &t65, &t66, &t67, &t68, &t69, &t70, &t71);
+    float t72, t73, t74, t75, t76, t77, t78, t79, t80, t82;
+    uint32_t t81;
+    hardtanh_exact_atom1(t48, 0.98f, t30, &t72, &t73, &t74, &t75, &t76, &t77, &t78, &t79, &t80, &t81, &t82);
+    _Bool t83 = 0.0f == t49;
+    float t84 = t83 ? 1.0f : t49;
+    float t85 = SQRT(t84);
+    float t86 = t83 ? 0.0f : t85;  // standard deviation
+    float t87 = 1.0f / t85;
+    float t88 = t83 ? 0.0f : t87;
+    float t89 = t88 * ABS(t23);
+    float t90 = t88 * ABS(t24);
+    _Bool t91 = t83 | (13.0f < t89);
+    float t92 = t91 ? 13.0f : t89;  // |mean - -1|/sigma
+    _Bool t93 = t83 | (13.0f < t90);
+    float t94 = t93 ? 13.0f : t90;  // |mean - 1|/sigma
+    float t95 = t92 * t92;
+    float t96 = t94 * t94;
+    float t97 = t60 * as_float((t59 + 127u) << 23u);
+    float t98 = t71 * as_float((127u + t70) << 23u);
+    float t99 = t82 * as_float((127u + t81) << 23u);
+    float t100 = t50 * (t97 * 0.3989423f);
+    float t101 = t61 * (0.3989423f * t98);
+    float t102 = t72 * (0.3989423f * t99);
+    float t103 = hardtanh_exact_part3(t92);
+    float t104 = FMA(t103, -(2.0f * t92), 0.3989423f) * (1.0f / (1.0f + t95));
+    float t105 = hardtanh_exact_part3(t94);
+    float t106 = FMA(t105, -(2.0f * t94), 0.3989423f) * (1.0f / (1.0f + t96));
+    float t107 = hardtanh_exact_part2(t95);
+    float t108 = t91 ? 0.0f : t107;
+    float t109 = t108 * FMA(t92, t104, 2.0f * t103);
+    float t110 = 0.3989423f * t108;
+    float t111 = t86 * (t108 * t104);
+    float t112 = hardtanh_exact_part2(t96);
+    float t113 = t93 ? 0.0f : t112;
+    float t114 = t113 * FMA(t94, t106, 2.0f * t105);
+    float t115 = 0.3989423f * t113;
+    float t116 = t86 * (t113 * t106);
+    float t117 = t100 * t57;
+    float t118 = FMA(t57, t117, t100 * t56);
+    float t119 = FMA(t57, t118, t117 * t51);
+    float t120 = FMA(t57, t119, t118 * t52);
+    float t121 = FMA(t57, t120, t119 * t53);
+    float t122 = FMA(t57, t121, t120 * t54);
+    float t123 = FMA(t57, t122, t121 * t55);
+    float t124 = t101 * t68;
+    float t125 = FMA(t68, t124, t101 * t67);
+    float t126 = FMA(t68, t125, t124 * t62);
+    float t127 = FMA(t68, t126, t125 * t63);
+    float t128 = FMA(t68, t127, t126 * t64);
+    float t129 = FMA(t68, t128, t127 * t65);
+    float t130 = FMA(t68, t129, t128 * t66);
+    float t131 = t102 * t79;
+    float t132 = FMA(t79, t131, t102 * t78);
+    float t133 = FMA(t79, t132, t131 * t73);
+    float t134 = FMA(t79, t133, t132 * t74);
+    float t135 = FMA(t79, t134, t133 * t75);
+    float t136 = FMA(t79, t135, t134 * t76);
+    float t137 = FMA(t79, t136, t135 * t77);
+    float t138 = t88 * t110;
+    float t139 = t88 * t115;
     // D_0: derivative 0 of the mean less its line
-    const float t242 = t235 + (t50 * FMA(t177, 0.05310392f, FMA(t174, 1.8069891f, FMA(t171, 0.13990697f, FMA(t224,
-        -0.010678871f, FMA(t213, 0.17402875f, FMA(t202, 0.0064247614f, FMA(t228, 0.000890947f, FMA(t217,
-        -0.0064075454f, FMA(t206, 0.00010180367f, FMA(t232, -3.4771136e-5f, FMA(t221, -1.4154151e-5f, t210 *
-        5.53779e-7f))))))))))));
-    // B_1: derivative 1 of the mean square less its line
-    const float t243 = FMA(t178, 0.10468484f, FMA(t175, 3.6124027f, FMA(t172, 0.28291246f, FMA(t224, -0.03318527f,
-        FMA(t213, -1.3147992f, FMA(t202, 0.014650219f, FMA(t225, -0.021070946f, FMA(t214, 0.3487743f, FMA(t203,
-        0.013027682f, FMA(t228, 0.006365801f, FMA(t217, -0.012634318f, FMA(t206, 0.0006759479f, FMA(t229,
-        0.0017610112f, FMA(t218, -0.012807422f, FMA(t207, 0.00020729449f, FMA(t232, -0.00046238847f, FMA(t221,
-        0.0022007977f, FMA(t210, 7.722043e-6f, FMA(t233, -6.897228e-5f, FMA(t222, -2.620557e-5f, t211 *
-        1.1356677e-6f))))))))))))))))))));
+    float t140 = FMA(t102, -3.4198886e-13f, FMA(t101, 4.5356072e-13f, t100 * (-1.1327064e-13f))) + (t31 * FMA(t99 *
+        t80, 0.05310392f, FMA(t98 * t69, 1.8069891f, FMA(t97 * t58, 0.13990697f, FMA(t131, -0.010678871f, FMA(t124,
+        0.17402875f, FMA(t117, 0.0064247614f, FMA(t133, 0.000890947f, FMA(t126, -0.0064075454f, FMA(t119,
+        0.000101803664f, FMA(t135, -3.4771136e-5f, FMA(t128, -1.4154151e-5f, t121 * 5.53779e-7f))))))))))));
     // D_1: derivative 1 of the mean less its line
-    const float t244 = t236 + (t50 * FMA(t178, 0.05310392f, FMA(t175, 1.8069891f, FMA(t172, 0.13990697f, FMA(t225,
-        -0.010678871f, FMA(t214, 0.17402875f, FMA(t203, 0.0064247614f, FMA(t229, 0.000890947f, FMA(t218,
-        -0.0064075454f, FMA(t207, 0.00010180367f, FMA(-3.4771136e-5f, t233, FMA(-1.4154151e-5f, t222, 5.53779e-7f *
-        t211))))))))))));
-    const float t245 = t212 * 1.1356677e-6f;
-    const float t246 = 5.53779e-7f * t212;
-    const float t247 = FMA(t223, -2.620557e-5f, t245);
-    const float t248 = FMA(-1.4154151e-5f, t223, t246);
-    const float t249 = FMA(t234, -6.897228e-5f, t247);
-    const float t250 = FMA(-3.4771136e-5f, t234, t248);
-    const float t251 = FMA(t233, -0.00046238847f, FMA(t222, 0.0022007977f, FMA(t211, 7.722043e-6f, t249)));
-    const float t252 = FMA(t210, 0.00010180367f, t250);
-    const float t253 = FMA(t210, 0.00020729449f, t251);
-    const float t254 = FMA(t221, -0.0064075454f, t252);
-    const float t255 = FMA(t221, -0.012807422f, t253);
-    const float t256 = FMA(t232, 0.000890947f, t254);
-    const float t257 = FMA(t229, 0.006365801f, FMA(t218, -0.012634318f, FMA(t207, 0.0006759479f, FMA(t232,
-        0.0017610112f, t255))));
-    const float t258 = FMA(t206, 0.0064247614f, t256);
-    const float t259 = FMA(t206, 0.013027682f, t257);
-    const float t260 = FMA(t217, 0.17402875f, t258);
-    const float t261 = FMA(t217, 0.3487743f, t259);
-    const float t262 = FMA(t228, -0.010678871f, t260);
-    const float t263 = FMA(t225, -0.03318527f, FMA(t214, -1.3147992f, FMA(t203, 0.014650219f, FMA(t228, -0.021070946f,
-        t261))));
-    const float t264 = FMA(t202, 0.13990697f, t262);
-    const float t265 = FMA(t202, 0.28291246f, t263);
-    const float t266 = FMA(t213, 1.8069891f, t264);
-    const float t267 = FMA(t213, 3.6124027f, t265);
-    const float t268 = FMA(t224, 0.05310392f, t266);
-    const float t269 = FMA(t224, 0.10468484f, t267);  // B_2: derivative 2 of the mean square less its line
-    const float t270 = t237 + (t50 * t268);  // D_2: derivative 2 of the mean less its line
-    const float t271 = 0.5f * t269;
-    const float t272 = t58 * t238;
-    const float t273 = t238 - t240;
-    const float t274 = t60 * t240;
-    const float t275 = t192 * t58;
-    const float t276 = t198 * t60;
-    const float t277 = t59 * t275;
-    const float t278 = t61 * t276;
-    const float t279 = t192 * t56;
-    const float t280 = t59 * t192;
-    const float t281 = t272 + (t59 * t279);
-    const float t282 = (t195 * t56) + t277;
-    const float t283 = t195 - t201;
-    const float t284 = t282 + ((t201 * t57) + t278);
-    const float t285 = t198 * t57;
-    const float t286 = t61 * (-t198);
-    const float t287 = t61 * t285;
-    const float t288 = t280 + t286;
-    const float t289 = 0.5f * (t281 + (t274 + t287));
-    const float t290 = 0.5f * t273;
-    const float t291 = FMA(t62, t200, FMA(-t283, t273, t289));
-    const float t292 = FMA(t63, t241, FMA((-2.0f) * t283, t288, t284));
-    const float t293 = FMA(t244, (-2.0f) * t242, t243);
-    const float t294 = FMA(t270, -t242, t271);
-    const float t295 = t50 * t244;
-    const float t296 = (t64 ? t292 : (t50 * t293)) * t47;
-    const float t297 = (t8 * (t8 * ((t64 ? t290 : (0.5f * t270)) * t45))) * grad_mean;
-    const float t298 = t7 * t296;
-    const float t299 = 2.0f * t288;
-    const float t300 = t7 * ((t64 ? (t288 + t62) : t295) * t44);
-    const float t301 = (t64 ? FMA(t62, t62 + t299, t291) : t294) * t48;
-    const float t302 = FMA(t298, grad_var, t300 * grad_mean);
-    const float t303 = FMA(t8 * (t8 * t301), grad_var, t297);
-    *out_grad_mean = t302;
-    *out_grad_var = t303;
+    float t141 = hardtanh_exact_part5(t131, t124, t117, t102, t101, t100, t132, t125, t118, t134, t127, t120, t136,
+        t129, t122, t31);
+    float t142 = t138 - t139;
+    // D_2: derivative 2 of the mean less its line
+    float t143 = hardtanh_exact_part5(t132, t125, t118, t131, t124, t117, t133, t126, t119, t135, t128, t121, t137,
+        t130, t123, t31);
+    float t144 = t111 - t116;
+    float t145 = (t42 * t109) + (t44 * (-t114));
+    float t146 = FMA(2.0f * t46, (t86 * t110) - (t86 * t115), FMA((-2.0f) * t144, t145, ((t111 * t37) + (t42 * (t109 *
+        t41))) + ((t116 * t39) + (t44 * (t114 * t43)))));
+    float t147 = (-2.0f) * t140;
+    // B_1: derivative 1 of the mean square less its line
+    float t148 = FMA(t102, 0.104684845f, hardtanh_exact_part4(t101, t100, t131, t124, t117, t132, t125, t118, t133,
+        t126, t119, t134, t127, t120, t135, t128, t121, t136, t129, t122));
+    float t149 = t31 * FMA(t141, t147, t148);
+    float t150 = t47 ? t146 : t149;
+    float t151 = t4 * (t150 * (t18 + t26));
+    float t152 = t145 + t46;
+    float t153 = t31 * t141;
+    float t154 = t47 ? t152 : t153;
+    float t155 = FMA(t151, grad_var, (t4 * (t154 * (t17 + t20))) * grad_mean);
+    float t156 = FMA(t46, t46 + (2.0f * t145), FMA(t46, (t42 * (t92 * t110)) + (t44 * (-(t94 * t115))), FMA(-t144,
+        t142, 0.5f * (((t41 * t138) + (t42 * (t109 * t37))) + ((t43 * t139) + (t44 * (t114 * t39)))))));
+    float t157 = -t140;
+    // B_2: derivative 2 of the mean square less its line
+    float t158 = FMA(t131, 0.104684845f, hardtanh_exact_part4(t124, t117, t132, t125, t118, t133, t126, t119, t134,
+        t127, t120, t135, t128, t121, t136, t129, t122, t137, t130, t123));
+    float t159 = FMA(t143, t157, 0.5f * t158);
+    float t160 = t47 ? t156 : t159;
+    float t161 = t5 * (t5 * (t160 * (t27 + FMA(t12, t26, FMA(t19, t18, FMA(t12, t18, -t27))))));
+    float t162 = 0.5f * t142;
+    float t163 = 0.5f * t143;
+    float t164 = t47 ? t162 : t163;
+    float t165 = FMA(t161, grad_var, (t5 * (t5 * (t164 * (t25 + FMA(t12, t20, FMA(t19, t17, FMA(t12, t17, -t25))))))) *
+        grad_mean);
+    *out_grad_mean = t155;
+    *out_grad_var = t165;
 }
 
-void hardtanh_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                             const float *restrict grad_mean, const float *restrict grad_var,
-                             const float *restrict params, float *restrict out_grad_mean, float *restrict out_grad_var)
+void hardtanh_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     const float min_val_hi = params[0];
     const float min_val_lo = params[1];
@@ -712,7 +518,8 @@ void hardtanh_exact_backward(int64_t n, const float *restrict mean, const float 
     const float max_val_lo = params[3];
 #pragma omp parallel for simd if(parallel : n > 8192)
     for (int64_t i = 0; i < n; ++i) {
-        hardtanh_exact_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], min_val_hi, min_val_lo, max_val_hi,
-                                        max_val_lo, &out_grad_mean[i], &out_grad_var[i]);
+        hardtanh_exact_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], min_val_hi, min_val_lo, max_val_hi, max_val_lo,
+            &out_grad_mean[i], &out_grad_var[i]);
     }
 }

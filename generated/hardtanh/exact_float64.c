@@ -3,7 +3,6 @@
 // f(x) = Max(min_val, Min(max_val, x))
 //
 // rule digest  ad4503c7389633359b698a071570af154c667794a0977fc15e01237eb6d6ddf4
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -18,6 +17,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -107,107 +126,112 @@ INLINE double polynomial1(double y, double x)
 }
 
 static const double table7[7][19] = {
-    {0x1.550ed6p-4, -0x1.ac55b8fa8a0c7p-20, 0x1.98e2ea2cab14dp-18, -0x1.567a1f2ac486dp-13, 0x1.b067125e282e9p-12,
-     -0x1.52bdcd1b6556fp-11, 0x1.4971ce6b6e13cp-8, -0x1.ad737653f9ed5p-8, -0x1.be58a1f97ca1bp-4, 0x1.01c50a2313d41p-1,
-     -0x1.e1e4a8a0e2c89p-21, -0x1.6dfef600b283ep-14, -0x1.51fd5b89fc85cp-12, -0x1.ad76b87080432p-9,
-     0x1.01c50a4e1ff44p-2, 0x1.6266be9e36ec4p-35, 0x1.707b295f16cbep-30, 0x1.c433fe6f2bc47p-33,
-     -0x1.1232b22ebee15p-34},
-    {0x1.72093cp-3, -0x1.3939abc3938bep-20, -0x1.253e7f16d0fa8p-13, 0x1.ecf7057337a55p-12, -0x1.769acb95949bdp-11,
-     -0x1.3b21038bac63dp-10, 0x1.07b201b9713bep-7, -0x1.2a37af715be93p-7, -0x1.034eee18f6405p-3, 0x1.0144cdb99cf0ap-1,
-     -0x1.3dc1012ad7a9ap-20, 0x1.daf1937391ad9p-13, -0x1.3aeb4a1c8aad8p-11, -0x1.2a386cd504a27p-8,
-     0x1.0144cd4e5ee71p-2, 0x1.4b85564811c87p-35, -0x1.6da7b27c1fdf6p-29, 0x1.6129059b1cd26p-32,
-     -0x1.10fc5481007bfp-35},
-    {0x1.2db908p-2, -0x1.6ce565ce793d7p-15, -0x1.20c4e730dade2p-12, 0x1.c9a0722cd1058p-12, -0x1.9dfacfdfcf972p-11,
-     -0x1.1df2ea53719cdp-9, 0x1.a2eeb892bf294p-7, -0x1.9ee2351ee9425p-7, -0x1.2cf0eb3961c5ap-3, 0x1.00ac70099391ap-1,
-     -0x1.75f406734e2a2p-16, 0x1.e4294cb48d8eep-13, -0x1.1dd8f4aa684abp-10, -0x1.9ee2d898d1a39p-8,
-     0x1.00ac6f5452254p-2, -0x1.ab8e75979b719p-34, 0x1.fe8886aa53323p-31, 0x1.5d3eaf3852141p-32,
-     -0x1.c215805869a3fp-39},
-    {0x1.b6426p-2, -0x1.789882d7535dfp-13, -0x1.025a59fee3767p-12, 0x1.53aa353e978ebp-10, -0x1.b285af6ffa089p-10,
-     -0x1.0549749626f46p-8, 0x1.4d299477581e9p-6, -0x1.212b007063808p-6, -0x1.5cc6479f6334ep-3, 0x1.ffee2538a6ab3p-2,
-     -0x1.7b3ab24a2381fp-14, 0x1.4863ffc261c24p-11, -0x1.052a2af9c759ep-9, -0x1.212a9a8f34117p-7,
-     0x1.ffee23c540599p-3, -0x1.ae30c0552ecebp-35, -0x1.424ff6c35b639p-28, 0x1.96ee4eeedc04p-32,
-     0x1.34216fa0e8589p-35},
-    {0x1.2affaep-1, -0x1.b9ac3c063119ap-13, -0x1.57979609808ep-13, 0x1.528aa3befade1p-8, -0x1.64af0c5675d9ep-8,
-     -0x1.d6f90b15c5c8cp-8, 0x1.083f5533a18bfp-5, -0x1.93ed8f4be0d96p-6, -0x1.938d4e3e51348p-3, 0x1.fe3d7d41b2926p-2,
-     -0x1.c5d1fbd0fc945p-14, 0x1.51321437bcadcp-9, -0x1.d6fe9820b6decp-9, -0x1.93ecbd1035476p-7, 0x1.fe3d7ca36680ap-3,
-     -0x1.0e60a23e9d88p-30, -0x1.41bd3697ce0ffp-27, -0x1.c08d510966d52p-36, 0x1.071be6d23495fp-34},
-    {0x1.8870aap-1, -0x1.ca402a8c8d58ep-15, -0x1.cb322c4694f5fp-14, 0x1.31e990bb368a7p-8, -0x1.b56d111993c7bp-8,
-     -0x1.a84db08a2eec8p-7, 0x1.a2c9090aef1cdp-5, -0x1.1aaa36545fe52p-5, -0x1.d20c73a7877c8p-3, 0x1.fc3866290c773p-2,
-     -0x1.eac8eeb11d364p-16, 0x1.35950c4afcc07p-9, -0x1.a8578f22f1f37p-8, -0x1.1aa9d690500dap-6, 0x1.fc38666c16ea3p-3,
-     -0x1.f019f4646e8e4p-31, 0x1.85fd131cee15p-27, -0x1.9e486d03820dap-32, 0x1.9de97b6b28d39p-35},
-    {0x1.f5c29p-1, -0x1.5cf09543add1ep-16, 0x1.640dd9da18ba5p-15, 0x1.55cd3ad5705dep-10, -0x1.aa6c25de9b6acp-9,
-     -0x1.837ebcb0f43e9p-6, 0x1.4ccce4039a1eep-4, -0x1.8c9260fa4e19dp-5, -0x1.0c7fbe23b045ep-2, 0x1.f9cd0e9fd3495p-2,
-     -0x1.63774d2303f5p-17, 0x1.592d68a741ff6p-11, -0x1.838e1e5d11584p-7, -0x1.8c921393b1b4ep-6, 0x1.f9cd0f91e59c6p-3,
-     -0x1.bb348d03b2578p-34, 0x1.c57e77932d41fp-29, -0x1.059616532a815p-30, 0x1.b1f9917805d24p-36},
+    {0x1.550ed6p-4, -0x1.ac55a8b41300dp-20, 0x1.98e2eac720ae8p-18, -0x1.567a1a9b41ceap-13, 0x1.b06714eb9e11fp-12,
+     -0x1.52bdcd3f23269p-11, 0x1.4971ce68d681ap-8, -0x1.ad737654ee4d8p-8, -0x1.be58a1f9aaf53p-4, 0x1.01c50a2319849p-1,
+     -0x1.e1e43bfac53dfp-21, -0x1.6dfecb79b02edp-14, -0x1.51fd5c492f3a6p-12, -0x1.ad76b872ce38ep-9,
+     0x1.01c50a4e1bf03p-2, 0x1.76e6c9452e33bp-37, 0x1.194780c25205ep-32, 0x1.1f5b5bfa9ce3cp-34,
+     -0x1.26d268749da6ep-36},
+    {0x1.72093cp-3, -0x1.393995e515cp-20, -0x1.253e7e71183adp-13, 0x1.ecf7019f4b095p-12, -0x1.769ac9455a476p-11,
+     -0x1.3b21039cb902ep-10, 0x1.07b201c048342p-7, -0x1.2a37af6faa87cp-7, -0x1.034eee18fe959p-3, 0x1.0144cdb99c2a5p-1,
+     -0x1.3dc020e3d246ap-20, 0x1.daf199a2af401p-13, -0x1.3aeb4a30e445ap-11, -0x1.2a386cd4ec8ddp-8,
+     0x1.0144cd4e5ede7p-2, -0x1.ed2bf5cd7de52p-39, -0x1.f90fb1ca15e57p-31, 0x1.713ba45e186c9p-34,
+     -0x1.11e38884207c2p-37},
+    {0x1.2db908p-2, -0x1.6ce566c71f8d3p-15, -0x1.20c4e749d915bp-12, 0x1.c9a0744b0ea0bp-12, -0x1.9dfad700e61ccp-11,
+     -0x1.1df2ea6ace8a1p-9, 0x1.a2eeb899902e2p-7, -0x1.9ee2351ee3609p-7, -0x1.2cf0eb397e57ap-3, 0x1.00ac700994101p-1,
+     -0x1.75f403f85288fp-16, 0x1.e4292e35e744bp-13, -0x1.1dd8f4cabde33p-10, -0x1.9ee2d897bec29p-8,
+     0x1.00ac6f5452833p-2, -0x1.a4f258fc1da1fp-36, 0x1.a92540d65b554p-31, 0x1.77b2362e273abp-34,
+     -0x1.7aba6b6d1bca9p-40},
+    {0x1.b6426p-2, -0x1.7898819fdc947p-13, -0x1.025a59fdc3e04p-12, 0x1.53aa38a1a12fbp-10, -0x1.b285ac732837dp-10,
+     -0x1.054974a0d1c78p-8, 0x1.4d29947a142c4p-6, -0x1.212b00706f8d5p-6, -0x1.5cc6479f59664p-3, 0x1.ffee2538a728bp-2,
+     -0x1.7b3aab276a538p-14, 0x1.486417212d33ep-11, -0x1.052a2b0b58b5dp-9, -0x1.212a9a8f8b368p-7,
+     0x1.ffee23c5416c8p-3, -0x1.347e69436501cp-35, -0x1.39554f354673p-29, 0x1.bae23a088e37fp-34,
+     0x1.6b6bb4bcf75b5p-37},
+    {0x1.2affaep-1, -0x1.b9ac39160c7b7p-13, -0x1.579798b71999p-13, 0x1.528aa3ef8d16bp-8, -0x1.64af0ef3cbf39p-8,
+     -0x1.d6f90b16b293dp-8, 0x1.083f55348a30ap-5, -0x1.93ed8f4c4b21ap-6, -0x1.938d4e3e40053p-3, 0x1.fe3d7d41b2e9cp-2,
+     -0x1.c5d1f4d4be03fp-14, 0x1.51320c18f2a7p-9, -0x1.d6fe9812f3fa7p-9, -0x1.93ecbd1022897p-7, 0x1.fe3d7ca367565p-3,
+     -0x1.3514204c31937p-32, -0x1.2662af4e5e80dp-30, -0x1.938bd0a34498ep-36, 0x1.076fcda9e65abp-36},
+    {0x1.8870aap-1, -0x1.ca4020696b2a6p-15, -0x1.cb3239550e3b6p-14, 0x1.31e98ff7f0712p-8, -0x1.b56d0fcaff7a4p-8,
+     -0x1.a84db08843292p-7, 0x1.a2c9090896f76p-5, -0x1.1aaa3654a287cp-5, -0x1.d20c73a77d424p-3, 0x1.fc3866290c85ep-2,
+     -0x1.eac91c4afbd1ep-16, 0x1.35950c22b55e8p-9, -0x1.a8578f4c8ce37p-8, -0x1.1aa9d690b72ap-6, 0x1.fc38666c17825p-3,
+     -0x1.734d842fa511ep-33, 0x1.840070a58c61p-29, -0x1.15ccf9239b864p-34, 0x1.c471a1d03f807p-37},
+    {0x1.f5c29p-1, -0x1.5cf091ca1018ep-16, 0x1.640dd501161f3p-15, 0x1.55cd394b30b83p-10, -0x1.aa6c23b538014p-9,
+     -0x1.837ebca7df7cbp-6, 0x1.4ccce40185e39p-4, -0x1.8c9260fa6b79fp-5, -0x1.0c7fbe23ac8d2p-2, 0x1.f9cd0e9fd2b0dp-2,
+     -0x1.6377637445c4dp-17, 0x1.592d723b886fcp-11, -0x1.838e1e38aec51p-7, -0x1.8c92139464e2ap-6,
+     0x1.f9cd0f91e4eb5p-3, -0x1.b983370ded718p-37, 0x1.fd571738dd265p-32, -0x1.3d904d7f6b5dap-32,
+     0x1.157fc7ba2188bp-37},
 };
 
-static void hardtanh_exact_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                                 double min_val, double max_val, double *restrict out_mean,
-                                                 double *restrict out_var)
+static void hardtanh_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double min_val = params[0];
+    const double max_val = params[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
     double s[22][LANES], a[5][LANES] = {{0.0}};
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = max_val * 0.5;
+        double t0 = max_val * 0.5;
         s[19][i] = t0 + (min_val * (-0.5));
         s[20][i] = t0 + (min_val * 0.5);
         s[21][i] = s[19][i] * s[19][i];
-        const double t4 = var[i] * (1.0 / s[21][i]);
+        double t4 = var[i] * (1.0 / s[21][i]);
         s[18][i] = (mean[i] - s[20][i]) / s[19][i];
-        const double t6 = t4 * (__builtin_sqrt((0.0 <= t4) ? 1.0 : (-1.0)));
-        const _Bool t7 = s[18][i] < 0.0;
+        double t6 = t4 * (__builtin_sqrt((0.0 <= t4) ? 1.0 : (-1.0)));
+        _Bool t7 = s[18][i] < 0.0;
         s[1][i] = __builtin_fabs(s[18][i]);
         s[13][i] = t6 < 0x1.f5c29p-2;
         s[0][i] = s[13][i] ? 0x1.f5c29p-2 : t6;
         s[11][i] = t7 ? 1.0 : (-1.0);
-        const double t12 = 1.0 / (__builtin_sqrt(s[0][i]));
-        const double t13 = s[1][i] * t12;
-        const _Bool t14 = 37.5 < t13;
-        const double t15 = t14 ? 37.5 : t13;
-        const double t16 = exp64((t14 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
-        const double t17 = 1.0 / (FMA(t15, 0.25, 1.0));
+        double t12 = 1.0 / (__builtin_sqrt(s[0][i]));
+        double t13 = s[1][i] * t12;
+        _Bool t14 = 37.5 < t13;
+        double t15 = t14 ? 37.5 : t13;
+        double t16 = exp64((t14 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
+        double t17 = 1.0 / (FMA(t15, 0.25, 1.0));
         s[10][i] = t16 * (t17 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t17 - 0.25)));
         s[5][i] = t12 * (t16 * 0x1.9884533d43651p-2);
-        const double t20 = t12 * t15;
-        const double t21 = t12 * t12;
-        const double t22 = s[13][i] ? t6 : 0x1.f5c29p-2;
-        const _Bool t23 = t22 == 0.0;
-        const double t24 = __builtin_sqrt(t23 ? 1.0 : t22);
-        const double t25 = t23 ? 0.0 : t24;
-        const double t26 = t23 ? 0.0 : (1.0 / t24);
-        const double t27 = (mean[i] - min_val) / s[19][i];
-        const double t28 = (mean[i] - max_val) / s[19][i];
-        const _Bool t29 = t27 < 0.0;
-        const _Bool t30 = t28 < 0.0;
-        const double t31 = t29 ? 1.0 : (-1.0);
-        const double t32 = t30 ? 1.0 : (-1.0);
-        const double t33 = t26 * (__builtin_fabs(t27));
-        const _Bool t34 = t23 | (37.5 < t33);
-        const double t35 = t34 ? 37.5 : t33;
-        const double t36 = t35 * t35;
-        const double t37 = t34 ? 0.0 : (exp64(t36 * (-0.5)));
-        const double t38 = 1.0 / (FMA(t35, 0.25, 1.0));
-        const double t39 = t38 * (t38 * (t38 * (polynomial1(-0x1.d83ed7bcbc437p-7, t38 - 0.25))));
-        const double t40 = (FMA(t39, -(t35 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t36);
-        const double t41 = t26 * (__builtin_fabs(t28));
-        const _Bool t42 = t23 | (37.5 < t41);
-        const double t43 = t42 ? 37.5 : t41;
-        const double t44 = t43 * t43;
-        const double t45 = t42 ? 0.0 : (exp64(t44 * (-0.5)));
-        const double t46 = 1.0 / (FMA(t43, 0.25, 1.0));
-        const double t47 = t46 * (t46 * (t46 * (polynomial1(-0x1.d83ed7bcbc437p-7, t46 - 0.25))));
-        const double t48 = (FMA(t47, -(t43 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t44);
-        const double t49 = t25 * (t37 * t40);
-        const double t50 = t25 * (t45 * t48);
-        const double t51 = t49 - t50;
-        const double t52 = t25 * t25;
-        const double t53 = ((t29 ? 2.0 : (t30 ? (-2.0) : 2.0)) * ((t37 * t39) * t52)) * t31;
-        const double t54 = ((t29 ? (-2.0) : (t30 ? 2.0 : (-2.0))) * ((t45 * t47) * t52)) * t32;
-        const double t55 = ((t49 * (t29 ? 0.0 : (t30 ? 0.0 : (-4.0)))) + t53) + ((t50 * (t29 ? (-4.0) : 0.0)) + t54);
-        const double t56 = t29 ? 0.0 : (t30 ? 1.0 : 0.0);
-        const double t57 = (-(t25 * (t45 * (FMA(t43, t48, t47 * 2.0))))) * t32;
-        const double t58 = FMA(t25, t56, (((t25 * (t37 * (FMA(t35, t40, t39 * 2.0)))) * t31) + t57) * 2.0);
-        const double t59 = FMA(t58, t25 * t56, t55 - (t51 * t51));
+        double t20 = t12 * t15;
+        double t21 = t12 * t12;
+        double t22 = s[13][i] ? t6 : 0x1.f5c29p-2;
+        _Bool t23 = t22 == 0.0;
+        double t24 = __builtin_sqrt(t23 ? 1.0 : t22);
+        double t25 = t23 ? 0.0 : t24;
+        double t26 = t23 ? 0.0 : (1.0 / t24);
+        double t27 = (mean[i] - min_val) / s[19][i];
+        double t28 = (mean[i] - max_val) / s[19][i];
+        _Bool t29 = t27 < 0.0;
+        _Bool t30 = t28 < 0.0;
+        double t31 = t29 ? 1.0 : (-1.0);
+        double t32 = t30 ? 1.0 : (-1.0);
+        double t33 = t26 * (__builtin_fabs(t27));
+        _Bool t34 = t23 | (37.5 < t33);
+        double t35 = t34 ? 37.5 : t33;
+        double t36 = t35 * t35;
+        double t37 = t34 ? 0.0 : (exp64(t36 * (-0.5)));
+        double t38 = 1.0 / (FMA(t35, 0.25, 1.0));
+        double t39 = t38 * (t38 * (t38 * (polynomial1(-0x1.d83ed7bcbc437p-7, t38 - 0.25))));
+        double t40 = (FMA(t39, -(t35 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t36);
+        double t41 = t26 * (__builtin_fabs(t28));
+        _Bool t42 = t23 | (37.5 < t41);
+        double t43 = t42 ? 37.5 : t41;
+        double t44 = t43 * t43;
+        double t45 = t42 ? 0.0 : (exp64(t44 * (-0.5)));
+        double t46 = 1.0 / (FMA(t43, 0.25, 1.0));
+        double t47 = t46 * (t46 * (t46 * (polynomial1(-0x1.d83ed7bcbc437p-7, t46 - 0.25))));
+        double t48 = (FMA(t47, -(t43 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t44);
+        double t49 = t25 * (t37 * t40);
+        double t50 = t25 * (t45 * t48);
+        double t51 = t49 - t50;
+        double t52 = t25 * t25;
+        double t53 = ((t29 ? 2.0 : (t30 ? (-2.0) : 2.0)) * ((t37 * t39) * t52)) * t31;
+        double t54 = ((t29 ? (-2.0) : (t30 ? 2.0 : (-2.0))) * ((t45 * t47) * t52)) * t32;
+        double t55 = ((t49 * (t29 ? 0.0 : (t30 ? 0.0 : (-4.0)))) + t53) + ((t50 * (t29 ? (-4.0) : 0.0)) + t54);
+        double t56 = t29 ? 0.0 : (t30 ? 1.0 : 0.0);
+        double t57 = (-(t25 * (t45 * (FMA(t43, t48, t47 * 2.0))))) * t32;
+        double t58 = FMA(t25, t56, (((t25 * (t37 * (FMA(t35, t40, t39 * 2.0)))) * t31) + t57) * 2.0);
+        double t59 = FMA(t58, t25 * t56, t55 - (t51 * t51));
         s[14][i] = (t59 < 0.0) ? 0.0 : t59;
         s[9][i] = s[5][i] * t20;
         s[4][i] = FMA(t20, s[9][i], s[5][i] * (-t21));
@@ -225,24 +249,24 @@ static void hardtanh_exact_float64_forward_block(const double *restrict mean, co
         const double *c = table7[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = 1.0 / (__builtin_sqrt(t0));
-            const double t2 = s[1][i] * t1;
-            const _Bool t3 = 37.5 < t2;
-            const double t4 = t3 ? 37.5 : t2;
-            const double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            const double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            const double t7 = t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25)));
-            const double t8 = t1 * (t5 * 0x1.9884533d43651p-2);
-            const double t9 = t1 * t4;
-            const double t10 = t1 * t1;
-            const double t11 = t8 * t9;
-            const double t12 = FMA(t9, t11, t8 * (-t10));
-            const double t13 = FMA(t9, t12, t11 * (t10 * (-2.0)));
-            const double t14 = FMA(t9, t13, t12 * (t10 * (-3.0)));
-            const double t15 = FMA(t9, t14, t13 * (t10 * (-4.0)));
-            const double t16 = FMA(t9, t15, t14 * (t10 * (-5.0)));
-            const double t17 = FMA(t9, t16, t15 * (t10 * (-6.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t2 = s[1][i] * t1;
+            _Bool t3 = 37.5 < t2;
+            double t4 = t3 ? 37.5 : t2;
+            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
+            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t7 = t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25)));
+            double t8 = t1 * (t5 * 0x1.9884533d43651p-2);
+            double t9 = t1 * t4;
+            double t10 = t1 * t1;
+            double t11 = t8 * t9;
+            double t12 = FMA(t9, t11, t8 * (-t10));
+            double t13 = FMA(t9, t12, t11 * (t10 * (-2.0)));
+            double t14 = FMA(t9, t13, t12 * (t10 * (-3.0)));
+            double t15 = FMA(t9, t14, t13 * (t10 * (-4.0)));
+            double t16 = FMA(t9, t15, t14 * (t10 * (-5.0)));
+            double t17 = FMA(t9, t16, t15 * (t10 * (-6.0)));
             a[0][i] = FMA(t13, c[5], FMA(t14, c[4], FMA(t15, c[3], FMA(t16, c[2], FMA(t17, c[1], a[0][i])))));
             a[0][i] = FMA(t7, c[9], FMA(t8, c[8], FMA(t11, c[7], FMA(t12, c[6], a[0][i]))));
             a[1][i] = FMA(t14, c[12], FMA(t16, c[11], FMA(FMA(t9, t17, t16 * (t10 * (-7.0))), c[10], a[1][i])));
@@ -254,91 +278,82 @@ static void hardtanh_exact_float64_forward_block(const double *restrict mean, co
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = FMA(s[3][i], 0x1.089267e5f42b5p-32, FMA(s[2][i], 0x1.30690c2000128p-39, a[4][i]));
-        const double t1 = FMA(s[7][i], (-0x1.96b9b0ec8e762p-20), FMA(s[6][i], (-0x1.6a63e5d24033p-29), a[3][i]));
-        const double t2 = FMA(s[9][i], (-0x1.35df37c46258ep-9), FMA(s[8][i], (-0x1.697db63d1284cp-13), t1));
-        const double t3 = FMA(s[5][i], (-0x1.33e030f94c76ep-34), FMA(s[4][i], 0x1.8c5e451c45b47p-34, t0));
-        const double t4 = t3 + ((FMA(s[10][i], 0x1.02312ddbdd4fp-2, t2)) * s[11][i]);
-        const double t5 = FMA(s[7][i], 0x1.089267e5f42b5p-32, FMA(s[6][i], 0x1.30690c2000128p-39, a[2][i]));
-        const double t6 = FMA(s[2][i], (-0x1.96b9b0ec8e762p-20), FMA(s[12][i], (-0x1.6a63e5d24033p-29), a[1][i]));
-        const double t7 = FMA(s[4][i], (-0x1.35df37c46258ep-9), FMA(s[3][i], (-0x1.697db63d1284cp-13), t6));
-        const double t8 = FMA(s[9][i], (-0x1.33e030f94c76ep-34), FMA(s[8][i], 0x1.8c5e451c45b47p-34, t5));
-        const double t9 = t8 + ((FMA(s[5][i], 0x1.02312ddbdd4fp-2, t7)) * s[11][i]);
-        const double t10 = FMA(s[2][i], 0x1.6843dd3c6dcf7p-23, FMA(s[6][i], (-0x1.02bcfdc8f3bdbp-30), a[0][i]));
-        const double t11 = FMA(s[3][i], 0x1.e75779ec9fbfdp-15, FMA(s[7][i], (-0x1.4998a9d8f40bcp-19), t10));
-        const double t12 = FMA(s[4][i], 0x1.9ba2ad28807p-9, FMA(s[8][i], (-0x1.699b9e5e603b4p-12), t11));
-        const double t13 = FMA(s[5][i], (-0x1.7fbdf51d74d71p-4), FMA(s[9][i], (-0x1.35dafe2769718p-8), t12));
-        const double t14 = (FMA(s[10][i], 0x1.02312c781f2a8p-1, t13)) - (t4 * t4);
-        const double t15 = t9 * (s[0][i] * t9);
-        const double t16 = s[20][i] + (s[19][i] * (s[17][i] ? (s[13][i] ? s[16][i] : (t4 + s[15][i])) : s[18][i]));
+        double t0 = FMA(s[3][i], 0x1.5caa778b5b77ep-34, FMA(s[2][i], 0x1.a2683558b71b7p-41, a[4][i]));
+        double t1 = FMA(s[7][i], (-0x1.96b8f11964646p-20), FMA(s[6][i], (-0x1.6a60d3fb319d7p-29), a[3][i]));
+        double t2 = FMA(s[9][i], (-0x1.35df37ba92c5fp-9), FMA(s[8][i], (-0x1.697db6d522d6bp-13), t1));
+        double t3 = FMA(s[5][i], (-0x1.62b2b60752437p-36), FMA(s[4][i], 0x1.c4bd1de39033dp-36, t0));
+        double t4 = t3 + ((FMA(s[10][i], 0x1.02312ddbe016p-2, t2)) * s[11][i]);
+        double t5 = FMA(s[7][i], 0x1.5caa778b5b77ep-34, FMA(s[6][i], 0x1.a2683558b71b7p-41, a[2][i]));
+        double t6 = FMA(s[2][i], (-0x1.96b8f11964646p-20), FMA(s[12][i], (-0x1.6a60d3fb319d7p-29), a[1][i]));
+        double t7 = FMA(s[4][i], (-0x1.35df37ba92c5fp-9), FMA(s[3][i], (-0x1.697db6d522d6bp-13), t6));
+        double t8 = FMA(s[9][i], (-0x1.62b2b60752437p-36), FMA(s[8][i], 0x1.c4bd1de39033dp-36, t5));
+        double t9 = t8 + ((FMA(s[5][i], 0x1.02312ddbe016p-2, t7)) * s[11][i]);
+        double t10 = FMA(s[2][i], 0x1.6843d6f7848dfp-23, FMA(s[6][i], (-0x1.02b9f5d9ef9d7p-30), a[0][i]));
+        double t11 = FMA(s[3][i], 0x1.e75777c130376p-15, FMA(s[7][i], (-0x1.49987f01261ebp-19), t10));
+        double t12 = FMA(s[4][i], 0x1.9ba2ad386d8d5p-9, FMA(s[8][i], (-0x1.699b9ec7f67c6p-12), t11));
+        double t13 = FMA(s[5][i], (-0x1.7fbdf51d561cbp-4), FMA(s[9][i], (-0x1.35dafe2520f1p-8), t12));
+        double t14 = (FMA(s[10][i], 0x1.02312c78199c8p-1, t13)) - (t4 * t4);
+        double t15 = t9 * (s[0][i] * t9);
+        double t16 = s[20][i] + (s[19][i] * (s[17][i] ? (s[13][i] ? s[16][i] : (t4 + s[15][i])) : s[18][i]));
         out_mean[i] = t16;
-        const double t17 = s[21][i] * (s[17][i] ? (s[13][i] ? s[14][i] : ((t14 < t15) ? t15 : t14)) : s[18][i]);
+        double t17 = s[21][i] * (s[17][i] ? (s[13][i] ? s[14][i] : ((t14 < t15) ? t15 : t14)) : s[18][i]);
         out_var[i] = t17;
     }
 }
 
-void hardtanh_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                    const double *restrict params, double *restrict out_mean, double *restrict out_var)
+void hardtanh_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    const double min_val = params[0];
-    const double max_val = params[1];
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            hardtanh_exact_float64_forward_block(mean + at, var + at, min_val, max_val, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        hardtanh_exact_float64_forward_block(in[0], in[1], min_val, max_val, out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(hardtanh_exact_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void hardtanh_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                                  const double *restrict grad_mean, const double *restrict grad_var,
-                                                  double min_val, double max_val, double *restrict out_grad_mean,
-                                                  double *restrict out_grad_var)
+static void hardtanh_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    const double min_val = params[0];
+    const double max_val = params[1];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
     double s[23][LANES], a[8][LANES] = {{0.0}};
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = max_val * 0.5;
-        const double t1 = t0 + (min_val * (-0.5));
-        const double t2 = t1 * t1;
-        const double t3 = var[i] * (1.0 / t2);
-        const double t4 = (mean[i] - (t0 + (min_val * 0.5))) / t1;
-        const double t5 = t3 * (__builtin_sqrt((0.0 <= t3) ? 1.0 : (-1.0)));
+        double t0 = max_val * 0.5;
+        double t1 = t0 + (min_val * (-0.5));
+        double t2 = t1 * t1;
+        double t3 = var[i] * (1.0 / t2);
+        double t4 = (mean[i] - (t0 + (min_val * 0.5))) / t1;
+        double t5 = t3 * (__builtin_sqrt((0.0 <= t3) ? 1.0 : (-1.0)));
         s[1][i] = __builtin_fabs(t4);
         s[14][i] = t5 < 0x1.f5c29p-2;
         s[0][i] = s[14][i] ? 0x1.f5c29p-2 : t5;
         s[11][i] = (t4 < 0.0) ? 1.0 : (-1.0);
-        const double t10 = 1.0 / (__builtin_sqrt(s[0][i]));
-        const double t11 = s[1][i] * t10;
-        const _Bool t12 = 37.5 < t11;
-        const double t13 = t12 ? 37.5 : t11;
-        const double t14 = exp64((t12 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
-        const double t15 = 1.0 / (FMA(t13, 0.25, 1.0));
+        double t10 = 1.0 / (__builtin_sqrt(s[0][i]));
+        double t11 = s[1][i] * t10;
+        _Bool t12 = 37.5 < t11;
+        double t13 = t12 ? 37.5 : t11;
+        double t14 = exp64((t12 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
+        double t15 = 1.0 / (FMA(t13, 0.25, 1.0));
         s[10][i] = t14 * (t15 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t15 - 0.25)));
         s[5][i] = t10 * (t14 * 0x1.9884533d43651p-2);
-        const double t18 = t10 * t13;
-        const double t19 = t10 * t10;
-        const double t20 = s[14][i] ? t5 : 0x1.f5c29p-2;
-        const _Bool t21 = t20 == 0.0;
-        const double t22 = __builtin_sqrt(t21 ? 1.0 : t20);
-        const double t23 = t21 ? 0.0 : t22;
-        const double t24 = t21 ? 0.0 : (1.0 / t22);
-        const double t25 = (mean[i] - min_val) / t1;
-        const double t26 = (mean[i] - max_val) / t1;
-        const _Bool t27 = t25 < 0.0;
-        const _Bool t28 = t26 < 0.0;
-        const double t29 = t27 ? 1.0 : (-1.0);
-        const double t30 = t28 ? 1.0 : (-1.0);
+        double t18 = t10 * t13;
+        double t19 = t10 * t10;
+        double t20 = s[14][i] ? t5 : 0x1.f5c29p-2;
+        _Bool t21 = t20 == 0.0;
+        double t22 = __builtin_sqrt(t21 ? 1.0 : t20);
+        double t23 = t21 ? 0.0 : t22;
+        double t24 = t21 ? 0.0 : (1.0 / t22);
+        double t25 = (mean[i] - min_val) / t1;
+        double t26 = (mean[i] - max_val) / t1;
+        _Bool t27 = t25 < 0.0;
+        _Bool t28 = t26 < 0.0;
+        double t29 = t27 ? 1.0 : (-1.0);
+        double t30 = t28 ? 1.0 : (-1.0);
         s[9][i] = s[5][i] * t18;
         s[4][i] = FMA(t18, s[9][i], s[5][i] * (-t19));
         s[8][i] = FMA(t18, s[4][i], s[9][i] * (t19 * (-2.0)));
@@ -348,46 +363,46 @@ static void hardtanh_exact_float64_backward_block(const double *restrict mean, c
         s[6][i] = FMA(t18, s[2][i], s[7][i] * (t19 * (-6.0)));
         s[12][i] = FMA(t18, s[6][i], s[2][i] * (t19 * (-7.0)));
         s[13][i] = FMA(t18, s[12][i], s[6][i] * (t19 * (-8.0)));
-        const double t40 = t24 * (__builtin_fabs(t25));
-        const _Bool t41 = t21 | (37.5 < t40);
-        const double t42 = t41 ? 37.5 : t40;
-        const double t43 = t42 * t42;
-        const double t44 = t41 ? 0.0 : (exp64(t43 * (-0.5)));
-        const double t45 = 1.0 / (FMA(t42, 0.25, 1.0));
-        const double t46 = t45 * (t45 * (t45 * (polynomial1(-0x1.d83ed7bcbc437p-7, t45 - 0.25))));
-        const double t47 = (FMA(t46, -(t42 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t43);
-        const double t48 = t44 * 0x1.9884533d43651p-2;
-        const double t49 = t44 * (FMA(t42, t47, t46 * 2.0));
-        const double t50 = t24 * (__builtin_fabs(t26));
-        const _Bool t51 = t21 | (37.5 < t50);
-        const double t52 = t51 ? 37.5 : t50;
-        const double t53 = t52 * t52;
-        const double t54 = t51 ? 0.0 : (exp64(t53 * (-0.5)));
-        const double t55 = 1.0 / (FMA(t52, 0.25, 1.0));
-        const double t56 = t55 * (t55 * (t55 * (polynomial1(-0x1.d83ed7bcbc437p-7, t55 - 0.25))));
-        const double t57 = (FMA(t56, -(t52 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t53);
-        const double t58 = t54 * 0x1.9884533d43651p-2;
-        const double t59 = t54 * (FMA(t52, t57, t56 * 2.0));
-        const double t60 = t23 * (t44 * t47);
-        const double t61 = t23 * (t54 * t57);
-        const double t62 = t60 - t61;
-        const double t63 = (t49 * t29) + ((-t59) * t30);
-        const double t64 = t27 ? 0.0 : (t28 ? 0.0 : (-4.0));
-        const double t65 = t27 ? 2.0 : (t28 ? (-2.0) : 2.0);
-        const double t66 = t27 ? (-4.0) : 0.0;
-        const double t67 = t27 ? (-2.0) : (t28 ? 2.0 : (-2.0));
-        const double t68 = ((t60 * t65) + ((t49 * t64) * t29)) + ((t61 * t67) + ((t59 * t66) * t30));
-        const double t69 = t24 * t48;
-        const double t70 = t24 * t58;
-        const double t71 = t69 - t70;
-        const double t72 = (((t64 * t69) + ((t49 * t65) * t29)) + ((t70 * t66) + ((t59 * t67) * t30))) * 0.5;
-        const double t73 = t27 ? 0.0 : (t28 ? 1.0 : 0.0);
+        double t40 = t24 * (__builtin_fabs(t25));
+        _Bool t41 = t21 | (37.5 < t40);
+        double t42 = t41 ? 37.5 : t40;
+        double t43 = t42 * t42;
+        double t44 = t41 ? 0.0 : (exp64(t43 * (-0.5)));
+        double t45 = 1.0 / (FMA(t42, 0.25, 1.0));
+        double t46 = t45 * (t45 * (t45 * (polynomial1(-0x1.d83ed7bcbc437p-7, t45 - 0.25))));
+        double t47 = (FMA(t46, -(t42 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t43);
+        double t48 = t44 * 0x1.9884533d43651p-2;
+        double t49 = t44 * (FMA(t42, t47, t46 * 2.0));
+        double t50 = t24 * (__builtin_fabs(t26));
+        _Bool t51 = t21 | (37.5 < t50);
+        double t52 = t51 ? 37.5 : t50;
+        double t53 = t52 * t52;
+        double t54 = t51 ? 0.0 : (exp64(t53 * (-0.5)));
+        double t55 = 1.0 / (FMA(t52, 0.25, 1.0));
+        double t56 = t55 * (t55 * (t55 * (polynomial1(-0x1.d83ed7bcbc437p-7, t55 - 0.25))));
+        double t57 = (FMA(t56, -(t52 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t53);
+        double t58 = t54 * 0x1.9884533d43651p-2;
+        double t59 = t54 * (FMA(t52, t57, t56 * 2.0));
+        double t60 = t23 * (t44 * t47);
+        double t61 = t23 * (t54 * t57);
+        double t62 = t60 - t61;
+        double t63 = (t49 * t29) + ((-t59) * t30);
+        double t64 = t27 ? 0.0 : (t28 ? 0.0 : (-4.0));
+        double t65 = t27 ? 2.0 : (t28 ? (-2.0) : 2.0);
+        double t66 = t27 ? (-4.0) : 0.0;
+        double t67 = t27 ? (-2.0) : (t28 ? 2.0 : (-2.0));
+        double t68 = ((t60 * t65) + ((t49 * t64) * t29)) + ((t61 * t67) + ((t59 * t66) * t30));
+        double t69 = t24 * t48;
+        double t70 = t24 * t58;
+        double t71 = t69 - t70;
+        double t72 = (((t64 * t69) + ((t49 * t65) * t29)) + ((t70 * t66) + ((t59 * t67) * t30))) * 0.5;
+        double t73 = t27 ? 0.0 : (t28 ? 1.0 : 0.0);
         s[17][i] = FMA(t73 * 2.0, (t23 * t48) - (t23 * t58), FMA(t62 * (-2.0), t63, t68));
-        const double t75 = FMA(t73, ((t42 * t48) * t29) + ((-(t52 * t58)) * t30), FMA(-t62, t71, t72));
+        double t75 = FMA(t73, ((t42 * t48) * t29) + ((-(t52 * t58)) * t30), FMA(-t62, t71, t72));
         s[18][i] = FMA(t73, t73 + (t63 * 2.0), t75);
         s[15][i] = t63 + t73;
         s[16][i] = t71 * 0.5;
-        const double t79 = 1.0 / t1;
+        double t79 = 1.0 / t1;
         s[19][i] = t1 * t79;
         s[20][i] = t79 * s[19][i];
         s[21][i] = t2 * t79;
@@ -397,25 +412,25 @@ static void hardtanh_exact_float64_backward_block(const double *restrict mean, c
         const double *c = table7[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = 1.0 / (__builtin_sqrt(t0));
-            const double t2 = s[1][i] * t1;
-            const _Bool t3 = 37.5 < t2;
-            const double t4 = t3 ? 37.5 : t2;
-            const double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            const double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            const double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
-            const double t8 = t1 * t4;
-            const double t9 = t1 * t1;
-            const double t10 = t7 * t8;
-            const double t11 = FMA(t8, t10, t7 * (-t9));
-            const double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
-            const double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
-            const double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
-            const double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
-            const double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
-            const double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
-            const double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t2 = s[1][i] * t1;
+            _Bool t3 = 37.5 < t2;
+            double t4 = t3 ? 37.5 : t2;
+            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
+            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
+            double t8 = t1 * t4;
+            double t9 = t1 * t1;
+            double t10 = t7 * t8;
+            double t11 = FMA(t8, t10, t7 * (-t9));
+            double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
+            double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
+            double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
+            double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
+            double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
+            double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
+            double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
             a[0][i] = FMA(t14, c[5], FMA(t15, c[4], FMA(t16, c[3], FMA(t17, c[2], FMA(t18, c[1], a[0][i])))));
             a[0][i] = FMA(t10, c[9], FMA(t11, c[8], FMA(t12, c[7], FMA(t13, c[6], a[0][i]))));
             a[1][i] = FMA(t13, c[5], FMA(t14, c[4], FMA(t15, c[3], FMA(t16, c[2], FMA(t17, c[1], a[1][i])))));
@@ -431,32 +446,32 @@ static void hardtanh_exact_float64_backward_block(const double *restrict mean, c
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = FMA(s[3][i], 0x1.089267e5f42b5p-32, FMA(s[2][i], 0x1.30690c2000128p-39, a[7][i]));
-        const double t1 = FMA(s[7][i], (-0x1.96b9b0ec8e762p-20), FMA(s[6][i], (-0x1.6a63e5d24033p-29), a[6][i]));
-        const double t2 = FMA(s[9][i], (-0x1.35df37c46258ep-9), FMA(s[8][i], (-0x1.697db63d1284cp-13), t1));
-        const double t3 = FMA(s[5][i], (-0x1.33e030f94c76ep-34), FMA(s[4][i], 0x1.8c5e451c45b47p-34, t0));
-        const double t4 = t3 + ((FMA(s[10][i], 0x1.02312ddbdd4fp-2, t2)) * s[11][i]);
-        const double t5 = FMA(s[7][i], 0x1.089267e5f42b5p-32, FMA(s[6][i], 0x1.30690c2000128p-39, a[5][i]));
-        const double t6 = FMA(s[2][i], (-0x1.96b9b0ec8e762p-20), FMA(s[12][i], (-0x1.6a63e5d24033p-29), a[4][i]));
-        const double t7 = FMA(s[4][i], (-0x1.35df37c46258ep-9), FMA(s[3][i], (-0x1.697db63d1284cp-13), t6));
-        const double t8 = FMA(s[9][i], (-0x1.33e030f94c76ep-34), FMA(s[8][i], 0x1.8c5e451c45b47p-34, t5));
-        const double t9 = t8 + ((FMA(s[5][i], 0x1.02312ddbdd4fp-2, t7)) * s[11][i]);
-        const double t10 = FMA(s[2][i], 0x1.089267e5f42b5p-32, FMA(s[12][i], 0x1.30690c2000128p-39, a[3][i]));
-        const double t11 = FMA(s[6][i], (-0x1.96b9b0ec8e762p-20), FMA(s[13][i], (-0x1.6a63e5d24033p-29), a[2][i]));
-        const double t12 = FMA(s[8][i], (-0x1.35df37c46258ep-9), FMA(s[7][i], (-0x1.697db63d1284cp-13), t11));
-        const double t13 = FMA(s[4][i], (-0x1.33e030f94c76ep-34), FMA(s[3][i], 0x1.8c5e451c45b47p-34, t10));
-        const double t14 = t13 + ((FMA(s[9][i], 0x1.02312ddbdd4fp-2, t12)) * s[11][i]);
-        const double t15 = FMA(s[6][i], 0x1.6843dd3c6dcf7p-23, FMA(s[12][i], (-0x1.02bcfdc8f3bdbp-30), a[1][i]));
-        const double t16 = FMA(s[7][i], 0x1.e75779ec9fbfdp-15, FMA(s[2][i], (-0x1.4998a9d8f40bcp-19), t15));
-        const double t17 = FMA(s[8][i], 0x1.9ba2ad28807p-9, FMA(s[3][i], (-0x1.699b9e5e603b4p-12), t16));
-        const double t18 = FMA(s[9][i], (-0x1.7fbdf51d74d71p-4), FMA(s[4][i], (-0x1.35dafe2769718p-8), t17));
-        const double t19 = FMA(s[12][i], 0x1.6843dd3c6dcf7p-23, FMA(s[13][i], (-0x1.02bcfdc8f3bdbp-30), a[0][i]));
-        const double t20 = FMA(s[2][i], 0x1.e75779ec9fbfdp-15, FMA(s[6][i], (-0x1.4998a9d8f40bcp-19), t19));
-        const double t21 = FMA(s[3][i], 0x1.9ba2ad28807p-9, FMA(s[7][i], (-0x1.699b9e5e603b4p-12), t20));
-        const double t22 = FMA(s[4][i], (-0x1.7fbdf51d74d71p-4), FMA(s[8][i], (-0x1.35dafe2769718p-8), t21));
-        const double t23 = (FMA(t9, t4 * (-2.0), FMA(s[5][i], 0x1.02312c781f2a8p-1, t18))) * s[11][i];
-        const double t24 = s[14][i] ? s[18][i] : (FMA(t14, -t4, (FMA(s[9][i], 0x1.02312c781f2a8p-1, t22)) * 0.5));
-        const double t25 = (s[14][i] ? s[15][i] : (t9 * s[11][i])) * s[19][i];
+        double t0 = FMA(s[3][i], 0x1.5caa778b5b77ep-34, FMA(s[2][i], 0x1.a2683558b71b7p-41, a[7][i]));
+        double t1 = FMA(s[7][i], (-0x1.96b8f11964646p-20), FMA(s[6][i], (-0x1.6a60d3fb319d7p-29), a[6][i]));
+        double t2 = FMA(s[9][i], (-0x1.35df37ba92c5fp-9), FMA(s[8][i], (-0x1.697db6d522d6bp-13), t1));
+        double t3 = FMA(s[5][i], (-0x1.62b2b60752437p-36), FMA(s[4][i], 0x1.c4bd1de39033dp-36, t0));
+        double t4 = t3 + ((FMA(s[10][i], 0x1.02312ddbe016p-2, t2)) * s[11][i]);
+        double t5 = FMA(s[7][i], 0x1.5caa778b5b77ep-34, FMA(s[6][i], 0x1.a2683558b71b7p-41, a[5][i]));
+        double t6 = FMA(s[2][i], (-0x1.96b8f11964646p-20), FMA(s[12][i], (-0x1.6a60d3fb319d7p-29), a[4][i]));
+        double t7 = FMA(s[4][i], (-0x1.35df37ba92c5fp-9), FMA(s[3][i], (-0x1.697db6d522d6bp-13), t6));
+        double t8 = FMA(s[9][i], (-0x1.62b2b60752437p-36), FMA(s[8][i], 0x1.c4bd1de39033dp-36, t5));
+        double t9 = t8 + ((FMA(s[5][i], 0x1.02312ddbe016p-2, t7)) * s[11][i]);
+        double t10 = FMA(s[2][i], 0x1.5caa778b5b77ep-34, FMA(s[12][i], 0x1.a2683558b71b7p-41, a[3][i]));
+        double t11 = FMA(s[6][i], (-0x1.96b8f11964646p-20), FMA(s[13][i], (-0x1.6a60d3fb319d7p-29), a[2][i]));
+        double t12 = FMA(s[8][i], (-0x1.35df37ba92c5fp-9), FMA(s[7][i], (-0x1.697db6d522d6bp-13), t11));
+        double t13 = FMA(s[4][i], (-0x1.62b2b60752437p-36), FMA(s[3][i], 0x1.c4bd1de39033dp-36, t10));
+        double t14 = t13 + ((FMA(s[9][i], 0x1.02312ddbe016p-2, t12)) * s[11][i]);
+        double t15 = FMA(s[6][i], 0x1.6843d6f7848dfp-23, FMA(s[12][i], (-0x1.02b9f5d9ef9d7p-30), a[1][i]));
+        double t16 = FMA(s[7][i], 0x1.e75777c130376p-15, FMA(s[2][i], (-0x1.49987f01261ebp-19), t15));
+        double t17 = FMA(s[8][i], 0x1.9ba2ad386d8d5p-9, FMA(s[3][i], (-0x1.699b9ec7f67c6p-12), t16));
+        double t18 = FMA(s[9][i], (-0x1.7fbdf51d561cbp-4), FMA(s[4][i], (-0x1.35dafe2520f1p-8), t17));
+        double t19 = FMA(s[12][i], 0x1.6843d6f7848dfp-23, FMA(s[13][i], (-0x1.02b9f5d9ef9d7p-30), a[0][i]));
+        double t20 = FMA(s[2][i], 0x1.e75777c130376p-15, FMA(s[6][i], (-0x1.49987f01261ebp-19), t19));
+        double t21 = FMA(s[3][i], 0x1.9ba2ad386d8d5p-9, FMA(s[7][i], (-0x1.699b9ec7f67c6p-12), t20));
+        double t22 = FMA(s[4][i], (-0x1.7fbdf51d561cbp-4), FMA(s[8][i], (-0x1.35dafe2520f1p-8), t21));
+        double t23 = (FMA(t9, t4 * (-2.0), FMA(s[5][i], 0x1.02312c78199c8p-1, t18))) * s[11][i];
+        double t24 = s[14][i] ? s[18][i] : (FMA(t14, -t4, (FMA(s[9][i], 0x1.02312c78199c8p-1, t22)) * 0.5));
+        double t25 = (s[14][i] ? s[15][i] : (t9 * s[11][i])) * s[19][i];
         out_grad_mean[i] = FMA(grad_mean[i], t25,
             grad_var[i] * ((s[14][i] ? s[17][i] : t23) * s[21][i]));
         out_grad_var[i] = FMA(grad_mean[i], ((s[14][i] ? s[16][i] : (t14 * 0.5)) * s[20][i]),
@@ -464,30 +479,12 @@ static void hardtanh_exact_float64_backward_block(const double *restrict mean, c
     }
 }
 
-void hardtanh_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                     const double *restrict grad_mean, const double *restrict grad_var,
-                                     const double *restrict params, double *restrict out_grad_mean,
-                                     double *restrict out_grad_var)
+void hardtanh_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    const double min_val = params[0];
-    const double max_val = params[1];
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            hardtanh_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at, min_val, max_val,
-                                                  out_grad_mean + at, out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        hardtanh_exact_float64_backward_block(in[0], in[1], in[2], in[3], min_val, max_val, out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(hardtanh_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

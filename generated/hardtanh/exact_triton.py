@@ -3,17 +3,11 @@
 # f(x) = Max(min_val, Min(max_val, x))
 #
 # rule digest  ad4503c7389633359b698a071570af154c667794a0977fc15e01237eb6d6ddf4
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   hardtanh_exact_forward 491, hardtanh_exact_backward 596
+# operations   hardtanh_exact_forward 485, hardtanh_exact_backward 587
 #
 # Certificate:
-#   mean        0.441 tolerance, worst at mean = -177859312, var = 2.412619e+19, min_val = -64, max_val = 1
-#   var         0.112 tolerance, worst at mean = -28.7806644, var = 259.993103, min_val = -44.8, max_val = 1
-#   dmean_dmu   0.00403 tolerance, worst at mean = 1.53799941e-16, var = 0.125939727, min_val = -1, max_val = 0.015625
-#   dmean_dvar  0.00933 tolerance, worst at mean = -55.7882576, var = 257.122833, min_val = -44.8, max_val = 1
-#   dvar_dmu    0.0571 tolerance, worst at mean = -18.6457291, var = 50.104908, min_val = -1, max_val = 19.2109375
-#   dvar_dvar   0.0892 tolerance, worst at mean = 1.46068423e-18, var = 0.49059692, min_val = -1, max_val = 1
-#   against exact values at 160968 points over all of float32; details in exact.json
+#   mean 0.439, var 0.113, dmean_dmu 0.00446, dmean_dvar 0.01, dvar_dmu 0.0571, dvar_dvar 0.0892 tolerance,
+#   against exact values at 160998 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -27,6 +21,109 @@ __all__ = [
 
 #: with more, values would not stay in registers
 LANE_ELEMENTS = 2
+
+
+@triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial10(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0),
+        c1), c2), c3), c4), c5), c6), c7), c8), c9))
+
+
+@triton.jit
+def _part6(p0, p1):
+    t0 = p0 - 12582912.0
+    t1 = tl.fma(t0, -0.69314575, p1) + (t0 * (-1.4286068e-6))
+    t2 = 1.0 + tl.fma(_polynomial4(t1, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t1 * t1, t1)
+    return t2
+
+
+@triton.jit
+def _part3(p0):
+    t0 = tl.div_rn(1.0, tl.fma(0.25, p0, 1.0))
+    t1 = (t0 * (t0 * (t0 * _polynomial10(t0 - 0.25, -0.074104935, 0.25460508, -0.25593477, -0.002245817, -0.0067592654,
+        0.11886708, 0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124))))
+    return t1
+
+
+@triton.jit
+def _part4(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15, p16, p17, p18, p19):
+    t0 = (tl.fma(p0, 3.6124027, tl.fma(p1, 0.28291246, tl.fma(p2, -0.03318527, tl.fma(p3, -1.3147992, tl.fma(p4,
+        0.014650219, tl.fma(p5, -0.021070946, tl.fma(p6, 0.3487743, tl.fma(p7, 0.013027682, tl.fma(p8, 0.006365801,
+        tl.fma(p9, -0.012634318, tl.fma(p10, 0.0006759479, tl.fma(p11, 0.0017610112, tl.fma(p12, -0.012807422,
+        tl.fma(p13, 0.00020729449, tl.fma(p14, -0.00046238847, tl.fma(p15, 0.0022007977, tl.fma(p16, 7.722043e-6,
+        tl.fma(p17, -6.897228e-5, tl.fma(p18, -2.620557e-5, p19 * 1.1356677e-6))))))))))))))))))))
+    return t0
+
+
+@triton.jit
+def _part5(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15):
+    t0 = (tl.fma(p0, -3.4198886e-13, tl.fma(p1, 4.5356072e-13, p2 * (-1.1327064e-13))) + (p15 * tl.fma(p3, 0.05310392,
+        tl.fma(p4, 1.8069891, tl.fma(p5, 0.13990697, tl.fma(p6, -0.010678871, tl.fma(p7, 0.17402875, tl.fma(p8,
+        0.0064247614, tl.fma(p9, 0.000890947, tl.fma(p10, -0.0064075454, tl.fma(p11, 0.000101803664, tl.fma(p12,
+        -3.4771136e-5, tl.fma(p13, -1.4154151e-5, p14 * 5.53779e-7)))))))))))))
+    return t0
+
+
+@triton.jit
+def _atom0(p0, p1, p2):
+    t0 = p0 + p1
+    t1 = tl.div_rn(1.0, tl.sqrt_rn(t0))
+    t2 = p2 * t1
+    t3 = 13.0 < t2
+    t4 = t1 * t1
+    t5 = t4 * (-2.0)
+    t6 = t4 * (-3.0)
+    t7 = t4 * (-4.0)
+    t8 = t4 * (-5.0)
+    t9 = t4 * -1.0
+    t10 = (-0.5) * tl.where(t3, 169.0, p2 * (p2 * tl.div_rn(1.0, t0)))
+    t11 = tl.fma(t10, 1.442695, 12582912.0)
+    t12 = t11.to(tl.int32, bitcast=True)
+    t13 = tl.where(t3, 13.0, t2)
+    t14 = t1 * t13
+    t15 = tl.div_rn(1.0, tl.fma(t13, 0.25, 1.0))
+    t16 = (t15 * _polynomial10(t15 - 0.25, -0.012888777, 0.061844066, -0.0922225, 0.016932948, 0.0053508277,
+        0.08352485, 0.1411755, 0.1795469, 0.18632823, 0.1666411, 0.13207589))
+    t17 = _part6(t11, t10)
+    return (t1, t5, t6, t7, t8, t9, t12, t14, t16, t17)
+
+
+@triton.jit
+def _atom1(p0, p1, p2):
+    t0 = p0 + p1
+    t1 = tl.div_rn(1.0, tl.sqrt_rn(t0))
+    t2 = t1 * t1
+    t3 = t2 * (-2.0)
+    t4 = t2 * (-3.0)
+    t5 = t2 * (-4.0)
+    t6 = t2 * (-5.0)
+    t7 = t2 * (-6.0)
+    t8 = t2 * -1.0
+    t9 = p2 * t1
+    t10 = 13.0 < t9
+    t11 = tl.where(t10, 13.0, t9)
+    t12 = tl.div_rn(1.0, tl.fma(t11, 0.25, 1.0))
+    t13 = t1 * t11
+    t14 = (t12 * _polynomial10(t12 - 0.25, -0.012888777, 0.061844066, -0.0922225, 0.016932948, 0.0053508277,
+        0.08352485, 0.1411755, 0.1795469, 0.18632823, 0.1666411, 0.13207589))
+    t15 = (-0.5) * tl.where(t10, 169.0, p2 * (p2 * tl.div_rn(1.0, t0)))
+    t16 = tl.fma(t15, 1.442695, 12582912.0)
+    t17 = t16.to(tl.int32, bitcast=True)
+    t18 = _part6(t16, t15)
+    return (t1, t3, t4, t5, t6, t7, t8, t13, t14, t17, t18)
+
+
+@triton.jit
+def _part2(p0):
+    t0 = (-0.5) * p0
+    t1 = tl.fma(1.442695, t0, 12582912.0)
+    t2 = _part6(t1, t0) * (((127 + (t1.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True))
+    return t2
 
 
 @triton.jit
@@ -63,238 +160,130 @@ def hardtanh_exact_forward(mean, var, min_val_hi, min_val_lo, max_val_hi, max_va
     t29 = tl.where(t27, 0.0, tl.div_rn(1.0, t28))
     t30 = tl.where(t27, 0.0, t28)  # standard deviation
     t31 = t30 * t30
-    t32 = t25 + (-0.19600001)
-    t33 = tl.div_rn(1.0, tl.sqrt_rn(t32))
-    t34 = tl.div_rn(1.0, t32)
-    t35 = t33 * t33
-    t36 = t35 * -1.0
-    t37 = t35 * (-2.0)
-    t38 = t35 * (-3.0)
-    t39 = t35 * (-4.0)
-    t40 = t35 * (-5.0)
-    t41 = t25 + 0.167404
-    t42 = tl.div_rn(1.0, tl.sqrt_rn(t41))
-    t43 = tl.div_rn(1.0, t41)
-    t44 = t42 * t42
-    t45 = t44 * -1.0
-    t46 = t44 * (-2.0)
-    t47 = t44 * (-3.0)
-    t48 = t44 * (-4.0)
-    t49 = t44 * (-5.0)
-    t50 = t25 + 0.98
-    t51 = tl.div_rn(1.0, tl.sqrt_rn(t50))
-    t52 = tl.div_rn(1.0, t50)
-    t53 = t51 * t51
-    t54 = t53 * -1.0
-    t55 = t53 * (-2.0)
-    t56 = t53 * (-3.0)
-    t57 = t53 * (-4.0)
-    t58 = t53 * (-5.0)
-    t59 = 0.5 * min_val_hi
-    t60 = t0 + t59
-    t61 = t60 - t0
-    t62 = t59 - t61
-    t63 = (t0 - (t60 - t61)) + t62
-    t64 = mean - t60
-    t65 = t63 + (t2 + (0.5 * min_val_lo))
-    t66 = t64 - t65
-    t67 = t60 + t65
-    t68 = (t66 * t20) * t9  # mean in units of the base
-    t69 = tl.abs(t68)  # |mean - centre|
-    t70 = t69 * (t69 * t34)
-    t71 = t69 * (t69 * t43)
-    t72 = t69 * (t69 * t52)
-    t73 = t69 * t33
-    t74 = 13.0 < t73
-    t75 = tl.where(t74, 169.0, t70)
-    t76 = tl.where(t74, 13.0, t73)
-    t77 = (-0.5) * t75
-    t78 = tl.fma(t77, 1.442695, 12582912.0)
-    t79 = t78 - 12582912.0
-    t80 = tl.fma(t79, -0.69314575, t77) + (t79 * (-1.4286068e-6))
-    t81 = (((t78.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32, bitcast=True)
-    t82 = ((1.0 + tl.fma(tl.fma(t80, tl.fma(t80, tl.fma(t80, tl.fma(t80, 0.0013814222, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t80 * t80, t80)) * t81)
-    t83 = t33 * (t82 * 0.3989423)
-    t84 = t83 * t36
-    t85 = t33 * t76
-    t86 = tl.div_rn(1.0, tl.fma(t76, 0.25, 1.0))
-    t87 = t86 - 0.25
-    t88 = (t82 * (t86 * tl.fma(t87, tl.fma(t87, tl.fma(t87, tl.fma(t87, tl.fma(t87, tl.fma(t87, tl.fma(t87, tl.fma(t87,
-        tl.fma(t87, tl.fma(t87, -0.012888777, 0.061844066), -0.0922225), 0.016932948), 0.0053508277), 0.08352485),
-        0.1411755), 0.1795469), 0.18632823), 0.1666411), 0.13207589)))
-    t89 = t83 * t85
-    t90 = tl.fma(t85, t89, t84)
-    t91 = t90 * t38
-    t92 = tl.fma(t85, t90, t89 * t37)
-    t93 = tl.fma(t85, t92, t91)
-    t94 = t93 * t40
-    t95 = tl.fma(t85, t93, t92 * t39)
-    t96 = 5.53779e-7 * tl.fma(t85, t95, t94)
-    t97 = t95 * 1.1356677e-6
-    t98 = t95 * 5.53779e-7
-    t99 = (-2.9127325e-14) * t92
-    t100 = t90 * (-2.9127325e-14)
-    t101 = t69 * t42
-    t102 = t69 * t51
-    t103 = 13.0 < t102
-    t104 = tl.where(t103, 169.0, t72)
-    t105 = tl.where(t103, 13.0, t102)
-    t106 = (-0.5) * t104
-    t107 = tl.fma(1.442695, t106, 12582912.0)
-    t108 = t107 - 12582912.0
-    t109 = tl.fma(-0.69314575, t108, t106) + ((-1.4286068e-6) * t108)
-    t110 = ((127 + (t107.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t111 = ((1.0 + tl.fma(tl.fma(t109, tl.fma(t109, tl.fma(t109, tl.fma(0.0013814222, t109, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t109 * t109, t109)) * t110)
-    t112 = t51 * (0.3989423 * t111)
-    t113 = t112 * t54
-    t114 = t51 * t105
-    t115 = tl.div_rn(1.0, tl.fma(0.25, t105, 1.0))
-    t116 = t115 - 0.25
-    t117 = (t111 * (t115 * tl.fma(t116, tl.fma(t116, tl.fma(t116, tl.fma(t116, tl.fma(t116, tl.fma(t116, tl.fma(t116,
-        tl.fma(t116, tl.fma(t116, tl.fma(-0.012888777, t116, 0.061844066), -0.0922225), 0.016932948), 0.0053508277),
-        0.08352485), 0.1411755), 0.1795469), 0.18632823), 0.1666411), 0.13207589)))
-    t118 = t112 * t114
-    t119 = tl.fma(t114, t118, t113)
-    t120 = t119 * t56
-    t121 = tl.fma(t114, t119, t118 * t55)
-    t122 = tl.fma(t114, t121, t120)
-    t123 = t122 * t58
-    t124 = tl.fma(t114, t122, t121 * t57)
-    t125 = tl.fma(t114, t124, t123)
-    t126 = 13.0 < t101
-    t127 = tl.where(t126, 169.0, t71)
-    t128 = tl.where(t126, 13.0, t101)
-    t129 = (-0.5) * t127
-    t130 = tl.fma(1.442695, t129, 12582912.0)
-    t131 = t130 - 12582912.0
-    t132 = tl.fma(-0.69314575, t131, t129) + ((-1.4286068e-6) * t131)
-    t133 = ((127 + (t130.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t134 = ((1.0 + tl.fma(tl.fma(t132, tl.fma(t132, tl.fma(t132, tl.fma(0.0013814222, t132, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t132 * t132, t132)) * t133)
-    t135 = t42 * (0.3989423 * t134)
-    t136 = t135 * t45
-    t137 = t42 * t128
-    t138 = tl.div_rn(1.0, tl.fma(0.25, t128, 1.0))
-    t139 = t138 - 0.25
-    t140 = (t134 * (t138 * tl.fma(t139, tl.fma(t139, tl.fma(t139, tl.fma(t139, tl.fma(t139, tl.fma(t139, tl.fma(t139,
-        tl.fma(t139, tl.fma(t139, tl.fma(-0.012888777, t139, 0.061844066), -0.0922225), 0.016932948), 0.0053508277),
-        0.08352485), 0.1411755), 0.1795469), 0.18632823), 0.1666411), 0.13207589)))
-    t141 = t135 * t137
-    t142 = tl.fma(t137, t141, t136)
-    t143 = t142 * t47
-    t144 = (tl.fma(t112, -1.8134589e-12, tl.fma(t135, 2.4393872e-12, tl.fma(t83, -6.2848045e-13, tl.fma(t119,
-        4.2172052e-13, tl.fma(t142, 2.194389e-13, t100))))))
-    t145 = tl.fma(t137, t142, t141 * t46)
-    t146 = tl.fma(t137, t145, t143)
-    t147 = t146 * t49
-    t148 = tl.fma(t137, t146, t145 * t48)
-    t149 = (tl.fma(t112, 0.05310392, tl.fma(t135, 1.8069891, tl.fma(t83, 0.13990697, tl.fma(t119, -0.010678871,
-        tl.fma(t142, 0.17402875, tl.fma(t90, 0.0064247614, tl.fma(t122, 0.000890947, tl.fma(t146, -0.0064075454,
-        tl.fma(t93, 0.00010180367, tl.fma(-3.4771136e-5, t125, tl.fma(-1.4154151e-5, tl.fma(t137, t148, t147),
-        t96))))))))))))
-    t150 = tl.fma(t148, -2.620557e-5, t97)
-    t151 = tl.fma(t124, -3.4771136e-5, tl.fma(t148, -1.4154151e-5, t98))
-    t152 = (tl.fma(t92, 0.00020729449, tl.fma(t122, -0.00046238847, tl.fma(t146, 0.0022007977, tl.fma(t93, 7.722043e-6,
-        tl.fma(t124, -6.897228e-5, t150))))))
-    t153 = (tl.fma(t117, 0.05310392, tl.fma(t140, 1.8069891, tl.fma(t88, 0.13990697, tl.fma(t118, -0.010678871,
-        tl.fma(t141, 0.17402875, tl.fma(t89, 0.0064247614, tl.fma(t121, 0.000890947, tl.fma(t145, -0.0064075454,
-        tl.fma(t92, 0.00010180367, t151))))))))))
-    t154 = tl.fma(t145, -0.012807422, t152)
-    t155 = tl.fma(4.2172052e-13, t121, tl.fma(2.194389e-13, t145, t99))
-    t156 = (tl.fma(t89, 0.013027682, tl.fma(t119, 0.006365801, tl.fma(t142, -0.012634318, tl.fma(t90, 0.0006759479,
-        tl.fma(t121, 0.0017610112, t154))))))
-    t157 = tl.fma(t141, 2.4393872e-12, tl.fma(t89, -6.2848045e-13, t155))
+    t32 = 0.5 * min_val_hi
+    t33 = t0 + t32
+    t34 = t33 - t0
+    t35 = t32 - t34
+    t36 = (t0 - (t33 - t34)) + t35
+    t37 = mean - t33
+    t38 = t36 + (t2 + (0.5 * min_val_lo))
+    t39 = t37 - t38
+    t40 = t33 + t38
+    t41 = (t39 * t20) * t9  # mean in units of the base
+    t42 = tl.abs(t41)  # |mean - centre|
+    t43, t44, t45, t46, t47, t48, t49, t50, t51, t52 = _atom0(t25, -0.19600001, t42)
+    t53, t54, t55, t56, t57, t58, t59, t60, t61, t62 = _atom0(t25, 0.167404, t42)
+    t63, t64, t65, t66, t67, t68, t69, t70, t71, t72 = _atom0(t25, 0.98, t42)
+    t73 = t52 * (((t49 + 127) << 23).to(tl.float32, bitcast=True))
+    t74 = t43 * (t73 * 0.3989423)
+    t75 = t74 * t48
+    t76 = t73 * t51
+    t77 = t74 * t50
+    t78 = tl.fma(t50, t77, t75)
+    t79 = t78 * t45
+    t80 = tl.fma(t50, t78, t77 * t44)
+    t81 = tl.fma(t50, t80, t79)
+    t82 = t81 * t47
+    t83 = tl.fma(t50, t81, t80 * t46)
+    t84 = 5.53779e-7 * tl.fma(t50, t83, t82)
+    t85 = (-1.1327064e-13) * t77
+    t86 = t72 * (((127 + t69) << 23).to(tl.float32, bitcast=True))
+    t87 = t63 * (0.3989423 * t86)
+    t88 = t87 * t68
+    t89 = t86 * t71
+    t90 = t87 * t70
+    t91 = tl.fma(t70, t90, t88)
+    t92 = t91 * t65
+    t93 = tl.fma(t70, t91, t90 * t64)
+    t94 = tl.fma(t70, t93, t92)
+    t95 = t94 * t67
+    t96 = tl.fma(t70, t94, t93 * t66)
+    t97 = tl.fma(t70, t96, t95)
+    t98 = t62 * (((127 + t59) << 23).to(tl.float32, bitcast=True))
+    t99 = t53 * (0.3989423 * t98)
+    t100 = t99 * t58
+    t101 = t98 * t61
+    t102 = t99 * t60
+    t103 = tl.fma(t60, t102, t100)
+    t104 = t103 * t55
+    t105 = tl.fma(t60, t103, t102 * t54)
+    t106 = tl.fma(t60, t105, t104)
+    t107 = t106 * t57
+    t108 = tl.fma(t60, t106, t105 * t56)
+    t109 = (tl.fma(t87, 0.05310392, tl.fma(t99, 1.8069891, tl.fma(t74, 0.13990697, tl.fma(t91, -0.010678871,
+        tl.fma(t103, 0.17402875, tl.fma(t78, 0.0064247614, tl.fma(t94, 0.000890947, tl.fma(t106, -0.0064075454,
+        tl.fma(t81, 0.000101803664, tl.fma(-3.4771136e-5, t97, tl.fma(-1.4154151e-5, tl.fma(t60, t108, t107),
+        t84))))))))))))
     # B_0: derivative 0 of the mean square less its line
-    t158 = (tl.fma(t117, 0.10468484, tl.fma(t140, 3.6124027, tl.fma(t88, 0.28291246, tl.fma(t112, -0.03318527,
-        tl.fma(t135, -1.3147992, tl.fma(t83, 0.014650219, tl.fma(t118, -0.021070946, tl.fma(t141, 0.3487743,
-        t156)))))))))
-    t159 = tl.fma(t118, -1.8134589e-12, t157)
-    t160 = t68 < 0.0
-    t161 = tl.where(t160, 1.0, -1.0)  # direction of u
-    t162 = t144 + (t161 * t153)  # D_0: derivative 0 of the mean less its line
-    t163 = t159 + (t161 * t149)  # D_1: derivative 1 of the mean less its line
-    t164 = t163 * (t25 * t163)
-    t165 = t162 + tl.where(t160, -1.0, 1.0)
-    t166 = t158 - (t162 * t162)
-    t167 = tl.where(t166 < t164, t164, t166)
-    t168 = t68 == t68
-    t169 = t9 * (t20 * ((mean - max_val_hi) - max_val_lo))
-    t170 = t29 * tl.abs(t169)
-    t171 = t169 < 0.0
-    t172 = tl.where(t171, -2.0, 2.0)
-    t173 = tl.where(t171, 2.0, -2.0)
-    t174 = tl.where(t171, 0.0, -4.0)
-    t175 = tl.where(t171, 1.0, -1.0)
-    t176 = tl.where(t171, 1.0, 0.0)
-    t177 = tl.where(t171, t68, 1.0)
-    t178 = t27 | (13.0 < t170)
-    t179 = tl.where(t178, 13.0, t170)  # |mean - 1|/sigma
-    t180 = tl.div_rn(1.0, tl.fma(0.25, t179, 1.0))
-    t181 = t180 - 0.25
-    t182 = (t180 * (t180 * (t180 * tl.fma(t181, tl.fma(t181, tl.fma(t181, tl.fma(t181, tl.fma(t181, tl.fma(t181,
-        tl.fma(t181, tl.fma(t181, tl.fma(t181, tl.fma(-0.074104935, t181, 0.25460508), -0.25593477), -0.002245817),
-        -0.0067592654), 0.11886708), 0.17142972), 0.15958565), 0.10685132), 0.050817315), 0.014190124))))
-    t183 = 2.0 * t182
-    t184 = t179 * t179
-    t185 = (-0.5) * t184
-    t186 = tl.div_rn(1.0, 1.0 + t184)
-    t187 = tl.fma(1.442695, t185, 12582912.0)
-    t188 = t187 - 12582912.0
-    t189 = tl.fma(-0.69314575, t188, t185) + ((-1.4286068e-6) * t188)
-    t190 = ((127 + (t187.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t191 = (tl.where(t178, 0.0, (1.0 + tl.fma(tl.fma(t189, tl.fma(t189, tl.fma(t189, tl.fma(0.0013814222, t189,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t189 * t189, t189)) * t190))
-    t192 = (t191 * t182) * t31
-    t193 = tl.fma(t182, (2.0 * t179) * -1.0, 0.3989423) * t186
-    t194 = t191 * tl.fma(t179, t193, t183)
-    t195 = t30 * (t191 * t193)
-    t196 = t175 * ((t30 * t194) * -1.0)
-    t197 = t9 * (t20 * ((mean - min_val_hi) - min_val_lo))
-    t198 = t29 * tl.abs(t197)
-    t199 = t197 < 0.0
-    t200 = tl.where(t199, 2.0, t172)
-    t201 = t175 * (tl.where(t199, -2.0, t173) * t192)
-    t202 = tl.where(t199, 0.0, t174)
-    t203 = tl.where(t199, 0.0, t176)
-    t204 = tl.where(t199, -1.0, t177)
-    t205 = t30 * t203
-    t206 = tl.where(t199, 1.0, -1.0)
-    t207 = (t195 * tl.where(t199, -4.0, 0.0)) + t201
-    t208 = t27 | (13.0 < t198)
-    t209 = tl.where(t208, 13.0, t198)  # |mean - -1|/sigma
-    t210 = tl.div_rn(1.0, tl.fma(0.25, t209, 1.0))
-    t211 = t210 - 0.25
-    t212 = (t210 * (t210 * (t210 * tl.fma(t211, tl.fma(t211, tl.fma(t211, tl.fma(t211, tl.fma(t211, tl.fma(t211,
-        tl.fma(t211, tl.fma(t211, tl.fma(t211, tl.fma(t211, -0.074104935, 0.25460508), -0.25593477), -0.002245817),
-        -0.0067592654), 0.11886708), 0.17142972), 0.15958565), 0.10685132), 0.050817315), 0.014190124))))
-    t213 = 2.0 * t212
-    t214 = t209 * t209
-    t215 = (-0.5) * t214
-    t216 = tl.div_rn(1.0, 1.0 + t214)
-    t217 = tl.fma(1.442695, t215, 12582912.0)
-    t218 = t217 - 12582912.0
-    t219 = tl.fma(-0.69314575, t218, t215) + ((-1.4286068e-6) * t218)
-    t220 = ((127 + (t217.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t221 = (tl.where(t208, 0.0, (1.0 + tl.fma(tl.fma(t219, tl.fma(t219, tl.fma(t219, tl.fma(0.0013814222, t219,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t219 * t219, t219)) * t220))
-    t222 = t206 * (t200 * ((t221 * t212) * t31))
-    t223 = tl.fma(t212, (2.0 * t209) * -1.0, 0.3989423) * t216
-    t224 = t221 * tl.fma(t209, t223, t213)
-    t225 = t30 * (t221 * t223)
-    t226 = ((t225 * t202) + t222) + t207
-    t227 = t225 - t195
-    t228 = (t8 * tl.where(t168, tl.where(t24, t227 + t204, t165), t68)) + t67
-    t229 = t226 - (t227 * t227)
-    t230 = tl.fma(tl.fma(t30, t203, 2.0 * ((t206 * (t30 * t224)) + t196)), t205, t229)
-    t231 = tl.where(t168, tl.where(t24, tl.where(t230 < 0.0, 0.0, t230), t167), t68) * t16
-    return (t228, t231)
+    t110 = (tl.fma(t89, 0.104684845, _part4(t101, t76, t87, t99, t74, t90, t102, t77, t91, t103, t78, t93, t105, t80,
+        t94, t106, t81, t96, t108, t83)))
+    t111 = tl.fma(-3.4198886e-13, t90, tl.fma(4.5356072e-13, t102, t85))
+    t112 = t41 < 0.0
+    t113 = tl.where(t112, 1.0, -1.0)  # direction of u
+    # D_0: derivative 0 of the mean less its line
+    t114 = _part5(t87, t99, t74, t89, t101, t76, t90, t102, t77, t93, t105, t80, t96, t108, t83, t113)
+    t115 = t111 + (t113 * t109)  # D_1: derivative 1 of the mean less its line
+    t116 = t115 * (t25 * t115)
+    t117 = t114 + tl.where(t112, -1.0, 1.0)
+    t118 = t110 - (t114 * t114)
+    t119 = tl.where(t118 < t116, t116, t118)
+    t120 = t41 == t41
+    t121 = t9 * (t20 * ((mean - max_val_hi) - max_val_lo))
+    t122 = t29 * tl.abs(t121)
+    t123 = t121 < 0.0
+    t124 = tl.where(t123, -2.0, 2.0)
+    t125 = tl.where(t123, 2.0, -2.0)
+    t126 = tl.where(t123, 0.0, -4.0)
+    t127 = tl.where(t123, 1.0, -1.0)
+    t128 = tl.where(t123, 1.0, 0.0)
+    t129 = tl.where(t123, t41, 1.0)
+    t130 = t27 | (13.0 < t122)
+    t131 = tl.where(t130, 13.0, t122)  # |mean - 1|/sigma
+    t132 = _part3(t131)
+    t133 = 2.0 * t132
+    t134 = t131 * t131
+    t135 = tl.div_rn(1.0, 1.0 + t134)
+    t136 = tl.where(t130, 0.0, _part2(t134))
+    t137 = (t136 * t132) * t31
+    t138 = tl.fma(t132, (2.0 * t131) * -1.0, 0.3989423) * t135
+    t139 = t136 * tl.fma(t131, t138, t133)
+    t140 = t30 * (t136 * t138)
+    t141 = t127 * ((t30 * t139) * -1.0)
+    t142 = t9 * (t20 * ((mean - min_val_hi) - min_val_lo))
+    t143 = t29 * tl.abs(t142)
+    t144 = t142 < 0.0
+    t145 = tl.where(t144, 2.0, t124)
+    t146 = t127 * (tl.where(t144, -2.0, t125) * t137)
+    t147 = tl.where(t144, 0.0, t126)
+    t148 = tl.where(t144, 0.0, t128)
+    t149 = tl.where(t144, -1.0, t129)
+    t150 = t30 * t148
+    t151 = tl.where(t144, 1.0, -1.0)
+    t152 = (t140 * tl.where(t144, -4.0, 0.0)) + t146
+    t153 = t27 | (13.0 < t143)
+    t154 = tl.where(t153, 13.0, t143)  # |mean - -1|/sigma
+    t155 = _part3(t154)
+    t156 = 2.0 * t155
+    t157 = t154 * t154
+    t158 = tl.div_rn(1.0, 1.0 + t157)
+    t159 = tl.where(t153, 0.0, _part2(t157))
+    t160 = t151 * (t145 * ((t159 * t155) * t31))
+    t161 = tl.fma(t155, (2.0 * t154) * -1.0, 0.3989423) * t158
+    t162 = t159 * tl.fma(t154, t161, t156)
+    t163 = t30 * (t159 * t161)
+    t164 = ((t163 * t147) + t160) + t152
+    t165 = t163 - t140
+    t166 = (t8 * tl.where(t120, tl.where(t24, t165 + t149, t117), t41)) + t40
+    t167 = t164 - (t165 * t165)
+    t168 = tl.fma(tl.fma(t30, t148, 2.0 * ((t151 * (t30 * t162)) + t141)), t150, t167)
+    t169 = tl.where(t120, tl.where(t24, tl.where(t168 < 0.0, 0.0, t168), t119), t41) * t16
+    return (t166, t169)
 
 
 @triton.jit
-def hardtanh_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, min_val_hi, min_val_lo, max_val_hi,
-                                  max_val_lo, BLOCK: tl.constexpr):
+def hardtanh_exact_forward_kernel(
+    mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, min_val_hi, min_val_lo, max_val_hi, max_val_lo,
+    BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)
@@ -351,269 +340,148 @@ def hardtanh_exact_backward(mean, var, grad_mean, grad_var, min_val_hi, min_val_
     t38 = tl.sqrt_rn(tl.where(t37, 1.0, t36))
     t39 = tl.where(t37, 0.0, tl.div_rn(1.0, t38))
     t40 = tl.where(t37, 0.0, t38)  # standard deviation
-    t41 = t35 + (-0.19600001)
-    t42 = tl.div_rn(1.0, tl.sqrt_rn(t41))
-    t43 = tl.div_rn(1.0, t41)
-    t44 = t42 * t42
-    t45 = t44 * -1.0
-    t46 = t44 * (-2.0)
-    t47 = t44 * (-3.0)
-    t48 = t44 * (-4.0)
-    t49 = t44 * (-5.0)
-    t50 = t44 * (-6.0)
-    t51 = t35 + 0.167404
-    t52 = t35 + 0.98
-    t53 = tl.div_rn(1.0, tl.sqrt_rn(t52))
-    t54 = tl.div_rn(1.0, t52)
-    t55 = t53 * t53
-    t56 = t55 * -1.0
-    t57 = t55 * (-2.0)
-    t58 = t55 * (-3.0)
-    t59 = t55 * (-4.0)
-    t60 = t55 * (-5.0)
-    t61 = t55 * (-6.0)
-    t62 = tl.div_rn(1.0, tl.sqrt_rn(t51))
-    t63 = tl.div_rn(1.0, t51)
-    t64 = t62 * t62
-    t65 = t64 * -1.0
-    t66 = t64 * (-2.0)
-    t67 = t64 * (-3.0)
-    t68 = t64 * (-4.0)
-    t69 = t64 * (-5.0)
-    t70 = t64 * (-6.0)
-    t71 = 0.5 * min_val_hi
-    t72 = t0 + t71
-    t73 = t72 - t0
-    t74 = t71 - t73
-    t75 = (t0 - (t72 - t73)) + t74
-    t76 = (((mean - t72) - (t75 + (t2 + (0.5 * min_val_lo)))) * t30) * t8  # mean in units of the base
-    t77 = tl.abs(t76)  # |mean - centre|
-    t78 = t77 * (t77 * t43)
-    t79 = t77 * (t77 * t63)
-    t80 = t77 * (t77 * t54)
-    t81 = tl.where(t76 < 0.0, 1.0, -1.0)  # direction of u
-    t82 = t77 * t42
-    t83 = 13.0 < t82
-    t84 = tl.where(t83, 169.0, t78)
-    t85 = tl.where(t83, 13.0, t82)
-    t86 = (-0.5) * t84
-    t87 = tl.fma(t86, 1.442695, 12582912.0)
-    t88 = t87 - 12582912.0
-    t89 = tl.fma(t88, -0.69314575, t86) + (t88 * (-1.4286068e-6))
-    t90 = (((t87.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32, bitcast=True)
-    t91 = ((1.0 + tl.fma(tl.fma(t89, tl.fma(t89, tl.fma(t89, tl.fma(t89, 0.0013814222, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t89 * t89, t89)) * t90)
-    t92 = t42 * (t91 * 0.3989423)
-    t93 = t92 * t45
-    t94 = t42 * t85
-    t95 = tl.div_rn(1.0, tl.fma(t85, 0.25, 1.0))
-    t96 = t95 - 0.25
-    t97 = (t91 * (t95 * tl.fma(t96, tl.fma(t96, tl.fma(t96, tl.fma(t96, tl.fma(t96, tl.fma(t96, tl.fma(t96, tl.fma(t96,
-        tl.fma(t96, tl.fma(t96, -0.012888777, 0.061844066), -0.0922225), 0.016932948), 0.0053508277), 0.08352485),
-        0.1411755), 0.1795469), 0.18632823), 0.1666411), 0.13207589)))
-    t98 = t92 * t94
-    t99 = tl.fma(t94, t98, t93)
-    t100 = t99 * t47
-    t101 = tl.fma(t94, t99, t98 * t46)
-    t102 = tl.fma(t94, t101, t100)
-    t103 = t102 * t49
-    t104 = tl.fma(t94, t102, t101 * t48)
-    t105 = tl.fma(t94, t104, t103)
-    t106 = tl.fma(t94, t105, t104 * t50)
-    t107 = t106 * 1.1356677e-6
-    t108 = 5.53779e-7 * t106
-    t109 = t105 * 1.1356677e-6
-    t110 = 5.53779e-7 * t105
-    t111 = t104 * 5.53779e-7
-    t112 = (-2.9127325e-14) * t102
-    t113 = (-2.9127325e-14) * t101
-    t114 = t99 * (-2.9127325e-14)
-    t115 = t77 * t62
-    t116 = t77 * t53
-    t117 = 13.0 < t116
-    t118 = tl.where(t117, 169.0, t80)
-    t119 = tl.where(t117, 13.0, t116)
-    t120 = (-0.5) * t118
-    t121 = tl.fma(1.442695, t120, 12582912.0)
-    t122 = t121 - 12582912.0
-    t123 = tl.fma(-0.69314575, t122, t120) + ((-1.4286068e-6) * t122)
-    t124 = ((127 + (t121.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t125 = ((1.0 + tl.fma(tl.fma(t123, tl.fma(t123, tl.fma(t123, tl.fma(0.0013814222, t123, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t123 * t123, t123)) * t124)
-    t126 = t53 * (0.3989423 * t125)
-    t127 = t126 * t56
-    t128 = t53 * t119
-    t129 = tl.div_rn(1.0, tl.fma(0.25, t119, 1.0))
-    t130 = t129 - 0.25
-    t131 = (t125 * (t129 * tl.fma(t130, tl.fma(t130, tl.fma(t130, tl.fma(t130, tl.fma(t130, tl.fma(t130, tl.fma(t130,
-        tl.fma(t130, tl.fma(t130, tl.fma(-0.012888777, t130, 0.061844066), -0.0922225), 0.016932948), 0.0053508277),
-        0.08352485), 0.1411755), 0.1795469), 0.18632823), 0.1666411), 0.13207589)))
-    t132 = t126 * t128
-    t133 = tl.fma(t128, t132, t127)
-    t134 = t133 * t58
-    t135 = tl.fma(t128, t133, t132 * t57)
-    t136 = tl.fma(t128, t135, t134)
-    t137 = t136 * t60
-    t138 = tl.fma(t128, t136, t135 * t59)
-    t139 = tl.fma(t128, t138, t137)
-    t140 = tl.fma(t128, t139, t138 * t61)
-    t141 = 13.0 < t115
-    t142 = tl.where(t141, 169.0, t79)
-    t143 = tl.where(t141, 13.0, t115)
-    t144 = (-0.5) * t142
-    t145 = tl.fma(1.442695, t144, 12582912.0)
-    t146 = t145 - 12582912.0
-    t147 = tl.fma(-0.69314575, t146, t144) + ((-1.4286068e-6) * t146)
-    t148 = ((127 + (t145.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t149 = ((1.0 + tl.fma(tl.fma(t147, tl.fma(t147, tl.fma(t147, tl.fma(0.0013814222, t147, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t147 * t147, t147)) * t148)
-    t150 = t62 * (0.3989423 * t149)
-    t151 = t150 * t65
-    t152 = t62 * t143
-    t153 = tl.div_rn(1.0, tl.fma(0.25, t143, 1.0))
-    t154 = t153 - 0.25
-    t155 = (t149 * (t153 * tl.fma(t154, tl.fma(t154, tl.fma(t154, tl.fma(t154, tl.fma(t154, tl.fma(t154, tl.fma(t154,
-        tl.fma(t154, tl.fma(t154, tl.fma(-0.012888777, t154, 0.061844066), -0.0922225), 0.016932948), 0.0053508277),
-        0.08352485), 0.1411755), 0.1795469), 0.18632823), 0.1666411), 0.13207589)))
-    t156 = t150 * t152
-    t157 = tl.fma(t152, t156, t151)
-    t158 = t157 * t67
-    t159 = (tl.fma(t126, -1.8134589e-12, tl.fma(t150, 2.4393872e-12, tl.fma(t92, -6.2848045e-13, tl.fma(t133,
-        4.2172052e-13, tl.fma(t157, 2.194389e-13, t114))))))
-    t160 = tl.fma(t152, t157, t156 * t66)
-    t161 = tl.fma(t152, t160, t158)
-    t162 = t161 * t69
-    t163 = (tl.fma(t133, -1.8134589e-12, tl.fma(t157, 2.4393872e-12, tl.fma(t99, -6.2848045e-13, tl.fma(4.2172052e-13,
-        t136, tl.fma(2.194389e-13, t161, t112))))))
-    t164 = tl.fma(t152, t161, t160 * t68)
-    t165 = tl.fma(t152, t164, t162)
+    t41 = 0.5 * min_val_hi
+    t42 = t0 + t41
+    t43 = t42 - t0
+    t44 = t41 - t43
+    t45 = (t0 - (t42 - t43)) + t44
+    t46 = (((mean - t42) - (t45 + (t2 + (0.5 * min_val_lo)))) * t30) * t8  # mean in units of the base
+    t47 = tl.abs(t46)  # |mean - centre|
+    t48, t49, t50, t51, t52, t53, t54, t55, t56, t57, t58 = _atom1(t35, -0.19600001, t47)
+    t59, t60, t61, t62, t63, t64, t65, t66, t67, t68, t69 = _atom1(t35, 0.167404, t47)
+    t70, t71, t72, t73, t74, t75, t76, t77, t78, t79, t80 = _atom1(t35, 0.98, t47)
+    t81 = tl.where(t46 < 0.0, 1.0, -1.0)  # direction of u
+    t82 = t58 * (((t57 + 127) << 23).to(tl.float32, bitcast=True))
+    t83 = t48 * (t82 * 0.3989423)
+    t84 = t83 * t54
+    t85 = t82 * t56
+    t86 = t83 * t55
+    t87 = tl.fma(t55, t86, t84)
+    t88 = t87 * t50
+    t89 = tl.fma(t55, t87, t86 * t49)
+    t90 = tl.fma(t55, t89, t88)
+    t91 = t90 * t52
+    t92 = tl.fma(t55, t90, t89 * t51)
+    t93 = tl.fma(t55, t92, t91)
+    t94 = tl.fma(t55, t93, t92 * t53)
+    t95 = t92 * 5.53779e-7
+    t96 = t83 * (-1.1327064e-13)
+    t97 = t80 * (((127 + t79) << 23).to(tl.float32, bitcast=True))
+    t98 = t70 * (0.3989423 * t97)
+    t99 = t98 * t76
+    t100 = t97 * t78
+    t101 = t98 * t77
+    t102 = tl.fma(t77, t101, t99)
+    t103 = t102 * t72
+    t104 = tl.fma(t77, t102, t101 * t71)
+    t105 = tl.fma(t77, t104, t103)
+    t106 = t105 * t74
+    t107 = tl.fma(t77, t105, t104 * t73)
+    t108 = tl.fma(t77, t107, t106)
+    t109 = tl.fma(t77, t108, t107 * t75)
+    t110 = t69 * (((127 + t68) << 23).to(tl.float32, bitcast=True))
+    t111 = t59 * (0.3989423 * t110)
+    t112 = t111 * t65
+    t113 = tl.fma(t98, -3.4198886e-13, tl.fma(t111, 4.5356072e-13, t96))
+    t114 = t110 * t67
+    t115 = t111 * t66
+    t116 = tl.fma(t66, t115, t112)
+    t117 = t116 * t61
+    t118 = tl.fma(t66, t116, t115 * t60)
+    t119 = tl.fma(t66, t118, t117)
+    t120 = t119 * t63
+    t121 = tl.fma(t66, t119, t118 * t62)
+    t122 = tl.fma(t66, t121, t120)
     # B_1: derivative 1 of the mean square less its line
-    t166 = (tl.fma(t126, 0.10468484, tl.fma(t150, 3.6124027, tl.fma(t92, 0.28291246, tl.fma(t132, -0.03318527,
-        tl.fma(t156, -1.3147992, tl.fma(t98, 0.014650219, tl.fma(t133, -0.021070946, tl.fma(t157, 0.3487743,
-        tl.fma(t99, 0.013027682, tl.fma(t135, 0.006365801, tl.fma(t160, -0.012634318, tl.fma(t101, 0.0006759479,
-        tl.fma(t136, 0.0017610112, tl.fma(t161, -0.012807422, tl.fma(t102, 0.00020729449, tl.fma(t138, -0.00046238847,
-        tl.fma(t164, 0.0022007977, tl.fma(t104, 7.722043e-6, tl.fma(t139, -6.897228e-5, tl.fma(t165, -2.620557e-5,
-        t109)))))))))))))))))))))
-    t167 = (t81 * tl.fma(t126, 0.05310392, tl.fma(t150, 1.8069891, tl.fma(t92, 0.13990697, tl.fma(t133, -0.010678871,
-        tl.fma(t157, 0.17402875, tl.fma(t99, 0.0064247614, tl.fma(t136, 0.000890947, tl.fma(t161, -0.0064075454,
-        tl.fma(t102, 0.00010180367, tl.fma(-3.4771136e-5, t139, tl.fma(-1.4154151e-5, t165, t110))))))))))))
-    t168 = tl.fma(t152, t165, t164 * t70)
-    t169 = tl.fma(t168, -2.620557e-5, t107)
-    t170 = tl.fma(-3.4771136e-5, t140, tl.fma(-1.4154151e-5, t168, t108))
-    t171 = (tl.fma(t104, 0.00020729449, tl.fma(t139, -0.00046238847, tl.fma(t165, 0.0022007977, tl.fma(t105,
-        7.722043e-6, tl.fma(t140, -6.897228e-5, t169))))))
+    t123 = (tl.fma(t98, 0.104684845, _part4(t111, t83, t101, t115, t86, t102, t116, t87, t104, t118, t89, t105, t119,
+        t90, t107, t121, t92, t108, t122, t93)))
+    t124 = tl.fma(t66, t122, t121 * t64)
     # D_2: derivative 2 of the mean less its line
-    t172 = (t163 + (t81 * tl.fma(t132, 0.05310392, tl.fma(t156, 1.8069891, tl.fma(t98, 0.13990697, tl.fma(t135,
-        -0.010678871, tl.fma(t160, 0.17402875, tl.fma(t101, 0.0064247614, tl.fma(t138, 0.000890947, tl.fma(t164,
-        -0.0064075454, tl.fma(t104, 0.00010180367, t170)))))))))))
-    t173 = tl.fma(t164, -0.012807422, t171)
-    t174 = tl.fma(t138, -3.4771136e-5, tl.fma(t164, -1.4154151e-5, t111))
-    t175 = (tl.fma(t101, 0.013027682, tl.fma(t136, 0.006365801, tl.fma(t161, -0.012634318, tl.fma(t102, 0.0006759479,
-        tl.fma(t138, 0.0017610112, t173))))))
-    # D_0: derivative 0 of the mean less its line
-    t176 = (t159 + (t81 * tl.fma(t131, 0.05310392, tl.fma(t155, 1.8069891, tl.fma(t97, 0.13990697, tl.fma(t132,
-        -0.010678871, tl.fma(t156, 0.17402875, tl.fma(t98, 0.0064247614, tl.fma(t135, 0.000890947, tl.fma(t160,
-        -0.0064075454, tl.fma(t101, 0.00010180367, t174)))))))))))
-    t177 = tl.fma(t160, 0.3487743, t175)
-    t178 = tl.fma(4.2172052e-13, t135, tl.fma(2.194389e-13, t160, t113))
-    t179 = (tl.fma(t98, 0.28291246, tl.fma(t133, -0.03318527, tl.fma(t157, -1.3147992, tl.fma(t99, 0.014650219,
-        tl.fma(t135, -0.021070946, t177))))))
-    t180 = tl.fma(t156, 2.4393872e-12, tl.fma(t98, -6.2848045e-13, t178))
+    t125 = _part5(t102, t116, t87, t101, t115, t86, t104, t118, t89, t107, t121, t92, t109, t124, t94, t81)
+    t126 = (tl.fma(t86, 0.0064247614, tl.fma(t104, 0.000890947, tl.fma(t118, -0.0064075454, tl.fma(t89, 0.000101803664,
+        tl.fma(t107, -3.4771136e-5, tl.fma(t121, -1.4154151e-5, t95)))))))
     # B_2: derivative 2 of the mean square less its line
-    t181 = tl.fma(t132, 0.10468484, tl.fma(t156, 3.6124027, t179))
-    t182 = tl.fma(t132, -1.8134589e-12, t180) + t167  # D_1: derivative 1 of the mean less its line
-    t183 = 0.5 * t181
-    t184 = t81 * t182
-    t185 = t81 * tl.fma(t182, (-2.0) * t176, t166)
-    t186 = tl.fma(t172, t176 * -1.0, t183)
-    t187 = 0.5 * t172
-    t188 = t8 * (t30 * ((mean - min_val_hi) - min_val_lo))
-    t189 = t39 * tl.abs(t188)
-    t190 = t188 < 0.0
-    t191 = tl.where(t190, 1.0, -1.0)
-    t192 = tl.where(t190, -4.0, 0.0)
-    t193 = t37 | (13.0 < t189)
-    t194 = tl.where(t193, 13.0, t189)  # |mean - -1|/sigma
-    t195 = tl.div_rn(1.0, tl.fma(0.25, t194, 1.0))
-    t196 = t195 - 0.25
-    t197 = (t195 * (t195 * (t195 * tl.fma(t196, tl.fma(t196, tl.fma(t196, tl.fma(t196, tl.fma(t196, tl.fma(t196,
-        tl.fma(t196, tl.fma(t196, tl.fma(t196, tl.fma(t196, -0.074104935, 0.25460508), -0.25593477), -0.002245817),
-        -0.0067592654), 0.11886708), 0.17142972), 0.15958565), 0.10685132), 0.050817315), 0.014190124))))
-    t198 = 2.0 * t197
-    t199 = t194 * t194
-    t200 = (-0.5) * t199
-    t201 = tl.div_rn(1.0, 1.0 + t199)
-    t202 = tl.fma(1.442695, t200, 12582912.0)
-    t203 = t202 - 12582912.0
-    t204 = tl.fma(-0.69314575, t203, t200) + ((-1.4286068e-6) * t203)
-    t205 = ((127 + (t202.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t206 = (tl.where(t193, 0.0, (1.0 + tl.fma(tl.fma(t204, tl.fma(t204, tl.fma(t204, tl.fma(0.0013814222, t204,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t204 * t204, t204)) * t205))
-    t207 = 0.3989423 * t206
-    t208 = t39 * t207
-    t209 = t191 * (t194 * t207)
-    t210 = t40 * t207
-    t211 = tl.fma(t197, (2.0 * t194) * -1.0, 0.3989423) * t201
-    t212 = t206 * tl.fma(t194, t211, t198)
-    t213 = t40 * (t206 * t211)
-    t214 = t191 * t212
-    t215 = t8 * (t30 * ((mean - max_val_hi) - max_val_lo))
-    t216 = t39 * tl.abs(t215)
-    t217 = t215 < 0.0
-    t218 = tl.where(t190, 2.0, tl.where(t217, -2.0, 2.0))
-    t219 = t191 * (t212 * t218)
-    t220 = t213 * t218
-    t221 = tl.where(t190, -2.0, tl.where(t217, 2.0, -2.0))
-    t222 = tl.where(t190, 0.0, tl.where(t217, 0.0, -4.0))
-    t223 = t220 + (t191 * (t212 * t222))
-    t224 = (t222 * t208) + t219
-    t225 = tl.where(t217, 1.0, -1.0)
-    t226 = tl.where(t190, 0.0, tl.where(t217, 1.0, 0.0))
-    t227 = 2.0 * t226
-    t228 = t37 | (13.0 < t216)
-    t229 = tl.where(t228, 13.0, t216)  # |mean - 1|/sigma
-    t230 = tl.div_rn(1.0, tl.fma(0.25, t229, 1.0))
-    t231 = t230 - 0.25
-    t232 = (t230 * (t230 * (t230 * tl.fma(t231, tl.fma(t231, tl.fma(t231, tl.fma(t231, tl.fma(t231, tl.fma(t231,
-        tl.fma(t231, tl.fma(t231, tl.fma(t231, tl.fma(-0.074104935, t231, 0.25460508), -0.25593477), -0.002245817),
-        -0.0067592654), 0.11886708), 0.17142972), 0.15958565), 0.10685132), 0.050817315), 0.014190124))))
-    t233 = 2.0 * t232
-    t234 = t229 * t229
-    t235 = (-0.5) * t234
-    t236 = tl.div_rn(1.0, 1.0 + t234)
-    t237 = tl.fma(1.442695, t235, 12582912.0)
-    t238 = t237 - 12582912.0
-    t239 = tl.fma(-0.69314575, t238, t235) + ((-1.4286068e-6) * t238)
-    t240 = ((127 + (t237.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t241 = (tl.where(t228, 0.0, (1.0 + tl.fma(tl.fma(t239, tl.fma(t239, tl.fma(t239, tl.fma(0.0013814222, t239,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t239 * t239, t239)) * t240))
-    t242 = 0.3989423 * t241
-    t243 = t39 * t242
-    t244 = t208 - t243
-    t245 = t192 * t243
-    t246 = (t31 * (t31 * (tl.where(t34, 0.5 * t244, t187) * t22))) * grad_mean
-    t247 = t209 + (t225 * ((t229 * t242) * -1.0))
-    t248 = t210 - (t40 * t242)
-    t249 = tl.fma(t232, (2.0 * t229) * -1.0, 0.3989423) * t236
-    t250 = t241 * tl.fma(t229, t249, t233)
-    t251 = t40 * (t241 * t249)
-    t252 = t213 - t251
-    t253 = t251 * t221
-    t254 = 0.5 * (t224 + (t245 + (t225 * (t250 * t221))))
-    t255 = t223 + (t253 + (t225 * (t250 * t192)))
-    t256 = t214 + (t225 * (t250 * -1.0))
-    t257 = t226 + (2.0 * t256)
-    t258 = (t30 * (tl.where(t34, t256 + t226, t184) * t20)) * grad_mean
-    t259 = (tl.fma(t31 * (t31 * (tl.where(t34, tl.fma(t226, t257, tl.fma(t226, t247, tl.fma(t252 * -1.0, t244, t254))),
-        t186) * t27)), grad_var, t246))
-    t260 = (tl.fma(t30 * (tl.where(t34, tl.fma(t227, t248, tl.fma((-2.0) * t252, t256, t255)), t185) * t25), grad_var,
-        t258))
-    return (t260, t259)
+    t127 = (tl.fma(t101, 0.104684845, _part4(t115, t86, t102, t116, t87, t104, t118, t89, t105, t119, t90, t107, t121,
+        t92, t108, t122, t93, t109, t124, t94)))
+    t128 = 0.5 * t127
+    t129 = tl.fma(t115, 0.17402875, t126)
+    # D_1: derivative 1 of the mean less its line
+    t130 = _part5(t101, t115, t86, t98, t111, t83, t102, t116, t87, t105, t119, t90, t108, t122, t93, t81)
+    # D_0: derivative 0 of the mean less its line
+    t131 = (t113 + (t81 * tl.fma(t100, 0.05310392, tl.fma(t114, 1.8069891, tl.fma(t85, 0.13990697, tl.fma(t101,
+        -0.010678871, t129))))))
+    t132 = t81 * tl.fma(t130, (-2.0) * t131, t123)
+    t133 = t81 * t130
+    t134 = tl.fma(t125, t131 * -1.0, t128)
+    t135 = 0.5 * t125
+    t136 = t8 * (t30 * ((mean - min_val_hi) - min_val_lo))
+    t137 = t39 * tl.abs(t136)
+    t138 = t136 < 0.0
+    t139 = tl.where(t138, 1.0, -1.0)
+    t140 = tl.where(t138, -4.0, 0.0)
+    t141 = t37 | (13.0 < t137)
+    t142 = tl.where(t141, 13.0, t137)  # |mean - -1|/sigma
+    t143 = _part3(t142)
+    t144 = 2.0 * t143
+    t145 = t142 * t142
+    t146 = tl.div_rn(1.0, 1.0 + t145)
+    t147 = tl.where(t141, 0.0, _part2(t145))
+    t148 = 0.3989423 * t147
+    t149 = t39 * t148
+    t150 = t139 * (t142 * t148)
+    t151 = t40 * t148
+    t152 = tl.fma(t143, (2.0 * t142) * -1.0, 0.3989423) * t146
+    t153 = t147 * tl.fma(t142, t152, t144)
+    t154 = t40 * (t147 * t152)
+    t155 = t139 * t153
+    t156 = t8 * (t30 * ((mean - max_val_hi) - max_val_lo))
+    t157 = t39 * tl.abs(t156)
+    t158 = t156 < 0.0
+    t159 = tl.where(t138, 2.0, tl.where(t158, -2.0, 2.0))
+    t160 = t139 * (t153 * t159)
+    t161 = t154 * t159
+    t162 = tl.where(t138, -2.0, tl.where(t158, 2.0, -2.0))
+    t163 = tl.where(t138, 0.0, tl.where(t158, 0.0, -4.0))
+    t164 = t161 + (t139 * (t153 * t163))
+    t165 = (t163 * t149) + t160
+    t166 = tl.where(t158, 1.0, -1.0)
+    t167 = tl.where(t138, 0.0, tl.where(t158, 1.0, 0.0))
+    t168 = 2.0 * t167
+    t169 = t37 | (13.0 < t157)
+    t170 = tl.where(t169, 13.0, t157)  # |mean - 1|/sigma
+    t171 = _part3(t170)
+    t172 = 2.0 * t171
+    t173 = t170 * t170
+    t174 = tl.div_rn(1.0, 1.0 + t173)
+    t175 = tl.where(t169, 0.0, _part2(t173))
+    t176 = 0.3989423 * t175
+    t177 = t39 * t176
+    t178 = t149 - t177
+    t179 = t140 * t177
+    t180 = (t31 * (t31 * (tl.where(t34, 0.5 * t178, t135) * t22))) * grad_mean
+    t181 = t150 + (t166 * ((t170 * t176) * -1.0))
+    t182 = t151 - (t40 * t176)
+    t183 = tl.fma(t171, (2.0 * t170) * -1.0, 0.3989423) * t174
+    t184 = t175 * tl.fma(t170, t183, t172)
+    t185 = t40 * (t175 * t183)
+    t186 = t154 - t185
+    t187 = t185 * t162
+    t188 = 0.5 * (t165 + (t179 + (t166 * (t184 * t162))))
+    t189 = t164 + (t187 + (t166 * (t184 * t140)))
+    t190 = t155 + (t166 * (t184 * -1.0))
+    t191 = t167 + (2.0 * t190)
+    t192 = (t30 * (tl.where(t34, t190 + t167, t133) * t20)) * grad_mean
+    t193 = (tl.fma(t31 * (t31 * (tl.where(t34, tl.fma(t167, t191, tl.fma(t167, t181, tl.fma(t186 * -1.0, t178, t188))),
+        t134) * t27)), grad_var, t180))
+    t194 = (tl.fma(t30 * (tl.where(t34, tl.fma(t168, t182, tl.fma((-2.0) * t186, t190, t189)), t132) * t25), grad_var,
+        t192))
+    return (t194, t193)
 
 
 @triton.jit
-def hardtanh_exact_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr,
-                                   n, min_val_hi, min_val_lo, max_val_hi, max_val_lo, BLOCK: tl.constexpr):
+def hardtanh_exact_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, min_val_hi, min_val_lo,
+    max_val_hi, max_val_lo, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)
@@ -624,7 +492,7 @@ def hardtanh_exact_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_pt
     min_val_lo = tl.full((BLOCK,), min_val_lo, tl.float32)
     max_val_hi = tl.full((BLOCK,), max_val_hi, tl.float32)
     max_val_lo = tl.full((BLOCK,), max_val_lo, tl.float32)
-    out_grad_mean, out_grad_var = hardtanh_exact_backward(mean, var, grad_mean, grad_var, min_val_hi, min_val_lo,
-                                                          max_val_hi, max_val_lo)
+    out_grad_mean, out_grad_var = hardtanh_exact_backward(
+        mean, var, grad_mean, grad_var, min_val_hi, min_val_lo, max_val_hi, max_val_lo)
     tl.store(out_grad_mean_ptr + offsets, out_grad_mean.to(out_grad_mean_ptr.dtype.element_ty), mask=mask)
     tl.store(out_grad_var_ptr + offsets, out_grad_var.to(out_grad_var_ptr.dtype.element_ty), mask=mask)

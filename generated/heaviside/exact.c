@@ -4,17 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.2
 //
 // rule digest  cacfe099f1a7cb6661a9d02cfc600520561536b22df1d86f5d636a3281960fb8
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      hecad23f9c4a45d38df1445ea0239f7e4bc664514b696261439409c3072422663
 // operations   heaviside_exact_forward 87, heaviside_exact_backward 171
 //
 // Certificate:
-//   mean        6.55 ulp, worst at mean = -0.00268816925, var = 1
-//   var         6.32 ulp, worst at mean = 1.85035729, var = 1
-//   dmean_dmu   2.65 ulp, worst at mean = -31.2319279, var = 1176.87744
-//   dmean_dvar  5.96 ulp, worst at mean = -265.002563, var = 63808.5195
-//   dvar_dmu    5.01 ulp, worst at mean = 0.0108766658, var = 0.000122037593
-//   dvar_dvar   6.65 ulp, worst at mean = 0.116322413, var = 0.0612948872
-//   against exact values at 17081 points over all of float32; details in exact.json
+//   mean 6.55, var 6.32, dmean_dmu 2.65, dmean_dvar 5.96, dvar_dmu 5.01, dvar_dvar 6.65 ulp,
+//   against exact values at 17081 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,70 +41,72 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void heaviside_exact_forward_element(float mean, float var,
-                                                                                  float *restrict out_mean,
-                                                                                  float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void heaviside_exact_forward_element(float mean, float var, float *restrict out_mean, float *restrict out_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const float t4 = t1 ? 2.8147498e+14f : (t0 ? 0.00390625f : 1.0f);  // power of two that keeps residuals normal
-    const float t5 = t3 * 8.507059e+37f;
-    const _Bool t6 = mean < 0.0f;
-    const _Bool t7 = 0.0f == t3;
-    const float t8 = t2 ? t5 : (t3 * t4);
-    const float t9 = (t2 & t7) ? 1.0f : t8;
-    const float t10 = t6 ? 0.0f : 1.0f;
-    const float t11 = t2 ? 7.888609e-31f : (t4 * (var * t4));
-    const float t12 = SQRT(t11);  // standard deviation, scaled
-    const float t13 = 1.0f / t12;
-    const float t14 = FMA(t12, -t12, t11);
-    const float t15 = t9 * t13;
-    const float t16 = t14 * (0.5f * t13);
-    const float t17 = -t15;
-    const float t18 = t13 * FMA(t16, t17, FMA(t12, t17, t9));
-    const _Bool t19 = 18.6875f < t15;
-    const float t20 = t19 ? 18.6875f : t15;  // t = min(|mean|/sigma, reach)
-    const float t21 = t19 ? 0.0f : t18;
-    const float t22 = t20 * (-0.5f);
-    const float t23 = -t20;
-    const float t24 = t20 * t22;
-    const float t25 = FMA(t21, t23, FMA(t20, t22, -t24));
-    const float t26 = 1.0f / FMA(0.25f, t20 + t21, 1.0f);  // u = 1/(1 + t/4)
-    const float t27 = FMA(t24, 1.442695f, 12582912.0f);
-    const float t28 = t27 - 12582912.0f;
-    const uint32_t t29 = as_bits(t27);
-    const float t30 = FMA(t28, -0.69314575f, t24) + FMA(t28, -1.4286068e-6f, t25);
-    const uint32_t t31 = t29 + 1u;
-    const uint32_t t32 = (uint32_t)((int32_t)t29 >> 1u);
-    const uint32_t t33 = (uint32_t)((int32_t)t31 >> 1u);
-    const uint32_t t34 = t32 + 127u;
-    const uint32_t t35 = 127u + t33;
-    const uint32_t t36 = t34 << 23u;
-    const uint32_t t37 = t35 << 23u;
-    const float t38 = as_float(t36);
-    const float t39 = as_float(t37);
-    const float t40 = t38 * t39;
-    const float t41 = FMA(FMA(t30, FMA(t30, FMA(t30, FMA(t30, 0.0013814222f, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f), t30 * t30, t30);
-    const float t42 = t26 - 0.25f;
+    _Bool t0 = var == 0.0f;
+    float t1 = ABS(mean);
+    _Bool t2 = var < 9.094947e-13f;
+    float t3 = (1.1529215e+18f < var) ? 0.00390625f : 1.0f;
+    float t4 = t2 ? 2.8147498e+14f : t3;  // power of two that keeps residuals normal
+    _Bool t5 = mean < 0.0f;
+    _Bool t6 = t0 & (0.0f == t1);
+    float t7 = t1 * 8.507059e+37f;
+    float t8 = t1 * t4;
+    float t9 = t0 ? t7 : t8;
+    float t10 = t6 ? 1.0f : t9;
+    float t11 = t4 * (var * t4);
+    float t12 = t0 ? 7.888609e-31f : t11;
+    float t13 = SQRT(t12);  // standard deviation, scaled
+    float t14 = 1.0f / t13;
+    float t15 = t10 * t14;
+    float t16 = -t15;
+    _Bool t17 = 18.6875f < t15;
+    float t18 = t17 ? 18.6875f : t15;  // t = min(|mean|/sigma, reach)
+    float t19 = t14 * FMA(FMA(t13, -t13, t12) * (0.5f * t14), t16, FMA(t13, t16, t10));
+    float t20 = t17 ? 0.0f : t19;
+    float t21 = t18 * (-0.5f);
+    float t22 = t18 * t21;
+    float t23 = 1.0f / FMA(0.25f, t18 + t20, 1.0f);  // u = 1/(1 + t/4)
+    float t24 = FMA(t22, 1.442695f, 12582912.0f);
+    float t25 = t24 - 12582912.0f;
+    uint32_t t26 = as_bits(t24);
+    float t27 = FMA(t25, -0.69314575f, t22) + FMA(t25, -1.4286068e-6f, FMA(t20, -t18, FMA(t18, t21, -t22)));
+    float t28 = as_float((((uint32_t)((int32_t)t26 >> 1u)) + 127u) << 23u);
+    float t29 = as_float((127u + ((uint32_t)((int32_t)(t26 + 1u) >> 1u))) << 23u);
+    float t30 = t28 * t29;
+    float t31 = FMA(POLY4(t27, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t27 * t27, t27);
+    float t32 = t23 - 0.25f;
     // J_0/sqrt(2 pi)
-    const float t43 = t26 * FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42,
-        -0.009482738f, 0.049714044f), -0.07404075f), 0.0020467932f), 0.012572075f), 0.08142358f), 0.14152755f),
-        0.17951687f), 0.1863291f), 0.1666411f), 0.13207589f);
-    const float t44 = 1.0f + t41;  // exp(-t^2/2), mantissa
-    const float t45 = t44 * t40;
-    const float t46 = t43 + ((-(t43 * t43)) * t45);
-    const float t47 = t39 * (t38 * FMA(t41, t46, t46));
-    const float t48 = t6 ? t43 : (-t43);
-    const float t49 = FMA(FMA(t41, t48, t48), t40, t10);
-    *out_mean = t49;
-    *out_var = t47;
+    float t33 = t23 * POLY10(t32, -0.009482738f, 0.049714044f, -0.07404075f, 0.0020467932f, 0.012572075f, 0.08142358f,
+        0.14152755f, 0.17951687f, 0.1863291f, 0.1666411f, 0.13207589f);
+    float t34 = -(t33 * t33);
+    float t35 = 1.0f + t31;  // exp(-t^2/2), mantissa
+    float t36 = t33 + (t34 * (t35 * t30));
+    float t37 = t29 * (t28 * FMA(t31, t36, t36));
+    float t38 = -t33;
+    float t39 = t5 ? t33 : t38;
+    float t40 = FMA(t31, t39, t39);
+    float t41 = t5 ? 0.0f : 1.0f;
+    float t42 = FMA(t40, t30, t41);
+    *out_mean = t42;
+    *out_var = t37;
 }
 
-void heaviside_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                             const float *restrict params, float *restrict out_mean, float *restrict out_var)
+void heaviside_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -120,133 +118,97 @@ void heaviside_exact_forward(int64_t n, const float *restrict mean, const float 
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void heaviside_exact_backward_element(float mean, float var,
-                                                                                   float grad_mean, float grad_var,
-                                                                                   float *restrict out_grad_mean,
-                                                                                   float *restrict out_grad_var)
+INLINE void heaviside_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const float t4 = t1 ? 2.8147498e+14f : (t0 ? 0.00390625f : 1.0f);  // power of two that keeps residuals normal
-    const float t5 = t3 * 8.507059e+37f;
-    const _Bool t6 = mean < 0.0f;
-    const _Bool t7 = 0.0f == t3;
-    const float t8 = t2 ? t5 : (t3 * t4);
-    const float t9 = (t2 & t7) ? 1.0f : t8;
-    const float t10 = t2 ? 7.888609e-31f : (t4 * (var * t4));
-    const float t11 = SQRT(t10);  // standard deviation, scaled
-    const float t12 = 1.0f / t11;
-    const float t13 = FMA(t11, -t11, t10);
-    const float t14 = t9 * t12;
-    const float t15 = t13 * (0.5f * t12);
-    const float t16 = -t12;
-    const float t17 = t12 + (t12 * FMA(t15, t16, FMA(t11, t16, 1.0f)));
-    const float t18 = t2 ? 0.0f : (t4 * t17);
-    const float t19 = -t14;
-    const float t20 = t12 * FMA(t15, t19, FMA(t11, t19, t9));
-    const _Bool t21 = 19.25f < t14;
-    const float t22 = t21 ? 19.25f : t14;  // t = min(|mean|/sigma, reach)
-    const float t23 = t21 ? 0.0f : t20;
-    const float t24 = t22 * (-0.5f);
-    const float t25 = -t22;
-    const _Bool t26 = t22 < 1.0f;
-    const float t27 = t22 * t24;
-    const float t28 = FMA(t23, t25, FMA(t22, t24, -t27));
-    const float t29 = t22 + t23;
-    const float t30 = FMA(t27, 1.442695f, 12582912.0f);
-    const float t31 = t30 - 12582912.0f;
-    const uint32_t t32 = as_bits(t30);
-    const float t33 = FMA(t31, -0.69314575f, t27) + FMA(t31, -1.4286068e-6f, t28);
-    const float t34 = 1.0f / FMA(t29, 0.25f, 1.0f);  // u = 1/(1 + t/4)
-    const float t35 = as_float((127u + ((uint32_t)((int32_t)(t32 + 1u) >> 2u))) << 23u);
-    const float t36 = as_float((((uint32_t)((int32_t)t32 >> 2u)) + 127u) << 23u);
-    const uint32_t t37 = t32 + 2u;
-    const uint32_t t38 = t32 + 3u;
-    const uint32_t t39 = (uint32_t)((int32_t)t37 >> 2u);
-    const uint32_t t40 = (uint32_t)((int32_t)t38 >> 2u);
-    const uint32_t t41 = 127u + t39;
-    const uint32_t t42 = 127u + t40;
-    const uint32_t t43 = t41 << 23u;
-    const uint32_t t44 = t42 << 23u;
-    const float t45 = as_float(t43);
-    const float t46 = as_float(t44);
-    const float t47 = t29 * t29;
-    const float t48 = 0.5f * t29;
-    const _Bool t49 = t18 <= 1048576.0f;
-    const float t50 = (1.3043831e+19f < t18) ? 1.3043831e+19f : t18;
-    const float t51 = FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t47, 2.516172e-5f, -0.00026207187f),
-        0.0017356307f), -0.00909042f), 0.03713544f), -0.10610325f), 0.15915494f);
-    const float t52 = FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t47, -5.032344e-5f, 0.00052414375f),
-        -0.0034712614f), 0.01818084f), -0.07427088f), 0.2122065f), -0.31830987f);
-    const float t53 = t46 * (t45 * (t36 * t35));
-    const float t54 = t21 ? 19.25f : (t17 * (t9 * (t49 ? 4.2949673e+9f : 1.0f)));
-    const float t55 = t49 ? 2.3283064e-10f : 1.0f;
-    const float t56 = t29 * t50;
-    const float t57 = FMA(FMA(t33, FMA(t33, FMA(t33, FMA(t33, 0.0013814222f, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f), t33 * t33, t33);
-    const float t58 = t34 - 0.25f;
-    const float t59 = t50 * t54;
-    const float t60 = t52 * (t18 * t54);
-    const float t61 = (t59 * t51) * t56;
-    const float t62 = t55 * t60;
-    const float t63 = t55 * t61;
+    _Bool t0 = var == 0.0f;
+    float t1 = ABS(mean);
+    _Bool t2 = var < 9.094947e-13f;
+    float t3 = (1.1529215e+18f < var) ? 0.00390625f : 1.0f;
+    float t4 = t2 ? 2.8147498e+14f : t3;  // power of two that keeps residuals normal
+    _Bool t5 = mean < 0.0f;
+    _Bool t6 = t0 & (0.0f == t1);
+    float t7 = t1 * 8.507059e+37f;
+    float t8 = t1 * t4;
+    float t9 = t0 ? t7 : t8;
+    float t10 = t6 ? 1.0f : t9;
+    float t11 = t4 * (var * t4);
+    float t12 = t0 ? 7.888609e-31f : t11;
+    float t13 = SQRT(t12);  // standard deviation, scaled
+    float t14 = 1.0f / t13;
+    float t15 = t10 * t14;
+    float t16 = FMA(t13, -t13, t12) * (0.5f * t14);
+    float t17 = -t14;
+    float t18 = t14 + (t14 * FMA(t16, t17, FMA(t13, t17, 1.0f)));
+    float t19 = t4 * t18;
+    float t20 = t0 ? 0.0f : t19;
+    float t21 = -t15;
+    _Bool t22 = 19.25f < t15;
+    float t23 = t22 ? 19.25f : t15;  // t = min(|mean|/sigma, reach)
+    float t24 = t14 * FMA(t16, t21, FMA(t13, t21, t10));
+    float t25 = t22 ? 0.0f : t24;
+    float t26 = t23 * (-0.5f);
+    _Bool t27 = t23 < 1.0f;
+    float t28 = t23 * t26;
+    float t29 = t23 + t25;
+    float t30 = FMA(t28, 1.442695f, 12582912.0f);
+    float t31 = t30 - 12582912.0f;
+    uint32_t t32 = as_bits(t30);
+    float t33 = FMA(t31, -0.69314575f, t28) + FMA(t31, -1.4286068e-6f, FMA(t25, -t23, FMA(t23, t26, -t28)));
+    float t34 = 1.0f / FMA(t29, 0.25f, 1.0f);  // u = 1/(1 + t/4)
+    float t35 = as_float((127u + ((uint32_t)((int32_t)(t32 + 1u) >> 2u))) << 23u);
+    float t36 = as_float((((uint32_t)((int32_t)t32 >> 2u)) + 127u) << 23u);
+    float t37 = as_float((127u + ((uint32_t)((int32_t)(t32 + 2u) >> 2u))) << 23u);
+    float t38 = as_float((127u + ((uint32_t)((int32_t)(t32 + 3u) >> 2u))) << 23u);
+    float t39 = t29 * t29;
+    _Bool t40 = t20 <= 1048576.0f;
+    float t41 = (1.3043831e+19f < t20) ? 1.3043831e+19f : t20;
+    float t42 = t40 ? 4.2949673e+9f : 1.0f;
+    float t43 = t18 * (t10 * t42);
+    float t44 = t22 ? 19.25f : t43;
+    float t45 = t40 ? 2.3283064e-10f : 1.0f;
+    float t46 = FMA(POLY4(t33, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t33 * t33, t33);
+    float t47 = t41 * t44;
+    float t48 = t34 - 0.25f;
     // J_0/sqrt(2 pi)
-    const float t64 = t34 * FMA(t58, FMA(t58, FMA(t58, FMA(t58, FMA(t58, FMA(t58, FMA(t58, FMA(t58, FMA(t58, FMA(t58,
-        -0.009215224f, 0.048801493f), -0.07274729f), 0.0010651032f), 0.012998864f), 0.081319384f), 0.14153993f),
-        0.17951658f), 0.18632904f), 0.16664112f), 0.13207589f);
-    const float t65 = t29 * t64;
-    const float t66 = t64 * 2.0f;
-    const float t67 = 0.3989423f * t65;
-    const float t68 = 0.3989423f * t66;
-    const float t69 = -t67;
-    const float t70 = 1.0f + t57;  // exp(-t^2/2), mantissa
-    const float t71 = t70 * t53;
-    const float t72 = t68 * t71;
-    const float t73 = FMA(0.3989423f, t48, t71 * t69);
-    const float t74 = t72 + (-0.3989423f);
-    const float t75 = FMA(t57, t74, t74);
-    const float t76 = FMA(t57, t73, t73);
-    const float t77 = t18 * t75;
-    const float t78 = t50 * t76;
-    const float t79 = t36 * t77;
-    const float t80 = t36 * t78;
-    const float t81 = t35 * t79;
-    const float t82 = t50 * t80;
-    const float t83 = t45 * t81;
-    const float t84 = t35 * t82;
-    const float t85 = t26 ? t62 : (t46 * t83);
-    const float t86 = t26 ? t63 : (t46 * (t45 * t84));
-    const float t87 = FMA(t57, -0.19947115f, -0.19947115f) * t59;
-    const float t88 = t18 * FMA(t57, 0.3989423f, 0.3989423f);
-    const float t89 = t36 * t87;
-    const float t90 = t36 * t88;
-    const float t91 = t35 * t89;
-    const float t92 = t35 * t90;
-    const float t93 = t50 * t91;
-    const float t94 = t45 * t92;
-    const float t95 = t45 * t93;
-    const float t96 = t46 * t94;
-    const float t97 = t55 * (t46 * t95);
-    const float t98 = t96 * grad_mean;
-    const float t99 = FMA(t86, grad_var, (t6 ? (-t97) : t97) * grad_mean);
-    const float t100 = FMA(t6 ? (-t85) : t85, grad_var, t98);
-    *out_grad_mean = t100;
-    *out_grad_var = t99;
+    float t49 = t34 * POLY10(t48, -0.009215224f, 0.048801493f, -0.07274729f, 0.0010651032f, 0.012998864f, 0.081319384f,
+        0.14153993f, 0.17951658f, 0.18632904f, 0.16664112f, 0.13207589f);
+    float t50 = 1.0f + t46;  // exp(-t^2/2), mantissa
+    float t51 = t50 * (t38 * (t37 * (t36 * t35)));
+    float t52 = FMA(0.3989423f, 0.5f * t29, t51 * (-(0.3989423f * (t29 * t49))));
+    float t53 = ((0.3989423f * (t49 * 2.0f)) * t51) + (-0.3989423f);
+    float t54 = t45 * (POLY6(t39, -5.032344e-5f, 0.00052414375f, -0.0034712614f, 0.01818084f, -0.07427088f, 0.2122065f,
+        -0.31830987f) * (t20 * t44));
+    float t55 = t38 * (t37 * (t35 * (t36 * (t20 * FMA(t46, t53, t53)))));
+    float t56 = t27 ? t54 : t55;
+    float t57 = t45 * (t38 * (t37 * (t41 * (t35 * (t36 * (FMA(t46, -0.19947115f, -0.19947115f) * t47))))));
+    float t58 = t45 * ((t47 * POLY6(t39, 2.516172e-5f, -0.00026207187f, 0.0017356307f, -0.00909042f, 0.03713544f,
+        -0.10610325f, 0.15915494f)) * (t29 * t41));
+    float t59 = t38 * (t37 * (t35 * (t41 * (t36 * (t41 * FMA(t46, t52, t52))))));
+    float t60 = t27 ? t58 : t59;
+    float t61 = -t57;
+    float t62 = t5 ? t61 : t57;
+    float t63 = FMA(t60, grad_var, t62 * grad_mean);
+    float t64 = -t56;
+    float t65 = t5 ? t64 : t56;
+    float t66 = FMA(t65, grad_var, (t38 * (t37 * (t35 * (t36 * (t20 * FMA(t46, 0.3989423f, 0.3989423f)))))) *
+        grad_mean);
+    *out_grad_mean = t66;
+    *out_grad_var = t63;
 }
 
-void heaviside_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                              const float *restrict grad_mean, const float *restrict grad_var,
-                              const float *restrict params, float *restrict out_grad_mean,
-                              float *restrict out_grad_var)
+void heaviside_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        heaviside_exact_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i],
-                                         &out_grad_var[i]);
+        heaviside_exact_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

@@ -4,17 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.2
 #
 # rule digest  cacfe099f1a7cb6661a9d02cfc600520561536b22df1d86f5d636a3281960fb8
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   heaviside_exact_forward 87, heaviside_exact_backward 171
 #
 # Certificate:
-#   mean        6.55 ulp, worst at mean = -0.00268816925, var = 1
-#   var         6.32 ulp, worst at mean = 1.85035729, var = 1
-#   dmean_dmu   2.65 ulp, worst at mean = -31.2319279, var = 1176.87744
-#   dmean_dvar  5.96 ulp, worst at mean = -265.002563, var = 63808.5195
-#   dvar_dmu    5.01 ulp, worst at mean = 0.0108766658, var = 0.000122037593
-#   dvar_dvar   6.65 ulp, worst at mean = 0.116322413, var = 0.0612948872
-#   against exact values at 17081 points over all of float32; details in exact.json
+#   mean 6.55, var 6.32, dmean_dmu 2.65, dmean_dvar 5.96, dvar_dmu 5.01, dvar_dvar 6.65 ulp,
+#   against exact values at 17081 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -31,52 +25,59 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial6(x, y, c0, c1, c2, c3, c4, c5):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5))
+
+
+@triton.jit
+def _polynomial10(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0),
+        c1), c2), c3), c4), c5), c6), c7), c8), c9))
+
+
+@triton.jit
 def heaviside_exact_forward(mean, var):
-    t0 = tl.where(1.1529215e+18 < var, 0.00390625, 1.0)
-    t1 = tl.where(var < 9.094947e-13, 2.8147498e+14, t0)  # power of two that keeps residuals normal
-    t2 = tl.abs(mean)
-    t3 = t2 * t1
-    t4 = var == 0.0
-    t5 = tl.where(t4, t2 * 8.507059e+37, t3)
-    t6 = tl.where(t4 & (0.0 == t2), 1.0, t5)
-    t7 = tl.where(t4, 7.888609e-31, t1 * (var * t1))
-    t8 = tl.sqrt_rn(t7)  # standard deviation, scaled
-    t9 = tl.div_rn(1.0, t8)
-    t10 = t6 * t9
-    t11 = 18.6875 < t10
-    t12 = tl.where(t11, 18.6875, t10)  # t = min(|mean|/sigma, reach)
-    t13 = t12 * (-0.5)
-    t14 = t12 * t13
-    t15 = tl.fma(t14, 1.442695, 12582912.0)
-    t16 = t15 - 12582912.0
-    t17 = tl.fma(t16, -0.69314575, t14)
-    t18 = tl.fma(t12, t13, t14 * -1.0)
-    t19 = tl.fma(t8, t8 * -1.0, t7) * (0.5 * t9)
-    t20 = t10 * -1.0
-    t21 = tl.where(t11, 0.0, t9 * tl.fma(t19, t20, tl.fma(t8, t20, t6)))
-    t22 = t17 + tl.fma(t16, -1.4286068e-6, tl.fma(t21, t12 * -1.0, t18))
-    t23 = (tl.fma(tl.fma(t22, tl.fma(t22, tl.fma(t22, tl.fma(t22, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994), t22 * t22, t22))
-    t24 = tl.div_rn(1.0, tl.fma(0.25, t12 + t21, 1.0))  # u = 1/(1 + t/4)
-    t25 = t24 - 0.25
+    # power of two that keeps residuals normal
+    t0 = tl.where(var < 9.094947e-13, 2.8147498e+14, tl.where(1.1529215e+18 < var, 0.00390625, 1.0))
+    t1 = tl.abs(mean)
+    t2 = var == 0.0
+    t3 = tl.where(t2 & (0.0 == t1), 1.0, tl.where(t2, t1 * 8.507059e+37, t1 * t0))
+    t4 = tl.where(t2, 7.888609e-31, t0 * (var * t0))
+    t5 = tl.sqrt_rn(t4)  # standard deviation, scaled
+    t6 = tl.div_rn(1.0, t5)
+    t7 = t3 * t6
+    t8 = 18.6875 < t7
+    t9 = tl.where(t8, 18.6875, t7)  # t = min(|mean|/sigma, reach)
+    t10 = t9 * (-0.5)
+    t11 = t9 * t10
+    t12 = tl.fma(t11, 1.442695, 12582912.0)
+    t13 = t12 - 12582912.0
+    t14 = t7 * -1.0
+    t15 = tl.where(t8, 0.0, t6 * tl.fma(tl.fma(t5, t5 * -1.0, t4) * (0.5 * t6), t14, tl.fma(t5, t14, t3)))
+    t16 = (tl.fma(t13, -0.69314575, t11) + tl.fma(t13, -1.4286068e-6, tl.fma(t15, t9 * -1.0, tl.fma(t9, t10, t11 *
+        -1.0))))
+    t17 = tl.fma(_polynomial4(t16, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t16 * t16, t16)
+    t18 = tl.div_rn(1.0, tl.fma(0.25, t9 + t15, 1.0))  # u = 1/(1 + t/4)
     # J_0/sqrt(2 pi)
-    t26 = (t24 * tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25,
-        tl.fma(t25, tl.fma(t25, -0.009482738, 0.049714044), -0.07404075), 0.0020467932), 0.012572075), 0.08142358),
-        0.14152755), 0.17951687), 0.1863291), 0.1666411), 0.13207589))
-    t27 = t26 * -1.0
-    t28 = mean < 0.0
-    t29 = tl.where(t28, t26, t27)
-    t30 = tl.fma(t23, t29, t29)
-    t31 = t15.to(tl.int32, bitcast=True)
-    t32 = (((t31 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t33 = ((127 + ((t31 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t34 = t32 * t33
-    t35 = tl.fma(t30, t34, tl.where(t28, 0.0, 1.0))
-    t36 = 1.0 + t23  # exp(-t^2/2), mantissa
-    t37 = t36 * t34
-    t38 = t26 + (((t26 * t26) * -1.0) * t37)
-    t39 = t33 * (t32 * tl.fma(t23, t38, t38))
-    return (t35, t39)
+    t19 = (t18 * _polynomial10(t18 - 0.25, -0.009482738, 0.049714044, -0.07404075, 0.0020467932, 0.012572075,
+        0.08142358, 0.14152755, 0.17951687, 0.1863291, 0.1666411, 0.13207589))
+    t20 = mean < 0.0
+    t21 = tl.where(t20, t19, t19 * -1.0)
+    t22 = t12.to(tl.int32, bitcast=True)
+    t23 = (((t22 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t24 = ((127 + ((t22 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t25 = t23 * t24
+    t26 = tl.fma(tl.fma(t17, t21, t21), t25, tl.where(t20, 0.0, 1.0))
+    t27 = (t19 * t19) * -1.0
+    t28 = 1.0 + t17  # exp(-t^2/2), mantissa
+    t29 = t19 + (t27 * (t28 * t25))
+    t30 = t24 * (t23 * tl.fma(t17, t29, t29))
+    return (t26, t30)
 
 
 @triton.jit
@@ -92,84 +93,66 @@ def heaviside_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr,
 
 @triton.jit
 def heaviside_exact_backward(mean, var, grad_mean, grad_var):
-    t0 = tl.where(1.1529215e+18 < var, 0.00390625, 1.0)
-    t1 = tl.where(var < 9.094947e-13, 2.8147498e+14, t0)  # power of two that keeps residuals normal
-    t2 = tl.abs(mean)
-    t3 = t2 * t1
-    t4 = var == 0.0
-    t5 = tl.where(t4, t2 * 8.507059e+37, t3)
-    t6 = tl.where(t4 & (0.0 == t2), 1.0, t5)
-    t7 = tl.where(t4, 7.888609e-31, t1 * (var * t1))
-    t8 = tl.sqrt_rn(t7)  # standard deviation, scaled
-    t9 = tl.div_rn(1.0, t8)
-    t10 = t6 * t9
-    t11 = 19.25 < t10
-    t12 = tl.where(t11, 19.25, t10)  # t = min(|mean|/sigma, reach)
-    t13 = t12 * (-0.5)
-    t14 = t12 * t13
-    t15 = tl.fma(t14, 1.442695, 12582912.0)
-    t16 = t15 - 12582912.0
-    t17 = tl.fma(t16, -0.69314575, t14)
-    t18 = tl.fma(t12, t13, t14 * -1.0)
-    t19 = tl.fma(t8, t8 * -1.0, t7) * (0.5 * t9)
-    t20 = t10 * -1.0
-    t21 = tl.where(t11, 0.0, t9 * tl.fma(t19, t20, tl.fma(t8, t20, t6)))
-    t22 = t17 + tl.fma(t16, -1.4286068e-6, tl.fma(t21, t12 * -1.0, t18))
-    t23 = (tl.fma(tl.fma(t22, tl.fma(t22, tl.fma(t22, tl.fma(t22, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994), t22 * t22, t22))
-    t24 = 1.0 + t23  # exp(-t^2/2), mantissa
-    t25 = t15.to(tl.int32, bitcast=True)
-    t26 = (((t25 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t27 = ((127 + ((t25 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t28 = t26 * t27
-    t29 = ((127 + ((t25 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t30 = t29 * t28
-    t31 = ((127 + ((t25 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t32 = t24 * (t31 * t30)
-    t33 = t12 + t21
-    t34 = tl.div_rn(1.0, tl.fma(t33, 0.25, 1.0))  # u = 1/(1 + t/4)
-    t35 = t34 - 0.25
+    # power of two that keeps residuals normal
+    t0 = tl.where(var < 9.094947e-13, 2.8147498e+14, tl.where(1.1529215e+18 < var, 0.00390625, 1.0))
+    t1 = tl.abs(mean)
+    t2 = var == 0.0
+    t3 = tl.where(t2 & (0.0 == t1), 1.0, tl.where(t2, t1 * 8.507059e+37, t1 * t0))
+    t4 = tl.where(t2, 7.888609e-31, t0 * (var * t0))
+    t5 = tl.sqrt_rn(t4)  # standard deviation, scaled
+    t6 = tl.div_rn(1.0, t5)
+    t7 = t3 * t6
+    t8 = 19.25 < t7
+    t9 = tl.where(t8, 19.25, t7)  # t = min(|mean|/sigma, reach)
+    t10 = t9 * (-0.5)
+    t11 = t9 * t10
+    t12 = tl.fma(t11, 1.442695, 12582912.0)
+    t13 = t12 - 12582912.0
+    t14 = tl.fma(t5, t5 * -1.0, t4) * (0.5 * t6)
+    t15 = t7 * -1.0
+    t16 = tl.where(t8, 0.0, t6 * tl.fma(t14, t15, tl.fma(t5, t15, t3)))
+    t17 = (tl.fma(t13, -0.69314575, t11) + tl.fma(t13, -1.4286068e-6, tl.fma(t16, t9 * -1.0, tl.fma(t9, t10, t11 *
+        -1.0))))
+    t18 = tl.fma(_polynomial4(t17, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t17 * t17, t17)
+    t19 = t12.to(tl.int32, bitcast=True)
+    t20 = (((t19 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t21 = ((127 + ((t19 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t22 = ((127 + ((t19 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t23 = ((127 + ((t19 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t24 = 1.0 + t18  # exp(-t^2/2), mantissa
+    t25 = t24 * (t23 * (t22 * (t20 * t21)))
+    t26 = t9 + t16
+    t27 = tl.div_rn(1.0, tl.fma(t26, 0.25, 1.0))  # u = 1/(1 + t/4)
     # J_0/sqrt(2 pi)
-    t36 = (t34 * tl.fma(t35, tl.fma(t35, tl.fma(t35, tl.fma(t35, tl.fma(t35, tl.fma(t35, tl.fma(t35, tl.fma(t35,
-        tl.fma(t35, tl.fma(t35, -0.009215224, 0.048801493), -0.07274729), 0.0010651032), 0.012998864), 0.081319384),
-        0.14153993), 0.17951658), 0.18632904), 0.16664112), 0.13207589))
-    t37 = ((0.3989423 * (t36 * 2.0)) * t32) + (-0.3989423)
-    t38 = tl.fma(t23, t37, t37)
-    t39 = t9 * -1.0
-    t40 = t9 + (t9 * tl.fma(t19, t39, tl.fma(t8, t39, 1.0)))
-    t41 = tl.where(t4, 0.0, t1 * t40)
-    t42 = t31 * (t29 * (t27 * (t26 * (t41 * t38))))
-    t43 = t33 * t33
-    t44 = (tl.fma(t43, tl.fma(t43, tl.fma(t43, tl.fma(t43, tl.fma(t43, tl.fma(t43, -5.032344e-5, 0.00052414375),
-        -0.0034712614), 0.01818084), -0.07427088), 0.2122065), -0.31830987))
-    t45 = t41 <= 1048576.0
-    t46 = tl.where(t11, 19.25, t40 * (t6 * tl.where(t45, 4.2949673e+9, 1.0)))
-    t47 = t44 * (t41 * t46)
-    t48 = tl.where(t45, 2.3283064e-10, 1.0)
-    t49 = t48 * t47
-    t50 = t12 < 1.0
-    t51 = tl.where(t50, t49, t42)
-    t52 = t51 * -1.0
-    t53 = mean < 0.0
-    t54 = (tl.fma(tl.where(t53, t52, t51), grad_var, (t31 * (t29 * (t27 * (t26 * (t41 * tl.fma(t23, 0.3989423,
+    t28 = (t27 * _polynomial10(t27 - 0.25, -0.009215224, 0.048801493, -0.07274729, 0.0010651032, 0.012998864,
+        0.081319384, 0.14153993, 0.17951658, 0.18632904, 0.16664112, 0.13207589))
+    t29 = ((0.3989423 * (t28 * 2.0)) * t25) + (-0.3989423)
+    t30 = t6 * -1.0
+    t31 = t6 + (t6 * tl.fma(t14, t30, tl.fma(t5, t30, 1.0)))
+    t32 = tl.where(t2, 0.0, t0 * t31)
+    t33 = t26 * t26
+    t34 = t32 <= 1048576.0
+    t35 = tl.where(t8, 19.25, t31 * (t3 * tl.where(t34, 4.2949673e+9, 1.0)))
+    t36 = tl.where(t34, 2.3283064e-10, 1.0)
+    t37 = t9 < 1.0
+    t38 = (tl.where(t37, t36 * (_polynomial6(t33, -5.032344e-5, 0.00052414375, -0.0034712614, 0.01818084, -0.07427088,
+        0.2122065, -0.31830987) * (t32 * t35)), t23 * (t22 * (t21 * (t20 * (t32 * tl.fma(t18, t29, t29)))))))
+    t39 = mean < 0.0
+    t40 = (tl.fma(tl.where(t39, t38 * -1.0, t38), grad_var, (t23 * (t22 * (t21 * (t20 * (t32 * tl.fma(t18, 0.3989423,
         0.3989423)))))) * grad_mean))
-    t55 = t32 * ((0.3989423 * (t33 * t36)) * -1.0)
-    t56 = tl.fma(0.3989423, 0.5 * t33, t55)
-    t57 = tl.fma(t23, t56, t56)
-    t58 = tl.where(1.3043831e+19 < t41, 1.3043831e+19, t41)
-    t59 = t31 * (t29 * (t27 * (t58 * (t26 * (t58 * t57)))))
-    t60 = (tl.fma(t43, tl.fma(t43, tl.fma(t43, tl.fma(t43, tl.fma(t43, tl.fma(t43, 2.516172e-5, -0.00026207187),
-        0.0017356307), -0.00909042), 0.03713544), -0.10610325), 0.15915494))
-    t61 = t58 * t46
-    t62 = tl.where(t50, t48 * ((t61 * t60) * (t33 * t58)), t59)
-    t63 = t48 * (t31 * (t29 * (t58 * (t27 * (t26 * (tl.fma(t23, -0.19947115, -0.19947115) * t61))))))
-    t64 = tl.fma(t62, grad_var, tl.where(t53, t63 * -1.0, t63) * grad_mean)
-    return (t54, t64)
+    t41 = tl.fma(0.3989423, 0.5 * t26, t25 * ((0.3989423 * (t26 * t28)) * -1.0))
+    t42 = tl.where(1.3043831e+19 < t32, 1.3043831e+19, t32)
+    t43 = t42 * t35
+    t44 = t36 * (t23 * (t22 * (t42 * (t21 * (t20 * (tl.fma(t18, -0.19947115, -0.19947115) * t43))))))
+    t45 = (tl.fma(tl.where(t37, t36 * ((t43 * _polynomial6(t33, 2.516172e-5, -0.00026207187, 0.0017356307, -0.00909042,
+        0.03713544, -0.10610325, 0.15915494)) * (t26 * t42)), t23 * (t22 * (t21 * (t42 * (t20 * (t42 * tl.fma(t18, t41,
+        t41))))))), grad_var, tl.where(t39, t44 * -1.0, t44) * grad_mean))
+    return (t40, t45)
 
 
 @triton.jit
-def heaviside_exact_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr,
-                                    out_grad_var_ptr, n, BLOCK: tl.constexpr):
+def heaviside_exact_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

@@ -4,17 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.2
 //
 // rule digest  cacfe099f1a7cb6661a9d02cfc600520561536b22df1d86f5d636a3281960fb8
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h94a40ffaf3c40d55af0450e739a2c6f53d3f046030b74769b6d3eb76f006043f
 // operations   heaviside_logistic_input_forward 105, heaviside_logistic_input_backward 165
 //
 // Certificate:
-//   mean        2.81 ulp of the terms, worst at mean = -2464.43335, var = 1691870.75
-//   var         4.23 ulp of the terms, worst at mean = -5053692.5, var = 3.78014654e+18
-//   dmean_dmu   3.65 ulp of the terms, worst at mean = -5.38395522e+17, var = 5.01508358e+33
-//   dmean_dvar  4.91 ulp of the terms, worst at mean = 0.101313926, var = 0.0271552727
-//   dvar_dmu    4.82 ulp of the terms, worst at mean = 0.000158889088, var = 1.0169806e-06
-//   dvar_dvar   6.14 ulp of the terms, worst at mean = 0.0200663432, var = 2.31711719e+11
-//   against exact values at 16867 points over all of float32; details in logistic_input.json
+//   mean 2.81, var 4.23, dmean_dmu 3.65, dmean_dvar 4.91, dvar_dmu 4.82, dvar_dvar 6.14 ulp of the terms,
+//   against exact values at 16867 points over all of float32; where, in logistic_input.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,77 +41,76 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void heaviside_logistic_input_forward_element(float mean, float var,
-                                                                                           float *restrict out_mean,
-                                                                                           float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void heaviside_logistic_input_forward_element(
+    float mean, float var, float *restrict out_mean, float *restrict out_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const float t4 = t1 ? 2.8147498e+14f : (t0 ? 9.094947e-13f : 1.0f);  // power of two that keeps residuals normal
-    const float t5 = (t2 & (0.0f < t3)) ? 1.2676506e+30f : (t3 * t4);
-    const _Bool t6 = mean < 0.0f;
-    const _Bool t7 = 0.0f <= var;
-    const _Bool t8 = 0.0f < mean;
-    const float t9 = t2 ? 1.0f : (t4 * (var * t4));
-    const float t10 = SQRT(t7 ? 1.0f : var);
-    const float t11 = SQRT(t9);  // standard deviation, scaled
-    const float t12 = 1.0f / t11;
-    const float t13 = FMA(t11, -t11, t9) * (0.5f * t12);
-    const float t14 = t5 * t12;
-    const float t15 = -t12;
-    const float t16 = t12 * FMA(t13, t15, FMA(t11, t15, 1.0f));
-    const _Bool t17 = 1.1529215e+18f < t14;
-    const float t18 = FMA(t5, t16, FMA(t5, t12, -t14));
-    const float t19 = t17 ? 1.1529215e+18f : t14;
-    const float t20 = t17 ? 0.0f : t18;
-    const float t21 = t6 ? (-t19) : t19;  // mean/sigma
-    const float t22 = ABS(t21);
-    const _Bool t23 = t21 < 0.0f;
-    const float t24 = 1.8137994f * t22;
-    const float t25 = FMA(-1.7021886e-8f, t22, FMA(1.8137994f, t22, -t24));
-    const _Bool t26 = 300.0f < t24;
-    const float t27 = t26 ? 300.0f : t24;  // |mean|/s, s the logistic's scale
-    const float t28 = -t27;
-    const float t29 = t6 ? (-t20) : t20;
-    const float t30 = -(t26 ? 0.0f : FMA(1.8137994f, t23 ? (-t29) : t29, t25));
-    const float t31 = FMA(t28, 1.442695f, 12582912.0f);
-    const float t32 = t31 - 12582912.0f;
-    const uint32_t t33 = as_bits(t31);
-    const float t34 = FMA(t32, -0.69314575f, t28) + FMA(t32, -1.4286068e-6f, t30);
-    const float t35 = as_float((((uint32_t)((int32_t)t33 >> 2u)) + 127u) << 23u);
-    const float t36 = as_float((127u + ((uint32_t)((int32_t)(t33 + 1u) >> 2u))) << 23u);
-    const uint32_t t37 = t33 + 2u;
-    const uint32_t t38 = t33 + 3u;
-    const uint32_t t39 = (uint32_t)((int32_t)t37 >> 2u);
-    const uint32_t t40 = (uint32_t)((int32_t)t38 >> 2u);
-    const uint32_t t41 = 127u + t39;
-    const uint32_t t42 = 127u + t40;
-    const uint32_t t43 = t41 << 23u;
-    const uint32_t t44 = t42 << 23u;
-    const float t45 = as_float(t43);
-    const float t46 = as_float(t44);
-    const float t47 = 1.0f + FMA(FMA(t34, FMA(t34, FMA(t34, FMA(t34, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t34 * t34, t34);
-    const float t48 = 1.0f / (1.0f + (t46 * (t45 * (t36 * (t47 * t35)))));
-    const float t49 = t47 * (t48 * t48);
-    const float t50 = t35 * (t47 * t48);
-    const float t51 = t35 * t49;
-    const float t52 = t36 * t50;
-    const float t53 = t36 * t51;
-    const float t54 = t45 * t52;
-    const float t55 = t45 * t53;
-    const float t56 = t8 ? t48 : (t46 * t54);
-    const float t57 = t46 * t55;
-    const float t58 = t7 ? t56 : t10;
-    const float t59 = t7 ? t57 : t10;
-    *out_mean = t58;
-    *out_var = t59;
+    _Bool t0 = var == 0.0f;
+    float t1 = ABS(mean);
+    _Bool t2 = var < 9.094947e-13f;
+    float t3 = (1.1529215e+18f < var) ? 9.094947e-13f : 1.0f;
+    float t4 = t2 ? 2.8147498e+14f : t3;  // power of two that keeps residuals normal
+    _Bool t5 = t0 & (0.0f < t1);
+    float t6 = t1 * t4;
+    float t7 = t5 ? 1.2676506e+30f : t6;
+    _Bool t8 = mean < 0.0f;
+    _Bool t9 = 0.0f <= var;
+    float t10 = t4 * (var * t4);
+    float t11 = t0 ? 1.0f : t10;
+    float t12 = t9 ? 1.0f : var;
+    float t13 = SQRT(t12);
+    float t14 = SQRT(t11);  // standard deviation, scaled
+    float t15 = 1.0f / t14;
+    float t16 = t7 * t15;
+    float t17 = -t15;
+    _Bool t18 = 1.1529215e+18f < t16;
+    float t19 = t18 ? 1.1529215e+18f : t16;
+    float t20 = FMA(t7, t15 * FMA(FMA(t14, -t14, t11) * (0.5f * t15), t17, FMA(t14, t17, 1.0f)), FMA(t7, t15, -t16));
+    float t21 = t18 ? 0.0f : t20;
+    float t22 = -t19;
+    float t23 = t8 ? t22 : t19;  // mean/sigma
+    float t24 = ABS(t23);
+    float t25 = 1.8137994f * t24;
+    _Bool t26 = 300.0f < t25;
+    float t27 = t26 ? 300.0f : t25;  // |mean|/s, s the logistic's scale
+    float t28 = -t27;
+    float t29 = -t21;
+    float t30 = t8 ? t29 : t21;
+    float t31 = FMA(t28, 1.442695f, 12582912.0f);
+    float t32 = t31 - 12582912.0f;
+    uint32_t t33 = as_bits(t31);
+    float t34 = FMA(t32, -0.69314575f, t28);
+    _Bool t35 = t23 < 0.0f;
+    float t36 = -t30;
+    float t37 = t35 ? t36 : t30;
+    float t38 = FMA(1.8137994f, t37, FMA(-1.7021886e-8f, t24, FMA(1.8137994f, t24, -t25)));
+    float t39 = t26 ? 0.0f : t38;
+    float t40 = t34 + FMA(t32, -1.4286068e-6f, -t39);
+    float t41 = as_float((((uint32_t)((int32_t)t33 >> 2u)) + 127u) << 23u);
+    float t42 = as_float((127u + ((uint32_t)((int32_t)(t33 + 1u) >> 2u))) << 23u);
+    float t43 = as_float((127u + ((uint32_t)((int32_t)(t33 + 2u) >> 2u))) << 23u);
+    float t44 = as_float((127u + ((uint32_t)((int32_t)(t33 + 3u) >> 2u))) << 23u);
+    float t45 = 1.0f + FMA(POLY4(t40, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t40 * t40,
+        t40);
+    float t46 = 1.0f / (1.0f + (t44 * (t43 * (t42 * (t45 * t41)))));
+    _Bool t47 = 0.0f < mean;
+    float t48 = t44 * (t43 * (t42 * (t41 * (t45 * t46))));
+    float t49 = t47 ? t46 : t48;
+    float t50 = t9 ? t49 : t13;
+    float t51 = t44 * (t43 * (t42 * (t41 * (t45 * (t46 * t46)))));
+    float t52 = t9 ? t51 : t13;
+    *out_mean = t50;
+    *out_var = t52;
 }
 
-void heaviside_logistic_input_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                                      const float *restrict params, float *restrict out_mean, float *restrict out_var)
+void heaviside_logistic_input_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -127,114 +122,104 @@ void heaviside_logistic_input_forward(int64_t n, const float *restrict mean, con
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void heaviside_logistic_input_backward_element(float mean, float var,
-                                                                                            float grad_mean,
-                                                                                            float grad_var,
-                                                                                            float *restrict out_grad_mean,
-                                                                                            float *restrict out_grad_var)
+INLINE void heaviside_logistic_input_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const float t4 = t1 ? 2.8147498e+14f : (t0 ? 9.094947e-13f : 1.0f);  // power of two that keeps residuals normal
-    const float t5 = (t2 & (0.0f < t3)) ? 1.2676506e+30f : (t3 * t4);
-    const _Bool t6 = mean < 0.0f;
-    const _Bool t7 = 0.0f <= var;
-    const _Bool t8 = 0.0f < mean;
-    const float t9 = t2 ? 1.0f : (t4 * (var * t4));
-    const float t10 = SQRT(t7 ? 1.0f : var);
-    const float t11 = SQRT(t9);  // standard deviation, scaled
-    const float t12 = 1.0f / t11;
-    const float t13 = FMA(t11, -t11, t9) * (0.5f * t12);
-    const float t14 = t5 * t12;
-    const float t15 = -t12;
-    const float t16 = t12 * FMA(t13, t15, FMA(t11, t15, 1.0f));
-    const _Bool t17 = 1.1529215e+18f < t14;
-    const float t18 = FMA(t5, t16, FMA(t5, t12, -t14));
-    const float t19 = t2 ? 0.0f : (t4 * (t12 + t16));
-    const float t20 = t17 ? 1.1529215e+18f : t14;
-    const float t21 = t17 ? 0.0f : t18;
-    const float t22 = t6 ? (-t20) : t20;  // mean/sigma
-    const float t23 = ABS(t22);
-    const _Bool t24 = t22 < 0.0f;
-    const float t25 = 1.8137994f * t23;
-    const float t26 = FMA(-1.7021886e-8f, t23, FMA(1.8137994f, t23, -t25));
-    const _Bool t27 = 300.0f < t25;
-    const float t28 = t27 ? 300.0f : t25;  // |mean|/s, s the logistic's scale
-    const float t29 = t6 ? (-t21) : t21;
-    const float t30 = -t28;
-    const _Bool t31 = t28 < 1.0f;
-    const float t32 = t27 ? 0.0f : FMA(1.8137994f, t24 ? (-t29) : t29, t26);
-    const float t33 = t28 + t32;
-    const float t34 = -t32;
-    const float t35 = FMA(t30, 1.442695f, 12582912.0f);
-    const float t36 = (1.3043831e+19f < t19) ? 1.3043831e+19f : t19;
-    const float t37 = t35 - 12582912.0f;
-    const uint32_t t38 = as_bits(t35);
-    const float t39 = FMA(t37, -0.69314575f, t30) + FMA(t37, -1.4286068e-6f, t34);
-    const float t40 = as_float((((uint32_t)((int32_t)t38 >> 2u)) + 127u) << 23u);
-    const float t41 = as_float((127u + ((uint32_t)((int32_t)(t38 + 1u) >> 2u))) << 23u);
-    const uint32_t t42 = t38 + 2u;
-    const uint32_t t43 = t38 + 3u;
-    const uint32_t t44 = (uint32_t)((int32_t)t42 >> 2u);
-    const uint32_t t45 = (uint32_t)((int32_t)t43 >> 2u);
-    const uint32_t t46 = 127u + t44;
-    const uint32_t t47 = 127u + t45;
-    const uint32_t t48 = t46 << 23u;
-    const uint32_t t49 = t47 << 23u;
-    const float t50 = as_float(t48);
-    const float t51 = as_float(t49);
-    const float t52 = t31 ? t33 : 1.0f;
-    const float t53 = (t52 * t52) - 0.5f;
-    const float t54 = 1.0f + FMA(FMA(t39, FMA(t39, FMA(t39, FMA(t39, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t39 * t39, t39);
-    const float t55 = t52 * FMA(t53, FMA(t53, FMA(t53, FMA(t53, 3.346681e-5f, -0.0003470201f), 0.0035932632f),
-        -0.037796076f), 0.48015818f);
-    const float t56 = t51 * (t50 * (t41 * (t54 * t40)));
-    const float t57 = 1.0f + t56;
-    const float t58 = 1.0f - t56;
-    const float t59 = 1.0f / t57;
-    const float t60 = t56 - (t57 - 1.0f);
-    const float t61 = -t59;
-    const float t62 = t59 * FMA(t60, t61, FMA(t57, t61, 1.0f));
-    const float t63 = t59 * t59;
-    const float t64 = FMA(t59, t62, FMA(t59, t62, FMA(t59, t59, -t63)));
-    const float t65 = t31 ? t55 : (t58 * (t59 + t62));
-    const float t66 = t54 * (t63 + t64);
-    const float t67 = t51 * (t50 * (t36 * (t41 * ((t40 * (t36 * (t66 * (-0.5f)))) * t33))));
-    const float t68 = t7 ? (t51 * (t65 * (t50 * (t36 * (t41 * (t33 * (t40 * (t36 * (0.5f * t66))))))))) : t10;
-    const float t69 = t66 * (-1.8137994f);
-    const float t70 = 1.8137994f * t66;
-    const float t71 = t36 * t69;
-    const float t72 = t36 * t70;
-    const float t73 = t40 * t71;
-    const float t74 = t40 * t72;
-    const float t75 = t65 * t73;
-    const float t76 = t41 * t74;
-    const float t77 = t41 * t75;
-    const float t78 = t50 * t76;
-    const float t79 = t50 * t77;
-    const float t80 = t51 * t78;
-    const float t81 = t51 * t79;
-    const float t82 = (t7 ? t80 : t10) * grad_mean;
-    const float t83 = FMA(t7 ? (t8 ? t81 : (-t81)) : t10, grad_var, t82);
-    const float t84 = FMA(t68, grad_var, (t7 ? (t8 ? t67 : (-t67)) : t10) * grad_mean);
-    *out_grad_mean = t83;
-    *out_grad_var = t84;
+    _Bool t0 = var == 0.0f;
+    float t1 = ABS(mean);
+    _Bool t2 = var < 9.094947e-13f;
+    float t3 = (1.1529215e+18f < var) ? 9.094947e-13f : 1.0f;
+    float t4 = t2 ? 2.8147498e+14f : t3;  // power of two that keeps residuals normal
+    _Bool t5 = t0 & (0.0f < t1);
+    float t6 = t1 * t4;
+    float t7 = t5 ? 1.2676506e+30f : t6;
+    _Bool t8 = mean < 0.0f;
+    _Bool t9 = 0.0f <= var;
+    _Bool t10 = 0.0f < mean;
+    float t11 = t4 * (var * t4);
+    float t12 = t0 ? 1.0f : t11;
+    float t13 = t9 ? 1.0f : var;
+    float t14 = SQRT(t13);
+    float t15 = SQRT(t12);  // standard deviation, scaled
+    float t16 = 1.0f / t15;
+    float t17 = t7 * t16;
+    float t18 = -t16;
+    float t19 = t16 * FMA(FMA(t15, -t15, t12) * (0.5f * t16), t18, FMA(t15, t18, 1.0f));
+    _Bool t20 = 1.1529215e+18f < t17;
+    float t21 = t4 * (t16 + t19);
+    float t22 = t0 ? 0.0f : t21;
+    float t23 = t20 ? 1.1529215e+18f : t17;
+    float t24 = FMA(t7, t19, FMA(t7, t16, -t17));
+    float t25 = t20 ? 0.0f : t24;
+    float t26 = -t23;
+    float t27 = t8 ? t26 : t23;  // mean/sigma
+    float t28 = ABS(t27);
+    float t29 = 1.8137994f * t28;
+    _Bool t30 = 300.0f < t29;
+    float t31 = t30 ? 300.0f : t29;  // |mean|/s, s the logistic's scale
+    float t32 = -t25;
+    float t33 = t8 ? t32 : t25;
+    float t34 = -t31;
+    _Bool t35 = t31 < 1.0f;
+    _Bool t36 = t27 < 0.0f;
+    float t37 = -t33;
+    float t38 = t36 ? t37 : t33;
+    float t39 = FMA(1.8137994f, t38, FMA(-1.7021886e-8f, t28, FMA(1.8137994f, t28, -t29)));
+    float t40 = t30 ? 0.0f : t39;
+    float t41 = t31 + t40;
+    float t42 = FMA(t34, 1.442695f, 12582912.0f);
+    float t43 = (1.3043831e+19f < t22) ? 1.3043831e+19f : t22;
+    float t44 = t42 - 12582912.0f;
+    uint32_t t45 = as_bits(t42);
+    float t46 = FMA(t44, -0.69314575f, t34) + FMA(t44, -1.4286068e-6f, -t40);
+    float t47 = as_float((((uint32_t)((int32_t)t45 >> 2u)) + 127u) << 23u);
+    float t48 = as_float((127u + ((uint32_t)((int32_t)(t45 + 1u) >> 2u))) << 23u);
+    float t49 = as_float((127u + ((uint32_t)((int32_t)(t45 + 2u) >> 2u))) << 23u);
+    float t50 = as_float((127u + ((uint32_t)((int32_t)(t45 + 3u) >> 2u))) << 23u);
+    float t51 = t35 ? t41 : 1.0f;
+    float t52 = 1.0f + FMA(POLY4(t46, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t46 * t46,
+        t46);
+    float t53 = t50 * (t49 * (t48 * (t52 * t47)));
+    float t54 = 1.0f + t53;
+    float t55 = 1.0f / t54;
+    float t56 = -t55;
+    float t57 = t55 * FMA(t53 - (t54 - 1.0f), t56, FMA(t54, t56, 1.0f));
+    float t58 = t55 * t55;
+    float t59 = (t51 * t51) - 0.5f;
+    float t60 = t51 * POLY4(t59, 3.346681e-5f, -0.0003470201f, 0.0035932632f, -0.037796076f, 0.48015818f);
+    float t61 = (1.0f - t53) * (t55 + t57);
+    float t62 = t35 ? t60 : t61;
+    float t63 = t52 * (t58 + FMA(t55, t57, FMA(t55, t57, FMA(t55, t55, -t58))));
+    float t64 = t50 * (t49 * (t43 * (t48 * ((t47 * (t43 * (t63 * (-0.5f)))) * t41))));
+    float t65 = t50 * (t49 * (t48 * (t62 * (t47 * (t43 * (t63 * (-1.8137994f)))))));
+    float t66 = -t65;
+    float t67 = t10 ? t65 : t66;
+    float t68 = t9 ? t67 : t14;
+    float t69 = t50 * (t49 * (t48 * (t47 * (t43 * (1.8137994f * t63)))));
+    float t70 = t9 ? t69 : t14;
+    float t71 = FMA(t68, grad_var, t70 * grad_mean);
+    float t72 = t50 * (t62 * (t49 * (t43 * (t48 * (t41 * (t47 * (t43 * (0.5f * t63))))))));
+    float t73 = t9 ? t72 : t14;
+    float t74 = -t64;
+    float t75 = t10 ? t64 : t74;
+    float t76 = t9 ? t75 : t14;
+    float t77 = FMA(t73, grad_var, t76 * grad_mean);
+    *out_grad_mean = t71;
+    *out_grad_var = t77;
 }
 
-void heaviside_logistic_input_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                                       const float *restrict grad_mean, const float *restrict grad_var,
-                                       const float *restrict params, float *restrict out_grad_mean,
-                                       float *restrict out_grad_var)
+void heaviside_logistic_input_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        heaviside_logistic_input_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i],
-                                                  &out_grad_var[i]);
+        heaviside_logistic_input_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

@@ -4,7 +4,6 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.2
 //
 // rule digest  cacfe099f1a7cb6661a9d02cfc600520561536b22df1d86f5d636a3281960fb8
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -19,6 +18,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -66,112 +85,88 @@ INLINE double polynomial0(double y, double x)
     return y;
 }
 
-static void heaviside_logistic_input_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                                           double *restrict out_mean, double *restrict out_var)
+static void heaviside_logistic_input_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = mean[i] < 0.0;
-        const double t1 = __builtin_fabs(mean[i]);
-        const _Bool t2 = var[i] == 0.0;
-        const _Bool t3 = t2 & (0.0 < t1);
-        const double t4 = (t3 ? 0x1p100 : t1) * (1.0 / (__builtin_sqrt(t2 ? 1.0 : var[i])));
-        const double t5 = (0x1p60 < t4) ? 0x1p60 : t4;
-        const double t6 = t0 ? (-t5) : t5;
-        const double t7 = (t0 ? (-t6) : t6) * 0x1.d05527b6e43d2p0;
-        const double t8 = exp64(-((700.0 < t7) ? 700.0 : t7));
-        const double t9 = 1.0 / (t8 + 1.0);
-        const _Bool t10 = 0.0 <= var[i];
-        const double t11 = __builtin_sqrt(t10 ? 1.0 : var[i]);
+        _Bool t0 = mean[i] < 0.0;
+        double t1 = __builtin_fabs(mean[i]);
+        _Bool t2 = var[i] == 0.0;
+        _Bool t3 = t2 & (0.0 < t1);
+        double t4 = (t3 ? 0x1p100 : t1) * (1.0 / (__builtin_sqrt(t2 ? 1.0 : var[i])));
+        double t5 = (0x1p60 < t4) ? 0x1p60 : t4;
+        double t6 = t0 ? (-t5) : t5;
+        double t7 = (t0 ? (-t6) : t6) * 0x1.d05527b6e43d2p0;
+        double t8 = exp64(-((700.0 < t7) ? 700.0 : t7));
+        double t9 = 1.0 / (t8 + 1.0);
+        _Bool t10 = 0.0 <= var[i];
+        double t11 = __builtin_sqrt(t10 ? 1.0 : var[i]);
         out_mean[i] = (t10 ? ((0.0 < mean[i]) ? t9 : (t8 * t9)) : t11);
         out_var[i] = (t10 ? (t8 * (t9 * t9)) : t11);
     }
 }
 
-void heaviside_logistic_input_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                              const double *restrict params, double *restrict out_mean,
-                                              double *restrict out_var)
+void heaviside_logistic_input_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            heaviside_logistic_input_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        heaviside_logistic_input_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(heaviside_logistic_input_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void heaviside_logistic_input_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                                            const double *restrict grad_mean,
-                                                            const double *restrict grad_var,
-                                                            double *restrict out_grad_mean,
-                                                            double *restrict out_grad_var)
+static void heaviside_logistic_input_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = 0.0 < mean[i];
-        const _Bool t1 = mean[i] < 0.0;
-        const double t2 = __builtin_fabs(mean[i]);
-        const _Bool t3 = var[i] == 0.0;
-        const _Bool t4 = t3 & (0.0 < t2);
-        const double t5 = 1.0 / (__builtin_sqrt(t3 ? 1.0 : var[i]));
-        const double t6 = (t4 ? 0x1p100 : t2) * t5;
-        const double t7 = (0x1p60 < t6) ? 0x1p60 : t6;
-        const double t8 = t1 ? (-t7) : t7;
-        const double t9 = (t1 ? (-t8) : t8) * 0x1.d05527b6e43d2p0;
-        const double t10 = (700.0 < t9) ? 700.0 : t9;
-        const double t11 = exp64(-t10);
-        const double t12 = 1.0 / (t11 + 1.0);
-        const double t13 = t3 ? 0.0 : t5;
-        const double t14 = t11 * (t12 * t12);
-        const _Bool t15 = 0.0 <= var[i];
-        const double t16 = __builtin_sqrt(t15 ? 1.0 : var[i]);
-        const double t17 = t13 * (t10 * (t13 * (t14 * (-0.5))));
-        const _Bool t18 = t10 < 1.0;
-        const double t19 = t18 ? t10 : 1.0;
-        const double t20 = t18 ? (t19 * (polynomial0(0x1.db30c1a375ecap-36, (t19 * t19) - 0.5))) : (t12 * (1.0 - t11));
-        const double t21 = t20 * (t13 * (t14 * (-0x1.d05527b6e43d2p0)));
+        _Bool t0 = 0.0 < mean[i];
+        _Bool t1 = mean[i] < 0.0;
+        double t2 = __builtin_fabs(mean[i]);
+        _Bool t3 = var[i] == 0.0;
+        _Bool t4 = t3 & (0.0 < t2);
+        double t5 = 1.0 / (__builtin_sqrt(t3 ? 1.0 : var[i]));
+        double t6 = (t4 ? 0x1p100 : t2) * t5;
+        double t7 = (0x1p60 < t6) ? 0x1p60 : t6;
+        double t8 = t1 ? (-t7) : t7;
+        double t9 = (t1 ? (-t8) : t8) * 0x1.d05527b6e43d2p0;
+        double t10 = (700.0 < t9) ? 700.0 : t9;
+        double t11 = exp64(-t10);
+        double t12 = 1.0 / (t11 + 1.0);
+        double t13 = t3 ? 0.0 : t5;
+        double t14 = t11 * (t12 * t12);
+        _Bool t15 = 0.0 <= var[i];
+        double t16 = __builtin_sqrt(t15 ? 1.0 : var[i]);
+        double t17 = t13 * (t10 * (t13 * (t14 * (-0.5))));
+        _Bool t18 = t10 < 1.0;
+        double t19 = t18 ? t10 : 1.0;
+        double t20 = t18 ? (t19 * (polynomial0(0x1.db30c1a375ecap-36, (t19 * t19) - 0.5))) : (t12 * (1.0 - t11));
+        double t21 = t20 * (t13 * (t14 * (-0x1.d05527b6e43d2p0)));
         out_grad_mean[i] = FMA(grad_mean[i], (t15 ? (t13 * (t14 * 0x1.d05527b6e43d2p0)) : t16),
             grad_var[i] * (t15 ? (t0 ? t21 : (-t21)) : t16));
-        const double t22 = t15 ? (t20 * (t13 * (t10 * (t13 * (t14 * 0.5))))) : t16;
+        double t22 = t15 ? (t20 * (t13 * (t10 * (t13 * (t14 * 0.5))))) : t16;
         out_grad_var[i] = FMA(grad_mean[i], (t15 ? (t0 ? t17 : (-t17)) : t16),
             grad_var[i] * t22);
     }
 }
 
-void heaviside_logistic_input_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                               const double *restrict grad_mean, const double *restrict grad_var,
-                                               const double *restrict params, double *restrict out_grad_mean,
-                                               double *restrict out_grad_var)
+void heaviside_logistic_input_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            heaviside_logistic_input_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at,
-                                                            out_grad_mean + at, out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        heaviside_logistic_input_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(heaviside_logistic_input_float64_backward_block, n, in, 4, params, out, 2);
 }

@@ -4,17 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.2
 #
 # rule digest  cacfe099f1a7cb6661a9d02cfc600520561536b22df1d86f5d636a3281960fb8
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   heaviside_logistic_input_forward 105, heaviside_logistic_input_backward 165
 #
 # Certificate:
-#   mean        2.81 ulp of the terms, worst at mean = -2464.43335, var = 1691870.75
-#   var         4.23 ulp of the terms, worst at mean = -5053692.5, var = 3.78014654e+18
-#   dmean_dmu   3.65 ulp of the terms, worst at mean = -5.38395522e+17, var = 5.01508358e+33
-#   dmean_dvar  4.91 ulp of the terms, worst at mean = 0.101313926, var = 0.0271552727
-#   dvar_dmu    4.82 ulp of the terms, worst at mean = 0.000158889088, var = 1.0169806e-06
-#   dvar_dvar   6.14 ulp of the terms, worst at mean = 0.0200663432, var = 2.31711719e+11
-#   against exact values at 16867 points over all of float32; details in logistic_input.json
+#   mean 2.81, var 4.23, dmean_dmu 3.65, dmean_dvar 4.91, dvar_dmu 4.82, dvar_dvar 6.14 ulp of the terms,
+#   against exact values at 16867 points over all of float32; where, in logistic_input.json
 
 import triton
 import triton.language as tl
@@ -31,55 +25,51 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
 def heaviside_logistic_input_forward(mean, var):
     t0 = var == 0.0
     t1 = tl.abs(mean)
-    t2 = t0 & (0.0 < t1)
-    t3 = tl.where(1.1529215e+18 < var, 9.094947e-13, 1.0)
-    t4 = tl.where(var < 9.094947e-13, 2.8147498e+14, t3)  # power of two that keeps residuals normal
-    t5 = tl.where(t2, 1.2676506e+30, t1 * t4)
-    t6 = tl.where(t0, 1.0, t4 * (var * t4))
-    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
-    t8 = tl.div_rn(1.0, t7)
-    t9 = t5 * t8
-    t10 = 1.1529215e+18 < t9
-    t11 = tl.where(t10, 1.1529215e+18, t9)
-    t12 = t11 * -1.0
-    t13 = mean < 0.0
-    t14 = tl.where(t13, t12, t11)  # mean/sigma
-    t15 = tl.abs(t14)
-    t16 = 1.8137994 * t15
-    t17 = 300.0 < t16
-    t18 = tl.where(t17, 300.0, t16)  # |mean|/s, s the logistic's scale
-    t19 = t18 * -1.0
-    t20 = tl.fma(t19, 1.442695, 12582912.0)
-    t21 = t20 - 12582912.0
-    t22 = tl.fma(t21, -0.69314575, t19)
-    t23 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
-    t24 = t8 * -1.0
-    t25 = tl.where(t10, 0.0, tl.fma(t5, t8 * tl.fma(t23, t24, tl.fma(t7, t24, 1.0)), tl.fma(t5, t8, t9 * -1.0)))
-    t26 = tl.where(t13, t25 * -1.0, t25)
-    t27 = t26 * -1.0
-    t28 = (t22 + tl.fma(t21, -1.4286068e-6, tl.where(t17, 0.0, tl.fma(1.8137994, tl.where(t14 < 0.0, t27, t26),
-        tl.fma(-1.7021886e-8, t15, tl.fma(1.8137994, t15, t16 * -1.0)))) * -1.0))
-    t29 = (1.0 + tl.fma(tl.fma(t28, tl.fma(t28, tl.fma(t28, tl.fma(t28, 0.0013814222, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t28 * t28, t28))
-    t30 = t20.to(tl.int32, bitcast=True)
-    t31 = (((t30 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t32 = t29 * t31
-    t33 = ((127 + ((t30 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t34 = t33 * t32
-    t35 = ((127 + ((t30 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t36 = t35 * t34
-    t37 = ((127 + ((t30 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t38 = tl.div_rn(1.0, 1.0 + (t37 * t36))
-    t39 = t37 * (t35 * (t33 * (t31 * (t29 * t38))))
-    t40 = tl.where(0.0 < mean, t38, t39)
-    t41 = 0.0 <= var
-    t42 = tl.sqrt_rn(tl.where(t41, 1.0, var))
-    t43 = tl.where(t41, t40, t42)
-    t44 = tl.where(t41, t37 * (t35 * (t33 * (t31 * (t29 * (t38 * t38))))), t42)
-    return (t43, t44)
+    # power of two that keeps residuals normal
+    t2 = tl.where(var < 9.094947e-13, 2.8147498e+14, tl.where(1.1529215e+18 < var, 9.094947e-13, 1.0))
+    t3 = tl.where(t0 & (0.0 < t1), 1.2676506e+30, t1 * t2)
+    t4 = tl.where(t0, 1.0, t2 * (var * t2))
+    t5 = tl.sqrt_rn(t4)  # standard deviation, scaled
+    t6 = tl.div_rn(1.0, t5)
+    t7 = t3 * t6
+    t8 = 1.1529215e+18 < t7
+    t9 = tl.where(t8, 1.1529215e+18, t7)
+    t10 = mean < 0.0
+    t11 = tl.where(t10, t9 * -1.0, t9)  # mean/sigma
+    t12 = tl.abs(t11)
+    t13 = 1.8137994 * t12
+    t14 = 300.0 < t13
+    t15 = tl.where(t14, 300.0, t13)  # |mean|/s, s the logistic's scale
+    t16 = t15 * -1.0
+    t17 = tl.fma(t16, 1.442695, 12582912.0)
+    t18 = t17 - 12582912.0
+    t19 = t6 * -1.0
+    t20 = (tl.where(t8, 0.0, tl.fma(t3, t6 * tl.fma(tl.fma(t5, t5 * -1.0, t4) * (0.5 * t6), t19, tl.fma(t5, t19, 1.0)),
+        tl.fma(t3, t6, t7 * -1.0))))
+    t21 = tl.where(t10, t20 * -1.0, t20)
+    t22 = (tl.fma(t18, -0.69314575, t16) + tl.fma(t18, -1.4286068e-6, tl.where(t14, 0.0, tl.fma(1.8137994, tl.where(t11
+        < 0.0, t21 * -1.0, t21), tl.fma(-1.7021886e-8, t12, tl.fma(1.8137994, t12, t13 * -1.0)))) * -1.0))
+    t23 = (1.0 + tl.fma(_polynomial4(t22, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t22 * t22,
+        t22))
+    t24 = t17.to(tl.int32, bitcast=True)
+    t25 = (((t24 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t26 = ((127 + ((t24 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t27 = ((127 + ((t24 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t28 = ((127 + ((t24 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t29 = tl.div_rn(1.0, 1.0 + (t28 * (t27 * (t26 * (t23 * t25)))))
+    t30 = 0.0 <= var
+    t31 = tl.sqrt_rn(tl.where(t30, 1.0, var))
+    t32 = tl.where(t30, tl.where(0.0 < mean, t29, t28 * (t27 * (t26 * (t25 * (t23 * t29))))), t31)
+    t33 = tl.where(t30, t28 * (t27 * (t26 * (t25 * (t23 * (t29 * t29))))), t31)
+    return (t32, t33)
 
 
 @triton.jit
@@ -97,84 +87,67 @@ def heaviside_logistic_input_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out
 def heaviside_logistic_input_backward(mean, var, grad_mean, grad_var):
     t0 = var == 0.0
     t1 = tl.abs(mean)
-    t2 = t0 & (0.0 < t1)
-    t3 = tl.where(1.1529215e+18 < var, 9.094947e-13, 1.0)
-    t4 = tl.where(var < 9.094947e-13, 2.8147498e+14, t3)  # power of two that keeps residuals normal
-    t5 = tl.where(t2, 1.2676506e+30, t1 * t4)
-    t6 = tl.where(t0, 1.0, t4 * (var * t4))
-    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
-    t8 = tl.div_rn(1.0, t7)
-    t9 = t5 * t8
-    t10 = 1.1529215e+18 < t9
-    t11 = tl.where(t10, 1.1529215e+18, t9)
-    t12 = t11 * -1.0
-    t13 = mean < 0.0
-    t14 = tl.where(t13, t12, t11)  # mean/sigma
-    t15 = tl.abs(t14)
-    t16 = 1.8137994 * t15
-    t17 = 300.0 < t16
-    t18 = tl.where(t17, 300.0, t16)  # |mean|/s, s the logistic's scale
-    t19 = t18 * -1.0
-    t20 = tl.fma(t19, 1.442695, 12582912.0)
-    t21 = t20 - 12582912.0
-    t22 = tl.fma(t21, -0.69314575, t19)
-    t23 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
-    t24 = t8 * -1.0
-    t25 = t8 * tl.fma(t23, t24, tl.fma(t7, t24, 1.0))
-    t26 = tl.where(t10, 0.0, tl.fma(t5, t25, tl.fma(t5, t8, t9 * -1.0)))
-    t27 = tl.where(t13, t26 * -1.0, t26)
-    t28 = t27 * -1.0
-    t29 = (tl.where(t17, 0.0, tl.fma(1.8137994, tl.where(t14 < 0.0, t28, t27), tl.fma(-1.7021886e-8, t15,
-        tl.fma(1.8137994, t15, t16 * -1.0)))))
-    t30 = t22 + tl.fma(t21, -1.4286068e-6, t29 * -1.0)
-    t31 = (1.0 + tl.fma(tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, 0.0013814222, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t30 * t30, t30))
-    t32 = t20.to(tl.int32, bitcast=True)
-    t33 = (((t32 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t34 = t31 * t33
-    t35 = ((127 + ((t32 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t36 = t35 * t34
-    t37 = ((127 + ((t32 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t38 = t37 * t36
-    t39 = ((127 + ((t32 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t40 = t39 * t38
-    t41 = 1.0 + t40
-    t42 = t40 - (t41 - 1.0)
-    t43 = tl.div_rn(1.0, t41)
-    t44 = t43 * -1.0
-    t45 = t43 * tl.fma(t42, t44, tl.fma(t41, t44, 1.0))
-    t46 = t43 * t43
-    t47 = t31 * (t46 + tl.fma(t43, t45, tl.fma(t43, t45, tl.fma(t43, t43, t46 * -1.0))))
-    t48 = t47 * (-1.8137994)
-    t49 = tl.where(t0, 0.0, t4 * (t8 + t25))
-    t50 = tl.where(1.3043831e+19 < t49, 1.3043831e+19, t49)
-    t51 = t33 * (t50 * t48)
-    t52 = t43 + t45
-    t53 = (1.0 - t40) * t52
-    t54 = t18 + t29
-    t55 = t18 < 1.0
-    t56 = tl.where(t55, t54, 1.0)
-    t57 = (t56 * t56) - 0.5
-    t58 = (tl.where(t55, t56 * tl.fma(t57, tl.fma(t57, tl.fma(t57, tl.fma(t57, 3.346681e-5, -0.0003470201),
-        0.0035932632), -0.037796076), 0.48015818), t53))
-    t59 = t39 * (t37 * (t35 * (t58 * t51)))
-    t60 = t59 * -1.0
-    t61 = 0.0 < mean
-    t62 = tl.where(t61, t59, t60)
-    t63 = 0.0 <= var
-    t64 = tl.sqrt_rn(tl.where(t63, 1.0, var))
-    t65 = (tl.fma(tl.where(t63, t62, t64), grad_var, tl.where(t63, t39 * (t37 * (t35 * (t33 * (t50 * (1.8137994 *
-        t47))))), t64) * grad_mean))
-    t66 = t39 * (t37 * (t50 * (t35 * ((t33 * (t50 * (t47 * (-0.5)))) * t54))))
-    t67 = tl.where(t63, tl.where(t61, t66, t66 * -1.0), t64) * grad_mean
-    t68 = (tl.fma(tl.where(t63, t39 * (t58 * (t37 * (t50 * (t35 * (t54 * (t33 * (t50 * (0.5 * t47)))))))), t64),
-        grad_var, t67))
-    return (t65, t68)
+    # power of two that keeps residuals normal
+    t2 = tl.where(var < 9.094947e-13, 2.8147498e+14, tl.where(1.1529215e+18 < var, 9.094947e-13, 1.0))
+    t3 = tl.where(t0 & (0.0 < t1), 1.2676506e+30, t1 * t2)
+    t4 = tl.where(t0, 1.0, t2 * (var * t2))
+    t5 = tl.sqrt_rn(t4)  # standard deviation, scaled
+    t6 = tl.div_rn(1.0, t5)
+    t7 = t3 * t6
+    t8 = 1.1529215e+18 < t7
+    t9 = tl.where(t8, 1.1529215e+18, t7)
+    t10 = mean < 0.0
+    t11 = tl.where(t10, t9 * -1.0, t9)  # mean/sigma
+    t12 = tl.abs(t11)
+    t13 = 1.8137994 * t12
+    t14 = 300.0 < t13
+    t15 = tl.where(t14, 300.0, t13)  # |mean|/s, s the logistic's scale
+    t16 = t15 * -1.0
+    t17 = tl.fma(t16, 1.442695, 12582912.0)
+    t18 = t17 - 12582912.0
+    t19 = t6 * -1.0
+    t20 = t6 * tl.fma(tl.fma(t5, t5 * -1.0, t4) * (0.5 * t6), t19, tl.fma(t5, t19, 1.0))
+    t21 = tl.where(t8, 0.0, tl.fma(t3, t20, tl.fma(t3, t6, t7 * -1.0)))
+    t22 = tl.where(t10, t21 * -1.0, t21)
+    t23 = (tl.where(t14, 0.0, tl.fma(1.8137994, tl.where(t11 < 0.0, t22 * -1.0, t22), tl.fma(-1.7021886e-8, t12,
+        tl.fma(1.8137994, t12, t13 * -1.0)))))
+    t24 = tl.fma(t18, -0.69314575, t16) + tl.fma(t18, -1.4286068e-6, t23 * -1.0)
+    t25 = (1.0 + tl.fma(_polynomial4(t24, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t24 * t24,
+        t24))
+    t26 = t17.to(tl.int32, bitcast=True)
+    t27 = (((t26 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t28 = ((127 + ((t26 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t29 = ((127 + ((t26 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t30 = ((127 + ((t26 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t31 = t30 * (t29 * (t28 * (t25 * t27)))
+    t32 = 1.0 + t31
+    t33 = tl.div_rn(1.0, t32)
+    t34 = t33 * -1.0
+    t35 = t33 * tl.fma(t31 - (t32 - 1.0), t34, tl.fma(t32, t34, 1.0))
+    t36 = t33 * t33
+    t37 = t25 * (t36 + tl.fma(t33, t35, tl.fma(t33, t35, tl.fma(t33, t33, t36 * -1.0))))
+    t38 = tl.where(t0, 0.0, t2 * (t6 + t20))
+    t39 = tl.where(1.3043831e+19 < t38, 1.3043831e+19, t38)
+    t40 = t15 + t23
+    t41 = t15 < 1.0
+    t42 = tl.where(t41, t40, 1.0)
+    t43 = (tl.where(t41, t42 * _polynomial4((t42 * t42) - 0.5, 3.346681e-5, -0.0003470201, 0.0035932632, -0.037796076,
+        0.48015818), (1.0 - t31) * (t33 + t35)))
+    t44 = t30 * (t29 * (t28 * (t43 * (t27 * (t39 * (t37 * (-1.8137994)))))))
+    t45 = 0.0 < mean
+    t46 = 0.0 <= var
+    t47 = tl.sqrt_rn(tl.where(t46, 1.0, var))
+    t48 = (tl.fma(tl.where(t46, tl.where(t45, t44, t44 * -1.0), t47), grad_var, tl.where(t46, t30 * (t29 * (t28 * (t27
+        * (t39 * (1.8137994 * t37))))), t47) * grad_mean))
+    t49 = t30 * (t29 * (t39 * (t28 * ((t27 * (t39 * (t37 * (-0.5)))) * t40))))
+    t50 = (tl.fma(tl.where(t46, t30 * (t43 * (t29 * (t39 * (t28 * (t40 * (t27 * (t39 * (0.5 * t37)))))))), t47),
+        grad_var, tl.where(t46, tl.where(t45, t49, t49 * -1.0), t47) * grad_mean))
+    return (t48, t50)
 
 
 @triton.jit
-def heaviside_logistic_input_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr,
-                                             out_grad_var_ptr, n, BLOCK: tl.constexpr):
+def heaviside_logistic_input_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

@@ -4,17 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.2
 //
 // rule digest  cacfe099f1a7cb6661a9d02cfc600520561536b22df1d86f5d636a3281960fb8
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h41ecdfa8e681325664c10f68c4574f3c815e430265024d1b24bba2736066c7a3
 // operations   heaviside_tight_forward 150, heaviside_tight_backward 350
 //
 // Certificate:
-//   mean        1.53 ulp, worst at mean = -0.00346822431, var = 1
-//   var         1.55 ulp, worst at mean = 0.366039097, var = 1
-//   dmean_dmu   0.622 ulp, worst at mean = 0.000994129339, var = 1.26494729e-06
-//   dmean_dvar  1.47 ulp, worst at mean = 9.49319172, var = 17.3319035
-//   dvar_dmu    1.61 ulp, worst at mean = -0.04474096, var = 0.00199447782
-//   dvar_dvar   1.6 ulp, worst at mean = -0.573975027, var = 0.332685739
-//   against exact values at 17082 points over all of float32; details in tight.json
+//   mean 1.53, var 1.55, dmean_dmu 0.622, dmean_dvar 1.47, dvar_dmu 1.61, dvar_dvar 1.6 ulp,
+//   against exact values at 17082 points over all of float32; where, in tight.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,97 +41,94 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void heaviside_tight_forward_element(float mean, float var,
-                                                                                  float *restrict out_mean,
-                                                                                  float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void heaviside_tight_forward_element(float mean, float var, float *restrict out_mean, float *restrict out_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const float t4 = t1 ? 2.8147498e+14f : (t0 ? 0.00390625f : 1.0f);  // power of two that keeps residuals normal
-    const float t5 = t3 * 8.507059e+37f;
-    const _Bool t6 = mean < 0.0f;
-    const _Bool t7 = 0.0f == t3;
-    const float t8 = t2 ? t5 : (t3 * t4);
-    const float t9 = (t2 & t7) ? 1.0f : t8;
-    const float t10 = t6 ? 0.0f : 1.0f;
-    const float t11 = t2 ? 7.888609e-31f : (t4 * (var * t4));
-    const float t12 = SQRT(t11);  // standard deviation, scaled
-    const float t13 = 1.0f / t12;
-    const float t14 = FMA(t12, -t12, t11);
-    const float t15 = t9 * t13;
-    const float t16 = t14 * (0.5f * t13);
-    const _Bool t17 = 18.6875f < t15;
-    const float t18 = -t15;
-    const float t19 = t13 * FMA(t16, t18, FMA(t12, t18, t9));
-    const float t20 = t17 ? 18.6875f : t15;  // t = min(|mean|/sigma, reach)
-    const float t21 = t17 ? 0.0f : t19;
-    const float t22 = FMA(t20, 0.25f, 1.0f);
-    const float t23 = t20 * (-0.5f);
-    const float t24 = -t20;
-    const float t25 = 1.0f / t22;  // u = 1/(1 + t/4)
-    const float t26 = t20 * t23;
-    const float t27 = FMA(t21, 0.25f, FMA(t20, 0.25f, -(t22 - 1.0f)));
-    const float t28 = FMA(t21, t24, FMA(t20, t23, -t26));
-    const float t29 = FMA(t26, 1.442695f, 12582912.0f);
-    const float t30 = t29 - 12582912.0f;
-    const uint32_t t31 = as_bits(t29);
-    const float t32 = FMA(t30, -0.69314575f, t26);
-    const float t33 = FMA(t30, -1.4286068e-6f, t28);
-    const uint32_t t34 = t31 + 1u;
-    const uint32_t t35 = (uint32_t)((int32_t)t31 >> 1u);
-    const uint32_t t36 = (uint32_t)((int32_t)t34 >> 1u);
-    const uint32_t t37 = t35 + 127u;
-    const uint32_t t38 = 127u + t36;
-    const uint32_t t39 = t37 << 23u;
-    const uint32_t t40 = t38 << 23u;
-    const float t41 = as_float(t39);
-    const float t42 = as_float(t40);
-    const float t43 = t25 - 0.25f;
-    const float t44 = -t25;
-    const float t45 = (t25 * FMA(t27, t44, FMA(t22, t44, 1.0f))) * FMA(t25, FMA(t25, FMA(t25, 2.116604f, -1.2554494f),
-        0.66480154f), 0.054579794f);
-    const float t46 = t41 * t42;
-    const float t47 = FMA(t43, FMA(t43, FMA(t43, FMA(t43, FMA(t43, FMA(t43, FMA(t43, FMA(t43, FMA(t43, FMA(t43,
-        FMA(t43, 0.006173486f, -0.03394082f), 0.06542322f), -0.038671687f), -0.012632732f), -0.02360616f),
-        0.01873654f), 0.08071744f), 0.14152956f), 0.179523f), 0.18632886f), 0.1666411f);
-    const float t48 = t32 + t33;
-    const float t49 = t33 + (t32 - t48);
-    const float t50 = FMA(t48, FMA(t48, FMA(t48, FMA(t48, 0.0013814222f, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f);
-    const float t51 = t48 * t48;
-    const float t52 = 1.0f + t48;
-    const float t53 = FMA(t50, t51, t49 * t52);
-    const float t54 = 1.0f + FMA(t50, t51, t48);  // exp(-t^2/2), mantissa
-    const float t55 = t54 * t46;
-    const float t56 = (t48 - (t52 - 1.0f)) + t53;
-    const float t57 = t52 + t56;
-    const float t58 = t56 - (t57 - t52);
-    const float t59 = t43 * t47;
-    const float t60 = 0.13207589f + t59;
-    const float t61 = FMA(t43, t47, -t59);
-    const float t62 = t60 - t59;
-    const float t63 = t25 * t60;  // J_0/sqrt(2 pi)
-    const float t64 = t45 + FMA(t25, (-6.5933743e-9f) + (((t59 - (t60 - t62)) + (0.13207589f - t62)) + t61), FMA(t25,
-        t60, -t63));
-    const float t65 = t63 * t63;
-    const float t66 = -(t65 + FMA(t63, t64, FMA(t63, t64, FMA(t63, t63, -t65))));
-    const float t67 = t6 ? t63 : (-(t63 + t64));
-    const float t68 = t6 ? t64 : 0.0f;
-    const float t69 = t67 * t57;
-    const float t70 = t10 + (t42 * (t41 * (t69 + FMA(t67, t58, FMA(t68, t57, FMA(t67, t57, -t69))))));
-    const float t71 = t66 * t55;
-    const float t72 = t63 + t71;
-    const float t73 = (t71 - (t72 - t63)) + (t64 + FMA(t66, t55, -t71));
-    const float t74 = t57 * t72;
-    const float t75 = t42 * (t41 * (t74 + FMA(t58, t72, FMA(t57, t73, FMA(t57, t72, -t74)))));
-    *out_mean = t70;
-    *out_var = t75;
+    _Bool t0 = var == 0.0f;
+    float t1 = ABS(mean);
+    _Bool t2 = var < 9.094947e-13f;
+    float t3 = (1.1529215e+18f < var) ? 0.00390625f : 1.0f;
+    float t4 = t2 ? 2.8147498e+14f : t3;  // power of two that keeps residuals normal
+    _Bool t5 = mean < 0.0f;
+    _Bool t6 = t0 & (0.0f == t1);
+    float t7 = t1 * 8.507059e+37f;
+    float t8 = t1 * t4;
+    float t9 = t0 ? t7 : t8;
+    float t10 = t6 ? 1.0f : t9;
+    float t11 = t4 * (var * t4);
+    float t12 = t0 ? 7.888609e-31f : t11;
+    float t13 = SQRT(t12);  // standard deviation, scaled
+    float t14 = 1.0f / t13;
+    float t15 = t10 * t14;
+    _Bool t16 = 18.6875f < t15;
+    float t17 = -t15;
+    float t18 = t16 ? 18.6875f : t15;  // t = min(|mean|/sigma, reach)
+    float t19 = t14 * FMA(FMA(t13, -t13, t12) * (0.5f * t14), t17, FMA(t13, t17, t10));
+    float t20 = t16 ? 0.0f : t19;
+    float t21 = FMA(t18, 0.25f, 1.0f);
+    float t22 = t18 * (-0.5f);
+    float t23 = 1.0f / t21;  // u = 1/(1 + t/4)
+    float t24 = t18 * t22;
+    float t25 = FMA(t24, 1.442695f, 12582912.0f);
+    float t26 = t25 - 12582912.0f;
+    uint32_t t27 = as_bits(t25);
+    float t28 = FMA(t26, -0.69314575f, t24);
+    float t29 = FMA(t26, -1.4286068e-6f, FMA(t20, -t18, FMA(t18, t22, -t24)));
+    float t30 = as_float((((uint32_t)((int32_t)t27 >> 1u)) + 127u) << 23u);
+    float t31 = as_float((127u + ((uint32_t)((int32_t)(t27 + 1u) >> 1u))) << 23u);
+    float t32 = t23 - 0.25f;
+    float t33 = -t23;
+    float t34 = POLY11(t32, 0.006173486f, -0.03394082f, 0.06542322f, -0.038671687f, -0.012632732f, -0.02360616f,
+        0.01873654f, 0.08071744f, 0.14152956f, 0.179523f, 0.18632886f, 0.1666411f);
+    float t35 = t28 + t29;
+    float t36 = POLY4(t35, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f);
+    float t37 = t35 * t35;
+    float t38 = 1.0f + t35;
+    float t39 = 1.0f + FMA(t36, t37, t35);  // exp(-t^2/2), mantissa
+    float t40 = t39 * (t30 * t31);
+    float t41 = (t35 - (t38 - 1.0f)) + FMA(t36, t37, (t29 + (t28 - t35)) * t38);
+    float t42 = t38 + t41;
+    float t43 = t41 - (t42 - t38);
+    float t44 = t32 * t34;
+    float t45 = 0.13207589f + t44;
+    float t46 = t45 - t44;
+    float t47 = t23 * t45;  // J_0/sqrt(2 pi)
+    float t48 = ((t23 * FMA(FMA(t20, 0.25f, FMA(t18, 0.25f, -(t21 - 1.0f))), t33, FMA(t21, t33, 1.0f))) * POLY3(t23,
+        2.116604f, -1.2554494f, 0.66480154f, 0.054579794f)) + FMA(t23, (-6.5933743e-9f) + (((t44 - (t45 - t46)) +
+        (0.13207589f - t46)) + FMA(t32, t34, -t44)), FMA(t23, t45, -t47));
+    float t49 = t47 * t47;
+    float t50 = -(t49 + FMA(t47, t48, FMA(t47, t48, FMA(t47, t47, -t49))));
+    float t51 = -(t47 + t48);
+    float t52 = t5 ? t47 : t51;
+    float t53 = t52 * t42;
+    float t54 = t5 ? 0.0f : 1.0f;
+    float t55 = t5 ? t48 : 0.0f;
+    float t56 = t54 + (t31 * (t30 * (t53 + FMA(t52, t43, FMA(t55, t42, FMA(t52, t42, -t53))))));
+    float t57 = t50 * t40;
+    float t58 = t47 + t57;
+    float t59 = t42 * t58;
+    float t60 = t31 * (t30 * (t59 + FMA(t43, t58, FMA(t42, (t57 - (t58 - t47)) + (t48 + FMA(t50, t40, -t57)), FMA(t42,
+        t58, -t59)))));
+    *out_mean = t56;
+    *out_var = t60;
 }
 
-void heaviside_tight_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                             const float *restrict params, float *restrict out_mean, float *restrict out_var)
+void heaviside_tight_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -147,190 +140,167 @@ void heaviside_tight_forward(int64_t n, const float *restrict mean, const float 
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void heaviside_tight_backward_element(float mean, float var,
-                                                                                   float grad_mean, float grad_var,
-                                                                                   float *restrict out_grad_mean,
-                                                                                   float *restrict out_grad_var)
+INLINE void heaviside_tight_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const float t4 = t1 ? 2.8147498e+14f : (t0 ? 0.00390625f : 1.0f);  // power of two that keeps residuals normal
-    const float t5 = t3 * 8.507059e+37f;
-    const _Bool t6 = mean < 0.0f;
-    const _Bool t7 = 0.0f == t3;
-    const float t8 = t2 ? t5 : (t3 * t4);
-    const float t9 = (t2 & t7) ? 1.0f : t8;
-    const float t10 = t2 ? 7.888609e-31f : (t4 * (var * t4));
-    const float t11 = SQRT(t10);  // standard deviation, scaled
-    const float t12 = 1.0f / t11;
-    const float t13 = FMA(t11, -t11, t10);
-    const float t14 = t9 * t12;
-    const float t15 = t13 * (0.5f * t12);
-    const float t16 = t2 ? 0.0f : (t4 * t12);
-    const float t17 = -t12;
-    const float t18 = t12 * FMA(t15, t17, FMA(t11, t17, 1.0f));
-    const float t19 = t2 ? 0.0f : (t4 * t18);
-    const _Bool t20 = 19.25f < t14;
-    const float t21 = -t14;
-    const float t22 = FMA(t15, t21, FMA(t11, t21, t9));
-    const float t23 = t20 ? 19.25f : t14;  // t = min(|mean|/sigma, reach)
-    const float t24 = t20 ? 0.0f : (t12 * t22);
-    const _Bool t25 = t16 <= 1048576.0f;
-    const _Bool t26 = 1.3043831e+19f < t16;
-    const float t27 = FMA(t23, 0.25f, 1.0f);
-    const float t28 = t23 * (-0.5f);
-    const float t29 = -t23;
-    const float t30 = t9 * (t25 ? 4.2949673e+9f : 1.0f);
-    const float t31 = t25 ? 2.3283064e-10f : 1.0f;
-    const float t32 = 0.5f * t23;
-    const float t33 = t26 ? 1.3043831e+19f : t16;
-    const float t34 = t26 ? (-5.3135006e+11f) : t19;
-    const _Bool t35 = t23 < 1.0f;
-    const float t36 = t23 * t33;
-    const float t37 = 1.0f / t27;  // u = 1/(1 + t/4)
-    const float t38 = t23 * t28;
-    const float t39 = FMA(t24, 0.25f, FMA(t23, 0.25f, -(t27 - 1.0f)));
-    const float t40 = 0.3989423f * t32;
-    const float t41 = t12 * t30;
-    const float t42 = FMA(t23, t34, FMA(t24, t33, FMA(t23, t33, -t36)));
-    const float t43 = FMA(t24, t29, FMA(t23, t28, -t38));
-    const float t44 = FMA(t38, 1.442695f, 12582912.0f);
-    const float t45 = FMA(0.3989423f, t32, -t40);
-    const float t46 = t23 + t24;
-    const float t47 = t46 * t46;
-    const float t48 = 0.5f * t24;
-    const float t49 = t20 ? 19.25f : t41;
-    const float t50 = t20 ? 0.0f : FMA(t18, t30, FMA(t12, t30, -t41));
-    const float t51 = t44 - 12582912.0f;
-    const uint32_t t52 = as_bits(t44);
-    const float t53 = FMA(t51, -0.69314575f, t38);
-    const float t54 = FMA(t51, -1.4286068e-6f, t43);
-    const float t55 = t33 * t49;
-    const float t56 = t16 * t49;
-    const float t57 = as_float((127u + ((uint32_t)((int32_t)(t52 + 1u) >> 2u))) << 23u);
-    const float t58 = as_float((((uint32_t)((int32_t)t52 >> 2u)) + 127u) << 23u);
-    const uint32_t t59 = t52 + 2u;
-    const uint32_t t60 = t52 + 3u;
-    const uint32_t t61 = (uint32_t)((int32_t)t59 >> 2u);
-    const uint32_t t62 = (uint32_t)((int32_t)t60 >> 2u);
-    const uint32_t t63 = 127u + t61;
-    const uint32_t t64 = 127u + t62;
-    const uint32_t t65 = t63 << 23u;
-    const uint32_t t66 = t64 << 23u;
-    const float t67 = as_float(t65);
-    const float t68 = as_float(t66);
-    const float t69 = t37 - 0.25f;
-    const float t70 = -t37;
-    const float t71 = (t37 * FMA(t39, t70, FMA(t27, t70, 1.0f))) * FMA(t37, FMA(t37, FMA(t37, 2.103791f, -1.2334205f),
-        0.65349305f), 0.05628081f);
-    const float t72 = FMA(t33, t50, FMA(t34, t49, FMA(t33, t49, -t55)));
-    const float t73 = FMA(t16, t50, FMA(t19, t49, FMA(t16, t49, -t56)));
-    const float t74 = FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t47, 3.257622e-7f, -4.3526034e-6f),
-        3.818121e-5f), -0.0002792341f), 0.0017472706f), -0.009094555f), 0.037136152f);
-    const float t75 = FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t47, -6.515244e-7f, 8.705207e-6f),
-        -7.636242e-5f), 0.0005584682f), -0.0034945412f), 0.01818911f), -0.074272305f);
-    const float t76 = t68 * (t67 * (t58 * t57));
+    _Bool t0 = var == 0.0f;
+    float t1 = ABS(mean);
+    _Bool t2 = var < 9.094947e-13f;
+    float t3 = (1.1529215e+18f < var) ? 0.00390625f : 1.0f;
+    float t4 = t2 ? 2.8147498e+14f : t3;  // power of two that keeps residuals normal
+    _Bool t5 = mean < 0.0f;
+    _Bool t6 = t0 & (0.0f == t1);
+    float t7 = t1 * 8.507059e+37f;
+    float t8 = t1 * t4;
+    float t9 = t0 ? t7 : t8;
+    float t10 = t6 ? 1.0f : t9;
+    float t11 = t4 * (var * t4);
+    float t12 = t0 ? 7.888609e-31f : t11;
+    float t13 = SQRT(t12);  // standard deviation, scaled
+    float t14 = 1.0f / t13;
+    float t15 = t10 * t14;
+    float t16 = FMA(t13, -t13, t12) * (0.5f * t14);
+    float t17 = t4 * t14;
+    float t18 = t0 ? 0.0f : t17;
+    float t19 = -t14;
+    float t20 = t14 * FMA(t16, t19, FMA(t13, t19, 1.0f));
+    float t21 = t4 * t20;
+    float t22 = t0 ? 0.0f : t21;
+    _Bool t23 = 19.25f < t15;
+    float t24 = -t15;
+    float t25 = t23 ? 19.25f : t15;  // t = min(|mean|/sigma, reach)
+    float t26 = t14 * FMA(t16, t24, FMA(t13, t24, t10));
+    float t27 = t23 ? 0.0f : t26;
+    _Bool t28 = t18 <= 1048576.0f;
+    _Bool t29 = 1.3043831e+19f < t18;
+    float t30 = FMA(t25, 0.25f, 1.0f);
+    float t31 = t25 * (-0.5f);
+    float t32 = t28 ? 4.2949673e+9f : 1.0f;
+    float t33 = t10 * t32;
+    float t34 = t28 ? 2.3283064e-10f : 1.0f;
+    float t35 = 0.5f * t25;
+    float t36 = t29 ? 1.3043831e+19f : t18;
+    float t37 = t29 ? (-5.3135006e+11f) : t22;
+    _Bool t38 = t25 < 1.0f;
+    float t39 = t25 * t36;
+    float t40 = 1.0f / t30;  // u = 1/(1 + t/4)
+    float t41 = t25 * t31;
+    float t42 = 0.3989423f * t35;
+    float t43 = t14 * t33;
+    float t44 = FMA(t41, 1.442695f, 12582912.0f);
+    float t45 = t25 + t27;
+    float t46 = t45 * t45;
+    float t47 = t23 ? 19.25f : t43;
+    float t48 = FMA(t20, t33, FMA(t14, t33, -t43));
+    float t49 = t23 ? 0.0f : t48;
+    float t50 = t44 - 12582912.0f;
+    uint32_t t51 = as_bits(t44);
+    float t52 = FMA(t50, -0.69314575f, t41);
+    float t53 = FMA(t50, -1.4286068e-6f, FMA(t27, -t25, FMA(t25, t31, -t41)));
+    float t54 = t36 * t47;
+    float t55 = t18 * t47;
+    float t56 = as_float((127u + ((uint32_t)((int32_t)(t51 + 1u) >> 2u))) << 23u);
+    float t57 = as_float((((uint32_t)((int32_t)t51 >> 2u)) + 127u) << 23u);
+    float t58 = as_float((127u + ((uint32_t)((int32_t)(t51 + 2u) >> 2u))) << 23u);
+    float t59 = as_float((127u + ((uint32_t)((int32_t)(t51 + 3u) >> 2u))) << 23u);
+    float t60 = -t40;
+    float t61 = FMA(t36, t49, FMA(t37, t47, FMA(t36, t47, -t54)));
+    float t62 = POLY6(t46, 3.257622e-7f, -4.3526034e-6f, 3.818121e-5f, -0.0002792341f, 0.0017472706f, -0.009094555f,
+        0.037136152f);
+    float t63 = POLY6(t46, -6.515244e-7f, 8.705207e-6f, -7.636242e-5f, 0.0005584682f, -0.0034945412f, 0.01818911f,
+        -0.074272305f);
+    float t64 = t59 * (t58 * (t57 * t56));
+    float t65 = t40 - 0.25f;
     // J_0/sqrt(2 pi)
-    const float t77 = FMA(t37, FMA(t69, FMA(t69, FMA(t69, FMA(t69, FMA(t69, FMA(t69, FMA(t69, FMA(t69, FMA(t69,
-        FMA(t69, FMA(t69, FMA(t69, 0.006009412f, -0.033272456f), 0.064255185f), -0.03753035f), -0.013312696f),
-        -0.023354607f), 0.01868087f), 0.0807238f), 0.14152941f), 0.17952298f), 0.18632886f), 0.1666411f), 0.13207589f),
-        t71);
-    const float t78 = t53 + t54;
-    const float t79 = t54 + (t53 - t78);
-    const float t80 = FMA(t78, FMA(t78, FMA(t78, FMA(t78, 0.0013814222f, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f);
-    const float t81 = 1.0f + t78;
-    const float t82 = t79 * t81;
-    const float t83 = FMA(t80, t78 * t78, t82);
-    const float t84 = (t78 - (t81 - 1.0f)) + t83;
-    const float t85 = t47 * t74;
-    const float t86 = t47 * t75;
-    const float t87 = (-0.10610329f) + t85;
-    const float t88 = 0.21220659f + t86;
-    const float t89 = FMA(t47, t74, -t85);
-    const float t90 = FMA(t47, t75, -t86);
-    const float t91 = t81 + t84;  // exp(-t^2/2), mantissa
-    const float t92 = t84 - (t91 - t81);
-    const float t93 = t47 * t87;
-    const float t94 = t47 * t88;
-    const float t95 = t87 - t85;
-    const float t96 = t88 - t86;
-    const float t97 = t91 * t76;
-    const float t98 = t92 * t76;
-    const float t99 = t91 * (-0.19947115f);
-    const float t100 = 0.15915494f + t93;
-    const float t101 = (-0.31830987f) + t94;
-    const float t102 = (-1.7454838e-9f) + (((t85 - (t87 - t95)) + ((-0.10610329f) - t95)) + t89);
-    const float t103 = 3.4909675e-9f + (((t86 - (t88 - t96)) + (0.21220659f - t96)) + t90);
-    const float t104 = t91 * 0.3989423f;
-    const float t105 = FMA(t47, t87, -t93);
-    const float t106 = FMA(t47, t88, -t94);
-    const float t107 = FMA(t92, -0.19947115f, FMA(t91, 5.667585e-9f, FMA(t91, -0.19947115f, -t99)));
-    const float t108 = t99 * t55;
-    const float t109 = t100 - t93;
-    const float t110 = t101 - t94;
-    const float t111 = FMA(t92, 0.3989423f, FMA(t91, -1.133517e-8f, FMA(t91, 0.3989423f, -t104)));
-    const float t112 = t16 * t104;
-    const float t113 = t55 * t100;
-    const float t114 = t101 * t56;
-    const float t115 = t57 * (t58 * (t108 + FMA(t99, t72, FMA(t107, t55, FMA(t99, t55, -t108)))));
-    const float t116 = 6.420301e-9f + FMA(t47, t102, ((t93 - (t100 - t109)) + (0.15915494f - t109)) + t105);
-    const float t117 = (-1.2840602e-8f) + FMA(t47, t103, ((t94 - (t101 - t110)) + ((-0.31830987f) - t110)) + t106);
-    const float t118 = (t68 * (t67 * (t57 * (t58 * (t112 + FMA(t16, t111, FMA(t19, t104, FMA(t16, t104, -t112)))))))) *
-        grad_mean;
-    const float t119 = FMA(t55, t116, FMA(t72, t100, FMA(t55, t100, -t113)));
-    const float t120 = t113 * t36;
-    const float t121 = t31 * (t114 + FMA(t101, t73, FMA(t117, t56, FMA(t101, t56, -t114))));
-    const float t122 = t31 * (t120 + FMA(t113, t42, FMA(t119, t36, FMA(t113, t36, -t120))));
-    const float t123 = t23 * t77;
-    const float t124 = t77 * 2.0f;
-    const float t125 = -(0.3989423f * t123);
-    const float t126 = 0.3989423f * t124;
-    const float t127 = FMA(t24, t77, FMA(t23, t77, -t123));
-    const float t128 = t126 * t97;
-    const float t129 = FMA(-1.133517e-8f, t124, FMA(0.3989423f, t124, -t126));
-    const float t130 = t97 * t125;
-    const float t131 = -FMA(0.3989423f, t127, FMA(-1.133517e-8f, t123, FMA(0.3989423f, t123, t125)));
-    const float t132 = FMA(t126, t98, FMA(t129, t97, FMA(t126, t97, -t128))) + 1.133517e-8f;
-    const float t133 = t128 + (-0.3989423f);
-    const float t134 = t130 + t40;
-    const float t135 = FMA(0.3989423f, t48, FMA(-1.133517e-8f, t32, (t130 - (t134 - t40)) + t45));
-    const float t136 = FMA(t97, t131, FMA(t98, t125, FMA(t97, t125, -t130))) + t135;
-    const float t137 = (t128 - (t133 - (-0.3989423f))) + t132;
-    const float t138 = t91 * t133;
-    const float t139 = t91 * t134;
-    const float t140 = t33 * t115;
-    const float t141 = FMA(t92, t133, FMA(t91, t137, FMA(t91, t133, -t138)));
-    const float t142 = t16 * t138;
-    const float t143 = FMA(t92, t134, FMA(t91, t136, FMA(t91, t134, -t139)));
-    const float t144 = t33 * t139;
-    const float t145 = t31 * (t68 * (t67 * (t140 + FMA(t34, t115, FMA(t33, t115, -t140)))));
-    const float t146 = t35 ? t121 : (t68 * (t67 * (t57 * (t58 * (t142 + FMA(t16, t141, FMA(t19, t138, FMA(t16, t138,
-        -t142))))))));
-    const float t147 = -t144;
-    const float t148 = t58 * t144;
-    const float t149 = t58 * FMA(t33, t143, FMA(t34, t139, FMA(t33, t139, t147)));
-    const float t150 = t33 * t148;
-    const float t151 = FMA(t35 ? t122 : (t68 * (t67 * (t57 * (t150 + FMA(t33, t149, FMA(t34, t148, FMA(t33, t148,
-        -t150))))))), grad_var, (t6 ? (-t145) : t145) * grad_mean);
-    const float t152 = FMA(t6 ? (-t146) : t146, grad_var, t118);
-    *out_grad_mean = t152;
-    *out_grad_var = t151;
+    float t66 = FMA(t40, POLY12(t65, 0.006009412f, -0.033272456f, 0.064255185f, -0.03753035f, -0.013312696f,
+        -0.023354607f, 0.01868087f, 0.0807238f, 0.14152941f, 0.17952298f, 0.18632886f, 0.1666411f, 0.13207589f), (t40 *
+        FMA(FMA(t27, 0.25f, FMA(t25, 0.25f, -(t30 - 1.0f))), t60, FMA(t30, t60, 1.0f))) * POLY3(t40, 2.103791f,
+        -1.2334205f, 0.65349305f, 0.05628081f));
+    float t67 = t52 + t53;
+    float t68 = 1.0f + t67;
+    float t69 = (t67 - (t68 - 1.0f)) + FMA(POLY4(t67, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f,
+        0.49999994f), t67 * t67, (t53 + (t52 - t67)) * t68);
+    float t70 = t46 * t62;
+    float t71 = t46 * t63;
+    float t72 = (-0.10610329f) + t70;
+    float t73 = 0.21220659f + t71;
+    float t74 = t68 + t69;  // exp(-t^2/2), mantissa
+    float t75 = t69 - (t74 - t68);
+    float t76 = t46 * t72;
+    float t77 = t46 * t73;
+    float t78 = t72 - t70;
+    float t79 = t73 - t71;
+    float t80 = t74 * t64;
+    float t81 = t75 * t64;
+    float t82 = t74 * (-0.19947115f);
+    float t83 = 0.15915494f + t76;
+    float t84 = (-0.31830987f) + t77;
+    float t85 = t74 * 0.3989423f;
+    float t86 = t82 * t54;
+    float t87 = t83 - t76;
+    float t88 = t84 - t77;
+    float t89 = t18 * t85;
+    float t90 = t54 * t83;
+    float t91 = t84 * t55;
+    float t92 = t56 * (t57 * (t86 + FMA(t82, t61, FMA(FMA(t75, -0.19947115f, FMA(t74, 5.667585e-9f, FMA(t74,
+        -0.19947115f, -t82))), t54, FMA(t82, t54, -t86)))));
+    float t93 = t90 * t39;
+    float t94 = t25 * t66;
+    float t95 = t66 * 2.0f;
+    float t96 = -(0.3989423f * t94);
+    float t97 = 0.3989423f * t95;
+    float t98 = t97 * t80;
+    float t99 = t80 * t96;
+    float t100 = t98 + (-0.3989423f);
+    float t101 = t99 + t42;
+    float t102 = t74 * t100;
+    float t103 = t74 * t101;
+    float t104 = t36 * t92;
+    float t105 = t18 * t102;
+    float t106 = t36 * t103;
+    float t107 = t34 * (t59 * (t58 * (t104 + FMA(t37, t92, FMA(t36, t92, -t104)))));
+    float t108 = t34 * (t91 + FMA(t84, FMA(t18, t49, FMA(t22, t47, FMA(t18, t47, -t55))), FMA((-1.2840602e-8f) +
+        FMA(t46, 3.4909675e-9f + (((t71 - (t73 - t79)) + (0.21220659f - t79)) + FMA(t46, t63, -t71)), ((t77 - (t84 -
+        t88)) + ((-0.31830987f) - t88)) + FMA(t46, t73, -t77)), t55, FMA(t84, t55, -t91))));
+    float t109 = t59 * (t58 * (t56 * (t57 * (t105 + FMA(t18, FMA(t75, t100, FMA(t74, (t98 - (t100 - (-0.3989423f))) +
+        (FMA(t97, t81, FMA(FMA(-1.133517e-8f, t95, FMA(0.3989423f, t95, -t97)), t80, FMA(t97, t80, -t98))) +
+        1.133517e-8f), FMA(t74, t100, -t102))), FMA(t22, t102, FMA(t18, t102, -t105)))))));
+    float t110 = t38 ? t108 : t109;
+    float t111 = t57 * t106;
+    float t112 = t36 * t111;
+    float t113 = t34 * (t93 + FMA(t90, FMA(t25, t37, FMA(t27, t36, FMA(t25, t36, -t39))), FMA(FMA(t54, 6.420301e-9f +
+        FMA(t46, (-1.7454838e-9f) + (((t70 - (t72 - t78)) + ((-0.10610329f) - t78)) + FMA(t46, t62, -t70)), ((t76 -
+        (t83 - t87)) + (0.15915494f - t87)) + FMA(t46, t72, -t76)), FMA(t61, t83, FMA(t54, t83, -t90))), t39, FMA(t90,
+        t39, -t93))));
+    float t114 = t59 * (t58 * (t56 * (t112 + FMA(t36, t57 * FMA(t36, FMA(t75, t101, FMA(t74, FMA(t80, -FMA(0.3989423f,
+        FMA(t27, t66, FMA(t25, t66, -t94)), FMA(-1.133517e-8f, t94, FMA(0.3989423f, t94, t96))), FMA(t81, t96, FMA(t80,
+        t96, -t99))) + FMA(0.3989423f, 0.5f * t27, FMA(-1.133517e-8f, t35, (t99 - (t101 - t42)) + FMA(0.3989423f, t35,
+        -t42))), FMA(t74, t101, -t103))), FMA(t37, t103, FMA(t36, t103, -t106))), FMA(t37, t111, FMA(t36, t111,
+        -t112))))));
+    float t115 = t38 ? t113 : t114;
+    float t116 = -t107;
+    float t117 = t5 ? t116 : t107;
+    float t118 = FMA(t115, grad_var, t117 * grad_mean);
+    float t119 = -t110;
+    float t120 = t5 ? t119 : t110;
+    float t121 = FMA(t120, grad_var, (t59 * (t58 * (t56 * (t57 * (t89 + FMA(t18, FMA(t75, 0.3989423f, FMA(t74,
+        -1.133517e-8f, FMA(t74, 0.3989423f, -t85))), FMA(t22, t85, FMA(t18, t85, -t89)))))))) * grad_mean);
+    *out_grad_mean = t121;
+    *out_grad_var = t118;
 }
 
-void heaviside_tight_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                              const float *restrict grad_mean, const float *restrict grad_var,
-                              const float *restrict params, float *restrict out_grad_mean,
-                              float *restrict out_grad_var)
+void heaviside_tight_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint16_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        heaviside_tight_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i],
-                                         &out_grad_var[i]);
+        heaviside_tight_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
         narrow ^= (uint16_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

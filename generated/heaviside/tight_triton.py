@@ -4,17 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.2
 #
 # rule digest  cacfe099f1a7cb6661a9d02cfc600520561536b22df1d86f5d636a3281960fb8
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   heaviside_tight_forward 150, heaviside_tight_backward 350
 #
 # Certificate:
-#   mean        1.53 ulp, worst at mean = -0.00346822431, var = 1
-#   var         1.55 ulp, worst at mean = 0.366039097, var = 1
-#   dmean_dmu   0.622 ulp, worst at mean = 0.000994129339, var = 1.26494729e-06
-#   dmean_dvar  1.47 ulp, worst at mean = 9.49319172, var = 17.3319035
-#   dvar_dmu    1.61 ulp, worst at mean = -0.04474096, var = 0.00199447782
-#   dvar_dvar   1.6 ulp, worst at mean = -0.573975027, var = 0.332685739
-#   against exact values at 17082 points over all of float32; details in tight.json
+#   mean 1.53, var 1.55, dmean_dmu 0.622, dmean_dvar 1.47, dvar_dmu 1.61, dvar_dvar 1.6 ulp,
+#   against exact values at 17082 points over all of float32; where, in tight.json
 
 import triton
 import triton.language as tl
@@ -31,78 +25,91 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial3(x, y, c0, c1, c2):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2))
+
+
+@triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial6(x, y, c0, c1, c2, c3, c4, c5):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5))
+
+
+@triton.jit
+def _polynomial11(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x,
+        tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6), c7), c8), c9), c10))
+
+
+@triton.jit
+def _polynomial12(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x,
+        tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6), c7), c8), c9), c10), c11))
+
+
+@triton.jit
 def heaviside_tight_forward(mean, var):
-    t0 = tl.where(1.1529215e+18 < var, 0.00390625, 1.0)
-    t1 = tl.where(var < 9.094947e-13, 2.8147498e+14, t0)  # power of two that keeps residuals normal
-    t2 = tl.abs(mean)
-    t3 = t2 * t1
-    t4 = var == 0.0
-    t5 = tl.where(t4, t2 * 8.507059e+37, t3)
-    t6 = tl.where(t4 & (0.0 == t2), 1.0, t5)
-    t7 = tl.where(t4, 7.888609e-31, t1 * (var * t1))
-    t8 = tl.sqrt_rn(t7)  # standard deviation, scaled
-    t9 = tl.div_rn(1.0, t8)
-    t10 = t6 * t9
-    t11 = 18.6875 < t10
-    t12 = tl.where(t11, 18.6875, t10)  # t = min(|mean|/sigma, reach)
-    t13 = t12 * (-0.5)
-    t14 = t12 * t13
-    t15 = tl.fma(t14, 1.442695, 12582912.0)
-    t16 = t15 - 12582912.0
-    t17 = tl.fma(t16, -0.69314575, t14)
-    t18 = tl.fma(t12, t13, t14 * -1.0)
-    t19 = tl.fma(t8, t8 * -1.0, t7) * (0.5 * t9)
-    t20 = t10 * -1.0
-    t21 = tl.where(t11, 0.0, t9 * tl.fma(t19, t20, tl.fma(t8, t20, t6)))
-    t22 = tl.fma(t16, -1.4286068e-6, tl.fma(t21, t12 * -1.0, t18))
-    t23 = t17 + t22
-    t24 = (tl.fma(t23, tl.fma(t23, tl.fma(t23, tl.fma(t23, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994))
-    t25 = t23 * t23
-    t26 = t22 + (t17 - t23)
-    t27 = 1.0 + t23
-    t28 = tl.fma(t24, t25, t26 * t27)
-    t29 = (t23 - (t27 - 1.0)) + t28
-    t30 = t27 + t29
-    t31 = t29 - (t30 - t27)
-    t32 = tl.fma(t12, 0.25, 1.0)
-    t33 = tl.div_rn(1.0, t32)  # u = 1/(1 + t/4)
-    t34 = t33 - 0.25
-    t35 = (tl.fma(t34, tl.fma(t34, tl.fma(t34, tl.fma(t34, tl.fma(t34, tl.fma(t34, tl.fma(t34, tl.fma(t34, tl.fma(t34,
-        tl.fma(t34, tl.fma(t34, 0.006173486, -0.03394082), 0.06542322), -0.038671687), -0.012632732), -0.02360616),
-        0.01873654), 0.08071744), 0.14152956), 0.179523), 0.18632886), 0.1666411))
-    t36 = t34 * t35
-    t37 = 0.13207589 + t36
-    t38 = t37 - t36
-    t39 = (-6.5933743e-9) + (((t36 - (t37 - t38)) + (0.13207589 - t38)) + tl.fma(t34, t35, t36 * -1.0))
-    t40 = t33 * t37  # J_0/sqrt(2 pi)
-    t41 = tl.fma(t33, t39, tl.fma(t33, t37, t40 * -1.0))
-    t42 = tl.fma(t21, 0.25, tl.fma(t12, 0.25, (t32 - 1.0) * -1.0))
-    t43 = t33 * -1.0
-    t44 = (((t33 * tl.fma(t42, t43, tl.fma(t32, t43, 1.0))) * tl.fma(t33, tl.fma(t33, tl.fma(t33, 2.116604,
-        -1.2554494), 0.66480154), 0.054579794)) + t41)
-    t45 = (t40 + t44) * -1.0
-    t46 = mean < 0.0
-    t47 = tl.where(t46, t40, t45)
-    t48 = t47 * t30
-    t49 = tl.fma(t47, t30, t48 * -1.0)
-    t50 = t48 + tl.fma(t47, t31, tl.fma(tl.where(t46, t44, 0.0), t30, t49))
-    t51 = t15.to(tl.int32, bitcast=True)
-    t52 = (((t51 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t53 = t52 * t50
-    t54 = ((127 + ((t51 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t55 = t54 * t53
-    t56 = tl.where(t46, 0.0, 1.0) + t55
-    t57 = 1.0 + tl.fma(t24, t25, t23)  # exp(-t^2/2), mantissa
-    t58 = t57 * (t52 * t54)
-    t59 = t40 * t40
-    t60 = (t59 + tl.fma(t40, t44, tl.fma(t40, t44, tl.fma(t40, t40, t59 * -1.0)))) * -1.0
-    t61 = t60 * t58
-    t62 = t40 + t61
-    t63 = (t61 - (t62 - t40)) + (t44 + tl.fma(t60, t58, t61 * -1.0))
-    t64 = t30 * t62
-    t65 = t54 * (t52 * (t64 + tl.fma(t31, t62, tl.fma(t30, t63, tl.fma(t30, t62, t64 * -1.0)))))
-    return (t56, t65)
+    # power of two that keeps residuals normal
+    t0 = tl.where(var < 9.094947e-13, 2.8147498e+14, tl.where(1.1529215e+18 < var, 0.00390625, 1.0))
+    t1 = tl.abs(mean)
+    t2 = var == 0.0
+    t3 = tl.where(t2 & (0.0 == t1), 1.0, tl.where(t2, t1 * 8.507059e+37, t1 * t0))
+    t4 = tl.where(t2, 7.888609e-31, t0 * (var * t0))
+    t5 = tl.sqrt_rn(t4)  # standard deviation, scaled
+    t6 = tl.div_rn(1.0, t5)
+    t7 = t3 * t6
+    t8 = 18.6875 < t7
+    t9 = tl.where(t8, 18.6875, t7)  # t = min(|mean|/sigma, reach)
+    t10 = t9 * (-0.5)
+    t11 = t9 * t10
+    t12 = tl.fma(t11, 1.442695, 12582912.0)
+    t13 = t12 - 12582912.0
+    t14 = tl.fma(t13, -0.69314575, t11)
+    t15 = t7 * -1.0
+    t16 = tl.where(t8, 0.0, t6 * tl.fma(tl.fma(t5, t5 * -1.0, t4) * (0.5 * t6), t15, tl.fma(t5, t15, t3)))
+    t17 = tl.fma(t13, -1.4286068e-6, tl.fma(t16, t9 * -1.0, tl.fma(t9, t10, t11 * -1.0)))
+    t18 = t14 + t17
+    t19 = _polynomial4(t18, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994)
+    t20 = t18 * t18
+    t21 = 1.0 + t18
+    t22 = (t18 - (t21 - 1.0)) + tl.fma(t19, t20, (t17 + (t14 - t18)) * t21)
+    t23 = t21 + t22
+    t24 = t22 - (t23 - t21)
+    t25 = tl.fma(t9, 0.25, 1.0)
+    t26 = tl.div_rn(1.0, t25)  # u = 1/(1 + t/4)
+    t27 = t26 - 0.25
+    t28 = (_polynomial11(t27, 0.006173486, -0.03394082, 0.06542322, -0.038671687, -0.012632732, -0.02360616,
+        0.01873654, 0.08071744, 0.14152956, 0.179523, 0.18632886, 0.1666411))
+    t29 = t27 * t28
+    t30 = 0.13207589 + t29
+    t31 = t30 - t29
+    t32 = t26 * t30  # J_0/sqrt(2 pi)
+    t33 = t26 * -1.0
+    t34 = (((t26 * tl.fma(tl.fma(t16, 0.25, tl.fma(t9, 0.25, (t25 - 1.0) * -1.0)), t33, tl.fma(t25, t33, 1.0))) *
+        _polynomial3(t26, 2.116604, -1.2554494, 0.66480154, 0.054579794)) + tl.fma(t26, (-6.5933743e-9) + (((t29 - (t30
+        - t31)) + (0.13207589 - t31)) + tl.fma(t27, t28, t29 * -1.0)), tl.fma(t26, t30, t32 * -1.0)))
+    t35 = mean < 0.0
+    t36 = tl.where(t35, t32, (t32 + t34) * -1.0)
+    t37 = t36 * t23
+    t38 = t12.to(tl.int32, bitcast=True)
+    t39 = (((t38 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t40 = ((127 + ((t38 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t41 = (tl.where(t35, 0.0, 1.0) + (t40 * (t39 * (t37 + tl.fma(t36, t24, tl.fma(tl.where(t35, t34, 0.0), t23,
+        tl.fma(t36, t23, t37 * -1.0)))))))
+    t42 = 1.0 + tl.fma(t19, t20, t18)  # exp(-t^2/2), mantissa
+    t43 = t42 * (t39 * t40)
+    t44 = t32 * t32
+    t45 = (t44 + tl.fma(t32, t34, tl.fma(t32, t34, tl.fma(t32, t32, t44 * -1.0)))) * -1.0
+    t46 = t45 * t43
+    t47 = t32 + t46
+    t48 = t23 * t47
+    t49 = (t40 * (t39 * (t48 + tl.fma(t24, t47, tl.fma(t23, (t46 - (t47 - t32)) + (t34 + tl.fma(t45, t43, t46 * -1.0)),
+        tl.fma(t23, t47, t48 * -1.0))))))
+    return (t41, t49)
 
 
 @triton.jit
@@ -118,169 +125,138 @@ def heaviside_tight_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr,
 
 @triton.jit
 def heaviside_tight_backward(mean, var, grad_mean, grad_var):
-    t0 = tl.where(1.1529215e+18 < var, 0.00390625, 1.0)
-    t1 = tl.where(var < 9.094947e-13, 2.8147498e+14, t0)  # power of two that keeps residuals normal
-    t2 = tl.abs(mean)
-    t3 = t2 * t1
-    t4 = var == 0.0
-    t5 = tl.where(t4, t2 * 8.507059e+37, t3)
-    t6 = tl.where(t4 & (0.0 == t2), 1.0, t5)
-    t7 = tl.where(t4, 7.888609e-31, t1 * (var * t1))
-    t8 = tl.sqrt_rn(t7)  # standard deviation, scaled
-    t9 = tl.div_rn(1.0, t8)
-    t10 = t6 * t9
-    t11 = 19.25 < t10
-    t12 = tl.where(t11, 19.25, t10)  # t = min(|mean|/sigma, reach)
-    t13 = t12 * (-0.5)
-    t14 = t12 * t13
-    t15 = tl.fma(t14, 1.442695, 12582912.0)
-    t16 = t15 - 12582912.0
-    t17 = tl.fma(t16, -0.69314575, t14)
-    t18 = tl.fma(t12, t13, t14 * -1.0)
-    t19 = tl.fma(t8, t8 * -1.0, t7) * (0.5 * t9)
-    t20 = t10 * -1.0
-    t21 = tl.where(t11, 0.0, t9 * tl.fma(t19, t20, tl.fma(t8, t20, t6)))
-    t22 = tl.fma(t16, -1.4286068e-6, tl.fma(t21, t12 * -1.0, t18))
-    t23 = t17 + t22
-    t24 = (tl.fma(t23, tl.fma(t23, tl.fma(t23, tl.fma(t23, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994))
-    t25 = t23 * t23
-    t26 = t22 + (t17 - t23)
-    t27 = 1.0 + t23
-    t28 = tl.fma(t24, t25, t26 * t27)
-    t29 = (t23 - (t27 - 1.0)) + t28
-    t30 = t27 + t29  # exp(-t^2/2), mantissa
-    t31 = t29 - (t30 - t27)
-    t32 = t15.to(tl.int32, bitcast=True)
-    t33 = (((t32 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t34 = ((127 + ((t32 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t35 = t33 * t34
-    t36 = ((127 + ((t32 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t37 = t36 * t35
-    t38 = ((127 + ((t32 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t39 = t38 * t37
-    t40 = t31 * t39
-    t41 = t30 * t39
-    t42 = tl.fma(t12, 0.25, 1.0)
-    t43 = tl.fma(t21, 0.25, tl.fma(t12, 0.25, (t42 - 1.0) * -1.0))
-    t44 = tl.div_rn(1.0, t42)  # u = 1/(1 + t/4)
-    t45 = t44 * -1.0
-    t46 = ((t44 * tl.fma(t43, t45, tl.fma(t42, t45, 1.0))) * tl.fma(t44, tl.fma(t44, tl.fma(t44, 2.103791, -1.2334205),
-        0.65349305), 0.05628081))
-    t47 = t44 - 0.25
+    # power of two that keeps residuals normal
+    t0 = tl.where(var < 9.094947e-13, 2.8147498e+14, tl.where(1.1529215e+18 < var, 0.00390625, 1.0))
+    t1 = tl.abs(mean)
+    t2 = var == 0.0
+    t3 = tl.where(t2 & (0.0 == t1), 1.0, tl.where(t2, t1 * 8.507059e+37, t1 * t0))
+    t4 = tl.where(t2, 7.888609e-31, t0 * (var * t0))
+    t5 = tl.sqrt_rn(t4)  # standard deviation, scaled
+    t6 = tl.div_rn(1.0, t5)
+    t7 = t3 * t6
+    t8 = 19.25 < t7
+    t9 = tl.where(t8, 19.25, t7)  # t = min(|mean|/sigma, reach)
+    t10 = t9 * (-0.5)
+    t11 = t9 * t10
+    t12 = tl.fma(t11, 1.442695, 12582912.0)
+    t13 = t12 - 12582912.0
+    t14 = tl.fma(t13, -0.69314575, t11)
+    t15 = tl.fma(t5, t5 * -1.0, t4) * (0.5 * t6)
+    t16 = t7 * -1.0
+    t17 = tl.where(t8, 0.0, t6 * tl.fma(t15, t16, tl.fma(t5, t16, t3)))
+    t18 = tl.fma(t13, -1.4286068e-6, tl.fma(t17, t9 * -1.0, tl.fma(t9, t10, t11 * -1.0)))
+    t19 = t14 + t18
+    t20 = 1.0 + t19
+    t21 = ((t19 - (t20 - 1.0)) + tl.fma(_polynomial4(t19, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t19 * t19, (t18 + (t14 - t19)) * t20))
+    t22 = t20 + t21  # exp(-t^2/2), mantissa
+    t23 = t21 - (t22 - t20)
+    t24 = t12.to(tl.int32, bitcast=True)
+    t25 = (((t24 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t26 = ((127 + ((t24 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t27 = ((127 + ((t24 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t28 = ((127 + ((t24 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t29 = t28 * (t27 * (t25 * t26))
+    t30 = t23 * t29
+    t31 = t22 * t29
+    t32 = tl.fma(t9, 0.25, 1.0)
+    t33 = tl.div_rn(1.0, t32)  # u = 1/(1 + t/4)
+    t34 = t33 * -1.0
     # J_0/sqrt(2 pi)
-    t48 = (tl.fma(t44, tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47,
-        tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, 0.006009412, -0.033272456), 0.064255185), -0.03753035),
-        -0.013312696), -0.023354607), 0.01868087), 0.0807238), 0.14152941), 0.17952298), 0.18632886), 0.1666411),
-        0.13207589), t46))
-    t49 = t48 * 2.0
-    t50 = 0.3989423 * t49
-    t51 = t50 * t41
-    t52 = tl.fma(t50, t41, t51 * -1.0)
-    t53 = (tl.fma(t50, t40, tl.fma(tl.fma(-1.133517e-8, t49, tl.fma(0.3989423, t49, t50 * -1.0)), t41, t52)) +
-        1.133517e-8)
-    t54 = t51 + (-0.3989423)
-    t55 = (t51 - (t54 - (-0.3989423))) + t53
-    t56 = t30 * t54
-    t57 = tl.fma(t31, t54, tl.fma(t30, t55, tl.fma(t30, t54, t56 * -1.0)))
-    t58 = tl.where(t4, 0.0, t1 * t9)
-    t59 = t58 * t56
-    t60 = tl.fma(t58, t56, t59 * -1.0)
-    t61 = t9 * -1.0
-    t62 = t9 * tl.fma(t19, t61, tl.fma(t8, t61, 1.0))
-    t63 = tl.where(t4, 0.0, t1 * t62)
-    t64 = t38 * (t36 * (t34 * (t33 * (t59 + tl.fma(t58, t57, tl.fma(t63, t56, t60))))))
-    t65 = t12 + t21
-    t66 = t65 * t65
-    t67 = (tl.fma(t66, tl.fma(t66, tl.fma(t66, tl.fma(t66, tl.fma(t66, tl.fma(t66, -6.515244e-7, 8.705207e-6),
-        -7.636242e-5), 0.0005584682), -0.0034945412), 0.01818911), -0.074272305))
-    t68 = t66 * t67
-    t69 = 0.21220659 + t68
-    t70 = t69 - t68
-    t71 = 3.4909675e-9 + (((t68 - (t69 - t70)) + (0.21220659 - t70)) + tl.fma(t66, t67, t68 * -1.0))
-    t72 = t66 * t69
-    t73 = (-0.31830987) + t72
-    t74 = t73 - t72
-    t75 = ((-1.2840602e-8) + tl.fma(t66, t71, ((t72 - (t73 - t74)) + ((-0.31830987) - t74)) + tl.fma(t66, t69, t72 *
-        -1.0)))
-    t76 = t58 <= 1048576.0
-    t77 = t6 * tl.where(t76, 4.2949673e+9, 1.0)
-    t78 = t9 * t77
-    t79 = tl.where(t11, 19.25, t78)
-    t80 = t58 * t79
-    t81 = t73 * t80
-    t82 = tl.fma(t75, t80, tl.fma(t73, t80, t81 * -1.0))
-    t83 = tl.fma(t63, t79, tl.fma(t58, t79, t80 * -1.0))
-    t84 = tl.where(t11, 0.0, tl.fma(t62, t77, tl.fma(t9, t77, t78 * -1.0)))
-    t85 = t81 + tl.fma(t73, tl.fma(t58, t84, t83), t82)
-    t86 = tl.where(t76, 2.3283064e-10, 1.0)
-    t87 = t86 * t85
-    t88 = t12 < 1.0
-    t89 = tl.where(t88, t87, t64)
-    t90 = t89 * -1.0
-    t91 = mean < 0.0
-    t92 = tl.where(t91, t90, t89)
-    t93 = t30 * 0.3989423
-    t94 = tl.fma(t31, 0.3989423, tl.fma(t30, -1.133517e-8, tl.fma(t30, 0.3989423, t93 * -1.0)))
-    t95 = t58 * t93
-    t96 = (tl.fma(t92, grad_var, (t38 * (t36 * (t34 * (t33 * (t95 + tl.fma(t58, t94, tl.fma(t63, t93, tl.fma(t58, t93,
-        t95 * -1.0)))))))) * grad_mean))
-    t97 = t30 * (-0.19947115)
-    t98 = tl.fma(t31, -0.19947115, tl.fma(t30, 5.667585e-9, tl.fma(t30, -0.19947115, t97 * -1.0)))
-    t99 = 1.3043831e+19 < t58
-    t100 = tl.where(t99, 1.3043831e+19, t58)
-    t101 = t100 * t79
-    t102 = t97 * t101
-    t103 = tl.fma(t98, t101, tl.fma(t97, t101, t102 * -1.0))
-    t104 = tl.fma(t100, t79, t101 * -1.0)
-    t105 = tl.where(t99, -5.3135006e+11, t63)
-    t106 = tl.fma(t100, t84, tl.fma(t105, t79, t104))
-    t107 = t34 * (t33 * (t102 + tl.fma(t97, t106, t103)))
-    t108 = t100 * t107
-    t109 = t86 * (t38 * (t36 * (t108 + tl.fma(t105, t107, tl.fma(t100, t107, t108 * -1.0)))))
-    t110 = tl.where(t91, t109 * -1.0, t109) * grad_mean
-    t111 = t12 * t48
-    t112 = (0.3989423 * t111) * -1.0
-    t113 = t41 * t112
-    t114 = tl.fma(t40, t112, tl.fma(t41, t112, t113 * -1.0))
-    t115 = (tl.fma(t41, tl.fma(0.3989423, tl.fma(t21, t48, tl.fma(t12, t48, t111 * -1.0)), tl.fma(-1.133517e-8, t111,
-        tl.fma(0.3989423, t111, t112))) * -1.0, t114))
-    t116 = 0.5 * t12
-    t117 = 0.3989423 * t116
-    t118 = t113 + t117
-    t119 = tl.fma(-1.133517e-8, t116, (t113 - (t118 - t117)) + tl.fma(0.3989423, t116, t117 * -1.0))
-    t120 = t115 + tl.fma(0.3989423, 0.5 * t21, t119)
-    t121 = t30 * t118
-    t122 = tl.fma(t31, t118, tl.fma(t30, t120, tl.fma(t30, t118, t121 * -1.0)))
-    t123 = t100 * t121
-    t124 = t33 * tl.fma(t100, t122, tl.fma(t105, t121, tl.fma(t100, t121, t123 * -1.0)))
-    t125 = t33 * t123
-    t126 = t100 * t125
-    t127 = t38 * (t36 * (t34 * (t126 + tl.fma(t100, t124, tl.fma(t105, t125, tl.fma(t100, t125, t126 * -1.0))))))
-    t128 = (tl.fma(t66, tl.fma(t66, tl.fma(t66, tl.fma(t66, tl.fma(t66, tl.fma(t66, 3.257622e-7, -4.3526034e-6),
-        3.818121e-5), -0.0002792341), 0.0017472706), -0.009094555), 0.037136152))
-    t129 = t66 * t128
-    t130 = (-0.10610329) + t129
-    t131 = t130 - t129
-    t132 = (-1.7454838e-9) + (((t129 - (t130 - t131)) + ((-0.10610329) - t131)) + tl.fma(t66, t128, t129 * -1.0))
-    t133 = t66 * t130
-    t134 = 0.15915494 + t133
-    t135 = t134 - t133
-    t136 = (6.420301e-9 + tl.fma(t66, t132, ((t133 - (t134 - t135)) + (0.15915494 - t135)) + tl.fma(t66, t130, t133 *
-        -1.0)))
-    t137 = t101 * t134
-    t138 = tl.fma(t101, t136, tl.fma(t106, t134, tl.fma(t101, t134, t137 * -1.0)))
-    t139 = t12 * t100
-    t140 = t137 * t139
-    t141 = tl.fma(t138, t139, tl.fma(t137, t139, t140 * -1.0))
-    t142 = (tl.fma(tl.where(t88, t86 * (t140 + tl.fma(t137, tl.fma(t12, t105, tl.fma(t21, t100, tl.fma(t12, t100, t139
-        * -1.0))), t141)), t127), grad_var, t110))
-    return (t96, t142)
+    t35 = (tl.fma(t33, _polynomial12(t33 - 0.25, 0.006009412, -0.033272456, 0.064255185, -0.03753035, -0.013312696,
+        -0.023354607, 0.01868087, 0.0807238, 0.14152941, 0.17952298, 0.18632886, 0.1666411, 0.13207589), (t33 *
+        tl.fma(tl.fma(t17, 0.25, tl.fma(t9, 0.25, (t32 - 1.0) * -1.0)), t34, tl.fma(t32, t34, 1.0))) *
+        _polynomial3(t33, 2.103791, -1.2334205, 0.65349305, 0.05628081)))
+    t36 = t35 * 2.0
+    t37 = 0.3989423 * t36
+    t38 = t37 * t31
+    t39 = t38 + (-0.3989423)
+    t40 = t22 * t39
+    t41 = tl.where(t2, 0.0, t0 * t6)
+    t42 = t41 * t40
+    t43 = t6 * -1.0
+    t44 = t6 * tl.fma(t15, t43, tl.fma(t5, t43, 1.0))
+    t45 = tl.where(t2, 0.0, t0 * t44)
+    t46 = t9 + t17
+    t47 = t46 * t46
+    t48 = (_polynomial6(t47, -6.515244e-7, 8.705207e-6, -7.636242e-5, 0.0005584682, -0.0034945412, 0.01818911,
+        -0.074272305))
+    t49 = t47 * t48
+    t50 = 0.21220659 + t49
+    t51 = t50 - t49
+    t52 = t47 * t50
+    t53 = (-0.31830987) + t52
+    t54 = t53 - t52
+    t55 = t41 <= 1048576.0
+    t56 = t3 * tl.where(t55, 4.2949673e+9, 1.0)
+    t57 = t6 * t56
+    t58 = tl.where(t8, 19.25, t57)
+    t59 = t41 * t58
+    t60 = t53 * t59
+    t61 = tl.where(t8, 0.0, tl.fma(t44, t56, tl.fma(t6, t56, t57 * -1.0)))
+    t62 = tl.where(t55, 2.3283064e-10, 1.0)
+    t63 = t9 < 1.0
+    t64 = (tl.where(t63, t62 * (t60 + tl.fma(t53, tl.fma(t41, t61, tl.fma(t45, t58, tl.fma(t41, t58, t59 * -1.0))),
+        tl.fma((-1.2840602e-8) + tl.fma(t47, 3.4909675e-9 + (((t49 - (t50 - t51)) + (0.21220659 - t51)) + tl.fma(t47,
+        t48, t49 * -1.0)), ((t52 - (t53 - t54)) + ((-0.31830987) - t54)) + tl.fma(t47, t50, t52 * -1.0)), t59,
+        tl.fma(t53, t59, t60 * -1.0)))), t28 * (t27 * (t26 * (t25 * (t42 + tl.fma(t41, tl.fma(t23, t39, tl.fma(t22,
+        (t38 - (t39 - (-0.3989423))) + (tl.fma(t37, t30, tl.fma(tl.fma(-1.133517e-8, t36, tl.fma(0.3989423, t36, t37 *
+        -1.0)), t31, tl.fma(t37, t31, t38 * -1.0))) + 1.133517e-8), tl.fma(t22, t39, t40 * -1.0))), tl.fma(t45, t40,
+        tl.fma(t41, t40, t42 * -1.0)))))))))
+    t65 = mean < 0.0
+    t66 = t22 * 0.3989423
+    t67 = t41 * t66
+    t68 = (tl.fma(tl.where(t65, t64 * -1.0, t64), grad_var, (t28 * (t27 * (t26 * (t25 * (t67 + tl.fma(t41, tl.fma(t23,
+        0.3989423, tl.fma(t22, -1.133517e-8, tl.fma(t22, 0.3989423, t66 * -1.0))), tl.fma(t45, t66, tl.fma(t41, t66,
+        t67 * -1.0)))))))) * grad_mean))
+    t69 = t22 * (-0.19947115)
+    t70 = 1.3043831e+19 < t41
+    t71 = tl.where(t70, 1.3043831e+19, t41)
+    t72 = t71 * t58
+    t73 = t69 * t72
+    t74 = tl.where(t70, -5.3135006e+11, t45)
+    t75 = tl.fma(t71, t61, tl.fma(t74, t58, tl.fma(t71, t58, t72 * -1.0)))
+    t76 = (t26 * (t25 * (t73 + tl.fma(t69, t75, tl.fma(tl.fma(t23, -0.19947115, tl.fma(t22, 5.667585e-9, tl.fma(t22,
+        -0.19947115, t69 * -1.0))), t72, tl.fma(t69, t72, t73 * -1.0))))))
+    t77 = t71 * t76
+    t78 = t62 * (t28 * (t27 * (t77 + tl.fma(t74, t76, tl.fma(t71, t76, t77 * -1.0)))))
+    t79 = t9 * t35
+    t80 = (0.3989423 * t79) * -1.0
+    t81 = t31 * t80
+    t82 = 0.5 * t9
+    t83 = 0.3989423 * t82
+    t84 = t81 + t83
+    t85 = t22 * t84
+    t86 = t71 * t85
+    t87 = t25 * t86
+    t88 = t71 * t87
+    t89 = (_polynomial6(t47, 3.257622e-7, -4.3526034e-6, 3.818121e-5, -0.0002792341, 0.0017472706, -0.009094555,
+        0.037136152))
+    t90 = t47 * t89
+    t91 = (-0.10610329) + t90
+    t92 = t91 - t90
+    t93 = t47 * t91
+    t94 = 0.15915494 + t93
+    t95 = t94 - t93
+    t96 = t72 * t94
+    t97 = t9 * t71
+    t98 = t96 * t97
+    t99 = (tl.fma(tl.where(t63, t62 * (t98 + tl.fma(t96, tl.fma(t9, t74, tl.fma(t17, t71, tl.fma(t9, t71, t97 *
+        -1.0))), tl.fma(tl.fma(t72, 6.420301e-9 + tl.fma(t47, (-1.7454838e-9) + (((t90 - (t91 - t92)) + ((-0.10610329)
+        - t92)) + tl.fma(t47, t89, t90 * -1.0)), ((t93 - (t94 - t95)) + (0.15915494 - t95)) + tl.fma(t47, t91, t93 *
+        -1.0)), tl.fma(t75, t94, tl.fma(t72, t94, t96 * -1.0))), t97, tl.fma(t96, t97, t98 * -1.0)))), t28 * (t27 *
+        (t26 * (t88 + tl.fma(t71, t25 * tl.fma(t71, tl.fma(t23, t84, tl.fma(t22, tl.fma(t31, tl.fma(0.3989423,
+        tl.fma(t17, t35, tl.fma(t9, t35, t79 * -1.0)), tl.fma(-1.133517e-8, t79, tl.fma(0.3989423, t79, t80))) * -1.0,
+        tl.fma(t30, t80, tl.fma(t31, t80, t81 * -1.0))) + tl.fma(0.3989423, 0.5 * t17, tl.fma(-1.133517e-8, t82, (t81 -
+        (t84 - t83)) + tl.fma(0.3989423, t82, t83 * -1.0))), tl.fma(t22, t84, t85 * -1.0))), tl.fma(t74, t85,
+        tl.fma(t71, t85, t86 * -1.0))), tl.fma(t74, t87, tl.fma(t71, t87, t88 * -1.0))))))), grad_var, tl.where(t65,
+        t78 * -1.0, t78) * grad_mean))
+    return (t68, t99)
 
 
 @triton.jit
-def heaviside_tight_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr,
-                                    out_grad_var_ptr, n, BLOCK: tl.constexpr):
+def heaviside_tight_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

@@ -4,23 +4,13 @@
 // Wright, Nakahira & Moura 2024, An Analytic Solution to Covariance Propagation in Neural Networks
 //
 // rule digest  e3778027d2952942e107cf6aaef77c2c67f7066979407faae081c3dcca8de104
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h1f5f234dc9c451d18299b270f50a373bcfbe7b31ff191d359abc9fd7b86d8dd0
 // operations   heaviside_covariance_exact_forward 1092, heaviside_covariance_exact_backward 888
 //
 // Certificate:
-//   covariance  0.848 tolerance, worst at mean1 = -8.70250988, var1 = 0.659075618, mean2 = -8.72484779, var2 =
-//       0.662046373, cov = 0.660524666
-//   dcovariance_dmu1 0.239 tolerance, worst at mean1 = -1.50513265e-15, var1 = 2.00693737e-32, mean2 = 5.95692009e-18,
-//        var2 = 3.05090881e-37, cov = -6.60973069e-36
-//   dcovariance_dvar1 0.554 tolerance, worst at mean1 = 0, var1 = 1.17549323e-38, mean2 = 3.36040759e-18, var2 =
-//       7.46895176e-37, cov = -9.12555996e-38
-//   dcovariance_dmu2 0.308 tolerance, worst at mean1 = 5.86205889e-14, var1 = 1.90048675e-29, mean2 = 6.01106545e-15,
-//       var2 = 1.76120369e-30, cov = 2.5985591e-30
-//   dcovariance_dvar2 0.561 tolerance, worst at mean1 = 2.6575727e-18, var1 = 6.05287038e-37, mean2 = 1.99984313e-18,
-//       var2 = 1.17510969e-38, cov = 8.42806253e-38
-//   dcovariance_dcov 0.57 tolerance, worst at mean1 = -5.4543522e-17, var1 = 9.53798982e-33, mean2 = 1.0477016e-16,
-//       var2 = 1.64705493e-32, cov = 1.24906355e-32
-//   against exact values at 16350 points over all of float32; details in exact.json
+//   covariance 0.848, dcovariance_dmu1 0.239, dcovariance_dvar1 0.554, dcovariance_dmu2 0.308, dcovariance_dvar2
+//       0.561, dcovariance_dcov 0.57 tolerance,
+//   against exact values at 16350 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -35,6 +25,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -51,572 +42,258 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void heaviside_covariance_exact_forward_element(float mean1, float var1,
-                                                                                             float mean2, float var2,
-                                                                                             float cov,
-                                                                                             float *restrict out_covariance)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float heaviside_covariance_exact_part2(float p0, float p1)
 {
-    const _Bool t0 = mean1 == mean2;
-    const _Bool t1 = var2 < var1;
-    const _Bool t2 = mean2 < mean1;
-    const float t3 = ABS(cov);
-    const _Bool t4 = t2 | (t0 & t1);
-    const float t5 = t4 ? var2 : var1;
-    const float t6 = t4 ? var1 : var2;
-    const float t7 = t4 ? mean2 : mean1;
-    const float t8 = t4 ? mean1 : mean2;
-    const _Bool t9 = 0.0f <= t5;
-    const float t10 = (t5 < 9.094947e-13f) ? 2.8147498e+14f : 1.0f;
-    const float t11 = (1.1529215e+18f < t5) ? 9.094947e-13f : t10;  // power of two that keeps remainders normal
-    const _Bool t12 = t5 == 0.0f;
-    const _Bool t13 = 0.0f <= t6;
-    const float t14 = (t6 < 9.094947e-13f) ? 2.8147498e+14f : 1.0f;
-    const float t15 = (1.1529215e+18f < t6) ? 9.094947e-13f : t14;  // power of two that keeps remainders normal
-    const _Bool t16 = t6 == 0.0f;
-    const _Bool t17 = t9 & (t7 == t7);
-    const float t18 = t9 ? t5 : 0.0f;
-    const float t19 = t5 * t11;
-    const float t20 = SQRT(t18);
-    const float t21 = t11 * t19;
-    const float t22 = t7 * 1.2676506e+30f;
-    const float t23 = t7 * t11;
-    const float t24 = t11 * t15;
-    const float t25 = t12 ? (1.2676506e+30f * t22) : t23;
-    const float t26 = cov * t24;
-    const _Bool t27 = t13 & (t8 == t8);
-    const float t28 = t13 ? t6 : 0.0f;
-    const float t29 = t6 * t15;
-    const float t30 = t20 * SQRT(t28);
-    const float t31 = t15 * t29;
-    const float t32 = t8 * t15;
-    const float t33 = t16 ? (1.2676506e+30f * (t8 * 1.2676506e+30f)) : t32;
-    const _Bool t34 = ((t3 <= (t30 * 1.0000038f)) & t17) & t27;
-    const _Bool t35 = t12 | t16;
-    const float t36 = t12 ? 1.0f : t21;
-    const float t37 = t34 ? (t16 ? 1.0f : t31) : 1.0f;
-    const float t38 = t34 ? t36 : 1.0f;
-    const float t39 = SQRT(t37);  // standard deviation, scaled
-    const float t40 = SQRT(t38);  // standard deviation, scaled
-    const float t41 = ABS(t26);
-    const _Bool t42 = t26 < 0.0f;
-    const float t43 = t34 ? t41 : 0.0f;
-    const _Bool t44 = !t35;
-    const float t45 = t21 * t31;
-    const float t46 = 0.0f * t31;
-    const float t47 = FMA(t21, t31, -t45);
-    const float t48 = -t46;
-    const float t49 = FMA(0.0f, t31, t48);
-    const float t50 = -t47;
-    const float t51 = SQRT(t34 ? 1.0f : (-1.0f));
-    const float t52 = t43 * t43;
-    const float t53 = t52 - t45;
-    const float t54 = FMA(t43, t43, -t52);
-    const float t55 = t54 - t47;
-    const float t56 = t55 - t46;
-    const float t57 = t43 * 2.0f;
-    const float t58 = t55 - t54;
-    const float t59 = t50 - t58;
-    const float t60 = (t54 - (t55 - t58)) + t59;
-    const float t61 = t56 - t55;
-    const float t62 = t48 - t61;
-    const float t63 = (t60 + ((t55 - (t56 - t61)) + t62)) - t49;
-    const float t64 = t53 + t56;
-    const float t65 = 1.0f / t39;
-    const float t66 = 1.0f / t40;
-    const float t67 = (t40 * t39) + t43;
-    const float t68 = t64 - t53;
-    const float t69 = t56 - t68;
-    const float t70 = -(t64 + (((t53 - (t64 - t68)) + t69) + t63));
-    const float t71 = 1.0f / t67;
-    const float t72 = t71 * t57;
-    const float t73 = t33 * t65;
-    const float t74 = t25 * t66;
-    const float t75 = t73 + (t65 * FMA(t39, -t73, t33));
-    const float t76 = (t73 < (-18.8125f)) ? (-18.8125f) : t75;
-    const float t77 = (18.8125f < t73) ? 18.8125f : t76;  // mean2/s2, within the reach
-    const _Bool t78 = t74 < (-18.8125f);
-    const _Bool t79 = 18.8125f < t74;
-    const float t80 = t66 * FMA(t40, -t74, t25);
-    const float t81 = t78 ? (-18.8125f) : t74;
-    const float t82 = t78 ? 0.0f : t80;
-    const float t83 = t79 ? 18.8125f : t81;  // mean1/s1, within the reach
-    const float t84 = t79 ? 0.0f : t82;
-    const float t85 = t83 + t84;
-    const float t86 = (t34 & (0.0f < t70)) ? t70 : 0.0f;
-    const float t87 = t42 ? (-t77) : t77;
-    const float t88 = t85 - t87;
-    const float t89 = t83 + t87;
-    const _Bool t90 = 0.0f == t86;
-    const float t91 = t90 ? 1.0f : t86;
-    const _Bool t92 = t90 & t44;
-    const float t93 = SQRT(t91);
-    const float t94 = t93 * t71;
-    const float t95 = t67 * (1.0f / t93);
-    const float t96 = t92 ? 0.0f : t94;
-    const float t97 = t92 ? 1.0995116e+12f : t95;
-    const float t98 = t35 ? 1.0f : t96;  // Q = sqrt((1 - rho)/(1 + rho))
-    const float t99 = t35 ? 1.0f : t97;
-    const float t100 = t89 - t83;
-    const float t101 = t87 - t100;
-    const float t102 = t84 + ((t83 - (t89 - t100)) + t101);
-    const float t103 = ABS(t88);
-    const float t104 = 0.125f * (t88 * t88);  // B = (a - b)^2/8
-    const float t105 = t89 * t89;
-    const float t106 = FMA(t89, t102, FMA(t89, t102, FMA(t89, t89, -t105)));
-    const float t107 = t89 + t102;
-    const float t108 = t105 + t106;
-    const float t109 = ABS(t107);
-    const float t110 = 0.125f * t108;  // A = (a + b)^2/8
-    const float t111 = 2.0f * t104;
-    const _Bool t112 = (t109 <= t103) | (t109 < 8.6736174e-19f);
-    const float t113 = 0.125f * (t109 * t103);
-    const float t114 = t103 * (1.0f / (t112 ? 1.0f : t109));
-    const float t115 = t98 * t98;
-    const _Bool t116 = t103 <= (t115 * t109);
-    const float t117 = t112 ? 1.0f : (t116 ? t115 : t114);  // q*^2, where the exponent is least
-    const float t118 = t72 * (1.0f / (1.0f + t98));  // 1 - Q
-    const float t119 = 2.0f * t110;
-    const float t120 = t110 + t104;
-    const float t121 = t112 ? t104 : (t116 ? (t99 * (t99 * t104)) : t113);  // B/q*^2
-    const float t122 = FMA(t110, t117, t121);
-    const float t123 = -(t122 + t120);
-    const float t124 = FMA(t110, t117, -t121);
-    const float t125 = FMA(t124, t124, FMA(t122, 36.0f, 324.0f));
-    const float t126 = (t122 + 18.0f) + SQRT(t125);
-    const _Bool t127 = t123 < (-176.5f);
-    const float t128 = t127 ? (-176.5f) : t123;
-    const float t129 = FMA(1.442695f, t128, 12582912.0f);
-    const float t130 = t129 - 12582912.0f;
-    const uint32_t t131 = as_bits(t129);
-    const float t132 = FMA(-0.69314575f, t130, t128) + ((-1.4286068e-6f) * t130);
-    const float t133 = as_float((127u + ((uint32_t)((int32_t)t131 >> 2u))) << 23u);
-    const float t134 = as_float((127u + ((uint32_t)((int32_t)(t131 + 1u) >> 2u))) << 23u);
-    const uint32_t t135 = t131 + 2u;
-    const uint32_t t136 = t131 + 3u;
-    const uint32_t t137 = (uint32_t)((int32_t)t135 >> 2u);
-    const uint32_t t138 = (uint32_t)((int32_t)t136 >> 2u);
-    const uint32_t t139 = 127u + t137;
-    const uint32_t t140 = 127u + t138;
-    const uint32_t t141 = t139 << 23u;
-    const uint32_t t142 = t140 << 23u;
-    const float t143 = as_float(t141);
-    const float t144 = as_float(t142);
-    const float t145 = t127 ? 0.0f : (1.0f + FMA(FMA(t132, FMA(t132, FMA(t132, FMA(0.0013814222f, t132, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t132 * t132, t132));
-    const _Bool t146 = t126 < t119;
-    const float t147 = t126 * (1.0f / (t146 ? t119 : 1.0f));
-    const float t148 = t111 * (1.0f / t126);
-    const _Bool t149 = t115 < t148;
-    const float t150 = t149 ? t148 : 1.0f;
-    const float t151 = t146 ? t147 : 1.0f;
-    const float t152 = t149 ? SQRT(t150) : t98;  // lo, where the integral begins
-    const float t153 = (t149 | t146) ? ((t146 ? SQRT(t151) : 1.0f) - t152) : t118;  // hi - lo
-    const float t154 = FMA(t153, 1.7806396e-14f, t152);
-    const float t155 = t154 * t154;
-    const float t156 = FMA(t153, 7.139873e-11f, t152);
-    const float t157 = t156 * t156;
-    const float t158 = FMA(t153, 6.256983e-9f, t152);
-    const float t159 = t158 * t158;
-    const float t160 = FMA(t153, 1.3357106e-7f, t152);
-    const float t161 = t160 * t160;
-    const float t162 = FMA(t153, 1.3555483e-6f, t152);
-    const float t163 = t162 * t162;
-    const float t164 = FMA(t153, 8.667007e-6f, t152);
-    const float t165 = t164 * t164;
-    const float t166 = FMA(t153, 4.0370855e-5f, t152);
-    const float t167 = t166 * t166;
-    const float t168 = FMA(t153, 0.00014911742f, t152);
-    const float t169 = t168 * t168;
-    const float t170 = FMA(t153, 0.00046089652f, t152);
-    const float t171 = t170 * t170;
-    const float t172 = FMA(t153, 0.0012360261f, t152);
-    const float t173 = t172 * t172;
-    const float t174 = FMA(t153, 0.002950513f, t152);
-    const float t175 = t174 * t174;
-    const float t176 = FMA(t153, 0.006387385f, t152);
-    const float t177 = t176 * t176;
-    const float t178 = FMA(t153, 0.012717514f, t152);
-    const float t179 = t178 * t178;
-    const float t180 = FMA(t153, 0.023541106f, t152);
-    const float t181 = t180 * t180;
-    const float t182 = FMA(t153, 0.04085785f, t152);
-    const float t183 = t182 * t182;
-    const float t184 = FMA(t153, 0.06693861f, t152);
-    const float t185 = t184 * t184;
-    const float t186 = FMA(t153, 0.10408563f, t152);
-    const float t187 = t186 * t186;
-    const float t188 = FMA(t153, 0.15429045f, t152);
-    const float t189 = t188 * t188;
-    const float t190 = FMA(t153, 0.21882491f, t152);
-    const float t191 = t190 * t190;
-    const float t192 = FMA(t153, 0.29782534f, t152);
-    const float t193 = t192 * t192;
-    const float t194 = FMA(t153, 0.38994673f, t152);
-    const float t195 = t194 * t194;
-    const float t196 = FMA(t153, 0.49216625f, t152);
-    const float t197 = t196 * t196;
-    const float t198 = FMA(t153, 0.5998014f, t152);
-    const float t199 = t198 * t198;
-    const float t200 = FMA(t153, 0.70677817f, t152);
-    const float t201 = t200 * t200;
-    const float t202 = FMA(t153, 0.8061421f, t152);
-    const float t203 = t202 * t202;
-    const float t204 = FMA(t153, 0.8907605f, t152);
-    const float t205 = t204 * t204;
-    const float t206 = FMA(t153, 0.95412374f, t152);
-    const float t207 = FMA(t153, 0.9911378f, t152);
-    const float t208 = t206 * t206;
-    const float t209 = t207 * t207;
-    const float t210 = 1.0f + t155;
-    const float t211 = 1.0f + t157;
-    const float t212 = 1.0f + t159;
-    const float t213 = 1.0f + t161;
-    const float t214 = 1.0f + t163;
-    const float t215 = 1.0f + t165;
-    const float t216 = 1.0f + t167;
-    const float t217 = t117 - t155;
-    const float t218 = 1.0f + t169;
-    const float t219 = t117 - t157;
-    const float t220 = 1.0f + t171;
-    const float t221 = t117 - t159;
-    const float t222 = 1.0f + t173;
-    const float t223 = t117 - t161;
-    const float t224 = 1.0f + t175;
-    const float t225 = t117 - t163;
-    const float t226 = 1.0f + t177;
-    const float t227 = t117 - t165;
-    const float t228 = 1.0f + t179;
-    const float t229 = t117 - t167;
-    const float t230 = 1.0f + t181;
-    const float t231 = t117 - t169;
-    const float t232 = 1.0f + t183;
-    const float t233 = t117 - t171;
-    const float t234 = 1.0f + t185;
-    const float t235 = t117 - t173;
-    const float t236 = 1.0f + t187;
-    const float t237 = t117 - t175;
-    const float t238 = 1.0f + t189;
-    const float t239 = t117 - t177;
-    const float t240 = 1.0f + t191;
-    const float t241 = t117 - t179;
-    const float t242 = 1.0f + t193;
-    const float t243 = t117 - t181;
-    const float t244 = 1.0f + t195;
-    const float t245 = t117 - t183;
-    const float t246 = 1.0f + t197;
-    const float t247 = t117 - t185;
-    const float t248 = 1.0f + t199;
-    const float t249 = t117 - t187;
-    const float t250 = 1.0f + t201;
-    const float t251 = t117 - t189;
-    const float t252 = 1.0f + t203;
-    const float t253 = t117 - t191;
-    const float t254 = 1.0f + t205;
-    const float t255 = t117 - t193;
-    const float t256 = 1.0f + t208;
-    const float t257 = t117 - t195;
-    const float t258 = 1.0f + t209;
-    const float t259 = t117 - t197;
-    const float t260 = t117 - t199;
-    const float t261 = t117 - t201;
-    const float t262 = t117 - t203;
-    const float t263 = t117 - t205;
-    const float t264 = t117 - t208;
-    const float t265 = t117 - t209;
-    const float t266 = 1.0f / (t155 * t210);
-    const float t267 = t210 * t266;
-    const float t268 = t155 * t266;
-    const float t269 = (t110 - (t121 * t267)) * t217;
-    const float t270 = 1.0f / (t157 * t211);
-    const float t271 = t211 * t270;
-    const float t272 = t157 * t270;
-    const float t273 = (t110 - (t121 * t271)) * t219;
-    const float t274 = 1.0f / (t159 * t212);
-    const float t275 = t212 * t274;
-    const float t276 = t159 * t274;
-    const float t277 = (t110 - (t121 * t275)) * t221;
-    const float t278 = 1.0f / (t161 * t213);
-    const float t279 = t213 * t278;
-    const float t280 = t161 * t278;
-    const float t281 = (t110 - (t121 * t279)) * t223;
-    const float t282 = 1.0f / (t163 * t214);
-    const float t283 = t214 * t282;
-    const float t284 = t163 * t282;
-    const float t285 = (t110 - (t121 * t283)) * t225;
-    const float t286 = 1.0f / (t165 * t215);
-    const float t287 = t215 * t286;
-    const float t288 = t165 * t286;
-    const float t289 = (t110 - (t121 * t287)) * t227;
-    const float t290 = 1.0f / (t167 * t216);
-    const float t291 = t216 * t290;
-    const float t292 = t167 * t290;
-    const float t293 = (t110 - (t121 * t291)) * t229;
-    const float t294 = 1.0f / (t169 * t218);
-    const float t295 = t218 * t294;
-    const float t296 = t169 * t294;
-    const float t297 = (t110 - (t121 * t295)) * t231;
-    const float t298 = 1.0f / (t171 * t220);
-    const float t299 = t220 * t298;
-    const float t300 = t171 * t298;
-    const float t301 = (t110 - (t121 * t299)) * t233;
-    const float t302 = 1.0f / (t173 * t222);
-    const float t303 = t222 * t302;
-    const float t304 = t173 * t302;
-    const float t305 = (t110 - (t121 * t303)) * t235;
-    const float t306 = 1.0f / (t175 * t224);
-    const float t307 = t224 * t306;
-    const float t308 = t175 * t306;
-    const float t309 = (t110 - (t121 * t307)) * t237;
-    const float t310 = 1.0f / (t177 * t226);
-    const float t311 = t226 * t310;
-    const float t312 = t177 * t310;
-    const float t313 = (t110 - (t121 * t311)) * t239;
-    const float t314 = 1.0f / (t179 * t228);
-    const float t315 = t228 * t314;
-    const float t316 = t179 * t314;
-    const float t317 = (t110 - (t121 * t315)) * t241;
-    const float t318 = 1.0f / (t181 * t230);
-    const float t319 = t230 * t318;
-    const float t320 = t181 * t318;
-    const float t321 = (t110 - (t121 * t319)) * t243;
-    const float t322 = 1.0f / (t183 * t232);
-    const float t323 = t232 * t322;
-    const float t324 = t183 * t322;
-    const float t325 = (t110 - (t121 * t323)) * t245;
-    const float t326 = 1.0f / (t185 * t234);
-    const float t327 = t234 * t326;
-    const float t328 = t185 * t326;
-    const float t329 = (t110 - (t121 * t327)) * t247;
-    const float t330 = 1.0f / (t187 * t236);
-    const float t331 = t236 * t330;
-    const float t332 = t187 * t330;
-    const float t333 = (t110 - (t121 * t331)) * t249;
-    const float t334 = 1.0f / (t189 * t238);
-    const float t335 = t238 * t334;
-    const float t336 = t189 * t334;
-    const float t337 = (t110 - (t121 * t335)) * t251;
-    const float t338 = 1.0f / (t191 * t240);
-    const float t339 = t240 * t338;
-    const float t340 = t191 * t338;
-    const float t341 = (t110 - (t121 * t339)) * t253;
-    const float t342 = 1.0f / (t193 * t242);
-    const float t343 = t242 * t342;
-    const float t344 = t193 * t342;
-    const float t345 = (t110 - (t121 * t343)) * t255;
-    const float t346 = 1.0f / (t195 * t244);
-    const float t347 = t244 * t346;
-    const float t348 = t195 * t346;
-    const float t349 = (t110 - (t121 * t347)) * t257;
-    const float t350 = 1.0f / (t197 * t246);
-    const float t351 = t246 * t350;
-    const float t352 = t197 * t350;
-    const float t353 = (t110 - (t121 * t351)) * t259;
-    const float t354 = 1.0f / (t199 * t248);
-    const float t355 = t248 * t354;
-    const float t356 = t199 * t354;
-    const float t357 = (t110 - (t121 * t355)) * t260;
-    const float t358 = 1.0f / (t201 * t250);
-    const float t359 = t250 * t358;
-    const float t360 = t201 * t358;
-    const float t361 = (t110 - (t121 * t359)) * t261;
-    const float t362 = 1.0f / (t203 * t252);
-    const float t363 = t252 * t362;
-    const float t364 = t203 * t362;
-    const float t365 = (t110 - (t121 * t363)) * t262;
-    const float t366 = 1.0f / (t205 * t254);
-    const float t367 = t254 * t366;
-    const float t368 = t205 * t366;
-    const float t369 = (t110 - (t121 * t367)) * t263;
-    const float t370 = 1.0f / (t208 * t256);
-    const float t371 = t256 * t370;
-    const float t372 = t208 * t370;
-    const float t373 = (t110 - (t121 * t371)) * t264;
-    const float t374 = 1.0f / (t209 * t258);
-    const float t375 = t258 * t374;
-    const float t376 = t209 * t374;
-    const float t377 = (t110 - (t121 * t375)) * t265;
-    const float t378 = FMA(t269, 1.442695f, 12582912.0f);
-    const float t379 = FMA(1.442695f, t273, 12582912.0f);
-    const float t380 = FMA(1.442695f, t277, 12582912.0f);
-    const float t381 = FMA(1.442695f, t281, 12582912.0f);
-    const float t382 = FMA(1.442695f, t285, 12582912.0f);
-    const float t383 = FMA(1.442695f, t289, 12582912.0f);
-    const float t384 = FMA(1.442695f, t293, 12582912.0f);
-    const float t385 = FMA(1.442695f, t297, 12582912.0f);
-    const float t386 = FMA(1.442695f, t301, 12582912.0f);
-    const float t387 = FMA(1.442695f, t305, 12582912.0f);
-    const float t388 = FMA(1.442695f, t309, 12582912.0f);
-    const float t389 = FMA(1.442695f, t313, 12582912.0f);
-    const float t390 = FMA(1.442695f, t317, 12582912.0f);
-    const float t391 = FMA(1.442695f, t321, 12582912.0f);
-    const float t392 = FMA(1.442695f, t325, 12582912.0f);
-    const float t393 = FMA(1.442695f, t329, 12582912.0f);
-    const float t394 = FMA(1.442695f, t333, 12582912.0f);
-    const float t395 = FMA(1.442695f, t337, 12582912.0f);
-    const float t396 = FMA(1.442695f, t341, 12582912.0f);
-    const float t397 = FMA(1.442695f, t345, 12582912.0f);
-    const float t398 = FMA(1.442695f, t349, 12582912.0f);
-    const float t399 = FMA(1.442695f, t353, 12582912.0f);
-    const float t400 = FMA(1.442695f, t357, 12582912.0f);
-    const float t401 = FMA(1.442695f, t361, 12582912.0f);
-    const float t402 = FMA(1.442695f, t365, 12582912.0f);
-    const float t403 = FMA(1.442695f, t369, 12582912.0f);
-    const float t404 = FMA(1.442695f, t373, 12582912.0f);
-    const float t405 = FMA(1.442695f, t377, 12582912.0f);
-    const float t406 = t378 - 12582912.0f;
-    const float t407 = as_float((as_bits(t378) + 127u) << 23u);
-    const float t408 = FMA(t406, -0.69314575f, t269) + (t406 * (-1.4286068e-6f));
-    const float t409 = t379 - 12582912.0f;
-    const float t410 = as_float((127u + as_bits(t379)) << 23u);
-    const float t411 = FMA(-0.69314575f, t409, t273) + ((-1.4286068e-6f) * t409);
-    const float t412 = t380 - 12582912.0f;
-    const float t413 = as_float((127u + as_bits(t380)) << 23u);
-    const float t414 = FMA(-0.69314575f, t412, t277) + ((-1.4286068e-6f) * t412);
-    const float t415 = t381 - 12582912.0f;
-    const float t416 = as_float((127u + as_bits(t381)) << 23u);
-    const float t417 = FMA(-0.69314575f, t415, t281) + ((-1.4286068e-6f) * t415);
-    const float t418 = t382 - 12582912.0f;
-    const float t419 = as_float((127u + as_bits(t382)) << 23u);
-    const float t420 = FMA(-0.69314575f, t418, t285) + ((-1.4286068e-6f) * t418);
-    const float t421 = t383 - 12582912.0f;
-    const float t422 = as_float((127u + as_bits(t383)) << 23u);
-    const float t423 = FMA(-0.69314575f, t421, t289) + ((-1.4286068e-6f) * t421);
-    const float t424 = t384 - 12582912.0f;
-    const float t425 = as_float((127u + as_bits(t384)) << 23u);
-    const float t426 = FMA(-0.69314575f, t424, t293) + ((-1.4286068e-6f) * t424);
-    const float t427 = t385 - 12582912.0f;
-    const float t428 = as_float((127u + as_bits(t385)) << 23u);
-    const float t429 = FMA(-0.69314575f, t427, t297) + ((-1.4286068e-6f) * t427);
-    const float t430 = t386 - 12582912.0f;
-    const float t431 = as_float((127u + as_bits(t386)) << 23u);
-    const float t432 = FMA(-0.69314575f, t430, t301) + ((-1.4286068e-6f) * t430);
-    const float t433 = t387 - 12582912.0f;
-    const float t434 = as_float((127u + as_bits(t387)) << 23u);
-    const float t435 = FMA(-0.69314575f, t433, t305) + ((-1.4286068e-6f) * t433);
-    const float t436 = t388 - 12582912.0f;
-    const float t437 = as_float((127u + as_bits(t388)) << 23u);
-    const float t438 = FMA(-0.69314575f, t436, t309) + ((-1.4286068e-6f) * t436);
-    const float t439 = t389 - 12582912.0f;
-    const float t440 = as_float((127u + as_bits(t389)) << 23u);
-    const float t441 = FMA(-0.69314575f, t439, t313) + ((-1.4286068e-6f) * t439);
-    const float t442 = t390 - 12582912.0f;
-    const float t443 = as_float((127u + as_bits(t390)) << 23u);
-    const float t444 = FMA(-0.69314575f, t442, t317) + ((-1.4286068e-6f) * t442);
-    const float t445 = t391 - 12582912.0f;
-    const float t446 = as_float((127u + as_bits(t391)) << 23u);
-    const float t447 = FMA(-0.69314575f, t445, t321) + ((-1.4286068e-6f) * t445);
-    const float t448 = t392 - 12582912.0f;
-    const float t449 = as_float((127u + as_bits(t392)) << 23u);
-    const float t450 = FMA(-0.69314575f, t448, t325) + ((-1.4286068e-6f) * t448);
-    const float t451 = t393 - 12582912.0f;
-    const float t452 = as_float((127u + as_bits(t393)) << 23u);
-    const float t453 = FMA(-0.69314575f, t451, t329) + ((-1.4286068e-6f) * t451);
-    const float t454 = t394 - 12582912.0f;
-    const float t455 = as_float((127u + as_bits(t394)) << 23u);
-    const float t456 = FMA(-0.69314575f, t454, t333) + ((-1.4286068e-6f) * t454);
-    const float t457 = t395 - 12582912.0f;
-    const float t458 = as_float((127u + as_bits(t395)) << 23u);
-    const float t459 = FMA(-0.69314575f, t457, t337) + ((-1.4286068e-6f) * t457);
-    const float t460 = t396 - 12582912.0f;
-    const float t461 = as_float((127u + as_bits(t396)) << 23u);
-    const float t462 = FMA(-0.69314575f, t460, t341) + ((-1.4286068e-6f) * t460);
-    const float t463 = t397 - 12582912.0f;
-    const float t464 = as_float((127u + as_bits(t397)) << 23u);
-    const float t465 = FMA(-0.69314575f, t463, t345) + ((-1.4286068e-6f) * t463);
-    const float t466 = t398 - 12582912.0f;
-    const float t467 = as_float((127u + as_bits(t398)) << 23u);
-    const float t468 = FMA(-0.69314575f, t466, t349) + ((-1.4286068e-6f) * t466);
-    const float t469 = t399 - 12582912.0f;
-    const float t470 = as_float((127u + as_bits(t399)) << 23u);
-    const float t471 = FMA(-0.69314575f, t469, t353) + ((-1.4286068e-6f) * t469);
-    const float t472 = t400 - 12582912.0f;
-    const float t473 = as_float((127u + as_bits(t400)) << 23u);
-    const float t474 = FMA(-0.69314575f, t472, t357) + ((-1.4286068e-6f) * t472);
-    const float t475 = t401 - 12582912.0f;
-    const float t476 = as_float((127u + as_bits(t401)) << 23u);
-    const float t477 = FMA(-0.69314575f, t475, t361) + ((-1.4286068e-6f) * t475);
-    const float t478 = t402 - 12582912.0f;
-    const float t479 = as_float((127u + as_bits(t402)) << 23u);
-    const float t480 = FMA(-0.69314575f, t478, t365) + ((-1.4286068e-6f) * t478);
-    const float t481 = t403 - 12582912.0f;
-    const float t482 = as_float((127u + as_bits(t403)) << 23u);
-    const float t483 = FMA(-0.69314575f, t481, t369) + ((-1.4286068e-6f) * t481);
-    const float t484 = t404 - 12582912.0f;
-    const float t485 = as_float((127u + as_bits(t404)) << 23u);
-    const float t486 = FMA(-0.69314575f, t484, t373) + ((-1.4286068e-6f) * t484);
-    const float t487 = t405 - 12582912.0f;
-    const float t488 = as_float((127u + as_bits(t405)) << 23u);
-    const float t489 = FMA(-0.69314575f, t487, t377) + ((-1.4286068e-6f) * t487);
-    const float t490 = FMA(t408, FMA(t408, FMA(t408, FMA(t408, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t491 = FMA(t411, FMA(t411, FMA(t411, FMA(0.0013814222f, t411, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t492 = FMA(t414, FMA(t414, FMA(t414, FMA(0.0013814222f, t414, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t493 = 7.268582e-14f * (((1.0f + FMA(t490, t408 * t408, t408)) * t407) * t268);
-    const float t494 = FMA(t417, FMA(t417, FMA(t417, FMA(0.0013814222f, t417, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t495 = FMA(1.284356e-10f, ((1.0f + FMA(t491, t411 * t411, t411)) * t410) * t272, t493);
-    const float t496 = FMA(t420, FMA(t420, FMA(t420, FMA(0.0013814222f, t420, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t497 = FMA(7.1630315e-9f, ((1.0f + FMA(t492, t414 * t414, t414)) * t413) * t276, t495);
-    const float t498 = FMA(1.1155739e-7f, ((1.0f + FMA(t494, t417 * t417, t417)) * t416) * t280, t497);
-    const float t499 = FMA(8.8652627e-7f, ((1.0f + FMA(t496, t420 * t420, t420)) * t419) * t284, t498);
-    const float t500 = FMA(4.632533e-6f, ((1.0f + FMA(FMA(t423, FMA(t423, FMA(t423, FMA(0.0013814222f, t423,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t423 * t423, t423)) * t422) * t288, t499);
-    const float t501 = FMA(1.8140627e-5f, ((1.0f + FMA(FMA(t426, FMA(t426, FMA(t426, FMA(0.0013814222f, t426,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t426 * t426, t426)) * t425) * t292, t500);
-    const float t502 = FMA(5.7449197e-5f, ((1.0f + FMA(FMA(t429, FMA(t429, FMA(t429, FMA(0.0013814222f, t429,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t429 * t429, t429)) * t428) * t296, t501);
-    const float t503 = FMA(0.00015440652f, ((1.0f + FMA(FMA(t432, FMA(t432, FMA(t432, FMA(0.0013814222f, t432,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t432 * t432, t432)) * t431) * t300, t502);
-    const float t504 = FMA(0.00036380897f, ((1.0f + FMA(FMA(t435, FMA(t435, FMA(t435, FMA(0.0013814222f, t435,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t435 * t435, t435)) * t434) * t304, t503);
-    const float t505 = FMA(0.00076875696f, ((1.0f + FMA(FMA(t438, FMA(t438, FMA(t438, FMA(0.0013814222f, t438,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t438 * t438, t438)) * t437) * t308, t504);
-    const float t506 = FMA(0.0014810949f, ((1.0f + FMA(FMA(t441, FMA(t441, FMA(t441, FMA(0.0013814222f, t441,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t441 * t441, t441)) * t440) * t312, t505);
-    const float t507 = FMA(0.0026338205f, ((1.0f + FMA(FMA(t444, FMA(t444, FMA(t444, FMA(0.0013814222f, t444,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t444 * t444, t444)) * t443) * t316, t506);
-    const float t508 = FMA(0.004363449f, ((1.0f + FMA(FMA(t447, FMA(t447, FMA(t447, FMA(0.0013814222f, t447,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t447 * t447, t447)) * t446) * t320, t507);
-    const float t509 = FMA(0.0067824842f, ((1.0f + FMA(FMA(t450, FMA(t450, FMA(t450, FMA(0.0013814222f, t450,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t450 * t450, t450)) * t449) * t324, t508);
-    const float t510 = FMA(0.009945022f, ((1.0f + FMA(FMA(t453, FMA(t453, FMA(t453, FMA(0.0013814222f, t453,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t453 * t453, t453)) * t452) * t328, t509);
-    const float t511 = FMA(0.013811379f, ((1.0f + FMA(FMA(t456, FMA(t456, FMA(t456, FMA(0.0013814222f, t456,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t456 * t456, t456)) * t455) * t332, t510);
-    const float t512 = FMA(0.018219745f, ((1.0f + FMA(FMA(t459, FMA(t459, FMA(t459, FMA(0.0013814222f, t459,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t459 * t459, t459)) * t458) * t336, t511);
-    const float t513 = FMA(0.022873294f, ((1.0f + FMA(FMA(t462, FMA(t462, FMA(t462, FMA(0.0013814222f, t462,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t462 * t462, t462)) * t461) * t340, t512);
-    const float t514 = FMA(0.027349675f, ((1.0f + FMA(FMA(t465, FMA(t465, FMA(t465, FMA(0.0013814222f, t465,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t465 * t465, t465)) * t464) * t344, t513);
-    const float t515 = FMA(0.031136192f, ((1.0f + FMA(FMA(t468, FMA(t468, FMA(t468, FMA(0.0013814222f, t468,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t468 * t468, t468)) * t467) * t348, t514);
-    const float t516 = FMA(0.033688944f, ((1.0f + FMA(FMA(t471, FMA(t471, FMA(t471, FMA(0.0013814222f, t471,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t471 * t471, t471)) * t470) * t352, t515);
-    const float t517 = FMA(0.03450875f, ((1.0f + FMA(FMA(t474, FMA(t474, FMA(t474, FMA(0.0013814222f, t474,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t474 * t474, t474)) * t473) * t356, t516);
-    const float t518 = FMA(0.033222027f, ((1.0f + FMA(FMA(t477, FMA(t477, FMA(t477, FMA(0.0013814222f, t477,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t477 * t477, t477)) * t476) * t360, t517);
-    const float t519 = FMA(0.029652255f, ((1.0f + FMA(FMA(t480, FMA(t480, FMA(t480, FMA(0.0013814222f, t480,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t480 * t480, t480)) * t479) * t364, t518);
-    const float t520 = FMA(0.023867868f, ((1.0f + FMA(FMA(t483, FMA(t483, FMA(t483, FMA(0.0013814222f, t483,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t483 * t483, t483)) * t482) * t368, t519);
-    const float t521 = FMA(0.016196337f, ((1.0f + FMA(FMA(t486, FMA(t486, FMA(t486, FMA(0.0013814222f, t486,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t486 * t486, t486)) * t485) * t372, t520);
-    const float t522 = t144 * (t143 * (t134 * (t133 * ((t153 * FMA(0.00720935f, ((1.0f + FMA(FMA(t489, FMA(t489,
-        FMA(t489, FMA(0.0013814222f, t489, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t489 * t489, t489))
-        * t488) * t376, t521)) * t145))));
-    const float t523 = t34 ? (t42 ? (-t522) : t522) : t51;
-    *out_covariance = t523;
+    float t0 = p0 - 12582912.0f;
+    float t1 = FMA(-0.69314575f, t0, p1) + ((-1.4286068e-6f) * t0);
+    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
+    return t2;
 }
 
-void heaviside_covariance_exact_forward(int64_t n, const float *restrict mean1, const float *restrict var1,
-                                        const float *restrict mean2, const float *restrict var2,
-                                        const float *restrict cov, const float *restrict params,
-                                        float *restrict out_covariance)
+INLINE float heaviside_covariance_exact_part3(float p0, float p1, float p2)
+{
+    float t0 = p1 * p2;
+    float t1 = 0.0f * p2;
+    float t2 = FMA(p1, p2, -t0);
+    float t3 = -t1;
+    float t4 = p0 * p0;
+    float t5 = t4 - t0;
+    float t6 = FMA(p0, p0, -t4);
+    float t7 = t6 - t2;
+    float t8 = t7 - t1;
+    float t9 = t7 - t6;
+    float t10 = t8 - t7;
+    float t11 = t5 + t8;
+    float t12 = t11 - t5;
+    float t13 = -(t11 + (((t5 - (t11 - t12)) + (t8 - t12)) + ((((t6 - (t7 - t9)) + ((-t2) - t9)) + ((t7 - (t8 - t10)) +
+        (t3 - t10))) - FMA(0.0f, p2, t3))));
+    return t13;
+}
+
+INLINE float heaviside_covariance_exact_part4(float p0)
+{
+    float t0 = p0 - 0.25f;
+    float t1 = POLY12(t0, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    return t1;
+}
+
+INLINE float heaviside_covariance_exact_part5(uint32_t p0, uint32_t p1)
+{
+    float t0 = as_float((127u + ((uint32_t)((int32_t)(p0 + p1) >> 2u))) << 23u);
+    return t0;
+}
+
+INLINE float heaviside_covariance_exact_atom0(float p0, float p1, float p2, float p3, float p4, float p5)
+{
+    float t0 = FMA(p0, p1, p2);
+    float t1 = t0 * t0;
+    float t2 = 1.0f + t1;
+    float t3 = 1.0f / (t1 * t2);
+    float t4 = (p5 - (p4 * (t2 * t3))) * (p3 - t1);
+    float t5 = FMA(1.442695f, t4, 12582912.0f);
+    float t6 = (heaviside_covariance_exact_part2(t5, t4) * as_float((127u + as_bits(t5)) << 23u)) * (t1 * t3);
+    return t6;
+}
+
+INLINE float heaviside_covariance_exact_atom1(float p0, float p1, float p2)
+{
+    float t0 = p1 * p0;
+    float t1 = -(t0 * FMA(0.5f, t0, p2));
+    float t2 = FMA(1.442695f, t1, 12582912.0f);
+    float t3 = heaviside_covariance_exact_part2(t2, t1) * as_float((127u + as_bits(t2)) << 23u);
+    return t3;
+}
+
+INLINE void heaviside_covariance_exact_forward_element(
+    float mean1, float var1, float mean2, float var2, float cov, float *restrict out_covariance)
+{
+    _Bool t0 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1));
+    float t1 = t0 ? var2 : var1;
+    float t2 = t0 ? var1 : var2;
+    float t3 = t0 ? mean2 : mean1;
+    float t4 = t0 ? mean1 : mean2;
+    _Bool t5 = 0.0f <= t1;
+    _Bool t6 = 1.1529215e+18f < t1;
+    float t7 = (t1 < 9.094947e-13f) ? 2.8147498e+14f : 1.0f;
+    float t8 = t6 ? 9.094947e-13f : t7;  // power of two that keeps remainders normal
+    _Bool t9 = t1 == 0.0f;
+    _Bool t10 = 0.0f <= t2;
+    _Bool t11 = 1.1529215e+18f < t2;
+    float t12 = (t2 < 9.094947e-13f) ? 2.8147498e+14f : 1.0f;
+    float t13 = t11 ? 9.094947e-13f : t12;  // power of two that keeps remainders normal
+    _Bool t14 = t2 == 0.0f;
+    float t15 = t8 * (t1 * t8);
+    float t16 = 1.2676506e+30f * (t3 * 1.2676506e+30f);
+    float t17 = t3 * t8;
+    float t18 = t9 ? t16 : t17;
+    float t19 = cov * (t8 * t13);
+    float t20 = t13 * (t2 * t13);
+    float t21 = 1.2676506e+30f * (t4 * 1.2676506e+30f);
+    float t22 = t4 * t13;
+    float t23 = t14 ? t21 : t22;
+    float t24 = ABS(cov);
+    float t25 = t5 ? t1 : 0.0f;
+    float t26 = SQRT(t25);
+    float t27 = t10 ? t2 : 0.0f;
+    _Bool t28 = ((t24 <= ((t26 * SQRT(t27)) * 1.0000038f)) & (t5 & (t3 == t3))) & (t10 & (t4 == t4));
+    _Bool t29 = t9 | t14;
+    float t30 = t14 ? 1.0f : t20;
+    float t31 = t28 ? t30 : 1.0f;
+    float t32 = SQRT(t31);  // standard deviation, scaled
+    float t33 = t9 ? 1.0f : t15;
+    float t34 = t28 ? t33 : 1.0f;
+    float t35 = SQRT(t34);  // standard deviation, scaled
+    _Bool t36 = t19 < 0.0f;
+    float t37 = ABS(t19);
+    float t38 = t28 ? t37 : 0.0f;
+    float t39 = 1.0f / t32;
+    float t40 = 1.0f / t35;
+    float t41 = (t35 * t32) + t38;
+    float t42 = heaviside_covariance_exact_part3(t38, t15, t20);
+    float t43 = 1.0f / t41;
+    float t44 = t23 * t39;
+    float t45 = t18 * t40;
+    _Bool t46 = 18.8125f < t44;
+    _Bool t47 = t44 < (-18.8125f);
+    float t48 = t44 + (t39 * FMA(t32, -t44, t23));
+    float t49 = t47 ? (-18.8125f) : t48;
+    float t50 = t46 ? 18.8125f : t49;  // mean2/s2, within the reach
+    _Bool t51 = t45 < (-18.8125f);
+    _Bool t52 = 18.8125f < t45;
+    float t53 = t51 ? (-18.8125f) : t45;
+    float t54 = t52 ? 18.8125f : t53;  // mean1/s1, within the reach
+    float t55 = t40 * FMA(t35, -t45, t18);
+    float t56 = t51 ? 0.0f : t55;
+    float t57 = t52 ? 0.0f : t56;
+    float t58 = (t28 & (0.0f < t42)) ? t42 : 0.0f;
+    float t59 = -t50;
+    float t60 = t36 ? t59 : t50;
+    float t61 = (t54 + t57) - t60;
+    float t62 = t54 + t60;
+    _Bool t63 = 0.0f == t58;
+    _Bool t64 = t63 & (!t29);
+    float t65 = t63 ? 1.0f : t58;
+    float t66 = SQRT(t65);
+    float t67 = t66 * t43;
+    float t68 = t64 ? 0.0f : t67;
+    float t69 = t29 ? 1.0f : t68;  // Q = sqrt((1 - rho)/(1 + rho))
+    float t70 = t41 * (1.0f / t66);
+    float t71 = t64 ? 1.0995116e+12f : t70;
+    float t72 = t29 ? 1.0f : t71;
+    float t73 = t62 - t54;
+    float t74 = t57 + ((t54 - (t62 - t73)) + (t60 - t73));
+    float t75 = ABS(t61);
+    float t76 = 0.125f * (t61 * t61);  // B = (a - b)^2/8
+    float t77 = t62 * t62;
+    float t78 = ABS(t62 + t74);
+    float t79 = 0.125f * (t77 + FMA(t62, t74, FMA(t62, t74, FMA(t62, t62, -t77))));  // A = (a + b)^2/8
+    _Bool t80 = (t78 <= t75) | (t78 < 8.6736174e-19f);
+    float t81 = t69 * t69;
+    _Bool t82 = t75 <= (t81 * t78);
+    float t83 = t80 ? 1.0f : t78;
+    float t84 = t75 * (1.0f / t83);
+    float t85 = t82 ? t81 : t84;
+    float t86 = t80 ? 1.0f : t85;  // q*^2, where the exponent is least
+    float t87 = 2.0f * t79;
+    float t88 = t72 * (t72 * t76);
+    float t89 = 0.125f * (t78 * t75);
+    float t90 = t82 ? t88 : t89;
+    float t91 = t80 ? t76 : t90;  // B/q*^2
+    float t92 = FMA(t79, t86, t91);
+    float t93 = -(t92 + (t79 + t76));
+    float t94 = FMA(t79, t86, -t91);
+    float t95 = (t92 + 18.0f) + SQRT(FMA(t94, t94, FMA(t92, 36.0f, 324.0f)));
+    _Bool t96 = t93 < (-176.5f);
+    float t97 = t96 ? (-176.5f) : t93;
+    float t98 = FMA(1.442695f, t97, 12582912.0f);
+    uint32_t t99 = as_bits(t98);
+    _Bool t100 = t95 < t87;
+    float t101 = (2.0f * t76) * (1.0f / t95);
+    _Bool t102 = t81 < t101;
+    float t103 = t102 ? t101 : 1.0f;
+    float t104 = SQRT(t103);
+    float t105 = t102 ? t104 : t69;  // lo, where the integral begins
+    _Bool t106 = t102 | t100;
+    float t107 = t100 ? t87 : 1.0f;
+    float t108 = t95 * (1.0f / t107);
+    float t109 = t100 ? t108 : 1.0f;
+    float t110 = SQRT(t109);
+    float t111 = t100 ? t110 : 1.0f;
+    float t112 = t111 - t105;
+    float t113 = (t43 * (t38 * 2.0f)) * (1.0f / (1.0f + t69));  // 1 - Q
+    float t114 = t106 ? t112 : t113;  // hi - lo
+    float t115 = FMA(t114, 1.7806396e-14f, t105);
+    float t116 = t115 * t115;
+    float t117 = 1.0f + t116;
+    float t118 = 1.0f / (t116 * t117);
+    float t119 = (t79 - (t91 * (t117 * t118))) * (t86 - t116);
+    float t120 = FMA(t119, 1.442695f, 12582912.0f);
+    float t121 = as_float((127u + ((uint32_t)((int32_t)(t99 + 3u) >> 2u))) << 23u);
+    float t122 = as_float((127u + ((uint32_t)((int32_t)(t99 + 2u) >> 2u))) << 23u);
+    float t123 = as_float((127u + ((uint32_t)((int32_t)(t99 + 1u) >> 2u))) << 23u);
+    float t124 = as_float((127u + ((uint32_t)((int32_t)t99 >> 2u))) << 23u);
+    float t125 = heaviside_covariance_exact_atom0(t114, 0.9911378f, t105, t86, t91, t79);
+    float t126 = heaviside_covariance_exact_atom0(t114, 0.95412374f, t105, t86, t91, t79);
+    float t127 = heaviside_covariance_exact_atom0(t114, 0.8907605f, t105, t86, t91, t79);
+    float t128 = heaviside_covariance_exact_atom0(t114, 0.8061421f, t105, t86, t91, t79);
+    float t129 = heaviside_covariance_exact_atom0(t114, 0.70677817f, t105, t86, t91, t79);
+    float t130 = heaviside_covariance_exact_atom0(t114, 0.5998014f, t105, t86, t91, t79);
+    float t131 = heaviside_covariance_exact_atom0(t114, 0.49216625f, t105, t86, t91, t79);
+    float t132 = heaviside_covariance_exact_atom0(t114, 0.38994673f, t105, t86, t91, t79);
+    float t133 = heaviside_covariance_exact_atom0(t114, 0.29782534f, t105, t86, t91, t79);
+    float t134 = FMA(0.022873294f, heaviside_covariance_exact_atom0(t114, 0.21882491f, t105, t86, t91, t79),
+        FMA(0.018219745f, heaviside_covariance_exact_atom0(t114, 0.15429045f, t105, t86, t91, t79), FMA(0.013811379f,
+        heaviside_covariance_exact_atom0(t114, 0.10408563f, t105, t86, t91, t79), FMA(0.009945022f,
+        heaviside_covariance_exact_atom0(t114, 0.06693861f, t105, t86, t91, t79), FMA(0.0067824842f,
+        heaviside_covariance_exact_atom0(t114, 0.04085785f, t105, t86, t91, t79), FMA(0.004363449f,
+        heaviside_covariance_exact_atom0(t114, 0.023541106f, t105, t86, t91, t79), FMA(0.0026338205f,
+        heaviside_covariance_exact_atom0(t114, 0.012717514f, t105, t86, t91, t79), FMA(0.0014810949f,
+        heaviside_covariance_exact_atom0(t114, 0.006387385f, t105, t86, t91, t79), FMA(0.00076875696f,
+        heaviside_covariance_exact_atom0(t114, 0.002950513f, t105, t86, t91, t79), FMA(0.00036380897f,
+        heaviside_covariance_exact_atom0(t114, 0.0012360261f, t105, t86, t91, t79), FMA(0.00015440652f,
+        heaviside_covariance_exact_atom0(t114, 0.00046089652f, t105, t86, t91, t79), FMA(5.7449197e-5f,
+        heaviside_covariance_exact_atom0(t114, 0.00014911742f, t105, t86, t91, t79), FMA(1.8140627e-5f,
+        heaviside_covariance_exact_atom0(t114, 4.0370855e-5f, t105, t86, t91, t79), FMA(4.632533e-6f,
+        heaviside_covariance_exact_atom0(t114, 8.667007e-6f, t105, t86, t91, t79), FMA(8.8652627e-7f,
+        heaviside_covariance_exact_atom0(t114, 1.3555483e-6f, t105, t86, t91, t79), FMA(1.1155739e-7f,
+        heaviside_covariance_exact_atom0(t114, 1.3357106e-7f, t105, t86, t91, t79), FMA(7.1630315e-9f,
+        heaviside_covariance_exact_atom0(t114, 6.256983e-9f, t105, t86, t91, t79), FMA(1.284356e-10f,
+        heaviside_covariance_exact_atom0(t114, 7.139873e-11f, t105, t86, t91, t79), 7.268582e-14f *
+        ((heaviside_covariance_exact_part2(t120, t119) * as_float((as_bits(t120) + 127u) << 23u)) * (t116 *
+        t118))))))))))))))))))));
+    float t135 = t114 * FMA(0.00720935f, t125, FMA(0.016196337f, t126, FMA(0.023867868f, t127, FMA(0.029652255f, t128,
+        FMA(0.033222027f, t129, FMA(0.03450875f, t130, FMA(0.033688944f, t131, FMA(0.031136192f, t132,
+        FMA(0.027349675f, t133, t134)))))))));
+    float t136 = heaviside_covariance_exact_part2(t98, t97);
+    float t137 = t96 ? 0.0f : t136;
+    float t138 = t121 * (t122 * (t123 * (t124 * (t135 * t137))));
+    float t139 = -t138;
+    float t140 = t36 ? t139 : t138;
+    float t141 = t28 ? 1.0f : (-1.0f);
+    float t142 = SQRT(t141);
+    float t143 = t28 ? t140 : t142;
+    *out_covariance = t143;
+}
+
+void heaviside_covariance_exact_forward(
+    int64_t n, const float *restrict mean1, const float *restrict var1, const float *restrict mean2,
+    const float *restrict var2, const float *restrict cov, const float *restrict params,
+    float *restrict out_covariance)
 {
     (void)params;
 #pragma omp parallel for simd if(parallel : n > 8192)
@@ -625,515 +302,326 @@ void heaviside_covariance_exact_forward(int64_t n, const float *restrict mean1, 
     }
 }
 
-static inline __attribute__((always_inline)) void heaviside_covariance_exact_backward_element(float mean1, float var1,
-                                                                                              float mean2, float var2,
-                                                                                              float cov,
-                                                                                              float grad_covariance,
-                                                                                              float *restrict out_grad_mean1,
-                                                                                              float *restrict out_grad_var1,
-                                                                                              float *restrict out_grad_mean2,
-                                                                                              float *restrict out_grad_var2,
-                                                                                              float *restrict out_grad_cov)
+INLINE void heaviside_covariance_exact_backward_element(
+    float mean1, float var1, float mean2, float var2, float cov, float grad_covariance, float *restrict out_grad_mean1,
+    float *restrict out_grad_var1, float *restrict out_grad_mean2, float *restrict out_grad_var2,
+    float *restrict out_grad_cov)
 {
-    const _Bool t0 = mean1 == mean2;
-    const _Bool t1 = var2 < var1;
-    const _Bool t2 = mean2 < mean1;
-    const float t3 = ABS(cov);
-    const _Bool t4 = t2 | (t0 & t1);
-    const float t5 = t4 ? var2 : var1;
-    const float t6 = t4 ? var1 : var2;
-    const float t7 = t4 ? mean2 : mean1;
-    const float t8 = t4 ? mean1 : mean2;
-    const _Bool t9 = 0.0f <= t5;
-    const float t10 = (t5 < 9.094947e-13f) ? 2.8147498e+14f : 1.0f;
-    const float t11 = (1.1529215e+18f < t5) ? 9.094947e-13f : t10;  // power of two that keeps remainders normal
-    const _Bool t12 = t5 == 0.0f;
-    const _Bool t13 = 0.0f <= t6;
-    const float t14 = (t6 < 9.094947e-13f) ? 2.8147498e+14f : 1.0f;
-    const float t15 = (1.1529215e+18f < t6) ? 9.094947e-13f : t14;  // power of two that keeps remainders normal
-    const _Bool t16 = t6 == 0.0f;
-    const _Bool t17 = t9 & (t7 == t7);
-    const float t18 = t9 ? t5 : 0.0f;
-    const float t19 = t5 * t11;
-    const float t20 = SQRT(t18);
-    const float t21 = t11 * t19;
-    const float t22 = t7 * 1.2676506e+30f;
-    const float t23 = t7 * t11;
-    const float t24 = t12 ? (1.2676506e+30f * t22) : t23;
-    const _Bool t25 = t13 & (t8 == t8);
-    const float t26 = t13 ? t6 : 0.0f;
-    const float t27 = t6 * t15;
-    const float t28 = t20 * SQRT(t26);
-    const float t29 = t15 * t27;
-    const _Bool t30 = ((t3 <= (t28 * 1.0000038f)) & t17) & t25;
-    const float t31 = t8 * 1.2676506e+30f;
-    const float t32 = t8 * t15;
-    const float t33 = t16 ? (1.2676506e+30f * t31) : t32;
-    const _Bool t34 = t12 | t16;
-    const float t35 = cov * (t11 * t15);
-    const float t36 = t30 ? (t12 ? 1.0f : t21) : 1.0f;
-    const _Bool t37 = !t34;
-    const float t38 = t21 * t29;
-    const float t39 = 0.0f * t29;
-    const float t40 = t30 ? (t16 ? 1.0f : t29) : 1.0f;
-    const float t41 = FMA(t21, t29, -t38);
-    const float t42 = -t39;
-    const float t43 = FMA(0.0f, t29, t42);
-    const float t44 = ABS(t35);
-    const _Bool t45 = t35 < 0.0f;
-    const float t46 = t30 ? t44 : 0.0f;
-    const float t47 = -t41;
-    const float t48 = SQRT(t30 ? 1.0f : (-1.0f));
-    const float t49 = t46 * t46;
-    const float t50 = t49 - t38;
-    const float t51 = FMA(t46, t46, -t49);
-    const float t52 = t51 - t41;
-    const float t53 = t52 - t39;
-    const float t54 = SQRT(t36);  // standard deviation, scaled
-    const float t55 = SQRT(t40);  // standard deviation, scaled
-    const float t56 = t46 * 2.0f;
-    const float t57 = t52 - t51;
-    const float t58 = t47 - t57;
-    const float t59 = (t51 - (t52 - t57)) + t58;
-    const float t60 = t53 - t52;
-    const float t61 = t42 - t60;
-    const float t62 = (t59 + ((t52 - (t53 - t60)) + t61)) - t43;
-    const float t63 = t50 + t53;
-    const float t64 = 1.0f / t54;
-    const float t65 = 1.0f / t55;
-    const float t66 = FMA(t54, -t54, t36);
-    const float t67 = t54 * t55;
-    const float t68 = FMA(t55, -t55, t40);
-    const float t69 = t63 - t50;
-    const float t70 = t53 - t69;
-    const float t71 = -(t63 + (((t50 - (t63 - t69)) + t70) + t62));
-    const float t72 = FMA(t54, t55, -t67);
-    const float t73 = 1.0f / t67;
-    const float t74 = t66 * (0.5f * t64);
-    const float t75 = FMA(t74, t55, t72);
-    const float t76 = t68 * (0.5f * t65);
-    const float t77 = FMA(t54, t76, t75);
-    const float t78 = t65 * t33;
-    const float t79 = t64 * t24;
-    const _Bool t80 = t78 < (-18.8125f);
-    const _Bool t81 = 18.8125f < t78;
-    const _Bool t82 = t79 < (-18.8125f);
-    const _Bool t83 = 18.8125f < t79;
-    const float t84 = -t78;
-    const float t85 = FMA(t76, t84, FMA(t55, t84, t33));
-    const float t86 = t80 ? (-18.8125f) : t78;
-    const float t87 = t65 * t76;
-    const float t88 = t81 ? 18.8125f : t86;  // mean2/s2, within the reach
-    const float t89 = -t87;
-    const float t90 = t65 * t85;
-    const float t91 = FMA(t65, t89, t65);
-    const float t92 = t80 ? 0.0f : t90;
-    const float t93 = t15 * t91;
-    const float t94 = t81 ? 0.0f : t92;
-    const float t95 = t16 ? 0.0f : t93;
-    const float t96 = -t79;
-    const float t97 = FMA(t74, t96, FMA(t54, t96, t24));
-    const float t98 = t82 ? (-18.8125f) : t79;
-    const float t99 = t64 * t74;
-    const float t100 = t83 ? 18.8125f : t98;  // mean1/s1, within the reach
-    const float t101 = -t99;
-    const float t102 = t64 * t97;
-    const float t103 = FMA(t64, t101, t64);
-    const float t104 = t82 ? 0.0f : t102;
-    const float t105 = t11 * t103;
-    const float t106 = t83 ? 0.0f : t104;
-    const float t107 = t12 ? 0.0f : t105;
-    const float t108 = -t73;
-    const float t109 = t46 * t73;
-    const float t110 = FMA(t77, t108, FMA(t67, t108, 1.0f));
-    const float t111 = t46 + (t67 + t77);
-    const float t112 = t109 + FMA(t46, t73 * t110, FMA(t46, t73, -t109));
-    const float t113 = t45 ? (-t88) : t88;
-    const _Bool t114 = 0.0f < t100;
-    const float t115 = t100 - t113;
-    const float t116 = -t113;
-    const _Bool t117 = 0.0f < t113;
-    const float t118 = t113 * t113;
-    const float t119 = (t30 & (0.0f < t71)) ? t71 : 0.0f;
-    const float t120 = t115 - t100;
-    const float t121 = t116 - t120;
-    const float t122 = (t100 - (t115 - t120)) + t121;
-    const float t123 = t100 + t106;
-    const float t124 = FMA(t113, t113, -t118);
-    const float t125 = t115 * t115;
-    const float t126 = t45 ? (-t94) : t94;
-    const float t127 = t122 + (t106 - t126);
-    const float t128 = FMA(t113, t126, FMA(t113, t126, t124));
-    const float t129 = t113 + t126;
-    const float t130 = (-0.5f) * (t118 + t128);
-    const float t131 = FMA(t115, t127, FMA(t115, t127, FMA(t115, t115, -t125)));
-    const float t132 = t115 + t127;
-    const float t133 = 0.125f * (t125 + t131);  // B = (a - b)^2/8
-    const float t134 = (1.3043831e+19f < t95) ? 1.3043831e+19f : t95;
-    const float t135 = (1.3043831e+19f < t107) ? 1.3043831e+19f : t107;
-    const float t136 = 1.0f / t111;
-    const _Bool t137 = 0.0f == t119;
-    const float t138 = t137 ? 1.0f : t119;
-    const _Bool t139 = t137 & t37;
-    const float t140 = SQRT(t138);
-    const float t141 = ABS(t123);
-    const float t142 = (-0.5f) * (t123 * t123);
-    const float t143 = 1.0f / FMA(t141, 0.25f, 1.0f);
-    const float t144 = t123 + t129;
-    const float t145 = ABS(t129);
-    const float t146 = 1.0f / FMA(0.25f, t145, 1.0f);
-    const float t147 = t135 * t134;
-    const float t148 = t134 * 8.881784e-16f;
-    const float t149 = t135 * 8.881784e-16f;
-    const float t150 = t144 * t144;
-    const _Bool t151 = t142 < (-176.5f);
-    const float t152 = t151 ? (-176.5f) : t142;
-    const float t153 = t136 * t56;
-    const float t154 = 0.125f * (t150 + FMA(t144, t144, -t150));  // A = (a + b)^2/8
-    const float t155 = FMA(1.442695f, t152, 12582912.0f);
-    const float t156 = FMA(t136, t56, -t153);
-    const _Bool t157 = t130 < (-176.5f);
-    const float t158 = t157 ? (-176.5f) : t130;
-    const float t159 = t143 - 0.25f;
-    const float t160 = t155 - 12582912.0f;
-    const uint32_t t161 = as_bits(t155);
-    const float t162 = FMA(-0.69314575f, t160, t152) + ((-1.4286068e-6f) * t160);
-    const float t163 = as_float((127u + ((uint32_t)((int32_t)t161 >> 2u))) << 23u);
-    const float t164 = as_float((127u + ((uint32_t)((int32_t)(1u + t161) >> 2u))) << 23u);
-    const uint32_t t165 = 2u + t161;
-    const uint32_t t166 = 3u + t161;
-    const uint32_t t167 = (uint32_t)((int32_t)t165 >> 2u);
-    const uint32_t t168 = (uint32_t)((int32_t)t166 >> 2u);
-    const uint32_t t169 = 127u + t167;
-    const uint32_t t170 = 127u + t168;
-    const uint32_t t171 = t169 << 23u;
-    const uint32_t t172 = t170 << 23u;
-    const float t173 = as_float(t171);
-    const float t174 = as_float(t172);
-    const float t175 = t146 - 0.25f;
-    // Mills ratio/sqrt(2 pi)
-    const float t176 = t143 * FMA(t159, FMA(t159, FMA(t159, FMA(t159, FMA(t159, FMA(t159, FMA(t159, FMA(t159, FMA(t159,
-        FMA(t159, FMA(t159, FMA(t159, -0.00152444f, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    const float t177 = FMA(t158, 1.442695f, 12582912.0f);
-    // Mills ratio/sqrt(2 pi)
-    const float t178 = t146 * FMA(t175, FMA(t175, FMA(t175, FMA(t175, FMA(t175, FMA(t175, FMA(t175, FMA(t175, FMA(t175,
-        FMA(t175, FMA(t175, FMA(-0.00152444f, t175, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    const float t179 = t177 - 12582912.0f;
-    const uint32_t t180 = as_bits(t177);
-    const float t181 = FMA(t179, -0.69314575f, t158) + (t179 * (-1.4286068e-6f));
-    const float t182 = t140 * t136;
-    const float t183 = 1.0f / t140;
-    const float t184 = as_float((((uint32_t)((int32_t)t180 >> 2u)) + 127u) << 23u);
-    const float t185 = as_float((127u + ((uint32_t)((int32_t)(t180 + 1u) >> 2u))) << 23u);
-    const uint32_t t186 = t180 + 2u;
-    const uint32_t t187 = t180 + 3u;
-    const uint32_t t188 = (uint32_t)((int32_t)t186 >> 2u);
-    const uint32_t t189 = (uint32_t)((int32_t)t187 >> 2u);
-    const uint32_t t190 = 127u + t188;
-    const uint32_t t191 = 127u + t189;
-    const uint32_t t192 = t190 << 23u;
-    const uint32_t t193 = t191 << 23u;
-    const float t194 = as_float(t192);
-    const float t195 = as_float(t193);
-    const float t196 = t151 ? 0.0f : (1.0f + FMA(FMA(t162, FMA(t162, FMA(t162, FMA(0.0013814222f, t162, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t162 * t162, t162));
-    const float t197 = t174 * (t173 * (1.1258999e+15f * (t164 * (t163 * (1.1258999e+15f * (t196 * t176))))));
-    const float t198 = t34 ? 1.0f : (t139 ? 0.0f : (t182 + FMA(t140, t136, -t182)));  // Q = sqrt((1 - rho)/(1 + rho))
-    const float t199 = t184 * t163;
-    const float t200 = t185 * t164;
-    const float t201 = t157 ? 0.0f : (1.0f + FMA(FMA(t181, FMA(t181, FMA(t181, FMA(t181, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t181 * t181, t181));
-    const float t202 = t195 * (t194 * (1.1258999e+15f * (t185 * (t184 * (1.1258999e+15f * (t201 * t178))))));
-    const float t203 = t194 * t173;
-    const float t204 = t195 * t174;
-    const float t205 = t111 * t183;
-    const float t206 = 1.0f + t198;
-    const float t207 = t198 * t144;
-    const float t208 = t198 * t198;
-    const float t209 = FMA(t208, t154, t154);
-    const float t210 = 1.0f + t208;
-    const float t211 = t34 ? 1.0f : (t139 ? 1.0995116e+12f : (t205 + FMA(t111, t183, -t205)));
-    const float t212 = t211 * t132;
-    const float t213 = t211 * t210;
-    const float t214 = t209 + FMA(t133, t211 * t211, t133);
-    const float t215 = t139 ? 0.0f : (t213 * 0.07957747f);
-    const float t216 = -t214;
-    const float t217 = 1.0f / t206;
-    const float t218 = t198 - (t206 - 1.0f);
-    const float t219 = t196 * 0.3989423f;
-    const float t220 = t201 * t196;
-    const float t221 = t201 * 0.3989423f;
-    const float t222 = t144 - t212;
-    const float t223 = -t212;
-    const float t224 = t207 + t212;
-    const float t225 = t207 - t212;
-    const float t226 = t144 + t212;
-    const float t227 = 0.5f * t224;
-    const float t228 = 0.5f * t225;
-    const float t229 = -t217;
-    const float t230 = t217 * FMA(t218, t229, FMA(t206, t229, 1.0f));
-    const float t231 = t153 * t217;  // 1 - Q
-    const float t232 = t220 + FMA(t201, t196, -t220);
-    const float t233 = t222 - t144;
-    const float t234 = t223 - t233;
-    const float t235 = (t144 - (t222 - t233)) + t234;
-    const float t236 = FMA(t153, t230, FMA(t156, t217, FMA(t153, t217, -t231)));
-    const float t237 = t231 * t222;
-    const float t238 = t114 ? (-t227) : t227;
-    const float t239 = t117 ? (-t228) : t228;
-    const float t240 = -t237;
-    const float t241 = t237 * (-0.5f);
-    const float t242 = FMA(t231, t235, FMA(t236, t222, FMA(t231, t222, t240)));
-    const float t243 = t226 * (t231 + t236);
-    const float t244 = t242 * (-0.5f);
-    const float t245 = (-0.5f) * t243;
-    const _Bool t246 = t216 < (-176.5f);
-    const float t247 = t246 ? (-176.5f) : t216;
-    const float t248 = 1.0f / FMA(0.25f, ABS(t238), 1.0f);
-    const float t249 = 1.0f / FMA(0.25f, ABS(t239), 1.0f);
-    const float t250 = t238 * t238;
-    const _Bool t251 = t238 < 0.0f;
-    const float t252 = (-0.5f) * t250;
-    const float t253 = t239 * t239;
-    const _Bool t254 = t239 < 0.0f;
-    const float t255 = (-0.5f) * t253;
-    const float t256 = FMA(1.442695f, t247, 12582912.0f);
-    const float t257 = t256 - 12582912.0f;
-    const uint32_t t258 = as_bits(t256);
-    const float t259 = FMA(-0.69314575f, t257, t247) + ((-1.4286068e-6f) * t257);
-    const _Bool t260 = t252 < (-176.5f);
-    const float t261 = t260 ? (-176.5f) : t252;
-    const float t262 = as_float((127u + ((uint32_t)((int32_t)t258 >> 2u))) << 23u);
-    const float t263 = as_float((127u + ((uint32_t)((int32_t)(1u + t258) >> 2u))) << 23u);
-    const uint32_t t264 = 2u + t258;
-    const uint32_t t265 = 3u + t258;
-    const uint32_t t266 = (uint32_t)((int32_t)t264 >> 2u);
-    const uint32_t t267 = (uint32_t)((int32_t)t265 >> 2u);
-    const uint32_t t268 = 127u + t266;
-    const uint32_t t269 = 127u + t267;
-    const uint32_t t270 = t268 << 23u;
-    const uint32_t t271 = t269 << 23u;
-    const float t272 = as_float(t270);
-    const float t273 = as_float(t271);
-    const _Bool t274 = t255 < (-176.5f);
-    const float t275 = t274 ? (-176.5f) : t255;
-    const float t276 = t248 - 0.25f;
-    const float t277 = FMA(1.442695f, t261, 12582912.0f);
-    const float t278 = ABS(t241 + t244);
-    const float t279 = t278 * t141;
-    const _Bool t280 = (t278 <= 0.125f) & (t279 <= 2.0f);
-    const float t281 = t280 ? t241 : 0.0f;
-    const float t282 = t280 ? t244 : 0.0f;
-    const float t283 = ABS(t245);
-    const float t284 = t283 * t145;
-    const _Bool t285 = (t283 <= 0.125f) & (t284 <= 2.0f);
-    const float t286 = t285 ? t245 : 0.0f;
-    const float t287 = t249 - 0.25f;
-    const float t288 = t246 ? 0.0f : (1.0f + FMA(FMA(t259, FMA(t259, FMA(t259, FMA(0.0013814222f, t259, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t259 * t259, t259));
-    // Mills ratio/sqrt(2 pi)
-    const float t289 = t248 * FMA(t276, FMA(t276, FMA(t276, FMA(t276, FMA(t276, FMA(t276, FMA(t276, FMA(t276, FMA(t276,
-        FMA(t276, FMA(t276, FMA(-0.00152444f, t276, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    const float t290 = t277 - 12582912.0f;
-    const uint32_t t291 = as_bits(t277);
-    const float t292 = FMA(-0.69314575f, t290, t261) + ((-1.4286068e-6f) * t290);
-    const float t293 = FMA(1.442695f, t275, 12582912.0f);
-    // Mills ratio/sqrt(2 pi)
-    const float t294 = t249 * FMA(t287, FMA(t287, FMA(t287, FMA(t287, FMA(t287, FMA(t287, FMA(t287, FMA(t287, FMA(t287,
-        FMA(t287, FMA(t287, FMA(-0.00152444f, t287, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    const float t295 = t281 + t282;
-    const float t296 = 0.06943184f * t286;
-    const float t297 = 0.3300095f * t286;
-    const float t298 = 0.66999054f * t286;
-    const float t299 = 0.93056816f * t286;
-    const float t300 = as_float((127u + ((uint32_t)((int32_t)t291 >> 2u))) << 23u);
-    const float t301 = as_float((127u + ((uint32_t)((int32_t)(1u + t291) >> 2u))) << 23u);
-    const uint32_t t302 = 2u + t291;
-    const uint32_t t303 = 3u + t291;
-    const uint32_t t304 = (uint32_t)((int32_t)t302 >> 2u);
-    const uint32_t t305 = (uint32_t)((int32_t)t303 >> 2u);
-    const uint32_t t306 = 127u + t304;
-    const uint32_t t307 = 127u + t305;
-    const uint32_t t308 = t306 << 23u;
-    const uint32_t t309 = t307 << 23u;
-    const float t310 = as_float(t308);
-    const float t311 = as_float(t309);
-    const float t312 = t293 - 12582912.0f;
-    const uint32_t t313 = as_bits(t293);
-    const float t314 = FMA(-0.69314575f, t312, t275) + ((-1.4286068e-6f) * t312);
-    const float t315 = (t260 ? 0.0f : (1.0f + FMA(FMA(t292, FMA(t292, FMA(t292, FMA(0.0013814222f, t292, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t292 * t292, t292))) * t289;
-    const float t316 = 0.06943184f * t295;
-    const float t317 = t295 * 0.3300095f;
-    const float t318 = t295 * 0.66999054f;
-    const float t319 = t295 * 0.93056816f;
-    const float t320 = -(t296 * FMA(0.5f, t296, t129));
-    const float t321 = -(t297 * FMA(0.5f, t297, t129));
-    const float t322 = -(t298 * FMA(0.5f, t298, t129));
-    const float t323 = -(t299 * FMA(0.5f, t299, t129));
-    const float t324 = t288 * t215;
-    const float t325 = t147 * (t288 * t262);
-    const float t326 = t262 * (1.1258999e+15f * t324);
-    const float t327 = t263 * t325;
-    const float t328 = t263 * t326;
-    const float t329 = t272 * t327;
-    const float t330 = t272 * (1.1258999e+15f * t328);
-    const float t331 = t215 * (t273 * t329);
-    const float t332 = (t273 * t330) * t112;
-    const float t333 = t251 ? t300 : 1.0f;
-    const float t334 = t301 * (t300 * t315);
-    const float t335 = t251 ? t301 : 1.0f;
-    const float t336 = t310 * t334;
-    const float t337 = t251 ? t310 : 1.0f;
-    const float t338 = t311 * t336;
-    const float t339 = ((t251 ? t311 : 1.0f) * (t337 * (1.1258999e+15f * (t335 * (t333 * (1.1258999e+15f * (t251 ? t315
-        : (1.0f - t338)))))))) - t197;
-    const float t340 = as_float((127u + ((uint32_t)((int32_t)t313 >> 2u))) << 23u);
-    const float t341 = as_float((127u + ((uint32_t)((int32_t)(1u + t313) >> 2u))) << 23u);
-    const uint32_t t342 = 2u + t313;
-    const uint32_t t343 = 3u + t313;
-    const uint32_t t344 = (uint32_t)((int32_t)t342 >> 2u);
-    const uint32_t t345 = (uint32_t)((int32_t)t343 >> 2u);
-    const uint32_t t346 = 127u + t344;
-    const uint32_t t347 = 127u + t345;
-    const uint32_t t348 = t346 << 23u;
-    const uint32_t t349 = t347 << 23u;
-    const float t350 = as_float(t348);
-    const float t351 = as_float(t349);
-    const float t352 = -(t316 * FMA(0.5f, t316, t123));
-    const float t353 = -(t317 * FMA(0.5f, t317, t123));
-    const float t354 = -(t318 * FMA(0.5f, t318, t123));
-    const float t355 = (t274 ? 0.0f : (1.0f + FMA(FMA(t314, FMA(t314, FMA(t314, FMA(0.0013814222f, t314, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t314 * t314, t314))) * t294;
-    const float t356 = -(t319 * FMA(0.5f, t319, t123));
-    const float t357 = FMA(1.442695f, t320, 12582912.0f);
-    const float t358 = FMA(1.442695f, t321, 12582912.0f);
-    const float t359 = FMA(1.442695f, t322, 12582912.0f);
-    const float t360 = FMA(1.442695f, t323, 12582912.0f);
-    const float t361 = t254 ? t340 : 1.0f;
-    const float t362 = t341 * (t340 * t355);
-    const float t363 = t254 ? t341 : 1.0f;
-    const float t364 = t350 * t362;
-    const float t365 = t254 ? t350 : 1.0f;
-    const float t366 = t351 * t364;
-    const float t367 = ((t254 ? t351 : 1.0f) * (t365 * (1.1258999e+15f * (t363 * (t361 * (1.1258999e+15f * (t254 ? t355
-        : (1.0f - t366)))))))) - t202;
-    const float t368 = (t331 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t331;
-    const float t369 = (t30 ? ((3.4028234663852886e+38f < t331) ? 3.4028234663852886e+38f : t368) : t48) *
-        grad_covariance;
-    const float t370 = FMA(1.442695f, t352, 12582912.0f);
-    const float t371 = FMA(1.442695f, t353, 12582912.0f);
-    const float t372 = FMA(1.442695f, t354, 12582912.0f);
-    const float t373 = t357 - 12582912.0f;
-    const float t374 = as_float((127u + as_bits(t357)) << 23u);
-    const float t375 = FMA(-0.69314575f, t373, t320) + ((-1.4286068e-6f) * t373);
-    const float t376 = t358 - 12582912.0f;
-    const float t377 = as_float((127u + as_bits(t358)) << 23u);
-    const float t378 = FMA(-0.69314575f, t376, t321) + ((-1.4286068e-6f) * t376);
-    const float t379 = t359 - 12582912.0f;
-    const float t380 = as_float((127u + as_bits(t359)) << 23u);
-    const float t381 = FMA(-0.69314575f, t379, t322) + ((-1.4286068e-6f) * t379);
-    const float t382 = t360 - 12582912.0f;
-    const float t383 = as_float((127u + as_bits(t360)) << 23u);
-    const float t384 = FMA(-0.69314575f, t382, t323) + ((-1.4286068e-6f) * t382);
-    const float t385 = FMA(1.442695f, t356, 12582912.0f);
-    const float t386 = t370 - 12582912.0f;
-    const float t387 = as_float((127u + as_bits(t370)) << 23u);
-    const float t388 = FMA(-0.69314575f, t386, t352) + ((-1.4286068e-6f) * t386);
-    const float t389 = t371 - 12582912.0f;
-    const float t390 = as_float((127u + as_bits(t371)) << 23u);
-    const float t391 = FMA(-0.69314575f, t389, t353) + ((-1.4286068e-6f) * t389);
-    const float t392 = t372 - 12582912.0f;
-    const float t393 = as_float((127u + as_bits(t372)) << 23u);
-    const float t394 = FMA(-0.69314575f, t392, t354) + ((-1.4286068e-6f) * t392);
-    const float t395 = 0.17392743f * ((1.0f + FMA(FMA(t375, FMA(t375, FMA(t375, FMA(0.0013814222f, t375, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t375 * t375, t375)) * t374);
-    const float t396 = FMA(0.32607257f, (1.0f + FMA(FMA(t378, FMA(t378, FMA(t378, FMA(0.0013814222f, t378,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t378 * t378, t378)) * t377, t395);
-    const float t397 = t195 * (t194 * (t185 * (t184 * ((t114 ? (-t339) : t339) * t221))));
-    const float t398 = t385 - 12582912.0f;
-    const float t399 = as_float((127u + as_bits(t385)) << 23u);
-    const float t400 = FMA(-0.69314575f, t398, t356) + ((-1.4286068e-6f) * t398);
-    const float t401 = FMA(0.32607257f, (1.0f + FMA(FMA(t381, FMA(t381, FMA(t381, FMA(0.0013814222f, t381,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t381 * t381, t381)) * t380, t396);
-    const float t402 = t204 * (t203 * (1.1258999e+15f * (t200 * (t199 * (1.1258999e+15f * (t232 * (0.15915494f * (t286
-        * FMA(0.17392743f, (1.0f + FMA(FMA(t384, FMA(t384, FMA(t384, FMA(0.0013814222f, t384, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t384 * t384, t384)) * t383, t401)))))))));
-    const float t403 = (1.0f + FMA(FMA(t388, FMA(t388, FMA(t388, FMA(0.0013814222f, t388, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t388 * t388, t388)) * t387;
-    const float t404 = (1.0f + FMA(FMA(t391, FMA(t391, FMA(t391, FMA(0.0013814222f, t391, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t391 * t391, t391)) * t390;
-    const float t405 = (1.0f + FMA(FMA(t394, FMA(t394, FMA(t394, FMA(0.0013814222f, t394, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t394 * t394, t394)) * t393;
-    const float t406 = (1.0f + FMA(FMA(t400, FMA(t400, FMA(t400, FMA(0.0013814222f, t400, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t400 * t400, t400)) * t399;
-    const float t407 = t285 ? t402 : (t174 * (t173 * (t164 * (t163 * ((t117 ? (-t367) : t367) * t219)))));
-    const float t408 = t123 * t407;
-    const float t409 = t407 * t149;
-    const float t410 = t332 + t408;
-    const float t411 = 8.881784e-16f * t409;
-    const float t412 = t149 * (t149 * ((-0.5f) * t410));
-    const float t413 = t403 * 0.17392743f;
-    const float t414 = t404 * 0.32607257f;
-    const float t415 = FMA(t403, -3.7694687e-9f, FMA(t403, 0.17392743f, -t413));
-    const float t416 = t413 + t414;
-    const float t417 = FMA(t404, 0.32607257f, -t414);
-    const float t418 = FMA(0.17392743f, t406, FMA(0.32607257f, t405, t416 + (t415 + FMA(t404, 3.7694687e-9f, (t413 -
-        (t416 - t414)) + t417))));
-    const float t419 = t45 ? (-t411) : t411;
-    const float t420 = t281 * t418;
-    const float t421 = t280 ? (t204 * (t203 * (1.1258999e+15f * (t200 * (t199 * (((0.15915494f * (t420 + FMA(t282,
-        t418, FMA(t281, t418, -t420)))) * t232) * 1.1258999e+15f)))))) : t397;
-    const float t422 = (t129 * t421) + t332;
-    const float t423 = 8.881784e-16f * (t421 * t148);
-    const float t424 = t148 * (t148 * ((-0.5f) * t422));
-    const float t425 = t45 ? (-t412) : t412;
-    const float t426 = (t425 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t425;
-    const float t427 = (3.4028234663852886e+38f < t425) ? 3.4028234663852886e+38f : t426;
-    const float t428 = t4 ? t423 : t419;
-    const float t429 = t4 ? t419 : t423;
-    const float t430 = t30 ? t428 : t48;
-    const float t431 = t30 ? t429 : t48;
-    const float t432 = t430 * grad_covariance;
-    const float t433 = t431 * grad_covariance;
-    const float t434 = t45 ? (-t424) : t424;
-    const float t435 = (t434 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t434;
-    const float t436 = (3.4028234663852886e+38f < t434) ? 3.4028234663852886e+38f : t435;
-    const float t437 = t4 ? t436 : t427;
-    const float t438 = t4 ? t427 : t436;
-    const float t439 = t30 ? t437 : t48;
-    const float t440 = t30 ? t438 : t48;
-    const float t441 = t439 * grad_covariance;
-    const float t442 = t440 * grad_covariance;
-    *out_grad_mean1 = t432;
-    *out_grad_var1 = t441;
-    *out_grad_mean2 = t433;
-    *out_grad_var2 = t442;
-    *out_grad_cov = t369;
+    _Bool t0 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1));
+    float t1 = t0 ? var2 : var1;
+    float t2 = t0 ? var1 : var2;
+    float t3 = t0 ? mean2 : mean1;
+    float t4 = t0 ? mean1 : mean2;
+    _Bool t5 = 0.0f <= t1;
+    _Bool t6 = 1.1529215e+18f < t1;
+    float t7 = (t1 < 9.094947e-13f) ? 2.8147498e+14f : 1.0f;
+    float t8 = t6 ? 9.094947e-13f : t7;  // power of two that keeps remainders normal
+    _Bool t9 = t1 == 0.0f;
+    _Bool t10 = 0.0f <= t2;
+    _Bool t11 = 1.1529215e+18f < t2;
+    float t12 = (t2 < 9.094947e-13f) ? 2.8147498e+14f : 1.0f;
+    float t13 = t11 ? 9.094947e-13f : t12;  // power of two that keeps remainders normal
+    _Bool t14 = t2 == 0.0f;
+    float t15 = t8 * (t1 * t8);
+    float t16 = 1.2676506e+30f * (t3 * 1.2676506e+30f);
+    float t17 = t3 * t8;
+    float t18 = t9 ? t16 : t17;
+    float t19 = t13 * (t2 * t13);
+    float t20 = ABS(cov);
+    float t21 = t5 ? t1 : 0.0f;
+    float t22 = SQRT(t21);
+    float t23 = t10 ? t2 : 0.0f;
+    _Bool t24 = ((t20 <= ((t22 * SQRT(t23)) * 1.0000038f)) & (t5 & (t3 == t3))) & (t10 & (t4 == t4));
+    float t25 = 1.2676506e+30f * (t4 * 1.2676506e+30f);
+    float t26 = t4 * t13;
+    float t27 = t14 ? t25 : t26;
+    _Bool t28 = t9 | t14;
+    float t29 = cov * (t8 * t13);
+    float t30 = t9 ? 1.0f : t15;
+    float t31 = t24 ? t30 : 1.0f;
+    float t32 = t14 ? 1.0f : t19;
+    float t33 = t24 ? t32 : 1.0f;
+    _Bool t34 = t29 < 0.0f;
+    float t35 = ABS(t29);
+    float t36 = t24 ? t35 : 0.0f;
+    float t37 = t24 ? 1.0f : (-1.0f);
+    float t38 = SQRT(t37);
+    float t39 = SQRT(t31);  // standard deviation, scaled
+    float t40 = SQRT(t33);  // standard deviation, scaled
+    float t41 = t36 * 2.0f;
+    float t42 = 1.0f / t39;
+    float t43 = 1.0f / t40;
+    float t44 = t39 * t40;
+    float t45 = heaviside_covariance_exact_part3(t36, t15, t19);
+    float t46 = 1.0f / t44;
+    float t47 = FMA(t39, -t39, t31) * (0.5f * t42);
+    float t48 = FMA(t40, -t40, t33) * (0.5f * t43);
+    float t49 = FMA(t39, t48, FMA(t47, t40, FMA(t39, t40, -t44)));
+    float t50 = t43 * t27;
+    float t51 = t42 * t18;
+    _Bool t52 = t50 < (-18.8125f);
+    _Bool t53 = 18.8125f < t50;
+    _Bool t54 = t51 < (-18.8125f);
+    _Bool t55 = 18.8125f < t51;
+    float t56 = -t50;
+    float t57 = t52 ? (-18.8125f) : t50;
+    float t58 = t53 ? 18.8125f : t57;  // mean2/s2, within the reach
+    float t59 = t43 * FMA(t48, t56, FMA(t40, t56, t27));
+    float t60 = t52 ? 0.0f : t59;
+    float t61 = t53 ? 0.0f : t60;
+    float t62 = t13 * FMA(t43, -(t43 * t48), t43);
+    float t63 = t14 ? 0.0f : t62;
+    float t64 = -t51;
+    float t65 = t54 ? (-18.8125f) : t51;
+    float t66 = t55 ? 18.8125f : t65;  // mean1/s1, within the reach
+    float t67 = t42 * FMA(t47, t64, FMA(t39, t64, t18));
+    float t68 = t54 ? 0.0f : t67;
+    float t69 = t55 ? 0.0f : t68;
+    float t70 = t8 * FMA(t42, -(t42 * t47), t42);
+    float t71 = t9 ? 0.0f : t70;
+    float t72 = -t46;
+    float t73 = t36 * t46;
+    float t74 = t36 + (t44 + t49);
+    float t75 = -t58;
+    float t76 = t34 ? t75 : t58;
+    _Bool t77 = 0.0f < t66;
+    float t78 = t66 - t76;
+    _Bool t79 = 0.0f < t76;
+    float t80 = t76 * t76;
+    float t81 = (t24 & (0.0f < t45)) ? t45 : 0.0f;
+    float t82 = t78 - t66;
+    float t83 = t66 + t69;
+    float t84 = t78 * t78;
+    float t85 = -t61;
+    float t86 = t34 ? t85 : t61;
+    float t87 = ((t66 - (t78 - t82)) + ((-t76) - t82)) + (t69 - t86);
+    float t88 = t76 + t86;
+    float t89 = (-0.5f) * (t80 + FMA(t76, t86, FMA(t76, t86, FMA(t76, t76, -t80))));
+    float t90 = 0.125f * (t84 + FMA(t78, t87, FMA(t78, t87, FMA(t78, t78, -t84))));  // B = (a - b)^2/8
+    float t91 = (1.3043831e+19f < t63) ? 1.3043831e+19f : t63;
+    float t92 = (1.3043831e+19f < t71) ? 1.3043831e+19f : t71;
+    float t93 = 1.0f / t74;
+    _Bool t94 = 0.0f == t81;
+    _Bool t95 = t94 & (!t28);
+    float t96 = t94 ? 1.0f : t81;
+    float t97 = SQRT(t96);
+    float t98 = ABS(t83);
+    float t99 = (-0.5f) * (t83 * t83);
+    float t100 = 1.0f / FMA(t98, 0.25f, 1.0f);
+    float t101 = t83 + t88;
+    float t102 = ABS(t88);
+    float t103 = 1.0f / FMA(0.25f, t102, 1.0f);
+    float t104 = t91 * 8.881784e-16f;
+    float t105 = t92 * 8.881784e-16f;
+    float t106 = t101 * t101;
+    _Bool t107 = t99 < (-176.5f);
+    float t108 = t107 ? (-176.5f) : t99;
+    float t109 = t93 * t41;
+    float t110 = 0.125f * (t106 + FMA(t101, t101, -t106));  // A = (a + b)^2/8
+    float t111 = FMA(1.442695f, t108, 12582912.0f);
+    _Bool t112 = t89 < (-176.5f);
+    float t113 = t112 ? (-176.5f) : t89;
+    uint32_t t114 = as_bits(t111);
+    float t115 = as_float((127u + ((uint32_t)((int32_t)t114 >> 2u))) << 23u);
+    float t116 = heaviside_covariance_exact_part5(1u, t114);
+    float t117 = heaviside_covariance_exact_part5(2u, t114);
+    float t118 = heaviside_covariance_exact_part5(3u, t114);
+    float t119 = FMA(t113, 1.442695f, 12582912.0f);
+    uint32_t t120 = as_bits(t119);
+    float t121 = t97 * t93;
+    float t122 = 1.0f / t97;
+    float t123 = as_float((((uint32_t)((int32_t)t120 >> 2u)) + 127u) << 23u);
+    float t124 = as_float((127u + ((uint32_t)((int32_t)(t120 + 1u) >> 2u))) << 23u);
+    float t125 = as_float((127u + ((uint32_t)((int32_t)(t120 + 2u) >> 2u))) << 23u);
+    float t126 = as_float((127u + ((uint32_t)((int32_t)(t120 + 3u) >> 2u))) << 23u);
+    float t127 = heaviside_covariance_exact_part2(t111, t108);
+    float t128 = t107 ? 0.0f : t127;
+    float t129 = t121 + FMA(t97, t93, -t121);
+    float t130 = t95 ? 0.0f : t129;
+    float t131 = t28 ? 1.0f : t130;  // Q = sqrt((1 - rho)/(1 + rho))
+    float t132 = t123 * t115;
+    float t133 = t124 * t116;
+    float t134 = heaviside_covariance_exact_part2(t119, t113);
+    float t135 = t112 ? 0.0f : t134;
+    float t136 = t125 * t117;
+    float t137 = t126 * t118;
+    float t138 = t74 * t122;
+    float t139 = 1.0f + t131;
+    float t140 = t131 * t101;
+    float t141 = t131 * t131;
+    float t142 = t138 + FMA(t74, t122, -t138);
+    float t143 = t95 ? 1.0995116e+12f : t142;
+    float t144 = t28 ? 1.0f : t143;
+    float t145 = t144 * (t78 + t87);
+    float t146 = (t144 * (1.0f + t141)) * 0.07957747f;
+    float t147 = t95 ? 0.0f : t146;
+    float t148 = -(FMA(t141, t110, t110) + FMA(t90, t144 * t144, t90));
+    float t149 = 1.0f / t139;
+    float t150 = t135 * t128;
+    float t151 = t101 - t145;
+    float t152 = 0.5f * (t140 + t145);
+    float t153 = 0.5f * (t140 - t145);
+    float t154 = -t149;
+    float t155 = t109 * t149;  // 1 - Q
+    float t156 = t150 + FMA(t135, t128, -t150);
+    float t157 = t151 - t101;
+    float t158 = FMA(t109, t149 * FMA(t131 - (t139 - 1.0f), t154, FMA(t139, t154, 1.0f)), FMA(FMA(t93, t41, -t109),
+        t149, FMA(t109, t149, -t155)));
+    float t159 = t155 * t151;
+    float t160 = -t152;
+    float t161 = t77 ? t160 : t152;
+    float t162 = -t153;
+    float t163 = t79 ? t162 : t153;
+    float t164 = t159 * (-0.5f);
+    float t165 = FMA(t155, (t101 - (t151 - t157)) + ((-t145) - t157), FMA(t158, t151, FMA(t155, t151, -t159))) *
+        (-0.5f);
+    float t166 = (-0.5f) * ((t101 + t145) * (t155 + t158));
+    _Bool t167 = t148 < (-176.5f);
+    float t168 = t167 ? (-176.5f) : t148;
+    float t169 = 1.0f / FMA(0.25f, ABS(t161), 1.0f);
+    float t170 = 1.0f / FMA(0.25f, ABS(t163), 1.0f);
+    _Bool t171 = t161 < 0.0f;
+    float t172 = (-0.5f) * (t161 * t161);
+    _Bool t173 = t163 < 0.0f;
+    float t174 = (-0.5f) * (t163 * t163);
+    float t175 = FMA(1.442695f, t168, 12582912.0f);
+    uint32_t t176 = as_bits(t175);
+    _Bool t177 = t172 < (-176.5f);
+    float t178 = t177 ? (-176.5f) : t172;
+    float t179 = as_float((127u + ((uint32_t)((int32_t)t176 >> 2u))) << 23u);
+    float t180 = heaviside_covariance_exact_part5(1u, t176);
+    float t181 = heaviside_covariance_exact_part5(2u, t176);
+    float t182 = heaviside_covariance_exact_part5(3u, t176);
+    _Bool t183 = t174 < (-176.5f);
+    float t184 = t183 ? (-176.5f) : t174;
+    float t185 = FMA(1.442695f, t178, 12582912.0f);
+    float t186 = ABS(t164 + t165);
+    _Bool t187 = (t186 <= 0.125f) & ((t186 * t98) <= 2.0f);
+    float t188 = t187 ? t164 : 0.0f;
+    float t189 = t187 ? t165 : 0.0f;
+    float t190 = ABS(t166);
+    _Bool t191 = (t190 <= 0.125f) & ((t190 * t102) <= 2.0f);
+    float t192 = t191 ? t166 : 0.0f;
+    float t193 = heaviside_covariance_exact_part2(t175, t168);
+    float t194 = t167 ? 0.0f : t193;
+    uint32_t t195 = as_bits(t185);
+    float t196 = FMA(1.442695f, t184, 12582912.0f);
+    float t197 = t188 + t189;
+    float t198 = as_float((127u + ((uint32_t)((int32_t)t195 >> 2u))) << 23u);
+    float t199 = heaviside_covariance_exact_part5(1u, t195);
+    float t200 = heaviside_covariance_exact_part5(2u, t195);
+    float t201 = heaviside_covariance_exact_part5(3u, t195);
+    uint32_t t202 = as_bits(t196);
+    float t203 = heaviside_covariance_exact_part2(t185, t178);
+    float t204 = t177 ? 0.0f : t203;
+    float t205 = t169 * heaviside_covariance_exact_part4(t169);  // Mills ratio/sqrt(2 pi)
+    float t206 = t204 * t205;
+    float t207 = t147 * (t182 * (t181 * (t180 * ((t92 * t91) * (t194 * t179)))));
+    float t208 = (t182 * (t181 * (1.1258999e+15f * (t180 * (t179 * (1.1258999e+15f * (t194 * t147))))))) * (t73 +
+        FMA(t36, t46 * FMA(t49, t72, FMA(t44, t72, 1.0f)), FMA(t36, t46, -t73)));
+    float t209 = t171 ? t201 : 1.0f;
+    float t210 = t171 ? t200 : 1.0f;
+    float t211 = t171 ? t199 : 1.0f;
+    float t212 = t171 ? t198 : 1.0f;
+    float t213 = 1.0f - (t201 * (t200 * (t199 * (t198 * t206))));
+    float t214 = t171 ? t206 : t213;
+    float t215 = t209 * (t210 * (1.1258999e+15f * (t211 * (t212 * (1.1258999e+15f * t214)))));
+    float t216 = t100 * heaviside_covariance_exact_part4(t100);  // Mills ratio/sqrt(2 pi)
+    float t217 = t215 - (t118 * (t117 * (1.1258999e+15f * (t116 * (t115 * (1.1258999e+15f * (t128 * t216)))))));
+    float t218 = as_float((127u + ((uint32_t)((int32_t)t202 >> 2u))) << 23u);
+    float t219 = heaviside_covariance_exact_part5(1u, t202);
+    float t220 = heaviside_covariance_exact_part5(2u, t202);
+    float t221 = heaviside_covariance_exact_part5(3u, t202);
+    float t222 = heaviside_covariance_exact_part2(t196, t184);
+    float t223 = t183 ? 0.0f : t222;
+    float t224 = t170 * heaviside_covariance_exact_part4(t170);  // Mills ratio/sqrt(2 pi)
+    float t225 = t223 * t224;
+    float t226 = t173 ? t221 : 1.0f;
+    float t227 = t173 ? t220 : 1.0f;
+    float t228 = t173 ? t219 : 1.0f;
+    float t229 = t173 ? t218 : 1.0f;
+    float t230 = 1.0f - (t221 * (t220 * (t219 * (t218 * t225))));
+    float t231 = t173 ? t225 : t230;
+    float t232 = t226 * (t227 * (1.1258999e+15f * (t228 * (t229 * (1.1258999e+15f * t231)))));
+    float t233 = t103 * heaviside_covariance_exact_part4(t103);  // Mills ratio/sqrt(2 pi)
+    float t234 = t232 - (t126 * (t125 * (1.1258999e+15f * (t124 * (t123 * (1.1258999e+15f * (t135 * t233)))))));
+    _Bool t235 = 3.4028234663852886e+38f < t207;
+    float t236 = (t207 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t207;
+    float t237 = t235 ? 3.4028234663852886e+38f : t236;
+    float t238 = t24 ? t237 : t38;
+    float t239 = t238 * grad_covariance;
+    float t240 = heaviside_covariance_exact_atom1(t197, 0.06943184f, t83);
+    float t241 = heaviside_covariance_exact_atom1(t197, 0.3300095f, t83);
+    float t242 = t137 * (t136 * (1.1258999e+15f * (t133 * (t132 * (1.1258999e+15f * (t156 * (0.15915494f * (t192 *
+        FMA(0.17392743f, heaviside_covariance_exact_atom1(t192, 0.93056816f, t88), FMA(0.32607257f,
+        heaviside_covariance_exact_atom1(t192, 0.66999054f, t88), FMA(0.32607257f,
+        heaviside_covariance_exact_atom1(t192, 0.3300095f, t88), 0.17392743f * heaviside_covariance_exact_atom1(t192,
+        0.06943184f, t88))))))))))));
+    float t243 = -t234;
+    float t244 = t79 ? t243 : t234;
+    float t245 = t118 * (t117 * (t116 * (t115 * (t244 * (t128 * 0.3989423f)))));
+    float t246 = t191 ? t242 : t245;
+    float t247 = 8.881784e-16f * (t246 * t105);
+    float t248 = t105 * (t105 * ((-0.5f) * (t208 + (t83 * t246))));
+    float t249 = t240 * 0.17392743f;
+    float t250 = t241 * 0.32607257f;
+    float t251 = t249 + t250;
+    float t252 = FMA(0.17392743f, heaviside_covariance_exact_atom1(t197, 0.93056816f, t83), FMA(0.32607257f,
+        heaviside_covariance_exact_atom1(t197, 0.66999054f, t83), t251 + (FMA(t240, -3.7694687e-9f, FMA(t240,
+        0.17392743f, -t249)) + FMA(t241, 3.7694687e-9f, (t249 - (t251 - t250)) + FMA(t241, 0.32607257f, -t250)))));
+    float t253 = -t247;
+    float t254 = t34 ? t253 : t247;
+    float t255 = t188 * t252;
+    float t256 = t137 * (t136 * (1.1258999e+15f * (t133 * (t132 * (((0.15915494f * (t255 + FMA(t189, t252, FMA(t188,
+        t252, -t255)))) * t156) * 1.1258999e+15f)))));
+    float t257 = -t217;
+    float t258 = t77 ? t257 : t217;
+    float t259 = t126 * (t125 * (t124 * (t123 * (t258 * (t135 * 0.3989423f)))));
+    float t260 = t187 ? t256 : t259;
+    float t261 = 8.881784e-16f * (t260 * t104);
+    float t262 = t104 * (t104 * ((-0.5f) * ((t88 * t260) + t208)));
+    float t263 = -t248;
+    float t264 = t34 ? t263 : t248;
+    _Bool t265 = 3.4028234663852886e+38f < t264;
+    float t266 = (t264 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t264;
+    float t267 = t265 ? 3.4028234663852886e+38f : t266;
+    float t268 = t0 ? t261 : t254;
+    float t269 = t24 ? t268 : t38;
+    float t270 = t269 * grad_covariance;
+    float t271 = t0 ? t254 : t261;
+    float t272 = t24 ? t271 : t38;
+    float t273 = t272 * grad_covariance;
+    float t274 = -t262;
+    float t275 = t34 ? t274 : t262;
+    _Bool t276 = 3.4028234663852886e+38f < t275;
+    float t277 = (t275 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t275;
+    float t278 = t276 ? 3.4028234663852886e+38f : t277;
+    float t279 = t0 ? t278 : t267;
+    float t280 = t24 ? t279 : t38;
+    float t281 = t280 * grad_covariance;
+    float t282 = t0 ? t267 : t278;
+    float t283 = t24 ? t282 : t38;
+    float t284 = t283 * grad_covariance;
+    *out_grad_mean1 = t270;
+    *out_grad_var1 = t281;
+    *out_grad_mean2 = t273;
+    *out_grad_var2 = t284;
+    *out_grad_cov = t239;
 }
 
-void heaviside_covariance_exact_backward(int64_t n, const float *restrict mean1, const float *restrict var1,
-                                         const float *restrict mean2, const float *restrict var2,
-                                         const float *restrict cov, const float *restrict grad_covariance,
-                                         const float *restrict params, float *restrict out_grad_mean1,
-                                         float *restrict out_grad_var1, float *restrict out_grad_mean2,
-                                         float *restrict out_grad_var2, float *restrict out_grad_cov)
+void heaviside_covariance_exact_backward(
+    int64_t n, const float *restrict mean1, const float *restrict var1, const float *restrict mean2,
+    const float *restrict var2, const float *restrict cov, const float *restrict grad_covariance,
+    const float *restrict params, float *restrict out_grad_mean1, float *restrict out_grad_var1,
+    float *restrict out_grad_mean2, float *restrict out_grad_var2, float *restrict out_grad_cov)
 {
     (void)params;
     uint16_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        heaviside_covariance_exact_backward_element(mean1[i], var1[i], mean2[i], var2[i], cov[i], grad_covariance[i],
-                                                    &out_grad_mean1[i], &out_grad_var1[i], &out_grad_mean2[i],
-                                                    &out_grad_var2[i], &out_grad_cov[i]);
+        heaviside_covariance_exact_backward_element(
+            mean1[i], var1[i], mean2[i], var2[i], cov[i], grad_covariance[i], &out_grad_mean1[i], &out_grad_var1[i],
+            &out_grad_mean2[i], &out_grad_var2[i], &out_grad_cov[i]);
         narrow ^= (uint16_t)as_bits(out_grad_mean1[i]);
     }
     (void)narrow;

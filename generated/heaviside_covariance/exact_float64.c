@@ -4,7 +4,6 @@
 // Wright, Nakahira & Moura 2024, An Analytic Solution to Covariance Propagation in Neural Networks
 //
 // rule digest  e3778027d2952942e107cf6aaef77c2c67f7066979407faae081c3dcca8de104
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -19,6 +18,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -145,75 +164,79 @@ static const double table64[64][2] = {
     {0x1.feeef7f425e58p-1, 0x1.bda1c933fb28bp-10},
 };
 
-static void heaviside_covariance_exact_float64_forward_block(const double *restrict mean1, const double *restrict var1,
-                                                             const double *restrict mean2, const double *restrict var2,
-                                                             const double *restrict cov,
-                                                             double *restrict out_covariance)
+static void heaviside_covariance_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean1 = in[0];
+    const double *restrict var1 = in[1];
+    const double *restrict mean2 = in[2];
+    const double *restrict var2 = in[3];
+    const double *restrict cov = in[4];
+    double *restrict out_covariance = out[0];
     double s[9][LANES], a[1][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = (mean1[i] == mean2[i]) & (var2[i] < var1[i]);
-        const _Bool t1 = (mean2[i] < mean1[i]) | t0;
-        const double t2 = t1 ? mean2[i] : mean1[i];
-        const double t3 = t1 ? mean1[i] : mean2[i];
-        const double t4 = t1 ? var2[i] : var1[i];
-        const double t5 = t1 ? var1[i] : var2[i];
-        const double t6 = __builtin_fabs(cov[i]);
-        const _Bool t7 = 0.0 <= t4;
-        const _Bool t8 = 0.0 <= t5;
-        const double t9 = ((__builtin_sqrt(t7 ? t4 : 0.0)) * (__builtin_sqrt(t8 ? t5 : 0.0))) * 0x1.00004p0;
-        const _Bool t10 = t7 & (t2 == t2);
-        const _Bool t11 = (t6 <= t9) & t10;
-        const _Bool t12 = t8 & (t3 == t3);
+        _Bool t0 = (mean1[i] == mean2[i]) & (var2[i] < var1[i]);
+        _Bool t1 = (mean2[i] < mean1[i]) | t0;
+        double t2 = t1 ? mean2[i] : mean1[i];
+        double t3 = t1 ? mean1[i] : mean2[i];
+        double t4 = t1 ? var2[i] : var1[i];
+        double t5 = t1 ? var1[i] : var2[i];
+        double t6 = __builtin_fabs(cov[i]);
+        _Bool t7 = 0.0 <= t4;
+        _Bool t8 = 0.0 <= t5;
+        double t9 = ((__builtin_sqrt(t7 ? t4 : 0.0)) * (__builtin_sqrt(t8 ? t5 : 0.0))) * 0x1.00004p0;
+        _Bool t10 = t7 & (t2 == t2);
+        _Bool t11 = (t6 <= t9) & t10;
+        _Bool t12 = t8 & (t3 == t3);
         s[7][i] = t11 & t12;
-        const _Bool t14 = t4 == 0.0;
-        const _Bool t15 = t5 == 0.0;
-        const double t16 = __builtin_sqrt(s[7][i] ? (t14 ? 1.0 : t4) : 1.0);
-        const double t17 = __builtin_sqrt(s[7][i] ? (t15 ? 1.0 : t5) : 1.0);
+        _Bool t14 = t4 == 0.0;
+        _Bool t15 = t5 == 0.0;
+        double t16 = __builtin_sqrt(s[7][i] ? (t14 ? 1.0 : t4) : 1.0);
+        double t17 = __builtin_sqrt(s[7][i] ? (t15 ? 1.0 : t5) : 1.0);
         s[6][i] = cov[i] < 0.0;
-        const double t19 = s[7][i] ? t6 : 0.0;
-        const double t20 = (t4 * t5) - (t19 * t19);
-        const _Bool t21 = t14 | t15;
-        const _Bool t22 = (s[7][i] != 0.0) & (0.0 < t20);
-        const double t23 = t22 ? t20 : 0.0;
-        const _Bool t24 = t23 == 0.0;
-        const _Bool t25 = !t21;
-        const _Bool t26 = t24 & t25;
-        const double t27 = (t16 * t17) + t19;
-        const double t28 = __builtin_sqrt(t24 ? 1.0 : t23);
-        const double t29 = 1.0 / t27;
-        const double t30 = t21 ? 1.0 : (t26 ? 0.0 : (t28 * t29));
-        const double t31 = t21 ? 1.0 : (t26 ? 0x1p40 : (t27 * (1.0 / t28)));
-        const double t32 = t30 * t30;
-        const double t33 = (t14 ? ((t2 * 0x1p100) * 0x1p100) : t2) / t16;
-        const double t34 = (38.5 < t33) ? 38.5 : ((t33 < (-38.5)) ? (-38.5) : t33);
-        const double t35 = (t15 ? ((t3 * 0x1p100) * 0x1p100) : t3) / t17;
-        const double t36 = (38.5 < t35) ? 38.5 : ((t35 < (-38.5)) ? (-38.5) : t35);
-        const double t37 = s[6][i] ? (-t36) : t36;
-        const double t38 = t34 + t37;
-        const double t39 = t34 - t37;
+        double t19 = s[7][i] ? t6 : 0.0;
+        double t20 = (t4 * t5) - (t19 * t19);
+        _Bool t21 = t14 | t15;
+        _Bool t22 = (s[7][i] != 0.0) & (0.0 < t20);
+        double t23 = t22 ? t20 : 0.0;
+        _Bool t24 = t23 == 0.0;
+        _Bool t25 = !t21;
+        _Bool t26 = t24 & t25;
+        double t27 = (t16 * t17) + t19;
+        double t28 = __builtin_sqrt(t24 ? 1.0 : t23);
+        double t29 = 1.0 / t27;
+        double t30 = t21 ? 1.0 : (t26 ? 0.0 : (t28 * t29));
+        double t31 = t21 ? 1.0 : (t26 ? 0x1p40 : (t27 * (1.0 / t28)));
+        double t32 = t30 * t30;
+        double t33 = (t14 ? ((t2 * 0x1p100) * 0x1p100) : t2) / t16;
+        double t34 = (38.5 < t33) ? 38.5 : ((t33 < (-38.5)) ? (-38.5) : t33);
+        double t35 = (t15 ? ((t3 * 0x1p100) * 0x1p100) : t3) / t17;
+        double t36 = (38.5 < t35) ? 38.5 : ((t35 < (-38.5)) ? (-38.5) : t35);
+        double t37 = s[6][i] ? (-t36) : t36;
+        double t38 = t34 + t37;
+        double t39 = t34 - t37;
         s[3][i] = (t38 * t38) * 0.125;
-        const double t41 = (t39 * t39) * 0.125;
-        const double t42 = __builtin_fabs(t38);
-        const double t43 = __builtin_fabs(t39);
-        const _Bool t44 = (t42 <= t43) | (t42 < 0x1p-60);
-        const _Bool t45 = t43 <= (t32 * t42);
+        double t41 = (t39 * t39) * 0.125;
+        double t42 = __builtin_fabs(t38);
+        double t43 = __builtin_fabs(t39);
+        _Bool t44 = (t42 <= t43) | (t42 < 0x1p-60);
+        _Bool t45 = t43 <= (t32 * t42);
         s[4][i] = t44 ? 1.0 : (t45 ? t32 : (t43 * (1.0 / (t44 ? 1.0 : t42))));
         s[2][i] = t44 ? t41 : (t45 ? (t31 * (t31 * t41)) : ((t42 * t43) * 0.125));
-        const double t48 = FMA(s[3][i], s[4][i], s[2][i]);
-        const double t49 = -(t48 + (s[3][i] + t41));
-        const double t50 = FMA(s[3][i], s[4][i], -s[2][i]);
-        const double t51 = (t48 + 40.0) + (__builtin_sqrt(FMA(t50, t50, FMA(t48, 80.0, 1600.0))));
-        const double t52 = (t41 * 2.0) * (1.0 / t51);
-        const double t53 = s[3][i] * 2.0;
-        const _Bool t54 = t32 < t52;
-        const _Bool t55 = t51 < t53;
+        double t48 = FMA(s[3][i], s[4][i], s[2][i]);
+        double t49 = -(t48 + (s[3][i] + t41));
+        double t50 = FMA(s[3][i], s[4][i], -s[2][i]);
+        double t51 = (t48 + 40.0) + (__builtin_sqrt(FMA(t50, t50, FMA(t48, 80.0, 1600.0))));
+        double t52 = (t41 * 2.0) * (1.0 / t51);
+        double t53 = s[3][i] * 2.0;
+        _Bool t54 = t32 < t52;
+        _Bool t55 = t51 < t53;
         s[1][i] = t54 ? (__builtin_sqrt(t54 ? t52 : 1.0)) : t30;
-        const _Bool t57 = t54 | t55;
-        const double t58 = (t55 ? (__builtin_sqrt(t55 ? (t51 * (1.0 / (t55 ? t53 : 1.0))) : 1.0)) : 1.0) - s[1][i];
+        _Bool t57 = t54 | t55;
+        double t58 = (t55 ? (__builtin_sqrt(t55 ? (t51 * (1.0 / (t55 ? t53 : 1.0))) : 1.0)) : 1.0) - s[1][i];
         s[0][i] = t57 ? t58 : ((t29 * (t19 * 2.0)) * (1.0 / (t30 + 1.0)));
-        const _Bool t60 = t49 < (-745.0);
+        _Bool t60 = t49 < (-745.0);
         s[5][i] = t60 ? 0.0 : (exp64(t60 ? (-745.0) : t49));
         s[8][i] = __builtin_sqrt(s[7][i] ? 1.0 : (-1.0));
     }
@@ -221,188 +244,174 @@ static void heaviside_covariance_exact_float64_forward_block(const double *restr
         const double *c = table64[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = FMA(s[0][i], c[0], s[1][i]);
-            const double t1 = t0 * t0;
-            const double t2 = t1 + 1.0;
-            const double t3 = 1.0 / (t1 * t2);
+            double t0 = FMA(s[0][i], c[0], s[1][i]);
+            double t1 = t0 * t0;
+            double t2 = t1 + 1.0;
+            double t3 = 1.0 / (t1 * t2);
             a[0][i] = FMA((exp64((s[3][i] - (s[2][i] * (t2 * t3))) * (s[4][i] - t1))) * (t1 * t3), c[1], a[0][i]);
         }
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = (s[0][i] * (a[0][i])) * s[5][i];
+        double t0 = (s[0][i] * (a[0][i])) * s[5][i];
         out_covariance[i] = (s[7][i] ? (s[6][i] ? (-t0) : t0) : s[8][i]);
     }
 }
 
-void heaviside_covariance_exact_float64_forward(int64_t n, const double *restrict mean1, const double *restrict var1,
-                                                const double *restrict mean2, const double *restrict var2,
-                                                const double *restrict cov, const double *restrict params,
-                                                double *restrict out_covariance)
+void heaviside_covariance_exact_float64_forward(
+    int64_t n, const double *restrict mean1, const double *restrict var1, const double *restrict mean2,
+    const double *restrict var2, const double *restrict cov, const double *restrict params,
+    double *restrict out_covariance)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            heaviside_covariance_exact_float64_forward_block(mean1 + at, var1 + at, mean2 + at, var2 + at, cov + at,
-                                                             out_covariance + at);
-            continue;
-        }
-        double in[5][LANES], out[1][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean1[from];
-            in[1][i] = var1[from];
-            in[2][i] = mean2[from];
-            in[3][i] = var2[from];
-            in[4][i] = cov[from];
-        }
-        heaviside_covariance_exact_float64_forward_block(in[0], in[1], in[2], in[3], in[4], out[0]);
-        for (int i = 0; i < n - at; ++i) out_covariance[at + i] = out[0][i];
-    }
+    const double *const in[] = {mean1, var1, mean2, var2, cov};
+    double *const out[] = {out_covariance};
+    over_blocks(heaviside_covariance_exact_float64_forward_block, n, in, 5, params, out, 1);
 }
 
-static void heaviside_covariance_exact_float64_backward_block(const double *restrict mean1,
-                                                              const double *restrict var1,
-                                                              const double *restrict mean2,
-                                                              const double *restrict var2, const double *restrict cov,
-                                                              const double *restrict grad_covariance,
-                                                              double *restrict out_grad_mean1,
-                                                              double *restrict out_grad_var1,
-                                                              double *restrict out_grad_mean2,
-                                                              double *restrict out_grad_var2,
-                                                              double *restrict out_grad_cov)
+static void heaviside_covariance_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean1 = in[0];
+    const double *restrict var1 = in[1];
+    const double *restrict mean2 = in[2];
+    const double *restrict var2 = in[3];
+    const double *restrict cov = in[4];
+    const double *restrict grad_covariance = in[5];
+    double *restrict out_grad_mean1 = out[0];
+    double *restrict out_grad_var1 = out[1];
+    double *restrict out_grad_mean2 = out[2];
+    double *restrict out_grad_var2 = out[3];
+    double *restrict out_grad_cov = out[4];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = (mean1[i] == mean2[i]) & (var2[i] < var1[i]);
-        const _Bool t1 = (mean2[i] < mean1[i]) | t0;
-        const double t2 = t1 ? mean2[i] : mean1[i];
-        const double t3 = t1 ? mean1[i] : mean2[i];
-        const double t4 = t1 ? var2[i] : var1[i];
-        const double t5 = t1 ? var1[i] : var2[i];
-        const double t6 = __builtin_fabs(cov[i]);
-        const _Bool t7 = 0.0 <= t4;
-        const _Bool t8 = 0.0 <= t5;
-        const double t9 = ((__builtin_sqrt(t7 ? t4 : 0.0)) * (__builtin_sqrt(t8 ? t5 : 0.0))) * 0x1.00004p0;
-        const _Bool t10 = t7 & (t2 == t2);
-        const _Bool t11 = (t6 <= t9) & t10;
-        const _Bool t12 = t8 & (t3 == t3);
-        const _Bool t13 = t11 & t12;
-        const _Bool t14 = t4 == 0.0;
-        const _Bool t15 = t5 == 0.0;
-        const double t16 = __builtin_sqrt(t13 ? (t14 ? 1.0 : t4) : 1.0);
-        const double t17 = __builtin_sqrt(t13 ? (t15 ? 1.0 : t5) : 1.0);
-        const double t18 = t14 ? 0.0 : (1.0 / t16);
-        const double t19 = t15 ? 0.0 : (1.0 / t17);
-        const double t20 = t16 * t17;
-        const _Bool t21 = cov[i] < 0.0;
-        const double t22 = t13 ? t6 : 0.0;
-        const double t23 = (t4 * t5) - (t22 * t22);
-        const _Bool t24 = t14 | t15;
-        const _Bool t25 = t13 & (0.0 < t23);
-        const double t26 = t25 ? t23 : 0.0;
-        const _Bool t27 = t26 == 0.0;
-        const _Bool t28 = !t24;
-        const _Bool t29 = t27 & t28;
-        const double t30 = t20 + t22;
-        const double t31 = __builtin_sqrt(t27 ? 1.0 : t26);
-        const double t32 = 1.0 / t30;
-        const double t33 = t24 ? 1.0 : (t29 ? 0.0 : (t31 * t32));
-        const double t34 = t24 ? 1.0 : (t29 ? 0x1p40 : (t30 * (1.0 / t31)));
-        const double t35 = t33 * t33;
-        const double t36 = (t32 * (t22 * 2.0)) * (1.0 / (t33 + 1.0));
-        const double t37 = (t14 ? ((t2 * 0x1p100) * 0x1p100) : t2) / t16;
-        const double t38 = (38.5 < t37) ? 38.5 : ((t37 < (-38.5)) ? (-38.5) : t37);
-        const double t39 = (t15 ? ((t3 * 0x1p100) * 0x1p100) : t3) / t17;
-        const double t40 = (38.5 < t39) ? 38.5 : ((t39 < (-38.5)) ? (-38.5) : t39);
-        const double t41 = t21 ? (-t40) : t40;
-        const double t42 = t38 + t41;
-        const double t43 = t38 - t41;
-        const double t44 = (t42 * t42) * 0.125;
-        const double t45 = (t43 * t43) * 0.125;
-        const double t46 = -((FMA(t35, t44, t44)) + (FMA(t45, t34 * t34, t45)));
-        const double t47 = t33 * t42;
-        const double t48 = t34 * t43;
-        const double t49 = (t47 + t48) * 0.5;
-        const double t50 = (t36 * (t42 - t48)) * (-0.5);
-        const double t51 = __builtin_fabs(t50);
-        const double t52 = __builtin_fabs(t38);
-        const _Bool t53 = (t51 <= 0.125) & ((t51 * t52) <= 2.0);
-        const double t54 = t53 ? t50 : 0.0;
-        const double t55 = (t41 * t41) * (-0.5);
-        const _Bool t56 = t55 < (-745.0);
-        const double t57 = t56 ? 0.0 : (exp64(t56 ? (-745.0) : t55));
-        const double t58 = t54 * 0x1.1c6490c2719ecp-4;
-        const double t59 = t54 * 0x1.51ee013116102p-2;
-        const double t60 = (exp64(-(t58 * (FMA(t58, 0.5, t38))))) * 0x1.64340f7e7b66bp-3;
-        const double t61 = t54 * 0x1.5708ff6774f7fp-1;
-        const double t62 = FMA(exp64(-(t59 * (FMA(t59, 0.5, t38)))), 0x1.4de5f840c24cap-2, t60);
-        const double t63 = t54 * 0x1.dc736de7b1cc3p-1;
-        const double t64 = FMA(exp64(-(t61 * (FMA(t61, 0.5, t38)))), 0x1.4de5f840c24cap-2, t62);
-        const double t65 = (t38 * t38) * (-0.5);
-        const _Bool t66 = t65 < (-745.0);
-        const double t67 = t66 ? 0.0 : (exp64(t66 ? (-745.0) : t65));
-        const double t68 = t57 * t67;
-        const double t69 = t54 * (FMA(exp64(-(t63 * (FMA(t63, 0.5, t38)))), 0x1.64340f7e7b66bp-3, t64));
-        const _Bool t70 = 0.0 < t38;
-        const double t71 = 1.0 / (FMA(t52, 0.25, 1.0));
-        const double t72 = t70 ? (-t49) : t49;
-        const _Bool t73 = t72 < 0.0;
-        const double t74 = (t72 * t72) * (-0.5);
-        const _Bool t75 = t74 < (-745.0);
-        const double t76 = 1.0 / (FMA(t73 ? (-t72) : t72, 0.25, 1.0));
-        const double t77 = t76 * (polynomial0(-0x1.d295e88846ca8p-10, t76 - 0.25));
-        const double t78 = (t75 ? 0.0 : (exp64(t75 ? (-745.0) : t74))) * t77;
-        const double t79 = t67 * (t71 * (polynomial0(-0x1.d295e88846ca8p-10, t71 - 0.25)));
-        const double t80 = (t73 ? t78 : (1.0 - t78)) - t79;
-        const double t81 = (t70 ? (-t80) : t80) * (t57 * 0x1.9884533d43651p-2);
-        const double t82 = t53 ? (t68 * (t69 * 0x1.45f306dc9c883p-3)) : t81;
-        const double t83 = t19 * t82;
-        const double t84 = (t47 - t48) * 0.5;
-        const double t85 = (t36 * (t42 + t48)) * (-0.5);
-        const double t86 = __builtin_fabs(t85);
-        const double t87 = __builtin_fabs(t41);
-        const _Bool t88 = (t86 <= 0.125) & ((t86 * t87) <= 2.0);
-        const double t89 = t88 ? t85 : 0.0;
-        const double t90 = t89 * 0x1.1c6490c2719ecp-4;
-        const double t91 = t89 * 0x1.51ee013116102p-2;
-        const double t92 = (exp64(-(t90 * (FMA(t90, 0.5, t41))))) * 0x1.64340f7e7b66bp-3;
-        const double t93 = t89 * 0x1.5708ff6774f7fp-1;
-        const double t94 = FMA(exp64(-(t91 * (FMA(t91, 0.5, t41)))), 0x1.4de5f840c24cap-2, t92);
-        const double t95 = t89 * 0x1.dc736de7b1cc3p-1;
-        const double t96 = FMA(exp64(-(t93 * (FMA(t93, 0.5, t41)))), 0x1.4de5f840c24cap-2, t94);
-        const double t97 = t89 * (FMA(exp64(-(t95 * (FMA(t95, 0.5, t41)))), 0x1.64340f7e7b66bp-3, t96));
-        const _Bool t98 = 0.0 < t41;
-        const double t99 = 1.0 / (FMA(t87, 0.25, 1.0));
-        const double t100 = t98 ? (-t84) : t84;
-        const _Bool t101 = t100 < 0.0;
-        const double t102 = (t100 * t100) * (-0.5);
-        const _Bool t103 = t102 < (-745.0);
-        const double t104 = 1.0 / (FMA(t101 ? (-t100) : t100, 0.25, 1.0));
-        const double t105 = t104 * (polynomial0(-0x1.d295e88846ca8p-10, t104 - 0.25));
-        const double t106 = (t103 ? 0.0 : (exp64(t103 ? (-745.0) : t102))) * t105;
-        const double t107 = t57 * (t99 * (polynomial0(-0x1.d295e88846ca8p-10, t99 - 0.25)));
-        const double t108 = (t101 ? t106 : (1.0 - t106)) - t107;
-        const double t109 = (t98 ? (-t108) : t108) * (t67 * 0x1.9884533d43651p-2);
-        const double t110 = t88 ? (t68 * (t97 * 0x1.45f306dc9c883p-3)) : t109;
-        const double t111 = t18 * t110;
-        const double t112 = t21 ? (-t111) : t111;
-        const double t113 = __builtin_sqrt(t13 ? 1.0 : (-1.0));
-        const _Bool t114 = t46 < (-745.0);
-        const double t115 = t114 ? 0.0 : (exp64(t114 ? (-745.0) : t46));
-        const double t116 = t29 ? 0.0 : ((t34 * (t35 + 1.0)) * 0x1.45f306dc9c883p-4);
-        const double t117 = (t22 * (1.0 / t20)) * (t115 * t116);
-        const double t118 = t19 * (t19 * (((t41 * t82) + t117) * (-0.5)));
-        const double t119 = t21 ? (-t118) : t118;
-        const double t120 = (t119 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t119;
-        const double t121 = (0x1.fffffffffffffp1023 < t119) ? 0x1.fffffffffffffp1023 : t120;
-        const double t122 = t18 * (t18 * ((t117 + (t38 * t110)) * (-0.5)));
-        const double t123 = t21 ? (-t122) : t122;
-        const double t124 = (t123 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t123;
-        const double t125 = (0x1.fffffffffffffp1023 < t123) ? 0x1.fffffffffffffp1023 : t124;
-        const double t126 = t116 * (t115 * (t18 * t19));
-        const double t127 = (t126 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t126;
+        _Bool t0 = (mean1[i] == mean2[i]) & (var2[i] < var1[i]);
+        _Bool t1 = (mean2[i] < mean1[i]) | t0;
+        double t2 = t1 ? mean2[i] : mean1[i];
+        double t3 = t1 ? mean1[i] : mean2[i];
+        double t4 = t1 ? var2[i] : var1[i];
+        double t5 = t1 ? var1[i] : var2[i];
+        double t6 = __builtin_fabs(cov[i]);
+        _Bool t7 = 0.0 <= t4;
+        _Bool t8 = 0.0 <= t5;
+        double t9 = ((__builtin_sqrt(t7 ? t4 : 0.0)) * (__builtin_sqrt(t8 ? t5 : 0.0))) * 0x1.00004p0;
+        _Bool t10 = t7 & (t2 == t2);
+        _Bool t11 = (t6 <= t9) & t10;
+        _Bool t12 = t8 & (t3 == t3);
+        _Bool t13 = t11 & t12;
+        _Bool t14 = t4 == 0.0;
+        _Bool t15 = t5 == 0.0;
+        double t16 = __builtin_sqrt(t13 ? (t14 ? 1.0 : t4) : 1.0);
+        double t17 = __builtin_sqrt(t13 ? (t15 ? 1.0 : t5) : 1.0);
+        double t18 = t14 ? 0.0 : (1.0 / t16);
+        double t19 = t15 ? 0.0 : (1.0 / t17);
+        double t20 = t16 * t17;
+        _Bool t21 = cov[i] < 0.0;
+        double t22 = t13 ? t6 : 0.0;
+        double t23 = (t4 * t5) - (t22 * t22);
+        _Bool t24 = t14 | t15;
+        _Bool t25 = t13 & (0.0 < t23);
+        double t26 = t25 ? t23 : 0.0;
+        _Bool t27 = t26 == 0.0;
+        _Bool t28 = !t24;
+        _Bool t29 = t27 & t28;
+        double t30 = t20 + t22;
+        double t31 = __builtin_sqrt(t27 ? 1.0 : t26);
+        double t32 = 1.0 / t30;
+        double t33 = t24 ? 1.0 : (t29 ? 0.0 : (t31 * t32));
+        double t34 = t24 ? 1.0 : (t29 ? 0x1p40 : (t30 * (1.0 / t31)));
+        double t35 = t33 * t33;
+        double t36 = (t32 * (t22 * 2.0)) * (1.0 / (t33 + 1.0));
+        double t37 = (t14 ? ((t2 * 0x1p100) * 0x1p100) : t2) / t16;
+        double t38 = (38.5 < t37) ? 38.5 : ((t37 < (-38.5)) ? (-38.5) : t37);
+        double t39 = (t15 ? ((t3 * 0x1p100) * 0x1p100) : t3) / t17;
+        double t40 = (38.5 < t39) ? 38.5 : ((t39 < (-38.5)) ? (-38.5) : t39);
+        double t41 = t21 ? (-t40) : t40;
+        double t42 = t38 + t41;
+        double t43 = t38 - t41;
+        double t44 = (t42 * t42) * 0.125;
+        double t45 = (t43 * t43) * 0.125;
+        double t46 = -((FMA(t35, t44, t44)) + (FMA(t45, t34 * t34, t45)));
+        double t47 = t33 * t42;
+        double t48 = t34 * t43;
+        double t49 = (t47 + t48) * 0.5;
+        double t50 = (t36 * (t42 - t48)) * (-0.5);
+        double t51 = __builtin_fabs(t50);
+        double t52 = __builtin_fabs(t38);
+        _Bool t53 = (t51 <= 0.125) & ((t51 * t52) <= 2.0);
+        double t54 = t53 ? t50 : 0.0;
+        double t55 = (t41 * t41) * (-0.5);
+        _Bool t56 = t55 < (-745.0);
+        double t57 = t56 ? 0.0 : (exp64(t56 ? (-745.0) : t55));
+        double t58 = t54 * 0x1.1c6490c2719ecp-4;
+        double t59 = t54 * 0x1.51ee013116102p-2;
+        double t60 = (exp64(-(t58 * (FMA(t58, 0.5, t38))))) * 0x1.64340f7e7b66bp-3;
+        double t61 = t54 * 0x1.5708ff6774f7fp-1;
+        double t62 = FMA(exp64(-(t59 * (FMA(t59, 0.5, t38)))), 0x1.4de5f840c24cap-2, t60);
+        double t63 = t54 * 0x1.dc736de7b1cc3p-1;
+        double t64 = FMA(exp64(-(t61 * (FMA(t61, 0.5, t38)))), 0x1.4de5f840c24cap-2, t62);
+        double t65 = (t38 * t38) * (-0.5);
+        _Bool t66 = t65 < (-745.0);
+        double t67 = t66 ? 0.0 : (exp64(t66 ? (-745.0) : t65));
+        double t68 = t57 * t67;
+        double t69 = t54 * (FMA(exp64(-(t63 * (FMA(t63, 0.5, t38)))), 0x1.64340f7e7b66bp-3, t64));
+        _Bool t70 = 0.0 < t38;
+        double t71 = 1.0 / (FMA(t52, 0.25, 1.0));
+        double t72 = t70 ? (-t49) : t49;
+        _Bool t73 = t72 < 0.0;
+        double t74 = (t72 * t72) * (-0.5);
+        _Bool t75 = t74 < (-745.0);
+        double t76 = 1.0 / (FMA(t73 ? (-t72) : t72, 0.25, 1.0));
+        double t77 = t76 * (polynomial0(-0x1.d295e88846ca8p-10, t76 - 0.25));
+        double t78 = (t75 ? 0.0 : (exp64(t75 ? (-745.0) : t74))) * t77;
+        double t79 = t67 * (t71 * (polynomial0(-0x1.d295e88846ca8p-10, t71 - 0.25)));
+        double t80 = (t73 ? t78 : (1.0 - t78)) - t79;
+        double t81 = (t70 ? (-t80) : t80) * (t57 * 0x1.9884533d43651p-2);
+        double t82 = t53 ? (t68 * (t69 * 0x1.45f306dc9c883p-3)) : t81;
+        double t83 = t19 * t82;
+        double t84 = (t47 - t48) * 0.5;
+        double t85 = (t36 * (t42 + t48)) * (-0.5);
+        double t86 = __builtin_fabs(t85);
+        double t87 = __builtin_fabs(t41);
+        _Bool t88 = (t86 <= 0.125) & ((t86 * t87) <= 2.0);
+        double t89 = t88 ? t85 : 0.0;
+        double t90 = t89 * 0x1.1c6490c2719ecp-4;
+        double t91 = t89 * 0x1.51ee013116102p-2;
+        double t92 = (exp64(-(t90 * (FMA(t90, 0.5, t41))))) * 0x1.64340f7e7b66bp-3;
+        double t93 = t89 * 0x1.5708ff6774f7fp-1;
+        double t94 = FMA(exp64(-(t91 * (FMA(t91, 0.5, t41)))), 0x1.4de5f840c24cap-2, t92);
+        double t95 = t89 * 0x1.dc736de7b1cc3p-1;
+        double t96 = FMA(exp64(-(t93 * (FMA(t93, 0.5, t41)))), 0x1.4de5f840c24cap-2, t94);
+        double t97 = t89 * (FMA(exp64(-(t95 * (FMA(t95, 0.5, t41)))), 0x1.64340f7e7b66bp-3, t96));
+        _Bool t98 = 0.0 < t41;
+        double t99 = 1.0 / (FMA(t87, 0.25, 1.0));
+        double t100 = t98 ? (-t84) : t84;
+        _Bool t101 = t100 < 0.0;
+        double t102 = (t100 * t100) * (-0.5);
+        _Bool t103 = t102 < (-745.0);
+        double t104 = 1.0 / (FMA(t101 ? (-t100) : t100, 0.25, 1.0));
+        double t105 = t104 * (polynomial0(-0x1.d295e88846ca8p-10, t104 - 0.25));
+        double t106 = (t103 ? 0.0 : (exp64(t103 ? (-745.0) : t102))) * t105;
+        double t107 = t57 * (t99 * (polynomial0(-0x1.d295e88846ca8p-10, t99 - 0.25)));
+        double t108 = (t101 ? t106 : (1.0 - t106)) - t107;
+        double t109 = (t98 ? (-t108) : t108) * (t67 * 0x1.9884533d43651p-2);
+        double t110 = t88 ? (t68 * (t97 * 0x1.45f306dc9c883p-3)) : t109;
+        double t111 = t18 * t110;
+        double t112 = t21 ? (-t111) : t111;
+        double t113 = __builtin_sqrt(t13 ? 1.0 : (-1.0));
+        _Bool t114 = t46 < (-745.0);
+        double t115 = t114 ? 0.0 : (exp64(t114 ? (-745.0) : t46));
+        double t116 = t29 ? 0.0 : ((t34 * (t35 + 1.0)) * 0x1.45f306dc9c883p-4);
+        double t117 = (t22 * (1.0 / t20)) * (t115 * t116);
+        double t118 = t19 * (t19 * (((t41 * t82) + t117) * (-0.5)));
+        double t119 = t21 ? (-t118) : t118;
+        double t120 = (t119 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t119;
+        double t121 = (0x1.fffffffffffffp1023 < t119) ? 0x1.fffffffffffffp1023 : t120;
+        double t122 = t18 * (t18 * ((t117 + (t38 * t110)) * (-0.5)));
+        double t123 = t21 ? (-t122) : t122;
+        double t124 = (t123 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t123;
+        double t125 = (0x1.fffffffffffffp1023 < t123) ? 0x1.fffffffffffffp1023 : t124;
+        double t126 = t116 * (t115 * (t18 * t19));
+        double t127 = (t126 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t126;
         out_grad_mean1[i] = grad_covariance[i] * (t13 ? (t1 ? t83 : t112) : t113);
         out_grad_var1[i] = grad_covariance[i] * (t13 ? (t1 ? t121 : t125) : t113);
         out_grad_mean2[i] = grad_covariance[i] * (t13 ? (t1 ? t112 : t83) : t113);
@@ -411,39 +420,13 @@ static void heaviside_covariance_exact_float64_backward_block(const double *rest
     }
 }
 
-void heaviside_covariance_exact_float64_backward(int64_t n, const double *restrict mean1, const double *restrict var1,
-                                                 const double *restrict mean2, const double *restrict var2,
-                                                 const double *restrict cov, const double *restrict grad_covariance,
-                                                 const double *restrict params, double *restrict out_grad_mean1,
-                                                 double *restrict out_grad_var1, double *restrict out_grad_mean2,
-                                                 double *restrict out_grad_var2, double *restrict out_grad_cov)
+void heaviside_covariance_exact_float64_backward(
+    int64_t n, const double *restrict mean1, const double *restrict var1, const double *restrict mean2,
+    const double *restrict var2, const double *restrict cov, const double *restrict grad_covariance,
+    const double *restrict params, double *restrict out_grad_mean1, double *restrict out_grad_var1,
+    double *restrict out_grad_mean2, double *restrict out_grad_var2, double *restrict out_grad_cov)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            heaviside_covariance_exact_float64_backward_block(mean1 + at, var1 + at, mean2 + at, var2 + at, cov + at,
-                                                              grad_covariance + at, out_grad_mean1 + at,
-                                                              out_grad_var1 + at, out_grad_mean2 + at,
-                                                              out_grad_var2 + at, out_grad_cov + at);
-            continue;
-        }
-        double in[6][LANES], out[5][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean1[from];
-            in[1][i] = var1[from];
-            in[2][i] = mean2[from];
-            in[3][i] = var2[from];
-            in[4][i] = cov[from];
-            in[5][i] = grad_covariance[from];
-        }
-        heaviside_covariance_exact_float64_backward_block(in[0], in[1], in[2], in[3], in[4], in[5], out[0], out[1],
-                                                          out[2], out[3], out[4]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean1[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var1[at + i] = out[1][i];
-        for (int i = 0; i < n - at; ++i) out_grad_mean2[at + i] = out[2][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var2[at + i] = out[3][i];
-        for (int i = 0; i < n - at; ++i) out_grad_cov[at + i] = out[4][i];
-    }
+    const double *const in[] = {mean1, var1, mean2, var2, cov, grad_covariance};
+    double *const out[] = {out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2, out_grad_cov};
+    over_blocks(heaviside_covariance_exact_float64_backward_block, n, in, 6, params, out, 5);
 }

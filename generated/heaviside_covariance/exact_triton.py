@@ -4,23 +4,12 @@
 # Wright, Nakahira & Moura 2024, An Analytic Solution to Covariance Propagation in Neural Networks
 #
 # rule digest  e3778027d2952942e107cf6aaef77c2c67f7066979407faae081c3dcca8de104
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   heaviside_covariance_exact_forward 1092, heaviside_covariance_exact_backward 888
 #
 # Certificate:
-#   covariance  0.848 tolerance, worst at mean1 = -8.70250988, var1 = 0.659075618, mean2 = -8.72484779, var2 =
-#       0.662046373, cov = 0.660524666
-#   dcovariance_dmu1 0.239 tolerance, worst at mean1 = -1.50513265e-15, var1 = 2.00693737e-32, mean2 = 5.95692009e-18,
-#        var2 = 3.05090881e-37, cov = -6.60973069e-36
-#   dcovariance_dvar1 0.554 tolerance, worst at mean1 = 0, var1 = 1.17549323e-38, mean2 = 3.36040759e-18, var2 =
-#       7.46895176e-37, cov = -9.12555996e-38
-#   dcovariance_dmu2 0.308 tolerance, worst at mean1 = 5.86205889e-14, var1 = 1.90048675e-29, mean2 = 6.01106545e-15,
-#       var2 = 1.76120369e-30, cov = 2.5985591e-30
-#   dcovariance_dvar2 0.561 tolerance, worst at mean1 = 2.6575727e-18, var1 = 6.05287038e-37, mean2 = 1.99984313e-18,
-#       var2 = 1.17510969e-38, cov = 8.42806253e-38
-#   dcovariance_dcov 0.57 tolerance, worst at mean1 = -5.4543522e-17, var1 = 9.53798982e-33, mean2 = 1.0477016e-16,
-#       var2 = 1.64705493e-32, cov = 1.24906355e-32
-#   against exact values at 16350 points over all of float32; details in exact.json
+#   covariance 0.848, dcovariance_dmu1 0.239, dcovariance_dvar1 0.554, dcovariance_dmu2 0.308, dcovariance_dvar2
+#       0.561, dcovariance_dcov 0.57 tolerance,
+#   against exact values at 16350 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -37,439 +26,200 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
-def heaviside_covariance_exact_forward(mean1, var1, mean2, var2, cov):
-    t0 = (mean1 == mean2) & (var2 < var1)
-    t1 = (mean2 < mean1) | t0
-    t2 = tl.where(t1, var2, var1)
-    t3 = 0.0 <= t2
-    t4 = tl.sqrt_rn(tl.where(t3, t2, 0.0))
-    t5 = tl.where(t1, var1, var2)
-    t6 = 0.0 <= t5
-    t7 = (t4 * tl.sqrt_rn(tl.where(t6, t5, 0.0))) * 1.0000038
-    t8 = tl.abs(cov) <= t7
-    t9 = tl.where(t1, mean2, mean1)
-    t10 = t8 & (t3 & (t9 == t9))
-    t11 = tl.where(t1, mean1, mean2)
-    t12 = t10 & (t6 & (t11 == t11))
-    # power of two that keeps remainders normal
-    t13 = tl.where(1.1529215e+18 < t2, 9.094947e-13, tl.where(t2 < 9.094947e-13, 2.8147498e+14, 1.0))
-    # power of two that keeps remainders normal
-    t14 = tl.where(1.1529215e+18 < t5, 9.094947e-13, tl.where(t5 < 9.094947e-13, 2.8147498e+14, 1.0))
-    t15 = cov * (t13 * t14)
-    t16 = tl.where(t12, tl.abs(t15), 0.0)
-    t17 = t16 * t16
-    t18 = tl.fma(t16, t16, t17 * -1.0)
-    t19 = t13 * (t2 * t13)
-    t20 = t14 * (t5 * t14)
-    t21 = t19 * t20
-    t22 = tl.fma(t19, t20, t21 * -1.0)
-    t23 = t18 - t22
-    t24 = t23 - t18
-    t25 = (t18 - (t23 - t24)) + ((t22 * -1.0) - t24)
-    t26 = 0.0 * t20
-    t27 = t23 - t26
-    t28 = t27 - t23
-    t29 = t23 - (t27 - t28)
-    t30 = t26 * -1.0
-    t31 = (t25 + (t29 + (t30 - t28))) - tl.fma(0.0, t20, t30)
-    t32 = t17 - t21
-    t33 = t32 + t27
-    t34 = t33 - t32
-    t35 = (t33 + (((t32 - (t33 - t34)) + (t27 - t34)) + t31)) * -1.0
-    t36 = tl.where(t12 & (0.0 < t35), t35, 0.0)
-    t37 = 0.0 == t36
-    t38 = tl.sqrt_rn(tl.where(t37, 1.0, t36))
-    t39 = t2 == 0.0
-    t40 = tl.sqrt_rn(tl.where(t12, tl.where(t39, 1.0, t19), 1.0))  # standard deviation, scaled
-    t41 = t5 == 0.0
-    t42 = tl.sqrt_rn(tl.where(t12, tl.where(t41, 1.0, t20), 1.0))  # standard deviation, scaled
-    t43 = (t40 * t42) + t16
-    t44 = tl.div_rn(1.0, t43)
-    t45 = t38 * t44
-    t46 = t39 | t41
-    t47 = t37 & (~t46)
-    t48 = tl.where(t46, 1.0, tl.where(t47, 0.0, t45))  # Q = sqrt((1 - rho)/(1 + rho))
-    t49 = t48 * t48
-    t50 = tl.div_rn(1.0, t42)
-    t51 = t11 * t14
-    t52 = tl.where(t41, 1.2676506e+30 * (t11 * 1.2676506e+30), t51)
-    t53 = t52 * t50
-    t54 = t53 + (t50 * tl.fma(t42, t53 * -1.0, t52))
-    t55 = tl.where(t53 < (-18.8125), -18.8125, t54)
-    t56 = tl.where(18.8125 < t53, 18.8125, t55)  # mean2/s2, within the reach
-    t57 = t56 * -1.0
-    t58 = t15 < 0.0
-    t59 = tl.where(t58, t57, t56)
-    t60 = tl.div_rn(1.0, t40)
-    t61 = t9 * t13
-    t62 = tl.where(t39, 1.2676506e+30 * (t9 * 1.2676506e+30), t61)
-    t63 = t62 * t60
-    t64 = t63 < (-18.8125)
-    t65 = tl.where(t64, -18.8125, t63)
-    t66 = 18.8125 < t63
-    t67 = tl.where(t66, 18.8125, t65)  # mean1/s1, within the reach
-    t68 = t67 + t59
-    t69 = t68 - t67
-    t70 = (t67 - (t68 - t69)) + (t59 - t69)
-    t71 = tl.where(t66, 0.0, tl.where(t64, 0.0, t60 * tl.fma(t40, t63 * -1.0, t62)))
-    t72 = t71 + t70
-    t73 = tl.abs(t68 + t72)
-    t74 = t49 * t73
-    t75 = (t67 + t71) - t59
-    t76 = tl.abs(t75)
-    t77 = t76 <= t74
-    t78 = (t73 <= t76) | (t73 < 8.6736174e-19)
-    # q*^2, where the exponent is least
-    t79 = tl.where(t78, 1.0, tl.where(t77, t49, t76 * tl.div_rn(1.0, tl.where(t78, 1.0, t73))))
-    t80 = tl.where(t46, 1.0, tl.where(t47, 1.0995116e+12, t43 * tl.div_rn(1.0, t38)))
-    t81 = 0.125 * (t75 * t75)  # B = (a - b)^2/8
-    t82 = tl.where(t78, t81, tl.where(t77, t80 * (t80 * t81), 0.125 * (t73 * t76)))  # B/q*^2
-    t83 = t82 * -1.0
-    t84 = t68 * t68
-    t85 = 0.125 * (t84 + tl.fma(t68, t72, tl.fma(t68, t72, tl.fma(t68, t68, t84 * -1.0))))  # A = (a + b)^2/8
-    t86 = tl.fma(t85, t79, t83)
-    t87 = tl.fma(t85, t79, t82)
-    t88 = tl.sqrt_rn(tl.fma(t86, t86, tl.fma(t87, 36.0, 324.0)))
-    t89 = (t87 + 18.0) + t88
-    t90 = tl.div_rn(1.0, t89)
-    t91 = (2.0 * t81) * t90
-    t92 = t49 < t91
-    t93 = tl.where(t92, tl.sqrt_rn(tl.where(t92, t91, 1.0)), t48)  # lo, where the integral begins
-    t94 = 2.0 * t85
-    t95 = t89 < t94
-    t96 = tl.where(t95, tl.sqrt_rn(tl.where(t95, t89 * tl.div_rn(1.0, tl.where(t95, t94, 1.0)), 1.0)), 1.0) - t93
-    t97 = t92 | t95
-    t98 = tl.div_rn(1.0, 1.0 + t48)
-    t99 = (t44 * (t16 * 2.0)) * t98  # 1 - Q
-    t100 = tl.where(t97, t96, t99)  # hi - lo
-    t101 = tl.fma(t100, 1.7806396e-14, t93)
-    t102 = t101 * t101
-    t103 = 1.0 + t102
-    t104 = tl.div_rn(1.0, t102 * t103)
-    t105 = (t85 - (t82 * (t103 * t104))) * (t79 - t102)
-    t106 = tl.fma(t105, 1.442695, 12582912.0)
-    t107 = t106 - 12582912.0
-    t108 = tl.fma(t107, -0.69314575, t105) + (t107 * (-1.4286068e-6))
-    t109 = (7.268582e-14 * (((1.0 + tl.fma(tl.fma(t108, tl.fma(t108, tl.fma(t108, tl.fma(t108, 0.0013814222,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t108 * t108, t108)) * ((((t106.to(tl.int32, bitcast=True))
-        + 127) << 23).to(tl.float32, bitcast=True))) * (t102 * t104)))
-    t110 = tl.fma(t100, 7.139873e-11, t93)
-    t111 = t110 * t110
-    t112 = 1.0 + t111
-    t113 = tl.div_rn(1.0, t111 * t112)
-    t114 = (t85 - (t82 * (t112 * t113))) * (t79 - t111)
-    t115 = tl.fma(1.442695, t114, 12582912.0)
-    t116 = t115 - 12582912.0
-    t117 = tl.fma(-0.69314575, t116, t114) + ((-1.4286068e-6) * t116)
-    t118 = (tl.fma(1.284356e-10, ((1.0 + tl.fma(tl.fma(t117, tl.fma(t117, tl.fma(t117, tl.fma(0.0013814222, t117,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t117 * t117, t117)) * (((127 + (t115.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t111 * t113), t109))
-    t119 = tl.fma(t100, 6.256983e-9, t93)
-    t120 = t119 * t119
-    t121 = 1.0 + t120
-    t122 = tl.div_rn(1.0, t120 * t121)
-    t123 = (t85 - (t82 * (t121 * t122))) * (t79 - t120)
-    t124 = tl.fma(1.442695, t123, 12582912.0)
-    t125 = t124 - 12582912.0
-    t126 = tl.fma(-0.69314575, t125, t123) + ((-1.4286068e-6) * t125)
-    t127 = (tl.fma(7.1630315e-9, ((1.0 + tl.fma(tl.fma(t126, tl.fma(t126, tl.fma(t126, tl.fma(0.0013814222, t126,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t126 * t126, t126)) * (((127 + (t124.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t120 * t122), t118))
-    t128 = tl.fma(t100, 1.3357106e-7, t93)
-    t129 = t128 * t128
-    t130 = 1.0 + t129
-    t131 = tl.div_rn(1.0, t129 * t130)
-    t132 = (t85 - (t82 * (t130 * t131))) * (t79 - t129)
-    t133 = tl.fma(1.442695, t132, 12582912.0)
-    t134 = t133 - 12582912.0
-    t135 = tl.fma(-0.69314575, t134, t132) + ((-1.4286068e-6) * t134)
-    t136 = (tl.fma(1.1155739e-7, ((1.0 + tl.fma(tl.fma(t135, tl.fma(t135, tl.fma(t135, tl.fma(0.0013814222, t135,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t135 * t135, t135)) * (((127 + (t133.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t129 * t131), t127))
-    t137 = tl.fma(t100, 1.3555483e-6, t93)
-    t138 = t137 * t137
-    t139 = 1.0 + t138
-    t140 = tl.div_rn(1.0, t138 * t139)
-    t141 = (t85 - (t82 * (t139 * t140))) * (t79 - t138)
-    t142 = tl.fma(1.442695, t141, 12582912.0)
-    t143 = t142 - 12582912.0
-    t144 = tl.fma(-0.69314575, t143, t141) + ((-1.4286068e-6) * t143)
-    t145 = (tl.fma(8.8652627e-7, ((1.0 + tl.fma(tl.fma(t144, tl.fma(t144, tl.fma(t144, tl.fma(0.0013814222, t144,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t144 * t144, t144)) * (((127 + (t142.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t138 * t140), t136))
-    t146 = tl.fma(t100, 8.667007e-6, t93)
-    t147 = t146 * t146
-    t148 = 1.0 + t147
-    t149 = tl.div_rn(1.0, t147 * t148)
-    t150 = (t85 - (t82 * (t148 * t149))) * (t79 - t147)
-    t151 = tl.fma(1.442695, t150, 12582912.0)
-    t152 = t151 - 12582912.0
-    t153 = tl.fma(-0.69314575, t152, t150) + ((-1.4286068e-6) * t152)
-    t154 = (tl.fma(4.632533e-6, ((1.0 + tl.fma(tl.fma(t153, tl.fma(t153, tl.fma(t153, tl.fma(0.0013814222, t153,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t153 * t153, t153)) * (((127 + (t151.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t147 * t149), t145))
-    t155 = tl.fma(t100, 4.0370855e-5, t93)
-    t156 = t155 * t155
-    t157 = 1.0 + t156
-    t158 = tl.div_rn(1.0, t156 * t157)
-    t159 = (t85 - (t82 * (t157 * t158))) * (t79 - t156)
-    t160 = tl.fma(1.442695, t159, 12582912.0)
-    t161 = t160 - 12582912.0
-    t162 = tl.fma(-0.69314575, t161, t159) + ((-1.4286068e-6) * t161)
-    t163 = (tl.fma(1.8140627e-5, ((1.0 + tl.fma(tl.fma(t162, tl.fma(t162, tl.fma(t162, tl.fma(0.0013814222, t162,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t162 * t162, t162)) * (((127 + (t160.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t156 * t158), t154))
-    t164 = tl.fma(t100, 0.00014911742, t93)
-    t165 = t164 * t164
-    t166 = 1.0 + t165
-    t167 = tl.div_rn(1.0, t165 * t166)
-    t168 = (t85 - (t82 * (t166 * t167))) * (t79 - t165)
-    t169 = tl.fma(1.442695, t168, 12582912.0)
-    t170 = t169 - 12582912.0
-    t171 = tl.fma(-0.69314575, t170, t168) + ((-1.4286068e-6) * t170)
-    t172 = (tl.fma(5.7449197e-5, ((1.0 + tl.fma(tl.fma(t171, tl.fma(t171, tl.fma(t171, tl.fma(0.0013814222, t171,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t171 * t171, t171)) * (((127 + (t169.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t165 * t167), t163))
-    t173 = tl.fma(t100, 0.00046089652, t93)
-    t174 = t173 * t173
-    t175 = 1.0 + t174
-    t176 = tl.div_rn(1.0, t174 * t175)
-    t177 = (t85 - (t82 * (t175 * t176))) * (t79 - t174)
-    t178 = tl.fma(1.442695, t177, 12582912.0)
-    t179 = t178 - 12582912.0
-    t180 = tl.fma(-0.69314575, t179, t177) + ((-1.4286068e-6) * t179)
-    t181 = (tl.fma(0.00015440652, ((1.0 + tl.fma(tl.fma(t180, tl.fma(t180, tl.fma(t180, tl.fma(0.0013814222, t180,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t180 * t180, t180)) * (((127 + (t178.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t174 * t176), t172))
-    t182 = tl.fma(t100, 0.0012360261, t93)
-    t183 = t182 * t182
-    t184 = 1.0 + t183
-    t185 = tl.div_rn(1.0, t183 * t184)
-    t186 = (t85 - (t82 * (t184 * t185))) * (t79 - t183)
-    t187 = tl.fma(1.442695, t186, 12582912.0)
-    t188 = t187 - 12582912.0
-    t189 = tl.fma(-0.69314575, t188, t186) + ((-1.4286068e-6) * t188)
-    t190 = (tl.fma(0.00036380897, ((1.0 + tl.fma(tl.fma(t189, tl.fma(t189, tl.fma(t189, tl.fma(0.0013814222, t189,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t189 * t189, t189)) * (((127 + (t187.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t183 * t185), t181))
-    t191 = tl.fma(t100, 0.002950513, t93)
-    t192 = t191 * t191
-    t193 = 1.0 + t192
-    t194 = tl.div_rn(1.0, t192 * t193)
-    t195 = (t85 - (t82 * (t193 * t194))) * (t79 - t192)
-    t196 = tl.fma(1.442695, t195, 12582912.0)
-    t197 = t196 - 12582912.0
-    t198 = tl.fma(-0.69314575, t197, t195) + ((-1.4286068e-6) * t197)
-    t199 = (tl.fma(0.00076875696, ((1.0 + tl.fma(tl.fma(t198, tl.fma(t198, tl.fma(t198, tl.fma(0.0013814222, t198,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t198 * t198, t198)) * (((127 + (t196.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t192 * t194), t190))
-    t200 = tl.fma(t100, 0.006387385, t93)
-    t201 = t200 * t200
-    t202 = 1.0 + t201
-    t203 = tl.div_rn(1.0, t201 * t202)
-    t204 = (t85 - (t82 * (t202 * t203))) * (t79 - t201)
-    t205 = tl.fma(1.442695, t204, 12582912.0)
-    t206 = t205 - 12582912.0
-    t207 = tl.fma(-0.69314575, t206, t204) + ((-1.4286068e-6) * t206)
-    t208 = (tl.fma(0.0014810949, ((1.0 + tl.fma(tl.fma(t207, tl.fma(t207, tl.fma(t207, tl.fma(0.0013814222, t207,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t207 * t207, t207)) * (((127 + (t205.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t201 * t203), t199))
-    t209 = tl.fma(t100, 0.012717514, t93)
-    t210 = t209 * t209
-    t211 = 1.0 + t210
-    t212 = tl.div_rn(1.0, t210 * t211)
-    t213 = (t85 - (t82 * (t211 * t212))) * (t79 - t210)
-    t214 = tl.fma(1.442695, t213, 12582912.0)
-    t215 = t214 - 12582912.0
-    t216 = tl.fma(-0.69314575, t215, t213) + ((-1.4286068e-6) * t215)
-    t217 = (tl.fma(0.0026338205, ((1.0 + tl.fma(tl.fma(t216, tl.fma(t216, tl.fma(t216, tl.fma(0.0013814222, t216,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t216 * t216, t216)) * (((127 + (t214.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t210 * t212), t208))
-    t218 = tl.fma(t100, 0.023541106, t93)
-    t219 = t218 * t218
-    t220 = 1.0 + t219
-    t221 = tl.div_rn(1.0, t219 * t220)
-    t222 = (t85 - (t82 * (t220 * t221))) * (t79 - t219)
-    t223 = tl.fma(1.442695, t222, 12582912.0)
-    t224 = t223 - 12582912.0
-    t225 = tl.fma(-0.69314575, t224, t222) + ((-1.4286068e-6) * t224)
-    t226 = (tl.fma(0.004363449, ((1.0 + tl.fma(tl.fma(t225, tl.fma(t225, tl.fma(t225, tl.fma(0.0013814222, t225,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t225 * t225, t225)) * (((127 + (t223.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t219 * t221), t217))
-    t227 = tl.fma(t100, 0.04085785, t93)
-    t228 = t227 * t227
-    t229 = 1.0 + t228
-    t230 = tl.div_rn(1.0, t228 * t229)
-    t231 = (t85 - (t82 * (t229 * t230))) * (t79 - t228)
-    t232 = tl.fma(1.442695, t231, 12582912.0)
-    t233 = t232 - 12582912.0
-    t234 = tl.fma(-0.69314575, t233, t231) + ((-1.4286068e-6) * t233)
-    t235 = (tl.fma(0.0067824842, ((1.0 + tl.fma(tl.fma(t234, tl.fma(t234, tl.fma(t234, tl.fma(0.0013814222, t234,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t234 * t234, t234)) * (((127 + (t232.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t228 * t230), t226))
-    t236 = tl.fma(t100, 0.06693861, t93)
-    t237 = t236 * t236
-    t238 = 1.0 + t237
-    t239 = tl.div_rn(1.0, t237 * t238)
-    t240 = (t85 - (t82 * (t238 * t239))) * (t79 - t237)
-    t241 = tl.fma(1.442695, t240, 12582912.0)
-    t242 = t241 - 12582912.0
-    t243 = tl.fma(-0.69314575, t242, t240) + ((-1.4286068e-6) * t242)
-    t244 = (tl.fma(0.009945022, ((1.0 + tl.fma(tl.fma(t243, tl.fma(t243, tl.fma(t243, tl.fma(0.0013814222, t243,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t243 * t243, t243)) * (((127 + (t241.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t237 * t239), t235))
-    t245 = tl.fma(t100, 0.10408563, t93)
-    t246 = t245 * t245
-    t247 = 1.0 + t246
-    t248 = tl.div_rn(1.0, t246 * t247)
-    t249 = (t85 - (t82 * (t247 * t248))) * (t79 - t246)
-    t250 = tl.fma(1.442695, t249, 12582912.0)
-    t251 = t250 - 12582912.0
-    t252 = tl.fma(-0.69314575, t251, t249) + ((-1.4286068e-6) * t251)
-    t253 = (tl.fma(0.013811379, ((1.0 + tl.fma(tl.fma(t252, tl.fma(t252, tl.fma(t252, tl.fma(0.0013814222, t252,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t252 * t252, t252)) * (((127 + (t250.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t246 * t248), t244))
-    t254 = tl.fma(t100, 0.15429045, t93)
-    t255 = t254 * t254
-    t256 = 1.0 + t255
-    t257 = tl.div_rn(1.0, t255 * t256)
-    t258 = (t85 - (t82 * (t256 * t257))) * (t79 - t255)
-    t259 = tl.fma(1.442695, t258, 12582912.0)
-    t260 = t259 - 12582912.0
-    t261 = tl.fma(-0.69314575, t260, t258) + ((-1.4286068e-6) * t260)
-    t262 = (tl.fma(0.018219745, ((1.0 + tl.fma(tl.fma(t261, tl.fma(t261, tl.fma(t261, tl.fma(0.0013814222, t261,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t261 * t261, t261)) * (((127 + (t259.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t255 * t257), t253))
-    t263 = tl.fma(t100, 0.21882491, t93)
-    t264 = t263 * t263
-    t265 = 1.0 + t264
-    t266 = tl.div_rn(1.0, t264 * t265)
-    t267 = (t85 - (t82 * (t265 * t266))) * (t79 - t264)
-    t268 = tl.fma(1.442695, t267, 12582912.0)
-    t269 = t268 - 12582912.0
-    t270 = tl.fma(-0.69314575, t269, t267) + ((-1.4286068e-6) * t269)
-    t271 = (tl.fma(0.022873294, ((1.0 + tl.fma(tl.fma(t270, tl.fma(t270, tl.fma(t270, tl.fma(0.0013814222, t270,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t270 * t270, t270)) * (((127 + (t268.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t264 * t266), t262))
-    t272 = tl.fma(t100, 0.29782534, t93)
-    t273 = t272 * t272
-    t274 = 1.0 + t273
-    t275 = tl.div_rn(1.0, t273 * t274)
-    t276 = (t85 - (t82 * (t274 * t275))) * (t79 - t273)
-    t277 = tl.fma(1.442695, t276, 12582912.0)
-    t278 = t277 - 12582912.0
-    t279 = tl.fma(-0.69314575, t278, t276) + ((-1.4286068e-6) * t278)
-    t280 = (tl.fma(0.027349675, ((1.0 + tl.fma(tl.fma(t279, tl.fma(t279, tl.fma(t279, tl.fma(0.0013814222, t279,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t279 * t279, t279)) * (((127 + (t277.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t273 * t275), t271))
-    t281 = tl.fma(t100, 0.38994673, t93)
-    t282 = t281 * t281
-    t283 = 1.0 + t282
-    t284 = tl.div_rn(1.0, t282 * t283)
-    t285 = (t85 - (t82 * (t283 * t284))) * (t79 - t282)
-    t286 = tl.fma(1.442695, t285, 12582912.0)
-    t287 = t286 - 12582912.0
-    t288 = tl.fma(-0.69314575, t287, t285) + ((-1.4286068e-6) * t287)
-    t289 = (tl.fma(0.031136192, ((1.0 + tl.fma(tl.fma(t288, tl.fma(t288, tl.fma(t288, tl.fma(0.0013814222, t288,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t288 * t288, t288)) * (((127 + (t286.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t282 * t284), t280))
-    t290 = tl.fma(t100, 0.49216625, t93)
-    t291 = t290 * t290
-    t292 = 1.0 + t291
-    t293 = tl.div_rn(1.0, t291 * t292)
-    t294 = (t85 - (t82 * (t292 * t293))) * (t79 - t291)
-    t295 = tl.fma(1.442695, t294, 12582912.0)
-    t296 = t295 - 12582912.0
-    t297 = tl.fma(-0.69314575, t296, t294) + ((-1.4286068e-6) * t296)
-    t298 = (tl.fma(0.033688944, ((1.0 + tl.fma(tl.fma(t297, tl.fma(t297, tl.fma(t297, tl.fma(0.0013814222, t297,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t297 * t297, t297)) * (((127 + (t295.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t291 * t293), t289))
-    t299 = tl.fma(t100, 0.5998014, t93)
-    t300 = t299 * t299
-    t301 = 1.0 + t300
-    t302 = tl.div_rn(1.0, t300 * t301)
-    t303 = (t85 - (t82 * (t301 * t302))) * (t79 - t300)
-    t304 = tl.fma(1.442695, t303, 12582912.0)
-    t305 = t304 - 12582912.0
-    t306 = tl.fma(-0.69314575, t305, t303) + ((-1.4286068e-6) * t305)
-    t307 = (tl.fma(0.03450875, ((1.0 + tl.fma(tl.fma(t306, tl.fma(t306, tl.fma(t306, tl.fma(0.0013814222, t306,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t306 * t306, t306)) * (((127 + (t304.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t300 * t302), t298))
-    t308 = tl.fma(t100, 0.70677817, t93)
-    t309 = t308 * t308
-    t310 = 1.0 + t309
-    t311 = tl.div_rn(1.0, t309 * t310)
-    t312 = (t85 - (t82 * (t310 * t311))) * (t79 - t309)
-    t313 = tl.fma(1.442695, t312, 12582912.0)
-    t314 = t313 - 12582912.0
-    t315 = tl.fma(-0.69314575, t314, t312) + ((-1.4286068e-6) * t314)
-    t316 = (tl.fma(0.033222027, ((1.0 + tl.fma(tl.fma(t315, tl.fma(t315, tl.fma(t315, tl.fma(0.0013814222, t315,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t315 * t315, t315)) * (((127 + (t313.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t309 * t311), t307))
-    t317 = tl.fma(t100, 0.8061421, t93)
-    t318 = t317 * t317
-    t319 = 1.0 + t318
-    t320 = tl.div_rn(1.0, t318 * t319)
-    t321 = (t85 - (t82 * (t319 * t320))) * (t79 - t318)
-    t322 = tl.fma(1.442695, t321, 12582912.0)
-    t323 = t322 - 12582912.0
-    t324 = tl.fma(-0.69314575, t323, t321) + ((-1.4286068e-6) * t323)
-    t325 = (tl.fma(0.029652255, ((1.0 + tl.fma(tl.fma(t324, tl.fma(t324, tl.fma(t324, tl.fma(0.0013814222, t324,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t324 * t324, t324)) * (((127 + (t322.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t318 * t320), t316))
-    t326 = tl.fma(t100, 0.8907605, t93)
-    t327 = t326 * t326
-    t328 = 1.0 + t327
-    t329 = tl.div_rn(1.0, t327 * t328)
-    t330 = (t85 - (t82 * (t328 * t329))) * (t79 - t327)
-    t331 = tl.fma(1.442695, t330, 12582912.0)
-    t332 = t331 - 12582912.0
-    t333 = tl.fma(-0.69314575, t332, t330) + ((-1.4286068e-6) * t332)
-    t334 = (tl.fma(0.023867868, ((1.0 + tl.fma(tl.fma(t333, tl.fma(t333, tl.fma(t333, tl.fma(0.0013814222, t333,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t333 * t333, t333)) * (((127 + (t331.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t327 * t329), t325))
-    t335 = tl.fma(t100, 0.95412374, t93)
-    t336 = t335 * t335
-    t337 = 1.0 + t336
-    t338 = tl.div_rn(1.0, t336 * t337)
-    t339 = (t85 - (t82 * (t337 * t338))) * (t79 - t336)
-    t340 = tl.fma(1.442695, t339, 12582912.0)
-    t341 = t340 - 12582912.0
-    t342 = tl.fma(-0.69314575, t341, t339) + ((-1.4286068e-6) * t341)
-    t343 = (tl.fma(0.016196337, ((1.0 + tl.fma(tl.fma(t342, tl.fma(t342, tl.fma(t342, tl.fma(0.0013814222, t342,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t342 * t342, t342)) * (((127 + (t340.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t336 * t338), t334))
-    t344 = tl.fma(t100, 0.9911378, t93)
-    t345 = t344 * t344
-    t346 = 1.0 + t345
-    t347 = tl.div_rn(1.0, t345 * t346)
-    t348 = (t85 - (t82 * (t346 * t347))) * (t79 - t345)
-    t349 = tl.fma(1.442695, t348, 12582912.0)
-    t350 = t349 - 12582912.0
-    t351 = tl.fma(-0.69314575, t350, t348) + ((-1.4286068e-6) * t350)
-    t352 = (t100 * tl.fma(0.00720935, ((1.0 + tl.fma(tl.fma(t351, tl.fma(t351, tl.fma(t351, tl.fma(0.0013814222, t351,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t351 * t351, t351)) * (((127 + (t349.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t345 * t347), t343))
-    t353 = (t87 + (t85 + t81)) * -1.0
-    t354 = t353 < (-176.5)
-    t355 = tl.where(t354, -176.5, t353)
-    t356 = tl.fma(1.442695, t355, 12582912.0)
-    t357 = t356 - 12582912.0
-    t358 = tl.fma(-0.69314575, t357, t355) + ((-1.4286068e-6) * t357)
-    t359 = (t352 * tl.where(t354, 0.0, 1.0 + tl.fma(tl.fma(t358, tl.fma(t358, tl.fma(t358, tl.fma(0.0013814222, t358,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t358 * t358, t358)))
-    t360 = t356.to(tl.int32, bitcast=True)
-    t361 = (((127 + (t360 >> 2)) << 23).to(tl.float32, bitcast=True)) * t359
-    t362 = (((127 + ((t360 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)) * t361
-    t363 = (((127 + ((t360 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)) * t362
-    t364 = (((127 + ((t360 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)) * t363
-    t365 = tl.where(t12, tl.where(t58, t364 * -1.0, t364), tl.sqrt_rn(tl.where(t12, 1.0, -1.0)))
-    return t365
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
 
 
 @triton.jit
-def heaviside_covariance_exact_forward_kernel(mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, cov_ptr, out_covariance_ptr, n,
-                                              BLOCK: tl.constexpr):
+def _polynomial12(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x,
+        tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6), c7), c8), c9), c10), c11))
+
+
+@triton.jit
+def _part2(p0, p1):
+    t0 = p0 - 12582912.0
+    t1 = tl.fma(t0, -0.69314575, p1) + (t0 * (-1.4286068e-6))
+    t2 = 1.0 + tl.fma(_polynomial4(t1, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t1 * t1, t1)
+    return t2
+
+
+@triton.jit
+def _part3(p0, p1, p2):
+    t0 = p0 * p0
+    t1 = tl.fma(p0, p0, t0 * -1.0)
+    t2 = p1 * p2
+    t3 = tl.fma(p1, p2, t2 * -1.0)
+    t4 = t1 - t3
+    t5 = t4 - t1
+    t6 = 0.0 * p2
+    t7 = t4 - t6
+    t8 = t7 - t4
+    t9 = t6 * -1.0
+    t10 = t0 - t2
+    t11 = t10 + t7
+    t12 = t11 - t10
+    t13 = ((t11 + (((t10 - (t11 - t12)) + (t7 - t12)) + ((((t1 - (t4 - t5)) + ((t3 * -1.0) - t5)) + ((t4 - (t7 - t8)) +
+        (t9 - t8))) - tl.fma(0.0, p2, t9)))) * -1.0)
+    return t13
+
+
+@triton.jit
+def _part4(p0):
+    t0 = (_polynomial12(p0 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537, -0.020374626,
+        0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
+    return t0
+
+
+@triton.jit
+def _part5(p0, p1):
+    t0 = ((127 + ((p0 + p1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    return t0
+
+
+@triton.jit
+def _atom0(p0, p1, p2, p3, p4, p5):
+    t0 = tl.fma(p0, p1, p2)
+    t1 = t0 * t0
+    t2 = 1.0 + t1
+    t3 = tl.div_rn(1.0, t1 * t2)
+    t4 = (p5 - (p4 * (t2 * t3))) * (p3 - t1)
+    t5 = tl.fma(1.442695, t4, 12582912.0)
+    t6 = (_part2(t5, t4) * (((127 + (t5.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t1 * t3)
+    return t6
+
+
+@triton.jit
+def _atom1(p0, p1, p2):
+    t0 = p1 * p0
+    t1 = (t0 * tl.fma(0.5, t0, p2)) * -1.0
+    t2 = tl.fma(1.442695, t1, 12582912.0)
+    t3 = _part2(t2, t1) * (((127 + (t2.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True))
+    return t3
+
+
+@triton.jit
+def heaviside_covariance_exact_forward(mean1, var1, mean2, var2, cov):
+    t0 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1))
+    t1 = tl.where(t0, var2, var1)
+    t2 = 0.0 <= t1
+    t3 = tl.where(t0, var1, var2)
+    t4 = 0.0 <= t3
+    t5 = tl.where(t0, mean2, mean1)
+    t6 = tl.where(t0, mean1, mean2)
+    t7 = (((tl.abs(cov) <= ((tl.sqrt_rn(tl.where(t2, t1, 0.0)) * tl.sqrt_rn(tl.where(t4, t3, 0.0))) * 1.0000038)) & (t2
+        & (t5 == t5))) & (t4 & (t6 == t6)))
+    # power of two that keeps remainders normal
+    t8 = tl.where(1.1529215e+18 < t1, 9.094947e-13, tl.where(t1 < 9.094947e-13, 2.8147498e+14, 1.0))
+    # power of two that keeps remainders normal
+    t9 = tl.where(1.1529215e+18 < t3, 9.094947e-13, tl.where(t3 < 9.094947e-13, 2.8147498e+14, 1.0))
+    t10 = cov * (t8 * t9)
+    t11 = tl.where(t7, tl.abs(t10), 0.0)
+    t12 = t8 * (t1 * t8)
+    t13 = t9 * (t3 * t9)
+    t14 = _part3(t11, t12, t13)
+    t15 = tl.where(t7 & (0.0 < t14), t14, 0.0)
+    t16 = 0.0 == t15
+    t17 = tl.sqrt_rn(tl.where(t16, 1.0, t15))
+    t18 = t1 == 0.0
+    t19 = tl.sqrt_rn(tl.where(t7, tl.where(t18, 1.0, t12), 1.0))  # standard deviation, scaled
+    t20 = t3 == 0.0
+    t21 = tl.sqrt_rn(tl.where(t7, tl.where(t20, 1.0, t13), 1.0))  # standard deviation, scaled
+    t22 = (t19 * t21) + t11
+    t23 = tl.div_rn(1.0, t22)
+    t24 = t18 | t20
+    t25 = t16 & (~t24)
+    t26 = tl.where(t24, 1.0, tl.where(t25, 0.0, t17 * t23))  # Q = sqrt((1 - rho)/(1 + rho))
+    t27 = t26 * t26
+    t28 = tl.div_rn(1.0, t21)
+    t29 = tl.where(t20, 1.2676506e+30 * (t6 * 1.2676506e+30), t6 * t9)
+    t30 = t29 * t28
+    # mean2/s2, within the reach
+    t31 = (tl.where(18.8125 < t30, 18.8125, tl.where(t30 < (-18.8125), -18.8125, t30 + (t28 * tl.fma(t21, t30 * -1.0,
+        t29)))))
+    t32 = t10 < 0.0
+    t33 = tl.where(t32, t31 * -1.0, t31)
+    t34 = tl.div_rn(1.0, t19)
+    t35 = tl.where(t18, 1.2676506e+30 * (t5 * 1.2676506e+30), t5 * t8)
+    t36 = t35 * t34
+    t37 = t36 < (-18.8125)
+    t38 = 18.8125 < t36
+    t39 = tl.where(t38, 18.8125, tl.where(t37, -18.8125, t36))  # mean1/s1, within the reach
+    t40 = t39 + t33
+    t41 = t40 - t39
+    t42 = tl.where(t38, 0.0, tl.where(t37, 0.0, t34 * tl.fma(t19, t36 * -1.0, t35)))
+    t43 = t42 + ((t39 - (t40 - t41)) + (t33 - t41))
+    t44 = tl.abs(t40 + t43)
+    t45 = (t39 + t42) - t33
+    t46 = tl.abs(t45)
+    t47 = t46 <= (t27 * t44)
+    t48 = (t44 <= t46) | (t44 < 8.6736174e-19)
+    # q*^2, where the exponent is least
+    t49 = tl.where(t48, 1.0, tl.where(t47, t27, t46 * tl.div_rn(1.0, tl.where(t48, 1.0, t44))))
+    t50 = tl.where(t24, 1.0, tl.where(t25, 1.0995116e+12, t22 * tl.div_rn(1.0, t17)))
+    t51 = 0.125 * (t45 * t45)  # B = (a - b)^2/8
+    t52 = tl.where(t48, t51, tl.where(t47, t50 * (t50 * t51), 0.125 * (t44 * t46)))  # B/q*^2
+    t53 = t40 * t40
+    t54 = 0.125 * (t53 + tl.fma(t40, t43, tl.fma(t40, t43, tl.fma(t40, t40, t53 * -1.0))))  # A = (a + b)^2/8
+    t55 = tl.fma(t54, t49, t52 * -1.0)
+    t56 = tl.fma(t54, t49, t52)
+    t57 = (t56 + 18.0) + tl.sqrt_rn(tl.fma(t55, t55, tl.fma(t56, 36.0, 324.0)))
+    t58 = (2.0 * t51) * tl.div_rn(1.0, t57)
+    t59 = t27 < t58
+    t60 = tl.where(t59, tl.sqrt_rn(tl.where(t59, t58, 1.0)), t26)  # lo, where the integral begins
+    t61 = 2.0 * t54
+    t62 = t57 < t61
+    t63 = t59 | t62
+    t64 = tl.where(t62, tl.sqrt_rn(tl.where(t62, t57 * tl.div_rn(1.0, tl.where(t62, t61, 1.0)), 1.0)), 1.0) - t60
+    t65 = (t23 * (t11 * 2.0)) * tl.div_rn(1.0, 1.0 + t26)  # 1 - Q
+    t66 = tl.where(t63, t64, t65)  # hi - lo
+    t67 = tl.fma(t66, 1.7806396e-14, t60)
+    t68 = t67 * t67
+    t69 = 1.0 + t68
+    t70 = tl.div_rn(1.0, t68 * t69)
+    t71 = (t54 - (t52 * (t69 * t70))) * (t49 - t68)
+    t72 = tl.fma(t71, 1.442695, 12582912.0)
+    t73 = (t56 + (t54 + t51)) * -1.0
+    t74 = t73 < (-176.5)
+    t75 = tl.where(t74, -176.5, t73)
+    t76 = tl.fma(1.442695, t75, 12582912.0)
+    t77 = t76.to(tl.int32, bitcast=True)
+    t78 = ((127 + ((t77 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t79 = ((127 + ((t77 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t80 = ((127 + ((t77 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t81 = ((127 + (t77 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t82 = _atom0(t66, 0.9911378, t60, t49, t52, t54)
+    t83 = _atom0(t66, 0.95412374, t60, t49, t52, t54)
+    t84 = _atom0(t66, 0.8907605, t60, t49, t52, t54)
+    t85 = _atom0(t66, 0.8061421, t60, t49, t52, t54)
+    t86 = _atom0(t66, 0.70677817, t60, t49, t52, t54)
+    t87 = _atom0(t66, 0.5998014, t60, t49, t52, t54)
+    t88 = _atom0(t66, 0.49216625, t60, t49, t52, t54)
+    t89 = _atom0(t66, 0.38994673, t60, t49, t52, t54)
+    t90 = _atom0(t66, 0.29782534, t60, t49, t52, t54)
+    t91 = (tl.fma(0.022873294, _atom0(t66, 0.21882491, t60, t49, t52, t54), tl.fma(0.018219745, _atom0(t66, 0.15429045,
+        t60, t49, t52, t54), tl.fma(0.013811379, _atom0(t66, 0.10408563, t60, t49, t52, t54), tl.fma(0.009945022,
+        _atom0(t66, 0.06693861, t60, t49, t52, t54), tl.fma(0.0067824842, _atom0(t66, 0.04085785, t60, t49, t52, t54),
+        tl.fma(0.004363449, _atom0(t66, 0.023541106, t60, t49, t52, t54), tl.fma(0.0026338205, _atom0(t66, 0.012717514,
+        t60, t49, t52, t54), tl.fma(0.0014810949, _atom0(t66, 0.006387385, t60, t49, t52, t54), tl.fma(0.00076875696,
+        _atom0(t66, 0.002950513, t60, t49, t52, t54), tl.fma(0.00036380897, _atom0(t66, 0.0012360261, t60, t49, t52,
+        t54), tl.fma(0.00015440652, _atom0(t66, 0.00046089652, t60, t49, t52, t54), tl.fma(5.7449197e-5, _atom0(t66,
+        0.00014911742, t60, t49, t52, t54), tl.fma(1.8140627e-5, _atom0(t66, 4.0370855e-5, t60, t49, t52, t54),
+        tl.fma(4.632533e-6, _atom0(t66, 8.667007e-6, t60, t49, t52, t54), tl.fma(8.8652627e-7, _atom0(t66,
+        1.3555483e-6, t60, t49, t52, t54), tl.fma(1.1155739e-7, _atom0(t66, 1.3357106e-7, t60, t49, t52, t54),
+        tl.fma(7.1630315e-9, _atom0(t66, 6.256983e-9, t60, t49, t52, t54), tl.fma(1.284356e-10, _atom0(t66,
+        7.139873e-11, t60, t49, t52, t54), 7.268582e-14 * ((_part2(t72, t71) * ((((t72.to(tl.int32, bitcast=True)) +
+        127) << 23).to(tl.float32, bitcast=True))) * (t68 * t70)))))))))))))))))))))
+    t92 = (t78 * (t79 * (t80 * (t81 * ((t66 * tl.fma(0.00720935, t82, tl.fma(0.016196337, t83, tl.fma(0.023867868, t84,
+        tl.fma(0.029652255, t85, tl.fma(0.033222027, t86, tl.fma(0.03450875, t87, tl.fma(0.033688944, t88,
+        tl.fma(0.031136192, t89, tl.fma(0.027349675, t90, t91)))))))))) * tl.where(t74, 0.0, _part2(t76, t75)))))))
+    t93 = tl.where(t7, tl.where(t32, t92 * -1.0, t92), tl.sqrt_rn(tl.where(t7, 1.0, -1.0)))
+    return t93
+
+
+@triton.jit
+def heaviside_covariance_exact_forward_kernel(
+    mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, cov_ptr, out_covariance_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean1 = tl.load(mean1_ptr + offsets, mask=mask).to(tl.float32)
@@ -483,397 +233,240 @@ def heaviside_covariance_exact_forward_kernel(mean1_ptr, var1_ptr, mean2_ptr, va
 
 @triton.jit
 def heaviside_covariance_exact_backward(mean1, var1, mean2, var2, cov, grad_covariance):
-    t0 = (mean1 == mean2) & (var2 < var1)
-    t1 = (mean2 < mean1) | t0
-    t2 = tl.where(t1, var2, var1)
-    t3 = 0.0 <= t2
-    t4 = tl.sqrt_rn(tl.where(t3, t2, 0.0))
-    t5 = tl.where(t1, var1, var2)
-    t6 = 0.0 <= t5
-    t7 = (t4 * tl.sqrt_rn(tl.where(t6, t5, 0.0))) * 1.0000038
-    t8 = tl.abs(cov) <= t7
-    t9 = tl.where(t1, mean2, mean1)
-    t10 = t8 & (t3 & (t9 == t9))
-    t11 = tl.where(t1, mean1, mean2)
-    t12 = t10 & (t6 & (t11 == t11))
+    t0 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1))
+    t1 = tl.where(t0, var2, var1)
+    t2 = 0.0 <= t1
+    t3 = tl.where(t0, var1, var2)
+    t4 = 0.0 <= t3
+    t5 = tl.where(t0, mean2, mean1)
+    t6 = tl.where(t0, mean1, mean2)
+    t7 = (((tl.abs(cov) <= ((tl.sqrt_rn(tl.where(t2, t1, 0.0)) * tl.sqrt_rn(tl.where(t4, t3, 0.0))) * 1.0000038)) & (t2
+        & (t5 == t5))) & (t4 & (t6 == t6)))
     # power of two that keeps remainders normal
-    t13 = tl.where(1.1529215e+18 < t2, 9.094947e-13, tl.where(t2 < 9.094947e-13, 2.8147498e+14, 1.0))
+    t8 = tl.where(1.1529215e+18 < t1, 9.094947e-13, tl.where(t1 < 9.094947e-13, 2.8147498e+14, 1.0))
     # power of two that keeps remainders normal
-    t14 = tl.where(1.1529215e+18 < t5, 9.094947e-13, tl.where(t5 < 9.094947e-13, 2.8147498e+14, 1.0))
-    t15 = cov * (t13 * t14)
-    t16 = tl.where(t12, tl.abs(t15), 0.0)
-    t17 = t16 * t16
-    t18 = tl.fma(t16, t16, t17 * -1.0)
-    t19 = t13 * (t2 * t13)
-    t20 = t14 * (t5 * t14)
-    t21 = t19 * t20
-    t22 = tl.fma(t19, t20, t21 * -1.0)
-    t23 = t18 - t22
-    t24 = t23 - t18
-    t25 = (t18 - (t23 - t24)) + ((t22 * -1.0) - t24)
-    t26 = 0.0 * t20
-    t27 = t23 - t26
-    t28 = t27 - t23
-    t29 = t23 - (t27 - t28)
-    t30 = t26 * -1.0
-    t31 = (t25 + (t29 + (t30 - t28))) - tl.fma(0.0, t20, t30)
-    t32 = t17 - t21
-    t33 = t32 + t27
-    t34 = t33 - t32
-    t35 = (t33 + (((t32 - (t33 - t34)) + (t27 - t34)) + t31)) * -1.0
-    t36 = tl.where(t12 & (0.0 < t35), t35, 0.0)
-    t37 = 0.0 == t36
-    t38 = tl.sqrt_rn(tl.where(t37, 1.0, t36))
-    t39 = t2 == 0.0
-    t40 = tl.where(t12, tl.where(t39, 1.0, t19), 1.0)
-    t41 = tl.sqrt_rn(t40)  # standard deviation, scaled
-    t42 = tl.fma(t41, t41 * -1.0, t40)
-    t43 = tl.div_rn(1.0, t41)
-    t44 = t42 * (0.5 * t43)
-    t45 = t5 == 0.0
-    t46 = tl.where(t12, tl.where(t45, 1.0, t20), 1.0)
-    t47 = tl.sqrt_rn(t46)  # standard deviation, scaled
-    t48 = t41 * t47
-    t49 = tl.fma(t44, t47, tl.fma(t41, t47, t48 * -1.0))
-    t50 = tl.fma(t47, t47 * -1.0, t46)
-    t51 = tl.div_rn(1.0, t47)
-    t52 = t50 * (0.5 * t51)
-    t53 = tl.fma(t41, t52, t49)
-    t54 = t16 + (t48 + t53)
-    t55 = tl.div_rn(1.0, t54)
-    t56 = t38 * t55
-    t57 = t56 + tl.fma(t38, t55, t56 * -1.0)
-    t58 = t39 | t45
-    t59 = t37 & (~t58)
-    t60 = tl.where(t58, 1.0, tl.where(t59, 0.0, t57))  # Q = sqrt((1 - rho)/(1 + rho))
-    t61 = 1.0 + t60
-    t62 = t60 - (t61 - 1.0)
-    t63 = tl.div_rn(1.0, t61)
-    t64 = t63 * -1.0
-    t65 = t63 * tl.fma(t62, t64, tl.fma(t61, t64, 1.0))
-    t66 = t16 * 2.0
-    t67 = t55 * t66
-    t68 = t67 * t63  # 1 - Q
-    t69 = tl.fma(t67, t63, t68 * -1.0)
-    t70 = tl.fma(t67, t65, tl.fma(tl.fma(t55, t66, t67 * -1.0), t63, t69))
-    t71 = tl.div_rn(1.0, t38)
-    t72 = t54 * t71
-    t73 = tl.where(t58, 1.0, tl.where(t59, 1.0995116e+12, t72 + tl.fma(t54, t71, t72 * -1.0)))
-    t74 = t11 * t14
-    t75 = tl.where(t45, 1.2676506e+30 * (t11 * 1.2676506e+30), t74)
-    t76 = t51 * t75
-    t77 = t76 < (-18.8125)
-    t78 = tl.where(t77, -18.8125, t76)
-    t79 = 18.8125 < t76
-    t80 = tl.where(t79, 18.8125, t78)  # mean2/s2, within the reach
-    t81 = t80 * -1.0
-    t82 = t15 < 0.0
-    t83 = tl.where(t82, t81, t80)
-    t84 = t9 * t13
-    t85 = tl.where(t39, 1.2676506e+30 * (t9 * 1.2676506e+30), t84)
-    t86 = t43 * t85
-    t87 = t86 < (-18.8125)
-    t88 = tl.where(t87, -18.8125, t86)
-    t89 = 18.8125 < t86
-    t90 = tl.where(t89, 18.8125, t88)  # mean1/s1, within the reach
-    t91 = t90 - t83
-    t92 = t91 - t90
-    t93 = (t90 - (t91 - t92)) + ((t83 * -1.0) - t92)
-    t94 = t76 * -1.0
-    t95 = tl.where(t79, 0.0, tl.where(t77, 0.0, t51 * tl.fma(t52, t94, tl.fma(t47, t94, t75))))
-    t96 = tl.where(t82, t95 * -1.0, t95)
-    t97 = t86 * -1.0
-    t98 = tl.where(t89, 0.0, tl.where(t87, 0.0, t43 * tl.fma(t44, t97, tl.fma(t41, t97, t85))))
-    t99 = t93 + (t98 - t96)
-    t100 = t73 * (t91 + t99)
-    t101 = t83 + t96
-    t102 = t90 + t98
-    t103 = t102 + t101
-    t104 = t103 - t100
-    t105 = t68 * t104
-    t106 = tl.fma(t70, t104, tl.fma(t68, t104, t105 * -1.0))
-    t107 = t104 - t103
-    t108 = tl.fma(t68, (t103 - (t104 - t107)) + ((t100 * -1.0) - t107), t106) * (-0.5)
-    t109 = t105 * (-0.5)
-    t110 = tl.abs(t109 + t108)
-    t111 = t110 <= 0.125
-    t112 = tl.abs(t102)
-    t113 = t111 & ((t110 * t112) <= 2.0)
-    t114 = tl.where(t113, t109, 0.0)
-    t115 = tl.where(t113, t108, 0.0)
-    t116 = t114 + t115
-    t117 = 0.06943184 * t116
-    t118 = (t117 * tl.fma(0.5, t117, t102)) * -1.0
-    t119 = tl.fma(1.442695, t118, 12582912.0)
-    t120 = t119 - 12582912.0
-    t121 = tl.fma(-0.69314575, t120, t118) + ((-1.4286068e-6) * t120)
-    t122 = ((1.0 + tl.fma(tl.fma(t121, tl.fma(t121, tl.fma(t121, tl.fma(0.0013814222, t121, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t121 * t121, t121)) * (((127 + (t119.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True)))
-    t123 = t122 * 0.17392743
-    t124 = t116 * 0.3300095
-    t125 = (t124 * tl.fma(0.5, t124, t102)) * -1.0
-    t126 = tl.fma(1.442695, t125, 12582912.0)
-    t127 = t126 - 12582912.0
-    t128 = tl.fma(-0.69314575, t127, t125) + ((-1.4286068e-6) * t127)
-    t129 = ((1.0 + tl.fma(tl.fma(t128, tl.fma(t128, tl.fma(t128, tl.fma(0.0013814222, t128, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t128 * t128, t128)) * (((127 + (t126.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True)))
-    t130 = t129 * 0.32607257
-    t131 = t123 + t130
-    t132 = tl.fma(t129, 3.7694687e-9, (t123 - (t131 - t130)) + tl.fma(t129, 0.32607257, t130 * -1.0))
-    t133 = t131 + (tl.fma(t122, -3.7694687e-9, tl.fma(t122, 0.17392743, t123 * -1.0)) + t132)
-    t134 = t116 * 0.66999054
-    t135 = (t134 * tl.fma(0.5, t134, t102)) * -1.0
-    t136 = tl.fma(1.442695, t135, 12582912.0)
-    t137 = t136 - 12582912.0
-    t138 = tl.fma(-0.69314575, t137, t135) + ((-1.4286068e-6) * t137)
-    t139 = (tl.fma(0.32607257, (1.0 + tl.fma(tl.fma(t138, tl.fma(t138, tl.fma(t138, tl.fma(0.0013814222, t138,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t138 * t138, t138)) * (((127 + (t136.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True)), t133))
-    t140 = t116 * 0.93056816
-    t141 = (t140 * tl.fma(0.5, t140, t102)) * -1.0
-    t142 = tl.fma(1.442695, t141, 12582912.0)
-    t143 = t142 - 12582912.0
-    t144 = tl.fma(-0.69314575, t143, t141) + ((-1.4286068e-6) * t143)
-    t145 = (tl.fma(0.17392743, (1.0 + tl.fma(tl.fma(t144, tl.fma(t144, tl.fma(t144, tl.fma(0.0013814222, t144,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t144 * t144, t144)) * (((127 + (t142.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True)), t139))
-    t146 = t114 * t145
-    t147 = 0.15915494 * (t146 + tl.fma(t115, t145, tl.fma(t114, t145, t146 * -1.0)))
-    t148 = t83 * t83
-    t149 = (-0.5) * (t148 + tl.fma(t83, t96, tl.fma(t83, t96, tl.fma(t83, t83, t148 * -1.0))))
-    t150 = t149 < (-176.5)
-    t151 = tl.where(t150, -176.5, t149)
-    t152 = tl.fma(t151, 1.442695, 12582912.0)
-    t153 = t152 - 12582912.0
-    t154 = tl.fma(t153, -0.69314575, t151) + (t153 * (-1.4286068e-6))
-    t155 = (tl.where(t150, 0.0, 1.0 + tl.fma(tl.fma(t154, tl.fma(t154, tl.fma(t154, tl.fma(t154, 0.0013814222,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t154 * t154, t154)))
-    t156 = (-0.5) * (t102 * t102)
-    t157 = t156 < (-176.5)
-    t158 = tl.where(t157, -176.5, t156)
-    t159 = tl.fma(1.442695, t158, 12582912.0)
-    t160 = t159 - 12582912.0
-    t161 = tl.fma(-0.69314575, t160, t158) + ((-1.4286068e-6) * t160)
-    t162 = (tl.where(t157, 0.0, 1.0 + tl.fma(tl.fma(t161, tl.fma(t161, tl.fma(t161, tl.fma(0.0013814222, t161,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t161 * t161, t161)))
-    t163 = t155 * t162
-    t164 = t163 + tl.fma(t155, t162, t163 * -1.0)
-    t165 = (t147 * t164) * 1.1258999e+15
-    t166 = t152.to(tl.int32, bitcast=True)
-    t167 = (((t166 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t168 = t159.to(tl.int32, bitcast=True)
-    t169 = ((127 + (t168 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t170 = t167 * t169
-    t171 = t170 * t165
-    t172 = ((127 + ((t166 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t173 = ((127 + ((1 + t168) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t174 = t172 * t173
-    t175 = 1.1258999e+15 * (t174 * t171)
-    t176 = ((127 + ((t166 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t177 = ((127 + ((2 + t168) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t178 = t176 * t177
-    t179 = t178 * t175
-    t180 = ((127 + ((t166 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t181 = ((127 + ((3 + t168) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t182 = t180 * t181
-    t183 = t182 * t179
-    t184 = t60 * t103
-    t185 = 0.5 * (t184 + t100)
-    t186 = t185 * -1.0
-    t187 = 0.0 < t90
-    t188 = tl.where(t187, t186, t185)
-    t189 = (-0.5) * (t188 * t188)
-    t190 = t189 < (-176.5)
-    t191 = tl.where(t190, -176.5, t189)
-    t192 = tl.fma(1.442695, t191, 12582912.0)
-    t193 = t192 - 12582912.0
-    t194 = tl.fma(-0.69314575, t193, t191) + ((-1.4286068e-6) * t193)
-    t195 = (tl.where(t190, 0.0, 1.0 + tl.fma(tl.fma(t194, tl.fma(t194, tl.fma(t194, tl.fma(0.0013814222, t194,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t194 * t194, t194)))
-    t196 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t188), 1.0))
-    t197 = t196 - 0.25
-    # Mills ratio/sqrt(2 pi)
-    t198 = (t196 * tl.fma(t197, tl.fma(t197, tl.fma(t197, tl.fma(t197, tl.fma(t197, tl.fma(t197, tl.fma(t197,
-        tl.fma(t197, tl.fma(t197, tl.fma(t197, tl.fma(t197, tl.fma(-0.00152444, t197, -0.0064508854), 0.024710128),
-        -0.006645453), -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886),
-        0.16664109), 0.13207589))
-    t199 = t195 * t198
-    t200 = t192.to(tl.int32, bitcast=True)
-    t201 = ((127 + (t200 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t202 = t201 * t199
-    t203 = ((127 + ((1 + t200) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t204 = t203 * t202
-    t205 = ((127 + ((2 + t200) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t206 = t205 * t204
-    t207 = ((127 + ((3 + t200) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t208 = 1.0 - (t207 * t206)
-    t209 = t188 < 0.0
-    t210 = 1.1258999e+15 * tl.where(t209, t199, t208)
-    t211 = tl.where(t209, t201, 1.0) * t210
-    t212 = 1.1258999e+15 * (tl.where(t209, t203, 1.0) * t211)
-    t213 = tl.where(t209, t205, 1.0) * t212
-    t214 = tl.where(t209, t207, 1.0) * t213
-    t215 = tl.div_rn(1.0, tl.fma(t112, 0.25, 1.0))
-    t216 = t215 - 0.25
-    # Mills ratio/sqrt(2 pi)
-    t217 = (t215 * tl.fma(t216, tl.fma(t216, tl.fma(t216, tl.fma(t216, tl.fma(t216, tl.fma(t216, tl.fma(t216,
-        tl.fma(t216, tl.fma(t216, tl.fma(t216, tl.fma(t216, tl.fma(t216, -0.00152444, -0.0064508854), 0.024710128),
-        -0.006645453), -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886),
-        0.16664109), 0.13207589))
-    t218 = t214 - (t181 * (t177 * (1.1258999e+15 * (t173 * (t169 * (1.1258999e+15 * (t162 * t217)))))))
-    t219 = (tl.where(t113, t183, t180 * (t176 * (t172 * (t167 * (tl.where(t187, t218 * -1.0, t218) * (t155 *
-        0.3989423)))))))
-    t220 = tl.where(t45, 0.0, t14 * tl.fma(t51, (t51 * t52) * -1.0, t51))
-    t221 = tl.where(1.3043831e+19 < t220, 1.3043831e+19, t220)
-    t222 = t221 * 8.881784e-16
-    t223 = 8.881784e-16 * (t219 * t222)
-    t224 = 0.5 * (t184 - t100)
-    t225 = t224 * -1.0
-    t226 = 0.0 < t83
-    t227 = tl.where(t226, t225, t224)
-    t228 = (-0.5) * (t227 * t227)
-    t229 = t228 < (-176.5)
-    t230 = tl.where(t229, -176.5, t228)
-    t231 = tl.fma(1.442695, t230, 12582912.0)
-    t232 = t231 - 12582912.0
-    t233 = tl.fma(-0.69314575, t232, t230) + ((-1.4286068e-6) * t232)
-    t234 = (tl.where(t229, 0.0, 1.0 + tl.fma(tl.fma(t233, tl.fma(t233, tl.fma(t233, tl.fma(0.0013814222, t233,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t233 * t233, t233)))
-    t235 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t227), 1.0))
-    t236 = t235 - 0.25
-    # Mills ratio/sqrt(2 pi)
-    t237 = (t235 * tl.fma(t236, tl.fma(t236, tl.fma(t236, tl.fma(t236, tl.fma(t236, tl.fma(t236, tl.fma(t236,
-        tl.fma(t236, tl.fma(t236, tl.fma(t236, tl.fma(t236, tl.fma(-0.00152444, t236, -0.0064508854), 0.024710128),
-        -0.006645453), -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886),
-        0.16664109), 0.13207589))
-    t238 = t234 * t237
-    t239 = t231.to(tl.int32, bitcast=True)
-    t240 = ((127 + (t239 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t241 = t240 * t238
-    t242 = ((127 + ((1 + t239) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t243 = t242 * t241
-    t244 = ((127 + ((2 + t239) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t245 = t244 * t243
-    t246 = ((127 + ((3 + t239) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t247 = 1.0 - (t246 * t245)
-    t248 = t227 < 0.0
-    t249 = 1.1258999e+15 * tl.where(t248, t238, t247)
-    t250 = tl.where(t248, t240, 1.0) * t249
-    t251 = 1.1258999e+15 * (tl.where(t248, t242, 1.0) * t250)
-    t252 = tl.where(t248, t244, 1.0) * t251
-    t253 = tl.where(t248, t246, 1.0) * t252
-    t254 = tl.abs(t101)
-    t255 = tl.div_rn(1.0, tl.fma(0.25, t254, 1.0))
-    t256 = t255 - 0.25
-    # Mills ratio/sqrt(2 pi)
-    t257 = (t255 * tl.fma(t256, tl.fma(t256, tl.fma(t256, tl.fma(t256, tl.fma(t256, tl.fma(t256, tl.fma(t256,
-        tl.fma(t256, tl.fma(t256, tl.fma(t256, tl.fma(t256, tl.fma(-0.00152444, t256, -0.0064508854), 0.024710128),
-        -0.006645453), -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886),
-        0.16664109), 0.13207589))
-    t258 = t253 - (t180 * (t176 * (1.1258999e+15 * (t172 * (t167 * (1.1258999e+15 * (t155 * t257)))))))
-    t259 = t181 * (t177 * (t173 * (t169 * (tl.where(t226, t258 * -1.0, t258) * (t162 * 0.3989423)))))
-    t260 = t68 + t70
-    t261 = (-0.5) * ((t103 + t100) * t260)
-    t262 = tl.abs(t261)
-    t263 = (t262 <= 0.125) & ((t262 * t254) <= 2.0)
-    t264 = tl.where(t263, t261, 0.0)
-    t265 = 0.06943184 * t264
-    t266 = (t265 * tl.fma(0.5, t265, t101)) * -1.0
-    t267 = tl.fma(1.442695, t266, 12582912.0)
-    t268 = t267 - 12582912.0
-    t269 = tl.fma(-0.69314575, t268, t266) + ((-1.4286068e-6) * t268)
-    t270 = (0.17392743 * ((1.0 + tl.fma(tl.fma(t269, tl.fma(t269, tl.fma(t269, tl.fma(0.0013814222, t269, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t269 * t269, t269)) * (((127 + (t267.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True))))
-    t271 = 0.3300095 * t264
-    t272 = (t271 * tl.fma(0.5, t271, t101)) * -1.0
-    t273 = tl.fma(1.442695, t272, 12582912.0)
-    t274 = t273 - 12582912.0
-    t275 = tl.fma(-0.69314575, t274, t272) + ((-1.4286068e-6) * t274)
-    t276 = (tl.fma(0.32607257, (1.0 + tl.fma(tl.fma(t275, tl.fma(t275, tl.fma(t275, tl.fma(0.0013814222, t275,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t275 * t275, t275)) * (((127 + (t273.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True)), t270))
-    t277 = 0.66999054 * t264
-    t278 = (t277 * tl.fma(0.5, t277, t101)) * -1.0
-    t279 = tl.fma(1.442695, t278, 12582912.0)
-    t280 = t279 - 12582912.0
-    t281 = tl.fma(-0.69314575, t280, t278) + ((-1.4286068e-6) * t280)
-    t282 = (tl.fma(0.32607257, (1.0 + tl.fma(tl.fma(t281, tl.fma(t281, tl.fma(t281, tl.fma(0.0013814222, t281,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t281 * t281, t281)) * (((127 + (t279.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True)), t276))
-    t283 = 0.93056816 * t264
-    t284 = (t283 * tl.fma(0.5, t283, t101)) * -1.0
-    t285 = tl.fma(1.442695, t284, 12582912.0)
-    t286 = t285 - 12582912.0
-    t287 = tl.fma(-0.69314575, t286, t284) + ((-1.4286068e-6) * t286)
-    t288 = (tl.where(t263, t182 * (t178 * (1.1258999e+15 * (t174 * (t170 * (1.1258999e+15 * (t164 * (0.15915494 * (t264
-        * tl.fma(0.17392743, (1.0 + tl.fma(tl.fma(t287, tl.fma(t287, tl.fma(t287, tl.fma(0.0013814222, t287,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t287 * t287, t287)) * (((127 + (t285.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True)), t282))))))))), t259))
-    t289 = tl.where(t39, 0.0, t13 * tl.fma(t43, (t43 * t44) * -1.0, t43))
-    t290 = tl.where(1.3043831e+19 < t289, 1.3043831e+19, t289)
-    t291 = t290 * 8.881784e-16
-    t292 = 8.881784e-16 * (t288 * t291)
-    t293 = tl.where(t82, t292 * -1.0, t292)
-    t294 = tl.where(t1, t223, t293)
-    t295 = tl.sqrt_rn(tl.where(t12, 1.0, -1.0))
-    t296 = tl.where(t12, t294, t295) * grad_covariance
-    t297 = t101 * t219
-    t298 = t60 * t60
-    t299 = t103 * t103
-    t300 = 0.125 * (t299 + tl.fma(t103, t103, t299 * -1.0))  # A = (a + b)^2/8
-    t301 = tl.fma(t298, t300, t300)
-    t302 = t73 * t73
-    t303 = t91 * t91
-    t304 = 0.125 * (t303 + tl.fma(t91, t99, tl.fma(t91, t99, tl.fma(t91, t91, t303 * -1.0))))  # B = (a - b)^2/8
-    t305 = (t301 + tl.fma(t304, t302, t304)) * -1.0
-    t306 = t305 < (-176.5)
-    t307 = tl.where(t306, -176.5, t305)
-    t308 = tl.fma(1.442695, t307, 12582912.0)
-    t309 = t308 - 12582912.0
-    t310 = tl.fma(-0.69314575, t309, t307) + ((-1.4286068e-6) * t309)
-    t311 = (tl.where(t306, 0.0, 1.0 + tl.fma(tl.fma(t310, tl.fma(t310, tl.fma(t310, tl.fma(0.0013814222, t310,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t310 * t310, t310)))
-    t312 = tl.where(t59, 0.0, (t73 * (1.0 + t298)) * 0.07957747)
-    t313 = 1.1258999e+15 * (t311 * t312)
-    t314 = t308.to(tl.int32, bitcast=True)
-    t315 = ((127 + (t314 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t316 = t315 * t313
-    t317 = ((127 + ((1 + t314) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t318 = 1.1258999e+15 * (t317 * t316)
-    t319 = ((127 + ((2 + t314) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t320 = t319 * t318
-    t321 = ((127 + ((3 + t314) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t322 = t321 * t320
-    t323 = tl.div_rn(1.0, t48)
-    t324 = t323 * -1.0
-    t325 = t323 * tl.fma(t53, t324, tl.fma(t48, t324, 1.0))
-    t326 = t16 * t323
-    t327 = t322 * (t326 + tl.fma(t16, t325, tl.fma(t16, t323, t326 * -1.0)))
-    t328 = t222 * (t222 * ((-0.5) * (t297 + t327)))
-    t329 = tl.where(t82, t328 * -1.0, t328)
-    t330 = tl.where(t329 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t329)
-    t331 = tl.where(3.4028234663852886e+38 < t329, 3.4028234663852886e+38, t330)
-    t332 = t291 * (t291 * ((-0.5) * (t327 + (t102 * t288))))
-    t333 = tl.where(t82, t332 * -1.0, t332)
-    t334 = tl.where(t333 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t333)
-    t335 = tl.where(3.4028234663852886e+38 < t333, 3.4028234663852886e+38, t334)
-    t336 = tl.where(t12, tl.where(t1, t331, t335), t295) * grad_covariance
-    t337 = tl.where(t12, tl.where(t1, t293, t223), t295) * grad_covariance
-    t338 = tl.where(t12, tl.where(t1, t335, t331), t295) * grad_covariance
-    t339 = t311 * t315
-    t340 = t312 * (t321 * (t319 * (t317 * ((t290 * t221) * t339))))
-    t341 = tl.where(t340 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t340)
-    t342 = tl.where(t12, tl.where(3.4028234663852886e+38 < t340, 3.4028234663852886e+38, t341), t295) * grad_covariance
-    return (t296, t336, t337, t338, t342)
+    t9 = tl.where(1.1529215e+18 < t3, 9.094947e-13, tl.where(t3 < 9.094947e-13, 2.8147498e+14, 1.0))
+    t10 = cov * (t8 * t9)
+    t11 = tl.where(t7, tl.abs(t10), 0.0)
+    t12 = t8 * (t1 * t8)
+    t13 = t9 * (t3 * t9)
+    t14 = _part3(t11, t12, t13)
+    t15 = tl.where(t7 & (0.0 < t14), t14, 0.0)
+    t16 = 0.0 == t15
+    t17 = tl.sqrt_rn(tl.where(t16, 1.0, t15))
+    t18 = t1 == 0.0
+    t19 = tl.where(t7, tl.where(t18, 1.0, t12), 1.0)
+    t20 = tl.sqrt_rn(t19)  # standard deviation, scaled
+    t21 = tl.div_rn(1.0, t20)
+    t22 = tl.fma(t20, t20 * -1.0, t19) * (0.5 * t21)
+    t23 = t3 == 0.0
+    t24 = tl.where(t7, tl.where(t23, 1.0, t13), 1.0)
+    t25 = tl.sqrt_rn(t24)  # standard deviation, scaled
+    t26 = t20 * t25
+    t27 = tl.div_rn(1.0, t25)
+    t28 = tl.fma(t25, t25 * -1.0, t24) * (0.5 * t27)
+    t29 = tl.fma(t20, t28, tl.fma(t22, t25, tl.fma(t20, t25, t26 * -1.0)))
+    t30 = t11 + (t26 + t29)
+    t31 = tl.div_rn(1.0, t30)
+    t32 = t17 * t31
+    t33 = t18 | t23
+    t34 = t16 & (~t33)
+    t35 = tl.where(t33, 1.0, tl.where(t34, 0.0, t32 + tl.fma(t17, t31, t32 * -1.0)))  # Q = sqrt((1 - rho)/(1 + rho))
+    t36 = 1.0 + t35
+    t37 = tl.div_rn(1.0, t36)
+    t38 = t37 * -1.0
+    t39 = t11 * 2.0
+    t40 = t31 * t39
+    t41 = t40 * t37  # 1 - Q
+    t42 = (tl.fma(t40, t37 * tl.fma(t35 - (t36 - 1.0), t38, tl.fma(t36, t38, 1.0)), tl.fma(tl.fma(t31, t39, t40 *
+        -1.0), t37, tl.fma(t40, t37, t41 * -1.0))))
+    t43 = tl.div_rn(1.0, t17)
+    t44 = t30 * t43
+    t45 = tl.where(t33, 1.0, tl.where(t34, 1.0995116e+12, t44 + tl.fma(t30, t43, t44 * -1.0)))
+    t46 = tl.where(t23, 1.2676506e+30 * (t6 * 1.2676506e+30), t6 * t9)
+    t47 = t27 * t46
+    t48 = t47 < (-18.8125)
+    t49 = 18.8125 < t47
+    t50 = tl.where(t49, 18.8125, tl.where(t48, -18.8125, t47))  # mean2/s2, within the reach
+    t51 = t10 < 0.0
+    t52 = tl.where(t51, t50 * -1.0, t50)
+    t53 = tl.where(t18, 1.2676506e+30 * (t5 * 1.2676506e+30), t5 * t8)
+    t54 = t21 * t53
+    t55 = t54 < (-18.8125)
+    t56 = 18.8125 < t54
+    t57 = tl.where(t56, 18.8125, tl.where(t55, -18.8125, t54))  # mean1/s1, within the reach
+    t58 = t57 - t52
+    t59 = t58 - t57
+    t60 = t47 * -1.0
+    t61 = tl.where(t49, 0.0, tl.where(t48, 0.0, t27 * tl.fma(t28, t60, tl.fma(t25, t60, t46))))
+    t62 = tl.where(t51, t61 * -1.0, t61)
+    t63 = t54 * -1.0
+    t64 = tl.where(t56, 0.0, tl.where(t55, 0.0, t21 * tl.fma(t22, t63, tl.fma(t20, t63, t53))))
+    t65 = ((t57 - (t58 - t59)) + ((t52 * -1.0) - t59)) + (t64 - t62)
+    t66 = t45 * (t58 + t65)
+    t67 = t52 + t62
+    t68 = t57 + t64
+    t69 = t68 + t67
+    t70 = t69 - t66
+    t71 = t41 * t70
+    t72 = t70 - t69
+    t73 = (tl.fma(t41, (t69 - (t70 - t72)) + ((t66 * -1.0) - t72), tl.fma(t42, t70, tl.fma(t41, t70, t71 * -1.0))) *
+        (-0.5))
+    t74 = t71 * (-0.5)
+    t75 = tl.abs(t74 + t73)
+    t76 = tl.abs(t68)
+    t77 = (t75 <= 0.125) & ((t75 * t76) <= 2.0)
+    t78 = tl.where(t77, t74, 0.0)
+    t79 = tl.where(t77, t73, 0.0)
+    t80 = t78 + t79
+    t81 = _atom1(t80, 0.06943184, t68)
+    t82 = t81 * 0.17392743
+    t83 = _atom1(t80, 0.3300095, t68)
+    t84 = t83 * 0.32607257
+    t85 = t82 + t84
+    t86 = (tl.fma(0.17392743, _atom1(t80, 0.93056816, t68), tl.fma(0.32607257, _atom1(t80, 0.66999054, t68), t85 +
+        (tl.fma(t81, -3.7694687e-9, tl.fma(t81, 0.17392743, t82 * -1.0)) + tl.fma(t83, 3.7694687e-9, (t82 - (t85 -
+        t84)) + tl.fma(t83, 0.32607257, t84 * -1.0))))))
+    t87 = t78 * t86
+    t88 = t52 * t52
+    t89 = (-0.5) * (t88 + tl.fma(t52, t62, tl.fma(t52, t62, tl.fma(t52, t52, t88 * -1.0))))
+    t90 = t89 < (-176.5)
+    t91 = tl.where(t90, -176.5, t89)
+    t92 = tl.fma(t91, 1.442695, 12582912.0)
+    t93 = tl.where(t90, 0.0, _part2(t92, t91))
+    t94 = (-0.5) * (t68 * t68)
+    t95 = t94 < (-176.5)
+    t96 = tl.where(t95, -176.5, t94)
+    t97 = tl.fma(1.442695, t96, 12582912.0)
+    t98 = tl.where(t95, 0.0, _part2(t97, t96))
+    t99 = t93 * t98
+    t100 = t99 + tl.fma(t93, t98, t99 * -1.0)
+    t101 = t92.to(tl.int32, bitcast=True)
+    t102 = (((t101 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t103 = t97.to(tl.int32, bitcast=True)
+    t104 = ((127 + (t103 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t105 = t102 * t104
+    t106 = ((127 + ((t101 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t107 = _part5(1, t103)
+    t108 = t106 * t107
+    t109 = ((127 + ((t101 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t110 = _part5(2, t103)
+    t111 = t109 * t110
+    t112 = ((127 + ((t101 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t113 = _part5(3, t103)
+    t114 = t112 * t113
+    t115 = t35 * t69
+    t116 = 0.5 * (t115 + t66)
+    t117 = 0.0 < t57
+    t118 = tl.where(t117, t116 * -1.0, t116)
+    t119 = (-0.5) * (t118 * t118)
+    t120 = t119 < (-176.5)
+    t121 = tl.where(t120, -176.5, t119)
+    t122 = tl.fma(1.442695, t121, 12582912.0)
+    t123 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t118), 1.0))
+    t124 = tl.where(t120, 0.0, _part2(t122, t121))
+    t125 = t123 * _part4(t123)  # Mills ratio/sqrt(2 pi)
+    t126 = t124 * t125
+    t127 = t122.to(tl.int32, bitcast=True)
+    t128 = ((127 + (t127 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t129 = _part5(1, t127)
+    t130 = _part5(2, t127)
+    t131 = _part5(3, t127)
+    t132 = t118 < 0.0
+    t133 = tl.div_rn(1.0, tl.fma(t76, 0.25, 1.0))
+    t134 = (tl.where(t132, t131, 1.0) * (tl.where(t132, t130, 1.0) * (1.1258999e+15 * (tl.where(t132, t129, 1.0) *
+        (tl.where(t132, t128, 1.0) * (1.1258999e+15 * tl.where(t132, t126, 1.0 - (t131 * (t130 * (t129 * (t128 *
+        t126)))))))))))
+    t135 = t133 * _part4(t133)  # Mills ratio/sqrt(2 pi)
+    t136 = t134 - (t113 * (t110 * (1.1258999e+15 * (t107 * (t104 * (1.1258999e+15 * (t98 * t135)))))))
+    t137 = (tl.where(t77, t114 * (t111 * (1.1258999e+15 * (t108 * (t105 * (((0.15915494 * (t87 + tl.fma(t79, t86,
+        tl.fma(t78, t86, t87 * -1.0)))) * t100) * 1.1258999e+15))))), t112 * (t109 * (t106 * (t102 * (tl.where(t117,
+        t136 * -1.0, t136) * (t93 * 0.3989423)))))))
+    t138 = tl.where(t23, 0.0, t9 * tl.fma(t27, (t27 * t28) * -1.0, t27))
+    t139 = tl.where(1.3043831e+19 < t138, 1.3043831e+19, t138)
+    t140 = t139 * 8.881784e-16
+    t141 = 8.881784e-16 * (t137 * t140)
+    t142 = 0.5 * (t115 - t66)
+    t143 = 0.0 < t52
+    t144 = tl.where(t143, t142 * -1.0, t142)
+    t145 = (-0.5) * (t144 * t144)
+    t146 = t145 < (-176.5)
+    t147 = tl.where(t146, -176.5, t145)
+    t148 = tl.fma(1.442695, t147, 12582912.0)
+    t149 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t144), 1.0))
+    t150 = tl.where(t146, 0.0, _part2(t148, t147))
+    t151 = t149 * _part4(t149)  # Mills ratio/sqrt(2 pi)
+    t152 = t150 * t151
+    t153 = t148.to(tl.int32, bitcast=True)
+    t154 = ((127 + (t153 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t155 = _part5(1, t153)
+    t156 = _part5(2, t153)
+    t157 = _part5(3, t153)
+    t158 = t144 < 0.0
+    t159 = tl.abs(t67)
+    t160 = tl.div_rn(1.0, tl.fma(0.25, t159, 1.0))
+    t161 = (tl.where(t158, t157, 1.0) * (tl.where(t158, t156, 1.0) * (1.1258999e+15 * (tl.where(t158, t155, 1.0) *
+        (tl.where(t158, t154, 1.0) * (1.1258999e+15 * tl.where(t158, t152, 1.0 - (t157 * (t156 * (t155 * (t154 *
+        t152)))))))))))
+    t162 = t160 * _part4(t160)  # Mills ratio/sqrt(2 pi)
+    t163 = t161 - (t112 * (t109 * (1.1258999e+15 * (t106 * (t102 * (1.1258999e+15 * (t93 * t162)))))))
+    t164 = (-0.5) * ((t69 + t66) * (t41 + t42))
+    t165 = tl.abs(t164)
+    t166 = (t165 <= 0.125) & ((t165 * t159) <= 2.0)
+    t167 = tl.where(t166, t164, 0.0)
+    t168 = (tl.where(t166, t114 * (t111 * (1.1258999e+15 * (t108 * (t105 * (1.1258999e+15 * (t100 * (0.15915494 * (t167
+        * tl.fma(0.17392743, _atom1(t167, 0.93056816, t67), tl.fma(0.32607257, _atom1(t167, 0.66999054, t67),
+        tl.fma(0.32607257, _atom1(t167, 0.3300095, t67), 0.17392743 * _atom1(t167, 0.06943184, t67)))))))))))), t113 *
+        (t110 * (t107 * (t104 * (tl.where(t143, t163 * -1.0, t163) * (t98 * 0.3989423)))))))
+    t169 = tl.where(t18, 0.0, t8 * tl.fma(t21, (t21 * t22) * -1.0, t21))
+    t170 = tl.where(1.3043831e+19 < t169, 1.3043831e+19, t169)
+    t171 = t170 * 8.881784e-16
+    t172 = 8.881784e-16 * (t168 * t171)
+    t173 = tl.where(t51, t172 * -1.0, t172)
+    t174 = tl.sqrt_rn(tl.where(t7, 1.0, -1.0))
+    t175 = tl.where(t7, tl.where(t0, t141, t173), t174) * grad_covariance
+    t176 = t35 * t35
+    t177 = t69 * t69
+    t178 = 0.125 * (t177 + tl.fma(t69, t69, t177 * -1.0))  # A = (a + b)^2/8
+    t179 = t58 * t58
+    t180 = 0.125 * (t179 + tl.fma(t58, t65, tl.fma(t58, t65, tl.fma(t58, t58, t179 * -1.0))))  # B = (a - b)^2/8
+    t181 = (tl.fma(t176, t178, t178) + tl.fma(t180, t45 * t45, t180)) * -1.0
+    t182 = t181 < (-176.5)
+    t183 = tl.where(t182, -176.5, t181)
+    t184 = tl.fma(1.442695, t183, 12582912.0)
+    t185 = tl.where(t182, 0.0, _part2(t184, t183))
+    t186 = tl.where(t34, 0.0, (t45 * (1.0 + t176)) * 0.07957747)
+    t187 = t184.to(tl.int32, bitcast=True)
+    t188 = ((127 + (t187 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t189 = _part5(1, t187)
+    t190 = _part5(2, t187)
+    t191 = _part5(3, t187)
+    t192 = tl.div_rn(1.0, t26)
+    t193 = t192 * -1.0
+    t194 = t11 * t192
+    t195 = ((t191 * (t190 * (1.1258999e+15 * (t189 * (t188 * (1.1258999e+15 * (t185 * t186))))))) * (t194 + tl.fma(t11,
+        t192 * tl.fma(t29, t193, tl.fma(t26, t193, 1.0)), tl.fma(t11, t192, t194 * -1.0))))
+    t196 = t140 * (t140 * ((-0.5) * ((t67 * t137) + t195)))
+    t197 = tl.where(t51, t196 * -1.0, t196)
+    t198 = (tl.where(3.4028234663852886e+38 < t197, 3.4028234663852886e+38, tl.where(t197 < (-3.4028234663852886e+38),
+        -3.4028234663852886e+38, t197)))
+    t199 = t171 * (t171 * ((-0.5) * (t195 + (t68 * t168))))
+    t200 = tl.where(t51, t199 * -1.0, t199)
+    t201 = (tl.where(3.4028234663852886e+38 < t200, 3.4028234663852886e+38, tl.where(t200 < (-3.4028234663852886e+38),
+        -3.4028234663852886e+38, t200)))
+    t202 = tl.where(t7, tl.where(t0, t198, t201), t174) * grad_covariance
+    t203 = tl.where(t7, tl.where(t0, t173, t141), t174) * grad_covariance
+    t204 = tl.where(t7, tl.where(t0, t201, t198), t174) * grad_covariance
+    t205 = t186 * (t191 * (t190 * (t189 * ((t170 * t139) * (t185 * t188)))))
+    t206 = (tl.where(t7, tl.where(3.4028234663852886e+38 < t205, 3.4028234663852886e+38, tl.where(t205 <
+        (-3.4028234663852886e+38), -3.4028234663852886e+38, t205)), t174) * grad_covariance)
+    return (t175, t202, t203, t204, t206)
 
 
 @triton.jit
-def heaviside_covariance_exact_backward_kernel(mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, cov_ptr, grad_covariance_ptr,
-                                               out_grad_mean1_ptr, out_grad_var1_ptr, out_grad_mean2_ptr,
-                                               out_grad_var2_ptr, out_grad_cov_ptr, n, BLOCK: tl.constexpr):
+def heaviside_covariance_exact_backward_kernel(
+    mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, cov_ptr, grad_covariance_ptr, out_grad_mean1_ptr, out_grad_var1_ptr,
+    out_grad_mean2_ptr, out_grad_var2_ptr, out_grad_cov_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean1 = tl.load(mean1_ptr + offsets, mask=mask).to(tl.float32)
@@ -883,12 +476,7 @@ def heaviside_covariance_exact_backward_kernel(mean1_ptr, var1_ptr, mean2_ptr, v
     cov = tl.load(cov_ptr + offsets, mask=mask).to(tl.float32)
     grad_covariance = tl.load(grad_covariance_ptr + offsets, mask=mask).to(tl.float32)
     out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2, out_grad_cov = heaviside_covariance_exact_backward(
-                                                                                                                     mean1,
-                                                                                                                     var1,
-                                                                                                                     mean2,
-                                                                                                                     var2,
-                                                                                                                     cov,
-                                                                                                                     grad_covariance)
+        mean1, var1, mean2, var2, cov, grad_covariance)
     tl.store(out_grad_mean1_ptr + offsets, out_grad_mean1.to(out_grad_mean1_ptr.dtype.element_ty), mask=mask)
     tl.store(out_grad_var1_ptr + offsets, out_grad_var1.to(out_grad_var1_ptr.dtype.element_ty), mask=mask)
     tl.store(out_grad_mean2_ptr + offsets, out_grad_mean2.to(out_grad_mean2_ptr.dtype.element_ty), mask=mask)

@@ -4,17 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (48)-(50)
 //
 // rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h69c52bbfb6205a632708a3a12d7df04ec8702ad41f9dce88adea505ca1a7854b
 // operations   leaky_relu_exact_forward 293, leaky_relu_exact_backward 249
 //
 // Certificate:
-//   mean        5.8 ulp, worst at mean = -0.641777217, var = 0.167405218, negative_slope = 0.01
-//   var         6.99 ulp, worst at mean = -0.259153098, var = 1, negative_slope = 0.01
-//   dmean_dmu   4.48 ulp, worst at mean = -0.051061593, var = 1, negative_slope = 0.01
-//   dmean_dvar  3 ulp, worst at mean = 1.76413929, var = 1.70878899, negative_slope = 0
-//   dvar_dmu    6.61 ulp, worst at mean = -0.00651477138, var = 24.4668026, negative_slope = 0.01
-//   dvar_dvar   6.26 ulp, worst at mean = 0.0476525947, var = 1, negative_slope = 0.01
-//   against exact values at 71509 points over all of float32; details in exact.json
+//   mean 5.8, var 6.99, dmean_dmu 4.48, dmean_dvar 3, dvar_dmu 6.61, dvar_dvar 6.26 ulp,
+//   against exact values at 71509 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,206 +41,160 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void leaky_relu_exact_forward_element(float mean, float var,
-                                                                                   float negative_slope_hi,
-                                                                                   float negative_slope_lo,
-                                                                                   float sign_width_hi,
-                                                                                   float sign_width_lo,
-                                                                                   float sign_at_hi, float sign_at_lo,
-                                                                                   float sign_square_hi,
-                                                                                   float sign_square_lo,
-                                                                                   float sign_square_rest_hi,
-                                                                                   float sign_square_rest_lo,
-                                                                                   float sign_taylor0_hi,
-                                                                                   float sign_taylor0_lo,
-                                                                                   float sign_taylor1_hi,
-                                                                                   float sign_taylor1_lo,
-                                                                                   float sign_taylor2_hi,
-                                                                                   float sign_taylor2_lo,
-                                                                                   float sign_taylor3_hi,
-                                                                                   float sign_taylor3_lo,
-                                                                                   float sign_taylor4_hi,
-                                                                                   float sign_taylor4_lo,
-                                                                                   float sign_taylor5_hi,
-                                                                                   float sign_taylor5_lo,
-                                                                                   float sign_taylor6_hi,
-                                                                                   float sign_taylor6_lo,
-                                                                                   float sign_taylor7_hi,
-                                                                                   float sign_taylor7_lo,
-                                                                                   float sign_taylor8_hi,
-                                                                                   float sign_taylor8_lo,
-                                                                                   float sign_taylor9_hi,
-                                                                                   float sign_taylor9_lo,
-                                                                                   float *restrict out_mean,
-                                                                                   float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void leaky_relu_exact_forward_element(
+    float mean, float var, float negative_slope_hi, float negative_slope_lo, float sign_width_hi, float sign_width_lo,
+    float sign_at_hi, float sign_at_lo, float sign_square_hi, float sign_square_lo, float sign_square_rest_hi,
+    float sign_square_rest_lo, float sign_taylor0_hi, float sign_taylor0_lo, float sign_taylor1_hi,
+    float sign_taylor1_lo, float sign_taylor2_hi, float sign_taylor2_lo, float sign_taylor3_hi, float sign_taylor3_lo,
+    float sign_taylor4_hi, float sign_taylor4_lo, float sign_taylor5_hi, float sign_taylor5_lo, float sign_taylor6_hi,
+    float sign_taylor6_lo, float sign_taylor7_hi, float sign_taylor7_lo, float sign_taylor8_hi, float sign_taylor8_lo,
+    float sign_taylor9_hi, float sign_taylor9_lo, float *restrict out_mean, float *restrict out_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const float t4 = t1 ? 2.8147498e+14f : (t0 ? 0.00390625f : 1.0f);  // power of two that keeps residuals normal
-    const float t5 = t3 * 8.507059e+37f;
-    const float t6 = (-1.0f) + negative_slope_hi;
-    const float t7 = 1.0f + negative_slope_hi;
-    const float t8 = 1.0f - negative_slope_hi;
-    const float t9 = -negative_slope_hi;
-    const float t10 = negative_slope_hi * negative_slope_hi;
-    const _Bool t11 = mean < 0.0f;
-    const float t12 = t11 ? (-negative_slope_lo) : 0.0f;
-    const float t13 = negative_slope_lo + (negative_slope_hi - (t6 - (-1.0f)));
-    const float t14 = t6 * t6;
-    const float t15 = negative_slope_hi * t6;
-    const float t16 = t2 ? 7.888609e-31f : (t4 * (var * t4));
-    const float t17 = t2 ? t5 : (t3 * t4);
-    const float t18 = t6 * t7;
-    const float t19 = negative_slope_lo + (negative_slope_hi - (t7 - 1.0f));
-    const float t20 = t9 - (t8 - 1.0f);
-    const float t21 = t11 ? t9 : 1.0f;
-    const float t22 = t20 - negative_slope_lo;
-    const float t23 = var * (t11 ? (t10 + FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi,
-        negative_slope_lo, FMA(negative_slope_hi, negative_slope_hi, -t10)))) : 1.0f);
-    const float t24 = FMA(t6, t13, FMA(t6, t13, FMA(t6, t6, -t14)));
-    const float t25 = 2.0f * t14;
-    const float t26 = t14 + t24;
-    const float t27 = t25 + (2.0f * t24);
-    const float t28 = -t15;
-    const float t29 = ((-2.0f) * t15) + ((-2.0f) * FMA(negative_slope_hi, t13, FMA(negative_slope_lo, t6,
-        FMA(negative_slope_hi, t6, t28))));
-    const float t30 = -t18;
-    const float t31 = 2.0f * t18;
-    const float t32 = FMA(t6, t19, FMA(t13, t7, FMA(t6, t7, t30)));
-    const float t33 = t6 + t13;
-    const float t34 = t31 + (2.0f * t32);
-    const float t35 = t17 * t17;
-    const float t36 = t3 * t21;
-    const float t37 = SQRT(t16);  // standard deviation, scaled
-    const float t38 = t16 * sign_square_hi;
-    const float t39 = t16 * sign_square_lo;
-    const float t40 = t16 * sign_square_rest_hi;
-    const float t41 = FMA(t17, t17, -t35);
-    const float t42 = t35 - t38;
-    const float t43 = FMA(t16, sign_square_hi, -t38);
-    const float t44 = t36 + FMA(t3, t12, FMA(t3, t21, -t36));
-    const float t45 = -t39;
-    const float t46 = (-FMA(t16, sign_square_lo, t45)) - t40;
-    const float t47 = t41 - t43;
-    const float t48 = -t43;
-    const float t49 = t47 - t39;
-    const float t50 = t47 - t41;
-    const float t51 = t48 - t50;
-    const float t52 = (t41 - (t47 - t50)) + t51;
-    const float t53 = t49 - t47;
-    const float t54 = t45 - t53;
-    const float t55 = t46 + (t52 + ((t47 - (t49 - t53)) + t54));
-    const float t56 = t42 + t49;
-    const float t57 = 1.0f / t37;
-    const float t58 = FMA(t37, -t37, t16);
-    const float t59 = t56 - t42;
-    const float t60 = t49 - t59;
-    const float t61 = t56 + (((t42 - (t56 - t59)) + t60) + t55);
-    const float t62 = t17 * t57;
-    const float t63 = t58 * (0.5f * t57);
-    const float t64 = -t57;
-    const float t65 = t4 * t57;
-    const float t66 = t4 * (t57 * FMA(t63, t64, FMA(t37, t64, 1.0f)));
-    const _Bool t67 = 18.6875f < t62;
-    const float t68 = -t62;
-    const float t69 = t67 ? 18.6875f : t62;  // t = min(|mean|/sigma, reach)
-    const float t70 = var * t65;
-    const float t71 = FMA(t63, t68, FMA(t37, t68, t17));
-    const float t72 = t37 + t63;
-    const float t73 = t67 ? 0.0f : (t57 * t71);
-    const float t74 = (1.0f / (t72 * FMA(sign_at_hi, t72, t17))) * t61;  // t - t0
-    const float t75 = t70 + FMA(var, t66, FMA(var, t65, -t70));
-    const float t76 = FMA(t69, 0.25f, 1.0f);
-    const float t77 = t69 * (-0.5f);
-    const float t78 = t69 * t69;
-    const float t79 = -t69;
-    const float t80 = 1.0f / t76;  // u = 1/(1 + t/4)
-    const float t81 = FMA(t73, 0.25f, FMA(t69, 0.25f, -(t76 - 1.0f)));
-    const float t82 = t69 * t77;
-    const float t83 = 1.0f / (1.0f + t78);
-    const float t84 = FMA(t69, t73, FMA(t69, t73, FMA(t69, t69, -t78)));
-    const float t85 = FMA(t73, t79, FMA(t69, t77, -t82));
-    const float t86 = t69 + t73;
-    const float t87 = 2.0f * (t86 * t33);
-    const float t88 = FMA(t82, 1.442695f, 12582912.0f);
-    const float t89 = t88 - 12582912.0f;
-    const uint32_t t90 = as_bits(t88);
-    const float t91 = FMA(t89, -0.69314575f, t82);
-    const float t92 = FMA(t89, -1.4286068e-6f, t85);
-    const float t93 = -(2.0f * t86);
-    const uint32_t t94 = t90 + 1u;
-    const uint32_t t95 = (uint32_t)((int32_t)t90 >> 1u);
-    const uint32_t t96 = (uint32_t)((int32_t)t94 >> 1u);
-    const uint32_t t97 = t95 + 127u;
-    const uint32_t t98 = 127u + t96;
-    const uint32_t t99 = t97 << 23u;
-    const uint32_t t100 = t98 << 23u;
-    const float t101 = as_float(t99);
-    const float t102 = as_float(t100);
-    const _Bool t103 = t11 & (ABS(t86 - sign_at_hi) < sign_width_hi);
-    const float t104 = t80 - 0.25f;
-    const float t105 = t80 * t80;
-    const float t106 = t105 * FMA(t80, FMA(t80, FMA(t80, 2.6474037f, -1.6227827f), 0.5651015f), -0.024969762f);
-    const float t107 = t80 * t105;
-    const float t108 = -t80;
-    const float t109 = (t80 * FMA(t81, t108, FMA(t76, t108, 1.0f))) * t106;
-    const float t110 = t102 * (var * t101);
-    const float t111 = t101 * t102;
-    const float t112 = t102 * (t101 * t75);
-    const float t113 = FMA(t104, FMA(t104, FMA(t104, FMA(t104, FMA(t104, FMA(t104, FMA(t104, FMA(t104, FMA(t104,
-        -0.06790253f, 0.23445444f), -0.22880422f), -0.021781435f), 0.0013202751f), 0.1169634f), 0.17166187f),
-        0.15957567f), 0.10685098f), 0.050817337f);
-    const float t114 = t91 + t92;
-    const float t115 = t92 + (t91 - t114);
-    const float t116 = t75 * (t74 * FMA(t74, FMA(t74, FMA(t74, FMA(t74, FMA(t74, FMA(t74, FMA(t74, FMA(t74,
-        FMA(sign_taylor9_hi, t74, sign_taylor8_hi), sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi),
+    _Bool t0 = var == 0.0f;
+    float t1 = ABS(mean);
+    _Bool t2 = var < 9.094947e-13f;
+    float t3 = (1.1529215e+18f < var) ? 0.00390625f : 1.0f;
+    float t4 = t2 ? 2.8147498e+14f : t3;  // power of two that keeps residuals normal
+    float t5 = (-1.0f) + negative_slope_hi;
+    float t6 = 1.0f + negative_slope_hi;
+    float t7 = 1.0f - negative_slope_hi;
+    float t8 = -negative_slope_hi;
+    float t9 = negative_slope_hi * negative_slope_hi;
+    _Bool t10 = mean < 0.0f;
+    float t11 = negative_slope_lo + (negative_slope_hi - (t5 - (-1.0f)));
+    float t12 = t5 * t5;
+    float t13 = negative_slope_hi * t5;
+    float t14 = t4 * (var * t4);
+    float t15 = t0 ? 7.888609e-31f : t14;
+    float t16 = t1 * 8.507059e+37f;
+    float t17 = t1 * t4;
+    float t18 = t0 ? t16 : t17;
+    float t19 = t5 * t6;
+    float t20 = t10 ? t8 : 1.0f;
+    float t21 = FMA(t5, t11, FMA(t5, t11, FMA(t5, t5, -t12)));
+    float t22 = t18 * t18;
+    float t23 = t1 * t20;
+    float t24 = SQRT(t15);  // standard deviation, scaled
+    float t25 = t15 * sign_square_hi;
+    float t26 = t15 * sign_square_lo;
+    float t27 = FMA(t18, t18, -t22);
+    float t28 = t22 - t25;
+    float t29 = FMA(t15, sign_square_hi, -t25);
+    float t30 = -t26;
+    float t31 = t27 - t29;
+    float t32 = t31 - t26;
+    float t33 = t31 - t27;
+    float t34 = t32 - t31;
+    float t35 = t28 + t32;
+    float t36 = 1.0f / t24;
+    float t37 = t35 - t28;
+    float t38 = t18 * t36;
+    float t39 = FMA(t24, -t24, t15) * (0.5f * t36);
+    float t40 = -t36;
+    float t41 = t4 * t36;
+    _Bool t42 = 18.6875f < t38;
+    float t43 = -t38;
+    float t44 = t42 ? 18.6875f : t38;  // t = min(|mean|/sigma, reach)
+    float t45 = var * t41;
+    float t46 = t24 + t39;
+    float t47 = t36 * FMA(t39, t43, FMA(t24, t43, t18));
+    float t48 = t42 ? 0.0f : t47;
+    // t - t0
+    float t49 = (1.0f / (t46 * FMA(sign_at_hi, t46, t18))) * (t35 + (((t28 - (t35 - t37)) + (t32 - t37)) + (((-FMA(t15,
+        sign_square_lo, t30)) - (t15 * sign_square_rest_hi)) + (((t27 - (t31 - t33)) + ((-t29) - t33)) + ((t31 - (t32 -
+        t34)) + (t30 - t34))))));
+    float t50 = t45 + FMA(var, t4 * (t36 * FMA(t39, t40, FMA(t24, t40, 1.0f))), FMA(var, t41, -t45));
+    float t51 = FMA(t44, 0.25f, 1.0f);
+    float t52 = t44 * (-0.5f);
+    float t53 = t44 * t44;
+    float t54 = 1.0f / t51;  // u = 1/(1 + t/4)
+    float t55 = t44 * t52;
+    float t56 = 1.0f / (1.0f + t53);
+    float t57 = t44 + t48;
+    float t58 = FMA(t55, 1.442695f, 12582912.0f);
+    float t59 = t58 - 12582912.0f;
+    uint32_t t60 = as_bits(t58);
+    float t61 = FMA(t59, -0.69314575f, t55);
+    float t62 = FMA(t59, -1.4286068e-6f, FMA(t48, -t44, FMA(t44, t52, -t55)));
+    float t63 = -(2.0f * t57);
+    float t64 = as_float((((uint32_t)((int32_t)t60 >> 1u)) + 127u) << 23u);
+    float t65 = as_float((127u + ((uint32_t)((int32_t)(t60 + 1u) >> 1u))) << 23u);
+    float t66 = t54 - 0.25f;
+    float t67 = t54 * t54;
+    float t68 = t54 * t67;
+    float t69 = -t54;
+    float t70 = POLY9(t66, -0.06790253f, 0.23445444f, -0.22880422f, -0.021781435f, 0.0013202751f, 0.1169634f,
+        0.17166187f, 0.15957567f, 0.10685098f, 0.050817337f);
+    float t71 = t61 + t62;
+    float t72 = POLY4(t71, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f);
+    float t73 = 1.0f + t71;
+    float t74 = t71 * t71;
+    float t75 = FMA(t72, t74, t71);
+    float t76 = (t71 - (t73 - 1.0f)) + FMA(t72, t74, (t62 + (t61 - t71)) * t73);
+    float t77 = t73 + t76;
+    float t78 = t66 * t70;
+    float t79 = 0.014190124f + t78;
+    float t80 = t79 - t78;
+    float t81 = t79 * t68;  // J_2/sqrt(2 pi)
+    float t82 = t81 * t63;
+    float t83 = ((t54 * FMA(FMA(t48, 0.25f, FMA(t44, 0.25f, -(t51 - 1.0f))), t69, FMA(t51, t69, 1.0f))) * (t67 *
+        POLY3(t54, 2.6474037f, -1.6227827f, 0.5651015f, -0.024969762f))) + FMA((-1.9073344e-10f) + (((t78 - (t79 -
+        t80)) + (0.014190124f - t80)) + FMA(t66, t70, -t78)), t68, FMA(t79, t68, -t81));
+    float t84 = 0.3989423f + t82;
+    float t85 = t81 + t83;
+    float t86 = t84 * t56;  // J_1/sqrt(2 pi)
+    float t87 = -t86;
+    float t88 = t56 * (((-1.133517e-8f) + FMA(t83, t63, (t82 - (t84 - 0.3989423f)) + FMA(t81, t63, -t82))) +
+        FMA(FMA(t44, t48, FMA(t44, t48, FMA(t44, t44, -t53))), t87, FMA(t53, t87, t84 - t86)));
+    float t89 = t86 * t7;
+    float t90 = t86 + t88;
+    float t91 = -(t90 * (t90 * (t12 + t21)));
+    float t92 = 1.0f + t75;  // exp(-t^2/2), mantissa
+    float t93 = t91 * (t92 * (t64 * t65));
+    float t94 = t89 * t77;
+    _Bool t95 = t10 & (ABS(t57 - sign_at_hi) < sign_width_hi);
+    float t96 = t50 * (t49 * FMA(t49, FMA(t49, FMA(t49, FMA(t49, FMA(t49, FMA(t49, FMA(t49, FMA(t49,
+        FMA(sign_taylor9_hi, t49, sign_taylor8_hi), sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi),
         sign_taylor4_hi), sign_taylor3_hi), sign_taylor2_hi), sign_taylor1_hi), sign_taylor0_hi));
-    const float t117 = FMA(t114, FMA(t114, FMA(t114, FMA(t114, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t118 = 1.0f + t114;
-    const float t119 = t115 * t118;
-    const float t120 = t114 * t114;
-    const float t121 = FMA(t117, t120, t119);
-    const float t122 = FMA(t117, t120, t114);
-    const float t123 = (t114 - (t118 - 1.0f)) + t121;
-    const float t124 = 1.0f + t122;  // exp(-t^2/2), mantissa
-    const float t125 = t124 * t111;
-    const float t126 = t118 + t123;
-    const float t127 = t123 - (t126 - t118);
-    const float t128 = t104 * t113;
-    const float t129 = 0.014190124f + t128;
-    const float t130 = FMA(t104, t113, -t128);
-    const float t131 = t129 - t128;
-    const float t132 = t129 * t107;  // J_2/sqrt(2 pi)
-    const float t133 = (-1.9073344e-10f) + (((t128 - (t129 - t131)) + (0.014190124f - t131)) + t130);
-    const float t134 = t132 * t93;
-    const float t135 = t109 + FMA(t133, t107, FMA(t129, t107, -t132));
-    const float t136 = 0.3989423f + t134;
-    const float t137 = FMA(t132, t93, -t134);
-    const float t138 = t132 + t135;
-    const float t139 = (-1.133517e-8f) + FMA(t135, t93, (t134 - (t136 - 0.3989423f)) + t137);
-    const float t140 = t136 * t83;  // J_1/sqrt(2 pi)
-    const float t141 = t136 - t140;
-    const float t142 = -t140;
-    const float t143 = t83 * (t139 + FMA(t84, t142, FMA(t78, t142, t141)));
-    const float t144 = t140 * t8;
-    const float t145 = FMA(t140, t22, FMA(t143, t8, FMA(t140, t8, -t144)));
-    const float t146 = t140 + t143;
-    const float t147 = (-(t146 * (t146 * t26))) * t125;
-    const float t148 = FMA(t138, t34, FMA(t146, t87, t147));
-    const float t149 = t144 * t126;
-    const float t150 = t103 ? t116 : FMA(t112, t149 + FMA(t144, t127, FMA(t145, t126, FMA(t144, t126, -t149))), t44);
-    const float t151 = FMA(t86, t146, 2.0f * t138);  // Mills ratio/sqrt(2 pi)
-    const float t152 = t11 ? FMA(t138, t27, FMA(t151, t29, t147)) : t148;
-    const float t153 = FMA(FMA(t122, t152, t152), t110, t23);
-    *out_mean = t150;
-    *out_var = t153;
+    float t97 = t65 * (t64 * t50);
+    float t98 = t94 + FMA(t89, t76 - (t77 - t73), FMA(FMA(t86, (t8 - (t7 - 1.0f)) - negative_slope_lo, FMA(t88, t7,
+        FMA(t86, t7, -t89))), t77, FMA(t89, t77, -t94)));
+    float t99 = -negative_slope_lo;
+    float t100 = t10 ? t99 : 0.0f;
+    float t101 = FMA(t97, t98, t23 + FMA(t1, t100, FMA(t1, t20, -t23)));
+    float t102 = t95 ? t96 : t101;
+    float t103 = (2.0f * t12) + (2.0f * t21);
+    float t104 = FMA(t57, t90, 2.0f * t85);  // Mills ratio/sqrt(2 pi)
+    float t105 = FMA(t85, t103, FMA(t104, ((-2.0f) * t13) + ((-2.0f) * FMA(negative_slope_hi, t11,
+        FMA(negative_slope_lo, t5, FMA(negative_slope_hi, t5, -t13)))), t93));
+    float t106 = FMA(t85, (2.0f * t19) + (2.0f * FMA(t5, negative_slope_lo + (negative_slope_hi - (t6 - 1.0f)),
+        FMA(t11, t6, FMA(t5, t6, -t19)))), FMA(t90, 2.0f * (t57 * (t5 + t11)), t93));
+    float t107 = t10 ? t105 : t106;
+    float t108 = FMA(t75, t107, t107);
+    float t109 = t65 * (var * t64);
+    float t110 = t9 + FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi, negative_slope_lo,
+        FMA(negative_slope_hi, negative_slope_hi, -t9)));
+    float t111 = t10 ? t110 : 1.0f;
+    float t112 = FMA(t108, t109, var * t111);
+    *out_mean = t102;
+    *out_var = t112;
 }
 
-void leaky_relu_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                              const float *restrict params, float *restrict out_mean, float *restrict out_var)
+void leaky_relu_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     const float negative_slope_hi = params[0];
     const float negative_slope_lo = params[1];
@@ -279,209 +229,149 @@ void leaky_relu_exact_forward(int64_t n, const float *restrict mean, const float
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        leaky_relu_exact_forward_element(mean[i], var[i], negative_slope_hi, negative_slope_lo, sign_width_hi,
-                                         sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
-                                         sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo,
-                                         sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo,
-                                         sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo,
-                                         sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo,
-                                         sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo,
-                                         sign_taylor9_hi, sign_taylor9_lo, &out_mean[i], &out_var[i]);
+        leaky_relu_exact_forward_element(
+            mean[i], var[i], negative_slope_hi, negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi,
+            sign_at_lo, sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi,
+            sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi,
+            sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi,
+            sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi,
+            sign_taylor9_lo, &out_mean[i], &out_var[i]);
         narrow ^= (uint8_t)as_bits(out_mean[i]);
     }
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void leaky_relu_exact_backward_element(float mean, float var,
-                                                                                    float grad_mean, float grad_var,
-                                                                                    float negative_slope_hi,
-                                                                                    float negative_slope_lo,
-                                                                                    float sign_width_hi,
-                                                                                    float sign_width_lo,
-                                                                                    float sign_at_hi, float sign_at_lo,
-                                                                                    float sign_square_hi,
-                                                                                    float sign_square_lo,
-                                                                                    float sign_square_rest_hi,
-                                                                                    float sign_square_rest_lo,
-                                                                                    float sign_taylor0_hi,
-                                                                                    float sign_taylor0_lo,
-                                                                                    float sign_taylor1_hi,
-                                                                                    float sign_taylor1_lo,
-                                                                                    float sign_taylor2_hi,
-                                                                                    float sign_taylor2_lo,
-                                                                                    float sign_taylor3_hi,
-                                                                                    float sign_taylor3_lo,
-                                                                                    float sign_taylor4_hi,
-                                                                                    float sign_taylor4_lo,
-                                                                                    float sign_taylor5_hi,
-                                                                                    float sign_taylor5_lo,
-                                                                                    float sign_taylor6_hi,
-                                                                                    float sign_taylor6_lo,
-                                                                                    float sign_taylor7_hi,
-                                                                                    float sign_taylor7_lo,
-                                                                                    float sign_taylor8_hi,
-                                                                                    float sign_taylor8_lo,
-                                                                                    float sign_taylor9_hi,
-                                                                                    float sign_taylor9_lo,
-                                                                                    float *restrict out_grad_mean,
-                                                                                    float *restrict out_grad_var)
+INLINE void leaky_relu_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float negative_slope_hi, float negative_slope_lo,
+    float sign_width_hi, float sign_width_lo, float sign_at_hi, float sign_at_lo, float sign_square_hi,
+    float sign_square_lo, float sign_square_rest_hi, float sign_square_rest_lo, float sign_taylor0_hi,
+    float sign_taylor0_lo, float sign_taylor1_hi, float sign_taylor1_lo, float sign_taylor2_hi, float sign_taylor2_lo,
+    float sign_taylor3_hi, float sign_taylor3_lo, float sign_taylor4_hi, float sign_taylor4_lo, float sign_taylor5_hi,
+    float sign_taylor5_lo, float sign_taylor6_hi, float sign_taylor6_lo, float sign_taylor7_hi, float sign_taylor7_lo,
+    float sign_taylor8_hi, float sign_taylor8_lo, float sign_taylor9_hi, float sign_taylor9_lo,
+    float *restrict out_grad_mean, float *restrict out_grad_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const float t4 = t1 ? 2.8147498e+14f : (t0 ? 0.00390625f : 1.0f);  // power of two that keeps residuals normal
-    const float t5 = t2 ? (t3 * 8.507059e+37f) : (t3 * t4);
-    const float t6 = (-1.0f) + negative_slope_hi;
-    const _Bool t7 = mean < 0.0f;
-    const float t8 = 1.0f + negative_slope_hi;
-    const float t9 = 1.0f - negative_slope_hi;
-    const float t10 = -negative_slope_hi;
-    const float t11 = negative_slope_hi * negative_slope_hi;
-    const float t12 = t2 ? 7.888609e-31f : (t4 * (var * t4));
-    const float t13 = negative_slope_lo + (negative_slope_hi - (t6 - (-1.0f)));
-    const float t14 = t6 * t6;
-    const float t15 = negative_slope_hi * t6;
-    const float t16 = (-0.5f) * t6;
-    const float t17 = t7 ? negative_slope_hi : 1.0f;
-    const float t18 = t6 * t8;
-    const float t19 = negative_slope_lo + (negative_slope_hi - (t8 - 1.0f));
-    const float t20 = t9 + ((t10 - (t9 - 1.0f)) - negative_slope_lo);
-    const float t21 = t7 ? (t11 + FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi, negative_slope_lo,
-        FMA(negative_slope_hi, negative_slope_hi, -t11)))) : 1.0f;
-    const float t22 = FMA(t6, t13, FMA(t6, t13, FMA(t6, t6, -t14)));
-    const float t23 = 2.0f * t14;
-    const float t24 = t14 + t22;
-    const float t25 = 2.0f * t22;
-    const float t26 = FMA(negative_slope_hi, t13, FMA(negative_slope_lo, t6, FMA(negative_slope_hi, t6, -t15)));
-    const float t27 = (-2.0f) * t15;
-    const float t28 = t15 + t26;
-    const float t29 = (-2.0f) * t26;
-    const float t30 = 0.3989423f * t16;
-    const float t31 = -t18;
-    const float t32 = SQRT(t12);  // standard deviation, scaled
-    const float t33 = t6 + t13;
-    const float t34 = (-0.5f) * t13;
-    const float t35 = FMA(t6, t19, FMA(t13, t8, FMA(t6, t8, t31)));
-    const float t36 = t18 + t35;
-    const float t37 = t31 - t35;
-    const float t38 = t30 + FMA(0.3989423f, t34, FMA(-1.133517e-8f, t16, FMA(0.3989423f, t16, -t30)));
-    const float t39 = t23 + t25;
-    const float t40 = t27 + t29;
-    const float t41 = 1.0f / t32;
-    const float t42 = FMA(t32, -t32, t12);
-    const float t43 = t5 * t41;
-    const float t44 = t42 * (0.5f * t41);
-    const _Bool t45 = 18.6875f < t43;
-    const float t46 = -t43;
-    const float t47 = FMA(t44, t46, FMA(t32, t46, t5));
-    const float t48 = t45 ? 18.6875f : t43;  // t = min(|mean|/sigma, reach)
-    const float t49 = -(t41 * t44);
-    const float t50 = t41 * t47;
-    const float t51 = FMA(t41, t49, t41);
-    const float t52 = t45 ? 0.0f : t50;
-    const float t53 = t4 * t51;
-    const float t54 = t2 ? 0.0f : t53;
-    const float t55 = FMA(t48, 0.25f, 1.0f);
-    const float t56 = t48 * (-0.5f);
-    const float t57 = -t48;
-    const float t58 = 1.0f / t55;  // u = 1/(1 + t/4)
-    const float t59 = FMA(t52, 0.25f, FMA(t48, 0.25f, -(t55 - 1.0f)));
-    const float t60 = t48 * t56;
-    const float t61 = FMA(t52, t57, FMA(t48, t56, -t60));
-    const float t62 = t48 + t52;
-    const float t63 = -(t62 * t28);
-    const float t64 = FMA(t60, 1.442695f, 12582912.0f);
-    const float t65 = var * t53;
-    const float t66 = t64 - 12582912.0f;
-    const uint32_t t67 = as_bits(t64);
-    const float t68 = FMA(t66, -0.69314575f, t60);
-    const float t69 = FMA(t66, -1.4286068e-6f, t61);
-    const float t70 = -(t62 * 2.0f);
-    const float t71 = 1.0f / (1.0f + (t62 * t62));
-    const uint32_t t72 = t67 + 1u;
-    const uint32_t t73 = (uint32_t)((int32_t)t67 >> 1u);
-    const uint32_t t74 = (uint32_t)((int32_t)t72 >> 1u);
-    const uint32_t t75 = t73 + 127u;
-    const uint32_t t76 = 127u + t74;
-    const uint32_t t77 = t75 << 23u;
-    const uint32_t t78 = t76 << 23u;
-    const float t79 = as_float(t77);
-    const float t80 = as_float(t78);
-    const float t81 = t62 * t33;
-    const float t82 = FMA(var, t53, -t65);
-    const float t83 = t58 - 0.25f;
-    const float t84 = FMA(t58, FMA(t58, FMA(t58, 2.6474037f, -1.6227827f), 0.5651015f), -0.024969762f);
-    const float t85 = -t58;
-    const float t86 = t58 * FMA(t59, t85, FMA(t55, t85, 1.0f));
-    const float t87 = t58 * t58;
-    const float t88 = t58 * t87;
-    const float t89 = t86 * (t87 * t84);
-    const float t90 = (-2.0f) * t81;
-    const float t91 = t79 * t80;
+    _Bool t0 = var == 0.0f;
+    float t1 = ABS(mean);
+    _Bool t2 = var < 9.094947e-13f;
+    float t3 = (1.1529215e+18f < var) ? 0.00390625f : 1.0f;
+    float t4 = t2 ? 2.8147498e+14f : t3;  // power of two that keeps residuals normal
+    float t5 = t1 * 8.507059e+37f;
+    float t6 = t1 * t4;
+    float t7 = t0 ? t5 : t6;
+    float t8 = (-1.0f) + negative_slope_hi;
+    _Bool t9 = mean < 0.0f;
+    float t10 = 1.0f + negative_slope_hi;
+    float t11 = 1.0f - negative_slope_hi;
+    float t12 = negative_slope_hi * negative_slope_hi;
+    float t13 = t4 * (var * t4);
+    float t14 = t0 ? 7.888609e-31f : t13;
+    float t15 = negative_slope_lo + (negative_slope_hi - (t8 - (-1.0f)));
+    float t16 = t8 * t8;
+    float t17 = negative_slope_hi * t8;
+    float t18 = (-0.5f) * t8;
+    float t19 = t8 * t10;
+    float t20 = FMA(t8, t15, FMA(t8, t15, FMA(t8, t8, -t16)));
+    float t21 = 2.0f * t16;
+    float t22 = 2.0f * t20;
+    float t23 = FMA(negative_slope_hi, t15, FMA(negative_slope_lo, t8, FMA(negative_slope_hi, t8, -t17)));
+    float t24 = (-2.0f) * t17;
+    float t25 = (-2.0f) * t23;
+    float t26 = 0.3989423f * t18;
+    float t27 = -t19;
+    float t28 = SQRT(t14);  // standard deviation, scaled
+    float t29 = t8 + t15;
+    float t30 = FMA(t8, negative_slope_lo + (negative_slope_hi - (t10 - 1.0f)), FMA(t15, t10, FMA(t8, t10, t27)));
+    float t31 = t26 + FMA(0.3989423f, (-0.5f) * t15, FMA(-1.133517e-8f, t18, FMA(0.3989423f, t18, -t26)));
+    float t32 = 1.0f / t28;
+    float t33 = t7 * t32;
+    float t34 = FMA(t28, -t28, t14) * (0.5f * t32);
+    _Bool t35 = 18.6875f < t33;
+    float t36 = -t33;
+    float t37 = t35 ? 18.6875f : t33;  // t = min(|mean|/sigma, reach)
+    float t38 = t32 * FMA(t34, t36, FMA(t28, t36, t7));
+    float t39 = t35 ? 0.0f : t38;
+    float t40 = t4 * FMA(t32, -(t32 * t34), t32);
+    float t41 = FMA(t37, 0.25f, 1.0f);
+    float t42 = t37 * (-0.5f);
+    float t43 = 1.0f / t41;  // u = 1/(1 + t/4)
+    float t44 = t37 * t42;
+    float t45 = t37 + t39;
+    float t46 = FMA(t44, 1.442695f, 12582912.0f);
+    float t47 = var * t40;
+    float t48 = t46 - 12582912.0f;
+    uint32_t t49 = as_bits(t46);
+    float t50 = FMA(t48, -0.69314575f, t44);
+    float t51 = FMA(t48, -1.4286068e-6f, FMA(t39, -t37, FMA(t37, t42, -t44)));
+    float t52 = -(t45 * 2.0f);
+    float t53 = as_float((((uint32_t)((int32_t)t49 >> 1u)) + 127u) << 23u);
+    float t54 = as_float((127u + ((uint32_t)((int32_t)(t49 + 1u) >> 1u))) << 23u);
+    float t55 = t45 * t29;
+    float t56 = -t43;
+    float t57 = t43 * t43;
+    float t58 = t53 * t54;
+    float t59 = t43 - 0.25f;
     // J_2/sqrt(2 pi)
-    const float t92 = FMA(FMA(t83, FMA(t83, FMA(t83, FMA(t83, FMA(t83, FMA(t83, FMA(t83, FMA(t83, FMA(t83, FMA(t83,
-        -0.06790253f, 0.23445444f), -0.22880422f), -0.021781435f), 0.0013202751f), 0.1169634f), 0.17166187f),
-        0.15957567f), 0.10685098f), 0.050817337f), 0.014190124f), t88, t89);
-    const float t93 = t68 + t69;
-    const float t94 = t69 + (t68 - t93);
-    const float t95 = FMA(t93, FMA(t93, FMA(t93, FMA(t93, 0.0013814222f, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f);
-    const float t96 = t93 * t93;
-    const float t97 = 1.0f + t93;
-    const float t98 = FMA(t95, t96, t94 * t97);
-    const float t99 = FMA(t95, t96, t93);
-    const float t100 = (t80 * (t79 * (t54 * FMA(t99, t38, t38)))) * grad_mean;
-    const float t101 = (t93 - (t97 - 1.0f)) + t98;
-    const float t102 = 1.0f + t99;  // exp(-t^2/2), mantissa
-    const float t103 = t102 * t91;
-    const float t104 = t97 + t101;
-    const float t105 = t101 - (t104 - t97);
-    const float t106 = t92 * t70;
-    const float t107 = 2.0f * t92;
-    const float t108 = 0.3989423f + t106;
-    const float t109 = FMA(t92, t70, -t106);
-    const float t110 = (t108 + ((-1.133517e-8f) + ((t106 - (t108 - 0.3989423f)) + t109))) * t71;  // J_1/sqrt(2 pi)
-    const float t111 = FMA(t62, t110, t107);  // Mills ratio/sqrt(2 pi)
-    const float t112 = 0.3989423f * (t110 * t24);
-    const float t113 = t111 * t33;
-    const float t114 = t7 ? (t111 * t20) : t113;
-    const float t115 = t103 * (-t112);
-    const float t116 = FMA(FMA(t99, t114, t114), t91, t17);
-    const float t117 = FMA(0.3989423f, t81, t115);
-    const float t118 = FMA(0.3989423f, t63, t115);
-    const float t119 = FMA(t111, t36, t117);
-    const float t120 = t7 ? FMA(t111, t37, t118) : t119;
-    const float t121 = FMA(FMA(t91, FMA(t99, t120, t120), t21), grad_var, t100);
-    const float t122 = t116 * grad_mean;
-    const float t123 = t110 * t23;
-    const float t124 = t110 * t27;
-    const float t125 = t111 * t123;
-    const float t126 = FMA(t110, t25, FMA(t110, t23, -t123));
-    const float t127 = FMA(t110, t27, -t124);
-    const float t128 = FMA(t111, t126, FMA(t111, t123, -t125));
-    const float t129 = t125 * t103;
-    const float t130 = FMA(t128, t103, FMA(t125, t103, -t129));
-    const float t131 = t125 + t128;
-    const float t132 = FMA(t111, t90, t129 + t130);
-    const float t133 = FMA(t110, t39, FMA(0.3989423f, t40, t103 * (-t131)));
-    const float t134 = t132 + t124;
-    const float t135 = t134 - t132;
-    const float t136 = t7 ? t133 : t134;
-    const float t137 = t7 ? 0.0f : FMA(t110, t29, (t124 - t135) + t127);
-    const float t138 = t136 * t104;
-    const float t139 = FMA(t136, t105, FMA(t137, t104, FMA(t136, t104, -t138)));
-    const float t140 = t65 * t138;
-    const float t141 = FMA(t80 * (t79 * (t140 + FMA(t65, t139, FMA(t82, t138, FMA(t65, t138, -t140))))), grad_var,
-        t122);
-    *out_grad_mean = t141;
-    *out_grad_var = t121;
+    float t60 = FMA(POLY10(t59, -0.06790253f, 0.23445444f, -0.22880422f, -0.021781435f, 0.0013202751f, 0.1169634f,
+        0.17166187f, 0.15957567f, 0.10685098f, 0.050817337f, 0.014190124f), t43 * t57, (t43 * FMA(FMA(t39, 0.25f,
+        FMA(t37, 0.25f, -(t41 - 1.0f))), t56, FMA(t41, t56, 1.0f))) * (t57 * POLY3(t43, 2.6474037f, -1.6227827f,
+        0.5651015f, -0.024969762f)));
+    float t61 = t50 + t51;
+    float t62 = POLY4(t61, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f);
+    float t63 = t61 * t61;
+    float t64 = 1.0f + t61;
+    float t65 = FMA(t62, t63, t61);
+    float t66 = (t61 - (t64 - 1.0f)) + FMA(t62, t63, (t51 + (t50 - t61)) * t64);
+    float t67 = 1.0f + t65;  // exp(-t^2/2), mantissa
+    float t68 = t67 * t58;
+    float t69 = t64 + t66;
+    float t70 = t60 * t52;
+    float t71 = 0.3989423f + t70;
+    // J_1/sqrt(2 pi)
+    float t72 = (t71 + ((-1.133517e-8f) + ((t70 - (t71 - 0.3989423f)) + FMA(t60, t52, -t70)))) * (1.0f / (1.0f + (t45 *
+        t45)));
+    float t73 = FMA(t45, t72, 2.0f * t60);  // Mills ratio/sqrt(2 pi)
+    float t74 = t73 * (t11 + (((-negative_slope_hi) - (t11 - 1.0f)) - negative_slope_lo));
+    float t75 = t73 * t29;
+    float t76 = t9 ? t74 : t75;
+    float t77 = t68 * (-(0.3989423f * (t72 * (t16 + t20))));
+    float t78 = FMA(t73, t27 - t30, FMA(0.3989423f, -(t45 * (t17 + t23)), t77));
+    float t79 = FMA(t73, t19 + t30, FMA(0.3989423f, t55, t77));
+    float t80 = t9 ? t78 : t79;
+    float t81 = FMA(t65, t80, t80);
+    float t82 = t12 + FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi, negative_slope_lo,
+        FMA(negative_slope_hi, negative_slope_hi, -t12)));
+    float t83 = t9 ? t82 : 1.0f;
+    float t84 = FMA(t58, t81, t83);
+    float t85 = t0 ? 0.0f : t40;
+    float t86 = FMA(t84, grad_var, (t54 * (t53 * (t85 * FMA(t65, t31, t31)))) * grad_mean);
+    float t87 = t72 * t21;
+    float t88 = t72 * t24;
+    float t89 = t73 * t87;
+    float t90 = FMA(t73, FMA(t72, t22, FMA(t72, t21, -t87)), FMA(t73, t87, -t89));
+    float t91 = t89 * t68;
+    float t92 = FMA(t73, (-2.0f) * t55, t91 + FMA(t90, t68, FMA(t89, t68, -t91)));
+    float t93 = t92 + t88;
+    float t94 = FMA(t72, t21 + t22, FMA(0.3989423f, t24 + t25, t68 * (-(t89 + t90))));
+    float t95 = t9 ? t94 : t93;
+    float t96 = t95 * t69;
+    float t97 = t47 * t96;
+    float t98 = t66 - (t69 - t64);
+    float t99 = FMA(t72, t25, (t88 - (t93 - t92)) + FMA(t72, t24, -t88));
+    float t100 = t9 ? 0.0f : t99;
+    float t101 = t54 * (t53 * (t97 + FMA(t47, FMA(t95, t98, FMA(t100, t69, FMA(t95, t69, -t96))), FMA(FMA(var, t40,
+        -t47), t96, FMA(t47, t96, -t97)))));
+    float t102 = FMA(t65, t76, t76);
+    float t103 = t9 ? negative_slope_hi : 1.0f;
+    float t104 = FMA(t101, grad_var, FMA(t102, t58, t103) * grad_mean);
+    *out_grad_mean = t104;
+    *out_grad_var = t86;
 }
 
-void leaky_relu_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                               const float *restrict grad_mean, const float *restrict grad_var,
-                               const float *restrict params, float *restrict out_grad_mean,
-                               float *restrict out_grad_var)
+void leaky_relu_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     const float negative_slope_hi = params[0];
     const float negative_slope_lo = params[1];
@@ -516,15 +406,13 @@ void leaky_relu_exact_backward(int64_t n, const float *restrict mean, const floa
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        leaky_relu_exact_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], negative_slope_hi,
-                                          negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo,
-                                          sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo,
-                                          sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
-                                          sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo,
-                                          sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo,
-                                          sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo,
-                                          sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo,
-                                          &out_grad_mean[i], &out_grad_var[i]);
+        leaky_relu_exact_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], negative_slope_hi, negative_slope_lo, sign_width_hi,
+            sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo, sign_square_rest_hi,
+            sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi,
+            sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi,
+            sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi,
+            sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo, &out_grad_mean[i], &out_grad_var[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

@@ -4,17 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (48)-(50)
 #
 # rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   leaky_relu_exact_forward 293, leaky_relu_exact_backward 249
 #
 # Certificate:
-#   mean        5.8 ulp, worst at mean = -0.641777217, var = 0.167405218, negative_slope = 0.01
-#   var         6.99 ulp, worst at mean = -0.259153098, var = 1, negative_slope = 0.01
-#   dmean_dmu   4.48 ulp, worst at mean = -0.051061593, var = 1, negative_slope = 0.01
-#   dmean_dvar  3 ulp, worst at mean = 1.76413929, var = 1.70878899, negative_slope = 0
-#   dvar_dmu    6.61 ulp, worst at mean = -0.00651477138, var = 24.4668026, negative_slope = 0.01
-#   dvar_dvar   6.26 ulp, worst at mean = 0.0476525947, var = 1, negative_slope = 0.01
-#   against exact values at 71509 points over all of float32; details in exact.json
+#   mean 5.8, var 6.99, dmean_dmu 4.48, dmean_dvar 3, dvar_dmu 6.61, dvar_dvar 6.26 ulp,
+#   against exact values at 71509 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -31,178 +25,158 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
-def leaky_relu_exact_forward(mean, var, negative_slope_hi, negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi,
-                             sign_at_lo, sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo,
-                             sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi,
-                             sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo,
-                             sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi,
-                             sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo):
-    t0 = 1.1529215e+18 < var
-    t1 = var < 9.094947e-13
-    t2 = var == 0.0
-    t3 = tl.abs(mean)
-    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
-    t5 = t3 * 8.507059e+37
-    t6 = tl.where(t2, 7.888609e-31, t4 * (var * t4))
-    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
-    t8 = tl.div_rn(1.0, t7)
-    t9 = 0.5 * t8
-    t10 = t8 * -1.0
-    t11 = tl.fma(t7, t10, 1.0)
-    t12 = t4 * t8
-    t13 = var * t12
-    t14 = tl.fma(var, t12, t13 * -1.0)
-    t15 = tl.fma(t7, t7 * -1.0, t6) * t9
-    t16 = t13 + tl.fma(var, t4 * (t8 * tl.fma(t15, t10, t11)), t14)
-    t17 = tl.where(t2, t5, t3 * t4)
-    t18 = t17 * t8
-    t19 = 18.6875 < t18
-    t20 = tl.where(t19, 18.6875, t18)  # t = min(|mean|/sigma, reach)
-    t21 = t18 * -1.0
-    t22 = tl.where(t19, 0.0, t8 * tl.fma(t15, t21, tl.fma(t7, t21, t17)))
-    t23 = t7 + t15
-    t24 = tl.div_rn(1.0, t23 * tl.fma(sign_at_hi, t23, t17))
-    t25 = t20 + t22
-    t26 = (2.0 * t25) * -1.0
-    t27 = tl.abs(t25 - sign_at_hi) < sign_width_hi
-    t28 = tl.fma(t20, 0.25, 1.0)
-    t29 = tl.div_rn(1.0, t28)  # u = 1/(1 + t/4)
-    t30 = t29 - 0.25
-    t31 = (tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30,
-        -0.06790253, 0.23445444), -0.22880422), -0.021781435), 0.0013202751), 0.1169634), 0.17166187), 0.15957567),
-        0.10685098), 0.050817337))
-    t32 = t30 * t31
-    t33 = 0.014190124 + t32
-    t34 = t33 - t32
-    t35 = (-1.9073344e-10) + (((t32 - (t33 - t34)) + (0.014190124 - t34)) + tl.fma(t30, t31, t32 * -1.0))
-    t36 = t29 * t29
-    t37 = t29 * t36
-    t38 = t33 * t37  # J_2/sqrt(2 pi)
-    t39 = t38 * t26
-    t40 = 0.3989423 + t39
-    t41 = (t39 - (t40 - 0.3989423)) + tl.fma(t38, t26, t39 * -1.0)
-    t42 = tl.fma(t35, t37, tl.fma(t33, t37, t38 * -1.0))
-    t43 = t36 * tl.fma(t29, tl.fma(t29, tl.fma(t29, 2.6474037, -1.6227827), 0.5651015), -0.024969762)
-    t44 = t29 * -1.0
-    t45 = tl.fma(t28, t44, 1.0)
-    t46 = ((t29 * tl.fma(tl.fma(t22, 0.25, tl.fma(t20, 0.25, (t28 - 1.0) * -1.0)), t44, t45)) * t43) + t42
-    t47 = tl.fma(t46, t26, t41)
-    t48 = t38 + t46
-    t49 = (-1.133517e-8) + t47
-    t50 = 2.0 * t48
-    t51 = t20 * (-0.5)
-    t52 = t20 * t51
-    t53 = tl.fma(t20, t51, t52 * -1.0)
-    t54 = tl.fma(t52, 1.442695, 12582912.0)
-    t55 = t54 - 12582912.0
-    t56 = tl.fma(t55, -0.69314575, t52)
-    t57 = t54.to(tl.int32, bitcast=True)
-    t58 = ((127 + ((t57 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t59 = (((t57 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t60 = t59 * t58
-    t61 = t58 * (t59 * t16)
-    t62 = t58 * (var * t59)
-    t63 = t20 * t20
-    t64 = tl.div_rn(1.0, 1.0 + t63)
-    t65 = t40 * t64  # J_1/sqrt(2 pi)
-    t66 = t40 - t65
-    t67 = t65 * -1.0
-    t68 = tl.fma(t63, t67, t66)
-    t69 = t64 * (t49 + tl.fma(tl.fma(t20, t22, tl.fma(t20, t22, tl.fma(t20, t20, t63 * -1.0))), t67, t68))
-    t70 = tl.fma(t55, -1.4286068e-6, tl.fma(t22, t20 * -1.0, t53))
-    t71 = t56 + t70
-    t72 = t70 + (t56 - t71)
-    t73 = (tl.fma(t71, tl.fma(t71, tl.fma(t71, tl.fma(t71, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994))
-    t74 = 1.0 + t71
-    t75 = t72 * t74
-    t76 = t71 - (t74 - 1.0)
-    t77 = t71 * t71
-    t78 = tl.fma(t73, t77, t75)
-    t79 = tl.fma(t73, t77, t71)
-    t80 = t76 + t78
-    t81 = t74 + t80
-    t82 = t80 - (t81 - t74)
-    t83 = 1.0 + t79  # exp(-t^2/2), mantissa
-    t84 = t83 * t60
-    t85 = t65 + t69
-    t86 = tl.fma(t25, t85, t50)  # Mills ratio/sqrt(2 pi)
-    t87 = t17 * t17
-    t88 = tl.fma(t17, t17, t87 * -1.0)
-    t89 = t6 * sign_square_hi
-    t90 = t87 - t89
-    t91 = tl.fma(t6, sign_square_hi, t89 * -1.0)
-    t92 = t88 - t91
-    t93 = t91 * -1.0
-    t94 = t92 - t88
-    t95 = t93 - t94
-    t96 = (t88 - (t92 - t94)) + t95
-    t97 = t6 * sign_square_lo
-    t98 = t92 - t97
-    t99 = t97 * -1.0
-    t100 = (tl.fma(t6, sign_square_lo, t99) * -1.0) - (t6 * sign_square_rest_hi)
-    t101 = t98 - t92
-    t102 = t99 - t101
-    t103 = t100 + (t96 + ((t92 - (t98 - t101)) + t102))
-    t104 = t90 + t98
-    t105 = t104 - t90
-    t106 = t98 - t105
-    t107 = t24 * (t104 + (((t90 - (t104 - t105)) + t106) + t103))  # t - t0
-    t108 = (t16 * (t107 * tl.fma(t107, tl.fma(t107, tl.fma(t107, tl.fma(t107, tl.fma(t107, tl.fma(t107, tl.fma(t107,
-        tl.fma(t107, tl.fma(sign_taylor9_hi, t107, sign_taylor8_hi), sign_taylor7_hi), sign_taylor6_hi),
-        sign_taylor5_hi), sign_taylor4_hi), sign_taylor3_hi), sign_taylor2_hi), sign_taylor1_hi), sign_taylor0_hi)))
-    t109 = (-1.0) + negative_slope_hi
-    t110 = negative_slope_lo + (negative_slope_hi - (t109 - (-1.0)))
-    t111 = 2.0 * (t25 * (t109 + t110))
-    t112 = t109 * t109
-    t113 = tl.fma(t109, t110, tl.fma(t109, t110, tl.fma(t109, t109, t112 * -1.0)))
-    t114 = ((t85 * (t85 * (t112 + t113))) * -1.0) * t84
-    t115 = tl.fma(t85, t111, t114)
-    t116 = 2.0 * t113
-    t117 = (2.0 * t112) + t116
-    t118 = negative_slope_hi * t109
-    t119 = ((-2.0) * tl.fma(negative_slope_hi, t110, tl.fma(negative_slope_lo, t109, tl.fma(negative_slope_hi, t109,
-        t118 * -1.0))))
-    t120 = tl.fma(t48, t117, tl.fma(t86, ((-2.0) * t118) + t119, t114))
-    t121 = 1.0 + negative_slope_hi
-    t122 = t109 * t121
-    t123 = tl.fma(t110, t121, tl.fma(t109, t121, t122 * -1.0))
-    t124 = (tl.fma(t48, (2.0 * t122) + (2.0 * tl.fma(t109, negative_slope_lo + (negative_slope_hi - (t121 - 1.0)),
-        t123)), t115))
-    t125 = 1.0 - negative_slope_hi
-    t126 = t65 * t125
-    t127 = tl.fma(t69, t125, tl.fma(t65, t125, t126 * -1.0))
-    t128 = t125 - 1.0
-    t129 = t126 * t81
-    t130 = tl.fma(t126, t81, t129 * -1.0)
-    t131 = negative_slope_hi * -1.0
-    t132 = t129 + tl.fma(t126, t82, tl.fma(tl.fma(t65, (t131 - t128) - negative_slope_lo, t127), t81, t130))
-    t133 = negative_slope_hi * negative_slope_hi
-    t134 = (t133 + tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_lo,
-        tl.fma(negative_slope_hi, negative_slope_hi, t133 * -1.0))))
-    t135 = mean < 0.0
-    t136 = tl.where(t135, t120, t124)
-    t137 = tl.fma(t79, t136, t136)
-    t138 = tl.where(t135, t131, 1.0)
-    t139 = tl.fma(t137, t62, var * tl.where(t135, t134, 1.0))
-    t140 = t135 & t27
-    t141 = t3 * t138
-    t142 = tl.fma(t3, t138, t141 * -1.0)
-    t143 = (tl.where(t140, t108, tl.fma(t61, t132, t141 + tl.fma(t3, tl.where(t135, negative_slope_lo * -1.0, 0.0),
-        t142))))
-    return (t143, t139)
+def _polynomial3(x, y, c0, c1, c2):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2))
 
 
 @triton.jit
-def leaky_relu_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, negative_slope_hi,
-                                    negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo,
-                                    sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo,
-                                    sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
-                                    sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo,
-                                    sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo,
-                                    sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo,
-                                    sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo,
-                                    BLOCK: tl.constexpr):
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial9(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2),
+        c3), c4), c5), c6), c7), c8))
+
+
+@triton.jit
+def _polynomial10(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0),
+        c1), c2), c3), c4), c5), c6), c7), c8), c9))
+
+
+@triton.jit
+def leaky_relu_exact_forward(
+    mean, var, negative_slope_hi, negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo,
+    sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo,
+    sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo,
+    sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo,
+    sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo):
+    t0 = var == 0.0
+    t1 = tl.abs(mean)
+    # power of two that keeps residuals normal
+    t2 = tl.where(var < 9.094947e-13, 2.8147498e+14, tl.where(1.1529215e+18 < var, 0.00390625, 1.0))
+    t3 = tl.where(t0, 7.888609e-31, t2 * (var * t2))
+    t4 = tl.sqrt_rn(t3)  # standard deviation, scaled
+    t5 = tl.div_rn(1.0, t4)
+    t6 = t5 * -1.0
+    t7 = t2 * t5
+    t8 = var * t7
+    t9 = tl.fma(t4, t4 * -1.0, t3) * (0.5 * t5)
+    t10 = t8 + tl.fma(var, t2 * (t5 * tl.fma(t9, t6, tl.fma(t4, t6, 1.0))), tl.fma(var, t7, t8 * -1.0))
+    t11 = tl.where(t0, t1 * 8.507059e+37, t1 * t2)
+    t12 = t11 * t5
+    t13 = 18.6875 < t12
+    t14 = tl.where(t13, 18.6875, t12)  # t = min(|mean|/sigma, reach)
+    t15 = t12 * -1.0
+    t16 = tl.where(t13, 0.0, t5 * tl.fma(t9, t15, tl.fma(t4, t15, t11)))
+    t17 = t4 + t9
+    t18 = t14 + t16
+    t19 = (2.0 * t18) * -1.0
+    t20 = tl.fma(t14, 0.25, 1.0)
+    t21 = tl.div_rn(1.0, t20)  # u = 1/(1 + t/4)
+    t22 = t21 - 0.25
+    t23 = (_polynomial9(t22, -0.06790253, 0.23445444, -0.22880422, -0.021781435, 0.0013202751, 0.1169634, 0.17166187,
+        0.15957567, 0.10685098, 0.050817337))
+    t24 = t22 * t23
+    t25 = 0.014190124 + t24
+    t26 = t25 - t24
+    t27 = t21 * t21
+    t28 = t21 * t27
+    t29 = t25 * t28  # J_2/sqrt(2 pi)
+    t30 = t29 * t19
+    t31 = 0.3989423 + t30
+    t32 = t21 * -1.0
+    t33 = (((t21 * tl.fma(tl.fma(t16, 0.25, tl.fma(t14, 0.25, (t20 - 1.0) * -1.0)), t32, tl.fma(t20, t32, 1.0))) * (t27
+        * _polynomial3(t21, 2.6474037, -1.6227827, 0.5651015, -0.024969762))) + tl.fma((-1.9073344e-10) + (((t24 - (t25
+        - t26)) + (0.014190124 - t26)) + tl.fma(t22, t23, t24 * -1.0)), t28, tl.fma(t25, t28, t29 * -1.0)))
+    t34 = t29 + t33
+    t35 = t14 * (-0.5)
+    t36 = t14 * t35
+    t37 = tl.fma(t36, 1.442695, 12582912.0)
+    t38 = t37 - 12582912.0
+    t39 = tl.fma(t38, -0.69314575, t36)
+    t40 = t37.to(tl.int32, bitcast=True)
+    t41 = ((127 + ((t40 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t42 = (((t40 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t43 = t14 * t14
+    t44 = tl.div_rn(1.0, 1.0 + t43)
+    t45 = t31 * t44  # J_1/sqrt(2 pi)
+    t46 = t45 * -1.0
+    t47 = (t44 * (((-1.133517e-8) + tl.fma(t33, t19, (t30 - (t31 - 0.3989423)) + tl.fma(t29, t19, t30 * -1.0))) +
+        tl.fma(tl.fma(t14, t16, tl.fma(t14, t16, tl.fma(t14, t14, t43 * -1.0))), t46, tl.fma(t43, t46, t31 - t45))))
+    t48 = tl.fma(t38, -1.4286068e-6, tl.fma(t16, t14 * -1.0, tl.fma(t14, t35, t36 * -1.0)))
+    t49 = t39 + t48
+    t50 = _polynomial4(t49, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994)
+    t51 = 1.0 + t49
+    t52 = t49 * t49
+    t53 = tl.fma(t50, t52, t49)
+    t54 = (t49 - (t51 - 1.0)) + tl.fma(t50, t52, (t48 + (t39 - t49)) * t51)
+    t55 = t51 + t54
+    t56 = t45 + t47
+    t57 = t11 * t11
+    t58 = tl.fma(t11, t11, t57 * -1.0)
+    t59 = t3 * sign_square_hi
+    t60 = t57 - t59
+    t61 = tl.fma(t3, sign_square_hi, t59 * -1.0)
+    t62 = t58 - t61
+    t63 = t62 - t58
+    t64 = t3 * sign_square_lo
+    t65 = t62 - t64
+    t66 = t64 * -1.0
+    t67 = t65 - t62
+    t68 = t60 + t65
+    t69 = t68 - t60
+    # t - t0
+    t70 = (tl.div_rn(1.0, t17 * tl.fma(sign_at_hi, t17, t11)) * (t68 + (((t60 - (t68 - t69)) + (t65 - t69)) +
+        (((tl.fma(t3, sign_square_lo, t66) * -1.0) - (t3 * sign_square_rest_hi)) + (((t58 - (t62 - t63)) + ((t61 *
+        -1.0) - t63)) + ((t62 - (t65 - t67)) + (t66 - t67)))))))
+    t71 = (-1.0) + negative_slope_hi
+    t72 = negative_slope_lo + (negative_slope_hi - (t71 - (-1.0)))
+    t73 = t71 * t71
+    t74 = tl.fma(t71, t72, tl.fma(t71, t72, tl.fma(t71, t71, t73 * -1.0)))
+    t75 = (t56 * (t56 * (t73 + t74))) * -1.0
+    t76 = 1.0 + t53  # exp(-t^2/2), mantissa
+    t77 = t75 * (t76 * (t42 * t41))
+    t78 = negative_slope_hi * t71
+    t79 = 1.0 + negative_slope_hi
+    t80 = t71 * t79
+    t81 = 1.0 - negative_slope_hi
+    t82 = t45 * t81
+    t83 = t82 * t55
+    t84 = negative_slope_hi * -1.0
+    t85 = negative_slope_hi * negative_slope_hi
+    t86 = mean < 0.0
+    t87 = (2.0 * t73) + (2.0 * t74)
+    t88 = tl.fma(t18, t56, 2.0 * t34)  # Mills ratio/sqrt(2 pi)
+    t89 = (tl.where(t86, tl.fma(t34, t87, tl.fma(t88, ((-2.0) * t78) + ((-2.0) * tl.fma(negative_slope_hi, t72,
+        tl.fma(negative_slope_lo, t71, tl.fma(negative_slope_hi, t71, t78 * -1.0)))), t77)), tl.fma(t34, (2.0 * t80) +
+        (2.0 * tl.fma(t71, negative_slope_lo + (negative_slope_hi - (t79 - 1.0)), tl.fma(t72, t79, tl.fma(t71, t79, t80
+        * -1.0)))), tl.fma(t56, 2.0 * (t18 * (t71 + t72)), t77))))
+    t90 = tl.where(t86, t84, 1.0)
+    t91 = (tl.fma(tl.fma(t53, t89, t89), t41 * (var * t42), var * tl.where(t86, t85 + tl.fma(negative_slope_hi,
+        negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_hi,
+        t85 * -1.0))), 1.0)))
+    t92 = t1 * t90
+    t93 = (tl.where(t86 & (tl.abs(t18 - sign_at_hi) < sign_width_hi), t10 * (t70 * tl.fma(t70, tl.fma(t70, tl.fma(t70,
+        tl.fma(t70, tl.fma(t70, tl.fma(t70, tl.fma(t70, tl.fma(t70, tl.fma(sign_taylor9_hi, t70, sign_taylor8_hi),
+        sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi), sign_taylor4_hi), sign_taylor3_hi), sign_taylor2_hi),
+        sign_taylor1_hi), sign_taylor0_hi)), tl.fma(t41 * (t42 * t10), t83 + tl.fma(t82, t54 - (t55 - t51),
+        tl.fma(tl.fma(t45, (t84 - (t81 - 1.0)) - negative_slope_lo, tl.fma(t47, t81, tl.fma(t45, t81, t82 * -1.0))),
+        t55, tl.fma(t82, t55, t83 * -1.0))), t92 + tl.fma(t1, tl.where(t86, negative_slope_lo * -1.0, 0.0), tl.fma(t1,
+        t90, t92 * -1.0)))))
+    return (t93, t91)
+
+
+@triton.jit
+def leaky_relu_exact_forward_kernel(
+    mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, negative_slope_hi, negative_slope_lo, sign_width_hi,
+    sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo,
+    sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo,
+    sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo,
+    sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo,
+    sign_taylor9_hi, sign_taylor9_lo, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)
@@ -237,164 +211,130 @@ def leaky_relu_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr
     sign_taylor8_lo = tl.full((BLOCK,), sign_taylor8_lo, tl.float32)
     sign_taylor9_hi = tl.full((BLOCK,), sign_taylor9_hi, tl.float32)
     sign_taylor9_lo = tl.full((BLOCK,), sign_taylor9_lo, tl.float32)
-    out_mean, out_var = leaky_relu_exact_forward(mean, var, negative_slope_hi, negative_slope_lo, sign_width_hi,
-                                                 sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
-                                                 sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi,
-                                                 sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi,
-                                                 sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi,
-                                                 sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi,
-                                                 sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi,
-                                                 sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo)
+    out_mean, out_var = leaky_relu_exact_forward(
+        mean, var, negative_slope_hi, negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo,
+        sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo,
+        sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo,
+        sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo,
+        sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo)
     tl.store(out_mean_ptr + offsets, out_mean.to(out_mean_ptr.dtype.element_ty), mask=mask)
     tl.store(out_var_ptr + offsets, out_var.to(out_var_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def leaky_relu_exact_backward(mean, var, grad_mean, grad_var, negative_slope_hi, negative_slope_lo, sign_width_hi,
-                              sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
-                              sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo,
-                              sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi,
-                              sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo,
-                              sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi,
-                              sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo):
-    t0 = tl.where(1.1529215e+18 < var, 0.00390625, 1.0)
-    t1 = tl.where(var < 9.094947e-13, 2.8147498e+14, t0)  # power of two that keeps residuals normal
-    t2 = t1 * (var * t1)
-    t3 = var == 0.0
-    t4 = tl.where(t3, 7.888609e-31, t2)
-    t5 = tl.sqrt_rn(t4)  # standard deviation, scaled
-    t6 = tl.fma(t5, t5 * -1.0, t4)
-    t7 = tl.div_rn(1.0, t5)
-    t8 = t6 * (0.5 * t7)
-    t9 = tl.abs(mean)
-    t10 = t9 * t1
-    t11 = tl.where(t3, t9 * 8.507059e+37, t10)
-    t12 = t11 * t7
-    t13 = t12 * -1.0
-    t14 = t7 * tl.fma(t8, t13, tl.fma(t5, t13, t11))
-    t15 = 18.6875 < t12
-    t16 = tl.where(t15, 0.0, t14)
-    t17 = tl.where(t15, 18.6875, t12)  # t = min(|mean|/sigma, reach)
-    t18 = tl.fma(t17, 0.25, 1.0)
-    t19 = tl.fma(t16, 0.25, tl.fma(t17, 0.25, (t18 - 1.0) * -1.0))
-    t20 = tl.div_rn(1.0, t18)  # u = 1/(1 + t/4)
-    t21 = t20 * -1.0
-    t22 = t20 * tl.fma(t19, t21, tl.fma(t18, t21, 1.0))
-    t23 = t20 * t20
-    t24 = t22 * (t23 * tl.fma(t20, tl.fma(t20, tl.fma(t20, 2.6474037, -1.6227827), 0.5651015), -0.024969762))
-    t25 = t20 - 0.25
+def leaky_relu_exact_backward(
+    mean, var, grad_mean, grad_var, negative_slope_hi, negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi,
+    sign_at_lo, sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi,
+    sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi,
+    sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi,
+    sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi,
+    sign_taylor9_lo):
+    # power of two that keeps residuals normal
+    t0 = tl.where(var < 9.094947e-13, 2.8147498e+14, tl.where(1.1529215e+18 < var, 0.00390625, 1.0))
+    t1 = var == 0.0
+    t2 = tl.where(t1, 7.888609e-31, t0 * (var * t0))
+    t3 = tl.sqrt_rn(t2)  # standard deviation, scaled
+    t4 = tl.div_rn(1.0, t3)
+    t5 = tl.fma(t3, t3 * -1.0, t2) * (0.5 * t4)
+    t6 = tl.abs(mean)
+    t7 = tl.where(t1, t6 * 8.507059e+37, t6 * t0)
+    t8 = t7 * t4
+    t9 = t8 * -1.0
+    t10 = 18.6875 < t8
+    t11 = tl.where(t10, 0.0, t4 * tl.fma(t5, t9, tl.fma(t3, t9, t7)))
+    t12 = tl.where(t10, 18.6875, t8)  # t = min(|mean|/sigma, reach)
+    t13 = tl.fma(t12, 0.25, 1.0)
+    t14 = tl.div_rn(1.0, t13)  # u = 1/(1 + t/4)
+    t15 = t14 * -1.0
+    t16 = t14 * t14
     # J_2/sqrt(2 pi)
-    t26 = (tl.fma(tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25,
-        tl.fma(t25, tl.fma(t25, -0.06790253, 0.23445444), -0.22880422), -0.021781435), 0.0013202751), 0.1169634),
-        0.17166187), 0.15957567), 0.10685098), 0.050817337), 0.014190124), t20 * t23, t24))
-    t27 = t17 + t16
-    t28 = (t27 * 2.0) * -1.0
-    t29 = t26 * t28
-    t30 = 0.3989423 + t29
+    t17 = (tl.fma(_polynomial10(t14 - 0.25, -0.06790253, 0.23445444, -0.22880422, -0.021781435, 0.0013202751,
+        0.1169634, 0.17166187, 0.15957567, 0.10685098, 0.050817337, 0.014190124), t14 * t16, (t14 * tl.fma(tl.fma(t11,
+        0.25, tl.fma(t12, 0.25, (t13 - 1.0) * -1.0)), t15, tl.fma(t13, t15, 1.0))) * (t16 * _polynomial3(t14,
+        2.6474037, -1.6227827, 0.5651015, -0.024969762))))
+    t18 = t12 + t11
+    t19 = (t18 * 2.0) * -1.0
+    t20 = t17 * t19
+    t21 = 0.3989423 + t20
     # J_1/sqrt(2 pi)
-    t31 = ((t30 + ((-1.133517e-8) + ((t29 - (t30 - 0.3989423)) + tl.fma(t26, t28, t29 * -1.0)))) * tl.div_rn(1.0, 1.0 +
-        (t27 * t27)))
-    t32 = tl.fma(t27, t31, 2.0 * t26)  # Mills ratio/sqrt(2 pi)
-    t33 = (-1.0) + negative_slope_hi
-    t34 = t33 * t33
-    t35 = 2.0 * t34
-    t36 = t31 * t35
-    t37 = t32 * t36
-    t38 = tl.fma(t32, t36, t37 * -1.0)
-    t39 = tl.fma(t31, t35, t36 * -1.0)
-    t40 = tl.fma(t33, t33, t34 * -1.0)
-    t41 = negative_slope_lo + (negative_slope_hi - (t33 - (-1.0)))
-    t42 = tl.fma(t33, t41, tl.fma(t33, t41, t40))
-    t43 = 2.0 * t42
-    t44 = tl.fma(t32, tl.fma(t31, t43, t39), t38)
-    t45 = t17 * (-0.5)
-    t46 = t17 * t45
-    t47 = tl.fma(t46, 1.442695, 12582912.0)
-    t48 = t47 - 12582912.0
-    t49 = tl.fma(t48, -0.69314575, t46)
-    t50 = tl.fma(t17, t45, t46 * -1.0)
-    t51 = tl.fma(t48, -1.4286068e-6, tl.fma(t16, t17 * -1.0, t50))
-    t52 = t49 + t51
-    t53 = (tl.fma(t52, tl.fma(t52, tl.fma(t52, tl.fma(t52, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994))
-    t54 = t52 * t52
-    t55 = tl.fma(t53, t54, t52)
-    t56 = 1.0 + t55  # exp(-t^2/2), mantissa
-    t57 = t47.to(tl.int32, bitcast=True)
-    t58 = (((t57 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t59 = ((127 + ((t57 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t60 = t58 * t59
-    t61 = t56 * t60
-    t62 = t37 * t61
-    t63 = t62 + tl.fma(t44, t61, tl.fma(t37, t61, t62 * -1.0))
-    t64 = t33 + t41
-    t65 = t27 * t64
-    t66 = tl.fma(t32, (-2.0) * t65, t63)
-    t67 = negative_slope_hi * t33
-    t68 = (-2.0) * t67
-    t69 = t31 * t68
-    t70 = t66 + t69
-    t71 = (t69 - (t70 - t66)) + tl.fma(t31, t68, t69 * -1.0)
-    t72 = tl.fma(negative_slope_hi, t41, tl.fma(negative_slope_lo, t33, tl.fma(negative_slope_hi, t33, t67 * -1.0)))
-    t73 = (-2.0) * t72
-    t74 = tl.fma(t31, t73, t71)
-    t75 = mean < 0.0
-    t76 = tl.where(t75, 0.0, t74)
-    t77 = t61 * ((t37 + t44) * -1.0)
-    t78 = tl.fma(0.3989423, t68 + t73, t77)
-    t79 = tl.where(t75, tl.fma(t31, t35 + t43, t78), t70)
-    t80 = t51 + (t49 - t52)
-    t81 = 1.0 + t52
-    t82 = tl.fma(t53, t54, t80 * t81)
-    t83 = (t52 - (t81 - 1.0)) + t82
-    t84 = t81 + t83
-    t85 = t79 * t84
-    t86 = tl.fma(t76, t84, tl.fma(t79, t84, t85 * -1.0))
-    t87 = tl.fma(t79, t83 - (t84 - t81), t86)
-    t88 = t1 * tl.fma(t7, (t7 * t8) * -1.0, t7)
-    t89 = var * t88
-    t90 = t89 * t85
-    t91 = tl.fma(t89, t85, t90 * -1.0)
-    t92 = t59 * (t58 * (t90 + tl.fma(t89, t87, tl.fma(tl.fma(var, t88, t89 * -1.0), t85, t91))))
-    t93 = t32 * t64
-    t94 = negative_slope_hi * -1.0
-    t95 = 1.0 - negative_slope_hi
-    t96 = tl.where(t75, t32 * (t95 + ((t94 - (t95 - 1.0)) - negative_slope_lo)), t93)
-    t97 = tl.fma(t92, grad_var, tl.fma(tl.fma(t55, t96, t96), t60, tl.where(t75, negative_slope_hi, 1.0)) * grad_mean)
-    t98 = t61 * ((0.3989423 * (t31 * (t34 + t42))) * -1.0)
-    t99 = tl.fma(0.3989423, t65, t98)
-    t100 = 1.0 + negative_slope_hi
-    t101 = t33 * t100
-    t102 = t101 * -1.0
-    t103 = tl.fma(t41, t100, tl.fma(t33, t100, t102))
-    t104 = tl.fma(t33, negative_slope_lo + (negative_slope_hi - (t100 - 1.0)), t103)
-    t105 = tl.fma(t32, t101 + t104, t99)
-    t106 = tl.fma(0.3989423, (t27 * (t67 + t72)) * -1.0, t98)
-    t107 = tl.where(t75, tl.fma(t32, t102 - t104, t106), t105)
-    t108 = tl.fma(t55, t107, t107)
-    t109 = negative_slope_hi * negative_slope_hi
-    t110 = (tl.fma(t60, t108, tl.where(t75, t109 + tl.fma(negative_slope_hi, negative_slope_lo,
-        tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_hi, t109 * -1.0))),
-        1.0)))
-    t111 = (-0.5) * t33
-    t112 = 0.3989423 * t111
-    t113 = tl.fma(-1.133517e-8, t111, tl.fma(0.3989423, t111, t112 * -1.0))
-    t114 = t112 + tl.fma(0.3989423, (-0.5) * t41, t113)
-    t115 = tl.fma(t55, t114, t114)
-    t116 = tl.fma(t110, grad_var, (t59 * (t58 * (tl.where(t3, 0.0, t88) * t115))) * grad_mean)
-    return (t97, t116)
+    t22 = ((t21 + ((-1.133517e-8) + ((t20 - (t21 - 0.3989423)) + tl.fma(t17, t19, t20 * -1.0)))) * tl.div_rn(1.0, 1.0 +
+        (t18 * t18)))
+    t23 = tl.fma(t18, t22, 2.0 * t17)  # Mills ratio/sqrt(2 pi)
+    t24 = (-1.0) + negative_slope_hi
+    t25 = t24 * t24
+    t26 = 2.0 * t25
+    t27 = t22 * t26
+    t28 = t23 * t27
+    t29 = negative_slope_lo + (negative_slope_hi - (t24 - (-1.0)))
+    t30 = tl.fma(t24, t29, tl.fma(t24, t29, tl.fma(t24, t24, t25 * -1.0)))
+    t31 = 2.0 * t30
+    t32 = tl.fma(t23, tl.fma(t22, t31, tl.fma(t22, t26, t27 * -1.0)), tl.fma(t23, t27, t28 * -1.0))
+    t33 = t12 * (-0.5)
+    t34 = t12 * t33
+    t35 = tl.fma(t34, 1.442695, 12582912.0)
+    t36 = t35 - 12582912.0
+    t37 = tl.fma(t36, -0.69314575, t34)
+    t38 = tl.fma(t36, -1.4286068e-6, tl.fma(t11, t12 * -1.0, tl.fma(t12, t33, t34 * -1.0)))
+    t39 = t37 + t38
+    t40 = _polynomial4(t39, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994)
+    t41 = t39 * t39
+    t42 = tl.fma(t40, t41, t39)
+    t43 = t35.to(tl.int32, bitcast=True)
+    t44 = (((t43 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t45 = ((127 + ((t43 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t46 = t44 * t45
+    t47 = 1.0 + t42  # exp(-t^2/2), mantissa
+    t48 = t47 * t46
+    t49 = t28 * t48
+    t50 = t24 + t29
+    t51 = t18 * t50
+    t52 = tl.fma(t23, (-2.0) * t51, t49 + tl.fma(t32, t48, tl.fma(t28, t48, t49 * -1.0)))
+    t53 = negative_slope_hi * t24
+    t54 = (-2.0) * t53
+    t55 = t22 * t54
+    t56 = t52 + t55
+    t57 = tl.fma(negative_slope_hi, t29, tl.fma(negative_slope_lo, t24, tl.fma(negative_slope_hi, t24, t53 * -1.0)))
+    t58 = (-2.0) * t57
+    t59 = mean < 0.0
+    t60 = tl.where(t59, tl.fma(t22, t26 + t31, tl.fma(0.3989423, t54 + t58, t48 * ((t28 + t32) * -1.0))), t56)
+    t61 = 1.0 + t39
+    t62 = (t39 - (t61 - 1.0)) + tl.fma(t40, t41, (t38 + (t37 - t39)) * t61)
+    t63 = t61 + t62
+    t64 = t60 * t63
+    t65 = t0 * tl.fma(t4, (t4 * t5) * -1.0, t4)
+    t66 = var * t65
+    t67 = t66 * t64
+    t68 = 1.0 - negative_slope_hi
+    t69 = tl.where(t59, t23 * (t68 + (((negative_slope_hi * -1.0) - (t68 - 1.0)) - negative_slope_lo)), t23 * t50)
+    t70 = (tl.fma(t45 * (t44 * (t67 + tl.fma(t66, tl.fma(t60, t62 - (t63 - t61), tl.fma(tl.where(t59, 0.0, tl.fma(t22,
+        t58, (t55 - (t56 - t52)) + tl.fma(t22, t54, t55 * -1.0))), t63, tl.fma(t60, t63, t64 * -1.0))),
+        tl.fma(tl.fma(var, t65, t66 * -1.0), t64, tl.fma(t66, t64, t67 * -1.0))))), grad_var, tl.fma(tl.fma(t42, t69,
+        t69), t46, tl.where(t59, negative_slope_hi, 1.0)) * grad_mean))
+    t71 = t48 * ((0.3989423 * (t22 * (t25 + t30))) * -1.0)
+    t72 = 1.0 + negative_slope_hi
+    t73 = t24 * t72
+    t74 = t73 * -1.0
+    t75 = tl.fma(t24, negative_slope_lo + (negative_slope_hi - (t72 - 1.0)), tl.fma(t29, t72, tl.fma(t24, t72, t74)))
+    t76 = (tl.where(t59, tl.fma(t23, t74 - t75, tl.fma(0.3989423, (t18 * (t53 + t57)) * -1.0, t71)), tl.fma(t23, t73 +
+        t75, tl.fma(0.3989423, t51, t71))))
+    t77 = negative_slope_hi * negative_slope_hi
+    t78 = (-0.5) * t24
+    t79 = 0.3989423 * t78
+    t80 = t79 + tl.fma(0.3989423, (-0.5) * t29, tl.fma(-1.133517e-8, t78, tl.fma(0.3989423, t78, t79 * -1.0)))
+    t81 = (tl.fma(tl.fma(t46, tl.fma(t42, t76, t76), tl.where(t59, t77 + tl.fma(negative_slope_hi, negative_slope_lo,
+        tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_hi, t77 * -1.0))), 1.0)),
+        grad_var, (t45 * (t44 * (tl.where(t1, 0.0, t65) * tl.fma(t42, t80, t80)))) * grad_mean))
+    return (t70, t81)
 
 
 @triton.jit
-def leaky_relu_exact_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr,
-                                     out_grad_var_ptr, n, negative_slope_hi, negative_slope_lo, sign_width_hi,
-                                     sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
-                                     sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo,
-                                     sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo,
-                                     sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo,
-                                     sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo,
-                                     sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo,
-                                     sign_taylor9_hi, sign_taylor9_lo, BLOCK: tl.constexpr):
+def leaky_relu_exact_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, negative_slope_hi,
+    negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
+    sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
+    sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo,
+    sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo,
+    sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)
@@ -431,16 +371,12 @@ def leaky_relu_exact_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_
     sign_taylor8_lo = tl.full((BLOCK,), sign_taylor8_lo, tl.float32)
     sign_taylor9_hi = tl.full((BLOCK,), sign_taylor9_hi, tl.float32)
     sign_taylor9_lo = tl.full((BLOCK,), sign_taylor9_lo, tl.float32)
-    out_grad_mean, out_grad_var = leaky_relu_exact_backward(mean, var, grad_mean, grad_var, negative_slope_hi,
-                                                            negative_slope_lo, sign_width_hi, sign_width_lo,
-                                                            sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
-                                                            sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi,
-                                                            sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
-                                                            sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi,
-                                                            sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo,
-                                                            sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi,
-                                                            sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo,
-                                                            sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi,
-                                                            sign_taylor9_lo)
+    out_grad_mean, out_grad_var = leaky_relu_exact_backward(
+        mean, var, grad_mean, grad_var, negative_slope_hi, negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi,
+        sign_at_lo, sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi,
+        sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi,
+        sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi,
+        sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi,
+        sign_taylor9_lo)
     tl.store(out_grad_mean_ptr + offsets, out_grad_mean.to(out_grad_mean_ptr.dtype.element_ty), mask=mask)
     tl.store(out_grad_var_ptr + offsets, out_grad_var.to(out_grad_var_ptr.dtype.element_ty), mask=mask)

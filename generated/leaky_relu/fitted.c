@@ -4,17 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (48)-(50)
 //
 // rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h217671f01791225272187eb43761bbb632f5bf413d525fea5591de208abcef18
 // operations   leaky_relu_fitted_forward 309, leaky_relu_fitted_backward 268
 //
 // Certificate:
-//   mean        7.3 ulp, worst at mean = -20299.7832, var = 168413344, negative_slope = 0.01
-//   var         4.42 ulp, worst at mean = -124.657013, var = 30205.8242, negative_slope = 0.01
-//   dmean_dmu   6.2 ulp, worst at mean = -2.00362383e-11, var = 2.35979895e-19, negative_slope = 0.01
-//   dmean_dvar  2.95 ulp, worst at mean = -1.31835423e-08, var = 4.08699962e-16, negative_slope = 0
-//   dvar_dmu    6.47 ulp, worst at mean = 5.6165953e+16, var = 2.1386355e+34, negative_slope = 0.3
-//   dvar_dvar   5.79 ulp, worst at mean = -0.139056623, var = 0.00179798994, negative_slope = 0
-//   against exact values at 71170 points over all of float32; details in fitted.json
+//   mean 7.3, var 4.42, dmean_dmu 6.2, dmean_dvar 2.95, dvar_dmu 6.47, dvar_dvar 5.79 ulp,
+//   against exact values at 71170 points over all of float32; where, in fitted.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,215 +41,180 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void leaky_relu_fitted_forward_element(float mean, float var,
-                                                                                    float negative_slope_hi,
-                                                                                    float negative_slope_lo,
-                                                                                    float sign_width_hi,
-                                                                                    float sign_width_lo,
-                                                                                    float sign_at_hi, float sign_at_lo,
-                                                                                    float sign_square_hi,
-                                                                                    float sign_square_lo,
-                                                                                    float sign_square_rest_hi,
-                                                                                    float sign_square_rest_lo,
-                                                                                    float sign_taylor0_hi,
-                                                                                    float sign_taylor0_lo,
-                                                                                    float sign_taylor1_hi,
-                                                                                    float sign_taylor1_lo,
-                                                                                    float sign_taylor2_hi,
-                                                                                    float sign_taylor2_lo,
-                                                                                    float sign_taylor3_hi,
-                                                                                    float sign_taylor3_lo,
-                                                                                    float sign_taylor4_hi,
-                                                                                    float sign_taylor4_lo,
-                                                                                    float sign_taylor5_hi,
-                                                                                    float sign_taylor5_lo,
-                                                                                    float sign_taylor6_hi,
-                                                                                    float sign_taylor6_lo,
-                                                                                    float sign_taylor7_hi,
-                                                                                    float sign_taylor7_lo,
-                                                                                    float sign_taylor8_hi,
-                                                                                    float sign_taylor8_lo,
-                                                                                    float sign_taylor9_hi,
-                                                                                    float sign_taylor9_lo,
-                                                                                    float *restrict out_mean,
-                                                                                    float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void leaky_relu_fitted_forward_element(
+    float mean, float var, float negative_slope_hi, float negative_slope_lo, float sign_width_hi, float sign_width_lo,
+    float sign_at_hi, float sign_at_lo, float sign_square_hi, float sign_square_lo, float sign_square_rest_hi,
+    float sign_square_rest_lo, float sign_taylor0_hi, float sign_taylor0_lo, float sign_taylor1_hi,
+    float sign_taylor1_lo, float sign_taylor2_hi, float sign_taylor2_lo, float sign_taylor3_hi, float sign_taylor3_lo,
+    float sign_taylor4_hi, float sign_taylor4_lo, float sign_taylor5_hi, float sign_taylor5_lo, float sign_taylor6_hi,
+    float sign_taylor6_lo, float sign_taylor7_hi, float sign_taylor7_lo, float sign_taylor8_hi, float sign_taylor8_lo,
+    float sign_taylor9_hi, float sign_taylor9_lo, float *restrict out_mean, float *restrict out_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const _Bool t4 = mean < 0.0f;
-    const float t5 = 1.0f - negative_slope_hi;
-    const float t6 = -negative_slope_hi;
-    const float t7 = -negative_slope_lo;
-    const float t8 = negative_slope_hi * negative_slope_hi;
-    const _Bool t9 = 0.0f <= var;
-    const float t10 = t3 * 8.507059e+37f;
-    const _Bool t11 = t2 & (0.0f < t3);
-    const float t12 = t1 ? 2.8147498e+14f : (t0 ? 0.00390625f : 1.0f);  // power of two that keeps residuals normal
-    const float t13 = t0 ? 9.094947e-13f : 1.0f;
-    const float t14 = t0 ? 256.0f : 1.0f;
-    const float t15 = t1 ? 2.8147498e+14f : t13;  // power of two that keeps residuals normal
-    const float t16 = t1 ? 3.5527137e-15f : t14;
-    const float t17 = negative_slope_hi * t6;
-    const float t18 = t4 ? t6 : 1.0f;
-    const float t19 = t4 ? t7 : 0.0f;
-    const float t20 = (t6 - (t5 - 1.0f)) - negative_slope_lo;
-    const float t21 = var * (t8 + FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi, negative_slope_lo,
-        FMA(negative_slope_hi, negative_slope_hi, -t8))));
-    const float t22 = SQRT(t9 ? 1.0f : var);
-    const float t23 = t12 * (var * t12);
-    const float t24 = t2 ? t10 : (t3 * t12);
-    const float t25 = t2 ? 7.888609e-31f : t23;
-    const float t26 = t15 * (var * t15);
-    const float t27 = t11 ? 1.2676506e+30f : (t3 * t15);
-    const float t28 = t2 ? 1.0f : t26;
-    const float t29 = t3 * t18;
-    const float t30 = 1.0f + t17;
-    const float t31 = FMA(negative_slope_hi, t6, -t17);
-    const float t32 = t24 * t24;
-    const float t33 = FMA(t3, t18, -t29);
-    const float t34 = t30 + FMA(negative_slope_hi, t7, FMA(negative_slope_lo, t6, (t17 - (t30 - 1.0f)) + t31));
-    const float t35 = SQRT(t25);  // standard deviation, scaled
-    const float t36 = t25 * sign_square_hi;
-    const float t37 = t25 * sign_square_lo;
-    const float t38 = t25 * sign_square_rest_hi;
-    const float t39 = FMA(t24, t24, -t32);
-    const float t40 = t32 - t36;
-    const float t41 = FMA(t25, sign_square_hi, -t36);
-    const float t42 = SQRT(t28);  // standard deviation, scaled
-    const float t43 = -t37;
-    const float t44 = (-FMA(t25, sign_square_lo, t43)) - t38;
-    const float t45 = t39 - t41;
-    const float t46 = -t41;
-    const float t47 = t45 - t37;
-    const float t48 = t45 - t39;
-    const float t49 = t46 - t48;
-    const float t50 = (t39 - (t45 - t48)) + t49;
-    const float t51 = t47 - t45;
-    const float t52 = t43 - t51;
-    const float t53 = t44 + (t50 + ((t45 - (t47 - t51)) + t52));
-    const float t54 = t40 + t47;
-    const float t55 = 1.0f / t35;
-    const float t56 = FMA(t35, -t35, t25);
-    const float t57 = t2 ? 0.0f : (t16 * t35);
-    const float t58 = t54 - t40;
-    const float t59 = t47 - t58;
-    const float t60 = t54 + (((t40 - (t54 - t58)) + t59) + t53);
-    const float t61 = 1.0f / t42;
-    const float t62 = FMA(t42, -t42, t28);
-    const float t63 = t24 * t55;
-    const float t64 = t56 * (0.5f * t55);
-    const float t65 = t2 ? 0.0f : (t16 * t64);
-    const _Bool t66 = 18.7f < t63;
-    const float t67 = -t63;
-    const float t68 = t66 ? 18.7f : t63;  // t = min(|mean|/sigma, reach)
-    const float t69 = t62 * (0.5f * t61);
-    const float t70 = -t61;
-    const float t71 = t61 * FMA(t69, t70, FMA(t42, t70, 1.0f));
-    const float t72 = t61 * t27;
-    const float t73 = FMA(t64, t67, FMA(t35, t67, t24));
-    const float t74 = t35 + t64;
-    const float t75 = t66 ? (-7.6293946e-7f) : (t55 * t73);
-    const float t76 = (1.0f / (t74 * FMA(sign_at_hi, t74, t24))) * t60;  // t - t0
-    const _Bool t77 = 1.1529215e+18f < t72;
-    const float t78 = FMA(t71, t27, FMA(t61, t27, -t72));
-    const float t79 = t77 ? 1.1529215e+18f : t72;
-    const float t80 = t77 ? 0.0f : t78;
-    const float t81 = FMA(t68, 0.25f, 1.0f);
-    const float t82 = t68 * (-0.5f);
-    const float t83 = -t68;
-    const float t84 = 1.0f / t81;  // u = 1/(1 + t/4)
-    const float t85 = t68 * t82;
-    const float t86 = FMA(t75, 0.25f, FMA(t68, 0.25f, -(t81 - 1.0f)));
-    const float t87 = t57 + t65;
-    const float t88 = t4 ? (-t79) : t79;  // mean/sigma
-    const float t89 = t88 * 2.66128f;
-    const float t90 = FMA(t75, t83, FMA(t68, t82, -t85));
-    const _Bool t91 = t4 & (ABS((t68 + t75) - sign_at_hi) < sign_width_hi);
-    const float t92 = FMA(t85, 1.442695f, 12582912.0f);
-    const float t93 = FMA(t88, 2.66128f, -t89);
-    const float t94 = ABS(t89);
-    const _Bool t95 = t89 < 0.0f;
-    const float t96 = -t94;
-    const float t97 = t92 - 12582912.0f;
-    const uint32_t t98 = as_bits(t92);
-    const float t99 = FMA(t97, -0.69314575f, t85) + FMA(t97, -1.4286068e-6f, t90);
-    const uint32_t t100 = (uint32_t)((int32_t)t98 >> 1u);
-    const uint32_t t101 = t98 + 1u;
-    const uint32_t t102 = t100 + 127u;
-    const uint32_t t103 = (uint32_t)((int32_t)t101 >> 1u);
-    const uint32_t t104 = t102 << 23u;
-    const uint32_t t105 = 127u + t103;
-    const float t106 = as_float(t104);
-    const float t107 = as_float(t105 << 23u);
-    const _Bool t108 = t96 < (-176.5f);
-    const float t109 = t108 ? (-176.5f) : t96;
-    const float t110 = t84 - 0.25f;
-    const float t111 = t84 * FMA(t84, FMA(t84, FMA(t84, 3.1134384f, -1.915083f), 0.77936274f), -0.008552464f);
-    const float t112 = t84 * t84;
-    const float t113 = -t84;
-    const float t114 = (t84 * FMA(t86, t113, FMA(t81, t113, 1.0f))) * t111;
-    const float t115 = FMA(t88, 8.569542e-8f, FMA(t4 ? (-t80) : t80, 2.66128f, t93));
-    const float t116 = FMA(t110, FMA(t110, FMA(t110, FMA(t110, FMA(t110, FMA(t110, FMA(t110, FMA(t110, FMA(t110,
-        FMA(t110, FMA(t110, FMA(t110, 0.026486801f, -0.12136099f), 0.1953089f), -0.090160325f), -0.0318259f),
-        -0.059486523f), 0.023572203f), 0.12800804f), 0.20213471f), 0.21490611f), 0.1734072f), 0.106611654f),
-        0.04343404f);
-    const float t117 = FMA(1.442695f, t109, 12582912.0f);
-    const float t118 = FMA(t84, t84, -t112);
-    const float t119 = FMA(FMA(t99, FMA(t99, FMA(t99, FMA(t99, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t99 * t99, t99);
-    const float t120 = (t76 * FMA(t76, FMA(t76, FMA(t76, FMA(t76, FMA(t76, FMA(t76, FMA(t76, FMA(t76,
-        FMA(sign_taylor9_hi, t76, sign_taylor8_hi), sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi),
-        sign_taylor4_hi), sign_taylor3_hi), sign_taylor2_hi), sign_taylor1_hi), sign_taylor0_hi)) * t87;
-    const float t121 = t108 ? 0.0f : (-(t95 ? (-t115) : t115));
-    const float t122 = t117 - 12582912.0f;
-    const uint32_t t123 = as_bits(t117);
-    const float t124 = FMA(-1.4286068e-6f, t122, t121);
-    const float t125 = FMA(-0.69314575f, t122, t109) + t124;
-    const float t126 = as_float((127u + ((uint32_t)((int32_t)t123 >> 2u))) << 23u);
-    const float t127 = as_float((127u + ((uint32_t)((int32_t)(1u + t123) >> 2u))) << 23u);
-    const uint32_t t128 = t123 + 2u;
-    const uint32_t t129 = t123 + 3u;
-    const uint32_t t130 = (uint32_t)((int32_t)t128 >> 2u);
-    const uint32_t t131 = (uint32_t)((int32_t)t129 >> 2u);
-    const uint32_t t132 = 127u + t130;
-    const uint32_t t133 = 127u + t131;
-    const uint32_t t134 = t132 << 23u;
-    const uint32_t t135 = t133 << 23u;
-    const float t136 = as_float(t134);
-    const float t137 = as_float(t135);
-    const float t138 = var * (t95 ? t126 : 1.0f);
-    const float t139 = t95 ? t127 : 1.0f;
-    const float t140 = t108 ? 0.0f : (1.0f + FMA(FMA(t125, FMA(t125, FMA(t125, FMA(0.0013814222f, t125, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t125 * t125, t125));
-    const float t141 = t136 * (t127 * (t140 * t126));
-    const float t142 = t95 ? t136 : 1.0f;
-    const float t143 = t137 * t141;
-    const float t144 = t95 ? t137 : 1.0f;
-    const float t145 = 1.0f / (1.0f + t143);
-    const float t146 = FMA(t144, t142 * (t139 * (((t95 ? (t140 * t145) : t145) * t34) * t138)), t21);
-    const float t147 = t116 * t112;  // J_1/sqrt(2 pi)
-    const float t148 = t114 + FMA(t116, t118, FMA(t116, t112, -t147));
-    const float t149 = t147 * t5;
-    const float t150 = t149 + FMA(t147, t20, FMA(t148, t5, FMA(t147, t5, -t149)));
-    const float t151 = FMA(t150, t119, t150);
-    const float t152 = t57 * t151;
-    const float t153 = t106 * t152;
-    const float t154 = t106 * FMA(t65, t151, FMA(t57, t151, -t152));
-    const float t155 = t107 * t153;
-    const float t156 = t107 * t154;
-    const float t157 = t155 + t29;
-    const float t158 = t157 - t29;
-    const float t159 = t155 - t158;
-    const float t160 = t91 ? t120 : (t157 + (t156 + FMA(t3, t19, ((t29 - (t157 - t158)) + t159) + t33)));
-    const float t161 = t9 ? ((t146 < 0.0f) ? 0.0f : t146) : t22;
-    *out_mean = t160;
-    *out_var = t161;
+    _Bool t0 = 1.1529215e+18f < var;
+    _Bool t1 = var < 9.094947e-13f;
+    _Bool t2 = var == 0.0f;
+    float t3 = ABS(mean);
+    _Bool t4 = mean < 0.0f;
+    float t5 = 1.0f - negative_slope_hi;
+    float t6 = -negative_slope_hi;
+    float t7 = -negative_slope_lo;
+    float t8 = negative_slope_hi * negative_slope_hi;
+    _Bool t9 = 0.0f <= var;
+    float t10 = t0 ? 0.00390625f : 1.0f;
+    float t11 = t1 ? 2.8147498e+14f : t10;  // power of two that keeps residuals normal
+    float t12 = t0 ? 9.094947e-13f : 1.0f;
+    float t13 = t1 ? 2.8147498e+14f : t12;  // power of two that keeps residuals normal
+    float t14 = t0 ? 256.0f : 1.0f;
+    float t15 = t1 ? 3.5527137e-15f : t14;
+    float t16 = negative_slope_hi * t6;
+    float t17 = t4 ? t6 : 1.0f;
+    float t18 = t3 * 8.507059e+37f;
+    float t19 = t3 * t11;
+    float t20 = t2 ? t18 : t19;
+    float t21 = t11 * (var * t11);
+    float t22 = t2 ? 7.888609e-31f : t21;
+    _Bool t23 = t2 & (0.0f < t3);
+    float t24 = t3 * t13;
+    float t25 = t23 ? 1.2676506e+30f : t24;
+    float t26 = t13 * (var * t13);
+    float t27 = t2 ? 1.0f : t26;
+    float t28 = t3 * t17;
+    float t29 = 1.0f + t16;
+    float t30 = t20 * t20;
+    float t31 = SQRT(t22);  // standard deviation, scaled
+    float t32 = t22 * sign_square_hi;
+    float t33 = t22 * sign_square_lo;
+    float t34 = FMA(t20, t20, -t30);
+    float t35 = t30 - t32;
+    float t36 = FMA(t22, sign_square_hi, -t32);
+    float t37 = SQRT(t27);  // standard deviation, scaled
+    float t38 = -t33;
+    float t39 = t34 - t36;
+    float t40 = t39 - t33;
+    float t41 = t39 - t34;
+    float t42 = t40 - t39;
+    float t43 = t35 + t40;
+    float t44 = 1.0f / t31;
+    float t45 = t15 * t31;
+    float t46 = t2 ? 0.0f : t45;
+    float t47 = t43 - t35;
+    float t48 = 1.0f / t37;
+    float t49 = t20 * t44;
+    float t50 = FMA(t31, -t31, t22) * (0.5f * t44);
+    float t51 = t15 * t50;
+    float t52 = t2 ? 0.0f : t51;
+    _Bool t53 = 18.7f < t49;
+    float t54 = -t49;
+    float t55 = t53 ? 18.7f : t49;  // t = min(|mean|/sigma, reach)
+    float t56 = -t48;
+    float t57 = t48 * t25;
+    float t58 = t31 + t50;
+    float t59 = t44 * FMA(t50, t54, FMA(t31, t54, t20));
+    float t60 = t53 ? (-7.6293946e-7f) : t59;
+    // t - t0
+    float t61 = (1.0f / (t58 * FMA(sign_at_hi, t58, t20))) * (t43 + (((t35 - (t43 - t47)) + (t40 - t47)) + (((-FMA(t22,
+        sign_square_lo, t38)) - (t22 * sign_square_rest_hi)) + (((t34 - (t39 - t41)) + ((-t36) - t41)) + ((t39 - (t40 -
+        t42)) + (t38 - t42))))));
+    _Bool t62 = 1.1529215e+18f < t57;
+    float t63 = t62 ? 1.1529215e+18f : t57;
+    float t64 = FMA(t48 * FMA(FMA(t37, -t37, t27) * (0.5f * t48), t56, FMA(t37, t56, 1.0f)), t25, FMA(t48, t25, -t57));
+    float t65 = t62 ? 0.0f : t64;
+    float t66 = FMA(t55, 0.25f, 1.0f);
+    float t67 = t55 * (-0.5f);
+    float t68 = 1.0f / t66;  // u = 1/(1 + t/4)
+    float t69 = t55 * t67;
+    float t70 = -t63;
+    float t71 = t4 ? t70 : t63;  // mean/sigma
+    float t72 = t71 * 2.66128f;
+    float t73 = FMA(t69, 1.442695f, 12582912.0f);
+    _Bool t74 = t72 < 0.0f;
+    float t75 = -ABS(t72);
+    float t76 = t73 - 12582912.0f;
+    uint32_t t77 = as_bits(t73);
+    float t78 = FMA(t76, -0.69314575f, t69) + FMA(t76, -1.4286068e-6f, FMA(t60, -t55, FMA(t55, t67, -t69)));
+    float t79 = as_float((((uint32_t)((int32_t)t77 >> 1u)) + 127u) << 23u);
+    float t80 = as_float((127u + ((uint32_t)((int32_t)(t77 + 1u) >> 1u))) << 23u);
+    _Bool t81 = t75 < (-176.5f);
+    float t82 = t81 ? (-176.5f) : t75;
+    float t83 = t68 * t68;
+    float t84 = -t68;
+    float t85 = -t65;
+    float t86 = t4 ? t85 : t65;
+    float t87 = FMA(t71, 8.569542e-8f, FMA(t86, 2.66128f, FMA(t71, 2.66128f, -t72)));
+    float t88 = t68 - 0.25f;
+    float t89 = POLY12(t88, 0.026486801f, -0.12136099f, 0.1953089f, -0.090160325f, -0.0318259f, -0.059486523f,
+        0.023572203f, 0.12800804f, 0.20213471f, 0.21490611f, 0.1734072f, 0.106611654f, 0.04343404f);
+    float t90 = FMA(1.442695f, t82, 12582912.0f);
+    float t91 = t90 - 12582912.0f;
+    uint32_t t92 = as_bits(t90);
+    float t93 = FMA(-0.69314575f, t91, t82);
+    float t94 = -t87;
+    float t95 = t74 ? t94 : t87;
+    float t96 = -t95;
+    float t97 = t81 ? 0.0f : t96;
+    float t98 = t93 + FMA(-1.4286068e-6f, t91, t97);
+    float t99 = as_float((127u + ((uint32_t)((int32_t)t92 >> 2u))) << 23u);
+    float t100 = as_float((127u + ((uint32_t)((int32_t)(1u + t92) >> 2u))) << 23u);
+    float t101 = as_float((127u + ((uint32_t)((int32_t)(t92 + 2u) >> 2u))) << 23u);
+    float t102 = as_float((127u + ((uint32_t)((int32_t)(t92 + 3u) >> 2u))) << 23u);
+    float t103 = 1.0f + FMA(POLY4(t98, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t98 * t98,
+        t98);
+    float t104 = t81 ? 0.0f : t103;
+    float t105 = 1.0f / (1.0f + (t102 * (t101 * (t100 * (t104 * t99)))));
+    float t106 = t74 ? t102 : 1.0f;
+    float t107 = t74 ? t101 : 1.0f;
+    float t108 = t74 ? t100 : 1.0f;
+    float t109 = t104 * t105;
+    float t110 = t74 ? t109 : t105;
+    float t111 = t110 * (t29 + FMA(negative_slope_hi, t7, FMA(negative_slope_lo, t6, (t16 - (t29 - 1.0f)) +
+        FMA(negative_slope_hi, t6, -t16))));
+    float t112 = t74 ? t99 : 1.0f;
+    float t113 = FMA(t106, t107 * (t108 * (t111 * (var * t112))), var * (t8 + FMA(negative_slope_hi, negative_slope_lo,
+        FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi, negative_slope_hi, -t8)))));
+    float t114 = t89 * t83;  // J_1/sqrt(2 pi)
+    float t115 = t114 * t5;
+    float t116 = t115 + FMA(t114, (t6 - (t5 - 1.0f)) - negative_slope_lo, FMA(((t68 * FMA(FMA(t60, 0.25f, FMA(t55,
+        0.25f, -(t66 - 1.0f))), t84, FMA(t66, t84, 1.0f))) * (t68 * POLY3(t68, 3.1134384f, -1.915083f, 0.77936274f,
+        -0.008552464f))) + FMA(t89, FMA(t68, t68, -t83), FMA(t89, t83, -t114)), t5, FMA(t114, t5, -t115)));
+    float t117 = FMA(t116, FMA(POLY4(t78, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t78 *
+        t78, t78), t116);
+    float t118 = t46 * t117;
+    float t119 = t80 * (t79 * t118);
+    float t120 = t119 + t28;
+    float t121 = t120 - t28;
+    _Bool t122 = t4 & (ABS((t55 + t60) - sign_at_hi) < sign_width_hi);
+    float t123 = (t61 * FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(sign_taylor9_hi,
+        t61, sign_taylor8_hi), sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi), sign_taylor4_hi),
+        sign_taylor3_hi), sign_taylor2_hi), sign_taylor1_hi), sign_taylor0_hi)) * (t46 + t52);
+    float t124 = t80 * (t79 * FMA(t52, t117, FMA(t46, t117, -t118)));
+    float t125 = t4 ? t7 : 0.0f;
+    float t126 = t120 + (t124 + FMA(t3, t125, ((t28 - (t120 - t121)) + (t119 - t121)) + FMA(t3, t17, -t28)));
+    float t127 = t122 ? t123 : t126;
+    float t128 = (t113 < 0.0f) ? 0.0f : t113;
+    float t129 = t9 ? 1.0f : var;
+    float t130 = SQRT(t129);
+    float t131 = t9 ? t128 : t130;
+    *out_mean = t127;
+    *out_var = t131;
 }
 
-void leaky_relu_fitted_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                               const float *restrict params, float *restrict out_mean, float *restrict out_var)
+void leaky_relu_fitted_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     const float negative_slope_hi = params[0];
     const float negative_slope_lo = params[1];
@@ -288,225 +249,166 @@ void leaky_relu_fitted_forward(int64_t n, const float *restrict mean, const floa
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        leaky_relu_fitted_forward_element(mean[i], var[i], negative_slope_hi, negative_slope_lo, sign_width_hi,
-                                          sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
-                                          sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo,
-                                          sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo,
-                                          sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo,
-                                          sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo,
-                                          sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo,
-                                          sign_taylor9_hi, sign_taylor9_lo, &out_mean[i], &out_var[i]);
+        leaky_relu_fitted_forward_element(
+            mean[i], var[i], negative_slope_hi, negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi,
+            sign_at_lo, sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi,
+            sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi,
+            sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi,
+            sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi,
+            sign_taylor9_lo, &out_mean[i], &out_var[i]);
         narrow ^= (uint8_t)as_bits(out_mean[i]);
     }
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void leaky_relu_fitted_backward_element(float mean, float var,
-                                                                                     float grad_mean, float grad_var,
-                                                                                     float negative_slope_hi,
-                                                                                     float negative_slope_lo,
-                                                                                     float sign_width_hi,
-                                                                                     float sign_width_lo,
-                                                                                     float sign_at_hi,
-                                                                                     float sign_at_lo,
-                                                                                     float sign_square_hi,
-                                                                                     float sign_square_lo,
-                                                                                     float sign_square_rest_hi,
-                                                                                     float sign_square_rest_lo,
-                                                                                     float sign_taylor0_hi,
-                                                                                     float sign_taylor0_lo,
-                                                                                     float sign_taylor1_hi,
-                                                                                     float sign_taylor1_lo,
-                                                                                     float sign_taylor2_hi,
-                                                                                     float sign_taylor2_lo,
-                                                                                     float sign_taylor3_hi,
-                                                                                     float sign_taylor3_lo,
-                                                                                     float sign_taylor4_hi,
-                                                                                     float sign_taylor4_lo,
-                                                                                     float sign_taylor5_hi,
-                                                                                     float sign_taylor5_lo,
-                                                                                     float sign_taylor6_hi,
-                                                                                     float sign_taylor6_lo,
-                                                                                     float sign_taylor7_hi,
-                                                                                     float sign_taylor7_lo,
-                                                                                     float sign_taylor8_hi,
-                                                                                     float sign_taylor8_lo,
-                                                                                     float sign_taylor9_hi,
-                                                                                     float sign_taylor9_lo,
-                                                                                     float *restrict out_grad_mean,
-                                                                                     float *restrict out_grad_var)
+INLINE void leaky_relu_fitted_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float negative_slope_hi, float negative_slope_lo,
+    float sign_width_hi, float sign_width_lo, float sign_at_hi, float sign_at_lo, float sign_square_hi,
+    float sign_square_lo, float sign_square_rest_hi, float sign_square_rest_lo, float sign_taylor0_hi,
+    float sign_taylor0_lo, float sign_taylor1_hi, float sign_taylor1_lo, float sign_taylor2_hi, float sign_taylor2_lo,
+    float sign_taylor3_hi, float sign_taylor3_lo, float sign_taylor4_hi, float sign_taylor4_lo, float sign_taylor5_hi,
+    float sign_taylor5_lo, float sign_taylor6_hi, float sign_taylor6_lo, float sign_taylor7_hi, float sign_taylor7_lo,
+    float sign_taylor8_hi, float sign_taylor8_lo, float sign_taylor9_hi, float sign_taylor9_lo,
+    float *restrict out_grad_mean, float *restrict out_grad_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const _Bool t4 = mean < 0.0f;
-    const float t5 = -negative_slope_hi;
-    const float t6 = (-1.0f) + negative_slope_hi;
-    const float t7 = -negative_slope_lo;
-    const float t8 = 1.0f - negative_slope_hi;
-    const float t9 = negative_slope_hi * negative_slope_hi;
-    const _Bool t10 = 0.0f <= var;
-    const _Bool t11 = t2 & (0.0f < t3);
-    const float t12 = t3 * 8.507059e+37f;
-    const float t13 = negative_slope_hi * t5;
-    const float t14 = t1 ? 2.8147498e+14f : (t0 ? 9.094947e-13f : 1.0f);  // power of two that keeps residuals normal
-    const float t15 = t0 ? 0.00390625f : 1.0f;
-    const float t16 = t0 ? 1.0995116e+12f : 1.0f;
-    const float t17 = t1 ? 2.8147498e+14f : t15;  // power of two that keeps residuals normal
-    const float t18 = t1 ? 3.5527137e-15f : t16;
-    const float t19 = t4 ? negative_slope_hi : 1.0f;
-    const float t20 = (-0.5f) * t6;
-    const float t21 = negative_slope_lo + (negative_slope_hi - (t6 - (-1.0f)));
-    const float t22 = t6 + t21;
-    const float t23 = (-0.5f) * t21;
-    const float t24 = t8 + ((t5 - (t8 - 1.0f)) - negative_slope_lo);
-    const float t25 = t9 + FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi, negative_slope_lo,
-        FMA(negative_slope_hi, negative_slope_hi, -t9)));
-    const float t26 = SQRT(t10 ? 1.0f : var);
-    const float t27 = 1.0f + t13;
-    const float t28 = FMA(negative_slope_hi, t5, -t13);
-    const float t29 = t14 * (var * t14);
-    const float t30 = t11 ? 1.2676506e+30f : (t3 * t14);
-    const float t31 = t2 ? t12 : (t3 * t17);
-    const float t32 = t2 ? 1.0f : t29;
-    const float t33 = t2 ? 7.888609e-31f : (t17 * (var * t17));
-    const float t34 = 0.3989423f * t20;
-    const float t35 = FMA(negative_slope_hi, t7, FMA(negative_slope_lo, t5, (t13 - (t27 - 1.0f)) + t28));
-    const float t36 = t27 * (-1.33064f);
-    const float t37 = t27 * 2.66128f;
-    const float t38 = t34 + FMA(0.3989423f, t23, FMA(-1.133517e-8f, t20, FMA(0.3989423f, t20, -t34)));
-    const float t39 = SQRT(t32);  // standard deviation, scaled
-    const float t40 = t36 + FMA(t27, -4.284771e-8f, FMA(t35, -1.33064f, FMA(t27, -1.33064f, -t36)));
-    const float t41 = FMA(t35, 2.66128f, FMA(t27, 2.66128f, -t37));
-    const float t42 = t27 + t35;
-    const float t43 = t37 + FMA(t27, 8.569542e-8f, t41);
-    const float t44 = SQRT(t33);  // standard deviation, scaled
-    const float t45 = 1.0f / t39;
-    const float t46 = FMA(t39, -t39, t32);
-    const float t47 = 1.0f / t44;
-    const float t48 = FMA(t44, -t44, t33);
-    const float t49 = t45 * t30;
-    const float t50 = t46 * (0.5f * t45);
-    const float t51 = -t45;
-    const float t52 = FMA(t50, t51, FMA(t39, t51, 1.0f));
-    const float t53 = t18 * (t39 + t50);
-    const float t54 = t45 * t52;
-    const float t55 = t2 ? 0.0f : t53;
-    const _Bool t56 = 1.1529215e+18f < t49;
-    const float t57 = FMA(t54, t30, FMA(t45, t30, -t49));
-    const float t58 = t56 ? 1.1529215e+18f : t49;
-    const float t59 = t56 ? 0.0f : t57;
-    const float t60 = t31 * t47;
-    const float t61 = t48 * (0.5f * t47);
-    const float t62 = t4 ? (-t58) : t58;  // mean/sigma
-    const float t63 = -t60;
-    const float t64 = FMA(t61, t63, FMA(t44, t63, t31));
-    const float t65 = -(t47 * t61);
-    const float t66 = t47 * t64;
-    const float t67 = t2 ? 0.0f : (t17 * FMA(t47, t65, t47));
-    const _Bool t68 = 18.7f < t60;
-    const float t69 = t68 ? 18.7f : t60;  // t = min(|mean|/sigma, reach)
-    const float t70 = t68 ? (-7.6293946e-7f) : t66;
-    const float t71 = 2.66128f * t62;
-    const float t72 = t69 * (-0.5f);
-    const float t73 = -t69;
-    const float t74 = FMA(8.569542e-8f, t62, FMA(2.66128f, t62, -t71));
-    const float t75 = ABS(t71);
-    const _Bool t76 = t71 < 0.0f;
-    const float t77 = -t75;
-    const _Bool t78 = t77 < (-176.5f);
-    const float t79 = t78 ? (-176.5f) : t77;
-    const float t80 = t69 * t72;
-    const float t81 = t4 ? (-t59) : t59;
-    const float t82 = t62 + t81;
-    const float t83 = FMA(2.66128f, t81, t74);
-    const float t84 = t82 * t40;
-    const float t85 = FMA(t70, t73, FMA(t69, t72, -t80));
-    const float t86 = 1.0f / FMA(0.25f, t69 + t70, 1.0f);  // u = 1/(1 + t/4)
-    const float t87 = FMA(t80, 1.442695f, 12582912.0f);
-    const float t88 = FMA(1.442695f, t79, 12582912.0f);
-    const float t89 = t87 - 12582912.0f;
-    const uint32_t t90 = as_bits(t87);
-    const float t91 = FMA(t89, -0.69314575f, t80) + FMA(t89, -1.4286068e-6f, t85);
-    const float t92 = t88 - 12582912.0f;
-    const uint32_t t93 = as_bits(t88);
-    const float t94 = FMA(-0.69314575f, t92, t79);
-    const uint32_t t95 = (uint32_t)((int32_t)t90 >> 1u);
-    const uint32_t t96 = t90 + 1u;
-    const uint32_t t97 = t95 + 127u;
-    const uint32_t t98 = (uint32_t)((int32_t)t96 >> 1u);
-    const uint32_t t99 = t97 << 23u;
-    const uint32_t t100 = 127u + t98;
-    const float t101 = as_float(t99);
-    const float t102 = as_float(t100 << 23u);
-    const float t103 = t94 + FMA(-1.4286068e-6f, t92, t78 ? 0.0f : (-(t76 ? (-t83) : t83)));
-    const float t104 = as_float((127u + ((uint32_t)((int32_t)t93 >> 2u))) << 23u);
-    const float t105 = as_float((127u + ((uint32_t)((int32_t)(1u + t93) >> 2u))) << 23u);
-    const uint32_t t106 = t93 + 2u;
-    const uint32_t t107 = t93 + 3u;
-    const uint32_t t108 = (uint32_t)((int32_t)t106 >> 2u);
-    const uint32_t t109 = (uint32_t)((int32_t)t107 >> 2u);
-    const uint32_t t110 = 127u + t108;
-    const uint32_t t111 = 127u + t109;
-    const uint32_t t112 = t110 << 23u;
-    const uint32_t t113 = t111 << 23u;
-    const float t114 = as_float(t112);
-    const float t115 = as_float(t113);
-    const float t116 = t76 ? 1.0f : t104;
-    const float t117 = t76 ? t104 : 1.0f;
-    const float t118 = t116 * t117;
-    const float t119 = t55 * t118;
-    const float t120 = t76 ? 1.0f : t105;
-    const float t121 = t76 ? t105 : 1.0f;
-    const float t122 = t120 * t121;
-    const float t123 = t76 ? 1.0f : t114;
-    const float t124 = t76 ? t114 : 1.0f;
-    const float t125 = t123 * t124;
-    const float t126 = t76 ? 1.0f : t115;
-    const float t127 = t76 ? t115 : 1.0f;
-    const float t128 = t126 * t127;
-    const float t129 = FMA(FMA(t91, FMA(t91, FMA(t91, FMA(t91, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t91 * t91, t91);
-    const float t130 = (t102 * (t101 * (t67 * FMA(t129, t38, t38)))) * grad_mean;
-    const float t131 = t78 ? 0.0f : (1.0f + FMA(FMA(t103, FMA(t103, FMA(t103, FMA(0.0013814222f, t103, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t103 * t103, t103));
-    const float t132 = 1.0f / (1.0f + (t115 * (t114 * (t105 * (t131 * t104)))));
-    const float t133 = t131 * t132;
-    const float t134 = t86 - 0.25f;
+    _Bool t0 = 1.1529215e+18f < var;
+    _Bool t1 = var < 9.094947e-13f;
+    _Bool t2 = var == 0.0f;
+    float t3 = ABS(mean);
+    _Bool t4 = mean < 0.0f;
+    float t5 = -negative_slope_hi;
+    float t6 = (-1.0f) + negative_slope_hi;
+    float t7 = 1.0f - negative_slope_hi;
+    float t8 = negative_slope_hi * negative_slope_hi;
+    _Bool t9 = 0.0f <= var;
+    float t10 = negative_slope_hi * t5;
+    float t11 = t0 ? 9.094947e-13f : 1.0f;
+    float t12 = t1 ? 2.8147498e+14f : t11;  // power of two that keeps residuals normal
+    float t13 = t0 ? 0.00390625f : 1.0f;
+    float t14 = t1 ? 2.8147498e+14f : t13;  // power of two that keeps residuals normal
+    float t15 = (-0.5f) * t6;
+    float t16 = negative_slope_lo + (negative_slope_hi - (t6 - (-1.0f)));
+    float t17 = t9 ? 1.0f : var;
+    float t18 = SQRT(t17);
+    float t19 = 1.0f + t10;
+    _Bool t20 = t2 & (0.0f < t3);
+    float t21 = t3 * t12;
+    float t22 = t20 ? 1.2676506e+30f : t21;
+    float t23 = t3 * 8.507059e+37f;
+    float t24 = t3 * t14;
+    float t25 = t2 ? t23 : t24;
+    float t26 = t12 * (var * t12);
+    float t27 = t2 ? 1.0f : t26;
+    float t28 = t14 * (var * t14);
+    float t29 = t2 ? 7.888609e-31f : t28;
+    float t30 = 0.3989423f * t15;
+    float t31 = FMA(negative_slope_hi, -negative_slope_lo, FMA(negative_slope_lo, t5, (t10 - (t19 - 1.0f)) +
+        FMA(negative_slope_hi, t5, -t10)));
+    float t32 = t19 * (-1.33064f);
+    float t33 = t19 * 2.66128f;
+    float t34 = t30 + FMA(0.3989423f, (-0.5f) * t16, FMA(-1.133517e-8f, t15, FMA(0.3989423f, t15, -t30)));
+    float t35 = SQRT(t27);  // standard deviation, scaled
+    float t36 = SQRT(t29);  // standard deviation, scaled
+    float t37 = 1.0f / t35;
+    float t38 = 1.0f / t36;
+    float t39 = t37 * t22;
+    float t40 = FMA(t35, -t35, t27) * (0.5f * t37);
+    float t41 = -t37;
+    _Bool t42 = 1.1529215e+18f < t39;
+    float t43 = t42 ? 1.1529215e+18f : t39;
+    float t44 = FMA(t37 * FMA(t40, t41, FMA(t35, t41, 1.0f)), t22, FMA(t37, t22, -t39));
+    float t45 = t42 ? 0.0f : t44;
+    float t46 = t25 * t38;
+    float t47 = FMA(t36, -t36, t29) * (0.5f * t38);
+    float t48 = -t43;
+    float t49 = t4 ? t48 : t43;  // mean/sigma
+    float t50 = -t46;
+    _Bool t51 = 18.7f < t46;
+    float t52 = t51 ? 18.7f : t46;  // t = min(|mean|/sigma, reach)
+    float t53 = t38 * FMA(t47, t50, FMA(t36, t50, t25));
+    float t54 = t51 ? (-7.6293946e-7f) : t53;
+    float t55 = 2.66128f * t49;
+    float t56 = t52 * (-0.5f);
+    _Bool t57 = t55 < 0.0f;
+    float t58 = -ABS(t55);
+    _Bool t59 = t58 < (-176.5f);
+    float t60 = t59 ? (-176.5f) : t58;
+    float t61 = t52 * t56;
+    float t62 = -t45;
+    float t63 = t4 ? t62 : t45;
+    float t64 = FMA(2.66128f, t63, FMA(8.569542e-8f, t49, FMA(2.66128f, t49, -t55)));
+    float t65 = 1.0f / FMA(0.25f, t52 + t54, 1.0f);  // u = 1/(1 + t/4)
+    float t66 = FMA(t61, 1.442695f, 12582912.0f);
+    float t67 = FMA(1.442695f, t60, 12582912.0f);
+    float t68 = t66 - 12582912.0f;
+    uint32_t t69 = as_bits(t66);
+    float t70 = FMA(t68, -0.69314575f, t61) + FMA(t68, -1.4286068e-6f, FMA(t54, -t52, FMA(t52, t56, -t61)));
+    float t71 = t67 - 12582912.0f;
+    uint32_t t72 = as_bits(t67);
+    float t73 = as_float((((uint32_t)((int32_t)t69 >> 1u)) + 127u) << 23u);
+    float t74 = as_float((127u + ((uint32_t)((int32_t)(t69 + 1u) >> 1u))) << 23u);
+    float t75 = FMA(-0.69314575f, t71, t60);
+    float t76 = -t64;
+    float t77 = t57 ? t76 : t64;
+    float t78 = -t77;
+    float t79 = t59 ? 0.0f : t78;
+    float t80 = t75 + FMA(-1.4286068e-6f, t71, t79);
+    float t81 = as_float((127u + ((uint32_t)((int32_t)t72 >> 2u))) << 23u);
+    float t82 = as_float((127u + ((uint32_t)((int32_t)(1u + t72) >> 2u))) << 23u);
+    float t83 = as_float((127u + ((uint32_t)((int32_t)(t72 + 2u) >> 2u))) << 23u);
+    float t84 = as_float((127u + ((uint32_t)((int32_t)(t72 + 3u) >> 2u))) << 23u);
+    float t85 = t57 ? t81 : 1.0f;
+    float t86 = t57 ? 1.0f : t81;
+    float t87 = t86 * t85;
+    float t88 = t57 ? t82 : 1.0f;
+    float t89 = t57 ? 1.0f : t82;
+    float t90 = t89 * t88;
+    float t91 = t57 ? t83 : 1.0f;
+    float t92 = t57 ? 1.0f : t83;
+    float t93 = t92 * t91;
+    float t94 = t57 ? t84 : 1.0f;
+    float t95 = t57 ? 1.0f : t84;
+    float t96 = t95 * t94;
+    float t97 = FMA(POLY4(t70, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t70 * t70, t70);
+    float t98 = 1.0f + FMA(POLY4(t80, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t80 * t80,
+        t80);
+    float t99 = t59 ? 0.0f : t98;
+    float t100 = 1.0f / (1.0f + (t84 * (t83 * (t82 * (t99 * t81)))));
+    float t101 = t99 * t100;
+    float t102 = t65 - 0.25f;
     // J_0/sqrt(2 pi)
-    const float t135 = t86 * FMA(t134, FMA(t134, FMA(t134, FMA(t134, FMA(t134, FMA(t134, FMA(t134, FMA(t134, FMA(t134,
-        FMA(t134, FMA(t134, FMA(t134, 0.006169786f, -0.0339257f), 0.065396704f), -0.038645655f), -0.012648344f),
-        -0.023600329f), 0.018735228f), 0.080717586f), 0.14152955f), 0.179523f), 0.18632886f), 0.1666411f),
-        0.13207589f);
-    const float t136 = t135 * t22;
-    const float t137 = t4 ? (t135 * t24) : t136;
-    const float t138 = (t19 + (t102 * (FMA(t137, t129, t137) * t101))) * grad_mean;
-    const float t139 = t76 ? t132 : t133;
-    const float t140 = t76 ? t133 : t132;
-    const float t141 = t139 * t84;
-    const float t142 = t139 * t43;
-    const float t143 = FMA(t127, t124 * (t121 * (t117 * (t140 * t42))), t25);
-    const float t144 = t140 * t141;
-    const float t145 = t140 * t142;
-    const float t146 = t118 * t144;
-    const float t147 = t145 * t119;
-    const float t148 = t122 * t146;
-    const float t149 = t122 * t147;
-    const float t150 = t125 * t148;
-    const float t151 = t125 * t149;
-    const float t152 = FMA(t128, t150, t143);
-    const float t153 = t10 ? (t128 * t151) : t26;
-    const float t154 = FMA(t10 ? t152 : t26, grad_var, t130);
-    const float t155 = FMA(t153, grad_var, t138);
-    *out_grad_mean = t155;
-    *out_grad_var = t154;
+    float t103 = t65 * POLY12(t102, 0.006169786f, -0.0339257f, 0.065396704f, -0.038645655f, -0.012648344f,
+        -0.023600329f, 0.018735228f, 0.080717586f, 0.14152955f, 0.179523f, 0.18632886f, 0.1666411f, 0.13207589f);
+    float t104 = t103 * (t7 + ((t5 - (t7 - 1.0f)) - negative_slope_lo));
+    float t105 = t103 * (t6 + t16);
+    float t106 = t4 ? t104 : t105;
+    float t107 = t57 ? t100 : t101;
+    float t108 = t57 ? t101 : t100;
+    float t109 = FMA(t96, t93 * (t90 * (t87 * (t108 * (t107 * ((t49 + t63) * (t32 + FMA(t19, -4.284771e-8f, FMA(t31,
+        -1.33064f, FMA(t19, -1.33064f, -t32))))))))), FMA(t94, t91 * (t88 * (t85 * (t108 * (t19 + t31)))), t8 +
+        FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi,
+        negative_slope_hi, -t8)))));
+    float t110 = t9 ? t109 : t18;
+    float t111 = t14 * FMA(t38, -(t38 * t47), t38);
+    float t112 = t2 ? 0.0f : t111;
+    float t113 = FMA(t110, grad_var, (t74 * (t73 * (t112 * FMA(t97, t34, t34)))) * grad_mean);
+    float t114 = t108 * (t107 * (t33 + FMA(t19, 8.569542e-8f, FMA(t31, 2.66128f, FMA(t19, 2.66128f, -t33)))));
+    float t115 = t0 ? 1.0995116e+12f : 1.0f;
+    float t116 = t1 ? 3.5527137e-15f : t115;
+    float t117 = t116 * (t35 + t40);
+    float t118 = t2 ? 0.0f : t117;
+    float t119 = t96 * (t93 * (t90 * (t114 * (t118 * t87))));
+    float t120 = t9 ? t119 : t18;
+    float t121 = t4 ? negative_slope_hi : 1.0f;
+    float t122 = FMA(t120, grad_var, (t121 + (t74 * (FMA(t106, t97, t106) * t73))) * grad_mean);
+    *out_grad_mean = t122;
+    *out_grad_var = t113;
 }
 
-void leaky_relu_fitted_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                                const float *restrict grad_mean, const float *restrict grad_var,
-                                const float *restrict params, float *restrict out_grad_mean,
-                                float *restrict out_grad_var)
+void leaky_relu_fitted_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     const float negative_slope_hi = params[0];
     const float negative_slope_lo = params[1];
@@ -541,15 +443,13 @@ void leaky_relu_fitted_backward(int64_t n, const float *restrict mean, const flo
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        leaky_relu_fitted_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], negative_slope_hi,
-                                           negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo,
-                                           sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo,
-                                           sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
-                                           sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo,
-                                           sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo,
-                                           sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo,
-                                           sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo,
-                                           &out_grad_mean[i], &out_grad_var[i]);
+        leaky_relu_fitted_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], negative_slope_hi, negative_slope_lo, sign_width_hi,
+            sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo, sign_square_rest_hi,
+            sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi,
+            sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi,
+            sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi,
+            sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo, &out_grad_mean[i], &out_grad_var[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

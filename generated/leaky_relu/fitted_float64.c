@@ -4,7 +4,6 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (48)-(50)
 //
 // rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -19,6 +18,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -107,128 +126,104 @@ INLINE double polynomial1(double y, double x)
     return y;
 }
 
-static void leaky_relu_fitted_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                                    double negative_slope, double *restrict out_mean,
-                                                    double *restrict out_var)
+static void leaky_relu_fitted_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double negative_slope = params[0];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = mean[i] < 0.0;
-        const double t1 = __builtin_fabs(mean[i]);
-        const _Bool t2 = var[i] == 0.0;
-        const double t3 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
-        const double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
-        const double t5 = (38.5 < t4) ? 38.5 : t4;
-        const double t6 = 1.0 / (FMA(t5, 0.25, 1.0));
-        const double t7 = -negative_slope;
-        const double t8 = ((polynomial0(-0x1.d45a6927d9705p-10, t6 - 0.25)) * (t6 * t6)) * (1.0 - negative_slope);
-        const _Bool t9 = t2 & (0.0 < t1);
-        const double t10 = (1.0 / (__builtin_sqrt(t2 ? 1.0 : var[i]))) * (t9 ? 0x1p100 : t1);
-        const double t11 = (0x1p60 < t10) ? 0x1p60 : t10;
-        const double t12 = (t0 ? (-t11) : t11) * 0x1.54a4d2b8078e1p1;
-        const _Bool t13 = t12 < 0.0;
-        const double t14 = -(t13 ? (-t12) : t12);
-        const _Bool t15 = t14 < (-745.0);
-        const double t16 = t15 ? 0.0 : (exp64(t15 ? (-745.0) : t14));
-        const double t17 = 1.0 / (t16 + 1.0);
-        const double t18 = (FMA(negative_slope, t7, 1.0)) * (t13 ? (t16 * t17) : t17);
-        const double t19 = FMA(var[i], t18, var[i] * (negative_slope * negative_slope));
-        const _Bool t20 = 0.0 <= var[i];
+        _Bool t0 = mean[i] < 0.0;
+        double t1 = __builtin_fabs(mean[i]);
+        _Bool t2 = var[i] == 0.0;
+        double t3 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
+        double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
+        double t5 = (38.5 < t4) ? 38.5 : t4;
+        double t6 = 1.0 / (FMA(t5, 0.25, 1.0));
+        double t7 = -negative_slope;
+        double t8 = ((polynomial0(-0x1.d45a6927d9705p-10, t6 - 0.25)) * (t6 * t6)) * (1.0 - negative_slope);
+        _Bool t9 = t2 & (0.0 < t1);
+        double t10 = (1.0 / (__builtin_sqrt(t2 ? 1.0 : var[i]))) * (t9 ? 0x1p100 : t1);
+        double t11 = (0x1p60 < t10) ? 0x1p60 : t10;
+        double t12 = (t0 ? (-t11) : t11) * 0x1.54a4d2b8078e1p1;
+        _Bool t13 = t12 < 0.0;
+        double t14 = -(t13 ? (-t12) : t12);
+        _Bool t15 = t14 < (-745.0);
+        double t16 = t15 ? 0.0 : (exp64(t15 ? (-745.0) : t14));
+        double t17 = 1.0 / (t16 + 1.0);
+        double t18 = (FMA(negative_slope, t7, 1.0)) * (t13 ? (t16 * t17) : t17);
+        double t19 = FMA(var[i], t18, var[i] * (negative_slope * negative_slope));
+        _Bool t20 = 0.0 <= var[i];
         out_mean[i] = (FMA(t1, t0 ? t7 : 1.0, (t2 ? 0.0 : t3) * ((exp64(-0.5 * t5 * t5)) * t8)));
         out_var[i] = (t20 ? ((t19 < 0.0) ? 0.0 : t19) : (__builtin_sqrt(t20 ? 1.0 : var[i])));
     }
 }
 
-void leaky_relu_fitted_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                       const double *restrict params, double *restrict out_mean,
-                                       double *restrict out_var)
+void leaky_relu_fitted_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    const double negative_slope = params[0];
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            leaky_relu_fitted_float64_forward_block(mean + at, var + at, negative_slope, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        leaky_relu_fitted_float64_forward_block(in[0], in[1], negative_slope, out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(leaky_relu_fitted_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void leaky_relu_fitted_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                                     const double *restrict grad_mean, const double *restrict grad_var,
-                                                     double negative_slope, double *restrict out_grad_mean,
-                                                     double *restrict out_grad_var)
+static void leaky_relu_fitted_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    const double negative_slope = params[0];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = mean[i] < 0.0;
-        const double t1 = __builtin_fabs(mean[i]);
-        const _Bool t2 = var[i] == 0.0;
-        const double t3 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
-        const double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
-        const double t5 = (38.5 < t4) ? 38.5 : t4;
-        const double t6 = exp64(-0.5 * t5 * t5);
-        const double t7 = 1.0 / (FMA(t5, 0.25, 1.0));
-        const double t8 = t7 * (polynomial1(-0x1.44af0644c1657p-10, t7 - 0.25));
-        const double t9 = negative_slope + (-1.0);
-        const double t10 = __builtin_sqrt(t2 ? 1.0 : var[i]);
-        const double t11 = FMA(negative_slope, -negative_slope, 1.0);
-        const _Bool t12 = t2 & (0.0 < t1);
-        const double t13 = (1.0 / t10) * (t12 ? 0x1p100 : t1);
-        const double t14 = (0x1p60 < t13) ? 0x1p60 : t13;
-        const double t15 = t0 ? (-t14) : t14;
-        const double t16 = t15 * 0x1.54a4d2b8078e1p1;
-        const _Bool t17 = t16 < 0.0;
-        const double t18 = -(t17 ? (-t16) : t16);
-        const _Bool t19 = t18 < (-745.0);
-        const double t20 = t19 ? 0.0 : (exp64(t19 ? (-745.0) : t18));
-        const double t21 = 1.0 / (t20 + 1.0);
-        const double t22 = t20 * t21;
-        const double t23 = t17 ? t21 : t22;
-        const double t24 = t17 ? t22 : t21;
-        const _Bool t25 = 0.0 <= var[i];
-        const double t26 = __builtin_sqrt(t25 ? 1.0 : var[i]);
-        const double t27 = FMA(t11, t24, negative_slope * negative_slope);
-        const double t28 = (t6 * (t0 ? (t8 * (1.0 - negative_slope)) : (t8 * t9))) + (t0 ? negative_slope : 1.0);
+        _Bool t0 = mean[i] < 0.0;
+        double t1 = __builtin_fabs(mean[i]);
+        _Bool t2 = var[i] == 0.0;
+        double t3 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
+        double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
+        double t5 = (38.5 < t4) ? 38.5 : t4;
+        double t6 = exp64(-0.5 * t5 * t5);
+        double t7 = 1.0 / (FMA(t5, 0.25, 1.0));
+        double t8 = t7 * (polynomial1(-0x1.44af0644c1657p-10, t7 - 0.25));
+        double t9 = negative_slope + (-1.0);
+        double t10 = __builtin_sqrt(t2 ? 1.0 : var[i]);
+        double t11 = FMA(negative_slope, -negative_slope, 1.0);
+        _Bool t12 = t2 & (0.0 < t1);
+        double t13 = (1.0 / t10) * (t12 ? 0x1p100 : t1);
+        double t14 = (0x1p60 < t13) ? 0x1p60 : t13;
+        double t15 = t0 ? (-t14) : t14;
+        double t16 = t15 * 0x1.54a4d2b8078e1p1;
+        _Bool t17 = t16 < 0.0;
+        double t18 = -(t17 ? (-t16) : t16);
+        _Bool t19 = t18 < (-745.0);
+        double t20 = t19 ? 0.0 : (exp64(t19 ? (-745.0) : t18));
+        double t21 = 1.0 / (t20 + 1.0);
+        double t22 = t20 * t21;
+        double t23 = t17 ? t21 : t22;
+        double t24 = t17 ? t22 : t21;
+        _Bool t25 = 0.0 <= var[i];
+        double t26 = __builtin_sqrt(t25 ? 1.0 : var[i]);
+        double t27 = FMA(t11, t24, negative_slope * negative_slope);
+        double t28 = (t6 * (t0 ? (t8 * (1.0 - negative_slope)) : (t8 * t9))) + (t0 ? negative_slope : 1.0);
         out_grad_mean[i] = FMA(grad_mean[i], t28,
             grad_var[i] * (t25 ? ((t2 ? 0.0 : t10) * (t24 * ((t11 * 0x1.54a4d2b8078e1p1) * t23))) : t26));
-        const double t29 = t25 ? (FMA(t24, t23 * (t15 * (t11 * (-0x1.54a4d2b8078e1p0))), t27)) : t26;
+        double t29 = t25 ? (FMA(t24, t23 * (t15 * (t11 * (-0x1.54a4d2b8078e1p0))), t27)) : t26;
         out_grad_var[i] = FMA(grad_mean[i], ((t2 ? 0.0 : (1.0 / t3)) * (t6 * ((t9 * (-0.5)) * 0x1.9884533d43651p-2))),
             grad_var[i] * t29);
     }
 }
 
-void leaky_relu_fitted_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                        const double *restrict grad_mean, const double *restrict grad_var,
-                                        const double *restrict params, double *restrict out_grad_mean,
-                                        double *restrict out_grad_var)
+void leaky_relu_fitted_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    const double negative_slope = params[0];
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            leaky_relu_fitted_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at,
-                                                     negative_slope, out_grad_mean + at, out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        leaky_relu_fitted_float64_backward_block(in[0], in[1], in[2], in[3], negative_slope, out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(leaky_relu_fitted_float64_backward_block, n, in, 4, params, out, 2);
 }

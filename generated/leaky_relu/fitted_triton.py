@@ -4,17 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (48)-(50)
 #
 # rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   leaky_relu_fitted_forward 309, leaky_relu_fitted_backward 268
 #
 # Certificate:
-#   mean        7.3 ulp, worst at mean = -20299.7832, var = 168413344, negative_slope = 0.01
-#   var         4.42 ulp, worst at mean = -124.657013, var = 30205.8242, negative_slope = 0.01
-#   dmean_dmu   6.2 ulp, worst at mean = -2.00362383e-11, var = 2.35979895e-19, negative_slope = 0.01
-#   dmean_dvar  2.95 ulp, worst at mean = -1.31835423e-08, var = 4.08699962e-16, negative_slope = 0
-#   dvar_dmu    6.47 ulp, worst at mean = 5.6165953e+16, var = 2.1386355e+34, negative_slope = 0.3
-#   dvar_dvar   5.79 ulp, worst at mean = -0.139056623, var = 0.00179798994, negative_slope = 0
-#   against exact values at 71170 points over all of float32; details in fitted.json
+#   mean 7.3, var 4.42, dmean_dmu 6.2, dmean_dvar 2.95, dvar_dmu 6.47, dvar_dvar 5.79 ulp,
+#   against exact values at 71170 points over all of float32; where, in fitted.json
 
 import triton
 import triton.language as tl
@@ -31,169 +25,154 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
-def leaky_relu_fitted_forward(mean, var, negative_slope_hi, negative_slope_lo, sign_width_hi, sign_width_lo,
-                              sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo, sign_square_rest_hi,
-                              sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
-                              sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi,
-                              sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo,
-                              sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi,
-                              sign_taylor9_lo):
-    t0 = 1.1529215e+18 < var
-    t1 = tl.where(t0, 0.00390625, 1.0)
-    t2 = var < 9.094947e-13
-    t3 = tl.where(t2, 2.8147498e+14, t1)  # power of two that keeps residuals normal
-    t4 = tl.abs(mean)
-    t5 = t4 * t3
-    t6 = var == 0.0
-    t7 = tl.where(t6, t4 * 8.507059e+37, t5)
-    t8 = tl.where(t6, 7.888609e-31, t3 * (var * t3))
-    t9 = tl.sqrt_rn(t8)  # standard deviation, scaled
-    t10 = tl.div_rn(1.0, t9)
-    t11 = t7 * t10
-    t12 = 18.7 < t11
-    t13 = tl.where(t12, 18.7, t11)  # t = min(|mean|/sigma, reach)
-    t14 = t13 * (-0.5)
-    t15 = t13 * t14
-    t16 = tl.fma(t15, 1.442695, 12582912.0)
-    t17 = t16 - 12582912.0
-    t18 = tl.fma(t17, -0.69314575, t15)
-    t19 = tl.fma(t13, t14, t15 * -1.0)
-    t20 = tl.fma(t9, t9 * -1.0, t8) * (0.5 * t10)
-    t21 = t11 * -1.0
-    t22 = tl.where(t12, -7.6293946e-7, t10 * tl.fma(t20, t21, tl.fma(t9, t21, t7)))
-    t23 = t18 + tl.fma(t17, -1.4286068e-6, tl.fma(t22, t13 * -1.0, t19))
-    t24 = (tl.fma(tl.fma(t23, tl.fma(t23, tl.fma(t23, tl.fma(t23, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994), t23 * t23, t23))
-    t25 = tl.fma(t13, 0.25, 1.0)
-    t26 = tl.div_rn(1.0, t25)  # u = 1/(1 + t/4)
-    t27 = t26 - 0.25
-    t28 = (tl.fma(t27, tl.fma(t27, tl.fma(t27, tl.fma(t27, tl.fma(t27, tl.fma(t27, tl.fma(t27, tl.fma(t27, tl.fma(t27,
-        tl.fma(t27, tl.fma(t27, tl.fma(t27, 0.026486801, -0.12136099), 0.1953089), -0.090160325), -0.0318259),
-        -0.059486523), 0.023572203), 0.12800804), 0.20213471), 0.21490611), 0.1734072), 0.106611654), 0.04343404))
-    t29 = t26 * t26
-    t30 = t28 * t29  # J_1/sqrt(2 pi)
-    t31 = tl.fma(t28, t29, t30 * -1.0)
-    t32 = tl.fma(t28, tl.fma(t26, t26, t29 * -1.0), t31)
-    t33 = tl.fma(t22, 0.25, tl.fma(t13, 0.25, (t25 - 1.0) * -1.0))
-    t34 = t26 * -1.0
-    t35 = (((t26 * tl.fma(t33, t34, tl.fma(t25, t34, 1.0))) * (t26 * tl.fma(t26, tl.fma(t26, tl.fma(t26, 3.1134384,
-        -1.915083), 0.77936274), -0.008552464))) + t32)
-    t36 = 1.0 - negative_slope_hi
-    t37 = t30 * t36
-    t38 = tl.fma(t35, t36, tl.fma(t30, t36, t37 * -1.0))
-    t39 = negative_slope_hi * -1.0
-    t40 = t37 + tl.fma(t30, (t39 - (t36 - 1.0)) - negative_slope_lo, t38)
-    t41 = tl.fma(t40, t24, t40)
-    t42 = tl.where(t2, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
-    t43 = tl.where(t6, 0.0, t42 * t9)
-    t44 = t43 * t41
-    t45 = t16.to(tl.int32, bitcast=True)
-    t46 = (((t45 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t47 = t46 * t44
-    t48 = ((127 + ((t45 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t49 = t48 * t47
-    t50 = mean < 0.0
-    t51 = tl.where(t50, t39, 1.0)
-    t52 = t4 * t51
-    t53 = t49 + t52
-    t54 = t53 - t52
-    t55 = ((t52 - (t53 - t54)) + (t49 - t54)) + tl.fma(t4, t51, t52 * -1.0)
-    t56 = negative_slope_lo * -1.0
-    t57 = tl.fma(t4, tl.where(t50, t56, 0.0), t55)
-    t58 = tl.fma(t43, t41, t44 * -1.0)
-    t59 = tl.where(t6, 0.0, t42 * t20)
-    t60 = t53 + ((t48 * (t46 * tl.fma(t59, t41, t58))) + t57)
-    t61 = t7 * t7
-    t62 = tl.fma(t7, t7, t61 * -1.0)
-    t63 = t8 * sign_square_hi
-    t64 = tl.fma(t8, sign_square_hi, t63 * -1.0)
-    t65 = t62 - t64
-    t66 = t65 - t62
-    t67 = (t62 - (t65 - t66)) + ((t64 * -1.0) - t66)
-    t68 = t8 * sign_square_lo
-    t69 = t65 - t68
-    t70 = t69 - t65
-    t71 = t65 - (t69 - t70)
-    t72 = t68 * -1.0
-    t73 = t67 + (t71 + (t72 - t70))
-    t74 = ((tl.fma(t8, sign_square_lo, t72) * -1.0) - (t8 * sign_square_rest_hi)) + t73
-    t75 = t61 - t63
-    t76 = t75 + t69
-    t77 = t76 - t75
-    t78 = t76 + (((t75 - (t76 - t77)) + (t69 - t77)) + t74)
-    t79 = t9 + t20
-    t80 = tl.div_rn(1.0, t79 * tl.fma(sign_at_hi, t79, t7)) * t78  # t - t0
-    t81 = ((t80 * tl.fma(t80, tl.fma(t80, tl.fma(t80, tl.fma(t80, tl.fma(t80, tl.fma(t80, tl.fma(t80, tl.fma(t80,
-        tl.fma(sign_taylor9_hi, t80, sign_taylor8_hi), sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi),
-        sign_taylor4_hi), sign_taylor3_hi), sign_taylor2_hi), sign_taylor1_hi), sign_taylor0_hi)) * (t43 + t59))
-    t82 = tl.where(t50 & (tl.abs((t13 + t22) - sign_at_hi) < sign_width_hi), t81, t60)
-    t83 = tl.where(t2, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
-    t84 = tl.where(t6, 1.0, t83 * (var * t83))
-    t85 = tl.sqrt_rn(t84)  # standard deviation, scaled
-    t86 = tl.fma(t85, t85 * -1.0, t84)
-    t87 = tl.div_rn(1.0, t85)
-    t88 = t86 * (0.5 * t87)
-    t89 = t87 * -1.0
-    t90 = t87 * tl.fma(t88, t89, tl.fma(t85, t89, 1.0))
-    t91 = tl.where(t6 & (0.0 < t4), 1.2676506e+30, t4 * t83)
-    t92 = t87 * t91
-    t93 = tl.fma(t90, t91, tl.fma(t87, t91, t92 * -1.0))
-    t94 = 1.1529215e+18 < t92
-    t95 = tl.where(t94, 0.0, t93)
-    t96 = tl.where(t50, t95 * -1.0, t95)
-    t97 = tl.where(t94, 1.1529215e+18, t92)
-    t98 = tl.where(t50, t97 * -1.0, t97)  # mean/sigma
-    t99 = t98 * 2.66128
-    t100 = tl.fma(t98, 8.569542e-8, tl.fma(t96, 2.66128, tl.fma(t98, 2.66128, t99 * -1.0)))
-    t101 = t100 * -1.0
-    t102 = t99 < 0.0
-    t103 = tl.where(t102, t101, t100) * -1.0
-    t104 = tl.abs(t99) * -1.0
-    t105 = t104 < (-176.5)
-    t106 = tl.where(t105, 0.0, t103)
-    t107 = tl.where(t105, -176.5, t104)
-    t108 = tl.fma(1.442695, t107, 12582912.0)
-    t109 = t108 - 12582912.0
-    t110 = tl.fma(-1.4286068e-6, t109, t106)
-    t111 = tl.fma(-0.69314575, t109, t107) + t110
-    t112 = (tl.where(t105, 0.0, 1.0 + tl.fma(tl.fma(t111, tl.fma(t111, tl.fma(t111, tl.fma(0.0013814222, t111,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t111 * t111, t111)))
-    t113 = t108.to(tl.int32, bitcast=True)
-    t114 = ((127 + (t113 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t115 = t112 * t114
-    t116 = ((127 + ((1 + t113) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t117 = t116 * t115
-    t118 = ((127 + ((t113 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t119 = t118 * t117
-    t120 = ((127 + ((t113 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t121 = tl.div_rn(1.0, 1.0 + (t120 * t119))
-    t122 = tl.where(t102, t112 * t121, t121)
-    t123 = negative_slope_hi * t39
-    t124 = 1.0 + t123
-    t125 = ((t122 * (t124 + tl.fma(negative_slope_hi, t56, tl.fma(negative_slope_lo, t39, (t123 - (t124 - 1.0)) +
-        tl.fma(negative_slope_hi, t39, t123 * -1.0))))) * (var * tl.where(t102, t114, 1.0)))
-    t126 = tl.where(t102, t116, 1.0) * t125
-    t127 = tl.where(t102, t118, 1.0) * t126
-    t128 = tl.where(t102, t120, 1.0)
-    t129 = negative_slope_hi * negative_slope_hi
-    t130 = (tl.fma(t128, t127, var * (t129 + tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi,
-        negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_hi, t129 * -1.0))))))
-    t131 = tl.where(t130 < 0.0, 0.0, t130)
-    t132 = 0.0 <= var
-    t133 = tl.where(t132, t131, tl.sqrt_rn(tl.where(t132, 1.0, var)))
-    return (t82, t133)
+def _polynomial3(x, y, c0, c1, c2):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2))
 
 
 @triton.jit
-def leaky_relu_fitted_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, negative_slope_hi,
-                                     negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo,
-                                     sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo,
-                                     sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
-                                     sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo,
-                                     sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo,
-                                     sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo,
-                                     sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo,
-                                     BLOCK: tl.constexpr):
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial12(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x,
+        tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6), c7), c8), c9), c10), c11))
+
+
+@triton.jit
+def leaky_relu_fitted_forward(
+    mean, var, negative_slope_hi, negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo,
+    sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo,
+    sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo,
+    sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo,
+    sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo):
+    t0 = 1.1529215e+18 < var
+    t1 = var < 9.094947e-13
+    t2 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
+    t3 = tl.abs(mean)
+    t4 = var == 0.0
+    t5 = tl.where(t4, t3 * 8.507059e+37, t3 * t2)
+    t6 = tl.where(t4, 7.888609e-31, t2 * (var * t2))
+    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
+    t8 = tl.div_rn(1.0, t7)
+    t9 = t5 * t8
+    t10 = 18.7 < t9
+    t11 = tl.where(t10, 18.7, t9)  # t = min(|mean|/sigma, reach)
+    t12 = t11 * (-0.5)
+    t13 = t11 * t12
+    t14 = tl.fma(t13, 1.442695, 12582912.0)
+    t15 = t14 - 12582912.0
+    t16 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
+    t17 = t9 * -1.0
+    t18 = tl.where(t10, -7.6293946e-7, t8 * tl.fma(t16, t17, tl.fma(t7, t17, t5)))
+    t19 = (tl.fma(t15, -0.69314575, t13) + tl.fma(t15, -1.4286068e-6, tl.fma(t18, t11 * -1.0, tl.fma(t11, t12, t13 *
+        -1.0))))
+    t20 = tl.fma(t11, 0.25, 1.0)
+    t21 = tl.div_rn(1.0, t20)  # u = 1/(1 + t/4)
+    t22 = (_polynomial12(t21 - 0.25, 0.026486801, -0.12136099, 0.1953089, -0.090160325, -0.0318259, -0.059486523,
+        0.023572203, 0.12800804, 0.20213471, 0.21490611, 0.1734072, 0.106611654, 0.04343404))
+    t23 = t21 * t21
+    t24 = t22 * t23  # J_1/sqrt(2 pi)
+    t25 = t21 * -1.0
+    t26 = 1.0 - negative_slope_hi
+    t27 = t24 * t26
+    t28 = negative_slope_hi * -1.0
+    t29 = (t27 + tl.fma(t24, (t28 - (t26 - 1.0)) - negative_slope_lo, tl.fma(((t21 * tl.fma(tl.fma(t18, 0.25,
+        tl.fma(t11, 0.25, (t20 - 1.0) * -1.0)), t25, tl.fma(t20, t25, 1.0))) * (t21 * _polynomial3(t21, 3.1134384,
+        -1.915083, 0.77936274, -0.008552464))) + tl.fma(t22, tl.fma(t21, t21, t23 * -1.0), tl.fma(t22, t23, t24 *
+        -1.0)), t26, tl.fma(t24, t26, t27 * -1.0))))
+    t30 = (tl.fma(t29, tl.fma(_polynomial4(t19, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t19 *
+        t19, t19), t29))
+    t31 = tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
+    t32 = tl.where(t4, 0.0, t31 * t7)
+    t33 = t32 * t30
+    t34 = t14.to(tl.int32, bitcast=True)
+    t35 = (((t34 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t36 = ((127 + ((t34 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t37 = t36 * (t35 * t33)
+    t38 = mean < 0.0
+    t39 = tl.where(t38, t28, 1.0)
+    t40 = t3 * t39
+    t41 = t37 + t40
+    t42 = t41 - t40
+    t43 = negative_slope_lo * -1.0
+    t44 = tl.where(t4, 0.0, t31 * t16)
+    t45 = t5 * t5
+    t46 = tl.fma(t5, t5, t45 * -1.0)
+    t47 = t6 * sign_square_hi
+    t48 = tl.fma(t6, sign_square_hi, t47 * -1.0)
+    t49 = t46 - t48
+    t50 = t49 - t46
+    t51 = t6 * sign_square_lo
+    t52 = t49 - t51
+    t53 = t52 - t49
+    t54 = t51 * -1.0
+    t55 = t45 - t47
+    t56 = t55 + t52
+    t57 = t56 - t55
+    t58 = t7 + t16
+    # t - t0
+    t59 = (tl.div_rn(1.0, t58 * tl.fma(sign_at_hi, t58, t5)) * (t56 + (((t55 - (t56 - t57)) + (t52 - t57)) +
+        (((tl.fma(t6, sign_square_lo, t54) * -1.0) - (t6 * sign_square_rest_hi)) + (((t46 - (t49 - t50)) + ((t48 *
+        -1.0) - t50)) + ((t49 - (t52 - t53)) + (t54 - t53)))))))
+    t60 = (tl.where(t38 & (tl.abs((t11 + t18) - sign_at_hi) < sign_width_hi), (t59 * tl.fma(t59, tl.fma(t59,
+        tl.fma(t59, tl.fma(t59, tl.fma(t59, tl.fma(t59, tl.fma(t59, tl.fma(t59, tl.fma(sign_taylor9_hi, t59,
+        sign_taylor8_hi), sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi), sign_taylor4_hi), sign_taylor3_hi),
+        sign_taylor2_hi), sign_taylor1_hi), sign_taylor0_hi)) * (t32 + t44), t41 + ((t36 * (t35 * tl.fma(t44, t30,
+        tl.fma(t32, t30, t33 * -1.0)))) + tl.fma(t3, tl.where(t38, t43, 0.0), ((t40 - (t41 - t42)) + (t37 - t42)) +
+        tl.fma(t3, t39, t40 * -1.0)))))
+    t61 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
+    t62 = tl.where(t4, 1.0, t61 * (var * t61))
+    t63 = tl.sqrt_rn(t62)  # standard deviation, scaled
+    t64 = tl.div_rn(1.0, t63)
+    t65 = t64 * -1.0
+    t66 = tl.where(t4 & (0.0 < t3), 1.2676506e+30, t3 * t61)
+    t67 = t64 * t66
+    t68 = 1.1529215e+18 < t67
+    t69 = (tl.where(t68, 0.0, tl.fma(t64 * tl.fma(tl.fma(t63, t63 * -1.0, t62) * (0.5 * t64), t65, tl.fma(t63, t65,
+        1.0)), t66, tl.fma(t64, t66, t67 * -1.0))))
+    t70 = tl.where(t68, 1.1529215e+18, t67)
+    t71 = tl.where(t38, t70 * -1.0, t70)  # mean/sigma
+    t72 = t71 * 2.66128
+    t73 = tl.fma(t71, 8.569542e-8, tl.fma(tl.where(t38, t69 * -1.0, t69), 2.66128, tl.fma(t71, 2.66128, t72 * -1.0)))
+    t74 = t72 < 0.0
+    t75 = tl.abs(t72) * -1.0
+    t76 = t75 < (-176.5)
+    t77 = tl.where(t76, -176.5, t75)
+    t78 = tl.fma(1.442695, t77, 12582912.0)
+    t79 = t78 - 12582912.0
+    t80 = (tl.fma(-0.69314575, t79, t77) + tl.fma(-1.4286068e-6, t79, tl.where(t76, 0.0, tl.where(t74, t73 * -1.0, t73)
+        * -1.0)))
+    t81 = (tl.where(t76, 0.0, 1.0 + tl.fma(_polynomial4(t80, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t80 * t80, t80)))
+    t82 = t78.to(tl.int32, bitcast=True)
+    t83 = ((127 + (t82 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t84 = ((127 + ((1 + t82) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t85 = ((127 + ((t82 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t86 = ((127 + ((t82 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t87 = tl.div_rn(1.0, 1.0 + (t86 * (t85 * (t84 * (t81 * t83)))))
+    t88 = negative_slope_hi * t28
+    t89 = 1.0 + t88
+    t90 = negative_slope_hi * negative_slope_hi
+    t91 = (tl.fma(tl.where(t74, t86, 1.0), tl.where(t74, t85, 1.0) * (tl.where(t74, t84, 1.0) * ((tl.where(t74, t81 *
+        t87, t87) * (t89 + tl.fma(negative_slope_hi, t43, tl.fma(negative_slope_lo, t28, (t88 - (t89 - 1.0)) +
+        tl.fma(negative_slope_hi, t28, t88 * -1.0))))) * (var * tl.where(t74, t83, 1.0)))), var * (t90 +
+        tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_lo,
+        tl.fma(negative_slope_hi, negative_slope_hi, t90 * -1.0))))))
+    t92 = 0.0 <= var
+    t93 = tl.where(t92, tl.where(t91 < 0.0, 0.0, t91), tl.sqrt_rn(tl.where(t92, 1.0, var)))
+    return (t60, t93)
+
+
+@triton.jit
+def leaky_relu_fitted_forward_kernel(
+    mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, negative_slope_hi, negative_slope_lo, sign_width_hi,
+    sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo,
+    sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo,
+    sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo,
+    sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo,
+    sign_taylor9_hi, sign_taylor9_lo, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)
@@ -228,170 +207,133 @@ def leaky_relu_fitted_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_pt
     sign_taylor8_lo = tl.full((BLOCK,), sign_taylor8_lo, tl.float32)
     sign_taylor9_hi = tl.full((BLOCK,), sign_taylor9_hi, tl.float32)
     sign_taylor9_lo = tl.full((BLOCK,), sign_taylor9_lo, tl.float32)
-    out_mean, out_var = leaky_relu_fitted_forward(mean, var, negative_slope_hi, negative_slope_lo, sign_width_hi,
-                                                  sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi,
-                                                  sign_square_lo, sign_square_rest_hi, sign_square_rest_lo,
-                                                  sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
-                                                  sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo,
-                                                  sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo,
-                                                  sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo,
-                                                  sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo)
+    out_mean, out_var = leaky_relu_fitted_forward(
+        mean, var, negative_slope_hi, negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo,
+        sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo,
+        sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo,
+        sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo,
+        sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo)
     tl.store(out_mean_ptr + offsets, out_mean.to(out_mean_ptr.dtype.element_ty), mask=mask)
     tl.store(out_var_ptr + offsets, out_var.to(out_var_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def leaky_relu_fitted_backward(mean, var, grad_mean, grad_var, negative_slope_hi, negative_slope_lo, sign_width_hi,
-                               sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
-                               sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo,
-                               sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi,
-                               sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo,
-                               sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi,
-                               sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo):
+def leaky_relu_fitted_backward(
+    mean, var, grad_mean, grad_var, negative_slope_hi, negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi,
+    sign_at_lo, sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi,
+    sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi,
+    sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi,
+    sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi,
+    sign_taylor9_lo):
     t0 = 1.1529215e+18 < var
     t1 = var < 9.094947e-13
     t2 = var == 0.0
     t3 = tl.abs(mean)
-    t4 = t2 & (0.0 < t3)
-    t5 = t3 * 8.507059e+37
-    t6 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
-    t7 = tl.where(t2, 1.0, t6 * (var * t6))
-    t8 = tl.where(t4, 1.2676506e+30, t3 * t6)
-    t9 = tl.sqrt_rn(t7)  # standard deviation, scaled
-    t10 = tl.div_rn(1.0, t9)
-    t11 = t10 * t8
-    t12 = 1.1529215e+18 < t11
-    t13 = tl.where(t12, 1.1529215e+18, t11)
-    t14 = tl.fma(t10, t8, t11 * -1.0)
-    t15 = t13 * -1.0
-    t16 = 0.5 * t10
-    t17 = t10 * -1.0
-    t18 = tl.fma(t9, t17, 1.0)
-    t19 = tl.fma(t9, t9 * -1.0, t7) * t16
-    t20 = tl.where(t12, 0.0, tl.fma(t10 * tl.fma(t19, t17, t18), t8, t14))
-    t21 = t9 + t19
-    t22 = t20 * -1.0
-    t23 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
-    t24 = tl.where(t2, t5, t3 * t23)
-    t25 = tl.where(t2, 0.0, tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0)) * t21)
-    t26 = tl.where(t2, 7.888609e-31, t23 * (var * t23))
-    t27 = tl.sqrt_rn(t26)  # standard deviation, scaled
-    t28 = tl.div_rn(1.0, t27)
-    t29 = t24 * t28
-    t30 = t29 * -1.0
-    t31 = tl.fma(t27, t30, t24)
-    t32 = 18.7 < t29
-    t33 = tl.where(t32, 18.7, t29)  # t = min(|mean|/sigma, reach)
-    t34 = t33 * (-0.5)
-    t35 = t33 * t34
-    t36 = tl.fma(t33, t34, t35 * -1.0)
-    t37 = tl.fma(t35, 1.442695, 12582912.0)
-    t38 = t37 - 12582912.0
-    t39 = tl.fma(t38, -0.69314575, t35)
-    t40 = t37.to(tl.int32, bitcast=True)
-    t41 = (((t40 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t42 = ((127 + ((t40 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t43 = t33 * -1.0
-    t44 = 0.5 * t28
-    t45 = tl.fma(t27, t27 * -1.0, t26) * t44
-    t46 = tl.where(t32, -7.6293946e-7, t28 * tl.fma(t45, t30, t31))
-    t47 = t39 + tl.fma(t38, -1.4286068e-6, tl.fma(t46, t43, t36))
-    t48 = tl.div_rn(1.0, tl.fma(0.25, t33 + t46, 1.0))  # u = 1/(1 + t/4)
-    t49 = tl.where(t2, 0.0, t23 * tl.fma(t28, (t28 * t45) * -1.0, t28))
-    t50 = t48 - 0.25
+    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
+    t5 = tl.where(t2, 1.0, t4 * (var * t4))
+    t6 = tl.where(t2 & (0.0 < t3), 1.2676506e+30, t3 * t4)
+    t7 = tl.sqrt_rn(t5)  # standard deviation, scaled
+    t8 = tl.div_rn(1.0, t7)
+    t9 = t8 * t6
+    t10 = 1.1529215e+18 < t9
+    t11 = tl.where(t10, 1.1529215e+18, t9)
+    t12 = t8 * -1.0
+    t13 = tl.fma(t7, t7 * -1.0, t5) * (0.5 * t8)
+    t14 = tl.where(t10, 0.0, tl.fma(t8 * tl.fma(t13, t12, tl.fma(t7, t12, 1.0)), t6, tl.fma(t8, t6, t9 * -1.0)))
+    t15 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
+    t16 = tl.where(t2, t3 * 8.507059e+37, t3 * t15)
+    t17 = tl.where(t2, 7.888609e-31, t15 * (var * t15))
+    t18 = tl.sqrt_rn(t17)  # standard deviation, scaled
+    t19 = tl.div_rn(1.0, t18)
+    t20 = t16 * t19
+    t21 = t20 * -1.0
+    t22 = 18.7 < t20
+    t23 = tl.where(t22, 18.7, t20)  # t = min(|mean|/sigma, reach)
+    t24 = t23 * (-0.5)
+    t25 = t23 * t24
+    t26 = tl.fma(t25, 1.442695, 12582912.0)
+    t27 = t26 - 12582912.0
+    t28 = t26.to(tl.int32, bitcast=True)
+    t29 = (((t28 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t30 = ((127 + ((t28 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t31 = tl.fma(t18, t18 * -1.0, t17) * (0.5 * t19)
+    t32 = tl.where(t22, -7.6293946e-7, t19 * tl.fma(t31, t21, tl.fma(t18, t21, t16)))
+    t33 = (tl.fma(t27, -0.69314575, t25) + tl.fma(t27, -1.4286068e-6, tl.fma(t32, t23 * -1.0, tl.fma(t23, t24, t25 *
+        -1.0))))
+    t34 = tl.div_rn(1.0, tl.fma(0.25, t23 + t32, 1.0))  # u = 1/(1 + t/4)
     # J_0/sqrt(2 pi)
-    t51 = (t48 * tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50,
-        tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, 0.006169786, -0.0339257), 0.065396704), -0.038645655),
-        -0.012648344), -0.023600329), 0.018735228), 0.080717586), 0.14152955), 0.179523), 0.18632886), 0.1666411),
-        0.13207589))
-    t52 = (tl.fma(tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994), t47 * t47, t47))
-    t53 = mean < 0.0
-    t54 = tl.where(t53, t15, t13)  # mean/sigma
-    t55 = tl.where(t53, t22, t20)
-    t56 = t54 + t55
-    t57 = 2.66128 * t54
-    t58 = tl.fma(2.66128, t55, tl.fma(8.569542e-8, t54, tl.fma(2.66128, t54, t57 * -1.0)))
-    t59 = t58 * -1.0
-    t60 = tl.abs(t57) * -1.0
-    t61 = t57 < 0.0
-    t62 = tl.where(t61, t59, t58) * -1.0
-    t63 = t60 < (-176.5)
-    t64 = tl.where(t63, -176.5, t60)
-    t65 = tl.where(t63, 0.0, t62)
-    t66 = tl.fma(1.442695, t64, 12582912.0)
-    t67 = t66 - 12582912.0
-    t68 = tl.fma(-0.69314575, t67, t64) + tl.fma(-1.4286068e-6, t67, t65)
-    t69 = t66.to(tl.int32, bitcast=True)
-    t70 = ((127 + (t69 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t71 = tl.where(t61, 1.0, t70)
-    t72 = tl.where(t61, t70, 1.0)
-    t73 = t71 * t72
-    t74 = t25 * t73
-    t75 = ((127 + ((1 + t69) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t76 = tl.where(t61, 1.0, t75)
-    t77 = tl.where(t61, t75, 1.0)
-    t78 = t76 * t77
-    t79 = ((127 + ((t69 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t80 = ((127 + ((t69 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t81 = tl.where(t61, 1.0, t80)
-    t82 = tl.where(t61, t80, 1.0)
-    t83 = t81 * t82
-    t84 = tl.where(t61, 1.0, t79)
-    t85 = tl.where(t61, t79, 1.0)
-    t86 = t84 * t85
-    t87 = (tl.where(t63, 0.0, 1.0 + tl.fma(tl.fma(t68, tl.fma(t68, tl.fma(t68, tl.fma(0.0013814222, t68, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t68 * t68, t68)))
-    t88 = tl.div_rn(1.0, 1.0 + (t80 * (t79 * (t75 * (t87 * t70)))))
-    t89 = t87 * t88
-    t90 = tl.where(t61, t88, t89)
-    t91 = tl.where(t61, t89, t88)
-    t92 = tl.where(t53, negative_slope_hi, 1.0)
-    t93 = negative_slope_hi * -1.0
-    t94 = negative_slope_hi * t93
-    t95 = 1.0 + t94
-    t96 = tl.fma(negative_slope_lo, t93, (t94 - (t95 - 1.0)) + tl.fma(negative_slope_hi, t93, t94 * -1.0))
-    t97 = t95 * (-1.33064)
-    t98 = tl.fma(t95, -1.33064, t97 * -1.0)
-    t99 = t95 * 2.66128
-    t100 = tl.fma(t95, 2.66128, t99 * -1.0)
-    t101 = (-1.0) + negative_slope_hi
-    t102 = (-0.5) * t101
-    t103 = 0.3989423 * t102
-    t104 = tl.fma(-1.133517e-8, t102, tl.fma(0.3989423, t102, t103 * -1.0))
-    t105 = negative_slope_lo + (negative_slope_hi - (t101 - (-1.0)))
-    t106 = t51 * (t101 + t105)
-    t107 = t103 + tl.fma(0.3989423, (-0.5) * t105, t104)
-    t108 = (t42 * (t41 * (t49 * tl.fma(t52, t107, t107)))) * grad_mean
-    t109 = tl.fma(negative_slope_hi, negative_slope_lo * -1.0, t96)
-    t110 = t86 * (t78 * (t73 * (t91 * (t90 * (t56 * (t97 + tl.fma(t95, -4.284771e-8, tl.fma(t109, -1.33064, t98))))))))
-    t111 = t90 * (t99 + tl.fma(t95, 8.569542e-8, tl.fma(t109, 2.66128, t100)))
-    t112 = t85 * (t77 * (t72 * (t91 * (t95 + t109))))
-    t113 = t83 * (t86 * (t78 * ((t91 * t111) * t74)))
-    t114 = 1.0 - negative_slope_hi
-    t115 = tl.where(t53, t51 * (t114 + ((t93 - (t114 - 1.0)) - negative_slope_lo)), t106)
-    t116 = (t92 + (t42 * (tl.fma(t115, t52, t115) * t41))) * grad_mean
-    t117 = negative_slope_hi * negative_slope_hi
-    t118 = (tl.fma(t83, t110, tl.fma(t82, t112, t117 + tl.fma(negative_slope_hi, negative_slope_lo,
-        tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_hi, t117 * -1.0))))))
-    t119 = 0.0 <= var
-    t120 = tl.sqrt_rn(tl.where(t119, 1.0, var))
-    t121 = tl.where(t119, t113, t120)
-    t122 = tl.fma(tl.where(t119, t118, t120), grad_var, t108)
-    t123 = tl.fma(t121, grad_var, t116)
-    return (t123, t122)
+    t35 = (t34 * _polynomial12(t34 - 0.25, 0.006169786, -0.0339257, 0.065396704, -0.038645655, -0.012648344,
+        -0.023600329, 0.018735228, 0.080717586, 0.14152955, 0.179523, 0.18632886, 0.1666411, 0.13207589))
+    t36 = tl.fma(_polynomial4(t33, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t33 * t33, t33)
+    t37 = mean < 0.0
+    t38 = tl.where(t37, t11 * -1.0, t11)  # mean/sigma
+    t39 = tl.where(t37, t14 * -1.0, t14)
+    t40 = 2.66128 * t38
+    t41 = tl.fma(2.66128, t39, tl.fma(8.569542e-8, t38, tl.fma(2.66128, t38, t40 * -1.0)))
+    t42 = tl.abs(t40) * -1.0
+    t43 = t40 < 0.0
+    t44 = t42 < (-176.5)
+    t45 = tl.where(t44, -176.5, t42)
+    t46 = tl.fma(1.442695, t45, 12582912.0)
+    t47 = t46 - 12582912.0
+    t48 = (tl.fma(-0.69314575, t47, t45) + tl.fma(-1.4286068e-6, t47, tl.where(t44, 0.0, tl.where(t43, t41 * -1.0, t41)
+        * -1.0)))
+    t49 = t46.to(tl.int32, bitcast=True)
+    t50 = ((127 + (t49 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t51 = tl.where(t43, t50, 1.0)
+    t52 = tl.where(t43, 1.0, t50) * t51
+    t53 = ((127 + ((1 + t49) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t54 = tl.where(t43, t53, 1.0)
+    t55 = tl.where(t43, 1.0, t53) * t54
+    t56 = ((127 + ((t49 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t57 = ((127 + ((t49 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t58 = tl.where(t43, t57, 1.0)
+    t59 = tl.where(t43, 1.0, t57) * t58
+    t60 = tl.where(t43, t56, 1.0)
+    t61 = tl.where(t43, 1.0, t56) * t60
+    t62 = (tl.where(t44, 0.0, 1.0 + tl.fma(_polynomial4(t48, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t48 * t48, t48)))
+    t63 = tl.div_rn(1.0, 1.0 + (t57 * (t56 * (t53 * (t62 * t50)))))
+    t64 = t62 * t63
+    t65 = tl.where(t43, t63, t64)
+    t66 = tl.where(t43, t64, t63)
+    t67 = negative_slope_hi * -1.0
+    t68 = negative_slope_hi * t67
+    t69 = 1.0 + t68
+    t70 = t69 * (-1.33064)
+    t71 = t69 * 2.66128
+    t72 = (-1.0) + negative_slope_hi
+    t73 = (-0.5) * t72
+    t74 = 0.3989423 * t73
+    t75 = negative_slope_lo + (negative_slope_hi - (t72 - (-1.0)))
+    t76 = t74 + tl.fma(0.3989423, (-0.5) * t75, tl.fma(-1.133517e-8, t73, tl.fma(0.3989423, t73, t74 * -1.0)))
+    t77 = (tl.fma(negative_slope_hi, negative_slope_lo * -1.0, tl.fma(negative_slope_lo, t67, (t68 - (t69 - 1.0)) +
+        tl.fma(negative_slope_hi, t67, t68 * -1.0))))
+    t78 = 1.0 - negative_slope_hi
+    t79 = tl.where(t37, t35 * (t78 + ((t67 - (t78 - 1.0)) - negative_slope_lo)), t35 * (t72 + t75))
+    t80 = negative_slope_hi * negative_slope_hi
+    t81 = 0.0 <= var
+    t82 = tl.sqrt_rn(tl.where(t81, 1.0, var))
+    t83 = (tl.fma(tl.where(t81, tl.fma(t59, t61 * (t55 * (t52 * (t66 * (t65 * ((t38 + t39) * (t70 + tl.fma(t69,
+        -4.284771e-8, tl.fma(t77, -1.33064, tl.fma(t69, -1.33064, t70 * -1.0))))))))), tl.fma(t58, t60 * (t54 * (t51 *
+        (t66 * (t69 + t77)))), t80 + tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi,
+        negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_hi, t80 * -1.0))))), t82), grad_var, (t30 * (t29 *
+        (tl.where(t2, 0.0, t15 * tl.fma(t19, (t19 * t31) * -1.0, t19)) * tl.fma(t36, t76, t76)))) * grad_mean))
+    t84 = (tl.fma(tl.where(t81, t59 * (t61 * (t55 * ((t66 * (t65 * (t71 + tl.fma(t69, 8.569542e-8, tl.fma(t77, 2.66128,
+        tl.fma(t69, 2.66128, t71 * -1.0)))))) * (tl.where(t2, 0.0, tl.where(t1, 3.5527137e-15, tl.where(t0,
+        1.0995116e+12, 1.0)) * (t7 + t13)) * t52)))), t82), grad_var, (tl.where(t37, negative_slope_hi, 1.0) + (t30 *
+        (tl.fma(t79, t36, t79) * t29))) * grad_mean))
+    return (t84, t83)
 
 
 @triton.jit
-def leaky_relu_fitted_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr,
-                                      out_grad_var_ptr, n, negative_slope_hi, negative_slope_lo, sign_width_hi,
-                                      sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
-                                      sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo,
-                                      sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo,
-                                      sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo,
-                                      sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo,
-                                      sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo,
-                                      sign_taylor9_hi, sign_taylor9_lo, BLOCK: tl.constexpr):
+def leaky_relu_fitted_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, negative_slope_hi,
+    negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
+    sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
+    sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo,
+    sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo,
+    sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)
@@ -428,16 +370,12 @@ def leaky_relu_fitted_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var
     sign_taylor8_lo = tl.full((BLOCK,), sign_taylor8_lo, tl.float32)
     sign_taylor9_hi = tl.full((BLOCK,), sign_taylor9_hi, tl.float32)
     sign_taylor9_lo = tl.full((BLOCK,), sign_taylor9_lo, tl.float32)
-    out_grad_mean, out_grad_var = leaky_relu_fitted_backward(mean, var, grad_mean, grad_var, negative_slope_hi,
-                                                             negative_slope_lo, sign_width_hi, sign_width_lo,
-                                                             sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
-                                                             sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi,
-                                                             sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
-                                                             sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi,
-                                                             sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo,
-                                                             sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi,
-                                                             sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo,
-                                                             sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi,
-                                                             sign_taylor9_lo)
+    out_grad_mean, out_grad_var = leaky_relu_fitted_backward(
+        mean, var, grad_mean, grad_var, negative_slope_hi, negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi,
+        sign_at_lo, sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi,
+        sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi,
+        sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi,
+        sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi,
+        sign_taylor9_lo)
     tl.store(out_grad_mean_ptr + offsets, out_grad_mean.to(out_grad_mean_ptr.dtype.element_ty), mask=mask)
     tl.store(out_grad_var_ptr + offsets, out_grad_var.to(out_grad_var_ptr.dtype.element_ty), mask=mask)

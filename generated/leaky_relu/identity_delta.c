@@ -4,17 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (48)-(50)
 //
 // rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      hf29216c568b6b78784be6798a38d3ec674ebfa38ac1a37bb11391b4fa746c250
 // operations   leaky_relu_identity_delta_forward 39, leaky_relu_identity_delta_backward 38
 //
 // Certificate:
-//   mean        1 ulp, worst at mean = -2.1889085e-17, var = 4.87682358e-36, negative_slope = 0.3
-//   var         1.16 ulp, worst at mean = -2.29409152e+09, var = 2.55681775e+19, negative_slope = 0.3
-//   dmean_dmu   0.4 ulp, worst at mean = -3.28683288e-13, var = 3.74680378e-28, negative_slope = 0.3
-//   dmean_dvar  0 ulp, worst at
-//   dvar_dmu    0 ulp, worst at
-//   dvar_dvar   0.48 ulp, worst at mean = -3.28683288e-13, var = 3.74680378e-28, negative_slope = 0.3
-//   against exact values at 59229 points over all of float32; details in identity_delta.json
+//   mean 1, var 1.16, dmean_dmu 0.4, dmean_dvar 0, dvar_dmu 0, dvar_dvar 0.48 ulp,
+//   against exact values at 59229 points over all of float32; where, in identity_delta.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,92 +41,96 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void leaky_relu_identity_delta_forward_element(float mean, float var,
-                                                                                            float negative_slope_hi,
-                                                                                            float negative_slope_lo,
-                                                                                            float *restrict out_mean,
-                                                                                            float *restrict out_var)
+INLINE void leaky_relu_identity_delta_forward_element(
+    float mean, float var, float negative_slope_hi, float negative_slope_lo, float *restrict out_mean,
+    float *restrict out_var)
 {
-    const float t0 = -negative_slope_hi;
-    const float t1 = negative_slope_hi * negative_slope_hi;
-    const float t2 = negative_slope_hi * t0;
-    const float t3 = 1.0f - negative_slope_hi;
-    const _Bool t4 = 0.0f <= var;
-    const float t5 = -negative_slope_lo;
-    const float t6 = (mean == mean) ? 0.0f : mean;
-    const _Bool t7 = 0.0f < mean;
-    const float t8 = t1 + FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi, negative_slope_lo,
-        FMA(negative_slope_hi, negative_slope_hi, -t1)));
-    const float t9 = 1.0f + t2;
-    const float t10 = FMA(negative_slope_hi, t0, -t2);
-    const float t11 = mean * (negative_slope_hi + (t7 ? (t3 + ((t0 - (t3 - 1.0f)) - negative_slope_lo)) : t6));
-    const float t12 = SQRT(t4 ? 1.0f : var);
-    const float t13 = t4 ? t11 : t12;
-    const float t14 = var * ((t7 ? (t9 + FMA(negative_slope_hi, t5, FMA(negative_slope_lo, t0, (t2 - (t9 - 1.0f)) +
-        t10))) : t6) + t8);
-    const float t15 = t4 ? ((t14 < 0.0f) ? 0.0f : t14) : t12;
+    float t0 = -negative_slope_hi;
+    float t1 = negative_slope_hi * negative_slope_hi;
+    float t2 = negative_slope_hi * t0;
+    float t3 = 1.0f - negative_slope_hi;
+    _Bool t4 = 0.0f <= var;
+    float t5 = (mean == mean) ? 0.0f : mean;
+    _Bool t6 = 0.0f < mean;
+    float t7 = 1.0f + t2;
+    float t8 = t4 ? 1.0f : var;
+    float t9 = SQRT(t8);
+    float t10 = t3 + ((t0 - (t3 - 1.0f)) - negative_slope_lo);
+    float t11 = t6 ? t10 : t5;
+    float t12 = mean * (negative_slope_hi + t11);
+    float t13 = t4 ? t12 : t9;
+    float t14 = t7 + FMA(negative_slope_hi, -negative_slope_lo, FMA(negative_slope_lo, t0, (t2 - (t7 - 1.0f)) +
+        FMA(negative_slope_hi, t0, -t2)));
+    float t15 = t6 ? t14 : t5;
+    float t16 = var * (t15 + (t1 + FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi, negative_slope_lo,
+        FMA(negative_slope_hi, negative_slope_hi, -t1)))));
+    float t17 = (t16 < 0.0f) ? 0.0f : t16;
+    float t18 = t4 ? t17 : t9;
     *out_mean = t13;
-    *out_var = t15;
+    *out_var = t18;
 }
 
-void leaky_relu_identity_delta_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                                       const float *restrict params, float *restrict out_mean, float *restrict out_var)
+void leaky_relu_identity_delta_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     const float negative_slope_hi = params[0];
     const float negative_slope_lo = params[1];
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        leaky_relu_identity_delta_forward_element(mean[i], var[i], negative_slope_hi, negative_slope_lo, &out_mean[i],
-                                                  &out_var[i]);
+        leaky_relu_identity_delta_forward_element(
+            mean[i], var[i], negative_slope_hi, negative_slope_lo, &out_mean[i], &out_var[i]);
         narrow ^= (uint8_t)as_bits(out_mean[i]);
     }
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void leaky_relu_identity_delta_backward_element(float mean, float var,
-                                                                                             float grad_mean,
-                                                                                             float grad_var,
-                                                                                             float negative_slope_hi,
-                                                                                             float negative_slope_lo,
-                                                                                             float *restrict out_grad_mean,
-                                                                                             float *restrict out_grad_var)
+INLINE void leaky_relu_identity_delta_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float negative_slope_hi, float negative_slope_lo,
+    float *restrict out_grad_mean, float *restrict out_grad_var)
 {
-    const float t0 = -negative_slope_hi;
-    const _Bool t1 = 0.0f <= var;
-    const float t2 = negative_slope_hi * t0;
-    const float t3 = 1.0f - negative_slope_hi;
-    const float t4 = negative_slope_hi * negative_slope_hi;
-    const float t5 = -negative_slope_lo;
-    const float t6 = (mean == mean) ? 0.0f : mean;
-    const _Bool t7 = 0.0f < mean;
-    const float t8 = SQRT(t1 ? 1.0f : var);
-    const float t9 = t7 ? (t2 + FMA(negative_slope_hi, t5, FMA(negative_slope_lo, t0, FMA(negative_slope_hi, t0,
-        -t2)))) : t6;
-    const float t10 = t7 ? (t3 + ((t0 - (t3 - 1.0f)) - negative_slope_lo)) : t6;
-    const float t11 = t7 ? 1.0f : t6;
-    const float t12 = negative_slope_hi + t10;
-    const float t13 = t1 ? t6 : t8;
-    const float t14 = FMA(t13, grad_var, (t1 ? t12 : t8) * grad_mean);
-    const float t15 = t13 * grad_mean;
-    const float t16 = FMA(t1 ? ((t9 + (t4 + FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi,
-        negative_slope_lo, FMA(negative_slope_hi, negative_slope_hi, -t4))))) + t11) : t8, grad_var, t15);
+    float t0 = -negative_slope_hi;
+    _Bool t1 = 0.0f <= var;
+    float t2 = negative_slope_hi * t0;
+    float t3 = 1.0f - negative_slope_hi;
+    float t4 = negative_slope_hi * negative_slope_hi;
+    float t5 = (mean == mean) ? 0.0f : mean;
+    _Bool t6 = 0.0f < mean;
+    float t7 = t1 ? 1.0f : var;
+    float t8 = SQRT(t7);
+    float t9 = t1 ? t5 : t8;
+    float t10 = t3 + ((t0 - (t3 - 1.0f)) - negative_slope_lo);
+    float t11 = t6 ? t10 : t5;
+    float t12 = negative_slope_hi + t11;
+    float t13 = t1 ? t12 : t8;
+    float t14 = FMA(t9, grad_var, t13 * grad_mean);
+    float t15 = t2 + FMA(negative_slope_hi, -negative_slope_lo, FMA(negative_slope_lo, t0, FMA(negative_slope_hi, t0,
+        -t2)));
+    float t16 = t6 ? t15 : t5;
+    float t17 = t16 + (t4 + FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi, negative_slope_lo,
+        FMA(negative_slope_hi, negative_slope_hi, -t4))));
+    float t18 = t6 ? 1.0f : t5;
+    float t19 = t17 + t18;
+    float t20 = t1 ? t19 : t8;
+    float t21 = FMA(t20, grad_var, t9 * grad_mean);
     *out_grad_mean = t14;
-    *out_grad_var = t16;
+    *out_grad_var = t21;
 }
 
-void leaky_relu_identity_delta_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                                        const float *restrict grad_mean, const float *restrict grad_var,
-                                        const float *restrict params, float *restrict out_grad_mean,
-                                        float *restrict out_grad_var)
+void leaky_relu_identity_delta_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     const float negative_slope_hi = params[0];
     const float negative_slope_lo = params[1];
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        leaky_relu_identity_delta_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], negative_slope_hi,
-                                                   negative_slope_lo, &out_grad_mean[i], &out_grad_var[i]);
+        leaky_relu_identity_delta_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], negative_slope_hi, negative_slope_lo, &out_grad_mean[i],
+            &out_grad_var[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

@@ -4,17 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (48)-(50)
 #
 # rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   leaky_relu_identity_delta_forward 39, leaky_relu_identity_delta_backward 38
 #
 # Certificate:
-#   mean        1 ulp, worst at mean = -2.1889085e-17, var = 4.87682358e-36, negative_slope = 0.3
-#   var         1.16 ulp, worst at mean = -2.29409152e+09, var = 2.55681775e+19, negative_slope = 0.3
-#   dmean_dmu   0.4 ulp, worst at mean = -3.28683288e-13, var = 3.74680378e-28, negative_slope = 0.3
-#   dmean_dvar  0 ulp, worst at
-#   dvar_dmu    0 ulp, worst at
-#   dvar_dvar   0.48 ulp, worst at mean = -3.28683288e-13, var = 3.74680378e-28, negative_slope = 0.3
-#   against exact values at 59229 points over all of float32; details in identity_delta.json
+#   mean 1, var 1.16, dmean_dmu 0.4, dmean_dvar 0, dvar_dmu 0, dvar_dvar 0.48 ulp,
+#   against exact values at 59229 points over all of float32; where, in identity_delta.json
 
 import triton
 import triton.language as tl
@@ -36,27 +30,23 @@ def leaky_relu_identity_delta_forward(mean, var, negative_slope_hi, negative_slo
     t1 = negative_slope_hi * negative_slope_hi
     t2 = negative_slope_hi * t0
     t3 = 1.0 - negative_slope_hi
-    t4 = t3 + ((t0 - (t3 - 1.0)) - negative_slope_lo)
-    t5 = 1.0 + t2
-    t6 = tl.fma(negative_slope_lo, t0, (t2 - (t5 - 1.0)) + tl.fma(negative_slope_hi, t0, t2 * -1.0))
-    t7 = (t1 + tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_lo,
-        tl.fma(negative_slope_hi, negative_slope_hi, t1 * -1.0))))
-    t8 = 0.0 <= var
-    t9 = tl.sqrt_rn(tl.where(t8, 1.0, var))
-    t10 = t5 + tl.fma(negative_slope_hi, negative_slope_lo * -1.0, t6)
-    t11 = tl.where(mean == mean, 0.0, mean)
-    t12 = 0.0 < mean
-    t13 = tl.where(t12, t10, t11)
-    t14 = tl.where(t12, t4, t11)
-    t15 = var * (t13 + t7)
-    t16 = tl.where(t8, mean * (negative_slope_hi + t14), t9)
-    t17 = tl.where(t8, tl.where(t15 < 0.0, 0.0, t15), t9)
-    return (t16, t17)
+    t4 = 1.0 + t2
+    t5 = 0.0 <= var
+    t6 = tl.sqrt_rn(tl.where(t5, 1.0, var))
+    t7 = tl.where(mean == mean, 0.0, mean)
+    t8 = 0.0 < mean
+    t9 = (var * (tl.where(t8, t4 + tl.fma(negative_slope_hi, negative_slope_lo * -1.0, tl.fma(negative_slope_lo, t0,
+        (t2 - (t4 - 1.0)) + tl.fma(negative_slope_hi, t0, t2 * -1.0))), t7) + (t1 + tl.fma(negative_slope_hi,
+        negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_hi, t1
+        * -1.0))))))
+    t10 = tl.where(t5, mean * (negative_slope_hi + tl.where(t8, t3 + ((t0 - (t3 - 1.0)) - negative_slope_lo), t7)), t6)
+    t11 = tl.where(t5, tl.where(t9 < 0.0, 0.0, t9), t6)
+    return (t10, t11)
 
 
 @triton.jit
-def leaky_relu_identity_delta_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, negative_slope_hi,
-                                             negative_slope_lo, BLOCK: tl.constexpr):
+def leaky_relu_identity_delta_forward_kernel(
+    mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, negative_slope_hi, negative_slope_lo, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)
@@ -76,23 +66,22 @@ def leaky_relu_identity_delta_backward(mean, var, grad_mean, grad_var, negative_
     t3 = tl.where(t1, t0, t2)
     t4 = negative_slope_hi * -1.0
     t5 = 1.0 - negative_slope_hi
-    t6 = t5 + ((t4 - (t5 - 1.0)) - negative_slope_lo)
-    t7 = 0.0 < mean
-    t8 = tl.fma(t3, grad_var, tl.where(t1, negative_slope_hi + tl.where(t7, t6, t0), t2) * grad_mean)
-    t9 = negative_slope_hi * t4
-    t10 = tl.fma(negative_slope_lo, t4, tl.fma(negative_slope_hi, t4, t9 * -1.0))
-    t11 = tl.where(t7, t9 + tl.fma(negative_slope_hi, negative_slope_lo * -1.0, t10), t0)
-    t12 = negative_slope_hi * negative_slope_hi
-    t13 = (tl.fma(tl.where(t1, (t11 + (t12 + tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi,
-        negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_hi, t12 * -1.0))))) + tl.where(t7, 1.0, t0), t2),
-        grad_var, t3 * grad_mean))
-    return (t8, t13)
+    t6 = 0.0 < mean
+    t7 = (tl.fma(t3, grad_var, tl.where(t1, negative_slope_hi + tl.where(t6, t5 + ((t4 - (t5 - 1.0)) -
+        negative_slope_lo), t0), t2) * grad_mean))
+    t8 = negative_slope_hi * t4
+    t9 = negative_slope_hi * negative_slope_hi
+    t10 = (tl.fma(tl.where(t1, (tl.where(t6, t8 + tl.fma(negative_slope_hi, negative_slope_lo * -1.0,
+        tl.fma(negative_slope_lo, t4, tl.fma(negative_slope_hi, t4, t8 * -1.0))), t0) + (t9 + tl.fma(negative_slope_hi,
+        negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_hi, t9
+        * -1.0))))) + tl.where(t6, 1.0, t0), t2), grad_var, t3 * grad_mean))
+    return (t7, t10)
 
 
 @triton.jit
-def leaky_relu_identity_delta_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr,
-                                              out_grad_var_ptr, n, negative_slope_hi, negative_slope_lo,
-                                              BLOCK: tl.constexpr):
+def leaky_relu_identity_delta_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, negative_slope_hi,
+    negative_slope_lo, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)
@@ -101,7 +90,7 @@ def leaky_relu_identity_delta_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, 
     grad_var = tl.load(grad_var_ptr + offsets, mask=mask).to(tl.float32)
     negative_slope_hi = tl.full((BLOCK,), negative_slope_hi, tl.float32)
     negative_slope_lo = tl.full((BLOCK,), negative_slope_lo, tl.float32)
-    out_grad_mean, out_grad_var = leaky_relu_identity_delta_backward(mean, var, grad_mean, grad_var, negative_slope_hi,
-                                                                     negative_slope_lo)
+    out_grad_mean, out_grad_var = leaky_relu_identity_delta_backward(
+        mean, var, grad_mean, grad_var, negative_slope_hi, negative_slope_lo)
     tl.store(out_grad_mean_ptr + offsets, out_grad_mean.to(out_grad_mean_ptr.dtype.element_ty), mask=mask)
     tl.store(out_grad_var_ptr + offsets, out_grad_var.to(out_grad_var_ptr.dtype.element_ty), mask=mask)

@@ -4,17 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (48)-(50)
 //
 // rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h2d0323806aa33d8e31a2aeff2e4bdfcde8c406b05c0a12398e0beac9d1bf46a5
 // operations   leaky_relu_logistic_input_forward 179, leaky_relu_logistic_input_backward 215
 //
 // Certificate:
-//   mean        4.48 ulp of the terms, worst at mean = -1.49960852e+18, var = 6.54904758e+37, negative_slope = 0.3
-//   var         4.9 ulp of the terms, worst at mean = -7.74314231e-08, var = 7.78793061e-16, negative_slope = 0.01
-//   dmean_dmu   2.81 ulp of the terms, worst at mean = -5.08557714e-05, var = 5.69071457e-09, negative_slope = 0.01
-//   dmean_dvar  5.1 ulp of the terms, worst at mean = 1.40797071e+12, var = 1.18500385e+24, negative_slope = 0.3
-//   dvar_dmu    5.94 ulp of the terms, worst at mean = -0.00350946002, var = 5.03397314e-05, negative_slope = 0.01
-//   dvar_dvar   5.76 ulp of the terms, worst at mean = -0.00017019159, var = 2.72932033e-09, negative_slope = 0.01
-//   against exact values at 65142 points over all of float32; details in logistic_input.json
+//   mean 4.48, var 4.9, dmean_dmu 2.81, dmean_dvar 5.1, dvar_dmu 5.94, dvar_dvar 5.76 ulp of the terms,
+//   against exact values at 65142 points over all of float32; where, in logistic_input.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,272 +41,244 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void leaky_relu_logistic_input_forward_element(float mean, float var,
-                                                                                            float negative_slope_hi,
-                                                                                            float negative_slope_lo,
-                                                                                            float *restrict out_mean,
-                                                                                            float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void leaky_relu_logistic_input_forward_element(
+    float mean, float var, float negative_slope_hi, float negative_slope_lo, float *restrict out_mean,
+    float *restrict out_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const _Bool t4 = mean < 0.0f;
-    const float t5 = 1.0f - negative_slope_hi;
-    const float t6 = -negative_slope_hi;
-    const float t7 = negative_slope_hi * 2.0f;
-    const float t8 = negative_slope_lo * 2.0f;
-    const float t9 = negative_slope_hi * negative_slope_hi;
-    const _Bool t10 = 0.0f <= var;
-    const _Bool t11 = 0.0f < mean;
-    const _Bool t12 = t2 & (0.0f < t3);
-    const float t13 = t0 ? 9.094947e-13f : 1.0f;
-    const float t14 = t0 ? 1.0995116e+12f : 1.0f;
-    const float t15 = t1 ? 2.8147498e+14f : t13;  // power of two that keeps residuals normal
-    const float t16 = t1 ? 3.5527137e-15f : t14;
-    const float t17 = t12 ? 1.2676506e+30f : (t3 * t15);
-    const float t18 = (t6 - (t5 - 1.0f)) - negative_slope_lo;
-    const float t19 = t5 * t5;
-    const float t20 = t5 * t7;
-    const float t21 = t9 + FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi, negative_slope_lo,
-        FMA(negative_slope_hi, negative_slope_hi, -t9)));
-    const float t22 = SQRT(t10 ? 1.0f : var);
-    const float t23 = mean * (t11 ? 1.0f : negative_slope_hi);
-    const float t24 = t2 ? 1.0f : (t15 * (var * t15));
-    const float t25 = t19 + FMA(t5, t18, FMA(t5, t18, FMA(t5, t5, -t19)));
-    const float t26 = FMA(t5, t8, FMA(t18, t7, FMA(t5, t7, -t20)));
-    const float t27 = t5 + t18;
-    const float t28 = t20 + t26;
-    const float t29 = SQRT(t24);  // standard deviation, scaled
-    const float t30 = 1.0f / t29;
-    const float t31 = FMA(t29, -t29, t24) * (0.5f * t30);
-    const float t32 = t17 * t30;
-    const float t33 = -t30;
-    const float t34 = FMA(t31, t33, FMA(t29, t33, 1.0f));
-    const float t35 = t2 ? 0.0f : (t16 * (t29 + t31));
-    const float t36 = t30 * t34;
-    const float t37 = t35 * 0.5513289f;
-    const _Bool t38 = 1.1529215e+18f < t32;
-    const float t39 = FMA(t17, t36, FMA(t17, t30, -t32));
-    const float t40 = t38 ? 1.1529215e+18f : t32;
-    const float t41 = t38 ? 0.0f : t39;
-    const float t42 = t4 ? (-t40) : t40;  // mean/sigma
-    const float t43 = ABS(t42);
-    const _Bool t44 = t42 < 0.0f;
-    const float t45 = 1.8137994f * t43;
-    const float t46 = FMA(-1.7021886e-8f, t43, FMA(1.8137994f, t43, -t45));
-    const _Bool t47 = 300.0f < t45;
-    const float t48 = t47 ? 300.0f : t45;  // |mean|/s, s the logistic's scale
-    const float t49 = t4 ? (-t41) : t41;
-    const float t50 = -t48;
-    const float t51 = t47 ? 0.0f : FMA(1.8137994f, t44 ? (-t49) : t49, t46);
-    const float t52 = t48 + t51;
-    const float t53 = -t51;
-    const float t54 = FMA(t50, 1.442695f, 12582912.0f);
-    const float t55 = t54 - 12582912.0f;
-    const uint32_t t56 = as_bits(t54);
-    const float t57 = FMA(t55, -0.69314575f, t50) + FMA(t55, -1.4286068e-6f, t53);
-    const float t58 = as_float((((uint32_t)((int32_t)t56 >> 2u)) + 127u) << 23u);
-    const float t59 = as_float((127u + ((uint32_t)((int32_t)(t56 + 1u) >> 2u))) << 23u);
-    const uint32_t t60 = t56 + 2u;
-    const uint32_t t61 = t56 + 3u;
-    const uint32_t t62 = (uint32_t)((int32_t)t60 >> 2u);
-    const uint32_t t63 = (uint32_t)((int32_t)t61 >> 2u);
-    const uint32_t t64 = 127u + t62;
-    const uint32_t t65 = 127u + t63;
-    const uint32_t t66 = t64 << 23u;
-    const uint32_t t67 = t65 << 23u;
-    const float t68 = as_float(t66);
-    const float t69 = as_float(t67);
-    const float t70 = 1.0f + FMA(FMA(t57, FMA(t57, FMA(t57, FMA(t57, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t57 * t57, t57);
-    const float t71 = t69 * (t68 * (t59 * (t70 * t58)));
-    const float t72 = t71 - 0.5f;
-    const float t73 = FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72,
-        0.002030242f, -0.0032563237f), 0.0039845565f), -0.0067429943f), 0.011853669f), -0.020571593f), 0.036610696f),
-        -0.06768761f), 0.13260978f), -0.2885271f), 0.8109302f);
-    const float t74 = t73 * t52;
-    const float t75 = FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72, 0.0007752416f,
-        -0.001404596f), 0.002248557f), -0.0045230724f), 0.009608718f), -0.021727934f), 0.05506558f), -0.17179634f),
-        0.8968284f) * 2.0f;
-    const float t76 = t73 * (t71 * t73);
-    const float t77 = t10 ? (t23 + (t69 * (t68 * (t59 * ((t37 * (t58 * (t70 * t73))) * t27))))) : t22;
-    const float t78 = t74 + t75;
-    const float t79 = 2.0f * t74;
-    const float t80 = t75 - t76;
-    const float t81 = (t76 + t75) + t79;
-    const float t82 = t80 * t25;
-    const float t83 = t25 * t81;
-    const float t84 = FMA(t78, t28, t82);
-    const float t85 = FMA(t78, t28, t83);
-    const float t86 = t58 * (t70 * (0.30396354f * t84));
-    const float t87 = t71 * (0.30396354f * t85);
-    const float t88 = FMA(var, t21, t69 * (t68 * (t59 * (var * t86))));
-    const float t89 = t10 ? (t11 ? (var * (1.0f - t87)) : t88) : t22;
-    *out_mean = t77;
-    *out_var = t89;
+    _Bool t0 = 1.1529215e+18f < var;
+    _Bool t1 = var < 9.094947e-13f;
+    _Bool t2 = var == 0.0f;
+    float t3 = ABS(mean);
+    _Bool t4 = mean < 0.0f;
+    float t5 = 1.0f - negative_slope_hi;
+    float t6 = negative_slope_hi * 2.0f;
+    float t7 = negative_slope_hi * negative_slope_hi;
+    _Bool t8 = 0.0f <= var;
+    _Bool t9 = 0.0f < mean;
+    float t10 = t0 ? 9.094947e-13f : 1.0f;
+    float t11 = t1 ? 2.8147498e+14f : t10;  // power of two that keeps residuals normal
+    _Bool t12 = t2 & (0.0f < t3);
+    float t13 = t3 * t11;
+    float t14 = t12 ? 1.2676506e+30f : t13;
+    float t15 = ((-negative_slope_hi) - (t5 - 1.0f)) - negative_slope_lo;
+    float t16 = t5 * t5;
+    float t17 = t5 * t6;
+    float t18 = t8 ? 1.0f : var;
+    float t19 = SQRT(t18);
+    float t20 = t11 * (var * t11);
+    float t21 = t2 ? 1.0f : t20;
+    float t22 = t16 + FMA(t5, t15, FMA(t5, t15, FMA(t5, t5, -t16)));
+    float t23 = t17 + FMA(t5, negative_slope_lo * 2.0f, FMA(t15, t6, FMA(t5, t6, -t17)));
+    float t24 = SQRT(t21);  // standard deviation, scaled
+    float t25 = 1.0f / t24;
+    float t26 = FMA(t24, -t24, t21) * (0.5f * t25);
+    float t27 = t14 * t25;
+    float t28 = -t25;
+    _Bool t29 = 1.1529215e+18f < t27;
+    float t30 = t29 ? 1.1529215e+18f : t27;
+    float t31 = FMA(t14, t25 * FMA(t26, t28, FMA(t24, t28, 1.0f)), FMA(t14, t25, -t27));
+    float t32 = t29 ? 0.0f : t31;
+    float t33 = -t30;
+    float t34 = t4 ? t33 : t30;  // mean/sigma
+    float t35 = ABS(t34);
+    float t36 = 1.8137994f * t35;
+    _Bool t37 = 300.0f < t36;
+    float t38 = t37 ? 300.0f : t36;  // |mean|/s, s the logistic's scale
+    float t39 = -t32;
+    float t40 = t4 ? t39 : t32;
+    float t41 = -t38;
+    _Bool t42 = t34 < 0.0f;
+    float t43 = -t40;
+    float t44 = t42 ? t43 : t40;
+    float t45 = FMA(1.8137994f, t44, FMA(-1.7021886e-8f, t35, FMA(1.8137994f, t35, -t36)));
+    float t46 = t37 ? 0.0f : t45;
+    float t47 = FMA(t41, 1.442695f, 12582912.0f);
+    float t48 = t47 - 12582912.0f;
+    uint32_t t49 = as_bits(t47);
+    float t50 = FMA(t48, -0.69314575f, t41) + FMA(t48, -1.4286068e-6f, -t46);
+    float t51 = as_float((((uint32_t)((int32_t)t49 >> 2u)) + 127u) << 23u);
+    float t52 = as_float((127u + ((uint32_t)((int32_t)(t49 + 1u) >> 2u))) << 23u);
+    float t53 = as_float((127u + ((uint32_t)((int32_t)(t49 + 2u) >> 2u))) << 23u);
+    float t54 = as_float((127u + ((uint32_t)((int32_t)(t49 + 3u) >> 2u))) << 23u);
+    float t55 = 1.0f + FMA(POLY4(t50, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t50 * t50,
+        t50);
+    float t56 = t54 * (t53 * (t52 * (t55 * t51)));
+    float t57 = t56 - 0.5f;
+    float t58 = POLY10(t57, 0.002030242f, -0.0032563237f, 0.0039845565f, -0.0067429943f, 0.011853669f, -0.020571593f,
+        0.036610696f, -0.06768761f, 0.13260978f, -0.2885271f, 0.8109302f);
+    float t59 = t58 * (t38 + t46);
+    float t60 = POLY8(t57, 0.0007752416f, -0.001404596f, 0.002248557f, -0.0045230724f, 0.009608718f, -0.021727934f,
+        0.05506558f, -0.17179634f, 0.8968284f) * 2.0f;
+    float t61 = t58 * (t56 * t58);
+    float t62 = t9 ? 1.0f : negative_slope_hi;
+    float t63 = mean * t62;
+    float t64 = t0 ? 1.0995116e+12f : 1.0f;
+    float t65 = t1 ? 3.5527137e-15f : t64;
+    float t66 = t65 * (t24 + t26);
+    float t67 = t2 ? 0.0f : t66;
+    float t68 = t63 + (t54 * (t53 * (t52 * (((t67 * 0.5513289f) * (t51 * (t55 * t58))) * (t5 + t15)))));
+    float t69 = t8 ? t68 : t19;
+    float t70 = t59 + t60;
+    float t71 = var * (1.0f - (t56 * (0.30396354f * FMA(t70, t23, t22 * ((t61 + t60) + (2.0f * t59))))));
+    float t72 = FMA(var, t7 + FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi, negative_slope_lo,
+        FMA(negative_slope_hi, negative_slope_hi, -t7))), t54 * (t53 * (t52 * (var * (t51 * (t55 * (0.30396354f *
+        FMA(t70, t23, (t60 - t61) * t22))))))));
+    float t73 = t9 ? t71 : t72;
+    float t74 = t8 ? t73 : t19;
+    *out_mean = t69;
+    *out_var = t74;
 }
 
-void leaky_relu_logistic_input_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                                       const float *restrict params, float *restrict out_mean, float *restrict out_var)
+void leaky_relu_logistic_input_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     const float negative_slope_hi = params[0];
     const float negative_slope_lo = params[1];
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        leaky_relu_logistic_input_forward_element(mean[i], var[i], negative_slope_hi, negative_slope_lo, &out_mean[i],
-                                                  &out_var[i]);
+        leaky_relu_logistic_input_forward_element(
+            mean[i], var[i], negative_slope_hi, negative_slope_lo, &out_mean[i], &out_var[i]);
         narrow ^= (uint8_t)as_bits(out_mean[i]);
     }
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void leaky_relu_logistic_input_backward_element(float mean, float var,
-                                                                                             float grad_mean,
-                                                                                             float grad_var,
-                                                                                             float negative_slope_hi,
-                                                                                             float negative_slope_lo,
-                                                                                             float *restrict out_grad_mean,
-                                                                                             float *restrict out_grad_var)
+INLINE void leaky_relu_logistic_input_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float negative_slope_hi, float negative_slope_lo,
+    float *restrict out_grad_mean, float *restrict out_grad_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const _Bool t4 = mean < 0.0f;
-    const float t5 = 1.0f - negative_slope_hi;
-    const float t6 = -negative_slope_hi;
-    const float t7 = negative_slope_hi * 2.0f;
-    const float t8 = negative_slope_lo * 2.0f;
-    const _Bool t9 = 0.0f < mean;
-    const _Bool t10 = 0.0f <= var;
-    const _Bool t11 = t2 & (0.0f < t3);
-    const float t12 = t0 ? 9.094947e-13f : 1.0f;
-    const float t13 = t0 ? 1.0995116e+12f : 1.0f;
-    const float t14 = t1 ? 2.8147498e+14f : t12;  // power of two that keeps residuals normal
-    const float t15 = t1 ? 3.5527137e-15f : t13;
-    const float t16 = t11 ? 1.2676506e+30f : (t3 * t14);
-    const float t17 = (t6 - (t5 - 1.0f)) - negative_slope_lo;
-    const float t18 = t5 * 2.0f;
-    const float t19 = t5 * t5;
-    const float t20 = (-t5) - t17;
-    const float t21 = t5 * t7;
-    const float t22 = SQRT(t10 ? 1.0f : var);
-    const float t23 = t2 ? 1.0f : (t14 * (var * t14));
-    const float t24 = t5 * t18;
-    const float t25 = t19 + FMA(t5, t17, FMA(t5, t17, FMA(t5, t5, -t19)));
-    const float t26 = t21 + FMA(t5, t8, FMA(t17, t7, FMA(t5, t7, -t21)));
-    const float t27 = FMA(t17, t18, FMA(t5, t18, -t24));
-    const float t28 = FMA(t5, t17 * 2.0f, t27);
-    const float t29 = t5 + t17;
-    const float t30 = t24 + t28;
-    const float t31 = SQRT(t23);  // standard deviation, scaled
-    const float t32 = 1.0f / t31;
-    const float t33 = FMA(t31, -t31, t23) * (0.5f * t32);
-    const float t34 = t16 * t32;
-    const float t35 = -t32;
-    const float t36 = FMA(t33, t35, FMA(t31, t35, 1.0f));
-    const float t37 = t15 * (t31 + t33);
-    const float t38 = t32 * t36;
-    const float t39 = (t2 ? 0.0f : t37) * 0.5513289f;
-    const _Bool t40 = 1.1529215e+18f < t34;
-    const float t41 = FMA(t16, t38, FMA(t16, t32, -t34));
-    const float t42 = t2 ? 0.0f : (t14 * (t32 + t38));
-    const float t43 = t40 ? 1.1529215e+18f : t34;
-    const float t44 = t40 ? 0.0f : t41;
-    const float t45 = t4 ? (-t43) : t43;  // mean/sigma
-    const float t46 = ABS(t45);
-    const _Bool t47 = t45 < 0.0f;
-    const float t48 = 1.8137994f * t46;
-    const float t49 = FMA(-1.7021886e-8f, t46, FMA(1.8137994f, t46, -t48));
-    const _Bool t50 = 300.0f < t48;
-    const float t51 = t50 ? 300.0f : t48;  // |mean|/s, s the logistic's scale
-    const float t52 = t4 ? (-t44) : t44;
-    const float t53 = -t51;
-    const float t54 = t50 ? 0.0f : FMA(1.8137994f, t47 ? (-t52) : t52, t49);
-    const float t55 = t51 + t54;
-    const float t56 = -t54;
-    const float t57 = FMA(t53, 1.442695f, 12582912.0f);
-    const float t58 = t57 - 12582912.0f;
-    const uint32_t t59 = as_bits(t57);
-    const float t60 = FMA(t58, -0.69314575f, t53) + FMA(t58, -1.4286068e-6f, t56);
-    const float t61 = as_float((((uint32_t)((int32_t)t59 >> 2u)) + 127u) << 23u);
-    const float t62 = as_float((127u + ((uint32_t)((int32_t)(t59 + 1u) >> 2u))) << 23u);
-    const uint32_t t63 = t59 + 2u;
-    const uint32_t t64 = t59 + 3u;
-    const uint32_t t65 = (uint32_t)((int32_t)t63 >> 2u);
-    const uint32_t t66 = (uint32_t)((int32_t)t64 >> 2u);
-    const uint32_t t67 = 127u + t65;
-    const uint32_t t68 = 127u + t66;
-    const uint32_t t69 = t67 << 23u;
-    const uint32_t t70 = t68 << 23u;
-    const float t71 = as_float(t69);
-    const float t72 = as_float(t70);
-    const float t73 = t55 * 0.15198177f;
-    const float t74 = 1.0f + FMA(FMA(t60, FMA(t60, FMA(t60, FMA(t60, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t60 * t60, t60);
-    const float t75 = t72 * (t71 * (t62 * (t74 * t61)));
-    const float t76 = t75 - 0.5f;
-    const float t77 = 1.0f / (1.0f + t75);
-    const float t78 = FMA(t76, FMA(t76, FMA(t76, FMA(t76, FMA(t76, FMA(t76, FMA(t76, FMA(t76, FMA(t76, FMA(t76,
-        0.002030242f, -0.0032563237f), 0.0039845565f), -0.0067429943f), 0.011853669f), -0.020571593f), 0.036610696f),
-        -0.06768761f), 0.13260978f), -0.2885271f), 0.8109302f);
-    const float t79 = FMA(t76, FMA(t76, FMA(t76, FMA(t76, FMA(t76, FMA(t76, FMA(t76, FMA(t76, 0.0007752416f,
-        -0.001404596f), 0.002248557f), -0.0045230724f), 0.009608718f), -0.021727934f), 0.05506558f), -0.17179634f),
-        0.8968284f) * 2.0f;
-    const float t80 = t72 * (t71 * (t62 * (t61 * (t74 * t77))));
-    const float t81 = (t10 ? (t9 ? FMA(t80, t20, 1.0f) : FMA(t80, t29, negative_slope_hi)) : t22) * grad_mean;
-    const float t82 = t78 * (t75 * t78);
-    const float t83 = t78 * t55;
-    const float t84 = FMA(t77, t55, t78);
-    const float t85 = FMA(t75, t78, t55);
-    const float t86 = t78 * t30;
-    const float t87 = t30 * t85;
-    const float t88 = t83 + t79;
-    const float t89 = 2.0f * t83;
-    const float t90 = t84 * t26;
-    const float t91 = t84 * 0.27566445f;
-    const float t92 = FMA(t77, t86, t90);
-    const float t93 = FMA(t77, t87, t90);
-    const float t94 = (t10 ? (t72 * (t71 * (t62 * (t29 * (t42 * (t61 * (t74 * t91))))))) : t22) * grad_mean;
-    const float t95 = t79 - t82;
-    const float t96 = (t82 + t79) + t89;
-    const float t97 = t95 * t25;
-    const float t98 = t25 * t96;
-    const float t99 = FMA(t26, t88, t97);
-    const float t100 = FMA(t26, t88, t98);
-    const float t101 = FMA(t92, t73, 0.30396354f * t99);
-    const float t102 = t74 * (t9 ? t93 : t92);
-    const float t103 = t74 * t101;
-    const float t104 = t39 * (t61 * t102);
-    const float t105 = t61 * t103;
-    const float t106 = t75 * FMA(t93, t73, 0.30396354f * t100);
-    const float t107 = t62 * t104;
-    const float t108 = t62 * t105;
-    const float t109 = t71 * t107;
-    const float t110 = t71 * t108;
-    const float t111 = t72 * t109;
-    const float t112 = t72 * t110;
-    const float t113 = 1.0f - t106;
-    const float t114 = FMA(t10 ? t111 : t22, grad_var, t81);
-    const float t115 = FMA(t10 ? (t9 ? t113 : FMA(negative_slope_hi, negative_slope_hi, t112)) : t22, grad_var, t94);
-    *out_grad_mean = t114;
-    *out_grad_var = t115;
+    _Bool t0 = 1.1529215e+18f < var;
+    _Bool t1 = var < 9.094947e-13f;
+    _Bool t2 = var == 0.0f;
+    float t3 = ABS(mean);
+    _Bool t4 = mean < 0.0f;
+    float t5 = 1.0f - negative_slope_hi;
+    float t6 = negative_slope_hi * 2.0f;
+    _Bool t7 = 0.0f < mean;
+    _Bool t8 = 0.0f <= var;
+    float t9 = t0 ? 9.094947e-13f : 1.0f;
+    float t10 = t1 ? 2.8147498e+14f : t9;  // power of two that keeps residuals normal
+    _Bool t11 = t2 & (0.0f < t3);
+    float t12 = t3 * t10;
+    float t13 = t11 ? 1.2676506e+30f : t12;
+    float t14 = ((-negative_slope_hi) - (t5 - 1.0f)) - negative_slope_lo;
+    float t15 = t5 * 2.0f;
+    float t16 = t5 * t5;
+    float t17 = t5 * t6;
+    float t18 = t8 ? 1.0f : var;
+    float t19 = SQRT(t18);
+    float t20 = t10 * (var * t10);
+    float t21 = t2 ? 1.0f : t20;
+    float t22 = t5 * t15;
+    float t23 = t16 + FMA(t5, t14, FMA(t5, t14, FMA(t5, t5, -t16)));
+    float t24 = t17 + FMA(t5, negative_slope_lo * 2.0f, FMA(t14, t6, FMA(t5, t6, -t17)));
+    float t25 = t5 + t14;
+    float t26 = t22 + FMA(t5, t14 * 2.0f, FMA(t14, t15, FMA(t5, t15, -t22)));
+    float t27 = SQRT(t21);  // standard deviation, scaled
+    float t28 = 1.0f / t27;
+    float t29 = FMA(t27, -t27, t21) * (0.5f * t28);
+    float t30 = t13 * t28;
+    float t31 = -t28;
+    float t32 = t28 * FMA(t29, t31, FMA(t27, t31, 1.0f));
+    _Bool t33 = 1.1529215e+18f < t30;
+    float t34 = t33 ? 1.1529215e+18f : t30;
+    float t35 = FMA(t13, t32, FMA(t13, t28, -t30));
+    float t36 = t33 ? 0.0f : t35;
+    float t37 = -t34;
+    float t38 = t4 ? t37 : t34;  // mean/sigma
+    float t39 = ABS(t38);
+    float t40 = 1.8137994f * t39;
+    _Bool t41 = 300.0f < t40;
+    float t42 = t41 ? 300.0f : t40;  // |mean|/s, s the logistic's scale
+    float t43 = -t36;
+    float t44 = t4 ? t43 : t36;
+    float t45 = -t42;
+    _Bool t46 = t38 < 0.0f;
+    float t47 = -t44;
+    float t48 = t46 ? t47 : t44;
+    float t49 = FMA(1.8137994f, t48, FMA(-1.7021886e-8f, t39, FMA(1.8137994f, t39, -t40)));
+    float t50 = t41 ? 0.0f : t49;
+    float t51 = t42 + t50;
+    float t52 = FMA(t45, 1.442695f, 12582912.0f);
+    float t53 = t52 - 12582912.0f;
+    uint32_t t54 = as_bits(t52);
+    float t55 = FMA(t53, -0.69314575f, t45) + FMA(t53, -1.4286068e-6f, -t50);
+    float t56 = as_float((((uint32_t)((int32_t)t54 >> 2u)) + 127u) << 23u);
+    float t57 = as_float((127u + ((uint32_t)((int32_t)(t54 + 1u) >> 2u))) << 23u);
+    float t58 = as_float((127u + ((uint32_t)((int32_t)(t54 + 2u) >> 2u))) << 23u);
+    float t59 = as_float((127u + ((uint32_t)((int32_t)(t54 + 3u) >> 2u))) << 23u);
+    float t60 = t51 * 0.15198177f;
+    float t61 = 1.0f + FMA(POLY4(t55, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t55 * t55,
+        t55);
+    float t62 = t59 * (t58 * (t57 * (t61 * t56)));
+    float t63 = t62 - 0.5f;
+    float t64 = 1.0f / (1.0f + t62);
+    float t65 = POLY10(t63, 0.002030242f, -0.0032563237f, 0.0039845565f, -0.0067429943f, 0.011853669f, -0.020571593f,
+        0.036610696f, -0.06768761f, 0.13260978f, -0.2885271f, 0.8109302f);
+    float t66 = POLY8(t63, 0.0007752416f, -0.001404596f, 0.002248557f, -0.0045230724f, 0.009608718f, -0.021727934f,
+        0.05506558f, -0.17179634f, 0.8968284f) * 2.0f;
+    float t67 = t59 * (t58 * (t57 * (t56 * (t61 * t64))));
+    float t68 = t65 * (t62 * t65);
+    float t69 = t65 * t51;
+    float t70 = FMA(t64, t51, t65);
+    float t71 = t69 + t66;
+    float t72 = t70 * t24;
+    float t73 = FMA(t64, t65 * t26, t72);
+    float t74 = FMA(t64, t26 * FMA(t62, t65, t51), t72);
+    float t75 = t0 ? 1.0995116e+12f : 1.0f;
+    float t76 = t1 ? 3.5527137e-15f : t75;
+    float t77 = t76 * (t27 + t29);
+    float t78 = t2 ? 0.0f : t77;
+    float t79 = t78 * 0.5513289f;
+    float t80 = t7 ? t74 : t73;
+    float t81 = t59 * (t58 * (t57 * (t79 * (t56 * (t61 * t80)))));
+    float t82 = t8 ? t81 : t19;
+    float t83 = FMA(t67, (-t5) - t14, 1.0f);
+    float t84 = FMA(t67, t25, negative_slope_hi);
+    float t85 = t7 ? t83 : t84;
+    float t86 = t8 ? t85 : t19;
+    float t87 = FMA(t82, grad_var, t86 * grad_mean);
+    float t88 = 1.0f - (t62 * FMA(t74, t60, 0.30396354f * FMA(t24, t71, t23 * ((t68 + t66) + (2.0f * t69)))));
+    float t89 = FMA(negative_slope_hi, negative_slope_hi, t59 * (t58 * (t57 * (t56 * (t61 * FMA(t73, t60, 0.30396354f *
+        FMA(t24, t71, (t66 - t68) * t23)))))));
+    float t90 = t7 ? t88 : t89;
+    float t91 = t8 ? t90 : t19;
+    float t92 = t10 * (t28 + t32);
+    float t93 = t2 ? 0.0f : t92;
+    float t94 = t59 * (t58 * (t57 * (t25 * (t93 * (t56 * (t61 * (t70 * 0.27566445f)))))));
+    float t95 = t8 ? t94 : t19;
+    float t96 = FMA(t91, grad_var, t95 * grad_mean);
+    *out_grad_mean = t87;
+    *out_grad_var = t96;
 }
 
-void leaky_relu_logistic_input_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                                        const float *restrict grad_mean, const float *restrict grad_var,
-                                        const float *restrict params, float *restrict out_grad_mean,
-                                        float *restrict out_grad_var)
+void leaky_relu_logistic_input_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     const float negative_slope_hi = params[0];
     const float negative_slope_lo = params[1];
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        leaky_relu_logistic_input_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], negative_slope_hi,
-                                                   negative_slope_lo, &out_grad_mean[i], &out_grad_var[i]);
+        leaky_relu_logistic_input_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], negative_slope_hi, negative_slope_lo, &out_grad_mean[i],
+            &out_grad_var[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

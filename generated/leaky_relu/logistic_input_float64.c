@@ -4,7 +4,6 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (48)-(50)
 //
 // rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -19,6 +18,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -99,143 +118,117 @@ INLINE double polynomial1(double y, double x)
     return y;
 }
 
-static void leaky_relu_logistic_input_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                                            double negative_slope, double *restrict out_mean,
-                                                            double *restrict out_var)
+static void leaky_relu_logistic_input_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double negative_slope = params[0];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = 1.0 - negative_slope;
-        const _Bool t1 = 0.0 < mean[i];
-        const _Bool t2 = mean[i] < 0.0;
-        const double t3 = __builtin_fabs(mean[i]);
-        const _Bool t4 = var[i] == 0.0;
-        const _Bool t5 = t4 & (0.0 < t3);
-        const double t6 = __builtin_sqrt(t4 ? 1.0 : var[i]);
-        const double t7 = (t5 ? 0x1p100 : t3) * (1.0 / t6);
-        const double t8 = (0x1p60 < t7) ? 0x1p60 : t7;
-        const double t9 = t2 ? (-t8) : t8;
-        const double t10 = (t2 ? (-t9) : t9) * 0x1.d05527b6e43d2p0;
-        const double t11 = (700.0 < t10) ? 700.0 : t10;
-        const double t12 = exp64(-t11);
-        const double t13 = t12 - 0.5;
-        const double t14 = polynomial0(0x1.a42182c54853ap-16, t13);
-        const double t15 = t12 * t14;
-        const double t16 = t0 * (((t4 ? 0.0 : t6) * 0x1.1a47c7ee5a514p-1) * t15);
-        const _Bool t17 = 0.0 <= var[i];
-        const double t18 = __builtin_sqrt(t17 ? 1.0 : var[i]);
-        const double t19 = t0 * (negative_slope * 2.0);
-        const double t20 = t0 * t0;
-        const double t21 = t11 * t14;
-        const double t22 = t14 * t15;
-        const double t23 = (polynomial1(0x1.1dff1952d3174p-18, t13)) * 2.0;
-        const double t24 = t21 + t23;
-        const double t25 = var[i] * (t12 * ((FMA(t19, t24, t20 * (t23 - t22))) * 0x1.37423899a1558p-2));
-        const double t26 = t12 * ((FMA(t19, t24, t20 * ((t22 + t23) + (t21 * 2.0)))) * 0x1.37423899a1558p-2);
-        const double t27 = t1 ? (var[i] * (1.0 - t26)) : (FMA(var[i], negative_slope * negative_slope, t25));
+        double t0 = 1.0 - negative_slope;
+        _Bool t1 = 0.0 < mean[i];
+        _Bool t2 = mean[i] < 0.0;
+        double t3 = __builtin_fabs(mean[i]);
+        _Bool t4 = var[i] == 0.0;
+        _Bool t5 = t4 & (0.0 < t3);
+        double t6 = __builtin_sqrt(t4 ? 1.0 : var[i]);
+        double t7 = (t5 ? 0x1p100 : t3) * (1.0 / t6);
+        double t8 = (0x1p60 < t7) ? 0x1p60 : t7;
+        double t9 = t2 ? (-t8) : t8;
+        double t10 = (t2 ? (-t9) : t9) * 0x1.d05527b6e43d2p0;
+        double t11 = (700.0 < t10) ? 700.0 : t10;
+        double t12 = exp64(-t11);
+        double t13 = t12 - 0.5;
+        double t14 = polynomial0(0x1.a42182c54853ap-16, t13);
+        double t15 = t12 * t14;
+        double t16 = t0 * (((t4 ? 0.0 : t6) * 0x1.1a47c7ee5a514p-1) * t15);
+        _Bool t17 = 0.0 <= var[i];
+        double t18 = __builtin_sqrt(t17 ? 1.0 : var[i]);
+        double t19 = t0 * (negative_slope * 2.0);
+        double t20 = t0 * t0;
+        double t21 = t11 * t14;
+        double t22 = t14 * t15;
+        double t23 = (polynomial1(0x1.1dff1952d3174p-18, t13)) * 2.0;
+        double t24 = t21 + t23;
+        double t25 = var[i] * (t12 * ((FMA(t19, t24, t20 * (t23 - t22))) * 0x1.37423899a1558p-2));
+        double t26 = t12 * ((FMA(t19, t24, t20 * ((t22 + t23) + (t21 * 2.0)))) * 0x1.37423899a1558p-2);
+        double t27 = t1 ? (var[i] * (1.0 - t26)) : (FMA(var[i], negative_slope * negative_slope, t25));
         out_mean[i] = (t17 ? ((mean[i] * (t1 ? 1.0 : negative_slope)) + t16) : t18);
         out_var[i] = (t17 ? t27 : t18);
     }
 }
 
-void leaky_relu_logistic_input_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                               const double *restrict params, double *restrict out_mean,
-                                               double *restrict out_var)
+void leaky_relu_logistic_input_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    const double negative_slope = params[0];
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            leaky_relu_logistic_input_float64_forward_block(mean + at, var + at, negative_slope, out_mean + at,
-                                                            out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        leaky_relu_logistic_input_float64_forward_block(in[0], in[1], negative_slope, out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(leaky_relu_logistic_input_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void leaky_relu_logistic_input_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                                             const double *restrict grad_mean,
-                                                             const double *restrict grad_var, double negative_slope,
-                                                             double *restrict out_grad_mean,
-                                                             double *restrict out_grad_var)
+static void leaky_relu_logistic_input_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    const double negative_slope = params[0];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = 1.0 - negative_slope;
-        const _Bool t1 = 0.0 < mean[i];
-        const _Bool t2 = mean[i] < 0.0;
-        const double t3 = __builtin_fabs(mean[i]);
-        const _Bool t4 = var[i] == 0.0;
-        const _Bool t5 = t4 & (0.0 < t3);
-        const double t6 = __builtin_sqrt(t4 ? 1.0 : var[i]);
-        const double t7 = 1.0 / t6;
-        const double t8 = (t5 ? 0x1p100 : t3) * t7;
-        const double t9 = (0x1p60 < t8) ? 0x1p60 : t8;
-        const double t10 = t2 ? (-t9) : t9;
-        const double t11 = (t2 ? (-t10) : t10) * 0x1.d05527b6e43d2p0;
-        const double t12 = (700.0 < t11) ? 700.0 : t11;
-        const double t13 = exp64(-t12);
-        const double t14 = t13 - 0.5;
-        const double t15 = polynomial0(0x1.a42182c54853ap-16, t14);
-        const double t16 = 1.0 / (t13 + 1.0);
-        const double t17 = FMA(t12, t16, t15);
-        const double t18 = t13 * t16;
-        const _Bool t19 = 0.0 <= var[i];
-        const double t20 = __builtin_sqrt(t19 ? 1.0 : var[i]);
-        const double t21 = t0 * (negative_slope * 2.0);
-        const double t22 = t0 * (t0 * 2.0);
-        const double t23 = t17 * t21;
-        const double t24 = FMA(t16, t15 * t22, t23);
-        const double t25 = FMA(t16, t22 * (FMA(t13, t15, t12)), t23);
-        const double t26 = t0 * t0;
-        const double t27 = t12 * t15;
-        const double t28 = t15 * (t13 * t15);
-        const double t29 = (polynomial1(0x1.1dff1952d3174p-18, t14)) * 2.0;
-        const double t30 = t27 + t29;
-        const double t31 = t12 * 0x1.37423899a1558p-3;
-        const double t32 = t13 * (FMA(t24, t31, (FMA(t21, t30, t26 * (t29 - t28))) * 0x1.37423899a1558p-2));
-        const double t33 = FMA(t25, t31, (FMA(t21, t30, t26 * ((t28 + t29) + (t27 * 2.0)))) * 0x1.37423899a1558p-2);
-        const double t34 = t19 ? (((t4 ? 0.0 : t6) * 0x1.1a47c7ee5a514p-1) * (t13 * (t1 ? t25 : t24))) : t20;
+        double t0 = 1.0 - negative_slope;
+        _Bool t1 = 0.0 < mean[i];
+        _Bool t2 = mean[i] < 0.0;
+        double t3 = __builtin_fabs(mean[i]);
+        _Bool t4 = var[i] == 0.0;
+        _Bool t5 = t4 & (0.0 < t3);
+        double t6 = __builtin_sqrt(t4 ? 1.0 : var[i]);
+        double t7 = 1.0 / t6;
+        double t8 = (t5 ? 0x1p100 : t3) * t7;
+        double t9 = (0x1p60 < t8) ? 0x1p60 : t8;
+        double t10 = t2 ? (-t9) : t9;
+        double t11 = (t2 ? (-t10) : t10) * 0x1.d05527b6e43d2p0;
+        double t12 = (700.0 < t11) ? 700.0 : t11;
+        double t13 = exp64(-t12);
+        double t14 = t13 - 0.5;
+        double t15 = polynomial0(0x1.a42182c54853ap-16, t14);
+        double t16 = 1.0 / (t13 + 1.0);
+        double t17 = FMA(t12, t16, t15);
+        double t18 = t13 * t16;
+        _Bool t19 = 0.0 <= var[i];
+        double t20 = __builtin_sqrt(t19 ? 1.0 : var[i]);
+        double t21 = t0 * (negative_slope * 2.0);
+        double t22 = t0 * (t0 * 2.0);
+        double t23 = t17 * t21;
+        double t24 = FMA(t16, t15 * t22, t23);
+        double t25 = FMA(t16, t22 * (FMA(t13, t15, t12)), t23);
+        double t26 = t0 * t0;
+        double t27 = t12 * t15;
+        double t28 = t15 * (t13 * t15);
+        double t29 = (polynomial1(0x1.1dff1952d3174p-18, t14)) * 2.0;
+        double t30 = t27 + t29;
+        double t31 = t12 * 0x1.37423899a1558p-3;
+        double t32 = t13 * (FMA(t24, t31, (FMA(t21, t30, t26 * (t29 - t28))) * 0x1.37423899a1558p-2));
+        double t33 = FMA(t25, t31, (FMA(t21, t30, t26 * ((t28 + t29) + (t27 * 2.0)))) * 0x1.37423899a1558p-2);
+        double t34 = t19 ? (((t4 ? 0.0 : t6) * 0x1.1a47c7ee5a514p-1) * (t13 * (t1 ? t25 : t24))) : t20;
         out_grad_mean[i] = FMA(grad_mean[i], (t19 ? (t1 ? (FMA(t18, -t0, 1.0)) : (FMA(t0, t18, negative_slope))) : t20),
             grad_var[i] * t34);
-        const double t35 = t19 ? (t1 ? (1.0 - (t13 * t33)) : (FMA(negative_slope, negative_slope, t32))) : t20;
+        double t35 = t19 ? (t1 ? (1.0 - (t13 * t33)) : (FMA(negative_slope, negative_slope, t32))) : t20;
         out_grad_var[i] = FMA(grad_mean[i], (t19 ? (t0 * ((t4 ? 0.0 : t7) * (t13 * (t17 * 0x1.1a47c7ee5a514p-2)))) : t20),
             grad_var[i] * t35);
     }
 }
 
-void leaky_relu_logistic_input_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                                const double *restrict grad_mean, const double *restrict grad_var,
-                                                const double *restrict params, double *restrict out_grad_mean,
-                                                double *restrict out_grad_var)
+void leaky_relu_logistic_input_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    const double negative_slope = params[0];
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            leaky_relu_logistic_input_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at,
-                                                             negative_slope, out_grad_mean + at, out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        leaky_relu_logistic_input_float64_backward_block(in[0], in[1], in[2], in[3], negative_slope, out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(leaky_relu_logistic_input_float64_backward_block, n, in, 4, params, out, 2);
 }

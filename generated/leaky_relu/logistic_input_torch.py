@@ -4,7 +4,6 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (48)-(50)
 #
 # rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 """leaky_relu, variant logistic_input: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -68,8 +67,8 @@ def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor
     return (torch.where(t10, t5, t11)), t9
 
 
-def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *,
-             negative_slope: float) -> tuple[Tensor, Tensor]:
+def backward(
+    mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, negative_slope: float) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
     t0 = 1.0 - negative_slope
     t1 = 0.0 < mean

@@ -4,17 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (48)-(50)
 #
 # rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   leaky_relu_logistic_input_forward 179, leaky_relu_logistic_input_backward 215
 #
 # Certificate:
-#   mean        4.48 ulp of the terms, worst at mean = -1.49960852e+18, var = 6.54904758e+37, negative_slope = 0.3
-#   var         4.9 ulp of the terms, worst at mean = -7.74314231e-08, var = 7.78793061e-16, negative_slope = 0.01
-#   dmean_dmu   2.81 ulp of the terms, worst at mean = -5.08557714e-05, var = 5.69071457e-09, negative_slope = 0.01
-#   dmean_dvar  5.1 ulp of the terms, worst at mean = 1.40797071e+12, var = 1.18500385e+24, negative_slope = 0.3
-#   dvar_dmu    5.94 ulp of the terms, worst at mean = -0.00350946002, var = 5.03397314e-05, negative_slope = 0.01
-#   dvar_dvar   5.76 ulp of the terms, worst at mean = -0.00017019159, var = 2.72932033e-09, negative_slope = 0.01
-#   against exact values at 65142 points over all of float32; details in logistic_input.json
+#   mean 4.48, var 4.9, dmean_dmu 2.81, dmean_dvar 5.1, dvar_dmu 5.94, dvar_dvar 5.76 ulp of the terms,
+#   against exact values at 65142 points over all of float32; where, in logistic_input.json
 
 import triton
 import triton.language as tl
@@ -31,99 +25,92 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial8(x, y, c0, c1, c2, c3, c4, c5, c6, c7):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4),
+        c5), c6), c7))
+
+
+@triton.jit
+def _polynomial10(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0),
+        c1), c2), c3), c4), c5), c6), c7), c8), c9))
+
+
+@triton.jit
 def leaky_relu_logistic_input_forward(mean, var, negative_slope_hi, negative_slope_lo):
     t0 = 1.1529215e+18 < var
     t1 = var < 9.094947e-13
     t2 = var == 0.0
     t3 = tl.abs(mean)
-    t4 = t2 & (0.0 < t3)
-    t5 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
-    t6 = tl.where(t4, 1.2676506e+30, t3 * t5)
-    t7 = tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
-    t8 = tl.where(t2, 1.0, t5 * (var * t5))
-    t9 = tl.sqrt_rn(t8)  # standard deviation, scaled
-    t10 = tl.div_rn(1.0, t9)
-    t11 = 0.5 * t10
-    t12 = t6 * t10
-    t13 = 1.1529215e+18 < t12
-    t14 = tl.where(t13, 1.1529215e+18, t12)
-    t15 = tl.fma(t6, t10, t12 * -1.0)
-    t16 = t14 * -1.0
-    t17 = t10 * -1.0
-    t18 = tl.fma(t9, t17, 1.0)
-    t19 = tl.fma(t9, t9 * -1.0, t8) * t11
-    t20 = tl.where(t13, 0.0, tl.fma(t6, t10 * tl.fma(t19, t17, t18), t15))
-    t21 = tl.where(t2, 0.0, t7 * (t9 + t19)) * 0.5513289
-    t22 = t20 * -1.0
-    t23 = mean < 0.0
-    t24 = tl.where(t23, t16, t14)  # mean/sigma
-    t25 = tl.where(t23, t22, t20)
-    t26 = 1.0 - negative_slope_hi
-    t27 = t26 - 1.0
-    t28 = t26 * t26
-    t29 = tl.fma(t26, t26, t28 * -1.0)
-    t30 = t25 * -1.0
-    t31 = tl.abs(t24)
-    t32 = tl.where(t24 < 0.0, t30, t25)
-    t33 = 1.8137994 * t31
-    t34 = tl.fma(1.8137994, t32, tl.fma(-1.7021886e-8, t31, tl.fma(1.8137994, t31, t33 * -1.0)))
-    t35 = 300.0 < t33
-    t36 = tl.where(t35, 300.0, t33)  # |mean|/s, s the logistic's scale
-    t37 = tl.where(t35, 0.0, t34)
-    t38 = t37 * -1.0
-    t39 = t36 + t37
-    t40 = t36 * -1.0
-    t41 = tl.fma(t40, 1.442695, 12582912.0)
-    t42 = t41 - 12582912.0
-    t43 = tl.fma(t42, -0.69314575, t40) + tl.fma(t42, -1.4286068e-6, t38)
-    t44 = t41.to(tl.int32, bitcast=True)
-    t45 = (((t44 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t46 = ((127 + ((t44 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t47 = ((127 + ((t44 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t48 = ((127 + ((t44 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t49 = (1.0 + tl.fma(tl.fma(t43, tl.fma(t43, tl.fma(t43, tl.fma(t43, 0.0013814222, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t43 * t43, t43))
-    t50 = t48 * (t47 * (t46 * (t49 * t45)))
-    t51 = t50 - 0.5
-    t52 = (tl.fma(t51, tl.fma(t51, tl.fma(t51, tl.fma(t51, tl.fma(t51, tl.fma(t51, tl.fma(t51, tl.fma(t51, tl.fma(t51,
-        tl.fma(t51, 0.002030242, -0.0032563237), 0.0039845565), -0.0067429943), 0.011853669), -0.020571593),
-        0.036610696), -0.06768761), 0.13260978), -0.2885271), 0.8109302))
-    t53 = t52 * t39
-    t54 = 2.0 * t53
-    t55 = t52 * (t50 * t52)
-    t56 = t21 * (t45 * (t49 * t52))
-    t57 = (tl.fma(t51, tl.fma(t51, tl.fma(t51, tl.fma(t51, tl.fma(t51, tl.fma(t51, tl.fma(t51, tl.fma(t51,
-        0.0007752416, -0.001404596), 0.002248557), -0.0045230724), 0.009608718), -0.021727934), 0.05506558),
-        -0.17179634), 0.8968284) * 2.0)
-    t58 = t53 + t57
-    t59 = t57 - t55
-    t60 = (t55 + t57) + t54
-    t61 = ((negative_slope_hi * -1.0) - t27) - negative_slope_lo
-    t62 = t28 + tl.fma(t26, t61, tl.fma(t26, t61, t29))
-    t63 = t59 * t62
-    t64 = t62 * t60
-    t65 = t48 * (t47 * (t46 * (t56 * (t26 + t61))))
-    t66 = negative_slope_hi * 2.0
-    t67 = t26 * t66
-    t68 = tl.fma(t61, t66, tl.fma(t26, t66, t67 * -1.0))
-    t69 = t67 + tl.fma(t26, negative_slope_lo * 2.0, t68)
-    t70 = tl.fma(t58, t69, t63)
-    t71 = var * (1.0 - (t50 * (0.30396354 * tl.fma(t58, t69, t64))))
-    t72 = t48 * (t47 * (t46 * (var * (t45 * (t49 * (0.30396354 * t70))))))
-    t73 = negative_slope_hi * negative_slope_hi
-    t74 = (tl.fma(var, t73 + tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_lo,
-        tl.fma(negative_slope_hi, negative_slope_hi, t73 * -1.0))), t72))
-    t75 = 0.0 <= var
-    t76 = tl.sqrt_rn(tl.where(t75, 1.0, var))
-    t77 = 0.0 < mean
-    t78 = tl.where(t75, tl.where(t77, t71, t74), t76)
-    t79 = tl.where(t75, (mean * tl.where(t77, 1.0, negative_slope_hi)) + t65, t76)
-    return (t79, t78)
+    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
+    t5 = tl.where(t2 & (0.0 < t3), 1.2676506e+30, t3 * t4)
+    t6 = tl.where(t2, 1.0, t4 * (var * t4))
+    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
+    t8 = tl.div_rn(1.0, t7)
+    t9 = t5 * t8
+    t10 = 1.1529215e+18 < t9
+    t11 = tl.where(t10, 1.1529215e+18, t9)
+    t12 = t8 * -1.0
+    t13 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
+    t14 = tl.where(t10, 0.0, tl.fma(t5, t8 * tl.fma(t13, t12, tl.fma(t7, t12, 1.0)), tl.fma(t5, t8, t9 * -1.0)))
+    t15 = mean < 0.0
+    t16 = tl.where(t15, t11 * -1.0, t11)  # mean/sigma
+    t17 = tl.where(t15, t14 * -1.0, t14)
+    t18 = 1.0 - negative_slope_hi
+    t19 = t18 * t18
+    t20 = tl.abs(t16)
+    t21 = 1.8137994 * t20
+    t22 = 300.0 < t21
+    t23 = tl.where(t22, 300.0, t21)  # |mean|/s, s the logistic's scale
+    t24 = (tl.where(t22, 0.0, tl.fma(1.8137994, tl.where(t16 < 0.0, t17 * -1.0, t17), tl.fma(-1.7021886e-8, t20,
+        tl.fma(1.8137994, t20, t21 * -1.0)))))
+    t25 = t23 * -1.0
+    t26 = tl.fma(t25, 1.442695, 12582912.0)
+    t27 = t26 - 12582912.0
+    t28 = tl.fma(t27, -0.69314575, t25) + tl.fma(t27, -1.4286068e-6, t24 * -1.0)
+    t29 = t26.to(tl.int32, bitcast=True)
+    t30 = (((t29 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t31 = ((127 + ((t29 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t32 = ((127 + ((t29 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t33 = ((127 + ((t29 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t34 = (1.0 + tl.fma(_polynomial4(t28, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t28 * t28,
+        t28))
+    t35 = t33 * (t32 * (t31 * (t34 * t30)))
+    t36 = t35 - 0.5
+    t37 = (_polynomial10(t36, 0.002030242, -0.0032563237, 0.0039845565, -0.0067429943, 0.011853669, -0.020571593,
+        0.036610696, -0.06768761, 0.13260978, -0.2885271, 0.8109302))
+    t38 = t37 * (t23 + t24)
+    t39 = t37 * (t35 * t37)
+    t40 = (_polynomial8(t36, 0.0007752416, -0.001404596, 0.002248557, -0.0045230724, 0.009608718, -0.021727934,
+        0.05506558, -0.17179634, 0.8968284) * 2.0)
+    t41 = t38 + t40
+    t42 = ((negative_slope_hi * -1.0) - (t18 - 1.0)) - negative_slope_lo
+    t43 = t19 + tl.fma(t18, t42, tl.fma(t18, t42, tl.fma(t18, t18, t19 * -1.0)))
+    t44 = negative_slope_hi * 2.0
+    t45 = t18 * t44
+    t46 = t45 + tl.fma(t18, negative_slope_lo * 2.0, tl.fma(t42, t44, tl.fma(t18, t44, t45 * -1.0)))
+    t47 = negative_slope_hi * negative_slope_hi
+    t48 = 0.0 <= var
+    t49 = tl.sqrt_rn(tl.where(t48, 1.0, var))
+    t50 = 0.0 < mean
+    t51 = (tl.where(t48, tl.where(t50, var * (1.0 - (t35 * (0.30396354 * tl.fma(t41, t46, t43 * ((t39 + t40) + (2.0 *
+        t38)))))), tl.fma(var, t47 + tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi,
+        negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_hi, t47 * -1.0))), t33 * (t32 * (t31 * (var * (t30
+        * (t34 * (0.30396354 * tl.fma(t41, t46, (t40 - t39) * t43))))))))), t49))
+    t52 = (tl.where(t48, (mean * tl.where(t50, 1.0, negative_slope_hi)) + (t33 * (t32 * (t31 * (((tl.where(t2, 0.0,
+        tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0)) * (t7 + t13)) * 0.5513289) * (t30 * (t34 * t37)))
+        * (t18 + t42))))), t49))
+    return (t52, t51)
 
 
 @triton.jit
-def leaky_relu_logistic_input_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, negative_slope_hi,
-                                             negative_slope_lo, BLOCK: tl.constexpr):
+def leaky_relu_logistic_input_forward_kernel(
+    mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, negative_slope_hi, negative_slope_lo, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)
@@ -141,122 +128,85 @@ def leaky_relu_logistic_input_backward(mean, var, grad_mean, grad_var, negative_
     t1 = var < 9.094947e-13
     t2 = var == 0.0
     t3 = tl.abs(mean)
-    t4 = t2 & (0.0 < t3)
-    t5 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
-    t6 = tl.where(t4, 1.2676506e+30, t3 * t5)
-    t7 = tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
-    t8 = tl.where(t2, 1.0, t5 * (var * t5))
-    t9 = tl.sqrt_rn(t8)  # standard deviation, scaled
-    t10 = tl.div_rn(1.0, t9)
-    t11 = 0.5 * t10
-    t12 = t6 * t10
-    t13 = 1.1529215e+18 < t12
-    t14 = tl.where(t13, 1.1529215e+18, t12)
-    t15 = tl.fma(t6, t10, t12 * -1.0)
-    t16 = t14 * -1.0
-    t17 = t10 * -1.0
-    t18 = tl.fma(t9, t17, 1.0)
-    t19 = tl.fma(t9, t9 * -1.0, t8) * t11
-    t20 = tl.fma(t19, t17, t18)
-    t21 = tl.where(t2, 0.0, t7 * (t9 + t19)) * 0.5513289
-    t22 = t10 * t20
-    t23 = tl.where(t13, 0.0, tl.fma(t6, t22, t15))
-    t24 = tl.where(t2, 0.0, t5 * (t10 + t22))
-    t25 = t23 * -1.0
-    t26 = mean < 0.0
-    t27 = tl.where(t26, t16, t14)  # mean/sigma
-    t28 = tl.where(t26, t25, t23)
-    t29 = t28 * -1.0
-    t30 = tl.abs(t27)
-    t31 = tl.where(t27 < 0.0, t29, t28)
-    t32 = 1.8137994 * t30
-    t33 = tl.fma(1.8137994, t31, tl.fma(-1.7021886e-8, t30, tl.fma(1.8137994, t30, t32 * -1.0)))
-    t34 = 300.0 < t32
-    t35 = tl.where(t34, 300.0, t32)  # |mean|/s, s the logistic's scale
-    t36 = tl.where(t34, 0.0, t33)
-    t37 = t36 * -1.0
-    t38 = t35 + t36
-    t39 = t35 * -1.0
-    t40 = tl.fma(t39, 1.442695, 12582912.0)
-    t41 = t40 - 12582912.0
-    t42 = tl.fma(t41, -0.69314575, t39) + tl.fma(t41, -1.4286068e-6, t37)
-    t43 = t40.to(tl.int32, bitcast=True)
-    t44 = (((t43 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t45 = ((127 + ((t43 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t46 = ((127 + ((t43 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t47 = ((127 + ((t43 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t48 = (1.0 + tl.fma(tl.fma(t42, tl.fma(t42, tl.fma(t42, tl.fma(t42, 0.0013814222, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t42 * t42, t42))
-    t49 = t47 * (t46 * (t45 * (t48 * t44)))
-    t50 = t49 - 0.5
-    t51 = (tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50,
-        tl.fma(t50, 0.002030242, -0.0032563237), 0.0039845565), -0.0067429943), 0.011853669), -0.020571593),
-        0.036610696), -0.06768761), 0.13260978), -0.2885271), 0.8109302))
-    t52 = t51 * (t49 * t51)
-    t53 = t51 * t38
-    t54 = 2.0 * t53
-    t55 = tl.fma(t49, t51, t38)
-    t56 = (tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50,
-        0.0007752416, -0.001404596), 0.002248557), -0.0045230724), 0.009608718), -0.021727934), 0.05506558),
-        -0.17179634), 0.8968284) * 2.0)
-    t57 = t53 + t56
-    t58 = t56 - t52
-    t59 = (t52 + t56) + t54
-    t60 = tl.div_rn(1.0, 1.0 + t49)
-    t61 = tl.fma(t60, t38, t51)
-    t62 = t38 * 0.15198177
-    t63 = t24 * (t44 * (t48 * (t61 * 0.27566445)))
-    t64 = t47 * (t46 * (t45 * (t44 * (t48 * t60))))
-    t65 = 1.0 - negative_slope_hi
-    t66 = t65 - 1.0
-    t67 = t65 * 2.0
-    t68 = t65 * t67
-    t69 = tl.fma(t65, t67, t68 * -1.0)
-    t70 = t65 * t65
-    t71 = tl.fma(t65, t65, t70 * -1.0)
-    t72 = t65 * -1.0
-    t73 = ((negative_slope_hi * -1.0) - t66) - negative_slope_lo
-    t74 = tl.fma(t73, t67, t69)
-    t75 = t70 + tl.fma(t65, t73, tl.fma(t65, t73, t71))
-    t76 = t58 * t75
-    t77 = t75 * t59
-    t78 = tl.fma(t64, t72 - t73, 1.0)
-    t79 = t68 + tl.fma(t65, t73 * 2.0, t74)
-    t80 = t51 * t79
-    t81 = t79 * t55
-    t82 = t65 + t73
-    t83 = t82 * t63
-    t84 = tl.fma(t64, t82, negative_slope_hi)
-    t85 = t47 * (t46 * (t45 * t83))
-    t86 = negative_slope_hi * 2.0
-    t87 = t65 * t86
-    t88 = tl.fma(t73, t86, tl.fma(t65, t86, t87 * -1.0))
-    t89 = t87 + tl.fma(t65, negative_slope_lo * 2.0, t88)
-    t90 = t61 * t89
-    t91 = tl.fma(t60, t80, t90)
-    t92 = tl.fma(t60, t81, t90)
-    t93 = tl.fma(t89, t57, t76)
-    t94 = 1.0 - (t49 * tl.fma(t92, t62, 0.30396354 * tl.fma(t89, t57, t77)))
-    t95 = (tl.fma(negative_slope_hi, negative_slope_hi, t47 * (t46 * (t45 * (t44 * (t48 * tl.fma(t91, t62, 0.30396354 *
-        t93)))))))
-    t96 = 0.0 < mean
-    t97 = t47 * (t46 * (t45 * (t21 * (t44 * (t48 * tl.where(t96, t92, t91))))))
-    t98 = tl.where(t96, t78, t84)
-    t99 = tl.where(t96, t94, t95)
-    t100 = 0.0 <= var
-    t101 = tl.sqrt_rn(tl.where(t100, 1.0, var))
-    t102 = tl.where(t100, t98, t101) * grad_mean
-    t103 = tl.where(t100, t85, t101) * grad_mean
-    t104 = tl.where(t100, t97, t101)
-    t105 = tl.fma(tl.where(t100, t99, t101), grad_var, t103)
-    t106 = tl.fma(t104, grad_var, t102)
-    return (t106, t105)
+    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
+    t5 = tl.where(t2 & (0.0 < t3), 1.2676506e+30, t3 * t4)
+    t6 = tl.where(t2, 1.0, t4 * (var * t4))
+    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
+    t8 = tl.div_rn(1.0, t7)
+    t9 = t5 * t8
+    t10 = 1.1529215e+18 < t9
+    t11 = tl.where(t10, 1.1529215e+18, t9)
+    t12 = t8 * -1.0
+    t13 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
+    t14 = t8 * tl.fma(t13, t12, tl.fma(t7, t12, 1.0))
+    t15 = tl.where(t10, 0.0, tl.fma(t5, t14, tl.fma(t5, t8, t9 * -1.0)))
+    t16 = mean < 0.0
+    t17 = tl.where(t16, t11 * -1.0, t11)  # mean/sigma
+    t18 = tl.where(t16, t15 * -1.0, t15)
+    t19 = tl.abs(t17)
+    t20 = 1.8137994 * t19
+    t21 = 300.0 < t20
+    t22 = tl.where(t21, 300.0, t20)  # |mean|/s, s the logistic's scale
+    t23 = (tl.where(t21, 0.0, tl.fma(1.8137994, tl.where(t17 < 0.0, t18 * -1.0, t18), tl.fma(-1.7021886e-8, t19,
+        tl.fma(1.8137994, t19, t20 * -1.0)))))
+    t24 = t22 + t23
+    t25 = t22 * -1.0
+    t26 = tl.fma(t25, 1.442695, 12582912.0)
+    t27 = t26 - 12582912.0
+    t28 = tl.fma(t27, -0.69314575, t25) + tl.fma(t27, -1.4286068e-6, t23 * -1.0)
+    t29 = t26.to(tl.int32, bitcast=True)
+    t30 = (((t29 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t31 = ((127 + ((t29 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t32 = ((127 + ((t29 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t33 = ((127 + ((t29 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t34 = (1.0 + tl.fma(_polynomial4(t28, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t28 * t28,
+        t28))
+    t35 = t33 * (t32 * (t31 * (t34 * t30)))
+    t36 = t35 - 0.5
+    t37 = (_polynomial10(t36, 0.002030242, -0.0032563237, 0.0039845565, -0.0067429943, 0.011853669, -0.020571593,
+        0.036610696, -0.06768761, 0.13260978, -0.2885271, 0.8109302))
+    t38 = t37 * (t35 * t37)
+    t39 = t37 * t24
+    t40 = (_polynomial8(t36, 0.0007752416, -0.001404596, 0.002248557, -0.0045230724, 0.009608718, -0.021727934,
+        0.05506558, -0.17179634, 0.8968284) * 2.0)
+    t41 = t39 + t40
+    t42 = tl.div_rn(1.0, 1.0 + t35)
+    t43 = tl.fma(t42, t24, t37)
+    t44 = t24 * 0.15198177
+    t45 = t33 * (t32 * (t31 * (t30 * (t34 * t42))))
+    t46 = 1.0 - negative_slope_hi
+    t47 = t46 * 2.0
+    t48 = t46 * t47
+    t49 = t46 * t46
+    t50 = ((negative_slope_hi * -1.0) - (t46 - 1.0)) - negative_slope_lo
+    t51 = t49 + tl.fma(t46, t50, tl.fma(t46, t50, tl.fma(t46, t46, t49 * -1.0)))
+    t52 = t48 + tl.fma(t46, t50 * 2.0, tl.fma(t50, t47, tl.fma(t46, t47, t48 * -1.0)))
+    t53 = t46 + t50
+    t54 = negative_slope_hi * 2.0
+    t55 = t46 * t54
+    t56 = t55 + tl.fma(t46, negative_slope_lo * 2.0, tl.fma(t50, t54, tl.fma(t46, t54, t55 * -1.0)))
+    t57 = t43 * t56
+    t58 = tl.fma(t42, t37 * t52, t57)
+    t59 = tl.fma(t42, t52 * tl.fma(t35, t37, t24), t57)
+    t60 = 0.0 < mean
+    t61 = 0.0 <= var
+    t62 = tl.sqrt_rn(tl.where(t61, 1.0, var))
+    t63 = (tl.fma(tl.where(t61, tl.where(t60, 1.0 - (t35 * tl.fma(t59, t44, 0.30396354 * tl.fma(t56, t41, t51 * ((t38 +
+        t40) + (2.0 * t39))))), tl.fma(negative_slope_hi, negative_slope_hi, t33 * (t32 * (t31 * (t30 * (t34 *
+        tl.fma(t58, t44, 0.30396354 * tl.fma(t56, t41, (t40 - t38) * t51)))))))), t62), grad_var, tl.where(t61, t33 *
+        (t32 * (t31 * (t53 * (tl.where(t2, 0.0, t4 * (t8 + t14)) * (t30 * (t34 * (t43 * 0.27566445))))))), t62) *
+        grad_mean))
+    t64 = (tl.fma(tl.where(t61, t33 * (t32 * (t31 * ((tl.where(t2, 0.0, tl.where(t1, 3.5527137e-15, tl.where(t0,
+        1.0995116e+12, 1.0)) * (t7 + t13)) * 0.5513289) * (t30 * (t34 * tl.where(t60, t59, t58)))))), t62), grad_var,
+        tl.where(t61, tl.where(t60, tl.fma(t45, (t46 * -1.0) - t50, 1.0), tl.fma(t45, t53, negative_slope_hi)), t62) *
+        grad_mean))
+    return (t64, t63)
 
 
 @triton.jit
-def leaky_relu_logistic_input_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr,
-                                              out_grad_var_ptr, n, negative_slope_hi, negative_slope_lo,
-                                              BLOCK: tl.constexpr):
+def leaky_relu_logistic_input_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, negative_slope_hi,
+    negative_slope_lo, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)
@@ -265,7 +215,7 @@ def leaky_relu_logistic_input_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, 
     grad_var = tl.load(grad_var_ptr + offsets, mask=mask).to(tl.float32)
     negative_slope_hi = tl.full((BLOCK,), negative_slope_hi, tl.float32)
     negative_slope_lo = tl.full((BLOCK,), negative_slope_lo, tl.float32)
-    out_grad_mean, out_grad_var = leaky_relu_logistic_input_backward(mean, var, grad_mean, grad_var, negative_slope_hi,
-                                                                     negative_slope_lo)
+    out_grad_mean, out_grad_var = leaky_relu_logistic_input_backward(
+        mean, var, grad_mean, grad_var, negative_slope_hi, negative_slope_lo)
     tl.store(out_grad_mean_ptr + offsets, out_grad_mean.to(out_grad_mean_ptr.dtype.element_ty), mask=mask)
     tl.store(out_grad_var_ptr + offsets, out_grad_var.to(out_grad_var_ptr.dtype.element_ty), mask=mask)

@@ -4,17 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (48)-(50)
 //
 // rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h6ca5fb70d60d1e482bfa28559e264bba6461b57463e832e962c4af33f7574a7e
 // operations   leaky_relu_tight_forward 468, leaky_relu_tight_backward 434
 //
 // Certificate:
-//   mean        1.36 ulp, worst at mean = -0.00183328858, var = 3.17202175e-05, negative_slope = 0.3
-//   var         1.81 ulp, worst at mean = 2.68905592e-10, var = 1.64952592e-13, negative_slope = 0.01
-//   dmean_dmu   1.65 ulp, worst at mean = -0.0175426416, var = 1, negative_slope = 0.01
-//   dmean_dvar  1.51 ulp, worst at mean = -0.00747409929, var = 1.49461557e-05, negative_slope = 0.01
-//   dvar_dmu    1.61 ulp, worst at mean = 0.00278919167, var = 1.34402394, negative_slope = 0
-//   dvar_dvar   1.82 ulp, worst at mean = -0.0163796563, var = 1, negative_slope = 0.01
-//   against exact values at 71610 points over all of float32; details in tight.json
+//   mean 1.36, var 1.81, dmean_dmu 1.65, dmean_dvar 1.51, dvar_dmu 1.61, dvar_dvar 1.82 ulp,
+//   against exact values at 71610 points over all of float32; where, in tight.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,297 +41,225 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void leaky_relu_tight_forward_element(float mean, float var,
-                                                                                   float negative_slope_hi,
-                                                                                   float negative_slope_lo,
-                                                                                   float sign_width_hi,
-                                                                                   float sign_width_lo,
-                                                                                   float sign_at_hi, float sign_at_lo,
-                                                                                   float sign_square_hi,
-                                                                                   float sign_square_lo,
-                                                                                   float sign_square_rest_hi,
-                                                                                   float sign_square_rest_lo,
-                                                                                   float sign_taylor0_hi,
-                                                                                   float sign_taylor0_lo,
-                                                                                   float sign_taylor1_hi,
-                                                                                   float sign_taylor1_lo,
-                                                                                   float sign_taylor2_hi,
-                                                                                   float sign_taylor2_lo,
-                                                                                   float sign_taylor3_hi,
-                                                                                   float sign_taylor3_lo,
-                                                                                   float sign_taylor4_hi,
-                                                                                   float sign_taylor4_lo,
-                                                                                   float sign_taylor5_hi,
-                                                                                   float sign_taylor5_lo,
-                                                                                   float sign_taylor6_hi,
-                                                                                   float sign_taylor6_lo,
-                                                                                   float sign_taylor7_hi,
-                                                                                   float sign_taylor7_lo,
-                                                                                   float sign_taylor8_hi,
-                                                                                   float sign_taylor8_lo,
-                                                                                   float sign_taylor9_hi,
-                                                                                   float sign_taylor9_lo,
-                                                                                   float *restrict out_mean,
-                                                                                   float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float leaky_relu_tight_part0(float p0, float p1, float p2, float p3, float p4)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const float t4 = (-1.0f) + negative_slope_hi;
-    const float t5 = 1.0f + negative_slope_hi;
-    const float t6 = negative_slope_hi * negative_slope_hi;
-    const float t7 = 1.0f - negative_slope_hi;
-    const _Bool t8 = mean < 0.0f;
-    const float t9 = -negative_slope_hi;
-    const float t10 = t8 ? (-negative_slope_lo) : 0.0f;
-    const float t11 = t3 * 8.507059e+37f;
-    const float t12 = t0 ? 0.00390625f : 1.0f;
-    const float t13 = t0 ? 256.0f : 1.0f;
-    const float t14 = t1 ? 2.8147498e+14f : t12;  // power of two that keeps residuals normal
-    const float t15 = t1 ? 3.5527137e-15f : t13;
-    const float t16 = t1 ? 7.9228163e+28f : 1.0f;
-    const float t17 = t1 ? 1.2621775e-29f : 1.0f;
-    const float t18 = var * t16;
-    const float t19 = negative_slope_lo + (negative_slope_hi - (t4 - (-1.0f)));
-    const float t20 = t4 * t4;
-    const float t21 = negative_slope_hi * t4;
-    const float t22 = t4 * t5;
-    const float t23 = negative_slope_lo + (negative_slope_hi - (t5 - 1.0f));
-    const float t24 = t8 ? (t6 + FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi, negative_slope_lo,
-        FMA(negative_slope_hi, negative_slope_hi, -t6)))) : 1.0f;
-    const float t25 = t9 - (t7 - 1.0f);
-    const float t26 = t8 ? t9 : 1.0f;
-    const float t27 = t25 - negative_slope_lo;
-    const float t28 = t14 * (var * t14);
-    const float t29 = t2 ? t11 : (t3 * t14);
-    const float t30 = t2 ? 7.888609e-31f : t28;
-    const float t31 = FMA(t4, t19, FMA(t4, t19, FMA(t4, t4, -t20)));
-    const float t32 = 2.0f * t20;
-    const float t33 = (-2.0f) * t21;
-    const float t34 = (-2.0f) * FMA(negative_slope_hi, t19, FMA(negative_slope_lo, t4, FMA(negative_slope_hi, t4,
-        -t21)));
-    const float t35 = 2.0f * t22;
-    const float t36 = FMA(t4, t23, FMA(t19, t5, FMA(t4, t5, -t22)));
-    const float t37 = t4 + t19;
-    const float t38 = 2.0f * t36;
-    const float t39 = t3 * t26;
-    const float t40 = t29 * t29;
-    const float t41 = SQRT(t30);  // standard deviation, scaled
-    const float t42 = t30 * sign_square_hi;
-    const float t43 = t30 * sign_square_lo;
-    const float t44 = t30 * sign_square_rest_hi;
-    const float t45 = t18 * t24;
-    const float t46 = 2.0f * t31;
-    const float t47 = FMA(t3, t26, -t39);
-    const float t48 = -t40;
-    const float t49 = t40 - t42;
-    const float t50 = -t42;
-    const float t51 = FMA(t29, t29, t48);
-    const float t52 = FMA(t30, sign_square_hi, t50);
-    const float t53 = -t43;
-    const float t54 = FMA(t18, t24, -t45);
-    const float t55 = (-FMA(t30, sign_square_lo, t53)) - t44;
-    const float t56 = t51 - t52;
-    const float t57 = -t52;
-    const float t58 = t56 - t43;
-    const float t59 = t56 - t51;
-    const float t60 = t57 - t59;
-    const float t61 = (t51 - (t56 - t59)) + t60;
-    const float t62 = t58 - t56;
-    const float t63 = t53 - t62;
-    const float t64 = t55 + (t61 + ((t56 - (t58 - t62)) + t63));
-    const float t65 = t49 + t58;
-    const float t66 = 1.0f / t41;
-    const float t67 = FMA(t41, -t41, t30);
-    const float t68 = t41 * sign_at_hi;
-    const float t69 = t2 ? 0.0f : (t15 * t41);
-    const float t70 = t65 - t49;
-    const float t71 = t58 - t70;
-    const float t72 = ((t49 - (t65 - t70)) + t71) + t64;
-    const float t73 = t29 + t68;
-    const float t74 = FMA(t41, sign_at_hi, -t68);
-    const float t75 = t73 - t68;
-    const float t76 = t41 * t73;
-    const float t77 = t29 * t66;
-    const float t78 = t67 * (0.5f * t66);
-    const float t79 = t2 ? 0.0f : (t15 * t78);
-    const float t80 = FMA(t41, sign_at_lo, FMA(t78, sign_at_hi, ((t68 - (t73 - t75)) + (t29 - t75)) + t74));
-    const float t81 = 1.0f / t76;
-    const float t82 = FMA(t41, t80, FMA(t78, t73, FMA(t41, t73, -t76)));
-    const _Bool t83 = 18.6875f < t77;
-    const float t84 = -t77;
-    const float t85 = t66 * FMA(t78, t84, FMA(t41, t84, t29));
-    const float t86 = t83 ? 18.6875f : t77;  // t = min(|mean|/sigma, reach)
-    const float t87 = t83 ? 0.0f : t85;
-    const float t88 = FMA(t86, 0.25f, 1.0f);
-    const float t89 = t86 * t86;
-    const float t90 = t86 * (-0.5f);
-    const float t91 = -t86;
-    const float t92 = -t81;
-    const float t93 = t81 * FMA(t82, t92, FMA(t76, t92, 1.0f));
-    const float t94 = t65 * t81;  // t - t0
-    const float t95 = 1.0f / t88;  // u = 1/(1 + t/4)
-    const float t96 = FMA(t87, 0.25f, FMA(t86, 0.25f, -(t88 - 1.0f)));
-    const float t97 = 1.0f + t89;
-    const float t98 = t86 * t90;
-    const float t99 = FMA(t86, t87, FMA(t86, t87, FMA(t86, t86, -t89)));
-    const float t100 = FMA(t65, t93, FMA(t72, t81, FMA(t65, t81, -t94)));
-    const float t101 = 1.0f / t97;
-    const float t102 = FMA(t87, t91, FMA(t86, t90, -t98));
-    const float t103 = t86 + t87;
-    const float t104 = 2.0f * (t103 * t37);
-    const float t105 = FMA(t98, 1.442695f, 12582912.0f);
-    const float t106 = t99 + (t89 - (t97 - 1.0f));
-    const float t107 = -(2.0f * t103);
-    const _Bool t108 = t8 & (ABS(t103 - sign_at_hi) < sign_width_hi);
-    const float t109 = t105 - 12582912.0f;
-    const uint32_t t110 = as_bits(t105);
-    const float t111 = FMA(t109, -0.69314575f, t98);
-    const float t112 = FMA(t109, -1.4286068e-6f, t102);
-    const float t113 = t95 - 0.25f;
-    const float t114 = t95 * t95;
-    const float t115 = FMA(t95, FMA(t95, FMA(t95, 2.6474037f, -1.6227827f), 0.5651015f), -0.024969762f);
-    const float t116 = -t95;
-    const float t117 = t95 * FMA(t96, t116, FMA(t88, t116, 1.0f));
-    const uint32_t t118 = t110 + 1u;
-    const uint32_t t119 = (uint32_t)((int32_t)t110 >> 1u);
-    const uint32_t t120 = (uint32_t)((int32_t)t118 >> 1u);
-    const uint32_t t121 = t119 + 127u;
-    const uint32_t t122 = 127u + t120;
-    const uint32_t t123 = t121 << 23u;
-    const uint32_t t124 = t122 << 23u;
-    const float t125 = as_float(t123);
-    const float t126 = as_float(t124);
-    const float t127 = -t101;
-    const float t128 = t101 * FMA(t106, t127, FMA(t97, t127, 1.0f));
-    const float t129 = FMA(t113, FMA(t113, FMA(t113, FMA(t113, FMA(t113, FMA(t113, FMA(t113, FMA(t113, 0.052821796f,
-        -0.21099824f), 0.28813356f), -0.094544634f), -0.04896455f), -0.07985351f), 0.011417099f), 0.11636546f),
-        0.17159984f);
-    const float t130 = t95 * t114;
-    const float t131 = FMA(t95, t95, -t114);
-    const float t132 = t111 + t112;
-    const float t133 = t112 + (t111 - t132);
-    const float t134 = t125 * t126;
-    const float t135 = t94 + t100;
-    const float t136 = FMA(t95, t131, FMA(t95, t114, -t130));
-    const float t137 = t117 * (t115 * (t114 + t131));
-    const float t138 = FMA(t132, FMA(t132, FMA(t132, FMA(t132, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t139 = t132 * t132;
-    const float t140 = 1.0f + t132;
-    const float t141 = FMA(t138, t139, t133 * t140);
-    const float t142 = 1.0f + FMA(t138, t139, t132);  // exp(-t^2/2), mantissa
-    const float t143 = t142 * t134;
-    const float t144 = FMA(t135, FMA(t135, FMA(t135, FMA(t135, FMA(t135, FMA(t135, FMA(t135, FMA(sign_taylor9_hi, t135,
-        sign_taylor8_hi), sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi), sign_taylor4_hi), sign_taylor3_hi),
-        sign_taylor2_hi), sign_taylor1_hi);
-    const float t145 = (t132 - (t140 - 1.0f)) + t141;
-    const float t146 = t113 * t129;
-    const float t147 = t140 + t145;
-    const float t148 = t145 - (t147 - t140);
-    const float t149 = 0.15958369f + t146;
-    const float t150 = FMA(t113, t129, -t146);
-    const float t151 = t113 * t149;
-    const float t152 = t149 - t146;
-    const float t153 = 0.106851034f + t151;
-    const float t154 = (-3.0417104e-9f) + (((t146 - (t149 - t152)) + (0.15958369f - t152)) + t150);
-    const float t155 = FMA(t113, t149, -t151);
-    const float t156 = t153 - t151;
-    const float t157 = t113 * t153;
-    const float t158 = t94 * t144;
-    const float t159 = 1.8320192e-9f + FMA(t113, t154, ((t151 - (t153 - t156)) + (0.106851034f - t156)) + t155);
-    const float t160 = 0.05081732f + t157;
-    const float t161 = FMA(t113, t153, -t157);
-    const float t162 = sign_taylor0_hi + t158;
-    const float t163 = FMA(t94, t144, -t158);
-    const float t164 = t160 - t157;
-    const float t165 = t113 * t160;
-    const float t166 = t162 - t158;
-    const float t167 = t94 * t162;
-    const float t168 = 1.0551207e-9f + FMA(t113, t159, ((t157 - (t160 - t164)) + (0.05081732f - t164)) + t161);
-    const float t169 = 0.014190124f + t165;
-    const float t170 = FMA(t113, t160, -t165);
-    const float t171 = FMA(t94, sign_taylor0_lo + FMA(t100, t144, ((t158 - (t162 - t166)) + (sign_taylor0_hi - t166)) +
-        t163), FMA(t100, t162, FMA(t94, t162, -t167)));
-    const float t172 = t69 * t167;
-    const float t173 = t169 - t165;
-    const float t174 = t169 * t130;  // J_2/sqrt(2 pi)
-    const float t175 = t172 + FMA(t69, t171, FMA(t79, t167, FMA(t69, t167, -t172)));
-    const float t176 = (-2.281545e-10f) + FMA(t113, t168, ((t165 - (t169 - t173)) + (0.014190124f - t173)) + t170);
-    const float t177 = t174 * t107;
-    const float t178 = t137 + FMA(t169, t136, FMA(t176, t130, FMA(t169, t130, -t174)));
-    const float t179 = t174 * t32;
-    const float t180 = t174 * t35;
-    const float t181 = 0.3989423f + t177;
-    const float t182 = FMA(t174, t107, -t177);
-    const float t183 = FMA(t174, t32, -t179);
-    const float t184 = FMA(t174, t35, -t180);
-    const float t185 = (-1.133517e-8f) + FMA(t178, t107, (t177 - (t181 - 0.3989423f)) + t182);
-    const float t186 = t181 * t101;  // J_1/sqrt(2 pi)
-    const float t187 = FMA(t181, t128, FMA(t185, t101, FMA(t181, t101, -t186)));
-    const float t188 = t186 * t20;
-    const float t189 = t186 * t104;
-    const float t190 = t186 * t7;
-    const float t191 = FMA(t186, t31, FMA(t187, t20, FMA(t186, t20, -t188)));
-    const float t192 = t186 * t188;
-    const float t193 = FMA(t186, t104, -t189);
-    const float t194 = t190 * t147;
-    const float t195 = FMA(t186, t27, FMA(t187, t7, FMA(t186, t7, -t190)));
-    const float t196 = t192 + FMA(t186, t191, FMA(t187, t188, FMA(t186, t188, -t192)));
-    const float t197 = t186 + t187;
-    const float t198 = -t196;
-    const float t199 = t69 * t194;
-    const float t200 = FMA(t190, t148, FMA(t195, t147, FMA(t190, t147, -t194)));
-    const float t201 = t125 * t199;
-    const float t202 = FMA(t69, t200, FMA(t79, t194, FMA(t69, t194, -t199)));
-    const float t203 = t126 * t201;
-    const float t204 = t126 * (t125 * t202);
-    const float t205 = t203 + t39;
-    const float t206 = FMA(t103, t197, 2.0f * (t174 + t178));  // Mills ratio/sqrt(2 pi)
-    const float t207 = t205 - t39;
-    const float t208 = t203 - t207;
-    const float t209 = t108 ? t175 : (t205 + (t204 + FMA(t3, t10, ((t39 - (t205 - t207)) + t208) + t47)));
-    const float t210 = t206 * t33;
-    const float t211 = FMA(t206, t33, -t210);
-    const float t212 = t198 * t143;
-    const float t213 = t212 + t189;
-    const float t214 = t212 + t210;
-    const float t215 = FMA(t198, t143, -t212);
-    const float t216 = t214 + t179;
-    const float t217 = t213 + t180;
-    const float t218 = t213 - t189;
-    const float t219 = t214 - t210;
-    const float t220 = t216 - t179;
-    const float t221 = t217 - t180;
-    const float t222 = FMA(t187, t104, ((t189 - (t213 - t218)) + (t212 - t218)) + t193);
-    const float t223 = t212 - t219;
-    const float t224 = FMA(t206, t34, ((t210 - (t214 - t219)) + t223) + t211);
-    const float t225 = t214 - t220;
-    const float t226 = FMA(t174, t46, FMA(t178, t32, ((t179 - (t216 - t220)) + t225) + t183));
-    const float t227 = t8 ? t216 : t217;
-    const float t228 = t217 - t221;
-    const float t229 = t213 - t221;
-    const float t230 = FMA(t174, t38, FMA(t178, t35, ((t180 - t228) + t229) + t184));
-    const float t231 = t215 + t222;
-    const float t232 = t8 ? ((t215 + t224) + t226) : (t231 + t230);
-    const float t233 = t147 * t227;
-    const float t234 = t18 * t233;
-    const float t235 = FMA(t148, t227, FMA(t147, t232, FMA(t147, t227, -t233)));
-    const float t236 = t125 * t234;
-    const float t237 = t125 * FMA(t18, t235, FMA(t18, t233, -t234));
-    const float t238 = t126 * t236;
-    const float t239 = t126 * t237;
-    const float t240 = t238 + t45;
-    const float t241 = t240 - t45;
-    const float t242 = t238 - t241;
-    const float t243 = t17 * (t240 + (t239 + (((t45 - (t240 - t241)) + t242) + t54)));
-    *out_mean = t209;
-    *out_var = t243;
+    float t0 = p1 - p0;
+    float t1 = ((p0 - (p1 - t0)) + (p2 - t0)) + FMA(p4, p3, -p0);
+    return t1;
 }
 
-void leaky_relu_tight_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                              const float *restrict params, float *restrict out_mean, float *restrict out_var)
+INLINE float leaky_relu_tight_part1(float p0, float p1, float p2, float p3, float p4)
+{
+    float t0 = p1 - p0;
+    float t1 = ((p0 - (p1 - t0)) + (p2 - t0)) + FMA(p3, p4, -p0);
+    return t1;
+}
+
+INLINE void leaky_relu_tight_forward_element(
+    float mean, float var, float negative_slope_hi, float negative_slope_lo, float sign_width_hi, float sign_width_lo,
+    float sign_at_hi, float sign_at_lo, float sign_square_hi, float sign_square_lo, float sign_square_rest_hi,
+    float sign_square_rest_lo, float sign_taylor0_hi, float sign_taylor0_lo, float sign_taylor1_hi,
+    float sign_taylor1_lo, float sign_taylor2_hi, float sign_taylor2_lo, float sign_taylor3_hi, float sign_taylor3_lo,
+    float sign_taylor4_hi, float sign_taylor4_lo, float sign_taylor5_hi, float sign_taylor5_lo, float sign_taylor6_hi,
+    float sign_taylor6_lo, float sign_taylor7_hi, float sign_taylor7_lo, float sign_taylor8_hi, float sign_taylor8_lo,
+    float sign_taylor9_hi, float sign_taylor9_lo, float *restrict out_mean, float *restrict out_var)
+{
+    _Bool t0 = 1.1529215e+18f < var;
+    _Bool t1 = var < 9.094947e-13f;
+    _Bool t2 = var == 0.0f;
+    float t3 = ABS(mean);
+    float t4 = (-1.0f) + negative_slope_hi;
+    float t5 = 1.0f + negative_slope_hi;
+    float t6 = negative_slope_hi * negative_slope_hi;
+    float t7 = 1.0f - negative_slope_hi;
+    _Bool t8 = mean < 0.0f;
+    float t9 = -negative_slope_hi;
+    float t10 = t0 ? 0.00390625f : 1.0f;
+    float t11 = t1 ? 2.8147498e+14f : t10;  // power of two that keeps residuals normal
+    float t12 = t0 ? 256.0f : 1.0f;
+    float t13 = t1 ? 3.5527137e-15f : t12;
+    float t14 = t1 ? 7.9228163e+28f : 1.0f;
+    float t15 = var * t14;
+    float t16 = negative_slope_lo + (negative_slope_hi - (t4 - (-1.0f)));
+    float t17 = t4 * t4;
+    float t18 = negative_slope_hi * t4;
+    float t19 = t4 * t5;
+    float t20 = t6 + FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi, negative_slope_lo,
+        FMA(negative_slope_hi, negative_slope_hi, -t6)));
+    float t21 = t8 ? t20 : 1.0f;
+    float t22 = t8 ? t9 : 1.0f;
+    float t23 = t3 * 8.507059e+37f;
+    float t24 = t3 * t11;
+    float t25 = t2 ? t23 : t24;
+    float t26 = t11 * (var * t11);
+    float t27 = t2 ? 7.888609e-31f : t26;
+    float t28 = FMA(t4, t16, FMA(t4, t16, FMA(t4, t4, -t17)));
+    float t29 = 2.0f * t17;
+    float t30 = (-2.0f) * t18;
+    float t31 = 2.0f * t19;
+    float t32 = t3 * t22;
+    float t33 = t25 * t25;
+    float t34 = SQRT(t27);  // standard deviation, scaled
+    float t35 = t27 * sign_square_hi;
+    float t36 = t27 * sign_square_lo;
+    float t37 = t15 * t21;
+    float t38 = t33 - t35;
+    float t39 = FMA(t25, t25, -t33);
+    float t40 = FMA(t27, sign_square_hi, -t35);
+    float t41 = -t36;
+    float t42 = t39 - t40;
+    float t43 = t42 - t36;
+    float t44 = t42 - t39;
+    float t45 = t43 - t42;
+    float t46 = t38 + t43;
+    float t47 = 1.0f / t34;
+    float t48 = t34 * sign_at_hi;
+    float t49 = t13 * t34;
+    float t50 = t2 ? 0.0f : t49;
+    float t51 = t46 - t38;
+    float t52 = t25 + t48;
+    float t53 = t34 * t52;
+    float t54 = t25 * t47;
+    float t55 = FMA(t34, -t34, t27) * (0.5f * t47);
+    float t56 = t13 * t55;
+    float t57 = t2 ? 0.0f : t56;
+    float t58 = 1.0f / t53;
+    _Bool t59 = 18.6875f < t54;
+    float t60 = -t54;
+    float t61 = t59 ? 18.6875f : t54;  // t = min(|mean|/sigma, reach)
+    float t62 = t47 * FMA(t55, t60, FMA(t34, t60, t25));
+    float t63 = t59 ? 0.0f : t62;
+    float t64 = FMA(t61, 0.25f, 1.0f);
+    float t65 = t61 * t61;
+    float t66 = t61 * (-0.5f);
+    float t67 = -t58;
+    float t68 = t46 * t58;  // t - t0
+    float t69 = 1.0f / t64;  // u = 1/(1 + t/4)
+    float t70 = 1.0f + t65;
+    float t71 = t61 * t66;
+    float t72 = FMA(t46, t58 * FMA(FMA(t34, FMA(t34, sign_at_lo, FMA(t55, sign_at_hi, leaky_relu_tight_part0(t48, t52,
+        t25, sign_at_hi, t34))), FMA(t55, t52, FMA(t34, t52, -t53))), t67, FMA(t53, t67, 1.0f)), FMA(((t38 - (t46 -
+        t51)) + (t43 - t51)) + (((-FMA(t27, sign_square_lo, t41)) - (t27 * sign_square_rest_hi)) + (((t39 - (t42 -
+        t44)) + ((-t40) - t44)) + ((t42 - (t43 - t45)) + (t41 - t45)))), t58, FMA(t46, t58, -t68)));
+    float t73 = 1.0f / t70;
+    float t74 = t61 + t63;
+    float t75 = 2.0f * (t74 * (t4 + t16));
+    float t76 = FMA(t71, 1.442695f, 12582912.0f);
+    float t77 = -(2.0f * t74);
+    float t78 = t76 - 12582912.0f;
+    uint32_t t79 = as_bits(t76);
+    float t80 = FMA(t78, -0.69314575f, t71);
+    float t81 = FMA(t78, -1.4286068e-6f, FMA(t63, -t61, FMA(t61, t66, -t71)));
+    float t82 = t69 - 0.25f;
+    float t83 = t69 * t69;
+    float t84 = -t69;
+    float t85 = as_float((((uint32_t)((int32_t)t79 >> 1u)) + 127u) << 23u);
+    float t86 = as_float((127u + ((uint32_t)((int32_t)(t79 + 1u) >> 1u))) << 23u);
+    float t87 = -t73;
+    float t88 = POLY8(t82, 0.052821796f, -0.21099824f, 0.28813356f, -0.094544634f, -0.04896455f, -0.07985351f,
+        0.011417099f, 0.11636546f, 0.17159984f);
+    float t89 = t69 * t83;
+    float t90 = FMA(t69, t69, -t83);
+    float t91 = t80 + t81;
+    float t92 = t68 + t72;
+    float t93 = POLY4(t91, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f);
+    float t94 = t91 * t91;
+    float t95 = 1.0f + t91;
+    float t96 = 1.0f + FMA(t93, t94, t91);  // exp(-t^2/2), mantissa
+    float t97 = t96 * (t85 * t86);
+    float t98 = FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(sign_taylor9_hi, t92,
+        sign_taylor8_hi), sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi), sign_taylor4_hi), sign_taylor3_hi),
+        sign_taylor2_hi), sign_taylor1_hi);
+    float t99 = (t91 - (t95 - 1.0f)) + FMA(t93, t94, (t81 + (t80 - t91)) * t95);
+    float t100 = t82 * t88;
+    float t101 = t95 + t99;
+    float t102 = t99 - (t101 - t95);
+    float t103 = 0.15958369f + t100;
+    float t104 = t82 * t103;
+    float t105 = 0.106851034f + t104;
+    float t106 = t82 * t105;
+    float t107 = t68 * t98;
+    float t108 = 0.05081732f + t106;
+    float t109 = sign_taylor0_hi + t107;
+    float t110 = t82 * t108;
+    float t111 = t68 * t109;
+    float t112 = 0.014190124f + t110;
+    float t113 = t50 * t111;
+    float t114 = t112 * t89;  // J_2/sqrt(2 pi)
+    float t115 = t114 * t77;
+    float t116 = ((t69 * FMA(FMA(t63, 0.25f, FMA(t61, 0.25f, -(t64 - 1.0f))), t84, FMA(t64, t84, 1.0f))) * (POLY3(t69,
+        2.6474037f, -1.6227827f, 0.5651015f, -0.024969762f) * (t83 + t90))) + FMA(t112, FMA(t69, t90, FMA(t69, t83,
+        -t89)), FMA((-2.281545e-10f) + FMA(t82, 1.0551207e-9f + FMA(t82, 1.8320192e-9f + FMA(t82, (-3.0417104e-9f) +
+        leaky_relu_tight_part1(t100, t103, 0.15958369f, t82, t88), leaky_relu_tight_part1(t104, t105, 0.106851034f,
+        t103, t82)), leaky_relu_tight_part1(t106, t108, 0.05081732f, t105, t82)), leaky_relu_tight_part1(t110, t112,
+        0.014190124f, t108, t82)), t89, FMA(t112, t89, -t114)));
+    float t117 = t114 * t29;
+    float t118 = t114 * t31;
+    float t119 = 0.3989423f + t115;
+    float t120 = t119 * t73;  // J_1/sqrt(2 pi)
+    float t121 = FMA(t119, t73 * FMA(FMA(t61, t63, FMA(t61, t63, FMA(t61, t61, -t65))) + (t65 - (t70 - 1.0f)), t87,
+        FMA(t70, t87, 1.0f)), FMA((-1.133517e-8f) + FMA(t116, t77, (t115 - (t119 - 0.3989423f)) + FMA(t114, t77,
+        -t115)), t73, FMA(t119, t73, -t120)));
+    float t122 = t120 * t17;
+    float t123 = t120 * t75;
+    float t124 = t120 * t7;
+    float t125 = t120 * t122;
+    float t126 = t124 * t101;
+    float t127 = -(t125 + FMA(t120, FMA(t120, t28, FMA(t121, t17, FMA(t120, t17, -t122))), FMA(t121, t122, FMA(t120,
+        t122, -t125))));
+    float t128 = t50 * t126;
+    float t129 = t86 * (t85 * t128);
+    float t130 = t129 + t32;
+    float t131 = FMA(t74, t120 + t121, 2.0f * (t114 + t116));  // Mills ratio/sqrt(2 pi)
+    _Bool t132 = t8 & (ABS(t74 - sign_at_hi) < sign_width_hi);
+    float t133 = t113 + FMA(t50, FMA(t68, sign_taylor0_lo + FMA(t72, t98, leaky_relu_tight_part0(t107, t109,
+        sign_taylor0_hi, t98, t68)), FMA(t72, t109, FMA(t68, t109, -t111))), FMA(t57, t111, FMA(t50, t111, -t113)));
+    float t134 = t86 * (t85 * FMA(t50, FMA(t124, t102, FMA(FMA(t120, (t9 - (t7 - 1.0f)) - negative_slope_lo, FMA(t121,
+        t7, FMA(t120, t7, -t124))), t101, FMA(t124, t101, -t126))), FMA(t57, t126, FMA(t50, t126, -t128))));
+    float t135 = -negative_slope_lo;
+    float t136 = t8 ? t135 : 0.0f;
+    float t137 = t130 + (t134 + FMA(t3, t136, leaky_relu_tight_part0(t32, t130, t129, t3, t22)));
+    float t138 = t132 ? t133 : t137;
+    float t139 = t131 * t30;
+    float t140 = t127 * t97;
+    float t141 = t140 + t123;
+    float t142 = t140 + t139;
+    float t143 = FMA(t127, t97, -t140);
+    float t144 = t142 + t117;
+    float t145 = t141 + t118;
+    float t146 = t8 ? t144 : t145;
+    float t147 = t101 * t146;
+    float t148 = t15 * t147;
+    float t149 = t86 * (t85 * t148);
+    float t150 = t149 + t37;
+    float t151 = t1 ? 1.2621775e-29f : 1.0f;
+    float t152 = (t143 + FMA(t131, (-2.0f) * FMA(negative_slope_hi, t16, FMA(negative_slope_lo, t4,
+        FMA(negative_slope_hi, t4, -t18))), leaky_relu_tight_part0(t139, t142, t140, t131, t30))) + FMA(t114, 2.0f *
+        t28, FMA(t116, t29, leaky_relu_tight_part0(t117, t144, t142, t114, t29)));
+    float t153 = (t143 + FMA(t121, t75, leaky_relu_tight_part0(t123, t141, t140, t120, t75))) + FMA(t114, 2.0f *
+        FMA(t4, negative_slope_lo + (negative_slope_hi - (t5 - 1.0f)), FMA(t16, t5, FMA(t4, t5, -t19))), FMA(t116, t31,
+        leaky_relu_tight_part0(t118, t145, t141, t114, t31)));
+    float t154 = t8 ? t152 : t153;
+    float t155 = t151 * (t150 + ((t86 * (t85 * FMA(t15, FMA(t102, t146, FMA(t101, t154, FMA(t101, t146, -t147))),
+        FMA(t15, t147, -t148)))) + leaky_relu_tight_part0(t37, t150, t149, t15, t21)));
+    *out_mean = t138;
+    *out_var = t155;
+}
+
+void leaky_relu_tight_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     const float negative_slope_hi = params[0];
     const float negative_slope_lo = params[1];
@@ -370,291 +294,207 @@ void leaky_relu_tight_forward(int64_t n, const float *restrict mean, const float
     uint16_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        leaky_relu_tight_forward_element(mean[i], var[i], negative_slope_hi, negative_slope_lo, sign_width_hi,
-                                         sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
-                                         sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo,
-                                         sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo,
-                                         sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo,
-                                         sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo,
-                                         sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo,
-                                         sign_taylor9_hi, sign_taylor9_lo, &out_mean[i], &out_var[i]);
+        leaky_relu_tight_forward_element(
+            mean[i], var[i], negative_slope_hi, negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi,
+            sign_at_lo, sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi,
+            sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi,
+            sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi,
+            sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi,
+            sign_taylor9_lo, &out_mean[i], &out_var[i]);
         narrow ^= (uint16_t)as_bits(out_mean[i]);
     }
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void leaky_relu_tight_backward_element(float mean, float var,
-                                                                                    float grad_mean, float grad_var,
-                                                                                    float negative_slope_hi,
-                                                                                    float negative_slope_lo,
-                                                                                    float sign_width_hi,
-                                                                                    float sign_width_lo,
-                                                                                    float sign_at_hi, float sign_at_lo,
-                                                                                    float sign_square_hi,
-                                                                                    float sign_square_lo,
-                                                                                    float sign_square_rest_hi,
-                                                                                    float sign_square_rest_lo,
-                                                                                    float sign_taylor0_hi,
-                                                                                    float sign_taylor0_lo,
-                                                                                    float sign_taylor1_hi,
-                                                                                    float sign_taylor1_lo,
-                                                                                    float sign_taylor2_hi,
-                                                                                    float sign_taylor2_lo,
-                                                                                    float sign_taylor3_hi,
-                                                                                    float sign_taylor3_lo,
-                                                                                    float sign_taylor4_hi,
-                                                                                    float sign_taylor4_lo,
-                                                                                    float sign_taylor5_hi,
-                                                                                    float sign_taylor5_lo,
-                                                                                    float sign_taylor6_hi,
-                                                                                    float sign_taylor6_lo,
-                                                                                    float sign_taylor7_hi,
-                                                                                    float sign_taylor7_lo,
-                                                                                    float sign_taylor8_hi,
-                                                                                    float sign_taylor8_lo,
-                                                                                    float sign_taylor9_hi,
-                                                                                    float sign_taylor9_lo,
-                                                                                    float *restrict out_grad_mean,
-                                                                                    float *restrict out_grad_var)
+INLINE void leaky_relu_tight_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float negative_slope_hi, float negative_slope_lo,
+    float sign_width_hi, float sign_width_lo, float sign_at_hi, float sign_at_lo, float sign_square_hi,
+    float sign_square_lo, float sign_square_rest_hi, float sign_square_rest_lo, float sign_taylor0_hi,
+    float sign_taylor0_lo, float sign_taylor1_hi, float sign_taylor1_lo, float sign_taylor2_hi, float sign_taylor2_lo,
+    float sign_taylor3_hi, float sign_taylor3_lo, float sign_taylor4_hi, float sign_taylor4_lo, float sign_taylor5_hi,
+    float sign_taylor5_lo, float sign_taylor6_hi, float sign_taylor6_lo, float sign_taylor7_hi, float sign_taylor7_lo,
+    float sign_taylor8_hi, float sign_taylor8_lo, float sign_taylor9_hi, float sign_taylor9_lo,
+    float *restrict out_grad_mean, float *restrict out_grad_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const float t4 = (-1.0f) + negative_slope_hi;
-    const float t5 = 1.0f + negative_slope_hi;
-    const float t6 = 1.0f - negative_slope_hi;
-    const float t7 = negative_slope_hi * negative_slope_hi;
-    const _Bool t8 = mean < 0.0f;
-    const float t9 = -negative_slope_hi;
-    const float t10 = t3 * 8.507059e+37f;
-    const float t11 = t0 ? 0.00390625f : 1.0f;
-    const float t12 = t0 ? 256.0f : 1.0f;
-    const float t13 = t1 ? 2.8147498e+14f : t11;  // power of two that keeps residuals normal
-    const float t14 = t1 ? 3.5527137e-15f : t12;
-    const float t15 = t2 ? t10 : (t3 * t13);
-    const float t16 = negative_slope_lo + (negative_slope_hi - (t4 - (-1.0f)));
-    const float t17 = t4 * t4;
-    const float t18 = negative_slope_hi * t4;
-    const float t19 = (-0.5f) * t4;
-    const float t20 = t4 * t5;
-    const float t21 = negative_slope_lo + (negative_slope_hi - (t5 - 1.0f));
-    const float t22 = (t9 - (t6 - 1.0f)) - negative_slope_lo;
-    const float t23 = t8 ? (t7 + FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi, negative_slope_lo,
-        FMA(negative_slope_hi, negative_slope_hi, -t7)))) : 1.0f;
-    const float t24 = t8 ? negative_slope_hi : 1.0f;
-    const float t25 = t2 ? 7.888609e-31f : (t13 * (var * t13));
-    const float t26 = FMA(t4, t16, FMA(t4, t16, FMA(t4, t4, -t17)));
-    const float t27 = 2.0f * t17;
-    const float t28 = FMA(negative_slope_hi, t16, FMA(negative_slope_lo, t4, FMA(negative_slope_hi, t4, -t18)));
-    const float t29 = (-2.0f) * t18;
-    const float t30 = t18 + t28;
-    const float t31 = (-2.0f) * t28;
-    const float t32 = 0.3989423f * t19;
-    const float t33 = -t20;
-    const float t34 = t4 + t16;
-    const float t35 = (-0.5f) * t16;
-    const float t36 = FMA(t4, t21, FMA(t16, t5, FMA(t4, t5, t33)));
-    const float t37 = SQRT(t25);  // standard deviation, scaled
-    const float t38 = 0.3989423f * t29;
-    const float t39 = FMA(0.3989423f, t35, FMA(-1.133517e-8f, t19, FMA(0.3989423f, t19, -t32)));
-    const float t40 = 2.0f * t26;
-    const float t41 = FMA(0.3989423f, t29, -t38);
-    const float t42 = -t36;
-    const float t43 = 1.0f / t37;
-    const float t44 = FMA(t37, -t37, t25);
-    const float t45 = t2 ? 0.0f : (t14 * t37);
-    const float t46 = t15 * t43;
-    const float t47 = t44 * (0.5f * t43);
-    const float t48 = t2 ? 0.0f : (t14 * t47);
-    const float t49 = -t43;
-    const float t50 = t2 ? 0.0f : (t13 * (t43 + (t43 * FMA(t47, t49, FMA(t37, t49, 1.0f)))));
-    const _Bool t51 = 18.6875f < t46;
-    const float t52 = -t46;
-    const float t53 = t43 * FMA(t47, t52, FMA(t37, t52, t15));
-    const float t54 = t51 ? 18.6875f : t46;  // t = min(|mean|/sigma, reach)
-    const float t55 = t51 ? 0.0f : t53;
-    const float t56 = FMA(t54, 0.25f, 1.0f);
-    const float t57 = t54 * (-0.5f);
-    const float t58 = t54 * t54;
-    const float t59 = -t54;
-    const float t60 = t54 * t4;
-    const float t61 = 1.0f / t56;  // u = 1/(1 + t/4)
-    const float t62 = FMA(t55, 0.25f, FMA(t54, 0.25f, -(t56 - 1.0f)));
-    const float t63 = t54 * t57;
-    const float t64 = 1.0f + t58;
-    const float t65 = FMA(t54, t55, FMA(t54, t55, FMA(t54, t54, -t58)));
-    const float t66 = t60 + FMA(t54, t16, FMA(t55, t4, FMA(t54, t4, -t60)));
-    const float t67 = FMA(t55, t59, FMA(t54, t57, -t63));
-    const float t68 = FMA(t63, 1.442695f, 12582912.0f);
-    const float t69 = 1.0f / t64;
-    const float t70 = t65 + (t58 - (t64 - 1.0f));
-    const float t71 = t54 + t55;
-    const float t72 = t71 * t30;
-    const float t73 = -(2.0f * t71);
-    const float t74 = -t72;
-    const float t75 = t68 - 12582912.0f;
-    const uint32_t t76 = as_bits(t68);
-    const float t77 = FMA(t75, -0.69314575f, t63);
-    const float t78 = FMA(t75, -1.4286068e-6f, t67);
-    const uint32_t t79 = t76 + 1u;
-    const uint32_t t80 = (uint32_t)((int32_t)t76 >> 1u);
-    const uint32_t t81 = (uint32_t)((int32_t)t79 >> 1u);
-    const uint32_t t82 = t80 + 127u;
-    const uint32_t t83 = 127u + t81;
-    const uint32_t t84 = t82 << 23u;
-    const uint32_t t85 = t83 << 23u;
-    const float t86 = as_float(t84);
-    const float t87 = as_float(t85);
-    const float t88 = t61 - 0.25f;
-    const float t89 = t61 * t61;
-    const float t90 = FMA(t61, FMA(t61, FMA(t61, 2.6474037f, -1.6227827f), 0.5651015f), -0.024969762f);
-    const float t91 = -t61;
-    const float t92 = t61 * FMA(t62, t91, FMA(t56, t91, 1.0f));
-    const float t93 = t86 * t87;
-    const float t94 = FMA(t88, FMA(t88, FMA(t88, FMA(t88, FMA(t88, FMA(t88, FMA(t88, FMA(t88, FMA(t88, 0.052821796f,
-        -0.21099824f), 0.28813356f), -0.094544634f), -0.04896455f), -0.07985351f), 0.011417099f), 0.11636546f),
-        0.17159984f), 0.15958369f);
-    const float t95 = t61 * t89;
-    const float t96 = FMA(t61, t61, -t89);
-    const float t97 = -t69;
-    const float t98 = t69 * FMA(t70, t97, FMA(t64, t97, 1.0f));
-    const float t99 = t77 + t78;
-    const float t100 = t78 + (t77 - t99);
-    const float t101 = (-2.0f) * t66;
-    const float t102 = FMA(t61, t96, FMA(t61, t89, -t95));
-    const float t103 = t92 * (t90 * (t89 + t96));
-    const float t104 = FMA(t99, FMA(t99, FMA(t99, FMA(t99, 0.0013814222f, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f);
-    const float t105 = t99 * t99;
-    const float t106 = 1.0f + t99;
-    const float t107 = FMA(t104, t105, t100 * t106);
-    const float t108 = 1.0f + FMA(t104, t105, t99);  // exp(-t^2/2), mantissa
-    const float t109 = t108 * t93;
-    const float t110 = (t99 - (t106 - 1.0f)) + t107;
-    const float t111 = t106 + t110;
-    const float t112 = t110 - (t111 - t106);
-    const float t113 = t111 * t32;
-    const float t114 = t88 * t94;
-    const float t115 = FMA(t112, t32, FMA(t111, t39, FMA(t111, t32, -t113)));
-    const float t116 = t50 * t113;
-    const float t117 = 0.106851034f + t114;
-    const float t118 = FMA(t88, t94, -t114);
-    const float t119 = (t87 * (t86 * (t116 + FMA(t50, t115, FMA(t50, t113, -t116))))) * grad_mean;
-    const float t120 = t88 * t117;
-    const float t121 = t117 - t114;
-    const float t122 = 0.05081732f + t120;
-    const float t123 = 1.8320192e-9f + (((t114 - (t117 - t121)) + (0.106851034f - t121)) + t118);
-    const float t124 = FMA(t88, t117, -t120);
-    const float t125 = t122 - t120;
-    const float t126 = t88 * t122;
-    const float t127 = 1.0551207e-9f + FMA(t88, t123, ((t120 - (t122 - t125)) + (0.05081732f - t125)) + t124);
-    const float t128 = 0.014190124f + t126;
-    const float t129 = FMA(t88, t122, -t126);
-    const float t130 = t128 - t126;
-    const float t131 = t128 * t95;  // J_2/sqrt(2 pi)
-    const float t132 = (-2.281545e-10f) + FMA(t88, t127, ((t126 - (t128 - t130)) + (0.014190124f - t130)) + t129);
-    const float t133 = t131 * t73;
-    const float t134 = t103 + FMA(t128, t102, FMA(t132, t95, FMA(t128, t95, -t131)));
-    const float t135 = 2.0f * t131;
-    const float t136 = 0.3989423f + t133;
-    const float t137 = FMA(t131, t73, -t133);
-    const float t138 = FMA(t134, t73, (t133 - (t136 - 0.3989423f)) + t137);
-    const float t139 = 2.0f * t134;
-    const float t140 = (-1.133517e-8f) + t138;
-    const float t141 = t136 * t69;  // J_1/sqrt(2 pi)
-    const float t142 = FMA(t136, t98, FMA(t140, t69, FMA(t136, t69, -t141)));
-    const float t143 = t141 * t17;
-    const float t144 = t54 * t141;
-    const float t145 = t141 * t27;
-    const float t146 = t141 * t29;
-    const float t147 = FMA(t141, t26, FMA(t142, t17, FMA(t141, t17, -t143)));
-    const float t148 = -(0.3989423f * t143);
-    const float t149 = t135 + t144;  // Mills ratio/sqrt(2 pi)
-    const float t150 = FMA(t54, t141, -t144);
-    const float t151 = FMA(t141, t27, -t145);
-    const float t152 = FMA(t141, t29, -t146);
-    const float t153 = t149 - t144;
-    const float t154 = t135 - t153;
-    const float t155 = t139 + FMA(t54, t142, FMA(t55, t141, ((t144 - (t149 - t153)) + t154) + t150));
-    const float t156 = t149 * t145;
-    const float t157 = t149 * t101;
-    const float t158 = t149 * t33;
-    const float t159 = t149 * t20;
-    const float t160 = t149 * t6;
-    const float t161 = -FMA(0.3989423f, t147, FMA(-1.133517e-8f, t143, FMA(0.3989423f, t143, t148)));
-    const float t162 = t109 * t148;
-    const float t163 = -t156;
-    const float t164 = t156 * t109;
-    const float t165 = FMA(t149, t101, -t157);
-    const float t166 = FMA(t149, t33, -t158);
-    const float t167 = FMA(t149, t20, -t159);
-    const float t168 = t8 ? FMA(t149, t22, FMA(t155, t6, FMA(t149, t6, -t160))) : 0.0f;
-    const float t169 = t162 + FMA(t109, t161, FMA(t109, t148, -t162));
-    const float t170 = FMA(0.3989423f, t66, t169);
-    const float t171 = FMA(0.3989423f, t74, t169);
-    const float t172 = t163 * t109;
-    const float t173 = FMA(t155, t145, FMA(t149, t145, t163));
-    const float t174 = t164 + t157;
-    const float t175 = FMA(t156, t109, -t164);
-    const float t176 = t172 + t38;
-    const float t177 = FMA(t163, t109, -t172);
-    const float t178 = t174 - t157;
-    const float t179 = t164 - t178;
-    const float t180 = FMA(t155, t101, ((t157 - (t174 - t178)) + t179) + t165);
-    const float t181 = t174 + t146;
-    const float t182 = FMA(t141, t31, FMA(t142, t29, (t146 - (t181 - t174)) + t152));
-    const float t183 = t176 - t38;
-    const float t184 = t172 - t183;
-    const float t185 = FMA(0.3989423f, t31, FMA(-1.133517e-8f, t29, ((t38 - (t176 - t183)) + t184) + t41));
-    const float t186 = t145 + t176;
-    const float t187 = t8 ? t186 : t181;
-    const float t188 = t186 - t145;
-    const float t189 = t186 - t188;
-    const float t190 = t176 - t188;
-    const float t191 = t151 + ((t145 - t189) + t190);
-    const float t192 = FMA(t142, t27, t151);
-    const float t193 = FMA(t142, t27, t191);
-    const float t194 = FMA(t141, t40, t192);
-    const float t195 = FMA(t141, t40, t193);
-    const float t196 = FMA(t149, t194, t173);
-    const float t197 = (FMA(t196, t109, t175) + t180) + t182;
-    const float t198 = t8 ? ((FMA(t109, -t196, t177) + t185) + t195) : t197;
-    const float t199 = t111 * t187;
-    const float t200 = FMA(t112, t187, FMA(t111, t198, FMA(t111, t187, -t199)));
-    const float t201 = t45 * t199;
-    const float t202 = t87 * (t86 * (t201 + FMA(t45, t200, FMA(t48, t199, FMA(t45, t199, -t201)))));
-    const float t203 = t8 ? t160 : ((t149 + t155) * t34);
-    const float t204 = t203 * t111;
-    const float t205 = FMA(t202, grad_var, (t24 + (t87 * (t86 * (t204 + FMA(t203, t112, FMA(t168, t111, FMA(t203, t111,
-        -t204))))))) * grad_mean);
-    const float t206 = t171 + t158;
-    const float t207 = t170 + t159;
-    const float t208 = t206 - t158;
-    const float t209 = t171 - t208;
-    const float t210 = FMA(t149, t42, FMA(t155, t33, ((t158 - (t206 - t208)) + t209) + t166));
-    const float t211 = t8 ? t206 : t207;
-    const float t212 = t207 - t159;
-    const float t213 = t207 - t212;
-    const float t214 = t170 - t212;
-    const float t215 = t8 ? t210 : FMA(t149, t36, FMA(t155, t20, ((t159 - t213) + t214) + t167));
-    const float t216 = t111 * t211;
-    const float t217 = t86 * t216;
-    const float t218 = t86 * FMA(t112, t211, FMA(t111, t215, FMA(t111, t211, -t216)));
-    const float t219 = t87 * t217;
-    const float t220 = t87 * t218;
-    const float t221 = t23 + t219;
-    const float t222 = t221 - t23;
-    const float t223 = t219 - t222;
-    const float t224 = FMA(grad_var, t221 + (t220 + ((t23 - (t221 - t222)) + t223)), t119);
-    *out_grad_mean = t205;
-    *out_grad_var = t224;
+    _Bool t0 = 1.1529215e+18f < var;
+    _Bool t1 = var < 9.094947e-13f;
+    _Bool t2 = var == 0.0f;
+    float t3 = ABS(mean);
+    float t4 = (-1.0f) + negative_slope_hi;
+    float t5 = 1.0f + negative_slope_hi;
+    float t6 = 1.0f - negative_slope_hi;
+    float t7 = negative_slope_hi * negative_slope_hi;
+    _Bool t8 = mean < 0.0f;
+    float t9 = t0 ? 0.00390625f : 1.0f;
+    float t10 = t1 ? 2.8147498e+14f : t9;  // power of two that keeps residuals normal
+    float t11 = t0 ? 256.0f : 1.0f;
+    float t12 = t1 ? 3.5527137e-15f : t11;
+    float t13 = t3 * 8.507059e+37f;
+    float t14 = t3 * t10;
+    float t15 = t2 ? t13 : t14;
+    float t16 = negative_slope_lo + (negative_slope_hi - (t4 - (-1.0f)));
+    float t17 = t4 * t4;
+    float t18 = negative_slope_hi * t4;
+    float t19 = (-0.5f) * t4;
+    float t20 = t4 * t5;
+    float t21 = t7 + FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi, negative_slope_lo,
+        FMA(negative_slope_hi, negative_slope_hi, -t7)));
+    float t22 = t8 ? t21 : 1.0f;
+    float t23 = t10 * (var * t10);
+    float t24 = t2 ? 7.888609e-31f : t23;
+    float t25 = FMA(t4, t16, FMA(t4, t16, FMA(t4, t4, -t17)));
+    float t26 = 2.0f * t17;
+    float t27 = FMA(negative_slope_hi, t16, FMA(negative_slope_lo, t4, FMA(negative_slope_hi, t4, -t18)));
+    float t28 = (-2.0f) * t18;
+    float t29 = (-2.0f) * t27;
+    float t30 = 0.3989423f * t19;
+    float t31 = -t20;
+    float t32 = FMA(t4, negative_slope_lo + (negative_slope_hi - (t5 - 1.0f)), FMA(t16, t5, FMA(t4, t5, t31)));
+    float t33 = SQRT(t24);  // standard deviation, scaled
+    float t34 = 0.3989423f * t28;
+    float t35 = 2.0f * t25;
+    float t36 = 1.0f / t33;
+    float t37 = t12 * t33;
+    float t38 = t2 ? 0.0f : t37;
+    float t39 = t15 * t36;
+    float t40 = FMA(t33, -t33, t24) * (0.5f * t36);
+    float t41 = -t36;
+    float t42 = t10 * (t36 + (t36 * FMA(t40, t41, FMA(t33, t41, 1.0f))));
+    float t43 = t2 ? 0.0f : t42;
+    _Bool t44 = 18.6875f < t39;
+    float t45 = -t39;
+    float t46 = t44 ? 18.6875f : t39;  // t = min(|mean|/sigma, reach)
+    float t47 = t36 * FMA(t40, t45, FMA(t33, t45, t15));
+    float t48 = t44 ? 0.0f : t47;
+    float t49 = FMA(t46, 0.25f, 1.0f);
+    float t50 = t46 * (-0.5f);
+    float t51 = t46 * t46;
+    float t52 = t46 * t4;
+    float t53 = 1.0f / t49;  // u = 1/(1 + t/4)
+    float t54 = t46 * t50;
+    float t55 = 1.0f + t51;
+    float t56 = t52 + FMA(t46, t16, FMA(t48, t4, FMA(t46, t4, -t52)));
+    float t57 = FMA(t54, 1.442695f, 12582912.0f);
+    float t58 = 1.0f / t55;
+    float t59 = t46 + t48;
+    float t60 = -(2.0f * t59);
+    float t61 = t57 - 12582912.0f;
+    uint32_t t62 = as_bits(t57);
+    float t63 = FMA(t61, -0.69314575f, t54);
+    float t64 = FMA(t61, -1.4286068e-6f, FMA(t48, -t46, FMA(t46, t50, -t54)));
+    float t65 = as_float((((uint32_t)((int32_t)t62 >> 1u)) + 127u) << 23u);
+    float t66 = as_float((127u + ((uint32_t)((int32_t)(t62 + 1u) >> 1u))) << 23u);
+    float t67 = t53 - 0.25f;
+    float t68 = t53 * t53;
+    float t69 = -t53;
+    float t70 = POLY9(t67, 0.052821796f, -0.21099824f, 0.28813356f, -0.094544634f, -0.04896455f, -0.07985351f,
+        0.011417099f, 0.11636546f, 0.17159984f, 0.15958369f);
+    float t71 = t53 * t68;
+    float t72 = FMA(t53, t53, -t68);
+    float t73 = -t58;
+    float t74 = t63 + t64;
+    float t75 = (-2.0f) * t56;
+    float t76 = POLY4(t74, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f);
+    float t77 = t74 * t74;
+    float t78 = 1.0f + t74;
+    float t79 = 1.0f + FMA(t76, t77, t74);  // exp(-t^2/2), mantissa
+    float t80 = t79 * (t65 * t66);
+    float t81 = (t74 - (t78 - 1.0f)) + FMA(t76, t77, (t64 + (t63 - t74)) * t78);
+    float t82 = t78 + t81;
+    float t83 = t81 - (t82 - t78);
+    float t84 = t82 * t30;
+    float t85 = t67 * t70;
+    float t86 = t43 * t84;
+    float t87 = 0.106851034f + t85;
+    float t88 = t67 * t87;
+    float t89 = 0.05081732f + t88;
+    float t90 = t67 * t89;
+    float t91 = 0.014190124f + t90;
+    float t92 = t91 * t71;  // J_2/sqrt(2 pi)
+    float t93 = t92 * t60;
+    float t94 = ((t53 * FMA(FMA(t48, 0.25f, FMA(t46, 0.25f, -(t49 - 1.0f))), t69, FMA(t49, t69, 1.0f))) * (POLY3(t53,
+        2.6474037f, -1.6227827f, 0.5651015f, -0.024969762f) * (t68 + t72))) + FMA(t91, FMA(t53, t72, FMA(t53, t68,
+        -t71)), FMA((-2.281545e-10f) + FMA(t67, 1.0551207e-9f + FMA(t67, 1.8320192e-9f + leaky_relu_tight_part1(t85,
+        t87, 0.106851034f, t67, t70), leaky_relu_tight_part1(t88, t89, 0.05081732f, t87, t67)),
+        leaky_relu_tight_part1(t90, t91, 0.014190124f, t89, t67)), t71, FMA(t91, t71, -t92)));
+    float t95 = 2.0f * t92;
+    float t96 = 0.3989423f + t93;
+    float t97 = t96 * t58;  // J_1/sqrt(2 pi)
+    float t98 = FMA(t96, t58 * FMA(FMA(t46, t48, FMA(t46, t48, FMA(t46, t46, -t51))) + (t51 - (t55 - 1.0f)), t73,
+        FMA(t55, t73, 1.0f)), FMA((-1.133517e-8f) + FMA(t94, t60, (t93 - (t96 - 0.3989423f)) + FMA(t92, t60, -t93)),
+        t58, FMA(t96, t58, -t97)));
+    float t99 = t97 * t17;
+    float t100 = t46 * t97;
+    float t101 = t97 * t26;
+    float t102 = t97 * t28;
+    float t103 = -(0.3989423f * t99);
+    float t104 = t95 + t100;  // Mills ratio/sqrt(2 pi)
+    float t105 = FMA(t97, t26, -t101);
+    float t106 = (2.0f * t94) + FMA(t46, t98, FMA(t48, t97, leaky_relu_tight_part0(t100, t104, t95, t97, t46)));
+    float t107 = t104 * t101;
+    float t108 = t104 * t75;
+    float t109 = t104 * t31;
+    float t110 = t104 * t20;
+    float t111 = t104 * t6;
+    float t112 = t80 * t103;
+    float t113 = -t107;
+    float t114 = t107 * t80;
+    float t115 = t112 + FMA(t80, -FMA(0.3989423f, FMA(t97, t25, FMA(t98, t17, FMA(t97, t17, -t99))), FMA(-1.133517e-8f,
+        t99, FMA(0.3989423f, t99, t103))), FMA(t80, t103, -t112));
+    float t116 = FMA(0.3989423f, t56, t115);
+    float t117 = FMA(0.3989423f, -(t59 * (t18 + t27)), t115);
+    float t118 = t113 * t80;
+    float t119 = t114 + t108;
+    float t120 = t118 + t34;
+    float t121 = t119 + t102;
+    float t122 = t120 - t34;
+    float t123 = t101 + t120;
+    float t124 = t8 ? t123 : t121;
+    float t125 = t123 - t101;
+    float t126 = FMA(t104, FMA(t97, t35, FMA(t98, t26, t105)), FMA(t106, t101, FMA(t104, t101, t113)));
+    float t127 = t82 * t124;
+    float t128 = t38 * t127;
+    float t129 = (t104 + t106) * (t4 + t16);
+    float t130 = t8 ? t111 : t129;
+    float t131 = t130 * t82;
+    float t132 = (FMA(t80, -t126, FMA(t113, t80, -t118)) + FMA(0.3989423f, t29, FMA(-1.133517e-8f, t28, ((t34 - (t120 -
+        t122)) + (t118 - t122)) + FMA(0.3989423f, t28, -t34)))) + FMA(t97, t35, FMA(t98, t26, t105 + ((t101 - (t123 -
+        t125)) + (t120 - t125))));
+    float t133 = (FMA(t126, t80, FMA(t107, t80, -t114)) + FMA(t106, t75, leaky_relu_tight_part0(t108, t119, t114, t104,
+        t75))) + FMA(t97, t29, FMA(t98, t28, (t102 - (t121 - t119)) + FMA(t97, t28, -t102)));
+    float t134 = t8 ? t132 : t133;
+    float t135 = FMA(t83, t124, FMA(t82, t134, FMA(t82, t124, -t127)));
+    float t136 = t12 * t40;
+    float t137 = t2 ? 0.0f : t136;
+    float t138 = t66 * (t65 * (t128 + FMA(t38, t135, FMA(t137, t127, FMA(t38, t127, -t128)))));
+    float t139 = t8 ? negative_slope_hi : 1.0f;
+    float t140 = FMA(t104, ((-negative_slope_hi) - (t6 - 1.0f)) - negative_slope_lo, FMA(t106, t6, FMA(t104, t6,
+        -t111)));
+    float t141 = t8 ? t140 : 0.0f;
+    float t142 = FMA(t138, grad_var, (t139 + (t66 * (t65 * (t131 + FMA(t130, t83, FMA(t141, t82, FMA(t130, t82,
+        -t131))))))) * grad_mean);
+    float t143 = t117 + t109;
+    float t144 = t116 + t110;
+    float t145 = t8 ? t143 : t144;
+    float t146 = t82 * t145;
+    float t147 = t66 * (t65 * t146);
+    float t148 = t22 + t147;
+    float t149 = t148 - t22;
+    float t150 = FMA(t104, -t32, FMA(t106, t31, leaky_relu_tight_part0(t109, t143, t117, t104, t31)));
+    float t151 = FMA(t104, t32, FMA(t106, t20, leaky_relu_tight_part0(t110, t144, t116, t104, t20)));
+    float t152 = t8 ? t150 : t151;
+    float t153 = FMA(grad_var, t148 + ((t66 * (t65 * FMA(t83, t145, FMA(t82, t152, FMA(t82, t145, -t146))))) + ((t22 -
+        (t148 - t149)) + (t147 - t149))), (t66 * (t65 * (t86 + FMA(t43, FMA(t83, t30, FMA(t82, FMA(0.3989423f, (-0.5f)
+        * t16, FMA(-1.133517e-8f, t19, FMA(0.3989423f, t19, -t30))), FMA(t82, t30, -t84))), FMA(t43, t84, -t86))))) *
+        grad_mean);
+    *out_grad_mean = t142;
+    *out_grad_var = t153;
 }
 
-void leaky_relu_tight_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                               const float *restrict grad_mean, const float *restrict grad_var,
-                               const float *restrict params, float *restrict out_grad_mean,
-                               float *restrict out_grad_var)
+void leaky_relu_tight_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     const float negative_slope_hi = params[0];
     const float negative_slope_lo = params[1];
@@ -689,15 +529,13 @@ void leaky_relu_tight_backward(int64_t n, const float *restrict mean, const floa
     uint16_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        leaky_relu_tight_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], negative_slope_hi,
-                                          negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo,
-                                          sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo,
-                                          sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
-                                          sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo,
-                                          sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo,
-                                          sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo,
-                                          sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo,
-                                          &out_grad_mean[i], &out_grad_var[i]);
+        leaky_relu_tight_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], negative_slope_hi, negative_slope_lo, sign_width_hi,
+            sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo, sign_square_rest_hi,
+            sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi,
+            sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi,
+            sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi,
+            sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo, &out_grad_mean[i], &out_grad_var[i]);
         narrow ^= (uint16_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

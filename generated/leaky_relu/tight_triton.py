@@ -4,17 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (48)-(50)
 #
 # rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   leaky_relu_tight_forward 468, leaky_relu_tight_backward 434
 #
 # Certificate:
-#   mean        1.36 ulp, worst at mean = -0.00183328858, var = 3.17202175e-05, negative_slope = 0.3
-#   var         1.81 ulp, worst at mean = 2.68905592e-10, var = 1.64952592e-13, negative_slope = 0.01
-#   dmean_dmu   1.65 ulp, worst at mean = -0.0175426416, var = 1, negative_slope = 0.01
-#   dmean_dvar  1.51 ulp, worst at mean = -0.00747409929, var = 1.49461557e-05, negative_slope = 0.01
-#   dvar_dmu    1.61 ulp, worst at mean = 0.00278919167, var = 1.34402394, negative_slope = 0
-#   dvar_dvar   1.82 ulp, worst at mean = -0.0163796563, var = 1, negative_slope = 0.01
-#   against exact values at 71610 points over all of float32; details in tight.json
+#   mean 1.36, var 1.81, dmean_dmu 1.65, dmean_dvar 1.51, dvar_dmu 1.61, dvar_dvar 1.82 ulp,
+#   against exact values at 71610 points over all of float32; where, in tight.json
 
 import triton
 import triton.language as tl
@@ -31,256 +25,222 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
-def leaky_relu_tight_forward(mean, var, negative_slope_hi, negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi,
-                             sign_at_lo, sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo,
-                             sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi,
-                             sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo,
-                             sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi,
-                             sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo):
+def _polynomial3(x, y, c0, c1, c2):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2))
+
+
+@triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial8(x, y, c0, c1, c2, c3, c4, c5, c6, c7):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4),
+        c5), c6), c7))
+
+
+@triton.jit
+def _polynomial9(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2),
+        c3), c4), c5), c6), c7), c8))
+
+
+@triton.jit
+def _part0(p0, p1, p2, p3, p4):
+    t0 = p1 - p0
+    t1 = ((p0 - (p1 - t0)) + (p2 - t0)) + tl.fma(p4, p3, p0 * -1.0)
+    return t1
+
+
+@triton.jit
+def _part1(p0, p1, p2, p3, p4):
+    t0 = p1 - p0
+    t1 = ((p0 - (p1 - t0)) + (p2 - t0)) + tl.fma(p4, p3, p0 * -1.0)
+    return t1
+
+
+@triton.jit
+def leaky_relu_tight_forward(
+    mean, var, negative_slope_hi, negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo,
+    sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo,
+    sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo,
+    sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo,
+    sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo):
     t0 = 1.1529215e+18 < var
     t1 = var < 9.094947e-13
     t2 = var == 0.0
     t3 = tl.abs(mean)
-    t4 = t3 * 8.507059e+37
-    t5 = var * tl.where(t1, 7.9228163e+28, 1.0)
-    t6 = tl.where(t1, 1.2621775e-29, 1.0)
-    t7 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
-    t8 = tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
-    t9 = tl.where(t2, 7.888609e-31, t7 * (var * t7))
-    t10 = tl.where(t2, t4, t3 * t7)
-    t11 = t10 * t10
-    t12 = tl.fma(t10, t10, t11 * -1.0)
-    t13 = tl.sqrt_rn(t9)  # standard deviation, scaled
-    t14 = tl.div_rn(1.0, t13)
-    t15 = t10 * t14
-    t16 = 18.6875 < t15
-    t17 = tl.where(t16, 18.6875, t15)  # t = min(|mean|/sigma, reach)
-    t18 = t15 * -1.0
-    t19 = tl.fma(t13, t18, t10)
-    t20 = tl.fma(t17, 0.25, 1.0)
-    t21 = tl.div_rn(1.0, t20)  # u = 1/(1 + t/4)
-    t22 = t21 - 0.25
-    t23 = (tl.fma(t22, tl.fma(t22, tl.fma(t22, tl.fma(t22, tl.fma(t22, tl.fma(t22, tl.fma(t22, tl.fma(t22, 0.052821796,
-        -0.21099824), 0.28813356), -0.094544634), -0.04896455), -0.07985351), 0.011417099), 0.11636546), 0.17159984))
-    t24 = t22 * t23
-    t25 = 0.15958369 + t24
-    t26 = t22 * t25
-    t27 = 0.106851034 + t26
-    t28 = t27 - t26
-    t29 = ((t26 - (t27 - t28)) + (0.106851034 - t28)) + tl.fma(t22, t25, t26 * -1.0)
-    t30 = t22 * t27
-    t31 = 0.05081732 + t30
-    t32 = t31 - t30
-    t33 = ((t30 - (t31 - t32)) + (0.05081732 - t32)) + tl.fma(t22, t27, t30 * -1.0)
-    t34 = t22 * t31
-    t35 = 0.014190124 + t34
-    t36 = t35 - t34
-    t37 = ((t34 - (t35 - t36)) + (0.014190124 - t36)) + tl.fma(t22, t31, t34 * -1.0)
-    t38 = t25 - t24
-    t39 = ((-2.281545e-10) + tl.fma(t22, 1.0551207e-9 + tl.fma(t22, 1.8320192e-9 + tl.fma(t22, (-3.0417104e-9) + (((t24
-        - (t25 - t38)) + (0.15958369 - t38)) + tl.fma(t22, t23, t24 * -1.0)), t29), t33), t37))
-    t40 = t21 * t21
-    t41 = t21 * t40
-    t42 = t35 * t41  # J_2/sqrt(2 pi)
-    t43 = tl.fma(t39, t41, tl.fma(t35, t41, t42 * -1.0))
-    t44 = tl.fma(t21, t40, t41 * -1.0)
-    t45 = tl.fma(t21, t21, t40 * -1.0)
-    t46 = t40 + t45
-    t47 = tl.fma(t35, tl.fma(t21, t45, t44), t43)
-    t48 = tl.fma(t21, tl.fma(t21, tl.fma(t21, 2.6474037, -1.6227827), 0.5651015), -0.024969762) * t46
-    t49 = t21 * -1.0
-    t50 = tl.fma(t20, t49, 1.0)
-    t51 = tl.fma(t17, 0.25, (t20 - 1.0) * -1.0)
-    t52 = t17 * t17
-    t53 = 1.0 + t52
-    t54 = tl.div_rn(1.0, t53)
-    t55 = t54 * -1.0
-    t56 = tl.fma(t53, t55, 1.0)
-    t57 = t52 - (t53 - 1.0)
-    t58 = tl.fma(t17, t17, t52 * -1.0)
-    t59 = t17 * (-0.5)
-    t60 = t17 * t59
-    t61 = tl.fma(t17, t59, t60 * -1.0)
-    t62 = tl.fma(t60, 1.442695, 12582912.0)
-    t63 = t62 - 12582912.0
-    t64 = tl.fma(t63, -0.69314575, t60)
-    t65 = t62.to(tl.int32, bitcast=True)
-    t66 = ((127 + ((t65 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t67 = (((t65 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t68 = t67 * t66
-    t69 = t17 * -1.0
-    t70 = 0.5 * t14
-    t71 = tl.fma(t13, t13 * -1.0, t9) * t70
-    t72 = tl.where(t16, 0.0, t14 * tl.fma(t71, t18, t19))
-    t73 = tl.fma(t63, -1.4286068e-6, tl.fma(t72, t69, t61))
-    t74 = ((t21 * tl.fma(tl.fma(t72, 0.25, t51), t49, t50)) * t48) + t47
-    t75 = tl.fma(tl.fma(t17, t72, tl.fma(t17, t72, t58)) + t57, t55, t56)
-    t76 = t17 + t72
-    t77 = t54 * t75
-    t78 = (2.0 * t76) * -1.0
-    t79 = t42 * t78
-    t80 = 0.3989423 + t79
-    t81 = (-1.133517e-8) + tl.fma(t74, t78, (t79 - (t80 - 0.3989423)) + tl.fma(t42, t78, t79 * -1.0))
-    t82 = t80 * t54  # J_1/sqrt(2 pi)
-    t83 = tl.fma(t80, t77, tl.fma(t81, t54, tl.fma(t80, t54, t82 * -1.0)))
-    t84 = t82 + t83
-    t85 = tl.abs(t76 - sign_at_hi) < sign_width_hi
-    t86 = tl.fma(t76, t84, 2.0 * (t42 + t74))  # Mills ratio/sqrt(2 pi)
-    t87 = t64 + t73
-    t88 = t73 + (t64 - t87)
-    t89 = (tl.fma(t87, tl.fma(t87, tl.fma(t87, tl.fma(t87, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994))
-    t90 = t87 * t87
-    t91 = 1.0 + tl.fma(t89, t90, t87)  # exp(-t^2/2), mantissa
-    t92 = t91 * t68
-    t93 = 1.0 + t87
-    t94 = tl.fma(t89, t90, t88 * t93)
-    t95 = (t87 - (t93 - 1.0)) + t94
-    t96 = t93 + t95
-    t97 = t95 - (t96 - t93)
-    t98 = tl.where(t2, 0.0, t8 * t71)
-    t99 = tl.where(t2, 0.0, t8 * t13)
-    t100 = t13 * sign_at_hi
-    t101 = t10 + t100
-    t102 = t101 - t100
-    t103 = t10 - t102
-    t104 = (tl.fma(t13, sign_at_lo, tl.fma(t71, sign_at_hi, ((t100 - (t101 - t102)) + t103) + tl.fma(t13, sign_at_hi,
-        t100 * -1.0))))
-    t105 = t13 * t101
-    t106 = tl.div_rn(1.0, t105)
-    t107 = t106 * -1.0
-    t108 = tl.fma(t105, t107, 1.0)
-    t109 = t106 * tl.fma(tl.fma(t13, t104, tl.fma(t71, t101, tl.fma(t13, t101, t105 * -1.0))), t107, t108)
-    t110 = t9 * sign_square_hi
-    t111 = t11 - t110
-    t112 = tl.fma(t9, sign_square_hi, t110 * -1.0)
-    t113 = t12 - t112
-    t114 = t112 * -1.0
-    t115 = t113 - t12
-    t116 = t114 - t115
-    t117 = (t12 - (t113 - t115)) + t116
-    t118 = t9 * sign_square_lo
-    t119 = t113 - t118
-    t120 = t118 * -1.0
-    t121 = (tl.fma(t9, sign_square_lo, t120) * -1.0) - (t9 * sign_square_rest_hi)
-    t122 = t119 - t113
-    t123 = t120 - t122
-    t124 = t121 + (t117 + ((t113 - (t119 - t122)) + t123))
-    t125 = t111 + t119
-    t126 = t125 - t111
-    t127 = t119 - t126
-    t128 = ((t111 - (t125 - t126)) + t127) + t124
-    t129 = t125 * t106  # t - t0
-    t130 = tl.fma(t125, t109, tl.fma(t128, t106, tl.fma(t125, t106, t129 * -1.0)))
-    t131 = t129 + t130
-    t132 = (tl.fma(t131, tl.fma(t131, tl.fma(t131, tl.fma(t131, tl.fma(t131, tl.fma(t131, tl.fma(t131,
-        tl.fma(sign_taylor9_hi, t131, sign_taylor8_hi), sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi),
-        sign_taylor4_hi), sign_taylor3_hi), sign_taylor2_hi), sign_taylor1_hi))
-    t133 = t129 * t132
-    t134 = sign_taylor0_hi + t133
-    t135 = t134 - t133
-    t136 = (sign_taylor0_lo + tl.fma(t130, t132, ((t133 - (t134 - t135)) + (sign_taylor0_hi - t135)) + tl.fma(t129,
-        t132, t133 * -1.0)))
-    t137 = t129 * t134
-    t138 = tl.fma(t129, t136, tl.fma(t130, t134, tl.fma(t129, t134, t137 * -1.0)))
-    t139 = t99 * t137
-    t140 = t139 + tl.fma(t99, t138, tl.fma(t98, t137, tl.fma(t99, t137, t139 * -1.0)))
-    t141 = (-1.0) + negative_slope_hi
-    t142 = negative_slope_lo + (negative_slope_hi - (t141 - (-1.0)))
-    t143 = 2.0 * (t76 * (t141 + t142))
-    t144 = t82 * t143
-    t145 = tl.fma(t82, t143, t144 * -1.0)
-    t146 = t141 * t141
-    t147 = tl.fma(t141, t142, tl.fma(t141, t142, tl.fma(t141, t141, t146 * -1.0)))
-    t148 = 2.0 * t147
-    t149 = t82 * t146
-    t150 = tl.fma(t82, t147, tl.fma(t83, t146, tl.fma(t82, t146, t149 * -1.0)))
-    t151 = 2.0 * t146
-    t152 = t42 * t151
-    t153 = tl.fma(t42, t151, t152 * -1.0)
-    t154 = t82 * t149
-    t155 = (t154 + tl.fma(t82, t150, tl.fma(t83, t149, tl.fma(t82, t149, t154 * -1.0)))) * -1.0
-    t156 = t155 * t92
-    t157 = t156 + t144
-    t158 = t157 - t144
-    t159 = tl.fma(t83, t143, ((t144 - (t157 - t158)) + (t156 - t158)) + t145)
-    t160 = tl.fma(t155, t92, t156 * -1.0)
-    t161 = t160 + t159
-    t162 = negative_slope_hi * t141
-    t163 = (-2.0) * t162
-    t164 = ((-2.0) * tl.fma(negative_slope_hi, t142, tl.fma(negative_slope_lo, t141, tl.fma(negative_slope_hi, t141,
-        t162 * -1.0))))
-    t165 = t86 * t163
-    t166 = t156 + t165
-    t167 = t166 + t152
-    t168 = t167 - t152
-    t169 = tl.fma(t42, t148, tl.fma(t74, t151, ((t152 - (t167 - t168)) + (t166 - t168)) + t153))
-    t170 = t166 - t165
-    t171 = t166 - t170
-    t172 = t156 - t170
-    t173 = (t160 + tl.fma(t86, t164, ((t165 - t171) + t172) + tl.fma(t86, t163, t165 * -1.0))) + t169
-    t174 = 1.0 + negative_slope_hi
-    t175 = t141 * t174
-    t176 = 2.0 * t175
-    t177 = tl.fma(t142, t174, tl.fma(t141, t174, t175 * -1.0))
-    t178 = 2.0 * tl.fma(t141, negative_slope_lo + (negative_slope_hi - (t174 - 1.0)), t177)
-    t179 = t42 * t176
-    t180 = t157 + t179
-    t181 = t180 - t179
-    t182 = t157 - t181
-    t183 = (t161 + tl.fma(t42, t178, tl.fma(t74, t176, ((t179 - (t180 - t181)) + t182) + tl.fma(t42, t176, t179 *
-        -1.0))))
-    t184 = negative_slope_hi * negative_slope_hi
-    t185 = (t184 + tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_lo,
-        tl.fma(negative_slope_hi, negative_slope_hi, t184 * -1.0))))
-    t186 = 1.0 - negative_slope_hi
-    t187 = t82 * t186
-    t188 = t187 * t96
-    t189 = t99 * t188
-    t190 = t66 * (t67 * t189)
-    t191 = tl.fma(t98, t188, tl.fma(t99, t188, t189 * -1.0))
-    t192 = tl.fma(t187, t96, t188 * -1.0)
-    t193 = tl.fma(t83, t186, tl.fma(t82, t186, t187 * -1.0))
-    t194 = t186 - 1.0
-    t195 = mean < 0.0
-    t196 = tl.where(t195, t167, t180)
-    t197 = tl.where(t195, t173, t183)
-    t198 = tl.where(t195, t185, 1.0)
-    t199 = t195 & t85
-    t200 = t5 * t198
-    t201 = tl.fma(t5, t198, t200 * -1.0)
-    t202 = t96 * t196
-    t203 = t5 * t202
-    t204 = t66 * (t67 * t203)
-    t205 = tl.fma(t5, t202, t203 * -1.0)
-    t206 = t66 * (t67 * tl.fma(t5, tl.fma(t97, t196, tl.fma(t96, t197, tl.fma(t96, t196, t202 * -1.0))), t205))
-    t207 = t204 + t200
-    t208 = t207 - t200
-    t209 = t204 - t208
-    t210 = t6 * (t207 + (t206 + (((t200 - (t207 - t208)) + t209) + t201)))
-    t211 = negative_slope_hi * -1.0
-    t212 = (t66 * (t67 * tl.fma(t99, tl.fma(t187, t97, tl.fma(tl.fma(t82, (t211 - t194) - negative_slope_lo, t193),
-        t96, t192)), t191)))
-    t213 = tl.where(t195, t211, 1.0)
-    t214 = t3 * t213
-    t215 = t190 + t214
-    t216 = t215 - t214
-    t217 = t190 - t216
-    t218 = ((t214 - (t215 - t216)) + t217) + tl.fma(t3, t213, t214 * -1.0)
-    t219 = tl.where(t199, t140, t215 + (t212 + tl.fma(t3, tl.where(t195, negative_slope_lo * -1.0, 0.0), t218)))
-    return (t219, t210)
+    t4 = var * tl.where(t1, 7.9228163e+28, 1.0)
+    t5 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
+    t6 = tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
+    t7 = tl.where(t2, 7.888609e-31, t5 * (var * t5))
+    t8 = tl.where(t2, t3 * 8.507059e+37, t3 * t5)
+    t9 = t8 * t8
+    t10 = tl.fma(t8, t8, t9 * -1.0)
+    t11 = tl.sqrt_rn(t7)  # standard deviation, scaled
+    t12 = tl.div_rn(1.0, t11)
+    t13 = t8 * t12
+    t14 = 18.6875 < t13
+    t15 = tl.where(t14, 18.6875, t13)  # t = min(|mean|/sigma, reach)
+    t16 = t13 * -1.0
+    t17 = tl.fma(t15, 0.25, 1.0)
+    t18 = tl.div_rn(1.0, t17)  # u = 1/(1 + t/4)
+    t19 = t18 - 0.25
+    t20 = (_polynomial8(t19, 0.052821796, -0.21099824, 0.28813356, -0.094544634, -0.04896455, -0.07985351, 0.011417099,
+        0.11636546, 0.17159984))
+    t21 = t19 * t20
+    t22 = 0.15958369 + t21
+    t23 = t19 * t22
+    t24 = 0.106851034 + t23
+    t25 = t19 * t24
+    t26 = 0.05081732 + t25
+    t27 = t19 * t26
+    t28 = 0.014190124 + t27
+    t29 = t18 * t18
+    t30 = t18 * t29
+    t31 = t28 * t30  # J_2/sqrt(2 pi)
+    t32 = tl.fma(t18, t18, t29 * -1.0)
+    t33 = t18 * -1.0
+    t34 = t15 * t15
+    t35 = 1.0 + t34
+    t36 = tl.div_rn(1.0, t35)
+    t37 = t36 * -1.0
+    t38 = t15 * (-0.5)
+    t39 = t15 * t38
+    t40 = tl.fma(t39, 1.442695, 12582912.0)
+    t41 = t40 - 12582912.0
+    t42 = tl.fma(t41, -0.69314575, t39)
+    t43 = t40.to(tl.int32, bitcast=True)
+    t44 = ((127 + ((t43 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t45 = (((t43 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t46 = tl.fma(t11, t11 * -1.0, t7) * (0.5 * t12)
+    t47 = tl.where(t14, 0.0, t12 * tl.fma(t46, t16, tl.fma(t11, t16, t8)))
+    t48 = tl.fma(t41, -1.4286068e-6, tl.fma(t47, t15 * -1.0, tl.fma(t15, t38, t39 * -1.0)))
+    t49 = (((t18 * tl.fma(tl.fma(t47, 0.25, tl.fma(t15, 0.25, (t17 - 1.0) * -1.0)), t33, tl.fma(t17, t33, 1.0))) *
+        (_polynomial3(t18, 2.6474037, -1.6227827, 0.5651015, -0.024969762) * (t29 + t32))) + tl.fma(t28, tl.fma(t18,
+        t32, tl.fma(t18, t29, t30 * -1.0)), tl.fma((-2.281545e-10) + tl.fma(t19, 1.0551207e-9 + tl.fma(t19,
+        1.8320192e-9 + tl.fma(t19, (-3.0417104e-9) + _part1(t21, t22, 0.15958369, t19, t20), _part1(t23, t24,
+        0.106851034, t22, t19)), _part1(t25, t26, 0.05081732, t24, t19)), _part1(t27, t28, 0.014190124, t26, t19)),
+        t30, tl.fma(t28, t30, t31 * -1.0))))
+    t50 = t15 + t47
+    t51 = (2.0 * t50) * -1.0
+    t52 = t31 * t51
+    t53 = 0.3989423 + t52
+    t54 = t53 * t36  # J_1/sqrt(2 pi)
+    t55 = (tl.fma(t53, t36 * tl.fma(tl.fma(t15, t47, tl.fma(t15, t47, tl.fma(t15, t15, t34 * -1.0))) + (t34 - (t35 -
+        1.0)), t37, tl.fma(t35, t37, 1.0)), tl.fma((-1.133517e-8) + tl.fma(t49, t51, (t52 - (t53 - 0.3989423)) +
+        tl.fma(t31, t51, t52 * -1.0)), t36, tl.fma(t53, t36, t54 * -1.0))))
+    t56 = tl.fma(t50, t54 + t55, 2.0 * (t31 + t49))  # Mills ratio/sqrt(2 pi)
+    t57 = t42 + t48
+    t58 = _polynomial4(t57, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994)
+    t59 = t57 * t57
+    t60 = 1.0 + tl.fma(t58, t59, t57)  # exp(-t^2/2), mantissa
+    t61 = t60 * (t45 * t44)
+    t62 = 1.0 + t57
+    t63 = (t57 - (t62 - 1.0)) + tl.fma(t58, t59, (t48 + (t42 - t57)) * t62)
+    t64 = t62 + t63
+    t65 = t63 - (t64 - t62)
+    t66 = tl.where(t2, 0.0, t6 * t46)
+    t67 = tl.where(t2, 0.0, t6 * t11)
+    t68 = t11 * sign_at_hi
+    t69 = t8 + t68
+    t70 = t11 * t69
+    t71 = tl.div_rn(1.0, t70)
+    t72 = t71 * -1.0
+    t73 = t7 * sign_square_hi
+    t74 = t9 - t73
+    t75 = tl.fma(t7, sign_square_hi, t73 * -1.0)
+    t76 = t10 - t75
+    t77 = t76 - t10
+    t78 = t7 * sign_square_lo
+    t79 = t76 - t78
+    t80 = t78 * -1.0
+    t81 = t79 - t76
+    t82 = t74 + t79
+    t83 = t82 - t74
+    t84 = t82 * t71  # t - t0
+    t85 = (tl.fma(t82, t71 * tl.fma(tl.fma(t11, tl.fma(t11, sign_at_lo, tl.fma(t46, sign_at_hi, _part0(t68, t69, t8,
+        sign_at_hi, t11))), tl.fma(t46, t69, tl.fma(t11, t69, t70 * -1.0))), t72, tl.fma(t70, t72, 1.0)), tl.fma(((t74
+        - (t82 - t83)) + (t79 - t83)) + (((tl.fma(t7, sign_square_lo, t80) * -1.0) - (t7 * sign_square_rest_hi)) +
+        (((t10 - (t76 - t77)) + ((t75 * -1.0) - t77)) + ((t76 - (t79 - t81)) + (t80 - t81)))), t71, tl.fma(t82, t71,
+        t84 * -1.0))))
+    t86 = t84 + t85
+    t87 = (tl.fma(t86, tl.fma(t86, tl.fma(t86, tl.fma(t86, tl.fma(t86, tl.fma(t86, tl.fma(t86, tl.fma(sign_taylor9_hi,
+        t86, sign_taylor8_hi), sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi), sign_taylor4_hi),
+        sign_taylor3_hi), sign_taylor2_hi), sign_taylor1_hi))
+    t88 = t84 * t87
+    t89 = sign_taylor0_hi + t88
+    t90 = t84 * t89
+    t91 = t67 * t90
+    t92 = (-1.0) + negative_slope_hi
+    t93 = negative_slope_lo + (negative_slope_hi - (t92 - (-1.0)))
+    t94 = 2.0 * (t50 * (t92 + t93))
+    t95 = t54 * t94
+    t96 = t92 * t92
+    t97 = tl.fma(t92, t93, tl.fma(t92, t93, tl.fma(t92, t92, t96 * -1.0)))
+    t98 = t54 * t96
+    t99 = 2.0 * t96
+    t100 = t31 * t99
+    t101 = t54 * t98
+    t102 = ((t101 + tl.fma(t54, tl.fma(t54, t97, tl.fma(t55, t96, tl.fma(t54, t96, t98 * -1.0))), tl.fma(t55, t98,
+        tl.fma(t54, t98, t101 * -1.0)))) * -1.0)
+    t103 = t102 * t61
+    t104 = t103 + t95
+    t105 = tl.fma(t102, t61, t103 * -1.0)
+    t106 = negative_slope_hi * t92
+    t107 = (-2.0) * t106
+    t108 = t56 * t107
+    t109 = t103 + t108
+    t110 = t109 + t100
+    t111 = 1.0 + negative_slope_hi
+    t112 = t92 * t111
+    t113 = 2.0 * t112
+    t114 = t31 * t113
+    t115 = t104 + t114
+    t116 = negative_slope_hi * negative_slope_hi
+    t117 = 1.0 - negative_slope_hi
+    t118 = t54 * t117
+    t119 = t118 * t64
+    t120 = t67 * t119
+    t121 = t44 * (t45 * t120)
+    t122 = mean < 0.0
+    t123 = tl.where(t122, t110, t115)
+    t124 = (tl.where(t122, t116 + tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi,
+        negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_hi, t116 * -1.0))), 1.0))
+    t125 = t4 * t124
+    t126 = t64 * t123
+    t127 = t4 * t126
+    t128 = t44 * (t45 * t127)
+    t129 = t128 + t125
+    t130 = (tl.where(t1, 1.2621775e-29, 1.0) * (t129 + ((t44 * (t45 * tl.fma(t4, tl.fma(t65, t123, tl.fma(t64,
+        tl.where(t122, (t105 + tl.fma(t56, (-2.0) * tl.fma(negative_slope_hi, t93, tl.fma(negative_slope_lo, t92,
+        tl.fma(negative_slope_hi, t92, t106 * -1.0))), _part0(t108, t109, t103, t56, t107))) + tl.fma(t31, 2.0 * t97,
+        tl.fma(t49, t99, _part0(t100, t110, t109, t31, t99))), (t105 + tl.fma(t55, t94, _part0(t95, t104, t103, t54,
+        t94))) + tl.fma(t31, 2.0 * tl.fma(t92, negative_slope_lo + (negative_slope_hi - (t111 - 1.0)), tl.fma(t93,
+        t111, tl.fma(t92, t111, t112 * -1.0))), tl.fma(t49, t113, _part0(t114, t115, t104, t31, t113)))), tl.fma(t64,
+        t123, t126 * -1.0))), tl.fma(t4, t126, t127 * -1.0)))) + _part0(t125, t129, t128, t4, t124))))
+    t131 = negative_slope_hi * -1.0
+    t132 = tl.where(t122, t131, 1.0)
+    t133 = t3 * t132
+    t134 = t121 + t133
+    t135 = (tl.where(t122 & (tl.abs(t50 - sign_at_hi) < sign_width_hi), t91 + tl.fma(t67, tl.fma(t84, sign_taylor0_lo +
+        tl.fma(t85, t87, _part0(t88, t89, sign_taylor0_hi, t87, t84)), tl.fma(t85, t89, tl.fma(t84, t89, t90 * -1.0))),
+        tl.fma(t66, t90, tl.fma(t67, t90, t91 * -1.0))), t134 + ((t44 * (t45 * tl.fma(t67, tl.fma(t118, t65,
+        tl.fma(tl.fma(t54, (t131 - (t117 - 1.0)) - negative_slope_lo, tl.fma(t55, t117, tl.fma(t54, t117, t118 *
+        -1.0))), t64, tl.fma(t118, t64, t119 * -1.0))), tl.fma(t66, t119, tl.fma(t67, t119, t120 * -1.0))))) +
+        tl.fma(t3, tl.where(t122, negative_slope_lo * -1.0, 0.0), _part0(t133, t134, t121, t3, t132)))))
+    return (t135, t130)
 
 
 @triton.jit
-def leaky_relu_tight_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, negative_slope_hi,
-                                    negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo,
-                                    sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo,
-                                    sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
-                                    sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo,
-                                    sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo,
-                                    sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo,
-                                    sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo,
-                                    BLOCK: tl.constexpr):
+def leaky_relu_tight_forward_kernel(
+    mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, negative_slope_hi, negative_slope_lo, sign_width_hi,
+    sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo,
+    sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo,
+    sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo,
+    sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo,
+    sign_taylor9_hi, sign_taylor9_lo, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)
@@ -315,252 +275,189 @@ def leaky_relu_tight_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr
     sign_taylor8_lo = tl.full((BLOCK,), sign_taylor8_lo, tl.float32)
     sign_taylor9_hi = tl.full((BLOCK,), sign_taylor9_hi, tl.float32)
     sign_taylor9_lo = tl.full((BLOCK,), sign_taylor9_lo, tl.float32)
-    out_mean, out_var = leaky_relu_tight_forward(mean, var, negative_slope_hi, negative_slope_lo, sign_width_hi,
-                                                 sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
-                                                 sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi,
-                                                 sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi,
-                                                 sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi,
-                                                 sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi,
-                                                 sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi,
-                                                 sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo)
+    out_mean, out_var = leaky_relu_tight_forward(
+        mean, var, negative_slope_hi, negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo,
+        sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo,
+        sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo,
+        sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo,
+        sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo)
     tl.store(out_mean_ptr + offsets, out_mean.to(out_mean_ptr.dtype.element_ty), mask=mask)
     tl.store(out_var_ptr + offsets, out_var.to(out_var_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def leaky_relu_tight_backward(mean, var, grad_mean, grad_var, negative_slope_hi, negative_slope_lo, sign_width_hi,
-                              sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
-                              sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo,
-                              sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi,
-                              sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo,
-                              sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi,
-                              sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo):
+def leaky_relu_tight_backward(
+    mean, var, grad_mean, grad_var, negative_slope_hi, negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi,
+    sign_at_lo, sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi,
+    sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi,
+    sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi,
+    sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi,
+    sign_taylor9_lo):
     t0 = 1.1529215e+18 < var
     t1 = var < 9.094947e-13
     t2 = var == 0.0
     t3 = tl.abs(mean)
-    t4 = t3 * 8.507059e+37
-    t5 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
-    t6 = tl.where(t2, t4, t3 * t5)
-    t7 = tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
-    t8 = tl.where(t2, 7.888609e-31, t5 * (var * t5))
-    t9 = tl.sqrt_rn(t8)  # standard deviation, scaled
-    t10 = tl.div_rn(1.0, t9)
-    t11 = t6 * t10
-    t12 = 18.6875 < t11
-    t13 = tl.where(t12, 18.6875, t11)  # t = min(|mean|/sigma, reach)
-    t14 = t11 * -1.0
-    t15 = tl.fma(t9, t14, t6)
-    t16 = tl.fma(t13, 0.25, 1.0)
-    t17 = tl.div_rn(1.0, t16)  # u = 1/(1 + t/4)
-    t18 = t17 - 0.25
-    t19 = (tl.fma(t18, tl.fma(t18, tl.fma(t18, tl.fma(t18, tl.fma(t18, tl.fma(t18, tl.fma(t18, tl.fma(t18, tl.fma(t18,
-        0.052821796, -0.21099824), 0.28813356), -0.094544634), -0.04896455), -0.07985351), 0.011417099), 0.11636546),
-        0.17159984), 0.15958369))
-    t20 = t18 * t19
-    t21 = 0.106851034 + t20
-    t22 = t18 * t21
-    t23 = 0.05081732 + t22
-    t24 = t23 - t22
-    t25 = ((t22 - (t23 - t24)) + (0.05081732 - t24)) + tl.fma(t18, t21, t22 * -1.0)
-    t26 = t18 * t23
-    t27 = 0.014190124 + t26
-    t28 = t27 - t26
-    t29 = ((t26 - (t27 - t28)) + (0.014190124 - t28)) + tl.fma(t18, t23, t26 * -1.0)
-    t30 = t21 - t20
-    t31 = ((-2.281545e-10) + tl.fma(t18, 1.0551207e-9 + tl.fma(t18, 1.8320192e-9 + (((t20 - (t21 - t30)) + (0.106851034
-        - t30)) + tl.fma(t18, t19, t20 * -1.0)), t25), t29))
-    t32 = t17 * t17
-    t33 = t17 * t32
-    t34 = t27 * t33  # J_2/sqrt(2 pi)
-    t35 = tl.fma(t31, t33, tl.fma(t27, t33, t34 * -1.0))
-    t36 = tl.fma(t17, t32, t33 * -1.0)
-    t37 = 2.0 * t34
-    t38 = tl.fma(t17, t17, t32 * -1.0)
-    t39 = t32 + t38
-    t40 = tl.fma(t27, tl.fma(t17, t38, t36), t35)
-    t41 = tl.fma(t17, tl.fma(t17, tl.fma(t17, 2.6474037, -1.6227827), 0.5651015), -0.024969762) * t39
-    t42 = t17 * -1.0
-    t43 = tl.fma(t16, t42, 1.0)
-    t44 = tl.fma(t13, 0.25, (t16 - 1.0) * -1.0)
-    t45 = t13 * (-0.5)
-    t46 = t13 * t45
-    t47 = tl.fma(t13, t45, t46 * -1.0)
-    t48 = tl.fma(t46, 1.442695, 12582912.0)
-    t49 = t48 - 12582912.0
-    t50 = tl.fma(t49, -0.69314575, t46)
-    t51 = t48.to(tl.int32, bitcast=True)
-    t52 = ((127 + ((t51 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t53 = (((t51 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t54 = t53 * t52
-    t55 = t13 * t13
-    t56 = 1.0 + t55
-    t57 = tl.div_rn(1.0, t56)
-    t58 = t57 * -1.0
-    t59 = tl.fma(t56, t58, 1.0)
-    t60 = t55 - (t56 - 1.0)
-    t61 = tl.fma(t13, t13, t55 * -1.0)
-    t62 = t13 * -1.0
-    t63 = 0.5 * t10
-    t64 = t10 * -1.0
-    t65 = tl.fma(t9, t64, 1.0)
-    t66 = tl.fma(t9, t9 * -1.0, t8) * t63
-    t67 = tl.fma(t66, t14, t15)
-    t68 = t5 * (t10 + (t10 * tl.fma(t66, t64, t65)))
-    t69 = tl.where(t12, 0.0, t10 * t67)
-    t70 = tl.fma(t49, -1.4286068e-6, tl.fma(t69, t62, t47))
-    t71 = ((t17 * tl.fma(tl.fma(t69, 0.25, t44), t42, t43)) * t41) + t40
-    t72 = t57 * tl.fma(tl.fma(t13, t69, tl.fma(t13, t69, t61)) + t60, t58, t59)
-    t73 = tl.where(t2, 0.0, t68)
-    t74 = t7 * t66
-    t75 = tl.where(t2, 0.0, t7 * t9)
-    t76 = tl.where(t2, 0.0, t74)
-    t77 = 2.0 * t71
-    t78 = t50 + t70
-    t79 = t70 + (t50 - t78)
-    t80 = (tl.fma(t78, tl.fma(t78, tl.fma(t78, tl.fma(t78, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994))
-    t81 = t78 * t78
-    t82 = 1.0 + tl.fma(t80, t81, t78)  # exp(-t^2/2), mantissa
-    t83 = t82 * t54
-    t84 = 1.0 + t78
-    t85 = tl.fma(t80, t81, t79 * t84)
-    t86 = (t78 - (t84 - 1.0)) + t85
-    t87 = t84 + t86
-    t88 = t86 - (t87 - t84)
-    t89 = t13 + t69
-    t90 = (2.0 * t89) * -1.0
-    t91 = t34 * t90
-    t92 = 0.3989423 + t91
-    t93 = (-1.133517e-8) + tl.fma(t71, t90, (t91 - (t92 - 0.3989423)) + tl.fma(t34, t90, t91 * -1.0))
-    t94 = t92 * t57  # J_1/sqrt(2 pi)
-    t95 = tl.fma(t92, t72, tl.fma(t93, t57, tl.fma(t92, t57, t94 * -1.0)))
-    t96 = t13 * t94
-    t97 = t37 + t96  # Mills ratio/sqrt(2 pi)
-    t98 = t97 - t96
-    t99 = t37 - t98
-    t100 = t77 + tl.fma(t13, t95, tl.fma(t69, t94, ((t96 - (t97 - t98)) + t99) + tl.fma(t13, t94, t96 * -1.0)))
-    t101 = t97 + t100
-    t102 = (-1.0) + negative_slope_hi
-    t103 = negative_slope_lo + (negative_slope_hi - (t102 - (-1.0)))
-    t104 = t101 * (t102 + t103)
-    t105 = (-0.5) * t103
-    t106 = t102 * t102
-    t107 = tl.fma(t102, t103, tl.fma(t102, t103, tl.fma(t102, t102, t106 * -1.0)))
-    t108 = 2.0 * t107
-    t109 = t94 * t106
-    t110 = tl.fma(t94, t107, tl.fma(t95, t106, tl.fma(t94, t106, t109 * -1.0)))
-    t111 = 2.0 * t106
-    t112 = t94 * t111
-    t113 = t97 * t112
-    t114 = t113 * -1.0
-    t115 = t114 * t83
-    t116 = tl.fma(t114, t83, t115 * -1.0)
-    t117 = tl.fma(t100, t112, tl.fma(t97, t112, t114))
-    t118 = t113 * t83
-    t119 = tl.fma(t113, t83, t118 * -1.0)
-    t120 = tl.fma(t94, t111, t112 * -1.0)
-    t121 = tl.fma(t97, tl.fma(t94, t108, tl.fma(t95, t111, t120)), t117)
-    t122 = tl.fma(t121, t83, t119)
-    t123 = tl.fma(t83, t121 * -1.0, t116)
-    t124 = (0.3989423 * t109) * -1.0
-    t125 = tl.fma(0.3989423, t110, tl.fma(-1.133517e-8, t109, tl.fma(0.3989423, t109, t124))) * -1.0
-    t126 = t83 * t124
-    t127 = t126 + tl.fma(t83, t125, tl.fma(t83, t124, t126 * -1.0))
-    t128 = t13 * t102
-    t129 = t128 + tl.fma(t13, t103, tl.fma(t69, t102, tl.fma(t13, t102, t128 * -1.0)))
-    t130 = (-2.0) * t129
-    t131 = tl.fma(0.3989423, t129, t127)
-    t132 = t97 * t130
-    t133 = t118 + t132
-    t134 = t133 - t132
-    t135 = t118 - t134
-    t136 = t122 + tl.fma(t100, t130, ((t132 - (t133 - t134)) + t135) + tl.fma(t97, t130, t132 * -1.0))
-    t137 = negative_slope_hi * t102
-    t138 = (tl.fma(negative_slope_hi, t103, tl.fma(negative_slope_lo, t102, tl.fma(negative_slope_hi, t102, t137 *
-        -1.0))))
-    t139 = tl.fma(0.3989423, (t89 * (t137 + t138)) * -1.0, t127)
-    t140 = (-2.0) * t138
-    t141 = (-2.0) * t137
-    t142 = 0.3989423 * t141
-    t143 = t115 + t142
-    t144 = t143 - t142
-    t145 = t115 - t144
-    t146 = (t123 + tl.fma(0.3989423, t140, tl.fma(-1.133517e-8, t141, ((t142 - (t143 - t144)) + t145) +
-        tl.fma(0.3989423, t141, t142 * -1.0))))
-    t147 = t112 + t143
-    t148 = t147 - t112
-    t149 = t143 - t148
-    t150 = t146 + tl.fma(t94, t108, tl.fma(t95, t111, t120 + ((t112 - (t147 - t148)) + t149)))
-    t151 = t94 * t141
-    t152 = t133 + t151
-    t153 = t136 + tl.fma(t94, t140, tl.fma(t95, t141, (t151 - (t152 - t133)) + tl.fma(t94, t141, t151 * -1.0)))
-    t154 = (-0.5) * t102
-    t155 = 0.3989423 * t154
-    t156 = tl.fma(0.3989423, t105, tl.fma(-1.133517e-8, t154, tl.fma(0.3989423, t154, t155 * -1.0)))
-    t157 = t87 * t155
-    t158 = tl.fma(t88, t155, tl.fma(t87, t156, tl.fma(t87, t155, t157 * -1.0)))
-    t159 = t73 * t157
-    t160 = (t52 * (t53 * (t159 + tl.fma(t73, t158, tl.fma(t73, t157, t159 * -1.0))))) * grad_mean
-    t161 = 1.0 + negative_slope_hi
-    t162 = t102 * t161
-    t163 = t162 * -1.0
-    t164 = t97 * t163
-    t165 = t139 + t164
-    t166 = t165 - t164
-    t167 = t139 - t166
-    t168 = tl.fma(t100, t163, ((t164 - (t165 - t166)) + t167) + tl.fma(t97, t163, t164 * -1.0))
-    t169 = tl.fma(t103, t161, tl.fma(t102, t161, t163))
-    t170 = tl.fma(t102, negative_slope_lo + (negative_slope_hi - (t161 - 1.0)), t169)
-    t171 = tl.fma(t97, t170 * -1.0, t168)
-    t172 = t97 * t162
-    t173 = t131 + t172
-    t174 = t173 - t172
-    t175 = t131 - t174
-    t176 = tl.fma(t97, t170, tl.fma(t100, t162, ((t172 - (t173 - t174)) + t175) + tl.fma(t97, t162, t172 * -1.0)))
-    t177 = 1.0 - negative_slope_hi
-    t178 = t97 * t177
-    t179 = tl.fma(t100, t177, tl.fma(t97, t177, t178 * -1.0))
-    t180 = t177 - 1.0
-    t181 = negative_slope_hi * negative_slope_hi
-    t182 = (t181 + tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_lo,
-        tl.fma(negative_slope_hi, negative_slope_hi, t181 * -1.0))))
-    t183 = mean < 0.0
-    t184 = tl.where(t183, t165, t173)
-    t185 = tl.where(t183, t178, t104)
-    t186 = tl.where(t183, t147, t152)
-    t187 = tl.where(t183, t150, t153)
-    t188 = tl.where(t183, t171, t176)
-    t189 = tl.where(t183, t182, 1.0)
-    t190 = t87 * t186
-    t191 = tl.fma(t88, t186, tl.fma(t87, t187, tl.fma(t87, t186, t190 * -1.0)))
-    t192 = t75 * t190
-    t193 = t52 * (t53 * (t192 + tl.fma(t75, t191, tl.fma(t76, t190, tl.fma(t75, t190, t192 * -1.0)))))
-    t194 = t185 * t87
-    t195 = tl.fma(t185, t87, t194 * -1.0)
-    t196 = t87 * t184
-    t197 = t52 * (t53 * t196)
-    t198 = t52 * (t53 * tl.fma(t88, t184, tl.fma(t87, t188, tl.fma(t87, t184, t196 * -1.0))))
-    t199 = t189 + t197
-    t200 = t199 - t189
-    t201 = t197 - t200
-    t202 = tl.fma(grad_var, t199 + (t198 + ((t189 - (t199 - t200)) + t201)), t160)
-    t203 = (tl.fma(t193, grad_var, (tl.where(t183, negative_slope_hi, 1.0) + (t52 * (t53 * (t194 + tl.fma(t185, t88,
-        tl.fma(tl.where(t183, tl.fma(t97, ((negative_slope_hi * -1.0) - t180) - negative_slope_lo, t179), 0.0), t87,
-        t195)))))) * grad_mean))
-    return (t203, t202)
+    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
+    t5 = tl.where(t2, t3 * 8.507059e+37, t3 * t4)
+    t6 = tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
+    t7 = tl.where(t2, 7.888609e-31, t4 * (var * t4))
+    t8 = tl.sqrt_rn(t7)  # standard deviation, scaled
+    t9 = tl.div_rn(1.0, t8)
+    t10 = t5 * t9
+    t11 = 18.6875 < t10
+    t12 = tl.where(t11, 18.6875, t10)  # t = min(|mean|/sigma, reach)
+    t13 = t10 * -1.0
+    t14 = tl.fma(t12, 0.25, 1.0)
+    t15 = tl.div_rn(1.0, t14)  # u = 1/(1 + t/4)
+    t16 = t15 - 0.25
+    t17 = (_polynomial9(t16, 0.052821796, -0.21099824, 0.28813356, -0.094544634, -0.04896455, -0.07985351, 0.011417099,
+        0.11636546, 0.17159984, 0.15958369))
+    t18 = t16 * t17
+    t19 = 0.106851034 + t18
+    t20 = t16 * t19
+    t21 = 0.05081732 + t20
+    t22 = t16 * t21
+    t23 = 0.014190124 + t22
+    t24 = t15 * t15
+    t25 = t15 * t24
+    t26 = t23 * t25  # J_2/sqrt(2 pi)
+    t27 = 2.0 * t26
+    t28 = tl.fma(t15, t15, t24 * -1.0)
+    t29 = t15 * -1.0
+    t30 = t12 * (-0.5)
+    t31 = t12 * t30
+    t32 = tl.fma(t31, 1.442695, 12582912.0)
+    t33 = t32 - 12582912.0
+    t34 = tl.fma(t33, -0.69314575, t31)
+    t35 = t32.to(tl.int32, bitcast=True)
+    t36 = ((127 + ((t35 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t37 = (((t35 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t38 = t12 * t12
+    t39 = 1.0 + t38
+    t40 = tl.div_rn(1.0, t39)
+    t41 = t40 * -1.0
+    t42 = t9 * -1.0
+    t43 = tl.fma(t8, t8 * -1.0, t7) * (0.5 * t9)
+    t44 = tl.where(t11, 0.0, t9 * tl.fma(t43, t13, tl.fma(t8, t13, t5)))
+    t45 = tl.fma(t33, -1.4286068e-6, tl.fma(t44, t12 * -1.0, tl.fma(t12, t30, t31 * -1.0)))
+    t46 = (((t15 * tl.fma(tl.fma(t44, 0.25, tl.fma(t12, 0.25, (t14 - 1.0) * -1.0)), t29, tl.fma(t14, t29, 1.0))) *
+        (_polynomial3(t15, 2.6474037, -1.6227827, 0.5651015, -0.024969762) * (t24 + t28))) + tl.fma(t23, tl.fma(t15,
+        t28, tl.fma(t15, t24, t25 * -1.0)), tl.fma((-2.281545e-10) + tl.fma(t16, 1.0551207e-9 + tl.fma(t16,
+        1.8320192e-9 + _part1(t18, t19, 0.106851034, t16, t17), _part1(t20, t21, 0.05081732, t19, t16)), _part1(t22,
+        t23, 0.014190124, t21, t16)), t25, tl.fma(t23, t25, t26 * -1.0))))
+    t47 = tl.where(t2, 0.0, t4 * (t9 + (t9 * tl.fma(t43, t42, tl.fma(t8, t42, 1.0)))))
+    t48 = tl.where(t2, 0.0, t6 * t8)
+    t49 = t34 + t45
+    t50 = _polynomial4(t49, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994)
+    t51 = t49 * t49
+    t52 = 1.0 + tl.fma(t50, t51, t49)  # exp(-t^2/2), mantissa
+    t53 = t52 * (t37 * t36)
+    t54 = 1.0 + t49
+    t55 = (t49 - (t54 - 1.0)) + tl.fma(t50, t51, (t45 + (t34 - t49)) * t54)
+    t56 = t54 + t55
+    t57 = t55 - (t56 - t54)
+    t58 = t12 + t44
+    t59 = (2.0 * t58) * -1.0
+    t60 = t26 * t59
+    t61 = 0.3989423 + t60
+    t62 = t61 * t40  # J_1/sqrt(2 pi)
+    t63 = (tl.fma(t61, t40 * tl.fma(tl.fma(t12, t44, tl.fma(t12, t44, tl.fma(t12, t12, t38 * -1.0))) + (t38 - (t39 -
+        1.0)), t41, tl.fma(t39, t41, 1.0)), tl.fma((-1.133517e-8) + tl.fma(t46, t59, (t60 - (t61 - 0.3989423)) +
+        tl.fma(t26, t59, t60 * -1.0)), t40, tl.fma(t61, t40, t62 * -1.0))))
+    t64 = t12 * t62
+    t65 = t27 + t64  # Mills ratio/sqrt(2 pi)
+    t66 = (2.0 * t46) + tl.fma(t12, t63, tl.fma(t44, t62, _part0(t64, t65, t27, t62, t12)))
+    t67 = (-1.0) + negative_slope_hi
+    t68 = negative_slope_lo + (negative_slope_hi - (t67 - (-1.0)))
+    t69 = t67 * t67
+    t70 = tl.fma(t67, t68, tl.fma(t67, t68, tl.fma(t67, t67, t69 * -1.0)))
+    t71 = 2.0 * t70
+    t72 = t62 * t69
+    t73 = 2.0 * t69
+    t74 = t62 * t73
+    t75 = t65 * t74
+    t76 = t75 * -1.0
+    t77 = t76 * t53
+    t78 = t75 * t53
+    t79 = tl.fma(t62, t73, t74 * -1.0)
+    t80 = tl.fma(t65, tl.fma(t62, t71, tl.fma(t63, t73, t79)), tl.fma(t66, t74, tl.fma(t65, t74, t76)))
+    t81 = (0.3989423 * t72) * -1.0
+    t82 = t53 * t81
+    t83 = (t82 + tl.fma(t53, tl.fma(0.3989423, tl.fma(t62, t70, tl.fma(t63, t69, tl.fma(t62, t69, t72 * -1.0))),
+        tl.fma(-1.133517e-8, t72, tl.fma(0.3989423, t72, t81))) * -1.0, tl.fma(t53, t81, t82 * -1.0)))
+    t84 = t12 * t67
+    t85 = t84 + tl.fma(t12, t68, tl.fma(t44, t67, tl.fma(t12, t67, t84 * -1.0)))
+    t86 = (-2.0) * t85
+    t87 = tl.fma(0.3989423, t85, t83)
+    t88 = t65 * t86
+    t89 = t78 + t88
+    t90 = negative_slope_hi * t67
+    t91 = tl.fma(negative_slope_hi, t68, tl.fma(negative_slope_lo, t67, tl.fma(negative_slope_hi, t67, t90 * -1.0)))
+    t92 = tl.fma(0.3989423, (t58 * (t90 + t91)) * -1.0, t83)
+    t93 = (-2.0) * t91
+    t94 = (-2.0) * t90
+    t95 = 0.3989423 * t94
+    t96 = t77 + t95
+    t97 = t96 - t95
+    t98 = t74 + t96
+    t99 = t98 - t74
+    t100 = t62 * t94
+    t101 = t89 + t100
+    t102 = (-0.5) * t67
+    t103 = 0.3989423 * t102
+    t104 = t56 * t103
+    t105 = t47 * t104
+    t106 = 1.0 + negative_slope_hi
+    t107 = t67 * t106
+    t108 = t107 * -1.0
+    t109 = t65 * t108
+    t110 = t92 + t109
+    t111 = (tl.fma(t67, negative_slope_lo + (negative_slope_hi - (t106 - 1.0)), tl.fma(t68, t106, tl.fma(t67, t106,
+        t108))))
+    t112 = t65 * t107
+    t113 = t87 + t112
+    t114 = 1.0 - negative_slope_hi
+    t115 = t65 * t114
+    t116 = negative_slope_hi * negative_slope_hi
+    t117 = mean < 0.0
+    t118 = tl.where(t117, t110, t113)
+    t119 = tl.where(t117, t115, (t65 + t66) * (t67 + t68))
+    t120 = tl.where(t117, t98, t101)
+    t121 = (tl.where(t117, t116 + tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi,
+        negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_hi, t116 * -1.0))), 1.0))
+    t122 = t56 * t120
+    t123 = t48 * t122
+    t124 = t119 * t56
+    t125 = t56 * t118
+    t126 = t36 * (t37 * t125)
+    t127 = t121 + t126
+    t128 = t127 - t121
+    t129 = (tl.fma(grad_var, t127 + ((t36 * (t37 * tl.fma(t57, t118, tl.fma(t56, tl.where(t117, tl.fma(t65, t111 *
+        -1.0, tl.fma(t66, t108, _part0(t109, t110, t92, t65, t108))), tl.fma(t65, t111, tl.fma(t66, t107, _part0(t112,
+        t113, t87, t65, t107)))), tl.fma(t56, t118, t125 * -1.0))))) + ((t121 - (t127 - t128)) + (t126 - t128))), (t36
+        * (t37 * (t105 + tl.fma(t47, tl.fma(t57, t103, tl.fma(t56, tl.fma(0.3989423, (-0.5) * t68, tl.fma(-1.133517e-8,
+        t102, tl.fma(0.3989423, t102, t103 * -1.0))), tl.fma(t56, t103, t104 * -1.0))), tl.fma(t47, t104, t105 *
+        -1.0))))) * grad_mean))
+    t130 = (tl.fma(t36 * (t37 * (t123 + tl.fma(t48, tl.fma(t57, t120, tl.fma(t56, tl.where(t117, (tl.fma(t53, t80 *
+        -1.0, tl.fma(t76, t53, t77 * -1.0)) + tl.fma(0.3989423, t93, tl.fma(-1.133517e-8, t94, ((t95 - (t96 - t97)) +
+        (t77 - t97)) + tl.fma(0.3989423, t94, t95 * -1.0)))) + tl.fma(t62, t71, tl.fma(t63, t73, t79 + ((t74 - (t98 -
+        t99)) + (t96 - t99)))), (tl.fma(t80, t53, tl.fma(t75, t53, t78 * -1.0)) + tl.fma(t66, t86, _part0(t88, t89,
+        t78, t65, t86))) + tl.fma(t62, t93, tl.fma(t63, t94, (t100 - (t101 - t89)) + tl.fma(t62, t94, t100 * -1.0)))),
+        tl.fma(t56, t120, t122 * -1.0))), tl.fma(tl.where(t2, 0.0, t6 * t43), t122, tl.fma(t48, t122, t123 * -1.0))))),
+        grad_var, (tl.where(t117, negative_slope_hi, 1.0) + (t36 * (t37 * (t124 + tl.fma(t119, t57,
+        tl.fma(tl.where(t117, tl.fma(t65, ((negative_slope_hi * -1.0) - (t114 - 1.0)) - negative_slope_lo, tl.fma(t66,
+        t114, tl.fma(t65, t114, t115 * -1.0))), 0.0), t56, tl.fma(t119, t56, t124 * -1.0))))))) * grad_mean))
+    return (t130, t129)
 
 
 @triton.jit
-def leaky_relu_tight_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr,
-                                     out_grad_var_ptr, n, negative_slope_hi, negative_slope_lo, sign_width_hi,
-                                     sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
-                                     sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo,
-                                     sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo,
-                                     sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo,
-                                     sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo,
-                                     sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo,
-                                     sign_taylor9_hi, sign_taylor9_lo, BLOCK: tl.constexpr):
+def leaky_relu_tight_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, negative_slope_hi,
+    negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
+    sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
+    sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo,
+    sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo,
+    sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)
@@ -597,16 +494,12 @@ def leaky_relu_tight_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_
     sign_taylor8_lo = tl.full((BLOCK,), sign_taylor8_lo, tl.float32)
     sign_taylor9_hi = tl.full((BLOCK,), sign_taylor9_hi, tl.float32)
     sign_taylor9_lo = tl.full((BLOCK,), sign_taylor9_lo, tl.float32)
-    out_grad_mean, out_grad_var = leaky_relu_tight_backward(mean, var, grad_mean, grad_var, negative_slope_hi,
-                                                            negative_slope_lo, sign_width_hi, sign_width_lo,
-                                                            sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
-                                                            sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi,
-                                                            sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
-                                                            sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi,
-                                                            sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo,
-                                                            sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi,
-                                                            sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo,
-                                                            sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi,
-                                                            sign_taylor9_lo)
+    out_grad_mean, out_grad_var = leaky_relu_tight_backward(
+        mean, var, grad_mean, grad_var, negative_slope_hi, negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi,
+        sign_at_lo, sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi,
+        sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi,
+        sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi,
+        sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi,
+        sign_taylor9_lo)
     tl.store(out_grad_mean_ptr + offsets, out_grad_mean.to(out_grad_mean_ptr.dtype.element_ty), mask=mask)
     tl.store(out_grad_var_ptr + offsets, out_grad_var.to(out_grad_var_ptr.dtype.element_ty), mask=mask)

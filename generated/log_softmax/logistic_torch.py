@@ -5,7 +5,6 @@
 #     logistic distribution function
 #
 # rule digest  98d7d0ba4818c9bdef9d9cdb792378834992d2e0c58b81283fc7bae530044f2c
-# made with    momentgen 0.1.0, mpmath 1.3.0, sympy 1.14.0
 """log_softmax, variant logistic: the term that a class's score is reduced from, for float64."""
 
 from __future__ import annotations

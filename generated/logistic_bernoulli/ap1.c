@@ -4,17 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3
 //
 // rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h581934c3f7bb682fdf282f73854e1679417afe888dae94c987871f4478ffa06d
 // operations   logistic_bernoulli_ap1_forward 69, logistic_bernoulli_ap1_backward 86
 //
 // Certificate:
-//   mean        2.46 ulp of the terms, worst at mean = -5.54391623, var = 2.37994824e+17
-//   var         4.66 ulp of the terms, worst at mean = 4.84398317, var = 8.61055374
-//   dmean_dmu   4.66 ulp of the terms, worst at mean = 4.84398317, var = 8.61055374
-//   dmean_dvar  0 ulp of the terms, worst at
-//   dvar_dmu    6.38 ulp of the terms, worst at mean = 4.8439827, var = 8.61056519
-//   dvar_dvar   0 ulp of the terms, worst at
-//   against exact values at 15690 points over all of float32; details in ap1.json
+//   mean 2.46, var 4.66, dmean_dmu 4.66, dmean_dvar 0, dvar_dmu 6.38, dvar_dvar 0 ulp of the terms,
+//   against exact values at 15690 points over all of float32; where, in ap1.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,63 +41,56 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void logistic_bernoulli_ap1_forward_element(float mean, float var,
-                                                                                         float *restrict out_mean,
-                                                                                         float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void logistic_bernoulli_ap1_forward_element(
+    float mean, float var, float *restrict out_mean, float *restrict out_var)
 {
-    const float t0 = ABS(mean);
-    const _Bool t1 = mean < 0.0f;
-    const float t2 = -t0;
-    const _Bool t3 = 0.0f <= var;
-    const _Bool t4 = t2 < (-176.5f);
-    const float t5 = t4 ? (-176.5f) : t2;
-    const float t6 = SQRT(t3 ? 1.0f : var);
-    const float t7 = FMA(t5, 1.442695f, 12582912.0f);
-    const float t8 = t7 - 12582912.0f;
-    const uint32_t t9 = as_bits(t7);
-    const float t10 = FMA(t8, -0.69314575f, t5) + (t8 * (-1.4286068e-6f));
-    const float t11 = as_float((((uint32_t)((int32_t)t9 >> 2u)) + 127u) << 23u);
-    const float t12 = as_float((127u + ((uint32_t)((int32_t)(t9 + 1u) >> 2u))) << 23u);
-    const uint32_t t13 = t9 + 2u;
-    const uint32_t t14 = t9 + 3u;
-    const uint32_t t15 = (uint32_t)((int32_t)t13 >> 2u);
-    const uint32_t t16 = (uint32_t)((int32_t)t14 >> 2u);
-    const uint32_t t17 = 127u + t15;
-    const uint32_t t18 = 127u + t16;
-    const uint32_t t19 = t17 << 23u;
-    const uint32_t t20 = t18 << 23u;
-    const float t21 = as_float(t19);
-    const float t22 = as_float(t20);
-    const float t23 = t1 ? t11 : 1.0f;
-    const float t24 = t1 ? 1.0f : t11;
-    const float t25 = t1 ? t12 : 1.0f;
-    const float t26 = t1 ? 1.0f : t12;
-    const float t27 = t1 ? t21 : 1.0f;
-    const float t28 = t1 ? 1.0f : t21;
-    const float t29 = t1 ? t22 : 1.0f;
-    const float t30 = t1 ? 1.0f : t22;
-    const float t31 = t4 ? 0.0f : (1.0f + FMA(FMA(t10, FMA(t10, FMA(t10, FMA(t10, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t10 * t10, t10));
-    const float t32 = 1.0f / (1.0f + (t22 * (t21 * (t12 * (t31 * t11)))));
-    const float t33 = t31 * t32;
-    const float t34 = t1 ? t33 : t32;
-    const float t35 = t1 ? t32 : t33;
-    const float t36 = t34 * t23;
-    const float t37 = t35 * t24;
-    const float t38 = t25 * t36;
-    const float t39 = t26 * t37;
-    const float t40 = t27 * t38;
-    const float t41 = t28 * t39;
-    const float t42 = t29 * t40;
-    const float t43 = t42 * (t30 * t41);
-    const float t44 = t3 ? t42 : t6;
-    const float t45 = t3 ? t43 : t6;
-    *out_mean = t44;
-    *out_var = t45;
+    _Bool t0 = mean < 0.0f;
+    float t1 = -ABS(mean);
+    _Bool t2 = 0.0f <= var;
+    _Bool t3 = t1 < (-176.5f);
+    float t4 = t3 ? (-176.5f) : t1;
+    float t5 = t2 ? 1.0f : var;
+    float t6 = SQRT(t5);
+    float t7 = FMA(t4, 1.442695f, 12582912.0f);
+    float t8 = t7 - 12582912.0f;
+    uint32_t t9 = as_bits(t7);
+    float t10 = FMA(t8, -0.69314575f, t4) + (t8 * (-1.4286068e-6f));
+    float t11 = as_float((((uint32_t)((int32_t)t9 >> 2u)) + 127u) << 23u);
+    float t12 = as_float((127u + ((uint32_t)((int32_t)(t9 + 1u) >> 2u))) << 23u);
+    float t13 = as_float((127u + ((uint32_t)((int32_t)(t9 + 2u) >> 2u))) << 23u);
+    float t14 = as_float((127u + ((uint32_t)((int32_t)(t9 + 3u) >> 2u))) << 23u);
+    float t15 = 1.0f + FMA(POLY4(t10, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t10 * t10,
+        t10);
+    float t16 = t3 ? 0.0f : t15;
+    float t17 = 1.0f / (1.0f + (t14 * (t13 * (t12 * (t16 * t11)))));
+    float t18 = t16 * t17;
+    float t19 = t0 ? t14 : 1.0f;
+    float t20 = t0 ? t13 : 1.0f;
+    float t21 = t0 ? t12 : 1.0f;
+    float t22 = t0 ? t18 : t17;
+    float t23 = t0 ? t11 : 1.0f;
+    float t24 = t19 * (t20 * (t21 * (t22 * t23)));
+    float t25 = t2 ? t24 : t6;
+    float t26 = t0 ? 1.0f : t14;
+    float t27 = t0 ? 1.0f : t13;
+    float t28 = t0 ? 1.0f : t12;
+    float t29 = t0 ? t17 : t18;
+    float t30 = t0 ? 1.0f : t11;
+    float t31 = t24 * (t26 * (t27 * (t28 * (t29 * t30))));
+    float t32 = t2 ? t31 : t6;
+    *out_mean = t25;
+    *out_var = t32;
 }
 
-void logistic_bernoulli_ap1_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                                    const float *restrict params, float *restrict out_mean, float *restrict out_var)
+void logistic_bernoulli_ap1_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -113,84 +102,63 @@ void logistic_bernoulli_ap1_forward(int64_t n, const float *restrict mean, const
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void logistic_bernoulli_ap1_backward_element(float mean, float var,
-                                                                                          float grad_mean,
-                                                                                          float grad_var,
-                                                                                          float *restrict out_grad_mean,
-                                                                                          float *restrict out_grad_var)
+INLINE void logistic_bernoulli_ap1_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const float t0 = ABS(mean);
-    const _Bool t1 = mean < 0.0f;
-    const float t2 = -t0;
-    const _Bool t3 = 0.0f <= var;
-    const _Bool t4 = t2 < (-176.5f);
-    const float t5 = t4 ? (-176.5f) : t2;
-    const float t6 = (mean == mean) ? 0.0f : mean;
-    const float t7 = SQRT(t3 ? 1.0f : var);
-    const float t8 = t3 ? t6 : t7;
-    const float t9 = FMA(t5, 1.442695f, 12582912.0f);
-    const float t10 = t9 - 12582912.0f;
-    const uint32_t t11 = as_bits(t9);
-    const float t12 = FMA(t10, -0.69314575f, t5) + (t10 * (-1.4286068e-6f));
-    const float t13 = as_float((((uint32_t)((int32_t)t11 >> 2u)) + 127u) << 23u);
-    const float t14 = as_float((127u + ((uint32_t)((int32_t)(t11 + 1u) >> 2u))) << 23u);
-    const uint32_t t15 = t11 + 2u;
-    const uint32_t t16 = t11 + 3u;
-    const uint32_t t17 = (uint32_t)((int32_t)t15 >> 2u);
-    const uint32_t t18 = (uint32_t)((int32_t)t16 >> 2u);
-    const uint32_t t19 = 127u + t17;
-    const uint32_t t20 = 127u + t18;
-    const uint32_t t21 = t19 << 23u;
-    const uint32_t t22 = t20 << 23u;
-    const float t23 = as_float(t21);
-    const float t24 = as_float(t22);
-    const float t25 = t1 ? 1.0f : t13;
-    const float t26 = t1 ? t13 : 1.0f;
-    const float t27 = t1 ? 1.0f : t14;
-    const float t28 = t1 ? t14 : 1.0f;
-    const float t29 = t1 ? 1.0f : t23;
-    const float t30 = t1 ? t23 : 1.0f;
-    const float t31 = t1 ? 1.0f : t24;
-    const float t32 = t1 ? t24 : 1.0f;
-    const float t33 = t25 * t26;
-    const float t34 = t27 * t28;
-    const float t35 = t29 * t30;
-    const float t36 = t31 * t32;
-    const float t37 = t4 ? 0.0f : (1.0f + FMA(FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t12 * t12, t12));
-    const float t38 = 1.0f / (1.0f + (t24 * (t23 * (t14 * (t37 * t13)))));
-    const float t39 = t37 * t38;
-    const float t40 = FMA(t8, grad_var, t8 * grad_mean);
-    const float t41 = t1 ? t38 : t39;
-    const float t42 = t1 ? t39 : t38;
-    const float t43 = t31 * (t29 * (t27 * (t41 * t25)));
-    const float t44 = t41 * t42;
-    const float t45 = t42 * t26;
-    const float t46 = t33 * t44;
-    const float t47 = t28 * t45;
-    const float t48 = t34 * t46;
-    const float t49 = t30 * t47;
-    const float t50 = t35 * t48;
-    const float t51 = t32 * t49;
-    const float t52 = t36 * t50;
-    const float t53 = t52 * (t43 - t51);
-    const float t54 = t3 ? t52 : t7;
-    const float t55 = FMA(t3 ? t53 : t7, grad_var, t54 * grad_mean);
-    *out_grad_mean = t55;
-    *out_grad_var = t40;
+    _Bool t0 = mean < 0.0f;
+    float t1 = -ABS(mean);
+    _Bool t2 = 0.0f <= var;
+    _Bool t3 = t1 < (-176.5f);
+    float t4 = t3 ? (-176.5f) : t1;
+    float t5 = t2 ? 1.0f : var;
+    float t6 = SQRT(t5);
+    float t7 = (mean == mean) ? 0.0f : mean;
+    float t8 = t2 ? t7 : t6;
+    float t9 = FMA(t4, 1.442695f, 12582912.0f);
+    float t10 = t9 - 12582912.0f;
+    uint32_t t11 = as_bits(t9);
+    float t12 = FMA(t10, -0.69314575f, t4) + (t10 * (-1.4286068e-6f));
+    float t13 = as_float((((uint32_t)((int32_t)t11 >> 2u)) + 127u) << 23u);
+    float t14 = as_float((127u + ((uint32_t)((int32_t)(t11 + 1u) >> 2u))) << 23u);
+    float t15 = as_float((127u + ((uint32_t)((int32_t)(t11 + 2u) >> 2u))) << 23u);
+    float t16 = as_float((127u + ((uint32_t)((int32_t)(t11 + 3u) >> 2u))) << 23u);
+    float t17 = t0 ? 1.0f : t13;
+    float t18 = t0 ? t13 : 1.0f;
+    float t19 = t0 ? 1.0f : t14;
+    float t20 = t0 ? t14 : 1.0f;
+    float t21 = t0 ? 1.0f : t15;
+    float t22 = t0 ? t15 : 1.0f;
+    float t23 = t0 ? 1.0f : t16;
+    float t24 = t0 ? t16 : 1.0f;
+    float t25 = 1.0f + FMA(POLY4(t12, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t12 * t12,
+        t12);
+    float t26 = t3 ? 0.0f : t25;
+    float t27 = 1.0f / (1.0f + (t16 * (t15 * (t14 * (t26 * t13)))));
+    float t28 = t26 * t27;
+    float t29 = FMA(t8, grad_var, t8 * grad_mean);
+    float t30 = t0 ? t27 : t28;
+    float t31 = t0 ? t28 : t27;
+    float t32 = (t23 * t24) * ((t21 * t22) * ((t19 * t20) * ((t17 * t18) * (t30 * t31))));
+    float t33 = t32 * ((t23 * (t21 * (t19 * (t30 * t17)))) - (t24 * (t22 * (t20 * (t31 * t18)))));
+    float t34 = t2 ? t33 : t6;
+    float t35 = t2 ? t32 : t6;
+    float t36 = FMA(t34, grad_var, t35 * grad_mean);
+    *out_grad_mean = t36;
+    *out_grad_var = t29;
 }
 
-void logistic_bernoulli_ap1_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                                     const float *restrict grad_mean, const float *restrict grad_var,
-                                     const float *restrict params, float *restrict out_grad_mean,
-                                     float *restrict out_grad_var)
+void logistic_bernoulli_ap1_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        logistic_bernoulli_ap1_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i],
-                                                &out_grad_var[i]);
+        logistic_bernoulli_ap1_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

@@ -4,17 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3
 #
 # rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   logistic_bernoulli_ap1_forward 69, logistic_bernoulli_ap1_backward 86
 #
 # Certificate:
-#   mean        2.46 ulp of the terms, worst at mean = -5.54391623, var = 2.37994824e+17
-#   var         4.66 ulp of the terms, worst at mean = 4.84398317, var = 8.61055374
-#   dmean_dmu   4.66 ulp of the terms, worst at mean = 4.84398317, var = 8.61055374
-#   dmean_dvar  0 ulp of the terms, worst at
-#   dvar_dmu    6.38 ulp of the terms, worst at mean = 4.8439827, var = 8.61056519
-#   dvar_dvar   0 ulp of the terms, worst at
-#   against exact values at 15690 points over all of float32; details in ap1.json
+#   mean 2.46, var 4.66, dmean_dmu 4.66, dmean_dvar 0, dvar_dmu 6.38, dvar_dvar 0 ulp of the terms,
+#   against exact values at 15690 points over all of float32; where, in ap1.json
 
 import triton
 import triton.language as tl
@@ -31,6 +25,11 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
 def logistic_bernoulli_ap1_forward(mean, var):
     t0 = tl.abs(mean) * -1.0
     t1 = t0 < (-176.5)
@@ -38,31 +37,24 @@ def logistic_bernoulli_ap1_forward(mean, var):
     t3 = tl.fma(t2, 1.442695, 12582912.0)
     t4 = t3 - 12582912.0
     t5 = tl.fma(t4, -0.69314575, t2) + (t4 * (-1.4286068e-6))
-    t6 = (tl.where(t1, 0.0, 1.0 + tl.fma(tl.fma(t5, tl.fma(t5, tl.fma(t5, tl.fma(t5, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t5 * t5, t5)))
+    t6 = (tl.where(t1, 0.0, 1.0 + tl.fma(_polynomial4(t5, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t5 * t5, t5)))
     t7 = t3.to(tl.int32, bitcast=True)
     t8 = (((t7 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t9 = t6 * t8
-    t10 = ((127 + ((t7 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t11 = t10 * t9
-    t12 = ((127 + ((t7 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t13 = t12 * t11
-    t14 = ((127 + ((t7 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t15 = tl.div_rn(1.0, 1.0 + (t14 * t13))
-    t16 = t6 * t15
-    t17 = mean < 0.0
-    t18 = tl.where(t17, t16, t15) * tl.where(t17, t8, 1.0)
-    t19 = tl.where(t17, t10, 1.0) * t18
-    t20 = tl.where(t17, t12, 1.0) * t19
-    t21 = tl.where(t17, t14, 1.0) * t20
-    t22 = 0.0 <= var
-    t23 = tl.sqrt_rn(tl.where(t22, 1.0, var))
-    t24 = tl.where(t22, t21, t23)
-    t25 = tl.where(t17, t15, t16) * tl.where(t17, 1.0, t8)
-    t26 = tl.where(t17, 1.0, t10) * t25
-    t27 = tl.where(t17, 1.0, t12) * t26
-    t28 = tl.where(t22, t21 * (tl.where(t17, 1.0, t14) * t27), t23)
-    return (t24, t28)
+    t9 = ((127 + ((t7 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t10 = ((127 + ((t7 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t11 = ((127 + ((t7 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t12 = tl.div_rn(1.0, 1.0 + (t11 * (t10 * (t9 * (t6 * t8)))))
+    t13 = t6 * t12
+    t14 = mean < 0.0
+    t15 = (tl.where(t14, t11, 1.0) * (tl.where(t14, t10, 1.0) * (tl.where(t14, t9, 1.0) * (tl.where(t14, t13, t12) *
+        tl.where(t14, t8, 1.0)))))
+    t16 = 0.0 <= var
+    t17 = tl.sqrt_rn(tl.where(t16, 1.0, var))
+    t18 = tl.where(t16, t15, t17)
+    t19 = (tl.where(t16, t15 * (tl.where(t14, 1.0, t11) * (tl.where(t14, 1.0, t10) * (tl.where(t14, 1.0, t9) *
+        (tl.where(t14, t12, t13) * tl.where(t14, 1.0, t8))))), t17))
+    return (t18, t19)
 
 
 @triton.jit
@@ -84,46 +76,39 @@ def logistic_bernoulli_ap1_backward(mean, var, grad_mean, grad_var):
     t3 = tl.fma(t2, 1.442695, 12582912.0)
     t4 = t3 - 12582912.0
     t5 = tl.fma(t4, -0.69314575, t2) + (t4 * (-1.4286068e-6))
-    t6 = (tl.where(t1, 0.0, 1.0 + tl.fma(tl.fma(t5, tl.fma(t5, tl.fma(t5, tl.fma(t5, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t5 * t5, t5)))
+    t6 = (tl.where(t1, 0.0, 1.0 + tl.fma(_polynomial4(t5, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t5 * t5, t5)))
     t7 = t3.to(tl.int32, bitcast=True)
     t8 = (((t7 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t9 = t6 * t8
-    t10 = ((127 + ((t7 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t11 = t10 * t9
-    t12 = ((127 + ((t7 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t13 = t12 * t11
-    t14 = ((127 + ((t7 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t15 = tl.div_rn(1.0, 1.0 + (t14 * t13))
-    t16 = t6 * t15
-    t17 = mean < 0.0
-    t18 = tl.where(t17, t15, t16)
-    t19 = tl.where(t17, t16, t15)
-    t20 = t18 * t19
-    t21 = tl.where(t17, 1.0, t8)
-    t22 = tl.where(t17, t8, 1.0)
-    t23 = (t21 * t22) * t20
-    t24 = tl.where(t17, 1.0, t10)
-    t25 = tl.where(t17, t10, 1.0)
-    t26 = (t24 * t25) * t23
-    t27 = tl.where(t17, 1.0, t12)
-    t28 = tl.where(t17, t12, 1.0)
-    t29 = (t27 * t28) * t26
-    t30 = tl.where(t17, 1.0, t14)
-    t31 = tl.where(t17, t14, 1.0)
-    t32 = (t30 * t31) * t29
-    t33 = t32 * ((t30 * (t27 * (t24 * (t18 * t21)))) - (t31 * (t28 * (t25 * (t19 * t22)))))
-    t34 = 0.0 <= var
-    t35 = tl.sqrt_rn(tl.where(t34, 1.0, var))
-    t36 = tl.fma(tl.where(t34, t33, t35), grad_var, tl.where(t34, t32, t35) * grad_mean)
-    t37 = tl.where(t34, tl.where(mean == mean, 0.0, mean), t35)
-    t38 = tl.fma(t37, grad_var, t37 * grad_mean)
-    return (t36, t38)
+    t9 = ((127 + ((t7 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t10 = ((127 + ((t7 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t11 = ((127 + ((t7 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t12 = tl.div_rn(1.0, 1.0 + (t11 * (t10 * (t9 * (t6 * t8)))))
+    t13 = t6 * t12
+    t14 = mean < 0.0
+    t15 = tl.where(t14, t12, t13)
+    t16 = tl.where(t14, t13, t12)
+    t17 = tl.where(t14, 1.0, t8)
+    t18 = tl.where(t14, t8, 1.0)
+    t19 = tl.where(t14, 1.0, t9)
+    t20 = tl.where(t14, t9, 1.0)
+    t21 = tl.where(t14, 1.0, t10)
+    t22 = tl.where(t14, t10, 1.0)
+    t23 = tl.where(t14, 1.0, t11)
+    t24 = tl.where(t14, t11, 1.0)
+    t25 = (t23 * t24) * ((t21 * t22) * ((t19 * t20) * ((t17 * t18) * (t15 * t16))))
+    t26 = 0.0 <= var
+    t27 = tl.sqrt_rn(tl.where(t26, 1.0, var))
+    t28 = (tl.fma(tl.where(t26, t25 * ((t23 * (t21 * (t19 * (t15 * t17)))) - (t24 * (t22 * (t20 * (t16 * t18))))),
+        t27), grad_var, tl.where(t26, t25, t27) * grad_mean))
+    t29 = tl.where(t26, tl.where(mean == mean, 0.0, mean), t27)
+    t30 = tl.fma(t29, grad_var, t29 * grad_mean)
+    return (t28, t30)
 
 
 @triton.jit
-def logistic_bernoulli_ap1_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr,
-                                           out_grad_var_ptr, n, BLOCK: tl.constexpr):
+def logistic_bernoulli_ap1_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

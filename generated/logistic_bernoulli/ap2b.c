@@ -4,17 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3
 //
 // rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      hcd656cae8c57b4c3e15c995c328437b4c185b97b8c2f7b20ef894c60a817daba
 // operations   logistic_bernoulli_ap2b_forward 99, logistic_bernoulli_ap2b_backward 139
 //
 // Certificate:
-//   mean        2.69 ulp of the terms, worst at mean = -4776.83301, var = 4350200
-//   var         4.62 ulp of the terms, worst at mean = 219.612854, var = 50388.3984
-//   dmean_dmu   3.55 ulp of the terms, worst at mean = -5196780.5, var = 5.47954262e+11
-//   dmean_dvar  6.93 ulp of the terms, worst at mean = -2.84306604e+11, var = 9.23614115e+20
-//   dvar_dmu    4.9 ulp of the terms, worst at mean = -5196780.5, var = 5.47954262e+11
-//   dvar_dvar   7.53 ulp of the terms, worst at mean = -2.84306604e+11, var = 9.23614115e+20
-//   against exact values at 16654 points over all of float32; details in ap2b.json
+//   mean 2.69, var 4.62, dmean_dmu 3.55, dmean_dvar 6.93, dvar_dmu 4.9, dvar_dvar 7.53 ulp of the terms,
+//   against exact values at 16654 points over all of float32; where, in ap2b.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,75 +41,70 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void logistic_bernoulli_ap2b_forward_element(float mean, float var,
-                                                                                          float *restrict out_mean,
-                                                                                          float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void logistic_bernoulli_ap2b_forward_element(
+    float mean, float var, float *restrict out_mean, float *restrict out_var)
 {
-    const float t0 = var * 0.30396354f;
-    const _Bool t1 = 0.0f <= var;
-    const float t2 = 1.0f + t0;
-    const float t3 = FMA(var, 0.30396354f, -t0);
-    const float t4 = SQRT(t1 ? 1.0f : var);
-    const float t5 = SQRT(t2);
-    const float t6 = t2 - t0;
-    const float t7 = FMA(var, 8.942455e-9f, ((t0 - (t2 - t6)) + (1.0f - t6)) + t3);
-    const float t8 = 1.0f / t5;
-    const float t9 = (t7 + FMA(t5, -t5, t2)) * (0.5f * t8);
-    const float t10 = -t8;
-    const float t11 = t8 * FMA(t9, t10, FMA(t5, t10, 1.0f));
-    const float t12 = mean * t8;
-    const float t13 = -ABS(t12);
-    const float t14 = FMA(mean, t11, FMA(mean, t8, -t12));
-    const _Bool t15 = t12 < 0.0f;
-    const _Bool t16 = t13 < (-176.5f);
-    const float t17 = t16 ? (-176.5f) : t13;
-    const float t18 = FMA(t17, 1.442695f, 12582912.0f);
-    const float t19 = t18 - 12582912.0f;
-    const uint32_t t20 = as_bits(t18);
-    const float t21 = FMA(t19, -0.69314575f, t17);
-    const float t22 = as_float((((uint32_t)((int32_t)t20 >> 2u)) + 127u) << 23u);
-    const float t23 = as_float((127u + ((uint32_t)((int32_t)(t20 + 1u) >> 2u))) << 23u);
-    const uint32_t t24 = t20 + 2u;
-    const uint32_t t25 = t20 + 3u;
-    const uint32_t t26 = (uint32_t)((int32_t)t24 >> 2u);
-    const uint32_t t27 = (uint32_t)((int32_t)t25 >> 2u);
-    const uint32_t t28 = 127u + t26;
-    const uint32_t t29 = 127u + t27;
-    const uint32_t t30 = t28 << 23u;
-    const uint32_t t31 = t29 << 23u;
-    const float t32 = as_float(t30);
-    const float t33 = as_float(t31);
-    const float t34 = t21 + FMA(t19, -1.4286068e-6f, t16 ? 0.0f : (-(t15 ? (-t14) : t14)));
-    const float t35 = t15 ? t22 : 1.0f;
-    const float t36 = t15 ? 1.0f : t22;
-    const float t37 = t15 ? t23 : 1.0f;
-    const float t38 = t15 ? 1.0f : t23;
-    const float t39 = t15 ? t32 : 1.0f;
-    const float t40 = t15 ? 1.0f : t32;
-    const float t41 = t15 ? t33 : 1.0f;
-    const float t42 = t15 ? 1.0f : t33;
-    const float t43 = t16 ? 0.0f : (1.0f + FMA(FMA(t34, FMA(t34, FMA(t34, FMA(t34, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t34 * t34, t34));
-    const float t44 = 1.0f / (1.0f + (t33 * (t32 * (t23 * (t43 * t22)))));
-    const float t45 = t43 * t44;
-    const float t46 = t15 ? t45 : t44;
-    const float t47 = t15 ? t44 : t45;
-    const float t48 = t46 * t35;
-    const float t49 = t47 * t36;
-    const float t50 = t37 * t48;
-    const float t51 = t38 * t49;
-    const float t52 = t39 * t50;
-    const float t53 = t40 * t51;
-    const float t54 = t41 * t52;
-    const float t55 = t54 * (t42 * t53);
-    const float t56 = t1 ? t54 : t4;
-    const float t57 = t1 ? t55 : t4;
-    *out_mean = t56;
-    *out_var = t57;
+    float t0 = var * 0.30396354f;
+    _Bool t1 = 0.0f <= var;
+    float t2 = 1.0f + t0;
+    float t3 = t1 ? 1.0f : var;
+    float t4 = SQRT(t3);
+    float t5 = SQRT(t2);
+    float t6 = t2 - t0;
+    float t7 = 1.0f / t5;
+    float t8 = -t7;
+    float t9 = mean * t7;
+    float t10 = -ABS(t9);
+    float t11 = FMA(mean, t7 * FMA((FMA(var, 8.942455e-9f, ((t0 - (t2 - t6)) + (1.0f - t6)) + FMA(var, 0.30396354f,
+        -t0)) + FMA(t5, -t5, t2)) * (0.5f * t7), t8, FMA(t5, t8, 1.0f)), FMA(mean, t7, -t9));
+    _Bool t12 = t9 < 0.0f;
+    _Bool t13 = t10 < (-176.5f);
+    float t14 = t13 ? (-176.5f) : t10;
+    float t15 = FMA(t14, 1.442695f, 12582912.0f);
+    float t16 = t15 - 12582912.0f;
+    uint32_t t17 = as_bits(t15);
+    float t18 = as_float((((uint32_t)((int32_t)t17 >> 2u)) + 127u) << 23u);
+    float t19 = as_float((127u + ((uint32_t)((int32_t)(t17 + 1u) >> 2u))) << 23u);
+    float t20 = as_float((127u + ((uint32_t)((int32_t)(t17 + 2u) >> 2u))) << 23u);
+    float t21 = as_float((127u + ((uint32_t)((int32_t)(t17 + 3u) >> 2u))) << 23u);
+    float t22 = FMA(t16, -0.69314575f, t14);
+    float t23 = -t11;
+    float t24 = t12 ? t23 : t11;
+    float t25 = -t24;
+    float t26 = t13 ? 0.0f : t25;
+    float t27 = t22 + FMA(t16, -1.4286068e-6f, t26);
+    float t28 = 1.0f + FMA(POLY4(t27, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t27 * t27,
+        t27);
+    float t29 = t13 ? 0.0f : t28;
+    float t30 = 1.0f / (1.0f + (t21 * (t20 * (t19 * (t29 * t18)))));
+    float t31 = t29 * t30;
+    float t32 = t12 ? t21 : 1.0f;
+    float t33 = t12 ? t20 : 1.0f;
+    float t34 = t12 ? t19 : 1.0f;
+    float t35 = t12 ? t31 : t30;
+    float t36 = t12 ? t18 : 1.0f;
+    float t37 = t32 * (t33 * (t34 * (t35 * t36)));
+    float t38 = t1 ? t37 : t4;
+    float t39 = t12 ? 1.0f : t21;
+    float t40 = t12 ? 1.0f : t20;
+    float t41 = t12 ? 1.0f : t19;
+    float t42 = t12 ? t30 : t31;
+    float t43 = t12 ? 1.0f : t18;
+    float t44 = t37 * (t39 * (t40 * (t41 * (t42 * t43))));
+    float t45 = t1 ? t44 : t4;
+    *out_mean = t38;
+    *out_var = t45;
 }
 
-void logistic_bernoulli_ap2b_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                                     const float *restrict params, float *restrict out_mean, float *restrict out_var)
+void logistic_bernoulli_ap2b_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -125,113 +116,92 @@ void logistic_bernoulli_ap2b_forward(int64_t n, const float *restrict mean, cons
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void logistic_bernoulli_ap2b_backward_element(float mean, float var,
-                                                                                           float grad_mean,
-                                                                                           float grad_var,
-                                                                                           float *restrict out_grad_mean,
-                                                                                           float *restrict out_grad_var)
+INLINE void logistic_bernoulli_ap2b_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const float t0 = var * 0.30396354f;
-    const _Bool t1 = 0.0f <= var;
-    const float t2 = 1.0f + t0;
-    const float t3 = FMA(var, 0.30396354f, -t0);
-    const float t4 = SQRT(t1 ? 1.0f : var);
-    const float t5 = SQRT(t2);
-    const float t6 = t2 - t0;
-    const float t7 = FMA(var, 8.942455e-9f, ((t0 - (t2 - t6)) + (1.0f - t6)) + t3);
-    const float t8 = 1.0f / t5;
-    const float t9 = (t7 + FMA(t5, -t5, t2)) * (0.5f * t8);
-    const float t10 = -t8;
-    const float t11 = t8 * FMA(t9, t10, FMA(t5, t10, 1.0f));
-    const float t12 = mean * t8;
-    const float t13 = -ABS(t12);
-    const float t14 = FMA(mean, t11, FMA(mean, t8, -t12));
-    const float t15 = t8 + t11;
-    const _Bool t16 = t12 < 0.0f;
-    const float t17 = t15 * (t15 * ((-0.15198177f) * (t12 + t14)));
-    const _Bool t18 = t13 < (-176.5f);
-    const float t19 = t18 ? (-176.5f) : t13;
-    const float t20 = FMA(t19, 1.442695f, 12582912.0f);
-    const float t21 = t20 - 12582912.0f;
-    const uint32_t t22 = as_bits(t20);
-    const float t23 = FMA(t21, -0.69314575f, t19);
-    const float t24 = as_float((((uint32_t)((int32_t)t22 >> 2u)) + 127u) << 23u);
-    const float t25 = as_float((127u + ((uint32_t)((int32_t)(t22 + 1u) >> 2u))) << 23u);
-    const uint32_t t26 = t22 + 2u;
-    const uint32_t t27 = t22 + 3u;
-    const uint32_t t28 = (uint32_t)((int32_t)t26 >> 2u);
-    const uint32_t t29 = (uint32_t)((int32_t)t27 >> 2u);
-    const uint32_t t30 = 127u + t28;
-    const uint32_t t31 = 127u + t29;
-    const uint32_t t32 = t30 << 23u;
-    const uint32_t t33 = t31 << 23u;
-    const float t34 = as_float(t32);
-    const float t35 = as_float(t33);
-    const float t36 = t23 + FMA(t21, -1.4286068e-6f, t18 ? 0.0f : (-(t16 ? (-t14) : t14)));
-    const float t37 = t16 ? 1.0f : t24;
-    const float t38 = t16 ? t24 : 1.0f;
-    const float t39 = t16 ? 1.0f : t25;
-    const float t40 = t16 ? t25 : 1.0f;
-    const float t41 = t16 ? 1.0f : t34;
-    const float t42 = t16 ? t34 : 1.0f;
-    const float t43 = t16 ? 1.0f : t35;
-    const float t44 = t16 ? t35 : 1.0f;
-    const float t45 = t37 * t38;
-    const float t46 = t39 * t40;
-    const float t47 = t41 * t42;
-    const float t48 = t43 * t44;
-    const float t49 = t18 ? 0.0f : (1.0f + FMA(FMA(t36, FMA(t36, FMA(t36, FMA(t36, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t36 * t36, t36));
-    const float t50 = t35 * (t34 * (t25 * (t49 * t24)));
-    const float t51 = 1.0f + t50;
-    const float t52 = 1.0f / t51;
-    const float t53 = t50 - (t51 - 1.0f);
-    const float t54 = -t52;
-    const float t55 = t52 * FMA(t53, t54, FMA(t51, t54, 1.0f));
-    const float t56 = t49 * t52;
-    const float t57 = FMA(t49, t55, FMA(t49, t52, -t56));
-    const float t58 = t52 + t55;
-    const float t59 = t56 + t57;
-    const float t60 = t16 ? t58 : t59;
-    const float t61 = t16 ? t59 : t58;
-    const float t62 = t60 * t15;
-    const float t63 = t60 * t17;
-    const float t64 = (t43 * (t41 * (t39 * (t60 * t37)))) - (t44 * (t42 * (t40 * (t61 * t38))));
-    const float t65 = t61 * t62;
-    const float t66 = t61 * t63;
-    const float t67 = t45 * t65;
-    const float t68 = t45 * t66;
-    const float t69 = t46 * t67;
-    const float t70 = t46 * t68;
-    const float t71 = t47 * t69;
-    const float t72 = t47 * t70;
-    const float t73 = t48 * t71;
-    const float t74 = t48 * t72;
-    const float t75 = t73 * t64;
-    const float t76 = t1 ? t73 : t4;
-    const float t77 = t74 * t64;
-    const float t78 = t1 ? t74 : t4;
-    const float t79 = t76 * grad_mean;
-    const float t80 = t78 * grad_mean;
-    const float t81 = t1 ? t75 : t4;
-    const float t82 = t1 ? t77 : t4;
-    const float t83 = FMA(t81, grad_var, t79);
-    const float t84 = FMA(t82, grad_var, t80);
-    *out_grad_mean = t83;
-    *out_grad_var = t84;
+    float t0 = var * 0.30396354f;
+    _Bool t1 = 0.0f <= var;
+    float t2 = 1.0f + t0;
+    float t3 = t1 ? 1.0f : var;
+    float t4 = SQRT(t3);
+    float t5 = SQRT(t2);
+    float t6 = t2 - t0;
+    float t7 = 1.0f / t5;
+    float t8 = -t7;
+    float t9 = t7 * FMA((FMA(var, 8.942455e-9f, ((t0 - (t2 - t6)) + (1.0f - t6)) + FMA(var, 0.30396354f, -t0)) +
+        FMA(t5, -t5, t2)) * (0.5f * t7), t8, FMA(t5, t8, 1.0f));
+    float t10 = mean * t7;
+    float t11 = -ABS(t10);
+    float t12 = FMA(mean, t9, FMA(mean, t7, -t10));
+    float t13 = t7 + t9;
+    _Bool t14 = t10 < 0.0f;
+    _Bool t15 = t11 < (-176.5f);
+    float t16 = t15 ? (-176.5f) : t11;
+    float t17 = FMA(t16, 1.442695f, 12582912.0f);
+    float t18 = t17 - 12582912.0f;
+    uint32_t t19 = as_bits(t17);
+    float t20 = as_float((((uint32_t)((int32_t)t19 >> 2u)) + 127u) << 23u);
+    float t21 = as_float((127u + ((uint32_t)((int32_t)(t19 + 1u) >> 2u))) << 23u);
+    float t22 = as_float((127u + ((uint32_t)((int32_t)(t19 + 2u) >> 2u))) << 23u);
+    float t23 = as_float((127u + ((uint32_t)((int32_t)(t19 + 3u) >> 2u))) << 23u);
+    float t24 = FMA(t18, -0.69314575f, t16);
+    float t25 = -t12;
+    float t26 = t14 ? t25 : t12;
+    float t27 = -t26;
+    float t28 = t15 ? 0.0f : t27;
+    float t29 = t24 + FMA(t18, -1.4286068e-6f, t28);
+    float t30 = t14 ? 1.0f : t20;
+    float t31 = t14 ? t20 : 1.0f;
+    float t32 = t14 ? 1.0f : t21;
+    float t33 = t14 ? t21 : 1.0f;
+    float t34 = t14 ? 1.0f : t22;
+    float t35 = t14 ? t22 : 1.0f;
+    float t36 = t14 ? 1.0f : t23;
+    float t37 = t14 ? t23 : 1.0f;
+    float t38 = t30 * t31;
+    float t39 = t32 * t33;
+    float t40 = t34 * t35;
+    float t41 = t36 * t37;
+    float t42 = 1.0f + FMA(POLY4(t29, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t29 * t29,
+        t29);
+    float t43 = t15 ? 0.0f : t42;
+    float t44 = t23 * (t22 * (t21 * (t43 * t20)));
+    float t45 = 1.0f + t44;
+    float t46 = 1.0f / t45;
+    float t47 = -t46;
+    float t48 = t46 * FMA(t44 - (t45 - 1.0f), t47, FMA(t45, t47, 1.0f));
+    float t49 = t43 * t46;
+    float t50 = t46 + t48;
+    float t51 = t49 + FMA(t43, t48, FMA(t43, t46, -t49));
+    float t52 = t14 ? t50 : t51;
+    float t53 = t14 ? t51 : t50;
+    float t54 = (t36 * (t34 * (t32 * (t52 * t30)))) - (t37 * (t35 * (t33 * (t53 * t31))));
+    float t55 = t41 * (t40 * (t39 * (t38 * (t53 * (t52 * t13)))));
+    float t56 = t41 * (t40 * (t39 * (t38 * (t53 * (t52 * (t13 * (t13 * ((-0.15198177f) * (t10 + t12)))))))));
+    float t57 = t55 * t54;
+    float t58 = t1 ? t57 : t4;
+    float t59 = t1 ? t55 : t4;
+    float t60 = FMA(t58, grad_var, t59 * grad_mean);
+    float t61 = t56 * t54;
+    float t62 = t1 ? t61 : t4;
+    float t63 = t1 ? t56 : t4;
+    float t64 = FMA(t62, grad_var, t63 * grad_mean);
+    *out_grad_mean = t60;
+    *out_grad_var = t64;
 }
 
-void logistic_bernoulli_ap2b_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                                      const float *restrict grad_mean, const float *restrict grad_var,
-                                      const float *restrict params, float *restrict out_grad_mean,
-                                      float *restrict out_grad_var)
+void logistic_bernoulli_ap2b_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        logistic_bernoulli_ap2b_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i],
-                                                 &out_grad_var[i]);
+        logistic_bernoulli_ap2b_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

@@ -4,17 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3
 #
 # rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   logistic_bernoulli_ap2b_forward 99, logistic_bernoulli_ap2b_backward 139
 #
 # Certificate:
-#   mean        2.69 ulp of the terms, worst at mean = -4776.83301, var = 4350200
-#   var         4.62 ulp of the terms, worst at mean = 219.612854, var = 50388.3984
-#   dmean_dmu   3.55 ulp of the terms, worst at mean = -5196780.5, var = 5.47954262e+11
-#   dmean_dvar  6.93 ulp of the terms, worst at mean = -2.84306604e+11, var = 9.23614115e+20
-#   dvar_dmu    4.9 ulp of the terms, worst at mean = -5196780.5, var = 5.47954262e+11
-#   dvar_dvar   7.53 ulp of the terms, worst at mean = -2.84306604e+11, var = 9.23614115e+20
-#   against exact values at 16654 points over all of float32; details in ap2b.json
+#   mean 2.69, var 4.62, dmean_dmu 3.55, dmean_dvar 6.93, dvar_dmu 4.9, dvar_dvar 7.53 ulp of the terms,
+#   against exact values at 16654 points over all of float32; where, in ap2b.json
 
 import triton
 import triton.language as tl
@@ -31,54 +25,46 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
 def logistic_bernoulli_ap2b_forward(mean, var):
     t0 = var * 0.30396354
     t1 = 1.0 + t0
     t2 = t1 - t0
-    t3 = tl.fma(var, 8.942455e-9, ((t0 - (t1 - t2)) + (1.0 - t2)) + tl.fma(var, 0.30396354, t0 * -1.0))
-    t4 = tl.sqrt_rn(t1)
-    t5 = t3 + tl.fma(t4, t4 * -1.0, t1)
-    t6 = tl.div_rn(1.0, t4)
-    t7 = t5 * (0.5 * t6)
-    t8 = t6 * -1.0
-    t9 = t6 * tl.fma(t7, t8, tl.fma(t4, t8, 1.0))
-    t10 = mean * t6
-    t11 = tl.fma(mean, t9, tl.fma(mean, t6, t10 * -1.0))
-    t12 = t11 * -1.0
-    t13 = t10 < 0.0
-    t14 = tl.where(t13, t12, t11) * -1.0
-    t15 = tl.abs(t10) * -1.0
-    t16 = t15 < (-176.5)
-    t17 = tl.where(t16, 0.0, t14)
-    t18 = tl.where(t16, -176.5, t15)
-    t19 = tl.fma(t18, 1.442695, 12582912.0)
-    t20 = t19 - 12582912.0
-    t21 = tl.fma(t20, -1.4286068e-6, t17)
-    t22 = tl.fma(t20, -0.69314575, t18) + t21
-    t23 = (tl.where(t16, 0.0, 1.0 + tl.fma(tl.fma(t22, tl.fma(t22, tl.fma(t22, tl.fma(t22, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t22 * t22, t22)))
-    t24 = t19.to(tl.int32, bitcast=True)
-    t25 = (((t24 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t26 = t23 * t25
-    t27 = ((127 + ((t24 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t28 = t27 * t26
-    t29 = ((127 + ((t24 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t30 = t29 * t28
-    t31 = ((127 + ((t24 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t32 = tl.div_rn(1.0, 1.0 + (t31 * t30))
-    t33 = t23 * t32
-    t34 = tl.where(t13, t33, t32) * tl.where(t13, t25, 1.0)
-    t35 = tl.where(t13, t27, 1.0) * t34
-    t36 = tl.where(t13, t29, 1.0) * t35
-    t37 = tl.where(t13, t31, 1.0) * t36
-    t38 = 0.0 <= var
-    t39 = tl.sqrt_rn(tl.where(t38, 1.0, var))
-    t40 = tl.where(t38, t37, t39)
-    t41 = tl.where(t13, t32, t33) * tl.where(t13, 1.0, t25)
-    t42 = tl.where(t13, 1.0, t27) * t41
-    t43 = tl.where(t13, 1.0, t29) * t42
-    t44 = tl.where(t38, t37 * (tl.where(t13, 1.0, t31) * t43), t39)
-    return (t40, t44)
+    t3 = tl.sqrt_rn(t1)
+    t4 = tl.div_rn(1.0, t3)
+    t5 = t4 * -1.0
+    t6 = mean * t4
+    t7 = (tl.fma(mean, t4 * tl.fma((tl.fma(var, 8.942455e-9, ((t0 - (t1 - t2)) + (1.0 - t2)) + tl.fma(var, 0.30396354,
+        t0 * -1.0)) + tl.fma(t3, t3 * -1.0, t1)) * (0.5 * t4), t5, tl.fma(t3, t5, 1.0)), tl.fma(mean, t4, t6 * -1.0)))
+    t8 = t6 < 0.0
+    t9 = tl.abs(t6) * -1.0
+    t10 = t9 < (-176.5)
+    t11 = tl.where(t10, -176.5, t9)
+    t12 = tl.fma(t11, 1.442695, 12582912.0)
+    t13 = t12 - 12582912.0
+    t14 = (tl.fma(t13, -0.69314575, t11) + tl.fma(t13, -1.4286068e-6, tl.where(t10, 0.0, tl.where(t8, t7 * -1.0, t7) *
+        -1.0)))
+    t15 = (tl.where(t10, 0.0, 1.0 + tl.fma(_polynomial4(t14, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t14 * t14, t14)))
+    t16 = t12.to(tl.int32, bitcast=True)
+    t17 = (((t16 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t18 = ((127 + ((t16 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t19 = ((127 + ((t16 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t20 = ((127 + ((t16 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t21 = tl.div_rn(1.0, 1.0 + (t20 * (t19 * (t18 * (t15 * t17)))))
+    t22 = t15 * t21
+    t23 = (tl.where(t8, t20, 1.0) * (tl.where(t8, t19, 1.0) * (tl.where(t8, t18, 1.0) * (tl.where(t8, t22, t21) *
+        tl.where(t8, t17, 1.0)))))
+    t24 = 0.0 <= var
+    t25 = tl.sqrt_rn(tl.where(t24, 1.0, var))
+    t26 = tl.where(t24, t23, t25)
+    t27 = (tl.where(t24, t23 * (tl.where(t8, 1.0, t20) * (tl.where(t8, 1.0, t19) * (tl.where(t8, 1.0, t18) *
+        (tl.where(t8, t21, t22) * tl.where(t8, 1.0, t17))))), t25))
+    return (t26, t27)
 
 
 @triton.jit
@@ -97,78 +83,64 @@ def logistic_bernoulli_ap2b_backward(mean, var, grad_mean, grad_var):
     t0 = var * 0.30396354
     t1 = 1.0 + t0
     t2 = t1 - t0
-    t3 = tl.fma(var, 8.942455e-9, ((t0 - (t1 - t2)) + (1.0 - t2)) + tl.fma(var, 0.30396354, t0 * -1.0))
-    t4 = tl.sqrt_rn(t1)
-    t5 = t3 + tl.fma(t4, t4 * -1.0, t1)
-    t6 = tl.div_rn(1.0, t4)
-    t7 = t5 * (0.5 * t6)
-    t8 = t6 * -1.0
-    t9 = t6 * tl.fma(t7, t8, tl.fma(t4, t8, 1.0))
-    t10 = mean * t6
-    t11 = tl.fma(mean, t9, tl.fma(mean, t6, t10 * -1.0))
-    t12 = t11 * -1.0
-    t13 = t10 < 0.0
-    t14 = tl.where(t13, t12, t11) * -1.0
-    t15 = tl.abs(t10) * -1.0
-    t16 = t15 < (-176.5)
-    t17 = tl.where(t16, 0.0, t14)
-    t18 = tl.where(t16, -176.5, t15)
-    t19 = tl.fma(t18, 1.442695, 12582912.0)
-    t20 = t19 - 12582912.0
-    t21 = tl.fma(t20, -1.4286068e-6, t17)
-    t22 = tl.fma(t20, -0.69314575, t18) + t21
-    t23 = (tl.where(t16, 0.0, 1.0 + tl.fma(tl.fma(t22, tl.fma(t22, tl.fma(t22, tl.fma(t22, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t22 * t22, t22)))
-    t24 = t19.to(tl.int32, bitcast=True)
-    t25 = (((t24 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t26 = t23 * t25
-    t27 = ((127 + ((t24 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t28 = t27 * t26
-    t29 = ((127 + ((t24 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t30 = t29 * t28
-    t31 = ((127 + ((t24 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t32 = t31 * t30
-    t33 = 1.0 + t32
-    t34 = t32 - (t33 - 1.0)
-    t35 = tl.div_rn(1.0, t33)
-    t36 = t35 * -1.0
-    t37 = t35 * tl.fma(t34, t36, tl.fma(t33, t36, 1.0))
-    t38 = t23 * t35
-    t39 = t38 + tl.fma(t23, t37, tl.fma(t23, t35, t38 * -1.0))
-    t40 = t35 + t37
-    t41 = tl.where(t13, t39, t40)
-    t42 = tl.where(t13, t40, t39)
-    t43 = t6 + t9
-    t44 = t41 * (t42 * t43)
-    t45 = tl.where(t13, 1.0, t25)
-    t46 = tl.where(t13, t25, 1.0)
-    t47 = t45 * t46
-    t48 = t47 * t44
-    t49 = tl.where(t13, 1.0, t27)
-    t50 = tl.where(t13, t27, 1.0)
-    t51 = t49 * t50
-    t52 = t51 * t48
-    t53 = tl.where(t13, 1.0, t29)
-    t54 = tl.where(t13, t29, 1.0)
-    t55 = t53 * t54
-    t56 = t55 * t52
-    t57 = tl.where(t13, 1.0, t31)
-    t58 = tl.where(t13, t31, 1.0)
-    t59 = t57 * t58
-    t60 = t59 * t56
-    t61 = (t57 * (t53 * (t49 * (t42 * t45)))) - (t58 * (t54 * (t50 * (t41 * t46))))
-    t62 = t60 * t61
-    t63 = 0.0 <= var
-    t64 = tl.sqrt_rn(tl.where(t63, 1.0, var))
-    t65 = tl.fma(tl.where(t63, t62, t64), grad_var, tl.where(t63, t60, t64) * grad_mean)
-    t66 = t59 * (t55 * (t51 * (t47 * (t41 * (t42 * (t43 * (t43 * ((-0.15198177) * (t10 + t11)))))))))
-    t67 = tl.fma(tl.where(t63, t66 * t61, t64), grad_var, tl.where(t63, t66, t64) * grad_mean)
-    return (t65, t67)
+    t3 = tl.sqrt_rn(t1)
+    t4 = tl.div_rn(1.0, t3)
+    t5 = t4 * -1.0
+    t6 = (t4 * tl.fma((tl.fma(var, 8.942455e-9, ((t0 - (t1 - t2)) + (1.0 - t2)) + tl.fma(var, 0.30396354, t0 * -1.0)) +
+        tl.fma(t3, t3 * -1.0, t1)) * (0.5 * t4), t5, tl.fma(t3, t5, 1.0)))
+    t7 = mean * t4
+    t8 = tl.fma(mean, t6, tl.fma(mean, t4, t7 * -1.0))
+    t9 = t7 < 0.0
+    t10 = tl.abs(t7) * -1.0
+    t11 = t10 < (-176.5)
+    t12 = tl.where(t11, -176.5, t10)
+    t13 = tl.fma(t12, 1.442695, 12582912.0)
+    t14 = t13 - 12582912.0
+    t15 = (tl.fma(t14, -0.69314575, t12) + tl.fma(t14, -1.4286068e-6, tl.where(t11, 0.0, tl.where(t9, t8 * -1.0, t8) *
+        -1.0)))
+    t16 = (tl.where(t11, 0.0, 1.0 + tl.fma(_polynomial4(t15, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t15 * t15, t15)))
+    t17 = t13.to(tl.int32, bitcast=True)
+    t18 = (((t17 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t19 = ((127 + ((t17 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t20 = ((127 + ((t17 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t21 = ((127 + ((t17 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t22 = t21 * (t20 * (t19 * (t16 * t18)))
+    t23 = 1.0 + t22
+    t24 = tl.div_rn(1.0, t23)
+    t25 = t24 * -1.0
+    t26 = t24 * tl.fma(t22 - (t23 - 1.0), t25, tl.fma(t23, t25, 1.0))
+    t27 = t16 * t24
+    t28 = t27 + tl.fma(t16, t26, tl.fma(t16, t24, t27 * -1.0))
+    t29 = t24 + t26
+    t30 = tl.where(t9, t28, t29)
+    t31 = tl.where(t9, t29, t28)
+    t32 = t4 + t6
+    t33 = tl.where(t9, 1.0, t18)
+    t34 = tl.where(t9, t18, 1.0)
+    t35 = t33 * t34
+    t36 = tl.where(t9, 1.0, t19)
+    t37 = tl.where(t9, t19, 1.0)
+    t38 = t36 * t37
+    t39 = tl.where(t9, 1.0, t20)
+    t40 = tl.where(t9, t20, 1.0)
+    t41 = t39 * t40
+    t42 = tl.where(t9, 1.0, t21)
+    t43 = tl.where(t9, t21, 1.0)
+    t44 = t42 * t43
+    t45 = t44 * (t41 * (t38 * (t35 * (t30 * (t31 * t32)))))
+    t46 = (t42 * (t39 * (t36 * (t31 * t33)))) - (t43 * (t40 * (t37 * (t30 * t34))))
+    t47 = 0.0 <= var
+    t48 = tl.sqrt_rn(tl.where(t47, 1.0, var))
+    t49 = tl.fma(tl.where(t47, t45 * t46, t48), grad_var, tl.where(t47, t45, t48) * grad_mean)
+    t50 = t44 * (t41 * (t38 * (t35 * (t30 * (t31 * (t32 * (t32 * ((-0.15198177) * (t7 + t8)))))))))
+    t51 = tl.fma(tl.where(t47, t50 * t46, t48), grad_var, tl.where(t47, t50, t48) * grad_mean)
+    return (t49, t51)
 
 
 @triton.jit
-def logistic_bernoulli_ap2b_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr,
-                                            out_grad_var_ptr, n, BLOCK: tl.constexpr):
+def logistic_bernoulli_ap2b_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

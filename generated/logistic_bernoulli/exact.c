@@ -4,17 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3
 //
 // rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h2e8c906c8e9c74f4b00afe1242efdf18d7138ba42f9c198fc8a7cdf33130af0d
 // operations   logistic_bernoulli_exact_forward 384, logistic_bernoulli_exact_backward 499
 //
 // Certificate:
-//   mean        0.773 tolerance, worst at mean = 20471442, var = 2.1613074e+18
-//   var         0.231 tolerance, worst at mean = 10259939, var = 2.47914438e+14
-//   dmean_dmu   0.045 tolerance, worst at mean = 0.0467574969, var = 0.0033332645
-//   dmean_dvar  0.136 tolerance, worst at mean = -2.25699639, var = 1.04123747
-//   dvar_dmu    0.106 tolerance, worst at mean = -1.09205946e+11, var = 9.92501147e+25
-//   dvar_dvar   0.163 tolerance, worst at mean = 2.8157897, var = 1.00103807
-//   against exact values at 16618 points over all of float32; details in exact.json
+//   mean 0.773, var 0.231, dmean_dmu 0.045, dmean_dvar 0.136, dvar_dmu 0.106, dvar_dvar 0.163 tolerance,
+//   against exact values at 16618 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,193 +41,128 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void logistic_bernoulli_exact_forward_element(float mean, float var,
-                                                                                           float *restrict out_mean,
-                                                                                           float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float logistic_bernoulli_exact_part2(float p0, float p1)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = ABS(mean);
-    const _Bool t2 = mean < 0.0f;
-    const float t3 = -t1;
-    const float t4 = var * SQRT(t0 ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const _Bool t5 = t3 < (-174.0f);
-    const float t6 = t5 ? (-174.0f) : t3;
-    const float t7 = FMA(t6, 1.442695f, 12582912.0f);
-    const float t8 = t7 - 12582912.0f;
-    const uint32_t t9 = as_bits(t7);
-    const float t10 = FMA(t8, -0.69314575f, t6) + (t8 * (-1.4286068e-6f));
-    const uint32_t t11 = (uint32_t)((int32_t)t9 >> 1u);
-    const uint32_t t12 = t9 + 1u;
-    const uint32_t t13 = t11 + 127u;
-    const uint32_t t14 = (uint32_t)((int32_t)t12 >> 1u);
-    const uint32_t t15 = t13 << 23u;
-    const uint32_t t16 = 127u + t14;
-    const float t17 = as_float(t15);
-    const float t18 = as_float(t16 << 23u);
-    // exp(-|mean|)
-    const float t19 = ((t5 ? 0.0f : (1.0f + FMA(FMA(t10, FMA(t10, FMA(t10, FMA(t10, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t10 * t10, t10))) * t17) * t18;
-    const _Bool t20 = t4 < 1.0625f;
-    const float t21 = t20 ? 1.0625f : t4;
-    const float t22 = t20 ? t4 : 0.0f;
-    const float t23 = t1 * (1.0f / SQRT(t21 + 0.59949607f));
-    const float t24 = t1 * (1.0f / SQRT(t21 + 1.0371586f));
-    const float t25 = t1 * (1.0f / SQRT(t21 + 1.7646953f));
-    const float t26 = t1 * (1.0f / SQRT(t21 + 3.0195856f));
-    const float t27 = t1 * (1.0f / SQRT(t21 + 5.197863f));
-    const float t28 = t21 + 8.958513f;
-    const float t29 = t21 + 15.720052f;
-    const float t30 = SQRT(t28);
-    const float t31 = SQRT(t29);
-    const float t32 = 1.0f / t30;
-    const float t33 = 1.0f / t31;
-    const float t34 = t1 * t32;
-    const float t35 = t1 * t33;
-    const float t36 = t22 - 0.53125f;
-    // tanh(sigma 2.438/2)^2
-    const float t37 = t22 * FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36,
-        -0.0060291393f, 0.012199769f), -0.019805519f), 0.038250014f), -0.07387176f), 0.1376044f), -0.24818581f),
-        0.42730394f), -0.68221676f), 0.95074505f);
-    // tanh(sigma 3.386/2)^2
-    const float t38 = t22 * FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36,
-        0.4926038f, -0.6550584f), 0.4529972f), -0.5474012f), 0.7780043f), -0.9486814f), 1.1144501f), -1.2838625f),
-        1.416828f), -1.4598166f), 1.3401394f);
-    // tanh(sigma 4.534/2)^2
-    const float t39 = t22 * FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36,
-        FMA(t36, -23.97174f, 24.088552f), -2.4674995f), 0.98590326f), -7.031603f), 6.6730394f), -5.047918f),
-        4.3409114f), -3.719218f), 3.022694f), -2.3162007f), 1.6252466f);
-    // tanh(sigma 1.584/2)^2
-    const float t40 = t22 * FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, FMA(t36, -8.018961e-5f,
-        0.00031766997f), -0.0011865821f), 0.004488657f), -0.016442474f), 0.05732883f), -0.18446074f), 0.5105017f);
-    // tanh(sigma 0.7809/2)^2
-    const float t41 = t22 * FMA(t36, FMA(t36, FMA(t36, FMA(t36, 6.6467956e-6f, -9.099511e-5f), 0.0011822016f),
-        -0.014160245f), 0.14459638f);
-    const float t42 = 1.0f / (1.0f + t19);
-    const float t43 = t42 * (1.0f - t19);
-    const float t44 = t19 * t42;  // S(-|mean|)
-    const float t45 = t42 * t44;  // S'(mean)
-    const float t46 = (13.0f < t23) ? 13.0f : t23;
-    const float t47 = (13.0f < t24) ? 13.0f : t24;
-    const float t48 = (13.0f < t25) ? 13.0f : t25;
-    const float t49 = (13.0f < t26) ? 13.0f : t26;
-    const float t50 = (13.0f < t27) ? 13.0f : t27;
-    const float t51 = (13.0f < t34) ? 13.0f : t34;
-    const float t52 = (13.0f < t35) ? 13.0f : t35;
-    const float t53 = t43 * t43;
-    const float t54 = t45 * (t43 * 2.0f);
-    const float t55 = t46 * t46;
-    const float t56 = FMA(t46, 0.25f, 1.0f);
-    const float t57 = t55 * (-0.5f);
-    const float t58 = 1.0f / t56;
-    const float t59 = t47 * t47;
-    const float t60 = FMA(0.25f, t47, 1.0f);
-    const float t61 = (-0.5f) * t59;
-    const float t62 = 1.0f / t60;
-    const float t63 = t48 * t48;
-    const float t64 = FMA(0.25f, t48, 1.0f);
-    const float t65 = (-0.5f) * t63;
-    const float t66 = 1.0f / t64;
-    const float t67 = t49 * t49;
-    const float t68 = FMA(0.25f, t49, 1.0f);
-    const float t69 = (-0.5f) * t67;
-    const float t70 = 1.0f / t68;
-    const float t71 = t50 * t50;
-    const float t72 = FMA(0.25f, t50, 1.0f);
-    const float t73 = (-0.5f) * t71;
-    const float t74 = 1.0f / t72;
-    const float t75 = t51 * t51;
-    const float t76 = FMA(0.25f, t51, 1.0f);
-    const float t77 = (-0.5f) * t75;
-    const float t78 = 1.0f / t76;
-    const float t79 = t52 * t52;
-    const float t80 = FMA(0.25f, t52, 1.0f);
-    const float t81 = (-0.5f) * t79;
-    const float t82 = 1.0f / t80;
-    const float t83 = (t41 * (1.0f / (1.0f - (t53 * t41)))) * 0.463596f;
-    const float t84 = FMA(t40 * (1.0f / (1.0f - (t53 * t40))), 0.18722056f, t83);
-    const float t85 = FMA(t37 * (1.0f / (1.0f - (t53 * t37))), 0.036395893f, t84);
-    const float t86 = t53 * t38;
-    const float t87 = t53 * t39;
-    const float t88 = 1.0f - t86;
-    const float t89 = 1.0f - t87;
-    const float t90 = FMA(t38 * (1.0f / t88), 0.0026313253f, t85);
-    const float t91 = FMA(t39 * (1.0f / t89), 3.6529953e-5f, t90);  // A: 2 tau p q A is how far the mean moves
-    const float t92 = t44 + (t91 * t54);
-    const float t93 = FMA(1.442695f, t57, 12582912.0f);
-    const float t94 = FMA(1.442695f, t61, 12582912.0f);
-    const float t95 = FMA(1.442695f, t65, 12582912.0f);
-    const float t96 = FMA(1.442695f, t69, 12582912.0f);
-    const float t97 = FMA(1.442695f, t73, 12582912.0f);
-    const float t98 = FMA(1.442695f, t77, 12582912.0f);
-    const float t99 = FMA(1.442695f, t81, 12582912.0f);
-    const float t100 = t58 - 0.25f;
-    const float t101 = t62 - 0.25f;
-    const float t102 = t66 - 0.25f;
-    const float t103 = t70 - 0.25f;
-    const float t104 = t74 - 0.25f;
-    const float t105 = t78 - 0.25f;
-    const float t106 = t82 - 0.25f;
-    const float t107 = t93 - 12582912.0f;
-    const float t108 = as_float((127u + as_bits(t93)) << 23u);
-    const float t109 = FMA(-0.69314575f, t107, t57) + ((-1.4286068e-6f) * t107);
-    const float t110 = t94 - 12582912.0f;
-    const float t111 = as_float((127u + as_bits(t94)) << 23u);
-    const float t112 = FMA(-0.69314575f, t110, t61) + ((-1.4286068e-6f) * t110);
-    const float t113 = t95 - 12582912.0f;
-    const float t114 = as_float((127u + as_bits(t95)) << 23u);
-    const float t115 = FMA(-0.69314575f, t113, t65) + ((-1.4286068e-6f) * t113);
-    const float t116 = t96 - 12582912.0f;
-    const float t117 = as_float((127u + as_bits(t96)) << 23u);
-    const float t118 = FMA(-0.69314575f, t116, t69) + ((-1.4286068e-6f) * t116);
-    const float t119 = t97 - 12582912.0f;
-    const float t120 = as_float((127u + as_bits(t97)) << 23u);
-    const float t121 = FMA(-0.69314575f, t119, t73) + ((-1.4286068e-6f) * t119);
-    const float t122 = t98 - 12582912.0f;
-    const float t123 = as_float((127u + as_bits(t98)) << 23u);
-    const float t124 = FMA(-0.69314575f, t122, t77) + ((-1.4286068e-6f) * t122);
-    const float t125 = t99 - 12582912.0f;
-    const float t126 = as_float((127u + as_bits(t99)) << 23u);
-    const float t127 = FMA(-0.69314575f, t125, t81) + ((-1.4286068e-6f) * t125);
-    const float t128 = t58 * FMA(t100, FMA(t100, FMA(t100, FMA(t100, FMA(t100, FMA(t100, -0.08645256f, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t129 = t62 * FMA(t101, FMA(t101, FMA(t101, FMA(t101, FMA(t101, FMA(-0.08645256f, t101, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t130 = t66 * FMA(t102, FMA(t102, FMA(t102, FMA(t102, FMA(t102, FMA(-0.08645256f, t102, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t131 = t70 * FMA(t103, FMA(t103, FMA(t103, FMA(t103, FMA(t103, FMA(-0.08645256f, t103, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t132 = t74 * FMA(t104, FMA(t104, FMA(t104, FMA(t104, FMA(t104, FMA(-0.08645256f, t104, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t133 = t78 * FMA(t105, FMA(t105, FMA(t105, FMA(t105, FMA(t105, FMA(-0.08645256f, t105, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t134 = t82 * FMA(t106, FMA(t106, FMA(t106, FMA(t106, FMA(t106, FMA(-0.08645256f, t106, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t135 = (((1.0f + FMA(FMA(t109, FMA(t109, FMA(t109, FMA(0.0013814222f, t109, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t109 * t109, t109)) * t108) * t128) * 0.0077118278f;
-    const float t136 = FMA(((1.0f + FMA(FMA(t112, FMA(t112, FMA(t112, FMA(0.0013814222f, t112, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t112 * t112, t112)) * t111) * t129, 0.09586534f, t135);
-    const float t137 = FMA(((1.0f + FMA(FMA(t115, FMA(t115, FMA(t115, FMA(0.0013814222f, t115, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t115 * t115, t115)) * t114) * t130, 0.2819483f, t136);
-    const float t138 = FMA(((1.0f + FMA(FMA(t118, FMA(t118, FMA(t118, FMA(0.0013814222f, t118, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t118 * t118, t118)) * t117) * t131, 0.3454629f, t137);
-    const float t139 = FMA(((1.0f + FMA(FMA(t121, FMA(t121, FMA(t121, FMA(0.0013814222f, t121, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t121 * t121, t121)) * t120) * t132, 0.20984867f, t138);
-    const float t140 = FMA(((1.0f + FMA(FMA(t124, FMA(t124, FMA(t124, FMA(0.0013814222f, t124, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t124 * t124, t124)) * t123) * t133, 0.055564612f, t139);
-    // mean at -|mean|, by the mixture
-    const float t141 = FMA(((1.0f + FMA(FMA(t127, FMA(t127, FMA(t127, FMA(0.0013814222f, t127, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t127 * t127, t127)) * t126) * t134, 0.0035983622f, t140);
-    const float t142 = t20 ? t92 : t141;
-    const float t143 = 1.0f - t142;
-    const float t144 = -t142;
-    const float t145 = t2 ? t142 : t143;
-    const float t146 = FMA(t142, t144, t142);
-    *out_mean = t145;
-    *out_var = t146;
+    float t0 = p0 - 12582912.0f;
+    float t1 = FMA(t0, -0.69314575f, p1) + (t0 * (-1.4286068e-6f));
+    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
+    return t2;
 }
 
-void logistic_bernoulli_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                                      const float *restrict params, float *restrict out_mean, float *restrict out_var)
+INLINE float logistic_bernoulli_exact_atom0(float p0, float p1, float p2)
+{
+    float t0 = p2 * (1.0f / SQRT(p0 + p1));
+    float t1 = (13.0f < t0) ? 13.0f : t0;
+    float t2 = (t1 * t1) * (-0.5f);
+    float t3 = FMA(1.442695f, t2, 12582912.0f);
+    float t4 = 1.0f / FMA(t1, 0.25f, 1.0f);
+    float t5 = logistic_bernoulli_exact_part2(t3, t2) * as_float((127u + as_bits(t3)) << 23u);
+    float t6 = t4 - 0.25f;
+    float t7 = t5 * (t4 * POLY6(t6, -0.08645256f, 0.18578574f, 0.101336606f, 0.1778789f, 0.19272068f, 0.16468605f,
+        0.13227275f));
+    return t7;
+}
+
+INLINE void logistic_bernoulli_exact_atom1(
+    float p0, float p1, float p2, float *restrict r0, float *restrict r1, float *restrict r2)
+{
+    float t0 = 1.0f / SQRT(p0 + p1);
+    float t1 = p2 * t0;
+    float t2 = (13.0f < t1) ? 13.0f : t1;
+    float t3 = 1.0f / FMA(t2, 0.25f, 1.0f);
+    float t4 = (t2 * t2) * (-0.5f);
+    float t5 = FMA(1.442695f, t4, 12582912.0f);
+    float t6 = logistic_bernoulli_exact_part2(t5, t4) * as_float((127u + as_bits(t5)) << 23u);
+    float t7 = t0 * t6;
+    float t8 = t2 * (t0 * t7);
+    float t9 = t3 - 0.25f;
+    float t10 = t6 * (t3 * POLY6(t9, -0.08645256f, 0.18578574f, 0.101336606f, 0.1778789f, 0.19272068f, 0.16468605f,
+        0.13227275f));
+    *r0 = t7;
+    *r1 = t8;
+    *r2 = t10;
+}
+
+INLINE float logistic_bernoulli_exact_part3(float p0)
+{
+    float t0 = -p0;
+    _Bool t1 = t0 < (-174.0f);
+    float t2 = t1 ? (-174.0f) : t0;
+    float t3 = FMA(t2, 1.442695f, 12582912.0f);
+    uint32_t t4 = as_bits(t3);
+    float t5 = logistic_bernoulli_exact_part2(t3, t2);
+    float t6 = t1 ? 0.0f : t5;
+    float t7 = (t6 * as_float((((uint32_t)((int32_t)t4 >> 1u)) + 127u) << 23u)) * as_float((127u +
+        ((uint32_t)((int32_t)(t4 + 1u) >> 1u))) << 23u);
+    return t7;
+}
+
+INLINE void logistic_bernoulli_exact_forward_element(
+    float mean, float var, float *restrict out_mean, float *restrict out_var)
+{
+    float t0 = ABS(mean);
+    float t1 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t2 = var * SQRT(t1);  // NaN for a negative variance
+    float t3 = logistic_bernoulli_exact_part3(t0);  // exp(-|mean|)
+    _Bool t4 = t2 < 1.0625f;
+    float t5 = t4 ? 1.0625f : t2;
+    float t6 = t4 ? t2 : 0.0f;
+    float t7 = t6 - 0.53125f;
+    // tanh(sigma 2.438/2)^2
+    float t8 = t6 * POLY9(t7, -0.0060291393f, 0.012199769f, -0.019805519f, 0.038250014f, -0.07387176f, 0.1376044f,
+        -0.24818581f, 0.42730394f, -0.68221676f, 0.95074505f);
+    // tanh(sigma 3.386/2)^2
+    float t9 = t6 * POLY10(t7, 0.4926038f, -0.6550584f, 0.4529972f, -0.5474012f, 0.7780043f, -0.9486814f, 1.1144501f,
+        -1.2838625f, 1.416828f, -1.4598166f, 1.3401394f);
+    // tanh(sigma 4.534/2)^2
+    float t10 = t6 * POLY11(t7, -23.97174f, 24.088552f, -2.4674995f, 0.98590326f, -7.031603f, 6.6730394f, -5.047918f,
+        4.3409114f, -3.719218f, 3.022694f, -2.3162007f, 1.6252466f);
+    // tanh(sigma 1.584/2)^2
+    float t11 = t6 * POLY7(t7, -8.018961e-5f, 0.00031766997f, -0.0011865821f, 0.004488657f, -0.016442474f, 0.05732883f,
+        -0.18446074f, 0.5105017f);
+    // tanh(sigma 0.7809/2)^2
+    float t12 = t6 * POLY4(t7, 6.6467956e-6f, -9.099511e-5f, 0.0011822016f, -0.014160245f, 0.14459638f);
+    float t13 = 1.0f / (1.0f + t3);
+    float t14 = t13 * (1.0f - t3);
+    float t15 = t3 * t13;  // S(-|mean|)
+    float t16 = t14 * t14;
+    // A: 2 tau p q A is how far the mean moves
+    float t17 = FMA(t10 * (1.0f / (1.0f - (t16 * t10))), 3.6529953e-5f, FMA(t9 * (1.0f / (1.0f - (t16 * t9))),
+        0.0026313253f, FMA(t8 * (1.0f / (1.0f - (t16 * t8))), 0.036395893f, FMA(t11 * (1.0f / (1.0f - (t16 * t11))),
+        0.18722056f, (t12 * (1.0f / (1.0f - (t16 * t12)))) * 0.463596f))));
+    float t18 = t13 * t15;  // S'(mean)
+    float t19 = t15 + (t17 * (t18 * (t14 * 2.0f)));
+    // mean at -|mean|, by the mixture
+    float t20 = FMA(logistic_bernoulli_exact_atom0(t5, 15.720052f, t0), 0.0035983622f,
+        FMA(logistic_bernoulli_exact_atom0(t5, 8.958513f, t0), 0.055564612f, FMA(logistic_bernoulli_exact_atom0(t5,
+        5.197863f, t0), 0.20984867f, FMA(logistic_bernoulli_exact_atom0(t5, 3.0195856f, t0), 0.3454629f,
+        FMA(logistic_bernoulli_exact_atom0(t5, 1.7646953f, t0), 0.2819483f, FMA(logistic_bernoulli_exact_atom0(t5,
+        1.0371586f, t0), 0.09586534f, logistic_bernoulli_exact_atom0(t5, 0.59949607f, t0) * 0.0077118278f))))));
+    float t21 = t4 ? t19 : t20;
+    _Bool t22 = mean < 0.0f;
+    float t23 = 1.0f - t21;
+    float t24 = t22 ? t21 : t23;
+    float t25 = FMA(t21, -t21, t21);
+    *out_mean = t24;
+    *out_var = t25;
+}
+
+void logistic_bernoulli_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -243,292 +174,113 @@ void logistic_bernoulli_exact_forward(int64_t n, const float *restrict mean, con
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void logistic_bernoulli_exact_backward_element(float mean, float var,
-                                                                                            float grad_mean,
-                                                                                            float grad_var,
-                                                                                            float *restrict out_grad_mean,
-                                                                                            float *restrict out_grad_var)
+INLINE void logistic_bernoulli_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = ABS(mean);
-    const _Bool t2 = mean < 0.0f;
-    const float t3 = -t1;
-    const float t4 = var * SQRT(t0 ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const _Bool t5 = t3 < (-174.0f);
-    const float t6 = t5 ? (-174.0f) : t3;
-    const float t7 = FMA(t6, 1.442695f, 12582912.0f);
-    const float t8 = t7 - 12582912.0f;
-    const uint32_t t9 = as_bits(t7);
-    const float t10 = FMA(t8, -0.69314575f, t6) + (t8 * (-1.4286068e-6f));
-    const uint32_t t11 = (uint32_t)((int32_t)t9 >> 1u);
-    const uint32_t t12 = t9 + 1u;
-    const uint32_t t13 = t11 + 127u;
-    const uint32_t t14 = (uint32_t)((int32_t)t12 >> 1u);
-    const uint32_t t15 = t13 << 23u;
-    const uint32_t t16 = 127u + t14;
-    const float t17 = as_float(t15);
-    const float t18 = as_float(t16 << 23u);
-    // exp(-|mean|)
-    const float t19 = ((t5 ? 0.0f : (1.0f + FMA(FMA(t10, FMA(t10, FMA(t10, FMA(t10, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t10 * t10, t10))) * t17) * t18;
-    const _Bool t20 = t4 < 1.0625f;
-    const float t21 = t20 ? 1.0625f : t4;
-    const float t22 = t20 ? t4 : 0.0f;
-    const float t23 = 1.0f / SQRT(t21 + 0.59949607f);
-    const float t24 = 1.0f / SQRT(t21 + 1.0371586f);
-    const float t25 = 1.0f / SQRT(t21 + 1.7646953f);
-    const float t26 = 1.0f / SQRT(t21 + 3.0195856f);
-    const float t27 = 1.0f / SQRT(t21 + 5.197863f);
-    const float t28 = t21 + 8.958513f;
-    const float t29 = t21 + 15.720052f;
-    const float t30 = SQRT(t28);
-    const float t31 = SQRT(t29);
-    const float t32 = 1.0f / t30;
-    const float t33 = 1.0f / t31;
-    const float t34 = t22 - 0.53125f;
+    float t0 = ABS(mean);
+    _Bool t1 = mean < 0.0f;
+    float t2 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t3 = var * SQRT(t2);  // NaN for a negative variance
+    float t4 = logistic_bernoulli_exact_part3(t0);  // exp(-|mean|)
+    _Bool t5 = t3 < 1.0625f;
+    float t6 = t5 ? 1.0625f : t3;
+    float t7 = t5 ? t3 : 0.0f;
+    float t8, t9, t10;
+    logistic_bernoulli_exact_atom1(t6, 0.59949607f, t0, &t8, &t9, &t10);
+    float t11, t12, t13;
+    logistic_bernoulli_exact_atom1(t6, 1.0371586f, t0, &t11, &t12, &t13);
+    float t14, t15, t16;
+    logistic_bernoulli_exact_atom1(t6, 1.7646953f, t0, &t14, &t15, &t16);
+    float t17, t18, t19;
+    logistic_bernoulli_exact_atom1(t6, 3.0195856f, t0, &t17, &t18, &t19);
+    float t20, t21, t22;
+    logistic_bernoulli_exact_atom1(t6, 5.197863f, t0, &t20, &t21, &t22);
+    float t23, t24, t25;
+    logistic_bernoulli_exact_atom1(t6, 8.958513f, t0, &t23, &t24, &t25);
+    float t26, t27, t28;
+    logistic_bernoulli_exact_atom1(t6, 15.720052f, t0, &t26, &t27, &t28);
+    float t29 = t7 - 0.53125f;
     // tanh(sigma 2.438/2)^2
-    const float t35 = t22 * FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34,
-        -0.0060291393f, 0.012199769f), -0.019805519f), 0.038250014f), -0.07387176f), 0.1376044f), -0.24818581f),
-        0.42730394f), -0.68221676f), 0.95074505f);
+    float t30 = t7 * POLY9(t29, -0.0060291393f, 0.012199769f, -0.019805519f, 0.038250014f, -0.07387176f, 0.1376044f,
+        -0.24818581f, 0.42730394f, -0.68221676f, 0.95074505f);
     // tanh(sigma 3.386/2)^2
-    const float t36 = t22 * FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34,
-        0.4926038f, -0.6550584f), 0.4529972f), -0.5474012f), 0.7780043f), -0.9486814f), 1.1144501f), -1.2838625f),
-        1.416828f), -1.4598166f), 1.3401394f);
+    float t31 = t7 * POLY10(t29, 0.4926038f, -0.6550584f, 0.4529972f, -0.5474012f, 0.7780043f, -0.9486814f, 1.1144501f,
+        -1.2838625f, 1.416828f, -1.4598166f, 1.3401394f);
     // tanh(sigma 4.534/2)^2
-    const float t37 = t22 * FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34,
-        FMA(t34, -23.97174f, 24.088552f), -2.4674995f), 0.98590326f), -7.031603f), 6.6730394f), -5.047918f),
-        4.3409114f), -3.719218f), 3.022694f), -2.3162007f), 1.6252466f);
+    float t32 = t7 * POLY11(t29, -23.97174f, 24.088552f, -2.4674995f, 0.98590326f, -7.031603f, 6.6730394f, -5.047918f,
+        4.3409114f, -3.719218f, 3.022694f, -2.3162007f, 1.6252466f);
     // tanh(sigma 1.584/2)^2
-    const float t38 = t22 * FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, -8.018961e-5f,
-        0.00031766997f), -0.0011865821f), 0.004488657f), -0.016442474f), 0.05732883f), -0.18446074f), 0.5105017f);
+    float t33 = t7 * POLY7(t29, -8.018961e-5f, 0.00031766997f, -0.0011865821f, 0.004488657f, -0.016442474f,
+        0.05732883f, -0.18446074f, 0.5105017f);
     // tanh(sigma 0.7809/2)^2
-    const float t39 = t22 * FMA(t34, FMA(t34, FMA(t34, FMA(t34, 6.6467956e-6f, -9.099511e-5f), 0.0011822016f),
-        -0.014160245f), 0.14459638f);
-    const float t40 = 1.0f / (1.0f + t19);
-    const float t41 = t40 * (1.0f - t19);
-    const float t42 = t19 * t40;  // S(-|mean|)
-    const float t43 = t40 * t42;  // S'(mean)
-    const float t44 = 1.0f - t39;
-    const float t45 = t1 * t23;
-    const float t46 = t1 * t24;
-    const float t47 = t1 * t25;
-    const float t48 = t1 * t26;
-    const float t49 = t1 * t27;
-    const float t50 = t1 * t32;
-    const float t51 = t1 * t33;
-    const float t52 = (13.0f < t45) ? 13.0f : t45;
-    const float t53 = (13.0f < t46) ? 13.0f : t46;
-    const float t54 = (13.0f < t47) ? 13.0f : t47;
-    const float t55 = (13.0f < t48) ? 13.0f : t48;
-    const float t56 = (13.0f < t49) ? 13.0f : t49;
-    const float t57 = (13.0f < t50) ? 13.0f : t50;
-    const float t58 = (13.0f < t51) ? 13.0f : t51;
-    const float t59 = 1.0f - t38;
-    const float t60 = t41 * t41;
-    const float t61 = t43 * (t41 * 2.0f);
-    const float t62 = (-0.5f) * (t41 * t43);
-    const float t63 = 1.0f - t35;
-    const float t64 = (t52 * t52) * (-0.5f);
-    const float t65 = (-0.5f) * (t53 * t53);
-    const float t66 = (-0.5f) * (t54 * t54);
-    const float t67 = 1.0f / FMA(t52, 0.25f, 1.0f);
-    const float t68 = (-0.5f) * (t55 * t55);
-    const float t69 = 1.0f / FMA(0.25f, t53, 1.0f);
-    const float t70 = (-0.5f) * (t56 * t56);
-    const float t71 = 1.0f / FMA(0.25f, t54, 1.0f);
-    const float t72 = (-0.5f) * (t57 * t57);
-    const float t73 = 1.0f / FMA(0.25f, t55, 1.0f);
-    const float t74 = (-0.5f) * (t58 * t58);
-    const float t75 = 1.0f / FMA(0.25f, t56, 1.0f);
-    const float t76 = 1.0f / FMA(0.25f, t57, 1.0f);
-    const float t77 = 1.0f / FMA(0.25f, t58, 1.0f);
-    const float t78 = t60 * t39;
-    const float t79 = t60 * t38;
-    const float t80 = t60 * t35;
-    const float t81 = t60 * t36;
-    const float t82 = t60 * t37;
-    const float t83 = 1.0f - t36;
-    const float t84 = 1.0f / (1.0f - t78);
-    const float t85 = FMA(t39, -t78, 1.0f);
-    const float t86 = FMA(3.0f, t78 - t39, t85);
-    const float t87 = 1.0f + t78;
-    const float t88 = (t39 * t84) * 0.463596f;
-    const float t89 = 1.0f - t37;
-    const float t90 = 1.0f / (1.0f - t79);
-    const float t91 = FMA(t38, -t79, 1.0f);
-    const float t92 = FMA(3.0f, t79 - t38, t91);
-    const float t93 = 1.0f + t79;
-    const float t94 = FMA(t38 * t90, 0.18722056f, t88);
-    const float t95 = 1.0f / (1.0f - t80);
-    const float t96 = FMA(t35, -t80, 1.0f);
-    const float t97 = FMA(3.0f, t80 - t35, t96);
-    const float t98 = 1.0f + t80;
-    const float t99 = FMA(t35 * t95, 0.036395893f, t94);
-    const float t100 = 1.0f / (1.0f - t81);
-    const float t101 = FMA(t36, -t81, 1.0f);
-    const float t102 = FMA(3.0f, t81 - t36, t101);
-    const float t103 = 1.0f + t81;
-    const float t104 = FMA(t36 * t100, 0.0026313253f, t99);
-    const float t105 = FMA(1.442695f, t64, 12582912.0f);
-    const float t106 = FMA(1.442695f, t65, 12582912.0f);
-    const float t107 = FMA(1.442695f, t66, 12582912.0f);
-    const float t108 = FMA(1.442695f, t68, 12582912.0f);
-    const float t109 = FMA(1.442695f, t70, 12582912.0f);
-    const float t110 = FMA(1.442695f, t72, 12582912.0f);
-    const float t111 = FMA(1.442695f, t74, 12582912.0f);
-    const float t112 = 1.0f / (1.0f - t82);
-    const float t113 = FMA(t37, -t82, 1.0f);
-    const float t114 = FMA(3.0f, t82 - t37, t113);
-    const float t115 = 1.0f + t82;
-    const float t116 = FMA(t37 * t112, 3.6529953e-5f, t104);  // A: 2 tau p q A is how far the mean moves
-    const float t117 = t42 + (t116 * t61);
-    const float t118 = t67 - 0.25f;
-    const float t119 = t69 - 0.25f;
-    const float t120 = t71 - 0.25f;
-    const float t121 = t73 - 0.25f;
-    const float t122 = t75 - 0.25f;
-    const float t123 = t76 - 0.25f;
-    const float t124 = t77 - 0.25f;
-    const float t125 = (t84 * t84) * t44;
-    const float t126 = t84 * t125;
-    const float t127 = t125 * t87;
-    const float t128 = t126 * t86;
-    const float t129 = FMA(0.463596f, t127, 0.31011972f);
-    const float t130 = FMA(0.463596f, t128, 0.31011972f);
-    const float t131 = (t90 * t90) * t59;
-    const float t132 = t90 * t131;
-    const float t133 = t131 * t93;
-    const float t134 = t132 * t92;
-    const float t135 = FMA(0.18722056f, t133, t129);
-    const float t136 = FMA(0.18722056f, t134, t130);
-    const float t137 = t105 - 12582912.0f;
-    const float t138 = as_float((127u + as_bits(t105)) << 23u);
-    const float t139 = FMA(-0.69314575f, t137, t64) + ((-1.4286068e-6f) * t137);
-    const float t140 = t106 - 12582912.0f;
-    const float t141 = as_float((127u + as_bits(t106)) << 23u);
-    const float t142 = FMA(-0.69314575f, t140, t65) + ((-1.4286068e-6f) * t140);
-    const float t143 = t107 - 12582912.0f;
-    const float t144 = as_float((127u + as_bits(t107)) << 23u);
-    const float t145 = FMA(-0.69314575f, t143, t66) + ((-1.4286068e-6f) * t143);
-    const float t146 = t108 - 12582912.0f;
-    const float t147 = as_float((127u + as_bits(t108)) << 23u);
-    const float t148 = FMA(-0.69314575f, t146, t68) + ((-1.4286068e-6f) * t146);
-    const float t149 = t109 - 12582912.0f;
-    const float t150 = as_float((127u + as_bits(t109)) << 23u);
-    const float t151 = FMA(-0.69314575f, t149, t70) + ((-1.4286068e-6f) * t149);
-    const float t152 = t110 - 12582912.0f;
-    const float t153 = as_float((127u + as_bits(t110)) << 23u);
-    const float t154 = FMA(-0.69314575f, t152, t72) + ((-1.4286068e-6f) * t152);
-    const float t155 = t111 - 12582912.0f;
-    const float t156 = as_float((127u + as_bits(t111)) << 23u);
-    const float t157 = FMA(-0.69314575f, t155, t74) + ((-1.4286068e-6f) * t155);
-    const float t158 = (t95 * t95) * t63;
-    const float t159 = t95 * t158;
-    const float t160 = t158 * t98;
-    const float t161 = t159 * t97;
-    const float t162 = FMA(0.036395893f, t160, t135);
-    const float t163 = FMA(0.036395893f, t161, t136);
-    const float t164 = (t100 * t100) * t83;
-    const float t165 = t100 * t164;
-    const float t166 = t164 * t103;
-    const float t167 = t165 * t102;
-    const float t168 = FMA(0.0026313253f, t166, t162);
-    const float t169 = FMA(0.0026313253f, t167, t163);
-    const float t170 = t67 * FMA(t118, FMA(t118, FMA(t118, FMA(t118, FMA(t118, FMA(t118, -0.08645256f, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t171 = t69 * FMA(t119, FMA(t119, FMA(t119, FMA(t119, FMA(t119, FMA(-0.08645256f, t119, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t172 = t71 * FMA(t120, FMA(t120, FMA(t120, FMA(t120, FMA(t120, FMA(-0.08645256f, t120, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t173 = t73 * FMA(t121, FMA(t121, FMA(t121, FMA(t121, FMA(t121, FMA(-0.08645256f, t121, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t174 = t75 * FMA(t122, FMA(t122, FMA(t122, FMA(t122, FMA(t122, FMA(-0.08645256f, t122, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t175 = t76 * FMA(t123, FMA(t123, FMA(t123, FMA(t123, FMA(t123, FMA(-0.08645256f, t123, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t176 = t77 * FMA(t124, FMA(t124, FMA(t124, FMA(t124, FMA(t124, FMA(-0.08645256f, t124, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t177 = (t112 * t112) * t89;
-    const float t178 = t112 * t177;
-    const float t179 = t177 * t115;
-    const float t180 = t178 * t114;
-    const float t181 = FMA(3.6529953e-5f, t179, t168);
-    const float t182 = FMA(3.6529953e-5f, t180, t169);
-    const float t183 = t43 * t181;
-    const float t184 = t182 * t62;
-    const float t185 = (1.0f + FMA(FMA(t139, FMA(t139, FMA(t139, FMA(0.0013814222f, t139, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t139 * t139, t139)) * t138;
-    const float t186 = t185 * t170;
-    const float t187 = t23 * t185;
-    const float t188 = t52 * (t23 * t187);
-    const float t189 = t186 * 0.0077118278f;
-    const float t190 = t187 * 0.003076574f;
-    const float t191 = 0.003076574f * t188;
-    const float t192 = (1.0f + FMA(FMA(t142, FMA(t142, FMA(t142, FMA(0.0013814222f, t142, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t142 * t142, t142)) * t141;
-    const float t193 = FMA(t192 * t171, 0.09586534f, t189);
-    const float t194 = t24 * t192;
-    const float t195 = t24 * t194;
-    const float t196 = FMA(t194, 0.038244735f, t190);
-    const float t197 = FMA(0.038244735f, t53 * t195, t191);
-    const float t198 = (1.0f + FMA(FMA(t145, FMA(t145, FMA(t145, FMA(0.0013814222f, t145, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t145 * t145, t145)) * t144;
-    const float t199 = FMA(t198 * t172, 0.2819483f, t193);
-    const float t200 = t25 * t198;
-    const float t201 = t25 * t200;
-    const float t202 = FMA(t200, 0.112481095f, t196);
-    const float t203 = FMA(0.112481095f, t54 * t201, t197);
-    const float t204 = (1.0f + FMA(FMA(t148, FMA(t148, FMA(t148, FMA(0.0013814222f, t148, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t148 * t148, t148)) * t147;
-    const float t205 = FMA(t204 * t173, 0.3454629f, t199);
-    const float t206 = t26 * t204;
-    const float t207 = t26 * t206;
-    const float t208 = FMA(t206, 0.13781975f, t202);
-    const float t209 = FMA(0.13781975f, t55 * t207, t203);
-    const float t210 = (1.0f + FMA(FMA(t151, FMA(t151, FMA(t151, FMA(0.0013814222f, t151, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t151 * t151, t151)) * t150;
-    const float t211 = FMA(t210 * t174, 0.20984867f, t205);
-    const float t212 = t27 * t210;
-    const float t213 = t27 * t212;
-    const float t214 = FMA(t212, 0.08371751f, t208);
-    const float t215 = FMA(0.08371751f, t56 * t213, t209);
-    const float t216 = (1.0f + FMA(FMA(t154, FMA(t154, FMA(t154, FMA(0.0013814222f, t154, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t154 * t154, t154)) * t153;
-    const float t217 = FMA(t216 * t175, 0.055564612f, t211);
-    const float t218 = t32 * t216;
-    const float t219 = t32 * t218;
-    const float t220 = FMA(t218, 0.022167074f, t214);
-    const float t221 = FMA(0.022167074f, t57 * t219, t215);
-    const float t222 = (1.0f + FMA(FMA(t157, FMA(t157, FMA(t157, FMA(0.0013814222f, t157, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t157 * t157, t157)) * t156;
-    const float t223 = FMA(t222 * t176, 0.0035983622f, t217);  // mean at -|mean|, by the mixture
-    const float t224 = t20 ? t117 : t223;
-    const float t225 = t33 * t222;
-    const float t226 = t33 * t225;
-    const float t227 = FMA(t225, 0.0014355389f, t220);  // E S'(X), by the mixture
-    const float t228 = t58 * t226;
-    const float t229 = t20 ? t183 : t227;
-    const float t230 = FMA(0.0014355389f, t228, t221);  // E S''(X) at -|mean|
-    const float t231 = -FMA(-2.0f, t224, 1.0f);
-    const float t232 = t20 ? t184 : ((-0.5f) * t230);
-    const float t233 = t229 * grad_mean;
-    const float t234 = t229 * t231;
-    const float t235 = t232 * t231;
-    const float t236 = FMA(t2 ? (-t234) : t234, grad_var, t233);
-    const float t237 = FMA(t235, grad_var, (t2 ? (-t232) : t232) * grad_mean);
-    *out_grad_mean = t236;
-    *out_grad_var = t237;
+    float t34 = t7 * POLY4(t29, 6.6467956e-6f, -9.099511e-5f, 0.0011822016f, -0.014160245f, 0.14459638f);
+    float t35 = 1.0f / (1.0f + t4);
+    float t36 = t35 * (1.0f - t4);
+    float t37 = t4 * t35;  // S(-|mean|)
+    float t38 = t35 * t37;  // S'(mean)
+    float t39 = t36 * t36;
+    float t40 = t39 * t34;
+    float t41 = t39 * t33;
+    float t42 = t39 * t30;
+    float t43 = t39 * t31;
+    float t44 = t39 * t32;
+    float t45 = 1.0f / (1.0f - t40);
+    float t46 = 1.0f / (1.0f - t41);
+    float t47 = 1.0f / (1.0f - t42);
+    float t48 = 1.0f / (1.0f - t43);
+    float t49 = 1.0f / (1.0f - t44);
+    float t50 = (t45 * t45) * (1.0f - t34);
+    float t51 = (t46 * t46) * (1.0f - t33);
+    float t52 = (t47 * t47) * (1.0f - t30);
+    float t53 = (t48 * t48) * (1.0f - t31);
+    float t54 = (t49 * t49) * (1.0f - t32);
+    float t55 = t38 * FMA(3.6529953e-5f, t54 * (1.0f + t44), FMA(0.0026313253f, t53 * (1.0f + t43), FMA(0.036395893f,
+        t52 * (1.0f + t42), FMA(0.18722056f, t51 * (1.0f + t41), FMA(0.463596f, t50 * (1.0f + t40), 0.31011972f)))));
+    // E S'(X), by the mixture
+    float t56 = FMA(t26, 0.0014355389f, FMA(t23, 0.022167074f, FMA(t20, 0.08371751f, FMA(t17, 0.13781975f, FMA(t14,
+        0.112481095f, FMA(t11, 0.038244735f, t8 * 0.003076574f))))));
+    float t57 = t5 ? t55 : t56;
+    // A: 2 tau p q A is how far the mean moves
+    float t58 = FMA(t32 * t49, 3.6529953e-5f, FMA(t31 * t48, 0.0026313253f, FMA(t30 * t47, 0.036395893f, FMA(t33 * t46,
+        0.18722056f, (t34 * t45) * 0.463596f))));
+    float t59 = t37 + (t58 * (t38 * (t36 * 2.0f)));
+    // mean at -|mean|, by the mixture
+    float t60 = FMA(t28, 0.0035983622f, FMA(t25, 0.055564612f, FMA(t22, 0.20984867f, FMA(t19, 0.3454629f, FMA(t16,
+        0.2819483f, FMA(t13, 0.09586534f, t10 * 0.0077118278f))))));
+    float t61 = t5 ? t59 : t60;
+    float t62 = -FMA(-2.0f, t61, 1.0f);
+    float t63 = FMA(3.6529953e-5f, (t49 * t54) * FMA(3.0f, t44 - t32, FMA(t32, -t44, 1.0f)), FMA(0.0026313253f, (t48 *
+        t53) * FMA(3.0f, t43 - t31, FMA(t31, -t43, 1.0f)), FMA(0.036395893f, (t47 * t52) * FMA(3.0f, t42 - t30,
+        FMA(t30, -t42, 1.0f)), FMA(0.18722056f, (t46 * t51) * FMA(3.0f, t41 - t33, FMA(t33, -t41, 1.0f)),
+        FMA(0.463596f, (t45 * t50) * FMA(3.0f, t40 - t34, FMA(t34, -t40, 1.0f)), 0.31011972f))))) * ((-0.5f) * (t36 *
+        t38));
+    // E S''(X) at -|mean|
+    float t64 = FMA(0.0014355389f, t27, FMA(0.022167074f, t24, FMA(0.08371751f, t21, FMA(0.13781975f, t18,
+        FMA(0.112481095f, t15, FMA(0.038244735f, t12, 0.003076574f * t9))))));
+    float t65 = (-0.5f) * t64;
+    float t66 = t5 ? t63 : t65;
+    float t67 = t57 * t62;
+    float t68 = -t67;
+    float t69 = t1 ? t68 : t67;
+    float t70 = FMA(t69, grad_var, t57 * grad_mean);
+    float t71 = t66 * t62;
+    float t72 = -t66;
+    float t73 = t1 ? t72 : t66;
+    float t74 = FMA(t71, grad_var, t73 * grad_mean);
+    *out_grad_mean = t70;
+    *out_grad_var = t74;
 }
 
-void logistic_bernoulli_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                                       const float *restrict grad_mean, const float *restrict grad_var,
-                                       const float *restrict params, float *restrict out_grad_mean,
-                                       float *restrict out_grad_var)
+void logistic_bernoulli_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
 #pragma omp parallel for simd if(parallel : n > 8192)
     for (int64_t i = 0; i < n; ++i) {
-        logistic_bernoulli_exact_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i],
-                                                  &out_grad_var[i]);
+        logistic_bernoulli_exact_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
     }
 }

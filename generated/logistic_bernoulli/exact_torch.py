@@ -4,7 +4,6 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3
 #
 # rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 """logistic_bernoulli, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -245,9 +244,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t4 = t4 * ((t5 * t6) * (-0.5))
     t49 = (t11 * t48) * 5.856563209478232e-14 + ((t23 * t47) * 3.4769058076159625e-12 + t49)
     t5 = t7 + (t49 * (t6 * (t5 * 2.0)))
-    t6 = 0.0
-    t49 = 0.0
-    t7 = 0.0
+    t7 = t49 = t6 = 0.0
     for c in _TABLE11:
         t47 = 1.0 / torch.sqrt(t2 + c[0])
         t23 = t1 * t47

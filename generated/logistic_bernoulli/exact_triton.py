@@ -4,17 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3
 #
 # rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   logistic_bernoulli_exact_forward 384, logistic_bernoulli_exact_backward 499
 #
 # Certificate:
-#   mean        0.773 tolerance, worst at mean = 20471442, var = 2.1613074e+18
-#   var         0.231 tolerance, worst at mean = 10259939, var = 2.47914438e+14
-#   dmean_dmu   0.045 tolerance, worst at mean = 0.0467574969, var = 0.0033332645
-#   dmean_dvar  0.136 tolerance, worst at mean = -2.25699639, var = 1.04123747
-#   dvar_dmu    0.106 tolerance, worst at mean = -1.09205946e+11, var = 9.92501147e+25
-#   dvar_dvar   0.163 tolerance, worst at mean = 2.8157897, var = 1.00103807
-#   against exact values at 16618 points over all of float32; details in exact.json
+#   mean 0.773, var 0.231, dmean_dmu 0.045, dmean_dvar 0.136, dvar_dmu 0.106, dvar_dvar 0.163 tolerance,
+#   against exact values at 16618 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -31,153 +25,128 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial6(x, y, c0, c1, c2, c3, c4, c5):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5))
+
+
+@triton.jit
+def _polynomial7(x, y, c0, c1, c2, c3, c4, c5, c6):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6))
+
+
+@triton.jit
+def _polynomial9(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2),
+        c3), c4), c5), c6), c7), c8))
+
+
+@triton.jit
+def _polynomial10(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0),
+        c1), c2), c3), c4), c5), c6), c7), c8), c9))
+
+
+@triton.jit
+def _polynomial11(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x,
+        tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6), c7), c8), c9), c10))
+
+
+@triton.jit
+def _part2(p0, p1):
+    t0 = p0 - 12582912.0
+    t1 = tl.fma(t0, -0.69314575, p1) + (t0 * (-1.4286068e-6))
+    t2 = 1.0 + tl.fma(_polynomial4(t1, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t1 * t1, t1)
+    return t2
+
+
+@triton.jit
+def _atom0(p0, p1, p2):
+    t0 = p2 * tl.div_rn(1.0, tl.sqrt_rn(p0 + p1))
+    t1 = tl.where(13.0 < t0, 13.0, t0)
+    t2 = (-0.5) * (t1 * t1)
+    t3 = tl.fma(1.442695, t2, 12582912.0)
+    t4 = tl.div_rn(1.0, tl.fma(0.25, t1, 1.0))
+    t5 = ((_part2(t3, t2) * (((127 + (t3.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t4 *
+        _polynomial6(t4 - 0.25, -0.08645256, 0.18578574, 0.101336606, 0.1778789, 0.19272068, 0.16468605, 0.13227275)))
+    return t5
+
+
+@triton.jit
+def _atom1(p0, p1, p2):
+    t0 = tl.div_rn(1.0, tl.sqrt_rn(p0 + p1))
+    t1 = p2 * t0
+    t2 = tl.where(13.0 < t1, 13.0, t1)
+    t3 = tl.div_rn(1.0, tl.fma(t2, 0.25, 1.0))
+    t4 = (t2 * t2) * (-0.5)
+    t5 = tl.fma(1.442695, t4, 12582912.0)
+    t6 = _part2(t5, t4) * (((127 + (t5.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True))
+    t7 = t0 * t6
+    t8 = t2 * (t0 * t7)
+    t9 = (t6 * (t3 * _polynomial6(t3 - 0.25, -0.08645256, 0.18578574, 0.101336606, 0.1778789, 0.19272068, 0.16468605,
+        0.13227275)))
+    return (t7, t8, t9)
+
+
+@triton.jit
+def _part3(p0):
+    t0 = p0 * -1.0
+    t1 = t0 < (-174.0)
+    t2 = tl.where(t1, -174.0, t0)
+    t3 = tl.fma(t2, 1.442695, 12582912.0)
+    t4 = t3.to(tl.int32, bitcast=True)
+    t5 = ((tl.where(t1, 0.0, _part2(t3, t2)) * ((((t4 >> 1) + 127) << 23).to(tl.float32, bitcast=True))) * (((127 +
+        ((t4 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)))
+    return t5
+
+
+@triton.jit
 def logistic_bernoulli_exact_forward(mean, var):
     t0 = var * tl.sqrt_rn(tl.where(0.0 <= var, 1.0, -1.0))  # NaN for a negative variance
     t1 = t0 < 1.0625
     t2 = tl.where(t1, 1.0625, t0)
-    t3 = tl.div_rn(1.0, tl.sqrt_rn(t2 + 1.0371586))
-    t4 = tl.abs(mean)
-    t5 = t4 * t3
-    t6 = tl.where(13.0 < t5, 13.0, t5)
-    t7 = (-0.5) * (t6 * t6)
-    t8 = tl.fma(1.442695, t7, 12582912.0)
-    t9 = t8 - 12582912.0
-    t10 = tl.fma(-0.69314575, t9, t7) + ((-1.4286068e-6) * t9)
-    t11 = ((1.0 + tl.fma(tl.fma(t10, tl.fma(t10, tl.fma(t10, tl.fma(0.0013814222, t10, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t10 * t10, t10)) * (((127 + (t8.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
-        bitcast=True)))
-    t12 = tl.div_rn(1.0, tl.fma(0.25, t6, 1.0))
-    t13 = t12 - 0.25
-    t14 = (t11 * (t12 * tl.fma(t13, tl.fma(t13, tl.fma(t13, tl.fma(t13, tl.fma(t13, tl.fma(-0.08645256, t13,
-        0.18578574), 0.101336606), 0.1778789), 0.19272068), 0.16468605), 0.13227275)))
-    t15 = t4 * tl.div_rn(1.0, tl.sqrt_rn(t2 + 0.59949607))
-    t16 = tl.where(13.0 < t15, 13.0, t15)
-    t17 = (t16 * t16) * (-0.5)
-    t18 = tl.fma(1.442695, t17, 12582912.0)
-    t19 = t18 - 12582912.0
-    t20 = tl.fma(-0.69314575, t19, t17) + ((-1.4286068e-6) * t19)
-    t21 = ((1.0 + tl.fma(tl.fma(t20, tl.fma(t20, tl.fma(t20, tl.fma(0.0013814222, t20, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t20 * t20, t20)) * (((127 + (t18.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
-        bitcast=True)))
-    t22 = tl.div_rn(1.0, tl.fma(t16, 0.25, 1.0))
-    t23 = t22 - 0.25
-    t24 = (tl.fma(t14, 0.09586534, (t21 * (t22 * tl.fma(t23, tl.fma(t23, tl.fma(t23, tl.fma(t23, tl.fma(t23,
-        tl.fma(t23, -0.08645256, 0.18578574), 0.101336606), 0.1778789), 0.19272068), 0.16468605), 0.13227275))) *
-        0.0077118278))
-    t25 = t4 * tl.div_rn(1.0, tl.sqrt_rn(t2 + 1.7646953))
-    t26 = tl.where(13.0 < t25, 13.0, t25)
-    t27 = (-0.5) * (t26 * t26)
-    t28 = tl.fma(1.442695, t27, 12582912.0)
-    t29 = t28 - 12582912.0
-    t30 = tl.fma(-0.69314575, t29, t27) + ((-1.4286068e-6) * t29)
-    t31 = ((1.0 + tl.fma(tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(0.0013814222, t30, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t30 * t30, t30)) * (((127 + (t28.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
-        bitcast=True)))
-    t32 = tl.div_rn(1.0, tl.fma(0.25, t26, 1.0))
-    t33 = t32 - 0.25
-    t34 = (tl.fma(t31 * (t32 * tl.fma(t33, tl.fma(t33, tl.fma(t33, tl.fma(t33, tl.fma(t33, tl.fma(-0.08645256, t33,
-        0.18578574), 0.101336606), 0.1778789), 0.19272068), 0.16468605), 0.13227275)), 0.2819483, t24))
-    t35 = t4 * tl.div_rn(1.0, tl.sqrt_rn(t2 + 3.0195856))
-    t36 = tl.where(13.0 < t35, 13.0, t35)
-    t37 = (-0.5) * (t36 * t36)
-    t38 = tl.fma(1.442695, t37, 12582912.0)
-    t39 = t38 - 12582912.0
-    t40 = tl.fma(-0.69314575, t39, t37) + ((-1.4286068e-6) * t39)
-    t41 = ((1.0 + tl.fma(tl.fma(t40, tl.fma(t40, tl.fma(t40, tl.fma(0.0013814222, t40, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t40 * t40, t40)) * (((127 + (t38.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
-        bitcast=True)))
-    t42 = tl.div_rn(1.0, tl.fma(0.25, t36, 1.0))
-    t43 = t42 - 0.25
-    t44 = (tl.fma(t41 * (t42 * tl.fma(t43, tl.fma(t43, tl.fma(t43, tl.fma(t43, tl.fma(t43, tl.fma(-0.08645256, t43,
-        0.18578574), 0.101336606), 0.1778789), 0.19272068), 0.16468605), 0.13227275)), 0.3454629, t34))
-    t45 = t4 * tl.div_rn(1.0, tl.sqrt_rn(t2 + 5.197863))
-    t46 = tl.where(13.0 < t45, 13.0, t45)
-    t47 = (-0.5) * (t46 * t46)
-    t48 = tl.fma(1.442695, t47, 12582912.0)
-    t49 = t48 - 12582912.0
-    t50 = tl.fma(-0.69314575, t49, t47) + ((-1.4286068e-6) * t49)
-    t51 = ((1.0 + tl.fma(tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(0.0013814222, t50, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t50 * t50, t50)) * (((127 + (t48.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
-        bitcast=True)))
-    t52 = tl.div_rn(1.0, tl.fma(0.25, t46, 1.0))
-    t53 = t52 - 0.25
-    t54 = (tl.fma(t51 * (t52 * tl.fma(t53, tl.fma(t53, tl.fma(t53, tl.fma(t53, tl.fma(t53, tl.fma(-0.08645256, t53,
-        0.18578574), 0.101336606), 0.1778789), 0.19272068), 0.16468605), 0.13227275)), 0.20984867, t44))
-    t55 = t4 * tl.div_rn(1.0, tl.sqrt_rn(t2 + 8.958513))
-    t56 = tl.where(13.0 < t55, 13.0, t55)
-    t57 = (-0.5) * (t56 * t56)
-    t58 = tl.fma(1.442695, t57, 12582912.0)
-    t59 = t58 - 12582912.0
-    t60 = tl.fma(-0.69314575, t59, t57) + ((-1.4286068e-6) * t59)
-    t61 = ((1.0 + tl.fma(tl.fma(t60, tl.fma(t60, tl.fma(t60, tl.fma(0.0013814222, t60, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t60 * t60, t60)) * (((127 + (t58.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
-        bitcast=True)))
-    t62 = tl.div_rn(1.0, tl.fma(0.25, t56, 1.0))
-    t63 = t62 - 0.25
-    t64 = (tl.fma(t61 * (t62 * tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(-0.08645256, t63,
-        0.18578574), 0.101336606), 0.1778789), 0.19272068), 0.16468605), 0.13227275)), 0.055564612, t54))
-    t65 = t4 * tl.div_rn(1.0, tl.sqrt_rn(t2 + 15.720052))
-    t66 = tl.where(13.0 < t65, 13.0, t65)
-    t67 = (-0.5) * (t66 * t66)
-    t68 = tl.fma(1.442695, t67, 12582912.0)
-    t69 = t68 - 12582912.0
-    t70 = tl.fma(-0.69314575, t69, t67) + ((-1.4286068e-6) * t69)
-    t71 = ((1.0 + tl.fma(tl.fma(t70, tl.fma(t70, tl.fma(t70, tl.fma(0.0013814222, t70, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t70 * t70, t70)) * (((127 + (t68.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
-        bitcast=True)))
-    t72 = tl.div_rn(1.0, tl.fma(0.25, t66, 1.0))
-    t73 = t72 - 0.25
-    # mean at -|mean|, by the mixture
-    t74 = (tl.fma(t71 * (t72 * tl.fma(t73, tl.fma(t73, tl.fma(t73, tl.fma(t73, tl.fma(t73, tl.fma(-0.08645256, t73,
-        0.18578574), 0.101336606), 0.1778789), 0.19272068), 0.16468605), 0.13227275)), 0.0035983622, t64))
-    t75 = t4 * -1.0
-    t76 = t75 < (-174.0)
-    t77 = tl.where(t76, -174.0, t75)
-    t78 = tl.fma(t77, 1.442695, 12582912.0)
-    t79 = t78 - 12582912.0
-    t80 = tl.fma(t79, -0.69314575, t77) + (t79 * (-1.4286068e-6))
-    t81 = (tl.where(t76, 0.0, 1.0 + tl.fma(tl.fma(t80, tl.fma(t80, tl.fma(t80, tl.fma(t80, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t80 * t80, t80)))
-    t82 = t78.to(tl.int32, bitcast=True)
-    # exp(-|mean|)
-    t83 = ((t81 * ((((t82 >> 1) + 127) << 23).to(tl.float32, bitcast=True))) * (((127 + ((t82 + 1) >> 1)) <<
-        23).to(tl.float32, bitcast=True)))
-    t84 = tl.div_rn(1.0, 1.0 + t83)
-    t85 = t84 * (1.0 - t83)
-    t86 = t85 * t85
-    t87 = tl.where(t1, t0, 0.0)
-    t88 = t87 - 0.53125
+    t3 = tl.abs(mean)
+    t4 = _part3(t3)  # exp(-|mean|)
+    t5 = tl.div_rn(1.0, 1.0 + t4)
+    t6 = t5 * (1.0 - t4)
+    t7 = t6 * t6
+    t8 = tl.where(t1, t0, 0.0)
+    t9 = t8 - 0.53125
     # tanh(sigma 1.584/2)^2
-    t89 = (t87 * tl.fma(t88, tl.fma(t88, tl.fma(t88, tl.fma(t88, tl.fma(t88, tl.fma(t88, tl.fma(t88, -8.018961e-5,
-        0.00031766997), -0.0011865821), 0.004488657), -0.016442474), 0.05732883), -0.18446074), 0.5105017))
-    t90 = t89 * tl.div_rn(1.0, 1.0 - (t86 * t89))
+    t10 = (t8 * _polynomial7(t9, -8.018961e-5, 0.00031766997, -0.0011865821, 0.004488657, -0.016442474, 0.05732883,
+        -0.18446074, 0.5105017))
     # tanh(sigma 0.7809/2)^2
-    t91 = (t87 * tl.fma(t88, tl.fma(t88, tl.fma(t88, tl.fma(t88, 6.6467956e-6, -9.099511e-5), 0.0011822016),
-        -0.014160245), 0.14459638))
-    t92 = tl.fma(t90, 0.18722056, (t91 * tl.div_rn(1.0, 1.0 - (t86 * t91))) * 0.463596)
+    t11 = t8 * _polynomial4(t9, 6.6467956e-6, -9.099511e-5, 0.0011822016, -0.014160245, 0.14459638)
     # tanh(sigma 2.438/2)^2
-    t93 = (t87 * tl.fma(t88, tl.fma(t88, tl.fma(t88, tl.fma(t88, tl.fma(t88, tl.fma(t88, tl.fma(t88, tl.fma(t88,
-        tl.fma(t88, -0.0060291393, 0.012199769), -0.019805519), 0.038250014), -0.07387176), 0.1376044), -0.24818581),
-        0.42730394), -0.68221676), 0.95074505))
-    t94 = tl.fma(t93 * tl.div_rn(1.0, 1.0 - (t86 * t93)), 0.036395893, t92)
+    t12 = (t8 * _polynomial9(t9, -0.0060291393, 0.012199769, -0.019805519, 0.038250014, -0.07387176, 0.1376044,
+        -0.24818581, 0.42730394, -0.68221676, 0.95074505))
     # tanh(sigma 3.386/2)^2
-    t95 = (t87 * tl.fma(t88, tl.fma(t88, tl.fma(t88, tl.fma(t88, tl.fma(t88, tl.fma(t88, tl.fma(t88, tl.fma(t88,
-        tl.fma(t88, tl.fma(t88, 0.4926038, -0.6550584), 0.4529972), -0.5474012), 0.7780043), -0.9486814), 1.1144501),
-        -1.2838625), 1.416828), -1.4598166), 1.3401394))
-    t96 = tl.fma(t95 * tl.div_rn(1.0, 1.0 - (t86 * t95)), 0.0026313253, t94)
+    t13 = (t8 * _polynomial10(t9, 0.4926038, -0.6550584, 0.4529972, -0.5474012, 0.7780043, -0.9486814, 1.1144501,
+        -1.2838625, 1.416828, -1.4598166, 1.3401394))
     # tanh(sigma 4.534/2)^2
-    t97 = (t87 * tl.fma(t88, tl.fma(t88, tl.fma(t88, tl.fma(t88, tl.fma(t88, tl.fma(t88, tl.fma(t88, tl.fma(t88,
-        tl.fma(t88, tl.fma(t88, tl.fma(t88, -23.97174, 24.088552), -2.4674995), 0.98590326), -7.031603), 6.6730394),
-        -5.047918), 4.3409114), -3.719218), 3.022694), -2.3162007), 1.6252466))
+    t14 = (t8 * _polynomial11(t9, -23.97174, 24.088552, -2.4674995, 0.98590326, -7.031603, 6.6730394, -5.047918,
+        4.3409114, -3.719218, 3.022694, -2.3162007, 1.6252466))
+    t15 = t4 * t5  # S(-|mean|)
     # A: 2 tau p q A is how far the mean moves
-    t98 = tl.fma(t97 * tl.div_rn(1.0, 1.0 - (t86 * t97)), 3.6529953e-5, t96)
-    t99 = t83 * t84  # S(-|mean|)
-    t100 = t84 * t99  # S'(mean)
-    t101 = tl.where(t1, t99 + (t98 * (t100 * (t85 * 2.0))), t74)
-    t102 = 1.0 - t101
-    t103 = tl.where(mean < 0.0, t101, t102)
-    t104 = tl.fma(t101, t101 * -1.0, t101)
-    return (t103, t104)
+    t16 = (tl.fma(t14 * tl.div_rn(1.0, 1.0 - (t7 * t14)), 3.6529953e-5, tl.fma(t13 * tl.div_rn(1.0, 1.0 - (t7 * t13)),
+        0.0026313253, tl.fma(t12 * tl.div_rn(1.0, 1.0 - (t7 * t12)), 0.036395893, tl.fma(t10 * tl.div_rn(1.0, 1.0 - (t7
+        * t10)), 0.18722056, (t11 * tl.div_rn(1.0, 1.0 - (t7 * t11))) * 0.463596)))))
+    t17 = t5 * t15  # S'(mean)
+    t18 = t15 + (t16 * (t17 * (t6 * 2.0)))
+    # mean at -|mean|, by the mixture
+    t19 = (tl.fma(_atom0(t2, 15.720052, t3), 0.0035983622, tl.fma(_atom0(t2, 8.958513, t3), 0.055564612,
+        tl.fma(_atom0(t2, 5.197863, t3), 0.20984867, tl.fma(_atom0(t2, 3.0195856, t3), 0.3454629, tl.fma(_atom0(t2,
+        1.7646953, t3), 0.2819483, tl.fma(_atom0(t2, 1.0371586, t3), 0.09586534, _atom0(t2, 0.59949607, t3) *
+        0.0077118278)))))))
+    t20 = tl.where(t1, t18, t19)
+    t21 = tl.where(mean < 0.0, t20, 1.0 - t20)
+    t22 = tl.fma(t20, t20 * -1.0, t20)
+    return (t21, t22)
 
 
 @triton.jit
@@ -196,234 +165,120 @@ def logistic_bernoulli_exact_backward(mean, var, grad_mean, grad_var):
     t0 = 0.0 <= var
     t1 = tl.abs(mean)
     t2 = mean < 0.0
-    t3 = t1 * -1.0
-    t4 = var * tl.sqrt_rn(tl.where(t0, 1.0, -1.0))  # NaN for a negative variance
-    t5 = t4 < 1.0625
-    t6 = tl.where(t5, 1.0625, t4)
-    t7 = tl.where(t5, t4, 0.0)
-    t8 = t7 - 0.53125
+    t3 = var * tl.sqrt_rn(tl.where(t0, 1.0, -1.0))  # NaN for a negative variance
+    t4 = t3 < 1.0625
+    t5 = tl.where(t4, 1.0625, t3)
+    t6 = tl.where(t4, t3, 0.0)
+    t7 = t6 - 0.53125
     # tanh(sigma 2.438/2)^2
-    t9 = (t7 * tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8,
-        -0.0060291393, 0.012199769), -0.019805519), 0.038250014), -0.07387176), 0.1376044), -0.24818581), 0.42730394),
-        -0.68221676), 0.95074505))
-    t10 = 1.0 - t9
+    t8 = (t6 * _polynomial9(t7, -0.0060291393, 0.012199769, -0.019805519, 0.038250014, -0.07387176, 0.1376044,
+        -0.24818581, 0.42730394, -0.68221676, 0.95074505))
+    t9 = 1.0 - t8
     # tanh(sigma 3.386/2)^2
-    t11 = (t7 * tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8,
-        tl.fma(t8, 0.4926038, -0.6550584), 0.4529972), -0.5474012), 0.7780043), -0.9486814), 1.1144501), -1.2838625),
-        1.416828), -1.4598166), 1.3401394))
-    t12 = 1.0 - t11
+    t10 = (t6 * _polynomial10(t7, 0.4926038, -0.6550584, 0.4529972, -0.5474012, 0.7780043, -0.9486814, 1.1144501,
+        -1.2838625, 1.416828, -1.4598166, 1.3401394))
+    t11 = 1.0 - t10
     # tanh(sigma 4.534/2)^2
-    t13 = (t7 * tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8,
-        tl.fma(t8, tl.fma(t8, -23.97174, 24.088552), -2.4674995), 0.98590326), -7.031603), 6.6730394), -5.047918),
-        4.3409114), -3.719218), 3.022694), -2.3162007), 1.6252466))
-    t14 = 1.0 - t13
+    t12 = (t6 * _polynomial11(t7, -23.97174, 24.088552, -2.4674995, 0.98590326, -7.031603, 6.6730394, -5.047918,
+        4.3409114, -3.719218, 3.022694, -2.3162007, 1.6252466))
+    t13 = 1.0 - t12
     # tanh(sigma 1.584/2)^2
-    t15 = (t7 * tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, -8.018961e-5,
-        0.00031766997), -0.0011865821), 0.004488657), -0.016442474), 0.05732883), -0.18446074), 0.5105017))
-    t16 = 1.0 - t15
+    t14 = (t6 * _polynomial7(t7, -8.018961e-5, 0.00031766997, -0.0011865821, 0.004488657, -0.016442474, 0.05732883,
+        -0.18446074, 0.5105017))
+    t15 = 1.0 - t14
     # tanh(sigma 0.7809/2)^2
-    t17 = (t7 * tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, 6.6467956e-6, -9.099511e-5), 0.0011822016), -0.014160245),
-        0.14459638))
-    t18 = 1.0 - t17
-    t19 = tl.div_rn(1.0, tl.sqrt_rn(t6 + 0.59949607))
-    t20 = t1 * t19
-    t21 = tl.where(13.0 < t20, 13.0, t20)
-    t22 = (t21 * t21) * (-0.5)
-    t23 = tl.fma(1.442695, t22, 12582912.0)
-    t24 = t23 - 12582912.0
-    t25 = tl.fma(-0.69314575, t24, t22) + ((-1.4286068e-6) * t24)
-    t26 = ((127 + (t23.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t27 = ((1.0 + tl.fma(tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(0.0013814222, t25, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t25 * t25, t25)) * t26)
-    t28 = t19 * t27
-    t29 = 0.003076574 * (t21 * (t19 * t28))
-    t30 = t28 * 0.003076574
-    t31 = tl.div_rn(1.0, tl.fma(t21, 0.25, 1.0))
-    t32 = t31 - 0.25
-    t33 = ((t27 * (t31 * tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t32, -0.08645256,
-        0.18578574), 0.101336606), 0.1778789), 0.19272068), 0.16468605), 0.13227275))) * 0.0077118278)
-    t34 = tl.div_rn(1.0, tl.sqrt_rn(t6 + 1.0371586))
-    t35 = t1 * t34
-    t36 = tl.where(13.0 < t35, 13.0, t35)
-    t37 = (-0.5) * (t36 * t36)
-    t38 = tl.fma(1.442695, t37, 12582912.0)
-    t39 = t38 - 12582912.0
-    t40 = tl.fma(-0.69314575, t39, t37) + ((-1.4286068e-6) * t39)
-    t41 = ((127 + (t38.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t42 = ((1.0 + tl.fma(tl.fma(t40, tl.fma(t40, tl.fma(t40, tl.fma(0.0013814222, t40, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t40 * t40, t40)) * t41)
-    t43 = t34 * t42
-    t44 = t34 * t43
-    t45 = tl.fma(t43, 0.038244735, t30)
-    t46 = tl.fma(0.038244735, t36 * t44, t29)
-    t47 = tl.div_rn(1.0, tl.fma(0.25, t36, 1.0))
-    t48 = t47 - 0.25
-    t49 = (tl.fma(t42 * (t47 * tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(-0.08645256, t48,
-        0.18578574), 0.101336606), 0.1778789), 0.19272068), 0.16468605), 0.13227275)), 0.09586534, t33))
-    t50 = tl.div_rn(1.0, tl.sqrt_rn(t6 + 1.7646953))
-    t51 = t1 * t50
-    t52 = tl.where(13.0 < t51, 13.0, t51)
-    t53 = (-0.5) * (t52 * t52)
-    t54 = tl.fma(1.442695, t53, 12582912.0)
-    t55 = t54 - 12582912.0
-    t56 = tl.fma(-0.69314575, t55, t53) + ((-1.4286068e-6) * t55)
-    t57 = ((127 + (t54.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t58 = ((1.0 + tl.fma(tl.fma(t56, tl.fma(t56, tl.fma(t56, tl.fma(0.0013814222, t56, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t56 * t56, t56)) * t57)
-    t59 = t50 * t58
-    t60 = t50 * t59
-    t61 = tl.fma(t59, 0.112481095, t45)
-    t62 = tl.fma(0.112481095, t52 * t60, t46)
-    t63 = tl.div_rn(1.0, tl.fma(0.25, t52, 1.0))
-    t64 = t63 - 0.25
-    t65 = (tl.fma(t58 * (t63 * tl.fma(t64, tl.fma(t64, tl.fma(t64, tl.fma(t64, tl.fma(t64, tl.fma(-0.08645256, t64,
-        0.18578574), 0.101336606), 0.1778789), 0.19272068), 0.16468605), 0.13227275)), 0.2819483, t49))
-    t66 = tl.div_rn(1.0, tl.sqrt_rn(t6 + 3.0195856))
-    t67 = t1 * t66
-    t68 = tl.where(13.0 < t67, 13.0, t67)
-    t69 = (-0.5) * (t68 * t68)
-    t70 = tl.fma(1.442695, t69, 12582912.0)
-    t71 = t70 - 12582912.0
-    t72 = tl.fma(-0.69314575, t71, t69) + ((-1.4286068e-6) * t71)
-    t73 = ((127 + (t70.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t74 = ((1.0 + tl.fma(tl.fma(t72, tl.fma(t72, tl.fma(t72, tl.fma(0.0013814222, t72, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t72 * t72, t72)) * t73)
-    t75 = t66 * t74
-    t76 = t66 * t75
-    t77 = tl.fma(t75, 0.13781975, t61)
-    t78 = tl.fma(0.13781975, t68 * t76, t62)
-    t79 = tl.div_rn(1.0, tl.fma(0.25, t68, 1.0))
-    t80 = t79 - 0.25
-    t81 = (tl.fma(t74 * (t79 * tl.fma(t80, tl.fma(t80, tl.fma(t80, tl.fma(t80, tl.fma(t80, tl.fma(-0.08645256, t80,
-        0.18578574), 0.101336606), 0.1778789), 0.19272068), 0.16468605), 0.13227275)), 0.3454629, t65))
-    t82 = tl.div_rn(1.0, tl.sqrt_rn(t6 + 5.197863))
-    t83 = t1 * t82
-    t84 = tl.where(13.0 < t83, 13.0, t83)
-    t85 = (-0.5) * (t84 * t84)
-    t86 = tl.fma(1.442695, t85, 12582912.0)
-    t87 = t86 - 12582912.0
-    t88 = tl.fma(-0.69314575, t87, t85) + ((-1.4286068e-6) * t87)
-    t89 = ((127 + (t86.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t90 = ((1.0 + tl.fma(tl.fma(t88, tl.fma(t88, tl.fma(t88, tl.fma(0.0013814222, t88, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t88 * t88, t88)) * t89)
-    t91 = t82 * t90
-    t92 = t82 * t91
-    t93 = tl.fma(t91, 0.08371751, t77)
-    t94 = tl.fma(0.08371751, t84 * t92, t78)
-    t95 = tl.div_rn(1.0, tl.fma(0.25, t84, 1.0))
-    t96 = t95 - 0.25
-    t97 = (tl.fma(t90 * (t95 * tl.fma(t96, tl.fma(t96, tl.fma(t96, tl.fma(t96, tl.fma(t96, tl.fma(-0.08645256, t96,
-        0.18578574), 0.101336606), 0.1778789), 0.19272068), 0.16468605), 0.13227275)), 0.20984867, t81))
-    t98 = tl.div_rn(1.0, tl.sqrt_rn(t6 + 8.958513))
-    t99 = tl.div_rn(1.0, tl.sqrt_rn(t6 + 15.720052))
-    t100 = t1 * t99
-    t101 = t1 * t98
-    t102 = tl.where(13.0 < t101, 13.0, t101)
-    t103 = (-0.5) * (t102 * t102)
-    t104 = tl.fma(1.442695, t103, 12582912.0)
-    t105 = t104 - 12582912.0
-    t106 = tl.fma(-0.69314575, t105, t103) + ((-1.4286068e-6) * t105)
-    t107 = ((127 + (t104.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t108 = ((1.0 + tl.fma(tl.fma(t106, tl.fma(t106, tl.fma(t106, tl.fma(0.0013814222, t106, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t106 * t106, t106)) * t107)
-    t109 = t98 * t108
-    t110 = t98 * t109
-    t111 = tl.fma(t109, 0.022167074, t93)
-    t112 = tl.fma(0.022167074, t102 * t110, t94)
-    t113 = tl.div_rn(1.0, tl.fma(0.25, t102, 1.0))
-    t114 = t113 - 0.25
-    t115 = (tl.fma(t108 * (t113 * tl.fma(t114, tl.fma(t114, tl.fma(t114, tl.fma(t114, tl.fma(t114, tl.fma(-0.08645256,
-        t114, 0.18578574), 0.101336606), 0.1778789), 0.19272068), 0.16468605), 0.13227275)), 0.055564612, t97))
-    t116 = tl.where(13.0 < t100, 13.0, t100)
-    t117 = (-0.5) * (t116 * t116)
-    t118 = tl.fma(1.442695, t117, 12582912.0)
-    t119 = t118 - 12582912.0
-    t120 = tl.fma(-0.69314575, t119, t117) + ((-1.4286068e-6) * t119)
-    t121 = ((127 + (t118.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t122 = ((1.0 + tl.fma(tl.fma(t120, tl.fma(t120, tl.fma(t120, tl.fma(0.0013814222, t120, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t120 * t120, t120)) * t121)
-    t123 = t99 * t122
-    t124 = t99 * t123
-    t125 = tl.fma(t123, 0.0014355389, t111)  # E S'(X), by the mixture
-    t126 = tl.fma(0.0014355389, t116 * t124, t112)  # E S''(X) at -|mean|
-    t127 = (-0.5) * t126
-    t128 = tl.div_rn(1.0, tl.fma(0.25, t116, 1.0))
-    t129 = t128 - 0.25
-    # mean at -|mean|, by the mixture
-    t130 = (tl.fma(t122 * (t128 * tl.fma(t129, tl.fma(t129, tl.fma(t129, tl.fma(t129, tl.fma(t129, tl.fma(-0.08645256,
-        t129, 0.18578574), 0.101336606), 0.1778789), 0.19272068), 0.16468605), 0.13227275)), 0.0035983622, t115))
-    t131 = t3 < (-174.0)
-    t132 = tl.where(t131, -174.0, t3)
-    t133 = tl.fma(t132, 1.442695, 12582912.0)
-    t134 = t133 - 12582912.0
-    t135 = tl.fma(t134, -0.69314575, t132) + (t134 * (-1.4286068e-6))
-    t136 = t133.to(tl.int32, bitcast=True)
-    t137 = (((t136 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t138 = ((127 + ((t136 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    # exp(-|mean|)
-    t139 = ((tl.where(t131, 0.0, 1.0 + tl.fma(tl.fma(t135, tl.fma(t135, tl.fma(t135, tl.fma(t135, 0.0013814222,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t135 * t135, t135)) * t137) * t138)
-    t140 = tl.div_rn(1.0, 1.0 + t139)
-    t141 = t139 * t140  # S(-|mean|)
-    t142 = t140 * (1.0 - t139)
-    t143 = t140 * t141  # S'(mean)
-    t144 = (-0.5) * (t142 * t143)
-    t145 = t142 * t142
-    t146 = t143 * (t142 * 2.0)
-    t147 = t145 * t17
-    t148 = tl.div_rn(1.0, 1.0 - t147)
-    t149 = (t148 * t148) * t18
-    t150 = t148 * t149
-    t151 = (t17 * t148) * 0.463596
-    t152 = tl.fma(t17, t147 * -1.0, 1.0)
-    t153 = tl.fma(0.463596, t150 * tl.fma(3.0, t147 - t17, t152), 0.31011972)
-    t154 = tl.fma(0.463596, t149 * (1.0 + t147), 0.31011972)
-    t155 = t145 * t15
-    t156 = tl.div_rn(1.0, 1.0 - t155)
-    t157 = (t156 * t156) * t16
-    t158 = t156 * t157
-    t159 = tl.fma(t15 * t156, 0.18722056, t151)
-    t160 = tl.fma(t15, t155 * -1.0, 1.0)
-    t161 = tl.fma(0.18722056, t158 * tl.fma(3.0, t155 - t15, t160), t153)
-    t162 = tl.fma(0.18722056, t157 * (1.0 + t155), t154)
-    t163 = t145 * t9
-    t164 = tl.div_rn(1.0, 1.0 - t163)
-    t165 = (t164 * t164) * t10
-    t166 = t164 * t165
-    t167 = tl.fma(t9 * t164, 0.036395893, t159)
-    t168 = tl.fma(t9, t163 * -1.0, 1.0)
-    t169 = tl.fma(0.036395893, t166 * tl.fma(3.0, t163 - t9, t168), t161)
-    t170 = tl.fma(0.036395893, t165 * (1.0 + t163), t162)
-    t171 = t145 * t11
-    t172 = t145 * t13
-    t173 = tl.div_rn(1.0, 1.0 - t172)
-    t174 = (t173 * t173) * t14
-    t175 = t173 * t174
-    t176 = t13 * t173
-    t177 = tl.fma(t13, t172 * -1.0, 1.0)
-    t178 = t175 * tl.fma(3.0, t172 - t13, t177)
-    t179 = t174 * (1.0 + t172)
-    t180 = tl.div_rn(1.0, 1.0 - t171)
-    t181 = (t180 * t180) * t12
-    t182 = t180 * t181
-    # A: 2 tau p q A is how far the mean moves
-    t183 = tl.fma(t176, 3.6529953e-5, tl.fma(t11 * t180, 0.0026313253, t167))
-    t184 = tl.fma(-2.0, tl.where(t5, t141 + (t183 * t146), t130), 1.0) * -1.0
-    t185 = tl.fma(t11, t171 * -1.0, 1.0)
-    t186 = (tl.where(t5, tl.fma(3.6529953e-5, t178, tl.fma(0.0026313253, t182 * tl.fma(3.0, t171 - t11, t185), t169)) *
-        t144, t127))
-    t187 = tl.where(t5, t143 * tl.fma(3.6529953e-5, t179, tl.fma(0.0026313253, t181 * (1.0 + t171), t170)), t125)
-    t188 = t187 * t184
-    t189 = t187 * grad_mean
-    t190 = t186 * t184
-    t191 = tl.fma(tl.where(t2, t188 * -1.0, t188), grad_var, t189)
-    t192 = tl.fma(t190, grad_var, tl.where(t2, t186 * -1.0, t186) * grad_mean)
-    return (t191, t192)
+    t16 = t6 * _polynomial4(t7, 6.6467956e-6, -9.099511e-5, 0.0011822016, -0.014160245, 0.14459638)
+    t17 = 1.0 - t16
+    t18, t19, t20 = _atom1(t5, 0.59949607, t1)
+    t21 = 0.003076574 * t19
+    t22 = t18 * 0.003076574
+    t23 = t20 * 0.0077118278
+    t24, t25, t26 = _atom1(t5, 1.0371586, t1)
+    t27 = tl.fma(t24, 0.038244735, t22)
+    t28 = tl.fma(0.038244735, t25, t21)
+    t29 = tl.fma(t26, 0.09586534, t23)
+    t30, t31, t32 = _atom1(t5, 1.7646953, t1)
+    t33 = tl.fma(t30, 0.112481095, t27)
+    t34 = tl.fma(0.112481095, t31, t28)
+    t35 = tl.fma(t32, 0.2819483, t29)
+    t36, t37, t38 = _atom1(t5, 3.0195856, t1)
+    t39 = tl.fma(t36, 0.13781975, t33)
+    t40 = tl.fma(0.13781975, t37, t34)
+    t41 = tl.fma(t38, 0.3454629, t35)
+    t42, t43, t44 = _atom1(t5, 5.197863, t1)
+    t45 = tl.fma(t42, 0.08371751, t39)
+    t46 = tl.fma(0.08371751, t43, t40)
+    t47 = tl.fma(t44, 0.20984867, t41)
+    t48, t49, t50 = _atom1(t5, 8.958513, t1)
+    t51, t52, t53 = _atom1(t5, 15.720052, t1)
+    t54 = tl.fma(t48, 0.022167074, t45)
+    t55 = tl.fma(0.022167074, t49, t46)
+    t56 = tl.fma(t50, 0.055564612, t47)
+    t57 = tl.fma(t51, 0.0014355389, t54)  # E S'(X), by the mixture
+    t58 = tl.fma(0.0014355389, t52, t55)  # E S''(X) at -|mean|
+    t59 = (-0.5) * t58
+    t60 = tl.fma(t53, 0.0035983622, t56)  # mean at -|mean|, by the mixture
+    t61 = _part3(t1)  # exp(-|mean|)
+    t62 = tl.div_rn(1.0, 1.0 + t61)
+    t63 = t61 * t62  # S(-|mean|)
+    t64 = t62 * (1.0 - t61)
+    t65 = t62 * t63  # S'(mean)
+    t66 = (-0.5) * (t64 * t65)
+    t67 = t64 * t64
+    t68 = t65 * (t64 * 2.0)
+    t69 = t67 * t16
+    t70 = tl.div_rn(1.0, 1.0 - t69)
+    t71 = (t70 * t70) * t17
+    t72 = t70 * t71
+    t73 = (t16 * t70) * 0.463596
+    t74 = tl.fma(t16, t69 * -1.0, 1.0)
+    t75 = tl.fma(0.463596, t72 * tl.fma(3.0, t69 - t16, t74), 0.31011972)
+    t76 = tl.fma(0.463596, t71 * (1.0 + t69), 0.31011972)
+    t77 = t67 * t14
+    t78 = tl.div_rn(1.0, 1.0 - t77)
+    t79 = (t78 * t78) * t15
+    t80 = t78 * t79
+    t81 = tl.fma(t14 * t78, 0.18722056, t73)
+    t82 = tl.fma(t14, t77 * -1.0, 1.0)
+    t83 = tl.fma(0.18722056, t80 * tl.fma(3.0, t77 - t14, t82), t75)
+    t84 = tl.fma(0.18722056, t79 * (1.0 + t77), t76)
+    t85 = t67 * t8
+    t86 = tl.div_rn(1.0, 1.0 - t85)
+    t87 = (t86 * t86) * t9
+    t88 = t86 * t87
+    t89 = tl.fma(t8 * t86, 0.036395893, t81)
+    t90 = tl.fma(t8, t85 * -1.0, 1.0)
+    t91 = tl.fma(0.036395893, t88 * tl.fma(3.0, t85 - t8, t90), t83)
+    t92 = tl.fma(0.036395893, t87 * (1.0 + t85), t84)
+    t93 = t67 * t10
+    t94 = t67 * t12
+    t95 = tl.div_rn(1.0, 1.0 - t94)
+    t96 = (t95 * t95) * t13
+    t97 = t95 * t96
+    t98 = t12 * t95
+    t99 = tl.fma(t12, t94 * -1.0, 1.0)
+    t100 = t97 * tl.fma(3.0, t94 - t12, t99)
+    t101 = t96 * (1.0 + t94)
+    t102 = tl.div_rn(1.0, 1.0 - t93)
+    t103 = (t102 * t102) * t11
+    t104 = t102 * t103
+    t105 = tl.fma(t98, 3.6529953e-5, tl.fma(t10 * t102, 0.0026313253, t89))  # A: 2 tau p q A is how far the mean moves
+    t106 = tl.fma(-2.0, tl.where(t4, t63 + (t105 * t68), t60), 1.0) * -1.0
+    t107 = tl.fma(t10, t93 * -1.0, 1.0)
+    t108 = (tl.where(t4, tl.fma(3.6529953e-5, t100, tl.fma(0.0026313253, t104 * tl.fma(3.0, t93 - t10, t107), t91)) *
+        t66, t59))
+    t109 = tl.where(t4, t65 * tl.fma(3.6529953e-5, t101, tl.fma(0.0026313253, t103 * (1.0 + t93), t92)), t57)
+    t110 = t109 * t106
+    t111 = t109 * grad_mean
+    t112 = t108 * t106
+    t113 = tl.fma(tl.where(t2, t110 * -1.0, t110), grad_var, t111)
+    t114 = tl.fma(t112, grad_var, tl.where(t2, t108 * -1.0, t108) * grad_mean)
+    return (t113, t114)
 
 
 @triton.jit
-def logistic_bernoulli_exact_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr,
-                                             out_grad_var_ptr, n, BLOCK: tl.constexpr):
+def logistic_bernoulli_exact_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

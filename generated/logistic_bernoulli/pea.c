@@ -4,17 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3
 //
 // rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h0871c67e7b361cb6257be760cc2b5191133fb98f887e4e1c0b65c6a7e8d25d75
 // operations   logistic_bernoulli_pea_forward 337, logistic_bernoulli_pea_backward 347
 //
 // Certificate:
-//   mean        6.62 ulp of the terms, worst at mean = -2.68076849, var = 57147.3594
-//   var         6.65 ulp of the terms, worst at mean = -4.99786318e+11, var = 1.16778924e+22
-//   dmean_dmu   5.8 ulp of the terms, worst at mean = 1.55544578e-36, var = 0.445076197
-//   dmean_dvar  6.06 ulp of the terms, worst at mean = 2.56898147e-15, var = 1.62217141e-25
-//   dvar_dmu    5.88 ulp of the terms, worst at mean = 19.9418011, var = 42824.0898
-//   dvar_dvar   5.95 ulp of the terms, worst at mean = 25.0028954, var = 37.4615288
-//   against exact values at 16955 points over all of float32; details in pea.json
+//   mean 6.62, var 6.65, dmean_dmu 5.8, dmean_dvar 6.06, dvar_dmu 5.88, dvar_dvar 5.95 ulp of the terms,
+//   against exact values at 16955 points over all of float32; where, in pea.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,216 +41,197 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void logistic_bernoulli_pea_forward_element(float mean, float var,
-                                                                                         float *restrict out_mean,
-                                                                                         float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float logistic_bernoulli_pea_part2(float p0)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const _Bool t4 = mean < 0.0f;
-    const float t5 = mean * (-0.6931472f);
-    const float t6 = var * 0.2402265f;
-    const float t7 = mean * 0.6931472f;
-    const _Bool t8 = 0.0f <= var;
-    const _Bool t9 = t2 & (0.0f < t3);
-    const float t10 = t0 ? 9.094947e-13f : 1.0f;
-    const float t11 = t0 ? 1.0995116e+12f : 1.0f;
-    const float t12 = t1 ? 2.8147498e+14f : t10;  // power of two that keeps residuals normal
-    const float t13 = t1 ? 3.5527137e-15f : t11;
-    const float t14 = t9 ? 1.2676506e+30f : (t12 * t3);
-    const float t15 = FMA(mean, 1.9046542e-9f, FMA(mean, -0.6931472f, -t5));
-    const float t16 = t5 + t6;
-    const float t17 = FMA(var, 0.2402265f, -t6);
-    const float t18 = t6 + t7;
-    const float t19 = FMA(mean, -1.9046542e-9f, FMA(mean, 0.6931472f, -t7));
-    const float t20 = SQRT(t8 ? 1.0f : var);
-    const float t21 = t2 ? 1.0f : (t12 * (var * t12));
-    const float t22 = t16 - t6;
-    const float t23 = t5 - t22;
-    const float t24 = t15 + FMA(var, -2.2778894e-10f, ((t6 - (t16 - t22)) + t23) + t17);
-    const float t25 = t18 - t6;
-    const float t26 = t7 - t25;
-    const float t27 = t19 + FMA(var, -2.2778894e-10f, t17 + ((t6 - (t18 - t25)) + t26));
-    const float t28 = SQRT(t21);  // standard deviation, scaled
-    const float t29 = 1.0f / t28;
-    const float t30 = t2 ? 0.0f : (t13 * t28);
-    const float t31 = FMA(t28, -t28, t21);
-    const float t32 = t30 * (-0.6931472f);
-    const float t33 = t30 * 0.6931472f;
-    const float t34 = FMA(t30, -0.6931472f, -t32);
-    const float t35 = FMA(t30, 0.6931472f, -t33);
-    const float t36 = t29 * t14;
-    const float t37 = t31 * (0.5f * t29);
-    const float t38 = t2 ? 0.0f : (t13 * t37);
-    const float t39 = -t29;
-    const float t40 = t29 * FMA(t37, t39, FMA(t28, t39, 1.0f));
-    const _Bool t41 = 1.1529215e+18f < t36;
-    const float t42 = FMA(t40, t14, FMA(t29, t14, -t36));
-    const float t43 = t41 ? 1.1529215e+18f : t36;
-    const float t44 = t41 ? 0.0f : t42;
-    const float t45 = t4 ? (-t43) : t43;  // mean/sigma
-    const float t46 = t45 + t32;
-    const float t47 = t45 + t33;
-    const float t48 = t45 * t45;
-    const _Bool t49 = t45 < 0.0f;
-    const float t50 = t46 - t32;
-    const float t51 = t47 - t33;
-    const float t52 = -t48;
-    const float t53 = (-0.5f) * t48;
-    const float t54 = FMA(t45, t45, t52);
-    const _Bool t55 = t46 < 0.0f;
-    const float t56 = t55 ? 0.0f : t16;
-    const float t57 = t55 ? 0.0f : t24;
-    const float t58 = FMA(t30, 1.9046542e-9f, FMA(t38, -0.6931472f, ((t32 - (t46 - t50)) + (t45 - t50)) + t34));
-    const float t59 = FMA(t30, -1.9046542e-9f, FMA(t38, 0.6931472f, ((t33 - (t47 - t51)) + (t45 - t51)) + t35));
-    const _Bool t60 = t53 < (-176.5f);
-    const float t61 = t60 ? (-176.5f) : t53;
-    const float t62 = t4 ? (-t44) : t44;
-    const float t63 = FMA(t45, t62, FMA(t45, t62, t54));
-    const float t64 = FMA(0.25f, ABS(t45 + t62), 1.0f);
-    const float t65 = (-0.5f) * t63;
-    const float t66 = 1.0f / t64;
-    const float t67 = t60 ? 0.0f : t65;
-    const float t68 = t62 + t58;
-    const float t69 = t62 + t59;
-    const float t70 = t46 + t68;
-    const float t71 = t47 + t69;
-    const float t72 = 1.0f / FMA(ABS(t70), 0.25f, 1.0f);
-    const _Bool t73 = 176.5f < t56;
-    const float t74 = t73 ? 0.0f : t57;
-    const float t75 = t73 ? 176.5f : t56;
-    const _Bool t76 = t56 < (-176.5f);
-    const float t77 = t76 ? (-176.5f) : t75;
-    const float t78 = t76 ? 0.0f : t74;
-    const float t79 = FMA(t61, 1.442695f, 12582912.0f);
-    const float t80 = t79 - 12582912.0f;
-    const uint32_t t81 = as_bits(t79);
-    const float t82 = FMA(t80, -0.69314575f, t61) + FMA(t80, -1.4286068e-6f, t67);
-    const float t83 = FMA(1.442695f, t77, 12582912.0f);
-    const float t84 = as_float((((uint32_t)((int32_t)t81 >> 2u)) + 127u) << 23u);
-    const float t85 = as_float((127u + ((uint32_t)((int32_t)(t81 + 1u) >> 2u))) << 23u);
-    const uint32_t t86 = t81 + 2u;
-    const uint32_t t87 = t81 + 3u;
-    const uint32_t t88 = (uint32_t)((int32_t)t86 >> 2u);
-    const uint32_t t89 = (uint32_t)((int32_t)t87 >> 2u);
-    const uint32_t t90 = 127u + t88;
-    const uint32_t t91 = 127u + t89;
-    const uint32_t t92 = t90 << 23u;
-    const uint32_t t93 = t91 << 23u;
-    const float t94 = as_float(t92);
-    const float t95 = as_float(t93);
-    const float t96 = t83 - 12582912.0f;
-    const uint32_t t97 = as_bits(t83);
-    const float t98 = FMA(-0.69314575f, t96, t77) + FMA(-1.4286068e-6f, t96, t78);
-    const float t99 = as_float((127u + ((uint32_t)((int32_t)t97 >> 2u))) << 23u);
-    const float t100 = as_float((127u + ((uint32_t)((int32_t)(1u + t97) >> 2u))) << 23u);
-    const uint32_t t101 = 2u + t97;
-    const uint32_t t102 = 3u + t97;
-    const uint32_t t103 = (uint32_t)((int32_t)t101 >> 2u);
-    const uint32_t t104 = (uint32_t)((int32_t)t102 >> 2u);
-    const uint32_t t105 = 127u + t103;
-    const uint32_t t106 = 127u + t104;
-    const uint32_t t107 = t105 << 23u;
-    const uint32_t t108 = t106 << 23u;
-    const float t109 = as_float(t107);
-    const float t110 = as_float(t108);
-    const float t111 = t49 ? t84 : 1.0f;
-    const float t112 = t49 ? 1.0f : t84;
-    const float t113 = t49 ? t85 : 1.0f;
-    const float t114 = t49 ? 1.0f : t85;
-    const float t115 = t49 ? t94 : 1.0f;
-    const float t116 = t49 ? 1.0f : t94;
-    const float t117 = t49 ? t95 : 1.0f;
-    const float t118 = t49 ? 1.0f : t95;
-    const float t119 = t66 - 0.25f;
-    const float t120 = FMA(t82, FMA(t82, FMA(t82, FMA(t82, 0.0013814222f, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f);
-    const float t121 = FMA(t98, FMA(t98, FMA(t98, FMA(0.0013814222f, t98, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f);
-    const float t122 = t60 ? 0.0f : (1.0f + FMA(t120, t82 * t82, t82));
-    const float t123 = t110 * (t109 * (t100 * ((t76 ? 0.0f : (1.0f + FMA(t121, t98 * t98, t98))) * t99)));
-    // Mills ratio/sqrt(2 pi)
-    const float t124 = t66 * FMA(t119, FMA(t119, FMA(t119, FMA(t119, FMA(t119, FMA(t119, FMA(t119, FMA(t119, FMA(t119,
-        FMA(t119, FMA(t119, FMA(-0.00152444f, t119, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    const float t125 = t122 * t124;
-    const float t126 = ABS(t71);
-    const float t127 = -t71;
-    const float t128 = FMA(0.25f, t126, 1.0f);
-    const _Bool t129 = t127 < 0.0f;
-    const float t130 = 1.0f / t128;
-    const float t131 = t129 ? 0.0f : t18;
-    const float t132 = t129 ? 0.0f : t27;
-    const _Bool t133 = 176.5f < t131;
-    const float t134 = t133 ? 0.0f : t132;
-    const float t135 = t133 ? 176.5f : t131;
-    const _Bool t136 = t131 < (-176.5f);
-    const float t137 = t136 ? (-176.5f) : t135;
-    const float t138 = t136 ? 0.0f : t134;
-    const float t139 = FMA(1.442695f, t137, 12582912.0f);
-    const float t140 = t72 - 0.25f;
-    const float t141 = t130 - 0.25f;
-    const float t142 = t139 - 12582912.0f;
-    const uint32_t t143 = as_bits(t139);
-    const float t144 = FMA(-0.69314575f, t142, t137) + FMA(-1.4286068e-6f, t142, t138);
-    // Mills ratio/sqrt(2 pi)
-    const float t145 = t72 * FMA(t140, FMA(t140, FMA(t140, FMA(t140, FMA(t140, FMA(t140, FMA(t140, FMA(t140, FMA(t140,
-        FMA(t140, FMA(t140, FMA(t140, -0.00152444f, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    const float t146 = t95 * (t94 * (t85 * (t84 * (t122 * t145))));
-    const float t147 = t55 ? t146 : (t123 - t146);
-    const float t148 = as_float((127u + ((uint32_t)((int32_t)t143 >> 2u))) << 23u);
-    const float t149 = as_float((127u + ((uint32_t)((int32_t)(1u + t143) >> 2u))) << 23u);
-    const uint32_t t150 = 2u + t143;
-    const uint32_t t151 = 3u + t143;
-    const uint32_t t152 = (uint32_t)((int32_t)t150 >> 2u);
-    const uint32_t t153 = (uint32_t)((int32_t)t151 >> 2u);
-    const uint32_t t154 = 127u + t152;
-    const uint32_t t155 = 127u + t153;
-    const uint32_t t156 = t154 << 23u;
-    const uint32_t t157 = t155 << 23u;
-    const float t158 = as_float(t156);
-    const float t159 = as_float(t157);
-    // Mills ratio/sqrt(2 pi)
-    const float t160 = t130 * FMA(t141, FMA(t141, FMA(t141, FMA(t141, FMA(t141, FMA(t141, FMA(t141, FMA(t141, FMA(t141,
-        FMA(t141, FMA(t141, FMA(-0.00152444f, t141, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    const float t161 = t84 * (t122 * t160);
-    const float t162 = t85 * (t84 * t125);
-    const float t163 = t85 * t161;
-    const float t164 = t94 * t162;
-    const float t165 = t94 * t163;
-    const float t166 = t95 * t164;
-    const float t167 = t95 * t165;
-    const float t168 = 1.0f - t166;
-    const float t169 = t129 ? t167 : ((t159 * (t158 * (t149 * ((t136 ? 0.0f : (1.0f + FMA(FMA(t144, FMA(t144, FMA(t144,
-        FMA(0.0013814222f, t144, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t144 * t144, t144))) *
-        t148)))) - t167);
-    const float t170 = t49 ? t125 : t168;
-    const float t171 = t49 ? t168 : t125;
-    const float t172 = t170 * t111;
-    const float t173 = t171 * t112;
-    const float t174 = t113 * t172;
-    const float t175 = t114 * t173;
-    const float t176 = t115 * t174;
-    const float t177 = t116 * t175;
-    const float t178 = (-0.5f) * t147;
-    const float t179 = 0.5f * t147;
-    const float t180 = FMA(t117, t176, FMA(0.5f, t169, t178));
-    const float t181 = t180 * FMA(t118, t177, FMA(-0.5f, t169, t179));
-    const float t182 = t8 ? t180 : t20;
-    const float t183 = t8 ? ((t181 < 0.0f) ? 0.0f : t181) : t20;
-    *out_mean = t182;
-    *out_var = t183;
+    float t0 = p0 - 0.25f;
+    float t1 = POLY12(t0, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    return t1;
 }
 
-void logistic_bernoulli_pea_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                                    const float *restrict params, float *restrict out_mean, float *restrict out_var)
+INLINE float logistic_bernoulli_pea_part0(
+    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
+    float p11, float p12)
+{
+    float t0 = p9 * 0.6931472f;
+    float t1 = p10 + t0;
+    float t2 = t1 - p10;
+    float t3 = p0 * 0.6931472f;
+    float t4 = p1 + t3;
+    float t5 = t4 - t3;
+    float t6 = t4 + (p3 + FMA(p0, -1.9046542e-9f, FMA(p2, 0.6931472f, ((t3 - (t4 - t5)) + (p1 - t5)) + FMA(p0,
+        0.6931472f, -t3))));
+    _Bool t7 = (-t6) < 0.0f;
+    float t8 = 1.0f / FMA(0.25f, ABS(t6), 1.0f);
+    float t9 = t7 ? 0.0f : t1;
+    _Bool t10 = 176.5f < t9;
+    _Bool t11 = t9 < (-176.5f);
+    float t12 = t10 ? 176.5f : t9;
+    float t13 = t11 ? (-176.5f) : t12;
+    float t14 = FMA(1.442695f, t13, 12582912.0f);
+    float t15 = t14 - 12582912.0f;
+    uint32_t t16 = as_bits(t14);
+    float t17 = FMA(-0.69314575f, t15, t13);
+    float t18 = FMA(p9, -1.9046542e-9f, FMA(p9, 0.6931472f, -t0)) + FMA(p11, -2.2778894e-10f, p12 + ((p10 - (t1 - t2))
+        + (t0 - t2)));
+    float t19 = t7 ? 0.0f : t18;
+    float t20 = t10 ? 0.0f : t19;
+    float t21 = t11 ? 0.0f : t20;
+    float t22 = t17 + FMA(-1.4286068e-6f, t15, t21);
+    float t23 = t8 * logistic_bernoulli_pea_part2(t8);  // Mills ratio/sqrt(2 pi)
+    float t24 = p8 * (p7 * (p6 * (p5 * (p4 * t23))));
+    float t25 = as_float((127u + ((uint32_t)((int32_t)(3u + t16) >> 2u))) << 23u);
+    float t26 = as_float((127u + ((uint32_t)((int32_t)(2u + t16) >> 2u))) << 23u);
+    float t27 = as_float((127u + ((uint32_t)((int32_t)(1u + t16) >> 2u))) << 23u);
+    float t28 = 1.0f + FMA(POLY4(t22, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t22 * t22,
+        t22);
+    float t29 = t11 ? 0.0f : t28;
+    float t30 = (t25 * (t26 * (t27 * (t29 * as_float((127u + ((uint32_t)((int32_t)t16 >> 2u))) << 23u))))) - t24;
+    float t31 = t7 ? t24 : t30;
+    return t31;
+}
+
+INLINE float logistic_bernoulli_pea_part1(
+    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
+    float p11, float p12)
+{
+    float t0 = p9 * (-0.6931472f);
+    float t1 = t0 + p10;
+    float t2 = t1 - p10;
+    float t3 = p0 * (-0.6931472f);
+    float t4 = p1 + t3;
+    float t5 = t4 - t3;
+    _Bool t6 = t4 < 0.0f;
+    float t7 = t6 ? 0.0f : t1;
+    float t8 = 1.0f / FMA(ABS(t4 + (p3 + FMA(p0, 1.9046542e-9f, FMA(p2, -0.6931472f, ((t3 - (t4 - t5)) + (p1 - t5)) +
+        FMA(p0, -0.6931472f, -t3))))), 0.25f, 1.0f);
+    _Bool t9 = 176.5f < t7;
+    _Bool t10 = t7 < (-176.5f);
+    float t11 = t9 ? 176.5f : t7;
+    float t12 = t10 ? (-176.5f) : t11;
+    float t13 = FMA(1.442695f, t12, 12582912.0f);
+    float t14 = t13 - 12582912.0f;
+    uint32_t t15 = as_bits(t13);
+    float t16 = FMA(-0.69314575f, t14, t12);
+    float t17 = FMA(p9, 1.9046542e-9f, FMA(p9, -0.6931472f, -t0)) + FMA(p11, -2.2778894e-10f, ((p10 - (t1 - t2)) + (t0
+        - t2)) + p12);
+    float t18 = t6 ? 0.0f : t17;
+    float t19 = t9 ? 0.0f : t18;
+    float t20 = t10 ? 0.0f : t19;
+    float t21 = t16 + FMA(-1.4286068e-6f, t14, t20);
+    float t22 = t8 * logistic_bernoulli_pea_part2(t8);  // Mills ratio/sqrt(2 pi)
+    float t23 = p8 * (p7 * (p6 * (p5 * (p4 * t22))));
+    float t24 = as_float((127u + ((uint32_t)((int32_t)(3u + t15) >> 2u))) << 23u);
+    float t25 = as_float((127u + ((uint32_t)((int32_t)(2u + t15) >> 2u))) << 23u);
+    float t26 = as_float((127u + ((uint32_t)((int32_t)(1u + t15) >> 2u))) << 23u);
+    float t27 = 1.0f + FMA(POLY4(t21, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t21 * t21,
+        t21);
+    float t28 = t10 ? 0.0f : t27;
+    float t29 = (t24 * (t25 * (t26 * (t28 * as_float((127u + ((uint32_t)((int32_t)t15 >> 2u))) << 23u))))) - t23;
+    float t30 = t6 ? t23 : t29;
+    return t30;
+}
+
+INLINE void logistic_bernoulli_pea_forward_element(
+    float mean, float var, float *restrict out_mean, float *restrict out_var)
+{
+    _Bool t0 = 1.1529215e+18f < var;
+    _Bool t1 = var < 9.094947e-13f;
+    _Bool t2 = var == 0.0f;
+    float t3 = ABS(mean);
+    _Bool t4 = mean < 0.0f;
+    float t5 = var * 0.2402265f;
+    _Bool t6 = 0.0f <= var;
+    float t7 = t0 ? 9.094947e-13f : 1.0f;
+    float t8 = t1 ? 2.8147498e+14f : t7;  // power of two that keeps residuals normal
+    float t9 = t0 ? 1.0995116e+12f : 1.0f;
+    float t10 = t1 ? 3.5527137e-15f : t9;
+    _Bool t11 = t2 & (0.0f < t3);
+    float t12 = t8 * t3;
+    float t13 = t11 ? 1.2676506e+30f : t12;
+    float t14 = FMA(var, 0.2402265f, -t5);
+    float t15 = t6 ? 1.0f : var;
+    float t16 = SQRT(t15);
+    float t17 = t8 * (var * t8);
+    float t18 = t2 ? 1.0f : t17;
+    float t19 = SQRT(t18);  // standard deviation, scaled
+    float t20 = 1.0f / t19;
+    float t21 = t10 * t19;
+    float t22 = t2 ? 0.0f : t21;
+    float t23 = t20 * t13;
+    float t24 = FMA(t19, -t19, t18) * (0.5f * t20);
+    float t25 = t10 * t24;
+    float t26 = t2 ? 0.0f : t25;
+    float t27 = -t20;
+    _Bool t28 = 1.1529215e+18f < t23;
+    float t29 = t28 ? 1.1529215e+18f : t23;
+    float t30 = FMA(t20 * FMA(t24, t27, FMA(t19, t27, 1.0f)), t13, FMA(t20, t13, -t23));
+    float t31 = t28 ? 0.0f : t30;
+    float t32 = -t29;
+    float t33 = t4 ? t32 : t29;  // mean/sigma
+    float t34 = t33 * t33;
+    _Bool t35 = t33 < 0.0f;
+    float t36 = (-0.5f) * t34;
+    _Bool t37 = t36 < (-176.5f);
+    float t38 = t37 ? (-176.5f) : t36;
+    float t39 = -t31;
+    float t40 = t4 ? t39 : t31;
+    float t41 = 1.0f / FMA(0.25f, ABS(t33 + t40), 1.0f);
+    float t42 = FMA(t38, 1.442695f, 12582912.0f);
+    float t43 = t42 - 12582912.0f;
+    uint32_t t44 = as_bits(t42);
+    float t45 = FMA(t43, -0.69314575f, t38);
+    float t46 = (-0.5f) * FMA(t33, t40, FMA(t33, t40, FMA(t33, t33, -t34)));
+    float t47 = t37 ? 0.0f : t46;
+    float t48 = t45 + FMA(t43, -1.4286068e-6f, t47);
+    float t49 = as_float((((uint32_t)((int32_t)t44 >> 2u)) + 127u) << 23u);
+    float t50 = as_float((127u + ((uint32_t)((int32_t)(t44 + 1u) >> 2u))) << 23u);
+    float t51 = as_float((127u + ((uint32_t)((int32_t)(t44 + 2u) >> 2u))) << 23u);
+    float t52 = as_float((127u + ((uint32_t)((int32_t)(t44 + 3u) >> 2u))) << 23u);
+    float t53 = 1.0f + FMA(POLY4(t48, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t48 * t48,
+        t48);
+    float t54 = t37 ? 0.0f : t53;
+    float t55 = t41 * logistic_bernoulli_pea_part2(t41);  // Mills ratio/sqrt(2 pi)
+    float t56 = t54 * t55;
+    float t57 = logistic_bernoulli_pea_part1(t22, t33, t26, t40, t54, t49, t50, t51, t52, mean, t5, var, t14);
+    float t58 = 1.0f - (t52 * (t51 * (t50 * (t49 * t56))));
+    float t59 = logistic_bernoulli_pea_part0(t22, t33, t26, t40, t54, t49, t50, t51, t52, mean, t5, var, t14);
+    float t60 = t35 ? t52 : 1.0f;
+    float t61 = t35 ? t51 : 1.0f;
+    float t62 = t35 ? t50 : 1.0f;
+    float t63 = t35 ? t56 : t58;
+    float t64 = t35 ? t49 : 1.0f;
+    float t65 = FMA(t60, t61 * (t62 * (t63 * t64)), FMA(0.5f, t59, (-0.5f) * t57));
+    float t66 = t35 ? 1.0f : t52;
+    float t67 = t35 ? 1.0f : t51;
+    float t68 = t35 ? 1.0f : t50;
+    float t69 = t35 ? t58 : t56;
+    float t70 = t35 ? 1.0f : t49;
+    float t71 = t65 * FMA(t66, t67 * (t68 * (t69 * t70)), FMA(-0.5f, t59, 0.5f * t57));
+    float t72 = t6 ? t65 : t16;
+    float t73 = (t71 < 0.0f) ? 0.0f : t71;
+    float t74 = t6 ? t73 : t16;
+    *out_mean = t72;
+    *out_var = t74;
+}
+
+void logistic_bernoulli_pea_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -266,235 +243,108 @@ void logistic_bernoulli_pea_forward(int64_t n, const float *restrict mean, const
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void logistic_bernoulli_pea_backward_element(float mean, float var,
-                                                                                          float grad_mean,
-                                                                                          float grad_var,
-                                                                                          float *restrict out_grad_mean,
-                                                                                          float *restrict out_grad_var)
+INLINE void logistic_bernoulli_pea_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const _Bool t4 = mean < 0.0f;
-    const float t5 = var * 0.2402265f;
-    const float t6 = mean * (-0.6931472f);
-    const float t7 = mean * 0.6931472f;
-    const _Bool t8 = 0.0f <= var;
-    const _Bool t9 = t2 & (0.0f < t3);
-    const float t10 = t0 ? 9.094947e-13f : 1.0f;
-    const float t11 = t0 ? 1.0995116e+12f : 1.0f;
-    const float t12 = t1 ? 2.8147498e+14f : t10;  // power of two that keeps residuals normal
-    const float t13 = t1 ? 3.5527137e-15f : t11;
-    const float t14 = t9 ? 1.2676506e+30f : (t12 * t3);
-    const float t15 = FMA(var, 0.2402265f, -t5);
-    const float t16 = t6 + t5;
-    const float t17 = FMA(mean, 1.9046542e-9f, FMA(mean, -0.6931472f, -t6));
-    const float t18 = t5 + t7;
-    const float t19 = FMA(mean, -1.9046542e-9f, FMA(mean, 0.6931472f, -t7));
-    const float t20 = SQRT(t8 ? 1.0f : var);
-    const float t21 = t2 ? 1.0f : (t12 * (var * t12));
-    const float t22 = t16 - t5;
-    const float t23 = t6 - t22;
-    const float t24 = t17 + FMA(var, -2.2778894e-10f, ((t5 - (t16 - t22)) + t23) + t15);
-    const float t25 = t18 - t5;
-    const float t26 = t7 - t25;
-    const float t27 = t19 + FMA(var, -2.2778894e-10f, t15 + ((t5 - (t18 - t25)) + t26));
-    const float t28 = SQRT(t21);  // standard deviation, scaled
-    const float t29 = 1.0f / t28;
-    const float t30 = t2 ? 0.0f : (t13 * t28);
-    const float t31 = FMA(t28, -t28, t21);
-    const float t32 = t30 * (-0.6931472f);
-    const float t33 = t30 * 0.6931472f;
-    const float t34 = FMA(t30, -0.6931472f, -t32);
-    const float t35 = FMA(t30, 0.6931472f, -t33);
-    const float t36 = t29 * t14;
-    const float t37 = t31 * (0.5f * t29);
-    const float t38 = t2 ? 0.0f : (t13 * t37);
-    const float t39 = -t29;
-    const float t40 = t29 * FMA(t37, t39, FMA(t28, t39, 1.0f));
-    const _Bool t41 = 1.1529215e+18f < t36;
-    const float t42 = FMA(t40, t14, FMA(t29, t14, -t36));
-    const float t43 = t41 ? 1.1529215e+18f : t36;
-    const float t44 = t41 ? 0.0f : t42;
-    const float t45 = t4 ? (-t43) : t43;  // mean/sigma
-    const float t46 = t45 + t32;
-    const float t47 = t45 + t33;
-    const float t48 = t45 * t45;
-    const _Bool t49 = t45 < 0.0f;
-    const float t50 = t46 - t32;
-    const float t51 = t47 - t33;
-    const float t52 = -t48;
-    const float t53 = t48 * (-0.5f);
-    const float t54 = FMA(t45, t45, t52);
-    const _Bool t55 = t46 < 0.0f;
-    const float t56 = t55 ? 0.0f : t16;
-    const float t57 = t55 ? 0.0f : t24;
-    const float t58 = FMA(t30, 1.9046542e-9f, FMA(t38, -0.6931472f, ((t32 - (t46 - t50)) + (t45 - t50)) + t34));
-    const float t59 = FMA(t30, -1.9046542e-9f, FMA(t38, 0.6931472f, ((t33 - (t47 - t51)) + (t45 - t51)) + t35));
-    const _Bool t60 = t53 < (-176.5f);
-    const float t61 = t60 ? (-176.5f) : t53;
-    const float t62 = t4 ? (-t44) : t44;
-    const float t63 = FMA(t45, t62, FMA(t45, t62, t54));
-    const float t64 = FMA(0.25f, ABS(t45 + t62), 1.0f);
-    const float t65 = t63 * (-0.5f);
-    const float t66 = 1.0f / t64;
-    const float t67 = t60 ? 0.0f : t65;
-    const float t68 = t62 + t58;
-    const float t69 = t62 + t59;
-    const float t70 = t46 + t68;
-    const float t71 = t47 + t69;
-    const float t72 = 1.0f / FMA(ABS(t70), 0.25f, 1.0f);
-    const _Bool t73 = 176.5f < t56;
-    const float t74 = t73 ? 0.0f : t57;
-    const float t75 = t73 ? 176.5f : t56;
-    const _Bool t76 = t56 < (-176.5f);
-    const float t77 = t76 ? (-176.5f) : t75;
-    const float t78 = t76 ? 0.0f : t74;
-    const float t79 = FMA(t61, 1.442695f, 12582912.0f);
-    const float t80 = t79 - 12582912.0f;
-    const uint32_t t81 = as_bits(t79);
-    const float t82 = FMA(t80, -0.69314575f, t61) + FMA(t80, -1.4286068e-6f, t67);
-    const float t83 = FMA(1.442695f, t77, 12582912.0f);
-    const float t84 = as_float((((uint32_t)((int32_t)t81 >> 2u)) + 127u) << 23u);
-    const float t85 = as_float((127u + ((uint32_t)((int32_t)(t81 + 1u) >> 2u))) << 23u);
-    const uint32_t t86 = t81 + 2u;
-    const uint32_t t87 = t81 + 3u;
-    const uint32_t t88 = (uint32_t)((int32_t)t86 >> 2u);
-    const uint32_t t89 = (uint32_t)((int32_t)t87 >> 2u);
-    const uint32_t t90 = 127u + t88;
-    const uint32_t t91 = 127u + t89;
-    const uint32_t t92 = t90 << 23u;
-    const uint32_t t93 = t91 << 23u;
-    const float t94 = as_float(t92);
-    const float t95 = as_float(t93);
-    const float t96 = t83 - 12582912.0f;
-    const uint32_t t97 = as_bits(t83);
-    const float t98 = FMA(-0.69314575f, t96, t77) + FMA(-1.4286068e-6f, t96, t78);
-    const float t99 = as_float((127u + ((uint32_t)((int32_t)t97 >> 2u))) << 23u);
-    const float t100 = as_float((127u + ((uint32_t)((int32_t)(1u + t97) >> 2u))) << 23u);
-    const uint32_t t101 = 2u + t97;
-    const uint32_t t102 = 3u + t97;
-    const uint32_t t103 = (uint32_t)((int32_t)t101 >> 2u);
-    const uint32_t t104 = (uint32_t)((int32_t)t102 >> 2u);
-    const uint32_t t105 = 127u + t103;
-    const uint32_t t106 = 127u + t104;
-    const uint32_t t107 = t105 << 23u;
-    const uint32_t t108 = t106 << 23u;
-    const float t109 = as_float(t107);
-    const float t110 = as_float(t108);
-    const float t111 = t49 ? 1.0f : t84;
-    const float t112 = t49 ? t84 : 1.0f;
-    const float t113 = t49 ? 1.0f : t85;
-    const float t114 = t49 ? t85 : 1.0f;
-    const float t115 = t49 ? 1.0f : t94;
-    const float t116 = t49 ? t94 : 1.0f;
-    const float t117 = t49 ? 1.0f : t95;
-    const float t118 = t49 ? t95 : 1.0f;
-    const float t119 = t66 - 0.25f;
-    const float t120 = FMA(t82, FMA(t82, FMA(t82, FMA(t82, 0.0013814222f, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f);
-    const float t121 = FMA(t98, FMA(t98, FMA(t98, FMA(0.0013814222f, t98, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f);
-    const float t122 = t60 ? 0.0f : (1.0f + FMA(t120, t82 * t82, t82));
-    const float t123 = t110 * (t109 * (t100 * ((t76 ? 0.0f : (1.0f + FMA(t121, t98 * t98, t98))) * t99)));
-    // Mills ratio/sqrt(2 pi)
-    const float t124 = t66 * FMA(t119, FMA(t119, FMA(t119, FMA(t119, FMA(t119, FMA(t119, FMA(t119, FMA(t119, FMA(t119,
-        FMA(t119, FMA(t119, FMA(-0.00152444f, t119, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    const float t125 = t122 * t124;
-    const float t126 = ABS(t71);
-    const float t127 = -t71;
-    const float t128 = FMA(0.25f, t126, 1.0f);
-    const _Bool t129 = t127 < 0.0f;
-    const float t130 = 1.0f / t128;
-    const float t131 = t129 ? 0.0f : t18;
-    const float t132 = t129 ? 0.0f : t27;
-    const _Bool t133 = 176.5f < t131;
-    const float t134 = t133 ? 0.0f : t132;
-    const float t135 = t133 ? 176.5f : t131;
-    const _Bool t136 = t131 < (-176.5f);
-    const float t137 = t136 ? (-176.5f) : t135;
-    const float t138 = t136 ? 0.0f : t134;
-    const float t139 = FMA(1.442695f, t137, 12582912.0f);
-    const float t140 = t72 - 0.25f;
-    const float t141 = t130 - 0.25f;
-    const float t142 = t139 - 12582912.0f;
-    const uint32_t t143 = as_bits(t139);
-    const float t144 = FMA(-0.69314575f, t142, t137) + FMA(-1.4286068e-6f, t142, t138);
-    // Mills ratio/sqrt(2 pi)
-    const float t145 = t72 * FMA(t140, FMA(t140, FMA(t140, FMA(t140, FMA(t140, FMA(t140, FMA(t140, FMA(t140, FMA(t140,
-        FMA(t140, FMA(t140, FMA(t140, -0.00152444f, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    const float t146 = t95 * (t94 * (t85 * (t84 * (t122 * t145))));
-    const float t147 = t55 ? t146 : (t123 - t146);
-    const float t148 = as_float((127u + ((uint32_t)((int32_t)t143 >> 2u))) << 23u);
-    const float t149 = as_float((127u + ((uint32_t)((int32_t)(1u + t143) >> 2u))) << 23u);
-    const uint32_t t150 = 2u + t143;
-    const uint32_t t151 = 3u + t143;
-    const uint32_t t152 = (uint32_t)((int32_t)t150 >> 2u);
-    const uint32_t t153 = (uint32_t)((int32_t)t151 >> 2u);
-    const uint32_t t154 = 127u + t152;
-    const uint32_t t155 = 127u + t153;
-    const uint32_t t156 = t154 << 23u;
-    const uint32_t t157 = t155 << 23u;
-    const float t158 = as_float(t156);
-    const float t159 = as_float(t157);
-    // Mills ratio/sqrt(2 pi)
-    const float t160 = t130 * FMA(t141, FMA(t141, FMA(t141, FMA(t141, FMA(t141, FMA(t141, FMA(t141, FMA(t141, FMA(t141,
-        FMA(t141, FMA(t141, FMA(-0.00152444f, t141, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    const float t161 = t84 * (t122 * t160);
-    const float t162 = t85 * (t84 * t125);
-    const float t163 = t85 * t161;
-    const float t164 = t94 * t162;
-    const float t165 = t94 * t163;
-    const float t166 = t95 * t164;
-    const float t167 = t95 * t165;
-    const float t168 = 1.0f - t166;
-    const float t169 = t129 ? t167 : ((t159 * (t158 * (t149 * ((t136 ? 0.0f : (1.0f + FMA(FMA(t144, FMA(t144, FMA(t144,
-        FMA(0.0013814222f, t144, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t144 * t144, t144))) *
-        t148)))) - t167);
-    const float t170 = t49 ? t168 : t125;
-    const float t171 = t49 ? t125 : t168;
-    const float t172 = t170 * t111;
-    const float t173 = t171 * t112;
-    const float t174 = t113 * t172;
-    const float t175 = t114 * t173;
-    const float t176 = t115 * t174;
-    const float t177 = t116 * t175;
-    const float t178 = FMA(t117, t176, FMA(-0.5f, t169, 0.5f * t147)) - FMA(t118, t177, FMA(0.5f, t169, (-0.5f) *
-        t147));
-    const float t179 = 0.3465736f * t147;
-    const float t180 = t147 * (-0.12011325f);
-    const float t181 = FMA(0.3465736f, t169, t179);
-    const float t182 = FMA(t169, 0.12011325f, t180);
-    const float t183 = (t8 ? t181 : t20) * grad_mean;
-    const float t184 = t181 * t178;
-    const float t185 = t182 * t178;
-    const float t186 = (t8 ? t182 : t20) * grad_mean;
-    const float t187 = t8 ? t184 : t20;
-    const float t188 = t8 ? t185 : t20;
-    const float t189 = FMA(t187, grad_var, t183);
-    const float t190 = FMA(t188, grad_var, t186);
-    *out_grad_mean = t189;
-    *out_grad_var = t190;
+    _Bool t0 = 1.1529215e+18f < var;
+    _Bool t1 = var < 9.094947e-13f;
+    _Bool t2 = var == 0.0f;
+    float t3 = ABS(mean);
+    _Bool t4 = mean < 0.0f;
+    float t5 = var * 0.2402265f;
+    _Bool t6 = 0.0f <= var;
+    float t7 = t0 ? 9.094947e-13f : 1.0f;
+    float t8 = t1 ? 2.8147498e+14f : t7;  // power of two that keeps residuals normal
+    float t9 = t0 ? 1.0995116e+12f : 1.0f;
+    float t10 = t1 ? 3.5527137e-15f : t9;
+    _Bool t11 = t2 & (0.0f < t3);
+    float t12 = t8 * t3;
+    float t13 = t11 ? 1.2676506e+30f : t12;
+    float t14 = FMA(var, 0.2402265f, -t5);
+    float t15 = t6 ? 1.0f : var;
+    float t16 = SQRT(t15);
+    float t17 = t8 * (var * t8);
+    float t18 = t2 ? 1.0f : t17;
+    float t19 = SQRT(t18);  // standard deviation, scaled
+    float t20 = 1.0f / t19;
+    float t21 = t10 * t19;
+    float t22 = t2 ? 0.0f : t21;
+    float t23 = t20 * t13;
+    float t24 = FMA(t19, -t19, t18) * (0.5f * t20);
+    float t25 = t10 * t24;
+    float t26 = t2 ? 0.0f : t25;
+    float t27 = -t20;
+    _Bool t28 = 1.1529215e+18f < t23;
+    float t29 = t28 ? 1.1529215e+18f : t23;
+    float t30 = FMA(t20 * FMA(t24, t27, FMA(t19, t27, 1.0f)), t13, FMA(t20, t13, -t23));
+    float t31 = t28 ? 0.0f : t30;
+    float t32 = -t29;
+    float t33 = t4 ? t32 : t29;  // mean/sigma
+    float t34 = t33 * t33;
+    _Bool t35 = t33 < 0.0f;
+    float t36 = t34 * (-0.5f);
+    _Bool t37 = t36 < (-176.5f);
+    float t38 = t37 ? (-176.5f) : t36;
+    float t39 = -t31;
+    float t40 = t4 ? t39 : t31;
+    float t41 = 1.0f / FMA(0.25f, ABS(t33 + t40), 1.0f);
+    float t42 = FMA(t38, 1.442695f, 12582912.0f);
+    float t43 = t42 - 12582912.0f;
+    uint32_t t44 = as_bits(t42);
+    float t45 = FMA(t43, -0.69314575f, t38);
+    float t46 = FMA(t33, t40, FMA(t33, t40, FMA(t33, t33, -t34))) * (-0.5f);
+    float t47 = t37 ? 0.0f : t46;
+    float t48 = t45 + FMA(t43, -1.4286068e-6f, t47);
+    float t49 = as_float((((uint32_t)((int32_t)t44 >> 2u)) + 127u) << 23u);
+    float t50 = as_float((127u + ((uint32_t)((int32_t)(t44 + 1u) >> 2u))) << 23u);
+    float t51 = as_float((127u + ((uint32_t)((int32_t)(t44 + 2u) >> 2u))) << 23u);
+    float t52 = as_float((127u + ((uint32_t)((int32_t)(t44 + 3u) >> 2u))) << 23u);
+    float t53 = 1.0f + FMA(POLY4(t48, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t48 * t48,
+        t48);
+    float t54 = t37 ? 0.0f : t53;
+    float t55 = t41 * logistic_bernoulli_pea_part2(t41);  // Mills ratio/sqrt(2 pi)
+    float t56 = t54 * t55;
+    float t57 = logistic_bernoulli_pea_part1(t22, t33, t26, t40, t54, t49, t50, t51, t52, mean, t5, var, t14);
+    float t58 = 1.0f - (t52 * (t51 * (t50 * (t49 * t56))));
+    float t59 = logistic_bernoulli_pea_part0(t22, t33, t26, t40, t54, t49, t50, t51, t52, mean, t5, var, t14);
+    float t60 = t35 ? 1.0f : t52;
+    float t61 = t35 ? 1.0f : t51;
+    float t62 = t35 ? 1.0f : t50;
+    float t63 = t35 ? t58 : t56;
+    float t64 = t35 ? 1.0f : t49;
+    float t65 = FMA(t60, t61 * (t62 * (t63 * t64)), FMA(-0.5f, t59, 0.5f * t57));
+    float t66 = t35 ? t52 : 1.0f;
+    float t67 = t35 ? t51 : 1.0f;
+    float t68 = t35 ? t50 : 1.0f;
+    float t69 = t35 ? t56 : t58;
+    float t70 = t35 ? t49 : 1.0f;
+    float t71 = t65 - FMA(t66, t67 * (t68 * (t69 * t70)), FMA(0.5f, t59, (-0.5f) * t57));
+    float t72 = FMA(0.3465736f, t59, 0.3465736f * t57);
+    float t73 = FMA(t59, 0.12011325f, t57 * (-0.12011325f));
+    float t74 = t72 * t71;
+    float t75 = t6 ? t74 : t16;
+    float t76 = t6 ? t72 : t16;
+    float t77 = FMA(t75, grad_var, t76 * grad_mean);
+    float t78 = t73 * t71;
+    float t79 = t6 ? t78 : t16;
+    float t80 = t6 ? t73 : t16;
+    float t81 = FMA(t79, grad_var, t80 * grad_mean);
+    *out_grad_mean = t77;
+    *out_grad_var = t81;
 }
 
-void logistic_bernoulli_pea_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                                     const float *restrict grad_mean, const float *restrict grad_var,
-                                     const float *restrict params, float *restrict out_grad_mean,
-                                     float *restrict out_grad_var)
+void logistic_bernoulli_pea_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        logistic_bernoulli_pea_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i],
-                                                &out_grad_var[i]);
+        logistic_bernoulli_pea_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

@@ -4,17 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3
 #
 # rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   logistic_bernoulli_pea_forward 337, logistic_bernoulli_pea_backward 347
 #
 # Certificate:
-#   mean        6.62 ulp of the terms, worst at mean = -2.68076849, var = 57147.3594
-#   var         6.65 ulp of the terms, worst at mean = -4.99786318e+11, var = 1.16778924e+22
-#   dmean_dmu   5.8 ulp of the terms, worst at mean = 1.55544578e-36, var = 0.445076197
-#   dmean_dvar  6.06 ulp of the terms, worst at mean = 2.56898147e-15, var = 1.62217141e-25
-#   dvar_dmu    5.88 ulp of the terms, worst at mean = 19.9418011, var = 42824.0898
-#   dvar_dvar   5.95 ulp of the terms, worst at mean = 25.0028954, var = 37.4615288
-#   against exact values at 16955 points over all of float32; details in pea.json
+#   mean 6.62, var 6.65, dmean_dmu 5.8, dmean_dvar 6.06, dvar_dmu 5.88, dvar_dvar 5.95 ulp of the terms,
+#   against exact values at 16955 points over all of float32; where, in pea.json
 
 import triton
 import triton.language as tl
@@ -31,151 +25,140 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial12(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x,
+        tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6), c7), c8), c9), c10), c11))
+
+
+@triton.jit
+def _part2(p0):
+    t0 = (_polynomial12(p0 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537, -0.020374626,
+        0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
+    return t0
+
+
+@triton.jit
+def _part0(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12):
+    t0 = p0 * 0.6931472
+    t1 = p1 + t0
+    t2 = t1 - t0
+    t3 = (t1 + (p3 + tl.fma(p0, -1.9046542e-9, tl.fma(p2, 0.6931472, ((t0 - (t1 - t2)) + (p1 - t2)) + tl.fma(p0,
+        0.6931472, t0 * -1.0)))))
+    t4 = (t3 * -1.0) < 0.0
+    t5 = p9 * 0.6931472
+    t6 = p10 + t5
+    t7 = tl.where(t4, 0.0, t6)
+    t8 = 176.5 < t7
+    t9 = t7 < (-176.5)
+    t10 = tl.where(t9, -176.5, tl.where(t8, 176.5, t7))
+    t11 = tl.fma(1.442695, t10, 12582912.0)
+    t12 = t11 - 12582912.0
+    t13 = t6 - p10
+    t14 = (tl.fma(-0.69314575, t12, t10) + tl.fma(-1.4286068e-6, t12, tl.where(t9, 0.0, tl.where(t8, 0.0, tl.where(t4,
+        0.0, tl.fma(p9, -1.9046542e-9, tl.fma(p9, 0.6931472, t5 * -1.0)) + tl.fma(p11, -2.2778894e-10, p12 + ((p10 -
+        (t6 - t13)) + (t5 - t13))))))))
+    t15 = t11.to(tl.int32, bitcast=True)
+    t16 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t3), 1.0))
+    t17 = t16 * _part2(t16)  # Mills ratio/sqrt(2 pi)
+    t18 = p8 * (p7 * (p6 * (p5 * (p4 * t17))))
+    t19 = (tl.where(t4, t18, ((((127 + ((3 + t15) >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((2 + t15) >>
+        2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((1 + t15) >> 2)) << 23).to(tl.float32, bitcast=True)) *
+        (tl.where(t9, 0.0, 1.0 + tl.fma(_polynomial4(t14, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t14 * t14, t14)) * (((127 + (t15 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t18))
+    return t19
+
+
+@triton.jit
+def _part1(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12):
+    t0 = p0 * (-0.6931472)
+    t1 = p1 + t0
+    t2 = t1 - t0
+    t3 = (tl.div_rn(1.0, tl.fma(tl.abs(t1 + (p3 + tl.fma(p0, 1.9046542e-9, tl.fma(p2, -0.6931472, ((t0 - (t1 - t2)) +
+        (p1 - t2)) + tl.fma(p0, -0.6931472, t0 * -1.0))))), 0.25, 1.0)))
+    t4 = t3 * _part2(t3)  # Mills ratio/sqrt(2 pi)
+    t5 = p8 * (p7 * (p6 * (p5 * (p4 * t4))))
+    t6 = t1 < 0.0
+    t7 = p9 * (-0.6931472)
+    t8 = t7 + p10
+    t9 = tl.where(t6, 0.0, t8)
+    t10 = 176.5 < t9
+    t11 = t9 < (-176.5)
+    t12 = tl.where(t11, -176.5, tl.where(t10, 176.5, t9))
+    t13 = tl.fma(1.442695, t12, 12582912.0)
+    t14 = t13 - 12582912.0
+    t15 = t8 - p10
+    t16 = (tl.fma(-0.69314575, t14, t12) + tl.fma(-1.4286068e-6, t14, tl.where(t11, 0.0, tl.where(t10, 0.0,
+        tl.where(t6, 0.0, tl.fma(p9, 1.9046542e-9, tl.fma(p9, -0.6931472, t7 * -1.0)) + tl.fma(p11, -2.2778894e-10,
+        ((p10 - (t8 - t15)) + (t7 - t15)) + p12))))))
+    t17 = t13.to(tl.int32, bitcast=True)
+    t18 = (tl.where(t6, t5, ((((127 + ((3 + t17) >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((2 + t17) >>
+        2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((1 + t17) >> 2)) << 23).to(tl.float32, bitcast=True)) *
+        (tl.where(t11, 0.0, 1.0 + tl.fma(_polynomial4(t16, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t16 * t16, t16)) * (((127 + (t17 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t5))
+    return t18
+
+
+@triton.jit
 def logistic_bernoulli_pea_forward(mean, var):
     t0 = 1.1529215e+18 < var
-    t1 = tl.where(t0, 9.094947e-13, 1.0)
-    t2 = var < 9.094947e-13
-    t3 = tl.where(t2, 2.8147498e+14, t1)  # power of two that keeps residuals normal
-    t4 = t3 * (var * t3)
-    t5 = var == 0.0
-    t6 = tl.where(t5, 1.0, t4)
-    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
-    t8 = tl.div_rn(1.0, t7)
-    t9 = tl.abs(mean)
-    t10 = tl.where(t5 & (0.0 < t9), 1.2676506e+30, t3 * t9)
-    t11 = t8 * t10
-    t12 = 1.1529215e+18 < t11
-    t13 = tl.where(t12, 1.1529215e+18, t11)
-    t14 = t13 * -1.0
-    t15 = mean < 0.0
-    t16 = tl.where(t15, t14, t13)  # mean/sigma
-    t17 = t16 * t16
-    t18 = (-0.5) * t17
-    t19 = t18 < (-176.5)
-    t20 = tl.where(t19, -176.5, t18)
-    t21 = tl.fma(t20, 1.442695, 12582912.0)
-    t22 = t21 - 12582912.0
-    t23 = tl.fma(t22, -0.69314575, t20)
-    t24 = tl.fma(t16, t16, t17 * -1.0)
-    t25 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
-    t26 = t8 * -1.0
-    t27 = tl.where(t12, 0.0, tl.fma(t8 * tl.fma(t25, t26, tl.fma(t7, t26, 1.0)), t10, tl.fma(t8, t10, t11 * -1.0)))
-    t28 = tl.where(t15, t27 * -1.0, t27)
-    t29 = t23 + tl.fma(t22, -1.4286068e-6, tl.where(t19, 0.0, (-0.5) * tl.fma(t16, t28, tl.fma(t16, t28, t24))))
-    t30 = (tl.where(t19, 0.0, 1.0 + tl.fma(tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t29 * t29, t29)))
-    t31 = tl.where(t2, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
-    t32 = tl.where(t5, 0.0, t31 * t7)
-    t33 = t32 * (-0.6931472)
-    t34 = t16 + t33
-    t35 = t34 - t33
-    t36 = ((t33 - (t34 - t35)) + (t16 - t35)) + tl.fma(t32, -0.6931472, t33 * -1.0)
-    t37 = tl.where(t5, 0.0, t31 * t25)
-    t38 = (tl.div_rn(1.0, tl.fma(tl.abs(t34 + (t28 + tl.fma(t32, 1.9046542e-9, tl.fma(t37, -0.6931472, t36)))), 0.25,
-        1.0)))
-    t39 = t38 - 0.25
-    # Mills ratio/sqrt(2 pi)
-    t40 = (t38 * tl.fma(t39, tl.fma(t39, tl.fma(t39, tl.fma(t39, tl.fma(t39, tl.fma(t39, tl.fma(t39, tl.fma(t39,
-        tl.fma(t39, tl.fma(t39, tl.fma(t39, tl.fma(t39, -0.00152444, -0.0064508854), 0.024710128), -0.006645453),
-        -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109),
-        0.13207589))
-    t41 = t30 * t40
-    t42 = t21.to(tl.int32, bitcast=True)
-    t43 = (((t42 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t44 = t43 * t41
-    t45 = ((127 + ((t42 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t46 = t45 * t44
-    t47 = ((127 + ((t42 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t48 = t47 * t46
-    t49 = ((127 + ((t42 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t50 = t49 * t48
-    t51 = t34 < 0.0
-    t52 = mean * (-0.6931472)
-    t53 = var * 0.2402265
-    t54 = t52 + t53
-    t55 = tl.where(t51, 0.0, t54)
-    t56 = 176.5 < t55
-    t57 = tl.where(t56, 176.5, t55)
-    t58 = t55 < (-176.5)
-    t59 = tl.where(t58, -176.5, t57)
-    t60 = tl.fma(1.442695, t59, 12582912.0)
-    t61 = t60 - 12582912.0
-    t62 = tl.fma(-0.69314575, t61, t59)
-    t63 = t54 - t53
-    t64 = (t53 - (t54 - t63)) + (t52 - t63)
-    t65 = tl.fma(var, 0.2402265, t53 * -1.0)
-    t66 = tl.fma(var, -2.2778894e-10, t64 + t65)
-    t67 = (t62 + tl.fma(-1.4286068e-6, t61, tl.where(t58, 0.0, tl.where(t56, 0.0, tl.where(t51, 0.0, tl.fma(mean,
-        1.9046542e-9, tl.fma(mean, -0.6931472, t52 * -1.0)) + t66)))))
-    t68 = (tl.where(t58, 0.0, 1.0 + tl.fma(tl.fma(t67, tl.fma(t67, tl.fma(t67, tl.fma(0.0013814222, t67, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t67 * t67, t67)))
-    t69 = t60.to(tl.int32, bitcast=True)
-    t70 = t68 * (((127 + (t69 >> 2)) << 23).to(tl.float32, bitcast=True))
-    t71 = (((127 + ((1 + t69) >> 2)) << 23).to(tl.float32, bitcast=True)) * t70
-    t72 = (((127 + ((2 + t69) >> 2)) << 23).to(tl.float32, bitcast=True)) * t71
-    t73 = tl.where(t51, t50, ((((127 + ((3 + t69) >> 2)) << 23).to(tl.float32, bitcast=True)) * t72) - t50)
-    t74 = (-0.5) * t73
-    t75 = t32 * 0.6931472
-    t76 = t16 + t75
-    t77 = t76 - t75
-    t78 = (t76 + (t28 + tl.fma(t32, -1.9046542e-9, tl.fma(t37, 0.6931472, ((t75 - (t76 - t77)) + (t16 - t77)) +
-        tl.fma(t32, 0.6931472, t75 * -1.0)))))
-    t79 = (t78 * -1.0) < 0.0
-    t80 = mean * 0.6931472
-    t81 = t53 + t80
-    t82 = tl.where(t79, 0.0, t81)
-    t83 = 176.5 < t82
-    t84 = tl.where(t83, 176.5, t82)
-    t85 = t82 < (-176.5)
-    t86 = tl.where(t85, -176.5, t84)
-    t87 = tl.fma(1.442695, t86, 12582912.0)
-    t88 = t87 - 12582912.0
-    t89 = tl.fma(-0.69314575, t88, t86)
-    t90 = t81 - t53
-    t91 = tl.fma(var, -2.2778894e-10, t65 + ((t53 - (t81 - t90)) + (t80 - t90)))
-    t92 = (t89 + tl.fma(-1.4286068e-6, t88, tl.where(t85, 0.0, tl.where(t83, 0.0, tl.where(t79, 0.0, tl.fma(mean,
-        -1.9046542e-9, tl.fma(mean, 0.6931472, t80 * -1.0)) + t91)))))
-    t93 = (tl.where(t85, 0.0, 1.0 + tl.fma(tl.fma(t92, tl.fma(t92, tl.fma(t92, tl.fma(0.0013814222, t92, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t92 * t92, t92)))
-    t94 = t87.to(tl.int32, bitcast=True)
-    t95 = t93 * (((127 + (t94 >> 2)) << 23).to(tl.float32, bitcast=True))
-    t96 = (((127 + ((1 + t94) >> 2)) << 23).to(tl.float32, bitcast=True)) * t95
-    t97 = (((127 + ((2 + t94) >> 2)) << 23).to(tl.float32, bitcast=True)) * t96
-    t98 = (((127 + ((3 + t94) >> 2)) << 23).to(tl.float32, bitcast=True)) * t97
-    t99 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t78), 1.0))
-    t100 = t99 - 0.25
-    # Mills ratio/sqrt(2 pi)
-    t101 = (t99 * tl.fma(t100, tl.fma(t100, tl.fma(t100, tl.fma(t100, tl.fma(t100, tl.fma(t100, tl.fma(t100,
-        tl.fma(t100, tl.fma(t100, tl.fma(t100, tl.fma(t100, tl.fma(-0.00152444, t100, -0.0064508854), 0.024710128),
-        -0.006645453), -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886),
-        0.16664109), 0.13207589))
-    t102 = t49 * (t47 * (t45 * (t43 * (t30 * t101))))
-    t103 = tl.where(t79, t102, t98 - t102)
-    t104 = tl.fma(0.5, t103, t74)
-    t105 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t16 + t28), 1.0))
-    t106 = t105 - 0.25
-    # Mills ratio/sqrt(2 pi)
-    t107 = (t105 * tl.fma(t106, tl.fma(t106, tl.fma(t106, tl.fma(t106, tl.fma(t106, tl.fma(t106, tl.fma(t106,
-        tl.fma(t106, tl.fma(t106, tl.fma(t106, tl.fma(t106, tl.fma(-0.00152444, t106, -0.0064508854), 0.024710128),
-        -0.006645453), -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886),
-        0.16664109), 0.13207589))
-    t108 = t30 * t107
-    t109 = 1.0 - (t49 * (t47 * (t45 * (t43 * t108))))
-    t110 = t16 < 0.0
-    t111 = tl.where(t110, t108, t109) * tl.where(t110, t43, 1.0)
-    t112 = tl.where(t110, t45, 1.0) * t111
-    t113 = tl.where(t110, t47, 1.0) * t112
-    t114 = tl.fma(tl.where(t110, t49, 1.0), t113, t104)
-    t115 = 0.0 <= var
-    t116 = tl.sqrt_rn(tl.where(t115, 1.0, var))
-    t117 = tl.where(t115, t114, t116)
-    t118 = tl.fma(-0.5, t103, 0.5 * t73)
-    t119 = tl.where(t110, t109, t108) * tl.where(t110, 1.0, t43)
-    t120 = tl.where(t110, 1.0, t45) * t119
-    t121 = tl.where(t110, 1.0, t47) * t120
-    t122 = t114 * tl.fma(tl.where(t110, 1.0, t49), t121, t118)
-    t123 = tl.where(t115, tl.where(t122 < 0.0, 0.0, t122), t116)
-    return (t117, t123)
+    t1 = var < 9.094947e-13
+    t2 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
+    t3 = var == 0.0
+    t4 = tl.where(t3, 1.0, t2 * (var * t2))
+    t5 = tl.sqrt_rn(t4)  # standard deviation, scaled
+    t6 = tl.div_rn(1.0, t5)
+    t7 = tl.abs(mean)
+    t8 = tl.where(t3 & (0.0 < t7), 1.2676506e+30, t2 * t7)
+    t9 = t6 * t8
+    t10 = 1.1529215e+18 < t9
+    t11 = tl.where(t10, 1.1529215e+18, t9)
+    t12 = mean < 0.0
+    t13 = tl.where(t12, t11 * -1.0, t11)  # mean/sigma
+    t14 = t13 * t13
+    t15 = (-0.5) * t14
+    t16 = t15 < (-176.5)
+    t17 = tl.where(t16, -176.5, t15)
+    t18 = tl.fma(t17, 1.442695, 12582912.0)
+    t19 = t18 - 12582912.0
+    t20 = tl.fma(t5, t5 * -1.0, t4) * (0.5 * t6)
+    t21 = t6 * -1.0
+    t22 = tl.where(t10, 0.0, tl.fma(t6 * tl.fma(t20, t21, tl.fma(t5, t21, 1.0)), t8, tl.fma(t6, t8, t9 * -1.0)))
+    t23 = tl.where(t12, t22 * -1.0, t22)
+    t24 = (tl.fma(t19, -0.69314575, t17) + tl.fma(t19, -1.4286068e-6, tl.where(t16, 0.0, (-0.5) * tl.fma(t13, t23,
+        tl.fma(t13, t23, tl.fma(t13, t13, t14 * -1.0))))))
+    t25 = (tl.where(t16, 0.0, 1.0 + tl.fma(_polynomial4(t24, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t24 * t24, t24)))
+    t26 = tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
+    t27 = tl.where(t3, 0.0, t26 * t5)
+    t28 = tl.where(t3, 0.0, t26 * t20)
+    t29 = t18.to(tl.int32, bitcast=True)
+    t30 = (((t29 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t31 = ((127 + ((t29 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t32 = ((127 + ((t29 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t33 = ((127 + ((t29 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t34 = var * 0.2402265
+    t35 = tl.fma(var, 0.2402265, t34 * -1.0)
+    t36 = _part1(t27, t13, t28, t23, t25, t30, t31, t32, t33, mean, t34, var, t35)
+    t37 = _part0(t27, t13, t28, t23, t25, t30, t31, t32, t33, mean, t34, var, t35)
+    t38 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t13 + t23), 1.0))
+    t39 = t38 * _part2(t38)  # Mills ratio/sqrt(2 pi)
+    t40 = t25 * t39
+    t41 = 1.0 - (t33 * (t32 * (t31 * (t30 * t40))))
+    t42 = t13 < 0.0
+    t43 = (tl.fma(tl.where(t42, t33, 1.0), tl.where(t42, t32, 1.0) * (tl.where(t42, t31, 1.0) * (tl.where(t42, t40,
+        t41) * tl.where(t42, t30, 1.0))), tl.fma(0.5, t37, (-0.5) * t36)))
+    t44 = 0.0 <= var
+    t45 = tl.sqrt_rn(tl.where(t44, 1.0, var))
+    t46 = tl.where(t44, t43, t45)
+    t47 = (t43 * tl.fma(tl.where(t42, 1.0, t33), tl.where(t42, 1.0, t32) * (tl.where(t42, 1.0, t31) * (tl.where(t42,
+        t41, t40) * tl.where(t42, 1.0, t30))), tl.fma(-0.5, t37, 0.5 * t36)))
+    t48 = tl.where(t44, tl.where(t47 < 0.0, 0.0, t47), t45)
+    return (t46, t48)
 
 
 @triton.jit
@@ -192,155 +175,66 @@ def logistic_bernoulli_pea_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_v
 @triton.jit
 def logistic_bernoulli_pea_backward(mean, var, grad_mean, grad_var):
     t0 = 1.1529215e+18 < var
-    t1 = tl.where(t0, 9.094947e-13, 1.0)
-    t2 = var < 9.094947e-13
-    t3 = tl.where(t2, 2.8147498e+14, t1)  # power of two that keeps residuals normal
-    t4 = t3 * (var * t3)
-    t5 = var == 0.0
-    t6 = tl.where(t5, 1.0, t4)
-    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
-    t8 = tl.div_rn(1.0, t7)
-    t9 = tl.abs(mean)
-    t10 = tl.where(t5 & (0.0 < t9), 1.2676506e+30, t3 * t9)
-    t11 = t8 * t10
-    t12 = 1.1529215e+18 < t11
-    t13 = tl.where(t12, 1.1529215e+18, t11)
-    t14 = t13 * -1.0
-    t15 = mean < 0.0
-    t16 = tl.where(t15, t14, t13)  # mean/sigma
-    t17 = tl.where(t2, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
-    t18 = tl.where(t5, 0.0, t17 * t7)
-    t19 = t18 * 0.6931472
-    t20 = t16 + t19
-    t21 = t20 - t19
-    t22 = ((t19 - (t20 - t21)) + (t16 - t21)) + tl.fma(t18, 0.6931472, t19 * -1.0)
-    t23 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
-    t24 = tl.where(t5, 0.0, t17 * t23)
-    t25 = tl.fma(t18, -1.9046542e-9, tl.fma(t24, 0.6931472, t22))
-    t26 = t8 * -1.0
-    t27 = tl.where(t12, 0.0, tl.fma(t8 * tl.fma(t23, t26, tl.fma(t7, t26, 1.0)), t10, tl.fma(t8, t10, t11 * -1.0)))
-    t28 = tl.where(t15, t27 * -1.0, t27)
-    t29 = t20 + (t28 + t25)
-    t30 = (t29 * -1.0) < 0.0
-    t31 = var * 0.2402265
-    t32 = mean * 0.6931472
-    t33 = t31 + t32
-    t34 = tl.where(t30, 0.0, t33)
-    t35 = 176.5 < t34
-    t36 = tl.where(t35, 176.5, t34)
-    t37 = t34 < (-176.5)
-    t38 = tl.where(t37, -176.5, t36)
-    t39 = tl.fma(1.442695, t38, 12582912.0)
-    t40 = t39 - 12582912.0
-    t41 = tl.fma(-0.69314575, t40, t38)
-    t42 = t33 - t31
-    t43 = (t31 - (t33 - t42)) + (t32 - t42)
-    t44 = tl.fma(var, 0.2402265, t31 * -1.0)
-    t45 = tl.fma(var, -2.2778894e-10, t44 + t43)
-    t46 = (t41 + tl.fma(-1.4286068e-6, t40, tl.where(t37, 0.0, tl.where(t35, 0.0, tl.where(t30, 0.0, tl.fma(mean,
-        -1.9046542e-9, tl.fma(mean, 0.6931472, t32 * -1.0)) + t45)))))
-    t47 = (tl.where(t37, 0.0, 1.0 + tl.fma(tl.fma(t46, tl.fma(t46, tl.fma(t46, tl.fma(0.0013814222, t46, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t46 * t46, t46)))
-    t48 = t39.to(tl.int32, bitcast=True)
-    t49 = t47 * (((127 + (t48 >> 2)) << 23).to(tl.float32, bitcast=True))
-    t50 = (((127 + ((1 + t48) >> 2)) << 23).to(tl.float32, bitcast=True)) * t49
-    t51 = (((127 + ((2 + t48) >> 2)) << 23).to(tl.float32, bitcast=True)) * t50
-    t52 = (((127 + ((3 + t48) >> 2)) << 23).to(tl.float32, bitcast=True)) * t51
-    t53 = t16 * t16
-    t54 = t53 * (-0.5)
-    t55 = t54 < (-176.5)
-    t56 = tl.where(t55, -176.5, t54)
-    t57 = tl.fma(t56, 1.442695, 12582912.0)
-    t58 = t57 - 12582912.0
-    t59 = (tl.fma(t58, -0.69314575, t56) + tl.fma(t58, -1.4286068e-6, tl.where(t55, 0.0, tl.fma(t16, t28, tl.fma(t16,
-        t28, tl.fma(t16, t16, t53 * -1.0))) * (-0.5))))
-    t60 = (tl.where(t55, 0.0, 1.0 + tl.fma(tl.fma(t59, tl.fma(t59, tl.fma(t59, tl.fma(t59, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t59 * t59, t59)))
-    t61 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t29), 1.0))
-    t62 = t61 - 0.25
-    # Mills ratio/sqrt(2 pi)
-    t63 = (t61 * tl.fma(t62, tl.fma(t62, tl.fma(t62, tl.fma(t62, tl.fma(t62, tl.fma(t62, tl.fma(t62, tl.fma(t62,
-        tl.fma(t62, tl.fma(t62, tl.fma(t62, tl.fma(-0.00152444, t62, -0.0064508854), 0.024710128), -0.006645453),
-        -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109),
-        0.13207589))
-    t64 = t60 * t63
-    t65 = t57.to(tl.int32, bitcast=True)
-    t66 = (((t65 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t67 = t66 * t64
-    t68 = ((127 + ((t65 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t69 = t68 * t67
-    t70 = ((127 + ((t65 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t71 = t70 * t69
-    t72 = ((127 + ((t65 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t73 = t72 * t71
-    t74 = tl.where(t30, t73, t52 - t73)
-    t75 = t18 * (-0.6931472)
-    t76 = t16 + t75
-    t77 = t76 - t75
-    t78 = (tl.div_rn(1.0, tl.fma(tl.abs(t76 + (t28 + tl.fma(t18, 1.9046542e-9, tl.fma(t24, -0.6931472, ((t75 - (t76 -
-        t77)) + (t16 - t77)) + tl.fma(t18, -0.6931472, t75 * -1.0))))), 0.25, 1.0)))
-    t79 = t78 - 0.25
-    # Mills ratio/sqrt(2 pi)
-    t80 = (t78 * tl.fma(t79, tl.fma(t79, tl.fma(t79, tl.fma(t79, tl.fma(t79, tl.fma(t79, tl.fma(t79, tl.fma(t79,
-        tl.fma(t79, tl.fma(t79, tl.fma(t79, tl.fma(t79, -0.00152444, -0.0064508854), 0.024710128), -0.006645453),
-        -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109),
-        0.13207589))
-    t81 = t72 * (t70 * (t68 * (t66 * (t60 * t80))))
-    t82 = t76 < 0.0
-    t83 = mean * (-0.6931472)
-    t84 = t83 + t31
-    t85 = tl.where(t82, 0.0, t84)
-    t86 = 176.5 < t85
-    t87 = tl.where(t86, 176.5, t85)
-    t88 = t85 < (-176.5)
-    t89 = tl.where(t88, -176.5, t87)
-    t90 = tl.fma(1.442695, t89, 12582912.0)
-    t91 = t90 - 12582912.0
-    t92 = tl.fma(-0.69314575, t91, t89)
-    t93 = t84 - t31
-    t94 = tl.fma(var, -2.2778894e-10, ((t31 - (t84 - t93)) + (t83 - t93)) + t44)
-    t95 = (t92 + tl.fma(-1.4286068e-6, t91, tl.where(t88, 0.0, tl.where(t86, 0.0, tl.where(t82, 0.0, tl.fma(mean,
-        1.9046542e-9, tl.fma(mean, -0.6931472, t83 * -1.0)) + t94)))))
-    t96 = (tl.where(t88, 0.0, 1.0 + tl.fma(tl.fma(t95, tl.fma(t95, tl.fma(t95, tl.fma(0.0013814222, t95, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t95 * t95, t95)))
-    t97 = t90.to(tl.int32, bitcast=True)
-    t98 = t96 * (((127 + (t97 >> 2)) << 23).to(tl.float32, bitcast=True))
-    t99 = (((127 + ((1 + t97) >> 2)) << 23).to(tl.float32, bitcast=True)) * t98
-    t100 = (((127 + ((2 + t97) >> 2)) << 23).to(tl.float32, bitcast=True)) * t99
-    t101 = tl.where(t82, t81, ((((127 + ((3 + t97) >> 2)) << 23).to(tl.float32, bitcast=True)) * t100) - t81)
-    t102 = tl.fma(-0.5, t74, 0.5 * t101)
-    t103 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t16 + t28), 1.0))
-    t104 = t103 - 0.25
-    # Mills ratio/sqrt(2 pi)
-    t105 = (t103 * tl.fma(t104, tl.fma(t104, tl.fma(t104, tl.fma(t104, tl.fma(t104, tl.fma(t104, tl.fma(t104,
-        tl.fma(t104, tl.fma(t104, tl.fma(t104, tl.fma(t104, tl.fma(-0.00152444, t104, -0.0064508854), 0.024710128),
-        -0.006645453), -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886),
-        0.16664109), 0.13207589))
-    t106 = t60 * t105
-    t107 = 1.0 - (t72 * (t70 * (t68 * (t66 * t106))))
-    t108 = t16 < 0.0
-    t109 = tl.where(t108, t107, t106) * tl.where(t108, 1.0, t66)
-    t110 = tl.where(t108, 1.0, t68) * t109
-    t111 = tl.where(t108, 1.0, t70) * t110
-    t112 = tl.fma(tl.where(t108, 1.0, t72), t111, t102)
-    t113 = tl.fma(0.5, t74, (-0.5) * t101)
-    t114 = tl.where(t108, t106, t107) * tl.where(t108, t66, 1.0)
-    t115 = tl.where(t108, t68, 1.0) * t114
-    t116 = tl.where(t108, t70, 1.0) * t115
-    t117 = t112 - tl.fma(tl.where(t108, t72, 1.0), t116, t113)
-    t118 = tl.fma(0.3465736, t74, 0.3465736 * t101)
-    t119 = t118 * t117
-    t120 = 0.0 <= var
-    t121 = tl.sqrt_rn(tl.where(t120, 1.0, var))
-    t122 = tl.fma(tl.where(t120, t119, t121), grad_var, tl.where(t120, t118, t121) * grad_mean)
-    t123 = tl.fma(t74, 0.12011325, t101 * (-0.12011325))
-    t124 = tl.fma(tl.where(t120, t123 * t117, t121), grad_var, tl.where(t120, t123, t121) * grad_mean)
-    return (t122, t124)
+    t1 = var < 9.094947e-13
+    t2 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
+    t3 = var == 0.0
+    t4 = tl.where(t3, 1.0, t2 * (var * t2))
+    t5 = tl.sqrt_rn(t4)  # standard deviation, scaled
+    t6 = tl.div_rn(1.0, t5)
+    t7 = tl.abs(mean)
+    t8 = tl.where(t3 & (0.0 < t7), 1.2676506e+30, t2 * t7)
+    t9 = t6 * t8
+    t10 = 1.1529215e+18 < t9
+    t11 = tl.where(t10, 1.1529215e+18, t9)
+    t12 = mean < 0.0
+    t13 = tl.where(t12, t11 * -1.0, t11)  # mean/sigma
+    t14 = tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
+    t15 = tl.where(t3, 0.0, t14 * t5)
+    t16 = tl.fma(t5, t5 * -1.0, t4) * (0.5 * t6)
+    t17 = tl.where(t3, 0.0, t14 * t16)
+    t18 = t6 * -1.0
+    t19 = tl.where(t10, 0.0, tl.fma(t6 * tl.fma(t16, t18, tl.fma(t5, t18, 1.0)), t8, tl.fma(t6, t8, t9 * -1.0)))
+    t20 = tl.where(t12, t19 * -1.0, t19)
+    t21 = var * 0.2402265
+    t22 = tl.fma(var, 0.2402265, t21 * -1.0)
+    t23 = t13 * t13
+    t24 = t23 * (-0.5)
+    t25 = t24 < (-176.5)
+    t26 = tl.where(t25, -176.5, t24)
+    t27 = tl.fma(t26, 1.442695, 12582912.0)
+    t28 = t27 - 12582912.0
+    t29 = (tl.fma(t28, -0.69314575, t26) + tl.fma(t28, -1.4286068e-6, tl.where(t25, 0.0, tl.fma(t13, t20, tl.fma(t13,
+        t20, tl.fma(t13, t13, t23 * -1.0))) * (-0.5))))
+    t30 = (tl.where(t25, 0.0, 1.0 + tl.fma(_polynomial4(t29, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t29 * t29, t29)))
+    t31 = t27.to(tl.int32, bitcast=True)
+    t32 = (((t31 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t33 = ((127 + ((t31 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t34 = ((127 + ((t31 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t35 = ((127 + ((t31 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t36 = _part0(t15, t13, t17, t20, t30, t32, t33, t34, t35, mean, t21, var, t22)
+    t37 = _part1(t15, t13, t17, t20, t30, t32, t33, t34, t35, mean, t21, var, t22)
+    t38 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t13 + t20), 1.0))
+    t39 = t38 * _part2(t38)  # Mills ratio/sqrt(2 pi)
+    t40 = t30 * t39
+    t41 = 1.0 - (t35 * (t34 * (t33 * (t32 * t40))))
+    t42 = t13 < 0.0
+    t43 = (tl.fma(tl.where(t42, 1.0, t35), tl.where(t42, 1.0, t34) * (tl.where(t42, 1.0, t33) * (tl.where(t42, t41,
+        t40) * tl.where(t42, 1.0, t32))), tl.fma(-0.5, t36, 0.5 * t37)) - tl.fma(tl.where(t42, t35, 1.0), tl.where(t42,
+        t34, 1.0) * (tl.where(t42, t33, 1.0) * (tl.where(t42, t40, t41) * tl.where(t42, t32, 1.0))), tl.fma(0.5, t36,
+        (-0.5) * t37)))
+    t44 = tl.fma(0.3465736, t36, 0.3465736 * t37)
+    t45 = 0.0 <= var
+    t46 = tl.sqrt_rn(tl.where(t45, 1.0, var))
+    t47 = tl.fma(tl.where(t45, t44 * t43, t46), grad_var, tl.where(t45, t44, t46) * grad_mean)
+    t48 = tl.fma(t36, 0.12011325, t37 * (-0.12011325))
+    t49 = tl.fma(tl.where(t45, t48 * t43, t46), grad_var, tl.where(t45, t48, t46) * grad_mean)
+    return (t47, t49)
 
 
 @triton.jit
-def logistic_bernoulli_pea_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr,
-                                           out_grad_var_ptr, n, BLOCK: tl.constexpr):
+def logistic_bernoulli_pea_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

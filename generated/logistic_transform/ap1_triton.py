@@ -4,17 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   logistic_transform_ap1_forward 61, logistic_transform_ap1_backward 75
 #
 # Certificate:
-#   mean        2.61 ulp of the terms, worst at mean = -3.44673157, var = 39.572773
-#   var         0 ulp of the terms, worst at
-#   dmean_dmu   4.39 ulp of the terms, worst at mean = 1.92829227, var = 3.63712549
-#   dmean_dvar  0 ulp of the terms, worst at
-#   dvar_dmu    0 ulp of the terms, worst at
-#   dvar_dvar   0 ulp of the terms, worst at
-#   against exact values at 15281 points over all of float32; details in ap1.json
+#   mean 2.61, var 0, dmean_dmu 4.39, dmean_dvar 0, dvar_dmu 0, dvar_dvar 0 ulp of the terms,
+#   against exact values at 15281 points over all of float32; where, in ap1.json
 
 import triton
 import triton.language as tl
@@ -31,6 +25,11 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
 def logistic_transform_ap1_forward(mean, var):
     t0 = tl.abs(mean) * -1.0
     t1 = t0 < (-176.5)
@@ -38,28 +37,21 @@ def logistic_transform_ap1_forward(mean, var):
     t3 = tl.fma(t2, 1.442695, 12582912.0)
     t4 = t3 - 12582912.0
     t5 = tl.fma(t4, -0.69314575, t2) + (t4 * (-1.4286068e-6))
-    t6 = (tl.where(t1, 0.0, 1.0 + tl.fma(tl.fma(t5, tl.fma(t5, tl.fma(t5, tl.fma(t5, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t5 * t5, t5)))
+    t6 = (tl.where(t1, 0.0, 1.0 + tl.fma(_polynomial4(t5, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t5 * t5, t5)))
     t7 = t3.to(tl.int32, bitcast=True)
     t8 = (((t7 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t9 = t6 * t8
-    t10 = ((127 + ((t7 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t11 = t10 * t9
-    t12 = ((127 + ((t7 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t13 = t12 * t11
-    t14 = ((127 + ((t7 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t15 = tl.div_rn(1.0, 1.0 + (t14 * t13))
-    t16 = t6 * t15
-    t17 = mean < 0.0
-    t18 = tl.where(t17, t16, t15) * tl.where(t17, t8, 1.0)
-    t19 = tl.where(t17, t10, 1.0) * t18
-    t20 = tl.where(t17, t12, 1.0) * t19
-    t21 = tl.where(t17, t14, 1.0) * t20
-    t22 = 0.0 <= var
-    t23 = tl.sqrt_rn(tl.where(t22, 1.0, var))
-    t24 = tl.where(t22, t21, t23)
-    t25 = tl.where(t22, tl.where(mean == mean, 0.0, mean), t23)
-    return (t24, t25)
+    t9 = ((127 + ((t7 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t10 = ((127 + ((t7 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t11 = ((127 + ((t7 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t12 = tl.div_rn(1.0, 1.0 + (t11 * (t10 * (t9 * (t6 * t8)))))
+    t13 = mean < 0.0
+    t14 = 0.0 <= var
+    t15 = tl.sqrt_rn(tl.where(t14, 1.0, var))
+    t16 = (tl.where(t14, tl.where(t13, t11, 1.0) * (tl.where(t13, t10, 1.0) * (tl.where(t13, t9, 1.0) * (tl.where(t13,
+        t6 * t12, t12) * tl.where(t13, t8, 1.0)))), t15))
+    t17 = tl.where(t14, tl.where(mean == mean, 0.0, mean), t15)
+    return (t16, t17)
 
 
 @triton.jit
@@ -81,36 +73,29 @@ def logistic_transform_ap1_backward(mean, var, grad_mean, grad_var):
     t3 = tl.fma(t2, 1.442695, 12582912.0)
     t4 = t3 - 12582912.0
     t5 = tl.fma(t4, -0.69314575, t2) + (t4 * (-1.4286068e-6))
-    t6 = (tl.where(t1, 0.0, 1.0 + tl.fma(tl.fma(t5, tl.fma(t5, tl.fma(t5, tl.fma(t5, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t5 * t5, t5)))
+    t6 = (tl.where(t1, 0.0, 1.0 + tl.fma(_polynomial4(t5, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t5 * t5, t5)))
     t7 = t3.to(tl.int32, bitcast=True)
     t8 = (((t7 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t9 = t6 * t8
-    t10 = ((127 + ((t7 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t11 = t10 * t9
-    t12 = ((127 + ((t7 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t13 = t12 * t11
-    t14 = ((127 + ((t7 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t15 = tl.div_rn(1.0, 1.0 + (t14 * t13))
-    t16 = t6 * t15
-    t17 = mean < 0.0
-    t18 = tl.where(t17, t15, t16) * tl.where(t17, t16, t15)
-    t19 = (tl.where(t17, 1.0, t8) * tl.where(t17, t8, 1.0)) * t18
-    t20 = (tl.where(t17, 1.0, t10) * tl.where(t17, t10, 1.0)) * t19
-    t21 = (tl.where(t17, 1.0, t12) * tl.where(t17, t12, 1.0)) * t20
-    t22 = (tl.where(t17, 1.0, t14) * tl.where(t17, t14, 1.0)) * t21
-    t23 = 0.0 <= var
-    t24 = tl.sqrt_rn(tl.where(t23, 1.0, var))
-    t25 = tl.where(t23, t22, t24) * grad_mean
-    t26 = tl.where(t23, tl.where(mean == mean, 0.0, mean), t24)
-    t27 = tl.fma(t26, grad_var, t25)
-    t28 = tl.fma(t26, grad_var, t26 * grad_mean)
-    return (t27, t28)
+    t9 = ((127 + ((t7 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t10 = ((127 + ((t7 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t11 = ((127 + ((t7 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t12 = tl.div_rn(1.0, 1.0 + (t11 * (t10 * (t9 * (t6 * t8)))))
+    t13 = t6 * t12
+    t14 = mean < 0.0
+    t15 = 0.0 <= var
+    t16 = tl.sqrt_rn(tl.where(t15, 1.0, var))
+    t17 = tl.where(t15, tl.where(mean == mean, 0.0, mean), t16)
+    t18 = (tl.fma(t17, grad_var, tl.where(t15, (tl.where(t14, 1.0, t11) * tl.where(t14, t11, 1.0)) * ((tl.where(t14,
+        1.0, t10) * tl.where(t14, t10, 1.0)) * ((tl.where(t14, 1.0, t9) * tl.where(t14, t9, 1.0)) * ((tl.where(t14,
+        1.0, t8) * tl.where(t14, t8, 1.0)) * (tl.where(t14, t12, t13) * tl.where(t14, t13, t12))))), t16) * grad_mean))
+    t19 = tl.fma(t17, grad_var, t17 * grad_mean)
+    return (t18, t19)
 
 
 @triton.jit
-def logistic_transform_ap1_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr,
-                                           out_grad_var_ptr, n, BLOCK: tl.constexpr):
+def logistic_transform_ap1_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

@@ -4,17 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 //
 // rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h670ca70fa0eed033e68acace63cbe0555e668594967e523ac7c284b987b8df6c
 // operations   logistic_transform_ap2a_forward 176, logistic_transform_ap2a_backward 228
 //
 // Certificate:
-//   mean        2.83 ulp of the terms, worst at mean = -2.10840178, var = 6.8652691e-05
-//   var         7.4 ulp of the terms, worst at mean = -3.68209076, var = 0.0044153505
-//   dmean_dmu   2.25 ulp of the terms, worst at mean = 68.5167389, var = 6906.99316
-//   dmean_dvar  2.17 ulp of the terms, worst at mean = 81228.8594, var = 354424992
-//   dvar_dmu    6.56 ulp of the terms, worst at mean = -5.10078287, var = 5.35852769e-06
-//   dvar_dvar   6.12 ulp of the terms, worst at mean = 7.30183744, var = 3.49400757e-08
-//   against exact values at 16983 points over all of float32; details in ap2a.json
+//   mean 2.83, var 7.4, dmean_dmu 2.25, dmean_dvar 2.17, dvar_dmu 6.56, dvar_dvar 6.12 ulp of the terms,
+//   against exact values at 16983 points over all of float32; where, in ap2a.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,118 +41,104 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void logistic_transform_ap2a_forward_element(float mean, float var,
-                                                                                          float *restrict out_mean,
-                                                                                          float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void logistic_transform_ap2a_forward_element(
+    float mean, float var, float *restrict out_mean, float *restrict out_var)
 {
-    const float t0 = var + 3.289868f;
-    const float t1 = FMA(var, 0.25f, 1.0f);
-    const _Bool t2 = 0.0f <= var;
-    const float t3 = SQRT(t0);
-    const float t4 = var * (1.0f / t1);
-    const float t5 = t0 - var;
-    const float t6 = SQRT(t2 ? 1.0f : var);
-    const float t7 = t0 - t5;
-    const float t8 = 3.289868f - t5;
-    const float t9 = 1.7317669e-8f + ((var - t7) + t8);
-    const float t10 = 1.0f / t3;
-    const float t11 = (t9 + FMA(t3, -t3, t0)) * (0.5f * t10);
-    const float t12 = -t10;
-    const float t13 = t10 * FMA(t11, t12, FMA(t3, t12, 1.0f));
-    const float t14 = mean * t10;
-    const float t15 = FMA(mean, t13, FMA(mean, t10, -t14));
-    const float t16 = t14 * t14;
-    const _Bool t17 = t14 < 0.0f;
-    const float t18 = -t16;
-    const float t19 = t16 * (-0.5f);
-    const float t20 = FMA(t14, t15, FMA(t14, t15, FMA(t14, t14, t18)));
-    const float t21 = ABS(t14 + t15);
-    const float t22 = t20 * (-0.5f);
-    const _Bool t23 = t19 < (-176.5f);
-    const float t24 = t23 ? (-176.5f) : t19;
-    const float t25 = t23 ? 0.0f : t22;
-    const float t26 = FMA(t24, 1.442695f, 12582912.0f);
-    const float t27 = t26 - 12582912.0f;
-    const uint32_t t28 = as_bits(t26);
-    const float t29 = FMA(t27, -0.69314575f, t24) + FMA(t27, -1.4286068e-6f, t25);
-    const float t30 = as_float((((uint32_t)((int32_t)t28 >> 2u)) + 127u) << 23u);
-    const float t31 = as_float((127u + ((uint32_t)((int32_t)(t28 + 1u) >> 2u))) << 23u);
-    const uint32_t t32 = t28 + 2u;
-    const uint32_t t33 = t28 + 3u;
-    const uint32_t t34 = (uint32_t)((int32_t)t32 >> 2u);
-    const uint32_t t35 = (uint32_t)((int32_t)t33 >> 2u);
-    const uint32_t t36 = 127u + t34;
-    const uint32_t t37 = 127u + t35;
-    const uint32_t t38 = t36 << 23u;
-    const uint32_t t39 = t37 << 23u;
-    const float t40 = as_float(t38);
-    const float t41 = as_float(t39);
-    const float t42 = FMA(t21, 0.25f, 1.0f);
-    const float t43 = t17 ? 1.0f : t30;
-    const float t44 = t17 ? t30 : 1.0f;
-    const float t45 = t17 ? 1.0f : t31;
-    const float t46 = t17 ? t31 : 1.0f;
-    const float t47 = t17 ? 1.0f : t40;
-    const float t48 = t17 ? t40 : 1.0f;
-    const float t49 = t17 ? 1.0f : t41;
-    const float t50 = t17 ? t41 : 1.0f;
-    const float t51 = 1.0f / t42;
-    const float t52 = FMA(t21, 0.25f, -(t42 - 1.0f));
-    const float t53 = -t51;
-    const float t54 = t51 * FMA(t52, t53, FMA(t42, t53, 1.0f));
-    const float t55 = t23 ? 0.0f : (1.0f + FMA(FMA(t29, FMA(t29, FMA(t29, FMA(t29, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t29 * t29, t29));
-    const float t56 = (t51 + t54) - 0.25f;
-    const float t57 = FMA(t56, FMA(t56, FMA(t56, FMA(t56, FMA(t56, FMA(t56, FMA(t56, FMA(t56, FMA(t56, FMA(t56,
-        FMA(t56, -0.00152444f, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f), -0.020374626f),
-        0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f);
-    const float t58 = t56 * t57;
-    const float t59 = 0.13207589f + t58;
-    const float t60 = FMA(t56, t57, -t58);
-    const float t61 = t59 - t58;
-    const float t62 = t51 * t59;  // Mills ratio/sqrt(2 pi)
-    const float t63 = FMA(t51, (-6.588696e-9f) + (((t58 - (t59 - t61)) + (0.13207589f - t61)) + t60), FMA(t54, t59,
-        FMA(t51, t59, -t62)));
-    const float t64 = t55 * t62;
-    const float t65 = FMA(t55, t63, FMA(t55, t62, -t64));
-    const float t66 = t41 * (t40 * (t31 * (t30 * (t64 + t65))));
-    const float t67 = 1.0f - t66;
-    const float t68 = -t66;
-    const float t69 = t17 ? t67 : t64;
-    const float t70 = t17 ? t64 : t67;
-    const float t71 = t68 - (t67 - 1.0f);
-    const float t72 = t69 * t43;
-    const float t73 = t70 * t44;
-    const float t74 = t45 * t72;
-    const float t75 = t46 * t73;
-    const float t76 = t47 * t74;
-    const float t77 = t48 * t75;
-    const float t78 = t49 * t76;
-    const float t79 = t50 * t77;
-    const float t80 = t17 ? t71 : t65;
-    const float t81 = t17 ? t65 : t71;
-    const float t82 = t80 * t43;
-    const float t83 = t81 * t44;
-    const float t84 = t45 * t82;
-    const float t85 = t46 * t83;
-    const float t86 = t47 * t84;
-    const float t87 = t48 * t85;
-    const float t88 = t49 * t86;
-    const float t89 = t50 * t87;
-    const float t90 = t78 * t78;
-    const float t91 = t79 * t90;
-    const float t92 = FMA(t79, FMA(t78, t88, FMA(t78, t88, FMA(t78, t78, -t90))), FMA(t89, t90, FMA(t79, t90, -t91)));
-    const float t93 = t79 * t91;
-    const float t94 = t2 ? (t79 + t89) : t6;
-    const float t95 = FMA(t79, t92, FMA(t89, t91, FMA(t79, t91, -t93)));
-    const float t96 = t4 * t93;
-    const float t97 = t2 ? (t96 + FMA(t4, t95, FMA(t4, t93, -t96))) : t6;
-    *out_mean = t94;
-    *out_var = t97;
+    float t0 = var + 3.289868f;
+    _Bool t1 = 0.0f <= var;
+    float t2 = SQRT(t0);
+    float t3 = var * (1.0f / FMA(var, 0.25f, 1.0f));
+    float t4 = t0 - var;
+    float t5 = t1 ? 1.0f : var;
+    float t6 = SQRT(t5);
+    float t7 = 1.0f / t2;
+    float t8 = -t7;
+    float t9 = mean * t7;
+    float t10 = FMA(mean, t7 * FMA(((1.7317669e-8f + ((var - (t0 - t4)) + (3.289868f - t4))) + FMA(t2, -t2, t0)) *
+        (0.5f * t7), t8, FMA(t2, t8, 1.0f)), FMA(mean, t7, -t9));
+    float t11 = t9 * t9;
+    _Bool t12 = t9 < 0.0f;
+    float t13 = t11 * (-0.5f);
+    float t14 = ABS(t9 + t10);
+    _Bool t15 = t13 < (-176.5f);
+    float t16 = t15 ? (-176.5f) : t13;
+    float t17 = FMA(t16, 1.442695f, 12582912.0f);
+    float t18 = t17 - 12582912.0f;
+    uint32_t t19 = as_bits(t17);
+    float t20 = FMA(t18, -0.69314575f, t16);
+    float t21 = FMA(t9, t10, FMA(t9, t10, FMA(t9, t9, -t11))) * (-0.5f);
+    float t22 = t15 ? 0.0f : t21;
+    float t23 = t20 + FMA(t18, -1.4286068e-6f, t22);
+    float t24 = as_float((((uint32_t)((int32_t)t19 >> 2u)) + 127u) << 23u);
+    float t25 = as_float((127u + ((uint32_t)((int32_t)(t19 + 1u) >> 2u))) << 23u);
+    float t26 = as_float((127u + ((uint32_t)((int32_t)(t19 + 2u) >> 2u))) << 23u);
+    float t27 = as_float((127u + ((uint32_t)((int32_t)(t19 + 3u) >> 2u))) << 23u);
+    float t28 = FMA(t14, 0.25f, 1.0f);
+    float t29 = t12 ? 1.0f : t24;
+    float t30 = t12 ? t24 : 1.0f;
+    float t31 = t12 ? 1.0f : t25;
+    float t32 = t12 ? t25 : 1.0f;
+    float t33 = t12 ? 1.0f : t26;
+    float t34 = t12 ? t26 : 1.0f;
+    float t35 = t12 ? 1.0f : t27;
+    float t36 = t12 ? t27 : 1.0f;
+    float t37 = 1.0f / t28;
+    float t38 = -t37;
+    float t39 = t37 * FMA(FMA(t14, 0.25f, -(t28 - 1.0f)), t38, FMA(t28, t38, 1.0f));
+    float t40 = 1.0f + FMA(POLY4(t23, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t23 * t23,
+        t23);
+    float t41 = t15 ? 0.0f : t40;
+    float t42 = (t37 + t39) - 0.25f;
+    float t43 = POLY11(t42, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f);
+    float t44 = t42 * t43;
+    float t45 = 0.13207589f + t44;
+    float t46 = t45 - t44;
+    float t47 = t37 * t45;  // Mills ratio/sqrt(2 pi)
+    float t48 = t41 * t47;
+    float t49 = FMA(t41, FMA(t37, (-6.588696e-9f) + (((t44 - (t45 - t46)) + (0.13207589f - t46)) + FMA(t42, t43,
+        -t44)), FMA(t39, t45, FMA(t37, t45, -t47))), FMA(t41, t47, -t48));
+    float t50 = t27 * (t26 * (t25 * (t24 * (t48 + t49))));
+    float t51 = 1.0f - t50;
+    float t52 = (-t50) - (t51 - 1.0f);
+    float t53 = t12 ? t51 : t48;
+    float t54 = t35 * (t33 * (t31 * (t53 * t29)));
+    float t55 = t12 ? t48 : t51;
+    float t56 = t36 * (t34 * (t32 * (t55 * t30)));
+    float t57 = t12 ? t52 : t49;
+    float t58 = t35 * (t33 * (t31 * (t57 * t29)));
+    float t59 = t12 ? t49 : t52;
+    float t60 = t36 * (t34 * (t32 * (t59 * t30)));
+    float t61 = t54 * t54;
+    float t62 = t56 * t61;
+    float t63 = t56 * t62;
+    float t64 = t56 + t60;
+    float t65 = t1 ? t64 : t6;
+    float t66 = t3 * t63;
+    float t67 = t66 + FMA(t3, FMA(t56, FMA(t56, FMA(t54, t58, FMA(t54, t58, FMA(t54, t54, -t61))), FMA(t60, t61,
+        FMA(t56, t61, -t62))), FMA(t60, t62, FMA(t56, t62, -t63))), FMA(t3, t63, -t66));
+    float t68 = t1 ? t67 : t6;
+    *out_mean = t65;
+    *out_var = t68;
 }
 
-void logistic_transform_ap2a_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                                     const float *restrict params, float *restrict out_mean, float *restrict out_var)
+void logistic_transform_ap2a_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -168,162 +150,123 @@ void logistic_transform_ap2a_forward(int64_t n, const float *restrict mean, cons
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void logistic_transform_ap2a_backward_element(float mean, float var,
-                                                                                           float grad_mean,
-                                                                                           float grad_var,
-                                                                                           float *restrict out_grad_mean,
-                                                                                           float *restrict out_grad_var)
+INLINE void logistic_transform_ap2a_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const float t0 = var + 3.289868f;
-    const float t1 = var * 0.25f;
-    const _Bool t2 = 0.0f <= var;
-    const float t3 = SQRT(t0);
-    const float t4 = t0 - var;
-    const float t5 = 1.0f + t1;
-    const float t6 = SQRT(t2 ? 1.0f : var);
-    const float t7 = t0 - t4;
-    const float t8 = 3.289868f - t4;
-    const float t9 = 1.7317669e-8f + ((var - t7) + t8);
-    const float t10 = 1.0f / t5;
-    const float t11 = t5 - t1;
-    const float t12 = (t1 - (t5 - t11)) + (1.0f - t11);
-    const float t13 = -t10;
-    const float t14 = t10 * FMA(t12, t13, FMA(t5, t13, 1.0f));
-    const float t15 = 1.0f / t3;
-    const float t16 = t9 + FMA(t3, -t3, t0);
-    const float t17 = t10 + t14;
-    const float t18 = t16 * (0.5f * t15);
-    const float t19 = mean * t15;
-    const float t20 = -t15;
-    const float t21 = t15 * FMA(t18, t20, FMA(t3, t20, 1.0f));
-    const float t22 = t15 * 0.3989423f;
-    const float t23 = var * t17;
-    const float t24 = ABS(t19);
-    const float t25 = FMA(mean, t21, FMA(mean, t15, -t19));
-    const _Bool t26 = t19 < 0.0f;
-    const float t27 = t19 * t19;
-    const float t28 = t19 * (-0.19947115f);
-    const float t29 = t22 + FMA(t15, -1.133517e-8f, FMA(t21, 0.3989423f, FMA(t15, 0.3989423f, -t22)));
-    const float t30 = FMA(t24, 0.25f, 1.0f);
-    const float t31 = -t27;
-    const float t32 = t27 * (-0.5f);
-    const float t33 = FMA(t19, t25, FMA(t19, t25, FMA(t19, t19, t31))) * (-0.5f);
-    const float t34 = t15 * t28;
-    const float t35 = FMA(t19, 5.667585e-9f, FMA(t25, -0.19947115f, FMA(t19, -0.19947115f, -t28)));
-    const float t36 = 1.0f / t30;
-    const float t37 = FMA(t24, 0.25f, -(t30 - 1.0f));
-    const _Bool t38 = t32 < (-176.5f);
-    const float t39 = t38 ? (-176.5f) : t32;
-    const float t40 = t38 ? 0.0f : t33;
-    const float t41 = FMA(t15, t35, FMA(t21, t28, FMA(t15, t28, -t34)));
-    const float t42 = t15 * t34;
-    const float t43 = t42 + FMA(t15, t41, FMA(t21, t34, FMA(t15, t34, -t42)));
-    const float t44 = FMA(t39, 1.442695f, 12582912.0f);
-    const float t45 = FMA(t26 ? (-t25) : t25, 0.25f, t37);
-    const float t46 = -t36;
-    const float t47 = t36 * FMA(t45, t46, FMA(t30, t46, 1.0f));
-    const float t48 = t44 - 12582912.0f;
-    const uint32_t t49 = as_bits(t44);
-    const float t50 = FMA(t48, -0.69314575f, t39) + FMA(t48, -1.4286068e-6f, t40);
-    const float t51 = as_float((((uint32_t)((int32_t)t49 >> 2u)) + 127u) << 23u);
-    const float t52 = as_float((127u + ((uint32_t)((int32_t)(t49 + 1u) >> 2u))) << 23u);
-    const uint32_t t53 = t49 + 2u;
-    const uint32_t t54 = t49 + 3u;
-    const uint32_t t55 = (uint32_t)((int32_t)t53 >> 2u);
-    const uint32_t t56 = (uint32_t)((int32_t)t54 >> 2u);
-    const uint32_t t57 = 127u + t55;
-    const uint32_t t58 = 127u + t56;
-    const uint32_t t59 = t57 << 23u;
-    const uint32_t t60 = t58 << 23u;
-    const float t61 = as_float(t59);
-    const float t62 = as_float(t60);
-    const float t63 = t26 ? 1.0f : t51;
-    const float t64 = t26 ? t51 : 1.0f;
-    const float t65 = t26 ? 1.0f : t52;
-    const float t66 = t26 ? 1.0f : t61;
-    const float t67 = t26 ? 1.0f : t62;
-    const float t68 = t26 ? t52 : 1.0f;
-    const float t69 = t26 ? t61 : 1.0f;
-    const float t70 = t26 ? t62 : 1.0f;
-    const float t71 = (t36 + t47) - 0.25f;
-    const float t72 = t38 ? 0.0f : (1.0f + FMA(FMA(t50, FMA(t50, FMA(t50, FMA(t50, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t50 * t50, t50));
-    const float t73 = t72 * t29;
-    const float t74 = t72 * t43;
-    const float t75 = t51 * t73;
-    const float t76 = t51 * t74;
-    const float t77 = t52 * t75;
-    const float t78 = t52 * t76;
-    const float t79 = t61 * t77;
-    const float t80 = t61 * t78;
-    const float t81 = t62 * t79;
-    const float t82 = t62 * t80;
-    const float t83 = FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71,
-        FMA(t71, FMA(t71, -0.00152444f, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f), -0.020374626f),
-        0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f), 0.13207589f);
-    const float t84 = (t2 ? t81 : t6) * grad_mean;
-    const float t85 = (t2 ? t82 : t6) * grad_mean;
-    const float t86 = t36 * t83;  // Mills ratio/sqrt(2 pi)
-    const float t87 = t72 * t86;
-    const float t88 = FMA(t72, FMA(t47, t83, FMA(t36, t83, -t86)), FMA(t72, t86, -t87));
-    const float t89 = t62 * (t61 * (t52 * (t51 * (t87 + t88))));
-    const float t90 = 1.0f - t89;
-    const float t91 = -t89;
-    const float t92 = t26 ? t90 : t87;
-    const float t93 = t26 ? t87 : t90;
-    const float t94 = t91 - (t90 - 1.0f);
-    const float t95 = t92 * t63;
-    const float t96 = t93 * t64;
-    const float t97 = t65 * t95;
-    const float t98 = t68 * t96;
-    const float t99 = t66 * t97;
-    const float t100 = t69 * t98;
-    const float t101 = t67 * t99;
-    const float t102 = t26 ? t94 : t88;
-    const float t103 = t26 ? t88 : t94;
-    const float t104 = t102 * t63;
-    const float t105 = t103 * t64;
-    const float t106 = t65 * t104;
-    const float t107 = t68 * t105;
-    const float t108 = t66 * t106;
-    const float t109 = t69 * t107;
-    const float t110 = t67 * t108;
-    const float t111 = t70 * t100;
-    const float t112 = t100 + t109;
-    const float t113 = t70 * t109;
-    const float t114 = t101 * t101;
-    const float t115 = t101 * (-2.0f);
-    const float t116 = t114 + FMA(t101, t110, FMA(t101, t110, FMA(t101, t101, -t114)));
-    const float t117 = t101 + t110;
-    const float t118 = t110 * (-2.0f);
-    const float t119 = FMA(t70, t112, -t117);
-    const float t120 = t111 * t115;
-    const float t121 = t111 + t113;
-    const float t122 = t121 * (t121 * t116);
-    const float t123 = t120 + FMA(t111, t118, FMA(t113, t115, FMA(t111, t115, -t120)));
-    const float t124 = t81 * t123;
-    const float t125 = t82 * t123;
-    const float t126 = t119 * t124;
-    const float t127 = t119 * t125;
-    const float t128 = FMA(t2 ? (t23 * t126) : t6, grad_var, t84);
-    const float t129 = t10 * t122;
-    const float t130 = FMA(t2 ? FMA(t23, t127, t17 * (t129 + FMA(t14, t122, FMA(t10, t122, -t129)))) : t6, grad_var,
-        t85);
-    *out_grad_mean = t128;
-    *out_grad_var = t130;
+    float t0 = var + 3.289868f;
+    float t1 = var * 0.25f;
+    _Bool t2 = 0.0f <= var;
+    float t3 = SQRT(t0);
+    float t4 = t0 - var;
+    float t5 = 1.0f + t1;
+    float t6 = t2 ? 1.0f : var;
+    float t7 = SQRT(t6);
+    float t8 = 1.0f / t5;
+    float t9 = t5 - t1;
+    float t10 = -t8;
+    float t11 = t8 * FMA((t1 - (t5 - t9)) + (1.0f - t9), t10, FMA(t5, t10, 1.0f));
+    float t12 = 1.0f / t3;
+    float t13 = t8 + t11;
+    float t14 = mean * t12;
+    float t15 = -t12;
+    float t16 = t12 * FMA(((1.7317669e-8f + ((var - (t0 - t4)) + (3.289868f - t4))) + FMA(t3, -t3, t0)) * (0.5f * t12),
+        t15, FMA(t3, t15, 1.0f));
+    float t17 = t12 * 0.3989423f;
+    float t18 = var * t13;
+    float t19 = ABS(t14);
+    float t20 = FMA(mean, t16, FMA(mean, t12, -t14));
+    _Bool t21 = t14 < 0.0f;
+    float t22 = t14 * t14;
+    float t23 = t14 * (-0.19947115f);
+    float t24 = FMA(t19, 0.25f, 1.0f);
+    float t25 = t22 * (-0.5f);
+    float t26 = t12 * t23;
+    float t27 = 1.0f / t24;
+    _Bool t28 = t25 < (-176.5f);
+    float t29 = t28 ? (-176.5f) : t25;
+    float t30 = t12 * t26;
+    float t31 = FMA(t29, 1.442695f, 12582912.0f);
+    float t32 = -t27;
+    float t33 = -t20;
+    float t34 = t21 ? t33 : t20;
+    float t35 = t27 * FMA(FMA(t34, 0.25f, FMA(t19, 0.25f, -(t24 - 1.0f))), t32, FMA(t24, t32, 1.0f));
+    float t36 = t31 - 12582912.0f;
+    uint32_t t37 = as_bits(t31);
+    float t38 = FMA(t36, -0.69314575f, t29);
+    float t39 = FMA(t14, t20, FMA(t14, t20, FMA(t14, t14, -t22))) * (-0.5f);
+    float t40 = t28 ? 0.0f : t39;
+    float t41 = t38 + FMA(t36, -1.4286068e-6f, t40);
+    float t42 = as_float((((uint32_t)((int32_t)t37 >> 2u)) + 127u) << 23u);
+    float t43 = as_float((127u + ((uint32_t)((int32_t)(t37 + 1u) >> 2u))) << 23u);
+    float t44 = as_float((127u + ((uint32_t)((int32_t)(t37 + 2u) >> 2u))) << 23u);
+    float t45 = as_float((127u + ((uint32_t)((int32_t)(t37 + 3u) >> 2u))) << 23u);
+    float t46 = t21 ? 1.0f : t42;
+    float t47 = t21 ? t42 : 1.0f;
+    float t48 = t21 ? 1.0f : t43;
+    float t49 = t21 ? 1.0f : t44;
+    float t50 = t21 ? 1.0f : t45;
+    float t51 = t21 ? t43 : 1.0f;
+    float t52 = t21 ? t44 : 1.0f;
+    float t53 = t21 ? t45 : 1.0f;
+    float t54 = 1.0f + FMA(POLY4(t41, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t41 * t41,
+        t41);
+    float t55 = t28 ? 0.0f : t54;
+    float t56 = t45 * (t44 * (t43 * (t42 * (t55 * (t17 + FMA(t12, -1.133517e-8f, FMA(t16, 0.3989423f, FMA(t12,
+        0.3989423f, -t17))))))));
+    float t57 = t45 * (t44 * (t43 * (t42 * (t55 * (t30 + FMA(t12, FMA(t12, FMA(t14, 5.667585e-9f, FMA(t20,
+        -0.19947115f, FMA(t14, -0.19947115f, -t23))), FMA(t16, t23, FMA(t12, t23, -t26))), FMA(t16, t26, FMA(t12, t26,
+        -t30))))))));
+    float t58 = (t27 + t35) - 0.25f;
+    float t59 = POLY12(t58, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t60 = t27 * t59;  // Mills ratio/sqrt(2 pi)
+    float t61 = t55 * t60;
+    float t62 = FMA(t55, FMA(t35, t59, FMA(t27, t59, -t60)), FMA(t55, t60, -t61));
+    float t63 = t45 * (t44 * (t43 * (t42 * (t61 + t62))));
+    float t64 = 1.0f - t63;
+    float t65 = (-t63) - (t64 - 1.0f);
+    float t66 = t21 ? t61 : t64;
+    float t67 = t52 * (t51 * (t66 * t47));
+    float t68 = t21 ? t64 : t61;
+    float t69 = t50 * (t49 * (t48 * (t68 * t46)));
+    float t70 = t21 ? t62 : t65;
+    float t71 = t52 * (t51 * (t70 * t47));
+    float t72 = t21 ? t65 : t62;
+    float t73 = t50 * (t49 * (t48 * (t72 * t46)));
+    float t74 = t53 * t67;
+    float t75 = t53 * t71;
+    float t76 = t69 * t69;
+    float t77 = t69 * (-2.0f);
+    float t78 = FMA(t53, t67 + t71, -(t69 + t73));
+    float t79 = t74 * t77;
+    float t80 = t74 + t75;
+    float t81 = t80 * (t80 * (t76 + FMA(t69, t73, FMA(t69, t73, FMA(t69, t69, -t76)))));
+    float t82 = t79 + FMA(t74, t73 * (-2.0f), FMA(t75, t77, FMA(t74, t77, -t79)));
+    float t83 = t18 * (t78 * (t56 * t82));
+    float t84 = t2 ? t83 : t7;
+    float t85 = t2 ? t56 : t7;
+    float t86 = FMA(t84, grad_var, t85 * grad_mean);
+    float t87 = t8 * t81;
+    float t88 = FMA(t18, t78 * (t57 * t82), t13 * (t87 + FMA(t11, t81, FMA(t8, t81, -t87))));
+    float t89 = t2 ? t88 : t7;
+    float t90 = t2 ? t57 : t7;
+    float t91 = FMA(t89, grad_var, t90 * grad_mean);
+    *out_grad_mean = t86;
+    *out_grad_var = t91;
 }
 
-void logistic_transform_ap2a_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                                      const float *restrict grad_mean, const float *restrict grad_var,
-                                      const float *restrict params, float *restrict out_grad_mean,
-                                      float *restrict out_grad_var)
+void logistic_transform_ap2a_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        logistic_transform_ap2a_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i],
-                                                 &out_grad_var[i]);
+        logistic_transform_ap2a_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

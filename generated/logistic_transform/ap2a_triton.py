@@ -4,17 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   logistic_transform_ap2a_forward 176, logistic_transform_ap2a_backward 228
 #
 # Certificate:
-#   mean        2.83 ulp of the terms, worst at mean = -2.10840178, var = 6.8652691e-05
-#   var         7.4 ulp of the terms, worst at mean = -3.68209076, var = 0.0044153505
-#   dmean_dmu   2.25 ulp of the terms, worst at mean = 68.5167389, var = 6906.99316
-#   dmean_dvar  2.17 ulp of the terms, worst at mean = 81228.8594, var = 354424992
-#   dvar_dmu    6.56 ulp of the terms, worst at mean = -5.10078287, var = 5.35852769e-06
-#   dvar_dvar   6.12 ulp of the terms, worst at mean = 7.30183744, var = 3.49400757e-08
-#   against exact values at 16983 points over all of float32; details in ap2a.json
+#   mean 2.83, var 7.4, dmean_dmu 2.25, dmean_dvar 2.17, dvar_dmu 6.56, dvar_dvar 6.12 ulp of the terms,
+#   against exact values at 16983 points over all of float32; where, in ap2a.json
 
 import triton
 import triton.language as tl
@@ -31,95 +25,90 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial11(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x,
+        tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6), c7), c8), c9), c10))
+
+
+@triton.jit
+def _polynomial12(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x,
+        tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6), c7), c8), c9), c10), c11))
+
+
+@triton.jit
 def logistic_transform_ap2a_forward(mean, var):
     t0 = var + 3.289868
     t1 = tl.sqrt_rn(t0)
-    t2 = tl.fma(t1, t1 * -1.0, t0)
-    t3 = t0 - var
-    t4 = (1.7317669e-8 + ((var - (t0 - t3)) + (3.289868 - t3))) + t2
-    t5 = tl.div_rn(1.0, t1)
-    t6 = t4 * (0.5 * t5)
-    t7 = t5 * -1.0
-    t8 = t5 * tl.fma(t6, t7, tl.fma(t1, t7, 1.0))
-    t9 = mean * t5
-    t10 = tl.fma(mean, t8, tl.fma(mean, t5, t9 * -1.0))
-    t11 = tl.abs(t9 + t10)
-    t12 = tl.fma(t11, 0.25, 1.0)
-    t13 = tl.fma(t11, 0.25, (t12 - 1.0) * -1.0)
-    t14 = tl.div_rn(1.0, t12)
-    t15 = t14 * -1.0
-    t16 = t14 * tl.fma(t13, t15, tl.fma(t12, t15, 1.0))
-    t17 = (t14 + t16) - 0.25
-    t18 = (tl.fma(t17, tl.fma(t17, tl.fma(t17, tl.fma(t17, tl.fma(t17, tl.fma(t17, tl.fma(t17, tl.fma(t17, tl.fma(t17,
-        tl.fma(t17, tl.fma(t17, -0.00152444, -0.0064508854), 0.024710128), -0.006645453), -0.026722537), -0.020374626),
-        0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109))
-    t19 = t17 * t18
-    t20 = 0.13207589 + t19
-    t21 = t20 - t19
-    t22 = (-6.588696e-9) + (((t19 - (t20 - t21)) + (0.13207589 - t21)) + tl.fma(t17, t18, t19 * -1.0))
-    t23 = t14 * t20  # Mills ratio/sqrt(2 pi)
-    t24 = tl.fma(t14, t22, tl.fma(t16, t20, tl.fma(t14, t20, t23 * -1.0)))
-    t25 = t9 * t9
-    t26 = t25 * (-0.5)
-    t27 = t26 < (-176.5)
-    t28 = tl.where(t27, -176.5, t26)
-    t29 = tl.fma(t28, 1.442695, 12582912.0)
-    t30 = t29 - 12582912.0
-    t31 = (tl.fma(t30, -0.69314575, t28) + tl.fma(t30, -1.4286068e-6, tl.where(t27, 0.0, tl.fma(t9, t10, tl.fma(t9,
-        t10, tl.fma(t9, t9, t25 * -1.0))) * (-0.5))))
-    t32 = (tl.where(t27, 0.0, 1.0 + tl.fma(tl.fma(t31, tl.fma(t31, tl.fma(t31, tl.fma(t31, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t31 * t31, t31)))
-    t33 = t32 * t23
-    t34 = tl.fma(t32, t24, tl.fma(t32, t23, t33 * -1.0))
-    t35 = t33 + t34
-    t36 = t29.to(tl.int32, bitcast=True)
-    t37 = (((t36 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t38 = t37 * t35
-    t39 = ((127 + ((t36 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t40 = t39 * t38
-    t41 = ((127 + ((t36 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t42 = t41 * t40
-    t43 = ((127 + ((t36 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t44 = t43 * t42
-    t45 = t44 * -1.0
-    t46 = 1.0 - t44
-    t47 = t45 - (t46 - 1.0)
-    t48 = t9 < 0.0
-    t49 = tl.where(t48, t34, t47)
-    t50 = tl.where(t48, t37, 1.0)
-    t51 = t49 * t50
-    t52 = tl.where(t48, t39, 1.0)
-    t53 = t52 * t51
-    t54 = tl.where(t48, t41, 1.0)
-    t55 = t54 * t53
-    t56 = tl.where(t48, t43, 1.0)
-    t57 = t56 * t55
-    t58 = t56 * (t54 * (t52 * (tl.where(t48, t33, t46) * t50)))
-    t59 = t58 + t57
-    t60 = 0.0 <= var
-    t61 = tl.sqrt_rn(tl.where(t60, 1.0, var))
-    t62 = tl.where(t60, t59, t61)
-    t63 = tl.where(t48, t46, t33)
-    t64 = tl.where(t48, 1.0, t37)
-    t65 = t63 * t64
-    t66 = tl.where(t48, 1.0, t39)
-    t67 = t66 * t65
-    t68 = tl.where(t48, 1.0, t41)
-    t69 = t68 * t67
-    t70 = tl.where(t48, 1.0, t43)
-    t71 = t70 * t69
-    t72 = t71 * t71
-    t73 = t58 * t72
-    t74 = tl.fma(t57, t72, tl.fma(t58, t72, t73 * -1.0))
-    t75 = tl.fma(t71, t71, t72 * -1.0)
-    t76 = t70 * (t68 * (t66 * (tl.where(t48, t47, t34) * t64)))
-    t77 = tl.fma(t58, tl.fma(t71, t76, tl.fma(t71, t76, t75)), t74)
-    t78 = t58 * t73
-    t79 = tl.fma(t58, t77, tl.fma(t57, t73, tl.fma(t58, t73, t78 * -1.0)))
-    t80 = var * tl.div_rn(1.0, tl.fma(var, 0.25, 1.0))
-    t81 = t80 * t78
-    t82 = tl.where(t60, t81 + tl.fma(t80, t79, tl.fma(t80, t78, t81 * -1.0)), t61)
-    return (t62, t82)
+    t2 = t0 - var
+    t3 = tl.div_rn(1.0, t1)
+    t4 = t3 * -1.0
+    t5 = mean * t3
+    t6 = (tl.fma(mean, t3 * tl.fma(((1.7317669e-8 + ((var - (t0 - t2)) + (3.289868 - t2))) + tl.fma(t1, t1 * -1.0, t0))
+        * (0.5 * t3), t4, tl.fma(t1, t4, 1.0)), tl.fma(mean, t3, t5 * -1.0)))
+    t7 = tl.abs(t5 + t6)
+    t8 = tl.fma(t7, 0.25, 1.0)
+    t9 = tl.div_rn(1.0, t8)
+    t10 = t9 * -1.0
+    t11 = t9 * tl.fma(tl.fma(t7, 0.25, (t8 - 1.0) * -1.0), t10, tl.fma(t8, t10, 1.0))
+    t12 = (t9 + t11) - 0.25
+    t13 = (_polynomial11(t12, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537, -0.020374626,
+        0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109))
+    t14 = t12 * t13
+    t15 = 0.13207589 + t14
+    t16 = t15 - t14
+    t17 = t9 * t15  # Mills ratio/sqrt(2 pi)
+    t18 = t5 * t5
+    t19 = t18 * (-0.5)
+    t20 = t19 < (-176.5)
+    t21 = tl.where(t20, -176.5, t19)
+    t22 = tl.fma(t21, 1.442695, 12582912.0)
+    t23 = t22 - 12582912.0
+    t24 = (tl.fma(t23, -0.69314575, t21) + tl.fma(t23, -1.4286068e-6, tl.where(t20, 0.0, tl.fma(t5, t6, tl.fma(t5, t6,
+        tl.fma(t5, t5, t18 * -1.0))) * (-0.5))))
+    t25 = (tl.where(t20, 0.0, 1.0 + tl.fma(_polynomial4(t24, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t24 * t24, t24)))
+    t26 = t25 * t17
+    t27 = (tl.fma(t25, tl.fma(t9, (-6.588696e-9) + (((t14 - (t15 - t16)) + (0.13207589 - t16)) + tl.fma(t12, t13, t14 *
+        -1.0)), tl.fma(t11, t15, tl.fma(t9, t15, t17 * -1.0))), tl.fma(t25, t17, t26 * -1.0)))
+    t28 = t22.to(tl.int32, bitcast=True)
+    t29 = (((t28 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t30 = ((127 + ((t28 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t31 = ((127 + ((t28 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t32 = ((127 + ((t28 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t33 = t32 * (t31 * (t30 * (t29 * (t26 + t27))))
+    t34 = 1.0 - t33
+    t35 = (t33 * -1.0) - (t34 - 1.0)
+    t36 = t5 < 0.0
+    t37 = tl.where(t36, t29, 1.0)
+    t38 = tl.where(t36, t30, 1.0)
+    t39 = tl.where(t36, t31, 1.0)
+    t40 = tl.where(t36, t32, 1.0)
+    t41 = t40 * (t39 * (t38 * (tl.where(t36, t27, t35) * t37)))
+    t42 = t40 * (t39 * (t38 * (tl.where(t36, t26, t34) * t37)))
+    t43 = 0.0 <= var
+    t44 = tl.sqrt_rn(tl.where(t43, 1.0, var))
+    t45 = tl.where(t43, t42 + t41, t44)
+    t46 = tl.where(t36, 1.0, t29)
+    t47 = tl.where(t36, 1.0, t30)
+    t48 = tl.where(t36, 1.0, t31)
+    t49 = tl.where(t36, 1.0, t32)
+    t50 = t49 * (t48 * (t47 * (tl.where(t36, t34, t26) * t46)))
+    t51 = t50 * t50
+    t52 = t42 * t51
+    t53 = t49 * (t48 * (t47 * (tl.where(t36, t35, t27) * t46)))
+    t54 = t42 * t52
+    t55 = var * tl.div_rn(1.0, tl.fma(var, 0.25, 1.0))
+    t56 = t55 * t54
+    t57 = (tl.where(t43, t56 + tl.fma(t55, tl.fma(t42, tl.fma(t42, tl.fma(t50, t53, tl.fma(t50, t53, tl.fma(t50, t50,
+        t51 * -1.0))), tl.fma(t41, t51, tl.fma(t42, t51, t52 * -1.0))), tl.fma(t41, t52, tl.fma(t42, t52, t54 *
+        -1.0))), tl.fma(t55, t54, t56 * -1.0)), t44))
+    return (t45, t57)
 
 
 @triton.jit
@@ -145,114 +134,85 @@ def logistic_transform_ap2a_backward(mean, var, grad_mean, grad_var):
     t7 = tl.where(t6, -176.5, t5)
     t8 = tl.fma(t7, 1.442695, 12582912.0)
     t9 = t8 - 12582912.0
-    t10 = tl.fma(t9, -0.69314575, t7)
-    t11 = tl.fma(t1, t1 * -1.0, t0)
-    t12 = t0 - var
-    t13 = ((1.7317669e-8 + ((var - (t0 - t12)) + (3.289868 - t12))) + t11) * (0.5 * t2)
-    t14 = t2 * -1.0
-    t15 = t2 * tl.fma(t13, t14, tl.fma(t1, t14, 1.0))
-    t16 = tl.fma(mean, t15, tl.fma(mean, t2, t3 * -1.0))
-    t17 = (t10 + tl.fma(t9, -1.4286068e-6, tl.where(t6, 0.0, tl.fma(t3, t16, tl.fma(t3, t16, tl.fma(t3, t3, t4 *
-        -1.0))) * (-0.5))))
-    t18 = (tl.where(t6, 0.0, 1.0 + tl.fma(tl.fma(t17, tl.fma(t17, tl.fma(t17, tl.fma(t17, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t17 * t17, t17)))
-    t19 = t16 * -1.0
-    t20 = t3 < 0.0
-    t21 = tl.where(t20, t19, t16)
-    t22 = tl.abs(t3)
-    t23 = tl.fma(t22, 0.25, 1.0)
-    t24 = tl.fma(t21, 0.25, tl.fma(t22, 0.25, (t23 - 1.0) * -1.0))
-    t25 = tl.div_rn(1.0, t23)
-    t26 = t25 * -1.0
-    t27 = t25 * tl.fma(t24, t26, tl.fma(t23, t26, 1.0))
-    t28 = (t25 + t27) - 0.25
-    t29 = (tl.fma(t28, tl.fma(t28, tl.fma(t28, tl.fma(t28, tl.fma(t28, tl.fma(t28, tl.fma(t28, tl.fma(t28, tl.fma(t28,
-        tl.fma(t28, tl.fma(t28, tl.fma(t28, -0.00152444, -0.0064508854), 0.024710128), -0.006645453), -0.026722537),
-        -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109), 0.13207589))
-    t30 = t25 * t29  # Mills ratio/sqrt(2 pi)
-    t31 = t18 * t30
-    t32 = tl.fma(t18, t30, t31 * -1.0)
-    t33 = tl.fma(t18, tl.fma(t27, t29, tl.fma(t25, t29, t30 * -1.0)), t32)
-    t34 = t31 + t33
-    t35 = t8.to(tl.int32, bitcast=True)
-    t36 = (((t35 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t37 = t36 * t34
-    t38 = ((127 + ((t35 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t39 = t38 * t37
-    t40 = ((127 + ((t35 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t41 = t40 * t39
-    t42 = ((127 + ((t35 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t43 = t42 * t41
-    t44 = t43 * -1.0
-    t45 = 1.0 - t43
-    t46 = t44 - (t45 - 1.0)
-    t47 = tl.where(t20, t46, t33)
-    t48 = tl.where(t20, 1.0, t36)
+    t10 = t0 - var
+    t11 = t2 * -1.0
+    t12 = (t2 * tl.fma(((1.7317669e-8 + ((var - (t0 - t10)) + (3.289868 - t10))) + tl.fma(t1, t1 * -1.0, t0)) * (0.5 *
+        t2), t11, tl.fma(t1, t11, 1.0)))
+    t13 = tl.fma(mean, t12, tl.fma(mean, t2, t3 * -1.0))
+    t14 = (tl.fma(t9, -0.69314575, t7) + tl.fma(t9, -1.4286068e-6, tl.where(t6, 0.0, tl.fma(t3, t13, tl.fma(t3, t13,
+        tl.fma(t3, t3, t4 * -1.0))) * (-0.5))))
+    t15 = (tl.where(t6, 0.0, 1.0 + tl.fma(_polynomial4(t14, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t14 * t14, t14)))
+    t16 = t3 < 0.0
+    t17 = tl.abs(t3)
+    t18 = tl.fma(t17, 0.25, 1.0)
+    t19 = tl.div_rn(1.0, t18)
+    t20 = t19 * -1.0
+    t21 = (t19 * tl.fma(tl.fma(tl.where(t16, t13 * -1.0, t13), 0.25, tl.fma(t17, 0.25, (t18 - 1.0) * -1.0)), t20,
+        tl.fma(t18, t20, 1.0)))
+    t22 = (_polynomial12((t19 + t21) - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
+    t23 = t19 * t22  # Mills ratio/sqrt(2 pi)
+    t24 = t15 * t23
+    t25 = tl.fma(t15, tl.fma(t21, t22, tl.fma(t19, t22, t23 * -1.0)), tl.fma(t15, t23, t24 * -1.0))
+    t26 = t8.to(tl.int32, bitcast=True)
+    t27 = (((t26 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t28 = ((127 + ((t26 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t29 = ((127 + ((t26 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t30 = ((127 + ((t26 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t31 = t30 * (t29 * (t28 * (t27 * (t24 + t25))))
+    t32 = 1.0 - t31
+    t33 = (t31 * -1.0) - (t32 - 1.0)
+    t34 = tl.where(t16, 1.0, t27)
+    t35 = tl.where(t16, 1.0, t28)
+    t36 = tl.where(t16, 1.0, t29)
+    t37 = tl.where(t16, 1.0, t30)
+    t38 = t37 * (t36 * (t35 * (tl.where(t16, t33, t25) * t34)))
+    t39 = t37 * (t36 * (t35 * (tl.where(t16, t32, t24) * t34)))
+    t40 = tl.where(t16, t27, 1.0)
+    t41 = tl.where(t16, t28, 1.0)
+    t42 = tl.where(t16, t29, 1.0)
+    t43 = t42 * (t41 * (tl.where(t16, t25, t33) * t40))
+    t44 = t42 * (t41 * (tl.where(t16, t24, t32) * t40))
+    t45 = tl.where(t16, t30, 1.0)
+    t46 = tl.fma(t45, t44 + t43, (t39 + t38) * -1.0)
+    t47 = t45 * t44
+    t48 = t39 * (-2.0)
     t49 = t47 * t48
-    t50 = tl.where(t20, 1.0, t38)
-    t51 = t50 * t49
-    t52 = tl.where(t20, 1.0, t40)
-    t53 = t52 * t51
-    t54 = tl.where(t20, 1.0, t42)
-    t55 = t54 * t53
-    t56 = t54 * (t52 * (t50 * (tl.where(t20, t45, t31) * t48)))
-    t57 = (t56 + t55) * -1.0
-    t58 = tl.where(t20, t33, t46)
-    t59 = tl.where(t20, t36, 1.0)
-    t60 = t58 * t59
-    t61 = tl.where(t20, t38, 1.0)
-    t62 = t61 * t60
-    t63 = tl.where(t20, t40, 1.0)
-    t64 = t63 * t62
-    t65 = t63 * (t61 * (tl.where(t20, t31, t45) * t59))
-    t66 = t65 + t64
-    t67 = tl.where(t20, t42, 1.0)
-    t68 = tl.fma(t67, t66, t57)
-    t69 = t67 * t65
-    t70 = t56 * (-2.0)
-    t71 = t69 * t70
-    t72 = tl.fma(t69, t70, t71 * -1.0)
-    t73 = t67 * t64
-    t74 = tl.fma(t73, t70, t72)
-    t75 = t71 + tl.fma(t69, t55 * (-2.0), t74)
-    t76 = t2 * 0.3989423
-    t77 = (t42 * (t40 * (t38 * (t36 * (t18 * (t76 + tl.fma(t2, -1.133517e-8, tl.fma(t15, 0.3989423, tl.fma(t2,
-        0.3989423, t76 * -1.0)))))))))
-    t78 = t68 * (t77 * t75)
-    t79 = var * 0.25
-    t80 = 1.0 + t79
-    t81 = t80 - t79
-    t82 = (t79 - (t80 - t81)) + (1.0 - t81)
-    t83 = tl.div_rn(1.0, t80)
-    t84 = t83 * -1.0
-    t85 = t83 * tl.fma(t82, t84, tl.fma(t80, t84, 1.0))
-    t86 = t83 + t85
-    t87 = var * t86
-    t88 = t87 * t78
-    t89 = 0.0 <= var
-    t90 = tl.sqrt_rn(tl.where(t89, 1.0, var))
-    t91 = tl.fma(tl.where(t89, t88, t90), grad_var, tl.where(t89, t77, t90) * grad_mean)
-    t92 = t56 * t56
-    t93 = t92 + tl.fma(t56, t55, tl.fma(t56, t55, tl.fma(t56, t56, t92 * -1.0)))
-    t94 = t69 + t73
-    t95 = t94 * (t94 * t93)
-    t96 = t83 * t95
-    t97 = t86 * (t96 + tl.fma(t85, t95, tl.fma(t83, t95, t96 * -1.0)))
-    t98 = t3 * (-0.19947115)
-    t99 = t2 * t98
-    t100 = tl.fma(t15, t98, tl.fma(t2, t98, t99 * -1.0))
-    t101 = tl.fma(t2, tl.fma(t3, 5.667585e-9, tl.fma(t16, -0.19947115, tl.fma(t3, -0.19947115, t98 * -1.0))), t100)
-    t102 = t2 * t99
-    t103 = (t42 * (t40 * (t38 * (t36 * (t18 * (t102 + tl.fma(t2, t101, tl.fma(t15, t99, tl.fma(t2, t99, t102 *
-        -1.0)))))))))
-    t104 = (tl.fma(tl.where(t89, tl.fma(t87, t68 * (t103 * t75), t97), t90), grad_var, tl.where(t89, t103, t90) *
-        grad_mean))
-    return (t91, t104)
+    t50 = t45 * t43
+    t51 = t49 + tl.fma(t47, t38 * (-2.0), tl.fma(t50, t48, tl.fma(t47, t48, t49 * -1.0)))
+    t52 = t2 * 0.3989423
+    t53 = (t30 * (t29 * (t28 * (t27 * (t15 * (t52 + tl.fma(t2, -1.133517e-8, tl.fma(t12, 0.3989423, tl.fma(t2,
+        0.3989423, t52 * -1.0)))))))))
+    t54 = var * 0.25
+    t55 = 1.0 + t54
+    t56 = t55 - t54
+    t57 = tl.div_rn(1.0, t55)
+    t58 = t57 * -1.0
+    t59 = t57 * tl.fma((t54 - (t55 - t56)) + (1.0 - t56), t58, tl.fma(t55, t58, 1.0))
+    t60 = t57 + t59
+    t61 = var * t60
+    t62 = 0.0 <= var
+    t63 = tl.sqrt_rn(tl.where(t62, 1.0, var))
+    t64 = tl.fma(tl.where(t62, t61 * (t46 * (t53 * t51)), t63), grad_var, tl.where(t62, t53, t63) * grad_mean)
+    t65 = t39 * t39
+    t66 = t47 + t50
+    t67 = t66 * (t66 * (t65 + tl.fma(t39, t38, tl.fma(t39, t38, tl.fma(t39, t39, t65 * -1.0)))))
+    t68 = t57 * t67
+    t69 = t3 * (-0.19947115)
+    t70 = t2 * t69
+    t71 = t2 * t70
+    t72 = (t30 * (t29 * (t28 * (t27 * (t15 * (t71 + tl.fma(t2, tl.fma(t2, tl.fma(t3, 5.667585e-9, tl.fma(t13,
+        -0.19947115, tl.fma(t3, -0.19947115, t69 * -1.0))), tl.fma(t12, t69, tl.fma(t2, t69, t70 * -1.0))), tl.fma(t12,
+        t70, tl.fma(t2, t70, t71 * -1.0)))))))))
+    t73 = (tl.fma(tl.where(t62, tl.fma(t61, t46 * (t72 * t51), t60 * (t68 + tl.fma(t59, t67, tl.fma(t57, t67, t68 *
+        -1.0)))), t63), grad_var, tl.where(t62, t72, t63) * grad_mean))
+    return (t64, t73)
 
 
 @triton.jit
-def logistic_transform_ap2a_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr,
-                                            out_grad_var_ptr, n, BLOCK: tl.constexpr):
+def logistic_transform_ap2a_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

@@ -4,17 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   logistic_transform_ap2b_forward 133, logistic_transform_ap2b_backward 206
 #
 # Certificate:
-#   mean        1.47 ulp of the terms, worst at mean = -2.08029249e+17, var = 2.05788142e+33
-#   var         5.28 ulp of the terms, worst at mean = 3.48018026, var = 0.0335185714
-#   dmean_dmu   2.62 ulp of the terms, worst at mean = -6.82722257e+15, var = 1.10929363e+30
-#   dmean_dvar  3.51 ulp of the terms, worst at mean = -56.583519, var = 754.986206
-#   dvar_dmu    7.01 ulp of the terms, worst at mean = 11.6022615, var = 0.00506955385
-#   dvar_dvar   6.43 ulp of the terms, worst at mean = -0.0309099201, var = 0.000198127571
-#   against exact values at 16957 points over all of float32; details in ap2b.json
+#   mean 1.47, var 5.28, dmean_dmu 2.62, dmean_dvar 3.51, dvar_dmu 7.01, dvar_dvar 6.43 ulp of the terms,
+#   against exact values at 16957 points over all of float32; where, in ap2b.json
 
 import triton
 import triton.language as tl
@@ -31,75 +25,61 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
 def logistic_transform_ap2b_forward(mean, var):
     t0 = var * 0.30396354
     t1 = 1.0 + t0
     t2 = t1 - t0
-    t3 = tl.fma(var, 8.942455e-9, ((t0 - (t1 - t2)) + (1.0 - t2)) + tl.fma(var, 0.30396354, t0 * -1.0))
-    t4 = tl.sqrt_rn(t1)
-    t5 = t3 + tl.fma(t4, t4 * -1.0, t1)
-    t6 = tl.div_rn(1.0, t4)
-    t7 = t5 * (0.5 * t6)
-    t8 = t6 * -1.0
-    t9 = t6 * tl.fma(t7, t8, tl.fma(t4, t8, 1.0))
-    t10 = mean * t6
-    t11 = tl.fma(mean, t9, tl.fma(mean, t6, t10 * -1.0))
-    t12 = t11 * -1.0
-    t13 = t10 < 0.0
-    t14 = tl.where(t13, t12, t11) * -1.0
-    t15 = tl.abs(t10) * -1.0
-    t16 = t15 < (-176.5)
-    t17 = tl.where(t16, 0.0, t14)
-    t18 = tl.where(t16, -176.5, t15)
-    t19 = tl.fma(t18, 1.442695, 12582912.0)
-    t20 = t19 - 12582912.0
-    t21 = tl.fma(t20, -1.4286068e-6, t17)
-    t22 = tl.fma(t20, -0.69314575, t18) + t21
-    t23 = (tl.where(t16, 0.0, 1.0 + tl.fma(tl.fma(t22, tl.fma(t22, tl.fma(t22, tl.fma(t22, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t22 * t22, t22)))
-    t24 = t19.to(tl.int32, bitcast=True)
-    t25 = (((t24 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t26 = t23 * t25
-    t27 = ((127 + ((t24 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t28 = t27 * t26
-    t29 = ((127 + ((t24 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t30 = t29 * t28
-    t31 = ((127 + ((t24 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t32 = t31 * t30
-    t33 = 1.0 + t32
-    t34 = t32 - (t33 - 1.0)
-    t35 = tl.div_rn(1.0, t33)
-    t36 = t35 * -1.0
-    t37 = t35 * tl.fma(t34, t36, tl.fma(t33, t36, 1.0))
-    t38 = t23 * t35
-    t39 = tl.fma(t23, t37, tl.fma(t23, t35, t38 * -1.0))
-    t40 = tl.where(t13, t39, t37)
-    t41 = tl.where(t13, t25, 1.0)
-    t42 = t40 * t41
-    t43 = tl.where(t13, t27, 1.0)
-    t44 = t43 * t42
-    t45 = tl.where(t13, t29, 1.0)
-    t46 = t45 * t44
-    t47 = tl.where(t13, t31, 1.0)
-    t48 = t47 * t46
-    t49 = t47 * (t45 * (t43 * (tl.where(t13, t38, t35) * t41)))
-    t50 = t49 + t48
-    t51 = 0.0 <= var
-    t52 = tl.sqrt_rn(tl.where(t51, 1.0, var))
-    t53 = tl.where(t51, t50, t52)
-    t54 = t38 + t39
-    t55 = tl.where(t13, t35 + t37, t54) * tl.where(t13, 1.0, t25)
-    t56 = tl.where(t13, 1.0, t27) * t55
-    t57 = tl.where(t13, 1.0, t29) * t56
-    t58 = tl.where(t13, 1.0, t31) * t57
-    t59 = t58 * t58
-    t60 = tl.fma(t58, t58, t59 * -1.0)
-    t61 = t49 * t59
-    t62 = tl.fma(t49, t60, tl.fma(t48, t59, tl.fma(t49, t59, t61 * -1.0)))
-    t63 = t49 * t61
-    t64 = t63 + tl.fma(t49, t62, tl.fma(t48, t61, tl.fma(t49, t61, t63 * -1.0)))
-    t65 = tl.where(t51, (var * tl.div_rn(1.0, tl.fma(var, 0.25, 1.0))) * t64, t52)
-    return (t53, t65)
+    t3 = tl.sqrt_rn(t1)
+    t4 = tl.div_rn(1.0, t3)
+    t5 = t4 * -1.0
+    t6 = mean * t4
+    t7 = (tl.fma(mean, t4 * tl.fma((tl.fma(var, 8.942455e-9, ((t0 - (t1 - t2)) + (1.0 - t2)) + tl.fma(var, 0.30396354,
+        t0 * -1.0)) + tl.fma(t3, t3 * -1.0, t1)) * (0.5 * t4), t5, tl.fma(t3, t5, 1.0)), tl.fma(mean, t4, t6 * -1.0)))
+    t8 = t6 < 0.0
+    t9 = tl.abs(t6) * -1.0
+    t10 = t9 < (-176.5)
+    t11 = tl.where(t10, -176.5, t9)
+    t12 = tl.fma(t11, 1.442695, 12582912.0)
+    t13 = t12 - 12582912.0
+    t14 = (tl.fma(t13, -0.69314575, t11) + tl.fma(t13, -1.4286068e-6, tl.where(t10, 0.0, tl.where(t8, t7 * -1.0, t7) *
+        -1.0)))
+    t15 = (tl.where(t10, 0.0, 1.0 + tl.fma(_polynomial4(t14, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t14 * t14, t14)))
+    t16 = t12.to(tl.int32, bitcast=True)
+    t17 = (((t16 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t18 = ((127 + ((t16 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t19 = ((127 + ((t16 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t20 = ((127 + ((t16 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t21 = t20 * (t19 * (t18 * (t15 * t17)))
+    t22 = 1.0 + t21
+    t23 = tl.div_rn(1.0, t22)
+    t24 = t23 * -1.0
+    t25 = t23 * tl.fma(t21 - (t22 - 1.0), t24, tl.fma(t22, t24, 1.0))
+    t26 = t15 * t23
+    t27 = tl.fma(t15, t25, tl.fma(t15, t23, t26 * -1.0))
+    t28 = tl.where(t8, t17, 1.0)
+    t29 = tl.where(t8, t18, 1.0)
+    t30 = tl.where(t8, t19, 1.0)
+    t31 = tl.where(t8, t20, 1.0)
+    t32 = t31 * (t30 * (t29 * (tl.where(t8, t27, t25) * t28)))
+    t33 = t31 * (t30 * (t29 * (tl.where(t8, t26, t23) * t28)))
+    t34 = 0.0 <= var
+    t35 = tl.sqrt_rn(tl.where(t34, 1.0, var))
+    t36 = tl.where(t34, t33 + t32, t35)
+    t37 = (tl.where(t8, 1.0, t20) * (tl.where(t8, 1.0, t19) * (tl.where(t8, 1.0, t18) * (tl.where(t8, t23 + t25, t26 +
+        t27) * tl.where(t8, 1.0, t17)))))
+    t38 = t37 * t37
+    t39 = t33 * t38
+    t40 = t33 * t39
+    t41 = (tl.where(t34, (var * tl.div_rn(1.0, tl.fma(var, 0.25, 1.0))) * (t40 + tl.fma(t33, tl.fma(t33, tl.fma(t37,
+        t37, t38 * -1.0), tl.fma(t32, t38, tl.fma(t33, t38, t39 * -1.0))), tl.fma(t32, t39, tl.fma(t33, t39, t40 *
+        -1.0)))), t35))
+    return (t36, t41)
 
 
 @triton.jit
@@ -118,120 +98,91 @@ def logistic_transform_ap2b_backward(mean, var, grad_mean, grad_var):
     t0 = var * 0.30396354
     t1 = 1.0 + t0
     t2 = t1 - t0
-    t3 = tl.fma(var, 8.942455e-9, ((t0 - (t1 - t2)) + (1.0 - t2)) + tl.fma(var, 0.30396354, t0 * -1.0))
-    t4 = tl.sqrt_rn(t1)
-    t5 = t3 + tl.fma(t4, t4 * -1.0, t1)
-    t6 = tl.div_rn(1.0, t4)
-    t7 = t5 * (0.5 * t6)
-    t8 = t6 * -1.0
-    t9 = t6 * tl.fma(t7, t8, tl.fma(t4, t8, 1.0))
-    t10 = mean * t6
-    t11 = tl.fma(mean, t9, tl.fma(mean, t6, t10 * -1.0))
-    t12 = t11 * -1.0
-    t13 = t10 < 0.0
-    t14 = tl.where(t13, t12, t11) * -1.0
-    t15 = tl.abs(t10) * -1.0
-    t16 = t15 < (-176.5)
-    t17 = tl.where(t16, 0.0, t14)
-    t18 = tl.where(t16, -176.5, t15)
-    t19 = tl.fma(t18, 1.442695, 12582912.0)
-    t20 = t19 - 12582912.0
-    t21 = tl.fma(t20, -1.4286068e-6, t17)
-    t22 = tl.fma(t20, -0.69314575, t18) + t21
-    t23 = (tl.where(t16, 0.0, 1.0 + tl.fma(tl.fma(t22, tl.fma(t22, tl.fma(t22, tl.fma(t22, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t22 * t22, t22)))
-    t24 = t19.to(tl.int32, bitcast=True)
-    t25 = (((t24 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t26 = t23 * t25
-    t27 = ((127 + ((t24 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t28 = t27 * t26
-    t29 = ((127 + ((t24 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t30 = t29 * t28
-    t31 = ((127 + ((t24 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t32 = t31 * t30
-    t33 = 1.0 + t32
-    t34 = t32 - (t33 - 1.0)
-    t35 = tl.div_rn(1.0, t33)
-    t36 = t35 * -1.0
-    t37 = t35 * tl.fma(t34, t36, tl.fma(t33, t36, 1.0))
-    t38 = t23 * t35
-    t39 = tl.fma(t23, t37, tl.fma(t23, t35, t38 * -1.0))
-    t40 = tl.where(t13, t37, t39)
-    t41 = tl.where(t13, t35, t38)
-    t42 = t41 + t40
-    t43 = tl.where(t13, 1.0, t25)
-    t44 = t43 * t42
-    t45 = tl.where(t13, 1.0, t27)
-    t46 = t45 * t44
-    t47 = tl.where(t13, 1.0, t29)
-    t48 = t47 * t46
-    t49 = tl.where(t13, 1.0, t31)
-    t50 = t49 * t48
-    t51 = t50 * (-2.0)
-    t52 = tl.where(t13, t38, t35)
-    t53 = tl.where(t13, t25, 1.0)
-    t54 = t52 * t53
-    t55 = tl.where(t13, t27, 1.0)
-    t56 = t55 * t54
-    t57 = tl.where(t13, t29, 1.0)
-    t58 = t57 * t56
-    t59 = tl.where(t13, t31, 1.0)
-    t60 = t59 * t58
-    t61 = t60 * t51
-    t62 = tl.fma(t60, t51, t61 * -1.0)
-    t63 = tl.where(t13, t39, t37)
-    t64 = t57 * (t55 * (t63 * t53))
-    t65 = t59 * t64
-    t66 = t61 + tl.fma(t65, t51, t62)
-    t67 = t52 + t63
-    t68 = t6 * t41
-    t69 = t67 * (t68 + tl.fma(t6, t40, tl.fma(t9, t41, tl.fma(t6, t41, t68 * -1.0))))
-    t70 = t43 * t53
-    t71 = t70 * t69
-    t72 = t45 * t55
-    t73 = t72 * t71
-    t74 = t47 * t57
-    t75 = t74 * t73
-    t76 = t49 * t59
-    t77 = t76 * t75
-    t78 = t77 * t66
-    t79 = t50 * -1.0
-    t80 = tl.fma(t59, t58 + t64, t79)
-    t81 = t80 * t78
-    t82 = tl.fma(var, 0.25, 1.0)
-    t83 = tl.div_rn(1.0, t82)
-    t84 = t83 * tl.fma(t82, t83 * -1.0, 1.0)
-    t85 = var * t83
-    t86 = t85 + tl.fma(var, t84, tl.fma(var, t83, t85 * -1.0))
-    t87 = t81 * t86
-    t88 = 0.0 <= var
-    t89 = tl.sqrt_rn(tl.where(t88, 1.0, var))
-    t90 = tl.fma(tl.where(t88, t87, t89), grad_var, tl.where(t88, t77, t89) * grad_mean)
-    t91 = t50 * t50
-    t92 = tl.fma(t50, t50, t91 * -1.0)
-    t93 = t60 * t91
-    t94 = t93 + tl.fma(t60, t92, tl.fma(t65, t91, tl.fma(t60, t91, t93 * -1.0)))
-    t95 = ((t60 + t65) * t94) * (t83 + t84)
-    t96 = t83 * t95
-    t97 = t96 + tl.fma(t84, t95, tl.fma(t83, t95, t96 * -1.0))
-    t98 = t6 + t9
-    t99 = t10 * (-0.15198177)
-    t100 = t98 * (t99 + tl.fma(t10, -4.4712274e-9, tl.fma(t11, -0.15198177, tl.fma(t10, -0.15198177, t99 * -1.0))))
-    t101 = t6 * t100
-    t102 = t41 * t101
-    t103 = t52 * t102
-    t104 = tl.fma(t63, t102, tl.fma(t52, t102, t103 * -1.0))
-    t105 = tl.fma(t40, t101, tl.fma(t41, t101, t102 * -1.0))
-    t106 = (t76 * (t74 * (t72 * (t70 * (t103 + tl.fma(t52, tl.fma(t41, tl.fma(t9, t100, tl.fma(t6, t100, t101 * -1.0)),
-        t105), t104))))))
-    t107 = (tl.fma(tl.where(t88, tl.fma(t86, t80 * (t106 * t66), t97), t89), grad_var, tl.where(t88, t106, t89) *
-        grad_mean))
-    return (t90, t107)
+    t3 = tl.sqrt_rn(t1)
+    t4 = tl.div_rn(1.0, t3)
+    t5 = t4 * -1.0
+    t6 = (t4 * tl.fma((tl.fma(var, 8.942455e-9, ((t0 - (t1 - t2)) + (1.0 - t2)) + tl.fma(var, 0.30396354, t0 * -1.0)) +
+        tl.fma(t3, t3 * -1.0, t1)) * (0.5 * t4), t5, tl.fma(t3, t5, 1.0)))
+    t7 = mean * t4
+    t8 = tl.fma(mean, t6, tl.fma(mean, t4, t7 * -1.0))
+    t9 = t7 < 0.0
+    t10 = tl.abs(t7) * -1.0
+    t11 = t10 < (-176.5)
+    t12 = tl.where(t11, -176.5, t10)
+    t13 = tl.fma(t12, 1.442695, 12582912.0)
+    t14 = t13 - 12582912.0
+    t15 = (tl.fma(t14, -0.69314575, t12) + tl.fma(t14, -1.4286068e-6, tl.where(t11, 0.0, tl.where(t9, t8 * -1.0, t8) *
+        -1.0)))
+    t16 = (tl.where(t11, 0.0, 1.0 + tl.fma(_polynomial4(t15, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t15 * t15, t15)))
+    t17 = t13.to(tl.int32, bitcast=True)
+    t18 = (((t17 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t19 = ((127 + ((t17 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t20 = ((127 + ((t17 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t21 = ((127 + ((t17 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t22 = t21 * (t20 * (t19 * (t16 * t18)))
+    t23 = 1.0 + t22
+    t24 = tl.div_rn(1.0, t23)
+    t25 = t24 * -1.0
+    t26 = t24 * tl.fma(t22 - (t23 - 1.0), t25, tl.fma(t23, t25, 1.0))
+    t27 = t16 * t24
+    t28 = tl.fma(t16, t26, tl.fma(t16, t24, t27 * -1.0))
+    t29 = tl.where(t9, t26, t28)
+    t30 = tl.where(t9, t24, t27)
+    t31 = tl.where(t9, 1.0, t18)
+    t32 = tl.where(t9, 1.0, t19)
+    t33 = tl.where(t9, 1.0, t20)
+    t34 = tl.where(t9, 1.0, t21)
+    t35 = t34 * (t33 * (t32 * (t31 * (t30 + t29))))
+    t36 = t35 * (-2.0)
+    t37 = tl.where(t9, t27, t24)
+    t38 = tl.where(t9, t18, 1.0)
+    t39 = tl.where(t9, t19, 1.0)
+    t40 = tl.where(t9, t20, 1.0)
+    t41 = t40 * (t39 * (t37 * t38))
+    t42 = tl.where(t9, t21, 1.0)
+    t43 = t42 * t41
+    t44 = t43 * t36
+    t45 = tl.where(t9, t28, t26)
+    t46 = t40 * (t39 * (t45 * t38))
+    t47 = t42 * t46
+    t48 = t44 + tl.fma(t47, t36, tl.fma(t43, t36, t44 * -1.0))
+    t49 = t4 * t30
+    t50 = t31 * t38
+    t51 = t32 * t39
+    t52 = t33 * t40
+    t53 = t34 * t42
+    t54 = (t53 * (t52 * (t51 * (t50 * ((t37 + t45) * (t49 + tl.fma(t4, t29, tl.fma(t6, t30, tl.fma(t4, t30, t49 *
+        -1.0)))))))))
+    t55 = tl.fma(t42, t41 + t46, t35 * -1.0)
+    t56 = tl.fma(var, 0.25, 1.0)
+    t57 = tl.div_rn(1.0, t56)
+    t58 = t57 * tl.fma(t56, t57 * -1.0, 1.0)
+    t59 = var * t57
+    t60 = t59 + tl.fma(var, t58, tl.fma(var, t57, t59 * -1.0))
+    t61 = 0.0 <= var
+    t62 = tl.sqrt_rn(tl.where(t61, 1.0, var))
+    t63 = tl.fma(tl.where(t61, (t55 * (t54 * t48)) * t60, t62), grad_var, tl.where(t61, t54, t62) * grad_mean)
+    t64 = t35 * t35
+    t65 = t43 * t64
+    t66 = (((t43 + t47) * (t65 + tl.fma(t43, tl.fma(t35, t35, t64 * -1.0), tl.fma(t47, t64, tl.fma(t43, t64, t65 *
+        -1.0))))) * (t57 + t58))
+    t67 = t57 * t66
+    t68 = t7 * (-0.15198177)
+    t69 = (t4 + t6) * (t68 + tl.fma(t7, -4.4712274e-9, tl.fma(t8, -0.15198177, tl.fma(t7, -0.15198177, t68 * -1.0))))
+    t70 = t4 * t69
+    t71 = t30 * t70
+    t72 = t37 * t71
+    t73 = (t53 * (t52 * (t51 * (t50 * (t72 + tl.fma(t37, tl.fma(t30, tl.fma(t6, t69, tl.fma(t4, t69, t70 * -1.0)),
+        tl.fma(t29, t70, tl.fma(t30, t70, t71 * -1.0))), tl.fma(t45, t71, tl.fma(t37, t71, t72 * -1.0))))))))
+    t74 = (tl.fma(tl.where(t61, tl.fma(t60, t55 * (t73 * t48), t67 + tl.fma(t58, t66, tl.fma(t57, t66, t67 * -1.0))),
+        t62), grad_var, tl.where(t61, t73, t62) * grad_mean))
+    return (t63, t74)
 
 
 @triton.jit
-def logistic_transform_ap2b_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr,
-                                            out_grad_var_ptr, n, BLOCK: tl.constexpr):
+def logistic_transform_ap2b_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

@@ -4,17 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 //
 // rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h93b7520c4558acb8008782dfa41b8fa215b16ab827ec8ff480204ff8a6fb96e8
 // operations   logistic_transform_exact_forward 430, logistic_transform_exact_backward 608
 //
 // Certificate:
-//   mean        0.831 tolerance, worst at mean = 2597.47046, var = 3.82782145e+11
-//   var         0.461 tolerance, worst at mean = 3.92225337, var = 0.638335347
-//   dmean_dmu   0.0437 tolerance, worst at mean = -0.0685784966, var = 0.000368468434
-//   dmean_dvar  0.134 tolerance, worst at mean = -2.8891151, var = 1.03264403
-//   dvar_dmu    0.256 tolerance, worst at mean = -2.9424324, var = 1.03038919
-//   dvar_dvar   0.42 tolerance, worst at mean = 2.63825607, var = 1.05999637
-//   against exact values at 16829 points over all of float32; details in exact.json
+//   mean 0.831, var 0.461, dmean_dmu 0.0437, dmean_dvar 0.134, dvar_dmu 0.256, dvar_dvar 0.42 tolerance,
+//   against exact values at 16829 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,256 +41,178 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void logistic_transform_exact_forward_element(float mean, float var,
-                                                                                           float *restrict out_mean,
-                                                                                           float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float logistic_transform_exact_part2(float p0, float p1)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = ABS(mean);
-    const _Bool t2 = mean < 0.0f;
-    const float t3 = -t1;
-    const float t4 = var * SQRT(t0 ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const _Bool t5 = t3 < (-174.0f);
-    const float t6 = t5 ? (-174.0f) : t3;
-    const float t7 = FMA(t6, 1.442695f, 12582912.0f);
-    const float t8 = t7 - 12582912.0f;
-    const uint32_t t9 = as_bits(t7);
-    const float t10 = FMA(t8, -0.69314575f, t6) + (t8 * (-1.4286068e-6f));
-    const uint32_t t11 = (uint32_t)((int32_t)t9 >> 1u);
-    const uint32_t t12 = t9 + 1u;
-    const uint32_t t13 = t11 + 127u;
-    const uint32_t t14 = (uint32_t)((int32_t)t12 >> 1u);
-    const uint32_t t15 = t13 << 23u;
-    const uint32_t t16 = 127u + t14;
-    const float t17 = as_float(t15);
-    const float t18 = as_float(t16 << 23u);
-    // exp(-|mean|)
-    const float t19 = ((t5 ? 0.0f : (1.0f + FMA(FMA(t10, FMA(t10, FMA(t10, FMA(t10, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t10 * t10, t10))) * t17) * t18;
-    const _Bool t20 = t4 < 1.0625f;
-    const float t21 = t20 ? 1.0625f : t4;
-    const float t22 = t20 ? t4 : 0.0f;
-    const float t23 = 1.0f / SQRT(t21 + 0.59949607f);
-    const float t24 = 1.0f / SQRT(t21 + 1.0371586f);
-    const float t25 = 1.0f / SQRT(t21 + 1.7646953f);
-    const float t26 = 1.0f / SQRT(t21 + 3.0195856f);
-    const float t27 = 1.0f / SQRT(t21 + 5.197863f);
-    const float t28 = 1.0f / SQRT(t21 + 8.958513f);
-    const float t29 = 1.0f / SQRT(t21 + 15.720052f);
-    const float t30 = t22 - 0.53125f;
-    // tanh(sigma 2.438/2)^2
-    const float t31 = t22 * FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30,
-        -0.0060291393f, 0.012199769f), -0.019805519f), 0.038250014f), -0.07387176f), 0.1376044f), -0.24818581f),
-        0.42730394f), -0.68221676f), 0.95074505f);
-    // tanh(sigma 3.386/2)^2
-    const float t32 = t22 * FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30,
-        0.4926038f, -0.6550584f), 0.4529972f), -0.5474012f), 0.7780043f), -0.9486814f), 1.1144501f), -1.2838625f),
-        1.416828f), -1.4598166f), 1.3401394f);
-    // tanh(sigma 4.534/2)^2
-    const float t33 = t22 * FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30,
-        FMA(t30, -23.97174f, 24.088552f), -2.4674995f), 0.98590326f), -7.031603f), 6.6730394f), -5.047918f),
-        4.3409114f), -3.719218f), 3.022694f), -2.3162007f), 1.6252466f);
-    // tanh(sigma 1.584/2)^2
-    const float t34 = t22 * FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, -8.018961e-5f,
-        0.00031766997f), -0.0011865821f), 0.004488657f), -0.016442474f), 0.05732883f), -0.18446074f), 0.5105017f);
-    // tanh(sigma 0.7809/2)^2
-    const float t35 = t22 * FMA(t30, FMA(t30, FMA(t30, FMA(t30, 6.6467956e-6f, -9.099511e-5f), 0.0011822016f),
-        -0.014160245f), 0.14459638f);
-    const float t36 = 1.0f / (1.0f + t19);
-    const float t37 = t36 * (1.0f - t19);
-    const float t38 = t19 * t36;  // S(-|mean|)
-    const float t39 = t36 * t38;  // S'(mean)
-    const float t40 = t1 * t23;
-    const float t41 = t1 * t24;
-    const float t42 = t1 * t25;
-    const float t43 = t1 * t26;
-    const float t44 = t1 * t27;
-    const float t45 = t1 * t28;
-    const float t46 = t1 * t29;
-    const float t47 = (13.0f < t40) ? 13.0f : t40;
-    const float t48 = (13.0f < t41) ? 13.0f : t41;
-    const float t49 = (13.0f < t42) ? 13.0f : t42;
-    const float t50 = (13.0f < t43) ? 13.0f : t43;
-    const float t51 = (13.0f < t44) ? 13.0f : t44;
-    const float t52 = (13.0f < t45) ? 13.0f : t45;
-    const float t53 = (13.0f < t46) ? 13.0f : t46;
-    const float t54 = t37 * t37;
-    const float t55 = t39 * (t37 * 2.0f);
-    const float t56 = t39 * 2.0f;
-    const float t57 = t47 * t47;
-    const float t58 = FMA(t47, 0.25f, 1.0f);
-    const float t59 = t57 * (-0.5f);
-    const float t60 = 1.0f / t58;
-    const float t61 = t48 * t48;
-    const float t62 = FMA(0.25f, t48, 1.0f);
-    const float t63 = (-0.5f) * t61;
-    const float t64 = 1.0f / t62;
-    const float t65 = t49 * t49;
-    const float t66 = FMA(0.25f, t49, 1.0f);
-    const float t67 = (-0.5f) * t65;
-    const float t68 = 1.0f / t66;
-    const float t69 = t50 * t50;
-    const float t70 = FMA(0.25f, t50, 1.0f);
-    const float t71 = (-0.5f) * t69;
-    const float t72 = 1.0f / t70;
-    const float t73 = t51 * t51;
-    const float t74 = FMA(0.25f, t51, 1.0f);
-    const float t75 = (-0.5f) * t73;
-    const float t76 = 1.0f / t74;
-    const float t77 = t52 * t52;
-    const float t78 = FMA(0.25f, t52, 1.0f);
-    const float t79 = (-0.5f) * t77;
-    const float t80 = 1.0f / t78;
-    const float t81 = t53 * t53;
-    const float t82 = FMA(0.25f, t53, 1.0f);
-    const float t83 = (-0.5f) * t81;
-    const float t84 = 1.0f / t82;
-    const float t85 = t54 * t35;
-    const float t86 = t54 * t34;
-    const float t87 = t54 * t31;
-    const float t88 = t54 * t32;
-    const float t89 = 1.0f - t85;
-    const float t90 = 1.0f + t85;
-    const float t91 = 1.0f / t89;
-    const float t92 = t35 * t91;
-    const float t93 = t92 * (t91 * t90);
-    const float t94 = t92 * 0.463596f;
-    const float t95 = 0.463596f * t93;
-    const float t96 = 1.0f - t86;
-    const float t97 = 1.0f + t86;
-    const float t98 = 1.0f / t96;
-    const float t99 = t34 * t98;
-    const float t100 = t99 * (t98 * t97);
-    const float t101 = FMA(t99, 0.18722056f, t94);
-    const float t102 = FMA(0.18722056f, t100, t95);
-    const float t103 = 1.0f - t87;
-    const float t104 = 1.0f + t87;
-    const float t105 = 1.0f / t103;
-    const float t106 = t31 * t105;
-    const float t107 = t106 * (t105 * t104);
-    const float t108 = FMA(t106, 0.036395893f, t101);
-    const float t109 = FMA(0.036395893f, t107, t102);
-    const float t110 = 1.0f - t88;
-    const float t111 = 1.0f + t88;
-    const float t112 = 1.0f / t110;
-    const float t113 = t32 * t112;
-    const float t114 = t113 * (t112 * t111);
-    const float t115 = FMA(t113, 0.0026313253f, t108);
-    const float t116 = FMA(0.0026313253f, t114, t109);
-    const float t117 = t54 * t33;
-    const float t118 = FMA(1.442695f, t59, 12582912.0f);
-    const float t119 = FMA(1.442695f, t63, 12582912.0f);
-    const float t120 = FMA(1.442695f, t67, 12582912.0f);
-    const float t121 = FMA(1.442695f, t71, 12582912.0f);
-    const float t122 = FMA(1.442695f, t75, 12582912.0f);
-    const float t123 = FMA(1.442695f, t79, 12582912.0f);
-    const float t124 = FMA(1.442695f, t83, 12582912.0f);
-    const float t125 = t60 - 0.25f;
-    const float t126 = t64 - 0.25f;
-    const float t127 = t68 - 0.25f;
-    const float t128 = t72 - 0.25f;
-    const float t129 = t76 - 0.25f;
-    const float t130 = t80 - 0.25f;
-    const float t131 = t84 - 0.25f;
-    const float t132 = 1.0f - t117;
-    const float t133 = 1.0f + t117;
-    const float t134 = 1.0f / t132;
-    const float t135 = t33 * t134;
-    const float t136 = t134 * t133;
-    const float t137 = FMA(t135, 3.6529953e-5f, t115);  // A: 2 tau p q A is how far the mean moves
-    const float t138 = FMA(3.6529953e-5f, t135 * t136, t116);  // B: (2 p q)^2 B is E (S(X) - p)^2
-    const float t139 = t54 * t137;
-    const float t140 = t38 + (t137 * t55);
-    const float t141 = t56 * (FMA(t137, -t139, t138) * t56);
-    const float t142 = t118 - 12582912.0f;
-    const float t143 = as_float((127u + as_bits(t118)) << 23u);
-    const float t144 = FMA(-0.69314575f, t142, t59) + ((-1.4286068e-6f) * t142);
-    const float t145 = t119 - 12582912.0f;
-    const float t146 = as_float((127u + as_bits(t119)) << 23u);
-    const float t147 = FMA(-0.69314575f, t145, t63) + ((-1.4286068e-6f) * t145);
-    const float t148 = t120 - 12582912.0f;
-    const float t149 = as_float((127u + as_bits(t120)) << 23u);
-    const float t150 = FMA(-0.69314575f, t148, t67) + ((-1.4286068e-6f) * t148);
-    const float t151 = t121 - 12582912.0f;
-    const float t152 = as_float((127u + as_bits(t121)) << 23u);
-    const float t153 = FMA(-0.69314575f, t151, t71) + ((-1.4286068e-6f) * t151);
-    const float t154 = t122 - 12582912.0f;
-    const float t155 = as_float((127u + as_bits(t122)) << 23u);
-    const float t156 = FMA(-0.69314575f, t154, t75) + ((-1.4286068e-6f) * t154);
-    const float t157 = t123 - 12582912.0f;
-    const float t158 = as_float((127u + as_bits(t123)) << 23u);
-    const float t159 = FMA(-0.69314575f, t157, t79) + ((-1.4286068e-6f) * t157);
-    const float t160 = t124 - 12582912.0f;
-    const float t161 = as_float((127u + as_bits(t124)) << 23u);
-    const float t162 = FMA(-0.69314575f, t160, t83) + ((-1.4286068e-6f) * t160);
-    const float t163 = t60 * FMA(t125, FMA(t125, FMA(t125, FMA(t125, FMA(t125, FMA(t125, -0.08645256f, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t164 = t64 * FMA(t126, FMA(t126, FMA(t126, FMA(t126, FMA(t126, FMA(-0.08645256f, t126, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t165 = t68 * FMA(t127, FMA(t127, FMA(t127, FMA(t127, FMA(t127, FMA(-0.08645256f, t127, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t166 = t72 * FMA(t128, FMA(t128, FMA(t128, FMA(t128, FMA(t128, FMA(-0.08645256f, t128, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t167 = t76 * FMA(t129, FMA(t129, FMA(t129, FMA(t129, FMA(t129, FMA(-0.08645256f, t129, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t168 = t80 * FMA(t130, FMA(t130, FMA(t130, FMA(t130, FMA(t130, FMA(-0.08645256f, t130, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t169 = t84 * FMA(t131, FMA(t131, FMA(t131, FMA(t131, FMA(t131, FMA(-0.08645256f, t131, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t170 = (1.0f + FMA(FMA(t144, FMA(t144, FMA(t144, FMA(0.0013814222f, t144, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t144 * t144, t144)) * t143;
-    const float t171 = t170 * t163;
-    const float t172 = t23 * t170;
-    const float t173 = t171 * 0.0077118278f;
-    const float t174 = t172 * 0.003076574f;
-    const float t175 = (1.0f + FMA(FMA(t147, FMA(t147, FMA(t147, FMA(0.0013814222f, t147, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t147 * t147, t147)) * t146;
-    const float t176 = t175 * t164;
-    const float t177 = t24 * t175;
-    const float t178 = FMA(t176, 0.09586534f, t173);
-    const float t179 = FMA(t177, 0.038244735f, t174);
-    const float t180 = (1.0f + FMA(FMA(t150, FMA(t150, FMA(t150, FMA(0.0013814222f, t150, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t150 * t150, t150)) * t149;
-    const float t181 = t180 * t165;
-    const float t182 = t25 * t180;
-    const float t183 = FMA(t181, 0.2819483f, t178);
-    const float t184 = FMA(t182, 0.112481095f, t179);
-    const float t185 = (1.0f + FMA(FMA(t153, FMA(t153, FMA(t153, FMA(0.0013814222f, t153, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t153 * t153, t153)) * t152;
-    const float t186 = t185 * t166;
-    const float t187 = t26 * t185;
-    const float t188 = FMA(t186, 0.3454629f, t183);
-    const float t189 = FMA(t187, 0.13781975f, t184);
-    const float t190 = (1.0f + FMA(FMA(t156, FMA(t156, FMA(t156, FMA(0.0013814222f, t156, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t156 * t156, t156)) * t155;
-    const float t191 = t190 * t167;
-    const float t192 = t27 * t190;
-    const float t193 = FMA(t191, 0.20984867f, t188);
-    const float t194 = FMA(t192, 0.08371751f, t189);
-    const float t195 = (1.0f + FMA(FMA(t159, FMA(t159, FMA(t159, FMA(0.0013814222f, t159, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t159 * t159, t159)) * t158;
-    const float t196 = t195 * t168;
-    const float t197 = t28 * t195;
-    const float t198 = FMA(t196, 0.055564612f, t193);
-    const float t199 = FMA(t197, 0.022167074f, t194);
-    const float t200 = (1.0f + FMA(FMA(t162, FMA(t162, FMA(t162, FMA(0.0013814222f, t162, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t162 * t162, t162)) * t161;
-    const float t201 = t200 * t169;
-    const float t202 = t29 * t200;
-    const float t203 = FMA(t201, 0.0035983622f, t198);  // mean at -|mean|, by the mixture
-    const float t204 = FMA(t202, 0.0014355389f, t199);  // E S'(X), by the mixture
-    const float t205 = t21 * t204;
-    const float t206 = t20 ? t140 : t203;
-    const float t207 = t204 * t205;
-    const float t208 = FMA(t203, -t203, t203) - t204;
-    const float t209 = t2 ? t206 : (1.0f - t206);
-    const float t210 = t20 ? t141 : ((t208 < t207) ? t207 : t208);
-    *out_mean = t209;
-    *out_var = t210;
+    float t0 = p0 - 12582912.0f;
+    float t1 = FMA(t0, -0.69314575f, p1) + (t0 * (-1.4286068e-6f));
+    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
+    return t2;
 }
 
-void logistic_transform_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                                      const float *restrict params, float *restrict out_mean, float *restrict out_var)
+INLINE float logistic_transform_exact_part3(float p0, float p1, float p2, float p3, float p4)
+{
+    float t0 = FMA(p1, p0 * 8.0f, FMA(p0, p0 + 6.0f, 1.0f) * FMA(p2, -3.0f, 1.0f)) * (p3 * p4);
+    return t0;
+}
+
+INLINE void logistic_transform_exact_atom0(float p0, float p1, float p2, float *restrict r0, float *restrict r1)
+{
+    float t0 = 1.0f / SQRT(p0 + p1);
+    float t1 = p2 * t0;
+    float t2 = (13.0f < t1) ? 13.0f : t1;
+    float t3 = (t2 * t2) * (-0.5f);
+    float t4 = FMA(1.442695f, t3, 12582912.0f);
+    float t5 = 1.0f / FMA(t2, 0.25f, 1.0f);
+    float t6 = logistic_transform_exact_part2(t4, t3) * as_float((127u + as_bits(t4)) << 23u);
+    float t7 = t5 - 0.25f;
+    float t8 = t6 * (t5 * POLY6(t7, -0.08645256f, 0.18578574f, 0.101336606f, 0.1778789f, 0.19272068f, 0.16468605f,
+        0.13227275f));
+    float t9 = t0 * t6;
+    *r0 = t8;
+    *r1 = t9;
+}
+
+INLINE void logistic_transform_exact_atom1(
+    float p0, float p1, float p2, float *restrict r0, float *restrict r1, float *restrict r2, float *restrict r3)
+{
+    float t0 = 1.0f / SQRT(p0 + p1);
+    float t1 = p2 * t0;
+    float t2 = (13.0f < t1) ? 13.0f : t1;
+    float t3 = 1.0f / FMA(t2, 0.25f, 1.0f);
+    float t4 = (t2 * t2) * (-0.5f);
+    float t5 = FMA(1.442695f, t4, 12582912.0f);
+    float t6 = logistic_transform_exact_part2(t5, t4) * as_float((127u + as_bits(t5)) << 23u);
+    float t7 = t0 * t6;
+    float t8 = t0 * t7;
+    float t9 = t2 * t8;
+    float t10 = t3 - 0.25f;
+    float t11 = t6 * (t3 * POLY6(t10, -0.08645256f, 0.18578574f, 0.101336606f, 0.1778789f, 0.19272068f, 0.16468605f,
+        0.13227275f));
+    float t12 = (t0 * t8) * FMA(t2, -t2, 1.0f);
+    *r0 = t7;
+    *r1 = t9;
+    *r2 = t11;
+    *r3 = t12;
+}
+
+INLINE float logistic_transform_exact_part4(float p0)
+{
+    float t0 = -p0;
+    _Bool t1 = t0 < (-174.0f);
+    float t2 = t1 ? (-174.0f) : t0;
+    float t3 = FMA(t2, 1.442695f, 12582912.0f);
+    uint32_t t4 = as_bits(t3);
+    float t5 = logistic_transform_exact_part2(t3, t2);
+    float t6 = t1 ? 0.0f : t5;
+    float t7 = (t6 * as_float((((uint32_t)((int32_t)t4 >> 1u)) + 127u) << 23u)) * as_float((127u +
+        ((uint32_t)((int32_t)(t4 + 1u) >> 1u))) << 23u);
+    return t7;
+}
+
+INLINE void logistic_transform_exact_forward_element(
+    float mean, float var, float *restrict out_mean, float *restrict out_var)
+{
+    float t0 = ABS(mean);
+    float t1 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t2 = var * SQRT(t1);  // NaN for a negative variance
+    float t3 = logistic_transform_exact_part4(t0);  // exp(-|mean|)
+    _Bool t4 = t2 < 1.0625f;
+    float t5 = t4 ? 1.0625f : t2;
+    float t6 = t4 ? t2 : 0.0f;
+    float t7, t8;
+    logistic_transform_exact_atom0(t5, 0.59949607f, t0, &t7, &t8);
+    float t9, t10;
+    logistic_transform_exact_atom0(t5, 1.0371586f, t0, &t9, &t10);
+    float t11, t12;
+    logistic_transform_exact_atom0(t5, 1.7646953f, t0, &t11, &t12);
+    float t13, t14;
+    logistic_transform_exact_atom0(t5, 3.0195856f, t0, &t13, &t14);
+    float t15, t16;
+    logistic_transform_exact_atom0(t5, 5.197863f, t0, &t15, &t16);
+    float t17, t18;
+    logistic_transform_exact_atom0(t5, 8.958513f, t0, &t17, &t18);
+    float t19, t20;
+    logistic_transform_exact_atom0(t5, 15.720052f, t0, &t19, &t20);
+    float t21 = t6 - 0.53125f;
+    // tanh(sigma 2.438/2)^2
+    float t22 = t6 * POLY9(t21, -0.0060291393f, 0.012199769f, -0.019805519f, 0.038250014f, -0.07387176f, 0.1376044f,
+        -0.24818581f, 0.42730394f, -0.68221676f, 0.95074505f);
+    // tanh(sigma 3.386/2)^2
+    float t23 = t6 * POLY10(t21, 0.4926038f, -0.6550584f, 0.4529972f, -0.5474012f, 0.7780043f, -0.9486814f, 1.1144501f,
+        -1.2838625f, 1.416828f, -1.4598166f, 1.3401394f);
+    // tanh(sigma 4.534/2)^2
+    float t24 = t6 * POLY11(t21, -23.97174f, 24.088552f, -2.4674995f, 0.98590326f, -7.031603f, 6.6730394f, -5.047918f,
+        4.3409114f, -3.719218f, 3.022694f, -2.3162007f, 1.6252466f);
+    // tanh(sigma 1.584/2)^2
+    float t25 = t6 * POLY7(t21, -8.018961e-5f, 0.00031766997f, -0.0011865821f, 0.004488657f, -0.016442474f,
+        0.05732883f, -0.18446074f, 0.5105017f);
+    // tanh(sigma 0.7809/2)^2
+    float t26 = t6 * POLY4(t21, 6.6467956e-6f, -9.099511e-5f, 0.0011822016f, -0.014160245f, 0.14459638f);
+    float t27 = 1.0f / (1.0f + t3);
+    float t28 = t27 * (1.0f - t3);
+    float t29 = t3 * t27;  // S(-|mean|)
+    float t30 = t27 * t29;  // S'(mean)
+    float t31 = t28 * t28;
+    float t32 = t30 * 2.0f;
+    float t33 = t31 * t26;
+    float t34 = t31 * t25;
+    float t35 = t31 * t22;
+    float t36 = t31 * t23;
+    float t37 = 1.0f / (1.0f - t33);
+    float t38 = t26 * t37;
+    float t39 = 1.0f / (1.0f - t34);
+    float t40 = t25 * t39;
+    float t41 = 1.0f / (1.0f - t35);
+    float t42 = t22 * t41;
+    float t43 = 1.0f / (1.0f - t36);
+    float t44 = t23 * t43;
+    float t45 = t31 * t24;
+    float t46 = 1.0f / (1.0f - t45);
+    float t47 = t24 * t46;
+    // A: 2 tau p q A is how far the mean moves
+    float t48 = FMA(t47, 3.6529953e-5f, FMA(t44, 0.0026313253f, FMA(t42, 0.036395893f, FMA(t40, 0.18722056f, t38 *
+        0.463596f))));
+    // mean at -|mean|, by the mixture
+    float t49 = FMA(t19, 0.0035983622f, FMA(t17, 0.055564612f, FMA(t15, 0.20984867f, FMA(t13, 0.3454629f, FMA(t11,
+        0.2819483f, FMA(t9, 0.09586534f, t7 * 0.0077118278f))))));
+    // E S'(X), by the mixture
+    float t50 = FMA(t20, 0.0014355389f, FMA(t18, 0.022167074f, FMA(t16, 0.08371751f, FMA(t14, 0.13781975f, FMA(t12,
+        0.112481095f, FMA(t10, 0.038244735f, t8 * 0.003076574f))))));
+    float t51 = t29 + (t48 * (t30 * (t28 * 2.0f)));
+    float t52 = t4 ? t51 : t49;
+    float t53 = t50 * (t5 * t50);
+    float t54 = FMA(t49, -t49, t49) - t50;
+    _Bool t55 = mean < 0.0f;
+    float t56 = 1.0f - t52;
+    float t57 = t55 ? t52 : t56;
+    float t58 = -(t31 * t48);
+    // B: (2 p q)^2 B is E (S(X) - p)^2
+    float t59 = FMA(3.6529953e-5f, t47 * (t46 * (1.0f + t45)), FMA(0.0026313253f, t44 * (t43 * (1.0f + t36)),
+        FMA(0.036395893f, t42 * (t41 * (1.0f + t35)), FMA(0.18722056f, t40 * (t39 * (1.0f + t34)), 0.463596f * (t38 *
+        (t37 * (1.0f + t33)))))));
+    float t60 = t32 * (FMA(t48, t58, t59) * t32);
+    float t61 = (t54 < t53) ? t53 : t54;
+    float t62 = t4 ? t60 : t61;
+    *out_mean = t57;
+    *out_var = t62;
+}
+
+void logistic_transform_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint16_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -306,365 +224,140 @@ void logistic_transform_exact_forward(int64_t n, const float *restrict mean, con
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void logistic_transform_exact_backward_element(float mean, float var,
-                                                                                            float grad_mean,
-                                                                                            float grad_var,
-                                                                                            float *restrict out_grad_mean,
-                                                                                            float *restrict out_grad_var)
+INLINE void logistic_transform_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = ABS(mean);
-    const _Bool t2 = mean < 0.0f;
-    const float t3 = -t1;
-    const float t4 = var * SQRT(t0 ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const _Bool t5 = t3 < (-174.0f);
-    const float t6 = t5 ? (-174.0f) : t3;
-    const float t7 = FMA(t6, 1.442695f, 12582912.0f);
-    const float t8 = t7 - 12582912.0f;
-    const uint32_t t9 = as_bits(t7);
-    const float t10 = FMA(t8, -0.69314575f, t6) + (t8 * (-1.4286068e-6f));
-    const uint32_t t11 = (uint32_t)((int32_t)t9 >> 1u);
-    const uint32_t t12 = t9 + 1u;
-    const uint32_t t13 = t11 + 127u;
-    const uint32_t t14 = (uint32_t)((int32_t)t12 >> 1u);
-    const uint32_t t15 = t13 << 23u;
-    const uint32_t t16 = 127u + t14;
-    const float t17 = as_float(t15);
-    const float t18 = as_float(t16 << 23u);
-    // exp(-|mean|)
-    const float t19 = ((t5 ? 0.0f : (1.0f + FMA(FMA(t10, FMA(t10, FMA(t10, FMA(t10, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t10 * t10, t10))) * t17) * t18;
-    const _Bool t20 = t4 < 1.0625f;
-    const float t21 = t20 ? 1.0625f : t4;
-    const float t22 = t20 ? t4 : 0.0f;
-    const float t23 = 1.0f / SQRT(t21 + 0.59949607f);
-    const float t24 = 1.0f / SQRT(t21 + 1.0371586f);
-    const float t25 = 1.0f / SQRT(t21 + 1.7646953f);
-    const float t26 = 1.0f / SQRT(t21 + 3.0195856f);
-    const float t27 = 1.0f / SQRT(t21 + 5.197863f);
-    const float t28 = t21 + 8.958513f;
-    const float t29 = t21 + 15.720052f;
-    const float t30 = SQRT(t28);
-    const float t31 = SQRT(t29);
-    const float t32 = 1.0f / t30;
-    const float t33 = 1.0f / t31;
-    const float t34 = t22 - 0.53125f;
+    float t0 = ABS(mean);
+    _Bool t1 = mean < 0.0f;
+    float t2 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t3 = var * SQRT(t2);  // NaN for a negative variance
+    float t4 = logistic_transform_exact_part4(t0);  // exp(-|mean|)
+    _Bool t5 = t3 < 1.0625f;
+    float t6 = t5 ? 1.0625f : t3;
+    float t7 = t5 ? t3 : 0.0f;
+    float t8, t9, t10, t11;
+    logistic_transform_exact_atom1(t6, 0.59949607f, t0, &t8, &t9, &t10, &t11);
+    float t12, t13, t14, t15;
+    logistic_transform_exact_atom1(t6, 1.0371586f, t0, &t12, &t13, &t14, &t15);
+    float t16, t17, t18, t19;
+    logistic_transform_exact_atom1(t6, 1.7646953f, t0, &t16, &t17, &t18, &t19);
+    float t20, t21, t22, t23;
+    logistic_transform_exact_atom1(t6, 3.0195856f, t0, &t20, &t21, &t22, &t23);
+    float t24, t25, t26, t27;
+    logistic_transform_exact_atom1(t6, 5.197863f, t0, &t24, &t25, &t26, &t27);
+    float t28, t29, t30, t31;
+    logistic_transform_exact_atom1(t6, 8.958513f, t0, &t28, &t29, &t30, &t31);
+    float t32, t33, t34, t35;
+    logistic_transform_exact_atom1(t6, 15.720052f, t0, &t32, &t33, &t34, &t35);
+    float t36 = t7 - 0.53125f;
     // tanh(sigma 2.438/2)^2
-    const float t35 = t22 * FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34,
-        -0.0060291393f, 0.012199769f), -0.019805519f), 0.038250014f), -0.07387176f), 0.1376044f), -0.24818581f),
-        0.42730394f), -0.68221676f), 0.95074505f);
+    float t37 = t7 * POLY9(t36, -0.0060291393f, 0.012199769f, -0.019805519f, 0.038250014f, -0.07387176f, 0.1376044f,
+        -0.24818581f, 0.42730394f, -0.68221676f, 0.95074505f);
     // tanh(sigma 3.386/2)^2
-    const float t36 = t22 * FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34,
-        0.4926038f, -0.6550584f), 0.4529972f), -0.5474012f), 0.7780043f), -0.9486814f), 1.1144501f), -1.2838625f),
-        1.416828f), -1.4598166f), 1.3401394f);
+    float t38 = t7 * POLY10(t36, 0.4926038f, -0.6550584f, 0.4529972f, -0.5474012f, 0.7780043f, -0.9486814f, 1.1144501f,
+        -1.2838625f, 1.416828f, -1.4598166f, 1.3401394f);
     // tanh(sigma 4.534/2)^2
-    const float t37 = t22 * FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34,
-        FMA(t34, -23.97174f, 24.088552f), -2.4674995f), 0.98590326f), -7.031603f), 6.6730394f), -5.047918f),
-        4.3409114f), -3.719218f), 3.022694f), -2.3162007f), 1.6252466f);
+    float t39 = t7 * POLY11(t36, -23.97174f, 24.088552f, -2.4674995f, 0.98590326f, -7.031603f, 6.6730394f, -5.047918f,
+        4.3409114f, -3.719218f, 3.022694f, -2.3162007f, 1.6252466f);
     // tanh(sigma 1.584/2)^2
-    const float t38 = t22 * FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, FMA(t34, -8.018961e-5f,
-        0.00031766997f), -0.0011865821f), 0.004488657f), -0.016442474f), 0.05732883f), -0.18446074f), 0.5105017f);
+    float t40 = t7 * POLY7(t36, -8.018961e-5f, 0.00031766997f, -0.0011865821f, 0.004488657f, -0.016442474f,
+        0.05732883f, -0.18446074f, 0.5105017f);
     // tanh(sigma 0.7809/2)^2
-    const float t39 = t22 * FMA(t34, FMA(t34, FMA(t34, FMA(t34, 6.6467956e-6f, -9.099511e-5f), 0.0011822016f),
-        -0.014160245f), 0.14459638f);
-    const float t40 = 1.0f / (1.0f + t19);
-    const float t41 = t40 * (1.0f - t19);
-    const float t42 = t19 * t40;  // S(-|mean|)
-    const float t43 = t40 * t42;  // S'(mean)
-    const float t44 = 1.0f - t39;
-    const float t45 = FMA(t39, -3.0f, 1.0f);
-    const float t46 = t1 * t23;
-    const float t47 = t1 * t24;
-    const float t48 = t1 * t25;
-    const float t49 = t1 * t26;
-    const float t50 = t1 * t27;
-    const float t51 = t1 * t32;
-    const float t52 = t1 * t33;
-    const float t53 = (13.0f < t46) ? 13.0f : t46;
-    const float t54 = (13.0f < t47) ? 13.0f : t47;
-    const float t55 = (13.0f < t48) ? 13.0f : t48;
-    const float t56 = (13.0f < t49) ? 13.0f : t49;
-    const float t57 = (13.0f < t50) ? 13.0f : t50;
-    const float t58 = (13.0f < t51) ? 13.0f : t51;
-    const float t59 = (13.0f < t52) ? 13.0f : t52;
-    const float t60 = 1.0f - t38;
-    const float t61 = FMA(t38, -3.0f, 1.0f);
-    const float t62 = t41 * t41;
-    const float t63 = 1.0f - t35;
-    const float t64 = FMA(t35, -3.0f, 1.0f);
-    const float t65 = (t53 * t53) * (-0.5f);
-    const float t66 = (-0.5f) * (t54 * t54);
-    const float t67 = (-0.5f) * (t55 * t55);
-    const float t68 = 1.0f / FMA(t53, 0.25f, 1.0f);
-    const float t69 = (-0.5f) * (t56 * t56);
-    const float t70 = 1.0f / FMA(0.25f, t54, 1.0f);
-    const float t71 = (-0.5f) * (t57 * t57);
-    const float t72 = 1.0f / FMA(0.25f, t55, 1.0f);
-    const float t73 = (-0.5f) * (t58 * t58);
-    const float t74 = 1.0f / FMA(0.25f, t56, 1.0f);
-    const float t75 = (-0.5f) * (t59 * t59);
-    const float t76 = 1.0f / FMA(0.25f, t57, 1.0f);
-    const float t77 = 1.0f / FMA(0.25f, t58, 1.0f);
-    const float t78 = 1.0f / FMA(0.25f, t59, 1.0f);
-    const float t79 = FMA(t53, -t53, 1.0f);
-    const float t80 = FMA(t54, -t54, 1.0f);
-    const float t81 = FMA(t55, -t55, 1.0f);
-    const float t82 = FMA(t56, -t56, 1.0f);
-    const float t83 = FMA(t57, -t57, 1.0f);
-    const float t84 = FMA(t58, -t58, 1.0f);
-    const float t85 = FMA(t59, -t59, 1.0f);
-    const float t86 = t62 * t39;
-    const float t87 = t62 * t38;
-    const float t88 = t62 * t35;
-    const float t89 = (-0.5f) * (t41 * t43);
-    const float t90 = t43 * 2.0f;
-    const float t91 = t41 * t90;
-    const float t92 = t62 * (-2.0f);
-    const float t93 = t43 * t43;
-    const float t94 = t62 * t36;
-    const float t95 = t62 * t37;
-    const float t96 = 1.0f - t36;
-    const float t97 = FMA(t36, -3.0f, 1.0f);
-    const float t98 = 1.0f - t37;
-    const float t99 = FMA(t37, -3.0f, 1.0f);
-    const float t100 = FMA(1.442695f, t65, 12582912.0f);
-    const float t101 = FMA(1.442695f, t66, 12582912.0f);
-    const float t102 = FMA(1.442695f, t67, 12582912.0f);
-    const float t103 = FMA(1.442695f, t69, 12582912.0f);
-    const float t104 = FMA(1.442695f, t71, 12582912.0f);
-    const float t105 = FMA(1.442695f, t73, 12582912.0f);
-    const float t106 = FMA(1.442695f, t75, 12582912.0f);
-    const float t107 = 1.0f / (1.0f - t86);
-    const float t108 = FMA(t86, t86 + 6.0f, 1.0f) * t45;
-    const float t109 = FMA(t39, -t86, 1.0f);
-    const float t110 = FMA(3.0f, t86 - t39, t109);
-    const float t111 = t39 * t107;
-    const float t112 = t86 + 3.0f;
-    const float t113 = 1.0f + t86;
-    const float t114 = FMA(t113, t86 * 8.0f, t108);
-    const float t115 = 1.0f / (1.0f - t87);
-    const float t116 = FMA(t87, t87 + 6.0f, 1.0f) * t61;
-    const float t117 = FMA(t38, -t87, 1.0f);
-    const float t118 = FMA(3.0f, t87 - t38, t117);
-    const float t119 = t38 * t115;
-    const float t120 = t87 + 3.0f;
-    const float t121 = 1.0f + t87;
-    const float t122 = FMA(t121, t87 * 8.0f, t116);
-    const float t123 = 1.0f / (1.0f - t88);
-    const float t124 = FMA(t88, t88 + 6.0f, 1.0f) * t64;
-    const float t125 = FMA(t35, -t88, 1.0f);
-    const float t126 = FMA(3.0f, t88 - t35, t125);
-    const float t127 = t35 * t123;
-    const float t128 = t88 + 3.0f;
-    const float t129 = 1.0f + t88;
-    const float t130 = FMA(t129, t88 * 8.0f, t124);
-    const float t131 = t68 - 0.25f;
-    const float t132 = t70 - 0.25f;
-    const float t133 = t72 - 0.25f;
-    const float t134 = t74 - 0.25f;
-    const float t135 = t76 - 0.25f;
-    const float t136 = t77 - 0.25f;
-    const float t137 = t78 - 0.25f;
-    const float t138 = 1.0f / (1.0f - t94);
-    const float t139 = FMA(t94, t94 + 6.0f, 1.0f) * t97;
-    const float t140 = FMA(t36, -t94, 1.0f);
-    const float t141 = FMA(3.0f, t94 - t36, t140);
-    const float t142 = t36 * t138;
-    const float t143 = t94 + 3.0f;
-    const float t144 = 1.0f + t94;
-    const float t145 = FMA(t144, t94 * 8.0f, t139);
-    const float t146 = 1.0f / (1.0f - t95);
-    const float t147 = FMA(t95, t95 + 6.0f, 1.0f) * t99;
-    const float t148 = FMA(t37, -t95, 1.0f);
-    const float t149 = FMA(3.0f, t95 - t37, t148);
-    const float t150 = t37 * t146;
-    const float t151 = t95 + 3.0f;
-    const float t152 = 1.0f + t95;
-    const float t153 = FMA(t152, t95 * 8.0f, t147);
-    const float t154 = t100 - 12582912.0f;
-    const float t155 = as_float((127u + as_bits(t100)) << 23u);
-    const float t156 = FMA(-0.69314575f, t154, t65) + ((-1.4286068e-6f) * t154);
-    const float t157 = t101 - 12582912.0f;
-    const float t158 = as_float((127u + as_bits(t101)) << 23u);
-    const float t159 = FMA(-0.69314575f, t157, t66) + ((-1.4286068e-6f) * t157);
-    const float t160 = t102 - 12582912.0f;
-    const float t161 = as_float((127u + as_bits(t102)) << 23u);
-    const float t162 = FMA(-0.69314575f, t160, t67) + ((-1.4286068e-6f) * t160);
-    const float t163 = t103 - 12582912.0f;
-    const float t164 = as_float((127u + as_bits(t103)) << 23u);
-    const float t165 = FMA(-0.69314575f, t163, t69) + ((-1.4286068e-6f) * t163);
-    const float t166 = t104 - 12582912.0f;
-    const float t167 = as_float((127u + as_bits(t104)) << 23u);
-    const float t168 = FMA(-0.69314575f, t166, t71) + ((-1.4286068e-6f) * t166);
-    const float t169 = t105 - 12582912.0f;
-    const float t170 = as_float((127u + as_bits(t105)) << 23u);
-    const float t171 = FMA(-0.69314575f, t169, t73) + ((-1.4286068e-6f) * t169);
-    const float t172 = t106 - 12582912.0f;
-    const float t173 = as_float((127u + as_bits(t106)) << 23u);
-    const float t174 = FMA(-0.69314575f, t172, t75) + ((-1.4286068e-6f) * t172);
-    const float t175 = t107 * t107;
-    const float t176 = t175 * t44;
-    const float t177 = (t107 * t176) * t110;
-    const float t178 = t176 * t113;
-    const float t179 = t114 * (t175 * t176);
-    const float t180 = (t111 * t176) * t112;
-    const float t181 = FMA(t119, 0.18722056f, t111 * 0.463596f);
-    const float t182 = FMA(0.463596f, t178, 0.31011972f);
-    const float t183 = FMA(t127, 0.036395893f, t181);
-    const float t184 = 0.463596f * t180;
-    const float t185 = FMA(0.463596f, t177, 0.31011972f);
-    const float t186 = FMA(0.463596f, t179, 0.31011972f);
+    float t41 = t7 * POLY4(t36, 6.6467956e-6f, -9.099511e-5f, 0.0011822016f, -0.014160245f, 0.14459638f);
+    float t42 = 1.0f / (1.0f + t4);
+    float t43 = t42 * (1.0f - t4);
+    float t44 = t4 * t42;  // S(-|mean|)
+    float t45 = t42 * t44;  // S'(mean)
+    float t46 = t43 * t43;
+    float t47 = t46 * t41;
+    float t48 = t46 * t40;
+    float t49 = t46 * t37;
+    float t50 = t45 * 2.0f;
+    float t51 = t46 * t38;
+    float t52 = t46 * t39;
+    float t53 = 1.0f / (1.0f - t47);
+    float t54 = t41 * t53;
+    float t55 = 1.0f + t47;
+    float t56 = 1.0f / (1.0f - t48);
+    float t57 = t40 * t56;
+    float t58 = 1.0f + t48;
+    float t59 = 1.0f / (1.0f - t49);
+    float t60 = t37 * t59;
+    float t61 = 1.0f + t49;
+    float t62 = 1.0f / (1.0f - t51);
+    float t63 = t38 * t62;
+    float t64 = 1.0f + t51;
+    float t65 = 1.0f / (1.0f - t52);
+    float t66 = t39 * t65;
+    float t67 = 1.0f + t52;
+    float t68 = t53 * t53;
+    float t69 = t68 * (1.0f - t41);
     // A: 2 tau p q A is how far the mean moves
-    const float t187 = FMA(t150, 3.6529953e-5f, FMA(t142, 0.0026313253f, t183));
-    const float t188 = t115 * t115;
-    const float t189 = t188 * t60;
-    const float t190 = FMA(0.18722056f, (t119 * t189) * t120, t184);
-    const float t191 = FMA(0.18722056f, (t115 * t189) * t118, t185);
-    const float t192 = t189 * t121;
-    const float t193 = t188 * t189;
-    const float t194 = FMA(0.18722056f, t192, t182);
-    const float t195 = FMA(0.18722056f, t122 * t193, t186);
-    const float t196 = t68 * FMA(t131, FMA(t131, FMA(t131, FMA(t131, FMA(t131, FMA(t131, -0.08645256f, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t197 = t70 * FMA(t132, FMA(t132, FMA(t132, FMA(t132, FMA(t132, FMA(-0.08645256f, t132, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t198 = t72 * FMA(t133, FMA(t133, FMA(t133, FMA(t133, FMA(t133, FMA(-0.08645256f, t133, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t199 = t74 * FMA(t134, FMA(t134, FMA(t134, FMA(t134, FMA(t134, FMA(-0.08645256f, t134, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t200 = t76 * FMA(t135, FMA(t135, FMA(t135, FMA(t135, FMA(t135, FMA(-0.08645256f, t135, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t201 = t77 * FMA(t136, FMA(t136, FMA(t136, FMA(t136, FMA(t136, FMA(-0.08645256f, t136, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t202 = t78 * FMA(t137, FMA(t137, FMA(t137, FMA(t137, FMA(t137, FMA(-0.08645256f, t137, 0.18578574f),
-        0.101336606f), 0.1778789f), 0.19272068f), 0.16468605f), 0.13227275f);
-    const float t203 = t123 * t123;
-    const float t204 = t203 * t63;
-    const float t205 = FMA(0.036395893f, (t127 * t204) * t128, t190);
-    const float t206 = FMA(0.036395893f, (t123 * t204) * t126, t191);
-    const float t207 = t204 * t129;
-    const float t208 = t203 * t204;
-    const float t209 = FMA(0.036395893f, t207, t194);
-    const float t210 = FMA(0.036395893f, t130 * t208, t195);
-    const float t211 = t138 * t138;
-    const float t212 = t211 * t96;
-    const float t213 = FMA(0.0026313253f, (t142 * t212) * t143, t205);
-    const float t214 = FMA(0.0026313253f, (t138 * t212) * t141, t206);
-    const float t215 = t212 * t144;
-    const float t216 = t211 * t212;
-    const float t217 = FMA(0.0026313253f, t215, t209);
-    const float t218 = FMA(0.0026313253f, t145 * t216, t210);
-    const float t219 = t146 * t146;
-    const float t220 = t219 * t98;
-    const float t221 = FMA(3.6529953e-5f, (t150 * t220) * t151, t213);
-    const float t222 = FMA(3.6529953e-5f, (t146 * t220) * t149, t214);
-    const float t223 = t220 * t152;
-    const float t224 = t219 * t220;
-    const float t225 = FMA(3.6529953e-5f, t223, t217);
-    const float t226 = FMA(3.6529953e-5f, t153 * t224, t218);
-    const float t227 = t43 * t225;
-    const float t228 = t91 * (t90 * FMA(t187, t225, -t221));
-    const float t229 = FMA(t92, t187 * t222, t226);
-    const float t230 = t222 * t89;
-    const float t231 = t93 * t229;
-    const float t232 = (1.0f + FMA(FMA(t156, FMA(t156, FMA(t156, FMA(0.0013814222f, t156, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t156 * t156, t156)) * t155;
-    const float t233 = t232 * t196;
-    const float t234 = t23 * t232;
-    const float t235 = t233 * 0.0077118278f;
-    const float t236 = (1.0f + FMA(FMA(t159, FMA(t159, FMA(t159, FMA(0.0013814222f, t159, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t159 * t159, t159)) * t158;
-    const float t237 = FMA(t236 * t197, 0.09586534f, t235);
-    const float t238 = t24 * t236;
-    const float t239 = (1.0f + FMA(FMA(t162, FMA(t162, FMA(t162, FMA(0.0013814222f, t162, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t162 * t162, t162)) * t161;
-    const float t240 = FMA(t239 * t198, 0.2819483f, t237);
-    const float t241 = t25 * t239;
-    const float t242 = (1.0f + FMA(FMA(t165, FMA(t165, FMA(t165, FMA(0.0013814222f, t165, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t165 * t165, t165)) * t164;
-    const float t243 = FMA(t242 * t199, 0.3454629f, t240);
-    const float t244 = t26 * t242;
-    const float t245 = (1.0f + FMA(FMA(t168, FMA(t168, FMA(t168, FMA(0.0013814222f, t168, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t168 * t168, t168)) * t167;
-    const float t246 = FMA(t245 * t200, 0.20984867f, t243);
-    const float t247 = t27 * t245;
-    const float t248 = (1.0f + FMA(FMA(t171, FMA(t171, FMA(t171, FMA(0.0013814222f, t171, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t171 * t171, t171)) * t170;
-    const float t249 = FMA(t248 * t201, 0.055564612f, t246);
-    const float t250 = t32 * t248;
-    const float t251 = (1.0f + FMA(FMA(t174, FMA(t174, FMA(t174, FMA(0.0013814222f, t174, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t174 * t174, t174)) * t173;
-    const float t252 = FMA(t251 * t202, 0.0035983622f, t249);  // mean at -|mean|, by the mixture
-    const float t253 = t33 * t251;
-    const float t254 = FMA(t252, -2.0f, 1.0f);
-    const float t255 = t23 * t234;
-    const float t256 = t234 * 0.003076574f;
-    const float t257 = t23 * t255;
-    const float t258 = t53 * t255;
-    const float t259 = t257 * t79;
-    const float t260 = FMA(t238, 0.038244735f, t256);
-    const float t261 = t24 * t238;
-    const float t262 = t24 * t261;
-    const float t263 = t54 * t261;
-    const float t264 = t262 * t80;
-    const float t265 = FMA(0.038244735f, t263, 0.003076574f * t258);
-    const float t266 = FMA(t241, 0.112481095f, t260);
-    const float t267 = t25 * t241;
-    const float t268 = t25 * t267;
-    const float t269 = t55 * t267;
-    const float t270 = t268 * t81;
-    const float t271 = FMA(0.112481095f, t269, t265);
-    const float t272 = FMA(0.112481095f, t270, FMA(0.038244735f, t264, 0.003076574f * t259));
-    const float t273 = FMA(t244, 0.13781975f, t266);
-    const float t274 = t26 * t244;
-    const float t275 = t26 * t274;
-    const float t276 = t56 * t274;
-    const float t277 = t275 * t82;
-    const float t278 = FMA(0.13781975f, t276, t271);
-    const float t279 = FMA(0.13781975f, t277, t272);
-    const float t280 = FMA(t247, 0.08371751f, t273);
-    const float t281 = t27 * t247;
-    const float t282 = t27 * t281;
-    const float t283 = t57 * t281;
-    const float t284 = t282 * t83;
-    const float t285 = FMA(0.08371751f, t283, t278);
-    const float t286 = FMA(0.08371751f, t284, t279);
-    const float t287 = FMA(t250, 0.022167074f, t280);
-    const float t288 = t32 * t250;
-    const float t289 = t32 * t288;
-    const float t290 = t58 * t288;
-    const float t291 = t289 * t84;
-    const float t292 = FMA(0.022167074f, t290, t285);
-    const float t293 = FMA(0.022167074f, t291, t286);
-    const float t294 = FMA(t253, 0.0014355389f, t287);  // E S'(X), by the mixture
-    const float t295 = t33 * t253;
-    const float t296 = t33 * t295;
-    const float t297 = t59 * t295;
-    const float t298 = t296 * t85;
-    const float t299 = FMA(0.0014355389f, t297, t292);  // E S''(X) at -|mean|
-    const float t300 = FMA(0.0014355389f, t298, t293);  // -E S'''(X)
-    const float t301 = t20 ? t227 : t294;
-    const float t302 = -t294;
-    const float t303 = t301 * grad_mean;
-    const float t304 = FMA(t254, t302, t299);
-    const float t305 = FMA(t299, t254, t300);
-    const float t306 = t20 ? t228 : t304;
-    const float t307 = t20 ? t230 : ((-0.5f) * t299);
-    const float t308 = FMA(t20 ? t231 : (0.5f * t305), grad_var, (t2 ? (-t307) : t307) * grad_mean);
-    const float t309 = FMA(t2 ? (-t306) : t306, grad_var, t303);
-    *out_grad_mean = t309;
-    *out_grad_var = t308;
+    float t70 = FMA(t66, 3.6529953e-5f, FMA(t63, 0.0026313253f, FMA(t60, 0.036395893f, FMA(t57, 0.18722056f, t54 *
+        0.463596f))));
+    float t71 = t56 * t56;
+    float t72 = t71 * (1.0f - t40);
+    float t73 = t59 * t59;
+    float t74 = t73 * (1.0f - t37);
+    float t75 = t62 * t62;
+    float t76 = t75 * (1.0f - t38);
+    float t77 = t65 * t65;
+    float t78 = t77 * (1.0f - t39);
+    float t79 = FMA(3.6529953e-5f, (t65 * t78) * FMA(3.0f, t52 - t39, FMA(t39, -t52, 1.0f)), FMA(0.0026313253f, (t62 *
+        t76) * FMA(3.0f, t51 - t38, FMA(t38, -t51, 1.0f)), FMA(0.036395893f, (t59 * t74) * FMA(3.0f, t49 - t37,
+        FMA(t37, -t49, 1.0f)), FMA(0.18722056f, (t56 * t72) * FMA(3.0f, t48 - t40, FMA(t40, -t48, 1.0f)),
+        FMA(0.463596f, (t53 * t69) * FMA(3.0f, t47 - t41, FMA(t41, -t47, 1.0f)), 0.31011972f)))));
+    float t80 = FMA(3.6529953e-5f, t78 * t67, FMA(0.0026313253f, t76 * t64, FMA(0.036395893f, t74 * t61,
+        FMA(0.18722056f, t72 * t58, FMA(0.463596f, t69 * t55, 0.31011972f)))));
+    // mean at -|mean|, by the mixture
+    float t81 = FMA(t34, 0.0035983622f, FMA(t30, 0.055564612f, FMA(t26, 0.20984867f, FMA(t22, 0.3454629f, FMA(t18,
+        0.2819483f, FMA(t14, 0.09586534f, t10 * 0.0077118278f))))));
+    float t82 = FMA(t81, -2.0f, 1.0f);
+    // E S'(X), by the mixture
+    float t83 = FMA(t32, 0.0014355389f, FMA(t28, 0.022167074f, FMA(t24, 0.08371751f, FMA(t20, 0.13781975f, FMA(t16,
+        0.112481095f, FMA(t12, 0.038244735f, t8 * 0.003076574f))))));
+    // E S''(X) at -|mean|
+    float t84 = FMA(0.0014355389f, t33, FMA(0.022167074f, t29, FMA(0.08371751f, t25, FMA(0.13781975f, t21,
+        FMA(0.112481095f, t17, FMA(0.038244735f, t13, 0.003076574f * t9))))));
+    float t85 = (t43 * t50) * (t50 * FMA(t70, t80, -FMA(3.6529953e-5f, (t66 * t78) * (t52 + 3.0f), FMA(0.0026313253f,
+        (t63 * t76) * (t51 + 3.0f), FMA(0.036395893f, (t60 * t74) * (t49 + 3.0f), FMA(0.18722056f, (t57 * t72) * (t48 +
+        3.0f), 0.463596f * ((t54 * t69) * (t47 + 3.0f))))))));
+    float t86 = FMA(t82, -t83, t84);
+    float t87 = t5 ? t85 : t86;
+    float t88 = t79 * ((-0.5f) * (t43 * t45));
+    float t89 = (-0.5f) * t84;
+    float t90 = t5 ? t88 : t89;
+    float t91 = (t45 * t45) * FMA(t46 * (-2.0f), t70 * t79, FMA(3.6529953e-5f, logistic_transform_exact_part3(t52, t67,
+        t39, t77, t78), FMA(0.0026313253f, logistic_transform_exact_part3(t51, t64, t38, t75, t76), FMA(0.036395893f,
+        logistic_transform_exact_part3(t49, t61, t37, t73, t74), FMA(0.18722056f, logistic_transform_exact_part3(t48,
+        t58, t40, t71, t72), FMA(0.463596f, logistic_transform_exact_part3(t47, t55, t41, t68, t69), 0.31011972f))))));
+    // -E S'''(X)
+    float t92 = FMA(0.0014355389f, t35, FMA(0.022167074f, t31, FMA(0.08371751f, t27, FMA(0.13781975f, t23,
+        FMA(0.112481095f, t19, FMA(0.038244735f, t15, 0.003076574f * t11))))));
+    float t93 = 0.5f * FMA(t84, t82, t92);
+    float t94 = t5 ? t91 : t93;
+    float t95 = -t90;
+    float t96 = t1 ? t95 : t90;
+    float t97 = FMA(t94, grad_var, t96 * grad_mean);
+    float t98 = -t87;
+    float t99 = t1 ? t98 : t87;
+    float t100 = t45 * t80;
+    float t101 = t5 ? t100 : t83;
+    float t102 = FMA(t99, grad_var, t101 * grad_mean);
+    *out_grad_mean = t102;
+    *out_grad_var = t97;
 }
 
-void logistic_transform_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                                       const float *restrict grad_mean, const float *restrict grad_var,
-                                       const float *restrict params, float *restrict out_grad_mean,
-                                       float *restrict out_grad_var)
+void logistic_transform_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
 #pragma omp parallel for simd if(parallel : n > 8192)
     for (int64_t i = 0; i < n; ++i) {
-        logistic_transform_exact_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i],
-                                                  &out_grad_var[i]);
+        logistic_transform_exact_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
     }
 }

@@ -4,7 +4,6 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 //
 // rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -19,6 +18,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -97,390 +116,383 @@ static const double table11[11][3] = {
     {0x1.71e480d036508p4, 0x1.5749bffd6b2ep-15, 0x1.ae3f708c18p-14},
 };
 
-static void logistic_transform_exact_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                                           double *restrict out_mean, double *restrict out_var)
+static void logistic_transform_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
     double s[6][LANES], a[2][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[5][i] = mean[i] < 0.0;
         s[1][i] = s[5][i] ? (-mean[i]) : mean[i];
-        const double t2 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        double t2 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
         s[2][i] = t2 < 1.0625;
-        const double t4 = s[2][i] ? t2 : 0.0;
+        double t4 = s[2][i] ? t2 : 0.0;
         s[0][i] = s[2][i] ? 1.0625 : t2;
-        const double t6 = -s[1][i];
-        const _Bool t7 = t6 < (-745.0);
-        const double t8 = t7 ? 0.0 : (exp64(t7 ? (-745.0) : t6));
-        const double t9 = 1.0 / (t8 + 1.0);
-        const double t10 = t8 * t9;
-        const double t11 = t9 * (1.0 - t8);
-        const double t12 = t11 * t11;
-        const double t13 = t9 * t10;
-        const double t14 = polynomial0(-0x1.5e6da400099a3p-38, t4 - 0.53125);
-        const double t15 = t4 * (t14 * t14);
-        const double t16 = (t14 + t14) * (1.0 / (FMA(t14, t4 * t14, 1.0)));
-        const double t17 = t4 * (t16 * t16);
-        const double t18 = (t14 + t16) * (1.0 / (FMA(t14, t4 * t16, 1.0)));
-        const double t19 = t4 * (t18 * t18);
-        const double t20 = (t14 + t18) * (1.0 / (FMA(t14, t4 * t18, 1.0)));
-        const double t21 = t4 * (t20 * t20);
-        const double t22 = (t14 + t20) * (1.0 / (FMA(t14, t4 * t20, 1.0)));
-        const double t23 = t4 * (t22 * t22);
-        const double t24 = (t14 + t22) * (1.0 / (FMA(t14, t4 * t22, 1.0)));
-        const double t25 = t4 * (t24 * t24);
-        const double t26 = (t14 + t24) * (1.0 / (FMA(t14, t4 * t24, 1.0)));
-        const double t27 = t4 * (t26 * t26);
-        const double t28 = (t14 + t26) * (1.0 / (FMA(t14, t4 * t26, 1.0)));
-        const double t29 = t4 * (t28 * t28);
-        const double t30 = (t14 + t28) * (1.0 / (FMA(t14, t4 * t28, 1.0)));
-        const double t31 = t4 * (t30 * t30);
-        const double t32 = (t14 + t30) * (1.0 / (FMA(t14, t4 * t30, 1.0)));
-        const double t33 = t4 * (t32 * t32);
-        const double t34 = (t14 + t32) * (1.0 / (FMA(t14, t4 * t32, 1.0)));
-        const double t35 = t4 * (t34 * t34);
-        const double t36 = (t14 + t34) * (1.0 / (FMA(t14, t4 * t34, 1.0)));
-        const double t37 = t4 * (t36 * t36);
-        const double t38 = (t14 + t36) * (1.0 / (FMA(t14, t4 * t36, 1.0)));
-        const double t39 = t4 * (t38 * t38);
-        const double t40 = (t14 + t38) * (1.0 / (FMA(t14, t4 * t38, 1.0)));
-        const double t41 = t4 * (t40 * t40);
-        const double t42 = t12 * t15;
-        const double t43 = t12 * t17;
-        const double t44 = t12 * t19;
-        const double t45 = t12 * t21;
-        const double t46 = t12 * t23;
-        const double t47 = t12 * t25;
-        const double t48 = t12 * t27;
-        const double t49 = t12 * t29;
-        const double t50 = t12 * t31;
-        const double t51 = t12 * t33;
-        const double t52 = t12 * t35;
-        const double t53 = t12 * t37;
-        const double t54 = t12 * t39;
-        const double t55 = t12 * t41;
-        const double t56 = 1.0 / (1.0 - t42);
-        const double t57 = 1.0 / (1.0 - t43);
-        const double t58 = 1.0 / (1.0 - t44);
-        const double t59 = 1.0 / (1.0 - t45);
-        const double t60 = 1.0 / (1.0 - t46);
-        const double t61 = 1.0 / (1.0 - t47);
-        const double t62 = 1.0 / (1.0 - t48);
-        const double t63 = 1.0 / (1.0 - t49);
-        const double t64 = 1.0 / (1.0 - t50);
-        const double t65 = 1.0 / (1.0 - t51);
-        const double t66 = 1.0 / (1.0 - t52);
-        const double t67 = 1.0 / (1.0 - t53);
-        const double t68 = 1.0 / (1.0 - t54);
-        const double t69 = 1.0 / (1.0 - t55);
-        const double t70 = t15 * t56;
-        const double t71 = t17 * t57;
-        const double t72 = t19 * t58;
-        const double t73 = t21 * t59;
-        const double t74 = t23 * t60;
-        const double t75 = t25 * t61;
-        const double t76 = t27 * t62;
-        const double t77 = t29 * t63;
-        const double t78 = t31 * t64;
-        const double t79 = t33 * t65;
-        const double t80 = t35 * t66;
-        const double t81 = t37 * t67;
-        const double t82 = t39 * t68;
-        const double t83 = t41 * t69;
-        const double t84 = FMA(t72, 0x1.ccc3ccd2ee6fdp-4, FMA(t71, 0x1.eac702aa4fb9ap-3, t70 * 0x1.824abdc75bd08p-2));
-        const double t85 = FMA(t74, 0x1.47c690739fbafp-7, FMA(t73, 0x1.3fab2cb731c9ap-5, t84));
-        const double t86 = FMA(t76, 0x1.161f9da98c656p-12, FMA(t75, 0x1.f0b79befcb96fp-10, t85));
-        const double t87 = FMA(t78, 0x1.197d56ca4437cp-19, FMA(t77, 0x1.cc4fceee057c9p-16, t86));
-        const double t88 = FMA(t80, 0x1.53d2466878d9dp-28, FMA(t79, 0x1.fcd03d8758a59p-24, t87));
-        const double t89 = FMA(t82, 0x1.e954bbccfd7efp-39, FMA(t81, 0x1.4f6d754c30ab7p-33, t88));
-        const double t90 = FMA(t83, 0x1.07c193a0d6efdp-44, t89);
-        const double t91 = (t70 * (t56 * (t42 + 1.0))) * 0x1.824abdc75bd08p-2;
-        const double t92 = FMA(t71 * (t57 * (t43 + 1.0)), 0x1.eac702aa4fb9ap-3, t91);
-        const double t93 = FMA(t72 * (t58 * (t44 + 1.0)), 0x1.ccc3ccd2ee6fdp-4, t92);
-        const double t94 = FMA(t73 * (t59 * (t45 + 1.0)), 0x1.3fab2cb731c9ap-5, t93);
-        const double t95 = FMA(t74 * (t60 * (t46 + 1.0)), 0x1.47c690739fbafp-7, t94);
-        const double t96 = FMA(t75 * (t61 * (t47 + 1.0)), 0x1.f0b79befcb96fp-10, t95);
-        const double t97 = FMA(t76 * (t62 * (t48 + 1.0)), 0x1.161f9da98c656p-12, t96);
-        const double t98 = FMA(t77 * (t63 * (t49 + 1.0)), 0x1.cc4fceee057c9p-16, t97);
-        const double t99 = FMA(t78 * (t64 * (t50 + 1.0)), 0x1.197d56ca4437cp-19, t98);
-        const double t100 = FMA(t79 * (t65 * (t51 + 1.0)), 0x1.fcd03d8758a59p-24, t99);
-        const double t101 = FMA(t80 * (t66 * (t52 + 1.0)), 0x1.53d2466878d9dp-28, t100);
-        const double t102 = FMA(t81 * (t67 * (t53 + 1.0)), 0x1.4f6d754c30ab7p-33, t101);
-        const double t103 = FMA(t82 * (t68 * (t54 + 1.0)), 0x1.e954bbccfd7efp-39, t102);
-        const double t104 = t13 * 2.0;
+        double t6 = -s[1][i];
+        _Bool t7 = t6 < (-745.0);
+        double t8 = t7 ? 0.0 : (exp64(t7 ? (-745.0) : t6));
+        double t9 = 1.0 / (t8 + 1.0);
+        double t10 = t8 * t9;
+        double t11 = t9 * (1.0 - t8);
+        double t12 = t11 * t11;
+        double t13 = t9 * t10;
+        double t14 = polynomial0(-0x1.5e6da400099a3p-38, t4 - 0.53125);
+        double t15 = t4 * (t14 * t14);
+        double t16 = (t14 + t14) * (1.0 / (FMA(t14, t4 * t14, 1.0)));
+        double t17 = t4 * (t16 * t16);
+        double t18 = (t14 + t16) * (1.0 / (FMA(t14, t4 * t16, 1.0)));
+        double t19 = t4 * (t18 * t18);
+        double t20 = (t14 + t18) * (1.0 / (FMA(t14, t4 * t18, 1.0)));
+        double t21 = t4 * (t20 * t20);
+        double t22 = (t14 + t20) * (1.0 / (FMA(t14, t4 * t20, 1.0)));
+        double t23 = t4 * (t22 * t22);
+        double t24 = (t14 + t22) * (1.0 / (FMA(t14, t4 * t22, 1.0)));
+        double t25 = t4 * (t24 * t24);
+        double t26 = (t14 + t24) * (1.0 / (FMA(t14, t4 * t24, 1.0)));
+        double t27 = t4 * (t26 * t26);
+        double t28 = (t14 + t26) * (1.0 / (FMA(t14, t4 * t26, 1.0)));
+        double t29 = t4 * (t28 * t28);
+        double t30 = (t14 + t28) * (1.0 / (FMA(t14, t4 * t28, 1.0)));
+        double t31 = t4 * (t30 * t30);
+        double t32 = (t14 + t30) * (1.0 / (FMA(t14, t4 * t30, 1.0)));
+        double t33 = t4 * (t32 * t32);
+        double t34 = (t14 + t32) * (1.0 / (FMA(t14, t4 * t32, 1.0)));
+        double t35 = t4 * (t34 * t34);
+        double t36 = (t14 + t34) * (1.0 / (FMA(t14, t4 * t34, 1.0)));
+        double t37 = t4 * (t36 * t36);
+        double t38 = (t14 + t36) * (1.0 / (FMA(t14, t4 * t36, 1.0)));
+        double t39 = t4 * (t38 * t38);
+        double t40 = (t14 + t38) * (1.0 / (FMA(t14, t4 * t38, 1.0)));
+        double t41 = t4 * (t40 * t40);
+        double t42 = t12 * t15;
+        double t43 = t12 * t17;
+        double t44 = t12 * t19;
+        double t45 = t12 * t21;
+        double t46 = t12 * t23;
+        double t47 = t12 * t25;
+        double t48 = t12 * t27;
+        double t49 = t12 * t29;
+        double t50 = t12 * t31;
+        double t51 = t12 * t33;
+        double t52 = t12 * t35;
+        double t53 = t12 * t37;
+        double t54 = t12 * t39;
+        double t55 = t12 * t41;
+        double t56 = 1.0 / (1.0 - t42);
+        double t57 = 1.0 / (1.0 - t43);
+        double t58 = 1.0 / (1.0 - t44);
+        double t59 = 1.0 / (1.0 - t45);
+        double t60 = 1.0 / (1.0 - t46);
+        double t61 = 1.0 / (1.0 - t47);
+        double t62 = 1.0 / (1.0 - t48);
+        double t63 = 1.0 / (1.0 - t49);
+        double t64 = 1.0 / (1.0 - t50);
+        double t65 = 1.0 / (1.0 - t51);
+        double t66 = 1.0 / (1.0 - t52);
+        double t67 = 1.0 / (1.0 - t53);
+        double t68 = 1.0 / (1.0 - t54);
+        double t69 = 1.0 / (1.0 - t55);
+        double t70 = t15 * t56;
+        double t71 = t17 * t57;
+        double t72 = t19 * t58;
+        double t73 = t21 * t59;
+        double t74 = t23 * t60;
+        double t75 = t25 * t61;
+        double t76 = t27 * t62;
+        double t77 = t29 * t63;
+        double t78 = t31 * t64;
+        double t79 = t33 * t65;
+        double t80 = t35 * t66;
+        double t81 = t37 * t67;
+        double t82 = t39 * t68;
+        double t83 = t41 * t69;
+        double t84 = FMA(t72, 0x1.ccc3ccd2ee6fdp-4, FMA(t71, 0x1.eac702aa4fb9ap-3, t70 * 0x1.824abdc75bd08p-2));
+        double t85 = FMA(t74, 0x1.47c690739fbafp-7, FMA(t73, 0x1.3fab2cb731c9ap-5, t84));
+        double t86 = FMA(t76, 0x1.161f9da98c656p-12, FMA(t75, 0x1.f0b79befcb96fp-10, t85));
+        double t87 = FMA(t78, 0x1.197d56ca4437cp-19, FMA(t77, 0x1.cc4fceee057c9p-16, t86));
+        double t88 = FMA(t80, 0x1.53d2466878d9dp-28, FMA(t79, 0x1.fcd03d8758a59p-24, t87));
+        double t89 = FMA(t82, 0x1.e954bbccfd7efp-39, FMA(t81, 0x1.4f6d754c30ab7p-33, t88));
+        double t90 = FMA(t83, 0x1.07c193a0d6efdp-44, t89);
+        double t91 = (t70 * (t56 * (t42 + 1.0))) * 0x1.824abdc75bd08p-2;
+        double t92 = FMA(t71 * (t57 * (t43 + 1.0)), 0x1.eac702aa4fb9ap-3, t91);
+        double t93 = FMA(t72 * (t58 * (t44 + 1.0)), 0x1.ccc3ccd2ee6fdp-4, t92);
+        double t94 = FMA(t73 * (t59 * (t45 + 1.0)), 0x1.3fab2cb731c9ap-5, t93);
+        double t95 = FMA(t74 * (t60 * (t46 + 1.0)), 0x1.47c690739fbafp-7, t94);
+        double t96 = FMA(t75 * (t61 * (t47 + 1.0)), 0x1.f0b79befcb96fp-10, t95);
+        double t97 = FMA(t76 * (t62 * (t48 + 1.0)), 0x1.161f9da98c656p-12, t96);
+        double t98 = FMA(t77 * (t63 * (t49 + 1.0)), 0x1.cc4fceee057c9p-16, t97);
+        double t99 = FMA(t78 * (t64 * (t50 + 1.0)), 0x1.197d56ca4437cp-19, t98);
+        double t100 = FMA(t79 * (t65 * (t51 + 1.0)), 0x1.fcd03d8758a59p-24, t99);
+        double t101 = FMA(t80 * (t66 * (t52 + 1.0)), 0x1.53d2466878d9dp-28, t100);
+        double t102 = FMA(t81 * (t67 * (t53 + 1.0)), 0x1.4f6d754c30ab7p-33, t101);
+        double t103 = FMA(t82 * (t68 * (t54 + 1.0)), 0x1.e954bbccfd7efp-39, t102);
+        double t104 = t13 * 2.0;
         s[3][i] = t10 + (t90 * (t13 * (t11 * 2.0)));
-        const double t106 = FMA(t90, -(t12 * t90), FMA(t83 * (t69 * (t55 + 1.0)), 0x1.07c193a0d6efdp-44, t103));
+        double t106 = FMA(t90, -(t12 * t90), FMA(t83 * (t69 * (t55 + 1.0)), 0x1.07c193a0d6efdp-44, t103));
         s[4][i] = t104 * (t106 * t104);
     }
     for (int k = 0; k < 11; ++k) {
         const double *c = table11[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = 1.0 / (__builtin_sqrt(s[0][i] + c[0]));
-            const double t1 = s[1][i] * t0;
-            const double t2 = (37.5 < t1) ? 37.5 : t1;
-            const double t3 = exp64((t2 * t2) * (-0.5));
-            const double t4 = 1.0 / (FMA(t2, 0.25, 1.0));
+            double t0 = 1.0 / (__builtin_sqrt(s[0][i] + c[0]));
+            double t1 = s[1][i] * t0;
+            double t2 = (37.5 < t1) ? 37.5 : t1;
+            double t3 = exp64((t2 * t2) * (-0.5));
+            double t4 = 1.0 / (FMA(t2, 0.25, 1.0));
             a[0][i] = FMA(t0 * t3, c[1], a[0][i]);
             a[1][i] = FMA(t3 * (t4 * (polynomial1(0x1.54df5cda5853ap-9, t4 - 0.25))), c[2], a[1][i]);
         }
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = a[1][i];
-        const double t1 = a[0][i];
-        const double t2 = (FMA(t0, -t0, t0)) - t1;
-        const double t3 = t1 * (s[0][i] * t1);
-        const double t4 = s[2][i] ? s[3][i] : t0;
+        double t0 = a[1][i];
+        double t1 = a[0][i];
+        double t2 = (FMA(t0, -t0, t0)) - t1;
+        double t3 = t1 * (s[0][i] * t1);
+        double t4 = s[2][i] ? s[3][i] : t0;
         out_mean[i] = (s[5][i] ? t4 : (1.0 - t4));
         out_var[i] = (s[2][i] ? s[4][i] : ((t2 < t3) ? t3 : t2));
     }
 }
 
-void logistic_transform_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                              const double *restrict params, double *restrict out_mean,
-                                              double *restrict out_var)
+void logistic_transform_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            logistic_transform_exact_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        logistic_transform_exact_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(logistic_transform_exact_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void logistic_transform_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                                            const double *restrict grad_mean,
-                                                            const double *restrict grad_var,
-                                                            double *restrict out_grad_mean,
-                                                            double *restrict out_grad_var)
+static void logistic_transform_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
     double s[8][LANES], a[4][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[7][i] = mean[i] < 0.0;
         s[1][i] = s[7][i] ? (-mean[i]) : mean[i];
-        const double t2 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        double t2 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
         s[2][i] = t2 < 1.0625;
-        const double t4 = s[2][i] ? t2 : 0.0;
+        double t4 = s[2][i] ? t2 : 0.0;
         s[0][i] = s[2][i] ? 1.0625 : t2;
-        const double t6 = -s[1][i];
-        const _Bool t7 = t6 < (-745.0);
-        const double t8 = t7 ? 0.0 : (exp64(t7 ? (-745.0) : t6));
-        const double t9 = 1.0 / (t8 + 1.0);
-        const double t10 = t9 * (1.0 - t8);
-        const double t11 = t10 * t10;
-        const double t12 = t9 * (t8 * t9);
-        const double t13 = polynomial0(-0x1.5e6da400099a3p-38, t4 - 0.53125);
-        const double t14 = t4 * (t13 * t13);
-        const double t15 = (t13 + t13) * (1.0 / (FMA(t13, t4 * t13, 1.0)));
-        const double t16 = t4 * (t15 * t15);
-        const double t17 = (t13 + t15) * (1.0 / (FMA(t13, t4 * t15, 1.0)));
-        const double t18 = t4 * (t17 * t17);
-        const double t19 = (t13 + t17) * (1.0 / (FMA(t13, t4 * t17, 1.0)));
-        const double t20 = t4 * (t19 * t19);
-        const double t21 = (t13 + t19) * (1.0 / (FMA(t13, t4 * t19, 1.0)));
-        const double t22 = t4 * (t21 * t21);
-        const double t23 = (t13 + t21) * (1.0 / (FMA(t13, t4 * t21, 1.0)));
-        const double t24 = t4 * (t23 * t23);
-        const double t25 = (t13 + t23) * (1.0 / (FMA(t13, t4 * t23, 1.0)));
-        const double t26 = t4 * (t25 * t25);
-        const double t27 = (t13 + t25) * (1.0 / (FMA(t13, t4 * t25, 1.0)));
-        const double t28 = t4 * (t27 * t27);
-        const double t29 = (t13 + t27) * (1.0 / (FMA(t13, t4 * t27, 1.0)));
-        const double t30 = t4 * (t29 * t29);
-        const double t31 = (t13 + t29) * (1.0 / (FMA(t13, t4 * t29, 1.0)));
-        const double t32 = t4 * (t31 * t31);
-        const double t33 = (t13 + t31) * (1.0 / (FMA(t13, t4 * t31, 1.0)));
-        const double t34 = t4 * (t33 * t33);
-        const double t35 = (t13 + t33) * (1.0 / (FMA(t13, t4 * t33, 1.0)));
-        const double t36 = t4 * (t35 * t35);
-        const double t37 = (t13 + t35) * (1.0 / (FMA(t13, t4 * t35, 1.0)));
-        const double t38 = t4 * (t37 * t37);
-        const double t39 = (t13 + t37) * (1.0 / (FMA(t13, t4 * t37, 1.0)));
-        const double t40 = t4 * (t39 * t39);
-        const double t41 = t11 * t14;
-        const double t42 = t11 * t16;
-        const double t43 = t11 * t18;
-        const double t44 = t11 * t20;
-        const double t45 = t11 * t22;
-        const double t46 = t11 * t24;
-        const double t47 = t11 * t26;
-        const double t48 = t11 * t28;
-        const double t49 = t11 * t30;
-        const double t50 = t11 * t32;
-        const double t51 = t11 * t34;
-        const double t52 = t11 * t36;
-        const double t53 = t11 * t38;
-        const double t54 = t11 * t40;
-        const double t55 = 1.0 / (1.0 - t41);
-        const double t56 = 1.0 / (1.0 - t42);
-        const double t57 = 1.0 / (1.0 - t43);
-        const double t58 = 1.0 / (1.0 - t44);
-        const double t59 = 1.0 / (1.0 - t45);
-        const double t60 = 1.0 / (1.0 - t46);
-        const double t61 = 1.0 / (1.0 - t47);
-        const double t62 = 1.0 / (1.0 - t48);
-        const double t63 = 1.0 / (1.0 - t49);
-        const double t64 = 1.0 / (1.0 - t50);
-        const double t65 = 1.0 / (1.0 - t51);
-        const double t66 = 1.0 / (1.0 - t52);
-        const double t67 = 1.0 / (1.0 - t53);
-        const double t68 = 1.0 / (1.0 - t54);
-        const double t69 = t14 * t55;
-        const double t70 = t16 * t56;
-        const double t71 = t18 * t57;
-        const double t72 = t20 * t58;
-        const double t73 = t22 * t59;
-        const double t74 = t24 * t60;
-        const double t75 = t26 * t61;
-        const double t76 = t28 * t62;
-        const double t77 = t30 * t63;
-        const double t78 = t32 * t64;
-        const double t79 = t34 * t65;
-        const double t80 = t36 * t66;
-        const double t81 = t38 * t67;
-        const double t82 = t40 * t68;
-        const double t83 = FMA(t71, 0x1.ccc3ccd2ee6fdp-4, FMA(t70, 0x1.eac702aa4fb9ap-3, t69 * 0x1.824abdc75bd08p-2));
-        const double t84 = FMA(t73, 0x1.47c690739fbafp-7, FMA(t72, 0x1.3fab2cb731c9ap-5, t83));
-        const double t85 = FMA(t75, 0x1.161f9da98c656p-12, FMA(t74, 0x1.f0b79befcb96fp-10, t84));
-        const double t86 = FMA(t77, 0x1.197d56ca4437cp-19, FMA(t76, 0x1.cc4fceee057c9p-16, t85));
-        const double t87 = FMA(t79, 0x1.53d2466878d9dp-28, FMA(t78, 0x1.fcd03d8758a59p-24, t86));
-        const double t88 = FMA(t81, 0x1.e954bbccfd7efp-39, FMA(t80, 0x1.4f6d754c30ab7p-33, t87));
-        const double t89 = FMA(t82, 0x1.07c193a0d6efdp-44, t88);
-        const double t90 = t55 * t55;
-        const double t91 = t90 * (1.0 - t14);
-        const double t92 = t41 + 1.0;
-        const double t93 = t56 * t56;
-        const double t94 = t93 * (1.0 - t16);
-        const double t95 = t42 + 1.0;
-        const double t96 = t57 * t57;
-        const double t97 = t96 * (1.0 - t18);
-        const double t98 = t43 + 1.0;
-        const double t99 = t58 * t58;
-        const double t100 = t99 * (1.0 - t20);
-        const double t101 = t44 + 1.0;
-        const double t102 = FMA(t101, t44 * 8.0, (FMA(t44, t44 + 6.0, 1.0)) * (FMA(t20, (-3.0), 1.0)));
-        const double t103 = t59 * t59;
-        const double t104 = t103 * (1.0 - t22);
-        const double t105 = t45 + 1.0;
-        const double t106 = FMA(t105, t45 * 8.0, (FMA(t45, t45 + 6.0, 1.0)) * (FMA(t22, (-3.0), 1.0)));
-        const double t107 = t60 * t60;
-        const double t108 = t107 * (1.0 - t24);
-        const double t109 = t46 + 1.0;
-        const double t110 = FMA(t109, t46 * 8.0, (FMA(t46, t46 + 6.0, 1.0)) * (FMA(t24, (-3.0), 1.0)));
-        const double t111 = t61 * t61;
-        const double t112 = t111 * (1.0 - t26);
-        const double t113 = t47 + 1.0;
-        const double t114 = FMA(t113, t47 * 8.0, (FMA(t47, t47 + 6.0, 1.0)) * (FMA(t26, (-3.0), 1.0)));
-        const double t115 = t62 * t62;
-        const double t116 = t115 * (1.0 - t28);
-        const double t117 = t48 + 1.0;
-        const double t118 = FMA(t117, t48 * 8.0, (FMA(t48, t48 + 6.0, 1.0)) * (FMA(t28, (-3.0), 1.0)));
-        const double t119 = t63 * t63;
-        const double t120 = t119 * (1.0 - t30);
-        const double t121 = t49 + 1.0;
-        const double t122 = FMA(t121, t49 * 8.0, (FMA(t49, t49 + 6.0, 1.0)) * (FMA(t30, (-3.0), 1.0)));
-        const double t123 = t64 * t64;
-        const double t124 = t123 * (1.0 - t32);
-        const double t125 = t50 + 1.0;
-        const double t126 = FMA(t125, t50 * 8.0, (FMA(t50, t50 + 6.0, 1.0)) * (FMA(t32, (-3.0), 1.0)));
-        const double t127 = t65 * t65;
-        const double t128 = t127 * (1.0 - t34);
-        const double t129 = t51 + 1.0;
-        const double t130 = FMA(t129, t51 * 8.0, (FMA(t51, t51 + 6.0, 1.0)) * (FMA(t34, (-3.0), 1.0)));
-        const double t131 = t66 * t66;
-        const double t132 = t131 * (1.0 - t36);
-        const double t133 = t52 + 1.0;
-        const double t134 = FMA(t133, t52 * 8.0, (FMA(t52, t52 + 6.0, 1.0)) * (FMA(t36, (-3.0), 1.0)));
-        const double t135 = t67 * t67;
-        const double t136 = t135 * (1.0 - t38);
-        const double t137 = t53 + 1.0;
-        const double t138 = FMA(t137, t53 * 8.0, (FMA(t53, t53 + 6.0, 1.0)) * (FMA(t38, (-3.0), 1.0)));
-        const double t139 = t68 * t68;
-        const double t140 = t139 * (1.0 - t40);
-        const double t141 = t54 + 1.0;
-        const double t142 = FMA(t141, t54 * 8.0, (FMA(t54, t54 + 6.0, 1.0)) * (FMA(t40, (-3.0), 1.0)));
-        const double t143 = FMA(t91 * t92, 0x1.824abdc75bd08p-2, 0x1.c15e5b9030892p-3);
-        const double t144 = FMA(t97 * t98, 0x1.ccc3ccd2ee6fdp-4, FMA(t94 * t95, 0x1.eac702aa4fb9ap-3, t143));
-        const double t145 = FMA(t104 * t105, 0x1.47c690739fbafp-7, FMA(t100 * t101, 0x1.3fab2cb731c9ap-5, t144));
-        const double t146 = FMA(t112 * t113, 0x1.161f9da98c656p-12, FMA(t108 * t109, 0x1.f0b79befcb96fp-10, t145));
-        const double t147 = FMA(t120 * t121, 0x1.197d56ca4437cp-19, FMA(t116 * t117, 0x1.cc4fceee057c9p-16, t146));
-        const double t148 = FMA(t128 * t129, 0x1.53d2466878d9dp-28, FMA(t124 * t125, 0x1.fcd03d8758a59p-24, t147));
-        const double t149 = FMA(t136 * t137, 0x1.e954bbccfd7efp-39, FMA(t132 * t133, 0x1.4f6d754c30ab7p-33, t148));
-        const double t150 = FMA(t140 * t141, 0x1.07c193a0d6efdp-44, t149);
-        const double t151 = (t55 * t91) * (FMA(t41 - t14, 3.0, FMA(t14, -t41, 1.0)));
-        const double t152 = (t56 * t94) * (FMA(t42 - t16, 3.0, FMA(t16, -t42, 1.0)));
-        const double t153 = FMA(t152, 0x1.eac702aa4fb9ap-3, FMA(t151, 0x1.824abdc75bd08p-2, 0x1.c15e5b9030892p-3));
-        const double t154 = FMA((t57 * t97) * (FMA(t43 - t18, 3.0, FMA(t18, -t43, 1.0))), 0x1.ccc3ccd2ee6fdp-4, t153);
-        const double t155 = FMA((t58 * t100) * (FMA(t44 - t20, 3.0, FMA(t20, -t44, 1.0))), 0x1.3fab2cb731c9ap-5, t154);
-        const double t156 = FMA((t59 * t104) * (FMA(t45 - t22, 3.0, FMA(t22, -t45, 1.0))), 0x1.47c690739fbafp-7, t155);
-        const double t157 = FMA((t60 * t108) * (FMA(t46 - t24, 3.0, FMA(t24, -t46, 1.0))), 0x1.f0b79befcb96fp-10, t156);
-        const double t158 = FMA((t61 * t112) * (FMA(t47 - t26, 3.0, FMA(t26, -t47, 1.0))), 0x1.161f9da98c656p-12, t157);
-        const double t159 = FMA((t62 * t116) * (FMA(t48 - t28, 3.0, FMA(t28, -t48, 1.0))), 0x1.cc4fceee057c9p-16, t158);
-        const double t160 = FMA((t63 * t120) * (FMA(t49 - t30, 3.0, FMA(t30, -t49, 1.0))), 0x1.197d56ca4437cp-19, t159);
-        const double t161 = FMA((t64 * t124) * (FMA(t50 - t32, 3.0, FMA(t32, -t50, 1.0))), 0x1.fcd03d8758a59p-24, t160);
-        const double t162 = FMA((t65 * t128) * (FMA(t51 - t34, 3.0, FMA(t34, -t51, 1.0))), 0x1.53d2466878d9dp-28, t161);
-        const double t163 = FMA((t66 * t132) * (FMA(t52 - t36, 3.0, FMA(t36, -t52, 1.0))), 0x1.4f6d754c30ab7p-33, t162);
-        const double t164 = FMA((t67 * t136) * (FMA(t53 - t38, 3.0, FMA(t38, -t53, 1.0))), 0x1.e954bbccfd7efp-39, t163);
-        const double t165 = FMA((t68 * t140) * (FMA(t54 - t40, 3.0, FMA(t40, -t54, 1.0))), 0x1.07c193a0d6efdp-44, t164);
-        const double t166 = ((t69 * t91) * (t41 + 3.0)) * 0x1.824abdc75bd08p-2;
-        const double t167 = FMA((t70 * t94) * (t42 + 3.0), 0x1.eac702aa4fb9ap-3, t166);
-        const double t168 = FMA((t71 * t97) * (t43 + 3.0), 0x1.ccc3ccd2ee6fdp-4, t167);
-        const double t169 = FMA((t72 * t100) * (t44 + 3.0), 0x1.3fab2cb731c9ap-5, t168);
-        const double t170 = FMA((t73 * t104) * (t45 + 3.0), 0x1.47c690739fbafp-7, t169);
-        const double t171 = FMA((t74 * t108) * (t46 + 3.0), 0x1.f0b79befcb96fp-10, t170);
-        const double t172 = FMA((t75 * t112) * (t47 + 3.0), 0x1.161f9da98c656p-12, t171);
-        const double t173 = FMA((t76 * t116) * (t48 + 3.0), 0x1.cc4fceee057c9p-16, t172);
-        const double t174 = FMA((t77 * t120) * (t49 + 3.0), 0x1.197d56ca4437cp-19, t173);
-        const double t175 = FMA((t78 * t124) * (t50 + 3.0), 0x1.fcd03d8758a59p-24, t174);
-        const double t176 = FMA((t79 * t128) * (t51 + 3.0), 0x1.53d2466878d9dp-28, t175);
-        const double t177 = FMA((t80 * t132) * (t52 + 3.0), 0x1.4f6d754c30ab7p-33, t176);
-        const double t178 = FMA((t81 * t136) * (t53 + 3.0), 0x1.e954bbccfd7efp-39, t177);
-        const double t179 = (FMA(t92, t41 * 8.0, (FMA(t41, t41 + 6.0, 1.0)) * (FMA(t14, (-3.0), 1.0)))) * (t90 * t91);
-        const double t180 = (FMA(t95, t42 * 8.0, (FMA(t42, t42 + 6.0, 1.0)) * (FMA(t16, (-3.0), 1.0)))) * (t93 * t94);
-        const double t181 = (FMA(t98, t43 * 8.0, (FMA(t43, t43 + 6.0, 1.0)) * (FMA(t18, (-3.0), 1.0)))) * (t96 * t97);
-        const double t182 = FMA(t180, 0x1.eac702aa4fb9ap-3, FMA(t179, 0x1.824abdc75bd08p-2, 0x1.c15e5b9030892p-3));
-        const double t183 = FMA(t102 * (t99 * t100), 0x1.3fab2cb731c9ap-5, FMA(t181, 0x1.ccc3ccd2ee6fdp-4, t182));
-        const double t184 = FMA(t106 * (t103 * t104), 0x1.47c690739fbafp-7, t183);
-        const double t185 = FMA(t110 * (t107 * t108), 0x1.f0b79befcb96fp-10, t184);
-        const double t186 = FMA(t114 * (t111 * t112), 0x1.161f9da98c656p-12, t185);
-        const double t187 = FMA(t118 * (t115 * t116), 0x1.cc4fceee057c9p-16, t186);
-        const double t188 = FMA(t122 * (t119 * t120), 0x1.197d56ca4437cp-19, t187);
-        const double t189 = FMA(t126 * (t123 * t124), 0x1.fcd03d8758a59p-24, t188);
-        const double t190 = FMA(t130 * (t127 * t128), 0x1.53d2466878d9dp-28, t189);
-        const double t191 = FMA(t134 * (t131 * t132), 0x1.4f6d754c30ab7p-33, t190);
-        const double t192 = FMA(t138 * (t135 * t136), 0x1.e954bbccfd7efp-39, t191);
-        const double t193 = t12 * 2.0;
+        double t6 = -s[1][i];
+        _Bool t7 = t6 < (-745.0);
+        double t8 = t7 ? 0.0 : (exp64(t7 ? (-745.0) : t6));
+        double t9 = 1.0 / (t8 + 1.0);
+        double t10 = t9 * (1.0 - t8);
+        double t11 = t10 * t10;
+        double t12 = t9 * (t8 * t9);
+        double t13 = polynomial0(-0x1.5e6da400099a3p-38, t4 - 0.53125);
+        double t14 = t4 * (t13 * t13);
+        double t15 = (t13 + t13) * (1.0 / (FMA(t13, t4 * t13, 1.0)));
+        double t16 = t4 * (t15 * t15);
+        double t17 = (t13 + t15) * (1.0 / (FMA(t13, t4 * t15, 1.0)));
+        double t18 = t4 * (t17 * t17);
+        double t19 = (t13 + t17) * (1.0 / (FMA(t13, t4 * t17, 1.0)));
+        double t20 = t4 * (t19 * t19);
+        double t21 = (t13 + t19) * (1.0 / (FMA(t13, t4 * t19, 1.0)));
+        double t22 = t4 * (t21 * t21);
+        double t23 = (t13 + t21) * (1.0 / (FMA(t13, t4 * t21, 1.0)));
+        double t24 = t4 * (t23 * t23);
+        double t25 = (t13 + t23) * (1.0 / (FMA(t13, t4 * t23, 1.0)));
+        double t26 = t4 * (t25 * t25);
+        double t27 = (t13 + t25) * (1.0 / (FMA(t13, t4 * t25, 1.0)));
+        double t28 = t4 * (t27 * t27);
+        double t29 = (t13 + t27) * (1.0 / (FMA(t13, t4 * t27, 1.0)));
+        double t30 = t4 * (t29 * t29);
+        double t31 = (t13 + t29) * (1.0 / (FMA(t13, t4 * t29, 1.0)));
+        double t32 = t4 * (t31 * t31);
+        double t33 = (t13 + t31) * (1.0 / (FMA(t13, t4 * t31, 1.0)));
+        double t34 = t4 * (t33 * t33);
+        double t35 = (t13 + t33) * (1.0 / (FMA(t13, t4 * t33, 1.0)));
+        double t36 = t4 * (t35 * t35);
+        double t37 = (t13 + t35) * (1.0 / (FMA(t13, t4 * t35, 1.0)));
+        double t38 = t4 * (t37 * t37);
+        double t39 = (t13 + t37) * (1.0 / (FMA(t13, t4 * t37, 1.0)));
+        double t40 = t4 * (t39 * t39);
+        double t41 = t11 * t14;
+        double t42 = t11 * t16;
+        double t43 = t11 * t18;
+        double t44 = t11 * t20;
+        double t45 = t11 * t22;
+        double t46 = t11 * t24;
+        double t47 = t11 * t26;
+        double t48 = t11 * t28;
+        double t49 = t11 * t30;
+        double t50 = t11 * t32;
+        double t51 = t11 * t34;
+        double t52 = t11 * t36;
+        double t53 = t11 * t38;
+        double t54 = t11 * t40;
+        double t55 = 1.0 / (1.0 - t41);
+        double t56 = 1.0 / (1.0 - t42);
+        double t57 = 1.0 / (1.0 - t43);
+        double t58 = 1.0 / (1.0 - t44);
+        double t59 = 1.0 / (1.0 - t45);
+        double t60 = 1.0 / (1.0 - t46);
+        double t61 = 1.0 / (1.0 - t47);
+        double t62 = 1.0 / (1.0 - t48);
+        double t63 = 1.0 / (1.0 - t49);
+        double t64 = 1.0 / (1.0 - t50);
+        double t65 = 1.0 / (1.0 - t51);
+        double t66 = 1.0 / (1.0 - t52);
+        double t67 = 1.0 / (1.0 - t53);
+        double t68 = 1.0 / (1.0 - t54);
+        double t69 = t14 * t55;
+        double t70 = t16 * t56;
+        double t71 = t18 * t57;
+        double t72 = t20 * t58;
+        double t73 = t22 * t59;
+        double t74 = t24 * t60;
+        double t75 = t26 * t61;
+        double t76 = t28 * t62;
+        double t77 = t30 * t63;
+        double t78 = t32 * t64;
+        double t79 = t34 * t65;
+        double t80 = t36 * t66;
+        double t81 = t38 * t67;
+        double t82 = t40 * t68;
+        double t83 = FMA(t71, 0x1.ccc3ccd2ee6fdp-4, FMA(t70, 0x1.eac702aa4fb9ap-3, t69 * 0x1.824abdc75bd08p-2));
+        double t84 = FMA(t73, 0x1.47c690739fbafp-7, FMA(t72, 0x1.3fab2cb731c9ap-5, t83));
+        double t85 = FMA(t75, 0x1.161f9da98c656p-12, FMA(t74, 0x1.f0b79befcb96fp-10, t84));
+        double t86 = FMA(t77, 0x1.197d56ca4437cp-19, FMA(t76, 0x1.cc4fceee057c9p-16, t85));
+        double t87 = FMA(t79, 0x1.53d2466878d9dp-28, FMA(t78, 0x1.fcd03d8758a59p-24, t86));
+        double t88 = FMA(t81, 0x1.e954bbccfd7efp-39, FMA(t80, 0x1.4f6d754c30ab7p-33, t87));
+        double t89 = FMA(t82, 0x1.07c193a0d6efdp-44, t88);
+        double t90 = t55 * t55;
+        double t91 = t90 * (1.0 - t14);
+        double t92 = t41 + 1.0;
+        double t93 = t56 * t56;
+        double t94 = t93 * (1.0 - t16);
+        double t95 = t42 + 1.0;
+        double t96 = t57 * t57;
+        double t97 = t96 * (1.0 - t18);
+        double t98 = t43 + 1.0;
+        double t99 = t58 * t58;
+        double t100 = t99 * (1.0 - t20);
+        double t101 = t44 + 1.0;
+        double t102 = FMA(t101, t44 * 8.0, (FMA(t44, t44 + 6.0, 1.0)) * (FMA(t20, (-3.0), 1.0)));
+        double t103 = t59 * t59;
+        double t104 = t103 * (1.0 - t22);
+        double t105 = t45 + 1.0;
+        double t106 = FMA(t105, t45 * 8.0, (FMA(t45, t45 + 6.0, 1.0)) * (FMA(t22, (-3.0), 1.0)));
+        double t107 = t60 * t60;
+        double t108 = t107 * (1.0 - t24);
+        double t109 = t46 + 1.0;
+        double t110 = FMA(t109, t46 * 8.0, (FMA(t46, t46 + 6.0, 1.0)) * (FMA(t24, (-3.0), 1.0)));
+        double t111 = t61 * t61;
+        double t112 = t111 * (1.0 - t26);
+        double t113 = t47 + 1.0;
+        double t114 = FMA(t113, t47 * 8.0, (FMA(t47, t47 + 6.0, 1.0)) * (FMA(t26, (-3.0), 1.0)));
+        double t115 = t62 * t62;
+        double t116 = t115 * (1.0 - t28);
+        double t117 = t48 + 1.0;
+        double t118 = FMA(t117, t48 * 8.0, (FMA(t48, t48 + 6.0, 1.0)) * (FMA(t28, (-3.0), 1.0)));
+        double t119 = t63 * t63;
+        double t120 = t119 * (1.0 - t30);
+        double t121 = t49 + 1.0;
+        double t122 = FMA(t121, t49 * 8.0, (FMA(t49, t49 + 6.0, 1.0)) * (FMA(t30, (-3.0), 1.0)));
+        double t123 = t64 * t64;
+        double t124 = t123 * (1.0 - t32);
+        double t125 = t50 + 1.0;
+        double t126 = FMA(t125, t50 * 8.0, (FMA(t50, t50 + 6.0, 1.0)) * (FMA(t32, (-3.0), 1.0)));
+        double t127 = t65 * t65;
+        double t128 = t127 * (1.0 - t34);
+        double t129 = t51 + 1.0;
+        double t130 = FMA(t129, t51 * 8.0, (FMA(t51, t51 + 6.0, 1.0)) * (FMA(t34, (-3.0), 1.0)));
+        double t131 = t66 * t66;
+        double t132 = t131 * (1.0 - t36);
+        double t133 = t52 + 1.0;
+        double t134 = FMA(t133, t52 * 8.0, (FMA(t52, t52 + 6.0, 1.0)) * (FMA(t36, (-3.0), 1.0)));
+        double t135 = t67 * t67;
+        double t136 = t135 * (1.0 - t38);
+        double t137 = t53 + 1.0;
+        double t138 = FMA(t137, t53 * 8.0, (FMA(t53, t53 + 6.0, 1.0)) * (FMA(t38, (-3.0), 1.0)));
+        double t139 = t68 * t68;
+        double t140 = t139 * (1.0 - t40);
+        double t141 = t54 + 1.0;
+        double t142 = FMA(t141, t54 * 8.0, (FMA(t54, t54 + 6.0, 1.0)) * (FMA(t40, (-3.0), 1.0)));
+        double t143 = FMA(t91 * t92, 0x1.824abdc75bd08p-2, 0x1.c15e5b9030892p-3);
+        double t144 = FMA(t97 * t98, 0x1.ccc3ccd2ee6fdp-4, FMA(t94 * t95, 0x1.eac702aa4fb9ap-3, t143));
+        double t145 = FMA(t104 * t105, 0x1.47c690739fbafp-7, FMA(t100 * t101, 0x1.3fab2cb731c9ap-5, t144));
+        double t146 = FMA(t112 * t113, 0x1.161f9da98c656p-12, FMA(t108 * t109, 0x1.f0b79befcb96fp-10, t145));
+        double t147 = FMA(t120 * t121, 0x1.197d56ca4437cp-19, FMA(t116 * t117, 0x1.cc4fceee057c9p-16, t146));
+        double t148 = FMA(t128 * t129, 0x1.53d2466878d9dp-28, FMA(t124 * t125, 0x1.fcd03d8758a59p-24, t147));
+        double t149 = FMA(t136 * t137, 0x1.e954bbccfd7efp-39, FMA(t132 * t133, 0x1.4f6d754c30ab7p-33, t148));
+        double t150 = FMA(t140 * t141, 0x1.07c193a0d6efdp-44, t149);
+        double t151 = (t55 * t91) * (FMA(t41 - t14, 3.0, FMA(t14, -t41, 1.0)));
+        double t152 = (t56 * t94) * (FMA(t42 - t16, 3.0, FMA(t16, -t42, 1.0)));
+        double t153 = FMA(t152, 0x1.eac702aa4fb9ap-3, FMA(t151, 0x1.824abdc75bd08p-2, 0x1.c15e5b9030892p-3));
+        double t154 = FMA((t57 * t97) * (FMA(t43 - t18, 3.0, FMA(t18, -t43, 1.0))), 0x1.ccc3ccd2ee6fdp-4, t153);
+        double t155 = FMA((t58 * t100) * (FMA(t44 - t20, 3.0, FMA(t20, -t44, 1.0))), 0x1.3fab2cb731c9ap-5, t154);
+        double t156 = FMA((t59 * t104) * (FMA(t45 - t22, 3.0, FMA(t22, -t45, 1.0))), 0x1.47c690739fbafp-7, t155);
+        double t157 = FMA((t60 * t108) * (FMA(t46 - t24, 3.0, FMA(t24, -t46, 1.0))), 0x1.f0b79befcb96fp-10, t156);
+        double t158 = FMA((t61 * t112) * (FMA(t47 - t26, 3.0, FMA(t26, -t47, 1.0))), 0x1.161f9da98c656p-12, t157);
+        double t159 = FMA((t62 * t116) * (FMA(t48 - t28, 3.0, FMA(t28, -t48, 1.0))), 0x1.cc4fceee057c9p-16, t158);
+        double t160 = FMA((t63 * t120) * (FMA(t49 - t30, 3.0, FMA(t30, -t49, 1.0))), 0x1.197d56ca4437cp-19, t159);
+        double t161 = FMA((t64 * t124) * (FMA(t50 - t32, 3.0, FMA(t32, -t50, 1.0))), 0x1.fcd03d8758a59p-24, t160);
+        double t162 = FMA((t65 * t128) * (FMA(t51 - t34, 3.0, FMA(t34, -t51, 1.0))), 0x1.53d2466878d9dp-28, t161);
+        double t163 = FMA((t66 * t132) * (FMA(t52 - t36, 3.0, FMA(t36, -t52, 1.0))), 0x1.4f6d754c30ab7p-33, t162);
+        double t164 = FMA((t67 * t136) * (FMA(t53 - t38, 3.0, FMA(t38, -t53, 1.0))), 0x1.e954bbccfd7efp-39, t163);
+        double t165 = FMA((t68 * t140) * (FMA(t54 - t40, 3.0, FMA(t40, -t54, 1.0))), 0x1.07c193a0d6efdp-44, t164);
+        double t166 = ((t69 * t91) * (t41 + 3.0)) * 0x1.824abdc75bd08p-2;
+        double t167 = FMA((t70 * t94) * (t42 + 3.0), 0x1.eac702aa4fb9ap-3, t166);
+        double t168 = FMA((t71 * t97) * (t43 + 3.0), 0x1.ccc3ccd2ee6fdp-4, t167);
+        double t169 = FMA((t72 * t100) * (t44 + 3.0), 0x1.3fab2cb731c9ap-5, t168);
+        double t170 = FMA((t73 * t104) * (t45 + 3.0), 0x1.47c690739fbafp-7, t169);
+        double t171 = FMA((t74 * t108) * (t46 + 3.0), 0x1.f0b79befcb96fp-10, t170);
+        double t172 = FMA((t75 * t112) * (t47 + 3.0), 0x1.161f9da98c656p-12, t171);
+        double t173 = FMA((t76 * t116) * (t48 + 3.0), 0x1.cc4fceee057c9p-16, t172);
+        double t174 = FMA((t77 * t120) * (t49 + 3.0), 0x1.197d56ca4437cp-19, t173);
+        double t175 = FMA((t78 * t124) * (t50 + 3.0), 0x1.fcd03d8758a59p-24, t174);
+        double t176 = FMA((t79 * t128) * (t51 + 3.0), 0x1.53d2466878d9dp-28, t175);
+        double t177 = FMA((t80 * t132) * (t52 + 3.0), 0x1.4f6d754c30ab7p-33, t176);
+        double t178 = FMA((t81 * t136) * (t53 + 3.0), 0x1.e954bbccfd7efp-39, t177);
+        double t179 = (FMA(t92, t41 * 8.0, (FMA(t41, t41 + 6.0, 1.0)) * (FMA(t14, (-3.0), 1.0)))) * (t90 * t91);
+        double t180 = (FMA(t95, t42 * 8.0, (FMA(t42, t42 + 6.0, 1.0)) * (FMA(t16, (-3.0), 1.0)))) * (t93 * t94);
+        double t181 = (FMA(t98, t43 * 8.0, (FMA(t43, t43 + 6.0, 1.0)) * (FMA(t18, (-3.0), 1.0)))) * (t96 * t97);
+        double t182 = FMA(t180, 0x1.eac702aa4fb9ap-3, FMA(t179, 0x1.824abdc75bd08p-2, 0x1.c15e5b9030892p-3));
+        double t183 = FMA(t102 * (t99 * t100), 0x1.3fab2cb731c9ap-5, FMA(t181, 0x1.ccc3ccd2ee6fdp-4, t182));
+        double t184 = FMA(t106 * (t103 * t104), 0x1.47c690739fbafp-7, t183);
+        double t185 = FMA(t110 * (t107 * t108), 0x1.f0b79befcb96fp-10, t184);
+        double t186 = FMA(t114 * (t111 * t112), 0x1.161f9da98c656p-12, t185);
+        double t187 = FMA(t118 * (t115 * t116), 0x1.cc4fceee057c9p-16, t186);
+        double t188 = FMA(t122 * (t119 * t120), 0x1.197d56ca4437cp-19, t187);
+        double t189 = FMA(t126 * (t123 * t124), 0x1.fcd03d8758a59p-24, t188);
+        double t190 = FMA(t130 * (t127 * t128), 0x1.53d2466878d9dp-28, t189);
+        double t191 = FMA(t134 * (t131 * t132), 0x1.4f6d754c30ab7p-33, t190);
+        double t192 = FMA(t138 * (t135 * t136), 0x1.e954bbccfd7efp-39, t191);
+        double t193 = t12 * 2.0;
         s[3][i] = t12 * t150;
         s[4][i] = t165 * ((t10 * t12) * (-0.5));
-        const double t196 = FMA(t89, t150, -(FMA((t82 * t140) * (t54 + 3.0), 0x1.07c193a0d6efdp-44, t178)));
+        double t196 = FMA(t89, t150, -(FMA((t82 * t140) * (t54 + 3.0), 0x1.07c193a0d6efdp-44, t178)));
         s[5][i] = (t10 * t193) * (t193 * t196);
-        const double t198 = FMA(t11 * (-2.0), t89 * t165, FMA(t142 * (t139 * t140), 0x1.07c193a0d6efdp-44, t192));
+        double t198 = FMA(t11 * (-2.0), t89 * t165, FMA(t142 * (t139 * t140), 0x1.07c193a0d6efdp-44, t192));
         s[6][i] = (t12 * t12) * t198;
     }
     for (int k = 0; k < 11; ++k) {
         const double *c = table11[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = 1.0 / (__builtin_sqrt(s[0][i] + c[0]));
-            const double t1 = s[1][i] * t0;
-            const double t2 = (37.5 < t1) ? 37.5 : t1;
-            const double t3 = exp64((t2 * t2) * (-0.5));
-            const double t4 = 1.0 / (FMA(t2, 0.25, 1.0));
-            const double t5 = t0 * t3;
-            const double t6 = t0 * t5;
+            double t0 = 1.0 / (__builtin_sqrt(s[0][i] + c[0]));
+            double t1 = s[1][i] * t0;
+            double t2 = (37.5 < t1) ? 37.5 : t1;
+            double t3 = exp64((t2 * t2) * (-0.5));
+            double t4 = 1.0 / (FMA(t2, 0.25, 1.0));
+            double t5 = t0 * t3;
+            double t6 = t0 * t5;
             a[0][i] = FMA((t0 * t6) * (FMA(t2, -t2, 1.0)), c[1], a[0][i]);
             a[1][i] = FMA(t2 * t6, c[1], a[1][i]);
             a[2][i] = FMA(t5, c[1], a[2][i]);
@@ -489,11 +501,11 @@ static void logistic_transform_exact_float64_backward_block(const double *restri
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = a[2][i];
-        const double t1 = a[1][i];
-        const double t2 = FMA(a[3][i], (-2.0), 1.0);
-        const double t3 = s[2][i] ? s[4][i] : (t1 * (-0.5));
-        const double t4 = s[2][i] ? s[5][i] : (FMA(t2, -t0, t1));
+        double t0 = a[2][i];
+        double t1 = a[1][i];
+        double t2 = FMA(a[3][i], (-2.0), 1.0);
+        double t3 = s[2][i] ? s[4][i] : (t1 * (-0.5));
+        double t4 = s[2][i] ? s[5][i] : (FMA(t2, -t0, t1));
         out_grad_mean[i] = FMA(grad_mean[i], (s[2][i] ? s[3][i] : t0),
             grad_var[i] * (s[7][i] ? (-t4) : t4));
         out_grad_var[i] = FMA(grad_mean[i], (s[7][i] ? (-t3) : t3),
@@ -501,29 +513,12 @@ static void logistic_transform_exact_float64_backward_block(const double *restri
     }
 }
 
-void logistic_transform_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                               const double *restrict grad_mean, const double *restrict grad_var,
-                                               const double *restrict params, double *restrict out_grad_mean,
-                                               double *restrict out_grad_var)
+void logistic_transform_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            logistic_transform_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at,
-                                                            out_grad_mean + at, out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        logistic_transform_exact_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(logistic_transform_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

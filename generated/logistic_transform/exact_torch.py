@@ -4,7 +4,6 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 """logistic_transform, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -156,8 +155,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t35 = t6 * 2.0
     t5 = t7 + (t50 * (t6 * (t5 * 2.0)))
     t35 = t35 * ((t50 * (-(t8 * t50)) + t4) * t35)
-    t4 = 0.0
-    t50 = 0.0
+    t50 = t4 = 0.0
     for c in _TABLE11:
         t8 = 1.0 / torch.sqrt(t2 + c[0])
         t6 = t1 * t8
@@ -387,10 +385,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t4 = (t7 * t113) * (t113 * (t63 * t66 + t4))
     t65 = (t119 * (t116 * t117)) * 5.856563209478232e-14 + t65
     t65 = (t6 * t6) * ((t8 * (-2.0)) * (t63 * t9) + t65)
-    t9 = 0.0
-    t63 = 0.0
-    t8 = 0.0
-    t6 = 0.0
+    t6 = t8 = t63 = t9 = 0.0
     for c in _TABLE11:
         t117 = 1.0 / torch.sqrt(t2 + c[0])
         t116 = t1 * t117
@@ -409,7 +404,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t6 = (t6) * (-2.0) + 1.0
     t115 = torch.where(t3, t115, t63 * (-0.5))
     t4 = torch.where(t3, t4, t6 * (-t8) + t63)
-    t9 = torch.where(t3, t65, (t63 * t6 + (t9)) * 0.5)
+    t9 = torch.where(t3, t65, (t63 * t6 + t9) * 0.5)
     return (
         grad_mean * (torch.where(t3, t112, t8)) + grad_var * (torch.where(t0, -t4, t4)),
         grad_mean * (torch.where(t0, -t115, t115)) + grad_var * t9,

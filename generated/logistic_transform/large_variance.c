@@ -4,17 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 //
 // rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h9cd18598266eaffc118636b90c0d86a38462ddb67e51cb39b3d6f056ee8f950d
 // operations   logistic_transform_large_variance_forward 248, logistic_transform_large_variance_backward 290
 //
 // Certificate:
-//   mean        6.28 ulp of the terms, worst at mean = -0.0305962879, var = 0.0174696762
-//   var         7.61 ulp of the terms, worst at mean = -0.0225480366, var = 7.83443113e-07
-//   dmean_dmu   3 ulp of the terms, worst at mean = -2.39204876e+11, var = 1.65209382e+23
-//   dmean_dvar  5.58 ulp of the terms, worst at mean = 1.1360997, var = 0.152623475
-//   dvar_dmu    4.12 ulp of the terms, worst at mean = -0.136566728, var = 6.60725641
-//   dvar_dvar   6.12 ulp of the terms, worst at mean = -0.35279274, var = 3.33801495e-06
-//   against exact values at 16951 points over all of float32; details in large_variance.json
+//   mean 6.28, var 7.61, dmean_dmu 3, dmean_dvar 5.58, dvar_dmu 4.12, dvar_dvar 6.12 ulp of the terms,
+//   against exact values at 16951 points over all of float32; where, in large_variance.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,156 +41,137 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void logistic_transform_large_variance_forward_element(float mean,
-                                                                                                    float var,
-                                                                                                    float *restrict out_mean,
-                                                                                                    float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float logistic_transform_large_variance_part0(float p0, float p1, float p2, float p3, float p4)
 {
-    const float t0 = var + 3.289868f;
-    const float t1 = var + 2.289868f;
-    const float t2 = mean + (-1.0f);
-    const _Bool t3 = 0.0f <= var;
-    const float t4 = SQRT(t0);
-    const float t5 = t0 - var;
-    const float t6 = SQRT(t1);
-    const float t7 = t1 - var;
-    const float t8 = t2 - mean;
-    const float t9 = SQRT(t3 ? 1.0f : var);
-    const float t10 = t0 - t5;
-    const float t11 = 3.289868f - t5;
-    const float t12 = 1.7317669e-8f + ((var - t10) + t11);
-    const float t13 = t1 - t7;
-    const float t14 = 2.289868f - t7;
-    const float t15 = 1.7317669e-8f + ((var - t13) + t14);
-    const float t16 = t2 - t8;
-    const float t17 = (-1.0f) - t8;
-    const float t18 = (mean - t16) + t17;
-    const float t19 = 1.0f / t4;
-    const float t20 = t12 + FMA(t4, -t4, t0);
-    const float t21 = 1.0f / t6;
-    const float t22 = t15 + FMA(t6, -t6, t1);
-    const float t23 = t20 * (0.5f * t19);
-    const float t24 = -t19;
-    const float t25 = t19 * FMA(t23, t24, FMA(t4, t24, 1.0f));
-    const float t26 = mean * t19;
-    const float t27 = t22 * (0.5f * t21);
-    const float t28 = t2 * t21;
-    const float t29 = -t21;
-    const float t30 = t21 * FMA(t27, t29, FMA(t6, t29, 1.0f));
-    const float t31 = FMA(mean, t25, FMA(mean, t19, -t26));
-    const float t32 = t26 * t26;
-    const _Bool t33 = t26 < 0.0f;
-    const _Bool t34 = 0.0f < t26;
-    const float t35 = FMA(t2, t30, FMA(t18, t21, FMA(t2, t21, -t28)));
-    const float t36 = t28 * t28;
-    const _Bool t37 = t28 < 0.0f;
-    const _Bool t38 = t34 & (0.0f < t28);
-    const float t39 = -t32;
-    const float t40 = t32 * (-0.5f);
-    const float t41 = FMA(t26, t31, FMA(t26, t31, FMA(t26, t26, t39)));
-    const float t42 = FMA(ABS(t26 + t31), 0.25f, 1.0f);
-    const float t43 = t41 * (-0.5f);
-    const float t44 = 1.0f / t42;
-    const float t45 = -t36;
-    const float t46 = (-0.5f) * t36;
-    const float t47 = FMA(t28, t35, FMA(t28, t35, FMA(t28, t28, t45)));
-    const float t48 = FMA(0.25f, ABS(t28 + t35), 1.0f);
-    const float t49 = (-0.5f) * t47;
-    const float t50 = 1.0f / t48;
-    const _Bool t51 = t40 < (-176.5f);
-    const float t52 = t51 ? (-176.5f) : t40;
-    const float t53 = t51 ? 0.0f : t43;
-    const _Bool t54 = t46 < (-176.5f);
-    const float t55 = t54 ? (-176.5f) : t46;
-    const float t56 = t54 ? 0.0f : t49;
-    const float t57 = FMA(t52, 1.442695f, 12582912.0f);
-    const float t58 = FMA(1.442695f, t55, 12582912.0f);
-    const float t59 = t57 - 12582912.0f;
-    const uint32_t t60 = as_bits(t57);
-    const float t61 = FMA(t59, -0.69314575f, t52) + FMA(t59, -1.4286068e-6f, t53);
-    const float t62 = t58 - 12582912.0f;
-    const uint32_t t63 = as_bits(t58);
-    const float t64 = FMA(-0.69314575f, t62, t55) + FMA(-1.4286068e-6f, t62, t56);
-    const float t65 = as_float((((uint32_t)((int32_t)t60 >> 2u)) + 127u) << 23u);
-    const float t66 = as_float((127u + ((uint32_t)((int32_t)(t60 + 1u) >> 2u))) << 23u);
-    const uint32_t t67 = t60 + 2u;
-    const uint32_t t68 = t60 + 3u;
-    const uint32_t t69 = (uint32_t)((int32_t)t67 >> 2u);
-    const uint32_t t70 = (uint32_t)((int32_t)t68 >> 2u);
-    const uint32_t t71 = 127u + t69;
-    const uint32_t t72 = 127u + t70;
-    const uint32_t t73 = t71 << 23u;
-    const uint32_t t74 = t72 << 23u;
-    const float t75 = as_float(t73);
-    const float t76 = as_float(t74);
-    const float t77 = as_float((127u + ((uint32_t)((int32_t)t63 >> 2u))) << 23u);
-    const float t78 = as_float((127u + ((uint32_t)((int32_t)(1u + t63) >> 2u))) << 23u);
-    const uint32_t t79 = 2u + t63;
-    const uint32_t t80 = 3u + t63;
-    const uint32_t t81 = (uint32_t)((int32_t)t79 >> 2u);
-    const uint32_t t82 = (uint32_t)((int32_t)t80 >> 2u);
-    const uint32_t t83 = 127u + t81;
-    const uint32_t t84 = 127u + t82;
-    const uint32_t t85 = t83 << 23u;
-    const uint32_t t86 = t84 << 23u;
-    const float t87 = as_float(t85);
-    const float t88 = as_float(t86);
-    const float t89 = t33 ? t65 : 1.0f;
-    const float t90 = t33 ? 1.0f : t65;
-    const float t91 = t37 ? t77 : 1.0f;
-    const float t92 = t37 ? 1.0f : t77;
-    const float t93 = t33 ? t66 : 1.0f;
-    const float t94 = t33 ? 1.0f : t66;
-    const float t95 = t33 ? t75 : 1.0f;
-    const float t96 = t33 ? 1.0f : t75;
-    const float t97 = t33 ? t76 : 1.0f;
-    const float t98 = t33 ? 1.0f : t76;
-    const float t99 = t37 ? t78 : 1.0f;
-    const float t100 = t37 ? 1.0f : t78;
-    const float t101 = t37 ? t87 : 1.0f;
-    const float t102 = t37 ? 1.0f : t87;
-    const float t103 = t37 ? t88 : 1.0f;
-    const float t104 = t37 ? 1.0f : t88;
-    const float t105 = t90 * t90;
-    const float t106 = t94 * t94;
-    const float t107 = t96 * t96;
-    const float t108 = t98 * t98;
-    const float t109 = t44 - 0.25f;
-    const float t110 = t50 - 0.25f;
-    const float t111 = t51 ? 0.0f : (1.0f + FMA(FMA(t61, FMA(t61, FMA(t61, FMA(t61, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t61 * t61, t61));
-    const float t112 = t54 ? 0.0f : (1.0f + FMA(FMA(t64, FMA(t64, FMA(t64, FMA(0.0013814222f, t64, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t64 * t64, t64));
-    // Mills ratio/sqrt(2 pi)
-    const float t113 = t44 * FMA(t109, FMA(t109, FMA(t109, FMA(t109, FMA(t109, FMA(t109, FMA(t109, FMA(t109, FMA(t109,
-        FMA(t109, FMA(t109, FMA(t109, -0.00152444f, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    const float t114 = t111 * t113;
-    const float t115 = 1.0f - (t76 * (t75 * (t66 * (t65 * t114))));
-    // Mills ratio/sqrt(2 pi)
-    const float t116 = t50 * FMA(t110, FMA(t110, FMA(t110, FMA(t110, FMA(t110, FMA(t110, FMA(t110, FMA(t110, FMA(t110,
-        FMA(t110, FMA(t110, FMA(-0.00152444f, t110, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    const float t117 = t112 * t116;
-    const float t118 = 1.0f - (t88 * (t87 * (t78 * (t77 * t117))));
-    const float t119 = t33 ? t115 : t114;
-    const float t120 = t97 * (t95 * (t93 * ((t33 ? t114 : t115) * t89)));
-    const float t121 = t98 * (t96 * (t94 * (t90 * (2.0f * t119))));
-    const float t122 = FMA(t108, t107 * (t106 * (t105 * (t119 * (-t119)))), t121);
-    const float t123 = t37 ? t118 : t117;
-    const float t124 = t101 * (t99 * ((t37 ? t117 : t118) * t91));
-    const float t125 = t38 ? FMA(t104, t102 * (t100 * (t92 * (-t123))), t122) : FMA(t103, t124, t120 * (-t120));
-    const float t126 = t3 ? t120 : t9;
-    const float t127 = t3 ? ((t125 < 0.0f) ? 0.0f : t125) : t9;
-    *out_mean = t126;
-    *out_var = t127;
+    float t0 = p1 - p0;
+    float t1 = -p4;
+    float t2 = p4 * FMA(((1.7317669e-8f + ((p0 - (p1 - t0)) + (p2 - t0))) + FMA(p3, -p3, p1)) * (0.5f * p4), t1,
+        FMA(p3, t1, 1.0f));
+    return t2;
 }
 
-void logistic_transform_large_variance_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                                               const float *restrict params, float *restrict out_mean,
-                                               float *restrict out_var)
+INLINE float logistic_transform_large_variance_part1(float p0, float p1)
+{
+    float t0 = 1.0f / FMA(ABS(p1 + p0), 0.25f, 1.0f);
+    float t1 = t0 - 0.25f;
+    float t2 = t0 * POLY12(t1, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    return t2;
+}
+
+INLINE void logistic_transform_large_variance_forward_element(
+    float mean, float var, float *restrict out_mean, float *restrict out_var)
+{
+    float t0 = var + 3.289868f;
+    float t1 = var + 2.289868f;
+    float t2 = mean + (-1.0f);
+    _Bool t3 = 0.0f <= var;
+    float t4 = SQRT(t0);
+    float t5 = SQRT(t1);
+    float t6 = t2 - mean;
+    float t7 = t3 ? 1.0f : var;
+    float t8 = SQRT(t7);
+    float t9 = 1.0f / t4;
+    float t10 = 1.0f / t5;
+    float t11 = mean * t9;
+    float t12 = t2 * t10;
+    float t13 = FMA(mean, logistic_transform_large_variance_part0(var, t0, 3.289868f, t4, t9), FMA(mean, t9, -t11));
+    float t14 = t11 * t11;
+    _Bool t15 = t11 < 0.0f;
+    float t16 = FMA(t2, logistic_transform_large_variance_part0(var, t1, 2.289868f, t5, t10), FMA((mean - (t2 - t6)) +
+        ((-1.0f) - t6), t10, FMA(t2, t10, -t12)));
+    float t17 = t12 * t12;
+    _Bool t18 = t12 < 0.0f;
+    float t19 = t14 * (-0.5f);
+    float t20 = (-0.5f) * t17;
+    _Bool t21 = t19 < (-176.5f);
+    float t22 = t21 ? (-176.5f) : t19;
+    _Bool t23 = t20 < (-176.5f);
+    float t24 = t23 ? (-176.5f) : t20;
+    float t25 = FMA(t22, 1.442695f, 12582912.0f);
+    float t26 = FMA(1.442695f, t24, 12582912.0f);
+    float t27 = t25 - 12582912.0f;
+    uint32_t t28 = as_bits(t25);
+    float t29 = FMA(t27, -0.69314575f, t22);
+    float t30 = FMA(t11, t13, FMA(t11, t13, FMA(t11, t11, -t14))) * (-0.5f);
+    float t31 = t21 ? 0.0f : t30;
+    float t32 = t29 + FMA(t27, -1.4286068e-6f, t31);
+    float t33 = t26 - 12582912.0f;
+    uint32_t t34 = as_bits(t26);
+    float t35 = FMA(-0.69314575f, t33, t24);
+    float t36 = (-0.5f) * FMA(t12, t16, FMA(t12, t16, FMA(t12, t12, -t17)));
+    float t37 = t23 ? 0.0f : t36;
+    float t38 = t35 + FMA(-1.4286068e-6f, t33, t37);
+    float t39 = as_float((((uint32_t)((int32_t)t28 >> 2u)) + 127u) << 23u);
+    float t40 = as_float((127u + ((uint32_t)((int32_t)(t28 + 1u) >> 2u))) << 23u);
+    float t41 = as_float((127u + ((uint32_t)((int32_t)(t28 + 2u) >> 2u))) << 23u);
+    float t42 = as_float((127u + ((uint32_t)((int32_t)(t28 + 3u) >> 2u))) << 23u);
+    float t43 = as_float((127u + ((uint32_t)((int32_t)t34 >> 2u))) << 23u);
+    float t44 = as_float((127u + ((uint32_t)((int32_t)(1u + t34) >> 2u))) << 23u);
+    float t45 = as_float((127u + ((uint32_t)((int32_t)(2u + t34) >> 2u))) << 23u);
+    float t46 = as_float((127u + ((uint32_t)((int32_t)(3u + t34) >> 2u))) << 23u);
+    float t47 = t15 ? 1.0f : t39;
+    float t48 = t15 ? 1.0f : t40;
+    float t49 = t15 ? 1.0f : t41;
+    float t50 = t15 ? 1.0f : t42;
+    float t51 = 1.0f + FMA(POLY4(t32, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t32 * t32,
+        t32);
+    float t52 = t21 ? 0.0f : t51;
+    float t53 = logistic_transform_large_variance_part1(t13, t11);  // Mills ratio/sqrt(2 pi)
+    float t54 = t52 * t53;
+    float t55 = 1.0f - (t42 * (t41 * (t40 * (t39 * t54))));
+    float t56 = 1.0f + FMA(POLY4(t38, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t38 * t38,
+        t38);
+    float t57 = t23 ? 0.0f : t56;
+    float t58 = logistic_transform_large_variance_part1(t16, t12);  // Mills ratio/sqrt(2 pi)
+    float t59 = t57 * t58;
+    float t60 = 1.0f - (t46 * (t45 * (t44 * (t43 * t59))));
+    float t61 = t15 ? t55 : t54;
+    float t62 = t15 ? t42 : 1.0f;
+    float t63 = t15 ? t41 : 1.0f;
+    float t64 = t15 ? t40 : 1.0f;
+    float t65 = t15 ? t54 : t55;
+    float t66 = t15 ? t39 : 1.0f;
+    float t67 = t62 * (t63 * (t64 * (t65 * t66)));
+    _Bool t68 = (0.0f < t11) & (0.0f < t12);
+    float t69 = t18 ? 1.0f : t46;
+    float t70 = t18 ? 1.0f : t45;
+    float t71 = t18 ? 1.0f : t44;
+    float t72 = t18 ? 1.0f : t43;
+    float t73 = t18 ? t60 : t59;
+    float t74 = FMA(t69, t70 * (t71 * (t72 * (-t73))), FMA(t50 * t50, (t49 * t49) * ((t48 * t48) * ((t47 * t47) * (t61
+        * (-t61)))), t50 * (t49 * (t48 * (t47 * (2.0f * t61))))));
+    float t75 = t18 ? t46 : 1.0f;
+    float t76 = t18 ? t45 : 1.0f;
+    float t77 = t18 ? t44 : 1.0f;
+    float t78 = t18 ? t59 : t60;
+    float t79 = t18 ? t43 : 1.0f;
+    float t80 = FMA(t75, t76 * (t77 * (t78 * t79)), t67 * (-t67));
+    float t81 = t68 ? t74 : t80;
+    float t82 = t3 ? t67 : t8;
+    float t83 = (t81 < 0.0f) ? 0.0f : t81;
+    float t84 = t3 ? t83 : t8;
+    *out_mean = t82;
+    *out_var = t84;
+}
+
+void logistic_transform_large_variance_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint16_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -206,207 +183,135 @@ void logistic_transform_large_variance_forward(int64_t n, const float *restrict 
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void logistic_transform_large_variance_backward_element(float mean,
-                                                                                                     float var,
-                                                                                                     float grad_mean,
-                                                                                                     float grad_var,
-                                                                                                     float *restrict out_grad_mean,
-                                                                                                     float *restrict out_grad_var)
+INLINE void logistic_transform_large_variance_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const float t0 = var + 3.289868f;
-    const float t1 = var + 2.289868f;
-    const float t2 = mean + (-1.0f);
-    const _Bool t3 = 0.0f <= var;
-    const float t4 = SQRT(t0);
-    const float t5 = t0 - var;
-    const float t6 = SQRT(t1);
-    const float t7 = t1 - var;
-    const float t8 = t2 - mean;
-    const float t9 = SQRT(t3 ? 1.0f : var);
-    const float t10 = t0 - t5;
-    const float t11 = 3.289868f - t5;
-    const float t12 = 1.7317669e-8f + ((var - t10) + t11);
-    const float t13 = t1 - t7;
-    const float t14 = 2.289868f - t7;
-    const float t15 = 1.7317669e-8f + ((var - t13) + t14);
-    const float t16 = t2 - t8;
-    const float t17 = (-1.0f) - t8;
-    const float t18 = (mean - t16) + t17;
-    const float t19 = (-0.19947115f) * (t2 + t18);
-    const float t20 = 1.0f / t4;
-    const float t21 = t12 + FMA(t4, -t4, t0);
-    const float t22 = 1.0f / t6;
-    const float t23 = t15 + FMA(t6, -t6, t1);
-    const float t24 = t21 * (0.5f * t20);
-    const float t25 = -t20;
-    const float t26 = t20 * FMA(t24, t25, FMA(t4, t25, 1.0f));
-    const float t27 = mean * t20;
-    const float t28 = t23 * (0.5f * t22);
-    const float t29 = -t22;
-    const float t30 = t22 * FMA(t28, t29, FMA(t6, t29, 1.0f));
-    const float t31 = t22 * t2;
-    const float t32 = FMA(mean, t26, FMA(mean, t20, -t27));
-    const float t33 = t20 + t26;
-    const float t34 = t27 * t27;
-    const _Bool t35 = t27 < 0.0f;
-    const _Bool t36 = 0.0f < t27;
-    const float t37 = FMA(t22, t18, FMA(t30, t2, FMA(t22, t2, -t31)));
-    const float t38 = t22 + t30;
-    const float t39 = t38 * (t38 * (t38 * t19));
-    const float t40 = 0.3989423f * t38;
-    const float t41 = t31 * t31;
-    const _Bool t42 = t31 < 0.0f;
-    const _Bool t43 = t36 & (0.0f < t31);
-    const float t44 = -t34;
-    const float t45 = t34 * (-0.5f);
-    const float t46 = FMA(t27, t32, FMA(t27, t32, FMA(t27, t27, t44)));
-    const float t47 = t27 + t32;
-    const float t48 = t46 * (-0.5f);
-    const float t49 = -t41;
-    const float t50 = (-0.5f) * t41;
-    const float t51 = FMA(t31, t37, FMA(t31, t37, FMA(t31, t31, t49)));
-    const float t52 = FMA(0.25f, ABS(t31 + t37), 1.0f);
-    const float t53 = (-0.5f) * t51;
-    const float t54 = 1.0f / t52;
-    const _Bool t55 = t45 < (-176.5f);
-    const float t56 = t55 ? (-176.5f) : t45;
-    const float t57 = t55 ? 0.0f : t48;
-    const _Bool t58 = t50 < (-176.5f);
-    const float t59 = t58 ? (-176.5f) : t50;
-    const float t60 = t58 ? 0.0f : t53;
-    const float t61 = FMA(t56, 1.442695f, 12582912.0f);
-    const float t62 = FMA(1.442695f, t59, 12582912.0f);
-    const float t63 = 0.3989423f * t33;
-    const float t64 = t61 - 12582912.0f;
-    const uint32_t t65 = as_bits(t61);
-    const float t66 = FMA(t64, -0.69314575f, t56) + FMA(t64, -1.4286068e-6f, t57);
-    const float t67 = t62 - 12582912.0f;
-    const uint32_t t68 = as_bits(t62);
-    const float t69 = FMA(-0.69314575f, t67, t59) + FMA(-1.4286068e-6f, t67, t60);
-    const float t70 = as_float((((uint32_t)((int32_t)t65 >> 2u)) + 127u) << 23u);
-    const float t71 = as_float((127u + ((uint32_t)((int32_t)(t65 + 1u) >> 2u))) << 23u);
-    const uint32_t t72 = t65 + 2u;
-    const uint32_t t73 = t65 + 3u;
-    const uint32_t t74 = (uint32_t)((int32_t)t72 >> 2u);
-    const uint32_t t75 = (uint32_t)((int32_t)t73 >> 2u);
-    const uint32_t t76 = 127u + t74;
-    const uint32_t t77 = 127u + t75;
-    const uint32_t t78 = t76 << 23u;
-    const uint32_t t79 = t77 << 23u;
-    const float t80 = as_float(t78);
-    const float t81 = as_float(t79);
-    const float t82 = as_float((127u + ((uint32_t)((int32_t)t68 >> 2u))) << 23u);
-    const float t83 = as_float((127u + ((uint32_t)((int32_t)(1u + t68) >> 2u))) << 23u);
-    const uint32_t t84 = 2u + t68;
-    const uint32_t t85 = 3u + t68;
-    const uint32_t t86 = (uint32_t)((int32_t)t84 >> 2u);
-    const uint32_t t87 = (uint32_t)((int32_t)t85 >> 2u);
-    const uint32_t t88 = 127u + t86;
-    const uint32_t t89 = 127u + t87;
-    const uint32_t t90 = t88 << 23u;
-    const uint32_t t91 = t89 << 23u;
-    const float t92 = as_float(t90);
-    const float t93 = as_float(t91);
-    const float t94 = ABS(t47);
-    const float t95 = (-0.19947115f) * t47;
-    const float t96 = FMA(t94, 0.25f, 1.0f);
-    const float t97 = t33 * (t33 * t95);
-    const float t98 = 1.0f / t96;
-    const float t99 = t35 ? t70 : 1.0f;
-    const float t100 = t35 ? 1.0f : t70;
-    const float t101 = t35 ? t71 : 1.0f;
-    const float t102 = t35 ? 1.0f : t71;
-    const float t103 = t35 ? t80 : 1.0f;
-    const float t104 = t35 ? 1.0f : t80;
-    const float t105 = t35 ? t81 : 1.0f;
-    const float t106 = t35 ? 1.0f : t81;
-    const float t107 = t42 ? t82 : 1.0f;
-    const float t108 = t42 ? 1.0f : t82;
-    const float t109 = t42 ? t83 : 1.0f;
-    const float t110 = t42 ? 1.0f : t83;
-    const float t111 = t42 ? t92 : 1.0f;
-    const float t112 = t42 ? 1.0f : t92;
-    const float t113 = t42 ? t93 : 1.0f;
-    const float t114 = t42 ? 1.0f : t93;
-    const float t115 = t100 * t100;
-    const float t116 = t55 ? 0.0f : (1.0f + FMA(FMA(t66, FMA(t66, FMA(t66, FMA(t66, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t66 * t66, t66));
-    const float t117 = t63 * t116;
-    const float t118 = t116 * t97;
-    const float t119 = t70 * t117;
-    const float t120 = t70 * t118;
-    const float t121 = t71 * t119;
-    const float t122 = t71 * t120;
-    const float t123 = t80 * t121;
-    const float t124 = t80 * t122;
-    const float t125 = t81 * t123;
-    const float t126 = t81 * t124;
-    const float t127 = t102 * t102;
-    const float t128 = t104 * t104;
-    const float t129 = t106 * t106;
-    const float t130 = t54 - 0.25f;
-    const float t131 = t58 ? 0.0f : (1.0f + FMA(FMA(t69, FMA(t69, FMA(t69, FMA(0.0013814222f, t69, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t69 * t69, t69));
-    const float t132 = t40 * t131;
-    const float t133 = t131 * t39;
-    const float t134 = t82 * t132;
-    const float t135 = t82 * t133;
-    const float t136 = t83 * t134;
-    const float t137 = t83 * t135;
-    const float t138 = t92 * t136;
-    const float t139 = t92 * t137;
-    const float t140 = t98 - 0.25f;
+    float t0 = var + 3.289868f;
+    float t1 = var + 2.289868f;
+    float t2 = mean + (-1.0f);
+    _Bool t3 = 0.0f <= var;
+    float t4 = SQRT(t0);
+    float t5 = SQRT(t1);
+    float t6 = t2 - mean;
+    float t7 = t3 ? 1.0f : var;
+    float t8 = SQRT(t7);
+    float t9 = (mean - (t2 - t6)) + ((-1.0f) - t6);
+    float t10 = 1.0f / t4;
+    float t11 = 1.0f / t5;
+    float t12 = logistic_transform_large_variance_part0(var, t0, 3.289868f, t4, t10);
+    float t13 = mean * t10;
+    float t14 = logistic_transform_large_variance_part0(var, t1, 2.289868f, t5, t11);
+    float t15 = t11 * t2;
+    float t16 = FMA(mean, t12, FMA(mean, t10, -t13));
+    float t17 = t10 + t12;
+    float t18 = t13 * t13;
+    _Bool t19 = t13 < 0.0f;
+    float t20 = FMA(t11, t9, FMA(t14, t2, FMA(t11, t2, -t15)));
+    float t21 = t11 + t14;
+    float t22 = t15 * t15;
+    _Bool t23 = t15 < 0.0f;
+    float t24 = t18 * (-0.5f);
+    float t25 = t13 + t16;
+    float t26 = (-0.5f) * t22;
+    _Bool t27 = t24 < (-176.5f);
+    float t28 = t27 ? (-176.5f) : t24;
+    _Bool t29 = t26 < (-176.5f);
+    float t30 = t29 ? (-176.5f) : t26;
+    float t31 = FMA(t28, 1.442695f, 12582912.0f);
+    float t32 = FMA(1.442695f, t30, 12582912.0f);
+    float t33 = t31 - 12582912.0f;
+    uint32_t t34 = as_bits(t31);
+    float t35 = FMA(t33, -0.69314575f, t28);
+    float t36 = FMA(t13, t16, FMA(t13, t16, FMA(t13, t13, -t18))) * (-0.5f);
+    float t37 = t27 ? 0.0f : t36;
+    float t38 = t35 + FMA(t33, -1.4286068e-6f, t37);
+    float t39 = t32 - 12582912.0f;
+    uint32_t t40 = as_bits(t32);
+    float t41 = FMA(-0.69314575f, t39, t30);
+    float t42 = (-0.5f) * FMA(t15, t20, FMA(t15, t20, FMA(t15, t15, -t22)));
+    float t43 = t29 ? 0.0f : t42;
+    float t44 = t41 + FMA(-1.4286068e-6f, t39, t43);
+    float t45 = as_float((((uint32_t)((int32_t)t34 >> 2u)) + 127u) << 23u);
+    float t46 = as_float((127u + ((uint32_t)((int32_t)(t34 + 1u) >> 2u))) << 23u);
+    float t47 = as_float((127u + ((uint32_t)((int32_t)(t34 + 2u) >> 2u))) << 23u);
+    float t48 = as_float((127u + ((uint32_t)((int32_t)(t34 + 3u) >> 2u))) << 23u);
+    float t49 = as_float((127u + ((uint32_t)((int32_t)t40 >> 2u))) << 23u);
+    float t50 = as_float((127u + ((uint32_t)((int32_t)(1u + t40) >> 2u))) << 23u);
+    float t51 = as_float((127u + ((uint32_t)((int32_t)(2u + t40) >> 2u))) << 23u);
+    float t52 = as_float((127u + ((uint32_t)((int32_t)(3u + t40) >> 2u))) << 23u);
+    float t53 = 1.0f / FMA(ABS(t25), 0.25f, 1.0f);
+    float t54 = t19 ? 1.0f : t45;
+    float t55 = t19 ? 1.0f : t46;
+    float t56 = t19 ? 1.0f : t47;
+    float t57 = t19 ? 1.0f : t48;
+    float t58 = 1.0f + FMA(POLY4(t38, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t38 * t38,
+        t38);
+    float t59 = t27 ? 0.0f : t58;
+    float t60 = t48 * (t47 * (t46 * (t45 * ((0.3989423f * t17) * t59))));
+    float t61 = t48 * (t47 * (t46 * (t45 * (t59 * (t17 * (t17 * ((-0.19947115f) * t25)))))));
+    float t62 = 1.0f + FMA(POLY4(t44, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t44 * t44,
+        t44);
+    float t63 = t29 ? 0.0f : t62;
+    float t64 = logistic_transform_large_variance_part1(t20, t15);  // Mills ratio/sqrt(2 pi)
+    float t65 = t63 * t64;
+    float t66 = 1.0f - (t52 * (t51 * (t50 * (t49 * t65))));
+    float t67 = t53 - 0.25f;
     // Mills ratio/sqrt(2 pi)
-    const float t141 = t54 * FMA(t130, FMA(t130, FMA(t130, FMA(t130, FMA(t130, FMA(t130, FMA(t130, FMA(t130, FMA(t130,
-        FMA(t130, FMA(t130, FMA(-0.00152444f, t130, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    const float t142 = t131 * t141;
-    const float t143 = 1.0f - (t93 * (t92 * (t83 * (t82 * t142))));
-    // Mills ratio/sqrt(2 pi)
-    const float t144 = t98 * FMA(t140, FMA(t140, FMA(t140, FMA(t140, FMA(t140, FMA(t140, FMA(t140, FMA(t140, FMA(t140,
-        FMA(t140, FMA(t140, FMA(t140, -0.00152444f, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    const float t145 = t116 * t144;
-    const float t146 = 1.0f - (t81 * (t80 * (t71 * (t70 * t145))));
-    const float t147 = (t3 ? t125 : t9) * grad_mean;
-    const float t148 = (t3 ? t126 : t9) * grad_mean;
-    const float t149 = t42 ? t143 : t142;
-    const float t150 = t111 * (t109 * ((t42 ? t142 : t143) * t107));
-    const float t151 = t112 * (t110 * (t108 * (-t149)));
-    const float t152 = t35 ? t146 : t145;
-    const float t153 = t105 * (t103 * (t101 * ((t35 ? t145 : t146) * t99)));
-    const float t154 = t106 * (t104 * (t102 * (t100 * (2.0f * t152))));
-    const float t155 = t43 ? FMA(t114, t151, FMA(t129, t128 * (t127 * (t115 * (t152 * (-t152)))), t154)) : FMA(t113,
-        t150, t153 * (-t153));
-    const float t156 = t153 * (-2.0f);
-    const float t157 = t125 * t156;
-    const float t158 = t126 * t156;
-    const float t159 = FMA(t93, t138, t157);
-    const float t160 = FMA(t93, t139, t158);
-    const _Bool t161 = t155 < 0.0f;
-    const float t162 = t161 ? 0.0f : t159;
-    const float t163 = t161 ? 0.0f : t160;
-    const float t164 = t3 ? t162 : t9;
-    const float t165 = t3 ? t163 : t9;
-    const float t166 = FMA(t164, grad_var, t147);
-    const float t167 = FMA(t165, grad_var, t148);
-    *out_grad_mean = t166;
-    *out_grad_var = t167;
+    float t68 = t53 * POLY12(t67, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+        -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t69 = t59 * t68;
+    float t70 = 1.0f - (t48 * (t47 * (t46 * (t45 * t69))));
+    float t71 = t19 ? t70 : t69;
+    float t72 = t19 ? t48 : 1.0f;
+    float t73 = t19 ? t47 : 1.0f;
+    float t74 = t19 ? t46 : 1.0f;
+    float t75 = t19 ? t69 : t70;
+    float t76 = t19 ? t45 : 1.0f;
+    float t77 = t72 * (t73 * (t74 * (t75 * t76)));
+    float t78 = t77 * (-2.0f);
+    _Bool t79 = (0.0f < t13) & (0.0f < t15);
+    float t80 = t23 ? 1.0f : t52;
+    float t81 = t23 ? 1.0f : t51;
+    float t82 = t23 ? 1.0f : t50;
+    float t83 = t23 ? 1.0f : t49;
+    float t84 = t23 ? t66 : t65;
+    float t85 = FMA(t80, t81 * (t82 * (t83 * (-t84))), FMA(t57 * t57, (t56 * t56) * ((t55 * t55) * ((t54 * t54) * (t71
+        * (-t71)))), t57 * (t56 * (t55 * (t54 * (2.0f * t71))))));
+    float t86 = t23 ? t52 : 1.0f;
+    float t87 = t23 ? t51 : 1.0f;
+    float t88 = t23 ? t50 : 1.0f;
+    float t89 = t23 ? t65 : t66;
+    float t90 = t23 ? t49 : 1.0f;
+    float t91 = FMA(t86, t87 * (t88 * (t89 * t90)), t77 * (-t77));
+    float t92 = t79 ? t85 : t91;
+    _Bool t93 = t92 < 0.0f;
+    float t94 = FMA(t52, t51 * (t50 * (t49 * ((0.3989423f * t21) * t63))), t60 * t78);
+    float t95 = t93 ? 0.0f : t94;
+    float t96 = t3 ? t95 : t8;
+    float t97 = t3 ? t60 : t8;
+    float t98 = FMA(t96, grad_var, t97 * grad_mean);
+    float t99 = FMA(t52, t51 * (t50 * (t49 * (t63 * (t21 * (t21 * (t21 * ((-0.19947115f) * (t2 + t9)))))))), t61 *
+        t78);
+    float t100 = t93 ? 0.0f : t99;
+    float t101 = t3 ? t100 : t8;
+    float t102 = t3 ? t61 : t8;
+    float t103 = FMA(t101, grad_var, t102 * grad_mean);
+    *out_grad_mean = t98;
+    *out_grad_var = t103;
 }
 
-void logistic_transform_large_variance_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                                                const float *restrict grad_mean, const float *restrict grad_var,
-                                                const float *restrict params, float *restrict out_grad_mean,
-                                                float *restrict out_grad_var)
+void logistic_transform_large_variance_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint16_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        logistic_transform_large_variance_backward_element(mean[i], var[i], grad_mean[i], grad_var[i],
-                                                           &out_grad_mean[i], &out_grad_var[i]);
+        logistic_transform_large_variance_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
         narrow ^= (uint16_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

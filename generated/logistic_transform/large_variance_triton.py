@@ -4,17 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   logistic_transform_large_variance_forward 248, logistic_transform_large_variance_backward 290
 #
 # Certificate:
-#   mean        6.28 ulp of the terms, worst at mean = -0.0305962879, var = 0.0174696762
-#   var         7.61 ulp of the terms, worst at mean = -0.0225480366, var = 7.83443113e-07
-#   dmean_dmu   3 ulp of the terms, worst at mean = -2.39204876e+11, var = 1.65209382e+23
-#   dmean_dvar  5.58 ulp of the terms, worst at mean = 1.1360997, var = 0.152623475
-#   dvar_dmu    4.12 ulp of the terms, worst at mean = -0.136566728, var = 6.60725641
-#   dvar_dvar   6.12 ulp of the terms, worst at mean = -0.35279274, var = 3.33801495e-06
-#   against exact values at 16951 points over all of float32; details in large_variance.json
+#   mean 6.28, var 7.61, dmean_dmu 3, dmean_dvar 5.58, dvar_dmu 4.12, dvar_dvar 6.12 ulp of the terms,
+#   against exact values at 16951 points over all of float32; where, in large_variance.json
 
 import triton
 import triton.language as tl
@@ -31,6 +25,34 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial12(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x,
+        tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6), c7), c8), c9), c10), c11))
+
+
+@triton.jit
+def _part0(p0, p1, p2, p3, p4):
+    t0 = p1 - p0
+    t1 = p4 * -1.0
+    t2 = (p4 * tl.fma(((1.7317669e-8 + ((p0 - (p1 - t0)) + (p2 - t0))) + tl.fma(p3, p3 * -1.0, p1)) * (0.5 * p4), t1,
+        tl.fma(p3, t1, 1.0)))
+    return t2
+
+
+@triton.jit
+def _part1(p0, p1):
+    t0 = tl.div_rn(1.0, tl.fma(tl.abs(p1 + p0), 0.25, 1.0))
+    t1 = (t0 * _polynomial12(t0 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
+    return t1
+
+
+@triton.jit
 def logistic_transform_large_variance_forward(mean, var):
     t0 = var + 3.289868
     t1 = tl.sqrt_rn(t0)
@@ -42,114 +64,69 @@ def logistic_transform_large_variance_forward(mean, var):
     t7 = tl.where(t6, -176.5, t5)
     t8 = tl.fma(t7, 1.442695, 12582912.0)
     t9 = t8 - 12582912.0
-    t10 = tl.fma(t9, -0.69314575, t7)
-    t11 = tl.fma(t1, t1 * -1.0, t0)
-    t12 = t0 - var
-    t13 = ((1.7317669e-8 + ((var - (t0 - t12)) + (3.289868 - t12))) + t11) * (0.5 * t2)
-    t14 = t2 * -1.0
-    t15 = tl.fma(mean, t2 * tl.fma(t13, t14, tl.fma(t1, t14, 1.0)), tl.fma(mean, t2, t3 * -1.0))
-    t16 = (t10 + tl.fma(t9, -1.4286068e-6, tl.where(t6, 0.0, tl.fma(t3, t15, tl.fma(t3, t15, tl.fma(t3, t3, t4 *
-        -1.0))) * (-0.5))))
-    t17 = (tl.where(t6, 0.0, 1.0 + tl.fma(tl.fma(t16, tl.fma(t16, tl.fma(t16, tl.fma(t16, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t16 * t16, t16)))
-    t18 = tl.div_rn(1.0, tl.fma(tl.abs(t3 + t15), 0.25, 1.0))
-    t19 = t18 - 0.25
-    # Mills ratio/sqrt(2 pi)
-    t20 = (t18 * tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19,
-        tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, -0.00152444, -0.0064508854), 0.024710128), -0.006645453),
-        -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109),
-        0.13207589))
-    t21 = t17 * t20
-    t22 = t8.to(tl.int32, bitcast=True)
-    t23 = (((t22 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t24 = t23 * t21
-    t25 = ((127 + ((t22 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t26 = t25 * t24
-    t27 = ((127 + ((t22 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t28 = t27 * t26
-    t29 = ((127 + ((t22 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t30 = 1.0 - (t29 * t28)
-    t31 = t3 < 0.0
-    t32 = tl.where(t31, t21, t30) * tl.where(t31, t23, 1.0)
-    t33 = tl.where(t31, t25, 1.0) * t32
-    t34 = tl.where(t31, t27, 1.0) * t33
-    t35 = tl.where(t31, t29, 1.0) * t34
-    t36 = 0.0 <= var
-    t37 = tl.sqrt_rn(tl.where(t36, 1.0, var))
-    t38 = tl.where(t36, t35, t37)
-    t39 = t35 * (t35 * -1.0)
-    t40 = mean + (-1.0)
-    t41 = var + 2.289868
-    t42 = tl.sqrt_rn(t41)
-    t43 = tl.div_rn(1.0, t42)
-    t44 = t40 * t43
-    t45 = t44 * t44
-    t46 = (-0.5) * t45
-    t47 = t46 < (-176.5)
-    t48 = tl.where(t47, -176.5, t46)
-    t49 = tl.fma(1.442695, t48, 12582912.0)
-    t50 = t49 - 12582912.0
-    t51 = tl.fma(-0.69314575, t50, t48)
-    t52 = tl.fma(t42, t42 * -1.0, t41)
-    t53 = t41 - var
-    t54 = ((1.7317669e-8 + ((var - (t41 - t53)) + (2.289868 - t53))) + t52) * (0.5 * t43)
-    t55 = t43 * -1.0
-    t56 = t43 * tl.fma(t54, t55, tl.fma(t42, t55, 1.0))
-    t57 = tl.fma(t40, t43, t44 * -1.0)
-    t58 = t40 - mean
-    t59 = tl.fma(t40, t56, tl.fma((mean - (t40 - t58)) + ((-1.0) - t58), t43, t57))
-    t60 = (t51 + tl.fma(-1.4286068e-6, t50, tl.where(t47, 0.0, (-0.5) * tl.fma(t44, t59, tl.fma(t44, t59, tl.fma(t44,
-        t44, t45 * -1.0))))))
-    t61 = (tl.where(t47, 0.0, 1.0 + tl.fma(tl.fma(t60, tl.fma(t60, tl.fma(t60, tl.fma(0.0013814222, t60, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t60 * t60, t60)))
-    t62 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t44 + t59), 1.0))
-    t63 = t62 - 0.25
-    # Mills ratio/sqrt(2 pi)
-    t64 = (t62 * tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63,
-        tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(-0.00152444, t63, -0.0064508854), 0.024710128), -0.006645453),
-        -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109),
-        0.13207589))
-    t65 = t61 * t64
-    t66 = t49.to(tl.int32, bitcast=True)
-    t67 = ((127 + (t66 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t68 = t67 * t65
-    t69 = ((127 + ((1 + t66) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t70 = t69 * t68
-    t71 = ((127 + ((2 + t66) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t72 = t71 * t70
-    t73 = ((127 + ((3 + t66) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t74 = 1.0 - (t73 * t72)
-    t75 = t44 < 0.0
-    t76 = tl.where(t75, t65, t74) * tl.where(t75, t67, 1.0)
-    t77 = tl.where(t75, t69, 1.0) * t76
-    t78 = tl.where(t75, t71, 1.0) * t77
-    t79 = tl.fma(tl.where(t75, t73, 1.0), t78, t39)
-    t80 = tl.where(t31, t30, t21)
-    t81 = t80 * (t80 * -1.0)
-    t82 = tl.where(t31, 1.0, t23)
-    t83 = (t82 * t82) * t81
-    t84 = tl.where(t31, 1.0, t25)
-    t85 = (t84 * t84) * t83
-    t86 = tl.where(t31, 1.0, t27)
-    t87 = (t86 * t86) * t85
-    t88 = t86 * (t84 * (t82 * (2.0 * t80)))
-    t89 = tl.where(t31, 1.0, t29)
-    t90 = t89 * t88
-    t91 = tl.fma(t89 * t89, t87, t90)
-    t92 = tl.where(t75, t74, t65) * -1.0
-    t93 = tl.where(t75, 1.0, t67) * t92
-    t94 = tl.where(t75, 1.0, t69) * t93
-    t95 = tl.where(t75, 1.0, t71) * t94
-    t96 = tl.fma(tl.where(t75, 1.0, t73), t95, t91)
-    t97 = 0.0 < t44
-    t98 = tl.where((0.0 < t3) & t97, t96, t79)
-    t99 = tl.where(t36, tl.where(t98 < 0.0, 0.0, t98), t37)
-    return (t38, t99)
+    t10 = tl.fma(mean, _part0(var, t0, 3.289868, t1, t2), tl.fma(mean, t2, t3 * -1.0))
+    t11 = (tl.fma(t9, -0.69314575, t7) + tl.fma(t9, -1.4286068e-6, tl.where(t6, 0.0, tl.fma(t3, t10, tl.fma(t3, t10,
+        tl.fma(t3, t3, t4 * -1.0))) * (-0.5))))
+    t12 = (tl.where(t6, 0.0, 1.0 + tl.fma(_polynomial4(t11, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t11 * t11, t11)))
+    t13 = _part1(t10, t3)  # Mills ratio/sqrt(2 pi)
+    t14 = t12 * t13
+    t15 = t8.to(tl.int32, bitcast=True)
+    t16 = (((t15 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t17 = ((127 + ((t15 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t18 = ((127 + ((t15 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t19 = ((127 + ((t15 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t20 = 1.0 - (t19 * (t18 * (t17 * (t16 * t14))))
+    t21 = t3 < 0.0
+    t22 = (tl.where(t21, t19, 1.0) * (tl.where(t21, t18, 1.0) * (tl.where(t21, t17, 1.0) * (tl.where(t21, t14, t20) *
+        tl.where(t21, t16, 1.0)))))
+    t23 = 0.0 <= var
+    t24 = tl.sqrt_rn(tl.where(t23, 1.0, var))
+    t25 = tl.where(t23, t22, t24)
+    t26 = mean + (-1.0)
+    t27 = var + 2.289868
+    t28 = tl.sqrt_rn(t27)
+    t29 = tl.div_rn(1.0, t28)
+    t30 = t26 * t29
+    t31 = t30 * t30
+    t32 = (-0.5) * t31
+    t33 = t32 < (-176.5)
+    t34 = tl.where(t33, -176.5, t32)
+    t35 = tl.fma(1.442695, t34, 12582912.0)
+    t36 = t35 - 12582912.0
+    t37 = t26 - mean
+    t38 = (tl.fma(t26, _part0(var, t27, 2.289868, t28, t29), tl.fma((mean - (t26 - t37)) + ((-1.0) - t37), t29,
+        tl.fma(t26, t29, t30 * -1.0))))
+    t39 = (tl.fma(-0.69314575, t36, t34) + tl.fma(-1.4286068e-6, t36, tl.where(t33, 0.0, (-0.5) * tl.fma(t30, t38,
+        tl.fma(t30, t38, tl.fma(t30, t30, t31 * -1.0))))))
+    t40 = (tl.where(t33, 0.0, 1.0 + tl.fma(_polynomial4(t39, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t39 * t39, t39)))
+    t41 = _part1(t38, t30)  # Mills ratio/sqrt(2 pi)
+    t42 = t40 * t41
+    t43 = t35.to(tl.int32, bitcast=True)
+    t44 = ((127 + (t43 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t45 = ((127 + ((1 + t43) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t46 = ((127 + ((2 + t43) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t47 = ((127 + ((3 + t43) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t48 = 1.0 - (t47 * (t46 * (t45 * (t44 * t42))))
+    t49 = t30 < 0.0
+    t50 = tl.where(t21, t20, t14)
+    t51 = tl.where(t21, 1.0, t16)
+    t52 = tl.where(t21, 1.0, t17)
+    t53 = tl.where(t21, 1.0, t18)
+    t54 = tl.where(t21, 1.0, t19)
+    t55 = (tl.where((0.0 < t3) & (0.0 < t30), tl.fma(tl.where(t49, 1.0, t47), tl.where(t49, 1.0, t46) * (tl.where(t49,
+        1.0, t45) * (tl.where(t49, 1.0, t44) * (tl.where(t49, t48, t42) * -1.0))), tl.fma(t54 * t54, (t53 * t53) *
+        ((t52 * t52) * ((t51 * t51) * (t50 * (t50 * -1.0)))), t54 * (t53 * (t52 * (t51 * (2.0 * t50)))))),
+        tl.fma(tl.where(t49, t47, 1.0), tl.where(t49, t46, 1.0) * (tl.where(t49, t45, 1.0) * (tl.where(t49, t42, t48) *
+        tl.where(t49, t44, 1.0))), t22 * (t22 * -1.0))))
+    t56 = tl.where(t23, tl.where(t55 < 0.0, 0.0, t55), t24)
+    return (t25, t56)
 
 
 @triton.jit
-def logistic_transform_large_variance_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n,
-                                                     BLOCK: tl.constexpr):
+def logistic_transform_large_variance_forward_kernel(
+    mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)
@@ -171,126 +148,82 @@ def logistic_transform_large_variance_backward(mean, var, grad_mean, grad_var):
     t7 = tl.where(t6, -176.5, t5)
     t8 = tl.fma(t7, 1.442695, 12582912.0)
     t9 = t8 - 12582912.0
-    t10 = tl.fma(t9, -0.69314575, t7)
-    t11 = tl.fma(t1, t1 * -1.0, t0)
-    t12 = t0 - var
-    t13 = ((1.7317669e-8 + ((var - (t0 - t12)) + (3.289868 - t12))) + t11) * (0.5 * t2)
-    t14 = t2 * -1.0
-    t15 = t2 * tl.fma(t13, t14, tl.fma(t1, t14, 1.0))
-    t16 = tl.fma(mean, t15, tl.fma(mean, t2, t3 * -1.0))
-    t17 = (t10 + tl.fma(t9, -1.4286068e-6, tl.where(t6, 0.0, tl.fma(t3, t16, tl.fma(t3, t16, tl.fma(t3, t3, t4 *
-        -1.0))) * (-0.5))))
-    t18 = (tl.where(t6, 0.0, 1.0 + tl.fma(tl.fma(t17, tl.fma(t17, tl.fma(t17, tl.fma(t17, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t17 * t17, t17)))
-    t19 = t3 + t16
-    t20 = tl.div_rn(1.0, tl.fma(tl.abs(t19), 0.25, 1.0))
-    t21 = t20 - 0.25
+    t10 = _part0(var, t0, 3.289868, t1, t2)
+    t11 = tl.fma(mean, t10, tl.fma(mean, t2, t3 * -1.0))
+    t12 = (tl.fma(t9, -0.69314575, t7) + tl.fma(t9, -1.4286068e-6, tl.where(t6, 0.0, tl.fma(t3, t11, tl.fma(t3, t11,
+        tl.fma(t3, t3, t4 * -1.0))) * (-0.5))))
+    t13 = (tl.where(t6, 0.0, 1.0 + tl.fma(_polynomial4(t12, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t12 * t12, t12)))
+    t14 = t3 + t11
+    t15 = tl.div_rn(1.0, tl.fma(tl.abs(t14), 0.25, 1.0))
     # Mills ratio/sqrt(2 pi)
-    t22 = (t20 * tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21,
-        tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, -0.00152444, -0.0064508854), 0.024710128), -0.006645453),
-        -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109),
-        0.13207589))
-    t23 = t18 * t22
-    t24 = t8.to(tl.int32, bitcast=True)
-    t25 = (((t24 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t26 = t25 * t23
-    t27 = ((127 + ((t24 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t28 = t27 * t26
-    t29 = ((127 + ((t24 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t30 = t29 * t28
-    t31 = ((127 + ((t24 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t32 = 1.0 - (t31 * t30)
-    t33 = t3 < 0.0
-    t34 = tl.where(t33, t23, t32) * tl.where(t33, t25, 1.0)
-    t35 = tl.where(t33, t27, 1.0) * t34
-    t36 = tl.where(t33, t29, 1.0) * t35
-    t37 = tl.where(t33, t31, 1.0) * t36
-    t38 = t37 * (t37 * -1.0)
-    t39 = var + 2.289868
-    t40 = tl.sqrt_rn(t39)
-    t41 = tl.div_rn(1.0, t40)
-    t42 = mean + (-1.0)
-    t43 = t41 * t42
-    t44 = t43 * t43
-    t45 = (-0.5) * t44
-    t46 = t45 < (-176.5)
-    t47 = tl.where(t46, -176.5, t45)
-    t48 = tl.fma(1.442695, t47, 12582912.0)
-    t49 = t48 - 12582912.0
-    t50 = tl.fma(-0.69314575, t49, t47)
-    t51 = tl.fma(t40, t40 * -1.0, t39)
-    t52 = t39 - var
-    t53 = ((1.7317669e-8 + ((var - (t39 - t52)) + (2.289868 - t52))) + t51) * (0.5 * t41)
-    t54 = t41 * -1.0
-    t55 = t41 * tl.fma(t53, t54, tl.fma(t40, t54, 1.0))
-    t56 = tl.fma(t55, t42, tl.fma(t41, t42, t43 * -1.0))
-    t57 = t42 - mean
-    t58 = (mean - (t42 - t57)) + ((-1.0) - t57)
-    t59 = tl.fma(t41, t58, t56)
-    t60 = (t50 + tl.fma(-1.4286068e-6, t49, tl.where(t46, 0.0, (-0.5) * tl.fma(t43, t59, tl.fma(t43, t59, tl.fma(t43,
-        t43, t44 * -1.0))))))
-    t61 = (tl.where(t46, 0.0, 1.0 + tl.fma(tl.fma(t60, tl.fma(t60, tl.fma(t60, tl.fma(0.0013814222, t60, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t60 * t60, t60)))
-    t62 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t43 + t59), 1.0))
-    t63 = t62 - 0.25
-    # Mills ratio/sqrt(2 pi)
-    t64 = (t62 * tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(t63,
-        tl.fma(t63, tl.fma(t63, tl.fma(t63, tl.fma(-0.00152444, t63, -0.0064508854), 0.024710128), -0.006645453),
-        -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109),
-        0.13207589))
-    t65 = t61 * t64
-    t66 = t48.to(tl.int32, bitcast=True)
-    t67 = ((127 + (t66 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t68 = t67 * t65
-    t69 = ((127 + ((1 + t66) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t70 = t69 * t68
-    t71 = ((127 + ((2 + t66) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t72 = t71 * t70
-    t73 = ((127 + ((3 + t66) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t74 = 1.0 - (t73 * t72)
-    t75 = t43 < 0.0
-    t76 = tl.where(t75, t65, t74) * tl.where(t75, t67, 1.0)
-    t77 = tl.where(t75, t69, 1.0) * t76
-    t78 = tl.where(t75, t71, 1.0) * t77
-    t79 = tl.fma(tl.where(t75, t73, 1.0), t78, t38)
-    t80 = tl.where(t33, t32, t23)
-    t81 = t80 * (t80 * -1.0)
-    t82 = tl.where(t33, 1.0, t25)
-    t83 = (t82 * t82) * t81
-    t84 = tl.where(t33, 1.0, t27)
-    t85 = (t84 * t84) * t83
-    t86 = tl.where(t33, 1.0, t29)
-    t87 = (t86 * t86) * t85
-    t88 = t86 * (t84 * (t82 * (2.0 * t80)))
-    t89 = tl.where(t33, 1.0, t31)
-    t90 = t89 * t88
-    t91 = tl.fma(t89 * t89, t87, t90)
-    t92 = tl.where(t75, t74, t65) * -1.0
-    t93 = tl.where(t75, 1.0, t67) * t92
-    t94 = tl.where(t75, 1.0, t69) * t93
-    t95 = tl.where(t75, 1.0, t71) * t94
-    t96 = tl.fma(tl.where(t75, 1.0, t73), t95, t91)
-    t97 = 0.0 < t43
-    t98 = tl.where((0.0 < t3) & t97, t96, t79) < 0.0
-    t99 = t37 * (-2.0)
-    t100 = t2 + t15
-    t101 = t31 * (t29 * (t27 * (t25 * ((0.3989423 * t100) * t18))))
-    t102 = t101 * t99
-    t103 = t41 + t55
-    t104 = tl.where(t98, 0.0, tl.fma(t73, t71 * (t69 * (t67 * ((0.3989423 * t103) * t61))), t102))
-    t105 = 0.0 <= var
-    t106 = tl.sqrt_rn(tl.where(t105, 1.0, var))
-    t107 = tl.fma(tl.where(t105, t104, t106), grad_var, tl.where(t105, t101, t106) * grad_mean)
-    t108 = t31 * (t29 * (t27 * (t25 * (t18 * (t100 * (t100 * ((-0.19947115) * t19)))))))
-    t109 = t108 * t99
-    t110 = (tl.fma(tl.where(t105, tl.where(t98, 0.0, tl.fma(t73, t71 * (t69 * (t67 * (t61 * (t103 * (t103 * (t103 *
-        ((-0.19947115) * (t42 + t58)))))))), t109)), t106), grad_var, tl.where(t105, t108, t106) * grad_mean))
-    return (t107, t110)
+    t16 = (t15 * _polynomial12(t15 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
+    t17 = t13 * t16
+    t18 = t8.to(tl.int32, bitcast=True)
+    t19 = (((t18 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t20 = ((127 + ((t18 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t21 = ((127 + ((t18 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t22 = ((127 + ((t18 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t23 = 1.0 - (t22 * (t21 * (t20 * (t19 * t17))))
+    t24 = t3 < 0.0
+    t25 = (tl.where(t24, t22, 1.0) * (tl.where(t24, t21, 1.0) * (tl.where(t24, t20, 1.0) * (tl.where(t24, t17, t23) *
+        tl.where(t24, t19, 1.0)))))
+    t26 = var + 2.289868
+    t27 = tl.sqrt_rn(t26)
+    t28 = tl.div_rn(1.0, t27)
+    t29 = mean + (-1.0)
+    t30 = t28 * t29
+    t31 = t30 * t30
+    t32 = (-0.5) * t31
+    t33 = t32 < (-176.5)
+    t34 = tl.where(t33, -176.5, t32)
+    t35 = tl.fma(1.442695, t34, 12582912.0)
+    t36 = t35 - 12582912.0
+    t37 = _part0(var, t26, 2.289868, t27, t28)
+    t38 = t29 - mean
+    t39 = (mean - (t29 - t38)) + ((-1.0) - t38)
+    t40 = tl.fma(t28, t39, tl.fma(t37, t29, tl.fma(t28, t29, t30 * -1.0)))
+    t41 = (tl.fma(-0.69314575, t36, t34) + tl.fma(-1.4286068e-6, t36, tl.where(t33, 0.0, (-0.5) * tl.fma(t30, t40,
+        tl.fma(t30, t40, tl.fma(t30, t30, t31 * -1.0))))))
+    t42 = (tl.where(t33, 0.0, 1.0 + tl.fma(_polynomial4(t41, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t41 * t41, t41)))
+    t43 = _part1(t40, t30)  # Mills ratio/sqrt(2 pi)
+    t44 = t42 * t43
+    t45 = t35.to(tl.int32, bitcast=True)
+    t46 = ((127 + (t45 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t47 = ((127 + ((1 + t45) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t48 = ((127 + ((2 + t45) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t49 = ((127 + ((3 + t45) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t50 = 1.0 - (t49 * (t48 * (t47 * (t46 * t44))))
+    t51 = t30 < 0.0
+    t52 = tl.where(t24, t23, t17)
+    t53 = tl.where(t24, 1.0, t19)
+    t54 = tl.where(t24, 1.0, t20)
+    t55 = tl.where(t24, 1.0, t21)
+    t56 = tl.where(t24, 1.0, t22)
+    t57 = (tl.where((0.0 < t3) & (0.0 < t30), tl.fma(tl.where(t51, 1.0, t49), tl.where(t51, 1.0, t48) * (tl.where(t51,
+        1.0, t47) * (tl.where(t51, 1.0, t46) * (tl.where(t51, t50, t44) * -1.0))), tl.fma(t56 * t56, (t55 * t55) *
+        ((t54 * t54) * ((t53 * t53) * (t52 * (t52 * -1.0)))), t56 * (t55 * (t54 * (t53 * (2.0 * t52)))))),
+        tl.fma(tl.where(t51, t49, 1.0), tl.where(t51, t48, 1.0) * (tl.where(t51, t47, 1.0) * (tl.where(t51, t44, t50) *
+        tl.where(t51, t46, 1.0))), t25 * (t25 * -1.0))) < 0.0)
+    t58 = t25 * (-2.0)
+    t59 = t2 + t10
+    t60 = t22 * (t21 * (t20 * (t19 * ((0.3989423 * t59) * t13))))
+    t61 = t28 + t37
+    t62 = 0.0 <= var
+    t63 = tl.sqrt_rn(tl.where(t62, 1.0, var))
+    t64 = (tl.fma(tl.where(t62, tl.where(t57, 0.0, tl.fma(t49, t48 * (t47 * (t46 * ((0.3989423 * t61) * t42))), t60 *
+        t58)), t63), grad_var, tl.where(t62, t60, t63) * grad_mean))
+    t65 = t22 * (t21 * (t20 * (t19 * (t13 * (t59 * (t59 * ((-0.19947115) * t14)))))))
+    t66 = (tl.fma(tl.where(t62, tl.where(t57, 0.0, tl.fma(t49, t48 * (t47 * (t46 * (t42 * (t61 * (t61 * (t61 *
+        ((-0.19947115) * (t29 + t39)))))))), t65 * t58)), t63), grad_var, tl.where(t62, t65, t63) * grad_mean))
+    return (t64, t66)
 
 
 @triton.jit
-def logistic_transform_large_variance_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr,
-                                                      out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
+def logistic_transform_large_variance_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

@@ -4,17 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 //
 // rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      hfe62cb701da9de6943f7f54d13792e863a0d149e87a0beae4a3af771b59c798a
 // operations   logistic_transform_pea_forward 434, logistic_transform_pea_backward 507
 //
 // Certificate:
-//   mean        2.62 ulp of the terms, worst at mean = -2191.12378, var = 2019756.62
-//   var         6.32 ulp of the terms, worst at mean = -17.3378944, var = 7.44852972
-//   dmean_dmu   4.21 ulp of the terms, worst at mean = -84816664, var = 2.44473055e+15
-//   dmean_dvar  3.65 ulp of the terms, worst at mean = 186.92247, var = 258.165314
-//   dvar_dmu    5.97 ulp of the terms, worst at mean = 1.3996965e+13, var = 2.2520221e+25
-//   dvar_dvar   6.33 ulp of the terms, worst at mean = -17.3379135, var = 7.44853783
-//   against exact values at 16999 points over all of float32; details in pea.json
+//   mean 2.62, var 6.32, dmean_dmu 4.21, dmean_dvar 3.65, dvar_dmu 5.97, dvar_dvar 6.33 ulp of the terms,
+//   against exact values at 16999 points over all of float32; where, in pea.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,259 +41,231 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void logistic_transform_pea_forward_element(float mean, float var,
-                                                                                         float *restrict out_mean,
-                                                                                         float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float logistic_transform_pea_part0(float p0, float p1, float p2)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const _Bool t4 = mean < 0.0f;
-    const float t5 = mean * (-0.6931472f);
-    const float t6 = var * 0.2402265f;
-    const float t7 = mean * 0.6931472f;
-    const float t8 = var * (1.0f / FMA(var, 0.25f, 1.0f));
-    const _Bool t9 = 0.0f <= var;
-    const _Bool t10 = t2 & (0.0f < t3);
-    const float t11 = t0 ? 9.094947e-13f : 1.0f;
-    const float t12 = t0 ? 1.0995116e+12f : 1.0f;
-    const float t13 = t1 ? 2.8147498e+14f : t11;  // power of two that keeps residuals normal
-    const float t14 = t1 ? 3.5527137e-15f : t12;
-    const float t15 = t10 ? 1.2676506e+30f : (t13 * t3);
-    const float t16 = FMA(mean, 1.9046542e-9f, FMA(mean, -0.6931472f, -t5));
-    const float t17 = t5 + t6;
-    const float t18 = FMA(var, 0.2402265f, -t6);
-    const float t19 = t6 + t7;
-    const float t20 = FMA(mean, -1.9046542e-9f, FMA(mean, 0.6931472f, -t7));
-    const float t21 = SQRT(t9 ? 1.0f : var);
-    const float t22 = t2 ? 1.0f : (t13 * (var * t13));
-    const float t23 = t17 - t6;
-    const float t24 = t5 - t23;
-    const float t25 = t16 + FMA(var, -2.2778894e-10f, ((t6 - (t17 - t23)) + t24) + t18);
-    const float t26 = t19 - t6;
-    const float t27 = t7 - t26;
-    const float t28 = t20 + FMA(var, -2.2778894e-10f, t18 + ((t6 - (t19 - t26)) + t27));
-    const float t29 = SQRT(t22);  // standard deviation, scaled
-    const float t30 = 1.0f / t29;
-    const float t31 = FMA(t29, -t29, t22);
-    const float t32 = t2 ? 0.0f : (t14 * t29);
-    const float t33 = t32 * (-0.6931472f);
-    const float t34 = t32 * 0.6931472f;
-    const float t35 = FMA(t32, -0.6931472f, -t33);
-    const float t36 = FMA(t32, 0.6931472f, -t34);
-    const float t37 = t31 * (0.5f * t30);
-    const float t38 = t2 ? 0.0f : (t14 * t37);
-    const float t39 = -t30;
-    const float t40 = t30 * FMA(t37, t39, FMA(t29, t39, 1.0f));
-    const float t41 = t30 * t15;
-    const float t42 = FMA(t40, t15, FMA(t30, t15, -t41));
-    const _Bool t43 = 1.1529215e+18f < t41;
-    const float t44 = t43 ? 1.1529215e+18f : t41;
-    const float t45 = t43 ? 0.0f : t42;
-    const float t46 = t4 ? (-t44) : t44;  // mean/sigma
-    const float t47 = t46 + t33;
-    const float t48 = t46 + t34;
-    const float t49 = t46 * t46;
-    const _Bool t50 = t46 < 0.0f;
-    const float t51 = t47 - t33;
-    const float t52 = t48 - t34;
-    const float t53 = -t49;
-    const float t54 = (-0.5f) * t49;
-    const float t55 = FMA(t46, t46, t53);
-    const _Bool t56 = t47 < 0.0f;
-    const float t57 = t56 ? 0.0f : t17;
-    const float t58 = t56 ? 0.0f : t25;
-    const float t59 = FMA(t32, 1.9046542e-9f, FMA(t38, -0.6931472f, ((t33 - (t47 - t51)) + (t46 - t51)) + t35));
-    const float t60 = FMA(t32, -1.9046542e-9f, FMA(t38, 0.6931472f, ((t34 - (t48 - t52)) + (t46 - t52)) + t36));
-    const _Bool t61 = t54 < (-176.5f);
-    const float t62 = t61 ? (-176.5f) : t54;
-    const float t63 = t4 ? (-t45) : t45;
-    const float t64 = FMA(t46, t63, FMA(t46, t63, t55));
-    const float t65 = 0.25f * ABS(t46 + t63);
-    const float t66 = t61 ? 0.0f : ((-0.5f) * t64);
-    const float t67 = t63 + t59;
-    const float t68 = t63 + t60;
-    const float t69 = t47 + t67;
-    const float t70 = t48 + t68;
-    const float t71 = ABS(t69) * 0.25f;
-    const _Bool t72 = 176.5f < t57;
-    const float t73 = t72 ? 0.0f : t58;
-    const float t74 = t72 ? 176.5f : t57;
-    const _Bool t75 = t57 < (-176.5f);
-    const float t76 = t75 ? (-176.5f) : t74;
-    const float t77 = t75 ? 0.0f : t73;
-    const float t78 = FMA(t62, 1.442695f, 12582912.0f);
-    const float t79 = t78 - 12582912.0f;
-    const uint32_t t80 = as_bits(t78);
-    const float t81 = FMA(t79, -0.69314575f, t62) + FMA(t79, -1.4286068e-6f, t66);
-    const float t82 = FMA(1.442695f, t76, 12582912.0f);
-    const float t83 = as_float((((uint32_t)((int32_t)t80 >> 2u)) + 127u) << 23u);
-    const float t84 = as_float((127u + ((uint32_t)((int32_t)(t80 + 1u) >> 2u))) << 23u);
-    const uint32_t t85 = t80 + 2u;
-    const uint32_t t86 = t80 + 3u;
-    const uint32_t t87 = (uint32_t)((int32_t)t85 >> 2u);
-    const uint32_t t88 = (uint32_t)((int32_t)t86 >> 2u);
-    const uint32_t t89 = 127u + t87;
-    const uint32_t t90 = 127u + t88;
-    const uint32_t t91 = t89 << 23u;
-    const uint32_t t92 = t90 << 23u;
-    const float t93 = as_float(t91);
-    const float t94 = as_float(t92);
-    const float t95 = 1.0f + t65;
-    const float t96 = t82 - 12582912.0f;
-    const uint32_t t97 = as_bits(t82);
-    const float t98 = FMA(-0.69314575f, t96, t76) + FMA(-1.4286068e-6f, t96, t77);
-    const float t99 = as_float((127u + ((uint32_t)((int32_t)t97 >> 2u))) << 23u);
-    const float t100 = as_float((127u + ((uint32_t)((int32_t)(1u + t97) >> 2u))) << 23u);
-    const uint32_t t101 = 2u + t97;
-    const uint32_t t102 = 3u + t97;
-    const uint32_t t103 = (uint32_t)((int32_t)t101 >> 2u);
-    const uint32_t t104 = (uint32_t)((int32_t)t102 >> 2u);
-    const uint32_t t105 = 127u + t103;
-    const uint32_t t106 = 127u + t104;
-    const uint32_t t107 = t105 << 23u;
-    const uint32_t t108 = t106 << 23u;
-    const float t109 = as_float(t107);
-    const float t110 = as_float(t108);
-    const float t111 = t50 ? 1.0f : t83;
-    const float t112 = t50 ? t83 : 1.0f;
-    const float t113 = t50 ? 1.0f : t84;
-    const float t114 = t50 ? t84 : 1.0f;
-    const float t115 = t50 ? 1.0f : t93;
-    const float t116 = t50 ? t93 : 1.0f;
-    const float t117 = t50 ? 1.0f : t94;
-    const float t118 = t50 ? t94 : 1.0f;
-    const float t119 = 1.0f / t95;
-    const float t120 = t95 - t65;
-    const float t121 = (t65 - (t95 - t120)) + (1.0f - t120);
-    const float t122 = t61 ? 0.0f : (1.0f + FMA(FMA(t81, FMA(t81, FMA(t81, FMA(t81, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t81 * t81, t81));
-    const float t123 = t110 * (t109 * (t100 * ((t75 ? 0.0f : (1.0f + FMA(FMA(t98, FMA(t98, FMA(t98, FMA(0.0013814222f,
-        t98, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t98 * t98, t98))) * t99)));
-    const float t124 = -t119;
-    const float t125 = t119 * FMA(t121, t124, FMA(t95, t124, 1.0f));
-    const float t126 = ABS(t70);
-    const float t127 = -t70;
-    const float t128 = 0.25f * t126;
-    const _Bool t129 = t127 < 0.0f;
-    const float t130 = t129 ? 0.0f : t19;
-    const float t131 = t129 ? 0.0f : t28;
-    const float t132 = 1.0f + t71;
-    const float t133 = 1.0f + t128;
-    const _Bool t134 = 176.5f < t130;
-    const float t135 = t134 ? 0.0f : t131;
-    const float t136 = t134 ? 176.5f : t130;
-    const _Bool t137 = t130 < (-176.5f);
-    const float t138 = t137 ? (-176.5f) : t136;
-    const float t139 = t137 ? 0.0f : t135;
-    const float t140 = 1.0f / t132;
-    const float t141 = t132 - t71;
-    const float t142 = 1.0f / t133;
-    const float t143 = t133 - t128;
-    const float t144 = (t119 + t125) - 0.25f;
-    const float t145 = (t71 - (t132 - t141)) + (1.0f - t141);
-    const float t146 = (t128 - (t133 - t143)) + (1.0f - t143);
-    const float t147 = FMA(1.442695f, t138, 12582912.0f);
-    const float t148 = FMA(t144, FMA(t144, FMA(t144, FMA(t144, FMA(t144, FMA(t144, FMA(t144, FMA(t144, FMA(t144,
-        FMA(t144, FMA(-0.00152444f, t144, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f);
-    const float t149 = t147 - 12582912.0f;
-    const uint32_t t150 = as_bits(t147);
-    const float t151 = FMA(-0.69314575f, t149, t138) + FMA(-1.4286068e-6f, t149, t139);
-    const float t152 = as_float((127u + ((uint32_t)((int32_t)t150 >> 2u))) << 23u);
-    const float t153 = as_float((127u + ((uint32_t)((int32_t)(1u + t150) >> 2u))) << 23u);
-    const uint32_t t154 = 2u + t150;
-    const uint32_t t155 = 3u + t150;
-    const uint32_t t156 = (uint32_t)((int32_t)t154 >> 2u);
-    const uint32_t t157 = (uint32_t)((int32_t)t155 >> 2u);
-    const uint32_t t158 = 127u + t156;
-    const uint32_t t159 = 127u + t157;
-    const uint32_t t160 = t158 << 23u;
-    const uint32_t t161 = t159 << 23u;
-    const float t162 = as_float(t160);
-    const float t163 = as_float(t161);
-    const float t164 = -t140;
-    const float t165 = t140 + (t140 * FMA(t145, t164, FMA(t132, t164, 1.0f)));
-    const float t166 = -t142;
-    const float t167 = t142 + (t142 * FMA(t146, t166, FMA(t133, t166, 1.0f)));
-    const float t168 = t163 * (t162 * (t153 * ((t137 ? 0.0f : (1.0f + FMA(FMA(t151, FMA(t151, FMA(t151,
-        FMA(0.0013814222f, t151, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t151 * t151, t151))) *
-        t152)));
-    const float t169 = t165 - 0.25f;
-    const float t170 = t167 - 0.25f;
-    // Mills ratio/sqrt(2 pi)
-    const float t171 = t165 * FMA(t169, FMA(t169, FMA(t169, FMA(t169, FMA(t169, FMA(t169, FMA(t169, FMA(t169, FMA(t169,
-        FMA(t169, FMA(t169, FMA(t169, -0.00152444f, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    const float t172 = t94 * (t93 * (t84 * (t83 * (t122 * t171))));
-    const float t173 = t56 ? t172 : (t123 - t172);
-    // Mills ratio/sqrt(2 pi)
-    const float t174 = t167 * FMA(t170, FMA(t170, FMA(t170, FMA(t170, FMA(t170, FMA(t170, FMA(t170, FMA(t170, FMA(t170,
-        FMA(t170, FMA(t170, FMA(-0.00152444f, t170, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    const float t175 = t94 * (t93 * (t84 * (t83 * (t122 * t174))));
-    const float t176 = t129 ? t175 : (t168 - t175);
-    const float t177 = t144 * t148;
-    const float t178 = 0.13207589f + t177;
-    const float t179 = FMA(t144, t148, -t177);
-    const float t180 = t178 - t177;
-    const float t181 = t119 * t178;  // Mills ratio/sqrt(2 pi)
-    const float t182 = FMA(t119, (-6.588696e-9f) + (((t177 - (t178 - t180)) + (0.13207589f - t180)) + t179), FMA(t125,
-        t178, FMA(t119, t178, -t181)));
-    const float t183 = t122 * t181;
-    const float t184 = FMA(t122, t182, FMA(t122, t181, -t183));
-    const float t185 = t94 * (t93 * (t84 * (t83 * (t183 + t184))));
-    const float t186 = 1.0f - t185;
-    const float t187 = -t185;
-    const float t188 = t50 ? t186 : t183;
-    const float t189 = t50 ? t183 : t186;
-    const float t190 = t187 - (t186 - 1.0f);
-    const float t191 = t188 * t111;
-    const float t192 = t189 * t112;
-    const float t193 = t113 * t191;
-    const float t194 = t114 * t192;
-    const float t195 = t115 * t193;
-    const float t196 = t116 * t194;
-    const float t197 = t117 * t195;
-    const float t198 = t118 * t196;
-    const float t199 = 0.5f * t173;
-    const float t200 = (-0.5f) * t173;
-    const float t201 = FMA(-0.5f, t176, t199);
-    const float t202 = FMA(0.5f, t176, t200);
-    const float t203 = t50 ? t190 : t184;
-    const float t204 = t50 ? t184 : t190;
-    const float t205 = t203 * t111;
-    const float t206 = t204 * t112;
-    const float t207 = t113 * t205;
-    const float t208 = t114 * t206;
-    const float t209 = t115 * t207;
-    const float t210 = t116 * t208;
-    const float t211 = t201 + t197;
-    const float t212 = t202 + t198;
-    const float t213 = t211 - t197;
-    const float t214 = t201 - t213;
-    const float t215 = FMA(t117, t209, (t197 - (t211 - t213)) + t214);
-    const float t216 = t212 - t198;
-    const float t217 = t202 - t216;
-    const float t218 = FMA(t118, t210, (t198 - (t212 - t216)) + t217);
-    const float t219 = t211 * t211;
-    const float t220 = t212 * t219;
-    const float t221 = FMA(t212, FMA(t211, t215, FMA(t211, t215, FMA(t211, t211, -t219))), FMA(t218, t219, FMA(t212,
-        t219, -t220)));
-    const float t222 = t212 * t220;
-    const float t223 = FMA(t212, t221, FMA(t218, t220, FMA(t212, t220, -t222)));
-    const float t224 = t9 ? (t212 + t218) : t21;
-    const float t225 = t8 * t222;
-    const float t226 = t9 ? (t225 + FMA(t8, t223, FMA(t8, t222, -t225))) : t21;
-    *out_mean = t224;
-    *out_var = t226;
+    float t0 = p1 - p0;
+    float t1 = -p2;
+    float t2 = p2 * FMA((p0 - (p1 - t0)) + (1.0f - t0), t1, FMA(p1, t1, 1.0f));
+    return t2;
 }
 
-void logistic_transform_pea_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                                    const float *restrict params, float *restrict out_mean, float *restrict out_var)
+INLINE float logistic_transform_pea_part1(float p0, float p1, float p2)
+{
+    float t0 = p1 - p0;
+    float t1 = (p0 - (p1 - t0)) + (p2 - t0);
+    return t1;
+}
+
+INLINE float logistic_transform_pea_part2(uint32_t p0, uint32_t p1)
+{
+    float t0 = as_float((127u + ((uint32_t)((int32_t)(p0 + p1) >> 2u))) << 23u);
+    return t0;
+}
+
+INLINE void logistic_transform_pea_forward_element(
+    float mean, float var, float *restrict out_mean, float *restrict out_var)
+{
+    _Bool t0 = 1.1529215e+18f < var;
+    _Bool t1 = var < 9.094947e-13f;
+    _Bool t2 = var == 0.0f;
+    float t3 = ABS(mean);
+    _Bool t4 = mean < 0.0f;
+    float t5 = mean * (-0.6931472f);
+    float t6 = var * 0.2402265f;
+    float t7 = mean * 0.6931472f;
+    float t8 = var * (1.0f / FMA(var, 0.25f, 1.0f));
+    _Bool t9 = 0.0f <= var;
+    float t10 = t0 ? 9.094947e-13f : 1.0f;
+    float t11 = t1 ? 2.8147498e+14f : t10;  // power of two that keeps residuals normal
+    float t12 = t0 ? 1.0995116e+12f : 1.0f;
+    float t13 = t1 ? 3.5527137e-15f : t12;
+    _Bool t14 = t2 & (0.0f < t3);
+    float t15 = t11 * t3;
+    float t16 = t14 ? 1.2676506e+30f : t15;
+    float t17 = t5 + t6;
+    float t18 = FMA(var, 0.2402265f, -t6);
+    float t19 = t6 + t7;
+    float t20 = t9 ? 1.0f : var;
+    float t21 = SQRT(t20);
+    float t22 = t11 * (var * t11);
+    float t23 = t2 ? 1.0f : t22;
+    float t24 = SQRT(t23);  // standard deviation, scaled
+    float t25 = 1.0f / t24;
+    float t26 = t13 * t24;
+    float t27 = t2 ? 0.0f : t26;
+    float t28 = t27 * (-0.6931472f);
+    float t29 = t27 * 0.6931472f;
+    float t30 = FMA(t24, -t24, t23) * (0.5f * t25);
+    float t31 = t13 * t30;
+    float t32 = t2 ? 0.0f : t31;
+    float t33 = -t25;
+    float t34 = t25 * t16;
+    _Bool t35 = 1.1529215e+18f < t34;
+    float t36 = t35 ? 1.1529215e+18f : t34;
+    float t37 = FMA(t25 * FMA(t30, t33, FMA(t24, t33, 1.0f)), t16, FMA(t25, t16, -t34));
+    float t38 = t35 ? 0.0f : t37;
+    float t39 = -t36;
+    float t40 = t4 ? t39 : t36;  // mean/sigma
+    float t41 = t40 + t28;
+    float t42 = t40 + t29;
+    float t43 = t40 * t40;
+    _Bool t44 = t40 < 0.0f;
+    float t45 = (-0.5f) * t43;
+    _Bool t46 = t41 < 0.0f;
+    float t47 = t46 ? 0.0f : t17;
+    _Bool t48 = t45 < (-176.5f);
+    float t49 = t48 ? (-176.5f) : t45;
+    float t50 = -t38;
+    float t51 = t4 ? t50 : t38;
+    float t52 = 0.25f * ABS(t40 + t51);
+    float t53 = t42 + (t51 + FMA(t27, -1.9046542e-9f, FMA(t32, 0.6931472f, logistic_transform_pea_part1(t29, t42, t40)
+        + FMA(t27, 0.6931472f, -t29))));
+    float t54 = ABS(t41 + (t51 + FMA(t27, 1.9046542e-9f, FMA(t32, -0.6931472f, logistic_transform_pea_part1(t28, t41,
+        t40) + FMA(t27, -0.6931472f, -t28))))) * 0.25f;
+    _Bool t55 = 176.5f < t47;
+    _Bool t56 = t47 < (-176.5f);
+    float t57 = t55 ? 176.5f : t47;
+    float t58 = t56 ? (-176.5f) : t57;
+    float t59 = FMA(t49, 1.442695f, 12582912.0f);
+    float t60 = t59 - 12582912.0f;
+    uint32_t t61 = as_bits(t59);
+    float t62 = FMA(t60, -0.69314575f, t49);
+    float t63 = (-0.5f) * FMA(t40, t51, FMA(t40, t51, FMA(t40, t40, -t43)));
+    float t64 = t48 ? 0.0f : t63;
+    float t65 = t62 + FMA(t60, -1.4286068e-6f, t64);
+    float t66 = FMA(1.442695f, t58, 12582912.0f);
+    float t67 = as_float((((uint32_t)((int32_t)t61 >> 2u)) + 127u) << 23u);
+    float t68 = as_float((127u + ((uint32_t)((int32_t)(t61 + 1u) >> 2u))) << 23u);
+    float t69 = as_float((127u + ((uint32_t)((int32_t)(t61 + 2u) >> 2u))) << 23u);
+    float t70 = as_float((127u + ((uint32_t)((int32_t)(t61 + 3u) >> 2u))) << 23u);
+    float t71 = 1.0f + t52;
+    float t72 = t66 - 12582912.0f;
+    uint32_t t73 = as_bits(t66);
+    float t74 = FMA(-0.69314575f, t72, t58);
+    float t75 = FMA(mean, 1.9046542e-9f, FMA(mean, -0.6931472f, -t5)) + FMA(var, -2.2778894e-10f,
+        logistic_transform_pea_part1(t6, t17, t5) + t18);
+    float t76 = t46 ? 0.0f : t75;
+    float t77 = t55 ? 0.0f : t76;
+    float t78 = t56 ? 0.0f : t77;
+    float t79 = t74 + FMA(-1.4286068e-6f, t72, t78);
+    float t80 = t44 ? 1.0f : t67;
+    float t81 = t44 ? t67 : 1.0f;
+    float t82 = t44 ? 1.0f : t68;
+    float t83 = t44 ? t68 : 1.0f;
+    float t84 = t44 ? 1.0f : t69;
+    float t85 = t44 ? t69 : 1.0f;
+    float t86 = t44 ? 1.0f : t70;
+    float t87 = t44 ? t70 : 1.0f;
+    float t88 = 1.0f / t71;
+    float t89 = 1.0f + FMA(POLY4(t65, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t65 * t65,
+        t65);
+    float t90 = t48 ? 0.0f : t89;
+    float t91 = logistic_transform_pea_part0(t52, t71, t88);
+    float t92 = 0.25f * ABS(t53);
+    _Bool t93 = (-t53) < 0.0f;
+    float t94 = t93 ? 0.0f : t19;
+    float t95 = 1.0f + t54;
+    float t96 = 1.0f + t92;
+    _Bool t97 = 176.5f < t94;
+    _Bool t98 = t94 < (-176.5f);
+    float t99 = t97 ? 176.5f : t94;
+    float t100 = t98 ? (-176.5f) : t99;
+    float t101 = 1.0f / t95;
+    float t102 = 1.0f / t96;
+    float t103 = (t88 + t91) - 0.25f;
+    float t104 = FMA(1.442695f, t100, 12582912.0f);
+    float t105 = POLY11(t103, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f);
+    float t106 = t104 - 12582912.0f;
+    uint32_t t107 = as_bits(t104);
+    float t108 = FMA(-0.69314575f, t106, t100);
+    float t109 = FMA(mean, -1.9046542e-9f, FMA(mean, 0.6931472f, -t7)) + FMA(var, -2.2778894e-10f, t18 +
+        logistic_transform_pea_part1(t6, t19, t7));
+    float t110 = t93 ? 0.0f : t109;
+    float t111 = t97 ? 0.0f : t110;
+    float t112 = t98 ? 0.0f : t111;
+    float t113 = t108 + FMA(-1.4286068e-6f, t106, t112);
+    float t114 = t101 + logistic_transform_pea_part0(t54, t95, t101);
+    float t115 = t102 + logistic_transform_pea_part0(t92, t96, t102);
+    float t116 = t114 - 0.25f;
+    // Mills ratio/sqrt(2 pi)
+    float t117 = t114 * POLY12(t116, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+        -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t118 = t70 * (t69 * (t68 * (t67 * (t90 * t117))));
+    float t119 = logistic_transform_pea_part2(3u, t73);
+    float t120 = logistic_transform_pea_part2(2u, t73);
+    float t121 = logistic_transform_pea_part2(1u, t73);
+    float t122 = 1.0f + FMA(POLY4(t79, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t79 * t79,
+        t79);
+    float t123 = t56 ? 0.0f : t122;
+    float t124 = (t119 * (t120 * (t121 * (t123 * as_float((127u + ((uint32_t)((int32_t)t73 >> 2u))) << 23u))))) - t118;
+    float t125 = t46 ? t118 : t124;
+    float t126 = t115 - 0.25f;
+    // Mills ratio/sqrt(2 pi)
+    float t127 = t115 * POLY12(t126, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+        -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t128 = t70 * (t69 * (t68 * (t67 * (t90 * t127))));
+    float t129 = logistic_transform_pea_part2(3u, t107);
+    float t130 = logistic_transform_pea_part2(2u, t107);
+    float t131 = logistic_transform_pea_part2(1u, t107);
+    float t132 = 1.0f + FMA(POLY4(t113, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t113 *
+        t113, t113);
+    float t133 = t98 ? 0.0f : t132;
+    float t134 = (t129 * (t130 * (t131 * (t133 * as_float((127u + ((uint32_t)((int32_t)t107 >> 2u))) << 23u))))) -
+        t128;
+    float t135 = t93 ? t128 : t134;
+    float t136 = t103 * t105;
+    float t137 = 0.13207589f + t136;
+    float t138 = t137 - t136;
+    float t139 = t88 * t137;  // Mills ratio/sqrt(2 pi)
+    float t140 = t90 * t139;
+    float t141 = FMA(t90, FMA(t88, (-6.588696e-9f) + (((t136 - (t137 - t138)) + (0.13207589f - t138)) + FMA(t103, t105,
+        -t136)), FMA(t91, t137, FMA(t88, t137, -t139))), FMA(t90, t139, -t140));
+    float t142 = t70 * (t69 * (t68 * (t67 * (t140 + t141))));
+    float t143 = 1.0f - t142;
+    float t144 = (-t142) - (t143 - 1.0f);
+    float t145 = t44 ? t143 : t140;
+    float t146 = t86 * (t84 * (t82 * (t145 * t80)));
+    float t147 = t44 ? t140 : t143;
+    float t148 = t87 * (t85 * (t83 * (t147 * t81)));
+    float t149 = FMA(-0.5f, t135, 0.5f * t125);
+    float t150 = FMA(0.5f, t135, (-0.5f) * t125);
+    float t151 = t149 + t146;
+    float t152 = t150 + t148;
+    float t153 = t44 ? t144 : t141;
+    float t154 = FMA(t86, t84 * (t82 * (t153 * t80)), logistic_transform_pea_part1(t146, t151, t149));
+    float t155 = t44 ? t141 : t144;
+    float t156 = FMA(t87, t85 * (t83 * (t155 * t81)), logistic_transform_pea_part1(t148, t152, t150));
+    float t157 = t151 * t151;
+    float t158 = t152 * t157;
+    float t159 = t152 * t158;
+    float t160 = t152 + t156;
+    float t161 = t9 ? t160 : t21;
+    float t162 = t8 * t159;
+    float t163 = t162 + FMA(t8, FMA(t152, FMA(t152, FMA(t151, t154, FMA(t151, t154, FMA(t151, t151, -t157))), FMA(t156,
+        t157, FMA(t152, t157, -t158))), FMA(t156, t158, FMA(t152, t158, -t159))), FMA(t8, t159, -t162));
+    float t164 = t9 ? t163 : t21;
+    *out_mean = t161;
+    *out_var = t164;
+}
+
+void logistic_transform_pea_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -309,312 +277,238 @@ void logistic_transform_pea_forward(int64_t n, const float *restrict mean, const
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void logistic_transform_pea_backward_element(float mean, float var,
-                                                                                          float grad_mean,
-                                                                                          float grad_var,
-                                                                                          float *restrict out_grad_mean,
-                                                                                          float *restrict out_grad_var)
+INLINE void logistic_transform_pea_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const _Bool t4 = mean < 0.0f;
-    const float t5 = var * 0.2402265f;
-    const float t6 = mean * (-0.6931472f);
-    const float t7 = mean * 0.6931472f;
-    const float t8 = var * 0.25f;
-    const _Bool t9 = 0.0f <= var;
-    const _Bool t10 = t2 & (0.0f < t3);
-    const float t11 = t0 ? 9.094947e-13f : 1.0f;
-    const float t12 = t0 ? 1.0995116e+12f : 1.0f;
-    const float t13 = t1 ? 2.8147498e+14f : t11;  // power of two that keeps residuals normal
-    const float t14 = t1 ? 3.5527137e-15f : t12;
-    const float t15 = t10 ? 1.2676506e+30f : (t13 * t3);
-    const float t16 = FMA(var, 0.2402265f, -t5);
-    const float t17 = t6 + t5;
-    const float t18 = FMA(mean, 1.9046542e-9f, FMA(mean, -0.6931472f, -t6));
-    const float t19 = t5 + t7;
-    const float t20 = FMA(mean, -1.9046542e-9f, FMA(mean, 0.6931472f, -t7));
-    const float t21 = 1.0f + t8;
-    const float t22 = SQRT(t9 ? 1.0f : var);
-    const float t23 = t2 ? 1.0f : (t13 * (var * t13));
-    const float t24 = t17 - t5;
-    const float t25 = t6 - t24;
-    const float t26 = t18 + FMA(var, -2.2778894e-10f, ((t5 - (t17 - t24)) + t25) + t16);
-    const float t27 = t19 - t5;
-    const float t28 = t7 - t27;
-    const float t29 = t20 + FMA(var, -2.2778894e-10f, t16 + ((t5 - (t19 - t27)) + t28));
-    const float t30 = 1.0f / t21;
-    const float t31 = t21 - t8;
-    const float t32 = SQRT(t23);  // standard deviation, scaled
-    const float t33 = (t8 - (t21 - t31)) + (1.0f - t31);
-    const float t34 = -t30;
-    const float t35 = t30 * FMA(t33, t34, FMA(t21, t34, 1.0f));
-    const float t36 = var * t30;
-    const float t37 = FMA(var, t35, FMA(var, t30, -t36));
-    const float t38 = t30 + t35;
-    const float t39 = 1.0f / t32;
-    const float t40 = FMA(t32, -t32, t23);
-    const float t41 = t2 ? 0.0f : (t14 * t32);
-    const float t42 = t41 * 0.6931472f;
-    const float t43 = t41 * (-0.6931472f);
-    const float t44 = t36 + t37;
-    const float t45 = FMA(t41, 0.6931472f, -t42);
-    const float t46 = FMA(t41, -0.6931472f, -t43);
-    const float t47 = t40 * (0.5f * t39);
-    const float t48 = t2 ? 0.0f : (t14 * t47);
-    const float t49 = t39 * t15;
-    const float t50 = -t39;
-    const float t51 = t39 * FMA(t47, t50, FMA(t32, t50, 1.0f));
-    const _Bool t52 = 1.1529215e+18f < t49;
-    const float t53 = FMA(t51, t15, FMA(t39, t15, -t49));
-    const float t54 = t52 ? 1.1529215e+18f : t49;
-    const float t55 = t52 ? 0.0f : t53;
-    const float t56 = t4 ? (-t54) : t54;  // mean/sigma
-    const float t57 = t56 + t42;
-    const float t58 = t56 + t43;
-    const float t59 = t56 * t56;
-    const _Bool t60 = t56 < 0.0f;
-    const float t61 = t57 - t42;
-    const float t62 = t58 - t43;
-    const float t63 = ABS(t58) * 0.25f;
-    const _Bool t64 = t58 < 0.0f;
-    const float t65 = ((t43 - (t58 - t62)) + (t56 - t62)) + t46;
-    const float t66 = t64 ? 0.0f : t17;
-    const float t67 = t64 ? 0.0f : t26;
-    const float t68 = FMA(t41, 1.9046542e-9f, FMA(t48, -0.6931472f, t65));
-    const float t69 = -t59;
-    const float t70 = t59 * (-0.5f);
-    const float t71 = FMA(t56, t56, t69);
-    const float t72 = FMA(t41, -1.9046542e-9f, FMA(t48, 0.6931472f, ((t42 - (t57 - t61)) + (t56 - t61)) + t45));
-    const _Bool t73 = t70 < (-176.5f);
-    const float t74 = t73 ? (-176.5f) : t70;
-    const float t75 = t4 ? (-t55) : t55;
-    const float t76 = FMA(t56, t75, FMA(t56, t75, t71));
-    const float t77 = 0.25f * ABS(t56 + t75);
-    const float t78 = t73 ? 0.0f : (t76 * (-0.5f));
-    const float t79 = t75 + t72;
-    const float t80 = t75 + t68;
-    const float t81 = t57 + t79;
-    const float t82 = 1.0f + t63;
-    const _Bool t83 = 176.5f < t66;
-    const float t84 = t83 ? 0.0f : t67;
-    const float t85 = t83 ? 176.5f : t66;
-    const _Bool t86 = t66 < (-176.5f);
-    const float t87 = t86 ? (-176.5f) : t85;
-    const float t88 = t86 ? 0.0f : t84;
-    const float t89 = t82 - t63;
-    const float t90 = 1.0f / t82;
-    const float t91 = FMA(t74, 1.442695f, 12582912.0f);
-    const float t92 = (t63 - (t82 - t89)) + (1.0f - t89);
-    const float t93 = t91 - 12582912.0f;
-    const uint32_t t94 = as_bits(t91);
-    const float t95 = FMA(t93, -0.69314575f, t74);
-    const float t96 = FMA(t93, -1.4286068e-6f, t78);
-    const float t97 = FMA(1.442695f, t87, 12582912.0f);
-    const float t98 = as_float((((uint32_t)((int32_t)t94 >> 2u)) + 127u) << 23u);
-    const float t99 = as_float((127u + ((uint32_t)((int32_t)(t94 + 1u) >> 2u))) << 23u);
-    const uint32_t t100 = t94 + 2u;
-    const uint32_t t101 = t94 + 3u;
-    const uint32_t t102 = (uint32_t)((int32_t)t100 >> 2u);
-    const uint32_t t103 = (uint32_t)((int32_t)t101 >> 2u);
-    const uint32_t t104 = 127u + t102;
-    const uint32_t t105 = 127u + t103;
-    const uint32_t t106 = t104 << 23u;
-    const uint32_t t107 = t105 << 23u;
-    const float t108 = as_float(t106);
-    const float t109 = as_float(t107);
-    const float t110 = 1.0f + t77;
-    const float t111 = t97 - 12582912.0f;
-    const uint32_t t112 = as_bits(t97);
-    const float t113 = FMA(-0.69314575f, t111, t87) + FMA(-1.4286068e-6f, t111, t88);
-    const float t114 = as_float((127u + ((uint32_t)((int32_t)t112 >> 2u))) << 23u);
-    const float t115 = as_float((127u + ((uint32_t)((int32_t)(1u + t112) >> 2u))) << 23u);
-    const uint32_t t116 = 2u + t112;
-    const uint32_t t117 = 3u + t112;
-    const uint32_t t118 = (uint32_t)((int32_t)t116 >> 2u);
-    const uint32_t t119 = (uint32_t)((int32_t)t117 >> 2u);
-    const uint32_t t120 = 127u + t118;
-    const uint32_t t121 = 127u + t119;
-    const uint32_t t122 = t120 << 23u;
-    const uint32_t t123 = t121 << 23u;
-    const float t124 = as_float(t122);
-    const float t125 = as_float(t123);
-    const float t126 = t60 ? t98 : 1.0f;
-    const float t127 = t60 ? 1.0f : t98;
-    const float t128 = t60 ? t99 : 1.0f;
-    const float t129 = t60 ? 1.0f : t99;
-    const float t130 = t60 ? t108 : 1.0f;
-    const float t131 = t60 ? 1.0f : t108;
-    const float t132 = t60 ? t109 : 1.0f;
-    const float t133 = t60 ? 1.0f : t109;
-    const float t134 = 1.0f / t110;
-    const float t135 = t110 - t77;
-    const float t136 = -t90;
-    const float t137 = FMA(t82, t136, 1.0f);
-    const float t138 = t95 + t96;
-    const float t139 = t96 + (t95 - t138);
-    const float t140 = t125 * (t124 * (t115 * ((t86 ? 0.0f : (1.0f + FMA(FMA(t113, FMA(t113, FMA(t113,
-        FMA(0.0013814222f, t113, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t113 * t113, t113))) *
-        t114)));
-    const float t141 = t90 * FMA(FMA(t64 ? (-t80) : t80, 0.25f, t92), t136, t137);
-    const float t142 = (t77 - (t110 - t135)) + (1.0f - t135);
-    const float t143 = FMA(t138, FMA(t138, FMA(t138, FMA(t138, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t144 = 1.0f + t138;
-    const float t145 = t139 * t144;
-    const float t146 = FMA(t143, t138 * t138, t145);
-    const float t147 = ABS(t81);
-    const float t148 = -t81;
-    const float t149 = 0.25f * t147;
-    const _Bool t150 = t148 < 0.0f;
-    const float t151 = t150 ? 0.0f : t19;
-    const float t152 = t150 ? 0.0f : t29;
-    const float t153 = -t134;
-    const float t154 = t134 * FMA(t142, t153, FMA(t110, t153, 1.0f));
-    const float t155 = (t138 - (t144 - 1.0f)) + t146;
-    const float t156 = 1.0f + t149;
-    const float t157 = (t90 + t141) - 0.25f;
-    const _Bool t158 = 176.5f < t151;
-    const float t159 = t158 ? 0.0f : t152;
-    const float t160 = t158 ? 176.5f : t151;
-    const _Bool t161 = t151 < (-176.5f);
-    const float t162 = t161 ? (-176.5f) : t160;
-    const float t163 = t161 ? 0.0f : t159;
-    const float t164 = 1.0f / t156;
-    const float t165 = t156 - t149;
-    const float t166 = FMA(t157, FMA(t157, FMA(t157, FMA(t157, FMA(t157, FMA(t157, FMA(t157, FMA(t157, FMA(t157,
-        FMA(t157, FMA(t157, FMA(t157, -0.00152444f, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    const float t167 = (t149 - (t156 - t165)) + (1.0f - t165);
-    const float t168 = (t134 + t154) - 0.25f;
-    const float t169 = FMA(1.442695f, t162, 12582912.0f);
-    const float t170 = t144 + t155;
-    const float t171 = t155 - (t170 - t144);
-    const float t172 = t73 ? 0.0f : t170;
-    const float t173 = t73 ? 0.0f : t171;
-    const float t174 = -t164;
-    const float t175 = t164 * FMA(t167, t174, FMA(t156, t174, 1.0f));
-    const float t176 = t169 - 12582912.0f;
-    const uint32_t t177 = as_bits(t169);
-    const float t178 = FMA(-0.69314575f, t176, t162) + FMA(-1.4286068e-6f, t176, t163);
-    const float t179 = as_float((127u + ((uint32_t)((int32_t)t177 >> 2u))) << 23u);
-    const float t180 = as_float((127u + ((uint32_t)((int32_t)(1u + t177) >> 2u))) << 23u);
-    const uint32_t t181 = 2u + t177;
-    const uint32_t t182 = 3u + t177;
-    const uint32_t t183 = (uint32_t)((int32_t)t181 >> 2u);
-    const uint32_t t184 = (uint32_t)((int32_t)t182 >> 2u);
-    const uint32_t t185 = 127u + t183;
-    const uint32_t t186 = 127u + t184;
-    const uint32_t t187 = t185 << 23u;
-    const uint32_t t188 = t186 << 23u;
-    const float t189 = as_float(t187);
-    const float t190 = as_float(t188);
-    const float t191 = FMA(t168, FMA(t168, FMA(t168, FMA(t168, FMA(t168, FMA(t168, FMA(t168, FMA(t168, FMA(t168,
-        FMA(t168, FMA(-0.00152444f, t168, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f);
-    const float t192 = t172 + t173;
-    const float t193 = (t164 + t175) - 0.25f;
-    const float t194 = t190 * (t189 * (t180 * ((t161 ? 0.0f : (1.0f + FMA(FMA(t178, FMA(t178, FMA(t178,
-        FMA(0.0013814222f, t178, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t178 * t178, t178))) *
-        t179)));
-    const float t195 = FMA(t193, FMA(t193, FMA(t193, FMA(t193, FMA(t193, FMA(t193, FMA(t193, FMA(t193, FMA(t193,
-        FMA(t193, FMA(t193, FMA(-0.00152444f, t193, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    const float t196 = t90 * t166;  // Mills ratio/sqrt(2 pi)
-    const float t197 = t109 * (t108 * (t99 * (t98 * (t192 * (t196 + FMA(t141, t166, FMA(t90, t166, -t196)))))));
-    const float t198 = t64 ? t197 : (t140 - t197);
-    const float t199 = t168 * t191;
-    const float t200 = 0.13207589f + t199;
-    const float t201 = FMA(t168, t191, -t199);
-    const float t202 = t200 - t199;
-    const float t203 = t134 * t200;  // Mills ratio/sqrt(2 pi)
-    const float t204 = (-6.588696e-9f) + (((t199 - (t200 - t202)) + (0.13207589f - t202)) + t201);
-    const float t205 = t172 * t203;
-    const float t206 = FMA(t172, FMA(t134, t204, FMA(t154, t200, FMA(t134, t200, -t203))), FMA(t173, t203, FMA(t172,
-        t203, -t205)));
-    const float t207 = t164 * t195;  // Mills ratio/sqrt(2 pi)
-    const float t208 = t172 * t207;
-    const float t209 = FMA(t175, t195, FMA(t164, t195, -t207));
-    const float t210 = (-0.5f) * t198;
-    const float t211 = 0.5f * t198;
-    const float t212 = 0.3465736f * t198;
-    const float t213 = t198 * (-0.12011325f);
-    const float t214 = t109 * (t108 * (t99 * (t98 * (t208 + FMA(t172, t209, FMA(t173, t207, FMA(t172, t207,
-        -t208)))))));
-    const float t215 = t150 ? t214 : (t194 - t214);
-    const float t216 = FMA(0.5f, t215, t210);
-    const float t217 = FMA(-0.5f, t215, t211);
-    const float t218 = FMA(t215, 0.12011325f, t213);
-    const float t219 = FMA(0.3465736f, t215, t212 + FMA(-9.523271e-10f, t198, FMA(0.3465736f, t198, -t212)));
-    const float t220 = t109 * (t108 * (t99 * (t98 * (t205 + t206))));
-    const float t221 = 1.0f - t220;
-    const float t222 = -t220;
-    const float t223 = t60 ? t205 : t221;
-    const float t224 = t60 ? t221 : t205;
-    const float t225 = t222 - (t221 - 1.0f);
-    const float t226 = t223 * t126;
-    const float t227 = t224 * t127;
-    const float t228 = t128 * t226;
-    const float t229 = t129 * t227;
-    const float t230 = t130 * t228;
-    const float t231 = t131 * t229;
-    const float t232 = t132 * t230;
-    const float t233 = t133 * t231;
-    const float t234 = (t9 ? t219 : t22) * grad_mean;
-    const float t235 = (t9 ? t218 : t22) * grad_mean;
-    const float t236 = t60 ? t206 : t225;
-    const float t237 = t60 ? t225 : t206;
-    const float t238 = t236 * t126;
-    const float t239 = t237 * t127;
-    const float t240 = t128 * t238;
-    const float t241 = t129 * t239;
-    const float t242 = t130 * t240;
-    const float t243 = t131 * t241;
-    const float t244 = t216 + t232;
-    const float t245 = t217 + t233;
-    const float t246 = t244 - t232;
-    const float t247 = t216 - t246;
-    const float t248 = FMA(t132, t242, (t232 - (t244 - t246)) + t247);
-    const float t249 = t245 - t233;
-    const float t250 = t217 - t249;
-    const float t251 = FMA(t133, t243, (t233 - (t245 - t249)) + t250);
-    const float t252 = t245 * (-2.0f);
-    const float t253 = t245 + t251;
-    const float t254 = t251 * (-2.0f);
-    const float t255 = t244 * t252;
-    const float t256 = FMA(t244, t254, FMA(t248, t252, FMA(t244, t252, -t255)));
-    const float t257 = t244 + t248;
-    const float t258 = t219 * t255;
-    const float t259 = t218 * t255;
-    const float t260 = FMA(t219, t256, FMA(t219, t255, -t258));
-    const float t261 = FMA(t218, t256, FMA(t218, t255, -t259));
-    const float t262 = t257 - t253;
-    const float t263 = t38 * ((t257 * (t257 * (t253 * t253))) * t38);
-    const float t264 = t262 * t258;
-    const float t265 = t262 * t259;
-    const float t266 = t36 * t264;
-    const float t267 = FMA(t262, t260, FMA(t262, t258, -t264));
-    const float t268 = FMA(t9 ? FMA(t44, t265 + FMA(t262, t261, FMA(t262, t259, -t265)), t263) : t22, grad_var, t235);
-    const float t269 = FMA(t9 ? (t266 + FMA(t36, t267, FMA(t37, t264, FMA(t36, t264, -t266)))) : t22, grad_var, t234);
-    *out_grad_mean = t269;
-    *out_grad_var = t268;
+    _Bool t0 = 1.1529215e+18f < var;
+    _Bool t1 = var < 9.094947e-13f;
+    _Bool t2 = var == 0.0f;
+    float t3 = ABS(mean);
+    _Bool t4 = mean < 0.0f;
+    float t5 = var * 0.2402265f;
+    float t6 = mean * (-0.6931472f);
+    float t7 = mean * 0.6931472f;
+    float t8 = var * 0.25f;
+    _Bool t9 = 0.0f <= var;
+    float t10 = t0 ? 9.094947e-13f : 1.0f;
+    float t11 = t1 ? 2.8147498e+14f : t10;  // power of two that keeps residuals normal
+    float t12 = t0 ? 1.0995116e+12f : 1.0f;
+    float t13 = t1 ? 3.5527137e-15f : t12;
+    _Bool t14 = t2 & (0.0f < t3);
+    float t15 = t11 * t3;
+    float t16 = t14 ? 1.2676506e+30f : t15;
+    float t17 = FMA(var, 0.2402265f, -t5);
+    float t18 = t6 + t5;
+    float t19 = t5 + t7;
+    float t20 = 1.0f + t8;
+    float t21 = t9 ? 1.0f : var;
+    float t22 = SQRT(t21);
+    float t23 = t11 * (var * t11);
+    float t24 = t2 ? 1.0f : t23;
+    float t25 = 1.0f / t20;
+    float t26 = SQRT(t24);  // standard deviation, scaled
+    float t27 = logistic_transform_pea_part0(t8, t20, t25);
+    float t28 = var * t25;
+    float t29 = FMA(var, t27, FMA(var, t25, -t28));
+    float t30 = t25 + t27;
+    float t31 = 1.0f / t26;
+    float t32 = t13 * t26;
+    float t33 = t2 ? 0.0f : t32;
+    float t34 = t33 * 0.6931472f;
+    float t35 = t33 * (-0.6931472f);
+    float t36 = FMA(t26, -t26, t24) * (0.5f * t31);
+    float t37 = t13 * t36;
+    float t38 = t2 ? 0.0f : t37;
+    float t39 = t31 * t16;
+    float t40 = -t31;
+    _Bool t41 = 1.1529215e+18f < t39;
+    float t42 = t41 ? 1.1529215e+18f : t39;
+    float t43 = FMA(t31 * FMA(t36, t40, FMA(t26, t40, 1.0f)), t16, FMA(t31, t16, -t39));
+    float t44 = t41 ? 0.0f : t43;
+    float t45 = -t42;
+    float t46 = t4 ? t45 : t42;  // mean/sigma
+    float t47 = t46 + t34;
+    float t48 = t46 + t35;
+    float t49 = t46 * t46;
+    _Bool t50 = t46 < 0.0f;
+    float t51 = ABS(t48) * 0.25f;
+    _Bool t52 = t48 < 0.0f;
+    float t53 = t52 ? 0.0f : t18;
+    float t54 = t49 * (-0.5f);
+    _Bool t55 = t54 < (-176.5f);
+    float t56 = t55 ? (-176.5f) : t54;
+    float t57 = -t44;
+    float t58 = t4 ? t57 : t44;
+    float t59 = 0.25f * ABS(t46 + t58);
+    float t60 = t58 + FMA(t33, 1.9046542e-9f, FMA(t38, -0.6931472f, logistic_transform_pea_part1(t35, t48, t46) +
+        FMA(t33, -0.6931472f, -t35)));
+    float t61 = t47 + (t58 + FMA(t33, -1.9046542e-9f, FMA(t38, 0.6931472f, logistic_transform_pea_part1(t34, t47, t46)
+        + FMA(t33, 0.6931472f, -t34))));
+    float t62 = 1.0f + t51;
+    _Bool t63 = 176.5f < t53;
+    _Bool t64 = t53 < (-176.5f);
+    float t65 = t63 ? 176.5f : t53;
+    float t66 = t64 ? (-176.5f) : t65;
+    float t67 = t62 - t51;
+    float t68 = 1.0f / t62;
+    float t69 = FMA(t56, 1.442695f, 12582912.0f);
+    float t70 = t69 - 12582912.0f;
+    uint32_t t71 = as_bits(t69);
+    float t72 = FMA(t70, -0.69314575f, t56);
+    float t73 = FMA(t46, t58, FMA(t46, t58, FMA(t46, t46, -t49))) * (-0.5f);
+    float t74 = t55 ? 0.0f : t73;
+    float t75 = FMA(t70, -1.4286068e-6f, t74);
+    float t76 = FMA(1.442695f, t66, 12582912.0f);
+    float t77 = as_float((((uint32_t)((int32_t)t71 >> 2u)) + 127u) << 23u);
+    float t78 = as_float((127u + ((uint32_t)((int32_t)(t71 + 1u) >> 2u))) << 23u);
+    float t79 = as_float((127u + ((uint32_t)((int32_t)(t71 + 2u) >> 2u))) << 23u);
+    float t80 = as_float((127u + ((uint32_t)((int32_t)(t71 + 3u) >> 2u))) << 23u);
+    float t81 = 1.0f + t59;
+    float t82 = t76 - 12582912.0f;
+    uint32_t t83 = as_bits(t76);
+    float t84 = FMA(-0.69314575f, t82, t66);
+    float t85 = FMA(mean, 1.9046542e-9f, FMA(mean, -0.6931472f, -t6)) + FMA(var, -2.2778894e-10f,
+        logistic_transform_pea_part1(t5, t18, t6) + t17);
+    float t86 = t52 ? 0.0f : t85;
+    float t87 = t63 ? 0.0f : t86;
+    float t88 = t64 ? 0.0f : t87;
+    float t89 = t84 + FMA(-1.4286068e-6f, t82, t88);
+    float t90 = t50 ? t77 : 1.0f;
+    float t91 = t50 ? 1.0f : t77;
+    float t92 = t50 ? t78 : 1.0f;
+    float t93 = t50 ? 1.0f : t78;
+    float t94 = t50 ? t79 : 1.0f;
+    float t95 = t50 ? 1.0f : t79;
+    float t96 = t50 ? t80 : 1.0f;
+    float t97 = t50 ? 1.0f : t80;
+    float t98 = 1.0f / t81;
+    float t99 = -t68;
+    float t100 = t72 + t75;
+    float t101 = -t60;
+    float t102 = t52 ? t101 : t60;
+    float t103 = t68 * FMA(FMA(t102, 0.25f, (t51 - (t62 - t67)) + (1.0f - t67)), t99, FMA(t62, t99, 1.0f));
+    float t104 = 1.0f + t100;
+    float t105 = 0.25f * ABS(t61);
+    _Bool t106 = (-t61) < 0.0f;
+    float t107 = t106 ? 0.0f : t19;
+    float t108 = logistic_transform_pea_part0(t59, t81, t98);
+    float t109 = (t100 - (t104 - 1.0f)) + FMA(POLY4(t100, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f,
+        0.49999994f), t100 * t100, (t75 + (t72 - t100)) * t104);
+    float t110 = 1.0f + t105;
+    _Bool t111 = 176.5f < t107;
+    _Bool t112 = t107 < (-176.5f);
+    float t113 = t111 ? 176.5f : t107;
+    float t114 = t112 ? (-176.5f) : t113;
+    float t115 = 1.0f / t110;
+    float t116 = (t68 + t103) - 0.25f;
+    float t117 = POLY12(t116, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t118 = (t98 + t108) - 0.25f;
+    float t119 = FMA(1.442695f, t114, 12582912.0f);
+    float t120 = t104 + t109;
+    float t121 = t55 ? 0.0f : t120;
+    float t122 = t109 - (t120 - t104);
+    float t123 = t55 ? 0.0f : t122;
+    float t124 = logistic_transform_pea_part0(t105, t110, t115);
+    float t125 = t119 - 12582912.0f;
+    uint32_t t126 = as_bits(t119);
+    float t127 = FMA(-0.69314575f, t125, t114);
+    float t128 = FMA(mean, -1.9046542e-9f, FMA(mean, 0.6931472f, -t7)) + FMA(var, -2.2778894e-10f, t17 +
+        logistic_transform_pea_part1(t5, t19, t7));
+    float t129 = t106 ? 0.0f : t128;
+    float t130 = t111 ? 0.0f : t129;
+    float t131 = t112 ? 0.0f : t130;
+    float t132 = t127 + FMA(-1.4286068e-6f, t125, t131);
+    float t133 = POLY11(t118, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f);
+    float t134 = (t115 + t124) - 0.25f;
+    float t135 = POLY12(t134, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t136 = t68 * t117;  // Mills ratio/sqrt(2 pi)
+    float t137 = t80 * (t79 * (t78 * (t77 * ((t121 + t123) * (t136 + FMA(t103, t117, FMA(t68, t117, -t136)))))));
+    float t138 = logistic_transform_pea_part2(3u, t83);
+    float t139 = logistic_transform_pea_part2(2u, t83);
+    float t140 = logistic_transform_pea_part2(1u, t83);
+    float t141 = 1.0f + FMA(POLY4(t89, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t89 * t89,
+        t89);
+    float t142 = t64 ? 0.0f : t141;
+    float t143 = (t138 * (t139 * (t140 * (t142 * as_float((127u + ((uint32_t)((int32_t)t83 >> 2u))) << 23u))))) - t137;
+    float t144 = t52 ? t137 : t143;
+    float t145 = t118 * t133;
+    float t146 = 0.13207589f + t145;
+    float t147 = t146 - t145;
+    float t148 = t98 * t146;  // Mills ratio/sqrt(2 pi)
+    float t149 = t121 * t148;
+    float t150 = FMA(t121, FMA(t98, (-6.588696e-9f) + (((t145 - (t146 - t147)) + (0.13207589f - t147)) + FMA(t118,
+        t133, -t145)), FMA(t108, t146, FMA(t98, t146, -t148))), FMA(t123, t148, FMA(t121, t148, -t149)));
+    float t151 = t115 * t135;  // Mills ratio/sqrt(2 pi)
+    float t152 = t121 * t151;
+    float t153 = 0.3465736f * t144;
+    float t154 = t80 * (t79 * (t78 * (t77 * (t152 + FMA(t121, FMA(t124, t135, FMA(t115, t135, -t151)), FMA(t123, t151,
+        FMA(t121, t151, -t152)))))));
+    float t155 = logistic_transform_pea_part2(3u, t126);
+    float t156 = logistic_transform_pea_part2(2u, t126);
+    float t157 = logistic_transform_pea_part2(1u, t126);
+    float t158 = 1.0f + FMA(POLY4(t132, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t132 *
+        t132, t132);
+    float t159 = t112 ? 0.0f : t158;
+    float t160 = (t155 * (t156 * (t157 * (t159 * as_float((127u + ((uint32_t)((int32_t)t126 >> 2u))) << 23u))))) -
+        t154;
+    float t161 = t106 ? t154 : t160;
+    float t162 = FMA(0.5f, t161, (-0.5f) * t144);
+    float t163 = FMA(-0.5f, t161, 0.5f * t144);
+    float t164 = FMA(t161, 0.12011325f, t144 * (-0.12011325f));
+    float t165 = FMA(0.3465736f, t161, t153 + FMA(-9.523271e-10f, t144, FMA(0.3465736f, t144, -t153)));
+    float t166 = t80 * (t79 * (t78 * (t77 * (t149 + t150))));
+    float t167 = 1.0f - t166;
+    float t168 = (-t166) - (t167 - 1.0f);
+    float t169 = t50 ? t149 : t167;
+    float t170 = t96 * (t94 * (t92 * (t169 * t90)));
+    float t171 = t50 ? t167 : t149;
+    float t172 = t97 * (t95 * (t93 * (t171 * t91)));
+    float t173 = t162 + t170;
+    float t174 = t163 + t172;
+    float t175 = t50 ? t150 : t168;
+    float t176 = FMA(t96, t94 * (t92 * (t175 * t90)), logistic_transform_pea_part1(t170, t173, t162));
+    float t177 = t50 ? t168 : t150;
+    float t178 = FMA(t97, t95 * (t93 * (t177 * t91)), logistic_transform_pea_part1(t172, t174, t163));
+    float t179 = t174 * (-2.0f);
+    float t180 = t174 + t178;
+    float t181 = t173 * t179;
+    float t182 = FMA(t173, t178 * (-2.0f), FMA(t176, t179, FMA(t173, t179, -t181)));
+    float t183 = t173 + t176;
+    float t184 = t165 * t181;
+    float t185 = t164 * t181;
+    float t186 = t183 - t180;
+    float t187 = t186 * t184;
+    float t188 = t186 * t185;
+    float t189 = t28 * t187;
+    float t190 = FMA(t28 + t29, t188 + FMA(t186, FMA(t164, t182, FMA(t164, t181, -t185)), FMA(t186, t185, -t188)), t30
+        * ((t183 * (t183 * (t180 * t180))) * t30));
+    float t191 = t9 ? t190 : t22;
+    float t192 = t9 ? t164 : t22;
+    float t193 = FMA(t191, grad_var, t192 * grad_mean);
+    float t194 = t189 + FMA(t28, FMA(t186, FMA(t165, t182, FMA(t165, t181, -t184)), FMA(t186, t184, -t187)), FMA(t29,
+        t187, FMA(t28, t187, -t189)));
+    float t195 = t9 ? t194 : t22;
+    float t196 = t9 ? t165 : t22;
+    float t197 = FMA(t195, grad_var, t196 * grad_mean);
+    *out_grad_mean = t197;
+    *out_grad_var = t193;
 }
 
-void logistic_transform_pea_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                                     const float *restrict grad_mean, const float *restrict grad_var,
-                                     const float *restrict params, float *restrict out_grad_mean,
-                                     float *restrict out_grad_var)
+void logistic_transform_pea_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint16_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        logistic_transform_pea_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i],
-                                                &out_grad_var[i]);
+        logistic_transform_pea_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
         narrow ^= (uint16_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

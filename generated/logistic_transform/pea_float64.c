@@ -4,7 +4,6 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 //
 // rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -19,6 +18,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -78,153 +97,129 @@ INLINE double polynomial0(double y, double x)
     return y;
 }
 
-static void logistic_transform_pea_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                                         double *restrict out_mean, double *restrict out_var)
+static void logistic_transform_pea_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = var[i] == 0.0;
-        const double t1 = __builtin_sqrt(t0 ? 1.0 : var[i]);
-        const double t2 = __builtin_fabs(mean[i]);
-        const _Bool t3 = t0 & (0.0 < t2);
-        const double t4 = (1.0 / t1) * (t3 ? 0x1p100 : t2);
-        const double t5 = (0x1p60 < t4) ? 0x1p60 : t4;
-        const double t6 = (mean[i] < 0.0) ? (-t5) : t5;
-        const double t7 = t0 ? 0.0 : t1;
-        const double t8 = FMA(t7, (-0x1.62e42fefa39efp-1), t6);
-        const double t9 = (t6 * t6) * (-0.5);
-        const _Bool t10 = t9 < (-745.0);
-        const double t11 = t10 ? 0.0 : (exp64(t10 ? (-745.0) : t9));
-        const _Bool t12 = t8 < 0.0;
-        const double t13 = 1.0 / (FMA(t12 ? (-t8) : t8, 0.25, 1.0));
-        const double t14 = t11 * (t13 * (polynomial0(-0x1.d295e88846ca8p-10, t13 - 0.25)));
-        const double t15 = t12 ? 0.0 : (FMA(var[i], 0x1.ebfbdff82c58fp-3, mean[i] * (-0x1.62e42fefa39efp-1)));
-        const _Bool t16 = t15 < (-745.0);
-        const double t17 = t12 ? t14 : ((t16 ? 0.0 : (exp64(t16 ? (-745.0) : ((720.0 < t15) ? 720.0 : t15)))) - t14);
-        const double t18 = FMA(t7, 0x1.62e42fefa39efp-1, t6);
-        const double t19 = -t18;
-        const _Bool t20 = t19 < 0.0;
-        const double t21 = 1.0 / (FMA(t20 ? t18 : t19, 0.25, 1.0));
-        const double t22 = t11 * (t21 * (polynomial0(-0x1.d295e88846ca8p-10, t21 - 0.25)));
-        const double t23 = t20 ? 0.0 : (FMA(var[i], 0x1.ebfbdff82c58fp-3, mean[i] * 0x1.62e42fefa39efp-1));
-        const _Bool t24 = t23 < (-745.0);
-        const double t25 = t20 ? t22 : ((t24 ? 0.0 : (exp64(t24 ? (-745.0) : ((720.0 < t23) ? 720.0 : t23)))) - t22);
-        const _Bool t26 = t6 < 0.0;
-        const double t27 = 1.0 / (FMA(t26 ? (-t6) : t6, 0.25, 1.0));
-        const double t28 = t11 * (t27 * (polynomial0(-0x1.d295e88846ca8p-10, t27 - 0.25)));
-        const double t29 = 1.0 - t28;
-        const double t30 = (FMA(t25, 0.5, t17 * (-0.5))) + (t26 ? t28 : t29);
-        const _Bool t31 = 0.0 <= var[i];
-        const double t32 = __builtin_sqrt(t31 ? 1.0 : var[i]);
-        const double t33 = (FMA(t25, (-0.5), t17 * 0.5)) + (t26 ? t29 : t28);
+        _Bool t0 = var[i] == 0.0;
+        double t1 = __builtin_sqrt(t0 ? 1.0 : var[i]);
+        double t2 = __builtin_fabs(mean[i]);
+        _Bool t3 = t0 & (0.0 < t2);
+        double t4 = (1.0 / t1) * (t3 ? 0x1p100 : t2);
+        double t5 = (0x1p60 < t4) ? 0x1p60 : t4;
+        double t6 = (mean[i] < 0.0) ? (-t5) : t5;
+        double t7 = t0 ? 0.0 : t1;
+        double t8 = FMA(t7, (-0x1.62e42fefa39efp-1), t6);
+        double t9 = (t6 * t6) * (-0.5);
+        _Bool t10 = t9 < (-745.0);
+        double t11 = t10 ? 0.0 : (exp64(t10 ? (-745.0) : t9));
+        _Bool t12 = t8 < 0.0;
+        double t13 = 1.0 / (FMA(t12 ? (-t8) : t8, 0.25, 1.0));
+        double t14 = t11 * (t13 * (polynomial0(-0x1.d295e88846ca8p-10, t13 - 0.25)));
+        double t15 = t12 ? 0.0 : (FMA(var[i], 0x1.ebfbdff82c58fp-3, mean[i] * (-0x1.62e42fefa39efp-1)));
+        _Bool t16 = t15 < (-745.0);
+        double t17 = t12 ? t14 : ((t16 ? 0.0 : (exp64(t16 ? (-745.0) : ((720.0 < t15) ? 720.0 : t15)))) - t14);
+        double t18 = FMA(t7, 0x1.62e42fefa39efp-1, t6);
+        double t19 = -t18;
+        _Bool t20 = t19 < 0.0;
+        double t21 = 1.0 / (FMA(t20 ? t18 : t19, 0.25, 1.0));
+        double t22 = t11 * (t21 * (polynomial0(-0x1.d295e88846ca8p-10, t21 - 0.25)));
+        double t23 = t20 ? 0.0 : (FMA(var[i], 0x1.ebfbdff82c58fp-3, mean[i] * 0x1.62e42fefa39efp-1));
+        _Bool t24 = t23 < (-745.0);
+        double t25 = t20 ? t22 : ((t24 ? 0.0 : (exp64(t24 ? (-745.0) : ((720.0 < t23) ? 720.0 : t23)))) - t22);
+        _Bool t26 = t6 < 0.0;
+        double t27 = 1.0 / (FMA(t26 ? (-t6) : t6, 0.25, 1.0));
+        double t28 = t11 * (t27 * (polynomial0(-0x1.d295e88846ca8p-10, t27 - 0.25)));
+        double t29 = 1.0 - t28;
+        double t30 = (FMA(t25, 0.5, t17 * (-0.5))) + (t26 ? t28 : t29);
+        _Bool t31 = 0.0 <= var[i];
+        double t32 = __builtin_sqrt(t31 ? 1.0 : var[i]);
+        double t33 = (FMA(t25, (-0.5), t17 * 0.5)) + (t26 ? t29 : t28);
         out_mean[i] = (t31 ? t30 : t32);
-        const double t34 = t31 ? ((var[i] * (1.0 / (FMA(var[i], 0.25, 1.0)))) * (t30 * (t30 * (t33 * t33)))) : t32;
+        double t34 = t31 ? ((var[i] * (1.0 / (FMA(var[i], 0.25, 1.0)))) * (t30 * (t30 * (t33 * t33)))) : t32;
         out_var[i] = t34;
     }
 }
 
-void logistic_transform_pea_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                            const double *restrict params, double *restrict out_mean,
-                                            double *restrict out_var)
+void logistic_transform_pea_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            logistic_transform_pea_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        logistic_transform_pea_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(logistic_transform_pea_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void logistic_transform_pea_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                                          const double *restrict grad_mean,
-                                                          const double *restrict grad_var,
-                                                          double *restrict out_grad_mean,
-                                                          double *restrict out_grad_var)
+static void logistic_transform_pea_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = var[i] == 0.0;
-        const double t1 = __builtin_sqrt(t0 ? 1.0 : var[i]);
-        const double t2 = __builtin_fabs(mean[i]);
-        const _Bool t3 = t0 & (0.0 < t2);
-        const double t4 = (1.0 / t1) * (t3 ? 0x1p100 : t2);
-        const double t5 = (0x1p60 < t4) ? 0x1p60 : t4;
-        const double t6 = (mean[i] < 0.0) ? (-t5) : t5;
-        const double t7 = t0 ? 0.0 : t1;
-        const double t8 = FMA(t7, (-0x1.62e42fefa39efp-1), t6);
-        const double t9 = (t6 * t6) * (-0.5);
-        const _Bool t10 = t9 < (-745.0);
-        const double t11 = t10 ? 0.0 : (exp64(t10 ? (-745.0) : t9));
-        const _Bool t12 = t8 < 0.0;
-        const double t13 = 1.0 / (FMA(t12 ? (-t8) : t8, 0.25, 1.0));
-        const double t14 = t11 * (t13 * (polynomial0(-0x1.d295e88846ca8p-10, t13 - 0.25)));
-        const double t15 = t12 ? 0.0 : (FMA(var[i], 0x1.ebfbdff82c58fp-3, mean[i] * (-0x1.62e42fefa39efp-1)));
-        const _Bool t16 = t15 < (-745.0);
-        const double t17 = t12 ? t14 : ((t16 ? 0.0 : (exp64(t16 ? (-745.0) : ((720.0 < t15) ? 720.0 : t15)))) - t14);
-        const double t18 = FMA(t7, 0x1.62e42fefa39efp-1, t6);
-        const double t19 = -t18;
-        const _Bool t20 = t19 < 0.0;
-        const double t21 = 1.0 / (FMA(t20 ? t18 : t19, 0.25, 1.0));
-        const double t22 = t11 * (t21 * (polynomial0(-0x1.d295e88846ca8p-10, t21 - 0.25)));
-        const double t23 = t20 ? 0.0 : (FMA(var[i], 0x1.ebfbdff82c58fp-3, mean[i] * 0x1.62e42fefa39efp-1));
-        const _Bool t24 = t23 < (-745.0);
-        const double t25 = t20 ? t22 : ((t24 ? 0.0 : (exp64(t24 ? (-745.0) : ((720.0 < t23) ? 720.0 : t23)))) - t22);
-        const double t26 = FMA(t25, 0x1.62e42fefa39efp-2, t17 * 0x1.62e42fefa39efp-2);
-        const _Bool t27 = 0.0 <= var[i];
-        const double t28 = __builtin_sqrt(t27 ? 1.0 : var[i]);
-        const double t29 = FMA(t25, 0x1.ebfbdff82c58fp-4, t17 * (-0x1.ebfbdff82c58fp-4));
-        const _Bool t30 = t6 < 0.0;
-        const double t31 = 1.0 / (FMA(t30 ? (-t6) : t6, 0.25, 1.0));
-        const double t32 = t11 * (t31 * (polynomial0(-0x1.d295e88846ca8p-10, t31 - 0.25)));
-        const double t33 = 1.0 - t32;
-        const double t34 = (FMA(t25, (-0.5), t17 * 0.5)) + (t30 ? t33 : t32);
-        const double t35 = (FMA(t25, 0.5, t17 * (-0.5))) + (t30 ? t32 : t33);
-        const double t36 = t35 - t34;
-        const double t37 = 1.0 / (FMA(var[i], 0.25, 1.0));
-        const double t38 = var[i] * t37;
-        const double t39 = t35 * (t34 * (-2.0));
+        _Bool t0 = var[i] == 0.0;
+        double t1 = __builtin_sqrt(t0 ? 1.0 : var[i]);
+        double t2 = __builtin_fabs(mean[i]);
+        _Bool t3 = t0 & (0.0 < t2);
+        double t4 = (1.0 / t1) * (t3 ? 0x1p100 : t2);
+        double t5 = (0x1p60 < t4) ? 0x1p60 : t4;
+        double t6 = (mean[i] < 0.0) ? (-t5) : t5;
+        double t7 = t0 ? 0.0 : t1;
+        double t8 = FMA(t7, (-0x1.62e42fefa39efp-1), t6);
+        double t9 = (t6 * t6) * (-0.5);
+        _Bool t10 = t9 < (-745.0);
+        double t11 = t10 ? 0.0 : (exp64(t10 ? (-745.0) : t9));
+        _Bool t12 = t8 < 0.0;
+        double t13 = 1.0 / (FMA(t12 ? (-t8) : t8, 0.25, 1.0));
+        double t14 = t11 * (t13 * (polynomial0(-0x1.d295e88846ca8p-10, t13 - 0.25)));
+        double t15 = t12 ? 0.0 : (FMA(var[i], 0x1.ebfbdff82c58fp-3, mean[i] * (-0x1.62e42fefa39efp-1)));
+        _Bool t16 = t15 < (-745.0);
+        double t17 = t12 ? t14 : ((t16 ? 0.0 : (exp64(t16 ? (-745.0) : ((720.0 < t15) ? 720.0 : t15)))) - t14);
+        double t18 = FMA(t7, 0x1.62e42fefa39efp-1, t6);
+        double t19 = -t18;
+        _Bool t20 = t19 < 0.0;
+        double t21 = 1.0 / (FMA(t20 ? t18 : t19, 0.25, 1.0));
+        double t22 = t11 * (t21 * (polynomial0(-0x1.d295e88846ca8p-10, t21 - 0.25)));
+        double t23 = t20 ? 0.0 : (FMA(var[i], 0x1.ebfbdff82c58fp-3, mean[i] * 0x1.62e42fefa39efp-1));
+        _Bool t24 = t23 < (-745.0);
+        double t25 = t20 ? t22 : ((t24 ? 0.0 : (exp64(t24 ? (-745.0) : ((720.0 < t23) ? 720.0 : t23)))) - t22);
+        double t26 = FMA(t25, 0x1.62e42fefa39efp-2, t17 * 0x1.62e42fefa39efp-2);
+        _Bool t27 = 0.0 <= var[i];
+        double t28 = __builtin_sqrt(t27 ? 1.0 : var[i]);
+        double t29 = FMA(t25, 0x1.ebfbdff82c58fp-4, t17 * (-0x1.ebfbdff82c58fp-4));
+        _Bool t30 = t6 < 0.0;
+        double t31 = 1.0 / (FMA(t30 ? (-t6) : t6, 0.25, 1.0));
+        double t32 = t11 * (t31 * (polynomial0(-0x1.d295e88846ca8p-10, t31 - 0.25)));
+        double t33 = 1.0 - t32;
+        double t34 = (FMA(t25, (-0.5), t17 * 0.5)) + (t30 ? t33 : t32);
+        double t35 = (FMA(t25, 0.5, t17 * (-0.5))) + (t30 ? t32 : t33);
+        double t36 = t35 - t34;
+        double t37 = 1.0 / (FMA(var[i], 0.25, 1.0));
+        double t38 = var[i] * t37;
+        double t39 = t35 * (t34 * (-2.0));
         out_grad_mean[i] = FMA(grad_mean[i], (t27 ? t26 : t28),
             grad_var[i] * (t27 ? (t38 * (t36 * (t26 * t39))) : t28));
-        const double t40 = t27 ? (FMA(t38, t36 * (t29 * t39), t37 * (t37 * (t35 * (t35 * (t34 * t34)))))) : t28;
+        double t40 = t27 ? (FMA(t38, t36 * (t29 * t39), t37 * (t37 * (t35 * (t35 * (t34 * t34)))))) : t28;
         out_grad_var[i] = FMA(grad_mean[i], (t27 ? t29 : t28),
             grad_var[i] * t40);
     }
 }
 
-void logistic_transform_pea_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                             const double *restrict grad_mean, const double *restrict grad_var,
-                                             const double *restrict params, double *restrict out_grad_mean,
-                                             double *restrict out_grad_var)
+void logistic_transform_pea_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            logistic_transform_pea_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at,
-                                                          out_grad_mean + at, out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        logistic_transform_pea_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(logistic_transform_pea_float64_backward_block, n, in, 4, params, out, 2);
 }

@@ -4,17 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   logistic_transform_pea_forward 434, logistic_transform_pea_backward 507
 #
 # Certificate:
-#   mean        2.62 ulp of the terms, worst at mean = -2191.12378, var = 2019756.62
-#   var         6.32 ulp of the terms, worst at mean = -17.3378944, var = 7.44852972
-#   dmean_dmu   4.21 ulp of the terms, worst at mean = -84816664, var = 2.44473055e+15
-#   dmean_dvar  3.65 ulp of the terms, worst at mean = 186.92247, var = 258.165314
-#   dvar_dmu    5.97 ulp of the terms, worst at mean = 1.3996965e+13, var = 2.2520221e+25
-#   dvar_dvar   6.33 ulp of the terms, worst at mean = -17.3379135, var = 7.44853783
-#   against exact values at 16999 points over all of float32; details in pea.json
+#   mean 2.62, var 6.32, dmean_dmu 4.21, dmean_dvar 3.65, dvar_dmu 5.97, dvar_dvar 6.33 ulp of the terms,
+#   against exact values at 16999 points over all of float32; where, in pea.json
 
 import triton
 import triton.language as tl
@@ -31,203 +25,184 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial11(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x,
+        tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6), c7), c8), c9), c10))
+
+
+@triton.jit
+def _polynomial12(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x,
+        tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6), c7), c8), c9), c10), c11))
+
+
+@triton.jit
+def _part0(p0, p1, p2):
+    t0 = p1 - p0
+    t1 = p2 * -1.0
+    t2 = p2 * tl.fma((p0 - (p1 - t0)) + (1.0 - t0), t1, tl.fma(p1, t1, 1.0))
+    return t2
+
+
+@triton.jit
+def _part1(p0, p1, p2):
+    t0 = p1 - p0
+    t1 = (p0 - (p1 - t0)) + (p2 - t0)
+    return t1
+
+
+@triton.jit
+def _part2(p0, p1):
+    t0 = ((127 + ((p0 + p1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    return t0
+
+
+@triton.jit
 def logistic_transform_pea_forward(mean, var):
     t0 = 1.1529215e+18 < var
-    t1 = tl.where(t0, 9.094947e-13, 1.0)
-    t2 = var < 9.094947e-13
-    t3 = tl.where(t2, 2.8147498e+14, t1)  # power of two that keeps residuals normal
-    t4 = t3 * (var * t3)
-    t5 = var == 0.0
-    t6 = tl.where(t5, 1.0, t4)
-    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
-    t8 = tl.div_rn(1.0, t7)
-    t9 = tl.abs(mean)
-    t10 = tl.where(t5 & (0.0 < t9), 1.2676506e+30, t3 * t9)
-    t11 = t8 * t10
-    t12 = 1.1529215e+18 < t11
-    t13 = tl.where(t12, 1.1529215e+18, t11)
-    t14 = t13 * -1.0
-    t15 = mean < 0.0
-    t16 = tl.where(t15, t14, t13)  # mean/sigma
-    t17 = t16 * t16
-    t18 = (-0.5) * t17
-    t19 = t18 < (-176.5)
-    t20 = tl.where(t19, -176.5, t18)
-    t21 = tl.fma(t20, 1.442695, 12582912.0)
-    t22 = t21 - 12582912.0
-    t23 = tl.fma(t22, -0.69314575, t20)
-    t24 = tl.fma(t16, t16, t17 * -1.0)
-    t25 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
-    t26 = t8 * -1.0
-    t27 = tl.where(t12, 0.0, tl.fma(t8 * tl.fma(t25, t26, tl.fma(t7, t26, 1.0)), t10, tl.fma(t8, t10, t11 * -1.0)))
-    t28 = tl.where(t15, t27 * -1.0, t27)
-    t29 = t23 + tl.fma(t22, -1.4286068e-6, tl.where(t19, 0.0, (-0.5) * tl.fma(t16, t28, tl.fma(t16, t28, t24))))
-    t30 = (tl.where(t19, 0.0, 1.0 + tl.fma(tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t29 * t29, t29)))
-    t31 = tl.where(t2, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
-    t32 = tl.where(t5, 0.0, t31 * t7)
-    t33 = t32 * (-0.6931472)
-    t34 = t16 + t33
-    t35 = t34 - t33
-    t36 = ((t33 - (t34 - t35)) + (t16 - t35)) + tl.fma(t32, -0.6931472, t33 * -1.0)
-    t37 = tl.where(t5, 0.0, t31 * t25)
-    t38 = tl.abs(t34 + (t28 + tl.fma(t32, 1.9046542e-9, tl.fma(t37, -0.6931472, t36)))) * 0.25
-    t39 = 1.0 + t38
-    t40 = t39 - t38
-    t41 = (t38 - (t39 - t40)) + (1.0 - t40)
-    t42 = tl.div_rn(1.0, t39)
-    t43 = t42 * -1.0
-    t44 = t42 + (t42 * tl.fma(t41, t43, tl.fma(t39, t43, 1.0)))
-    t45 = t44 - 0.25
+    t1 = var < 9.094947e-13
+    t2 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
+    t3 = var == 0.0
+    t4 = tl.where(t3, 1.0, t2 * (var * t2))
+    t5 = tl.sqrt_rn(t4)  # standard deviation, scaled
+    t6 = tl.div_rn(1.0, t5)
+    t7 = tl.abs(mean)
+    t8 = tl.where(t3 & (0.0 < t7), 1.2676506e+30, t2 * t7)
+    t9 = t6 * t8
+    t10 = 1.1529215e+18 < t9
+    t11 = tl.where(t10, 1.1529215e+18, t9)
+    t12 = mean < 0.0
+    t13 = tl.where(t12, t11 * -1.0, t11)  # mean/sigma
+    t14 = t13 * t13
+    t15 = (-0.5) * t14
+    t16 = t15 < (-176.5)
+    t17 = tl.where(t16, -176.5, t15)
+    t18 = tl.fma(t17, 1.442695, 12582912.0)
+    t19 = t18 - 12582912.0
+    t20 = tl.fma(t5, t5 * -1.0, t4) * (0.5 * t6)
+    t21 = t6 * -1.0
+    t22 = tl.where(t10, 0.0, tl.fma(t6 * tl.fma(t20, t21, tl.fma(t5, t21, 1.0)), t8, tl.fma(t6, t8, t9 * -1.0)))
+    t23 = tl.where(t12, t22 * -1.0, t22)
+    t24 = (tl.fma(t19, -0.69314575, t17) + tl.fma(t19, -1.4286068e-6, tl.where(t16, 0.0, (-0.5) * tl.fma(t13, t23,
+        tl.fma(t13, t23, tl.fma(t13, t13, t14 * -1.0))))))
+    t25 = (tl.where(t16, 0.0, 1.0 + tl.fma(_polynomial4(t24, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t24 * t24, t24)))
+    t26 = tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
+    t27 = tl.where(t3, 0.0, t26 * t5)
+    t28 = t27 * (-0.6931472)
+    t29 = t13 + t28
+    t30 = tl.where(t3, 0.0, t26 * t20)
+    t31 = (tl.abs(t29 + (t23 + tl.fma(t27, 1.9046542e-9, tl.fma(t30, -0.6931472, _part1(t28, t29, t13) + tl.fma(t27,
+        -0.6931472, t28 * -1.0))))) * 0.25)
+    t32 = 1.0 + t31
+    t33 = tl.div_rn(1.0, t32)
+    t34 = t33 + _part0(t31, t32, t33)
+    t35 = t18.to(tl.int32, bitcast=True)
+    t36 = (((t35 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t37 = ((127 + ((t35 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t38 = ((127 + ((t35 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t39 = ((127 + ((t35 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
     # Mills ratio/sqrt(2 pi)
-    t46 = (t44 * tl.fma(t45, tl.fma(t45, tl.fma(t45, tl.fma(t45, tl.fma(t45, tl.fma(t45, tl.fma(t45, tl.fma(t45,
-        tl.fma(t45, tl.fma(t45, tl.fma(t45, tl.fma(t45, -0.00152444, -0.0064508854), 0.024710128), -0.006645453),
-        -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109),
-        0.13207589))
-    t47 = t30 * t46
-    t48 = t21.to(tl.int32, bitcast=True)
-    t49 = (((t48 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t50 = t49 * t47
-    t51 = ((127 + ((t48 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t52 = t51 * t50
-    t53 = ((127 + ((t48 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t54 = t53 * t52
-    t55 = ((127 + ((t48 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t56 = t55 * t54
-    t57 = t34 < 0.0
-    t58 = mean * (-0.6931472)
-    t59 = var * 0.2402265
-    t60 = t58 + t59
-    t61 = tl.where(t57, 0.0, t60)
-    t62 = 176.5 < t61
-    t63 = tl.where(t62, 176.5, t61)
-    t64 = t61 < (-176.5)
-    t65 = tl.where(t64, -176.5, t63)
+    t40 = (t34 * _polynomial12(t34 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
+    t41 = t39 * (t38 * (t37 * (t36 * (t25 * t40))))
+    t42 = t29 < 0.0
+    t43 = mean * (-0.6931472)
+    t44 = var * 0.2402265
+    t45 = t43 + t44
+    t46 = tl.where(t42, 0.0, t45)
+    t47 = 176.5 < t46
+    t48 = t46 < (-176.5)
+    t49 = tl.where(t48, -176.5, tl.where(t47, 176.5, t46))
+    t50 = tl.fma(1.442695, t49, 12582912.0)
+    t51 = t50 - 12582912.0
+    t52 = tl.fma(var, 0.2402265, t44 * -1.0)
+    t53 = (tl.fma(-0.69314575, t51, t49) + tl.fma(-1.4286068e-6, t51, tl.where(t48, 0.0, tl.where(t47, 0.0,
+        tl.where(t42, 0.0, tl.fma(mean, 1.9046542e-9, tl.fma(mean, -0.6931472, t43 * -1.0)) + tl.fma(var,
+        -2.2778894e-10, _part1(t44, t45, t43) + t52))))))
+    t54 = t50.to(tl.int32, bitcast=True)
+    t55 = (tl.where(t42, t41, (_part2(3, t54) * (_part2(2, t54) * (_part2(1, t54) * (tl.where(t48, 0.0, 1.0 +
+        tl.fma(_polynomial4(t53, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t53 * t53, t53)) *
+        (((127 + (t54 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t41))
+    t56 = t27 * 0.6931472
+    t57 = t13 + t56
+    t58 = (t57 + (t23 + tl.fma(t27, -1.9046542e-9, tl.fma(t30, 0.6931472, _part1(t56, t57, t13) + tl.fma(t27,
+        0.6931472, t56 * -1.0)))))
+    t59 = (t58 * -1.0) < 0.0
+    t60 = mean * 0.6931472
+    t61 = t44 + t60
+    t62 = tl.where(t59, 0.0, t61)
+    t63 = 176.5 < t62
+    t64 = t62 < (-176.5)
+    t65 = tl.where(t64, -176.5, tl.where(t63, 176.5, t62))
     t66 = tl.fma(1.442695, t65, 12582912.0)
     t67 = t66 - 12582912.0
-    t68 = tl.fma(-0.69314575, t67, t65)
-    t69 = t60 - t59
-    t70 = (t59 - (t60 - t69)) + (t58 - t69)
-    t71 = tl.fma(var, 0.2402265, t59 * -1.0)
-    t72 = tl.fma(var, -2.2778894e-10, t70 + t71)
-    t73 = (t68 + tl.fma(-1.4286068e-6, t67, tl.where(t64, 0.0, tl.where(t62, 0.0, tl.where(t57, 0.0, tl.fma(mean,
-        1.9046542e-9, tl.fma(mean, -0.6931472, t58 * -1.0)) + t72)))))
-    t74 = (tl.where(t64, 0.0, 1.0 + tl.fma(tl.fma(t73, tl.fma(t73, tl.fma(t73, tl.fma(0.0013814222, t73, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t73 * t73, t73)))
-    t75 = t66.to(tl.int32, bitcast=True)
-    t76 = t74 * (((127 + (t75 >> 2)) << 23).to(tl.float32, bitcast=True))
-    t77 = (((127 + ((1 + t75) >> 2)) << 23).to(tl.float32, bitcast=True)) * t76
-    t78 = (((127 + ((2 + t75) >> 2)) << 23).to(tl.float32, bitcast=True)) * t77
-    t79 = tl.where(t57, t56, ((((127 + ((3 + t75) >> 2)) << 23).to(tl.float32, bitcast=True)) * t78) - t56)
-    t80 = (-0.5) * t79
-    t81 = t32 * 0.6931472
-    t82 = t16 + t81
-    t83 = t82 - t81
-    t84 = (t82 + (t28 + tl.fma(t32, -1.9046542e-9, tl.fma(t37, 0.6931472, ((t81 - (t82 - t83)) + (t16 - t83)) +
-        tl.fma(t32, 0.6931472, t81 * -1.0)))))
-    t85 = (t84 * -1.0) < 0.0
-    t86 = mean * 0.6931472
-    t87 = t59 + t86
-    t88 = tl.where(t85, 0.0, t87)
-    t89 = 176.5 < t88
-    t90 = tl.where(t89, 176.5, t88)
-    t91 = t88 < (-176.5)
-    t92 = tl.where(t91, -176.5, t90)
-    t93 = tl.fma(1.442695, t92, 12582912.0)
-    t94 = t93 - 12582912.0
-    t95 = tl.fma(-0.69314575, t94, t92)
-    t96 = t87 - t59
-    t97 = tl.fma(var, -2.2778894e-10, t71 + ((t59 - (t87 - t96)) + (t86 - t96)))
-    t98 = (t95 + tl.fma(-1.4286068e-6, t94, tl.where(t91, 0.0, tl.where(t89, 0.0, tl.where(t85, 0.0, tl.fma(mean,
-        -1.9046542e-9, tl.fma(mean, 0.6931472, t86 * -1.0)) + t97)))))
-    t99 = (tl.where(t91, 0.0, 1.0 + tl.fma(tl.fma(t98, tl.fma(t98, tl.fma(t98, tl.fma(0.0013814222, t98, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t98 * t98, t98)))
-    t100 = t93.to(tl.int32, bitcast=True)
-    t101 = t99 * (((127 + (t100 >> 2)) << 23).to(tl.float32, bitcast=True))
-    t102 = (((127 + ((1 + t100) >> 2)) << 23).to(tl.float32, bitcast=True)) * t101
-    t103 = (((127 + ((2 + t100) >> 2)) << 23).to(tl.float32, bitcast=True)) * t102
-    t104 = (((127 + ((3 + t100) >> 2)) << 23).to(tl.float32, bitcast=True)) * t103
-    t105 = 0.25 * tl.abs(t84)
-    t106 = 1.0 + t105
-    t107 = t106 - t105
-    t108 = (t105 - (t106 - t107)) + (1.0 - t107)
-    t109 = tl.div_rn(1.0, t106)
-    t110 = t109 * -1.0
-    t111 = t109 + (t109 * tl.fma(t108, t110, tl.fma(t106, t110, 1.0)))
-    t112 = t111 - 0.25
+    t68 = (tl.fma(-0.69314575, t67, t65) + tl.fma(-1.4286068e-6, t67, tl.where(t64, 0.0, tl.where(t63, 0.0,
+        tl.where(t59, 0.0, tl.fma(mean, -1.9046542e-9, tl.fma(mean, 0.6931472, t60 * -1.0)) + tl.fma(var,
+        -2.2778894e-10, t52 + _part1(t44, t61, t60)))))))
+    t69 = t66.to(tl.int32, bitcast=True)
+    t70 = 0.25 * tl.abs(t58)
+    t71 = 1.0 + t70
+    t72 = tl.div_rn(1.0, t71)
+    t73 = t72 + _part0(t70, t71, t72)
     # Mills ratio/sqrt(2 pi)
-    t113 = (t111 * tl.fma(t112, tl.fma(t112, tl.fma(t112, tl.fma(t112, tl.fma(t112, tl.fma(t112, tl.fma(t112,
-        tl.fma(t112, tl.fma(t112, tl.fma(t112, tl.fma(t112, tl.fma(-0.00152444, t112, -0.0064508854), 0.024710128),
-        -0.006645453), -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886),
-        0.16664109), 0.13207589))
-    t114 = t55 * (t53 * (t51 * (t49 * (t30 * t113))))
-    t115 = tl.where(t85, t114, t104 - t114)
-    t116 = tl.fma(0.5, t115, t80)
-    t117 = 0.25 * tl.abs(t16 + t28)
-    t118 = 1.0 + t117
-    t119 = t118 - t117
-    t120 = (t117 - (t118 - t119)) + (1.0 - t119)
-    t121 = tl.div_rn(1.0, t118)
-    t122 = t121 * -1.0
-    t123 = t121 * tl.fma(t120, t122, tl.fma(t118, t122, 1.0))
-    t124 = (t121 + t123) - 0.25
-    t125 = (tl.fma(t124, tl.fma(t124, tl.fma(t124, tl.fma(t124, tl.fma(t124, tl.fma(t124, tl.fma(t124, tl.fma(t124,
-        tl.fma(t124, tl.fma(t124, tl.fma(-0.00152444, t124, -0.0064508854), 0.024710128), -0.006645453), -0.026722537),
-        -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109))
-    t126 = t124 * t125
-    t127 = 0.13207589 + t126
-    t128 = t121 * t127  # Mills ratio/sqrt(2 pi)
-    t129 = t30 * t128
-    t130 = tl.fma(t30, t128, t129 * -1.0)
-    t131 = t127 - t126
-    t132 = (tl.fma(t30, tl.fma(t121, (-6.588696e-9) + (((t126 - (t127 - t131)) + (0.13207589 - t131)) + tl.fma(t124,
-        t125, t126 * -1.0)), tl.fma(t123, t127, tl.fma(t121, t127, t128 * -1.0))), t130))
-    t133 = t55 * (t53 * (t51 * (t49 * (t129 + t132))))
-    t134 = 1.0 - t133
-    t135 = t16 < 0.0
-    t136 = tl.where(t135, t129, t134)
-    t137 = tl.where(t135, t49, 1.0)
-    t138 = t136 * t137
-    t139 = tl.where(t135, t51, 1.0)
-    t140 = t139 * t138
-    t141 = tl.where(t135, t53, 1.0)
-    t142 = t141 * t140
-    t143 = tl.where(t135, t55, 1.0)
-    t144 = t143 * t142
-    t145 = t116 + t144
-    t146 = t145 - t144
-    t147 = (t144 - (t145 - t146)) + (t116 - t146)
-    t148 = (t133 * -1.0) - (t134 - 1.0)
-    t149 = tl.fma(t143, t141 * (t139 * (tl.where(t135, t132, t148) * t137)), t147)
-    t150 = t145 + t149
-    t151 = 0.0 <= var
-    t152 = tl.sqrt_rn(tl.where(t151, 1.0, var))
-    t153 = tl.where(t151, t150, t152)
-    t154 = tl.fma(-0.5, t115, 0.5 * t79)
-    t155 = tl.where(t135, t134, t129)
-    t156 = tl.where(t135, 1.0, t49)
-    t157 = t155 * t156
-    t158 = tl.where(t135, 1.0, t51)
-    t159 = t158 * t157
-    t160 = tl.where(t135, 1.0, t53)
-    t161 = t160 * t159
-    t162 = tl.where(t135, 1.0, t55)
-    t163 = t162 * t161
-    t164 = t154 + t163
-    t165 = t164 * t164
-    t166 = t145 * t165
-    t167 = tl.fma(t149, t165, tl.fma(t145, t165, t166 * -1.0))
-    t168 = tl.fma(t164, t164, t165 * -1.0)
-    t169 = t164 - t163
-    t170 = (t163 - (t164 - t169)) + (t154 - t169)
-    t171 = tl.fma(t162, t160 * (t158 * (tl.where(t135, t148, t132) * t156)), t170)
-    t172 = tl.fma(t145, tl.fma(t164, t171, tl.fma(t164, t171, t168)), t167)
-    t173 = t145 * t166
-    t174 = tl.fma(t145, t172, tl.fma(t149, t166, tl.fma(t145, t166, t173 * -1.0)))
-    t175 = var * tl.div_rn(1.0, tl.fma(var, 0.25, 1.0))
-    t176 = t175 * t173
-    t177 = tl.where(t151, t176 + tl.fma(t175, t174, tl.fma(t175, t173, t176 * -1.0)), t152)
-    return (t153, t177)
+    t74 = (t73 * _polynomial12(t73 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
+    t75 = t39 * (t38 * (t37 * (t36 * (t25 * t74))))
+    t76 = (tl.where(t59, t75, (_part2(3, t69) * (_part2(2, t69) * (_part2(1, t69) * (tl.where(t64, 0.0, 1.0 +
+        tl.fma(_polynomial4(t68, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t68 * t68, t68)) *
+        (((127 + (t69 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t75))
+    t77 = tl.fma(0.5, t76, (-0.5) * t55)
+    t78 = 0.25 * tl.abs(t13 + t23)
+    t79 = 1.0 + t78
+    t80 = tl.div_rn(1.0, t79)
+    t81 = _part0(t78, t79, t80)
+    t82 = (t80 + t81) - 0.25
+    t83 = (_polynomial11(t82, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537, -0.020374626,
+        0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109))
+    t84 = t82 * t83
+    t85 = 0.13207589 + t84
+    t86 = t80 * t85  # Mills ratio/sqrt(2 pi)
+    t87 = t25 * t86
+    t88 = t85 - t84
+    t89 = (tl.fma(t25, tl.fma(t80, (-6.588696e-9) + (((t84 - (t85 - t88)) + (0.13207589 - t88)) + tl.fma(t82, t83, t84
+        * -1.0)), tl.fma(t81, t85, tl.fma(t80, t85, t86 * -1.0))), tl.fma(t25, t86, t87 * -1.0)))
+    t90 = t39 * (t38 * (t37 * (t36 * (t87 + t89))))
+    t91 = 1.0 - t90
+    t92 = t13 < 0.0
+    t93 = tl.where(t92, t36, 1.0)
+    t94 = tl.where(t92, t37, 1.0)
+    t95 = tl.where(t92, t38, 1.0)
+    t96 = tl.where(t92, t39, 1.0)
+    t97 = t96 * (t95 * (t94 * (tl.where(t92, t87, t91) * t93)))
+    t98 = t77 + t97
+    t99 = (t90 * -1.0) - (t91 - 1.0)
+    t100 = tl.fma(t96, t95 * (t94 * (tl.where(t92, t89, t99) * t93)), _part1(t97, t98, t77))
+    t101 = 0.0 <= var
+    t102 = tl.sqrt_rn(tl.where(t101, 1.0, var))
+    t103 = tl.where(t101, t98 + t100, t102)
+    t104 = tl.fma(-0.5, t76, 0.5 * t55)
+    t105 = tl.where(t92, 1.0, t36)
+    t106 = tl.where(t92, 1.0, t37)
+    t107 = tl.where(t92, 1.0, t38)
+    t108 = tl.where(t92, 1.0, t39)
+    t109 = t108 * (t107 * (t106 * (tl.where(t92, t91, t87) * t105)))
+    t110 = t104 + t109
+    t111 = t110 * t110
+    t112 = t98 * t111
+    t113 = tl.fma(t108, t107 * (t106 * (tl.where(t92, t99, t89) * t105)), _part1(t109, t110, t104))
+    t114 = t98 * t112
+    t115 = var * tl.div_rn(1.0, tl.fma(var, 0.25, 1.0))
+    t116 = t115 * t114
+    t117 = (tl.where(t101, t116 + tl.fma(t115, tl.fma(t98, tl.fma(t98, tl.fma(t110, t113, tl.fma(t110, t113,
+        tl.fma(t110, t110, t111 * -1.0))), tl.fma(t100, t111, tl.fma(t98, t111, t112 * -1.0))), tl.fma(t100, t112,
+        tl.fma(t98, t112, t114 * -1.0))), tl.fma(t115, t114, t116 * -1.0)), t102))
+    return (t103, t117)
 
 
 @triton.jit
@@ -244,242 +219,179 @@ def logistic_transform_pea_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_v
 @triton.jit
 def logistic_transform_pea_backward(mean, var, grad_mean, grad_var):
     t0 = 1.1529215e+18 < var
-    t1 = tl.where(t0, 9.094947e-13, 1.0)
-    t2 = var < 9.094947e-13
-    t3 = tl.where(t2, 2.8147498e+14, t1)  # power of two that keeps residuals normal
-    t4 = t3 * (var * t3)
-    t5 = var == 0.0
-    t6 = tl.where(t5, 1.0, t4)
-    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
-    t8 = tl.div_rn(1.0, t7)
-    t9 = tl.abs(mean)
-    t10 = tl.where(t5 & (0.0 < t9), 1.2676506e+30, t3 * t9)
-    t11 = t8 * t10
-    t12 = 1.1529215e+18 < t11
-    t13 = tl.where(t12, 1.1529215e+18, t11)
-    t14 = t13 * -1.0
-    t15 = mean < 0.0
-    t16 = tl.where(t15, t14, t13)  # mean/sigma
-    t17 = t16 * t16
-    t18 = t17 * (-0.5)
-    t19 = t18 < (-176.5)
-    t20 = tl.where(t19, -176.5, t18)
-    t21 = tl.fma(t20, 1.442695, 12582912.0)
-    t22 = t21 - 12582912.0
-    t23 = tl.fma(t22, -0.69314575, t20)
-    t24 = tl.fma(t16, t16, t17 * -1.0)
-    t25 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
-    t26 = t8 * -1.0
-    t27 = tl.where(t12, 0.0, tl.fma(t8 * tl.fma(t25, t26, tl.fma(t7, t26, 1.0)), t10, tl.fma(t8, t10, t11 * -1.0)))
-    t28 = tl.where(t15, t27 * -1.0, t27)
-    t29 = tl.fma(t22, -1.4286068e-6, tl.where(t19, 0.0, tl.fma(t16, t28, tl.fma(t16, t28, t24)) * (-0.5)))
-    t30 = t23 + t29
-    t31 = (tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994))
-    t32 = t30 * t30
-    t33 = t29 + (t23 - t30)
-    t34 = 1.0 + t30
-    t35 = tl.fma(t31, t32, t33 * t34)
-    t36 = (t30 - (t34 - 1.0)) + t35
-    t37 = t34 + t36
-    t38 = tl.where(t19, 0.0, t36 - (t37 - t34))
-    t39 = tl.where(t19, 0.0, t37)
-    t40 = tl.where(t2, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
-    t41 = tl.where(t5, 0.0, t40 * t7)
-    t42 = t41 * 0.6931472
-    t43 = t16 + t42
-    t44 = t43 - t42
-    t45 = ((t42 - (t43 - t44)) + (t16 - t44)) + tl.fma(t41, 0.6931472, t42 * -1.0)
-    t46 = tl.where(t5, 0.0, t40 * t25)
-    t47 = t43 + (t28 + tl.fma(t41, -1.9046542e-9, tl.fma(t46, 0.6931472, t45)))
-    t48 = 0.25 * tl.abs(t47)
-    t49 = 1.0 + t48
-    t50 = t49 - t48
-    t51 = (t48 - (t49 - t50)) + (1.0 - t50)
-    t52 = tl.div_rn(1.0, t49)
-    t53 = t52 * -1.0
-    t54 = t52 * tl.fma(t51, t53, tl.fma(t49, t53, 1.0))
-    t55 = (t52 + t54) - 0.25
-    t56 = (tl.fma(t55, tl.fma(t55, tl.fma(t55, tl.fma(t55, tl.fma(t55, tl.fma(t55, tl.fma(t55, tl.fma(t55, tl.fma(t55,
-        tl.fma(t55, tl.fma(t55, tl.fma(-0.00152444, t55, -0.0064508854), 0.024710128), -0.006645453), -0.026722537),
-        -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109), 0.13207589))
-    t57 = t52 * t56  # Mills ratio/sqrt(2 pi)
-    t58 = t39 * t57
-    t59 = tl.fma(t38, t57, tl.fma(t39, t57, t58 * -1.0))
-    t60 = t58 + tl.fma(t39, tl.fma(t54, t56, tl.fma(t52, t56, t57 * -1.0)), t59)
-    t61 = t21.to(tl.int32, bitcast=True)
-    t62 = (((t61 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t63 = t62 * t60
-    t64 = ((127 + ((t61 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t65 = t64 * t63
-    t66 = ((127 + ((t61 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t67 = t66 * t65
-    t68 = ((127 + ((t61 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t69 = t68 * t67
-    t70 = (t47 * -1.0) < 0.0
-    t71 = var * 0.2402265
-    t72 = mean * 0.6931472
-    t73 = t71 + t72
-    t74 = tl.where(t70, 0.0, t73)
-    t75 = 176.5 < t74
-    t76 = tl.where(t75, 176.5, t74)
-    t77 = t74 < (-176.5)
-    t78 = tl.where(t77, -176.5, t76)
-    t79 = tl.fma(1.442695, t78, 12582912.0)
-    t80 = t79 - 12582912.0
-    t81 = tl.fma(-0.69314575, t80, t78)
-    t82 = t73 - t71
-    t83 = (t71 - (t73 - t82)) + (t72 - t82)
-    t84 = tl.fma(var, 0.2402265, t71 * -1.0)
-    t85 = tl.fma(var, -2.2778894e-10, t84 + t83)
-    t86 = (t81 + tl.fma(-1.4286068e-6, t80, tl.where(t77, 0.0, tl.where(t75, 0.0, tl.where(t70, 0.0, tl.fma(mean,
-        -1.9046542e-9, tl.fma(mean, 0.6931472, t72 * -1.0)) + t85)))))
-    t87 = (tl.where(t77, 0.0, 1.0 + tl.fma(tl.fma(t86, tl.fma(t86, tl.fma(t86, tl.fma(0.0013814222, t86, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t86 * t86, t86)))
-    t88 = t79.to(tl.int32, bitcast=True)
-    t89 = t87 * (((127 + (t88 >> 2)) << 23).to(tl.float32, bitcast=True))
-    t90 = (((127 + ((1 + t88) >> 2)) << 23).to(tl.float32, bitcast=True)) * t89
-    t91 = (((127 + ((2 + t88) >> 2)) << 23).to(tl.float32, bitcast=True)) * t90
-    t92 = tl.where(t70, t69, ((((127 + ((3 + t88) >> 2)) << 23).to(tl.float32, bitcast=True)) * t91) - t69)
-    t93 = t39 + t38
-    t94 = t41 * (-0.6931472)
-    t95 = t16 + t94
-    t96 = t95 - t94
-    t97 = (t28 + tl.fma(t41, 1.9046542e-9, tl.fma(t46, -0.6931472, ((t94 - (t95 - t96)) + (t16 - t96)) + tl.fma(t41,
-        -0.6931472, t94 * -1.0))))
-    t98 = t97 * -1.0
-    t99 = t95 < 0.0
-    t100 = tl.where(t99, t98, t97)
-    t101 = tl.abs(t95) * 0.25
-    t102 = 1.0 + t101
-    t103 = t102 - t101
-    t104 = tl.fma(t100, 0.25, (t101 - (t102 - t103)) + (1.0 - t103))
-    t105 = tl.div_rn(1.0, t102)
-    t106 = t105 * -1.0
-    t107 = t105 * tl.fma(t104, t106, tl.fma(t102, t106, 1.0))
-    t108 = (t105 + t107) - 0.25
-    t109 = (tl.fma(t108, tl.fma(t108, tl.fma(t108, tl.fma(t108, tl.fma(t108, tl.fma(t108, tl.fma(t108, tl.fma(t108,
-        tl.fma(t108, tl.fma(t108, tl.fma(t108, tl.fma(t108, -0.00152444, -0.0064508854), 0.024710128), -0.006645453),
-        -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109),
-        0.13207589))
-    t110 = t105 * t109  # Mills ratio/sqrt(2 pi)
-    t111 = t68 * (t66 * (t64 * (t62 * (t93 * (t110 + tl.fma(t107, t109, tl.fma(t105, t109, t110 * -1.0)))))))
-    t112 = mean * (-0.6931472)
-    t113 = t112 + t71
-    t114 = tl.where(t99, 0.0, t113)
-    t115 = 176.5 < t114
-    t116 = tl.where(t115, 176.5, t114)
-    t117 = t114 < (-176.5)
-    t118 = tl.where(t117, -176.5, t116)
-    t119 = tl.fma(1.442695, t118, 12582912.0)
-    t120 = t119 - 12582912.0
-    t121 = tl.fma(-0.69314575, t120, t118)
-    t122 = t113 - t71
-    t123 = tl.fma(var, -2.2778894e-10, ((t71 - (t113 - t122)) + (t112 - t122)) + t84)
-    t124 = (t121 + tl.fma(-1.4286068e-6, t120, tl.where(t117, 0.0, tl.where(t115, 0.0, tl.where(t99, 0.0, tl.fma(mean,
-        1.9046542e-9, tl.fma(mean, -0.6931472, t112 * -1.0)) + t123)))))
-    t125 = (tl.where(t117, 0.0, 1.0 + tl.fma(tl.fma(t124, tl.fma(t124, tl.fma(t124, tl.fma(0.0013814222, t124,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t124 * t124, t124)))
-    t126 = t119.to(tl.int32, bitcast=True)
-    t127 = t125 * (((127 + (t126 >> 2)) << 23).to(tl.float32, bitcast=True))
-    t128 = (((127 + ((1 + t126) >> 2)) << 23).to(tl.float32, bitcast=True)) * t127
-    t129 = (((127 + ((2 + t126) >> 2)) << 23).to(tl.float32, bitcast=True)) * t128
-    t130 = tl.where(t99, t111, ((((127 + ((3 + t126) >> 2)) << 23).to(tl.float32, bitcast=True)) * t129) - t111)
-    t131 = tl.fma(0.5, t92, (-0.5) * t130)
-    t132 = 0.25 * tl.abs(t16 + t28)
-    t133 = 1.0 + t132
-    t134 = t133 - t132
-    t135 = (t132 - (t133 - t134)) + (1.0 - t134)
-    t136 = tl.div_rn(1.0, t133)
-    t137 = t136 * -1.0
-    t138 = t136 * tl.fma(t135, t137, tl.fma(t133, t137, 1.0))
-    t139 = (t136 + t138) - 0.25
-    t140 = (tl.fma(t139, tl.fma(t139, tl.fma(t139, tl.fma(t139, tl.fma(t139, tl.fma(t139, tl.fma(t139, tl.fma(t139,
-        tl.fma(t139, tl.fma(t139, tl.fma(-0.00152444, t139, -0.0064508854), 0.024710128), -0.006645453), -0.026722537),
-        -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109))
-    t141 = t139 * t140
-    t142 = 0.13207589 + t141
-    t143 = t136 * t142  # Mills ratio/sqrt(2 pi)
-    t144 = t39 * t143
-    t145 = tl.fma(t38, t143, tl.fma(t39, t143, t144 * -1.0))
-    t146 = t142 - t141
-    t147 = (tl.fma(t39, tl.fma(t136, (-6.588696e-9) + (((t141 - (t142 - t146)) + (0.13207589 - t146)) + tl.fma(t139,
-        t140, t141 * -1.0)), tl.fma(t138, t142, tl.fma(t136, t142, t143 * -1.0))), t145))
-    t148 = t68 * (t66 * (t64 * (t62 * (t144 + t147))))
-    t149 = 1.0 - t148
-    t150 = t16 < 0.0
-    t151 = tl.where(t150, t144, t149)
-    t152 = tl.where(t150, t62, 1.0)
-    t153 = t151 * t152
-    t154 = tl.where(t150, t64, 1.0)
-    t155 = t154 * t153
-    t156 = tl.where(t150, t66, 1.0)
-    t157 = t156 * t155
-    t158 = tl.where(t150, t68, 1.0)
-    t159 = t158 * t157
-    t160 = t131 + t159
-    t161 = t160 - t159
-    t162 = (t159 - (t160 - t161)) + (t131 - t161)
-    t163 = (t148 * -1.0) - (t149 - 1.0)
-    t164 = tl.fma(t158, t156 * (t154 * (tl.where(t150, t147, t163) * t152)), t162)
-    t165 = tl.fma(-0.5, t92, 0.5 * t130)
-    t166 = tl.where(t150, t149, t144)
-    t167 = tl.where(t150, 1.0, t62)
-    t168 = t166 * t167
-    t169 = tl.where(t150, 1.0, t64)
-    t170 = t169 * t168
-    t171 = tl.where(t150, 1.0, t66)
-    t172 = t171 * t170
-    t173 = tl.where(t150, 1.0, t68)
-    t174 = t173 * t172
-    t175 = t165 + t174
-    t176 = t175 * (-2.0)
-    t177 = t160 * t176
-    t178 = tl.fma(t164, t176, tl.fma(t160, t176, t177 * -1.0))
-    t179 = t175 - t174
-    t180 = (t174 - (t175 - t179)) + (t165 - t179)
-    t181 = tl.fma(t173, t171 * (t169 * (tl.where(t150, t163, t147) * t167)), t180)
-    t182 = tl.fma(t160, t181 * (-2.0), t178)
-    t183 = 0.3465736 * t130
-    t184 = tl.fma(0.3465736, t92, t183 + tl.fma(-9.523271e-10, t130, tl.fma(0.3465736, t130, t183 * -1.0)))
-    t185 = t184 * t177
-    t186 = tl.fma(t184, t182, tl.fma(t184, t177, t185 * -1.0))
-    t187 = t160 + t164
-    t188 = t175 + t181
-    t189 = t187 - t188
-    t190 = t189 * t185
-    t191 = tl.fma(t189, t186, tl.fma(t189, t185, t190 * -1.0))
-    t192 = var * 0.25
-    t193 = 1.0 + t192
-    t194 = tl.div_rn(1.0, t193)
-    t195 = var * t194
-    t196 = t195 * t190
-    t197 = tl.fma(t195, t190, t196 * -1.0)
-    t198 = t193 - t192
-    t199 = (t192 - (t193 - t198)) + (1.0 - t198)
-    t200 = t194 * -1.0
-    t201 = t194 * tl.fma(t199, t200, tl.fma(t193, t200, 1.0))
-    t202 = tl.fma(var, t201, tl.fma(var, t194, t195 * -1.0))
-    t203 = t196 + tl.fma(t195, t191, tl.fma(t202, t190, t197))
-    t204 = 0.0 <= var
-    t205 = tl.sqrt_rn(tl.where(t204, 1.0, var))
-    t206 = tl.fma(tl.where(t204, t203, t205), grad_var, tl.where(t204, t184, t205) * grad_mean)
-    t207 = tl.fma(t92, 0.12011325, t130 * (-0.12011325))
-    t208 = t207 * t177
-    t209 = t189 * t208
-    t210 = tl.fma(t189, t208, t209 * -1.0)
-    t211 = t209 + tl.fma(t189, tl.fma(t207, t182, tl.fma(t207, t177, t208 * -1.0)), t210)
-    t212 = t187 * (t187 * (t188 * t188))
-    t213 = t194 + t201
-    t214 = t213 * (t212 * t213)
-    t215 = (tl.fma(tl.where(t204, tl.fma(t195 + t202, t211, t214), t205), grad_var, tl.where(t204, t207, t205) *
-        grad_mean))
-    return (t206, t215)
+    t1 = var < 9.094947e-13
+    t2 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
+    t3 = var == 0.0
+    t4 = tl.where(t3, 1.0, t2 * (var * t2))
+    t5 = tl.sqrt_rn(t4)  # standard deviation, scaled
+    t6 = tl.div_rn(1.0, t5)
+    t7 = tl.abs(mean)
+    t8 = tl.where(t3 & (0.0 < t7), 1.2676506e+30, t2 * t7)
+    t9 = t6 * t8
+    t10 = 1.1529215e+18 < t9
+    t11 = tl.where(t10, 1.1529215e+18, t9)
+    t12 = mean < 0.0
+    t13 = tl.where(t12, t11 * -1.0, t11)  # mean/sigma
+    t14 = t13 * t13
+    t15 = t14 * (-0.5)
+    t16 = t15 < (-176.5)
+    t17 = tl.where(t16, -176.5, t15)
+    t18 = tl.fma(t17, 1.442695, 12582912.0)
+    t19 = t18 - 12582912.0
+    t20 = tl.fma(t19, -0.69314575, t17)
+    t21 = tl.fma(t5, t5 * -1.0, t4) * (0.5 * t6)
+    t22 = t6 * -1.0
+    t23 = tl.where(t10, 0.0, tl.fma(t6 * tl.fma(t21, t22, tl.fma(t5, t22, 1.0)), t8, tl.fma(t6, t8, t9 * -1.0)))
+    t24 = tl.where(t12, t23 * -1.0, t23)
+    t25 = (tl.fma(t19, -1.4286068e-6, tl.where(t16, 0.0, tl.fma(t13, t24, tl.fma(t13, t24, tl.fma(t13, t13, t14 *
+        -1.0))) * (-0.5))))
+    t26 = t20 + t25
+    t27 = 1.0 + t26
+    t28 = ((t26 - (t27 - 1.0)) + tl.fma(_polynomial4(t26, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t26 * t26, (t25 + (t20 - t26)) * t27))
+    t29 = t27 + t28
+    t30 = tl.where(t16, 0.0, t28 - (t29 - t27))
+    t31 = tl.where(t16, 0.0, t29)
+    t32 = tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
+    t33 = tl.where(t3, 0.0, t32 * t5)
+    t34 = t33 * 0.6931472
+    t35 = t13 + t34
+    t36 = tl.where(t3, 0.0, t32 * t21)
+    t37 = (t35 + (t24 + tl.fma(t33, -1.9046542e-9, tl.fma(t36, 0.6931472, _part1(t34, t35, t13) + tl.fma(t33,
+        0.6931472, t34 * -1.0)))))
+    t38 = 0.25 * tl.abs(t37)
+    t39 = 1.0 + t38
+    t40 = tl.div_rn(1.0, t39)
+    t41 = _part0(t38, t39, t40)
+    t42 = (_polynomial12((t40 + t41) - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
+    t43 = t40 * t42  # Mills ratio/sqrt(2 pi)
+    t44 = t31 * t43
+    t45 = t18.to(tl.int32, bitcast=True)
+    t46 = (((t45 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t47 = ((127 + ((t45 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t48 = ((127 + ((t45 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t49 = ((127 + ((t45 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t50 = (t49 * (t48 * (t47 * (t46 * (t44 + tl.fma(t31, tl.fma(t41, t42, tl.fma(t40, t42, t43 * -1.0)), tl.fma(t30,
+        t43, tl.fma(t31, t43, t44 * -1.0))))))))
+    t51 = (t37 * -1.0) < 0.0
+    t52 = var * 0.2402265
+    t53 = mean * 0.6931472
+    t54 = t52 + t53
+    t55 = tl.where(t51, 0.0, t54)
+    t56 = 176.5 < t55
+    t57 = t55 < (-176.5)
+    t58 = tl.where(t57, -176.5, tl.where(t56, 176.5, t55))
+    t59 = tl.fma(1.442695, t58, 12582912.0)
+    t60 = t59 - 12582912.0
+    t61 = tl.fma(var, 0.2402265, t52 * -1.0)
+    t62 = (tl.fma(-0.69314575, t60, t58) + tl.fma(-1.4286068e-6, t60, tl.where(t57, 0.0, tl.where(t56, 0.0,
+        tl.where(t51, 0.0, tl.fma(mean, -1.9046542e-9, tl.fma(mean, 0.6931472, t53 * -1.0)) + tl.fma(var,
+        -2.2778894e-10, t61 + _part1(t52, t54, t53)))))))
+    t63 = t59.to(tl.int32, bitcast=True)
+    t64 = (tl.where(t51, t50, (_part2(3, t63) * (_part2(2, t63) * (_part2(1, t63) * (tl.where(t57, 0.0, 1.0 +
+        tl.fma(_polynomial4(t62, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t62 * t62, t62)) *
+        (((127 + (t63 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t50))
+    t65 = t33 * (-0.6931472)
+    t66 = t13 + t65
+    t67 = (t24 + tl.fma(t33, 1.9046542e-9, tl.fma(t36, -0.6931472, _part1(t65, t66, t13) + tl.fma(t33, -0.6931472, t65
+        * -1.0))))
+    t68 = t66 < 0.0
+    t69 = tl.abs(t66) * 0.25
+    t70 = 1.0 + t69
+    t71 = t70 - t69
+    t72 = tl.div_rn(1.0, t70)
+    t73 = t72 * -1.0
+    t74 = (t72 * tl.fma(tl.fma(tl.where(t68, t67 * -1.0, t67), 0.25, (t69 - (t70 - t71)) + (1.0 - t71)), t73,
+        tl.fma(t70, t73, 1.0)))
+    t75 = (_polynomial12((t72 + t74) - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
+    t76 = t72 * t75  # Mills ratio/sqrt(2 pi)
+    t77 = t49 * (t48 * (t47 * (t46 * ((t31 + t30) * (t76 + tl.fma(t74, t75, tl.fma(t72, t75, t76 * -1.0)))))))
+    t78 = mean * (-0.6931472)
+    t79 = t78 + t52
+    t80 = tl.where(t68, 0.0, t79)
+    t81 = 176.5 < t80
+    t82 = t80 < (-176.5)
+    t83 = tl.where(t82, -176.5, tl.where(t81, 176.5, t80))
+    t84 = tl.fma(1.442695, t83, 12582912.0)
+    t85 = t84 - 12582912.0
+    t86 = (tl.fma(-0.69314575, t85, t83) + tl.fma(-1.4286068e-6, t85, tl.where(t82, 0.0, tl.where(t81, 0.0,
+        tl.where(t68, 0.0, tl.fma(mean, 1.9046542e-9, tl.fma(mean, -0.6931472, t78 * -1.0)) + tl.fma(var,
+        -2.2778894e-10, _part1(t52, t79, t78) + t61))))))
+    t87 = t84.to(tl.int32, bitcast=True)
+    t88 = (tl.where(t68, t77, (_part2(3, t87) * (_part2(2, t87) * (_part2(1, t87) * (tl.where(t82, 0.0, 1.0 +
+        tl.fma(_polynomial4(t86, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t86 * t86, t86)) *
+        (((127 + (t87 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t77))
+    t89 = tl.fma(0.5, t64, (-0.5) * t88)
+    t90 = 0.25 * tl.abs(t13 + t24)
+    t91 = 1.0 + t90
+    t92 = tl.div_rn(1.0, t91)
+    t93 = _part0(t90, t91, t92)
+    t94 = (t92 + t93) - 0.25
+    t95 = (_polynomial11(t94, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537, -0.020374626,
+        0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109))
+    t96 = t94 * t95
+    t97 = 0.13207589 + t96
+    t98 = t92 * t97  # Mills ratio/sqrt(2 pi)
+    t99 = t31 * t98
+    t100 = t97 - t96
+    t101 = (tl.fma(t31, tl.fma(t92, (-6.588696e-9) + (((t96 - (t97 - t100)) + (0.13207589 - t100)) + tl.fma(t94, t95,
+        t96 * -1.0)), tl.fma(t93, t97, tl.fma(t92, t97, t98 * -1.0))), tl.fma(t30, t98, tl.fma(t31, t98, t99 * -1.0))))
+    t102 = t49 * (t48 * (t47 * (t46 * (t99 + t101))))
+    t103 = 1.0 - t102
+    t104 = t13 < 0.0
+    t105 = tl.where(t104, t46, 1.0)
+    t106 = tl.where(t104, t47, 1.0)
+    t107 = tl.where(t104, t48, 1.0)
+    t108 = tl.where(t104, t49, 1.0)
+    t109 = t108 * (t107 * (t106 * (tl.where(t104, t99, t103) * t105)))
+    t110 = t89 + t109
+    t111 = (t102 * -1.0) - (t103 - 1.0)
+    t112 = tl.fma(t108, t107 * (t106 * (tl.where(t104, t101, t111) * t105)), _part1(t109, t110, t89))
+    t113 = tl.fma(-0.5, t64, 0.5 * t88)
+    t114 = tl.where(t104, 1.0, t46)
+    t115 = tl.where(t104, 1.0, t47)
+    t116 = tl.where(t104, 1.0, t48)
+    t117 = tl.where(t104, 1.0, t49)
+    t118 = t117 * (t116 * (t115 * (tl.where(t104, t103, t99) * t114)))
+    t119 = t113 + t118
+    t120 = t119 * (-2.0)
+    t121 = t110 * t120
+    t122 = tl.fma(t117, t116 * (t115 * (tl.where(t104, t111, t101) * t114)), _part1(t118, t119, t113))
+    t123 = tl.fma(t110, t122 * (-2.0), tl.fma(t112, t120, tl.fma(t110, t120, t121 * -1.0)))
+    t124 = 0.3465736 * t88
+    t125 = tl.fma(0.3465736, t64, t124 + tl.fma(-9.523271e-10, t88, tl.fma(0.3465736, t88, t124 * -1.0)))
+    t126 = t125 * t121
+    t127 = t110 + t112
+    t128 = t119 + t122
+    t129 = t127 - t128
+    t130 = t129 * t126
+    t131 = var * 0.25
+    t132 = 1.0 + t131
+    t133 = tl.div_rn(1.0, t132)
+    t134 = var * t133
+    t135 = t134 * t130
+    t136 = _part0(t131, t132, t133)
+    t137 = tl.fma(var, t136, tl.fma(var, t133, t134 * -1.0))
+    t138 = 0.0 <= var
+    t139 = tl.sqrt_rn(tl.where(t138, 1.0, var))
+    t140 = (tl.fma(tl.where(t138, t135 + tl.fma(t134, tl.fma(t129, tl.fma(t125, t123, tl.fma(t125, t121, t126 * -1.0)),
+        tl.fma(t129, t126, t130 * -1.0)), tl.fma(t137, t130, tl.fma(t134, t130, t135 * -1.0))), t139), grad_var,
+        tl.where(t138, t125, t139) * grad_mean))
+    t141 = tl.fma(t64, 0.12011325, t88 * (-0.12011325))
+    t142 = t141 * t121
+    t143 = t129 * t142
+    t144 = t133 + t136
+    t145 = (tl.fma(tl.where(t138, tl.fma(t134 + t137, t143 + tl.fma(t129, tl.fma(t141, t123, tl.fma(t141, t121, t142 *
+        -1.0)), tl.fma(t129, t142, t143 * -1.0)), t144 * ((t127 * (t127 * (t128 * t128))) * t144)), t139), grad_var,
+        tl.where(t138, t141, t139) * grad_mean))
+    return (t140, t145)
 
 
 @triton.jit
-def logistic_transform_pea_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr,
-                                           out_grad_var_ptr, n, BLOCK: tl.constexpr):
+def logistic_transform_pea_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

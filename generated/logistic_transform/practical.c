@@ -4,17 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 //
 // rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h516746c8af1c17579c29b74f486a9c5e87d175ca7f39a9fb02d953c5a0fa8b21
 // operations   logistic_transform_practical_forward 133, logistic_transform_practical_backward 206
 //
 // Certificate:
-//   mean        1.47 ulp of the terms, worst at mean = -2.08029249e+17, var = 2.05788142e+33
-//   var         5.28 ulp of the terms, worst at mean = 3.48018026, var = 0.0335185714
-//   dmean_dmu   2.62 ulp of the terms, worst at mean = -6.82722257e+15, var = 1.10929363e+30
-//   dmean_dvar  3.51 ulp of the terms, worst at mean = -56.583519, var = 754.986206
-//   dvar_dmu    7.01 ulp of the terms, worst at mean = 11.6022615, var = 0.00506955385
-//   dvar_dvar   6.43 ulp of the terms, worst at mean = -0.0309099201, var = 0.000198127571
-//   against exact values at 16957 points over all of float32; details in practical.json
+//   mean 1.47, var 5.28, dmean_dmu 2.62, dmean_dvar 3.51, dvar_dmu 7.01, dvar_dvar 6.43 ulp of the terms,
+//   against exact values at 16957 points over all of float32; where, in practical.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,92 +41,85 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void logistic_transform_practical_forward_element(float mean, float var,
-                                                                                               float *restrict out_mean,
-                                                                                               float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void logistic_transform_practical_forward_element(
+    float mean, float var, float *restrict out_mean, float *restrict out_var)
 {
-    const float t0 = var * 0.30396354f;
-    const _Bool t1 = 0.0f <= var;
-    const float t2 = FMA(var, 0.25f, 1.0f);
-    const float t3 = 1.0f + t0;
-    const float t4 = var * (1.0f / t2);
-    const float t5 = FMA(var, 0.30396354f, -t0);
-    const float t6 = SQRT(t1 ? 1.0f : var);
-    const float t7 = SQRT(t3);
-    const float t8 = t3 - t0;
-    const float t9 = FMA(var, 8.942455e-9f, ((t0 - (t3 - t8)) + (1.0f - t8)) + t5);
-    const float t10 = 1.0f / t7;
-    const float t11 = (t9 + FMA(t7, -t7, t3)) * (0.5f * t10);
-    const float t12 = -t10;
-    const float t13 = t10 * FMA(t11, t12, FMA(t7, t12, 1.0f));
-    const float t14 = mean * t10;
-    const float t15 = -ABS(t14);
-    const float t16 = FMA(mean, t13, FMA(mean, t10, -t14));
-    const _Bool t17 = t14 < 0.0f;
-    const _Bool t18 = t15 < (-176.5f);
-    const float t19 = t18 ? (-176.5f) : t15;
-    const float t20 = FMA(t19, 1.442695f, 12582912.0f);
-    const float t21 = t20 - 12582912.0f;
-    const uint32_t t22 = as_bits(t20);
-    const float t23 = FMA(t21, -0.69314575f, t19);
-    const float t24 = as_float((((uint32_t)((int32_t)t22 >> 2u)) + 127u) << 23u);
-    const float t25 = as_float((127u + ((uint32_t)((int32_t)(t22 + 1u) >> 2u))) << 23u);
-    const uint32_t t26 = t22 + 2u;
-    const uint32_t t27 = t22 + 3u;
-    const uint32_t t28 = (uint32_t)((int32_t)t26 >> 2u);
-    const uint32_t t29 = (uint32_t)((int32_t)t27 >> 2u);
-    const uint32_t t30 = 127u + t28;
-    const uint32_t t31 = 127u + t29;
-    const uint32_t t32 = t30 << 23u;
-    const uint32_t t33 = t31 << 23u;
-    const float t34 = as_float(t32);
-    const float t35 = as_float(t33);
-    const float t36 = t23 + FMA(t21, -1.4286068e-6f, t18 ? 0.0f : (-(t17 ? (-t16) : t16)));
-    const float t37 = t17 ? 1.0f : t24;
-    const float t38 = t17 ? t24 : 1.0f;
-    const float t39 = t17 ? 1.0f : t25;
-    const float t40 = t17 ? t25 : 1.0f;
-    const float t41 = t17 ? 1.0f : t34;
-    const float t42 = t17 ? t34 : 1.0f;
-    const float t43 = t17 ? 1.0f : t35;
-    const float t44 = t17 ? t35 : 1.0f;
-    const float t45 = t18 ? 0.0f : (1.0f + FMA(FMA(t36, FMA(t36, FMA(t36, FMA(t36, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t36 * t36, t36));
-    const float t46 = t35 * (t34 * (t25 * (t45 * t24)));
-    const float t47 = 1.0f + t46;
-    const float t48 = 1.0f / t47;
-    const float t49 = t46 - (t47 - 1.0f);
-    const float t50 = -t48;
-    const float t51 = t48 * FMA(t49, t50, FMA(t47, t50, 1.0f));
-    const float t52 = t45 * t48;
-    const float t53 = FMA(t45, t51, FMA(t45, t48, -t52));
-    const float t54 = t40 * ((t17 ? t52 : t48) * t38);
-    const float t55 = t48 + t51;
-    const float t56 = t42 * t54;
-    const float t57 = t52 + t53;
-    const float t58 = t17 ? t53 : t51;
-    const float t59 = t17 ? t55 : t57;
-    const float t60 = t58 * t38;
-    const float t61 = t59 * t37;
-    const float t62 = t40 * t60;
-    const float t63 = t39 * t61;
-    const float t64 = t42 * t62;
-    const float t65 = t43 * (t41 * t63);
-    const float t66 = t44 * t56;
-    const float t67 = t44 * t64;
-    const float t68 = t1 ? (t66 + t67) : t6;
-    const float t69 = t65 * t65;
-    const float t70 = t66 * t69;
-    const float t71 = FMA(t66, FMA(t65, t65, -t69), FMA(t67, t69, FMA(t66, t69, -t70)));
-    const float t72 = t66 * t70;
-    const float t73 = t1 ? (t4 * (t72 + FMA(t66, t71, FMA(t67, t70, FMA(t66, t70, -t72))))) : t6;
-    *out_mean = t68;
-    *out_var = t73;
+    float t0 = var * 0.30396354f;
+    _Bool t1 = 0.0f <= var;
+    float t2 = 1.0f + t0;
+    float t3 = t1 ? 1.0f : var;
+    float t4 = SQRT(t3);
+    float t5 = SQRT(t2);
+    float t6 = t2 - t0;
+    float t7 = 1.0f / t5;
+    float t8 = -t7;
+    float t9 = mean * t7;
+    float t10 = -ABS(t9);
+    float t11 = FMA(mean, t7 * FMA((FMA(var, 8.942455e-9f, ((t0 - (t2 - t6)) + (1.0f - t6)) + FMA(var, 0.30396354f,
+        -t0)) + FMA(t5, -t5, t2)) * (0.5f * t7), t8, FMA(t5, t8, 1.0f)), FMA(mean, t7, -t9));
+    _Bool t12 = t9 < 0.0f;
+    _Bool t13 = t10 < (-176.5f);
+    float t14 = t13 ? (-176.5f) : t10;
+    float t15 = FMA(t14, 1.442695f, 12582912.0f);
+    float t16 = t15 - 12582912.0f;
+    uint32_t t17 = as_bits(t15);
+    float t18 = as_float((((uint32_t)((int32_t)t17 >> 2u)) + 127u) << 23u);
+    float t19 = as_float((127u + ((uint32_t)((int32_t)(t17 + 1u) >> 2u))) << 23u);
+    float t20 = as_float((127u + ((uint32_t)((int32_t)(t17 + 2u) >> 2u))) << 23u);
+    float t21 = as_float((127u + ((uint32_t)((int32_t)(t17 + 3u) >> 2u))) << 23u);
+    float t22 = FMA(t16, -0.69314575f, t14);
+    float t23 = -t11;
+    float t24 = t12 ? t23 : t11;
+    float t25 = -t24;
+    float t26 = t13 ? 0.0f : t25;
+    float t27 = t22 + FMA(t16, -1.4286068e-6f, t26);
+    float t28 = t12 ? t18 : 1.0f;
+    float t29 = t12 ? t19 : 1.0f;
+    float t30 = t12 ? t20 : 1.0f;
+    float t31 = t12 ? t21 : 1.0f;
+    float t32 = 1.0f + FMA(POLY4(t27, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t27 * t27,
+        t27);
+    float t33 = t13 ? 0.0f : t32;
+    float t34 = t21 * (t20 * (t19 * (t33 * t18)));
+    float t35 = 1.0f + t34;
+    float t36 = 1.0f / t35;
+    float t37 = -t36;
+    float t38 = t36 * FMA(t34 - (t35 - 1.0f), t37, FMA(t35, t37, 1.0f));
+    float t39 = t33 * t36;
+    float t40 = FMA(t33, t38, FMA(t33, t36, -t39));
+    float t41 = t12 ? 1.0f : t21;
+    float t42 = t12 ? 1.0f : t20;
+    float t43 = t12 ? 1.0f : t19;
+    float t44 = t36 + t38;
+    float t45 = t39 + t40;
+    float t46 = t12 ? t44 : t45;
+    float t47 = t12 ? 1.0f : t18;
+    float t48 = t41 * (t42 * (t43 * (t46 * t47)));
+    float t49 = t12 ? t39 : t36;
+    float t50 = t31 * (t30 * (t29 * (t49 * t28)));
+    float t51 = t12 ? t40 : t38;
+    float t52 = t31 * (t30 * (t29 * (t51 * t28)));
+    float t53 = t50 + t52;
+    float t54 = t1 ? t53 : t4;
+    float t55 = t48 * t48;
+    float t56 = t50 * t55;
+    float t57 = t50 * t56;
+    float t58 = (var * (1.0f / FMA(var, 0.25f, 1.0f))) * (t57 + FMA(t50, FMA(t50, FMA(t48, t48, -t55), FMA(t52, t55,
+        FMA(t50, t55, -t56))), FMA(t52, t56, FMA(t50, t56, -t57))));
+    float t59 = t1 ? t58 : t4;
+    *out_mean = t54;
+    *out_var = t59;
 }
 
-void logistic_transform_practical_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                                          const float *restrict params, float *restrict out_mean,
-                                          float *restrict out_var)
+void logistic_transform_practical_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -142,149 +131,117 @@ void logistic_transform_practical_forward(int64_t n, const float *restrict mean,
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void logistic_transform_practical_backward_element(float mean, float var,
-                                                                                                float grad_mean,
-                                                                                                float grad_var,
-                                                                                                float *restrict out_grad_mean,
-                                                                                                float *restrict out_grad_var)
+INLINE void logistic_transform_practical_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const float t0 = var * 0.30396354f;
-    const float t1 = FMA(var, 0.25f, 1.0f);
-    const _Bool t2 = 0.0f <= var;
-    const float t3 = 1.0f + t0;
-    const float t4 = FMA(var, 0.30396354f, -t0);
-    const float t5 = 1.0f / t1;
-    const float t6 = SQRT(t2 ? 1.0f : var);
-    const float t7 = SQRT(t3);
-    const float t8 = t3 - t0;
-    const float t9 = FMA(var, 8.942455e-9f, ((t0 - (t3 - t8)) + (1.0f - t8)) + t4);
-    const float t10 = t5 * FMA(t1, -t5, 1.0f);
-    const float t11 = var * t5;
-    const float t12 = t11 + FMA(var, t10, FMA(var, t5, -t11));
-    const float t13 = t5 + t10;
-    const float t14 = 1.0f / t7;
-    const float t15 = (t9 + FMA(t7, -t7, t3)) * (0.5f * t14);
-    const float t16 = -t14;
-    const float t17 = t14 * FMA(t15, t16, FMA(t7, t16, 1.0f));
-    const float t18 = mean * t14;
-    const float t19 = -ABS(t18);
-    const float t20 = FMA(mean, t17, FMA(mean, t14, -t18));
-    const _Bool t21 = t18 < 0.0f;
-    const float t22 = t18 * (-0.15198177f);
-    const _Bool t23 = t19 < (-176.5f);
-    const float t24 = t23 ? (-176.5f) : t19;
-    const float t25 = t22 + FMA(t18, -4.4712274e-9f, FMA(t20, -0.15198177f, FMA(t18, -0.15198177f, -t22)));
-    const float t26 = FMA(t24, 1.442695f, 12582912.0f);
-    const float t27 = t26 - 12582912.0f;
-    const uint32_t t28 = as_bits(t26);
-    const float t29 = FMA(t27, -0.69314575f, t24);
-    const float t30 = (t14 + t17) * t25;
-    const float t31 = as_float((((uint32_t)((int32_t)t28 >> 2u)) + 127u) << 23u);
-    const float t32 = as_float((127u + ((uint32_t)((int32_t)(t28 + 1u) >> 2u))) << 23u);
-    const uint32_t t33 = t28 + 2u;
-    const uint32_t t34 = t28 + 3u;
-    const uint32_t t35 = (uint32_t)((int32_t)t33 >> 2u);
-    const uint32_t t36 = (uint32_t)((int32_t)t34 >> 2u);
-    const uint32_t t37 = 127u + t35;
-    const uint32_t t38 = 127u + t36;
-    const uint32_t t39 = t37 << 23u;
-    const uint32_t t40 = t38 << 23u;
-    const float t41 = as_float(t39);
-    const float t42 = as_float(t40);
-    const float t43 = t29 + FMA(t27, -1.4286068e-6f, t23 ? 0.0f : (-(t21 ? (-t20) : t20)));
-    const float t44 = t21 ? 1.0f : t31;
-    const float t45 = t21 ? t31 : 1.0f;
-    const float t46 = t21 ? 1.0f : t32;
-    const float t47 = t21 ? 1.0f : t41;
-    const float t48 = t21 ? t32 : 1.0f;
-    const float t49 = t21 ? 1.0f : t42;
-    const float t50 = t21 ? t41 : 1.0f;
-    const float t51 = t21 ? t42 : 1.0f;
-    const float t52 = t44 * t45;
-    const float t53 = t46 * t48;
-    const float t54 = t47 * t50;
-    const float t55 = t49 * t51;
-    const float t56 = t23 ? 0.0f : (1.0f + FMA(FMA(t43, FMA(t43, FMA(t43, FMA(t43, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t43 * t43, t43));
-    const float t57 = t42 * (t41 * (t32 * (t56 * t31)));
-    const float t58 = t14 * t30;
-    const float t59 = FMA(t17, t30, FMA(t14, t30, -t58));
-    const float t60 = 1.0f + t57;
-    const float t61 = 1.0f / t60;
-    const float t62 = t57 - (t60 - 1.0f);
-    const float t63 = -t61;
-    const float t64 = t61 * FMA(t62, t63, FMA(t60, t63, 1.0f));
-    const float t65 = t56 * t61;
-    const float t66 = FMA(t56, t64, FMA(t56, t61, -t65));
-    const float t67 = t21 ? t61 : t65;
-    const float t68 = t21 ? t65 : t61;
-    const float t69 = t50 * (t48 * (t68 * t45));
-    const float t70 = t14 * t67;
-    const float t71 = t67 * t58;
-    const float t72 = FMA(t17, t67, FMA(t14, t67, -t70));
-    const float t73 = t68 * t71;
-    const float t74 = FMA(t67, t58, -t71);
-    const float t75 = FMA(t68, t71, -t73);
-    const float t76 = t21 ? t64 : t66;
-    const float t77 = t21 ? t66 : t64;
-    const float t78 = FMA(t76, t58, t74);
-    const float t79 = FMA(t14, t76, t72);
-    const float t80 = FMA(t77, t71, t75);
-    const float t81 = FMA(t67, t59, t78);
-    const float t82 = t44 * (t67 + t76);
-    const float t83 = t70 + t79;
-    const float t84 = t46 * t82;
-    const float t85 = FMA(t68, t81, t80);
-    const float t86 = t47 * t84;
-    const float t87 = t73 + t85;
-    const float t88 = t49 * t86;
-    const float t89 = t77 * t45;
-    const float t90 = t68 + t77;
-    const float t91 = t50 * (t48 * t89);
-    const float t92 = t52 * (t90 * t83);
-    const float t93 = t52 * t87;
-    const float t94 = t53 * t92;
-    const float t95 = t53 * t93;
-    const float t96 = t54 * t94;
-    const float t97 = t54 * t95;
-    const float t98 = t55 * t96;
-    const float t99 = t55 * t97;
-    const float t100 = t51 * t69;
-    const float t101 = t69 + t91;
-    const float t102 = t51 * t91;
-    const float t103 = t100 + t102;
-    const float t104 = t88 * t88;
-    const float t105 = t88 * (-2.0f);
-    const float t106 = FMA(t51, t101, -t88);
-    const float t107 = t100 * t104;
-    const float t108 = FMA(t88, t88, -t104);
-    const float t109 = t100 * t105;
-    const float t110 = (t103 * (t107 + FMA(t100, t108, FMA(t102, t104, FMA(t100, t104, -t107))))) * t13;
-    const float t111 = t109 + FMA(t102, t105, FMA(t100, t105, -t109));
-    const float t112 = (t2 ? t98 : t6) * grad_mean;
-    const float t113 = t98 * t111;
-    const float t114 = t99 * t111;
-    const float t115 = (t2 ? t99 : t6) * grad_mean;
-    const float t116 = t106 * t113;
-    const float t117 = t106 * t114;
-    const float t118 = FMA(t2 ? (t116 * t12) : t6, grad_var, t112);
-    const float t119 = t5 * t110;
-    const float t120 = FMA(t2 ? FMA(t12, t117, t119 + FMA(t10, t110, FMA(t5, t110, -t119))) : t6, grad_var, t115);
-    *out_grad_mean = t118;
-    *out_grad_var = t120;
+    float t0 = var * 0.30396354f;
+    float t1 = FMA(var, 0.25f, 1.0f);
+    _Bool t2 = 0.0f <= var;
+    float t3 = 1.0f + t0;
+    float t4 = 1.0f / t1;
+    float t5 = t2 ? 1.0f : var;
+    float t6 = SQRT(t5);
+    float t7 = SQRT(t3);
+    float t8 = t3 - t0;
+    float t9 = t4 * FMA(t1, -t4, 1.0f);
+    float t10 = var * t4;
+    float t11 = t10 + FMA(var, t9, FMA(var, t4, -t10));
+    float t12 = 1.0f / t7;
+    float t13 = -t12;
+    float t14 = t12 * FMA((FMA(var, 8.942455e-9f, ((t0 - (t3 - t8)) + (1.0f - t8)) + FMA(var, 0.30396354f, -t0)) +
+        FMA(t7, -t7, t3)) * (0.5f * t12), t13, FMA(t7, t13, 1.0f));
+    float t15 = mean * t12;
+    float t16 = -ABS(t15);
+    float t17 = FMA(mean, t14, FMA(mean, t12, -t15));
+    _Bool t18 = t15 < 0.0f;
+    float t19 = t15 * (-0.15198177f);
+    _Bool t20 = t16 < (-176.5f);
+    float t21 = t20 ? (-176.5f) : t16;
+    float t22 = FMA(t21, 1.442695f, 12582912.0f);
+    float t23 = t22 - 12582912.0f;
+    uint32_t t24 = as_bits(t22);
+    float t25 = (t12 + t14) * (t19 + FMA(t15, -4.4712274e-9f, FMA(t17, -0.15198177f, FMA(t15, -0.15198177f, -t19))));
+    float t26 = as_float((((uint32_t)((int32_t)t24 >> 2u)) + 127u) << 23u);
+    float t27 = as_float((127u + ((uint32_t)((int32_t)(t24 + 1u) >> 2u))) << 23u);
+    float t28 = as_float((127u + ((uint32_t)((int32_t)(t24 + 2u) >> 2u))) << 23u);
+    float t29 = as_float((127u + ((uint32_t)((int32_t)(t24 + 3u) >> 2u))) << 23u);
+    float t30 = FMA(t23, -0.69314575f, t21);
+    float t31 = -t17;
+    float t32 = t18 ? t31 : t17;
+    float t33 = -t32;
+    float t34 = t20 ? 0.0f : t33;
+    float t35 = t30 + FMA(t23, -1.4286068e-6f, t34);
+    float t36 = t18 ? 1.0f : t26;
+    float t37 = t18 ? t26 : 1.0f;
+    float t38 = t18 ? 1.0f : t27;
+    float t39 = t18 ? 1.0f : t28;
+    float t40 = t18 ? t27 : 1.0f;
+    float t41 = t18 ? 1.0f : t29;
+    float t42 = t18 ? t28 : 1.0f;
+    float t43 = t18 ? t29 : 1.0f;
+    float t44 = t36 * t37;
+    float t45 = t38 * t40;
+    float t46 = t39 * t42;
+    float t47 = t41 * t43;
+    float t48 = 1.0f + FMA(POLY4(t35, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t35 * t35,
+        t35);
+    float t49 = t20 ? 0.0f : t48;
+    float t50 = t29 * (t28 * (t27 * (t49 * t26)));
+    float t51 = t12 * t25;
+    float t52 = 1.0f + t50;
+    float t53 = 1.0f / t52;
+    float t54 = -t53;
+    float t55 = t53 * FMA(t50 - (t52 - 1.0f), t54, FMA(t52, t54, 1.0f));
+    float t56 = t49 * t53;
+    float t57 = FMA(t49, t55, FMA(t49, t53, -t56));
+    float t58 = t18 ? t53 : t56;
+    float t59 = t18 ? t56 : t53;
+    float t60 = t42 * (t40 * (t59 * t37));
+    float t61 = t12 * t58;
+    float t62 = t58 * t51;
+    float t63 = t59 * t62;
+    float t64 = t18 ? t55 : t57;
+    float t65 = t18 ? t57 : t55;
+    float t66 = t41 * (t39 * (t38 * (t36 * (t58 + t64))));
+    float t67 = t42 * (t40 * (t65 * t37));
+    float t68 = t47 * (t46 * (t45 * (t44 * ((t59 + t65) * (t61 + FMA(t12, t64, FMA(t14, t58, FMA(t12, t58,
+        -t61))))))));
+    float t69 = t47 * (t46 * (t45 * (t44 * (t63 + FMA(t59, FMA(t58, FMA(t14, t25, FMA(t12, t25, -t51)), FMA(t64, t51,
+        FMA(t58, t51, -t62))), FMA(t65, t62, FMA(t59, t62, -t63)))))));
+    float t70 = t43 * t60;
+    float t71 = t43 * t67;
+    float t72 = t66 * t66;
+    float t73 = t66 * (-2.0f);
+    float t74 = FMA(t43, t60 + t67, -t66);
+    float t75 = t70 * t72;
+    float t76 = t70 * t73;
+    float t77 = ((t70 + t71) * (t75 + FMA(t70, FMA(t66, t66, -t72), FMA(t71, t72, FMA(t70, t72, -t75))))) * (t4 + t9);
+    float t78 = t76 + FMA(t71, t73, FMA(t70, t73, -t76));
+    float t79 = (t74 * (t68 * t78)) * t11;
+    float t80 = t2 ? t79 : t6;
+    float t81 = t2 ? t68 : t6;
+    float t82 = FMA(t80, grad_var, t81 * grad_mean);
+    float t83 = t4 * t77;
+    float t84 = FMA(t11, t74 * (t69 * t78), t83 + FMA(t9, t77, FMA(t4, t77, -t83)));
+    float t85 = t2 ? t84 : t6;
+    float t86 = t2 ? t69 : t6;
+    float t87 = FMA(t85, grad_var, t86 * grad_mean);
+    *out_grad_mean = t82;
+    *out_grad_var = t87;
 }
 
-void logistic_transform_practical_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                                           const float *restrict grad_mean, const float *restrict grad_var,
-                                           const float *restrict params, float *restrict out_grad_mean,
-                                           float *restrict out_grad_var)
+void logistic_transform_practical_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        logistic_transform_practical_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i],
-                                                      &out_grad_var[i]);
+        logistic_transform_practical_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

@@ -4,7 +4,6 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 //
 // rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -19,6 +18,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -51,109 +70,84 @@ INLINE double exp64(double x)
     return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
 }
 
-static void logistic_transform_practical_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                                               double *restrict out_mean, double *restrict out_var)
+static void logistic_transform_practical_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = mean[i] * (1.0 / (__builtin_sqrt(FMA(var[i], 0x1.37423899a1558p-2, 1.0))));
-        const _Bool t1 = t0 < 0.0;
-        const double t2 = -(t1 ? (-t0) : t0);
-        const _Bool t3 = t2 < (-745.0);
-        const double t4 = t3 ? 0.0 : (exp64(t3 ? (-745.0) : t2));
-        const double t5 = 1.0 / (t4 + 1.0);
-        const double t6 = t4 * t5;
-        const double t7 = t1 ? t6 : t5;
-        const _Bool t8 = 0.0 <= var[i];
-        const double t9 = __builtin_sqrt(t8 ? 1.0 : var[i]);
-        const double t10 = t1 ? t5 : t6;
+        double t0 = mean[i] * (1.0 / (__builtin_sqrt(FMA(var[i], 0x1.37423899a1558p-2, 1.0))));
+        _Bool t1 = t0 < 0.0;
+        double t2 = -(t1 ? (-t0) : t0);
+        _Bool t3 = t2 < (-745.0);
+        double t4 = t3 ? 0.0 : (exp64(t3 ? (-745.0) : t2));
+        double t5 = 1.0 / (t4 + 1.0);
+        double t6 = t4 * t5;
+        double t7 = t1 ? t6 : t5;
+        _Bool t8 = 0.0 <= var[i];
+        double t9 = __builtin_sqrt(t8 ? 1.0 : var[i]);
+        double t10 = t1 ? t5 : t6;
         out_mean[i] = (t8 ? t7 : t9);
-        const double t11 = t8 ? ((var[i] * (1.0 / (FMA(var[i], 0.25, 1.0)))) * (t7 * (t7 * (t10 * t10)))) : t9;
+        double t11 = t8 ? ((var[i] * (1.0 / (FMA(var[i], 0.25, 1.0)))) * (t7 * (t7 * (t10 * t10)))) : t9;
         out_var[i] = t11;
     }
 }
 
-void logistic_transform_practical_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                                  const double *restrict params, double *restrict out_mean,
-                                                  double *restrict out_var)
+void logistic_transform_practical_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            logistic_transform_practical_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        logistic_transform_practical_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(logistic_transform_practical_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void logistic_transform_practical_float64_backward_block(const double *restrict mean,
-                                                                const double *restrict var,
-                                                                const double *restrict grad_mean,
-                                                                const double *restrict grad_var,
-                                                                double *restrict out_grad_mean,
-                                                                double *restrict out_grad_var)
+static void logistic_transform_practical_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = 1.0 / (__builtin_sqrt(FMA(var[i], 0x1.37423899a1558p-2, 1.0)));
-        const double t1 = mean[i] * t0;
-        const _Bool t2 = t1 < 0.0;
-        const double t3 = -(t2 ? (-t1) : t1);
-        const _Bool t4 = t3 < (-745.0);
-        const double t5 = t4 ? 0.0 : (exp64(t4 ? (-745.0) : t3));
-        const double t6 = 1.0 / (t5 + 1.0);
-        const double t7 = t5 * t6;
-        const double t8 = t2 ? t6 : t7;
-        const double t9 = t2 ? t7 : t6;
-        const double t10 = t9 * (t0 * t8);
-        const _Bool t11 = 0.0 <= var[i];
-        const double t12 = __builtin_sqrt(t11 ? 1.0 : var[i]);
-        const double t13 = t9 * (t8 * (t0 * (t0 * (t1 * (-0x1.37423899a1558p-3)))));
-        const double t14 = t9 - t8;
-        const double t15 = 1.0 / (FMA(var[i], 0.25, 1.0));
-        const double t16 = var[i] * t15;
-        const double t17 = t9 * (t8 * (-2.0));
+        double t0 = 1.0 / (__builtin_sqrt(FMA(var[i], 0x1.37423899a1558p-2, 1.0)));
+        double t1 = mean[i] * t0;
+        _Bool t2 = t1 < 0.0;
+        double t3 = -(t2 ? (-t1) : t1);
+        _Bool t4 = t3 < (-745.0);
+        double t5 = t4 ? 0.0 : (exp64(t4 ? (-745.0) : t3));
+        double t6 = 1.0 / (t5 + 1.0);
+        double t7 = t5 * t6;
+        double t8 = t2 ? t6 : t7;
+        double t9 = t2 ? t7 : t6;
+        double t10 = t9 * (t0 * t8);
+        _Bool t11 = 0.0 <= var[i];
+        double t12 = __builtin_sqrt(t11 ? 1.0 : var[i]);
+        double t13 = t9 * (t8 * (t0 * (t0 * (t1 * (-0x1.37423899a1558p-3)))));
+        double t14 = t9 - t8;
+        double t15 = 1.0 / (FMA(var[i], 0.25, 1.0));
+        double t16 = var[i] * t15;
+        double t17 = t9 * (t8 * (-2.0));
         out_grad_mean[i] = FMA(grad_mean[i], (t11 ? t10 : t12),
             grad_var[i] * (t11 ? (t16 * (t14 * (t10 * t17))) : t12));
-        const double t18 = t11 ? (FMA(t16, t14 * (t13 * t17), t15 * (t15 * (t9 * (t9 * (t8 * t8)))))) : t12;
+        double t18 = t11 ? (FMA(t16, t14 * (t13 * t17), t15 * (t15 * (t9 * (t9 * (t8 * t8)))))) : t12;
         out_grad_var[i] = FMA(grad_mean[i], (t11 ? t13 : t12),
             grad_var[i] * t18);
     }
 }
 
-void logistic_transform_practical_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                                   const double *restrict grad_mean, const double *restrict grad_var,
-                                                   const double *restrict params, double *restrict out_grad_mean,
-                                                   double *restrict out_grad_var)
+void logistic_transform_practical_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            logistic_transform_practical_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at,
-                                                                out_grad_mean + at, out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        logistic_transform_practical_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(logistic_transform_practical_float64_backward_block, n, in, 4, params, out, 2);
 }

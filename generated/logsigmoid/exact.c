@@ -3,17 +3,12 @@
 // f(x) = -log(1 + exp(-x))
 //
 // rule digest  96d6fafadf90ef3f97d078dc4d6369cde1969c54785d24754a831e79b617b8d8
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      hccdcc723e61ec512bb50a8e800e5d2d4c4400f423913052313e6c774a8d877e4
 // operations   logsigmoid_exact_forward 333, logsigmoid_exact_backward 329
 //
 // Certificate:
-//   mean        0.946 tolerance, worst at mean = 404.77829, var = 33981.8672
-//   var         0.546 tolerance, worst at mean = -226.641647, var = 1901.54248
-//   dmean_dmu   0.601 tolerance, worst at mean = -5835.58252, var = 94727840
-//   dmean_dvar  0.619 tolerance, worst at mean = -19.5966492, var = 27.5166512
-//   dvar_dmu    0.631 tolerance, worst at mean = -10.6976871, var = 14.2415552
-//   dvar_dvar   0.644 tolerance, worst at mean = 1295053.25, var = 1.35037806e+12
-//   against exact values at 17240 points over all of float32; details in exact.json
+//   mean 0.946, var 0.546, dmean_dmu 0.601, dmean_dvar 0.619, dvar_dmu 0.631, dvar_dvar 0.644 tolerance,
+//   against exact values at 17240 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -28,6 +23,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -44,137 +40,121 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void logsigmoid_exact_forward_element(float mean, float var,
-                                                                                   float *restrict out_mean,
-                                                                                   float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void logsigmoid_exact_forward_element(float mean, float var, float *restrict out_mean, float *restrict out_var)
 {
-    const float t0 = var + 2.56f;
-    const _Bool t1 = 0.0f <= var;
-    const float t2 = ABS(mean);
-    const _Bool t3 = mean < 0.0f;
-    const float t4 = t1 ? t0 : (-1.0f);  // a root of it is NaN for v < 0
-    const float t5 = -t2;
-    const float t6 = -mean;
-    const float t7 = t3 ? 1.0f : 0.0f;
-    const _Bool t8 = var == 0.0f;
-    const _Bool t9 = t5 < (-87.25f);
-    const float t10 = t9 ? (-87.25f) : t5;
-    const float t11 = (t6 < 0.0f) ? 0.0f : t6;
-    const float t12 = SQRT(t4);
-    const float t13 = FMA(1.442695f, t10, 12582912.0f);
-    const float t14 = t13 - 12582912.0f;
-    const float t15 = as_float((127u + as_bits(t13)) << 23u);
-    const float t16 = FMA(-0.69314575f, t14, t10) + ((-1.4286068e-6f) * t14);
-    const float t17 = 1.0f / t12;
-    const float t18 = FMA(t12, -t12, t4);
-    const float t19 = t9 ? 0.0f : ((1.0f + FMA(FMA(t16, FMA(t16, FMA(t16, FMA(0.0013814222f, t16, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t16 * t16, t16)) * t15);
-    const float t20 = t18 * (0.5f * t17);
-    const float t21 = -t17;
-    const float t22 = FMA(t20, t21, FMA(t12, t21, 1.0f));
-    const float t23 = t12 + t20;
-    const float t24 = t17 + (t17 * t22);
-    const float t25 = t19 * (1.0f / (2.0f + t19));
-    const float t26 = mean * t24;
-    const float t27 = t24 * 1.6f;
-    const float t28 = (t26 < (-9.95f)) ? (-9.95f) : t26;
-    const _Bool t29 = 9.95f < ABS(t26);
-    const float t30 = FMA(t27, 2.0f * t27, -1.0f);
-    const float t31 = FMA(2.0f, t27, -1.0f);
-    const float t32 = (9.95f < t28) ? 9.95f : t28;  // (mean - centre)/w
-    const float t33 = t32 * t32;
-    const float t34 = t25 * t25;
-    const float t35 = FMA(t33, 0.9166686f, 8.250017f);
-    const float t36 = t33 * (-0.5f);
-    const float t37 = t32 * (1.0f / SQRT(t35));  // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t38 = -FMA(t25, FMA(t34, FMA(t34, FMA(t34, FMA(t34, 0.28178334f, 0.279606f), 0.4002491f), 0.66666317f),
-        2.0f), t11);
-    const float t39 = FMA(t36, 1.442695f, 12582912.0f);
-    const float t40 = t39 - 12582912.0f;
-    const float t41 = as_float((as_bits(t39) + 127u) << 23u);
-    const float t42 = FMA(t40, -0.69314575f, t36) + (t40 * (-1.4286068e-6f));
-    const float t43 = (1.0f + FMA(FMA(t42, FMA(t42, FMA(t42, FMA(t42, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t42 * t42, t42)) * t41;
-    const float t44 = FMA(t37, t37 * 2.0f, -1.0f);
-    const float t45 = ABS(t37) - 0.5f;
-    const float t46 = -(t43 * FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45,
-        FMA(t45, -1.3764961f, 0.099540435f), -0.14060953f), 0.5018078f), -0.46637863f), 0.44648045f), -0.45077622f),
-        0.43308648f), -0.39543933f), 0.3353004f), -0.25907764f), 0.081369765f));
-    const float t47 = FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, -0.011154775f,
-        0.008803562f), 0.017120399f), -0.012589448f), -0.007143972f), 0.0043049576f), 0.0008168699f), -8.945024e-5f),
-        -9.353737e-5f);
-    const float t48 = FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, 0.0047289995f, -0.0089502195f),
-        -0.00026665942f), 0.0070803654f), -0.0013801322f), -0.0013745413f), 3.591831e-5f), 0.000113038586f);
-    const float t49 = FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44,
-        FMA(t44, 0.001293995f, 4.5654284e-5f), -0.0062450096f), -0.002685367f), 0.013925336f), 0.010397388f),
-        -0.018891774f), -0.0149165485f), 0.018700553f), 0.004121571f), -0.006628937f), 0.0008930933f);
-    const float t50 = FMA(t31, FMA(t31, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, 0.009137837f,
-        -0.0044149836f), -0.014358064f), 0.0060285153f), 0.006191603f), -0.0019158062f), -0.00068525015f),
-        9.6919335e-5f), t47), FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, -0.006654843f,
-        -0.007310419f), 0.012588579f), 0.014198212f), -0.006940869f), -0.008867183f), 0.0013842179f), 0.0014771932f),
-        -3.4559e-5f));
-    const float t51 = FMA(t31, FMA(t31, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, -0.0063717896f,
-        0.0058126077f), 0.006003107f), -0.0054023894f), -0.0009999633f), 0.00091721414f), -1.3962854e-5f), t48),
-        FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, 0.0035231274f, 0.0035016667f), -0.005658735f),
-        -0.008708023f), 0.0050506317f), 0.0043822248f), -0.0018149801f), -0.00017212682f));
-    const float t52 = FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, 0.00063216465f, 8.423694e-5f),
-        -0.0017538884f), 0.00093816954f), 0.00089386746f), -0.0009092076f), 6.9830974e-5f), 8.0198224e-5f);
-    const float t53 = FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, -0.0006750666f,
-        -0.0026796428f), 0.003449862f), 0.0048176204f), -0.0055738725f), -0.0015170902f), 0.0026496432f),
-        -0.00036830173f), -0.00013145368f);
-    const float t54 = FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, 0.0016371182f,
-        0.0025385597f), -0.0045049544f), -0.0069307396f), 0.0028480862f), 0.010033228f), -0.0027295358f),
-        -0.0047861305f), 0.0017675214f), 0.00012055082f);
-    const float t55 = FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44,
-        FMA(t44, -0.00025854533f, 0.0009487949f), 0.0012733138f), -0.0035721906f), -0.0045952434f), 0.0017566698f),
-        0.010511117f), 0.015175445f), -0.036663122f), 0.00605482f), 0.016478168f), -0.007111404f);
-    const float t56 = FMA(t31, t50, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44,
-        0.013540076f, -0.0035189656f), -0.028778309f), 0.0072241286f), 0.017441504f), -0.0016015478f), -0.0042882813f),
-        -0.0003541651f), 0.00037644542f));
-    const float t57 = FMA(t31, FMA(t31, t51, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44,
-        -0.0071453042f, 0.0063461578f), 0.013135537f), -0.010521948f), -0.007738108f), 0.0052456213f), 0.0012725703f),
-        -0.0005823403f)), FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, 0.0015250095f,
-        -0.005289591f), -0.0033152518f), 0.008997235f), -0.0012982893f), 0.007641568f), -0.011372438f), 0.0018718527f),
-        0.001177692f));
+    _Bool t0 = 0.0f <= var;
+    float t1 = var + 2.56f;
+    float t2 = t0 ? t1 : (-1.0f);  // a root of it is NaN for v < 0
+    float t3 = -ABS(mean);
+    float t4 = -mean;
+    _Bool t5 = t3 < (-87.25f);
+    float t6 = t5 ? (-87.25f) : t3;
+    float t7 = SQRT(t2);
+    float t8 = FMA(1.442695f, t6, 12582912.0f);
+    float t9 = t8 - 12582912.0f;
+    float t10 = FMA(-0.69314575f, t9, t6) + ((-1.4286068e-6f) * t9);
+    float t11 = 1.0f / t7;
+    float t12 = (1.0f + FMA(POLY4(t10, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t10 * t10,
+        t10)) * as_float((127u + as_bits(t8)) << 23u);
+    float t13 = t5 ? 0.0f : t12;
+    float t14 = FMA(t7, -t7, t2) * (0.5f * t11);
+    float t15 = -t11;
+    float t16 = t11 + (t11 * FMA(t14, t15, FMA(t7, t15, 1.0f)));
+    float t17 = t13 * (1.0f / (2.0f + t13));
+    float t18 = mean * t16;
+    float t19 = t16 * 1.6f;
+    float t20 = (t18 < (-9.95f)) ? (-9.95f) : t18;
+    float t21 = FMA(t19, 2.0f * t19, -1.0f);
+    float t22 = FMA(2.0f, t19, -1.0f);
+    float t23 = (9.95f < t20) ? 9.95f : t20;  // (mean - centre)/w
+    float t24 = t23 * t23;
+    float t25 = t24 * (-0.5f);
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    float t26 = t23 * (1.0f / SQRT(FMA(t24, 0.9166686f, 8.250017f)));
+    float t27 = FMA(t25, 1.442695f, 12582912.0f);
+    float t28 = t27 - 12582912.0f;
+    float t29 = FMA(t28, -0.69314575f, t25) + (t28 * (-1.4286068e-6f));
+    float t30 = FMA(t26, t26 * 2.0f, -1.0f);
+    float t31 = (mean < 0.0f) ? 1.0f : 0.0f;
+    float t32 = (1.0f + FMA(POLY4(t29, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t29 * t29,
+        t29)) * as_float((as_bits(t27) + 127u) << 23u);
+    float t33 = ABS(t26) - 0.5f;
+    float t34 = -(t32 * POLY11(t33, -1.3764961f, 0.099540435f, -0.14060953f, 0.5018078f, -0.46637863f, 0.44648045f,
+        -0.45077622f, 0.43308648f, -0.39543933f, 0.3353004f, -0.25907764f, 0.081369765f));
+    float t35 = t7 + t14;
+    _Bool t36 = 9.95f < ABS(t18);
     // mean, normalised
-    const float t58 = FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t44, FMA(t44, FMA(t44,
-        FMA(t44, FMA(t44, -0.00065271865f, 0.00024989044f), 0.00073418824f), -0.00023590971f), -0.00014587032f),
-        2.3544844e-5f), FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, 0.0010847534f, -0.0007320866f), -0.0011005673f),
-        0.00068296003f), 0.00015262692f), -6.861147e-5f)), t52), t53), t54), t49), t55), FMA(t44, FMA(t44, FMA(t44,
-        FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, -0.0015370438f, -0.001822296f),
-        0.0052611935f), 0.008945272f), -0.0051646912f), -0.020809544f), -0.005118074f), 0.036854435f), 0.014644348f),
-        -0.06815069f), 0.047701232f), -0.010804788f));
-    const float t59 = FMA(mean, t7, FMA(t46, t23, t29 ? 0.0f : (t24 * t58)));
-    const float t60 = FMA(t31, FMA(t31, t56, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44,
-        0.006669204f, 0.0029422194f), -0.015413132f), 0.0026658291f), 0.0020438465f), -0.004099623f), 0.00865776f),
-        -0.0027273458f), -0.0006413204f)), FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44,
-        FMA(t44, 0.0008255208f, -0.0032002495f), -0.006054557f), 0.004933262f), 0.021075234f), -0.011838763f),
-        -0.017035218f), 0.008216465f), 0.006350286f), -0.0032886039f));
-    const float t61 = FMA(t31, FMA(t31, t57, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44,
-        -0.00049874245f, 0.0036046174f), 0.0040442673f), -0.011237564f), -0.015640255f), 0.03130285f), -0.0039617214f),
-        -0.012443366f), 0.0048315744f)), FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44,
-        FMA(t44, -0.00043262623f, -0.0034345172f), 0.0035503793f), 0.012555883f), -0.00603001f), -0.023695184f),
-        0.010232644f), 0.024066694f), -0.022210335f), 0.0054087774f));
-    const float t62 = FMA(t31, t60, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44,
-        0.0016817488f, 9.627798e-5f), -0.0075554554f), -0.0022848616f), 0.014063914f), 1.1380236e-5f),
-        -0.00038058645f), -0.017868115f), 0.016337926f), -0.00411814f));
-    const float t63 = t37 * FMA(t31, t61, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44,
-        FMA(t44, 0.0005682975f, 0.0021157034f), -0.0022246628f), -0.009922193f), 0.0017616643f), 0.030589625f),
-        0.0002383626f), -0.13161628f), 0.30946586f), -0.7009767f));
+    float t37 = FMA(t21, FMA(t21, FMA(t21, FMA(t21, FMA(t21, FMA(t21, FMA(t21, POLY5(t30, -0.00065271865f,
+        0.00024989044f, 0.00073418824f, -0.00023590971f, -0.00014587032f, 2.3544844e-5f), POLY5(t30, 0.0010847534f,
+        -0.0007320866f, -0.0011005673f, 0.00068296003f, 0.00015262692f, -6.861147e-5f)), POLY7(t30, 0.00063216465f,
+        8.423694e-5f, -0.0017538884f, 0.00093816954f, 0.00089386746f, -0.0009092076f, 6.9830974e-5f, 8.0198224e-5f)),
+        POLY8(t30, -0.0006750666f, -0.0026796428f, 0.003449862f, 0.0048176204f, -0.0055738725f, -0.0015170902f,
+        0.0026496432f, -0.00036830173f, -0.00013145368f)), POLY9(t30, 0.0016371182f, 0.0025385597f, -0.0045049544f,
+        -0.0069307396f, 0.0028480862f, 0.010033228f, -0.0027295358f, -0.0047861305f, 0.0017675214f, 0.00012055082f)),
+        POLY11(t30, 0.001293995f, 4.5654284e-5f, -0.0062450096f, -0.002685367f, 0.013925336f, 0.010397388f,
+        -0.018891774f, -0.0149165485f, 0.018700553f, 0.004121571f, -0.006628937f, 0.0008930933f)), POLY11(t30,
+        -0.00025854533f, 0.0009487949f, 0.0012733138f, -0.0035721906f, -0.0045952434f, 0.0017566698f, 0.010511117f,
+        0.015175445f, -0.036663122f, 0.00605482f, 0.016478168f, -0.007111404f)), POLY11(t30, -0.0015370438f,
+        -0.001822296f, 0.0052611935f, 0.008945272f, -0.0051646912f, -0.020809544f, -0.005118074f, 0.036854435f,
+        0.014644348f, -0.06815069f, 0.047701232f, -0.010804788f));
+    float t38 = t16 * t37;
+    float t39 = t36 ? 0.0f : t38;
+    float t40 = FMA(mean, t31, FMA(t34, t35, t39));
     // var, normalised
-    const float t64 = FMA(t31, t62, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44, FMA(t44,
-        -0.0015146902f, -0.0014702658f), 0.0064516347f), 0.009031392f), -0.01661464f), -0.03033339f), 0.07998339f),
-        -0.06807558f), 0.02664116f), 0.49590197f)) + t63;
-    const float t65 = var * t64;
-    const float t66 = t8 ? t38 : ((0.0f < t59) ? 0.0f : t59);
-    const float t67 = (t65 < 0.0f) ? 0.0f : t65;
-    const float t68 = (3.4028234663852886e+38f < t67) ? 3.4028234663852886e+38f : t67;
-    *out_mean = t66;
-    *out_var = t68;
+    float t41 = FMA(t22, FMA(t22, FMA(t22, FMA(t22, FMA(t22, FMA(t22, FMA(t22, POLY7(t30, 0.009137837f, -0.0044149836f,
+        -0.014358064f, 0.0060285153f, 0.006191603f, -0.0019158062f, -0.00068525015f, 9.6919335e-5f), POLY8(t30,
+        -0.011154775f, 0.008803562f, 0.017120399f, -0.012589448f, -0.007143972f, 0.0043049576f, 0.0008168699f,
+        -8.945024e-5f, -9.353737e-5f)), POLY8(t30, -0.006654843f, -0.007310419f, 0.012588579f, 0.014198212f,
+        -0.006940869f, -0.008867183f, 0.0013842179f, 0.0014771932f, -3.4559e-5f)), POLY8(t30, 0.013540076f,
+        -0.0035189656f, -0.028778309f, 0.0072241286f, 0.017441504f, -0.0016015478f, -0.0042882813f, -0.0003541651f,
+        0.00037644542f)), POLY8(t30, 0.006669204f, 0.0029422194f, -0.015413132f, 0.0026658291f, 0.0020438465f,
+        -0.004099623f, 0.00865776f, -0.0027273458f, -0.0006413204f)), POLY9(t30, 0.0008255208f, -0.0032002495f,
+        -0.006054557f, 0.004933262f, 0.021075234f, -0.011838763f, -0.017035218f, 0.008216465f, 0.006350286f,
+        -0.0032886039f)), POLY9(t30, 0.0016817488f, 9.627798e-5f, -0.0075554554f, -0.0022848616f, 0.014063914f,
+        1.1380235e-5f, -0.00038058645f, -0.017868115f, 0.016337926f, -0.00411814f)), POLY9(t30, -0.0015146902f,
+        -0.0014702658f, 0.0064516347f, 0.009031392f, -0.01661464f, -0.03033339f, 0.07998339f, -0.06807558f,
+        0.02664116f, 0.49590197f)) + (t26 * FMA(t22, FMA(t22, FMA(t22, FMA(t22, FMA(t22, FMA(t22, FMA(t22, POLY6(t30,
+        -0.0063717896f, 0.0058126077f, 0.006003107f, -0.0054023894f, -0.0009999633f, 0.00091721414f, -1.3962854e-5f),
+        POLY7(t30, 0.0047289995f, -0.0089502195f, -0.00026665942f, 0.0070803654f, -0.0013801322f, -0.0013745413f,
+        3.591831e-5f, 0.000113038586f)), POLY7(t30, 0.0035231274f, 0.0035016667f, -0.005658735f, -0.008708023f,
+        0.0050506317f, 0.0043822248f, -0.0018149801f, -0.00017212682f)), POLY7(t30, -0.0071453042f, 0.0063461578f,
+        0.013135537f, -0.010521948f, -0.007738108f, 0.0052456213f, 0.0012725703f, -0.0005823403f)), POLY8(t30,
+        0.0015250095f, -0.005289591f, -0.0033152518f, 0.008997235f, -0.0012982893f, 0.007641568f, -0.011372438f,
+        0.0018718527f, 0.001177692f)), POLY8(t30, -0.00049874245f, 0.0036046174f, 0.0040442673f, -0.011237564f,
+        -0.015640255f, 0.03130285f, -0.0039617214f, -0.012443366f, 0.0048315744f)), POLY9(t30, -0.00043262623f,
+        -0.0034345172f, 0.0035503793f, 0.012555883f, -0.00603001f, -0.023695184f, 0.010232644f, 0.024066694f,
+        -0.022210335f, 0.0054087774f)), POLY9(t30, 0.0005682975f, 0.0021157034f, -0.0022246628f, -0.009922193f,
+        0.0017616643f, 0.030589625f, 0.0002383626f, -0.13161628f, 0.30946586f, -0.7009767f)));
+    float t42 = var * t41;
+    _Bool t43 = var == 0.0f;
+    float t44 = t17 * t17;
+    float t45 = POLY4(t44, 0.28178334f, 0.279606f, 0.4002491f, 0.66666317f, 2.0f);
+    float t46 = (t4 < 0.0f) ? 0.0f : t4;
+    float t47 = -FMA(t17, t45, t46);
+    float t48 = (0.0f < t40) ? 0.0f : t40;
+    float t49 = t43 ? t47 : t48;
+    float t50 = (t42 < 0.0f) ? 0.0f : t42;
+    float t51 = (3.4028234663852886e+38f < t50) ? 3.4028234663852886e+38f : t50;
+    *out_mean = t49;
+    *out_var = t51;
 }
 
-void logsigmoid_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                              const float *restrict params, float *restrict out_mean, float *restrict out_var)
+void logsigmoid_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -186,136 +166,98 @@ void logsigmoid_exact_forward(int64_t n, const float *restrict mean, const float
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void logsigmoid_exact_backward_element(float mean, float var,
-                                                                                    float grad_mean, float grad_var,
-                                                                                    float *restrict out_grad_mean,
-                                                                                    float *restrict out_grad_var)
+INLINE void logsigmoid_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const float t0 = var + 1.792f;
-    const float t1 = (0.0f <= var) ? t0 : (-1.0f);  // a root of it is NaN for v < 0
-    const float t2 = 1.0f / SQRT(t1);
-    const float t3 = mean * t2;
-    const float t4 = t2 * 1.3386561f;
-    const float t5 = var * t2;
-    const float t6 = (t3 < (-11.892525f)) ? (-11.892525f) : t3;
-    const float t7 = FMA(2.0f, t4, -1.0f);
-    const float t8 = FMA(t4, 2.0f * t4, -1.0f);
-    const float t9 = (11.892525f < t6) ? 11.892525f : t6;  // (mean - centre)/w
+    _Bool t0 = 0.0f <= var;
+    float t1 = var + 1.792f;
+    float t2 = t0 ? t1 : (-1.0f);  // a root of it is NaN for v < 0
+    float t3 = 1.0f / SQRT(t2);
+    float t4 = mean * t3;
+    float t5 = t3 * 1.3386561f;
+    float t6 = (t4 < (-11.892525f)) ? (-11.892525f) : t4;
+    float t7 = FMA(2.0f, t5, -1.0f);
+    float t8 = FMA(t5, 2.0f * t5, -1.0f);
+    float t9 = (11.892525f < t6) ? 11.892525f : t6;  // (mean - centre)/w
     // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t10 = t9 * (1.0f / SQRT(FMA(t9 * t9, 0.9401724f, 8.461552f)));
-    const float t11 = FMA(t10, t10 * 2.0f, -1.0f);
-    const float t12 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.008029887f,
-        0.004846561f), -0.028531643f), -0.007694764f), 0.04093758f), -0.0046479213f), -0.019027803f), 0.005354781f),
-        0.0009445095f);
-    const float t13 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0064020758f,
-        0.0017073806f), 0.02286115f), 0.0011349912f), -0.035701025f), -0.013164528f), 0.038920473f), 0.0023502912f),
-        -0.014377751f), 0.0026290847f);
-    const float t14 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.017959991f, -0.023419302f),
-        -0.015395161f), 0.028669642f), -0.0043138214f), -0.004303192f), 0.0008282233f);
-    const float t15 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.018550389f, 0.030128062f),
-        0.02807371f), -0.05491779f), -0.009254517f), 0.03313585f), -0.0071008145f), -0.0014356053f);
-    const float t16 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.003140674f, 0.007739443f),
-        0.0012125013f), -0.009752234f), 0.0022173491f), 0.0023448104f), -0.00055879424f);
-    const float t17 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0022977195f,
-        -0.013276807f), -0.0026765198f), 0.044167835f), 0.022711927f), -0.07196377f), -0.011887956f), 0.04603027f),
-        -0.0055214097f), -0.0053801676f);
-    const float t18 = FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        -0.006464447f, 0.009529363f), 0.0009475518f), -0.00550867f), 0.0011557104f), 0.00030983728f), t14), t15),
-        FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.009668847f, -0.015150094f), 0.026857799f),
-        0.04734322f), -0.05479574f), -0.014962816f), 0.024418658f), -0.0041028275f)), FMA(t11, FMA(t11, FMA(t11,
-        FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.0031676574f, 0.025764767f), -0.035463955f), -0.07070444f),
-        0.09431961f), 0.03729813f), -0.06843048f), 0.0069447975f), 0.0070582326f)), FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.006597584f, -0.0034532852f), 0.03206082f), 0.020885814f),
-        -0.06258309f), -0.045643173f), 0.0800813f), 0.027986018f), -0.061447736f), 0.018739892f));
-    const float t19 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.0040149833f,
-        0.0017596118f), -0.013557672f), 0.0001166125f), 0.015836876f), -0.0054812636f), -0.0055031725f),
-        0.0028607897f), -2.9175373e-5f);
-    const float t20 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.010776701f,
-        0.00022057604f), -0.04088004f), -0.009738852f), 0.07078364f), 0.029002974f), -0.09624963f), 0.015155113f),
-        0.033874404f), -0.012954453f);
-    const float t21 = t10 * FMA(t7, t18, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        FMA(t11, 0.0071054585f, 0.0007973292f), -0.032586016f), -0.008678155f), 0.081129216f), 0.030109622f),
-        -0.23149772f), 0.24290317f), -0.10725366f), 0.017975587f));
-    const float t22 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.010785145f,
-        0.0065716393f), -0.032447927f), -0.018002948f), 0.036267716f), 0.013986807f), -0.016036615f), -0.0035524627f),
-        0.0023655868f);
-    const float t23 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        0.010124686f, 0.008611f), -0.040881284f), -0.04158077f), 0.07120466f), 0.083002724f), -0.09796099f),
-        -0.034817945f), 0.04326138f), 0.006735488f), -0.007682938f);
-    const float t24 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.013574041f, 0.0045512803f),
-        0.039760455f), -0.018450877f), -0.033632413f), 0.02019712f), 0.003547301f), -0.0023661687f);
-    const float t25 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.014164171f,
-        0.0017108128f), 0.06078657f), 0.00083268736f), -0.120444424f), -0.007253079f), 0.17535537f), -0.10633046f),
-        0.00044209f), 0.009038435f);
-    const float t26 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0030428362f, 0.002499019f), 0.0027810798f),
-        -0.0022373907f), -0.00020634326f), 0.00019028055f);
-    const float t27 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.0019393296f, 0.0030016925f),
-        -0.0039508888f), -0.002347273f), 0.0016911486f), -5.3081843e-5f), 2.976412e-5f);
-    const float t28 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0014779982f,
-        0.002143105f), 0.0038979847f), -0.0056803892f), -0.01049173f), 0.012791772f), 0.004046183f), -0.006314464f),
-        0.00094082486f);
-    const float t29 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.0028887012f,
-        -0.0030860342f), -0.012737422f), 0.007730745f), 0.026176017f), -0.009828629f), -0.03148057f), 0.017609866f),
-        0.00833076f), -0.00560656f);
-    // dvar_dmu, normalised
-    const float t30 = FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        -0.0029349038f, 0.0018431703f), 0.0023476407f), -0.0012760862f), -0.0001087764f), t16), t12), t13), t17), t20),
-        FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0038262294f,
-        0.0030001567f), 0.019982923f), -0.005221539f), -0.054127697f), 0.00035160498f), 0.14375126f), -0.16905248f),
-        0.07886236f), -0.013708323f)) + t21;
-    const float t31 = t5 * t30;
-    const float t32 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.0055165063f, 0.000560157f), -0.015378104f),
-        0.008719241f), 0.001909507f), -0.0012922931f);
-    const float t33 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.016552709f, 0.018686162f),
-        0.020072995f), -0.025493238f), -0.0027629258f), 0.007014784f), -0.000909176f);
-    const float t34 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0045581497f,
-        0.0010886901f), 0.035619795f), -0.015151013f), -0.0668619f), 0.04458749f), 0.021718383f), -0.016941473f),
-        0.0004617717f);
-    const float t35 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        -0.007926541f, -0.0062681604f), 0.029364558f), 0.02820376f), -0.054644667f), -0.06593428f), 0.10193459f),
-        0.05109729f), -0.14159307f), 0.08140601f), 0.48434365f);
-    const float t36 = t10 * FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        0.013417204f, 0.00223705f), -0.044607375f), 0.02528223f), 0.012511261f), -0.009586288f), 0.0008040116f), t24),
-        FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0010730275f, -0.02189771f), -0.003028457f),
-        0.06299889f), -0.008404293f), -0.052456867f), 0.02379773f), -5.774428e-5f)), t25), FMA(t11, FMA(t11, FMA(t11,
-        FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.009698654f, -0.0029530819f), -0.036411732f),
-        0.006812447f), 0.0745313f), -0.00026052608f), -0.14812887f), 0.07027074f), 0.20955218f), -0.683081f));
-    // dmean_dvar, normalised
-    const float t37 = FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        -0.0020143911f, 0.00052206335f), 0.0019097667f), -0.00038309183f), -0.00020185417f), t26), t27), t19), t28),
-        t29), FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0017334342f,
-        0.0006272497f), 0.006180023f), -0.001150181f), -0.015090109f), -3.2584736e-5f), 0.053195033f), -0.07755941f),
-        0.04546845f), -0.009894852f));
-    const float t38 = (t2 * t37) * grad_mean;
-    const float t39 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, -0.0048636915f, 0.00091300654f), 0.015255341f),
-        -0.018536752f), 0.0059727877f), 0.0008461691f);
-    const float t40 = FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, 0.0057925247f, -0.004023135f),
-        -0.023643347f), 0.015384863f), 0.04123228f), -0.050171934f), 0.01541007f);
+    float t10 = t9 * (1.0f / SQRT(FMA(t9 * t9, 0.9401724f, 8.461552f)));
+    float t11 = FMA(t10, t10 * 2.0f, -1.0f);
     // dvar_dvar, normalised
-    const float t41 = FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        0.007388036f, -0.0073922127f), -0.0053340904f), 0.0060516f), -0.00029371722f), -0.00035397525f), t33), t22),
-        t34), t23), t35) + t36;
-    const float t42 = FMA(t41, grad_var, t38);
+    float t12 = FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, POLY5(t11, 0.007388036f, -0.0073922127f, -0.0053340904f,
+        0.0060516f, -0.00029371722f, -0.00035397525f), POLY6(t11, -0.016552709f, 0.018686162f, 0.020072995f,
+        -0.025493238f, -0.0027629258f, 0.007014784f, -0.000909176f)), POLY8(t11, 0.010785145f, 0.0065716393f,
+        -0.032447927f, -0.018002948f, 0.036267716f, 0.013986807f, -0.016036615f, -0.0035524627f, 0.0023655868f)),
+        POLY8(t11, -0.0045581497f, 0.0010886901f, 0.035619795f, -0.015151013f, -0.0668619f, 0.04458749f, 0.021718383f,
+        -0.016941473f, 0.0004617717f)), POLY10(t11, 0.010124686f, 0.008611f, -0.040881284f, -0.04158077f, 0.07120466f,
+        0.083002724f, -0.09796099f, -0.034817945f, 0.04326138f, 0.006735488f, -0.007682938f)), POLY10(t11,
+        -0.007926541f, -0.0062681604f, 0.029364558f, 0.02820376f, -0.054644667f, -0.06593428f, 0.10193459f,
+        0.05109729f, -0.14159307f, 0.08140601f, 0.48434365f)) + (t10 * FMA(t7, FMA(t7, FMA(t7, FMA(t7, POLY6(t11,
+        0.013417204f, 0.00223705f, -0.044607375f, 0.02528223f, 0.012511261f, -0.009586288f, 0.0008040116f), POLY7(t11,
+        -0.013574041f, 0.0045512803f, 0.039760455f, -0.018450877f, -0.033632413f, 0.02019712f, 0.003547301f,
+        -0.0023661687f)), POLY7(t11, -0.0010730275f, -0.02189771f, -0.003028457f, 0.06299889f, -0.008404293f,
+        -0.052456867f, 0.02379773f, -5.774428e-5f)), POLY9(t11, -0.014164171f, 0.0017108128f, 0.06078657f,
+        0.00083268736f, -0.120444424f, -0.007253079f, 0.17535537f, -0.10633046f, 0.00044209f, 0.009038435f)),
+        POLY9(t11, 0.009698654f, -0.0029530819f, -0.036411732f, 0.006812447f, 0.0745313f, -0.00026052608f,
+        -0.14812887f, 0.07027074f, 0.20955218f, -0.683081f)));
+    // dmean_dvar, normalised
+    float t13 = FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, POLY4(t11, -0.0020143911f, 0.00052206335f,
+        0.0019097667f, -0.00038309183f, -0.00020185417f), POLY5(t11, -0.0030428362f, 0.002499019f, 0.0027810798f,
+        -0.0022373907f, -0.00020634326f, 0.00019028055f)), POLY6(t11, 0.0019393296f, 0.0030016925f, -0.0039508888f,
+        -0.002347273f, 0.0016911486f, -5.3081843e-5f, 2.976412e-5f)), POLY8(t11, 0.0040149833f, 0.0017596118f,
+        -0.013557672f, 0.0001166125f, 0.015836876f, -0.0054812636f, -0.0055031725f, 0.0028607897f, -2.9175373e-5f)),
+        POLY8(t11, -0.0014779982f, 0.002143105f, 0.0038979847f, -0.0056803892f, -0.01049173f, 0.012791772f,
+        0.004046183f, -0.006314464f, 0.00094082486f)), POLY9(t11, 0.0028887012f, -0.0030860342f, -0.012737422f,
+        0.007730745f, 0.026176017f, -0.009828629f, -0.03148057f, 0.017609866f, 0.00833076f, -0.00560656f)), POLY9(t11,
+        -0.0017334342f, 0.0006272497f, 0.006180023f, -0.001150181f, -0.015090109f, -3.2584736e-5f, 0.053195033f,
+        -0.07755941f, 0.04546845f, -0.009894852f));
+    float t14 = FMA(t12, grad_var, (t3 * t13) * grad_mean);
+    float t15 = var * t3;
+    // dvar_dmu, normalised
+    float t16 = FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, POLY4(t11, -0.0029349038f, 0.0018431703f,
+        0.0023476407f, -0.0012760862f, -0.0001087764f), POLY6(t11, -0.003140674f, 0.007739443f, 0.0012125013f,
+        -0.009752234f, 0.0022173491f, 0.0023448104f, -0.00055879424f)), POLY8(t11, 0.008029887f, 0.004846561f,
+        -0.028531643f, -0.007694764f, 0.04093758f, -0.0046479213f, -0.019027803f, 0.005354781f, 0.0009445095f)),
+        POLY9(t11, -0.0064020758f, 0.0017073806f, 0.02286115f, 0.0011349912f, -0.035701025f, -0.013164528f,
+        0.038920473f, 0.0023502912f, -0.014377751f, 0.0026290847f)), POLY9(t11, -0.0022977195f, -0.013276807f,
+        -0.0026765198f, 0.044167835f, 0.022711927f, -0.07196377f, -0.011887956f, 0.04603027f, -0.0055214097f,
+        -0.0053801676f)), POLY9(t11, 0.010776701f, 0.00022057604f, -0.04088004f, -0.009738852f, 0.07078364f,
+        0.029002974f, -0.09624963f, 0.015155113f, 0.033874404f, -0.012954453f)), POLY9(t11, -0.0038262294f,
+        0.0030001567f, 0.019982923f, -0.005221539f, -0.054127697f, 0.00035160498f, 0.14375126f, -0.16905248f,
+        0.07886236f, -0.013708323f)) + (t10 * FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, POLY5(t11, -0.006464447f,
+        0.009529363f, 0.0009475518f, -0.00550867f, 0.0011557104f, 0.00030983728f), POLY6(t11, 0.017959991f,
+        -0.023419302f, -0.015395161f, 0.028669642f, -0.0043138214f, -0.004303192f, 0.0008282233f)), POLY7(t11,
+        -0.018550389f, 0.030128062f, 0.02807371f, -0.05491779f, -0.009254517f, 0.03313585f, -0.0071008145f,
+        -0.0014356053f)), POLY7(t11, -0.009668847f, -0.015150094f, 0.026857799f, 0.04734322f, -0.05479574f,
+        -0.014962816f, 0.024418658f, -0.0041028275f)), POLY8(t11, 0.0031676574f, 0.025764767f, -0.035463955f,
+        -0.07070444f, 0.09431961f, 0.03729813f, -0.06843048f, 0.0069447975f, 0.0070582326f)), POLY9(t11, -0.006597584f,
+        -0.0034532852f, 0.03206082f, 0.020885814f, -0.06258309f, -0.045643173f, 0.0800813f, 0.027986018f,
+        -0.061447736f, 0.018739892f)), POLY9(t11, 0.0071054585f, 0.0007973292f, -0.032586016f, -0.008678155f,
+        0.081129216f, 0.030109622f, -0.23149772f, 0.24290317f, -0.10725366f, 0.017975587f)));
+    float t17 = t15 * t16;
     // dmean_dmu, normalised
-    const float t43 = t10 * FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t11, FMA(t11, FMA(t11, 0.0057766614f, -0.005190035f),
-        -0.00112733f), 0.00093641627f), t32), t39), t40), FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11, FMA(t11,
-        -0.0032262108f, 0.002710102f), 0.014938845f), -0.011705661f), -0.082439385f), 0.27125892f), -0.6914822f));
-    const float t44 = FMA(t31, grad_var, (0.5f + t43) * grad_mean);
-    *out_grad_mean = t44;
-    *out_grad_var = t42;
+    float t18 = t10 * FMA(t8, FMA(t8, FMA(t8, FMA(t8, POLY3(t11, 0.0057766614f, -0.005190035f, -0.00112733f,
+        0.00093641627f), POLY5(t11, 0.0055165063f, 0.000560157f, -0.015378104f, 0.008719241f, 0.001909507f,
+        -0.0012922931f)), POLY5(t11, -0.0048636915f, 0.00091300654f, 0.015255341f, -0.018536752f, 0.0059727877f,
+        0.0008461691f)), POLY6(t11, 0.0057925247f, -0.004023135f, -0.023643347f, 0.015384863f, 0.04123228f,
+        -0.050171934f, 0.01541007f)), POLY6(t11, -0.0032262108f, 0.002710102f, 0.014938845f, -0.011705661f,
+        -0.082439385f, 0.27125892f, -0.6914822f));
+    float t19 = FMA(t17, grad_var, (0.5f + t18) * grad_mean);
+    *out_grad_mean = t19;
+    *out_grad_var = t14;
 }
 
-void logsigmoid_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                               const float *restrict grad_mean, const float *restrict grad_var,
-                               const float *restrict params, float *restrict out_grad_mean,
-                               float *restrict out_grad_var)
+void logsigmoid_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        logsigmoid_exact_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i],
-                                          &out_grad_var[i]);
+        logsigmoid_exact_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

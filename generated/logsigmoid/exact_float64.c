@@ -3,7 +3,6 @@
 // f(x) = -log(1 + exp(-x))
 //
 // rule digest  96d6fafadf90ef3f97d078dc4d6369cde1969c54785d24754a831e79b617b8d8
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -18,6 +17,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -80,52 +99,56 @@ INLINE double polynomial0(double y, double x)
 }
 
 static const double table9[9][18] = {
-    {0x1.948b1p3, -0x1.bb4e440bf322fp-1, 0x1.8168ffebfe601p-1, 0x1.f623b79d69366p0, -0x1.6f5c66089bd35p0,
-     -0x1.dc5ba8ce0bb7ap0, 0x1.26ea1aef00be8p0, -0x1.53c6a7c035p-4, 0x1.0222b005c06e9p-3, -0x1.42c139c1dd9ep-3,
+    {0x1.948b1p3, -0x1.bb4e440caf0f8p-1, 0x1.8168ffebbe53ap-1, 0x1.f623b79ec18f9p0, -0x1.6f5c660805418p0,
+     -0x1.dc5ba8cfbda0ep0, 0x1.26ea1aee23c8bp0, -0x1.53c6a7ba6b2p-4, 0x1.0222b0075f9fep-3, -0x1.42c139c3f36ep-3,
      -0x1.b6a3f8f810666p-27, 0x1.7e470968aeff7p-25, -0x1.b6ae592d32aeep-25, 0x1.2685fd22a4cd8p-30,
      -0x1.096947ed837e3p-4, 0x1.454e5af96ee7p-3, -0x1.fc14aee1510d9p-4, -0x1.3d2b6a5351118p-4},
-    {0x1.0d0d4ap3, 0x1.a57fa0ed4f081p-2, 0x1.dcb3f252dbad1p-1, 0x1.9f555f9e67e35p1, -0x1.8859b01333118p1,
-     0x1.665a965f4a4bap-1, 0x1.514eeea7eaa84p-3, -0x1.547d661ccd2c8p-4, 0x1.d2c0b1e99ca64p-6, 0x1.3a758010c6c8fp-7,
+    {0x1.0d0d4ap3, 0x1.a57fa0f3db31ep-2, 0x1.dcb3f254e3e6fp-1, 0x1.9f555f9f1d233p1, -0x1.8859b0130fd86p1,
+     0x1.665a9660539a2p-1, 0x1.514eeea8653e2p-3, -0x1.547d6617de149p-4, 0x1.d2c0b1dcafd9cp-6, 0x1.3a75803735414p-7,
      0x1.112fb152b567ap-24, -0x1.17ca514d4525ep-27, 0x1.d2a039d5579b3p-24, -0x1.9190d57c7fe82p-30,
      0x1.a731fff8b1f05p-4, 0x1.5725f6876d8e5p-2, 0x1.ddfebeb2b6d0ap-4, -0x1.5f5568f18a515p-4},
-    {0x1.65e13ep2, -0x1.77517dc23d26bp-2, 0x1.f9c4bd83c53eap0, 0x1.231d130cc656dp1, -0x1.24c23e6bcf36cp1,
-     0x1.7821aab9cf192p-2, 0x1.ed00e887578b8p-4, -0x1.842c08e6f711bp-4, 0x1.1a2c79b3e0c9fp-8, 0x1.13cc7d6350e74p-3,
+    {0x1.65e13ep2, -0x1.77517dbd230d7p-2, 0x1.f9c4bd8476071p0, 0x1.231d130d6cc31p1, -0x1.24c23e6b2a82fp1,
+     0x1.7821aabae8e41p-2, 0x1.ed00e887202f3p-4, -0x1.842c08e81b3afp-4, 0x1.1a2c79b2cb4e7p-8, 0x1.13cc7d63570e2p-3,
      0x1.775a02277a352p-26, -0x1.10b657907c257p-24, 0x1.6ba1487ea72d6p-29, -0x1.76dcc44f1793dp-29,
      0x1.26bff7b961c0dp-4, 0x1.2fc8cfad96eb7p-2, 0x1.2ca593831346ep-4, -0x1.ae8d64ab22d8ep-4},
-    {0x1.dc08d4p1, -0x1.39c7e046c66c3p-1, 0x1.95f8ff3ee6657p0, 0x1.042dc739c1252p0, -0x1.141f1faadbf74p-7,
-     0x1.5675584fc66bbp-3, 0x1.82b37126010c4p-4, -0x1.a2c92d29449a5p-4, -0x1.d4951a5bcfef7p-7, 0x1.d0d4bea335aefp-3,
+    {0x1.dc08d4p1, -0x1.39c7e04760247p-1, 0x1.95f8ff3dba416p0, 0x1.042dc73c3823ap0, -0x1.141f1e021a51ep-7,
+     0x1.5675585034827p-3, 0x1.82b37127ebd27p-4, -0x1.a2c92d29cf3a3p-4, -0x1.d4951a560303fp-7, 0x1.d0d4bea2aab8cp-3,
      0x1.47cb7afd8d503p-27, -0x1.245a960e3d32dp-25, -0x1.b3014c44e87adp-27, -0x1.492389abefb73p-29,
      0x1.082a9d407d7e5p-5, 0x1.bb5fbca76eed1p-3, 0x1.3a384c0e4d25cp-5, -0x1.dc83922f20fa6p-4},
-    {0x1.3c995ap1, -0x1.638b5b65a6053p-2, 0x1.11b8a4a6db9f6p-1, -0x1.e7b4407650f2p-5, 0x1.16e63ac6825a8p0,
-     0x1.634648a21f02dp-4, 0x1.6f846b693bcd7p-5, -0x1.b4e55d2119f76p-4, -0x1.a1e49676e82fep-6, 0x1.2b0a18e7e55dep-2,
+    {0x1.3c995ap1, -0x1.638b5b698ee34p-2, 0x1.11b8a4a36c2e6p-1, -0x1.e7b4406c72d5fp-5, 0x1.16e63ac62e6cbp0,
+     0x1.634648a2b1db4p-4, 0x1.6f846b6943e3p-5, -0x1.b4e55d214dc77p-4, -0x1.a1e49676a2994p-6, 0x1.2b0a18e7e400fp-2,
      0x1.d38b6aee475bap-29, -0x1.c5111eb3341b8p-27, -0x1.8f7b2c2421ebp-27, -0x1.a6795865ba0d1p-30,
      0x1.5736637e4bafp-7, 0x1.e3023bb3aa633p-4, 0x1.0a51166d4b4dbp-6, -0x1.f2ab8d2726e4dp-4},
-    {0x1.a51feep0, -0x1.4349e0d242c5dp-4, 0x1.44d2ff032c9c6p-4, -0x1.2100edef13ed7p-2, 0x1.2f34d0ea32875p-2,
-     0x1.dba73bce86eccp-5, 0x1.9f6583d75abe8p-7, -0x1.c175365cb8c4fp-4, -0x1.da9fb1a44335p-6, 0x1.58eaa6c439944p-2,
+    {0x1.a51feep0, -0x1.4349e0d5343cfp-4, 0x1.44d2fefd8ad0cp-4, -0x1.2100edf7e2ec6p-2, 0x1.2f34d0dfe5398p-2,
+     0x1.dba73bd0a65e5p-5, 0x1.9f6583df285c1p-7, -0x1.c175365ce0a7ep-4, -0x1.da9fb1a48e1efp-6, 0x1.58eaa6c43c039p-2,
      0x1.c2e9960310225p-31, -0x1.4e0790793fd85p-28, -0x1.3a15a1e9b8b56p-27, -0x1.0fbe10f21bb4cp-31,
      0x1.59776af5da00cp-9, 0x1.7f217a9d62986p-5, 0x1.24aaec717a23p-8, -0x1.fac4f98d43856p-4},
-    {0x1.181474p0, -0x1.23f06c9c43381p-9, 0x1.58464cf7b2f88p-5, -0x1.2156c23b9862cp-5, -0x1.4258616a06051p-6,
-     0x1.4f2909b28b82ap-5, 0x1.4f85bd73e9a69p-8, -0x1.cb5308ed5c79bp-4, -0x1.e89df8bddb771p-6, 0x1.78343769f29fap-2,
+    {0x1.181474p0, -0x1.23f06c3ae67a8p-9, 0x1.58464cf2c6eb8p-5, -0x1.2156c23ee3f29p-5, -0x1.4258610554e15p-6,
+     0x1.4f2909b4c824dp-5, 0x1.4f85bd80bca42p-8, -0x1.cb5308ed95928p-4, -0x1.e89df8be88808p-6, 0x1.78343769f8405p-2,
      0x1.e0c15e83571dp-34, -0x1.0855922318b9ap-29, -0x1.080d6cfbcd02dp-27, 0x1.c0e54b18b009p-31,
      0x1.19bea8f772fbcp-11, 0x1.9a288009e149ap-7, -0x1.3cd1f9995c482p-11, -0x1.fc02420c5c5dp-4},
-    {0x1.748c7ap-1, -0x1.7232291570b64p-13, 0x1.eef56b6a7e7bp-7, 0x1.0105add700111p-6, 0x1.2d71389e535fp-3,
-     0x1.cef2fa66030eap-6, 0x1.4492b37397d3bp-11, -0x1.d23f993914586p-4, -0x1.ee692c48d83afp-6, 0x1.8d66b42558dc9p-2,
+    {0x1.748c7ap-1, -0x1.723227b219ffcp-13, 0x1.eef56b502eb92p-7, 0x1.0105ae01c2e0ep-6, 0x1.2d713897a6ca1p-3,
+     0x1.cef2fa683e036p-6, 0x1.4492b3bef9157p-11, -0x1.d23f993958859p-4, -0x1.ee692c49b909fp-6, 0x1.8d66b425615dfp-2,
      -0x1.401fd1a8450a7p-38, -0x1.1b1490bff4c9bp-31, -0x1.016a2822e6d33p-27, 0x1.64a2e91f97651p-29,
      0x1.6469695796cffp-14, 0x1.70b9e9aa65ad2p-10, -0x1.862092b336c01p-9, -0x1.fa58f9eae5c4fp-4},
-    {0x1.ef8bdcp-2, -0x1.a02afc8d273b1p-14, 0x1.9ede692604bbfp-11, -0x1.1649c0e9fb53fp-9, 0x1.012618fa61597p-5,
-     0x1.5772eaeda62e8p-6, -0x1.595582628ce23p-9, -0x1.d6d49ba7f5f2ep-4, -0x1.ec8b5634d13e7p-6, 0x1.9baca7a1badf5p-2,
+    {0x1.ef8bdcp-2, -0x1.a02afc8c6beedp-14, 0x1.9ede68fa99b5p-11, -0x1.1649c0da80034p-9, 0x1.012618e371e05p-5,
+     0x1.5772eaeee9e8dp-6, -0x1.595582458650fp-9, -0x1.d6d49ba83ea0ap-4, -0x1.ec8b5635ebe7ap-6, 0x1.9baca7a1c586ep-2,
      -0x1.462ff3516bacbp-43, -0x1.dd556e7614a19p-37, -0x1.1570fd4962ff2p-32, 0x1.1bead758cab26p-28,
      -0x1.2055eefd9b8cdp-19, -0x1.28275885c83f2p-12, -0x1.786753854aab2p-7, -0x1.f4a27335343dfp-4},
 };
 
-static void logsigmoid_exact_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                                   double *restrict out_mean, double *restrict out_var)
+static void logsigmoid_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
     double s[16][LANES], a[19][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[0][i] = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        const _Bool t1 = mean[i] < 0.0;
+        _Bool t1 = mean[i] < 0.0;
         s[1][i] = __builtin_fabs(mean[i]);
         s[13][i] = s[0][i] < 0x1.0624dep0;
         s[11][i] = s[13][i] ? s[0][i] : 0.0;
@@ -146,34 +169,34 @@ static void logsigmoid_exact_float64_forward_block(const double *restrict mean, 
         const double *c = table9[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = __builtin_sqrt(t0);
-            const double t2 = 1.0 / t1;
-            const double t3 = s[1][i] * t2;
-            const _Bool t4 = 37.5 < t3;
-            const double t5 = t4 ? 37.5 : t3;
-            const double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
-            const double t7 = exp64(t6 * (-0.5));
-            const double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
-            const double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
-            const double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
-            const double t11 = t1 * (t7 * t10);
-            const double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
-            const double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
-            const double t14 = t2 * t5;
-            const double t15 = t2 * t2;
-            const double t16 = t13 * t14;
-            const double t17 = FMA(t14, t16, t13 * (-t15));
-            const double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
-            const double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
-            const double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
-            const double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
-            const double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
-            const double t23 = FMA(t14, t22, t21 * (t15 * (-7.0)));
-            const double t24 = FMA(t14, t23, t22 * (t15 * (-8.0)));
-            const double t25 = FMA(t14, t24, t23 * (t15 * (-9.0)));
-            const double t26 = FMA(t14, t25, t24 * (t15 * (-10.0)));
-            const double t27 = FMA(t14, t26, t25 * (t15 * (-11.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = __builtin_sqrt(t0);
+            double t2 = 1.0 / t1;
+            double t3 = s[1][i] * t2;
+            _Bool t4 = 37.5 < t3;
+            double t5 = t4 ? 37.5 : t3;
+            double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
+            double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
+            double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
+            double t11 = t1 * (t7 * t10);
+            double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
+            double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
+            double t14 = t2 * t5;
+            double t15 = t2 * t2;
+            double t16 = t13 * t14;
+            double t17 = FMA(t14, t16, t13 * (-t15));
+            double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
+            double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
+            double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
+            double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
+            double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
+            double t23 = FMA(t14, t22, t21 * (t15 * (-7.0)));
+            double t24 = FMA(t14, t23, t22 * (t15 * (-8.0)));
+            double t25 = FMA(t14, t24, t23 * (t15 * (-9.0)));
+            double t26 = FMA(t14, t25, t24 * (t15 * (-10.0)));
+            double t27 = FMA(t14, t26, t25 * (t15 * (-11.0)));
             a[0][i] = FMA(t16, c[5], FMA(t17, c[4], FMA(t18, c[3], FMA(t19, c[2], FMA(t20, c[1], a[0][i])))));
             a[0][i] = FMA(t0 * (t7 * t9), c[9], FMA(t11, c[8], FMA(t12, c[7], FMA(t13, c[6], a[0][i]))));
             a[1][i] = FMA(t12, c[13], FMA(t16, c[12], FMA(t18, c[11], FMA(t20, c[10], a[1][i]))));
@@ -199,58 +222,49 @@ static void logsigmoid_exact_float64_forward_block(const double *restrict mean, 
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = (a[18][i]) + ((a[17][i]) * s[2][i]);
-        const double t1 = (a[16][i]) + ((a[15][i]) * s[2][i]);
-        const double t2 = (a[14][i]) + ((a[13][i]) * s[2][i]);
-        const double t3 = (a[12][i]) + ((a[11][i]) * s[2][i]);
-        const double t4 = (a[10][i]) + ((a[9][i]) * s[2][i]);
-        const double t5 = FMA(t3, t3, (FMA(t2, t2, (FMA(t1, t1, (t0 * t0) * s[3][i])) * s[4][i])) * s[5][i]);
-        const double t6 = (a[8][i]) + ((a[7][i]) * s[2][i]);
-        const double t7 = (a[6][i]) + ((a[5][i]) * s[2][i]);
-        const double t8 = (a[4][i]) + ((a[3][i]) * s[2][i]);
-        const double t9 = s[9][i] + t8;
-        const double t10 = FMA(t7, t7, (FMA(t6, t6, (FMA(t4, t4, t5 * s[6][i])) * s[7][i])) * s[8][i]);
-        const double t11 = (a[2][i]) + ((a[1][i]) * s[2][i]);
-        const double t12 = FMA(s[0][i], FMA(s[9][i], s[9][i], t8 * s[12][i]), (a[0][i]) - (t11 * t11));
-        const double t13 = t9 * (s[0][i] * t9);
-        const double t14 = s[13][i] ? (s[11][i] * (FMA(t9, t9, t10 * s[10][i]))) : ((t12 < t13) ? t13 : t12);
+        double t0 = (a[18][i]) + ((a[17][i]) * s[2][i]);
+        double t1 = (a[16][i]) + ((a[15][i]) * s[2][i]);
+        double t2 = (a[14][i]) + ((a[13][i]) * s[2][i]);
+        double t3 = (a[12][i]) + ((a[11][i]) * s[2][i]);
+        double t4 = (a[10][i]) + ((a[9][i]) * s[2][i]);
+        double t5 = FMA(t3, t3, (FMA(t2, t2, (FMA(t1, t1, (t0 * t0) * s[3][i])) * s[4][i])) * s[5][i]);
+        double t6 = (a[8][i]) + ((a[7][i]) * s[2][i]);
+        double t7 = (a[6][i]) + ((a[5][i]) * s[2][i]);
+        double t8 = (a[4][i]) + ((a[3][i]) * s[2][i]);
+        double t9 = s[9][i] + t8;
+        double t10 = FMA(t7, t7, (FMA(t6, t6, (FMA(t4, t4, t5 * s[6][i])) * s[7][i])) * s[8][i]);
+        double t11 = (a[2][i]) + ((a[1][i]) * s[2][i]);
+        double t12 = FMA(s[0][i], FMA(s[9][i], s[9][i], t8 * s[12][i]), (a[0][i]) - (t11 * t11));
+        double t13 = t9 * (s[0][i] * t9);
+        double t14 = s[13][i] ? (s[11][i] * (FMA(t9, t9, t10 * s[10][i]))) : ((t12 < t13) ? t13 : t12);
         out_mean[i] = (s[15][i] ? (t11 + s[14][i]) : mean[i]);
         out_var[i] = (s[15][i] ? t14 : mean[i]);
     }
 }
 
-void logsigmoid_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                      const double *restrict params, double *restrict out_mean,
-                                      double *restrict out_var)
+void logsigmoid_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            logsigmoid_exact_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        logsigmoid_exact_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(logsigmoid_exact_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void logsigmoid_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                                    const double *restrict grad_mean, const double *restrict grad_var,
-                                                    double *restrict out_grad_mean, double *restrict out_grad_var)
+static void logsigmoid_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
     double s[15][LANES], a[24][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[0][i] = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        const _Bool t1 = mean[i] < 0.0;
+        _Bool t1 = mean[i] < 0.0;
         s[1][i] = __builtin_fabs(mean[i]);
         s[14][i] = s[0][i] < 0x1.0624dep0;
         s[12][i] = s[14][i] ? s[0][i] : 0.0;
@@ -270,36 +284,36 @@ static void logsigmoid_exact_float64_backward_block(const double *restrict mean,
         const double *c = table9[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = __builtin_sqrt(t0);
-            const double t2 = 1.0 / t1;
-            const double t3 = s[1][i] * t2;
-            const _Bool t4 = 37.5 < t3;
-            const double t5 = t4 ? 37.5 : t3;
-            const double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
-            const double t7 = exp64(t6 * (-0.5));
-            const double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
-            const double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
-            const double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
-            const double t11 = t1 * (t7 * t10);
-            const double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
-            const double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
-            const double t14 = t2 * t5;
-            const double t15 = t2 * t2;
-            const double t16 = t13 * t14;
-            const double t17 = FMA(t14, t16, t13 * (-t15));
-            const double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
-            const double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
-            const double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
-            const double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
-            const double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
-            const double t23 = FMA(t14, t22, t21 * (t15 * (-7.0)));
-            const double t24 = FMA(t14, t23, t22 * (t15 * (-8.0)));
-            const double t25 = FMA(t14, t24, t23 * (t15 * (-9.0)));
-            const double t26 = FMA(t14, t25, t24 * (t15 * (-10.0)));
-            const double t27 = FMA(t14, t26, t25 * (t15 * (-11.0)));
-            const double t28 = FMA(t14, t27, t26 * (t15 * (-12.0)));
-            const double t29 = FMA(t14, t28, t27 * (t15 * (-13.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = __builtin_sqrt(t0);
+            double t2 = 1.0 / t1;
+            double t3 = s[1][i] * t2;
+            _Bool t4 = 37.5 < t3;
+            double t5 = t4 ? 37.5 : t3;
+            double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
+            double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
+            double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
+            double t11 = t1 * (t7 * t10);
+            double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
+            double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
+            double t14 = t2 * t5;
+            double t15 = t2 * t2;
+            double t16 = t13 * t14;
+            double t17 = FMA(t14, t16, t13 * (-t15));
+            double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
+            double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
+            double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
+            double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
+            double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
+            double t23 = FMA(t14, t22, t21 * (t15 * (-7.0)));
+            double t24 = FMA(t14, t23, t22 * (t15 * (-8.0)));
+            double t25 = FMA(t14, t24, t23 * (t15 * (-9.0)));
+            double t26 = FMA(t14, t25, t24 * (t15 * (-10.0)));
+            double t27 = FMA(t14, t26, t25 * (t15 * (-11.0)));
+            double t28 = FMA(t14, t27, t26 * (t15 * (-12.0)));
+            double t29 = FMA(t14, t28, t27 * (t15 * (-13.0)));
             a[0][i] = FMA(t26, c[12], FMA(t28, c[11], FMA(FMA(t14, t29, t28 * (t15 * (-14.0))), c[10], a[0][i])));
             a[0][i] = FMA(t24, c[13], a[0][i]);
             a[1][i] = FMA(t23, c[17], FMA(t25, c[16], FMA(t27, c[15], FMA(t29, c[14], a[1][i]))));
@@ -317,10 +331,10 @@ static void logsigmoid_exact_float64_backward_block(const double *restrict mean,
             a[13][i] = FMA(t21, c[17], FMA(t23, c[16], FMA(t25, c[15], FMA(t27, c[14], a[13][i]))));
             a[14][i] = FMA(t17, c[13], FMA(t19, c[12], FMA(t21, c[11], FMA(t23, c[10], a[14][i]))));
             a[15][i] = FMA(t16, c[17], FMA(t18, c[16], FMA(t20, c[15], FMA(t22, c[14], a[15][i]))));
-            a[16][i] = FMA(t18, c[5], FMA(t19, c[4], FMA(t20, c[3], FMA(t21, c[2], FMA(t22, c[1], a[16][i])))));
-            a[16][i] = FMA(t12, c[9], FMA(t13, c[8], FMA(t16, c[7], FMA(t17, c[6], a[16][i]))));
-            a[17][i] = FMA(t17, c[5], FMA(t18, c[4], FMA(t19, c[3], FMA(t20, c[2], FMA(t21, c[1], a[17][i])))));
-            a[17][i] = FMA(t11, c[9], FMA(t12, c[8], FMA(t13, c[7], FMA(t16, c[6], a[17][i]))));
+            a[16][i] = FMA(t17, c[5], FMA(t18, c[4], FMA(t19, c[3], FMA(t20, c[2], FMA(t21, c[1], a[16][i])))));
+            a[16][i] = FMA(t11, c[9], FMA(t12, c[8], FMA(t13, c[7], FMA(t16, c[6], a[16][i]))));
+            a[17][i] = FMA(t18, c[5], FMA(t19, c[4], FMA(t20, c[3], FMA(t21, c[2], FMA(t22, c[1], a[17][i])))));
+            a[17][i] = FMA(t12, c[9], FMA(t13, c[8], FMA(t16, c[7], FMA(t17, c[6], a[17][i]))));
             a[18][i] = FMA(t16, c[13], FMA(t18, c[12], FMA(t20, c[11], FMA(t22, c[10], a[18][i]))));
             a[19][i] = FMA(t13, c[17], FMA(t17, c[16], FMA(t19, c[15], FMA(t21, c[14], a[19][i]))));
             a[20][i] = FMA(t13, c[13], FMA(t17, c[12], FMA(t19, c[11], FMA(t21, c[10], a[20][i]))));
@@ -331,26 +345,26 @@ static void logsigmoid_exact_float64_backward_block(const double *restrict mean,
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = (a[23][i]) + ((a[22][i]) * s[2][i]);
-        const double t1 = (a[21][i]) + ((a[20][i]) * s[2][i]);
-        const double t2 = (a[19][i]) + ((a[18][i]) * s[2][i]);
-        const double t3 = (a[15][i]) + ((a[14][i]) * s[2][i]);
-        const double t4 = s[4][i] + t1;
-        const double t5 = (a[13][i]) + ((a[12][i]) * s[2][i]);
-        const double t6 = (a[11][i]) + ((a[10][i]) * s[2][i]);
-        const double t7 = (a[9][i]) + ((a[8][i]) * s[2][i]);
-        const double t8 = (a[7][i]) + ((a[6][i]) * s[2][i]);
-        const double t9 = (a[5][i]) + ((a[4][i]) * s[2][i]);
-        const double t10 = (a[3][i]) + ((a[2][i]) * s[2][i]);
-        const double t11 = FMA(t8, t9, (FMA(t7, t8, (FMA(t5, t7, (t5 * t6) * s[5][i])) * s[6][i])) * s[7][i]);
-        const double t12 = FMA(t2, t3, (FMA(t3, t10, (FMA(t9, t10, t11 * s[8][i])) * s[9][i])) * s[10][i]);
-        const double t13 = FMA(t6, t7, FMA(t5, t5, s[5][i] * (FMA(t5, (a[1][i]) + ((a[0][i]) * s[2][i]), t6 * t6))));
-        const double t14 = FMA(t7, t9, FMA(t8, t8, s[7][i] * (FMA(t5, t8, FMA(t7, t7, s[6][i] * t13)))));
-        const double t15 = FMA(t3, t9, FMA(t10, t10, s[9][i] * (FMA(t8, t10, FMA(t9, t9, s[8][i] * t14)))));
-        const double t16 = FMA(t3, t4, FMA(t2, t2, s[11][i] * (FMA(t2, t10, FMA(t3, t3, s[10][i] * t15)))));
-        const double t17 = FMA(s[3][i], s[0][i] * t2, FMA(t1, t0 * (-2.0), a[17][i]));
-        const double t18 = FMA(FMA(s[0][i], t3, FMA(t1, 2.0, s[4][i])), s[4][i], FMA(t2, -t0, (a[16][i]) * 0.5));
-        const double t19 = (s[14][i] ? ((FMA(t2, t4, t12 * s[11][i])) * s[13][i]) : t17) * s[2][i];
+        double t0 = (a[23][i]) + ((a[22][i]) * s[2][i]);
+        double t1 = (a[21][i]) + ((a[20][i]) * s[2][i]);
+        double t2 = (a[19][i]) + ((a[18][i]) * s[2][i]);
+        double t3 = (a[15][i]) + ((a[14][i]) * s[2][i]);
+        double t4 = s[4][i] + t1;
+        double t5 = (a[13][i]) + ((a[12][i]) * s[2][i]);
+        double t6 = (a[11][i]) + ((a[10][i]) * s[2][i]);
+        double t7 = (a[9][i]) + ((a[8][i]) * s[2][i]);
+        double t8 = (a[7][i]) + ((a[6][i]) * s[2][i]);
+        double t9 = (a[5][i]) + ((a[4][i]) * s[2][i]);
+        double t10 = (a[3][i]) + ((a[2][i]) * s[2][i]);
+        double t11 = FMA(t8, t9, (FMA(t7, t8, (FMA(t5, t7, (t5 * t6) * s[5][i])) * s[6][i])) * s[7][i]);
+        double t12 = FMA(t2, t3, (FMA(t3, t10, (FMA(t9, t10, t11 * s[8][i])) * s[9][i])) * s[10][i]);
+        double t13 = FMA(t6, t7, FMA(t5, t5, s[5][i] * (FMA(t5, (a[1][i]) + ((a[0][i]) * s[2][i]), t6 * t6))));
+        double t14 = FMA(t7, t9, FMA(t8, t8, s[7][i] * (FMA(t5, t8, FMA(t7, t7, s[6][i] * t13)))));
+        double t15 = FMA(t3, t9, FMA(t10, t10, s[9][i] * (FMA(t8, t10, FMA(t9, t9, s[8][i] * t14)))));
+        double t16 = FMA(t3, t4, FMA(t2, t2, s[11][i] * (FMA(t2, t10, FMA(t3, t3, s[10][i] * t15)))));
+        double t17 = FMA(s[3][i], s[0][i] * t2, FMA(t1, t0 * (-2.0), a[16][i]));
+        double t18 = FMA(FMA(s[0][i], t3, FMA(t1, 2.0, s[4][i])), s[4][i], FMA(t2, -t0, (a[17][i]) * 0.5));
+        double t19 = (s[14][i] ? ((FMA(t2, t4, t12 * s[11][i])) * s[13][i]) : t17) * s[2][i];
         out_grad_mean[i] = FMA(grad_mean[i], (t4 * s[2][i]),
             grad_var[i] * t19);
         out_grad_var[i] = FMA(grad_mean[i], (t2 * 0.5),
@@ -358,29 +372,12 @@ static void logsigmoid_exact_float64_backward_block(const double *restrict mean,
     }
 }
 
-void logsigmoid_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                       const double *restrict grad_mean, const double *restrict grad_var,
-                                       const double *restrict params, double *restrict out_grad_mean,
-                                       double *restrict out_grad_var)
+void logsigmoid_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            logsigmoid_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at,
-                                                    out_grad_mean + at, out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        logsigmoid_exact_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(logsigmoid_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

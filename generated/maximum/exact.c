@@ -5,29 +5,13 @@
 //     greatest of a finite set of random variables
 //
 // rule digest  adb61c420ca89beb32e19a1ec05cb3dd1ab8621814fd62e9015820d8cb8eeef3
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      hfd540df4ae8286b799c3808e4ca854b63e094f91b0a318ee3f1660e21c5b9e41
 // operations   maximum_exact_forward 211, maximum_exact_backward 226
 //
 // Certificate:
-//   mean        5.75 ulp of the terms, worst at mean1 = -1.28477852e-16, var1 = 7.27384664e-33, mean2 = 0, var2 =
-//       1.23467652e-32
-//   var         7.66 ulp of the terms, worst at mean1 = -6.46517929e-15, var1 = 4.41042174e-34, mean2 =
-//       -6.4608247e-15, var2 = 2.94895071e-28
-//   dmean_dmu1  4.81 ulp of the terms, worst at mean1 = 0, var1 = 2.04946708e-35, mean2 = 3.02825678e-19, var2 =
-//       7.1002319e-38
-//   dmean_dvar1 3.04 ulp of the terms, worst at mean1 = -7.73583194e-12, var1 = 2.96805823e-23, mean2 =
-//       1.07760398e-10, var2 = 4.51900863e-23
-//   dmean_dmu2  5.09 ulp of the terms, worst at mean1 = -1017.27179, var1 = 1.17549435e-38, mean2 = -1017.4054, var2 =
-//        6.54059601
-//   dmean_dvar2 3.04 ulp of the terms, worst at mean1 = -7.73583194e-12, var1 = 2.96805823e-23, mean2 =
-//       1.07760398e-10, var2 = 4.51900863e-23
-//   dvar_dmu1   7.7 ulp of the terms, worst at mean1 = 11556.1787, var1 = 343170.219, mean2 = 0, var2 = 6.41759497e+12
-//   dvar_dvar1  7.49 ulp of the terms, worst at mean1 = 0.00678453967, var1 = 750018.562, mean2 = -0.655565441, var2 =
-//        846335.562
-//   dvar_dmu2   7.7 ulp of the terms, worst at mean1 = 11556.1787, var1 = 343170.219, mean2 = 0, var2 = 6.41759497e+12
-//   dvar_dvar2  6.8 ulp of the terms, worst at mean1 = 0, var1 = 2.78794236e-18, mean2 = 5.72458053e-11, var2 =
-//       8.69053839e-19
-//   against exact values at 17525 points over all of float32; details in exact.json
+//   mean 5.75, var 7.66, dmean_dmu1 4.81, dmean_dvar1 3.04, dmean_dmu2 5.09, dmean_dvar2 3.04, dvar_dmu1 7.7,
+//       dvar_dvar1 7.49, dvar_dmu2 7.7, dvar_dvar2 6.8 ulp of the terms,
+//   against exact values at 17525 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -42,6 +26,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -58,144 +43,119 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void maximum_exact_forward_element(float mean1, float var1, float mean2,
-                                                                                float var2, float *restrict out_mean,
-                                                                                float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void maximum_exact_forward_element(
+    float mean1, float var1, float mean2, float var2, float *restrict out_mean, float *restrict out_var)
 {
-    const _Bool t0 = var1 < var2;
-    const _Bool t1 = 0.0f <= var1;
-    const _Bool t2 = 0.0f <= var2;
-    const float t3 = mean1 - mean2;
-    const _Bool t4 = t1 & t2;
-    const float t5 = -mean2;
-    const float t6 = t0 ? var2 : var1;
-    const _Bool t7 = mean1 < mean2;
-    const float t8 = ABS(t3);
-    const float t9 = t3 - mean1;
-    const float t10 = t5 - t9;
-    const float t11 = t3 - t9;
-    const _Bool t12 = t3 < 0.0f;
-    const float t13 = (mean1 - t11) + t10;
-    const _Bool t14 = 1.1529215e+18f < t6;
-    const _Bool t15 = t6 < 9.094947e-13f;
-    const _Bool t16 = 0.0f < t8;
-    const float t17 = t7 ? var1 : var2;
-    const float t18 = t7 ? mean2 : mean1;
-    const float t19 = t7 ? var2 : var1;
-    const float t20 = t14 ? 0.00390625f : 1.0f;
-    const float t21 = t14 ? 256.0f : 1.0f;
-    const float t22 = t15 ? 2.8147498e+14f : t20;  // power of two that keeps residuals normal
-    const float t23 = t15 ? 3.5527137e-15f : t21;
-    const float t24 = t22 * t8;
-    const float t25 = t22 * (var1 * t22);
-    const float t26 = t22 * (var2 * t22);
-    const float t27 = t22 * (t12 ? (-t13) : t13);
-    const float t28 = t25 + t26;
-    const _Bool t29 = 0.0f == t28;
-    const _Bool t30 = t29 & t16;
-    const float t31 = t30 ? 1.2676506e+30f : t24;
-    const float t32 = t30 ? 0.0f : t27;
-    const float t33 = t28 - t25;
-    const float t34 = t26 - t33;
-    const float t35 = (t25 - (t28 - t33)) + t34;
-    const float t36 = t4 ? (t29 ? 1.0f : t28) : (-1.0f);
-    const float t37 = t4 ? (t29 ? 0.0f : t35) : 0.0f;
-    const float t38 = SQRT(t36);  // theta, scaled; NaN for a negative variance or an impossible covariance
-    const float t39 = 1.0f / t38;
-    const float t40 = t37 + FMA(t38, -t38, t36);
-    const float t41 = t39 * t31;
-    const float t42 = t40 * (0.5f * t39);
-    const float t43 = -t39;
-    const float t44 = FMA(t42, t43, FMA(t38, t43, 1.0f));
-    const float t45 = t29 ? 0.0f : (t23 * (t38 + t42));
-    const float t46 = t39 * t44;
-    const _Bool t47 = 20.5f < t41;
-    const float t48 = FMA(t39, t32, FMA(t46, t31, FMA(t39, t31, -t41)));
-    const float t49 = t47 ? 20.5f : t41;  // t = min(|mean1 - mean2|/theta, reach)
-    const float t50 = t47 ? 0.0f : t48;
-    const float t51 = FMA(t49, 0.25f, 1.0f);
-    const float t52 = t49 * t49;
-    const float t53 = 1.0f / t51;  // u = 1/(1 + t/4)
-    const float t54 = FMA(t50, 0.25f, FMA(t49, 0.25f, -(t51 - 1.0f)));
-    const float t55 = FMA(t49, t49, -t52);
-    const float t56 = t52 * (-0.5f);
-    const float t57 = 1.0f + t52;
-    const float t58 = FMA(t56, 1.442695f, 12582912.0f);
-    const float t59 = t55 + (t52 - (t57 - 1.0f));
-    const float t60 = FMA(t49, t50, FMA(t49, t50, t55));
-    const float t61 = FMA(t49, t50, t59);
-    const float t62 = t60 * (-0.5f);
-    const float t63 = FMA(t49, t50, t61);
-    const float t64 = t49 + t50;
-    const float t65 = 1.0f / t57;
-    const float t66 = t58 - 12582912.0f;
-    const uint32_t t67 = as_bits(t58);
-    const float t68 = FMA(t66, -0.69314575f, t56) + FMA(t66, -1.4286068e-6f, t62);
-    const float t69 = as_float((127u + ((uint32_t)((int32_t)(t67 + 1u) >> 2u))) << 23u);
-    const float t70 = as_float((((uint32_t)((int32_t)t67 >> 2u)) + 127u) << 23u);
-    const uint32_t t71 = t67 + 2u;
-    const uint32_t t72 = t67 + 3u;
-    const uint32_t t73 = (uint32_t)((int32_t)t71 >> 2u);
-    const uint32_t t74 = (uint32_t)((int32_t)t72 >> 2u);
-    const uint32_t t75 = 127u + t73;
-    const uint32_t t76 = 127u + t74;
-    const uint32_t t77 = t75 << 23u;
-    const uint32_t t78 = t76 << 23u;
-    const float t79 = as_float(t77);
-    const float t80 = as_float(t78);
-    const float t81 = -t53;
-    const float t82 = t53 * FMA(t54, t81, FMA(t51, t81, 1.0f));
-    const float t83 = t80 * (t79 * (t70 * t69));
-    const float t84 = -t65;
-    const float t85 = t65 + (t65 * FMA(t63, t84, FMA(t57, t84, 1.0f)));
-    const float t86 = -t64;
-    const float t87 = (t53 + t82) - 0.25f;
+    float t0 = mean1 - mean2;
+    _Bool t1 = (0.0f <= var1) & (0.0f <= var2);
+    float t2 = (var1 < var2) ? var2 : var1;
+    _Bool t3 = mean1 < mean2;
+    float t4 = ABS(t0);
+    float t5 = t0 - mean1;
+    float t6 = (mean1 - (t0 - t5)) + ((-mean2) - t5);
+    _Bool t7 = 1.1529215e+18f < t2;
+    _Bool t8 = t2 < 9.094947e-13f;
+    float t9 = t7 ? 0.00390625f : 1.0f;
+    float t10 = t8 ? 2.8147498e+14f : t9;  // power of two that keeps residuals normal
+    float t11 = t10 * (var1 * t10);
+    float t12 = t10 * (var2 * t10);
+    float t13 = t11 + t12;
+    _Bool t14 = 0.0f == t13;
+    _Bool t15 = t14 & (0.0f < t4);
+    float t16 = t10 * t4;
+    float t17 = t15 ? 1.2676506e+30f : t16;
+    float t18 = t13 - t11;
+    float t19 = t14 ? 1.0f : t13;
+    float t20 = t1 ? t19 : (-1.0f);
+    float t21 = SQRT(t20);  // theta, scaled; NaN for a negative variance or an impossible covariance
+    float t22 = 1.0f / t21;
+    float t23 = t22 * t17;
+    float t24 = (t11 - (t13 - t18)) + (t12 - t18);
+    float t25 = t14 ? 0.0f : t24;
+    float t26 = t1 ? t25 : 0.0f;
+    float t27 = (t26 + FMA(t21, -t21, t20)) * (0.5f * t22);
+    float t28 = -t22;
+    _Bool t29 = 20.5f < t23;
+    float t30 = t29 ? 20.5f : t23;  // t = min(|mean1 - mean2|/theta, reach)
+    _Bool t31 = t0 < 0.0f;
+    float t32 = -t6;
+    float t33 = t31 ? t32 : t6;
+    float t34 = t10 * t33;
+    float t35 = t15 ? 0.0f : t34;
+    float t36 = FMA(t22, t35, FMA(t22 * FMA(t27, t28, FMA(t21, t28, 1.0f)), t17, FMA(t22, t17, -t23)));
+    float t37 = t29 ? 0.0f : t36;
+    float t38 = FMA(t30, 0.25f, 1.0f);
+    float t39 = t30 * t30;
+    float t40 = 1.0f / t38;  // u = 1/(1 + t/4)
+    float t41 = FMA(t30, t30, -t39);
+    float t42 = t39 * (-0.5f);
+    float t43 = 1.0f + t39;
+    float t44 = FMA(t42, 1.442695f, 12582912.0f);
+    float t45 = t30 + t37;
+    float t46 = 1.0f / t43;
+    float t47 = t44 - 12582912.0f;
+    uint32_t t48 = as_bits(t44);
+    float t49 = FMA(t47, -0.69314575f, t42) + FMA(t47, -1.4286068e-6f, FMA(t30, t37, FMA(t30, t37, t41)) * (-0.5f));
+    float t50 = as_float((127u + ((uint32_t)((int32_t)(t48 + 1u) >> 2u))) << 23u);
+    float t51 = as_float((((uint32_t)((int32_t)t48 >> 2u)) + 127u) << 23u);
+    float t52 = as_float((127u + ((uint32_t)((int32_t)(t48 + 2u) >> 2u))) << 23u);
+    float t53 = as_float((127u + ((uint32_t)((int32_t)(t48 + 3u) >> 2u))) << 23u);
+    float t54 = -t40;
+    float t55 = t40 * FMA(FMA(t37, 0.25f, FMA(t30, 0.25f, -(t38 - 1.0f))), t54, FMA(t38, t54, 1.0f));
+    float t56 = -t46;
+    float t57 = (t40 + t55) - 0.25f;
     // exp(-t^2/2), mantissa
-    const float t88 = 1.0f + FMA(FMA(t68, FMA(t68, FMA(t68, FMA(t68, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t68 * t68, t68);
-    const float t89 = t88 * t83;
-    const float t90 = FMA(t87, FMA(t87, FMA(t87, FMA(t87, FMA(t87, FMA(t87, FMA(t87, FMA(t87, FMA(t87, FMA(t87,
-        0.051371284f, -0.2056241f), 0.27970043f), -0.08727275f), -0.052691616f), -0.07871676f), 0.011227813f),
-        0.1163768f), 0.17160082f), 0.15958354f), 0.106851034f);
-    const float t91 = t87 * t90;
-    const float t92 = 0.05081732f + t91;
-    const float t93 = FMA(t87, t90, -t91);
-    const float t94 = t87 * t92;
-    const float t95 = t92 - t91;
-    const float t96 = 0.014190124f + t94;
-    const float t97 = 1.3133578e-9f + (((t91 - (t92 - t95)) + (0.05081732f - t95)) + t93);
-    const float t98 = FMA(t87, t92, -t94);
-    const float t99 = t96 - t94;
-    const float t100 = t53 * t96;
-    const float t101 = FMA(t53, (-2.2922796e-10f) + FMA(t87, t97, ((t94 - (t96 - t99)) + (0.014190124f - t99)) + t98),
-        FMA(t82, t96, FMA(t53, t96, -t100)));
-    const float t102 = t53 * t100;
-    const float t103 = FMA(t53, t101, FMA(t82, t100, FMA(t53, t100, -t102)));
-    const float t104 = t53 * t102;  // J_2/sqrt(2 pi)
-    const float t105 = 2.0f * (t104 + FMA(t53, t103, FMA(t82, t102, FMA(t53, t102, -t104))));
-    const float t106 = FMA(t105, t86, 0.3989423f) * t85;  // J_1/sqrt(2 pi)
-    const float t107 = t106 * t89;  // g = E (Z - t)_+
-    const float t108 = FMA(2.0f, t64, t107);
-    const float t109 = FMA(t106, -t107, t105);
-    const float t110 = t89 * FMA(t106, t108, t105);
-    const float t111 = t45 * (t88 * t106);
-    const float t112 = t17 * (t88 * t109);
-    const float t113 = t70 * t111;
-    const float t114 = t70 * t112;
-    const float t115 = t69 * t113;
-    const float t116 = t69 * t114;
-    const float t117 = t79 * t115;
-    const float t118 = t79 * t116;
-    const float t119 = 1.0f - t110;
-    const float t120 = t18 + (t80 * t117);
-    const float t121 = FMA(t19, t119, t80 * t118);
-    *out_mean = t120;
-    *out_var = t121;
+    float t58 = 1.0f + FMA(POLY4(t49, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t49 * t49,
+        t49);
+    float t59 = t58 * (t53 * (t52 * (t51 * t50)));
+    float t60 = POLY10(t57, 0.051371284f, -0.2056241f, 0.27970043f, -0.08727275f, -0.052691616f, -0.07871676f,
+        0.011227813f, 0.1163768f, 0.17160082f, 0.15958354f, 0.106851034f);
+    float t61 = t57 * t60;
+    float t62 = 0.05081732f + t61;
+    float t63 = t57 * t62;
+    float t64 = t62 - t61;
+    float t65 = 0.014190124f + t63;
+    float t66 = t65 - t63;
+    float t67 = t40 * t65;
+    float t68 = t40 * t67;
+    float t69 = t40 * t68;  // J_2/sqrt(2 pi)
+    float t70 = 2.0f * (t69 + FMA(t40, FMA(t40, FMA(t40, (-2.2922796e-10f) + FMA(t57, 1.3133578e-9f + (((t61 - (t62 -
+        t64)) + (0.05081732f - t64)) + FMA(t57, t60, -t61)), ((t63 - (t65 - t66)) + (0.014190124f - t66)) + FMA(t57,
+        t62, -t63)), FMA(t55, t65, FMA(t40, t65, -t67))), FMA(t55, t67, FMA(t40, t67, -t68))), FMA(t55, t68, FMA(t40,
+        t68, -t69))));
+    // J_1/sqrt(2 pi)
+    float t71 = FMA(t70, -t45, 0.3989423f) * (t46 + (t46 * FMA(FMA(t30, t37, FMA(t30, t37, t41 + (t39 - (t43 -
+        1.0f)))), t56, FMA(t43, t56, 1.0f))));
+    float t72 = t71 * t59;  // g = E (Z - t)_+
+    float t73 = t3 ? mean2 : mean1;
+    float t74 = t7 ? 256.0f : 1.0f;
+    float t75 = t8 ? 3.5527137e-15f : t74;
+    float t76 = t75 * (t21 + t27);
+    float t77 = t14 ? 0.0f : t76;
+    float t78 = t73 + (t53 * (t52 * (t50 * (t51 * (t77 * (t58 * t71))))));
+    float t79 = t3 ? var2 : var1;
+    float t80 = 1.0f - (t59 * FMA(t71, FMA(2.0f, t45, t72), t70));
+    float t81 = t3 ? var1 : var2;
+    float t82 = FMA(t79, t80, t53 * (t52 * (t50 * (t51 * (t81 * (t58 * FMA(t71, -t72, t70)))))));
+    *out_mean = t78;
+    *out_var = t82;
 }
 
-void maximum_exact_forward(int64_t n, const float *restrict mean1, const float *restrict var1,
-                           const float *restrict mean2, const float *restrict var2, const float *restrict params,
-                           float *restrict out_mean, float *restrict out_var)
+void maximum_exact_forward(
+    int64_t n, const float *restrict mean1, const float *restrict var1, const float *restrict mean2,
+    const float *restrict var2, const float *restrict params, float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -207,177 +167,140 @@ void maximum_exact_forward(int64_t n, const float *restrict mean1, const float *
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void maximum_exact_backward_element(float mean1, float var1, float mean2,
-                                                                                 float var2, float grad_mean,
-                                                                                 float grad_var,
-                                                                                 float *restrict out_grad_mean1,
-                                                                                 float *restrict out_grad_var1,
-                                                                                 float *restrict out_grad_mean2,
-                                                                                 float *restrict out_grad_var2)
+INLINE void maximum_exact_backward_element(
+    float mean1, float var1, float mean2, float var2, float grad_mean, float grad_var, float *restrict out_grad_mean1,
+    float *restrict out_grad_var1, float *restrict out_grad_mean2, float *restrict out_grad_var2)
 {
-    const _Bool t0 = var1 < var2;
-    const _Bool t1 = 0.0f <= var1;
-    const _Bool t2 = 0.0f <= var2;
-    const float t3 = mean1 - mean2;
-    const _Bool t4 = t1 & t2;
-    const float t5 = -mean2;
-    const float t6 = t0 ? var2 : var1;
-    const _Bool t7 = mean1 < mean2;
-    const float t8 = ABS(t3);
-    const float t9 = t3 - mean1;
-    const float t10 = t5 - t9;
-    const float t11 = t3 - t9;
-    const _Bool t12 = t3 < 0.0f;
-    const float t13 = (mean1 - t11) + t10;
-    const _Bool t14 = 1.1529215e+18f < t6;
-    const _Bool t15 = t6 < 9.094947e-13f;
-    const _Bool t16 = 0.0f < t8;
-    const float t17 = t14 ? 0.00390625f : 1.0f;
-    const float t18 = t14 ? 256.0f : 1.0f;
-    const float t19 = t15 ? 2.8147498e+14f : t17;  // power of two that keeps residuals normal
-    const float t20 = t15 ? 3.5527137e-15f : t18;
-    const float t21 = t19 * t8;
-    const float t22 = t19 * (var1 * t19);
-    const float t23 = t19 * (var2 * t19);
-    const float t24 = t19 * (t12 ? (-t13) : t13);
-    const float t25 = t22 + t23;
-    const float t26 = t7 ? t23 : t22;
-    const float t27 = t7 ? t22 : t23;
-    const _Bool t28 = 0.0f == t25;
-    const _Bool t29 = t28 & t16;
-    const float t30 = t29 ? 1.2676506e+30f : t21;
-    const float t31 = t29 ? 0.0f : t24;
-    const float t32 = t25 - t22;
-    const float t33 = t23 - t32;
-    const float t34 = (t22 - (t25 - t32)) + t33;
-    const float t35 = t4 ? (t28 ? 1.0f : t25) : (-1.0f);
-    const float t36 = t4 ? (t28 ? 0.0f : t34) : 0.0f;
-    const float t37 = SQRT(t35);  // theta, scaled; NaN for a negative variance or an impossible covariance
-    const float t38 = 1.0f / t37;
-    const float t39 = t36 + FMA(t37, -t37, t35);
-    const float t40 = t38 * t30;
-    const float t41 = t39 * (0.5f * t38);
-    const float t42 = -t38;
-    const float t43 = t38 * t26;
-    const float t44 = FMA(t41, t42, FMA(t37, t42, 1.0f));
-    const float t45 = t20 * (t37 + t41);
-    const float t46 = t38 * t44;
-    const float t47 = t28 ? 0.0f : t45;
-    const _Bool t48 = 18.6875f < t40;
-    const float t49 = FMA(t38, t31, FMA(t46, t30, FMA(t38, t30, -t40)));
-    const float t50 = t48 ? 18.6875f : t40;  // t = min(|mean1 - mean2|/theta, reach)
-    const float t51 = t48 ? 0.0f : t49;
-    const float t52 = t38 * t43;
-    const float t53 = FMA(t38, FMA(t46, t26, FMA(t38, t26, -t43)), FMA(t46, t43, FMA(t38, t43, -t52)));
-    const float t54 = FMA(t50, 0.25f, 1.0f);
-    const float t55 = t50 * t50;
-    const float t56 = 1.0f / t54;  // u = 1/(1 + t/4)
-    const float t57 = FMA(t51, 0.25f, FMA(t50, 0.25f, -(t54 - 1.0f)));
-    const float t58 = -t55;
-    const float t59 = t55 * (-0.5f);
-    const float t60 = FMA(t50, t51, FMA(t50, t51, FMA(t50, t50, t58)));
-    const float t61 = t50 + t51;
-    const float t62 = t60 * (-0.5f);
-    const float t63 = t38 + t46;
-    const float t64 = t63 * t27;
-    const float t65 = t28 ? 0.0f : (t19 * t63);
-    const float t66 = FMA(t59, 1.442695f, 12582912.0f);
-    const float t67 = t66 - 12582912.0f;
-    const uint32_t t68 = as_bits(t66);
-    const float t69 = FMA(t67, -0.69314575f, t59) + FMA(t67, -1.4286068e-6f, t62);
-    const uint32_t t70 = t68 + 1u;
-    const uint32_t t71 = (uint32_t)((int32_t)t68 >> 1u);
-    const uint32_t t72 = (uint32_t)((int32_t)t70 >> 1u);
-    const uint32_t t73 = t71 + 127u;
-    const uint32_t t74 = 127u + t72;
-    const uint32_t t75 = t73 << 23u;
-    const uint32_t t76 = t74 << 23u;
-    const float t77 = as_float(t75);
-    const float t78 = as_float(t76);
-    const float t79 = t38 * t64;
-    const float t80 = -t56;
-    const float t81 = t56 * FMA(t57, t80, FMA(t54, t80, 1.0f));
-    const float t82 = t77 * t78;
-    const float t83 = FMA(t46, t64, FMA(t38, t64, -t79));
-    const float t84 = 1.0f / FMA(t61, t61, 1.0f);
-    const float t85 = -t61;
-    const float t86 = t56 + t81;
-    const float t87 = t86 - 0.25f;
+    float t0 = mean1 - mean2;
+    _Bool t1 = (0.0f <= var1) & (0.0f <= var2);
+    float t2 = (var1 < var2) ? var2 : var1;
+    _Bool t3 = mean1 < mean2;
+    float t4 = ABS(t0);
+    float t5 = t0 - mean1;
+    float t6 = (mean1 - (t0 - t5)) + ((-mean2) - t5);
+    _Bool t7 = 1.1529215e+18f < t2;
+    _Bool t8 = t2 < 9.094947e-13f;
+    float t9 = t7 ? 0.00390625f : 1.0f;
+    float t10 = t8 ? 2.8147498e+14f : t9;  // power of two that keeps residuals normal
+    float t11 = t10 * (var1 * t10);
+    float t12 = t10 * (var2 * t10);
+    float t13 = t11 + t12;
+    float t14 = t3 ? t12 : t11;
+    _Bool t15 = 0.0f == t13;
+    _Bool t16 = t15 & (0.0f < t4);
+    float t17 = t10 * t4;
+    float t18 = t16 ? 1.2676506e+30f : t17;
+    float t19 = t13 - t11;
+    float t20 = t15 ? 1.0f : t13;
+    float t21 = t1 ? t20 : (-1.0f);
+    float t22 = SQRT(t21);  // theta, scaled; NaN for a negative variance or an impossible covariance
+    float t23 = 1.0f / t22;
+    float t24 = t23 * t18;
+    float t25 = (t11 - (t13 - t19)) + (t12 - t19);
+    float t26 = t15 ? 0.0f : t25;
+    float t27 = t1 ? t26 : 0.0f;
+    float t28 = (t27 + FMA(t22, -t22, t21)) * (0.5f * t23);
+    float t29 = -t23;
+    float t30 = t23 * t14;
+    float t31 = t23 * FMA(t28, t29, FMA(t22, t29, 1.0f));
+    _Bool t32 = 18.6875f < t24;
+    float t33 = t32 ? 18.6875f : t24;  // t = min(|mean1 - mean2|/theta, reach)
+    _Bool t34 = t0 < 0.0f;
+    float t35 = -t6;
+    float t36 = t34 ? t35 : t6;
+    float t37 = t10 * t36;
+    float t38 = t16 ? 0.0f : t37;
+    float t39 = FMA(t23, t38, FMA(t31, t18, FMA(t23, t18, -t24)));
+    float t40 = t32 ? 0.0f : t39;
+    float t41 = t23 * t30;
+    float t42 = FMA(t33, 0.25f, 1.0f);
+    float t43 = t33 * t33;
+    float t44 = 1.0f / t42;  // u = 1/(1 + t/4)
+    float t45 = t43 * (-0.5f);
+    float t46 = t33 + t40;
+    float t47 = t23 + t31;
+    float t48 = t3 ? t11 : t12;
+    float t49 = t47 * t48;
+    float t50 = FMA(t45, 1.442695f, 12582912.0f);
+    float t51 = t50 - 12582912.0f;
+    uint32_t t52 = as_bits(t50);
+    float t53 = FMA(t51, -0.69314575f, t45) + FMA(t51, -1.4286068e-6f, FMA(t33, t40, FMA(t33, t40, FMA(t33, t33,
+        -t43))) * (-0.5f));
+    float t54 = as_float((((uint32_t)((int32_t)t52 >> 1u)) + 127u) << 23u);
+    float t55 = as_float((127u + ((uint32_t)((int32_t)(t52 + 1u) >> 1u))) << 23u);
+    float t56 = t23 * t49;
+    float t57 = -t44;
+    float t58 = t44 * FMA(FMA(t40, 0.25f, FMA(t33, 0.25f, -(t42 - 1.0f))), t57, FMA(t42, t57, 1.0f));
+    float t59 = t44 + t58;
+    float t60 = t59 - 0.25f;
     // exp(-t^2/2), mantissa
-    const float t88 = 1.0f + FMA(FMA(t69, FMA(t69, FMA(t69, FMA(t69, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t69 * t69, t69);
-    const float t89 = t88 * t82;
-    const float t90 = FMA(t87, FMA(t87, FMA(t87, FMA(t87, FMA(t87, FMA(t87, FMA(t87, FMA(t87, FMA(t87, -0.06790253f,
-        0.23445444f), -0.22880422f), -0.021781435f), 0.0013202751f), 0.1169634f), 0.17166187f), 0.15957567f),
-        0.10685098f), 0.050817337f);
-    const float t91 = t88 * 2.0f;
-    const float t92 = (t78 * (t65 * (t77 * (t88 * 0.19947115f)))) * grad_mean;
-    const float t93 = t87 * t90;
-    const float t94 = 0.014190124f + t93;
-    const float t95 = FMA(t87, t90, -t93);
-    const float t96 = t94 - t93;
-    const float t97 = t56 * t94;
-    const float t98 = FMA(t56, (-1.9073344e-10f) + (((t93 - (t94 - t96)) + (0.014190124f - t96)) + t95), FMA(t81, t94,
-        FMA(t56, t94, -t97)));
-    const float t99 = t56 * t97;
-    const float t100 = t86 * (t99 + FMA(t56, t98, FMA(t81, t97, FMA(t56, t97, -t99))));  // J_2/sqrt(2 pi)
-    const float t101 = t100 * 2.0f;
-    const float t102 = t84 * FMA(t101, t85, 0.3989423f);  // J_1/sqrt(2 pi)
-    const float t103 = t102 * t89;  // g = E (Z - t)_+
-    const float t104 = FMA(t61, t102, t101);  // Mills ratio/sqrt(2 pi)
-    const float t105 = t102 * t79;
-    const float t106 = t61 + t103;
-    const float t107 = t105 + FMA(t102, t83, FMA(t102, t79, -t105));
-    const float t108 = 1.0f - (t104 * t89);
-    const float t109 = t108 * t107;
-    const float t110 = -t103;
-    const float t111 = FMA(2.0f, t61, t103);
-    const float t112 = FMA(t102, t110, t101);
-    const float t113 = FMA(t102, t111, t101);
-    const float t114 = t78 * (t77 * (t88 * t104));
-    const float t115 = t106 * t52;
-    const float t116 = FMA(t106, t53, FMA(t106, t52, -t115));
-    const float t117 = t104 * t115;
-    const float t118 = (t117 + FMA(t104, t116, FMA(t104, t115, -t117))) - t109;
-    const float t119 = t61 * t118;
-    const float t120 = t47 * (t91 * t118);
-    const float t121 = t112 - t119;
-    const float t122 = t119 + t113;
-    const float t123 = t88 * t121;
-    const float t124 = t89 * t122;
-    const float t125 = t77 * t120;
-    const float t126 = t77 * t123;
-    const float t127 = t78 * t125;
-    const float t128 = t78 * t126;
-    const float t129 = 1.0f - t124;
-    const float t130 = t7 ? t114 : t108;
-    const float t131 = (t7 ? t108 : t114) * grad_mean;
-    const float t132 = t130 * grad_mean;
-    const float t133 = -t127;
-    const float t134 = t7 ? t133 : t127;
-    const float t135 = FMA(t7 ? t127 : t133, grad_var, t131);
-    const float t136 = FMA(t134, grad_var, t132);
-    const float t137 = t7 ? t128 : t129;
-    const float t138 = FMA(t7 ? t129 : t128, grad_var, t92);
-    const float t139 = FMA(t137, grad_var, t92);
-    *out_grad_mean1 = t136;
-    *out_grad_var1 = t139;
-    *out_grad_mean2 = t135;
-    *out_grad_var2 = t138;
+    float t61 = 1.0f + FMA(POLY4(t53, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t53 * t53,
+        t53);
+    float t62 = t61 * (t54 * t55);
+    float t63 = POLY9(t60, -0.06790253f, 0.23445444f, -0.22880422f, -0.021781435f, 0.0013202751f, 0.1169634f,
+        0.17166187f, 0.15957567f, 0.10685098f, 0.050817337f);
+    float t64 = t10 * t47;
+    float t65 = t15 ? 0.0f : t64;
+    float t66 = (t55 * (t65 * (t54 * (t61 * 0.19947115f)))) * grad_mean;
+    float t67 = t60 * t63;
+    float t68 = 0.014190124f + t67;
+    float t69 = t68 - t67;
+    float t70 = t44 * t68;
+    float t71 = t44 * t70;
+    // J_2/sqrt(2 pi)
+    float t72 = t59 * (t71 + FMA(t44, FMA(t44, (-1.9073344e-10f) + (((t67 - (t68 - t69)) + (0.014190124f - t69)) +
+        FMA(t60, t63, -t67)), FMA(t58, t68, FMA(t44, t68, -t70))), FMA(t58, t70, FMA(t44, t70, -t71))));
+    float t73 = t72 * 2.0f;
+    float t74 = (1.0f / FMA(t46, t46, 1.0f)) * FMA(t73, -t46, 0.3989423f);  // J_1/sqrt(2 pi)
+    float t75 = t74 * t62;  // g = E (Z - t)_+
+    float t76 = FMA(t46, t74, t73);  // Mills ratio/sqrt(2 pi)
+    float t77 = t74 * t56;
+    float t78 = t46 + t75;
+    float t79 = 1.0f - (t76 * t62);
+    float t80 = t55 * (t54 * (t61 * t76));
+    float t81 = t78 * t41;
+    float t82 = t76 * t81;
+    float t83 = (t82 + FMA(t76, FMA(t78, FMA(t23, FMA(t31, t14, FMA(t23, t14, -t30)), FMA(t31, t30, FMA(t23, t30,
+        -t41))), FMA(t78, t41, -t81)), FMA(t76, t81, -t82))) - (t79 * (t77 + FMA(t74, FMA(t31, t49, FMA(t23, t49,
+        -t56)), FMA(t74, t56, -t77))));
+    float t84 = t46 * t83;
+    float t85 = t7 ? 256.0f : 1.0f;
+    float t86 = t8 ? 3.5527137e-15f : t85;
+    float t87 = t86 * (t22 + t28);
+    float t88 = t15 ? 0.0f : t87;
+    float t89 = t55 * (t54 * (t88 * ((t61 * 2.0f) * t83)));
+    float t90 = t55 * (t54 * (t61 * (FMA(t74, -t75, t73) - t84)));
+    float t91 = 1.0f - (t62 * (t84 + FMA(t74, FMA(2.0f, t46, t75), t73)));
+    float t92 = -t89;
+    float t93 = t3 ? t89 : t92;
+    float t94 = t3 ? t79 : t80;
+    float t95 = FMA(t93, grad_var, t94 * grad_mean);
+    float t96 = t3 ? t92 : t89;
+    float t97 = t3 ? t80 : t79;
+    float t98 = FMA(t96, grad_var, t97 * grad_mean);
+    float t99 = t3 ? t91 : t90;
+    float t100 = FMA(t99, grad_var, t66);
+    float t101 = t3 ? t90 : t91;
+    float t102 = FMA(t101, grad_var, t66);
+    *out_grad_mean1 = t98;
+    *out_grad_var1 = t102;
+    *out_grad_mean2 = t95;
+    *out_grad_var2 = t100;
 }
 
-void maximum_exact_backward(int64_t n, const float *restrict mean1, const float *restrict var1,
-                            const float *restrict mean2, const float *restrict var2, const float *restrict grad_mean,
-                            const float *restrict grad_var, const float *restrict params,
-                            float *restrict out_grad_mean1, float *restrict out_grad_var1,
-                            float *restrict out_grad_mean2, float *restrict out_grad_var2)
+void maximum_exact_backward(
+    int64_t n, const float *restrict mean1, const float *restrict var1, const float *restrict mean2,
+    const float *restrict var2, const float *restrict grad_mean, const float *restrict grad_var,
+    const float *restrict params, float *restrict out_grad_mean1, float *restrict out_grad_var1,
+    float *restrict out_grad_mean2, float *restrict out_grad_var2)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        maximum_exact_backward_element(mean1[i], var1[i], mean2[i], var2[i], grad_mean[i], grad_var[i],
-                                       &out_grad_mean1[i], &out_grad_var1[i], &out_grad_mean2[i], &out_grad_var2[i]);
+        maximum_exact_backward_element(
+            mean1[i], var1[i], mean2[i], var2[i], grad_mean[i], grad_var[i], &out_grad_mean1[i], &out_grad_var1[i],
+            &out_grad_mean2[i], &out_grad_var2[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean1[i]);
     }
     (void)narrow;

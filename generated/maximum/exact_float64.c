@@ -5,7 +5,6 @@
 //     greatest of a finite set of random variables
 //
 // rule digest  adb61c420ca89beb32e19a1ec05cb3dd1ab8621814fd62e9015820d8cb8eeef3
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -20,6 +19,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -81,92 +100,87 @@ INLINE double polynomial0(double y, double x)
     return y;
 }
 
-static void maximum_exact_float64_forward_block(const double *restrict mean1, const double *restrict var1,
-                                                const double *restrict mean2, const double *restrict var2,
-                                                double *restrict out_mean, double *restrict out_var)
+static void maximum_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean1 = in[0];
+    const double *restrict var1 = in[1];
+    const double *restrict mean2 = in[2];
+    const double *restrict var2 = in[3];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = mean1[i] < mean2[i];
-        const _Bool t1 = (0.0 <= var1[i]) & (0.0 <= var2[i]);
-        const double t2 = var1[i] + var2[i];
-        const _Bool t3 = t2 == 0.0;
-        const double t4 = __builtin_sqrt(t1 ? (t3 ? 1.0 : t2) : (-1.0));
-        const double t5 = __builtin_fabs(mean1[i] - mean2[i]);
-        const _Bool t6 = t3 & (0.0 < t5);
-        const double t7 = (1.0 / t4) * (t6 ? 0x1p100 : t5);
-        const double t8 = (38.5 < t7) ? 38.5 : t7;
-        const double t9 = exp64((t8 * t8) * (-0.5));
-        const double t10 = 1.0 / (FMA(t8, 0.25, 1.0));
-        const double t11 = (t10 * (t10 * (t10 * (polynomial0(-0x1.c49ef81823d75p-7, t10 - 0.25))))) * 2.0;
-        const double t12 = (1.0 / (FMA(t8, t8, 1.0))) * (FMA(t11, -t8, 0x1.9884533d43651p-2));
-        const double t13 = t9 * t12;
-        const double t14 = (t0 ? var1[i] : var2[i]) * (t9 * (FMA(t12, -t13, t11)));
+        _Bool t0 = mean1[i] < mean2[i];
+        _Bool t1 = (0.0 <= var1[i]) & (0.0 <= var2[i]);
+        double t2 = var1[i] + var2[i];
+        _Bool t3 = t2 == 0.0;
+        double t4 = __builtin_sqrt(t1 ? (t3 ? 1.0 : t2) : (-1.0));
+        double t5 = __builtin_fabs(mean1[i] - mean2[i]);
+        _Bool t6 = t3 & (0.0 < t5);
+        double t7 = (1.0 / t4) * (t6 ? 0x1p100 : t5);
+        double t8 = (38.5 < t7) ? 38.5 : t7;
+        double t9 = exp64((t8 * t8) * (-0.5));
+        double t10 = 1.0 / (FMA(t8, 0.25, 1.0));
+        double t11 = (t10 * (t10 * (t10 * (polynomial0(-0x1.c49ef81823d75p-7, t10 - 0.25))))) * 2.0;
+        double t12 = (1.0 / (FMA(t8, t8, 1.0))) * (FMA(t11, -t8, 0x1.9884533d43651p-2));
+        double t13 = t9 * t12;
+        double t14 = (t0 ? var1[i] : var2[i]) * (t9 * (FMA(t12, -t13, t11)));
         out_mean[i] = ((t0 ? mean2[i] : mean1[i]) + ((t3 ? 0.0 : t4) * t13));
         out_var[i] = (FMA(t0 ? var2[i] : var1[i], 1.0 - (t9 * (FMA(t12, FMA(t8, 2.0, t13), t11))), t14));
     }
 }
 
-void maximum_exact_float64_forward(int64_t n, const double *restrict mean1, const double *restrict var1,
-                                   const double *restrict mean2, const double *restrict var2,
-                                   const double *restrict params, double *restrict out_mean, double *restrict out_var)
+void maximum_exact_float64_forward(
+    int64_t n, const double *restrict mean1, const double *restrict var1, const double *restrict mean2,
+    const double *restrict var2, const double *restrict params, double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            maximum_exact_float64_forward_block(mean1 + at, var1 + at, mean2 + at, var2 + at, out_mean + at,
-                                                out_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean1[from];
-            in[1][i] = var1[from];
-            in[2][i] = mean2[from];
-            in[3][i] = var2[from];
-        }
-        maximum_exact_float64_forward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean1, var1, mean2, var2};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(maximum_exact_float64_forward_block, n, in, 4, params, out, 2);
 }
 
-static void maximum_exact_float64_backward_block(const double *restrict mean1, const double *restrict var1,
-                                                 const double *restrict mean2, const double *restrict var2,
-                                                 const double *restrict grad_mean, const double *restrict grad_var,
-                                                 double *restrict out_grad_mean1, double *restrict out_grad_var1,
-                                                 double *restrict out_grad_mean2, double *restrict out_grad_var2)
+static void maximum_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean1 = in[0];
+    const double *restrict var1 = in[1];
+    const double *restrict mean2 = in[2];
+    const double *restrict var2 = in[3];
+    const double *restrict grad_mean = in[4];
+    const double *restrict grad_var = in[5];
+    double *restrict out_grad_mean1 = out[0];
+    double *restrict out_grad_var1 = out[1];
+    double *restrict out_grad_mean2 = out[2];
+    double *restrict out_grad_var2 = out[3];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = mean1[i] < mean2[i];
-        const _Bool t1 = (0.0 <= var1[i]) & (0.0 <= var2[i]);
-        const double t2 = var1[i] + var2[i];
-        const _Bool t3 = t2 == 0.0;
-        const double t4 = __builtin_sqrt(t1 ? (t3 ? 1.0 : t2) : (-1.0));
-        const double t5 = 1.0 / t4;
-        const double t6 = __builtin_fabs(mean1[i] - mean2[i]);
-        const _Bool t7 = t3 & (0.0 < t6);
-        const double t8 = t5 * (t7 ? 0x1p100 : t6);
-        const double t9 = (38.5 < t8) ? 38.5 : t8;
-        const double t10 = exp64((t9 * t9) * (-0.5));
-        const double t11 = 1.0 / (FMA(t9, 0.25, 1.0));
-        const double t12 = (t11 * (t11 * (t11 * (polynomial0(-0x1.c49ef81823d75p-7, t11 - 0.25))))) * 2.0;
-        const double t13 = (1.0 / (FMA(t9, t9, 1.0))) * (FMA(t12, -t9, 0x1.9884533d43651p-2));
-        const double t14 = FMA(t9, t13, t12);
-        const double t15 = t10 * t13;
-        const double t16 = t10 * t14;
-        const double t17 = 1.0 - t16;
-        const double t18 = (t3 ? 0.0 : t5) * (t10 * 0x1.9884533d43651p-3);
-        const double t19 = t14 * ((t9 + t15) * (t5 * (t5 * (t0 ? var2[i] : var1[i]))));
-        const double t20 = t19 - (t17 * (t13 * (t5 * (t5 * (t0 ? var1[i] : var2[i])))));
-        const double t21 = (t3 ? 0.0 : t4) * ((t10 * 2.0) * t20);
-        const double t22 = -t21;
-        const double t23 = t9 * t20;
-        const double t24 = 1.0 - (t10 * (t23 + (FMA(t13, FMA(t9, 2.0, t15), t12))));
-        const double t25 = t10 * ((FMA(t13, -t15, t12)) - t23);
+        _Bool t0 = mean1[i] < mean2[i];
+        _Bool t1 = (0.0 <= var1[i]) & (0.0 <= var2[i]);
+        double t2 = var1[i] + var2[i];
+        _Bool t3 = t2 == 0.0;
+        double t4 = __builtin_sqrt(t1 ? (t3 ? 1.0 : t2) : (-1.0));
+        double t5 = 1.0 / t4;
+        double t6 = __builtin_fabs(mean1[i] - mean2[i]);
+        _Bool t7 = t3 & (0.0 < t6);
+        double t8 = t5 * (t7 ? 0x1p100 : t6);
+        double t9 = (38.5 < t8) ? 38.5 : t8;
+        double t10 = exp64((t9 * t9) * (-0.5));
+        double t11 = 1.0 / (FMA(t9, 0.25, 1.0));
+        double t12 = (t11 * (t11 * (t11 * (polynomial0(-0x1.c49ef81823d75p-7, t11 - 0.25))))) * 2.0;
+        double t13 = (1.0 / (FMA(t9, t9, 1.0))) * (FMA(t12, -t9, 0x1.9884533d43651p-2));
+        double t14 = FMA(t9, t13, t12);
+        double t15 = t10 * t13;
+        double t16 = t10 * t14;
+        double t17 = 1.0 - t16;
+        double t18 = (t3 ? 0.0 : t5) * (t10 * 0x1.9884533d43651p-3);
+        double t19 = t14 * ((t9 + t15) * (t5 * (t5 * (t0 ? var2[i] : var1[i]))));
+        double t20 = t19 - (t17 * (t13 * (t5 * (t5 * (t0 ? var1[i] : var2[i])))));
+        double t21 = (t3 ? 0.0 : t4) * ((t10 * 2.0) * t20);
+        double t22 = -t21;
+        double t23 = t9 * t20;
+        double t24 = 1.0 - (t10 * (t23 + (FMA(t13, FMA(t9, 2.0, t15), t12))));
+        double t25 = t10 * ((FMA(t13, -t15, t12)) - t23);
         out_grad_mean1[i] = FMA(grad_mean[i], (t0 ? t16 : t17),
             grad_var[i] * (t0 ? t22 : t21));
         out_grad_var1[i] = FMA(grad_mean[i], t18,
@@ -178,36 +192,13 @@ static void maximum_exact_float64_backward_block(const double *restrict mean1, c
     }
 }
 
-void maximum_exact_float64_backward(int64_t n, const double *restrict mean1, const double *restrict var1,
-                                    const double *restrict mean2, const double *restrict var2,
-                                    const double *restrict grad_mean, const double *restrict grad_var,
-                                    const double *restrict params, double *restrict out_grad_mean1,
-                                    double *restrict out_grad_var1, double *restrict out_grad_mean2,
-                                    double *restrict out_grad_var2)
+void maximum_exact_float64_backward(
+    int64_t n, const double *restrict mean1, const double *restrict var1, const double *restrict mean2,
+    const double *restrict var2, const double *restrict grad_mean, const double *restrict grad_var,
+    const double *restrict params, double *restrict out_grad_mean1, double *restrict out_grad_var1,
+    double *restrict out_grad_mean2, double *restrict out_grad_var2)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            maximum_exact_float64_backward_block(mean1 + at, var1 + at, mean2 + at, var2 + at, grad_mean + at,
-                                                 grad_var + at, out_grad_mean1 + at, out_grad_var1 + at,
-                                                 out_grad_mean2 + at, out_grad_var2 + at);
-            continue;
-        }
-        double in[6][LANES], out[4][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean1[from];
-            in[1][i] = var1[from];
-            in[2][i] = mean2[from];
-            in[3][i] = var2[from];
-            in[4][i] = grad_mean[from];
-            in[5][i] = grad_var[from];
-        }
-        maximum_exact_float64_backward_block(in[0], in[1], in[2], in[3], in[4], in[5], out[0], out[1], out[2], out[3]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean1[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var1[at + i] = out[1][i];
-        for (int i = 0; i < n - at; ++i) out_grad_mean2[at + i] = out[2][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var2[at + i] = out[3][i];
-    }
+    const double *const in[] = {mean1, var1, mean2, var2, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2};
+    over_blocks(maximum_exact_float64_backward_block, n, in, 6, params, out, 4);
 }

@@ -5,29 +5,12 @@
 #     greatest of a finite set of random variables
 #
 # rule digest  adb61c420ca89beb32e19a1ec05cb3dd1ab8621814fd62e9015820d8cb8eeef3
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   maximum_exact_forward 211, maximum_exact_backward 226
 #
 # Certificate:
-#   mean        5.75 ulp of the terms, worst at mean1 = -1.28477852e-16, var1 = 7.27384664e-33, mean2 = 0, var2 =
-#       1.23467652e-32
-#   var         7.66 ulp of the terms, worst at mean1 = -6.46517929e-15, var1 = 4.41042174e-34, mean2 =
-#       -6.4608247e-15, var2 = 2.94895071e-28
-#   dmean_dmu1  4.81 ulp of the terms, worst at mean1 = 0, var1 = 2.04946708e-35, mean2 = 3.02825678e-19, var2 =
-#       7.1002319e-38
-#   dmean_dvar1 3.04 ulp of the terms, worst at mean1 = -7.73583194e-12, var1 = 2.96805823e-23, mean2 =
-#       1.07760398e-10, var2 = 4.51900863e-23
-#   dmean_dmu2  5.09 ulp of the terms, worst at mean1 = -1017.27179, var1 = 1.17549435e-38, mean2 = -1017.4054, var2 =
-#        6.54059601
-#   dmean_dvar2 3.04 ulp of the terms, worst at mean1 = -7.73583194e-12, var1 = 2.96805823e-23, mean2 =
-#       1.07760398e-10, var2 = 4.51900863e-23
-#   dvar_dmu1   7.7 ulp of the terms, worst at mean1 = 11556.1787, var1 = 343170.219, mean2 = 0, var2 = 6.41759497e+12
-#   dvar_dvar1  7.49 ulp of the terms, worst at mean1 = 0.00678453967, var1 = 750018.562, mean2 = -0.655565441, var2 =
-#        846335.562
-#   dvar_dmu2   7.7 ulp of the terms, worst at mean1 = 11556.1787, var1 = 343170.219, mean2 = 0, var2 = 6.41759497e+12
-#   dvar_dvar2  6.8 ulp of the terms, worst at mean1 = 0, var1 = 2.78794236e-18, mean2 = 5.72458053e-11, var2 =
-#       8.69053839e-19
-#   against exact values at 17525 points over all of float32; details in exact.json
+#   mean 5.75, var 7.66, dmean_dmu1 4.81, dmean_dvar1 3.04, dmean_dmu2 5.09, dmean_dvar2 3.04, dvar_dmu1 7.7,
+#       dvar_dvar1 7.49, dvar_dmu2 7.7, dvar_dvar2 6.8 ulp of the terms,
+#   against exact values at 17525 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -44,6 +27,23 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial9(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2),
+        c3), c4), c5), c6), c7), c8))
+
+
+@triton.jit
+def _polynomial10(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0),
+        c1), c2), c3), c4), c5), c6), c7), c8), c9))
+
+
+@triton.jit
 def maximum_exact_forward(mean1, var1, mean2, var2):
     t0 = tl.where(var1 < var2, var2, var1)
     t1 = t0 < 9.094947e-13
@@ -53,96 +53,79 @@ def maximum_exact_forward(mean1, var1, mean2, var2):
     t5 = t3 * (var2 * t3)
     t6 = t4 + t5
     t7 = 0.0 == t6
-    t8 = tl.where(t7, 1.0, t6)
-    t9 = (0.0 <= var1) & (0.0 <= var2)
-    t10 = tl.where(t9, t8, -1.0)
-    t11 = tl.sqrt_rn(t10)  # theta, scaled; NaN for a negative variance or an impossible covariance
-    t12 = tl.fma(t11, t11 * -1.0, t10)
-    t13 = t6 - t4
-    t14 = tl.where(t9, tl.where(t7, 0.0, (t4 - (t6 - t13)) + (t5 - t13)), 0.0) + t12
-    t15 = tl.div_rn(1.0, t11)
-    t16 = t14 * (0.5 * t15)
-    t17 = t15 * -1.0
-    t18 = t15 * tl.fma(t16, t17, tl.fma(t11, t17, 1.0))
-    t19 = mean1 - mean2
-    t20 = tl.abs(t19)
-    t21 = t7 & (0.0 < t20)
-    t22 = tl.where(t21, 1.2676506e+30, t3 * t20)
-    t23 = t15 * t22
-    t24 = tl.fma(t18, t22, tl.fma(t15, t22, t23 * -1.0))
-    t25 = t19 - mean1
-    t26 = (mean1 - (t19 - t25)) + ((mean2 * -1.0) - t25)
+    t8 = (0.0 <= var1) & (0.0 <= var2)
+    t9 = tl.where(t8, tl.where(t7, 1.0, t6), -1.0)
+    t10 = tl.sqrt_rn(t9)  # theta, scaled; NaN for a negative variance or an impossible covariance
+    t11 = t6 - t4
+    t12 = tl.div_rn(1.0, t10)
+    t13 = ((tl.where(t8, tl.where(t7, 0.0, (t4 - (t6 - t11)) + (t5 - t11)), 0.0) + tl.fma(t10, t10 * -1.0, t9)) * (0.5
+        * t12))
+    t14 = t12 * -1.0
+    t15 = mean1 - mean2
+    t16 = tl.abs(t15)
+    t17 = t7 & (0.0 < t16)
+    t18 = tl.where(t17, 1.2676506e+30, t3 * t16)
+    t19 = t12 * t18
+    t20 = t15 - mean1
+    t21 = (mean1 - (t15 - t20)) + ((mean2 * -1.0) - t20)
+    t22 = 20.5 < t19
+    t23 = (tl.where(t22, 0.0, tl.fma(t12, tl.where(t17, 0.0, t3 * tl.where(t15 < 0.0, t21 * -1.0, t21)), tl.fma(t12 *
+        tl.fma(t13, t14, tl.fma(t10, t14, 1.0)), t18, tl.fma(t12, t18, t19 * -1.0)))))
+    t24 = tl.where(t22, 20.5, t19)  # t = min(|mean1 - mean2|/theta, reach)
+    t25 = tl.fma(t24, 0.25, 1.0)
+    t26 = tl.div_rn(1.0, t25)  # u = 1/(1 + t/4)
     t27 = t26 * -1.0
-    t28 = tl.fma(t15, tl.where(t21, 0.0, t3 * tl.where(t19 < 0.0, t27, t26)), t24)
-    t29 = 20.5 < t23
-    t30 = tl.where(t29, 0.0, t28)
-    t31 = tl.where(t29, 20.5, t23)  # t = min(|mean1 - mean2|/theta, reach)
-    t32 = tl.fma(t31, 0.25, 1.0)
-    t33 = tl.fma(t30, 0.25, tl.fma(t31, 0.25, (t32 - 1.0) * -1.0))
-    t34 = tl.div_rn(1.0, t32)  # u = 1/(1 + t/4)
-    t35 = t34 * -1.0
-    t36 = t34 * tl.fma(t33, t35, tl.fma(t32, t35, 1.0))
-    t37 = (t34 + t36) - 0.25
-    t38 = (tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37,
-        tl.fma(t37, 0.051371284, -0.2056241), 0.27970043), -0.08727275), -0.052691616), -0.07871676), 0.011227813),
-        0.1163768), 0.17160082), 0.15958354), 0.106851034))
-    t39 = t37 * t38
-    t40 = 0.05081732 + t39
-    t41 = t40 - t39
-    t42 = 1.3133578e-9 + (((t39 - (t40 - t41)) + (0.05081732 - t41)) + tl.fma(t37, t38, t39 * -1.0))
-    t43 = t37 * t40
-    t44 = 0.014190124 + t43
-    t45 = t44 - t43
-    t46 = ((-2.2922796e-10) + tl.fma(t37, t42, ((t43 - (t44 - t45)) + (0.014190124 - t45)) + tl.fma(t37, t40, t43 *
-        -1.0)))
-    t47 = t34 * t44
-    t48 = tl.fma(t34, t46, tl.fma(t36, t44, tl.fma(t34, t44, t47 * -1.0)))
-    t49 = t34 * t47
-    t50 = tl.fma(t34, t48, tl.fma(t36, t47, tl.fma(t34, t47, t49 * -1.0)))
-    t51 = t34 * t49  # J_2/sqrt(2 pi)
-    t52 = 2.0 * (t51 + tl.fma(t34, t50, tl.fma(t36, t49, tl.fma(t34, t49, t51 * -1.0))))
-    t53 = t31 + t30
-    t54 = tl.fma(t52, t53 * -1.0, 0.3989423)
-    t55 = t31 * t31
-    t56 = tl.fma(t31, t31, t55 * -1.0)
-    t57 = 1.0 + t55
-    t58 = tl.fma(t31, t30, tl.fma(t31, t30, t56 + (t55 - (t57 - 1.0))))
-    t59 = tl.div_rn(1.0, t57)
-    t60 = t59 * -1.0
-    t61 = t54 * (t59 + (t59 * tl.fma(t58, t60, tl.fma(t57, t60, 1.0))))  # J_1/sqrt(2 pi)
-    t62 = t55 * (-0.5)
-    t63 = tl.fma(t62, 1.442695, 12582912.0)
-    t64 = t63 - 12582912.0
-    t65 = tl.fma(t64, -0.69314575, t62) + tl.fma(t64, -1.4286068e-6, tl.fma(t31, t30, tl.fma(t31, t30, t56)) * (-0.5))
+    t28 = t26 * tl.fma(tl.fma(t23, 0.25, tl.fma(t24, 0.25, (t25 - 1.0) * -1.0)), t27, tl.fma(t25, t27, 1.0))
+    t29 = (t26 + t28) - 0.25
+    t30 = (_polynomial10(t29, 0.051371284, -0.2056241, 0.27970043, -0.08727275, -0.052691616, -0.07871676, 0.011227813,
+        0.1163768, 0.17160082, 0.15958354, 0.106851034))
+    t31 = t29 * t30
+    t32 = 0.05081732 + t31
+    t33 = t32 - t31
+    t34 = t29 * t32
+    t35 = 0.014190124 + t34
+    t36 = t35 - t34
+    t37 = t26 * t35
+    t38 = t26 * t37
+    t39 = t26 * t38  # J_2/sqrt(2 pi)
+    t40 = (2.0 * (t39 + tl.fma(t26, tl.fma(t26, tl.fma(t26, (-2.2922796e-10) + tl.fma(t29, 1.3133578e-9 + (((t31 - (t32
+        - t33)) + (0.05081732 - t33)) + tl.fma(t29, t30, t31 * -1.0)), ((t34 - (t35 - t36)) + (0.014190124 - t36)) +
+        tl.fma(t29, t32, t34 * -1.0)), tl.fma(t28, t35, tl.fma(t26, t35, t37 * -1.0))), tl.fma(t28, t37, tl.fma(t26,
+        t37, t38 * -1.0))), tl.fma(t28, t38, tl.fma(t26, t38, t39 * -1.0)))))
+    t41 = t24 + t23
+    t42 = t24 * t24
+    t43 = tl.fma(t24, t24, t42 * -1.0)
+    t44 = 1.0 + t42
+    t45 = tl.div_rn(1.0, t44)
+    t46 = t45 * -1.0
+    # J_1/sqrt(2 pi)
+    t47 = (tl.fma(t40, t41 * -1.0, 0.3989423) * (t45 + (t45 * tl.fma(tl.fma(t24, t23, tl.fma(t24, t23, t43 + (t42 -
+        (t44 - 1.0)))), t46, tl.fma(t44, t46, 1.0)))))
+    t48 = t42 * (-0.5)
+    t49 = tl.fma(t48, 1.442695, 12582912.0)
+    t50 = t49 - 12582912.0
+    t51 = tl.fma(t50, -0.69314575, t48) + tl.fma(t50, -1.4286068e-6, tl.fma(t24, t23, tl.fma(t24, t23, t43)) * (-0.5))
     # exp(-t^2/2), mantissa
-    t66 = (1.0 + tl.fma(tl.fma(t65, tl.fma(t65, tl.fma(t65, tl.fma(t65, 0.0013814222, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t65 * t65, t65))
-    t67 = t66 * t61
-    t68 = t11 + t16
-    t69 = tl.where(t7, 0.0, tl.where(t1, 3.5527137e-15, tl.where(t2, 256.0, 1.0)) * t68) * t67
-    t70 = t63.to(tl.int32, bitcast=True)
-    t71 = (((t70 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t72 = t71 * t69
-    t73 = ((127 + ((t70 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t74 = t73 * t72
-    t75 = ((127 + ((t70 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t76 = t75 * t74
-    t77 = ((127 + ((t70 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t78 = t77 * t76
-    t79 = mean1 < mean2
-    t80 = tl.where(t79, mean2, mean1) + t78
-    t81 = t66 * (t77 * (t75 * (t71 * t73)))
-    t82 = t61 * t81  # g = E (Z - t)_+
-    t83 = 1.0 - (t81 * tl.fma(t61, tl.fma(2.0, t53, t82), t52))
-    t84 = t66 * tl.fma(t61, t82 * -1.0, t52)
-    t85 = t77 * (t75 * (t73 * (t71 * (tl.where(t79, var1, var2) * t84))))
-    t86 = tl.fma(tl.where(t79, var2, var1), t83, t85)
-    return (t80, t86)
+    t52 = (1.0 + tl.fma(_polynomial4(t51, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t51 * t51,
+        t51))
+    t53 = t49.to(tl.int32, bitcast=True)
+    t54 = (((t53 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t55 = ((127 + ((t53 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t56 = ((127 + ((t53 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t57 = ((127 + ((t53 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t58 = mean1 < mean2
+    t59 = (tl.where(t58, mean2, mean1) + (t57 * (t56 * (t55 * (t54 * (tl.where(t7, 0.0, tl.where(t1, 3.5527137e-15,
+        tl.where(t2, 256.0, 1.0)) * (t10 + t13)) * (t52 * t47)))))))
+    t60 = t52 * (t57 * (t56 * (t54 * t55)))
+    t61 = t47 * t60  # g = E (Z - t)_+
+    t62 = (tl.fma(tl.where(t58, var2, var1), 1.0 - (t60 * tl.fma(t47, tl.fma(2.0, t41, t61), t40)), t57 * (t56 * (t55 *
+        (t54 * (tl.where(t58, var1, var2) * (t52 * tl.fma(t47, t61 * -1.0, t40))))))))
+    return (t59, t62)
 
 
 @triton.jit
-def maximum_exact_forward_kernel(mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, out_mean_ptr, out_var_ptr, n,
-                                 BLOCK: tl.constexpr):
+def maximum_exact_forward_kernel(
+    mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, out_mean_ptr, out_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean1 = tl.load(mean1_ptr + offsets, mask=mask).to(tl.float32)
@@ -156,130 +139,103 @@ def maximum_exact_forward_kernel(mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, out_m
 
 @triton.jit
 def maximum_exact_backward(mean1, var1, mean2, var2, grad_mean, grad_var):
-    t0 = var1 < var2
-    t1 = 0.0 <= var1
-    t2 = 0.0 <= var2
-    t3 = mean1 - mean2
-    t4 = t1 & t2
-    t5 = mean2 * -1.0
-    t6 = tl.where(t0, var2, var1)
-    t7 = 1.1529215e+18 < t6
-    t8 = t6 < 9.094947e-13
-    t9 = tl.where(t8, 2.8147498e+14, tl.where(t7, 0.00390625, 1.0))  # power of two that keeps residuals normal
-    t10 = tl.where(t8, 3.5527137e-15, tl.where(t7, 256.0, 1.0))
-    t11 = t9 * (var1 * t9)
-    t12 = t9 * (var2 * t9)
-    t13 = t11 + t12
-    t14 = 0.0 == t13
-    t15 = tl.where(t4, tl.where(t14, 1.0, t13), -1.0)
-    t16 = tl.sqrt_rn(t15)  # theta, scaled; NaN for a negative variance or an impossible covariance
-    t17 = tl.div_rn(1.0, t16)
-    t18 = 0.5 * t17
-    t19 = t17 * -1.0
-    t20 = tl.fma(t16, t19, 1.0)
-    t21 = tl.fma(t16, t16 * -1.0, t15)
-    t22 = t13 - t11
-    t23 = (tl.where(t4, tl.where(t14, 0.0, (t11 - (t13 - t22)) + (t12 - t22)), 0.0) + t21) * t18
-    t24 = tl.fma(t23, t19, t20)
-    t25 = tl.where(t14, 0.0, t10 * (t16 + t23))
-    t26 = t17 * t24
-    t27 = t17 + t26
-    t28 = tl.where(t14, 0.0, t9 * t27)
-    t29 = tl.abs(t3)
-    t30 = t14 & (0.0 < t29)
-    t31 = tl.where(t30, 1.2676506e+30, t9 * t29)
-    t32 = t17 * t31
-    t33 = 18.6875 < t32
-    t34 = tl.where(t33, 18.6875, t32)  # t = min(|mean1 - mean2|/theta, reach)
-    t35 = tl.fma(t26, t31, tl.fma(t17, t31, t32 * -1.0))
-    t36 = tl.fma(t34, 0.25, 1.0)
-    t37 = tl.div_rn(1.0, t36)  # u = 1/(1 + t/4)
-    t38 = t37 * -1.0
-    t39 = tl.fma(t36, t38, 1.0)
-    t40 = tl.fma(t34, 0.25, (t36 - 1.0) * -1.0)
-    t41 = t34 * t34
-    t42 = tl.fma(t34, t34, t41 * -1.0)
-    t43 = t41 * (-0.5)
-    t44 = tl.fma(t43, 1.442695, 12582912.0)
-    t45 = t44 - 12582912.0
-    t46 = tl.fma(t45, -0.69314575, t43)
-    t47 = t44.to(tl.int32, bitcast=True)
-    t48 = ((127 + ((t47 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t49 = (((t47 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t50 = t49 * t48
-    t51 = t3 - mean1
-    t52 = t5 - t51
-    t53 = (mean1 - (t3 - t51)) + t52
-    t54 = tl.where(t33, 0.0, tl.fma(t17, tl.where(t30, 0.0, t9 * tl.where(t3 < 0.0, t53 * -1.0, t53)), t35))
-    t55 = t37 * tl.fma(tl.fma(t54, 0.25, t40), t38, t39)
-    t56 = tl.fma(t34, t54, tl.fma(t34, t54, t42))
-    t57 = t34 + t54
-    t58 = t46 + tl.fma(t45, -1.4286068e-6, t56 * (-0.5))
+    t0 = mean1 - mean2
+    t1 = (0.0 <= var1) & (0.0 <= var2)
+    t2 = tl.where(var1 < var2, var2, var1)
+    t3 = 1.1529215e+18 < t2
+    t4 = t2 < 9.094947e-13
+    t5 = tl.where(t4, 2.8147498e+14, tl.where(t3, 0.00390625, 1.0))  # power of two that keeps residuals normal
+    t6 = t5 * (var1 * t5)
+    t7 = t5 * (var2 * t5)
+    t8 = t6 + t7
+    t9 = 0.0 == t8
+    t10 = tl.where(t1, tl.where(t9, 1.0, t8), -1.0)
+    t11 = tl.sqrt_rn(t10)  # theta, scaled; NaN for a negative variance or an impossible covariance
+    t12 = tl.div_rn(1.0, t11)
+    t13 = t12 * -1.0
+    t14 = t8 - t6
+    t15 = ((tl.where(t1, tl.where(t9, 0.0, (t6 - (t8 - t14)) + (t7 - t14)), 0.0) + tl.fma(t11, t11 * -1.0, t10)) * (0.5
+        * t12))
+    t16 = t12 * tl.fma(t15, t13, tl.fma(t11, t13, 1.0))
+    t17 = t12 + t16
+    t18 = tl.abs(t0)
+    t19 = t9 & (0.0 < t18)
+    t20 = tl.where(t19, 1.2676506e+30, t5 * t18)
+    t21 = t12 * t20
+    t22 = 18.6875 < t21
+    t23 = tl.where(t22, 18.6875, t21)  # t = min(|mean1 - mean2|/theta, reach)
+    t24 = tl.fma(t23, 0.25, 1.0)
+    t25 = tl.div_rn(1.0, t24)  # u = 1/(1 + t/4)
+    t26 = t25 * -1.0
+    t27 = t23 * t23
+    t28 = t27 * (-0.5)
+    t29 = tl.fma(t28, 1.442695, 12582912.0)
+    t30 = t29 - 12582912.0
+    t31 = t29.to(tl.int32, bitcast=True)
+    t32 = ((127 + ((t31 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t33 = (((t31 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t34 = t0 - mean1
+    t35 = (mean1 - (t0 - t34)) + ((mean2 * -1.0) - t34)
+    t36 = (tl.where(t22, 0.0, tl.fma(t12, tl.where(t19, 0.0, t5 * tl.where(t0 < 0.0, t35 * -1.0, t35)), tl.fma(t16,
+        t20, tl.fma(t12, t20, t21 * -1.0)))))
+    t37 = t25 * tl.fma(tl.fma(t36, 0.25, tl.fma(t23, 0.25, (t24 - 1.0) * -1.0)), t26, tl.fma(t24, t26, 1.0))
+    t38 = t23 + t36
+    t39 = (tl.fma(t30, -0.69314575, t28) + tl.fma(t30, -1.4286068e-6, tl.fma(t23, t36, tl.fma(t23, t36, tl.fma(t23,
+        t23, t27 * -1.0))) * (-0.5)))
     # exp(-t^2/2), mantissa
-    t59 = (1.0 + tl.fma(tl.fma(t58, tl.fma(t58, tl.fma(t58, tl.fma(t58, 0.0013814222, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t58 * t58, t58))
-    t60 = t59 * t50
-    t61 = t59 * 2.0
-    t62 = (t48 * (t28 * (t49 * (t59 * 0.19947115)))) * grad_mean
-    t63 = tl.div_rn(1.0, tl.fma(t57, t57, 1.0))
-    t64 = t57 * -1.0
-    t65 = t37 + t55
-    t66 = t65 - 0.25
-    t67 = (tl.fma(t66, tl.fma(t66, tl.fma(t66, tl.fma(t66, tl.fma(t66, tl.fma(t66, tl.fma(t66, tl.fma(t66, tl.fma(t66,
-        -0.06790253, 0.23445444), -0.22880422), -0.021781435), 0.0013202751), 0.1169634), 0.17166187), 0.15957567),
-        0.10685098), 0.050817337))
-    t68 = t66 * t67
-    t69 = 0.014190124 + t68
-    t70 = t69 - t68
-    t71 = (-1.9073344e-10) + (((t68 - (t69 - t70)) + (0.014190124 - t70)) + tl.fma(t66, t67, t68 * -1.0))
-    t72 = t37 * t69
-    t73 = tl.fma(t37, t71, tl.fma(t55, t69, tl.fma(t37, t69, t72 * -1.0)))
-    t74 = t37 * t72
-    t75 = t65 * (t74 + tl.fma(t37, t73, tl.fma(t55, t72, tl.fma(t37, t72, t74 * -1.0))))  # J_2/sqrt(2 pi)
-    t76 = t75 * 2.0
-    t77 = t63 * tl.fma(t76, t64, 0.3989423)  # J_1/sqrt(2 pi)
-    t78 = t77 * t60  # g = E (Z - t)_+
-    t79 = t57 + t78
-    t80 = tl.fma(t77, t78 * -1.0, t76)
-    t81 = tl.fma(t77, tl.fma(2.0, t57, t78), t76)
-    t82 = tl.fma(t57, t77, t76)  # Mills ratio/sqrt(2 pi)
-    t83 = 1.0 - (t82 * t60)
-    t84 = t48 * (t49 * (t59 * t82))
-    t85 = mean1 < mean2
-    t86 = tl.where(t85, t12, t11)
-    t87 = t27 * tl.where(t85, t11, t12)
-    t88 = t17 * t87
-    t89 = tl.fma(t26, t87, tl.fma(t17, t87, t88 * -1.0))
-    t90 = t77 * t88
-    t91 = t83 * (t90 + tl.fma(t77, t89, tl.fma(t77, t88, t90 * -1.0)))
-    t92 = t17 * t86
-    t93 = t17 * t92
-    t94 = tl.fma(t26, t92, tl.fma(t17, t92, t93 * -1.0))
-    t95 = tl.fma(t17, tl.fma(t26, t86, tl.fma(t17, t86, t92 * -1.0)), t94)
-    t96 = t79 * t93
-    t97 = tl.fma(t79, t95, tl.fma(t79, t93, t96 * -1.0))
-    t98 = t82 * t96
-    t99 = (t98 + tl.fma(t82, t97, tl.fma(t82, t96, t98 * -1.0))) - t91
-    t100 = t57 * t99
-    t101 = t48 * (t49 * (t25 * (t61 * t99)))
-    t102 = t48 * (t49 * (t59 * (t80 - t100)))
-    t103 = 1.0 - (t60 * (t100 + t81))
-    t104 = tl.where(t85, t102, t103)
-    t105 = tl.fma(tl.where(t85, t103, t102), grad_var, t62)
-    t106 = tl.fma(t104, grad_var, t62)
-    t107 = t101 * -1.0
-    t108 = tl.where(t85, t107, t101)
-    t109 = tl.where(t85, t101, t107)
-    t110 = tl.where(t85, t84, t83)
-    t111 = tl.fma(t109, grad_var, tl.where(t85, t83, t84) * grad_mean)
-    t112 = tl.fma(t108, grad_var, t110 * grad_mean)
-    return (t112, t106, t111, t105)
+    t40 = (1.0 + tl.fma(_polynomial4(t39, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t39 * t39,
+        t39))
+    t41 = t40 * (t33 * t32)
+    t42 = (t32 * (tl.where(t9, 0.0, t5 * t17) * (t33 * (t40 * 0.19947115)))) * grad_mean
+    t43 = t25 + t37
+    t44 = t43 - 0.25
+    t45 = (_polynomial9(t44, -0.06790253, 0.23445444, -0.22880422, -0.021781435, 0.0013202751, 0.1169634, 0.17166187,
+        0.15957567, 0.10685098, 0.050817337))
+    t46 = t44 * t45
+    t47 = 0.014190124 + t46
+    t48 = t47 - t46
+    t49 = t25 * t47
+    t50 = t25 * t49
+    # J_2/sqrt(2 pi)
+    t51 = (t43 * (t50 + tl.fma(t25, tl.fma(t25, (-1.9073344e-10) + (((t46 - (t47 - t48)) + (0.014190124 - t48)) +
+        tl.fma(t44, t45, t46 * -1.0)), tl.fma(t37, t47, tl.fma(t25, t47, t49 * -1.0))), tl.fma(t37, t49, tl.fma(t25,
+        t49, t50 * -1.0)))))
+    t52 = t51 * 2.0
+    t53 = tl.div_rn(1.0, tl.fma(t38, t38, 1.0)) * tl.fma(t52, t38 * -1.0, 0.3989423)  # J_1/sqrt(2 pi)
+    t54 = t53 * t41  # g = E (Z - t)_+
+    t55 = t38 + t54
+    t56 = tl.fma(t38, t53, t52)  # Mills ratio/sqrt(2 pi)
+    t57 = 1.0 - (t56 * t41)
+    t58 = t32 * (t33 * (t40 * t56))
+    t59 = mean1 < mean2
+    t60 = tl.where(t59, t7, t6)
+    t61 = t17 * tl.where(t59, t6, t7)
+    t62 = t12 * t61
+    t63 = t53 * t62
+    t64 = t12 * t60
+    t65 = t12 * t64
+    t66 = t55 * t65
+    t67 = t56 * t66
+    t68 = ((t67 + tl.fma(t56, tl.fma(t55, tl.fma(t12, tl.fma(t16, t60, tl.fma(t12, t60, t64 * -1.0)), tl.fma(t16, t64,
+        tl.fma(t12, t64, t65 * -1.0))), tl.fma(t55, t65, t66 * -1.0)), tl.fma(t56, t66, t67 * -1.0))) - (t57 * (t63 +
+        tl.fma(t53, tl.fma(t16, t61, tl.fma(t12, t61, t62 * -1.0)), tl.fma(t53, t62, t63 * -1.0)))))
+    t69 = t38 * t68
+    t70 = (t32 * (t33 * (tl.where(t9, 0.0, tl.where(t4, 3.5527137e-15, tl.where(t3, 256.0, 1.0)) * (t11 + t15)) * ((t40
+        * 2.0) * t68))))
+    t71 = t32 * (t33 * (t40 * (tl.fma(t53, t54 * -1.0, t52) - t69)))
+    t72 = 1.0 - (t41 * (t69 + tl.fma(t53, tl.fma(2.0, t38, t54), t52)))
+    t73 = tl.fma(tl.where(t59, t72, t71), grad_var, t42)
+    t74 = tl.fma(tl.where(t59, t71, t72), grad_var, t42)
+    t75 = t70 * -1.0
+    t76 = tl.fma(tl.where(t59, t70, t75), grad_var, tl.where(t59, t57, t58) * grad_mean)
+    t77 = tl.fma(tl.where(t59, t75, t70), grad_var, tl.where(t59, t58, t57) * grad_mean)
+    return (t77, t74, t76, t73)
 
 
 @triton.jit
-def maximum_exact_backward_kernel(mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, grad_mean_ptr, grad_var_ptr,
-                                  out_grad_mean1_ptr, out_grad_var1_ptr, out_grad_mean2_ptr, out_grad_var2_ptr, n,
-                                  BLOCK: tl.constexpr):
+def maximum_exact_backward_kernel(
+    mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean1_ptr, out_grad_var1_ptr,
+    out_grad_mean2_ptr, out_grad_var2_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean1 = tl.load(mean1_ptr + offsets, mask=mask).to(tl.float32)
@@ -288,8 +244,8 @@ def maximum_exact_backward_kernel(mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, grad
     var2 = tl.load(var2_ptr + offsets, mask=mask).to(tl.float32)
     grad_mean = tl.load(grad_mean_ptr + offsets, mask=mask).to(tl.float32)
     grad_var = tl.load(grad_var_ptr + offsets, mask=mask).to(tl.float32)
-    out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2 = maximum_exact_backward(mean1, var1, mean2, var2,
-                                                                                          grad_mean, grad_var)
+    out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2 = maximum_exact_backward(
+        mean1, var1, mean2, var2, grad_mean, grad_var)
     tl.store(out_grad_mean1_ptr + offsets, out_grad_mean1.to(out_grad_mean1_ptr.dtype.element_ty), mask=mask)
     tl.store(out_grad_var1_ptr + offsets, out_grad_var1.to(out_grad_var1_ptr.dtype.element_ty), mask=mask)
     tl.store(out_grad_mean2_ptr + offsets, out_grad_mean2.to(out_grad_mean2_ptr.dtype.element_ty), mask=mask)

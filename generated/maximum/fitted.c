@@ -5,29 +5,13 @@
 //     greatest of a finite set of random variables
 //
 // rule digest  adb61c420ca89beb32e19a1ec05cb3dd1ab8621814fd62e9015820d8cb8eeef3
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h21a1905732ae938c79be1c789d94c021366b786fa8d8601629bd145fe3f4d224
 // operations   maximum_fitted_forward 193, maximum_fitted_backward 213
 //
 // Certificate:
-//   mean        7.75 ulp of the terms, worst at mean1 = -1.73717051e+13, var1 = 3.82094789e+26, mean2 =
-//       7.53061069e+09, var2 = 8.68190649e+24
-//   var         3.39 ulp of the terms, worst at mean1 = 2.01425599e+13, var1 = 1.55233999e+19, mean2 = 0, var2 =
-//       1.0851774e+26
-//   dmean_dmu1  6.34 ulp of the terms, worst at mean1 = -0.0267048012, var1 = 0.000136004339, mean2 = -0.0266931914,
-//       var2 = 1.17549477e-38
-//   dmean_dvar1 3.1 ulp of the terms, worst at mean1 = -2.87011821e-21, var1 = 5.89656252e-34, mean2 = 3.98389605e-17,
-//        var2 = 1.06559087e-35
-//   dmean_dmu2  6.55 ulp of the terms, worst at mean1 = 1.56421629e-11, var1 = 5.03645678e-21, mean2 = 1.45915016e-11,
-//        var2 = 3.71921002e-21
-//   dmean_dvar2 3.1 ulp of the terms, worst at mean1 = -2.87011821e-21, var1 = 5.89656252e-34, mean2 = 3.98389605e-17,
-//        var2 = 1.06559087e-35
-//   dvar_dmu1   7.02 ulp of the terms, worst at mean1 = -41801.0898, var1 = 246086048, mean2 = 0, var2 = 0
-//   dvar_dvar1  6.39 ulp of the terms, worst at mean1 = -0.00199609646, var1 = 1.68348379e-07, mean2 = 0, var2 =
-//       1.17574294e-38
-//   dvar_dmu2   7.02 ulp of the terms, worst at mean1 = -41801.0898, var1 = 246086048, mean2 = 0, var2 = 0
-//   dvar_dvar2  6.32 ulp of the terms, worst at mean1 = -2.22813454e+11, var1 = 6.22765728e-14, mean2 =
-//       -3.33705118e+11, var2 = 5.19009986e+20
-//   against exact values at 17565 points over all of float32; details in fitted.json
+//   mean 7.75, var 3.39, dmean_dmu1 6.34, dmean_dvar1 3.1, dmean_dmu2 6.55, dmean_dvar2 3.1, dvar_dmu1 7.02,
+//       dvar_dvar1 6.39, dvar_dmu2 7.02, dvar_dvar2 6.32 ulp of the terms,
+//   against exact values at 17565 points over all of float32; where, in fitted.json
 
 #include <float.h>
 #include <stdint.h>
@@ -42,6 +26,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -58,127 +43,116 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void maximum_fitted_forward_element(float mean1, float var1, float mean2,
-                                                                                 float var2, float *restrict out_mean,
-                                                                                 float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void maximum_fitted_forward_element(
+    float mean1, float var1, float mean2, float var2, float *restrict out_mean, float *restrict out_var)
 {
-    const _Bool t0 = var1 < var2;
-    const _Bool t1 = 0.0f <= var1;
-    const _Bool t2 = 0.0f <= var2;
-    const float t3 = mean1 - mean2;
-    const _Bool t4 = t1 & t2;
-    const float t5 = -mean2;
-    const float t6 = t0 ? var2 : var1;
-    const _Bool t7 = mean1 < mean2;
-    const float t8 = t3 - mean1;
-    const float t9 = t5 - t8;
-    const float t10 = (mean1 - (t3 - t8)) + t9;
-    const float t11 = ABS(t3);
-    const _Bool t12 = t3 < 0.0f;
-    const _Bool t13 = 1.1529215e+18f < t6;
-    const _Bool t14 = t6 < 9.094947e-13f;
-    const _Bool t15 = 0.0f < t11;
-    const float t16 = t7 ? var1 : var2;
-    const float t17 = t7 ? mean2 : mean1;
-    const float t18 = t7 ? var2 : var1;
-    const float t19 = t13 ? 0.00390625f : 1.0f;
-    const float t20 = t13 ? 256.0f : 1.0f;
-    const float t21 = t14 ? 2.8147498e+14f : t19;  // power of two that keeps residuals normal
-    const float t22 = t14 ? 3.5527137e-15f : t20;
-    const float t23 = t21 * t11;
-    const float t24 = t21 * (var1 * t21);
-    const float t25 = t21 * (var2 * t21);
-    const float t26 = t21 * (t12 ? (-t10) : t10);
-    const float t27 = t24 + t25;
-    const _Bool t28 = 0.0f == t27;
-    const _Bool t29 = t28 & t15;
-    const float t30 = t29 ? 1.2676506e+30f : t23;
-    const float t31 = t29 ? 0.0f : t26;
-    const float t32 = t27 - t24;
-    const float t33 = t25 - t32;
-    const float t34 = (t24 - (t27 - t32)) + t33;
-    const float t35 = t4 ? (t28 ? 1.0f : t27) : (-1.0f);
-    const float t36 = t4 ? (t28 ? 0.0f : t34) : 0.0f;
-    const float t37 = SQRT(t35);  // theta, scaled; NaN for a negative variance or an impossible covariance
-    const float t38 = 1.0f / t37;
-    const float t39 = (t36 + FMA(t37, -t37, t35)) * (0.5f * t38);
-    const float t40 = -t38;
-    const float t41 = t38 * t30;
-    const float t42 = FMA(t39, t40, FMA(t37, t40, 1.0f));
-    const float t43 = t28 ? 0.0f : (t22 * (t37 + t39));
-    const float t44 = FMA(t38, t31, FMA(t38 * t42, t30, FMA(t38, t30, -t41)));
-    const _Bool t45 = 20.5f < t41;
-    const _Bool t46 = 128.87466f < t41;
-    const float t47 = t45 ? 20.5f : t41;  // t = min(|mean1 - mean2|/theta, reach)
-    const float t48 = t46 ? 128.87466f : t41;
-    const float t49 = t45 ? 0.0f : t44;
-    const float t50 = t46 ? (-2.9698406e-6f) : t44;
-    const float t51 = t48 * (-2.700298f);
-    const float t52 = t47 * t47;
-    const float t53 = FMA(t48, -4.681833e-9f, FMA(t50, -2.700298f, FMA(t48, -2.700298f, -t51)));
-    const float t54 = FMA(1.442695f, t51, 12582912.0f);
-    const float t55 = -t52;
-    const float t56 = t52 * (-0.5f);
-    const float t57 = FMA(t47, t49, FMA(t47, t49, FMA(t47, t47, t55)));
-    const float t58 = t47 + t49;
-    const float t59 = t57 * (-0.5f);
-    const float t60 = t54 - 12582912.0f;
-    const uint32_t t61 = as_bits(t54);
-    const float t62 = FMA(-0.69314575f, t60, t51) + FMA(-1.4286068e-6f, t60, t53);
-    const float t63 = FMA(t56, 1.442695f, 12582912.0f);
-    const float t64 = as_float((127u + ((uint32_t)((int32_t)t61 >> 2u))) << 23u);
-    const float t65 = as_float((127u + ((uint32_t)((int32_t)(1u + t61) >> 2u))) << 23u);
-    const uint32_t t66 = 2u + t61;
-    const uint32_t t67 = 3u + t61;
-    const uint32_t t68 = (uint32_t)((int32_t)t66 >> 2u);
-    const uint32_t t69 = (uint32_t)((int32_t)t67 >> 2u);
-    const uint32_t t70 = 127u + t68;
-    const uint32_t t71 = 127u + t69;
-    const uint32_t t72 = t70 << 23u;
-    const uint32_t t73 = t71 << 23u;
-    const float t74 = as_float(t72);
-    const float t75 = as_float(t73);
-    const float t76 = t63 - 12582912.0f;
-    const uint32_t t77 = as_bits(t63);
-    const float t78 = FMA(t76, -0.69314575f, t56) + FMA(t76, -1.4286068e-6f, t59);
-    const float t79 = as_float((((uint32_t)((int32_t)t77 >> 2u)) + 127u) << 23u);
-    const float t80 = as_float((127u + ((uint32_t)((int32_t)(t77 + 1u) >> 2u))) << 23u);
-    const uint32_t t81 = t77 + 2u;
-    const uint32_t t82 = t77 + 3u;
-    const uint32_t t83 = (uint32_t)((int32_t)t81 >> 2u);
-    const uint32_t t84 = (uint32_t)((int32_t)t82 >> 2u);
-    const uint32_t t85 = 127u + t83;
-    const uint32_t t86 = 127u + t84;
-    const uint32_t t87 = t85 << 23u;
-    const uint32_t t88 = t86 << 23u;
-    const float t89 = as_float(t87);
-    const float t90 = as_float(t88);
-    const float t91 = 1.0f / FMA(0.25f, t58, 1.0f);  // u = 1/(1 + t/4)
-    const float t92 = FMA(t58, t58, 1.0f);
-    const float t93 = -t58;
-    const float t94 = 1.0f / t92;
-    const float t95 = 1.0f + FMA(FMA(t62, FMA(t62, FMA(t62, FMA(0.0013814222f, t62, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t62 * t62, t62);
-    const float t96 = t91 - 0.25f;
+    float t0 = mean1 - mean2;
+    _Bool t1 = (0.0f <= var1) & (0.0f <= var2);
+    float t2 = (var1 < var2) ? var2 : var1;
+    _Bool t3 = mean1 < mean2;
+    float t4 = t0 - mean1;
+    float t5 = (mean1 - (t0 - t4)) + ((-mean2) - t4);
+    float t6 = ABS(t0);
+    _Bool t7 = 1.1529215e+18f < t2;
+    _Bool t8 = t2 < 9.094947e-13f;
+    float t9 = t7 ? 0.00390625f : 1.0f;
+    float t10 = t8 ? 2.8147498e+14f : t9;  // power of two that keeps residuals normal
+    float t11 = t10 * (var1 * t10);
+    float t12 = t10 * (var2 * t10);
+    float t13 = t11 + t12;
+    _Bool t14 = 0.0f == t13;
+    _Bool t15 = t14 & (0.0f < t6);
+    float t16 = t10 * t6;
+    float t17 = t15 ? 1.2676506e+30f : t16;
+    float t18 = t13 - t11;
+    float t19 = t14 ? 1.0f : t13;
+    float t20 = t1 ? t19 : (-1.0f);
+    float t21 = SQRT(t20);  // theta, scaled; NaN for a negative variance or an impossible covariance
+    float t22 = 1.0f / t21;
+    float t23 = (t11 - (t13 - t18)) + (t12 - t18);
+    float t24 = t14 ? 0.0f : t23;
+    float t25 = t1 ? t24 : 0.0f;
+    float t26 = (t25 + FMA(t21, -t21, t20)) * (0.5f * t22);
+    float t27 = -t22;
+    float t28 = t22 * t17;
+    _Bool t29 = t0 < 0.0f;
+    float t30 = -t5;
+    float t31 = t29 ? t30 : t5;
+    float t32 = t10 * t31;
+    float t33 = t15 ? 0.0f : t32;
+    float t34 = FMA(t22, t33, FMA(t22 * FMA(t26, t27, FMA(t21, t27, 1.0f)), t17, FMA(t22, t17, -t28)));
+    _Bool t35 = 20.5f < t28;
+    _Bool t36 = 128.87466f < t28;
+    float t37 = t35 ? 20.5f : t28;  // t = min(|mean1 - mean2|/theta, reach)
+    float t38 = t36 ? 128.87466f : t28;
+    float t39 = t35 ? 0.0f : t34;
+    float t40 = t38 * (-2.700298f);
+    float t41 = t37 * t37;
+    float t42 = FMA(1.442695f, t40, 12582912.0f);
+    float t43 = t41 * (-0.5f);
+    float t44 = t37 + t39;
+    float t45 = t42 - 12582912.0f;
+    uint32_t t46 = as_bits(t42);
+    float t47 = FMA(-0.69314575f, t45, t40);
+    float t48 = t36 ? (-2.9698406e-6f) : t34;
+    float t49 = t47 + FMA(-1.4286068e-6f, t45, FMA(t38, -4.681833e-9f, FMA(t48, -2.700298f, FMA(t38, -2.700298f,
+        -t40))));
+    float t50 = FMA(t43, 1.442695f, 12582912.0f);
+    float t51 = as_float((127u + ((uint32_t)((int32_t)t46 >> 2u))) << 23u);
+    float t52 = as_float((127u + ((uint32_t)((int32_t)(1u + t46) >> 2u))) << 23u);
+    float t53 = as_float((127u + ((uint32_t)((int32_t)(2u + t46) >> 2u))) << 23u);
+    float t54 = as_float((127u + ((uint32_t)((int32_t)(3u + t46) >> 2u))) << 23u);
+    float t55 = t50 - 12582912.0f;
+    uint32_t t56 = as_bits(t50);
+    float t57 = FMA(t55, -0.69314575f, t43) + FMA(t55, -1.4286068e-6f, FMA(t37, t39, FMA(t37, t39, FMA(t37, t37,
+        -t41))) * (-0.5f));
+    float t58 = 1.0f / FMA(0.25f, t44, 1.0f);  // u = 1/(1 + t/4)
+    float t59 = 1.0f + FMA(POLY4(t49, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t49 * t49,
+        t49);
+    float t60 = t3 ? mean2 : mean1;
+    float t61 = as_float((127u + ((uint32_t)((int32_t)(t56 + 3u) >> 2u))) << 23u);
+    float t62 = as_float((127u + ((uint32_t)((int32_t)(t56 + 2u) >> 2u))) << 23u);
+    float t63 = as_float((127u + ((uint32_t)((int32_t)(t56 + 1u) >> 2u))) << 23u);
+    float t64 = as_float((((uint32_t)((int32_t)t56 >> 2u)) + 127u) << 23u);
+    float t65 = t7 ? 256.0f : 1.0f;
+    float t66 = t8 ? 3.5527137e-15f : t65;
+    float t67 = t66 * (t21 + t26);
+    float t68 = t14 ? 0.0f : t67;
     // exp(-t^2/2), mantissa
-    const float t97 = 1.0f + FMA(FMA(t78, FMA(t78, FMA(t78, FMA(t78, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t78 * t78, t78);
+    float t69 = 1.0f + FMA(POLY4(t57, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t57 * t57,
+        t57);
+    float t70 = 1.0f / FMA(t44, t44, 1.0f);
+    float t71 = t58 - 0.25f;
     // J_2/sqrt(2 pi)
-    const float t98 = t91 * (t91 * (t91 * FMA(t96, FMA(t96, FMA(t96, FMA(t96, FMA(t96, FMA(t96, FMA(t96, FMA(t96,
-        FMA(t96, FMA(t96, FMA(t96, FMA(t96, 0.051371284f, -0.2056241f), 0.27970043f), -0.08727275f), -0.052691616f),
-        -0.07871676f), 0.011227813f), 0.1163768f), 0.17160082f), 0.15958354f), 0.106851034f), 0.05081732f),
-        0.014190124f)));
-    const float t99 = t94 * FMA(t98 * 2.0f, t93, 0.3989423f);  // J_1/sqrt(2 pi)
-    const float t100 = t17 + (t90 * (t89 * (t80 * (t79 * (t43 * (t97 * t99))))));
-    const float t101 = 1.0f / (1.0f + (t75 * (t74 * (t65 * (t95 * t64)))));
-    const float t102 = FMA(t18, t101, t75 * (t74 * (t65 * (t64 * (t16 * (t95 * t101))))));
-    *out_mean = t100;
-    *out_var = t102;
+    float t72 = t58 * (t58 * (t58 * POLY12(t71, 0.051371284f, -0.2056241f, 0.27970043f, -0.08727275f, -0.052691616f,
+        -0.07871676f, 0.011227813f, 0.1163768f, 0.17160082f, 0.15958354f, 0.106851034f, 0.05081732f, 0.014190124f)));
+    float t73 = t70 * FMA(t72 * 2.0f, -t44, 0.3989423f);  // J_1/sqrt(2 pi)
+    float t74 = t60 + (t61 * (t62 * (t63 * (t64 * (t68 * (t69 * t73))))));
+    float t75 = 1.0f / (1.0f + (t54 * (t53 * (t52 * (t59 * t51)))));
+    float t76 = t3 ? var2 : var1;
+    float t77 = t3 ? var1 : var2;
+    float t78 = FMA(t76, t75, t54 * (t53 * (t52 * (t51 * (t77 * (t59 * t75))))));
+    *out_mean = t74;
+    *out_var = t78;
 }
 
-void maximum_fitted_forward(int64_t n, const float *restrict mean1, const float *restrict var1,
-                            const float *restrict mean2, const float *restrict var2, const float *restrict params,
-                            float *restrict out_mean, float *restrict out_var)
+void maximum_fitted_forward(
+    int64_t n, const float *restrict mean1, const float *restrict var1, const float *restrict mean2,
+    const float *restrict var2, const float *restrict params, float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -190,180 +164,137 @@ void maximum_fitted_forward(int64_t n, const float *restrict mean1, const float 
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void maximum_fitted_backward_element(float mean1, float var1, float mean2,
-                                                                                  float var2, float grad_mean,
-                                                                                  float grad_var,
-                                                                                  float *restrict out_grad_mean1,
-                                                                                  float *restrict out_grad_var1,
-                                                                                  float *restrict out_grad_mean2,
-                                                                                  float *restrict out_grad_var2)
+INLINE void maximum_fitted_backward_element(
+    float mean1, float var1, float mean2, float var2, float grad_mean, float grad_var, float *restrict out_grad_mean1,
+    float *restrict out_grad_var1, float *restrict out_grad_mean2, float *restrict out_grad_var2)
 {
-    const _Bool t0 = var1 < var2;
-    const _Bool t1 = 0.0f <= var1;
-    const _Bool t2 = 0.0f <= var2;
-    const float t3 = mean1 - mean2;
-    const _Bool t4 = t1 & t2;
-    const float t5 = -mean2;
-    const float t6 = t0 ? var2 : var1;
-    const _Bool t7 = mean1 < mean2;
-    const float t8 = ABS(t3);
-    const float t9 = t3 - mean1;
-    const float t10 = t5 - t9;
-    const float t11 = t3 - t9;
-    const _Bool t12 = t3 < 0.0f;
-    const float t13 = (mean1 - t11) + t10;
-    const _Bool t14 = 1.1529215e+18f < t6;
-    const _Bool t15 = t6 < 9.094947e-13f;
-    const _Bool t16 = 0.0f < t8;
-    const float t17 = t14 ? 0.00390625f : 1.0f;
-    const float t18 = t14 ? 256.0f : 1.0f;
-    const float t19 = t15 ? 2.8147498e+14f : t17;  // power of two that keeps residuals normal
-    const float t20 = t15 ? 3.5527137e-15f : t18;
-    const float t21 = t19 * t8;
-    const float t22 = t19 * (var1 * t19);
-    const float t23 = t19 * (var2 * t19);
-    const float t24 = t19 * (t12 ? (-t13) : t13);
-    const float t25 = t22 + t23;
-    const float t26 = t7 ? t23 : t22;
-    const float t27 = t7 ? t22 : t23;
-    const _Bool t28 = 0.0f == t25;
-    const _Bool t29 = t28 & t16;
-    const float t30 = t29 ? 1.2676506e+30f : t21;
-    const float t31 = t29 ? 0.0f : t24;
-    const float t32 = t25 - t22;
-    const float t33 = t23 - t32;
-    const float t34 = (t22 - (t25 - t32)) + t33;
-    const float t35 = t4 ? (t28 ? 1.0f : t25) : (-1.0f);
-    const float t36 = t4 ? (t28 ? 0.0f : t34) : 0.0f;
-    const float t37 = SQRT(t35);  // theta, scaled; NaN for a negative variance or an impossible covariance
-    const float t38 = 1.0f / t37;
-    const float t39 = t36 + FMA(t37, -t37, t35);
-    const float t40 = t38 * t30;
-    const float t41 = t39 * (0.5f * t38);
-    const float t42 = -t38;
-    const float t43 = FMA(t41, t42, FMA(t37, t42, 1.0f));
-    const float t44 = t20 * (t37 + t41);
-    const float t45 = t38 * t43;
-    const float t46 = t28 ? 0.0f : t44;
-    const _Bool t47 = 18.6875f < t40;
-    const float t48 = FMA(t38, t31, FMA(t45, t30, FMA(t38, t30, -t40)));
-    const float t49 = t38 + t45;
-    const float t50 = t49 * t26;
-    const float t51 = t49 * t27;
-    const float t52 = t28 ? 0.0f : (t19 * t49);
-    const float t53 = (t49 * t50) - (t49 * t51);
-    const _Bool t54 = 64.43733f < t40;
-    const float t55 = t47 ? 18.6875f : t40;  // t = min(|mean1 - mean2|/theta, reach)
-    const float t56 = t54 ? 64.43733f : t40;
-    const float t57 = t47 ? 0.0f : t48;
-    const float t58 = t54 ? (-1.4849203e-6f) : t48;
-    const float t59 = FMA(t55, 0.25f, 1.0f);
-    const float t60 = t56 * (-2.700298f);
-    const float t61 = t55 * t55;
-    const float t62 = 1.0f / t59;  // u = 1/(1 + t/4)
-    const float t63 = FMA(t57, 0.25f, FMA(t55, 0.25f, -(t59 - 1.0f)));
-    const float t64 = FMA(t58, -2.700298f, FMA(t56, -2.700298f, -t60));
-    const float t65 = t56 + t58;
-    const float t66 = FMA(t56, -4.681833e-9f, t64);
-    const float t67 = 0.5f * t65;
-    const float t68 = FMA(1.442695f, t60, 12582912.0f);
-    const float t69 = -t61;
-    const float t70 = t61 * (-0.5f);
-    const float t71 = FMA(t55, t57, FMA(t55, t57, FMA(t55, t55, t69)));
-    const float t72 = t55 + t57;
-    const float t73 = t71 * (-0.5f);
-    const float t74 = t68 - 12582912.0f;
-    const uint32_t t75 = as_bits(t68);
-    const float t76 = FMA(-0.69314575f, t74, t60) + FMA(-1.4286068e-6f, t74, t66);
-    const float t77 = FMA(t70, 1.442695f, 12582912.0f);
-    const uint32_t t78 = (uint32_t)((int32_t)t75 >> 1u);
-    const uint32_t t79 = 1u + t75;
-    const uint32_t t80 = 127u + t78;
-    const uint32_t t81 = (uint32_t)((int32_t)t79 >> 1u);
-    const uint32_t t82 = t80 << 23u;
-    const uint32_t t83 = 127u + t81;
-    const float t84 = as_float(t82);
-    const float t85 = as_float(t83 << 23u);
-    const float t86 = t77 - 12582912.0f;
-    const uint32_t t87 = as_bits(t77);
-    const float t88 = FMA(t86, -0.69314575f, t70) + FMA(t86, -1.4286068e-6f, t73);
-    const uint32_t t89 = t87 + 1u;
-    const uint32_t t90 = (uint32_t)((int32_t)t87 >> 1u);
-    const uint32_t t91 = (uint32_t)((int32_t)t89 >> 1u);
-    const uint32_t t92 = t90 + 127u;
-    const uint32_t t93 = 127u + t91;
-    const uint32_t t94 = t92 << 23u;
-    const uint32_t t95 = t93 << 23u;
-    const float t96 = as_float(t94);
-    const float t97 = as_float(t95);
-    const float t98 = -t62;
-    const float t99 = t62 + (t62 * FMA(t63, t98, FMA(t59, t98, 1.0f)));
-    const float t100 = t96 * t97;
-    const float t101 = 1.0f / FMA(t72, t72, 1.0f);
-    const float t102 = -t72;
-    const float t103 = 1.0f + FMA(FMA(t76, FMA(t76, FMA(t76, FMA(0.0013814222f, t76, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t76 * t76, t76);
-    const float t104 = t99 - 0.25f;
+    float t0 = mean1 - mean2;
+    _Bool t1 = (0.0f <= var1) & (0.0f <= var2);
+    float t2 = (var1 < var2) ? var2 : var1;
+    _Bool t3 = mean1 < mean2;
+    float t4 = ABS(t0);
+    float t5 = t0 - mean1;
+    float t6 = (mean1 - (t0 - t5)) + ((-mean2) - t5);
+    _Bool t7 = 1.1529215e+18f < t2;
+    _Bool t8 = t2 < 9.094947e-13f;
+    float t9 = t7 ? 0.00390625f : 1.0f;
+    float t10 = t8 ? 2.8147498e+14f : t9;  // power of two that keeps residuals normal
+    float t11 = t10 * (var1 * t10);
+    float t12 = t10 * (var2 * t10);
+    float t13 = t11 + t12;
+    _Bool t14 = 0.0f == t13;
+    _Bool t15 = t14 & (0.0f < t4);
+    float t16 = t10 * t4;
+    float t17 = t15 ? 1.2676506e+30f : t16;
+    float t18 = t13 - t11;
+    float t19 = t14 ? 1.0f : t13;
+    float t20 = t1 ? t19 : (-1.0f);
+    float t21 = SQRT(t20);  // theta, scaled; NaN for a negative variance or an impossible covariance
+    float t22 = 1.0f / t21;
+    float t23 = t22 * t17;
+    float t24 = (t11 - (t13 - t18)) + (t12 - t18);
+    float t25 = t14 ? 0.0f : t24;
+    float t26 = t1 ? t25 : 0.0f;
+    float t27 = (t26 + FMA(t21, -t21, t20)) * (0.5f * t22);
+    float t28 = -t22;
+    float t29 = t22 * FMA(t27, t28, FMA(t21, t28, 1.0f));
+    _Bool t30 = 18.6875f < t23;
+    _Bool t31 = t0 < 0.0f;
+    float t32 = -t6;
+    float t33 = t31 ? t32 : t6;
+    float t34 = t10 * t33;
+    float t35 = t15 ? 0.0f : t34;
+    float t36 = FMA(t22, t35, FMA(t29, t17, FMA(t22, t17, -t23)));
+    float t37 = t22 + t29;
+    _Bool t38 = 64.43733f < t23;
+    float t39 = t30 ? 18.6875f : t23;  // t = min(|mean1 - mean2|/theta, reach)
+    float t40 = t38 ? 64.43733f : t23;
+    float t41 = t30 ? 0.0f : t36;
+    float t42 = t38 ? (-1.4849203e-6f) : t36;
+    float t43 = FMA(t39, 0.25f, 1.0f);
+    float t44 = t40 * (-2.700298f);
+    float t45 = t39 * t39;
+    float t46 = 1.0f / t43;  // u = 1/(1 + t/4)
+    float t47 = FMA(1.442695f, t44, 12582912.0f);
+    float t48 = t45 * (-0.5f);
+    float t49 = t39 + t41;
+    float t50 = t47 - 12582912.0f;
+    uint32_t t51 = as_bits(t47);
+    float t52 = FMA(-0.69314575f, t50, t44) + FMA(-1.4286068e-6f, t50, FMA(t40, -4.681833e-9f, FMA(t42, -2.700298f,
+        FMA(t40, -2.700298f, -t44))));
+    float t53 = FMA(t48, 1.442695f, 12582912.0f);
+    float t54 = as_float((127u + ((uint32_t)((int32_t)t51 >> 1u))) << 23u);
+    float t55 = as_float((127u + ((uint32_t)((int32_t)(1u + t51) >> 1u))) << 23u);
+    float t56 = t53 - 12582912.0f;
+    uint32_t t57 = as_bits(t53);
+    float t58 = FMA(t56, -0.69314575f, t48) + FMA(t56, -1.4286068e-6f, FMA(t39, t41, FMA(t39, t41, FMA(t39, t39,
+        -t45))) * (-0.5f));
+    float t59 = as_float((((uint32_t)((int32_t)t57 >> 1u)) + 127u) << 23u);
+    float t60 = as_float((127u + ((uint32_t)((int32_t)(t57 + 1u) >> 1u))) << 23u);
+    float t61 = -t46;
+    float t62 = t46 + (t46 * FMA(FMA(t41, 0.25f, FMA(t39, 0.25f, -(t43 - 1.0f))), t61, FMA(t43, t61, 1.0f)));
+    float t63 = 1.0f + FMA(POLY4(t52, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t52 * t52,
+        t52);
     // exp(-t^2/2), mantissa
-    const float t105 = 1.0f + FMA(FMA(t88, FMA(t88, FMA(t88, FMA(t88, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t88 * t88, t88);
-    const float t106 = t105 * t100;
+    float t64 = 1.0f + FMA(POLY4(t58, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t58 * t58,
+        t58);
+    float t65 = t62 - 0.25f;
     // J_2/sqrt(2 pi)
-    const float t107 = t99 * (t99 * (t99 * FMA(t104, FMA(t104, FMA(t104, FMA(t104, FMA(t104, FMA(t104, FMA(t104,
-        FMA(t104, FMA(t104, FMA(t104, -0.06790253f, 0.23445444f), -0.22880422f), -0.021781435f), 0.0013202751f),
-        0.1169634f), 0.17166187f), 0.15957567f), 0.10685098f), 0.050817337f), 0.014190124f)));
-    const float t108 = t107 * 2.0f;
-    const float t109 = t101 * FMA(t108, t102, 0.3989423f);  // J_1/sqrt(2 pi)
-    const float t110 = FMA(t72, t109, t108);  // Mills ratio/sqrt(2 pi)
-    const float t111 = t110 * t106;
-    const float t112 = t105 * t110;
-    const float t113 = t52 * (t96 * (t105 * 0.19947115f));
-    const float t114 = t96 * t112;
-    const float t115 = t97 * t113;
-    const float t116 = t97 * t114;
-    const float t117 = t115 * grad_mean;
-    const float t118 = 1.0f - t111;
-    const float t119 = 1.0f / (1.0f + (t85 * (t103 * t84)));
-    const float t120 = t103 * t119;
-    const float t121 = ((t119 * t120) * 2.700298f) * t53;
-    const float t122 = t121 * t67;
-    const float t123 = t46 * t121;
-    const float t124 = t120 - t122;
-    const float t125 = t84 * t122;
-    const float t126 = t84 * t123;
-    const float t127 = t84 * t124;
-    const float t128 = t119 - (t85 * t125);
-    const float t129 = t85 * t126;
-    const float t130 = t85 * t127;
-    const float t131 = -t129;
-    const float t132 = t7 ? t131 : t129;
-    const float t133 = t7 ? t129 : t131;
-    const float t134 = t7 ? t130 : t128;
-    const float t135 = t7 ? t128 : t130;
-    const float t136 = FMA(t134, grad_var, t117);
-    const float t137 = FMA(t135, grad_var, t117);
-    const float t138 = t7 ? t116 : t118;
-    const float t139 = t7 ? t118 : t116;
-    const float t140 = FMA(t132, grad_var, t138 * grad_mean);
-    const float t141 = FMA(t133, grad_var, t139 * grad_mean);
-    *out_grad_mean1 = t140;
-    *out_grad_var1 = t136;
-    *out_grad_mean2 = t141;
-    *out_grad_var2 = t137;
+    float t66 = t62 * (t62 * (t62 * POLY10(t65, -0.06790253f, 0.23445444f, -0.22880422f, -0.021781435f, 0.0013202751f,
+        0.1169634f, 0.17166187f, 0.15957567f, 0.10685098f, 0.050817337f, 0.014190124f)));
+    float t67 = t66 * 2.0f;
+    float t68 = (1.0f / FMA(t49, t49, 1.0f)) * FMA(t67, -t49, 0.3989423f);  // J_1/sqrt(2 pi)
+    float t69 = FMA(t49, t68, t67);  // Mills ratio/sqrt(2 pi)
+    float t70 = t60 * (t59 * (t64 * t69));
+    float t71 = t10 * t37;
+    float t72 = t14 ? 0.0f : t71;
+    float t73 = (t60 * (t72 * (t59 * (t64 * 0.19947115f)))) * grad_mean;
+    float t74 = 1.0f - (t69 * (t64 * (t59 * t60)));
+    float t75 = 1.0f / (1.0f + (t55 * (t63 * t54)));
+    float t76 = t63 * t75;
+    float t77 = (t75 * t76) * 2.700298f;
+    float t78 = t3 ? t12 : t11;
+    float t79 = t37 * (t37 * t78);
+    float t80 = t3 ? t11 : t12;
+    float t81 = t77 * (t79 - (t37 * (t37 * t80)));
+    float t82 = t81 * (0.5f * (t40 + t42));
+    float t83 = t75 - (t55 * (t54 * t82));
+    float t84 = t7 ? 256.0f : 1.0f;
+    float t85 = t8 ? 3.5527137e-15f : t84;
+    float t86 = t85 * (t21 + t27);
+    float t87 = t14 ? 0.0f : t86;
+    float t88 = t55 * (t54 * (t87 * t81));
+    float t89 = t55 * (t54 * (t76 - t82));
+    float t90 = -t88;
+    float t91 = t3 ? t89 : t83;
+    float t92 = FMA(t91, grad_var, t73);
+    float t93 = t3 ? t83 : t89;
+    float t94 = FMA(t93, grad_var, t73);
+    float t95 = t3 ? t90 : t88;
+    float t96 = t3 ? t70 : t74;
+    float t97 = FMA(t95, grad_var, t96 * grad_mean);
+    float t98 = t3 ? t88 : t90;
+    float t99 = t3 ? t74 : t70;
+    float t100 = FMA(t98, grad_var, t99 * grad_mean);
+    *out_grad_mean1 = t97;
+    *out_grad_var1 = t92;
+    *out_grad_mean2 = t100;
+    *out_grad_var2 = t94;
 }
 
-void maximum_fitted_backward(int64_t n, const float *restrict mean1, const float *restrict var1,
-                             const float *restrict mean2, const float *restrict var2, const float *restrict grad_mean,
-                             const float *restrict grad_var, const float *restrict params,
-                             float *restrict out_grad_mean1, float *restrict out_grad_var1,
-                             float *restrict out_grad_mean2, float *restrict out_grad_var2)
+void maximum_fitted_backward(
+    int64_t n, const float *restrict mean1, const float *restrict var1, const float *restrict mean2,
+    const float *restrict var2, const float *restrict grad_mean, const float *restrict grad_var,
+    const float *restrict params, float *restrict out_grad_mean1, float *restrict out_grad_var1,
+    float *restrict out_grad_mean2, float *restrict out_grad_var2)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        maximum_fitted_backward_element(mean1[i], var1[i], mean2[i], var2[i], grad_mean[i], grad_var[i],
-                                        &out_grad_mean1[i], &out_grad_var1[i], &out_grad_mean2[i], &out_grad_var2[i]);
+        maximum_fitted_backward_element(
+            mean1[i], var1[i], mean2[i], var2[i], grad_mean[i], grad_var[i], &out_grad_mean1[i], &out_grad_var1[i],
+            &out_grad_mean2[i], &out_grad_var2[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean1[i]);
     }
     (void)narrow;

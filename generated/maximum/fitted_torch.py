@@ -5,7 +5,6 @@
 #     greatest of a finite set of random variables
 #
 # rule digest  adb61c420ca89beb32e19a1ec05cb3dd1ab8621814fd62e9015820d8cb8eeef3
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 """maximum, variant fitted: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -54,8 +53,9 @@ def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor) -> tuple[T
     return t6, t3
 
 
-def backward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, grad_mean: Tensor,
-             grad_var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def backward(
+    mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, grad_mean: Tensor,
+    grad_var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients in mean and variance of each input, from those in mean and variance of the output."""
     t0 = mean1 < mean2
     t1 = var1 + var2

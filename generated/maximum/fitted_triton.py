@@ -5,29 +5,12 @@
 #     greatest of a finite set of random variables
 #
 # rule digest  adb61c420ca89beb32e19a1ec05cb3dd1ab8621814fd62e9015820d8cb8eeef3
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   maximum_fitted_forward 193, maximum_fitted_backward 213
 #
 # Certificate:
-#   mean        7.75 ulp of the terms, worst at mean1 = -1.73717051e+13, var1 = 3.82094789e+26, mean2 =
-#       7.53061069e+09, var2 = 8.68190649e+24
-#   var         3.39 ulp of the terms, worst at mean1 = 2.01425599e+13, var1 = 1.55233999e+19, mean2 = 0, var2 =
-#       1.0851774e+26
-#   dmean_dmu1  6.34 ulp of the terms, worst at mean1 = -0.0267048012, var1 = 0.000136004339, mean2 = -0.0266931914,
-#       var2 = 1.17549477e-38
-#   dmean_dvar1 3.1 ulp of the terms, worst at mean1 = -2.87011821e-21, var1 = 5.89656252e-34, mean2 = 3.98389605e-17,
-#        var2 = 1.06559087e-35
-#   dmean_dmu2  6.55 ulp of the terms, worst at mean1 = 1.56421629e-11, var1 = 5.03645678e-21, mean2 = 1.45915016e-11,
-#        var2 = 3.71921002e-21
-#   dmean_dvar2 3.1 ulp of the terms, worst at mean1 = -2.87011821e-21, var1 = 5.89656252e-34, mean2 = 3.98389605e-17,
-#        var2 = 1.06559087e-35
-#   dvar_dmu1   7.02 ulp of the terms, worst at mean1 = -41801.0898, var1 = 246086048, mean2 = 0, var2 = 0
-#   dvar_dvar1  6.39 ulp of the terms, worst at mean1 = -0.00199609646, var1 = 1.68348379e-07, mean2 = 0, var2 =
-#       1.17574294e-38
-#   dvar_dmu2   7.02 ulp of the terms, worst at mean1 = -41801.0898, var1 = 246086048, mean2 = 0, var2 = 0
-#   dvar_dvar2  6.32 ulp of the terms, worst at mean1 = -2.22813454e+11, var1 = 6.22765728e-14, mean2 =
-#       -3.33705118e+11, var2 = 5.19009986e+20
-#   against exact values at 17565 points over all of float32; details in fitted.json
+#   mean 7.75, var 3.39, dmean_dmu1 6.34, dmean_dvar1 3.1, dmean_dmu2 6.55, dmean_dvar2 3.1, dvar_dmu1 7.02,
+#       dvar_dvar1 6.39, dvar_dmu2 7.02, dvar_dvar2 6.32 ulp of the terms,
+#   against exact values at 17565 points over all of float32; where, in fitted.json
 
 import triton
 import triton.language as tl
@@ -44,101 +27,101 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
-def maximum_fitted_forward(mean1, var1, mean2, var2):
-    t0 = var1 < var2
-    t1 = 0.0 <= var1
-    t2 = 0.0 <= var2
-    t3 = mean1 - mean2
-    t4 = t1 & t2
-    t5 = mean2 * -1.0
-    t6 = tl.where(t0, var2, var1)
-    t7 = 1.1529215e+18 < t6
-    t8 = t6 < 9.094947e-13
-    t9 = tl.where(t8, 2.8147498e+14, tl.where(t7, 0.00390625, 1.0))  # power of two that keeps residuals normal
-    t10 = tl.where(t8, 3.5527137e-15, tl.where(t7, 256.0, 1.0))
-    t11 = t9 * (var1 * t9)
-    t12 = t9 * (var2 * t9)
-    t13 = t11 + t12
-    t14 = 0.0 == t13
-    t15 = tl.where(t4, tl.where(t14, 1.0, t13), -1.0)
-    t16 = tl.sqrt_rn(t15)  # theta, scaled; NaN for a negative variance or an impossible covariance
-    t17 = tl.div_rn(1.0, t16)
-    t18 = 0.5 * t17
-    t19 = t17 * -1.0
-    t20 = tl.fma(t16, t19, 1.0)
-    t21 = tl.fma(t16, t16 * -1.0, t15)
-    t22 = t13 - t11
-    t23 = (tl.where(t4, tl.where(t14, 0.0, (t11 - (t13 - t22)) + (t12 - t22)), 0.0) + t21) * t18
-    t24 = tl.fma(t23, t19, t20)
-    t25 = tl.where(t14, 0.0, t10 * (t16 + t23))
-    t26 = t17 * t24
-    t27 = t3 - mean1
-    t28 = t5 - t27
-    t29 = (mean1 - (t3 - t27)) + t28
-    t30 = t29 * -1.0
-    t31 = tl.abs(t3)
-    t32 = t9 * tl.where(t3 < 0.0, t30, t29)
-    t33 = t9 * t31
-    t34 = t14 & (0.0 < t31)
-    t35 = tl.where(t34, 1.2676506e+30, t33)
-    t36 = tl.where(t34, 0.0, t32)
-    t37 = t17 * t35
-    t38 = tl.fma(t17, t36, tl.fma(t26, t35, tl.fma(t17, t35, t37 * -1.0)))
-    t39 = mean1 < mean2
-    t40 = tl.where(t39, var1, var2)
-    t41 = tl.where(t39, mean2, mean1)
-    t42 = tl.where(t39, var2, var1)
-    t43 = 20.5 < t37
-    t44 = tl.where(t43, 20.5, t37)  # t = min(|mean1 - mean2|/theta, reach)
-    t45 = tl.where(t43, 0.0, t38)
-    t46 = t44 + t45
-    t47 = tl.div_rn(1.0, tl.fma(0.25, t46, 1.0))  # u = 1/(1 + t/4)
-    t48 = t47 - 0.25
-    # J_2/sqrt(2 pi)
-    t49 = (t47 * (t47 * (t47 * tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48,
-        tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, 0.051371284, -0.2056241), 0.27970043),
-        -0.08727275), -0.052691616), -0.07871676), 0.011227813), 0.1163768), 0.17160082), 0.15958354), 0.106851034),
-        0.05081732), 0.014190124))))
-    t50 = t49 * 2.0
-    t51 = tl.div_rn(1.0, tl.fma(t46, t46, 1.0)) * tl.fma(t50, t46 * -1.0, 0.3989423)  # J_1/sqrt(2 pi)
-    t52 = t44 * t44
-    t53 = tl.fma(t44, t45, tl.fma(t44, t45, tl.fma(t44, t44, t52 * -1.0))) * (-0.5)
-    t54 = t52 * (-0.5)
-    t55 = tl.fma(t54, 1.442695, 12582912.0)
-    t56 = t55 - 12582912.0
-    t57 = tl.fma(t56, -0.69314575, t54) + tl.fma(t56, -1.4286068e-6, t53)
-    t58 = t55.to(tl.int32, bitcast=True)
-    t59 = (((t58 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t60 = ((127 + ((t58 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t61 = ((127 + ((t58 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t62 = ((127 + ((t58 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    # exp(-t^2/2), mantissa
-    t63 = (1.0 + tl.fma(tl.fma(t57, tl.fma(t57, tl.fma(t57, tl.fma(t57, 0.0013814222, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t57 * t57, t57))
-    t64 = t41 + (t62 * (t61 * (t60 * (t59 * (t25 * (t63 * t51))))))
-    t65 = 128.87466 < t37
-    t66 = tl.where(t65, 128.87466, t37)
-    t67 = tl.where(t65, -2.9698406e-6, t38)
-    t68 = t66 * (-2.700298)
-    t69 = tl.fma(t66, -4.681833e-9, tl.fma(t67, -2.700298, tl.fma(t66, -2.700298, t68 * -1.0)))
-    t70 = tl.fma(1.442695, t68, 12582912.0)
-    t71 = t70 - 12582912.0
-    t72 = tl.fma(-0.69314575, t71, t68) + tl.fma(-1.4286068e-6, t71, t69)
-    t73 = t70.to(tl.int32, bitcast=True)
-    t74 = ((127 + (t73 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t75 = ((127 + ((1 + t73) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t76 = ((127 + ((2 + t73) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t77 = ((127 + ((3 + t73) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t78 = (1.0 + tl.fma(tl.fma(t72, tl.fma(t72, tl.fma(t72, tl.fma(0.0013814222, t72, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t72 * t72, t72))
-    t79 = tl.div_rn(1.0, 1.0 + (t77 * (t76 * (t75 * (t78 * t74)))))
-    t80 = tl.fma(t42, t79, t77 * (t76 * (t75 * (t74 * (t40 * (t78 * t79))))))
-    return (t64, t80)
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
 
 
 @triton.jit
-def maximum_fitted_forward_kernel(mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, out_mean_ptr, out_var_ptr, n,
-                                  BLOCK: tl.constexpr):
+def _polynomial10(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0),
+        c1), c2), c3), c4), c5), c6), c7), c8), c9))
+
+
+@triton.jit
+def _polynomial12(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x,
+        tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6), c7), c8), c9), c10), c11))
+
+
+@triton.jit
+def maximum_fitted_forward(mean1, var1, mean2, var2):
+    t0 = mean1 - mean2
+    t1 = (0.0 <= var1) & (0.0 <= var2)
+    t2 = tl.where(var1 < var2, var2, var1)
+    t3 = 1.1529215e+18 < t2
+    t4 = t2 < 9.094947e-13
+    t5 = tl.where(t4, 2.8147498e+14, tl.where(t3, 0.00390625, 1.0))  # power of two that keeps residuals normal
+    t6 = t5 * (var1 * t5)
+    t7 = t5 * (var2 * t5)
+    t8 = t6 + t7
+    t9 = 0.0 == t8
+    t10 = tl.where(t1, tl.where(t9, 1.0, t8), -1.0)
+    t11 = tl.sqrt_rn(t10)  # theta, scaled; NaN for a negative variance or an impossible covariance
+    t12 = tl.div_rn(1.0, t11)
+    t13 = t12 * -1.0
+    t14 = t8 - t6
+    t15 = ((tl.where(t1, tl.where(t9, 0.0, (t6 - (t8 - t14)) + (t7 - t14)), 0.0) + tl.fma(t11, t11 * -1.0, t10)) * (0.5
+        * t12))
+    t16 = t0 - mean1
+    t17 = (mean1 - (t0 - t16)) + ((mean2 * -1.0) - t16)
+    t18 = tl.abs(t0)
+    t19 = t9 & (0.0 < t18)
+    t20 = tl.where(t19, 1.2676506e+30, t5 * t18)
+    t21 = t12 * t20
+    t22 = (tl.fma(t12, tl.where(t19, 0.0, t5 * tl.where(t0 < 0.0, t17 * -1.0, t17)), tl.fma(t12 * tl.fma(t15, t13,
+        tl.fma(t11, t13, 1.0)), t20, tl.fma(t12, t20, t21 * -1.0))))
+    t23 = mean1 < mean2
+    t24 = 20.5 < t21
+    t25 = tl.where(t24, 20.5, t21)  # t = min(|mean1 - mean2|/theta, reach)
+    t26 = tl.where(t24, 0.0, t22)
+    t27 = t25 + t26
+    t28 = tl.div_rn(1.0, tl.fma(0.25, t27, 1.0))  # u = 1/(1 + t/4)
+    t29 = t25 * t25
+    t30 = t29 * (-0.5)
+    t31 = tl.fma(t30, 1.442695, 12582912.0)
+    t32 = t31 - 12582912.0
+    t33 = (tl.fma(t32, -0.69314575, t30) + tl.fma(t32, -1.4286068e-6, tl.fma(t25, t26, tl.fma(t25, t26, tl.fma(t25,
+        t25, t29 * -1.0))) * (-0.5)))
+    t34 = t31.to(tl.int32, bitcast=True)
+    t35 = tl.where(t23, mean2, mean1)
+    t36 = ((127 + ((t34 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t37 = ((127 + ((t34 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t38 = ((127 + ((t34 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t39 = (((t34 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t40 = tl.where(t9, 0.0, tl.where(t4, 3.5527137e-15, tl.where(t3, 256.0, 1.0)) * (t11 + t15))
+    # exp(-t^2/2), mantissa
+    t41 = (1.0 + tl.fma(_polynomial4(t33, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t33 * t33,
+        t33))
+    t42 = tl.div_rn(1.0, tl.fma(t27, t27, 1.0))
+    # J_2/sqrt(2 pi)
+    t43 = (t28 * (t28 * (t28 * _polynomial12(t28 - 0.25, 0.051371284, -0.2056241, 0.27970043, -0.08727275,
+        -0.052691616, -0.07871676, 0.011227813, 0.1163768, 0.17160082, 0.15958354, 0.106851034, 0.05081732,
+        0.014190124))))
+    t44 = t42 * tl.fma(t43 * 2.0, t27 * -1.0, 0.3989423)  # J_1/sqrt(2 pi)
+    t45 = t35 + (t36 * (t37 * (t38 * (t39 * (t40 * (t41 * t44))))))
+    t46 = 128.87466 < t21
+    t47 = tl.where(t46, 128.87466, t21)
+    t48 = t47 * (-2.700298)
+    t49 = tl.fma(1.442695, t48, 12582912.0)
+    t50 = t49 - 12582912.0
+    t51 = (tl.fma(-0.69314575, t50, t48) + tl.fma(-1.4286068e-6, t50, tl.fma(t47, -4.681833e-9, tl.fma(tl.where(t46,
+        -2.9698406e-6, t22), -2.700298, tl.fma(t47, -2.700298, t48 * -1.0)))))
+    t52 = t49.to(tl.int32, bitcast=True)
+    t53 = ((127 + (t52 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t54 = ((127 + ((1 + t52) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t55 = ((127 + ((2 + t52) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t56 = ((127 + ((3 + t52) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t57 = (1.0 + tl.fma(_polynomial4(t51, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t51 * t51,
+        t51))
+    t58 = tl.div_rn(1.0, 1.0 + (t56 * (t55 * (t54 * (t57 * t53)))))
+    t59 = (tl.fma(tl.where(t23, var2, var1), t58, t56 * (t55 * (t54 * (t53 * (tl.where(t23, var1, var2) * (t57 *
+        t58)))))))
+    return (t45, t59)
+
+
+@triton.jit
+def maximum_fitted_forward_kernel(
+    mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, out_mean_ptr, out_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean1 = tl.load(mean1_ptr + offsets, mask=mask).to(tl.float32)
@@ -160,104 +143,87 @@ def maximum_fitted_backward(mean1, var1, mean2, var2, grad_mean, grad_var):
     t5 = t3 * (var2 * t3)
     t6 = t4 + t5
     t7 = 0.0 == t6
-    t8 = tl.where(t7, 1.0, t6)
-    t9 = (0.0 <= var1) & (0.0 <= var2)
-    t10 = tl.where(t9, t8, -1.0)
-    t11 = tl.sqrt_rn(t10)  # theta, scaled; NaN for a negative variance or an impossible covariance
-    t12 = tl.fma(t11, t11 * -1.0, t10)
-    t13 = t6 - t4
-    t14 = tl.where(t9, tl.where(t7, 0.0, (t4 - (t6 - t13)) + (t5 - t13)), 0.0) + t12
-    t15 = tl.div_rn(1.0, t11)
-    t16 = t14 * (0.5 * t15)
-    t17 = t15 * -1.0
-    t18 = t15 * tl.fma(t16, t17, tl.fma(t11, t17, 1.0))
-    t19 = mean1 - mean2
-    t20 = tl.abs(t19)
-    t21 = t7 & (0.0 < t20)
-    t22 = tl.where(t21, 1.2676506e+30, t3 * t20)
-    t23 = t15 * t22
-    t24 = tl.fma(t18, t22, tl.fma(t15, t22, t23 * -1.0))
-    t25 = t19 - mean1
-    t26 = (mean1 - (t19 - t25)) + ((mean2 * -1.0) - t25)
-    t27 = t26 * -1.0
-    t28 = tl.fma(t15, tl.where(t21, 0.0, t3 * tl.where(t19 < 0.0, t27, t26)), t24)
-    t29 = 64.43733 < t23
-    t30 = tl.where(t29, -1.4849203e-6, t28)
-    t31 = tl.where(t29, 64.43733, t23)
-    t32 = t31 * (-2.700298)
-    t33 = tl.fma(t31, -4.681833e-9, tl.fma(t30, -2.700298, tl.fma(t31, -2.700298, t32 * -1.0)))
-    t34 = tl.fma(1.442695, t32, 12582912.0)
-    t35 = t34 - 12582912.0
-    t36 = tl.fma(-1.4286068e-6, t35, t33)
-    t37 = tl.fma(-0.69314575, t35, t32) + t36
-    t38 = (1.0 + tl.fma(tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(0.0013814222, t37, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t37 * t37, t37))
-    t39 = t34.to(tl.int32, bitcast=True)
-    t40 = ((127 + (t39 >> 1)) << 23).to(tl.float32, bitcast=True)
-    t41 = t38 * t40
-    t42 = ((127 + ((1 + t39) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t43 = tl.div_rn(1.0, 1.0 + (t42 * t41))
-    t44 = t38 * t43
-    t45 = (t43 * t44) * 2.700298
-    t46 = t15 + t18
-    t47 = mean1 < mean2
-    t48 = t45 * ((t46 * (t46 * tl.where(t47, t5, t4))) - (t46 * (t46 * tl.where(t47, t4, t5))))
-    t49 = t11 + t16
-    t50 = t42 * (t40 * (tl.where(t7, 0.0, tl.where(t1, 3.5527137e-15, tl.where(t2, 256.0, 1.0)) * t49) * t48))
-    t51 = t50 * -1.0
-    t52 = tl.where(t47, t51, t50)
-    t53 = 18.6875 < t23
-    t54 = tl.where(t53, 18.6875, t23)  # t = min(|mean1 - mean2|/theta, reach)
-    t55 = t54 * t54
-    t56 = t55 * (-0.5)
-    t57 = tl.fma(t56, 1.442695, 12582912.0)
-    t58 = t57 - 12582912.0
-    t59 = tl.fma(t58, -0.69314575, t56)
-    t60 = tl.fma(t54, t54, t55 * -1.0)
-    t61 = tl.where(t53, 0.0, t28)
-    t62 = t59 + tl.fma(t58, -1.4286068e-6, tl.fma(t54, t61, tl.fma(t54, t61, t60)) * (-0.5))
+    t8 = (0.0 <= var1) & (0.0 <= var2)
+    t9 = tl.where(t8, tl.where(t7, 1.0, t6), -1.0)
+    t10 = tl.sqrt_rn(t9)  # theta, scaled; NaN for a negative variance or an impossible covariance
+    t11 = t6 - t4
+    t12 = tl.div_rn(1.0, t10)
+    t13 = ((tl.where(t8, tl.where(t7, 0.0, (t4 - (t6 - t11)) + (t5 - t11)), 0.0) + tl.fma(t10, t10 * -1.0, t9)) * (0.5
+        * t12))
+    t14 = t12 * -1.0
+    t15 = t12 * tl.fma(t13, t14, tl.fma(t10, t14, 1.0))
+    t16 = mean1 - mean2
+    t17 = tl.abs(t16)
+    t18 = t7 & (0.0 < t17)
+    t19 = tl.where(t18, 1.2676506e+30, t3 * t17)
+    t20 = t12 * t19
+    t21 = t16 - mean1
+    t22 = (mean1 - (t16 - t21)) + ((mean2 * -1.0) - t21)
+    t23 = (tl.fma(t12, tl.where(t18, 0.0, t3 * tl.where(t16 < 0.0, t22 * -1.0, t22)), tl.fma(t15, t19, tl.fma(t12, t19,
+        t20 * -1.0))))
+    t24 = 64.43733 < t20
+    t25 = tl.where(t24, -1.4849203e-6, t23)
+    t26 = tl.where(t24, 64.43733, t20)
+    t27 = t26 * (-2.700298)
+    t28 = tl.fma(1.442695, t27, 12582912.0)
+    t29 = t28 - 12582912.0
+    t30 = (tl.fma(-0.69314575, t29, t27) + tl.fma(-1.4286068e-6, t29, tl.fma(t26, -4.681833e-9, tl.fma(t25, -2.700298,
+        tl.fma(t26, -2.700298, t27 * -1.0)))))
+    t31 = (1.0 + tl.fma(_polynomial4(t30, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t30 * t30,
+        t30))
+    t32 = t28.to(tl.int32, bitcast=True)
+    t33 = ((127 + (t32 >> 1)) << 23).to(tl.float32, bitcast=True)
+    t34 = ((127 + ((1 + t32) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t35 = tl.div_rn(1.0, 1.0 + (t34 * (t31 * t33)))
+    t36 = t31 * t35
+    t37 = t12 + t15
+    t38 = mean1 < mean2
+    t39 = ((t35 * t36) * 2.700298) * ((t37 * (t37 * tl.where(t38, t5, t4))) - (t37 * (t37 * tl.where(t38, t4, t5))))
+    t40 = t34 * (t33 * (tl.where(t7, 0.0, tl.where(t1, 3.5527137e-15, tl.where(t2, 256.0, 1.0)) * (t10 + t13)) * t39))
+    t41 = t40 * -1.0
+    t42 = 18.6875 < t20
+    t43 = tl.where(t42, 18.6875, t20)  # t = min(|mean1 - mean2|/theta, reach)
+    t44 = t43 * t43
+    t45 = t44 * (-0.5)
+    t46 = tl.fma(t45, 1.442695, 12582912.0)
+    t47 = t46 - 12582912.0
+    t48 = tl.where(t42, 0.0, t23)
+    t49 = (tl.fma(t47, -0.69314575, t45) + tl.fma(t47, -1.4286068e-6, tl.fma(t43, t48, tl.fma(t43, t48, tl.fma(t43,
+        t43, t44 * -1.0))) * (-0.5)))
     # exp(-t^2/2), mantissa
-    t63 = (1.0 + tl.fma(tl.fma(t62, tl.fma(t62, tl.fma(t62, tl.fma(t62, 0.0013814222, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t62 * t62, t62))
-    t64 = tl.fma(t54, 0.25, 1.0)
-    t65 = tl.fma(t61, 0.25, tl.fma(t54, 0.25, (t64 - 1.0) * -1.0))
-    t66 = tl.div_rn(1.0, t64)  # u = 1/(1 + t/4)
-    t67 = t66 * -1.0
-    t68 = t66 + (t66 * tl.fma(t65, t67, tl.fma(t64, t67, 1.0)))
-    t69 = t68 - 0.25
+    t50 = (1.0 + tl.fma(_polynomial4(t49, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t49 * t49,
+        t49))
+    t51 = tl.fma(t43, 0.25, 1.0)
+    t52 = tl.div_rn(1.0, t51)  # u = 1/(1 + t/4)
+    t53 = t52 * -1.0
+    t54 = t52 + (t52 * tl.fma(tl.fma(t48, 0.25, tl.fma(t43, 0.25, (t51 - 1.0) * -1.0)), t53, tl.fma(t51, t53, 1.0)))
     # J_2/sqrt(2 pi)
-    t70 = (t68 * (t68 * (t68 * tl.fma(t69, tl.fma(t69, tl.fma(t69, tl.fma(t69, tl.fma(t69, tl.fma(t69, tl.fma(t69,
-        tl.fma(t69, tl.fma(t69, tl.fma(t69, -0.06790253, 0.23445444), -0.22880422), -0.021781435), 0.0013202751),
-        0.1169634), 0.17166187), 0.15957567), 0.10685098), 0.050817337), 0.014190124))))
-    t71 = t70 * 2.0
-    t72 = t54 + t61
-    t73 = tl.fma(t71, t72 * -1.0, 0.3989423)
-    t74 = tl.div_rn(1.0, tl.fma(t72, t72, 1.0)) * t73  # J_1/sqrt(2 pi)
-    t75 = tl.fma(t72, t74, t71)  # Mills ratio/sqrt(2 pi)
-    t76 = t63 * t75
-    t77 = t57.to(tl.int32, bitcast=True)
-    t78 = (((t77 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t79 = t78 * t76
-    t80 = ((127 + ((t77 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t81 = t80 * t79
-    t82 = 1.0 - (t75 * (t63 * (t78 * t80)))
-    t83 = tl.fma(t52, grad_var, tl.where(t47, t81, t82) * grad_mean)
-    t84 = t48 * (0.5 * (t31 + t30))
-    t85 = t42 * (t40 * (t44 - t84))
-    t86 = t43 - (t42 * (t40 * t84))
-    t87 = tl.where(t47, t85, t86)
-    t88 = t78 * (t63 * 0.19947115)
-    t89 = (t80 * (tl.where(t7, 0.0, t3 * t46) * t88)) * grad_mean
-    t90 = tl.fma(t87, grad_var, t89)
-    t91 = tl.fma(tl.where(t47, t50, t51), grad_var, tl.where(t47, t82, t81) * grad_mean)
-    t92 = tl.fma(tl.where(t47, t86, t85), grad_var, t89)
-    return (t83, t90, t91, t92)
+    t55 = (t54 * (t54 * (t54 * _polynomial10(t54 - 0.25, -0.06790253, 0.23445444, -0.22880422, -0.021781435,
+        0.0013202751, 0.1169634, 0.17166187, 0.15957567, 0.10685098, 0.050817337, 0.014190124))))
+    t56 = t55 * 2.0
+    t57 = t43 + t48
+    t58 = tl.div_rn(1.0, tl.fma(t57, t57, 1.0)) * tl.fma(t56, t57 * -1.0, 0.3989423)  # J_1/sqrt(2 pi)
+    t59 = tl.fma(t57, t58, t56)  # Mills ratio/sqrt(2 pi)
+    t60 = t46.to(tl.int32, bitcast=True)
+    t61 = (((t60 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t62 = ((127 + ((t60 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t63 = t62 * (t61 * (t50 * t59))
+    t64 = 1.0 - (t59 * (t50 * (t61 * t62)))
+    t65 = tl.fma(tl.where(t38, t41, t40), grad_var, tl.where(t38, t63, t64) * grad_mean)
+    t66 = t39 * (0.5 * (t26 + t25))
+    t67 = t34 * (t33 * (t36 - t66))
+    t68 = t35 - (t34 * (t33 * t66))
+    t69 = (t62 * (tl.where(t7, 0.0, t3 * t37) * (t61 * (t50 * 0.19947115)))) * grad_mean
+    t70 = tl.fma(tl.where(t38, t67, t68), grad_var, t69)
+    t71 = tl.fma(tl.where(t38, t40, t41), grad_var, tl.where(t38, t64, t63) * grad_mean)
+    t72 = tl.fma(tl.where(t38, t68, t67), grad_var, t69)
+    return (t65, t70, t71, t72)
 
 
 @triton.jit
-def maximum_fitted_backward_kernel(mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, grad_mean_ptr, grad_var_ptr,
-                                   out_grad_mean1_ptr, out_grad_var1_ptr, out_grad_mean2_ptr, out_grad_var2_ptr, n,
-                                   BLOCK: tl.constexpr):
+def maximum_fitted_backward_kernel(
+    mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean1_ptr, out_grad_var1_ptr,
+    out_grad_mean2_ptr, out_grad_var2_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean1 = tl.load(mean1_ptr + offsets, mask=mask).to(tl.float32)
@@ -266,8 +232,8 @@ def maximum_fitted_backward_kernel(mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, gra
     var2 = tl.load(var2_ptr + offsets, mask=mask).to(tl.float32)
     grad_mean = tl.load(grad_mean_ptr + offsets, mask=mask).to(tl.float32)
     grad_var = tl.load(grad_var_ptr + offsets, mask=mask).to(tl.float32)
-    out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2 = maximum_fitted_backward(mean1, var1, mean2, var2,
-                                                                                           grad_mean, grad_var)
+    out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2 = maximum_fitted_backward(
+        mean1, var1, mean2, var2, grad_mean, grad_var)
     tl.store(out_grad_mean1_ptr + offsets, out_grad_mean1.to(out_grad_mean1_ptr.dtype.element_ty), mask=mask)
     tl.store(out_grad_var1_ptr + offsets, out_grad_var1.to(out_grad_var1_ptr.dtype.element_ty), mask=mask)
     tl.store(out_grad_mean2_ptr + offsets, out_grad_mean2.to(out_grad_mean2_ptr.dtype.element_ty), mask=mask)

@@ -4,35 +4,13 @@
 // Clark 1961, The greatest of a finite set of random variables
 //
 // rule digest  a6afa004f5fd669caa46bdd64d526fffcfaa87b2d347553f6c7f4cc903917a6c
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      hf871da7d4db37551c44d8612955527692cd0a2710985a5fb181f150f05d39ee3
 // operations   maximum_correlated_exact_forward 235, maximum_correlated_exact_backward 255
 //
 // Certificate:
-//   mean        4.58 ulp of the terms, worst at mean1 = 0, var1 = 0.00014764363, mean2 = -0.0132277682, var2 =
-//       1.42090994e-05, cov = -4.57982533e-05
-//   var         7.41 ulp of the terms, worst at mean1 = -1.25568268e+14, var1 = 9.90133575e+28, mean2 = 0, var2 =
-//       1.48596959e+21, cov = -1.21155967e+25
-//   dmean_dmu1  4.94 ulp of the terms, worst at mean1 = 0, var1 = 2.22394691e-30, mean2 = 969606336, var2 =
-//       4.52706804e+19, cov = -1.00339194e-05
-//   dmean_dvar1 2.98 ulp of the terms, worst at mean1 = -2.49911136e-05, var1 = 3.24309871e-12, mean2 =
-//       -6.36953773e-05, var2 = 6.42536978e-12, cov = -4.08788845e-12
-//   dmean_dmu2  4.88 ulp of the terms, worst at mean1 = -546953088, var1 = 4.22572538e+14, mean2 = -591160256, var2 =
-//       1.19918485e+17, cov = 7.11002308e+15
-//   dmean_dvar2 2.98 ulp of the terms, worst at mean1 = -2.49911136e-05, var1 = 3.24309871e-12, mean2 =
-//       -6.36953773e-05, var2 = 6.42536978e-12, cov = -4.08788845e-12
-//   dmean_dcov  2.98 ulp of the terms, worst at mean1 = -2.49911136e-05, var1 = 3.24309871e-12, mean2 =
-//       -6.36953773e-05, var2 = 6.42536978e-12, cov = -4.08788845e-12
-//   dvar_dmu1   7.54 ulp of the terms, worst at mean1 = 1.57558702e-10, var1 = 1.25644982e-15, mean2 = 1.33016778e-10,
-//        var2 = 1.17494364e-38, cov = 6.9828111e-29
-//   dvar_dvar1  7.19 ulp of the terms, worst at mean1 = 0, var1 = 1.5184937e+10, mean2 = 2606916.5, var2 =
-//       2.43518505e+10, cov = -6.73564672e+09
-//   dvar_dmu2   7.54 ulp of the terms, worst at mean1 = 1.57558702e-10, var1 = 1.25644982e-15, mean2 = 1.33016778e-10,
-//        var2 = 1.17494364e-38, cov = 6.9828111e-29
-//   dvar_dvar2  7 ulp of the terms, worst at mean1 = 3.65916979e+11, var1 = 971807.875, mean2 = 3.6612794e+11, var2 =
-//       6.35864312e+23, cov = 3.59720087e+14
-//   dvar_dcov   7.27 ulp of the terms, worst at mean1 = -15.6351843, var1 = 8.31671605e-06, mean2 = 0, var2 =
-//       43.6658745, cov = 0.0186289158
-//   against exact values at 17959 points over all of float32; details in exact.json
+//   mean 4.58, var 7.41, dmean_dmu1 4.94, dmean_dvar1 2.98, dmean_dmu2 4.88, dmean_dvar2 2.98, dmean_dcov 2.98,
+//       dvar_dmu1 7.54, dvar_dvar1 7.19, dvar_dmu2 7.54, dvar_dvar2 7, dvar_dcov 7.27 ulp of the terms,
+//   against exact values at 17959 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -47,6 +25,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -63,373 +42,291 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void maximum_correlated_exact_forward_element(float mean1, float var1,
-                                                                                           float mean2, float var2,
-                                                                                           float cov,
-                                                                                           float *restrict out_mean,
-                                                                                           float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void maximum_correlated_exact_forward_element(
+    float mean1, float var1, float mean2, float var2, float cov, float *restrict out_mean, float *restrict out_var)
 {
-    const _Bool t0 = var1 < var2;
-    const float t1 = SQRT(var1);
-    const float t2 = SQRT(var2);
-    const _Bool t3 = 0.0f <= var1;
-    const float t4 = (t1 * 1.0000038f) * t2;
-    const _Bool t5 = t3 & (0.0f <= var2);
-    const float t6 = t0 ? var2 : var1;
-    const _Bool t7 = t5 & (ABS(cov) <= t4);
-    const _Bool t8 = 1.1529215e+18f < t6;
-    const _Bool t9 = t6 < 9.094947e-13f;
-    const float t10 = mean1 - mean2;
-    const float t11 = -mean2;
-    const _Bool t12 = mean1 < mean2;
-    const float t13 = t8 ? 0.00390625f : 1.0f;
-    const float t14 = t8 ? 256.0f : 1.0f;
-    const float t15 = t9 ? 2.8147498e+14f : t13;  // power of two that keeps residuals normal
-    const float t16 = t9 ? 3.5527137e-15f : t14;
-    const float t17 = ABS(t10);
-    const float t18 = t10 - mean1;
-    const float t19 = t11 - t18;
-    const float t20 = t10 - t18;
-    const _Bool t21 = t10 < 0.0f;
-    const float t22 = (mean1 - t20) + t19;
-    const _Bool t23 = 0.0f < t17;
-    const float t24 = t15 * t17;
-    const float t25 = t12 ? var1 : var2;
-    const float t26 = t12 ? var2 : var1;
-    const float t27 = t12 ? mean2 : mean1;
-    const float t28 = (t15 * (cov * t15)) * 2.0f;
-    const float t29 = t15 * (var1 * t15);
-    const float t30 = t15 * (var2 * t15);
-    const float t31 = t0 ? t30 : t29;
-    const float t32 = t0 ? t29 : t30;
-    const float t33 = t15 * (t21 ? (-t22) : t22);
-    const float t34 = -t28;
-    const float t35 = t31 - t28;
-    const float t36 = t32 + t35;
-    const float t37 = t35 - t31;
-    const float t38 = t34 - t37;
-    const float t39 = (t31 - (t35 - t37)) + t38;
-    const _Bool t40 = 0.0f < t36;
-    const float t41 = t36 - t32;
-    const float t42 = t35 - t41;
-    const float t43 = t39 + ((t32 - (t36 - t41)) + t42);
-    const float t44 = t40 ? t36 : 0.0f;
-    const float t45 = t40 ? t43 : 0.0f;
-    const _Bool t46 = 0.0f == t44;
-    const float t47 = t46 ? 1.0f : t44;
-    const _Bool t48 = t46 & t23;
-    const float t49 = t48 ? 1.2676506e+30f : t24;
-    const float t50 = t48 ? 0.0f : t33;
-    const float t51 = t7 ? t47 : (-1.0f);
-    const float t52 = t7 ? (t46 ? 0.0f : t45) : 0.0f;
-    const float t53 = SQRT(t51);  // theta, scaled; NaN for a negative variance or an impossible covariance
-    const float t54 = 1.0f / t53;
-    const float t55 = t52 + FMA(t53, -t53, t51);
-    const float t56 = t54 * t49;
-    const float t57 = t55 * (0.5f * t54);
-    const float t58 = -t54;
-    const float t59 = FMA(t57, t58, FMA(t53, t58, 1.0f));
-    const float t60 = t46 ? 0.0f : (t16 * (t53 + t57));
-    const float t61 = t54 * t59;
-    const _Bool t62 = 20.5f < t56;
-    const float t63 = FMA(t54, t50, FMA(t61, t49, FMA(t54, t49, -t56)));
-    const float t64 = t62 ? 20.5f : t56;  // t = min(|mean1 - mean2|/theta, reach)
-    const float t65 = t62 ? 0.0f : t63;
-    const float t66 = FMA(t64, 0.25f, 1.0f);
-    const float t67 = t64 * t64;
-    const float t68 = 1.0f / t66;  // u = 1/(1 + t/4)
-    const float t69 = FMA(t65, 0.25f, FMA(t64, 0.25f, -(t66 - 1.0f)));
-    const float t70 = FMA(t64, t64, -t67);
-    const float t71 = t67 * (-0.5f);
-    const float t72 = 1.0f + t67;
-    const float t73 = FMA(t71, 1.442695f, 12582912.0f);
-    const float t74 = t70 + (t67 - (t72 - 1.0f));
-    const float t75 = FMA(t64, t65, FMA(t64, t65, t70));
-    const float t76 = FMA(t64, t65, t74);
-    const float t77 = t75 * (-0.5f);
-    const float t78 = FMA(t64, t65, t76);
-    const float t79 = t64 + t65;
-    const float t80 = 1.0f / t72;
-    const float t81 = t73 - 12582912.0f;
-    const uint32_t t82 = as_bits(t73);
-    const float t83 = FMA(t81, -0.69314575f, t71) + FMA(t81, -1.4286068e-6f, t77);
-    const float t84 = as_float((127u + ((uint32_t)((int32_t)(t82 + 1u) >> 2u))) << 23u);
-    const float t85 = as_float((((uint32_t)((int32_t)t82 >> 2u)) + 127u) << 23u);
-    const uint32_t t86 = t82 + 2u;
-    const uint32_t t87 = t82 + 3u;
-    const uint32_t t88 = (uint32_t)((int32_t)t86 >> 2u);
-    const uint32_t t89 = (uint32_t)((int32_t)t87 >> 2u);
-    const uint32_t t90 = 127u + t88;
-    const uint32_t t91 = 127u + t89;
-    const uint32_t t92 = t90 << 23u;
-    const uint32_t t93 = t91 << 23u;
-    const float t94 = as_float(t92);
-    const float t95 = as_float(t93);
-    const float t96 = -t68;
-    const float t97 = t68 * FMA(t69, t96, FMA(t66, t96, 1.0f));
-    const float t98 = t95 * (t94 * (t85 * t84));
-    const float t99 = -t79;
-    const float t100 = -t80;
-    const float t101 = t80 * FMA(t78, t100, FMA(t72, t100, 1.0f));
-    const float t102 = (t68 + t97) - 0.25f;
+    _Bool t0 = var1 < var2;
+    float t1 = t0 ? var2 : var1;
+    _Bool t2 = ((0.0f <= var1) & (0.0f <= var2)) & (ABS(cov) <= ((SQRT(var1) * 1.0000038f) * SQRT(var2)));
+    _Bool t3 = 1.1529215e+18f < t1;
+    _Bool t4 = t1 < 9.094947e-13f;
+    float t5 = mean1 - mean2;
+    _Bool t6 = mean1 < mean2;
+    float t7 = t3 ? 0.00390625f : 1.0f;
+    float t8 = t4 ? 2.8147498e+14f : t7;  // power of two that keeps residuals normal
+    float t9 = ABS(t5);
+    float t10 = t5 - mean1;
+    float t11 = (mean1 - (t5 - t10)) + ((-mean2) - t10);
+    float t12 = (t8 * (cov * t8)) * 2.0f;
+    float t13 = t8 * (var1 * t8);
+    float t14 = t8 * (var2 * t8);
+    float t15 = t0 ? t14 : t13;
+    float t16 = t0 ? t13 : t14;
+    float t17 = t15 - t12;
+    float t18 = t16 + t17;
+    float t19 = t17 - t15;
+    _Bool t20 = 0.0f < t18;
+    float t21 = t18 - t16;
+    float t22 = t20 ? t18 : 0.0f;
+    _Bool t23 = 0.0f == t22;
+    _Bool t24 = t23 & (0.0f < t9);
+    float t25 = t8 * t9;
+    float t26 = t24 ? 1.2676506e+30f : t25;
+    float t27 = t23 ? 1.0f : t22;
+    float t28 = t2 ? t27 : (-1.0f);
+    float t29 = SQRT(t28);  // theta, scaled; NaN for a negative variance or an impossible covariance
+    float t30 = 1.0f / t29;
+    float t31 = t30 * t26;
+    float t32 = ((t15 - (t17 - t19)) + ((-t12) - t19)) + ((t16 - (t18 - t21)) + (t17 - t21));
+    float t33 = t20 ? t32 : 0.0f;
+    float t34 = t23 ? 0.0f : t33;
+    float t35 = t2 ? t34 : 0.0f;
+    float t36 = (t35 + FMA(t29, -t29, t28)) * (0.5f * t30);
+    float t37 = -t30;
+    _Bool t38 = 20.5f < t31;
+    float t39 = t38 ? 20.5f : t31;  // t = min(|mean1 - mean2|/theta, reach)
+    _Bool t40 = t5 < 0.0f;
+    float t41 = -t11;
+    float t42 = t40 ? t41 : t11;
+    float t43 = t8 * t42;
+    float t44 = t24 ? 0.0f : t43;
+    float t45 = FMA(t30, t44, FMA(t30 * FMA(t36, t37, FMA(t29, t37, 1.0f)), t26, FMA(t30, t26, -t31)));
+    float t46 = t38 ? 0.0f : t45;
+    float t47 = FMA(t39, 0.25f, 1.0f);
+    float t48 = t39 * t39;
+    float t49 = 1.0f / t47;  // u = 1/(1 + t/4)
+    float t50 = FMA(t39, t39, -t48);
+    float t51 = t48 * (-0.5f);
+    float t52 = 1.0f + t48;
+    float t53 = FMA(t51, 1.442695f, 12582912.0f);
+    float t54 = t39 + t46;
+    float t55 = 1.0f / t52;
+    float t56 = t53 - 12582912.0f;
+    uint32_t t57 = as_bits(t53);
+    float t58 = FMA(t56, -0.69314575f, t51) + FMA(t56, -1.4286068e-6f, FMA(t39, t46, FMA(t39, t46, t50)) * (-0.5f));
+    float t59 = as_float((127u + ((uint32_t)((int32_t)(t57 + 1u) >> 2u))) << 23u);
+    float t60 = as_float((((uint32_t)((int32_t)t57 >> 2u)) + 127u) << 23u);
+    float t61 = as_float((127u + ((uint32_t)((int32_t)(t57 + 2u) >> 2u))) << 23u);
+    float t62 = as_float((127u + ((uint32_t)((int32_t)(t57 + 3u) >> 2u))) << 23u);
+    float t63 = -t49;
+    float t64 = t49 * FMA(FMA(t46, 0.25f, FMA(t39, 0.25f, -(t47 - 1.0f))), t63, FMA(t47, t63, 1.0f));
+    float t65 = -t55;
     // exp(-t^2/2), mantissa
-    const float t103 = 1.0f + FMA(FMA(t83, FMA(t83, FMA(t83, FMA(t83, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t83 * t83, t83);
-    const float t104 = t103 * t98;
-    const float t105 = FMA(t102, FMA(t102, FMA(t102, FMA(t102, FMA(t102, FMA(t102, FMA(t102, FMA(t102, FMA(t102,
-        FMA(t102, FMA(t102, FMA(t102, 0.051371284f, -0.2056241f), 0.27970043f), -0.08727275f), -0.052691616f),
-        -0.07871676f), 0.011227813f), 0.1163768f), 0.17160082f), 0.15958354f), 0.106851034f), 0.05081732f),
-        0.014190124f);
-    const float t106 = t68 * t105;
-    const float t107 = t68 * t106;
-    const float t108 = FMA(t68, FMA(t97, t105, FMA(t68, t105, -t106)), FMA(t97, t106, FMA(t68, t106, -t107)));
-    const float t109 = t68 * t107;  // J_2/sqrt(2 pi)
-    const float t110 = -t109;
-    const float t111 = 2.0f * t109;
-    const float t112 = 2.0f * FMA(t68, t108, FMA(t97, t107, FMA(t68, t107, t110)));
-    const float t113 = t111 + t112;
-    const float t114 = FMA(t99, t113, 0.3989423f);
-    const float t115 = t80 * t114;  // J_1/sqrt(2 pi)
-    const float t116 = FMA(t101, t114, FMA(t80, t114, -t115));
-    const float t117 = t115 + t116;
-    const float t118 = t104 * t117;  // g = E (Z - t)_+
-    const float t119 = t27 + (t95 * (t94 * (t84 * (t85 * (t60 * (t103 * t117))))));
-    const float t120 = -t118;
-    const float t121 = t79 + t118;
-    const float t122 = FMA(t117, FMA(2.0f, t79, t118), t113);
-    const float t123 = t117 * t121;
-    const float t124 = t104 * t122;
-    const float t125 = t103 * (2.0f * t123);
-    const float t126 = 1.0f - t124;
-    const float t127 = t95 * (t94 * (t84 * (t85 * (cov * t125))));
-    const float t128 = t115 * t120;
-    const float t129 = t111 + t128;
-    const float t130 = FMA(t26, t126, t95 * (t94 * (t84 * (t85 * (t25 * (t103 * (t129 + (t112 + FMA(t116, t120, (t128 -
-        (t129 - t111)) + FMA(t115, t120, -t128)))))))))) + t127;
-    *out_mean = t119;
-    *out_var = t130;
+    float t66 = 1.0f + FMA(POLY4(t58, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t58 * t58,
+        t58);
+    float t67 = t66 * (t62 * (t61 * (t60 * t59)));
+    float t68 = (t49 + t64) - 0.25f;
+    float t69 = POLY12(t68, 0.051371284f, -0.2056241f, 0.27970043f, -0.08727275f, -0.052691616f, -0.07871676f,
+        0.011227813f, 0.1163768f, 0.17160082f, 0.15958354f, 0.106851034f, 0.05081732f, 0.014190124f);
+    float t70 = t49 * t69;
+    float t71 = t49 * t70;
+    float t72 = t49 * t71;  // J_2/sqrt(2 pi)
+    float t73 = 2.0f * t72;
+    float t74 = 2.0f * FMA(t49, FMA(t49, FMA(t64, t69, FMA(t49, t69, -t70)), FMA(t64, t70, FMA(t49, t70, -t71))),
+        FMA(t64, t71, FMA(t49, t71, -t72)));
+    float t75 = t73 + t74;
+    float t76 = FMA(-t54, t75, 0.3989423f);
+    float t77 = t55 * t76;  // J_1/sqrt(2 pi)
+    float t78 = FMA(t55 * FMA(FMA(t39, t46, FMA(t39, t46, t50 + (t48 - (t52 - 1.0f)))), t65, FMA(t52, t65, 1.0f)), t76,
+        FMA(t55, t76, -t77));
+    float t79 = t77 + t78;
+    float t80 = t67 * t79;  // g = E (Z - t)_+
+    float t81 = t6 ? mean2 : mean1;
+    float t82 = t3 ? 256.0f : 1.0f;
+    float t83 = t4 ? 3.5527137e-15f : t82;
+    float t84 = t83 * (t29 + t36);
+    float t85 = t23 ? 0.0f : t84;
+    float t86 = t81 + (t62 * (t61 * (t59 * (t60 * (t85 * (t66 * t79))))));
+    float t87 = -t80;
+    float t88 = t77 * t87;
+    float t89 = t73 + t88;
+    float t90 = t6 ? var2 : var1;
+    float t91 = 1.0f - (t67 * FMA(t79, FMA(2.0f, t54, t80), t75));
+    float t92 = t6 ? var1 : var2;
+    float t93 = FMA(t90, t91, t62 * (t61 * (t59 * (t60 * (t92 * (t66 * (t89 + (t74 + FMA(t78, t87, (t88 - (t89 - t73))
+        + FMA(t77, t87, -t88)))))))))) + (t62 * (t61 * (t59 * (t60 * (cov * (t66 * (2.0f * (t79 * (t54 + t80)))))))));
+    *out_mean = t86;
+    *out_var = t93;
 }
 
-void maximum_correlated_exact_forward(int64_t n, const float *restrict mean1, const float *restrict var1,
-                                      const float *restrict mean2, const float *restrict var2,
-                                      const float *restrict cov, const float *restrict params,
-                                      float *restrict out_mean, float *restrict out_var)
+void maximum_correlated_exact_forward(
+    int64_t n, const float *restrict mean1, const float *restrict var1, const float *restrict mean2,
+    const float *restrict var2, const float *restrict cov, const float *restrict params, float *restrict out_mean,
+    float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        maximum_correlated_exact_forward_element(mean1[i], var1[i], mean2[i], var2[i], cov[i], &out_mean[i],
-                                                 &out_var[i]);
+        maximum_correlated_exact_forward_element(
+            mean1[i], var1[i], mean2[i], var2[i], cov[i], &out_mean[i], &out_var[i]);
         narrow ^= (uint8_t)as_bits(out_mean[i]);
     }
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void maximum_correlated_exact_backward_element(float mean1, float var1,
-                                                                                            float mean2, float var2,
-                                                                                            float cov, float grad_mean,
-                                                                                            float grad_var,
-                                                                                            float *restrict out_grad_mean1,
-                                                                                            float *restrict out_grad_var1,
-                                                                                            float *restrict out_grad_mean2,
-                                                                                            float *restrict out_grad_var2,
-                                                                                            float *restrict out_grad_cov)
+INLINE void maximum_correlated_exact_backward_element(
+    float mean1, float var1, float mean2, float var2, float cov, float grad_mean, float grad_var,
+    float *restrict out_grad_mean1, float *restrict out_grad_var1, float *restrict out_grad_mean2,
+    float *restrict out_grad_var2, float *restrict out_grad_cov)
 {
-    const _Bool t0 = var1 < var2;
-    const float t1 = SQRT(var1);
-    const float t2 = SQRT(var2);
-    const _Bool t3 = 0.0f <= var1;
-    const float t4 = (t1 * 1.0000038f) * t2;
-    const _Bool t5 = t3 & (0.0f <= var2);
-    const float t6 = t0 ? var2 : var1;
-    const _Bool t7 = t5 & (ABS(cov) <= t4);
-    const _Bool t8 = 1.1529215e+18f < t6;
-    const _Bool t9 = t6 < 9.094947e-13f;
-    const float t10 = mean1 - mean2;
-    const float t11 = -mean2;
-    const _Bool t12 = mean1 < mean2;
-    const float t13 = t8 ? 0.00390625f : 1.0f;
-    const float t14 = t8 ? 256.0f : 1.0f;
-    const float t15 = t9 ? 2.8147498e+14f : t13;  // power of two that keeps residuals normal
-    const float t16 = t9 ? 3.5527137e-15f : t14;
-    const float t17 = ABS(t10);
-    const float t18 = t10 - mean1;
-    const float t19 = t11 - t18;
-    const float t20 = t10 - t18;
-    const _Bool t21 = t10 < 0.0f;
-    const float t22 = (mean1 - t20) + t19;
-    const _Bool t23 = 0.0f < t17;
-    const float t24 = t15 * t17;
-    const float t25 = t15 * (cov * t15);
-    const float t26 = t15 * (var1 * t15);
-    const float t27 = t15 * (var2 * t15);
-    const float t28 = t25 * 2.0f;
-    const float t29 = t26 - t25;
-    const float t30 = t27 - t25;
-    const float t31 = t0 ? t27 : t26;
-    const float t32 = t0 ? t26 : t27;
-    const float t33 = t31 - t28;
-    const float t34 = -t28;
-    const float t35 = t15 * (t21 ? (-t22) : t22);
-    const float t36 = t12 ? t29 : t30;
-    const float t37 = t12 ? t30 : t29;
-    const float t38 = t32 + t33;
-    const float t39 = t33 - t31;
-    const float t40 = t34 - t39;
-    const float t41 = (t31 - (t33 - t39)) + t40;
-    const _Bool t42 = 0.0f < t38;
-    const float t43 = t38 - t32;
-    const float t44 = t33 - t43;
-    const float t45 = t41 + ((t32 - (t38 - t43)) + t44);
-    const float t46 = t42 ? t38 : 0.0f;
-    const float t47 = t42 ? t45 : 0.0f;
-    const _Bool t48 = 0.0f == t46;
-    const float t49 = t48 ? 1.0f : t46;
-    const _Bool t50 = t48 & t23;
-    const float t51 = t50 ? 1.2676506e+30f : t24;
-    const float t52 = t50 ? 0.0f : t35;
-    const float t53 = t7 ? t49 : (-1.0f);
-    const float t54 = t7 ? (t48 ? 0.0f : t47) : 0.0f;
-    const float t55 = SQRT(t53);  // theta, scaled; NaN for a negative variance or an impossible covariance
-    const float t56 = 1.0f / t55;
-    const float t57 = t54 + FMA(t55, -t55, t53);
-    const float t58 = t56 * t51;
-    const float t59 = t57 * (0.5f * t56);
-    const float t60 = -t56;
-    const float t61 = t56 * t36;
-    const float t62 = t56 * t37;
-    const float t63 = FMA(t59, t60, FMA(t55, t60, 1.0f));
-    const float t64 = t16 * (t55 + t59);
-    const float t65 = t56 * t63;
-    const float t66 = t48 ? 0.0f : t64;
-    const _Bool t67 = 18.6875f < t58;
-    const float t68 = FMA(t56, t52, FMA(t65, t51, FMA(t56, t51, -t58)));
-    const float t69 = t67 ? 18.6875f : t58;  // t = min(|mean1 - mean2|/theta, reach)
-    const float t70 = t67 ? 0.0f : t68;
-    const float t71 = t56 * t61;
-    const float t72 = t62 + FMA(t65, t37, FMA(t56, t37, -t62));
-    const float t73 = FMA(t56, FMA(t65, t36, FMA(t56, t36, -t61)), FMA(t65, t61, FMA(t56, t61, -t71)));
-    const float t74 = t56 + t65;
-    const float t75 = t15 * t74;
-    const float t76 = t74 * t72;
-    const float t77 = t48 ? 0.0f : t75;
-    const float t78 = FMA(t69, 0.25f, 1.0f);
-    const float t79 = t69 * t69;
-    const float t80 = 1.0f / t78;  // u = 1/(1 + t/4)
-    const float t81 = FMA(t70, 0.25f, FMA(t69, 0.25f, -(t78 - 1.0f)));
-    const float t82 = FMA(t69, t69, -t79);
-    const float t83 = t79 * (-0.5f);
-    const float t84 = 1.0f + t79;
-    const float t85 = FMA(t83, 1.442695f, 12582912.0f);
-    const float t86 = t82 + (t79 - (t84 - 1.0f));
-    const float t87 = FMA(t69, t70, FMA(t69, t70, t82));
-    const float t88 = FMA(t69, t70, t86);
-    const float t89 = t87 * (-0.5f);
-    const float t90 = FMA(t69, t70, t88);
-    const float t91 = t69 + t70;
-    const float t92 = 1.0f / t84;
-    const float t93 = t85 - 12582912.0f;
-    const uint32_t t94 = as_bits(t85);
-    const float t95 = FMA(t93, -0.69314575f, t83) + FMA(t93, -1.4286068e-6f, t89);
-    const uint32_t t96 = t94 + 1u;
-    const uint32_t t97 = (uint32_t)((int32_t)t94 >> 1u);
-    const uint32_t t98 = (uint32_t)((int32_t)t96 >> 1u);
-    const uint32_t t99 = t97 + 127u;
-    const uint32_t t100 = 127u + t98;
-    const uint32_t t101 = t99 << 23u;
-    const uint32_t t102 = t100 << 23u;
-    const float t103 = as_float(t101);
-    const float t104 = as_float(t102);
-    const float t105 = -t80;
-    const float t106 = t80 * FMA(t81, t105, FMA(t78, t105, 1.0f));
-    const float t107 = t103 * t104;
-    const float t108 = -t92;
-    const float t109 = t92 + (t92 * FMA(t90, t108, FMA(t84, t108, 1.0f)));
-    const float t110 = -t91;
-    const float t111 = t80 + t106;
-    const float t112 = t111 - 0.25f;
+    _Bool t0 = var1 < var2;
+    float t1 = t0 ? var2 : var1;
+    _Bool t2 = ((0.0f <= var1) & (0.0f <= var2)) & (ABS(cov) <= ((SQRT(var1) * 1.0000038f) * SQRT(var2)));
+    _Bool t3 = 1.1529215e+18f < t1;
+    _Bool t4 = t1 < 9.094947e-13f;
+    float t5 = mean1 - mean2;
+    _Bool t6 = mean1 < mean2;
+    float t7 = t3 ? 0.00390625f : 1.0f;
+    float t8 = t4 ? 2.8147498e+14f : t7;  // power of two that keeps residuals normal
+    float t9 = ABS(t5);
+    float t10 = t5 - mean1;
+    float t11 = (mean1 - (t5 - t10)) + ((-mean2) - t10);
+    float t12 = t8 * (cov * t8);
+    float t13 = t8 * (var1 * t8);
+    float t14 = t8 * (var2 * t8);
+    float t15 = t12 * 2.0f;
+    float t16 = t13 - t12;
+    float t17 = t14 - t12;
+    float t18 = t0 ? t14 : t13;
+    float t19 = t0 ? t13 : t14;
+    float t20 = t18 - t15;
+    float t21 = t6 ? t16 : t17;
+    float t22 = t6 ? t17 : t16;
+    float t23 = t19 + t20;
+    float t24 = t20 - t18;
+    _Bool t25 = 0.0f < t23;
+    float t26 = t23 - t19;
+    float t27 = t25 ? t23 : 0.0f;
+    _Bool t28 = 0.0f == t27;
+    _Bool t29 = t28 & (0.0f < t9);
+    float t30 = t8 * t9;
+    float t31 = t29 ? 1.2676506e+30f : t30;
+    float t32 = t28 ? 1.0f : t27;
+    float t33 = t2 ? t32 : (-1.0f);
+    float t34 = SQRT(t33);  // theta, scaled; NaN for a negative variance or an impossible covariance
+    float t35 = 1.0f / t34;
+    float t36 = t35 * t31;
+    float t37 = ((t18 - (t20 - t24)) + ((-t15) - t24)) + ((t19 - (t23 - t26)) + (t20 - t26));
+    float t38 = t25 ? t37 : 0.0f;
+    float t39 = t28 ? 0.0f : t38;
+    float t40 = t2 ? t39 : 0.0f;
+    float t41 = (t40 + FMA(t34, -t34, t33)) * (0.5f * t35);
+    float t42 = -t35;
+    float t43 = t35 * t21;
+    float t44 = t35 * t22;
+    float t45 = t35 * FMA(t41, t42, FMA(t34, t42, 1.0f));
+    _Bool t46 = 18.6875f < t36;
+    float t47 = t46 ? 18.6875f : t36;  // t = min(|mean1 - mean2|/theta, reach)
+    _Bool t48 = t5 < 0.0f;
+    float t49 = -t11;
+    float t50 = t48 ? t49 : t11;
+    float t51 = t8 * t50;
+    float t52 = t29 ? 0.0f : t51;
+    float t53 = FMA(t35, t52, FMA(t45, t31, FMA(t35, t31, -t36)));
+    float t54 = t46 ? 0.0f : t53;
+    float t55 = t35 * t43;
+    float t56 = t35 + t45;
+    float t57 = t8 * t56;
+    float t58 = t28 ? 0.0f : t57;
+    float t59 = FMA(t47, 0.25f, 1.0f);
+    float t60 = t47 * t47;
+    float t61 = 1.0f / t59;  // u = 1/(1 + t/4)
+    float t62 = FMA(t47, t47, -t60);
+    float t63 = t60 * (-0.5f);
+    float t64 = 1.0f + t60;
+    float t65 = FMA(t63, 1.442695f, 12582912.0f);
+    float t66 = t47 + t54;
+    float t67 = 1.0f / t64;
+    float t68 = t65 - 12582912.0f;
+    uint32_t t69 = as_bits(t65);
+    float t70 = FMA(t68, -0.69314575f, t63) + FMA(t68, -1.4286068e-6f, FMA(t47, t54, FMA(t47, t54, t62)) * (-0.5f));
+    float t71 = as_float((((uint32_t)((int32_t)t69 >> 1u)) + 127u) << 23u);
+    float t72 = as_float((127u + ((uint32_t)((int32_t)(t69 + 1u) >> 1u))) << 23u);
+    float t73 = -t61;
+    float t74 = t61 * FMA(FMA(t54, 0.25f, FMA(t47, 0.25f, -(t59 - 1.0f))), t73, FMA(t59, t73, 1.0f));
+    float t75 = -t67;
+    float t76 = t61 + t74;
     // exp(-t^2/2), mantissa
-    const float t113 = 1.0f + FMA(FMA(t95, FMA(t95, FMA(t95, FMA(t95, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t95 * t95, t95);
-    const float t114 = t113 * t107;
-    const float t115 = FMA(t112, FMA(t112, FMA(t112, FMA(t112, FMA(t112, FMA(t112, FMA(t112, FMA(t112, FMA(t112,
-        FMA(t112, -0.06790253f, 0.23445444f), -0.22880422f), -0.021781435f), 0.0013202751f), 0.1169634f), 0.17166187f),
-        0.15957567f), 0.10685098f), 0.050817337f), 0.014190124f);
-    const float t116 = 2.0f * t113;
-    const float t117 = (t104 * (t77 * (t103 * (t113 * 0.19947115f)))) * grad_mean;
-    const float t118 = (t104 * (t77 * (t103 * (t113 * (-0.3989423f))))) * grad_mean;
-    const float t119 = t80 * t115;
-    const float t120 = t80 * t119;
+    float t77 = 1.0f + FMA(POLY4(t70, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t70 * t70,
+        t70);
+    float t78 = t77 * (t71 * t72);
+    float t79 = t76 - 0.25f;
+    float t80 = POLY10(t79, -0.06790253f, 0.23445444f, -0.22880422f, -0.021781435f, 0.0013202751f, 0.1169634f,
+        0.17166187f, 0.15957567f, 0.10685098f, 0.050817337f, 0.014190124f);
+    float t81 = (t72 * (t58 * (t71 * (t77 * 0.19947115f)))) * grad_mean;
+    float t82 = t61 * t80;
+    float t83 = t61 * t82;
     // J_2/sqrt(2 pi)
-    const float t121 = t111 * (t120 + FMA(t80, FMA(t106, t115, FMA(t80, t115, -t119)), FMA(t106, t119, FMA(t80, t119,
-        -t120))));
-    const float t122 = 2.0f * t121;
-    const float t123 = FMA(t122, t110, 0.3989423f) * t109;  // J_1/sqrt(2 pi)
-    const float t124 = t123 * t71;
-    const float t125 = FMA(t91, t123, t122);  // Mills ratio/sqrt(2 pi)
-    const float t126 = t123 * t114;  // g = E (Z - t)_+
-    const float t127 = t124 + FMA(t123, t73, FMA(t123, t71, -t124));
-    const float t128 = t91 + t126;
-    const float t129 = t125 * (t128 * t76);
-    const float t130 = t125 * t114;
-    const float t131 = t113 * t125;
-    const float t132 = 1.0f - t130;
-    const float t133 = t104 * (t103 * t131);
-    const float t134 = t129 - (t132 * t127);
-    const float t135 = t66 * (t116 * t134);
-    const float t136 = t91 * t134;
-    const float t137 = FMA(2.0f, t91, t126);
-    const float t138 = FMA(t123, -t126, t122);
-    const float t139 = FMA(t123, t137, t122);
-    const float t140 = FMA(t123, t128, t136);
-    const float t141 = t138 - t136;
-    const float t142 = t114 * (t136 + t139);
-    const float t143 = 2.0f * t140;
-    const float t144 = t113 * t141;
-    const float t145 = t113 * t143;
-    const float t146 = t103 * t135;
-    const float t147 = t103 * t144;
-    const float t148 = t103 * t145;
-    const float t149 = t104 * t146;
-    const float t150 = 1.0f - t142;
-    const float t151 = t104 * t147;
-    const float t152 = FMA(t104 * t148, grad_var, t118);
-    const float t153 = t12 ? t133 : t132;
-    const float t154 = t12 ? t132 : t133;
-    const float t155 = t153 * grad_mean;
-    const float t156 = t154 * grad_mean;
-    const float t157 = -t149;
-    const float t158 = t12 ? t157 : t149;
-    const float t159 = t12 ? t149 : t157;
-    const float t160 = FMA(t158, grad_var, t155);
-    const float t161 = FMA(t159, grad_var, t156);
-    const float t162 = t12 ? t151 : t150;
-    const float t163 = t12 ? t150 : t151;
-    const float t164 = FMA(t162, grad_var, t117);
-    const float t165 = FMA(t163, grad_var, t117);
-    *out_grad_mean1 = t160;
-    *out_grad_var1 = t164;
-    *out_grad_mean2 = t161;
-    *out_grad_var2 = t165;
-    *out_grad_cov = t152;
+    float t84 = t76 * (t83 + FMA(t61, FMA(t74, t80, FMA(t61, t80, -t82)), FMA(t74, t82, FMA(t61, t82, -t83))));
+    float t85 = 2.0f * t84;
+    // J_1/sqrt(2 pi)
+    float t86 = FMA(t85, -t66, 0.3989423f) * (t67 + (t67 * FMA(FMA(t47, t54, FMA(t47, t54, t62 + (t60 - (t64 -
+        1.0f)))), t75, FMA(t64, t75, 1.0f))));
+    float t87 = t86 * t55;
+    float t88 = FMA(t66, t86, t85);  // Mills ratio/sqrt(2 pi)
+    float t89 = t86 * t78;  // g = E (Z - t)_+
+    float t90 = t66 + t89;
+    float t91 = 1.0f - (t88 * t78);
+    float t92 = t72 * (t71 * (t77 * t88));
+    float t93 = (t88 * (t90 * (t56 * (t44 + FMA(t45, t22, FMA(t35, t22, -t44)))))) - (t91 * (t87 + FMA(t86, FMA(t35,
+        FMA(t45, t21, FMA(t35, t21, -t43)), FMA(t45, t43, FMA(t35, t43, -t55))), FMA(t86, t55, -t87))));
+    float t94 = t66 * t93;
+    float t95 = t3 ? 256.0f : 1.0f;
+    float t96 = t4 ? 3.5527137e-15f : t95;
+    float t97 = t96 * (t34 + t41);
+    float t98 = t28 ? 0.0f : t97;
+    float t99 = t72 * (t71 * (t98 * ((2.0f * t77) * t93)));
+    float t100 = 1.0f - (t78 * (t94 + FMA(t86, FMA(2.0f, t66, t89), t85)));
+    float t101 = t72 * (t71 * (t77 * (FMA(t86, -t89, t85) - t94)));
+    float t102 = FMA(t72 * (t71 * (t77 * (2.0f * FMA(t86, t90, t94)))), grad_var, (t72 * (t58 * (t71 * (t77 *
+        (-0.3989423f))))) * grad_mean);
+    float t103 = -t99;
+    float t104 = t6 ? t103 : t99;
+    float t105 = t6 ? t92 : t91;
+    float t106 = FMA(t104, grad_var, t105 * grad_mean);
+    float t107 = t6 ? t99 : t103;
+    float t108 = t6 ? t91 : t92;
+    float t109 = FMA(t107, grad_var, t108 * grad_mean);
+    float t110 = t6 ? t101 : t100;
+    float t111 = FMA(t110, grad_var, t81);
+    float t112 = t6 ? t100 : t101;
+    float t113 = FMA(t112, grad_var, t81);
+    *out_grad_mean1 = t106;
+    *out_grad_var1 = t111;
+    *out_grad_mean2 = t109;
+    *out_grad_var2 = t113;
+    *out_grad_cov = t102;
 }
 
-void maximum_correlated_exact_backward(int64_t n, const float *restrict mean1, const float *restrict var1,
-                                       const float *restrict mean2, const float *restrict var2,
-                                       const float *restrict cov, const float *restrict grad_mean,
-                                       const float *restrict grad_var, const float *restrict params,
-                                       float *restrict out_grad_mean1, float *restrict out_grad_var1,
-                                       float *restrict out_grad_mean2, float *restrict out_grad_var2,
-                                       float *restrict out_grad_cov)
+void maximum_correlated_exact_backward(
+    int64_t n, const float *restrict mean1, const float *restrict var1, const float *restrict mean2,
+    const float *restrict var2, const float *restrict cov, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean1,
+    float *restrict out_grad_var1, float *restrict out_grad_mean2, float *restrict out_grad_var2,
+    float *restrict out_grad_cov)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        maximum_correlated_exact_backward_element(mean1[i], var1[i], mean2[i], var2[i], cov[i], grad_mean[i],
-                                                  grad_var[i], &out_grad_mean1[i], &out_grad_var1[i],
-                                                  &out_grad_mean2[i], &out_grad_var2[i], &out_grad_cov[i]);
+        maximum_correlated_exact_backward_element(
+            mean1[i], var1[i], mean2[i], var2[i], cov[i], grad_mean[i], grad_var[i], &out_grad_mean1[i],
+            &out_grad_var1[i], &out_grad_mean2[i], &out_grad_var2[i], &out_grad_cov[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean1[i]);
     }
     (void)narrow;

@@ -4,7 +4,6 @@
 // Clark 1961, The greatest of a finite set of random variables
 //
 // rule digest  a6afa004f5fd669caa46bdd64d526fffcfaa87b2d347553f6c7f4cc903917a6c
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -19,6 +18,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -80,113 +99,104 @@ INLINE double polynomial0(double y, double x)
     return y;
 }
 
-static void maximum_correlated_exact_float64_forward_block(const double *restrict mean1, const double *restrict var1,
-                                                           const double *restrict mean2, const double *restrict var2,
-                                                           const double *restrict cov, double *restrict out_mean,
-                                                           double *restrict out_var)
+static void maximum_correlated_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean1 = in[0];
+    const double *restrict var1 = in[1];
+    const double *restrict mean2 = in[2];
+    const double *restrict var2 = in[3];
+    const double *restrict cov = in[4];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = mean1[i] < mean2[i];
-        const _Bool t1 = (0.0 <= var1[i]) & (0.0 <= var2[i]);
-        const double t2 = ((__builtin_sqrt(var1[i])) * 0x1.00004p0) * (__builtin_sqrt(var2[i]));
-        const _Bool t3 = t1 & ((__builtin_fabs(cov[i])) <= t2);
-        const _Bool t4 = var1[i] < var2[i];
-        const double t5 = (t4 ? var1[i] : var2[i]) + ((t4 ? var2[i] : var1[i]) - (cov[i] * 2.0));
-        const double t6 = (0.0 < t5) ? t5 : 0.0;
-        const _Bool t7 = t6 == 0.0;
-        const double t8 = __builtin_sqrt(t3 ? (t7 ? 1.0 : t6) : (-1.0));
-        const double t9 = __builtin_fabs(mean1[i] - mean2[i]);
-        const _Bool t10 = t7 & (0.0 < t9);
-        const double t11 = (1.0 / t8) * (t10 ? 0x1p100 : t9);
-        const double t12 = (38.5 < t11) ? 38.5 : t11;
-        const double t13 = exp64((t12 * t12) * (-0.5));
-        const double t14 = 1.0 / (FMA(t12, 0.25, 1.0));
-        const double t15 = (t14 * (t14 * (t14 * (polynomial0(-0x1.c49ef81823d75p-7, t14 - 0.25))))) * 2.0;
-        const double t16 = (1.0 / (FMA(t12, t12, 1.0))) * (FMA(t15, -t12, 0x1.9884533d43651p-2));
-        const double t17 = t13 * t16;
-        const double t18 = (t0 ? var1[i] : var2[i]) * (t13 * (FMA(t16, -t17, t15)));
-        const double t19 = FMA(t0 ? var2[i] : var1[i], 1.0 - (t13 * (FMA(t16, FMA(t12, 2.0, t17), t15))), t18);
+        _Bool t0 = mean1[i] < mean2[i];
+        _Bool t1 = (0.0 <= var1[i]) & (0.0 <= var2[i]);
+        double t2 = ((__builtin_sqrt(var1[i])) * 0x1.00004p0) * (__builtin_sqrt(var2[i]));
+        _Bool t3 = t1 & ((__builtin_fabs(cov[i])) <= t2);
+        _Bool t4 = var1[i] < var2[i];
+        double t5 = (t4 ? var1[i] : var2[i]) + ((t4 ? var2[i] : var1[i]) - (cov[i] * 2.0));
+        double t6 = (0.0 < t5) ? t5 : 0.0;
+        _Bool t7 = t6 == 0.0;
+        double t8 = __builtin_sqrt(t3 ? (t7 ? 1.0 : t6) : (-1.0));
+        double t9 = __builtin_fabs(mean1[i] - mean2[i]);
+        _Bool t10 = t7 & (0.0 < t9);
+        double t11 = (1.0 / t8) * (t10 ? 0x1p100 : t9);
+        double t12 = (38.5 < t11) ? 38.5 : t11;
+        double t13 = exp64((t12 * t12) * (-0.5));
+        double t14 = 1.0 / (FMA(t12, 0.25, 1.0));
+        double t15 = (t14 * (t14 * (t14 * (polynomial0(-0x1.c49ef81823d75p-7, t14 - 0.25))))) * 2.0;
+        double t16 = (1.0 / (FMA(t12, t12, 1.0))) * (FMA(t15, -t12, 0x1.9884533d43651p-2));
+        double t17 = t13 * t16;
+        double t18 = (t0 ? var1[i] : var2[i]) * (t13 * (FMA(t16, -t17, t15)));
+        double t19 = FMA(t0 ? var2[i] : var1[i], 1.0 - (t13 * (FMA(t16, FMA(t12, 2.0, t17), t15))), t18);
         out_mean[i] = ((t0 ? mean2[i] : mean1[i]) + ((t7 ? 0.0 : t8) * t17));
         out_var[i] = (t19 + (cov[i] * (t13 * ((t16 * (t12 + t17)) * 2.0))));
     }
 }
 
-void maximum_correlated_exact_float64_forward(int64_t n, const double *restrict mean1, const double *restrict var1,
-                                              const double *restrict mean2, const double *restrict var2,
-                                              const double *restrict cov, const double *restrict params,
-                                              double *restrict out_mean, double *restrict out_var)
+void maximum_correlated_exact_float64_forward(
+    int64_t n, const double *restrict mean1, const double *restrict var1, const double *restrict mean2,
+    const double *restrict var2, const double *restrict cov, const double *restrict params, double *restrict out_mean,
+    double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            maximum_correlated_exact_float64_forward_block(mean1 + at, var1 + at, mean2 + at, var2 + at, cov + at,
-                                                           out_mean + at, out_var + at);
-            continue;
-        }
-        double in[5][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean1[from];
-            in[1][i] = var1[from];
-            in[2][i] = mean2[from];
-            in[3][i] = var2[from];
-            in[4][i] = cov[from];
-        }
-        maximum_correlated_exact_float64_forward_block(in[0], in[1], in[2], in[3], in[4], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean1, var1, mean2, var2, cov};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(maximum_correlated_exact_float64_forward_block, n, in, 5, params, out, 2);
 }
 
-static void maximum_correlated_exact_float64_backward_block(const double *restrict mean1, const double *restrict var1,
-                                                            const double *restrict mean2, const double *restrict var2,
-                                                            const double *restrict cov,
-                                                            const double *restrict grad_mean,
-                                                            const double *restrict grad_var,
-                                                            double *restrict out_grad_mean1,
-                                                            double *restrict out_grad_var1,
-                                                            double *restrict out_grad_mean2,
-                                                            double *restrict out_grad_var2,
-                                                            double *restrict out_grad_cov)
+static void maximum_correlated_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean1 = in[0];
+    const double *restrict var1 = in[1];
+    const double *restrict mean2 = in[2];
+    const double *restrict var2 = in[3];
+    const double *restrict cov = in[4];
+    const double *restrict grad_mean = in[5];
+    const double *restrict grad_var = in[6];
+    double *restrict out_grad_mean1 = out[0];
+    double *restrict out_grad_var1 = out[1];
+    double *restrict out_grad_mean2 = out[2];
+    double *restrict out_grad_var2 = out[3];
+    double *restrict out_grad_cov = out[4];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = mean1[i] < mean2[i];
-        const _Bool t1 = (0.0 <= var1[i]) & (0.0 <= var2[i]);
-        const double t2 = ((__builtin_sqrt(var1[i])) * 0x1.00004p0) * (__builtin_sqrt(var2[i]));
-        const _Bool t3 = t1 & ((__builtin_fabs(cov[i])) <= t2);
-        const _Bool t4 = var1[i] < var2[i];
-        const double t5 = (t4 ? var1[i] : var2[i]) + ((t4 ? var2[i] : var1[i]) - (cov[i] * 2.0));
-        const double t6 = (0.0 < t5) ? t5 : 0.0;
-        const double t7 = var1[i] - cov[i];
-        const double t8 = var2[i] - cov[i];
-        const _Bool t9 = t6 == 0.0;
-        const double t10 = __builtin_sqrt(t3 ? (t9 ? 1.0 : t6) : (-1.0));
-        const double t11 = 1.0 / t10;
-        const double t12 = t9 ? 0.0 : t11;
-        const double t13 = __builtin_fabs(mean1[i] - mean2[i]);
-        const _Bool t14 = t9 & (0.0 < t13);
-        const double t15 = t11 * (t14 ? 0x1p100 : t13);
-        const double t16 = (38.5 < t15) ? 38.5 : t15;
-        const double t17 = exp64((t16 * t16) * (-0.5));
-        const double t18 = 1.0 / (FMA(t16, 0.25, 1.0));
-        const double t19 = (t18 * (t18 * (t18 * (polynomial0(-0x1.c49ef81823d75p-7, t18 - 0.25))))) * 2.0;
-        const double t20 = (1.0 / (FMA(t16, t16, 1.0))) * (FMA(t19, -t16, 0x1.9884533d43651p-2));
-        const double t21 = FMA(t16, t20, t19);
-        const double t22 = t17 * t20;
-        const double t23 = t17 * t21;
-        const double t24 = t16 + t22;
-        const double t25 = 1.0 - t23;
-        const double t26 = t12 * (t17 * 0x1.9884533d43651p-3);
-        const double t27 = t21 * (t24 * (t11 * (t11 * (t0 ? t8 : t7))));
-        const double t28 = t27 - (t25 * (t20 * (t11 * (t11 * (t0 ? t7 : t8)))));
-        const double t29 = (t9 ? 0.0 : t10) * ((t17 * 2.0) * t28);
-        const double t30 = -t29;
-        const double t31 = t16 * t28;
-        const double t32 = 1.0 - (t17 * (t31 + (FMA(t20, FMA(t16, 2.0, t22), t19))));
-        const double t33 = t17 * ((FMA(t20, -t22, t19)) - t31);
+        _Bool t0 = mean1[i] < mean2[i];
+        _Bool t1 = (0.0 <= var1[i]) & (0.0 <= var2[i]);
+        double t2 = ((__builtin_sqrt(var1[i])) * 0x1.00004p0) * (__builtin_sqrt(var2[i]));
+        _Bool t3 = t1 & ((__builtin_fabs(cov[i])) <= t2);
+        _Bool t4 = var1[i] < var2[i];
+        double t5 = (t4 ? var1[i] : var2[i]) + ((t4 ? var2[i] : var1[i]) - (cov[i] * 2.0));
+        double t6 = (0.0 < t5) ? t5 : 0.0;
+        double t7 = var1[i] - cov[i];
+        double t8 = var2[i] - cov[i];
+        _Bool t9 = t6 == 0.0;
+        double t10 = __builtin_sqrt(t3 ? (t9 ? 1.0 : t6) : (-1.0));
+        double t11 = 1.0 / t10;
+        double t12 = t9 ? 0.0 : t11;
+        double t13 = __builtin_fabs(mean1[i] - mean2[i]);
+        _Bool t14 = t9 & (0.0 < t13);
+        double t15 = t11 * (t14 ? 0x1p100 : t13);
+        double t16 = (38.5 < t15) ? 38.5 : t15;
+        double t17 = exp64((t16 * t16) * (-0.5));
+        double t18 = 1.0 / (FMA(t16, 0.25, 1.0));
+        double t19 = (t18 * (t18 * (t18 * (polynomial0(-0x1.c49ef81823d75p-7, t18 - 0.25))))) * 2.0;
+        double t20 = (1.0 / (FMA(t16, t16, 1.0))) * (FMA(t19, -t16, 0x1.9884533d43651p-2));
+        double t21 = FMA(t16, t20, t19);
+        double t22 = t17 * t20;
+        double t23 = t17 * t21;
+        double t24 = t16 + t22;
+        double t25 = 1.0 - t23;
+        double t26 = t12 * (t17 * 0x1.9884533d43651p-3);
+        double t27 = t21 * (t24 * (t11 * (t11 * (t0 ? t8 : t7))));
+        double t28 = t27 - (t25 * (t20 * (t11 * (t11 * (t0 ? t7 : t8)))));
+        double t29 = (t9 ? 0.0 : t10) * ((t17 * 2.0) * t28);
+        double t30 = -t29;
+        double t31 = t16 * t28;
+        double t32 = 1.0 - (t17 * (t31 + (FMA(t20, FMA(t16, 2.0, t22), t19))));
+        double t33 = t17 * ((FMA(t20, -t22, t19)) - t31);
         out_grad_mean1[i] = FMA(grad_mean[i], (t0 ? t23 : t25),
             grad_var[i] * (t0 ? t30 : t29));
         out_grad_var1[i] = FMA(grad_mean[i], t26,
@@ -200,41 +210,14 @@ static void maximum_correlated_exact_float64_backward_block(const double *restri
     }
 }
 
-void maximum_correlated_exact_float64_backward(int64_t n, const double *restrict mean1, const double *restrict var1,
-                                               const double *restrict mean2, const double *restrict var2,
-                                               const double *restrict cov, const double *restrict grad_mean,
-                                               const double *restrict grad_var, const double *restrict params,
-                                               double *restrict out_grad_mean1, double *restrict out_grad_var1,
-                                               double *restrict out_grad_mean2, double *restrict out_grad_var2,
-                                               double *restrict out_grad_cov)
+void maximum_correlated_exact_float64_backward(
+    int64_t n, const double *restrict mean1, const double *restrict var1, const double *restrict mean2,
+    const double *restrict var2, const double *restrict cov, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean1,
+    double *restrict out_grad_var1, double *restrict out_grad_mean2, double *restrict out_grad_var2,
+    double *restrict out_grad_cov)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            maximum_correlated_exact_float64_backward_block(mean1 + at, var1 + at, mean2 + at, var2 + at, cov + at,
-                                                            grad_mean + at, grad_var + at, out_grad_mean1 + at,
-                                                            out_grad_var1 + at, out_grad_mean2 + at,
-                                                            out_grad_var2 + at, out_grad_cov + at);
-            continue;
-        }
-        double in[7][LANES], out[5][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean1[from];
-            in[1][i] = var1[from];
-            in[2][i] = mean2[from];
-            in[3][i] = var2[from];
-            in[4][i] = cov[from];
-            in[5][i] = grad_mean[from];
-            in[6][i] = grad_var[from];
-        }
-        maximum_correlated_exact_float64_backward_block(in[0], in[1], in[2], in[3], in[4], in[5], in[6], out[0],
-                                                        out[1], out[2], out[3], out[4]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean1[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var1[at + i] = out[1][i];
-        for (int i = 0; i < n - at; ++i) out_grad_mean2[at + i] = out[2][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var2[at + i] = out[3][i];
-        for (int i = 0; i < n - at; ++i) out_grad_cov[at + i] = out[4][i];
-    }
+    const double *const in[] = {mean1, var1, mean2, var2, cov, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2, out_grad_cov};
+    over_blocks(maximum_correlated_exact_float64_backward_block, n, in, 7, params, out, 5);
 }

@@ -4,7 +4,6 @@
 # Clark 1961, The greatest of a finite set of random variables
 #
 # rule digest  a6afa004f5fd669caa46bdd64d526fffcfaa87b2d347553f6c7f4cc903917a6c
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 """maximum_correlated, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -57,8 +56,9 @@ def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tenso
     return t2, t7
 
 
-def backward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor, grad_mean: Tensor,
-             grad_var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def backward(
+    mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor, grad_mean: Tensor,
+    grad_var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients in mean and variance of each input, from those in mean and variance of the output."""
     t0 = mean1 < mean2
     t1 = (torch.sqrt(var1) * 1.0000038146972656) * torch.sqrt(var2)

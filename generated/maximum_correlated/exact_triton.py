@@ -4,35 +4,12 @@
 # Clark 1961, The greatest of a finite set of random variables
 #
 # rule digest  a6afa004f5fd669caa46bdd64d526fffcfaa87b2d347553f6c7f4cc903917a6c
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   maximum_correlated_exact_forward 235, maximum_correlated_exact_backward 255
 #
 # Certificate:
-#   mean        4.58 ulp of the terms, worst at mean1 = 0, var1 = 0.00014764363, mean2 = -0.0132277682, var2 =
-#       1.42090994e-05, cov = -4.57982533e-05
-#   var         7.41 ulp of the terms, worst at mean1 = -1.25568268e+14, var1 = 9.90133575e+28, mean2 = 0, var2 =
-#       1.48596959e+21, cov = -1.21155967e+25
-#   dmean_dmu1  4.94 ulp of the terms, worst at mean1 = 0, var1 = 2.22394691e-30, mean2 = 969606336, var2 =
-#       4.52706804e+19, cov = -1.00339194e-05
-#   dmean_dvar1 2.98 ulp of the terms, worst at mean1 = -2.49911136e-05, var1 = 3.24309871e-12, mean2 =
-#       -6.36953773e-05, var2 = 6.42536978e-12, cov = -4.08788845e-12
-#   dmean_dmu2  4.88 ulp of the terms, worst at mean1 = -546953088, var1 = 4.22572538e+14, mean2 = -591160256, var2 =
-#       1.19918485e+17, cov = 7.11002308e+15
-#   dmean_dvar2 2.98 ulp of the terms, worst at mean1 = -2.49911136e-05, var1 = 3.24309871e-12, mean2 =
-#       -6.36953773e-05, var2 = 6.42536978e-12, cov = -4.08788845e-12
-#   dmean_dcov  2.98 ulp of the terms, worst at mean1 = -2.49911136e-05, var1 = 3.24309871e-12, mean2 =
-#       -6.36953773e-05, var2 = 6.42536978e-12, cov = -4.08788845e-12
-#   dvar_dmu1   7.54 ulp of the terms, worst at mean1 = 1.57558702e-10, var1 = 1.25644982e-15, mean2 = 1.33016778e-10,
-#        var2 = 1.17494364e-38, cov = 6.9828111e-29
-#   dvar_dvar1  7.19 ulp of the terms, worst at mean1 = 0, var1 = 1.5184937e+10, mean2 = 2606916.5, var2 =
-#       2.43518505e+10, cov = -6.73564672e+09
-#   dvar_dmu2   7.54 ulp of the terms, worst at mean1 = 1.57558702e-10, var1 = 1.25644982e-15, mean2 = 1.33016778e-10,
-#        var2 = 1.17494364e-38, cov = 6.9828111e-29
-#   dvar_dvar2  7 ulp of the terms, worst at mean1 = 3.65916979e+11, var1 = 971807.875, mean2 = 3.6612794e+11, var2 =
-#       6.35864312e+23, cov = 3.59720087e+14
-#   dvar_dcov   7.27 ulp of the terms, worst at mean1 = -15.6351843, var1 = 8.31671605e-06, mean2 = 0, var2 =
-#       43.6658745, cov = 0.0186289158
-#   against exact values at 17959 points over all of float32; details in exact.json
+#   mean 4.58, var 7.41, dmean_dmu1 4.94, dmean_dvar1 2.98, dmean_dmu2 4.88, dmean_dvar2 2.98, dmean_dcov 2.98,
+#       dvar_dmu1 7.54, dvar_dvar1 7.19, dvar_dmu2 7.54, dvar_dvar2 7, dvar_dcov 7.27 ulp of the terms,
+#   against exact values at 17959 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -46,6 +23,23 @@ __all__ = [
 
 #: with more, values would not stay in registers
 LANE_ELEMENTS = 2
+
+
+@triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial10(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0),
+        c1), c2), c3), c4), c5), c6), c7), c8), c9))
+
+
+@triton.jit
+def _polynomial12(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x,
+        tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6), c7), c8), c9), c10), c11))
 
 
 @triton.jit
@@ -65,100 +59,79 @@ def maximum_correlated_exact_forward(mean1, var1, mean2, var2, cov):
     t12 = 0.0 < t11
     t13 = tl.where(t12, t11, 0.0)
     t14 = 0.0 == t13
-    t15 = tl.where(t14, 1.0, t13)
-    t16 = (0.0 <= var1) & (0.0 <= var2)
-    t17 = (tl.sqrt_rn(var1) * 1.0000038) * tl.sqrt_rn(var2)
-    t18 = t16 & (tl.abs(cov) <= t17)
-    t19 = tl.where(t18, t15, -1.0)
-    t20 = tl.sqrt_rn(t19)  # theta, scaled; NaN for a negative variance or an impossible covariance
-    t21 = tl.fma(t20, t20 * -1.0, t19)
-    t22 = t10 - t8
-    t23 = (t8 - (t10 - t22)) + ((t9 * -1.0) - t22)
-    t24 = t11 - t7
-    t25 = tl.where(t18, tl.where(t14, 0.0, tl.where(t12, t23 + ((t7 - (t11 - t24)) + (t10 - t24)), 0.0)), 0.0) + t21
-    t26 = tl.div_rn(1.0, t20)
-    t27 = t25 * (0.5 * t26)
-    t28 = t26 * -1.0
-    t29 = t26 * tl.fma(t27, t28, tl.fma(t20, t28, 1.0))
-    t30 = mean1 - mean2
-    t31 = tl.abs(t30)
-    t32 = t14 & (0.0 < t31)
-    t33 = tl.where(t32, 1.2676506e+30, t4 * t31)
-    t34 = t26 * t33
-    t35 = tl.fma(t29, t33, tl.fma(t26, t33, t34 * -1.0))
-    t36 = t30 - mean1
-    t37 = (mean1 - (t30 - t36)) + ((mean2 * -1.0) - t36)
-    t38 = t37 * -1.0
-    t39 = tl.fma(t26, tl.where(t32, 0.0, t4 * tl.where(t30 < 0.0, t38, t37)), t35)
-    t40 = 20.5 < t34
-    t41 = tl.where(t40, 0.0, t39)
-    t42 = tl.where(t40, 20.5, t34)  # t = min(|mean1 - mean2|/theta, reach)
-    t43 = tl.fma(t42, 0.25, 1.0)
-    t44 = tl.fma(t41, 0.25, tl.fma(t42, 0.25, (t43 - 1.0) * -1.0))
-    t45 = tl.div_rn(1.0, t43)  # u = 1/(1 + t/4)
-    t46 = t45 * -1.0
-    t47 = t45 * tl.fma(t44, t46, tl.fma(t43, t46, 1.0))
-    t48 = (t45 + t47) - 0.25
-    t49 = (tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48,
-        tl.fma(t48, tl.fma(t48, tl.fma(t48, 0.051371284, -0.2056241), 0.27970043), -0.08727275), -0.052691616),
-        -0.07871676), 0.011227813), 0.1163768), 0.17160082), 0.15958354), 0.106851034), 0.05081732), 0.014190124))
-    t50 = t45 * t49
-    t51 = tl.fma(t47, t49, tl.fma(t45, t49, t50 * -1.0))
-    t52 = t45 * t50
-    t53 = tl.fma(t45, t51, tl.fma(t47, t50, tl.fma(t45, t50, t52 * -1.0)))
-    t54 = t45 * t52  # J_2/sqrt(2 pi)
-    t55 = 2.0 * tl.fma(t45, t53, tl.fma(t47, t52, tl.fma(t45, t52, t54 * -1.0)))
-    t56 = 2.0 * t54
-    t57 = t56 + t55
-    t58 = t42 + t41
-    t59 = tl.fma(t58 * -1.0, t57, 0.3989423)
-    t60 = t42 * t42
-    t61 = 1.0 + t60
-    t62 = tl.div_rn(1.0, t61)
-    t63 = t62 * t59  # J_1/sqrt(2 pi)
-    t64 = tl.fma(t62, t59, t63 * -1.0)
-    t65 = tl.fma(t42, t42, t60 * -1.0)
-    t66 = tl.fma(t42, t41, tl.fma(t42, t41, t65 + (t60 - (t61 - 1.0))))
-    t67 = t62 * -1.0
-    t68 = tl.fma(t62 * tl.fma(t66, t67, tl.fma(t61, t67, 1.0)), t59, t64)
-    t69 = t63 + t68
-    t70 = t60 * (-0.5)
-    t71 = tl.fma(t70, 1.442695, 12582912.0)
-    t72 = t71 - 12582912.0
-    t73 = tl.fma(t72, -0.69314575, t70) + tl.fma(t72, -1.4286068e-6, tl.fma(t42, t41, tl.fma(t42, t41, t65)) * (-0.5))
+    t15 = ((0.0 <= var1) & (0.0 <= var2)) & (tl.abs(cov) <= ((tl.sqrt_rn(var1) * 1.0000038) * tl.sqrt_rn(var2)))
+    t16 = tl.where(t15, tl.where(t14, 1.0, t13), -1.0)
+    t17 = tl.sqrt_rn(t16)  # theta, scaled; NaN for a negative variance or an impossible covariance
+    t18 = t10 - t8
+    t19 = t11 - t7
+    t20 = tl.div_rn(1.0, t17)
+    t21 = ((tl.where(t15, tl.where(t14, 0.0, tl.where(t12, ((t8 - (t10 - t18)) + ((t9 * -1.0) - t18)) + ((t7 - (t11 -
+        t19)) + (t10 - t19)), 0.0)), 0.0) + tl.fma(t17, t17 * -1.0, t16)) * (0.5 * t20))
+    t22 = t20 * -1.0
+    t23 = mean1 - mean2
+    t24 = tl.abs(t23)
+    t25 = t14 & (0.0 < t24)
+    t26 = tl.where(t25, 1.2676506e+30, t4 * t24)
+    t27 = t20 * t26
+    t28 = t23 - mean1
+    t29 = (mean1 - (t23 - t28)) + ((mean2 * -1.0) - t28)
+    t30 = 20.5 < t27
+    t31 = (tl.where(t30, 0.0, tl.fma(t20, tl.where(t25, 0.0, t4 * tl.where(t23 < 0.0, t29 * -1.0, t29)), tl.fma(t20 *
+        tl.fma(t21, t22, tl.fma(t17, t22, 1.0)), t26, tl.fma(t20, t26, t27 * -1.0)))))
+    t32 = tl.where(t30, 20.5, t27)  # t = min(|mean1 - mean2|/theta, reach)
+    t33 = tl.fma(t32, 0.25, 1.0)
+    t34 = tl.div_rn(1.0, t33)  # u = 1/(1 + t/4)
+    t35 = t34 * -1.0
+    t36 = t34 * tl.fma(tl.fma(t31, 0.25, tl.fma(t32, 0.25, (t33 - 1.0) * -1.0)), t35, tl.fma(t33, t35, 1.0))
+    t37 = (_polynomial12((t34 + t36) - 0.25, 0.051371284, -0.2056241, 0.27970043, -0.08727275, -0.052691616,
+        -0.07871676, 0.011227813, 0.1163768, 0.17160082, 0.15958354, 0.106851034, 0.05081732, 0.014190124))
+    t38 = t34 * t37
+    t39 = t34 * t38
+    t40 = t34 * t39  # J_2/sqrt(2 pi)
+    t41 = (2.0 * tl.fma(t34, tl.fma(t34, tl.fma(t36, t37, tl.fma(t34, t37, t38 * -1.0)), tl.fma(t36, t38, tl.fma(t34,
+        t38, t39 * -1.0))), tl.fma(t36, t39, tl.fma(t34, t39, t40 * -1.0))))
+    t42 = 2.0 * t40
+    t43 = t42 + t41
+    t44 = t32 + t31
+    t45 = tl.fma(t44 * -1.0, t43, 0.3989423)
+    t46 = t32 * t32
+    t47 = 1.0 + t46
+    t48 = tl.div_rn(1.0, t47)
+    t49 = t48 * t45  # J_1/sqrt(2 pi)
+    t50 = tl.fma(t32, t32, t46 * -1.0)
+    t51 = t48 * -1.0
+    t52 = (tl.fma(t48 * tl.fma(tl.fma(t32, t31, tl.fma(t32, t31, t50 + (t46 - (t47 - 1.0)))), t51, tl.fma(t47, t51,
+        1.0)), t45, tl.fma(t48, t45, t49 * -1.0)))
+    t53 = t49 + t52
+    t54 = t46 * (-0.5)
+    t55 = tl.fma(t54, 1.442695, 12582912.0)
+    t56 = t55 - 12582912.0
+    t57 = tl.fma(t56, -0.69314575, t54) + tl.fma(t56, -1.4286068e-6, tl.fma(t32, t31, tl.fma(t32, t31, t50)) * (-0.5))
     # exp(-t^2/2), mantissa
-    t74 = (1.0 + tl.fma(tl.fma(t73, tl.fma(t73, tl.fma(t73, tl.fma(t73, 0.0013814222, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t73 * t73, t73))
-    t75 = t74 * t69
-    t76 = t20 + t27
-    t77 = tl.where(t14, 0.0, tl.where(t2, 3.5527137e-15, tl.where(t3, 256.0, 1.0)) * t76) * t75
-    t78 = t71.to(tl.int32, bitcast=True)
-    t79 = (((t78 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t80 = t79 * t77
-    t81 = ((127 + ((t78 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t82 = t81 * t80
-    t83 = ((127 + ((t78 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t84 = t83 * t82
-    t85 = ((127 + ((t78 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t86 = t85 * t84
-    t87 = mean1 < mean2
-    t88 = tl.where(t87, mean2, mean1) + t86
-    t89 = t74 * (t85 * (t83 * (t79 * t81)))
-    t90 = t89 * t69  # g = E (Z - t)_+
-    t91 = t90 * -1.0
-    t92 = t63 * t91
-    t93 = t56 + t92
-    t94 = t74 * (t93 + (t55 + tl.fma(t68, t91, (t92 - (t93 - t56)) + tl.fma(t63, t91, t92 * -1.0))))
-    t95 = t85 * (t83 * (t81 * (t79 * (tl.where(t87, var1, var2) * t94))))
-    t96 = 1.0 - (t89 * tl.fma(t69, tl.fma(2.0, t58, t90), t57))
-    t97 = (tl.fma(tl.where(t87, var2, var1), t96, t95) + (t85 * (t83 * (t81 * (t79 * (cov * (t74 * (2.0 * (t69 * (t58 +
-        t90))))))))))
-    return (t88, t97)
+    t58 = (1.0 + tl.fma(_polynomial4(t57, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t57 * t57,
+        t57))
+    t59 = t55.to(tl.int32, bitcast=True)
+    t60 = (((t59 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t61 = ((127 + ((t59 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t62 = ((127 + ((t59 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t63 = ((127 + ((t59 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t64 = mean1 < mean2
+    t65 = (tl.where(t64, mean2, mean1) + (t63 * (t62 * (t61 * (t60 * (tl.where(t14, 0.0, tl.where(t2, 3.5527137e-15,
+        tl.where(t3, 256.0, 1.0)) * (t17 + t21)) * (t58 * t53)))))))
+    t66 = t58 * (t63 * (t62 * (t60 * t61)))
+    t67 = t66 * t53  # g = E (Z - t)_+
+    t68 = t67 * -1.0
+    t69 = t49 * t68
+    t70 = t42 + t69
+    t71 = (tl.fma(tl.where(t64, var2, var1), 1.0 - (t66 * tl.fma(t53, tl.fma(2.0, t44, t67), t43)), t63 * (t62 * (t61 *
+        (t60 * (tl.where(t64, var1, var2) * (t58 * (t70 + (t41 + tl.fma(t52, t68, (t69 - (t70 - t42)) + tl.fma(t49,
+        t68, t69 * -1.0)))))))))) + (t63 * (t62 * (t61 * (t60 * (cov * (t58 * (2.0 * (t53 * (t44 + t67))))))))))
+    return (t65, t71)
 
 
 @triton.jit
-def maximum_correlated_exact_forward_kernel(mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, cov_ptr, out_mean_ptr,
-                                            out_var_ptr, n, BLOCK: tl.constexpr):
+def maximum_correlated_exact_forward_kernel(
+    mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, cov_ptr, out_mean_ptr, out_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean1 = tl.load(mean1_ptr + offsets, mask=mask).to(tl.float32)
@@ -189,113 +162,99 @@ def maximum_correlated_exact_backward(mean1, var1, mean2, var2, cov, grad_mean, 
     t13 = 0.0 < t12
     t14 = tl.where(t13, t12, 0.0)
     t15 = 0.0 == t14
-    t16 = tl.where(t15, 1.0, t14)
-    t17 = (0.0 <= var1) & (0.0 <= var2)
-    t18 = (tl.sqrt_rn(var1) * 1.0000038) * tl.sqrt_rn(var2)
-    t19 = t17 & (tl.abs(cov) <= t18)
-    t20 = tl.where(t19, t16, -1.0)
-    t21 = tl.sqrt_rn(t20)  # theta, scaled; NaN for a negative variance or an impossible covariance
-    t22 = tl.fma(t21, t21 * -1.0, t20)
-    t23 = t11 - t8
-    t24 = (t8 - (t11 - t23)) + ((t10 * -1.0) - t23)
-    t25 = t12 - t7
-    t26 = tl.where(t19, tl.where(t15, 0.0, tl.where(t13, t24 + ((t7 - (t12 - t25)) + (t11 - t25)), 0.0)), 0.0) + t22
-    t27 = tl.div_rn(1.0, t21)
-    t28 = t26 * (0.5 * t27)
-    t29 = t27 * -1.0
-    t30 = t27 * tl.fma(t28, t29, tl.fma(t21, t29, 1.0))
-    t31 = mean1 - mean2
-    t32 = tl.abs(t31)
-    t33 = t15 & (0.0 < t32)
-    t34 = tl.where(t33, 1.2676506e+30, t4 * t32)
-    t35 = t27 * t34
-    t36 = tl.fma(t30, t34, tl.fma(t27, t34, t35 * -1.0))
-    t37 = t31 - mean1
-    t38 = (mean1 - (t31 - t37)) + ((mean2 * -1.0) - t37)
-    t39 = t38 * -1.0
-    t40 = tl.fma(t27, tl.where(t33, 0.0, t4 * tl.where(t31 < 0.0, t39, t38)), t36)
-    t41 = 18.6875 < t35
-    t42 = tl.where(t41, 0.0, t40)
-    t43 = tl.where(t41, 18.6875, t35)  # t = min(|mean1 - mean2|/theta, reach)
-    t44 = tl.fma(t43, 0.25, 1.0)
-    t45 = tl.fma(t42, 0.25, tl.fma(t43, 0.25, (t44 - 1.0) * -1.0))
-    t46 = tl.div_rn(1.0, t44)  # u = 1/(1 + t/4)
-    t47 = t46 * -1.0
-    t48 = t46 * tl.fma(t45, t47, tl.fma(t44, t47, 1.0))
-    t49 = t46 + t48
-    t50 = t49 - 0.25
-    t51 = (tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50,
-        tl.fma(t50, -0.06790253, 0.23445444), -0.22880422), -0.021781435), 0.0013202751), 0.1169634), 0.17166187),
-        0.15957567), 0.10685098), 0.050817337), 0.014190124))
-    t52 = t46 * t51
-    t53 = tl.fma(t48, t51, tl.fma(t46, t51, t52 * -1.0))
-    t54 = t46 * t52
-    t55 = t49 * (t54 + tl.fma(t46, t53, tl.fma(t48, t52, tl.fma(t46, t52, t54 * -1.0))))  # J_2/sqrt(2 pi)
-    t56 = 2.0 * t55
-    t57 = t43 + t42
-    t58 = tl.fma(t56, t57 * -1.0, 0.3989423)
-    t59 = t43 * t43
-    t60 = tl.fma(t43, t43, t59 * -1.0)
-    t61 = 1.0 + t59
-    t62 = tl.fma(t43, t42, tl.fma(t43, t42, t60 + (t59 - (t61 - 1.0))))
-    t63 = tl.div_rn(1.0, t61)
-    t64 = t63 * -1.0
-    t65 = t58 * (t63 + (t63 * tl.fma(t62, t64, tl.fma(t61, t64, 1.0))))  # J_1/sqrt(2 pi)
-    t66 = tl.fma(t57, t65, t56)  # Mills ratio/sqrt(2 pi)
-    t67 = t59 * (-0.5)
-    t68 = tl.fma(t67, 1.442695, 12582912.0)
-    t69 = t68 - 12582912.0
-    t70 = tl.fma(t69, -0.69314575, t67) + tl.fma(t69, -1.4286068e-6, tl.fma(t43, t42, tl.fma(t43, t42, t60)) * (-0.5))
+    t16 = ((0.0 <= var1) & (0.0 <= var2)) & (tl.abs(cov) <= ((tl.sqrt_rn(var1) * 1.0000038) * tl.sqrt_rn(var2)))
+    t17 = tl.where(t16, tl.where(t15, 1.0, t14), -1.0)
+    t18 = tl.sqrt_rn(t17)  # theta, scaled; NaN for a negative variance or an impossible covariance
+    t19 = t11 - t8
+    t20 = t12 - t7
+    t21 = tl.div_rn(1.0, t18)
+    t22 = ((tl.where(t16, tl.where(t15, 0.0, tl.where(t13, ((t8 - (t11 - t19)) + ((t10 * -1.0) - t19)) + ((t7 - (t12 -
+        t20)) + (t11 - t20)), 0.0)), 0.0) + tl.fma(t18, t18 * -1.0, t17)) * (0.5 * t21))
+    t23 = t21 * -1.0
+    t24 = t21 * tl.fma(t22, t23, tl.fma(t18, t23, 1.0))
+    t25 = mean1 - mean2
+    t26 = tl.abs(t25)
+    t27 = t15 & (0.0 < t26)
+    t28 = tl.where(t27, 1.2676506e+30, t4 * t26)
+    t29 = t21 * t28
+    t30 = t25 - mean1
+    t31 = (mean1 - (t25 - t30)) + ((mean2 * -1.0) - t30)
+    t32 = 18.6875 < t29
+    t33 = (tl.where(t32, 0.0, tl.fma(t21, tl.where(t27, 0.0, t4 * tl.where(t25 < 0.0, t31 * -1.0, t31)), tl.fma(t24,
+        t28, tl.fma(t21, t28, t29 * -1.0)))))
+    t34 = tl.where(t32, 18.6875, t29)  # t = min(|mean1 - mean2|/theta, reach)
+    t35 = tl.fma(t34, 0.25, 1.0)
+    t36 = tl.div_rn(1.0, t35)  # u = 1/(1 + t/4)
+    t37 = t36 * -1.0
+    t38 = t36 * tl.fma(tl.fma(t33, 0.25, tl.fma(t34, 0.25, (t35 - 1.0) * -1.0)), t37, tl.fma(t35, t37, 1.0))
+    t39 = t36 + t38
+    t40 = (_polynomial10(t39 - 0.25, -0.06790253, 0.23445444, -0.22880422, -0.021781435, 0.0013202751, 0.1169634,
+        0.17166187, 0.15957567, 0.10685098, 0.050817337, 0.014190124))
+    t41 = t36 * t40
+    t42 = t36 * t41
+    # J_2/sqrt(2 pi)
+    t43 = (t39 * (t42 + tl.fma(t36, tl.fma(t38, t40, tl.fma(t36, t40, t41 * -1.0)), tl.fma(t38, t41, tl.fma(t36, t41,
+        t42 * -1.0)))))
+    t44 = 2.0 * t43
+    t45 = t34 + t33
+    t46 = t34 * t34
+    t47 = tl.fma(t34, t34, t46 * -1.0)
+    t48 = 1.0 + t46
+    t49 = tl.div_rn(1.0, t48)
+    t50 = t49 * -1.0
+    # J_1/sqrt(2 pi)
+    t51 = (tl.fma(t44, t45 * -1.0, 0.3989423) * (t49 + (t49 * tl.fma(tl.fma(t34, t33, tl.fma(t34, t33, t47 + (t46 -
+        (t48 - 1.0)))), t50, tl.fma(t48, t50, 1.0)))))
+    t52 = tl.fma(t45, t51, t44)  # Mills ratio/sqrt(2 pi)
+    t53 = t46 * (-0.5)
+    t54 = tl.fma(t53, 1.442695, 12582912.0)
+    t55 = t54 - 12582912.0
+    t56 = tl.fma(t55, -0.69314575, t53) + tl.fma(t55, -1.4286068e-6, tl.fma(t34, t33, tl.fma(t34, t33, t47)) * (-0.5))
     # exp(-t^2/2), mantissa
-    t71 = (1.0 + tl.fma(tl.fma(t70, tl.fma(t70, tl.fma(t70, tl.fma(t70, 0.0013814222, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t70 * t70, t70))
-    t72 = t68.to(tl.int32, bitcast=True)
-    t73 = (((t72 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t74 = ((127 + ((t72 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t75 = t71 * (t73 * t74)
-    t76 = t65 * t75  # g = E (Z - t)_+
-    t77 = t57 + t76
-    t78 = t27 + t30
-    t79 = t5 - t9
-    t80 = t6 - t9
-    t81 = mean1 < mean2
-    t82 = tl.where(t81, t80, t79)
-    t83 = t27 * t82
-    t84 = t66 * (t77 * (t78 * (t83 + tl.fma(t30, t82, tl.fma(t27, t82, t83 * -1.0)))))
-    t85 = 1.0 - (t66 * t75)
-    t86 = tl.where(t81, t79, t80)
-    t87 = t27 * t86
-    t88 = t27 * t87
-    t89 = t65 * t88
-    t90 = tl.fma(t65, t88, t89 * -1.0)
-    t91 = tl.fma(t30, t87, tl.fma(t27, t87, t88 * -1.0))
-    t92 = t84 - (t85 * (t89 + tl.fma(t65, tl.fma(t27, tl.fma(t30, t86, tl.fma(t27, t86, t87 * -1.0)), t91), t90)))
-    t93 = (2.0 * t71) * t92
-    t94 = t21 + t28
-    t95 = t74 * (t73 * (tl.where(t15, 0.0, tl.where(t2, 3.5527137e-15, tl.where(t3, 256.0, 1.0)) * t94) * t93))
-    t96 = t95 * -1.0
-    t97 = tl.where(t81, t96, t95)
-    t98 = t74 * (t73 * (t71 * t66))
-    t99 = tl.fma(t97, grad_var, tl.where(t81, t98, t85) * grad_mean)
-    t100 = t57 * t92
-    t101 = 1.0 - (t75 * (t100 + tl.fma(t65, tl.fma(2.0, t57, t76), t56)))
-    t102 = t74 * (t73 * (t71 * (tl.fma(t65, t76 * -1.0, t56) - t100)))
-    t103 = tl.where(t81, t102, t101)
-    t104 = t73 * (t71 * 0.19947115)
-    t105 = tl.where(t15, 0.0, t4 * t78)
-    t106 = (t74 * (t105 * t104)) * grad_mean
-    t107 = tl.fma(t103, grad_var, t106)
-    t108 = tl.fma(tl.where(t81, t95, t96), grad_var, tl.where(t81, t85, t98) * grad_mean)
-    t109 = tl.fma(tl.where(t81, t101, t102), grad_var, t106)
-    t110 = (tl.fma(t74 * (t73 * (t71 * (2.0 * tl.fma(t65, t77, t100)))), grad_var, (t74 * (t105 * (t73 * (t71 *
+    t57 = (1.0 + tl.fma(_polynomial4(t56, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t56 * t56,
+        t56))
+    t58 = t54.to(tl.int32, bitcast=True)
+    t59 = (((t58 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t60 = ((127 + ((t58 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t61 = t57 * (t59 * t60)
+    t62 = t51 * t61  # g = E (Z - t)_+
+    t63 = t45 + t62
+    t64 = t21 + t24
+    t65 = t5 - t9
+    t66 = t6 - t9
+    t67 = mean1 < mean2
+    t68 = tl.where(t67, t66, t65)
+    t69 = t21 * t68
+    t70 = 1.0 - (t52 * t61)
+    t71 = tl.where(t67, t65, t66)
+    t72 = t21 * t71
+    t73 = t21 * t72
+    t74 = t51 * t73
+    t75 = ((t52 * (t63 * (t64 * (t69 + tl.fma(t24, t68, tl.fma(t21, t68, t69 * -1.0)))))) - (t70 * (t74 + tl.fma(t51,
+        tl.fma(t21, tl.fma(t24, t71, tl.fma(t21, t71, t72 * -1.0)), tl.fma(t24, t72, tl.fma(t21, t72, t73 * -1.0))),
+        tl.fma(t51, t73, t74 * -1.0)))))
+    t76 = (t60 * (t59 * (tl.where(t15, 0.0, tl.where(t2, 3.5527137e-15, tl.where(t3, 256.0, 1.0)) * (t18 + t22)) *
+        ((2.0 * t57) * t75))))
+    t77 = t76 * -1.0
+    t78 = t60 * (t59 * (t57 * t52))
+    t79 = tl.fma(tl.where(t67, t77, t76), grad_var, tl.where(t67, t78, t70) * grad_mean)
+    t80 = t45 * t75
+    t81 = 1.0 - (t61 * (t80 + tl.fma(t51, tl.fma(2.0, t45, t62), t44)))
+    t82 = t60 * (t59 * (t57 * (tl.fma(t51, t62 * -1.0, t44) - t80)))
+    t83 = tl.where(t15, 0.0, t4 * t64)
+    t84 = (t60 * (t83 * (t59 * (t57 * 0.19947115)))) * grad_mean
+    t85 = tl.fma(tl.where(t67, t82, t81), grad_var, t84)
+    t86 = tl.fma(tl.where(t67, t76, t77), grad_var, tl.where(t67, t70, t78) * grad_mean)
+    t87 = tl.fma(tl.where(t67, t81, t82), grad_var, t84)
+    t88 = (tl.fma(t60 * (t59 * (t57 * (2.0 * tl.fma(t51, t63, t80)))), grad_var, (t60 * (t83 * (t59 * (t57 *
         (-0.3989423))))) * grad_mean))
-    return (t99, t107, t108, t109, t110)
+    return (t79, t85, t86, t87, t88)
 
 
 @triton.jit
-def maximum_correlated_exact_backward_kernel(mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, cov_ptr, grad_mean_ptr,
-                                             grad_var_ptr, out_grad_mean1_ptr, out_grad_var1_ptr, out_grad_mean2_ptr,
-                                             out_grad_var2_ptr, out_grad_cov_ptr, n, BLOCK: tl.constexpr):
+def maximum_correlated_exact_backward_kernel(
+    mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, cov_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean1_ptr,
+    out_grad_var1_ptr, out_grad_mean2_ptr, out_grad_var2_ptr, out_grad_cov_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean1 = tl.load(mean1_ptr + offsets, mask=mask).to(tl.float32)
@@ -306,13 +265,7 @@ def maximum_correlated_exact_backward_kernel(mean1_ptr, var1_ptr, mean2_ptr, var
     grad_mean = tl.load(grad_mean_ptr + offsets, mask=mask).to(tl.float32)
     grad_var = tl.load(grad_var_ptr + offsets, mask=mask).to(tl.float32)
     out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2, out_grad_cov = maximum_correlated_exact_backward(
-                                                                                                                   mean1,
-                                                                                                                   var1,
-                                                                                                                   mean2,
-                                                                                                                   var2,
-                                                                                                                   cov,
-                                                                                                                   grad_mean,
-                                                                                                                   grad_var)
+        mean1, var1, mean2, var2, cov, grad_mean, grad_var)
     tl.store(out_grad_mean1_ptr + offsets, out_grad_mean1.to(out_grad_mean1_ptr.dtype.element_ty), mask=mask)
     tl.store(out_grad_var1_ptr + offsets, out_grad_var1.to(out_grad_var1_ptr.dtype.element_ty), mask=mask)
     tl.store(out_grad_mean2_ptr + offsets, out_grad_mean2.to(out_grad_mean2_ptr.dtype.element_ty), mask=mask)

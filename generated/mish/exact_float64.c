@@ -4,7 +4,6 @@
 // Misra 2020, Mish: A Self Regularized Non-Monotonic Activation Function
 //
 // rule digest  3c1f4e3b3ecb5d4b11d05eb471a627a93fde1383d3ad884439b4196063ec0c5a
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -19,6 +18,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -81,66 +100,70 @@ INLINE double polynomial0(double y, double x)
 }
 
 static const double table9[9][27] = {
-    {0x1.fb8fe4p4, -0x1.99d0c87eb96p-6, 0x1.352aba4130c9p-4, -0x1.97c169d5b3f0ep-8, 0x1.ee735b9874c6p-8,
-     -0x1.c367254d5p-11, 0x1.de39aad2bep-8, 0x1.81461cf3dee55p-7, -0x1.71514b4debef1p-8, 0x1.2744fbfe33aabp-3,
-     -0x1.c20b7cf7aff4fp-2, -0x1.348b24c139a18p-10, -0x1.22107a87fb12ep-5, -0x1.e5a44d223c161p-3,
-     0x1.6b8e89cf82a9bp-1, -0x1.52f7880006a8p-7, 0x1.ce0bd8d8972d3p-5, 0x1.1c3e543fbceep-3, -0x1.9f05fedf17d51p-2,
-     0x1.68d630a969f4fp-4, -0x1.378d63c7caba6p-3, 0x1.d29583fa831f5p-4, -0x1.19d4105cf4adp-5, 0x1.4a3b76c897e2fp-6,
-     -0x1.5dd88a7a626dep-5, 0x1.2a75e46fb55d9p-5, -0x1.8d04c380f888p-7},
-    {0x1.17c4b4p4, -0x1.e84113bf2d49dp-8, 0x1.c0613c6e265a5p-7, -0x1.c55b352c49e91p-7, -0x1.b656f120de995p-2,
-     -0x1.41abbed4b6a19p-7, 0x1.a21c41ea1af4ep-6, 0x1.29d98ebff86f6p-3, 0x1.64f65f77f4fc8p-3, 0x1.307855ce70e25p0,
-     -0x1.83ee946fe9f9fp1, -0x1.e82ca5446b979p-4, -0x1.ea58e20956a5ap-3, -0x1.aaba9ec49b304p-3, 0x1.b3f86010e0ee6p-3,
-     0x1.05555f731cc2bp-2, -0x1.f80fe3524d7dcp-2, 0x1.4fa9cda5ce909p0, -0x1.dd3d969675687p1, 0x1.3f8b54bddb11fp-2,
+    {0x1.fb8fe4p4, -0x1.99d0aecda238p-6, 0x1.352ab780e5c6p-4, -0x1.97c20ac982b12p-8, 0x1.ee74202279a5p-8,
+     -0x1.c3610ebb9p-11, 0x1.de3911bcbdp-8, 0x1.8145ff1177066p-7, -0x1.7153ed2304488p-8, 0x1.2744f0a38fe4cp-3,
+     -0x1.c20b6d4d974c5p-2, -0x1.34787eba597c8p-10, -0x1.221007b969ddap-5, -0x1.e5a46f9d9daep-3, 0x1.6b8e7ba343b31p-1,
+     -0x1.52faf0366c3f8p-7, 0x1.ce0b97eb6860dp-5, 0x1.1c3ea73edb3bbp-3, -0x1.9f05e9f8cf858p-2, 0x1.68d630a969f4fp-4,
+     -0x1.378d63c7caba6p-3, 0x1.d29583fa831f5p-4, -0x1.19d4105cf4adp-5, 0x1.4a3b76c897e2fp-6, -0x1.5dd88a7a626dep-5,
+     0x1.2a75e46fb55d9p-5, -0x1.8d04c380f888p-7},
+    {0x1.17c4b4p4, -0x1.e841c085556ddp-8, 0x1.c0617547bd4c3p-7, -0x1.c55addb40cecep-7, -0x1.b656f4905772bp-2,
+     -0x1.41abebca67543p-7, 0x1.a21c536e4e4bfp-6, 0x1.29d9ed65049b5p-3, 0x1.64f652e832e78p-3, 0x1.30783752807bfp0,
+     -0x1.83ee93b8943dbp1, -0x1.e82cf309fe059p-4, -0x1.ea5914bcf908dp-3, -0x1.aaba9390a5a34p-3, 0x1.b3f8d502b1513p-3,
+     0x1.0555f0295fecap-2, -0x1.f80feb069ff0ap-2, 0x1.4fa9908bdefbep0, -0x1.dd3d9ae0807cbp1, 0x1.3f8b54bddb11fp-2,
      0x1.c7a385b5af15bp-7, 0x1.2e208ae7a9084p-2, -0x1.42aacff9adfadp-5, 0x1.8f04403181838p-3, -0x1.0af55d63b2b2dp-4,
      0x1.5533681bab4fbp-3, -0x1.284e83bc2b16dp-5},
-    {0x1.346ab8p3, 0x1.04811bedc8aa8p-4, -0x1.ec06a6eea7748p-4, -0x1.7184b52d34076p-5, -0x1.ce68cc7920fe8p-4,
-     -0x1.c5c78cf075084p-6, 0x1.0118e529186bap-6, 0x1.a96f1155da87ap-5, -0x1.c43ba66a70ed1p0, 0x1.0b5d5c78216eep-1,
-     0x1.2644e8b7d0738p1, -0x1.fb670c7d0370fp-4, 0x1.27d9515e82f6fp0, 0x1.6607f46edf867p-6, -0x1.8975c82e97ae4p-2,
-     -0x1.378987faf3fc1p-4, -0x1.96825f6c73aabp-2, -0x1.5ec0482f98a92p-3, 0x1.510153843a43p0, -0x1.d393a0b41623bp-12,
+    {0x1.346ab8p3, 0x1.0481187d4c7cp-4, -0x1.ec06aa9f243fcp-4, -0x1.7184db2c5a873p-5, -0x1.ce68cbd11daf5p-4,
+     -0x1.c5c787f2bad14p-6, 0x1.0118db66d511p-6, 0x1.a96f1a95b34ep-5, -0x1.c43ba936f247ap0, 0x1.0b5d57f35b62ep-1,
+     0x1.2644f097f67a5p1, -0x1.fb68310c9b153p-4, 0x1.27d951e5bb066p0, 0x1.660c7e35eb5c6p-6, -0x1.8975c351e500cp-2,
+     -0x1.37899f94ec7ebp-4, -0x1.96826dc2bb2cdp-2, -0x1.5ec02f1de0759p-3, 0x1.510161da369e8p0, -0x1.d393a0b41623bp-12,
      0x1.20086f4c128c5p-6, 0x1.d12f270fa89adp-6, -0x1.5dd0588408aep-5, -0x1.849228d757cd2p-5, 0x1.855479258c6e3p-8,
      -0x1.5754fc8f44ab7p-5, -0x1.c0bfc73e7baacp-5},
-    {0x1.53ffbcp2, 0x1.21b782a58a71p-3, -0x1.d4e423d144bb6p-5, -0x1.07c8fad7c8655p-5, 0x1.e3bd5c1f2de4cp-3,
-     -0x1.9f0b77106eaebp-5, -0x1.c9b3f45cbef16p-4, -0x1.ea82b95f49eb2p-4, -0x1.59ac1a0deaed1p-1, 0x1.357d8b41e31d2p-1,
-     0x1.9e8169578646fp1, 0x1.041fb70dfd273p-3, -0x1.e04ba76b52cbbp-3, 0x1.aab2ae00932c5p-3, -0x1.2df5aa78cfd4ap-2,
-     -0x1.ce7b56ce0abe6p-5, 0x1.2f9db85eba2ffp-2, 0x1.1098a55d4dc19p-4, 0x1.190686434e21dp-3, -0x1.0436e8f9674fep-5,
+    {0x1.53ffbcp2, 0x1.21b780c5f322p-3, -0x1.d4e41fff277aap-5, -0x1.07c9046d14012p-5, 0x1.e3bd5e5c361cap-3,
+     -0x1.9f0b7f0b63b66p-5, -0x1.c9b3f551e2daap-4, -0x1.ea83070399b7dp-4, -0x1.59ac190304f3fp-1, 0x1.357d9fbd3bda3p-1,
+     0x1.9e8165cc2e6bdp1, 0x1.041f8dee434efp-3, -0x1.e04b94509762dp-3, 0x1.aab2b2a42dde8p-3, -0x1.2df5c18460b23p-2,
+     -0x1.ce7bb8267ebf4p-5, 0x1.2f9db89d877c7p-2, 0x1.1098e76419f81p-4, 0x1.19067660c3486p-3, -0x1.0436e8f9674fep-5,
      0x1.01b5088c9080fp-6, -0x1.906b4e59b4175p-2, -0x1.01e0f83f88de8p-5, -0x1.2db46033aa2e6p-6, 0x1.fdd0dfc9bc907p-6,
      -0x1.29345a0e8a98cp-2, -0x1.1c1dd7f51dc23p-12},
-    {0x1.76d0a8p1, 0x1.caecd8175c5c1p-3, 0x1.44326defca884p-3, 0x1.3a55440b8aae7p-8, 0x1.1cb0ec0468b22p-2,
-     -0x1.a49a9a377ef83p-4, -0x1.090492f03e0e3p-2, -0x1.0f33bd2edf42fp-3, 0x1.1676077bb12cbp-2, 0x1.8ecce9959bdfep-1,
-     0x1.618a09dc3184ap0, 0x1.0ff17ab911a94p-3, -0x1.3df73a82d8ff3p-1, -0x1.7c8654f810ab9p-5, 0x1.28c55492b50a7p-3,
-     0x1.053ae6c329217p-6, -0x1.425c155c68437p-8, 0x1.12919ea5bc1cfp-5, -0x1.2ab2bad73b54ep-10, -0x1.b121fe7ffeb01p-8,
+    {0x1.76d0a8p1, 0x1.caecd9af0cc0dp-3, 0x1.44326e89e89f5p-3, 0x1.3a55c540b71d9p-8, 0x1.1cb0ec6b581a1p-2,
+     -0x1.a49a9e3b6538bp-4, -0x1.09049247f9301p-2, -0x1.0f33c5f509ddfp-3, 0x1.16760a0182704p-2, 0x1.8eccdfc734bfcp-1,
+     0x1.618a08f870f76p0, 0x1.0ff1828bf74b6p-3, -0x1.3df738e85a6bcp-1, -0x1.7c86c1a495932p-5, 0x1.28c55807533acp-3,
+     0x1.053ac2134e9dep-6, -0x1.425bf594e5f2fp-8, 0x1.12919523b5e6fp-5, -0x1.2ab396cdeddacp-10, -0x1.b121fe7ffeb01p-8,
      -0x1.f139c4b8db8bep-8, -0x1.9551fb7d49edcp-2, 0x1.9ba78bed62cb6p-10, -0x1.980851d59404ap-8,
      0x1.52b5b27d6eeacp-10, -0x1.78788811bf3a2p-2, 0x1.9fa68963c8d92p-4},
-    {0x1.9d3246p0, 0x1.3fae6a09f8952p-2, 0x1.6b4ad90138027p-2, 0x1.de2472bf4e6b4p-6, 0x1.43d2ba1465f0dp-3,
-     -0x1.68f1d622bc29ap-3, -0x1.4ee9ac6fa9b17p-2, -0x1.8dcfa654f44b6p-5, 0x1.1cdcf9fbc6089p-1, 0x1.0c853715b7a4ep-1,
-     0x1.5b59925626c3ap-3, -0x1.f3be098b73f25p-5, -0x1.0d9a59765f45dp-3, -0x1.cb18f1c278c99p-6, 0x1.1dc7f61066b79p-4,
-     0x1.3789ec44d435p-7, -0x1.698f1b9b8b02cp-6, -0x1.cfb47135308aap-10, 0x1.e6811ea0ff30ep-9, -0x1.55b3073bce1acp-11,
+    {0x1.9d3246p0, 0x1.3fae6afd72e89p-2, 0x1.6b4ad8dc2059dp-2, 0x1.de2492f3075c8p-6, 0x1.43d2ba123ff81p-3,
+     -0x1.68f1d4bf8c14p-3, -0x1.4ee9ac00e9536p-2, -0x1.8dcf8fc8a143cp-5, 0x1.1cdcfaa43ffc1p-1, 0x1.0c853217c1fb9p-1,
+     0x1.5b599abc79c3ap-3, -0x1.f3bde65209d27p-5, -0x1.0d9a585264303p-3, -0x1.cb19086d36262p-6, 0x1.1dc7fc94ca8ccp-4,
+     0x1.3789e38f51235p-7, -0x1.698f19407c173p-6, -0x1.cfb4d7e40d6fp-10, 0x1.e68127860c636p-9, -0x1.55b3073bce1acp-11,
      -0x1.2202c4c190486p-7, -0x1.1a1c187173168p-3, 0x1.1ff6e9ece4d81p-5, -0x1.593545db98ae7p-10,
      -0x1.54ab319aaf1c5p-8, -0x1.2a6a7ab3934b6p-2, 0x1.9ae4917b32952p-3},
-    {0x1.c7820ap-1, 0x1.8bf0cc66a35f7p-2, 0x1.e598f079c48e7p-2, 0x1.035b2172b8979p-5, 0x1.b4627e83655cap-6,
-     -0x1.e538c8e9bd551p-3, -0x1.47d339d75208p-2, 0x1.85693b1dfc057p-6, 0x1.ed7dca470f1b1p-2, 0x1.c75990a6f8763p-3,
-     -0x1.1821037aa6ba6p-3, -0x1.f2b7f7f1bd5fep-5, 0x1.766c55a699b81p-5, 0x1.5b56808accabap-6, -0x1.b0ec3c9449013p-9,
-     -0x1.8b80a7108286dp-10, -0x1.e0bfb2106944ep-9, -0x1.f7821c47f6006p-14, 0x1.3a456d2c19fc9p-11,
+    {0x1.c7820ap-1, 0x1.8bf0cce5ed009p-2, 0x1.e598f039f80dep-2, 0x1.035b2b87c62ep-5, 0x1.b46279e5cbeb4p-6,
+     -0x1.e538c6b281691p-3, -0x1.47d339e86b3d8p-2, 0x1.856970aea37b9p-6, 0x1.ed7dcb07de021p-2, 0x1.c75993d242c71p-3,
+     -0x1.182100321c5b4p-3, -0x1.f2b7e7837b279p-5, 0x1.766c550b1c98ep-5, 0x1.5b568a13c174ap-6, -0x1.b0ec1db337458p-9,
+     -0x1.8b80aedd16947p-10, -0x1.e0bfad887597cp-9, -0x1.f782618ac607ep-14, 0x1.3a45770698236p-11,
      -0x1.ff8103f8f2801p-17, -0x1.89cfd127d96a3p-11, 0x1.6497b30199422p-7, 0x1.6c2c3e2f35fe1p-5,
      -0x1.850ccf4deaa13p-12, -0x1.18d75369186a8p-8, -0x1.1c3fcd3c2d67dp-3, 0x1.0dfcb7d5cd5bcp-2},
-    {0x1.f626fcp-2, 0x1.bfc75e3a439d8p-2, 0x1.1217b0fe065fbp-1, 0x1.6d481ccd6bb92p-6, -0x1.fe725bd29719dp-5,
-     -0x1.122126485642dp-2, -0x1.2589bf849790ep-2, 0x1.cf08f36326698p-5, 0x1.4f34d0ca7e5ffp-2, 0x1.ed58b1347b7a4p-5,
-     -0x1.f3fe2d6a974a9p-4, -0x1.b477d05005819p-10, 0x1.bc6d737dc70e8p-6, 0x1.46322e8418b7bp-8, -0x1.349cfd0c789f2p-8,
-     -0x1.0ffcf19146aabp-11, -0x1.ca2d833adcce9p-16, 0x1.c534d22a64309p-13, -0x1.d0fc4571bd86cp-14,
+    {0x1.f626fcp-2, 0x1.bfc75e870a02fp-2, 0x1.1217b0da1b3eep-1, 0x1.6d48253e97ebp-6, -0x1.fe7260829636ap-5,
+     -0x1.122125be6a1f4p-2, -0x1.2589bfb9605eep-2, 0x1.cf090bfff707ep-5, 0x1.4f34d0d8ea275p-2, 0x1.ed58c51c406e3p-5,
+     -0x1.f3fe2d289deb9p-4, -0x1.b47715def9e86p-10, 0x1.bc6d71424f417p-6, 0x1.46323853e8178p-8, -0x1.349cfd93c655ep-8,
+     -0x1.0ffcf2e0584cep-11, -0x1.ca2d27d8a8bf3p-16, 0x1.c534da9379c4fp-13, -0x1.d0fc3ee676d84p-14,
      0x1.5fa273a722f68p-17, 0x1.59dc3a3a0cbddp-12, 0x1.e46d9ddb40f23p-7, 0x1.2ecc9ee57fb31p-5, 0x1.2d29dd1863ed4p-15,
      0x1.d6cc017846247p-12, 0x1.252652c9256afp-5, 0x1.1b62e882636e3p-2},
-    {0x1.14c958p-2, 0x1.de6507d223284p-2, 0x1.219209a9933dap-1, 0x1.35026340f9967p-7, -0x1.a6e5f2ed44264p-4,
-     -0x1.14a585921311bp-2, -0x1.1127e8d32fcfp-2, 0x1.62b304cccb7b4p-4, 0x1.bde264461b1dp-4, -0x1.043f4743b75eap-5,
-     -0x1.66cca7789ecep-7, 0x1.55e71147490acp-9, 0x1.033e5930d20bdp-8, -0x1.975d47ca29706p-11, -0x1.c15bb50d17ba7p-13,
-     0x1.6e28ace63be44p-16, 0x1.42a9c4da41445p-15, -0x1.89f87c0fa5c19p-18, -0x1.c48385a83cb2p-20,
-     0x1.91ed884f88d0fp-25, 0x1.909bc8f0fd7c1p-17, 0x1.146e20d2d5849p-10, 0x1.e8c65b725d294p-6, 0x1.0d8246ce8977ep-21,
-     0x1.ce884836f2943p-14, 0x1.288f9c438cb37p-7, 0x1.0b156b829d99p-2},
+    {0x1.14c958p-2, 0x1.de65082ab27c9p-2, 0x1.21920986f9b71p-1, 0x1.3502605bd5909p-7, -0x1.a6e5f4b220918p-4,
+     -0x1.14a5855ef564bp-2, -0x1.1127e90cb354bp-2, 0x1.62b3140e30161p-4, 0x1.bde25e98764d6p-4, -0x1.043f4852dfe66p-5,
+     -0x1.66ccaf3e6eb1bp-7, 0x1.55e72418fc09ep-9, 0x1.033e560c35daap-8, -0x1.975d49ab66fc2p-11,
+     -0x1.c15bc486a0ebep-13, 0x1.6e28c5fd2ebcfp-16, 0x1.42a9c116cecf1p-15, -0x1.89f87df93091bp-18,
+     -0x1.c4839632a6d6ep-20, 0x1.91ed884f88d0fp-25, 0x1.909bc8f0fd7c1p-17, 0x1.146e20d2d5849p-10,
+     0x1.e8c65b725d294p-6, 0x1.0d8246ce8977ep-21, 0x1.ce884836f2943p-14, 0x1.288f9c438cb37p-7, 0x1.0b156b829d99p-2},
 };
 
-static void mish_exact_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                             double *restrict out_mean, double *restrict out_var)
+static void mish_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
     double s[17][LANES], a[19][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[0][i] = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
@@ -165,34 +188,34 @@ static void mish_exact_float64_forward_block(const double *restrict mean, const 
         const double *c = table9[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = __builtin_sqrt(t0);
-            const double t2 = 1.0 / t1;
-            const double t3 = s[1][i] * t2;
-            const _Bool t4 = 37.5 < t3;
-            const double t5 = t4 ? 37.5 : t3;
-            const double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
-            const double t7 = exp64(t6 * (-0.5));
-            const double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
-            const double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
-            const double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
-            const double t11 = t1 * (t7 * t10);
-            const double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
-            const double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
-            const double t14 = t2 * t5;
-            const double t15 = t2 * t2;
-            const double t16 = t13 * t14;
-            const double t17 = FMA(t14, t16, t13 * (-t15));
-            const double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
-            const double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
-            const double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
-            const double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
-            const double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
-            const double t23 = FMA(t14, t22, t21 * (t15 * (-7.0)));
-            const double t24 = FMA(t14, t23, t22 * (t15 * (-8.0)));
-            const double t25 = FMA(t14, t24, t23 * (t15 * (-9.0)));
-            const double t26 = FMA(t14, t25, t24 * (t15 * (-10.0)));
-            const double t27 = FMA(t14, t26, t25 * (t15 * (-11.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = __builtin_sqrt(t0);
+            double t2 = 1.0 / t1;
+            double t3 = s[1][i] * t2;
+            _Bool t4 = 37.5 < t3;
+            double t5 = t4 ? 37.5 : t3;
+            double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
+            double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
+            double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
+            double t11 = t1 * (t7 * t10);
+            double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
+            double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
+            double t14 = t2 * t5;
+            double t15 = t2 * t2;
+            double t16 = t13 * t14;
+            double t17 = FMA(t14, t16, t13 * (-t15));
+            double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
+            double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
+            double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
+            double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
+            double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
+            double t23 = FMA(t14, t22, t21 * (t15 * (-7.0)));
+            double t24 = FMA(t14, t23, t22 * (t15 * (-8.0)));
+            double t25 = FMA(t14, t24, t23 * (t15 * (-9.0)));
+            double t26 = FMA(t14, t25, t24 * (t15 * (-10.0)));
+            double t27 = FMA(t14, t26, t25 * (t15 * (-11.0)));
             a[0][i] = FMA(t11, s[2][i] ? c[3] : c[4], FMA(t0 * (t7 * t9), s[2][i] ? c[1] : c[2], a[0][i]));
             a[0][i] = FMA(t13, s[2][i] ? c[7] : c[8], FMA(t12, s[2][i] ? c[5] : c[6], a[0][i]));
             a[0][i] = FMA(t17, s[2][i] ? c[11] : c[12], FMA(t16, s[2][i] ? c[9] : c[10], a[0][i]));
@@ -221,53 +244,45 @@ static void mish_exact_float64_forward_block(const double *restrict mean, const 
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = (a[18][i]) + ((a[17][i]) * s[3][i]);
-        const double t1 = (a[16][i]) + ((a[15][i]) * s[3][i]);
-        const double t2 = (a[14][i]) + ((a[13][i]) * s[3][i]);
-        const double t3 = (a[12][i]) + ((a[11][i]) * s[3][i]);
-        const double t4 = (a[10][i]) + ((a[9][i]) * s[3][i]);
-        const double t5 = FMA(t3, t3, (FMA(t2, t2, (FMA(t1, t1, (t0 * t0) * s[4][i])) * s[5][i])) * s[6][i]);
-        const double t6 = (a[8][i]) + ((a[7][i]) * s[3][i]);
-        const double t7 = (a[6][i]) + ((a[5][i]) * s[3][i]);
-        const double t8 = (a[4][i]) + ((a[3][i]) * s[3][i]);
-        const double t9 = s[10][i] + t8;
-        const double t10 = FMA(t7, t7, (FMA(t6, t6, (FMA(t4, t4, t5 * s[7][i])) * s[8][i])) * s[9][i]);
-        const double t11 = (a[2][i]) + ((a[1][i]) * s[3][i]);
-        const double t12 = FMA(s[0][i], FMA(s[10][i], s[10][i], t8 * s[13][i]), (a[0][i]) - (t11 * t11));
-        const double t13 = t9 * (s[0][i] * t9);
-        const double t14 = s[14][i] ? (s[12][i] * (FMA(t9, t9, t10 * s[11][i]))) : ((t12 < t13) ? t13 : t12);
+        double t0 = (a[18][i]) + ((a[17][i]) * s[3][i]);
+        double t1 = (a[16][i]) + ((a[15][i]) * s[3][i]);
+        double t2 = (a[14][i]) + ((a[13][i]) * s[3][i]);
+        double t3 = (a[12][i]) + ((a[11][i]) * s[3][i]);
+        double t4 = (a[10][i]) + ((a[9][i]) * s[3][i]);
+        double t5 = FMA(t3, t3, (FMA(t2, t2, (FMA(t1, t1, (t0 * t0) * s[4][i])) * s[5][i])) * s[6][i]);
+        double t6 = (a[8][i]) + ((a[7][i]) * s[3][i]);
+        double t7 = (a[6][i]) + ((a[5][i]) * s[3][i]);
+        double t8 = (a[4][i]) + ((a[3][i]) * s[3][i]);
+        double t9 = s[10][i] + t8;
+        double t10 = FMA(t7, t7, (FMA(t6, t6, (FMA(t4, t4, t5 * s[7][i])) * s[8][i])) * s[9][i]);
+        double t11 = (a[2][i]) + ((a[1][i]) * s[3][i]);
+        double t12 = FMA(s[0][i], FMA(s[10][i], s[10][i], t8 * s[13][i]), (a[0][i]) - (t11 * t11));
+        double t13 = t9 * (s[0][i] * t9);
+        double t14 = s[14][i] ? (s[12][i] * (FMA(t9, t9, t10 * s[11][i]))) : ((t12 < t13) ? t13 : t12);
         out_mean[i] = (s[16][i] ? (t11 + s[15][i]) : mean[i]);
         out_var[i] = (s[16][i] ? t14 : mean[i]);
     }
 }
 
-void mish_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                const double *restrict params, double *restrict out_mean, double *restrict out_var)
+void mish_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            mish_exact_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        mish_exact_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(mish_exact_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void mish_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                              const double *restrict grad_mean, const double *restrict grad_var,
-                                              double *restrict out_grad_mean, double *restrict out_grad_var)
+static void mish_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
     double s[16][LANES], a[24][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[0][i] = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
@@ -291,45 +306,45 @@ static void mish_exact_float64_backward_block(const double *restrict mean, const
         const double *c = table9[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = __builtin_sqrt(t0);
-            const double t2 = 1.0 / t1;
-            const double t3 = s[1][i] * t2;
-            const _Bool t4 = 37.5 < t3;
-            const double t5 = t4 ? 37.5 : t3;
-            const double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
-            const double t7 = exp64(t6 * (-0.5));
-            const double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
-            const double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
-            const double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
-            const double t11 = t1 * (t7 * t10);
-            const double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
-            const double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
-            const double t14 = t2 * t5;
-            const double t15 = t2 * t2;
-            const double t16 = t13 * t14;
-            const double t17 = FMA(t14, t16, t13 * (-t15));
-            const double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
-            const double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
-            const double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
-            const double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
-            const double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
-            const double t23 = FMA(t14, t22, t21 * (t15 * (-7.0)));
-            const double t24 = FMA(t14, t23, t22 * (t15 * (-8.0)));
-            const double t25 = FMA(t14, t24, t23 * (t15 * (-9.0)));
-            const double t26 = FMA(t14, t25, t24 * (t15 * (-10.0)));
-            const double t27 = FMA(t14, t26, t25 * (t15 * (-11.0)));
-            const double t28 = FMA(t14, t27, t26 * (t15 * (-12.0)));
-            const double t29 = FMA(t14, t28, t27 * (t15 * (-13.0)));
-            const double t30 = s[2][i] ? c[1] : c[2];
-            const double t31 = s[2][i] ? c[3] : c[4];
-            const double t32 = s[2][i] ? c[5] : c[6];
-            const double t33 = s[2][i] ? c[7] : c[8];
-            const double t34 = s[2][i] ? c[9] : c[10];
-            const double t35 = s[2][i] ? c[11] : c[12];
-            const double t36 = s[2][i] ? c[13] : c[14];
-            const double t37 = s[2][i] ? c[15] : c[16];
-            const double t38 = s[2][i] ? c[17] : c[18];
+            double t0 = s[0][i] + c[0];
+            double t1 = __builtin_sqrt(t0);
+            double t2 = 1.0 / t1;
+            double t3 = s[1][i] * t2;
+            _Bool t4 = 37.5 < t3;
+            double t5 = t4 ? 37.5 : t3;
+            double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
+            double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
+            double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
+            double t11 = t1 * (t7 * t10);
+            double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
+            double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
+            double t14 = t2 * t5;
+            double t15 = t2 * t2;
+            double t16 = t13 * t14;
+            double t17 = FMA(t14, t16, t13 * (-t15));
+            double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
+            double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
+            double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
+            double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
+            double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
+            double t23 = FMA(t14, t22, t21 * (t15 * (-7.0)));
+            double t24 = FMA(t14, t23, t22 * (t15 * (-8.0)));
+            double t25 = FMA(t14, t24, t23 * (t15 * (-9.0)));
+            double t26 = FMA(t14, t25, t24 * (t15 * (-10.0)));
+            double t27 = FMA(t14, t26, t25 * (t15 * (-11.0)));
+            double t28 = FMA(t14, t27, t26 * (t15 * (-12.0)));
+            double t29 = FMA(t14, t28, t27 * (t15 * (-13.0)));
+            double t30 = s[2][i] ? c[1] : c[2];
+            double t31 = s[2][i] ? c[3] : c[4];
+            double t32 = s[2][i] ? c[5] : c[6];
+            double t33 = s[2][i] ? c[7] : c[8];
+            double t34 = s[2][i] ? c[9] : c[10];
+            double t35 = s[2][i] ? c[11] : c[12];
+            double t36 = s[2][i] ? c[13] : c[14];
+            double t37 = s[2][i] ? c[15] : c[16];
+            double t38 = s[2][i] ? c[17] : c[18];
             a[0][i] = FMA(t26, c[21], FMA(t28, c[20], FMA(FMA(t14, t29, t28 * (t15 * (-14.0))), c[19], a[0][i])));
             a[0][i] = FMA(t24, c[22], a[0][i]);
             a[1][i] = FMA(t23, c[26], FMA(t25, c[25], FMA(t27, c[24], FMA(t29, c[23], a[1][i]))));
@@ -347,10 +362,10 @@ static void mish_exact_float64_backward_block(const double *restrict mean, const
             a[13][i] = FMA(t21, c[26], FMA(t23, c[25], FMA(t25, c[24], FMA(t27, c[23], a[13][i]))));
             a[14][i] = FMA(t17, c[22], FMA(t19, c[21], FMA(t21, c[20], FMA(t23, c[19], a[14][i]))));
             a[15][i] = FMA(t16, c[26], FMA(t18, c[25], FMA(t20, c[24], FMA(t22, c[23], a[15][i]))));
-            a[16][i] = FMA(t18, t34, FMA(t17, t33, FMA(t16, t32, FMA(t13, t31, FMA(t12, t30, a[16][i])))));
-            a[16][i] = FMA(t22, t38, FMA(t21, t37, FMA(t20, t36, FMA(t19, t35, a[16][i]))));
-            a[17][i] = FMA(t17, t34, FMA(t16, t33, FMA(t13, t32, FMA(t12, t31, FMA(t11, t30, a[17][i])))));
-            a[17][i] = FMA(t21, t38, FMA(t20, t37, FMA(t19, t36, FMA(t18, t35, a[17][i]))));
+            a[16][i] = FMA(t17, t34, FMA(t16, t33, FMA(t13, t32, FMA(t12, t31, FMA(t11, t30, a[16][i])))));
+            a[16][i] = FMA(t21, t38, FMA(t20, t37, FMA(t19, t36, FMA(t18, t35, a[16][i]))));
+            a[17][i] = FMA(t18, t34, FMA(t17, t33, FMA(t16, t32, FMA(t13, t31, FMA(t12, t30, a[17][i])))));
+            a[17][i] = FMA(t22, t38, FMA(t21, t37, FMA(t20, t36, FMA(t19, t35, a[17][i]))));
             a[18][i] = FMA(t16, c[22], FMA(t18, c[21], FMA(t20, c[20], FMA(t22, c[19], a[18][i]))));
             a[19][i] = FMA(t13, c[26], FMA(t17, c[25], FMA(t19, c[24], FMA(t21, c[23], a[19][i]))));
             a[20][i] = FMA(t13, c[22], FMA(t17, c[21], FMA(t19, c[20], FMA(t21, c[19], a[20][i]))));
@@ -361,26 +376,26 @@ static void mish_exact_float64_backward_block(const double *restrict mean, const
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = (a[23][i]) + ((a[22][i]) * s[3][i]);
-        const double t1 = (a[21][i]) + ((a[20][i]) * s[3][i]);
-        const double t2 = (a[19][i]) + ((a[18][i]) * s[3][i]);
-        const double t3 = (a[15][i]) + ((a[14][i]) * s[3][i]);
-        const double t4 = s[5][i] + t1;
-        const double t5 = (a[13][i]) + ((a[12][i]) * s[3][i]);
-        const double t6 = (a[11][i]) + ((a[10][i]) * s[3][i]);
-        const double t7 = (a[9][i]) + ((a[8][i]) * s[3][i]);
-        const double t8 = (a[7][i]) + ((a[6][i]) * s[3][i]);
-        const double t9 = (a[5][i]) + ((a[4][i]) * s[3][i]);
-        const double t10 = (a[3][i]) + ((a[2][i]) * s[3][i]);
-        const double t11 = FMA(t8, t9, (FMA(t7, t8, (FMA(t5, t7, (t5 * t6) * s[6][i])) * s[7][i])) * s[8][i]);
-        const double t12 = FMA(t2, t3, (FMA(t3, t10, (FMA(t9, t10, t11 * s[9][i])) * s[10][i])) * s[11][i]);
-        const double t13 = FMA(t6, t7, FMA(t5, t5, s[6][i] * (FMA(t5, (a[1][i]) + ((a[0][i]) * s[3][i]), t6 * t6))));
-        const double t14 = FMA(t7, t9, FMA(t8, t8, s[8][i] * (FMA(t5, t8, FMA(t7, t7, s[7][i] * t13)))));
-        const double t15 = FMA(t3, t9, FMA(t10, t10, s[10][i] * (FMA(t8, t10, FMA(t9, t9, s[9][i] * t14)))));
-        const double t16 = FMA(t3, t4, FMA(t2, t2, s[12][i] * (FMA(t2, t10, FMA(t3, t3, s[11][i] * t15)))));
-        const double t17 = FMA(s[4][i], s[0][i] * t2, FMA(t1, t0 * (-2.0), a[17][i]));
-        const double t18 = FMA(FMA(s[0][i], t3, FMA(t1, 2.0, s[5][i])), s[5][i], FMA(t2, -t0, (a[16][i]) * 0.5));
-        const double t19 = (s[15][i] ? ((FMA(t2, t4, t12 * s[12][i])) * s[14][i]) : t17) * s[3][i];
+        double t0 = (a[23][i]) + ((a[22][i]) * s[3][i]);
+        double t1 = (a[21][i]) + ((a[20][i]) * s[3][i]);
+        double t2 = (a[19][i]) + ((a[18][i]) * s[3][i]);
+        double t3 = (a[15][i]) + ((a[14][i]) * s[3][i]);
+        double t4 = s[5][i] + t1;
+        double t5 = (a[13][i]) + ((a[12][i]) * s[3][i]);
+        double t6 = (a[11][i]) + ((a[10][i]) * s[3][i]);
+        double t7 = (a[9][i]) + ((a[8][i]) * s[3][i]);
+        double t8 = (a[7][i]) + ((a[6][i]) * s[3][i]);
+        double t9 = (a[5][i]) + ((a[4][i]) * s[3][i]);
+        double t10 = (a[3][i]) + ((a[2][i]) * s[3][i]);
+        double t11 = FMA(t8, t9, (FMA(t7, t8, (FMA(t5, t7, (t5 * t6) * s[6][i])) * s[7][i])) * s[8][i]);
+        double t12 = FMA(t2, t3, (FMA(t3, t10, (FMA(t9, t10, t11 * s[9][i])) * s[10][i])) * s[11][i]);
+        double t13 = FMA(t6, t7, FMA(t5, t5, s[6][i] * (FMA(t5, (a[1][i]) + ((a[0][i]) * s[3][i]), t6 * t6))));
+        double t14 = FMA(t7, t9, FMA(t8, t8, s[8][i] * (FMA(t5, t8, FMA(t7, t7, s[7][i] * t13)))));
+        double t15 = FMA(t3, t9, FMA(t10, t10, s[10][i] * (FMA(t8, t10, FMA(t9, t9, s[9][i] * t14)))));
+        double t16 = FMA(t3, t4, FMA(t2, t2, s[12][i] * (FMA(t2, t10, FMA(t3, t3, s[11][i] * t15)))));
+        double t17 = FMA(s[4][i], s[0][i] * t2, FMA(t1, t0 * (-2.0), a[16][i]));
+        double t18 = FMA(FMA(s[0][i], t3, FMA(t1, 2.0, s[5][i])), s[5][i], FMA(t2, -t0, (a[17][i]) * 0.5));
+        double t19 = (s[15][i] ? ((FMA(t2, t4, t12 * s[12][i])) * s[14][i]) : t17) * s[3][i];
         out_grad_mean[i] = FMA(grad_mean[i], (t4 * s[3][i]),
             grad_var[i] * t19);
         out_grad_var[i] = FMA(grad_mean[i], (t2 * 0.5),
@@ -388,29 +403,12 @@ static void mish_exact_float64_backward_block(const double *restrict mean, const
     }
 }
 
-void mish_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                 const double *restrict grad_mean, const double *restrict grad_var,
-                                 const double *restrict params, double *restrict out_grad_mean,
-                                 double *restrict out_grad_var)
+void mish_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            mish_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at, out_grad_mean + at,
-                                              out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        mish_exact_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(mish_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

@@ -5,17 +5,12 @@
 //      Tables for computing bivariate normal probabilities
 //
 // rule digest  f899edc2fa648c481110321c903740b7eb94eb3c4c813ae04b8cc15818c8d39a
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h0a81855de0f78b7f54a4d3344e3243cade164587d141d91517a01e53af7fa21a
 // operations   normal_cdf_exact_forward 321, normal_cdf_exact_backward 345
 //
 // Certificate:
-//   mean        0.214 tolerance, worst at mean = 0.0047505023, var = 4.95730274e-06
-//   var         0.0439 tolerance, worst at mean = 0.0211542156, var = 0.000505290052
-//   dmean_dmu   0.00217 tolerance, worst at mean = -0.0554205664, var = 0.00287824869
-//   dmean_dvar  0.00419 tolerance, worst at mean = -1.0133189, var = 7.08768039e-06
-//   dvar_dmu    0.00466 tolerance, worst at mean = 0.545943439, var = 0.000125547696
-//   dvar_dvar   0.00918 tolerance, worst at mean = 54771.5117, var = 509617440
-//   against exact values at 17001 points over all of float32; details in exact.json
+//   mean 0.214, var 0.0439, dmean_dmu 0.00217, dmean_dvar 0.00419, dvar_dmu 0.00466, dvar_dvar 0.00918 tolerance,
+//   against exact values at 17001 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -30,6 +25,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -46,197 +42,145 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void normal_cdf_exact_forward_element(float mean, float var,
-                                                                                   float *restrict out_mean,
-                                                                                   float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float normal_cdf_exact_part3(uint32_t p0, uint32_t p1)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = t0 ? var : 0.0f;
-    const float t2 = t0 ? 1.0f : var;
-    const _Bool t3 = 1.2676506e+30f < t1;
-    const float t4 = SQRT(t2);
-    const float t5 = t3 ? 1.2676506e+30f : t1;
-    const float t6 = mean * (1.0f / SQRT(1.0f + t1));
-    const float t7 = FMA(2.0f, t5, 1.0f);
-    const float t8 = 2.0f * t5;
-    const float t9 = 1.0f / t7;
-    const float t10 = t9 * t8;
-    const float t11 = SQRT(t9);  // x0 = 1/sqrt(1 + 2 var)
-    const float t12 = t10 * (1.0f / (1.0f + t11));
-    const float t13 = (t6 < (-20.0f)) ? (-20.0f) : t6;
-    const float t14 = (20.0f < t6) ? 20.0f : t13;  // h = mean/sqrt(1 + var)
-    const float t15 = 1.0f / FMA(ABS(t14), 0.25f, 1.0f);
-    const float t16 = t14 * t14;
-    const _Bool t17 = t14 < 0.0f;
-    const float t18 = t16 * (-0.5f);
-    const _Bool t19 = t18 < (-176.5f);
-    const float t20 = t19 ? (-176.5f) : t18;
-    const float t21 = -t12;
-    const float t22 = FMA(t21, 0.046910077f, 1.0f);
-    const float t23 = FMA(t22, t22, 1.0f);
-    const float t24 = FMA(t21, 0.23076534f, 1.0f);
-    const float t25 = FMA(t24, t24, 1.0f);
-    const float t26 = FMA(t21, 0.5f, 1.0f);
-    const float t27 = FMA(t26, t26, 1.0f);
-    const float t28 = FMA(t21, 0.76923466f, 1.0f);
-    const float t29 = FMA(t21, 0.95308995f, 1.0f);
-    const float t30 = FMA(t28, t28, 1.0f);
-    const float t31 = FMA(t29, t29, 1.0f);
-    const float t32 = FMA(1.442695f, t20, 12582912.0f);
-    const float t33 = t15 - 0.25f;
-    const float t34 = t32 - 12582912.0f;
-    const uint32_t t35 = as_bits(t32);
-    const float t36 = FMA(-0.69314575f, t34, t20) + ((-1.4286068e-6f) * t34);
-    const float t37 = as_float((127u + ((uint32_t)((int32_t)t35 >> 2u))) << 23u);
-    const float t38 = as_float((127u + ((uint32_t)((int32_t)(1u + t35) >> 2u))) << 23u);
-    const uint32_t t39 = 2u + t35;
-    const uint32_t t40 = 3u + t35;
-    const uint32_t t41 = (uint32_t)((int32_t)t39 >> 2u);
-    const uint32_t t42 = (uint32_t)((int32_t)t40 >> 2u);
-    const uint32_t t43 = 127u + t41;
-    const uint32_t t44 = 127u + t42;
-    const uint32_t t45 = t43 << 23u;
-    const uint32_t t46 = t44 << 23u;
-    const float t47 = as_float(t45);
-    const float t48 = as_float(t46);
-    // Mills ratio/sqrt(2 pi)
-    const float t49 = t15 * FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33,
-        FMA(t33, FMA(t33, -0.00152444f, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f), -0.020374626f),
-        0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f), 0.13207589f);
-    const float t50 = t18 * t23;
-    const float t51 = 1.0f / t23;
-    const float t52 = t18 * t25;
-    const float t53 = 1.0f / t25;
-    const float t54 = t18 * t27;
-    const float t55 = 1.0f / t27;
-    const float t56 = t18 * t30;
-    const float t57 = t18 * t31;
-    const float t58 = 1.0f / t30;
-    const float t59 = 1.0f / t31;
-    const float t60 = t17 ? t37 : 1.0f;
-    const float t61 = t17 ? t38 : 1.0f;
-    const float t62 = t17 ? t47 : 1.0f;
-    const float t63 = t17 ? t48 : 1.0f;
-    const _Bool t64 = t50 < (-176.5f);
-    const float t65 = t64 ? (-176.5f) : t50;
-    const _Bool t66 = t52 < (-176.5f);
-    const float t67 = t66 ? (-176.5f) : t52;
-    const _Bool t68 = t54 < (-176.5f);
-    const float t69 = t68 ? (-176.5f) : t54;
-    const _Bool t70 = t56 < (-176.5f);
-    const float t71 = t70 ? (-176.5f) : t56;
-    const _Bool t72 = t57 < (-176.5f);
-    const float t73 = t72 ? (-176.5f) : t57;
-    const float t74 = (t19 ? 0.0f : (1.0f + FMA(FMA(t36, FMA(t36, FMA(t36, FMA(0.0013814222f, t36, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t36 * t36, t36))) * t49;
-    const float t75 = t0 ? (t63 * (t62 * (t61 * ((t17 ? t74 : (1.0f - (t48 * (t47 * (t38 * (t37 * t74)))))) * t60)))) :
-        t4;
-    const float t76 = FMA(t65, 1.442695f, 12582912.0f);
-    const float t77 = FMA(1.442695f, t67, 12582912.0f);
-    const float t78 = FMA(1.442695f, t69, 12582912.0f);
-    const float t79 = FMA(1.442695f, t71, 12582912.0f);
-    const float t80 = FMA(1.442695f, t73, 12582912.0f);
-    const float t81 = t76 - 12582912.0f;
-    const uint32_t t82 = as_bits(t76);
-    const float t83 = FMA(t81, -0.69314575f, t65) + (t81 * (-1.4286068e-6f));
-    const float t84 = t77 - 12582912.0f;
-    const uint32_t t85 = as_bits(t77);
-    const float t86 = FMA(-0.69314575f, t84, t67) + ((-1.4286068e-6f) * t84);
-    const float t87 = t78 - 12582912.0f;
-    const uint32_t t88 = as_bits(t78);
-    const float t89 = FMA(-0.69314575f, t87, t69) + ((-1.4286068e-6f) * t87);
-    const float t90 = t79 - 12582912.0f;
-    const uint32_t t91 = as_bits(t79);
-    const float t92 = FMA(-0.69314575f, t90, t71) + ((-1.4286068e-6f) * t90);
-    const float t93 = t80 - 12582912.0f;
-    const uint32_t t94 = as_bits(t80);
-    const float t95 = FMA(-0.69314575f, t93, t73) + ((-1.4286068e-6f) * t93);
-    const float t96 = as_float((((uint32_t)((int32_t)t82 >> 2u)) + 127u) << 23u);
-    const float t97 = as_float((127u + ((uint32_t)((int32_t)(t82 + 1u) >> 2u))) << 23u);
-    const float t98 = as_float((127u + ((uint32_t)((int32_t)t85 >> 2u))) << 23u);
-    const uint32_t t99 = t82 + 2u;
-    const uint32_t t100 = t82 + 3u;
-    const uint32_t t101 = (uint32_t)((int32_t)t99 >> 2u);
-    const uint32_t t102 = (uint32_t)((int32_t)t100 >> 2u);
-    const uint32_t t103 = 127u + t101;
-    const uint32_t t104 = 127u + t102;
-    const uint32_t t105 = t103 << 23u;
-    const uint32_t t106 = t104 << 23u;
-    const float t107 = as_float(t105);
-    const float t108 = as_float(t106);
-    const float t109 = as_float((127u + ((uint32_t)((int32_t)(1u + t85) >> 2u))) << 23u);
-    const float t110 = as_float((127u + ((uint32_t)((int32_t)t88 >> 2u))) << 23u);
-    const uint32_t t111 = 2u + t85;
-    const uint32_t t112 = 3u + t85;
-    const uint32_t t113 = (uint32_t)((int32_t)t111 >> 2u);
-    const uint32_t t114 = (uint32_t)((int32_t)t112 >> 2u);
-    const uint32_t t115 = 127u + t113;
-    const uint32_t t116 = 127u + t114;
-    const uint32_t t117 = t115 << 23u;
-    const uint32_t t118 = t116 << 23u;
-    const float t119 = as_float(t117);
-    const float t120 = as_float(t118);
-    const float t121 = as_float((127u + ((uint32_t)((int32_t)(1u + t88) >> 2u))) << 23u);
-    const float t122 = as_float((127u + ((uint32_t)((int32_t)t91 >> 2u))) << 23u);
-    const uint32_t t123 = 2u + t88;
-    const uint32_t t124 = 3u + t88;
-    const uint32_t t125 = (uint32_t)((int32_t)t123 >> 2u);
-    const uint32_t t126 = (uint32_t)((int32_t)t124 >> 2u);
-    const uint32_t t127 = 127u + t125;
-    const uint32_t t128 = 127u + t126;
-    const uint32_t t129 = t127 << 23u;
-    const uint32_t t130 = t128 << 23u;
-    const float t131 = as_float(t129);
-    const float t132 = as_float(t130);
-    const float t133 = as_float((127u + ((uint32_t)((int32_t)(1u + t91) >> 2u))) << 23u);
-    const float t134 = as_float((127u + ((uint32_t)((int32_t)t94 >> 2u))) << 23u);
-    const uint32_t t135 = 2u + t91;
-    const uint32_t t136 = 3u + t91;
-    const uint32_t t137 = (uint32_t)((int32_t)t135 >> 2u);
-    const uint32_t t138 = (uint32_t)((int32_t)t136 >> 2u);
-    const uint32_t t139 = 127u + t137;
-    const uint32_t t140 = 127u + t138;
-    const uint32_t t141 = t139 << 23u;
-    const uint32_t t142 = t140 << 23u;
-    const float t143 = as_float(t141);
-    const float t144 = as_float(t142);
-    const float t145 = as_float((127u + ((uint32_t)((int32_t)(1u + t94) >> 2u))) << 23u);
-    const uint32_t t146 = 2u + t94;
-    const uint32_t t147 = 3u + t94;
-    const uint32_t t148 = (uint32_t)((int32_t)t146 >> 2u);
-    const uint32_t t149 = (uint32_t)((int32_t)t147 >> 2u);
-    const uint32_t t150 = 127u + t148;
-    const uint32_t t151 = 127u + t149;
-    const uint32_t t152 = t150 << 23u;
-    const uint32_t t153 = t151 << 23u;
-    const float t154 = as_float(t152);
-    const float t155 = as_float(t153);
-    const float t156 = FMA(t83, FMA(t83, FMA(t83, FMA(t83, 0.0013814222f, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f);
-    const float t157 = FMA(t86, FMA(t86, FMA(t86, FMA(0.0013814222f, t86, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f);
-    const float t158 = FMA(t89, FMA(t89, FMA(t89, FMA(0.0013814222f, t89, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f);
-    const float t159 = 0.037708085f * (t51 * (t108 * (t107 * (t97 * ((t64 ? 0.0f : (1.0f + FMA(t156, t83 * t83, t83)))
-        * t96)))));
-    const float t160 = FMA(t92, FMA(t92, FMA(t92, FMA(0.0013814222f, t92, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f);
-    const float t161 = FMA(0.07617612f, t53 * (t120 * (t119 * (t109 * ((t66 ? 0.0f : (1.0f + FMA(t157, t86 * t86,
-        t86))) * t98)))), t159);
-    const float t162 = FMA(t95, FMA(t95, FMA(t95, FMA(0.0013814222f, t95, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f);
-    const float t163 = FMA(0.09054148f, t55 * (t132 * (t131 * (t121 * ((t68 ? 0.0f : (1.0f + FMA(t158, t89 * t89,
-        t89))) * t110)))), t161);
-    const float t164 = FMA(0.07617612f, t58 * (t144 * (t143 * (t133 * ((t70 ? 0.0f : (1.0f + FMA(t160, t92 * t92,
-        t92))) * t122)))), t163);
-    const float t165 = t0 ? (t12 * FMA(0.037708085f, t59 * (t155 * (t154 * (t145 * ((t72 ? 0.0f : (1.0f + FMA(t162, t95
-        * t95, t95))) * t134)))), t164)) : t4;
-    *out_mean = t75;
-    *out_var = t165;
+    float t0 = as_float((127u + ((uint32_t)((int32_t)(p0 + p1) >> 2u))) << 23u);
+    return t0;
 }
 
-void normal_cdf_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                              const float *restrict params, float *restrict out_mean, float *restrict out_var)
+INLINE float normal_cdf_exact_part2(float p0, float p1)
+{
+    float t0 = p0 - 12582912.0f;
+    float t1 = FMA(-0.69314575f, t0, p1) + ((-1.4286068e-6f) * t0);
+    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
+    return t2;
+}
+
+INLINE float normal_cdf_exact_atom1(float p0, float p1, float p2)
+{
+    float t0 = FMA(p0, p1, 1.0f);
+    float t1 = p2 * FMA(t0, t0, 1.0f);
+    _Bool t2 = t1 < (-176.5f);
+    float t3 = t2 ? (-176.5f) : t1;
+    float t4 = FMA(1.442695f, t3, 12582912.0f);
+    uint32_t t5 = as_bits(t4);
+    float t6 = normal_cdf_exact_part3(3u, t5);
+    float t7 = normal_cdf_exact_part3(2u, t5);
+    float t8 = normal_cdf_exact_part3(1u, t5);
+    float t9 = normal_cdf_exact_part2(t4, t3);
+    float t10 = t2 ? 0.0f : t9;
+    float t11 = t6 * (t7 * (t8 * (t10 * as_float((127u + ((uint32_t)((int32_t)t5 >> 2u))) << 23u))));
+    return t11;
+}
+
+INLINE float normal_cdf_exact_part4(float p0, float p1)
+{
+    float t0 = p1 * p0;
+    _Bool t1 = t0 < (-176.5f);
+    float t2 = t1 ? (-176.5f) : t0;
+    float t3 = FMA(1.442695f, t2, 12582912.0f);
+    uint32_t t4 = as_bits(t3);
+    float t5 = normal_cdf_exact_part3(3u, t4);
+    float t6 = normal_cdf_exact_part3(2u, t4);
+    float t7 = normal_cdf_exact_part3(1u, t4);
+    float t8 = normal_cdf_exact_part2(t3, t2);
+    float t9 = t1 ? 0.0f : t8;
+    float t10 = t5 * (t6 * (t7 * (t9 * as_float((127u + ((uint32_t)((int32_t)t4 >> 2u))) << 23u))));
+    return t10;
+}
+
+INLINE float normal_cdf_exact_atom0(float p0, float p1, float p2)
+{
+    float t0 = FMA(p0, p1, 1.0f);
+    float t1 = FMA(t0, t0, 1.0f);
+    float t2 = (1.0f / t1) * normal_cdf_exact_part4(t1, p2);
+    return t2;
+}
+
+INLINE void normal_cdf_exact_forward_element(float mean, float var, float *restrict out_mean, float *restrict out_var)
+{
+    _Bool t0 = 0.0f <= var;
+    float t1 = t0 ? var : 0.0f;
+    float t2 = t0 ? 1.0f : var;
+    float t3 = SQRT(t2);
+    float t4 = (1.2676506e+30f < t1) ? 1.2676506e+30f : t1;
+    float t5 = mean * (1.0f / SQRT(1.0f + t1));
+    float t6 = 1.0f / FMA(2.0f, t4, 1.0f);
+    float t7 = t6 * (2.0f * t4);
+    float t8 = SQRT(t6);  // x0 = 1/sqrt(1 + 2 var)
+    float t9 = t7 * (1.0f / (1.0f + t8));
+    _Bool t10 = 20.0f < t5;
+    float t11 = (t5 < (-20.0f)) ? (-20.0f) : t5;
+    float t12 = t10 ? 20.0f : t11;  // h = mean/sqrt(1 + var)
+    float t13 = 1.0f / FMA(ABS(t12), 0.25f, 1.0f);
+    _Bool t14 = t12 < 0.0f;
+    float t15 = (t12 * t12) * (-0.5f);
+    _Bool t16 = t15 < (-176.5f);
+    float t17 = t16 ? (-176.5f) : t15;
+    float t18 = -t9;
+    float t19 = FMA(t18, 0.046910077f, 1.0f);
+    float t20 = FMA(t19, t19, 1.0f);
+    float t21 = FMA(1.442695f, t17, 12582912.0f);
+    uint32_t t22 = as_bits(t21);
+    float t23 = as_float((127u + ((uint32_t)((int32_t)t22 >> 2u))) << 23u);
+    float t24 = normal_cdf_exact_part3(1u, t22);
+    float t25 = normal_cdf_exact_part3(2u, t22);
+    float t26 = normal_cdf_exact_part3(3u, t22);
+    float t27 = t15 * t20;
+    _Bool t28 = t27 < (-176.5f);
+    float t29 = t28 ? (-176.5f) : t27;
+    float t30 = normal_cdf_exact_part2(t21, t17);
+    float t31 = t16 ? 0.0f : t30;
+    float t32 = t13 - 0.25f;
+    // Mills ratio/sqrt(2 pi)
+    float t33 = t13 * POLY12(t32, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+        -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t34 = t31 * t33;
+    float t35 = t14 ? t26 : 1.0f;
+    float t36 = t14 ? t25 : 1.0f;
+    float t37 = t14 ? t24 : 1.0f;
+    float t38 = 1.0f - (t26 * (t25 * (t24 * (t23 * t34))));
+    float t39 = t14 ? t34 : t38;
+    float t40 = t14 ? t23 : 1.0f;
+    float t41 = t35 * (t36 * (t37 * (t39 * t40)));
+    float t42 = t0 ? t41 : t3;
+    float t43 = FMA(t29, 1.442695f, 12582912.0f);
+    uint32_t t44 = as_bits(t43);
+    float t45 = normal_cdf_exact_atom0(t18, 0.95308995f, t15);
+    float t46 = normal_cdf_exact_atom0(t18, 0.76923466f, t15);
+    float t47 = normal_cdf_exact_atom0(t18, 0.5f, t15);
+    float t48 = normal_cdf_exact_atom0(t18, 0.23076534f, t15);
+    float t49 = 1.0f / t20;
+    float t50 = as_float((127u + ((uint32_t)((int32_t)(t44 + 3u) >> 2u))) << 23u);
+    float t51 = as_float((127u + ((uint32_t)((int32_t)(t44 + 2u) >> 2u))) << 23u);
+    float t52 = as_float((127u + ((uint32_t)((int32_t)(t44 + 1u) >> 2u))) << 23u);
+    float t53 = normal_cdf_exact_part2(t43, t29);
+    float t54 = t28 ? 0.0f : t53;
+    float t55 = t9 * FMA(0.037708085f, t45, FMA(0.07617612f, t46, FMA(0.09054148f, t47, FMA(0.07617612f, t48,
+        0.037708085f * (t49 * (t50 * (t51 * (t52 * (t54 * as_float((((uint32_t)((int32_t)t44 >> 2u)) + 127u) <<
+        23u))))))))));
+    float t56 = t0 ? t55 : t3;
+    *out_mean = t42;
+    *out_var = t56;
+}
+
+void normal_cdf_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint16_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -248,224 +192,81 @@ void normal_cdf_exact_forward(int64_t n, const float *restrict mean, const float
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void normal_cdf_exact_backward_element(float mean, float var,
-                                                                                    float grad_mean, float grad_var,
-                                                                                    float *restrict out_grad_mean,
-                                                                                    float *restrict out_grad_var)
+INLINE void normal_cdf_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = t0 ? var : 0.0f;
-    const float t2 = t0 ? 1.0f : var;
-    const _Bool t3 = 1.2676506e+30f < t1;
-    const float t4 = SQRT(t2);
-    const float t5 = t3 ? 1.2676506e+30f : t1;
-    const float t6 = 1.0f / SQRT(1.0f + t1);
-    const float t7 = FMA(2.0f, t5, 1.0f);
-    const float t8 = 2.0f * t5;
-    const float t9 = 1.0f / t7;
-    const float t10 = t9 * t8;
-    const float t11 = SQRT(t9);  // x0 = 1/sqrt(1 + 2 var)
-    const float t12 = mean * t6;
-    const float t13 = (t12 < (-20.0f)) ? (-20.0f) : t12;
-    const float t14 = (20.0f < t12) ? 20.0f : t13;  // h = mean/sqrt(1 + var)
-    const float t15 = t10 * (1.0f / (1.0f + t11));
-    const float t16 = FMA(t11, t11, 1.0f);
-    const float t17 = (t11 * (t11 * t11)) * 0.31830987f;
-    const float t18 = 1.0f / t16;
-    const float t19 = (t14 * t14) * (-0.5f);
-    const float t20 = t19 * t16;
-    const float t21 = (-0.5f) * (t6 * (t6 * t14));
-    const _Bool t22 = t19 < (-176.5f);
-    const _Bool t23 = t20 < (-176.5f);
-    const float t24 = t23 ? (-176.5f) : t20;
-    const float t25 = t22 ? (-176.5f) : t19;
-    const float t26 = -t15;
-    const float t27 = FMA(t26, 0.046910077f, 1.0f);
-    const float t28 = t19 * FMA(t27, t27, 1.0f);
-    const float t29 = FMA(t26, 0.23076534f, 1.0f);
-    const float t30 = t19 * FMA(t29, t29, 1.0f);
-    const float t31 = FMA(t26, 0.5f, 1.0f);
-    const float t32 = t19 * FMA(t31, t31, 1.0f);
-    const float t33 = FMA(t26, 0.76923466f, 1.0f);
-    const float t34 = FMA(t26, 0.95308995f, 1.0f);
-    const float t35 = FMA(t33, t33, 1.0f);
-    const float t36 = FMA(t34, t34, 1.0f);
-    const float t37 = t19 * t35;
-    const float t38 = t19 * t36;
-    const float t39 = FMA(1.442695f, t25, 12582912.0f);
-    const float t40 = FMA(1.442695f, t24, 12582912.0f);
-    const float t41 = t39 - 12582912.0f;
-    const uint32_t t42 = as_bits(t39);
-    const float t43 = FMA(-0.69314575f, t41, t25) + ((-1.4286068e-6f) * t41);
-    const float t44 = as_float((127u + ((uint32_t)((int32_t)t42 >> 2u))) << 23u);
-    const float t45 = as_float((127u + ((uint32_t)((int32_t)(1u + t42) >> 2u))) << 23u);
-    const uint32_t t46 = 2u + t42;
-    const uint32_t t47 = 3u + t42;
-    const uint32_t t48 = (uint32_t)((int32_t)t46 >> 2u);
-    const uint32_t t49 = (uint32_t)((int32_t)t47 >> 2u);
-    const uint32_t t50 = 127u + t48;
-    const uint32_t t51 = 127u + t49;
-    const uint32_t t52 = t50 << 23u;
-    const uint32_t t53 = t51 << 23u;
-    const float t54 = as_float(t52);
-    const float t55 = as_float(t53);
-    const float t56 = t40 - 12582912.0f;
-    const uint32_t t57 = as_bits(t40);
-    const float t58 = FMA(-0.69314575f, t56, t24) + ((-1.4286068e-6f) * t56);
-    const float t59 = as_float((127u + ((uint32_t)((int32_t)t57 >> 2u))) << 23u);
-    const float t60 = as_float((127u + ((uint32_t)((int32_t)(1u + t57) >> 2u))) << 23u);
-    const uint32_t t61 = 2u + t57;
-    const uint32_t t62 = 3u + t57;
-    const uint32_t t63 = (uint32_t)((int32_t)t61 >> 2u);
-    const uint32_t t64 = (uint32_t)((int32_t)t62 >> 2u);
-    const uint32_t t65 = 127u + t63;
-    const uint32_t t66 = 127u + t64;
-    const uint32_t t67 = t65 << 23u;
-    const uint32_t t68 = t66 << 23u;
-    const float t69 = as_float(t67);
-    const float t70 = as_float(t68);
-    const _Bool t71 = t28 < (-176.5f);
-    const float t72 = t71 ? (-176.5f) : t28;
-    const _Bool t73 = t30 < (-176.5f);
-    const float t74 = t73 ? (-176.5f) : t30;
-    const _Bool t75 = t32 < (-176.5f);
-    const float t76 = t75 ? (-176.5f) : t32;
-    const _Bool t77 = t37 < (-176.5f);
-    const float t78 = t77 ? (-176.5f) : t37;
-    const _Bool t79 = t38 < (-176.5f);
-    const float t80 = t79 ? (-176.5f) : t38;
-    const float t81 = (t55 * (t54 * (t45 * ((t22 ? 0.0f : (1.0f + FMA(FMA(t43, FMA(t43, FMA(t43, FMA(0.0013814222f,
-        t43, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t43 * t43, t43))) * t44)))) * 0.3989423f;
-    const float t82 = FMA(t72, 1.442695f, 12582912.0f);
-    const float t83 = FMA(1.442695f, t74, 12582912.0f);
-    const float t84 = FMA(1.442695f, t76, 12582912.0f);
-    const float t85 = FMA(1.442695f, t78, 12582912.0f);
-    const float t86 = FMA(1.442695f, t80, 12582912.0f);
-    const float t87 = (t18 * (t70 * (t69 * (t60 * ((t23 ? 0.0f : (1.0f + FMA(FMA(t58, FMA(t58, FMA(t58,
-        FMA(0.0013814222f, t58, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t58 * t58, t58))) * t59))))) *
-        t17;
-    const float t88 = t82 - 12582912.0f;
-    const uint32_t t89 = as_bits(t82);
-    const float t90 = FMA(t88, -0.69314575f, t72) + (t88 * (-1.4286068e-6f));
-    const float t91 = t83 - 12582912.0f;
-    const uint32_t t92 = as_bits(t83);
-    const float t93 = FMA(-0.69314575f, t91, t74) + ((-1.4286068e-6f) * t91);
-    const float t94 = t84 - 12582912.0f;
-    const uint32_t t95 = as_bits(t84);
-    const float t96 = FMA(-0.69314575f, t94, t76) + ((-1.4286068e-6f) * t94);
-    const float t97 = t85 - 12582912.0f;
-    const uint32_t t98 = as_bits(t85);
-    const float t99 = FMA(-0.69314575f, t97, t78) + ((-1.4286068e-6f) * t97);
-    const float t100 = t86 - 12582912.0f;
-    const uint32_t t101 = as_bits(t86);
-    const float t102 = FMA(-0.69314575f, t100, t80) + ((-1.4286068e-6f) * t100);
-    const float t103 = as_float((((uint32_t)((int32_t)t89 >> 2u)) + 127u) << 23u);
-    const float t104 = as_float((127u + ((uint32_t)((int32_t)(t89 + 1u) >> 2u))) << 23u);
-    const float t105 = as_float((127u + ((uint32_t)((int32_t)t92 >> 2u))) << 23u);
-    const float t106 = as_float((127u + ((uint32_t)((int32_t)(1u + t92) >> 2u))) << 23u);
-    const uint32_t t107 = t89 + 2u;
-    const uint32_t t108 = t89 + 3u;
-    const uint32_t t109 = (uint32_t)((int32_t)t107 >> 2u);
-    const uint32_t t110 = (uint32_t)((int32_t)t108 >> 2u);
-    const uint32_t t111 = 127u + t109;
-    const uint32_t t112 = 127u + t110;
-    const uint32_t t113 = t111 << 23u;
-    const uint32_t t114 = t112 << 23u;
-    const float t115 = as_float(t113);
-    const float t116 = as_float(t114);
-    const float t117 = as_float((127u + ((uint32_t)((int32_t)t95 >> 2u))) << 23u);
-    const uint32_t t118 = 2u + t92;
-    const uint32_t t119 = 3u + t92;
-    const uint32_t t120 = (uint32_t)((int32_t)t118 >> 2u);
-    const uint32_t t121 = (uint32_t)((int32_t)t119 >> 2u);
-    const uint32_t t122 = 127u + t120;
-    const uint32_t t123 = 127u + t121;
-    const uint32_t t124 = t122 << 23u;
-    const uint32_t t125 = t123 << 23u;
-    const float t126 = as_float(t124);
-    const float t127 = as_float(t125);
-    const float t128 = as_float((127u + ((uint32_t)((int32_t)(1u + t95) >> 2u))) << 23u);
-    const float t129 = as_float((127u + ((uint32_t)((int32_t)t98 >> 2u))) << 23u);
-    const uint32_t t130 = 2u + t95;
-    const uint32_t t131 = 3u + t95;
-    const uint32_t t132 = (uint32_t)((int32_t)t130 >> 2u);
-    const uint32_t t133 = (uint32_t)((int32_t)t131 >> 2u);
-    const uint32_t t134 = 127u + t132;
-    const uint32_t t135 = 127u + t133;
-    const uint32_t t136 = t134 << 23u;
-    const uint32_t t137 = t135 << 23u;
-    const float t138 = as_float(t136);
-    const float t139 = as_float(t137);
-    const float t140 = as_float((127u + ((uint32_t)((int32_t)(1u + t98) >> 2u))) << 23u);
-    const float t141 = as_float((127u + ((uint32_t)((int32_t)t101 >> 2u))) << 23u);
-    const uint32_t t142 = 2u + t98;
-    const uint32_t t143 = 3u + t98;
-    const uint32_t t144 = (uint32_t)((int32_t)t142 >> 2u);
-    const uint32_t t145 = (uint32_t)((int32_t)t143 >> 2u);
-    const uint32_t t146 = 127u + t144;
-    const uint32_t t147 = 127u + t145;
-    const uint32_t t148 = t146 << 23u;
-    const uint32_t t149 = t147 << 23u;
-    const float t150 = as_float(t148);
-    const float t151 = as_float(t149);
-    const float t152 = as_float((127u + ((uint32_t)((int32_t)(1u + t101) >> 2u))) << 23u);
-    const uint32_t t153 = 2u + t101;
-    const uint32_t t154 = 3u + t101;
-    const uint32_t t155 = (uint32_t)((int32_t)t153 >> 2u);
-    const uint32_t t156 = (uint32_t)((int32_t)t154 >> 2u);
-    const uint32_t t157 = 127u + t155;
-    const uint32_t t158 = 127u + t156;
-    const uint32_t t159 = t157 << 23u;
-    const uint32_t t160 = t158 << 23u;
-    const float t161 = as_float(t159);
-    const float t162 = as_float(t160);
-    const float t163 = FMA(t90, FMA(t90, FMA(t90, FMA(t90, 0.0013814222f, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f);
-    const float t164 = FMA(t93, FMA(t93, FMA(t93, FMA(0.0013814222f, t93, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f);
-    const float t165 = FMA(t96, FMA(t96, FMA(t96, FMA(0.0013814222f, t96, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f);
-    const float t166 = (t116 * (t115 * (t104 * ((t71 ? 0.0f : (1.0f + FMA(t163, t90 * t90, t90))) * t103)))) *
-        0.037708085f;
-    const float t167 = FMA(t99, FMA(t99, FMA(t99, FMA(0.0013814222f, t99, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f);
-    const float t168 = FMA(t127 * (t126 * (t106 * ((t73 ? 0.0f : (1.0f + FMA(t164, t93 * t93, t93))) * t105))),
-        0.07617612f, t166);
-    const float t169 = FMA(t102, FMA(t102, FMA(t102, FMA(0.0013814222f, t102, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t170 = FMA(t139 * (t138 * (t128 * ((t75 ? 0.0f : (1.0f + FMA(t165, t96 * t96, t96))) * t117))),
-        0.09054148f, t168);
-    const float t171 = FMA(t151 * (t150 * (t140 * ((t77 ? 0.0f : (1.0f + FMA(t167, t99 * t99, t99))) * t129))),
-        0.07617612f, t170);
-    const float t172 = -(t14 * (t15 * FMA(t162 * (t161 * (t152 * ((t79 ? 0.0f : (1.0f + FMA(t169, t102 * t102, t102)))
-        * t141))), 0.037708085f, t171)));
-    const float t173 = FMA(t21, t172, t87);
-    const float t174 = t81 * t21;
-    const float t175 = t6 * t81;
-    const float t176 = t6 * t172;
-    const float t177 = t0 ? t174 : t4;
-    const float t178 = t0 ? t175 : t4;
-    const float t179 = t177 * grad_mean;
-    const float t180 = t178 * grad_mean;
-    const float t181 = t0 ? t176 : t4;
-    const float t182 = t0 ? t173 : t4;
-    const float t183 = FMA(t181, grad_var, t180);
-    const float t184 = FMA(t182, grad_var, t179);
-    *out_grad_mean = t183;
-    *out_grad_var = t184;
+    _Bool t0 = 0.0f <= var;
+    float t1 = t0 ? var : 0.0f;
+    float t2 = t0 ? 1.0f : var;
+    float t3 = SQRT(t2);
+    float t4 = (1.2676506e+30f < t1) ? 1.2676506e+30f : t1;
+    float t5 = 1.0f / SQRT(1.0f + t1);
+    float t6 = 1.0f / FMA(2.0f, t4, 1.0f);
+    float t7 = SQRT(t6);  // x0 = 1/sqrt(1 + 2 var)
+    float t8 = mean * t5;
+    _Bool t9 = 20.0f < t8;
+    float t10 = (t8 < (-20.0f)) ? (-20.0f) : t8;
+    float t11 = t9 ? 20.0f : t10;  // h = mean/sqrt(1 + var)
+    float t12 = (t6 * (2.0f * t4)) * (1.0f / (1.0f + t7));
+    float t13 = FMA(t7, t7, 1.0f);
+    float t14 = (t11 * t11) * (-0.5f);
+    float t15 = (-0.5f) * (t5 * (t5 * t11));
+    _Bool t16 = t14 < (-176.5f);
+    float t17 = t16 ? (-176.5f) : t14;
+    float t18 = -t12;
+    float t19 = FMA(t18, 0.046910077f, 1.0f);
+    float t20 = t14 * FMA(t19, t19, 1.0f);
+    float t21 = FMA(1.442695f, t17, 12582912.0f);
+    uint32_t t22 = as_bits(t21);
+    _Bool t23 = t20 < (-176.5f);
+    float t24 = t23 ? (-176.5f) : t20;
+    float t25 = normal_cdf_exact_part3(3u, t22);
+    float t26 = normal_cdf_exact_part3(2u, t22);
+    float t27 = normal_cdf_exact_part3(1u, t22);
+    float t28 = normal_cdf_exact_part2(t21, t17);
+    float t29 = t16 ? 0.0f : t28;
+    float t30 = (t25 * (t26 * (t27 * (t29 * as_float((127u + ((uint32_t)((int32_t)t22 >> 2u))) << 23u))))) *
+        0.3989423f;
+    float t31 = FMA(t24, 1.442695f, 12582912.0f);
+    uint32_t t32 = as_bits(t31);
+    float t33 = normal_cdf_exact_atom1(t18, 0.95308995f, t14);
+    float t34 = normal_cdf_exact_atom1(t18, 0.76923466f, t14);
+    float t35 = normal_cdf_exact_atom1(t18, 0.5f, t14);
+    float t36 = normal_cdf_exact_atom1(t18, 0.23076534f, t14);
+    float t37 = as_float((127u + ((uint32_t)((int32_t)(t32 + 3u) >> 2u))) << 23u);
+    float t38 = as_float((127u + ((uint32_t)((int32_t)(t32 + 2u) >> 2u))) << 23u);
+    float t39 = as_float((127u + ((uint32_t)((int32_t)(t32 + 1u) >> 2u))) << 23u);
+    float t40 = normal_cdf_exact_part2(t31, t24);
+    float t41 = t23 ? 0.0f : t40;
+    float t42 = -(t11 * (t12 * FMA(t33, 0.037708085f, FMA(t34, 0.07617612f, FMA(t35, 0.09054148f, FMA(t36, 0.07617612f,
+        (t37 * (t38 * (t39 * (t41 * as_float((((uint32_t)((int32_t)t32 >> 2u)) + 127u) << 23u))))) *
+        0.037708085f))))));
+    float t43 = t5 * t42;
+    float t44 = t0 ? t43 : t3;
+    float t45 = t5 * t30;
+    float t46 = t0 ? t45 : t3;
+    float t47 = FMA(t44, grad_var, t46 * grad_mean);
+    float t48 = FMA(t15, t42, ((1.0f / t13) * normal_cdf_exact_part4(t13, t14)) * ((t7 * (t7 * t7)) * 0.31830987f));
+    float t49 = t0 ? t48 : t3;
+    float t50 = t30 * t15;
+    float t51 = t0 ? t50 : t3;
+    float t52 = FMA(t49, grad_var, t51 * grad_mean);
+    *out_grad_mean = t47;
+    *out_grad_var = t52;
 }
 
-void normal_cdf_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                               const float *restrict grad_mean, const float *restrict grad_var,
-                               const float *restrict params, float *restrict out_grad_mean,
-                               float *restrict out_grad_var)
+void normal_cdf_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint16_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        normal_cdf_exact_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i],
-                                          &out_grad_var[i]);
+        normal_cdf_exact_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
         narrow ^= (uint16_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

@@ -5,7 +5,6 @@
 //      Tables for computing bivariate normal probabilities
 //
 // rule digest  f899edc2fa648c481110321c903740b7eb94eb3c4c813ae04b8cc15818c8d39a
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -20,6 +19,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -98,26 +117,30 @@ static const double table16[16][2] = {
     {0x1.fd4961326bc3ep-1, 0x1.1b35de667ee1cp-8},
 };
 
-static void normal_cdf_exact_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                                   double *restrict out_mean, double *restrict out_var)
+static void normal_cdf_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
     double s[6][LANES], a[1][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[3][i] = 0.0 <= var[i];
-        const double t1 = s[3][i] ? var[i] : 0.0;
-        const double t2 = (0x1p100 < t1) ? 0x1p100 : t1;
-        const double t3 = mean[i] * (1.0 / (__builtin_sqrt(t1 + 1.0)));
-        const double t4 = (20.0 < t3) ? 20.0 : ((t3 < (-20.0)) ? (-20.0) : t3);
-        const double t5 = 1.0 / (FMA(t2, 2.0, 1.0));
+        double t1 = s[3][i] ? var[i] : 0.0;
+        double t2 = (0x1p100 < t1) ? 0x1p100 : t1;
+        double t3 = mean[i] * (1.0 / (__builtin_sqrt(t1 + 1.0)));
+        double t4 = (20.0 < t3) ? 20.0 : ((t3 < (-20.0)) ? (-20.0) : t3);
+        double t5 = 1.0 / (FMA(t2, 2.0, 1.0));
         s[2][i] = (t5 * (t2 * 2.0)) * (1.0 / ((__builtin_sqrt(t5)) + 1.0));
         s[1][i] = (t4 * t4) * (-0.5);
         s[0][i] = -s[2][i];
-        const _Bool t9 = t4 < 0.0;
-        const _Bool t10 = s[1][i] < (-745.0);
-        const double t11 = 1.0 / (FMA(t9 ? (-t4) : t4, 0.25, 1.0));
-        const double t12 = t11 * (polynomial0(-0x1.d295e88846ca8p-10, t11 - 0.25));
-        const double t13 = (t10 ? 0.0 : (exp64(t10 ? (-745.0) : s[1][i]))) * t12;
+        _Bool t9 = t4 < 0.0;
+        _Bool t10 = s[1][i] < (-745.0);
+        double t11 = 1.0 / (FMA(t9 ? (-t4) : t4, 0.25, 1.0));
+        double t12 = t11 * (polynomial0(-0x1.d295e88846ca8p-10, t11 - 0.25));
+        double t13 = (t10 ? 0.0 : (exp64(t10 ? (-745.0) : s[1][i]))) * t12;
         s[4][i] = __builtin_sqrt(s[3][i] ? 1.0 : var[i]);
         s[5][i] = s[3][i] ? (t9 ? t13 : (1.0 - t13)) : s[4][i];
     }
@@ -125,10 +148,10 @@ static void normal_cdf_exact_float64_forward_block(const double *restrict mean, 
         const double *c = table16[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = FMA(s[0][i], c[0], 1.0);
-            const double t1 = FMA(t0, t0, 1.0);
-            const double t2 = s[1][i] * t1;
-            const _Bool t3 = t2 < (-745.0);
+            double t0 = FMA(s[0][i], c[0], 1.0);
+            double t1 = FMA(t0, t0, 1.0);
+            double t2 = s[1][i] * t1;
+            _Bool t3 = t2 < (-745.0);
             a[0][i] = FMA((1.0 / t1) * (t3 ? 0.0 : (exp64(t3 ? (-745.0) : t2))), c[1], a[0][i]);
         }
     }
@@ -139,72 +162,63 @@ static void normal_cdf_exact_float64_forward_block(const double *restrict mean, 
     }
 }
 
-void normal_cdf_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                      const double *restrict params, double *restrict out_mean,
-                                      double *restrict out_var)
+void normal_cdf_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            normal_cdf_exact_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        normal_cdf_exact_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(normal_cdf_exact_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void normal_cdf_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                                    const double *restrict grad_mean, const double *restrict grad_var,
-                                                    double *restrict out_grad_mean, double *restrict out_grad_var)
+static void normal_cdf_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
     double s[11][LANES], a[1][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[5][i] = 0.0 <= var[i];
-        const double t1 = s[5][i] ? var[i] : 0.0;
-        const double t2 = (0x1p100 < t1) ? 0x1p100 : t1;
+        double t1 = s[5][i] ? var[i] : 0.0;
+        double t2 = (0x1p100 < t1) ? 0x1p100 : t1;
         s[4][i] = 1.0 / (__builtin_sqrt(t1 + 1.0));
-        const double t4 = mean[i] * s[4][i];
+        double t4 = mean[i] * s[4][i];
         s[3][i] = (20.0 < t4) ? 20.0 : ((t4 < (-20.0)) ? (-20.0) : t4);
-        const double t6 = 1.0 / (FMA(t2, 2.0, 1.0));
-        const double t7 = __builtin_sqrt(t6);
+        double t6 = 1.0 / (FMA(t2, 2.0, 1.0));
+        double t7 = __builtin_sqrt(t6);
         s[2][i] = (t6 * (t2 * 2.0)) * (1.0 / (t7 + 1.0));
         s[1][i] = (s[3][i] * s[3][i]) * (-0.5);
         s[0][i] = -s[2][i];
-        const _Bool t11 = s[1][i] < (-745.0);
-        const double t12 = (t11 ? 0.0 : (exp64(t11 ? (-745.0) : s[1][i]))) * 0x1.9884533d43651p-2;
+        _Bool t11 = s[1][i] < (-745.0);
+        double t12 = (t11 ? 0.0 : (exp64(t11 ? (-745.0) : s[1][i]))) * 0x1.9884533d43651p-2;
         s[6][i] = __builtin_sqrt(s[5][i] ? 1.0 : var[i]);
         s[9][i] = s[5][i] ? (s[4][i] * t12) : s[6][i];
         s[7][i] = (s[4][i] * (s[4][i] * s[3][i])) * (-0.5);
         s[10][i] = s[5][i] ? (t12 * s[7][i]) : s[6][i];
-        const double t17 = FMA(t7, t7, 1.0);
-        const double t18 = s[1][i] * t17;
-        const _Bool t19 = t18 < (-745.0);
-        const double t20 = (1.0 / t17) * (t19 ? 0.0 : (exp64(t19 ? (-745.0) : t18)));
+        double t17 = FMA(t7, t7, 1.0);
+        double t18 = s[1][i] * t17;
+        _Bool t19 = t18 < (-745.0);
+        double t20 = (1.0 / t17) * (t19 ? 0.0 : (exp64(t19 ? (-745.0) : t18)));
         s[8][i] = t20 * ((t7 * (t7 * t7)) * 0x1.45f306dc9c883p-2);
     }
     for (int k = 0; k < 16; ++k) {
         const double *c = table16[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = FMA(s[0][i], c[0], 1.0);
-            const double t1 = s[1][i] * (FMA(t0, t0, 1.0));
-            const _Bool t2 = t1 < (-745.0);
+            double t0 = FMA(s[0][i], c[0], 1.0);
+            double t1 = s[1][i] * (FMA(t0, t0, 1.0));
+            _Bool t2 = t1 < (-745.0);
             a[0][i] = FMA(t2 ? 0.0 : (exp64(t2 ? (-745.0) : t1)), c[1], a[0][i]);
         }
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = -(s[3][i] * (s[2][i] * (a[0][i])));
+        double t0 = -(s[3][i] * (s[2][i] * (a[0][i])));
         out_grad_mean[i] = FMA(grad_mean[i], s[9][i],
             grad_var[i] * (s[5][i] ? (s[4][i] * t0) : s[6][i]));
         out_grad_var[i] = FMA(grad_mean[i], s[10][i],
@@ -212,29 +226,12 @@ static void normal_cdf_exact_float64_backward_block(const double *restrict mean,
     }
 }
 
-void normal_cdf_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                       const double *restrict grad_mean, const double *restrict grad_var,
-                                       const double *restrict params, double *restrict out_grad_mean,
-                                       double *restrict out_grad_var)
+void normal_cdf_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            normal_cdf_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at,
-                                                    out_grad_mean + at, out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        normal_cdf_exact_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(normal_cdf_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

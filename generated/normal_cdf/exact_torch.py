@@ -5,7 +5,6 @@
 #      Tables for computing bivariate normal probabilities
 #
 # rule digest  f899edc2fa648c481110321c903740b7eb94eb3c4c813ae04b8cc15818c8d39a
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 """normal_cdf, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

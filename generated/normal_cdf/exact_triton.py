@@ -5,17 +5,11 @@
 #      Tables for computing bivariate normal probabilities
 #
 # rule digest  f899edc2fa648c481110321c903740b7eb94eb3c4c813ae04b8cc15818c8d39a
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   normal_cdf_exact_forward 321, normal_cdf_exact_backward 345
 #
 # Certificate:
-#   mean        0.214 tolerance, worst at mean = 0.0047505023, var = 4.95730274e-06
-#   var         0.0439 tolerance, worst at mean = 0.0211542156, var = 0.000505290052
-#   dmean_dmu   0.00217 tolerance, worst at mean = -0.0554205664, var = 0.00287824869
-#   dmean_dvar  0.00419 tolerance, worst at mean = -1.0133189, var = 7.08768039e-06
-#   dvar_dmu    0.00466 tolerance, worst at mean = 0.545943439, var = 0.000125547696
-#   dvar_dvar   0.00918 tolerance, worst at mean = 54771.5117, var = 509617440
-#   against exact values at 17001 points over all of float32; details in exact.json
+#   mean 0.214, var 0.0439, dmean_dmu 0.00217, dmean_dvar 0.00419, dvar_dmu 0.00466, dvar_dvar 0.00918 tolerance,
+#   against exact values at 17001 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -32,131 +26,108 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial12(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x,
+        tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6), c7), c8), c9), c10), c11))
+
+
+@triton.jit
+def _part3(p0, p1):
+    t0 = ((127 + ((p0 + p1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    return t0
+
+
+@triton.jit
+def _part2(p0, p1):
+    t0 = p0 - 12582912.0
+    t1 = tl.fma(-0.69314575, t0, p1) + ((-1.4286068e-6) * t0)
+    t2 = 1.0 + tl.fma(_polynomial4(t1, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t1 * t1, t1)
+    return t2
+
+
+@triton.jit
+def _atom1(p0, p1, p2):
+    t0 = tl.fma(p0, p1, 1.0)
+    t1 = p2 * tl.fma(t0, t0, 1.0)
+    t2 = t1 < (-176.5)
+    t3 = tl.where(t2, -176.5, t1)
+    t4 = tl.fma(1.442695, t3, 12582912.0)
+    t5 = t4.to(tl.int32, bitcast=True)
+    t6 = (_part3(3, t5) * (_part3(2, t5) * (_part3(1, t5) * (tl.where(t2, 0.0, _part2(t4, t3)) * (((127 + (t5 >> 2)) <<
+        23).to(tl.float32, bitcast=True))))))
+    return t6
+
+
+@triton.jit
+def _part4(p0, p1):
+    t0 = p1 * p0
+    t1 = t0 < (-176.5)
+    t2 = tl.where(t1, -176.5, t0)
+    t3 = tl.fma(1.442695, t2, 12582912.0)
+    t4 = t3.to(tl.int32, bitcast=True)
+    t5 = (_part3(3, t4) * (_part3(2, t4) * (_part3(1, t4) * (tl.where(t1, 0.0, _part2(t3, t2)) * (((127 + (t4 >> 2)) <<
+        23).to(tl.float32, bitcast=True))))))
+    return t5
+
+
+@triton.jit
+def _atom0(p0, p1, p2):
+    t0 = tl.fma(p0, p1, 1.0)
+    t1 = tl.fma(t0, t0, 1.0)
+    t2 = tl.div_rn(1.0, t1) * _part4(t1, p2)
+    return t2
+
+
+@triton.jit
 def normal_cdf_exact_forward(mean, var):
     t0 = 0.0 <= var
     t1 = tl.where(t0, var, 0.0)
     t2 = mean * tl.div_rn(1.0, tl.sqrt_rn(1.0 + t1))
-    t3 = tl.where(t2 < (-20.0), -20.0, t2)
-    t4 = tl.where(20.0 < t2, 20.0, t3)  # h = mean/sqrt(1 + var)
-    t5 = (t4 * t4) * (-0.5)
-    t6 = t5 < (-176.5)
-    t7 = tl.where(t6, -176.5, t5)
-    t8 = tl.fma(1.442695, t7, 12582912.0)
-    t9 = t8 - 12582912.0
-    t10 = tl.fma(-0.69314575, t9, t7) + ((-1.4286068e-6) * t9)
-    t11 = (tl.where(t6, 0.0, 1.0 + tl.fma(tl.fma(t10, tl.fma(t10, tl.fma(t10, tl.fma(0.0013814222, t10, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t10 * t10, t10)))
-    t12 = tl.div_rn(1.0, tl.fma(tl.abs(t4), 0.25, 1.0))
-    t13 = t12 - 0.25
+    t3 = tl.where(20.0 < t2, 20.0, tl.where(t2 < (-20.0), -20.0, t2))  # h = mean/sqrt(1 + var)
+    t4 = (t3 * t3) * (-0.5)
+    t5 = t4 < (-176.5)
+    t6 = tl.where(t5, -176.5, t4)
+    t7 = tl.fma(1.442695, t6, 12582912.0)
+    t8 = tl.div_rn(1.0, tl.fma(tl.abs(t3), 0.25, 1.0))
+    t9 = tl.where(t5, 0.0, _part2(t7, t6))
     # Mills ratio/sqrt(2 pi)
-    t14 = (t12 * tl.fma(t13, tl.fma(t13, tl.fma(t13, tl.fma(t13, tl.fma(t13, tl.fma(t13, tl.fma(t13, tl.fma(t13,
-        tl.fma(t13, tl.fma(t13, tl.fma(t13, tl.fma(t13, -0.00152444, -0.0064508854), 0.024710128), -0.006645453),
-        -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109),
-        0.13207589))
-    t15 = t11 * t14
-    t16 = t8.to(tl.int32, bitcast=True)
-    t17 = ((127 + (t16 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t18 = t17 * t15
-    t19 = ((127 + ((1 + t16) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t20 = t19 * t18
-    t21 = ((127 + ((2 + t16) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t22 = t21 * t20
-    t23 = ((127 + ((3 + t16) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t24 = 1.0 - (t23 * t22)
-    t25 = t4 < 0.0
-    t26 = tl.where(t25, t15, t24) * tl.where(t25, t17, 1.0)
-    t27 = tl.where(t25, t19, 1.0) * t26
-    t28 = tl.where(t25, t21, 1.0) * t27
-    t29 = tl.where(t25, t23, 1.0) * t28
-    t30 = tl.sqrt_rn(tl.where(t0, 1.0, var))
-    t31 = tl.where(t0, t29, t30)
-    t32 = tl.where(1.2676506e+30 < t1, 1.2676506e+30, t1)
-    t33 = tl.div_rn(1.0, tl.fma(2.0, t32, 1.0))
-    t34 = t33 * (2.0 * t32)
-    t35 = tl.sqrt_rn(t33)  # x0 = 1/sqrt(1 + 2 var)
-    t36 = t34 * tl.div_rn(1.0, 1.0 + t35)
-    t37 = t36 * -1.0
-    t38 = tl.fma(t37, 0.046910077, 1.0)
-    t39 = tl.fma(t38, t38, 1.0)
-    t40 = t5 * t39
-    t41 = t40 < (-176.5)
-    t42 = tl.where(t41, -176.5, t40)
-    t43 = tl.fma(t42, 1.442695, 12582912.0)
-    t44 = t43 - 12582912.0
-    t45 = tl.fma(t44, -0.69314575, t42) + (t44 * (-1.4286068e-6))
-    t46 = (tl.where(t41, 0.0, 1.0 + tl.fma(tl.fma(t45, tl.fma(t45, tl.fma(t45, tl.fma(t45, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t45 * t45, t45)))
-    t47 = t43.to(tl.int32, bitcast=True)
-    t48 = t46 * ((((t47 >> 2) + 127) << 23).to(tl.float32, bitcast=True))
-    t49 = (((127 + ((t47 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)) * t48
-    t50 = (((127 + ((t47 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)) * t49
-    t51 = (((127 + ((t47 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)) * t50
-    t52 = 0.037708085 * (tl.div_rn(1.0, t39) * t51)
-    t53 = tl.fma(t37, 0.23076534, 1.0)
-    t54 = tl.fma(t53, t53, 1.0)
-    t55 = t5 * t54
-    t56 = t55 < (-176.5)
-    t57 = tl.where(t56, -176.5, t55)
-    t58 = tl.fma(1.442695, t57, 12582912.0)
-    t59 = t58 - 12582912.0
-    t60 = tl.fma(-0.69314575, t59, t57) + ((-1.4286068e-6) * t59)
-    t61 = (tl.where(t56, 0.0, 1.0 + tl.fma(tl.fma(t60, tl.fma(t60, tl.fma(t60, tl.fma(0.0013814222, t60, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t60 * t60, t60)))
-    t62 = t58.to(tl.int32, bitcast=True)
-    t63 = t61 * (((127 + (t62 >> 2)) << 23).to(tl.float32, bitcast=True))
-    t64 = (((127 + ((1 + t62) >> 2)) << 23).to(tl.float32, bitcast=True)) * t63
-    t65 = (((127 + ((2 + t62) >> 2)) << 23).to(tl.float32, bitcast=True)) * t64
-    t66 = (((127 + ((3 + t62) >> 2)) << 23).to(tl.float32, bitcast=True)) * t65
-    t67 = tl.fma(0.07617612, tl.div_rn(1.0, t54) * t66, t52)
-    t68 = tl.fma(t37, 0.5, 1.0)
-    t69 = tl.fma(t68, t68, 1.0)
-    t70 = t5 * t69
-    t71 = t70 < (-176.5)
-    t72 = tl.where(t71, -176.5, t70)
-    t73 = tl.fma(1.442695, t72, 12582912.0)
-    t74 = t73 - 12582912.0
-    t75 = tl.fma(-0.69314575, t74, t72) + ((-1.4286068e-6) * t74)
-    t76 = (tl.where(t71, 0.0, 1.0 + tl.fma(tl.fma(t75, tl.fma(t75, tl.fma(t75, tl.fma(0.0013814222, t75, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t75 * t75, t75)))
-    t77 = t73.to(tl.int32, bitcast=True)
-    t78 = t76 * (((127 + (t77 >> 2)) << 23).to(tl.float32, bitcast=True))
-    t79 = (((127 + ((1 + t77) >> 2)) << 23).to(tl.float32, bitcast=True)) * t78
-    t80 = (((127 + ((2 + t77) >> 2)) << 23).to(tl.float32, bitcast=True)) * t79
-    t81 = (((127 + ((3 + t77) >> 2)) << 23).to(tl.float32, bitcast=True)) * t80
-    t82 = tl.fma(0.09054148, tl.div_rn(1.0, t69) * t81, t67)
-    t83 = tl.fma(t37, 0.76923466, 1.0)
-    t84 = tl.fma(t83, t83, 1.0)
-    t85 = t5 * t84
-    t86 = t85 < (-176.5)
-    t87 = tl.where(t86, -176.5, t85)
-    t88 = tl.fma(1.442695, t87, 12582912.0)
-    t89 = t88 - 12582912.0
-    t90 = tl.fma(-0.69314575, t89, t87) + ((-1.4286068e-6) * t89)
-    t91 = (tl.where(t86, 0.0, 1.0 + tl.fma(tl.fma(t90, tl.fma(t90, tl.fma(t90, tl.fma(0.0013814222, t90, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t90 * t90, t90)))
-    t92 = t88.to(tl.int32, bitcast=True)
-    t93 = t91 * (((127 + (t92 >> 2)) << 23).to(tl.float32, bitcast=True))
-    t94 = (((127 + ((1 + t92) >> 2)) << 23).to(tl.float32, bitcast=True)) * t93
-    t95 = (((127 + ((2 + t92) >> 2)) << 23).to(tl.float32, bitcast=True)) * t94
-    t96 = (((127 + ((3 + t92) >> 2)) << 23).to(tl.float32, bitcast=True)) * t95
-    t97 = tl.fma(0.07617612, tl.div_rn(1.0, t84) * t96, t82)
-    t98 = tl.fma(t37, 0.95308995, 1.0)
-    t99 = tl.fma(t98, t98, 1.0)
-    t100 = t5 * t99
-    t101 = t100 < (-176.5)
-    t102 = tl.where(t101, -176.5, t100)
-    t103 = tl.fma(1.442695, t102, 12582912.0)
-    t104 = t103 - 12582912.0
-    t105 = tl.fma(-0.69314575, t104, t102) + ((-1.4286068e-6) * t104)
-    t106 = (tl.where(t101, 0.0, 1.0 + tl.fma(tl.fma(t105, tl.fma(t105, tl.fma(t105, tl.fma(0.0013814222, t105,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t105 * t105, t105)))
-    t107 = t103.to(tl.int32, bitcast=True)
-    t108 = t106 * (((127 + (t107 >> 2)) << 23).to(tl.float32, bitcast=True))
-    t109 = (((127 + ((1 + t107) >> 2)) << 23).to(tl.float32, bitcast=True)) * t108
-    t110 = (((127 + ((2 + t107) >> 2)) << 23).to(tl.float32, bitcast=True)) * t109
-    t111 = (((127 + ((3 + t107) >> 2)) << 23).to(tl.float32, bitcast=True)) * t110
-    t112 = tl.where(t0, t36 * tl.fma(0.037708085, tl.div_rn(1.0, t99) * t111, t97), t30)
-    return (t31, t112)
+    t10 = (t8 * _polynomial12(t8 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
+    t11 = t9 * t10
+    t12 = t7.to(tl.int32, bitcast=True)
+    t13 = ((127 + (t12 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t14 = _part3(1, t12)
+    t15 = _part3(2, t12)
+    t16 = _part3(3, t12)
+    t17 = t3 < 0.0
+    t18 = tl.sqrt_rn(tl.where(t0, 1.0, var))
+    t19 = (tl.where(t0, tl.where(t17, t16, 1.0) * (tl.where(t17, t15, 1.0) * (tl.where(t17, t14, 1.0) * (tl.where(t17,
+        t11, 1.0 - (t16 * (t15 * (t14 * (t13 * t11))))) * tl.where(t17, t13, 1.0)))), t18))
+    t20 = tl.where(1.2676506e+30 < t1, 1.2676506e+30, t1)
+    t21 = tl.div_rn(1.0, tl.fma(2.0, t20, 1.0))
+    t22 = t21 * (2.0 * t20)
+    t23 = tl.sqrt_rn(t21)  # x0 = 1/sqrt(1 + 2 var)
+    t24 = t22 * tl.div_rn(1.0, 1.0 + t23)
+    t25 = t24 * -1.0
+    t26 = tl.fma(t25, 0.046910077, 1.0)
+    t27 = tl.fma(t26, t26, 1.0)
+    t28 = t4 * t27
+    t29 = t28 < (-176.5)
+    t30 = tl.where(t29, -176.5, t28)
+    t31 = tl.fma(t30, 1.442695, 12582912.0)
+    t32 = t31.to(tl.int32, bitcast=True)
+    t33 = (tl.where(t0, t24 * tl.fma(0.037708085, _atom0(t25, 0.95308995, t4), tl.fma(0.07617612, _atom0(t25,
+        0.76923466, t4), tl.fma(0.09054148, _atom0(t25, 0.5, t4), tl.fma(0.07617612, _atom0(t25, 0.23076534, t4),
+        0.037708085 * (tl.div_rn(1.0, t27) * ((((127 + ((t32 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127
+        + ((t32 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((t32 + 1) >> 2)) << 23).to(tl.float32,
+        bitcast=True)) * (tl.where(t29, 0.0, _part2(t31, t30)) * ((((t32 >> 2) + 127) << 23).to(tl.float32,
+        bitcast=True))))))))))), t18))
+    return (t19, t33)
 
 
 @triton.jit
@@ -176,127 +147,42 @@ def normal_cdf_exact_backward(mean, var, grad_mean, grad_var):
     t1 = tl.where(t0, var, 0.0)
     t2 = tl.where(1.2676506e+30 < t1, 1.2676506e+30, t1)
     t3 = tl.div_rn(1.0, tl.fma(2.0, t2, 1.0))
-    t4 = t3 * (2.0 * t2)
-    t5 = tl.sqrt_rn(t3)  # x0 = 1/sqrt(1 + 2 var)
-    t6 = t4 * tl.div_rn(1.0, 1.0 + t5)
-    t7 = t6 * -1.0
-    t8 = tl.fma(t7, 0.23076534, 1.0)
-    t9 = tl.fma(t8, t8, 1.0)
-    t10 = tl.div_rn(1.0, tl.sqrt_rn(1.0 + t1))
-    t11 = mean * t10
-    t12 = tl.where(t11 < (-20.0), -20.0, t11)
-    t13 = tl.where(20.0 < t11, 20.0, t12)  # h = mean/sqrt(1 + var)
-    t14 = (t13 * t13) * (-0.5)
-    t15 = t14 * t9
-    t16 = t15 < (-176.5)
-    t17 = tl.where(t16, -176.5, t15)
-    t18 = tl.fma(1.442695, t17, 12582912.0)
-    t19 = t18 - 12582912.0
-    t20 = tl.fma(-0.69314575, t19, t17) + ((-1.4286068e-6) * t19)
-    t21 = (tl.where(t16, 0.0, 1.0 + tl.fma(tl.fma(t20, tl.fma(t20, tl.fma(t20, tl.fma(0.0013814222, t20, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t20 * t20, t20)))
-    t22 = t18.to(tl.int32, bitcast=True)
-    t23 = t21 * (((127 + (t22 >> 2)) << 23).to(tl.float32, bitcast=True))
-    t24 = (((127 + ((1 + t22) >> 2)) << 23).to(tl.float32, bitcast=True)) * t23
-    t25 = (((127 + ((2 + t22) >> 2)) << 23).to(tl.float32, bitcast=True)) * t24
-    t26 = (((127 + ((3 + t22) >> 2)) << 23).to(tl.float32, bitcast=True)) * t25
-    t27 = tl.fma(t7, 0.046910077, 1.0)
-    t28 = t14 * tl.fma(t27, t27, 1.0)
-    t29 = t28 < (-176.5)
-    t30 = tl.where(t29, -176.5, t28)
-    t31 = tl.fma(t30, 1.442695, 12582912.0)
-    t32 = t31 - 12582912.0
-    t33 = tl.fma(t32, -0.69314575, t30) + (t32 * (-1.4286068e-6))
-    t34 = (tl.where(t29, 0.0, 1.0 + tl.fma(tl.fma(t33, tl.fma(t33, tl.fma(t33, tl.fma(t33, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t33 * t33, t33)))
-    t35 = t31.to(tl.int32, bitcast=True)
-    t36 = t34 * ((((t35 >> 2) + 127) << 23).to(tl.float32, bitcast=True))
-    t37 = (((127 + ((t35 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)) * t36
-    t38 = (((127 + ((t35 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)) * t37
-    t39 = (tl.fma(t26, 0.07617612, ((((127 + ((t35 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)) * t38) *
-        0.037708085))
-    t40 = tl.fma(t7, 0.5, 1.0)
-    t41 = t14 * tl.fma(t40, t40, 1.0)
-    t42 = t41 < (-176.5)
-    t43 = tl.where(t42, -176.5, t41)
-    t44 = tl.fma(1.442695, t43, 12582912.0)
-    t45 = t44 - 12582912.0
-    t46 = tl.fma(-0.69314575, t45, t43) + ((-1.4286068e-6) * t45)
-    t47 = (tl.where(t42, 0.0, 1.0 + tl.fma(tl.fma(t46, tl.fma(t46, tl.fma(t46, tl.fma(0.0013814222, t46, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t46 * t46, t46)))
-    t48 = t44.to(tl.int32, bitcast=True)
-    t49 = t47 * (((127 + (t48 >> 2)) << 23).to(tl.float32, bitcast=True))
-    t50 = (((127 + ((1 + t48) >> 2)) << 23).to(tl.float32, bitcast=True)) * t49
-    t51 = (((127 + ((2 + t48) >> 2)) << 23).to(tl.float32, bitcast=True)) * t50
-    t52 = tl.fma((((127 + ((3 + t48) >> 2)) << 23).to(tl.float32, bitcast=True)) * t51, 0.09054148, t39)
-    t53 = tl.fma(t7, 0.76923466, 1.0)
-    t54 = t14 * tl.fma(t53, t53, 1.0)
-    t55 = t54 < (-176.5)
-    t56 = tl.where(t55, -176.5, t54)
-    t57 = tl.fma(1.442695, t56, 12582912.0)
-    t58 = t57 - 12582912.0
-    t59 = tl.fma(-0.69314575, t58, t56) + ((-1.4286068e-6) * t58)
-    t60 = (tl.where(t55, 0.0, 1.0 + tl.fma(tl.fma(t59, tl.fma(t59, tl.fma(t59, tl.fma(0.0013814222, t59, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t59 * t59, t59)))
-    t61 = t57.to(tl.int32, bitcast=True)
-    t62 = t60 * (((127 + (t61 >> 2)) << 23).to(tl.float32, bitcast=True))
-    t63 = (((127 + ((1 + t61) >> 2)) << 23).to(tl.float32, bitcast=True)) * t62
-    t64 = (((127 + ((2 + t61) >> 2)) << 23).to(tl.float32, bitcast=True)) * t63
-    t65 = tl.fma((((127 + ((3 + t61) >> 2)) << 23).to(tl.float32, bitcast=True)) * t64, 0.07617612, t52)
-    t66 = tl.fma(t7, 0.95308995, 1.0)
-    t67 = t14 * tl.fma(t66, t66, 1.0)
-    t68 = t67 < (-176.5)
-    t69 = tl.where(t68, -176.5, t67)
-    t70 = tl.fma(1.442695, t69, 12582912.0)
-    t71 = t70 - 12582912.0
-    t72 = tl.fma(-0.69314575, t71, t69) + ((-1.4286068e-6) * t71)
-    t73 = (tl.where(t68, 0.0, 1.0 + tl.fma(tl.fma(t72, tl.fma(t72, tl.fma(t72, tl.fma(0.0013814222, t72, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t72 * t72, t72)))
-    t74 = t70.to(tl.int32, bitcast=True)
-    t75 = t73 * (((127 + (t74 >> 2)) << 23).to(tl.float32, bitcast=True))
-    t76 = (((127 + ((1 + t74) >> 2)) << 23).to(tl.float32, bitcast=True)) * t75
-    t77 = (((127 + ((2 + t74) >> 2)) << 23).to(tl.float32, bitcast=True)) * t76
-    t78 = ((t13 * (t6 * tl.fma((((127 + ((3 + t74) >> 2)) << 23).to(tl.float32, bitcast=True)) * t77, 0.037708085,
-        t65))) * -1.0)
-    t79 = t10 * t78
-    t80 = tl.sqrt_rn(tl.where(t0, 1.0, var))
-    t81 = tl.where(t0, t79, t80)
-    t82 = t14 < (-176.5)
-    t83 = tl.where(t82, -176.5, t14)
-    t84 = tl.fma(1.442695, t83, 12582912.0)
-    t85 = t84 - 12582912.0
-    t86 = tl.fma(-0.69314575, t85, t83) + ((-1.4286068e-6) * t85)
-    t87 = (tl.where(t82, 0.0, 1.0 + tl.fma(tl.fma(t86, tl.fma(t86, tl.fma(t86, tl.fma(0.0013814222, t86, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t86 * t86, t86)))
-    t88 = t84.to(tl.int32, bitcast=True)
-    t89 = t87 * (((127 + (t88 >> 2)) << 23).to(tl.float32, bitcast=True))
-    t90 = (((127 + ((1 + t88) >> 2)) << 23).to(tl.float32, bitcast=True)) * t89
-    t91 = (((127 + ((2 + t88) >> 2)) << 23).to(tl.float32, bitcast=True)) * t90
-    t92 = ((((127 + ((3 + t88) >> 2)) << 23).to(tl.float32, bitcast=True)) * t91) * 0.3989423
-    t93 = tl.fma(t81, grad_var, tl.where(t0, t10 * t92, t80) * grad_mean)
-    t94 = tl.fma(t5, t5, 1.0)
-    t95 = t14 * t94
-    t96 = t95 < (-176.5)
-    t97 = tl.where(t96, -176.5, t95)
-    t98 = tl.fma(1.442695, t97, 12582912.0)
-    t99 = t98 - 12582912.0
-    t100 = tl.fma(-0.69314575, t99, t97) + ((-1.4286068e-6) * t99)
-    t101 = (tl.where(t96, 0.0, 1.0 + tl.fma(tl.fma(t100, tl.fma(t100, tl.fma(t100, tl.fma(0.0013814222, t100,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t100 * t100, t100)))
-    t102 = t98.to(tl.int32, bitcast=True)
-    t103 = t101 * (((127 + (t102 >> 2)) << 23).to(tl.float32, bitcast=True))
-    t104 = (((127 + ((1 + t102) >> 2)) << 23).to(tl.float32, bitcast=True)) * t103
-    t105 = (((127 + ((2 + t102) >> 2)) << 23).to(tl.float32, bitcast=True)) * t104
-    t106 = (((127 + ((3 + t102) >> 2)) << 23).to(tl.float32, bitcast=True)) * t105
-    t107 = (tl.div_rn(1.0, t94) * t106) * ((t5 * (t5 * t5)) * 0.31830987)
-    t108 = (-0.5) * (t10 * (t10 * t13))
-    t109 = tl.fma(tl.where(t0, tl.fma(t108, t78, t107), t80), grad_var, tl.where(t0, t92 * t108, t80) * grad_mean)
-    return (t93, t109)
+    t4 = tl.sqrt_rn(t3)  # x0 = 1/sqrt(1 + 2 var)
+    t5 = (t3 * (2.0 * t2)) * tl.div_rn(1.0, 1.0 + t4)
+    t6 = t5 * -1.0
+    t7 = tl.div_rn(1.0, tl.sqrt_rn(1.0 + t1))
+    t8 = mean * t7
+    t9 = tl.where(20.0 < t8, 20.0, tl.where(t8 < (-20.0), -20.0, t8))  # h = mean/sqrt(1 + var)
+    t10 = (t9 * t9) * (-0.5)
+    t11 = tl.fma(t6, 0.046910077, 1.0)
+    t12 = t10 * tl.fma(t11, t11, 1.0)
+    t13 = t12 < (-176.5)
+    t14 = tl.where(t13, -176.5, t12)
+    t15 = tl.fma(t14, 1.442695, 12582912.0)
+    t16 = t15.to(tl.int32, bitcast=True)
+    t17 = ((t9 * (t5 * tl.fma(_atom1(t6, 0.95308995, t10), 0.037708085, tl.fma(_atom1(t6, 0.76923466, t10), 0.07617612,
+        tl.fma(_atom1(t6, 0.5, t10), 0.09054148, tl.fma(_atom1(t6, 0.23076534, t10), 0.07617612, ((((127 + ((t16 + 3)
+        >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((t16 + 2) >> 2)) << 23).to(tl.float32, bitcast=True))
+        * ((((127 + ((t16 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)) * (tl.where(t13, 0.0, _part2(t15, t14)) *
+        ((((t16 >> 2) + 127) << 23).to(tl.float32, bitcast=True)))))) * 0.037708085)))))) * -1.0)
+    t18 = tl.sqrt_rn(tl.where(t0, 1.0, var))
+    t19 = t10 < (-176.5)
+    t20 = tl.where(t19, -176.5, t10)
+    t21 = tl.fma(1.442695, t20, 12582912.0)
+    t22 = t21.to(tl.int32, bitcast=True)
+    t23 = ((_part3(3, t22) * (_part3(2, t22) * (_part3(1, t22) * (tl.where(t19, 0.0, _part2(t21, t20)) * (((127 + (t22
+        >> 2)) << 23).to(tl.float32, bitcast=True)))))) * 0.3989423)
+    t24 = tl.fma(tl.where(t0, t7 * t17, t18), grad_var, tl.where(t0, t7 * t23, t18) * grad_mean)
+    t25 = tl.fma(t4, t4, 1.0)
+    t26 = (-0.5) * (t7 * (t7 * t9))
+    t27 = (tl.fma(tl.where(t0, tl.fma(t26, t17, (tl.div_rn(1.0, t25) * _part4(t25, t10)) * ((t4 * (t4 * t4)) *
+        0.31830987)), t18), grad_var, tl.where(t0, t23 * t26, t18) * grad_mean))
+    return (t24, t27)
 
 
 @triton.jit
-def normal_cdf_exact_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr,
-                                     out_grad_var_ptr, n, BLOCK: tl.constexpr):
+def normal_cdf_exact_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

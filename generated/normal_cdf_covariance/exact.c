@@ -4,23 +4,13 @@
 // Wright, Nakahira & Moura 2024, An Analytic Solution to Covariance Propagation in Neural Networks
 //
 // rule digest  cc59bb5aba595963afc0132d5c3a606ff9eaa3c7d8562d9b6854e3e67e7b52bd
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      hba3153e9bd01a4380de4cd7c5f6c35f3f26701da5983f62cbeba1c1114e6ebb1
 // operations   normal_cdf_covariance_exact_forward 1163, normal_cdf_covariance_exact_backward 805
 //
 // Certificate:
-//   covariance  0.916 tolerance, worst at mean1 = 8.06461239, var1 = 0.00179832336, mean2 = 8.20697117, var2 =
-//       0.00239277771, cov = -0.00207435526
-//   dcovariance_dmu1 0.14 tolerance, worst at mean1 = 1134.28198, var1 = 18075, mean2 = 1265.93286, var2 = 30268.1914,
-//        cov = 3540.55396
-//   dcovariance_dvar1 0.26 tolerance, worst at mean1 = 0, var1 = 392.371429, mean2 = 38.9724083, var2 = 812.54541, cov
-//        = -561.605347
-//   dcovariance_dmu2 0.146 tolerance, worst at mean1 = -90.9921341, var1 = 67.5940704, mean2 = 31.6992588, var2 =
-//       63.5031242, cov = -31.2693558
-//   dcovariance_dvar2 0.278 tolerance, worst at mean1 = 49.3769836, var1 = 771.713745, mean2 = 0, var2 = 521.098206,
-//       cov = -627.466614
-//   dcovariance_dcov 0.539 tolerance, worst at mean1 = 206191.141, var1 = 1.86860093e+10, mean2 = -203556.578, var2 =
-//       1.71167212e+10, cov = -1.78837565e+10
-//   against exact values at 16259 points over all of float32; details in exact.json
+//   covariance 0.916, dcovariance_dmu1 0.14, dcovariance_dvar1 0.26, dcovariance_dmu2 0.146, dcovariance_dvar2 0.278,
+//       dcovariance_dcov 0.539 tolerance,
+//   against exact values at 16259 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -35,6 +25,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -51,622 +42,286 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void normal_cdf_covariance_exact_forward_element(float mean1, float var1,
-                                                                                              float mean2, float var2,
-                                                                                              float cov,
-                                                                                              float *restrict out_covariance)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float normal_cdf_covariance_exact_part2(float p0, float p1)
 {
-    const _Bool t0 = mean1 == mean2;
-    const _Bool t1 = var2 < var1;
-    const _Bool t2 = mean2 < mean1;
-    const float t3 = ABS(cov);
-    const _Bool t4 = t2 | (t0 & t1);
-    const float t5 = t4 ? var2 : var1;
-    const float t6 = t4 ? var1 : var2;
-    const float t7 = t4 ? mean2 : mean1;
-    const float t8 = t4 ? mean1 : mean2;
-    const _Bool t9 = 0.0f <= t5;
-    const float t10 = (1.1529215e+18f < t5) ? 9.094947e-13f : 1.0f;  // power of two that keeps remainders normal
-    const _Bool t11 = 0.0f <= t6;
-    const float t12 = (1.1529215e+18f < t6) ? 9.094947e-13f : 1.0f;  // power of two that keeps remainders normal
-    const _Bool t13 = t7 == t7;
-    const float t14 = t7 * t10;
-    const _Bool t15 = t9 & t13;
-    const float t16 = SQRT(t9 ? t5 : 0.0f);
-    const float t17 = t10 * (t5 * t10);
-    const _Bool t18 = t8 == t8;
-    const float t19 = t8 * t12;
-    const _Bool t20 = t11 & t18;
-    const float t21 = t11 ? t6 : 0.0f;
-    const float t22 = t6 * t12;
-    const float t23 = t16 * SQRT(t21);
-    const float t24 = t12 * t22;
-    const _Bool t25 = ((t3 <= (t23 * 1.0000038f)) & t15) & t20;
-    const float t26 = t10 * t10;
-    const float t27 = t10 * t12;
-    const float t28 = t12 * t12;
-    const float t29 = cov * t27;
-    const float t30 = t17 * t24;
-    const float t31 = 0.0f * t24;
-    const float t32 = t17 + t26;
-    const float t33 = t24 * t26;
-    const float t34 = t24 + t28;
-    const float t35 = t33 + (t17 * t28);
-    const float t36 = t26 * t28;
-    const float t37 = FMA(t17, t24, -t30);
-    const float t38 = -t31;
-    const float t39 = t32 - t17;
-    const float t40 = t26 - t39;
-    const float t41 = (t17 - (t32 - t39)) + t40;
-    const float t42 = t25 ? t32 : 1.0f;
-    const float t43 = t25 ? t41 : 0.0f;
-    const float t44 = ABS(t29);
-    const _Bool t45 = t29 < 0.0f;
-    const float t46 = t25 ? t44 : 0.0f;
-    const float t47 = FMA(0.0f, t24, t38);
-    const float t48 = t34 - t24;
-    const float t49 = t28 - t48;
-    const float t50 = (t24 - (t34 - t48)) + t49;
-    const float t51 = t25 ? t34 : 1.0f;
-    const float t52 = t25 ? t50 : 0.0f;
-    const float t53 = -t37;
-    const float t54 = SQRT(t25 ? 1.0f : (-1.0f));
-    const float t55 = t46 * t46;
-    const float t56 = t55 - t30;
-    const float t57 = FMA(t46, t46, -t55);
-    const float t58 = t57 - t37;
-    const float t59 = t58 - t31;
-    const float t60 = SQRT(t51);  // standard deviation, scaled
-    const float t61 = SQRT(t42);  // standard deviation, scaled
-    const float t62 = t46 * 2.0f;
-    const float t63 = t58 - t57;
-    const float t64 = t53 - t63;
-    const float t65 = (t57 - (t58 - t63)) + t64;
-    const float t66 = t59 - t58;
-    const float t67 = t38 - t66;
-    const float t68 = (t65 + ((t58 - (t59 - t66)) + t67)) - t47;
-    const float t69 = t56 + t59;
-    const float t70 = 1.0f / t60;
-    const float t71 = 1.0f / t61;
-    const float t72 = t52 + FMA(t60, -t60, t51);
-    const float t73 = t43 + FMA(t61, -t61, t42);
-    const float t74 = t61 * t60;
-    const float t75 = t69 - t56;
-    const float t76 = t59 - t75;
-    const float t77 = -(t69 + (((t56 - (t69 - t75)) + t76) + t68));
-    const float t78 = FMA(t61, t60, -t74);
-    const float t79 = t74 + t46;
-    const float t80 = t46 - (t79 - t74);
-    const float t81 = t70 * t19;
-    const float t82 = t71 * t14;
-    const float t83 = t72 * (0.5f * t70);
-    const float t84 = t73 * (0.5f * t71);
-    const float t85 = t79 + (FMA(t61, t83, FMA(t84, t60, t78)) + t80);
-    const _Bool t86 = t81 < (-18.8125f);
-    const _Bool t87 = 18.8125f < t81;
-    const _Bool t88 = t82 < (-18.8125f);
-    const _Bool t89 = 18.8125f < t82;
-    const float t90 = -t81;
-    const float t91 = t70 * FMA(t83, t90, FMA(t60, t90, t19));
-    const float t92 = t86 ? (-18.8125f) : t81;
-    const float t93 = t86 ? 0.0f : t91;
-    const float t94 = t87 ? 18.8125f : t92;  // mean2/s2, within the reach
-    const float t95 = t87 ? 0.0f : t93;
-    const float t96 = -t82;
-    const float t97 = t71 * FMA(t84, t96, FMA(t61, t96, t14));
-    const float t98 = t88 ? (-18.8125f) : t82;
-    const float t99 = t88 ? 0.0f : t97;
-    const float t100 = t89 ? 18.8125f : t98;  // mean1/s1, within the reach
-    const float t101 = t89 ? 0.0f : t99;
-    const float t102 = t45 ? (-t94) : t94;
-    const float t103 = t100 + t102;
-    const float t104 = t100 - t102;
-    const float t105 = -t102;
-    const float t106 = (((0.0f < t77) ? t77 : 0.0f) + t35) + t36;
-    const float t107 = t103 - t100;
-    const float t108 = t102 - t107;
-    const float t109 = (t100 - (t103 - t107)) + t108;
-    const float t110 = t104 - t100;
-    const float t111 = t105 - t110;
-    const float t112 = (t100 - (t104 - t110)) + t111;
-    const float t113 = t104 * t104;
-    const float t114 = t103 * t103;
-    const float t115 = t45 ? (-t95) : t95;
-    const float t116 = -t113;
-    const float t117 = 0.125f * t113;  // B = (a - b)^2/8
-    const float t118 = FMA(t104, t104, t116);
-    const float t119 = 0.125f * t114;  // A = (a + b)^2/8
-    const float t120 = FMA(t103, t103, -t114);
-    const float t121 = t101 + t115;
-    const float t122 = t101 - t115;
-    const float t123 = t109 + t121;
-    const float t124 = t112 + t122;
-    const float t125 = FMA(t104, t124, t118);
-    const float t126 = FMA(t103, t123, t120);
-    const float t127 = FMA(t104, t124, t125);
-    const float t128 = ABS(t104 + t124);
-    const float t129 = FMA(t103, t123, t126);
-    const float t130 = ABS(t103 + t123);
-    const float t131 = 0.125f * t127;
-    const float t132 = 0.125f * t129;
-    const float t133 = 1.0f / t85;
-    const float t134 = t133 * t62;
-    const float t135 = t119 + t117;
-    const float t136 = t135 - t119;
-    const float t137 = (t25 & (0.0f < t106)) ? t106 : 0.0f;
-    const float t138 = t135 - t136;
-    const float t139 = t117 - t136;
-    const float t140 = (t119 - t138) + t139;
-    const float t141 = t117 + t131;
-    const float t142 = t140 + (t132 + t131);
-    const _Bool t143 = 0.0f == t137;
-    const float t144 = SQRT(t143 ? 1.0f : t137);
-    const float t145 = t144 * t133;
-    const float t146 = t85 * (1.0f / t144);
-    const float t147 = t143 ? 0.0f : t145;  // Q = sqrt((1 - rho)/(1 + rho))
-    const float t148 = t143 ? 1.0995116e+12f : t146;
-    const _Bool t149 = (t130 <= t128) | (t130 < 8.6736174e-19f);
-    const float t150 = 0.125f * (t130 * t128);
-    const float t151 = t128 * (1.0f / (t149 ? 1.0f : t130));
-    const float t152 = t119 + t132;
-    const float t153 = 2.0f * t152;
-    const float t154 = 2.0f * t141;
-    const float t155 = t147 * t147;
-    const _Bool t156 = t128 <= (t155 * t130);
-    const float t157 = t149 ? 1.0f : (t156 ? t155 : t151);  // q*^2, where the exponent is least
-    const float t158 = t134 * (1.0f / (1.0f + t147));  // 1 - Q
-    const float t159 = t149 ? t141 : (t156 ? (t148 * (t148 * t141)) : t150);  // B/q*^2
-    const float t160 = t119 * t157;
-    const float t161 = FMA(t119, t157, -t160);
-    const float t162 = t159 + t160;
-    const float t163 = FMA(t157, t152, -t159);
-    const float t164 = t162 - t160;
-    const float t165 = t162 + t135;
-    const float t166 = FMA(t132, t157, ((t160 - (t162 - t164)) + (t159 - t164)) + t161);
-    const float t167 = t166 + t142;
-    const float t168 = t162 + t166;
-    const float t169 = t165 - t162;
-    const float t170 = t135 - t169;
-    const float t171 = ((t162 - (t165 - t169)) + t170) + t167;
-    const float t172 = -t165;
-    const float t173 = -t171;
-    const _Bool t174 = t172 < (-176.5f);
-    const float t175 = t174 ? (-176.5f) : t172;
-    const float t176 = t174 ? 0.0f : t173;
-    const float t177 = FMA(1.442695f, t175, 12582912.0f);
-    const float t178 = t177 - 12582912.0f;
-    const uint32_t t179 = as_bits(t177);
-    const float t180 = FMA(-0.69314575f, t178, t175) + FMA(-1.4286068e-6f, t178, t176);
-    const float t181 = as_float((127u + ((uint32_t)((int32_t)t179 >> 2u))) << 23u);
-    const float t182 = as_float((127u + ((uint32_t)((int32_t)(t179 + 1u) >> 2u))) << 23u);
-    const uint32_t t183 = t179 + 2u;
-    const uint32_t t184 = t179 + 3u;
-    const uint32_t t185 = (uint32_t)((int32_t)t183 >> 2u);
-    const uint32_t t186 = (uint32_t)((int32_t)t184 >> 2u);
-    const uint32_t t187 = 127u + t185;
-    const uint32_t t188 = 127u + t186;
-    const uint32_t t189 = t187 << 23u;
-    const uint32_t t190 = t188 << 23u;
-    const float t191 = as_float(t189);
-    const float t192 = as_float(t190);
-    const float t193 = FMA(t163, t163, FMA(36.0f, t168, 324.0f));
-    const float t194 = (18.0f + t168) + SQRT(t193);
-    const float t195 = t174 ? 0.0f : (1.0f + FMA(FMA(t180, FMA(t180, FMA(t180, FMA(0.0013814222f, t180, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t180 * t180, t180));
-    const _Bool t196 = t194 < t153;
-    const float t197 = t194 * (1.0f / (t196 ? t153 : 1.0f));
-    const float t198 = t154 * (1.0f / t194);
-    const _Bool t199 = t155 < t198;
-    const float t200 = t199 ? t198 : 1.0f;
-    const float t201 = t196 ? t197 : 1.0f;
-    const float t202 = t199 ? SQRT(t200) : t147;  // lo, where the integral begins
-    const float t203 = (t199 | t196) ? ((t196 ? SQRT(t201) : 1.0f) - t202) : t158;  // hi - lo
-    const float t204 = FMA(t203, 1.7806396e-14f, t202);
-    const float t205 = t204 * t204;
-    const float t206 = FMA(t203, 7.139873e-11f, t202);
-    const float t207 = t206 * t206;
-    const float t208 = FMA(t203, 6.256983e-9f, t202);
-    const float t209 = t208 * t208;
-    const float t210 = FMA(t203, 1.3357106e-7f, t202);
-    const float t211 = t210 * t210;
-    const float t212 = FMA(t203, 1.3555483e-6f, t202);
-    const float t213 = t212 * t212;
-    const float t214 = FMA(t203, 8.667007e-6f, t202);
-    const float t215 = t214 * t214;
-    const float t216 = FMA(t203, 4.0370855e-5f, t202);
-    const float t217 = t216 * t216;
-    const float t218 = FMA(t203, 0.00014911742f, t202);
-    const float t219 = t218 * t218;
-    const float t220 = FMA(t203, 0.00046089652f, t202);
-    const float t221 = t220 * t220;
-    const float t222 = FMA(t203, 0.0012360261f, t202);
-    const float t223 = t222 * t222;
-    const float t224 = FMA(t203, 0.002950513f, t202);
-    const float t225 = t224 * t224;
-    const float t226 = FMA(t203, 0.006387385f, t202);
-    const float t227 = t226 * t226;
-    const float t228 = FMA(t203, 0.012717514f, t202);
-    const float t229 = t228 * t228;
-    const float t230 = FMA(t203, 0.023541106f, t202);
-    const float t231 = t230 * t230;
-    const float t232 = FMA(t203, 0.04085785f, t202);
-    const float t233 = t232 * t232;
-    const float t234 = FMA(t203, 0.06693861f, t202);
-    const float t235 = t234 * t234;
-    const float t236 = FMA(t203, 0.10408563f, t202);
-    const float t237 = t236 * t236;
-    const float t238 = FMA(t203, 0.15429045f, t202);
-    const float t239 = t238 * t238;
-    const float t240 = FMA(t203, 0.21882491f, t202);
-    const float t241 = t240 * t240;
-    const float t242 = FMA(t203, 0.29782534f, t202);
-    const float t243 = t242 * t242;
-    const float t244 = FMA(t203, 0.38994673f, t202);
-    const float t245 = t244 * t244;
-    const float t246 = FMA(t203, 0.49216625f, t202);
-    const float t247 = t246 * t246;
-    const float t248 = FMA(t203, 0.5998014f, t202);
-    const float t249 = t248 * t248;
-    const float t250 = FMA(t203, 0.70677817f, t202);
-    const float t251 = t250 * t250;
-    const float t252 = FMA(t203, 0.8061421f, t202);
-    const float t253 = t252 * t252;
-    const float t254 = FMA(t203, 0.8907605f, t202);
-    const float t255 = t254 * t254;
-    const float t256 = FMA(t203, 0.95412374f, t202);
-    const float t257 = FMA(t203, 0.9911378f, t202);
-    const float t258 = t256 * t256;
-    const float t259 = t257 * t257;
-    const float t260 = 1.0f + t205;
-    const float t261 = 1.0f + t207;
-    const float t262 = 1.0f + t209;
-    const float t263 = 1.0f + t211;
-    const float t264 = 1.0f + t213;
-    const float t265 = 1.0f + t215;
-    const float t266 = 1.0f + t217;
-    const float t267 = t157 - t205;
-    const float t268 = 1.0f + t219;
-    const float t269 = t157 - t207;
-    const float t270 = 1.0f + t221;
-    const float t271 = t157 - t209;
-    const float t272 = 1.0f + t223;
-    const float t273 = t157 - t211;
-    const float t274 = 1.0f + t225;
-    const float t275 = t157 - t213;
-    const float t276 = 1.0f + t227;
-    const float t277 = t157 - t215;
-    const float t278 = 1.0f + t229;
-    const float t279 = t157 - t217;
-    const float t280 = 1.0f + t231;
-    const float t281 = t157 - t219;
-    const float t282 = 1.0f + t233;
-    const float t283 = t157 - t221;
-    const float t284 = 1.0f + t235;
-    const float t285 = t157 - t223;
-    const float t286 = 1.0f + t237;
-    const float t287 = t157 - t225;
-    const float t288 = 1.0f + t239;
-    const float t289 = t157 - t227;
-    const float t290 = 1.0f + t241;
-    const float t291 = t157 - t229;
-    const float t292 = 1.0f + t243;
-    const float t293 = t157 - t231;
-    const float t294 = 1.0f + t245;
-    const float t295 = t157 - t233;
-    const float t296 = 1.0f + t247;
-    const float t297 = t157 - t235;
-    const float t298 = 1.0f + t249;
-    const float t299 = t157 - t237;
-    const float t300 = 1.0f + t251;
-    const float t301 = t157 - t239;
-    const float t302 = 1.0f + t253;
-    const float t303 = t157 - t241;
-    const float t304 = 1.0f + t255;
-    const float t305 = t157 - t243;
-    const float t306 = 1.0f + t258;
-    const float t307 = t157 - t245;
-    const float t308 = 1.0f + t259;
-    const float t309 = t157 - t247;
-    const float t310 = t157 - t249;
-    const float t311 = t157 - t251;
-    const float t312 = t157 - t253;
-    const float t313 = t157 - t255;
-    const float t314 = t157 - t258;
-    const float t315 = t157 - t259;
-    const float t316 = 1.0f / (t205 * t260);
-    const float t317 = t260 * t316;
-    const float t318 = t205 * t316;
-    const float t319 = (t152 - (t159 * t317)) * t267;
-    const float t320 = 1.0f / (t207 * t261);
-    const float t321 = t261 * t320;
-    const float t322 = t207 * t320;
-    const float t323 = (t152 - (t159 * t321)) * t269;
-    const float t324 = 1.0f / (t209 * t262);
-    const float t325 = t262 * t324;
-    const float t326 = t209 * t324;
-    const float t327 = (t152 - (t159 * t325)) * t271;
-    const float t328 = 1.0f / (t211 * t263);
-    const float t329 = t263 * t328;
-    const float t330 = t211 * t328;
-    const float t331 = (t152 - (t159 * t329)) * t273;
-    const float t332 = 1.0f / (t213 * t264);
-    const float t333 = t264 * t332;
-    const float t334 = t213 * t332;
-    const float t335 = (t152 - (t159 * t333)) * t275;
-    const float t336 = 1.0f / (t215 * t265);
-    const float t337 = t265 * t336;
-    const float t338 = t215 * t336;
-    const float t339 = (t152 - (t159 * t337)) * t277;
-    const float t340 = 1.0f / (t217 * t266);
-    const float t341 = t266 * t340;
-    const float t342 = t217 * t340;
-    const float t343 = (t152 - (t159 * t341)) * t279;
-    const float t344 = 1.0f / (t219 * t268);
-    const float t345 = t268 * t344;
-    const float t346 = t219 * t344;
-    const float t347 = (t152 - (t159 * t345)) * t281;
-    const float t348 = 1.0f / (t221 * t270);
-    const float t349 = t270 * t348;
-    const float t350 = t221 * t348;
-    const float t351 = (t152 - (t159 * t349)) * t283;
-    const float t352 = 1.0f / (t223 * t272);
-    const float t353 = t272 * t352;
-    const float t354 = t223 * t352;
-    const float t355 = (t152 - (t159 * t353)) * t285;
-    const float t356 = 1.0f / (t225 * t274);
-    const float t357 = t274 * t356;
-    const float t358 = t225 * t356;
-    const float t359 = (t152 - (t159 * t357)) * t287;
-    const float t360 = 1.0f / (t227 * t276);
-    const float t361 = t276 * t360;
-    const float t362 = t227 * t360;
-    const float t363 = (t152 - (t159 * t361)) * t289;
-    const float t364 = 1.0f / (t229 * t278);
-    const float t365 = t278 * t364;
-    const float t366 = t229 * t364;
-    const float t367 = (t152 - (t159 * t365)) * t291;
-    const float t368 = 1.0f / (t231 * t280);
-    const float t369 = t280 * t368;
-    const float t370 = t231 * t368;
-    const float t371 = (t152 - (t159 * t369)) * t293;
-    const float t372 = 1.0f / (t233 * t282);
-    const float t373 = t282 * t372;
-    const float t374 = t233 * t372;
-    const float t375 = (t152 - (t159 * t373)) * t295;
-    const float t376 = 1.0f / (t235 * t284);
-    const float t377 = t284 * t376;
-    const float t378 = t235 * t376;
-    const float t379 = (t152 - (t159 * t377)) * t297;
-    const float t380 = 1.0f / (t237 * t286);
-    const float t381 = t286 * t380;
-    const float t382 = t237 * t380;
-    const float t383 = (t152 - (t159 * t381)) * t299;
-    const float t384 = 1.0f / (t239 * t288);
-    const float t385 = t288 * t384;
-    const float t386 = t239 * t384;
-    const float t387 = (t152 - (t159 * t385)) * t301;
-    const float t388 = 1.0f / (t241 * t290);
-    const float t389 = t290 * t388;
-    const float t390 = t241 * t388;
-    const float t391 = (t152 - (t159 * t389)) * t303;
-    const float t392 = 1.0f / (t243 * t292);
-    const float t393 = t292 * t392;
-    const float t394 = t243 * t392;
-    const float t395 = (t152 - (t159 * t393)) * t305;
-    const float t396 = 1.0f / (t245 * t294);
-    const float t397 = t294 * t396;
-    const float t398 = t245 * t396;
-    const float t399 = (t152 - (t159 * t397)) * t307;
-    const float t400 = 1.0f / (t247 * t296);
-    const float t401 = t296 * t400;
-    const float t402 = t247 * t400;
-    const float t403 = (t152 - (t159 * t401)) * t309;
-    const float t404 = 1.0f / (t249 * t298);
-    const float t405 = t298 * t404;
-    const float t406 = t249 * t404;
-    const float t407 = (t152 - (t159 * t405)) * t310;
-    const float t408 = 1.0f / (t251 * t300);
-    const float t409 = t300 * t408;
-    const float t410 = t251 * t408;
-    const float t411 = (t152 - (t159 * t409)) * t311;
-    const float t412 = 1.0f / (t253 * t302);
-    const float t413 = t302 * t412;
-    const float t414 = t253 * t412;
-    const float t415 = (t152 - (t159 * t413)) * t312;
-    const float t416 = 1.0f / (t255 * t304);
-    const float t417 = t304 * t416;
-    const float t418 = t255 * t416;
-    const float t419 = (t152 - (t159 * t417)) * t313;
-    const float t420 = 1.0f / (t258 * t306);
-    const float t421 = t306 * t420;
-    const float t422 = t258 * t420;
-    const float t423 = (t152 - (t159 * t421)) * t314;
-    const float t424 = 1.0f / (t259 * t308);
-    const float t425 = t308 * t424;
-    const float t426 = t259 * t424;
-    const float t427 = (t152 - (t159 * t425)) * t315;
-    const float t428 = FMA(t319, 1.442695f, 12582912.0f);
-    const float t429 = FMA(1.442695f, t323, 12582912.0f);
-    const float t430 = FMA(1.442695f, t327, 12582912.0f);
-    const float t431 = FMA(1.442695f, t331, 12582912.0f);
-    const float t432 = FMA(1.442695f, t335, 12582912.0f);
-    const float t433 = FMA(1.442695f, t339, 12582912.0f);
-    const float t434 = FMA(1.442695f, t343, 12582912.0f);
-    const float t435 = FMA(1.442695f, t347, 12582912.0f);
-    const float t436 = FMA(1.442695f, t351, 12582912.0f);
-    const float t437 = FMA(1.442695f, t355, 12582912.0f);
-    const float t438 = FMA(1.442695f, t359, 12582912.0f);
-    const float t439 = FMA(1.442695f, t363, 12582912.0f);
-    const float t440 = FMA(1.442695f, t367, 12582912.0f);
-    const float t441 = FMA(1.442695f, t371, 12582912.0f);
-    const float t442 = FMA(1.442695f, t375, 12582912.0f);
-    const float t443 = FMA(1.442695f, t379, 12582912.0f);
-    const float t444 = FMA(1.442695f, t383, 12582912.0f);
-    const float t445 = FMA(1.442695f, t387, 12582912.0f);
-    const float t446 = FMA(1.442695f, t391, 12582912.0f);
-    const float t447 = FMA(1.442695f, t395, 12582912.0f);
-    const float t448 = FMA(1.442695f, t399, 12582912.0f);
-    const float t449 = FMA(1.442695f, t403, 12582912.0f);
-    const float t450 = FMA(1.442695f, t407, 12582912.0f);
-    const float t451 = FMA(1.442695f, t411, 12582912.0f);
-    const float t452 = FMA(1.442695f, t415, 12582912.0f);
-    const float t453 = FMA(1.442695f, t419, 12582912.0f);
-    const float t454 = FMA(1.442695f, t423, 12582912.0f);
-    const float t455 = FMA(1.442695f, t427, 12582912.0f);
-    const float t456 = t428 - 12582912.0f;
-    const float t457 = as_float((as_bits(t428) + 127u) << 23u);
-    const float t458 = FMA(t456, -0.69314575f, t319) + (t456 * (-1.4286068e-6f));
-    const float t459 = t429 - 12582912.0f;
-    const float t460 = as_float((127u + as_bits(t429)) << 23u);
-    const float t461 = FMA(-0.69314575f, t459, t323) + ((-1.4286068e-6f) * t459);
-    const float t462 = t430 - 12582912.0f;
-    const float t463 = as_float((127u + as_bits(t430)) << 23u);
-    const float t464 = FMA(-0.69314575f, t462, t327) + ((-1.4286068e-6f) * t462);
-    const float t465 = t431 - 12582912.0f;
-    const float t466 = as_float((127u + as_bits(t431)) << 23u);
-    const float t467 = FMA(-0.69314575f, t465, t331) + ((-1.4286068e-6f) * t465);
-    const float t468 = t432 - 12582912.0f;
-    const float t469 = as_float((127u + as_bits(t432)) << 23u);
-    const float t470 = FMA(-0.69314575f, t468, t335) + ((-1.4286068e-6f) * t468);
-    const float t471 = t433 - 12582912.0f;
-    const float t472 = as_float((127u + as_bits(t433)) << 23u);
-    const float t473 = FMA(-0.69314575f, t471, t339) + ((-1.4286068e-6f) * t471);
-    const float t474 = t434 - 12582912.0f;
-    const float t475 = as_float((127u + as_bits(t434)) << 23u);
-    const float t476 = FMA(-0.69314575f, t474, t343) + ((-1.4286068e-6f) * t474);
-    const float t477 = t435 - 12582912.0f;
-    const float t478 = as_float((127u + as_bits(t435)) << 23u);
-    const float t479 = FMA(-0.69314575f, t477, t347) + ((-1.4286068e-6f) * t477);
-    const float t480 = t436 - 12582912.0f;
-    const float t481 = as_float((127u + as_bits(t436)) << 23u);
-    const float t482 = FMA(-0.69314575f, t480, t351) + ((-1.4286068e-6f) * t480);
-    const float t483 = t437 - 12582912.0f;
-    const float t484 = as_float((127u + as_bits(t437)) << 23u);
-    const float t485 = FMA(-0.69314575f, t483, t355) + ((-1.4286068e-6f) * t483);
-    const float t486 = t438 - 12582912.0f;
-    const float t487 = as_float((127u + as_bits(t438)) << 23u);
-    const float t488 = FMA(-0.69314575f, t486, t359) + ((-1.4286068e-6f) * t486);
-    const float t489 = t439 - 12582912.0f;
-    const float t490 = as_float((127u + as_bits(t439)) << 23u);
-    const float t491 = FMA(-0.69314575f, t489, t363) + ((-1.4286068e-6f) * t489);
-    const float t492 = t440 - 12582912.0f;
-    const float t493 = as_float((127u + as_bits(t440)) << 23u);
-    const float t494 = FMA(-0.69314575f, t492, t367) + ((-1.4286068e-6f) * t492);
-    const float t495 = t441 - 12582912.0f;
-    const float t496 = as_float((127u + as_bits(t441)) << 23u);
-    const float t497 = FMA(-0.69314575f, t495, t371) + ((-1.4286068e-6f) * t495);
-    const float t498 = t442 - 12582912.0f;
-    const float t499 = as_float((127u + as_bits(t442)) << 23u);
-    const float t500 = FMA(-0.69314575f, t498, t375) + ((-1.4286068e-6f) * t498);
-    const float t501 = t443 - 12582912.0f;
-    const float t502 = as_float((127u + as_bits(t443)) << 23u);
-    const float t503 = FMA(-0.69314575f, t501, t379) + ((-1.4286068e-6f) * t501);
-    const float t504 = t444 - 12582912.0f;
-    const float t505 = as_float((127u + as_bits(t444)) << 23u);
-    const float t506 = FMA(-0.69314575f, t504, t383) + ((-1.4286068e-6f) * t504);
-    const float t507 = t445 - 12582912.0f;
-    const float t508 = as_float((127u + as_bits(t445)) << 23u);
-    const float t509 = FMA(-0.69314575f, t507, t387) + ((-1.4286068e-6f) * t507);
-    const float t510 = t446 - 12582912.0f;
-    const float t511 = as_float((127u + as_bits(t446)) << 23u);
-    const float t512 = FMA(-0.69314575f, t510, t391) + ((-1.4286068e-6f) * t510);
-    const float t513 = t447 - 12582912.0f;
-    const float t514 = as_float((127u + as_bits(t447)) << 23u);
-    const float t515 = FMA(-0.69314575f, t513, t395) + ((-1.4286068e-6f) * t513);
-    const float t516 = t448 - 12582912.0f;
-    const float t517 = as_float((127u + as_bits(t448)) << 23u);
-    const float t518 = FMA(-0.69314575f, t516, t399) + ((-1.4286068e-6f) * t516);
-    const float t519 = t449 - 12582912.0f;
-    const float t520 = as_float((127u + as_bits(t449)) << 23u);
-    const float t521 = FMA(-0.69314575f, t519, t403) + ((-1.4286068e-6f) * t519);
-    const float t522 = t450 - 12582912.0f;
-    const float t523 = as_float((127u + as_bits(t450)) << 23u);
-    const float t524 = FMA(-0.69314575f, t522, t407) + ((-1.4286068e-6f) * t522);
-    const float t525 = t451 - 12582912.0f;
-    const float t526 = as_float((127u + as_bits(t451)) << 23u);
-    const float t527 = FMA(-0.69314575f, t525, t411) + ((-1.4286068e-6f) * t525);
-    const float t528 = t452 - 12582912.0f;
-    const float t529 = as_float((127u + as_bits(t452)) << 23u);
-    const float t530 = FMA(-0.69314575f, t528, t415) + ((-1.4286068e-6f) * t528);
-    const float t531 = t453 - 12582912.0f;
-    const float t532 = as_float((127u + as_bits(t453)) << 23u);
-    const float t533 = FMA(-0.69314575f, t531, t419) + ((-1.4286068e-6f) * t531);
-    const float t534 = t454 - 12582912.0f;
-    const float t535 = as_float((127u + as_bits(t454)) << 23u);
-    const float t536 = FMA(-0.69314575f, t534, t423) + ((-1.4286068e-6f) * t534);
-    const float t537 = t455 - 12582912.0f;
-    const float t538 = as_float((127u + as_bits(t455)) << 23u);
-    const float t539 = FMA(-0.69314575f, t537, t427) + ((-1.4286068e-6f) * t537);
-    const float t540 = FMA(t458, FMA(t458, FMA(t458, FMA(t458, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t541 = FMA(t461, FMA(t461, FMA(t461, FMA(0.0013814222f, t461, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t542 = FMA(t464, FMA(t464, FMA(t464, FMA(0.0013814222f, t464, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t543 = 7.268582e-14f * (((1.0f + FMA(t540, t458 * t458, t458)) * t457) * t318);
-    const float t544 = FMA(t467, FMA(t467, FMA(t467, FMA(0.0013814222f, t467, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t545 = FMA(1.284356e-10f, ((1.0f + FMA(t541, t461 * t461, t461)) * t460) * t322, t543);
-    const float t546 = FMA(t470, FMA(t470, FMA(t470, FMA(0.0013814222f, t470, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t547 = FMA(7.1630315e-9f, ((1.0f + FMA(t542, t464 * t464, t464)) * t463) * t326, t545);
-    const float t548 = FMA(1.1155739e-7f, ((1.0f + FMA(t544, t467 * t467, t467)) * t466) * t330, t547);
-    const float t549 = FMA(8.8652627e-7f, ((1.0f + FMA(t546, t470 * t470, t470)) * t469) * t334, t548);
-    const float t550 = FMA(4.632533e-6f, ((1.0f + FMA(FMA(t473, FMA(t473, FMA(t473, FMA(0.0013814222f, t473,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t473 * t473, t473)) * t472) * t338, t549);
-    const float t551 = FMA(1.8140627e-5f, ((1.0f + FMA(FMA(t476, FMA(t476, FMA(t476, FMA(0.0013814222f, t476,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t476 * t476, t476)) * t475) * t342, t550);
-    const float t552 = FMA(5.7449197e-5f, ((1.0f + FMA(FMA(t479, FMA(t479, FMA(t479, FMA(0.0013814222f, t479,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t479 * t479, t479)) * t478) * t346, t551);
-    const float t553 = FMA(0.00015440652f, ((1.0f + FMA(FMA(t482, FMA(t482, FMA(t482, FMA(0.0013814222f, t482,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t482 * t482, t482)) * t481) * t350, t552);
-    const float t554 = FMA(0.00036380897f, ((1.0f + FMA(FMA(t485, FMA(t485, FMA(t485, FMA(0.0013814222f, t485,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t485 * t485, t485)) * t484) * t354, t553);
-    const float t555 = FMA(0.00076875696f, ((1.0f + FMA(FMA(t488, FMA(t488, FMA(t488, FMA(0.0013814222f, t488,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t488 * t488, t488)) * t487) * t358, t554);
-    const float t556 = FMA(0.0014810949f, ((1.0f + FMA(FMA(t491, FMA(t491, FMA(t491, FMA(0.0013814222f, t491,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t491 * t491, t491)) * t490) * t362, t555);
-    const float t557 = FMA(0.0026338205f, ((1.0f + FMA(FMA(t494, FMA(t494, FMA(t494, FMA(0.0013814222f, t494,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t494 * t494, t494)) * t493) * t366, t556);
-    const float t558 = FMA(0.004363449f, ((1.0f + FMA(FMA(t497, FMA(t497, FMA(t497, FMA(0.0013814222f, t497,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t497 * t497, t497)) * t496) * t370, t557);
-    const float t559 = FMA(0.0067824842f, ((1.0f + FMA(FMA(t500, FMA(t500, FMA(t500, FMA(0.0013814222f, t500,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t500 * t500, t500)) * t499) * t374, t558);
-    const float t560 = FMA(0.009945022f, ((1.0f + FMA(FMA(t503, FMA(t503, FMA(t503, FMA(0.0013814222f, t503,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t503 * t503, t503)) * t502) * t378, t559);
-    const float t561 = FMA(0.013811379f, ((1.0f + FMA(FMA(t506, FMA(t506, FMA(t506, FMA(0.0013814222f, t506,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t506 * t506, t506)) * t505) * t382, t560);
-    const float t562 = FMA(0.018219745f, ((1.0f + FMA(FMA(t509, FMA(t509, FMA(t509, FMA(0.0013814222f, t509,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t509 * t509, t509)) * t508) * t386, t561);
-    const float t563 = FMA(0.022873294f, ((1.0f + FMA(FMA(t512, FMA(t512, FMA(t512, FMA(0.0013814222f, t512,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t512 * t512, t512)) * t511) * t390, t562);
-    const float t564 = FMA(0.027349675f, ((1.0f + FMA(FMA(t515, FMA(t515, FMA(t515, FMA(0.0013814222f, t515,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t515 * t515, t515)) * t514) * t394, t563);
-    const float t565 = FMA(0.031136192f, ((1.0f + FMA(FMA(t518, FMA(t518, FMA(t518, FMA(0.0013814222f, t518,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t518 * t518, t518)) * t517) * t398, t564);
-    const float t566 = FMA(0.033688944f, ((1.0f + FMA(FMA(t521, FMA(t521, FMA(t521, FMA(0.0013814222f, t521,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t521 * t521, t521)) * t520) * t402, t565);
-    const float t567 = FMA(0.03450875f, ((1.0f + FMA(FMA(t524, FMA(t524, FMA(t524, FMA(0.0013814222f, t524,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t524 * t524, t524)) * t523) * t406, t566);
-    const float t568 = FMA(0.033222027f, ((1.0f + FMA(FMA(t527, FMA(t527, FMA(t527, FMA(0.0013814222f, t527,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t527 * t527, t527)) * t526) * t410, t567);
-    const float t569 = FMA(0.029652255f, ((1.0f + FMA(FMA(t530, FMA(t530, FMA(t530, FMA(0.0013814222f, t530,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t530 * t530, t530)) * t529) * t414, t568);
-    const float t570 = FMA(0.023867868f, ((1.0f + FMA(FMA(t533, FMA(t533, FMA(t533, FMA(0.0013814222f, t533,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t533 * t533, t533)) * t532) * t418, t569);
-    const float t571 = FMA(0.016196337f, ((1.0f + FMA(FMA(t536, FMA(t536, FMA(t536, FMA(0.0013814222f, t536,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t536 * t536, t536)) * t535) * t422, t570);
-    const float t572 = t192 * (t191 * (t182 * (t181 * ((t203 * FMA(0.00720935f, ((1.0f + FMA(FMA(t539, FMA(t539,
-        FMA(t539, FMA(0.0013814222f, t539, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t539 * t539, t539))
-        * t538) * t426, t571)) * t195))));
-    const float t573 = t25 ? (t45 ? (-t572) : t572) : t54;
-    *out_covariance = t573;
+    float t0 = p0 - 12582912.0f;
+    float t1 = FMA(t0, -0.69314575f, p1) + (t0 * (-1.4286068e-6f));
+    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
+    return t2;
 }
 
-void normal_cdf_covariance_exact_forward(int64_t n, const float *restrict mean1, const float *restrict var1,
-                                         const float *restrict mean2, const float *restrict var2,
-                                         const float *restrict cov, const float *restrict params,
-                                         float *restrict out_covariance)
+INLINE float normal_cdf_covariance_exact_part3(float p0, float p1, float p2)
+{
+    float t0 = p1 * p2;
+    float t1 = 0.0f * p2;
+    float t2 = FMA(p1, p2, -t0);
+    float t3 = -t1;
+    float t4 = p0 * p0;
+    float t5 = t4 - t0;
+    float t6 = FMA(p0, p0, -t4);
+    float t7 = t6 - t2;
+    float t8 = t7 - t1;
+    float t9 = t7 - t6;
+    float t10 = t8 - t7;
+    float t11 = t5 + t8;
+    float t12 = t11 - t5;
+    float t13 = -(t11 + (((t5 - (t11 - t12)) + (t8 - t12)) + ((((t6 - (t7 - t9)) + ((-t2) - t9)) + ((t7 - (t8 - t10)) +
+        (t3 - t10))) - FMA(0.0f, p2, t3))));
+    float t14 = (0.0f < t13) ? t13 : 0.0f;
+    return t14;
+}
+
+INLINE float normal_cdf_covariance_exact_part4(float p0, float p1, float p2)
+{
+    float t0 = p1 - p0;
+    float t1 = (p0 - (p1 - t0)) + (p2 - t0);
+    return t1;
+}
+
+INLINE float normal_cdf_covariance_exact_part5(float p0)
+{
+    float t0 = p0 - 0.25f;
+    float t1 = POLY12(t0, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    return t1;
+}
+
+INLINE float normal_cdf_covariance_exact_part6(uint32_t p0, uint32_t p1)
+{
+    float t0 = as_float((127u + ((uint32_t)((int32_t)(p0 + p1) >> 2u))) << 23u);
+    return t0;
+}
+
+INLINE float normal_cdf_covariance_exact_atom0(float p0, float p1, float p2, float p3, float p4, float p5)
+{
+    float t0 = FMA(p0, p1, p2);
+    float t1 = t0 * t0;
+    float t2 = 1.0f + t1;
+    float t3 = 1.0f / (t1 * t2);
+    float t4 = (p5 - (p4 * (t2 * t3))) * (p3 - t1);
+    float t5 = FMA(1.442695f, t4, 12582912.0f);
+    float t6 = (normal_cdf_covariance_exact_part2(t5, t4) * as_float((127u + as_bits(t5)) << 23u)) * (t1 * t3);
+    return t6;
+}
+
+INLINE float normal_cdf_covariance_exact_atom1(float p0, float p1, float p2)
+{
+    float t0 = p1 * p0;
+    float t1 = -(t0 * FMA(0.5f, t0, p2));
+    float t2 = FMA(1.442695f, t1, 12582912.0f);
+    float t3 = normal_cdf_covariance_exact_part2(t2, t1) * as_float((127u + as_bits(t2)) << 23u);
+    return t3;
+}
+
+INLINE void normal_cdf_covariance_exact_forward_element(
+    float mean1, float var1, float mean2, float var2, float cov, float *restrict out_covariance)
+{
+    _Bool t0 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1));
+    float t1 = t0 ? var2 : var1;
+    float t2 = t0 ? var1 : var2;
+    float t3 = t0 ? mean2 : mean1;
+    float t4 = t0 ? mean1 : mean2;
+    _Bool t5 = 0.0f <= t1;
+    float t6 = (1.1529215e+18f < t1) ? 9.094947e-13f : 1.0f;  // power of two that keeps remainders normal
+    _Bool t7 = 0.0f <= t2;
+    float t8 = (1.1529215e+18f < t2) ? 9.094947e-13f : 1.0f;  // power of two that keeps remainders normal
+    float t9 = t3 * t6;
+    float t10 = t6 * (t1 * t6);
+    float t11 = t4 * t8;
+    float t12 = t8 * (t2 * t8);
+    float t13 = ABS(cov);
+    float t14 = t5 ? t1 : 0.0f;
+    float t15 = SQRT(t14);
+    float t16 = t7 ? t2 : 0.0f;
+    _Bool t17 = ((t13 <= ((t15 * SQRT(t16)) * 1.0000038f)) & (t5 & (t3 == t3))) & (t7 & (t4 == t4));
+    float t18 = t6 * t6;
+    float t19 = t8 * t8;
+    float t20 = cov * (t6 * t8);
+    float t21 = t10 + t18;
+    float t22 = t12 + t19;
+    float t23 = t17 ? t21 : 1.0f;
+    _Bool t24 = t20 < 0.0f;
+    float t25 = ABS(t20);
+    float t26 = t17 ? t25 : 0.0f;
+    float t27 = t17 ? t22 : 1.0f;
+    float t28 = SQRT(t27);  // standard deviation, scaled
+    float t29 = SQRT(t23);  // standard deviation, scaled
+    float t30 = 1.0f / t28;
+    float t31 = 1.0f / t29;
+    float t32 = t29 * t28;
+    float t33 = t32 + t26;
+    float t34 = t30 * t11;
+    float t35 = t31 * t9;
+    float t36 = normal_cdf_covariance_exact_part4(t12, t22, t19);
+    float t37 = t17 ? t36 : 0.0f;
+    float t38 = (t37 + FMA(t28, -t28, t27)) * (0.5f * t30);
+    float t39 = normal_cdf_covariance_exact_part4(t10, t21, t18);
+    float t40 = t17 ? t39 : 0.0f;
+    float t41 = (t40 + FMA(t29, -t29, t23)) * (0.5f * t31);
+    float t42 = t33 + (FMA(t29, t38, FMA(t41, t28, FMA(t29, t28, -t32))) + (t26 - (t33 - t32)));
+    _Bool t43 = t34 < (-18.8125f);
+    _Bool t44 = 18.8125f < t34;
+    _Bool t45 = t35 < (-18.8125f);
+    _Bool t46 = 18.8125f < t35;
+    float t47 = -t34;
+    float t48 = t43 ? (-18.8125f) : t34;
+    float t49 = t44 ? 18.8125f : t48;  // mean2/s2, within the reach
+    float t50 = t30 * FMA(t38, t47, FMA(t28, t47, t11));
+    float t51 = t43 ? 0.0f : t50;
+    float t52 = t44 ? 0.0f : t51;
+    float t53 = -t35;
+    float t54 = t45 ? (-18.8125f) : t35;
+    float t55 = t46 ? 18.8125f : t54;  // mean1/s1, within the reach
+    float t56 = t31 * FMA(t41, t53, FMA(t29, t53, t9));
+    float t57 = t45 ? 0.0f : t56;
+    float t58 = t46 ? 0.0f : t57;
+    float t59 = -t49;
+    float t60 = t24 ? t59 : t49;
+    float t61 = t55 + t60;
+    float t62 = t55 - t60;
+    float t63 = (normal_cdf_covariance_exact_part3(t26, t10, t12) + ((t12 * t18) + (t10 * t19))) + (t18 * t19);
+    float t64 = t62 - t55;
+    float t65 = t62 * t62;
+    float t66 = t61 * t61;
+    float t67 = -t52;
+    float t68 = t24 ? t67 : t52;
+    float t69 = 0.125f * t65;  // B = (a - b)^2/8
+    float t70 = 0.125f * t66;  // A = (a + b)^2/8
+    float t71 = normal_cdf_covariance_exact_part4(t55, t61, t60) + (t58 + t68);
+    float t72 = ((t55 - (t62 - t64)) + ((-t60) - t64)) + (t58 - t68);
+    float t73 = ABS(t62 + t72);
+    float t74 = ABS(t61 + t71);
+    float t75 = 0.125f * FMA(t62, t72, FMA(t62, t72, FMA(t62, t62, -t65)));
+    float t76 = 0.125f * FMA(t61, t71, FMA(t61, t71, FMA(t61, t61, -t66)));
+    float t77 = 1.0f / t42;
+    float t78 = t70 + t69;
+    float t79 = (t17 & (0.0f < t63)) ? t63 : 0.0f;
+    float t80 = t69 + t75;
+    _Bool t81 = 0.0f == t79;
+    float t82 = t81 ? 1.0f : t79;
+    float t83 = SQRT(t82);
+    float t84 = t83 * t77;
+    float t85 = t81 ? 0.0f : t84;  // Q = sqrt((1 - rho)/(1 + rho))
+    float t86 = t42 * (1.0f / t83);
+    float t87 = t81 ? 1.0995116e+12f : t86;
+    _Bool t88 = (t74 <= t73) | (t74 < 8.6736174e-19f);
+    float t89 = t70 + t76;
+    float t90 = 2.0f * t89;
+    float t91 = t85 * t85;
+    _Bool t92 = t73 <= (t91 * t74);
+    float t93 = t88 ? 1.0f : t74;
+    float t94 = t73 * (1.0f / t93);
+    float t95 = t92 ? t91 : t94;
+    float t96 = t88 ? 1.0f : t95;  // q*^2, where the exponent is least
+    float t97 = t87 * (t87 * t80);
+    float t98 = 0.125f * (t74 * t73);
+    float t99 = t92 ? t97 : t98;
+    float t100 = t88 ? t80 : t99;  // B/q*^2
+    float t101 = t70 * t96;
+    float t102 = t100 + t101;
+    float t103 = FMA(t96, t89, -t100);
+    float t104 = t102 + t78;
+    float t105 = FMA(t76, t96, normal_cdf_covariance_exact_part4(t101, t102, t100) + FMA(t70, t96, -t101));
+    float t106 = t102 + t105;
+    float t107 = -t104;
+    _Bool t108 = t107 < (-176.5f);
+    float t109 = t108 ? (-176.5f) : t107;
+    float t110 = FMA(1.442695f, t109, 12582912.0f);
+    float t111 = t110 - 12582912.0f;
+    uint32_t t112 = as_bits(t110);
+    float t113 = FMA(-0.69314575f, t111, t109);
+    float t114 = -(normal_cdf_covariance_exact_part4(t102, t104, t78) + (t105 + (normal_cdf_covariance_exact_part4(t70,
+        t78, t69) + (t76 + t75))));
+    float t115 = t108 ? 0.0f : t114;
+    float t116 = t113 + FMA(-1.4286068e-6f, t111, t115);
+    float t117 = (18.0f + t106) + SQRT(FMA(t103, t103, FMA(36.0f, t106, 324.0f)));
+    _Bool t118 = t117 < t90;
+    float t119 = (2.0f * t80) * (1.0f / t117);
+    _Bool t120 = t91 < t119;
+    float t121 = t120 ? t119 : 1.0f;
+    float t122 = SQRT(t121);
+    float t123 = t120 ? t122 : t85;  // lo, where the integral begins
+    _Bool t124 = t120 | t118;
+    float t125 = t118 ? t90 : 1.0f;
+    float t126 = t117 * (1.0f / t125);
+    float t127 = t118 ? t126 : 1.0f;
+    float t128 = SQRT(t127);
+    float t129 = t118 ? t128 : 1.0f;
+    float t130 = t129 - t123;
+    float t131 = (t77 * (t26 * 2.0f)) * (1.0f / (1.0f + t85));  // 1 - Q
+    float t132 = t124 ? t130 : t131;  // hi - lo
+    float t133 = FMA(t132, 1.7806396e-14f, t123);
+    float t134 = t133 * t133;
+    float t135 = 1.0f + t134;
+    float t136 = 1.0f / (t134 * t135);
+    float t137 = (t89 - (t100 * (t135 * t136))) * (t96 - t134);
+    float t138 = FMA(t137, 1.442695f, 12582912.0f);
+    float t139 = as_float((127u + ((uint32_t)((int32_t)(t112 + 3u) >> 2u))) << 23u);
+    float t140 = as_float((127u + ((uint32_t)((int32_t)(t112 + 2u) >> 2u))) << 23u);
+    float t141 = as_float((127u + ((uint32_t)((int32_t)(t112 + 1u) >> 2u))) << 23u);
+    float t142 = as_float((127u + ((uint32_t)((int32_t)t112 >> 2u))) << 23u);
+    float t143 = normal_cdf_covariance_exact_atom0(t132, 0.9911378f, t123, t96, t100, t89);
+    float t144 = normal_cdf_covariance_exact_atom0(t132, 0.95412374f, t123, t96, t100, t89);
+    float t145 = normal_cdf_covariance_exact_atom0(t132, 0.8907605f, t123, t96, t100, t89);
+    float t146 = normal_cdf_covariance_exact_atom0(t132, 0.8061421f, t123, t96, t100, t89);
+    float t147 = normal_cdf_covariance_exact_atom0(t132, 0.70677817f, t123, t96, t100, t89);
+    float t148 = normal_cdf_covariance_exact_atom0(t132, 0.5998014f, t123, t96, t100, t89);
+    float t149 = normal_cdf_covariance_exact_atom0(t132, 0.49216625f, t123, t96, t100, t89);
+    float t150 = normal_cdf_covariance_exact_atom0(t132, 0.38994673f, t123, t96, t100, t89);
+    float t151 = normal_cdf_covariance_exact_atom0(t132, 0.29782534f, t123, t96, t100, t89);
+    float t152 = FMA(0.022873294f, normal_cdf_covariance_exact_atom0(t132, 0.21882491f, t123, t96, t100, t89),
+        FMA(0.018219745f, normal_cdf_covariance_exact_atom0(t132, 0.15429045f, t123, t96, t100, t89), FMA(0.013811379f,
+        normal_cdf_covariance_exact_atom0(t132, 0.10408563f, t123, t96, t100, t89), FMA(0.009945022f,
+        normal_cdf_covariance_exact_atom0(t132, 0.06693861f, t123, t96, t100, t89), FMA(0.0067824842f,
+        normal_cdf_covariance_exact_atom0(t132, 0.04085785f, t123, t96, t100, t89), FMA(0.004363449f,
+        normal_cdf_covariance_exact_atom0(t132, 0.023541106f, t123, t96, t100, t89), FMA(0.0026338205f,
+        normal_cdf_covariance_exact_atom0(t132, 0.012717514f, t123, t96, t100, t89), FMA(0.0014810949f,
+        normal_cdf_covariance_exact_atom0(t132, 0.006387385f, t123, t96, t100, t89), FMA(0.00076875696f,
+        normal_cdf_covariance_exact_atom0(t132, 0.002950513f, t123, t96, t100, t89), FMA(0.00036380897f,
+        normal_cdf_covariance_exact_atom0(t132, 0.0012360261f, t123, t96, t100, t89), FMA(0.00015440652f,
+        normal_cdf_covariance_exact_atom0(t132, 0.00046089652f, t123, t96, t100, t89), FMA(5.7449197e-5f,
+        normal_cdf_covariance_exact_atom0(t132, 0.00014911742f, t123, t96, t100, t89), FMA(1.8140627e-5f,
+        normal_cdf_covariance_exact_atom0(t132, 4.0370855e-5f, t123, t96, t100, t89), FMA(4.632533e-6f,
+        normal_cdf_covariance_exact_atom0(t132, 8.667007e-6f, t123, t96, t100, t89), FMA(8.8652627e-7f,
+        normal_cdf_covariance_exact_atom0(t132, 1.3555483e-6f, t123, t96, t100, t89), FMA(1.1155739e-7f,
+        normal_cdf_covariance_exact_atom0(t132, 1.3357106e-7f, t123, t96, t100, t89), FMA(7.1630315e-9f,
+        normal_cdf_covariance_exact_atom0(t132, 6.256983e-9f, t123, t96, t100, t89), FMA(1.284356e-10f,
+        normal_cdf_covariance_exact_atom0(t132, 7.139873e-11f, t123, t96, t100, t89), 7.268582e-14f *
+        ((normal_cdf_covariance_exact_part2(t138, t137) * as_float((as_bits(t138) + 127u) << 23u)) * (t134 *
+        t136))))))))))))))))))));
+    float t153 = t132 * FMA(0.00720935f, t143, FMA(0.016196337f, t144, FMA(0.023867868f, t145, FMA(0.029652255f, t146,
+        FMA(0.033222027f, t147, FMA(0.03450875f, t148, FMA(0.033688944f, t149, FMA(0.031136192f, t150,
+        FMA(0.027349675f, t151, t152)))))))));
+    float t154 = 1.0f + FMA(POLY4(t116, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t116 *
+        t116, t116);
+    float t155 = t108 ? 0.0f : t154;
+    float t156 = t139 * (t140 * (t141 * (t142 * (t153 * t155))));
+    float t157 = -t156;
+    float t158 = t24 ? t157 : t156;
+    float t159 = t17 ? 1.0f : (-1.0f);
+    float t160 = SQRT(t159);
+    float t161 = t17 ? t158 : t160;
+    *out_covariance = t161;
+}
+
+void normal_cdf_covariance_exact_forward(
+    int64_t n, const float *restrict mean1, const float *restrict var1, const float *restrict mean2,
+    const float *restrict var2, const float *restrict cov, const float *restrict params,
+    float *restrict out_covariance)
 {
     (void)params;
 #pragma omp parallel for simd if(parallel : n > 8192)
@@ -675,475 +330,283 @@ void normal_cdf_covariance_exact_forward(int64_t n, const float *restrict mean1,
     }
 }
 
-static inline __attribute__((always_inline)) void normal_cdf_covariance_exact_backward_element(float mean1, float var1,
-                                                                                               float mean2, float var2,
-                                                                                               float cov,
-                                                                                               float grad_covariance,
-                                                                                               float *restrict out_grad_mean1,
-                                                                                               float *restrict out_grad_var1,
-                                                                                               float *restrict out_grad_mean2,
-                                                                                               float *restrict out_grad_var2,
-                                                                                               float *restrict out_grad_cov)
+INLINE void normal_cdf_covariance_exact_backward_element(
+    float mean1, float var1, float mean2, float var2, float cov, float grad_covariance, float *restrict out_grad_mean1,
+    float *restrict out_grad_var1, float *restrict out_grad_mean2, float *restrict out_grad_var2,
+    float *restrict out_grad_cov)
 {
-    const _Bool t0 = mean1 == mean2;
-    const _Bool t1 = var2 < var1;
-    const _Bool t2 = mean2 < mean1;
-    const float t3 = ABS(cov);
-    const _Bool t4 = t2 | (t0 & t1);
-    const float t5 = t4 ? var2 : var1;
-    const float t6 = t4 ? var1 : var2;
-    const float t7 = t4 ? mean2 : mean1;
-    const float t8 = t4 ? mean1 : mean2;
-    const _Bool t9 = 0.0f <= t5;
-    const float t10 = (1.1529215e+18f < t5) ? 9.094947e-13f : 1.0f;  // power of two that keeps remainders normal
-    const _Bool t11 = 0.0f <= t6;
-    const float t12 = (1.1529215e+18f < t6) ? 9.094947e-13f : 1.0f;  // power of two that keeps remainders normal
-    const _Bool t13 = t7 == t7;
-    const float t14 = t7 * t10;
-    const _Bool t15 = t9 & t13;
-    const float t16 = SQRT(t9 ? t5 : 0.0f);
-    const float t17 = t10 * (t5 * t10);
-    const _Bool t18 = t8 == t8;
-    const float t19 = t8 * t12;
-    const _Bool t20 = t11 & t18;
-    const float t21 = t11 ? t6 : 0.0f;
-    const float t22 = t6 * t12;
-    const float t23 = t16 * SQRT(t21);
-    const float t24 = t12 * t22;
-    const _Bool t25 = ((t3 <= (t23 * 1.0000038f)) & t15) & t20;
-    const float t26 = t10 * t10;
-    const float t27 = cov * (t10 * t12);
-    const float t28 = t12 * t12;
-    const float t29 = t17 * t24;
-    const float t30 = 0.0f * t24;
-    const float t31 = t24 * t26;
-    const float t32 = t17 + t26;
-    const float t33 = t24 + t28;
-    const float t34 = t17 * t28;
-    const float t35 = t26 * t28;
-    const float t36 = FMA(t17, t24, -t29);
-    const float t37 = -t30;
-    const float t38 = t32 - t17;
-    const float t39 = t26 - t38;
-    const float t40 = (t17 - (t32 - t38)) + t39;
-    const float t41 = t25 ? t32 : 1.0f;
-    const float t42 = t25 ? t40 : 0.0f;
-    const float t43 = ABS(t27);
-    const _Bool t44 = t27 < 0.0f;
-    const float t45 = t25 ? t43 : 0.0f;
-    const float t46 = FMA(0.0f, t24, t37);
-    const float t47 = t31 + t34;
-    const float t48 = t33 - t24;
-    const float t49 = t28 - t48;
-    const float t50 = (t24 - (t33 - t48)) + t49;
-    const float t51 = t25 ? t33 : 1.0f;
-    const float t52 = t25 ? t50 : 0.0f;
-    const float t53 = -t36;
-    const float t54 = t47 - t31;
-    const float t55 = t34 - t54;
-    const float t56 = t47 + ((t31 - (t47 - t54)) + t55);
-    const float t57 = SQRT(t25 ? 1.0f : (-1.0f));
-    const float t58 = t45 * t45;
-    const float t59 = t58 - t29;
-    const float t60 = FMA(t45, t45, -t58);
-    const float t61 = t60 - t36;
-    const float t62 = t61 - t30;
-    const float t63 = SQRT(t51);  // standard deviation, scaled
-    const float t64 = SQRT(t41);  // standard deviation, scaled
-    const float t65 = t45 * 2.0f;
-    const float t66 = t61 - t60;
-    const float t67 = t53 - t66;
-    const float t68 = (t60 - (t61 - t66)) + t67;
-    const float t69 = t62 - t61;
-    const float t70 = t37 - t69;
-    const float t71 = (t68 + ((t61 - (t62 - t69)) + t70)) - t46;
-    const float t72 = t59 + t62;
-    const float t73 = 1.0f / t63;
-    const float t74 = t52 + FMA(t63, -t63, t51);
-    const float t75 = 1.0f / t64;
-    const float t76 = t42 + FMA(t64, -t64, t41);
-    const float t77 = t72 - t59;
-    const float t78 = t62 - t77;
-    const float t79 = -(t72 + (((t59 - (t72 - t77)) + t78) + t71));
-    const float t80 = t73 * t19;
-    const float t81 = t74 * (0.5f * t73);
-    const float t82 = t75 * t14;
-    const float t83 = t76 * (0.5f * t75);
-    const float t84 = -t80;
-    const float t85 = FMA(t81, t84, FMA(t63, t84, t19));
-    const float t86 = t63 + t81;
-    const float t87 = -(t73 * t81);
-    const float t88 = t73 * t85;
-    const float t89 = t12 * FMA(t73, t87, t73);
-    const _Bool t90 = t80 < (-18.8125f);
-    const float t91 = t90 ? 0.0f : t88;
-    const float t92 = t90 ? (-18.8125f) : t80;
-    const _Bool t93 = 18.8125f < t80;
-    const float t94 = t93 ? 18.8125f : t92;  // mean2/s2, within the reach
-    const float t95 = t93 ? 0.0f : t91;
-    const _Bool t96 = t82 < (-18.8125f);
-    const _Bool t97 = 18.8125f < t82;
-    const float t98 = -t82;
-    const float t99 = FMA(t83, t98, FMA(t64, t98, t14));
-    const float t100 = t96 ? (-18.8125f) : t82;
-    const float t101 = (t64 + t83) * t86;
-    const float t102 = t75 * t83;
-    const float t103 = t97 ? 18.8125f : t100;  // mean1/s1, within the reach
-    const float t104 = -t102;
-    const float t105 = t75 * t99;
-    const float t106 = FMA(t75, t104, t75);
-    const float t107 = t96 ? 0.0f : t105;
-    const float t108 = t10 * t106;
-    const float t109 = t97 ? 0.0f : t107;
-    const _Bool t110 = 0.0f < t103;
-    const float t111 = t101 + t45;
-    const float t112 = t45 * (1.0f / t101);
-    const float t113 = (((0.0f < t79) ? t79 : 0.0f) + t56) + t35;
-    const float t114 = 1.0f / t111;
-    const float t115 = t114 * t65;
-    const float t116 = t94 + t95;
-    const float t117 = t44 ? 0.0f : t95;
-    const float t118 = t44 ? (-t116) : t94;
-    const float t119 = t103 + t109;
-    const float t120 = t109 - t117;
-    const float t121 = t118 + t117;
-    const float t122 = (1.3043831e+19f < t108) ? 1.3043831e+19f : t108;
-    const float t123 = (1.3043831e+19f < t89) ? 1.3043831e+19f : t89;
-    const float t124 = ABS(t119);
-    const float t125 = (-0.5f) * (t119 * t119);
-    const float t126 = 1.0f / FMA(t124, 0.25f, 1.0f);
-    const float t127 = t122 * t123;
-    const float t128 = t103 - t118;
-    const float t129 = -t118;
-    const _Bool t130 = 0.0f < t118;
-    const float t131 = (t25 & (0.0f < t113)) ? t113 : 0.0f;
-    const float t132 = t128 - t103;
-    const float t133 = t129 - t132;
-    const float t134 = t128 + (((t103 - (t128 - t132)) + t133) + t120);
-    const float t135 = t119 + t121;
-    const float t136 = ABS(t121);
-    const float t137 = (-0.5f) * (t121 * t121);
-    const float t138 = 1.0f / FMA(0.25f, t136, 1.0f);
-    const _Bool t139 = t125 < (-176.5f);
-    const float t140 = t139 ? (-176.5f) : t125;
-    const float t141 = 0.125f * (t135 * t135);  // A = (a + b)^2/8
-    const _Bool t142 = 0.0f == t131;
-    const float t143 = SQRT(t142 ? 1.0f : t131);
-    const float t144 = t143 * t114;
-    const float t145 = t111 * (1.0f / t143);
-    const float t146 = t142 ? 0.0f : t144;  // Q = sqrt((1 - rho)/(1 + rho))
-    const float t147 = t142 ? 1.0995116e+12f : t145;
-    const float t148 = FMA(1.442695f, t140, 12582912.0f);
-    const _Bool t149 = t137 < (-176.5f);
-    const float t150 = t149 ? (-176.5f) : t137;
-    const float t151 = t126 - 0.25f;
-    const float t152 = t148 - 12582912.0f;
-    const uint32_t t153 = as_bits(t148);
-    const float t154 = FMA(-0.69314575f, t152, t140) + ((-1.4286068e-6f) * t152);
-    const float t155 = as_float((127u + ((uint32_t)((int32_t)t153 >> 2u))) << 23u);
-    const float t156 = as_float((127u + ((uint32_t)((int32_t)(1u + t153) >> 2u))) << 23u);
-    const uint32_t t157 = 2u + t153;
-    const uint32_t t158 = 3u + t153;
-    const uint32_t t159 = (uint32_t)((int32_t)t157 >> 2u);
-    const uint32_t t160 = (uint32_t)((int32_t)t158 >> 2u);
-    const uint32_t t161 = 127u + t159;
-    const uint32_t t162 = 127u + t160;
-    const uint32_t t163 = t161 << 23u;
-    const uint32_t t164 = t162 << 23u;
-    const float t165 = as_float(t163);
-    const float t166 = as_float(t164);
-    // Mills ratio/sqrt(2 pi)
-    const float t167 = t126 * FMA(t151, FMA(t151, FMA(t151, FMA(t151, FMA(t151, FMA(t151, FMA(t151, FMA(t151, FMA(t151,
-        FMA(t151, FMA(t151, FMA(t151, -0.00152444f, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    const float t168 = FMA(t150, 1.442695f, 12582912.0f);
-    const float t169 = t138 - 0.25f;
-    const float t170 = t168 - 12582912.0f;
-    const uint32_t t171 = as_bits(t168);
-    const float t172 = FMA(t170, -0.69314575f, t150) + (t170 * (-1.4286068e-6f));
-    const float t173 = as_float((((uint32_t)((int32_t)t171 >> 2u)) + 127u) << 23u);
-    const float t174 = as_float((127u + ((uint32_t)((int32_t)(t171 + 1u) >> 2u))) << 23u);
-    const uint32_t t175 = t171 + 2u;
-    const uint32_t t176 = t171 + 3u;
-    const uint32_t t177 = (uint32_t)((int32_t)t175 >> 2u);
-    const uint32_t t178 = (uint32_t)((int32_t)t176 >> 2u);
-    const uint32_t t179 = 127u + t177;
-    const uint32_t t180 = 127u + t178;
-    const uint32_t t181 = t179 << 23u;
-    const uint32_t t182 = t180 << 23u;
-    const float t183 = as_float(t181);
-    const float t184 = as_float(t182);
-    // Mills ratio/sqrt(2 pi)
-    const float t185 = t138 * FMA(t169, FMA(t169, FMA(t169, FMA(t169, FMA(t169, FMA(t169, FMA(t169, FMA(t169, FMA(t169,
-        FMA(t169, FMA(t169, FMA(-0.00152444f, t169, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    const float t186 = t139 ? 0.0f : (1.0f + FMA(FMA(t154, FMA(t154, FMA(t154, FMA(0.0013814222f, t154, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t154 * t154, t154));
-    const float t187 = t166 * (t165 * (t156 * (t155 * (t186 * t167))));
-    const float t188 = t173 * t155;
-    const float t189 = 0.125f * (t134 * t134);  // B = (a - b)^2/8
-    const float t190 = t147 * t134;
-    const float t191 = t174 * t156;
-    const float t192 = t183 * t165;
-    const float t193 = t184 * t166;
-    const float t194 = t149 ? 0.0f : (1.0f + FMA(FMA(t172, FMA(t172, FMA(t172, FMA(t172, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t172 * t172, t172));
-    const float t195 = t184 * (t183 * (t174 * (t173 * (t194 * t185))));
-    const float t196 = t146 * t135;
-    const float t197 = 1.0f + t146;
-    const float t198 = t146 * t146;
-    const float t199 = t115 * (1.0f / t197);  // 1 - Q
-    const float t200 = FMA(t198, t141, t141);
-    const float t201 = t147 * (1.0f + t198);
-    const float t202 = t200 + FMA(t189, t147 * t147, t189);
-    const float t203 = t142 ? 0.0f : (t201 * 0.07957747f);
-    const float t204 = -t202;
-    const float t205 = t196 - t190;
-    const float t206 = t196 + t190;
-    const float t207 = 0.5f * t205;
-    const float t208 = 0.5f * t206;
-    const float t209 = t135 + t190;
-    const float t210 = t135 - t190;
-    const float t211 = t199 * t209;
-    const float t212 = t199 * t210;
-    const float t213 = (-0.5f) * t211;
-    const float t214 = t212 * (-0.5f);
-    const float t215 = t186 * 0.3989423f;
-    const float t216 = t194 * t186;
-    const float t217 = t194 * 0.3989423f;
-    const float t218 = t130 ? (-t207) : t207;
-    const float t219 = t110 ? (-t208) : t208;
-    const _Bool t220 = t204 < (-176.5f);
-    const float t221 = t220 ? (-176.5f) : t204;
-    const float t222 = 1.0f / FMA(0.25f, ABS(t218), 1.0f);
-    const float t223 = 1.0f / FMA(0.25f, ABS(t219), 1.0f);
-    const float t224 = t218 * t218;
-    const _Bool t225 = t218 < 0.0f;
-    const float t226 = (-0.5f) * t224;
-    const float t227 = t219 * t219;
-    const _Bool t228 = t219 < 0.0f;
-    const float t229 = (-0.5f) * t227;
-    const float t230 = FMA(1.442695f, t221, 12582912.0f);
-    const _Bool t231 = t226 < (-176.5f);
-    const float t232 = t231 ? (-176.5f) : t226;
-    const float t233 = t230 - 12582912.0f;
-    const uint32_t t234 = as_bits(t230);
-    const float t235 = FMA(-0.69314575f, t233, t221) + ((-1.4286068e-6f) * t233);
-    const float t236 = ABS(t213);
-    const float t237 = t236 * t136;
-    const _Bool t238 = (t236 <= 0.125f) & (t237 <= 2.0f);
-    const float t239 = t238 ? t213 : 0.0f;
-    const float t240 = ABS(t214);
-    const float t241 = t240 * t124;
-    const _Bool t242 = (t240 <= 0.125f) & (t241 <= 2.0f);
-    const float t243 = t242 ? t214 : 0.0f;
-    const float t244 = as_float((127u + ((uint32_t)((int32_t)t234 >> 2u))) << 23u);
-    const float t245 = as_float((127u + ((uint32_t)((int32_t)(1u + t234) >> 2u))) << 23u);
-    const uint32_t t246 = 2u + t234;
-    const uint32_t t247 = 3u + t234;
-    const uint32_t t248 = (uint32_t)((int32_t)t246 >> 2u);
-    const uint32_t t249 = (uint32_t)((int32_t)t247 >> 2u);
-    const uint32_t t250 = 127u + t248;
-    const uint32_t t251 = 127u + t249;
-    const uint32_t t252 = t250 << 23u;
-    const uint32_t t253 = t251 << 23u;
-    const float t254 = as_float(t252);
-    const float t255 = as_float(t253);
-    const _Bool t256 = t229 < (-176.5f);
-    const float t257 = t256 ? (-176.5f) : t229;
-    const float t258 = FMA(1.442695f, t232, 12582912.0f);
-    const float t259 = t222 - 0.25f;
-    const float t260 = t223 - 0.25f;
-    const float t261 = t220 ? 0.0f : (1.0f + FMA(FMA(t235, FMA(t235, FMA(t235, FMA(0.0013814222f, t235, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t235 * t235, t235));
-    const float t262 = 0.06943184f * t239;
-    const float t263 = 0.3300095f * t239;
-    const float t264 = 0.66999054f * t239;
-    const float t265 = 0.93056816f * t239;
-    const float t266 = t243 * 0.06943184f;
-    const float t267 = t243 * 0.3300095f;
-    const float t268 = t243 * 0.66999054f;
-    const float t269 = t243 * 0.93056816f;
-    const float t270 = t258 - 12582912.0f;
-    const uint32_t t271 = as_bits(t258);
-    const float t272 = FMA(-0.69314575f, t270, t232) + ((-1.4286068e-6f) * t270);
-    // Mills ratio/sqrt(2 pi)
-    const float t273 = t222 * FMA(t259, FMA(t259, FMA(t259, FMA(t259, FMA(t259, FMA(t259, FMA(t259, FMA(t259, FMA(t259,
-        FMA(t259, FMA(t259, FMA(-0.00152444f, t259, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    // Mills ratio/sqrt(2 pi)
-    const float t274 = t223 * FMA(t260, FMA(t260, FMA(t260, FMA(t260, FMA(t260, FMA(t260, FMA(t260, FMA(t260, FMA(t260,
-        FMA(t260, FMA(t260, FMA(-0.00152444f, t260, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    const float t275 = FMA(1.442695f, t257, 12582912.0f);
-    const float t276 = -(t262 * FMA(0.5f, t262, t121));
-    const float t277 = -(t263 * FMA(0.5f, t263, t121));
-    const float t278 = -(t264 * FMA(0.5f, t264, t121));
-    const float t279 = -(t265 * FMA(0.5f, t265, t121));
-    const float t280 = as_float((127u + ((uint32_t)((int32_t)t271 >> 2u))) << 23u);
-    const float t281 = as_float((127u + ((uint32_t)((int32_t)(1u + t271) >> 2u))) << 23u);
-    const uint32_t t282 = 2u + t271;
-    const uint32_t t283 = 3u + t271;
-    const uint32_t t284 = (uint32_t)((int32_t)t282 >> 2u);
-    const uint32_t t285 = (uint32_t)((int32_t)t283 >> 2u);
-    const uint32_t t286 = 127u + t284;
-    const uint32_t t287 = 127u + t285;
-    const uint32_t t288 = t286 << 23u;
-    const uint32_t t289 = t287 << 23u;
-    const float t290 = as_float(t288);
-    const float t291 = as_float(t289);
-    const float t292 = -(t266 * FMA(0.5f, t266, t119));
-    const float t293 = -(t267 * FMA(0.5f, t267, t119));
-    const float t294 = -(t268 * FMA(0.5f, t268, t119));
-    const float t295 = -(t269 * FMA(0.5f, t269, t119));
-    const float t296 = (t231 ? 0.0f : (1.0f + FMA(FMA(t272, FMA(t272, FMA(t272, FMA(0.0013814222f, t272, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t272 * t272, t272))) * t273;
-    const float t297 = t261 * t203;
-    const float t298 = t261 * t244;
-    const float t299 = t244 * t297;
-    const float t300 = t127 * t298;
-    const float t301 = t245 * t299;
-    const float t302 = t245 * t300;
-    const float t303 = t254 * t301;
-    const float t304 = t254 * t302;
-    const float t305 = t255 * t303;
-    const float t306 = t255 * t304;
-    const float t307 = t112 * t305;
-    const float t308 = t203 * t306;
-    const float t309 = t275 - 12582912.0f;
-    const uint32_t t310 = as_bits(t275);
-    const float t311 = FMA(-0.69314575f, t309, t257) + ((-1.4286068e-6f) * t309);
-    const float t312 = FMA(1.442695f, t276, 12582912.0f);
-    const float t313 = t225 ? t280 : 1.0f;
-    const float t314 = t281 * (t280 * t296);
-    const float t315 = t225 ? t281 : 1.0f;
-    const float t316 = t290 * t314;
-    const float t317 = t225 ? t290 : 1.0f;
-    const float t318 = t291 * t316;
-    const float t319 = ((t225 ? t291 : 1.0f) * (t317 * (t315 * ((t225 ? t296 : (1.0f - t318)) * t313)))) - t195;
-    const float t320 = FMA(1.442695f, t277, 12582912.0f);
-    const float t321 = FMA(1.442695f, t278, 12582912.0f);
-    const float t322 = FMA(1.442695f, t279, 12582912.0f);
-    const float t323 = FMA(1.442695f, t292, 12582912.0f);
-    const float t324 = FMA(1.442695f, t293, 12582912.0f);
-    const float t325 = FMA(1.442695f, t294, 12582912.0f);
-    const float t326 = FMA(1.442695f, t295, 12582912.0f);
-    const float t327 = as_float((127u + ((uint32_t)((int32_t)t310 >> 2u))) << 23u);
-    const float t328 = as_float((127u + ((uint32_t)((int32_t)(1u + t310) >> 2u))) << 23u);
-    const uint32_t t329 = 2u + t310;
-    const uint32_t t330 = 3u + t310;
-    const uint32_t t331 = (uint32_t)((int32_t)t329 >> 2u);
-    const uint32_t t332 = (uint32_t)((int32_t)t330 >> 2u);
-    const uint32_t t333 = 127u + t331;
-    const uint32_t t334 = 127u + t332;
-    const uint32_t t335 = t333 << 23u;
-    const uint32_t t336 = t334 << 23u;
-    const float t337 = as_float(t335);
-    const float t338 = as_float(t336);
-    const float t339 = t312 - 12582912.0f;
-    const float t340 = as_float((127u + as_bits(t312)) << 23u);
-    const float t341 = FMA(-0.69314575f, t339, t276) + ((-1.4286068e-6f) * t339);
-    const float t342 = (t256 ? 0.0f : (1.0f + FMA(FMA(t311, FMA(t311, FMA(t311, FMA(0.0013814222f, t311, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t311 * t311, t311))) * t274;
-    const float t343 = t320 - 12582912.0f;
-    const float t344 = as_float((127u + as_bits(t320)) << 23u);
-    const float t345 = FMA(-0.69314575f, t343, t277) + ((-1.4286068e-6f) * t343);
-    const float t346 = t321 - 12582912.0f;
-    const float t347 = as_float((127u + as_bits(t321)) << 23u);
-    const float t348 = FMA(-0.69314575f, t346, t278) + ((-1.4286068e-6f) * t346);
-    const float t349 = t322 - 12582912.0f;
-    const float t350 = as_float((127u + as_bits(t322)) << 23u);
-    const float t351 = FMA(-0.69314575f, t349, t279) + ((-1.4286068e-6f) * t349);
-    const float t352 = t323 - 12582912.0f;
-    const float t353 = as_float((127u + as_bits(t323)) << 23u);
-    const float t354 = FMA(-0.69314575f, t352, t292) + ((-1.4286068e-6f) * t352);
-    const float t355 = t324 - 12582912.0f;
-    const float t356 = as_float((127u + as_bits(t324)) << 23u);
-    const float t357 = FMA(-0.69314575f, t355, t293) + ((-1.4286068e-6f) * t355);
-    const float t358 = t325 - 12582912.0f;
-    const float t359 = as_float((127u + as_bits(t325)) << 23u);
-    const float t360 = FMA(-0.69314575f, t358, t294) + ((-1.4286068e-6f) * t358);
-    const float t361 = t326 - 12582912.0f;
-    const float t362 = as_float((127u + as_bits(t326)) << 23u);
-    const float t363 = FMA(-0.69314575f, t361, t295) + ((-1.4286068e-6f) * t361);
-    const float t364 = t228 ? t327 : 1.0f;
-    const float t365 = t328 * (t327 * t342);
-    const float t366 = t228 ? t328 : 1.0f;
-    const float t367 = t337 * t365;
-    const float t368 = t228 ? t337 : 1.0f;
-    const float t369 = t338 * t367;
-    const float t370 = ((t228 ? t338 : 1.0f) * (t368 * (t366 * ((t228 ? t342 : (1.0f - t369)) * t364)))) - t187;
-    const float t371 = (t308 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t308;
-    const float t372 = (t25 ? ((3.4028234663852886e+38f < t308) ? 3.4028234663852886e+38f : t371) : t57) *
-        grad_covariance;
-    const float t373 = 0.17392743f * ((1.0f + FMA(FMA(t341, FMA(t341, FMA(t341, FMA(0.0013814222f, t341, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t341 * t341, t341)) * t340);
-    const float t374 = FMA(0.32607257f, (1.0f + FMA(FMA(t345, FMA(t345, FMA(t345, FMA(0.0013814222f, t345,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t345 * t345, t345)) * t344, t373);
-    const float t375 = FMA(0.32607257f, (1.0f + FMA(FMA(t348, FMA(t348, FMA(t348, FMA(0.0013814222f, t348,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t348 * t348, t348)) * t347, t374);
-    const float t376 = t193 * (t192 * (t191 * (t188 * (t216 * (0.15915494f * (t239 * FMA(0.17392743f, (1.0f +
-        FMA(FMA(t351, FMA(t351, FMA(t351, FMA(0.0013814222f, t351, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f), t351 * t351, t351)) * t350, t375)))))));
-    const float t377 = ((1.0f + FMA(FMA(t354, FMA(t354, FMA(t354, FMA(0.0013814222f, t354, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t354 * t354, t354)) * t353) * 0.17392743f;
-    const float t378 = FMA((1.0f + FMA(FMA(t357, FMA(t357, FMA(t357, FMA(0.0013814222f, t357, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t357 * t357, t357)) * t356, 0.32607257f, t377);
-    const float t379 = t238 ? t376 : (t166 * (t165 * (t156 * (t155 * ((t130 ? (-t319) : t319) * t215)))));
-    const float t380 = t119 * t379;
-    const float t381 = t122 * t379;
-    const float t382 = t122 * (t122 * ((-0.5f) * (t307 + t380)));
-    const float t383 = FMA(0.32607257f, (1.0f + FMA(FMA(t360, FMA(t360, FMA(t360, FMA(0.0013814222f, t360,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t360 * t360, t360)) * t359, t378);
-    const float t384 = t242 ? (t193 * (t192 * (t191 * (t188 * (t216 * ((t243 * FMA(0.17392743f, (1.0f + FMA(FMA(t363,
-        FMA(t363, FMA(t363, FMA(0.0013814222f, t363, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t363 *
-        t363, t363)) * t362, t383)) * 0.15915494f)))))) : (t184 * (t183 * (t174 * (t173 * ((t110 ? (-t370) : t370) *
-        t217)))));
-    const float t385 = (t121 * t384) + t307;
-    const float t386 = t123 * t384;
-    const float t387 = t123 * (t123 * ((-0.5f) * t385));
-    const float t388 = t44 ? (-t381) : t381;
-    const float t389 = t44 ? (-t382) : t382;
-    const float t390 = (t389 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t389;
-    const float t391 = (3.4028234663852886e+38f < t389) ? 3.4028234663852886e+38f : t390;
-    const float t392 = t4 ? t386 : t388;
-    const float t393 = t4 ? t388 : t386;
-    const float t394 = t25 ? t392 : t57;
-    const float t395 = t25 ? t393 : t57;
-    const float t396 = t394 * grad_covariance;
-    const float t397 = t395 * grad_covariance;
-    const float t398 = t44 ? (-t387) : t387;
-    const float t399 = (t398 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t398;
-    const float t400 = (3.4028234663852886e+38f < t398) ? 3.4028234663852886e+38f : t399;
-    const float t401 = t4 ? t400 : t391;
-    const float t402 = t4 ? t391 : t400;
-    const float t403 = t25 ? t401 : t57;
-    const float t404 = t25 ? t402 : t57;
-    const float t405 = t403 * grad_covariance;
-    const float t406 = t404 * grad_covariance;
-    *out_grad_mean1 = t396;
-    *out_grad_var1 = t405;
-    *out_grad_mean2 = t397;
-    *out_grad_var2 = t406;
-    *out_grad_cov = t372;
+    _Bool t0 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1));
+    float t1 = t0 ? var2 : var1;
+    float t2 = t0 ? var1 : var2;
+    float t3 = t0 ? mean2 : mean1;
+    float t4 = t0 ? mean1 : mean2;
+    _Bool t5 = 0.0f <= t1;
+    float t6 = (1.1529215e+18f < t1) ? 9.094947e-13f : 1.0f;  // power of two that keeps remainders normal
+    _Bool t7 = 0.0f <= t2;
+    float t8 = (1.1529215e+18f < t2) ? 9.094947e-13f : 1.0f;  // power of two that keeps remainders normal
+    float t9 = t3 * t6;
+    float t10 = t6 * (t1 * t6);
+    float t11 = t4 * t8;
+    float t12 = t8 * (t2 * t8);
+    float t13 = ABS(cov);
+    float t14 = t5 ? t1 : 0.0f;
+    float t15 = SQRT(t14);
+    float t16 = t7 ? t2 : 0.0f;
+    _Bool t17 = ((t13 <= ((t15 * SQRT(t16)) * 1.0000038f)) & (t5 & (t3 == t3))) & (t7 & (t4 == t4));
+    float t18 = t6 * t6;
+    float t19 = cov * (t6 * t8);
+    float t20 = t8 * t8;
+    float t21 = t12 * t18;
+    float t22 = t10 + t18;
+    float t23 = t12 + t20;
+    float t24 = t10 * t20;
+    float t25 = t17 ? t22 : 1.0f;
+    _Bool t26 = t19 < 0.0f;
+    float t27 = ABS(t19);
+    float t28 = t17 ? t27 : 0.0f;
+    float t29 = t21 + t24;
+    float t30 = t17 ? t23 : 1.0f;
+    float t31 = t17 ? 1.0f : (-1.0f);
+    float t32 = SQRT(t31);
+    float t33 = SQRT(t30);  // standard deviation, scaled
+    float t34 = SQRT(t25);  // standard deviation, scaled
+    float t35 = 1.0f / t33;
+    float t36 = 1.0f / t34;
+    float t37 = t35 * t11;
+    float t38 = normal_cdf_covariance_exact_part4(t12, t23, t20);
+    float t39 = t17 ? t38 : 0.0f;
+    float t40 = (t39 + FMA(t33, -t33, t30)) * (0.5f * t35);
+    float t41 = t36 * t9;
+    float t42 = normal_cdf_covariance_exact_part4(t10, t22, t18);
+    float t43 = t17 ? t42 : 0.0f;
+    float t44 = (t43 + FMA(t34, -t34, t25)) * (0.5f * t36);
+    float t45 = -t37;
+    float t46 = t8 * FMA(t35, -(t35 * t40), t35);
+    _Bool t47 = t37 < (-18.8125f);
+    _Bool t48 = 18.8125f < t37;
+    float t49 = t47 ? (-18.8125f) : t37;
+    float t50 = t48 ? 18.8125f : t49;  // mean2/s2, within the reach
+    float t51 = t35 * FMA(t40, t45, FMA(t33, t45, t11));
+    float t52 = t47 ? 0.0f : t51;
+    float t53 = t48 ? 0.0f : t52;
+    _Bool t54 = t41 < (-18.8125f);
+    _Bool t55 = 18.8125f < t41;
+    float t56 = -t41;
+    float t57 = (t34 + t44) * (t33 + t40);
+    float t58 = t54 ? (-18.8125f) : t41;
+    float t59 = t55 ? 18.8125f : t58;  // mean1/s1, within the reach
+    float t60 = t6 * FMA(t36, -(t36 * t44), t36);
+    float t61 = t36 * FMA(t44, t56, FMA(t34, t56, t9));
+    float t62 = t54 ? 0.0f : t61;
+    float t63 = t55 ? 0.0f : t62;
+    _Bool t64 = 0.0f < t59;
+    float t65 = t57 + t28;
+    float t66 = (normal_cdf_covariance_exact_part3(t28, t10, t12) + (t29 + normal_cdf_covariance_exact_part4(t21, t29,
+        t24))) + (t18 * t20);
+    float t67 = 1.0f / t65;
+    float t68 = t26 ? 0.0f : t53;
+    float t69 = -(t50 + t53);
+    float t70 = t26 ? t69 : t50;
+    float t71 = t59 + t63;
+    float t72 = t70 + t68;
+    float t73 = (1.3043831e+19f < t60) ? 1.3043831e+19f : t60;
+    float t74 = (1.3043831e+19f < t46) ? 1.3043831e+19f : t46;
+    float t75 = ABS(t71);
+    float t76 = (-0.5f) * (t71 * t71);
+    float t77 = 1.0f / FMA(t75, 0.25f, 1.0f);
+    float t78 = t59 - t70;
+    _Bool t79 = 0.0f < t70;
+    float t80 = (t17 & (0.0f < t66)) ? t66 : 0.0f;
+    float t81 = t78 - t59;
+    float t82 = t78 + (((t59 - (t78 - t81)) + ((-t70) - t81)) + (t63 - t68));
+    float t83 = t71 + t72;
+    float t84 = ABS(t72);
+    float t85 = (-0.5f) * (t72 * t72);
+    float t86 = 1.0f / FMA(0.25f, t84, 1.0f);
+    _Bool t87 = t76 < (-176.5f);
+    float t88 = t87 ? (-176.5f) : t76;
+    float t89 = 0.125f * (t83 * t83);  // A = (a + b)^2/8
+    _Bool t90 = 0.0f == t80;
+    float t91 = t90 ? 1.0f : t80;
+    float t92 = SQRT(t91);
+    float t93 = t92 * t67;
+    float t94 = t90 ? 0.0f : t93;  // Q = sqrt((1 - rho)/(1 + rho))
+    float t95 = t65 * (1.0f / t92);
+    float t96 = t90 ? 1.0995116e+12f : t95;
+    float t97 = FMA(1.442695f, t88, 12582912.0f);
+    _Bool t98 = t85 < (-176.5f);
+    float t99 = t98 ? (-176.5f) : t85;
+    uint32_t t100 = as_bits(t97);
+    float t101 = as_float((127u + ((uint32_t)((int32_t)t100 >> 2u))) << 23u);
+    float t102 = normal_cdf_covariance_exact_part6(1u, t100);
+    float t103 = normal_cdf_covariance_exact_part6(2u, t100);
+    float t104 = normal_cdf_covariance_exact_part6(3u, t100);
+    float t105 = FMA(t99, 1.442695f, 12582912.0f);
+    uint32_t t106 = as_bits(t105);
+    float t107 = as_float((((uint32_t)((int32_t)t106 >> 2u)) + 127u) << 23u);
+    float t108 = as_float((127u + ((uint32_t)((int32_t)(t106 + 1u) >> 2u))) << 23u);
+    float t109 = as_float((127u + ((uint32_t)((int32_t)(t106 + 2u) >> 2u))) << 23u);
+    float t110 = as_float((127u + ((uint32_t)((int32_t)(t106 + 3u) >> 2u))) << 23u);
+    float t111 = normal_cdf_covariance_exact_part2(t97, t88);
+    float t112 = t87 ? 0.0f : t111;
+    float t113 = t107 * t101;
+    float t114 = 0.125f * (t82 * t82);  // B = (a - b)^2/8
+    float t115 = t96 * t82;
+    float t116 = t108 * t102;
+    float t117 = t109 * t103;
+    float t118 = t110 * t104;
+    float t119 = normal_cdf_covariance_exact_part2(t105, t99);
+    float t120 = t98 ? 0.0f : t119;
+    float t121 = t94 * t83;
+    float t122 = t94 * t94;
+    float t123 = (t67 * (t28 * 2.0f)) * (1.0f / (1.0f + t94));  // 1 - Q
+    float t124 = (t96 * (1.0f + t122)) * 0.07957747f;
+    float t125 = t90 ? 0.0f : t124;
+    float t126 = -(FMA(t122, t89, t89) + FMA(t114, t96 * t96, t114));
+    float t127 = 0.5f * (t121 - t115);
+    float t128 = 0.5f * (t121 + t115);
+    float t129 = (-0.5f) * (t123 * (t83 + t115));
+    float t130 = (t123 * (t83 - t115)) * (-0.5f);
+    float t131 = t120 * t112;
+    float t132 = -t127;
+    float t133 = t79 ? t132 : t127;
+    float t134 = -t128;
+    float t135 = t64 ? t134 : t128;
+    _Bool t136 = t126 < (-176.5f);
+    float t137 = t136 ? (-176.5f) : t126;
+    float t138 = 1.0f / FMA(0.25f, ABS(t133), 1.0f);
+    float t139 = 1.0f / FMA(0.25f, ABS(t135), 1.0f);
+    _Bool t140 = t133 < 0.0f;
+    float t141 = (-0.5f) * (t133 * t133);
+    _Bool t142 = t135 < 0.0f;
+    float t143 = (-0.5f) * (t135 * t135);
+    float t144 = FMA(1.442695f, t137, 12582912.0f);
+    _Bool t145 = t141 < (-176.5f);
+    float t146 = t145 ? (-176.5f) : t141;
+    uint32_t t147 = as_bits(t144);
+    float t148 = ABS(t129);
+    _Bool t149 = (t148 <= 0.125f) & ((t148 * t84) <= 2.0f);
+    float t150 = t149 ? t129 : 0.0f;
+    float t151 = ABS(t130);
+    _Bool t152 = (t151 <= 0.125f) & ((t151 * t75) <= 2.0f);
+    float t153 = t152 ? t130 : 0.0f;
+    float t154 = as_float((127u + ((uint32_t)((int32_t)t147 >> 2u))) << 23u);
+    float t155 = normal_cdf_covariance_exact_part6(1u, t147);
+    float t156 = normal_cdf_covariance_exact_part6(2u, t147);
+    float t157 = normal_cdf_covariance_exact_part6(3u, t147);
+    _Bool t158 = t143 < (-176.5f);
+    float t159 = t158 ? (-176.5f) : t143;
+    float t160 = FMA(1.442695f, t146, 12582912.0f);
+    float t161 = normal_cdf_covariance_exact_part2(t144, t137);
+    float t162 = t136 ? 0.0f : t161;
+    uint32_t t163 = as_bits(t160);
+    float t164 = FMA(1.442695f, t159, 12582912.0f);
+    float t165 = as_float((127u + ((uint32_t)((int32_t)t163 >> 2u))) << 23u);
+    float t166 = normal_cdf_covariance_exact_part6(1u, t163);
+    float t167 = normal_cdf_covariance_exact_part6(2u, t163);
+    float t168 = normal_cdf_covariance_exact_part6(3u, t163);
+    float t169 = normal_cdf_covariance_exact_part2(t160, t146);
+    float t170 = t145 ? 0.0f : t169;
+    float t171 = t138 * normal_cdf_covariance_exact_part5(t138);  // Mills ratio/sqrt(2 pi)
+    float t172 = t170 * t171;
+    float t173 = (t28 * (1.0f / t57)) * (t157 * (t156 * (t155 * (t154 * (t162 * t125)))));
+    float t174 = t125 * (t157 * (t156 * (t155 * ((t73 * t74) * (t162 * t154)))));
+    uint32_t t175 = as_bits(t164);
+    float t176 = t140 ? t168 : 1.0f;
+    float t177 = t140 ? t167 : 1.0f;
+    float t178 = t140 ? t166 : 1.0f;
+    float t179 = 1.0f - (t168 * (t167 * (t166 * (t165 * t172))));
+    float t180 = t140 ? t172 : t179;
+    float t181 = t140 ? t165 : 1.0f;
+    float t182 = t176 * (t177 * (t178 * (t180 * t181)));
+    float t183 = t86 * normal_cdf_covariance_exact_part5(t86);  // Mills ratio/sqrt(2 pi)
+    float t184 = t182 - (t110 * (t109 * (t108 * (t107 * (t120 * t183)))));
+    float t185 = as_float((127u + ((uint32_t)((int32_t)t175 >> 2u))) << 23u);
+    float t186 = normal_cdf_covariance_exact_part6(1u, t175);
+    float t187 = normal_cdf_covariance_exact_part6(2u, t175);
+    float t188 = normal_cdf_covariance_exact_part6(3u, t175);
+    float t189 = normal_cdf_covariance_exact_part2(t164, t159);
+    float t190 = t158 ? 0.0f : t189;
+    float t191 = t139 * normal_cdf_covariance_exact_part5(t139);  // Mills ratio/sqrt(2 pi)
+    float t192 = t190 * t191;
+    float t193 = t142 ? t188 : 1.0f;
+    float t194 = t142 ? t187 : 1.0f;
+    float t195 = t142 ? t186 : 1.0f;
+    float t196 = 1.0f - (t188 * (t187 * (t186 * (t185 * t192))));
+    float t197 = t142 ? t192 : t196;
+    float t198 = t142 ? t185 : 1.0f;
+    float t199 = t193 * (t194 * (t195 * (t197 * t198)));
+    float t200 = t77 * normal_cdf_covariance_exact_part5(t77);  // Mills ratio/sqrt(2 pi)
+    float t201 = t199 - (t104 * (t103 * (t102 * (t101 * (t112 * t200)))));
+    _Bool t202 = 3.4028234663852886e+38f < t174;
+    float t203 = (t174 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t174;
+    float t204 = t202 ? 3.4028234663852886e+38f : t203;
+    float t205 = t17 ? t204 : t32;
+    float t206 = t205 * grad_covariance;
+    float t207 = t118 * (t117 * (t116 * (t113 * (t131 * (0.15915494f * (t150 * FMA(0.17392743f,
+        normal_cdf_covariance_exact_atom1(t150, 0.93056816f, t72), FMA(0.32607257f,
+        normal_cdf_covariance_exact_atom1(t150, 0.66999054f, t72), FMA(0.32607257f,
+        normal_cdf_covariance_exact_atom1(t150, 0.3300095f, t72), 0.17392743f * normal_cdf_covariance_exact_atom1(t150,
+        0.06943184f, t72))))))))));
+    float t208 = -t184;
+    float t209 = t79 ? t208 : t184;
+    float t210 = t104 * (t103 * (t102 * (t101 * (t209 * (t112 * 0.3989423f)))));
+    float t211 = t149 ? t207 : t210;
+    float t212 = t73 * t211;
+    float t213 = t73 * (t73 * ((-0.5f) * (t173 + (t71 * t211))));
+    float t214 = t118 * (t117 * (t116 * (t113 * (t131 * ((t153 * FMA(0.17392743f,
+        normal_cdf_covariance_exact_atom1(t153, 0.93056816f, t71), FMA(0.32607257f,
+        normal_cdf_covariance_exact_atom1(t153, 0.66999054f, t71), FMA(normal_cdf_covariance_exact_atom1(t153,
+        0.3300095f, t71), 0.32607257f, normal_cdf_covariance_exact_atom1(t153, 0.06943184f, t71) * 0.17392743f)))) *
+        0.15915494f)))));
+    float t215 = -t201;
+    float t216 = t64 ? t215 : t201;
+    float t217 = t110 * (t109 * (t108 * (t107 * (t216 * (t120 * 0.3989423f)))));
+    float t218 = t152 ? t214 : t217;
+    float t219 = t74 * t218;
+    float t220 = t74 * (t74 * ((-0.5f) * ((t72 * t218) + t173)));
+    float t221 = -t212;
+    float t222 = t26 ? t221 : t212;
+    float t223 = -t213;
+    float t224 = t26 ? t223 : t213;
+    _Bool t225 = 3.4028234663852886e+38f < t224;
+    float t226 = (t224 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t224;
+    float t227 = t225 ? 3.4028234663852886e+38f : t226;
+    float t228 = t0 ? t219 : t222;
+    float t229 = t17 ? t228 : t32;
+    float t230 = t229 * grad_covariance;
+    float t231 = t0 ? t222 : t219;
+    float t232 = t17 ? t231 : t32;
+    float t233 = t232 * grad_covariance;
+    float t234 = -t220;
+    float t235 = t26 ? t234 : t220;
+    _Bool t236 = 3.4028234663852886e+38f < t235;
+    float t237 = (t235 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t235;
+    float t238 = t236 ? 3.4028234663852886e+38f : t237;
+    float t239 = t0 ? t238 : t227;
+    float t240 = t17 ? t239 : t32;
+    float t241 = t240 * grad_covariance;
+    float t242 = t0 ? t227 : t238;
+    float t243 = t17 ? t242 : t32;
+    float t244 = t243 * grad_covariance;
+    *out_grad_mean1 = t230;
+    *out_grad_var1 = t241;
+    *out_grad_mean2 = t233;
+    *out_grad_var2 = t244;
+    *out_grad_cov = t206;
 }
 
-void normal_cdf_covariance_exact_backward(int64_t n, const float *restrict mean1, const float *restrict var1,
-                                          const float *restrict mean2, const float *restrict var2,
-                                          const float *restrict cov, const float *restrict grad_covariance,
-                                          const float *restrict params, float *restrict out_grad_mean1,
-                                          float *restrict out_grad_var1, float *restrict out_grad_mean2,
-                                          float *restrict out_grad_var2, float *restrict out_grad_cov)
+void normal_cdf_covariance_exact_backward(
+    int64_t n, const float *restrict mean1, const float *restrict var1, const float *restrict mean2,
+    const float *restrict var2, const float *restrict cov, const float *restrict grad_covariance,
+    const float *restrict params, float *restrict out_grad_mean1, float *restrict out_grad_var1,
+    float *restrict out_grad_mean2, float *restrict out_grad_var2, float *restrict out_grad_cov)
 {
     (void)params;
 #pragma omp parallel for simd if(parallel : n > 8192)
     for (int64_t i = 0; i < n; ++i) {
-        normal_cdf_covariance_exact_backward_element(mean1[i], var1[i], mean2[i], var2[i], cov[i], grad_covariance[i],
-                                                     &out_grad_mean1[i], &out_grad_var1[i], &out_grad_mean2[i],
-                                                     &out_grad_var2[i], &out_grad_cov[i]);
+        normal_cdf_covariance_exact_backward_element(
+            mean1[i], var1[i], mean2[i], var2[i], cov[i], grad_covariance[i], &out_grad_mean1[i], &out_grad_var1[i],
+            &out_grad_mean2[i], &out_grad_var2[i], &out_grad_cov[i]);
     }
 }

@@ -4,7 +4,6 @@
 // Wright, Nakahira & Moura 2024, An Analytic Solution to Covariance Propagation in Neural Networks
 //
 // rule digest  cc59bb5aba595963afc0132d5c3a606ff9eaa3c7d8562d9b6854e3e67e7b52bd
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -19,6 +18,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -145,72 +164,75 @@ static const double table64[64][2] = {
     {0x1.feeef7f425e58p-1, 0x1.bda1c933fb28bp-10},
 };
 
-static void normal_cdf_covariance_exact_float64_forward_block(const double *restrict mean1,
-                                                              const double *restrict var1,
-                                                              const double *restrict mean2,
-                                                              const double *restrict var2, const double *restrict cov,
-                                                              double *restrict out_covariance)
+static void normal_cdf_covariance_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean1 = in[0];
+    const double *restrict var1 = in[1];
+    const double *restrict mean2 = in[2];
+    const double *restrict var2 = in[3];
+    const double *restrict cov = in[4];
+    double *restrict out_covariance = out[0];
     double s[9][LANES], a[1][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = (mean1[i] == mean2[i]) & (var2[i] < var1[i]);
-        const _Bool t1 = (mean2[i] < mean1[i]) | t0;
-        const double t2 = t1 ? mean2[i] : mean1[i];
-        const double t3 = t1 ? mean1[i] : mean2[i];
-        const double t4 = t1 ? var2[i] : var1[i];
-        const double t5 = t1 ? var1[i] : var2[i];
-        const double t6 = __builtin_fabs(cov[i]);
-        const _Bool t7 = 0.0 <= t4;
-        const _Bool t8 = 0.0 <= t5;
-        const double t9 = ((__builtin_sqrt(t7 ? t4 : 0.0)) * (__builtin_sqrt(t8 ? t5 : 0.0))) * 0x1.00004p0;
-        const _Bool t10 = t7 & (t2 == t2);
-        const _Bool t11 = (t6 <= t9) & t10;
-        const _Bool t12 = t8 & (t3 == t3);
+        _Bool t0 = (mean1[i] == mean2[i]) & (var2[i] < var1[i]);
+        _Bool t1 = (mean2[i] < mean1[i]) | t0;
+        double t2 = t1 ? mean2[i] : mean1[i];
+        double t3 = t1 ? mean1[i] : mean2[i];
+        double t4 = t1 ? var2[i] : var1[i];
+        double t5 = t1 ? var1[i] : var2[i];
+        double t6 = __builtin_fabs(cov[i]);
+        _Bool t7 = 0.0 <= t4;
+        _Bool t8 = 0.0 <= t5;
+        double t9 = ((__builtin_sqrt(t7 ? t4 : 0.0)) * (__builtin_sqrt(t8 ? t5 : 0.0))) * 0x1.00004p0;
+        _Bool t10 = t7 & (t2 == t2);
+        _Bool t11 = (t6 <= t9) & t10;
+        _Bool t12 = t8 & (t3 == t3);
         s[7][i] = t11 & t12;
-        const double t14 = __builtin_sqrt(s[7][i] ? (t4 + 1.0) : 1.0);
-        const double t15 = __builtin_sqrt(s[7][i] ? (t5 + 1.0) : 1.0);
+        double t14 = __builtin_sqrt(s[7][i] ? (t4 + 1.0) : 1.0);
+        double t15 = __builtin_sqrt(s[7][i] ? (t5 + 1.0) : 1.0);
         s[6][i] = cov[i] < 0.0;
-        const double t17 = s[7][i] ? t6 : 0.0;
-        const double t18 = (t4 * t5) - (t17 * t17);
-        const double t19 = (((0.0 < t18) ? t18 : 0.0) + (t4 + t5)) + 1.0;
-        const _Bool t20 = (s[7][i] != 0.0) & (0.0 < t19);
-        const double t21 = t20 ? t19 : 0.0;
-        const _Bool t22 = t21 == 0.0;
-        const double t23 = (t14 * t15) + t17;
-        const double t24 = __builtin_sqrt(t22 ? 1.0 : t21);
-        const double t25 = 1.0 / t23;
-        const double t26 = t22 ? 0.0 : (t24 * t25);
-        const double t27 = t22 ? 0x1p40 : (t23 * (1.0 / t24));
-        const double t28 = t26 * t26;
-        const double t29 = t2 / t14;
-        const double t30 = (38.5 < t29) ? 38.5 : ((t29 < (-38.5)) ? (-38.5) : t29);
-        const double t31 = t3 / t15;
-        const double t32 = (38.5 < t31) ? 38.5 : ((t31 < (-38.5)) ? (-38.5) : t31);
-        const double t33 = s[6][i] ? (-t32) : t32;
-        const double t34 = t30 + t33;
-        const double t35 = t30 - t33;
+        double t17 = s[7][i] ? t6 : 0.0;
+        double t18 = (t4 * t5) - (t17 * t17);
+        double t19 = (((0.0 < t18) ? t18 : 0.0) + (t4 + t5)) + 1.0;
+        _Bool t20 = (s[7][i] != 0.0) & (0.0 < t19);
+        double t21 = t20 ? t19 : 0.0;
+        _Bool t22 = t21 == 0.0;
+        double t23 = (t14 * t15) + t17;
+        double t24 = __builtin_sqrt(t22 ? 1.0 : t21);
+        double t25 = 1.0 / t23;
+        double t26 = t22 ? 0.0 : (t24 * t25);
+        double t27 = t22 ? 0x1p40 : (t23 * (1.0 / t24));
+        double t28 = t26 * t26;
+        double t29 = t2 / t14;
+        double t30 = (38.5 < t29) ? 38.5 : ((t29 < (-38.5)) ? (-38.5) : t29);
+        double t31 = t3 / t15;
+        double t32 = (38.5 < t31) ? 38.5 : ((t31 < (-38.5)) ? (-38.5) : t31);
+        double t33 = s[6][i] ? (-t32) : t32;
+        double t34 = t30 + t33;
+        double t35 = t30 - t33;
         s[3][i] = (t34 * t34) * 0.125;
-        const double t37 = (t35 * t35) * 0.125;
-        const double t38 = __builtin_fabs(t34);
-        const double t39 = __builtin_fabs(t35);
-        const _Bool t40 = (t38 <= t39) | (t38 < 0x1p-60);
-        const _Bool t41 = t39 <= (t28 * t38);
+        double t37 = (t35 * t35) * 0.125;
+        double t38 = __builtin_fabs(t34);
+        double t39 = __builtin_fabs(t35);
+        _Bool t40 = (t38 <= t39) | (t38 < 0x1p-60);
+        _Bool t41 = t39 <= (t28 * t38);
         s[4][i] = t40 ? 1.0 : (t41 ? t28 : (t39 * (1.0 / (t40 ? 1.0 : t38))));
         s[2][i] = t40 ? t37 : (t41 ? (t27 * (t27 * t37)) : ((t38 * t39) * 0.125));
-        const double t44 = FMA(s[3][i], s[4][i], s[2][i]);
-        const double t45 = -(t44 + (s[3][i] + t37));
-        const double t46 = FMA(s[3][i], s[4][i], -s[2][i]);
-        const double t47 = (t44 + 40.0) + (__builtin_sqrt(FMA(t46, t46, FMA(t44, 80.0, 1600.0))));
-        const double t48 = (t37 * 2.0) * (1.0 / t47);
-        const double t49 = s[3][i] * 2.0;
-        const _Bool t50 = t28 < t48;
-        const _Bool t51 = t47 < t49;
+        double t44 = FMA(s[3][i], s[4][i], s[2][i]);
+        double t45 = -(t44 + (s[3][i] + t37));
+        double t46 = FMA(s[3][i], s[4][i], -s[2][i]);
+        double t47 = (t44 + 40.0) + (__builtin_sqrt(FMA(t46, t46, FMA(t44, 80.0, 1600.0))));
+        double t48 = (t37 * 2.0) * (1.0 / t47);
+        double t49 = s[3][i] * 2.0;
+        _Bool t50 = t28 < t48;
+        _Bool t51 = t47 < t49;
         s[1][i] = t50 ? (__builtin_sqrt(t50 ? t48 : 1.0)) : t26;
-        const _Bool t53 = t50 | t51;
-        const double t54 = (t51 ? (__builtin_sqrt(t51 ? (t47 * (1.0 / (t51 ? t49 : 1.0))) : 1.0)) : 1.0) - s[1][i];
+        _Bool t53 = t50 | t51;
+        double t54 = (t51 ? (__builtin_sqrt(t51 ? (t47 * (1.0 / (t51 ? t49 : 1.0))) : 1.0)) : 1.0) - s[1][i];
         s[0][i] = t53 ? t54 : ((t25 * (t17 * 2.0)) * (1.0 / (t26 + 1.0)));
-        const _Bool t56 = t45 < (-745.0);
+        _Bool t56 = t45 < (-745.0);
         s[5][i] = t56 ? 0.0 : (exp64(t56 ? (-745.0) : t45));
         s[8][i] = __builtin_sqrt(s[7][i] ? 1.0 : (-1.0));
     }
@@ -218,184 +240,170 @@ static void normal_cdf_covariance_exact_float64_forward_block(const double *rest
         const double *c = table64[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = FMA(s[0][i], c[0], s[1][i]);
-            const double t1 = t0 * t0;
-            const double t2 = t1 + 1.0;
-            const double t3 = 1.0 / (t1 * t2);
+            double t0 = FMA(s[0][i], c[0], s[1][i]);
+            double t1 = t0 * t0;
+            double t2 = t1 + 1.0;
+            double t3 = 1.0 / (t1 * t2);
             a[0][i] = FMA((exp64((s[3][i] - (s[2][i] * (t2 * t3))) * (s[4][i] - t1))) * (t1 * t3), c[1], a[0][i]);
         }
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = (s[0][i] * (a[0][i])) * s[5][i];
+        double t0 = (s[0][i] * (a[0][i])) * s[5][i];
         out_covariance[i] = (s[7][i] ? (s[6][i] ? (-t0) : t0) : s[8][i]);
     }
 }
 
-void normal_cdf_covariance_exact_float64_forward(int64_t n, const double *restrict mean1, const double *restrict var1,
-                                                 const double *restrict mean2, const double *restrict var2,
-                                                 const double *restrict cov, const double *restrict params,
-                                                 double *restrict out_covariance)
+void normal_cdf_covariance_exact_float64_forward(
+    int64_t n, const double *restrict mean1, const double *restrict var1, const double *restrict mean2,
+    const double *restrict var2, const double *restrict cov, const double *restrict params,
+    double *restrict out_covariance)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            normal_cdf_covariance_exact_float64_forward_block(mean1 + at, var1 + at, mean2 + at, var2 + at, cov + at,
-                                                              out_covariance + at);
-            continue;
-        }
-        double in[5][LANES], out[1][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean1[from];
-            in[1][i] = var1[from];
-            in[2][i] = mean2[from];
-            in[3][i] = var2[from];
-            in[4][i] = cov[from];
-        }
-        normal_cdf_covariance_exact_float64_forward_block(in[0], in[1], in[2], in[3], in[4], out[0]);
-        for (int i = 0; i < n - at; ++i) out_covariance[at + i] = out[0][i];
-    }
+    const double *const in[] = {mean1, var1, mean2, var2, cov};
+    double *const out[] = {out_covariance};
+    over_blocks(normal_cdf_covariance_exact_float64_forward_block, n, in, 5, params, out, 1);
 }
 
-static void normal_cdf_covariance_exact_float64_backward_block(const double *restrict mean1,
-                                                               const double *restrict var1,
-                                                               const double *restrict mean2,
-                                                               const double *restrict var2, const double *restrict cov,
-                                                               const double *restrict grad_covariance,
-                                                               double *restrict out_grad_mean1,
-                                                               double *restrict out_grad_var1,
-                                                               double *restrict out_grad_mean2,
-                                                               double *restrict out_grad_var2,
-                                                               double *restrict out_grad_cov)
+static void normal_cdf_covariance_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean1 = in[0];
+    const double *restrict var1 = in[1];
+    const double *restrict mean2 = in[2];
+    const double *restrict var2 = in[3];
+    const double *restrict cov = in[4];
+    const double *restrict grad_covariance = in[5];
+    double *restrict out_grad_mean1 = out[0];
+    double *restrict out_grad_var1 = out[1];
+    double *restrict out_grad_mean2 = out[2];
+    double *restrict out_grad_var2 = out[3];
+    double *restrict out_grad_cov = out[4];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = (mean1[i] == mean2[i]) & (var2[i] < var1[i]);
-        const _Bool t1 = (mean2[i] < mean1[i]) | t0;
-        const double t2 = t1 ? mean2[i] : mean1[i];
-        const double t3 = t1 ? mean1[i] : mean2[i];
-        const double t4 = t1 ? var2[i] : var1[i];
-        const double t5 = t1 ? var1[i] : var2[i];
-        const double t6 = __builtin_fabs(cov[i]);
-        const _Bool t7 = 0.0 <= t4;
-        const _Bool t8 = 0.0 <= t5;
-        const double t9 = ((__builtin_sqrt(t7 ? t4 : 0.0)) * (__builtin_sqrt(t8 ? t5 : 0.0))) * 0x1.00004p0;
-        const _Bool t10 = t7 & (t2 == t2);
-        const _Bool t11 = (t6 <= t9) & t10;
-        const _Bool t12 = t8 & (t3 == t3);
-        const _Bool t13 = t11 & t12;
-        const double t14 = __builtin_sqrt(t13 ? (t4 + 1.0) : 1.0);
-        const double t15 = __builtin_sqrt(t13 ? (t5 + 1.0) : 1.0);
-        const double t16 = 1.0 / t14;
-        const double t17 = 1.0 / t15;
-        const double t18 = t14 * t15;
-        const _Bool t19 = cov[i] < 0.0;
-        const double t20 = t13 ? t6 : 0.0;
-        const double t21 = (t4 * t5) - (t20 * t20);
-        const double t22 = (((0.0 < t21) ? t21 : 0.0) + (t4 + t5)) + 1.0;
-        const _Bool t23 = t13 & (0.0 < t22);
-        const double t24 = t23 ? t22 : 0.0;
-        const _Bool t25 = t24 == 0.0;
-        const double t26 = t18 + t20;
-        const double t27 = __builtin_sqrt(t25 ? 1.0 : t24);
-        const double t28 = 1.0 / t26;
-        const double t29 = t25 ? 0.0 : (t27 * t28);
-        const double t30 = t25 ? 0x1p40 : (t26 * (1.0 / t27));
-        const double t31 = t29 * t29;
-        const double t32 = (t28 * (t20 * 2.0)) * (1.0 / (t29 + 1.0));
-        const double t33 = t2 / t14;
-        const double t34 = (38.5 < t33) ? 38.5 : ((t33 < (-38.5)) ? (-38.5) : t33);
-        const double t35 = t3 / t15;
-        const double t36 = (38.5 < t35) ? 38.5 : ((t35 < (-38.5)) ? (-38.5) : t35);
-        const double t37 = t19 ? (-t36) : t36;
-        const double t38 = t34 + t37;
-        const double t39 = t34 - t37;
-        const double t40 = (t38 * t38) * 0.125;
-        const double t41 = (t39 * t39) * 0.125;
-        const double t42 = -((FMA(t31, t40, t40)) + (FMA(t41, t30 * t30, t41)));
-        const double t43 = t29 * t38;
-        const double t44 = t30 * t39;
-        const double t45 = (t43 + t44) * 0.5;
-        const double t46 = (t32 * (t38 - t44)) * (-0.5);
-        const double t47 = __builtin_fabs(t46);
-        const double t48 = __builtin_fabs(t34);
-        const _Bool t49 = (t47 <= 0.125) & ((t47 * t48) <= 2.0);
-        const double t50 = t49 ? t46 : 0.0;
-        const double t51 = (t37 * t37) * (-0.5);
-        const _Bool t52 = t51 < (-745.0);
-        const double t53 = t52 ? 0.0 : (exp64(t52 ? (-745.0) : t51));
-        const double t54 = t50 * 0x1.1c6490c2719ecp-4;
-        const double t55 = t50 * 0x1.51ee013116102p-2;
-        const double t56 = (exp64(-(t54 * (FMA(t54, 0.5, t34))))) * 0x1.64340f7e7b66bp-3;
-        const double t57 = t50 * 0x1.5708ff6774f7fp-1;
-        const double t58 = FMA(exp64(-(t55 * (FMA(t55, 0.5, t34)))), 0x1.4de5f840c24cap-2, t56);
-        const double t59 = t50 * 0x1.dc736de7b1cc3p-1;
-        const double t60 = FMA(exp64(-(t57 * (FMA(t57, 0.5, t34)))), 0x1.4de5f840c24cap-2, t58);
-        const double t61 = (t34 * t34) * (-0.5);
-        const _Bool t62 = t61 < (-745.0);
-        const double t63 = t62 ? 0.0 : (exp64(t62 ? (-745.0) : t61));
-        const double t64 = t53 * t63;
-        const double t65 = t50 * (FMA(exp64(-(t59 * (FMA(t59, 0.5, t34)))), 0x1.64340f7e7b66bp-3, t60));
-        const _Bool t66 = 0.0 < t34;
-        const double t67 = 1.0 / (FMA(t48, 0.25, 1.0));
-        const double t68 = t66 ? (-t45) : t45;
-        const _Bool t69 = t68 < 0.0;
-        const double t70 = (t68 * t68) * (-0.5);
-        const _Bool t71 = t70 < (-745.0);
-        const double t72 = 1.0 / (FMA(t69 ? (-t68) : t68, 0.25, 1.0));
-        const double t73 = t72 * (polynomial0(-0x1.d295e88846ca8p-10, t72 - 0.25));
-        const double t74 = (t71 ? 0.0 : (exp64(t71 ? (-745.0) : t70))) * t73;
-        const double t75 = t63 * (t67 * (polynomial0(-0x1.d295e88846ca8p-10, t67 - 0.25)));
-        const double t76 = (t69 ? t74 : (1.0 - t74)) - t75;
-        const double t77 = (t66 ? (-t76) : t76) * (t53 * 0x1.9884533d43651p-2);
-        const double t78 = t49 ? (t64 * (t65 * 0x1.45f306dc9c883p-3)) : t77;
-        const double t79 = t17 * t78;
-        const double t80 = (t43 - t44) * 0.5;
-        const double t81 = (t32 * (t38 + t44)) * (-0.5);
-        const double t82 = __builtin_fabs(t81);
-        const double t83 = __builtin_fabs(t37);
-        const _Bool t84 = (t82 <= 0.125) & ((t82 * t83) <= 2.0);
-        const double t85 = t84 ? t81 : 0.0;
-        const double t86 = t85 * 0x1.1c6490c2719ecp-4;
-        const double t87 = t85 * 0x1.51ee013116102p-2;
-        const double t88 = (exp64(-(t86 * (FMA(t86, 0.5, t37))))) * 0x1.64340f7e7b66bp-3;
-        const double t89 = t85 * 0x1.5708ff6774f7fp-1;
-        const double t90 = FMA(exp64(-(t87 * (FMA(t87, 0.5, t37)))), 0x1.4de5f840c24cap-2, t88);
-        const double t91 = t85 * 0x1.dc736de7b1cc3p-1;
-        const double t92 = FMA(exp64(-(t89 * (FMA(t89, 0.5, t37)))), 0x1.4de5f840c24cap-2, t90);
-        const double t93 = t85 * (FMA(exp64(-(t91 * (FMA(t91, 0.5, t37)))), 0x1.64340f7e7b66bp-3, t92));
-        const _Bool t94 = 0.0 < t37;
-        const double t95 = 1.0 / (FMA(t83, 0.25, 1.0));
-        const double t96 = t94 ? (-t80) : t80;
-        const _Bool t97 = t96 < 0.0;
-        const double t98 = (t96 * t96) * (-0.5);
-        const _Bool t99 = t98 < (-745.0);
-        const double t100 = 1.0 / (FMA(t97 ? (-t96) : t96, 0.25, 1.0));
-        const double t101 = t100 * (polynomial0(-0x1.d295e88846ca8p-10, t100 - 0.25));
-        const double t102 = (t99 ? 0.0 : (exp64(t99 ? (-745.0) : t98))) * t101;
-        const double t103 = t53 * (t95 * (polynomial0(-0x1.d295e88846ca8p-10, t95 - 0.25)));
-        const double t104 = (t97 ? t102 : (1.0 - t102)) - t103;
-        const double t105 = (t94 ? (-t104) : t104) * (t63 * 0x1.9884533d43651p-2);
-        const double t106 = t84 ? (t64 * (t93 * 0x1.45f306dc9c883p-3)) : t105;
-        const double t107 = t16 * t106;
-        const double t108 = t19 ? (-t107) : t107;
-        const double t109 = __builtin_sqrt(t13 ? 1.0 : (-1.0));
-        const _Bool t110 = t42 < (-745.0);
-        const double t111 = t110 ? 0.0 : (exp64(t110 ? (-745.0) : t42));
-        const double t112 = t25 ? 0.0 : ((t30 * (t31 + 1.0)) * 0x1.45f306dc9c883p-4);
-        const double t113 = (t20 * (1.0 / t18)) * (t111 * t112);
-        const double t114 = t17 * (t17 * (((t37 * t78) + t113) * (-0.5)));
-        const double t115 = t19 ? (-t114) : t114;
-        const double t116 = (t115 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t115;
-        const double t117 = (0x1.fffffffffffffp1023 < t115) ? 0x1.fffffffffffffp1023 : t116;
-        const double t118 = t16 * (t16 * ((t113 + (t34 * t106)) * (-0.5)));
-        const double t119 = t19 ? (-t118) : t118;
-        const double t120 = (t119 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t119;
-        const double t121 = (0x1.fffffffffffffp1023 < t119) ? 0x1.fffffffffffffp1023 : t120;
-        const double t122 = t112 * (t111 * (t16 * t17));
-        const double t123 = (t122 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t122;
+        _Bool t0 = (mean1[i] == mean2[i]) & (var2[i] < var1[i]);
+        _Bool t1 = (mean2[i] < mean1[i]) | t0;
+        double t2 = t1 ? mean2[i] : mean1[i];
+        double t3 = t1 ? mean1[i] : mean2[i];
+        double t4 = t1 ? var2[i] : var1[i];
+        double t5 = t1 ? var1[i] : var2[i];
+        double t6 = __builtin_fabs(cov[i]);
+        _Bool t7 = 0.0 <= t4;
+        _Bool t8 = 0.0 <= t5;
+        double t9 = ((__builtin_sqrt(t7 ? t4 : 0.0)) * (__builtin_sqrt(t8 ? t5 : 0.0))) * 0x1.00004p0;
+        _Bool t10 = t7 & (t2 == t2);
+        _Bool t11 = (t6 <= t9) & t10;
+        _Bool t12 = t8 & (t3 == t3);
+        _Bool t13 = t11 & t12;
+        double t14 = __builtin_sqrt(t13 ? (t4 + 1.0) : 1.0);
+        double t15 = __builtin_sqrt(t13 ? (t5 + 1.0) : 1.0);
+        double t16 = 1.0 / t14;
+        double t17 = 1.0 / t15;
+        double t18 = t14 * t15;
+        _Bool t19 = cov[i] < 0.0;
+        double t20 = t13 ? t6 : 0.0;
+        double t21 = (t4 * t5) - (t20 * t20);
+        double t22 = (((0.0 < t21) ? t21 : 0.0) + (t4 + t5)) + 1.0;
+        _Bool t23 = t13 & (0.0 < t22);
+        double t24 = t23 ? t22 : 0.0;
+        _Bool t25 = t24 == 0.0;
+        double t26 = t18 + t20;
+        double t27 = __builtin_sqrt(t25 ? 1.0 : t24);
+        double t28 = 1.0 / t26;
+        double t29 = t25 ? 0.0 : (t27 * t28);
+        double t30 = t25 ? 0x1p40 : (t26 * (1.0 / t27));
+        double t31 = t29 * t29;
+        double t32 = (t28 * (t20 * 2.0)) * (1.0 / (t29 + 1.0));
+        double t33 = t2 / t14;
+        double t34 = (38.5 < t33) ? 38.5 : ((t33 < (-38.5)) ? (-38.5) : t33);
+        double t35 = t3 / t15;
+        double t36 = (38.5 < t35) ? 38.5 : ((t35 < (-38.5)) ? (-38.5) : t35);
+        double t37 = t19 ? (-t36) : t36;
+        double t38 = t34 + t37;
+        double t39 = t34 - t37;
+        double t40 = (t38 * t38) * 0.125;
+        double t41 = (t39 * t39) * 0.125;
+        double t42 = -((FMA(t31, t40, t40)) + (FMA(t41, t30 * t30, t41)));
+        double t43 = t29 * t38;
+        double t44 = t30 * t39;
+        double t45 = (t43 + t44) * 0.5;
+        double t46 = (t32 * (t38 - t44)) * (-0.5);
+        double t47 = __builtin_fabs(t46);
+        double t48 = __builtin_fabs(t34);
+        _Bool t49 = (t47 <= 0.125) & ((t47 * t48) <= 2.0);
+        double t50 = t49 ? t46 : 0.0;
+        double t51 = (t37 * t37) * (-0.5);
+        _Bool t52 = t51 < (-745.0);
+        double t53 = t52 ? 0.0 : (exp64(t52 ? (-745.0) : t51));
+        double t54 = t50 * 0x1.1c6490c2719ecp-4;
+        double t55 = t50 * 0x1.51ee013116102p-2;
+        double t56 = (exp64(-(t54 * (FMA(t54, 0.5, t34))))) * 0x1.64340f7e7b66bp-3;
+        double t57 = t50 * 0x1.5708ff6774f7fp-1;
+        double t58 = FMA(exp64(-(t55 * (FMA(t55, 0.5, t34)))), 0x1.4de5f840c24cap-2, t56);
+        double t59 = t50 * 0x1.dc736de7b1cc3p-1;
+        double t60 = FMA(exp64(-(t57 * (FMA(t57, 0.5, t34)))), 0x1.4de5f840c24cap-2, t58);
+        double t61 = (t34 * t34) * (-0.5);
+        _Bool t62 = t61 < (-745.0);
+        double t63 = t62 ? 0.0 : (exp64(t62 ? (-745.0) : t61));
+        double t64 = t53 * t63;
+        double t65 = t50 * (FMA(exp64(-(t59 * (FMA(t59, 0.5, t34)))), 0x1.64340f7e7b66bp-3, t60));
+        _Bool t66 = 0.0 < t34;
+        double t67 = 1.0 / (FMA(t48, 0.25, 1.0));
+        double t68 = t66 ? (-t45) : t45;
+        _Bool t69 = t68 < 0.0;
+        double t70 = (t68 * t68) * (-0.5);
+        _Bool t71 = t70 < (-745.0);
+        double t72 = 1.0 / (FMA(t69 ? (-t68) : t68, 0.25, 1.0));
+        double t73 = t72 * (polynomial0(-0x1.d295e88846ca8p-10, t72 - 0.25));
+        double t74 = (t71 ? 0.0 : (exp64(t71 ? (-745.0) : t70))) * t73;
+        double t75 = t63 * (t67 * (polynomial0(-0x1.d295e88846ca8p-10, t67 - 0.25)));
+        double t76 = (t69 ? t74 : (1.0 - t74)) - t75;
+        double t77 = (t66 ? (-t76) : t76) * (t53 * 0x1.9884533d43651p-2);
+        double t78 = t49 ? (t64 * (t65 * 0x1.45f306dc9c883p-3)) : t77;
+        double t79 = t17 * t78;
+        double t80 = (t43 - t44) * 0.5;
+        double t81 = (t32 * (t38 + t44)) * (-0.5);
+        double t82 = __builtin_fabs(t81);
+        double t83 = __builtin_fabs(t37);
+        _Bool t84 = (t82 <= 0.125) & ((t82 * t83) <= 2.0);
+        double t85 = t84 ? t81 : 0.0;
+        double t86 = t85 * 0x1.1c6490c2719ecp-4;
+        double t87 = t85 * 0x1.51ee013116102p-2;
+        double t88 = (exp64(-(t86 * (FMA(t86, 0.5, t37))))) * 0x1.64340f7e7b66bp-3;
+        double t89 = t85 * 0x1.5708ff6774f7fp-1;
+        double t90 = FMA(exp64(-(t87 * (FMA(t87, 0.5, t37)))), 0x1.4de5f840c24cap-2, t88);
+        double t91 = t85 * 0x1.dc736de7b1cc3p-1;
+        double t92 = FMA(exp64(-(t89 * (FMA(t89, 0.5, t37)))), 0x1.4de5f840c24cap-2, t90);
+        double t93 = t85 * (FMA(exp64(-(t91 * (FMA(t91, 0.5, t37)))), 0x1.64340f7e7b66bp-3, t92));
+        _Bool t94 = 0.0 < t37;
+        double t95 = 1.0 / (FMA(t83, 0.25, 1.0));
+        double t96 = t94 ? (-t80) : t80;
+        _Bool t97 = t96 < 0.0;
+        double t98 = (t96 * t96) * (-0.5);
+        _Bool t99 = t98 < (-745.0);
+        double t100 = 1.0 / (FMA(t97 ? (-t96) : t96, 0.25, 1.0));
+        double t101 = t100 * (polynomial0(-0x1.d295e88846ca8p-10, t100 - 0.25));
+        double t102 = (t99 ? 0.0 : (exp64(t99 ? (-745.0) : t98))) * t101;
+        double t103 = t53 * (t95 * (polynomial0(-0x1.d295e88846ca8p-10, t95 - 0.25)));
+        double t104 = (t97 ? t102 : (1.0 - t102)) - t103;
+        double t105 = (t94 ? (-t104) : t104) * (t63 * 0x1.9884533d43651p-2);
+        double t106 = t84 ? (t64 * (t93 * 0x1.45f306dc9c883p-3)) : t105;
+        double t107 = t16 * t106;
+        double t108 = t19 ? (-t107) : t107;
+        double t109 = __builtin_sqrt(t13 ? 1.0 : (-1.0));
+        _Bool t110 = t42 < (-745.0);
+        double t111 = t110 ? 0.0 : (exp64(t110 ? (-745.0) : t42));
+        double t112 = t25 ? 0.0 : ((t30 * (t31 + 1.0)) * 0x1.45f306dc9c883p-4);
+        double t113 = (t20 * (1.0 / t18)) * (t111 * t112);
+        double t114 = t17 * (t17 * (((t37 * t78) + t113) * (-0.5)));
+        double t115 = t19 ? (-t114) : t114;
+        double t116 = (t115 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t115;
+        double t117 = (0x1.fffffffffffffp1023 < t115) ? 0x1.fffffffffffffp1023 : t116;
+        double t118 = t16 * (t16 * ((t113 + (t34 * t106)) * (-0.5)));
+        double t119 = t19 ? (-t118) : t118;
+        double t120 = (t119 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t119;
+        double t121 = (0x1.fffffffffffffp1023 < t119) ? 0x1.fffffffffffffp1023 : t120;
+        double t122 = t112 * (t111 * (t16 * t17));
+        double t123 = (t122 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t122;
         out_grad_mean1[i] = grad_covariance[i] * (t13 ? (t1 ? t79 : t108) : t109);
         out_grad_var1[i] = grad_covariance[i] * (t13 ? (t1 ? t117 : t121) : t109);
         out_grad_mean2[i] = grad_covariance[i] * (t13 ? (t1 ? t108 : t79) : t109);
@@ -404,39 +412,13 @@ static void normal_cdf_covariance_exact_float64_backward_block(const double *res
     }
 }
 
-void normal_cdf_covariance_exact_float64_backward(int64_t n, const double *restrict mean1, const double *restrict var1,
-                                                  const double *restrict mean2, const double *restrict var2,
-                                                  const double *restrict cov, const double *restrict grad_covariance,
-                                                  const double *restrict params, double *restrict out_grad_mean1,
-                                                  double *restrict out_grad_var1, double *restrict out_grad_mean2,
-                                                  double *restrict out_grad_var2, double *restrict out_grad_cov)
+void normal_cdf_covariance_exact_float64_backward(
+    int64_t n, const double *restrict mean1, const double *restrict var1, const double *restrict mean2,
+    const double *restrict var2, const double *restrict cov, const double *restrict grad_covariance,
+    const double *restrict params, double *restrict out_grad_mean1, double *restrict out_grad_var1,
+    double *restrict out_grad_mean2, double *restrict out_grad_var2, double *restrict out_grad_cov)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            normal_cdf_covariance_exact_float64_backward_block(mean1 + at, var1 + at, mean2 + at, var2 + at, cov + at,
-                                                               grad_covariance + at, out_grad_mean1 + at,
-                                                               out_grad_var1 + at, out_grad_mean2 + at,
-                                                               out_grad_var2 + at, out_grad_cov + at);
-            continue;
-        }
-        double in[6][LANES], out[5][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean1[from];
-            in[1][i] = var1[from];
-            in[2][i] = mean2[from];
-            in[3][i] = var2[from];
-            in[4][i] = cov[from];
-            in[5][i] = grad_covariance[from];
-        }
-        normal_cdf_covariance_exact_float64_backward_block(in[0], in[1], in[2], in[3], in[4], in[5], out[0], out[1],
-                                                           out[2], out[3], out[4]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean1[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var1[at + i] = out[1][i];
-        for (int i = 0; i < n - at; ++i) out_grad_mean2[at + i] = out[2][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var2[at + i] = out[3][i];
-        for (int i = 0; i < n - at; ++i) out_grad_cov[at + i] = out[4][i];
-    }
+    const double *const in[] = {mean1, var1, mean2, var2, cov, grad_covariance};
+    double *const out[] = {out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2, out_grad_cov};
+    over_blocks(normal_cdf_covariance_exact_float64_backward_block, n, in, 6, params, out, 5);
 }

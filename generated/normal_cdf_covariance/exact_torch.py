@@ -4,7 +4,6 @@
 # Wright, Nakahira & Moura 2024, An Analytic Solution to Covariance Propagation in Neural Networks
 #
 # rule digest  cc59bb5aba595963afc0132d5c3a606ff9eaa3c7d8562d9b6854e3e67e7b52bd
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 """normal_cdf_covariance, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -166,8 +165,9 @@ def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tenso
     return t12,
 
 
-def backward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor,
-             grad_covariance: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def backward(
+    mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor,
+    grad_covariance: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients in mean and variance of each input, from those in covariance of the outputs."""
     t0 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1))
     t1 = torch.where(t0, mean2, mean1)

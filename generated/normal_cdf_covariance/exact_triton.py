@@ -4,23 +4,12 @@
 # Wright, Nakahira & Moura 2024, An Analytic Solution to Covariance Propagation in Neural Networks
 #
 # rule digest  cc59bb5aba595963afc0132d5c3a606ff9eaa3c7d8562d9b6854e3e67e7b52bd
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   normal_cdf_covariance_exact_forward 1163, normal_cdf_covariance_exact_backward 805
 #
 # Certificate:
-#   covariance  0.916 tolerance, worst at mean1 = 8.06461239, var1 = 0.00179832336, mean2 = 8.20697117, var2 =
-#       0.00239277771, cov = -0.00207435526
-#   dcovariance_dmu1 0.14 tolerance, worst at mean1 = 1134.28198, var1 = 18075, mean2 = 1265.93286, var2 = 30268.1914,
-#        cov = 3540.55396
-#   dcovariance_dvar1 0.26 tolerance, worst at mean1 = 0, var1 = 392.371429, mean2 = 38.9724083, var2 = 812.54541, cov
-#        = -561.605347
-#   dcovariance_dmu2 0.146 tolerance, worst at mean1 = -90.9921341, var1 = 67.5940704, mean2 = 31.6992588, var2 =
-#       63.5031242, cov = -31.2693558
-#   dcovariance_dvar2 0.278 tolerance, worst at mean1 = 49.3769836, var1 = 771.713745, mean2 = 0, var2 = 521.098206,
-#       cov = -627.466614
-#   dcovariance_dcov 0.539 tolerance, worst at mean1 = 206191.141, var1 = 1.86860093e+10, mean2 = -203556.578, var2 =
-#       1.71167212e+10, cov = -1.78837565e+10
-#   against exact values at 16259 points over all of float32; details in exact.json
+#   covariance 0.916, dcovariance_dmu1 0.14, dcovariance_dvar1 0.26, dcovariance_dmu2 0.146, dcovariance_dvar2 0.278,
+#       dcovariance_dcov 0.539 tolerance,
+#   against exact values at 16259 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -37,479 +26,233 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
-def normal_cdf_covariance_exact_forward(mean1, var1, mean2, var2, cov):
-    t0 = (mean1 == mean2) & (var2 < var1)
-    t1 = (mean2 < mean1) | t0
-    t2 = tl.where(t1, var2, var1)
-    t3 = 0.0 <= t2
-    t4 = tl.sqrt_rn(tl.where(t3, t2, 0.0))
-    t5 = tl.where(t1, var1, var2)
-    t6 = 0.0 <= t5
-    t7 = (t4 * tl.sqrt_rn(tl.where(t6, t5, 0.0))) * 1.0000038
-    t8 = tl.abs(cov) <= t7
-    t9 = tl.where(t1, mean2, mean1)
-    t10 = t8 & (t3 & (t9 == t9))
-    t11 = tl.where(t1, mean1, mean2)
-    t12 = t10 & (t6 & (t11 == t11))
-    t13 = tl.where(1.1529215e+18 < t2, 9.094947e-13, 1.0)  # power of two that keeps remainders normal
-    t14 = tl.where(1.1529215e+18 < t5, 9.094947e-13, 1.0)  # power of two that keeps remainders normal
-    t15 = cov * (t13 * t14)
-    t16 = tl.where(t12, tl.abs(t15), 0.0)
-    t17 = t16 * t16
-    t18 = tl.fma(t16, t16, t17 * -1.0)
-    t19 = t13 * (t2 * t13)
-    t20 = t14 * (t5 * t14)
-    t21 = t19 * t20
-    t22 = tl.fma(t19, t20, t21 * -1.0)
-    t23 = t18 - t22
-    t24 = t23 - t18
-    t25 = (t18 - (t23 - t24)) + ((t22 * -1.0) - t24)
-    t26 = 0.0 * t20
-    t27 = t23 - t26
-    t28 = t27 - t23
-    t29 = t23 - (t27 - t28)
-    t30 = t26 * -1.0
-    t31 = (t25 + (t29 + (t30 - t28))) - tl.fma(0.0, t20, t30)
-    t32 = t17 - t21
-    t33 = t32 + t27
-    t34 = t33 - t32
-    t35 = (t33 + (((t32 - (t33 - t34)) + (t27 - t34)) + t31)) * -1.0
-    t36 = tl.where(0.0 < t35, t35, 0.0)
-    t37 = t13 * t13
-    t38 = t20 * t37
-    t39 = t14 * t14
-    t40 = (t36 + (t38 + (t19 * t39))) + (t37 * t39)
-    t41 = tl.where(t12 & (0.0 < t40), t40, 0.0)
-    t42 = 0.0 == t41
-    t43 = tl.sqrt_rn(tl.where(t42, 1.0, t41))
-    t44 = t19 + t37
-    t45 = tl.where(t12, t44, 1.0)
-    t46 = tl.sqrt_rn(t45)  # standard deviation, scaled
-    t47 = tl.fma(t46, t46 * -1.0, t45)
-    t48 = t44 - t19
-    t49 = tl.where(t12, (t19 - (t44 - t48)) + (t37 - t48), 0.0) + t47
-    t50 = tl.div_rn(1.0, t46)
-    t51 = t49 * (0.5 * t50)
-    t52 = t20 + t39
-    t53 = tl.where(t12, t52, 1.0)
-    t54 = tl.sqrt_rn(t53)  # standard deviation, scaled
-    t55 = t46 * t54
-    t56 = tl.fma(t51, t54, tl.fma(t46, t54, t55 * -1.0))
-    t57 = tl.fma(t54, t54 * -1.0, t53)
-    t58 = t52 - t20
-    t59 = tl.where(t12, (t20 - (t52 - t58)) + (t39 - t58), 0.0) + t57
-    t60 = tl.div_rn(1.0, t54)
-    t61 = t59 * (0.5 * t60)
-    t62 = tl.fma(t46, t61, t56)
-    t63 = t55 + t16
-    t64 = t63 + (t62 + (t16 - (t63 - t55)))
-    t65 = tl.div_rn(1.0, t64)
-    t66 = tl.where(t42, 0.0, t43 * t65)  # Q = sqrt((1 - rho)/(1 + rho))
-    t67 = t66 * t66
-    t68 = t11 * t14
-    t69 = t60 * t68
-    t70 = t69 < (-18.8125)
-    t71 = tl.where(t70, -18.8125, t69)
-    t72 = 18.8125 < t69
-    t73 = tl.where(t72, 18.8125, t71)  # mean2/s2, within the reach
-    t74 = t73 * -1.0
-    t75 = t15 < 0.0
-    t76 = tl.where(t75, t74, t73)
-    t77 = t9 * t13
-    t78 = t50 * t77
-    t79 = t78 < (-18.8125)
-    t80 = tl.where(t79, -18.8125, t78)
-    t81 = 18.8125 < t78
-    t82 = tl.where(t81, 18.8125, t80)  # mean1/s1, within the reach
-    t83 = t82 + t76
-    t84 = t83 - t82
-    t85 = (t82 - (t83 - t84)) + (t76 - t84)
-    t86 = t69 * -1.0
-    t87 = tl.where(t72, 0.0, tl.where(t70, 0.0, t60 * tl.fma(t61, t86, tl.fma(t54, t86, t68))))
-    t88 = tl.where(t75, t87 * -1.0, t87)
-    t89 = t78 * -1.0
-    t90 = tl.where(t81, 0.0, tl.where(t79, 0.0, t50 * tl.fma(t51, t89, tl.fma(t46, t89, t77))))
-    t91 = t85 + (t90 + t88)
-    t92 = tl.abs(t83 + t91)
-    t93 = t67 * t92
-    t94 = t82 - t76
-    t95 = t94 - t82
-    t96 = ((t82 - (t94 - t95)) + ((t76 * -1.0) - t95)) + (t90 - t88)
-    t97 = tl.abs(t94 + t96)
-    t98 = t97 <= t93
-    t99 = tl.where(t42, 1.0995116e+12, t64 * tl.div_rn(1.0, t43))
-    t100 = t94 * t94
-    t101 = 0.125 * tl.fma(t94, t96, tl.fma(t94, t96, tl.fma(t94, t94, t100 * -1.0)))
-    t102 = 0.125 * t100  # B = (a - b)^2/8
-    t103 = t102 + t101
-    t104 = tl.where(t98, t99 * (t99 * t103), 0.125 * (t92 * t97))
-    t105 = (t92 <= t97) | (t92 < 8.6736174e-19)
-    t106 = tl.where(t105, t103, t104)  # B/q*^2
-    # q*^2, where the exponent is least
-    t107 = tl.where(t105, 1.0, tl.where(t98, t67, t97 * tl.div_rn(1.0, tl.where(t105, 1.0, t92))))
-    t108 = t83 * t83
-    t109 = 0.125 * t108  # A = (a + b)^2/8
-    t110 = t109 * t107
-    t111 = t106 + t110
-    t112 = t111 - t110
-    t113 = ((t110 - (t111 - t112)) + (t106 - t112)) + tl.fma(t109, t107, t110 * -1.0)
-    t114 = 0.125 * tl.fma(t83, t91, tl.fma(t83, t91, tl.fma(t83, t83, t108 * -1.0)))
-    t115 = tl.fma(t114, t107, t113)
-    t116 = t111 + t115
-    t117 = tl.fma(36.0, t116, 324.0)
-    t118 = t106 * -1.0
-    t119 = t109 + t114
-    t120 = tl.fma(t107, t119, t118)
-    t121 = tl.sqrt_rn(tl.fma(t120, t120, t117))
-    t122 = (18.0 + t116) + t121
-    t123 = tl.div_rn(1.0, t122)
-    t124 = (2.0 * t103) * t123
-    t125 = t67 < t124
-    t126 = tl.where(t125, tl.sqrt_rn(tl.where(t125, t124, 1.0)), t66)  # lo, where the integral begins
-    t127 = 2.0 * t119
-    t128 = t122 < t127
-    t129 = (tl.where(t128, tl.sqrt_rn(tl.where(t128, t122 * tl.div_rn(1.0, tl.where(t128, t127, 1.0)), 1.0)), 1.0) -
-        t126)
-    t130 = t125 | t128
-    t131 = tl.div_rn(1.0, 1.0 + t66)
-    t132 = (t65 * (t16 * 2.0)) * t131  # 1 - Q
-    t133 = tl.where(t130, t129, t132)  # hi - lo
-    t134 = tl.fma(t133, 1.7806396e-14, t126)
-    t135 = t134 * t134
-    t136 = 1.0 + t135
-    t137 = tl.div_rn(1.0, t135 * t136)
-    t138 = (t119 - (t106 * (t136 * t137))) * (t107 - t135)
-    t139 = tl.fma(t138, 1.442695, 12582912.0)
-    t140 = t139 - 12582912.0
-    t141 = tl.fma(t140, -0.69314575, t138) + (t140 * (-1.4286068e-6))
-    t142 = (7.268582e-14 * (((1.0 + tl.fma(tl.fma(t141, tl.fma(t141, tl.fma(t141, tl.fma(t141, 0.0013814222,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t141 * t141, t141)) * ((((t139.to(tl.int32, bitcast=True))
-        + 127) << 23).to(tl.float32, bitcast=True))) * (t135 * t137)))
-    t143 = tl.fma(t133, 7.139873e-11, t126)
-    t144 = t143 * t143
-    t145 = 1.0 + t144
-    t146 = tl.div_rn(1.0, t144 * t145)
-    t147 = (t119 - (t106 * (t145 * t146))) * (t107 - t144)
-    t148 = tl.fma(1.442695, t147, 12582912.0)
-    t149 = t148 - 12582912.0
-    t150 = tl.fma(-0.69314575, t149, t147) + ((-1.4286068e-6) * t149)
-    t151 = (tl.fma(1.284356e-10, ((1.0 + tl.fma(tl.fma(t150, tl.fma(t150, tl.fma(t150, tl.fma(0.0013814222, t150,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t150 * t150, t150)) * (((127 + (t148.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t144 * t146), t142))
-    t152 = tl.fma(t133, 6.256983e-9, t126)
-    t153 = t152 * t152
-    t154 = 1.0 + t153
-    t155 = tl.div_rn(1.0, t153 * t154)
-    t156 = (t119 - (t106 * (t154 * t155))) * (t107 - t153)
-    t157 = tl.fma(1.442695, t156, 12582912.0)
-    t158 = t157 - 12582912.0
-    t159 = tl.fma(-0.69314575, t158, t156) + ((-1.4286068e-6) * t158)
-    t160 = (tl.fma(7.1630315e-9, ((1.0 + tl.fma(tl.fma(t159, tl.fma(t159, tl.fma(t159, tl.fma(0.0013814222, t159,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t159 * t159, t159)) * (((127 + (t157.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t153 * t155), t151))
-    t161 = tl.fma(t133, 1.3357106e-7, t126)
-    t162 = t161 * t161
-    t163 = 1.0 + t162
-    t164 = tl.div_rn(1.0, t162 * t163)
-    t165 = (t119 - (t106 * (t163 * t164))) * (t107 - t162)
-    t166 = tl.fma(1.442695, t165, 12582912.0)
-    t167 = t166 - 12582912.0
-    t168 = tl.fma(-0.69314575, t167, t165) + ((-1.4286068e-6) * t167)
-    t169 = (tl.fma(1.1155739e-7, ((1.0 + tl.fma(tl.fma(t168, tl.fma(t168, tl.fma(t168, tl.fma(0.0013814222, t168,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t168 * t168, t168)) * (((127 + (t166.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t162 * t164), t160))
-    t170 = tl.fma(t133, 1.3555483e-6, t126)
-    t171 = t170 * t170
-    t172 = 1.0 + t171
-    t173 = tl.div_rn(1.0, t171 * t172)
-    t174 = (t119 - (t106 * (t172 * t173))) * (t107 - t171)
-    t175 = tl.fma(1.442695, t174, 12582912.0)
-    t176 = t175 - 12582912.0
-    t177 = tl.fma(-0.69314575, t176, t174) + ((-1.4286068e-6) * t176)
-    t178 = (tl.fma(8.8652627e-7, ((1.0 + tl.fma(tl.fma(t177, tl.fma(t177, tl.fma(t177, tl.fma(0.0013814222, t177,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t177 * t177, t177)) * (((127 + (t175.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t171 * t173), t169))
-    t179 = tl.fma(t133, 8.667007e-6, t126)
-    t180 = t179 * t179
-    t181 = 1.0 + t180
-    t182 = tl.div_rn(1.0, t180 * t181)
-    t183 = (t119 - (t106 * (t181 * t182))) * (t107 - t180)
-    t184 = tl.fma(1.442695, t183, 12582912.0)
-    t185 = t184 - 12582912.0
-    t186 = tl.fma(-0.69314575, t185, t183) + ((-1.4286068e-6) * t185)
-    t187 = (tl.fma(4.632533e-6, ((1.0 + tl.fma(tl.fma(t186, tl.fma(t186, tl.fma(t186, tl.fma(0.0013814222, t186,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t186 * t186, t186)) * (((127 + (t184.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t180 * t182), t178))
-    t188 = tl.fma(t133, 4.0370855e-5, t126)
-    t189 = t188 * t188
-    t190 = 1.0 + t189
-    t191 = tl.div_rn(1.0, t189 * t190)
-    t192 = (t119 - (t106 * (t190 * t191))) * (t107 - t189)
-    t193 = tl.fma(1.442695, t192, 12582912.0)
-    t194 = t193 - 12582912.0
-    t195 = tl.fma(-0.69314575, t194, t192) + ((-1.4286068e-6) * t194)
-    t196 = (tl.fma(1.8140627e-5, ((1.0 + tl.fma(tl.fma(t195, tl.fma(t195, tl.fma(t195, tl.fma(0.0013814222, t195,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t195 * t195, t195)) * (((127 + (t193.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t189 * t191), t187))
-    t197 = tl.fma(t133, 0.00014911742, t126)
-    t198 = t197 * t197
-    t199 = 1.0 + t198
-    t200 = tl.div_rn(1.0, t198 * t199)
-    t201 = (t119 - (t106 * (t199 * t200))) * (t107 - t198)
-    t202 = tl.fma(1.442695, t201, 12582912.0)
-    t203 = t202 - 12582912.0
-    t204 = tl.fma(-0.69314575, t203, t201) + ((-1.4286068e-6) * t203)
-    t205 = (tl.fma(5.7449197e-5, ((1.0 + tl.fma(tl.fma(t204, tl.fma(t204, tl.fma(t204, tl.fma(0.0013814222, t204,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t204 * t204, t204)) * (((127 + (t202.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t198 * t200), t196))
-    t206 = tl.fma(t133, 0.00046089652, t126)
-    t207 = t206 * t206
-    t208 = 1.0 + t207
-    t209 = tl.div_rn(1.0, t207 * t208)
-    t210 = (t119 - (t106 * (t208 * t209))) * (t107 - t207)
-    t211 = tl.fma(1.442695, t210, 12582912.0)
-    t212 = t211 - 12582912.0
-    t213 = tl.fma(-0.69314575, t212, t210) + ((-1.4286068e-6) * t212)
-    t214 = (tl.fma(0.00015440652, ((1.0 + tl.fma(tl.fma(t213, tl.fma(t213, tl.fma(t213, tl.fma(0.0013814222, t213,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t213 * t213, t213)) * (((127 + (t211.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t207 * t209), t205))
-    t215 = tl.fma(t133, 0.0012360261, t126)
-    t216 = t215 * t215
-    t217 = 1.0 + t216
-    t218 = tl.div_rn(1.0, t216 * t217)
-    t219 = (t119 - (t106 * (t217 * t218))) * (t107 - t216)
-    t220 = tl.fma(1.442695, t219, 12582912.0)
-    t221 = t220 - 12582912.0
-    t222 = tl.fma(-0.69314575, t221, t219) + ((-1.4286068e-6) * t221)
-    t223 = (tl.fma(0.00036380897, ((1.0 + tl.fma(tl.fma(t222, tl.fma(t222, tl.fma(t222, tl.fma(0.0013814222, t222,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t222 * t222, t222)) * (((127 + (t220.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t216 * t218), t214))
-    t224 = tl.fma(t133, 0.002950513, t126)
-    t225 = t224 * t224
-    t226 = 1.0 + t225
-    t227 = tl.div_rn(1.0, t225 * t226)
-    t228 = (t119 - (t106 * (t226 * t227))) * (t107 - t225)
-    t229 = tl.fma(1.442695, t228, 12582912.0)
-    t230 = t229 - 12582912.0
-    t231 = tl.fma(-0.69314575, t230, t228) + ((-1.4286068e-6) * t230)
-    t232 = (tl.fma(0.00076875696, ((1.0 + tl.fma(tl.fma(t231, tl.fma(t231, tl.fma(t231, tl.fma(0.0013814222, t231,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t231 * t231, t231)) * (((127 + (t229.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t225 * t227), t223))
-    t233 = tl.fma(t133, 0.006387385, t126)
-    t234 = t233 * t233
-    t235 = 1.0 + t234
-    t236 = tl.div_rn(1.0, t234 * t235)
-    t237 = (t119 - (t106 * (t235 * t236))) * (t107 - t234)
-    t238 = tl.fma(1.442695, t237, 12582912.0)
-    t239 = t238 - 12582912.0
-    t240 = tl.fma(-0.69314575, t239, t237) + ((-1.4286068e-6) * t239)
-    t241 = (tl.fma(0.0014810949, ((1.0 + tl.fma(tl.fma(t240, tl.fma(t240, tl.fma(t240, tl.fma(0.0013814222, t240,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t240 * t240, t240)) * (((127 + (t238.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t234 * t236), t232))
-    t242 = tl.fma(t133, 0.012717514, t126)
-    t243 = t242 * t242
-    t244 = 1.0 + t243
-    t245 = tl.div_rn(1.0, t243 * t244)
-    t246 = (t119 - (t106 * (t244 * t245))) * (t107 - t243)
-    t247 = tl.fma(1.442695, t246, 12582912.0)
-    t248 = t247 - 12582912.0
-    t249 = tl.fma(-0.69314575, t248, t246) + ((-1.4286068e-6) * t248)
-    t250 = (tl.fma(0.0026338205, ((1.0 + tl.fma(tl.fma(t249, tl.fma(t249, tl.fma(t249, tl.fma(0.0013814222, t249,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t249 * t249, t249)) * (((127 + (t247.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t243 * t245), t241))
-    t251 = tl.fma(t133, 0.023541106, t126)
-    t252 = t251 * t251
-    t253 = 1.0 + t252
-    t254 = tl.div_rn(1.0, t252 * t253)
-    t255 = (t119 - (t106 * (t253 * t254))) * (t107 - t252)
-    t256 = tl.fma(1.442695, t255, 12582912.0)
-    t257 = t256 - 12582912.0
-    t258 = tl.fma(-0.69314575, t257, t255) + ((-1.4286068e-6) * t257)
-    t259 = (tl.fma(0.004363449, ((1.0 + tl.fma(tl.fma(t258, tl.fma(t258, tl.fma(t258, tl.fma(0.0013814222, t258,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t258 * t258, t258)) * (((127 + (t256.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t252 * t254), t250))
-    t260 = tl.fma(t133, 0.04085785, t126)
-    t261 = t260 * t260
-    t262 = 1.0 + t261
-    t263 = tl.div_rn(1.0, t261 * t262)
-    t264 = (t119 - (t106 * (t262 * t263))) * (t107 - t261)
-    t265 = tl.fma(1.442695, t264, 12582912.0)
-    t266 = t265 - 12582912.0
-    t267 = tl.fma(-0.69314575, t266, t264) + ((-1.4286068e-6) * t266)
-    t268 = (tl.fma(0.0067824842, ((1.0 + tl.fma(tl.fma(t267, tl.fma(t267, tl.fma(t267, tl.fma(0.0013814222, t267,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t267 * t267, t267)) * (((127 + (t265.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t261 * t263), t259))
-    t269 = tl.fma(t133, 0.06693861, t126)
-    t270 = t269 * t269
-    t271 = 1.0 + t270
-    t272 = tl.div_rn(1.0, t270 * t271)
-    t273 = (t119 - (t106 * (t271 * t272))) * (t107 - t270)
-    t274 = tl.fma(1.442695, t273, 12582912.0)
-    t275 = t274 - 12582912.0
-    t276 = tl.fma(-0.69314575, t275, t273) + ((-1.4286068e-6) * t275)
-    t277 = (tl.fma(0.009945022, ((1.0 + tl.fma(tl.fma(t276, tl.fma(t276, tl.fma(t276, tl.fma(0.0013814222, t276,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t276 * t276, t276)) * (((127 + (t274.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t270 * t272), t268))
-    t278 = tl.fma(t133, 0.10408563, t126)
-    t279 = t278 * t278
-    t280 = 1.0 + t279
-    t281 = tl.div_rn(1.0, t279 * t280)
-    t282 = (t119 - (t106 * (t280 * t281))) * (t107 - t279)
-    t283 = tl.fma(1.442695, t282, 12582912.0)
-    t284 = t283 - 12582912.0
-    t285 = tl.fma(-0.69314575, t284, t282) + ((-1.4286068e-6) * t284)
-    t286 = (tl.fma(0.013811379, ((1.0 + tl.fma(tl.fma(t285, tl.fma(t285, tl.fma(t285, tl.fma(0.0013814222, t285,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t285 * t285, t285)) * (((127 + (t283.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t279 * t281), t277))
-    t287 = tl.fma(t133, 0.15429045, t126)
-    t288 = t287 * t287
-    t289 = 1.0 + t288
-    t290 = tl.div_rn(1.0, t288 * t289)
-    t291 = (t119 - (t106 * (t289 * t290))) * (t107 - t288)
-    t292 = tl.fma(1.442695, t291, 12582912.0)
-    t293 = t292 - 12582912.0
-    t294 = tl.fma(-0.69314575, t293, t291) + ((-1.4286068e-6) * t293)
-    t295 = (tl.fma(0.018219745, ((1.0 + tl.fma(tl.fma(t294, tl.fma(t294, tl.fma(t294, tl.fma(0.0013814222, t294,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t294 * t294, t294)) * (((127 + (t292.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t288 * t290), t286))
-    t296 = tl.fma(t133, 0.21882491, t126)
-    t297 = t296 * t296
-    t298 = 1.0 + t297
-    t299 = tl.div_rn(1.0, t297 * t298)
-    t300 = (t119 - (t106 * (t298 * t299))) * (t107 - t297)
-    t301 = tl.fma(1.442695, t300, 12582912.0)
-    t302 = t301 - 12582912.0
-    t303 = tl.fma(-0.69314575, t302, t300) + ((-1.4286068e-6) * t302)
-    t304 = (tl.fma(0.022873294, ((1.0 + tl.fma(tl.fma(t303, tl.fma(t303, tl.fma(t303, tl.fma(0.0013814222, t303,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t303 * t303, t303)) * (((127 + (t301.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t297 * t299), t295))
-    t305 = tl.fma(t133, 0.29782534, t126)
-    t306 = t305 * t305
-    t307 = 1.0 + t306
-    t308 = tl.div_rn(1.0, t306 * t307)
-    t309 = (t119 - (t106 * (t307 * t308))) * (t107 - t306)
-    t310 = tl.fma(1.442695, t309, 12582912.0)
-    t311 = t310 - 12582912.0
-    t312 = tl.fma(-0.69314575, t311, t309) + ((-1.4286068e-6) * t311)
-    t313 = (tl.fma(0.027349675, ((1.0 + tl.fma(tl.fma(t312, tl.fma(t312, tl.fma(t312, tl.fma(0.0013814222, t312,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t312 * t312, t312)) * (((127 + (t310.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t306 * t308), t304))
-    t314 = tl.fma(t133, 0.38994673, t126)
-    t315 = t314 * t314
-    t316 = 1.0 + t315
-    t317 = tl.div_rn(1.0, t315 * t316)
-    t318 = (t119 - (t106 * (t316 * t317))) * (t107 - t315)
-    t319 = tl.fma(1.442695, t318, 12582912.0)
-    t320 = t319 - 12582912.0
-    t321 = tl.fma(-0.69314575, t320, t318) + ((-1.4286068e-6) * t320)
-    t322 = (tl.fma(0.031136192, ((1.0 + tl.fma(tl.fma(t321, tl.fma(t321, tl.fma(t321, tl.fma(0.0013814222, t321,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t321 * t321, t321)) * (((127 + (t319.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t315 * t317), t313))
-    t323 = tl.fma(t133, 0.49216625, t126)
-    t324 = t323 * t323
-    t325 = 1.0 + t324
-    t326 = tl.div_rn(1.0, t324 * t325)
-    t327 = (t119 - (t106 * (t325 * t326))) * (t107 - t324)
-    t328 = tl.fma(1.442695, t327, 12582912.0)
-    t329 = t328 - 12582912.0
-    t330 = tl.fma(-0.69314575, t329, t327) + ((-1.4286068e-6) * t329)
-    t331 = (tl.fma(0.033688944, ((1.0 + tl.fma(tl.fma(t330, tl.fma(t330, tl.fma(t330, tl.fma(0.0013814222, t330,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t330 * t330, t330)) * (((127 + (t328.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t324 * t326), t322))
-    t332 = tl.fma(t133, 0.5998014, t126)
-    t333 = t332 * t332
-    t334 = 1.0 + t333
-    t335 = tl.div_rn(1.0, t333 * t334)
-    t336 = (t119 - (t106 * (t334 * t335))) * (t107 - t333)
-    t337 = tl.fma(1.442695, t336, 12582912.0)
-    t338 = t337 - 12582912.0
-    t339 = tl.fma(-0.69314575, t338, t336) + ((-1.4286068e-6) * t338)
-    t340 = (tl.fma(0.03450875, ((1.0 + tl.fma(tl.fma(t339, tl.fma(t339, tl.fma(t339, tl.fma(0.0013814222, t339,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t339 * t339, t339)) * (((127 + (t337.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t333 * t335), t331))
-    t341 = tl.fma(t133, 0.70677817, t126)
-    t342 = t341 * t341
-    t343 = 1.0 + t342
-    t344 = tl.div_rn(1.0, t342 * t343)
-    t345 = (t119 - (t106 * (t343 * t344))) * (t107 - t342)
-    t346 = tl.fma(1.442695, t345, 12582912.0)
-    t347 = t346 - 12582912.0
-    t348 = tl.fma(-0.69314575, t347, t345) + ((-1.4286068e-6) * t347)
-    t349 = (tl.fma(0.033222027, ((1.0 + tl.fma(tl.fma(t348, tl.fma(t348, tl.fma(t348, tl.fma(0.0013814222, t348,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t348 * t348, t348)) * (((127 + (t346.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t342 * t344), t340))
-    t350 = tl.fma(t133, 0.8061421, t126)
-    t351 = t350 * t350
-    t352 = 1.0 + t351
-    t353 = tl.div_rn(1.0, t351 * t352)
-    t354 = (t119 - (t106 * (t352 * t353))) * (t107 - t351)
-    t355 = tl.fma(1.442695, t354, 12582912.0)
-    t356 = t355 - 12582912.0
-    t357 = tl.fma(-0.69314575, t356, t354) + ((-1.4286068e-6) * t356)
-    t358 = (tl.fma(0.029652255, ((1.0 + tl.fma(tl.fma(t357, tl.fma(t357, tl.fma(t357, tl.fma(0.0013814222, t357,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t357 * t357, t357)) * (((127 + (t355.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t351 * t353), t349))
-    t359 = tl.fma(t133, 0.8907605, t126)
-    t360 = t359 * t359
-    t361 = 1.0 + t360
-    t362 = tl.div_rn(1.0, t360 * t361)
-    t363 = (t119 - (t106 * (t361 * t362))) * (t107 - t360)
-    t364 = tl.fma(1.442695, t363, 12582912.0)
-    t365 = t364 - 12582912.0
-    t366 = tl.fma(-0.69314575, t365, t363) + ((-1.4286068e-6) * t365)
-    t367 = (tl.fma(0.023867868, ((1.0 + tl.fma(tl.fma(t366, tl.fma(t366, tl.fma(t366, tl.fma(0.0013814222, t366,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t366 * t366, t366)) * (((127 + (t364.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t360 * t362), t358))
-    t368 = tl.fma(t133, 0.95412374, t126)
-    t369 = t368 * t368
-    t370 = 1.0 + t369
-    t371 = tl.div_rn(1.0, t369 * t370)
-    t372 = (t119 - (t106 * (t370 * t371))) * (t107 - t369)
-    t373 = tl.fma(1.442695, t372, 12582912.0)
-    t374 = t373 - 12582912.0
-    t375 = tl.fma(-0.69314575, t374, t372) + ((-1.4286068e-6) * t374)
-    t376 = (tl.fma(0.016196337, ((1.0 + tl.fma(tl.fma(t375, tl.fma(t375, tl.fma(t375, tl.fma(0.0013814222, t375,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t375 * t375, t375)) * (((127 + (t373.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t369 * t371), t367))
-    t377 = tl.fma(t133, 0.9911378, t126)
-    t378 = t377 * t377
-    t379 = 1.0 + t378
-    t380 = tl.div_rn(1.0, t378 * t379)
-    t381 = (t119 - (t106 * (t379 * t380))) * (t107 - t378)
-    t382 = tl.fma(1.442695, t381, 12582912.0)
-    t383 = t382 - 12582912.0
-    t384 = tl.fma(-0.69314575, t383, t381) + ((-1.4286068e-6) * t383)
-    t385 = (t133 * tl.fma(0.00720935, ((1.0 + tl.fma(tl.fma(t384, tl.fma(t384, tl.fma(t384, tl.fma(0.0013814222, t384,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t384 * t384, t384)) * (((127 + (t382.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t378 * t380), t376))
-    t386 = t109 + t102
-    t387 = t111 + t386
-    t388 = t387 * -1.0
-    t389 = t388 < (-176.5)
-    t390 = tl.where(t389, -176.5, t388)
-    t391 = tl.fma(1.442695, t390, 12582912.0)
-    t392 = t391 - 12582912.0
-    t393 = tl.fma(-0.69314575, t392, t390)
-    t394 = t387 - t111
-    t395 = (t111 - (t387 - t394)) + (t386 - t394)
-    t396 = t114 + t101
-    t397 = t386 - t109
-    t398 = (t393 + tl.fma(-1.4286068e-6, t392, tl.where(t389, 0.0, (t395 + (t115 + (((t109 - (t386 - t397)) + (t102 -
-        t397)) + t396))) * -1.0)))
-    t399 = (t385 * tl.where(t389, 0.0, 1.0 + tl.fma(tl.fma(t398, tl.fma(t398, tl.fma(t398, tl.fma(0.0013814222, t398,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t398 * t398, t398)))
-    t400 = t391.to(tl.int32, bitcast=True)
-    t401 = (((127 + (t400 >> 2)) << 23).to(tl.float32, bitcast=True)) * t399
-    t402 = (((127 + ((t400 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)) * t401
-    t403 = (((127 + ((t400 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)) * t402
-    t404 = (((127 + ((t400 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)) * t403
-    t405 = tl.where(t12, tl.where(t75, t404 * -1.0, t404), tl.sqrt_rn(tl.where(t12, 1.0, -1.0)))
-    return t405
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
 
 
 @triton.jit
-def normal_cdf_covariance_exact_forward_kernel(mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, cov_ptr, out_covariance_ptr,
-                                               n, BLOCK: tl.constexpr):
+def _polynomial12(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x,
+        tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6), c7), c8), c9), c10), c11))
+
+
+@triton.jit
+def _part2(p0, p1):
+    t0 = p0 - 12582912.0
+    t1 = tl.fma(t0, -0.69314575, p1) + (t0 * (-1.4286068e-6))
+    t2 = 1.0 + tl.fma(_polynomial4(t1, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t1 * t1, t1)
+    return t2
+
+
+@triton.jit
+def _part3(p0, p1, p2):
+    t0 = p0 * p0
+    t1 = tl.fma(p0, p0, t0 * -1.0)
+    t2 = p1 * p2
+    t3 = tl.fma(p1, p2, t2 * -1.0)
+    t4 = t1 - t3
+    t5 = t4 - t1
+    t6 = 0.0 * p2
+    t7 = t4 - t6
+    t8 = t7 - t4
+    t9 = t6 * -1.0
+    t10 = t0 - t2
+    t11 = t10 + t7
+    t12 = t11 - t10
+    t13 = ((t11 + (((t10 - (t11 - t12)) + (t7 - t12)) + ((((t1 - (t4 - t5)) + ((t3 * -1.0) - t5)) + ((t4 - (t7 - t8)) +
+        (t9 - t8))) - tl.fma(0.0, p2, t9)))) * -1.0)
+    t14 = tl.where(0.0 < t13, t13, 0.0)
+    return t14
+
+
+@triton.jit
+def _part4(p0, p1, p2):
+    t0 = p1 - p0
+    t1 = (p0 - (p1 - t0)) + (p2 - t0)
+    return t1
+
+
+@triton.jit
+def _part5(p0):
+    t0 = (_polynomial12(p0 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537, -0.020374626,
+        0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
+    return t0
+
+
+@triton.jit
+def _part6(p0, p1):
+    t0 = ((127 + ((p0 + p1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    return t0
+
+
+@triton.jit
+def _atom0(p0, p1, p2, p3, p4, p5):
+    t0 = tl.fma(p0, p1, p2)
+    t1 = t0 * t0
+    t2 = 1.0 + t1
+    t3 = tl.div_rn(1.0, t1 * t2)
+    t4 = (p5 - (p4 * (t2 * t3))) * (p3 - t1)
+    t5 = tl.fma(1.442695, t4, 12582912.0)
+    t6 = (_part2(t5, t4) * (((127 + (t5.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True))) * (t1 * t3)
+    return t6
+
+
+@triton.jit
+def _atom1(p0, p1, p2):
+    t0 = p1 * p0
+    t1 = (t0 * tl.fma(0.5, t0, p2)) * -1.0
+    t2 = tl.fma(1.442695, t1, 12582912.0)
+    t3 = _part2(t2, t1) * (((127 + (t2.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True))
+    return t3
+
+
+@triton.jit
+def normal_cdf_covariance_exact_forward(mean1, var1, mean2, var2, cov):
+    t0 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1))
+    t1 = tl.where(t0, var2, var1)
+    t2 = 0.0 <= t1
+    t3 = tl.where(t0, var1, var2)
+    t4 = 0.0 <= t3
+    t5 = tl.where(t0, mean2, mean1)
+    t6 = tl.where(t0, mean1, mean2)
+    t7 = (((tl.abs(cov) <= ((tl.sqrt_rn(tl.where(t2, t1, 0.0)) * tl.sqrt_rn(tl.where(t4, t3, 0.0))) * 1.0000038)) & (t2
+        & (t5 == t5))) & (t4 & (t6 == t6)))
+    t8 = tl.where(1.1529215e+18 < t1, 9.094947e-13, 1.0)  # power of two that keeps remainders normal
+    t9 = tl.where(1.1529215e+18 < t3, 9.094947e-13, 1.0)  # power of two that keeps remainders normal
+    t10 = cov * (t8 * t9)
+    t11 = tl.where(t7, tl.abs(t10), 0.0)
+    t12 = t8 * (t1 * t8)
+    t13 = t9 * (t3 * t9)
+    t14 = t8 * t8
+    t15 = t9 * t9
+    t16 = (_part3(t11, t12, t13) + ((t13 * t14) + (t12 * t15))) + (t14 * t15)
+    t17 = tl.where(t7 & (0.0 < t16), t16, 0.0)
+    t18 = 0.0 == t17
+    t19 = tl.sqrt_rn(tl.where(t18, 1.0, t17))
+    t20 = t12 + t14
+    t21 = tl.where(t7, t20, 1.0)
+    t22 = tl.sqrt_rn(t21)  # standard deviation, scaled
+    t23 = tl.div_rn(1.0, t22)
+    t24 = (tl.where(t7, _part4(t12, t20, t14), 0.0) + tl.fma(t22, t22 * -1.0, t21)) * (0.5 * t23)
+    t25 = t13 + t15
+    t26 = tl.where(t7, t25, 1.0)
+    t27 = tl.sqrt_rn(t26)  # standard deviation, scaled
+    t28 = t22 * t27
+    t29 = tl.div_rn(1.0, t27)
+    t30 = (tl.where(t7, _part4(t13, t25, t15), 0.0) + tl.fma(t27, t27 * -1.0, t26)) * (0.5 * t29)
+    t31 = t28 + t11
+    t32 = t31 + (tl.fma(t22, t30, tl.fma(t24, t27, tl.fma(t22, t27, t28 * -1.0))) + (t11 - (t31 - t28)))
+    t33 = tl.div_rn(1.0, t32)
+    t34 = tl.where(t18, 0.0, t19 * t33)  # Q = sqrt((1 - rho)/(1 + rho))
+    t35 = t34 * t34
+    t36 = t6 * t9
+    t37 = t29 * t36
+    t38 = t37 < (-18.8125)
+    t39 = 18.8125 < t37
+    t40 = tl.where(t39, 18.8125, tl.where(t38, -18.8125, t37))  # mean2/s2, within the reach
+    t41 = t10 < 0.0
+    t42 = tl.where(t41, t40 * -1.0, t40)
+    t43 = t5 * t8
+    t44 = t23 * t43
+    t45 = t44 < (-18.8125)
+    t46 = 18.8125 < t44
+    t47 = tl.where(t46, 18.8125, tl.where(t45, -18.8125, t44))  # mean1/s1, within the reach
+    t48 = t47 + t42
+    t49 = t37 * -1.0
+    t50 = tl.where(t39, 0.0, tl.where(t38, 0.0, t29 * tl.fma(t30, t49, tl.fma(t27, t49, t36))))
+    t51 = tl.where(t41, t50 * -1.0, t50)
+    t52 = t44 * -1.0
+    t53 = tl.where(t46, 0.0, tl.where(t45, 0.0, t23 * tl.fma(t24, t52, tl.fma(t22, t52, t43))))
+    t54 = _part4(t47, t48, t42) + (t53 + t51)
+    t55 = tl.abs(t48 + t54)
+    t56 = t47 - t42
+    t57 = t56 - t47
+    t58 = ((t47 - (t56 - t57)) + ((t42 * -1.0) - t57)) + (t53 - t51)
+    t59 = tl.abs(t56 + t58)
+    t60 = t59 <= (t35 * t55)
+    t61 = tl.where(t18, 1.0995116e+12, t32 * tl.div_rn(1.0, t19))
+    t62 = t56 * t56
+    t63 = 0.125 * tl.fma(t56, t58, tl.fma(t56, t58, tl.fma(t56, t56, t62 * -1.0)))
+    t64 = 0.125 * t62  # B = (a - b)^2/8
+    t65 = t64 + t63
+    t66 = (t55 <= t59) | (t55 < 8.6736174e-19)
+    t67 = tl.where(t66, t65, tl.where(t60, t61 * (t61 * t65), 0.125 * (t55 * t59)))  # B/q*^2
+    # q*^2, where the exponent is least
+    t68 = tl.where(t66, 1.0, tl.where(t60, t35, t59 * tl.div_rn(1.0, tl.where(t66, 1.0, t55))))
+    t69 = t48 * t48
+    t70 = 0.125 * t69  # A = (a + b)^2/8
+    t71 = t70 * t68
+    t72 = t67 + t71
+    t73 = 0.125 * tl.fma(t48, t54, tl.fma(t48, t54, tl.fma(t48, t48, t69 * -1.0)))
+    t74 = tl.fma(t73, t68, _part4(t71, t72, t67) + tl.fma(t70, t68, t71 * -1.0))
+    t75 = t72 + t74
+    t76 = t70 + t73
+    t77 = tl.fma(t68, t76, t67 * -1.0)
+    t78 = (18.0 + t75) + tl.sqrt_rn(tl.fma(t77, t77, tl.fma(36.0, t75, 324.0)))
+    t79 = (2.0 * t65) * tl.div_rn(1.0, t78)
+    t80 = t35 < t79
+    t81 = tl.where(t80, tl.sqrt_rn(tl.where(t80, t79, 1.0)), t34)  # lo, where the integral begins
+    t82 = 2.0 * t76
+    t83 = t78 < t82
+    t84 = t80 | t83
+    t85 = tl.where(t83, tl.sqrt_rn(tl.where(t83, t78 * tl.div_rn(1.0, tl.where(t83, t82, 1.0)), 1.0)), 1.0) - t81
+    t86 = (t33 * (t11 * 2.0)) * tl.div_rn(1.0, 1.0 + t34)  # 1 - Q
+    t87 = tl.where(t84, t85, t86)  # hi - lo
+    t88 = tl.fma(t87, 1.7806396e-14, t81)
+    t89 = t88 * t88
+    t90 = 1.0 + t89
+    t91 = tl.div_rn(1.0, t89 * t90)
+    t92 = (t76 - (t67 * (t90 * t91))) * (t68 - t89)
+    t93 = tl.fma(t92, 1.442695, 12582912.0)
+    t94 = t70 + t64
+    t95 = t72 + t94
+    t96 = t95 * -1.0
+    t97 = t96 < (-176.5)
+    t98 = tl.where(t97, -176.5, t96)
+    t99 = tl.fma(1.442695, t98, 12582912.0)
+    t100 = t99 - 12582912.0
+    t101 = (tl.fma(-0.69314575, t100, t98) + tl.fma(-1.4286068e-6, t100, tl.where(t97, 0.0, (_part4(t72, t95, t94) +
+        (t74 + (_part4(t70, t94, t64) + (t73 + t63)))) * -1.0)))
+    t102 = t99.to(tl.int32, bitcast=True)
+    t103 = ((127 + ((t102 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t104 = ((127 + ((t102 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t105 = ((127 + ((t102 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t106 = ((127 + (t102 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t107 = _atom0(t87, 0.9911378, t81, t68, t67, t76)
+    t108 = _atom0(t87, 0.95412374, t81, t68, t67, t76)
+    t109 = _atom0(t87, 0.8907605, t81, t68, t67, t76)
+    t110 = _atom0(t87, 0.8061421, t81, t68, t67, t76)
+    t111 = _atom0(t87, 0.70677817, t81, t68, t67, t76)
+    t112 = _atom0(t87, 0.5998014, t81, t68, t67, t76)
+    t113 = _atom0(t87, 0.49216625, t81, t68, t67, t76)
+    t114 = _atom0(t87, 0.38994673, t81, t68, t67, t76)
+    t115 = _atom0(t87, 0.29782534, t81, t68, t67, t76)
+    t116 = (tl.fma(0.022873294, _atom0(t87, 0.21882491, t81, t68, t67, t76), tl.fma(0.018219745, _atom0(t87,
+        0.15429045, t81, t68, t67, t76), tl.fma(0.013811379, _atom0(t87, 0.10408563, t81, t68, t67, t76),
+        tl.fma(0.009945022, _atom0(t87, 0.06693861, t81, t68, t67, t76), tl.fma(0.0067824842, _atom0(t87, 0.04085785,
+        t81, t68, t67, t76), tl.fma(0.004363449, _atom0(t87, 0.023541106, t81, t68, t67, t76), tl.fma(0.0026338205,
+        _atom0(t87, 0.012717514, t81, t68, t67, t76), tl.fma(0.0014810949, _atom0(t87, 0.006387385, t81, t68, t67,
+        t76), tl.fma(0.00076875696, _atom0(t87, 0.002950513, t81, t68, t67, t76), tl.fma(0.00036380897, _atom0(t87,
+        0.0012360261, t81, t68, t67, t76), tl.fma(0.00015440652, _atom0(t87, 0.00046089652, t81, t68, t67, t76),
+        tl.fma(5.7449197e-5, _atom0(t87, 0.00014911742, t81, t68, t67, t76), tl.fma(1.8140627e-5, _atom0(t87,
+        4.0370855e-5, t81, t68, t67, t76), tl.fma(4.632533e-6, _atom0(t87, 8.667007e-6, t81, t68, t67, t76),
+        tl.fma(8.8652627e-7, _atom0(t87, 1.3555483e-6, t81, t68, t67, t76), tl.fma(1.1155739e-7, _atom0(t87,
+        1.3357106e-7, t81, t68, t67, t76), tl.fma(7.1630315e-9, _atom0(t87, 6.256983e-9, t81, t68, t67, t76),
+        tl.fma(1.284356e-10, _atom0(t87, 7.139873e-11, t81, t68, t67, t76), 7.268582e-14 * ((_part2(t93, t92) *
+        ((((t93.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32, bitcast=True))) * (t89 *
+        t91)))))))))))))))))))))
+    t117 = (t103 * (t104 * (t105 * (t106 * ((t87 * tl.fma(0.00720935, t107, tl.fma(0.016196337, t108,
+        tl.fma(0.023867868, t109, tl.fma(0.029652255, t110, tl.fma(0.033222027, t111, tl.fma(0.03450875, t112,
+        tl.fma(0.033688944, t113, tl.fma(0.031136192, t114, tl.fma(0.027349675, t115, t116)))))))))) * tl.where(t97,
+        0.0, 1.0 + tl.fma(_polynomial4(t101, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t101 *
+        t101, t101)))))))
+    t118 = tl.where(t7, tl.where(t41, t117 * -1.0, t117), tl.sqrt_rn(tl.where(t7, 1.0, -1.0)))
+    return t118
+
+
+@triton.jit
+def normal_cdf_covariance_exact_forward_kernel(
+    mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, cov_ptr, out_covariance_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean1 = tl.load(mean1_ptr + offsets, mask=mask).to(tl.float32)
@@ -523,371 +266,203 @@ def normal_cdf_covariance_exact_forward_kernel(mean1_ptr, var1_ptr, mean2_ptr, v
 
 @triton.jit
 def normal_cdf_covariance_exact_backward(mean1, var1, mean2, var2, cov, grad_covariance):
-    t0 = (mean1 == mean2) & (var2 < var1)
-    t1 = (mean2 < mean1) | t0
-    t2 = tl.where(t1, var2, var1)
-    t3 = 0.0 <= t2
-    t4 = tl.sqrt_rn(tl.where(t3, t2, 0.0))
-    t5 = tl.where(t1, var1, var2)
-    t6 = 0.0 <= t5
-    t7 = (t4 * tl.sqrt_rn(tl.where(t6, t5, 0.0))) * 1.0000038
-    t8 = tl.abs(cov) <= t7
-    t9 = tl.where(t1, mean2, mean1)
-    t10 = t8 & (t3 & (t9 == t9))
-    t11 = tl.where(t1, mean1, mean2)
-    t12 = t10 & (t6 & (t11 == t11))
-    t13 = tl.where(1.1529215e+18 < t2, 9.094947e-13, 1.0)  # power of two that keeps remainders normal
-    t14 = tl.where(1.1529215e+18 < t5, 9.094947e-13, 1.0)  # power of two that keeps remainders normal
-    t15 = cov * (t13 * t14)
-    t16 = tl.where(t12, tl.abs(t15), 0.0)
-    t17 = t16 * t16
-    t18 = tl.fma(t16, t16, t17 * -1.0)
-    t19 = t13 * (t2 * t13)
-    t20 = t14 * (t5 * t14)
-    t21 = t19 * t20
-    t22 = tl.fma(t19, t20, t21 * -1.0)
-    t23 = t18 - t22
-    t24 = t23 - t18
-    t25 = (t18 - (t23 - t24)) + ((t22 * -1.0) - t24)
-    t26 = 0.0 * t20
-    t27 = t23 - t26
-    t28 = t27 - t23
-    t29 = t23 - (t27 - t28)
-    t30 = t26 * -1.0
-    t31 = (t25 + (t29 + (t30 - t28))) - tl.fma(0.0, t20, t30)
-    t32 = t17 - t21
-    t33 = t32 + t27
-    t34 = t33 - t32
-    t35 = (t33 + (((t32 - (t33 - t34)) + (t27 - t34)) + t31)) * -1.0
-    t36 = tl.where(0.0 < t35, t35, 0.0)
-    t37 = t13 * t13
-    t38 = t20 * t37
-    t39 = t14 * t14
-    t40 = t19 * t39
-    t41 = t38 + t40
-    t42 = t41 - t38
-    t43 = (t36 + (t41 + ((t38 - (t41 - t42)) + (t40 - t42)))) + (t37 * t39)
-    t44 = tl.where(t12 & (0.0 < t43), t43, 0.0)
-    t45 = 0.0 == t44
-    t46 = tl.sqrt_rn(tl.where(t45, 1.0, t44))
-    t47 = t19 + t37
-    t48 = tl.where(t12, t47, 1.0)
-    t49 = tl.sqrt_rn(t48)  # standard deviation, scaled
-    t50 = tl.fma(t49, t49 * -1.0, t48)
-    t51 = t47 - t19
-    t52 = tl.where(t12, (t19 - (t47 - t51)) + (t37 - t51), 0.0) + t50
-    t53 = tl.div_rn(1.0, t49)
-    t54 = t52 * (0.5 * t53)
-    t55 = t49 + t54
-    t56 = t20 + t39
-    t57 = tl.where(t12, t56, 1.0)
-    t58 = tl.sqrt_rn(t57)  # standard deviation, scaled
-    t59 = tl.fma(t58, t58 * -1.0, t57)
-    t60 = t56 - t20
-    t61 = tl.where(t12, (t20 - (t56 - t60)) + (t39 - t60), 0.0) + t59
-    t62 = tl.div_rn(1.0, t58)
-    t63 = t61 * (0.5 * t62)
-    t64 = t55 * (t58 + t63)
-    t65 = t64 + t16
-    t66 = tl.div_rn(1.0, t65)
-    t67 = tl.where(t45, 0.0, t46 * t66)  # Q = sqrt((1 - rho)/(1 + rho))
-    t68 = t11 * t14
-    t69 = t62 * t68
-    t70 = t69 * -1.0
-    t71 = t62 * tl.fma(t63, t70, tl.fma(t58, t70, t68))
-    t72 = t69 < (-18.8125)
-    t73 = tl.where(t72, 0.0, t71)
-    t74 = 18.8125 < t69
-    t75 = tl.where(t74, 0.0, t73)
-    t76 = tl.where(t74, 18.8125, tl.where(t72, -18.8125, t69))  # mean2/s2, within the reach
-    t77 = (t76 + t75) * -1.0
-    t78 = t15 < 0.0
-    t79 = tl.where(t78, t77, t76)
-    t80 = tl.where(t78, 0.0, t75)
-    t81 = t79 + t80
-    t82 = t9 * t13
-    t83 = t53 * t82
-    t84 = t83 * -1.0
-    t85 = t53 * tl.fma(t54, t84, tl.fma(t49, t84, t82))
-    t86 = t83 < (-18.8125)
-    t87 = tl.where(t86, 0.0, t85)
-    t88 = 18.8125 < t83
-    t89 = tl.where(t88, 0.0, t87)
-    t90 = tl.where(t88, 18.8125, tl.where(t86, -18.8125, t83))  # mean1/s1, within the reach
-    t91 = t90 + t89
-    t92 = t91 + t81
-    t93 = t67 * t92
-    t94 = tl.where(t45, 1.0995116e+12, t65 * tl.div_rn(1.0, t46))
-    t95 = t90 - t79
-    t96 = t95 - t90
-    t97 = t95 + (((t90 - (t95 - t96)) + ((t79 * -1.0) - t96)) + (t89 - t80))
-    t98 = t94 * t97
-    t99 = 0.5 * (t93 - t98)
-    t100 = t99 * -1.0
-    t101 = 0.0 < t79
-    t102 = tl.where(t101, t100, t99)
-    t103 = (-0.5) * (t102 * t102)
-    t104 = t103 < (-176.5)
-    t105 = tl.where(t104, -176.5, t103)
-    t106 = tl.fma(1.442695, t105, 12582912.0)
-    t107 = t106 - 12582912.0
-    t108 = tl.fma(-0.69314575, t107, t105) + ((-1.4286068e-6) * t107)
-    t109 = (tl.where(t104, 0.0, 1.0 + tl.fma(tl.fma(t108, tl.fma(t108, tl.fma(t108, tl.fma(0.0013814222, t108,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t108 * t108, t108)))
-    t110 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t102), 1.0))
-    t111 = t110 - 0.25
-    # Mills ratio/sqrt(2 pi)
-    t112 = (t110 * tl.fma(t111, tl.fma(t111, tl.fma(t111, tl.fma(t111, tl.fma(t111, tl.fma(t111, tl.fma(t111,
-        tl.fma(t111, tl.fma(t111, tl.fma(t111, tl.fma(t111, tl.fma(-0.00152444, t111, -0.0064508854), 0.024710128),
-        -0.006645453), -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886),
-        0.16664109), 0.13207589))
-    t113 = t109 * t112
-    t114 = t106.to(tl.int32, bitcast=True)
-    t115 = ((127 + (t114 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t116 = t115 * t113
-    t117 = ((127 + ((1 + t114) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t118 = t117 * t116
-    t119 = ((127 + ((2 + t114) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t120 = t119 * t118
-    t121 = ((127 + ((3 + t114) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t122 = 1.0 - (t121 * t120)
-    t123 = t102 < 0.0
-    t124 = tl.where(t123, t113, t122) * tl.where(t123, t115, 1.0)
-    t125 = tl.where(t123, t117, 1.0) * t124
-    t126 = tl.where(t123, t119, 1.0) * t125
-    t127 = tl.where(t123, t121, 1.0) * t126
-    t128 = (-0.5) * (t81 * t81)
-    t129 = t128 < (-176.5)
-    t130 = tl.where(t129, -176.5, t128)
-    t131 = tl.fma(t130, 1.442695, 12582912.0)
-    t132 = t131 - 12582912.0
-    t133 = tl.fma(t132, -0.69314575, t130) + (t132 * (-1.4286068e-6))
-    t134 = (tl.where(t129, 0.0, 1.0 + tl.fma(tl.fma(t133, tl.fma(t133, tl.fma(t133, tl.fma(t133, 0.0013814222,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t133 * t133, t133)))
-    t135 = tl.abs(t81)
-    t136 = tl.div_rn(1.0, tl.fma(0.25, t135, 1.0))
-    t137 = t136 - 0.25
-    # Mills ratio/sqrt(2 pi)
-    t138 = (t136 * tl.fma(t137, tl.fma(t137, tl.fma(t137, tl.fma(t137, tl.fma(t137, tl.fma(t137, tl.fma(t137,
-        tl.fma(t137, tl.fma(t137, tl.fma(t137, tl.fma(t137, tl.fma(-0.00152444, t137, -0.0064508854), 0.024710128),
-        -0.006645453), -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886),
-        0.16664109), 0.13207589))
-    t139 = t134 * t138
-    t140 = t131.to(tl.int32, bitcast=True)
-    t141 = (((t140 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t142 = t141 * t139
-    t143 = ((127 + ((t140 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t144 = t143 * t142
-    t145 = ((127 + ((t140 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t146 = t145 * t144
-    t147 = ((127 + ((t140 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t148 = t127 - (t147 * t146)
-    t149 = tl.where(t101, t148 * -1.0, t148)
-    t150 = (-0.5) * (t91 * t91)
-    t151 = t150 < (-176.5)
-    t152 = tl.where(t151, -176.5, t150)
-    t153 = tl.fma(1.442695, t152, 12582912.0)
-    t154 = t153 - 12582912.0
-    t155 = tl.fma(-0.69314575, t154, t152) + ((-1.4286068e-6) * t154)
-    t156 = (tl.where(t151, 0.0, 1.0 + tl.fma(tl.fma(t155, tl.fma(t155, tl.fma(t155, tl.fma(0.0013814222, t155,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t155 * t155, t155)))
-    t157 = t149 * (t156 * 0.3989423)
-    t158 = t153.to(tl.int32, bitcast=True)
-    t159 = ((127 + (t158 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t160 = t159 * t157
-    t161 = ((127 + ((1 + t158) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t162 = t161 * t160
-    t163 = ((127 + ((2 + t158) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t164 = t163 * t162
-    t165 = ((127 + ((3 + t158) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t166 = t165 * t164
-    t167 = tl.div_rn(1.0, 1.0 + t67)
-    t168 = (t66 * (t16 * 2.0)) * t167  # 1 - Q
-    t169 = (-0.5) * (t168 * (t92 + t98))
-    t170 = tl.abs(t169)
-    t171 = (t170 <= 0.125) & ((t170 * t135) <= 2.0)
-    t172 = tl.where(t171, t169, 0.0)
-    t173 = 0.06943184 * t172
-    t174 = (t173 * tl.fma(0.5, t173, t81)) * -1.0
-    t175 = tl.fma(1.442695, t174, 12582912.0)
-    t176 = t175 - 12582912.0
-    t177 = tl.fma(-0.69314575, t176, t174) + ((-1.4286068e-6) * t176)
-    t178 = (0.17392743 * ((1.0 + tl.fma(tl.fma(t177, tl.fma(t177, tl.fma(t177, tl.fma(0.0013814222, t177, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t177 * t177, t177)) * (((127 + (t175.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True))))
-    t179 = 0.3300095 * t172
-    t180 = (t179 * tl.fma(0.5, t179, t81)) * -1.0
-    t181 = tl.fma(1.442695, t180, 12582912.0)
-    t182 = t181 - 12582912.0
-    t183 = tl.fma(-0.69314575, t182, t180) + ((-1.4286068e-6) * t182)
-    t184 = (tl.fma(0.32607257, (1.0 + tl.fma(tl.fma(t183, tl.fma(t183, tl.fma(t183, tl.fma(0.0013814222, t183,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t183 * t183, t183)) * (((127 + (t181.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True)), t178))
-    t185 = 0.66999054 * t172
-    t186 = (t185 * tl.fma(0.5, t185, t81)) * -1.0
-    t187 = tl.fma(1.442695, t186, 12582912.0)
-    t188 = t187 - 12582912.0
-    t189 = tl.fma(-0.69314575, t188, t186) + ((-1.4286068e-6) * t188)
-    t190 = (tl.fma(0.32607257, (1.0 + tl.fma(tl.fma(t189, tl.fma(t189, tl.fma(t189, tl.fma(0.0013814222, t189,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t189 * t189, t189)) * (((127 + (t187.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True)), t184))
-    t191 = 0.93056816 * t172
-    t192 = (t191 * tl.fma(0.5, t191, t81)) * -1.0
-    t193 = tl.fma(1.442695, t192, 12582912.0)
-    t194 = t193 - 12582912.0
-    t195 = tl.fma(-0.69314575, t194, t192) + ((-1.4286068e-6) * t194)
-    t196 = (0.15915494 * (t172 * tl.fma(0.17392743, (1.0 + tl.fma(tl.fma(t195, tl.fma(t195, tl.fma(t195,
-        tl.fma(0.0013814222, t195, 0.008368899), 0.041668404), 0.1666652), 0.49999994), t195 * t195, t195)) * (((127 +
-        (t193.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)), t190)))
-    t197 = t134 * t156
-    t198 = t197 * t196
-    t199 = t141 * t159
-    t200 = t199 * t198
-    t201 = t143 * t161
-    t202 = t201 * t200
-    t203 = t145 * t163
-    t204 = t203 * t202
-    t205 = t147 * t165
-    t206 = tl.where(t171, t205 * t204, t166)
-    t207 = t13 * tl.fma(t53, (t53 * t54) * -1.0, t53)
-    t208 = tl.where(1.3043831e+19 < t207, 1.3043831e+19, t207)
-    t209 = t208 * t206
-    t210 = tl.where(t78, t209 * -1.0, t209)
-    t211 = 0.5 * (t93 + t98)
-    t212 = t211 * -1.0
-    t213 = 0.0 < t90
-    t214 = tl.where(t213, t212, t211)
-    t215 = (-0.5) * (t214 * t214)
-    t216 = t215 < (-176.5)
-    t217 = tl.where(t216, -176.5, t215)
-    t218 = tl.fma(1.442695, t217, 12582912.0)
-    t219 = t218 - 12582912.0
-    t220 = tl.fma(-0.69314575, t219, t217) + ((-1.4286068e-6) * t219)
-    t221 = (tl.where(t216, 0.0, 1.0 + tl.fma(tl.fma(t220, tl.fma(t220, tl.fma(t220, tl.fma(0.0013814222, t220,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t220 * t220, t220)))
-    t222 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t214), 1.0))
-    t223 = t222 - 0.25
-    # Mills ratio/sqrt(2 pi)
-    t224 = (t222 * tl.fma(t223, tl.fma(t223, tl.fma(t223, tl.fma(t223, tl.fma(t223, tl.fma(t223, tl.fma(t223,
-        tl.fma(t223, tl.fma(t223, tl.fma(t223, tl.fma(t223, tl.fma(-0.00152444, t223, -0.0064508854), 0.024710128),
-        -0.006645453), -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886),
-        0.16664109), 0.13207589))
-    t225 = t221 * t224
-    t226 = t218.to(tl.int32, bitcast=True)
-    t227 = ((127 + (t226 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t228 = t227 * t225
-    t229 = ((127 + ((1 + t226) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t230 = t229 * t228
-    t231 = ((127 + ((2 + t226) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t232 = t231 * t230
-    t233 = ((127 + ((3 + t226) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t234 = 1.0 - (t233 * t232)
-    t235 = t214 < 0.0
-    t236 = tl.where(t235, t225, t234) * tl.where(t235, t227, 1.0)
-    t237 = tl.where(t235, t229, 1.0) * t236
-    t238 = tl.where(t235, t231, 1.0) * t237
-    t239 = tl.where(t235, t233, 1.0) * t238
-    t240 = tl.abs(t91)
-    t241 = tl.div_rn(1.0, tl.fma(t240, 0.25, 1.0))
-    t242 = t241 - 0.25
-    # Mills ratio/sqrt(2 pi)
-    t243 = (t241 * tl.fma(t242, tl.fma(t242, tl.fma(t242, tl.fma(t242, tl.fma(t242, tl.fma(t242, tl.fma(t242,
-        tl.fma(t242, tl.fma(t242, tl.fma(t242, tl.fma(t242, tl.fma(t242, -0.00152444, -0.0064508854), 0.024710128),
-        -0.006645453), -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886),
-        0.16664109), 0.13207589))
-    t244 = t239 - (t165 * (t163 * (t161 * (t159 * (t156 * t243)))))
-    t245 = t147 * (t145 * (t143 * (t141 * (tl.where(t213, t244 * -1.0, t244) * (t134 * 0.3989423)))))
-    t246 = (t168 * (t92 - t98)) * (-0.5)
-    t247 = tl.abs(t246)
-    t248 = (t247 <= 0.125) & ((t247 * t240) <= 2.0)
-    t249 = tl.where(t248, t246, 0.0)
-    t250 = t249 * 0.06943184
-    t251 = (t250 * tl.fma(0.5, t250, t91)) * -1.0
-    t252 = tl.fma(1.442695, t251, 12582912.0)
-    t253 = t252 - 12582912.0
-    t254 = tl.fma(-0.69314575, t253, t251) + ((-1.4286068e-6) * t253)
-    t255 = (((1.0 + tl.fma(tl.fma(t254, tl.fma(t254, tl.fma(t254, tl.fma(0.0013814222, t254, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t254 * t254, t254)) * (((127 + (t252.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True))) * 0.17392743)
-    t256 = t249 * 0.3300095
-    t257 = (t256 * tl.fma(0.5, t256, t91)) * -1.0
-    t258 = tl.fma(1.442695, t257, 12582912.0)
-    t259 = t258 - 12582912.0
-    t260 = tl.fma(-0.69314575, t259, t257) + ((-1.4286068e-6) * t259)
-    t261 = (tl.fma((1.0 + tl.fma(tl.fma(t260, tl.fma(t260, tl.fma(t260, tl.fma(0.0013814222, t260, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t260 * t260, t260)) * (((127 + (t258.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True)), 0.32607257, t255))
-    t262 = t249 * 0.66999054
-    t263 = (t262 * tl.fma(0.5, t262, t91)) * -1.0
-    t264 = tl.fma(1.442695, t263, 12582912.0)
-    t265 = t264 - 12582912.0
-    t266 = tl.fma(-0.69314575, t265, t263) + ((-1.4286068e-6) * t265)
-    t267 = (tl.fma(0.32607257, (1.0 + tl.fma(tl.fma(t266, tl.fma(t266, tl.fma(t266, tl.fma(0.0013814222, t266,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t266 * t266, t266)) * (((127 + (t264.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True)), t261))
-    t268 = t249 * 0.93056816
-    t269 = (t268 * tl.fma(0.5, t268, t91)) * -1.0
-    t270 = tl.fma(1.442695, t269, 12582912.0)
-    t271 = t270 - 12582912.0
-    t272 = tl.fma(-0.69314575, t271, t269) + ((-1.4286068e-6) * t271)
-    t273 = (tl.where(t248, t205 * (t203 * (t201 * (t199 * (t197 * ((t249 * tl.fma(0.17392743, (1.0 +
-        tl.fma(tl.fma(t272, tl.fma(t272, tl.fma(t272, tl.fma(0.0013814222, t272, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t272 * t272, t272)) * (((127 + (t270.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True)), t267)) * 0.15915494))))), t245))
-    t274 = t14 * tl.fma(t62, (t62 * t63) * -1.0, t62)
-    t275 = tl.where(1.3043831e+19 < t274, 1.3043831e+19, t274)
-    t276 = t275 * t273
-    t277 = tl.where(t1, t276, t210)
-    t278 = tl.sqrt_rn(tl.where(t12, 1.0, -1.0))
-    t279 = tl.where(t12, t277, t278) * grad_covariance
-    t280 = t81 * t273
-    t281 = t67 * t67
-    t282 = 0.125 * (t92 * t92)  # A = (a + b)^2/8
-    t283 = tl.fma(t281, t282, t282)
-    t284 = t94 * t94
-    t285 = 0.125 * (t97 * t97)  # B = (a - b)^2/8
-    t286 = (t283 + tl.fma(t285, t284, t285)) * -1.0
-    t287 = t286 < (-176.5)
-    t288 = tl.where(t287, -176.5, t286)
-    t289 = tl.fma(1.442695, t288, 12582912.0)
-    t290 = t289 - 12582912.0
-    t291 = tl.fma(-0.69314575, t290, t288) + ((-1.4286068e-6) * t290)
-    t292 = (tl.where(t287, 0.0, 1.0 + tl.fma(tl.fma(t291, tl.fma(t291, tl.fma(t291, tl.fma(0.0013814222, t291,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t291 * t291, t291)))
-    t293 = tl.where(t45, 0.0, (t94 * (1.0 + t281)) * 0.07957747)
-    t294 = t292 * t293
-    t295 = t289.to(tl.int32, bitcast=True)
-    t296 = ((127 + (t295 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t297 = t296 * t294
-    t298 = ((127 + ((1 + t295) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t299 = t298 * t297
-    t300 = ((127 + ((2 + t295) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t301 = t300 * t299
-    t302 = ((127 + ((3 + t295) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t303 = t302 * t301
-    t304 = (t16 * tl.div_rn(1.0, t64)) * t303
-    t305 = t275 * (t275 * ((-0.5) * (t280 + t304)))
-    t306 = tl.where(t78, t305 * -1.0, t305)
-    t307 = tl.where(t306 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t306)
-    t308 = tl.where(3.4028234663852886e+38 < t306, 3.4028234663852886e+38, t307)
-    t309 = t208 * (t208 * ((-0.5) * (t304 + (t91 * t206))))
-    t310 = tl.where(t78, t309 * -1.0, t309)
-    t311 = tl.where(t310 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t310)
-    t312 = tl.where(3.4028234663852886e+38 < t310, 3.4028234663852886e+38, t311)
-    t313 = tl.where(t12, tl.where(t1, t308, t312), t278) * grad_covariance
-    t314 = tl.where(t12, tl.where(t1, t210, t276), t278) * grad_covariance
-    t315 = tl.where(t12, tl.where(t1, t312, t308), t278) * grad_covariance
-    t316 = t292 * t296
-    t317 = t293 * (t302 * (t300 * (t298 * ((t208 * t275) * t316))))
-    t318 = tl.where(t317 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t317)
-    t319 = tl.where(t12, tl.where(3.4028234663852886e+38 < t317, 3.4028234663852886e+38, t318), t278) * grad_covariance
-    return (t279, t313, t314, t315, t319)
+    t0 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1))
+    t1 = tl.where(t0, var2, var1)
+    t2 = 0.0 <= t1
+    t3 = tl.where(t0, var1, var2)
+    t4 = 0.0 <= t3
+    t5 = tl.where(t0, mean2, mean1)
+    t6 = tl.where(t0, mean1, mean2)
+    t7 = (((tl.abs(cov) <= ((tl.sqrt_rn(tl.where(t2, t1, 0.0)) * tl.sqrt_rn(tl.where(t4, t3, 0.0))) * 1.0000038)) & (t2
+        & (t5 == t5))) & (t4 & (t6 == t6)))
+    t8 = tl.where(1.1529215e+18 < t1, 9.094947e-13, 1.0)  # power of two that keeps remainders normal
+    t9 = tl.where(1.1529215e+18 < t3, 9.094947e-13, 1.0)  # power of two that keeps remainders normal
+    t10 = cov * (t8 * t9)
+    t11 = tl.where(t7, tl.abs(t10), 0.0)
+    t12 = t8 * (t1 * t8)
+    t13 = t9 * (t3 * t9)
+    t14 = t8 * t8
+    t15 = t13 * t14
+    t16 = t9 * t9
+    t17 = t12 * t16
+    t18 = t15 + t17
+    t19 = (_part3(t11, t12, t13) + (t18 + _part4(t15, t18, t17))) + (t14 * t16)
+    t20 = tl.where(t7 & (0.0 < t19), t19, 0.0)
+    t21 = 0.0 == t20
+    t22 = tl.sqrt_rn(tl.where(t21, 1.0, t20))
+    t23 = t12 + t14
+    t24 = tl.where(t7, t23, 1.0)
+    t25 = tl.sqrt_rn(t24)  # standard deviation, scaled
+    t26 = tl.div_rn(1.0, t25)
+    t27 = (tl.where(t7, _part4(t12, t23, t14), 0.0) + tl.fma(t25, t25 * -1.0, t24)) * (0.5 * t26)
+    t28 = t13 + t16
+    t29 = tl.where(t7, t28, 1.0)
+    t30 = tl.sqrt_rn(t29)  # standard deviation, scaled
+    t31 = tl.div_rn(1.0, t30)
+    t32 = (tl.where(t7, _part4(t13, t28, t16), 0.0) + tl.fma(t30, t30 * -1.0, t29)) * (0.5 * t31)
+    t33 = (t25 + t27) * (t30 + t32)
+    t34 = t33 + t11
+    t35 = tl.div_rn(1.0, t34)
+    t36 = tl.where(t21, 0.0, t22 * t35)  # Q = sqrt((1 - rho)/(1 + rho))
+    t37 = t6 * t9
+    t38 = t31 * t37
+    t39 = t38 * -1.0
+    t40 = t38 < (-18.8125)
+    t41 = 18.8125 < t38
+    t42 = tl.where(t41, 0.0, tl.where(t40, 0.0, t31 * tl.fma(t32, t39, tl.fma(t30, t39, t37))))
+    t43 = tl.where(t41, 18.8125, tl.where(t40, -18.8125, t38))  # mean2/s2, within the reach
+    t44 = t10 < 0.0
+    t45 = tl.where(t44, (t43 + t42) * -1.0, t43)
+    t46 = tl.where(t44, 0.0, t42)
+    t47 = t45 + t46
+    t48 = t5 * t8
+    t49 = t26 * t48
+    t50 = t49 * -1.0
+    t51 = t49 < (-18.8125)
+    t52 = 18.8125 < t49
+    t53 = tl.where(t52, 0.0, tl.where(t51, 0.0, t26 * tl.fma(t27, t50, tl.fma(t25, t50, t48))))
+    t54 = tl.where(t52, 18.8125, tl.where(t51, -18.8125, t49))  # mean1/s1, within the reach
+    t55 = t54 + t53
+    t56 = t55 + t47
+    t57 = t36 * t56
+    t58 = tl.where(t21, 1.0995116e+12, t34 * tl.div_rn(1.0, t22))
+    t59 = t54 - t45
+    t60 = t59 - t54
+    t61 = t59 + (((t54 - (t59 - t60)) + ((t45 * -1.0) - t60)) + (t53 - t46))
+    t62 = t58 * t61
+    t63 = 0.5 * (t57 - t62)
+    t64 = 0.0 < t45
+    t65 = tl.where(t64, t63 * -1.0, t63)
+    t66 = (-0.5) * (t65 * t65)
+    t67 = t66 < (-176.5)
+    t68 = tl.where(t67, -176.5, t66)
+    t69 = tl.fma(1.442695, t68, 12582912.0)
+    t70 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t65), 1.0))
+    t71 = tl.where(t67, 0.0, _part2(t69, t68))
+    t72 = t70 * _part5(t70)  # Mills ratio/sqrt(2 pi)
+    t73 = t71 * t72
+    t74 = t69.to(tl.int32, bitcast=True)
+    t75 = ((127 + (t74 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t76 = _part6(1, t74)
+    t77 = _part6(2, t74)
+    t78 = _part6(3, t74)
+    t79 = t65 < 0.0
+    t80 = (-0.5) * (t47 * t47)
+    t81 = t80 < (-176.5)
+    t82 = tl.where(t81, -176.5, t80)
+    t83 = tl.fma(t82, 1.442695, 12582912.0)
+    t84 = tl.where(t81, 0.0, _part2(t83, t82))
+    t85 = tl.abs(t47)
+    t86 = tl.div_rn(1.0, tl.fma(0.25, t85, 1.0))
+    t87 = t83.to(tl.int32, bitcast=True)
+    t88 = (((t87 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t89 = ((127 + ((t87 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t90 = ((127 + ((t87 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t91 = ((127 + ((t87 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t92 = (tl.where(t79, t78, 1.0) * (tl.where(t79, t77, 1.0) * (tl.where(t79, t76, 1.0) * (tl.where(t79, t73, 1.0 -
+        (t78 * (t77 * (t76 * (t75 * t73))))) * tl.where(t79, t75, 1.0)))))
+    t93 = t86 * _part5(t86)  # Mills ratio/sqrt(2 pi)
+    t94 = t92 - (t91 * (t90 * (t89 * (t88 * (t84 * t93)))))
+    t95 = (-0.5) * (t55 * t55)
+    t96 = t95 < (-176.5)
+    t97 = tl.where(t96, -176.5, t95)
+    t98 = tl.fma(1.442695, t97, 12582912.0)
+    t99 = tl.where(t96, 0.0, _part2(t98, t97))
+    t100 = t98.to(tl.int32, bitcast=True)
+    t101 = ((127 + (t100 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t102 = _part6(1, t100)
+    t103 = _part6(2, t100)
+    t104 = _part6(3, t100)
+    t105 = (t35 * (t11 * 2.0)) * tl.div_rn(1.0, 1.0 + t36)  # 1 - Q
+    t106 = (-0.5) * (t105 * (t56 + t62))
+    t107 = tl.abs(t106)
+    t108 = (t107 <= 0.125) & ((t107 * t85) <= 2.0)
+    t109 = tl.where(t108, t106, 0.0)
+    t110 = t84 * t99
+    t111 = t88 * t101
+    t112 = t89 * t102
+    t113 = t90 * t103
+    t114 = t91 * t104
+    t115 = (tl.where(t108, t114 * (t113 * (t112 * (t111 * (t110 * (0.15915494 * (t109 * tl.fma(0.17392743, _atom1(t109,
+        0.93056816, t47), tl.fma(0.32607257, _atom1(t109, 0.66999054, t47), tl.fma(0.32607257, _atom1(t109, 0.3300095,
+        t47), 0.17392743 * _atom1(t109, 0.06943184, t47)))))))))), t104 * (t103 * (t102 * (t101 * (tl.where(t64, t94 *
+        -1.0, t94) * (t99 * 0.3989423)))))))
+    t116 = t8 * tl.fma(t26, (t26 * t27) * -1.0, t26)
+    t117 = tl.where(1.3043831e+19 < t116, 1.3043831e+19, t116)
+    t118 = t117 * t115
+    t119 = tl.where(t44, t118 * -1.0, t118)
+    t120 = 0.5 * (t57 + t62)
+    t121 = 0.0 < t54
+    t122 = tl.where(t121, t120 * -1.0, t120)
+    t123 = (-0.5) * (t122 * t122)
+    t124 = t123 < (-176.5)
+    t125 = tl.where(t124, -176.5, t123)
+    t126 = tl.fma(1.442695, t125, 12582912.0)
+    t127 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t122), 1.0))
+    t128 = tl.where(t124, 0.0, _part2(t126, t125))
+    t129 = t127 * _part5(t127)  # Mills ratio/sqrt(2 pi)
+    t130 = t128 * t129
+    t131 = t126.to(tl.int32, bitcast=True)
+    t132 = ((127 + (t131 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t133 = _part6(1, t131)
+    t134 = _part6(2, t131)
+    t135 = _part6(3, t131)
+    t136 = t122 < 0.0
+    t137 = tl.abs(t55)
+    t138 = tl.div_rn(1.0, tl.fma(t137, 0.25, 1.0))
+    t139 = (tl.where(t136, t135, 1.0) * (tl.where(t136, t134, 1.0) * (tl.where(t136, t133, 1.0) * (tl.where(t136, t130,
+        1.0 - (t135 * (t134 * (t133 * (t132 * t130))))) * tl.where(t136, t132, 1.0)))))
+    t140 = t138 * _part5(t138)  # Mills ratio/sqrt(2 pi)
+    t141 = t139 - (t104 * (t103 * (t102 * (t101 * (t99 * t140)))))
+    t142 = (t105 * (t56 - t62)) * (-0.5)
+    t143 = tl.abs(t142)
+    t144 = (t143 <= 0.125) & ((t143 * t137) <= 2.0)
+    t145 = tl.where(t144, t142, 0.0)
+    t146 = (tl.where(t144, t114 * (t113 * (t112 * (t111 * (t110 * ((t145 * tl.fma(0.17392743, _atom1(t145, 0.93056816,
+        t55), tl.fma(0.32607257, _atom1(t145, 0.66999054, t55), tl.fma(_atom1(t145, 0.3300095, t55), 0.32607257,
+        _atom1(t145, 0.06943184, t55) * 0.17392743)))) * 0.15915494))))), t91 * (t90 * (t89 * (t88 * (tl.where(t121,
+        t141 * -1.0, t141) * (t84 * 0.3989423)))))))
+    t147 = t9 * tl.fma(t31, (t31 * t32) * -1.0, t31)
+    t148 = tl.where(1.3043831e+19 < t147, 1.3043831e+19, t147)
+    t149 = t148 * t146
+    t150 = tl.sqrt_rn(tl.where(t7, 1.0, -1.0))
+    t151 = tl.where(t7, tl.where(t0, t149, t119), t150) * grad_covariance
+    t152 = t36 * t36
+    t153 = 0.125 * (t56 * t56)  # A = (a + b)^2/8
+    t154 = 0.125 * (t61 * t61)  # B = (a - b)^2/8
+    t155 = (tl.fma(t152, t153, t153) + tl.fma(t154, t58 * t58, t154)) * -1.0
+    t156 = t155 < (-176.5)
+    t157 = tl.where(t156, -176.5, t155)
+    t158 = tl.fma(1.442695, t157, 12582912.0)
+    t159 = tl.where(t156, 0.0, _part2(t158, t157))
+    t160 = tl.where(t21, 0.0, (t58 * (1.0 + t152)) * 0.07957747)
+    t161 = t158.to(tl.int32, bitcast=True)
+    t162 = ((127 + (t161 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t163 = _part6(1, t161)
+    t164 = _part6(2, t161)
+    t165 = _part6(3, t161)
+    t166 = (t11 * tl.div_rn(1.0, t33)) * (t165 * (t164 * (t163 * (t162 * (t159 * t160)))))
+    t167 = t148 * (t148 * ((-0.5) * ((t47 * t146) + t166)))
+    t168 = tl.where(t44, t167 * -1.0, t167)
+    t169 = (tl.where(3.4028234663852886e+38 < t168, 3.4028234663852886e+38, tl.where(t168 < (-3.4028234663852886e+38),
+        -3.4028234663852886e+38, t168)))
+    t170 = t117 * (t117 * ((-0.5) * (t166 + (t55 * t115))))
+    t171 = tl.where(t44, t170 * -1.0, t170)
+    t172 = (tl.where(3.4028234663852886e+38 < t171, 3.4028234663852886e+38, tl.where(t171 < (-3.4028234663852886e+38),
+        -3.4028234663852886e+38, t171)))
+    t173 = tl.where(t7, tl.where(t0, t169, t172), t150) * grad_covariance
+    t174 = tl.where(t7, tl.where(t0, t119, t149), t150) * grad_covariance
+    t175 = tl.where(t7, tl.where(t0, t172, t169), t150) * grad_covariance
+    t176 = t160 * (t165 * (t164 * (t163 * ((t117 * t148) * (t159 * t162)))))
+    t177 = (tl.where(t7, tl.where(3.4028234663852886e+38 < t176, 3.4028234663852886e+38, tl.where(t176 <
+        (-3.4028234663852886e+38), -3.4028234663852886e+38, t176)), t150) * grad_covariance)
+    return (t151, t173, t174, t175, t177)
 
 
 @triton.jit
-def normal_cdf_covariance_exact_backward_kernel(mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, cov_ptr, grad_covariance_ptr,
-                                                out_grad_mean1_ptr, out_grad_var1_ptr, out_grad_mean2_ptr,
-                                                out_grad_var2_ptr, out_grad_cov_ptr, n, BLOCK: tl.constexpr):
+def normal_cdf_covariance_exact_backward_kernel(
+    mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, cov_ptr, grad_covariance_ptr, out_grad_mean1_ptr, out_grad_var1_ptr,
+    out_grad_mean2_ptr, out_grad_var2_ptr, out_grad_cov_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean1 = tl.load(mean1_ptr + offsets, mask=mask).to(tl.float32)
@@ -897,12 +472,7 @@ def normal_cdf_covariance_exact_backward_kernel(mean1_ptr, var1_ptr, mean2_ptr, 
     cov = tl.load(cov_ptr + offsets, mask=mask).to(tl.float32)
     grad_covariance = tl.load(grad_covariance_ptr + offsets, mask=mask).to(tl.float32)
     out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2, out_grad_cov = normal_cdf_covariance_exact_backward(
-                                                                                                                      mean1,
-                                                                                                                      var1,
-                                                                                                                      mean2,
-                                                                                                                      var2,
-                                                                                                                      cov,
-                                                                                                                      grad_covariance)
+        mean1, var1, mean2, var2, cov, grad_covariance)
     tl.store(out_grad_mean1_ptr + offsets, out_grad_mean1.to(out_grad_mean1_ptr.dtype.element_ty), mask=mask)
     tl.store(out_grad_var1_ptr + offsets, out_grad_var1.to(out_grad_var1_ptr.dtype.element_ty), mask=mask)
     tl.store(out_grad_mean2_ptr + offsets, out_grad_mean2.to(out_grad_mean2_ptr.dtype.element_ty), mask=mask)

@@ -4,17 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.8
 //
 // rule digest  004495ec8730e11a2ab036d31a3b6ffd47b3c6dfe5d621aefcb35c1096c27ad4
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h4975dbe4593c8c83d70b3ee837dc2fcb88a609daf0fbfbcb428ab69cab2881da
 // operations   probit_exact_forward 113, probit_exact_backward 136
 //
 // Certificate:
-//   mean        6.6 ulp of the terms, worst at mean = -0.0112545509, var = 1.49500423e-07
-//   var         6.28 ulp of the terms, worst at mean = -28435.9629, var = 172551168
-//   dmean_dmu   3.14 ulp of the terms, worst at mean = -475.114075, var = 132812.953
-//   dmean_dvar  5.23 ulp of the terms, worst at mean = -3636.8999, var = 2854317.75
-//   dvar_dmu    7.55 ulp of the terms, worst at mean = 58593.9805, var = 1.84096274e+14
-//   dvar_dvar   6.43 ulp of the terms, worst at mean = 0.00476282882, var = 0.00520133693
-//   against exact values at 16821 points over all of float32; details in exact.json
+//   mean 6.6, var 6.28, dmean_dmu 3.14, dmean_dvar 5.23, dvar_dmu 7.55, dvar_dvar 6.43 ulp of the terms,
+//   against exact values at 16821 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,86 +41,80 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void probit_exact_forward_element(float mean, float var,
-                                                                               float *restrict out_mean,
-                                                                               float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void probit_exact_forward_element(float mean, float var, float *restrict out_mean, float *restrict out_var)
 {
-    const float t0 = var + 1.0f;
-    const _Bool t1 = 0.0f <= var;
-    const float t2 = SQRT(t0);
-    const float t3 = t0 - var;
-    const float t4 = SQRT(t1 ? 1.0f : var);
-    const float t5 = t0 - t3;
-    const float t6 = 1.0f - t3;
-    const float t7 = (var - t5) + t6;
-    const float t8 = 1.0f / t2;
-    const float t9 = (t7 + FMA(t2, -t2, t0)) * (0.5f * t8);
-    const float t10 = -t8;
-    const float t11 = t8 * FMA(t9, t10, FMA(t2, t10, 1.0f));
-    const float t12 = mean * t8;
-    const float t13 = FMA(mean, t11, FMA(mean, t8, -t12));
-    const float t14 = t12 * t12;
-    const _Bool t15 = t12 < 0.0f;
-    const float t16 = -t14;
-    const float t17 = t14 * (-0.5f);
-    const float t18 = FMA(t12, t13, FMA(t12, t13, FMA(t12, t12, t16)));
-    const float t19 = FMA(ABS(t12 + t13), 0.25f, 1.0f);
-    const float t20 = t18 * (-0.5f);
-    const float t21 = 1.0f / t19;
-    const _Bool t22 = t17 < (-176.5f);
-    const float t23 = t22 ? (-176.5f) : t17;
-    const float t24 = t22 ? 0.0f : t20;
-    const float t25 = FMA(t23, 1.442695f, 12582912.0f);
-    const float t26 = t25 - 12582912.0f;
-    const uint32_t t27 = as_bits(t25);
-    const float t28 = FMA(t26, -0.69314575f, t23) + FMA(t26, -1.4286068e-6f, t24);
-    const float t29 = as_float((((uint32_t)((int32_t)t27 >> 2u)) + 127u) << 23u);
-    const float t30 = as_float((127u + ((uint32_t)((int32_t)(t27 + 1u) >> 2u))) << 23u);
-    const uint32_t t31 = t27 + 2u;
-    const uint32_t t32 = t27 + 3u;
-    const uint32_t t33 = (uint32_t)((int32_t)t31 >> 2u);
-    const uint32_t t34 = (uint32_t)((int32_t)t32 >> 2u);
-    const uint32_t t35 = 127u + t33;
-    const uint32_t t36 = 127u + t34;
-    const uint32_t t37 = t35 << 23u;
-    const uint32_t t38 = t36 << 23u;
-    const float t39 = as_float(t37);
-    const float t40 = as_float(t38);
-    const float t41 = t15 ? t29 : 1.0f;
-    const float t42 = t15 ? 1.0f : t29;
-    const float t43 = t15 ? t30 : 1.0f;
-    const float t44 = t15 ? 1.0f : t30;
-    const float t45 = t15 ? t39 : 1.0f;
-    const float t46 = t15 ? 1.0f : t39;
-    const float t47 = t15 ? t40 : 1.0f;
-    const float t48 = t15 ? 1.0f : t40;
-    const float t49 = t21 - 0.25f;
-    const float t50 = t22 ? 0.0f : (1.0f + FMA(FMA(t28, FMA(t28, FMA(t28, FMA(t28, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t28 * t28, t28));
+    float t0 = var + 1.0f;
+    _Bool t1 = 0.0f <= var;
+    float t2 = SQRT(t0);
+    float t3 = t0 - var;
+    float t4 = t1 ? 1.0f : var;
+    float t5 = SQRT(t4);
+    float t6 = 1.0f / t2;
+    float t7 = -t6;
+    float t8 = mean * t6;
+    float t9 = FMA(mean, t6 * FMA((((var - (t0 - t3)) + (1.0f - t3)) + FMA(t2, -t2, t0)) * (0.5f * t6), t7, FMA(t2, t7,
+        1.0f)), FMA(mean, t6, -t8));
+    float t10 = t8 * t8;
+    _Bool t11 = t8 < 0.0f;
+    float t12 = t10 * (-0.5f);
+    float t13 = 1.0f / FMA(ABS(t8 + t9), 0.25f, 1.0f);
+    _Bool t14 = t12 < (-176.5f);
+    float t15 = t14 ? (-176.5f) : t12;
+    float t16 = FMA(t15, 1.442695f, 12582912.0f);
+    float t17 = t16 - 12582912.0f;
+    uint32_t t18 = as_bits(t16);
+    float t19 = FMA(t17, -0.69314575f, t15);
+    float t20 = FMA(t8, t9, FMA(t8, t9, FMA(t8, t8, -t10))) * (-0.5f);
+    float t21 = t14 ? 0.0f : t20;
+    float t22 = t19 + FMA(t17, -1.4286068e-6f, t21);
+    float t23 = as_float((((uint32_t)((int32_t)t18 >> 2u)) + 127u) << 23u);
+    float t24 = as_float((127u + ((uint32_t)((int32_t)(t18 + 1u) >> 2u))) << 23u);
+    float t25 = as_float((127u + ((uint32_t)((int32_t)(t18 + 2u) >> 2u))) << 23u);
+    float t26 = as_float((127u + ((uint32_t)((int32_t)(t18 + 3u) >> 2u))) << 23u);
+    float t27 = 1.0f + FMA(POLY4(t22, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t22 * t22,
+        t22);
+    float t28 = t14 ? 0.0f : t27;
+    float t29 = t13 - 0.25f;
     // Mills ratio/sqrt(2 pi)
-    const float t51 = t21 * FMA(t49, FMA(t49, FMA(t49, FMA(t49, FMA(t49, FMA(t49, FMA(t49, FMA(t49, FMA(t49, FMA(t49,
-        FMA(t49, FMA(t49, -0.00152444f, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f), -0.020374626f),
-        0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f), 0.13207589f);
-    const float t52 = t50 * t51;
-    const float t53 = 1.0f - (t40 * (t39 * (t30 * (t29 * t52))));
-    const float t54 = t15 ? t52 : t53;
-    const float t55 = t15 ? t53 : t52;
-    const float t56 = t54 * t41;
-    const float t57 = t55 * t42;
-    const float t58 = t43 * t56;
-    const float t59 = t44 * t57;
-    const float t60 = t45 * t58;
-    const float t61 = t46 * t59;
-    const float t62 = t47 * t60;
-    const float t63 = t62 * (t48 * t61);
-    const float t64 = t1 ? t62 : t4;
-    const float t65 = t1 ? t63 : t4;
-    *out_mean = t64;
-    *out_var = t65;
+    float t30 = t13 * POLY12(t29, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+        -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t31 = t28 * t30;
+    float t32 = 1.0f - (t26 * (t25 * (t24 * (t23 * t31))));
+    float t33 = t11 ? t26 : 1.0f;
+    float t34 = t11 ? t25 : 1.0f;
+    float t35 = t11 ? t24 : 1.0f;
+    float t36 = t11 ? t31 : t32;
+    float t37 = t11 ? t23 : 1.0f;
+    float t38 = t33 * (t34 * (t35 * (t36 * t37)));
+    float t39 = t1 ? t38 : t5;
+    float t40 = t11 ? 1.0f : t26;
+    float t41 = t11 ? 1.0f : t25;
+    float t42 = t11 ? 1.0f : t24;
+    float t43 = t11 ? t32 : t31;
+    float t44 = t11 ? 1.0f : t23;
+    float t45 = t38 * (t40 * (t41 * (t42 * (t43 * t44))));
+    float t46 = t1 ? t45 : t5;
+    *out_mean = t39;
+    *out_var = t46;
 }
 
-void probit_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                          const float *restrict params, float *restrict out_mean, float *restrict out_var)
+void probit_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -136,109 +126,79 @@ void probit_exact_forward(int64_t n, const float *restrict mean, const float *re
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void probit_exact_backward_element(float mean, float var, float grad_mean,
-                                                                                float grad_var,
-                                                                                float *restrict out_grad_mean,
-                                                                                float *restrict out_grad_var)
+INLINE void probit_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const float t0 = var + 1.0f;
-    const _Bool t1 = 0.0f <= var;
-    const float t2 = SQRT(t0);
-    const float t3 = t0 - var;
-    const float t4 = SQRT(t1 ? 1.0f : var);
-    const float t5 = t0 - t3;
-    const float t6 = 1.0f - t3;
-    const float t7 = (var - t5) + t6;
-    const float t8 = 1.0f / t2;
-    const float t9 = (t7 + FMA(t2, -t2, t0)) * (0.5f * t8);
-    const float t10 = -t8;
-    const float t11 = t8 * FMA(t9, t10, FMA(t2, t10, 1.0f));
-    const float t12 = mean * t8;
-    const float t13 = FMA(mean, t11, FMA(mean, t8, -t12));
-    const float t14 = t8 + t11;
-    const float t15 = t12 * t12;
-    const _Bool t16 = t12 < 0.0f;
-    const float t17 = -t15;
-    const float t18 = t15 * (-0.5f);
-    const float t19 = FMA(t12, t13, FMA(t12, t13, FMA(t12, t12, t17)));
-    const float t20 = t12 + t13;
-    const float t21 = t19 * (-0.5f);
-    const _Bool t22 = t18 < (-176.5f);
-    const float t23 = t22 ? (-176.5f) : t18;
-    const float t24 = t22 ? 0.0f : t21;
-    const float t25 = FMA(t23, 1.442695f, 12582912.0f);
-    const float t26 = 0.3989423f * t14;
-    const float t27 = t25 - 12582912.0f;
-    const uint32_t t28 = as_bits(t25);
-    const float t29 = FMA(t27, -0.69314575f, t23) + FMA(t27, -1.4286068e-6f, t24);
-    const float t30 = as_float((((uint32_t)((int32_t)t28 >> 2u)) + 127u) << 23u);
-    const float t31 = as_float((127u + ((uint32_t)((int32_t)(t28 + 1u) >> 2u))) << 23u);
-    const uint32_t t32 = t28 + 2u;
-    const uint32_t t33 = t28 + 3u;
-    const uint32_t t34 = (uint32_t)((int32_t)t32 >> 2u);
-    const uint32_t t35 = (uint32_t)((int32_t)t33 >> 2u);
-    const uint32_t t36 = 127u + t34;
-    const uint32_t t37 = 127u + t35;
-    const uint32_t t38 = t36 << 23u;
-    const uint32_t t39 = t37 << 23u;
-    const float t40 = as_float(t38);
-    const float t41 = as_float(t39);
-    const float t42 = ABS(t20);
-    const float t43 = (-0.19947115f) * t20;
-    const float t44 = FMA(t42, 0.25f, 1.0f);
-    const float t45 = t14 * (t14 * t43);
-    const float t46 = 1.0f / t44;
-    const float t47 = t16 ? 1.0f : t30;
-    const float t48 = t16 ? t30 : 1.0f;
-    const float t49 = t16 ? 1.0f : t31;
-    const float t50 = t16 ? t31 : 1.0f;
-    const float t51 = t16 ? 1.0f : t40;
-    const float t52 = t16 ? t40 : 1.0f;
-    const float t53 = t16 ? 1.0f : t41;
-    const float t54 = t16 ? t41 : 1.0f;
-    const float t55 = t46 - 0.25f;
-    const float t56 = t22 ? 0.0f : (1.0f + FMA(FMA(t29, FMA(t29, FMA(t29, FMA(t29, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t29 * t29, t29));
-    const float t57 = t26 * t56;
-    const float t58 = t56 * t45;
-    const float t59 = t30 * t57;
-    const float t60 = t30 * t58;
-    const float t61 = t31 * t59;
-    const float t62 = t31 * t60;
-    const float t63 = t40 * t61;
-    const float t64 = t40 * t62;
-    const float t65 = t41 * t63;
-    const float t66 = t41 * t64;
+    float t0 = var + 1.0f;
+    _Bool t1 = 0.0f <= var;
+    float t2 = SQRT(t0);
+    float t3 = t0 - var;
+    float t4 = t1 ? 1.0f : var;
+    float t5 = SQRT(t4);
+    float t6 = 1.0f / t2;
+    float t7 = -t6;
+    float t8 = t6 * FMA((((var - (t0 - t3)) + (1.0f - t3)) + FMA(t2, -t2, t0)) * (0.5f * t6), t7, FMA(t2, t7, 1.0f));
+    float t9 = mean * t6;
+    float t10 = FMA(mean, t8, FMA(mean, t6, -t9));
+    float t11 = t6 + t8;
+    float t12 = t9 * t9;
+    _Bool t13 = t9 < 0.0f;
+    float t14 = t12 * (-0.5f);
+    float t15 = t9 + t10;
+    _Bool t16 = t14 < (-176.5f);
+    float t17 = t16 ? (-176.5f) : t14;
+    float t18 = FMA(t17, 1.442695f, 12582912.0f);
+    float t19 = t18 - 12582912.0f;
+    uint32_t t20 = as_bits(t18);
+    float t21 = FMA(t19, -0.69314575f, t17);
+    float t22 = FMA(t9, t10, FMA(t9, t10, FMA(t9, t9, -t12))) * (-0.5f);
+    float t23 = t16 ? 0.0f : t22;
+    float t24 = t21 + FMA(t19, -1.4286068e-6f, t23);
+    float t25 = as_float((((uint32_t)((int32_t)t20 >> 2u)) + 127u) << 23u);
+    float t26 = as_float((127u + ((uint32_t)((int32_t)(t20 + 1u) >> 2u))) << 23u);
+    float t27 = as_float((127u + ((uint32_t)((int32_t)(t20 + 2u) >> 2u))) << 23u);
+    float t28 = as_float((127u + ((uint32_t)((int32_t)(t20 + 3u) >> 2u))) << 23u);
+    float t29 = 1.0f / FMA(ABS(t15), 0.25f, 1.0f);
+    float t30 = 1.0f + FMA(POLY4(t24, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t24 * t24,
+        t24);
+    float t31 = t16 ? 0.0f : t30;
+    float t32 = t28 * (t27 * (t26 * (t25 * ((0.3989423f * t11) * t31))));
+    float t33 = t28 * (t27 * (t26 * (t25 * (t31 * (t11 * (t11 * ((-0.19947115f) * t15)))))));
+    float t34 = t29 - 0.25f;
     // Mills ratio/sqrt(2 pi)
-    const float t67 = t46 * FMA(t55, FMA(t55, FMA(t55, FMA(t55, FMA(t55, FMA(t55, FMA(t55, FMA(t55, FMA(t55, FMA(t55,
-        FMA(t55, FMA(t55, -0.00152444f, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f), -0.020374626f),
-        0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f), 0.13207589f);
-    const float t68 = t56 * t67;
-    const float t69 = 1.0f - (t41 * (t40 * (t31 * (t30 * t68))));
-    const float t70 = (t1 ? t65 : t4) * grad_mean;
-    const float t71 = (t1 ? t66 : t4) * grad_mean;
-    const float t72 = t16 ? t69 : t68;
-    const float t73 = t16 ? t68 : t69;
-    const float t74 = t72 * t47;
-    const float t75 = t73 * t48;
-    const float t76 = t49 * t74;
-    const float t77 = t50 * t75;
-    const float t78 = t51 * t76;
-    const float t79 = t52 * t77;
-    const float t80 = (t53 * t78) - (t54 * t79);
-    const float t81 = t65 * t80;
-    const float t82 = t66 * t80;
-    const float t83 = t1 ? t81 : t4;
-    const float t84 = t1 ? t82 : t4;
-    const float t85 = FMA(t83, grad_var, t70);
-    const float t86 = FMA(t84, grad_var, t71);
-    *out_grad_mean = t85;
-    *out_grad_var = t86;
+    float t35 = t29 * POLY12(t34, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+        -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t36 = t31 * t35;
+    float t37 = 1.0f - (t28 * (t27 * (t26 * (t25 * t36))));
+    float t38 = t13 ? 1.0f : t28;
+    float t39 = t13 ? 1.0f : t27;
+    float t40 = t13 ? 1.0f : t26;
+    float t41 = t13 ? t37 : t36;
+    float t42 = t13 ? 1.0f : t25;
+    float t43 = t38 * (t39 * (t40 * (t41 * t42)));
+    float t44 = t13 ? t28 : 1.0f;
+    float t45 = t13 ? t27 : 1.0f;
+    float t46 = t13 ? t26 : 1.0f;
+    float t47 = t13 ? t36 : t37;
+    float t48 = t13 ? t25 : 1.0f;
+    float t49 = t43 - (t44 * (t45 * (t46 * (t47 * t48))));
+    float t50 = t32 * t49;
+    float t51 = t1 ? t50 : t5;
+    float t52 = t1 ? t32 : t5;
+    float t53 = FMA(t51, grad_var, t52 * grad_mean);
+    float t54 = t33 * t49;
+    float t55 = t1 ? t54 : t5;
+    float t56 = t1 ? t33 : t5;
+    float t57 = FMA(t55, grad_var, t56 * grad_mean);
+    *out_grad_mean = t53;
+    *out_grad_var = t57;
 }
 
-void probit_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                           const float *restrict grad_mean, const float *restrict grad_var,
-                           const float *restrict params, float *restrict out_grad_mean, float *restrict out_grad_var)
+void probit_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time

@@ -4,7 +4,6 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.8
 //
 // rule digest  004495ec8730e11a2ab036d31a3b6ffd47b3c6dfe5d621aefcb35c1096c27ad4
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -19,6 +18,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -78,69 +97,65 @@ INLINE double polynomial0(double y, double x)
     return y;
 }
 
-static void probit_exact_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                               double *restrict out_mean, double *restrict out_var)
+static void probit_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = mean[i] * (1.0 / (__builtin_sqrt(var[i] + 1.0)));
-        const _Bool t1 = t0 < 0.0;
-        const double t2 = (t0 * t0) * (-0.5);
-        const _Bool t3 = t2 < (-745.0);
-        const double t4 = 1.0 / (FMA(t1 ? (-t0) : t0, 0.25, 1.0));
-        const double t5 = t4 * (polynomial0(-0x1.d295e88846ca8p-10, t4 - 0.25));
-        const double t6 = (t3 ? 0.0 : (exp64(t3 ? (-745.0) : t2))) * t5;
-        const double t7 = 1.0 - t6;
-        const double t8 = t1 ? t6 : t7;
-        const _Bool t9 = 0.0 <= var[i];
-        const double t10 = __builtin_sqrt(t9 ? 1.0 : var[i]);
+        double t0 = mean[i] * (1.0 / (__builtin_sqrt(var[i] + 1.0)));
+        _Bool t1 = t0 < 0.0;
+        double t2 = (t0 * t0) * (-0.5);
+        _Bool t3 = t2 < (-745.0);
+        double t4 = 1.0 / (FMA(t1 ? (-t0) : t0, 0.25, 1.0));
+        double t5 = t4 * (polynomial0(-0x1.d295e88846ca8p-10, t4 - 0.25));
+        double t6 = (t3 ? 0.0 : (exp64(t3 ? (-745.0) : t2))) * t5;
+        double t7 = 1.0 - t6;
+        double t8 = t1 ? t6 : t7;
+        _Bool t9 = 0.0 <= var[i];
+        double t10 = __builtin_sqrt(t9 ? 1.0 : var[i]);
         out_mean[i] = (t9 ? t8 : t10);
         out_var[i] = (t9 ? (t8 * (t1 ? t7 : t6)) : t10);
     }
 }
 
-void probit_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                  const double *restrict params, double *restrict out_mean, double *restrict out_var)
+void probit_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            probit_exact_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        probit_exact_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(probit_exact_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void probit_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                                const double *restrict grad_mean, const double *restrict grad_var,
-                                                double *restrict out_grad_mean, double *restrict out_grad_var)
+static void probit_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = 1.0 / (__builtin_sqrt(var[i] + 1.0));
-        const double t1 = mean[i] * t0;
-        const double t2 = (t1 * t1) * (-0.5);
-        const _Bool t3 = t2 < (-745.0);
-        const double t4 = t3 ? 0.0 : (exp64(t3 ? (-745.0) : t2));
-        const double t5 = (t0 * 0x1.9884533d43651p-2) * t4;
-        const _Bool t6 = 0.0 <= var[i];
-        const double t7 = __builtin_sqrt(t6 ? 1.0 : var[i]);
-        const double t8 = t4 * (t0 * (t0 * (t1 * (-0x1.9884533d43651p-3))));
-        const _Bool t9 = t1 < 0.0;
-        const double t10 = 1.0 / (FMA(t9 ? (-t1) : t1, 0.25, 1.0));
-        const double t11 = t4 * (t10 * (polynomial0(-0x1.d295e88846ca8p-10, t10 - 0.25)));
-        const double t12 = 1.0 - t11;
-        const double t13 = (t9 ? t12 : t11) - (t9 ? t11 : t12);
+        double t0 = 1.0 / (__builtin_sqrt(var[i] + 1.0));
+        double t1 = mean[i] * t0;
+        double t2 = (t1 * t1) * (-0.5);
+        _Bool t3 = t2 < (-745.0);
+        double t4 = t3 ? 0.0 : (exp64(t3 ? (-745.0) : t2));
+        double t5 = (t0 * 0x1.9884533d43651p-2) * t4;
+        _Bool t6 = 0.0 <= var[i];
+        double t7 = __builtin_sqrt(t6 ? 1.0 : var[i]);
+        double t8 = t4 * (t0 * (t0 * (t1 * (-0x1.9884533d43651p-3))));
+        _Bool t9 = t1 < 0.0;
+        double t10 = 1.0 / (FMA(t9 ? (-t1) : t1, 0.25, 1.0));
+        double t11 = t4 * (t10 * (polynomial0(-0x1.d295e88846ca8p-10, t10 - 0.25)));
+        double t12 = 1.0 - t11;
+        double t13 = (t9 ? t12 : t11) - (t9 ? t11 : t12);
         out_grad_mean[i] = FMA(grad_mean[i], (t6 ? t5 : t7),
             grad_var[i] * (t6 ? (t5 * t13) : t7));
         out_grad_var[i] = FMA(grad_mean[i], (t6 ? t8 : t7),
@@ -148,29 +163,12 @@ static void probit_exact_float64_backward_block(const double *restrict mean, con
     }
 }
 
-void probit_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                   const double *restrict grad_mean, const double *restrict grad_var,
-                                   const double *restrict params, double *restrict out_grad_mean,
-                                   double *restrict out_grad_var)
+void probit_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            probit_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at, out_grad_mean + at,
-                                                out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        probit_exact_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(probit_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

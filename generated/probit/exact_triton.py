@@ -4,17 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.8
 #
 # rule digest  004495ec8730e11a2ab036d31a3b6ffd47b3c6dfe5d621aefcb35c1096c27ad4
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   probit_exact_forward 113, probit_exact_backward 136
 #
 # Certificate:
-#   mean        6.6 ulp of the terms, worst at mean = -0.0112545509, var = 1.49500423e-07
-#   var         6.28 ulp of the terms, worst at mean = -28435.9629, var = 172551168
-#   dmean_dmu   3.14 ulp of the terms, worst at mean = -475.114075, var = 132812.953
-#   dmean_dvar  5.23 ulp of the terms, worst at mean = -3636.8999, var = 2854317.75
-#   dvar_dmu    7.55 ulp of the terms, worst at mean = 58593.9805, var = 1.84096274e+14
-#   dvar_dvar   6.43 ulp of the terms, worst at mean = 0.00476282882, var = 0.00520133693
-#   against exact values at 16821 points over all of float32; details in exact.json
+#   mean 6.6, var 6.28, dmean_dmu 3.14, dmean_dvar 5.23, dvar_dmu 7.55, dvar_dvar 6.43 ulp of the terms,
+#   against exact values at 16821 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -31,6 +25,17 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial12(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x,
+        tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6), c7), c8), c9), c10), c11))
+
+
+@triton.jit
 def probit_exact_forward(mean, var):
     t0 = var + 1.0
     t1 = tl.sqrt_rn(t0)
@@ -42,46 +47,34 @@ def probit_exact_forward(mean, var):
     t7 = tl.where(t6, -176.5, t5)
     t8 = tl.fma(t7, 1.442695, 12582912.0)
     t9 = t8 - 12582912.0
-    t10 = tl.fma(t9, -0.69314575, t7)
-    t11 = tl.fma(t1, t1 * -1.0, t0)
-    t12 = t0 - var
-    t13 = (((var - (t0 - t12)) + (1.0 - t12)) + t11) * (0.5 * t2)
-    t14 = t2 * -1.0
-    t15 = tl.fma(mean, t2 * tl.fma(t13, t14, tl.fma(t1, t14, 1.0)), tl.fma(mean, t2, t3 * -1.0))
-    t16 = (t10 + tl.fma(t9, -1.4286068e-6, tl.where(t6, 0.0, tl.fma(t3, t15, tl.fma(t3, t15, tl.fma(t3, t3, t4 *
-        -1.0))) * (-0.5))))
-    t17 = (tl.where(t6, 0.0, 1.0 + tl.fma(tl.fma(t16, tl.fma(t16, tl.fma(t16, tl.fma(t16, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t16 * t16, t16)))
-    t18 = tl.div_rn(1.0, tl.fma(tl.abs(t3 + t15), 0.25, 1.0))
-    t19 = t18 - 0.25
+    t10 = t0 - var
+    t11 = t2 * -1.0
+    t12 = (tl.fma(mean, t2 * tl.fma((((var - (t0 - t10)) + (1.0 - t10)) + tl.fma(t1, t1 * -1.0, t0)) * (0.5 * t2), t11,
+        tl.fma(t1, t11, 1.0)), tl.fma(mean, t2, t3 * -1.0)))
+    t13 = (tl.fma(t9, -0.69314575, t7) + tl.fma(t9, -1.4286068e-6, tl.where(t6, 0.0, tl.fma(t3, t12, tl.fma(t3, t12,
+        tl.fma(t3, t3, t4 * -1.0))) * (-0.5))))
+    t14 = tl.div_rn(1.0, tl.fma(tl.abs(t3 + t12), 0.25, 1.0))
+    t15 = (tl.where(t6, 0.0, 1.0 + tl.fma(_polynomial4(t13, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t13 * t13, t13)))
     # Mills ratio/sqrt(2 pi)
-    t20 = (t18 * tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19,
-        tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, -0.00152444, -0.0064508854), 0.024710128), -0.006645453),
-        -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109),
-        0.13207589))
-    t21 = t17 * t20
-    t22 = t8.to(tl.int32, bitcast=True)
-    t23 = (((t22 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t24 = t23 * t21
-    t25 = ((127 + ((t22 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t26 = t25 * t24
-    t27 = ((127 + ((t22 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t28 = t27 * t26
-    t29 = ((127 + ((t22 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t30 = 1.0 - (t29 * t28)
-    t31 = t3 < 0.0
-    t32 = tl.where(t31, t21, t30) * tl.where(t31, t23, 1.0)
-    t33 = tl.where(t31, t25, 1.0) * t32
-    t34 = tl.where(t31, t27, 1.0) * t33
-    t35 = tl.where(t31, t29, 1.0) * t34
-    t36 = 0.0 <= var
-    t37 = tl.sqrt_rn(tl.where(t36, 1.0, var))
-    t38 = tl.where(t36, t35, t37)
-    t39 = tl.where(t31, t30, t21) * tl.where(t31, 1.0, t23)
-    t40 = tl.where(t31, 1.0, t25) * t39
-    t41 = tl.where(t31, 1.0, t27) * t40
-    t42 = tl.where(t36, t35 * (tl.where(t31, 1.0, t29) * t41), t37)
-    return (t38, t42)
+    t16 = (t14 * _polynomial12(t14 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
+    t17 = t15 * t16
+    t18 = t8.to(tl.int32, bitcast=True)
+    t19 = (((t18 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t20 = ((127 + ((t18 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t21 = ((127 + ((t18 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t22 = ((127 + ((t18 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t23 = 1.0 - (t22 * (t21 * (t20 * (t19 * t17))))
+    t24 = t3 < 0.0
+    t25 = (tl.where(t24, t22, 1.0) * (tl.where(t24, t21, 1.0) * (tl.where(t24, t20, 1.0) * (tl.where(t24, t17, t23) *
+        tl.where(t24, t19, 1.0)))))
+    t26 = 0.0 <= var
+    t27 = tl.sqrt_rn(tl.where(t26, 1.0, var))
+    t28 = tl.where(t26, t25, t27)
+    t29 = (tl.where(t26, t25 * (tl.where(t24, 1.0, t22) * (tl.where(t24, 1.0, t21) * (tl.where(t24, 1.0, t20) *
+        (tl.where(t24, t23, t17) * tl.where(t24, 1.0, t19))))), t27))
+    return (t28, t29)
 
 
 @triton.jit
@@ -107,58 +100,44 @@ def probit_exact_backward(mean, var, grad_mean, grad_var):
     t7 = tl.where(t6, -176.5, t5)
     t8 = tl.fma(t7, 1.442695, 12582912.0)
     t9 = t8 - 12582912.0
-    t10 = tl.fma(t9, -0.69314575, t7)
-    t11 = tl.fma(t1, t1 * -1.0, t0)
-    t12 = t0 - var
-    t13 = (((var - (t0 - t12)) + (1.0 - t12)) + t11) * (0.5 * t2)
-    t14 = t2 * -1.0
-    t15 = t2 * tl.fma(t13, t14, tl.fma(t1, t14, 1.0))
-    t16 = tl.fma(mean, t15, tl.fma(mean, t2, t3 * -1.0))
-    t17 = (t10 + tl.fma(t9, -1.4286068e-6, tl.where(t6, 0.0, tl.fma(t3, t16, tl.fma(t3, t16, tl.fma(t3, t3, t4 *
-        -1.0))) * (-0.5))))
-    t18 = (tl.where(t6, 0.0, 1.0 + tl.fma(tl.fma(t17, tl.fma(t17, tl.fma(t17, tl.fma(t17, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t17 * t17, t17)))
-    t19 = t3 + t16
-    t20 = tl.div_rn(1.0, tl.fma(tl.abs(t19), 0.25, 1.0))
-    t21 = t20 - 0.25
+    t10 = t0 - var
+    t11 = t2 * -1.0
+    t12 = (t2 * tl.fma((((var - (t0 - t10)) + (1.0 - t10)) + tl.fma(t1, t1 * -1.0, t0)) * (0.5 * t2), t11, tl.fma(t1,
+        t11, 1.0)))
+    t13 = tl.fma(mean, t12, tl.fma(mean, t2, t3 * -1.0))
+    t14 = (tl.fma(t9, -0.69314575, t7) + tl.fma(t9, -1.4286068e-6, tl.where(t6, 0.0, tl.fma(t3, t13, tl.fma(t3, t13,
+        tl.fma(t3, t3, t4 * -1.0))) * (-0.5))))
+    t15 = (tl.where(t6, 0.0, 1.0 + tl.fma(_polynomial4(t14, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t14 * t14, t14)))
+    t16 = t3 + t13
+    t17 = tl.div_rn(1.0, tl.fma(tl.abs(t16), 0.25, 1.0))
     # Mills ratio/sqrt(2 pi)
-    t22 = (t20 * tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21,
-        tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, -0.00152444, -0.0064508854), 0.024710128), -0.006645453),
-        -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109),
-        0.13207589))
-    t23 = t18 * t22
-    t24 = t8.to(tl.int32, bitcast=True)
-    t25 = (((t24 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t26 = t25 * t23
-    t27 = ((127 + ((t24 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t28 = t27 * t26
-    t29 = ((127 + ((t24 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t30 = t29 * t28
-    t31 = ((127 + ((t24 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t32 = 1.0 - (t31 * t30)
-    t33 = t3 < 0.0
-    t34 = tl.where(t33, t32, t23) * tl.where(t33, 1.0, t25)
-    t35 = tl.where(t33, 1.0, t27) * t34
-    t36 = tl.where(t33, 1.0, t29) * t35
-    t37 = tl.where(t33, 1.0, t31) * t36
-    t38 = tl.where(t33, t23, t32) * tl.where(t33, t25, 1.0)
-    t39 = tl.where(t33, t27, 1.0) * t38
-    t40 = tl.where(t33, t29, 1.0) * t39
-    t41 = t37 - (tl.where(t33, t31, 1.0) * t40)
-    t42 = t2 + t15
-    t43 = t31 * (t29 * (t27 * (t25 * ((0.3989423 * t42) * t18))))
-    t44 = t43 * t41
-    t45 = 0.0 <= var
-    t46 = tl.sqrt_rn(tl.where(t45, 1.0, var))
-    t47 = tl.fma(tl.where(t45, t44, t46), grad_var, tl.where(t45, t43, t46) * grad_mean)
-    t48 = t31 * (t29 * (t27 * (t25 * (t18 * (t42 * (t42 * ((-0.19947115) * t19)))))))
-    t49 = tl.fma(tl.where(t45, t48 * t41, t46), grad_var, tl.where(t45, t48, t46) * grad_mean)
-    return (t47, t49)
+    t18 = (t17 * _polynomial12(t17 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
+    t19 = t15 * t18
+    t20 = t8.to(tl.int32, bitcast=True)
+    t21 = (((t20 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t22 = ((127 + ((t20 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t23 = ((127 + ((t20 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t24 = ((127 + ((t20 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t25 = 1.0 - (t24 * (t23 * (t22 * (t21 * t19))))
+    t26 = t3 < 0.0
+    t27 = ((tl.where(t26, 1.0, t24) * (tl.where(t26, 1.0, t23) * (tl.where(t26, 1.0, t22) * (tl.where(t26, t25, t19) *
+        tl.where(t26, 1.0, t21))))) - (tl.where(t26, t24, 1.0) * (tl.where(t26, t23, 1.0) * (tl.where(t26, t22, 1.0) *
+        (tl.where(t26, t19, t25) * tl.where(t26, t21, 1.0))))))
+    t28 = t2 + t12
+    t29 = t24 * (t23 * (t22 * (t21 * ((0.3989423 * t28) * t15))))
+    t30 = 0.0 <= var
+    t31 = tl.sqrt_rn(tl.where(t30, 1.0, var))
+    t32 = tl.fma(tl.where(t30, t29 * t27, t31), grad_var, tl.where(t30, t29, t31) * grad_mean)
+    t33 = t24 * (t23 * (t22 * (t21 * (t15 * (t28 * (t28 * ((-0.19947115) * t16)))))))
+    t34 = tl.fma(tl.where(t30, t33 * t27, t31), grad_var, tl.where(t30, t33, t31) * grad_mean)
+    return (t32, t34)
 
 
 @triton.jit
-def probit_exact_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr,
-                                 n, BLOCK: tl.constexpr):
+def probit_exact_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

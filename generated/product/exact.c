@@ -4,24 +4,13 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (8)
 //
 // rule digest  fc28c1dd066cf068ce8dc23447572e4dd24ea11c7bec91bfa39133fe29b2a08b
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h4cf3d4f229c66de608c29405bd3686c0d8549bb2d4ed3e5b03d83649b1e3f254
 // operations   product_exact_forward 23, product_exact_backward 29
 //
 // Certificate:
-//   mean        0.5 ulp of the terms, worst at mean1 = 0.00999999978, var1 = 3.00000001e+38, mean2 = -10, var2 = 0.5
-//   var         1.85 ulp of the terms, worst at mean1 = -278347264, var1 = 3.89990117e+16, mean2 = -4.0543511e+09,
-//       var2 = 1.15060832e+13
-//   dmean_dmu1  0 ulp of the terms, worst at
-//   dmean_dvar1 0 ulp of the terms, worst at
-//   dmean_dmu2  0 ulp of the terms, worst at
-//   dmean_dvar2 0 ulp of the terms, worst at
-//   dvar_dmu1   0.5 ulp of the terms, worst at mean1 = 0.00999999978, var1 = 9.99999991e-38, mean2 = -9.99999987e+14,
-//       var2 = 10
-//   dvar_dvar1  0.5 ulp of the terms, worst at mean1 = 3.7069846e+13, var1 = 3.10852817e+25, mean2 = 3.70698627e+13,
-//       var2 = 1.69999493e+26
-//   dvar_dmu2   0.5 ulp of the terms, worst at mean1 = -1, var1 = 10, mean2 = 0.00999999978, var2 = 0
-//   dvar_dvar2  0.5 ulp of the terms, worst at mean1 = 10, var1 = 100000000, mean2 = -10, var2 = 0.5
-//   against exact values at 17337 points over all of float32; details in exact.json
+//   mean 0.5, var 1.85, dmean_dmu1 0, dmean_dvar1 0, dmean_dmu2 0, dmean_dvar2 0, dvar_dmu1 0.5, dvar_dvar1 0.5,
+//       dvar_dmu2 0.5, dvar_dvar2 0.5 ulp of the terms,
+//   against exact values at 17337 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -36,6 +25,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -52,33 +42,26 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void product_exact_forward_element(float mean1, float var1, float mean2,
-                                                                                float var2, float *restrict out_mean,
-                                                                                float *restrict out_var)
+INLINE void product_exact_forward_element(
+    float mean1, float var1, float mean2, float var2, float *restrict out_mean, float *restrict out_var)
 {
-    const _Bool t0 = mean1 == mean1;
-    const _Bool t1 = 0.0f <= var1;
-    const _Bool t2 = mean2 == mean2;
-    const _Bool t3 = 0.0f <= var2;
-    const _Bool t4 = t0 & t1;
-    const float t5 = var1 * var2;
-    const _Bool t6 = t2 & t4;
-    const float t7 = mean2 * var1;
-    const _Bool t8 = t3 & t6;
-    const float t9 = mean1 * mean2;
-    const float t10 = FMA(mean2, t7, t5);
-    const float t11 = FMA(mean1, mean1 * var2, t10);
-    const float t12 = SQRT(t8 ? 1.0f : (-1.0f));
-    const float t13 = (t9 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t9;
-    const float t14 = t8 ? ((3.4028234663852886e+38f < t13) ? 3.4028234663852886e+38f : t13) : t12;
-    const float t15 = t8 ? ((3.4028234663852886e+38f < t11) ? 3.4028234663852886e+38f : t11) : t12;
-    *out_mean = t14;
-    *out_var = t15;
+    _Bool t0 = (0.0f <= var2) & ((mean2 == mean2) & ((mean1 == mean1) & (0.0f <= var1)));
+    float t1 = mean1 * mean2;
+    float t2 = FMA(mean1, mean1 * var2, FMA(mean2, mean2 * var1, var1 * var2));
+    float t3 = t0 ? 1.0f : (-1.0f);
+    float t4 = SQRT(t3);
+    float t5 = (t1 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t1;
+    float t6 = (3.4028234663852886e+38f < t5) ? 3.4028234663852886e+38f : t5;
+    float t7 = t0 ? t6 : t4;
+    float t8 = (3.4028234663852886e+38f < t2) ? 3.4028234663852886e+38f : t2;
+    float t9 = t0 ? t8 : t4;
+    *out_mean = t7;
+    *out_var = t9;
 }
 
-void product_exact_forward(int64_t n, const float *restrict mean1, const float *restrict var1,
-                           const float *restrict mean2, const float *restrict var2, const float *restrict params,
-                           float *restrict out_mean, float *restrict out_var)
+void product_exact_forward(
+    int64_t n, const float *restrict mean1, const float *restrict var1, const float *restrict mean2,
+    const float *restrict var2, const float *restrict params, float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -90,49 +73,46 @@ void product_exact_forward(int64_t n, const float *restrict mean1, const float *
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void product_exact_backward_element(float mean1, float var1, float mean2,
-                                                                                 float var2, float grad_mean,
-                                                                                 float grad_var,
-                                                                                 float *restrict out_grad_mean1,
-                                                                                 float *restrict out_grad_var1,
-                                                                                 float *restrict out_grad_mean2,
-                                                                                 float *restrict out_grad_var2)
+INLINE void product_exact_backward_element(
+    float mean1, float var1, float mean2, float var2, float grad_mean, float grad_var, float *restrict out_grad_mean1,
+    float *restrict out_grad_var1, float *restrict out_grad_mean2, float *restrict out_grad_var2)
 {
-    const float t0 = mean1 * var2;
-    const float t1 = mean2 * var1;
-    const float t2 = FMA(mean2, mean2, var2);
-    const float t3 = FMA(mean1, mean1, var1);
-    const float t4 = 2.0f * t0;
-    const float t5 = 2.0f * t1;
-    const float t6 = mean2 * grad_mean;
-    const float t7 = 0.0f * grad_mean;
-    const float t8 = mean1 * grad_mean;
-    const float t9 = (t2 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t2;
-    const float t10 = (t3 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t3;
-    const float t11 = (t4 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t4;
-    const float t12 = (t5 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t5;
-    const float t13 = FMA((3.4028234663852886e+38f < t9) ? 3.4028234663852886e+38f : t9, grad_var, t7);
-    const float t14 = FMA((3.4028234663852886e+38f < t10) ? 3.4028234663852886e+38f : t10, grad_var, t7);
-    const float t15 = FMA((3.4028234663852886e+38f < t11) ? 3.4028234663852886e+38f : t11, grad_var, t6);
-    const float t16 = FMA((3.4028234663852886e+38f < t12) ? 3.4028234663852886e+38f : t12, grad_var, t8);
-    *out_grad_mean1 = t15;
-    *out_grad_var1 = t13;
+    float t0 = FMA(mean2, mean2, var2);
+    float t1 = FMA(mean1, mean1, var1);
+    float t2 = 2.0f * (mean1 * var2);
+    float t3 = 2.0f * (mean2 * var1);
+    float t4 = 0.0f * grad_mean;
+    float t5 = (t0 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t0;
+    float t6 = (t1 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t1;
+    float t7 = (t2 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t2;
+    float t8 = (t3 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t3;
+    float t9 = (3.4028234663852886e+38f < t5) ? 3.4028234663852886e+38f : t5;
+    float t10 = FMA(t9, grad_var, t4);
+    float t11 = (3.4028234663852886e+38f < t6) ? 3.4028234663852886e+38f : t6;
+    float t12 = FMA(t11, grad_var, t4);
+    float t13 = (3.4028234663852886e+38f < t7) ? 3.4028234663852886e+38f : t7;
+    float t14 = FMA(t13, grad_var, mean2 * grad_mean);
+    float t15 = (3.4028234663852886e+38f < t8) ? 3.4028234663852886e+38f : t8;
+    float t16 = FMA(t15, grad_var, mean1 * grad_mean);
+    *out_grad_mean1 = t14;
+    *out_grad_var1 = t10;
     *out_grad_mean2 = t16;
-    *out_grad_var2 = t14;
+    *out_grad_var2 = t12;
 }
 
-void product_exact_backward(int64_t n, const float *restrict mean1, const float *restrict var1,
-                            const float *restrict mean2, const float *restrict var2, const float *restrict grad_mean,
-                            const float *restrict grad_var, const float *restrict params,
-                            float *restrict out_grad_mean1, float *restrict out_grad_var1,
-                            float *restrict out_grad_mean2, float *restrict out_grad_var2)
+void product_exact_backward(
+    int64_t n, const float *restrict mean1, const float *restrict var1, const float *restrict mean2,
+    const float *restrict var2, const float *restrict grad_mean, const float *restrict grad_var,
+    const float *restrict params, float *restrict out_grad_mean1, float *restrict out_grad_var1,
+    float *restrict out_grad_mean2, float *restrict out_grad_var2)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        product_exact_backward_element(mean1[i], var1[i], mean2[i], var2[i], grad_mean[i], grad_var[i],
-                                       &out_grad_mean1[i], &out_grad_var1[i], &out_grad_mean2[i], &out_grad_var2[i]);
+        product_exact_backward_element(
+            mean1[i], var1[i], mean2[i], var2[i], grad_mean[i], grad_var[i], &out_grad_mean1[i], &out_grad_var1[i],
+            &out_grad_mean2[i], &out_grad_var2[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean1[i]);
     }
     (void)narrow;

@@ -4,7 +4,6 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (8)
 //
 // rule digest  fc28c1dd066cf068ce8dc23447572e4dd24ea11c7bec91bfa39133fe29b2a08b
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -20,66 +19,81 @@
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
 
-static void product_exact_float64_forward_block(const double *restrict mean1, const double *restrict var1,
-                                                const double *restrict mean2, const double *restrict var2,
-                                                double *restrict out_mean, double *restrict out_var)
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
 {
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
+
+static void product_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
+{
+    const double *restrict mean1 = in[0];
+    const double *restrict var1 = in[1];
+    const double *restrict mean2 = in[2];
+    const double *restrict var2 = in[3];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = mean1[i] * mean2[i];
-        const double t1 = (t0 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t0;
-        const _Bool t2 = (mean1[i] == mean1[i]) & (0.0 <= var1[i]);
-        const _Bool t3 = (mean2[i] == mean2[i]) & t2;
-        const _Bool t4 = (0.0 <= var2[i]) & t3;
-        const double t5 = __builtin_sqrt(t4 ? 1.0 : (-1.0));
-        const double t6 = FMA(mean1[i], mean1[i] * var2[i], FMA(mean2[i], mean2[i] * var1[i], var1[i] * var2[i]));
+        double t0 = mean1[i] * mean2[i];
+        double t1 = (t0 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t0;
+        _Bool t2 = (mean1[i] == mean1[i]) & (0.0 <= var1[i]);
+        _Bool t3 = (mean2[i] == mean2[i]) & t2;
+        _Bool t4 = (0.0 <= var2[i]) & t3;
+        double t5 = __builtin_sqrt(t4 ? 1.0 : (-1.0));
+        double t6 = FMA(mean1[i], mean1[i] * var2[i], FMA(mean2[i], mean2[i] * var1[i], var1[i] * var2[i]));
         out_mean[i] = (t4 ? ((0x1.fffffffffffffp1023 < t1) ? 0x1.fffffffffffffp1023 : t1) : t5);
         out_var[i] = (t4 ? ((0x1.fffffffffffffp1023 < t6) ? 0x1.fffffffffffffp1023 : t6) : t5);
     }
 }
 
-void product_exact_float64_forward(int64_t n, const double *restrict mean1, const double *restrict var1,
-                                   const double *restrict mean2, const double *restrict var2,
-                                   const double *restrict params, double *restrict out_mean, double *restrict out_var)
+void product_exact_float64_forward(
+    int64_t n, const double *restrict mean1, const double *restrict var1, const double *restrict mean2,
+    const double *restrict var2, const double *restrict params, double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            product_exact_float64_forward_block(mean1 + at, var1 + at, mean2 + at, var2 + at, out_mean + at,
-                                                out_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean1[from];
-            in[1][i] = var1[from];
-            in[2][i] = mean2[from];
-            in[3][i] = var2[from];
-        }
-        product_exact_float64_forward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean1, var1, mean2, var2};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(product_exact_float64_forward_block, n, in, 4, params, out, 2);
 }
 
-static void product_exact_float64_backward_block(const double *restrict mean1, const double *restrict var1,
-                                                 const double *restrict mean2, const double *restrict var2,
-                                                 const double *restrict grad_mean, const double *restrict grad_var,
-                                                 double *restrict out_grad_mean1, double *restrict out_grad_var1,
-                                                 double *restrict out_grad_mean2, double *restrict out_grad_var2)
+static void product_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean1 = in[0];
+    const double *restrict var1 = in[1];
+    const double *restrict mean2 = in[2];
+    const double *restrict var2 = in[3];
+    const double *restrict grad_mean = in[4];
+    const double *restrict grad_var = in[5];
+    double *restrict out_grad_mean1 = out[0];
+    double *restrict out_grad_var1 = out[1];
+    double *restrict out_grad_mean2 = out[2];
+    double *restrict out_grad_var2 = out[3];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = (mean1[i] * var2[i]) * 2.0;
-        const double t1 = (t0 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t0;
-        const double t2 = FMA(mean2[i], mean2[i], var2[i]);
-        const double t3 = (t2 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t2;
-        const double t4 = (mean2[i] * var1[i]) * 2.0;
-        const double t5 = (t4 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t4;
-        const double t6 = FMA(mean1[i], mean1[i], var1[i]);
-        const double t7 = (t6 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t6;
+        double t0 = (mean1[i] * var2[i]) * 2.0;
+        double t1 = (t0 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t0;
+        double t2 = FMA(mean2[i], mean2[i], var2[i]);
+        double t3 = (t2 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t2;
+        double t4 = (mean2[i] * var1[i]) * 2.0;
+        double t5 = (t4 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t4;
+        double t6 = FMA(mean1[i], mean1[i], var1[i]);
+        double t7 = (t6 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t6;
         out_grad_mean1[i] = FMA(grad_mean[i], mean2[i],
             grad_var[i] * ((0x1.fffffffffffffp1023 < t1) ? 0x1.fffffffffffffp1023 : t1));
         out_grad_var1[i] = FMA(grad_mean[i], 0.0,
@@ -91,36 +105,13 @@ static void product_exact_float64_backward_block(const double *restrict mean1, c
     }
 }
 
-void product_exact_float64_backward(int64_t n, const double *restrict mean1, const double *restrict var1,
-                                    const double *restrict mean2, const double *restrict var2,
-                                    const double *restrict grad_mean, const double *restrict grad_var,
-                                    const double *restrict params, double *restrict out_grad_mean1,
-                                    double *restrict out_grad_var1, double *restrict out_grad_mean2,
-                                    double *restrict out_grad_var2)
+void product_exact_float64_backward(
+    int64_t n, const double *restrict mean1, const double *restrict var1, const double *restrict mean2,
+    const double *restrict var2, const double *restrict grad_mean, const double *restrict grad_var,
+    const double *restrict params, double *restrict out_grad_mean1, double *restrict out_grad_var1,
+    double *restrict out_grad_mean2, double *restrict out_grad_var2)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            product_exact_float64_backward_block(mean1 + at, var1 + at, mean2 + at, var2 + at, grad_mean + at,
-                                                 grad_var + at, out_grad_mean1 + at, out_grad_var1 + at,
-                                                 out_grad_mean2 + at, out_grad_var2 + at);
-            continue;
-        }
-        double in[6][LANES], out[4][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean1[from];
-            in[1][i] = var1[from];
-            in[2][i] = mean2[from];
-            in[3][i] = var2[from];
-            in[4][i] = grad_mean[from];
-            in[5][i] = grad_var[from];
-        }
-        product_exact_float64_backward_block(in[0], in[1], in[2], in[3], in[4], in[5], out[0], out[1], out[2], out[3]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean1[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var1[at + i] = out[1][i];
-        for (int i = 0; i < n - at; ++i) out_grad_mean2[at + i] = out[2][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var2[at + i] = out[3][i];
-    }
+    const double *const in[] = {mean1, var1, mean2, var2, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2};
+    over_blocks(product_exact_float64_backward_block, n, in, 6, params, out, 4);
 }

@@ -4,7 +4,6 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (8)
 #
 # rule digest  fc28c1dd066cf068ce8dc23447572e4dd24ea11c7bec91bfa39133fe29b2a08b
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 """product, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -28,8 +27,9 @@ def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor) -> tuple[T
     return (torch.where(t1, t0, t2)), (torch.where(t1, t3, t2))
 
 
-def backward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, grad_mean: Tensor,
-             grad_var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def backward(
+    mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, grad_mean: Tensor,
+    grad_var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients in mean and variance of each input, from those in mean and variance of the output."""
     t0 = (mean1 * var2) * 2.0
     t0 = torch.where(t0 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t0)

@@ -4,24 +4,12 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (8)
 #
 # rule digest  fc28c1dd066cf068ce8dc23447572e4dd24ea11c7bec91bfa39133fe29b2a08b
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   product_exact_forward 23, product_exact_backward 29
 #
 # Certificate:
-#   mean        0.5 ulp of the terms, worst at mean1 = 0.00999999978, var1 = 3.00000001e+38, mean2 = -10, var2 = 0.5
-#   var         1.85 ulp of the terms, worst at mean1 = -278347264, var1 = 3.89990117e+16, mean2 = -4.0543511e+09,
-#       var2 = 1.15060832e+13
-#   dmean_dmu1  0 ulp of the terms, worst at
-#   dmean_dvar1 0 ulp of the terms, worst at
-#   dmean_dmu2  0 ulp of the terms, worst at
-#   dmean_dvar2 0 ulp of the terms, worst at
-#   dvar_dmu1   0.5 ulp of the terms, worst at mean1 = 0.00999999978, var1 = 9.99999991e-38, mean2 = -9.99999987e+14,
-#       var2 = 10
-#   dvar_dvar1  0.5 ulp of the terms, worst at mean1 = 3.7069846e+13, var1 = 3.10852817e+25, mean2 = 3.70698627e+13,
-#       var2 = 1.69999493e+26
-#   dvar_dmu2   0.5 ulp of the terms, worst at mean1 = -1, var1 = 10, mean2 = 0.00999999978, var2 = 0
-#   dvar_dvar2  0.5 ulp of the terms, worst at mean1 = 10, var1 = 100000000, mean2 = -10, var2 = 0.5
-#   against exact values at 17337 points over all of float32; details in exact.json
+#   mean 0.5, var 1.85, dmean_dmu1 0, dmean_dvar1 0, dmean_dmu2 0, dmean_dvar2 0, dvar_dmu1 0.5, dvar_dvar1 0.5,
+#       dvar_dmu2 0.5, dvar_dvar2 0.5 ulp of the terms,
+#   against exact values at 17337 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -41,22 +29,17 @@ LANE_ELEMENTS = 2
 def product_exact_forward(mean1, var1, mean2, var2):
     t0 = mean1 * mean2
     t1 = tl.where(t0 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t0)
-    t2 = tl.where(3.4028234663852886e+38 < t1, 3.4028234663852886e+38, t1)
-    t3 = (mean1 == mean1) & (0.0 <= var1)
-    t4 = (mean2 == mean2) & t3
-    t5 = (0.0 <= var2) & t4
-    t6 = tl.sqrt_rn(tl.where(t5, 1.0, -1.0))
-    t7 = tl.where(t5, t2, t6)
-    t8 = var1 * var2
-    t9 = tl.fma(mean2, mean2 * var1, t8)
-    t10 = tl.fma(mean1, mean1 * var2, t9)
-    t11 = tl.where(t5, tl.where(3.4028234663852886e+38 < t10, 3.4028234663852886e+38, t10), t6)
-    return (t7, t11)
+    t2 = (0.0 <= var2) & ((mean2 == mean2) & ((mean1 == mean1) & (0.0 <= var1)))
+    t3 = tl.sqrt_rn(tl.where(t2, 1.0, -1.0))
+    t4 = tl.where(t2, tl.where(3.4028234663852886e+38 < t1, 3.4028234663852886e+38, t1), t3)
+    t5 = tl.fma(mean1, mean1 * var2, tl.fma(mean2, mean2 * var1, var1 * var2))
+    t6 = tl.where(t2, tl.where(3.4028234663852886e+38 < t5, 3.4028234663852886e+38, t5), t3)
+    return (t4, t6)
 
 
 @triton.jit
-def product_exact_forward_kernel(mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, out_mean_ptr, out_var_ptr, n,
-                                 BLOCK: tl.constexpr):
+def product_exact_forward_kernel(
+    mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, out_mean_ptr, out_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean1 = tl.load(mean1_ptr + offsets, mask=mask).to(tl.float32)
@@ -70,32 +53,26 @@ def product_exact_forward_kernel(mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, out_m
 
 @triton.jit
 def product_exact_backward(mean1, var1, mean2, var2, grad_mean, grad_var):
-    t0 = mean1 * var2
-    t1 = mean2 * var1
-    t2 = tl.fma(mean2, mean2, var2)
-    t3 = tl.fma(mean1, mean1, var1)
-    t4 = 2.0 * t1
-    t5 = 2.0 * t0
-    t6 = tl.where(t5 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t5)
-    t7 = tl.where(3.4028234663852886e+38 < t6, 3.4028234663852886e+38, t6)
-    t8 = tl.where(t4 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t4)
-    t9 = tl.where(3.4028234663852886e+38 < t8, 3.4028234663852886e+38, t8)
-    t10 = tl.where(t3 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t3)
-    t11 = tl.where(3.4028234663852886e+38 < t10, 3.4028234663852886e+38, t10)
-    t12 = tl.where(t2 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t2)
-    t13 = tl.where(3.4028234663852886e+38 < t12, 3.4028234663852886e+38, t12)
-    t14 = tl.fma(t7, grad_var, mean2 * grad_mean)
-    t15 = 0.0 * grad_mean
-    t16 = tl.fma(t13, grad_var, t15)
-    t17 = tl.fma(t11, grad_var, t15)
-    t18 = tl.fma(t9, grad_var, mean1 * grad_mean)
-    return (t14, t16, t18, t17)
+    t0 = tl.fma(mean2, mean2, var2)
+    t1 = tl.fma(mean1, mean1, var1)
+    t2 = 2.0 * (mean2 * var1)
+    t3 = 2.0 * (mean1 * var2)
+    t4 = tl.where(t3 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t3)
+    t5 = tl.where(t2 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t2)
+    t6 = tl.where(t1 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t1)
+    t7 = tl.where(t0 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t0)
+    t8 = tl.fma(tl.where(3.4028234663852886e+38 < t4, 3.4028234663852886e+38, t4), grad_var, mean2 * grad_mean)
+    t9 = 0.0 * grad_mean
+    t10 = tl.fma(tl.where(3.4028234663852886e+38 < t7, 3.4028234663852886e+38, t7), grad_var, t9)
+    t11 = tl.fma(tl.where(3.4028234663852886e+38 < t6, 3.4028234663852886e+38, t6), grad_var, t9)
+    t12 = tl.fma(tl.where(3.4028234663852886e+38 < t5, 3.4028234663852886e+38, t5), grad_var, mean1 * grad_mean)
+    return (t8, t10, t12, t11)
 
 
 @triton.jit
-def product_exact_backward_kernel(mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, grad_mean_ptr, grad_var_ptr,
-                                  out_grad_mean1_ptr, out_grad_var1_ptr, out_grad_mean2_ptr, out_grad_var2_ptr, n,
-                                  BLOCK: tl.constexpr):
+def product_exact_backward_kernel(
+    mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean1_ptr, out_grad_var1_ptr,
+    out_grad_mean2_ptr, out_grad_var2_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean1 = tl.load(mean1_ptr + offsets, mask=mask).to(tl.float32)
@@ -104,8 +81,8 @@ def product_exact_backward_kernel(mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, grad
     var2 = tl.load(var2_ptr + offsets, mask=mask).to(tl.float32)
     grad_mean = tl.load(grad_mean_ptr + offsets, mask=mask).to(tl.float32)
     grad_var = tl.load(grad_var_ptr + offsets, mask=mask).to(tl.float32)
-    out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2 = product_exact_backward(mean1, var1, mean2, var2,
-                                                                                          grad_mean, grad_var)
+    out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2 = product_exact_backward(
+        mean1, var1, mean2, var2, grad_mean, grad_var)
     tl.store(out_grad_mean1_ptr + offsets, out_grad_mean1.to(out_grad_mean1_ptr.dtype.element_ty), mask=mask)
     tl.store(out_grad_var1_ptr + offsets, out_grad_var1.to(out_grad_var1_ptr.dtype.element_ty), mask=mask)
     tl.store(out_grad_mean2_ptr + offsets, out_grad_mean2.to(out_grad_mean2_ptr.dtype.element_ty), mask=mask)

@@ -4,17 +4,12 @@
 // Charbonnier, Blanc-Feraud, Aubert & Barlaud 1997, Deterministic Edge-Preserving Regularization
 //
 // rule digest  88b5182bfd885cc408cc6a32d02ce492511373aba0c3ba37b654ea302d9f0bd9
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h195e61c347299d97f1c255cf3bf735c04af3702ee42929c11ebd04188eb4c882
 // operations   pseudo_huber_exact_forward 1277, pseudo_huber_exact_backward 1418
 //
 // Certificate:
-//   mean        0.761 tolerance, worst at mean = 0.0117191384, var = 5.59563112
-//   var         0.413 tolerance, worst at mean = 0.0319802538, var = 0.337021679
-//   dmean_dmu   0.00758 tolerance, worst at mean = 1.96071301e+10, var = 7.94831243e+26
-//   dmean_dvar  0.0175 tolerance, worst at mean = -0.658511996, var = 6.45303601e-07
-//   dvar_dmu    0.117 tolerance, worst at mean = 0.000977201038, var = 0.324431837
-//   dvar_dvar   0.0144 tolerance, worst at mean = 0.0105526997, var = 1.26408386
-//   against exact values at 17067 points over all of float32; details in exact.json
+//   mean 0.761, var 0.405, dmean_dmu 0.00758, dmean_dvar 0.0175, dvar_dmu 0.117, dvar_dvar 0.0144 tolerance,
+//   against exact values at 17067 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,856 +41,506 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void pseudo_huber_exact_forward_element(float mean, float var,
-                                                                                     float *restrict out_mean,
-                                                                                     float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float pseudo_huber_exact_part5(float p0)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = ABS(mean);  // |mean - centre|
-    const _Bool t2 = mean < 0.0f;
-    const _Bool t3 = mean == mean;
-    const float t4 = t0 ? 1.0f : (-1.0f);
-    const float t5 = t2 ? (-1.0f) : 1.0f;
-    const float t6 = SQRT(t4);
-    const float t7 = FMA(mean, t5, -1.0f);
-    const float t8 = var * t6;  // NaN for a negative variance
-    const _Bool t9 = 1.2676506e+30f < t8;
-    const _Bool t10 = t8 < 0.32f;
-    const float t11 = t9 ? 0.00390625f : 1.0f;
-    const float t12 = t9 ? 256.0f : 1.0f;
-    const float t13 = t1 * t11;
-    const float t14 = t10 ? t8 : 0.0f;
-    const float t15 = t11 * (t8 * t11);
-    const float t16 = t14 * 0.083333336f;
-    const float t17 = t14 * 0.09090909f;
-    const float t18 = t14 * 0.1f;
-    const float t19 = t14 * 0.11111111f;
-    const float t20 = t14 * 0.125f;
-    const float t21 = t14 * 0.14285715f;
-    const float t22 = t14 * 0.16666667f;
-    const float t23 = t14 * 0.2f;
-    const float t24 = t14 * 0.25f;
-    const float t25 = t14 * 0.33333334f;
-    const float t26 = t14 * 0.5f;
-    const float t27 = t15 + 0.1024f;
-    const float t28 = t15 + 0.2434147f;
-    const float t29 = t15 + 0.7184646f;
-    const float t30 = t15 + 2.6331503f;
-    const float t31 = t15 + 11.982781f;
-    const float t32 = t15 + 67.70977f;
-    const float t33 = t15 + 475.06906f;
-    const float t34 = t15 + 4138.7944f;
-    const float t35 = t15 + 44771.61f;
-    const float t36 = t15 + 601372.06f;
-    const float t37 = SQRT(t27);
-    const float t38 = SQRT(t28);
-    const float t39 = SQRT(t29);
-    const float t40 = SQRT(t30);
-    const float t41 = SQRT(t31);
-    const float t42 = t13 * (t13 * (1.0f / t27));
-    const float t43 = SQRT(t32);
-    const float t44 = t13 * (t13 * (1.0f / t28));
-    const float t45 = SQRT(t33);
-    const float t46 = t13 * (t13 * (1.0f / t29));
-    const float t47 = SQRT(t34);
-    const float t48 = t13 * (t13 * (1.0f / t30));
-    const float t49 = SQRT(t35);
-    const float t50 = t13 * (t13 * (1.0f / t31));
-    const float t51 = SQRT(t36);
-    const float t52 = t13 * (t13 * (1.0f / t32));
-    const float t53 = t13 * (t13 * (1.0f / t33));
-    const float t54 = t13 * (t13 * (1.0f / t34));
-    const float t55 = t13 * (t13 * (1.0f / t35));
-    const float t56 = t13 * (t13 * (1.0f / t36));
-    const float t57 = 1.0f / t37;
-    const float t58 = 1.0f / t38;
-    const float t59 = 1.0f / t39;
-    const float t60 = 1.0f / t40;
-    const float t61 = 1.0f / t41;
-    const float t62 = 1.0f / t43;
-    const float t63 = 1.0f / t45;
-    const float t64 = 1.0f / t47;
-    const float t65 = 1.0f / t49;
-    const float t66 = 1.0f / t51;
-    const float t67 = t13 * t57;
-    const float t68 = t13 * t58;
-    const float t69 = t13 * t59;
-    const float t70 = t13 * t60;
-    const float t71 = t13 * t61;
-    const float t72 = t13 * t62;
-    const float t73 = t13 * t63;
-    const float t74 = t13 * t64;
-    const float t75 = t13 * t65;
-    const float t76 = t13 * t66;
-    const float t77 = t57 * t57;
-    const float t78 = t58 * t58;
-    const float t79 = t59 * t59;
-    const float t80 = t60 * t60;
-    const float t81 = t61 * t61;
-    const float t82 = t62 * t62;
-    const float t83 = t63 * t63;
-    const float t84 = t64 * t64;
-    const float t85 = t65 * t65;
-    const float t86 = t66 * t66;
-    const _Bool t87 = 13.0f < t67;
-    const float t88 = t87 ? 169.0f : t42;
-    const float t89 = t87 ? 13.0f : t67;
-    const _Bool t90 = 13.0f < t68;
-    const float t91 = t90 ? 169.0f : t44;
-    const float t92 = t90 ? 13.0f : t68;
-    const _Bool t93 = 13.0f < t69;
-    const float t94 = t93 ? 169.0f : t46;
-    const float t95 = t93 ? 13.0f : t69;
-    const _Bool t96 = 13.0f < t70;
-    const float t97 = t96 ? 169.0f : t48;
-    const float t98 = t96 ? 13.0f : t70;
-    const _Bool t99 = 13.0f < t71;
-    const float t100 = t99 ? 169.0f : t50;
-    const float t101 = t99 ? 13.0f : t71;
-    const _Bool t102 = 13.0f < t72;
-    const float t103 = t102 ? 169.0f : t52;
-    const float t104 = t102 ? 13.0f : t72;
-    const _Bool t105 = 13.0f < t73;
-    const float t106 = t105 ? 169.0f : t53;
-    const float t107 = t105 ? 13.0f : t73;
-    const _Bool t108 = 13.0f < t74;
-    const float t109 = t108 ? 169.0f : t54;
-    const float t110 = t108 ? 13.0f : t74;
-    const _Bool t111 = 13.0f < t75;
-    const float t112 = t111 ? 169.0f : t55;
-    const float t113 = t111 ? 13.0f : t75;
-    const _Bool t114 = 13.0f < t76;
-    const float t115 = t114 ? 169.0f : t56;
-    const float t116 = t114 ? 13.0f : t76;
-    const float t117 = -t77;
-    const float t118 = t77 * (-2.0f);
-    const float t119 = -t78;
-    const float t120 = t78 * (-2.0f);
-    const float t121 = -t79;
-    const float t122 = t79 * (-2.0f);
-    const float t123 = -t80;
-    const float t124 = t80 * (-2.0f);
-    const float t125 = -t81;
-    const float t126 = t81 * (-2.0f);
-    const float t127 = -t82;
-    const float t128 = t82 * (-2.0f);
-    const float t129 = -t83;
-    const float t130 = t83 * (-2.0f);
-    const float t131 = -t84;
-    const float t132 = t84 * (-2.0f);
-    const float t133 = -t85;
-    const float t134 = t85 * (-2.0f);
-    const float t135 = -t86;
-    const float t136 = t86 * (-2.0f);
-    const float t137 = t77 * (-3.0f);
-    const float t138 = t77 * (-4.0f);
-    const float t139 = t78 * (-3.0f);
-    const float t140 = t77 * (-5.0f);
-    const float t141 = t78 * (-4.0f);
-    const float t142 = t79 * (-3.0f);
-    const float t143 = t77 * (-6.0f);
-    const float t144 = t78 * (-5.0f);
-    const float t145 = t79 * (-4.0f);
-    const float t146 = t80 * (-3.0f);
-    const float t147 = t77 * (-7.0f);
-    const float t148 = t78 * (-6.0f);
-    const float t149 = t79 * (-5.0f);
-    const float t150 = t80 * (-4.0f);
-    const float t151 = t77 * (-8.0f);
-    const float t152 = t78 * (-7.0f);
-    const float t153 = t79 * (-6.0f);
-    const float t154 = t80 * (-5.0f);
-    const float t155 = t77 * (-9.0f);
-    const float t156 = t78 * (-8.0f);
-    const float t157 = t79 * (-7.0f);
-    const float t158 = t80 * (-6.0f);
-    const float t159 = t77 * (-10.0f);
-    const float t160 = t78 * (-9.0f);
-    const float t161 = t79 * (-8.0f);
-    const float t162 = t80 * (-7.0f);
-    const float t163 = t77 * (-11.0f);
-    const float t164 = t78 * (-10.0f);
-    const float t165 = t79 * (-9.0f);
-    const float t166 = t80 * (-8.0f);
-    const float t167 = t77 * (-12.0f);
-    const float t168 = t77 * (-13.0f);
-    const float t169 = t78 * (-11.0f);
-    const float t170 = t79 * (-10.0f);
-    const float t171 = t80 * (-9.0f);
-    const float t172 = t81 * (-3.0f);
-    const float t173 = t78 * (-12.0f);
-    const float t174 = t78 * (-13.0f);
-    const float t175 = t79 * (-11.0f);
-    const float t176 = t80 * (-10.0f);
-    const float t177 = t81 * (-4.0f);
-    const float t178 = t79 * (-12.0f);
-    const float t179 = t79 * (-13.0f);
-    const float t180 = t80 * (-11.0f);
-    const float t181 = t81 * (-5.0f);
-    const float t182 = t80 * (-12.0f);
-    const float t183 = t80 * (-13.0f);
-    const float t184 = t81 * (-6.0f);
-    const float t185 = t81 * (-7.0f);
-    const float t186 = t81 * (-8.0f);
-    const float t187 = t82 * (-3.0f);
-    const float t188 = t81 * (-9.0f);
-    const float t189 = t82 * (-4.0f);
-    const float t190 = t83 * (-3.0f);
-    const float t191 = t81 * (-10.0f);
-    const float t192 = t81 * (-11.0f);
-    const float t193 = t83 * (-4.0f);
-    const float t194 = t83 * (-5.0f);
-    const float t195 = t84 * (-3.0f);
-    const float t196 = t84 * (-4.0f);
-    const float t197 = t85 * (-3.0f);
-    const float t198 = t85 * (-4.0f);
-    const float t199 = t86 * (-3.0f);
-    const float t200 = t86 * (-4.0f);
-    const float t201 = t82 * (-5.0f);
-    const float t202 = t82 * (-6.0f);
-    const float t203 = t82 * (-7.0f);
-    const float t204 = t88 * (-0.5f);
-    const float t205 = 1.0f / (1.0f + t88);
-    const float t206 = (-0.5f) * t91;
-    const float t207 = 1.0f / (1.0f + t91);
-    const float t208 = (-0.5f) * t94;
-    const float t209 = 1.0f / (1.0f + t94);
-    const float t210 = (-0.5f) * t97;
-    const float t211 = 1.0f / (1.0f + t97);
-    const float t212 = (-0.5f) * t100;
-    const float t213 = 1.0f / (1.0f + t100);
-    const float t214 = (-0.5f) * t103;
-    const float t215 = 1.0f / (1.0f + t103);
-    const float t216 = (-0.5f) * t106;
-    const float t217 = 1.0f / (1.0f + t106);
-    const float t218 = (-0.5f) * t109;
-    const float t219 = 1.0f / (1.0f + t109);
-    const float t220 = (-0.5f) * t112;
-    const float t221 = 1.0f / (1.0f + t112);
-    const float t222 = (-0.5f) * t115;
-    const float t223 = 1.0f / (1.0f + t115);
-    const float t224 = t57 * t89;
-    const float t225 = t58 * t92;
-    const float t226 = t59 * t95;
-    const float t227 = t60 * t98;
-    const float t228 = t61 * t101;
-    const float t229 = t62 * t104;
-    const float t230 = t63 * t107;
-    const float t231 = t64 * t110;
-    const float t232 = t65 * t113;
-    const float t233 = t66 * t116;
-    const float t234 = 1.0f / FMA(t89, 0.25f, 1.0f);
-    const float t235 = 1.0f / FMA(0.25f, t92, 1.0f);
-    const float t236 = 1.0f / FMA(0.25f, t95, 1.0f);
-    const float t237 = 1.0f / FMA(0.25f, t98, 1.0f);
-    const float t238 = 1.0f / FMA(0.25f, t101, 1.0f);
-    const float t239 = 1.0f / FMA(0.25f, t104, 1.0f);
-    const float t240 = 1.0f / FMA(0.25f, t107, 1.0f);
-    const float t241 = 1.0f / FMA(0.25f, t110, 1.0f);
-    const float t242 = 1.0f / FMA(0.25f, t113, 1.0f);
-    const float t243 = 1.0f / FMA(0.25f, t116, 1.0f);
-    const float t244 = -(t89 * 2.0f);
-    const float t245 = -(2.0f * t92);
-    const float t246 = -(2.0f * t95);
-    const float t247 = -(2.0f * t98);
-    const float t248 = -(2.0f * t101);
-    const float t249 = -(2.0f * t104);
-    const float t250 = -(2.0f * t107);
-    const float t251 = -(2.0f * t110);
-    const float t252 = -(2.0f * t113);
-    const float t253 = -(2.0f * t116);
-    const float t254 = FMA(t204, 1.442695f, 12582912.0f);
-    const float t255 = FMA(1.442695f, t206, 12582912.0f);
-    const float t256 = FMA(1.442695f, t208, 12582912.0f);
-    const float t257 = FMA(1.442695f, t210, 12582912.0f);
-    const float t258 = FMA(1.442695f, t212, 12582912.0f);
-    const float t259 = FMA(1.442695f, t214, 12582912.0f);
-    const float t260 = FMA(1.442695f, t216, 12582912.0f);
-    const float t261 = FMA(1.442695f, t218, 12582912.0f);
-    const float t262 = FMA(1.442695f, t220, 12582912.0f);
-    const float t263 = FMA(1.442695f, t222, 12582912.0f);
-    const float t264 = t234 - 0.25f;
-    const float t265 = t235 - 0.25f;
-    const float t266 = t236 - 0.25f;
-    const float t267 = t237 - 0.25f;
-    const float t268 = t238 - 0.25f;
-    const float t269 = t239 - 0.25f;
-    const float t270 = t240 - 0.25f;
-    const float t271 = t241 - 0.25f;
-    const float t272 = t254 - 12582912.0f;
-    const float t273 = as_float((as_bits(t254) + 127u) << 23u);
-    const float t274 = FMA(t272, -0.69314575f, t204) + (t272 * (-1.4286068e-6f));
-    const float t275 = t242 - 0.25f;
-    const float t276 = t255 - 12582912.0f;
-    const float t277 = as_float((127u + as_bits(t255)) << 23u);
-    const float t278 = FMA(-0.69314575f, t276, t206) + ((-1.4286068e-6f) * t276);
-    const float t279 = t256 - 12582912.0f;
-    const float t280 = as_float((127u + as_bits(t256)) << 23u);
-    const float t281 = FMA(-0.69314575f, t279, t208) + ((-1.4286068e-6f) * t279);
-    const float t282 = t243 - 0.25f;
-    const float t283 = t257 - 12582912.0f;
-    const float t284 = as_float((127u + as_bits(t257)) << 23u);
-    const float t285 = FMA(-0.69314575f, t283, t210) + ((-1.4286068e-6f) * t283);
-    const float t286 = t258 - 12582912.0f;
-    const float t287 = as_float((127u + as_bits(t258)) << 23u);
-    const float t288 = FMA(-0.69314575f, t286, t212) + ((-1.4286068e-6f) * t286);
-    const float t289 = t259 - 12582912.0f;
-    const float t290 = as_float((127u + as_bits(t259)) << 23u);
-    const float t291 = FMA(-0.69314575f, t289, t214) + ((-1.4286068e-6f) * t289);
-    const float t292 = t260 - 12582912.0f;
-    const float t293 = as_float((127u + as_bits(t260)) << 23u);
-    const float t294 = FMA(-0.69314575f, t292, t216) + ((-1.4286068e-6f) * t292);
-    const float t295 = t261 - 12582912.0f;
-    const float t296 = as_float((127u + as_bits(t261)) << 23u);
-    const float t297 = FMA(-0.69314575f, t295, t218) + ((-1.4286068e-6f) * t295);
-    const float t298 = t262 - 12582912.0f;
-    const float t299 = as_float((127u + as_bits(t262)) << 23u);
-    const float t300 = FMA(-0.69314575f, t298, t220) + ((-1.4286068e-6f) * t298);
-    const float t301 = t263 - 12582912.0f;
-    const float t302 = as_float((127u + as_bits(t263)) << 23u);
-    const float t303 = FMA(-0.69314575f, t301, t222) + ((-1.4286068e-6f) * t301);
-    const float t304 = t234 * (t234 * (t234 * FMA(t264, FMA(t264, FMA(t264, FMA(t264, FMA(t264, FMA(t264, FMA(t264,
-        FMA(t264, FMA(t264, FMA(t264, -0.074104935f, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t305 = FMA(t304, t244, 0.3989423f) * t205;
-    const float t306 = t235 * (t235 * (t235 * FMA(t265, FMA(t265, FMA(t265, FMA(t265, FMA(t265, FMA(t265, FMA(t265,
-        FMA(t265, FMA(t265, FMA(-0.074104935f, t265, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t307 = FMA(t306, t245, 0.3989423f) * t207;
-    const float t308 = t236 * (t236 * (t236 * FMA(t266, FMA(t266, FMA(t266, FMA(t266, FMA(t266, FMA(t266, FMA(t266,
-        FMA(t266, FMA(t266, FMA(-0.074104935f, t266, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t309 = FMA(t308, t246, 0.3989423f) * t209;
-    const float t310 = t237 * (t237 * (t237 * FMA(t267, FMA(t267, FMA(t267, FMA(t267, FMA(t267, FMA(t267, FMA(t267,
-        FMA(t267, FMA(t267, FMA(-0.074104935f, t267, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t311 = FMA(t310, t247, 0.3989423f) * t211;
-    const float t312 = t238 * (t238 * (t238 * FMA(t268, FMA(t268, FMA(t268, FMA(t268, FMA(t268, FMA(t268, FMA(t268,
-        FMA(t268, FMA(t268, FMA(-0.074104935f, t268, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t313 = FMA(t312, t248, 0.3989423f) * t213;
-    const float t314 = t239 * (t239 * (t239 * FMA(t269, FMA(t269, FMA(t269, FMA(t269, FMA(t269, FMA(t269, FMA(t269,
-        FMA(t269, FMA(t269, FMA(-0.074104935f, t269, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t315 = FMA(t314, t249, 0.3989423f) * t215;
-    const float t316 = t240 * (t240 * (t240 * FMA(t270, FMA(t270, FMA(t270, FMA(t270, FMA(t270, FMA(t270, FMA(t270,
-        FMA(t270, FMA(t270, FMA(-0.074104935f, t270, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t317 = FMA(t316, t250, 0.3989423f) * t217;
-    const float t318 = t241 * (t241 * (t241 * FMA(t271, FMA(t271, FMA(t271, FMA(t271, FMA(t271, FMA(t271, FMA(t271,
-        FMA(t271, FMA(t271, FMA(-0.074104935f, t271, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t319 = FMA(t318, t251, 0.3989423f) * t219;
-    const float t320 = t242 * (t242 * (t242 * FMA(t275, FMA(t275, FMA(t275, FMA(t275, FMA(t275, FMA(t275, FMA(t275,
-        FMA(t275, FMA(t275, FMA(-0.074104935f, t275, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t321 = FMA(t320, t252, 0.3989423f) * t221;
-    const float t322 = (1.0f + FMA(FMA(t274, FMA(t274, FMA(t274, FMA(t274, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t274 * t274, t274)) * t273;
-    const float t323 = (1.0f + FMA(FMA(t278, FMA(t278, FMA(t278, FMA(0.0013814222f, t278, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t278 * t278, t278)) * t277;
-    const float t324 = t243 * (t243 * (t243 * FMA(t282, FMA(t282, FMA(t282, FMA(t282, FMA(t282, FMA(t282, FMA(t282,
-        FMA(t282, FMA(t282, FMA(-0.074104935f, t282, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t325 = FMA(t324, t253, 0.3989423f) * t223;
-    const float t326 = (1.0f + FMA(FMA(t281, FMA(t281, FMA(t281, FMA(0.0013814222f, t281, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t281 * t281, t281)) * t280;
-    const float t327 = (1.0f + FMA(FMA(t285, FMA(t285, FMA(t285, FMA(0.0013814222f, t285, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t285 * t285, t285)) * t284;
-    const float t328 = (1.0f + FMA(FMA(t288, FMA(t288, FMA(t288, FMA(0.0013814222f, t288, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t288 * t288, t288)) * t287;
-    const float t329 = (1.0f + FMA(FMA(t291, FMA(t291, FMA(t291, FMA(0.0013814222f, t291, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t291 * t291, t291)) * t290;
-    const float t330 = (1.0f + FMA(FMA(t294, FMA(t294, FMA(t294, FMA(0.0013814222f, t294, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t294 * t294, t294)) * t293;
-    const float t331 = (1.0f + FMA(FMA(t297, FMA(t297, FMA(t297, FMA(0.0013814222f, t297, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t297 * t297, t297)) * t296;
-    const float t332 = (1.0f + FMA(FMA(t300, FMA(t300, FMA(t300, FMA(0.0013814222f, t300, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t300 * t300, t300)) * t299;
-    const float t333 = (1.0f + FMA(FMA(t303, FMA(t303, FMA(t303, FMA(0.0013814222f, t303, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t303 * t303, t303)) * t302;
-    const float t334 = FMA(t89, t305, t304 * 2.0f);
-    const float t335 = t37 * (t322 * t305);
-    const float t336 = t27 * (t322 * t304);
-    const float t337 = t322 * t334;
-    const float t338 = t57 * (t322 * 0.3989423f);
-    const float t339 = t338 * t117;
-    const float t340 = FMA(t92, t307, 2.0f * t306);
-    const float t341 = t38 * (t323 * t307);
-    const float t342 = t28 * (t323 * t306);
-    const float t343 = t323 * t340;
-    const float t344 = t58 * (0.3989423f * t323);
-    const float t345 = t344 * t119;
-    const float t346 = FMA(t95, t309, 2.0f * t308);
-    const float t347 = t39 * (t326 * t309);
-    const float t348 = t29 * (t326 * t308);
-    const float t349 = t326 * t346;
-    const float t350 = t59 * (0.3989423f * t326);
-    const float t351 = t350 * t121;
-    const float t352 = FMA(t98, t311, 2.0f * t310);
-    const float t353 = t40 * (t327 * t311);
-    const float t354 = t30 * (t327 * t310);
-    const float t355 = t327 * t352;
-    const float t356 = t60 * (0.3989423f * t327);
-    const float t357 = t356 * t123;
-    const float t358 = FMA(t101, t313, 2.0f * t312);
-    const float t359 = t41 * (t328 * t313);
-    const float t360 = t31 * (t328 * t312);
-    const float t361 = t328 * t358;
-    const float t362 = t61 * (0.3989423f * t328);
-    const float t363 = t362 * t125;
-    const float t364 = FMA(t104, t315, 2.0f * t314);
-    const float t365 = t43 * (t329 * t315);
-    const float t366 = t32 * (t329 * t314);
-    const float t367 = t329 * t364;
-    const float t368 = t62 * (0.3989423f * t329);
-    const float t369 = t368 * t127;
-    const float t370 = FMA(t107, t317, 2.0f * t316);
-    const float t371 = t45 * (t330 * t317);
-    const float t372 = t33 * (t330 * t316);
-    const float t373 = t330 * t370;
-    const float t374 = t63 * (0.3989423f * t330);
-    const float t375 = t374 * t129;
-    const float t376 = FMA(t110, t319, 2.0f * t318);
-    const float t377 = t47 * (t331 * t319);
-    const float t378 = t34 * (t331 * t318);
-    const float t379 = t331 * t376;
-    const float t380 = t64 * (0.3989423f * t331);
-    const float t381 = t380 * t131;
-    const float t382 = FMA(t113, t321, 2.0f * t320);
-    const float t383 = t49 * (t332 * t321);
-    const float t384 = t35 * (t332 * t320);
-    const float t385 = t332 * t382;
-    const float t386 = t65 * (0.3989423f * t332);
-    const float t387 = t386 * t133;
-    const float t388 = t338 * t224;
-    const float t389 = FMA(t224, t388, t339);
-    const float t390 = FMA(t224, t389, t388 * t118);
-    const float t391 = FMA(t224, t390, t389 * t137);
-    const float t392 = t390 * t138;
-    const float t393 = t391 * t140;
-    const float t394 = FMA(t224, t391, t392);
-    const float t395 = FMA(t224, t394, t393);
-    const float t396 = t394 * t143;
-    const float t397 = t395 * t147;
-    const float t398 = FMA(t224, t395, t396);
-    const float t399 = FMA(t224, t398, t397);
-    const float t400 = t398 * t151;
-    const float t401 = t399 * t155;
-    const float t402 = FMA(t224, t399, t400);
-    const float t403 = FMA(t224, t402, t401);
-    const float t404 = t402 * t159;
-    const float t405 = t403 * t163;
-    const float t406 = FMA(t224, t403, t404);
-    const float t407 = FMA(t224, t406, t405);
-    const float t408 = t406 * t167;
-    const float t409 = t407 * t168;
-    const float t410 = FMA(t224, t407, t408);
-    const float t411 = FMA(t224, t410, t409);
-    const float t412 = t410 * 6.1175297e-6f;
-    const float t413 = t411 * 6.1175297e-6f;
-    const float t414 = FMA(t116, t325, 2.0f * t324);
-    const float t415 = t51 * (t333 * t325);
-    const float t416 = t36 * (t333 * t324);
-    const float t417 = t333 * t414;
-    const float t418 = t66 * (0.3989423f * t333);
-    const float t419 = t418 * t135;
-    const float t420 = t344 * t225;
-    const float t421 = FMA(t225, t420, t345);
-    const float t422 = FMA(t225, t421, t420 * t120);
-    const float t423 = FMA(t225, t422, t421 * t139);
-    const float t424 = t422 * t141;
-    const float t425 = t423 * t144;
-    const float t426 = FMA(t225, t423, t424);
-    const float t427 = FMA(t225, t426, t425);
-    const float t428 = t426 * t148;
-    const float t429 = t427 * t152;
-    const float t430 = FMA(t225, t427, t428);
-    const float t431 = FMA(t225, t430, t429);
-    const float t432 = t430 * t156;
-    const float t433 = t431 * t160;
-    const float t434 = FMA(t225, t431, t432);
-    const float t435 = FMA(t225, t434, t433);
-    const float t436 = t434 * t164;
-    const float t437 = t435 * t169;
-    const float t438 = FMA(t225, t435, t436);
-    const float t439 = FMA(t225, t438, t437);
-    const float t440 = t438 * t173;
-    const float t441 = t439 * t174;
-    const float t442 = FMA(t225, t439, t440);
-    const float t443 = FMA(t225, t442, t441);
-    const float t444 = FMA(t442, 0.00012914199f, t412);
-    const float t445 = FMA(t443, 0.00012914199f, t413);
-    const float t446 = t350 * t226;
-    const float t447 = FMA(t226, t446, t351);
-    const float t448 = FMA(t226, t447, t446 * t122);
-    const float t449 = FMA(t226, t448, t447 * t142);
-    const float t450 = t448 * t145;
-    const float t451 = t449 * t149;
-    const float t452 = FMA(t226, t449, t450);
-    const float t453 = FMA(t226, t452, t451);
-    const float t454 = t452 * t153;
-    const float t455 = t453 * t157;
-    const float t456 = FMA(t226, t453, t454);
-    const float t457 = FMA(t226, t456, t455);
-    const float t458 = t456 * t161;
-    const float t459 = t457 * t165;
-    const float t460 = FMA(t226, t457, t458);
-    const float t461 = FMA(t226, t460, t459);
-    const float t462 = t460 * t170;
-    const float t463 = t461 * t175;
-    const float t464 = FMA(t226, t461, t462);
-    const float t465 = FMA(t226, t464, t463);
-    const float t466 = t464 * t178;
-    const float t467 = t465 * t179;
-    const float t468 = FMA(t226, t465, t466);
-    const float t469 = FMA(t226, t468, t467);
-    const float t470 = FMA(t468, 0.0039311377f, t444);
-    const float t471 = FMA(t469, 0.0039311377f, t445);
-    const float t472 = t356 * t227;
-    const float t473 = FMA(t227, t472, t357);
-    const float t474 = FMA(t227, t473, t472 * t124);
-    const float t475 = FMA(t227, t474, t473 * t146);
-    const float t476 = t474 * t150;
-    const float t477 = t475 * t154;
-    const float t478 = FMA(t227, t475, t476);
-    const float t479 = FMA(t227, t478, t477);
-    const float t480 = t478 * t158;
-    const float t481 = t479 * t162;
-    const float t482 = FMA(t227, t479, t480);
-    const float t483 = FMA(t227, t482, t481);
-    const float t484 = t482 * t166;
-    const float t485 = t483 * t171;
-    const float t486 = FMA(t227, t483, t484);
-    const float t487 = FMA(t227, t486, t485);
-    const float t488 = t486 * t176;
-    const float t489 = t487 * t180;
-    const float t490 = FMA(t227, t487, t488);
-    const float t491 = FMA(t227, t490, t489);
-    const float t492 = t490 * t182;
-    const float t493 = t491 * t183;
-    const float t494 = FMA(t227, t491, t492);
-    const float t495 = FMA(t227, t494, t493);
-    const float t496 = FMA(t494, 0.03859032f, t470);
-    const float t497 = FMA(t495, 0.03859032f, t471);
-    const float t498 = FMA(t406, 0.00092846545f, t496);
-    const float t499 = FMA(t438, 0.00012914199f, t406 * 6.1175297e-6f);
-    const float t500 = FMA(t438, 0.005978867f, t498);
-    const float t501 = FMA(t464, 0.0039311377f, t499);
-    const float t502 = FMA(t464, 0.0079168035f, t500);
-    const float t503 = FMA(t490, 0.03859032f, t501);
-    const float t504 = FMA(t490, -0.008257989f, t502);
-    const float t505 = FMA(t407, 0.00092846545f, t497);
-    const float t506 = FMA(t439, 0.00012914199f, t407 * 6.1175297e-6f);
-    const float t507 = FMA(t439, 0.005978867f, t505);
-    const float t508 = FMA(t465, 0.0039311377f, t506);
-    const float t509 = FMA(t465, 0.0079168035f, t507);
-    const float t510 = FMA(t491, 0.03859032f, t508);
-    const float t511 = FMA(t491, -0.008257989f, t509);
-    const float t512 = FMA(t402, 0.09333988f, t504);
-    const float t513 = FMA(t403, 0.09333988f, t511);
-    const float t514 = FMA(t434, 0.47746828f, t512);
-    const float t515 = FMA(t435, 0.47746828f, t513);
-    const float t516 = FMA(t460, 0.8131788f, t514);
-    const float t517 = FMA(t461, 0.8131788f, t515);
-    const float t518 = FMA(t486, 0.44651762f, t516);  // D_11: derivative 11 of the mean less its line
-    const float t519 = FMA(t487, 0.44651762f, t517);  // D_12: derivative 12 of the mean less its line
-    const float t520 = FMA(t518, t518, (t519 * t519) * t16) * t17;
-    const float t521 = t362 * t228;
-    const float t522 = FMA(t228, t521, t363);
-    const float t523 = FMA(t228, t522, t521 * t126);
-    const float t524 = FMA(t228, t523, t522 * t172);
-    const float t525 = t523 * t177;
-    const float t526 = t524 * t181;
-    const float t527 = FMA(t228, t524, t525);
-    const float t528 = FMA(t228, t527, t526);
-    const float t529 = t527 * t184;
-    const float t530 = t528 * t185;
-    const float t531 = FMA(t228, t528, t529);
-    const float t532 = FMA(t228, t531, t530);
-    const float t533 = t531 * t186;
-    const float t534 = t532 * t188;
-    const float t535 = FMA(t228, t532, t533);
-    const float t536 = FMA(t228, t535, t534);
-    const float t537 = t535 * t191;
-    const float t538 = t536 * t192;
-    const float t539 = FMA(t228, t536, t537);
-    const float t540 = FMA(t228, t539, t538);
-    const float t541 = FMA(t539, 0.3092027f, t503);
-    const float t542 = FMA(t540, 0.3092027f, t510);
-    const float t543 = FMA(t402, 0.00092846545f, t541);
-    const float t544 = FMA(t434, 0.00012914199f, t402 * 6.1175297e-6f);
-    const float t545 = FMA(t434, 0.005978867f, t543);
-    const float t546 = FMA(t460, 0.0039311377f, t544);
-    const float t547 = FMA(t460, 0.0079168035f, t545);
-    const float t548 = FMA(t535, 0.3092027f, FMA(t486, 0.03859032f, t546));
-    const float t549 = FMA(t486, -0.008257989f, t547);
-    const float t550 = FMA(t456, 0.0079168035f, FMA(t430, 0.005978867f, FMA(t398, 0.00092846545f, t548)));
-    const float t551 = FMA(t403, 0.00092846545f, t542);
-    const float t552 = FMA(t435, 0.00012914199f, t403 * 6.1175297e-6f);
-    const float t553 = FMA(t435, 0.005978867f, t551);
-    const float t554 = FMA(t461, 0.0039311377f, t552);
-    const float t555 = FMA(t461, 0.0079168035f, t553);
-    const float t556 = FMA(t536, 0.3092027f, FMA(t487, 0.03859032f, t554));
-    const float t557 = FMA(t487, -0.008257989f, t555);
-    const float t558 = FMA(t457, 0.0079168035f, FMA(t431, 0.005978867f, FMA(t399, 0.00092846545f, t556)));
-    const float t559 = FMA(t482, -0.008257989f, t550);
-    const float t560 = FMA(t483, -0.008257989f, t558);
-    const float t561 = FMA(t531, -0.034681246f, t559);
-    const float t562 = FMA(t532, -0.034681246f, t560);
-    const float t563 = FMA(t394, 0.09333988f, t561);
-    const float t564 = FMA(t398, 0.09333988f, t549);
-    const float t565 = FMA(t430, 0.00012914199f, t398 * 6.1175297e-6f);
-    const float t566 = FMA(t430, 0.47746828f, t564);
-    const float t567 = FMA(t456, 0.0039311377f, t565);
-    const float t568 = FMA(t456, 0.8131788f, t566);
-    const float t569 = FMA(t482, 0.03859032f, t567);
-    const float t570 = FMA(t482, 0.44651762f, t568);
-    const float t571 = FMA(t531, 0.3092027f, t569);
-    const float t572 = FMA(t531, 0.13524148f, t570);  // D_9: derivative 9 of the mean less its line
-    const float t573 = FMA(t395, 0.09333988f, t562);
-    const float t574 = FMA(t426, 0.47746828f, t563);
-    const float t575 = FMA(t399, 0.09333988f, t557);
-    const float t576 = FMA(t431, 0.00012914199f, t399 * 6.1175297e-6f);
-    const float t577 = FMA(t431, 0.47746828f, t575);
-    const float t578 = FMA(t457, 0.0039311377f, t576);
-    const float t579 = FMA(t457, 0.8131788f, t577);
-    const float t580 = FMA(t532, 0.3092027f, FMA(t483, 0.03859032f, t578));
-    const float t581 = FMA(t483, 0.44651762f, t579);  // D_10: derivative 10 of the mean less its line
-    const float t582 = FMA(t572, t572, FMA(t581, t581, t520) * t18) * t19;
-    const float t583 = FMA(t427, 0.47746828f, t573);
-    const float t584 = FMA(t452, 0.8131788f, t574);
-    const float t585 = FMA(t453, 0.8131788f, t583);
-    const float t586 = FMA(t478, 0.44651762f, t584);
-    const float t587 = FMA(t479, 0.44651762f, t585);
-    const float t588 = FMA(t527, 0.13524148f, t586);  // D_7: derivative 7 of the mean less its line
-    const float t589 = FMA(t528, 0.13524148f, t587);  // D_8: derivative 8 of the mean less its line
-    const float t590 = FMA(t588, t588, FMA(t589, t589, t582) * t20) * t21;
-    const float t591 = t368 * t229;
-    const float t592 = FMA(t229, t591, t369);
-    const float t593 = FMA(t229, t592, t591 * t128);
-    const float t594 = FMA(t229, t593, t592 * t187);
-    const float t595 = FMA(t229, t594, t593 * t189);
-    const float t596 = FMA(t229, t595, t594 * t201);
-    const float t597 = t595 * t202;
-    const float t598 = t596 * t203;
-    const float t599 = FMA(t229, t596, t597);
-    const float t600 = FMA(t229, t599, t598);
-    const float t601 = FMA(t599, 2.6815333f, t571);
-    const float t602 = FMA(t600, 2.6815333f, t580);
-    const float t603 = FMA(t394, 0.00092846545f, t601);
-    const float t604 = FMA(t426, 0.00012914199f, t394 * 6.1175297e-6f);
-    const float t605 = FMA(t426, 0.005978867f, t603);
-    const float t606 = FMA(t452, 0.0039311377f, t604);
-    const float t607 = FMA(t452, 0.0079168035f, t605);
-    const float t608 = FMA(t478, 0.03859032f, t606);
-    const float t609 = FMA(t478, -0.008257989f, t607);
-    const float t610 = FMA(t527, 0.3092027f, t608);
-    const float t611 = FMA(t527, -0.034681246f, t609);
-    const float t612 = FMA(t595, 2.6815333f, t610);
-    const float t613 = FMA(t595, -0.06203452f, t611);
-    const float t614 = FMA(t395, 0.00092846545f, t602);
-    const float t615 = FMA(t427, 0.00012914199f, t395 * 6.1175297e-6f);
-    const float t616 = FMA(t427, 0.005978867f, t614);
-    const float t617 = FMA(t453, 0.0039311377f, t615);
-    const float t618 = FMA(t453, 0.0079168035f, t616);
-    const float t619 = FMA(t479, 0.03859032f, t617);
-    const float t620 = FMA(t479, -0.008257989f, t618);
-    const float t621 = FMA(t596, 2.6815333f, FMA(t528, 0.3092027f, t619));
-    const float t622 = FMA(t391, 0.09333988f, FMA(t528, -0.034681246f, t620));
-    const float t623 = FMA(t390, 0.09333988f, t613);
-    const float t624 = FMA(t423, 0.47746828f, t622);
-    const float t625 = FMA(t422, 0.47746828f, t623);
-    const float t626 = FMA(t449, 0.8131788f, t624);
-    const float t627 = FMA(t448, 0.8131788f, t625);
-    const float t628 = FMA(t475, 0.44651762f, t626);
-    const float t629 = FMA(t474, 0.44651762f, t627);
-    const float t630 = FMA(t524, 0.13524148f, t628);
-    const float t631 = FMA(t523, 0.13524148f, t629);
-    const float t632 = FMA(t594, 0.028884677f, t630);  // D_6: derivative 6 of the mean less its line
-    const float t633 = FMA(t632, t632, t590) * t22;
-    const float t634 = FMA(t593, 0.028884677f, t631);  // D_5: derivative 5 of the mean less its line
-    const float t635 = FMA(t634, t634, t633) * t23;
-    const float t636 = t374 * t230;
-    const float t637 = FMA(t230, t636, t375);
-    const float t638 = FMA(t230, t637, t636 * t130);
-    const float t639 = FMA(t230, t638, t637 * t190);
-    const float t640 = FMA(t230, t639, t638 * t193);
-    const float t641 = FMA(t230, t640, t639 * t194);
-    const float t642 = FMA(t640, 25.01848f, t612);
-    const float t643 = FMA(t391, 0.00092846545f, FMA(t641, 25.01848f, t621));
-    const float t644 = FMA(t423, 0.00012914199f, t391 * 6.1175297e-6f);
-    const float t645 = FMA(t423, 0.005978867f, t643);
-    const float t646 = FMA(t449, 0.0039311377f, t644);
-    const float t647 = FMA(t449, 0.0079168035f, t645);
-    const float t648 = FMA(t475, 0.03859032f, t646);
-    const float t649 = FMA(t475, -0.008257989f, t647);
-    const float t650 = FMA(t524, 0.3092027f, t648);
-    const float t651 = FMA(t524, -0.034681246f, t649);
-    const float t652 = FMA(t594, 2.6815333f, t650);
-    const float t653 = FMA(t594, -0.06203452f, t651);
-    const float t654 = FMA(t639, 25.01848f, t652);
-    // D_4: derivative 4 of the mean less its line
-    const float t655 = FMA(t637, 0.0046648523f, FMA(t592, 0.028884677f, FMA(t522, 0.13524148f, FMA(t473, 0.44651762f,
-        FMA(t447, 0.8131788f, FMA(t421, 0.47746828f, FMA(t389, 0.09333988f, FMA(t639, -0.09725835f, t653))))))));
-    const float t656 = FMA(t655, t655, t635) * t24;
-    const float t657 = t380 * t231;
-    const float t658 = FMA(t231, t657, t381);
-    const float t659 = FMA(t231, t658, t657 * t132);
-    const float t660 = FMA(t231, t659, t658 * t195);
-    const float t661 = FMA(t231, t660, t659 * t196);
-    const float t662 = FMA(t660, 425.0762f, t654);
-    const float t663 = FMA(t661, 425.0762f, t642);
-    const float t664 = t386 * t232;
-    const float t665 = FMA(t232, t664, t387);
-    const float t666 = FMA(t232, t665, t664 * t134);
-    const float t667 = FMA(t232, t666, t665 * t197);
-    const float t668 = FMA(t232, t667, t666 * t198);
-    const float t669 = FMA(t667, -9524.927f, t662);
-    const float t670 = FMA(t668, -9524.927f, t663);
-    const float t671 = FMA(t665, -9524.927f, FMA(t658, 425.0762f, FMA(t637, 25.01848f, FMA(t592, 2.6815333f, FMA(t522,
-        0.3092027f, FMA(t473, 0.03859032f, FMA(t447, 0.0039311377f, FMA(t421, 0.00012914199f, t389 *
-        6.1175297e-6f))))))));
-    const float t672 = FMA(t666, 268051.3f, FMA(t659, 681.02386f, FMA(t638, 6.469309f, FMA(t593, -0.23517077f,
-        FMA(t523, 0.034502625f, FMA(t474, 0.013231164f, FMA(t448, 0.0019513475f, FMA(t422, 0.0001322765f, t390 *
-        3.4676883e-5f))))))));
-    const float t673 = FMA(t666, -9524.927f, FMA(t659, 425.0762f, FMA(t638, 25.01848f, FMA(t593, 2.6815333f, FMA(t523,
-        0.3092027f, FMA(t474, 0.03859032f, FMA(t448, 0.0039311377f, FMA(t422, 0.00012914199f, t390 *
-        6.1175297e-6f))))))));
-    const float t674 = t418 * t233;
-    const float t675 = FMA(t233, t674, t419);
-    const float t676 = FMA(t233, t675, t674 * t136);
-    const float t677 = FMA(t233, t676, t675 * t199);
-    const float t678 = FMA(t233, t677, t676 * t200);
-    const float t679 = FMA(t677, 985215.75f, t669);
-    const float t680 = FMA(t666, -0.5813779f, FMA(t659, -0.06459026f, FMA(t638, -0.09725835f, FMA(t593, -0.06203452f,
-        FMA(t523, -0.034681246f, FMA(t474, -0.008257989f, FMA(t448, 0.0079168035f, FMA(t422, 0.005978867f, FMA(t390,
-        0.00092846545f, FMA(t678, 985215.75f, t670))))))))));
-    const float t681 = FMA(t389, 0.00092846545f, t679);
-    const float t682 = FMA(t675, 985215.75f, t671);
-    const float t683 = FMA(t421, 0.005978867f, t681);
-    const float t684 = FMA(t338, 0.00092846545f, t682);
-    const float t685 = FMA(t421, -0.00022132059f, FMA(t389, -2.7162432e-5f, FMA(t676, 35984336.0f, t672)));
-    const float t686 = FMA(t447, 0.0079168035f, t683);
-    const float t687 = FMA(t447, 0.0007903166f, t685);
-    const float t688 = FMA(t344, 0.005978867f, t684);
-    const float t689 = FMA(t676, 985215.75f, t673);
-    const float t690 = FMA(t676, -2.400282f, t680);
-    const float t691 = FMA(t473, -0.008257989f, t686);
-    const float t692 = FMA(t473, -0.0005319398f, t687);
-    const float t693 = FMA(t350, 0.0079168035f, t688);
-    const float t694 = FMA(t388, 0.00092846545f, t689);
-    const float t695 = FMA(t522, -0.034681246f, t691);
-    const float t696 = FMA(t522, -0.0019880412f, t692);
-    const float t697 = FMA(t356, -0.008257989f, t693);
-    const float t698 = FMA(t420, 0.005978867f, t694);
-    const float t699 = FMA(t592, -0.06203452f, t695);
-    const float t700 = FMA(t592, 0.09324935f, t696);
-    const float t701 = FMA(t362, -0.034681246f, t697);
-    const float t702 = FMA(t446, 0.0079168035f, t698);
-    const float t703 = FMA(t637, -0.09725835f, t699);
-    const float t704 = FMA(t637, -3.2423198f, t700);
-    const float t705 = FMA(t368, -0.06203452f, t701);
-    const float t706 = FMA(t472, -0.008257989f, t702);
-    const float t707 = FMA(t658, -0.06459026f, t703);
-    const float t708 = FMA(t658, -93.02834f, t704);
-    const float t709 = FMA(t374, -0.09725835f, t705);
-    const float t710 = FMA(t521, -0.034681246f, t706);
-    const float t711 = FMA(t665, -0.5813779f, t707);
-    const float t712 = FMA(t665, -9297.351f, t708);
-    const float t713 = FMA(t380, -0.06459026f, t709);
-    const float t714 = FMA(t591, -0.06203452f, t710);
-    const float t715 = FMA(t675, -2.400282f, t711);
-    const float t716 = FMA(t675, -511081.75f, t712);
-    const float t717 = FMA(t386, -0.5813779f, t713);
-    const float t718 = FMA(t636, -0.09725835f, t714);
-    const float t719 = FMA(t338, 0.09333988f, t715);
-    const float t720 = FMA(t418, -2.400282f, t717);
-    const float t721 = FMA(t657, -0.06459026f, t718);
-    const float t722 = FMA(t388, 0.09333988f, t690);
-    const float t723 = FMA(t388, 0.0041991747f, t716);
-    const float t724 = FMA(t344, 0.47746828f, t719);
-    const float t725 = FMA(t335, 0.09333988f, t720);
-    const float t726 = FMA(t664, -0.5813779f, t721);
-    const float t727 = FMA(t420, 0.47746828f, t722);
-    const float t728 = FMA(t420, 0.008927753f, t723);
-    const float t729 = FMA(t350, 0.8131788f, t724);
-    const float t730 = FMA(t341, 0.47746828f, t725);
-    const float t731 = FMA(t674, -2.400282f, t726);
-    const float t732 = FMA(t446, 0.8131788f, t727);
-    const float t733 = FMA(t446, 0.0112754805f, t728);
-    const float t734 = FMA(t356, 0.44651762f, t729);
-    const float t735 = FMA(t347, 0.8131788f, t730);
-    const float t736 = FMA(t337, 0.09333988f, t731);
-    const float t737 = FMA(t472, 0.44651762f, t732);
-    const float t738 = FMA(t472, -0.012534962f, t733);
-    const float t739 = FMA(t362, 0.13524148f, t734);
-    const float t740 = FMA(t353, 0.44651762f, t735);
-    const float t741 = FMA(t343, 0.47746828f, t736);
-    const float t742 = FMA(t521, 0.13524148f, t737);
-    const float t743 = FMA(t521, 0.02492094f, t738);
-    const float t744 = FMA(t368, 0.028884677f, t739);
-    const float t745 = FMA(t359, 0.13524148f, t740);
-    const float t746 = FMA(t349, 0.8131788f, t741);
-    const float t747 = FMA(t591, 0.028884677f, t742);
-    const float t748 = FMA(t591, 0.03235889f, t743);
-    const float t749 = FMA(t374, 0.0046648523f, t744);
-    const float t750 = FMA(t365, 0.028884677f, t745);
-    const float t751 = FMA(t355, 0.44651762f, t746);
-    const float t752 = FMA(t636, 0.0046648523f, t747);
-    const float t753 = FMA(t636, 0.46049026f, t748);
-    const float t754 = FMA(t380, 0.00066159706f, t749);
-    const float t755 = FMA(t371, 0.0046648523f, t750);
-    const float t756 = FMA(t361, 0.13524148f, t751);
-    const float t757 = FMA(t657, 0.00066159706f, t752);
-    const float t758 = FMA(t657, 5.348312f, t753);
-    const float t759 = FMA(t386, 2.1654001e-5f, t754);
-    const float t760 = FMA(t377, 0.00066159706f, t755);
-    const float t761 = FMA(t367, 0.028884677f, t756);
-    const float t762 = FMA(t664, 2.1654001e-5f, t757);
-    const float t763 = FMA(t664, 180.7135f, t758);
-    const float t764 = FMA(t418, 2.1193893e-5f, t759);  // D_2: derivative 2 of the mean less its line
-    const float t765 = FMA(t383, 2.1654001e-5f, t760);
-    const float t766 = FMA(t373, 0.0046648523f, t761);
-    const float t767 = FMA(t674, 2.1193893e-5f, t762);  // D_3: derivative 3 of the mean less its line
-    const float t768 = FMA(t767, t767, t656);
-    const float t769 = FMA(t674, 3161.6787f, t763);
-    const float t770 = t768 * t25;
-    const float t771 = FMA(t338, -0.0023322827f, t769);
-    const float t772 = FMA(t764, t764, t770);
-    const float t773 = FMA(t344, -0.00687568f, t771);
-    const float t774 = t772 * t26;
-    const float t775 = FMA(t373, -0.003991259f, FMA(t367, -0.006490163f, FMA(t361, 0.0041837627f, FMA(t355,
-        0.17369947f, FMA(t349, 0.36351f, FMA(t343, 0.24320452f, FMA(t337, 0.18735443f, FMA(t418, -9.416257f, FMA(t386,
-        -1.7801125f, FMA(t380, -0.13897632f, FMA(t374, 0.0023163036f, FMA(t368, 0.0023517902f, FMA(t362,
-        -0.00073789794f, FMA(t356, 0.0018455598f, FMA(t350, -0.00752084f, t773)))))))))))))));
-    const float t776 = FMA(t415, 2.1193893e-5f, t765);  // D_0: derivative 0 of the mean less its line
-    const float t777 = FMA(t379, 0.00066159706f, t766);
-    const float t778 = FMA(t379, 0.0010832715f, t775);
-    const float t779 = FMA(t385, 2.1654001e-5f, t777);
-    const float t780 = FMA(t385, 0.008597866f, t778);
-    const float t781 = FMA(t417, 2.1193893e-5f, t779);  // D_1: derivative 1 of the mean less its line
-    // B_0: derivative 0 of the mean square less its line
-    const float t782 = FMA(t416, -4.7693458e-8f, FMA(t384, -9.569084e-8f, FMA(t378, 7.514494e-7f, FMA(t372,
-        4.831979e-5f, FMA(t366, 0.00091495196f, FMA(t360, 0.017204165f, FMA(t354, 0.0346896f, FMA(t348, 0.835957f,
-        FMA(t342, 2.5900116f, FMA(t336, 4.521174f, FMA(t415, 2.3579722e-5f, FMA(t383, 7.1936137e-7f, FMA(t377,
-        -5.196007e-6f, FMA(t371, -0.00012130164f, FMA(t365, 0.0002275484f, FMA(t359, -0.00013506114f, FMA(t353,
-        -0.0036085292f, FMA(t347, 0.067479715f, FMA(t341, -0.019827282f, FMA(t335, -0.044034194f, FMA(t417,
-        0.008009768f, t780)))))))))))))))))))));
-    const float t783 = t782 - (t776 * t776);
-    const float t784 = t3 ? ((t12 * t776) + t7) : mean;
-    const float t785 = (-1.0f) + t781;
-    const float t786 = FMA(t15, 1.0f + ((-2.0f) * t781), t783);
-    const float t787 = t15 * t785;
-    const float t788 = FMA(t785, t785, t774);
-    const float t789 = t785 * t787;
-    const float t790 = t3 ? (t10 ? (t14 * t788) : (t12 * (t12 * ((t786 < t789) ? t789 : t786)))) : mean;
-    *out_mean = t784;
-    *out_var = t790;
+    float t0 = 1.0f / FMA(p0, 0.25f, 1.0f);
+    float t1 = t0 - 0.25f;
+    float t2 = t0 * (t0 * (t0 * POLY10(t1, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f,
+        0.11886708f, 0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f)));
+    return t2;
 }
 
-void pseudo_huber_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                                const float *restrict params, float *restrict out_mean, float *restrict out_var)
+INLINE float pseudo_huber_exact_part7(float p0, float p1, float p2)
+{
+    float t0 = FMA(p2, -(p1 * 2.0f), 0.3989423f) * (1.0f / (1.0f + p0));
+    return t0;
+}
+
+INLINE float pseudo_huber_exact_part4(float p0)
+{
+    float t0 = (-0.5f) * p0;
+    float t1 = FMA(1.442695f, t0, 12582912.0f);
+    float t2 = t1 - 12582912.0f;
+    float t3 = FMA(-0.69314575f, t2, t0) + ((-1.4286068e-6f) * t2);
+    float t4 = (1.0f + FMA(POLY4(t3, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t3 * t3, t3))
+        * as_float((127u + as_bits(t1)) << 23u);
+    return t4;
+}
+
+INLINE float pseudo_huber_exact_part6(
+    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
+    float p11, float p12, float p13, float p14, float p15, float p16, float p17, float p18, float p19)
+{
+    float t0 = FMA(p0, p1, FMA(p2, p3, FMA(p4, p5, FMA(p6, p7, FMA(p8, p9, FMA(p10, p11, FMA(p12, p13, FMA(p14, p15,
+        FMA(p16, p17, p18 * p19)))))))));
+    return t0;
+}
+
+INLINE float pseudo_huber_exact_part8(float p0)
+{
+    float t0 = p0 * (-0.5f);
+    float t1 = FMA(t0, 1.442695f, 12582912.0f);
+    float t2 = t1 - 12582912.0f;
+    float t3 = FMA(t2, -0.69314575f, t0) + (t2 * (-1.4286068e-6f));
+    float t4 = (1.0f + FMA(POLY4(t3, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t3 * t3, t3))
+        * as_float((as_bits(t1) + 127u) << 23u);
+    return t4;
+}
+
+INLINE void pseudo_huber_exact_atom0(
+    float p0, float p1, float p2, float *restrict r0, float *restrict r1, float *restrict r2, float *restrict r3,
+    float *restrict r4, float *restrict r5, float *restrict r6, float *restrict r7, float *restrict r8,
+    float *restrict r9, float *restrict r10, float *restrict r11, float *restrict r12, float *restrict r13,
+    float *restrict r14, float *restrict r15, float *restrict r16, float *restrict r17)
+{
+    float t0 = p0 + p1;
+    float t1 = SQRT(t0);
+    float t2 = 1.0f / t1;
+    float t3 = t2 * t2;
+    float t4 = p2 * t2;
+    _Bool t5 = 13.0f < t4;
+    float t6 = t5 ? 13.0f : t4;
+    float t7 = t2 * t6;
+    float t8 = pseudo_huber_exact_part5(t6);
+    float t9 = p2 * (p2 * (1.0f / t0));
+    float t10 = t5 ? 169.0f : t9;
+    float t11 = pseudo_huber_exact_part7(t10, t6, t8);
+    float t12 = pseudo_huber_exact_part4(t10);
+    float t13 = t12 * FMA(t6, t11, 2.0f * t8);
+    float t14 = t0 * (t12 * t8);
+    float t15 = t2 * (0.3989423f * t12);
+    float t16 = t15 * t7;
+    float t17 = FMA(t7, t16, t15 * (-t3));
+    float t18 = FMA(t7, t17, t16 * (t3 * (-2.0f)));
+    float t19 = FMA(t7, t18, t17 * (t3 * (-3.0f)));
+    float t20 = FMA(t7, t19, t18 * (t3 * (-4.0f)));
+    float t21 = FMA(t7, t20, t19 * (t3 * (-5.0f)));
+    float t22 = FMA(t7, t21, t20 * (t3 * (-6.0f)));
+    float t23 = FMA(t7, t22, t21 * (t3 * (-7.0f)));
+    float t24 = FMA(t7, t23, t22 * (t3 * (-8.0f)));
+    float t25 = FMA(t7, t24, t23 * (t3 * (-9.0f)));
+    float t26 = FMA(t7, t25, t24 * (t3 * (-10.0f)));
+    float t27 = FMA(t7, t26, t25 * (t3 * (-11.0f)));
+    float t28 = FMA(t7, t27, t26 * (t3 * (-12.0f)));
+    float t29 = FMA(t7, t28, t27 * (t3 * (-13.0f)));
+    float t30 = t1 * (t12 * t11);
+    *r0 = t13;
+    *r1 = t14;
+    *r2 = t15;
+    *r3 = t16;
+    *r4 = t17;
+    *r5 = t18;
+    *r6 = t19;
+    *r7 = t20;
+    *r8 = t21;
+    *r9 = t22;
+    *r10 = t23;
+    *r11 = t24;
+    *r12 = t25;
+    *r13 = t26;
+    *r14 = t27;
+    *r15 = t28;
+    *r16 = t29;
+    *r17 = t30;
+}
+
+INLINE void pseudo_huber_exact_atom1(
+    float p0, float p1, float p2, float *restrict r0, float *restrict r1, float *restrict r2, float *restrict r3,
+    float *restrict r4, float *restrict r5, float *restrict r6, float *restrict r7, float *restrict r8)
+{
+    float t0 = p0 + p1;
+    float t1 = SQRT(t0);
+    float t2 = 1.0f / t1;
+    float t3 = t2 * t2;
+    float t4 = p2 * t2;
+    _Bool t5 = 13.0f < t4;
+    float t6 = p2 * (p2 * (1.0f / t0));
+    float t7 = t5 ? 169.0f : t6;
+    float t8 = t5 ? 13.0f : t4;
+    float t9 = t2 * t8;
+    float t10 = pseudo_huber_exact_part5(t8);
+    float t11 = pseudo_huber_exact_part7(t7, t8, t10);
+    float t12 = pseudo_huber_exact_part4(t7);
+    float t13 = t2 * (0.3989423f * t12);
+    float t14 = t13 * t9;
+    float t15 = t0 * (t12 * t10);
+    float t16 = t1 * (t12 * t11);
+    float t17 = t12 * FMA(t8, t11, 2.0f * t10);
+    float t18 = FMA(t9, t14, t13 * (-t3));
+    float t19 = FMA(t9, t18, t14 * (t3 * (-2.0f)));
+    float t20 = FMA(t9, t19, t18 * (t3 * (-3.0f)));
+    float t21 = FMA(t9, t20, t19 * (t3 * (-4.0f)));
+    *r0 = t13;
+    *r1 = t14;
+    *r2 = t15;
+    *r3 = t16;
+    *r4 = t17;
+    *r5 = t18;
+    *r6 = t19;
+    *r7 = t20;
+    *r8 = t21;
+}
+
+INLINE void pseudo_huber_exact_atom2(
+    float p0, float p1, float p2, float *restrict r0, float *restrict r1, float *restrict r2, float *restrict r3,
+    float *restrict r4, float *restrict r5, float *restrict r6, float *restrict r7, float *restrict r8,
+    float *restrict r9, float *restrict r10, float *restrict r11, float *restrict r12, float *restrict r13,
+    float *restrict r14, float *restrict r15, float *restrict r16, float *restrict r17, float *restrict r18)
+{
+    float t0 = p0 + p1;
+    float t1 = SQRT(t0);
+    float t2 = 1.0f / t1;
+    float t3 = p2 * t2;
+    float t4 = t2 * t2;
+    _Bool t5 = 13.0f < t3;
+    float t6 = p2 * (p2 * (1.0f / t0));
+    float t7 = t5 ? 169.0f : t6;
+    float t8 = t5 ? 13.0f : t3;
+    float t9 = t2 * t8;
+    float t10 = pseudo_huber_exact_part5(t8);
+    float t11 = pseudo_huber_exact_part4(t7);
+    float t12 = t2 * (0.3989423f * t11);
+    float t13 = t12 * t9;
+    float t14 = FMA(t9, t13, t12 * (-t4));
+    float t15 = FMA(t9, t14, t13 * (t4 * (-2.0f)));
+    float t16 = FMA(t9, t15, t14 * (t4 * (-3.0f)));
+    float t17 = FMA(t9, t16, t15 * (t4 * (-4.0f)));
+    float t18 = FMA(t9, t17, t16 * (t4 * (-5.0f)));
+    float t19 = FMA(t9, t18, t17 * (t4 * (-6.0f)));
+    float t20 = FMA(t9, t19, t18 * (t4 * (-7.0f)));
+    float t21 = FMA(t9, t20, t19 * (t4 * (-8.0f)));
+    float t22 = FMA(t9, t21, t20 * (t4 * (-9.0f)));
+    float t23 = FMA(t9, t22, t21 * (t4 * (-10.0f)));
+    float t24 = FMA(t9, t23, t22 * (t4 * (-11.0f)));
+    float t25 = FMA(t9, t24, t23 * (t4 * (-12.0f)));
+    float t26 = FMA(t9, t25, t24 * (t4 * (-13.0f)));
+    float t27 = FMA(t9, t26, t25 * (t4 * (-14.0f)));
+    float t28 = FMA(t9, t27, t26 * (t4 * (-15.0f)));
+    float t29 = pseudo_huber_exact_part7(t7, t8, t10);
+    float t30 = t11 * FMA(t8, t29, 2.0f * t10);
+    float t31 = t1 * (t11 * t29);
+    *r0 = t12;
+    *r1 = t13;
+    *r2 = t14;
+    *r3 = t15;
+    *r4 = t16;
+    *r5 = t17;
+    *r6 = t18;
+    *r7 = t19;
+    *r8 = t20;
+    *r9 = t21;
+    *r10 = t22;
+    *r11 = t23;
+    *r12 = t24;
+    *r13 = t25;
+    *r14 = t26;
+    *r15 = t27;
+    *r16 = t28;
+    *r17 = t30;
+    *r18 = t31;
+}
+
+INLINE void pseudo_huber_exact_atom3(
+    float p0, float p1, float p2, float *restrict r0, float *restrict r1, float *restrict r2, float *restrict r3,
+    float *restrict r4, float *restrict r5, float *restrict r6, float *restrict r7)
+{
+    float t0 = p0 + p1;
+    float t1 = SQRT(t0);
+    float t2 = 1.0f / t1;
+    float t3 = t2 * t2;
+    float t4 = p2 * t2;
+    _Bool t5 = 13.0f < t4;
+    float t6 = t5 ? 13.0f : t4;
+    float t7 = t2 * t6;
+    float t8 = pseudo_huber_exact_part5(t6);
+    float t9 = p2 * (p2 * (1.0f / t0));
+    float t10 = t5 ? 169.0f : t9;
+    float t11 = pseudo_huber_exact_part7(t10, t6, t8);
+    float t12 = pseudo_huber_exact_part4(t10);
+    float t13 = t1 * (t12 * t11);
+    float t14 = t2 * (0.3989423f * t12);
+    float t15 = t14 * t7;
+    float t16 = FMA(t7, t15, t14 * (-t3));
+    float t17 = FMA(t7, t16, t15 * (t3 * (-2.0f)));
+    float t18 = FMA(t7, t17, t16 * (t3 * (-3.0f)));
+    float t19 = FMA(t7, t18, t17 * (t3 * (-4.0f)));
+    float t20 = t12 * FMA(t6, t11, 2.0f * t8);
+    *r0 = t13;
+    *r1 = t14;
+    *r2 = t15;
+    *r3 = t16;
+    *r4 = t17;
+    *r5 = t18;
+    *r6 = t19;
+    *r7 = t20;
+}
+
+INLINE void pseudo_huber_exact_forward_element(
+    float mean, float var, float *restrict out_mean, float *restrict out_var)
+{
+    _Bool t0 = mean == mean;
+    float t1 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t2 = var * SQRT(t1);  // NaN for a negative variance
+    _Bool t3 = 1.2676506e+30f < t2;
+    _Bool t4 = t2 < 0.32f;
+    float t5 = t3 ? 0.00390625f : 1.0f;
+    float t6 = t3 ? 256.0f : 1.0f;
+    float t7 = ABS(mean);  // |mean - centre|
+    float t8 = t7 * t5;
+    float t9 = t4 ? t2 : 0.0f;
+    float t10 = t5 * (t2 * t5);
+    float t11 = t10 + 0.1024f;
+    float t12, t13, t14, t15, t16, t17, t18, t19, t20, t21, t22, t23, t24, t25, t26, t27, t28, t29;
+    pseudo_huber_exact_atom0(t10, 0.2434147f, t8, &t12, &t13, &t14, &t15, &t16, &t17, &t18, &t19, &t20, &t21, &t22,
+        &t23, &t24, &t25, &t26, &t27, &t28, &t29);
+    float t30, t31, t32, t33, t34, t35, t36, t37, t38, t39, t40, t41, t42, t43, t44, t45, t46, t47;
+    pseudo_huber_exact_atom0(t10, 0.7184646f, t8, &t30, &t31, &t32, &t33, &t34, &t35, &t36, &t37, &t38, &t39, &t40,
+        &t41, &t42, &t43, &t44, &t45, &t46, &t47);
+    float t48, t49, t50, t51, t52, t53, t54, t55, t56, t57, t58, t59, t60, t61, t62, t63, t64, t65;
+    pseudo_huber_exact_atom0(t10, 2.6331503f, t8, &t48, &t49, &t50, &t51, &t52, &t53, &t54, &t55, &t56, &t57, &t58,
+        &t59, &t60, &t61, &t62, &t63, &t64, &t65);
+    float t66 = t10 + 11.982781f;
+    float t67 = t10 + 67.70977f;
+    float t68 = t10 + 475.06906f;
+    float t69, t70, t71, t72, t73, t74, t75, t76, t77;
+    pseudo_huber_exact_atom1(t10, 4138.7944f, t8, &t69, &t70, &t71, &t72, &t73, &t74, &t75, &t76, &t77);
+    float t78, t79, t80, t81, t82, t83, t84, t85, t86;
+    pseudo_huber_exact_atom1(t10, 44771.61f, t8, &t78, &t79, &t80, &t81, &t82, &t83, &t84, &t85, &t86);
+    float t87, t88, t89, t90, t91, t92, t93, t94, t95;
+    pseudo_huber_exact_atom1(t10, 601372.06f, t8, &t87, &t88, &t89, &t90, &t91, &t92, &t93, &t94, &t95);
+    float t96 = SQRT(t11);
+    float t97 = SQRT(t66);
+    float t98 = SQRT(t67);
+    float t99 = SQRT(t68);
+    float t100 = 1.0f / t96;
+    float t101 = 1.0f / t97;
+    float t102 = 1.0f / t98;
+    float t103 = 1.0f / t99;
+    float t104 = t8 * t100;
+    float t105 = t8 * t101;
+    float t106 = t8 * t102;
+    float t107 = t8 * t103;
+    float t108 = t100 * t100;
+    float t109 = t101 * t101;
+    float t110 = t102 * t102;
+    float t111 = t103 * t103;
+    _Bool t112 = 13.0f < t104;
+    float t113 = t8 * (t8 * (1.0f / t11));
+    float t114 = t112 ? 169.0f : t113;
+    float t115 = t112 ? 13.0f : t104;
+    _Bool t116 = 13.0f < t105;
+    float t117 = t8 * (t8 * (1.0f / t66));
+    float t118 = t116 ? 169.0f : t117;
+    float t119 = t116 ? 13.0f : t105;
+    _Bool t120 = 13.0f < t106;
+    float t121 = t8 * (t8 * (1.0f / t67));
+    float t122 = t120 ? 169.0f : t121;
+    float t123 = t120 ? 13.0f : t106;
+    _Bool t124 = 13.0f < t107;
+    float t125 = t8 * (t8 * (1.0f / t68));
+    float t126 = t124 ? 169.0f : t125;
+    float t127 = t124 ? 13.0f : t107;
+    float t128 = t100 * t115;
+    float t129 = t101 * t119;
+    float t130 = t102 * t123;
+    float t131 = t103 * t127;
+    float t132 = pseudo_huber_exact_part5(t115);
+    float t133 = pseudo_huber_exact_part7(t114, t115, t132);
+    float t134 = pseudo_huber_exact_part5(t119);
+    float t135 = pseudo_huber_exact_part7(t118, t119, t134);
+    float t136 = pseudo_huber_exact_part5(t123);
+    float t137 = pseudo_huber_exact_part7(t122, t123, t136);
+    float t138 = pseudo_huber_exact_part5(t127);
+    float t139 = pseudo_huber_exact_part7(t126, t127, t138);
+    float t140 = pseudo_huber_exact_part8(t114);
+    float t141 = pseudo_huber_exact_part4(t118);
+    float t142 = pseudo_huber_exact_part4(t122);
+    float t143 = pseudo_huber_exact_part4(t126);
+    float t144 = t96 * (t140 * t133);
+    float t145 = t140 * FMA(t115, t133, t132 * 2.0f);
+    float t146 = t100 * (t140 * 0.3989423f);
+    float t147 = t97 * (t141 * t135);
+    float t148 = t141 * FMA(t119, t135, 2.0f * t134);
+    float t149 = t101 * (0.3989423f * t141);
+    float t150 = t98 * (t142 * t137);
+    float t151 = t142 * FMA(t123, t137, 2.0f * t136);
+    float t152 = t102 * (0.3989423f * t142);
+    float t153 = t99 * (t143 * t139);
+    float t154 = t143 * FMA(t127, t139, 2.0f * t138);
+    float t155 = t103 * (0.3989423f * t143);
+    float t156 = t146 * t128;
+    float t157 = FMA(t128, t156, t146 * (-t108));
+    float t158 = FMA(t128, t157, t156 * (t108 * (-2.0f)));
+    float t159 = FMA(t128, t158, t157 * (t108 * (-3.0f)));
+    float t160 = FMA(t128, t159, t158 * (t108 * (-4.0f)));
+    float t161 = FMA(t128, t160, t159 * (t108 * (-5.0f)));
+    float t162 = FMA(t128, t161, t160 * (t108 * (-6.0f)));
+    float t163 = FMA(t128, t162, t161 * (t108 * (-7.0f)));
+    float t164 = FMA(t128, t163, t162 * (t108 * (-8.0f)));
+    float t165 = FMA(t128, t164, t163 * (t108 * (-9.0f)));
+    float t166 = FMA(t128, t165, t164 * (t108 * (-10.0f)));
+    float t167 = FMA(t128, t166, t165 * (t108 * (-11.0f)));
+    float t168 = FMA(t128, t167, t166 * (t108 * (-12.0f)));
+    // D_11: derivative 11 of the mean less its line
+    float t169 = FMA(t59, 0.44651762f, FMA(t41, 0.8131788f, pseudo_huber_exact_part6(t23, 0.47746828f, t164,
+        0.09333988f, t61, -0.008257989f, t43, 0.0079168035f, t25, 0.005978867f, t166, 0.00092846545f, t63, 0.03859032f,
+        t45, 0.0039311377f, t27, 0.00012914199f, t168, 6.1175297e-6f)));
+    // D_12: derivative 12 of the mean less its line
+    float t170 = FMA(t60, 0.44651762f, FMA(t42, 0.8131788f, FMA(t24, 0.47746828f, FMA(t165, 0.09333988f, FMA(t62,
+        -0.008257989f, FMA(t44, 0.0079168035f, FMA(t26, 0.005978867f, FMA(t167, 0.00092846545f, FMA(t64, 0.03859032f,
+        FMA(t46, 0.0039311377f, FMA(t28, 0.00012914199f, FMA(t128, t168, t167 * (t108 * (-13.0f))) *
+        6.1175297e-6f)))))))))));
+    float t171 = t149 * t129;
+    float t172 = FMA(t129, t171, t149 * (-t109));
+    float t173 = FMA(t129, t172, t171 * (t109 * (-2.0f)));
+    float t174 = FMA(t129, t173, t172 * (t109 * (-3.0f)));
+    float t175 = FMA(t129, t174, t173 * (t109 * (-4.0f)));
+    float t176 = FMA(t129, t175, t174 * (t109 * (-5.0f)));
+    float t177 = FMA(t129, t176, t175 * (t109 * (-6.0f)));
+    float t178 = FMA(t129, t177, t176 * (t109 * (-7.0f)));
+    float t179 = FMA(t129, t178, t177 * (t109 * (-8.0f)));
+    float t180 = FMA(t129, t179, t178 * (t109 * (-9.0f)));
+    float t181 = FMA(t129, t180, t179 * (t109 * (-10.0f)));
+    // D_9: derivative 9 of the mean less its line
+    float t182 = FMA(t177, 0.13524148f, FMA(t57, 0.44651762f, FMA(t39, 0.8131788f, FMA(t21, 0.47746828f,
+        pseudo_huber_exact_part6(t162, 0.09333988f, t59, -0.008257989f, t41, 0.0079168035f, t23, 0.005978867f, t164,
+        0.00092846545f, t181, 0.3092027f, t61, 0.03859032f, t43, 0.0039311377f, t25, 0.00012914199f, t166,
+        6.1175297e-6f)))));
+    // D_10: derivative 10 of the mean less its line
+    float t183 = FMA(t58, 0.44651762f, FMA(t40, 0.8131788f, FMA(t22, 0.47746828f, FMA(t163, 0.09333988f, FMA(t60,
+        -0.008257989f, FMA(t42, 0.0079168035f, FMA(t24, 0.005978867f, FMA(t165, 0.00092846545f, FMA(FMA(t129, t181,
+        t180 * (t109 * (-11.0f))), 0.3092027f, FMA(t62, 0.03859032f, FMA(t44, 0.0039311377f, FMA(t26, 0.00012914199f,
+        t167 * 6.1175297e-6f))))))))))));
+    // D_7: derivative 7 of the mean less its line
+    float t184 = FMA(t175, 0.13524148f, FMA(t55, 0.44651762f, FMA(t37, 0.8131788f, FMA(t19, 0.47746828f, FMA(t160,
+        0.09333988f, pseudo_huber_exact_part6(t177, -0.034681246f, t57, -0.008257989f, t39, 0.0079168035f, t21,
+        0.005978867f, t162, 0.00092846545f, t179, 0.3092027f, t59, 0.03859032f, t41, 0.0039311377f, t23,
+        0.00012914199f, t164, 6.1175297e-6f))))));
+    // D_8: derivative 8 of the mean less its line
+    float t185 = FMA(t176, 0.13524148f, FMA(t56, 0.44651762f, FMA(t38, 0.8131788f, FMA(t20, 0.47746828f, FMA(t161,
+        0.09333988f, pseudo_huber_exact_part6(t178, -0.034681246f, t58, -0.008257989f, t40, 0.0079168035f, t22,
+        0.005978867f, t163, 0.00092846545f, t180, 0.3092027f, t60, 0.03859032f, t42, 0.0039311377f, t24,
+        0.00012914199f, t165, 6.1175297e-6f))))));
+    float t186 = t152 * t130;
+    float t187 = FMA(t130, t186, t152 * (-t110));
+    float t188 = FMA(t130, t187, t186 * (t110 * (-2.0f)));
+    float t189 = FMA(t130, t188, t187 * (t110 * (-3.0f)));
+    float t190 = FMA(t130, t189, t188 * (t110 * (-4.0f)));
+    float t191 = FMA(t130, t190, t189 * (t110 * (-5.0f)));
+    float t192 = FMA(t130, t191, t190 * (t110 * (-6.0f)));
+    // D_6: derivative 6 of the mean less its line
+    float t193 = FMA(t189, 0.028884677f, FMA(t174, 0.13524148f, FMA(t54, 0.44651762f, FMA(t36, 0.8131788f, FMA(t18,
+        0.47746828f, FMA(t159, 0.09333988f, FMA(t176, -0.034681246f, FMA(t56, -0.008257989f, FMA(t38, 0.0079168035f,
+        FMA(t20, 0.005978867f, FMA(t161, 0.00092846545f, FMA(FMA(t130, t192, t191 * (t110 * (-7.0f))), 2.6815333f,
+        FMA(t178, 0.3092027f, FMA(t58, 0.03859032f, FMA(t40, 0.0039311377f, FMA(t22, 0.00012914199f, t163 *
+        6.1175297e-6f))))))))))))))));
+    // D_5: derivative 5 of the mean less its line
+    float t194 = FMA(t188, 0.028884677f, FMA(t173, 0.13524148f, FMA(t53, 0.44651762f, FMA(t35, 0.8131788f, FMA(t17,
+        0.47746828f, FMA(t158, 0.09333988f, FMA(t190, -0.06203452f, FMA(t175, -0.034681246f,
+        pseudo_huber_exact_part6(t55, -0.008257989f, t37, 0.0079168035f, t19, 0.005978867f, t160, 0.00092846545f, t192,
+        2.6815333f, t177, 0.3092027f, t57, 0.03859032f, t39, 0.0039311377f, t21, 0.00012914199f, t162,
+        6.1175297e-6f)))))))));
+    float t195 = t155 * t131;
+    float t196 = FMA(t131, t195, t155 * (-t111));
+    float t197 = FMA(t131, t196, t195 * (t111 * (-2.0f)));
+    float t198 = FMA(t131, t197, t196 * (t111 * (-3.0f)));
+    float t199 = FMA(t131, t198, t197 * (t111 * (-4.0f)));
+    // D_4: derivative 4 of the mean less its line
+    float t200 = FMA(t196, 0.0046648523f, FMA(t187, 0.028884677f, FMA(t172, 0.13524148f, FMA(t52, 0.44651762f, FMA(t34,
+        0.8131788f, FMA(t16, 0.47746828f, FMA(t157, 0.09333988f, FMA(t198, -0.09725835f, FMA(t189, -0.06203452f,
+        FMA(t174, -0.034681246f, FMA(t54, -0.008257989f, FMA(t36, 0.0079168035f, FMA(t18, 0.005978867f, FMA(t159,
+        0.00092846545f, FMA(FMA(t131, t199, t198 * (t111 * (-5.0f))), 25.01848f, FMA(t191, 2.6815333f, FMA(t176,
+        0.3092027f, FMA(t56, 0.03859032f, FMA(t38, 0.0039311377f, FMA(t20, 0.00012914199f, t161 *
+        6.1175297e-6f))))))))))))))))))));
+    // D_2: derivative 2 of the mean less its line
+    float t201 = FMA(t87, 2.1193893e-5f, FMA(t78, 2.1654001e-5f, FMA(t69, 0.00066159706f, FMA(t155, 0.0046648523f,
+        FMA(t152, 0.028884677f, FMA(t149, 0.13524148f, FMA(t50, 0.44651762f, FMA(t32, 0.8131788f, FMA(t14, 0.47746828f,
+        FMA(t146, 0.09333988f, FMA(t92, -2.400282f, FMA(t83, -0.5813779f, FMA(t74, -0.06459026f, FMA(t196,
+        -0.09725835f, FMA(t187, -0.06203452f, FMA(t172, -0.034681246f, FMA(t52, -0.008257989f, FMA(t34, 0.0079168035f,
+        FMA(t16, 0.005978867f, FMA(t157, 0.00092846545f, pseudo_huber_exact_part6(t94, 985215.75f, t85, -9524.927f,
+        t76, 425.0762f, t198, 25.01848f, t189, 2.6815333f, t174, 0.3092027f, t54, 0.03859032f, t36, 0.0039311377f, t18,
+        0.00012914199f, t159, 6.1175297e-6f)))))))))))))))))))));
+    // D_3: derivative 3 of the mean less its line
+    float t202 = FMA(t88, 2.1193893e-5f, FMA(t79, 2.1654001e-5f, FMA(t70, 0.00066159706f, FMA(t195, 0.0046648523f,
+        FMA(t186, 0.028884677f, FMA(t171, 0.13524148f, FMA(t51, 0.44651762f, FMA(t33, 0.8131788f, FMA(t15, 0.47746828f,
+        FMA(t156, 0.09333988f, FMA(t93, -2.400282f, FMA(t84, -0.5813779f, FMA(t75, -0.06459026f, FMA(t197,
+        -0.09725835f, FMA(t188, -0.06203452f, FMA(t173, -0.034681246f, FMA(t53, -0.008257989f, FMA(t35, 0.0079168035f,
+        FMA(t17, 0.005978867f, FMA(t158, 0.00092846545f, pseudo_huber_exact_part6(t95, 985215.75f, t86, -9524.927f,
+        t77, 425.0762f, t199, 25.01848f, t190, 2.6815333f, t175, 0.3092027f, t55, 0.03859032f, t37, 0.0039311377f, t19,
+        0.00012914199f, t160, 6.1175297e-6f)))))))))))))))))))));
+    // D_0: derivative 0 of the mean less its line
+    float t203 = FMA(t90, 2.1193893e-5f, FMA(t81, 2.1654001e-5f, FMA(t72, 0.00066159706f, FMA(t153, 0.0046648523f,
+        FMA(t150, 0.028884677f, FMA(t147, 0.13524148f, FMA(t65, 0.44651762f, FMA(t47, 0.8131788f, FMA(t29, 0.47746828f,
+        FMA(t144, 0.09333988f, FMA(t87, -2.400282f, FMA(t78, -0.5813779f, FMA(t69, -0.06459026f, FMA(t155,
+        -0.09725835f, FMA(t152, -0.06203452f, FMA(t149, -0.034681246f, FMA(t50, -0.008257989f, FMA(t32, 0.0079168035f,
+        FMA(t14, 0.005978867f, FMA(t146, 0.00092846545f, pseudo_huber_exact_part6(t92, 985215.75f, t83, -9524.927f,
+        t74, 425.0762f, t196, 25.01848f, t187, 2.6815333f, t172, 0.3092027f, t52, 0.03859032f, t34, 0.0039311377f, t16,
+        0.00012914199f, t157, 6.1175297e-6f)))))))))))))))))))));
+    // D_1: derivative 1 of the mean less its line
+    float t204 = FMA(t91, 2.1193893e-5f, FMA(t82, 2.1654001e-5f, FMA(t73, 0.00066159706f, FMA(t154, 0.0046648523f,
+        FMA(t151, 0.028884677f, FMA(t148, 0.13524148f, FMA(t48, 0.44651762f, FMA(t30, 0.8131788f, FMA(t12, 0.47746828f,
+        FMA(t145, 0.09333988f, FMA(t88, -2.400282f, FMA(t79, -0.5813779f, FMA(t70, -0.06459026f, FMA(t195,
+        -0.09725835f, FMA(t186, -0.06203452f, FMA(t171, -0.034681246f, FMA(t51, -0.008257989f, FMA(t33, 0.0079168035f,
+        FMA(t15, 0.005978867f, FMA(t156, 0.00092846545f, pseudo_huber_exact_part6(t93, 985215.75f, t84, -9524.927f,
+        t75, 425.0762f, t197, 25.01848f, t188, 2.6815333f, t173, 0.3092027f, t53, 0.03859032f, t35, 0.0039311377f, t17,
+        0.00012914199f, t158, 6.1175297e-6f)))))))))))))))))))));
+    float t205 = t6 * t203;
+    float t206 = (mean < 0.0f) ? (-1.0f) : 1.0f;
+    float t207 = t205 + FMA(mean, t206, -1.0f);
+    float t208 = t0 ? t207 : mean;
+    float t209 = (-1.0f) + t204;
+    float t210 = 1.0f + ((-2.0f) * t204);
+    float t211 = t68 * (t143 * t138);
+    float t212 = t67 * (t142 * t136);
+    float t213 = t66 * (t141 * t134);
+    float t214 = t11 * (t140 * t132);
+    float t215 = FMA(t50, 0.0018455598f, FMA(t32, -0.00752084f, FMA(t14, -0.00687568f, FMA(t146, -0.0023322827f,
+        FMA(t88, 3161.6787f, FMA(t79, 180.7135f, FMA(t70, 5.348312f, FMA(t195, 0.46049026f, FMA(t186, 0.03235889f,
+        FMA(t171, 0.02492094f, FMA(t51, -0.012534962f, FMA(t33, 0.0112754805f, FMA(t15, 0.008927753f, FMA(t156,
+        0.0041991747f, FMA(t92, -511081.75f, FMA(t83, -9297.351f, FMA(t74, -93.02834f, FMA(t196, -3.2423198f, FMA(t187,
+        0.09324935f, FMA(t172, -0.0019880412f, FMA(t52, -0.0005319398f, FMA(t34, 0.0007903166f, FMA(t16,
+        -0.00022132059f, FMA(t157, -2.7162432e-5f, pseudo_huber_exact_part6(t93, 35984336.0f, t84, 268051.3f, t75,
+        681.02386f, t197, 6.469309f, t188, -0.23517077f, t173, 0.034502625f, t53, 0.013231164f, t35, 0.0019513475f,
+        t17, 0.0001322765f, t158, 3.4676883e-5f)))))))))))))))))))))))));
+    float t216 = FMA(t81, 7.1936137e-7f, FMA(t72, -5.196007e-6f, FMA(t153, -0.00012130164f, FMA(t150, 0.0002275484f,
+        FMA(t147, -0.00013506114f, FMA(t65, -0.0036085292f, FMA(t47, 0.067479715f, FMA(t29, -0.019827282f, FMA(t144,
+        -0.044034194f, FMA(t91, 0.008009768f, FMA(t82, 0.008597866f, FMA(t73, 0.0010832715f, FMA(t154, -0.003991259f,
+        FMA(t151, -0.006490163f, FMA(t148, 0.0041837627f, FMA(t48, 0.17369947f, FMA(t30, 0.36351f, FMA(t12,
+        0.24320452f, FMA(t145, 0.18735443f, FMA(t87, -9.416257f, FMA(t78, -1.7801125f, FMA(t69, -0.13897632f, FMA(t155,
+        0.0023163036f, FMA(t152, 0.0023517902f, FMA(t149, -0.00073789794f, t215)))))))))))))))))))))))));
+    // B_0: derivative 0 of the mean square less its line
+    float t217 = FMA(t89, -4.7693458e-8f, FMA(t80, -9.569084e-8f, FMA(t71, 7.514494e-7f, FMA(t211, 4.831979e-5f,
+        FMA(t212, 0.00091495196f, FMA(t213, 0.017204165f, FMA(t49, 0.0346896f, FMA(t31, 0.835957f, FMA(t13, 2.5900116f,
+        FMA(t214, 4.521174f, FMA(t90, 2.3579722e-5f, t216)))))))))));
+    float t218 = FMA(t10, t210, t217 - (t203 * t203));
+    float t219 = t209 * (t10 * t209);
+    float t220 = t9 * FMA(t209, t209, FMA(t201, t201, FMA(t202, t202, FMA(t200, t200, FMA(t194, t194, FMA(t193, t193,
+        FMA(t184, t184, FMA(t185, t185, FMA(t182, t182, FMA(t183, t183, FMA(t169, t169, (t170 * t170) * (t9 *
+        0.083333336f)) * (t9 * 0.09090909f)) * (t9 * 0.1f)) * (t9 * 0.11111111f)) * (t9 * 0.125f)) * (t9 *
+        0.14285715f)) * (t9 * 0.16666667f)) * (t9 * 0.2f)) * (t9 * 0.25f)) * (t9 * 0.33333334f)) * (t9 * 0.5f));
+    float t221 = (t218 < t219) ? t219 : t218;
+    float t222 = t6 * (t6 * t221);
+    float t223 = t4 ? t220 : t222;
+    float t224 = t0 ? t223 : mean;
+    *out_mean = t208;
+    *out_var = t224;
+}
+
+void pseudo_huber_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
 #pragma omp parallel for simd if(parallel : n > 8192)
@@ -903,1020 +549,308 @@ void pseudo_huber_exact_forward(int64_t n, const float *restrict mean, const flo
     }
 }
 
-static inline __attribute__((always_inline)) void pseudo_huber_exact_backward_element(float mean, float var,
-                                                                                      float grad_mean, float grad_var,
-                                                                                      float *restrict out_grad_mean,
-                                                                                      float *restrict out_grad_var)
+INLINE void pseudo_huber_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = ABS(mean);  // |mean - centre|
-    const _Bool t2 = mean < 0.0f;
-    const float t3 = t0 ? 1.0f : (-1.0f);
-    const float t4 = t2 ? 1.0f : (-1.0f);  // direction of u
-    const float t5 = var * SQRT(t3);  // NaN for a negative variance
-    const _Bool t6 = 1.2676506e+30f < t5;
-    const _Bool t7 = t5 < 0.32f;
-    const float t8 = t6 ? 0.00390625f : 1.0f;
-    const float t9 = t6 ? 256.0f : 1.0f;
-    const float t10 = t1 * t8;
-    const float t11 = t7 ? t5 : 0.0f;
-    const float t12 = t8 * (t5 * t8);
-    const float t13 = t11 * 0.083333336f;
-    const float t14 = t11 * 0.09090909f;
-    const float t15 = t11 * 0.1f;
-    const float t16 = t11 * 0.11111111f;
-    const float t17 = t11 * 0.125f;
-    const float t18 = t11 * 0.14285715f;
-    const float t19 = t11 * 0.16666667f;
-    const float t20 = t11 * 0.2f;
-    const float t21 = t11 * 0.25f;
-    const float t22 = t11 * 0.33333334f;
-    const float t23 = t11 * 0.5f;
-    const float t24 = t11 * 2.0f;
-    const float t25 = t12 + 0.1024f;
-    const float t26 = t12 + 0.2434147f;
-    const float t27 = t12 + 0.7184646f;
-    const float t28 = t12 + 2.6331503f;
-    const float t29 = t12 + 11.982781f;
-    const float t30 = t12 + 67.70977f;
-    const float t31 = t12 + 475.06906f;
-    const float t32 = t12 + 4138.7944f;
-    const float t33 = t12 + 44771.61f;
-    const float t34 = t12 + 601372.06f;
-    const float t35 = SQRT(t25);
-    const float t36 = t10 * (t10 * (1.0f / t25));
-    const float t37 = SQRT(t26);
-    const float t38 = t10 * (t10 * (1.0f / t26));
-    const float t39 = SQRT(t27);
-    const float t40 = t10 * (t10 * (1.0f / t27));
-    const float t41 = SQRT(t28);
-    const float t42 = t10 * (t10 * (1.0f / t28));
-    const float t43 = SQRT(t29);
-    const float t44 = t10 * (t10 * (1.0f / t29));
-    const float t45 = SQRT(t30);
-    const float t46 = t10 * (t10 * (1.0f / t30));
-    const float t47 = SQRT(t31);
-    const float t48 = t10 * (t10 * (1.0f / t31));
-    const float t49 = SQRT(t32);
-    const float t50 = t10 * (t10 * (1.0f / t32));
-    const float t51 = SQRT(t33);
-    const float t52 = t10 * (t10 * (1.0f / t33));
-    const float t53 = SQRT(t34);
-    const float t54 = t10 * (t10 * (1.0f / t34));
-    const float t55 = 1.0f / t35;
-    const float t56 = 1.0f / t37;
-    const float t57 = 1.0f / t39;
-    const float t58 = 1.0f / t41;
-    const float t59 = 1.0f / t43;
-    const float t60 = 1.0f / t45;
-    const float t61 = 1.0f / t47;
-    const float t62 = 1.0f / t49;
-    const float t63 = t10 * t55;
-    const float t64 = t10 * t56;
-    const float t65 = t55 * t55;
-    const float t66 = t56 * t56;
-    const float t67 = t10 * t57;
-    const float t68 = 1.0f / t51;
-    const float t69 = t57 * t57;
-    const float t70 = t10 * t58;
-    const float t71 = 1.0f / t53;
-    const float t72 = t58 * t58;
-    const _Bool t73 = 13.0f < t63;
-    const float t74 = t73 ? 169.0f : t36;
-    const float t75 = t73 ? 13.0f : t63;
-    const _Bool t76 = 13.0f < t64;
-    const float t77 = t76 ? 169.0f : t38;
-    const float t78 = t76 ? 13.0f : t64;
-    const float t79 = -t65;
-    const float t80 = t65 * (-2.0f);
-    const float t81 = -t66;
-    const float t82 = t65 * (-3.0f);
-    const float t83 = t66 * (-2.0f);
-    const float t84 = t65 * (-4.0f);
-    const float t85 = t66 * (-3.0f);
-    const float t86 = t66 * (-4.0f);
-    const float t87 = t65 * (-5.0f);
-    const float t88 = t65 * (-6.0f);
-    const float t89 = t66 * (-5.0f);
-    const float t90 = t65 * (-7.0f);
-    const float t91 = t66 * (-6.0f);
-    const float t92 = t65 * (-8.0f);
-    const float t93 = t66 * (-7.0f);
-    const float t94 = t65 * (-9.0f);
-    const float t95 = t66 * (-8.0f);
-    const float t96 = t65 * (-10.0f);
-    const float t97 = t66 * (-9.0f);
-    const float t98 = t65 * (-11.0f);
-    const float t99 = t66 * (-10.0f);
-    const float t100 = t65 * (-12.0f);
-    const float t101 = t66 * (-11.0f);
-    const float t102 = t65 * (-13.0f);
-    const float t103 = t66 * (-12.0f);
-    const float t104 = t65 * (-14.0f);
-    const float t105 = t65 * (-15.0f);
-    const float t106 = t66 * (-13.0f);
-    const float t107 = t66 * (-14.0f);
-    const float t108 = t66 * (-15.0f);
-    const _Bool t109 = 13.0f < t67;
-    const float t110 = t109 ? 169.0f : t40;
-    const float t111 = t109 ? 13.0f : t67;
-    const float t112 = t10 * t59;
-    const float t113 = -t69;
-    const float t114 = t69 * (-2.0f);
-    const float t115 = t59 * t59;
-    const float t116 = t69 * (-3.0f);
-    const float t117 = t69 * (-4.0f);
-    const float t118 = t69 * (-5.0f);
-    const float t119 = t69 * (-6.0f);
-    const float t120 = t69 * (-7.0f);
-    const float t121 = t69 * (-8.0f);
-    const float t122 = t69 * (-9.0f);
-    const float t123 = t69 * (-10.0f);
-    const float t124 = t69 * (-11.0f);
-    const float t125 = t69 * (-12.0f);
-    const float t126 = t69 * (-13.0f);
-    const float t127 = t69 * (-14.0f);
-    const float t128 = t69 * (-15.0f);
-    const _Bool t129 = 13.0f < t70;
-    const float t130 = t129 ? 169.0f : t42;
-    const float t131 = t129 ? 13.0f : t70;
-    const float t132 = t10 * t60;
-    const float t133 = -t72;
-    const float t134 = t72 * (-2.0f);
-    const float t135 = t60 * t60;
-    const float t136 = t72 * (-3.0f);
-    const float t137 = t72 * (-4.0f);
-    const float t138 = t72 * (-5.0f);
-    const float t139 = t72 * (-6.0f);
-    const float t140 = t72 * (-7.0f);
-    const float t141 = t72 * (-8.0f);
-    const float t142 = t72 * (-9.0f);
-    const float t143 = t72 * (-10.0f);
-    const float t144 = t72 * (-11.0f);
-    const float t145 = t72 * (-12.0f);
-    const float t146 = t72 * (-13.0f);
-    const float t147 = t72 * (-14.0f);
-    const float t148 = t72 * (-15.0f);
-    const float t149 = t10 * t61;
-    const float t150 = t61 * t61;
-    const float t151 = t74 * (-0.5f);
-    const float t152 = 1.0f / (1.0f + t74);
-    const float t153 = (-0.5f) * t77;
-    const float t154 = 1.0f / (1.0f + t77);
-    const float t155 = t55 * t75;
-    const float t156 = t56 * t78;
-    const float t157 = 1.0f / FMA(t75, 0.25f, 1.0f);
-    const float t158 = 1.0f / FMA(0.25f, t78, 1.0f);
-    const float t159 = -(t75 * 2.0f);
-    const float t160 = -(2.0f * t78);
-    const float t161 = t10 * t62;
-    const float t162 = t62 * t62;
-    const float t163 = t10 * t68;
-    const float t164 = t10 * t71;
-    const float t165 = t68 * t68;
-    const float t166 = t71 * t71;
-    const _Bool t167 = 13.0f < t112;
-    const float t168 = t167 ? 169.0f : t44;
-    const float t169 = t167 ? 13.0f : t112;
-    const float t170 = (-0.5f) * t110;
-    const float t171 = 1.0f / (1.0f + t110);
-    const float t172 = t57 * t111;
-    const float t173 = 1.0f / FMA(0.25f, t111, 1.0f);
-    const float t174 = -(2.0f * t111);
-    const float t175 = -t115;
-    const float t176 = t115 * (-2.0f);
-    const float t177 = t115 * (-3.0f);
-    const float t178 = t115 * (-4.0f);
-    const float t179 = t115 * (-5.0f);
-    const float t180 = t115 * (-6.0f);
-    const float t181 = t115 * (-7.0f);
-    const float t182 = t115 * (-8.0f);
-    const float t183 = t115 * (-9.0f);
-    const float t184 = t115 * (-10.0f);
-    const float t185 = t115 * (-11.0f);
-    const _Bool t186 = 13.0f < t132;
-    const float t187 = t186 ? 169.0f : t46;
-    const float t188 = t186 ? 13.0f : t132;
-    const float t189 = (-0.5f) * t130;
-    const float t190 = 1.0f / (1.0f + t130);
-    const float t191 = t58 * t131;
-    const float t192 = 1.0f / FMA(0.25f, t131, 1.0f);
-    const float t193 = -(2.0f * t131);
-    const float t194 = -t135;
-    const float t195 = t135 * (-2.0f);
-    const float t196 = t135 * (-3.0f);
-    const float t197 = t135 * (-4.0f);
-    const float t198 = t135 * (-5.0f);
-    const float t199 = t135 * (-6.0f);
-    const float t200 = t135 * (-7.0f);
-    const _Bool t201 = 13.0f < t149;
-    const float t202 = t201 ? 169.0f : t48;
-    const float t203 = t201 ? 13.0f : t149;
-    const float t204 = -t150;
-    const float t205 = t150 * (-2.0f);
-    const float t206 = t150 * (-3.0f);
-    const float t207 = t150 * (-4.0f);
-    const float t208 = t150 * (-5.0f);
-    const float t209 = FMA(t151, 1.442695f, 12582912.0f);
-    const float t210 = FMA(1.442695f, t153, 12582912.0f);
-    const _Bool t211 = 13.0f < t161;
-    const float t212 = t211 ? 169.0f : t50;
-    const float t213 = t211 ? 13.0f : t161;
-    const float t214 = -t162;
-    const float t215 = t162 * (-2.0f);
-    const float t216 = t162 * (-3.0f);
-    const float t217 = t162 * (-4.0f);
-    const _Bool t218 = 13.0f < t163;
-    const float t219 = t218 ? 169.0f : t52;
-    const float t220 = t218 ? 13.0f : t163;
-    const _Bool t221 = 13.0f < t164;
-    const float t222 = t221 ? 169.0f : t54;
-    const float t223 = t221 ? 13.0f : t164;
-    const float t224 = -t165;
-    const float t225 = t165 * (-2.0f);
-    const float t226 = t165 * (-3.0f);
-    const float t227 = t165 * (-4.0f);
-    const float t228 = -t166;
-    const float t229 = t166 * (-2.0f);
-    const float t230 = t166 * (-3.0f);
-    const float t231 = t166 * (-4.0f);
-    const float t232 = FMA(1.442695f, t170, 12582912.0f);
-    const float t233 = (-0.5f) * t168;
-    const float t234 = 1.0f / (1.0f + t168);
-    const float t235 = t59 * t169;
-    const float t236 = 1.0f / FMA(0.25f, t169, 1.0f);
-    const float t237 = -(2.0f * t169);
-    const float t238 = t157 - 0.25f;
-    const float t239 = t158 - 0.25f;
-    const float t240 = FMA(1.442695f, t189, 12582912.0f);
-    const float t241 = (-0.5f) * t187;
-    const float t242 = 1.0f / (1.0f + t187);
-    const float t243 = t60 * t188;
-    const float t244 = 1.0f / FMA(0.25f, t188, 1.0f);
-    const float t245 = -(2.0f * t188);
-    const float t246 = t173 - 0.25f;
-    const float t247 = (-0.5f) * t202;
-    const float t248 = 1.0f / (1.0f + t202);
-    const float t249 = t61 * t203;
-    const float t250 = 1.0f / FMA(0.25f, t203, 1.0f);
-    const float t251 = -(2.0f * t203);
-    const float t252 = t209 - 12582912.0f;
-    const float t253 = as_float((as_bits(t209) + 127u) << 23u);
-    const float t254 = FMA(t252, -0.69314575f, t151) + (t252 * (-1.4286068e-6f));
-    const float t255 = t210 - 12582912.0f;
-    const float t256 = as_float((127u + as_bits(t210)) << 23u);
-    const float t257 = FMA(-0.69314575f, t255, t153) + ((-1.4286068e-6f) * t255);
-    const float t258 = t192 - 0.25f;
-    const float t259 = (-0.5f) * t212;
-    const float t260 = 1.0f / (1.0f + t212);
-    const float t261 = t62 * t213;
-    const float t262 = 1.0f / FMA(0.25f, t213, 1.0f);
-    const float t263 = -(2.0f * t213);
-    const float t264 = (-0.5f) * t219;
-    const float t265 = 1.0f / (1.0f + t219);
-    const float t266 = t68 * t220;
-    const float t267 = 1.0f / FMA(0.25f, t220, 1.0f);
-    const float t268 = -(2.0f * t220);
-    const float t269 = (-0.5f) * t222;
-    const float t270 = 1.0f / (1.0f + t222);
-    const float t271 = t71 * t223;
-    const float t272 = 1.0f / FMA(0.25f, t223, 1.0f);
-    const float t273 = -(2.0f * t223);
-    const float t274 = t232 - 12582912.0f;
-    const float t275 = as_float((127u + as_bits(t232)) << 23u);
-    const float t276 = FMA(-0.69314575f, t274, t170) + ((-1.4286068e-6f) * t274);
-    const float t277 = FMA(1.442695f, t233, 12582912.0f);
-    const float t278 = t157 * (t157 * (t157 * FMA(t238, FMA(t238, FMA(t238, FMA(t238, FMA(t238, FMA(t238, FMA(t238,
-        FMA(t238, FMA(t238, FMA(t238, -0.074104935f, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t279 = FMA(t278, t159, 0.3989423f) * t152;
-    const float t280 = FMA(t75, t279, t278 * 2.0f);
-    const float t281 = t158 * (t158 * (t158 * FMA(t239, FMA(t239, FMA(t239, FMA(t239, FMA(t239, FMA(t239, FMA(t239,
-        FMA(t239, FMA(t239, FMA(-0.074104935f, t239, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t282 = FMA(t281, t160, 0.3989423f) * t154;
-    const float t283 = FMA(t78, t282, 2.0f * t281);
-    const float t284 = t240 - 12582912.0f;
-    const float t285 = as_float((127u + as_bits(t240)) << 23u);
-    const float t286 = FMA(-0.69314575f, t284, t189) + ((-1.4286068e-6f) * t284);
-    const float t287 = FMA(1.442695f, t241, 12582912.0f);
-    const float t288 = t173 * (t173 * (t173 * FMA(t246, FMA(t246, FMA(t246, FMA(t246, FMA(t246, FMA(t246, FMA(t246,
-        FMA(t246, FMA(t246, FMA(-0.074104935f, t246, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t289 = FMA(t288, t174, 0.3989423f) * t171;
-    const float t290 = FMA(t111, t289, 2.0f * t288);
-    const float t291 = FMA(1.442695f, t247, 12582912.0f);
-    const float t292 = t236 - 0.25f;
-    const float t293 = t244 - 0.25f;
-    const float t294 = (1.0f + FMA(FMA(t254, FMA(t254, FMA(t254, FMA(t254, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t254 * t254, t254)) * t253;
-    const float t295 = t35 * (t294 * t279);
-    const float t296 = t294 * t280;
-    const float t297 = t55 * (t294 * 0.3989423f);
-    const float t298 = t297 * t79;
-    const float t299 = t192 * (t192 * (t192 * FMA(t258, FMA(t258, FMA(t258, FMA(t258, FMA(t258, FMA(t258, FMA(t258,
-        FMA(t258, FMA(t258, FMA(-0.074104935f, t258, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t300 = FMA(t299, t193, 0.3989423f) * t190;
-    const float t301 = FMA(t131, t300, 2.0f * t299);
-    const float t302 = FMA(1.442695f, t259, 12582912.0f);
-    const float t303 = t250 - 0.25f;
-    const float t304 = (1.0f + FMA(FMA(t257, FMA(t257, FMA(t257, FMA(0.0013814222f, t257, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t257 * t257, t257)) * t256;
-    const float t305 = t304 * t283;
-    const float t306 = t37 * (t304 * t282);
-    const float t307 = t56 * (0.3989423f * t304);
-    const float t308 = t307 * t81;
-    const float t309 = FMA(1.442695f, t264, 12582912.0f);
-    const float t310 = FMA(1.442695f, t269, 12582912.0f);
-    const float t311 = t262 - 0.25f;
-    const float t312 = t277 - 12582912.0f;
-    const float t313 = as_float((127u + as_bits(t277)) << 23u);
-    const float t314 = FMA(-0.69314575f, t312, t233) + ((-1.4286068e-6f) * t312);
-    const float t315 = t267 - 0.25f;
-    const float t316 = (1.0f + FMA(FMA(t276, FMA(t276, FMA(t276, FMA(0.0013814222f, t276, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t276 * t276, t276)) * t275;
-    const float t317 = t316 * t290;
-    const float t318 = t39 * (t316 * t289);
-    const float t319 = t57 * (0.3989423f * t316);
-    const float t320 = t319 * t113;
-    const float t321 = t272 - 0.25f;
-    const float t322 = t287 - 12582912.0f;
-    const float t323 = as_float((127u + as_bits(t287)) << 23u);
-    const float t324 = FMA(-0.69314575f, t322, t241) + ((-1.4286068e-6f) * t322);
-    const float t325 = (1.0f + FMA(FMA(t286, FMA(t286, FMA(t286, FMA(0.0013814222f, t286, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t286 * t286, t286)) * t285;
-    const float t326 = t41 * (t325 * t300);
-    const float t327 = t325 * t301;
-    const float t328 = t58 * (0.3989423f * t325);
-    const float t329 = t328 * t133;
-    const float t330 = t291 - 12582912.0f;
-    const float t331 = as_float((127u + as_bits(t291)) << 23u);
-    const float t332 = FMA(-0.69314575f, t330, t247) + ((-1.4286068e-6f) * t330);
-    const float t333 = t236 * (t236 * (t236 * FMA(t292, FMA(t292, FMA(t292, FMA(t292, FMA(t292, FMA(t292, FMA(t292,
-        FMA(t292, FMA(t292, FMA(-0.074104935f, t292, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t334 = FMA(t333, t237, 0.3989423f) * t234;
-    const float t335 = FMA(t169, t334, 2.0f * t333);
-    const float t336 = t244 * (t244 * (t244 * FMA(t293, FMA(t293, FMA(t293, FMA(t293, FMA(t293, FMA(t293, FMA(t293,
-        FMA(t293, FMA(t293, FMA(-0.074104935f, t293, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t337 = FMA(t336, t245, 0.3989423f) * t242;
-    const float t338 = FMA(t188, t337, 2.0f * t336);
-    const float t339 = t302 - 12582912.0f;
-    const float t340 = as_float((127u + as_bits(t302)) << 23u);
-    const float t341 = FMA(-0.69314575f, t339, t259) + ((-1.4286068e-6f) * t339);
-    const float t342 = t250 * (t250 * (t250 * FMA(t303, FMA(t303, FMA(t303, FMA(t303, FMA(t303, FMA(t303, FMA(t303,
-        FMA(t303, FMA(t303, FMA(-0.074104935f, t303, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t343 = FMA(t342, t251, 0.3989423f) * t248;
-    const float t344 = FMA(t203, t343, 2.0f * t342);
-    const float t345 = t309 - 12582912.0f;
-    const float t346 = as_float((127u + as_bits(t309)) << 23u);
-    const float t347 = FMA(-0.69314575f, t345, t264) + ((-1.4286068e-6f) * t345);
-    const float t348 = t310 - 12582912.0f;
-    const float t349 = as_float((127u + as_bits(t310)) << 23u);
-    const float t350 = FMA(-0.69314575f, t348, t269) + ((-1.4286068e-6f) * t348);
-    const float t351 = t262 * (t262 * (t262 * FMA(t311, FMA(t311, FMA(t311, FMA(t311, FMA(t311, FMA(t311, FMA(t311,
-        FMA(t311, FMA(t311, FMA(-0.074104935f, t311, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t352 = FMA(t351, t263, 0.3989423f) * t260;
-    const float t353 = FMA(t213, t352, 2.0f * t351);
-    const float t354 = t267 * (t267 * (t267 * FMA(t315, FMA(t315, FMA(t315, FMA(t315, FMA(t315, FMA(t315, FMA(t315,
-        FMA(t315, FMA(t315, FMA(-0.074104935f, t315, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t355 = FMA(t354, t268, 0.3989423f) * t265;
-    const float t356 = FMA(t220, t355, 2.0f * t354);
-    const float t357 = t297 * t155;
-    const float t358 = FMA(t155, t357, t298);
-    const float t359 = t357 * t80;
-    const float t360 = t358 * t82;
-    const float t361 = FMA(t155, t358, t359);
-    const float t362 = FMA(t155, t361, t360);
-    const float t363 = FMA(t155, t362, t361 * t84);
-    const float t364 = FMA(t155, t363, t362 * t87);
-    const float t365 = t363 * t88;
-    const float t366 = t364 * t90;
-    const float t367 = FMA(t155, t364, t365);
-    const float t368 = FMA(t155, t367, t366);
-    const float t369 = t367 * t92;
-    const float t370 = t368 * t94;
-    const float t371 = FMA(t155, t368, t369);
-    const float t372 = FMA(t155, t371, t370);
-    const float t373 = t371 * t96;
-    const float t374 = t372 * t98;
-    const float t375 = FMA(t155, t372, t373);
-    const float t376 = FMA(t155, t375, t374);
-    const float t377 = t375 * t100;
-    const float t378 = t376 * t102;
-    const float t379 = FMA(t155, t376, t377);
-    const float t380 = FMA(t155, t379, t378);
-    const float t381 = t379 * t104;
-    const float t382 = t380 * t105;
-    const float t383 = FMA(t155, t380, t381);
-    const float t384 = FMA(t155, t383, t382);
-    const float t385 = 6.1175297e-6f * t383;
-    const float t386 = 6.1175297e-6f * t384;
-    const float t387 = (1.0f + FMA(FMA(t314, FMA(t314, FMA(t314, FMA(0.0013814222f, t314, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t314 * t314, t314)) * t313;
-    const float t388 = t387 * t335;
-    const float t389 = t43 * (t387 * t334);
-    const float t390 = t59 * (0.3989423f * t387);
-    const float t391 = t390 * t175;
-    const float t392 = t272 * (t272 * (t272 * FMA(t321, FMA(t321, FMA(t321, FMA(t321, FMA(t321, FMA(t321, FMA(t321,
-        FMA(t321, FMA(t321, FMA(-0.074104935f, t321, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t393 = FMA(t392, t273, 0.3989423f) * t270;
-    const float t394 = FMA(t223, t393, 2.0f * t392);
-    const float t395 = (1.0f + FMA(FMA(t324, FMA(t324, FMA(t324, FMA(0.0013814222f, t324, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t324 * t324, t324)) * t323;
-    const float t396 = t395 * t338;
-    const float t397 = t45 * (t395 * t337);
-    const float t398 = t60 * (0.3989423f * t395);
-    const float t399 = t398 * t194;
-    const float t400 = t307 * t156;
-    const float t401 = FMA(t156, t400, t308);
-    const float t402 = t400 * t83;
-    const float t403 = t401 * t85;
-    const float t404 = FMA(t156, t401, t402);
-    const float t405 = FMA(t156, t404, t403);
-    const float t406 = FMA(t156, t405, t404 * t86);
-    const float t407 = FMA(t156, t406, t405 * t89);
-    const float t408 = t406 * t91;
-    const float t409 = t407 * t93;
-    const float t410 = FMA(t156, t407, t408);
-    const float t411 = FMA(t156, t410, t409);
-    const float t412 = t410 * t95;
-    const float t413 = t411 * t97;
-    const float t414 = FMA(t156, t411, t412);
-    const float t415 = FMA(t156, t414, t413);
-    const float t416 = t414 * t99;
-    const float t417 = t415 * t101;
-    const float t418 = FMA(t156, t415, t416);
-    const float t419 = FMA(t156, t418, t417);
-    const float t420 = t418 * t103;
-    const float t421 = t419 * t106;
-    const float t422 = FMA(t156, t419, t420);
-    const float t423 = FMA(t156, t422, t421);
-    const float t424 = t422 * t107;
-    const float t425 = t423 * t108;
-    const float t426 = FMA(t156, t423, t424);
-    const float t427 = FMA(t156, t426, t425);
-    const float t428 = FMA(0.00012914199f, t426, t385);
-    const float t429 = FMA(0.00012914199f, t427, t386);
-    const float t430 = (1.0f + FMA(FMA(t332, FMA(t332, FMA(t332, FMA(0.0013814222f, t332, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t332 * t332, t332)) * t331;
-    const float t431 = t430 * t344;
-    const float t432 = t47 * (t430 * t343);
-    const float t433 = t61 * (0.3989423f * t430);
-    const float t434 = t433 * t204;
-    const float t435 = t319 * t172;
-    const float t436 = FMA(t172, t435, t320);
-    const float t437 = t435 * t114;
-    const float t438 = t436 * t116;
-    const float t439 = FMA(t172, t436, t437);
-    const float t440 = FMA(t172, t439, t438);
-    const float t441 = FMA(t172, t440, t439 * t117);
-    const float t442 = FMA(t172, t441, t440 * t118);
-    const float t443 = t441 * t119;
-    const float t444 = t442 * t120;
-    const float t445 = FMA(t172, t442, t443);
-    const float t446 = FMA(t172, t445, t444);
-    const float t447 = t445 * t121;
-    const float t448 = t446 * t122;
-    const float t449 = FMA(t172, t446, t447);
-    const float t450 = FMA(t172, t449, t448);
-    const float t451 = t449 * t123;
-    const float t452 = t450 * t124;
-    const float t453 = FMA(t172, t450, t451);
-    const float t454 = FMA(t172, t453, t452);
-    const float t455 = t453 * t125;
-    const float t456 = t454 * t126;
-    const float t457 = FMA(t172, t454, t455);
-    const float t458 = FMA(t172, t457, t456);
-    const float t459 = t457 * t127;
-    const float t460 = t458 * t128;
-    const float t461 = FMA(t172, t458, t459);
-    const float t462 = FMA(t172, t461, t460);
-    const float t463 = FMA(0.0039311377f, t461, t428);
-    const float t464 = FMA(0.0039311377f, t462, t429);
-    const float t465 = t328 * t191;
-    const float t466 = FMA(t191, t465, t329);
-    const float t467 = t465 * t134;
-    const float t468 = t466 * t136;
-    const float t469 = FMA(t191, t466, t467);
-    const float t470 = FMA(t191, t469, t468);
-    const float t471 = FMA(t191, t470, t469 * t137);
-    const float t472 = FMA(t191, t471, t470 * t138);
-    const float t473 = t471 * t139;
-    const float t474 = t472 * t140;
-    const float t475 = FMA(t191, t472, t473);
-    const float t476 = FMA(t191, t475, t474);
-    const float t477 = t475 * t141;
-    const float t478 = t476 * t142;
-    const float t479 = FMA(t191, t476, t477);
-    const float t480 = FMA(t191, t479, t478);
-    const float t481 = t479 * t143;
-    const float t482 = t480 * t144;
-    const float t483 = FMA(t191, t480, t481);
-    const float t484 = FMA(t191, t483, t482);
-    const float t485 = t483 * t145;
-    const float t486 = t484 * t146;
-    const float t487 = FMA(t191, t484, t485);
-    const float t488 = FMA(t191, t487, t486);
-    const float t489 = t487 * t147;
-    const float t490 = t488 * t148;
-    const float t491 = FMA(t191, t488, t489);
-    const float t492 = FMA(t191, t491, t490);
-    const float t493 = FMA(0.03859032f, t491, t463);
-    const float t494 = FMA(0.03859032f, t492, t464);
-    const float t495 = FMA(0.00092846545f, t379, t493);
-    const float t496 = FMA(0.00012914199f, t422, 6.1175297e-6f * t379);
-    const float t497 = FMA(0.005978867f, t422, t495);
-    const float t498 = FMA(0.0039311377f, t457, t496);
-    const float t499 = FMA(0.0079168035f, t457, t497);
-    const float t500 = FMA(0.03859032f, t487, t498);
-    const float t501 = FMA(-0.008257989f, t487, t499);
-    const float t502 = FMA(0.0079168035f, t453, FMA(0.005978867f, t418, FMA(0.00092846545f, t375, t500)));
-    const float t503 = FMA(0.00092846545f, t380, t494);
-    const float t504 = FMA(0.00012914199f, t423, 6.1175297e-6f * t380);
-    const float t505 = FMA(0.005978867f, t423, t503);
-    const float t506 = FMA(0.0039311377f, t458, t504);
-    const float t507 = FMA(0.0079168035f, t458, t505);
-    const float t508 = FMA(0.03859032f, t488, t506);
-    const float t509 = FMA(-0.008257989f, t488, t507);
-    const float t510 = FMA(0.0079168035f, t454, FMA(0.005978867f, t419, FMA(0.00092846545f, t376, t508)));
-    const float t511 = FMA(-0.008257989f, t483, t502);
-    const float t512 = FMA(-0.008257989f, t484, t510);
-    const float t513 = FMA(0.09333988f, t371, t511);
-    const float t514 = FMA(0.09333988f, t372, t512);
-    const float t515 = FMA(0.47746828f, t414, t513);
-    const float t516 = FMA(0.09333988f, t375, t501);
-    const float t517 = FMA(0.00012914199f, t418, 6.1175297e-6f * t375);
-    const float t518 = FMA(0.47746828f, t418, t516);
-    const float t519 = FMA(0.0039311377f, t453, t517);
-    const float t520 = FMA(0.8131788f, t453, t518);
-    const float t521 = FMA(0.03859032f, t483, t519);
-    const float t522 = FMA(0.44651762f, t483, t520);  // D_13: derivative 13 of the mean less its line
-    const float t523 = FMA(0.47746828f, t415, t514);
-    const float t524 = FMA(0.8131788f, t449, t515);
-    const float t525 = FMA(0.09333988f, t376, t509);
-    const float t526 = FMA(0.00012914199f, t419, 6.1175297e-6f * t376);
-    const float t527 = FMA(0.47746828f, t419, t525);
-    const float t528 = FMA(0.0039311377f, t454, t526);
-    const float t529 = FMA(0.8131788f, t454, t527);
-    const float t530 = FMA(0.03859032f, t484, t528);
-    const float t531 = FMA(0.44651762f, t484, t529);  // D_14: derivative 14 of the mean less its line
-    const float t532 = FMA(0.8131788f, t450, t523);
-    const float t533 = FMA(0.44651762f, t479, t524);  // D_11: derivative 11 of the mean less its line
-    const float t534 = FMA(0.44651762f, t480, t532);  // D_12: derivative 12 of the mean less its line
-    const float t535 = (1.0f + FMA(FMA(t341, FMA(t341, FMA(t341, FMA(0.0013814222f, t341, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t341 * t341, t341)) * t340;
-    const float t536 = t535 * t353;
-    const float t537 = t49 * (t535 * t352);
-    const float t538 = t62 * (0.3989423f * t535);
-    const float t539 = t538 * t214;
-    const float t540 = (1.0f + FMA(FMA(t347, FMA(t347, FMA(t347, FMA(0.0013814222f, t347, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t347 * t347, t347)) * t346;
-    const float t541 = t540 * t356;
-    const float t542 = t51 * (t540 * t355);
-    const float t543 = t68 * (0.3989423f * t540);
-    const float t544 = t543 * t224;
-    const float t545 = (1.0f + FMA(FMA(t350, FMA(t350, FMA(t350, FMA(0.0013814222f, t350, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t350 * t350, t350)) * t349;
-    const float t546 = t545 * t394;
-    const float t547 = t53 * (t545 * t393);
-    const float t548 = t71 * (0.3989423f * t545);
-    const float t549 = t548 * t228;
-    const float t550 = FMA(t466, 0.03859032f, FMA(t436, 0.0039311377f, FMA(t401, 0.00012914199f, t358 *
-        6.1175297e-6f)));
-    const float t551 = FMA(0.03859032f, t469, FMA(0.0039311377f, t439, FMA(0.00012914199f, t404, 6.1175297e-6f *
-        t361)));
-    const float t552 = FMA(t470, 0.013231164f, FMA(t440, 0.0019513475f, FMA(t405, 0.0001322765f, t362 *
-        3.4676883e-5f)));
-    const float t553 = FMA(0.03859032f, t470, FMA(0.0039311377f, t440, FMA(0.00012914199f, t405, 6.1175297e-6f *
-        t362)));
-    const float t554 = FMA(0.013231164f, t471, FMA(0.0019513475f, t441, FMA(0.0001322765f, t406, 3.4676883e-5f *
-        t363)));
-    const float t555 = FMA(0.03859032f, t471, FMA(0.0039311377f, t441, FMA(0.00012914199f, t406, 6.1175297e-6f *
-        t363)));
-    const float t556 = FMA(0.03859032f, t472, FMA(0.0039311377f, t442, FMA(0.00012914199f, t407, 6.1175297e-6f *
-        t364)));
-    const float t557 = FMA(0.03859032f, t475, FMA(0.0039311377f, t445, FMA(0.00012914199f, t410, 6.1175297e-6f *
-        t367)));
-    const float t558 = FMA(0.03859032f, t476, FMA(0.0039311377f, t446, FMA(0.00012914199f, t411, 6.1175297e-6f *
-        t368)));
-    const float t559 = FMA(0.03859032f, t479, FMA(0.0039311377f, t449, FMA(0.00012914199f, t414, 6.1175297e-6f *
-        t371)));
-    const float t560 = FMA(0.03859032f, t480, FMA(0.0039311377f, t450, FMA(0.00012914199f, t415, 6.1175297e-6f *
-        t372)));
-    const float t561 = t390 * t235;
-    const float t562 = FMA(t235, t561, t391);
-    const float t563 = t561 * t176;
-    const float t564 = t562 * t177;
-    const float t565 = FMA(t235, t562, t563);
-    const float t566 = FMA(t562, 0.3092027f, t550);
-    const float t567 = FMA(t235, t565, t564);
-    const float t568 = t565 * t178;
-    const float t569 = FMA(0.3092027f, t565, t551);
-    const float t570 = FMA(t567, 0.034502625f, t552);
-    const float t571 = FMA(t235, t567, t568);
-    const float t572 = t567 * t179;
-    const float t573 = FMA(0.3092027f, t567, t553);
-    const float t574 = FMA(0.034502625f, t571, t554);
-    const float t575 = FMA(t235, t571, t572);
-    const float t576 = t571 * t180;
-    const float t577 = FMA(0.3092027f, t571, t555);
-    const float t578 = t575 * t181;
-    const float t579 = FMA(t235, t575, t576);
-    const float t580 = FMA(0.3092027f, t575, t556);
-    const float t581 = FMA(t235, t579, t578);
-    const float t582 = t579 * t182;
-    const float t583 = FMA(0.3092027f, t579, t557);
-    const float t584 = t581 * t183;
-    const float t585 = FMA(t235, t581, t582);
-    const float t586 = FMA(0.3092027f, t581, t558);
-    const float t587 = FMA(t235, t585, t584);
-    const float t588 = t585 * t184;
-    const float t589 = FMA(0.3092027f, t585, t559);
-    const float t590 = t587 * t185;
-    const float t591 = FMA(t235, t587, t588);
-    const float t592 = FMA(0.3092027f, t587, t560);
-    const float t593 = FMA(t235, t591, t590);
-    const float t594 = FMA(0.3092027f, t591, t521);
-    const float t595 = FMA(0.3092027f, t593, t530);
-    const float t596 = FMA(0.00092846545f, t371, t594);
-    const float t597 = FMA(0.00092846545f, t372, t595);
-    const float t598 = FMA(0.005978867f, t414, t596);
-    const float t599 = FMA(0.005978867f, t415, t597);
-    const float t600 = FMA(0.0079168035f, t449, t598);
-    const float t601 = FMA(0.0079168035f, t450, t599);
-    const float t602 = FMA(-0.008257989f, t479, t600);
-    const float t603 = FMA(-0.008257989f, t480, t601);
-    const float t604 = FMA(0.00092846545f, t367, t589);
-    const float t605 = FMA(0.09333988f, t367, t602);
-    const float t606 = FMA(0.00092846545f, t368, t592);
-    const float t607 = FMA(0.09333988f, t368, t603);
-    const float t608 = FMA(0.005978867f, t410, t604);
-    const float t609 = FMA(0.47746828f, t410, t605);
-    const float t610 = FMA(0.005978867f, t411, t606);
-    const float t611 = FMA(0.47746828f, t411, t607);
-    const float t612 = FMA(0.0079168035f, t445, t608);
-    const float t613 = FMA(0.8131788f, t445, t609);
-    const float t614 = FMA(0.0079168035f, t446, t610);
-    const float t615 = FMA(0.8131788f, t446, t611);
-    const float t616 = FMA(-0.008257989f, t475, t612);
-    const float t617 = FMA(0.44651762f, t475, t613);
-    const float t618 = FMA(-0.034681246f, t581, FMA(-0.008257989f, t476, t614));
-    const float t619 = FMA(0.44651762f, t476, t615);  // D_10: derivative 10 of the mean less its line
-    const float t620 = FMA(-0.034681246f, t579, t616);
-    const float t621 = FMA(0.13524148f, t579, t617);  // D_9: derivative 9 of the mean less its line
-    const float t622 = FMA(0.09333988f, t363, t620);
-    const float t623 = FMA(0.09333988f, t364, t618);
-    const float t624 = FMA(0.47746828f, t406, t622);
-    const float t625 = FMA(0.47746828f, t407, t623);
-    const float t626 = FMA(0.8131788f, t441, t624);
-    const float t627 = FMA(0.8131788f, t442, t625);
-    const float t628 = FMA(0.44651762f, t471, t626);
-    const float t629 = FMA(0.44651762f, t472, t627);
-    const float t630 = FMA(0.13524148f, t571, t628);  // D_7: derivative 7 of the mean less its line
-    const float t631 = FMA(0.13524148f, t575, t629);  // D_8: derivative 8 of the mean less its line
-    const float t632 = t398 * t243;
-    const float t633 = FMA(t243, t632, t399);
-    const float t634 = t632 * t195;
-    const float t635 = t633 * t196;
-    const float t636 = FMA(t243, t633, t634);
-    const float t637 = FMA(t633, 2.6815333f, t566);
-    const float t638 = FMA(t243, t636, t635);
-    const float t639 = t636 * t197;
-    const float t640 = FMA(2.6815333f, t636, t569);
-    const float t641 = FMA(t638, -0.23517077f, t570);
-    const float t642 = FMA(t243, t638, t639);
-    const float t643 = t638 * t198;
-    const float t644 = FMA(2.6815333f, t638, t573);
-    const float t645 = FMA(-0.23517077f, t642, t574);
-    const float t646 = FMA(2.6815333f, t642, t577);
-    const float t647 = FMA(t243, t642, t643);
-    const float t648 = t642 * t199;
-    const float t649 = t647 * t200;
-    const float t650 = FMA(t243, t647, t648);
-    const float t651 = FMA(2.6815333f, t647, t580);
-    const float t652 = FMA(t243, t650, t649);
-    const float t653 = FMA(2.6815333f, t650, t583);
-    const float t654 = FMA(2.6815333f, t652, t586);
-    const float t655 = FMA(0.00092846545f, t363, t653);
-    const float t656 = FMA(0.00092846545f, t364, t654);
-    const float t657 = FMA(0.005978867f, t406, t655);
-    const float t658 = FMA(0.005978867f, t407, t656);
-    const float t659 = FMA(0.0079168035f, t441, t657);
-    const float t660 = FMA(0.0079168035f, t442, t658);
-    const float t661 = FMA(-0.008257989f, t471, t659);
-    const float t662 = FMA(-0.008257989f, t472, t660);
-    const float t663 = FMA(-0.034681246f, t571, t661);
-    const float t664 = FMA(-0.034681246f, t575, t662);
-    const float t665 = FMA(-0.06203452f, t642, t663);
-    const float t666 = FMA(0.09333988f, t362, t664);
-    const float t667 = FMA(0.09333988f, t361, t665);
-    const float t668 = FMA(0.47746828f, t405, t666);
-    const float t669 = FMA(0.47746828f, t404, t667);
-    const float t670 = FMA(0.8131788f, t440, t668);
-    const float t671 = FMA(0.8131788f, t439, t669);
-    const float t672 = FMA(0.44651762f, t470, t670);
-    const float t673 = FMA(0.44651762f, t469, t671);
-    const float t674 = FMA(0.13524148f, t567, t672);
-    const float t675 = FMA(0.13524148f, t565, t673);
-    const float t676 = FMA(0.028884677f, t638, t674);  // D_6: derivative 6 of the mean less its line
-    const float t677 = FMA(0.028884677f, t636, t675);  // D_5: derivative 5 of the mean less its line
-    const float t678 = t433 * t249;
-    const float t679 = FMA(t249, t678, t434);
-    const float t680 = t678 * t205;
-    const float t681 = t679 * t206;
-    const float t682 = FMA(t249, t679, t680);
-    const float t683 = FMA(t679, 25.01848f, t637);
-    const float t684 = FMA(t249, t682, t681);
-    const float t685 = t682 * t207;
-    const float t686 = FMA(25.01848f, t682, t640);
-    const float t687 = FMA(t684, 6.469309f, t641);
-    const float t688 = FMA(t249, t684, t685);
-    const float t689 = FMA(25.01848f, t684, t644);
-    const float t690 = FMA(25.01848f, FMA(t249, t688, t684 * t208), t651);
-    const float t691 = FMA(6.469309f, t688, t645);
-    const float t692 = FMA(25.01848f, t688, t646);
+    float t0 = (mean < 0.0f) ? 1.0f : (-1.0f);  // direction of u
+    float t1 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t2 = var * SQRT(t1);  // NaN for a negative variance
+    _Bool t3 = 1.2676506e+30f < t2;
+    _Bool t4 = t2 < 0.32f;
+    float t5 = t3 ? 0.00390625f : 1.0f;
+    float t6 = ABS(mean);  // |mean - centre|
+    float t7 = t6 * t5;
+    float t8 = t4 ? t2 : 0.0f;
+    float t9 = t5 * (t2 * t5);
+    float t10 = t8 * 0.083333336f;
+    float t11 = t8 * 0.09090909f;
+    float t12 = t8 * 0.1f;
+    float t13 = t8 * 0.11111111f;
+    float t14 = t8 * 0.125f;
+    float t15 = t8 * 0.14285715f;
+    float t16 = t8 * 0.16666667f;
+    float t17 = t8 * 0.2f;
+    float t18 = t8 * 0.25f;
+    float t19 = t8 * 0.33333334f;
+    float t20 = t8 * 0.5f;
+    float t21 = t9 + 0.1024f;
+    float t22, t23, t24, t25, t26, t27, t28, t29, t30, t31, t32, t33, t34, t35, t36, t37, t38, t39, t40;
+    pseudo_huber_exact_atom2(t9, 0.2434147f, t7, &t22, &t23, &t24, &t25, &t26, &t27, &t28, &t29, &t30, &t31, &t32,
+        &t33, &t34, &t35, &t36, &t37, &t38, &t39, &t40);
+    float t41, t42, t43, t44, t45, t46, t47, t48, t49, t50, t51, t52, t53, t54, t55, t56, t57, t58, t59;
+    pseudo_huber_exact_atom2(t9, 0.7184646f, t7, &t41, &t42, &t43, &t44, &t45, &t46, &t47, &t48, &t49, &t50, &t51,
+        &t52, &t53, &t54, &t55, &t56, &t57, &t58, &t59);
+    float t60, t61, t62, t63, t64, t65, t66, t67, t68, t69, t70, t71, t72, t73, t74, t75, t76, t77, t78;
+    pseudo_huber_exact_atom2(t9, 2.6331503f, t7, &t60, &t61, &t62, &t63, &t64, &t65, &t66, &t67, &t68, &t69, &t70,
+        &t71, &t72, &t73, &t74, &t75, &t76, &t77, &t78);
+    float t79 = t9 + 11.982781f;
+    float t80 = t9 + 67.70977f;
+    float t81 = t9 + 475.06906f;
+    float t82, t83, t84, t85, t86, t87, t88, t89;
+    pseudo_huber_exact_atom3(t9, 4138.7944f, t7, &t82, &t83, &t84, &t85, &t86, &t87, &t88, &t89);
+    float t90, t91, t92, t93, t94, t95, t96, t97;
+    pseudo_huber_exact_atom3(t9, 44771.61f, t7, &t90, &t91, &t92, &t93, &t94, &t95, &t96, &t97);
+    float t98, t99, t100, t101, t102, t103, t104, t105;
+    pseudo_huber_exact_atom3(t9, 601372.06f, t7, &t98, &t99, &t100, &t101, &t102, &t103, &t104, &t105);
+    float t106 = SQRT(t21);
+    float t107 = SQRT(t79);
+    float t108 = SQRT(t80);
+    float t109 = SQRT(t81);
+    float t110 = 1.0f / t106;
+    float t111 = 1.0f / t107;
+    float t112 = 1.0f / t108;
+    float t113 = 1.0f / t109;
+    float t114 = t7 * t110;
+    float t115 = t110 * t110;
+    _Bool t116 = 13.0f < t114;
+    float t117 = t7 * (t7 * (1.0f / t21));
+    float t118 = t116 ? 169.0f : t117;
+    float t119 = t116 ? 13.0f : t114;
+    float t120 = t7 * t111;
+    float t121 = t111 * t111;
+    float t122 = t7 * t112;
+    float t123 = t112 * t112;
+    float t124 = t7 * t113;
+    float t125 = t113 * t113;
+    float t126 = t110 * t119;
+    _Bool t127 = 13.0f < t120;
+    float t128 = t7 * (t7 * (1.0f / t79));
+    float t129 = t127 ? 169.0f : t128;
+    float t130 = t127 ? 13.0f : t120;
+    _Bool t131 = 13.0f < t122;
+    float t132 = t7 * (t7 * (1.0f / t80));
+    float t133 = t131 ? 169.0f : t132;
+    float t134 = t131 ? 13.0f : t122;
+    _Bool t135 = 13.0f < t124;
+    float t136 = t7 * (t7 * (1.0f / t81));
+    float t137 = t135 ? 169.0f : t136;
+    float t138 = t135 ? 13.0f : t124;
+    float t139 = t111 * t130;
+    float t140 = t112 * t134;
+    float t141 = t113 * t138;
+    float t142 = pseudo_huber_exact_part5(t119);
+    float t143 = pseudo_huber_exact_part7(t118, t119, t142);
+    float t144 = pseudo_huber_exact_part8(t118);
+    float t145 = t106 * (t144 * t143);
+    float t146 = t144 * FMA(t119, t143, t142 * 2.0f);
+    float t147 = t110 * (t144 * 0.3989423f);
+    float t148 = pseudo_huber_exact_part5(t130);
+    float t149 = pseudo_huber_exact_part7(t129, t130, t148);
+    float t150 = pseudo_huber_exact_part5(t134);
+    float t151 = pseudo_huber_exact_part7(t133, t134, t150);
+    float t152 = pseudo_huber_exact_part5(t138);
+    float t153 = pseudo_huber_exact_part7(t137, t138, t152);
+    float t154 = t147 * t126;
+    float t155 = FMA(t126, t154, t147 * (-t115));
+    float t156 = FMA(t126, t155, t154 * (t115 * (-2.0f)));
+    float t157 = FMA(t126, t156, t155 * (t115 * (-3.0f)));
+    float t158 = FMA(t126, t157, t156 * (t115 * (-4.0f)));
+    float t159 = FMA(t126, t158, t157 * (t115 * (-5.0f)));
+    float t160 = FMA(t126, t159, t158 * (t115 * (-6.0f)));
+    float t161 = FMA(t126, t160, t159 * (t115 * (-7.0f)));
+    float t162 = FMA(t126, t161, t160 * (t115 * (-8.0f)));
+    float t163 = FMA(t126, t162, t161 * (t115 * (-9.0f)));
+    float t164 = FMA(t126, t163, t162 * (t115 * (-10.0f)));
+    float t165 = FMA(t126, t164, t163 * (t115 * (-11.0f)));
+    float t166 = FMA(t126, t165, t164 * (t115 * (-12.0f)));
+    float t167 = FMA(t126, t166, t165 * (t115 * (-13.0f)));
+    float t168 = FMA(t126, t167, t166 * (t115 * (-14.0f)));
+    float t169 = pseudo_huber_exact_part4(t129);
+    float t170 = t169 * FMA(t130, t149, 2.0f * t148);
+    float t171 = t107 * (t169 * t149);
+    float t172 = t111 * (0.3989423f * t169);
+    float t173 = pseudo_huber_exact_part4(t133);
+    float t174 = t173 * FMA(t134, t151, 2.0f * t150);
+    float t175 = t108 * (t173 * t151);
+    float t176 = t112 * (0.3989423f * t173);
+    float t177 = pseudo_huber_exact_part4(t137);
+    float t178 = t177 * FMA(t138, t153, 2.0f * t152);
+    float t179 = t109 * (t177 * t153);
+    float t180 = t113 * (0.3989423f * t177);
+    // D_13: derivative 13 of the mean less its line
+    float t181 = FMA(0.44651762f, t71, FMA(0.8131788f, t52, pseudo_huber_exact_part6(t33, 0.47746828f, t164,
+        0.09333988f, t73, -0.008257989f, t54, 0.0079168035f, t35, 0.005978867f, t166, 0.00092846545f, t75, 0.03859032f,
+        t56, 0.0039311377f, t37, 0.00012914199f, t168, 6.1175297e-6f)));
+    // D_11: derivative 11 of the mean less its line
+    float t182 = FMA(0.44651762f, t69, FMA(0.8131788f, t50, pseudo_huber_exact_part6(t31, 0.47746828f, t162,
+        0.09333988f, t71, -0.008257989f, t52, 0.0079168035f, t33, 0.005978867f, t164, 0.00092846545f, t73, 0.03859032f,
+        t54, 0.0039311377f, t35, 0.00012914199f, t166, 6.1175297e-6f)));
+    // D_12: derivative 12 of the mean less its line
+    float t183 = FMA(0.44651762f, t70, FMA(0.8131788f, t51, pseudo_huber_exact_part6(t32, 0.47746828f, t163,
+        0.09333988f, t72, -0.008257989f, t53, 0.0079168035f, t34, 0.005978867f, t165, 0.00092846545f, t74, 0.03859032f,
+        t55, 0.0039311377f, t36, 0.00012914199f, t167, 6.1175297e-6f)));
+    float t184 = t172 * t139;
+    float t185 = FMA(t139, t184, t172 * (-t121));
+    float t186 = FMA(t139, t185, t184 * (t121 * (-2.0f)));
+    float t187 = FMA(t139, t186, t185 * (t121 * (-3.0f)));
+    float t188 = FMA(t139, t187, t186 * (t121 * (-4.0f)));
+    float t189 = FMA(t139, t188, t187 * (t121 * (-5.0f)));
+    float t190 = FMA(t139, t189, t188 * (t121 * (-6.0f)));
+    float t191 = FMA(t139, t190, t189 * (t121 * (-7.0f)));
+    float t192 = FMA(t139, t191, t190 * (t121 * (-8.0f)));
+    float t193 = FMA(t139, t192, t191 * (t121 * (-9.0f)));
+    float t194 = FMA(t139, t193, t192 * (t121 * (-10.0f)));
+    // D_10: derivative 10 of the mean less its line
+    float t195 = FMA(0.44651762f, t68, FMA(0.8131788f, t49, FMA(0.47746828f, t30, FMA(0.09333988f, t161,
+        FMA(-0.008257989f, t70, FMA(0.0079168035f, t51, FMA(0.005978867f, t32, FMA(0.00092846545f, t163,
+        FMA(0.3092027f, FMA(t139, t194, t193 * (t121 * (-11.0f))), FMA(0.03859032f, t72, FMA(0.0039311377f, t53,
+        FMA(0.00012914199f, t34, 6.1175297e-6f * t165))))))))))));
+    // D_9: derivative 9 of the mean less its line
+    float t196 = FMA(0.13524148f, t190, FMA(0.44651762f, t67, FMA(0.8131788f, t48, FMA(0.47746828f, t29,
+        pseudo_huber_exact_part6(t160, 0.09333988f, t69, -0.008257989f, t50, 0.0079168035f, t31, 0.005978867f, t162,
+        0.00092846545f, t194, 0.3092027f, t71, 0.03859032f, t52, 0.0039311377f, t33, 0.00012914199f, t164,
+        6.1175297e-6f)))));
+    // D_7: derivative 7 of the mean less its line
+    float t197 = FMA(0.13524148f, t188, FMA(0.44651762f, t65, FMA(0.8131788f, t46, FMA(0.47746828f, t27,
+        FMA(0.09333988f, t158, pseudo_huber_exact_part6(t190, -0.034681246f, t67, -0.008257989f, t48, 0.0079168035f,
+        t29, 0.005978867f, t160, 0.00092846545f, t192, 0.3092027f, t69, 0.03859032f, t50, 0.0039311377f, t31,
+        0.00012914199f, t162, 6.1175297e-6f))))));
+    // D_8: derivative 8 of the mean less its line
+    float t198 = FMA(0.13524148f, t189, FMA(0.44651762f, t66, FMA(0.8131788f, t47, FMA(0.47746828f, t28,
+        FMA(0.09333988f, t159, pseudo_huber_exact_part6(t191, -0.034681246f, t68, -0.008257989f, t49, 0.0079168035f,
+        t30, 0.005978867f, t161, 0.00092846545f, t193, 0.3092027f, t70, 0.03859032f, t51, 0.0039311377f, t32,
+        0.00012914199f, t163, 6.1175297e-6f))))));
+    float t199 = t176 * t140;
+    float t200 = FMA(t140, t199, t176 * (-t123));
+    float t201 = FMA(t140, t200, t199 * (t123 * (-2.0f)));
+    float t202 = FMA(t140, t201, t200 * (t123 * (-3.0f)));
+    float t203 = FMA(t140, t202, t201 * (t123 * (-4.0f)));
+    float t204 = FMA(t140, t203, t202 * (t123 * (-5.0f)));
+    float t205 = FMA(t140, t204, t203 * (t123 * (-6.0f)));
+    // D_6: derivative 6 of the mean less its line
+    float t206 = FMA(0.028884677f, t202, FMA(0.13524148f, t187, FMA(0.44651762f, t64, FMA(0.8131788f, t45,
+        FMA(0.47746828f, t26, FMA(0.09333988f, t157, FMA(-0.034681246f, t189, FMA(-0.008257989f, t66,
+        FMA(0.0079168035f, t47, FMA(0.005978867f, t28, FMA(0.00092846545f, t159, FMA(2.6815333f, FMA(t140, t205, t204 *
+        (t123 * (-7.0f))), FMA(0.3092027f, t191, FMA(0.03859032f, t68, FMA(0.0039311377f, t49, FMA(0.00012914199f, t30,
+        6.1175297e-6f * t161))))))))))))))));
+    // D_5: derivative 5 of the mean less its line
+    float t207 = FMA(0.028884677f, t201, FMA(0.13524148f, t186, FMA(0.44651762f, t63, FMA(0.8131788f, t44,
+        FMA(0.47746828f, t25, FMA(0.09333988f, t156, FMA(-0.06203452f, t203, FMA(-0.034681246f, t188,
+        pseudo_huber_exact_part6(t65, -0.008257989f, t46, 0.0079168035f, t27, 0.005978867f, t158, 0.00092846545f, t205,
+        2.6815333f, t190, 0.3092027f, t67, 0.03859032f, t48, 0.0039311377f, t29, 0.00012914199f, t160,
+        6.1175297e-6f)))))))));
+    float t208 = t180 * t141;
+    float t209 = FMA(t141, t208, t180 * (-t125));
+    float t210 = FMA(t141, t209, t208 * (t125 * (-2.0f)));
+    float t211 = FMA(t141, t210, t209 * (t125 * (-3.0f)));
+    float t212 = FMA(t141, t211, t210 * (t125 * (-4.0f)));
     // D_4: derivative 4 of the mean less its line
-    const float t693 = FMA(t679, 0.0046648523f, FMA(t633, 0.028884677f, FMA(t562, 0.13524148f, FMA(t466, 0.44651762f,
-        FMA(t436, 0.8131788f, FMA(t401, 0.47746828f, FMA(t358, 0.09333988f, FMA(-0.09725835f, t684, FMA(-0.06203452f,
-        t638, FMA(-0.034681246f, t567, FMA(-0.008257989f, t470, FMA(0.0079168035f, t440, FMA(0.005978867f, t405,
-        FMA(0.00092846545f, t362, t690))))))))))))));
-    const float t694 = t538 * t261;
-    const float t695 = FMA(t261, t694, t539);
-    const float t696 = t694 * t215;
-    const float t697 = t695 * t216;
-    const float t698 = FMA(t261, t695, t696);
-    const float t699 = FMA(t695, 425.0762f, t683);
-    const float t700 = FMA(t261, t698, t697);
-    const float t701 = FMA(t261, t700, t698 * t217);
-    const float t702 = FMA(425.0762f, t698, t686);
-    const float t703 = FMA(t700, 681.02386f, t687);
-    const float t704 = FMA(425.0762f, t700, t689);
-    const float t705 = FMA(681.02386f, t701, t691);
-    const float t706 = FMA(425.0762f, t701, t692);
-    const float t707 = t543 * t266;
-    const float t708 = FMA(t266, t707, t544);
-    const float t709 = t707 * t225;
-    const float t710 = t708 * t226;
-    const float t711 = FMA(t266, t708, t709);
-    const float t712 = FMA(t708, -9524.927f, t699);
-    const float t713 = FMA(t266, t711, t710);
-    const float t714 = FMA(t266, t713, t711 * t227);
-    const float t715 = FMA(-9524.927f, t711, t702);
-    const float t716 = FMA(t713, 268051.3f, t703);
-    const float t717 = FMA(-9524.927f, t713, t704);
-    const float t718 = FMA(268051.3f, t714, t705);
-    const float t719 = FMA(-9524.927f, t714, t706);
-    const float t720 = t548 * t271;
-    const float t721 = FMA(t271, t720, t549);
-    const float t722 = t720 * t229;
-    const float t723 = t721 * t230;
-    const float t724 = FMA(t271, t721, t722);
-    const float t725 = FMA(t721, 985215.75f, t712);
-    const float t726 = FMA(t271, t724, t723);
-    const float t727 = FMA(t271, t726, t724 * t231);
-    const float t728 = FMA(t297, 0.00092846545f, t725);
-    const float t729 = FMA(985215.75f, t724, t715);
-    const float t730 = FMA(t726, 35984336.0f, t716);
-    const float t731 = FMA(985215.75f, t726, t717);
-    const float t732 = FMA(t307, 0.005978867f, t728);
-    const float t733 = FMA(t357, 0.00092846545f, t729);
-    const float t734 = FMA(t361, -2.7162432e-5f, t730);
-    const float t735 = FMA(35984336.0f, t727, t718);
-    const float t736 = FMA(985215.75f, t727, t719);
-    const float t737 = FMA(t726, -511081.75f, FMA(t713, -9297.351f, FMA(t700, -93.02834f, FMA(t684, -3.2423198f,
-        FMA(t638, 0.09324935f, FMA(t567, -0.0019880412f, FMA(t470, -0.0005319398f, FMA(t440, 0.0007903166f, FMA(t405,
-        -0.00022132059f, FMA(t362, -2.7162432e-5f, t735))))))))));
-    const float t738 = FMA(t358, 0.00092846545f, t731);
-    const float t739 = FMA(t319, 0.0079168035f, t732);
-    const float t740 = FMA(t400, 0.005978867f, t733);
-    const float t741 = FMA(t404, -0.00022132059f, t734);
-    const float t742 = FMA(0.00092846545f, t361, t736);
-    const float t743 = FMA(t361, 0.0041991747f, t737);
-    const float t744 = FMA(t401, 0.005978867f, t738);
-    const float t745 = FMA(t328, -0.008257989f, t739);
-    const float t746 = FMA(t435, 0.0079168035f, t740);
-    const float t747 = FMA(t439, 0.0007903166f, t741);
-    const float t748 = FMA(0.005978867f, t404, t742);
-    const float t749 = FMA(t404, 0.008927753f, t743);
-    const float t750 = FMA(t436, 0.0079168035f, t744);
-    const float t751 = FMA(t390, -0.034681246f, t745);
-    const float t752 = FMA(t465, -0.008257989f, t746);
-    const float t753 = FMA(t469, -0.0005319398f, t747);
-    const float t754 = FMA(0.0079168035f, t439, t748);
-    const float t755 = FMA(t439, 0.0112754805f, t749);
-    const float t756 = FMA(t466, -0.008257989f, t750);
-    const float t757 = FMA(t398, -0.06203452f, t751);
-    const float t758 = FMA(t561, -0.034681246f, t752);
-    const float t759 = FMA(t565, -0.0019880412f, t753);
-    const float t760 = FMA(-0.008257989f, t469, t754);
-    const float t761 = FMA(t469, -0.012534962f, t755);
-    const float t762 = FMA(t562, -0.034681246f, t756);
-    const float t763 = FMA(t433, -0.09725835f, t757);
-    const float t764 = FMA(t632, -0.06203452f, t758);
-    const float t765 = FMA(t636, 0.09324935f, t759);
-    const float t766 = FMA(-0.034681246f, t565, t760);
-    const float t767 = FMA(t565, 0.02492094f, t761);
-    const float t768 = FMA(t633, -0.06203452f, t762);
-    const float t769 = FMA(t538, -0.06459026f, t763);
-    const float t770 = FMA(t678, -0.09725835f, t764);
-    const float t771 = FMA(t682, -3.2423198f, t765);
-    const float t772 = FMA(-0.06203452f, t636, t766);
-    const float t773 = FMA(t636, 0.03235889f, t767);
-    const float t774 = FMA(t679, -0.09725835f, t768);
-    const float t775 = FMA(t543, -0.5813779f, t769);
-    const float t776 = FMA(t694, -0.06459026f, t770);
-    const float t777 = FMA(t698, -93.02834f, t771);
-    const float t778 = FMA(-0.09725835f, t682, t772);
-    const float t779 = FMA(t682, 0.46049026f, t773);
-    const float t780 = FMA(t695, -0.06459026f, t774);
-    const float t781 = FMA(t548, -2.400282f, t775);
-    const float t782 = FMA(t707, -0.5813779f, t776);
-    const float t783 = FMA(t711, -9297.351f, t777);
-    const float t784 = FMA(-0.06459026f, t698, t778);
-    const float t785 = FMA(t698, 5.348312f, t779);
-    const float t786 = FMA(t708, -0.5813779f, t780);
-    const float t787 = FMA(t295, 0.09333988f, t781);
-    const float t788 = FMA(t720, -2.400282f, t782);
-    const float t789 = FMA(t724, -511081.75f, t783);
-    const float t790 = FMA(-0.5813779f, t711, t784);
-    const float t791 = FMA(t711, 180.7135f, t785);
-    const float t792 = FMA(t721, -2.400282f, t786);
-    const float t793 = FMA(t306, 0.47746828f, t787);
-    const float t794 = FMA(t296, 0.09333988f, t788);
-    const float t795 = FMA(t358, 0.0041991747f, t789);
-    const float t796 = FMA(-2.400282f, t724, t790);
-    const float t797 = FMA(t358, -0.0023322827f, FMA(t724, 3161.6787f, t791));
-    const float t798 = FMA(t297, 0.09333988f, t792);
-    const float t799 = FMA(t318, 0.8131788f, t793);
-    const float t800 = FMA(t305, 0.47746828f, t794);
-    const float t801 = FMA(t401, 0.008927753f, t795);
-    const float t802 = FMA(t401, -0.00687568f, t797);
-    const float t803 = FMA(t357, 0.09333988f, t796);
-    const float t804 = FMA(t307, 0.47746828f, t798);
-    const float t805 = FMA(t326, 0.44651762f, t799);
-    const float t806 = FMA(t317, 0.8131788f, t800);
-    const float t807 = FMA(t436, 0.0112754805f, t801);
-    const float t808 = FMA(t436, -0.00752084f, t802);
-    const float t809 = FMA(t400, 0.47746828f, t803);
-    const float t810 = FMA(t319, 0.8131788f, t804);
-    const float t811 = FMA(t389, 0.13524148f, t805);
-    const float t812 = FMA(t327, 0.44651762f, t806);
-    const float t813 = FMA(t466, -0.012534962f, t807);
-    const float t814 = FMA(t466, 0.0018455598f, t808);
-    const float t815 = FMA(t435, 0.8131788f, t809);
-    const float t816 = FMA(t328, 0.44651762f, t810);
-    const float t817 = FMA(t397, 0.028884677f, t811);
-    const float t818 = FMA(t388, 0.13524148f, t812);
-    const float t819 = FMA(t562, 0.02492094f, t813);
-    const float t820 = FMA(t562, -0.00073789794f, t814);
-    const float t821 = FMA(t465, 0.44651762f, t815);
-    const float t822 = FMA(t390, 0.13524148f, t816);
-    const float t823 = FMA(t432, 0.0046648523f, t817);
-    const float t824 = FMA(t396, 0.028884677f, t818);
-    const float t825 = FMA(t633, 0.03235889f, t819);
-    const float t826 = FMA(t633, 0.0023517902f, t820);
-    const float t827 = FMA(t561, 0.13524148f, t821);
-    const float t828 = FMA(t398, 0.028884677f, t822);
-    const float t829 = FMA(t537, 0.00066159706f, t823);
-    const float t830 = FMA(t431, 0.0046648523f, t824);
-    const float t831 = FMA(t679, 0.46049026f, t825);
-    const float t832 = FMA(t679, 0.0023163036f, t826);
-    const float t833 = FMA(t632, 0.028884677f, t827);
-    const float t834 = FMA(t433, 0.0046648523f, t828);
-    const float t835 = FMA(t542, 2.1654001e-5f, t829);
-    const float t836 = FMA(t536, 0.00066159706f, t830);
-    const float t837 = FMA(t695, 5.348312f, t831);
-    const float t838 = FMA(t695, -0.13897632f, t832);
-    const float t839 = FMA(t678, 0.0046648523f, t833);
-    const float t840 = FMA(t538, 0.00066159706f, t834);
-    const float t841 = FMA(t547, 2.1193893e-5f, t835);  // D_0: derivative 0 of the mean less its line
-    const float t842 = FMA(t541, 2.1654001e-5f, t836);
-    const float t843 = FMA(t708, 180.7135f, t837);
-    const float t844 = FMA(t708, -1.7801125f, t838);
-    const float t845 = FMA(t694, 0.00066159706f, t839);
-    const float t846 = FMA(t543, 2.1654001e-5f, t840);
-    const float t847 = FMA(t546, 2.1193893e-5f, t842);  // D_1: derivative 1 of the mean less its line
-    const float t848 = FMA(t721, 3161.6787f, t843);
-    const float t849 = FMA(t721, -9.416257f, t844);
-    const float t850 = FMA(t707, 2.1654001e-5f, t845);
-    const float t851 = FMA(t548, 2.1193893e-5f, t846);  // D_2: derivative 2 of the mean less its line
-    const float t852 = FMA(t357, -0.0023322827f, t848);
-    const float t853 = FMA(t357, 0.18735443f, t849);
-    const float t854 = FMA(t720, 2.1193893e-5f, t850);  // D_3: derivative 3 of the mean less its line
-    const float t855 = t8 * t851;
-    const float t856 = FMA(t400, -0.00687568f, t852);
-    const float t857 = FMA(t400, 0.24320452f, t853);
-    const float t858 = 0.5f * t855;
-    const float t859 = FMA(t435, -0.00752084f, t856);
-    const float t860 = FMA(t435, 0.36351f, t857);
-    const float t861 = FMA(t465, 0.0018455598f, t859);
-    const float t862 = FMA(t465, 0.17369947f, t860);
-    const float t863 = FMA(t561, -0.00073789794f, t861);
-    const float t864 = FMA(t561, 0.0041837627f, t862);
-    const float t865 = FMA(t632, 0.0023517902f, t863);
-    const float t866 = FMA(t632, -0.006490163f, t864);
-    const float t867 = FMA(t678, 0.0023163036f, t865);
-    const float t868 = FMA(t678, -0.003991259f, t866);
-    const float t869 = FMA(t694, -0.13897632f, t867);
-    const float t870 = FMA(t694, 0.0010832715f, t868);
-    const float t871 = FMA(t707, -1.7801125f, t869);
-    const float t872 = FMA(t707, 0.008597866f, t870);
-    const float t873 = FMA(t720, -9.416257f, t871);
-    const float t874 = FMA(t720, 0.008009768f, t872);
-    const float t875 = FMA(t297, 0.18735443f, t873);
-    const float t876 = FMA(t297, -0.044034194f, t874);
-    const float t877 = FMA(t307, 0.24320452f, t875);
-    const float t878 = FMA(t307, -0.019827282f, t876);
-    const float t879 = FMA(t319, 0.36351f, t877);
-    const float t880 = FMA(t319, 0.067479715f, t878);
-    const float t881 = FMA(t328, 0.17369947f, t879);
-    const float t882 = FMA(t328, -0.0036085292f, t880);
-    const float t883 = FMA(t390, 0.0041837627f, t881);
-    const float t884 = FMA(t390, -0.00013506114f, t882);
-    const float t885 = FMA(t398, -0.006490163f, t883);
-    const float t886 = FMA(t398, 0.0002275484f, t884);
-    const float t887 = FMA(t433, -0.003991259f, t885);
-    const float t888 = FMA(t433, -0.00012130164f, t886);
-    const float t889 = FMA(t538, 0.0010832715f, t887);
-    const float t890 = FMA(t538, -5.196007e-6f, t888);
-    const float t891 = FMA(t543, 0.008597866f, t889);
-    const float t892 = FMA(t543, 7.1936137e-7f, t890);
-    const float t893 = FMA(t548, 0.008009768f, t891);
-    const float t894 = FMA(t548, 2.3579722e-5f, t892);
-    const float t895 = FMA(t296, -0.044034194f, t893);
-    const float t896 = FMA(t296, 4.521174f, t894);
-    const float t897 = FMA(t305, -0.019827282f, t895);
-    const float t898 = FMA(t305, 2.5900116f, t896);
-    const float t899 = FMA(t317, 0.067479715f, t897);
-    const float t900 = FMA(t317, 0.835957f, t898);
-    const float t901 = FMA(t327, -0.0036085292f, t899);
-    const float t902 = FMA(t327, 0.0346896f, t900);
-    const float t903 = FMA(t388, -0.00013506114f, t901);
-    const float t904 = FMA(t388, 0.017204165f, t902);
-    const float t905 = FMA(t396, 0.0002275484f, t903);
-    const float t906 = FMA(t396, 0.00091495196f, t904);
-    const float t907 = FMA(t431, -0.00012130164f, t905);
-    const float t908 = FMA(t431, 4.831979e-5f, t906);
-    const float t909 = FMA(t536, -5.196007e-6f, t907);
-    const float t910 = FMA(t536, 7.514494e-7f, t908);
-    const float t911 = FMA(t541, 7.1936137e-7f, t909);
-    const float t912 = FMA(t541, -9.569084e-8f, t910);
+    float t213 = FMA(t209, 0.0046648523f, FMA(t200, 0.028884677f, FMA(t185, 0.13524148f, FMA(t62, 0.44651762f, FMA(t43,
+        0.8131788f, FMA(t24, 0.47746828f, FMA(t155, 0.09333988f, FMA(-0.09725835f, t211, FMA(-0.06203452f, t202,
+        FMA(-0.034681246f, t187, FMA(-0.008257989f, t64, FMA(0.0079168035f, t45, FMA(0.005978867f, t26,
+        FMA(0.00092846545f, t157, FMA(25.01848f, FMA(t141, t212, t211 * (t125 * (-5.0f))), FMA(2.6815333f, t204,
+        FMA(0.3092027f, t189, FMA(0.03859032f, t66, FMA(0.0039311377f, t47, FMA(0.00012914199f, t28, 6.1175297e-6f *
+        t159))))))))))))))))))));
+    // D_0: derivative 0 of the mean less its line
+    float t214 = FMA(t98, 2.1193893e-5f, FMA(t90, 2.1654001e-5f, FMA(t82, 0.00066159706f, FMA(t179, 0.0046648523f,
+        FMA(t175, 0.028884677f, FMA(t171, 0.13524148f, FMA(t78, 0.44651762f, FMA(t59, 0.8131788f, FMA(t40, 0.47746828f,
+        FMA(t145, 0.09333988f, FMA(t99, -2.400282f, FMA(t91, -0.5813779f, FMA(t83, -0.06459026f, FMA(t180,
+        -0.09725835f, FMA(t176, -0.06203452f, FMA(t172, -0.034681246f, FMA(t60, -0.008257989f, FMA(t41, 0.0079168035f,
+        FMA(t22, 0.005978867f, FMA(t147, 0.00092846545f, pseudo_huber_exact_part6(t101, 985215.75f, t93, -9524.927f,
+        t85, 425.0762f, t209, 25.01848f, t200, 2.6815333f, t185, 0.3092027f, t62, 0.03859032f, t43, 0.0039311377f, t24,
+        0.00012914199f, t155, 6.1175297e-6f)))))))))))))))))))));
+    // D_1: derivative 1 of the mean less its line
+    float t215 = FMA(t105, 2.1193893e-5f, FMA(t97, 2.1654001e-5f, FMA(t89, 0.00066159706f, FMA(t178, 0.0046648523f,
+        FMA(t174, 0.028884677f, FMA(t170, 0.13524148f, FMA(t77, 0.44651762f, FMA(t58, 0.8131788f, FMA(t39, 0.47746828f,
+        FMA(t146, 0.09333988f, FMA(t100, -2.400282f, FMA(t92, -0.5813779f, FMA(t84, -0.06459026f, FMA(t208,
+        -0.09725835f, FMA(t199, -0.06203452f, FMA(t184, -0.034681246f, FMA(t61, -0.008257989f, FMA(t42, 0.0079168035f,
+        FMA(t23, 0.005978867f, FMA(t154, 0.00092846545f, pseudo_huber_exact_part6(t102, 985215.75f, t94, -9524.927f,
+        t86, 425.0762f, t210, 25.01848f, t201, 2.6815333f, t186, 0.3092027f, t63, 0.03859032f, t44, 0.0039311377f, t25,
+        0.00012914199f, t156, 6.1175297e-6f)))))))))))))))))))));
+    // D_2: derivative 2 of the mean less its line
+    float t216 = FMA(t99, 2.1193893e-5f, FMA(t91, 2.1654001e-5f, FMA(t83, 0.00066159706f, FMA(t180, 0.0046648523f,
+        FMA(t176, 0.028884677f, FMA(t172, 0.13524148f, FMA(t60, 0.44651762f, FMA(t41, 0.8131788f, FMA(t22, 0.47746828f,
+        FMA(t147, 0.09333988f, FMA(t101, -2.400282f, FMA(t93, -0.5813779f, FMA(t85, -0.06459026f, FMA(t209,
+        -0.09725835f, FMA(t200, -0.06203452f, FMA(t185, -0.034681246f, FMA(t62, -0.008257989f, FMA(t43, 0.0079168035f,
+        FMA(t24, 0.005978867f, FMA(t155, 0.00092846545f, pseudo_huber_exact_part6(t103, 985215.75f, t95, -9524.927f,
+        t87, 425.0762f, t211, 25.01848f, t202, 2.6815333f, t187, 0.3092027f, t64, 0.03859032f, t45, 0.0039311377f, t26,
+        0.00012914199f, t157, 6.1175297e-6f)))))))))))))))))))));
+    // D_3: derivative 3 of the mean less its line
+    float t217 = FMA(t100, 2.1193893e-5f, FMA(t92, 2.1654001e-5f, FMA(t84, 0.00066159706f, FMA(t208, 0.0046648523f,
+        FMA(t199, 0.028884677f, FMA(t184, 0.13524148f, FMA(t61, 0.44651762f, FMA(t42, 0.8131788f, FMA(t23, 0.47746828f,
+        FMA(t154, 0.09333988f, FMA(-2.400282f, t102, FMA(-0.5813779f, t94, FMA(-0.06459026f, t86, FMA(-0.09725835f,
+        t210, FMA(-0.06203452f, t201, FMA(-0.034681246f, t186, FMA(-0.008257989f, t63, FMA(0.0079168035f, t44,
+        FMA(0.005978867f, t25, FMA(0.00092846545f, t156, pseudo_huber_exact_part6(t104, 985215.75f, t96, -9524.927f,
+        t88, 425.0762f, t212, 25.01848f, t203, 2.6815333f, t188, 0.3092027f, t65, 0.03859032f, t46, 0.0039311377f, t27,
+        0.00012914199f, t158, 6.1175297e-6f)))))))))))))))))))));
+    float t218 = (-1.0f) + t215;
+    // D_14: derivative 14 of the mean less its line
+    float t219 = FMA(0.44651762f, t72, FMA(0.8131788f, t53, FMA(0.47746828f, t34, FMA(0.09333988f, t165,
+        FMA(-0.008257989f, t74, FMA(0.0079168035f, t55, FMA(0.005978867f, t36, FMA(0.00092846545f, t167,
+        FMA(0.03859032f, t76, FMA(0.0039311377f, t57, FMA(0.00012914199f, t38, 6.1175297e-6f * FMA(t126, t168, t167 *
+        (t115 * (-15.0f))))))))))))));
+    float t220 = FMA(t207, t207, t17 * FMA(t197, t207, FMA(t206, t206, t16 * FMA(t198, t206, FMA(t197, t197, t15 *
+        FMA(t196, t197, FMA(t198, t198, t14 * FMA(t195, t198, FMA(t196, t196, t13 * FMA(t182, t196, FMA(t195, t195, t12
+        * FMA(t183, t195, FMA(t182, t182, t11 * FMA(t181, t182, FMA(t183, t183, t10 * FMA(t183, t219, t181 *
+        t181))))))))))))))));
+    float t221 = FMA(t218, t218, t8 * FMA(t217, t218, FMA(t216, t216, t20 * FMA(t216, t213, FMA(t217, t217, t19 *
+        FMA(t217, t207, FMA(t213, t213, t18 * FMA(t206, t213, t220))))))));
+    float t222 = -t214;
+    float t223 = FMA(t62, 0.0018455598f, FMA(t43, -0.00752084f, FMA(t24, -0.00687568f, FMA(t155, -0.0023322827f,
+        FMA(t102, 3161.6787f, FMA(t94, 180.7135f, FMA(t86, 5.348312f, FMA(t210, 0.46049026f, FMA(t201, 0.03235889f,
+        FMA(t186, 0.02492094f, FMA(t63, -0.012534962f, FMA(t44, 0.0112754805f, FMA(t25, 0.008927753f, FMA(t156,
+        0.0041991747f, FMA(t103, -511081.75f, FMA(t95, -9297.351f, FMA(t87, -93.02834f, FMA(t211, -3.2423198f,
+        FMA(t202, 0.09324935f, FMA(t187, -0.0019880412f, FMA(t64, -0.0005319398f, FMA(t45, 0.0007903166f, FMA(t26,
+        -0.00022132059f, FMA(t157, -2.7162432e-5f, pseudo_huber_exact_part6(t104, 35984336.0f, t96, 268051.3f, t88,
+        681.02386f, t212, 6.469309f, t203, -0.23517077f, t188, 0.034502625f, t65, 0.013231164f, t46, 0.0019513475f,
+        t27, 0.0001322765f, t158, 3.4676883e-5f)))))))))))))))))))))))));
+    float t224 = FMA(t91, 7.1936137e-7f, FMA(t83, -5.196007e-6f, FMA(t180, -0.00012130164f, FMA(t176, 0.0002275484f,
+        FMA(t172, -0.00013506114f, FMA(t60, -0.0036085292f, FMA(t41, 0.067479715f, FMA(t22, -0.019827282f, FMA(t147,
+        -0.044034194f, FMA(t100, 0.008009768f, FMA(t92, 0.008597866f, FMA(t84, 0.0010832715f, FMA(t208, -0.003991259f,
+        FMA(t199, -0.006490163f, FMA(t184, 0.0041837627f, FMA(t61, 0.17369947f, FMA(t42, 0.36351f, FMA(t23,
+        0.24320452f, FMA(t154, 0.18735443f, FMA(t101, -9.416257f, FMA(t93, -1.7801125f, FMA(t85, -0.13897632f,
+        FMA(t209, 0.0023163036f, FMA(t200, 0.0023517902f, FMA(t185, -0.00073789794f, t223)))))))))))))))))))))))));
+    // B_2: derivative 2 of the mean square less its line
+    float t225 = FMA(t105, -4.7693458e-8f, FMA(t97, -9.569084e-8f, FMA(t89, 7.514494e-7f, FMA(t178, 4.831979e-5f,
+        FMA(t174, 0.00091495196f, FMA(t170, 0.017204165f, FMA(t77, 0.0346896f, FMA(t58, 0.835957f, FMA(t39, 2.5900116f,
+        FMA(t146, 4.521174f, FMA(t99, 2.3579722e-5f, t224)))))))))));
+    float t226 = FMA(t216, t222, 0.5f * t225) - FMA(t9, t217, FMA(2.0f, t215, -1.0f));
+    float t227 = t4 ? t221 : t226;
+    float t228 = t216 * 0.5f;
+    float t229 = 0.5f * (t5 * t216);
+    float t230 = t4 ? t228 : t229;
+    float t231 = FMA(t227, grad_var, t230 * grad_mean);
+    float t232 = FMA(t216, t218, FMA(t216, t217, FMA(t217, t213, FMA(t207, t213, FMA(t206, t207, FMA(t197, t206,
+        FMA(t198, t197, FMA(t196, t198, FMA(t195, t196, FMA(t182, t195, FMA(t183, t182, (t183 * t181) * t10) * t11) *
+        t12) * t13) * t14) * t15) * t16) * t17) * t18) * t19) * t20) * (t8 * 2.0f);
+    float t233 = t3 ? 256.0f : 1.0f;
+    float t234 = t9 * t216;
+    float t235 = t214 * (-2.0f);
+    float t236 = FMA(t61, 0.0018455598f, FMA(t42, -0.00752084f, FMA(t23, -0.00687568f, FMA(t154, -0.0023322827f,
+        FMA(t101, 3161.6787f, FMA(t93, 180.7135f, FMA(t85, 5.348312f, FMA(t209, 0.46049026f, FMA(t200, 0.03235889f,
+        FMA(t185, 0.02492094f, FMA(t62, -0.012534962f, FMA(t43, 0.0112754805f, FMA(t24, 0.008927753f, FMA(t155,
+        0.0041991747f, FMA(t102, -511081.75f, FMA(t94, -9297.351f, FMA(t86, -93.02834f, FMA(t210, -3.2423198f,
+        FMA(t201, 0.09324935f, FMA(t186, -0.0019880412f, FMA(t63, -0.0005319398f, FMA(t44, 0.0007903166f, FMA(t25,
+        -0.00022132059f, FMA(t156, -2.7162432e-5f, pseudo_huber_exact_part6(t103, 35984336.0f, t95, 268051.3f, t87,
+        681.02386f, t211, 6.469309f, t202, -0.23517077f, t187, 0.034502625f, t64, 0.013231164f, t45, 0.0019513475f,
+        t26, 0.0001322765f, t157, 3.4676883e-5f)))))))))))))))))))))))));
+    float t237 = FMA(t97, 7.1936137e-7f, FMA(t89, -5.196007e-6f, FMA(t178, -0.00012130164f, FMA(t174, 0.0002275484f,
+        FMA(t170, -0.00013506114f, FMA(t77, -0.0036085292f, FMA(t58, 0.067479715f, FMA(t39, -0.019827282f, FMA(t146,
+        -0.044034194f, FMA(t99, 0.008009768f, FMA(t91, 0.008597866f, FMA(t83, 0.0010832715f, FMA(t180, -0.003991259f,
+        FMA(t176, -0.006490163f, FMA(t172, 0.0041837627f, FMA(t60, 0.17369947f, FMA(t41, 0.36351f, FMA(t22,
+        0.24320452f, FMA(t147, 0.18735443f, FMA(t100, -9.416257f, FMA(t92, -1.7801125f, FMA(t84, -0.13897632f,
+        FMA(t208, 0.0023163036f, FMA(t199, 0.0023517902f, FMA(t184, -0.00073789794f, t236)))))))))))))))))))))))));
     // B_1: derivative 1 of the mean square less its line
-    const float t913 = FMA(t547, -4.7693458e-8f, FMA(t542, -9.569084e-8f, FMA(t537, 7.514494e-7f, FMA(t432,
-        4.831979e-5f, FMA(t397, 0.00091495196f, FMA(t389, 0.017204165f, FMA(t326, 0.0346896f, FMA(t318, 0.835957f,
-        FMA(t306, 2.5900116f, FMA(t295, 4.521174f, FMA(t546, 2.3579722e-5f, t911)))))))))));
-    const float t914 = FMA(t546, -4.7693458e-8f, t912);  // B_2: derivative 2 of the mean square less its line
-    const float t915 = 0.5f * t914;
-    const float t916 = FMA(t522, t533, FMA(t534, t534, t13 * FMA(t534, t531, t522 * t522)));
-    const float t917 = FMA(t534, t533, (t534 * t522) * t13) * t14;
-    const float t918 = t14 * t916;
-    const float t919 = FMA(t533, t619, t917) * t15;
-    const float t920 = t15 * FMA(t534, t619, FMA(t533, t533, t918));
-    const float t921 = FMA(t621, t631, FMA(t619, t621, t919) * t16);
-    const float t922 = t16 * FMA(t533, t621, FMA(t619, t619, t920));
-    const float t923 = FMA(t631, t630, t921 * t17) * t18;
-    const float t924 = t17 * FMA(t619, t631, FMA(t621, t621, t922));
-    const float t925 = FMA(t676, t677, FMA(t630, t676, t923) * t19);
-    const float t926 = t18 * FMA(t621, t630, FMA(t631, t631, t924));
-    const float t927 = FMA(t677, t693, t925 * t20) * t21;
-    const float t928 = t19 * FMA(t631, t676, FMA(t630, t630, t926));
-    const float t929 = FMA(t851, t854, FMA(t854, t693, t927) * t22);
-    const float t930 = t20 * FMA(t630, t677, FMA(t676, t676, t928));
-    const float t931 = t929 * t23;
-    const float t932 = FMA(t851, t851, t23 * FMA(t851, t693, FMA(t854, t854, t22 * FMA(t854, t677, FMA(t693, t693, t21
-        * FMA(t676, t693, FMA(t677, t677, t930)))))));
-    const float t933 = FMA(t847, t841 * (-2.0f), t913);
-    const float t934 = FMA(t851, -t841, t915);
-    const float t935 = (-1.0f) + t847;
-    const float t936 = FMA(t12, t854, FMA(2.0f, t847, -1.0f));
-    const float t937 = t11 * FMA(t854, t935, t932);
-    const float t938 = t934 - t936;
-    const float t939 = t9 * FMA(-2.0f, t12 * t851, t933);
-    const float t940 = t7 ? (FMA(t851, t935, t931) * t24) : t939;
-    const float t941 = (t7 ? (t851 * 0.5f) : t858) * grad_mean;
-    const float t942 = FMA(t7 ? FMA(t935, t935, t937) : t938, grad_var, t941);
-    const float t943 = t4 * t935;
-    const float t944 = FMA(t4 * t940, grad_var, t943 * grad_mean);
-    *out_grad_mean = t944;
-    *out_grad_var = t942;
+    float t238 = FMA(t98, -4.7693458e-8f, FMA(t90, -9.569084e-8f, FMA(t82, 7.514494e-7f, FMA(t179, 4.831979e-5f,
+        FMA(t175, 0.00091495196f, FMA(t171, 0.017204165f, FMA(t78, 0.0346896f, FMA(t59, 0.835957f, FMA(t40, 2.5900116f,
+        FMA(t145, 4.521174f, FMA(t105, 2.3579722e-5f, t237)))))))))));
+    float t239 = t233 * FMA(-2.0f, t234, FMA(t215, t235, t238));
+    float t240 = t4 ? t232 : t239;
+    float t241 = FMA(t0 * t240, grad_var, (t0 * t218) * grad_mean);
+    *out_grad_mean = t241;
+    *out_grad_var = t231;
 }
 
-void pseudo_huber_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                                 const float *restrict grad_mean, const float *restrict grad_var,
-                                 const float *restrict params, float *restrict out_grad_mean,
-                                 float *restrict out_grad_var)
+void pseudo_huber_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
 #pragma omp parallel for simd if(parallel : n > 8192)
     for (int64_t i = 0; i < n; ++i) {
-        pseudo_huber_exact_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i],
-                                            &out_grad_var[i]);
+        pseudo_huber_exact_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
     }
 }

@@ -4,17 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.5
 //
 // rule digest  39802d7cdaaa7e7eb08806a476886e26036aac03533e2cbb7e243f788f7e7860
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h426655fbb8aa8dda3ecb87f106b635954fdfb5d18beb51d4ec19c16bf6024a13
 // operations   relu_exact_forward 150, relu_exact_backward 142
 //
 // Certificate:
-//   mean        6.36 ulp, worst at mean = -0.000196430236, var = 3.65438027e-08
-//   var         7.23 ulp, worst at mean = 7.35259918e+12, var = 1.44155047e+31
-//   dmean_dmu   4.65 ulp, worst at mean = -0.00553488499, var = 1.90397628e-07
-//   dmean_dvar  2.98 ulp, worst at mean = -0.00177664845, var = 6.08285563e-06
-//   dvar_dmu    6.76 ulp, worst at mean = 8.03840958e-05, var = 0.000357838377
-//   dvar_dvar   6.03 ulp, worst at mean = 0.0159239415, var = 1
-//   against exact values at 17028 points over all of float32; details in exact.json
+//   mean 6.36, var 7.23, dmean_dmu 4.65, dmean_dvar 2.98, dvar_dmu 6.76, dvar_dvar 6.03 ulp,
+//   against exact values at 17028 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,113 +41,95 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void relu_exact_forward_element(float mean, float var,
-                                                                             float *restrict out_mean,
-                                                                             float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void relu_exact_forward_element(float mean, float var, float *restrict out_mean, float *restrict out_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const float t4 = t1 ? 2.8147498e+14f : (t0 ? 0.00390625f : 1.0f);  // power of two that keeps residuals normal
-    const float t5 = t3 * 8.507059e+37f;
-    const _Bool t6 = mean < 0.0f;
-    const float t7 = t6 ? 0.0f : 1.0f;
-    const float t8 = t2 ? 7.888609e-31f : (t4 * (var * t4));
-    const float t9 = t2 ? t5 : (t3 * t4);
-    const float t10 = t3 * t7;
-    const float t11 = var * t7;
-    const float t12 = SQRT(t8);  // standard deviation, scaled
-    const float t13 = 1.0f / t12;
-    const float t14 = FMA(t12, -t12, t8);
-    const float t15 = t9 * t13;
-    const float t16 = t14 * (0.5f * t13);
-    const _Bool t17 = 18.6875f < t15;
-    const float t18 = -t15;
-    const float t19 = FMA(t16, t18, FMA(t12, t18, t9));
-    const float t20 = t17 ? 18.6875f : t15;  // t = min(|mean|/sigma, reach)
-    const float t21 = -(t13 * t16);
-    const float t22 = t13 * t19;
-    const float t23 = FMA(t13, t21, t13);
-    const float t24 = t17 ? 0.0f : t22;
-    const float t25 = var * (t4 * t23);
-    const float t26 = FMA(t20, 0.25f, 1.0f);
-    const float t27 = t20 * (-0.5f);
-    const float t28 = -t20;
-    const float t29 = 1.0f / t26;  // u = 1/(1 + t/4)
-    const float t30 = t20 * t27;
-    const float t31 = FMA(t24, 0.25f, FMA(t20, 0.25f, -(t26 - 1.0f)));
-    const float t32 = FMA(t24, t28, FMA(t20, t27, -t30));
-    const float t33 = t20 + t24;
-    const float t34 = FMA(t30, 1.442695f, 12582912.0f);
-    const float t35 = t34 - 12582912.0f;
-    const uint32_t t36 = as_bits(t34);
-    const float t37 = FMA(t35, -0.69314575f, t30);
-    const float t38 = FMA(t35, -1.4286068e-6f, t32);
-    const float t39 = 1.0f / (1.0f + (t33 * t33));
-    const float t40 = t33 * 2.0f;
-    const float t41 = t33 * (-2.0f);
-    const float t42 = -t40;
-    const uint32_t t43 = t36 + 1u;
-    const uint32_t t44 = (uint32_t)((int32_t)t36 >> 1u);
-    const uint32_t t45 = (uint32_t)((int32_t)t43 >> 1u);
-    const uint32_t t46 = t44 + 127u;
-    const uint32_t t47 = 127u + t45;
-    const uint32_t t48 = t46 << 23u;
-    const uint32_t t49 = t47 << 23u;
-    const float t50 = as_float(t48);
-    const float t51 = as_float(t49);
-    const float t52 = t51 * (t25 * t50);
-    const float t53 = t29 - 0.25f;
-    const float t54 = FMA(t29, FMA(t29, FMA(t29, 2.6474037f, -1.6227827f), 0.5651015f), -0.024969762f);
-    const float t55 = -t29;
-    const float t56 = t29 * FMA(t31, t55, FMA(t26, t55, 1.0f));
-    const float t57 = t29 * t29;
-    const float t58 = t29 * t57;
-    const float t59 = t56 * (t57 * t54);
-    const float t60 = var * t50;
-    const float t61 = t50 * t51;
-    const float t62 = t51 * t60;
-    const float t63 = FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53, FMA(t53,
-        -0.06790253f, 0.23445444f), -0.22880422f), -0.021781435f), 0.0013202751f), 0.1169634f), 0.17166187f),
-        0.15957567f), 0.10685098f), 0.050817337f), 0.014190124f);
-    const float t64 = t37 + t38;
-    const float t65 = t38 + (t37 - t64);
-    const float t66 = FMA(t64, FMA(t64, FMA(t64, FMA(t64, 0.0013814222f, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f);
-    const float t67 = t64 * t64;
-    const float t68 = 1.0f + t64;
-    const float t69 = FMA(t66, t67, t65 * t68);
-    const float t70 = FMA(t66, t67, t64);
-    const float t71 = (t64 - (t68 - 1.0f)) + t69;
-    const float t72 = 1.0f + t70;  // exp(-t^2/2), mantissa
-    const float t73 = t72 * t61;
-    const float t74 = t68 + t71;
-    const float t75 = t71 - (t74 - t68);
-    const float t76 = t63 * t58;  // J_2/sqrt(2 pi)
-    const float t77 = t59 + FMA(t63, t58, -t76);
-    const float t78 = t76 * (-2.0f);
-    const float t79 = 2.0f * t76;
-    const float t80 = FMA(t42, t76 + t77, 0.3989423f) * t39;  // J_1/sqrt(2 pi)
-    const float t81 = FMA(FMA(t70, t80, t80), t52, t10);
-    const float t82 = (-(t80 * t80)) * t73;
-    const float t83 = FMA(t80, t41, t82);
-    const float t84 = t82 + t79;
-    const float t85 = FMA(2.0f, t77, t82 - (t84 - t79));
-    const float t86 = t83 + t78;
-    const float t87 = t6 ? t84 : t86;
-    const float t88 = t86 - t78;
-    const float t89 = t86 - t88;
-    const float t90 = t83 - t88;
-    const float t91 = t6 ? t85 : FMA(t77, -2.0f, (t78 - t89) + t90);
-    const float t92 = t87 * t74;
-    const float t93 = FMA(t62, t92 + FMA(t87, t75, FMA(t91, t74, FMA(t87, t74, -t92))), t11);
-    *out_mean = t81;
-    *out_var = t93;
+    _Bool t0 = var == 0.0f;
+    float t1 = ABS(mean);
+    _Bool t2 = var < 9.094947e-13f;
+    float t3 = (1.1529215e+18f < var) ? 0.00390625f : 1.0f;
+    float t4 = t2 ? 2.8147498e+14f : t3;  // power of two that keeps residuals normal
+    _Bool t5 = mean < 0.0f;
+    float t6 = t5 ? 0.0f : 1.0f;
+    float t7 = t4 * (var * t4);
+    float t8 = t0 ? 7.888609e-31f : t7;
+    float t9 = t1 * 8.507059e+37f;
+    float t10 = t1 * t4;
+    float t11 = t0 ? t9 : t10;
+    float t12 = SQRT(t8);  // standard deviation, scaled
+    float t13 = 1.0f / t12;
+    float t14 = t11 * t13;
+    float t15 = FMA(t12, -t12, t8) * (0.5f * t13);
+    _Bool t16 = 18.6875f < t14;
+    float t17 = -t14;
+    float t18 = t16 ? 18.6875f : t14;  // t = min(|mean|/sigma, reach)
+    float t19 = t13 * FMA(t15, t17, FMA(t12, t17, t11));
+    float t20 = t16 ? 0.0f : t19;
+    float t21 = FMA(t18, 0.25f, 1.0f);
+    float t22 = t18 * (-0.5f);
+    float t23 = 1.0f / t21;  // u = 1/(1 + t/4)
+    float t24 = t18 * t22;
+    float t25 = t18 + t20;
+    float t26 = FMA(t24, 1.442695f, 12582912.0f);
+    float t27 = t26 - 12582912.0f;
+    uint32_t t28 = as_bits(t26);
+    float t29 = FMA(t27, -0.69314575f, t24);
+    float t30 = FMA(t27, -1.4286068e-6f, FMA(t20, -t18, FMA(t18, t22, -t24)));
+    float t31 = as_float((((uint32_t)((int32_t)t28 >> 1u)) + 127u) << 23u);
+    float t32 = as_float((127u + ((uint32_t)((int32_t)(t28 + 1u) >> 1u))) << 23u);
+    float t33 = -t23;
+    float t34 = t23 * t23;
+    float t35 = t23 * t34;
+    float t36 = t23 - 0.25f;
+    float t37 = POLY10(t36, -0.06790253f, 0.23445444f, -0.22880422f, -0.021781435f, 0.0013202751f, 0.1169634f,
+        0.17166187f, 0.15957567f, 0.10685098f, 0.050817337f, 0.014190124f);
+    float t38 = t29 + t30;
+    float t39 = POLY4(t38, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f);
+    float t40 = t38 * t38;
+    float t41 = 1.0f + t38;
+    float t42 = FMA(t39, t40, t38);
+    float t43 = (t38 - (t41 - 1.0f)) + FMA(t39, t40, (t30 + (t29 - t38)) * t41);
+    float t44 = t41 + t43;
+    float t45 = t37 * t35;  // J_2/sqrt(2 pi)
+    float t46 = ((t23 * FMA(FMA(t20, 0.25f, FMA(t18, 0.25f, -(t21 - 1.0f))), t33, FMA(t21, t33, 1.0f))) * (t34 *
+        POLY3(t23, 2.6474037f, -1.6227827f, 0.5651015f, -0.024969762f))) + FMA(t37, t35, -t45);
+    float t47 = t45 * (-2.0f);
+    float t48 = 2.0f * t45;
+    float t49 = FMA(-(t25 * 2.0f), t45 + t46, 0.3989423f) * (1.0f / (1.0f + (t25 * t25)));  // J_1/sqrt(2 pi)
+    float t50 = FMA(FMA(t42, t49, t49), t32 * ((var * (t4 * FMA(t13, -(t13 * t15), t13))) * t31), t1 * t6);
+    float t51 = -(t49 * t49);
+    float t52 = 1.0f + t42;  // exp(-t^2/2), mantissa
+    float t53 = t51 * (t52 * (t31 * t32));
+    float t54 = FMA(t49, t25 * (-2.0f), t53);
+    float t55 = t53 + t48;
+    float t56 = t54 + t47;
+    float t57 = t5 ? t55 : t56;
+    float t58 = t56 - t47;
+    float t59 = t57 * t44;
+    float t60 = t32 * (var * t31);
+    float t61 = t43 - (t44 - t41);
+    float t62 = FMA(2.0f, t46, t53 - (t55 - t48));
+    float t63 = FMA(t46, -2.0f, (t47 - (t56 - t58)) + (t54 - t58));
+    float t64 = t5 ? t62 : t63;
+    float t65 = FMA(t60, t59 + FMA(t57, t61, FMA(t64, t44, FMA(t57, t44, -t59))), var * t6);
+    *out_mean = t50;
+    *out_var = t65;
 }
 
-void relu_exact_forward(int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
-                        float *restrict out_mean, float *restrict out_var)
+void relu_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -163,103 +141,85 @@ void relu_exact_forward(int64_t n, const float *restrict mean, const float *rest
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void relu_exact_backward_element(float mean, float var, float grad_mean,
-                                                                              float grad_var,
-                                                                              float *restrict out_grad_mean,
-                                                                              float *restrict out_grad_var)
+INLINE void relu_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const float t4 = t1 ? 2.8147498e+14f : (t0 ? 0.00390625f : 1.0f);  // power of two that keeps residuals normal
-    const float t5 = t2 ? (t3 * 8.507059e+37f) : (t3 * t4);
-    const _Bool t6 = mean < 0.0f;
-    const float t7 = t2 ? 7.888609e-31f : (t4 * (var * t4));
-    const float t8 = t6 ? 0.0f : 1.0f;
-    const float t9 = SQRT(t7);  // standard deviation, scaled
-    const float t10 = 1.0f / t9;
-    const float t11 = FMA(t9, -t9, t7);
-    const float t12 = t5 * t10;
-    const float t13 = t11 * (0.5f * t10);
-    const _Bool t14 = 18.6875f < t12;
-    const float t15 = -t12;
-    const float t16 = FMA(t13, t15, FMA(t9, t15, t5));
-    const float t17 = t14 ? 18.6875f : t12;  // t = min(|mean|/sigma, reach)
-    const float t18 = -(t10 * t13);
-    const float t19 = t10 * t16;
-    const float t20 = FMA(t10, t18, t10);
-    const float t21 = t14 ? 0.0f : t19;
-    const float t22 = t4 * t20;
-    const float t23 = t2 ? 0.0f : t22;
-    const float t24 = var * t22;
-    const float t25 = FMA(t17, 0.25f, 1.0f);
-    const float t26 = t17 * (-0.5f);
-    const float t27 = -t17;
-    const float t28 = 1.0f / t25;  // u = 1/(1 + t/4)
-    const float t29 = FMA(t21, 0.25f, FMA(t17, 0.25f, -(t25 - 1.0f)));
-    const float t30 = t17 * t26;
-    const float t31 = FMA(t21, t27, FMA(t17, t26, -t30));
-    const float t32 = t17 + t21;
-    const float t33 = FMA(t30, 1.442695f, 12582912.0f);
-    const float t34 = t33 - 12582912.0f;
-    const uint32_t t35 = as_bits(t33);
-    const float t36 = FMA(t34, -0.69314575f, t30) + FMA(t34, -1.4286068e-6f, t31);
-    const float t37 = t32 * t32;
-    const float t38 = t32 * 2.0f;
-    const uint32_t t39 = t35 + 1u;
-    const uint32_t t40 = (uint32_t)((int32_t)t35 >> 1u);
-    const uint32_t t41 = (uint32_t)((int32_t)t39 >> 1u);
-    const uint32_t t42 = t40 + 127u;
-    const uint32_t t43 = 127u + t41;
-    const uint32_t t44 = t42 << 23u;
-    const uint32_t t45 = t43 << 23u;
-    const float t46 = as_float(t44);
-    const float t47 = as_float(t45);
-    const float t48 = -t32;
-    const float t49 = t28 - 0.25f;
-    const float t50 = FMA(t28, FMA(t28, FMA(t28, 2.6474037f, -1.6227827f), 0.5651015f), -0.024969762f);
-    const float t51 = -t28;
-    const float t52 = t28 * FMA(t29, t51, FMA(t25, t51, 1.0f));
-    const float t53 = t28 * t28;
-    const float t54 = t28 * t53;
-    const float t55 = t52 * (t53 * t50);
-    const float t56 = 1.0f / (1.0f + t37);
-    const float t57 = -t38;
-    const float t58 = t46 * t47;
+    _Bool t0 = var == 0.0f;
+    float t1 = ABS(mean);
+    _Bool t2 = var < 9.094947e-13f;
+    float t3 = (1.1529215e+18f < var) ? 0.00390625f : 1.0f;
+    float t4 = t2 ? 2.8147498e+14f : t3;  // power of two that keeps residuals normal
+    float t5 = t1 * 8.507059e+37f;
+    float t6 = t1 * t4;
+    float t7 = t0 ? t5 : t6;
+    _Bool t8 = mean < 0.0f;
+    float t9 = t4 * (var * t4);
+    float t10 = t0 ? 7.888609e-31f : t9;
+    float t11 = t8 ? 0.0f : 1.0f;
+    float t12 = SQRT(t10);  // standard deviation, scaled
+    float t13 = 1.0f / t12;
+    float t14 = t7 * t13;
+    float t15 = FMA(t12, -t12, t10) * (0.5f * t13);
+    _Bool t16 = 18.6875f < t14;
+    float t17 = -t14;
+    float t18 = t16 ? 18.6875f : t14;  // t = min(|mean|/sigma, reach)
+    float t19 = t13 * FMA(t15, t17, FMA(t12, t17, t7));
+    float t20 = t16 ? 0.0f : t19;
+    float t21 = t4 * FMA(t13, -(t13 * t15), t13);
+    float t22 = FMA(t18, 0.25f, 1.0f);
+    float t23 = t18 * (-0.5f);
+    float t24 = 1.0f / t22;  // u = 1/(1 + t/4)
+    float t25 = t18 * t23;
+    float t26 = t18 + t20;
+    float t27 = FMA(t25, 1.442695f, 12582912.0f);
+    float t28 = t27 - 12582912.0f;
+    uint32_t t29 = as_bits(t27);
+    float t30 = FMA(t28, -0.69314575f, t25) + FMA(t28, -1.4286068e-6f, FMA(t20, -t18, FMA(t18, t23, -t25)));
+    float t31 = t26 * t26;
+    float t32 = t26 * 2.0f;
+    float t33 = as_float((((uint32_t)((int32_t)t29 >> 1u)) + 127u) << 23u);
+    float t34 = as_float((127u + ((uint32_t)((int32_t)(t29 + 1u) >> 1u))) << 23u);
+    float t35 = -t24;
+    float t36 = t24 * t24;
+    float t37 = 1.0f / (1.0f + t31);
+    float t38 = t33 * t34;
+    float t39 = t24 - 0.25f;
     // J_2/sqrt(2 pi)
-    const float t59 = FMA(FMA(t49, FMA(t49, FMA(t49, FMA(t49, FMA(t49, FMA(t49, FMA(t49, FMA(t49, FMA(t49, FMA(t49,
-        -0.06790253f, 0.23445444f), -0.22880422f), -0.021781435f), 0.0013202751f), 0.1169634f), 0.17166187f),
-        0.15957567f), 0.10685098f), 0.050817337f), 0.014190124f), t54, t55);
-    const float t60 = FMA(t59, t57, 0.3989423f);
-    const float t61 = 2.0f * t59;
-    const float t62 = FMA(FMA(t36, FMA(t36, FMA(t36, FMA(t36, 0.0013814222f, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f), t36 * t36, t36);
-    const float t63 = 1.0f + t62;  // exp(-t^2/2), mantissa
-    const float t64 = t63 * t58;
-    const float t65 = (t47 * (t46 * (t23 * FMA(t62, 0.19947115f, 0.19947115f)))) * grad_mean;
-    const float t66 = t60 * t56;  // J_1/sqrt(2 pi)
-    const float t67 = t60 - t66;
-    const float t68 = t66 + (t56 * FMA(t37, -t66, t67));
-    const float t69 = FMA(t32, t68, t61);  // Mills ratio/sqrt(2 pi)
-    const float t70 = t69 * (2.0f * t68);
-    const float t71 = t64 * (-(0.3989423f * t68));
-    const float t72 = FMA(0.3989423f, t48, t71);
-    const float t73 = t6 ? (t69 + t71) : (t72 - t69);
-    const float t74 = FMA(FMA(t58, FMA(t62, t73, t73), t8), grad_var, t65);
-    const float t75 = t6 ? t69 : (-t69);
-    const float t76 = FMA(FMA(t62, t75, t75), t58, t8) * grad_mean;
-    const float t77 = -t70;
-    const float t78 = FMA(t38, t69, t70 * t64);
-    const float t79 = t6 ? FMA(2.0f, t68, t64 * t77) : t78;
-    const float t80 = FMA(t47 * (t46 * (t24 * FMA(t62, t79, t79))), grad_var, t76);
-    *out_grad_mean = t80;
-    *out_grad_var = t74;
+    float t40 = FMA(POLY10(t39, -0.06790253f, 0.23445444f, -0.22880422f, -0.021781435f, 0.0013202751f, 0.1169634f,
+        0.17166187f, 0.15957567f, 0.10685098f, 0.050817337f, 0.014190124f), t24 * t36, (t24 * FMA(FMA(t20, 0.25f,
+        FMA(t18, 0.25f, -(t22 - 1.0f))), t35, FMA(t22, t35, 1.0f))) * (t36 * POLY3(t24, 2.6474037f, -1.6227827f,
+        0.5651015f, -0.024969762f)));
+    float t41 = FMA(t40, -t32, 0.3989423f);
+    float t42 = FMA(POLY4(t30, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t30 * t30, t30);
+    float t43 = 1.0f + t42;  // exp(-t^2/2), mantissa
+    float t44 = t43 * t38;
+    float t45 = t41 * t37;  // J_1/sqrt(2 pi)
+    float t46 = t45 + (t37 * FMA(t31, -t45, t41 - t45));
+    float t47 = FMA(t26, t46, 2.0f * t40);  // Mills ratio/sqrt(2 pi)
+    float t48 = t47 * (2.0f * t46);
+    float t49 = t44 * (-(0.3989423f * t46));
+    float t50 = t47 + t49;
+    float t51 = FMA(0.3989423f, -t26, t49) - t47;
+    float t52 = t8 ? t50 : t51;
+    float t53 = FMA(t38, FMA(t42, t52, t52), t11);
+    float t54 = t0 ? 0.0f : t21;
+    float t55 = FMA(t53, grad_var, (t34 * (t33 * (t54 * FMA(t42, 0.19947115f, 0.19947115f)))) * grad_mean);
+    float t56 = -t47;
+    float t57 = t8 ? t47 : t56;
+    float t58 = FMA(2.0f, t46, t44 * (-t48));
+    float t59 = FMA(t32, t47, t48 * t44);
+    float t60 = t8 ? t58 : t59;
+    float t61 = FMA(t34 * (t33 * ((var * t21) * FMA(t42, t60, t60))), grad_var, FMA(FMA(t42, t57, t57), t38, t11) *
+        grad_mean);
+    *out_grad_mean = t61;
+    *out_grad_var = t55;
 }
 
-void relu_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                         const float *restrict grad_mean, const float *restrict grad_var, const float *restrict params,
-                         float *restrict out_grad_mean, float *restrict out_grad_var)
+void relu_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time

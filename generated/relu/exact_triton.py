@@ -4,17 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.5
 #
 # rule digest  39802d7cdaaa7e7eb08806a476886e26036aac03533e2cbb7e243f788f7e7860
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   relu_exact_forward 150, relu_exact_backward 142
 #
 # Certificate:
-#   mean        6.36 ulp, worst at mean = -0.000196430236, var = 3.65438027e-08
-#   var         7.23 ulp, worst at mean = 7.35259918e+12, var = 1.44155047e+31
-#   dmean_dmu   4.65 ulp, worst at mean = -0.00553488499, var = 1.90397628e-07
-#   dmean_dvar  2.98 ulp, worst at mean = -0.00177664845, var = 6.08285563e-06
-#   dvar_dmu    6.76 ulp, worst at mean = 8.03840958e-05, var = 0.000357838377
-#   dvar_dvar   6.03 ulp, worst at mean = 0.0159239415, var = 1
-#   against exact values at 17028 points over all of float32; details in exact.json
+#   mean 6.36, var 7.23, dmean_dmu 4.65, dmean_dvar 2.98, dvar_dmu 6.76, dvar_dvar 6.03 ulp,
+#   against exact values at 17028 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -26,92 +20,83 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial3(x, y, c0, c1, c2):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2))
+
+
+@triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial10(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0),
+        c1), c2), c3), c4), c5), c6), c7), c8), c9))
+
+
+@triton.jit
 def relu_exact_forward(mean, var):
-    t0 = 1.1529215e+18 < var
-    t1 = var < 9.094947e-13
-    t2 = var == 0.0
-    t3 = tl.abs(mean)
-    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
-    t5 = t3 * 8.507059e+37
-    t6 = tl.where(t2, 7.888609e-31, t4 * (var * t4))
-    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
-    t8 = tl.div_rn(1.0, t7)
-    t9 = 0.5 * t8
-    t10 = tl.fma(t7, t7 * -1.0, t6) * t9
-    t11 = var * (t4 * tl.fma(t8, (t8 * t10) * -1.0, t8))
-    t12 = tl.where(t2, t5, t3 * t4)
-    t13 = t12 * t8
-    t14 = 18.6875 < t13
-    t15 = tl.where(t14, 18.6875, t13)  # t = min(|mean|/sigma, reach)
-    t16 = t13 * -1.0
-    t17 = tl.where(t14, 0.0, t8 * tl.fma(t10, t16, tl.fma(t7, t16, t12)))
-    t18 = t15 + t17
-    t19 = tl.div_rn(1.0, 1.0 + (t18 * t18))
-    t20 = (t18 * 2.0) * -1.0
-    t21 = t18 * (-2.0)
-    t22 = tl.fma(t15, 0.25, 1.0)
-    t23 = tl.div_rn(1.0, t22)  # u = 1/(1 + t/4)
-    t24 = t23 - 0.25
-    t25 = (tl.fma(t24, tl.fma(t24, tl.fma(t24, tl.fma(t24, tl.fma(t24, tl.fma(t24, tl.fma(t24, tl.fma(t24, tl.fma(t24,
-        tl.fma(t24, -0.06790253, 0.23445444), -0.22880422), -0.021781435), 0.0013202751), 0.1169634), 0.17166187),
-        0.15957567), 0.10685098), 0.050817337), 0.014190124))
-    t26 = tl.fma(t23, tl.fma(t23, tl.fma(t23, 2.6474037, -1.6227827), 0.5651015), -0.024969762)
-    t27 = t23 * -1.0
-    t28 = tl.fma(t22, t27, 1.0)
-    t29 = t23 * tl.fma(tl.fma(t17, 0.25, tl.fma(t15, 0.25, (t22 - 1.0) * -1.0)), t27, t28)
-    t30 = t23 * t23
-    t31 = t23 * t30
-    t32 = t29 * (t30 * t26)
-    t33 = t25 * t31  # J_2/sqrt(2 pi)
-    t34 = t32 + tl.fma(t25, t31, t33 * -1.0)
-    t35 = tl.fma(t20, t33 + t34, 0.3989423) * t19  # J_1/sqrt(2 pi)
-    t36 = (t35 * t35) * -1.0
-    t37 = t33 * (-2.0)
-    t38 = 2.0 * t33
-    t39 = t15 * (-0.5)
-    t40 = t15 * t39
-    t41 = tl.fma(t15, t39, t40 * -1.0)
-    t42 = tl.fma(t17, t15 * -1.0, t41)
-    t43 = tl.fma(t40, 1.442695, 12582912.0)
-    t44 = t43 - 12582912.0
-    t45 = tl.fma(t44, -0.69314575, t40)
-    t46 = tl.fma(t44, -1.4286068e-6, t42)
-    t47 = t43.to(tl.int32, bitcast=True)
-    t48 = ((127 + ((t47 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t49 = (((t47 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t50 = t48 * (t11 * t49)
-    t51 = t49 * t48
-    t52 = t48 * (var * t49)
-    t53 = t45 + t46
-    t54 = t46 + (t45 - t53)
-    t55 = (tl.fma(t53, tl.fma(t53, tl.fma(t53, tl.fma(t53, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994))
-    t56 = t53 * t53
-    t57 = tl.fma(t55, t56, t53)
-    t58 = 1.0 + t57  # exp(-t^2/2), mantissa
-    t59 = t36 * (t58 * t51)
-    t60 = tl.fma(t35, t21, t59)
-    t61 = tl.fma(t57, t35, t35)
-    t62 = t60 + t37
-    t63 = t62 - t37
-    t64 = t60 - t63
-    t65 = tl.fma(t34, -2.0, (t37 - (t62 - t63)) + t64)
-    t66 = t59 + t38
-    t67 = tl.fma(2.0, t34, t59 - (t66 - t38))
-    t68 = 1.0 + t53
-    t69 = tl.fma(t55, t56, t54 * t68)
-    t70 = (t53 - (t68 - 1.0)) + t69
-    t71 = t68 + t70
-    t72 = t70 - (t71 - t68)
-    t73 = mean < 0.0
-    t74 = tl.where(t73, t66, t62)
-    t75 = tl.where(t73, t67, t65)
-    t76 = tl.where(t73, 0.0, 1.0)
-    t77 = tl.fma(t61, t50, t3 * t76)
-    t78 = var * t76
-    t79 = t74 * t71
-    t80 = tl.fma(t52, t79 + tl.fma(t74, t72, tl.fma(t75, t71, tl.fma(t74, t71, t79 * -1.0))), t78)
-    return (t77, t80)
+    t0 = var == 0.0
+    t1 = tl.abs(mean)
+    # power of two that keeps residuals normal
+    t2 = tl.where(var < 9.094947e-13, 2.8147498e+14, tl.where(1.1529215e+18 < var, 0.00390625, 1.0))
+    t3 = tl.where(t0, 7.888609e-31, t2 * (var * t2))
+    t4 = tl.sqrt_rn(t3)  # standard deviation, scaled
+    t5 = tl.div_rn(1.0, t4)
+    t6 = tl.fma(t4, t4 * -1.0, t3) * (0.5 * t5)
+    t7 = tl.where(t0, t1 * 8.507059e+37, t1 * t2)
+    t8 = t7 * t5
+    t9 = 18.6875 < t8
+    t10 = tl.where(t9, 18.6875, t8)  # t = min(|mean|/sigma, reach)
+    t11 = t8 * -1.0
+    t12 = tl.where(t9, 0.0, t5 * tl.fma(t6, t11, tl.fma(t4, t11, t7)))
+    t13 = t10 + t12
+    t14 = tl.fma(t10, 0.25, 1.0)
+    t15 = tl.div_rn(1.0, t14)  # u = 1/(1 + t/4)
+    t16 = (_polynomial10(t15 - 0.25, -0.06790253, 0.23445444, -0.22880422, -0.021781435, 0.0013202751, 0.1169634,
+        0.17166187, 0.15957567, 0.10685098, 0.050817337, 0.014190124))
+    t17 = t15 * -1.0
+    t18 = t15 * t15
+    t19 = t15 * t18
+    t20 = t16 * t19  # J_2/sqrt(2 pi)
+    t21 = (((t15 * tl.fma(tl.fma(t12, 0.25, tl.fma(t10, 0.25, (t14 - 1.0) * -1.0)), t17, tl.fma(t14, t17, 1.0))) * (t18
+        * _polynomial3(t15, 2.6474037, -1.6227827, 0.5651015, -0.024969762))) + tl.fma(t16, t19, t20 * -1.0))
+    t22 = tl.fma((t13 * 2.0) * -1.0, t20 + t21, 0.3989423) * tl.div_rn(1.0, 1.0 + (t13 * t13))  # J_1/sqrt(2 pi)
+    t23 = t20 * (-2.0)
+    t24 = 2.0 * t20
+    t25 = t10 * (-0.5)
+    t26 = t10 * t25
+    t27 = tl.fma(t26, 1.442695, 12582912.0)
+    t28 = t27 - 12582912.0
+    t29 = tl.fma(t28, -0.69314575, t26)
+    t30 = tl.fma(t28, -1.4286068e-6, tl.fma(t12, t10 * -1.0, tl.fma(t10, t25, t26 * -1.0)))
+    t31 = t27.to(tl.int32, bitcast=True)
+    t32 = ((127 + ((t31 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t33 = (((t31 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t34 = t29 + t30
+    t35 = _polynomial4(t34, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994)
+    t36 = t34 * t34
+    t37 = tl.fma(t35, t36, t34)
+    t38 = (t22 * t22) * -1.0
+    t39 = 1.0 + t37  # exp(-t^2/2), mantissa
+    t40 = t38 * (t39 * (t33 * t32))
+    t41 = tl.fma(t22, t13 * (-2.0), t40)
+    t42 = t41 + t23
+    t43 = t42 - t23
+    t44 = t40 + t24
+    t45 = 1.0 + t34
+    t46 = (t34 - (t45 - 1.0)) + tl.fma(t35, t36, (t30 + (t29 - t34)) * t45)
+    t47 = t45 + t46
+    t48 = mean < 0.0
+    t49 = tl.where(t48, t44, t42)
+    t50 = tl.where(t48, 0.0, 1.0)
+    t51 = tl.fma(tl.fma(t37, t22, t22), t32 * ((var * (t2 * tl.fma(t5, (t5 * t6) * -1.0, t5))) * t33), t1 * t50)
+    t52 = t49 * t47
+    t53 = (tl.fma(t32 * (var * t33), t52 + tl.fma(t49, t46 - (t47 - t45), tl.fma(tl.where(t48, tl.fma(2.0, t21, t40 -
+        (t44 - t24)), tl.fma(t21, -2.0, (t23 - (t42 - t43)) + (t41 - t43))), t47, tl.fma(t49, t47, t52 * -1.0))), var *
+        t50))
+    return (t51, t53)
 
 
 @triton.jit
@@ -127,84 +112,68 @@ def relu_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, B
 
 @triton.jit
 def relu_exact_backward(mean, var, grad_mean, grad_var):
-    t0 = tl.where(1.1529215e+18 < var, 0.00390625, 1.0)
-    t1 = tl.where(var < 9.094947e-13, 2.8147498e+14, t0)  # power of two that keeps residuals normal
-    t2 = t1 * (var * t1)
-    t3 = var == 0.0
-    t4 = tl.where(t3, 7.888609e-31, t2)
-    t5 = tl.sqrt_rn(t4)  # standard deviation, scaled
-    t6 = tl.fma(t5, t5 * -1.0, t4)
-    t7 = tl.div_rn(1.0, t5)
-    t8 = t6 * (0.5 * t7)
-    t9 = tl.abs(mean)
-    t10 = t9 * t1
-    t11 = tl.where(t3, t9 * 8.507059e+37, t10)
-    t12 = t11 * t7
-    t13 = t12 * -1.0
-    t14 = t7 * tl.fma(t8, t13, tl.fma(t5, t13, t11))
-    t15 = 18.6875 < t12
-    t16 = tl.where(t15, 0.0, t14)
-    t17 = tl.where(t15, 18.6875, t12)  # t = min(|mean|/sigma, reach)
-    t18 = tl.fma(t17, 0.25, 1.0)
-    t19 = tl.fma(t16, 0.25, tl.fma(t17, 0.25, (t18 - 1.0) * -1.0))
-    t20 = tl.div_rn(1.0, t18)  # u = 1/(1 + t/4)
-    t21 = t20 * -1.0
-    t22 = t20 * tl.fma(t19, t21, tl.fma(t18, t21, 1.0))
-    t23 = t20 * t20
-    t24 = t22 * (t23 * tl.fma(t20, tl.fma(t20, tl.fma(t20, 2.6474037, -1.6227827), 0.5651015), -0.024969762))
-    t25 = t20 - 0.25
+    # power of two that keeps residuals normal
+    t0 = tl.where(var < 9.094947e-13, 2.8147498e+14, tl.where(1.1529215e+18 < var, 0.00390625, 1.0))
+    t1 = var == 0.0
+    t2 = tl.where(t1, 7.888609e-31, t0 * (var * t0))
+    t3 = tl.sqrt_rn(t2)  # standard deviation, scaled
+    t4 = tl.div_rn(1.0, t3)
+    t5 = tl.fma(t3, t3 * -1.0, t2) * (0.5 * t4)
+    t6 = tl.abs(mean)
+    t7 = tl.where(t1, t6 * 8.507059e+37, t6 * t0)
+    t8 = t7 * t4
+    t9 = t8 * -1.0
+    t10 = 18.6875 < t8
+    t11 = tl.where(t10, 0.0, t4 * tl.fma(t5, t9, tl.fma(t3, t9, t7)))
+    t12 = tl.where(t10, 18.6875, t8)  # t = min(|mean|/sigma, reach)
+    t13 = tl.fma(t12, 0.25, 1.0)
+    t14 = tl.div_rn(1.0, t13)  # u = 1/(1 + t/4)
+    t15 = t14 * -1.0
+    t16 = t14 * t14
     # J_2/sqrt(2 pi)
-    t26 = (tl.fma(tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25, tl.fma(t25,
-        tl.fma(t25, tl.fma(t25, -0.06790253, 0.23445444), -0.22880422), -0.021781435), 0.0013202751), 0.1169634),
-        0.17166187), 0.15957567), 0.10685098), 0.050817337), 0.014190124), t20 * t23, t24))
-    t27 = t17 + t16
-    t28 = t27 * 2.0
-    t29 = tl.fma(t26, t28 * -1.0, 0.3989423)
-    t30 = t27 * t27
-    t31 = tl.div_rn(1.0, 1.0 + t30)
-    t32 = t29 * t31  # J_1/sqrt(2 pi)
-    t33 = t29 - t32
-    t34 = t32 + (t31 * tl.fma(t30, t32 * -1.0, t33))
-    t35 = tl.fma(t27, t34, 2.0 * t26)  # Mills ratio/sqrt(2 pi)
-    t36 = t35 * (2.0 * t34)
-    t37 = t17 * (-0.5)
-    t38 = t17 * t37
-    t39 = tl.fma(t38, 1.442695, 12582912.0)
-    t40 = t39 - 12582912.0
-    t41 = tl.fma(t40, -0.69314575, t38)
-    t42 = tl.fma(t17, t37, t38 * -1.0)
-    t43 = t41 + tl.fma(t40, -1.4286068e-6, tl.fma(t16, t17 * -1.0, t42))
-    t44 = (tl.fma(tl.fma(t43, tl.fma(t43, tl.fma(t43, tl.fma(t43, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994), t43 * t43, t43))
-    t45 = 1.0 + t44  # exp(-t^2/2), mantissa
-    t46 = t39.to(tl.int32, bitcast=True)
-    t47 = (((t46 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t48 = ((127 + ((t46 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t49 = t47 * t48
-    t50 = t45 * t49
-    t51 = tl.fma(t28, t35, t36 * t50)
-    t52 = tl.fma(2.0, t34, t50 * (t36 * -1.0))
-    t53 = mean < 0.0
-    t54 = tl.where(t53, t52, t51)
-    t55 = tl.fma(t44, t54, t54)
-    t56 = t1 * tl.fma(t7, (t7 * t8) * -1.0, t7)
-    t57 = t48 * (t47 * ((var * t56) * t55))
-    t58 = tl.where(t53, t35, t35 * -1.0)
-    t59 = tl.fma(t44, t58, t58)
-    t60 = tl.where(t53, 0.0, 1.0)
-    t61 = tl.fma(t57, grad_var, tl.fma(t59, t49, t60) * grad_mean)
-    t62 = t50 * ((0.3989423 * t34) * -1.0)
-    t63 = tl.fma(0.3989423, t27 * -1.0, t62) - t35
-    t64 = tl.where(t53, t35 + t62, t63)
-    t65 = tl.fma(t49, tl.fma(t44, t64, t64), t60)
-    t66 = tl.fma(t44, 0.19947115, 0.19947115)
-    t67 = tl.fma(t65, grad_var, (t48 * (t47 * (tl.where(t3, 0.0, t56) * t66))) * grad_mean)
-    return (t61, t67)
+    t17 = (tl.fma(_polynomial10(t14 - 0.25, -0.06790253, 0.23445444, -0.22880422, -0.021781435, 0.0013202751,
+        0.1169634, 0.17166187, 0.15957567, 0.10685098, 0.050817337, 0.014190124), t14 * t16, (t14 * tl.fma(tl.fma(t11,
+        0.25, tl.fma(t12, 0.25, (t13 - 1.0) * -1.0)), t15, tl.fma(t13, t15, 1.0))) * (t16 * _polynomial3(t14,
+        2.6474037, -1.6227827, 0.5651015, -0.024969762))))
+    t18 = t12 + t11
+    t19 = t18 * 2.0
+    t20 = tl.fma(t17, t19 * -1.0, 0.3989423)
+    t21 = t18 * t18
+    t22 = tl.div_rn(1.0, 1.0 + t21)
+    t23 = t20 * t22  # J_1/sqrt(2 pi)
+    t24 = t23 + (t22 * tl.fma(t21, t23 * -1.0, t20 - t23))
+    t25 = tl.fma(t18, t24, 2.0 * t17)  # Mills ratio/sqrt(2 pi)
+    t26 = t25 * (2.0 * t24)
+    t27 = t12 * (-0.5)
+    t28 = t12 * t27
+    t29 = tl.fma(t28, 1.442695, 12582912.0)
+    t30 = t29 - 12582912.0
+    t31 = (tl.fma(t30, -0.69314575, t28) + tl.fma(t30, -1.4286068e-6, tl.fma(t11, t12 * -1.0, tl.fma(t12, t27, t28 *
+        -1.0))))
+    t32 = tl.fma(_polynomial4(t31, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t31 * t31, t31)
+    t33 = t29.to(tl.int32, bitcast=True)
+    t34 = (((t33 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t35 = ((127 + ((t33 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t36 = t34 * t35
+    t37 = 1.0 + t32  # exp(-t^2/2), mantissa
+    t38 = t37 * t36
+    t39 = mean < 0.0
+    t40 = tl.where(t39, tl.fma(2.0, t24, t38 * (t26 * -1.0)), tl.fma(t19, t25, t26 * t38))
+    t41 = t0 * tl.fma(t4, (t4 * t5) * -1.0, t4)
+    t42 = tl.where(t39, t25, t25 * -1.0)
+    t43 = tl.where(t39, 0.0, 1.0)
+    t44 = (tl.fma(t35 * (t34 * ((var * t41) * tl.fma(t32, t40, t40))), grad_var, tl.fma(tl.fma(t32, t42, t42), t36,
+        t43) * grad_mean))
+    t45 = t38 * ((0.3989423 * t24) * -1.0)
+    t46 = tl.where(t39, t25 + t45, tl.fma(0.3989423, t18 * -1.0, t45) - t25)
+    t47 = (tl.fma(tl.fma(t36, tl.fma(t32, t46, t46), t43), grad_var, (t35 * (t34 * (tl.where(t1, 0.0, t41) *
+        tl.fma(t32, 0.19947115, 0.19947115)))) * grad_mean))
+    return (t44, t47)
 
 
 @triton.jit
-def relu_exact_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n,
-                               BLOCK: tl.constexpr):
+def relu_exact_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

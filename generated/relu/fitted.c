@@ -4,17 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.5
 //
 // rule digest  39802d7cdaaa7e7eb08806a476886e26036aac03533e2cbb7e243f788f7e7860
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      hdddffc9843a5dbf346b8b60414eeb56e2d3b41cc209207954780ca32a981c848
 // operations   relu_fitted_forward 193, relu_fitted_backward 218
 //
 // Certificate:
-//   mean        4.47 ulp, worst at mean = -1.30270112, var = 125.486282
-//   var         3.57 ulp, worst at mean = -1.40024149, var = 0.471220672
-//   dmean_dmu   6.02 ulp, worst at mean = -2951049.5, var = 9.59670929e+17
-//   dmean_dvar  3.05 ulp, worst at mean = 1.49248865e-06, var = 2.91924715e-13
-//   dvar_dmu    6.49 ulp, worst at mean = -0.0117737949, var = 9.55929427e-05
-//   dvar_dvar   5.49 ulp, worst at mean = -1.40024149, var = 0.471220613
-//   against exact values at 16900 points over all of float32; details in fitted.json
+//   mean 4.47, var 3.57, dmean_dmu 6.02, dmean_dvar 3.05, dvar_dmu 6.49, dvar_dvar 5.49 ulp,
+//   against exact values at 16900 points over all of float32; where, in fitted.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,125 +41,127 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void relu_fitted_forward_element(float mean, float var,
-                                                                              float *restrict out_mean,
-                                                                              float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void relu_fitted_forward_element(float mean, float var, float *restrict out_mean, float *restrict out_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const _Bool t4 = mean < 0.0f;
-    const _Bool t5 = 0.0f <= var;
-    const _Bool t6 = t2 & (0.0f < t3);
-    const float t7 = t3 * 8.507059e+37f;
-    const float t8 = t1 ? 2.8147498e+14f : (t0 ? 9.094947e-13f : 1.0f);  // power of two that keeps residuals normal
-    const float t9 = t0 ? 0.00390625f : 1.0f;
-    const float t10 = t0 ? 256.0f : 1.0f;
-    const float t11 = t1 ? 2.8147498e+14f : t9;  // power of two that keeps residuals normal
-    const float t12 = t1 ? 3.5527137e-15f : t10;
-    const float t13 = t4 ? 0.0f : 1.0f;
-    const float t14 = SQRT(t5 ? 1.0f : var);
-    const float t15 = t8 * (var * t8);
-    const float t16 = t6 ? 1.2676506e+30f : (t3 * t8);
-    const float t17 = t2 ? 1.0f : t15;
-    const float t18 = t11 * (var * t11);
-    const float t19 = t2 ? t7 : (t3 * t11);
-    const float t20 = t2 ? 7.888609e-31f : t18;
-    const float t21 = SQRT(t17);  // standard deviation, scaled
-    const float t22 = SQRT(t20);  // standard deviation, scaled
-    const float t23 = 1.0f / t21;
-    const float t24 = FMA(t21, -t21, t17);
-    const float t25 = 1.0f / t22;
-    const float t26 = FMA(t22, -t22, t20);
-    const float t27 = t24 * (0.5f * t23);
-    const float t28 = -t23;
-    const float t29 = t23 * FMA(t27, t28, FMA(t21, t28, 1.0f));
-    const float t30 = t23 * t16;
-    const float t31 = t19 * t25;
-    const float t32 = t26 * (0.5f * t25);
-    const _Bool t33 = 1.1529215e+18f < t30;
-    const float t34 = FMA(t16, t29, FMA(t23, t16, -t30));
-    const float t35 = t33 ? 1.1529215e+18f : t30;
-    const float t36 = t33 ? 0.0f : t34;
-    const _Bool t37 = 18.7f < t31;
-    const float t38 = -t31;
-    const float t39 = FMA(t32, t38, FMA(t22, t38, t19));
-    const float t40 = t12 * (t22 + t32);
-    const float t41 = t25 * t39;
-    const float t42 = t2 ? 0.0f : t40;
-    const float t43 = t37 ? 18.7f : t31;  // t = min(|mean|/sigma, reach)
-    const float t44 = t37 ? (-7.6293946e-7f) : t41;
-    const float t45 = t4 ? (-t35) : t35;  // mean/sigma
-    const float t46 = FMA(t43, 0.25f, 1.0f);
-    const float t47 = t43 * (-0.5f);
-    const float t48 = -t43;
-    const float t49 = t45 * 2.700298f;
-    const float t50 = 1.0f / t46;  // u = 1/(1 + t/4)
-    const float t51 = t43 * t47;
-    const float t52 = FMA(t44, 0.25f, FMA(t43, 0.25f, -(t46 - 1.0f)));
-    const float t53 = FMA(t45, 2.700298f, -t49);
-    const float t54 = ABS(t49);
-    const _Bool t55 = t49 < 0.0f;
-    const float t56 = -t54;
-    const _Bool t57 = t56 < (-176.5f);
-    const float t58 = t57 ? (-176.5f) : t56;
-    const float t59 = FMA(t44, t48, FMA(t43, t47, -t51));
-    const float t60 = FMA(t51, 1.442695f, 12582912.0f);
-    const float t61 = FMA(t45, 4.6818327e-9f, FMA(t4 ? (-t36) : t36, 2.700298f, t53));
-    const float t62 = t60 - 12582912.0f;
-    const uint32_t t63 = as_bits(t60);
-    const float t64 = FMA(t62, -0.69314575f, t51) + FMA(t62, -1.4286068e-6f, t59);
-    const float t65 = FMA(1.442695f, t58, 12582912.0f);
-    const uint32_t t66 = (uint32_t)((int32_t)t63 >> 1u);
-    const uint32_t t67 = t63 + 1u;
-    const uint32_t t68 = t66 + 127u;
-    const uint32_t t69 = (uint32_t)((int32_t)t67 >> 1u);
-    const uint32_t t70 = t68 << 23u;
-    const uint32_t t71 = 127u + t69;
-    const float t72 = as_float(t70);
-    const float t73 = as_float(t71 << 23u);
-    const float t74 = t50 - 0.25f;
-    const float t75 = t50 * FMA(t50, FMA(t50, FMA(t50, 3.1134384f, -1.915083f), 0.77936274f), -0.008552464f);
-    const float t76 = -t50;
-    const float t77 = (t50 * FMA(t52, t76, FMA(t46, t76, 1.0f))) * t75;
-    const float t78 = t50 * t50;
-    const float t79 = t65 - 12582912.0f;
-    const uint32_t t80 = as_bits(t65);
-    const float t81 = FMA(-0.69314575f, t79, t58);
-    const float t82 = as_float((127u + ((uint32_t)((int32_t)t80 >> 2u))) << 23u);
-    const float t83 = as_float((127u + ((uint32_t)((int32_t)(1u + t80) >> 2u))) << 23u);
-    const uint32_t t84 = t80 + 2u;
-    const uint32_t t85 = t80 + 3u;
-    const uint32_t t86 = (uint32_t)((int32_t)t84 >> 2u);
-    const uint32_t t87 = (uint32_t)((int32_t)t85 >> 2u);
-    const uint32_t t88 = 127u + t86;
-    const uint32_t t89 = 127u + t87;
-    const uint32_t t90 = t88 << 23u;
-    const uint32_t t91 = t89 << 23u;
-    const float t92 = as_float(t90);
-    const float t93 = as_float(t91);
+    _Bool t0 = 1.1529215e+18f < var;
+    _Bool t1 = var < 9.094947e-13f;
+    _Bool t2 = var == 0.0f;
+    float t3 = ABS(mean);
+    _Bool t4 = mean < 0.0f;
+    _Bool t5 = 0.0f <= var;
+    float t6 = t0 ? 9.094947e-13f : 1.0f;
+    float t7 = t1 ? 2.8147498e+14f : t6;  // power of two that keeps residuals normal
+    float t8 = t0 ? 0.00390625f : 1.0f;
+    float t9 = t1 ? 2.8147498e+14f : t8;  // power of two that keeps residuals normal
+    _Bool t10 = t2 & (0.0f < t3);
+    float t11 = t3 * t7;
+    float t12 = t10 ? 1.2676506e+30f : t11;
+    float t13 = t7 * (var * t7);
+    float t14 = t2 ? 1.0f : t13;
+    float t15 = t3 * 8.507059e+37f;
+    float t16 = t3 * t9;
+    float t17 = t2 ? t15 : t16;
+    float t18 = t9 * (var * t9);
+    float t19 = t2 ? 7.888609e-31f : t18;
+    float t20 = SQRT(t14);  // standard deviation, scaled
+    float t21 = SQRT(t19);  // standard deviation, scaled
+    float t22 = 1.0f / t20;
+    float t23 = 1.0f / t21;
+    float t24 = -t22;
+    float t25 = t22 * t12;
+    float t26 = t17 * t23;
+    float t27 = FMA(t21, -t21, t19) * (0.5f * t23);
+    _Bool t28 = 1.1529215e+18f < t25;
+    float t29 = t28 ? 1.1529215e+18f : t25;
+    float t30 = FMA(t12, t22 * FMA(FMA(t20, -t20, t14) * (0.5f * t22), t24, FMA(t20, t24, 1.0f)), FMA(t22, t12, -t25));
+    float t31 = t28 ? 0.0f : t30;
+    _Bool t32 = 18.7f < t26;
+    float t33 = -t26;
+    float t34 = t32 ? 18.7f : t26;  // t = min(|mean|/sigma, reach)
+    float t35 = t23 * FMA(t27, t33, FMA(t21, t33, t17));
+    float t36 = t32 ? (-7.6293946e-7f) : t35;
+    float t37 = -t29;
+    float t38 = t4 ? t37 : t29;  // mean/sigma
+    float t39 = FMA(t34, 0.25f, 1.0f);
+    float t40 = t34 * (-0.5f);
+    float t41 = t38 * 2.700298f;
+    float t42 = 1.0f / t39;  // u = 1/(1 + t/4)
+    float t43 = t34 * t40;
+    _Bool t44 = t41 < 0.0f;
+    float t45 = -ABS(t41);
+    _Bool t46 = t45 < (-176.5f);
+    float t47 = t46 ? (-176.5f) : t45;
+    float t48 = FMA(t43, 1.442695f, 12582912.0f);
+    float t49 = -t31;
+    float t50 = t4 ? t49 : t31;
+    float t51 = FMA(t38, 4.6818327e-9f, FMA(t50, 2.700298f, FMA(t38, 2.700298f, -t41)));
+    float t52 = t48 - 12582912.0f;
+    uint32_t t53 = as_bits(t48);
+    float t54 = FMA(t52, -0.69314575f, t43) + FMA(t52, -1.4286068e-6f, FMA(t36, -t34, FMA(t34, t40, -t43)));
+    float t55 = FMA(1.442695f, t47, 12582912.0f);
+    float t56 = -t42;
+    float t57 = t55 - 12582912.0f;
+    uint32_t t58 = as_bits(t55);
+    float t59 = as_float((127u + ((uint32_t)((int32_t)t58 >> 2u))) << 23u);
+    float t60 = as_float((127u + ((uint32_t)((int32_t)(1u + t58) >> 2u))) << 23u);
+    float t61 = as_float((127u + ((uint32_t)((int32_t)(t58 + 2u) >> 2u))) << 23u);
+    float t62 = as_float((127u + ((uint32_t)((int32_t)(t58 + 3u) >> 2u))) << 23u);
+    float t63 = t42 - 0.25f;
     // J_1/sqrt(2 pi)
-    const float t94 = FMA(FMA(t74, FMA(t74, FMA(t74, FMA(t74, FMA(t74, FMA(t74, FMA(t74, FMA(t74, FMA(t74, FMA(t74,
-        FMA(t74, FMA(t74, 0.026486801f, -0.12136099f), 0.1953089f), -0.090160325f), -0.0318259f), -0.059486523f),
-        0.023572203f), 0.12800804f), 0.20213471f), 0.21490611f), 0.1734072f), 0.106611654f), 0.04343404f), t78, t77);
-    const float t95 = t81 + FMA(-1.4286068e-6f, t79, t57 ? 0.0f : (-(t55 ? (-t61) : t61)));
-    const float t96 = var * (t55 ? t82 : 1.0f);
-    const float t97 = t55 ? t83 : 1.0f;
-    const float t98 = t55 ? t92 : 1.0f;
-    const float t99 = t55 ? t93 : 1.0f;
-    const float t100 = FMA(t3, t13, t73 * (t72 * (t42 * FMA(t94, FMA(FMA(t64, FMA(t64, FMA(t64, FMA(t64, 0.0013814222f,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t64 * t64, t64), t94))));
-    const float t101 = t57 ? 0.0f : (1.0f + FMA(FMA(t95, FMA(t95, FMA(t95, FMA(0.0013814222f, t95, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t95 * t95, t95));
-    const float t102 = 1.0f / (1.0f + (t93 * (t92 * (t83 * (t101 * t82)))));
-    const float t103 = t5 ? (t99 * (t98 * (t97 * ((t55 ? (t101 * t102) : t102) * t96)))) : t14;
-    *out_mean = t100;
-    *out_var = t103;
+    float t64 = FMA(POLY12(t63, 0.026486801f, -0.12136099f, 0.1953089f, -0.090160325f, -0.0318259f, -0.059486523f,
+        0.023572203f, 0.12800804f, 0.20213471f, 0.21490611f, 0.1734072f, 0.106611654f, 0.04343404f), t42 * t42, (t42 *
+        FMA(FMA(t36, 0.25f, FMA(t34, 0.25f, -(t39 - 1.0f))), t56, FMA(t39, t56, 1.0f))) * (t42 * POLY3(t42, 3.1134384f,
+        -1.915083f, 0.77936274f, -0.008552464f)));
+    float t65 = FMA(-0.69314575f, t57, t47);
+    float t66 = -t51;
+    float t67 = t44 ? t66 : t51;
+    float t68 = -t67;
+    float t69 = t46 ? 0.0f : t68;
+    float t70 = t65 + FMA(-1.4286068e-6f, t57, t69);
+    float t71 = t4 ? 0.0f : 1.0f;
+    float t72 = as_float((127u + ((uint32_t)((int32_t)(t53 + 1u) >> 1u))) << 23u);
+    float t73 = as_float((((uint32_t)((int32_t)t53 >> 1u)) + 127u) << 23u);
+    float t74 = t0 ? 256.0f : 1.0f;
+    float t75 = t1 ? 3.5527137e-15f : t74;
+    float t76 = t75 * (t21 + t27);
+    float t77 = t2 ? 0.0f : t76;
+    float t78 = FMA(t3, t71, t72 * (t73 * (t77 * FMA(t64, FMA(POLY4(t54, 0.0013814222f, 0.008368899f, 0.041668404f,
+        0.1666652f, 0.49999994f), t54 * t54, t54), t64))));
+    float t79 = 1.0f + FMA(POLY4(t70, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t70 * t70,
+        t70);
+    float t80 = t46 ? 0.0f : t79;
+    float t81 = 1.0f / (1.0f + (t62 * (t61 * (t60 * (t80 * t59)))));
+    float t82 = t44 ? t62 : 1.0f;
+    float t83 = t44 ? t61 : 1.0f;
+    float t84 = t44 ? t60 : 1.0f;
+    float t85 = t80 * t81;
+    float t86 = t44 ? t85 : t81;
+    float t87 = t44 ? t59 : 1.0f;
+    float t88 = t82 * (t83 * (t84 * (t86 * (var * t87))));
+    float t89 = t5 ? 1.0f : var;
+    float t90 = SQRT(t89);
+    float t91 = t5 ? t88 : t90;
+    *out_mean = t78;
+    *out_var = t91;
 }
 
-void relu_fitted_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                         const float *restrict params, float *restrict out_mean, float *restrict out_var)
+void relu_fitted_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -175,156 +173,131 @@ void relu_fitted_forward(int64_t n, const float *restrict mean, const float *res
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void relu_fitted_backward_element(float mean, float var, float grad_mean,
-                                                                               float grad_var,
-                                                                               float *restrict out_grad_mean,
-                                                                               float *restrict out_grad_var)
+INLINE void relu_fitted_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const _Bool t4 = mean < 0.0f;
-    const _Bool t5 = 0.0f <= var;
-    const _Bool t6 = t2 & (0.0f < t3);
-    const float t7 = t3 * 8.507059e+37f;
-    const float t8 = t1 ? 2.8147498e+14f : (t0 ? 9.094947e-13f : 1.0f);  // power of two that keeps residuals normal
-    const float t9 = t0 ? 0.00390625f : 1.0f;
-    const float t10 = t0 ? 1.0995116e+12f : 1.0f;
-    const float t11 = t1 ? 2.8147498e+14f : t9;  // power of two that keeps residuals normal
-    const float t12 = t1 ? 3.5527137e-15f : t10;
-    const float t13 = t4 ? 0.0f : 1.0f;
-    const float t14 = SQRT(t5 ? 1.0f : var);
-    const float t15 = t8 * (var * t8);
-    const float t16 = t6 ? 1.2676506e+30f : (t3 * t8);
-    const float t17 = t2 ? t7 : (t3 * t11);
-    const float t18 = t2 ? 1.0f : t15;
-    const float t19 = t2 ? 7.888609e-31f : (t11 * (var * t11));
-    const float t20 = SQRT(t18);  // standard deviation, scaled
-    const float t21 = SQRT(t19);  // standard deviation, scaled
-    const float t22 = 1.0f / t20;
-    const float t23 = FMA(t20, -t20, t18);
-    const float t24 = 1.0f / t21;
-    const float t25 = FMA(t21, -t21, t19);
-    const float t26 = t22 * t16;
-    const float t27 = t23 * (0.5f * t22);
-    const float t28 = -t22;
-    const float t29 = FMA(t27, t28, FMA(t20, t28, 1.0f));
-    const float t30 = t12 * (t20 + t27);
-    const float t31 = t22 * t29;
-    const float t32 = t2 ? 0.0f : t30;
-    const float t33 = t17 * t24;
-    const float t34 = t25 * (0.5f * t24);
-    const _Bool t35 = 1.1529215e+18f < t26;
-    const float t36 = FMA(t16, t31, FMA(t22, t16, -t26));
-    const float t37 = t35 ? 1.1529215e+18f : t26;
-    const float t38 = t35 ? 0.0f : t36;
-    const float t39 = -t33;
-    const float t40 = FMA(t34, t39, FMA(t21, t39, t17));
-    const float t41 = -(t24 * t34);
-    const float t42 = t24 * t40;
-    const float t43 = t2 ? 0.0f : (t11 * FMA(t24, t41, t24));
-    const _Bool t44 = 18.7f < t33;
-    const float t45 = t44 ? 18.7f : t33;  // t = min(|mean|/sigma, reach)
-    const float t46 = t44 ? (-7.6293946e-7f) : t42;
-    const float t47 = t4 ? (-t37) : t37;  // mean/sigma
-    const float t48 = 2.700298f * t47;
-    const float t49 = t45 * (-0.5f);
-    const float t50 = -t45;
-    const float t51 = FMA(4.6818327e-9f, t47, FMA(2.700298f, t47, -t48));
-    const float t52 = ABS(t48);
-    const _Bool t53 = t48 < 0.0f;
-    const float t54 = -t52;
-    const float t55 = t45 * t49;
-    const _Bool t56 = t54 < (-176.5f);
-    const float t57 = t56 ? (-176.5f) : t54;
-    const float t58 = FMA(t46, t50, FMA(t45, t49, -t55));
-    const float t59 = 1.0f / FMA(0.25f, t45 + t46, 1.0f);  // u = 1/(1 + t/4)
-    const float t60 = FMA(t55, 1.442695f, 12582912.0f);
-    const float t61 = t4 ? (-t38) : t38;
-    const float t62 = t47 + t61;
-    const float t63 = FMA(2.700298f, t61, t51);
-    const float t64 = (-1.350149f) * t62;
-    const float t65 = FMA(1.442695f, t57, 12582912.0f);
-    const float t66 = t60 - 12582912.0f;
-    const uint32_t t67 = as_bits(t60);
-    const float t68 = FMA(t66, -0.69314575f, t55) + FMA(t66, -1.4286068e-6f, t58);
-    const uint32_t t69 = (uint32_t)((int32_t)t67 >> 1u);
-    const uint32_t t70 = t67 + 1u;
-    const uint32_t t71 = t69 + 127u;
-    const uint32_t t72 = (uint32_t)((int32_t)t70 >> 1u);
-    const uint32_t t73 = t71 << 23u;
-    const uint32_t t74 = 127u + t72;
-    const float t75 = as_float(t73);
-    const float t76 = as_float(t74 << 23u);
-    const float t77 = t65 - 12582912.0f;
-    const uint32_t t78 = as_bits(t65);
-    const float t79 = FMA(-0.69314575f, t77, t57) + FMA(-1.4286068e-6f, t77, t56 ? 0.0f : (-(t53 ? (-t63) : t63)));
-    const float t80 = as_float((127u + ((uint32_t)((int32_t)t78 >> 2u))) << 23u);
-    const float t81 = as_float((127u + ((uint32_t)((int32_t)(1u + t78) >> 2u))) << 23u);
-    const uint32_t t82 = t78 + 2u;
-    const uint32_t t83 = t78 + 3u;
-    const uint32_t t84 = (uint32_t)((int32_t)t82 >> 2u);
-    const uint32_t t85 = (uint32_t)((int32_t)t83 >> 2u);
-    const uint32_t t86 = 127u + t84;
-    const uint32_t t87 = 127u + t85;
-    const uint32_t t88 = t86 << 23u;
-    const uint32_t t89 = t87 << 23u;
-    const float t90 = as_float(t88);
-    const float t91 = as_float(t89);
-    const float t92 = t53 ? 1.0f : t80;
-    const float t93 = t53 ? t80 : 1.0f;
-    const float t94 = t92 * t93;
-    const float t95 = t32 * t94;
-    const float t96 = t53 ? 1.0f : t81;
-    const float t97 = t53 ? t81 : 1.0f;
-    const float t98 = t96 * t97;
-    const float t99 = t53 ? 1.0f : t90;
-    const float t100 = t53 ? t90 : 1.0f;
-    const float t101 = t99 * t100;
-    const float t102 = t53 ? 1.0f : t91;
-    const float t103 = t53 ? t91 : 1.0f;
-    const float t104 = t102 * t103;
-    const float t105 = FMA(FMA(t68, FMA(t68, FMA(t68, FMA(t68, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t68 * t68, t68);
-    const float t106 = t59 - 0.25f;
-    const float t107 = t56 ? 0.0f : (1.0f + FMA(FMA(t79, FMA(t79, FMA(t79, FMA(0.0013814222f, t79, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t79 * t79, t79));
-    const float t108 = 1.0f / (1.0f + (t91 * (t90 * (t81 * (t107 * t80)))));
-    const float t109 = t107 * t108;
+    _Bool t0 = 1.1529215e+18f < var;
+    _Bool t1 = var < 9.094947e-13f;
+    _Bool t2 = var == 0.0f;
+    float t3 = ABS(mean);
+    _Bool t4 = mean < 0.0f;
+    _Bool t5 = 0.0f <= var;
+    float t6 = t0 ? 9.094947e-13f : 1.0f;
+    float t7 = t1 ? 2.8147498e+14f : t6;  // power of two that keeps residuals normal
+    float t8 = t0 ? 0.00390625f : 1.0f;
+    float t9 = t1 ? 2.8147498e+14f : t8;  // power of two that keeps residuals normal
+    float t10 = t5 ? 1.0f : var;
+    float t11 = SQRT(t10);
+    _Bool t12 = t2 & (0.0f < t3);
+    float t13 = t3 * t7;
+    float t14 = t12 ? 1.2676506e+30f : t13;
+    float t15 = t3 * 8.507059e+37f;
+    float t16 = t3 * t9;
+    float t17 = t2 ? t15 : t16;
+    float t18 = t7 * (var * t7);
+    float t19 = t2 ? 1.0f : t18;
+    float t20 = t9 * (var * t9);
+    float t21 = t2 ? 7.888609e-31f : t20;
+    float t22 = SQRT(t19);  // standard deviation, scaled
+    float t23 = SQRT(t21);  // standard deviation, scaled
+    float t24 = 1.0f / t22;
+    float t25 = 1.0f / t23;
+    float t26 = t24 * t14;
+    float t27 = FMA(t22, -t22, t19) * (0.5f * t24);
+    float t28 = -t24;
+    float t29 = t17 * t25;
+    float t30 = FMA(t23, -t23, t21) * (0.5f * t25);
+    _Bool t31 = 1.1529215e+18f < t26;
+    float t32 = t31 ? 1.1529215e+18f : t26;
+    float t33 = FMA(t14, t24 * FMA(t27, t28, FMA(t22, t28, 1.0f)), FMA(t24, t14, -t26));
+    float t34 = t31 ? 0.0f : t33;
+    float t35 = -t29;
+    _Bool t36 = 18.7f < t29;
+    float t37 = t36 ? 18.7f : t29;  // t = min(|mean|/sigma, reach)
+    float t38 = t25 * FMA(t30, t35, FMA(t23, t35, t17));
+    float t39 = t36 ? (-7.6293946e-7f) : t38;
+    float t40 = -t32;
+    float t41 = t4 ? t40 : t32;  // mean/sigma
+    float t42 = 2.700298f * t41;
+    float t43 = t37 * (-0.5f);
+    _Bool t44 = t42 < 0.0f;
+    float t45 = -ABS(t42);
+    float t46 = t37 * t43;
+    _Bool t47 = t45 < (-176.5f);
+    float t48 = t47 ? (-176.5f) : t45;
+    float t49 = 1.0f / FMA(0.25f, t37 + t39, 1.0f);  // u = 1/(1 + t/4)
+    float t50 = FMA(t46, 1.442695f, 12582912.0f);
+    float t51 = -t34;
+    float t52 = t4 ? t51 : t34;
+    float t53 = FMA(2.700298f, t52, FMA(4.6818327e-9f, t41, FMA(2.700298f, t41, -t42)));
+    float t54 = FMA(1.442695f, t48, 12582912.0f);
+    float t55 = t50 - 12582912.0f;
+    uint32_t t56 = as_bits(t50);
+    float t57 = FMA(t55, -0.69314575f, t46) + FMA(t55, -1.4286068e-6f, FMA(t39, -t37, FMA(t37, t43, -t46)));
+    float t58 = as_float((((uint32_t)((int32_t)t56 >> 1u)) + 127u) << 23u);
+    float t59 = as_float((127u + ((uint32_t)((int32_t)(t56 + 1u) >> 1u))) << 23u);
+    float t60 = t54 - 12582912.0f;
+    uint32_t t61 = as_bits(t54);
+    float t62 = FMA(-0.69314575f, t60, t48);
+    float t63 = -t53;
+    float t64 = t44 ? t63 : t53;
+    float t65 = -t64;
+    float t66 = t47 ? 0.0f : t65;
+    float t67 = t62 + FMA(-1.4286068e-6f, t60, t66);
+    float t68 = as_float((127u + ((uint32_t)((int32_t)t61 >> 2u))) << 23u);
+    float t69 = as_float((127u + ((uint32_t)((int32_t)(1u + t61) >> 2u))) << 23u);
+    float t70 = as_float((127u + ((uint32_t)((int32_t)(t61 + 2u) >> 2u))) << 23u);
+    float t71 = as_float((127u + ((uint32_t)((int32_t)(t61 + 3u) >> 2u))) << 23u);
+    float t72 = t44 ? t68 : 1.0f;
+    float t73 = t44 ? 1.0f : t68;
+    float t74 = t73 * t72;
+    float t75 = t44 ? t69 : 1.0f;
+    float t76 = t44 ? 1.0f : t69;
+    float t77 = t76 * t75;
+    float t78 = t44 ? t70 : 1.0f;
+    float t79 = t44 ? 1.0f : t70;
+    float t80 = t79 * t78;
+    float t81 = t44 ? t71 : 1.0f;
+    float t82 = t44 ? 1.0f : t71;
+    float t83 = t82 * t81;
+    float t84 = FMA(POLY4(t57, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t57 * t57, t57);
+    float t85 = 1.0f + FMA(POLY4(t67, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t67 * t67,
+        t67);
+    float t86 = t47 ? 0.0f : t85;
+    float t87 = 1.0f / (1.0f + (t71 * (t70 * (t69 * (t86 * t68)))));
+    float t88 = t86 * t87;
+    float t89 = t49 - 0.25f;
     // J_0/sqrt(2 pi)
-    const float t110 = t59 * FMA(t106, FMA(t106, FMA(t106, FMA(t106, FMA(t106, FMA(t106, FMA(t106, FMA(t106, FMA(t106,
-        FMA(t106, FMA(t106, FMA(t106, 0.006169786f, -0.0339257f), 0.065396704f), -0.038645655f), -0.012648344f),
-        -0.023600329f), 0.018735228f), 0.080717586f), 0.14152955f), 0.179523f), 0.18632886f), 0.1666411f),
-        0.13207589f);
-    const float t111 = (t76 * (t75 * (t43 * FMA(t105, 0.19947115f, 0.19947115f)))) * grad_mean;
-    const float t112 = t4 ? t110 : (-t110);
-    const float t113 = (t13 + (t76 * (FMA(t112, t105, t112) * t75))) * grad_mean;
-    const float t114 = t53 ? t108 : t109;
-    const float t115 = t53 ? t109 : t108;
-    const float t116 = t114 * t64;
-    const float t117 = 2.700298f * t114;
-    const float t118 = t100 * (t97 * (t115 * t93));
-    const float t119 = t115 * t116;
-    const float t120 = t115 * t117;
-    const float t121 = t94 * t119;
-    const float t122 = t120 * t95;
-    const float t123 = t98 * t121;
-    const float t124 = t98 * t122;
-    const float t125 = t101 * t123;
-    const float t126 = t101 * t124;
-    const float t127 = FMA(t103, t118, t104 * t125);
-    const float t128 = t5 ? (t104 * t126) : t14;
-    const float t129 = t5 ? t127 : t14;
-    const float t130 = FMA(t128, grad_var, t113);
-    const float t131 = FMA(t129, grad_var, t111);
-    *out_grad_mean = t130;
-    *out_grad_var = t131;
+    float t90 = t49 * POLY12(t89, 0.006169786f, -0.0339257f, 0.065396704f, -0.038645655f, -0.012648344f, -0.023600329f,
+        0.018735228f, 0.080717586f, 0.14152955f, 0.179523f, 0.18632886f, 0.1666411f, 0.13207589f);
+    float t91 = -t90;
+    float t92 = t4 ? t90 : t91;
+    float t93 = t44 ? t87 : t88;
+    float t94 = t44 ? t88 : t87;
+    float t95 = t94 * (2.700298f * t93);
+    float t96 = t0 ? 1.0995116e+12f : 1.0f;
+    float t97 = t1 ? 3.5527137e-15f : t96;
+    float t98 = t97 * (t22 + t27);
+    float t99 = t2 ? 0.0f : t98;
+    float t100 = t83 * (t80 * (t77 * (t95 * (t99 * t74))));
+    float t101 = t5 ? t100 : t11;
+    float t102 = t4 ? 0.0f : 1.0f;
+    float t103 = FMA(t101, grad_var, (t102 + (t59 * (FMA(t92, t84, t92) * t58))) * grad_mean);
+    float t104 = FMA(t81, t78 * (t75 * (t94 * t72)), t83 * (t80 * (t77 * (t74 * (t94 * (t93 * ((-1.350149f) * (t41 +
+        t52))))))));
+    float t105 = t5 ? t104 : t11;
+    float t106 = t9 * FMA(t25, -(t25 * t30), t25);
+    float t107 = t2 ? 0.0f : t106;
+    float t108 = FMA(t105, grad_var, (t59 * (t58 * (t107 * FMA(t84, 0.19947115f, 0.19947115f)))) * grad_mean);
+    *out_grad_mean = t103;
+    *out_grad_var = t108;
 }
 
-void relu_fitted_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                          const float *restrict grad_mean, const float *restrict grad_var,
-                          const float *restrict params, float *restrict out_grad_mean, float *restrict out_grad_var)
+void relu_fitted_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time

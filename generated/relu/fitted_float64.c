@@ -4,7 +4,6 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.5
 //
 // rule digest  39802d7cdaaa7e7eb08806a476886e26036aac03533e2cbb7e243f788f7e7860
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -19,6 +18,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -107,119 +126,98 @@ INLINE double polynomial1(double y, double x)
     return y;
 }
 
-static void relu_fitted_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                              double *restrict out_mean, double *restrict out_var)
+static void relu_fitted_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = mean[i] < 0.0;
-        const double t1 = __builtin_fabs(mean[i]);
-        const _Bool t2 = var[i] == 0.0;
-        const double t3 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
-        const double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
-        const double t5 = (38.5 < t4) ? 38.5 : t4;
-        const double t6 = 1.0 / (FMA(t5, 0.25, 1.0));
-        const double t7 = (exp64(-0.5 * t5 * t5)) * ((polynomial0(-0x1.d45a6927d9705p-10, t6 - 0.25)) * (t6 * t6));
-        const _Bool t8 = t2 & (0.0 < t1);
-        const double t9 = (t8 ? 0x1p100 : t1) * (1.0 / (__builtin_sqrt(t2 ? 1.0 : var[i])));
-        const double t10 = (0x1p60 < t9) ? 0x1p60 : t9;
-        const double t11 = (t0 ? (-t10) : t10) * 0x1.59a35e0a0ddd6p1;
-        const _Bool t12 = t11 < 0.0;
-        const double t13 = -(t12 ? (-t11) : t11);
-        const _Bool t14 = t13 < (-745.0);
-        const double t15 = t14 ? 0.0 : (exp64(t14 ? (-745.0) : t13));
-        const double t16 = 1.0 / (t15 + 1.0);
-        const _Bool t17 = 0.0 <= var[i];
+        _Bool t0 = mean[i] < 0.0;
+        double t1 = __builtin_fabs(mean[i]);
+        _Bool t2 = var[i] == 0.0;
+        double t3 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
+        double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
+        double t5 = (38.5 < t4) ? 38.5 : t4;
+        double t6 = 1.0 / (FMA(t5, 0.25, 1.0));
+        double t7 = (exp64(-0.5 * t5 * t5)) * ((polynomial0(-0x1.d45a6927d9705p-10, t6 - 0.25)) * (t6 * t6));
+        _Bool t8 = t2 & (0.0 < t1);
+        double t9 = (t8 ? 0x1p100 : t1) * (1.0 / (__builtin_sqrt(t2 ? 1.0 : var[i])));
+        double t10 = (0x1p60 < t9) ? 0x1p60 : t9;
+        double t11 = (t0 ? (-t10) : t10) * 0x1.59a35e0a0ddd6p1;
+        _Bool t12 = t11 < 0.0;
+        double t13 = -(t12 ? (-t11) : t11);
+        _Bool t14 = t13 < (-745.0);
+        double t15 = t14 ? 0.0 : (exp64(t14 ? (-745.0) : t13));
+        double t16 = 1.0 / (t15 + 1.0);
+        _Bool t17 = 0.0 <= var[i];
         out_mean[i] = (FMA(t1, t0 ? 0.0 : 1.0, (t2 ? 0.0 : t3) * t7));
         out_var[i] = (t17 ? (var[i] * (t12 ? (t15 * t16) : t16)) : (__builtin_sqrt(t17 ? 1.0 : var[i])));
     }
 }
 
-void relu_fitted_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                 const double *restrict params, double *restrict out_mean, double *restrict out_var)
+void relu_fitted_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            relu_fitted_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        relu_fitted_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(relu_fitted_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void relu_fitted_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                               const double *restrict grad_mean, const double *restrict grad_var,
-                                               double *restrict out_grad_mean, double *restrict out_grad_var)
+static void relu_fitted_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = mean[i] < 0.0;
-        const double t1 = __builtin_fabs(mean[i]);
-        const _Bool t2 = var[i] == 0.0;
-        const double t3 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
-        const double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
-        const double t5 = (38.5 < t4) ? 38.5 : t4;
-        const double t6 = exp64(-0.5 * t5 * t5);
-        const double t7 = 1.0 / (FMA(t5, 0.25, 1.0));
-        const double t8 = t7 * (polynomial1(-0x1.44af0644c1657p-10, t7 - 0.25));
-        const double t9 = __builtin_sqrt(t2 ? 1.0 : var[i]);
-        const _Bool t10 = t2 & (0.0 < t1);
-        const double t11 = (t10 ? 0x1p100 : t1) * (1.0 / t9);
-        const double t12 = (0x1p60 < t11) ? 0x1p60 : t11;
-        const double t13 = t0 ? (-t12) : t12;
-        const double t14 = t13 * 0x1.59a35e0a0ddd6p1;
-        const _Bool t15 = t14 < 0.0;
-        const double t16 = -(t15 ? (-t14) : t14);
-        const _Bool t17 = t16 < (-745.0);
-        const double t18 = t17 ? 0.0 : (exp64(t17 ? (-745.0) : t16));
-        const double t19 = 1.0 / (t18 + 1.0);
-        const double t20 = t18 * t19;
-        const double t21 = t15 ? t19 : t20;
-        const double t22 = t15 ? t20 : t19;
-        const _Bool t23 = 0.0 <= var[i];
-        const double t24 = __builtin_sqrt(t23 ? 1.0 : var[i]);
-        const double t25 = t23 ? ((t2 ? 0.0 : t9) * (t22 * (t21 * 0x1.59a35e0a0ddd6p1))) : t24;
+        _Bool t0 = mean[i] < 0.0;
+        double t1 = __builtin_fabs(mean[i]);
+        _Bool t2 = var[i] == 0.0;
+        double t3 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
+        double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
+        double t5 = (38.5 < t4) ? 38.5 : t4;
+        double t6 = exp64(-0.5 * t5 * t5);
+        double t7 = 1.0 / (FMA(t5, 0.25, 1.0));
+        double t8 = t7 * (polynomial1(-0x1.44af0644c1657p-10, t7 - 0.25));
+        double t9 = __builtin_sqrt(t2 ? 1.0 : var[i]);
+        _Bool t10 = t2 & (0.0 < t1);
+        double t11 = (t10 ? 0x1p100 : t1) * (1.0 / t9);
+        double t12 = (0x1p60 < t11) ? 0x1p60 : t11;
+        double t13 = t0 ? (-t12) : t12;
+        double t14 = t13 * 0x1.59a35e0a0ddd6p1;
+        _Bool t15 = t14 < 0.0;
+        double t16 = -(t15 ? (-t14) : t14);
+        _Bool t17 = t16 < (-745.0);
+        double t18 = t17 ? 0.0 : (exp64(t17 ? (-745.0) : t16));
+        double t19 = 1.0 / (t18 + 1.0);
+        double t20 = t18 * t19;
+        double t21 = t15 ? t19 : t20;
+        double t22 = t15 ? t20 : t19;
+        _Bool t23 = 0.0 <= var[i];
+        double t24 = __builtin_sqrt(t23 ? 1.0 : var[i]);
+        double t25 = t23 ? ((t2 ? 0.0 : t9) * (t22 * (t21 * 0x1.59a35e0a0ddd6p1))) : t24;
         out_grad_mean[i] = FMA(grad_mean[i], ((t6 * (t0 ? t8 : (-t8))) + (t0 ? 0.0 : 1.0)),
             grad_var[i] * t25);
-        const double t26 = t23 ? (t22 + (t22 * (t21 * (t13 * (-0x1.59a35e0a0ddd6p0))))) : t24;
+        double t26 = t23 ? (t22 + (t22 * (t21 * (t13 * (-0x1.59a35e0a0ddd6p0))))) : t24;
         out_grad_var[i] = FMA(grad_mean[i], ((t2 ? 0.0 : (1.0 / t3)) * (t6 * 0x1.9884533d43651p-3)),
             grad_var[i] * t26);
     }
 }
 
-void relu_fitted_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                  const double *restrict grad_mean, const double *restrict grad_var,
-                                  const double *restrict params, double *restrict out_grad_mean,
-                                  double *restrict out_grad_var)
+void relu_fitted_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            relu_fitted_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at, out_grad_mean + at,
-                                               out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        relu_fitted_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(relu_fitted_float64_backward_block, n, in, 4, params, out, 2);
 }

@@ -4,17 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.5
 #
 # rule digest  39802d7cdaaa7e7eb08806a476886e26036aac03533e2cbb7e243f788f7e7860
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   relu_fitted_forward 193, relu_fitted_backward 218
 #
 # Certificate:
-#   mean        4.47 ulp, worst at mean = -1.30270112, var = 125.486282
-#   var         3.57 ulp, worst at mean = -1.40024149, var = 0.471220672
-#   dmean_dmu   6.02 ulp, worst at mean = -2951049.5, var = 9.59670929e+17
-#   dmean_dvar  3.05 ulp, worst at mean = 1.49248865e-06, var = 2.91924715e-13
-#   dvar_dmu    6.49 ulp, worst at mean = -0.0117737949, var = 9.55929427e-05
-#   dvar_dvar   5.49 ulp, worst at mean = -1.40024149, var = 0.471220613
-#   against exact values at 16900 points over all of float32; details in fitted.json
+#   mean 4.47, var 3.57, dmean_dmu 6.02, dmean_dvar 3.05, dvar_dmu 6.49, dvar_dvar 5.49 ulp,
+#   against exact values at 16900 points over all of float32; where, in fitted.json
 
 import triton
 import triton.language as tl
@@ -26,100 +20,93 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial3(x, y, c0, c1, c2):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2))
+
+
+@triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial12(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x,
+        tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6), c7), c8), c9), c10), c11))
+
+
+@triton.jit
 def relu_fitted_forward(mean, var):
     t0 = 1.1529215e+18 < var
-    t1 = tl.where(t0, 0.00390625, 1.0)
-    t2 = var < 9.094947e-13
-    t3 = tl.where(t2, 2.8147498e+14, t1)  # power of two that keeps residuals normal
-    t4 = tl.abs(mean)
-    t5 = t4 * t3
-    t6 = var == 0.0
-    t7 = tl.where(t6, t4 * 8.507059e+37, t5)
-    t8 = tl.where(t6, 7.888609e-31, t3 * (var * t3))
-    t9 = tl.sqrt_rn(t8)  # standard deviation, scaled
-    t10 = tl.div_rn(1.0, t9)
-    t11 = t7 * t10
-    t12 = 18.7 < t11
-    t13 = tl.where(t12, 18.7, t11)  # t = min(|mean|/sigma, reach)
-    t14 = t13 * (-0.5)
-    t15 = t13 * t14
-    t16 = tl.fma(t15, 1.442695, 12582912.0)
-    t17 = t16 - 12582912.0
-    t18 = tl.fma(t17, -0.69314575, t15)
-    t19 = tl.fma(t13, t14, t15 * -1.0)
-    t20 = tl.fma(t9, t9 * -1.0, t8) * (0.5 * t10)
-    t21 = t11 * -1.0
-    t22 = tl.where(t12, -7.6293946e-7, t10 * tl.fma(t20, t21, tl.fma(t9, t21, t7)))
-    t23 = t18 + tl.fma(t17, -1.4286068e-6, tl.fma(t22, t13 * -1.0, t19))
-    t24 = (tl.fma(tl.fma(t23, tl.fma(t23, tl.fma(t23, tl.fma(t23, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994), t23 * t23, t23))
-    t25 = tl.fma(t13, 0.25, 1.0)
-    t26 = tl.fma(t22, 0.25, tl.fma(t13, 0.25, (t25 - 1.0) * -1.0))
-    t27 = tl.div_rn(1.0, t25)  # u = 1/(1 + t/4)
-    t28 = t27 * -1.0
-    t29 = ((t27 * tl.fma(t26, t28, tl.fma(t25, t28, 1.0))) * (t27 * tl.fma(t27, tl.fma(t27, tl.fma(t27, 3.1134384,
-        -1.915083), 0.77936274), -0.008552464)))
-    t30 = t27 - 0.25
+    t1 = var < 9.094947e-13
+    t2 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
+    t3 = tl.abs(mean)
+    t4 = var == 0.0
+    t5 = tl.where(t4, t3 * 8.507059e+37, t3 * t2)
+    t6 = tl.where(t4, 7.888609e-31, t2 * (var * t2))
+    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
+    t8 = tl.div_rn(1.0, t7)
+    t9 = t5 * t8
+    t10 = 18.7 < t9
+    t11 = tl.where(t10, 18.7, t9)  # t = min(|mean|/sigma, reach)
+    t12 = t11 * (-0.5)
+    t13 = t11 * t12
+    t14 = tl.fma(t13, 1.442695, 12582912.0)
+    t15 = t14 - 12582912.0
+    t16 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
+    t17 = t9 * -1.0
+    t18 = tl.where(t10, -7.6293946e-7, t8 * tl.fma(t16, t17, tl.fma(t7, t17, t5)))
+    t19 = (tl.fma(t15, -0.69314575, t13) + tl.fma(t15, -1.4286068e-6, tl.fma(t18, t11 * -1.0, tl.fma(t11, t12, t13 *
+        -1.0))))
+    t20 = tl.fma(t11, 0.25, 1.0)
+    t21 = tl.div_rn(1.0, t20)  # u = 1/(1 + t/4)
+    t22 = t21 * -1.0
     # J_1/sqrt(2 pi)
-    t31 = (tl.fma(tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30,
-        tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, 0.026486801, -0.12136099), 0.1953089), -0.090160325),
-        -0.0318259), -0.059486523), 0.023572203), 0.12800804), 0.20213471), 0.21490611), 0.1734072), 0.106611654),
-        0.04343404), t27 * t27, t29))
-    t32 = tl.fma(t31, t24, t31)
-    t33 = t9 + t20
-    t34 = tl.where(t6, 0.0, tl.where(t2, 3.5527137e-15, tl.where(t0, 256.0, 1.0)) * t33) * t32
-    t35 = t16.to(tl.int32, bitcast=True)
-    t36 = ((((t35 >> 1) + 127) << 23).to(tl.float32, bitcast=True)) * t34
-    t37 = (((127 + ((t35 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)) * t36
-    t38 = mean < 0.0
-    t39 = tl.fma(t4, tl.where(t38, 0.0, 1.0), t37)
-    t40 = tl.where(t2, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
-    t41 = tl.where(t6, 1.0, t40 * (var * t40))
-    t42 = tl.sqrt_rn(t41)  # standard deviation, scaled
-    t43 = tl.fma(t42, t42 * -1.0, t41)
-    t44 = tl.div_rn(1.0, t42)
-    t45 = t43 * (0.5 * t44)
-    t46 = t44 * -1.0
-    t47 = t44 * tl.fma(t45, t46, tl.fma(t42, t46, 1.0))
-    t48 = tl.where(t6 & (0.0 < t4), 1.2676506e+30, t4 * t40)
-    t49 = t44 * t48
-    t50 = tl.fma(t48, t47, tl.fma(t44, t48, t49 * -1.0))
-    t51 = 1.1529215e+18 < t49
-    t52 = tl.where(t51, 0.0, t50)
-    t53 = tl.where(t38, t52 * -1.0, t52)
-    t54 = tl.where(t51, 1.1529215e+18, t49)
-    t55 = tl.where(t38, t54 * -1.0, t54)  # mean/sigma
-    t56 = t55 * 2.700298
-    t57 = tl.fma(t55, 4.6818327e-9, tl.fma(t53, 2.700298, tl.fma(t55, 2.700298, t56 * -1.0)))
-    t58 = t57 * -1.0
-    t59 = t56 < 0.0
-    t60 = tl.where(t59, t58, t57) * -1.0
-    t61 = tl.abs(t56) * -1.0
-    t62 = t61 < (-176.5)
-    t63 = tl.where(t62, 0.0, t60)
-    t64 = tl.where(t62, -176.5, t61)
-    t65 = tl.fma(1.442695, t64, 12582912.0)
-    t66 = t65 - 12582912.0
-    t67 = tl.fma(-1.4286068e-6, t66, t63)
-    t68 = tl.fma(-0.69314575, t66, t64) + t67
-    t69 = (tl.where(t62, 0.0, 1.0 + tl.fma(tl.fma(t68, tl.fma(t68, tl.fma(t68, tl.fma(0.0013814222, t68, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t68 * t68, t68)))
-    t70 = t65.to(tl.int32, bitcast=True)
-    t71 = ((127 + (t70 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t72 = t69 * t71
-    t73 = ((127 + ((1 + t70) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t74 = t73 * t72
-    t75 = ((127 + ((t70 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t76 = t75 * t74
-    t77 = ((127 + ((t70 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t78 = tl.div_rn(1.0, 1.0 + (t77 * t76))
-    t79 = tl.where(t59, t69 * t78, t78) * (var * tl.where(t59, t71, 1.0))
-    t80 = tl.where(t59, t73, 1.0) * t79
-    t81 = tl.where(t59, t75, 1.0) * t80
-    t82 = tl.where(t59, t77, 1.0) * t81
-    t83 = 0.0 <= var
-    t84 = tl.where(t83, t82, tl.sqrt_rn(tl.where(t83, 1.0, var)))
-    return (t39, t84)
+    t23 = (tl.fma(_polynomial12(t21 - 0.25, 0.026486801, -0.12136099, 0.1953089, -0.090160325, -0.0318259,
+        -0.059486523, 0.023572203, 0.12800804, 0.20213471, 0.21490611, 0.1734072, 0.106611654, 0.04343404), t21 * t21,
+        (t21 * tl.fma(tl.fma(t18, 0.25, tl.fma(t11, 0.25, (t20 - 1.0) * -1.0)), t22, tl.fma(t20, t22, 1.0))) * (t21 *
+        _polynomial3(t21, 3.1134384, -1.915083, 0.77936274, -0.008552464))))
+    t24 = t14.to(tl.int32, bitcast=True)
+    t25 = mean < 0.0
+    t26 = (tl.fma(t3, tl.where(t25, 0.0, 1.0), (((127 + ((t24 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)) *
+        (((((t24 >> 1) + 127) << 23).to(tl.float32, bitcast=True)) * (tl.where(t4, 0.0, tl.where(t1, 3.5527137e-15,
+        tl.where(t0, 256.0, 1.0)) * (t7 + t16)) * tl.fma(t23, tl.fma(_polynomial4(t19, 0.0013814222, 0.008368899,
+        0.041668404, 0.1666652, 0.49999994), t19 * t19, t19), t23)))))
+    t27 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
+    t28 = tl.where(t4, 1.0, t27 * (var * t27))
+    t29 = tl.sqrt_rn(t28)  # standard deviation, scaled
+    t30 = tl.div_rn(1.0, t29)
+    t31 = t30 * -1.0
+    t32 = tl.where(t4 & (0.0 < t3), 1.2676506e+30, t3 * t27)
+    t33 = t30 * t32
+    t34 = 1.1529215e+18 < t33
+    t35 = (tl.where(t34, 0.0, tl.fma(t32, t30 * tl.fma(tl.fma(t29, t29 * -1.0, t28) * (0.5 * t30), t31, tl.fma(t29,
+        t31, 1.0)), tl.fma(t30, t32, t33 * -1.0))))
+    t36 = tl.where(t34, 1.1529215e+18, t33)
+    t37 = tl.where(t25, t36 * -1.0, t36)  # mean/sigma
+    t38 = t37 * 2.700298
+    t39 = (tl.fma(t37, 4.6818327e-9, tl.fma(tl.where(t25, t35 * -1.0, t35), 2.700298, tl.fma(t37, 2.700298, t38 *
+        -1.0))))
+    t40 = t38 < 0.0
+    t41 = tl.abs(t38) * -1.0
+    t42 = t41 < (-176.5)
+    t43 = tl.where(t42, -176.5, t41)
+    t44 = tl.fma(1.442695, t43, 12582912.0)
+    t45 = t44 - 12582912.0
+    t46 = (tl.fma(-0.69314575, t45, t43) + tl.fma(-1.4286068e-6, t45, tl.where(t42, 0.0, tl.where(t40, t39 * -1.0, t39)
+        * -1.0)))
+    t47 = (tl.where(t42, 0.0, 1.0 + tl.fma(_polynomial4(t46, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t46 * t46, t46)))
+    t48 = t44.to(tl.int32, bitcast=True)
+    t49 = ((127 + (t48 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t50 = ((127 + ((1 + t48) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t51 = ((127 + ((t48 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t52 = ((127 + ((t48 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t53 = tl.div_rn(1.0, 1.0 + (t52 * (t51 * (t50 * (t47 * t49)))))
+    t54 = 0.0 <= var
+    t55 = (tl.where(t54, tl.where(t40, t52, 1.0) * (tl.where(t40, t51, 1.0) * (tl.where(t40, t50, 1.0) * (tl.where(t40,
+        t47 * t53, t53) * (var * tl.where(t40, t49, 1.0))))), tl.sqrt_rn(tl.where(t54, 1.0, var))))
+    return (t26, t55)
 
 
 @triton.jit
@@ -139,118 +126,89 @@ def relu_fitted_backward(mean, var, grad_mean, grad_var):
     t1 = var < 9.094947e-13
     t2 = var == 0.0
     t3 = tl.abs(mean)
-    t4 = t2 & (0.0 < t3)
-    t5 = t3 * 8.507059e+37
-    t6 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
-    t7 = tl.where(t2, 1.0, t6 * (var * t6))
-    t8 = tl.where(t4, 1.2676506e+30, t3 * t6)
-    t9 = tl.sqrt_rn(t7)  # standard deviation, scaled
-    t10 = tl.div_rn(1.0, t9)
-    t11 = t10 * t8
-    t12 = 1.1529215e+18 < t11
-    t13 = tl.where(t12, 1.1529215e+18, t11)
-    t14 = tl.fma(t10, t8, t11 * -1.0)
-    t15 = t13 * -1.0
-    t16 = 0.5 * t10
-    t17 = t10 * -1.0
-    t18 = tl.fma(t9, t17, 1.0)
-    t19 = tl.fma(t9, t9 * -1.0, t7) * t16
-    t20 = tl.where(t12, 0.0, tl.fma(t8, t10 * tl.fma(t19, t17, t18), t14))
-    t21 = t9 + t19
-    t22 = t20 * -1.0
-    t23 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
-    t24 = tl.where(t2, t5, t3 * t23)
-    t25 = tl.where(t2, 0.0, tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0)) * t21)
-    t26 = tl.where(t2, 7.888609e-31, t23 * (var * t23))
-    t27 = tl.sqrt_rn(t26)  # standard deviation, scaled
-    t28 = tl.div_rn(1.0, t27)
-    t29 = t24 * t28
-    t30 = t29 * -1.0
-    t31 = tl.fma(t27, t30, t24)
-    t32 = 18.7 < t29
-    t33 = tl.where(t32, 18.7, t29)  # t = min(|mean|/sigma, reach)
-    t34 = t33 * (-0.5)
-    t35 = t33 * t34
-    t36 = tl.fma(t33, t34, t35 * -1.0)
-    t37 = tl.fma(t35, 1.442695, 12582912.0)
-    t38 = t37 - 12582912.0
-    t39 = tl.fma(t38, -0.69314575, t35)
-    t40 = t37.to(tl.int32, bitcast=True)
-    t41 = (((t40 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t42 = ((127 + ((t40 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t43 = t33 * -1.0
-    t44 = 0.5 * t28
-    t45 = tl.fma(t27, t27 * -1.0, t26) * t44
-    t46 = tl.where(t32, -7.6293946e-7, t28 * tl.fma(t45, t30, t31))
-    t47 = t39 + tl.fma(t38, -1.4286068e-6, tl.fma(t46, t43, t36))
-    t48 = tl.div_rn(1.0, tl.fma(0.25, t33 + t46, 1.0))  # u = 1/(1 + t/4)
-    t49 = tl.where(t2, 0.0, t23 * tl.fma(t28, (t28 * t45) * -1.0, t28))
-    t50 = t48 - 0.25
+    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
+    t5 = tl.where(t2, 1.0, t4 * (var * t4))
+    t6 = tl.where(t2 & (0.0 < t3), 1.2676506e+30, t3 * t4)
+    t7 = tl.sqrt_rn(t5)  # standard deviation, scaled
+    t8 = tl.div_rn(1.0, t7)
+    t9 = t8 * t6
+    t10 = 1.1529215e+18 < t9
+    t11 = tl.where(t10, 1.1529215e+18, t9)
+    t12 = t8 * -1.0
+    t13 = tl.fma(t7, t7 * -1.0, t5) * (0.5 * t8)
+    t14 = tl.where(t10, 0.0, tl.fma(t6, t8 * tl.fma(t13, t12, tl.fma(t7, t12, 1.0)), tl.fma(t8, t6, t9 * -1.0)))
+    t15 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
+    t16 = tl.where(t2, t3 * 8.507059e+37, t3 * t15)
+    t17 = tl.where(t2, 7.888609e-31, t15 * (var * t15))
+    t18 = tl.sqrt_rn(t17)  # standard deviation, scaled
+    t19 = tl.div_rn(1.0, t18)
+    t20 = t16 * t19
+    t21 = t20 * -1.0
+    t22 = 18.7 < t20
+    t23 = tl.where(t22, 18.7, t20)  # t = min(|mean|/sigma, reach)
+    t24 = t23 * (-0.5)
+    t25 = t23 * t24
+    t26 = tl.fma(t25, 1.442695, 12582912.0)
+    t27 = t26 - 12582912.0
+    t28 = t26.to(tl.int32, bitcast=True)
+    t29 = (((t28 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t30 = ((127 + ((t28 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t31 = tl.fma(t18, t18 * -1.0, t17) * (0.5 * t19)
+    t32 = tl.where(t22, -7.6293946e-7, t19 * tl.fma(t31, t21, tl.fma(t18, t21, t16)))
+    t33 = (tl.fma(t27, -0.69314575, t25) + tl.fma(t27, -1.4286068e-6, tl.fma(t32, t23 * -1.0, tl.fma(t23, t24, t25 *
+        -1.0))))
+    t34 = tl.div_rn(1.0, tl.fma(0.25, t23 + t32, 1.0))  # u = 1/(1 + t/4)
     # J_0/sqrt(2 pi)
-    t51 = (t48 * tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50,
-        tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, 0.006169786, -0.0339257), 0.065396704), -0.038645655),
-        -0.012648344), -0.023600329), 0.018735228), 0.080717586), 0.14152955), 0.179523), 0.18632886), 0.1666411),
-        0.13207589))
-    t52 = t51 * -1.0
-    t53 = (tl.fma(tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994), t47 * t47, t47))
-    t54 = (t42 * (t41 * (t49 * tl.fma(t53, 0.19947115, 0.19947115)))) * grad_mean
-    t55 = mean < 0.0
-    t56 = tl.where(t55, t15, t13)  # mean/sigma
-    t57 = tl.where(t55, t22, t20)
-    t58 = tl.where(t55, t51, t52)
-    t59 = t42 * (tl.fma(t58, t53, t58) * t41)
-    t60 = (tl.where(t55, 0.0, 1.0) + t59) * grad_mean
-    t61 = (-1.350149) * (t56 + t57)
-    t62 = 2.700298 * t56
-    t63 = tl.fma(2.700298, t57, tl.fma(4.6818327e-9, t56, tl.fma(2.700298, t56, t62 * -1.0)))
-    t64 = t63 * -1.0
-    t65 = tl.abs(t62) * -1.0
-    t66 = t62 < 0.0
-    t67 = tl.where(t66, t64, t63) * -1.0
-    t68 = t65 < (-176.5)
-    t69 = tl.where(t68, -176.5, t65)
-    t70 = tl.where(t68, 0.0, t67)
-    t71 = tl.fma(1.442695, t69, 12582912.0)
-    t72 = t71 - 12582912.0
-    t73 = tl.fma(-0.69314575, t72, t69) + tl.fma(-1.4286068e-6, t72, t70)
-    t74 = t71.to(tl.int32, bitcast=True)
-    t75 = ((127 + (t74 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t76 = tl.where(t66, 1.0, t75)
-    t77 = tl.where(t66, t75, 1.0)
-    t78 = t76 * t77
-    t79 = t25 * t78
-    t80 = ((127 + ((1 + t74) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t81 = tl.where(t66, 1.0, t80)
-    t82 = tl.where(t66, t80, 1.0)
-    t83 = t81 * t82
-    t84 = ((127 + ((t74 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t85 = ((127 + ((t74 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t86 = tl.where(t66, 1.0, t85)
-    t87 = tl.where(t66, t85, 1.0)
-    t88 = t86 * t87
-    t89 = tl.where(t66, 1.0, t84)
-    t90 = tl.where(t66, t84, 1.0)
-    t91 = t89 * t90
-    t92 = (tl.where(t68, 0.0, 1.0 + tl.fma(tl.fma(t73, tl.fma(t73, tl.fma(t73, tl.fma(0.0013814222, t73, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t73 * t73, t73)))
-    t93 = tl.div_rn(1.0, 1.0 + (t85 * (t84 * (t80 * (t92 * t75)))))
-    t94 = t92 * t93
-    t95 = tl.where(t66, t93, t94)
-    t96 = tl.where(t66, t94, t93)
-    t97 = tl.fma(t87, t90 * (t82 * (t96 * t77)), t88 * (t91 * (t83 * (t78 * (t96 * (t95 * t61))))))
-    t98 = t88 * (t91 * (t83 * ((t96 * (2.700298 * t95)) * t79)))
-    t99 = 0.0 <= var
-    t100 = tl.sqrt_rn(tl.where(t99, 1.0, var))
-    t101 = tl.where(t99, t98, t100)
-    t102 = tl.fma(tl.where(t99, t97, t100), grad_var, t54)
-    t103 = tl.fma(t101, grad_var, t60)
-    return (t103, t102)
+    t35 = (t34 * _polynomial12(t34 - 0.25, 0.006169786, -0.0339257, 0.065396704, -0.038645655, -0.012648344,
+        -0.023600329, 0.018735228, 0.080717586, 0.14152955, 0.179523, 0.18632886, 0.1666411, 0.13207589))
+    t36 = tl.fma(_polynomial4(t33, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t33 * t33, t33)
+    t37 = mean < 0.0
+    t38 = tl.where(t37, t11 * -1.0, t11)  # mean/sigma
+    t39 = tl.where(t37, t14 * -1.0, t14)
+    t40 = tl.where(t37, t35, t35 * -1.0)
+    t41 = 2.700298 * t38
+    t42 = tl.fma(2.700298, t39, tl.fma(4.6818327e-9, t38, tl.fma(2.700298, t38, t41 * -1.0)))
+    t43 = tl.abs(t41) * -1.0
+    t44 = t41 < 0.0
+    t45 = t43 < (-176.5)
+    t46 = tl.where(t45, -176.5, t43)
+    t47 = tl.fma(1.442695, t46, 12582912.0)
+    t48 = t47 - 12582912.0
+    t49 = (tl.fma(-0.69314575, t48, t46) + tl.fma(-1.4286068e-6, t48, tl.where(t45, 0.0, tl.where(t44, t42 * -1.0, t42)
+        * -1.0)))
+    t50 = t47.to(tl.int32, bitcast=True)
+    t51 = ((127 + (t50 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t52 = tl.where(t44, t51, 1.0)
+    t53 = tl.where(t44, 1.0, t51) * t52
+    t54 = ((127 + ((1 + t50) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t55 = tl.where(t44, t54, 1.0)
+    t56 = tl.where(t44, 1.0, t54) * t55
+    t57 = ((127 + ((t50 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t58 = ((127 + ((t50 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t59 = tl.where(t44, t58, 1.0)
+    t60 = tl.where(t44, 1.0, t58) * t59
+    t61 = tl.where(t44, t57, 1.0)
+    t62 = tl.where(t44, 1.0, t57) * t61
+    t63 = (tl.where(t45, 0.0, 1.0 + tl.fma(_polynomial4(t49, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t49 * t49, t49)))
+    t64 = tl.div_rn(1.0, 1.0 + (t58 * (t57 * (t54 * (t63 * t51)))))
+    t65 = t63 * t64
+    t66 = tl.where(t44, t64, t65)
+    t67 = tl.where(t44, t65, t64)
+    t68 = 0.0 <= var
+    t69 = tl.sqrt_rn(tl.where(t68, 1.0, var))
+    t70 = (tl.fma(tl.where(t68, tl.fma(t59, t61 * (t55 * (t67 * t52)), t60 * (t62 * (t56 * (t53 * (t67 * (t66 *
+        ((-1.350149) * (t38 + t39)))))))), t69), grad_var, (t30 * (t29 * (tl.where(t2, 0.0, t15 * tl.fma(t19, (t19 *
+        t31) * -1.0, t19)) * tl.fma(t36, 0.19947115, 0.19947115)))) * grad_mean))
+    t71 = (tl.fma(tl.where(t68, t60 * (t62 * (t56 * ((t67 * (2.700298 * t66)) * (tl.where(t2, 0.0, tl.where(t1,
+        3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0)) * (t7 + t13)) * t53)))), t69), grad_var, (tl.where(t37, 0.0,
+        1.0) + (t30 * (tl.fma(t40, t36, t40) * t29))) * grad_mean))
+    return (t71, t70)
 
 
 @triton.jit
-def relu_fitted_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n,
-                                BLOCK: tl.constexpr):
+def relu_fitted_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

@@ -4,17 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.5
 //
 // rule digest  39802d7cdaaa7e7eb08806a476886e26036aac03533e2cbb7e243f788f7e7860
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      hb4c595a7683b96a70ae2075cce16b2fabb5e95db5dd1be6012adda7bc7c2a0bb
 // operations   relu_logistic_input_forward 146, relu_logistic_input_backward 176
 //
 // Certificate:
-//   mean        4.1 ulp of the terms, worst at mean = 1.06692954e-19, var = 7.78833425e-35
-//   var         4.07 ulp of the terms, worst at mean = -2.91134506e-06, var = 7.23096713e-13
-//   dmean_dmu   2.58 ulp of the terms, worst at mean = -1.65697181, var = 0.765958071
-//   dmean_dvar  4.95 ulp of the terms, worst at mean = -0.000122522382, var = 2.04653058e-10
-//   dvar_dmu    5.91 ulp of the terms, worst at mean = 3.88337806e-17, var = 8.19816919e-29
-//   dvar_dvar   4.87 ulp of the terms, worst at mean = -1.54499403e-15, var = 3.54830464e-32
-//   against exact values at 16963 points over all of float32; details in logistic_input.json
+//   mean 4.1, var 4.07, dmean_dmu 2.58, dmean_dvar 4.95, dvar_dmu 5.91, dvar_dvar 4.87 ulp of the terms,
+//   against exact values at 16963 points over all of float32; where, in logistic_input.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,92 +41,96 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void relu_logistic_input_forward_element(float mean, float var,
-                                                                                      float *restrict out_mean,
-                                                                                      float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void relu_logistic_input_forward_element(
+    float mean, float var, float *restrict out_mean, float *restrict out_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const _Bool t4 = mean < 0.0f;
-    const _Bool t5 = 0.0f <= var;
-    const _Bool t6 = 0.0f < mean;
-    const _Bool t7 = t2 & (0.0f < t3);
-    const float t8 = t0 ? 9.094947e-13f : 1.0f;
-    const float t9 = t0 ? 1.0995116e+12f : 1.0f;
-    const float t10 = t1 ? 2.8147498e+14f : t8;  // power of two that keeps residuals normal
-    const float t11 = t1 ? 3.5527137e-15f : t9;
-    const float t12 = t7 ? 1.2676506e+30f : (t3 * t10);
-    const float t13 = SQRT(t5 ? 1.0f : var);
-    const float t14 = mean * (t6 ? 1.0f : 0.0f);
-    const float t15 = t2 ? 1.0f : (t10 * (var * t10));
-    const float t16 = SQRT(t15);  // standard deviation, scaled
-    const float t17 = 1.0f / t16;
-    const float t18 = FMA(t16, -t16, t15) * (0.5f * t17);
-    const float t19 = t12 * t17;
-    const float t20 = -t17;
-    const float t21 = FMA(t18, t20, FMA(t16, t20, 1.0f));
-    const float t22 = t2 ? 0.0f : (t11 * (t16 + t18));
-    const float t23 = t17 * t21;
-    const float t24 = t22 * 0.5513289f;
-    const _Bool t25 = 1.1529215e+18f < t19;
-    const float t26 = FMA(t12, t23, FMA(t12, t17, -t19));
-    const float t27 = t25 ? 1.1529215e+18f : t19;
-    const float t28 = t25 ? 0.0f : t26;
-    const float t29 = t4 ? (-t27) : t27;  // mean/sigma
-    const float t30 = ABS(t29);
-    const _Bool t31 = t29 < 0.0f;
-    const float t32 = 1.8137994f * t30;
-    const float t33 = FMA(-1.7021886e-8f, t30, FMA(1.8137994f, t30, -t32));
-    const _Bool t34 = 300.0f < t32;
-    const float t35 = t34 ? 300.0f : t32;  // |mean|/s, s the logistic's scale
-    const float t36 = t4 ? (-t28) : t28;
-    const float t37 = -t35;
-    const float t38 = t34 ? 0.0f : FMA(1.8137994f, t31 ? (-t36) : t36, t33);
-    const float t39 = t35 + t38;
-    const float t40 = -t38;
-    const float t41 = FMA(t37, 1.442695f, 12582912.0f);
-    const float t42 = t41 - 12582912.0f;
-    const uint32_t t43 = as_bits(t41);
-    const float t44 = FMA(t42, -0.69314575f, t37) + FMA(t42, -1.4286068e-6f, t40);
-    const float t45 = as_float((((uint32_t)((int32_t)t43 >> 2u)) + 127u) << 23u);
-    const float t46 = as_float((127u + ((uint32_t)((int32_t)(t43 + 1u) >> 2u))) << 23u);
-    const uint32_t t47 = t43 + 2u;
-    const uint32_t t48 = t43 + 3u;
-    const uint32_t t49 = (uint32_t)((int32_t)t47 >> 2u);
-    const uint32_t t50 = (uint32_t)((int32_t)t48 >> 2u);
-    const uint32_t t51 = 127u + t49;
-    const uint32_t t52 = 127u + t50;
-    const uint32_t t53 = t51 << 23u;
-    const uint32_t t54 = t52 << 23u;
-    const float t55 = as_float(t53);
-    const float t56 = as_float(t54);
-    const float t57 = 1.0f + FMA(FMA(t44, FMA(t44, FMA(t44, FMA(t44, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t44 * t44, t44);
-    const float t58 = t56 * (t55 * (t46 * (t57 * t45)));
-    const float t59 = t58 - 0.5f;
-    const float t60 = FMA(t59, FMA(t59, FMA(t59, FMA(t59, FMA(t59, FMA(t59, FMA(t59, FMA(t59, FMA(t59, FMA(t59,
-        0.002030242f, -0.0032563237f), 0.0039845565f), -0.0067429943f), 0.011853669f), -0.020571593f), 0.036610696f),
-        -0.06768761f), 0.13260978f), -0.2885271f), 0.8109302f);
-    const float t61 = 2.0f * (t60 * t39);
-    const float t62 = FMA(t59, FMA(t59, FMA(t59, FMA(t59, FMA(t59, FMA(t59, FMA(t59, FMA(t59, 0.0007752416f,
-        -0.001404596f), 0.002248557f), -0.0045230724f), 0.009608718f), -0.021727934f), 0.05506558f), -0.17179634f),
-        0.8968284f) * 2.0f;
-    const float t63 = t60 * (t58 * t60);
-    const float t64 = t5 ? (t14 + (t56 * (t55 * (t46 * (t24 * (t45 * (t57 * t60))))))) : t13;
-    const float t65 = t62 - t63;
-    const float t66 = (t63 + t62) + t61;
-    const float t67 = t45 * (t57 * (0.30396354f * t65));
-    const float t68 = t58 * (0.30396354f * t66);
-    const float t69 = t56 * (t55 * (t46 * (var * t67)));
-    const float t70 = t5 ? (t6 ? (var * (1.0f - t68)) : t69) : t13;
-    *out_mean = t64;
-    *out_var = t70;
+    _Bool t0 = 1.1529215e+18f < var;
+    _Bool t1 = var < 9.094947e-13f;
+    _Bool t2 = var == 0.0f;
+    float t3 = ABS(mean);
+    _Bool t4 = mean < 0.0f;
+    _Bool t5 = 0.0f <= var;
+    _Bool t6 = 0.0f < mean;
+    float t7 = t0 ? 9.094947e-13f : 1.0f;
+    float t8 = t1 ? 2.8147498e+14f : t7;  // power of two that keeps residuals normal
+    _Bool t9 = t2 & (0.0f < t3);
+    float t10 = t3 * t8;
+    float t11 = t9 ? 1.2676506e+30f : t10;
+    float t12 = t5 ? 1.0f : var;
+    float t13 = SQRT(t12);
+    float t14 = t8 * (var * t8);
+    float t15 = t2 ? 1.0f : t14;
+    float t16 = SQRT(t15);  // standard deviation, scaled
+    float t17 = 1.0f / t16;
+    float t18 = FMA(t16, -t16, t15) * (0.5f * t17);
+    float t19 = t11 * t17;
+    float t20 = -t17;
+    _Bool t21 = 1.1529215e+18f < t19;
+    float t22 = t21 ? 1.1529215e+18f : t19;
+    float t23 = FMA(t11, t17 * FMA(t18, t20, FMA(t16, t20, 1.0f)), FMA(t11, t17, -t19));
+    float t24 = t21 ? 0.0f : t23;
+    float t25 = -t22;
+    float t26 = t4 ? t25 : t22;  // mean/sigma
+    float t27 = ABS(t26);
+    float t28 = 1.8137994f * t27;
+    _Bool t29 = 300.0f < t28;
+    float t30 = t29 ? 300.0f : t28;  // |mean|/s, s the logistic's scale
+    float t31 = -t24;
+    float t32 = t4 ? t31 : t24;
+    float t33 = -t30;
+    _Bool t34 = t26 < 0.0f;
+    float t35 = -t32;
+    float t36 = t34 ? t35 : t32;
+    float t37 = FMA(1.8137994f, t36, FMA(-1.7021886e-8f, t27, FMA(1.8137994f, t27, -t28)));
+    float t38 = t29 ? 0.0f : t37;
+    float t39 = FMA(t33, 1.442695f, 12582912.0f);
+    float t40 = t39 - 12582912.0f;
+    uint32_t t41 = as_bits(t39);
+    float t42 = FMA(t40, -0.69314575f, t33) + FMA(t40, -1.4286068e-6f, -t38);
+    float t43 = as_float((((uint32_t)((int32_t)t41 >> 2u)) + 127u) << 23u);
+    float t44 = as_float((127u + ((uint32_t)((int32_t)(t41 + 1u) >> 2u))) << 23u);
+    float t45 = as_float((127u + ((uint32_t)((int32_t)(t41 + 2u) >> 2u))) << 23u);
+    float t46 = as_float((127u + ((uint32_t)((int32_t)(t41 + 3u) >> 2u))) << 23u);
+    float t47 = 1.0f + FMA(POLY4(t42, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t42 * t42,
+        t42);
+    float t48 = t46 * (t45 * (t44 * (t47 * t43)));
+    float t49 = t48 - 0.5f;
+    float t50 = POLY10(t49, 0.002030242f, -0.0032563237f, 0.0039845565f, -0.0067429943f, 0.011853669f, -0.020571593f,
+        0.036610696f, -0.06768761f, 0.13260978f, -0.2885271f, 0.8109302f);
+    float t51 = POLY8(t49, 0.0007752416f, -0.001404596f, 0.002248557f, -0.0045230724f, 0.009608718f, -0.021727934f,
+        0.05506558f, -0.17179634f, 0.8968284f) * 2.0f;
+    float t52 = t50 * (t48 * t50);
+    float t53 = t6 ? 1.0f : 0.0f;
+    float t54 = mean * t53;
+    float t55 = t0 ? 1.0995116e+12f : 1.0f;
+    float t56 = t1 ? 3.5527137e-15f : t55;
+    float t57 = t56 * (t16 + t18);
+    float t58 = t2 ? 0.0f : t57;
+    float t59 = t54 + (t46 * (t45 * (t44 * ((t58 * 0.5513289f) * (t43 * (t47 * t50))))));
+    float t60 = t5 ? t59 : t13;
+    float t61 = var * (1.0f - (t48 * (0.30396354f * ((t52 + t51) + (2.0f * (t50 * (t30 + t38)))))));
+    float t62 = t46 * (t45 * (t44 * (var * (t43 * (t47 * (0.30396354f * (t51 - t52)))))));
+    float t63 = t6 ? t61 : t62;
+    float t64 = t5 ? t63 : t13;
+    *out_mean = t60;
+    *out_var = t64;
 }
 
-void relu_logistic_input_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                                 const float *restrict params, float *restrict out_mean, float *restrict out_var)
+void relu_logistic_input_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -142,124 +142,109 @@ void relu_logistic_input_forward(int64_t n, const float *restrict mean, const fl
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void relu_logistic_input_backward_element(float mean, float var,
-                                                                                       float grad_mean, float grad_var,
-                                                                                       float *restrict out_grad_mean,
-                                                                                       float *restrict out_grad_var)
+INLINE void relu_logistic_input_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const _Bool t4 = mean < 0.0f;
-    const _Bool t5 = 0.0f < mean;
-    const _Bool t6 = 0.0f <= var;
-    const _Bool t7 = t2 & (0.0f < t3);
-    const float t8 = t0 ? 9.094947e-13f : 1.0f;
-    const float t9 = t0 ? 1.0995116e+12f : 1.0f;
-    const float t10 = t1 ? 2.8147498e+14f : t8;  // power of two that keeps residuals normal
-    const float t11 = t1 ? 3.5527137e-15f : t9;
-    const float t12 = t7 ? 1.2676506e+30f : (t3 * t10);
-    const float t13 = SQRT(t6 ? 1.0f : var);
-    const float t14 = t2 ? 1.0f : (t10 * (var * t10));
-    const float t15 = SQRT(t14);  // standard deviation, scaled
-    const float t16 = 1.0f / t15;
-    const float t17 = FMA(t15, -t15, t14) * (0.5f * t16);
-    const float t18 = t12 * t16;
-    const float t19 = -t16;
-    const float t20 = FMA(t17, t19, FMA(t15, t19, 1.0f));
-    const float t21 = t11 * (t15 + t17);
-    const float t22 = t16 * t20;
-    const float t23 = (t2 ? 0.0f : t21) * 0.5513289f;
-    const _Bool t24 = 1.1529215e+18f < t18;
-    const float t25 = FMA(t12, t22, FMA(t12, t16, -t18));
-    const float t26 = t2 ? 0.0f : (t10 * (t16 + t22));
-    const float t27 = t24 ? 1.1529215e+18f : t18;
-    const float t28 = t24 ? 0.0f : t25;
-    const float t29 = t4 ? (-t27) : t27;  // mean/sigma
-    const float t30 = ABS(t29);
-    const _Bool t31 = t29 < 0.0f;
-    const float t32 = 1.8137994f * t30;
-    const float t33 = FMA(-1.7021886e-8f, t30, FMA(1.8137994f, t30, -t32));
-    const _Bool t34 = 300.0f < t32;
-    const float t35 = t34 ? 300.0f : t32;  // |mean|/s, s the logistic's scale
-    const float t36 = t4 ? (-t28) : t28;
-    const float t37 = -t35;
-    const float t38 = t34 ? 0.0f : FMA(1.8137994f, t31 ? (-t36) : t36, t33);
-    const float t39 = t35 + t38;
-    const float t40 = -t38;
-    const float t41 = FMA(t37, 1.442695f, 12582912.0f);
-    const float t42 = t41 - 12582912.0f;
-    const uint32_t t43 = as_bits(t41);
-    const float t44 = FMA(t42, -0.69314575f, t37) + FMA(t42, -1.4286068e-6f, t40);
-    const float t45 = as_float((((uint32_t)((int32_t)t43 >> 2u)) + 127u) << 23u);
-    const float t46 = as_float((127u + ((uint32_t)((int32_t)(t43 + 1u) >> 2u))) << 23u);
-    const uint32_t t47 = t43 + 2u;
-    const uint32_t t48 = t43 + 3u;
-    const uint32_t t49 = (uint32_t)((int32_t)t47 >> 2u);
-    const uint32_t t50 = (uint32_t)((int32_t)t48 >> 2u);
-    const uint32_t t51 = 127u + t49;
-    const uint32_t t52 = 127u + t50;
-    const uint32_t t53 = t51 << 23u;
-    const uint32_t t54 = t52 << 23u;
-    const float t55 = as_float(t53);
-    const float t56 = as_float(t54);
-    const float t57 = t39 * 0.15198177f;
-    const float t58 = 1.0f + FMA(FMA(t44, FMA(t44, FMA(t44, FMA(t44, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t44 * t44, t44);
-    const float t59 = t56 * (t55 * (t46 * (t58 * t45)));
-    const float t60 = t59 - 0.5f;
-    const float t61 = 1.0f / (1.0f + t59);
-    const float t62 = FMA(t60, FMA(t60, FMA(t60, FMA(t60, FMA(t60, FMA(t60, FMA(t60, FMA(t60, FMA(t60, FMA(t60,
-        0.002030242f, -0.0032563237f), 0.0039845565f), -0.0067429943f), 0.011853669f), -0.020571593f), 0.036610696f),
-        -0.06768761f), 0.13260978f), -0.2885271f), 0.8109302f);
-    const float t63 = FMA(t60, FMA(t60, FMA(t60, FMA(t60, FMA(t60, FMA(t60, FMA(t60, FMA(t60, 0.0007752416f,
-        -0.001404596f), 0.002248557f), -0.0045230724f), 0.009608718f), -0.021727934f), 0.05506558f), -0.17179634f),
-        0.8968284f) * 2.0f;
-    const float t64 = t56 * (t55 * (t46 * (t45 * (t58 * t61))));
-    const float t65 = (t6 ? (t5 ? (1.0f - t64) : t64) : t13) * grad_mean;
-    const float t66 = t62 * (t59 * t62);
-    const float t67 = t61 * (2.0f * FMA(t59, t62, t39));
-    const float t68 = FMA(t61, t39, t62);
-    const float t69 = t62 * t39;
-    const float t70 = t61 * (t62 * 2.0f);
-    const float t71 = t68 * 0.27566445f;
-    const float t72 = 2.0f * t69;
-    const float t73 = (t6 ? (t56 * (t55 * (t46 * (t26 * (t45 * (t58 * t71)))))) : t13) * grad_mean;
-    const float t74 = t63 - t66;
-    const float t75 = (t66 + t63) + t72;
-    const float t76 = FMA(t70, t57, 0.30396354f * t74);
-    const float t77 = t58 * (t5 ? t67 : t70);
-    const float t78 = t58 * t76;
-    const float t79 = t59 * FMA(t67, t57, 0.30396354f * t75);
-    const float t80 = t23 * (t45 * t77);
-    const float t81 = t45 * t78;
-    const float t82 = t46 * t80;
-    const float t83 = t46 * t81;
-    const float t84 = 1.0f - t79;
-    const float t85 = t55 * t82;
-    const float t86 = t55 * t83;
-    const float t87 = t56 * t85;
-    const float t88 = t5 ? t84 : (t56 * t86);
-    const float t89 = t6 ? t87 : t13;
-    const float t90 = t6 ? t88 : t13;
-    const float t91 = FMA(t89, grad_var, t65);
-    const float t92 = FMA(t90, grad_var, t73);
-    *out_grad_mean = t91;
-    *out_grad_var = t92;
+    _Bool t0 = 1.1529215e+18f < var;
+    _Bool t1 = var < 9.094947e-13f;
+    _Bool t2 = var == 0.0f;
+    float t3 = ABS(mean);
+    _Bool t4 = mean < 0.0f;
+    _Bool t5 = 0.0f < mean;
+    _Bool t6 = 0.0f <= var;
+    float t7 = t0 ? 9.094947e-13f : 1.0f;
+    float t8 = t1 ? 2.8147498e+14f : t7;  // power of two that keeps residuals normal
+    _Bool t9 = t2 & (0.0f < t3);
+    float t10 = t3 * t8;
+    float t11 = t9 ? 1.2676506e+30f : t10;
+    float t12 = t6 ? 1.0f : var;
+    float t13 = SQRT(t12);
+    float t14 = t8 * (var * t8);
+    float t15 = t2 ? 1.0f : t14;
+    float t16 = SQRT(t15);  // standard deviation, scaled
+    float t17 = 1.0f / t16;
+    float t18 = FMA(t16, -t16, t15) * (0.5f * t17);
+    float t19 = t11 * t17;
+    float t20 = -t17;
+    float t21 = t17 * FMA(t18, t20, FMA(t16, t20, 1.0f));
+    _Bool t22 = 1.1529215e+18f < t19;
+    float t23 = t22 ? 1.1529215e+18f : t19;
+    float t24 = FMA(t11, t21, FMA(t11, t17, -t19));
+    float t25 = t22 ? 0.0f : t24;
+    float t26 = -t23;
+    float t27 = t4 ? t26 : t23;  // mean/sigma
+    float t28 = ABS(t27);
+    float t29 = 1.8137994f * t28;
+    _Bool t30 = 300.0f < t29;
+    float t31 = t30 ? 300.0f : t29;  // |mean|/s, s the logistic's scale
+    float t32 = -t25;
+    float t33 = t4 ? t32 : t25;
+    float t34 = -t31;
+    _Bool t35 = t27 < 0.0f;
+    float t36 = -t33;
+    float t37 = t35 ? t36 : t33;
+    float t38 = FMA(1.8137994f, t37, FMA(-1.7021886e-8f, t28, FMA(1.8137994f, t28, -t29)));
+    float t39 = t30 ? 0.0f : t38;
+    float t40 = t31 + t39;
+    float t41 = FMA(t34, 1.442695f, 12582912.0f);
+    float t42 = t41 - 12582912.0f;
+    uint32_t t43 = as_bits(t41);
+    float t44 = FMA(t42, -0.69314575f, t34) + FMA(t42, -1.4286068e-6f, -t39);
+    float t45 = as_float((((uint32_t)((int32_t)t43 >> 2u)) + 127u) << 23u);
+    float t46 = as_float((127u + ((uint32_t)((int32_t)(t43 + 1u) >> 2u))) << 23u);
+    float t47 = as_float((127u + ((uint32_t)((int32_t)(t43 + 2u) >> 2u))) << 23u);
+    float t48 = as_float((127u + ((uint32_t)((int32_t)(t43 + 3u) >> 2u))) << 23u);
+    float t49 = t40 * 0.15198177f;
+    float t50 = 1.0f + FMA(POLY4(t44, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t44 * t44,
+        t44);
+    float t51 = t48 * (t47 * (t46 * (t50 * t45)));
+    float t52 = t51 - 0.5f;
+    float t53 = 1.0f / (1.0f + t51);
+    float t54 = POLY10(t52, 0.002030242f, -0.0032563237f, 0.0039845565f, -0.0067429943f, 0.011853669f, -0.020571593f,
+        0.036610696f, -0.06768761f, 0.13260978f, -0.2885271f, 0.8109302f);
+    float t55 = POLY8(t52, 0.0007752416f, -0.001404596f, 0.002248557f, -0.0045230724f, 0.009608718f, -0.021727934f,
+        0.05506558f, -0.17179634f, 0.8968284f) * 2.0f;
+    float t56 = t48 * (t47 * (t46 * (t45 * (t50 * t53))));
+    float t57 = t54 * (t51 * t54);
+    float t58 = t53 * (2.0f * FMA(t51, t54, t40));
+    float t59 = t53 * (t54 * 2.0f);
+    float t60 = t0 ? 1.0995116e+12f : 1.0f;
+    float t61 = t1 ? 3.5527137e-15f : t60;
+    float t62 = t61 * (t16 + t18);
+    float t63 = t2 ? 0.0f : t62;
+    float t64 = t63 * 0.5513289f;
+    float t65 = t5 ? t58 : t59;
+    float t66 = t48 * (t47 * (t46 * (t64 * (t45 * (t50 * t65)))));
+    float t67 = t6 ? t66 : t13;
+    float t68 = 1.0f - t56;
+    float t69 = t5 ? t68 : t56;
+    float t70 = t6 ? t69 : t13;
+    float t71 = FMA(t67, grad_var, t70 * grad_mean);
+    float t72 = 1.0f - (t51 * FMA(t58, t49, 0.30396354f * ((t57 + t55) + (2.0f * (t54 * t40)))));
+    float t73 = t48 * (t47 * (t46 * (t45 * (t50 * FMA(t59, t49, 0.30396354f * (t55 - t57))))));
+    float t74 = t5 ? t72 : t73;
+    float t75 = t6 ? t74 : t13;
+    float t76 = t8 * (t17 + t21);
+    float t77 = t2 ? 0.0f : t76;
+    float t78 = t48 * (t47 * (t46 * (t77 * (t45 * (t50 * (FMA(t53, t40, t54) * 0.27566445f))))));
+    float t79 = t6 ? t78 : t13;
+    float t80 = FMA(t75, grad_var, t79 * grad_mean);
+    *out_grad_mean = t71;
+    *out_grad_var = t80;
 }
 
-void relu_logistic_input_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                                  const float *restrict grad_mean, const float *restrict grad_var,
-                                  const float *restrict params, float *restrict out_grad_mean,
-                                  float *restrict out_grad_var)
+void relu_logistic_input_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        relu_logistic_input_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i],
-                                             &out_grad_var[i]);
+        relu_logistic_input_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

@@ -4,7 +4,6 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.5
 //
 // rule digest  39802d7cdaaa7e7eb08806a476886e26036aac03533e2cbb7e243f788f7e7860
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -19,6 +18,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -99,125 +118,102 @@ INLINE double polynomial1(double y, double x)
     return y;
 }
 
-static void relu_logistic_input_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                                      double *restrict out_mean, double *restrict out_var)
+static void relu_logistic_input_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = 0.0 < mean[i];
-        const _Bool t1 = mean[i] < 0.0;
-        const double t2 = __builtin_fabs(mean[i]);
-        const _Bool t3 = var[i] == 0.0;
-        const _Bool t4 = t3 & (0.0 < t2);
-        const double t5 = __builtin_sqrt(t3 ? 1.0 : var[i]);
-        const double t6 = (t4 ? 0x1p100 : t2) * (1.0 / t5);
-        const double t7 = (0x1p60 < t6) ? 0x1p60 : t6;
-        const double t8 = t1 ? (-t7) : t7;
-        const double t9 = (t1 ? (-t8) : t8) * 0x1.d05527b6e43d2p0;
-        const double t10 = (700.0 < t9) ? 700.0 : t9;
-        const double t11 = exp64(-t10);
-        const double t12 = t11 - 0.5;
-        const double t13 = polynomial0(0x1.a42182c54853ap-16, t12);
-        const double t14 = t11 * t13;
-        const _Bool t15 = 0.0 <= var[i];
-        const double t16 = __builtin_sqrt(t15 ? 1.0 : var[i]);
-        const double t17 = (mean[i] * (t0 ? 1.0 : 0.0)) + (((t3 ? 0.0 : t5) * 0x1.1a47c7ee5a514p-1) * t14);
-        const double t18 = t13 * t14;
-        const double t19 = (polynomial1(0x1.1dff1952d3174p-18, t12)) * 2.0;
-        const double t20 = var[i] * (1.0 - (t11 * (((t18 + t19) + ((t10 * t13) * 2.0)) * 0x1.37423899a1558p-2)));
+        _Bool t0 = 0.0 < mean[i];
+        _Bool t1 = mean[i] < 0.0;
+        double t2 = __builtin_fabs(mean[i]);
+        _Bool t3 = var[i] == 0.0;
+        _Bool t4 = t3 & (0.0 < t2);
+        double t5 = __builtin_sqrt(t3 ? 1.0 : var[i]);
+        double t6 = (t4 ? 0x1p100 : t2) * (1.0 / t5);
+        double t7 = (0x1p60 < t6) ? 0x1p60 : t6;
+        double t8 = t1 ? (-t7) : t7;
+        double t9 = (t1 ? (-t8) : t8) * 0x1.d05527b6e43d2p0;
+        double t10 = (700.0 < t9) ? 700.0 : t9;
+        double t11 = exp64(-t10);
+        double t12 = t11 - 0.5;
+        double t13 = polynomial0(0x1.a42182c54853ap-16, t12);
+        double t14 = t11 * t13;
+        _Bool t15 = 0.0 <= var[i];
+        double t16 = __builtin_sqrt(t15 ? 1.0 : var[i]);
+        double t17 = (mean[i] * (t0 ? 1.0 : 0.0)) + (((t3 ? 0.0 : t5) * 0x1.1a47c7ee5a514p-1) * t14);
+        double t18 = t13 * t14;
+        double t19 = (polynomial1(0x1.1dff1952d3174p-18, t12)) * 2.0;
+        double t20 = var[i] * (1.0 - (t11 * (((t18 + t19) + ((t10 * t13) * 2.0)) * 0x1.37423899a1558p-2)));
         out_mean[i] = (t15 ? t17 : t16);
         out_var[i] = (t15 ? (t0 ? t20 : (var[i] * (t11 * ((t19 - t18) * 0x1.37423899a1558p-2)))) : t16);
     }
 }
 
-void relu_logistic_input_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                         const double *restrict params, double *restrict out_mean,
-                                         double *restrict out_var)
+void relu_logistic_input_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            relu_logistic_input_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        relu_logistic_input_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(relu_logistic_input_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void relu_logistic_input_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                                       const double *restrict grad_mean,
-                                                       const double *restrict grad_var, double *restrict out_grad_mean,
-                                                       double *restrict out_grad_var)
+static void relu_logistic_input_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = 0.0 < mean[i];
-        const _Bool t1 = mean[i] < 0.0;
-        const double t2 = __builtin_fabs(mean[i]);
-        const _Bool t3 = var[i] == 0.0;
-        const _Bool t4 = t3 & (0.0 < t2);
-        const double t5 = __builtin_sqrt(t3 ? 1.0 : var[i]);
-        const double t6 = 1.0 / t5;
-        const double t7 = (t4 ? 0x1p100 : t2) * t6;
-        const double t8 = (0x1p60 < t7) ? 0x1p60 : t7;
-        const double t9 = t1 ? (-t8) : t8;
-        const double t10 = (t1 ? (-t9) : t9) * 0x1.d05527b6e43d2p0;
-        const double t11 = (700.0 < t10) ? 700.0 : t10;
-        const double t12 = exp64(-t11);
-        const double t13 = t12 - 0.5;
-        const double t14 = polynomial0(0x1.a42182c54853ap-16, t13);
-        const double t15 = 1.0 / (t12 + 1.0);
-        const double t16 = t12 * t15;
-        const _Bool t17 = 0.0 <= var[i];
-        const double t18 = __builtin_sqrt(t17 ? 1.0 : var[i]);
-        const double t19 = t15 * (t14 * 2.0);
-        const double t20 = t15 * ((FMA(t12, t14, t11)) * 2.0);
-        const double t21 = t14 * (t12 * t14);
-        const double t22 = (polynomial1(0x1.1dff1952d3174p-18, t13)) * 2.0;
-        const double t23 = t11 * 0x1.37423899a1558p-3;
-        const double t24 = t12 * (FMA(t20, t23, ((t21 + t22) + ((t11 * t14) * 2.0)) * 0x1.37423899a1558p-2));
-        const double t25 = t0 ? (1.0 - t24) : (t12 * (FMA(t19, t23, (t22 - t21) * 0x1.37423899a1558p-2)));
-        const double t26 = t17 ? (((t3 ? 0.0 : t5) * 0x1.1a47c7ee5a514p-1) * (t12 * (t0 ? t20 : t19))) : t18;
+        _Bool t0 = 0.0 < mean[i];
+        _Bool t1 = mean[i] < 0.0;
+        double t2 = __builtin_fabs(mean[i]);
+        _Bool t3 = var[i] == 0.0;
+        _Bool t4 = t3 & (0.0 < t2);
+        double t5 = __builtin_sqrt(t3 ? 1.0 : var[i]);
+        double t6 = 1.0 / t5;
+        double t7 = (t4 ? 0x1p100 : t2) * t6;
+        double t8 = (0x1p60 < t7) ? 0x1p60 : t7;
+        double t9 = t1 ? (-t8) : t8;
+        double t10 = (t1 ? (-t9) : t9) * 0x1.d05527b6e43d2p0;
+        double t11 = (700.0 < t10) ? 700.0 : t10;
+        double t12 = exp64(-t11);
+        double t13 = t12 - 0.5;
+        double t14 = polynomial0(0x1.a42182c54853ap-16, t13);
+        double t15 = 1.0 / (t12 + 1.0);
+        double t16 = t12 * t15;
+        _Bool t17 = 0.0 <= var[i];
+        double t18 = __builtin_sqrt(t17 ? 1.0 : var[i]);
+        double t19 = t15 * (t14 * 2.0);
+        double t20 = t15 * ((FMA(t12, t14, t11)) * 2.0);
+        double t21 = t14 * (t12 * t14);
+        double t22 = (polynomial1(0x1.1dff1952d3174p-18, t13)) * 2.0;
+        double t23 = t11 * 0x1.37423899a1558p-3;
+        double t24 = t12 * (FMA(t20, t23, ((t21 + t22) + ((t11 * t14) * 2.0)) * 0x1.37423899a1558p-2));
+        double t25 = t0 ? (1.0 - t24) : (t12 * (FMA(t19, t23, (t22 - t21) * 0x1.37423899a1558p-2)));
+        double t26 = t17 ? (((t3 ? 0.0 : t5) * 0x1.1a47c7ee5a514p-1) * (t12 * (t0 ? t20 : t19))) : t18;
         out_grad_mean[i] = FMA(grad_mean[i], (t17 ? (t0 ? (1.0 - t16) : t16) : t18),
             grad_var[i] * t26);
-        const double t27 = t17 ? ((t3 ? 0.0 : t6) * (t12 * ((FMA(t11, t15, t14)) * 0x1.1a47c7ee5a514p-2))) : t18;
+        double t27 = t17 ? ((t3 ? 0.0 : t6) * (t12 * ((FMA(t11, t15, t14)) * 0x1.1a47c7ee5a514p-2))) : t18;
         out_grad_var[i] = FMA(grad_mean[i], t27,
             grad_var[i] * (t17 ? t25 : t18));
     }
 }
 
-void relu_logistic_input_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                          const double *restrict grad_mean, const double *restrict grad_var,
-                                          const double *restrict params, double *restrict out_grad_mean,
-                                          double *restrict out_grad_var)
+void relu_logistic_input_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            relu_logistic_input_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at,
-                                                       out_grad_mean + at, out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        relu_logistic_input_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(relu_logistic_input_float64_backward_block, n, in, 4, params, out, 2);
 }

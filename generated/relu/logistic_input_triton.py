@@ -4,17 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.5
 #
 # rule digest  39802d7cdaaa7e7eb08806a476886e26036aac03533e2cbb7e243f788f7e7860
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   relu_logistic_input_forward 146, relu_logistic_input_backward 176
 #
 # Certificate:
-#   mean        4.1 ulp of the terms, worst at mean = 1.06692954e-19, var = 7.78833425e-35
-#   var         4.07 ulp of the terms, worst at mean = -2.91134506e-06, var = 7.23096713e-13
-#   dmean_dmu   2.58 ulp of the terms, worst at mean = -1.65697181, var = 0.765958071
-#   dmean_dvar  4.95 ulp of the terms, worst at mean = -0.000122522382, var = 2.04653058e-10
-#   dvar_dmu    5.91 ulp of the terms, worst at mean = 3.88337806e-17, var = 8.19816919e-29
-#   dvar_dvar   4.87 ulp of the terms, worst at mean = -1.54499403e-15, var = 3.54830464e-32
-#   against exact values at 16963 points over all of float32; details in logistic_input.json
+#   mean 4.1, var 4.07, dmean_dmu 2.58, dmean_dvar 4.95, dvar_dmu 5.91, dvar_dvar 4.87 ulp of the terms,
+#   against exact values at 16963 points over all of float32; where, in logistic_input.json
 
 import triton
 import triton.language as tl
@@ -31,74 +25,74 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial8(x, y, c0, c1, c2, c3, c4, c5, c6, c7):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4),
+        c5), c6), c7))
+
+
+@triton.jit
+def _polynomial10(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0),
+        c1), c2), c3), c4), c5), c6), c7), c8), c9))
+
+
+@triton.jit
 def relu_logistic_input_forward(mean, var):
     t0 = 1.1529215e+18 < var
     t1 = var < 9.094947e-13
     t2 = var == 0.0
     t3 = tl.abs(mean)
-    t4 = t2 & (0.0 < t3)
-    t5 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
-    t6 = tl.where(t4, 1.2676506e+30, t3 * t5)
-    t7 = tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
-    t8 = tl.where(t2, 1.0, t5 * (var * t5))
-    t9 = tl.sqrt_rn(t8)  # standard deviation, scaled
-    t10 = tl.div_rn(1.0, t9)
-    t11 = 0.5 * t10
-    t12 = t6 * t10
-    t13 = 1.1529215e+18 < t12
-    t14 = tl.where(t13, 1.1529215e+18, t12)
-    t15 = tl.fma(t6, t10, t12 * -1.0)
-    t16 = t14 * -1.0
-    t17 = t10 * -1.0
-    t18 = tl.fma(t9, t17, 1.0)
-    t19 = tl.fma(t9, t9 * -1.0, t8) * t11
-    t20 = tl.where(t13, 0.0, tl.fma(t6, t10 * tl.fma(t19, t17, t18), t15))
-    t21 = tl.where(t2, 0.0, t7 * (t9 + t19)) * 0.5513289
-    t22 = t20 * -1.0
-    t23 = mean < 0.0
-    t24 = tl.where(t23, t16, t14)  # mean/sigma
-    t25 = tl.where(t23, t22, t20)
-    t26 = 0.0 <= var
-    t27 = tl.sqrt_rn(tl.where(t26, 1.0, var))
-    t28 = t25 * -1.0
-    t29 = tl.abs(t24)
-    t30 = tl.where(t24 < 0.0, t28, t25)
-    t31 = 1.8137994 * t29
-    t32 = tl.fma(1.8137994, t30, tl.fma(-1.7021886e-8, t29, tl.fma(1.8137994, t29, t31 * -1.0)))
-    t33 = 300.0 < t31
-    t34 = tl.where(t33, 300.0, t31)  # |mean|/s, s the logistic's scale
-    t35 = tl.where(t33, 0.0, t32)
-    t36 = t35 * -1.0
-    t37 = t34 + t35
-    t38 = t34 * -1.0
-    t39 = tl.fma(t38, 1.442695, 12582912.0)
-    t40 = t39 - 12582912.0
-    t41 = tl.fma(t40, -0.69314575, t38) + tl.fma(t40, -1.4286068e-6, t36)
-    t42 = t39.to(tl.int32, bitcast=True)
-    t43 = (((t42 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t44 = ((127 + ((t42 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t45 = ((127 + ((t42 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t46 = ((127 + ((t42 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t47 = (1.0 + tl.fma(tl.fma(t41, tl.fma(t41, tl.fma(t41, tl.fma(t41, 0.0013814222, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t41 * t41, t41))
-    t48 = t46 * (t45 * (t44 * (t47 * t43)))
-    t49 = t48 - 0.5
-    t50 = (tl.fma(t49, tl.fma(t49, tl.fma(t49, tl.fma(t49, tl.fma(t49, tl.fma(t49, tl.fma(t49, tl.fma(t49, tl.fma(t49,
-        tl.fma(t49, 0.002030242, -0.0032563237), 0.0039845565), -0.0067429943), 0.011853669), -0.020571593),
-        0.036610696), -0.06768761), 0.13260978), -0.2885271), 0.8109302))
-    t51 = 2.0 * (t50 * t37)
-    t52 = t50 * (t48 * t50)
-    t53 = t46 * (t45 * (t44 * (t21 * (t43 * (t47 * t50)))))
-    t54 = (tl.fma(t49, tl.fma(t49, tl.fma(t49, tl.fma(t49, tl.fma(t49, tl.fma(t49, tl.fma(t49, tl.fma(t49,
-        0.0007752416, -0.001404596), 0.002248557), -0.0045230724), 0.009608718), -0.021727934), 0.05506558),
-        -0.17179634), 0.8968284) * 2.0)
-    t55 = t54 - t52
-    t56 = var * (1.0 - (t48 * (0.30396354 * ((t52 + t54) + t51))))
-    t57 = t46 * (t45 * (t44 * (var * (t43 * (t47 * (0.30396354 * t55))))))
-    t58 = 0.0 < mean
-    t59 = tl.where(t26, tl.where(t58, t56, t57), t27)
-    t60 = tl.where(t26, (mean * tl.where(t58, 1.0, 0.0)) + t53, t27)
-    return (t60, t59)
+    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
+    t5 = tl.where(t2 & (0.0 < t3), 1.2676506e+30, t3 * t4)
+    t6 = tl.where(t2, 1.0, t4 * (var * t4))
+    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
+    t8 = tl.div_rn(1.0, t7)
+    t9 = t5 * t8
+    t10 = 1.1529215e+18 < t9
+    t11 = tl.where(t10, 1.1529215e+18, t9)
+    t12 = t8 * -1.0
+    t13 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
+    t14 = tl.where(t10, 0.0, tl.fma(t5, t8 * tl.fma(t13, t12, tl.fma(t7, t12, 1.0)), tl.fma(t5, t8, t9 * -1.0)))
+    t15 = mean < 0.0
+    t16 = tl.where(t15, t11 * -1.0, t11)  # mean/sigma
+    t17 = tl.where(t15, t14 * -1.0, t14)
+    t18 = 0.0 <= var
+    t19 = tl.sqrt_rn(tl.where(t18, 1.0, var))
+    t20 = tl.abs(t16)
+    t21 = 1.8137994 * t20
+    t22 = 300.0 < t21
+    t23 = tl.where(t22, 300.0, t21)  # |mean|/s, s the logistic's scale
+    t24 = (tl.where(t22, 0.0, tl.fma(1.8137994, tl.where(t16 < 0.0, t17 * -1.0, t17), tl.fma(-1.7021886e-8, t20,
+        tl.fma(1.8137994, t20, t21 * -1.0)))))
+    t25 = t23 * -1.0
+    t26 = tl.fma(t25, 1.442695, 12582912.0)
+    t27 = t26 - 12582912.0
+    t28 = tl.fma(t27, -0.69314575, t25) + tl.fma(t27, -1.4286068e-6, t24 * -1.0)
+    t29 = t26.to(tl.int32, bitcast=True)
+    t30 = (((t29 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t31 = ((127 + ((t29 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t32 = ((127 + ((t29 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t33 = ((127 + ((t29 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t34 = (1.0 + tl.fma(_polynomial4(t28, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t28 * t28,
+        t28))
+    t35 = t33 * (t32 * (t31 * (t34 * t30)))
+    t36 = t35 - 0.5
+    t37 = (_polynomial10(t36, 0.002030242, -0.0032563237, 0.0039845565, -0.0067429943, 0.011853669, -0.020571593,
+        0.036610696, -0.06768761, 0.13260978, -0.2885271, 0.8109302))
+    t38 = t37 * (t35 * t37)
+    t39 = (_polynomial8(t36, 0.0007752416, -0.001404596, 0.002248557, -0.0045230724, 0.009608718, -0.021727934,
+        0.05506558, -0.17179634, 0.8968284) * 2.0)
+    t40 = 0.0 < mean
+    t41 = (tl.where(t18, tl.where(t40, var * (1.0 - (t35 * (0.30396354 * ((t38 + t39) + (2.0 * (t37 * (t23 +
+        t24))))))), t33 * (t32 * (t31 * (var * (t30 * (t34 * (0.30396354 * (t39 - t38)))))))), t19))
+    t42 = (tl.where(t18, (mean * tl.where(t40, 1.0, 0.0)) + (t33 * (t32 * (t31 * ((tl.where(t2, 0.0, tl.where(t1,
+        3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0)) * (t7 + t13)) * 0.5513289) * (t30 * (t34 * t37)))))), t19))
+    return (t42, t41)
 
 
 @triton.jit
@@ -118,94 +112,67 @@ def relu_logistic_input_backward(mean, var, grad_mean, grad_var):
     t1 = var < 9.094947e-13
     t2 = var == 0.0
     t3 = tl.abs(mean)
-    t4 = t2 & (0.0 < t3)
-    t5 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
-    t6 = tl.where(t4, 1.2676506e+30, t3 * t5)
-    t7 = tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
-    t8 = tl.where(t2, 1.0, t5 * (var * t5))
-    t9 = tl.sqrt_rn(t8)  # standard deviation, scaled
-    t10 = tl.div_rn(1.0, t9)
-    t11 = 0.5 * t10
-    t12 = t6 * t10
-    t13 = 1.1529215e+18 < t12
-    t14 = tl.where(t13, 1.1529215e+18, t12)
-    t15 = tl.fma(t6, t10, t12 * -1.0)
-    t16 = t14 * -1.0
-    t17 = t10 * -1.0
-    t18 = tl.fma(t9, t17, 1.0)
-    t19 = tl.fma(t9, t9 * -1.0, t8) * t11
-    t20 = tl.fma(t19, t17, t18)
-    t21 = tl.where(t2, 0.0, t7 * (t9 + t19)) * 0.5513289
-    t22 = t10 * t20
-    t23 = tl.where(t13, 0.0, tl.fma(t6, t22, t15))
-    t24 = tl.where(t2, 0.0, t5 * (t10 + t22))
-    t25 = t23 * -1.0
-    t26 = mean < 0.0
-    t27 = tl.where(t26, t16, t14)  # mean/sigma
-    t28 = tl.where(t26, t25, t23)
-    t29 = t28 * -1.0
-    t30 = tl.abs(t27)
-    t31 = tl.where(t27 < 0.0, t29, t28)
-    t32 = 1.8137994 * t30
-    t33 = tl.fma(1.8137994, t31, tl.fma(-1.7021886e-8, t30, tl.fma(1.8137994, t30, t32 * -1.0)))
-    t34 = 300.0 < t32
-    t35 = tl.where(t34, 300.0, t32)  # |mean|/s, s the logistic's scale
-    t36 = tl.where(t34, 0.0, t33)
-    t37 = t36 * -1.0
-    t38 = t35 + t36
-    t39 = t35 * -1.0
-    t40 = tl.fma(t39, 1.442695, 12582912.0)
-    t41 = t40 - 12582912.0
-    t42 = tl.fma(t41, -0.69314575, t39) + tl.fma(t41, -1.4286068e-6, t37)
-    t43 = t40.to(tl.int32, bitcast=True)
-    t44 = (((t43 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t45 = ((127 + ((t43 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t46 = ((127 + ((t43 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t47 = ((127 + ((t43 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t48 = (1.0 + tl.fma(tl.fma(t42, tl.fma(t42, tl.fma(t42, tl.fma(t42, 0.0013814222, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t42 * t42, t42))
-    t49 = t47 * (t46 * (t45 * (t48 * t44)))
-    t50 = t49 - 0.5
-    t51 = (tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50,
-        tl.fma(t50, 0.002030242, -0.0032563237), 0.0039845565), -0.0067429943), 0.011853669), -0.020571593),
-        0.036610696), -0.06768761), 0.13260978), -0.2885271), 0.8109302))
-    t52 = t51 * (t49 * t51)
-    t53 = 2.0 * tl.fma(t49, t51, t38)
-    t54 = t51 * 2.0
-    t55 = 2.0 * (t51 * t38)
-    t56 = (tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50,
-        0.0007752416, -0.001404596), 0.002248557), -0.0045230724), 0.009608718), -0.021727934), 0.05506558),
-        -0.17179634), 0.8968284) * 2.0)
-    t57 = t56 - t52
-    t58 = 0.30396354 * ((t52 + t56) + t55)
-    t59 = 0.30396354 * t57
-    t60 = tl.div_rn(1.0, 1.0 + t49)
-    t61 = t47 * (t46 * (t45 * (t24 * (t44 * (t48 * (tl.fma(t60, t38, t51) * 0.27566445))))))
-    t62 = t60 * t54
-    t63 = t60 * t53
-    t64 = t47 * (t46 * (t45 * (t44 * (t48 * t60))))
-    t65 = t38 * 0.15198177
-    t66 = tl.fma(t62, t65, t59)
-    t67 = 1.0 - (t49 * tl.fma(t63, t65, t58))
-    t68 = t47 * (t46 * (t45 * (t44 * (t48 * t66))))
-    t69 = 1.0 - t64
-    t70 = 0.0 < mean
-    t71 = t47 * (t46 * (t45 * (t21 * (t44 * (t48 * tl.where(t70, t63, t62))))))
-    t72 = tl.where(t70, t69, t64)
-    t73 = tl.where(t70, t67, t68)
-    t74 = 0.0 <= var
-    t75 = tl.sqrt_rn(tl.where(t74, 1.0, var))
-    t76 = tl.where(t74, t72, t75) * grad_mean
-    t77 = tl.where(t74, t61, t75) * grad_mean
-    t78 = tl.where(t74, t71, t75)
-    t79 = tl.fma(tl.where(t74, t73, t75), grad_var, t77)
-    t80 = tl.fma(t78, grad_var, t76)
-    return (t80, t79)
+    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
+    t5 = tl.where(t2 & (0.0 < t3), 1.2676506e+30, t3 * t4)
+    t6 = tl.where(t2, 1.0, t4 * (var * t4))
+    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
+    t8 = tl.div_rn(1.0, t7)
+    t9 = t5 * t8
+    t10 = 1.1529215e+18 < t9
+    t11 = tl.where(t10, 1.1529215e+18, t9)
+    t12 = t8 * -1.0
+    t13 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
+    t14 = t8 * tl.fma(t13, t12, tl.fma(t7, t12, 1.0))
+    t15 = tl.where(t10, 0.0, tl.fma(t5, t14, tl.fma(t5, t8, t9 * -1.0)))
+    t16 = mean < 0.0
+    t17 = tl.where(t16, t11 * -1.0, t11)  # mean/sigma
+    t18 = tl.where(t16, t15 * -1.0, t15)
+    t19 = tl.abs(t17)
+    t20 = 1.8137994 * t19
+    t21 = 300.0 < t20
+    t22 = tl.where(t21, 300.0, t20)  # |mean|/s, s the logistic's scale
+    t23 = (tl.where(t21, 0.0, tl.fma(1.8137994, tl.where(t17 < 0.0, t18 * -1.0, t18), tl.fma(-1.7021886e-8, t19,
+        tl.fma(1.8137994, t19, t20 * -1.0)))))
+    t24 = t22 + t23
+    t25 = t22 * -1.0
+    t26 = tl.fma(t25, 1.442695, 12582912.0)
+    t27 = t26 - 12582912.0
+    t28 = tl.fma(t27, -0.69314575, t25) + tl.fma(t27, -1.4286068e-6, t23 * -1.0)
+    t29 = t26.to(tl.int32, bitcast=True)
+    t30 = (((t29 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t31 = ((127 + ((t29 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t32 = ((127 + ((t29 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t33 = ((127 + ((t29 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t34 = (1.0 + tl.fma(_polynomial4(t28, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t28 * t28,
+        t28))
+    t35 = t33 * (t32 * (t31 * (t34 * t30)))
+    t36 = t35 - 0.5
+    t37 = (_polynomial10(t36, 0.002030242, -0.0032563237, 0.0039845565, -0.0067429943, 0.011853669, -0.020571593,
+        0.036610696, -0.06768761, 0.13260978, -0.2885271, 0.8109302))
+    t38 = t37 * (t35 * t37)
+    t39 = (_polynomial8(t36, 0.0007752416, -0.001404596, 0.002248557, -0.0045230724, 0.009608718, -0.021727934,
+        0.05506558, -0.17179634, 0.8968284) * 2.0)
+    t40 = tl.div_rn(1.0, 1.0 + t35)
+    t41 = t40 * (t37 * 2.0)
+    t42 = t40 * (2.0 * tl.fma(t35, t37, t24))
+    t43 = t33 * (t32 * (t31 * (t30 * (t34 * t40))))
+    t44 = t24 * 0.15198177
+    t45 = 0.0 < mean
+    t46 = 0.0 <= var
+    t47 = tl.sqrt_rn(tl.where(t46, 1.0, var))
+    t48 = (tl.fma(tl.where(t46, tl.where(t45, 1.0 - (t35 * tl.fma(t42, t44, 0.30396354 * ((t38 + t39) + (2.0 * (t37 *
+        t24))))), t33 * (t32 * (t31 * (t30 * (t34 * tl.fma(t41, t44, 0.30396354 * (t39 - t38))))))), t47), grad_var,
+        tl.where(t46, t33 * (t32 * (t31 * (tl.where(t2, 0.0, t4 * (t8 + t14)) * (t30 * (t34 * (tl.fma(t40, t24, t37) *
+        0.27566445)))))), t47) * grad_mean))
+    t49 = (tl.fma(tl.where(t46, t33 * (t32 * (t31 * ((tl.where(t2, 0.0, tl.where(t1, 3.5527137e-15, tl.where(t0,
+        1.0995116e+12, 1.0)) * (t7 + t13)) * 0.5513289) * (t30 * (t34 * tl.where(t45, t42, t41)))))), t47), grad_var,
+        tl.where(t46, tl.where(t45, 1.0 - t43, t43), t47) * grad_mean))
+    return (t49, t48)
 
 
 @triton.jit
-def relu_logistic_input_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr,
-                                        out_grad_var_ptr, n, BLOCK: tl.constexpr):
+def relu_logistic_input_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

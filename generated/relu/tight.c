@@ -4,17 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.5
 //
 // rule digest  39802d7cdaaa7e7eb08806a476886e26036aac03533e2cbb7e243f788f7e7860
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h39a1d29fc8c1100234ef9d22958602f6a81d7954355c6ef6a01aa18344914287
 // operations   relu_tight_forward 260, relu_tight_backward 328
 //
 // Certificate:
-//   mean        1.12 ulp, worst at mean = 13425.4541, var = 3.72333798e+09
-//   var         1.81 ulp, worst at mean = -1.23549859e-09, var = 5.14310296e-12
-//   dmean_dmu   1.37 ulp, worst at mean = -0.0121939518, var = 1
-//   dmean_dvar  1.52 ulp, worst at mean = 9.16485977, var = 0.981717408
-//   dvar_dmu    1.63 ulp, worst at mean = 146.059891, var = 6.49248922e+09
-//   dvar_dvar   1.88 ulp, worst at mean = -0.0175426565, var = 1
-//   against exact values at 17034 points over all of float32; details in tight.json
+//   mean 1.12, var 1.81, dmean_dmu 1.37, dmean_dvar 1.52, dvar_dmu 1.63, dvar_dvar 1.88 ulp,
+//   against exact values at 17034 points over all of float32; where, in tight.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,162 +41,148 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void relu_tight_forward_element(float mean, float var,
-                                                                             float *restrict out_mean,
-                                                                             float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float relu_tight_part0(
+    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
+    float p11, float p12, float p13, float p14)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const _Bool t4 = mean < 0.0f;
-    const float t5 = t3 * 8.507059e+37f;
-    const float t6 = t0 ? 0.00390625f : 1.0f;
-    const float t7 = t0 ? 256.0f : 1.0f;
-    const float t8 = t1 ? 2.8147498e+14f : t6;  // power of two that keeps residuals normal
-    const float t9 = t1 ? 3.5527137e-15f : t7;
-    const float t10 = t1 ? 7.9228163e+28f : 1.0f;
-    const float t11 = t1 ? 1.2621775e-29f : 1.0f;
-    const float t12 = var * t10;
-    const float t13 = t4 ? 0.0f : 1.0f;
-    const float t14 = t8 * (var * t8);
-    const float t15 = t2 ? t5 : (t3 * t8);
-    const float t16 = t2 ? 7.888609e-31f : t14;
-    const float t17 = t12 * t13;
-    const float t18 = SQRT(t16);  // standard deviation, scaled
-    const float t19 = 1.0f / t18;
-    const float t20 = FMA(t18, -t18, t16);
-    const float t21 = t2 ? 0.0f : (t9 * t18);
-    const float t22 = t15 * t19;
-    const float t23 = t20 * (0.5f * t19);
-    const float t24 = t2 ? 0.0f : (t9 * t23);
-    const _Bool t25 = 18.6875f < t22;
-    const float t26 = -t22;
-    const float t27 = t19 * FMA(t23, t26, FMA(t18, t26, t15));
-    const float t28 = t25 ? 18.6875f : t22;  // t = min(|mean|/sigma, reach)
-    const float t29 = t25 ? 0.0f : t27;
-    const float t30 = FMA(t28, 0.25f, 1.0f);
-    const float t31 = t28 * (-0.5f);
-    const float t32 = -t28;
-    const float t33 = t28 * t28;
-    const float t34 = 1.0f / t30;  // u = 1/(1 + t/4)
-    const float t35 = t28 * t31;
-    const float t36 = FMA(t29, 0.25f, FMA(t28, 0.25f, -(t30 - 1.0f)));
-    const float t37 = 1.0f + t33;
-    const float t38 = FMA(t28, t29, FMA(t28, t29, FMA(t28, t28, -t33)));
-    const float t39 = FMA(t29, t32, FMA(t28, t31, -t35));
-    const float t40 = t28 + t29;
-    const float t41 = FMA(t35, 1.442695f, 12582912.0f);
-    const float t42 = 1.0f / t37;
-    const float t43 = t38 + (t33 - (t37 - 1.0f));
-    const float t44 = t41 - 12582912.0f;
-    const uint32_t t45 = as_bits(t41);
-    const float t46 = FMA(t44, -0.69314575f, t35);
-    const float t47 = FMA(t44, -1.4286068e-6f, t39);
-    const float t48 = 2.0f * t40;
-    const float t49 = t40 * (-2.0f);
-    const float t50 = -t48;
-    const uint32_t t51 = t45 + 1u;
-    const uint32_t t52 = (uint32_t)((int32_t)t45 >> 1u);
-    const uint32_t t53 = (uint32_t)((int32_t)t51 >> 1u);
-    const uint32_t t54 = t52 + 127u;
-    const uint32_t t55 = 127u + t53;
-    const uint32_t t56 = t54 << 23u;
-    const uint32_t t57 = t55 << 23u;
-    const float t58 = as_float(t56);
-    const float t59 = as_float(t57);
-    const float t60 = t34 - 0.25f;
-    const float t61 = t34 * t34;
-    const float t62 = FMA(t34, FMA(t34, FMA(t34, 2.6474037f, -1.6227827f), 0.5651015f), -0.024969762f);
-    const float t63 = -t34;
-    const float t64 = t34 * FMA(t36, t63, FMA(t30, t63, 1.0f));
-    const float t65 = t58 * t59;
-    const float t66 = FMA(t60, FMA(t60, FMA(t60, FMA(t60, FMA(t60, FMA(t60, FMA(t60, FMA(t60, FMA(t60, 0.052821796f,
-        -0.21099824f), 0.28813356f), -0.094544634f), -0.04896455f), -0.07985351f), 0.011417099f), 0.11636546f),
-        0.17159984f), 0.15958369f);
-    const float t67 = t34 * t61;
-    const float t68 = FMA(t34, t34, -t61);
-    const float t69 = -t42;
-    const float t70 = t42 * FMA(t43, t69, FMA(t37, t69, 1.0f));
-    const float t71 = t46 + t47;
-    const float t72 = t47 + (t46 - t71);
-    const float t73 = FMA(t34, t68, FMA(t34, t61, -t67));
-    const float t74 = t64 * (t62 * (t61 + t68));
-    const float t75 = FMA(t71, FMA(t71, FMA(t71, FMA(t71, 0.0013814222f, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f);
-    const float t76 = t71 * t71;
-    const float t77 = 1.0f + t71;
-    const float t78 = FMA(t75, t76, t72 * t77);
-    const float t79 = 1.0f + FMA(t75, t76, t71);  // exp(-t^2/2), mantissa
-    const float t80 = t79 * t65;
-    const float t81 = (t71 - (t77 - 1.0f)) + t78;
-    const float t82 = t77 + t81;
-    const float t83 = t81 - (t82 - t77);
-    const float t84 = t60 * t66;
-    const float t85 = 0.106851034f + t84;
-    const float t86 = FMA(t60, t66, -t84);
-    const float t87 = t60 * t85;
-    const float t88 = t85 - t84;
-    const float t89 = 0.05081732f + t87;
-    const float t90 = 1.8320192e-9f + (((t84 - (t85 - t88)) + (0.106851034f - t88)) + t86);
-    const float t91 = FMA(t60, t85, -t87);
-    const float t92 = t89 - t87;
-    const float t93 = t60 * t89;
-    const float t94 = 1.0551207e-9f + FMA(t60, t90, ((t87 - (t89 - t92)) + (0.05081732f - t92)) + t91);
-    const float t95 = 0.014190124f + t93;
-    const float t96 = FMA(t60, t89, -t93);
-    const float t97 = t95 - t93;
-    const float t98 = t95 * t67;  // J_2/sqrt(2 pi)
-    const float t99 = (-2.281545e-10f) + FMA(t60, t94, ((t93 - (t95 - t97)) + (0.014190124f - t97)) + t96);
-    const float t100 = t98 * t50;
-    const float t101 = t74 + FMA(t95, t73, FMA(t99, t67, FMA(t95, t67, -t98)));
-    const float t102 = t98 * (-2.0f);
-    const float t103 = 2.0f * t98;
-    const float t104 = 0.3989423f + t100;
-    const float t105 = FMA(t98, t50, -t100);
-    const float t106 = (-1.133517e-8f) + FMA(t101, t50, (t100 - (t104 - 0.3989423f)) + t105);
-    const float t107 = t104 * t42;  // J_1/sqrt(2 pi)
-    const float t108 = -(t107 * t107);
-    const float t109 = t107 * t49;
-    const float t110 = FMA(t104, t70, FMA(t106, t42, FMA(t104, t42, -t107)));
-    const float t111 = t107 * t82;
-    const float t112 = FMA(t107, t49, -t109);
-    const float t113 = FMA(t107, t83, FMA(t110, t82, FMA(t107, t82, -t111)));
-    const float t114 = t21 * t111;
-    const float t115 = t108 * t80;
-    const float t116 = -FMA(t107, t110, FMA(t107, t110, FMA(t107, t107, t108)));
-    const float t117 = FMA(t3, t13, t59 * (t58 * (t114 + FMA(t21, t113, FMA(t24, t111, FMA(t21, t111, -t114))))));
-    const float t118 = t115 + t109;
-    const float t119 = t115 + t103;
-    const float t120 = FMA(2.0f, t101, t115 - (t119 - t103));
-    const float t121 = FMA(t116, t80, FMA(t108, t80, -t115));
-    const float t122 = t121 + t120;
-    const float t123 = t118 - t109;
-    const float t124 = t115 - t123;
-    const float t125 = t121 + FMA(t110, t49, ((t109 - (t118 - t123)) + t124) + t112);
-    const float t126 = t118 + t102;
-    const float t127 = t4 ? t119 : t126;
-    const float t128 = t126 - t102;
-    const float t129 = t126 - t128;
-    const float t130 = t118 - t128;
-    const float t131 = t4 ? t122 : (t125 + FMA(t101, -2.0f, (t102 - t129) + t130));
-    const float t132 = t82 * t127;
-    const float t133 = t12 * t132;
-    const float t134 = FMA(t83, t127, FMA(t82, t131, FMA(t82, t127, -t132)));
-    const float t135 = t58 * t133;
-    const float t136 = t58 * FMA(t12, t134, FMA(t12, t132, -t133));
-    const float t137 = t59 * t135;
-    const float t138 = t59 * t136;
-    const float t139 = t137 + t17;
-    const float t140 = t139 - t17;
-    const float t141 = t137 - t140;
-    const float t142 = t11 * (t139 + (t138 + ((t17 - (t139 - t140)) + t141)));
-    *out_mean = t117;
-    *out_var = t142;
+    float t0 = -p0;
+    float t1 = FMA(p0, p0, -p1);
+    float t2 = p5 - p4;
+    float t3 = p9 - p8;
+    float t4 = p3 - p10;
+    float t5 = ((p0 * FMA(FMA(p12, 0.25f, FMA(p13, 0.25f, -(p14 - 1.0f))), t0, FMA(p14, t0, 1.0f))) * (POLY3(p0,
+        2.6474037f, -1.6227827f, 0.5651015f, -0.024969762f) * (p1 + t1))) + FMA(p3, FMA(p0, t1, FMA(p0, p1, -p2)),
+        FMA((-2.281545e-10f) + FMA(p6, 1.0551207e-9f + FMA(p6, 1.8320192e-9f + (((p4 - (p5 - t2)) + (0.106851034f -
+        t2)) + FMA(p6, p7, -p4)), ((p8 - (p9 - t3)) + (0.05081732f - t3)) + FMA(p6, p5, -p8)), ((p10 - (p3 - t4)) +
+        (0.014190124f - t4)) + FMA(p6, p9, -p10)), p2, FMA(p3, p2, -p11)));
+    return t5;
 }
 
-void relu_tight_forward(int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
-                        float *restrict out_mean, float *restrict out_var)
+INLINE void relu_tight_forward_element(float mean, float var, float *restrict out_mean, float *restrict out_var)
+{
+    _Bool t0 = 1.1529215e+18f < var;
+    _Bool t1 = var < 9.094947e-13f;
+    _Bool t2 = var == 0.0f;
+    float t3 = ABS(mean);
+    _Bool t4 = mean < 0.0f;
+    float t5 = t0 ? 0.00390625f : 1.0f;
+    float t6 = t1 ? 2.8147498e+14f : t5;  // power of two that keeps residuals normal
+    float t7 = t0 ? 256.0f : 1.0f;
+    float t8 = t1 ? 3.5527137e-15f : t7;
+    float t9 = t1 ? 7.9228163e+28f : 1.0f;
+    float t10 = var * t9;
+    float t11 = t4 ? 0.0f : 1.0f;
+    float t12 = t3 * 8.507059e+37f;
+    float t13 = t3 * t6;
+    float t14 = t2 ? t12 : t13;
+    float t15 = t6 * (var * t6);
+    float t16 = t2 ? 7.888609e-31f : t15;
+    float t17 = t10 * t11;
+    float t18 = SQRT(t16);  // standard deviation, scaled
+    float t19 = 1.0f / t18;
+    float t20 = t8 * t18;
+    float t21 = t2 ? 0.0f : t20;
+    float t22 = t14 * t19;
+    float t23 = FMA(t18, -t18, t16) * (0.5f * t19);
+    _Bool t24 = 18.6875f < t22;
+    float t25 = -t22;
+    float t26 = t24 ? 18.6875f : t22;  // t = min(|mean|/sigma, reach)
+    float t27 = t19 * FMA(t23, t25, FMA(t18, t25, t14));
+    float t28 = t24 ? 0.0f : t27;
+    float t29 = FMA(t26, 0.25f, 1.0f);
+    float t30 = t26 * (-0.5f);
+    float t31 = t26 * t26;
+    float t32 = 1.0f / t29;  // u = 1/(1 + t/4)
+    float t33 = t26 * t30;
+    float t34 = 1.0f + t31;
+    float t35 = t26 + t28;
+    float t36 = FMA(t33, 1.442695f, 12582912.0f);
+    float t37 = 1.0f / t34;
+    float t38 = t36 - 12582912.0f;
+    uint32_t t39 = as_bits(t36);
+    float t40 = FMA(t38, -0.69314575f, t33);
+    float t41 = FMA(t38, -1.4286068e-6f, FMA(t28, -t26, FMA(t26, t30, -t33)));
+    float t42 = t35 * (-2.0f);
+    float t43 = -(2.0f * t35);
+    float t44 = as_float((((uint32_t)((int32_t)t39 >> 1u)) + 127u) << 23u);
+    float t45 = as_float((127u + ((uint32_t)((int32_t)(t39 + 1u) >> 1u))) << 23u);
+    float t46 = t32 - 0.25f;
+    float t47 = t32 * t32;
+    float t48 = POLY9(t46, 0.052821796f, -0.21099824f, 0.28813356f, -0.094544634f, -0.04896455f, -0.07985351f,
+        0.011417099f, 0.11636546f, 0.17159984f, 0.15958369f);
+    float t49 = t32 * t47;
+    float t50 = -t37;
+    float t51 = t40 + t41;
+    float t52 = POLY4(t51, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f);
+    float t53 = t51 * t51;
+    float t54 = 1.0f + t51;
+    float t55 = 1.0f + FMA(t52, t53, t51);  // exp(-t^2/2), mantissa
+    float t56 = t55 * (t44 * t45);
+    float t57 = (t51 - (t54 - 1.0f)) + FMA(t52, t53, (t41 + (t40 - t51)) * t54);
+    float t58 = t54 + t57;
+    float t59 = t57 - (t58 - t54);
+    float t60 = t46 * t48;
+    float t61 = 0.106851034f + t60;
+    float t62 = t46 * t61;
+    float t63 = 0.05081732f + t62;
+    float t64 = t46 * t63;
+    float t65 = 0.014190124f + t64;
+    float t66 = t65 * t49;  // J_2/sqrt(2 pi)
+    float t67 = t66 * t43;
+    float t68 = relu_tight_part0(t32, t47, t49, t65, t60, t61, t46, t48, t62, t63, t64, t66, t28, t26, t29);
+    float t69 = t66 * (-2.0f);
+    float t70 = 2.0f * t66;
+    float t71 = 0.3989423f + t67;
+    float t72 = t71 * t37;  // J_1/sqrt(2 pi)
+    float t73 = -(t72 * t72);
+    float t74 = t72 * t42;
+    float t75 = FMA(t71, t37 * FMA(FMA(t26, t28, FMA(t26, t28, FMA(t26, t26, -t31))) + (t31 - (t34 - 1.0f)), t50,
+        FMA(t34, t50, 1.0f)), FMA((-1.133517e-8f) + FMA(t68, t43, (t67 - (t71 - 0.3989423f)) + FMA(t66, t43, -t67)),
+        t37, FMA(t71, t37, -t72)));
+    float t76 = t72 * t58;
+    float t77 = t21 * t76;
+    float t78 = t73 * t56;
+    float t79 = FMA(t72, t59, FMA(t75, t58, FMA(t72, t58, -t76)));
+    float t80 = t8 * t23;
+    float t81 = t2 ? 0.0f : t80;
+    float t82 = FMA(t3, t11, t45 * (t44 * (t77 + FMA(t21, t79, FMA(t81, t76, FMA(t21, t76, -t77))))));
+    float t83 = t78 + t74;
+    float t84 = t78 + t70;
+    float t85 = FMA(-FMA(t72, t75, FMA(t72, t75, FMA(t72, t72, t73))), t56, FMA(t73, t56, -t78));
+    float t86 = t83 - t74;
+    float t87 = t83 + t69;
+    float t88 = t4 ? t84 : t87;
+    float t89 = t87 - t69;
+    float t90 = t58 * t88;
+    float t91 = t10 * t90;
+    float t92 = t45 * (t44 * t91);
+    float t93 = t92 + t17;
+    float t94 = t93 - t17;
+    float t95 = t1 ? 1.2621775e-29f : 1.0f;
+    float t96 = t85 + FMA(2.0f, t68, t78 - (t84 - t70));
+    float t97 = (t85 + FMA(t75, t42, ((t74 - (t83 - t86)) + (t78 - t86)) + FMA(t72, t42, -t74))) + FMA(t68, -2.0f, (t69
+        - (t87 - t89)) + (t83 - t89));
+    float t98 = t4 ? t96 : t97;
+    float t99 = t95 * (t93 + ((t45 * (t44 * FMA(t10, FMA(t59, t88, FMA(t58, t98, FMA(t58, t88, -t90))), FMA(t10, t90,
+        -t91)))) + ((t17 - (t93 - t94)) + (t92 - t94))));
+    *out_mean = t82;
+    *out_var = t99;
+}
+
+void relu_tight_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -212,198 +194,147 @@ void relu_tight_forward(int64_t n, const float *restrict mean, const float *rest
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void relu_tight_backward_element(float mean, float var, float grad_mean,
-                                                                              float grad_var,
-                                                                              float *restrict out_grad_mean,
-                                                                              float *restrict out_grad_var)
+INLINE void relu_tight_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const _Bool t4 = mean < 0.0f;
-    const float t5 = t3 * 8.507059e+37f;
-    const float t6 = t0 ? 0.00390625f : 1.0f;
-    const float t7 = t0 ? 256.0f : 1.0f;
-    const float t8 = t1 ? 2.8147498e+14f : t6;  // power of two that keeps residuals normal
-    const float t9 = t1 ? 3.5527137e-15f : t7;
-    const float t10 = t2 ? t5 : (t3 * t8);
-    const float t11 = t4 ? 0.0f : 1.0f;
-    const float t12 = t2 ? 7.888609e-31f : (t8 * (var * t8));
-    const float t13 = SQRT(t12);  // standard deviation, scaled
-    const float t14 = 1.0f / t13;
-    const float t15 = FMA(t13, -t13, t12);
-    const float t16 = t2 ? 0.0f : (t9 * t13);
-    const float t17 = t10 * t14;
-    const float t18 = t15 * (0.5f * t14);
-    const float t19 = t2 ? 0.0f : (t9 * t18);
-    const float t20 = -t14;
-    const float t21 = t2 ? 0.0f : (t8 * (t14 + (t14 * FMA(t18, t20, FMA(t13, t20, 1.0f)))));
-    const _Bool t22 = 18.6875f < t17;
-    const float t23 = -t17;
-    const float t24 = t14 * FMA(t18, t23, FMA(t13, t23, t10));
-    const float t25 = t22 ? 18.6875f : t17;  // t = min(|mean|/sigma, reach)
-    const float t26 = t22 ? 0.0f : t24;
-    const float t27 = FMA(t25, 0.25f, 1.0f);
-    const float t28 = t25 * (-0.5f);
-    const float t29 = t25 * t25;
-    const float t30 = -t25;
-    const float t31 = 1.0f / t27;  // u = 1/(1 + t/4)
-    const float t32 = FMA(t26, 0.25f, FMA(t25, 0.25f, -(t27 - 1.0f)));
-    const float t33 = t25 * t28;
-    const float t34 = 1.0f + t29;
-    const float t35 = FMA(t25, t26, FMA(t25, t26, FMA(t25, t25, -t29)));
-    const float t36 = FMA(t26, t30, FMA(t25, t28, -t33));
-    const float t37 = FMA(t33, 1.442695f, 12582912.0f);
-    const float t38 = 1.0f / t34;
-    const float t39 = t35 + (t29 - (t34 - 1.0f));
-    const float t40 = t25 + t26;
-    const float t41 = t37 - 12582912.0f;
-    const uint32_t t42 = as_bits(t37);
-    const float t43 = FMA(t41, -0.69314575f, t33);
-    const float t44 = FMA(t41, -1.4286068e-6f, t36);
-    const float t45 = 2.0f * t40;
-    const float t46 = -t40;
-    const uint32_t t47 = t42 + 1u;
-    const uint32_t t48 = (uint32_t)((int32_t)t42 >> 1u);
-    const uint32_t t49 = (uint32_t)((int32_t)t47 >> 1u);
-    const uint32_t t50 = t48 + 127u;
-    const uint32_t t51 = 127u + t49;
-    const uint32_t t52 = t50 << 23u;
-    const uint32_t t53 = t51 << 23u;
-    const float t54 = as_float(t52);
-    const float t55 = as_float(t53);
-    const float t56 = 0.3989423f * t46;
-    const float t57 = t31 - 0.25f;
-    const float t58 = t31 * t31;
-    const float t59 = FMA(t31, FMA(t31, FMA(t31, 2.6474037f, -1.6227827f), 0.5651015f), -0.024969762f);
-    const float t60 = -t31;
-    const float t61 = t31 * FMA(t32, t60, FMA(t27, t60, 1.0f));
-    const float t62 = -t45;
-    const float t63 = t54 * t55;
-    const float t64 = FMA(0.3989423f, t46, -t56);
-    const float t65 = FMA(t57, FMA(t57, FMA(t57, FMA(t57, FMA(t57, FMA(t57, FMA(t57, FMA(t57, FMA(t57, 0.052821796f,
-        -0.21099824f), 0.28813356f), -0.094544634f), -0.04896455f), -0.07985351f), 0.011417099f), 0.11636546f),
-        0.17159984f), 0.15958369f);
-    const float t66 = t31 * t58;
-    const float t67 = FMA(t31, t31, -t58);
-    const float t68 = -t38;
-    const float t69 = t38 * FMA(t39, t68, FMA(t34, t68, 1.0f));
-    const float t70 = t43 + t44;
-    const float t71 = t44 + (t43 - t70);
-    const float t72 = FMA(t31, t67, FMA(t31, t58, -t66));
-    const float t73 = t61 * (t59 * (t58 + t67));
-    const float t74 = FMA(t70, FMA(t70, FMA(t70, FMA(t70, 0.0013814222f, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f);
-    const float t75 = t70 * t70;
-    const float t76 = 1.0f + t70;
-    const float t77 = FMA(t74, t75, t71 * t76);
-    const float t78 = 1.0f + FMA(t74, t75, t70);  // exp(-t^2/2), mantissa
-    const float t79 = t78 * t63;
-    const float t80 = (t70 - (t76 - 1.0f)) + t77;
-    const float t81 = t76 + t80;
-    const float t82 = t80 - (t81 - t76);
-    const float t83 = t81 * 0.19947115f;
-    const float t84 = t57 * t65;
-    const float t85 = FMA(t82, 0.19947115f, FMA(t81, -5.667585e-9f, FMA(t81, 0.19947115f, -t83)));
-    const float t86 = t21 * t83;
-    const float t87 = 0.106851034f + t84;
-    const float t88 = FMA(t57, t65, -t84);
-    const float t89 = (t55 * (t54 * (t86 + FMA(t21, t85, FMA(t21, t83, -t86))))) * grad_mean;
-    const float t90 = t57 * t87;
-    const float t91 = t87 - t84;
-    const float t92 = 0.05081732f + t90;
-    const float t93 = 1.8320192e-9f + (((t84 - (t87 - t91)) + (0.106851034f - t91)) + t88);
-    const float t94 = FMA(t57, t87, -t90);
-    const float t95 = t92 - t90;
-    const float t96 = t57 * t92;
-    const float t97 = 1.0551207e-9f + FMA(t57, t93, ((t90 - (t92 - t95)) + (0.05081732f - t95)) + t94);
-    const float t98 = 0.014190124f + t96;
-    const float t99 = FMA(t57, t92, -t96);
-    const float t100 = t98 - t96;
-    const float t101 = t98 * t66;  // J_2/sqrt(2 pi)
-    const float t102 = (-2.281545e-10f) + FMA(t57, t97, ((t96 - (t98 - t100)) + (0.014190124f - t100)) + t99);
-    const float t103 = t101 * t62;
-    const float t104 = t73 + FMA(t98, t72, FMA(t102, t66, FMA(t98, t66, -t101)));
-    const float t105 = 2.0f * t101;
-    const float t106 = 0.3989423f + t103;
-    const float t107 = FMA(t101, t62, -t103);
-    const float t108 = FMA(t104, t62, (t103 - (t106 - 0.3989423f)) + t107);
-    const float t109 = 2.0f * t104;
-    const float t110 = (-1.133517e-8f) + t108;
-    const float t111 = t106 * t38;  // J_1/sqrt(2 pi)
-    const float t112 = FMA(t106, t69, FMA(t110, t38, FMA(t106, t38, -t111)));
-    const float t113 = 0.3989423f * t111;
-    const float t114 = t25 * t111;
-    const float t115 = 2.0f * t111;
-    const float t116 = t79 * (-(t113 + FMA(0.3989423f, t112, FMA(-1.133517e-8f, t111, FMA(0.3989423f, t111, -t113)))));
-    const float t117 = t105 + t114;  // Mills ratio/sqrt(2 pi)
-    const float t118 = FMA(t25, t111, -t114);
-    const float t119 = t117 - t114;
-    const float t120 = t105 - t119;
-    const float t121 = t109 + FMA(t25, t112, FMA(t26, t111, ((t114 - (t117 - t119)) + t120) + t118));
-    const float t122 = t117 * t115;
-    const float t123 = t45 * t117;
-    const float t124 = -t117;
-    const float t125 = t122 * t79;
-    const float t126 = -t122;
-    const float t127 = FMA(t45, t117, -t123);
-    const float t128 = t126 * t79;
-    const float t129 = FMA(t121, t115, FMA(t117, t115, t126));
-    const float t130 = t125 + t123;
-    const float t131 = FMA(t122, t79, -t125);
-    const float t132 = t115 + t128;
-    const float t133 = t132 - t115;
-    const float t134 = t4 ? t132 : t130;
-    const float t135 = t128 - t133;
-    const float t136 = FMA(t126, t79, -t128);
-    const float t137 = FMA(2.0f, t112, t135);
-    const float t138 = FMA(t117, 2.0f * t112, t129);
-    const float t139 = FMA(t138, t79, t131);
-    const float t140 = FMA(t79, -t138, t136) + t137;
-    const float t141 = t130 - t123;
-    const float t142 = t130 - t141;
-    const float t143 = t125 - t141;
-    const float t144 = t4 ? t140 : (t139 + FMA(t45, t121, ((t123 - t142) + t143) + t127));
-    const float t145 = t81 * t134;
-    const float t146 = FMA(t82, t134, FMA(t81, t144, FMA(t81, t134, -t145)));
-    const float t147 = t16 * t145;
-    const float t148 = t55 * (t54 * (t147 + FMA(t16, t146, FMA(t19, t145, FMA(t16, t145, -t147)))));
-    const float t149 = t4 ? t117 : (-(t117 + t121));
-    const float t150 = t4 ? t121 : 0.0f;
-    const float t151 = t116 + t56;
-    const float t152 = t117 + t116;
-    const float t153 = t149 * t81;
-    const float t154 = t151 - t56;
-    const float t155 = t151 - t117;
-    const float t156 = t152 - t117;
-    const float t157 = t4 ? t152 : t155;
-    const float t158 = t116 - t156;
-    const float t159 = t116 - t154;
-    const float t160 = FMA(-1.133517e-8f, t46, ((t56 - (t151 - t154)) + t159) + t64);
-    const float t161 = t121 + t158;
-    const float t162 = t160 - t121;
-    const float t163 = FMA(t148, grad_var, (t11 + (t55 * (t54 * (t153 + FMA(t149, t82, FMA(t150, t81, FMA(t149, t81,
-        -t153))))))) * grad_mean);
-    const float t164 = t155 - t151;
-    const float t165 = t155 - t164;
-    const float t166 = t124 - t164;
-    const float t167 = t4 ? t161 : (((t151 - t165) + t166) + t162);
-    const float t168 = t81 * t157;
-    const float t169 = -t168;
-    const float t170 = t54 * t168;
-    const float t171 = t54 * FMA(t82, t157, FMA(t81, t167, FMA(t81, t157, t169)));
-    const float t172 = t55 * t170;
-    const float t173 = t55 * t171;
-    const float t174 = t11 + t172;
-    const float t175 = FMA(grad_var, t174 + (t173 + (t172 - (t174 - t11))), t89);
-    *out_grad_mean = t163;
-    *out_grad_var = t175;
+    _Bool t0 = 1.1529215e+18f < var;
+    _Bool t1 = var < 9.094947e-13f;
+    _Bool t2 = var == 0.0f;
+    float t3 = ABS(mean);
+    _Bool t4 = mean < 0.0f;
+    float t5 = t0 ? 0.00390625f : 1.0f;
+    float t6 = t1 ? 2.8147498e+14f : t5;  // power of two that keeps residuals normal
+    float t7 = t0 ? 256.0f : 1.0f;
+    float t8 = t1 ? 3.5527137e-15f : t7;
+    float t9 = t3 * 8.507059e+37f;
+    float t10 = t3 * t6;
+    float t11 = t2 ? t9 : t10;
+    float t12 = t4 ? 0.0f : 1.0f;
+    float t13 = t6 * (var * t6);
+    float t14 = t2 ? 7.888609e-31f : t13;
+    float t15 = SQRT(t14);  // standard deviation, scaled
+    float t16 = 1.0f / t15;
+    float t17 = t8 * t15;
+    float t18 = t2 ? 0.0f : t17;
+    float t19 = t11 * t16;
+    float t20 = FMA(t15, -t15, t14) * (0.5f * t16);
+    float t21 = -t16;
+    float t22 = t6 * (t16 + (t16 * FMA(t20, t21, FMA(t15, t21, 1.0f))));
+    float t23 = t2 ? 0.0f : t22;
+    _Bool t24 = 18.6875f < t19;
+    float t25 = -t19;
+    float t26 = t24 ? 18.6875f : t19;  // t = min(|mean|/sigma, reach)
+    float t27 = t16 * FMA(t20, t25, FMA(t15, t25, t11));
+    float t28 = t24 ? 0.0f : t27;
+    float t29 = FMA(t26, 0.25f, 1.0f);
+    float t30 = t26 * (-0.5f);
+    float t31 = t26 * t26;
+    float t32 = 1.0f / t29;  // u = 1/(1 + t/4)
+    float t33 = t26 * t30;
+    float t34 = 1.0f + t31;
+    float t35 = FMA(t33, 1.442695f, 12582912.0f);
+    float t36 = 1.0f / t34;
+    float t37 = t26 + t28;
+    float t38 = t35 - 12582912.0f;
+    uint32_t t39 = as_bits(t35);
+    float t40 = FMA(t38, -0.69314575f, t33);
+    float t41 = FMA(t38, -1.4286068e-6f, FMA(t28, -t26, FMA(t26, t30, -t33)));
+    float t42 = 2.0f * t37;
+    float t43 = -t37;
+    float t44 = as_float((((uint32_t)((int32_t)t39 >> 1u)) + 127u) << 23u);
+    float t45 = as_float((127u + ((uint32_t)((int32_t)(t39 + 1u) >> 1u))) << 23u);
+    float t46 = 0.3989423f * t43;
+    float t47 = t32 - 0.25f;
+    float t48 = t32 * t32;
+    float t49 = -t42;
+    float t50 = POLY9(t47, 0.052821796f, -0.21099824f, 0.28813356f, -0.094544634f, -0.04896455f, -0.07985351f,
+        0.011417099f, 0.11636546f, 0.17159984f, 0.15958369f);
+    float t51 = t32 * t48;
+    float t52 = -t36;
+    float t53 = t40 + t41;
+    float t54 = POLY4(t53, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f);
+    float t55 = t53 * t53;
+    float t56 = 1.0f + t53;
+    float t57 = 1.0f + FMA(t54, t55, t53);  // exp(-t^2/2), mantissa
+    float t58 = t57 * (t44 * t45);
+    float t59 = (t53 - (t56 - 1.0f)) + FMA(t54, t55, (t41 + (t40 - t53)) * t56);
+    float t60 = t56 + t59;
+    float t61 = t59 - (t60 - t56);
+    float t62 = t60 * 0.19947115f;
+    float t63 = t47 * t50;
+    float t64 = t23 * t62;
+    float t65 = 0.106851034f + t63;
+    float t66 = t47 * t65;
+    float t67 = 0.05081732f + t66;
+    float t68 = t47 * t67;
+    float t69 = 0.014190124f + t68;
+    float t70 = t69 * t51;  // J_2/sqrt(2 pi)
+    float t71 = t70 * t49;
+    float t72 = relu_tight_part0(t32, t48, t51, t69, t63, t65, t47, t50, t66, t67, t68, t70, t28, t26, t29);
+    float t73 = 2.0f * t70;
+    float t74 = 0.3989423f + t71;
+    float t75 = t74 * t36;  // J_1/sqrt(2 pi)
+    float t76 = FMA(t74, t36 * FMA(FMA(t26, t28, FMA(t26, t28, FMA(t26, t26, -t31))) + (t31 - (t34 - 1.0f)), t52,
+        FMA(t34, t52, 1.0f)), FMA((-1.133517e-8f) + FMA(t72, t49, (t71 - (t74 - 0.3989423f)) + FMA(t70, t49, -t71)),
+        t36, FMA(t74, t36, -t75)));
+    float t77 = 0.3989423f * t75;
+    float t78 = t26 * t75;
+    float t79 = 2.0f * t75;
+    float t80 = t58 * (-(t77 + FMA(0.3989423f, t76, FMA(-1.133517e-8f, t75, FMA(0.3989423f, t75, -t77)))));
+    float t81 = t73 + t78;  // Mills ratio/sqrt(2 pi)
+    float t82 = t81 - t78;
+    float t83 = (2.0f * t72) + FMA(t26, t76, FMA(t28, t75, ((t78 - (t81 - t82)) + (t73 - t82)) + FMA(t26, t75, -t78)));
+    float t84 = t81 * t79;
+    float t85 = t42 * t81;
+    float t86 = t84 * t58;
+    float t87 = -t84;
+    float t88 = t87 * t58;
+    float t89 = t86 + t85;
+    float t90 = t79 + t88;
+    float t91 = t4 ? t90 : t89;
+    float t92 = FMA(t81, 2.0f * t76, FMA(t83, t79, FMA(t81, t79, t87)));
+    float t93 = t89 - t85;
+    float t94 = t60 * t91;
+    float t95 = t18 * t94;
+    float t96 = -(t81 + t83);
+    float t97 = t4 ? t81 : t96;
+    float t98 = t80 + t46;
+    float t99 = t81 + t80;
+    float t100 = t97 * t60;
+    float t101 = t98 - t46;
+    float t102 = t98 - t81;
+    float t103 = t4 ? t99 : t102;
+    float t104 = FMA(t58, -t92, FMA(t87, t58, -t88)) + FMA(2.0f, t76, t88 - (t90 - t79));
+    float t105 = FMA(t92, t58, FMA(t84, t58, -t86)) + FMA(t42, t83, ((t85 - (t89 - t93)) + (t86 - t93)) + FMA(t42, t81,
+        -t85));
+    float t106 = t4 ? t104 : t105;
+    float t107 = FMA(t61, t91, FMA(t60, t106, FMA(t60, t91, -t94)));
+    float t108 = t8 * t20;
+    float t109 = t2 ? 0.0f : t108;
+    float t110 = t45 * (t44 * (t95 + FMA(t18, t107, FMA(t109, t94, FMA(t18, t94, -t95)))));
+    float t111 = t4 ? t83 : 0.0f;
+    float t112 = FMA(t110, grad_var, (t12 + (t45 * (t44 * (t100 + FMA(t97, t61, FMA(t111, t60, FMA(t97, t60,
+        -t100))))))) * grad_mean);
+    float t113 = t102 - t98;
+    float t114 = t60 * t103;
+    float t115 = t45 * (t44 * t114);
+    float t116 = t12 + t115;
+    float t117 = t83 + (t80 - (t99 - t81));
+    float t118 = ((t98 - (t102 - t113)) + ((-t81) - t113)) + (FMA(-1.133517e-8f, t43, ((t46 - (t98 - t101)) + (t80 -
+        t101)) + FMA(0.3989423f, t43, -t46)) - t83);
+    float t119 = t4 ? t117 : t118;
+    float t120 = FMA(grad_var, t116 + ((t45 * (t44 * FMA(t61, t103, FMA(t60, t119, FMA(t60, t103, -t114))))) + (t115 -
+        (t116 - t12))), (t45 * (t44 * (t64 + FMA(t23, FMA(t61, 0.19947115f, FMA(t60, -5.667585e-9f, FMA(t60,
+        0.19947115f, -t62))), FMA(t23, t62, -t64))))) * grad_mean);
+    *out_grad_mean = t112;
+    *out_grad_var = t120;
 }
 
-void relu_tight_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                         const float *restrict grad_mean, const float *restrict grad_var, const float *restrict params,
-                         float *restrict out_grad_mean, float *restrict out_grad_var)
+void relu_tight_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time

@@ -4,17 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.5
 #
 # rule digest  39802d7cdaaa7e7eb08806a476886e26036aac03533e2cbb7e243f788f7e7860
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   relu_tight_forward 260, relu_tight_backward 328
 #
 # Certificate:
-#   mean        1.12 ulp, worst at mean = 13425.4541, var = 3.72333798e+09
-#   var         1.81 ulp, worst at mean = -1.23549859e-09, var = 5.14310296e-12
-#   dmean_dmu   1.37 ulp, worst at mean = -0.0121939518, var = 1
-#   dmean_dvar  1.52 ulp, worst at mean = 9.16485977, var = 0.981717408
-#   dvar_dmu    1.63 ulp, worst at mean = 146.059891, var = 6.49248922e+09
-#   dvar_dvar   1.88 ulp, worst at mean = -0.0175426565, var = 1
-#   against exact values at 17034 points over all of float32; details in tight.json
+#   mean 1.12, var 1.81, dmean_dmu 1.37, dmean_dvar 1.52, dvar_dmu 1.63, dvar_dvar 1.88 ulp,
+#   against exact values at 17034 points over all of float32; where, in tight.json
 
 import triton
 import triton.language as tl
@@ -26,144 +20,132 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial3(x, y, c0, c1, c2):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2))
+
+
+@triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial9(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2),
+        c3), c4), c5), c6), c7), c8))
+
+
+@triton.jit
+def _part0(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14):
+    t0 = p9 - p8
+    t1 = p3 - p10
+    t2 = p5 - p4
+    t3 = tl.fma(p0, p0, p1 * -1.0)
+    t4 = p0 * -1.0
+    t5 = (((p0 * tl.fma(tl.fma(p12, 0.25, tl.fma(p13, 0.25, (p14 - 1.0) * -1.0)), t4, tl.fma(p14, t4, 1.0))) *
+        (_polynomial3(p0, 2.6474037, -1.6227827, 0.5651015, -0.024969762) * (p1 + t3))) + tl.fma(p3, tl.fma(p0, t3,
+        tl.fma(p0, p1, p2 * -1.0)), tl.fma((-2.281545e-10) + tl.fma(p6, 1.0551207e-9 + tl.fma(p6, 1.8320192e-9 + (((p4
+        - (p5 - t2)) + (0.106851034 - t2)) + tl.fma(p6, p7, p4 * -1.0)), ((p8 - (p9 - t0)) + (0.05081732 - t0)) +
+        tl.fma(p6, p5, p8 * -1.0)), ((p10 - (p3 - t1)) + (0.014190124 - t1)) + tl.fma(p6, p9, p10 * -1.0)), p2,
+        tl.fma(p3, p2, p11 * -1.0))))
+    return t5
+
+
+@triton.jit
 def relu_tight_forward(mean, var):
     t0 = 1.1529215e+18 < var
     t1 = var < 9.094947e-13
     t2 = var == 0.0
     t3 = tl.abs(mean)
-    t4 = t3 * 8.507059e+37
-    t5 = var * tl.where(t1, 7.9228163e+28, 1.0)
-    t6 = tl.where(t1, 1.2621775e-29, 1.0)
-    t7 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
-    t8 = tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
-    t9 = tl.where(t2, 7.888609e-31, t7 * (var * t7))
-    t10 = tl.where(t2, t4, t3 * t7)
-    t11 = tl.sqrt_rn(t9)  # standard deviation, scaled
-    t12 = tl.div_rn(1.0, t11)
-    t13 = t10 * t12
-    t14 = 18.6875 < t13
-    t15 = tl.where(t14, 18.6875, t13)  # t = min(|mean|/sigma, reach)
-    t16 = t13 * -1.0
-    t17 = tl.fma(t11, t16, t10)
-    t18 = tl.fma(t15, 0.25, 1.0)
-    t19 = tl.div_rn(1.0, t18)  # u = 1/(1 + t/4)
-    t20 = t19 - 0.25
-    t21 = (tl.fma(t20, tl.fma(t20, tl.fma(t20, tl.fma(t20, tl.fma(t20, tl.fma(t20, tl.fma(t20, tl.fma(t20, tl.fma(t20,
-        0.052821796, -0.21099824), 0.28813356), -0.094544634), -0.04896455), -0.07985351), 0.011417099), 0.11636546),
-        0.17159984), 0.15958369))
-    t22 = t20 * t21
-    t23 = 0.106851034 + t22
-    t24 = t20 * t23
-    t25 = 0.05081732 + t24
-    t26 = t25 - t24
-    t27 = ((t24 - (t25 - t26)) + (0.05081732 - t26)) + tl.fma(t20, t23, t24 * -1.0)
-    t28 = t20 * t25
-    t29 = 0.014190124 + t28
-    t30 = t29 - t28
-    t31 = ((t28 - (t29 - t30)) + (0.014190124 - t30)) + tl.fma(t20, t25, t28 * -1.0)
-    t32 = t23 - t22
-    t33 = ((-2.281545e-10) + tl.fma(t20, 1.0551207e-9 + tl.fma(t20, 1.8320192e-9 + (((t22 - (t23 - t32)) + (0.106851034
-        - t32)) + tl.fma(t20, t21, t22 * -1.0)), t27), t31))
-    t34 = t19 * t19
-    t35 = t19 * t34
-    t36 = t29 * t35  # J_2/sqrt(2 pi)
-    t37 = tl.fma(t33, t35, tl.fma(t29, t35, t36 * -1.0))
-    t38 = tl.fma(t19, t34, t35 * -1.0)
-    t39 = t36 * (-2.0)
-    t40 = 2.0 * t36
-    t41 = tl.fma(t19, t19, t34 * -1.0)
-    t42 = t34 + t41
-    t43 = tl.fma(t29, tl.fma(t19, t41, t38), t37)
-    t44 = tl.fma(t19, tl.fma(t19, tl.fma(t19, 2.6474037, -1.6227827), 0.5651015), -0.024969762) * t42
-    t45 = t19 * -1.0
-    t46 = tl.fma(t18, t45, 1.0)
-    t47 = tl.fma(t15, 0.25, (t18 - 1.0) * -1.0)
-    t48 = t15 * (-0.5)
-    t49 = t15 * t48
-    t50 = tl.fma(t15, t48, t49 * -1.0)
-    t51 = tl.fma(t49, 1.442695, 12582912.0)
-    t52 = t51 - 12582912.0
-    t53 = tl.fma(t52, -0.69314575, t49)
-    t54 = t51.to(tl.int32, bitcast=True)
-    t55 = ((127 + ((t54 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t56 = (((t54 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t57 = t56 * t55
-    t58 = t15 * -1.0
-    t59 = t15 * t15
-    t60 = 1.0 + t59
-    t61 = tl.div_rn(1.0, t60)
-    t62 = t61 * -1.0
-    t63 = tl.fma(t60, t62, 1.0)
-    t64 = t59 - (t60 - 1.0)
-    t65 = tl.fma(t15, t15, t59 * -1.0)
-    t66 = 0.5 * t12
-    t67 = tl.fma(t11, t11 * -1.0, t9) * t66
-    t68 = tl.where(t14, 0.0, t12 * tl.fma(t67, t16, t17))
-    t69 = tl.fma(t52, -1.4286068e-6, tl.fma(t68, t58, t50))
-    t70 = ((t19 * tl.fma(tl.fma(t68, 0.25, t47), t45, t46)) * t44) + t43
-    t71 = tl.fma(tl.fma(t15, t68, tl.fma(t15, t68, t65)) + t64, t62, t63)
-    t72 = t15 + t68
-    t73 = t61 * t71
-    t74 = t8 * t67
-    t75 = tl.where(t2, 0.0, t8 * t11)
-    t76 = tl.where(t2, 0.0, t74)
-    t77 = (2.0 * t72) * -1.0
-    t78 = t72 * (-2.0)
-    t79 = t36 * t77
-    t80 = 0.3989423 + t79
-    t81 = (-1.133517e-8) + tl.fma(t70, t77, (t79 - (t80 - 0.3989423)) + tl.fma(t36, t77, t79 * -1.0))
-    t82 = t80 * t61  # J_1/sqrt(2 pi)
-    t83 = (t82 * t82) * -1.0
-    t84 = tl.fma(t82, t82, t83)
-    t85 = t82 * t78
-    t86 = tl.fma(t82, t78, t85 * -1.0)
-    t87 = tl.fma(t80, t73, tl.fma(t81, t61, tl.fma(t80, t61, t82 * -1.0)))
-    t88 = tl.fma(t82, t87, tl.fma(t82, t87, t84)) * -1.0
-    t89 = t53 + t69
-    t90 = t69 + (t53 - t89)
-    t91 = (tl.fma(t89, tl.fma(t89, tl.fma(t89, tl.fma(t89, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994))
-    t92 = t89 * t89
-    t93 = 1.0 + tl.fma(t91, t92, t89)  # exp(-t^2/2), mantissa
-    t94 = t93 * t57
-    t95 = t83 * t94
-    t96 = t95 + t85
-    t97 = t96 - t85
-    t98 = tl.fma(t87, t78, ((t85 - (t96 - t97)) + (t95 - t97)) + t86)
-    t99 = t96 + t39
-    t100 = t99 - t39
-    t101 = t96 - t100
-    t102 = tl.fma(t70, -2.0, (t39 - (t99 - t100)) + t101)
-    t103 = t95 + t40
-    t104 = tl.fma(2.0, t70, t95 - (t103 - t40))
-    t105 = tl.fma(t88, t94, tl.fma(t83, t94, t95 * -1.0))
-    t106 = (t105 + t98) + t102
-    t107 = t105 + t104
-    t108 = 1.0 + t89
-    t109 = tl.fma(t91, t92, t90 * t108)
-    t110 = (t89 - (t108 - 1.0)) + t109
-    t111 = t108 + t110
-    t112 = t110 - (t111 - t108)
-    t113 = t82 * t111
-    t114 = tl.fma(t82, t112, tl.fma(t87, t111, tl.fma(t82, t111, t113 * -1.0)))
-    t115 = t75 * t113
-    t116 = t55 * (t56 * (t115 + tl.fma(t75, t114, tl.fma(t76, t113, tl.fma(t75, t113, t115 * -1.0)))))
-    t117 = mean < 0.0
-    t118 = tl.where(t117, t103, t99)
-    t119 = tl.where(t117, t107, t106)
-    t120 = tl.where(t117, 0.0, 1.0)
-    t121 = tl.fma(t3, t120, t116)
-    t122 = t5 * t120
-    t123 = t111 * t118
-    t124 = t5 * t123
-    t125 = t55 * (t56 * t124)
-    t126 = tl.fma(t5, t123, t124 * -1.0)
-    t127 = t55 * (t56 * tl.fma(t5, tl.fma(t112, t118, tl.fma(t111, t119, tl.fma(t111, t118, t123 * -1.0))), t126))
-    t128 = t125 + t122
-    t129 = t128 - t122
-    t130 = t125 - t129
-    t131 = t6 * (t128 + (t127 + ((t122 - (t128 - t129)) + t130)))
-    return (t121, t131)
+    t4 = var * tl.where(t1, 7.9228163e+28, 1.0)
+    t5 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
+    t6 = tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
+    t7 = tl.where(t2, 7.888609e-31, t5 * (var * t5))
+    t8 = tl.where(t2, t3 * 8.507059e+37, t3 * t5)
+    t9 = tl.sqrt_rn(t7)  # standard deviation, scaled
+    t10 = tl.div_rn(1.0, t9)
+    t11 = t8 * t10
+    t12 = 18.6875 < t11
+    t13 = tl.where(t12, 18.6875, t11)  # t = min(|mean|/sigma, reach)
+    t14 = t11 * -1.0
+    t15 = tl.fma(t13, 0.25, 1.0)
+    t16 = tl.div_rn(1.0, t15)  # u = 1/(1 + t/4)
+    t17 = t16 - 0.25
+    t18 = (_polynomial9(t17, 0.052821796, -0.21099824, 0.28813356, -0.094544634, -0.04896455, -0.07985351, 0.011417099,
+        0.11636546, 0.17159984, 0.15958369))
+    t19 = t17 * t18
+    t20 = 0.106851034 + t19
+    t21 = t17 * t20
+    t22 = 0.05081732 + t21
+    t23 = t17 * t22
+    t24 = 0.014190124 + t23
+    t25 = t16 * t16
+    t26 = t16 * t25
+    t27 = t24 * t26  # J_2/sqrt(2 pi)
+    t28 = t27 * (-2.0)
+    t29 = 2.0 * t27
+    t30 = t13 * (-0.5)
+    t31 = t13 * t30
+    t32 = tl.fma(t31, 1.442695, 12582912.0)
+    t33 = t32 - 12582912.0
+    t34 = tl.fma(t33, -0.69314575, t31)
+    t35 = t32.to(tl.int32, bitcast=True)
+    t36 = ((127 + ((t35 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t37 = (((t35 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t38 = t13 * t13
+    t39 = 1.0 + t38
+    t40 = tl.div_rn(1.0, t39)
+    t41 = t40 * -1.0
+    t42 = tl.fma(t9, t9 * -1.0, t7) * (0.5 * t10)
+    t43 = tl.where(t12, 0.0, t10 * tl.fma(t42, t14, tl.fma(t9, t14, t8)))
+    t44 = tl.fma(t33, -1.4286068e-6, tl.fma(t43, t13 * -1.0, tl.fma(t13, t30, t31 * -1.0)))
+    t45 = _part0(t16, t25, t26, t24, t19, t20, t17, t18, t21, t22, t23, t27, t43, t13, t15)
+    t46 = t13 + t43
+    t47 = tl.where(t2, 0.0, t6 * t9)
+    t48 = (2.0 * t46) * -1.0
+    t49 = t46 * (-2.0)
+    t50 = t27 * t48
+    t51 = 0.3989423 + t50
+    t52 = t51 * t40  # J_1/sqrt(2 pi)
+    t53 = (t52 * t52) * -1.0
+    t54 = t52 * t49
+    t55 = (tl.fma(t51, t40 * tl.fma(tl.fma(t13, t43, tl.fma(t13, t43, tl.fma(t13, t13, t38 * -1.0))) + (t38 - (t39 -
+        1.0)), t41, tl.fma(t39, t41, 1.0)), tl.fma((-1.133517e-8) + tl.fma(t45, t48, (t50 - (t51 - 0.3989423)) +
+        tl.fma(t27, t48, t50 * -1.0)), t40, tl.fma(t51, t40, t52 * -1.0))))
+    t56 = t34 + t44
+    t57 = _polynomial4(t56, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994)
+    t58 = t56 * t56
+    t59 = 1.0 + tl.fma(t57, t58, t56)  # exp(-t^2/2), mantissa
+    t60 = t59 * (t37 * t36)
+    t61 = t53 * t60
+    t62 = t61 + t54
+    t63 = t62 - t54
+    t64 = t62 + t28
+    t65 = t64 - t28
+    t66 = t61 + t29
+    t67 = tl.fma(tl.fma(t52, t55, tl.fma(t52, t55, tl.fma(t52, t52, t53))) * -1.0, t60, tl.fma(t53, t60, t61 * -1.0))
+    t68 = 1.0 + t56
+    t69 = (t56 - (t68 - 1.0)) + tl.fma(t57, t58, (t44 + (t34 - t56)) * t68)
+    t70 = t68 + t69
+    t71 = t69 - (t70 - t68)
+    t72 = t52 * t70
+    t73 = t47 * t72
+    t74 = mean < 0.0
+    t75 = tl.where(t74, t66, t64)
+    t76 = tl.where(t74, 0.0, 1.0)
+    t77 = (tl.fma(t3, t76, t36 * (t37 * (t73 + tl.fma(t47, tl.fma(t52, t71, tl.fma(t55, t70, tl.fma(t52, t70, t72 *
+        -1.0))), tl.fma(tl.where(t2, 0.0, t6 * t42), t72, tl.fma(t47, t72, t73 * -1.0)))))))
+    t78 = t4 * t76
+    t79 = t70 * t75
+    t80 = t4 * t79
+    t81 = t36 * (t37 * t80)
+    t82 = t81 + t78
+    t83 = t82 - t78
+    t84 = (tl.where(t1, 1.2621775e-29, 1.0) * (t82 + ((t36 * (t37 * tl.fma(t4, tl.fma(t71, t75, tl.fma(t70,
+        tl.where(t74, t67 + tl.fma(2.0, t45, t61 - (t66 - t29)), (t67 + tl.fma(t55, t49, ((t54 - (t62 - t63)) + (t61 -
+        t63)) + tl.fma(t52, t49, t54 * -1.0))) + tl.fma(t45, -2.0, (t28 - (t64 - t65)) + (t62 - t65))), tl.fma(t70,
+        t75, t79 * -1.0))), tl.fma(t4, t79, t80 * -1.0)))) + ((t78 - (t82 - t83)) + (t81 - t83)))))
+    return (t77, t84)
 
 
 @triton.jit
@@ -180,160 +162,125 @@ def relu_tight_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, B
 @triton.jit
 def relu_tight_backward(mean, var, grad_mean, grad_var):
     t0 = 1.1529215e+18 < var
-    t1 = tl.where(t0, 0.00390625, 1.0)
-    t2 = var < 9.094947e-13
-    t3 = tl.where(t2, 2.8147498e+14, t1)  # power of two that keeps residuals normal
-    t4 = tl.abs(mean)
-    t5 = t4 * t3
-    t6 = var == 0.0
-    t7 = tl.where(t6, t4 * 8.507059e+37, t5)
-    t8 = tl.where(t6, 7.888609e-31, t3 * (var * t3))
-    t9 = tl.sqrt_rn(t8)  # standard deviation, scaled
-    t10 = tl.div_rn(1.0, t9)
-    t11 = t7 * t10
-    t12 = 18.6875 < t11
-    t13 = tl.where(t12, 18.6875, t11)  # t = min(|mean|/sigma, reach)
-    t14 = tl.fma(t13, 0.25, 1.0)
-    t15 = tl.div_rn(1.0, t14)  # u = 1/(1 + t/4)
-    t16 = t15 - 0.25
-    t17 = (tl.fma(t16, tl.fma(t16, tl.fma(t16, tl.fma(t16, tl.fma(t16, tl.fma(t16, tl.fma(t16, tl.fma(t16, tl.fma(t16,
-        0.052821796, -0.21099824), 0.28813356), -0.094544634), -0.04896455), -0.07985351), 0.011417099), 0.11636546),
-        0.17159984), 0.15958369))
-    t18 = t16 * t17
-    t19 = 0.106851034 + t18
-    t20 = t19 - t18
-    t21 = 1.8320192e-9 + (((t18 - (t19 - t20)) + (0.106851034 - t20)) + tl.fma(t16, t17, t18 * -1.0))
-    t22 = t16 * t19
-    t23 = 0.05081732 + t22
-    t24 = t23 - t22
-    t25 = 1.0551207e-9 + tl.fma(t16, t21, ((t22 - (t23 - t24)) + (0.05081732 - t24)) + tl.fma(t16, t19, t22 * -1.0))
-    t26 = t16 * t23
-    t27 = 0.014190124 + t26
-    t28 = t27 - t26
-    t29 = ((-2.281545e-10) + tl.fma(t16, t25, ((t26 - (t27 - t28)) + (0.014190124 - t28)) + tl.fma(t16, t23, t26 *
-        -1.0)))
-    t30 = t15 * t15
-    t31 = t15 * t30
-    t32 = t27 * t31  # J_2/sqrt(2 pi)
-    t33 = tl.fma(t29, t31, tl.fma(t27, t31, t32 * -1.0))
-    t34 = tl.fma(t15, t15, t30 * -1.0)
-    t35 = tl.fma(t27, tl.fma(t15, t34, tl.fma(t15, t30, t31 * -1.0)), t33)
-    t36 = tl.fma(t9, t9 * -1.0, t8) * (0.5 * t10)
-    t37 = t11 * -1.0
-    t38 = tl.where(t12, 0.0, t10 * tl.fma(t36, t37, tl.fma(t9, t37, t7)))
-    t39 = tl.fma(t38, 0.25, tl.fma(t13, 0.25, (t14 - 1.0) * -1.0))
-    t40 = t15 * -1.0
-    t41 = t15 * tl.fma(t39, t40, tl.fma(t14, t40, 1.0))
-    t42 = t30 + t34
-    t43 = (t41 * (tl.fma(t15, tl.fma(t15, tl.fma(t15, 2.6474037, -1.6227827), 0.5651015), -0.024969762) * t42)) + t35
-    t44 = t13 + t38
-    t45 = 2.0 * t44
-    t46 = t45 * -1.0
-    t47 = t32 * t46
-    t48 = 0.3989423 + t47
-    t49 = (-1.133517e-8) + tl.fma(t43, t46, (t47 - (t48 - 0.3989423)) + tl.fma(t32, t46, t47 * -1.0))
-    t50 = t13 * t13
-    t51 = 1.0 + t50
-    t52 = tl.div_rn(1.0, t51)
-    t53 = t48 * t52  # J_1/sqrt(2 pi)
-    t54 = tl.fma(t49, t52, tl.fma(t48, t52, t53 * -1.0))
-    t55 = tl.fma(t13, t38, tl.fma(t13, t38, tl.fma(t13, t13, t50 * -1.0))) + (t50 - (t51 - 1.0))
-    t56 = t52 * -1.0
-    t57 = tl.fma(t48, t52 * tl.fma(t55, t56, tl.fma(t51, t56, 1.0)), t54)
-    t58 = 2.0 * t57
-    t59 = 2.0 * t32
-    t60 = t13 * t53
-    t61 = t59 + t60  # Mills ratio/sqrt(2 pi)
-    t62 = t61 - t60
-    t63 = tl.fma(t13, t57, tl.fma(t38, t53, ((t60 - (t61 - t62)) + (t59 - t62)) + tl.fma(t13, t53, t60 * -1.0)))
-    t64 = (2.0 * t43) + t63
-    t65 = 2.0 * t53
-    t66 = t61 * t65
-    t67 = t66 * -1.0
-    t68 = tl.fma(t61, t58, tl.fma(t64, t65, tl.fma(t61, t65, t67)))
-    t69 = t13 * (-0.5)
-    t70 = t13 * t69
-    t71 = tl.fma(t70, 1.442695, 12582912.0)
-    t72 = t71 - 12582912.0
-    t73 = tl.fma(t72, -0.69314575, t70)
-    t74 = tl.fma(t13, t69, t70 * -1.0)
-    t75 = tl.fma(t72, -1.4286068e-6, tl.fma(t38, t13 * -1.0, t74))
-    t76 = t73 + t75
-    t77 = (tl.fma(t76, tl.fma(t76, tl.fma(t76, tl.fma(t76, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994))
-    t78 = t76 * t76
-    t79 = 1.0 + tl.fma(t77, t78, t76)  # exp(-t^2/2), mantissa
-    t80 = t71.to(tl.int32, bitcast=True)
-    t81 = (((t80 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t82 = ((127 + ((t80 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t83 = t79 * (t81 * t82)
-    t84 = t66 * t83
-    t85 = tl.fma(t68, t83, tl.fma(t66, t83, t84 * -1.0))
-    t86 = t45 * t61
+    t1 = var < 9.094947e-13
+    t2 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
+    t3 = tl.abs(mean)
+    t4 = var == 0.0
+    t5 = tl.where(t4, t3 * 8.507059e+37, t3 * t2)
+    t6 = tl.where(t4, 7.888609e-31, t2 * (var * t2))
+    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
+    t8 = tl.div_rn(1.0, t7)
+    t9 = t5 * t8
+    t10 = 18.6875 < t9
+    t11 = tl.where(t10, 18.6875, t9)  # t = min(|mean|/sigma, reach)
+    t12 = tl.fma(t11, 0.25, 1.0)
+    t13 = tl.div_rn(1.0, t12)  # u = 1/(1 + t/4)
+    t14 = t13 - 0.25
+    t15 = (_polynomial9(t14, 0.052821796, -0.21099824, 0.28813356, -0.094544634, -0.04896455, -0.07985351, 0.011417099,
+        0.11636546, 0.17159984, 0.15958369))
+    t16 = t14 * t15
+    t17 = 0.106851034 + t16
+    t18 = t14 * t17
+    t19 = 0.05081732 + t18
+    t20 = t14 * t19
+    t21 = 0.014190124 + t20
+    t22 = t13 * t13
+    t23 = t13 * t22
+    t24 = t21 * t23  # J_2/sqrt(2 pi)
+    t25 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
+    t26 = t9 * -1.0
+    t27 = tl.where(t10, 0.0, t8 * tl.fma(t25, t26, tl.fma(t7, t26, t5)))
+    t28 = _part0(t13, t22, t23, t21, t16, t17, t14, t15, t18, t19, t20, t24, t27, t11, t12)
+    t29 = t11 + t27
+    t30 = 2.0 * t29
+    t31 = t30 * -1.0
+    t32 = t24 * t31
+    t33 = 0.3989423 + t32
+    t34 = t11 * t11
+    t35 = 1.0 + t34
+    t36 = tl.div_rn(1.0, t35)
+    t37 = t33 * t36  # J_1/sqrt(2 pi)
+    t38 = t36 * -1.0
+    t39 = (tl.fma(t33, t36 * tl.fma(tl.fma(t11, t27, tl.fma(t11, t27, tl.fma(t11, t11, t34 * -1.0))) + (t34 - (t35 -
+        1.0)), t38, tl.fma(t35, t38, 1.0)), tl.fma((-1.133517e-8) + tl.fma(t28, t31, (t32 - (t33 - 0.3989423)) +
+        tl.fma(t24, t31, t32 * -1.0)), t36, tl.fma(t33, t36, t37 * -1.0))))
+    t40 = 2.0 * t24
+    t41 = t11 * t37
+    t42 = t40 + t41  # Mills ratio/sqrt(2 pi)
+    t43 = t42 - t41
+    t44 = ((2.0 * t28) + tl.fma(t11, t39, tl.fma(t27, t37, ((t41 - (t42 - t43)) + (t40 - t43)) + tl.fma(t11, t37, t41 *
+        -1.0))))
+    t45 = 2.0 * t37
+    t46 = t42 * t45
+    t47 = t46 * -1.0
+    t48 = tl.fma(t42, 2.0 * t39, tl.fma(t44, t45, tl.fma(t42, t45, t47)))
+    t49 = t11 * (-0.5)
+    t50 = t11 * t49
+    t51 = tl.fma(t50, 1.442695, 12582912.0)
+    t52 = t51 - 12582912.0
+    t53 = tl.fma(t52, -0.69314575, t50)
+    t54 = tl.fma(t52, -1.4286068e-6, tl.fma(t27, t11 * -1.0, tl.fma(t11, t49, t50 * -1.0)))
+    t55 = t53 + t54
+    t56 = _polynomial4(t55, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994)
+    t57 = t55 * t55
+    t58 = t51.to(tl.int32, bitcast=True)
+    t59 = (((t58 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t60 = ((127 + ((t58 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t61 = 1.0 + tl.fma(t56, t57, t55)  # exp(-t^2/2), mantissa
+    t62 = t61 * (t59 * t60)
+    t63 = t46 * t62
+    t64 = t30 * t42
+    t65 = t63 + t64
+    t66 = t65 - t64
+    t67 = t47 * t62
+    t68 = t45 + t67
+    t69 = mean < 0.0
+    t70 = 1.0 + t55
+    t71 = (t55 - (t70 - 1.0)) + tl.fma(t56, t57, (t54 + (t53 - t55)) * t70)
+    t72 = t70 + t71
+    t73 = tl.where(t69, t68, t65)
+    t74 = t72 * t73
+    t75 = t71 - (t72 - t70)
+    t76 = tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
+    t77 = tl.where(t4, 0.0, t76 * t7)
+    t78 = t77 * t74
+    t79 = tl.where(t69, t42, (t42 + t44) * -1.0)
+    t80 = t79 * t72
+    t81 = tl.where(t69, 0.0, 1.0)
+    t82 = (tl.fma(t60 * (t59 * (t78 + tl.fma(t77, tl.fma(t75, t73, tl.fma(t72, tl.where(t69, tl.fma(t62, t48 * -1.0,
+        tl.fma(t47, t62, t67 * -1.0)) + tl.fma(2.0, t39, t67 - (t68 - t45)), tl.fma(t48, t62, tl.fma(t46, t62, t63 *
+        -1.0)) + tl.fma(t30, t44, ((t64 - (t65 - t66)) + (t63 - t66)) + tl.fma(t30, t42, t64 * -1.0))), tl.fma(t72,
+        t73, t74 * -1.0))), tl.fma(tl.where(t4, 0.0, t76 * t25), t74, tl.fma(t77, t74, t78 * -1.0))))), grad_var, (t81
+        + (t60 * (t59 * (t80 + tl.fma(t79, t75, tl.fma(tl.where(t69, t44, 0.0), t72, tl.fma(t79, t72, t80 * -1.0)))))))
+        * grad_mean))
+    t83 = 0.3989423 * t37
+    t84 = t62 * ((t83 + tl.fma(0.3989423, t39, tl.fma(-1.133517e-8, t37, tl.fma(0.3989423, t37, t83 * -1.0)))) * -1.0)
+    t85 = t29 * -1.0
+    t86 = 0.3989423 * t85
     t87 = t84 + t86
-    t88 = t87 - t86
-    t89 = t85 + tl.fma(t45, t64, ((t86 - (t87 - t88)) + (t84 - t88)) + tl.fma(t45, t61, t86 * -1.0))
-    t90 = t68 * -1.0
-    t91 = t67 * t83
-    t92 = tl.fma(t83, t90, tl.fma(t67, t83, t91 * -1.0))
-    t93 = t65 + t91
-    t94 = t92 + tl.fma(2.0, t57, t91 - (t93 - t65))
-    t95 = mean < 0.0
-    t96 = tl.where(t95, t94, t89)
-    t97 = t75 + (t73 - t76)
-    t98 = 1.0 + t76
-    t99 = tl.fma(t77, t78, t97 * t98)
-    t100 = (t76 - (t98 - 1.0)) + t99
-    t101 = t98 + t100
-    t102 = tl.where(t95, t93, t87)
-    t103 = t101 * t102
-    t104 = tl.fma(t101, t96, tl.fma(t101, t102, t103 * -1.0))
-    t105 = t100 - (t101 - t98)
-    t106 = tl.fma(t105, t102, t104)
-    t107 = tl.where(t2, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
-    t108 = tl.where(t6, 0.0, t107 * t9)
-    t109 = t108 * t103
-    t110 = tl.fma(t108, t103, t109 * -1.0)
-    t111 = t82 * (t81 * (t109 + tl.fma(t108, t106, tl.fma(tl.where(t6, 0.0, t107 * t36), t103, t110))))
-    t112 = tl.where(t95, t61, (t61 + t64) * -1.0)
-    t113 = t112 * t101
-    t114 = tl.fma(t112, t101, t113 * -1.0)
-    t115 = t82 * (t81 * (t113 + tl.fma(t112, t105, tl.fma(tl.where(t95, t64, 0.0), t101, t114))))
-    t116 = tl.where(t95, 0.0, 1.0)
-    t117 = tl.fma(t111, grad_var, (t116 + t115) * grad_mean)
-    t118 = 0.3989423 * t53
-    t119 = (t83 * ((t118 + tl.fma(0.3989423, t57, tl.fma(-1.133517e-8, t53, tl.fma(0.3989423, t53, t118 * -1.0)))) *
-        -1.0))
-    t120 = t44 * -1.0
-    t121 = 0.3989423 * t120
-    t122 = t119 + t121
-    t123 = t122 - t61
-    t124 = t123 - t122
-    t125 = (t122 - (t123 - t124)) + ((t61 * -1.0) - t124)
-    t126 = t122 - t121
-    t127 = (t125 + (tl.fma(-1.133517e-8, t120, ((t121 - (t122 - t126)) + (t119 - t126)) + tl.fma(0.3989423, t120, t121
-        * -1.0)) - t64))
-    t128 = t61 + t119
-    t129 = tl.where(t95, t64 + (t119 - (t128 - t61)), t127)
-    t130 = tl.where(t95, t128, t123)
-    t131 = t101 * t130
-    t132 = t82 * (t81 * tl.fma(t105, t130, tl.fma(t101, t129, tl.fma(t101, t130, t131 * -1.0))))
-    t133 = t82 * (t81 * t131)
-    t134 = t116 + t133
-    t135 = t134 + (t132 + (t133 - (t134 - t116)))
-    t136 = t101 * 0.19947115
-    t137 = tl.fma(t105, 0.19947115, tl.fma(t101, -5.667585e-9, tl.fma(t101, 0.19947115, t136 * -1.0)))
-    t138 = t10 * -1.0
-    t139 = tl.where(t6, 0.0, t3 * (t10 + (t10 * tl.fma(t36, t138, tl.fma(t9, t138, 1.0)))))
-    t140 = t139 * t136
-    t141 = (tl.fma(grad_var, t135, (t82 * (t81 * (t140 + tl.fma(t139, t137, tl.fma(t139, t136, t140 * -1.0))))) *
-        grad_mean))
-    return (t117, t141)
+    t88 = t87 - t42
+    t89 = t88 - t87
+    t90 = t87 - t86
+    t91 = t42 + t84
+    t92 = tl.where(t69, t91, t88)
+    t93 = t72 * t92
+    t94 = t60 * (t59 * t93)
+    t95 = t81 + t94
+    t96 = t72 * 0.19947115
+    t97 = t8 * -1.0
+    t98 = tl.where(t4, 0.0, t2 * (t8 + (t8 * tl.fma(t25, t97, tl.fma(t7, t97, 1.0)))))
+    t99 = t98 * t96
+    t100 = (tl.fma(grad_var, t95 + ((t60 * (t59 * tl.fma(t75, t92, tl.fma(t72, tl.where(t69, t44 + (t84 - (t91 - t42)),
+        ((t87 - (t88 - t89)) + ((t42 * -1.0) - t89)) + (tl.fma(-1.133517e-8, t85, ((t86 - (t87 - t90)) + (t84 - t90)) +
+        tl.fma(0.3989423, t85, t86 * -1.0)) - t44)), tl.fma(t72, t92, t93 * -1.0))))) + (t94 - (t95 - t81))), (t60 *
+        (t59 * (t99 + tl.fma(t98, tl.fma(t75, 0.19947115, tl.fma(t72, -5.667585e-9, tl.fma(t72, 0.19947115, t96 *
+        -1.0))), tl.fma(t98, t96, t99 * -1.0))))) * grad_mean))
+    return (t82, t100)
 
 
 @triton.jit
-def relu_tight_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n,
-                               BLOCK: tl.constexpr):
+def relu_tight_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

@@ -3,17 +3,12 @@
 // f(x) = Max(0, Min(6, x))
 //
 // rule digest  5d95537a9eee1e9d9e1138167cc5fb68a17b44e0e3c169beae07ed2009a1d14e
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h9d541b39e816d7ef77c05f1f1aa50eb12d7cbbaf7252765470afdf705d1aa0c3
 // operations   relu6_exact_forward 471, relu6_exact_backward 557
 //
 // Certificate:
-//   mean        0.47 tolerance, worst at mean = -0.000655837357, var = 5762255.5
-//   var         0.091 tolerance, worst at mean = 3.02724338, var = 4.42710495
-//   dmean_dmu   0.00366 tolerance, worst at mean = 2.37088721e-20, var = 3.37036988e-35
-//   dmean_dvar  0.00497 tolerance, worst at mean = -16443451, var = 1.96982501e+14
-//   dvar_dmu    0.0256 tolerance, worst at mean = 3.02602315, var = 4.42718172
-//   dvar_dvar   0.00868 tolerance, worst at mean = 2.94617271, var = 4.95047235
-//   against exact values at 16937 points over all of float32; details in exact.json
+//   mean 0.47, var 0.0814, dmean_dmu 0.00366, dmean_dvar 0.00488, dvar_dmu 0.0246, dvar_dvar 0.00895 tolerance,
+//   against exact values at 16926 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -28,6 +23,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -44,279 +40,234 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void relu6_exact_forward_element(float mean, float var,
-                                                                              float *restrict out_mean,
-                                                                              float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float relu6_exact_part0(float p0, float p1)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = mean - 3.0f;
-    const float t2 = mean - 6.0f;
-    const float t3 = ABS(mean);
-    const float t4 = var * SQRT(t0 ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const _Bool t5 = mean < 0.0f;
-    const _Bool t6 = mean == mean;
-    const float t7 = ABS(t1);  // |mean - centre|
-    const _Bool t8 = t1 < 0.0f;
-    const float t9 = ABS(t2);
-    const _Bool t10 = t2 < 0.0f;
-    const float t11 = t5 ? 1.0f : (-1.0f);
-    const float t12 = t5 ? (-12.0f) : 0.0f;
-    const float t13 = t8 ? 1.0f : (-1.0f);  // direction of u
-    const float t14 = t8 ? 0.0f : 6.0f;
-    const float t15 = t5 ? 2.0f : (t10 ? (-2.0f) : 2.0f);
-    const float t16 = t5 ? (-2.0f) : (t10 ? 2.0f : (-2.0f));
-    const float t17 = t5 ? 0.0f : (t10 ? 0.0f : (-12.0f));
-    const float t18 = t10 ? 1.0f : (-1.0f);
-    const float t19 = t10 ? 1.0f : 0.0f;
-    const float t20 = t10 ? mean : 6.0f;
-    const float t21 = t5 ? 0.0f : t19;
-    const float t22 = t5 ? 0.0f : t20;
-    const _Bool t23 = t4 < 4.41f;
-    const float t24 = t23 ? 4.41f : t4;
-    const float t25 = t23 ? t4 : 4.41f;
-    const float t26 = 1.0f / SQRT(t24);
-    const float t27 = t24 + 3.228344f;
-    const float t28 = t24 + 8.82f;
-    const float t29 = t7 * (t7 * (1.0f / t24));
-    const _Bool t30 = 0.0f == t25;
-    const float t31 = SQRT(t30 ? 1.0f : t25);
-    const float t32 = SQRT(t27);
-    const float t33 = t7 * (t7 * (1.0f / t27));
-    const float t34 = 1.0f / t32;
-    const float t35 = SQRT(t28);
-    const float t36 = t7 * (t7 * (1.0f / t28));
-    const float t37 = 1.0f / t35;
-    const float t38 = 1.0f / t31;
-    const float t39 = t30 ? 0.0f : t31;  // standard deviation
-    const float t40 = t30 ? 0.0f : t38;
-    const float t41 = t40 * t9;
-    const float t42 = t40 * t3;
-    const float t43 = t39 * t39;
-    const float t44 = t39 * t21;
-    const float t45 = t7 * t26;
-    const float t46 = t26 * t26;
-    const _Bool t47 = 13.0f < t45;
-    const float t48 = t47 ? 169.0f : t29;
-    const float t49 = t47 ? 13.0f : t45;
-    const float t50 = t48 * (-0.5f);
-    const float t51 = t7 * t34;
-    const float t52 = t7 * t37;
-    const float t53 = -t46;
-    const float t54 = t34 * t34;
-    const float t55 = t46 * (-2.0f);
-    const float t56 = t37 * t37;
-    const float t57 = t46 * (-3.0f);
-    const float t58 = t46 * (-4.0f);
-    const float t59 = t46 * (-5.0f);
-    const float t60 = t46 * (-6.0f);
-    const float t61 = t46 * (-7.0f);
-    const _Bool t62 = 13.0f < t51;
-    const float t63 = t62 ? 169.0f : t33;
-    const float t64 = t62 ? 13.0f : t51;
-    const float t65 = (-0.5f) * t63;
-    const _Bool t66 = 13.0f < t52;
-    const float t67 = t66 ? 169.0f : t36;
-    const float t68 = t66 ? 13.0f : t52;
-    const float t69 = (-0.5f) * t67;
-    const float t70 = -t54;
-    const float t71 = t54 * (-2.0f);
-    const float t72 = -t56;
-    const float t73 = t54 * (-3.0f);
-    const float t74 = t56 * (-2.0f);
-    const float t75 = t54 * (-4.0f);
-    const float t76 = t56 * (-3.0f);
-    const float t77 = t54 * (-5.0f);
-    const float t78 = t56 * (-4.0f);
-    const float t79 = t56 * (-5.0f);
-    const float t80 = t54 * (-6.0f);
-    const float t81 = t54 * (-7.0f);
-    const float t82 = t56 * (-6.0f);
-    const float t83 = t56 * (-7.0f);
-    const float t84 = t26 * t49;
-    const float t85 = 1.0f / FMA(t49, 0.25f, 1.0f);
-    const _Bool t86 = t30 | (13.0f < t41);
-    const float t87 = t86 ? 13.0f : t41;  // |mean - 6|/sigma
-    const _Bool t88 = t30 | (13.0f < t42);
-    const float t89 = t88 ? 13.0f : t42;  // |mean - 0|/sigma
-    const float t90 = FMA(t50, 1.442695f, 12582912.0f);
-    const float t91 = t34 * t64;
-    const float t92 = 1.0f / FMA(0.25f, t64, 1.0f);
-    const float t93 = t37 * t68;
-    const float t94 = 1.0f / FMA(0.25f, t68, 1.0f);
-    const float t95 = t90 - 12582912.0f;
-    const float t96 = as_float((as_bits(t90) + 127u) << 23u);
-    const float t97 = FMA(t95, -0.69314575f, t50) + (t95 * (-1.4286068e-6f));
-    const float t98 = FMA(1.442695f, t65, 12582912.0f);
-    const float t99 = FMA(1.442695f, t69, 12582912.0f);
-    const float t100 = 1.0f / FMA(0.25f, t87, 1.0f);
-    const float t101 = 1.0f / FMA(0.25f, t89, 1.0f);
-    const float t102 = t89 * t89;
-    const float t103 = t87 * t87;
-    const float t104 = -(2.0f * t87);
-    const float t105 = -(2.0f * t89);
-    const float t106 = t98 - 12582912.0f;
-    const float t107 = as_float((127u + as_bits(t98)) << 23u);
-    const float t108 = FMA(-0.69314575f, t106, t65) + ((-1.4286068e-6f) * t106);
-    const float t109 = t99 - 12582912.0f;
-    const float t110 = as_float((127u + as_bits(t99)) << 23u);
-    const float t111 = FMA(-0.69314575f, t109, t69) + ((-1.4286068e-6f) * t109);
-    const float t112 = (-0.5f) * t102;
-    const float t113 = 1.0f / (1.0f + t102);
-    const float t114 = (-0.5f) * t103;
-    const float t115 = 1.0f / (1.0f + t103);
-    const float t116 = t85 - 0.25f;
-    const float t117 = FMA(1.442695f, t112, 12582912.0f);
-    const float t118 = FMA(1.442695f, t114, 12582912.0f);
-    const float t119 = (1.0f + FMA(FMA(t97, FMA(t97, FMA(t97, FMA(t97, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t97 * t97, t97)) * t96;
-    const float t120 = t119 * (t85 * FMA(t116, FMA(t116, FMA(t116, FMA(t116, FMA(t116, FMA(t116, FMA(t116, FMA(t116,
-        FMA(t116, FMA(t116, -0.012888777f, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t121 = t26 * (t119 * 0.3989423f);
-    const float t122 = t121 * t53;
-    const float t123 = t92 - 0.25f;
-    const float t124 = t94 - 0.25f;
-    const float t125 = t117 - 12582912.0f;
-    const float t126 = as_float((127u + as_bits(t117)) << 23u);
-    const float t127 = FMA(-0.69314575f, t125, t112) + ((-1.4286068e-6f) * t125);
-    const float t128 = t118 - 12582912.0f;
-    const float t129 = as_float((127u + as_bits(t118)) << 23u);
-    const float t130 = FMA(-0.69314575f, t128, t114) + ((-1.4286068e-6f) * t128);
-    const float t131 = FMA(t108, FMA(t108, FMA(t108, FMA(0.0013814222f, t108, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t132 = FMA(t111, FMA(t111, FMA(t111, FMA(0.0013814222f, t111, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t133 = (1.0f + FMA(t131, t108 * t108, t108)) * t107;
-    const float t134 = (1.0f + FMA(t132, t111 * t111, t111)) * t110;
-    const float t135 = t133 * (t92 * FMA(t123, FMA(t123, FMA(t123, FMA(t123, FMA(t123, FMA(t123, FMA(t123, FMA(t123,
-        FMA(t123, FMA(-0.012888777f, t123, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t136 = t34 * (0.3989423f * t133);
-    const float t137 = t136 * t70;
-    const float t138 = t134 * (t94 * FMA(t124, FMA(t124, FMA(t124, FMA(t124, FMA(t124, FMA(t124, FMA(t124, FMA(t124,
-        FMA(t124, FMA(-0.012888777f, t124, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t139 = t37 * (0.3989423f * t134);
-    const float t140 = t139 * t72;
-    const float t141 = t100 - 0.25f;
-    const float t142 = t101 - 0.25f;
-    const float t143 = FMA(t127, FMA(t127, FMA(t127, FMA(0.0013814222f, t127, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t144 = FMA(t130, FMA(t130, FMA(t130, FMA(0.0013814222f, t130, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t145 = t88 ? 0.0f : ((1.0f + FMA(t143, t127 * t127, t127)) * t126);
-    const float t146 = t86 ? 0.0f : ((1.0f + FMA(t144, t130 * t130, t130)) * t129);
-    const float t147 = t100 * (t100 * (t100 * FMA(t141, FMA(t141, FMA(t141, FMA(t141, FMA(t141, FMA(t141, FMA(t141,
-        FMA(t141, FMA(t141, FMA(-0.074104935f, t141, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t148 = FMA(t147, t104, 0.3989423f) * t115;
-    const float t149 = t101 * (t101 * (t101 * FMA(t142, FMA(t142, FMA(t142, FMA(t142, FMA(t142, FMA(t142, FMA(t142,
-        FMA(t142, FMA(t142, FMA(t142, -0.074104935f, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t150 = FMA(t149, t105, 0.3989423f) * t113;
-    const float t151 = t121 * t84;
-    const float t152 = FMA(t84, t151, t122);
-    const float t153 = FMA(t84, t152, t151 * t55);
-    const float t154 = FMA(t84, t153, t152 * t57);
-    const float t155 = FMA(t84, t154, t153 * t58);
-    const float t156 = FMA(t84, t155, t154 * t59);
-    const float t157 = FMA(t84, t156, t155 * t60);
-    const float t158 = 0.009217231f * FMA(t84, t157, t156 * t61);
-    const float t159 = t136 * t91;
-    const float t160 = FMA(t91, t159, t137);
-    const float t161 = FMA(t91, t160, t159 * t71);
-    const float t162 = FMA(t91, t161, t160 * t73);
-    const float t163 = FMA(t91, t162, t161 * t75);
-    const float t164 = FMA(t91, t163, t162 * t77);
-    const float t165 = FMA(t91, t164, t163 * t80);
-    const float t166 = FMA(-0.46933347f, FMA(t91, t165, t164 * t81), t158);
-    const float t167 = t139 * t93;
-    const float t168 = FMA(t93, t167, t140);
-    const float t169 = FMA(t93, t168, t167 * t74);
-    const float t170 = FMA(t93, t169, t168 * t76);
-    const float t171 = FMA(t93, t170, t169 * t78);
-    const float t172 = FMA(t93, t171, t170 * t79);
-    const float t173 = FMA(t93, t172, t171 * t82);
-    const float t174 = t13 * FMA(t139, 1.9404501f, FMA(t136, 2.048859f, FMA(t121, 2.0106912f, FMA(t168, -2.083447f,
-        FMA(t160, -4.3856173f, FMA(t152, 3.604469f, FMA(t170, 0.8198555f, FMA(t162, -3.4405017f, FMA(t154, 1.3995466f,
-        FMA(t172, -0.09060404f, FMA(t164, -0.4985151f, FMA(t156, 0.19422443f, FMA(-0.022627793f, FMA(t93, t173, t172 *
-        t83), t166)))))))))))));
-    const float t175 = FMA(t139, -1.3726951e-9f, FMA(t136, -2.0504196e-9f, FMA(t121, 3.4231158e-9f, FMA(t168,
-        1.4082808e-9f, FMA(t160, 6.1843566e-9f, FMA(t152, 1.7701829e-9f, FMA(t170, -3.997491e-10f, FMA(t162,
-        -9.312856e-11f, FMA(t154, 3.1069666e-10f, FMA(t172, -1.2283685e-10f, FMA(t164, 1.2629825e-9f, t156 *
-        1.724173e-11f)))))))))));
-    const float t176 = FMA(t120, 12.012563f, FMA(t139, -8.958866f, FMA(t136, -33.42546f, FMA(t121, 6.3843265f,
-        FMA(t167, -12.642393f, FMA(t159, -26.294802f, FMA(t151, 21.531286f, FMA(t168, 11.559884f, FMA(t160, 51.13797f,
-        FMA(t152, -1.6347936f, FMA(t169, 5.0923796f, FMA(t161, -20.65444f, FMA(t153, 8.355875f, FMA(t170, -6.0266404f,
-        FMA(t162, -6.4646225f, FMA(t154, -0.784697f, FMA(t171, -0.65745825f, FMA(t163, -2.954772f, FMA(t155, 1.158291f,
-        FMA(t172, 1.3756027f, FMA(t164, 6.428869f, FMA(t156, -0.059901398f, FMA(t173, -0.09338558f, FMA(t165,
-        -2.830385f, t157 * 0.054874413f))))))))))))))))))))))));
-    // B_0: derivative 0 of the mean square less its line
-    const float t177 = FMA(t138, 11.691012f, FMA(t135, 12.296425f, t176));
-    const float t178 = t157 * 0.009217231f;
-    const float t179 = 1.724173e-11f * t157;
-    const float t180 = FMA(t165, -0.46933347f, t178);
-    const float t181 = FMA(1.2629825e-9f, t165, t179);
-    const float t182 = FMA(t173, -0.022627793f, t180);
-    const float t183 = FMA(-1.2283685e-10f, t173, t181);
-    const float t184 = FMA(t155, 0.19422443f, t182);
-    const float t185 = FMA(t155, 3.1069666e-10f, t183);
-    const float t186 = FMA(t163, -0.4985151f, t184);
-    const float t187 = FMA(t163, -9.312856e-11f, t185);
-    const float t188 = FMA(t171, -0.09060404f, t186);
-    const float t189 = FMA(t171, -3.997491e-10f, t187);
-    const float t190 = FMA(t153, 1.3995466f, t188);
-    const float t191 = FMA(t153, 1.7701829e-9f, t189);
-    const float t192 = FMA(t161, -3.4405017f, t190);
-    const float t193 = FMA(t161, 6.1843566e-9f, t191);
-    const float t194 = FMA(t169, 0.8198555f, t192);
-    const float t195 = FMA(t169, 1.4082808e-9f, t193);
-    const float t196 = FMA(t151, 3.604469f, t194);
-    const float t197 = FMA(t151, 3.4231158e-9f, t195);
-    const float t198 = FMA(t159, -4.3856173f, t196);
-    const float t199 = FMA(t159, -2.0504196e-9f, t197);
-    const float t200 = FMA(t167, -2.083447f, t198);
-    const float t201 = FMA(t167, -1.3726951e-9f, t199);
-    const float t202 = FMA(t135, 2.048859f, FMA(t120, 2.0106912f, t200));
-    const float t203 = t201 + t174;  // D_1: derivative 1 of the mean less its line
-    const float t204 = t175 + (t13 * FMA(t138, 1.9404501f, t202));  // D_0: derivative 0 of the mean less its line
-    const float t205 = t203 * (t24 * t203);
-    const float t206 = t204 + t14;
-    const float t207 = t177 - (t204 * t204);
-    const float t208 = FMA(t87, t148, 2.0f * t147);
-    const float t209 = t146 * t147;
-    const float t210 = t146 * t148;
-    const float t211 = t146 * t208;
-    const float t212 = t16 * (t209 * t43);
-    const float t213 = t39 * t210;
-    const float t214 = t213 * t12;
-    const float t215 = t39 * t211;
-    const float t216 = t214 + (t18 * t212);
-    const float t217 = t18 * (-t215);
-    const float t218 = FMA(t89, t150, 2.0f * t149);
-    const float t219 = t15 * ((t145 * t149) * t43);
-    const float t220 = t145 * t150;
-    const float t221 = t145 * t218;
-    const float t222 = t39 * t220;
-    const float t223 = t222 * t17;
-    const float t224 = t222 - t213;
-    const float t225 = t39 * t221;
-    const float t226 = t11 * t219;
-    const float t227 = t11 * t225;
-    const float t228 = t223 + t226;
-    const float t229 = t227 + t217;
-    const float t230 = t228 + t216;
-    const float t231 = t23 ? (t224 + t22) : t206;
-    const float t232 = t230 - (t224 * t224);
-    const float t233 = FMA(FMA(t39, t21, 2.0f * t229), t44, t232);
-    const float t234 = t6 ? t231 : mean;
-    const float t235 = t6 ? (t23 ? ((t233 < 0.0f) ? 0.0f : t233) : ((t207 < t205) ? t205 : t207)) : mean;
-    *out_mean = t234;
-    *out_var = t235;
+    float t0 = p0 - 12582912.0f;
+    float t1 = FMA(t0, -0.69314575f, p1) + (t0 * (-1.4286068e-6f));
+    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
+    return t2;
 }
 
-void relu6_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                         const float *restrict params, float *restrict out_mean, float *restrict out_var)
+INLINE float relu6_exact_part1(float p0, float p1)
+{
+    float t0 = 1.0f / FMA(p0, 0.25f, 1.0f);
+    float t1 = t0 - 0.25f;
+    float t2 = p1 * (t0 * POLY10(t1, -0.012888777f, 0.061844066f, -0.0922225f, 0.016932948f, 0.0053508277f,
+        0.08352485f, 0.1411755f, 0.1795469f, 0.18632823f, 0.1666411f, 0.13207589f));
+    return t2;
+}
+
+INLINE float relu6_exact_part2(float p0)
+{
+    float t0 = 1.0f / FMA(0.25f, p0, 1.0f);
+    float t1 = t0 - 0.25f;
+    float t2 = t0 * (t0 * (t0 * POLY10(t1, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f,
+        0.11886708f, 0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f)));
+    return t2;
+}
+
+INLINE float relu6_exact_part3(
+    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
+    float p11, float p12, float p13, float p14, float p15, float p16, float p17, float p18, float p19)
+{
+    float t0 = FMA(p0, -26.294802f, FMA(p1, 21.531286f, FMA(p2, 11.559885f, FMA(p3, 51.13797f, FMA(p4, -1.6347935f,
+        FMA(p5, 5.092379f, FMA(p6, -20.65444f, FMA(p7, 8.355875f, FMA(p8, -6.0266404f, FMA(p9, -6.4646225f, FMA(p10,
+        -0.784697f, FMA(p11, -0.6574579f, FMA(p12, -2.954772f, FMA(p13, 1.158291f, FMA(p14, 1.3756027f, FMA(p15,
+        6.428869f, FMA(p16, -0.059901398f, FMA(p17, -0.09338567f, FMA(p18, -2.8303852f, p19 *
+        0.05487441f)))))))))))))))))));
+    return t0;
+}
+
+INLINE float relu6_exact_part4(
+    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
+    float p11, float p12, float p13, float p14, float p15)
+{
+    float t0 = p15 * FMA(p0, 1.9404501f, FMA(p1, 2.048859f, FMA(p2, 2.0106912f, FMA(p3, -2.083447f, FMA(p4,
+        -4.3856173f, FMA(p5, 3.604469f, FMA(p6, 0.81985545f, FMA(p7, -3.4405017f, FMA(p8, 1.3995466f, FMA(p9,
+        -0.09060399f, FMA(p10, -0.49851513f, FMA(p11, 0.19422443f, FMA(p12, -0.022627804f, FMA(p13, -0.46933347f, p14 *
+        0.009217231f))))))))))))));
+    return t0;
+}
+
+INLINE float relu6_exact_part5(float p0)
+{
+    float t0 = (-0.5f) * p0;
+    float t1 = FMA(1.442695f, t0, 12582912.0f);
+    float t2 = relu6_exact_part0(t1, t0) * as_float((127u + as_bits(t1)) << 23u);
+    return t2;
+}
+
+INLINE void relu6_exact_forward_element(float mean, float var, float *restrict out_mean, float *restrict out_var)
+{
+    float t0 = mean - 3.0f;
+    float t1 = mean - 6.0f;
+    float t2 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t3 = var * SQRT(t2);  // NaN for a negative variance
+    _Bool t4 = mean < 0.0f;
+    _Bool t5 = mean == mean;
+    float t6 = ABS(t0);  // |mean - centre|
+    _Bool t7 = t0 < 0.0f;
+    _Bool t8 = t1 < 0.0f;
+    float t9 = t4 ? 1.0f : (-1.0f);
+    float t10 = t7 ? 1.0f : (-1.0f);  // direction of u
+    float t11 = t8 ? 1.0f : (-1.0f);
+    float t12 = t8 ? 1.0f : 0.0f;
+    float t13 = t4 ? 0.0f : t12;
+    _Bool t14 = t3 < 4.41f;
+    float t15 = t14 ? 4.41f : t3;
+    float t16 = t14 ? t3 : 4.41f;
+    float t17 = 1.0f / SQRT(t15);
+    float t18 = t15 + 3.228344f;
+    float t19 = t15 + 8.82f;
+    _Bool t20 = 0.0f == t16;
+    float t21 = t20 ? 1.0f : t16;
+    float t22 = SQRT(t21);
+    float t23 = 1.0f / SQRT(t18);
+    float t24 = 1.0f / SQRT(t19);
+    float t25 = t20 ? 0.0f : t22;  // standard deviation
+    float t26 = 1.0f / t22;
+    float t27 = t20 ? 0.0f : t26;
+    float t28 = t27 * ABS(t1);
+    float t29 = t27 * ABS(mean);
+    float t30 = t25 * t25;
+    float t31 = t6 * t17;
+    float t32 = t17 * t17;
+    _Bool t33 = 13.0f < t31;
+    float t34 = t33 ? 13.0f : t31;
+    float t35 = t6 * (t6 * (1.0f / t15));
+    float t36 = t33 ? 169.0f : t35;
+    float t37 = t36 * (-0.5f);
+    float t38 = t6 * t23;
+    float t39 = t6 * t24;
+    float t40 = t23 * t23;
+    float t41 = t24 * t24;
+    _Bool t42 = 13.0f < t38;
+    float t43 = t42 ? 13.0f : t38;
+    float t44 = t6 * (t6 * (1.0f / t18));
+    float t45 = t42 ? 169.0f : t44;
+    float t46 = (-0.5f) * t45;
+    _Bool t47 = 13.0f < t39;
+    float t48 = t47 ? 13.0f : t39;
+    float t49 = t6 * (t6 * (1.0f / t19));
+    float t50 = t47 ? 169.0f : t49;
+    float t51 = (-0.5f) * t50;
+    float t52 = t17 * t34;
+    _Bool t53 = t20 | (13.0f < t28);
+    float t54 = t53 ? 13.0f : t28;  // |mean - 6|/sigma
+    _Bool t55 = t20 | (13.0f < t29);
+    float t56 = t55 ? 13.0f : t29;  // |mean - 0|/sigma
+    float t57 = FMA(t37, 1.442695f, 12582912.0f);
+    float t58 = t23 * t43;
+    float t59 = t24 * t48;
+    float t60 = FMA(1.442695f, t46, 12582912.0f);
+    float t61 = FMA(1.442695f, t51, 12582912.0f);
+    float t62 = t56 * t56;
+    float t63 = t54 * t54;
+    float t64 = relu6_exact_part0(t57, t37) * as_float((as_bits(t57) + 127u) << 23u);
+    float t65 = relu6_exact_part1(t34, t64);
+    float t66 = t17 * (t64 * 0.3989423f);
+    float t67 = relu6_exact_part0(t60, t46) * as_float((127u + as_bits(t60)) << 23u);
+    float t68 = relu6_exact_part0(t61, t51) * as_float((127u + as_bits(t61)) << 23u);
+    float t69 = relu6_exact_part1(t43, t67);
+    float t70 = t23 * (0.3989423f * t67);
+    float t71 = relu6_exact_part1(t48, t68);
+    float t72 = t24 * (0.3989423f * t68);
+    float t73 = relu6_exact_part5(t62);
+    float t74 = t55 ? 0.0f : t73;
+    float t75 = relu6_exact_part5(t63);
+    float t76 = t53 ? 0.0f : t75;
+    float t77 = relu6_exact_part2(t54);
+    float t78 = FMA(t77, -(2.0f * t54), 0.3989423f) * (1.0f / (1.0f + t63));
+    float t79 = relu6_exact_part2(t56);
+    float t80 = FMA(t79, -(2.0f * t56), 0.3989423f) * (1.0f / (1.0f + t62));
+    float t81 = t66 * t52;
+    float t82 = FMA(t52, t81, t66 * (-t32));
+    float t83 = FMA(t52, t82, t81 * (t32 * (-2.0f)));
+    float t84 = FMA(t52, t83, t82 * (t32 * (-3.0f)));
+    float t85 = FMA(t52, t84, t83 * (t32 * (-4.0f)));
+    float t86 = FMA(t52, t85, t84 * (t32 * (-5.0f)));
+    float t87 = FMA(t52, t86, t85 * (t32 * (-6.0f)));
+    float t88 = t70 * t58;
+    float t89 = FMA(t58, t88, t70 * (-t40));
+    float t90 = FMA(t58, t89, t88 * (t40 * (-2.0f)));
+    float t91 = FMA(t58, t90, t89 * (t40 * (-3.0f)));
+    float t92 = FMA(t58, t91, t90 * (t40 * (-4.0f)));
+    float t93 = FMA(t58, t92, t91 * (t40 * (-5.0f)));
+    float t94 = FMA(t58, t93, t92 * (t40 * (-6.0f)));
+    float t95 = t72 * t59;
+    float t96 = FMA(t59, t95, t72 * (-t41));
+    float t97 = FMA(t59, t96, t95 * (t41 * (-2.0f)));
+    float t98 = FMA(t59, t97, t96 * (t41 * (-3.0f)));
+    float t99 = FMA(t59, t98, t97 * (t41 * (-4.0f)));
+    float t100 = FMA(t59, t99, t98 * (t41 * (-5.0f)));
+    float t101 = FMA(t59, t100, t99 * (t41 * (-6.0f)));
+    // D_1: derivative 1 of the mean less its line
+    float t102 = FMA(t95, -2.0681336e-8f, FMA(t88, 2.4333504e-8f, FMA(t81, -3.6521632e-9f, FMA(t97, 3.1352283e-8f,
+        FMA(t90, 2.3153296e-8f, FMA(t83, -2.578529e-9f, FMA(t99, -2.003379e-8f, FMA(t92, 1.4442879e-8f, FMA(t85,
+        -6.205699e-10f, FMA(6.2310606e-9f, t101, FMA(2.5885951e-9f, t94, (-5.1367337e-11f) * t87))))))))))) + (t10 *
+        FMA(t72, 1.9404501f, FMA(t70, 2.048859f, FMA(t66, 2.0106912f, FMA(t96, -2.083447f, FMA(t89, -4.3856173f,
+        FMA(t82, 3.604469f, FMA(t98, 0.81985545f, FMA(t91, -3.4405017f, FMA(t84, 1.3995466f, FMA(t100, -0.09060399f,
+        FMA(t93, -0.49851513f, FMA(t86, 0.19422443f, FMA(-0.022627804f, FMA(t59, t101, t100 * (t41 * (-7.0f))),
+        FMA(-0.46933347f, FMA(t58, t94, t93 * (t40 * (-7.0f))), 0.009217231f * FMA(t52, t87, t86 * (t32 *
+        (-7.0f))))))))))))))))));
+    // D_0: derivative 0 of the mean less its line
+    float t103 = FMA(t72, -2.0681336e-8f, FMA(t70, 2.4333504e-8f, FMA(t66, -3.6521632e-9f, FMA(t96, 3.1352283e-8f,
+        FMA(t89, 2.3153296e-8f, FMA(t82, -2.578529e-9f, FMA(t98, -2.003379e-8f, FMA(t91, 1.4442879e-8f, FMA(t84,
+        -6.205699e-10f, FMA(t100, 6.2310606e-9f, FMA(t93, 2.5885951e-9f, t86 * (-5.1367337e-11f)))))))))))) +
+        relu6_exact_part4(t71, t69, t65, t95, t88, t81, t97, t90, t83, t99, t92, t85, t101, t94, t87, t10);
+    float t104 = t102 * (t15 * t102);
+    // B_0: derivative 0 of the mean square less its line
+    float t105 = FMA(t71, 11.691012f, FMA(t69, 12.296425f, FMA(t65, 12.012563f, FMA(t72, -8.958866f, FMA(t70,
+        -33.42546f, FMA(t66, 6.3843265f, FMA(t95, -12.642393f, relu6_exact_part3(t88, t81, t96, t89, t82, t97, t90,
+        t83, t98, t91, t84, t99, t92, t85, t100, t93, t86, t101, t94, t87))))))));
+    float t106 = t105 - (t103 * t103);
+    float t107 = t25 * (t76 * t78);
+    float t108 = t25 * (t74 * t80);
+    float t109 = t108 - t107;
+    float t110 = FMA(t25, t13, 2.0f * ((t9 * (t25 * (t74 * FMA(t56, t80, 2.0f * t79)))) + (t11 * (-(t25 * (t76 *
+        FMA(t54, t78, 2.0f * t77)))))));
+    float t111 = t25 * t13;
+    float t112 = t8 ? 0.0f : (-12.0f);
+    float t113 = t4 ? 0.0f : t112;
+    float t114 = t108 * t113;
+    float t115 = t8 ? (-2.0f) : 2.0f;
+    float t116 = t4 ? 2.0f : t115;
+    float t117 = t114 + (t9 * (t116 * ((t74 * t79) * t30)));
+    float t118 = t4 ? (-12.0f) : 0.0f;
+    float t119 = t107 * t118;
+    float t120 = t8 ? 2.0f : (-2.0f);
+    float t121 = t4 ? (-2.0f) : t120;
+    float t122 = FMA(t110, t111, (t117 + (t119 + (t11 * (t121 * ((t76 * t77) * t30))))) - (t109 * t109));
+    float t123 = t8 ? mean : 6.0f;
+    float t124 = t4 ? 0.0f : t123;
+    float t125 = t109 + t124;
+    float t126 = t7 ? 0.0f : 6.0f;
+    float t127 = t103 + t126;
+    float t128 = t14 ? t125 : t127;
+    float t129 = t5 ? t128 : mean;
+    float t130 = (t122 < 0.0f) ? 0.0f : t122;
+    float t131 = (t106 < t104) ? t104 : t106;
+    float t132 = t14 ? t130 : t131;
+    float t133 = t5 ? t132 : mean;
+    *out_mean = t129;
+    *out_var = t133;
+}
+
+void relu6_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
 #pragma omp parallel for simd if(parallel : n > 8192)
@@ -325,316 +276,183 @@ void relu6_exact_forward(int64_t n, const float *restrict mean, const float *res
     }
 }
 
-static inline __attribute__((always_inline)) void relu6_exact_backward_element(float mean, float var, float grad_mean,
-                                                                               float grad_var,
-                                                                               float *restrict out_grad_mean,
-                                                                               float *restrict out_grad_var)
+INLINE void relu6_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = mean - 3.0f;
-    const float t2 = mean - 6.0f;
-    const float t3 = ABS(mean);
-    const float t4 = var * SQRT(t0 ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const _Bool t5 = mean < 0.0f;
-    const float t6 = ABS(t1);  // |mean - centre|
-    const float t7 = (t1 < 0.0f) ? 1.0f : (-1.0f);  // direction of u
-    const float t8 = ABS(t2);
-    const _Bool t9 = t2 < 0.0f;
-    const float t10 = t5 ? 1.0f : (-1.0f);
-    const float t11 = t5 ? (-12.0f) : 0.0f;
-    const float t12 = t5 ? 2.0f : (t9 ? (-2.0f) : 2.0f);
-    const float t13 = t5 ? (-2.0f) : (t9 ? 2.0f : (-2.0f));
-    const float t14 = t5 ? 0.0f : (t9 ? 0.0f : (-12.0f));
-    const float t15 = t9 ? 1.0f : (-1.0f);
-    const float t16 = t5 ? 0.0f : (t9 ? 1.0f : 0.0f);
-    const float t17 = 2.0f * t16;
-    const _Bool t18 = t4 < 4.41f;
-    const float t19 = t18 ? 4.41f : t4;
-    const float t20 = t18 ? t4 : 4.41f;
-    const float t21 = 1.0f / SQRT(t19);
-    const float t22 = t19 + 3.228344f;
-    const float t23 = t19 + 8.82f;
-    const float t24 = t6 * (t6 * (1.0f / t19));
-    const _Bool t25 = 0.0f == t20;
-    const float t26 = SQRT(t25 ? 1.0f : t20);
-    const float t27 = SQRT(t22);
-    const float t28 = t6 * (t6 * (1.0f / t22));
-    const float t29 = 1.0f / t27;
-    const float t30 = SQRT(t23);
-    const float t31 = t6 * (t6 * (1.0f / t23));
-    const float t32 = 1.0f / t30;
-    const float t33 = 1.0f / t26;
-    const float t34 = t25 ? 0.0f : t26;  // standard deviation
-    const float t35 = t25 ? 0.0f : t33;
-    const float t36 = t35 * t3;
-    const float t37 = t35 * t8;
-    const float t38 = t6 * t21;
-    const float t39 = t21 * t21;
-    const _Bool t40 = 13.0f < t38;
-    const float t41 = t40 ? 169.0f : t24;
-    const float t42 = t40 ? 13.0f : t38;
-    const float t43 = t41 * (-0.5f);
-    const float t44 = t6 * t29;
-    const float t45 = t6 * t32;
-    const float t46 = -t39;
-    const float t47 = t29 * t29;
-    const float t48 = t39 * (-2.0f);
-    const float t49 = t32 * t32;
-    const float t50 = t39 * (-3.0f);
-    const float t51 = t39 * (-4.0f);
-    const float t52 = t39 * (-5.0f);
-    const float t53 = t39 * (-6.0f);
-    const float t54 = t39 * (-7.0f);
-    const float t55 = t39 * (-8.0f);
-    const _Bool t56 = 13.0f < t44;
-    const float t57 = t56 ? 169.0f : t28;
-    const float t58 = t56 ? 13.0f : t44;
-    const float t59 = (-0.5f) * t57;
-    const _Bool t60 = 13.0f < t45;
-    const float t61 = t60 ? 169.0f : t31;
-    const float t62 = t60 ? 13.0f : t45;
-    const float t63 = (-0.5f) * t61;
-    const float t64 = -t47;
-    const float t65 = t47 * (-2.0f);
-    const float t66 = -t49;
-    const float t67 = t47 * (-3.0f);
-    const float t68 = t49 * (-2.0f);
-    const float t69 = t47 * (-4.0f);
-    const float t70 = t49 * (-3.0f);
-    const float t71 = t47 * (-5.0f);
-    const float t72 = t49 * (-4.0f);
-    const float t73 = t47 * (-6.0f);
-    const float t74 = t49 * (-5.0f);
-    const float t75 = t47 * (-7.0f);
-    const float t76 = t47 * (-8.0f);
-    const float t77 = t49 * (-6.0f);
-    const float t78 = t49 * (-7.0f);
-    const float t79 = t49 * (-8.0f);
-    const float t80 = t21 * t42;
-    const float t81 = 1.0f / FMA(t42, 0.25f, 1.0f);
-    const _Bool t82 = t25 | (13.0f < t36);
-    const float t83 = t82 ? 13.0f : t36;  // |mean - 0|/sigma
-    const _Bool t84 = t25 | (13.0f < t37);
-    const float t85 = t84 ? 13.0f : t37;  // |mean - 6|/sigma
-    const float t86 = FMA(t43, 1.442695f, 12582912.0f);
-    const float t87 = t29 * t58;
-    const float t88 = 1.0f / FMA(0.25f, t58, 1.0f);
-    const float t89 = t32 * t62;
-    const float t90 = 1.0f / FMA(0.25f, t62, 1.0f);
-    const float t91 = t86 - 12582912.0f;
-    const float t92 = as_float((as_bits(t86) + 127u) << 23u);
-    const float t93 = FMA(t91, -0.69314575f, t43) + (t91 * (-1.4286068e-6f));
-    const float t94 = FMA(1.442695f, t59, 12582912.0f);
-    const float t95 = FMA(1.442695f, t63, 12582912.0f);
-    const float t96 = 1.0f / FMA(0.25f, t83, 1.0f);
-    const float t97 = 1.0f / FMA(0.25f, t85, 1.0f);
-    const float t98 = t83 * t83;
-    const float t99 = t85 * t85;
-    const float t100 = -(2.0f * t83);
-    const float t101 = -(2.0f * t85);
-    const float t102 = t94 - 12582912.0f;
-    const float t103 = as_float((127u + as_bits(t94)) << 23u);
-    const float t104 = FMA(-0.69314575f, t102, t59) + ((-1.4286068e-6f) * t102);
-    const float t105 = t95 - 12582912.0f;
-    const float t106 = as_float((127u + as_bits(t95)) << 23u);
-    const float t107 = FMA(-0.69314575f, t105, t63) + ((-1.4286068e-6f) * t105);
-    const float t108 = (-0.5f) * t98;
-    const float t109 = 1.0f / (1.0f + t98);
-    const float t110 = (-0.5f) * t99;
-    const float t111 = 1.0f / (1.0f + t99);
-    const float t112 = t81 - 0.25f;
-    const float t113 = FMA(1.442695f, t108, 12582912.0f);
-    const float t114 = FMA(1.442695f, t110, 12582912.0f);
-    const float t115 = (1.0f + FMA(FMA(t93, FMA(t93, FMA(t93, FMA(t93, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t93 * t93, t93)) * t92;
-    const float t116 = t115 * (t81 * FMA(t112, FMA(t112, FMA(t112, FMA(t112, FMA(t112, FMA(t112, FMA(t112, FMA(t112,
-        FMA(t112, FMA(t112, -0.012888777f, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t117 = t21 * (t115 * 0.3989423f);
-    const float t118 = t117 * t46;
-    const float t119 = t88 - 0.25f;
-    const float t120 = t90 - 0.25f;
-    const float t121 = t113 - 12582912.0f;
-    const float t122 = as_float((127u + as_bits(t113)) << 23u);
-    const float t123 = FMA(-0.69314575f, t121, t108) + ((-1.4286068e-6f) * t121);
-    const float t124 = t114 - 12582912.0f;
-    const float t125 = as_float((127u + as_bits(t114)) << 23u);
-    const float t126 = FMA(-0.69314575f, t124, t110) + ((-1.4286068e-6f) * t124);
-    const float t127 = FMA(t104, FMA(t104, FMA(t104, FMA(0.0013814222f, t104, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t128 = FMA(t107, FMA(t107, FMA(t107, FMA(0.0013814222f, t107, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t129 = (1.0f + FMA(t127, t104 * t104, t104)) * t103;
-    const float t130 = (1.0f + FMA(t128, t107 * t107, t107)) * t106;
-    const float t131 = t129 * (t88 * FMA(t119, FMA(t119, FMA(t119, FMA(t119, FMA(t119, FMA(t119, FMA(t119, FMA(t119,
-        FMA(t119, FMA(-0.012888777f, t119, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t132 = t29 * (0.3989423f * t129);
-    const float t133 = t132 * t64;
-    const float t134 = t130 * (t90 * FMA(t120, FMA(t120, FMA(t120, FMA(t120, FMA(t120, FMA(t120, FMA(t120, FMA(t120,
-        FMA(t120, FMA(-0.012888777f, t120, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t135 = t32 * (0.3989423f * t130);
-    const float t136 = t135 * t66;
-    const float t137 = t96 - 0.25f;
-    const float t138 = t97 - 0.25f;
-    const float t139 = FMA(t123, FMA(t123, FMA(t123, FMA(0.0013814222f, t123, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t140 = FMA(t126, FMA(t126, FMA(t126, FMA(0.0013814222f, t126, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t141 = t82 ? 0.0f : ((1.0f + FMA(t139, t123 * t123, t123)) * t122);
-    const float t142 = t84 ? 0.0f : ((1.0f + FMA(t140, t126 * t126, t126)) * t125);
-    const float t143 = t96 * (t96 * (t96 * FMA(t137, FMA(t137, FMA(t137, FMA(t137, FMA(t137, FMA(t137, FMA(t137,
-        FMA(t137, FMA(t137, FMA(t137, -0.074104935f, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t144 = FMA(t143, t100, 0.3989423f) * t109;
-    const float t145 = FMA(t83, t144, 2.0f * t143);
-    const float t146 = t141 * t144;
-    const float t147 = t141 * t145;
-    const float t148 = 0.3989423f * t141;
-    const float t149 = t10 * (t83 * t148);
-    const float t150 = t34 * t146;
-    const float t151 = t97 * (t97 * (t97 * FMA(t138, FMA(t138, FMA(t138, FMA(t138, FMA(t138, FMA(t138, FMA(t138,
-        FMA(t138, FMA(t138, FMA(-0.074104935f, t138, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t152 = FMA(t151, t101, 0.3989423f) * t111;
-    const float t153 = FMA(t85, t152, 2.0f * t151);
-    const float t154 = t142 * t152;
-    const float t155 = t142 * t153;
-    const float t156 = 0.3989423f * t142;
-    const float t157 = t149 + (t15 * (-(t85 * t156)));
-    const float t158 = t34 * t154;
-    const float t159 = t117 * t80;
-    const float t160 = FMA(t80, t159, t118);
-    const float t161 = FMA(t80, t160, t159 * t48);
-    const float t162 = FMA(t80, t161, t160 * t50);
-    const float t163 = FMA(t80, t162, t161 * t51);
-    const float t164 = FMA(t80, t163, t162 * t52);
-    const float t165 = FMA(t80, t164, t163 * t53);
-    const float t166 = FMA(t80, t165, t164 * t54);
-    const float t167 = FMA(t80, t166, t165 * t55);
-    const float t168 = t132 * t87;
-    const float t169 = FMA(t87, t168, t133);
-    const float t170 = FMA(t87, t169, t168 * t65);
-    const float t171 = FMA(t87, t170, t169 * t67);
-    const float t172 = FMA(t87, t171, t170 * t69);
-    const float t173 = FMA(t87, t172, t171 * t71);
-    const float t174 = FMA(t87, t173, t172 * t73);
-    const float t175 = FMA(t87, t174, t173 * t75);
-    const float t176 = FMA(t87, t175, t174 * t76);
-    const float t177 = t135 * t89;
-    const float t178 = FMA(t89, t177, t136);
-    const float t179 = FMA(t89, t178, t177 * t68);
-    const float t180 = FMA(t89, t179, t178 * t70);
-    const float t181 = FMA(t89, t180, t179 * t72);
-    const float t182 = FMA(t89, t181, t180 * t74);
-    const float t183 = FMA(t89, t182, t181 * t77);
-    const float t184 = FMA(t89, t183, t182 * t78);
-    const float t185 = FMA(t89, t184, t183 * t79);
-    const float t186 = t35 * t148;
-    const float t187 = t34 * t148;
-    const float t188 = t35 * t156;
-    const float t189 = t187 - (t34 * t156);
+    float t0 = mean - 3.0f;
+    float t1 = mean - 6.0f;
+    float t2 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t3 = var * SQRT(t2);  // NaN for a negative variance
+    _Bool t4 = mean < 0.0f;
+    float t5 = ABS(t0);  // |mean - centre|
+    float t6 = (t0 < 0.0f) ? 1.0f : (-1.0f);  // direction of u
+    _Bool t7 = t1 < 0.0f;
+    float t8 = t4 ? 1.0f : (-1.0f);
+    float t9 = t4 ? (-12.0f) : 0.0f;
+    float t10 = t7 ? (-2.0f) : 2.0f;
+    float t11 = t4 ? 2.0f : t10;
+    float t12 = t7 ? 2.0f : (-2.0f);
+    float t13 = t4 ? (-2.0f) : t12;
+    float t14 = t7 ? 0.0f : (-12.0f);
+    float t15 = t4 ? 0.0f : t14;
+    float t16 = t7 ? 1.0f : (-1.0f);
+    float t17 = t7 ? 1.0f : 0.0f;
+    float t18 = t4 ? 0.0f : t17;
+    _Bool t19 = t3 < 4.41f;
+    float t20 = t19 ? 4.41f : t3;
+    float t21 = t19 ? t3 : 4.41f;
+    float t22 = 1.0f / SQRT(t20);
+    float t23 = t20 + 3.228344f;
+    float t24 = t20 + 8.82f;
+    _Bool t25 = 0.0f == t21;
+    float t26 = t25 ? 1.0f : t21;
+    float t27 = SQRT(t26);
+    float t28 = 1.0f / SQRT(t23);
+    float t29 = 1.0f / SQRT(t24);
+    float t30 = t25 ? 0.0f : t27;  // standard deviation
+    float t31 = 1.0f / t27;
+    float t32 = t25 ? 0.0f : t31;
+    float t33 = t32 * ABS(mean);
+    float t34 = t32 * ABS(t1);
+    float t35 = t5 * t22;
+    float t36 = t22 * t22;
+    _Bool t37 = 13.0f < t35;
+    float t38 = t37 ? 13.0f : t35;
+    float t39 = t5 * (t5 * (1.0f / t20));
+    float t40 = t37 ? 169.0f : t39;
+    float t41 = t40 * (-0.5f);
+    float t42 = t5 * t28;
+    float t43 = t5 * t29;
+    float t44 = t28 * t28;
+    float t45 = t29 * t29;
+    _Bool t46 = 13.0f < t42;
+    float t47 = t46 ? 13.0f : t42;
+    float t48 = t5 * (t5 * (1.0f / t23));
+    float t49 = t46 ? 169.0f : t48;
+    float t50 = (-0.5f) * t49;
+    _Bool t51 = 13.0f < t43;
+    float t52 = t51 ? 13.0f : t43;
+    float t53 = t5 * (t5 * (1.0f / t24));
+    float t54 = t51 ? 169.0f : t53;
+    float t55 = (-0.5f) * t54;
+    float t56 = t22 * t38;
+    _Bool t57 = t25 | (13.0f < t33);
+    float t58 = t57 ? 13.0f : t33;  // |mean - 0|/sigma
+    _Bool t59 = t25 | (13.0f < t34);
+    float t60 = t59 ? 13.0f : t34;  // |mean - 6|/sigma
+    float t61 = FMA(t41, 1.442695f, 12582912.0f);
+    float t62 = t28 * t47;
+    float t63 = t29 * t52;
+    float t64 = FMA(1.442695f, t50, 12582912.0f);
+    float t65 = FMA(1.442695f, t55, 12582912.0f);
+    float t66 = t58 * t58;
+    float t67 = t60 * t60;
+    float t68 = relu6_exact_part0(t61, t41) * as_float((as_bits(t61) + 127u) << 23u);
+    float t69 = t22 * (t68 * 0.3989423f);
+    float t70 = relu6_exact_part0(t64, t50) * as_float((127u + as_bits(t64)) << 23u);
+    float t71 = relu6_exact_part0(t65, t55) * as_float((127u + as_bits(t65)) << 23u);
+    float t72 = t28 * (0.3989423f * t70);
+    float t73 = t29 * (0.3989423f * t71);
+    float t74 = relu6_exact_part5(t66);
+    float t75 = t57 ? 0.0f : t74;
+    float t76 = relu6_exact_part5(t67);
+    float t77 = t59 ? 0.0f : t76;
+    float t78 = relu6_exact_part2(t58);
+    float t79 = FMA(t78, -(2.0f * t58), 0.3989423f) * (1.0f / (1.0f + t66));
+    float t80 = t75 * FMA(t58, t79, 2.0f * t78);
+    float t81 = 0.3989423f * t75;
+    float t82 = t30 * (t75 * t79);
+    float t83 = relu6_exact_part2(t60);
+    float t84 = FMA(t83, -(2.0f * t60), 0.3989423f) * (1.0f / (1.0f + t67));
+    float t85 = t77 * FMA(t60, t84, 2.0f * t83);
+    float t86 = 0.3989423f * t77;
+    float t87 = t30 * (t77 * t84);
+    float t88 = t69 * t56;
+    float t89 = FMA(t56, t88, t69 * (-t36));
+    float t90 = FMA(t56, t89, t88 * (t36 * (-2.0f)));
+    float t91 = FMA(t56, t90, t89 * (t36 * (-3.0f)));
+    float t92 = FMA(t56, t91, t90 * (t36 * (-4.0f)));
+    float t93 = FMA(t56, t92, t91 * (t36 * (-5.0f)));
+    float t94 = FMA(t56, t93, t92 * (t36 * (-6.0f)));
+    float t95 = FMA(t56, t94, t93 * (t36 * (-7.0f)));
+    float t96 = FMA(t56, t95, t94 * (t36 * (-8.0f)));
+    float t97 = t72 * t62;
+    float t98 = FMA(t62, t97, t72 * (-t44));
+    float t99 = FMA(t62, t98, t97 * (t44 * (-2.0f)));
+    float t100 = FMA(t62, t99, t98 * (t44 * (-3.0f)));
+    float t101 = FMA(t62, t100, t99 * (t44 * (-4.0f)));
+    float t102 = FMA(t62, t101, t100 * (t44 * (-5.0f)));
+    float t103 = FMA(t62, t102, t101 * (t44 * (-6.0f)));
+    float t104 = FMA(t62, t103, t102 * (t44 * (-7.0f)));
+    float t105 = FMA(t62, t104, t103 * (t44 * (-8.0f)));
+    float t106 = t73 * t63;
+    float t107 = FMA(t63, t106, t73 * (-t45));
+    float t108 = FMA(t63, t107, t106 * (t45 * (-2.0f)));
+    float t109 = FMA(t63, t108, t107 * (t45 * (-3.0f)));
+    float t110 = FMA(t63, t109, t108 * (t45 * (-4.0f)));
+    float t111 = FMA(t63, t110, t109 * (t45 * (-5.0f)));
+    float t112 = FMA(t63, t111, t110 * (t45 * (-6.0f)));
+    float t113 = FMA(t63, t112, t111 * (t45 * (-7.0f)));
+    float t114 = FMA(t63, t113, t112 * (t45 * (-8.0f)));
+    float t115 = t32 * t81;
+    float t116 = t32 * t86;
     // D_0: derivative 0 of the mean less its line
-    const float t190 = FMA(t135, -1.3726951e-9f, FMA(t132, -2.0504196e-9f, FMA(t117, 3.4231158e-9f, FMA(t178,
-        1.4082808e-9f, FMA(t169, 6.1843566e-9f, FMA(t160, 1.7701829e-9f, FMA(t180, -3.997491e-10f, FMA(t171,
-        -9.312856e-11f, FMA(t162, 3.1069666e-10f, FMA(t182, -1.2283685e-10f, FMA(t173, 1.2629825e-9f, t164 *
-        1.724173e-11f))))))))))) + (t7 * FMA(t134, 1.9404501f, FMA(t131, 2.048859f, FMA(t116, 2.0106912f, FMA(t177,
-        -2.083447f, FMA(t168, -4.3856173f, FMA(t159, 3.604469f, FMA(t179, 0.8198555f, FMA(t170, -3.4405017f, FMA(t161,
-        1.3995466f, FMA(t181, -0.09060404f, FMA(t172, -0.4985151f, FMA(t163, 0.19422443f, FMA(t183, -0.022627793f,
-        FMA(t174, -0.46933347f, t165 * 0.009217231f)))))))))))))));
-    const float t191 = FMA(t177, -1.3726951e-9f, FMA(t168, -2.0504196e-9f, FMA(t159, 3.4231158e-9f, FMA(t179,
-        1.4082808e-9f, FMA(t170, 6.1843566e-9f, FMA(t161, 1.7701829e-9f, FMA(t181, -3.997491e-10f, FMA(t172,
-        -9.312856e-11f, FMA(t163, 3.1069666e-10f, FMA(-1.2283685e-10f, t183, FMA(1.2629825e-9f, t174, 1.724173e-11f *
-        t165)))))))))));
-    const float t192 = t14 * t186;
-    const float t193 = t186 - t188;
-    const float t194 = t11 * t188;
-    const float t195 = t10 * (t147 * t14);
-    const float t196 = t15 * (t155 * t11);
-    const float t197 = FMA(t117, 12.012563f, FMA(t177, -8.958866f, FMA(t168, -33.42546f, FMA(t159, 6.3843265f,
-        FMA(t178, -12.642393f, FMA(t169, -26.294802f, FMA(t160, 21.531286f, FMA(t179, 11.559884f, FMA(t170, 51.13797f,
-        FMA(t161, -1.6347936f, FMA(t180, 5.0923796f, FMA(t171, -20.65444f, FMA(t162, 8.355875f, FMA(t181, -6.0266404f,
-        FMA(t172, -6.4646225f, FMA(t163, -0.784697f, FMA(t182, -0.65745825f, FMA(t173, -2.954772f, FMA(t164, 1.158291f,
-        FMA(t183, 1.3756027f, FMA(t174, 6.428869f, FMA(t165, -0.059901398f, FMA(t184, -0.09338558f, FMA(t175,
-        -2.830385f, t166 * 0.054874413f))))))))))))))))))))))));
-    // B_1: derivative 1 of the mean square less its line
-    const float t198 = FMA(t135, 11.691012f, FMA(t132, 12.296425f, t197));
+    float t117 = FMA(t73, -2.0681336e-8f, FMA(t72, 2.4333504e-8f, FMA(t69, -3.6521632e-9f, FMA(t107, 3.1352283e-8f,
+        FMA(t98, 2.3153296e-8f, FMA(t89, -2.578529e-9f, FMA(t109, -2.003379e-8f, FMA(t100, 1.4442879e-8f, FMA(t91,
+        -6.205699e-10f, FMA(t111, 6.2310606e-9f, FMA(t102, 2.5885951e-9f, t93 * (-5.1367337e-11f)))))))))))) + (t6 *
+        FMA(relu6_exact_part1(t52, t71), 1.9404501f, FMA(relu6_exact_part1(t47, t70), 2.048859f,
+        FMA(relu6_exact_part1(t38, t68), 2.0106912f, FMA(t106, -2.083447f, FMA(t97, -4.3856173f, FMA(t88, 3.604469f,
+        FMA(t108, 0.81985545f, FMA(t99, -3.4405017f, FMA(t90, 1.3995466f, FMA(t110, -0.09060399f, FMA(t101,
+        -0.49851513f, FMA(t92, 0.19422443f, FMA(t112, -0.022627804f, FMA(t103, -0.46933347f, t94 *
+        0.009217231f)))))))))))))));
+    float t118 = t115 - t116;
     // D_1: derivative 1 of the mean less its line
-    const float t199 = t191 + (t7 * FMA(t135, 1.9404501f, FMA(t132, 2.048859f, FMA(t117, 2.0106912f, FMA(t178,
-        -2.083447f, FMA(t169, -4.3856173f, FMA(t160, 3.604469f, FMA(t180, 0.8198555f, FMA(t171, -3.4405017f, FMA(t162,
-        1.3995466f, FMA(t182, -0.09060404f, FMA(t173, -0.4985151f, FMA(t164, 0.19422443f, FMA(-0.022627793f, t184,
-        FMA(-0.46933347f, t175, 0.009217231f * t166)))))))))))))));
-    const float t200 = FMA(t178, -1.3726951e-9f, FMA(t169, -2.0504196e-9f, FMA(t160, 3.4231158e-9f, FMA(t180,
-        1.4082808e-9f, FMA(t171, 6.1843566e-9f, FMA(t162, 1.7701829e-9f, FMA(t182, -3.997491e-10f, FMA(t173,
-        -9.312856e-11f, FMA(t164, 3.1069666e-10f, FMA(-1.2283685e-10f, t184, FMA(1.2629825e-9f, t175, 1.724173e-11f *
-        t166)))))))))));
-    const float t201 = t167 * 0.054874413f;
-    const float t202 = 0.009217231f * t167;
-    const float t203 = FMA(t176, -2.830385f, t201);
-    const float t204 = FMA(-0.46933347f, t176, t202);
-    const float t205 = FMA(t185, -0.09338558f, t203);
-    const float t206 = FMA(-0.022627793f, t185, t204);
-    const float t207 = FMA(t184, 1.3756027f, FMA(t175, 6.428869f, FMA(t166, -0.059901398f, t205)));
-    const float t208 = FMA(t165, 0.19422443f, t206);
-    const float t209 = FMA(t165, 1.158291f, t207);
-    const float t210 = FMA(t174, -0.4985151f, t208);
-    const float t211 = FMA(t174, -2.954772f, t209);
-    const float t212 = FMA(t183, -0.09060404f, t210);
-    const float t213 = FMA(t182, -6.0266404f, FMA(t173, -6.4646225f, FMA(t164, -0.784697f, FMA(t183, -0.65745825f,
-        t211))));
-    const float t214 = FMA(t163, 1.3995466f, t212);
-    const float t215 = FMA(t163, 8.355875f, t213);
-    const float t216 = FMA(t172, -3.4405017f, t214);
-    const float t217 = FMA(t172, -20.65444f, t215);
-    const float t218 = FMA(t181, 0.8198555f, t216);
-    const float t219 = FMA(t180, 11.559884f, FMA(t171, 51.13797f, FMA(t162, -1.6347936f, FMA(t181, 5.0923796f,
-        t217))));
-    const float t220 = FMA(t161, 3.604469f, t218);
-    const float t221 = FMA(t161, 21.531286f, t219);
-    const float t222 = FMA(t170, -4.3856173f, t220);
-    const float t223 = FMA(t170, -26.294802f, t221);
-    const float t224 = FMA(t179, -2.083447f, t222);
-    const float t225 = FMA(t178, -8.958866f, FMA(t169, -33.42546f, FMA(t160, 6.3843265f, FMA(t179, -12.642393f,
-        t223))));
-    const float t226 = FMA(t159, 2.0106912f, t224);
-    const float t227 = FMA(t159, 12.012563f, t225);
-    const float t228 = FMA(t168, 2.048859f, t226);
-    const float t229 = FMA(t168, 12.296425f, t227);
-    const float t230 = FMA(t177, 1.9404501f, t228);
-    const float t231 = FMA(t177, 11.691012f, t229);  // B_2: derivative 2 of the mean square less its line
-    const float t232 = t200 + (t7 * t230);  // D_2: derivative 2 of the mean less its line
-    const float t233 = 0.5f * t231;
-    const float t234 = t147 * t12;
-    const float t235 = (t150 * t12) + t195;
-    const float t236 = t10 * t147;
-    const float t237 = t192 + (t10 * t234);
-    const float t238 = t150 - t158;
-    const float t239 = t235 + ((t158 * t13) + t196);
-    const float t240 = t155 * t13;
-    const float t241 = t15 * (-t155);
-    const float t242 = t15 * t240;
-    const float t243 = t236 + t241;
-    const float t244 = 0.5f * (t237 + (t194 + t242));
-    const float t245 = 0.5f * t193;
-    const float t246 = FMA(t199, (-2.0f) * t190, t198);
-    const float t247 = FMA(t232, -t190, t233);
-    const float t248 = t7 * t199;
-    const float t249 = t7 * t246;
-    const float t250 = (t18 ? t245 : (t232 * 0.5f)) * grad_mean;
-    const float t251 = FMA(t16, t157, FMA(-t238, t193, t244));
-    const float t252 = t18 ? FMA(t17, t189, FMA((-2.0f) * t238, t243, t239)) : t249;
-    const float t253 = 2.0f * t243;
-    const float t254 = t18 ? (t243 + t16) : t248;
-    const float t255 = FMA(t18 ? FMA(t16, t16 + t253, t251) : t247, grad_var, t250);
-    const float t256 = FMA(t252, grad_var, t254 * grad_mean);
-    *out_grad_mean = t256;
-    *out_grad_var = t255;
+    float t119 = FMA(t106, -2.0681336e-8f, FMA(t97, 2.4333504e-8f, FMA(t88, -3.6521632e-9f, FMA(t108, 3.1352283e-8f,
+        FMA(t99, 2.3153296e-8f, FMA(t90, -2.578529e-9f, FMA(t110, -2.003379e-8f, FMA(t101, 1.4442879e-8f, FMA(t92,
+        -6.205699e-10f, FMA(6.2310606e-9f, t112, FMA(2.5885951e-9f, t103, (-5.1367337e-11f) * t94))))))))))) +
+        relu6_exact_part4(t73, t72, t69, t107, t98, t89, t109, t100, t91, t111, t102, t93, t113, t104, t95, t6);
+    // D_2: derivative 2 of the mean less its line
+    float t120 = FMA(t107, -2.0681336e-8f, FMA(t98, 2.4333504e-8f, FMA(t89, -3.6521632e-9f, FMA(t109, 3.1352283e-8f,
+        FMA(t100, 2.3153296e-8f, FMA(t91, -2.578529e-9f, FMA(t111, -2.003379e-8f, FMA(t102, 1.4442879e-8f, FMA(t93,
+        -6.205699e-10f, FMA(6.2310606e-9f, t113, FMA(2.5885951e-9f, t104, (-5.1367337e-11f) * t95))))))))))) +
+        relu6_exact_part4(t106, t97, t88, t108, t99, t90, t110, t101, t92, t112, t103, t94, t114, t105, t96, t6);
+    float t121 = t82 - t87;
+    float t122 = (t8 * t80) + (t16 * (-t85));
+    float t123 = FMA(t18, t18 + (2.0f * t122), FMA(t18, (t8 * (t58 * t81)) + (t16 * (-(t60 * t86))), FMA(-t121, t118,
+        0.5f * (((t15 * t115) + (t8 * (t80 * t11))) + ((t9 * t116) + (t16 * (t85 * t13)))))));
+    float t124 = -t117;
+    // B_2: derivative 2 of the mean square less its line
+    float t125 = FMA(t106, 11.691012f, FMA(t97, 12.296425f, FMA(t88, 12.012563f, FMA(t107, -8.958866f, FMA(t98,
+        -33.42546f, FMA(t89, 6.3843265f, FMA(t108, -12.642393f, relu6_exact_part3(t99, t90, t109, t100, t91, t110,
+        t101, t92, t111, t102, t93, t112, t103, t94, t113, t104, t95, t114, t105, t96))))))));
+    float t126 = FMA(t120, t124, 0.5f * t125);
+    float t127 = t19 ? t123 : t126;
+    float t128 = 0.5f * t118;
+    float t129 = t120 * 0.5f;
+    float t130 = t19 ? t128 : t129;
+    float t131 = FMA(t127, grad_var, t130 * grad_mean);
+    float t132 = FMA(2.0f * t18, (t30 * t81) - (t30 * t86), FMA((-2.0f) * t121, t122, ((t82 * t11) + (t8 * (t80 *
+        t15))) + ((t87 * t13) + (t16 * (t85 * t9)))));
+    float t133 = (-2.0f) * t117;
+    // B_1: derivative 1 of the mean square less its line
+    float t134 = FMA(t73, 11.691012f, FMA(t72, 12.296425f, FMA(t69, 12.012563f, FMA(t106, -8.958866f, FMA(t97,
+        -33.42546f, FMA(t88, 6.3843265f, FMA(t107, -12.642393f, relu6_exact_part3(t98, t89, t108, t99, t90, t109, t100,
+        t91, t110, t101, t92, t111, t102, t93, t112, t103, t94, t113, t104, t95))))))));
+    float t135 = t6 * FMA(t119, t133, t134);
+    float t136 = t19 ? t132 : t135;
+    float t137 = t122 + t18;
+    float t138 = t6 * t119;
+    float t139 = t19 ? t137 : t138;
+    float t140 = FMA(t136, grad_var, t139 * grad_mean);
+    *out_grad_mean = t140;
+    *out_grad_var = t131;
 }
 
-void relu6_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                          const float *restrict grad_mean, const float *restrict grad_var,
-                          const float *restrict params, float *restrict out_grad_mean, float *restrict out_grad_var)
+void relu6_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
 #pragma omp parallel for simd if(parallel : n > 8192)

@@ -3,7 +3,6 @@
 // f(x) = Max(0, Min(6, x))
 //
 // rule digest  5d95537a9eee1e9d9e1138167cc5fb68a17b44e0e3c169beae07ed2009a1d14e
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -18,6 +17,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -106,770 +125,340 @@ INLINE double polynomial1(double y, double x)
     return y;
 }
 
-static void relu6_exact_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                              double *restrict out_mean, double *restrict out_var)
+static const double table7[7][19] = {
+    {0x1.7fb0aep-1, -0x1.81f0631cd49bap-4, 0x1.eb3793c82da4cp-4, -0x1.124aa2cb8551bp0, 0x1.cdbfe957b79f9p-1,
+     -0x1.e24f3e837ec7ep-2, 0x1.38b7049373aeap0, -0x1.0fc30c1f70f7ap-1, -0x1.789ac853553d4p1, 0x1.21fdab62418e5p2,
+     -0x1.3c53face4593ap-6, -0x1.9d93fa5b8357p-3, -0x1.3ff7b930af669p-4, -0x1.6a60b4ca6d64dp-4, 0x1.82a7902fb2d1ap-1,
+     -0x1.176763195e877p-22, -0x1.276bb242baa7cp-20, 0x1.8604c1800e5f2p-31, 0x1.cfe0e4edcc3f6p-34},
+    {0x1.a04a62p0, -0x1.1a38e337b0ffdp-4, -0x1.604a4ff9c7debp1, 0x1.8ad161fe9392dp1, -0x1.90076b7b30898p0,
+     -0x1.c0b0826f2270ap-1, 0x1.f49bec4851624p0, -0x1.796e73f8bad75p-1, -0x1.b595319ea7f81p1, 0x1.216d676d09ad9p2,
+     -0x1.1c4c153752612p-5, 0x1.e70122fa23c58p-2, -0x1.2a97f7aa2484dp-3, -0x1.f74208464beep-4, 0x1.81e7330810943p-1,
+     -0x1.28769ca2ae32bp-21, 0x1.ae422f668a1edp-21, -0x1.978748cfb8b64p-28, 0x1.e91483fdfa288p-35},
+    {0x1.537028p1, -0x1.48c6ea8102a35p1, -0x1.5aea0a196b398p2, 0x1.6e8389d09a85p1, -0x1.ba13c09478b3dp0,
+     -0x1.97245f78c8afcp0, 0x1.8da89735cf869p1, -0x1.068b219c8d341p0, -0x1.fbd68cdd66dcp1, 0x1.20c1fe08f67bdp2,
+     -0x1.cab6107163db6p-2, 0x1.12a4b080b5b54p-1, -0x1.0f1bc9e89da68p-2, -0x1.5e1061fb90f06p-3, 0x1.8102a5213a55ep-1,
+     -0x1.d329de688f3aap-26, -0x1.0717dc1a51506p-23, -0x1.86d907fc0761cp-29, 0x1.eed708927a4a4p-37},
+    {0x1.ed0aaap1, -0x1.5351a7fa0c756p3, -0x1.365fa24ce6e53p2, 0x1.1009f6305002ep3, -0x1.d0035c5e4ef3cp1,
+     -0x1.740716f435b92p1, 0x1.3c3e75f481f1bp2, -0x1.6dfa66c1f1114p0, -0x1.26474c4390d22p2, 0x1.1ff5f4f0fe60fp2,
+     -0x1.cbf7b8460cbacp0, 0x1.4b12e49867721p0, -0x1.ef6d6c943a3ep-2, -0x1.e7f6cd1047687p-3, 0x1.7ff298e79d491p-1,
+     -0x1.abb1c72a3b54p-21, -0x1.670c43d9f2fe3p-23, -0x1.7cef94ea6a11bp-28, -0x1.f9df2644c05bap-36},
+    {0x1.505fa4p2, -0x1.8df44141a685cp3, -0x1.9cc69b3580c72p1, 0x1.0f23a30e458a1p5, -0x1.7ce473c43e67p3,
+     -0x1.4f4acf6a4d7fp2, 0x1.f5a83c7fa34f8p2, -0x1.ff38a446d3a38p0, -0x1.547f3aa3901b4p2, 0x1.1f029674c0eeep2,
+     -0x1.1b3e94460d4adp1, 0x1.6664f6e3f84bp2, -0x1.bf1939f1c5989p-1, -0x1.54ce9f45dbccap-2, 0x1.7eae1c8b279ecp-1,
+     0x1.4db7763e66ce3p-21, 0x1.3656b08866418p-19, -0x1.e89d709e2cd67p-30, -0x1.850812d1111b1p-34},
+    {0x1.b97ebep2, -0x1.9ce38d30e5e9fp1, -0x1.13d42669523bdp1, 0x1.ea032021f3474p4, -0x1.d31d51fa525bbp3,
+     -0x1.2e114f9046681p3, 0x1.8d84d1ef98f71p3, -0x1.65bf67e82ace3p1, -0x1.893a819e06c16p2, 0x1.1ddfb97d6d543p2,
+     -0x1.40b2b593bdbcp-1, 0x1.504d0081f2b7ap2, -0x1.92d600383acaep0, -0x1.dcfd6fc4c7b51p-2, 0x1.7d2a4d063b2cdp-1,
+     0x1.978414469d9fdp-21, -0x1.819dd0df8123fp-20, 0x1.00e55f62f6aa3p-27, -0x1.0ddbefbac37d2p-34},
+    {0x1.1a3d7p3, -0x1.3a664948b4ec8p0, 0x1.abbf44f7cf949p-1, 0x1.11bfef3c2a68dp3, -0x1.c75d3541ae551p2,
+     -0x1.13dcf9c6c8535p4, 0x1.3be67ab769f46p4, -0x1.f5e93baedbb22p1, -0x1.c51790bb2a708p2, 0x1.1c83584486847p2,
+     -0x1.b3c5a3b136231p-3, 0x1.74deee1a46da3p0, -0x1.6ffc23cadbb64p1, -0x1.4e9abe6b8ec3cp-1, 0x1.7b59cce05684bp-1,
+     0x1.8b3b71c80a35cp-26, -0x1.59677673c61cfp-23, 0x1.84cee143faf5ap-28, -0x1.17b2263785a81p-35},
+};
+
+static void relu6_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
+    double s[18][LANES], a[5][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        const double t1 = mean[i] - 3.0;
-        const _Bool t2 = t1 < 0.0;
-        const double t3 = __builtin_fabs(t1);
-        const _Bool t4 = t0 < 0x1.1a3d7p2;
-        const double t5 = t4 ? 0x1.1a3d7p2 : t0;
-        const double t6 = t2 ? 1.0 : (-1.0);
-        const double t7 = 1.0 / (__builtin_sqrt(t5));
-        const double t8 = t3 * t7;
-        const _Bool t9 = 37.5 < t8;
-        const double t10 = t9 ? 37.5 : t8;
-        const double t11 = exp64((t9 ? 1406.25 : (t3 * (t3 * (1.0 / t5)))) * (-0.5));
-        const double t12 = 1.0 / (FMA(t10, 0.25, 1.0));
-        const double t13 = t11 * (t12 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t12 - 0.25)));
-        const double t14 = t7 * (t11 * 0x1.9884533d43651p-2);
-        const double t15 = t7 * t10;
-        const double t16 = t7 * t7;
-        const double t17 = t5 + 0x1.7fb0aep-1;
-        const double t18 = 1.0 / (__builtin_sqrt(t17));
-        const double t19 = t3 * t18;
-        const _Bool t20 = 37.5 < t19;
-        const double t21 = t20 ? 37.5 : t19;
-        const double t22 = exp64((t20 ? 1406.25 : (t3 * (t3 * (1.0 / t17)))) * (-0.5));
-        const double t23 = 1.0 / (FMA(t21, 0.25, 1.0));
-        const double t24 = t22 * (t23 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t23 - 0.25)));
-        const double t25 = t18 * (t22 * 0x1.9884533d43651p-2);
-        const double t26 = t18 * t21;
-        const double t27 = t18 * t18;
-        const double t28 = t5 + 0x1.a04a62p0;
-        const double t29 = 1.0 / (__builtin_sqrt(t28));
-        const double t30 = t3 * t29;
-        const _Bool t31 = 37.5 < t30;
-        const double t32 = t31 ? 37.5 : t30;
-        const double t33 = exp64((t31 ? 1406.25 : (t3 * (t3 * (1.0 / t28)))) * (-0.5));
-        const double t34 = 1.0 / (FMA(t32, 0.25, 1.0));
-        const double t35 = t33 * (t34 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t34 - 0.25)));
-        const double t36 = t29 * (t33 * 0x1.9884533d43651p-2);
-        const double t37 = t29 * t32;
-        const double t38 = t29 * t29;
-        const double t39 = t5 + 0x1.537028p1;
-        const double t40 = 1.0 / (__builtin_sqrt(t39));
-        const double t41 = t3 * t40;
-        const _Bool t42 = 37.5 < t41;
-        const double t43 = t42 ? 37.5 : t41;
-        const double t44 = exp64((t42 ? 1406.25 : (t3 * (t3 * (1.0 / t39)))) * (-0.5));
-        const double t45 = 1.0 / (FMA(t43, 0.25, 1.0));
-        const double t46 = t44 * (t45 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t45 - 0.25)));
-        const double t47 = t40 * (t44 * 0x1.9884533d43651p-2);
-        const double t48 = t40 * t43;
-        const double t49 = t40 * t40;
-        const double t50 = t5 + 0x1.ed0aaap1;
-        const double t51 = 1.0 / (__builtin_sqrt(t50));
-        const double t52 = t3 * t51;
-        const _Bool t53 = 37.5 < t52;
-        const double t54 = t53 ? 37.5 : t52;
-        const double t55 = exp64((t53 ? 1406.25 : (t3 * (t3 * (1.0 / t50)))) * (-0.5));
-        const double t56 = 1.0 / (FMA(t54, 0.25, 1.0));
-        const double t57 = t55 * (t56 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t56 - 0.25)));
-        const double t58 = t51 * (t55 * 0x1.9884533d43651p-2);
-        const double t59 = t51 * t54;
-        const double t60 = t51 * t51;
-        const double t61 = t5 + 0x1.505fa4p2;
-        const double t62 = 1.0 / (__builtin_sqrt(t61));
-        const double t63 = t3 * t62;
-        const _Bool t64 = 37.5 < t63;
-        const double t65 = t64 ? 37.5 : t63;
-        const double t66 = exp64((t64 ? 1406.25 : (t3 * (t3 * (1.0 / t61)))) * (-0.5));
-        const double t67 = 1.0 / (FMA(t65, 0.25, 1.0));
-        const double t68 = t66 * (t67 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t67 - 0.25)));
-        const double t69 = t62 * (t66 * 0x1.9884533d43651p-2);
-        const double t70 = t62 * t65;
-        const double t71 = t62 * t62;
-        const double t72 = t5 + 0x1.b97ebep2;
-        const double t73 = 1.0 / (__builtin_sqrt(t72));
-        const double t74 = t3 * t73;
-        const _Bool t75 = 37.5 < t74;
-        const double t76 = t75 ? 37.5 : t74;
-        const double t77 = exp64((t75 ? 1406.25 : (t3 * (t3 * (1.0 / t72)))) * (-0.5));
-        const double t78 = 1.0 / (FMA(t76, 0.25, 1.0));
-        const double t79 = t77 * (t78 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t78 - 0.25)));
-        const double t80 = t73 * (t77 * 0x1.9884533d43651p-2);
-        const double t81 = t73 * t76;
-        const double t82 = t73 * t73;
-        const double t83 = t5 + 0x1.1a3d7p3;
-        const double t84 = 1.0 / (__builtin_sqrt(t83));
-        const double t85 = t3 * t84;
-        const _Bool t86 = 37.5 < t85;
-        const double t87 = t86 ? 37.5 : t85;
-        const double t88 = exp64((t86 ? 1406.25 : (t3 * (t3 * (1.0 / t83)))) * (-0.5));
-        const double t89 = 1.0 / (FMA(t87, 0.25, 1.0));
-        const double t90 = t88 * (t89 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t89 - 0.25)));
-        const double t91 = t84 * (t88 * 0x1.9884533d43651p-2);
-        const double t92 = t84 * t87;
-        const double t93 = t84 * t84;
-        const double t94 = t4 ? t0 : 0x1.1a3d7p2;
-        const _Bool t95 = t94 == 0.0;
-        const double t96 = __builtin_sqrt(t95 ? 1.0 : t94);
-        const double t97 = t95 ? 0.0 : t96;
-        const double t98 = t95 ? 0.0 : (1.0 / t96);
-        const double t99 = mean[i] - 6.0;
-        const _Bool t100 = mean[i] < 0.0;
-        const _Bool t101 = t99 < 0.0;
-        const double t102 = t100 ? 1.0 : (-1.0);
-        const double t103 = t101 ? 1.0 : (-1.0);
-        const double t104 = t98 * (__builtin_fabs(mean[i]));
-        const _Bool t105 = t95 | (37.5 < t104);
-        const double t106 = t105 ? 37.5 : t104;
-        const double t107 = t106 * t106;
-        const double t108 = t105 ? 0.0 : (exp64(t107 * (-0.5)));
-        const double t109 = 1.0 / (FMA(t106, 0.25, 1.0));
-        const double t110 = t109 * (t109 * (t109 * (polynomial1(-0x1.d83ed7bcbc437p-7, t109 - 0.25))));
-        const double t111 = (FMA(t110, -(t106 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t107);
-        const double t112 = t98 * (__builtin_fabs(t99));
-        const _Bool t113 = t95 | (37.5 < t112);
-        const double t114 = t113 ? 37.5 : t112;
-        const double t115 = t114 * t114;
-        const double t116 = t113 ? 0.0 : (exp64(t115 * (-0.5)));
-        const double t117 = 1.0 / (FMA(t114, 0.25, 1.0));
-        const double t118 = t117 * (t117 * (t117 * (polynomial1(-0x1.d83ed7bcbc437p-7, t117 - 0.25))));
-        const double t119 = (FMA(t118, -(t114 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t115);
-        const double t120 = t97 * (t108 * t111);
-        const double t121 = t97 * (t116 * t119);
-        const double t122 = t120 - t121;
-        const double t123 = t97 * t97;
-        const double t124 = ((t100 ? 2.0 : (t101 ? (-2.0) : 2.0)) * ((t108 * t110) * t123)) * t102;
-        const double t125 = ((t100 ? (-2.0) : (t101 ? 2.0 : (-2.0))) * ((t116 * t118) * t123)) * t103;
-        const double t126 = (t120 * (t100 ? 0.0 : (t101 ? 0.0 : (-12.0)))) + t124;
-        const double t127 = t100 ? 0.0 : (t101 ? 1.0 : 0.0);
-        const double t128 = (-(t97 * (t116 * (FMA(t114, t119, t118 * 2.0))))) * t103;
-        const double t129 = FMA(t97, t127, (((t97 * (t108 * (FMA(t106, t111, t110 * 2.0)))) * t102) + t128) * 2.0);
-        const double t130 = FMA(t129, t97 * t127, (t126 + ((t121 * (t100 ? (-12.0) : 0.0)) + t125)) - (t122 * t122));
-        const double t131 = t14 * t15;
-        const double t132 = FMA(t15, t131, t14 * (-t16));
-        const double t133 = FMA(t15, t132, t131 * (t16 * (-2.0)));
-        const double t134 = FMA(t15, t133, t132 * (t16 * (-3.0)));
-        const double t135 = FMA(t15, t134, t133 * (t16 * (-4.0)));
-        const double t136 = FMA(t15, t135, t134 * (t16 * (-5.0)));
-        const double t137 = t25 * t26;
-        const double t138 = FMA(t26, t137, t25 * (-t27));
-        const double t139 = FMA(t26, t138, t137 * (t27 * (-2.0)));
-        const double t140 = FMA(t26, t139, t138 * (t27 * (-3.0)));
-        const double t141 = FMA(t26, t140, t139 * (t27 * (-4.0)));
-        const double t142 = FMA(t26, t141, t140 * (t27 * (-5.0)));
-        const double t143 = t36 * t37;
-        const double t144 = FMA(t37, t143, t36 * (-t38));
-        const double t145 = FMA(t37, t144, t143 * (t38 * (-2.0)));
-        const double t146 = FMA(t37, t145, t144 * (t38 * (-3.0)));
-        const double t147 = FMA(t37, t146, t145 * (t38 * (-4.0)));
-        const double t148 = FMA(t37, t147, t146 * (t38 * (-5.0)));
-        const double t149 = FMA(t142, 0x1.67fa6b3ca1d5bp-23, t136 * 0x1.023aee51c50e2p-27);
-        const double t150 = t47 * t48;
-        const double t151 = FMA(t48, t150, t47 * (-t49));
-        const double t152 = FMA(t48, t151, t150 * (t49 * (-2.0)));
-        const double t153 = FMA(t48, t152, t151 * (t49 * (-3.0)));
-        const double t154 = FMA(t48, t153, t152 * (t49 * (-4.0)));
-        const double t155 = FMA(t48, t154, t153 * (t49 * (-5.0)));
-        const double t156 = t58 * t59;
-        const double t157 = FMA(t59, t156, t58 * (-t60));
-        const double t158 = FMA(t59, t157, t156 * (t60 * (-2.0)));
-        const double t159 = FMA(t59, t158, t157 * (t60 * (-3.0)));
-        const double t160 = FMA(t59, t159, t158 * (t60 * (-4.0)));
-        const double t161 = FMA(t59, t160, t159 * (t60 * (-5.0)));
-        const double t162 = FMA(t155, (-0x1.04e214f9c837cp-22), FMA(t148, 0x1.522a010d35254p-22, t149));
-        const double t163 = t69 * t70;
-        const double t164 = FMA(t70, t163, t69 * (-t71));
-        const double t165 = FMA(t70, t164, t163 * (t71 * (-2.0)));
-        const double t166 = FMA(t70, t165, t164 * (t71 * (-3.0)));
-        const double t167 = FMA(t70, t166, t165 * (t71 * (-4.0)));
-        const double t168 = FMA(t70, t167, t166 * (t71 * (-5.0)));
-        const double t169 = t80 * t81;
-        const double t170 = FMA(t81, t169, t80 * (-t82));
-        const double t171 = FMA(t81, t170, t169 * (t82 * (-2.0)));
-        const double t172 = FMA(t81, t171, t170 * (t82 * (-3.0)));
-        const double t173 = FMA(t81, t172, t171 * (t82 * (-4.0)));
-        const double t174 = FMA(t81, t173, t172 * (t82 * (-5.0)));
-        const double t175 = FMA(t168, (-0x1.5081418d8522cp-19), FMA(t161, 0x1.abdef3bba3f1ap-23, t162));
-        const double t176 = t91 * t92;
-        const double t177 = FMA(t92, t176, t91 * (-t93));
-        const double t178 = FMA(t92, t177, t176 * (t93 * (-2.0)));
-        const double t179 = FMA(t92, t178, t177 * (t93 * (-3.0)));
-        const double t180 = FMA(t92, t179, t178 * (t93 * (-4.0)));
-        const double t181 = FMA(t92, t180, t179 * (t93 * (-5.0)));
-        const double t182 = FMA(t181, (-0x1.417bb39915b46p-22), FMA(t174, (-0x1.6b603632b8fb3p-19), t175));
-        const double t183 = FMA(t140, 0x1.82d9197d83ba2p-21, FMA(t134, 0x1.9af2187a28e1dp-24, t182));
-        const double t184 = FMA(t153, (-0x1.f669600726e3ap-26), FMA(t146, (-0x1.b2b6f4b444142p-21), t183));
-        const double t185 = FMA(t166, (-0x1.0624fe23e72bbp-18), FMA(t159, (-0x1.6f477e98bdc21p-21), t184));
-        const double t186 = FMA(t179, 0x1.284e53e7a48ap-20, FMA(t172, 0x1.e810ae1f52b8p-19, t185));
-        const double t187 = FMA(t138, 0x1.72a4c260ff13cp-28, FMA(t132, 0x1.10726a6a5214bp-29, t186));
-        const double t188 = FMA(t151, 0x1.6a591259efdd7p-27, FMA(t144, 0x1.8c8faafd88f7ap-27, t187));
-        const double t189 = FMA(t164, 0x1.bdb82a4bc76d3p-31, FMA(t157, 0x1.b201a470737fdp-27, t188));
-        const double t190 = FMA(t177, (-0x1.f7f21bf54368bp-26), FMA(t170, (-0x1.051ec76dc88bbp-26), t189));
-        const double t191 = FMA(t25, (-0x1.09437b07455a3p-32), FMA(t14, (-0x1.0a7e44e62c702p-32), t190));
-        const double t192 = FMA(t47, (-0x1.b9a6325d2fddcp-37), FMA(t36, (-0x1.04d906e9bccf4p-33), t191));
-        const double t193 = FMA(t69, 0x1.ffffad34cd768p-33, FMA(t58, 0x1.0531d63689119p-33, t192));
-        const double t194 = FMA(t15, t136, t135 * (t16 * (-6.0)));
-        const double t195 = FMA(t26, t142, t141 * (t27 * (-6.0)));
-        const double t196 = FMA(t37, t148, t147 * (t38 * (-6.0)));
-        const double t197 = FMA(t195, (-0x1.3c5697cb5012ap-6), t194 * (-0x1.4027a42b0f99bp-14));
-        const double t198 = FMA(t48, t155, t154 * (t49 * (-6.0)));
-        const double t199 = FMA(t59, t161, t160 * (t60 * (-6.0)));
-        const double t200 = FMA(t198, (-0x1.cab64ee780bf8p-2), FMA(t196, (-0x1.1c50ee3f47196p-5), t197));
-        const double t201 = FMA(t70, t168, t167 * (t71 * (-6.0)));
-        const double t202 = FMA(t81, t174, t173 * (t82 * (-6.0)));
-        const double t203 = FMA(t201, (-0x1.1b3ee155e4ec5p1), FMA(t199, (-0x1.cbf7fcc8cd788p0), t200));
-        const double t204 = FMA(t92, t181, t180 * (t93 * (-6.0)));
-        const double t205 = FMA(t204, (-0x1.b3c5bdd8352a6p-3), FMA(t202, (-0x1.40b323a337bacp-1), t203));
-        const double t206 = FMA(t141, (-0x1.9d95a88bb0226p-3), FMA(t135, (-0x1.e69e9d313ac11p-9), t205));
-        const double t207 = FMA(t154, 0x1.12a52bc364434p-1, FMA(t147, 0x1.e700e72f686bep-2, t206));
-        const double t208 = FMA(t167, 0x1.6665089e00104p2, FMA(t160, 0x1.4b1222a794deep0, t207));
-        const double t209 = FMA(t180, 0x1.74defbc6fa793p0, FMA(t173, 0x1.504d2080e3064p2, t208));
-        const double t210 = FMA(t139, (-0x1.3ff7b16d9ecf6p-4), FMA(t133, (-0x1.568dbabfc1b4p-5), t209));
-        const double t211 = FMA(t152, (-0x1.0f1bc813f0a98p-2), FMA(t145, (-0x1.2a97f5fae5648p-3), t210));
-        const double t212 = FMA(t165, (-0x1.bf193a5ce6a2ep-1), FMA(t158, (-0x1.ef6d6a173d6ecp-2), t211));
-        const double t213 = FMA(t178, (-0x1.6ffc24cd1ebccp1), FMA(t171, (-0x1.92d6001ce7bcbp0), t212));
-        const double t214 = FMA(t137, (-0x1.6a60b4ef3217bp-4), FMA(t131, (-0x1.0579dbc5c7a01p-4), t213));
-        const double t215 = FMA(t150, (-0x1.5e106202ef7fp-3), FMA(t143, (-0x1.f74208559a41bp-4), t214));
-        const double t216 = FMA(t163, (-0x1.54ce9f3f31bafp-2), FMA(t156, (-0x1.e7f6cd07168p-3), t215));
-        const double t217 = FMA(t176, (-0x1.4e9abe674dadfp-1), FMA(t169, (-0x1.dcfd6fbc6a3fp-2), t216));
-        const double t218 = FMA(t24, 0x1.82a7902fd5c2p-1, FMA(t13, 0x1.8349c84da9b7p-1, t217));
-        const double t219 = FMA(t46, 0x1.8102a5212cf37p-1, FMA(t35, 0x1.81e7330806fd8p-1, t218));
-        const double t220 = FMA(t68, 0x1.7eae1c8b215dap-1, FMA(t57, 0x1.7ff298e790261p-1, t219));
-        const double t221 = (FMA(t90, 0x1.7b59cce05f3fp-1, FMA(t79, 0x1.7d2a4d063bd39p-1, t220))) * t6;
-        const double t222 = (FMA(t91, 0x1.7f3ad42edf95ap-34, FMA(t80, 0x1.8331315e2a4cdp-33, t193))) + t221;
-        const double t223 = FMA(t195, 0x1.67fa6b3ca1d5bp-23, t194 * 0x1.023aee51c50e2p-27);
-        const double t224 = FMA(t198, (-0x1.04e214f9c837cp-22), FMA(t196, 0x1.522a010d35254p-22, t223));
-        const double t225 = FMA(t201, (-0x1.5081418d8522cp-19), FMA(t199, 0x1.abdef3bba3f1ap-23, t224));
-        const double t226 = FMA(t204, (-0x1.417bb39915b46p-22), FMA(t202, (-0x1.6b603632b8fb3p-19), t225));
-        const double t227 = FMA(t141, 0x1.82d9197d83ba2p-21, FMA(t135, 0x1.9af2187a28e1dp-24, t226));
-        const double t228 = FMA(t154, (-0x1.f669600726e3ap-26), FMA(t147, (-0x1.b2b6f4b444142p-21), t227));
-        const double t229 = FMA(t167, (-0x1.0624fe23e72bbp-18), FMA(t160, (-0x1.6f477e98bdc21p-21), t228));
-        const double t230 = FMA(t180, 0x1.284e53e7a48ap-20, FMA(t173, 0x1.e810ae1f52b8p-19, t229));
-        const double t231 = FMA(t139, 0x1.72a4c260ff13cp-28, FMA(t133, 0x1.10726a6a5214bp-29, t230));
-        const double t232 = FMA(t152, 0x1.6a591259efdd7p-27, FMA(t145, 0x1.8c8faafd88f7ap-27, t231));
-        const double t233 = FMA(t165, 0x1.bdb82a4bc76d3p-31, FMA(t158, 0x1.b201a470737fdp-27, t232));
-        const double t234 = FMA(t178, (-0x1.f7f21bf54368bp-26), FMA(t171, (-0x1.051ec76dc88bbp-26), t233));
-        const double t235 = FMA(t137, (-0x1.09437b07455a3p-32), FMA(t131, (-0x1.0a7e44e62c702p-32), t234));
-        const double t236 = FMA(t150, (-0x1.b9a6325d2fddcp-37), FMA(t143, (-0x1.04d906e9bccf4p-33), t235));
-        const double t237 = FMA(t163, 0x1.ffffad34cd768p-33, FMA(t156, 0x1.0531d63689119p-33, t236));
-        const double t238 = (FMA(t15, t194, t136 * (t16 * (-7.0)))) * (-0x1.4027a42b0f99bp-14);
-        const double t239 = FMA(FMA(t26, t195, t142 * (t27 * (-7.0))), (-0x1.3c5697cb5012ap-6), t238);
-        const double t240 = FMA(FMA(t37, t196, t148 * (t38 * (-7.0))), (-0x1.1c50ee3f47196p-5), t239);
-        const double t241 = FMA(FMA(t48, t198, t155 * (t49 * (-7.0))), (-0x1.cab64ee780bf8p-2), t240);
-        const double t242 = FMA(FMA(t59, t199, t161 * (t60 * (-7.0))), (-0x1.cbf7fcc8cd788p0), t241);
-        const double t243 = FMA(FMA(t70, t201, t168 * (t71 * (-7.0))), (-0x1.1b3ee155e4ec5p1), t242);
-        const double t244 = FMA(FMA(t81, t202, t174 * (t82 * (-7.0))), (-0x1.40b323a337bacp-1), t243);
-        const double t245 = FMA(FMA(t92, t204, t181 * (t93 * (-7.0))), (-0x1.b3c5bdd8352a6p-3), t244);
-        const double t246 = FMA(t142, (-0x1.9d95a88bb0226p-3), FMA(t136, (-0x1.e69e9d313ac11p-9), t245));
-        const double t247 = FMA(t155, 0x1.12a52bc364434p-1, FMA(t148, 0x1.e700e72f686bep-2, t246));
-        const double t248 = FMA(t168, 0x1.6665089e00104p2, FMA(t161, 0x1.4b1222a794deep0, t247));
-        const double t249 = FMA(t181, 0x1.74defbc6fa793p0, FMA(t174, 0x1.504d2080e3064p2, t248));
-        const double t250 = FMA(t140, (-0x1.3ff7b16d9ecf6p-4), FMA(t134, (-0x1.568dbabfc1b4p-5), t249));
-        const double t251 = FMA(t153, (-0x1.0f1bc813f0a98p-2), FMA(t146, (-0x1.2a97f5fae5648p-3), t250));
-        const double t252 = FMA(t166, (-0x1.bf193a5ce6a2ep-1), FMA(t159, (-0x1.ef6d6a173d6ecp-2), t251));
-        const double t253 = FMA(t179, (-0x1.6ffc24cd1ebccp1), FMA(t172, (-0x1.92d6001ce7bcbp0), t252));
-        const double t254 = FMA(t138, (-0x1.6a60b4ef3217bp-4), FMA(t132, (-0x1.0579dbc5c7a01p-4), t253));
-        const double t255 = FMA(t151, (-0x1.5e106202ef7fp-3), FMA(t144, (-0x1.f74208559a41bp-4), t254));
-        const double t256 = FMA(t164, (-0x1.54ce9f3f31bafp-2), FMA(t157, (-0x1.e7f6cd07168p-3), t255));
-        const double t257 = FMA(t177, (-0x1.4e9abe674dadfp-1), FMA(t170, (-0x1.dcfd6fbc6a3fp-2), t256));
-        const double t258 = FMA(t25, 0x1.82a7902fd5c2p-1, FMA(t14, 0x1.8349c84da9b7p-1, t257));
-        const double t259 = FMA(t47, 0x1.8102a5212cf37p-1, FMA(t36, 0x1.81e7330806fd8p-1, t258));
-        const double t260 = FMA(t69, 0x1.7eae1c8b215dap-1, FMA(t58, 0x1.7ff298e790261p-1, t259));
-        const double t261 = (FMA(t91, 0x1.7b59cce05f3fp-1, FMA(t80, 0x1.7d2a4d063bd39p-1, t260))) * t6;
-        const double t262 = (FMA(t176, 0x1.7f3ad42edf95ap-34, FMA(t169, 0x1.8331315e2a4cdp-33, t237))) + t261;
-        const double t263 = FMA(t195, (-0x1.81f04eeda0995p-4), t194 * (-0x1.d2750b48c5f3cp-15));
-        const double t264 = FMA(t198, (-0x1.48c6e89fa97b8p1), FMA(t196, (-0x1.1a387a8baaba3p-4), t263));
-        const double t265 = FMA(t201, (-0x1.8df43ccb2307fp3), FMA(t199, (-0x1.5351a69a21434p3), t264));
-        const double t266 = FMA(t204, (-0x1.3a664b947d81ap0), FMA(t202, (-0x1.9ce38a8ea236ep1), t265));
-        const double t267 = FMA(t142, 0x1.eb37982d17486p-4, FMA(t136, 0x1.b0ce5c4ecbc5ep-9, t266));
-        const double t268 = FMA(t155, (-0x1.5aea092bb9157p2), FMA(t148, (-0x1.604a4fdc24f99p1), t267));
-        const double t269 = FMA(t168, (-0x1.9cc68f9b20b44p1), FMA(t161, (-0x1.365fa15f89babp2), t268));
-        const double t270 = FMA(t181, 0x1.abbf531cc73dep-1, FMA(t174, (-0x1.13d411f04547ap1), t269));
-        const double t271 = FMA(t141, (-0x1.124a9b672df7dp0), FMA(t135, (-0x1.07fadae0f0a26p-6), t270));
-        const double t272 = FMA(t154, 0x1.6e838196293f1p1, FMA(t147, 0x1.8ad165e5ddfc5p1, t271));
-        const double t273 = FMA(t167, 0x1.0f23a29b2ce91p5, FMA(t160, 0x1.1009fbad0335cp3, t272));
-        const double t274 = FMA(t180, 0x1.11bfefde794efp3, FMA(t173, 0x1.ea031dedc5e89p4, t273));
-        const double t275 = FMA(t140, 0x1.cdbfea69e994dp-1, FMA(t134, 0x1.043581bcd93f5p-3, t274));
-        const double t276 = FMA(t153, (-0x1.ba13b84833239p0), FMA(t146, (-0x1.90076ad53c1a4p0), t275));
-        const double t277 = FMA(t166, (-0x1.7ce46dac629d1p3), FMA(t159, (-0x1.d0035e60f55bp1), t276));
-        const double t278 = FMA(t179, (-0x1.c75d3b0755df1p2), FMA(t172, (-0x1.d31d561302b9ep3), t277));
-        const double t279 = FMA(t139, (-0x1.e24f3ee9508f9p-2), FMA(t133, (-0x1.016f08f887594p-2), t278));
-        const double t280 = FMA(t152, (-0x1.97245f90c7bcap0), FMA(t145, (-0x1.c0b0828c60bffp-1), t279));
-        const double t281 = FMA(t165, (-0x1.4f4acf687471ap2), FMA(t158, (-0x1.74071706371efp1), t280));
-        const double t282 = FMA(t178, (-0x1.13dcf9bfaf9e4p4), FMA(t171, (-0x1.2e114f90af399p3), t281));
-        const double t283 = FMA(t138, 0x1.38b7048385d72p0, FMA(t132, 0x1.86bb67ee7a72ap-1, t282));
-        const double t284 = FMA(t151, 0x1.8da8972724fa4p1, FMA(t144, 0x1.f49bec2d1775p0, t283));
-        const double t285 = FMA(t164, 0x1.f5a83c7dd200ap2, FMA(t157, 0x1.3c3e75eceaa33p2, t284));
-        const double t286 = FMA(t177, 0x1.3be67abc57ffbp4, FMA(t170, 0x1.8d84d1f582912p3, t285));
-        const double t287 = FMA(t137, (-0x1.0fc30c203452cp-1), FMA(t131, (-0x1.8829232415486p-2), t286));
-        const double t288 = FMA(t150, (-0x1.068b219c4c68fp0), FMA(t143, (-0x1.796e73f8a8fa7p-1), t287));
-        const double t289 = FMA(t163, (-0x1.ff38a4471da22p0), FMA(t156, (-0x1.6dfa66c20353bp0), t288));
-        const double t290 = FMA(t176, (-0x1.f5e93baf29faep1), FMA(t169, (-0x1.65bf67e8724f2p1), t289));
-        const double t291 = FMA(t25, (-0x1.789ac8539777cp1), FMA(t14, (-0x1.43c846af04495p1), t290));
-        const double t292 = FMA(t47, (-0x1.fbd68cdd68f0cp1), FMA(t36, (-0x1.b595319e303cdp1), t291));
-        const double t293 = FMA(t69, (-0x1.547f3aa3b6709p2), FMA(t58, (-0x1.26474c43a4a29p2), t292));
-        const double t294 = FMA(t91, (-0x1.c51790bb3256bp2), FMA(t80, (-0x1.893a819e2446ap2), t293));
-        const double t295 = FMA(t24, 0x1.21fdab623fd66p2, FMA(t13, 0x1.227752000b30cp2, t294));
-        const double t296 = FMA(t46, 0x1.20c1fe08f6cd6p2, FMA(t35, 0x1.216d676d0a8e8p2, t295));
-        const double t297 = FMA(t68, 0x1.1f029674c1272p2, FMA(t57, 0x1.1ff5f4f0feaa1p2, t296));
-        const double t298 = (FMA(t90, 0x1.1c835844866b1p2, FMA(t79, 0x1.1ddfb97d6d60bp2, t297))) - (t222 * t222);
-        const double t299 = t262 * (t5 * t262);
-        const _Bool t300 = mean[i] == mean[i];
-        const double t301 = t4 ? (t122 + (t100 ? 0.0 : (t101 ? mean[i] : 6.0))) : (t222 + (t2 ? 0.0 : 6.0));
-        out_mean[i] = (t300 ? t301 : mean[i]);
-        const double t302 = t300 ? (t4 ? ((t130 < 0.0) ? 0.0 : t130) : ((t298 < t299) ? t299 : t298)) : mean[i];
-        out_var[i] = t302;
+        double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        double t1 = mean[i] - 3.0;
+        _Bool t2 = t1 < 0.0;
+        s[1][i] = __builtin_fabs(t1);
+        s[13][i] = t0 < 0x1.1a3d7p2;
+        s[0][i] = s[13][i] ? 0x1.1a3d7p2 : t0;
+        s[11][i] = t2 ? 1.0 : (-1.0);
+        double t7 = 1.0 / (__builtin_sqrt(s[0][i]));
+        double t8 = s[1][i] * t7;
+        _Bool t9 = 37.5 < t8;
+        double t10 = t9 ? 37.5 : t8;
+        double t11 = exp64((t9 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
+        double t12 = 1.0 / (FMA(t10, 0.25, 1.0));
+        s[10][i] = t11 * (t12 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t12 - 0.25)));
+        s[5][i] = t7 * (t11 * 0x1.9884533d43651p-2);
+        double t15 = t7 * t10;
+        double t16 = t7 * t7;
+        double t17 = s[13][i] ? t0 : 0x1.1a3d7p2;
+        _Bool t18 = t17 == 0.0;
+        double t19 = __builtin_sqrt(t18 ? 1.0 : t17);
+        double t20 = t18 ? 0.0 : t19;
+        double t21 = t18 ? 0.0 : (1.0 / t19);
+        double t22 = mean[i] - 6.0;
+        _Bool t23 = mean[i] < 0.0;
+        _Bool t24 = t22 < 0.0;
+        double t25 = t23 ? 1.0 : (-1.0);
+        double t26 = t24 ? 1.0 : (-1.0);
+        double t27 = t21 * (__builtin_fabs(mean[i]));
+        _Bool t28 = t18 | (37.5 < t27);
+        double t29 = t28 ? 37.5 : t27;
+        double t30 = t29 * t29;
+        double t31 = t28 ? 0.0 : (exp64(t30 * (-0.5)));
+        double t32 = 1.0 / (FMA(t29, 0.25, 1.0));
+        double t33 = t32 * (t32 * (t32 * (polynomial1(-0x1.d83ed7bcbc437p-7, t32 - 0.25))));
+        double t34 = (FMA(t33, -(t29 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t30);
+        double t35 = t21 * (__builtin_fabs(t22));
+        _Bool t36 = t18 | (37.5 < t35);
+        double t37 = t36 ? 37.5 : t35;
+        double t38 = t37 * t37;
+        double t39 = t36 ? 0.0 : (exp64(t38 * (-0.5)));
+        double t40 = 1.0 / (FMA(t37, 0.25, 1.0));
+        double t41 = t40 * (t40 * (t40 * (polynomial1(-0x1.d83ed7bcbc437p-7, t40 - 0.25))));
+        double t42 = (FMA(t41, -(t37 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t38);
+        double t43 = t20 * (t31 * t34);
+        double t44 = t20 * (t39 * t42);
+        double t45 = t43 - t44;
+        double t46 = t20 * t20;
+        double t47 = ((t23 ? 2.0 : (t24 ? (-2.0) : 2.0)) * ((t31 * t33) * t46)) * t25;
+        double t48 = ((t23 ? (-2.0) : (t24 ? 2.0 : (-2.0))) * ((t39 * t41) * t46)) * t26;
+        double t49 = (t43 * (t23 ? 0.0 : (t24 ? 0.0 : (-12.0)))) + t47;
+        double t50 = t23 ? 0.0 : (t24 ? 1.0 : 0.0);
+        double t51 = (-(t20 * (t39 * (FMA(t37, t42, t41 * 2.0))))) * t26;
+        double t52 = FMA(t20, t50, (((t20 * (t31 * (FMA(t29, t34, t33 * 2.0)))) * t25) + t51) * 2.0);
+        double t53 = FMA(t52, t20 * t50, (t49 + ((t44 * (t23 ? (-12.0) : 0.0)) + t48)) - (t45 * t45));
+        s[14][i] = (t53 < 0.0) ? 0.0 : t53;
+        s[9][i] = s[5][i] * t15;
+        s[4][i] = FMA(t15, s[9][i], s[5][i] * (-t16));
+        s[8][i] = FMA(t15, s[4][i], s[9][i] * (t16 * (-2.0)));
+        s[3][i] = FMA(t15, s[8][i], s[4][i] * (t16 * (-3.0)));
+        s[7][i] = FMA(t15, s[3][i], s[8][i] * (t16 * (-4.0)));
+        s[2][i] = FMA(t15, s[7][i], s[3][i] * (t16 * (-5.0)));
+        s[6][i] = FMA(t15, s[2][i], s[7][i] * (t16 * (-6.0)));
+        s[12][i] = FMA(t15, s[6][i], s[2][i] * (t16 * (-7.0)));
+        s[16][i] = t45 + (t23 ? 0.0 : (t24 ? mean[i] : 6.0));
+        s[15][i] = t2 ? 0.0 : 6.0;
+        s[17][i] = mean[i] == mean[i];
     }
-}
-
-void relu6_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                 const double *restrict params, double *restrict out_mean, double *restrict out_var)
-{
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            relu6_exact_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
+    for (int k = 0; k < 7; ++k) {
+        const double *c = table7[k];
+#pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
+            double t0 = s[0][i] + c[0];
+            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t2 = s[1][i] * t1;
+            _Bool t3 = 37.5 < t2;
+            double t4 = t3 ? 37.5 : t2;
+            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
+            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t7 = t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25)));
+            double t8 = t1 * (t5 * 0x1.9884533d43651p-2);
+            double t9 = t1 * t4;
+            double t10 = t1 * t1;
+            double t11 = t8 * t9;
+            double t12 = FMA(t9, t11, t8 * (-t10));
+            double t13 = FMA(t9, t12, t11 * (t10 * (-2.0)));
+            double t14 = FMA(t9, t13, t12 * (t10 * (-3.0)));
+            double t15 = FMA(t9, t14, t13 * (t10 * (-4.0)));
+            double t16 = FMA(t9, t15, t14 * (t10 * (-5.0)));
+            double t17 = FMA(t9, t16, t15 * (t10 * (-6.0)));
+            a[0][i] = FMA(t13, c[5], FMA(t14, c[4], FMA(t15, c[3], FMA(t16, c[2], FMA(t17, c[1], a[0][i])))));
+            a[0][i] = FMA(t7, c[9], FMA(t8, c[8], FMA(t11, c[7], FMA(t12, c[6], a[0][i]))));
+            a[1][i] = FMA(t14, c[12], FMA(t16, c[11], FMA(FMA(t9, t17, t16 * (t10 * (-7.0))), c[10], a[1][i])));
+            a[1][i] = FMA(t8, c[14], FMA(t12, c[13], a[1][i]));
+            a[2][i] = FMA(t11, c[18], FMA(t13, c[17], FMA(t15, c[16], FMA(t17, c[15], a[2][i]))));
+            a[3][i] = FMA(t7, c[14], FMA(t11, c[13], FMA(t13, c[12], FMA(t15, c[11], FMA(t17, c[10], a[3][i])))));
+            a[4][i] = FMA(t8, c[18], FMA(t12, c[17], FMA(t14, c[16], FMA(t16, c[15], a[4][i]))));
         }
-        relu6_exact_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
     }
-}
-
-static void relu6_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                               const double *restrict grad_mean, const double *restrict grad_var,
-                                               double *restrict out_grad_mean, double *restrict out_grad_var)
-{
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        const double t1 = mean[i] - 3.0;
-        const double t2 = __builtin_fabs(t1);
-        const _Bool t3 = t0 < 0x1.1a3d7p2;
-        const double t4 = t3 ? 0x1.1a3d7p2 : t0;
-        const double t5 = (t1 < 0.0) ? 1.0 : (-1.0);
-        const double t6 = 1.0 / (__builtin_sqrt(t4));
-        const double t7 = t2 * t6;
-        const _Bool t8 = 37.5 < t7;
-        const double t9 = t8 ? 37.5 : t7;
-        const double t10 = exp64((t8 ? 1406.25 : (t2 * (t2 * (1.0 / t4)))) * (-0.5));
-        const double t11 = 1.0 / (FMA(t9, 0.25, 1.0));
-        const double t12 = t6 * (t10 * 0x1.9884533d43651p-2);
-        const double t13 = t6 * t9;
-        const double t14 = t6 * t6;
-        const double t15 = t4 + 0x1.7fb0aep-1;
-        const double t16 = 1.0 / (__builtin_sqrt(t15));
-        const double t17 = t2 * t16;
-        const _Bool t18 = 37.5 < t17;
-        const double t19 = t18 ? 37.5 : t17;
-        const double t20 = exp64((t18 ? 1406.25 : (t2 * (t2 * (1.0 / t15)))) * (-0.5));
-        const double t21 = 1.0 / (FMA(t19, 0.25, 1.0));
-        const double t22 = t16 * (t20 * 0x1.9884533d43651p-2);
-        const double t23 = t16 * t19;
-        const double t24 = t16 * t16;
-        const double t25 = t4 + 0x1.a04a62p0;
-        const double t26 = 1.0 / (__builtin_sqrt(t25));
-        const double t27 = t2 * t26;
-        const _Bool t28 = 37.5 < t27;
-        const double t29 = t28 ? 37.5 : t27;
-        const double t30 = exp64((t28 ? 1406.25 : (t2 * (t2 * (1.0 / t25)))) * (-0.5));
-        const double t31 = 1.0 / (FMA(t29, 0.25, 1.0));
-        const double t32 = t26 * (t30 * 0x1.9884533d43651p-2);
-        const double t33 = t26 * t29;
-        const double t34 = t26 * t26;
-        const double t35 = t4 + 0x1.537028p1;
-        const double t36 = 1.0 / (__builtin_sqrt(t35));
-        const double t37 = t2 * t36;
-        const _Bool t38 = 37.5 < t37;
-        const double t39 = t38 ? 37.5 : t37;
-        const double t40 = exp64((t38 ? 1406.25 : (t2 * (t2 * (1.0 / t35)))) * (-0.5));
-        const double t41 = 1.0 / (FMA(t39, 0.25, 1.0));
-        const double t42 = t36 * (t40 * 0x1.9884533d43651p-2);
-        const double t43 = t36 * t39;
-        const double t44 = t36 * t36;
-        const double t45 = t4 + 0x1.ed0aaap1;
-        const double t46 = 1.0 / (__builtin_sqrt(t45));
-        const double t47 = t2 * t46;
-        const _Bool t48 = 37.5 < t47;
-        const double t49 = t48 ? 37.5 : t47;
-        const double t50 = exp64((t48 ? 1406.25 : (t2 * (t2 * (1.0 / t45)))) * (-0.5));
-        const double t51 = 1.0 / (FMA(t49, 0.25, 1.0));
-        const double t52 = t46 * (t50 * 0x1.9884533d43651p-2);
-        const double t53 = t46 * t49;
-        const double t54 = t46 * t46;
-        const double t55 = t4 + 0x1.505fa4p2;
-        const double t56 = 1.0 / (__builtin_sqrt(t55));
-        const double t57 = t2 * t56;
-        const _Bool t58 = 37.5 < t57;
-        const double t59 = t58 ? 37.5 : t57;
-        const double t60 = exp64((t58 ? 1406.25 : (t2 * (t2 * (1.0 / t55)))) * (-0.5));
-        const double t61 = 1.0 / (FMA(t59, 0.25, 1.0));
-        const double t62 = t56 * (t60 * 0x1.9884533d43651p-2);
-        const double t63 = t56 * t59;
-        const double t64 = t56 * t56;
-        const double t65 = t4 + 0x1.b97ebep2;
-        const double t66 = 1.0 / (__builtin_sqrt(t65));
-        const double t67 = t2 * t66;
-        const _Bool t68 = 37.5 < t67;
-        const double t69 = t68 ? 37.5 : t67;
-        const double t70 = exp64((t68 ? 1406.25 : (t2 * (t2 * (1.0 / t65)))) * (-0.5));
-        const double t71 = 1.0 / (FMA(t69, 0.25, 1.0));
-        const double t72 = t66 * (t70 * 0x1.9884533d43651p-2);
-        const double t73 = t66 * t69;
-        const double t74 = t66 * t66;
-        const double t75 = t4 + 0x1.1a3d7p3;
-        const double t76 = 1.0 / (__builtin_sqrt(t75));
-        const double t77 = t2 * t76;
-        const _Bool t78 = 37.5 < t77;
-        const double t79 = t78 ? 37.5 : t77;
-        const double t80 = exp64((t78 ? 1406.25 : (t2 * (t2 * (1.0 / t75)))) * (-0.5));
-        const double t81 = 1.0 / (FMA(t79, 0.25, 1.0));
-        const double t82 = t76 * (t80 * 0x1.9884533d43651p-2);
-        const double t83 = t76 * t79;
-        const double t84 = t76 * t76;
-        const double t85 = t3 ? t0 : 0x1.1a3d7p2;
-        const _Bool t86 = t85 == 0.0;
-        const double t87 = __builtin_sqrt(t86 ? 1.0 : t85);
-        const double t88 = t86 ? 0.0 : t87;
-        const double t89 = t86 ? 0.0 : (1.0 / t87);
-        const double t90 = mean[i] - 6.0;
-        const _Bool t91 = mean[i] < 0.0;
-        const _Bool t92 = t90 < 0.0;
-        const double t93 = t91 ? 1.0 : (-1.0);
-        const double t94 = t92 ? 1.0 : (-1.0);
-        const double t95 = t12 * t13;
-        const double t96 = FMA(t13, t95, t12 * (-t14));
-        const double t97 = FMA(t13, t96, t95 * (t14 * (-2.0)));
-        const double t98 = FMA(t13, t97, t96 * (t14 * (-3.0)));
-        const double t99 = FMA(t13, t98, t97 * (t14 * (-4.0)));
-        const double t100 = FMA(t13, t99, t98 * (t14 * (-5.0)));
-        const double t101 = t22 * t23;
-        const double t102 = FMA(t23, t101, t22 * (-t24));
-        const double t103 = FMA(t23, t102, t101 * (t24 * (-2.0)));
-        const double t104 = FMA(t23, t103, t102 * (t24 * (-3.0)));
-        const double t105 = FMA(t23, t104, t103 * (t24 * (-4.0)));
-        const double t106 = FMA(t23, t105, t104 * (t24 * (-5.0)));
-        const double t107 = t32 * t33;
-        const double t108 = FMA(t33, t107, t32 * (-t34));
-        const double t109 = FMA(t33, t108, t107 * (t34 * (-2.0)));
-        const double t110 = FMA(t33, t109, t108 * (t34 * (-3.0)));
-        const double t111 = FMA(t33, t110, t109 * (t34 * (-4.0)));
-        const double t112 = FMA(t33, t111, t110 * (t34 * (-5.0)));
-        const double t113 = FMA(t106, 0x1.67fa6b3ca1d5bp-23, t100 * 0x1.023aee51c50e2p-27);
-        const double t114 = t42 * t43;
-        const double t115 = FMA(t43, t114, t42 * (-t44));
-        const double t116 = FMA(t43, t115, t114 * (t44 * (-2.0)));
-        const double t117 = FMA(t43, t116, t115 * (t44 * (-3.0)));
-        const double t118 = FMA(t43, t117, t116 * (t44 * (-4.0)));
-        const double t119 = FMA(t43, t118, t117 * (t44 * (-5.0)));
-        const double t120 = t52 * t53;
-        const double t121 = FMA(t53, t120, t52 * (-t54));
-        const double t122 = FMA(t53, t121, t120 * (t54 * (-2.0)));
-        const double t123 = FMA(t53, t122, t121 * (t54 * (-3.0)));
-        const double t124 = FMA(t53, t123, t122 * (t54 * (-4.0)));
-        const double t125 = FMA(t53, t124, t123 * (t54 * (-5.0)));
-        const double t126 = FMA(t119, (-0x1.04e214f9c837cp-22), FMA(t112, 0x1.522a010d35254p-22, t113));
-        const double t127 = t62 * t63;
-        const double t128 = FMA(t63, t127, t62 * (-t64));
-        const double t129 = FMA(t63, t128, t127 * (t64 * (-2.0)));
-        const double t130 = FMA(t63, t129, t128 * (t64 * (-3.0)));
-        const double t131 = FMA(t63, t130, t129 * (t64 * (-4.0)));
-        const double t132 = FMA(t63, t131, t130 * (t64 * (-5.0)));
-        const double t133 = t72 * t73;
-        const double t134 = FMA(t73, t133, t72 * (-t74));
-        const double t135 = FMA(t73, t134, t133 * (t74 * (-2.0)));
-        const double t136 = FMA(t73, t135, t134 * (t74 * (-3.0)));
-        const double t137 = FMA(t73, t136, t135 * (t74 * (-4.0)));
-        const double t138 = FMA(t73, t137, t136 * (t74 * (-5.0)));
-        const double t139 = FMA(t132, (-0x1.5081418d8522cp-19), FMA(t125, 0x1.abdef3bba3f1ap-23, t126));
-        const double t140 = t82 * t83;
-        const double t141 = FMA(t83, t140, t82 * (-t84));
-        const double t142 = FMA(t83, t141, t140 * (t84 * (-2.0)));
-        const double t143 = FMA(t83, t142, t141 * (t84 * (-3.0)));
-        const double t144 = FMA(t83, t143, t142 * (t84 * (-4.0)));
-        const double t145 = FMA(t83, t144, t143 * (t84 * (-5.0)));
-        const double t146 = FMA(t145, (-0x1.417bb39915b46p-22), FMA(t138, (-0x1.6b603632b8fb3p-19), t139));
-        const double t147 = FMA(t104, 0x1.82d9197d83ba2p-21, FMA(t98, 0x1.9af2187a28e1dp-24, t146));
-        const double t148 = FMA(t117, (-0x1.f669600726e3ap-26), FMA(t110, (-0x1.b2b6f4b444142p-21), t147));
-        const double t149 = FMA(t130, (-0x1.0624fe23e72bbp-18), FMA(t123, (-0x1.6f477e98bdc21p-21), t148));
-        const double t150 = FMA(t143, 0x1.284e53e7a48ap-20, FMA(t136, 0x1.e810ae1f52b8p-19, t149));
-        const double t151 = FMA(t102, 0x1.72a4c260ff13cp-28, FMA(t96, 0x1.10726a6a5214bp-29, t150));
-        const double t152 = FMA(t115, 0x1.6a591259efdd7p-27, FMA(t108, 0x1.8c8faafd88f7ap-27, t151));
-        const double t153 = FMA(t128, 0x1.bdb82a4bc76d3p-31, FMA(t121, 0x1.b201a470737fdp-27, t152));
-        const double t154 = FMA(t141, (-0x1.f7f21bf54368bp-26), FMA(t134, (-0x1.051ec76dc88bbp-26), t153));
-        const double t155 = FMA(t22, (-0x1.09437b07455a3p-32), FMA(t12, (-0x1.0a7e44e62c702p-32), t154));
-        const double t156 = FMA(t42, (-0x1.b9a6325d2fddcp-37), FMA(t32, (-0x1.04d906e9bccf4p-33), t155));
-        const double t157 = FMA(t62, 0x1.ffffad34cd768p-33, FMA(t52, 0x1.0531d63689119p-33, t156));
-        const double t158 = FMA(t13, t100, t99 * (t14 * (-6.0)));
-        const double t159 = FMA(t23, t106, t105 * (t24 * (-6.0)));
-        const double t160 = FMA(t33, t112, t111 * (t34 * (-6.0)));
-        const double t161 = FMA(t159, (-0x1.3c5697cb5012ap-6), t158 * (-0x1.4027a42b0f99bp-14));
-        const double t162 = FMA(t43, t119, t118 * (t44 * (-6.0)));
-        const double t163 = FMA(t53, t125, t124 * (t54 * (-6.0)));
-        const double t164 = FMA(t162, (-0x1.cab64ee780bf8p-2), FMA(t160, (-0x1.1c50ee3f47196p-5), t161));
-        const double t165 = FMA(t63, t132, t131 * (t64 * (-6.0)));
-        const double t166 = FMA(t73, t138, t137 * (t74 * (-6.0)));
-        const double t167 = FMA(t165, (-0x1.1b3ee155e4ec5p1), FMA(t163, (-0x1.cbf7fcc8cd788p0), t164));
-        const double t168 = FMA(t83, t145, t144 * (t84 * (-6.0)));
-        const double t169 = FMA(t168, (-0x1.b3c5bdd8352a6p-3), FMA(t166, (-0x1.40b323a337bacp-1), t167));
-        const double t170 = FMA(t105, (-0x1.9d95a88bb0226p-3), FMA(t99, (-0x1.e69e9d313ac11p-9), t169));
-        const double t171 = FMA(t118, 0x1.12a52bc364434p-1, FMA(t111, 0x1.e700e72f686bep-2, t170));
-        const double t172 = FMA(t131, 0x1.6665089e00104p2, FMA(t124, 0x1.4b1222a794deep0, t171));
-        const double t173 = FMA(t144, 0x1.74defbc6fa793p0, FMA(t137, 0x1.504d2080e3064p2, t172));
-        const double t174 = FMA(t103, (-0x1.3ff7b16d9ecf6p-4), FMA(t97, (-0x1.568dbabfc1b4p-5), t173));
-        const double t175 = FMA(t116, (-0x1.0f1bc813f0a98p-2), FMA(t109, (-0x1.2a97f5fae5648p-3), t174));
-        const double t176 = FMA(t129, (-0x1.bf193a5ce6a2ep-1), FMA(t122, (-0x1.ef6d6a173d6ecp-2), t175));
-        const double t177 = FMA(t142, (-0x1.6ffc24cd1ebccp1), FMA(t135, (-0x1.92d6001ce7bcbp0), t176));
-        const double t178 = FMA(t101, (-0x1.6a60b4ef3217bp-4), FMA(t95, (-0x1.0579dbc5c7a01p-4), t177));
-        const double t179 = FMA(t114, (-0x1.5e106202ef7fp-3), FMA(t107, (-0x1.f74208559a41bp-4), t178));
-        const double t180 = FMA(t127, (-0x1.54ce9f3f31bafp-2), FMA(t120, (-0x1.e7f6cd07168p-3), t179));
-        const double t181 = FMA(t140, (-0x1.4e9abe674dadfp-1), FMA(t133, (-0x1.dcfd6fbc6a3fp-2), t180));
-        const double t182 = t10 * (t11 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t11 - 0.25)));
-        const double t183 = t20 * (t21 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t21 - 0.25)));
-        const double t184 = FMA(t183, 0x1.82a7902fd5c2p-1, FMA(t182, 0x1.8349c84da9b7p-1, t181));
-        const double t185 = t30 * (t31 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t31 - 0.25)));
-        const double t186 = t40 * (t41 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t41 - 0.25)));
-        const double t187 = FMA(t186, 0x1.8102a5212cf37p-1, FMA(t185, 0x1.81e7330806fd8p-1, t184));
-        const double t188 = t50 * (t51 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t51 - 0.25)));
-        const double t189 = t60 * (t61 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t61 - 0.25)));
-        const double t190 = FMA(t189, 0x1.7eae1c8b215dap-1, FMA(t188, 0x1.7ff298e790261p-1, t187));
-        const double t191 = t70 * (t71 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t71 - 0.25)));
-        const double t192 = t80 * (t81 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t81 - 0.25)));
-        const double t193 = (FMA(t192, 0x1.7b59cce05f3fp-1, FMA(t191, 0x1.7d2a4d063bd39p-1, t190))) * t5;
-        const double t194 = (FMA(t82, 0x1.7f3ad42edf95ap-34, FMA(t72, 0x1.8331315e2a4cdp-33, t157))) + t193;
-        const double t195 = FMA(t159, 0x1.67fa6b3ca1d5bp-23, t158 * 0x1.023aee51c50e2p-27);
-        const double t196 = FMA(t162, (-0x1.04e214f9c837cp-22), FMA(t160, 0x1.522a010d35254p-22, t195));
-        const double t197 = FMA(t165, (-0x1.5081418d8522cp-19), FMA(t163, 0x1.abdef3bba3f1ap-23, t196));
-        const double t198 = FMA(t168, (-0x1.417bb39915b46p-22), FMA(t166, (-0x1.6b603632b8fb3p-19), t197));
-        const double t199 = FMA(t105, 0x1.82d9197d83ba2p-21, FMA(t99, 0x1.9af2187a28e1dp-24, t198));
-        const double t200 = FMA(t118, (-0x1.f669600726e3ap-26), FMA(t111, (-0x1.b2b6f4b444142p-21), t199));
-        const double t201 = FMA(t131, (-0x1.0624fe23e72bbp-18), FMA(t124, (-0x1.6f477e98bdc21p-21), t200));
-        const double t202 = FMA(t144, 0x1.284e53e7a48ap-20, FMA(t137, 0x1.e810ae1f52b8p-19, t201));
-        const double t203 = FMA(t103, 0x1.72a4c260ff13cp-28, FMA(t97, 0x1.10726a6a5214bp-29, t202));
-        const double t204 = FMA(t116, 0x1.6a591259efdd7p-27, FMA(t109, 0x1.8c8faafd88f7ap-27, t203));
-        const double t205 = FMA(t129, 0x1.bdb82a4bc76d3p-31, FMA(t122, 0x1.b201a470737fdp-27, t204));
-        const double t206 = FMA(t142, (-0x1.f7f21bf54368bp-26), FMA(t135, (-0x1.051ec76dc88bbp-26), t205));
-        const double t207 = FMA(t101, (-0x1.09437b07455a3p-32), FMA(t95, (-0x1.0a7e44e62c702p-32), t206));
-        const double t208 = FMA(t114, (-0x1.b9a6325d2fddcp-37), FMA(t107, (-0x1.04d906e9bccf4p-33), t207));
-        const double t209 = FMA(t127, 0x1.ffffad34cd768p-33, FMA(t120, 0x1.0531d63689119p-33, t208));
-        const double t210 = FMA(t13, t158, t100 * (t14 * (-7.0)));
-        const double t211 = FMA(t23, t159, t106 * (t24 * (-7.0)));
-        const double t212 = FMA(t33, t160, t112 * (t34 * (-7.0)));
-        const double t213 = FMA(t211, (-0x1.3c5697cb5012ap-6), t210 * (-0x1.4027a42b0f99bp-14));
-        const double t214 = FMA(t43, t162, t119 * (t44 * (-7.0)));
-        const double t215 = FMA(t53, t163, t125 * (t54 * (-7.0)));
-        const double t216 = FMA(t214, (-0x1.cab64ee780bf8p-2), FMA(t212, (-0x1.1c50ee3f47196p-5), t213));
-        const double t217 = FMA(t63, t165, t132 * (t64 * (-7.0)));
-        const double t218 = FMA(t73, t166, t138 * (t74 * (-7.0)));
-        const double t219 = FMA(t217, (-0x1.1b3ee155e4ec5p1), FMA(t215, (-0x1.cbf7fcc8cd788p0), t216));
-        const double t220 = FMA(t83, t168, t145 * (t84 * (-7.0)));
-        const double t221 = FMA(t220, (-0x1.b3c5bdd8352a6p-3), FMA(t218, (-0x1.40b323a337bacp-1), t219));
-        const double t222 = FMA(t106, (-0x1.9d95a88bb0226p-3), FMA(t100, (-0x1.e69e9d313ac11p-9), t221));
-        const double t223 = FMA(t119, 0x1.12a52bc364434p-1, FMA(t112, 0x1.e700e72f686bep-2, t222));
-        const double t224 = FMA(t132, 0x1.6665089e00104p2, FMA(t125, 0x1.4b1222a794deep0, t223));
-        const double t225 = FMA(t145, 0x1.74defbc6fa793p0, FMA(t138, 0x1.504d2080e3064p2, t224));
-        const double t226 = FMA(t104, (-0x1.3ff7b16d9ecf6p-4), FMA(t98, (-0x1.568dbabfc1b4p-5), t225));
-        const double t227 = FMA(t117, (-0x1.0f1bc813f0a98p-2), FMA(t110, (-0x1.2a97f5fae5648p-3), t226));
-        const double t228 = FMA(t130, (-0x1.bf193a5ce6a2ep-1), FMA(t123, (-0x1.ef6d6a173d6ecp-2), t227));
-        const double t229 = FMA(t143, (-0x1.6ffc24cd1ebccp1), FMA(t136, (-0x1.92d6001ce7bcbp0), t228));
-        const double t230 = FMA(t102, (-0x1.6a60b4ef3217bp-4), FMA(t96, (-0x1.0579dbc5c7a01p-4), t229));
-        const double t231 = FMA(t115, (-0x1.5e106202ef7fp-3), FMA(t108, (-0x1.f74208559a41bp-4), t230));
-        const double t232 = FMA(t128, (-0x1.54ce9f3f31bafp-2), FMA(t121, (-0x1.e7f6cd07168p-3), t231));
-        const double t233 = FMA(t141, (-0x1.4e9abe674dadfp-1), FMA(t134, (-0x1.dcfd6fbc6a3fp-2), t232));
-        const double t234 = FMA(t22, 0x1.82a7902fd5c2p-1, FMA(t12, 0x1.8349c84da9b7p-1, t233));
-        const double t235 = FMA(t42, 0x1.8102a5212cf37p-1, FMA(t32, 0x1.81e7330806fd8p-1, t234));
-        const double t236 = FMA(t62, 0x1.7eae1c8b215dap-1, FMA(t52, 0x1.7ff298e790261p-1, t235));
-        const double t237 = (FMA(t82, 0x1.7b59cce05f3fp-1, FMA(t72, 0x1.7d2a4d063bd39p-1, t236))) * t5;
-        const double t238 = (FMA(t140, 0x1.7f3ad42edf95ap-34, FMA(t133, 0x1.8331315e2a4cdp-33, t209))) + t237;
-        const double t239 = FMA(t211, 0x1.67fa6b3ca1d5bp-23, t210 * 0x1.023aee51c50e2p-27);
-        const double t240 = FMA(t214, (-0x1.04e214f9c837cp-22), FMA(t212, 0x1.522a010d35254p-22, t239));
-        const double t241 = FMA(t217, (-0x1.5081418d8522cp-19), FMA(t215, 0x1.abdef3bba3f1ap-23, t240));
-        const double t242 = FMA(t220, (-0x1.417bb39915b46p-22), FMA(t218, (-0x1.6b603632b8fb3p-19), t241));
-        const double t243 = FMA(t106, 0x1.82d9197d83ba2p-21, FMA(t100, 0x1.9af2187a28e1dp-24, t242));
-        const double t244 = FMA(t119, (-0x1.f669600726e3ap-26), FMA(t112, (-0x1.b2b6f4b444142p-21), t243));
-        const double t245 = FMA(t132, (-0x1.0624fe23e72bbp-18), FMA(t125, (-0x1.6f477e98bdc21p-21), t244));
-        const double t246 = FMA(t145, 0x1.284e53e7a48ap-20, FMA(t138, 0x1.e810ae1f52b8p-19, t245));
-        const double t247 = FMA(t104, 0x1.72a4c260ff13cp-28, FMA(t98, 0x1.10726a6a5214bp-29, t246));
-        const double t248 = FMA(t117, 0x1.6a591259efdd7p-27, FMA(t110, 0x1.8c8faafd88f7ap-27, t247));
-        const double t249 = FMA(t130, 0x1.bdb82a4bc76d3p-31, FMA(t123, 0x1.b201a470737fdp-27, t248));
-        const double t250 = FMA(t143, (-0x1.f7f21bf54368bp-26), FMA(t136, (-0x1.051ec76dc88bbp-26), t249));
-        const double t251 = FMA(t102, (-0x1.09437b07455a3p-32), FMA(t96, (-0x1.0a7e44e62c702p-32), t250));
-        const double t252 = FMA(t115, (-0x1.b9a6325d2fddcp-37), FMA(t108, (-0x1.04d906e9bccf4p-33), t251));
-        const double t253 = FMA(t128, 0x1.ffffad34cd768p-33, FMA(t121, 0x1.0531d63689119p-33, t252));
-        const double t254 = FMA(t13, t210, t158 * (t14 * (-8.0)));
-        const double t255 = FMA(t23, t211, t159 * (t24 * (-8.0)));
-        const double t256 = FMA(t33, t212, t160 * (t34 * (-8.0)));
-        const double t257 = FMA(t255, (-0x1.3c5697cb5012ap-6), t254 * (-0x1.4027a42b0f99bp-14));
-        const double t258 = FMA(t43, t214, t162 * (t44 * (-8.0)));
-        const double t259 = FMA(t53, t215, t163 * (t54 * (-8.0)));
-        const double t260 = FMA(t258, (-0x1.cab64ee780bf8p-2), FMA(t256, (-0x1.1c50ee3f47196p-5), t257));
-        const double t261 = FMA(t63, t217, t165 * (t64 * (-8.0)));
-        const double t262 = FMA(t73, t218, t166 * (t74 * (-8.0)));
-        const double t263 = FMA(t261, (-0x1.1b3ee155e4ec5p1), FMA(t259, (-0x1.cbf7fcc8cd788p0), t260));
-        const double t264 = FMA(t83, t220, t168 * (t84 * (-8.0)));
-        const double t265 = FMA(t264, (-0x1.b3c5bdd8352a6p-3), FMA(t262, (-0x1.40b323a337bacp-1), t263));
-        const double t266 = FMA(t159, (-0x1.9d95a88bb0226p-3), FMA(t158, (-0x1.e69e9d313ac11p-9), t265));
-        const double t267 = FMA(t162, 0x1.12a52bc364434p-1, FMA(t160, 0x1.e700e72f686bep-2, t266));
-        const double t268 = FMA(t165, 0x1.6665089e00104p2, FMA(t163, 0x1.4b1222a794deep0, t267));
-        const double t269 = FMA(t168, 0x1.74defbc6fa793p0, FMA(t166, 0x1.504d2080e3064p2, t268));
-        const double t270 = FMA(t105, (-0x1.3ff7b16d9ecf6p-4), FMA(t99, (-0x1.568dbabfc1b4p-5), t269));
-        const double t271 = FMA(t118, (-0x1.0f1bc813f0a98p-2), FMA(t111, (-0x1.2a97f5fae5648p-3), t270));
-        const double t272 = FMA(t131, (-0x1.bf193a5ce6a2ep-1), FMA(t124, (-0x1.ef6d6a173d6ecp-2), t271));
-        const double t273 = FMA(t144, (-0x1.6ffc24cd1ebccp1), FMA(t137, (-0x1.92d6001ce7bcbp0), t272));
-        const double t274 = FMA(t103, (-0x1.6a60b4ef3217bp-4), FMA(t97, (-0x1.0579dbc5c7a01p-4), t273));
-        const double t275 = FMA(t116, (-0x1.5e106202ef7fp-3), FMA(t109, (-0x1.f74208559a41bp-4), t274));
-        const double t276 = FMA(t129, (-0x1.54ce9f3f31bafp-2), FMA(t122, (-0x1.e7f6cd07168p-3), t275));
-        const double t277 = FMA(t142, (-0x1.4e9abe674dadfp-1), FMA(t135, (-0x1.dcfd6fbc6a3fp-2), t276));
-        const double t278 = FMA(t101, 0x1.82a7902fd5c2p-1, FMA(t95, 0x1.8349c84da9b7p-1, t277));
-        const double t279 = FMA(t114, 0x1.8102a5212cf37p-1, FMA(t107, 0x1.81e7330806fd8p-1, t278));
-        const double t280 = FMA(t127, 0x1.7eae1c8b215dap-1, FMA(t120, 0x1.7ff298e790261p-1, t279));
-        const double t281 = (FMA(t140, 0x1.7b59cce05f3fp-1, FMA(t133, 0x1.7d2a4d063bd39p-1, t280))) * t5;
-        const double t282 = (FMA(t141, 0x1.7f3ad42edf95ap-34, FMA(t134, 0x1.8331315e2a4cdp-33, t253))) + t281;
-        const double t283 = FMA(t211, (-0x1.81f04eeda0995p-4), t210 * (-0x1.d2750b48c5f3cp-15));
-        const double t284 = FMA(t214, (-0x1.48c6e89fa97b8p1), FMA(t212, (-0x1.1a387a8baaba3p-4), t283));
-        const double t285 = FMA(t217, (-0x1.8df43ccb2307fp3), FMA(t215, (-0x1.5351a69a21434p3), t284));
-        const double t286 = FMA(t220, (-0x1.3a664b947d81ap0), FMA(t218, (-0x1.9ce38a8ea236ep1), t285));
-        const double t287 = FMA(t159, 0x1.eb37982d17486p-4, FMA(t158, 0x1.b0ce5c4ecbc5ep-9, t286));
-        const double t288 = FMA(t162, (-0x1.5aea092bb9157p2), FMA(t160, (-0x1.604a4fdc24f99p1), t287));
-        const double t289 = FMA(t165, (-0x1.9cc68f9b20b44p1), FMA(t163, (-0x1.365fa15f89babp2), t288));
-        const double t290 = FMA(t168, 0x1.abbf531cc73dep-1, FMA(t166, (-0x1.13d411f04547ap1), t289));
-        const double t291 = FMA(t106, (-0x1.124a9b672df7dp0), FMA(t100, (-0x1.07fadae0f0a26p-6), t290));
-        const double t292 = FMA(t119, 0x1.6e838196293f1p1, FMA(t112, 0x1.8ad165e5ddfc5p1, t291));
-        const double t293 = FMA(t132, 0x1.0f23a29b2ce91p5, FMA(t125, 0x1.1009fbad0335cp3, t292));
-        const double t294 = FMA(t145, 0x1.11bfefde794efp3, FMA(t138, 0x1.ea031dedc5e89p4, t293));
-        const double t295 = FMA(t105, 0x1.cdbfea69e994dp-1, FMA(t99, 0x1.043581bcd93f5p-3, t294));
-        const double t296 = FMA(t118, (-0x1.ba13b84833239p0), FMA(t111, (-0x1.90076ad53c1a4p0), t295));
-        const double t297 = FMA(t131, (-0x1.7ce46dac629d1p3), FMA(t124, (-0x1.d0035e60f55bp1), t296));
-        const double t298 = FMA(t144, (-0x1.c75d3b0755df1p2), FMA(t137, (-0x1.d31d561302b9ep3), t297));
-        const double t299 = FMA(t104, (-0x1.e24f3ee9508f9p-2), FMA(t98, (-0x1.016f08f887594p-2), t298));
-        const double t300 = FMA(t117, (-0x1.97245f90c7bcap0), FMA(t110, (-0x1.c0b0828c60bffp-1), t299));
-        const double t301 = FMA(t130, (-0x1.4f4acf687471ap2), FMA(t123, (-0x1.74071706371efp1), t300));
-        const double t302 = FMA(t143, (-0x1.13dcf9bfaf9e4p4), FMA(t136, (-0x1.2e114f90af399p3), t301));
-        const double t303 = FMA(t103, 0x1.38b7048385d72p0, FMA(t97, 0x1.86bb67ee7a72ap-1, t302));
-        const double t304 = FMA(t116, 0x1.8da8972724fa4p1, FMA(t109, 0x1.f49bec2d1775p0, t303));
-        const double t305 = FMA(t129, 0x1.f5a83c7dd200ap2, FMA(t122, 0x1.3c3e75eceaa33p2, t304));
-        const double t306 = FMA(t142, 0x1.3be67abc57ffbp4, FMA(t135, 0x1.8d84d1f582912p3, t305));
-        const double t307 = FMA(t102, (-0x1.0fc30c203452cp-1), FMA(t96, (-0x1.8829232415486p-2), t306));
-        const double t308 = FMA(t115, (-0x1.068b219c4c68fp0), FMA(t108, (-0x1.796e73f8a8fa7p-1), t307));
-        const double t309 = FMA(t128, (-0x1.ff38a4471da22p0), FMA(t121, (-0x1.6dfa66c20353bp0), t308));
-        const double t310 = FMA(t141, (-0x1.f5e93baf29faep1), FMA(t134, (-0x1.65bf67e8724f2p1), t309));
-        const double t311 = FMA(t101, (-0x1.789ac8539777cp1), FMA(t95, (-0x1.43c846af04495p1), t310));
-        const double t312 = FMA(t114, (-0x1.fbd68cdd68f0cp1), FMA(t107, (-0x1.b595319e303cdp1), t311));
-        const double t313 = FMA(t127, (-0x1.547f3aa3b6709p2), FMA(t120, (-0x1.26474c43a4a29p2), t312));
-        const double t314 = FMA(t140, (-0x1.c51790bb3256bp2), FMA(t133, (-0x1.893a819e2446ap2), t313));
-        const double t315 = FMA(t22, 0x1.21fdab623fd66p2, FMA(t12, 0x1.227752000b30cp2, t314));
-        const double t316 = FMA(t42, 0x1.20c1fe08f6cd6p2, FMA(t32, 0x1.216d676d0a8e8p2, t315));
-        const double t317 = FMA(t62, 0x1.1f029674c1272p2, FMA(t52, 0x1.1ff5f4f0feaa1p2, t316));
-        const double t318 = FMA(t82, 0x1.1c835844866b1p2, FMA(t72, 0x1.1ddfb97d6d60bp2, t317));
-        const double t319 = FMA(t255, (-0x1.81f04eeda0995p-4), t254 * (-0x1.d2750b48c5f3cp-15));
-        const double t320 = FMA(t258, (-0x1.48c6e89fa97b8p1), FMA(t256, (-0x1.1a387a8baaba3p-4), t319));
-        const double t321 = FMA(t261, (-0x1.8df43ccb2307fp3), FMA(t259, (-0x1.5351a69a21434p3), t320));
-        const double t322 = FMA(t264, (-0x1.3a664b947d81ap0), FMA(t262, (-0x1.9ce38a8ea236ep1), t321));
-        const double t323 = FMA(t211, 0x1.eb37982d17486p-4, FMA(t210, 0x1.b0ce5c4ecbc5ep-9, t322));
-        const double t324 = FMA(t214, (-0x1.5aea092bb9157p2), FMA(t212, (-0x1.604a4fdc24f99p1), t323));
-        const double t325 = FMA(t217, (-0x1.9cc68f9b20b44p1), FMA(t215, (-0x1.365fa15f89babp2), t324));
-        const double t326 = FMA(t220, 0x1.abbf531cc73dep-1, FMA(t218, (-0x1.13d411f04547ap1), t325));
-        const double t327 = FMA(t159, (-0x1.124a9b672df7dp0), FMA(t158, (-0x1.07fadae0f0a26p-6), t326));
-        const double t328 = FMA(t162, 0x1.6e838196293f1p1, FMA(t160, 0x1.8ad165e5ddfc5p1, t327));
-        const double t329 = FMA(t165, 0x1.0f23a29b2ce91p5, FMA(t163, 0x1.1009fbad0335cp3, t328));
-        const double t330 = FMA(t168, 0x1.11bfefde794efp3, FMA(t166, 0x1.ea031dedc5e89p4, t329));
-        const double t331 = FMA(t106, 0x1.cdbfea69e994dp-1, FMA(t100, 0x1.043581bcd93f5p-3, t330));
-        const double t332 = FMA(t119, (-0x1.ba13b84833239p0), FMA(t112, (-0x1.90076ad53c1a4p0), t331));
-        const double t333 = FMA(t132, (-0x1.7ce46dac629d1p3), FMA(t125, (-0x1.d0035e60f55bp1), t332));
-        const double t334 = FMA(t145, (-0x1.c75d3b0755df1p2), FMA(t138, (-0x1.d31d561302b9ep3), t333));
-        const double t335 = FMA(t105, (-0x1.e24f3ee9508f9p-2), FMA(t99, (-0x1.016f08f887594p-2), t334));
-        const double t336 = FMA(t118, (-0x1.97245f90c7bcap0), FMA(t111, (-0x1.c0b0828c60bffp-1), t335));
-        const double t337 = FMA(t131, (-0x1.4f4acf687471ap2), FMA(t124, (-0x1.74071706371efp1), t336));
-        const double t338 = FMA(t144, (-0x1.13dcf9bfaf9e4p4), FMA(t137, (-0x1.2e114f90af399p3), t337));
-        const double t339 = FMA(t104, 0x1.38b7048385d72p0, FMA(t98, 0x1.86bb67ee7a72ap-1, t338));
-        const double t340 = FMA(t117, 0x1.8da8972724fa4p1, FMA(t110, 0x1.f49bec2d1775p0, t339));
-        const double t341 = FMA(t130, 0x1.f5a83c7dd200ap2, FMA(t123, 0x1.3c3e75eceaa33p2, t340));
-        const double t342 = FMA(t143, 0x1.3be67abc57ffbp4, FMA(t136, 0x1.8d84d1f582912p3, t341));
-        const double t343 = FMA(t103, (-0x1.0fc30c203452cp-1), FMA(t97, (-0x1.8829232415486p-2), t342));
-        const double t344 = FMA(t116, (-0x1.068b219c4c68fp0), FMA(t109, (-0x1.796e73f8a8fa7p-1), t343));
-        const double t345 = FMA(t129, (-0x1.ff38a4471da22p0), FMA(t122, (-0x1.6dfa66c20353bp0), t344));
-        const double t346 = FMA(t142, (-0x1.f5e93baf29faep1), FMA(t135, (-0x1.65bf67e8724f2p1), t345));
-        const double t347 = FMA(t102, (-0x1.789ac8539777cp1), FMA(t96, (-0x1.43c846af04495p1), t346));
-        const double t348 = FMA(t115, (-0x1.fbd68cdd68f0cp1), FMA(t108, (-0x1.b595319e303cdp1), t347));
-        const double t349 = FMA(t128, (-0x1.547f3aa3b6709p2), FMA(t121, (-0x1.26474c43a4a29p2), t348));
-        const double t350 = FMA(t141, (-0x1.c51790bb3256bp2), FMA(t134, (-0x1.893a819e2446ap2), t349));
-        const double t351 = FMA(t101, 0x1.21fdab623fd66p2, FMA(t95, 0x1.227752000b30cp2, t350));
-        const double t352 = FMA(t114, 0x1.20c1fe08f6cd6p2, FMA(t107, 0x1.216d676d0a8e8p2, t351));
-        const double t353 = FMA(t127, 0x1.1f029674c1272p2, FMA(t120, 0x1.1ff5f4f0feaa1p2, t352));
-        const double t354 = (FMA(t140, 0x1.1c835844866b1p2, FMA(t133, 0x1.1ddfb97d6d60bp2, t353))) * 0.5;
-        const double t355 = t89 * (__builtin_fabs(mean[i]));
-        const _Bool t356 = t86 | (37.5 < t355);
-        const double t357 = t356 ? 37.5 : t355;
-        const double t358 = t357 * t357;
-        const double t359 = t356 ? 0.0 : (exp64(t358 * (-0.5)));
-        const double t360 = 1.0 / (FMA(t357, 0.25, 1.0));
-        const double t361 = t360 * (t360 * (t360 * (polynomial1(-0x1.d83ed7bcbc437p-7, t360 - 0.25))));
-        const double t362 = (FMA(t361, -(t357 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t358);
-        const double t363 = t359 * 0x1.9884533d43651p-2;
-        const double t364 = t359 * (FMA(t357, t362, t361 * 2.0));
-        const double t365 = t89 * (__builtin_fabs(t90));
-        const _Bool t366 = t86 | (37.5 < t365);
-        const double t367 = t366 ? 37.5 : t365;
-        const double t368 = t367 * t367;
-        const double t369 = t366 ? 0.0 : (exp64(t368 * (-0.5)));
-        const double t370 = 1.0 / (FMA(t367, 0.25, 1.0));
-        const double t371 = t370 * (t370 * (t370 * (polynomial1(-0x1.d83ed7bcbc437p-7, t370 - 0.25))));
-        const double t372 = (FMA(t371, -(t367 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t368);
-        const double t373 = t369 * 0x1.9884533d43651p-2;
-        const double t374 = t369 * (FMA(t367, t372, t371 * 2.0));
-        const double t375 = t88 * (t359 * t362);
-        const double t376 = t88 * (t369 * t372);
-        const double t377 = t375 - t376;
-        const double t378 = (t364 * t93) + ((-t374) * t94);
-        const double t379 = t91 ? 0.0 : (t92 ? 0.0 : (-12.0));
-        const double t380 = t91 ? 2.0 : (t92 ? (-2.0) : 2.0);
-        const double t381 = t91 ? (-12.0) : 0.0;
-        const double t382 = t91 ? (-2.0) : (t92 ? 2.0 : (-2.0));
-        const double t383 = ((t375 * t380) + ((t364 * t379) * t93)) + ((t376 * t382) + ((t374 * t381) * t94));
-        const double t384 = t89 * t363;
-        const double t385 = t89 * t373;
-        const double t386 = t384 - t385;
-        const double t387 = ((t379 * t384) + ((t364 * t380) * t93)) + ((t385 * t381) + ((t374 * t382) * t94));
-        const double t388 = t91 ? 0.0 : (t92 ? 1.0 : 0.0);
-        const double t389 = FMA(t388, ((t357 * t363) * t93) + ((-(t367 * t373)) * t94), FMA(-t377, t386, t387 * 0.5));
-        const double t390 = FMA(t388 * 2.0, (t88 * t363) - (t88 * t373), FMA(t377 * (-2.0), t378, t383));
-        const double t391 = t3 ? t390 : ((FMA(t238, t194 * (-2.0), t318)) * t5);
-        out_grad_mean[i] = FMA(grad_mean[i], (t3 ? (t378 + t388) : (t238 * t5)),
-            grad_var[i] * t391);
-        const double t392 = t3 ? (FMA(t388, t388 + (t378 * 2.0), t389)) : (FMA(t282, -t194, t354));
-        out_grad_var[i] = FMA(grad_mean[i], (t3 ? (t386 * 0.5) : (t282 * 0.5)),
-            grad_var[i] * t392);
+        double t0 = FMA(s[3][i], (-0x1.46a8164f08484p-23), FMA(s[2][i], (-0x1.9f831d781c3bcp-27), a[4][i]));
+        double t1 = FMA(s[7][i], (-0x1.e69513338c3eap-9), FMA(s[6][i], (-0x1.40108cd314f58p-14), a[3][i]));
+        double t2 = FMA(s[9][i], (-0x1.0579db987540bp-4), FMA(s[8][i], (-0x1.568dc339dd58dp-5), t1));
+        double t3 = FMA(s[5][i], 0x1.35c4734244893p-35, FMA(s[4][i], 0x1.7eed6efba625bp-29, t0));
+        double t4 = t3 + ((FMA(s[10][i], 0x1.8349c84dababp-1, t2)) * s[11][i]);
+        double t5 = FMA(s[7][i], (-0x1.46a8164f08484p-23), FMA(s[6][i], (-0x1.9f831d781c3bcp-27), a[2][i]));
+        double t6 = FMA(s[2][i], (-0x1.e69513338c3eap-9), FMA(s[12][i], (-0x1.40108cd314f58p-14), a[1][i]));
+        double t7 = FMA(s[4][i], (-0x1.0579db987540bp-4), FMA(s[3][i], (-0x1.568dc339dd58dp-5), t6));
+        double t8 = FMA(s[9][i], 0x1.35c4734244893p-35, FMA(s[8][i], 0x1.7eed6efba625bp-29, t5));
+        double t9 = t8 + ((FMA(s[5][i], 0x1.8349c84dababp-1, t7)) * s[11][i]);
+        double t10 = FMA(s[2][i], 0x1.b0ce513f177b1p-9, FMA(s[6][i], (-0x1.d2795047f0e27p-15), a[0][i]));
+        double t11 = FMA(s[3][i], 0x1.04357fbfca3d1p-3, FMA(s[7][i], (-0x1.07faf871b387ap-6), t10));
+        double t12 = FMA(s[4][i], 0x1.86bb680704978p-1, FMA(s[8][i], (-0x1.016f08c6da5d8p-2), t11));
+        double t13 = FMA(s[5][i], (-0x1.43c846af8ffc6p1), FMA(s[9][i], (-0x1.8829232a7b674p-2), t12));
+        double t14 = (FMA(s[10][i], 0x1.227752000b1fcp2, t13)) - (t4 * t4);
+        double t15 = t9 * (s[0][i] * t9);
+        out_mean[i] = (s[17][i] ? (s[13][i] ? s[16][i] : (t4 + s[15][i])) : mean[i]);
+        out_var[i] = (s[17][i] ? (s[13][i] ? s[14][i] : ((t14 < t15) ? t15 : t14)) : mean[i]);
     }
 }
 
-void relu6_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                  const double *restrict grad_mean, const double *restrict grad_var,
-                                  const double *restrict params, double *restrict out_grad_mean,
-                                  double *restrict out_grad_var)
+void relu6_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(relu6_exact_float64_forward_block, n, in, 2, params, out, 2);
+}
+
+static void relu6_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
+{
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
+    double s[19][LANES], a[8][LANES] = {{0.0}};
     (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            relu6_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at, out_grad_mean + at,
-                                               out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        relu6_exact_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
+#pragma omp simd
+    for (int i = 0; i < LANES; ++i) {
+        double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        double t1 = mean[i] - 3.0;
+        s[1][i] = __builtin_fabs(t1);
+        s[14][i] = t0 < 0x1.1a3d7p2;
+        s[0][i] = s[14][i] ? 0x1.1a3d7p2 : t0;
+        s[11][i] = (t1 < 0.0) ? 1.0 : (-1.0);
+        double t6 = 1.0 / (__builtin_sqrt(s[0][i]));
+        double t7 = s[1][i] * t6;
+        _Bool t8 = 37.5 < t7;
+        double t9 = t8 ? 37.5 : t7;
+        double t10 = exp64((t8 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
+        double t11 = 1.0 / (FMA(t9, 0.25, 1.0));
+        s[10][i] = t10 * (t11 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t11 - 0.25)));
+        s[5][i] = t6 * (t10 * 0x1.9884533d43651p-2);
+        double t14 = t6 * t9;
+        double t15 = t6 * t6;
+        double t16 = s[14][i] ? t0 : 0x1.1a3d7p2;
+        _Bool t17 = t16 == 0.0;
+        double t18 = __builtin_sqrt(t17 ? 1.0 : t16);
+        double t19 = t17 ? 0.0 : t18;
+        double t20 = t17 ? 0.0 : (1.0 / t18);
+        double t21 = mean[i] - 6.0;
+        _Bool t22 = mean[i] < 0.0;
+        _Bool t23 = t21 < 0.0;
+        double t24 = t22 ? 1.0 : (-1.0);
+        double t25 = t23 ? 1.0 : (-1.0);
+        s[9][i] = s[5][i] * t14;
+        s[4][i] = FMA(t14, s[9][i], s[5][i] * (-t15));
+        s[8][i] = FMA(t14, s[4][i], s[9][i] * (t15 * (-2.0)));
+        s[3][i] = FMA(t14, s[8][i], s[4][i] * (t15 * (-3.0)));
+        s[7][i] = FMA(t14, s[3][i], s[8][i] * (t15 * (-4.0)));
+        s[2][i] = FMA(t14, s[7][i], s[3][i] * (t15 * (-5.0)));
+        s[6][i] = FMA(t14, s[2][i], s[7][i] * (t15 * (-6.0)));
+        s[12][i] = FMA(t14, s[6][i], s[2][i] * (t15 * (-7.0)));
+        s[13][i] = FMA(t14, s[12][i], s[6][i] * (t15 * (-8.0)));
+        double t35 = t20 * (__builtin_fabs(mean[i]));
+        _Bool t36 = t17 | (37.5 < t35);
+        double t37 = t36 ? 37.5 : t35;
+        double t38 = t37 * t37;
+        double t39 = t36 ? 0.0 : (exp64(t38 * (-0.5)));
+        double t40 = 1.0 / (FMA(t37, 0.25, 1.0));
+        double t41 = t40 * (t40 * (t40 * (polynomial1(-0x1.d83ed7bcbc437p-7, t40 - 0.25))));
+        double t42 = (FMA(t41, -(t37 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t38);
+        double t43 = t39 * 0x1.9884533d43651p-2;
+        double t44 = t39 * (FMA(t37, t42, t41 * 2.0));
+        double t45 = t20 * (__builtin_fabs(t21));
+        _Bool t46 = t17 | (37.5 < t45);
+        double t47 = t46 ? 37.5 : t45;
+        double t48 = t47 * t47;
+        double t49 = t46 ? 0.0 : (exp64(t48 * (-0.5)));
+        double t50 = 1.0 / (FMA(t47, 0.25, 1.0));
+        double t51 = t50 * (t50 * (t50 * (polynomial1(-0x1.d83ed7bcbc437p-7, t50 - 0.25))));
+        double t52 = (FMA(t51, -(t47 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t48);
+        double t53 = t49 * 0x1.9884533d43651p-2;
+        double t54 = t49 * (FMA(t47, t52, t51 * 2.0));
+        double t55 = t19 * (t39 * t42);
+        double t56 = t19 * (t49 * t52);
+        double t57 = t55 - t56;
+        double t58 = (t44 * t24) + ((-t54) * t25);
+        double t59 = t22 ? 0.0 : (t23 ? 0.0 : (-12.0));
+        double t60 = t22 ? 2.0 : (t23 ? (-2.0) : 2.0);
+        double t61 = t22 ? (-12.0) : 0.0;
+        double t62 = t22 ? (-2.0) : (t23 ? 2.0 : (-2.0));
+        double t63 = ((t55 * t60) + ((t44 * t59) * t24)) + ((t56 * t62) + ((t54 * t61) * t25));
+        double t64 = t20 * t43;
+        double t65 = t20 * t53;
+        double t66 = t64 - t65;
+        double t67 = (((t59 * t64) + ((t44 * t60) * t24)) + ((t65 * t61) + ((t54 * t62) * t25))) * 0.5;
+        double t68 = t22 ? 0.0 : (t23 ? 1.0 : 0.0);
+        s[17][i] = FMA(t68 * 2.0, (t19 * t43) - (t19 * t53), FMA(t57 * (-2.0), t58, t63));
+        double t70 = FMA(t68, ((t37 * t43) * t24) + ((-(t47 * t53)) * t25), FMA(-t57, t66, t67));
+        s[18][i] = FMA(t68, t68 + (t58 * 2.0), t70);
+        s[15][i] = t58 + t68;
+        s[16][i] = t66 * 0.5;
     }
+    for (int k = 0; k < 7; ++k) {
+        const double *c = table7[k];
+#pragma omp simd
+        for (int i = 0; i < LANES; ++i) {
+            double t0 = s[0][i] + c[0];
+            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t2 = s[1][i] * t1;
+            _Bool t3 = 37.5 < t2;
+            double t4 = t3 ? 37.5 : t2;
+            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
+            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
+            double t8 = t1 * t4;
+            double t9 = t1 * t1;
+            double t10 = t7 * t8;
+            double t11 = FMA(t8, t10, t7 * (-t9));
+            double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
+            double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
+            double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
+            double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
+            double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
+            double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
+            double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
+            a[0][i] = FMA(t14, c[5], FMA(t15, c[4], FMA(t16, c[3], FMA(t17, c[2], FMA(t18, c[1], a[0][i])))));
+            a[0][i] = FMA(t10, c[9], FMA(t11, c[8], FMA(t12, c[7], FMA(t13, c[6], a[0][i]))));
+            a[1][i] = FMA(t13, c[5], FMA(t14, c[4], FMA(t15, c[3], FMA(t16, c[2], FMA(t17, c[1], a[1][i])))));
+            a[1][i] = FMA(t7, c[9], FMA(t10, c[8], FMA(t11, c[7], FMA(t12, c[6], a[1][i]))));
+            a[2][i] = FMA(t10, c[14], FMA(t12, c[13], FMA(t14, c[12], FMA(t16, c[11], FMA(t18, c[10], a[2][i])))));
+            a[3][i] = FMA(t11, c[18], FMA(t13, c[17], FMA(t15, c[16], FMA(t17, c[15], a[3][i]))));
+            a[4][i] = FMA(t7, c[14], FMA(t11, c[13], FMA(t13, c[12], FMA(t15, c[11], FMA(t17, c[10], a[4][i])))));
+            a[5][i] = FMA(t10, c[18], FMA(t12, c[17], FMA(t14, c[16], FMA(t16, c[15], a[5][i]))));
+            a[6][i] = FMA(t10, c[13], FMA(t12, c[12], FMA(t14, c[11], FMA(t16, c[10], a[6][i]))));
+            a[6][i] = FMA(t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25))), c[14], a[6][i]);
+            a[7][i] = FMA(t7, c[18], FMA(t11, c[17], FMA(t13, c[16], FMA(t15, c[15], a[7][i]))));
+        }
+    }
+#pragma omp simd
+    for (int i = 0; i < LANES; ++i) {
+        double t0 = FMA(s[3][i], (-0x1.46a8164f08484p-23), FMA(s[2][i], (-0x1.9f831d781c3bcp-27), a[7][i]));
+        double t1 = FMA(s[7][i], (-0x1.e69513338c3eap-9), FMA(s[6][i], (-0x1.40108cd314f58p-14), a[6][i]));
+        double t2 = FMA(s[9][i], (-0x1.0579db987540bp-4), FMA(s[8][i], (-0x1.568dc339dd58dp-5), t1));
+        double t3 = FMA(s[5][i], 0x1.35c4734244893p-35, FMA(s[4][i], 0x1.7eed6efba625bp-29, t0));
+        double t4 = t3 + ((FMA(s[10][i], 0x1.8349c84dababp-1, t2)) * s[11][i]);
+        double t5 = FMA(s[7][i], (-0x1.46a8164f08484p-23), FMA(s[6][i], (-0x1.9f831d781c3bcp-27), a[5][i]));
+        double t6 = FMA(s[2][i], (-0x1.e69513338c3eap-9), FMA(s[12][i], (-0x1.40108cd314f58p-14), a[4][i]));
+        double t7 = FMA(s[4][i], (-0x1.0579db987540bp-4), FMA(s[3][i], (-0x1.568dc339dd58dp-5), t6));
+        double t8 = FMA(s[9][i], 0x1.35c4734244893p-35, FMA(s[8][i], 0x1.7eed6efba625bp-29, t5));
+        double t9 = t8 + ((FMA(s[5][i], 0x1.8349c84dababp-1, t7)) * s[11][i]);
+        double t10 = FMA(s[2][i], (-0x1.46a8164f08484p-23), FMA(s[12][i], (-0x1.9f831d781c3bcp-27), a[3][i]));
+        double t11 = FMA(s[6][i], (-0x1.e69513338c3eap-9), FMA(s[13][i], (-0x1.40108cd314f58p-14), a[2][i]));
+        double t12 = FMA(s[8][i], (-0x1.0579db987540bp-4), FMA(s[7][i], (-0x1.568dc339dd58dp-5), t11));
+        double t13 = FMA(s[4][i], 0x1.35c4734244893p-35, FMA(s[3][i], 0x1.7eed6efba625bp-29, t10));
+        double t14 = t13 + ((FMA(s[9][i], 0x1.8349c84dababp-1, t12)) * s[11][i]);
+        double t15 = FMA(s[6][i], 0x1.b0ce513f177b1p-9, FMA(s[12][i], (-0x1.d2795047f0e27p-15), a[1][i]));
+        double t16 = FMA(s[7][i], 0x1.04357fbfca3d1p-3, FMA(s[2][i], (-0x1.07faf871b387ap-6), t15));
+        double t17 = FMA(s[8][i], 0x1.86bb680704978p-1, FMA(s[3][i], (-0x1.016f08c6da5d8p-2), t16));
+        double t18 = FMA(s[9][i], (-0x1.43c846af8ffc6p1), FMA(s[4][i], (-0x1.8829232a7b674p-2), t17));
+        double t19 = FMA(s[12][i], 0x1.b0ce513f177b1p-9, FMA(s[13][i], (-0x1.d2795047f0e27p-15), a[0][i]));
+        double t20 = FMA(s[2][i], 0x1.04357fbfca3d1p-3, FMA(s[6][i], (-0x1.07faf871b387ap-6), t19));
+        double t21 = FMA(s[3][i], 0x1.86bb680704978p-1, FMA(s[7][i], (-0x1.016f08c6da5d8p-2), t20));
+        double t22 = FMA(s[4][i], (-0x1.43c846af8ffc6p1), FMA(s[8][i], (-0x1.8829232a7b674p-2), t21));
+        double t23 = (FMA(t9, t4 * (-2.0), FMA(s[5][i], 0x1.227752000b1fcp2, t18))) * s[11][i];
+        out_grad_mean[i] = FMA(grad_mean[i], (s[14][i] ? s[15][i] : (t9 * s[11][i])),
+            grad_var[i] * (s[14][i] ? s[17][i] : t23));
+        double t24 = s[14][i] ? s[18][i] : (FMA(t14, -t4, (FMA(s[9][i], 0x1.227752000b1fcp2, t22)) * 0.5));
+        out_grad_var[i] = FMA(grad_mean[i], (s[14][i] ? s[16][i] : (t14 * 0.5)),
+            grad_var[i] * t24);
+    }
+}
+
+void relu6_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
+{
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(relu6_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

@@ -4,23 +4,13 @@
 // Wright, Nakahira & Moura 2024, An Analytic Solution to Covariance Propagation in Neural Networks
 //
 // rule digest  7cf97f18ca497639a287e3290e5b51644a604ce8ac9c42f2456a1dce813b87c3
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      hbf10b7bbdc49265cc43f6cbfc23225d86b83c15eabeb3a739f144e380d18bd27
 // operations   relu_covariance_exact_forward 1059, relu_covariance_exact_backward 1848
 //
 // Certificate:
-//   covariance  0.814 tolerance, worst at mean1 = -1.89308692e+12, var1 = 1.88769268e+22, mean2 = -3.04195076e+11,
-//       var2 = 4.81692631e+20, cov = 3.01543073e+21
-//   dcovariance_dmu1 0.439 tolerance, worst at mean1 = 4.61067531e+15, var1 = 1.01420036e+29, mean2 = -2.16361098e+15,
-//        var2 = 1.38329476e+29, cov = -1.10051747e+29
-//   dcovariance_dvar1 0.201 tolerance, worst at mean1 = 8970.09473, var1 = 5812053.5, mean2 = -22672.7324, var2 =
-//       3924533.25, cov = -1419266.38
-//   dcovariance_dmu2 0.233 tolerance, worst at mean1 = -3.08100402e+16, var1 = 1.21886246e+31, mean2 =
-//       -3.40403238e+16, var2 = 1.08936439e+31, cov = 1.87781692e+30
-//   dcovariance_dvar2 0.177 tolerance, worst at mean1 = -5.4946451e-12, var1 = 2.85401666e-25, mean2 = 1.45583231e-12,
-//        var2 = 2.06136504e-25, cov = -9.44039336e-26
-//   dcovariance_dcov 0.285 tolerance, worst at mean1 = -1.12147461e-11, var1 = 9.48445691e-25, mean2 =
-//       -5.74418551e-12, var2 = 8.18304103e-25, cov = 8.436328e-25
-//   against exact values at 16324 points over all of float32; details in exact.json
+//   covariance 0.814, dcovariance_dmu1 0.439, dcovariance_dvar1 0.201, dcovariance_dmu2 0.233, dcovariance_dvar2
+//       0.177, dcovariance_dcov 0.285 tolerance,
+//   against exact values at 16324 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -35,6 +25,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -51,567 +42,337 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void relu_covariance_exact_forward_element(float mean1, float var1,
-                                                                                        float mean2, float var2,
-                                                                                        float cov,
-                                                                                        float *restrict out_covariance)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float relu_covariance_exact_part2(float p0, float p1)
 {
-    const _Bool t0 = mean1 == mean2;
-    const _Bool t1 = var2 < var1;
-    const _Bool t2 = mean2 < mean1;
-    const float t3 = ABS(cov);
-    const _Bool t4 = t2 | (t0 & t1);
-    const float t5 = t4 ? var2 : var1;
-    const float t6 = t4 ? var1 : var2;
-    const float t7 = t4 ? mean2 : mean1;
-    const float t8 = t4 ? mean1 : mean2;
-    const _Bool t9 = 0.0f <= t5;
-    const _Bool t10 = t5 < 9.094947e-13f;
-    const _Bool t11 = 1.1529215e+18f < t5;
-    const _Bool t12 = t5 == 0.0f;
-    const _Bool t13 = 0.0f <= t6;
-    const _Bool t14 = t6 < 9.094947e-13f;
-    const _Bool t15 = 1.1529215e+18f < t6;
-    const _Bool t16 = t6 == 0.0f;
-    const _Bool t17 = t9 & (t7 == t7);
-    const float t18 = SQRT(t9 ? t5 : 0.0f);
-    const float t19 = 1.2676506e+30f * (t7 * 1.2676506e+30f);
-    const _Bool t20 = t13 & (t8 == t8);
-    const _Bool t21 = ((t3 <= ((t18 * SQRT(t13 ? t6 : 0.0f)) * 1.0000038f)) & t17) & t20;
-    const float t22 = 1.2676506e+30f * (t8 * 1.2676506e+30f);
-    const float t23 = t10 ? 2.8147498e+14f : 1.0f;
-    const float t24 = t10 ? 3.5527137e-15f : 1.0f;
-    const float t25 = t11 ? 9.094947e-13f : t23;  // power of two that keeps remainders normal
-    const float t26 = t11 ? 1.0995116e+12f : t24;
-    const float t27 = t5 * t25;
-    const float t28 = t12 ? t19 : (t7 * t25);
-    const float t29 = t25 * t27;
-    const float t30 = t14 ? 2.8147498e+14f : 1.0f;
-    const float t31 = t14 ? 3.5527137e-15f : 1.0f;
-    const float t32 = t15 ? 9.094947e-13f : t30;  // power of two that keeps remainders normal
-    const float t33 = t26 * (t15 ? 1.0995116e+12f : t31);
-    const float t34 = t25 * t32;
-    const float t35 = t6 * t32;
-    const float t36 = t8 * t32;
-    const float t37 = t32 * t35;
-    const float t38 = t16 ? t22 : t36;
-    const float t39 = cov * t34;
-    const _Bool t40 = t12 | t16;
-    const float t41 = t12 ? 1.0f : t29;
-    const float t42 = t21 ? (t16 ? 1.0f : t37) : 1.0f;
-    const float t43 = t21 ? t41 : 1.0f;
-    const _Bool t44 = !t40;
-    const float t45 = ABS(t39);
-    const _Bool t46 = t39 < 0.0f;
-    const float t47 = t21 ? t45 : 0.0f;
-    const float t48 = t29 * t37;
-    const float t49 = 0.0f * t37;
-    const float t50 = FMA(t29, t37, -t48);
-    const float t51 = -t49;
-    const float t52 = FMA(0.0f, t37, t51);
-    const float t53 = -t50;
-    const float t54 = SQRT(t21 ? 1.0f : (-1.0f));
-    const float t55 = t47 * t47;
-    const float t56 = t55 - t48;
-    const float t57 = FMA(t47, t47, -t55);
-    const float t58 = t57 - t50;
-    const float t59 = t58 - t49;
-    const float t60 = SQRT(t42);  // standard deviation, scaled
-    const float t61 = SQRT(t43);  // standard deviation, scaled
-    const float t62 = t47 * 2.0f;
-    const float t63 = t58 - t57;
-    const float t64 = t53 - t63;
-    const float t65 = (t57 - (t58 - t63)) + t64;
-    const float t66 = t59 - t58;
-    const float t67 = t51 - t66;
-    const float t68 = (t65 + ((t58 - (t59 - t66)) + t67)) - t52;
-    const float t69 = t56 + t59;
-    const float t70 = 1.0f / t60;
-    const float t71 = 1.0f / t61;
-    const float t72 = FMA(t60, -t60, t42);
-    const float t73 = FMA(t61, -t61, t43);
-    const float t74 = t69 - t56;
-    const float t75 = t59 - t74;
-    const float t76 = -(t69 + (((t56 - (t69 - t74)) + t75) + t68));
-    const float t77 = t70 * t38;
-    const float t78 = t72 * (0.5f * t70);
-    const float t79 = t71 * t28;
-    const float t80 = t73 * (0.5f * t71);
-    const float t81 = -t77;
-    const float t82 = FMA(t78, t81, FMA(t60, t81, t38));
-    const float t83 = t60 + t78;
-    const float t84 = t77 + (t70 * t82);
-    const float t85 = -t79;
-    const float t86 = FMA(t80, t85, FMA(t61, t85, t28));
-    const float t87 = (t61 + t80) * t83;
-    const float t88 = t71 * t86;
-    const float t89 = t87 + t47;
-    const float t90 = t79 + t88;
-    const float t91 = (t77 < (-18.8125f)) ? (-18.8125f) : t84;
-    const float t92 = (18.8125f < t77) ? 18.8125f : t91;  // mean2/s2, within the reach
-    const float t93 = (t79 < (-18.8125f)) ? (-18.8125f) : t90;
-    const float t94 = (18.8125f < t79) ? 18.8125f : t93;  // mean1/s1, within the reach
-    const float t95 = (t21 & (0.0f < t76)) ? t76 : 0.0f;
-    const float t96 = 1.0f / t89;
-    const float t97 = t96 * t62;
-    const _Bool t98 = 0.0f == t95;
-    const float t99 = t98 ? 1.0f : t95;
-    const _Bool t100 = t98 & t44;
-    const float t101 = SQRT(t99);
-    const float t102 = t101 * t96;
-    const float t103 = t89 * (1.0f / t101);
-    const float t104 = t100 ? 0.0f : t102;
-    const float t105 = t100 ? 1.0995116e+12f : t103;
-    const float t106 = t40 ? 1.0f : t104;  // Q = sqrt((1 - rho)/(1 + rho))
-    const float t107 = t40 ? 1.0f : t105;
-    const float t108 = t46 ? (-t92) : t92;
-    const float t109 = 1.0f / FMA(ABS(t94), 0.25f, 1.0f);
-    const float t110 = 1.0f / FMA(0.25f, ABS(t92), 1.0f);
-    const float t111 = (t94 * t94) * (-0.5f);
-    const float t112 = t92 * t92;
-    const _Bool t113 = t92 < 0.0f;
-    const float t114 = (-0.5f) * t112;
-    const _Bool t115 = t94 < 0.0f;
-    const float t116 = t94 + t108;
-    const float t117 = t94 - t108;
-    const float t118 = t116 - t94;
-    const float t119 = t108 - t118;
-    const float t120 = (t94 - (t116 - t118)) + t119;
-    const float t121 = ABS(t117);
-    const float t122 = 0.125f * (t117 * t117);  // B = (a - b)^2/8
-    const float t123 = t116 * t116;
-    const _Bool t124 = t111 < (-176.5f);
-    const float t125 = t124 ? (-176.5f) : t111;
-    const _Bool t126 = t114 < (-176.5f);
-    const float t127 = t126 ? (-176.5f) : t114;
-    const float t128 = -t123;
-    const float t129 = 0.125f * t123;  // A = (a + b)^2/8
-    const float t130 = FMA(t116, t120, FMA(t116, t120, FMA(t116, t116, t128)));
-    const float t131 = ABS(t116 + t120);
-    const float t132 = 0.125f * t130;
-    const float t133 = FMA(1.442695f, t125, 12582912.0f);
-    const float t134 = FMA(1.442695f, t127, 12582912.0f);
-    const float t135 = 2.0f * t122;
-    const float t136 = t129 + t122;
-    const float t137 = t109 - 0.25f;
-    const float t138 = t110 - 0.25f;
-    const float t139 = t133 - 12582912.0f;
-    const uint32_t t140 = as_bits(t133);
-    const float t141 = FMA(-0.69314575f, t139, t125) + ((-1.4286068e-6f) * t139);
-    const float t142 = t134 - 12582912.0f;
-    const uint32_t t143 = as_bits(t134);
-    const float t144 = FMA(-0.69314575f, t142, t127) + ((-1.4286068e-6f) * t142);
-    const float t145 = t136 - t129;
-    const float t146 = as_float((127u + ((uint32_t)((int32_t)t140 >> 2u))) << 23u);
-    const float t147 = as_float((127u + ((uint32_t)((int32_t)t143 >> 2u))) << 23u);
-    const float t148 = as_float((127u + ((uint32_t)((int32_t)(1u + t140) >> 2u))) << 23u);
-    const float t149 = as_float((127u + ((uint32_t)((int32_t)(1u + t143) >> 2u))) << 23u);
-    const uint32_t t150 = 2u + t140;
-    const uint32_t t151 = 3u + t140;
-    const uint32_t t152 = (uint32_t)((int32_t)t150 >> 2u);
-    const uint32_t t153 = (uint32_t)((int32_t)t151 >> 2u);
-    const uint32_t t154 = 127u + t152;
-    const uint32_t t155 = 127u + t153;
-    const uint32_t t156 = t154 << 23u;
-    const uint32_t t157 = t155 << 23u;
-    const float t158 = as_float(t156);
-    const float t159 = as_float(t157);
-    const uint32_t t160 = 2u + t143;
-    const uint32_t t161 = 3u + t143;
-    const uint32_t t162 = (uint32_t)((int32_t)t160 >> 2u);
-    const uint32_t t163 = (uint32_t)((int32_t)t161 >> 2u);
-    const uint32_t t164 = 127u + t162;
-    const uint32_t t165 = 127u + t163;
-    const uint32_t t166 = t164 << 23u;
-    const uint32_t t167 = t165 << 23u;
-    const float t168 = as_float(t166);
-    const float t169 = as_float(t167);
-    // Mills ratio/sqrt(2 pi)
-    const float t170 = t109 * FMA(t137, FMA(t137, FMA(t137, FMA(t137, FMA(t137, FMA(t137, FMA(t137, FMA(t137, FMA(t137,
-        FMA(t137, FMA(t137, FMA(t137, -0.00152444f, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    // Mills ratio/sqrt(2 pi)
-    const float t171 = t110 * FMA(t138, FMA(t138, FMA(t138, FMA(t138, FMA(t138, FMA(t138, FMA(t138, FMA(t138, FMA(t138,
-        FMA(t138, FMA(t138, FMA(-0.00152444f, t138, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    const float t172 = t136 - t145;
-    const float t173 = t122 - t145;
-    const float t174 = (t129 - t172) + t173;
-    const float t175 = t129 + t132;
-    const float t176 = t132 + t174;
-    const float t177 = t115 ? t146 : 1.0f;
-    const float t178 = t113 ? t147 : 1.0f;
-    const float t179 = t115 ? t148 : 1.0f;
-    const float t180 = t113 ? t149 : 1.0f;
-    const float t181 = t115 ? t158 : 1.0f;
-    const float t182 = t113 ? t168 : 1.0f;
-    const float t183 = t115 ? t159 : 1.0f;
-    const float t184 = t113 ? t169 : 1.0f;
-    const _Bool t185 = (t131 <= t121) | (t131 < 8.6736174e-19f);
-    const float t186 = 0.125f * (t131 * t121);
-    const float t187 = FMA(t141, FMA(t141, FMA(t141, FMA(0.0013814222f, t141, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t188 = FMA(t144, FMA(t144, FMA(t144, FMA(0.0013814222f, t144, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t189 = (t124 ? 0.0f : (1.0f + FMA(t187, t141 * t141, t141))) * t170;
-    const float t190 = t183 * (t181 * (t179 * ((t115 ? t189 : (1.0f - (t159 * (t158 * (t148 * (t146 * t189)))))) *
-        t177)));
-    const float t191 = (t126 ? 0.0f : (1.0f + FMA(t188, t144 * t144, t144))) * t171;
-    const float t192 = t190 * (t184 * (t182 * (t180 * ((t113 ? t191 : (1.0f - (t169 * (t168 * (t149 * (t147 *
-        t191)))))) * t178))));
-    const float t193 = t106 * t106;
-    const float t194 = t97 * (1.0f / (1.0f + t106));  // 1 - Q
-    const float t195 = 2.0f * t175;
-    const float t196 = t185 ? 1.0f : t131;
-    const float t197 = t193 * t131;
-    const float t198 = 1.0f / t196;
-    const _Bool t199 = t121 <= t197;
-    const float t200 = t185 ? 1.0f : (t199 ? t193 : (t121 * t198));  // q*^2, where the exponent is least
-    const float t201 = t185 ? t122 : (t199 ? (t107 * (t107 * t122)) : t186);  // B/q*^2
-    const float t202 = 2.0f * (1.0f / (1.0f + t193));
-    const float t203 = FMA(t200, t175, -t201);
-    const float t204 = FMA(t200, t175, t201);
-    const float t205 = SQRT(FMA(t203, t203, FMA(t204, 36.0f, 324.0f)));
-    const float t206 = (t204 + 18.0f) + t205;
-    const float t207 = t204 + t136;
-    const float t208 = t207 - t204;
-    const float t209 = t136 - t208;
-    const float t210 = -(t207 + (t176 + ((t204 - (t207 - t208)) + t209)));
-    const _Bool t211 = t210 < (-176.5f);
-    const float t212 = t211 ? (-176.5f) : t210;
-    const _Bool t213 = t206 < t195;
-    const float t214 = t206 * (1.0f / (t213 ? t195 : 1.0f));
-    const float t215 = t135 * (1.0f / t206);
-    const _Bool t216 = t193 < t215;
-    const float t217 = t216 ? t215 : 1.0f;
-    const float t218 = t213 ? t214 : 1.0f;
-    const float t219 = SQRT(t217);
-    const float t220 = SQRT(t218);
-    const float t221 = t216 ? t219 : t106;  // lo, where the integral begins
-    const float t222 = t213 ? t220 : 1.0f;
-    const float t223 = (t216 | t213) ? (t222 - t221) : t194;  // hi - lo
-    const float t224 = FMA(1.442695f, t212, 12582912.0f);
-    const float t225 = t224 - 12582912.0f;
-    const uint32_t t226 = as_bits(t224);
-    const float t227 = FMA(-0.69314575f, t225, t212) + ((-1.4286068e-6f) * t225);
-    const float t228 = as_float((127u + ((uint32_t)((int32_t)t226 >> 2u))) << 23u);
-    const float t229 = as_float((127u + ((uint32_t)((int32_t)(t226 + 1u) >> 2u))) << 23u);
-    const uint32_t t230 = t226 + 2u;
-    const uint32_t t231 = t226 + 3u;
-    const uint32_t t232 = (uint32_t)((int32_t)t230 >> 2u);
-    const uint32_t t233 = (uint32_t)((int32_t)t231 >> 2u);
-    const uint32_t t234 = 127u + t232;
-    const uint32_t t235 = 127u + t233;
-    const uint32_t t236 = t234 << 23u;
-    const uint32_t t237 = t235 << 23u;
-    const float t238 = as_float(t236);
-    const float t239 = as_float(t237);
-    const float t240 = t211 ? 0.0f : (1.0f + FMA(FMA(t227, FMA(t227, FMA(t227, FMA(0.0013814222f, t227, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t227 * t227, t227));
-    const float t241 = t216 ? (t221 - t106) : 0.0f;
-    const float t242 = FMA(t223, 1.7786597e-5f, t221);
-    const float t243 = t242 * t242;
-    const float t244 = FMA(t223, 0.00048788087f, t221);
-    const float t245 = t244 * t244;
-    const float t246 = FMA(t223, 0.0028835575f, t221);
-    const float t247 = t246 * t246;
-    const float t248 = FMA(t223, 0.009632936f, t221);
-    const float t249 = t248 * t248;
-    const float t250 = FMA(t223, 0.02376422f, t221);
-    const float t251 = t250 * t250;
-    const float t252 = FMA(t223, 0.04845043f, t221);
-    const float t253 = t252 * t252;
-    const float t254 = FMA(t223, 0.086509176f, t221);
-    const float t255 = t254 * t254;
-    const float t256 = FMA(t223, 0.13991855f, t221);
-    const float t257 = t256 * t256;
-    const float t258 = FMA(t223, 0.20940919f, t221);
-    const float t259 = t258 * t258;
-    const float t260 = FMA(t223, 0.2941842f, t221);
-    const float t261 = t260 * t260;
-    const float t262 = FMA(t223, 0.39180478f, t221);
-    const float t263 = t262 * t262;
-    const float t264 = FMA(t223, 0.49826035f, t221);
-    const float t265 = t264 * t264;
-    const float t266 = FMA(t223, 0.60822123f, t221);
-    const float t267 = t266 * t266;
-    const float t268 = FMA(t223, 0.71545124f, t221);
-    const float t269 = t268 * t268;
-    const float t270 = FMA(t223, 0.8133379f, t221);
-    const float t271 = t270 * t270;
-    const float t272 = FMA(t223, 0.895486f, t221);
-    const float t273 = t272 * t272;
-    const float t274 = FMA(t223, 0.9563118f, t221);
-    const float t275 = FMA(t223, 0.99158293f, t221);
-    const float t276 = t274 * t274;
-    const float t277 = t275 * t275;
-    const float t278 = FMA(t223, 1.7786597e-5f, t241);
-    const float t279 = FMA(t223, 0.00048788087f, t241);
-    const float t280 = FMA(t223, 0.0028835575f, t241);
-    const float t281 = FMA(t223, 0.009632936f, t241);
-    const float t282 = FMA(t223, 0.02376422f, t241);
-    const float t283 = FMA(t223, 0.04845043f, t241);
-    const float t284 = FMA(t223, 0.086509176f, t241);
-    const float t285 = FMA(t223, 0.13991855f, t241);
-    const float t286 = FMA(t223, 0.20940919f, t241);
-    const float t287 = FMA(t223, 0.2941842f, t241);
-    const float t288 = FMA(t223, 0.39180478f, t241);
-    const float t289 = FMA(t223, 0.49826035f, t241);
-    const float t290 = FMA(t223, 0.60822123f, t241);
-    const float t291 = FMA(t223, 0.71545124f, t241);
-    const float t292 = FMA(t223, 0.8133379f, t241);
-    const float t293 = FMA(t223, 0.895486f, t241);
-    const float t294 = FMA(t223, 0.9563118f, t241);
-    const float t295 = FMA(t223, 0.99158293f, t241);
-    const float t296 = t278 * FMA(t106, 2.0f, t278);
-    const float t297 = t279 * FMA(t106, 2.0f, t279);
-    const float t298 = t280 * FMA(t106, 2.0f, t280);
-    const float t299 = t281 * FMA(t106, 2.0f, t281);
-    const float t300 = t282 * FMA(t106, 2.0f, t282);
-    const float t301 = t283 * FMA(t106, 2.0f, t283);
-    const float t302 = t284 * FMA(t106, 2.0f, t284);
-    const float t303 = t285 * FMA(t106, 2.0f, t285);
-    const float t304 = t286 * FMA(t106, 2.0f, t286);
-    const float t305 = t287 * FMA(t106, 2.0f, t287);
-    const float t306 = t288 * FMA(t106, 2.0f, t288);
-    const float t307 = t289 * FMA(t106, 2.0f, t289);
-    const float t308 = t290 * FMA(t106, 2.0f, t290);
-    const float t309 = t291 * FMA(t106, 2.0f, t291);
-    const float t310 = t292 * FMA(t106, 2.0f, t292);
-    const float t311 = t293 * FMA(t106, 2.0f, t293);
-    const float t312 = t294 * FMA(t106, 2.0f, t294);
-    const float t313 = t295 * FMA(t106, 2.0f, t295);
-    const float t314 = 1.0f + t243;
-    const float t315 = 1.0f + t245;
-    const float t316 = 1.0f + t247;
-    const float t317 = 1.0f + t249;
-    const float t318 = 1.0f + t251;
-    const float t319 = 1.0f + t253;
-    const float t320 = 1.0f + t255;
-    const float t321 = t200 - t243;
-    const float t322 = 1.0f + t257;
-    const float t323 = t200 - t245;
-    const float t324 = 1.0f + t259;
-    const float t325 = t200 - t247;
-    const float t326 = 1.0f + t261;
-    const float t327 = t200 - t249;
-    const float t328 = 1.0f + t263;
-    const float t329 = t200 - t251;
-    const float t330 = 1.0f + t265;
-    const float t331 = t200 - t253;
-    const float t332 = 1.0f + t267;
-    const float t333 = t200 - t255;
-    const float t334 = 1.0f + t269;
-    const float t335 = t200 - t257;
-    const float t336 = 1.0f + t271;
-    const float t337 = t200 - t259;
-    const float t338 = 1.0f + t273;
-    const float t339 = t200 - t261;
-    const float t340 = 1.0f + t276;
-    const float t341 = t200 - t263;
-    const float t342 = 1.0f + t277;
-    const float t343 = t200 - t265;
-    const float t344 = t200 - t267;
-    const float t345 = t200 - t269;
-    const float t346 = t200 - t271;
-    const float t347 = t200 - t273;
-    const float t348 = t200 - t276;
-    const float t349 = t200 - t277;
-    const float t350 = 1.0f / (t243 * t314);
-    const float t351 = t314 * t350;
-    const float t352 = t243 * t350;
-    const float t353 = (t175 - (t201 * t351)) * t321;
-    const float t354 = 1.0f / (t245 * t315);
-    const float t355 = t315 * t354;
-    const float t356 = t245 * t354;
-    const float t357 = (t175 - (t201 * t355)) * t323;
-    const float t358 = 1.0f / (t247 * t316);
-    const float t359 = t316 * t358;
-    const float t360 = t247 * t358;
-    const float t361 = (t175 - (t201 * t359)) * t325;
-    const float t362 = 1.0f / (t249 * t317);
-    const float t363 = t317 * t362;
-    const float t364 = t249 * t362;
-    const float t365 = (t175 - (t201 * t363)) * t327;
-    const float t366 = 1.0f / (t251 * t318);
-    const float t367 = t318 * t366;
-    const float t368 = t251 * t366;
-    const float t369 = (t175 - (t201 * t367)) * t329;
-    const float t370 = 1.0f / (t253 * t319);
-    const float t371 = t319 * t370;
-    const float t372 = t253 * t370;
-    const float t373 = (t175 - (t201 * t371)) * t331;
-    const float t374 = 1.0f / (t255 * t320);
-    const float t375 = t320 * t374;
-    const float t376 = t255 * t374;
-    const float t377 = (t175 - (t201 * t375)) * t333;
-    const float t378 = 1.0f / (t257 * t322);
-    const float t379 = t322 * t378;
-    const float t380 = t257 * t378;
-    const float t381 = (t175 - (t201 * t379)) * t335;
-    const float t382 = 1.0f / (t259 * t324);
-    const float t383 = t324 * t382;
-    const float t384 = t259 * t382;
-    const float t385 = (t175 - (t201 * t383)) * t337;
-    const float t386 = 1.0f / (t261 * t326);
-    const float t387 = t326 * t386;
-    const float t388 = t261 * t386;
-    const float t389 = (t175 - (t201 * t387)) * t339;
-    const float t390 = 1.0f / (t263 * t328);
-    const float t391 = t328 * t390;
-    const float t392 = t263 * t390;
-    const float t393 = (t175 - (t201 * t391)) * t341;
-    const float t394 = 1.0f / (t265 * t330);
-    const float t395 = t330 * t394;
-    const float t396 = t265 * t394;
-    const float t397 = (t175 - (t201 * t395)) * t343;
-    const float t398 = 1.0f / (t267 * t332);
-    const float t399 = t332 * t398;
-    const float t400 = t267 * t398;
-    const float t401 = (t175 - (t201 * t399)) * t344;
-    const float t402 = 1.0f / (t269 * t334);
-    const float t403 = t334 * t402;
-    const float t404 = t269 * t402;
-    const float t405 = (t175 - (t201 * t403)) * t345;
-    const float t406 = 1.0f / (t271 * t336);
-    const float t407 = t336 * t406;
-    const float t408 = t271 * t406;
-    const float t409 = (t175 - (t201 * t407)) * t346;
-    const float t410 = 1.0f / (t273 * t338);
-    const float t411 = t338 * t410;
-    const float t412 = t273 * t410;
-    const float t413 = (t175 - (t201 * t411)) * t347;
-    const float t414 = 1.0f / (t276 * t340);
-    const float t415 = t340 * t414;
-    const float t416 = t276 * t414;
-    const float t417 = (t175 - (t201 * t415)) * t348;
-    const float t418 = 1.0f / (t277 * t342);
-    const float t419 = t342 * t418;
-    const float t420 = t277 * t418;
-    const float t421 = (t175 - (t201 * t419)) * t349;
-    const float t422 = FMA(t353, 1.442695f, 12582912.0f);
-    const float t423 = FMA(1.442695f, t357, 12582912.0f);
-    const float t424 = FMA(1.442695f, t361, 12582912.0f);
-    const float t425 = FMA(1.442695f, t365, 12582912.0f);
-    const float t426 = FMA(1.442695f, t369, 12582912.0f);
-    const float t427 = FMA(1.442695f, t373, 12582912.0f);
-    const float t428 = FMA(1.442695f, t377, 12582912.0f);
-    const float t429 = FMA(1.442695f, t381, 12582912.0f);
-    const float t430 = FMA(1.442695f, t385, 12582912.0f);
-    const float t431 = FMA(1.442695f, t389, 12582912.0f);
-    const float t432 = t422 - 12582912.0f;
-    const float t433 = as_float((as_bits(t422) + 127u) << 23u);
-    const float t434 = FMA(t432, -0.69314575f, t353) + (t432 * (-1.4286068e-6f));
-    const float t435 = FMA(1.442695f, t393, 12582912.0f);
-    const float t436 = t423 - 12582912.0f;
-    const float t437 = as_float((127u + as_bits(t423)) << 23u);
-    const float t438 = FMA(-0.69314575f, t436, t357) + ((-1.4286068e-6f) * t436);
-    const float t439 = t424 - 12582912.0f;
-    const float t440 = as_float((127u + as_bits(t424)) << 23u);
-    const float t441 = FMA(-0.69314575f, t439, t361) + ((-1.4286068e-6f) * t439);
-    const float t442 = t425 - 12582912.0f;
-    const float t443 = as_float((127u + as_bits(t425)) << 23u);
-    const float t444 = FMA(-0.69314575f, t442, t365) + ((-1.4286068e-6f) * t442);
-    const float t445 = t426 - 12582912.0f;
-    const float t446 = as_float((127u + as_bits(t426)) << 23u);
-    const float t447 = FMA(-0.69314575f, t445, t369) + ((-1.4286068e-6f) * t445);
-    const float t448 = t427 - 12582912.0f;
-    const float t449 = as_float((127u + as_bits(t427)) << 23u);
-    const float t450 = FMA(-0.69314575f, t448, t373) + ((-1.4286068e-6f) * t448);
-    const float t451 = t428 - 12582912.0f;
-    const float t452 = as_float((127u + as_bits(t428)) << 23u);
-    const float t453 = FMA(-0.69314575f, t451, t377) + ((-1.4286068e-6f) * t451);
-    const float t454 = t429 - 12582912.0f;
-    const float t455 = as_float((127u + as_bits(t429)) << 23u);
-    const float t456 = FMA(-0.69314575f, t454, t381) + ((-1.4286068e-6f) * t454);
-    const float t457 = FMA(1.442695f, t397, 12582912.0f);
-    const float t458 = t430 - 12582912.0f;
-    const float t459 = as_float((127u + as_bits(t430)) << 23u);
-    const float t460 = FMA(-0.69314575f, t458, t385) + ((-1.4286068e-6f) * t458);
-    const float t461 = t431 - 12582912.0f;
-    const float t462 = as_float((127u + as_bits(t431)) << 23u);
-    const float t463 = FMA(-0.69314575f, t461, t389) + ((-1.4286068e-6f) * t461);
-    const float t464 = FMA(1.442695f, t401, 12582912.0f);
-    const float t465 = t435 - 12582912.0f;
-    const float t466 = as_float((127u + as_bits(t435)) << 23u);
-    const float t467 = FMA(-0.69314575f, t465, t393) + ((-1.4286068e-6f) * t465);
-    const float t468 = FMA(1.442695f, t405, 12582912.0f);
-    const float t469 = 2.9018312e-5f * (t352 * (t352 * (((1.0f + FMA(FMA(t434, FMA(t434, FMA(t434, FMA(t434,
-        0.0013814222f, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t434 * t434, t434)) * t433) * t296)));
-    const float t470 = FMA(1.442695f, t409, 12582912.0f);
-    const float t471 = FMA(0.00034953488f, t356 * (t356 * (((1.0f + FMA(FMA(t438, FMA(t438, FMA(t438,
-        FMA(0.0013814222f, t438, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t438 * t438, t438)) * t437) *
-        t297)), t469);
-    const float t472 = FMA(1.442695f, t413, 12582912.0f);
-    const float t473 = FMA(1.442695f, t417, 12582912.0f);
-    const float t474 = FMA(0.0013063335f, t360 * (t360 * (((1.0f + FMA(FMA(t441, FMA(t441, FMA(t441, FMA(0.0013814222f,
-        t441, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t441 * t441, t441)) * t440) * t298)), t471);
-    const float t475 = FMA(1.442695f, t421, 12582912.0f);
-    const float t476 = FMA(0.0031535632f, t364 * (t364 * (((1.0f + FMA(FMA(t444, FMA(t444, FMA(t444, FMA(0.0013814222f,
-        t444, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t444 * t444, t444)) * t443) * t299)), t474);
-    const float t477 = FMA(0.0060137263f, t368 * (t368 * (((1.0f + FMA(FMA(t447, FMA(t447, FMA(t447, FMA(0.0013814222f,
-        t447, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t447 * t447, t447)) * t446) * t300)), t476);
-    const float t478 = FMA(0.009854096f, t372 * (t372 * (((1.0f + FMA(FMA(t450, FMA(t450, FMA(t450, FMA(0.0013814222f,
-        t450, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t450 * t450, t450)) * t449) * t301)), t477);
-    const float t479 = FMA(t453, FMA(t453, FMA(t453, FMA(0.0013814222f, t453, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t480 = t457 - 12582912.0f;
-    const float t481 = as_float((127u + as_bits(t457)) << 23u);
-    const float t482 = FMA(-0.69314575f, t480, t397) + ((-1.4286068e-6f) * t480);
-    const float t483 = FMA(0.014481999f, t376 * (t376 * (((1.0f + FMA(t479, t453 * t453, t453)) * t452) * t302)),
-        t478);
-    const float t484 = FMA(0.019559745f, t380 * (t380 * (((1.0f + FMA(FMA(t456, FMA(t456, FMA(t456, FMA(0.0013814222f,
-        t456, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t456 * t456, t456)) * t455) * t303)), t483);
-    const float t485 = FMA(t460, FMA(t460, FMA(t460, FMA(0.0013814222f, t460, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t486 = t464 - 12582912.0f;
-    const float t487 = as_float((127u + as_bits(t464)) << 23u);
-    const float t488 = FMA(-0.69314575f, t486, t401) + ((-1.4286068e-6f) * t486);
-    const float t489 = FMA(0.024637716f, t384 * (t384 * (((1.0f + FMA(t485, t460 * t460, t460)) * t459) * t304)),
-        t484);
-    const float t490 = FMA(0.029201977f, t388 * (t388 * (((1.0f + FMA(FMA(t463, FMA(t463, FMA(t463, FMA(0.0013814222f,
-        t463, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t463 * t463, t463)) * t462) * t305)), t489);
-    const float t491 = t468 - 12582912.0f;
-    const float t492 = as_float((127u + as_bits(t468)) << 23u);
-    const float t493 = FMA(-0.69314575f, t491, t405) + ((-1.4286068e-6f) * t491);
-    const float t494 = FMA(0.032731086f, t392 * (t392 * (((1.0f + FMA(FMA(t467, FMA(t467, FMA(t467, FMA(0.0013814222f,
-        t467, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t467 * t467, t467)) * t466) * t306)), t490);
-    const float t495 = t470 - 12582912.0f;
-    const float t496 = as_float((127u + as_bits(t470)) << 23u);
-    const float t497 = FMA(-0.69314575f, t495, t409) + ((-1.4286068e-6f) * t495);
-    const float t498 = t472 - 12582912.0f;
-    const float t499 = as_float((127u + as_bits(t472)) << 23u);
-    const float t500 = FMA(-0.69314575f, t498, t413) + ((-1.4286068e-6f) * t498);
-    const float t501 = t473 - 12582912.0f;
-    const float t502 = as_float((127u + as_bits(t473)) << 23u);
-    const float t503 = FMA(-0.69314575f, t501, t417) + ((-1.4286068e-6f) * t501);
-    const float t504 = t475 - 12582912.0f;
-    const float t505 = as_float((127u + as_bits(t475)) << 23u);
-    const float t506 = FMA(-0.69314575f, t504, t421) + ((-1.4286068e-6f) * t504);
-    const float t507 = FMA(0.034755662f, t396 * (t396 * (((1.0f + FMA(FMA(t482, FMA(t482, FMA(t482, FMA(0.0013814222f,
-        t482, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t482 * t482, t482)) * t481) * t307)), t494);
-    const float t508 = FMA(0.034913935f, t400 * (t400 * (((1.0f + FMA(FMA(t488, FMA(t488, FMA(t488, FMA(0.0013814222f,
-        t488, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t488 * t488, t488)) * t487) * t308)), t507);
-    const float t509 = FMA(0.032996807f, t404 * (t404 * (((1.0f + FMA(FMA(t493, FMA(t493, FMA(t493, FMA(0.0013814222f,
-        t493, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t493 * t493, t493)) * t492) * t309)), t508);
-    const float t510 = FMA(0.028977288f, t408 * (t408 * (((1.0f + FMA(FMA(t497, FMA(t497, FMA(t497, FMA(0.0013814222f,
-        t497, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t497 * t497, t497)) * t496) * t310)), t509);
-    const float t511 = FMA(0.023020731f, t412 * (t412 * (((1.0f + FMA(FMA(t500, FMA(t500, FMA(t500, FMA(0.0013814222f,
-        t500, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t500 * t500, t500)) * t499) * t311)), t510);
-    const float t512 = FMA(0.015475097f, t416 * (t416 * (((1.0f + FMA(FMA(t503, FMA(t503, FMA(t503, FMA(0.0013814222f,
-        t503, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t503 * t503, t503)) * t502) * t312)), t511);
-    const float t513 = t21 ? FMA(cov, t192, t40 ? 0.0f : (t239 * (t238 * (t229 * (t33 * (t228 * (t87 * (t240 * ((t223 *
-        FMA(0.0068515725f, t420 * (t420 * (((1.0f + FMA(FMA(t506, FMA(t506, FMA(t506, FMA(0.0013814222f, t506,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t506 * t506, t506)) * t505) * t313)), t512)) *
-        t202))))))))) : t54;
-    *out_covariance = t513;
+    float t0 = p0 - 12582912.0f;
+    float t1 = FMA(-0.69314575f, t0, p1) + ((-1.4286068e-6f) * t0);
+    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
+    return t2;
 }
 
-void relu_covariance_exact_forward(int64_t n, const float *restrict mean1, const float *restrict var1,
-                                   const float *restrict mean2, const float *restrict var2, const float *restrict cov,
-                                   const float *restrict params, float *restrict out_covariance)
+INLINE float relu_covariance_exact_part3(float p0)
+{
+    float t0 = 1.0f / FMA(0.25f, p0, 1.0f);  // u = 1/(1 + t/4)
+    float t1 = 1.0f / FMA(p0, p0, 1.0f);
+    float t2 = t0 - 0.25f;
+    // J_2/sqrt(2 pi)
+    float t3 = t0 * (t0 * (t0 * POLY12(t2, 0.052821796f, -0.21099824f, 0.28813356f, -0.094544634f, -0.04896455f,
+        -0.07985351f, 0.011417099f, 0.11636546f, 0.17159984f, 0.15958369f, 0.106851034f, 0.05081732f, 0.014190124f)));
+    float t4 = t1 * FMA(2.0f * t3, -p0, 0.3989423f);
+    return t4;
+}
+
+INLINE float relu_covariance_exact_part4(uint32_t p0, uint32_t p1)
+{
+    float t0 = as_float((127u + ((uint32_t)((int32_t)(p0 + p1) >> 2u))) << 23u);
+    return t0;
+}
+
+INLINE float relu_covariance_exact_part5(float p0, float p1, float p2)
+{
+    float t0 = p1 * p2;
+    float t1 = 0.0f * p2;
+    float t2 = FMA(p1, p2, -t0);
+    float t3 = -t1;
+    float t4 = p0 * p0;
+    float t5 = t4 - t0;
+    float t6 = FMA(p0, p0, -t4);
+    float t7 = t6 - t2;
+    float t8 = t7 - t1;
+    float t9 = t7 - t6;
+    float t10 = t8 - t7;
+    float t11 = t5 + t8;
+    float t12 = t11 - t5;
+    float t13 = -(t11 + (((t5 - (t11 - t12)) + (t8 - t12)) + ((((t6 - (t7 - t9)) + ((-t2) - t9)) + ((t7 - (t8 - t10)) +
+        (t3 - t10))) - FMA(0.0f, p2, t3))));
+    return t13;
+}
+
+INLINE float relu_covariance_exact_atom0(
+    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7)
+{
+    float t0 = FMA(p0, p1, p2);
+    float t1 = FMA(p0, p1, p3);
+    float t2 = t1 * t1;
+    float t3 = 1.0f + t2;
+    float t4 = 1.0f / (t2 * t3);
+    float t5 = t2 * t4;
+    float t6 = (p5 - (p4 * (t3 * t4))) * (p6 - t2);
+    float t7 = FMA(1.442695f, t6, 12582912.0f);
+    float t8 = t5 * (t5 * ((relu_covariance_exact_part2(t7, t6) * as_float((127u + as_bits(t7)) << 23u)) * (t0 *
+        FMA(p7, 2.0f, t0))));
+    return t8;
+}
+
+INLINE void relu_covariance_exact_atom1(
+    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float *restrict r0,
+    float *restrict r1, float *restrict r2)
+{
+    float t0 = FMA(p0, p1, p2);
+    float t1 = FMA(p0, p1, p4);
+    float t2 = t1 * t1;
+    float t3 = 1.0f + t2;
+    float t4 = 1.0f / (t2 * t3);
+    float t5 = t3 * t4;
+    float t6 = t2 * t4;
+    float t7 = (p6 - (p5 * t5)) * (p7 - t2);
+    float t8 = FMA(1.442695f, t7, 12582912.0f);
+    float t9 = relu_covariance_exact_part2(t8, t7) * as_float((127u + as_bits(t8)) << 23u);
+    float t10 = t9 * t6;
+    float t11 = t6 * (t9 * (t0 * FMA(p3, 2.0f, t0)));
+    float t12 = t5 * t11;
+    *r0 = t10;
+    *r1 = t11;
+    *r2 = t12;
+}
+
+INLINE float relu_covariance_exact_part6(float p0)
+{
+    float t0 = 1.0f / FMA(ABS(p0), 0.25f, 1.0f);
+    float t1 = (p0 * p0) * (-0.5f);
+    _Bool t2 = p0 < 0.0f;
+    _Bool t3 = t1 < (-176.5f);
+    float t4 = t3 ? (-176.5f) : t1;
+    float t5 = FMA(1.442695f, t4, 12582912.0f);
+    uint32_t t6 = as_bits(t5);
+    float t7 = as_float((127u + ((uint32_t)((int32_t)t6 >> 2u))) << 23u);
+    float t8 = relu_covariance_exact_part4(1u, t6);
+    float t9 = relu_covariance_exact_part4(2u, t6);
+    float t10 = relu_covariance_exact_part4(3u, t6);
+    float t11 = relu_covariance_exact_part2(t5, t4);
+    float t12 = t3 ? 0.0f : t11;
+    float t13 = t0 - 0.25f;
+    // Mills ratio/sqrt(2 pi)
+    float t14 = t0 * POLY12(t13, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+        -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t15 = t12 * t14;
+    float t16 = t2 ? t10 : 1.0f;
+    float t17 = t2 ? t9 : 1.0f;
+    float t18 = t2 ? t8 : 1.0f;
+    float t19 = 1.0f - (t10 * (t9 * (t8 * (t7 * t15))));
+    float t20 = t2 ? t15 : t19;
+    float t21 = t2 ? t7 : 1.0f;
+    float t22 = t16 * (t17 * (t18 * (t20 * t21)));
+    return t22;
+}
+
+INLINE float relu_covariance_exact_part7(float p0)
+{
+    float t0 = (18.8125f < p0) ? 18.8125f : p0;
+    float t1 = (-0.5f) * (t0 * t0);
+    _Bool t2 = t1 < (-176.5f);
+    float t3 = t2 ? (-176.5f) : t1;
+    float t4 = FMA(1.442695f, t3, 12582912.0f);
+    uint32_t t5 = as_bits(t4);
+    float t6 = relu_covariance_exact_part4(3u, t5);
+    float t7 = relu_covariance_exact_part4(2u, t5);
+    float t8 = relu_covariance_exact_part4(1u, t5);
+    float t9 = as_float((127u + ((uint32_t)((int32_t)t5 >> 2u))) << 23u);
+    float t10 = relu_covariance_exact_part3(t0);  // J_1/sqrt(2 pi)
+    float t11 = relu_covariance_exact_part2(t4, t3);
+    float t12 = t2 ? 0.0f : t11;
+    float t13 = t6 * (t7 * (1.1258999e+15f * (t8 * (t9 * (1.1258999e+15f * (t10 * t12))))));
+    return t13;
+}
+
+INLINE void relu_covariance_exact_forward_element(
+    float mean1, float var1, float mean2, float var2, float cov, float *restrict out_covariance)
+{
+    _Bool t0 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1));
+    float t1 = t0 ? var2 : var1;
+    float t2 = t0 ? var1 : var2;
+    float t3 = t0 ? mean2 : mean1;
+    float t4 = t0 ? mean1 : mean2;
+    _Bool t5 = 0.0f <= t1;
+    _Bool t6 = t1 < 9.094947e-13f;
+    _Bool t7 = 1.1529215e+18f < t1;
+    _Bool t8 = t1 == 0.0f;
+    _Bool t9 = 0.0f <= t2;
+    _Bool t10 = t2 < 9.094947e-13f;
+    _Bool t11 = 1.1529215e+18f < t2;
+    _Bool t12 = t2 == 0.0f;
+    float t13 = ABS(cov);
+    float t14 = t5 ? t1 : 0.0f;
+    float t15 = SQRT(t14);
+    float t16 = t9 ? t2 : 0.0f;
+    _Bool t17 = ((t13 <= ((t15 * SQRT(t16)) * 1.0000038f)) & (t5 & (t3 == t3))) & (t9 & (t4 == t4));
+    float t18 = t6 ? 2.8147498e+14f : 1.0f;
+    float t19 = t7 ? 9.094947e-13f : t18;  // power of two that keeps remainders normal
+    float t20 = 1.2676506e+30f * (t3 * 1.2676506e+30f);
+    float t21 = t3 * t19;
+    float t22 = t8 ? t20 : t21;
+    float t23 = t19 * (t1 * t19);
+    float t24 = t10 ? 2.8147498e+14f : 1.0f;
+    float t25 = t11 ? 9.094947e-13f : t24;  // power of two that keeps remainders normal
+    float t26 = t25 * (t2 * t25);
+    float t27 = 1.2676506e+30f * (t4 * 1.2676506e+30f);
+    float t28 = t4 * t25;
+    float t29 = t12 ? t27 : t28;
+    float t30 = cov * (t19 * t25);
+    _Bool t31 = t8 | t12;
+    float t32 = t12 ? 1.0f : t26;
+    float t33 = t17 ? t32 : 1.0f;
+    float t34 = t8 ? 1.0f : t23;
+    float t35 = t17 ? t34 : 1.0f;
+    float t36 = ABS(t30);
+    float t37 = t17 ? t36 : 0.0f;
+    float t38 = SQRT(t33);  // standard deviation, scaled
+    float t39 = SQRT(t35);  // standard deviation, scaled
+    float t40 = 1.0f / t38;
+    float t41 = 1.0f / t39;
+    float t42 = relu_covariance_exact_part5(t37, t23, t26);
+    float t43 = t40 * t29;
+    float t44 = FMA(t38, -t38, t33) * (0.5f * t40);
+    float t45 = t41 * t22;
+    float t46 = FMA(t39, -t39, t35) * (0.5f * t41);
+    float t47 = -t43;
+    float t48 = -t45;
+    float t49 = (t39 + t46) * (t38 + t44);
+    float t50 = t49 + t37;
+    _Bool t51 = 18.8125f < t43;
+    _Bool t52 = t43 < (-18.8125f);
+    float t53 = t43 + (t40 * FMA(t44, t47, FMA(t38, t47, t29)));
+    float t54 = t52 ? (-18.8125f) : t53;
+    float t55 = t51 ? 18.8125f : t54;  // mean2/s2, within the reach
+    _Bool t56 = 18.8125f < t45;
+    _Bool t57 = t45 < (-18.8125f);
+    float t58 = t45 + (t41 * FMA(t46, t48, FMA(t39, t48, t22)));
+    float t59 = t57 ? (-18.8125f) : t58;
+    float t60 = t56 ? 18.8125f : t59;  // mean1/s1, within the reach
+    float t61 = (t17 & (0.0f < t42)) ? t42 : 0.0f;
+    float t62 = 1.0f / t50;
+    _Bool t63 = 0.0f == t61;
+    _Bool t64 = t63 & (!t31);
+    float t65 = t63 ? 1.0f : t61;
+    float t66 = SQRT(t65);
+    float t67 = t66 * t62;
+    float t68 = t64 ? 0.0f : t67;
+    float t69 = t31 ? 1.0f : t68;  // Q = sqrt((1 - rho)/(1 + rho))
+    float t70 = t50 * (1.0f / t66);
+    float t71 = t64 ? 1.0995116e+12f : t70;
+    float t72 = t31 ? 1.0f : t71;
+    _Bool t73 = t30 < 0.0f;
+    float t74 = -t55;
+    float t75 = t73 ? t74 : t55;
+    float t76 = t60 + t75;
+    float t77 = t60 - t75;
+    float t78 = t76 - t60;
+    float t79 = (t60 - (t76 - t78)) + (t75 - t78);
+    float t80 = ABS(t77);
+    float t81 = 0.125f * (t77 * t77);  // B = (a - b)^2/8
+    float t82 = t76 * t76;
+    float t83 = 0.125f * t82;  // A = (a + b)^2/8
+    float t84 = ABS(t76 + t79);
+    float t85 = 0.125f * FMA(t76, t79, FMA(t76, t79, FMA(t76, t76, -t82)));
+    float t86 = t83 + t81;
+    float t87 = t86 - t83;
+    float t88 = t83 + t85;
+    _Bool t89 = (t84 <= t80) | (t84 < 8.6736174e-19f);
+    float t90 = t69 * t69;
+    float t91 = 2.0f * t88;
+    _Bool t92 = t80 <= (t90 * t84);
+    float t93 = t89 ? 1.0f : t84;
+    float t94 = t80 * (1.0f / t93);
+    float t95 = t92 ? t90 : t94;
+    float t96 = t89 ? 1.0f : t95;  // q*^2, where the exponent is least
+    float t97 = t72 * (t72 * t81);
+    float t98 = 0.125f * (t84 * t80);
+    float t99 = t92 ? t97 : t98;
+    float t100 = t89 ? t81 : t99;  // B/q*^2
+    float t101 = FMA(t96, t88, -t100);
+    float t102 = FMA(t96, t88, t100);
+    float t103 = (t102 + 18.0f) + SQRT(FMA(t101, t101, FMA(t102, 36.0f, 324.0f)));
+    float t104 = t102 + t86;
+    float t105 = t104 - t102;
+    float t106 = -(t104 + ((t85 + ((t83 - (t86 - t87)) + (t81 - t87))) + ((t102 - (t104 - t105)) + (t86 - t105))));
+    _Bool t107 = t106 < (-176.5f);
+    float t108 = t107 ? (-176.5f) : t106;
+    _Bool t109 = t103 < t91;
+    float t110 = (2.0f * t81) * (1.0f / t103);
+    _Bool t111 = t90 < t110;
+    float t112 = t111 ? t110 : 1.0f;
+    float t113 = SQRT(t112);
+    float t114 = t111 ? t113 : t69;  // lo, where the integral begins
+    _Bool t115 = t111 | t109;
+    float t116 = t109 ? t91 : 1.0f;
+    float t117 = t103 * (1.0f / t116);
+    float t118 = t109 ? t117 : 1.0f;
+    float t119 = SQRT(t118);
+    float t120 = t109 ? t119 : 1.0f;
+    float t121 = t120 - t114;
+    float t122 = (t62 * (t37 * 2.0f)) * (1.0f / (1.0f + t69));  // 1 - Q
+    float t123 = t115 ? t121 : t122;  // hi - lo
+    float t124 = FMA(1.442695f, t108, 12582912.0f);
+    uint32_t t125 = as_bits(t124);
+    float t126 = t114 - t69;
+    float t127 = t111 ? t126 : 0.0f;
+    float t128 = FMA(t123, 1.7786597e-5f, t114);
+    float t129 = t128 * t128;
+    float t130 = FMA(t123, 1.7786597e-5f, t127);
+    float t131 = 1.0f + t129;
+    float t132 = 1.0f / (t129 * t131);
+    float t133 = t129 * t132;
+    float t134 = (t88 - (t100 * (t131 * t132))) * (t96 - t129);
+    float t135 = FMA(t134, 1.442695f, 12582912.0f);
+    float t136 = relu_covariance_exact_part6(t60) * relu_covariance_exact_part6(t55);
+    float t137 = as_float((127u + ((uint32_t)((int32_t)(t125 + 3u) >> 2u))) << 23u);
+    float t138 = as_float((127u + ((uint32_t)((int32_t)(t125 + 2u) >> 2u))) << 23u);
+    float t139 = as_float((127u + ((uint32_t)((int32_t)(t125 + 1u) >> 2u))) << 23u);
+    float t140 = t6 ? 3.5527137e-15f : 1.0f;
+    float t141 = t7 ? 1.0995116e+12f : t140;
+    float t142 = t10 ? 3.5527137e-15f : 1.0f;
+    float t143 = t11 ? 1.0995116e+12f : t142;
+    float t144 = t141 * t143;
+    float t145 = as_float((127u + ((uint32_t)((int32_t)t125 >> 2u))) << 23u);
+    float t146 = relu_covariance_exact_part2(t124, t108);
+    float t147 = t107 ? 0.0f : t146;
+    float t148 = relu_covariance_exact_atom0(t123, 0.99158293f, t127, t114, t100, t88, t96, t69);
+    float t149 = FMA(0.015475097f, relu_covariance_exact_atom0(t123, 0.9563118f, t127, t114, t100, t88, t96, t69),
+        FMA(0.023020731f, relu_covariance_exact_atom0(t123, 0.895486f, t127, t114, t100, t88, t96, t69),
+        FMA(0.028977288f, relu_covariance_exact_atom0(t123, 0.8133379f, t127, t114, t100, t88, t96, t69),
+        FMA(0.032996807f, relu_covariance_exact_atom0(t123, 0.71545124f, t127, t114, t100, t88, t96, t69),
+        FMA(0.034913935f, relu_covariance_exact_atom0(t123, 0.60822123f, t127, t114, t100, t88, t96, t69),
+        FMA(0.034755662f, relu_covariance_exact_atom0(t123, 0.49826035f, t127, t114, t100, t88, t96, t69),
+        FMA(0.032731086f, relu_covariance_exact_atom0(t123, 0.39180478f, t127, t114, t100, t88, t96, t69),
+        FMA(0.029201977f, relu_covariance_exact_atom0(t123, 0.2941842f, t127, t114, t100, t88, t96, t69),
+        FMA(0.024637716f, relu_covariance_exact_atom0(t123, 0.20940919f, t127, t114, t100, t88, t96, t69),
+        FMA(0.019559745f, relu_covariance_exact_atom0(t123, 0.13991855f, t127, t114, t100, t88, t96, t69),
+        FMA(0.014481999f, relu_covariance_exact_atom0(t123, 0.086509176f, t127, t114, t100, t88, t96, t69),
+        FMA(0.009854096f, relu_covariance_exact_atom0(t123, 0.04845043f, t127, t114, t100, t88, t96, t69),
+        FMA(0.0060137263f, relu_covariance_exact_atom0(t123, 0.02376422f, t127, t114, t100, t88, t96, t69),
+        FMA(0.0031535632f, relu_covariance_exact_atom0(t123, 0.009632936f, t127, t114, t100, t88, t96, t69),
+        FMA(0.0013063335f, relu_covariance_exact_atom0(t123, 0.0028835575f, t127, t114, t100, t88, t96, t69),
+        FMA(0.00034953488f, relu_covariance_exact_atom0(t123, 0.00048788087f, t127, t114, t100, t88, t96, t69),
+        2.9018312e-5f * (t133 * (t133 * ((relu_covariance_exact_part2(t135, t134) * as_float((as_bits(t135) + 127u) <<
+        23u)) * (t130 * FMA(t69, 2.0f, t130)))))))))))))))))))));
+    float t150 = t137 * (t138 * (t139 * (t144 * (t145 * (t49 * (t147 * ((t123 * FMA(0.0068515725f, t148, t149)) * (2.0f
+        * (1.0f / (1.0f + t90))))))))));
+    float t151 = t31 ? 0.0f : t150;
+    float t152 = FMA(cov, t136, t151);
+    float t153 = t17 ? 1.0f : (-1.0f);
+    float t154 = SQRT(t153);
+    float t155 = t17 ? t152 : t154;
+    *out_covariance = t155;
+}
+
+void relu_covariance_exact_forward(
+    int64_t n, const float *restrict mean1, const float *restrict var1, const float *restrict mean2,
+    const float *restrict var2, const float *restrict cov, const float *restrict params,
+    float *restrict out_covariance)
 {
     (void)params;
 #pragma omp parallel for simd if(parallel : n > 8192)
@@ -620,1136 +381,441 @@ void relu_covariance_exact_forward(int64_t n, const float *restrict mean1, const
     }
 }
 
-static inline __attribute__((always_inline)) void relu_covariance_exact_backward_element(float mean1, float var1,
-                                                                                         float mean2, float var2,
-                                                                                         float cov,
-                                                                                         float grad_covariance,
-                                                                                         float *restrict out_grad_mean1,
-                                                                                         float *restrict out_grad_var1,
-                                                                                         float *restrict out_grad_mean2,
-                                                                                         float *restrict out_grad_var2,
-                                                                                         float *restrict out_grad_cov)
+INLINE void relu_covariance_exact_backward_element(
+    float mean1, float var1, float mean2, float var2, float cov, float grad_covariance, float *restrict out_grad_mean1,
+    float *restrict out_grad_var1, float *restrict out_grad_mean2, float *restrict out_grad_var2,
+    float *restrict out_grad_cov)
 {
-    const _Bool t0 = mean1 == mean2;
-    const _Bool t1 = var2 < var1;
-    const _Bool t2 = mean2 < mean1;
-    const float t3 = ABS(cov);
-    const _Bool t4 = t2 | (t0 & t1);
-    const float t5 = t4 ? var2 : var1;
-    const float t6 = t4 ? var1 : var2;
-    const float t7 = t4 ? mean2 : mean1;
-    const float t8 = t4 ? mean1 : mean2;
-    const _Bool t9 = 0.0f <= t5;
-    const _Bool t10 = t5 < 9.094947e-13f;
-    const _Bool t11 = 1.1529215e+18f < t5;
-    const _Bool t12 = t5 == 0.0f;
-    const _Bool t13 = 0.0f <= t6;
-    const _Bool t14 = t6 < 9.094947e-13f;
-    const _Bool t15 = 1.1529215e+18f < t6;
-    const _Bool t16 = t6 == 0.0f;
-    const _Bool t17 = t9 & (t7 == t7);
-    const float t18 = SQRT(t9 ? t5 : 0.0f);
-    const float t19 = 1.2676506e+30f * (t7 * 1.2676506e+30f);
-    const _Bool t20 = t13 & (t8 == t8);
-    const _Bool t21 = ((t3 <= ((t18 * SQRT(t13 ? t6 : 0.0f)) * 1.0000038f)) & t17) & t20;
-    const float t22 = 1.2676506e+30f * (t8 * 1.2676506e+30f);
-    const float t23 = t10 ? 2.8147498e+14f : 1.0f;
-    const float t24 = t10 ? 3.5527137e-15f : 1.0f;
-    const float t25 = t11 ? 9.094947e-13f : t23;  // power of two that keeps remainders normal
-    const float t26 = t11 ? 1.0995116e+12f : t24;
-    const float t27 = t5 * t25;
-    const float t28 = t12 ? t19 : (t7 * t25);
-    const float t29 = t25 * t27;
-    const float t30 = t14 ? 2.8147498e+14f : 1.0f;
-    const float t31 = t14 ? 3.5527137e-15f : 1.0f;
-    const float t32 = t15 ? 9.094947e-13f : t30;  // power of two that keeps remainders normal
-    const float t33 = t15 ? 1.0995116e+12f : t31;
-    const float t34 = t6 * t32;
-    const float t35 = t16 ? t22 : (t8 * t32);
-    const float t36 = t32 * t34;
-    const _Bool t37 = t12 | t16;
-    const float t38 = cov * (t25 * t32);
-    const _Bool t39 = !t37;
-    const float t40 = t21 ? (t12 ? 1.0f : t29) : 1.0f;
-    const float t41 = t29 * t36;
-    const float t42 = 0.0f * t36;
-    const float t43 = t21 ? (t16 ? 1.0f : t36) : 1.0f;
-    const float t44 = ABS(t38);
-    const _Bool t45 = t38 < 0.0f;
-    const float t46 = t21 ? t44 : 0.0f;
-    const float t47 = FMA(t29, t36, -t41);
-    const float t48 = -t42;
-    const float t49 = FMA(0.0f, t36, t48);
-    const float t50 = -t47;
-    const float t51 = t21 ? 1.0f : (-1.0f);
-    const float t52 = t46 * t46;
-    const float t53 = t52 - t41;
-    const float t54 = FMA(t46, t46, -t52);
-    const float t55 = t54 - t47;
-    const float t56 = t55 - t42;
-    const float t57 = SQRT(t43);  // standard deviation, scaled
-    const float t58 = SQRT(t40);  // standard deviation, scaled
-    const float t59 = t46 * 2.0f;
-    const float t60 = SQRT(t51);
-    const float t61 = t55 - t54;
-    const float t62 = t50 - t61;
-    const float t63 = (t54 - (t55 - t61)) + t62;
-    const float t64 = t56 - t55;
-    const float t65 = t48 - t64;
-    const float t66 = (t63 + ((t55 - (t56 - t64)) + t65)) - t49;
-    const float t67 = t53 + t56;
-    const float t68 = 1.0f / t57;
-    const float t69 = 1.0f / t58;
-    const float t70 = FMA(t57, -t57, t43);
-    const float t71 = FMA(t58, -t58, t40);
-    const float t72 = 0.5f * (1.0f / t60);
-    const float t73 = t60 + (FMA(t60, -t60, t51) * t72);
-    const float t74 = t67 - t53;
-    const float t75 = t56 - t74;
-    const float t76 = -(t67 + (((t53 - (t67 - t74)) + t75) + t66));
-    const float t77 = t68 * t35;
-    const float t78 = t69 * t28;
-    const float t79 = t70 * (0.5f * t68);
-    const float t80 = t71 * (0.5f * t69);
-    const _Bool t81 = t77 < (-18.8125f);
-    const _Bool t82 = 18.8125f < t77;
-    const _Bool t83 = t78 < (-18.8125f);
-    const _Bool t84 = 18.8125f < t78;
-    const float t85 = -t77;
-    const float t86 = FMA(t79, t85, FMA(t57, t85, t35));
-    const float t87 = t81 ? (-18.8125f) : t77;
-    const float t88 = t57 + t79;
-    const float t89 = t68 * t79;
-    const float t90 = t82 ? 18.8125f : t87;  // mean2/s2, within the reach
-    const float t91 = -t89;
-    const float t92 = t33 * t88;
-    const float t93 = t68 * t86;
-    const float t94 = FMA(t68, t91, t68);
-    const float t95 = t81 ? 0.0f : t93;
-    const float t96 = t32 * t94;
-    const float t97 = t82 ? 0.0f : t95;
-    const float t98 = t16 ? 0.0f : t92;
-    const float t99 = t16 ? 0.0f : t96;
-    const float t100 = t98 * 8.881784e-16f;
-    const float t101 = -t78;
-    const float t102 = FMA(t80, t101, FMA(t58, t101, t28));
-    const float t103 = t83 ? (-18.8125f) : t78;
-    const float t104 = t58 + t80;
-    const float t105 = t69 * t80;
-    const float t106 = t84 ? 18.8125f : t103;  // mean1/s1, within the reach
-    const float t107 = t104 * t88;
-    const float t108 = t26 * t104;
-    const float t109 = -t105;
-    const float t110 = t69 * t102;
-    const float t111 = FMA(t69, t109, t69);
-    const float t112 = t83 ? 0.0f : t110;
-    const float t113 = t25 * t111;
-    const float t114 = t84 ? 0.0f : t112;
-    const float t115 = t12 ? 0.0f : t108;
-    const float t116 = t12 ? 0.0f : t113;
-    const float t117 = t115 * 8.881784e-16f;
-    const float t118 = -t90;
-    const _Bool t119 = t106 < 0.0f;
-    const _Bool t120 = t90 < 0.0f;
-    const float t121 = (-t106) - t114;
-    const _Bool t122 = 0.0f < t106;
-    const float t123 = t122 ? t121 : 0.0f;
-    const _Bool t124 = 0.0f < t90;
-    const float t125 = t45 ? t118 : t90;
-    const float t126 = t90 + t97;
-    const float t127 = t124 ? (t118 - t97) : 0.0f;
-    const float t128 = t106 - t125;
-    const float t129 = -t125;
-    const float t130 = t107 + t46;
-    const float t131 = t46 * (1.0f / t107);
-    const float t132 = (t21 & (0.0f < t76)) ? t76 : 0.0f;
-    const float t133 = t128 - t106;
-    const float t134 = t129 - t133;
-    const float t135 = (t106 - (t128 - t133)) + t134;
-    const float t136 = t106 + t114;
-    const float t137 = 1.0f / t130;
-    const float t138 = t137 * t59;
-    const float t139 = t45 ? (-t97) : t97;
-    const float t140 = t114 - t139;
-    const float t141 = t125 + t139;
-    const float t142 = t128 + (t135 + t140);
-    const float t143 = ((1.3043831e+19f < t116) ? 1.3043831e+19f : t116) * 8.881784e-16f;
-    const float t144 = ((1.3043831e+19f < t99) ? 1.3043831e+19f : t99) * 8.881784e-16f;
-    const _Bool t145 = 0.0f == t132;
-    const float t146 = t145 ? 1.0f : t132;
-    const _Bool t147 = t145 & t39;
-    const float t148 = ABS(t136);
-    const float t149 = ABS(t126);
-    const float t150 = (-0.5f) * (t136 * t136);
-    const float t151 = (-0.5f) * (t126 * t126);
-    const float t152 = t131 * t126;
-    const float t153 = (18.8125f < t148) ? 18.8125f : t148;
-    const float t154 = 1.0f / FMA(0.25f, t148, 1.0f);
-    const float t155 = (18.8125f < t149) ? 18.8125f : t149;
-    const float t156 = 1.0f / FMA(0.25f, t149, 1.0f);
-    const float t157 = t136 + t141;
-    const float t158 = (t141 * t141) * (-0.5f);
-    const float t159 = t131 * t136;
-    const float t160 = SQRT(t146);
-    const float t161 = ABS(t157);
-    const float t162 = 0.125f * (t157 * t157);  // A = (a + b)^2/8
-    const float t163 = 1.0f / FMA(0.25f, t153, 1.0f);  // u = 1/(1 + t/4)
-    const float t164 = 1.0f / FMA(0.25f, t155, 1.0f);  // u = 1/(1 + t/4)
-    const float t165 = (-0.5f) * (t153 * t153);
-    const float t166 = (-0.5f) * (t155 * t155);
-    const float t167 = FMA(t153, t153, 1.0f);
-    const float t168 = -t153;
-    const float t169 = 1.0f / t167;
-    const float t170 = FMA(t155, t155, 1.0f);
-    const float t171 = -t155;
-    const float t172 = 1.0f / t170;
-    const _Bool t173 = t161 < 8.6736174e-19f;
-    const _Bool t174 = t150 < (-176.5f);
-    const float t175 = t174 ? (-176.5f) : t150;
-    const _Bool t176 = t151 < (-176.5f);
-    const float t177 = t176 ? (-176.5f) : t151;
-    const _Bool t178 = t158 < (-176.5f);
-    const float t179 = t178 ? (-176.5f) : t158;
-    const float t180 = -(t45 ? (-t159) : t159);
-    const float t181 = -(t45 ? (-t152) : t152);
-    const float t182 = 2.0f * t162;
-    const _Bool t183 = t165 < (-176.5f);
-    const float t184 = t183 ? (-176.5f) : t165;
-    const _Bool t185 = t166 < (-176.5f);
-    const float t186 = t185 ? (-176.5f) : t166;
-    const float t187 = t154 - 0.25f;
-    const float t188 = t156 - 0.25f;
-    const float t189 = FMA(1.442695f, t175, 12582912.0f);
-    const float t190 = ABS(t142);
-    const float t191 = 0.125f * (t142 * t142);  // B = (a - b)^2/8
-    const float t192 = FMA(1.442695f, t177, 12582912.0f);
-    const float t193 = FMA(1.442695f, t179, 12582912.0f);
-    const _Bool t194 = (t161 <= t190) | t173;
-    const float t195 = 0.125f * (t161 * t190);
-    const float t196 = t163 - 0.25f;
-    const float t197 = t164 - 0.25f;
+    _Bool t0 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1));
+    float t1 = t0 ? var2 : var1;
+    float t2 = t0 ? var1 : var2;
+    float t3 = t0 ? mean2 : mean1;
+    float t4 = t0 ? mean1 : mean2;
+    _Bool t5 = 0.0f <= t1;
+    _Bool t6 = t1 < 9.094947e-13f;
+    _Bool t7 = 1.1529215e+18f < t1;
+    _Bool t8 = t1 == 0.0f;
+    _Bool t9 = 0.0f <= t2;
+    _Bool t10 = t2 < 9.094947e-13f;
+    _Bool t11 = 1.1529215e+18f < t2;
+    _Bool t12 = t2 == 0.0f;
+    float t13 = ABS(cov);
+    float t14 = t5 ? t1 : 0.0f;
+    float t15 = SQRT(t14);
+    float t16 = t9 ? t2 : 0.0f;
+    _Bool t17 = ((t13 <= ((t15 * SQRT(t16)) * 1.0000038f)) & (t5 & (t3 == t3))) & (t9 & (t4 == t4));
+    float t18 = t6 ? 2.8147498e+14f : 1.0f;
+    float t19 = t7 ? 9.094947e-13f : t18;  // power of two that keeps remainders normal
+    float t20 = 1.2676506e+30f * (t3 * 1.2676506e+30f);
+    float t21 = t3 * t19;
+    float t22 = t8 ? t20 : t21;
+    float t23 = t19 * (t1 * t19);
+    float t24 = t10 ? 2.8147498e+14f : 1.0f;
+    float t25 = t11 ? 9.094947e-13f : t24;  // power of two that keeps remainders normal
+    float t26 = 1.2676506e+30f * (t4 * 1.2676506e+30f);
+    float t27 = t4 * t25;
+    float t28 = t12 ? t26 : t27;
+    float t29 = t25 * (t2 * t25);
+    _Bool t30 = t8 | t12;
+    float t31 = cov * (t19 * t25);
+    float t32 = t8 ? 1.0f : t23;
+    float t33 = t17 ? t32 : 1.0f;
+    float t34 = t12 ? 1.0f : t29;
+    float t35 = t17 ? t34 : 1.0f;
+    _Bool t36 = t31 < 0.0f;
+    float t37 = ABS(t31);
+    float t38 = t17 ? t37 : 0.0f;
+    float t39 = t17 ? 1.0f : (-1.0f);
+    float t40 = SQRT(t35);  // standard deviation, scaled
+    float t41 = SQRT(t33);  // standard deviation, scaled
+    float t42 = SQRT(t39);
+    float t43 = 1.0f / t40;
+    float t44 = 1.0f / t41;
+    float t45 = t42 + (FMA(t42, -t42, t39) * (0.5f * (1.0f / t42)));
+    float t46 = relu_covariance_exact_part5(t38, t23, t29);
+    float t47 = t43 * t28;
+    float t48 = t44 * t22;
+    float t49 = FMA(t40, -t40, t35) * (0.5f * t43);
+    float t50 = FMA(t41, -t41, t33) * (0.5f * t44);
+    _Bool t51 = t47 < (-18.8125f);
+    _Bool t52 = 18.8125f < t47;
+    _Bool t53 = t48 < (-18.8125f);
+    _Bool t54 = 18.8125f < t48;
+    float t55 = -t47;
+    float t56 = t40 + t49;
+    float t57 = t51 ? (-18.8125f) : t47;
+    float t58 = t52 ? 18.8125f : t57;  // mean2/s2, within the reach
+    float t59 = t43 * FMA(t49, t55, FMA(t40, t55, t28));
+    float t60 = t51 ? 0.0f : t59;
+    float t61 = t52 ? 0.0f : t60;
+    float t62 = t25 * FMA(t43, -(t43 * t49), t43);
+    float t63 = t12 ? 0.0f : t62;
+    float t64 = t10 ? 3.5527137e-15f : 1.0f;
+    float t65 = t11 ? 1.0995116e+12f : t64;
+    float t66 = t65 * t56;
+    float t67 = t12 ? 0.0f : t66;
+    float t68 = t67 * 8.881784e-16f;
+    float t69 = -t48;
+    float t70 = t41 + t50;
+    float t71 = t53 ? (-18.8125f) : t48;
+    float t72 = t54 ? 18.8125f : t71;  // mean1/s1, within the reach
+    float t73 = t70 * t56;
+    float t74 = t44 * FMA(t50, t69, FMA(t41, t69, t22));
+    float t75 = t53 ? 0.0f : t74;
+    float t76 = t54 ? 0.0f : t75;
+    float t77 = t19 * FMA(t44, -(t44 * t50), t44);
+    float t78 = t8 ? 0.0f : t77;
+    float t79 = t6 ? 3.5527137e-15f : 1.0f;
+    float t80 = t7 ? 1.0995116e+12f : t79;
+    float t81 = t80 * t70;
+    float t82 = t8 ? 0.0f : t81;
+    float t83 = t82 * 8.881784e-16f;
+    float t84 = -t58;
+    _Bool t85 = t72 < 0.0f;
+    _Bool t86 = t58 < 0.0f;
+    _Bool t87 = 0.0f < t72;
+    _Bool t88 = 0.0f < t58;
+    float t89 = t36 ? t84 : t58;
+    float t90 = t58 + t61;
+    float t91 = t72 - t89;
+    float t92 = t73 + t38;
+    float t93 = t38 * (1.0f / t73);
+    float t94 = (t17 & (0.0f < t46)) ? t46 : 0.0f;
+    float t95 = t91 - t72;
+    float t96 = t72 + t76;
+    float t97 = 1.0f / t92;
+    float t98 = -t61;
+    float t99 = t36 ? t98 : t61;
+    float t100 = t89 + t99;
+    float t101 = t91 + (((t72 - (t91 - t95)) + ((-t89) - t95)) + (t76 - t99));
+    _Bool t102 = 0.0f == t94;
+    float t103 = t102 ? 1.0f : t94;
+    _Bool t104 = t102 & (!t30);
+    float t105 = ABS(t96);
+    float t106 = ABS(t90);
+    float t107 = (-0.5f) * (t96 * t96);
+    float t108 = (-0.5f) * (t90 * t90);
+    float t109 = t93 * t90;
+    float t110 = 1.0f / FMA(0.25f, t105, 1.0f);
+    float t111 = 1.0f / FMA(0.25f, t106, 1.0f);
+    float t112 = t96 + t100;
+    float t113 = (t100 * t100) * (-0.5f);
+    float t114 = t93 * t96;
+    float t115 = SQRT(t103);
+    float t116 = ABS(t112);
+    float t117 = 0.125f * (t112 * t112);  // A = (a + b)^2/8
+    _Bool t118 = t107 < (-176.5f);
+    float t119 = t118 ? (-176.5f) : t107;
+    _Bool t120 = t108 < (-176.5f);
+    float t121 = t120 ? (-176.5f) : t108;
+    _Bool t122 = t113 < (-176.5f);
+    float t123 = t122 ? (-176.5f) : t113;
+    float t124 = 2.0f * t117;
+    float t125 = FMA(1.442695f, t119, 12582912.0f);
+    float t126 = ABS(t101);
+    float t127 = 0.125f * (t101 * t101);  // B = (a - b)^2/8
+    float t128 = FMA(1.442695f, t121, 12582912.0f);
+    float t129 = FMA(1.442695f, t123, 12582912.0f);
+    _Bool t130 = (t116 <= t126) | (t116 < 8.6736174e-19f);
+    uint32_t t131 = as_bits(t125);
+    float t132 = 1.0f / t115;
+    uint32_t t133 = as_bits(t128);
+    uint32_t t134 = as_bits(t129);
+    float t135 = as_float((127u + ((uint32_t)((int32_t)t131 >> 2u))) << 23u);
+    float t136 = relu_covariance_exact_part4(1u, t131);
+    float t137 = relu_covariance_exact_part4(2u, t131);
+    float t138 = relu_covariance_exact_part4(3u, t131);
+    float t139 = as_float((127u + ((uint32_t)((int32_t)t133 >> 2u))) << 23u);
+    float t140 = relu_covariance_exact_part4(1u, t133);
+    float t141 = relu_covariance_exact_part4(2u, t133);
+    float t142 = relu_covariance_exact_part4(3u, t133);
+    float t143 = as_float((127u + ((uint32_t)((int32_t)t134 >> 2u))) << 23u);
+    float t144 = relu_covariance_exact_part4(1u, t134);
+    float t145 = relu_covariance_exact_part4(2u, t134);
+    float t146 = relu_covariance_exact_part4(3u, t134);
+    float t147 = relu_covariance_exact_part2(t125, t119);
+    float t148 = t118 ? 0.0f : t147;
+    float t149 = t110 - 0.25f;
     // Mills ratio/sqrt(2 pi)
-    const float t198 = t154 * FMA(t187, FMA(t187, FMA(t187, FMA(t187, FMA(t187, FMA(t187, FMA(t187, FMA(t187, FMA(t187,
-        FMA(t187, FMA(t187, FMA(t187, -0.00152444f, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    const float t199 = FMA(1.442695f, t184, 12582912.0f);
+    float t150 = t110 * POLY12(t149, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+        -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t151 = t148 * t150;
+    float t152 = FMA(t115, -t115, t103) * (0.5f * t132);
+    float t153 = t97 * (t115 + t152);
+    float t154 = t104 ? 0.0f : t153;
+    float t155 = t30 ? 1.0f : t154;  // Q = sqrt((1 - rho)/(1 + rho))
+    float t156 = t92 * FMA(t132, -(t132 * t152), t132);
+    float t157 = t104 ? 1.0995116e+12f : t156;
+    float t158 = t30 ? 1.0f : t157;
+    float t159 = relu_covariance_exact_part2(t128, t121);
+    float t160 = t120 ? 0.0f : t159;
+    float t161 = t111 - 0.25f;
     // Mills ratio/sqrt(2 pi)
-    const float t200 = t156 * FMA(t188, FMA(t188, FMA(t188, FMA(t188, FMA(t188, FMA(t188, FMA(t188, FMA(t188, FMA(t188,
-        FMA(t188, FMA(t188, FMA(-0.00152444f, t188, -0.0064508854f), 0.024710128f), -0.006645453f), -0.026722537f),
-        -0.020374626f), 0.018486474f), 0.08069025f), 0.14153208f), 0.17952348f), 0.18632886f), 0.16664109f),
-        0.13207589f);
-    const float t201 = t189 - 12582912.0f;
-    const uint32_t t202 = as_bits(t189);
-    const float t203 = FMA(-0.69314575f, t201, t175) + ((-1.4286068e-6f) * t201);
-    const float t204 = FMA(1.442695f, t186, 12582912.0f);
-    const float t205 = 1.0f / t160;
-    const float t206 = FMA(t160, -t160, t146);
-    const float t207 = t192 - 12582912.0f;
-    const uint32_t t208 = as_bits(t192);
-    const float t209 = FMA(-0.69314575f, t207, t177) + ((-1.4286068e-6f) * t207);
-    const float t210 = t193 - 12582912.0f;
-    const uint32_t t211 = as_bits(t193);
-    const float t212 = FMA(-0.69314575f, t210, t179) + ((-1.4286068e-6f) * t210);
-    const float t213 = t190 * (1.0f / (t194 ? 1.0f : t161));
-    const float t214 = 2.0f * t191;
-    // J_2/sqrt(2 pi)
-    const float t215 = t163 * (t163 * (t163 * FMA(t196, FMA(t196, FMA(t196, FMA(t196, FMA(t196, FMA(t196, FMA(t196,
-        FMA(t196, FMA(t196, FMA(t196, FMA(t196, FMA(0.052821796f, t196, -0.21099824f), 0.28813356f), -0.094544634f),
-        -0.04896455f), -0.07985351f), 0.011417099f), 0.11636546f), 0.17159984f), 0.15958369f), 0.106851034f),
-        0.05081732f), 0.014190124f)));
-    const float t216 = t169 * FMA(2.0f * t215, t168, 0.3989423f);  // J_1/sqrt(2 pi)
-    const float t217 = t162 + t191;
-    // J_2/sqrt(2 pi)
-    const float t218 = t164 * (t164 * (t164 * FMA(t197, FMA(t197, FMA(t197, FMA(t197, FMA(t197, FMA(t197, FMA(t197,
-        FMA(t197, FMA(t197, FMA(t197, FMA(t197, FMA(0.052821796f, t197, -0.21099824f), 0.28813356f), -0.094544634f),
-        -0.04896455f), -0.07985351f), 0.011417099f), 0.11636546f), 0.17159984f), 0.15958369f), 0.106851034f),
-        0.05081732f), 0.014190124f)));
-    const float t219 = t172 * FMA(2.0f * t218, t171, 0.3989423f);  // J_1/sqrt(2 pi)
-    const float t220 = t199 - 12582912.0f;
-    const uint32_t t221 = as_bits(t199);
-    const float t222 = FMA(-0.69314575f, t220, t184) + ((-1.4286068e-6f) * t220);
-    const float t223 = as_float((127u + ((uint32_t)((int32_t)t202 >> 2u))) << 23u);
-    const float t224 = as_float((127u + ((uint32_t)((int32_t)(1u + t202) >> 2u))) << 23u);
-    const uint32_t t225 = 2u + t202;
-    const uint32_t t226 = 3u + t202;
-    const uint32_t t227 = (uint32_t)((int32_t)t225 >> 2u);
-    const uint32_t t228 = (uint32_t)((int32_t)t226 >> 2u);
-    const uint32_t t229 = 127u + t227;
-    const uint32_t t230 = 127u + t228;
-    const uint32_t t231 = t229 << 23u;
-    const uint32_t t232 = t230 << 23u;
-    const float t233 = as_float(t231);
-    const float t234 = as_float(t232);
-    const float t235 = as_float((127u + ((uint32_t)((int32_t)t208 >> 2u))) << 23u);
-    const float t236 = as_float((127u + ((uint32_t)((int32_t)(1u + t208) >> 2u))) << 23u);
-    const uint32_t t237 = 2u + t208;
-    const uint32_t t238 = 3u + t208;
-    const uint32_t t239 = (uint32_t)((int32_t)t237 >> 2u);
-    const uint32_t t240 = (uint32_t)((int32_t)t238 >> 2u);
-    const uint32_t t241 = 127u + t239;
-    const uint32_t t242 = 127u + t240;
-    const uint32_t t243 = t241 << 23u;
-    const uint32_t t244 = t242 << 23u;
-    const float t245 = as_float(t243);
-    const float t246 = as_float(t244);
-    const float t247 = t204 - 12582912.0f;
-    const uint32_t t248 = as_bits(t204);
-    const float t249 = FMA(-0.69314575f, t247, t186) + ((-1.4286068e-6f) * t247);
-    const float t250 = as_float((127u + ((uint32_t)((int32_t)t211 >> 2u))) << 23u);
-    const float t251 = as_float((127u + ((uint32_t)((int32_t)(1u + t211) >> 2u))) << 23u);
-    const uint32_t t252 = 2u + t211;
-    const uint32_t t253 = 3u + t211;
-    const uint32_t t254 = (uint32_t)((int32_t)t252 >> 2u);
-    const uint32_t t255 = (uint32_t)((int32_t)t253 >> 2u);
-    const uint32_t t256 = 127u + t254;
-    const uint32_t t257 = 127u + t255;
-    const uint32_t t258 = t256 << 23u;
-    const uint32_t t259 = t257 << 23u;
-    const float t260 = as_float(t258);
-    const float t261 = as_float(t259);
-    const float t262 = t174 ? 0.0f : (1.0f + FMA(FMA(t203, FMA(t203, FMA(t203, FMA(0.0013814222f, t203, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t203 * t203, t203));
-    const float t263 = t262 * t198;
-    const float t264 = t206 * (0.5f * t205);
-    const float t265 = t137 * (t160 + t264);
-    const float t266 = t130 * FMA(t205, -(t205 * t264), t205);
-    const float t267 = t147 ? 0.0f : t265;
-    const float t268 = t147 ? 1.0995116e+12f : t266;
-    const float t269 = t37 ? 1.0f : t267;  // Q = sqrt((1 - rho)/(1 + rho))
-    const float t270 = t37 ? 1.0f : t268;
-    const float t271 = (t176 ? 0.0f : (1.0f + FMA(FMA(t209, FMA(t209, FMA(t209, FMA(0.0013814222f, t209, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t209 * t209, t209))) * t200;
-    const float t272 = t178 ? 0.0f : (1.0f + FMA(FMA(t212, FMA(t212, FMA(t212, FMA(0.0013814222f, t212, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t212 * t212, t212));
-    const float t273 = as_float((127u + ((uint32_t)((int32_t)t221 >> 2u))) << 23u);
-    const float t274 = as_float((127u + ((uint32_t)((int32_t)(1u + t221) >> 2u))) << 23u);
-    const uint32_t t275 = 2u + t221;
-    const uint32_t t276 = 3u + t221;
-    const uint32_t t277 = (uint32_t)((int32_t)t275 >> 2u);
-    const uint32_t t278 = (uint32_t)((int32_t)t276 >> 2u);
-    const uint32_t t279 = 127u + t277;
-    const uint32_t t280 = 127u + t278;
-    const uint32_t t281 = t279 << 23u;
-    const uint32_t t282 = t280 << 23u;
-    const float t283 = as_float(t281);
-    const float t284 = as_float(t282);
-    const float t285 = t119 ? t223 : 1.0f;
-    const float t286 = t119 ? t224 : 1.0f;
-    const float t287 = t284 * (t283 * (1.1258999e+15f * (t274 * (t273 * (1.1258999e+15f * (t216 * (t183 ? 0.0f : (1.0f
-        + FMA(FMA(t222, FMA(t222, FMA(t222, FMA(0.0013814222f, t222, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f), t222 * t222, t222)))))))));
-    const float t288 = t119 ? t233 : 1.0f;
-    const float t289 = t119 ? t234 : 1.0f;
-    const float t290 = t120 ? t235 : 1.0f;
-    const float t291 = t236 * (t235 * t271);
-    const float t292 = t120 ? t236 : 1.0f;
-    const float t293 = t245 * t291;
-    const float t294 = t120 ? t245 : 1.0f;
-    const float t295 = t246 * t293;
-    const float t296 = t120 ? t246 : 1.0f;
-    const float t297 = t120 ? t271 : (1.0f - t295);
-    const float t298 = as_float((127u + ((uint32_t)((int32_t)t248 >> 2u))) << 23u);
-    const float t299 = as_float((127u + ((uint32_t)((int32_t)(1u + t248) >> 2u))) << 23u);
-    const uint32_t t300 = 2u + t248;
-    const uint32_t t301 = 3u + t248;
-    const uint32_t t302 = (uint32_t)((int32_t)t300 >> 2u);
-    const uint32_t t303 = (uint32_t)((int32_t)t301 >> 2u);
-    const uint32_t t304 = 127u + t302;
-    const uint32_t t305 = 127u + t303;
-    const uint32_t t306 = t304 << 23u;
-    const uint32_t t307 = t305 << 23u;
-    const float t308 = as_float(t306);
-    const float t309 = as_float(t307) * (t308 * (1.1258999e+15f * (t299 * (t298 * (1.1258999e+15f * (t219 * (t185 ?
-        0.0f : (1.0f + FMA(FMA(t249, FMA(t249, FMA(t249, FMA(0.0013814222f, t249, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t249 * t249, t249)))))))));
-    const float t310 = t269 * t269;
-    const _Bool t311 = t190 <= (t310 * t161);
-    const float t312 = t194 ? 1.0f : (t311 ? t310 : t213);  // q*^2, where the exponent is least
-    const float t313 = t138 * (1.0f / (1.0f + t269));  // 1 - Q
-    const float t314 = -t269;
-    const float t315 = t269 * t157;
-    const float t316 = t269 * 2.0f;
-    const float t317 = t262 * 0.19947115f;
-    const float t318 = t262 * t297;
-    const float t319 = t297 * t290;
-    const float t320 = t223 * t290;
-    const float t321 = 0.3989423f * t318;
-    const float t322 = t292 * t319;
-    const float t323 = (t224 * t292) * (t320 * (1.1258999e+15f * t321));
-    const float t324 = t294 * t322;
-    const float t325 = t233 * t294;
-    const float t326 = t296 * t324;
-    const float t327 = t131 * ((t234 * t296) * (t325 * (1.1258999e+15f * t323)));
-    const float t328 = t194 ? t191 : (t311 ? (t270 * (t270 * t191)) : t195);  // B/q*^2
-    const float t329 = t270 * t142;
-    const float t330 = t119 ? t263 : (1.0f - (t234 * (t233 * (t224 * (t223 * t263)))));
-    const float t331 = t250 * t285;
-    const float t332 = t330 * t285;
-    const float t333 = t272 * t330;
-    const float t334 = t272 * 0.19947115f;
-    const float t335 = t333 * 0.3989423f;
-    const float t336 = t286 * t332;
-    const float t337 = (t251 * t286) * (t331 * (1.1258999e+15f * t335));
-    const float t338 = t288 * t336;
-    const float t339 = t260 * t288;
-    const float t340 = (t289 * t338) * t326;
-    const float t341 = t131 * ((t261 * t289) * (t339 * (1.1258999e+15f * t337)));
-    const float t342 = 1.0f / (1.0f + t310);
-    const float t343 = t342 * t316;
-    const float t344 = t310 * t157;
-    const float t345 = t315 - t329;
-    const float t346 = t315 + t329;
-    const float t347 = 0.5f * t345;
-    const float t348 = ABS(0.5f * t346);
-    const float t349 = FMA(t162, t312, t328);
-    const float t350 = -(t349 + t217);
-    const float t351 = FMA(t162, t312, -t328);
-    const float t352 = t344 - t142;
-    const float t353 = t142 + t344;
-    const float t354 = t342 * t352;
-    const float t355 = t342 * t353;
-    const float t356 = t122 ? t181 : t355;
-    const float t357 = (2.0f * t342) * 0.25f;
-    const float t358 = 1.2676506e+30f * ((0.0f < t355) ? t356 : t123);
-    const float t359 = FMA(t351, t351, FMA(t349, 36.0f, 324.0f));
-    const float t360 = (t349 + 18.0f) + SQRT(t359);
-    const float t361 = ABS(t45 ? (-t347) : t347);
-    const float t362 = (18.8125f < t348) ? 18.8125f : t348;
-    const float t363 = t45 ? (-t327) : t327;
-    const _Bool t364 = t350 < (-176.5f);
-    const float t365 = t364 ? (-176.5f) : t350;
-    const float t366 = (18.8125f < t361) ? 18.8125f : t361;
-    const float t367 = t45 ? (-t354) : t354;
-    const float t368 = t124 ? t180 : t367;
-    const float t369 = 1.2676506e+30f * ((0.0f < t367) ? t368 : t127);
-    const float t370 = 1.0f / FMA(0.25f, t362, 1.0f);  // u = 1/(1 + t/4)
-    const float t371 = (-0.5f) * (t362 * t362);
-    const float t372 = FMA(t362, t362, 1.0f);
-    const float t373 = -t362;
-    const float t374 = 1.0f / t372;
-    const float t375 = FMA(1.442695f, t365, 12582912.0f);
-    const float t376 = 1.0f / FMA(0.25f, t366, 1.0f);  // u = 1/(1 + t/4)
-    const float t377 = (-0.5f) * (t366 * t366);
-    const float t378 = FMA(t366, t366, 1.0f);
-    const float t379 = -t366;
-    const float t380 = 1.0f / t378;
-    const float t381 = t375 - 12582912.0f;
-    const uint32_t t382 = as_bits(t375);
-    const float t383 = FMA(-0.69314575f, t381, t365) + ((-1.4286068e-6f) * t381);
-    const _Bool t384 = t371 < (-176.5f);
-    const float t385 = t384 ? (-176.5f) : t371;
-    const float t386 = as_float((127u + ((uint32_t)((int32_t)t382 >> 2u))) << 23u);
-    const float t387 = as_float((127u + ((uint32_t)((int32_t)(t382 + 1u) >> 2u))) << 23u);
-    const uint32_t t388 = t382 + 2u;
-    const uint32_t t389 = t382 + 3u;
-    const uint32_t t390 = (uint32_t)((int32_t)t388 >> 2u);
-    const uint32_t t391 = (uint32_t)((int32_t)t389 >> 2u);
-    const uint32_t t392 = 127u + t390;
-    const uint32_t t393 = 127u + t391;
-    const uint32_t t394 = t392 << 23u;
-    const uint32_t t395 = t393 << 23u;
-    const float t396 = as_float(t394);
-    const float t397 = as_float(t395);
-    const _Bool t398 = t377 < (-176.5f);
-    const float t399 = t398 ? (-176.5f) : t377;
-    const float t400 = t370 - 0.25f;
-    const float t401 = FMA(1.442695f, t385, 12582912.0f);
-    const float t402 = t364 ? 0.0f : (1.0f + FMA(FMA(t383, FMA(t383, FMA(t383, FMA(0.0013814222f, t383, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t383 * t383, t383));
-    const float t403 = t376 - 0.25f;
-    const _Bool t404 = t360 < t182;
-    const float t405 = t360 * (1.0f / (t404 ? t182 : 1.0f));
-    const float t406 = t214 * (1.0f / t360);
-    const _Bool t407 = t310 < t406;
-    const float t408 = t404 ? t405 : 1.0f;
-    const float t409 = t407 ? t406 : 1.0f;
-    const float t410 = SQRT(t408);
-    const float t411 = SQRT(t409);
-    const float t412 = t404 ? t410 : 1.0f;
-    const _Bool t413 = t407 | t404;
-    const float t414 = t407 ? t411 : t269;  // lo, where the integral begins
-    const float t415 = t45 ? (-t341) : t341;
-    // J_2/sqrt(2 pi)
-    const float t416 = t370 * (t370 * (t370 * FMA(t400, FMA(t400, FMA(t400, FMA(t400, FMA(t400, FMA(t400, FMA(t400,
-        FMA(t400, FMA(t400, FMA(t400, FMA(t400, FMA(t400, 0.052821796f, -0.21099824f), 0.28813356f), -0.094544634f),
-        -0.04896455f), -0.07985351f), 0.011417099f), 0.11636546f), 0.17159984f), 0.15958369f), 0.106851034f),
-        0.05081732f), 0.014190124f)));
-    const float t417 = t374 * FMA(2.0f * t416, t373, 0.3989423f);  // J_1/sqrt(2 pi)
-    const float t418 = t401 - 12582912.0f;
-    const uint32_t t419 = as_bits(t401);
-    const float t420 = FMA(-0.69314575f, t418, t385) + ((-1.4286068e-6f) * t418);
-    const float t421 = FMA(1.442695f, t399, 12582912.0f);
-    // J_2/sqrt(2 pi)
-    const float t422 = t376 * (t376 * (t376 * FMA(t403, FMA(t403, FMA(t403, FMA(t403, FMA(t403, FMA(t403, FMA(t403,
-        FMA(t403, FMA(t403, FMA(t403, FMA(t403, FMA(0.052821796f, t403, -0.21099824f), 0.28813356f), -0.094544634f),
-        -0.04896455f), -0.07985351f), 0.011417099f), 0.11636546f), 0.17159984f), 0.15958369f), 0.106851034f),
-        0.05081732f), 0.014190124f)));
-    const float t423 = t380 * FMA(2.0f * t422, t379, 0.3989423f);  // J_1/sqrt(2 pi)
-    const float t424 = as_float((127u + ((uint32_t)((int32_t)t419 >> 2u))) << 23u);
-    const float t425 = as_float((127u + ((uint32_t)((int32_t)(1u + t419) >> 2u))) << 23u);
-    const uint32_t t426 = 2u + t419;
-    const uint32_t t427 = 3u + t419;
-    const uint32_t t428 = (uint32_t)((int32_t)t426 >> 2u);
-    const uint32_t t429 = (uint32_t)((int32_t)t427 >> 2u);
-    const uint32_t t430 = 127u + t428;
-    const uint32_t t431 = 127u + t429;
-    const uint32_t t432 = t430 << 23u;
-    const uint32_t t433 = t431 << 23u;
-    const float t434 = as_float(t432);
-    const float t435 = as_float(t433);
-    const float t436 = t421 - 12582912.0f;
-    const uint32_t t437 = as_bits(t421);
-    const float t438 = FMA(-0.69314575f, t436, t399) + ((-1.4286068e-6f) * t436);
-    const float t439 = t117 * ((t261 * (t260 * (t251 * (t250 * ((((t435 * (t434 * (1.1258999e+15f * (t425 * (t424 *
-        (1.1258999e+15f * (t343 * (t417 * (t384 ? 0.0f : (1.0f + FMA(FMA(t420, FMA(t420, FMA(t420, FMA(0.0013814222f,
-        t420, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t420 * t420, t420))))))))))) - t287) + t358) *
-        t334))))) * t144);
-    const float t440 = as_float((127u + ((uint32_t)((int32_t)t437 >> 2u))) << 23u);
-    const float t441 = as_float((127u + ((uint32_t)((int32_t)(1u + t437) >> 2u))) << 23u);
-    const uint32_t t442 = 2u + t437;
-    const uint32_t t443 = 3u + t437;
-    const uint32_t t444 = (uint32_t)((int32_t)t442 >> 2u);
-    const uint32_t t445 = (uint32_t)((int32_t)t443 >> 2u);
-    const uint32_t t446 = 127u + t444;
-    const uint32_t t447 = 127u + t445;
-    const uint32_t t448 = t446 << 23u;
-    const uint32_t t449 = t447 << 23u;
-    const float t450 = as_float(t448);
-    const float t451 = as_float(t449);
-    const float t452 = t412 - t414;
-    const float t453 = -t414;
-    const float t454 = t414 - t269;
-    const float t455 = t100 * ((t234 * (t233 * (t224 * (t223 * ((((t451 * (t450 * (1.1258999e+15f * (t441 * (t440 *
-        (1.1258999e+15f * (t343 * (t423 * (t398 ? 0.0f : (1.0f + FMA(FMA(t438, FMA(t438, FMA(t438, FMA(0.0013814222f,
-        t438, 0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t438 * t438, t438))))))))))) - t309) + t369) *
-        t317))))) * t143);
-    const float t456 = t452 - t412;
-    const float t457 = t453 - t456;
-    const float t458 = t413 ? (t452 + ((t412 - (t452 - t456)) + t457)) : t313;  // hi - lo
-    const float t459 = t407 ? (t454 + (t314 - (t454 - t414))) : 0.0f;
-    const float t460 = FMA(t458, 3.3532354e-11f, t414);
-    const float t461 = t460 * t460;
-    const float t462 = FMA(t458, 2.5491785e-8f, t414);
-    const float t463 = t462 * t462;
-    const float t464 = FMA(t458, 9.07271e-7f, t414);
-    const float t465 = t464 * t464;
-    const float t466 = FMA(t458, 1.0402935e-5f, t414);
-    const float t467 = t466 * t466;
-    const float t468 = FMA(t458, 6.5607106e-5f, t414);
-    const float t469 = t468 * t468;
-    const float t470 = FMA(t458, 0.00028506469f, t414);
-    const float t471 = t470 * t470;
-    const float t472 = FMA(t458, 0.0009584919f, t414);
-    const float t473 = t472 * t472;
-    const float t474 = FMA(t458, 0.002668798f, t414);
-    const float t475 = t474 * t474;
-    const float t476 = FMA(t458, 0.0064236135f, t414);
-    const float t477 = t476 * t476;
-    const float t478 = FMA(t458, 0.013757327f, t414);
-    const float t479 = t478 * t478;
-    const float t480 = FMA(t458, 0.026755854f, t414);
-    const float t481 = t480 * t480;
-    const float t482 = FMA(t458, 0.04795985f, t414);
-    const float t483 = t482 * t482;
-    const float t484 = FMA(t458, 0.08011972f, t414);
-    const float t485 = t484 * t484;
-    const float t486 = FMA(t458, 0.12580574f, t414);
-    const float t487 = t486 * t486;
-    const float t488 = FMA(t458, 0.18691295f, t414);
-    const float t489 = t488 * t488;
-    const float t490 = FMA(t458, 0.2641353f, t414);
-    const float t491 = t490 * t490;
-    const float t492 = FMA(t458, 0.35650676f, t414);
-    const float t493 = t492 * t492;
-    const float t494 = FMA(t458, 0.4611132f, t414);
-    const float t495 = t494 * t494;
-    const float t496 = FMA(t458, 0.57306117f, t414);
-    const float t497 = t496 * t496;
-    const float t498 = FMA(t458, 0.68575263f, t414);
-    const float t499 = t498 * t498;
-    const float t500 = FMA(t458, 3.3532354e-11f, t459);
-    const float t501 = FMA(t458, 0.79146093f, t414);
-    const float t502 = t501 * t501;
-    const float t503 = FMA(t458, 2.5491785e-8f, t459);
-    const float t504 = FMA(t458, 0.8821475f, t414);
-    const float t505 = t504 * t504;
-    const float t506 = FMA(t458, 9.07271e-7f, t459);
-    const float t507 = FMA(t458, 0.950407f, t414);
-    const float t508 = FMA(t458, 0.99040914f, t414);
-    const float t509 = t507 * t507;
-    const float t510 = t508 * t508;
-    const float t511 = FMA(t458, 1.0402935e-5f, t459);
-    const float t512 = FMA(t458, 6.5607106e-5f, t459);
-    const float t513 = FMA(t458, 0.00028506469f, t459);
-    const float t514 = FMA(t458, 0.0009584919f, t459);
-    const float t515 = FMA(t458, 0.002668798f, t459);
-    const float t516 = FMA(t458, 0.0064236135f, t459);
-    const float t517 = FMA(t458, 0.013757327f, t459);
-    const float t518 = FMA(t458, 0.026755854f, t459);
-    const float t519 = FMA(t458, 0.04795985f, t459);
-    const float t520 = FMA(t458, 0.08011972f, t459);
-    const float t521 = FMA(t458, 0.12580574f, t459);
-    const float t522 = FMA(t458, 0.18691295f, t459);
-    const float t523 = FMA(t458, 0.2641353f, t459);
-    const float t524 = FMA(t458, 0.35650676f, t459);
-    const float t525 = FMA(t458, 0.4611132f, t459);
-    const float t526 = FMA(t458, 0.57306117f, t459);
-    const float t527 = FMA(t458, 0.68575263f, t459);
-    const float t528 = FMA(t458, 0.79146093f, t459);
-    const float t529 = FMA(t458, 0.8821475f, t459);
-    const float t530 = FMA(t458, 0.950407f, t459);
-    const float t531 = FMA(t458, 0.99040914f, t459);
-    const float t532 = t500 * FMA(t269, 2.0f, t500);
-    const float t533 = 1.0f + t461;
-    const float t534 = 1.0f + t463;
-    const float t535 = 1.0f + t465;
-    const float t536 = 1.0f + t467;
-    const float t537 = 1.0f + t469;
-    const float t538 = 1.0f + t471;
-    const float t539 = 1.0f + t473;
-    const float t540 = t312 - t461;
-    const float t541 = 1.0f + t475;
-    const float t542 = t312 - t463;
-    const float t543 = 1.0f + t477;
-    const float t544 = t312 - t465;
-    const float t545 = 1.0f + t479;
-    const float t546 = t312 - t467;
-    const float t547 = 1.0f + t481;
-    const float t548 = t312 - t469;
-    const float t549 = 1.0f + t483;
-    const float t550 = t312 - t471;
-    const float t551 = 1.0f + t485;
-    const float t552 = t312 - t473;
-    const float t553 = 1.0f + t487;
-    const float t554 = t312 - t475;
-    const float t555 = 1.0f + t489;
-    const float t556 = t312 - t477;
-    const float t557 = 1.0f + t491;
-    const float t558 = t312 - t479;
-    const float t559 = 1.0f + t493;
-    const float t560 = t312 - t481;
-    const float t561 = t312 - t483;
-    const float t562 = t312 - t485;
-    const float t563 = t312 - t487;
-    const float t564 = t312 - t489;
-    const float t565 = t312 - t491;
-    const float t566 = t312 - t493;
-    const float t567 = 1.0f + t495;
-    const float t568 = t312 - t495;
-    const float t569 = t503 * FMA(t269, 2.0f, t503);
-    const float t570 = 1.0f + t497;
-    const float t571 = t312 - t497;
-    const float t572 = 1.0f + t499;
-    const float t573 = t506 * FMA(t269, 2.0f, t506);
-    const float t574 = t312 - t499;
-    const float t575 = 1.0f + t502;
-    const float t576 = t312 - t502;
-    const float t577 = t511 * FMA(t269, 2.0f, t511);
-    const float t578 = 1.0f + t505;
-    const float t579 = t512 * FMA(t269, 2.0f, t512);
-    const float t580 = t312 - t505;
-    const float t581 = t513 * FMA(t269, 2.0f, t513);
-    const float t582 = t514 * FMA(t269, 2.0f, t514);
-    const float t583 = 1.0f + t509;
-    const float t584 = t515 * FMA(t269, 2.0f, t515);
-    const float t585 = t312 - t509;
-    const float t586 = t312 - t510;
-    const float t587 = 1.0f + t510;
-    const float t588 = t516 * FMA(t269, 2.0f, t516);
-    const float t589 = t517 * FMA(t269, 2.0f, t517);
-    const float t590 = t518 * FMA(t269, 2.0f, t518);
-    const float t591 = t519 * FMA(t269, 2.0f, t519);
-    const float t592 = t520 * FMA(t269, 2.0f, t520);
-    const float t593 = t521 * FMA(t269, 2.0f, t521);
-    const float t594 = t522 * FMA(t269, 2.0f, t522);
-    const float t595 = t523 * FMA(t269, 2.0f, t523);
-    const float t596 = t524 * FMA(t269, 2.0f, t524);
-    const float t597 = t525 * FMA(t269, 2.0f, t525);
-    const float t598 = t526 * FMA(t269, 2.0f, t526);
-    const float t599 = t527 * FMA(t269, 2.0f, t527);
-    const float t600 = t528 * FMA(t269, 2.0f, t528);
-    const float t601 = t529 * FMA(t269, 2.0f, t529);
-    const float t602 = t530 * FMA(t269, 2.0f, t530);
-    const float t603 = t531 * FMA(t269, 2.0f, t531);
-    const float t604 = 1.0f / (t461 * t533);
-    const float t605 = t533 * t604;
-    const float t606 = t461 * t604;
-    const float t607 = 1.0f / (t463 * t534);
-    const float t608 = t534 * t607;
-    const float t609 = t463 * t607;
-    const float t610 = 1.0f / (t465 * t535);
-    const float t611 = t535 * t610;
-    const float t612 = t465 * t610;
-    const float t613 = 1.0f / (t467 * t536);
-    const float t614 = t536 * t613;
-    const float t615 = t467 * t613;
-    const float t616 = 1.0f / (t469 * t537);
-    const float t617 = t537 * t616;
-    const float t618 = t469 * t616;
-    const float t619 = 1.0f / (t471 * t538);
-    const float t620 = t538 * t619;
-    const float t621 = t471 * t619;
-    const float t622 = 1.0f / (t473 * t539);
-    const float t623 = t539 * t622;
-    const float t624 = t473 * t622;
-    const float t625 = 1.0f / (t475 * t541);
-    const float t626 = t541 * t625;
-    const float t627 = t475 * t625;
-    const float t628 = 1.0f / (t477 * t543);
-    const float t629 = t543 * t628;
-    const float t630 = t477 * t628;
-    const float t631 = 1.0f / (t479 * t545);
-    const float t632 = t545 * t631;
-    const float t633 = t479 * t631;
-    const float t634 = 1.0f / (t481 * t547);
-    const float t635 = t547 * t634;
-    const float t636 = t481 * t634;
-    const float t637 = 1.0f / (t483 * t549);
-    const float t638 = t549 * t637;
-    const float t639 = t483 * t637;
-    const float t640 = 1.0f / (t485 * t551);
-    const float t641 = t551 * t640;
-    const float t642 = t485 * t640;
-    const float t643 = 1.0f / (t487 * t553);
-    const float t644 = t553 * t643;
-    const float t645 = t487 * t643;
-    const float t646 = 1.0f / (t489 * t555);
-    const float t647 = t555 * t646;
-    const float t648 = t489 * t646;
-    const float t649 = 1.0f / (t491 * t557);
-    const float t650 = t557 * t649;
-    const float t651 = t491 * t649;
-    const float t652 = 1.0f / (t493 * t559);
-    const float t653 = t559 * t652;
-    const float t654 = t493 * t652;
-    const float t655 = 1.0f / (t495 * t567);
-    const float t656 = t567 * t655;
-    const float t657 = t495 * t655;
-    const float t658 = 1.0f / (t497 * t570);
-    const float t659 = t570 * t658;
-    const float t660 = t497 * t658;
-    const float t661 = 1.0f / (t499 * t572);
-    const float t662 = t572 * t661;
-    const float t663 = t499 * t661;
-    const float t664 = 1.0f / (t502 * t575);
-    const float t665 = t575 * t664;
-    const float t666 = t502 * t664;
-    const float t667 = 1.0f / (t505 * t578);
-    const float t668 = t578 * t667;
-    const float t669 = t505 * t667;
-    const float t670 = (t439 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t439;
-    const float t671 = (3.4028234663852886e+38f < t439) ? 3.4028234663852886e+38f : t670;
-    const float t672 = 1.0f / (t509 * t583);
-    const float t673 = t583 * t672;
-    const float t674 = t509 * t672;
-    const float t675 = 1.0f / (t510 * t587);
-    const float t676 = t587 * t675;
-    const float t677 = t510 * t675;
-    const float t678 = (t455 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t455;
-    const float t679 = (3.4028234663852886e+38f < t455) ? 3.4028234663852886e+38f : t678;
-    const float t680 = (t162 - (t328 * t605)) * t540;
-    const float t681 = (t162 - (t328 * t608)) * t542;
-    const float t682 = (t162 - (t328 * t611)) * t544;
-    const float t683 = (t162 - (t328 * t614)) * t546;
-    const float t684 = (t162 - (t328 * t617)) * t548;
-    const float t685 = (t162 - (t328 * t620)) * t550;
-    const float t686 = (t162 - (t328 * t623)) * t552;
-    const float t687 = (t162 - (t328 * t626)) * t554;
-    const float t688 = (t162 - (t328 * t629)) * t556;
-    const float t689 = (t162 - (t328 * t632)) * t558;
-    const float t690 = (t162 - (t328 * t635)) * t560;
-    const float t691 = (t162 - (t328 * t638)) * t561;
-    const float t692 = (t162 - (t328 * t641)) * t562;
-    const float t693 = (t162 - (t328 * t644)) * t563;
-    const float t694 = (t162 - (t328 * t647)) * t564;
-    const float t695 = (t162 - (t328 * t650)) * t565;
-    const float t696 = (t162 - (t328 * t653)) * t566;
-    const float t697 = (t162 - (t328 * t656)) * t568;
-    const float t698 = (t162 - (t328 * t659)) * t571;
-    const float t699 = (t162 - (t328 * t662)) * t574;
-    const float t700 = t4 ? t671 : t679;
-    const float t701 = t4 ? t679 : t671;
-    const float t702 = t21 ? t700 : t73;
-    const float t703 = t21 ? t701 : t73;
-    const float t704 = t702 * grad_covariance;
-    const float t705 = t703 * grad_covariance;
-    const float t706 = (t162 - (t328 * t665)) * t576;
-    const float t707 = (t162 - (t328 * t668)) * t580;
-    const float t708 = FMA(t680, 1.442695f, 12582912.0f);
-    const float t709 = FMA(1.442695f, t681, 12582912.0f);
-    const float t710 = t328 * t673;
-    const float t711 = t328 * t676;
-    const float t712 = t162 - t710;
-    const float t713 = t162 - t711;
-    const float t714 = t712 * t585;
-    const float t715 = t713 * t586;
-    const float t716 = FMA(1.442695f, t682, 12582912.0f);
-    const float t717 = FMA(1.442695f, t683, 12582912.0f);
-    const float t718 = FMA(1.442695f, t684, 12582912.0f);
-    const float t719 = FMA(1.442695f, t685, 12582912.0f);
-    const float t720 = FMA(1.442695f, t686, 12582912.0f);
-    const float t721 = FMA(1.442695f, t687, 12582912.0f);
-    const float t722 = FMA(1.442695f, t688, 12582912.0f);
-    const float t723 = FMA(1.442695f, t689, 12582912.0f);
-    const float t724 = FMA(1.442695f, t690, 12582912.0f);
-    const float t725 = FMA(1.442695f, t691, 12582912.0f);
-    const float t726 = FMA(1.442695f, t692, 12582912.0f);
-    const float t727 = FMA(1.442695f, t693, 12582912.0f);
-    const float t728 = FMA(1.442695f, t694, 12582912.0f);
-    const float t729 = FMA(1.442695f, t695, 12582912.0f);
-    const float t730 = FMA(1.442695f, t696, 12582912.0f);
-    const float t731 = FMA(1.442695f, t697, 12582912.0f);
-    const float t732 = FMA(1.442695f, t698, 12582912.0f);
-    const float t733 = t708 - 12582912.0f;
-    const float t734 = as_float((as_bits(t708) + 127u) << 23u);
-    const float t735 = FMA(t733, -0.69314575f, t680) + (t733 * (-1.4286068e-6f));
-    const float t736 = t709 - 12582912.0f;
-    const float t737 = as_float((127u + as_bits(t709)) << 23u);
-    const float t738 = FMA(-0.69314575f, t736, t681) + ((-1.4286068e-6f) * t736);
-    const float t739 = FMA(1.442695f, t699, 12582912.0f);
-    const float t740 = t716 - 12582912.0f;
-    const float t741 = as_float((127u + as_bits(t716)) << 23u);
-    const float t742 = FMA(-0.69314575f, t740, t682) + ((-1.4286068e-6f) * t740);
-    const float t743 = t717 - 12582912.0f;
-    const float t744 = as_float((127u + as_bits(t717)) << 23u);
-    const float t745 = FMA(-0.69314575f, t743, t683) + ((-1.4286068e-6f) * t743);
-    const float t746 = t718 - 12582912.0f;
-    const float t747 = as_float((127u + as_bits(t718)) << 23u);
-    const float t748 = FMA(-0.69314575f, t746, t684) + ((-1.4286068e-6f) * t746);
-    const float t749 = FMA(1.442695f, t706, 12582912.0f);
-    const float t750 = t719 - 12582912.0f;
-    const float t751 = as_float((127u + as_bits(t719)) << 23u);
-    const float t752 = FMA(-0.69314575f, t750, t685) + ((-1.4286068e-6f) * t750);
-    const float t753 = t720 - 12582912.0f;
-    const float t754 = as_float((127u + as_bits(t720)) << 23u);
-    const float t755 = FMA(-0.69314575f, t753, t686) + ((-1.4286068e-6f) * t753);
-    const float t756 = t721 - 12582912.0f;
-    const float t757 = as_float((127u + as_bits(t721)) << 23u);
-    const float t758 = FMA(-0.69314575f, t756, t687) + ((-1.4286068e-6f) * t756);
-    const float t759 = FMA(1.442695f, t707, 12582912.0f);
-    const float t760 = t722 - 12582912.0f;
-    const float t761 = as_float((127u + as_bits(t722)) << 23u);
-    const float t762 = FMA(-0.69314575f, t760, t688) + ((-1.4286068e-6f) * t760);
-    const float t763 = t723 - 12582912.0f;
-    const float t764 = as_float((127u + as_bits(t723)) << 23u);
-    const float t765 = FMA(-0.69314575f, t763, t689) + ((-1.4286068e-6f) * t763);
-    const float t766 = t724 - 12582912.0f;
-    const float t767 = as_float((127u + as_bits(t724)) << 23u);
-    const float t768 = FMA(-0.69314575f, t766, t690) + ((-1.4286068e-6f) * t766);
-    const float t769 = t725 - 12582912.0f;
-    const float t770 = as_float((127u + as_bits(t725)) << 23u);
-    const float t771 = FMA(-0.69314575f, t769, t691) + ((-1.4286068e-6f) * t769);
-    const float t772 = t726 - 12582912.0f;
-    const float t773 = as_float((127u + as_bits(t726)) << 23u);
-    const float t774 = FMA(-0.69314575f, t772, t692) + ((-1.4286068e-6f) * t772);
-    const float t775 = FMA(1.442695f, t714, 12582912.0f);
-    const float t776 = t727 - 12582912.0f;
-    const float t777 = as_float((127u + as_bits(t727)) << 23u);
-    const float t778 = FMA(-0.69314575f, t776, t693) + ((-1.4286068e-6f) * t776);
-    const float t779 = FMA(1.442695f, t715, 12582912.0f);
-    const float t780 = t728 - 12582912.0f;
-    const float t781 = as_float((127u + as_bits(t728)) << 23u);
-    const float t782 = FMA(-0.69314575f, t780, t694) + ((-1.4286068e-6f) * t780);
-    const float t783 = t729 - 12582912.0f;
-    const float t784 = as_float((127u + as_bits(t729)) << 23u);
-    const float t785 = FMA(-0.69314575f, t783, t695) + ((-1.4286068e-6f) * t783);
-    const float t786 = t730 - 12582912.0f;
-    const float t787 = as_float((127u + as_bits(t730)) << 23u);
-    const float t788 = FMA(-0.69314575f, t786, t696) + ((-1.4286068e-6f) * t786);
-    const float t789 = t731 - 12582912.0f;
-    const float t790 = as_float((127u + as_bits(t731)) << 23u);
-    const float t791 = FMA(-0.69314575f, t789, t697) + ((-1.4286068e-6f) * t789);
-    const float t792 = t732 - 12582912.0f;
-    const float t793 = as_float((127u + as_bits(t732)) << 23u);
-    const float t794 = FMA(-0.69314575f, t792, t698) + ((-1.4286068e-6f) * t792);
-    const float t795 = (1.0f + FMA(FMA(t735, FMA(t735, FMA(t735, FMA(t735, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t735 * t735, t735)) * t734;
-    const float t796 = t795 * t532;
-    const float t797 = t795 * t606;
-    const float t798 = t606 * t796;
-    const float t799 = 1.0948046e-10f * t797;
-    const float t800 = t605 * t798;
-    const float t801 = 1.0948046e-10f * t798;
-    const float t802 = 1.0948046e-10f * t800;
-    const float t803 = t739 - 12582912.0f;
-    const float t804 = as_float((127u + as_bits(t739)) << 23u);
-    const float t805 = FMA(-0.69314575f, t803, t699) + ((-1.4286068e-6f) * t803);
-    const float t806 = (1.0f + FMA(FMA(t738, FMA(t738, FMA(t738, FMA(0.0013814222f, t738, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t738 * t738, t738)) * t737;
-    const float t807 = t806 * t569;
-    const float t808 = t806 * t609;
-    const float t809 = t609 * t807;
-    const float t810 = FMA(3.664403e-8f, t808, t799);
-    const float t811 = t608 * t809;
-    const float t812 = FMA(3.664403e-8f, t809, t801);
-    const float t813 = FMA(3.664403e-8f, t811, t802);
-    const float t814 = (1.0f + FMA(FMA(t742, FMA(t742, FMA(t742, FMA(0.0013814222f, t742, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t742 * t742, t742)) * t741;
-    const float t815 = t814 * t573;
-    const float t816 = t814 * t612;
-    const float t817 = t612 * t815;
-    const float t818 = FMA(8.2863903e-7f, t816, t810);
-    const float t819 = t611 * t817;
-    const float t820 = FMA(8.2863903e-7f, t817, t812);
-    const float t821 = FMA(8.2863903e-7f, t819, t813);
-    const float t822 = (1.0f + FMA(FMA(t745, FMA(t745, FMA(t745, FMA(0.0013814222f, t745, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t745 * t745, t745)) * t744;
-    const float t823 = t822 * t577;
-    const float t824 = t822 * t615;
-    const float t825 = t615 * t823;
-    const float t826 = FMA(6.914987e-6f, t824, t818);
-    const float t827 = t614 * t825;
-    const float t828 = FMA(6.914987e-6f, t825, t820);
-    const float t829 = FMA(6.914987e-6f, t827, t821);
-    const float t830 = t749 - 12582912.0f;
-    const float t831 = as_float((127u + as_bits(t749)) << 23u);
-    const float t832 = FMA(-0.69314575f, t830, t706) + ((-1.4286068e-6f) * t830);
-    const float t833 = (1.0f + FMA(FMA(t748, FMA(t748, FMA(t748, FMA(0.0013814222f, t748, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t748 * t748, t748)) * t747;
-    const float t834 = t833 * t579;
-    const float t835 = t833 * t618;
-    const float t836 = t618 * t834;
-    const float t837 = FMA(3.403867e-5f, t835, t826);
-    const float t838 = t617 * t836;
-    const float t839 = FMA(3.403867e-5f, t836, t828);
-    const float t840 = FMA(3.403867e-5f, t838, t829);
-    const float t841 = (1.0f + FMA(FMA(t752, FMA(t752, FMA(t752, FMA(0.0013814222f, t752, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t752 * t752, t752)) * t751;
-    const float t842 = t841 * t581;
-    const float t843 = t841 * t621;
-    const float t844 = t621 * t842;
-    const float t845 = FMA(0.00012037752f, t843, t837);
-    const float t846 = t620 * t844;
-    const float t847 = FMA(0.00012037752f, t844, t839);
-    const float t848 = FMA(0.00012037752f, t846, t840);
-    const float t849 = (1.0f + FMA(FMA(t755, FMA(t755, FMA(t755, FMA(0.0013814222f, t755, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t755 * t755, t755)) * t754;
-    const float t850 = t849 * t582;
-    const float t851 = t849 * t624;
-    const float t852 = t624 * t850;
-    const float t853 = FMA(0.00033853552f, t851, t845);
-    const float t854 = t623 * t852;
-    const float t855 = FMA(0.00033853552f, t852, t847);
-    const float t856 = FMA(0.00033853552f, t854, t848);
-    const float t857 = t759 - 12582912.0f;
-    const float t858 = as_float((127u + as_bits(t759)) << 23u);
-    const float t859 = FMA(-0.69314575f, t857, t707) + ((-1.4286068e-6f) * t857);
-    const float t860 = (1.0f + FMA(FMA(t758, FMA(t758, FMA(t758, FMA(0.0013814222f, t758, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t758 * t758, t758)) * t757;
-    const float t861 = t860 * t584;
-    const float t862 = t860 * t627;
-    const float t863 = t627 * t861;
-    const float t864 = FMA(0.00080315646f, t862, t853);
-    const float t865 = t626 * t863;
-    const float t866 = FMA(0.00080315646f, t863, t855);
-    const float t867 = FMA(0.00080315646f, t865, t856);
-    const float t868 = (1.0f + FMA(FMA(t762, FMA(t762, FMA(t762, FMA(0.0013814222f, t762, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t762 * t762, t762)) * t761;
-    const float t869 = t868 * t588;
-    const float t870 = t868 * t630;
-    const float t871 = t630 * t869;
-    const float t872 = FMA(0.0016684684f, t870, t864);
-    const float t873 = t629 * t871;
-    const float t874 = FMA(0.0016684684f, t871, t866);
-    const float t875 = FMA(0.0016684684f, t873, t867);
-    const float t876 = (1.0f + FMA(FMA(t765, FMA(t765, FMA(t765, FMA(0.0013814222f, t765, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t765 * t765, t765)) * t764;
-    const float t877 = t876 * t589;
-    const float t878 = t876 * t633;
-    const float t879 = t633 * t877;
-    const float t880 = FMA(0.003111472f, t878, t872);
-    const float t881 = t632 * t879;
-    const float t882 = FMA(0.003111472f, t879, t874);
-    const float t883 = FMA(0.003111472f, t881, t875);
-    const float t884 = (1.0f + FMA(FMA(t768, FMA(t768, FMA(t768, FMA(0.0013814222f, t768, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t768 * t768, t768)) * t767;
-    const float t885 = t884 * t590;
-    const float t886 = t884 * t636;
-    const float t887 = t636 * t885;
-    const float t888 = FMA(0.0052997353f, t886, t880);
-    const float t889 = t635 * t887;
-    const float t890 = FMA(0.0052997353f, t887, t882);
-    const float t891 = FMA(0.0052997353f, t889, t883);
-    const float t892 = (1.0f + FMA(FMA(t771, FMA(t771, FMA(t771, FMA(0.0013814222f, t771, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t771 * t771, t771)) * t770;
-    const float t893 = t892 * t591;
-    const float t894 = t892 * t639;
-    const float t895 = t639 * t893;
-    const float t896 = FMA(0.008347159f, t894, t888);
-    const float t897 = t638 * t895;
-    const float t898 = FMA(0.008347159f, t895, t890);
-    const float t899 = FMA(0.008347159f, t897, t891);
-    const float t900 = t775 - 12582912.0f;
-    const float t901 = as_float((127u + as_bits(t775)) << 23u);
-    const float t902 = FMA(-0.69314575f, t900, t714) + ((-1.4286068e-6f) * t900);
-    const float t903 = (1.0f + FMA(FMA(t774, FMA(t774, FMA(t774, FMA(0.0013814222f, t774, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t774 * t774, t774)) * t773;
-    const float t904 = t903 * t592;
-    const float t905 = t903 * t642;
-    const float t906 = t642 * t904;
-    const float t907 = FMA(0.01226549f, t905, t896);
-    const float t908 = t641 * t906;
-    const float t909 = FMA(0.01226549f, t906, t898);
-    const float t910 = FMA(0.01226549f, t908, t899);
-    const float t911 = t779 - 12582912.0f;
-    const float t912 = as_float((127u + as_bits(t779)) << 23u);
-    const float t913 = FMA(-0.69314575f, t911, t715) + ((-1.4286068e-6f) * t911);
-    const float t914 = (1.0f + FMA(FMA(t778, FMA(t778, FMA(t778, FMA(0.0013814222f, t778, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t778 * t778, t778)) * t777;
-    const float t915 = t914 * t593;
-    const float t916 = t914 * t645;
-    const float t917 = t645 * t915;
-    const float t918 = FMA(0.016922534f, t916, t907);
-    const float t919 = t644 * t917;
-    const float t920 = FMA(0.016922534f, t917, t909);
-    const float t921 = FMA(0.016922534f, t919, t910);
-    const float t922 = (1.0f + FMA(FMA(t782, FMA(t782, FMA(t782, FMA(0.0013814222f, t782, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t782 * t782, t782)) * t781;
-    const float t923 = t922 * t594;
-    const float t924 = t922 * t648;
-    const float t925 = t648 * t923;
-    const float t926 = FMA(0.022018863f, t924, t918);
-    const float t927 = t647 * t925;
-    const float t928 = FMA(0.022018863f, t925, t920);
-    const float t929 = FMA(0.022018863f, t927, t921);
-    const float t930 = (1.0f + FMA(FMA(t785, FMA(t785, FMA(t785, FMA(0.0013814222f, t785, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t785 * t785, t785)) * t784;
-    const float t931 = t930 * t595;
-    const float t932 = t930 * t651;
-    const float t933 = t651 * t931;
-    const float t934 = FMA(0.02709276f, t932, t926);
-    const float t935 = t650 * t933;
-    const float t936 = FMA(0.02709276f, t933, t928);
-    const float t937 = FMA(0.02709276f, t935, t929);
-    const float t938 = (1.0f + FMA(FMA(t788, FMA(t788, FMA(t788, FMA(0.0013814222f, t788, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t788 * t788, t788)) * t787;
-    const float t939 = t938 * t596;
-    const float t940 = t938 * t654;
-    const float t941 = t654 * t939;
-    const float t942 = FMA(0.031558346f, t940, t934);
-    const float t943 = t653 * t941;
-    const float t944 = FMA(0.031558346f, t941, t936);
-    const float t945 = FMA(0.031558346f, t943, t937);
-    const float t946 = (1.0f + FMA(FMA(t791, FMA(t791, FMA(t791, FMA(0.0013814222f, t791, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t791 * t791, t791)) * t790;
-    const float t947 = t946 * t597;
-    const float t948 = t946 * t657;
-    const float t949 = t657 * t947;
-    const float t950 = FMA(0.034775116f, t948, t942);
-    const float t951 = t656 * t949;
-    const float t952 = FMA(0.034775116f, t949, t944);
-    const float t953 = FMA(0.034775116f, t951, t945);
-    const float t954 = (1.0f + FMA(FMA(t794, FMA(t794, FMA(t794, FMA(0.0013814222f, t794, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t794 * t794, t794)) * t793;
-    const float t955 = t954 * t598;
-    const float t956 = t954 * t660;
-    const float t957 = t660 * t955;
-    const float t958 = FMA(0.036140036f, t956, t950);
-    const float t959 = t659 * t957;
-    const float t960 = FMA(0.036140036f, t957, t952);
-    const float t961 = FMA(0.036140036f, t959, t953);
-    const float t962 = (1.0f + FMA(FMA(t805, FMA(t805, FMA(t805, FMA(0.0013814222f, t805, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t805 * t805, t805)) * t804;
-    const float t963 = t962 * t599;
-    const float t964 = t962 * t663;
-    const float t965 = t663 * t963;
-    const float t966 = FMA(0.035187226f, t964, t958);
-    const float t967 = t662 * t965;
-    const float t968 = FMA(0.035187226f, t965, t960);
-    const float t969 = FMA(0.035187226f, t967, t961);
-    const float t970 = (1.0f + FMA(FMA(t832, FMA(t832, FMA(t832, FMA(0.0013814222f, t832, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t832 * t832, t832)) * t831;
-    const float t971 = t970 * t600;
-    const float t972 = t970 * t666;
-    const float t973 = t666 * t971;
-    const float t974 = FMA(0.031677183f, t972, t966);
-    const float t975 = t665 * t973;
-    const float t976 = FMA(0.031677183f, t973, t968);
-    const float t977 = FMA(0.031677183f, t975, t969);
-    const float t978 = (1.0f + FMA(FMA(t859, FMA(t859, FMA(t859, FMA(0.0013814222f, t859, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t859 * t859, t859)) * t858;
-    const float t979 = t978 * t601;
-    const float t980 = t978 * t669;
-    const float t981 = t669 * t979;
-    const float t982 = FMA(0.025657747f, t980, t974);
-    const float t983 = t668 * t981;
-    const float t984 = FMA(0.025657747f, t981, t976);
-    const float t985 = FMA(0.025657747f, t983, t977);
-    const float t986 = (1.0f + FMA(FMA(t902, FMA(t902, FMA(t902, FMA(0.0013814222f, t902, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t902 * t902, t902)) * t901;
-    const float t987 = t986 * t602;
-    const float t988 = t986 * t674;
-    const float t989 = t674 * t987;
-    const float t990 = FMA(0.017483776f, t988, t982);
-    const float t991 = t673 * t989;
-    const float t992 = FMA(0.017483776f, t989, t984);
-    const float t993 = FMA(0.017483776f, t991, t985);
-    const float t994 = (1.0f + FMA(FMA(t913, FMA(t913, FMA(t913, FMA(0.0013814222f, t913, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t913 * t913, t913)) * t912;
-    const float t995 = t994 * t603;
-    const float t996 = t994 * t677;
-    const float t997 = t677 * t995;
-    const float t998 = FMA(0.0078000887f, t996, t990);
-    const float t999 = t676 * t997;
-    const float t1000 = FMA(0.0078000887f, t997, t992);
-    const float t1001 = FMA(0.0078000887f, t999, t993);
-    const float t1002 = t458 * t998;
-    const float t1003 = t458 * t1000;
-    const float t1004 = t458 * t1001;
-    const float t1005 = t157 * t1003;
-    const float t1006 = t142 * t1004;
-    const float t1007 = t397 * (t396 * (t387 * (t386 * (t402 * t1002))));
-    const float t1008 = t1005 - t1006;
-    const float t1009 = t1005 + t1006;
-    const float t1010 = t357 * t1008;
-    const float t1011 = t357 * t1009;
-    const float t1012 = t402 * t1010;
-    const float t1013 = t402 * t1011;
-    const float t1014 = t1012 * 1.1258999e+15f;
-    const float t1015 = 1.1258999e+15f * t1013;
-    const float t1016 = t386 * t1014;
-    const float t1017 = t386 * t1015;
-    const float t1018 = t387 * t1016;
-    const float t1019 = t387 * t1017;
-    const float t1020 = 1.1258999e+15f * t1018;
-    const float t1021 = 1.1258999e+15f * t1019;
-    const float t1022 = t396 * t1020;
-    const float t1023 = t396 * t1021;
-    const float t1024 = t397 * t1022;
-    const float t1025 = 8.881784e-16f * ((t363 - (t397 * t1023)) * t100);
-    const float t1026 = (t21 ? (t340 + (t45 ? (-t1007) : t1007)) : t73) * grad_covariance;
-    const float t1027 = t45 ? (-t1024) : t1024;
-    const float t1028 = t415 - t1027;
-    const float t1029 = -t1027;
-    const float t1030 = t1028 - t415;
-    const float t1031 = t1029 - t1030;
-    const float t1032 = 8.881784e-16f * (t117 * (t1028 + ((t415 - (t1028 - t1030)) + t1031)));
-    const float t1033 = t4 ? t1032 : t1025;
-    const float t1034 = t4 ? t1025 : t1032;
-    const float t1035 = t21 ? t1033 : t73;
-    const float t1036 = t21 ? t1034 : t73;
-    const float t1037 = t1035 * grad_covariance;
-    const float t1038 = t1036 * grad_covariance;
-    *out_grad_mean1 = t1037;
-    *out_grad_var1 = t704;
-    *out_grad_mean2 = t1038;
-    *out_grad_var2 = t705;
-    *out_grad_cov = t1026;
+    float t162 = t111 * POLY12(t161, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+        -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t163 = t160 * t162;
+    float t164 = relu_covariance_exact_part2(t129, t123);
+    float t165 = t122 ? 0.0f : t164;
+    float t166 = t85 ? t135 : 1.0f;
+    float t167 = t85 ? t136 : 1.0f;
+    float t168 = t85 ? t137 : 1.0f;
+    float t169 = t85 ? t138 : 1.0f;
+    float t170 = t86 ? t139 : 1.0f;
+    float t171 = t86 ? t140 : 1.0f;
+    float t172 = t86 ? t141 : 1.0f;
+    float t173 = t86 ? t142 : 1.0f;
+    float t174 = 1.0f - (t142 * (t141 * (t140 * (t139 * t163))));
+    float t175 = t86 ? t163 : t174;
+    float t176 = t155 * t155;
+    _Bool t177 = t126 <= (t176 * t116);
+    float t178 = t130 ? 1.0f : t116;
+    float t179 = t126 * (1.0f / t178);
+    float t180 = t177 ? t176 : t179;
+    float t181 = t130 ? 1.0f : t180;  // q*^2, where the exponent is least
+    float t182 = t155 * t112;
+    float t183 = t93 * ((t138 * t173) * ((t137 * t172) * (1.1258999e+15f * ((t136 * t171) * ((t135 * t170) *
+        (1.1258999e+15f * (0.3989423f * (t148 * t175))))))));
+    float t184 = t158 * (t158 * t127);
+    float t185 = 0.125f * (t116 * t126);
+    float t186 = t177 ? t184 : t185;
+    float t187 = t130 ? t127 : t186;  // B/q*^2
+    float t188 = t158 * t101;
+    float t189 = 1.0f - (t138 * (t137 * (t136 * (t135 * t151))));
+    float t190 = t85 ? t151 : t189;
+    float t191 = t93 * ((t146 * t169) * ((t145 * t168) * (1.1258999e+15f * ((t144 * t167) * ((t143 * t166) *
+        (1.1258999e+15f * ((t165 * t190) * 0.3989423f)))))));
+    float t192 = 1.0f / (1.0f + t176);
+    float t193 = t192 * (t155 * 2.0f);
+    float t194 = t176 * t112;
+    float t195 = 0.5f * (t182 - t188);
+    float t196 = ABS(0.5f * (t182 + t188));
+    float t197 = FMA(t117, t181, t187);
+    float t198 = -(t197 + (t117 + t127));
+    float t199 = FMA(t117, t181, -t187);
+    float t200 = t192 * (t194 - t101);
+    float t201 = t192 * (t101 + t194);
+    float t202 = (2.0f * t192) * 0.25f;
+    float t203 = (t197 + 18.0f) + SQRT(FMA(t199, t199, FMA(t197, 36.0f, 324.0f)));
+    float t204 = -t195;
+    float t205 = t36 ? t204 : t195;
+    float t206 = ABS(t205);
+    float t207 = (18.8125f < t196) ? 18.8125f : t196;
+    _Bool t208 = t198 < (-176.5f);
+    float t209 = t208 ? (-176.5f) : t198;
+    float t210 = (18.8125f < t206) ? 18.8125f : t206;
+    float t211 = -t200;
+    float t212 = t36 ? t211 : t200;
+    float t213 = (-0.5f) * (t207 * t207);
+    float t214 = FMA(1.442695f, t209, 12582912.0f);
+    float t215 = (-0.5f) * (t210 * t210);
+    uint32_t t216 = as_bits(t214);
+    _Bool t217 = t213 < (-176.5f);
+    float t218 = t217 ? (-176.5f) : t213;
+    float t219 = as_float((127u + ((uint32_t)((int32_t)t216 >> 2u))) << 23u);
+    float t220 = as_float((127u + ((uint32_t)((int32_t)(t216 + 1u) >> 2u))) << 23u);
+    float t221 = as_float((127u + ((uint32_t)((int32_t)(t216 + 2u) >> 2u))) << 23u);
+    float t222 = as_float((127u + ((uint32_t)((int32_t)(t216 + 3u) >> 2u))) << 23u);
+    _Bool t223 = t215 < (-176.5f);
+    float t224 = t223 ? (-176.5f) : t215;
+    float t225 = FMA(1.442695f, t218, 12582912.0f);
+    float t226 = relu_covariance_exact_part2(t214, t209);
+    float t227 = t208 ? 0.0f : t226;
+    _Bool t228 = t203 < t124;
+    float t229 = (2.0f * t127) * (1.0f / t203);
+    _Bool t230 = t176 < t229;
+    float t231 = t228 ? t124 : 1.0f;
+    float t232 = t203 * (1.0f / t231);
+    float t233 = t228 ? t232 : 1.0f;
+    float t234 = SQRT(t233);
+    float t235 = t228 ? t234 : 1.0f;
+    float t236 = t230 ? t229 : 1.0f;
+    float t237 = SQRT(t236);
+    float t238 = t230 ? t237 : t155;  // lo, where the integral begins
+    float t239 = -t191;
+    float t240 = t36 ? t239 : t191;
+    uint32_t t241 = as_bits(t225);
+    float t242 = FMA(1.442695f, t224, 12582912.0f);
+    uint32_t t243 = as_bits(t242);
+    float t244 = relu_covariance_exact_part4(3u, t241);
+    float t245 = relu_covariance_exact_part4(2u, t241);
+    float t246 = relu_covariance_exact_part4(1u, t241);
+    float t247 = as_float((127u + ((uint32_t)((int32_t)t241 >> 2u))) << 23u);
+    float t248 = relu_covariance_exact_part3(t207);  // J_1/sqrt(2 pi)
+    float t249 = relu_covariance_exact_part2(t225, t218);
+    float t250 = t217 ? 0.0f : t249;
+    float t251 = (t244 * (t245 * (1.1258999e+15f * (t246 * (t247 * (1.1258999e+15f * (t193 * (t248 * t250)))))))) -
+        relu_covariance_exact_part7(t105);
+    _Bool t252 = 0.0f < t201;
+    float t253 = -t109;
+    float t254 = t36 ? t253 : t109;
+    float t255 = -t254;
+    float t256 = t87 ? t255 : t201;
+    float t257 = (-t72) - t76;
+    float t258 = t87 ? t257 : 0.0f;
+    float t259 = t252 ? t256 : t258;
+    float t260 = t146 * (t145 * (t144 * (t143 * ((t251 + (1.2676506e+30f * t259)) * (t165 * 0.19947115f)))));
+    float t261 = (1.3043831e+19f < t63) ? 1.3043831e+19f : t63;
+    float t262 = t83 * (t260 * (t261 * 8.881784e-16f));
+    float t263 = t235 - t238;
+    float t264 = t238 - t155;
+    float t265 = relu_covariance_exact_part4(3u, t243);
+    float t266 = relu_covariance_exact_part4(2u, t243);
+    float t267 = relu_covariance_exact_part4(1u, t243);
+    float t268 = as_float((127u + ((uint32_t)((int32_t)t243 >> 2u))) << 23u);
+    float t269 = relu_covariance_exact_part3(t210);  // J_1/sqrt(2 pi)
+    float t270 = relu_covariance_exact_part2(t242, t224);
+    float t271 = t223 ? 0.0f : t270;
+    float t272 = (t265 * (t266 * (1.1258999e+15f * (t267 * (t268 * (1.1258999e+15f * (t193 * (t269 * t271)))))))) -
+        relu_covariance_exact_part7(t106);
+    _Bool t273 = 0.0f < t212;
+    float t274 = -t114;
+    float t275 = t36 ? t274 : t114;
+    float t276 = -t275;
+    float t277 = t88 ? t276 : t212;
+    float t278 = t84 - t61;
+    float t279 = t88 ? t278 : 0.0f;
+    float t280 = t273 ? t277 : t279;
+    float t281 = t138 * (t137 * (t136 * (t135 * ((t272 + (1.2676506e+30f * t280)) * (t148 * 0.19947115f)))));
+    float t282 = (1.3043831e+19f < t78) ? 1.3043831e+19f : t78;
+    float t283 = t68 * (t281 * (t282 * 8.881784e-16f));
+    float t284 = t263 - t235;
+    _Bool t285 = t230 | t228;
+    float t286 = t263 + ((t235 - (t263 - t284)) + ((-t238) - t284));
+    float t287 = (t97 * (t38 * 2.0f)) * (1.0f / (1.0f + t155));  // 1 - Q
+    float t288 = t285 ? t286 : t287;  // hi - lo
+    float t289 = t264 + ((-t155) - (t264 - t238));
+    float t290 = t230 ? t289 : 0.0f;
+    float t291 = FMA(t288, 3.3532354e-11f, t238);
+    float t292 = t291 * t291;
+    float t293, t294, t295;
+    relu_covariance_exact_atom1(t288, 2.5491785e-8f, t290, t155, t238, t187, t117, t181, &t293, &t294, &t295);
+    float t296, t297, t298;
+    relu_covariance_exact_atom1(t288, 9.07271e-7f, t290, t155, t238, t187, t117, t181, &t296, &t297, &t298);
+    float t299, t300, t301;
+    relu_covariance_exact_atom1(t288, 1.0402935e-5f, t290, t155, t238, t187, t117, t181, &t299, &t300, &t301);
+    float t302, t303, t304;
+    relu_covariance_exact_atom1(t288, 6.5607106e-5f, t290, t155, t238, t187, t117, t181, &t302, &t303, &t304);
+    float t305, t306, t307;
+    relu_covariance_exact_atom1(t288, 0.00028506469f, t290, t155, t238, t187, t117, t181, &t305, &t306, &t307);
+    float t308, t309, t310;
+    relu_covariance_exact_atom1(t288, 0.0009584919f, t290, t155, t238, t187, t117, t181, &t308, &t309, &t310);
+    float t311, t312, t313;
+    relu_covariance_exact_atom1(t288, 0.002668798f, t290, t155, t238, t187, t117, t181, &t311, &t312, &t313);
+    float t314, t315, t316;
+    relu_covariance_exact_atom1(t288, 0.0064236135f, t290, t155, t238, t187, t117, t181, &t314, &t315, &t316);
+    float t317, t318, t319;
+    relu_covariance_exact_atom1(t288, 0.013757327f, t290, t155, t238, t187, t117, t181, &t317, &t318, &t319);
+    float t320, t321, t322;
+    relu_covariance_exact_atom1(t288, 0.026755854f, t290, t155, t238, t187, t117, t181, &t320, &t321, &t322);
+    float t323, t324, t325;
+    relu_covariance_exact_atom1(t288, 0.04795985f, t290, t155, t238, t187, t117, t181, &t323, &t324, &t325);
+    float t326, t327, t328;
+    relu_covariance_exact_atom1(t288, 0.08011972f, t290, t155, t238, t187, t117, t181, &t326, &t327, &t328);
+    float t329, t330, t331;
+    relu_covariance_exact_atom1(t288, 0.12580574f, t290, t155, t238, t187, t117, t181, &t329, &t330, &t331);
+    float t332, t333, t334;
+    relu_covariance_exact_atom1(t288, 0.18691295f, t290, t155, t238, t187, t117, t181, &t332, &t333, &t334);
+    float t335, t336, t337;
+    relu_covariance_exact_atom1(t288, 0.2641353f, t290, t155, t238, t187, t117, t181, &t335, &t336, &t337);
+    float t338, t339, t340;
+    relu_covariance_exact_atom1(t288, 0.35650676f, t290, t155, t238, t187, t117, t181, &t338, &t339, &t340);
+    float t341, t342, t343;
+    relu_covariance_exact_atom1(t288, 0.4611132f, t290, t155, t238, t187, t117, t181, &t341, &t342, &t343);
+    float t344, t345, t346;
+    relu_covariance_exact_atom1(t288, 0.57306117f, t290, t155, t238, t187, t117, t181, &t344, &t345, &t346);
+    float t347, t348, t349;
+    relu_covariance_exact_atom1(t288, 0.68575263f, t290, t155, t238, t187, t117, t181, &t347, &t348, &t349);
+    float t350 = FMA(t288, 3.3532354e-11f, t290);
+    float t351, t352, t353;
+    relu_covariance_exact_atom1(t288, 0.79146093f, t290, t155, t238, t187, t117, t181, &t351, &t352, &t353);
+    float t354, t355, t356;
+    relu_covariance_exact_atom1(t288, 0.8821475f, t290, t155, t238, t187, t117, t181, &t354, &t355, &t356);
+    float t357, t358, t359;
+    relu_covariance_exact_atom1(t288, 0.950407f, t290, t155, t238, t187, t117, t181, &t357, &t358, &t359);
+    float t360, t361, t362;
+    relu_covariance_exact_atom1(t288, 0.99040914f, t290, t155, t238, t187, t117, t181, &t360, &t361, &t362);
+    float t363 = 1.0f + t292;
+    float t364 = 1.0f / (t292 * t363);
+    float t365 = t363 * t364;
+    float t366 = t292 * t364;
+    _Bool t367 = 3.4028234663852886e+38f < t262;
+    float t368 = (t262 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t262;
+    float t369 = t367 ? 3.4028234663852886e+38f : t368;
+    _Bool t370 = 3.4028234663852886e+38f < t283;
+    float t371 = (t283 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t283;
+    float t372 = t370 ? 3.4028234663852886e+38f : t371;
+    float t373 = (t117 - (t187 * t365)) * (t181 - t292);
+    float t374 = t0 ? t369 : t372;
+    float t375 = t17 ? t374 : t45;
+    float t376 = t375 * grad_covariance;
+    float t377 = t0 ? t372 : t369;
+    float t378 = t17 ? t377 : t45;
+    float t379 = t378 * grad_covariance;
+    float t380 = FMA(t373, 1.442695f, 12582912.0f);
+    float t381 = relu_covariance_exact_part2(t380, t373) * as_float((as_bits(t380) + 127u) << 23u);
+    float t382 = t366 * (t381 * (t350 * FMA(t155, 2.0f, t350)));
+    float t383 = t288 * FMA(0.0078000887f, t361, FMA(0.017483776f, t358, FMA(0.025657747f, t355, FMA(0.031677183f,
+        t352, FMA(0.035187226f, t348, FMA(0.036140036f, t345, FMA(0.034775116f, t342, FMA(0.031558346f, t339,
+        FMA(0.02709276f, t336, FMA(0.022018863f, t333, FMA(0.016922534f, t330, FMA(0.01226549f, t327, FMA(0.008347159f,
+        t324, FMA(0.0052997353f, t321, FMA(0.003111472f, t318, FMA(0.0016684684f, t315, FMA(0.00080315646f, t312,
+        FMA(0.00033853552f, t309, FMA(0.00012037752f, t306, FMA(3.403867e-5f, t303, FMA(6.914987e-6f, t300,
+        FMA(8.2863903e-7f, t297, FMA(3.664403e-8f, t294, 1.0948046e-10f * t382)))))))))))))))))))))));
+    float t384 = t112 * t383;
+    float t385 = FMA(0.0078000887f, t362, FMA(0.017483776f, t359, FMA(0.025657747f, t356, FMA(0.031677183f, t353,
+        FMA(0.035187226f, t349, FMA(0.036140036f, t346, FMA(0.034775116f, t343, FMA(0.031558346f, t340,
+        FMA(0.02709276f, t337, FMA(0.022018863f, t334, FMA(0.016922534f, t331, FMA(0.01226549f, t328, FMA(0.008347159f,
+        t325, FMA(0.0052997353f, t322, FMA(0.003111472f, t319, FMA(0.0016684684f, t316, FMA(0.00080315646f, t313,
+        FMA(0.00033853552f, t310, FMA(0.00012037752f, t307, FMA(3.403867e-5f, t304, FMA(6.914987e-6f, t301,
+        FMA(8.2863903e-7f, t298, FMA(3.664403e-8f, t295, 1.0948046e-10f * (t365 * t382))))))))))))))))))))))));
+    float t386 = t101 * (t288 * t385);
+    float t387 = FMA(0.0078000887f, t360, FMA(0.017483776f, t357, FMA(0.025657747f, t354, FMA(0.031677183f, t351,
+        FMA(0.035187226f, t347, FMA(0.036140036f, t344, FMA(0.034775116f, t341, FMA(0.031558346f, t338,
+        FMA(0.02709276f, t335, FMA(0.022018863f, t332, FMA(0.016922534f, t329, FMA(0.01226549f, t326, FMA(0.008347159f,
+        t323, FMA(0.0052997353f, t320, FMA(0.003111472f, t317, FMA(0.0016684684f, t314, FMA(0.00080315646f, t311,
+        FMA(0.00033853552f, t308, FMA(0.00012037752f, t305, FMA(3.403867e-5f, t302, FMA(6.914987e-6f, t299,
+        FMA(8.2863903e-7f, t296, FMA(3.664403e-8f, t293, 1.0948046e-10f * (t381 * t366))))))))))))))))))))))));
+    float t388 = t222 * (t221 * (t220 * (t219 * (t227 * (t288 * t387)))));
+    float t389 = t222 * (t221 * (1.1258999e+15f * (t220 * (t219 * ((t227 * (t202 * (t384 - t386))) *
+        1.1258999e+15f)))));
+    float t390 = -t183;
+    float t391 = t36 ? t390 : t183;
+    float t392 = 8.881784e-16f * ((t391 - (t222 * (t221 * (1.1258999e+15f * (t220 * (t219 * (1.1258999e+15f * (t227 *
+        (t202 * (t384 + t386)))))))))) * t68);
+    float t393 = (t169 * (t168 * (t167 * (t190 * t166)))) * (t173 * (t172 * (t171 * (t175 * t170))));
+    float t394 = -t388;
+    float t395 = t36 ? t394 : t388;
+    float t396 = t393 + t395;
+    float t397 = t17 ? t396 : t45;
+    float t398 = t397 * grad_covariance;
+    float t399 = -t389;
+    float t400 = t36 ? t399 : t389;
+    float t401 = t240 - t400;
+    float t402 = t401 - t240;
+    float t403 = 8.881784e-16f * (t83 * (t401 + ((t240 - (t401 - t402)) + ((-t400) - t402))));
+    float t404 = t0 ? t403 : t392;
+    float t405 = t17 ? t404 : t45;
+    float t406 = t405 * grad_covariance;
+    float t407 = t0 ? t392 : t403;
+    float t408 = t17 ? t407 : t45;
+    float t409 = t408 * grad_covariance;
+    *out_grad_mean1 = t406;
+    *out_grad_var1 = t376;
+    *out_grad_mean2 = t409;
+    *out_grad_var2 = t379;
+    *out_grad_cov = t398;
 }
 
-void relu_covariance_exact_backward(int64_t n, const float *restrict mean1, const float *restrict var1,
-                                    const float *restrict mean2, const float *restrict var2, const float *restrict cov,
-                                    const float *restrict grad_covariance, const float *restrict params,
-                                    float *restrict out_grad_mean1, float *restrict out_grad_var1,
-                                    float *restrict out_grad_mean2, float *restrict out_grad_var2,
-                                    float *restrict out_grad_cov)
+void relu_covariance_exact_backward(
+    int64_t n, const float *restrict mean1, const float *restrict var1, const float *restrict mean2,
+    const float *restrict var2, const float *restrict cov, const float *restrict grad_covariance,
+    const float *restrict params, float *restrict out_grad_mean1, float *restrict out_grad_var1,
+    float *restrict out_grad_mean2, float *restrict out_grad_var2, float *restrict out_grad_cov)
 {
     (void)params;
 #pragma omp parallel for simd if(parallel : n > 8192)
     for (int64_t i = 0; i < n; ++i) {
-        relu_covariance_exact_backward_element(mean1[i], var1[i], mean2[i], var2[i], cov[i], grad_covariance[i],
-                                               &out_grad_mean1[i], &out_grad_var1[i], &out_grad_mean2[i],
-                                               &out_grad_var2[i], &out_grad_cov[i]);
+        relu_covariance_exact_backward_element(
+            mean1[i], var1[i], mean2[i], var2[i], cov[i], grad_covariance[i], &out_grad_mean1[i], &out_grad_var1[i],
+            &out_grad_mean2[i], &out_grad_var2[i], &out_grad_cov[i]);
     }
 }

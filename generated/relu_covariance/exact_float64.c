@@ -4,7 +4,6 @@
 // Wright, Nakahira & Moura 2024, An Analytic Solution to Covariance Propagation in Neural Networks
 //
 // rule digest  7cf97f18ca497639a287e3290e5b51644a604ce8ac9c42f2456a1dce813b87c3
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -19,6 +18,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -217,90 +236,95 @@ static const double table64[64][2] = {
     {0x1.ff1c6f2cf2f7ep-1, 0x1.737d335d2d2dfp-10},
 };
 
-static void relu_covariance_exact_float64_forward_block(const double *restrict mean1, const double *restrict var1,
-                                                        const double *restrict mean2, const double *restrict var2,
-                                                        const double *restrict cov, double *restrict out_covariance)
+static void relu_covariance_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean1 = in[0];
+    const double *restrict var1 = in[1];
+    const double *restrict mean2 = in[2];
+    const double *restrict var2 = in[3];
+    const double *restrict cov = in[4];
+    double *restrict out_covariance = out[0];
     double s[14][LANES], a[1][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = (mean1[i] == mean2[i]) & (var2[i] < var1[i]);
-        const _Bool t1 = (mean2[i] < mean1[i]) | t0;
-        const double t2 = t1 ? mean2[i] : mean1[i];
-        const double t3 = t1 ? mean1[i] : mean2[i];
-        const double t4 = t1 ? var2[i] : var1[i];
-        const double t5 = t1 ? var1[i] : var2[i];
-        const double t6 = __builtin_fabs(cov[i]);
-        const _Bool t7 = 0.0 <= t4;
-        const _Bool t8 = 0.0 <= t5;
-        const double t9 = ((__builtin_sqrt(t7 ? t4 : 0.0)) * (__builtin_sqrt(t8 ? t5 : 0.0))) * 0x1.00004p0;
-        const _Bool t10 = t7 & (t2 == t2);
-        const _Bool t11 = (t6 <= t9) & t10;
-        const _Bool t12 = t8 & (t3 == t3);
+        _Bool t0 = (mean1[i] == mean2[i]) & (var2[i] < var1[i]);
+        _Bool t1 = (mean2[i] < mean1[i]) | t0;
+        double t2 = t1 ? mean2[i] : mean1[i];
+        double t3 = t1 ? mean1[i] : mean2[i];
+        double t4 = t1 ? var2[i] : var1[i];
+        double t5 = t1 ? var1[i] : var2[i];
+        double t6 = __builtin_fabs(cov[i]);
+        _Bool t7 = 0.0 <= t4;
+        _Bool t8 = 0.0 <= t5;
+        double t9 = ((__builtin_sqrt(t7 ? t4 : 0.0)) * (__builtin_sqrt(t8 ? t5 : 0.0))) * 0x1.00004p0;
+        _Bool t10 = t7 & (t2 == t2);
+        _Bool t11 = (t6 <= t9) & t10;
+        _Bool t12 = t8 & (t3 == t3);
         s[12][i] = t11 & t12;
-        const _Bool t14 = t4 == 0.0;
-        const _Bool t15 = t5 == 0.0;
-        const double t16 = __builtin_sqrt(s[12][i] ? (t14 ? 1.0 : t4) : 1.0);
-        const double t17 = __builtin_sqrt(s[12][i] ? (t15 ? 1.0 : t5) : 1.0);
+        _Bool t14 = t4 == 0.0;
+        _Bool t15 = t5 == 0.0;
+        double t16 = __builtin_sqrt(s[12][i] ? (t14 ? 1.0 : t4) : 1.0);
+        double t17 = __builtin_sqrt(s[12][i] ? (t15 ? 1.0 : t5) : 1.0);
         s[9][i] = t16 * t17;
-        const double t19 = s[12][i] ? t6 : 0.0;
-        const double t20 = (t4 * t5) - (t19 * t19);
+        double t19 = s[12][i] ? t6 : 0.0;
+        double t20 = (t4 * t5) - (t19 * t19);
         s[10][i] = t14 | t15;
-        const _Bool t22 = (s[12][i] != 0.0) & (0.0 < t20);
-        const double t23 = t22 ? t20 : 0.0;
-        const _Bool t24 = t23 == 0.0;
-        const _Bool t25 = !s[10][i];
-        const _Bool t26 = t24 & t25;
-        const double t27 = s[9][i] + t19;
-        const double t28 = __builtin_sqrt(t24 ? 1.0 : t23);
-        const double t29 = 1.0 / t27;
+        _Bool t22 = (s[12][i] != 0.0) & (0.0 < t20);
+        double t23 = t22 ? t20 : 0.0;
+        _Bool t24 = t23 == 0.0;
+        _Bool t25 = !s[10][i];
+        _Bool t26 = t24 & t25;
+        double t27 = s[9][i] + t19;
+        double t28 = __builtin_sqrt(t24 ? 1.0 : t23);
+        double t29 = 1.0 / t27;
         s[6][i] = s[10][i] ? 1.0 : (t26 ? 0.0 : (t28 * t29));
-        const double t31 = s[10][i] ? 1.0 : (t26 ? 0x1p40 : (t27 * (1.0 / t28)));
-        const double t32 = s[6][i] * s[6][i];
-        const double t33 = (t14 ? ((t2 * 0x1p100) * 0x1p100) : t2) / t16;
-        const double t34 = (38.5 < t33) ? 38.5 : ((t33 < (-38.5)) ? (-38.5) : t33);
-        const double t35 = (t15 ? ((t3 * 0x1p100) * 0x1p100) : t3) / t17;
-        const double t36 = (38.5 < t35) ? 38.5 : ((t35 < (-38.5)) ? (-38.5) : t35);
-        const double t37 = -t36;
-        const double t38 = (cov[i] < 0.0) ? t37 : t36;
-        const double t39 = t34 + t38;
-        const double t40 = t34 - t38;
+        double t31 = s[10][i] ? 1.0 : (t26 ? 0x1p40 : (t27 * (1.0 / t28)));
+        double t32 = s[6][i] * s[6][i];
+        double t33 = (t14 ? ((t2 * 0x1p100) * 0x1p100) : t2) / t16;
+        double t34 = (38.5 < t33) ? 38.5 : ((t33 < (-38.5)) ? (-38.5) : t33);
+        double t35 = (t15 ? ((t3 * 0x1p100) * 0x1p100) : t3) / t17;
+        double t36 = (38.5 < t35) ? 38.5 : ((t35 < (-38.5)) ? (-38.5) : t35);
+        double t37 = -t36;
+        double t38 = (cov[i] < 0.0) ? t37 : t36;
+        double t39 = t34 + t38;
+        double t40 = t34 - t38;
         s[3][i] = (t39 * t39) * 0.125;
-        const double t42 = (t40 * t40) * 0.125;
-        const double t43 = __builtin_fabs(t39);
-        const double t44 = __builtin_fabs(t40);
-        const _Bool t45 = (t43 <= t44) | (t43 < 0x1p-60);
-        const _Bool t46 = t44 <= (t32 * t43);
+        double t42 = (t40 * t40) * 0.125;
+        double t43 = __builtin_fabs(t39);
+        double t44 = __builtin_fabs(t40);
+        _Bool t45 = (t43 <= t44) | (t43 < 0x1p-60);
+        _Bool t46 = t44 <= (t32 * t43);
         s[4][i] = t45 ? 1.0 : (t46 ? t32 : (t44 * (1.0 / (t45 ? 1.0 : t43))));
         s[2][i] = t45 ? t42 : (t46 ? (t31 * (t31 * t42)) : ((t43 * t44) * 0.125));
-        const double t49 = FMA(s[3][i], s[4][i], s[2][i]);
-        const double t50 = -(t49 + (s[3][i] + t42));
-        const double t51 = FMA(s[3][i], s[4][i], -s[2][i]);
-        const double t52 = (t49 + 40.0) + (__builtin_sqrt(FMA(t51, t51, FMA(t49, 80.0, 1600.0))));
-        const double t53 = (t42 * 2.0) * (1.0 / t52);
-        const double t54 = s[3][i] * 2.0;
-        const _Bool t55 = t32 < t53;
-        const _Bool t56 = t52 < t54;
+        double t49 = FMA(s[3][i], s[4][i], s[2][i]);
+        double t50 = -(t49 + (s[3][i] + t42));
+        double t51 = FMA(s[3][i], s[4][i], -s[2][i]);
+        double t52 = (t49 + 40.0) + (__builtin_sqrt(FMA(t51, t51, FMA(t49, 80.0, 1600.0))));
+        double t53 = (t42 * 2.0) * (1.0 / t52);
+        double t54 = s[3][i] * 2.0;
+        _Bool t55 = t32 < t53;
+        _Bool t56 = t52 < t54;
         s[1][i] = t55 ? (__builtin_sqrt(t55 ? t53 : 1.0)) : s[6][i];
-        const _Bool t58 = t55 | t56;
-        const double t59 = (t56 ? (__builtin_sqrt(t56 ? (t52 * (1.0 / (t56 ? t54 : 1.0))) : 1.0)) : 1.0) - s[1][i];
+        _Bool t58 = t55 | t56;
+        double t59 = (t56 ? (__builtin_sqrt(t56 ? (t52 * (1.0 / (t56 ? t54 : 1.0))) : 1.0)) : 1.0) - s[1][i];
         s[0][i] = t58 ? t59 : ((t29 * (t19 * 2.0)) * (1.0 / (s[6][i] + 1.0)));
         s[5][i] = t55 ? (s[1][i] - s[6][i]) : 0.0;
-        const _Bool t62 = t50 < (-745.0);
+        _Bool t62 = t50 < (-745.0);
         s[8][i] = t62 ? 0.0 : (exp64(t62 ? (-745.0) : t50));
         s[7][i] = (1.0 / (t32 + 1.0)) * 2.0;
-        const _Bool t65 = t34 < 0.0;
-        const double t66 = (t34 * t34) * (-0.5);
-        const _Bool t67 = t66 < (-745.0);
-        const double t68 = 1.0 / (FMA(t65 ? (-t34) : t34, 0.25, 1.0));
-        const double t69 = t68 * (polynomial0(-0x1.d295e88846ca8p-10, t68 - 0.25));
-        const double t70 = (t67 ? 0.0 : (exp64(t67 ? (-745.0) : t66))) * t69;
-        const _Bool t71 = t36 < 0.0;
-        const double t72 = (t36 * t36) * (-0.5);
-        const _Bool t73 = t72 < (-745.0);
-        const double t74 = 1.0 / (FMA(t71 ? t37 : t36, 0.25, 1.0));
-        const double t75 = t74 * (polynomial0(-0x1.d295e88846ca8p-10, t74 - 0.25));
-        const double t76 = (t73 ? 0.0 : (exp64(t73 ? (-745.0) : t72))) * t75;
+        _Bool t65 = t34 < 0.0;
+        double t66 = (t34 * t34) * (-0.5);
+        _Bool t67 = t66 < (-745.0);
+        double t68 = 1.0 / (FMA(t65 ? (-t34) : t34, 0.25, 1.0));
+        double t69 = t68 * (polynomial0(-0x1.d295e88846ca8p-10, t68 - 0.25));
+        double t70 = (t67 ? 0.0 : (exp64(t67 ? (-745.0) : t66))) * t69;
+        _Bool t71 = t36 < 0.0;
+        double t72 = (t36 * t36) * (-0.5);
+        _Bool t73 = t72 < (-745.0);
+        double t74 = 1.0 / (FMA(t71 ? t37 : t36, 0.25, 1.0));
+        double t75 = t74 * (polynomial0(-0x1.d295e88846ca8p-10, t74 - 0.25));
+        double t76 = (t73 ? 0.0 : (exp64(t73 ? (-745.0) : t72))) * t75;
         s[11][i] = (t65 ? t70 : (1.0 - t70)) * (t71 ? t76 : (1.0 - t76));
         s[13][i] = __builtin_sqrt(s[12][i] ? 1.0 : (-1.0));
     }
@@ -308,209 +332,197 @@ static void relu_covariance_exact_float64_forward_block(const double *restrict m
         const double *c = table40[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = FMA(s[0][i], c[0], s[1][i]);
-            const double t1 = t0 * t0;
-            const double t2 = t1 + 1.0;
-            const double t3 = 1.0 / (t1 * t2);
-            const double t4 = FMA(s[0][i], c[0], s[5][i]);
-            const double t5 = t1 * t3;
-            const double t6 = exp64((s[3][i] - (s[2][i] * (t2 * t3))) * (s[4][i] - t1));
+            double t0 = FMA(s[0][i], c[0], s[1][i]);
+            double t1 = t0 * t0;
+            double t2 = t1 + 1.0;
+            double t3 = 1.0 / (t1 * t2);
+            double t4 = FMA(s[0][i], c[0], s[5][i]);
+            double t5 = t1 * t3;
+            double t6 = exp64((s[3][i] - (s[2][i] * (t2 * t3))) * (s[4][i] - t1));
             a[0][i] = FMA(t5 * (t5 * (t6 * (t4 * (FMA(s[6][i], 2.0, t4))))), c[1], a[0][i]);
         }
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = s[10][i] ? 0.0 : (s[9][i] * (s[8][i] * ((s[0][i] * (a[0][i])) * s[7][i])));
+        double t0 = s[10][i] ? 0.0 : (s[9][i] * (s[8][i] * ((s[0][i] * (a[0][i])) * s[7][i])));
         out_covariance[i] = (s[12][i] ? (FMA(cov[i], s[11][i], t0)) : s[13][i]);
     }
 }
 
-void relu_covariance_exact_float64_forward(int64_t n, const double *restrict mean1, const double *restrict var1,
-                                           const double *restrict mean2, const double *restrict var2,
-                                           const double *restrict cov, const double *restrict params,
-                                           double *restrict out_covariance)
+void relu_covariance_exact_float64_forward(
+    int64_t n, const double *restrict mean1, const double *restrict var1, const double *restrict mean2,
+    const double *restrict var2, const double *restrict cov, const double *restrict params,
+    double *restrict out_covariance)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            relu_covariance_exact_float64_forward_block(mean1 + at, var1 + at, mean2 + at, var2 + at, cov + at,
-                                                        out_covariance + at);
-            continue;
-        }
-        double in[5][LANES], out[1][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean1[from];
-            in[1][i] = var1[from];
-            in[2][i] = mean2[from];
-            in[3][i] = var2[from];
-            in[4][i] = cov[from];
-        }
-        relu_covariance_exact_float64_forward_block(in[0], in[1], in[2], in[3], in[4], out[0]);
-        for (int i = 0; i < n - at; ++i) out_covariance[at + i] = out[0][i];
-    }
+    const double *const in[] = {mean1, var1, mean2, var2, cov};
+    double *const out[] = {out_covariance};
+    over_blocks(relu_covariance_exact_float64_forward_block, n, in, 5, params, out, 1);
 }
 
-static void relu_covariance_exact_float64_backward_block(const double *restrict mean1, const double *restrict var1,
-                                                         const double *restrict mean2, const double *restrict var2,
-                                                         const double *restrict cov,
-                                                         const double *restrict grad_covariance,
-                                                         double *restrict out_grad_mean1,
-                                                         double *restrict out_grad_var1,
-                                                         double *restrict out_grad_mean2,
-                                                         double *restrict out_grad_var2, double *restrict out_grad_cov)
+static void relu_covariance_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean1 = in[0];
+    const double *restrict var1 = in[1];
+    const double *restrict mean2 = in[2];
+    const double *restrict var2 = in[3];
+    const double *restrict cov = in[4];
+    const double *restrict grad_covariance = in[5];
+    double *restrict out_grad_mean1 = out[0];
+    double *restrict out_grad_var1 = out[1];
+    double *restrict out_grad_mean2 = out[2];
+    double *restrict out_grad_var2 = out[3];
+    double *restrict out_grad_cov = out[4];
     double s[22][LANES], a[3][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = (mean1[i] == mean2[i]) & (var2[i] < var1[i]);
+        _Bool t0 = (mean1[i] == mean2[i]) & (var2[i] < var1[i]);
         s[16][i] = (mean2[i] < mean1[i]) | t0;
-        const double t2 = s[16][i] ? mean2[i] : mean1[i];
-        const double t3 = s[16][i] ? mean1[i] : mean2[i];
-        const double t4 = s[16][i] ? var2[i] : var1[i];
-        const double t5 = s[16][i] ? var1[i] : var2[i];
-        const double t6 = __builtin_fabs(cov[i]);
-        const _Bool t7 = 0.0 <= t4;
-        const _Bool t8 = 0.0 <= t5;
-        const double t9 = ((__builtin_sqrt(t7 ? t4 : 0.0)) * (__builtin_sqrt(t8 ? t5 : 0.0))) * 0x1.00004p0;
-        const _Bool t10 = t7 & (t2 == t2);
-        const _Bool t11 = (t6 <= t9) & t10;
-        const _Bool t12 = t8 & (t3 == t3);
+        double t2 = s[16][i] ? mean2[i] : mean1[i];
+        double t3 = s[16][i] ? mean1[i] : mean2[i];
+        double t4 = s[16][i] ? var2[i] : var1[i];
+        double t5 = s[16][i] ? var1[i] : var2[i];
+        double t6 = __builtin_fabs(cov[i]);
+        _Bool t7 = 0.0 <= t4;
+        _Bool t8 = 0.0 <= t5;
+        double t9 = ((__builtin_sqrt(t7 ? t4 : 0.0)) * (__builtin_sqrt(t8 ? t5 : 0.0))) * 0x1.00004p0;
+        _Bool t10 = t7 & (t2 == t2);
+        _Bool t11 = (t6 <= t9) & t10;
+        _Bool t12 = t8 & (t3 == t3);
         s[17][i] = t11 & t12;
-        const _Bool t14 = t4 == 0.0;
-        const _Bool t15 = t5 == 0.0;
-        const double t16 = __builtin_sqrt(s[17][i] ? (t14 ? 1.0 : t4) : 1.0);
-        const double t17 = __builtin_sqrt(s[17][i] ? (t15 ? 1.0 : t5) : 1.0);
+        _Bool t14 = t4 == 0.0;
+        _Bool t15 = t5 == 0.0;
+        double t16 = __builtin_sqrt(s[17][i] ? (t14 ? 1.0 : t4) : 1.0);
+        double t17 = __builtin_sqrt(s[17][i] ? (t15 ? 1.0 : t5) : 1.0);
         s[13][i] = t14 ? 0.0 : t16;
         s[15][i] = t15 ? 0.0 : t17;
-        const double t20 = t16 * t17;
+        double t20 = t16 * t17;
         s[11][i] = cov[i] < 0.0;
-        const double t22 = s[17][i] ? t6 : 0.0;
-        const double t23 = (t4 * t5) - (t22 * t22);
-        const _Bool t24 = t14 | t15;
-        const _Bool t25 = (s[17][i] != 0.0) & (0.0 < t23);
-        const double t26 = t25 ? t23 : 0.0;
-        const _Bool t27 = t26 == 0.0;
-        const _Bool t28 = !t24;
-        const _Bool t29 = t27 & t28;
-        const double t30 = t20 + t22;
-        const double t31 = __builtin_sqrt(t27 ? 1.0 : t26);
-        const double t32 = 1.0 / t30;
+        double t22 = s[17][i] ? t6 : 0.0;
+        double t23 = (t4 * t5) - (t22 * t22);
+        _Bool t24 = t14 | t15;
+        _Bool t25 = (s[17][i] != 0.0) & (0.0 < t23);
+        double t26 = t25 ? t23 : 0.0;
+        _Bool t27 = t26 == 0.0;
+        _Bool t28 = !t24;
+        _Bool t29 = t27 & t28;
+        double t30 = t20 + t22;
+        double t31 = __builtin_sqrt(t27 ? 1.0 : t26);
+        double t32 = 1.0 / t30;
         s[6][i] = t24 ? 1.0 : (t29 ? 0.0 : (t31 * t32));
-        const double t34 = t24 ? 1.0 : (t29 ? 0x1p40 : (t30 * (1.0 / t31)));
-        const double t35 = s[6][i] * s[6][i];
-        const double t36 = t22 * (1.0 / t20);
-        const double t37 = (t14 ? ((t2 * 0x1p100) * 0x1p100) : t2) / t16;
-        const double t38 = (38.5 < t37) ? 38.5 : ((t37 < (-38.5)) ? (-38.5) : t37);
-        const double t39 = (t15 ? ((t3 * 0x1p100) * 0x1p100) : t3) / t17;
-        const double t40 = (38.5 < t39) ? 38.5 : ((t39 < (-38.5)) ? (-38.5) : t39);
-        const double t41 = -t40;
-        const double t42 = s[11][i] ? t41 : t40;
+        double t34 = t24 ? 1.0 : (t29 ? 0x1p40 : (t30 * (1.0 / t31)));
+        double t35 = s[6][i] * s[6][i];
+        double t36 = t22 * (1.0 / t20);
+        double t37 = (t14 ? ((t2 * 0x1p100) * 0x1p100) : t2) / t16;
+        double t38 = (38.5 < t37) ? 38.5 : ((t37 < (-38.5)) ? (-38.5) : t37);
+        double t39 = (t15 ? ((t3 * 0x1p100) * 0x1p100) : t3) / t17;
+        double t40 = (38.5 < t39) ? 38.5 : ((t39 < (-38.5)) ? (-38.5) : t39);
+        double t41 = -t40;
+        double t42 = s[11][i] ? t41 : t40;
         s[7][i] = t38 + t42;
         s[8][i] = t38 - t42;
         s[3][i] = (s[7][i] * s[7][i]) * 0.125;
-        const double t46 = (s[8][i] * s[8][i]) * 0.125;
-        const double t47 = __builtin_fabs(s[7][i]);
-        const double t48 = __builtin_fabs(s[8][i]);
-        const _Bool t49 = (t47 <= t48) | (t47 < 0x1p-60);
-        const _Bool t50 = t48 <= (t35 * t47);
+        double t46 = (s[8][i] * s[8][i]) * 0.125;
+        double t47 = __builtin_fabs(s[7][i]);
+        double t48 = __builtin_fabs(s[8][i]);
+        _Bool t49 = (t47 <= t48) | (t47 < 0x1p-60);
+        _Bool t50 = t48 <= (t35 * t47);
         s[4][i] = t49 ? 1.0 : (t50 ? t35 : (t48 * (1.0 / (t49 ? 1.0 : t47))));
         s[2][i] = t49 ? t46 : (t50 ? (t34 * (t34 * t46)) : ((t47 * t48) * 0.125));
-        const double t53 = FMA(s[3][i], s[4][i], s[2][i]);
-        const double t54 = -(t53 + (s[3][i] + t46));
-        const double t55 = FMA(s[3][i], s[4][i], -s[2][i]);
-        const double t56 = (t53 + 40.0) + (__builtin_sqrt(FMA(t55, t55, FMA(t53, 80.0, 1600.0))));
-        const double t57 = (t46 * 2.0) * (1.0 / t56);
-        const double t58 = s[3][i] * 2.0;
-        const _Bool t59 = t35 < t57;
-        const _Bool t60 = t56 < t58;
+        double t53 = FMA(s[3][i], s[4][i], s[2][i]);
+        double t54 = -(t53 + (s[3][i] + t46));
+        double t55 = FMA(s[3][i], s[4][i], -s[2][i]);
+        double t56 = (t53 + 40.0) + (__builtin_sqrt(FMA(t55, t55, FMA(t53, 80.0, 1600.0))));
+        double t57 = (t46 * 2.0) * (1.0 / t56);
+        double t58 = s[3][i] * 2.0;
+        _Bool t59 = t35 < t57;
+        _Bool t60 = t56 < t58;
         s[1][i] = t59 ? (__builtin_sqrt(t59 ? t57 : 1.0)) : s[6][i];
-        const _Bool t62 = t59 | t60;
-        const double t63 = (t60 ? (__builtin_sqrt(t60 ? (t56 * (1.0 / (t60 ? t58 : 1.0))) : 1.0)) : 1.0) - s[1][i];
+        _Bool t62 = t59 | t60;
+        double t63 = (t60 ? (__builtin_sqrt(t60 ? (t56 * (1.0 / (t60 ? t58 : 1.0))) : 1.0)) : 1.0) - s[1][i];
         s[0][i] = t62 ? t63 : ((t32 * (t22 * 2.0)) * (1.0 / (s[6][i] + 1.0)));
         s[5][i] = t59 ? (s[1][i] - s[6][i]) : 0.0;
-        const double t66 = 1.0 / (t35 + 1.0);
+        double t66 = 1.0 / (t35 + 1.0);
         s[9][i] = (t66 * 2.0) * 0.25;
-        const _Bool t68 = t54 < (-745.0);
+        _Bool t68 = t54 < (-745.0);
         s[10][i] = t68 ? 0.0 : (exp64(t68 ? (-745.0) : t54));
-        const double t70 = (t42 * t42) * (-0.5);
-        const _Bool t71 = t70 < (-745.0);
-        const double t72 = t71 ? 0.0 : (exp64(t71 ? (-745.0) : t70));
-        const _Bool t73 = t38 < 0.0;
-        const double t74 = (t38 * t38) * (-0.5);
-        const _Bool t75 = t74 < (-745.0);
-        const double t76 = t75 ? 0.0 : (exp64(t75 ? (-745.0) : t74));
-        const double t77 = -t38;
-        const double t78 = t73 ? t77 : t38;
-        const double t79 = 1.0 / (FMA(t78, 0.25, 1.0));
-        const double t80 = t76 * (t79 * (polynomial0(-0x1.d295e88846ca8p-10, t79 - 0.25)));
-        const double t81 = t73 ? t80 : (1.0 - t80);
-        const double t82 = t36 * ((t72 * t81) * 0x1.9884533d43651p-2);
+        double t70 = (t42 * t42) * (-0.5);
+        _Bool t71 = t70 < (-745.0);
+        double t72 = t71 ? 0.0 : (exp64(t71 ? (-745.0) : t70));
+        _Bool t73 = t38 < 0.0;
+        double t74 = (t38 * t38) * (-0.5);
+        _Bool t75 = t74 < (-745.0);
+        double t76 = t75 ? 0.0 : (exp64(t75 ? (-745.0) : t74));
+        double t77 = -t38;
+        double t78 = t73 ? t77 : t38;
+        double t79 = 1.0 / (FMA(t78, 0.25, 1.0));
+        double t80 = t76 * (t79 * (polynomial0(-0x1.d295e88846ca8p-10, t79 - 0.25)));
+        double t81 = t73 ? t80 : (1.0 - t80);
+        double t82 = t36 * ((t72 * t81) * 0x1.9884533d43651p-2);
         s[12][i] = s[11][i] ? (-t82) : t82;
-        const _Bool t84 = t40 < 0.0;
-        const double t85 = (t40 * t40) * (-0.5);
-        const _Bool t86 = t85 < (-745.0);
-        const double t87 = t84 ? t41 : t40;
-        const double t88 = 1.0 / (FMA(t87, 0.25, 1.0));
-        const double t89 = t88 * (polynomial0(-0x1.d295e88846ca8p-10, t88 - 0.25));
-        const double t90 = (t86 ? 0.0 : (exp64(t86 ? (-745.0) : t85))) * t89;
-        const double t91 = t84 ? t90 : (1.0 - t90);
-        const double t92 = t36 * ((t76 * t91) * 0x1.9884533d43651p-2);
+        _Bool t84 = t40 < 0.0;
+        double t85 = (t40 * t40) * (-0.5);
+        _Bool t86 = t85 < (-745.0);
+        double t87 = t84 ? t41 : t40;
+        double t88 = 1.0 / (FMA(t87, 0.25, 1.0));
+        double t89 = t88 * (polynomial0(-0x1.d295e88846ca8p-10, t88 - 0.25));
+        double t90 = (t86 ? 0.0 : (exp64(t86 ? (-745.0) : t85))) * t89;
+        double t91 = t84 ? t90 : (1.0 - t90);
+        double t92 = t36 * ((t76 * t91) * 0x1.9884533d43651p-2);
         s[14][i] = s[11][i] ? (-t92) : t92;
         s[18][i] = __builtin_sqrt(s[17][i] ? 1.0 : (-1.0));
-        const double t95 = t35 * s[7][i];
-        const double t96 = t66 * (s[8][i] + t95);
-        const double t97 = t66 * (s[6][i] * 2.0);
-        const double t98 = s[6][i] * s[7][i];
-        const double t99 = t34 * s[8][i];
-        const double t100 = (t98 + t99) * 0.5;
-        const double t101 = (t100 < 0.0) ? (-t100) : t100;
-        const double t102 = (38.5 < t101) ? 38.5 : t101;
-        const double t103 = 1.0 / (FMA(t102, 0.25, 1.0));
-        const double t104 = (t103 * (t103 * (t103 * (polynomial1(-0x1.c49ef81823d75p-7, t103 - 0.25))))) * 2.0;
-        const double t105 = (t102 * t102) * (-0.5);
-        const _Bool t106 = t105 < (-745.0);
-        const double t107 = (1.0 / (FMA(t102, t102, 1.0))) * (FMA(t104, -t102, 0x1.9884533d43651p-2));
-        const double t108 = (38.5 < t78) ? 38.5 : t78;
-        const double t109 = 1.0 / (FMA(t108, 0.25, 1.0));
-        const double t110 = (t109 * (t109 * (t109 * (polynomial1(-0x1.c49ef81823d75p-7, t109 - 0.25))))) * 2.0;
-        const double t111 = (t108 * t108) * (-0.5);
-        const _Bool t112 = t111 < (-745.0);
-        const double t113 = (1.0 / (FMA(t108, t108, 1.0))) * (FMA(t110, -t108, 0x1.9884533d43651p-2));
-        const double t114 = t97 * (t107 * (t106 ? 0.0 : (exp64(t106 ? (-745.0) : t105))));
-        const double t115 = t36 * t40;
-        const _Bool t116 = 0.0 < t38;
-        const double t117 = (0.0 < t96) ? (t116 ? (-(s[11][i] ? (-t115) : t115)) : t96) : (t116 ? t77 : 0.0);
-        const double t118 = (t114 - (t113 * (t112 ? 0.0 : (exp64(t112 ? (-745.0) : t111))))) + t117;
-        const double t119 = s[13][i] * ((t15 ? 0.0 : (1.0 / t17)) * (t118 * (t72 * 0x1.9884533d43651p-3)));
-        const double t120 = (t119 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t119;
-        const double t121 = (0x1.fffffffffffffp1023 < t119) ? 0x1.fffffffffffffp1023 : t120;
-        const double t122 = t66 * (t95 - s[8][i]);
-        const double t123 = s[11][i] ? (-t122) : t122;
-        const double t124 = (t98 - t99) * 0.5;
-        const double t125 = s[11][i] ? (-t124) : t124;
-        const double t126 = (t125 < 0.0) ? (-t125) : t125;
-        const double t127 = (38.5 < t126) ? 38.5 : t126;
-        const double t128 = 1.0 / (FMA(t127, 0.25, 1.0));
-        const double t129 = (t128 * (t128 * (t128 * (polynomial1(-0x1.c49ef81823d75p-7, t128 - 0.25))))) * 2.0;
-        const double t130 = (t127 * t127) * (-0.5);
-        const _Bool t131 = t130 < (-745.0);
-        const double t132 = (1.0 / (FMA(t127, t127, 1.0))) * (FMA(t129, -t127, 0x1.9884533d43651p-2));
-        const double t133 = (38.5 < t87) ? 38.5 : t87;
-        const double t134 = 1.0 / (FMA(t133, 0.25, 1.0));
-        const double t135 = (t134 * (t134 * (t134 * (polynomial1(-0x1.c49ef81823d75p-7, t134 - 0.25))))) * 2.0;
-        const double t136 = (t133 * t133) * (-0.5);
-        const _Bool t137 = t136 < (-745.0);
-        const double t138 = (1.0 / (FMA(t133, t133, 1.0))) * (FMA(t135, -t133, 0x1.9884533d43651p-2));
-        const double t139 = t97 * (t132 * (t131 ? 0.0 : (exp64(t131 ? (-745.0) : t130))));
-        const double t140 = t36 * t38;
-        const _Bool t141 = 0.0 < t40;
-        const double t142 = (0.0 < t123) ? (t141 ? (-(s[11][i] ? (-t140) : t140)) : t123) : (t141 ? t41 : 0.0);
-        const double t143 = (t139 - (t138 * (t137 ? 0.0 : (exp64(t137 ? (-745.0) : t136))))) + t142;
-        const double t144 = s[15][i] * ((t14 ? 0.0 : (1.0 / t16)) * (t143 * (t76 * 0x1.9884533d43651p-3)));
-        const double t145 = (t144 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t144;
-        const double t146 = (0x1.fffffffffffffp1023 < t144) ? 0x1.fffffffffffffp1023 : t145;
+        double t95 = t35 * s[7][i];
+        double t96 = t66 * (s[8][i] + t95);
+        double t97 = t66 * (s[6][i] * 2.0);
+        double t98 = s[6][i] * s[7][i];
+        double t99 = t34 * s[8][i];
+        double t100 = (t98 + t99) * 0.5;
+        double t101 = (t100 < 0.0) ? (-t100) : t100;
+        double t102 = (38.5 < t101) ? 38.5 : t101;
+        double t103 = 1.0 / (FMA(t102, 0.25, 1.0));
+        double t104 = (t103 * (t103 * (t103 * (polynomial1(-0x1.c49ef81823d75p-7, t103 - 0.25))))) * 2.0;
+        double t105 = (t102 * t102) * (-0.5);
+        _Bool t106 = t105 < (-745.0);
+        double t107 = (1.0 / (FMA(t102, t102, 1.0))) * (FMA(t104, -t102, 0x1.9884533d43651p-2));
+        double t108 = (38.5 < t78) ? 38.5 : t78;
+        double t109 = 1.0 / (FMA(t108, 0.25, 1.0));
+        double t110 = (t109 * (t109 * (t109 * (polynomial1(-0x1.c49ef81823d75p-7, t109 - 0.25))))) * 2.0;
+        double t111 = (t108 * t108) * (-0.5);
+        _Bool t112 = t111 < (-745.0);
+        double t113 = (1.0 / (FMA(t108, t108, 1.0))) * (FMA(t110, -t108, 0x1.9884533d43651p-2));
+        double t114 = t97 * (t107 * (t106 ? 0.0 : (exp64(t106 ? (-745.0) : t105))));
+        double t115 = t36 * t40;
+        _Bool t116 = 0.0 < t38;
+        double t117 = (0.0 < t96) ? (t116 ? (-(s[11][i] ? (-t115) : t115)) : t96) : (t116 ? t77 : 0.0);
+        double t118 = (t114 - (t113 * (t112 ? 0.0 : (exp64(t112 ? (-745.0) : t111))))) + t117;
+        double t119 = s[13][i] * ((t15 ? 0.0 : (1.0 / t17)) * (t118 * (t72 * 0x1.9884533d43651p-3)));
+        double t120 = (t119 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t119;
+        double t121 = (0x1.fffffffffffffp1023 < t119) ? 0x1.fffffffffffffp1023 : t120;
+        double t122 = t66 * (t95 - s[8][i]);
+        double t123 = s[11][i] ? (-t122) : t122;
+        double t124 = (t98 - t99) * 0.5;
+        double t125 = s[11][i] ? (-t124) : t124;
+        double t126 = (t125 < 0.0) ? (-t125) : t125;
+        double t127 = (38.5 < t126) ? 38.5 : t126;
+        double t128 = 1.0 / (FMA(t127, 0.25, 1.0));
+        double t129 = (t128 * (t128 * (t128 * (polynomial1(-0x1.c49ef81823d75p-7, t128 - 0.25))))) * 2.0;
+        double t130 = (t127 * t127) * (-0.5);
+        _Bool t131 = t130 < (-745.0);
+        double t132 = (1.0 / (FMA(t127, t127, 1.0))) * (FMA(t129, -t127, 0x1.9884533d43651p-2));
+        double t133 = (38.5 < t87) ? 38.5 : t87;
+        double t134 = 1.0 / (FMA(t133, 0.25, 1.0));
+        double t135 = (t134 * (t134 * (t134 * (polynomial1(-0x1.c49ef81823d75p-7, t134 - 0.25))))) * 2.0;
+        double t136 = (t133 * t133) * (-0.5);
+        _Bool t137 = t136 < (-745.0);
+        double t138 = (1.0 / (FMA(t133, t133, 1.0))) * (FMA(t135, -t133, 0x1.9884533d43651p-2));
+        double t139 = t97 * (t132 * (t131 ? 0.0 : (exp64(t131 ? (-745.0) : t130))));
+        double t140 = t36 * t38;
+        _Bool t141 = 0.0 < t40;
+        double t142 = (0.0 < t123) ? (t141 ? (-(s[11][i] ? (-t140) : t140)) : t123) : (t141 ? t41 : 0.0);
+        double t143 = (t139 - (t138 * (t137 ? 0.0 : (exp64(t137 ? (-745.0) : t136))))) + t142;
+        double t144 = s[15][i] * ((t14 ? 0.0 : (1.0 / t16)) * (t143 * (t76 * 0x1.9884533d43651p-3)));
+        double t145 = (t144 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t144;
+        double t146 = (0x1.fffffffffffffp1023 < t144) ? 0x1.fffffffffffffp1023 : t145;
         s[20][i] = s[17][i] ? (s[16][i] ? t121 : t146) : s[18][i];
         s[21][i] = s[17][i] ? (s[16][i] ? t146 : t121) : s[18][i];
         s[19][i] = t81 * t91;
@@ -519,15 +531,15 @@ static void relu_covariance_exact_float64_backward_block(const double *restrict 
         const double *c = table64[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = FMA(s[0][i], c[0], s[1][i]);
-            const double t1 = t0 * t0;
-            const double t2 = t1 + 1.0;
-            const double t3 = 1.0 / (t1 * t2);
-            const double t4 = t2 * t3;
-            const double t5 = exp64((s[3][i] - (s[2][i] * t4)) * (s[4][i] - t1));
-            const double t6 = FMA(s[0][i], c[0], s[5][i]);
-            const double t7 = t1 * t3;
-            const double t8 = t7 * (t5 * (t6 * (FMA(s[6][i], 2.0, t6))));
+            double t0 = FMA(s[0][i], c[0], s[1][i]);
+            double t1 = t0 * t0;
+            double t2 = t1 + 1.0;
+            double t3 = 1.0 / (t1 * t2);
+            double t4 = t2 * t3;
+            double t5 = exp64((s[3][i] - (s[2][i] * t4)) * (s[4][i] - t1));
+            double t6 = FMA(s[0][i], c[0], s[5][i]);
+            double t7 = t1 * t3;
+            double t8 = t7 * (t5 * (t6 * (FMA(s[6][i], 2.0, t6))));
             a[0][i] = FMA(t5 * t7, c[1], a[0][i]);
             a[1][i] = FMA(t4 * t8, c[1], a[1][i]);
             a[2][i] = FMA(t8, c[1], a[2][i]);
@@ -535,12 +547,12 @@ static void relu_covariance_exact_float64_backward_block(const double *restrict 
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = s[7][i] * (s[0][i] * (a[2][i]));
-        const double t1 = s[8][i] * (s[0][i] * (a[1][i]));
-        const double t2 = s[10][i] * (s[9][i] * (t0 - t1));
-        const double t3 = s[13][i] * (s[12][i] - (s[11][i] ? (-t2) : t2));
-        const double t4 = s[15][i] * (s[14][i] - (s[10][i] * (s[9][i] * (t0 + t1))));
-        const double t5 = s[10][i] * (s[0][i] * (a[0][i]));
+        double t0 = s[7][i] * (s[0][i] * (a[2][i]));
+        double t1 = s[8][i] * (s[0][i] * (a[1][i]));
+        double t2 = s[10][i] * (s[9][i] * (t0 - t1));
+        double t3 = s[13][i] * (s[12][i] - (s[11][i] ? (-t2) : t2));
+        double t4 = s[15][i] * (s[14][i] - (s[10][i] * (s[9][i] * (t0 + t1))));
+        double t5 = s[10][i] * (s[0][i] * (a[0][i]));
         out_grad_mean1[i] = grad_covariance[i] * (s[17][i] ? (s[16][i] ? t3 : t4) : s[18][i]);
         out_grad_var1[i] = grad_covariance[i] * s[20][i];
         out_grad_mean2[i] = grad_covariance[i] * (s[17][i] ? (s[16][i] ? t4 : t3) : s[18][i]);
@@ -549,38 +561,13 @@ static void relu_covariance_exact_float64_backward_block(const double *restrict 
     }
 }
 
-void relu_covariance_exact_float64_backward(int64_t n, const double *restrict mean1, const double *restrict var1,
-                                            const double *restrict mean2, const double *restrict var2,
-                                            const double *restrict cov, const double *restrict grad_covariance,
-                                            const double *restrict params, double *restrict out_grad_mean1,
-                                            double *restrict out_grad_var1, double *restrict out_grad_mean2,
-                                            double *restrict out_grad_var2, double *restrict out_grad_cov)
+void relu_covariance_exact_float64_backward(
+    int64_t n, const double *restrict mean1, const double *restrict var1, const double *restrict mean2,
+    const double *restrict var2, const double *restrict cov, const double *restrict grad_covariance,
+    const double *restrict params, double *restrict out_grad_mean1, double *restrict out_grad_var1,
+    double *restrict out_grad_mean2, double *restrict out_grad_var2, double *restrict out_grad_cov)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            relu_covariance_exact_float64_backward_block(mean1 + at, var1 + at, mean2 + at, var2 + at, cov + at,
-                                                         grad_covariance + at, out_grad_mean1 + at, out_grad_var1 + at,
-                                                         out_grad_mean2 + at, out_grad_var2 + at, out_grad_cov + at);
-            continue;
-        }
-        double in[6][LANES], out[5][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean1[from];
-            in[1][i] = var1[from];
-            in[2][i] = mean2[from];
-            in[3][i] = var2[from];
-            in[4][i] = cov[from];
-            in[5][i] = grad_covariance[from];
-        }
-        relu_covariance_exact_float64_backward_block(in[0], in[1], in[2], in[3], in[4], in[5], out[0], out[1], out[2],
-                                                     out[3], out[4]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean1[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var1[at + i] = out[1][i];
-        for (int i = 0; i < n - at; ++i) out_grad_mean2[at + i] = out[2][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var2[at + i] = out[3][i];
-        for (int i = 0; i < n - at; ++i) out_grad_cov[at + i] = out[4][i];
-    }
+    const double *const in[] = {mean1, var1, mean2, var2, cov, grad_covariance};
+    double *const out[] = {out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2, out_grad_cov};
+    over_blocks(relu_covariance_exact_float64_backward_block, n, in, 6, params, out, 5);
 }

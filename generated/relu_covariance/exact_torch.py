@@ -4,7 +4,6 @@
 # Wright, Nakahira & Moura 2024, An Analytic Solution to Covariance Propagation in Neural Networks
 #
 # rule digest  7cf97f18ca497639a287e3290e5b51644a604ce8ac9c42f2456a1dce813b87c3
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 """relu_covariance, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -239,8 +238,9 @@ def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tenso
     return (torch.where(t6, t13, t18)),
 
 
-def backward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor,
-             grad_covariance: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def backward(
+    mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor,
+    grad_covariance: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients in mean and variance of each input, from those in covariance of the outputs."""
     t0 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1))
     t1 = torch.where(t0, mean2, mean1)
@@ -400,9 +400,7 @@ def backward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tens
     t23 = torch.where(t7, torch.where(t0, t30, t16), t34)
     t30 = torch.where(t7, torch.where(t0, t16, t30), t34)
     t37 = t32 * t37
-    t32 = 0.0
-    t16 = 0.0
-    t9 = 0.0
+    t9 = t16 = t32 = 0.0
     for c in _TABLE64:
         t6 = t5 * c[0] + t22
         t6 = t6 * t6

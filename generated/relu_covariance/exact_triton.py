@@ -4,23 +4,12 @@
 # Wright, Nakahira & Moura 2024, An Analytic Solution to Covariance Propagation in Neural Networks
 #
 # rule digest  7cf97f18ca497639a287e3290e5b51644a604ce8ac9c42f2456a1dce813b87c3
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   relu_covariance_exact_forward 1059, relu_covariance_exact_backward 1848
 #
 # Certificate:
-#   covariance  0.814 tolerance, worst at mean1 = -1.89308692e+12, var1 = 1.88769268e+22, mean2 = -3.04195076e+11,
-#       var2 = 4.81692631e+20, cov = 3.01543073e+21
-#   dcovariance_dmu1 0.439 tolerance, worst at mean1 = 4.61067531e+15, var1 = 1.01420036e+29, mean2 = -2.16361098e+15,
-#        var2 = 1.38329476e+29, cov = -1.10051747e+29
-#   dcovariance_dvar1 0.201 tolerance, worst at mean1 = 8970.09473, var1 = 5812053.5, mean2 = -22672.7324, var2 =
-#       3924533.25, cov = -1419266.38
-#   dcovariance_dmu2 0.233 tolerance, worst at mean1 = -3.08100402e+16, var1 = 1.21886246e+31, mean2 =
-#       -3.40403238e+16, var2 = 1.08936439e+31, cov = 1.87781692e+30
-#   dcovariance_dvar2 0.177 tolerance, worst at mean1 = -5.4946451e-12, var1 = 2.85401666e-25, mean2 = 1.45583231e-12,
-#        var2 = 2.06136504e-25, cov = -9.44039336e-26
-#   dcovariance_dcov 0.285 tolerance, worst at mean1 = -1.12147461e-11, var1 = 9.48445691e-25, mean2 =
-#       -5.74418551e-12, var2 = 8.18304103e-25, cov = 8.436328e-25
-#   against exact values at 16324 points over all of float32; details in exact.json
+#   covariance 0.814, dcovariance_dmu1 0.439, dcovariance_dvar1 0.201, dcovariance_dmu2 0.233, dcovariance_dvar2
+#       0.177, dcovariance_dcov 0.285 tolerance,
+#   against exact values at 16324 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -37,480 +26,268 @@ LANE_ELEMENTS = 1
 
 
 @triton.jit
-def relu_covariance_exact_forward(mean1, var1, mean2, var2, cov):
-    t0 = (mean1 == mean2) & (var2 < var1)
-    t1 = (mean2 < mean1) | t0
-    t2 = tl.where(t1, var2, var1)
-    t3 = 0.0 <= t2
-    t4 = tl.sqrt_rn(tl.where(t3, t2, 0.0))
-    t5 = tl.where(t1, var1, var2)
-    t6 = 0.0 <= t5
-    t7 = (t4 * tl.sqrt_rn(tl.where(t6, t5, 0.0))) * 1.0000038
-    t8 = tl.abs(cov) <= t7
-    t9 = tl.where(t1, mean2, mean1)
-    t10 = t8 & (t3 & (t9 == t9))
-    t11 = tl.where(t1, mean1, mean2)
-    t12 = t10 & (t6 & (t11 == t11))
-    t13 = 1.1529215e+18 < t2
-    t14 = t2 < 9.094947e-13
-    t15 = tl.where(t13, 9.094947e-13, tl.where(t14, 2.8147498e+14, 1.0))  # power of two that keeps remainders normal
-    t16 = 1.1529215e+18 < t5
-    t17 = t5 < 9.094947e-13
-    t18 = tl.where(t16, 9.094947e-13, tl.where(t17, 2.8147498e+14, 1.0))  # power of two that keeps remainders normal
-    t19 = cov * (t15 * t18)
-    t20 = tl.where(t12, tl.abs(t19), 0.0)
-    t21 = t20 * t20
-    t22 = tl.fma(t20, t20, t21 * -1.0)
-    t23 = t15 * (t2 * t15)
-    t24 = t18 * (t5 * t18)
-    t25 = t23 * t24
-    t26 = tl.fma(t23, t24, t25 * -1.0)
-    t27 = t22 - t26
-    t28 = t27 - t22
-    t29 = (t22 - (t27 - t28)) + ((t26 * -1.0) - t28)
-    t30 = 0.0 * t24
-    t31 = t27 - t30
-    t32 = t31 - t27
-    t33 = t27 - (t31 - t32)
-    t34 = t30 * -1.0
-    t35 = (t29 + (t33 + (t34 - t32))) - tl.fma(0.0, t24, t34)
-    t36 = t21 - t25
-    t37 = t36 + t31
-    t38 = t37 - t36
-    t39 = (t37 + (((t36 - (t37 - t38)) + (t31 - t38)) + t35)) * -1.0
-    t40 = tl.where(t12 & (0.0 < t39), t39, 0.0)
-    t41 = 0.0 == t40
-    t42 = tl.sqrt_rn(tl.where(t41, 1.0, t40))
-    t43 = t2 == 0.0
-    t44 = tl.where(t12, tl.where(t43, 1.0, t23), 1.0)
-    t45 = tl.sqrt_rn(t44)  # standard deviation, scaled
-    t46 = tl.fma(t45, t45 * -1.0, t44)
-    t47 = tl.div_rn(1.0, t45)
-    t48 = t46 * (0.5 * t47)
-    t49 = t45 + t48
-    t50 = t5 == 0.0
-    t51 = tl.where(t12, tl.where(t50, 1.0, t24), 1.0)
-    t52 = tl.sqrt_rn(t51)  # standard deviation, scaled
-    t53 = tl.fma(t52, t52 * -1.0, t51)
-    t54 = tl.div_rn(1.0, t52)
-    t55 = t53 * (0.5 * t54)
-    t56 = t49 * (t52 + t55)
-    t57 = t56 + t20
-    t58 = tl.div_rn(1.0, t57)
-    t59 = t42 * t58
-    t60 = t43 | t50
-    t61 = t41 & (~t60)
-    t62 = tl.where(t60, 1.0, tl.where(t61, 0.0, t59))  # Q = sqrt((1 - rho)/(1 + rho))
-    t63 = t62 * t62
-    t64 = t11 * t18
-    t65 = tl.where(t50, 1.2676506e+30 * (t11 * 1.2676506e+30), t64)
-    t66 = t54 * t65
-    t67 = t66 * -1.0
-    t68 = t66 + (t54 * tl.fma(t55, t67, tl.fma(t52, t67, t65)))
-    t69 = tl.where(t66 < (-18.8125), -18.8125, t68)
-    t70 = tl.where(18.8125 < t66, 18.8125, t69)  # mean2/s2, within the reach
-    t71 = t70 * -1.0
-    t72 = tl.where(t19 < 0.0, t71, t70)
-    t73 = t9 * t15
-    t74 = tl.where(t43, 1.2676506e+30 * (t9 * 1.2676506e+30), t73)
-    t75 = t47 * t74
-    t76 = t75 * -1.0
-    t77 = t75 + (t47 * tl.fma(t48, t76, tl.fma(t45, t76, t74)))
-    t78 = tl.where(t75 < (-18.8125), -18.8125, t77)
-    t79 = tl.where(18.8125 < t75, 18.8125, t78)  # mean1/s1, within the reach
-    t80 = t79 + t72
-    t81 = t80 - t79
-    t82 = (t79 - (t80 - t81)) + (t72 - t81)
-    t83 = tl.abs(t80 + t82)
-    t84 = t63 * t83
-    t85 = t79 - t72
-    t86 = tl.abs(t85)
-    t87 = t86 <= t84
-    t88 = (t83 <= t86) | (t83 < 8.6736174e-19)
-    # q*^2, where the exponent is least
-    t89 = tl.where(t88, 1.0, tl.where(t87, t63, t86 * tl.div_rn(1.0, tl.where(t88, 1.0, t83))))
-    t90 = tl.where(t60, 1.0, tl.where(t61, 1.0995116e+12, t57 * tl.div_rn(1.0, t42)))
-    t91 = 0.125 * (t85 * t85)  # B = (a - b)^2/8
-    t92 = tl.where(t88, t91, tl.where(t87, t90 * (t90 * t91), 0.125 * (t83 * t86)))  # B/q*^2
-    t93 = t92 * -1.0
-    t94 = t80 * t80
-    t95 = 0.125 * tl.fma(t80, t82, tl.fma(t80, t82, tl.fma(t80, t80, t94 * -1.0)))
-    t96 = 0.125 * t94  # A = (a + b)^2/8
-    t97 = t96 + t95
-    t98 = tl.fma(t89, t97, t93)
-    t99 = tl.fma(t89, t97, t92)
-    t100 = tl.sqrt_rn(tl.fma(t98, t98, tl.fma(t99, 36.0, 324.0)))
-    t101 = (t99 + 18.0) + t100
-    t102 = tl.div_rn(1.0, t101)
-    t103 = (2.0 * t91) * t102
-    t104 = t63 < t103
-    t105 = tl.where(t104, tl.sqrt_rn(tl.where(t104, t103, 1.0)), t62)  # lo, where the integral begins
-    t106 = 2.0 * t97
-    t107 = t101 < t106
-    t108 = (tl.where(t107, tl.sqrt_rn(tl.where(t107, t101 * tl.div_rn(1.0, tl.where(t107, t106, 1.0)), 1.0)), 1.0) -
-        t105)
-    t109 = t104 | t107
-    t110 = tl.div_rn(1.0, 1.0 + t62)
-    t111 = (t58 * (t20 * 2.0)) * t110  # 1 - Q
-    t112 = tl.where(t109, t108, t111)  # hi - lo
-    t113 = tl.fma(t112, 1.7786597e-5, t105)
-    t114 = t113 * t113
-    t115 = 1.0 + t114
-    t116 = tl.div_rn(1.0, t114 * t115)
-    t117 = (t97 - (t92 * (t115 * t116))) * (t89 - t114)
-    t118 = tl.fma(t117, 1.442695, 12582912.0)
-    t119 = t118 - 12582912.0
-    t120 = tl.fma(t119, -0.69314575, t117) + (t119 * (-1.4286068e-6))
-    t121 = ((1.0 + tl.fma(tl.fma(t120, tl.fma(t120, tl.fma(t120, tl.fma(t120, 0.0013814222, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t120 * t120, t120)) * ((((t118.to(tl.int32, bitcast=True)) + 127) <<
-        23).to(tl.float32, bitcast=True)))
-    t122 = tl.where(t104, t105 - t62, 0.0)
-    t123 = tl.fma(t112, 1.7786597e-5, t122)
-    t124 = t121 * (t123 * tl.fma(t62, 2.0, t123))
-    t125 = t114 * t116
-    t126 = 2.9018312e-5 * (t125 * (t125 * t124))
-    t127 = tl.fma(t112, 0.00048788087, t105)
-    t128 = t127 * t127
-    t129 = 1.0 + t128
-    t130 = tl.div_rn(1.0, t128 * t129)
-    t131 = (t97 - (t92 * (t129 * t130))) * (t89 - t128)
-    t132 = tl.fma(1.442695, t131, 12582912.0)
-    t133 = t132 - 12582912.0
-    t134 = tl.fma(-0.69314575, t133, t131) + ((-1.4286068e-6) * t133)
-    t135 = ((1.0 + tl.fma(tl.fma(t134, tl.fma(t134, tl.fma(t134, tl.fma(0.0013814222, t134, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t134 * t134, t134)) * (((127 + (t132.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True)))
-    t136 = tl.fma(t112, 0.00048788087, t122)
-    t137 = t135 * (t136 * tl.fma(t62, 2.0, t136))
-    t138 = t128 * t130
-    t139 = tl.fma(0.00034953488, t138 * (t138 * t137), t126)
-    t140 = tl.fma(t112, 0.0028835575, t105)
-    t141 = t140 * t140
-    t142 = 1.0 + t141
-    t143 = tl.div_rn(1.0, t141 * t142)
-    t144 = (t97 - (t92 * (t142 * t143))) * (t89 - t141)
-    t145 = tl.fma(1.442695, t144, 12582912.0)
-    t146 = t145 - 12582912.0
-    t147 = tl.fma(-0.69314575, t146, t144) + ((-1.4286068e-6) * t146)
-    t148 = ((1.0 + tl.fma(tl.fma(t147, tl.fma(t147, tl.fma(t147, tl.fma(0.0013814222, t147, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t147 * t147, t147)) * (((127 + (t145.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True)))
-    t149 = tl.fma(t112, 0.0028835575, t122)
-    t150 = t148 * (t149 * tl.fma(t62, 2.0, t149))
-    t151 = t141 * t143
-    t152 = tl.fma(0.0013063335, t151 * (t151 * t150), t139)
-    t153 = tl.fma(t112, 0.009632936, t105)
-    t154 = t153 * t153
-    t155 = 1.0 + t154
-    t156 = tl.div_rn(1.0, t154 * t155)
-    t157 = (t97 - (t92 * (t155 * t156))) * (t89 - t154)
-    t158 = tl.fma(1.442695, t157, 12582912.0)
-    t159 = t158 - 12582912.0
-    t160 = tl.fma(-0.69314575, t159, t157) + ((-1.4286068e-6) * t159)
-    t161 = ((1.0 + tl.fma(tl.fma(t160, tl.fma(t160, tl.fma(t160, tl.fma(0.0013814222, t160, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t160 * t160, t160)) * (((127 + (t158.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True)))
-    t162 = tl.fma(t112, 0.009632936, t122)
-    t163 = t161 * (t162 * tl.fma(t62, 2.0, t162))
-    t164 = t154 * t156
-    t165 = tl.fma(0.0031535632, t164 * (t164 * t163), t152)
-    t166 = tl.fma(t112, 0.02376422, t105)
-    t167 = t166 * t166
-    t168 = 1.0 + t167
-    t169 = tl.div_rn(1.0, t167 * t168)
-    t170 = (t97 - (t92 * (t168 * t169))) * (t89 - t167)
-    t171 = tl.fma(1.442695, t170, 12582912.0)
-    t172 = t171 - 12582912.0
-    t173 = tl.fma(-0.69314575, t172, t170) + ((-1.4286068e-6) * t172)
-    t174 = ((1.0 + tl.fma(tl.fma(t173, tl.fma(t173, tl.fma(t173, tl.fma(0.0013814222, t173, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t173 * t173, t173)) * (((127 + (t171.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True)))
-    t175 = tl.fma(t112, 0.02376422, t122)
-    t176 = t174 * (t175 * tl.fma(t62, 2.0, t175))
-    t177 = t167 * t169
-    t178 = tl.fma(0.0060137263, t177 * (t177 * t176), t165)
-    t179 = tl.fma(t112, 0.04845043, t105)
-    t180 = t179 * t179
-    t181 = 1.0 + t180
-    t182 = tl.div_rn(1.0, t180 * t181)
-    t183 = (t97 - (t92 * (t181 * t182))) * (t89 - t180)
-    t184 = tl.fma(1.442695, t183, 12582912.0)
-    t185 = t184 - 12582912.0
-    t186 = tl.fma(-0.69314575, t185, t183) + ((-1.4286068e-6) * t185)
-    t187 = ((1.0 + tl.fma(tl.fma(t186, tl.fma(t186, tl.fma(t186, tl.fma(0.0013814222, t186, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t186 * t186, t186)) * (((127 + (t184.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True)))
-    t188 = tl.fma(t112, 0.04845043, t122)
-    t189 = t187 * (t188 * tl.fma(t62, 2.0, t188))
-    t190 = t180 * t182
-    t191 = tl.fma(0.009854096, t190 * (t190 * t189), t178)
-    t192 = tl.fma(t112, 0.086509176, t105)
-    t193 = t192 * t192
-    t194 = 1.0 + t193
-    t195 = tl.div_rn(1.0, t193 * t194)
-    t196 = (t97 - (t92 * (t194 * t195))) * (t89 - t193)
-    t197 = tl.fma(1.442695, t196, 12582912.0)
-    t198 = t197 - 12582912.0
-    t199 = tl.fma(-0.69314575, t198, t196) + ((-1.4286068e-6) * t198)
-    t200 = ((1.0 + tl.fma(tl.fma(t199, tl.fma(t199, tl.fma(t199, tl.fma(0.0013814222, t199, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t199 * t199, t199)) * (((127 + (t197.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True)))
-    t201 = tl.fma(t112, 0.086509176, t122)
-    t202 = t200 * (t201 * tl.fma(t62, 2.0, t201))
-    t203 = t193 * t195
-    t204 = tl.fma(0.014481999, t203 * (t203 * t202), t191)
-    t205 = tl.fma(t112, 0.13991855, t105)
-    t206 = t205 * t205
-    t207 = 1.0 + t206
-    t208 = tl.div_rn(1.0, t206 * t207)
-    t209 = (t97 - (t92 * (t207 * t208))) * (t89 - t206)
-    t210 = tl.fma(1.442695, t209, 12582912.0)
-    t211 = t210 - 12582912.0
-    t212 = tl.fma(-0.69314575, t211, t209) + ((-1.4286068e-6) * t211)
-    t213 = ((1.0 + tl.fma(tl.fma(t212, tl.fma(t212, tl.fma(t212, tl.fma(0.0013814222, t212, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t212 * t212, t212)) * (((127 + (t210.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True)))
-    t214 = tl.fma(t112, 0.13991855, t122)
-    t215 = t213 * (t214 * tl.fma(t62, 2.0, t214))
-    t216 = t206 * t208
-    t217 = tl.fma(0.019559745, t216 * (t216 * t215), t204)
-    t218 = tl.fma(t112, 0.20940919, t105)
-    t219 = t218 * t218
-    t220 = 1.0 + t219
-    t221 = tl.div_rn(1.0, t219 * t220)
-    t222 = (t97 - (t92 * (t220 * t221))) * (t89 - t219)
-    t223 = tl.fma(1.442695, t222, 12582912.0)
-    t224 = t223 - 12582912.0
-    t225 = tl.fma(-0.69314575, t224, t222) + ((-1.4286068e-6) * t224)
-    t226 = ((1.0 + tl.fma(tl.fma(t225, tl.fma(t225, tl.fma(t225, tl.fma(0.0013814222, t225, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t225 * t225, t225)) * (((127 + (t223.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True)))
-    t227 = tl.fma(t112, 0.20940919, t122)
-    t228 = t226 * (t227 * tl.fma(t62, 2.0, t227))
-    t229 = t219 * t221
-    t230 = tl.fma(0.024637716, t229 * (t229 * t228), t217)
-    t231 = tl.fma(t112, 0.2941842, t105)
-    t232 = t231 * t231
-    t233 = 1.0 + t232
-    t234 = tl.div_rn(1.0, t232 * t233)
-    t235 = (t97 - (t92 * (t233 * t234))) * (t89 - t232)
-    t236 = tl.fma(1.442695, t235, 12582912.0)
-    t237 = t236 - 12582912.0
-    t238 = tl.fma(-0.69314575, t237, t235) + ((-1.4286068e-6) * t237)
-    t239 = ((1.0 + tl.fma(tl.fma(t238, tl.fma(t238, tl.fma(t238, tl.fma(0.0013814222, t238, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t238 * t238, t238)) * (((127 + (t236.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True)))
-    t240 = tl.fma(t112, 0.2941842, t122)
-    t241 = t239 * (t240 * tl.fma(t62, 2.0, t240))
-    t242 = t232 * t234
-    t243 = tl.fma(0.029201977, t242 * (t242 * t241), t230)
-    t244 = tl.fma(t112, 0.39180478, t105)
-    t245 = t244 * t244
-    t246 = 1.0 + t245
-    t247 = tl.div_rn(1.0, t245 * t246)
-    t248 = (t97 - (t92 * (t246 * t247))) * (t89 - t245)
-    t249 = tl.fma(1.442695, t248, 12582912.0)
-    t250 = t249 - 12582912.0
-    t251 = tl.fma(-0.69314575, t250, t248) + ((-1.4286068e-6) * t250)
-    t252 = ((1.0 + tl.fma(tl.fma(t251, tl.fma(t251, tl.fma(t251, tl.fma(0.0013814222, t251, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t251 * t251, t251)) * (((127 + (t249.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True)))
-    t253 = tl.fma(t112, 0.39180478, t122)
-    t254 = t252 * (t253 * tl.fma(t62, 2.0, t253))
-    t255 = t245 * t247
-    t256 = tl.fma(0.032731086, t255 * (t255 * t254), t243)
-    t257 = tl.fma(t112, 0.49826035, t105)
-    t258 = t257 * t257
-    t259 = 1.0 + t258
-    t260 = tl.div_rn(1.0, t258 * t259)
-    t261 = (t97 - (t92 * (t259 * t260))) * (t89 - t258)
-    t262 = tl.fma(1.442695, t261, 12582912.0)
-    t263 = t262 - 12582912.0
-    t264 = tl.fma(-0.69314575, t263, t261) + ((-1.4286068e-6) * t263)
-    t265 = ((1.0 + tl.fma(tl.fma(t264, tl.fma(t264, tl.fma(t264, tl.fma(0.0013814222, t264, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t264 * t264, t264)) * (((127 + (t262.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True)))
-    t266 = tl.fma(t112, 0.49826035, t122)
-    t267 = t265 * (t266 * tl.fma(t62, 2.0, t266))
-    t268 = t258 * t260
-    t269 = tl.fma(0.034755662, t268 * (t268 * t267), t256)
-    t270 = tl.fma(t112, 0.60822123, t105)
-    t271 = t270 * t270
-    t272 = 1.0 + t271
-    t273 = tl.div_rn(1.0, t271 * t272)
-    t274 = (t97 - (t92 * (t272 * t273))) * (t89 - t271)
-    t275 = tl.fma(1.442695, t274, 12582912.0)
-    t276 = t275 - 12582912.0
-    t277 = tl.fma(-0.69314575, t276, t274) + ((-1.4286068e-6) * t276)
-    t278 = ((1.0 + tl.fma(tl.fma(t277, tl.fma(t277, tl.fma(t277, tl.fma(0.0013814222, t277, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t277 * t277, t277)) * (((127 + (t275.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True)))
-    t279 = tl.fma(t112, 0.60822123, t122)
-    t280 = t278 * (t279 * tl.fma(t62, 2.0, t279))
-    t281 = t271 * t273
-    t282 = tl.fma(0.034913935, t281 * (t281 * t280), t269)
-    t283 = tl.fma(t112, 0.71545124, t105)
-    t284 = t283 * t283
-    t285 = 1.0 + t284
-    t286 = tl.div_rn(1.0, t284 * t285)
-    t287 = (t97 - (t92 * (t285 * t286))) * (t89 - t284)
-    t288 = tl.fma(1.442695, t287, 12582912.0)
-    t289 = t288 - 12582912.0
-    t290 = tl.fma(-0.69314575, t289, t287) + ((-1.4286068e-6) * t289)
-    t291 = ((1.0 + tl.fma(tl.fma(t290, tl.fma(t290, tl.fma(t290, tl.fma(0.0013814222, t290, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t290 * t290, t290)) * (((127 + (t288.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True)))
-    t292 = tl.fma(t112, 0.71545124, t122)
-    t293 = t291 * (t292 * tl.fma(t62, 2.0, t292))
-    t294 = t284 * t286
-    t295 = tl.fma(0.032996807, t294 * (t294 * t293), t282)
-    t296 = tl.fma(t112, 0.8133379, t105)
-    t297 = t296 * t296
-    t298 = 1.0 + t297
-    t299 = tl.div_rn(1.0, t297 * t298)
-    t300 = (t97 - (t92 * (t298 * t299))) * (t89 - t297)
-    t301 = tl.fma(1.442695, t300, 12582912.0)
-    t302 = t301 - 12582912.0
-    t303 = tl.fma(-0.69314575, t302, t300) + ((-1.4286068e-6) * t302)
-    t304 = ((1.0 + tl.fma(tl.fma(t303, tl.fma(t303, tl.fma(t303, tl.fma(0.0013814222, t303, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t303 * t303, t303)) * (((127 + (t301.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True)))
-    t305 = tl.fma(t112, 0.8133379, t122)
-    t306 = t304 * (t305 * tl.fma(t62, 2.0, t305))
-    t307 = t297 * t299
-    t308 = tl.fma(0.028977288, t307 * (t307 * t306), t295)
-    t309 = tl.fma(t112, 0.895486, t105)
-    t310 = t309 * t309
-    t311 = 1.0 + t310
-    t312 = tl.div_rn(1.0, t310 * t311)
-    t313 = (t97 - (t92 * (t311 * t312))) * (t89 - t310)
-    t314 = tl.fma(1.442695, t313, 12582912.0)
-    t315 = t314 - 12582912.0
-    t316 = tl.fma(-0.69314575, t315, t313) + ((-1.4286068e-6) * t315)
-    t317 = ((1.0 + tl.fma(tl.fma(t316, tl.fma(t316, tl.fma(t316, tl.fma(0.0013814222, t316, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t316 * t316, t316)) * (((127 + (t314.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True)))
-    t318 = tl.fma(t112, 0.895486, t122)
-    t319 = t317 * (t318 * tl.fma(t62, 2.0, t318))
-    t320 = t310 * t312
-    t321 = tl.fma(0.023020731, t320 * (t320 * t319), t308)
-    t322 = tl.fma(t112, 0.9563118, t105)
-    t323 = t322 * t322
-    t324 = 1.0 + t323
-    t325 = tl.div_rn(1.0, t323 * t324)
-    t326 = (t97 - (t92 * (t324 * t325))) * (t89 - t323)
-    t327 = tl.fma(1.442695, t326, 12582912.0)
-    t328 = t327 - 12582912.0
-    t329 = tl.fma(-0.69314575, t328, t326) + ((-1.4286068e-6) * t328)
-    t330 = ((1.0 + tl.fma(tl.fma(t329, tl.fma(t329, tl.fma(t329, tl.fma(0.0013814222, t329, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t329 * t329, t329)) * (((127 + (t327.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True)))
-    t331 = tl.fma(t112, 0.9563118, t122)
-    t332 = t330 * (t331 * tl.fma(t62, 2.0, t331))
-    t333 = t323 * t325
-    t334 = tl.fma(0.015475097, t333 * (t333 * t332), t321)
-    t335 = tl.fma(t112, 0.99158293, t105)
-    t336 = t335 * t335
-    t337 = 1.0 + t336
-    t338 = tl.div_rn(1.0, t336 * t337)
-    t339 = (t97 - (t92 * (t337 * t338))) * (t89 - t336)
-    t340 = tl.fma(1.442695, t339, 12582912.0)
-    t341 = t340 - 12582912.0
-    t342 = tl.fma(-0.69314575, t341, t339) + ((-1.4286068e-6) * t341)
-    t343 = ((1.0 + tl.fma(tl.fma(t342, tl.fma(t342, tl.fma(t342, tl.fma(0.0013814222, t342, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t342 * t342, t342)) * (((127 + (t340.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True)))
-    t344 = tl.fma(t112, 0.99158293, t122)
-    t345 = t343 * (t344 * tl.fma(t62, 2.0, t344))
-    t346 = t336 * t338
-    t347 = (t112 * tl.fma(0.0068515725, t346 * (t346 * t345), t334)) * (2.0 * tl.div_rn(1.0, 1.0 + t63))
-    t348 = t96 + t91
-    t349 = t99 + t348
-    t350 = t349 - t99
-    t351 = (t99 - (t349 - t350)) + (t348 - t350)
-    t352 = t348 - t96
-    t353 = (t349 + ((t95 + ((t96 - (t348 - t352)) + (t91 - t352))) + t351)) * -1.0
-    t354 = t353 < (-176.5)
-    t355 = tl.where(t354, -176.5, t353)
-    t356 = tl.fma(1.442695, t355, 12582912.0)
-    t357 = t356 - 12582912.0
-    t358 = tl.fma(-0.69314575, t357, t355) + ((-1.4286068e-6) * t357)
-    t359 = (t56 * (tl.where(t354, 0.0, 1.0 + tl.fma(tl.fma(t358, tl.fma(t358, tl.fma(t358, tl.fma(0.0013814222, t358,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t358 * t358, t358)) * t347))
-    t360 = t356.to(tl.int32, bitcast=True)
-    t361 = (((127 + (t360 >> 2)) << 23).to(tl.float32, bitcast=True)) * t359
-    t362 = ((tl.where(t13, 1.0995116e+12, tl.where(t14, 3.5527137e-15, 1.0)) * tl.where(t16, 1.0995116e+12,
-        tl.where(t17, 3.5527137e-15, 1.0))) * t361)
-    t363 = (((127 + ((t360 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)) * t362
-    t364 = (((127 + ((t360 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)) * t363
-    t365 = tl.where(t60, 0.0, (((127 + ((t360 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)) * t364)
-    t366 = (t79 * t79) * (-0.5)
-    t367 = t366 < (-176.5)
-    t368 = tl.where(t367, -176.5, t366)
-    t369 = tl.fma(1.442695, t368, 12582912.0)
-    t370 = t369 - 12582912.0
-    t371 = tl.fma(-0.69314575, t370, t368) + ((-1.4286068e-6) * t370)
-    t372 = (tl.where(t367, 0.0, 1.0 + tl.fma(tl.fma(t371, tl.fma(t371, tl.fma(t371, tl.fma(0.0013814222, t371,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t371 * t371, t371)))
-    t373 = tl.div_rn(1.0, tl.fma(tl.abs(t79), 0.25, 1.0))
-    t374 = t373 - 0.25
-    # Mills ratio/sqrt(2 pi)
-    t375 = (t373 * tl.fma(t374, tl.fma(t374, tl.fma(t374, tl.fma(t374, tl.fma(t374, tl.fma(t374, tl.fma(t374,
-        tl.fma(t374, tl.fma(t374, tl.fma(t374, tl.fma(t374, tl.fma(t374, -0.00152444, -0.0064508854), 0.024710128),
-        -0.006645453), -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886),
-        0.16664109), 0.13207589))
-    t376 = t372 * t375
-    t377 = t369.to(tl.int32, bitcast=True)
-    t378 = ((127 + (t377 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t379 = t378 * t376
-    t380 = ((127 + ((1 + t377) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t381 = t380 * t379
-    t382 = ((127 + ((2 + t377) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t383 = t382 * t381
-    t384 = ((127 + ((3 + t377) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t385 = 1.0 - (t384 * t383)
-    t386 = t79 < 0.0
-    t387 = tl.where(t386, t376, t385) * tl.where(t386, t378, 1.0)
-    t388 = tl.where(t386, t380, 1.0) * t387
-    t389 = tl.where(t386, t382, 1.0) * t388
-    t390 = tl.where(t386, t384, 1.0) * t389
-    t391 = (-0.5) * (t70 * t70)
-    t392 = t391 < (-176.5)
-    t393 = tl.where(t392, -176.5, t391)
-    t394 = tl.fma(1.442695, t393, 12582912.0)
-    t395 = t394 - 12582912.0
-    t396 = tl.fma(-0.69314575, t395, t393) + ((-1.4286068e-6) * t395)
-    t397 = (tl.where(t392, 0.0, 1.0 + tl.fma(tl.fma(t396, tl.fma(t396, tl.fma(t396, tl.fma(0.0013814222, t396,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t396 * t396, t396)))
-    t398 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t70), 1.0))
-    t399 = t398 - 0.25
-    # Mills ratio/sqrt(2 pi)
-    t400 = (t398 * tl.fma(t399, tl.fma(t399, tl.fma(t399, tl.fma(t399, tl.fma(t399, tl.fma(t399, tl.fma(t399,
-        tl.fma(t399, tl.fma(t399, tl.fma(t399, tl.fma(t399, tl.fma(-0.00152444, t399, -0.0064508854), 0.024710128),
-        -0.006645453), -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886),
-        0.16664109), 0.13207589))
-    t401 = t397 * t400
-    t402 = t394.to(tl.int32, bitcast=True)
-    t403 = ((127 + (t402 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t404 = t403 * t401
-    t405 = ((127 + ((1 + t402) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t406 = t405 * t404
-    t407 = ((127 + ((2 + t402) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t408 = t407 * t406
-    t409 = ((127 + ((3 + t402) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t410 = 1.0 - (t409 * t408)
-    t411 = t70 < 0.0
-    t412 = tl.where(t411, t401, t410) * tl.where(t411, t403, 1.0)
-    t413 = tl.where(t411, t405, 1.0) * t412
-    t414 = tl.where(t411, t407, 1.0) * t413
-    t415 = (tl.where(t12, tl.fma(cov, t390 * (tl.where(t411, t409, 1.0) * t414), t365), tl.sqrt_rn(tl.where(t12, 1.0,
-        -1.0))))
-    return t415
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
 
 
 @triton.jit
-def relu_covariance_exact_forward_kernel(mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, cov_ptr, out_covariance_ptr, n,
-                                         BLOCK: tl.constexpr):
+def _polynomial12(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x,
+        tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6), c7), c8), c9), c10), c11))
+
+
+@triton.jit
+def _part2(p0, p1):
+    t0 = p0 - 12582912.0
+    t1 = tl.fma(t0, -0.69314575, p1) + (t0 * (-1.4286068e-6))
+    t2 = 1.0 + tl.fma(_polynomial4(t1, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t1 * t1, t1)
+    return t2
+
+
+@triton.jit
+def _part3(p0):
+    t0 = tl.div_rn(1.0, tl.fma(0.25, p0, 1.0))  # u = 1/(1 + t/4)
+    t1 = tl.div_rn(1.0, tl.fma(p0, p0, 1.0))
+    # J_2/sqrt(2 pi)
+    t2 = (t0 * (t0 * (t0 * _polynomial12(t0 - 0.25, 0.052821796, -0.21099824, 0.28813356, -0.094544634, -0.04896455,
+        -0.07985351, 0.011417099, 0.11636546, 0.17159984, 0.15958369, 0.106851034, 0.05081732, 0.014190124))))
+    t3 = t1 * tl.fma(2.0 * t2, p0 * -1.0, 0.3989423)
+    return t3
+
+
+@triton.jit
+def _part4(p0, p1):
+    t0 = ((127 + ((p0 + p1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    return t0
+
+
+@triton.jit
+def _part5(p0, p1, p2):
+    t0 = p0 * p0
+    t1 = tl.fma(p0, p0, t0 * -1.0)
+    t2 = p1 * p2
+    t3 = tl.fma(p1, p2, t2 * -1.0)
+    t4 = t1 - t3
+    t5 = t4 - t1
+    t6 = 0.0 * p2
+    t7 = t4 - t6
+    t8 = t7 - t4
+    t9 = t6 * -1.0
+    t10 = t0 - t2
+    t11 = t10 + t7
+    t12 = t11 - t10
+    t13 = ((t11 + (((t10 - (t11 - t12)) + (t7 - t12)) + ((((t1 - (t4 - t5)) + ((t3 * -1.0) - t5)) + ((t4 - (t7 - t8)) +
+        (t9 - t8))) - tl.fma(0.0, p2, t9)))) * -1.0)
+    return t13
+
+
+@triton.jit
+def _atom0(p0, p1, p2, p3, p4, p5, p6, p7):
+    t0 = tl.fma(p0, p1, p2)
+    t1 = tl.fma(p0, p1, p3)
+    t2 = t1 * t1
+    t3 = 1.0 + t2
+    t4 = tl.div_rn(1.0, t2 * t3)
+    t5 = t2 * t4
+    t6 = (p5 - (p4 * (t3 * t4))) * (p6 - t2)
+    t7 = tl.fma(1.442695, t6, 12582912.0)
+    t8 = (t5 * (t5 * ((_part2(t7, t6) * (((127 + (t7.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)))
+        * (t0 * tl.fma(p7, 2.0, t0)))))
+    return t8
+
+
+@triton.jit
+def _atom1(p0, p1, p2, p3, p4, p5, p6, p7):
+    t0 = tl.fma(p0, p1, p2)
+    t1 = tl.fma(p0, p1, p4)
+    t2 = t1 * t1
+    t3 = 1.0 + t2
+    t4 = tl.div_rn(1.0, t2 * t3)
+    t5 = t3 * t4
+    t6 = t2 * t4
+    t7 = (p6 - (p5 * t5)) * (p7 - t2)
+    t8 = tl.fma(1.442695, t7, 12582912.0)
+    t9 = _part2(t8, t7) * (((127 + (t8.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True))
+    t10 = t9 * t6
+    t11 = t6 * (t9 * (t0 * tl.fma(p3, 2.0, t0)))
+    t12 = t5 * t11
+    return (t10, t11, t12)
+
+
+@triton.jit
+def _part6(p0):
+    t0 = (p0 * p0) * (-0.5)
+    t1 = t0 < (-176.5)
+    t2 = tl.where(t1, -176.5, t0)
+    t3 = tl.fma(1.442695, t2, 12582912.0)
+    t4 = tl.div_rn(1.0, tl.fma(tl.abs(p0), 0.25, 1.0))
+    t5 = tl.where(t1, 0.0, _part2(t3, t2))
+    # Mills ratio/sqrt(2 pi)
+    t6 = (t4 * _polynomial12(t4 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
+    t7 = t5 * t6
+    t8 = t3.to(tl.int32, bitcast=True)
+    t9 = ((127 + (t8 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t10 = _part4(1, t8)
+    t11 = _part4(2, t8)
+    t12 = _part4(3, t8)
+    t13 = p0 < 0.0
+    t14 = (tl.where(t13, t12, 1.0) * (tl.where(t13, t11, 1.0) * (tl.where(t13, t10, 1.0) * (tl.where(t13, t7, 1.0 -
+        (t12 * (t11 * (t10 * (t9 * t7))))) * tl.where(t13, t9, 1.0)))))
+    return t14
+
+
+@triton.jit
+def _part7(p0):
+    t0 = tl.where(18.8125 < p0, 18.8125, p0)
+    t1 = (-0.5) * (t0 * t0)
+    t2 = t1 < (-176.5)
+    t3 = tl.where(t2, -176.5, t1)
+    t4 = tl.fma(1.442695, t3, 12582912.0)
+    t5 = t4.to(tl.int32, bitcast=True)
+    t6 = _part4(3, t5)
+    t7 = _part4(2, t5)
+    t8 = _part4(1, t5)
+    t9 = ((127 + (t5 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t10 = _part3(t0)  # J_1/sqrt(2 pi)
+    t11 = t6 * (t7 * (1.1258999e+15 * (t8 * (t9 * (1.1258999e+15 * (t10 * tl.where(t2, 0.0, _part2(t4, t3))))))))
+    return t11
+
+
+@triton.jit
+def relu_covariance_exact_forward(mean1, var1, mean2, var2, cov):
+    t0 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1))
+    t1 = tl.where(t0, var2, var1)
+    t2 = 0.0 <= t1
+    t3 = tl.where(t0, var1, var2)
+    t4 = 0.0 <= t3
+    t5 = tl.where(t0, mean2, mean1)
+    t6 = tl.where(t0, mean1, mean2)
+    t7 = (((tl.abs(cov) <= ((tl.sqrt_rn(tl.where(t2, t1, 0.0)) * tl.sqrt_rn(tl.where(t4, t3, 0.0))) * 1.0000038)) & (t2
+        & (t5 == t5))) & (t4 & (t6 == t6)))
+    t8 = 1.1529215e+18 < t1
+    t9 = t1 < 9.094947e-13
+    t10 = tl.where(t8, 9.094947e-13, tl.where(t9, 2.8147498e+14, 1.0))  # power of two that keeps remainders normal
+    t11 = 1.1529215e+18 < t3
+    t12 = t3 < 9.094947e-13
+    t13 = tl.where(t11, 9.094947e-13, tl.where(t12, 2.8147498e+14, 1.0))  # power of two that keeps remainders normal
+    t14 = cov * (t10 * t13)
+    t15 = tl.where(t7, tl.abs(t14), 0.0)
+    t16 = t10 * (t1 * t10)
+    t17 = t13 * (t3 * t13)
+    t18 = _part5(t15, t16, t17)
+    t19 = tl.where(t7 & (0.0 < t18), t18, 0.0)
+    t20 = 0.0 == t19
+    t21 = tl.sqrt_rn(tl.where(t20, 1.0, t19))
+    t22 = t1 == 0.0
+    t23 = tl.where(t7, tl.where(t22, 1.0, t16), 1.0)
+    t24 = tl.sqrt_rn(t23)  # standard deviation, scaled
+    t25 = tl.div_rn(1.0, t24)
+    t26 = tl.fma(t24, t24 * -1.0, t23) * (0.5 * t25)
+    t27 = t3 == 0.0
+    t28 = tl.where(t7, tl.where(t27, 1.0, t17), 1.0)
+    t29 = tl.sqrt_rn(t28)  # standard deviation, scaled
+    t30 = tl.div_rn(1.0, t29)
+    t31 = tl.fma(t29, t29 * -1.0, t28) * (0.5 * t30)
+    t32 = (t24 + t26) * (t29 + t31)
+    t33 = t32 + t15
+    t34 = tl.div_rn(1.0, t33)
+    t35 = t22 | t27
+    t36 = t20 & (~t35)
+    t37 = tl.where(t35, 1.0, tl.where(t36, 0.0, t21 * t34))  # Q = sqrt((1 - rho)/(1 + rho))
+    t38 = t37 * t37
+    t39 = tl.where(t27, 1.2676506e+30 * (t6 * 1.2676506e+30), t6 * t13)
+    t40 = t30 * t39
+    t41 = t40 * -1.0
+    # mean2/s2, within the reach
+    t42 = (tl.where(18.8125 < t40, 18.8125, tl.where(t40 < (-18.8125), -18.8125, t40 + (t30 * tl.fma(t31, t41,
+        tl.fma(t29, t41, t39))))))
+    t43 = tl.where(t14 < 0.0, t42 * -1.0, t42)
+    t44 = tl.where(t22, 1.2676506e+30 * (t5 * 1.2676506e+30), t5 * t10)
+    t45 = t25 * t44
+    t46 = t45 * -1.0
+    # mean1/s1, within the reach
+    t47 = (tl.where(18.8125 < t45, 18.8125, tl.where(t45 < (-18.8125), -18.8125, t45 + (t25 * tl.fma(t26, t46,
+        tl.fma(t24, t46, t44))))))
+    t48 = t47 + t43
+    t49 = t48 - t47
+    t50 = (t47 - (t48 - t49)) + (t43 - t49)
+    t51 = tl.abs(t48 + t50)
+    t52 = t47 - t43
+    t53 = tl.abs(t52)
+    t54 = t53 <= (t38 * t51)
+    t55 = (t51 <= t53) | (t51 < 8.6736174e-19)
+    # q*^2, where the exponent is least
+    t56 = tl.where(t55, 1.0, tl.where(t54, t38, t53 * tl.div_rn(1.0, tl.where(t55, 1.0, t51))))
+    t57 = tl.where(t35, 1.0, tl.where(t36, 1.0995116e+12, t33 * tl.div_rn(1.0, t21)))
+    t58 = 0.125 * (t52 * t52)  # B = (a - b)^2/8
+    t59 = tl.where(t55, t58, tl.where(t54, t57 * (t57 * t58), 0.125 * (t51 * t53)))  # B/q*^2
+    t60 = t48 * t48
+    t61 = 0.125 * tl.fma(t48, t50, tl.fma(t48, t50, tl.fma(t48, t48, t60 * -1.0)))
+    t62 = 0.125 * t60  # A = (a + b)^2/8
+    t63 = t62 + t61
+    t64 = tl.fma(t56, t63, t59 * -1.0)
+    t65 = tl.fma(t56, t63, t59)
+    t66 = (t65 + 18.0) + tl.sqrt_rn(tl.fma(t64, t64, tl.fma(t65, 36.0, 324.0)))
+    t67 = (2.0 * t58) * tl.div_rn(1.0, t66)
+    t68 = t38 < t67
+    t69 = tl.where(t68, tl.sqrt_rn(tl.where(t68, t67, 1.0)), t37)  # lo, where the integral begins
+    t70 = 2.0 * t63
+    t71 = t66 < t70
+    t72 = t68 | t71
+    t73 = tl.where(t71, tl.sqrt_rn(tl.where(t71, t66 * tl.div_rn(1.0, tl.where(t71, t70, 1.0)), 1.0)), 1.0) - t69
+    t74 = (t34 * (t15 * 2.0)) * tl.div_rn(1.0, 1.0 + t37)  # 1 - Q
+    t75 = tl.where(t72, t73, t74)  # hi - lo
+    t76 = tl.fma(t75, 1.7786597e-5, t69)
+    t77 = t76 * t76
+    t78 = 1.0 + t77
+    t79 = tl.div_rn(1.0, t77 * t78)
+    t80 = (t63 - (t59 * (t78 * t79))) * (t56 - t77)
+    t81 = tl.fma(t80, 1.442695, 12582912.0)
+    t82 = tl.where(t68, t69 - t37, 0.0)
+    t83 = tl.fma(t75, 1.7786597e-5, t82)
+    t84 = t77 * t79
+    t85 = t62 + t58
+    t86 = t65 + t85
+    t87 = t86 - t65
+    t88 = t85 - t62
+    t89 = (t86 + ((t61 + ((t62 - (t85 - t88)) + (t58 - t88))) + ((t65 - (t86 - t87)) + (t85 - t87)))) * -1.0
+    t90 = t89 < (-176.5)
+    t91 = tl.where(t90, -176.5, t89)
+    t92 = tl.fma(1.442695, t91, 12582912.0)
+    t93 = t92.to(tl.int32, bitcast=True)
+    t94 = _part6(t47) * _part6(t42)
+    t95 = ((127 + ((t93 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t96 = ((127 + ((t93 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t97 = ((127 + ((t93 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t98 = (tl.where(t8, 1.0995116e+12, tl.where(t9, 3.5527137e-15, 1.0)) * tl.where(t11, 1.0995116e+12, tl.where(t12,
+        3.5527137e-15, 1.0)))
+    t99 = ((127 + (t93 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t100 = tl.where(t90, 0.0, _part2(t92, t91))
+    t101 = _atom0(t75, 0.99158293, t82, t69, t59, t63, t56, t37)
+    t102 = (tl.fma(0.015475097, _atom0(t75, 0.9563118, t82, t69, t59, t63, t56, t37), tl.fma(0.023020731, _atom0(t75,
+        0.895486, t82, t69, t59, t63, t56, t37), tl.fma(0.028977288, _atom0(t75, 0.8133379, t82, t69, t59, t63, t56,
+        t37), tl.fma(0.032996807, _atom0(t75, 0.71545124, t82, t69, t59, t63, t56, t37), tl.fma(0.034913935,
+        _atom0(t75, 0.60822123, t82, t69, t59, t63, t56, t37), tl.fma(0.034755662, _atom0(t75, 0.49826035, t82, t69,
+        t59, t63, t56, t37), tl.fma(0.032731086, _atom0(t75, 0.39180478, t82, t69, t59, t63, t56, t37),
+        tl.fma(0.029201977, _atom0(t75, 0.2941842, t82, t69, t59, t63, t56, t37), tl.fma(0.024637716, _atom0(t75,
+        0.20940919, t82, t69, t59, t63, t56, t37), tl.fma(0.019559745, _atom0(t75, 0.13991855, t82, t69, t59, t63, t56,
+        t37), tl.fma(0.014481999, _atom0(t75, 0.086509176, t82, t69, t59, t63, t56, t37), tl.fma(0.009854096,
+        _atom0(t75, 0.04845043, t82, t69, t59, t63, t56, t37), tl.fma(0.0060137263, _atom0(t75, 0.02376422, t82, t69,
+        t59, t63, t56, t37), tl.fma(0.0031535632, _atom0(t75, 0.009632936, t82, t69, t59, t63, t56, t37),
+        tl.fma(0.0013063335, _atom0(t75, 0.0028835575, t82, t69, t59, t63, t56, t37), tl.fma(0.00034953488, _atom0(t75,
+        0.00048788087, t82, t69, t59, t63, t56, t37), 2.9018312e-5 * (t84 * (t84 * ((_part2(t81, t80) *
+        ((((t81.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32, bitcast=True))) * (t83 * tl.fma(t37, 2.0,
+        t83))))))))))))))))))))))
+    t103 = (tl.where(t7, tl.fma(cov, t94, tl.where(t35, 0.0, t95 * (t96 * (t97 * (t98 * (t99 * (t32 * (t100 * ((t75 *
+        tl.fma(0.0068515725, t101, t102)) * (2.0 * tl.div_rn(1.0, 1.0 + t38))))))))))), tl.sqrt_rn(tl.where(t7, 1.0,
+        -1.0))))
+    return t103
+
+
+@triton.jit
+def relu_covariance_exact_forward_kernel(
+    mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, cov_ptr, out_covariance_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean1 = tl.load(mean1_ptr + offsets, mask=mask).to(tl.float32)
@@ -542,866 +319,411 @@ def relu_covariance_exact_backward(mean1, var1, mean2, var2, cov, grad_covarianc
     t15 = t13 * (t6 * t13)
     t16 = t6 == 0.0
     t17 = tl.where(t16, 1.0, t15)
-    t18 = 0.0 * t15
-    t19 = t18 * -1.0
-    t20 = tl.fma(0.0, t15, t19)
-    t21 = 0.0 <= t5
-    t22 = t3 <= ((tl.sqrt_rn(tl.where(t21, t5, 0.0)) * t8) * 1.0000038)
-    t23 = t5 < 9.094947e-13
-    t24 = tl.where(t23, 2.8147498e+14, 1.0)
-    t25 = tl.where(t23, 3.5527137e-15, 1.0)
-    t26 = 1.1529215e+18 < t5
-    t27 = tl.where(t26, 9.094947e-13, t24)  # power of two that keeps remainders normal
-    t28 = tl.where(t26, 1.0995116e+12, t25)
-    t29 = cov * (t27 * t13)
-    t30 = tl.abs(t29)
-    t31 = t29 < 0.0
-    t32 = t27 * (t5 * t27)
-    t33 = t5 == 0.0
-    t34 = tl.where(t33, 1.0, t32)
-    t35 = t33 | t16
-    t36 = ~t35
-    t37 = t32 * t15
-    t38 = tl.fma(t32, t15, t37 * -1.0)
-    t39 = t38 * -1.0
-    t40 = tl.where(t4, mean2, mean1)
-    t41 = t22 & (t21 & (t40 == t40))
-    t42 = tl.where(t33, 1.2676506e+30 * (t40 * 1.2676506e+30), t40 * t27)
-    t43 = tl.where(t4, mean1, mean2)
-    t44 = t41 & (t7 & (t43 == t43))
-    t45 = tl.where(t44, t30, 0.0)
-    t46 = tl.where(t44, t17, 1.0)
-    t47 = tl.where(t44, t34, 1.0)
-    t48 = tl.sqrt_rn(t47)  # standard deviation, scaled
-    t49 = tl.div_rn(1.0, t48)
-    t50 = t49 * t42
-    t51 = t50 < (-18.8125)
-    t52 = tl.where(t51, -18.8125, t50)
-    t53 = 18.8125 < t50
-    t54 = tl.where(t53, 18.8125, t52)  # mean1/s1, within the reach
-    t55 = t50 * -1.0
-    t56 = tl.fma(t48, t55, t42)
-    t57 = t54 < 0.0
-    t58 = t54 * -1.0
-    t59 = 0.0 < t54
-    t60 = 0.5 * t49
-    t61 = tl.fma(t48, t48 * -1.0, t47) * t60
-    t62 = tl.where(t53, 0.0, tl.where(t51, 0.0, t49 * tl.fma(t61, t55, t56)))
-    t63 = tl.where(t59, t58 - t62, 0.0)
-    t64 = t48 + t61
-    t65 = tl.where(t33, 0.0, t28 * t64) * 8.881784e-16
-    t66 = tl.where(t33, 0.0, t27 * tl.fma(t49, (t49 * t61) * -1.0, t49))
-    t67 = tl.where(1.3043831e+19 < t66, 1.3043831e+19, t66) * 8.881784e-16
-    t68 = t54 + t62
-    t69 = tl.abs(t68)
-    t70 = tl.where(18.8125 < t69, 18.8125, t69)
-    t71 = tl.div_rn(1.0, tl.fma(0.25, t69, 1.0))
-    t72 = t71 - 0.25
+    t18 = 0.0 <= t5
+    t19 = t3 <= ((tl.sqrt_rn(tl.where(t18, t5, 0.0)) * t8) * 1.0000038)
+    t20 = t5 < 9.094947e-13
+    t21 = tl.where(t20, 2.8147498e+14, 1.0)
+    t22 = tl.where(t20, 3.5527137e-15, 1.0)
+    t23 = 1.1529215e+18 < t5
+    t24 = tl.where(t23, 9.094947e-13, t21)  # power of two that keeps remainders normal
+    t25 = tl.where(t23, 1.0995116e+12, t22)
+    t26 = cov * (t24 * t13)
+    t27 = tl.abs(t26)
+    t28 = t26 < 0.0
+    t29 = t24 * (t5 * t24)
+    t30 = t5 == 0.0
+    t31 = tl.where(t30, 1.0, t29)
+    t32 = t30 | t16
+    t33 = ~t32
+    t34 = tl.where(t4, mean2, mean1)
+    t35 = t19 & (t18 & (t34 == t34))
+    t36 = tl.where(t30, 1.2676506e+30 * (t34 * 1.2676506e+30), t34 * t24)
+    t37 = tl.where(t4, mean1, mean2)
+    t38 = t35 & (t7 & (t37 == t37))
+    t39 = tl.where(t38, t27, 0.0)
+    t40 = tl.where(t38, t17, 1.0)
+    t41 = tl.where(t38, t31, 1.0)
+    t42 = tl.sqrt_rn(t41)  # standard deviation, scaled
+    t43 = tl.div_rn(1.0, t42)
+    t44 = t43 * t36
+    t45 = t44 < (-18.8125)
+    t46 = tl.where(t45, -18.8125, t44)
+    t47 = 18.8125 < t44
+    t48 = tl.where(t47, 18.8125, t46)  # mean1/s1, within the reach
+    t49 = t44 * -1.0
+    t50 = tl.fma(t42, t49, t36)
+    t51 = t48 < 0.0
+    t52 = t48 * -1.0
+    t53 = 0.0 < t48
+    t54 = 0.5 * t43
+    t55 = tl.fma(t42, t42 * -1.0, t41) * t54
+    t56 = tl.where(t47, 0.0, tl.where(t45, 0.0, t43 * tl.fma(t55, t49, t50)))
+    t57 = tl.where(t53, t52 - t56, 0.0)
+    t58 = t42 + t55
+    t59 = tl.where(t30, 0.0, t25 * t58) * 8.881784e-16
+    t60 = tl.where(t30, 0.0, t24 * tl.fma(t43, (t43 * t55) * -1.0, t43))
+    t61 = tl.where(1.3043831e+19 < t60, 1.3043831e+19, t60) * 8.881784e-16
+    t62 = t48 + t56
+    t63 = tl.abs(t62)
+    t64 = tl.div_rn(1.0, tl.fma(0.25, t63, 1.0))
     # Mills ratio/sqrt(2 pi)
-    t73 = (t71 * tl.fma(t72, tl.fma(t72, tl.fma(t72, tl.fma(t72, tl.fma(t72, tl.fma(t72, tl.fma(t72, tl.fma(t72,
-        tl.fma(t72, tl.fma(t72, tl.fma(t72, tl.fma(t72, -0.00152444, -0.0064508854), 0.024710128), -0.006645453),
-        -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886), 0.16664109),
-        0.13207589))
-    t74 = tl.div_rn(1.0, tl.fma(0.25, t70, 1.0))  # u = 1/(1 + t/4)
-    t75 = t74 - 0.25
-    # J_2/sqrt(2 pi)
-    t76 = (t74 * (t74 * (t74 * tl.fma(t75, tl.fma(t75, tl.fma(t75, tl.fma(t75, tl.fma(t75, tl.fma(t75, tl.fma(t75,
-        tl.fma(t75, tl.fma(t75, tl.fma(t75, tl.fma(t75, tl.fma(0.052821796, t75, -0.21099824), 0.28813356),
-        -0.094544634), -0.04896455), -0.07985351), 0.011417099), 0.11636546), 0.17159984), 0.15958369), 0.106851034),
-        0.05081732), 0.014190124))))
-    t77 = 2.0 * t76
-    t78 = (-0.5) * (t70 * t70)
-    t79 = t78 < (-176.5)
-    t80 = tl.where(t79, -176.5, t78)
-    t81 = tl.fma(1.442695, t80, 12582912.0)
-    t82 = t81 - 12582912.0
-    t83 = tl.fma(-0.69314575, t82, t80) + ((-1.4286068e-6) * t82)
-    t84 = t81.to(tl.int32, bitcast=True)
-    t85 = ((127 + (t84 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t86 = ((127 + ((1 + t84) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t87 = ((127 + ((2 + t84) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t88 = ((127 + ((3 + t84) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t89 = (tl.where(t79, 0.0, 1.0 + tl.fma(tl.fma(t83, tl.fma(t83, tl.fma(t83, tl.fma(0.0013814222, t83, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t83 * t83, t83)))
-    t90 = tl.div_rn(1.0, tl.fma(t70, t70, 1.0)) * tl.fma(t77, t70 * -1.0, 0.3989423)  # J_1/sqrt(2 pi)
-    t91 = t88 * (t87 * (1.1258999e+15 * (t86 * (t85 * (1.1258999e+15 * (t90 * t89))))))
-    t92 = (-0.5) * (t68 * t68)
-    t93 = t92 < (-176.5)
-    t94 = tl.where(t93, -176.5, t92)
-    t95 = tl.fma(1.442695, t94, 12582912.0)
-    t96 = t95 - 12582912.0
-    t97 = tl.fma(-0.69314575, t96, t94) + ((-1.4286068e-6) * t96)
-    t98 = t95.to(tl.int32, bitcast=True)
-    t99 = ((127 + (t98 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t100 = tl.where(t57, t99, 1.0)
-    t101 = ((127 + ((1 + t98) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t102 = tl.where(t57, t101, 1.0)
-    t103 = ((127 + ((2 + t98) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t104 = ((127 + ((3 + t98) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t105 = tl.where(t57, t104, 1.0)
-    t106 = tl.where(t57, t103, 1.0)
-    t107 = (tl.where(t93, 0.0, 1.0 + tl.fma(tl.fma(t97, tl.fma(t97, tl.fma(t97, tl.fma(0.0013814222, t97, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t97 * t97, t97)))
-    t108 = t107 * t73
-    t109 = tl.where(t57, t108, 1.0 - (t104 * (t103 * (t101 * (t99 * t108)))))
-    t110 = t105 * (t106 * (t102 * (t109 * t100)))
-    t111 = t107 * 0.19947115
-    t112 = tl.sqrt_rn(t46)  # standard deviation, scaled
-    t113 = tl.div_rn(1.0, t112)
-    t114 = 0.5 * t113
-    t115 = tl.fma(t112, t112 * -1.0, t46) * t114
-    t116 = t112 + t115
-    t117 = t64 * t116
-    t118 = tl.where(t16, 0.0, t14 * t116) * 8.881784e-16
-    t119 = t117 + t45
-    t120 = t45 * tl.div_rn(1.0, t117)
-    t121 = t120 * t68
-    t122 = tl.where(t31, t121 * -1.0, t121) * -1.0
-    t123 = tl.div_rn(1.0, t119)
-    t124 = tl.where(t16, 0.0, t13 * tl.fma(t113, (t113 * t115) * -1.0, t113))
-    t125 = t43 * t13
-    t126 = tl.where(t16, 1.2676506e+30 * (t43 * 1.2676506e+30), t125)
-    t127 = t113 * t126
-    t128 = t127 < (-18.8125)
-    t129 = tl.where(t128, -18.8125, t127)
-    t130 = 18.8125 < t127
-    t131 = tl.where(t130, 18.8125, t129)  # mean2/s2, within the reach
-    t132 = t127 * -1.0
-    t133 = tl.where(t130, 0.0, tl.where(t128, 0.0, t113 * tl.fma(t115, t132, tl.fma(t112, t132, t126))))
-    t134 = tl.where(t31, t133 * -1.0, t133)
-    t135 = t62 - t134
-    t136 = t131 + t133
-    t137 = tl.abs(t136)
-    t138 = tl.where(18.8125 < t137, 18.8125, t137)
-    t139 = tl.div_rn(1.0, tl.fma(0.25, t137, 1.0))
-    t140 = t139 - 0.25
+    t65 = (t64 * _polynomial12(t64 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
+    t66 = _part7(t63)
+    t67 = (-0.5) * (t62 * t62)
+    t68 = t67 < (-176.5)
+    t69 = tl.where(t68, -176.5, t67)
+    t70 = tl.fma(1.442695, t69, 12582912.0)
+    t71 = t70.to(tl.int32, bitcast=True)
+    t72 = ((127 + (t71 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t73 = tl.where(t51, t72, 1.0)
+    t74 = _part4(1, t71)
+    t75 = tl.where(t51, t74, 1.0)
+    t76 = _part4(2, t71)
+    t77 = _part4(3, t71)
+    t78 = tl.where(t51, t77, 1.0)
+    t79 = tl.where(t51, t76, 1.0)
+    t80 = tl.where(t68, 0.0, _part2(t70, t69))
+    t81 = t80 * t65
+    t82 = tl.where(t51, t81, 1.0 - (t77 * (t76 * (t74 * (t72 * t81)))))
+    t83 = t78 * (t79 * (t75 * (t82 * t73)))
+    t84 = t80 * 0.19947115
+    t85 = tl.sqrt_rn(t40)  # standard deviation, scaled
+    t86 = tl.div_rn(1.0, t85)
+    t87 = 0.5 * t86
+    t88 = tl.fma(t85, t85 * -1.0, t40) * t87
+    t89 = t85 + t88
+    t90 = t58 * t89
+    t91 = tl.where(t16, 0.0, t14 * t89) * 8.881784e-16
+    t92 = t90 + t39
+    t93 = t39 * tl.div_rn(1.0, t90)
+    t94 = t93 * t62
+    t95 = tl.where(t28, t94 * -1.0, t94) * -1.0
+    t96 = tl.div_rn(1.0, t92)
+    t97 = tl.where(t16, 0.0, t13 * tl.fma(t86, (t86 * t88) * -1.0, t86))
+    t98 = t37 * t13
+    t99 = tl.where(t16, 1.2676506e+30 * (t37 * 1.2676506e+30), t98)
+    t100 = t86 * t99
+    t101 = t100 < (-18.8125)
+    t102 = tl.where(t101, -18.8125, t100)
+    t103 = 18.8125 < t100
+    t104 = tl.where(t103, 18.8125, t102)  # mean2/s2, within the reach
+    t105 = t100 * -1.0
+    t106 = tl.where(t103, 0.0, tl.where(t101, 0.0, t86 * tl.fma(t88, t105, tl.fma(t85, t105, t99))))
+    t107 = tl.where(t28, t106 * -1.0, t106)
+    t108 = t56 - t107
+    t109 = t104 + t106
+    t110 = tl.abs(t109)
+    t111 = tl.div_rn(1.0, tl.fma(0.25, t110, 1.0))
     # Mills ratio/sqrt(2 pi)
-    t141 = (t139 * tl.fma(t140, tl.fma(t140, tl.fma(t140, tl.fma(t140, tl.fma(t140, tl.fma(t140, tl.fma(t140,
-        tl.fma(t140, tl.fma(t140, tl.fma(t140, tl.fma(t140, tl.fma(-0.00152444, t140, -0.0064508854), 0.024710128),
-        -0.006645453), -0.026722537), -0.020374626), 0.018486474), 0.08069025), 0.14153208), 0.17952348), 0.18632886),
-        0.16664109), 0.13207589))
-    t142 = tl.div_rn(1.0, tl.fma(0.25, t138, 1.0))  # u = 1/(1 + t/4)
-    t143 = t142 - 0.25
-    # J_2/sqrt(2 pi)
-    t144 = (t142 * (t142 * (t142 * tl.fma(t143, tl.fma(t143, tl.fma(t143, tl.fma(t143, tl.fma(t143, tl.fma(t143,
-        tl.fma(t143, tl.fma(t143, tl.fma(t143, tl.fma(t143, tl.fma(t143, tl.fma(0.052821796, t143, -0.21099824),
-        0.28813356), -0.094544634), -0.04896455), -0.07985351), 0.011417099), 0.11636546), 0.17159984), 0.15958369),
-        0.106851034), 0.05081732), 0.014190124))))
-    t145 = 2.0 * t144
-    t146 = (-0.5) * (t138 * t138)
-    t147 = t146 < (-176.5)
-    t148 = tl.where(t147, -176.5, t146)
-    t149 = tl.fma(1.442695, t148, 12582912.0)
-    t150 = t149 - 12582912.0
-    t151 = tl.fma(-0.69314575, t150, t148) + ((-1.4286068e-6) * t150)
-    t152 = t149.to(tl.int32, bitcast=True)
-    t153 = ((127 + (t152 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t154 = ((127 + ((1 + t152) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t155 = ((127 + ((2 + t152) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t156 = ((127 + ((3 + t152) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t157 = (tl.where(t147, 0.0, 1.0 + tl.fma(tl.fma(t151, tl.fma(t151, tl.fma(t151, tl.fma(0.0013814222, t151,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t151 * t151, t151)))
-    t158 = tl.div_rn(1.0, tl.fma(t138, t138, 1.0)) * tl.fma(t145, t138 * -1.0, 0.3989423)  # J_1/sqrt(2 pi)
-    t159 = t156 * (t155 * (1.1258999e+15 * (t154 * (t153 * (1.1258999e+15 * (t158 * t157))))))
-    t160 = (-0.5) * (t136 * t136)
-    t161 = t120 * t136
-    t162 = tl.where(t31, t161 * -1.0, t161) * -1.0
-    t163 = t160 < (-176.5)
-    t164 = tl.where(t163, -176.5, t160)
-    t165 = tl.fma(1.442695, t164, 12582912.0)
-    t166 = t165 - 12582912.0
-    t167 = tl.fma(-0.69314575, t166, t164) + ((-1.4286068e-6) * t166)
-    t168 = t165.to(tl.int32, bitcast=True)
-    t169 = ((127 + (t168 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t170 = ((127 + ((1 + t168) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t171 = ((127 + ((2 + t168) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t172 = ((127 + ((3 + t168) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t173 = (tl.where(t163, 0.0, 1.0 + tl.fma(tl.fma(t167, tl.fma(t167, tl.fma(t167, tl.fma(0.0013814222, t167,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t167 * t167, t167)) * t141)
-    t174 = 1.0 - (t172 * (t171 * (t170 * (t169 * t173))))
-    t175 = t131 * -1.0
-    t176 = t175 - t133
-    t177 = tl.where(t31, t175, t131)
-    t178 = t177 + t134
-    t179 = t68 + t178
-    t180 = (t178 * t178) * (-0.5)
-    t181 = t180 < (-176.5)
-    t182 = tl.where(t181, -176.5, t180)
-    t183 = tl.fma(1.442695, t182, 12582912.0)
-    t184 = t183 - 12582912.0
-    t185 = tl.fma(-0.69314575, t184, t182) + ((-1.4286068e-6) * t184)
-    t186 = t183.to(tl.int32, bitcast=True)
-    t187 = ((127 + (t186 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t188 = t187 * t100
-    t189 = ((127 + ((1 + t186) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t190 = t189 * t102
-    t191 = ((127 + ((2 + t186) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t192 = t191 * t106
-    t193 = ((127 + ((3 + t186) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t194 = t193 * t105
-    t195 = (tl.where(t181, 0.0, 1.0 + tl.fma(tl.fma(t185, tl.fma(t185, tl.fma(t185, tl.fma(0.0013814222, t185,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t185 * t185, t185)))
-    t196 = t120 * (t194 * (t192 * (1.1258999e+15 * (t190 * (t188 * (1.1258999e+15 * ((t195 * t109) * 0.3989423)))))))
-    t197 = t195 * 0.19947115
-    t198 = tl.where(t31, t196 * -1.0, t196)
-    t199 = tl.abs(t179)
-    t200 = t199 < 8.6736174e-19
-    t201 = 0.125 * (t179 * t179)  # A = (a + b)^2/8
-    t202 = 2.0 * t201
-    t203 = t54 - t177
-    t204 = t177 * -1.0
-    t205 = t203 - t54
-    t206 = t204 - t205
-    t207 = t203 + (((t54 - (t203 - t205)) + t206) + t135)
-    t208 = tl.abs(t207)
-    t209 = (t199 <= t208) | t200
-    t210 = t208 * tl.div_rn(1.0, tl.where(t209, 1.0, t199))
-    t211 = 0.125 * (t199 * t208)
-    t212 = 0.125 * (t207 * t207)  # B = (a - b)^2/8
-    t213 = 2.0 * t212
-    t214 = t201 + t212
-    t215 = t131 < 0.0
-    t216 = tl.where(t215, t173, t174)
-    t217 = 1.1258999e+15 * (0.3989423 * (t107 * t216))
-    t218 = tl.where(t215, t169, 1.0)
-    t219 = t216 * t218
-    t220 = (t99 * t218) * t217
-    t221 = tl.where(t215, t170, 1.0)
-    t222 = t221 * t219
-    t223 = 1.1258999e+15 * ((t101 * t221) * t220)
-    t224 = tl.where(t215, t171, 1.0)
-    t225 = tl.where(t215, t172, 1.0)
-    t226 = t110 * (t225 * (t224 * t222))
-    t227 = t120 * ((t104 * t225) * ((t103 * t224) * t223))
-    t228 = 0.0 < t131
-    t229 = tl.where(t228, t176, 0.0)
-    t230 = tl.where(t31, t227 * -1.0, t227)
-    t231 = tl.where(1.3043831e+19 < t124, 1.3043831e+19, t124) * 8.881784e-16
-    t232 = t45 * t45
-    t233 = t232 - t37
-    t234 = tl.fma(t45, t45, t232 * -1.0)
-    t235 = t234 - t38
-    t236 = t235 - t18
-    t237 = t123 * (t45 * 2.0)
-    t238 = t236 - t235
-    t239 = t19 - t238
-    t240 = (t235 - (t236 - t238)) + t239
-    t241 = t233 + t236
-    t242 = t241 - t233
-    t243 = t236 - t242
-    t244 = (t233 - (t241 - t242)) + t243
-    t245 = t235 - t234
-    t246 = (t241 + (t244 + ((((t234 - (t235 - t245)) + (t39 - t245)) + t240) - t20))) * -1.0
-    t247 = tl.where(t44 & (0.0 < t246), t246, 0.0)
-    t248 = 0.0 == t247
-    t249 = tl.where(t248, 1.0, t247)
-    t250 = t248 & t36
-    t251 = tl.sqrt_rn(t249)
-    t252 = tl.div_rn(1.0, t251)
-    t253 = 0.5 * t252
-    t254 = tl.fma(t251, t251 * -1.0, t249) * t253
-    t255 = tl.where(t35, 1.0, tl.where(t250, 0.0, t123 * (t251 + t254)))  # Q = sqrt((1 - rho)/(1 + rho))
-    t256 = tl.where(t35, 1.0, tl.where(t250, 1.0995116e+12, t119 * tl.fma(t252, (t252 * t254) * -1.0, t252)))
-    t257 = t256 * (t256 * t212)
-    t258 = t256 * t207
-    t259 = t255 * t255
-    t260 = t208 <= (t259 * t199)
-    t261 = tl.where(t209, t212, tl.where(t260, t257, t211))  # B/q*^2
-    t262 = tl.where(t209, 1.0, tl.where(t260, t259, t210))  # q*^2, where the exponent is least
-    t263 = tl.fma(t201, t262, t261)
-    t264 = (t263 + t214) * -1.0
-    t265 = t264 < (-176.5)
-    t266 = tl.where(t265, -176.5, t264)
-    t267 = tl.fma(1.442695, t266, 12582912.0)
-    t268 = t267 - 12582912.0
-    t269 = tl.fma(-0.69314575, t268, t266) + ((-1.4286068e-6) * t268)
-    t270 = t267.to(tl.int32, bitcast=True)
-    t271 = ((127 + (t270 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t272 = ((127 + ((t270 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t273 = ((127 + ((t270 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t274 = ((127 + ((t270 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t275 = (tl.where(t265, 0.0, 1.0 + tl.fma(tl.fma(t269, tl.fma(t269, tl.fma(t269, tl.fma(0.0013814222, t269,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t269 * t269, t269)))
-    t276 = tl.fma(t263, 36.0, 324.0)
-    t277 = t263 + 18.0
-    t278 = tl.fma(t201, t262, t261 * -1.0)
-    t279 = t277 + tl.sqrt_rn(tl.fma(t278, t278, t276))
-    t280 = t279 < t202
-    t281 = tl.where(t280, tl.sqrt_rn(tl.where(t280, t279 * tl.div_rn(1.0, tl.where(t280, t202, 1.0)), 1.0)), 1.0)
-    t282 = t213 * tl.div_rn(1.0, t279)
-    t283 = t259 < t282
-    t284 = tl.where(t283, tl.sqrt_rn(tl.where(t283, t282, 1.0)), t255)  # lo, where the integral begins
-    t285 = t283 | t280
-    t286 = t281 - t284
-    t287 = t286 - t281
-    t288 = t286 + ((t281 - (t286 - t287)) + ((t284 * -1.0) - t287))
-    t289 = t284 - t255
-    t290 = t289 - t284
-    t291 = tl.div_rn(1.0, 1.0 + t259)
-    t292 = t259 * t179
-    t293 = t291 * (t292 - t207)
-    t294 = t291 * (t207 + t292)
-    t295 = tl.where(t59, t162, t294)
-    t296 = 1.2676506e+30 * tl.where(0.0 < t294, t295, t63)
-    t297 = tl.where(t31, t293 * -1.0, t293)
-    t298 = tl.where(t228, t122, t297)
-    t299 = 1.2676506e+30 * tl.where(0.0 < t297, t298, t229)
-    t300 = (2.0 * t291) * 0.25
-    t301 = t237 * tl.div_rn(1.0, 1.0 + t255)  # 1 - Q
-    t302 = tl.where(t285, t288, t301)  # hi - lo
-    t303 = tl.fma(t302, 3.3532354e-11, t284)
-    t304 = t303 * t303
-    t305 = 1.0 + t304
-    t306 = tl.div_rn(1.0, t304 * t305)
-    t307 = t305 * t306
-    t308 = t304 * t306
-    t309 = t262 - t304
-    t310 = (t201 - (t261 * t307)) * t309
-    t311 = tl.fma(t310, 1.442695, 12582912.0)
-    t312 = t311 - 12582912.0
-    t313 = tl.fma(t312, -0.69314575, t310) + (t312 * (-1.4286068e-6))
-    t314 = (((t311.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32, bitcast=True)
-    t315 = ((1.0 + tl.fma(tl.fma(t313, tl.fma(t313, tl.fma(t313, tl.fma(t313, 0.0013814222, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t313 * t313, t313)) * t314)
-    t316 = 1.0948046e-10 * (t315 * t308)
-    t317 = tl.fma(t302, 2.5491785e-8, t284)
-    t318 = t317 * t317
-    t319 = 1.0 + t318
-    t320 = tl.div_rn(1.0, t318 * t319)
-    t321 = t319 * t320
-    t322 = t318 * t320
-    t323 = t262 - t318
-    t324 = (t201 - (t261 * t321)) * t323
-    t325 = tl.fma(1.442695, t324, 12582912.0)
-    t326 = t325 - 12582912.0
-    t327 = tl.fma(-0.69314575, t326, t324) + ((-1.4286068e-6) * t326)
-    t328 = ((127 + (t325.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t329 = ((1.0 + tl.fma(tl.fma(t327, tl.fma(t327, tl.fma(t327, tl.fma(0.0013814222, t327, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t327 * t327, t327)) * t328)
-    t330 = tl.fma(3.664403e-8, t329 * t322, t316)
-    t331 = tl.fma(t302, 9.07271e-7, t284)
-    t332 = t331 * t331
-    t333 = 1.0 + t332
-    t334 = tl.div_rn(1.0, t332 * t333)
-    t335 = t333 * t334
-    t336 = t332 * t334
-    t337 = t262 - t332
-    t338 = (t201 - (t261 * t335)) * t337
-    t339 = tl.fma(1.442695, t338, 12582912.0)
-    t340 = t339 - 12582912.0
-    t341 = tl.fma(-0.69314575, t340, t338) + ((-1.4286068e-6) * t340)
-    t342 = ((127 + (t339.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t343 = ((1.0 + tl.fma(tl.fma(t341, tl.fma(t341, tl.fma(t341, tl.fma(0.0013814222, t341, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t341 * t341, t341)) * t342)
-    t344 = tl.fma(8.2863903e-7, t343 * t336, t330)
-    t345 = tl.fma(t302, 1.0402935e-5, t284)
-    t346 = t345 * t345
-    t347 = 1.0 + t346
-    t348 = tl.div_rn(1.0, t346 * t347)
-    t349 = t347 * t348
-    t350 = t346 * t348
-    t351 = t262 - t346
-    t352 = (t201 - (t261 * t349)) * t351
-    t353 = tl.fma(1.442695, t352, 12582912.0)
-    t354 = t353 - 12582912.0
-    t355 = tl.fma(-0.69314575, t354, t352) + ((-1.4286068e-6) * t354)
-    t356 = ((127 + (t353.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t357 = ((1.0 + tl.fma(tl.fma(t355, tl.fma(t355, tl.fma(t355, tl.fma(0.0013814222, t355, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t355 * t355, t355)) * t356)
-    t358 = tl.fma(6.914987e-6, t357 * t350, t344)
-    t359 = tl.fma(t302, 6.5607106e-5, t284)
-    t360 = t359 * t359
-    t361 = 1.0 + t360
-    t362 = tl.div_rn(1.0, t360 * t361)
-    t363 = t361 * t362
-    t364 = t360 * t362
-    t365 = t262 - t360
-    t366 = (t201 - (t261 * t363)) * t365
-    t367 = tl.fma(1.442695, t366, 12582912.0)
-    t368 = t367 - 12582912.0
-    t369 = tl.fma(-0.69314575, t368, t366) + ((-1.4286068e-6) * t368)
-    t370 = ((127 + (t367.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t371 = ((1.0 + tl.fma(tl.fma(t369, tl.fma(t369, tl.fma(t369, tl.fma(0.0013814222, t369, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t369 * t369, t369)) * t370)
-    t372 = tl.fma(3.403867e-5, t371 * t364, t358)
-    t373 = tl.fma(t302, 0.00028506469, t284)
-    t374 = t373 * t373
-    t375 = 1.0 + t374
-    t376 = tl.div_rn(1.0, t374 * t375)
-    t377 = t375 * t376
-    t378 = t374 * t376
-    t379 = t262 - t374
-    t380 = (t201 - (t261 * t377)) * t379
-    t381 = tl.fma(1.442695, t380, 12582912.0)
-    t382 = t381 - 12582912.0
-    t383 = tl.fma(-0.69314575, t382, t380) + ((-1.4286068e-6) * t382)
-    t384 = ((127 + (t381.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t385 = ((1.0 + tl.fma(tl.fma(t383, tl.fma(t383, tl.fma(t383, tl.fma(0.0013814222, t383, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t383 * t383, t383)) * t384)
-    t386 = tl.fma(0.00012037752, t385 * t378, t372)
-    t387 = tl.fma(t302, 0.0009584919, t284)
-    t388 = t387 * t387
-    t389 = 1.0 + t388
-    t390 = tl.div_rn(1.0, t388 * t389)
-    t391 = t389 * t390
-    t392 = t388 * t390
-    t393 = t262 - t388
-    t394 = (t201 - (t261 * t391)) * t393
-    t395 = tl.fma(1.442695, t394, 12582912.0)
-    t396 = t395 - 12582912.0
-    t397 = tl.fma(-0.69314575, t396, t394) + ((-1.4286068e-6) * t396)
-    t398 = ((127 + (t395.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t399 = ((1.0 + tl.fma(tl.fma(t397, tl.fma(t397, tl.fma(t397, tl.fma(0.0013814222, t397, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t397 * t397, t397)) * t398)
-    t400 = tl.fma(0.00033853552, t399 * t392, t386)
-    t401 = tl.fma(t302, 0.002668798, t284)
-    t402 = t401 * t401
-    t403 = 1.0 + t402
-    t404 = tl.div_rn(1.0, t402 * t403)
-    t405 = t403 * t404
-    t406 = t402 * t404
-    t407 = t262 - t402
-    t408 = (t201 - (t261 * t405)) * t407
-    t409 = tl.fma(1.442695, t408, 12582912.0)
-    t410 = t409 - 12582912.0
-    t411 = tl.fma(-0.69314575, t410, t408) + ((-1.4286068e-6) * t410)
-    t412 = ((127 + (t409.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t413 = ((1.0 + tl.fma(tl.fma(t411, tl.fma(t411, tl.fma(t411, tl.fma(0.0013814222, t411, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t411 * t411, t411)) * t412)
-    t414 = tl.fma(0.00080315646, t413 * t406, t400)
-    t415 = tl.fma(t302, 0.0064236135, t284)
-    t416 = t415 * t415
-    t417 = 1.0 + t416
-    t418 = tl.div_rn(1.0, t416 * t417)
-    t419 = t417 * t418
-    t420 = t416 * t418
-    t421 = t262 - t416
-    t422 = (t201 - (t261 * t419)) * t421
-    t423 = tl.fma(1.442695, t422, 12582912.0)
-    t424 = t423 - 12582912.0
-    t425 = tl.fma(-0.69314575, t424, t422) + ((-1.4286068e-6) * t424)
-    t426 = ((127 + (t423.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t427 = ((1.0 + tl.fma(tl.fma(t425, tl.fma(t425, tl.fma(t425, tl.fma(0.0013814222, t425, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t425 * t425, t425)) * t426)
-    t428 = tl.fma(0.0016684684, t427 * t420, t414)
-    t429 = tl.fma(t302, 0.013757327, t284)
-    t430 = t429 * t429
-    t431 = 1.0 + t430
-    t432 = tl.div_rn(1.0, t430 * t431)
-    t433 = t431 * t432
-    t434 = t430 * t432
-    t435 = t262 - t430
-    t436 = (t201 - (t261 * t433)) * t435
-    t437 = tl.fma(1.442695, t436, 12582912.0)
-    t438 = t437 - 12582912.0
-    t439 = tl.fma(-0.69314575, t438, t436) + ((-1.4286068e-6) * t438)
-    t440 = ((127 + (t437.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t441 = ((1.0 + tl.fma(tl.fma(t439, tl.fma(t439, tl.fma(t439, tl.fma(0.0013814222, t439, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t439 * t439, t439)) * t440)
-    t442 = tl.fma(0.003111472, t441 * t434, t428)
-    t443 = tl.fma(t302, 0.026755854, t284)
-    t444 = t443 * t443
-    t445 = 1.0 + t444
-    t446 = tl.div_rn(1.0, t444 * t445)
-    t447 = t445 * t446
-    t448 = t444 * t446
-    t449 = t262 - t444
-    t450 = (t201 - (t261 * t447)) * t449
-    t451 = tl.fma(1.442695, t450, 12582912.0)
-    t452 = t451 - 12582912.0
-    t453 = tl.fma(-0.69314575, t452, t450) + ((-1.4286068e-6) * t452)
-    t454 = ((127 + (t451.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t455 = ((1.0 + tl.fma(tl.fma(t453, tl.fma(t453, tl.fma(t453, tl.fma(0.0013814222, t453, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t453 * t453, t453)) * t454)
-    t456 = tl.fma(0.0052997353, t455 * t448, t442)
-    t457 = tl.fma(t302, 0.04795985, t284)
-    t458 = t457 * t457
-    t459 = 1.0 + t458
-    t460 = tl.div_rn(1.0, t458 * t459)
-    t461 = t459 * t460
-    t462 = t458 * t460
-    t463 = t262 - t458
-    t464 = (t201 - (t261 * t461)) * t463
-    t465 = tl.fma(1.442695, t464, 12582912.0)
-    t466 = t465 - 12582912.0
-    t467 = tl.fma(-0.69314575, t466, t464) + ((-1.4286068e-6) * t466)
-    t468 = ((127 + (t465.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t469 = ((1.0 + tl.fma(tl.fma(t467, tl.fma(t467, tl.fma(t467, tl.fma(0.0013814222, t467, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t467 * t467, t467)) * t468)
-    t470 = tl.fma(0.008347159, t469 * t462, t456)
-    t471 = tl.fma(t302, 0.08011972, t284)
-    t472 = t471 * t471
-    t473 = 1.0 + t472
-    t474 = tl.div_rn(1.0, t472 * t473)
-    t475 = t473 * t474
-    t476 = t472 * t474
-    t477 = t262 - t472
-    t478 = (t201 - (t261 * t475)) * t477
-    t479 = tl.fma(1.442695, t478, 12582912.0)
-    t480 = t479 - 12582912.0
-    t481 = tl.fma(-0.69314575, t480, t478) + ((-1.4286068e-6) * t480)
-    t482 = ((127 + (t479.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t483 = ((1.0 + tl.fma(tl.fma(t481, tl.fma(t481, tl.fma(t481, tl.fma(0.0013814222, t481, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t481 * t481, t481)) * t482)
-    t484 = tl.fma(0.01226549, t483 * t476, t470)
-    t485 = tl.fma(t302, 0.12580574, t284)
-    t486 = t485 * t485
-    t487 = 1.0 + t486
-    t488 = tl.div_rn(1.0, t486 * t487)
-    t489 = t487 * t488
-    t490 = t486 * t488
-    t491 = t262 - t486
-    t492 = (t201 - (t261 * t489)) * t491
-    t493 = tl.fma(1.442695, t492, 12582912.0)
-    t494 = t493 - 12582912.0
-    t495 = tl.fma(-0.69314575, t494, t492) + ((-1.4286068e-6) * t494)
-    t496 = ((127 + (t493.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t497 = ((1.0 + tl.fma(tl.fma(t495, tl.fma(t495, tl.fma(t495, tl.fma(0.0013814222, t495, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t495 * t495, t495)) * t496)
-    t498 = tl.fma(0.016922534, t497 * t490, t484)
-    t499 = tl.fma(t302, 0.18691295, t284)
-    t500 = t499 * t499
-    t501 = 1.0 + t500
-    t502 = tl.div_rn(1.0, t500 * t501)
-    t503 = t501 * t502
-    t504 = t500 * t502
-    t505 = t262 - t500
-    t506 = (t201 - (t261 * t503)) * t505
-    t507 = tl.fma(1.442695, t506, 12582912.0)
-    t508 = t507 - 12582912.0
-    t509 = tl.fma(-0.69314575, t508, t506) + ((-1.4286068e-6) * t508)
-    t510 = ((127 + (t507.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t511 = ((1.0 + tl.fma(tl.fma(t509, tl.fma(t509, tl.fma(t509, tl.fma(0.0013814222, t509, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t509 * t509, t509)) * t510)
-    t512 = tl.fma(0.022018863, t511 * t504, t498)
-    t513 = tl.fma(t302, 0.2641353, t284)
-    t514 = t513 * t513
-    t515 = 1.0 + t514
-    t516 = tl.div_rn(1.0, t514 * t515)
-    t517 = t515 * t516
-    t518 = t514 * t516
-    t519 = t262 - t514
-    t520 = (t201 - (t261 * t517)) * t519
-    t521 = tl.fma(1.442695, t520, 12582912.0)
-    t522 = t521 - 12582912.0
-    t523 = tl.fma(-0.69314575, t522, t520) + ((-1.4286068e-6) * t522)
-    t524 = ((127 + (t521.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t525 = ((1.0 + tl.fma(tl.fma(t523, tl.fma(t523, tl.fma(t523, tl.fma(0.0013814222, t523, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t523 * t523, t523)) * t524)
-    t526 = tl.fma(0.02709276, t525 * t518, t512)
-    t527 = tl.fma(t302, 0.35650676, t284)
-    t528 = t527 * t527
-    t529 = 1.0 + t528
-    t530 = tl.div_rn(1.0, t528 * t529)
-    t531 = t529 * t530
-    t532 = t528 * t530
-    t533 = t262 - t528
-    t534 = (t201 - (t261 * t531)) * t533
-    t535 = tl.fma(1.442695, t534, 12582912.0)
-    t536 = t535 - 12582912.0
-    t537 = tl.fma(-0.69314575, t536, t534) + ((-1.4286068e-6) * t536)
-    t538 = ((127 + (t535.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t539 = ((1.0 + tl.fma(tl.fma(t537, tl.fma(t537, tl.fma(t537, tl.fma(0.0013814222, t537, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t537 * t537, t537)) * t538)
-    t540 = tl.fma(0.031558346, t539 * t532, t526)
-    t541 = tl.fma(t302, 0.4611132, t284)
-    t542 = t541 * t541
-    t543 = 1.0 + t542
-    t544 = tl.div_rn(1.0, t542 * t543)
-    t545 = t543 * t544
-    t546 = t542 * t544
-    t547 = t262 - t542
-    t548 = (t201 - (t261 * t545)) * t547
-    t549 = tl.fma(1.442695, t548, 12582912.0)
-    t550 = t549 - 12582912.0
-    t551 = tl.fma(-0.69314575, t550, t548) + ((-1.4286068e-6) * t550)
-    t552 = ((127 + (t549.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t553 = ((1.0 + tl.fma(tl.fma(t551, tl.fma(t551, tl.fma(t551, tl.fma(0.0013814222, t551, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t551 * t551, t551)) * t552)
-    t554 = tl.fma(0.034775116, t553 * t546, t540)
-    t555 = tl.fma(t302, 0.57306117, t284)
-    t556 = t555 * t555
-    t557 = 1.0 + t556
-    t558 = tl.div_rn(1.0, t556 * t557)
-    t559 = t557 * t558
-    t560 = t556 * t558
-    t561 = t262 - t556
-    t562 = (t201 - (t261 * t559)) * t561
-    t563 = tl.fma(1.442695, t562, 12582912.0)
-    t564 = t563 - 12582912.0
-    t565 = tl.fma(-0.69314575, t564, t562) + ((-1.4286068e-6) * t564)
-    t566 = ((127 + (t563.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t567 = ((1.0 + tl.fma(tl.fma(t565, tl.fma(t565, tl.fma(t565, tl.fma(0.0013814222, t565, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t565 * t565, t565)) * t566)
-    t568 = tl.fma(0.036140036, t567 * t560, t554)
-    t569 = tl.fma(t302, 0.68575263, t284)
-    t570 = t569 * t569
-    t571 = 1.0 + t570
-    t572 = tl.div_rn(1.0, t570 * t571)
-    t573 = t571 * t572
-    t574 = t570 * t572
-    t575 = t262 - t570
-    t576 = (t201 - (t261 * t573)) * t575
-    t577 = tl.fma(1.442695, t576, 12582912.0)
-    t578 = t577 - 12582912.0
-    t579 = tl.fma(-0.69314575, t578, t576) + ((-1.4286068e-6) * t578)
-    t580 = ((127 + (t577.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t581 = ((1.0 + tl.fma(tl.fma(t579, tl.fma(t579, tl.fma(t579, tl.fma(0.0013814222, t579, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t579 * t579, t579)) * t580)
-    t582 = tl.fma(0.035187226, t581 * t574, t568)
-    t583 = tl.fma(t302, 0.79146093, t284)
-    t584 = t583 * t583
-    t585 = 1.0 + t584
-    t586 = tl.div_rn(1.0, t584 * t585)
-    t587 = t585 * t586
-    t588 = t584 * t586
-    t589 = t262 - t584
-    t590 = (t201 - (t261 * t587)) * t589
-    t591 = tl.fma(1.442695, t590, 12582912.0)
-    t592 = t591 - 12582912.0
-    t593 = tl.fma(-0.69314575, t592, t590) + ((-1.4286068e-6) * t592)
-    t594 = ((127 + (t591.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t595 = ((1.0 + tl.fma(tl.fma(t593, tl.fma(t593, tl.fma(t593, tl.fma(0.0013814222, t593, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t593 * t593, t593)) * t594)
-    t596 = tl.fma(0.031677183, t595 * t588, t582)
-    t597 = tl.fma(t302, 0.8821475, t284)
-    t598 = t597 * t597
-    t599 = 1.0 + t598
-    t600 = tl.div_rn(1.0, t598 * t599)
-    t601 = t599 * t600
-    t602 = t598 * t600
-    t603 = t262 - t598
-    t604 = (t201 - (t261 * t601)) * t603
-    t605 = tl.fma(1.442695, t604, 12582912.0)
-    t606 = t605 - 12582912.0
-    t607 = tl.fma(-0.69314575, t606, t604) + ((-1.4286068e-6) * t606)
-    t608 = ((127 + (t605.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t609 = ((1.0 + tl.fma(tl.fma(t607, tl.fma(t607, tl.fma(t607, tl.fma(0.0013814222, t607, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t607 * t607, t607)) * t608)
-    t610 = tl.fma(0.025657747, t609 * t602, t596)
-    t611 = tl.fma(t302, 0.950407, t284)
-    t612 = t611 * t611
-    t613 = tl.fma(t302, 0.99040914, t284)
-    t614 = t613 * t613
-    t615 = 1.0 + t614
-    t616 = tl.div_rn(1.0, t614 * t615)
-    t617 = t615 * t616
-    t618 = t614 * t616
-    t619 = t262 - t614
-    t620 = t262 - t612
-    t621 = (t201 - (t261 * t617)) * t619
-    t622 = tl.fma(1.442695, t621, 12582912.0)
-    t623 = t622 - 12582912.0
-    t624 = tl.fma(-0.69314575, t623, t621) + ((-1.4286068e-6) * t623)
-    t625 = ((127 + (t622.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t626 = ((1.0 + tl.fma(tl.fma(t624, tl.fma(t624, tl.fma(t624, tl.fma(0.0013814222, t624, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t624 * t624, t624)) * t625)
-    t627 = t626 * t618
-    t628 = 1.0 + t612
-    t629 = tl.div_rn(1.0, t612 * t628)
-    t630 = t628 * t629
-    t631 = t612 * t629
-    t632 = (t201 - (t261 * t630)) * t620
-    t633 = tl.fma(1.442695, t632, 12582912.0)
-    t634 = t633 - 12582912.0
-    t635 = tl.fma(-0.69314575, t634, t632) + ((-1.4286068e-6) * t634)
-    t636 = ((127 + (t633.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t637 = ((1.0 + tl.fma(tl.fma(t635, tl.fma(t635, tl.fma(t635, tl.fma(0.0013814222, t635, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t635 * t635, t635)) * t636)
-    t638 = (t274 * (t273 * (t272 * (t271 * (t275 * (t302 * tl.fma(0.0078000887, t627, tl.fma(0.017483776, t637 * t631,
-        t610))))))))
-    t639 = t226 + tl.where(t31, t638 * -1.0, t638)
-    t640 = tl.where(t283, t289 + ((t255 * -1.0) - t290), 0.0)
-    t641 = tl.fma(t302, 3.3532354e-11, t640)
-    t642 = t308 * (t315 * (t641 * tl.fma(t255, 2.0, t641)))
-    t643 = 1.0948046e-10 * (t307 * t642)
-    t644 = 1.0948046e-10 * t642
-    t645 = tl.fma(t302, 2.5491785e-8, t640)
-    t646 = t322 * (t329 * (t645 * tl.fma(t255, 2.0, t645)))
-    t647 = tl.fma(3.664403e-8, t321 * t646, t643)
-    t648 = tl.fma(3.664403e-8, t646, t644)
-    t649 = tl.fma(t302, 9.07271e-7, t640)
-    t650 = t336 * (t343 * (t649 * tl.fma(t255, 2.0, t649)))
-    t651 = tl.fma(8.2863903e-7, t335 * t650, t647)
-    t652 = tl.fma(8.2863903e-7, t650, t648)
-    t653 = tl.fma(t302, 1.0402935e-5, t640)
-    t654 = t350 * (t357 * (t653 * tl.fma(t255, 2.0, t653)))
-    t655 = tl.fma(6.914987e-6, t349 * t654, t651)
-    t656 = tl.fma(6.914987e-6, t654, t652)
-    t657 = tl.fma(t302, 6.5607106e-5, t640)
-    t658 = t364 * (t371 * (t657 * tl.fma(t255, 2.0, t657)))
-    t659 = tl.fma(3.403867e-5, t363 * t658, t655)
-    t660 = tl.fma(3.403867e-5, t658, t656)
-    t661 = tl.fma(t302, 0.00028506469, t640)
-    t662 = t378 * (t385 * (t661 * tl.fma(t255, 2.0, t661)))
-    t663 = tl.fma(0.00012037752, t377 * t662, t659)
-    t664 = tl.fma(0.00012037752, t662, t660)
-    t665 = tl.fma(t302, 0.0009584919, t640)
-    t666 = t392 * (t399 * (t665 * tl.fma(t255, 2.0, t665)))
-    t667 = tl.fma(0.00033853552, t391 * t666, t663)
-    t668 = tl.fma(0.00033853552, t666, t664)
-    t669 = tl.fma(t302, 0.002668798, t640)
-    t670 = t406 * (t413 * (t669 * tl.fma(t255, 2.0, t669)))
-    t671 = tl.fma(0.00080315646, t405 * t670, t667)
-    t672 = tl.fma(0.00080315646, t670, t668)
-    t673 = tl.fma(t302, 0.0064236135, t640)
-    t674 = t420 * (t427 * (t673 * tl.fma(t255, 2.0, t673)))
-    t675 = tl.fma(0.0016684684, t419 * t674, t671)
-    t676 = tl.fma(0.0016684684, t674, t672)
-    t677 = tl.fma(t302, 0.013757327, t640)
-    t678 = t434 * (t441 * (t677 * tl.fma(t255, 2.0, t677)))
-    t679 = tl.fma(0.003111472, t433 * t678, t675)
-    t680 = tl.fma(0.003111472, t678, t676)
-    t681 = tl.fma(t302, 0.026755854, t640)
-    t682 = t448 * (t455 * (t681 * tl.fma(t255, 2.0, t681)))
-    t683 = tl.fma(0.0052997353, t447 * t682, t679)
-    t684 = tl.fma(0.0052997353, t682, t680)
-    t685 = tl.fma(t302, 0.04795985, t640)
-    t686 = t462 * (t469 * (t685 * tl.fma(t255, 2.0, t685)))
-    t687 = tl.fma(0.008347159, t461 * t686, t683)
-    t688 = tl.fma(0.008347159, t686, t684)
-    t689 = tl.fma(t302, 0.08011972, t640)
-    t690 = t476 * (t483 * (t689 * tl.fma(t255, 2.0, t689)))
-    t691 = tl.fma(0.01226549, t475 * t690, t687)
-    t692 = tl.fma(0.01226549, t690, t688)
-    t693 = tl.fma(t302, 0.12580574, t640)
-    t694 = t490 * (t497 * (t693 * tl.fma(t255, 2.0, t693)))
-    t695 = tl.fma(0.016922534, t489 * t694, t691)
-    t696 = tl.fma(0.016922534, t694, t692)
-    t697 = tl.fma(t302, 0.18691295, t640)
-    t698 = t504 * (t511 * (t697 * tl.fma(t255, 2.0, t697)))
-    t699 = tl.fma(0.022018863, t503 * t698, t695)
-    t700 = tl.fma(0.022018863, t698, t696)
-    t701 = tl.fma(t302, 0.2641353, t640)
-    t702 = t518 * (t525 * (t701 * tl.fma(t255, 2.0, t701)))
-    t703 = tl.fma(0.02709276, t517 * t702, t699)
-    t704 = tl.fma(0.02709276, t702, t700)
-    t705 = tl.fma(t302, 0.35650676, t640)
-    t706 = t532 * (t539 * (t705 * tl.fma(t255, 2.0, t705)))
-    t707 = tl.fma(0.031558346, t531 * t706, t703)
-    t708 = tl.fma(0.031558346, t706, t704)
-    t709 = tl.fma(t302, 0.4611132, t640)
-    t710 = t546 * (t553 * (t709 * tl.fma(t255, 2.0, t709)))
-    t711 = tl.fma(0.034775116, t545 * t710, t707)
-    t712 = tl.fma(0.034775116, t710, t708)
-    t713 = tl.fma(t302, 0.57306117, t640)
-    t714 = t560 * (t567 * (t713 * tl.fma(t255, 2.0, t713)))
-    t715 = tl.fma(0.036140036, t559 * t714, t711)
-    t716 = tl.fma(0.036140036, t714, t712)
-    t717 = tl.fma(t302, 0.68575263, t640)
-    t718 = t574 * (t581 * (t717 * tl.fma(t255, 2.0, t717)))
-    t719 = tl.fma(0.035187226, t573 * t718, t715)
-    t720 = tl.fma(0.035187226, t718, t716)
-    t721 = tl.fma(t302, 0.79146093, t640)
-    t722 = t588 * (t595 * (t721 * tl.fma(t255, 2.0, t721)))
-    t723 = tl.fma(0.031677183, t587 * t722, t719)
-    t724 = tl.fma(0.031677183, t722, t720)
-    t725 = tl.fma(t302, 0.8821475, t640)
-    t726 = t602 * (t609 * (t725 * tl.fma(t255, 2.0, t725)))
-    t727 = tl.fma(0.025657747, t601 * t726, t723)
-    t728 = tl.fma(0.025657747, t726, t724)
-    t729 = tl.fma(t302, 0.950407, t640)
-    t730 = tl.fma(t302, 0.99040914, t640)
-    t731 = t618 * (t626 * (t730 * tl.fma(t255, 2.0, t730)))
-    t732 = t617 * t731
-    t733 = t631 * (t637 * (t729 * tl.fma(t255, 2.0, t729)))
-    t734 = tl.fma(0.0078000887, t732, tl.fma(0.017483776, t630 * t733, t727))
-    t735 = t302 * tl.fma(0.0078000887, t731, tl.fma(0.017483776, t733, t728))
-    t736 = t207 * (t302 * t734)
-    t737 = t179 * t735
-    t738 = t255 * t179
-    t739 = t291 * (t255 * 2.0)
-    t740 = t738 - t258
-    t741 = tl.abs(0.5 * (t738 + t258))
-    t742 = 0.5 * t740
-    t743 = tl.abs(tl.where(t31, t742 * -1.0, t742))
-    t744 = tl.where(18.8125 < t743, 18.8125, t743)
-    t745 = tl.div_rn(1.0, tl.fma(0.25, t744, 1.0))  # u = 1/(1 + t/4)
-    t746 = t745 - 0.25
-    # J_2/sqrt(2 pi)
-    t747 = (t745 * (t745 * (t745 * tl.fma(t746, tl.fma(t746, tl.fma(t746, tl.fma(t746, tl.fma(t746, tl.fma(t746,
-        tl.fma(t746, tl.fma(t746, tl.fma(t746, tl.fma(t746, tl.fma(t746, tl.fma(0.052821796, t746, -0.21099824),
-        0.28813356), -0.094544634), -0.04896455), -0.07985351), 0.011417099), 0.11636546), 0.17159984), 0.15958369),
-        0.106851034), 0.05081732), 0.014190124))))
-    t748 = 2.0 * t747
-    t749 = (-0.5) * (t744 * t744)
-    t750 = t749 < (-176.5)
-    t751 = tl.where(t750, -176.5, t749)
-    t752 = tl.fma(1.442695, t751, 12582912.0)
-    t753 = t752 - 12582912.0
-    t754 = tl.fma(-0.69314575, t753, t751) + ((-1.4286068e-6) * t753)
-    t755 = t752.to(tl.int32, bitcast=True)
-    t756 = ((127 + (t755 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t757 = ((127 + ((1 + t755) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t758 = ((127 + ((2 + t755) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t759 = ((127 + ((3 + t755) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t760 = (tl.where(t750, 0.0, 1.0 + tl.fma(tl.fma(t754, tl.fma(t754, tl.fma(t754, tl.fma(0.0013814222, t754,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t754 * t754, t754)))
-    t761 = tl.div_rn(1.0, tl.fma(t744, t744, 1.0)) * tl.fma(t748, t744 * -1.0, 0.3989423)  # J_1/sqrt(2 pi)
-    t762 = (t118 * ((t104 * (t103 * (t101 * (t99 * ((((t759 * (t758 * (1.1258999e+15 * (t757 * (t756 * (1.1258999e+15 *
-        (t739 * (t761 * t760)))))))) - t159) + t299) * t111))))) * t67))
-    t763 = tl.where(t762 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t762)
-    t764 = tl.where(3.4028234663852886e+38 < t762, 3.4028234663852886e+38, t763)
-    t765 = tl.where(18.8125 < t741, 18.8125, t741)
-    t766 = tl.div_rn(1.0, tl.fma(0.25, t765, 1.0))  # u = 1/(1 + t/4)
-    t767 = t766 - 0.25
-    # J_2/sqrt(2 pi)
-    t768 = (t766 * (t766 * (t766 * tl.fma(t767, tl.fma(t767, tl.fma(t767, tl.fma(t767, tl.fma(t767, tl.fma(t767,
-        tl.fma(t767, tl.fma(t767, tl.fma(t767, tl.fma(t767, tl.fma(t767, tl.fma(t767, 0.052821796, -0.21099824),
-        0.28813356), -0.094544634), -0.04896455), -0.07985351), 0.011417099), 0.11636546), 0.17159984), 0.15958369),
-        0.106851034), 0.05081732), 0.014190124))))
-    t769 = 2.0 * t768
-    t770 = (-0.5) * (t765 * t765)
-    t771 = t770 < (-176.5)
-    t772 = tl.where(t771, -176.5, t770)
-    t773 = tl.fma(1.442695, t772, 12582912.0)
-    t774 = t773 - 12582912.0
-    t775 = tl.fma(-0.69314575, t774, t772) + ((-1.4286068e-6) * t774)
-    t776 = t773.to(tl.int32, bitcast=True)
-    t777 = ((127 + (t776 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t778 = ((127 + ((1 + t776) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t779 = ((127 + ((2 + t776) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t780 = ((127 + ((3 + t776) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t781 = (tl.where(t771, 0.0, 1.0 + tl.fma(tl.fma(t775, tl.fma(t775, tl.fma(t775, tl.fma(0.0013814222, t775,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t775 * t775, t775)))
-    t782 = tl.div_rn(1.0, tl.fma(t765, t765, 1.0)) * tl.fma(t769, t765 * -1.0, 0.3989423)  # J_1/sqrt(2 pi)
-    t783 = (t65 * ((t193 * (t191 * (t189 * (t187 * ((((t780 * (t779 * (1.1258999e+15 * (t778 * (t777 * (1.1258999e+15 *
-        (t739 * (t782 * t781)))))))) - t91) + t296) * t197))))) * t231))
-    t784 = tl.where(t783 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t783)
-    t785 = tl.where(3.4028234663852886e+38 < t783, 3.4028234663852886e+38, t784)
-    t786 = tl.where(t4, t785, t764)
-    t787 = tl.where(t4, t764, t785)
-    t788 = t737 - t736
-    t789 = t300 * (t737 + t736)
-    t790 = t275 * (t300 * t788)
-    t791 = (8.881784e-16 * ((t230 - (t274 * (t273 * (1.1258999e+15 * (t272 * (t271 * (1.1258999e+15 * (t275 *
-        t789)))))))) * t118))
-    t792 = t274 * (t273 * (1.1258999e+15 * (t272 * (t271 * (t790 * 1.1258999e+15)))))
-    t793 = tl.where(t31, t792 * -1.0, t792)
-    t794 = t198 - t793
-    t795 = t793 * -1.0
-    t796 = t794 - t198
-    t797 = t795 - t796
-    t798 = 8.881784e-16 * (t65 * (t794 + ((t198 - (t794 - t796)) + t797)))
-    t799 = tl.where(t4, t798, t791)
-    t800 = tl.where(t4, t791, t798)
-    t801 = tl.where(t44, 1.0, -1.0)
-    t802 = tl.sqrt_rn(t801)
-    t803 = 0.5 * tl.div_rn(1.0, t802)
-    t804 = t802 + (tl.fma(t802, t802 * -1.0, t801) * t803)
-    t805 = tl.where(t44, t799, t804) * grad_covariance
-    t806 = tl.where(t44, t786, t804) * grad_covariance
-    t807 = tl.where(t44, t800, t804) * grad_covariance
-    t808 = tl.where(t44, t787, t804)
-    t809 = tl.where(t44, t639, t804) * grad_covariance
-    t810 = t808 * grad_covariance
-    return (t805, t806, t807, t810, t809)
+    t112 = (t111 * _polynomial12(t111 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
+    t113 = _part7(t110)
+    t114 = (-0.5) * (t109 * t109)
+    t115 = t93 * t109
+    t116 = tl.where(t28, t115 * -1.0, t115) * -1.0
+    t117 = t114 < (-176.5)
+    t118 = tl.where(t117, -176.5, t114)
+    t119 = tl.fma(1.442695, t118, 12582912.0)
+    t120 = t119.to(tl.int32, bitcast=True)
+    t121 = ((127 + (t120 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t122 = _part4(1, t120)
+    t123 = _part4(2, t120)
+    t124 = _part4(3, t120)
+    t125 = tl.where(t117, 0.0, _part2(t119, t118)) * t112
+    t126 = 1.0 - (t124 * (t123 * (t122 * (t121 * t125))))
+    t127 = t104 * -1.0
+    t128 = t127 - t106
+    t129 = tl.where(t28, t127, t104)
+    t130 = t129 + t107
+    t131 = t62 + t130
+    t132 = (t130 * t130) * (-0.5)
+    t133 = t132 < (-176.5)
+    t134 = tl.where(t133, -176.5, t132)
+    t135 = tl.fma(1.442695, t134, 12582912.0)
+    t136 = t135.to(tl.int32, bitcast=True)
+    t137 = ((127 + (t136 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t138 = t137 * t73
+    t139 = _part4(1, t136)
+    t140 = t139 * t75
+    t141 = _part4(2, t136)
+    t142 = t141 * t79
+    t143 = _part4(3, t136)
+    t144 = t143 * t78
+    t145 = tl.where(t133, 0.0, _part2(t135, t134))
+    t146 = t93 * (t144 * (t142 * (1.1258999e+15 * (t140 * (t138 * (1.1258999e+15 * ((t145 * t82) * 0.3989423)))))))
+    t147 = t145 * 0.19947115
+    t148 = tl.where(t28, t146 * -1.0, t146)
+    t149 = tl.abs(t131)
+    t150 = t149 < 8.6736174e-19
+    t151 = 0.125 * (t131 * t131)  # A = (a + b)^2/8
+    t152 = 2.0 * t151
+    t153 = t48 - t129
+    t154 = t129 * -1.0
+    t155 = t153 - t48
+    t156 = t154 - t155
+    t157 = t153 + (((t48 - (t153 - t155)) + t156) + t108)
+    t158 = tl.abs(t157)
+    t159 = (t149 <= t158) | t150
+    t160 = t158 * tl.div_rn(1.0, tl.where(t159, 1.0, t149))
+    t161 = 0.125 * (t149 * t158)
+    t162 = 0.125 * (t157 * t157)  # B = (a - b)^2/8
+    t163 = 2.0 * t162
+    t164 = t151 + t162
+    t165 = t104 < 0.0
+    t166 = tl.where(t165, t125, t126)
+    t167 = 1.1258999e+15 * (0.3989423 * (t80 * t166))
+    t168 = tl.where(t165, t121, 1.0)
+    t169 = t166 * t168
+    t170 = (t72 * t168) * t167
+    t171 = tl.where(t165, t122, 1.0)
+    t172 = t171 * t169
+    t173 = 1.1258999e+15 * ((t74 * t171) * t170)
+    t174 = tl.where(t165, t123, 1.0)
+    t175 = tl.where(t165, t124, 1.0)
+    t176 = t83 * (t175 * (t174 * t172))
+    t177 = t93 * ((t77 * t175) * ((t76 * t174) * t173))
+    t178 = 0.0 < t104
+    t179 = tl.where(t178, t128, 0.0)
+    t180 = tl.where(t28, t177 * -1.0, t177)
+    t181 = tl.where(1.3043831e+19 < t97, 1.3043831e+19, t97) * 8.881784e-16
+    t182 = t96 * (t39 * 2.0)
+    t183 = _part5(t39, t29, t15)
+    t184 = tl.where(t38 & (0.0 < t183), t183, 0.0)
+    t185 = 0.0 == t184
+    t186 = tl.where(t185, 1.0, t184)
+    t187 = t185 & t33
+    t188 = tl.sqrt_rn(t186)
+    t189 = tl.div_rn(1.0, t188)
+    t190 = 0.5 * t189
+    t191 = tl.fma(t188, t188 * -1.0, t186) * t190
+    t192 = tl.where(t32, 1.0, tl.where(t187, 0.0, t96 * (t188 + t191)))  # Q = sqrt((1 - rho)/(1 + rho))
+    t193 = tl.where(t32, 1.0, tl.where(t187, 1.0995116e+12, t92 * tl.fma(t189, (t189 * t191) * -1.0, t189)))
+    t194 = t193 * (t193 * t162)
+    t195 = t193 * t157
+    t196 = t192 * t192
+    t197 = t158 <= (t196 * t149)
+    t198 = tl.where(t159, t162, tl.where(t197, t194, t161))  # B/q*^2
+    t199 = tl.where(t159, 1.0, tl.where(t197, t196, t160))  # q*^2, where the exponent is least
+    t200 = tl.fma(t151, t199, t198)
+    t201 = (t200 + t164) * -1.0
+    t202 = t201 < (-176.5)
+    t203 = tl.where(t202, -176.5, t201)
+    t204 = tl.fma(1.442695, t203, 12582912.0)
+    t205 = t204.to(tl.int32, bitcast=True)
+    t206 = ((127 + (t205 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t207 = ((127 + ((t205 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t208 = ((127 + ((t205 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t209 = ((127 + ((t205 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t210 = tl.where(t202, 0.0, _part2(t204, t203))
+    t211 = tl.fma(t200, 36.0, 324.0)
+    t212 = t200 + 18.0
+    t213 = tl.fma(t151, t199, t198 * -1.0)
+    t214 = t212 + tl.sqrt_rn(tl.fma(t213, t213, t211))
+    t215 = t214 < t152
+    t216 = tl.where(t215, tl.sqrt_rn(tl.where(t215, t214 * tl.div_rn(1.0, tl.where(t215, t152, 1.0)), 1.0)), 1.0)
+    t217 = t163 * tl.div_rn(1.0, t214)
+    t218 = t196 < t217
+    t219 = tl.where(t218, tl.sqrt_rn(tl.where(t218, t217, 1.0)), t192)  # lo, where the integral begins
+    t220 = t218 | t215
+    t221 = t216 - t219
+    t222 = t221 - t216
+    t223 = t221 + ((t216 - (t221 - t222)) + ((t219 * -1.0) - t222))
+    t224 = t219 - t192
+    t225 = t224 - t219
+    t226 = tl.div_rn(1.0, 1.0 + t196)
+    t227 = t196 * t131
+    t228 = t226 * (t227 - t157)
+    t229 = t226 * (t157 + t227)
+    t230 = tl.where(t53, t116, t229)
+    t231 = 1.2676506e+30 * tl.where(0.0 < t229, t230, t57)
+    t232 = tl.where(t28, t228 * -1.0, t228)
+    t233 = tl.where(t178, t95, t232)
+    t234 = 1.2676506e+30 * tl.where(0.0 < t232, t233, t179)
+    t235 = (2.0 * t226) * 0.25
+    t236 = t182 * tl.div_rn(1.0, 1.0 + t192)  # 1 - Q
+    t237 = tl.where(t220, t223, t236)  # hi - lo
+    t238 = tl.fma(t237, 3.3532354e-11, t219)
+    t239 = t238 * t238
+    t240 = 1.0 + t239
+    t241 = tl.div_rn(1.0, t239 * t240)
+    t242 = t240 * t241
+    t243 = t239 * t241
+    t244 = t199 - t239
+    t245 = (t151 - (t198 * t242)) * t244
+    t246 = tl.fma(t245, 1.442695, 12582912.0)
+    t247 = (((t246.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32, bitcast=True)
+    t248 = _part2(t246, t245) * t247
+    t249 = 1.0948046e-10 * (t248 * t243)
+    t250 = tl.where(t218, t224 + ((t192 * -1.0) - t225), 0.0)
+    t251, t252, t253 = _atom1(t237, 2.5491785e-8, t250, t192, t219, t198, t151, t199)
+    t254 = tl.fma(3.664403e-8, t251, t249)
+    t255, t256, t257 = _atom1(t237, 9.07271e-7, t250, t192, t219, t198, t151, t199)
+    t258 = tl.fma(8.2863903e-7, t255, t254)
+    t259, t260, t261 = _atom1(t237, 1.0402935e-5, t250, t192, t219, t198, t151, t199)
+    t262 = tl.fma(6.914987e-6, t259, t258)
+    t263, t264, t265 = _atom1(t237, 6.5607106e-5, t250, t192, t219, t198, t151, t199)
+    t266 = tl.fma(3.403867e-5, t263, t262)
+    t267, t268, t269 = _atom1(t237, 0.00028506469, t250, t192, t219, t198, t151, t199)
+    t270 = tl.fma(0.00012037752, t267, t266)
+    t271, t272, t273 = _atom1(t237, 0.0009584919, t250, t192, t219, t198, t151, t199)
+    t274 = tl.fma(0.00033853552, t271, t270)
+    t275, t276, t277 = _atom1(t237, 0.002668798, t250, t192, t219, t198, t151, t199)
+    t278 = tl.fma(0.00080315646, t275, t274)
+    t279, t280, t281 = _atom1(t237, 0.0064236135, t250, t192, t219, t198, t151, t199)
+    t282 = tl.fma(0.0016684684, t279, t278)
+    t283, t284, t285 = _atom1(t237, 0.013757327, t250, t192, t219, t198, t151, t199)
+    t286 = tl.fma(0.003111472, t283, t282)
+    t287, t288, t289 = _atom1(t237, 0.026755854, t250, t192, t219, t198, t151, t199)
+    t290 = tl.fma(0.0052997353, t287, t286)
+    t291, t292, t293 = _atom1(t237, 0.04795985, t250, t192, t219, t198, t151, t199)
+    t294 = tl.fma(0.008347159, t291, t290)
+    t295, t296, t297 = _atom1(t237, 0.08011972, t250, t192, t219, t198, t151, t199)
+    t298 = tl.fma(0.01226549, t295, t294)
+    t299, t300, t301 = _atom1(t237, 0.12580574, t250, t192, t219, t198, t151, t199)
+    t302 = tl.fma(0.016922534, t299, t298)
+    t303, t304, t305 = _atom1(t237, 0.18691295, t250, t192, t219, t198, t151, t199)
+    t306 = tl.fma(0.022018863, t303, t302)
+    t307, t308, t309 = _atom1(t237, 0.2641353, t250, t192, t219, t198, t151, t199)
+    t310 = tl.fma(0.02709276, t307, t306)
+    t311, t312, t313 = _atom1(t237, 0.35650676, t250, t192, t219, t198, t151, t199)
+    t314 = tl.fma(0.031558346, t311, t310)
+    t315, t316, t317 = _atom1(t237, 0.4611132, t250, t192, t219, t198, t151, t199)
+    t318 = tl.fma(0.034775116, t315, t314)
+    t319, t320, t321 = _atom1(t237, 0.57306117, t250, t192, t219, t198, t151, t199)
+    t322 = tl.fma(0.036140036, t319, t318)
+    t323, t324, t325 = _atom1(t237, 0.68575263, t250, t192, t219, t198, t151, t199)
+    t326 = tl.fma(0.035187226, t323, t322)
+    t327, t328, t329 = _atom1(t237, 0.79146093, t250, t192, t219, t198, t151, t199)
+    t330 = tl.fma(0.031677183, t327, t326)
+    t331, t332, t333 = _atom1(t237, 0.8821475, t250, t192, t219, t198, t151, t199)
+    t334 = tl.fma(0.025657747, t331, t330)
+    t335, t336, t337 = _atom1(t237, 0.950407, t250, t192, t219, t198, t151, t199)
+    t338, t339, t340 = _atom1(t237, 0.99040914, t250, t192, t219, t198, t151, t199)
+    t341 = (t209 * (t208 * (t207 * (t206 * (t210 * (t237 * tl.fma(0.0078000887, t338, tl.fma(0.017483776, t335,
+        t334))))))))
+    t342 = t176 + tl.where(t28, t341 * -1.0, t341)
+    t343 = tl.fma(t237, 3.3532354e-11, t250)
+    t344 = t243 * (t248 * (t343 * tl.fma(t192, 2.0, t343)))
+    t345 = 1.0948046e-10 * (t242 * t344)
+    t346 = 1.0948046e-10 * t344
+    t347 = tl.fma(3.664403e-8, t253, t345)
+    t348 = tl.fma(3.664403e-8, t252, t346)
+    t349 = tl.fma(8.2863903e-7, t257, t347)
+    t350 = tl.fma(8.2863903e-7, t256, t348)
+    t351 = tl.fma(6.914987e-6, t261, t349)
+    t352 = tl.fma(6.914987e-6, t260, t350)
+    t353 = tl.fma(3.403867e-5, t265, t351)
+    t354 = tl.fma(3.403867e-5, t264, t352)
+    t355 = tl.fma(0.00012037752, t269, t353)
+    t356 = tl.fma(0.00012037752, t268, t354)
+    t357 = tl.fma(0.00033853552, t273, t355)
+    t358 = tl.fma(0.00033853552, t272, t356)
+    t359 = tl.fma(0.00080315646, t277, t357)
+    t360 = tl.fma(0.00080315646, t276, t358)
+    t361 = tl.fma(0.0016684684, t281, t359)
+    t362 = tl.fma(0.0016684684, t280, t360)
+    t363 = tl.fma(0.003111472, t285, t361)
+    t364 = tl.fma(0.003111472, t284, t362)
+    t365 = tl.fma(0.0052997353, t289, t363)
+    t366 = tl.fma(0.0052997353, t288, t364)
+    t367 = tl.fma(0.008347159, t293, t365)
+    t368 = tl.fma(0.008347159, t292, t366)
+    t369 = tl.fma(0.01226549, t297, t367)
+    t370 = tl.fma(0.01226549, t296, t368)
+    t371 = tl.fma(0.016922534, t301, t369)
+    t372 = tl.fma(0.016922534, t300, t370)
+    t373 = tl.fma(0.022018863, t305, t371)
+    t374 = tl.fma(0.022018863, t304, t372)
+    t375 = tl.fma(0.02709276, t309, t373)
+    t376 = tl.fma(0.02709276, t308, t374)
+    t377 = tl.fma(0.031558346, t313, t375)
+    t378 = tl.fma(0.031558346, t312, t376)
+    t379 = tl.fma(0.034775116, t317, t377)
+    t380 = tl.fma(0.034775116, t316, t378)
+    t381 = tl.fma(0.036140036, t321, t379)
+    t382 = tl.fma(0.036140036, t320, t380)
+    t383 = tl.fma(0.035187226, t325, t381)
+    t384 = tl.fma(0.035187226, t324, t382)
+    t385 = tl.fma(0.031677183, t329, t383)
+    t386 = tl.fma(0.031677183, t328, t384)
+    t387 = tl.fma(0.025657747, t333, t385)
+    t388 = tl.fma(0.025657747, t332, t386)
+    t389 = tl.fma(0.0078000887, t340, tl.fma(0.017483776, t337, t387))
+    t390 = t237 * tl.fma(0.0078000887, t339, tl.fma(0.017483776, t336, t388))
+    t391 = t157 * (t237 * t389)
+    t392 = t131 * t390
+    t393 = t192 * t131
+    t394 = t226 * (t192 * 2.0)
+    t395 = t393 - t195
+    t396 = tl.abs(0.5 * (t393 + t195))
+    t397 = 0.5 * t395
+    t398 = tl.abs(tl.where(t28, t397 * -1.0, t397))
+    t399 = tl.where(18.8125 < t398, 18.8125, t398)
+    t400 = (-0.5) * (t399 * t399)
+    t401 = t400 < (-176.5)
+    t402 = tl.where(t401, -176.5, t400)
+    t403 = tl.fma(1.442695, t402, 12582912.0)
+    t404 = t403.to(tl.int32, bitcast=True)
+    t405 = ((127 + (t404 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t406 = _part4(1, t404)
+    t407 = _part4(2, t404)
+    t408 = _part4(3, t404)
+    t409 = tl.where(t401, 0.0, _part2(t403, t402))
+    t410 = _part3(t399)  # J_1/sqrt(2 pi)
+    t411 = (t91 * ((t77 * (t76 * (t74 * (t72 * ((((t408 * (t407 * (1.1258999e+15 * (t406 * (t405 * (1.1258999e+15 *
+        (t394 * (t410 * t409)))))))) - t113) + t234) * t84))))) * t61))
+    t412 = tl.where(t411 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t411)
+    t413 = tl.where(3.4028234663852886e+38 < t411, 3.4028234663852886e+38, t412)
+    t414 = tl.where(18.8125 < t396, 18.8125, t396)
+    t415 = (-0.5) * (t414 * t414)
+    t416 = t415 < (-176.5)
+    t417 = tl.where(t416, -176.5, t415)
+    t418 = tl.fma(1.442695, t417, 12582912.0)
+    t419 = t418.to(tl.int32, bitcast=True)
+    t420 = ((127 + (t419 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t421 = _part4(1, t419)
+    t422 = _part4(2, t419)
+    t423 = _part4(3, t419)
+    t424 = tl.where(t416, 0.0, _part2(t418, t417))
+    t425 = _part3(t414)  # J_1/sqrt(2 pi)
+    t426 = (t59 * ((t143 * (t141 * (t139 * (t137 * ((((t423 * (t422 * (1.1258999e+15 * (t421 * (t420 * (1.1258999e+15 *
+        (t394 * (t425 * t424)))))))) - t66) + t231) * t147))))) * t181))
+    t427 = tl.where(t426 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t426)
+    t428 = tl.where(3.4028234663852886e+38 < t426, 3.4028234663852886e+38, t427)
+    t429 = tl.where(t4, t428, t413)
+    t430 = tl.where(t4, t413, t428)
+    t431 = t392 - t391
+    t432 = t235 * (t392 + t391)
+    t433 = t210 * (t235 * t431)
+    t434 = (8.881784e-16 * ((t180 - (t209 * (t208 * (1.1258999e+15 * (t207 * (t206 * (1.1258999e+15 * (t210 *
+        t432)))))))) * t91))
+    t435 = t209 * (t208 * (1.1258999e+15 * (t207 * (t206 * (t433 * 1.1258999e+15)))))
+    t436 = tl.where(t28, t435 * -1.0, t435)
+    t437 = t148 - t436
+    t438 = t436 * -1.0
+    t439 = t437 - t148
+    t440 = t438 - t439
+    t441 = 8.881784e-16 * (t59 * (t437 + ((t148 - (t437 - t439)) + t440)))
+    t442 = tl.where(t4, t441, t434)
+    t443 = tl.where(t4, t434, t441)
+    t444 = tl.where(t38, 1.0, -1.0)
+    t445 = tl.sqrt_rn(t444)
+    t446 = 0.5 * tl.div_rn(1.0, t445)
+    t447 = t445 + (tl.fma(t445, t445 * -1.0, t444) * t446)
+    t448 = tl.where(t38, t442, t447) * grad_covariance
+    t449 = tl.where(t38, t429, t447) * grad_covariance
+    t450 = tl.where(t38, t443, t447) * grad_covariance
+    t451 = tl.where(t38, t430, t447)
+    t452 = tl.where(t38, t342, t447) * grad_covariance
+    t453 = t451 * grad_covariance
+    return (t448, t449, t450, t453, t452)
 
 
 @triton.jit
-def relu_covariance_exact_backward_kernel(mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, cov_ptr, grad_covariance_ptr,
-                                          out_grad_mean1_ptr, out_grad_var1_ptr, out_grad_mean2_ptr, out_grad_var2_ptr,
-                                          out_grad_cov_ptr, n, BLOCK: tl.constexpr):
+def relu_covariance_exact_backward_kernel(
+    mean1_ptr, var1_ptr, mean2_ptr, var2_ptr, cov_ptr, grad_covariance_ptr, out_grad_mean1_ptr, out_grad_var1_ptr,
+    out_grad_mean2_ptr, out_grad_var2_ptr, out_grad_cov_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean1 = tl.load(mean1_ptr + offsets, mask=mask).to(tl.float32)
@@ -1410,12 +732,8 @@ def relu_covariance_exact_backward_kernel(mean1_ptr, var1_ptr, mean2_ptr, var2_p
     var2 = tl.load(var2_ptr + offsets, mask=mask).to(tl.float32)
     cov = tl.load(cov_ptr + offsets, mask=mask).to(tl.float32)
     grad_covariance = tl.load(grad_covariance_ptr + offsets, mask=mask).to(tl.float32)
-    out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2, out_grad_cov = relu_covariance_exact_backward(mean1,
-                                                                                                                var1,
-                                                                                                                mean2,
-                                                                                                                var2,
-                                                                                                                cov,
-                                                                                                                grad_covariance)
+    out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2, out_grad_cov = relu_covariance_exact_backward(
+        mean1, var1, mean2, var2, cov, grad_covariance)
     tl.store(out_grad_mean1_ptr + offsets, out_grad_mean1.to(out_grad_mean1_ptr.dtype.element_ty), mask=mask)
     tl.store(out_grad_var1_ptr + offsets, out_grad_var1.to(out_grad_var1_ptr.dtype.element_ty), mask=mask)
     tl.store(out_grad_mean2_ptr + offsets, out_grad_mean2.to(out_grad_mean2_ptr.dtype.element_ty), mask=mask)

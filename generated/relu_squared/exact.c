@@ -4,17 +4,12 @@
 // So et al. 2021, Primer: Searching for Efficient Transformers for Language Modeling, section 3
 //
 // rule digest  fe817283e597e47122d007332fdd89b8ef87f11100480e10e1334f4288340a27
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h947653079234389f90ac63811e3bda7053812e9b4be66ef26eba1edc5e0a5df6
 // operations   relu_squared_exact_forward 219, relu_squared_exact_backward 249
 //
 // Certificate:
-//   mean        5.38 ulp, worst at mean = -217.819489, var = 70325.5547
-//   var         6.62 ulp, worst at mean = -12162.0771, var = 441378464
-//   dmean_dmu   6.2 ulp, worst at mean = -713.345703, var = 6.07285936e+12
-//   dmean_dvar  5 ulp, worst at mean = -8.60090827e+18, var = 5.49302636e+35
-//   dvar_dmu    6.88 ulp, worst at mean = -25607.873, var = 9.84853449e+13
-//   dvar_dvar   4.64 ulp, worst at mean = -4.26269278e-16, var = 4.36421353e-29
-//   against exact values at 16944 points over all of float32; details in exact.json
+//   mean 5.38, var 6.62, dmean_dmu 6.2, dmean_dvar 5, dvar_dmu 6.88, dvar_dvar 4.64 ulp,
+//   against exact values at 16944 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,137 +41,126 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void relu_squared_exact_forward_element(float mean, float var,
-                                                                                     float *restrict out_mean,
-                                                                                     float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void relu_squared_exact_forward_element(
+    float mean, float var, float *restrict out_mean, float *restrict out_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const float t4 = t1 ? 2.8147498e+14f : (t0 ? 0.00390625f : 1.0f);  // power of two that keeps residuals normal
-    const float t5 = t3 * 8.507059e+37f;
-    const _Bool t6 = 1.0995116e+12f < var;
-    const _Bool t7 = 1.0f < var;
-    const _Bool t8 = mean < 0.0f;
-    const _Bool t9 = mean == mean;
-    const float t10 = t6 ? 262144.0f : 1.0f;
-    const float t11 = var * (t6 ? 2.1175824e-22f : 1.0f);
-    const float t12 = t6 ? 6.871948e+10f : 1.0f;
-    const float t13 = t4 * (var * t4);
-    const float t14 = t2 ? t5 : (t3 * t4);
-    const float t15 = t2 ? 7.888609e-31f : t13;
-    const float t16 = t7 ? 4.0f : 1.0f;
-    const float t17 = t7 ? 2.0f : 1.0f;
-    const float t18 = SQRT(t15);  // standard deviation, scaled
-    const float t19 = 1.0f / t18;
-    const float t20 = FMA(t18, -t18, t15);
-    const _Bool t21 = t18 == t18;
-    const float t22 = t14 * t19;
-    const float t23 = t20 * (0.5f * t19);
-    const _Bool t24 = 23.25f < t22;
-    const float t25 = -t22;
-    const float t26 = FMA(t23, t25, FMA(t18, t25, t14));
-    const float t27 = t18 + t23;
-    const float t28 = t19 * t26;
-    const float t29 = t24 ? 23.25f : t22;  // t = min(|mean|/sigma, reach)
-    const float t30 = t24 ? 0.0f : t28;
-    const float t31 = FMA(t29, 0.25f, 1.0f);
-    const float t32 = t29 * (-0.5f);
-    const float t33 = -t29;
-    const _Bool t34 = t6 & (t29 < 4.0f);
-    const float t35 = 1.0f / t31;  // u = 1/(1 + t/4)
-    const float t36 = t29 * t32;
-    const float t37 = FMA(t30, 0.25f, FMA(t29, 0.25f, -(t31 - 1.0f)));
-    const float t38 = t34 ? 0.0009765625f : 1.0f;
-    const float t39 = t34 ? 1024.0f : 1.0f;
-    const float t40 = t7 ? t38 : 4.0f;
-    const float t41 = t7 ? t38 : 2.0f;
-    const float t42 = var * t40;
-    const float t43 = var * t41;
-    const float t44 = t3 * t42;
-    const float t45 = t17 * (var * t43);
-    const float t46 = t8 ? 0.0f : ((t16 * (t3 * t44)) + t45);
-    const float t47 = t8 ? 0.0f : ((t3 * (t3 * t38)) + (var * t38));
-    const float t48 = FMA(t30, t33, FMA(t29, t32, -t36));
-    const float t49 = t29 + t30;
-    const float t50 = FMA(t36, 1.442695f, 12582912.0f);
-    const float t51 = t50 - 12582912.0f;
-    const uint32_t t52 = as_bits(t50);
-    const float t53 = FMA(t51, -0.69314575f, t36) + FMA(t51, -1.4286068e-6f, t48);
-    const float t54 = as_float((127u + ((uint32_t)((int32_t)(t52 + 1u) >> 2u))) << 23u);
-    const float t55 = as_float((((uint32_t)((int32_t)t52 >> 2u)) + 127u) << 23u);
-    const uint32_t t56 = t52 + 2u;
-    const uint32_t t57 = t52 + 3u;
-    const uint32_t t58 = (uint32_t)((int32_t)t56 >> 2u);
-    const uint32_t t59 = (uint32_t)((int32_t)t57 >> 2u);
-    const uint32_t t60 = 127u + t58;
-    const uint32_t t61 = 127u + t59;
-    const uint32_t t62 = t60 << 23u;
-    const uint32_t t63 = t61 << 23u;
-    const float t64 = as_float(t62);
-    const float t65 = as_float(t63);
-    const float t66 = 4.0f * t49;
-    const float t67 = t49 * (-8.0f);
-    const float t68 = t35 - 0.25f;
-    const float t69 = t35 * (t35 * t35);
-    const float t70 = FMA(t35, FMA(t35, FMA(t35, 0.85038245f, -0.44754767f), 0.12122969f), -0.0061111385f);
-    const float t71 = -t35;
-    const float t72 = t35 * FMA(t37, t71, FMA(t31, t71, 1.0f));
-    const float t73 = t69 * FMA(t35, FMA(t35, FMA(t35, 1.6044989f, -0.8821711f), 0.26174477f), -0.011441634f);
-    const float t74 = t35 * t69;
-    const float t75 = t74 * t70;
-    const float t76 = t35 * t74;
-    const float t77 = t72 * t75;
-    const float t78 = t72 * t73;
-    const float t79 = t11 * (t38 * (t55 * t10));
-    const float t80 = t38 * (t55 * t12);
-    const float t81 = t64 * (t55 * t54);
-    const float t82 = t11 * t80;
-    const float t83 = t65 * t81;
-    const float t84 = t79 * (t54 * t10);
-    const float t85 = t82 * (t54 * t12);
-    const float t86 = t84 * (t64 * t10);
-    const float t87 = t11 * (t64 * t12);
-    const float t88 = t65 * t10;
-    const float t89 = t87 * (t65 * t12);
-    const float t90 = t86 * t88;
+    _Bool t0 = var == 0.0f;
+    float t1 = ABS(mean);
+    _Bool t2 = var < 9.094947e-13f;
+    float t3 = (1.1529215e+18f < var) ? 0.00390625f : 1.0f;
+    float t4 = t2 ? 2.8147498e+14f : t3;  // power of two that keeps residuals normal
+    _Bool t5 = 1.0995116e+12f < var;
+    _Bool t6 = 1.0f < var;
+    _Bool t7 = mean < 0.0f;
+    _Bool t8 = mean == mean;
+    float t9 = t5 ? 262144.0f : 1.0f;
+    float t10 = t5 ? 2.1175824e-22f : 1.0f;
+    float t11 = var * t10;
+    float t12 = t5 ? 6.871948e+10f : 1.0f;
+    float t13 = t1 * 8.507059e+37f;
+    float t14 = t1 * t4;
+    float t15 = t0 ? t13 : t14;
+    float t16 = t4 * (var * t4);
+    float t17 = t0 ? 7.888609e-31f : t16;
+    float t18 = SQRT(t17);  // standard deviation, scaled
+    float t19 = 1.0f / t18;
+    _Bool t20 = t18 == t18;
+    float t21 = t15 * t19;
+    float t22 = FMA(t18, -t18, t17) * (0.5f * t19);
+    _Bool t23 = 23.25f < t21;
+    float t24 = -t21;
+    float t25 = t18 + t22;
+    float t26 = t23 ? 23.25f : t21;  // t = min(|mean|/sigma, reach)
+    float t27 = t19 * FMA(t22, t24, FMA(t18, t24, t15));
+    float t28 = t23 ? 0.0f : t27;
+    float t29 = FMA(t26, 0.25f, 1.0f);
+    float t30 = t26 * (-0.5f);
+    _Bool t31 = t5 & (t26 < 4.0f);
+    float t32 = 1.0f / t29;  // u = 1/(1 + t/4)
+    float t33 = t26 * t30;
+    float t34 = t31 ? 0.0009765625f : 1.0f;
+    float t35 = t31 ? 1024.0f : 1.0f;
+    float t36 = t6 ? 4.0f : 1.0f;
+    float t37 = t6 ? t34 : 4.0f;
+    float t38 = t36 * (t1 * (t1 * (var * t37)));
+    float t39 = t6 ? 2.0f : 1.0f;
+    float t40 = t6 ? t34 : 2.0f;
+    float t41 = t38 + (t39 * (var * (var * t40)));
+    float t42 = t7 ? 0.0f : t41;
+    float t43 = (t1 * (t1 * t34)) + (var * t34);
+    float t44 = t7 ? 0.0f : t43;
+    float t45 = t26 + t28;
+    float t46 = FMA(t33, 1.442695f, 12582912.0f);
+    float t47 = t46 - 12582912.0f;
+    uint32_t t48 = as_bits(t46);
+    float t49 = FMA(t47, -0.69314575f, t33) + FMA(t47, -1.4286068e-6f, FMA(t28, -t26, FMA(t26, t30, -t33)));
+    float t50 = as_float((127u + ((uint32_t)((int32_t)(t48 + 1u) >> 2u))) << 23u);
+    float t51 = as_float((((uint32_t)((int32_t)t48 >> 2u)) + 127u) << 23u);
+    float t52 = as_float((127u + ((uint32_t)((int32_t)(t48 + 2u) >> 2u))) << 23u);
+    float t53 = as_float((127u + ((uint32_t)((int32_t)(t48 + 3u) >> 2u))) << 23u);
+    float t54 = t32 - 0.25f;
+    float t55 = t32 * (t32 * t32);
+    float t56 = -t32;
+    float t57 = t32 * FMA(FMA(t28, 0.25f, FMA(t26, 0.25f, -(t29 - 1.0f))), t56, FMA(t29, t56, 1.0f));
+    float t58 = t32 * t55;
     // J_4/sqrt(2 pi)
-    const float t91 = FMA(FMA(t68, FMA(t68, FMA(t68, FMA(t68, FMA(t68, FMA(t68, FMA(t68, FMA(t68, FMA(t68, FMA(t68,
-        FMA(t68, FMA(t68, 0.057405252f, -0.17899181f), 0.1562798f), 0.035864227f), -0.059652198f), -0.058043715f),
-        -0.010042751f), 0.04412025f), 0.06228341f), 0.04817936f), 0.02484626f), 0.008387736f), 0.0014857943f), t76,
-        t77);
+    float t59 = FMA(POLY12(t54, 0.057405252f, -0.17899181f, 0.1562798f, 0.035864227f, -0.059652198f, -0.058043715f,
+        -0.010042751f, 0.04412025f, 0.06228341f, 0.04817936f, 0.02484626f, 0.008387736f, 0.0014857943f), t32 * t58, t57
+        * (t58 * POLY3(t32, 0.85038245f, -0.44754767f, 0.12122969f, -0.0061111385f)));
     // J_3/sqrt(2 pi)
-    const float t92 = FMA(t74, FMA(t68, FMA(t68, FMA(t68, FMA(t68, FMA(t68, FMA(t68, FMA(t68, FMA(t68, FMA(t68,
-        FMA(t68, FMA(t68, FMA(t68, 0.06370904f, -0.22561872f), 0.25449875f), -0.028748006f), -0.06416302f),
-        -0.07479951f), -0.0029166548f), 0.07896681f), 0.11222359f), 0.09409201f), 0.054495227f), 0.021391233f),
-        0.004606225f), t78);
-    const float t93 = (t47 < 0.0f) ? (-3.4028234663852886e+38f) : 3.4028234663852886e+38f;
-    const float t94 = FMA(FMA(t53, FMA(t53, FMA(t53, FMA(t53, 0.0013814222f, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f), t53 * t53, t53);
-    const float t95 = (t46 < 0.0f) ? (-3.4028234663852886e+38f) : 3.4028234663852886e+38f;
-    const float t96 = 1.0f + t94;  // exp(-t^2/2), mantissa
-    const float t97 = t96 * t83;
-    const float t98 = FMA(t92, t49, t91 * 4.0f);
-    const float t99 = FMA(t49, t98, t92 * 3.0f);
-    const float t100 = (-(t98 * (4.0f * t98))) * t97;
-    const float t101 = FMA(t92, t67, FMA(t99, t66, t100));
-    const float t102 = t8 ? FMA(t91, 24.0f, t100) : FMA(t91, -8.0f, t101);
-    const float t103 = t39 * (t46 + ((FMA(t94, t102, t102) * t85) * t89));
-    const float t104 = t8 ? (t98 * 2.0f) : (t98 * (-2.0f));
-    const float t105 = (t47 + (FMA(t94, t104, t104) * t90)) * t39;
-    const float t106 = (ABS(t105) <= 3.4028234663852886e+38f) ? t105 : t93;
-    const float t107 = (t106 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t106;
-    const float t108 = t9 ? (t21 ? ((3.4028234663852886e+38f < t107) ? 3.4028234663852886e+38f : t107) : t27) : mean;
-    const float t109 = (ABS(t103) <= 3.4028234663852886e+38f) ? t103 : t95;
-    const float t110 = (t109 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t109;
-    const float t111 = t9 ? (t21 ? ((3.4028234663852886e+38f < t110) ? 3.4028234663852886e+38f : t110) : t27) : mean;
-    *out_mean = t108;
-    *out_var = t111;
+    float t60 = FMA(t58, POLY12(t54, 0.06370904f, -0.22561872f, 0.25449875f, -0.028748006f, -0.06416302f, -0.07479951f,
+        -0.0029166548f, 0.07896681f, 0.11222359f, 0.09409201f, 0.054495227f, 0.021391233f, 0.004606225f), t57 * (t55 *
+        POLY3(t32, 1.6044989f, -0.8821711f, 0.26174477f, -0.011441634f)));
+    float t61 = FMA(POLY4(t49, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t49 * t49, t49);
+    float t62 = FMA(t60, t45, t59 * 4.0f);
+    float t63 = -(t62 * (4.0f * t62));
+    float t64 = 1.0f + t61;  // exp(-t^2/2), mantissa
+    float t65 = t63 * (t64 * (t53 * (t52 * (t51 * t50))));
+    float t66 = FMA(t59, 24.0f, t65);
+    float t67 = FMA(t59, -8.0f, FMA(t60, t45 * (-8.0f), FMA(FMA(t45, t62, t60 * 3.0f), 4.0f * t45, t65)));
+    float t68 = t7 ? t66 : t67;
+    float t69 = t35 * (t42 + ((FMA(t61, t68, t68) * ((t11 * (t34 * (t51 * t12))) * (t50 * t12))) * ((t11 * (t52 * t12))
+        * (t53 * t12))));
+    float t70 = t62 * 2.0f;
+    float t71 = t62 * (-2.0f);
+    float t72 = t7 ? t70 : t71;
+    float t73 = (t44 + (FMA(t61, t72, t72) * ((((t11 * (t34 * (t51 * t9))) * (t50 * t9)) * (t52 * t9)) * (t53 * t9))))
+        * t35;
+    _Bool t74 = ABS(t73) <= 3.4028234663852886e+38f;
+    float t75 = (t44 < 0.0f) ? (-3.4028234663852886e+38f) : 3.4028234663852886e+38f;
+    float t76 = t74 ? t73 : t75;
+    float t77 = (t76 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t76;
+    float t78 = (3.4028234663852886e+38f < t77) ? 3.4028234663852886e+38f : t77;
+    float t79 = t20 ? t78 : t25;
+    float t80 = t8 ? t79 : mean;
+    _Bool t81 = ABS(t69) <= 3.4028234663852886e+38f;
+    float t82 = (t42 < 0.0f) ? (-3.4028234663852886e+38f) : 3.4028234663852886e+38f;
+    float t83 = t81 ? t69 : t82;
+    float t84 = (t83 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t83;
+    float t85 = (3.4028234663852886e+38f < t84) ? 3.4028234663852886e+38f : t84;
+    float t86 = t20 ? t85 : t25;
+    float t87 = t8 ? t86 : mean;
+    *out_mean = t80;
+    *out_var = t87;
 }
 
-void relu_squared_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                                const float *restrict params, float *restrict out_mean, float *restrict out_var)
+void relu_squared_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -187,164 +172,136 @@ void relu_squared_exact_forward(int64_t n, const float *restrict mean, const flo
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void relu_squared_exact_backward_element(float mean, float var,
-                                                                                      float grad_mean, float grad_var,
-                                                                                      float *restrict out_grad_mean,
-                                                                                      float *restrict out_grad_var)
+INLINE void relu_squared_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const float t4 = t1 ? 2.8147498e+14f : (t0 ? 0.00390625f : 1.0f);  // power of two that keeps residuals normal
-    const float t5 = t3 * 8.507059e+37f;
-    const _Bool t6 = 1.0995116e+12f < var;
-    const _Bool t7 = 1.0f < var;
-    const _Bool t8 = mean < 0.0f;
-    const float t9 = t6 ? 262144.0f : 1.0f;
-    const float t10 = var * (t6 ? 2.1175824e-22f : 1.0f);
-    const float t11 = t2 ? 7.888609e-31f : (t4 * (var * t4));
-    const float t12 = t2 ? t5 : (t3 * t4);
-    const float t13 = t7 ? 2.0f : 1.0f;
-    const float t14 = t7 ? 4.0f : 1.0f;
-    const float t15 = t7 ? 8.0f : 1.0f;
-    const float t16 = t8 ? 0.0f : 1.0f;
-    const float t17 = SQRT(t11);  // standard deviation, scaled
-    const float t18 = 1.0f / t17;
-    const float t19 = FMA(t17, -t17, t11);
-    const float t20 = t12 * t18;
-    const float t21 = t19 * (0.5f * t18);
-    const _Bool t22 = 23.25f < t20;
-    const float t23 = -t20;
-    const float t24 = FMA(t21, t23, FMA(t17, t23, t12));
-    const float t25 = t22 ? 23.25f : t20;  // t = min(|mean|/sigma, reach)
-    const float t26 = -(t18 * t21);
-    const float t27 = t18 * t24;
-    const float t28 = FMA(t18, t26, t18);
-    const float t29 = t22 ? 0.0f : t27;
-    const float t30 = var * (t4 * t28);
-    const float t31 = FMA(t25, 0.25f, 1.0f);
-    const float t32 = t25 * (-0.5f);
-    const float t33 = -t25;
-    const _Bool t34 = t6 & (t25 < 4.0f);
-    const float t35 = 1.0f / t31;  // u = 1/(1 + t/4)
-    const float t36 = t25 * t32;
-    const float t37 = FMA(t29, 0.25f, FMA(t25, 0.25f, -(t31 - 1.0f)));
-    const float t38 = t34 ? 0.0009765625f : 1.0f;
-    const float t39 = t34 ? 1024.0f : 1.0f;
-    const float t40 = t7 ? t38 : 4.0f;
-    const float t41 = t7 ? t38 : 8.0f;
-    const float t42 = t7 ? t38 : 2.0f;
-    const float t43 = var * t41;
-    const float t44 = t13 * (t3 * t42);
-    const float t45 = t15 * (t3 * t43);
-    const float t46 = t8 ? 0.0f : t44;
-    const float t47 = t8 ? 0.0f : t45;
-    const float t48 = FMA(t29, t33, FMA(t25, t32, -t36));
-    const float t49 = t25 + t29;
-    const float t50 = FMA(t36, 1.442695f, 12582912.0f);
-    const float t51 = t3 * (t3 * t40);
-    const float t52 = t14 * (var * t40);
-    const float t53 = t8 ? 0.0f : ((t14 * t51) + t52);
-    const float t54 = t50 - 12582912.0f;
-    const uint32_t t55 = as_bits(t50);
-    const float t56 = FMA(t54, -0.69314575f, t36) + FMA(t54, -1.4286068e-6f, t48);
-    const float t57 = as_float((127u + ((uint32_t)((int32_t)(t55 + 1u) >> 2u))) << 23u);
-    const float t58 = as_float((((uint32_t)((int32_t)t55 >> 2u)) + 127u) << 23u);
-    const uint32_t t59 = t55 + 2u;
-    const uint32_t t60 = t55 + 3u;
-    const uint32_t t61 = (uint32_t)((int32_t)t59 >> 2u);
-    const uint32_t t62 = (uint32_t)((int32_t)t60 >> 2u);
-    const uint32_t t63 = 127u + t61;
-    const uint32_t t64 = 127u + t62;
-    const uint32_t t65 = t63 << 23u;
-    const uint32_t t66 = t64 << 23u;
-    const float t67 = as_float(t65);
-    const float t68 = as_float(t66);
-    const float t69 = t49 * (-4.0f);
-    const float t70 = t49 * 12.0f;
-    const float t71 = t49 * 2.0f;
-    const float t72 = t35 - 0.25f;
-    const float t73 = FMA(t35, FMA(t35, FMA(t35, 1.6044989f, -0.8821711f), 0.26174477f), -0.011441634f);
-    const float t74 = -t35;
-    const float t75 = t35 * FMA(t37, t74, FMA(t31, t74, 1.0f));
-    const float t76 = t35 * t35;
-    const float t77 = t76 * FMA(t35, FMA(t35, FMA(t35, 2.515667f, -1.4208062f), 0.47486058f), -0.013252705f);
-    const float t78 = t35 * t76;
-    const float t79 = t35 * t78;
-    const float t80 = t75 * (t78 * t73);
-    const float t81 = t75 * t77;
-    const float t82 = t10 * (t38 * (t58 * t9));
-    const float t83 = t38 * t58;
-    const float t84 = t58 * t57;
-    const float t85 = t30 * t83;
-    const float t86 = t67 * t84;
-    const float t87 = t57 * t85;
-    const float t88 = t82 * (t57 * t9);
-    const float t89 = t68 * t86;
-    const float t90 = t67 * t87;
-    const float t91 = t67 * t9;
-    const float t92 = t68 * t9;
-    const float t93 = t68 * t90;
-    const float t94 = (t30 * t91) * t92;
-    const float t95 = t92 * (t88 * t91);
-    const float t96 = (t46 < 0.0f) ? (-3.4028234663852886e+38f) : 3.4028234663852886e+38f;
+    _Bool t0 = var == 0.0f;
+    float t1 = ABS(mean);
+    _Bool t2 = var < 9.094947e-13f;
+    float t3 = (1.1529215e+18f < var) ? 0.00390625f : 1.0f;
+    float t4 = t2 ? 2.8147498e+14f : t3;  // power of two that keeps residuals normal
+    _Bool t5 = 1.0995116e+12f < var;
+    _Bool t6 = 1.0f < var;
+    _Bool t7 = mean < 0.0f;
+    float t8 = t5 ? 262144.0f : 1.0f;
+    float t9 = t4 * (var * t4);
+    float t10 = t0 ? 7.888609e-31f : t9;
+    float t11 = t1 * 8.507059e+37f;
+    float t12 = t1 * t4;
+    float t13 = t0 ? t11 : t12;
+    float t14 = t6 ? 4.0f : 1.0f;
+    float t15 = SQRT(t10);  // standard deviation, scaled
+    float t16 = 1.0f / t15;
+    float t17 = t13 * t16;
+    float t18 = FMA(t15, -t15, t10) * (0.5f * t16);
+    _Bool t19 = 23.25f < t17;
+    float t20 = -t17;
+    float t21 = t19 ? 23.25f : t17;  // t = min(|mean|/sigma, reach)
+    float t22 = t16 * FMA(t18, t20, FMA(t15, t20, t13));
+    float t23 = t19 ? 0.0f : t22;
+    float t24 = var * (t4 * FMA(t16, -(t16 * t18), t16));
+    float t25 = FMA(t21, 0.25f, 1.0f);
+    float t26 = t21 * (-0.5f);
+    _Bool t27 = t5 & (t21 < 4.0f);
+    float t28 = 1.0f / t25;  // u = 1/(1 + t/4)
+    float t29 = t21 * t26;
+    float t30 = t27 ? 0.0009765625f : 1.0f;
+    float t31 = t27 ? 1024.0f : 1.0f;
+    float t32 = t6 ? t30 : 4.0f;
+    float t33 = t6 ? 2.0f : 1.0f;
+    float t34 = t6 ? t30 : 2.0f;
+    float t35 = t33 * (t1 * t34);
+    float t36 = t7 ? 0.0f : t35;
+    float t37 = t6 ? 8.0f : 1.0f;
+    float t38 = t6 ? t30 : 8.0f;
+    float t39 = t37 * (t1 * (var * t38));
+    float t40 = t7 ? 0.0f : t39;
+    float t41 = t21 + t23;
+    float t42 = FMA(t29, 1.442695f, 12582912.0f);
+    float t43 = (t14 * (t1 * (t1 * t32))) + (t14 * (var * t32));
+    float t44 = t7 ? 0.0f : t43;
+    float t45 = t42 - 12582912.0f;
+    uint32_t t46 = as_bits(t42);
+    float t47 = FMA(t45, -0.69314575f, t29) + FMA(t45, -1.4286068e-6f, FMA(t23, -t21, FMA(t21, t26, -t29)));
+    float t48 = as_float((127u + ((uint32_t)((int32_t)(t46 + 1u) >> 2u))) << 23u);
+    float t49 = as_float((((uint32_t)((int32_t)t46 >> 2u)) + 127u) << 23u);
+    float t50 = as_float((127u + ((uint32_t)((int32_t)(t46 + 2u) >> 2u))) << 23u);
+    float t51 = as_float((127u + ((uint32_t)((int32_t)(t46 + 3u) >> 2u))) << 23u);
+    float t52 = t28 - 0.25f;
+    float t53 = -t28;
+    float t54 = t28 * FMA(FMA(t23, 0.25f, FMA(t21, 0.25f, -(t25 - 1.0f))), t53, FMA(t25, t53, 1.0f));
+    float t55 = t28 * t28;
+    float t56 = t28 * t55;
+    float t57 = t5 ? 2.1175824e-22f : 1.0f;
+    float t58 = ((var * t57) * (t30 * (t49 * t8))) * (t48 * t8);
+    float t59 = t51 * (t50 * (t49 * t48));
+    float t60 = t50 * t8;
+    float t61 = t51 * t8;
     // J_3/sqrt(2 pi)
-    const float t97 = FMA(FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72,
-        FMA(t72, FMA(t72, 0.06370904f, -0.22561872f), 0.25449875f), -0.028748006f), -0.06416302f), -0.07479951f),
-        -0.0029166548f), 0.07896681f), 0.11222359f), 0.09409201f), 0.054495227f), 0.021391233f), 0.004606225f), t79,
-        t80);
+    float t62 = FMA(POLY12(t52, 0.06370904f, -0.22561872f, 0.25449875f, -0.028748006f, -0.06416302f, -0.07479951f,
+        -0.0029166548f, 0.07896681f, 0.11222359f, 0.09409201f, 0.054495227f, 0.021391233f, 0.004606225f), t28 * t56,
+        t54 * (t56 * POLY3(t28, 1.6044989f, -0.8821711f, 0.26174477f, -0.011441634f)));
     // J_2/sqrt(2 pi)
-    const float t98 = FMA(t78, FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72,
-        FMA(t72, FMA(t72, FMA(t72, 0.049007196f, -0.19691817f), 0.26620197f), -0.07587932f), -0.058314748f),
-        -0.077120416f), 0.011004074f), 0.11638008f), 0.1716035f), 0.15958336f), 0.10685103f), 0.05081732f),
-        0.014190124f), t81);
-    const float t99 = (t47 < 0.0f) ? (-3.4028234663852886e+38f) : 3.4028234663852886e+38f;
-    const float t100 = FMA(FMA(t56, FMA(t56, FMA(t56, FMA(t56, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t56 * t56, t56);
-    const float t101 = (t53 < 0.0f) ? (-3.4028234663852886e+38f) : 3.4028234663852886e+38f;
-    const float t102 = 1.0f + t100;  // exp(-t^2/2), mantissa
-    const float t103 = t102 * t89;
-    const float t104 = FMA(t98, t49, t97 * 3.0f);
-    const float t105 = t104 * (t98 * 8.0f);
-    const float t106 = FMA(t49, t104, t98 * 2.0f);
-    const float t107 = t104 * 2.0f;
-    const float t108 = (t46 + (FMA(t100, t107, t107) * t93)) * t39;
-    const float t109 = t103 * (-(t106 * (t98 * 4.0f)));
-    const float t110 = FMA(0.3989423f, t71, t109);
-    const float t111 = t8 ? FMA(t98, 12.0f, t109) : FMA(t98, -4.0f, t110);
-    const float t112 = t39 * (t53 + (FMA(t100, t111, t111) * t95));
-    const float t113 = FMA(t98, t70, FMA(t106, t69, t105 * t103));
-    const float t114 = t8 ? FMA(t97, 24.0f, t103 * (-t105)) : FMA(t97, 12.0f, t113);
-    const float t115 = t39 * (t47 + ((FMA(t100, t114, t114) * t88) * t94));
-    const float t116 = t8 ? t106 : (-t106);
-    const float t117 = FMA(FMA(t100, t116, t116), t89, t16);
-    const float t118 = (t117 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t117;
-    const float t119 = (ABS(t108) <= 3.4028234663852886e+38f) ? t108 : t96;
-    const float t120 = ((3.4028234663852886e+38f < t118) ? 3.4028234663852886e+38f : t118) * grad_mean;
-    const float t121 = (t119 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t119;
-    const float t122 = ((3.4028234663852886e+38f < t121) ? 3.4028234663852886e+38f : t121) * grad_mean;
-    const float t123 = (ABS(t112) <= 3.4028234663852886e+38f) ? t112 : t101;
-    const float t124 = (ABS(t115) <= 3.4028234663852886e+38f) ? t115 : t99;
-    const float t125 = (t123 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t123;
-    const float t126 = (t124 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t124;
-    const float t127 = FMA((3.4028234663852886e+38f < t125) ? 3.4028234663852886e+38f : t125, grad_var, t120);
-    const float t128 = FMA((3.4028234663852886e+38f < t126) ? 3.4028234663852886e+38f : t126, grad_var, t122);
-    *out_grad_mean = t128;
-    *out_grad_var = t127;
+    float t63 = FMA(t56, POLY12(t52, 0.049007196f, -0.19691817f, 0.26620197f, -0.07587932f, -0.058314748f,
+        -0.077120416f, 0.011004074f, 0.11638008f, 0.1716035f, 0.15958336f, 0.10685103f, 0.05081732f, 0.014190124f), t54
+        * (t55 * POLY3(t28, 2.515667f, -1.4208062f, 0.47486058f, -0.013252705f)));
+    float t64 = FMA(POLY4(t47, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t47 * t47, t47);
+    float t65 = 1.0f + t64;  // exp(-t^2/2), mantissa
+    float t66 = t65 * t59;
+    float t67 = FMA(t63, t41, t62 * 3.0f);
+    float t68 = t67 * (t63 * 8.0f);
+    float t69 = FMA(t41, t67, t63 * 2.0f);
+    float t70 = t67 * 2.0f;
+    float t71 = (t36 + (FMA(t64, t70, t70) * (t51 * (t50 * (t48 * (t24 * (t30 * t49))))))) * t31;
+    float t72 = t66 * (-(t69 * (t63 * 4.0f)));
+    float t73 = FMA(t63, 12.0f, t72);
+    float t74 = FMA(t63, -4.0f, FMA(0.3989423f, t41 * 2.0f, t72));
+    float t75 = t7 ? t73 : t74;
+    float t76 = t31 * (t44 + (FMA(t64, t75, t75) * (t61 * (t58 * t60))));
+    float t77 = FMA(t62, 24.0f, t66 * (-t68));
+    float t78 = FMA(t62, 12.0f, FMA(t63, t41 * 12.0f, FMA(t69, t41 * (-4.0f), t68 * t66)));
+    float t79 = t7 ? t77 : t78;
+    float t80 = t31 * (t40 + ((FMA(t64, t79, t79) * t58) * ((t24 * t60) * t61)));
+    float t81 = -t69;
+    float t82 = t7 ? t69 : t81;
+    float t83 = FMA(t64, t82, t82);
+    float t84 = t7 ? 0.0f : 1.0f;
+    float t85 = FMA(t83, t59, t84);
+    float t86 = (t85 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t85;
+    _Bool t87 = ABS(t71) <= 3.4028234663852886e+38f;
+    float t88 = (t36 < 0.0f) ? (-3.4028234663852886e+38f) : 3.4028234663852886e+38f;
+    float t89 = t87 ? t71 : t88;
+    float t90 = (t89 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t89;
+    _Bool t91 = ABS(t76) <= 3.4028234663852886e+38f;
+    float t92 = (t44 < 0.0f) ? (-3.4028234663852886e+38f) : 3.4028234663852886e+38f;
+    float t93 = t91 ? t76 : t92;
+    _Bool t94 = ABS(t80) <= 3.4028234663852886e+38f;
+    float t95 = (t40 < 0.0f) ? (-3.4028234663852886e+38f) : 3.4028234663852886e+38f;
+    float t96 = t94 ? t80 : t95;
+    float t97 = (t93 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t93;
+    float t98 = (t96 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t96;
+    float t99 = (3.4028234663852886e+38f < t97) ? 3.4028234663852886e+38f : t97;
+    float t100 = (3.4028234663852886e+38f < t86) ? 3.4028234663852886e+38f : t86;
+    float t101 = FMA(t99, grad_var, t100 * grad_mean);
+    float t102 = (3.4028234663852886e+38f < t98) ? 3.4028234663852886e+38f : t98;
+    float t103 = (3.4028234663852886e+38f < t90) ? 3.4028234663852886e+38f : t90;
+    float t104 = FMA(t102, grad_var, t103 * grad_mean);
+    *out_grad_mean = t104;
+    *out_grad_var = t101;
 }
 
-void relu_squared_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                                 const float *restrict grad_mean, const float *restrict grad_var,
-                                 const float *restrict params, float *restrict out_grad_mean,
-                                 float *restrict out_grad_var)
+void relu_squared_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        relu_squared_exact_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i],
-                                            &out_grad_var[i]);
+        relu_squared_exact_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

@@ -4,7 +4,6 @@
 // So et al. 2021, Primer: Searching for Efficient Transformers for Language Modeling, section 3
 //
 // rule digest  fe817283e597e47122d007332fdd89b8ef87f11100480e10e1334f4288340a27
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -19,6 +18,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -142,161 +161,138 @@ INLINE double polynomial2(double y, double x)
     return y;
 }
 
-static void relu_squared_exact_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                                     double *restrict out_mean, double *restrict out_var)
+static void relu_squared_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = mean[i] < 0.0;
-        const double t1 = __builtin_fabs(mean[i]);
-        const _Bool t2 = var[i] == 0.0;
-        const double t3 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
-        const double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
-        const double t5 = (38.5 < t4) ? 38.5 : t4;
-        const double t6 = exp64(-0.5 * t5 * t5);
-        const double t7 = 1.0 / (FMA(t5, 0.25, 1.0));
-        const double t8 = t7 - 0.25;
-        const double t9 = t7 * (t7 * (t7 * t7));
-        const double t10 = (polynomial0(0x1.326d2aabc18eap-4, t8)) * (t7 * t9);
-        const double t11 = t9 * (polynomial1(0x1.b108dd9227809p-5, t8));
-        const double t12 = FMA(t5, t11, t10 * 4.0);
-        const _Bool t13 = 0x1p40 < var[i];
-        const _Bool t14 = t13 & (t5 < 4.0);
-        const double t15 = t14 ? 0x1p-10 : 1.0;
-        const _Bool t16 = 1.0 < var[i];
-        const double t17 = t0 ? 0.0 : ((t1 * (t1 * t15)) + (var[i] * t15));
-        const double t18 = var[i] * (t13 ? 0x1p-72 : 1.0);
-        const double t19 = (t6 * (t0 ? (t12 * 2.0) : (t12 * (-2.0)))) * (t18 * (t15 * (t13 ? 0x1p72 : 1.0)));
-        const double t20 = t14 ? 1024.0 : 1.0;
-        const double t21 = (t17 + t19) * t20;
-        const double t22 = (t17 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
-        const double t23 = ((__builtin_fabs(t21)) <= 0x1.fffffffffffffp1023) ? t21 : t22;
-        const double t24 = (t23 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t23;
-        const _Bool t25 = t3 == t3;
-        const _Bool t26 = mean[i] == mean[i];
-        const double t27 = t25 ? ((0x1.fffffffffffffp1023 < t24) ? 0x1.fffffffffffffp1023 : t24) : t3;
-        const double t28 = t6 * (-(t12 * (t12 * 4.0)));
-        const double t29 = FMA(t10, (-8.0), FMA(t11, t5 * (-8.0), FMA(FMA(t5, t12, t11 * 3.0), t5 * 4.0, t28)));
-        const double t30 = (t1 * (t1 * (var[i] * (t16 ? t15 : 4.0)))) * (t16 ? 4.0 : 1.0);
-        const double t31 = t0 ? 0.0 : (t30 + ((var[i] * (var[i] * (t16 ? t15 : 2.0))) * (t16 ? 2.0 : 1.0)));
-        const double t32 = (t18 * (t6 * (t0 ? (FMA(t10, 24.0, t28)) : t29))) * (t18 * (t15 * (t13 ? 0x1p144 : 1.0)));
-        const double t33 = (t31 + t32) * t20;
-        const double t34 = (t31 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
-        const double t35 = ((__builtin_fabs(t33)) <= 0x1.fffffffffffffp1023) ? t33 : t34;
-        const double t36 = (t35 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t35;
-        const double t37 = t25 ? ((0x1.fffffffffffffp1023 < t36) ? 0x1.fffffffffffffp1023 : t36) : t3;
+        _Bool t0 = mean[i] < 0.0;
+        double t1 = __builtin_fabs(mean[i]);
+        _Bool t2 = var[i] == 0.0;
+        double t3 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
+        double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
+        double t5 = (38.5 < t4) ? 38.5 : t4;
+        double t6 = exp64(-0.5 * t5 * t5);
+        double t7 = 1.0 / (FMA(t5, 0.25, 1.0));
+        double t8 = t7 - 0.25;
+        double t9 = t7 * (t7 * (t7 * t7));
+        double t10 = (polynomial0(0x1.326d2aabc18eap-4, t8)) * (t7 * t9);
+        double t11 = t9 * (polynomial1(0x1.b108dd9227809p-5, t8));
+        double t12 = FMA(t5, t11, t10 * 4.0);
+        _Bool t13 = 0x1p40 < var[i];
+        _Bool t14 = t13 & (t5 < 4.0);
+        double t15 = t14 ? 0x1p-10 : 1.0;
+        _Bool t16 = 1.0 < var[i];
+        double t17 = t0 ? 0.0 : ((t1 * (t1 * t15)) + (var[i] * t15));
+        double t18 = var[i] * (t13 ? 0x1p-72 : 1.0);
+        double t19 = (t6 * (t0 ? (t12 * 2.0) : (t12 * (-2.0)))) * (t18 * (t15 * (t13 ? 0x1p72 : 1.0)));
+        double t20 = t14 ? 1024.0 : 1.0;
+        double t21 = (t17 + t19) * t20;
+        double t22 = (t17 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
+        double t23 = ((__builtin_fabs(t21)) <= 0x1.fffffffffffffp1023) ? t21 : t22;
+        double t24 = (t23 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t23;
+        _Bool t25 = t3 == t3;
+        _Bool t26 = mean[i] == mean[i];
+        double t27 = t25 ? ((0x1.fffffffffffffp1023 < t24) ? 0x1.fffffffffffffp1023 : t24) : t3;
+        double t28 = t6 * (-(t12 * (t12 * 4.0)));
+        double t29 = FMA(t10, (-8.0), FMA(t11, t5 * (-8.0), FMA(FMA(t5, t12, t11 * 3.0), t5 * 4.0, t28)));
+        double t30 = (t1 * (t1 * (var[i] * (t16 ? t15 : 4.0)))) * (t16 ? 4.0 : 1.0);
+        double t31 = t0 ? 0.0 : (t30 + ((var[i] * (var[i] * (t16 ? t15 : 2.0))) * (t16 ? 2.0 : 1.0)));
+        double t32 = (t18 * (t6 * (t0 ? (FMA(t10, 24.0, t28)) : t29))) * (t18 * (t15 * (t13 ? 0x1p144 : 1.0)));
+        double t33 = (t31 + t32) * t20;
+        double t34 = (t31 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
+        double t35 = ((__builtin_fabs(t33)) <= 0x1.fffffffffffffp1023) ? t33 : t34;
+        double t36 = (t35 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t35;
+        double t37 = t25 ? ((0x1.fffffffffffffp1023 < t36) ? 0x1.fffffffffffffp1023 : t36) : t3;
         out_mean[i] = (t26 ? t27 : mean[i]);
         out_var[i] = (t26 ? t37 : mean[i]);
     }
 }
 
-void relu_squared_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                        const double *restrict params, double *restrict out_mean,
-                                        double *restrict out_var)
+void relu_squared_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            relu_squared_exact_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        relu_squared_exact_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(relu_squared_exact_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void relu_squared_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                                      const double *restrict grad_mean,
-                                                      const double *restrict grad_var, double *restrict out_grad_mean,
-                                                      double *restrict out_grad_var)
+static void relu_squared_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = mean[i] < 0.0;
-        const double t1 = __builtin_fabs(mean[i]);
-        const _Bool t2 = var[i] == 0.0;
-        const double t3 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
-        const double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
-        const double t5 = (38.5 < t4) ? 38.5 : t4;
-        const double t6 = exp64(-0.5 * t5 * t5);
-        const double t7 = t2 ? 0.0 : t3;
-        const double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
-        const double t9 = t8 - 0.25;
-        const double t10 = t8 * (t8 * t8);
-        const double t11 = (polynomial1(0x1.b108dd9227809p-5, t9)) * (t8 * t10);
-        const double t12 = t10 * (polynomial2(-0x1.c49ef81823d75p-7, t9));
-        const double t13 = FMA(t5, t12, t11 * 3.0);
-        const double t14 = FMA(t5, t13, t12 * 2.0);
-        const _Bool t15 = 0x1p40 < var[i];
-        const _Bool t16 = t15 & (t5 < 4.0);
-        const double t17 = t16 ? 0x1p-10 : 1.0;
-        const _Bool t18 = 1.0 < var[i];
-        const double t19 = t0 ? 0.0 : ((t1 * (t18 ? t17 : 2.0)) * (t18 ? 2.0 : 1.0));
-        const double t20 = var[i] * (t15 ? 0x1p-72 : 1.0);
-        const double t21 = t16 ? 1024.0 : 1.0;
-        const double t22 = (t19 + ((t6 * (t13 * 2.0)) * (t7 * t17))) * t21;
-        const double t23 = (t19 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
-        const double t24 = ((__builtin_fabs(t22)) <= 0x1.fffffffffffffp1023) ? t22 : t23;
-        const double t25 = (t24 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t24;
-        const double t26 = (t6 * (t0 ? t14 : (-t14))) + (t0 ? 0.0 : 1.0);
-        const double t27 = (t26 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t26;
-        const double t28 = t13 * (t12 * 8.0);
-        const double t29 = FMA(t11, 12.0, FMA(t12, t5 * 12.0, FMA(t14, t5 * (-4.0), t6 * t28)));
-        const double t30 = t0 ? 0.0 : ((t1 * (var[i] * (t18 ? t17 : 8.0))) * (t18 ? 8.0 : 1.0));
-        const double t31 = t17 * (t15 ? 0x1p72 : 1.0);
-        const double t32 = (t30 + ((t20 * (t6 * (t0 ? (FMA(t11, 24.0, t6 * (-t28))) : t29))) * (t7 * t31))) * t21;
-        const double t33 = (t30 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
-        const double t34 = ((__builtin_fabs(t32)) <= 0x1.fffffffffffffp1023) ? t32 : t33;
-        const double t35 = (t34 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t34;
-        const double t36 = t6 * (-(t14 * (t12 * 4.0)));
-        const double t37 = t0 ? (FMA(t12, 12.0, t36)) : (FMA(t12, (-4.0), FMA(t5 * 2.0, 0x1.9884533d43651p-2, t36)));
-        const double t38 = t18 ? t17 : 4.0;
-        const double t39 = t18 ? 4.0 : 1.0;
-        const double t40 = t0 ? 0.0 : (((t1 * (t1 * t38)) * t39) + ((var[i] * t38) * t39));
-        const double t41 = (t40 + ((t6 * t37) * (t20 * t31))) * t21;
-        const double t42 = (t40 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
-        const double t43 = ((__builtin_fabs(t41)) <= 0x1.fffffffffffffp1023) ? t41 : t42;
-        const double t44 = (t43 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t43;
-        const double t45 = (0x1.fffffffffffffp1023 < t25) ? 0x1.fffffffffffffp1023 : t25;
+        _Bool t0 = mean[i] < 0.0;
+        double t1 = __builtin_fabs(mean[i]);
+        _Bool t2 = var[i] == 0.0;
+        double t3 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
+        double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
+        double t5 = (38.5 < t4) ? 38.5 : t4;
+        double t6 = exp64(-0.5 * t5 * t5);
+        double t7 = t2 ? 0.0 : t3;
+        double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
+        double t9 = t8 - 0.25;
+        double t10 = t8 * (t8 * t8);
+        double t11 = (polynomial1(0x1.b108dd9227809p-5, t9)) * (t8 * t10);
+        double t12 = t10 * (polynomial2(-0x1.c49ef81823d75p-7, t9));
+        double t13 = FMA(t5, t12, t11 * 3.0);
+        double t14 = FMA(t5, t13, t12 * 2.0);
+        _Bool t15 = 0x1p40 < var[i];
+        _Bool t16 = t15 & (t5 < 4.0);
+        double t17 = t16 ? 0x1p-10 : 1.0;
+        _Bool t18 = 1.0 < var[i];
+        double t19 = t0 ? 0.0 : ((t1 * (t18 ? t17 : 2.0)) * (t18 ? 2.0 : 1.0));
+        double t20 = var[i] * (t15 ? 0x1p-72 : 1.0);
+        double t21 = t16 ? 1024.0 : 1.0;
+        double t22 = (t19 + ((t6 * (t13 * 2.0)) * (t7 * t17))) * t21;
+        double t23 = (t19 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
+        double t24 = ((__builtin_fabs(t22)) <= 0x1.fffffffffffffp1023) ? t22 : t23;
+        double t25 = (t24 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t24;
+        double t26 = (t6 * (t0 ? t14 : (-t14))) + (t0 ? 0.0 : 1.0);
+        double t27 = (t26 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t26;
+        double t28 = t13 * (t12 * 8.0);
+        double t29 = FMA(t11, 12.0, FMA(t12, t5 * 12.0, FMA(t14, t5 * (-4.0), t6 * t28)));
+        double t30 = t0 ? 0.0 : ((t1 * (var[i] * (t18 ? t17 : 8.0))) * (t18 ? 8.0 : 1.0));
+        double t31 = t17 * (t15 ? 0x1p72 : 1.0);
+        double t32 = (t30 + ((t20 * (t6 * (t0 ? (FMA(t11, 24.0, t6 * (-t28))) : t29))) * (t7 * t31))) * t21;
+        double t33 = (t30 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
+        double t34 = ((__builtin_fabs(t32)) <= 0x1.fffffffffffffp1023) ? t32 : t33;
+        double t35 = (t34 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t34;
+        double t36 = t6 * (-(t14 * (t12 * 4.0)));
+        double t37 = t0 ? (FMA(t12, 12.0, t36)) : (FMA(t12, (-4.0), FMA(t5 * 2.0, 0x1.9884533d43651p-2, t36)));
+        double t38 = t18 ? t17 : 4.0;
+        double t39 = t18 ? 4.0 : 1.0;
+        double t40 = t0 ? 0.0 : (((t1 * (t1 * t38)) * t39) + ((var[i] * t38) * t39));
+        double t41 = (t40 + ((t6 * t37) * (t20 * t31))) * t21;
+        double t42 = (t40 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
+        double t43 = ((__builtin_fabs(t41)) <= 0x1.fffffffffffffp1023) ? t41 : t42;
+        double t44 = (t43 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t43;
+        double t45 = (0x1.fffffffffffffp1023 < t25) ? 0x1.fffffffffffffp1023 : t25;
         out_grad_mean[i] = FMA(grad_mean[i], t45,
             grad_var[i] * ((0x1.fffffffffffffp1023 < t35) ? 0x1.fffffffffffffp1023 : t35));
-        const double t46 = (0x1.fffffffffffffp1023 < t27) ? 0x1.fffffffffffffp1023 : t27;
+        double t46 = (0x1.fffffffffffffp1023 < t27) ? 0x1.fffffffffffffp1023 : t27;
         out_grad_var[i] = FMA(grad_mean[i], t46,
             grad_var[i] * ((0x1.fffffffffffffp1023 < t44) ? 0x1.fffffffffffffp1023 : t44));
     }
 }
 
-void relu_squared_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                         const double *restrict grad_mean, const double *restrict grad_var,
-                                         const double *restrict params, double *restrict out_grad_mean,
-                                         double *restrict out_grad_var)
+void relu_squared_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            relu_squared_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at,
-                                                      out_grad_mean + at, out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        relu_squared_exact_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(relu_squared_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

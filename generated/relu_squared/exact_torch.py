@@ -4,7 +4,6 @@
 # So et al. 2021, Primer: Searching for Efficient Transformers for Language Modeling, section 3
 #
 # rule digest  fe817283e597e47122d007332fdd89b8ef87f11100480e10e1334f4288340a27
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 """relu_squared, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

@@ -4,17 +4,12 @@
 // Xu et al. 2015, Empirical Evaluation of Rectified Activations in Convolutional Network
 //
 // rule digest  eced0d006f537555ac9a55e881d0094288c64469c97c475d6614ef44ed4ac2e7
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h8d4e20004044b68928fb9d33505ede5ecda0b497bf144e850a09a49e55acbd03
 // operations   rrelu_exact_forward 162, rrelu_exact_backward 145
 //
 // Certificate:
-//   mean        7.44 ulp, worst at mean = -0.324581534, var = 1
-//   var         5.73 ulp, worst at mean = 70866.9531, var = 9.9881322e+15
-//   dmean_dmu   3.4 ulp, worst at mean = -0.382875443, var = 1
-//   dmean_dvar  2.54 ulp, worst at mean = 11.5002193, var = 254.011917
-//   dvar_dmu    6.5 ulp, worst at mean = 4.19335069e-16, var = 2.09724681e-26
-//   dvar_dvar   5.45 ulp, worst at mean = 0.00542936474, var = 1
-//   against exact values at 20041 points over all of float32; details in exact.json
+//   mean 7.44, var 5.73, dmean_dmu 3.4, dmean_dvar 2.54, dvar_dmu 6.5, dvar_dvar 5.45 ulp,
+//   against exact values at 20041 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,134 +41,106 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void rrelu_exact_forward_element(float mean, float var,
-                                                                              float sign_width_hi, float sign_width_lo,
-                                                                              float sign_at_hi, float sign_at_lo,
-                                                                              float sign_square_hi,
-                                                                              float sign_square_lo,
-                                                                              float sign_square_rest_hi,
-                                                                              float sign_square_rest_lo,
-                                                                              float sign_taylor0_hi,
-                                                                              float sign_taylor0_lo,
-                                                                              float sign_taylor1_hi,
-                                                                              float sign_taylor1_lo,
-                                                                              float sign_taylor2_hi,
-                                                                              float sign_taylor2_lo,
-                                                                              float sign_taylor3_hi,
-                                                                              float sign_taylor3_lo,
-                                                                              float sign_taylor4_hi,
-                                                                              float sign_taylor4_lo,
-                                                                              float sign_taylor5_hi,
-                                                                              float sign_taylor5_lo,
-                                                                              float sign_taylor6_hi,
-                                                                              float sign_taylor6_lo,
-                                                                              float sign_taylor7_hi,
-                                                                              float sign_taylor7_lo,
-                                                                              float sign_taylor8_hi,
-                                                                              float sign_taylor8_lo,
-                                                                              float sign_taylor9_hi,
-                                                                              float sign_taylor9_lo,
-                                                                              float *restrict out_mean,
-                                                                              float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void rrelu_exact_forward_element(
+    float mean, float var, float sign_width_hi, float sign_width_lo, float sign_at_hi, float sign_at_lo,
+    float sign_square_hi, float sign_square_lo, float sign_square_rest_hi, float sign_square_rest_lo,
+    float sign_taylor0_hi, float sign_taylor0_lo, float sign_taylor1_hi, float sign_taylor1_lo, float sign_taylor2_hi,
+    float sign_taylor2_lo, float sign_taylor3_hi, float sign_taylor3_lo, float sign_taylor4_hi, float sign_taylor4_lo,
+    float sign_taylor5_hi, float sign_taylor5_lo, float sign_taylor6_hi, float sign_taylor6_lo, float sign_taylor7_hi,
+    float sign_taylor7_lo, float sign_taylor8_hi, float sign_taylor8_lo, float sign_taylor9_hi, float sign_taylor9_lo,
+    float *restrict out_mean, float *restrict out_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const float t4 = t1 ? 2.8147498e+14f : (t0 ? 0.00390625f : 1.0f);  // power of two that keeps residuals normal
-    const float t5 = t3 * 8.507059e+37f;
-    const _Bool t6 = mean < 0.0f;
-    const float t7 = t3 * (t6 ? (-0.22916667f) : 1.0f);
-    const float t8 = t2 ? t5 : (t3 * t4);
-    const float t9 = var * (t6 ? 0.052517362f : 1.0f);
-    const float t10 = t2 ? 7.888609e-31f : (t4 * (var * t4));
-    const float t11 = t8 * t8;
-    const float t12 = SQRT(t10);  // standard deviation, scaled
-    const float t13 = t10 * sign_square_hi;
-    const float t14 = FMA(t8, t8, -t11);
-    const float t15 = t11 - t13;
-    const float t16 = FMA(t10, sign_square_hi, -t13);
-    const float t17 = t10 * sign_square_lo;
-    const float t18 = t10 * sign_square_rest_hi;
-    const float t19 = -t17;
-    const float t20 = (-FMA(t10, sign_square_lo, t19)) - t18;
-    const float t21 = t14 - t16;
-    const float t22 = -t16;
-    const float t23 = t21 - t17;
-    const float t24 = t21 - t14;
-    const float t25 = t22 - t24;
-    const float t26 = (t14 - (t21 - t24)) + t25;
-    const float t27 = t23 - t21;
-    const float t28 = t19 - t27;
-    const float t29 = t20 + (t26 + ((t21 - (t23 - t27)) + t28));
-    const float t30 = t15 + t23;
-    const float t31 = 1.0f / t12;
-    const float t32 = t4 * t31;
-    const float t33 = t8 * t31;
-    const float t34 = 1.0f / (t12 * FMA(t12, sign_at_hi, t8));
-    const float t35 = var * t32;
-    const float t36 = t30 - t15;
-    const float t37 = t23 - t36;
-    const float t38 = t34 * (t30 + (((t15 - (t30 - t36)) + t37) + t29));  // t - t0
-    const float t39 = (18.6875f < t33) ? 18.6875f : t33;  // t = min(|mean|/sigma, reach)
-    const float t40 = FMA(t39, 0.25f, 1.0f);
-    const float t41 = t39 * (t39 * (-0.5f));
-    const float t42 = 1.0f / (1.0f + (t39 * t39));
-    const float t43 = -(t39 * 2.0f);
-    const float t44 = t39 * (-1.5416666f);
-    const _Bool t45 = t6 & (ABS(t39 - sign_at_hi) < sign_width_hi);
-    const float t46 = 1.0f / t40;  // u = 1/(1 + t/4)
-    const float t47 = FMA(t39, 0.25f, -(t40 - 1.0f));
-    const float t48 = FMA(t41, 1.442695f, 12582912.0f);
-    const float t49 = t35 * (t38 * FMA(t38, FMA(t38, FMA(t38, FMA(t38, FMA(t38, FMA(t38, FMA(t38, FMA(t38,
-        FMA(sign_taylor9_hi, t38, sign_taylor8_hi), sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi),
-        sign_taylor4_hi), sign_taylor3_hi), sign_taylor2_hi), sign_taylor1_hi), sign_taylor0_hi));
-    const float t50 = t48 - 12582912.0f;
-    const uint32_t t51 = as_bits(t48);
-    const float t52 = FMA(t50, -0.69314575f, t41) + (t50 * (-1.4286068e-6f));
-    const uint32_t t53 = t51 + 1u;
-    const uint32_t t54 = (uint32_t)((int32_t)t51 >> 1u);
-    const uint32_t t55 = (uint32_t)((int32_t)t53 >> 1u);
-    const uint32_t t56 = t54 + 127u;
-    const uint32_t t57 = 127u + t55;
-    const uint32_t t58 = t56 << 23u;
-    const uint32_t t59 = t57 << 23u;
-    const float t60 = as_float(t58);
-    const float t61 = as_float(t59);
-    const float t62 = t61 * (t35 * t60);
-    const float t63 = t46 - 0.25f;
-    const float t64 = FMA(t46, FMA(t46, FMA(t46, 2.6474037f, -1.6227827f), 0.5651015f), -0.024969762f);
-    const float t65 = -t46;
-    const float t66 = t46 * FMA(t47, t65, FMA(t40, t65, 1.0f));
-    const float t67 = t46 * t46;
-    const float t68 = t46 * t67;
-    const float t69 = t66 * (t67 * t64);
-    const float t70 = var * t60;
-    const float t71 = t60 * t61;
-    const float t72 = t61 * t70;
+    _Bool t0 = var == 0.0f;
+    float t1 = ABS(mean);
+    _Bool t2 = var < 9.094947e-13f;
+    float t3 = (1.1529215e+18f < var) ? 0.00390625f : 1.0f;
+    float t4 = t2 ? 2.8147498e+14f : t3;  // power of two that keeps residuals normal
+    _Bool t5 = mean < 0.0f;
+    float t6 = t1 * 8.507059e+37f;
+    float t7 = t1 * t4;
+    float t8 = t0 ? t6 : t7;
+    float t9 = t4 * (var * t4);
+    float t10 = t0 ? 7.888609e-31f : t9;
+    float t11 = t8 * t8;
+    float t12 = SQRT(t10);  // standard deviation, scaled
+    float t13 = t10 * sign_square_hi;
+    float t14 = FMA(t8, t8, -t11);
+    float t15 = t11 - t13;
+    float t16 = FMA(t10, sign_square_hi, -t13);
+    float t17 = t10 * sign_square_lo;
+    float t18 = -t17;
+    float t19 = t14 - t16;
+    float t20 = t19 - t17;
+    float t21 = t19 - t14;
+    float t22 = t20 - t19;
+    float t23 = t15 + t20;
+    float t24 = 1.0f / t12;
+    float t25 = t8 * t24;
+    float t26 = var * (t4 * t24);
+    float t27 = t23 - t15;
+    // t - t0
+    float t28 = (1.0f / (t12 * FMA(t12, sign_at_hi, t8))) * (t23 + (((t15 - (t23 - t27)) + (t20 - t27)) + (((-FMA(t10,
+        sign_square_lo, t18)) - (t10 * sign_square_rest_hi)) + (((t14 - (t19 - t21)) + ((-t16) - t21)) + ((t19 - (t20 -
+        t22)) + (t18 - t22))))));
+    float t29 = (18.6875f < t25) ? 18.6875f : t25;  // t = min(|mean|/sigma, reach)
+    float t30 = FMA(t29, 0.25f, 1.0f);
+    float t31 = t29 * (t29 * (-0.5f));
+    float t32 = 1.0f / t30;  // u = 1/(1 + t/4)
+    float t33 = FMA(t31, 1.442695f, 12582912.0f);
+    float t34 = t33 - 12582912.0f;
+    uint32_t t35 = as_bits(t33);
+    float t36 = FMA(t34, -0.69314575f, t31) + (t34 * (-1.4286068e-6f));
+    float t37 = as_float((((uint32_t)((int32_t)t35 >> 1u)) + 127u) << 23u);
+    float t38 = as_float((127u + ((uint32_t)((int32_t)(t35 + 1u) >> 1u))) << 23u);
+    float t39 = -t32;
+    float t40 = t32 * t32;
+    float t41 = t32 - 0.25f;
     // J_2/sqrt(2 pi)
-    const float t73 = FMA(FMA(t63, FMA(t63, FMA(t63, FMA(t63, FMA(t63, FMA(t63, FMA(t63, FMA(t63, FMA(t63, FMA(t63,
-        -0.06790253f, 0.23445444f), -0.22880422f), -0.021781435f), 0.0013202751f), 0.1169634f), 0.17166187f),
-        0.15957567f), 0.10685098f), 0.050817337f), 0.014190124f), t68, t69);
-    const float t74 = FMA(t73, t43, 0.3989423f) * t42;  // J_1/sqrt(2 pi)
-    const float t75 = FMA(FMA(t52, FMA(t52, FMA(t52, FMA(t52, 0.0013814222f, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f), t52 * t52, t52);
-    const float t76 = 1.0f + t75;  // exp(-t^2/2), mantissa
-    const float t77 = t76 * t71;
-    const float t78 = FMA(t39, t74, 2.0f * t73);  // Mills ratio/sqrt(2 pi)
-    const float t79 = (-(t74 * (t74 * 0.59418404f))) * t77;
-    const float t80 = FMA(t78, 0.3532986f, t79);
-    const float t81 = FMA(t74, t44, t79);
-    const float t82 = t74 * 0.7708333f;
-    const float t83 = t45 ? t49 : FMA(FMA(t75, t82, t82), t62, t7);
-    const float t84 = t6 ? FMA(t73, 1.1883681f, t80) : FMA(t73, -1.8949653f, t81);
-    const float t85 = FMA(FMA(t75, t84, t84), t72, t9);
-    *out_mean = t83;
-    *out_var = t85;
+    float t42 = FMA(POLY10(t41, -0.06790253f, 0.23445444f, -0.22880422f, -0.021781435f, 0.0013202751f, 0.1169634f,
+        0.17166187f, 0.15957567f, 0.10685098f, 0.050817337f, 0.014190124f), t32 * t40, (t32 * FMA(FMA(t29, 0.25f, -(t30
+        - 1.0f)), t39, FMA(t30, t39, 1.0f))) * (t40 * POLY3(t32, 2.6474037f, -1.6227827f, 0.5651015f, -0.024969762f)));
+    float t43 = FMA(t42, -(t29 * 2.0f), 0.3989423f) * (1.0f / (1.0f + (t29 * t29)));  // J_1/sqrt(2 pi)
+    float t44 = FMA(POLY4(t36, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t36 * t36, t36);
+    float t45 = -(t43 * (t43 * 0.59418404f));
+    float t46 = 1.0f + t44;  // exp(-t^2/2), mantissa
+    float t47 = t45 * (t46 * (t37 * t38));
+    float t48 = t43 * 0.7708333f;
+    _Bool t49 = t5 & (ABS(t29 - sign_at_hi) < sign_width_hi);
+    float t50 = t26 * (t28 * FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28,
+        FMA(sign_taylor9_hi, t28, sign_taylor8_hi), sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi),
+        sign_taylor4_hi), sign_taylor3_hi), sign_taylor2_hi), sign_taylor1_hi), sign_taylor0_hi));
+    float t51 = FMA(t44, t48, t48);
+    float t52 = t38 * (t26 * t37);
+    float t53 = t5 ? (-0.22916667f) : 1.0f;
+    float t54 = FMA(t51, t52, t1 * t53);
+    float t55 = t49 ? t50 : t54;
+    float t56 = FMA(t29, t43, 2.0f * t42);  // Mills ratio/sqrt(2 pi)
+    float t57 = FMA(t42, 1.1883681f, FMA(t56, 0.3532986f, t47));
+    float t58 = FMA(t42, -1.8949653f, FMA(t43, t29 * (-1.5416666f), t47));
+    float t59 = t5 ? t57 : t58;
+    float t60 = FMA(t44, t59, t59);
+    float t61 = t38 * (var * t37);
+    float t62 = t5 ? 0.052517362f : 1.0f;
+    float t63 = FMA(t60, t61, var * t62);
+    *out_mean = t55;
+    *out_var = t63;
 }
 
-void rrelu_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                         const float *restrict params, float *restrict out_mean, float *restrict out_var)
+void rrelu_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     const float sign_width_hi = params[0];
     const float sign_width_lo = params[1];
@@ -205,143 +173,101 @@ void rrelu_exact_forward(int64_t n, const float *restrict mean, const float *res
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        rrelu_exact_forward_element(mean[i], var[i], sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo,
-                                    sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo,
-                                    sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
-                                    sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo,
-                                    sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo,
-                                    sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo,
-                                    sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo, &out_mean[i],
-                                    &out_var[i]);
+        rrelu_exact_forward_element(
+            mean[i], var[i], sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
+            sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi,
+            sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi,
+            sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi,
+            sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo, &out_mean[i],
+            &out_var[i]);
         narrow ^= (uint8_t)as_bits(out_mean[i]);
     }
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void rrelu_exact_backward_element(float mean, float var, float grad_mean,
-                                                                               float grad_var, float sign_width_hi,
-                                                                               float sign_width_lo, float sign_at_hi,
-                                                                               float sign_at_lo, float sign_square_hi,
-                                                                               float sign_square_lo,
-                                                                               float sign_square_rest_hi,
-                                                                               float sign_square_rest_lo,
-                                                                               float sign_taylor0_hi,
-                                                                               float sign_taylor0_lo,
-                                                                               float sign_taylor1_hi,
-                                                                               float sign_taylor1_lo,
-                                                                               float sign_taylor2_hi,
-                                                                               float sign_taylor2_lo,
-                                                                               float sign_taylor3_hi,
-                                                                               float sign_taylor3_lo,
-                                                                               float sign_taylor4_hi,
-                                                                               float sign_taylor4_lo,
-                                                                               float sign_taylor5_hi,
-                                                                               float sign_taylor5_lo,
-                                                                               float sign_taylor6_hi,
-                                                                               float sign_taylor6_lo,
-                                                                               float sign_taylor7_hi,
-                                                                               float sign_taylor7_lo,
-                                                                               float sign_taylor8_hi,
-                                                                               float sign_taylor8_lo,
-                                                                               float sign_taylor9_hi,
-                                                                               float sign_taylor9_lo,
-                                                                               float *restrict out_grad_mean,
-                                                                               float *restrict out_grad_var)
+INLINE void rrelu_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float sign_width_hi, float sign_width_lo, float sign_at_hi,
+    float sign_at_lo, float sign_square_hi, float sign_square_lo, float sign_square_rest_hi, float sign_square_rest_lo,
+    float sign_taylor0_hi, float sign_taylor0_lo, float sign_taylor1_hi, float sign_taylor1_lo, float sign_taylor2_hi,
+    float sign_taylor2_lo, float sign_taylor3_hi, float sign_taylor3_lo, float sign_taylor4_hi, float sign_taylor4_lo,
+    float sign_taylor5_hi, float sign_taylor5_lo, float sign_taylor6_hi, float sign_taylor6_lo, float sign_taylor7_hi,
+    float sign_taylor7_lo, float sign_taylor8_hi, float sign_taylor8_lo, float sign_taylor9_hi, float sign_taylor9_lo,
+    float *restrict out_grad_mean, float *restrict out_grad_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const float t4 = t1 ? 2.8147498e+14f : (t0 ? 0.00390625f : 1.0f);  // power of two that keeps residuals normal
-    const float t5 = t2 ? (t3 * 8.507059e+37f) : (t3 * t4);
-    const _Bool t6 = mean < 0.0f;
-    const float t7 = t2 ? 7.888609e-31f : (t4 * (var * t4));
-    const float t8 = t6 ? 0.22916667f : 1.0f;
-    const float t9 = t6 ? 0.052517362f : 1.0f;
-    const float t10 = SQRT(t7);  // standard deviation, scaled
-    const float t11 = 1.0f / t10;
-    const float t12 = FMA(t10, -t10, t7);
-    const float t13 = t5 * t11;
-    const float t14 = t12 * (0.5f * t11);
-    const _Bool t15 = 18.6875f < t13;
-    const float t16 = -t13;
-    const float t17 = FMA(t14, t16, FMA(t10, t16, t5));
-    const float t18 = t15 ? 18.6875f : t13;  // t = min(|mean|/sigma, reach)
-    const float t19 = -(t11 * t14);
-    const float t20 = t11 * t17;
-    const float t21 = FMA(t11, t19, t11);
-    const float t22 = t15 ? 0.0f : t20;
-    const float t23 = t4 * t21;
-    const float t24 = t2 ? 0.0f : t23;
-    const float t25 = var * t23;
-    const float t26 = FMA(t18, 0.25f, 1.0f);
-    const float t27 = t18 * (-0.5f);
-    const float t28 = -t18;
-    const float t29 = 1.0f / t26;  // u = 1/(1 + t/4)
-    const float t30 = t18 * t27;
-    const float t31 = FMA(t22, 0.25f, FMA(t18, 0.25f, -(t26 - 1.0f)));
-    const float t32 = FMA(t22, t28, FMA(t18, t27, -t30));
-    const float t33 = t18 + t22;
-    const float t34 = FMA(t30, 1.442695f, 12582912.0f);
-    const float t35 = t34 - 12582912.0f;
-    const uint32_t t36 = as_bits(t34);
-    const float t37 = FMA(t35, -0.69314575f, t30) + FMA(t35, -1.4286068e-6f, t32);
-    const float t38 = 1.0f / (1.0f + (t33 * t33));
-    const float t39 = -(t33 * 2.0f);
-    const uint32_t t40 = t36 + 1u;
-    const uint32_t t41 = (uint32_t)((int32_t)t36 >> 1u);
-    const uint32_t t42 = (uint32_t)((int32_t)t40 >> 1u);
-    const uint32_t t43 = t41 + 127u;
-    const uint32_t t44 = 127u + t42;
-    const uint32_t t45 = t43 << 23u;
-    const uint32_t t46 = t44 << 23u;
-    const float t47 = as_float(t45);
-    const float t48 = as_float(t46);
-    const float t49 = t33 * 1.5416666f;
-    const float t50 = t33 * (-0.7708333f);
-    const float t51 = t33 * 0.1766493f;
-    const float t52 = t29 - 0.25f;
-    const float t53 = FMA(t29, FMA(t29, FMA(t29, 2.6474037f, -1.6227827f), 0.5651015f), -0.024969762f);
-    const float t54 = -t29;
-    const float t55 = t29 * FMA(t31, t54, FMA(t26, t54, 1.0f));
-    const float t56 = t29 * t29;
-    const float t57 = t29 * t56;
-    const float t58 = t55 * (t56 * t53);
-    const float t59 = t47 * t48;
+    _Bool t0 = var == 0.0f;
+    float t1 = ABS(mean);
+    _Bool t2 = var < 9.094947e-13f;
+    float t3 = (1.1529215e+18f < var) ? 0.00390625f : 1.0f;
+    float t4 = t2 ? 2.8147498e+14f : t3;  // power of two that keeps residuals normal
+    float t5 = t1 * 8.507059e+37f;
+    float t6 = t1 * t4;
+    float t7 = t0 ? t5 : t6;
+    _Bool t8 = mean < 0.0f;
+    float t9 = t4 * (var * t4);
+    float t10 = t0 ? 7.888609e-31f : t9;
+    float t11 = SQRT(t10);  // standard deviation, scaled
+    float t12 = 1.0f / t11;
+    float t13 = t7 * t12;
+    float t14 = FMA(t11, -t11, t10) * (0.5f * t12);
+    _Bool t15 = 18.6875f < t13;
+    float t16 = -t13;
+    float t17 = t15 ? 18.6875f : t13;  // t = min(|mean|/sigma, reach)
+    float t18 = t12 * FMA(t14, t16, FMA(t11, t16, t7));
+    float t19 = t15 ? 0.0f : t18;
+    float t20 = t4 * FMA(t12, -(t12 * t14), t12);
+    float t21 = FMA(t17, 0.25f, 1.0f);
+    float t22 = t17 * (-0.5f);
+    float t23 = 1.0f / t21;  // u = 1/(1 + t/4)
+    float t24 = t17 * t22;
+    float t25 = t17 + t19;
+    float t26 = FMA(t24, 1.442695f, 12582912.0f);
+    float t27 = t26 - 12582912.0f;
+    uint32_t t28 = as_bits(t26);
+    float t29 = FMA(t27, -0.69314575f, t24) + FMA(t27, -1.4286068e-6f, FMA(t19, -t17, FMA(t17, t22, -t24)));
+    float t30 = as_float((((uint32_t)((int32_t)t28 >> 1u)) + 127u) << 23u);
+    float t31 = as_float((127u + ((uint32_t)((int32_t)(t28 + 1u) >> 1u))) << 23u);
+    float t32 = -t23;
+    float t33 = t23 * t23;
+    float t34 = t30 * t31;
+    float t35 = t23 - 0.25f;
     // J_2/sqrt(2 pi)
-    const float t60 = FMA(FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52,
-        -0.06790253f, 0.23445444f), -0.22880422f), -0.021781435f), 0.0013202751f), 0.1169634f), 0.17166187f),
-        0.15957567f), 0.10685098f), 0.050817337f), 0.014190124f), t57, t58);
-    const float t61 = FMA(t60, t39, 0.3989423f) * t38;  // J_1/sqrt(2 pi)
-    const float t62 = FMA(t33, t61, 2.0f * t60);  // Mills ratio/sqrt(2 pi)
-    const float t63 = FMA(FMA(t37, FMA(t37, FMA(t37, FMA(t37, 0.0013814222f, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f), t37 * t37, t37);
-    const float t64 = 1.0f + t63;  // exp(-t^2/2), mantissa
-    const float t65 = t64 * t59;
-    const float t66 = (t48 * (t47 * (t24 * FMA(t63, 0.153759f, 0.153759f)))) * grad_mean;
-    const float t67 = t62 * (t61 * 1.1883681f);
-    const float t68 = t65 * (-(0.3989423f * (t61 * 0.59418404f)));
-    const float t69 = FMA(0.3989423f, t50, t68);
-    const float t70 = FMA(0.3989423f, t51, t68);
-    const float t71 = FMA(t62, -0.94748265f, t69);
-    const float t72 = t6 ? FMA(t62, 0.94748265f, t70) : t71;
-    const float t73 = FMA(FMA(t59, FMA(t63, t72, t72), t9), grad_var, t66);
-    const float t74 = t62 * (-0.7708333f);
-    const float t75 = t6 ? (t62 * 0.7708333f) : t74;
-    const float t76 = FMA(FMA(t63, t75, t75), t59, t8) * grad_mean;
-    const float t77 = -t67;
-    const float t78 = FMA(t62, t49, t67 * t65);
-    const float t79 = FMA(0.3989423f, 0.3532986f, t65 * t77);
-    const float t80 = FMA(t61, 0.3532986f, t78);
-    const float t81 = t6 ? FMA(t61, 1.1883681f, t79) : t80;
-    const float t82 = FMA(t48 * (t47 * (t25 * FMA(t63, t81, t81))), grad_var, t76);
-    *out_grad_mean = t82;
-    *out_grad_var = t73;
+    float t36 = FMA(POLY10(t35, -0.06790253f, 0.23445444f, -0.22880422f, -0.021781435f, 0.0013202751f, 0.1169634f,
+        0.17166187f, 0.15957567f, 0.10685098f, 0.050817337f, 0.014190124f), t23 * t33, (t23 * FMA(FMA(t19, 0.25f,
+        FMA(t17, 0.25f, -(t21 - 1.0f))), t32, FMA(t21, t32, 1.0f))) * (t33 * POLY3(t23, 2.6474037f, -1.6227827f,
+        0.5651015f, -0.024969762f)));
+    float t37 = FMA(t36, -(t25 * 2.0f), 0.3989423f) * (1.0f / (1.0f + (t25 * t25)));  // J_1/sqrt(2 pi)
+    float t38 = FMA(t25, t37, 2.0f * t36);  // Mills ratio/sqrt(2 pi)
+    float t39 = FMA(POLY4(t29, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t29 * t29, t29);
+    float t40 = 1.0f + t39;  // exp(-t^2/2), mantissa
+    float t41 = t40 * t34;
+    float t42 = t38 * (t37 * 1.1883681f);
+    float t43 = t41 * (-(0.3989423f * (t37 * 0.59418404f)));
+    float t44 = FMA(t38, 0.94748265f, FMA(0.3989423f, t25 * 0.1766493f, t43));
+    float t45 = FMA(t38, -0.94748265f, FMA(0.3989423f, t25 * (-0.7708333f), t43));
+    float t46 = t8 ? t44 : t45;
+    float t47 = FMA(t39, t46, t46);
+    float t48 = t8 ? 0.052517362f : 1.0f;
+    float t49 = FMA(t34, t47, t48);
+    float t50 = t0 ? 0.0f : t20;
+    float t51 = FMA(t49, grad_var, (t31 * (t30 * (t50 * FMA(t39, 0.153759f, 0.153759f)))) * grad_mean);
+    float t52 = t38 * 0.7708333f;
+    float t53 = t38 * (-0.7708333f);
+    float t54 = t8 ? t52 : t53;
+    float t55 = FMA(t37, 1.1883681f, FMA(0.3989423f, 0.3532986f, t41 * (-t42)));
+    float t56 = FMA(t37, 0.3532986f, FMA(t38, t25 * 1.5416666f, t42 * t41));
+    float t57 = t8 ? t55 : t56;
+    float t58 = t31 * (t30 * ((var * t20) * FMA(t39, t57, t57)));
+    float t59 = FMA(t39, t54, t54);
+    float t60 = t8 ? 0.22916667f : 1.0f;
+    float t61 = FMA(t58, grad_var, FMA(t59, t34, t60) * grad_mean);
+    *out_grad_mean = t61;
+    *out_grad_var = t51;
 }
 
-void rrelu_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                          const float *restrict grad_mean, const float *restrict grad_var,
-                          const float *restrict params, float *restrict out_grad_mean, float *restrict out_grad_var)
+void rrelu_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     const float sign_width_hi = params[0];
     const float sign_width_lo = params[1];
@@ -374,14 +300,13 @@ void rrelu_exact_backward(int64_t n, const float *restrict mean, const float *re
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        rrelu_exact_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], sign_width_hi, sign_width_lo,
-                                     sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo, sign_square_rest_hi,
-                                     sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi,
-                                     sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi,
-                                     sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi,
-                                     sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi,
-                                     sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi,
-                                     sign_taylor9_lo, &out_grad_mean[i], &out_grad_var[i]);
+        rrelu_exact_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo,
+            sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo,
+            sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo,
+            sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo,
+            sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo,
+            &out_grad_mean[i], &out_grad_var[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

@@ -4,7 +4,6 @@
 # Xu et al. 2015, Empirical Evaluation of Rectified Activations in Convolutional Network
 #
 # rule digest  eced0d006f537555ac9a55e881d0094288c64469c97c475d6614ef44ed4ac2e7
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 """rrelu, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

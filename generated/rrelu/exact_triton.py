@@ -4,17 +4,11 @@
 # Xu et al. 2015, Empirical Evaluation of Rectified Activations in Convolutional Network
 #
 # rule digest  eced0d006f537555ac9a55e881d0094288c64469c97c475d6614ef44ed4ac2e7
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   rrelu_exact_forward 162, rrelu_exact_backward 145
 #
 # Certificate:
-#   mean        7.44 ulp, worst at mean = -0.324581534, var = 1
-#   var         5.73 ulp, worst at mean = 70866.9531, var = 9.9881322e+15
-#   dmean_dmu   3.4 ulp, worst at mean = -0.382875443, var = 1
-#   dmean_dvar  2.54 ulp, worst at mean = 11.5002193, var = 254.011917
-#   dvar_dmu    6.5 ulp, worst at mean = 4.19335069e-16, var = 2.09724681e-26
-#   dvar_dvar   5.45 ulp, worst at mean = 0.00542936474, var = 1
-#   against exact values at 20041 points over all of float32; details in exact.json
+#   mean 7.44, var 5.73, dmean_dmu 3.4, dmean_dvar 2.54, dvar_dmu 6.5, dvar_dvar 5.45 ulp,
+#   against exact values at 20041 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -26,103 +20,99 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
-def rrelu_exact_forward(mean, var, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi,
-                        sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo,
-                        sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi,
-                        sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo,
-                        sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi,
-                        sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo):
-    t0 = 1.1529215e+18 < var
-    t1 = var < 9.094947e-13
-    t2 = var == 0.0
-    t3 = tl.abs(mean)
-    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
-    t5 = t3 * 8.507059e+37
-    t6 = tl.where(t2, 7.888609e-31, t4 * (var * t4))
-    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
-    t8 = tl.div_rn(1.0, t7)
-    t9 = var * (t4 * t8)
-    t10 = tl.where(t2, t5, t3 * t4)
-    t11 = t10 * t8
-    t12 = tl.where(18.6875 < t11, 18.6875, t11)  # t = min(|mean|/sigma, reach)
-    t13 = tl.fma(t12, 0.25, 1.0)
-    t14 = tl.div_rn(1.0, t13)  # u = 1/(1 + t/4)
-    t15 = t14 - 0.25
-    t16 = (tl.fma(t15, tl.fma(t15, tl.fma(t15, tl.fma(t15, tl.fma(t15, tl.fma(t15, tl.fma(t15, tl.fma(t15, tl.fma(t15,
-        tl.fma(t15, -0.06790253, 0.23445444), -0.22880422), -0.021781435), 0.0013202751), 0.1169634), 0.17166187),
-        0.15957567), 0.10685098), 0.050817337), 0.014190124))
-    t17 = tl.fma(t14, tl.fma(t14, tl.fma(t14, 2.6474037, -1.6227827), 0.5651015), -0.024969762)
-    t18 = t14 * -1.0
-    t19 = tl.fma(t13, t18, 1.0)
-    t20 = t14 * tl.fma(tl.fma(t12, 0.25, (t13 - 1.0) * -1.0), t18, t19)
-    t21 = t14 * t14
-    t22 = t20 * (t21 * t17)
-    t23 = tl.fma(t16, t14 * t21, t22)  # J_2/sqrt(2 pi)
-    t24 = 2.0 * t23
-    t25 = t12 * (t12 * (-0.5))
-    t26 = tl.fma(t25, 1.442695, 12582912.0)
-    t27 = t26 - 12582912.0
-    t28 = tl.fma(t27, -0.69314575, t25) + (t27 * (-1.4286068e-6))
-    t29 = t26.to(tl.int32, bitcast=True)
-    t30 = ((127 + ((t29 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t31 = (((t29 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t32 = t31 * t30
-    t33 = t30 * (t9 * t31)
-    t34 = t30 * (var * t31)
-    t35 = (tl.fma(tl.fma(t28, tl.fma(t28, tl.fma(t28, tl.fma(t28, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994), t28 * t28, t28))
-    t36 = 1.0 + t35  # exp(-t^2/2), mantissa
-    t37 = t36 * t32
-    t38 = tl.div_rn(1.0, 1.0 + (t12 * t12))
-    t39 = tl.fma(t23, (t12 * 2.0) * -1.0, 0.3989423) * t38  # J_1/sqrt(2 pi)
-    t40 = tl.fma(t12, t39, t24)  # Mills ratio/sqrt(2 pi)
-    t41 = ((t39 * (t39 * 0.59418404)) * -1.0) * t37
-    t42 = tl.fma(t23, 1.1883681, tl.fma(t40, 0.3532986, t41))
-    t43 = t39 * 0.7708333
-    t44 = tl.fma(t35, t43, t43)
-    t45 = tl.fma(t23, -1.8949653, tl.fma(t39, t12 * (-1.5416666), t41))
-    t46 = tl.abs(t12 - sign_at_hi) < sign_width_hi
-    t47 = t10 * t10
-    t48 = tl.fma(t10, t10, t47 * -1.0)
-    t49 = tl.div_rn(1.0, t7 * tl.fma(t7, sign_at_hi, t10))
-    t50 = t6 * sign_square_hi
-    t51 = t47 - t50
-    t52 = tl.fma(t6, sign_square_hi, t50 * -1.0)
-    t53 = t48 - t52
-    t54 = t52 * -1.0
-    t55 = t53 - t48
-    t56 = t54 - t55
-    t57 = (t48 - (t53 - t55)) + t56
-    t58 = t6 * sign_square_lo
-    t59 = t53 - t58
-    t60 = t58 * -1.0
-    t61 = (tl.fma(t6, sign_square_lo, t60) * -1.0) - (t6 * sign_square_rest_hi)
-    t62 = t59 - t53
-    t63 = t60 - t62
-    t64 = t61 + (t57 + ((t53 - (t59 - t62)) + t63))
-    t65 = t51 + t59
-    t66 = t65 - t51
-    t67 = t59 - t66
-    t68 = t49 * (t65 + (((t51 - (t65 - t66)) + t67) + t64))  # t - t0
-    t69 = (t9 * (t68 * tl.fma(t68, tl.fma(t68, tl.fma(t68, tl.fma(t68, tl.fma(t68, tl.fma(t68, tl.fma(t68, tl.fma(t68,
-        tl.fma(sign_taylor9_hi, t68, sign_taylor8_hi), sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi),
-        sign_taylor4_hi), sign_taylor3_hi), sign_taylor2_hi), sign_taylor1_hi), sign_taylor0_hi)))
-    t70 = mean < 0.0
-    t71 = tl.where(t70, t42, t45)
-    t72 = tl.fma(t35, t71, t71)
-    t73 = tl.where(t70 & t46, t69, tl.fma(t44, t33, t3 * tl.where(t70, -0.22916667, 1.0)))
-    t74 = tl.fma(t72, t34, var * tl.where(t70, 0.052517362, 1.0))
-    return (t73, t74)
+def _polynomial3(x, y, c0, c1, c2):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2))
 
 
 @triton.jit
-def rrelu_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, sign_width_hi, sign_width_lo,
-                               sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo, sign_square_rest_hi,
-                               sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
-                               sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi,
-                               sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo,
-                               sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi,
-                               sign_taylor9_lo, BLOCK: tl.constexpr):
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial10(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0),
+        c1), c2), c3), c4), c5), c6), c7), c8), c9))
+
+
+@triton.jit
+def rrelu_exact_forward(
+    mean, var, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
+    sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
+    sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo,
+    sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo,
+    sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo):
+    t0 = var == 0.0
+    t1 = tl.abs(mean)
+    # power of two that keeps residuals normal
+    t2 = tl.where(var < 9.094947e-13, 2.8147498e+14, tl.where(1.1529215e+18 < var, 0.00390625, 1.0))
+    t3 = tl.where(t0, 7.888609e-31, t2 * (var * t2))
+    t4 = tl.sqrt_rn(t3)  # standard deviation, scaled
+    t5 = tl.div_rn(1.0, t4)
+    t6 = var * (t2 * t5)
+    t7 = tl.where(t0, t1 * 8.507059e+37, t1 * t2)
+    t8 = t7 * t5
+    t9 = tl.where(18.6875 < t8, 18.6875, t8)  # t = min(|mean|/sigma, reach)
+    t10 = tl.fma(t9, 0.25, 1.0)
+    t11 = tl.div_rn(1.0, t10)  # u = 1/(1 + t/4)
+    t12 = t11 * -1.0
+    t13 = t11 * t11
+    # J_2/sqrt(2 pi)
+    t14 = (tl.fma(_polynomial10(t11 - 0.25, -0.06790253, 0.23445444, -0.22880422, -0.021781435, 0.0013202751,
+        0.1169634, 0.17166187, 0.15957567, 0.10685098, 0.050817337, 0.014190124), t11 * t13, (t11 * tl.fma(tl.fma(t9,
+        0.25, (t10 - 1.0) * -1.0), t12, tl.fma(t10, t12, 1.0))) * (t13 * _polynomial3(t11, 2.6474037, -1.6227827,
+        0.5651015, -0.024969762))))
+    t15 = t9 * (t9 * (-0.5))
+    t16 = tl.fma(t15, 1.442695, 12582912.0)
+    t17 = t16 - 12582912.0
+    t18 = tl.fma(t17, -0.69314575, t15) + (t17 * (-1.4286068e-6))
+    t19 = t16.to(tl.int32, bitcast=True)
+    t20 = ((127 + ((t19 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t21 = (((t19 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t22 = tl.fma(_polynomial4(t18, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t18 * t18, t18)
+    t23 = tl.fma(t14, (t9 * 2.0) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + (t9 * t9))  # J_1/sqrt(2 pi)
+    t24 = (t23 * (t23 * 0.59418404)) * -1.0
+    t25 = 1.0 + t22  # exp(-t^2/2), mantissa
+    t26 = t24 * (t25 * (t21 * t20))
+    t27 = t23 * 0.7708333
+    t28 = t7 * t7
+    t29 = tl.fma(t7, t7, t28 * -1.0)
+    t30 = t3 * sign_square_hi
+    t31 = t28 - t30
+    t32 = tl.fma(t3, sign_square_hi, t30 * -1.0)
+    t33 = t29 - t32
+    t34 = t33 - t29
+    t35 = t3 * sign_square_lo
+    t36 = t33 - t35
+    t37 = t35 * -1.0
+    t38 = t36 - t33
+    t39 = t31 + t36
+    t40 = t39 - t31
+    # t - t0
+    t41 = (tl.div_rn(1.0, t4 * tl.fma(t4, sign_at_hi, t7)) * (t39 + (((t31 - (t39 - t40)) + (t36 - t40)) +
+        (((tl.fma(t3, sign_square_lo, t37) * -1.0) - (t3 * sign_square_rest_hi)) + (((t29 - (t33 - t34)) + ((t32 *
+        -1.0) - t34)) + ((t33 - (t36 - t38)) + (t37 - t38)))))))
+    t42 = mean < 0.0
+    t43 = tl.fma(t9, t23, 2.0 * t14)  # Mills ratio/sqrt(2 pi)
+    t44 = (tl.where(t42, tl.fma(t14, 1.1883681, tl.fma(t43, 0.3532986, t26)), tl.fma(t14, -1.8949653, tl.fma(t23, t9 *
+        (-1.5416666), t26))))
+    t45 = (tl.where(t42 & (tl.abs(t9 - sign_at_hi) < sign_width_hi), t6 * (t41 * tl.fma(t41, tl.fma(t41, tl.fma(t41,
+        tl.fma(t41, tl.fma(t41, tl.fma(t41, tl.fma(t41, tl.fma(t41, tl.fma(sign_taylor9_hi, t41, sign_taylor8_hi),
+        sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi), sign_taylor4_hi), sign_taylor3_hi), sign_taylor2_hi),
+        sign_taylor1_hi), sign_taylor0_hi)), tl.fma(tl.fma(t22, t27, t27), t20 * (t6 * t21), t1 * tl.where(t42,
+        -0.22916667, 1.0))))
+    t46 = tl.fma(tl.fma(t22, t44, t44), t20 * (var * t21), var * tl.where(t42, 0.052517362, 1.0))
+    return (t45, t46)
+
+
+@triton.jit
+def rrelu_exact_forward_kernel(
+    mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo,
+    sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo,
+    sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo,
+    sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo,
+    sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo,
+    BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)
@@ -155,98 +145,86 @@ def rrelu_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, 
     sign_taylor8_lo = tl.full((BLOCK,), sign_taylor8_lo, tl.float32)
     sign_taylor9_hi = tl.full((BLOCK,), sign_taylor9_hi, tl.float32)
     sign_taylor9_lo = tl.full((BLOCK,), sign_taylor9_lo, tl.float32)
-    out_mean, out_var = rrelu_exact_forward(mean, var, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo,
-                                            sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo,
-                                            sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
-                                            sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo,
-                                            sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo,
-                                            sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo,
-                                            sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo)
+    out_mean, out_var = rrelu_exact_forward(
+        mean, var, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
+        sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
+        sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo,
+        sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo,
+        sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo)
     tl.store(out_mean_ptr + offsets, out_mean.to(out_mean_ptr.dtype.element_ty), mask=mask)
     tl.store(out_var_ptr + offsets, out_var.to(out_var_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def rrelu_exact_backward(mean, var, grad_mean, grad_var, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo,
-                         sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi,
-                         sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo,
-                         sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi,
-                         sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo,
-                         sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo):
-    t0 = tl.where(1.1529215e+18 < var, 0.00390625, 1.0)
-    t1 = tl.where(var < 9.094947e-13, 2.8147498e+14, t0)  # power of two that keeps residuals normal
-    t2 = tl.abs(mean)
-    t3 = t2 * t1
-    t4 = var == 0.0
-    t5 = tl.where(t4, t2 * 8.507059e+37, t3)
-    t6 = tl.where(t4, 7.888609e-31, t1 * (var * t1))
-    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
-    t8 = tl.div_rn(1.0, t7)
-    t9 = t5 * t8
-    t10 = 18.6875 < t9
-    t11 = tl.where(t10, 18.6875, t9)  # t = min(|mean|/sigma, reach)
-    t12 = t11 * (-0.5)
-    t13 = t11 * t12
-    t14 = tl.fma(t13, 1.442695, 12582912.0)
-    t15 = t14 - 12582912.0
-    t16 = tl.fma(t15, -0.69314575, t13)
-    t17 = tl.fma(t11, t12, t13 * -1.0)
-    t18 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
-    t19 = t9 * -1.0
-    t20 = tl.where(t10, 0.0, t8 * tl.fma(t18, t19, tl.fma(t7, t19, t5)))
-    t21 = t16 + tl.fma(t15, -1.4286068e-6, tl.fma(t20, t11 * -1.0, t17))
-    t22 = (tl.fma(tl.fma(t21, tl.fma(t21, tl.fma(t21, tl.fma(t21, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994), t21 * t21, t21))
-    t23 = 1.0 + t22  # exp(-t^2/2), mantissa
-    t24 = t14.to(tl.int32, bitcast=True)
-    t25 = (((t24 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t26 = ((127 + ((t24 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t27 = t25 * t26
-    t28 = t23 * t27
-    t29 = tl.fma(t11, 0.25, 1.0)
-    t30 = tl.fma(t20, 0.25, tl.fma(t11, 0.25, (t29 - 1.0) * -1.0))
-    t31 = tl.div_rn(1.0, t29)  # u = 1/(1 + t/4)
-    t32 = t31 * -1.0
-    t33 = t31 * tl.fma(t30, t32, tl.fma(t29, t32, 1.0))
-    t34 = t31 * t31
-    t35 = t33 * (t34 * tl.fma(t31, tl.fma(t31, tl.fma(t31, 2.6474037, -1.6227827), 0.5651015), -0.024969762))
-    t36 = t31 - 0.25
+def rrelu_exact_backward(
+    mean, var, grad_mean, grad_var, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi,
+    sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi,
+    sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi,
+    sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi,
+    sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo):
+    # power of two that keeps residuals normal
+    t0 = tl.where(var < 9.094947e-13, 2.8147498e+14, tl.where(1.1529215e+18 < var, 0.00390625, 1.0))
+    t1 = tl.abs(mean)
+    t2 = var == 0.0
+    t3 = tl.where(t2, t1 * 8.507059e+37, t1 * t0)
+    t4 = tl.where(t2, 7.888609e-31, t0 * (var * t0))
+    t5 = tl.sqrt_rn(t4)  # standard deviation, scaled
+    t6 = tl.div_rn(1.0, t5)
+    t7 = t3 * t6
+    t8 = 18.6875 < t7
+    t9 = tl.where(t8, 18.6875, t7)  # t = min(|mean|/sigma, reach)
+    t10 = t9 * (-0.5)
+    t11 = t9 * t10
+    t12 = tl.fma(t11, 1.442695, 12582912.0)
+    t13 = t12 - 12582912.0
+    t14 = tl.fma(t5, t5 * -1.0, t4) * (0.5 * t6)
+    t15 = t7 * -1.0
+    t16 = tl.where(t8, 0.0, t6 * tl.fma(t14, t15, tl.fma(t5, t15, t3)))
+    t17 = (tl.fma(t13, -0.69314575, t11) + tl.fma(t13, -1.4286068e-6, tl.fma(t16, t9 * -1.0, tl.fma(t9, t10, t11 *
+        -1.0))))
+    t18 = tl.fma(_polynomial4(t17, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t17 * t17, t17)
+    t19 = t12.to(tl.int32, bitcast=True)
+    t20 = (((t19 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t21 = ((127 + ((t19 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t22 = t20 * t21
+    t23 = 1.0 + t18  # exp(-t^2/2), mantissa
+    t24 = t23 * t22
+    t25 = tl.fma(t9, 0.25, 1.0)
+    t26 = tl.div_rn(1.0, t25)  # u = 1/(1 + t/4)
+    t27 = t26 * -1.0
+    t28 = t26 * t26
     # J_2/sqrt(2 pi)
-    t37 = (tl.fma(tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36,
-        tl.fma(t36, tl.fma(t36, -0.06790253, 0.23445444), -0.22880422), -0.021781435), 0.0013202751), 0.1169634),
-        0.17166187), 0.15957567), 0.10685098), 0.050817337), 0.014190124), t31 * t34, t35))
-    t38 = t11 + t20
-    t39 = tl.fma(t37, (t38 * 2.0) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + (t38 * t38))  # J_1/sqrt(2 pi)
-    t40 = tl.fma(t38, t39, 2.0 * t37)  # Mills ratio/sqrt(2 pi)
-    t41 = t40 * (t39 * 1.1883681)
-    t42 = t41 * t28
-    t43 = tl.fma(t39, 0.3532986, tl.fma(t40, t38 * 1.5416666, t42))
-    t44 = tl.fma(t39, 1.1883681, tl.fma(0.3989423, 0.3532986, t28 * (t41 * -1.0)))
-    t45 = mean < 0.0
-    t46 = tl.where(t45, t44, t43)
-    t47 = tl.fma(t22, t46, t46)
-    t48 = t1 * tl.fma(t8, (t8 * t18) * -1.0, t8)
-    t49 = t26 * (t25 * ((var * t48) * t47))
-    t50 = t40 * (-0.7708333)
-    t51 = tl.where(t45, t40 * 0.7708333, t50)
-    t52 = tl.fma(t49, grad_var, tl.fma(tl.fma(t22, t51, t51), t27, tl.where(t45, 0.22916667, 1.0)) * grad_mean)
-    t53 = t28 * ((0.3989423 * (t39 * 0.59418404)) * -1.0)
-    t54 = tl.fma(t40, -0.94748265, tl.fma(0.3989423, t38 * (-0.7708333), t53))
-    t55 = tl.where(t45, tl.fma(t40, 0.94748265, tl.fma(0.3989423, t38 * 0.1766493, t53)), t54)
-    t56 = tl.fma(t27, tl.fma(t22, t55, t55), tl.where(t45, 0.052517362, 1.0))
-    t57 = tl.fma(t22, 0.153759, 0.153759)
-    t58 = tl.fma(t56, grad_var, (t26 * (t25 * (tl.where(t4, 0.0, t48) * t57))) * grad_mean)
-    return (t52, t58)
+    t29 = (tl.fma(_polynomial10(t26 - 0.25, -0.06790253, 0.23445444, -0.22880422, -0.021781435, 0.0013202751,
+        0.1169634, 0.17166187, 0.15957567, 0.10685098, 0.050817337, 0.014190124), t26 * t28, (t26 * tl.fma(tl.fma(t16,
+        0.25, tl.fma(t9, 0.25, (t25 - 1.0) * -1.0)), t27, tl.fma(t25, t27, 1.0))) * (t28 * _polynomial3(t26, 2.6474037,
+        -1.6227827, 0.5651015, -0.024969762))))
+    t30 = t9 + t16
+    t31 = tl.fma(t29, (t30 * 2.0) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + (t30 * t30))  # J_1/sqrt(2 pi)
+    t32 = tl.fma(t30, t31, 2.0 * t29)  # Mills ratio/sqrt(2 pi)
+    t33 = t32 * (t31 * 1.1883681)
+    t34 = mean < 0.0
+    t35 = (tl.where(t34, tl.fma(t31, 1.1883681, tl.fma(0.3989423, 0.3532986, t24 * (t33 * -1.0))), tl.fma(t31,
+        0.3532986, tl.fma(t32, t30 * 1.5416666, t33 * t24))))
+    t36 = t0 * tl.fma(t6, (t6 * t14) * -1.0, t6)
+    t37 = tl.where(t34, t32 * 0.7708333, t32 * (-0.7708333))
+    t38 = (tl.fma(t21 * (t20 * ((var * t36) * tl.fma(t18, t35, t35))), grad_var, tl.fma(tl.fma(t18, t37, t37), t22,
+        tl.where(t34, 0.22916667, 1.0)) * grad_mean))
+    t39 = t24 * ((0.3989423 * (t31 * 0.59418404)) * -1.0)
+    t40 = (tl.where(t34, tl.fma(t32, 0.94748265, tl.fma(0.3989423, t30 * 0.1766493, t39)), tl.fma(t32, -0.94748265,
+        tl.fma(0.3989423, t30 * (-0.7708333), t39))))
+    t41 = (tl.fma(tl.fma(t22, tl.fma(t18, t40, t40), tl.where(t34, 0.052517362, 1.0)), grad_var, (t21 * (t20 *
+        (tl.where(t2, 0.0, t36) * tl.fma(t18, 0.153759, 0.153759)))) * grad_mean))
+    return (t38, t41)
 
 
 @triton.jit
-def rrelu_exact_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n,
-                                sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
-                                sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo,
-                                sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi,
-                                sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo,
-                                sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi,
-                                sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo, BLOCK: tl.constexpr):
+def rrelu_exact_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, sign_width_hi,
+    sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo,
+    sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo,
+    sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo,
+    sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo,
+    sign_taylor9_hi, sign_taylor9_lo, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)
@@ -281,15 +259,11 @@ def rrelu_exact_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, 
     sign_taylor8_lo = tl.full((BLOCK,), sign_taylor8_lo, tl.float32)
     sign_taylor9_hi = tl.full((BLOCK,), sign_taylor9_hi, tl.float32)
     sign_taylor9_lo = tl.full((BLOCK,), sign_taylor9_lo, tl.float32)
-    out_grad_mean, out_grad_var = rrelu_exact_backward(mean, var, grad_mean, grad_var, sign_width_hi, sign_width_lo,
-                                                       sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
-                                                       sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi,
-                                                       sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
-                                                       sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi,
-                                                       sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo,
-                                                       sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi,
-                                                       sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo,
-                                                       sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi,
-                                                       sign_taylor9_lo)
+    out_grad_mean, out_grad_var = rrelu_exact_backward(
+        mean, var, grad_mean, grad_var, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi,
+        sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi,
+        sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi,
+        sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi,
+        sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo)
     tl.store(out_grad_mean_ptr + offsets, out_grad_mean.to(out_grad_mean_ptr.dtype.element_ty), mask=mask)
     tl.store(out_grad_var_ptr + offsets, out_grad_var.to(out_grad_var_ptr.dtype.element_ty), mask=mask)

@@ -4,17 +4,12 @@
 // Xu et al. 2015, Empirical Evaluation of Rectified Activations in Convolutional Network
 //
 // rule digest  eced0d006f537555ac9a55e881d0094288c64469c97c475d6614ef44ed4ac2e7
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h61ff9f81b95cdbd55cce6013e2f36280fdcfd97066fefb8f8093c7911fbe4730
 // operations   rrelu_tight_forward 656, rrelu_tight_backward 347
 //
 // Certificate:
-//   mean        1.44 ulp, worst at mean = -0.00316024339, var = 7.95285305e-05
-//   var         0.872 ulp, worst at mean = 3.76238714e-22, var = 8.53726908e-38
-//   dmean_dmu   1.8 ulp, worst at mean = -0.388190359, var = 1
-//   dmean_dvar  1.68 ulp, worst at mean = -1285183, var = 4.8486689e+12
-//   dvar_dmu    1.65 ulp, worst at mean = -1.42238868e-16, var = 3.39651059e-28
-//   dvar_dvar   1.8 ulp, worst at mean = -0.00720240735, var = 1
-//   against exact values at 20099 points over all of float32; details in tight.json
+//   mean 1.44, var 0.872, dmean_dmu 1.8, dmean_dvar 1.68, dvar_dmu 1.65, dvar_dvar 1.8 ulp,
+//   against exact values at 20099 points over all of float32; where, in tight.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,375 +41,268 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void rrelu_tight_forward_element(float mean, float var,
-                                                                              float sign_width_hi, float sign_width_lo,
-                                                                              float sign_at_hi, float sign_at_lo,
-                                                                              float sign_square_hi,
-                                                                              float sign_square_lo,
-                                                                              float sign_square_rest_hi,
-                                                                              float sign_square_rest_lo,
-                                                                              float sign_taylor0_hi,
-                                                                              float sign_taylor0_lo,
-                                                                              float sign_taylor1_hi,
-                                                                              float sign_taylor1_lo,
-                                                                              float sign_taylor2_hi,
-                                                                              float sign_taylor2_lo,
-                                                                              float sign_taylor3_hi,
-                                                                              float sign_taylor3_lo,
-                                                                              float sign_taylor4_hi,
-                                                                              float sign_taylor4_lo,
-                                                                              float sign_taylor5_hi,
-                                                                              float sign_taylor5_lo,
-                                                                              float sign_taylor6_hi,
-                                                                              float sign_taylor6_lo,
-                                                                              float sign_taylor7_hi,
-                                                                              float sign_taylor7_lo,
-                                                                              float sign_taylor8_hi,
-                                                                              float sign_taylor8_lo,
-                                                                              float sign_taylor9_hi,
-                                                                              float sign_taylor9_lo,
-                                                                              float *restrict out_mean,
-                                                                              float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float rrelu_tight_part0(float p0, float p1, float p2)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const _Bool t4 = mean < 0.0f;
-    const float t5 = t3 * 8.507059e+37f;
-    const float t6 = t0 ? 0.00390625f : 1.0f;
-    const float t7 = t0 ? 256.0f : 1.0f;
-    const float t8 = t1 ? 2.8147498e+14f : t6;  // power of two that keeps residuals normal
-    const float t9 = t1 ? 3.5527137e-15f : t7;
-    const float t10 = t1 ? 7.9228163e+28f : 1.0f;
-    const float t11 = t1 ? 1.2621775e-29f : 1.0f;
-    const float t12 = var * t10;
-    const float t13 = t4 ? 0.052517362f : 1.0f;
-    const float t14 = t4 ? (-0.22916667f) : 1.0f;
-    const float t15 = t4 ? (-8.278423e-10f) : 0.0f;
-    const float t16 = t4 ? 4.967054e-9f : 0.0f;
-    const float t17 = t8 * (var * t8);
-    const float t18 = t2 ? t5 : (t3 * t8);
-    const float t19 = t2 ? 7.888609e-31f : t17;
-    const float t20 = t3 * t14;
-    const float t21 = t12 * t13;
-    const float t22 = FMA(t3, t14, -t20);
-    const float t23 = t18 * t18;
-    const float t24 = FMA(t12, t13, -t21);
-    const float t25 = SQRT(t19);  // standard deviation, scaled
-    const float t26 = t19 * sign_square_hi;
-    const float t27 = t19 * sign_square_lo;
-    const float t28 = t19 * sign_square_rest_hi;
-    const float t29 = FMA(t18, t18, -t23);
-    const float t30 = t23 - t26;
-    const float t31 = FMA(t19, sign_square_hi, -t26);
-    const float t32 = -t27;
-    const float t33 = (-FMA(t19, sign_square_lo, t32)) - t28;
-    const float t34 = t29 - t31;
-    const float t35 = -t31;
-    const float t36 = t34 - t27;
-    const float t37 = t34 - t29;
-    const float t38 = t35 - t37;
-    const float t39 = (t29 - (t34 - t37)) + t38;
-    const float t40 = t30 + t36;
-    const float t41 = t36 - t34;
-    const float t42 = t32 - t41;
-    const float t43 = t33 + (t39 + ((t34 - (t36 - t41)) + t42));
-    const float t44 = 1.0f / t25;
-    const float t45 = t25 * sign_at_hi;
-    const float t46 = FMA(t25, -t25, t19);
-    const float t47 = t2 ? 0.0f : (t9 * t25);
-    const float t48 = t40 - t30;
-    const float t49 = t36 - t48;
-    const float t50 = ((t30 - (t40 - t48)) + t49) + t43;
-    const float t51 = t18 + t45;
-    const float t52 = FMA(t25, sign_at_hi, -t45);
-    const float t53 = t25 * t51;
-    const float t54 = t51 - t45;
-    const float t55 = t18 * t44;
-    const float t56 = t46 * (0.5f * t44);
-    const float t57 = t2 ? 0.0f : (t9 * t56);
-    const float t58 = 1.0f / t53;
-    const float t59 = FMA(t25, FMA(t25, sign_at_lo, FMA(t56, sign_at_hi, ((t45 - (t51 - t54)) + (t18 - t54)) + t52)),
-        FMA(t56, t51, FMA(t25, t51, -t53)));
-    const _Bool t60 = 18.6875f < t55;
-    const float t61 = -t55;
-    const float t62 = t44 * FMA(t56, t61, FMA(t25, t61, t18));
-    const float t63 = t60 ? 18.6875f : t55;  // t = min(|mean|/sigma, reach)
-    const float t64 = t60 ? 0.0f : t62;
-    const float t65 = FMA(t63, 0.25f, 1.0f);
-    const float t66 = t63 * (-0.5f);
-    const float t67 = -t63;
-    const float t68 = t63 * t63;
-    const float t69 = -(t63 * 2.0f);
-    const float t70 = t63 * (-1.5416666f);
-    const _Bool t71 = t4 & (ABS(t63 - sign_at_hi) < sign_width_hi);
-    const float t72 = t40 * t58;  // t - t0
-    const float t73 = -t58;
-    const float t74 = t58 * FMA(t59, t73, FMA(t53, t73, 1.0f));
-    const float t75 = 1.0f / t65;  // u = 1/(1 + t/4)
-    const float t76 = t63 * t66;
-    const float t77 = FMA(t64, 0.25f, FMA(t63, 0.25f, -(t65 - 1.0f)));
-    const float t78 = 1.0f + t68;
-    const float t79 = FMA(t63, t64, FMA(t63, t64, FMA(t63, t63, -t68)));
-    const float t80 = FMA(t63, -3.973643e-8f, FMA(t64, -1.5416666f, FMA(t63, -1.5416666f, -t70)));
-    const float t81 = sign_taylor9_hi * t72;
-    const float t82 = FMA(t40, t74, FMA(t50, t58, FMA(t40, t58, -t72)));
-    const float t83 = FMA(t64, t67, FMA(t63, t66, -t76));
-    const float t84 = FMA(t76, 1.442695f, 12582912.0f);
-    const float t85 = 1.0f / t78;
-    const float t86 = t79 + (t68 - (t78 - 1.0f));
-    const float t87 = -(t64 * 2.0f);
-    const float t88 = sign_taylor8_hi + t81;
-    const float t89 = FMA(sign_taylor9_hi, t72, -t81);
-    const float t90 = t84 - 12582912.0f;
-    const uint32_t t91 = as_bits(t84);
-    const float t92 = FMA(t90, -0.69314575f, t76);
-    const float t93 = FMA(t90, -1.4286068e-6f, t83);
-    const uint32_t t94 = t91 + 1u;
-    const uint32_t t95 = (uint32_t)((int32_t)t91 >> 1u);
-    const uint32_t t96 = (uint32_t)((int32_t)t94 >> 1u);
-    const uint32_t t97 = t95 + 127u;
-    const uint32_t t98 = 127u + t96;
-    const uint32_t t99 = t97 << 23u;
-    const uint32_t t100 = t98 << 23u;
-    const float t101 = as_float(t99);
-    const float t102 = as_float(t100);
-    const float t103 = t75 + (-0.25f);
-    const float t104 = t75 * 2.6474037f;
-    const float t105 = t75 * t75;
-    const float t106 = t72 * t88;
-    const float t107 = -t75;
-    const float t108 = t75 * FMA(t77, t107, FMA(t65, t107, 1.0f));
-    const float t109 = sign_taylor8_lo + FMA(sign_taylor9_hi, t82, FMA(sign_taylor9_lo, t72, (t81 - (t88 -
-        sign_taylor8_hi)) + t89));
-    const float t110 = t101 * t102;
-    const float t111 = -t85;
-    const float t112 = t85 * FMA(t86, t111, FMA(t78, t111, 1.0f));
-    const float t113 = t92 + t93;
-    const float t114 = t93 + (t92 - t113);
-    const float t115 = t103 * 0.052821796f;
-    const float t116 = t75 - (t103 - (-0.25f));
-    const float t117 = (-1.6227827f) + t104;
-    const float t118 = FMA(t75, 2.6474037f, -t104);
-    const float t119 = t75 * t105;
-    const float t120 = FMA(t75, t75, -t105);
-    const float t121 = sign_taylor7_hi + t106;
-    const float t122 = FMA(t72, t88, -t106);
-    const float t123 = FMA(t113, FMA(t113, FMA(t113, FMA(t113, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t124 = 1.0f + t113;
-    const float t125 = t114 * t124;
-    const float t126 = FMA(t123, t113 * t113, t125);
-    const float t127 = (-0.21099824f) + t115;
-    const float t128 = FMA(t103, 0.052821796f, -t115);
-    const float t129 = t75 * t117;
-    const float t130 = t117 - t104;
-    const float t131 = FMA(t75, t120, FMA(t75, t105, -t119));
-    const float t132 = t121 - t106;
-    const float t133 = t72 * t121;
-    const float t134 = (t113 - (t124 - 1.0f)) + t126;
-    const float t135 = t103 * t127;
-    const float t136 = 5.9113985e-9f + FMA(t103, 1.1074869e-9f, FMA(t116, 0.052821796f, (t115 - (t127 -
-        (-0.21099824f))) + t128));
-    const float t137 = 0.5651015f + t129;
-    const float t138 = FMA(t75, t117, -t129);
-    const float t139 = 2.729454e-9f + FMA(t75, -6.446888e-11f, ((t104 - (t117 - t130)) + ((-1.6227827f) - t130)) +
-        t118);
-    const float t140 = sign_taylor7_lo + FMA(t72, t109, FMA(t82, t88, ((t106 - (t121 - t132)) + (sign_taylor7_hi -
-        t132)) + t122));
-    const float t141 = sign_taylor6_hi + t133;
-    const float t142 = FMA(t72, t121, -t133);
-    const float t143 = 0.28813356f + t135;
-    const float t144 = FMA(t103, t127, -t135);
-    const float t145 = t137 - t129;
-    const float t146 = t75 * t137;
-    const float t147 = t124 + t134;  // exp(-t^2/2), mantissa
-    const float t148 = t134 - (t147 - t124);
-    const float t149 = t141 - t133;
-    const float t150 = t72 * t141;
-    const float t151 = t103 * t143;
-    const float t152 = 2.166517e-9f + FMA(t103, t136, FMA(t116, t127, (t135 - (t143 - 0.28813356f)) + t144));
-    const float t153 = 1.898869e-8f + FMA(t75, t139, ((t129 - (t137 - t145)) + (0.5651015f - t145)) + t138);
-    const float t154 = (-0.024969762f) + t146;
-    const float t155 = FMA(t75, t137, -t146);
-    const float t156 = (-4.0919684e-10f) + FMA(t75, t153, ((-0.024969762f) - (t154 - t146)) + t155);
-    const float t157 = t147 * t110;
-    const float t158 = t148 * t110;
-    const float t159 = sign_taylor6_lo + FMA(t72, t140, FMA(t82, t121, ((t133 - (t141 - t149)) + (sign_taylor6_hi -
-        t149)) + t142));
-    const float t160 = sign_taylor5_hi + t150;
-    const float t161 = FMA(t72, t141, -t150);
-    const float t162 = (-0.094544634f) + t151;
-    const float t163 = FMA(t103, t143, -t151);
-    const float t164 = t105 * t154;
-    const float t165 = t160 - t150;
-    const float t166 = t72 * t160;
-    const float t167 = t103 * t162;
-    const float t168 = t162 - t151;
-    const float t169 = t108 * (t164 + FMA(t105, t156, FMA(t120, t154, FMA(t105, t154, -t164))));
-    const float t170 = sign_taylor5_lo + FMA(t72, t159, FMA(t82, t141, ((t150 - (t160 - t165)) + (sign_taylor5_hi -
-        t165)) + t161));
-    const float t171 = sign_taylor4_hi + t166;
-    const float t172 = FMA(t72, t160, -t166);
-    const float t173 = (-0.04896455f) + t167;
-    const float t174 = 1.3132077e-9f + FMA(t103, t152, FMA(t116, t143, ((t151 - (t162 - t168)) + ((-0.094544634f) -
-        t168)) + t163));
-    const float t175 = FMA(t103, t162, -t167);
-    const float t176 = t171 - t166;
-    const float t177 = t72 * t171;
-    const float t178 = t103 * t173;
-    const float t179 = 6.4846556e-10f + FMA(t103, t174, FMA(t116, t162, (t167 - (t173 - (-0.04896455f))) + t175));
-    const float t180 = sign_taylor4_lo + FMA(t72, t170, FMA(t82, t160, ((t166 - (t171 - t176)) + (sign_taylor4_hi -
-        t176)) + t172));
-    const float t181 = sign_taylor3_hi + t177;
-    const float t182 = FMA(t72, t171, -t177);
-    const float t183 = (-0.07985351f) + t178;
-    const float t184 = FMA(t103, t173, -t178);
-    const float t185 = t181 - t177;
-    const float t186 = t72 * t181;
-    const float t187 = t103 * t183;
-    const float t188 = 3.0972303e-9f + FMA(t103, t179, FMA(t116, t173, (t178 - (t183 - (-0.07985351f))) + t184));
-    const float t189 = sign_taylor3_lo + FMA(t72, t180, FMA(t82, t171, ((t177 - (t181 - t185)) + (sign_taylor3_hi -
-        t185)) + t182));
-    const float t190 = sign_taylor2_hi + t186;
-    const float t191 = FMA(t72, t181, -t186);
-    const float t192 = 0.011417099f + t187;
-    const float t193 = FMA(t103, t183, -t187);
-    const float t194 = t190 - t186;
-    const float t195 = t72 * t190;
-    const float t196 = t103 * t192;
-    const float t197 = t192 - t187;
-    const float t198 = sign_taylor2_lo + FMA(t72, t189, FMA(t82, t181, ((t186 - (t190 - t194)) + (sign_taylor2_hi -
-        t194)) + t191));
-    const float t199 = sign_taylor1_hi + t195;
-    const float t200 = FMA(t72, t190, -t195);
-    const float t201 = 0.11636546f + t196;
-    const float t202 = (-4.230759e-10f) + FMA(t103, t188, FMA(t116, t183, ((t187 - (t192 - t197)) + (0.011417099f -
-        t197)) + t193));
-    const float t203 = FMA(t103, t192, -t196);
-    const float t204 = t199 - t195;
-    const float t205 = t72 * t199;
-    const float t206 = t103 * t201;
-    const float t207 = 2.4156916e-9f + FMA(t103, t202, FMA(t116, t192, (t196 - (t201 - 0.11636546f)) + t203));
-    const float t208 = sign_taylor1_lo + FMA(t72, t198, FMA(t82, t190, ((t195 - (t199 - t204)) + (sign_taylor1_hi -
-        t204)) + t200));
-    const float t209 = sign_taylor0_hi + t205;
-    const float t210 = FMA(t72, t199, -t205);
-    const float t211 = 0.17159984f + t206;
-    const float t212 = FMA(t103, t201, -t206);
-    const float t213 = t209 - t205;
-    const float t214 = t72 * t209;
-    const float t215 = t103 * t211;
-    const float t216 = 3.064601e-9f + FMA(t103, t207, FMA(t116, t201, (t206 - (t211 - 0.17159984f)) + t212));
-    const float t217 = FMA(t72, sign_taylor0_lo + FMA(t72, t208, FMA(t82, t199, ((t205 - (t209 - t213)) +
-        (sign_taylor0_hi - t213)) + t210)), FMA(t82, t209, FMA(t72, t209, -t214)));
-    const float t218 = t47 * t214;
-    const float t219 = 0.15958369f + t215;
-    const float t220 = FMA(t103, t211, -t215);
-    const float t221 = FMA(t47, t217, FMA(t57, t214, FMA(t47, t214, -t218)));
-    const float t222 = t103 * t219;
-    const float t223 = t219 - t215;
-    const float t224 = 0.106851034f + t222;
-    const float t225 = (-3.0417104e-9f) + FMA(t103, t216, FMA(t116, t211, ((t215 - (t219 - t223)) + (0.15958369f -
-        t223)) + t220));
-    const float t226 = FMA(t103, t219, -t222);
-    const float t227 = t103 * t224;
-    const float t228 = t224 - t222;
-    const float t229 = 0.05081732f + t227;
-    const float t230 = 1.8320192e-9f + FMA(t103, t225, FMA(t116, t219, ((t222 - (t224 - t228)) + (0.106851034f - t228))
-        + t226));
-    const float t231 = FMA(t103, t224, -t227);
-    const float t232 = t103 * t229;
-    const float t233 = t229 - t227;
-    const float t234 = 0.014190124f + t232;
-    const float t235 = 1.0551207e-9f + FMA(t103, t230, FMA(t116, t224, ((t227 - (t229 - t233)) + (0.05081732f - t233))
-        + t231));
-    const float t236 = FMA(t103, t229, -t232);
-    const float t237 = t234 - t232;
-    const float t238 = t234 * t119;  // J_2/sqrt(2 pi)
-    const float t239 = (-2.281545e-10f) + FMA(t103, t235, FMA(t116, t229, ((t232 - (t234 - t237)) + (0.014190124f -
-        t237)) + t236));
-    const float t240 = t238 * t69;
-    const float t241 = t169 + FMA(t234, t131, FMA(t239, t119, FMA(t234, t119, -t238)));
-    const float t242 = 2.0f * t238;
-    const float t243 = t238 * (-1.8949653f);
-    const float t244 = t238 * 1.1883681f;
-    const float t245 = 0.3989423f + t240;
-    const float t246 = FMA(t238, t69, -t240);
-    const float t247 = FMA(t238, -1.8949653f, -t243);
-    const float t248 = FMA(t238, 1.1883681f, -t244);
-    const float t249 = (-1.133517e-8f) + FMA(t238, t87, FMA(t241, t69, (t240 - (t245 - 0.3989423f)) + t246));
-    const float t250 = t245 * t85;  // J_1/sqrt(2 pi)
-    const float t251 = t63 * t250;
-    const float t252 = t250 * 0.59418404f;
-    const float t253 = t250 * t70;
-    const float t254 = FMA(t245, t112, FMA(t249, t85, FMA(t245, t85, -t250)));
-    const float t255 = t250 * 0.7708333f;
-    const float t256 = t242 + t251;  // Mills ratio/sqrt(2 pi)
-    const float t257 = -(t250 * t252);
-    const float t258 = FMA(t63, t250, -t251);
-    const float t259 = FMA(t250, -1.3245477e-8f, FMA(t254, 0.59418404f, FMA(t250, 0.59418404f, -t252)));
-    const float t260 = FMA(t250, t70, -t253);
-    const float t261 = t147 * t255;
-    const float t262 = FMA(t250, 1.9868216e-8f, FMA(t254, 0.7708333f, FMA(t250, 0.7708333f, -t255)));
-    const float t263 = t256 - t251;
-    const float t264 = t242 - t263;
-    const float t265 = FMA(t63, t254, FMA(t64, t250, ((t251 - (t256 - t263)) + t264) + t258));
-    const float t266 = t256 * 0.3532986f;
-    const float t267 = t257 * t157;
-    const float t268 = -FMA(t250, t259, FMA(t254, t252, FMA(t250, t252, t257)));
-    const float t269 = t47 * t261;
-    const float t270 = FMA(t148, t255, FMA(t147, t262, FMA(t147, t255, -t261)));
-    const float t271 = FMA(t256, 0.3532986f, -t266);
-    const float t272 = t267 + t253;
-    const float t273 = t267 + t266;
-    const float t274 = (t267 - (t273 - t266)) + t271;
-    const float t275 = FMA(t257, t158, FMA(t268, t157, FMA(t257, t157, -t267)));
-    const float t276 = t101 * t269;
-    const float t277 = FMA(t47, t270, FMA(t57, t261, FMA(t47, t261, -t269)));
-    const float t278 = t102 * t276;
-    const float t279 = t102 * (t101 * t277);
-    const float t280 = t272 - t253;
-    const float t281 = t267 - t280;
-    const float t282 = t275 + FMA(t250, t80, FMA(t254, t70, ((t253 - (t272 - t280)) + t281) + t260));
-    const float t283 = t272 + t243;
-    const float t284 = t273 + t244;
-    const float t285 = t275 + FMA(t256, 6.6227384e-9f, FMA((2.0f * t241) + t265, 0.3532986f, t274));
-    const float t286 = t278 + t20;
-    const float t287 = t71 ? t218 : t286;
-    const float t288 = t283 - t243;
-    const float t289 = t272 - t288;
-    const float t290 = ((t243 - (t283 - t288)) + t289) + t247;
-    const float t291 = t4 ? t284 : t283;
-    const float t292 = t282 + FMA(t238, 1.3245477e-8f, FMA(t241, -1.8949653f, t290));
-    const float t293 = t284 - t244;
-    const float t294 = t284 - t293;
-    const float t295 = t273 - t293;
-    const float t296 = t4 ? (t285 + FMA(t238, -2.6490953e-8f, FMA(t241, 1.1883681f, ((t244 - t294) + t295) + t248))) :
-        t292;
-    const float t297 = t286 - t20;
-    const float t298 = t286 - t297;
-    const float t299 = t278 - t297;
-    const float t300 = t287 + (t71 ? t221 : (t279 + FMA(t3, t16, ((t20 - t298) + t299) + t22)));
-    const float t301 = t147 * t291;
-    const float t302 = t12 * t301;
-    const float t303 = FMA(t148, t291, FMA(t147, t296, FMA(t147, t291, -t301)));
-    const float t304 = t101 * t302;
-    const float t305 = t101 * FMA(t12, t303, FMA(t12, t301, -t302));
-    const float t306 = t102 * t304;
-    const float t307 = t102 * t305;
-    const float t308 = t306 + t21;
-    const float t309 = t308 - t21;
-    const float t310 = t306 - t309;
-    const float t311 = t307 + FMA(t12, t15, ((t21 - (t308 - t309)) + t310) + t24);
-    const float t312 = (t11 * t308) + (t11 * t311);
-    *out_mean = t300;
-    *out_var = t312;
+    float t0 = p1 - p0;
+    float t1 = (p0 - (p1 - t0)) + (p2 - t0);
+    return t1;
 }
 
-void rrelu_tight_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                         const float *restrict params, float *restrict out_mean, float *restrict out_var)
+INLINE float rrelu_tight_part1(float p0, float p1, float p2, float p3, float p4)
+{
+    float t0 = p1 - p0;
+    float t1 = ((p0 - (p1 - t0)) + (p2 - t0)) + FMA(p4, p3, -p0);
+    return t1;
+}
+
+INLINE void rrelu_tight_forward_element(
+    float mean, float var, float sign_width_hi, float sign_width_lo, float sign_at_hi, float sign_at_lo,
+    float sign_square_hi, float sign_square_lo, float sign_square_rest_hi, float sign_square_rest_lo,
+    float sign_taylor0_hi, float sign_taylor0_lo, float sign_taylor1_hi, float sign_taylor1_lo, float sign_taylor2_hi,
+    float sign_taylor2_lo, float sign_taylor3_hi, float sign_taylor3_lo, float sign_taylor4_hi, float sign_taylor4_lo,
+    float sign_taylor5_hi, float sign_taylor5_lo, float sign_taylor6_hi, float sign_taylor6_lo, float sign_taylor7_hi,
+    float sign_taylor7_lo, float sign_taylor8_hi, float sign_taylor8_lo, float sign_taylor9_hi, float sign_taylor9_lo,
+    float *restrict out_mean, float *restrict out_var)
+{
+    _Bool t0 = 1.1529215e+18f < var;
+    _Bool t1 = var < 9.094947e-13f;
+    _Bool t2 = var == 0.0f;
+    float t3 = ABS(mean);
+    _Bool t4 = mean < 0.0f;
+    float t5 = t0 ? 0.00390625f : 1.0f;
+    float t6 = t1 ? 2.8147498e+14f : t5;  // power of two that keeps residuals normal
+    float t7 = t0 ? 256.0f : 1.0f;
+    float t8 = t1 ? 3.5527137e-15f : t7;
+    float t9 = t1 ? 1.2621775e-29f : 1.0f;
+    float t10 = t1 ? 7.9228163e+28f : 1.0f;
+    float t11 = var * t10;
+    float t12 = t4 ? 0.052517362f : 1.0f;
+    float t13 = t4 ? (-0.22916667f) : 1.0f;
+    float t14 = t3 * 8.507059e+37f;
+    float t15 = t3 * t6;
+    float t16 = t2 ? t14 : t15;
+    float t17 = t6 * (var * t6);
+    float t18 = t2 ? 7.888609e-31f : t17;
+    float t19 = t3 * t13;
+    float t20 = t11 * t12;
+    float t21 = t16 * t16;
+    float t22 = SQRT(t18);  // standard deviation, scaled
+    float t23 = t18 * sign_square_hi;
+    float t24 = t18 * sign_square_lo;
+    float t25 = FMA(t16, t16, -t21);
+    float t26 = t21 - t23;
+    float t27 = FMA(t18, sign_square_hi, -t23);
+    float t28 = -t24;
+    float t29 = t25 - t27;
+    float t30 = t29 - t24;
+    float t31 = t29 - t25;
+    float t32 = t26 + t30;
+    float t33 = 1.0f / t22;
+    float t34 = t22 * sign_at_hi;
+    float t35 = t8 * t22;
+    float t36 = t2 ? 0.0f : t35;
+    float t37 = t16 + t34;
+    float t38 = t22 * t37;
+    float t39 = t16 * t33;
+    float t40 = FMA(t22, -t22, t18) * (0.5f * t33);
+    float t41 = t8 * t40;
+    float t42 = t2 ? 0.0f : t41;
+    float t43 = 1.0f / t38;
+    _Bool t44 = 18.6875f < t39;
+    float t45 = -t39;
+    float t46 = t44 ? 18.6875f : t39;  // t = min(|mean|/sigma, reach)
+    float t47 = t33 * FMA(t40, t45, FMA(t22, t45, t16));
+    float t48 = t44 ? 0.0f : t47;
+    float t49 = FMA(t46, 0.25f, 1.0f);
+    float t50 = t46 * (-0.5f);
+    float t51 = t46 * t46;
+    float t52 = -(t46 * 2.0f);
+    float t53 = t46 * (-1.5416666f);
+    _Bool t54 = t4 & (ABS(t46 - sign_at_hi) < sign_width_hi);
+    float t55 = t32 * t43;  // t - t0
+    float t56 = -t43;
+    float t57 = 1.0f / t49;  // u = 1/(1 + t/4)
+    float t58 = t46 * t50;
+    float t59 = 1.0f + t51;
+    float t60 = sign_taylor9_hi * t55;
+    float t61 = FMA(t32, t43 * FMA(FMA(t22, FMA(t22, sign_at_lo, FMA(t40, sign_at_hi, rrelu_tight_part0(t34, t37, t16)
+        + FMA(t22, sign_at_hi, -t34))), FMA(t40, t37, FMA(t22, t37, -t38))), t56, FMA(t38, t56, 1.0f)),
+        FMA(rrelu_tight_part0(t26, t32, t30) + (((-FMA(t18, sign_square_lo, t28)) - (t18 * sign_square_rest_hi)) +
+        (((t25 - (t29 - t31)) + ((-t27) - t31)) + rrelu_tight_part0(t29, t30, t28))), t43, FMA(t32, t43, -t55)));
+    float t62 = FMA(t58, 1.442695f, 12582912.0f);
+    float t63 = 1.0f / t59;
+    float t64 = sign_taylor8_hi + t60;
+    float t65 = t62 - 12582912.0f;
+    uint32_t t66 = as_bits(t62);
+    float t67 = FMA(t65, -0.69314575f, t58);
+    float t68 = FMA(t65, -1.4286068e-6f, FMA(t48, -t46, FMA(t46, t50, -t58)));
+    float t69 = as_float((((uint32_t)((int32_t)t66 >> 1u)) + 127u) << 23u);
+    float t70 = as_float((127u + ((uint32_t)((int32_t)(t66 + 1u) >> 1u))) << 23u);
+    float t71 = t57 + (-0.25f);
+    float t72 = t57 * 2.6474037f;
+    float t73 = t57 * t57;
+    float t74 = t55 * t64;
+    float t75 = -t57;
+    float t76 = t69 * t70;
+    float t77 = -t63;
+    float t78 = t67 + t68;
+    float t79 = t71 * 0.052821796f;
+    float t80 = t57 - (t71 - (-0.25f));
+    float t81 = (-1.6227827f) + t72;
+    float t82 = t57 * t73;
+    float t83 = FMA(t57, t57, -t73);
+    float t84 = sign_taylor7_hi + t74;
+    float t85 = 1.0f + t78;
+    float t86 = (-0.21099824f) + t79;
+    float t87 = t57 * t81;
+    float t88 = t81 - t72;
+    float t89 = t55 * t84;
+    float t90 = (t78 - (t85 - 1.0f)) + FMA(POLY4(t78, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f,
+        0.49999994f), t78 * t78, (t68 + (t67 - t78)) * t85);
+    float t91 = t71 * t86;
+    float t92 = 0.5651015f + t87;
+    float t93 = sign_taylor6_hi + t89;
+    float t94 = 0.28813356f + t91;
+    float t95 = t57 * t92;
+    float t96 = t85 + t90;  // exp(-t^2/2), mantissa
+    float t97 = t90 - (t96 - t85);
+    float t98 = t55 * t93;
+    float t99 = t71 * t94;
+    float t100 = (-0.024969762f) + t95;
+    float t101 = t96 * t76;
+    float t102 = sign_taylor5_hi + t98;
+    float t103 = (-0.094544634f) + t99;
+    float t104 = t73 * t100;
+    float t105 = t55 * t102;
+    float t106 = t71 * t103;
+    float t107 = sign_taylor4_hi + t105;
+    float t108 = (-0.04896455f) + t106;
+    float t109 = t55 * t107;
+    float t110 = t71 * t108;
+    float t111 = sign_taylor3_hi + t109;
+    float t112 = (-0.07985351f) + t110;
+    float t113 = t55 * t111;
+    float t114 = t71 * t112;
+    float t115 = sign_taylor2_hi + t113;
+    float t116 = 0.011417099f + t114;
+    float t117 = t55 * t115;
+    float t118 = t71 * t116;
+    float t119 = sign_taylor1_hi + t117;
+    float t120 = 0.11636546f + t118;
+    float t121 = t55 * t119;
+    float t122 = t71 * t120;
+    float t123 = sign_taylor0_hi + t121;
+    float t124 = 0.17159984f + t122;
+    float t125 = t55 * t123;
+    float t126 = t71 * t124;
+    float t127 = t36 * t125;
+    float t128 = 0.15958369f + t126;
+    float t129 = t71 * t128;
+    float t130 = 0.106851034f + t129;
+    float t131 = t71 * t130;
+    float t132 = 0.05081732f + t131;
+    float t133 = t71 * t132;
+    float t134 = 0.014190124f + t133;
+    float t135 = t134 * t82;  // J_2/sqrt(2 pi)
+    float t136 = t135 * t52;
+    float t137 = (t57 * FMA(FMA(t48, 0.25f, FMA(t46, 0.25f, -(t49 - 1.0f))), t75, FMA(t49, t75, 1.0f))) * (t104 +
+        FMA(t73, (-4.0919684e-10f) + FMA(t57, 1.898869e-8f + FMA(t57, 2.729454e-9f + FMA(t57, -6.446888e-11f, ((t72 -
+        (t81 - t88)) + ((-1.6227827f) - t88)) + FMA(t57, 2.6474037f, -t72)), rrelu_tight_part1(t87, t92, 0.5651015f,
+        t81, t57)), ((-0.024969762f) - (t100 - t95)) + FMA(t57, t92, -t95)), FMA(t83, t100, FMA(t73, t100, -t104))));
+    float t138 = FMA(t57, t83, FMA(t57, t73, -t82));
+    float t139 = FMA(t71, 1.8320192e-9f + FMA(t71, (-3.0417104e-9f) + FMA(t71, 3.064601e-9f + FMA(t71, 2.4156916e-9f +
+        FMA(t71, (-4.230759e-10f) + FMA(t71, 3.0972303e-9f + FMA(t71, 6.4846556e-10f + FMA(t71, 1.3132077e-9f +
+        FMA(t71, 2.166517e-9f + FMA(t71, 5.9113985e-9f + FMA(t71, 1.1074869e-9f, FMA(t80, 0.052821796f, (t79 - (t86 -
+        (-0.21099824f))) + FMA(t71, 0.052821796f, -t79))), FMA(t80, t86, (t91 - (t94 - 0.28813356f)) + FMA(t71, t86,
+        -t91))), FMA(t80, t94, rrelu_tight_part1(t99, t103, -0.094544634f, t71, t94))), FMA(t80, t103, (t106 - (t108 -
+        (-0.04896455f))) + FMA(t71, t103, -t106))), FMA(t80, t108, (t110 - (t112 - (-0.07985351f))) + FMA(t71, t108,
+        -t110))), FMA(t80, t112, rrelu_tight_part1(t114, t116, 0.011417099f, t71, t112))), FMA(t80, t116, (t118 - (t120
+        - 0.11636546f)) + FMA(t71, t116, -t118))), FMA(t80, t120, (t122 - (t124 - 0.17159984f)) + FMA(t71, t120,
+        -t122))), FMA(t80, t124, rrelu_tight_part1(t126, t128, 0.15958369f, t71, t124))), FMA(t80, t128,
+        rrelu_tight_part1(t129, t130, 0.106851034f, t71, t128))), FMA(t80, t130, rrelu_tight_part1(t131, t132,
+        0.05081732f, t71, t130)));
+    float t140 = t137 + FMA(t134, t138, FMA((-2.281545e-10f) + FMA(t71, 1.0551207e-9f + t139, FMA(t80, t132,
+        rrelu_tight_part1(t133, t134, 0.014190124f, t71, t132))), t82, FMA(t134, t82, -t135)));
+    float t141 = 2.0f * t135;
+    float t142 = t135 * (-1.8949653f);
+    float t143 = t135 * 1.1883681f;
+    float t144 = 0.3989423f + t136;
+    float t145 = t144 * t63;  // J_1/sqrt(2 pi)
+    float t146 = t46 * t145;
+    float t147 = t145 * 0.59418404f;
+    float t148 = t145 * t53;
+    float t149 = FMA(t144, t63 * FMA(FMA(t46, t48, FMA(t46, t48, FMA(t46, t46, -t51))) + (t51 - (t59 - 1.0f)), t77,
+        FMA(t59, t77, 1.0f)), FMA((-1.133517e-8f) + FMA(t135, -(t48 * 2.0f), FMA(t140, t52, (t136 - (t144 -
+        0.3989423f)) + FMA(t135, t52, -t136))), t63, FMA(t144, t63, -t145)));
+    float t150 = t145 * 0.7708333f;
+    float t151 = t141 + t146;  // Mills ratio/sqrt(2 pi)
+    float t152 = -(t145 * t147);
+    float t153 = t96 * t150;
+    float t154 = t151 * 0.3532986f;
+    float t155 = t152 * t101;
+    float t156 = t36 * t153;
+    float t157 = t155 + t148;
+    float t158 = t155 + t154;
+    float t159 = FMA(t152, t97 * t76, FMA(-FMA(t145, FMA(t145, -1.3245477e-8f, FMA(t149, 0.59418404f, FMA(t145,
+        0.59418404f, -t147))), FMA(t149, t147, FMA(t145, t147, t152))), t101, FMA(t152, t101, -t155)));
+    float t160 = t70 * (t69 * t156);
+    float t161 = t157 + t142;
+    float t162 = t158 + t143;
+    float t163 = t160 + t19;
+    float t164 = t4 ? t162 : t161;
+    float t165 = t54 ? t127 : t163;
+    float t166 = FMA(t36, FMA(t55, sign_taylor0_lo + FMA(t55, sign_taylor1_lo + FMA(t55, sign_taylor2_lo + FMA(t55,
+        sign_taylor3_lo + FMA(t55, sign_taylor4_lo + FMA(t55, sign_taylor5_lo + FMA(t55, sign_taylor6_lo + FMA(t55,
+        sign_taylor7_lo + FMA(t55, sign_taylor8_lo + FMA(sign_taylor9_hi, t61, FMA(sign_taylor9_lo, t55, (t60 - (t64 -
+        sign_taylor8_hi)) + FMA(sign_taylor9_hi, t55, -t60))), FMA(t61, t64, rrelu_tight_part0(t74, t84,
+        sign_taylor7_hi) + FMA(t55, t64, -t74))), FMA(t61, t84, rrelu_tight_part0(t89, t93, sign_taylor6_hi) + FMA(t55,
+        t84, -t89))), FMA(t61, t93, rrelu_tight_part0(t98, t102, sign_taylor5_hi) + FMA(t55, t93, -t98))), FMA(t61,
+        t102, rrelu_tight_part0(t105, t107, sign_taylor4_hi) + FMA(t55, t102, -t105))), FMA(t61, t107,
+        rrelu_tight_part0(t109, t111, sign_taylor3_hi) + FMA(t55, t107, -t109))), FMA(t61, t111,
+        rrelu_tight_part0(t113, t115, sign_taylor2_hi) + FMA(t55, t111, -t113))), FMA(t61, t115,
+        rrelu_tight_part0(t117, t119, sign_taylor1_hi) + FMA(t55, t115, -t117))), FMA(t61, t119,
+        rrelu_tight_part0(t121, t123, sign_taylor0_hi) + FMA(t55, t119, -t121))), FMA(t61, t123, FMA(t55, t123,
+        -t125))), FMA(t42, t125, FMA(t36, t125, -t127)));
+    float t167 = t70 * (t69 * FMA(t36, FMA(t97, t150, FMA(t96, FMA(t145, 1.9868216e-8f, FMA(t149, 0.7708333f, FMA(t145,
+        0.7708333f, -t150))), FMA(t96, t150, -t153))), FMA(t42, t153, FMA(t36, t153, -t156))));
+    float t168 = t4 ? 4.967054e-9f : 0.0f;
+    float t169 = t167 + FMA(t3, t168, rrelu_tight_part0(t19, t163, t160) + FMA(t3, t13, -t19));
+    float t170 = t54 ? t166 : t169;
+    float t171 = t165 + t170;
+    float t172 = t96 * t164;
+    float t173 = t11 * t172;
+    float t174 = t70 * (t69 * t173);
+    float t175 = t174 + t20;
+    float t176 = t9 * t175;
+    float t177 = (t159 + FMA(t151, 6.6227384e-9f, FMA((2.0f * t140) + FMA(t46, t149, FMA(t48, t145,
+        rrelu_tight_part0(t146, t151, t141) + FMA(t46, t145, -t146))), 0.3532986f, (t155 - (t158 - t154)) + FMA(t151,
+        0.3532986f, -t154)))) + FMA(t135, -2.6490953e-8f, FMA(t140, 1.1883681f, rrelu_tight_part0(t143, t162, t158) +
+        FMA(t135, 1.1883681f, -t143)));
+    float t178 = (t159 + FMA(t145, FMA(t46, -3.973643e-8f, FMA(t48, -1.5416666f, FMA(t46, -1.5416666f, -t53))),
+        FMA(t149, t53, rrelu_tight_part0(t148, t157, t155) + FMA(t145, t53, -t148)))) + FMA(t135, 1.3245477e-8f,
+        FMA(t140, -1.8949653f, rrelu_tight_part0(t142, t161, t157) + FMA(t135, -1.8949653f, -t142)));
+    float t179 = t4 ? t177 : t178;
+    float t180 = t70 * (t69 * FMA(t11, FMA(t97, t164, FMA(t96, t179, FMA(t96, t164, -t172))), FMA(t11, t172, -t173)));
+    float t181 = t4 ? (-8.278423e-10f) : 0.0f;
+    float t182 = t176 + (t9 * (t180 + FMA(t11, t181, rrelu_tight_part0(t20, t175, t174) + FMA(t11, t12, -t20))));
+    *out_mean = t171;
+    *out_var = t182;
+}
+
+void rrelu_tight_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     const float sign_width_hi = params[0];
     const float sign_width_lo = params[1];
@@ -446,240 +335,174 @@ void rrelu_tight_forward(int64_t n, const float *restrict mean, const float *res
     uint16_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        rrelu_tight_forward_element(mean[i], var[i], sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo,
-                                    sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo,
-                                    sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
-                                    sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo,
-                                    sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo,
-                                    sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo,
-                                    sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo, &out_mean[i],
-                                    &out_var[i]);
+        rrelu_tight_forward_element(
+            mean[i], var[i], sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
+            sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi,
+            sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi,
+            sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi,
+            sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo, &out_mean[i],
+            &out_var[i]);
         narrow ^= (uint16_t)as_bits(out_mean[i]);
     }
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void rrelu_tight_backward_element(float mean, float var, float grad_mean,
-                                                                               float grad_var, float sign_width_hi,
-                                                                               float sign_width_lo, float sign_at_hi,
-                                                                               float sign_at_lo, float sign_square_hi,
-                                                                               float sign_square_lo,
-                                                                               float sign_square_rest_hi,
-                                                                               float sign_square_rest_lo,
-                                                                               float sign_taylor0_hi,
-                                                                               float sign_taylor0_lo,
-                                                                               float sign_taylor1_hi,
-                                                                               float sign_taylor1_lo,
-                                                                               float sign_taylor2_hi,
-                                                                               float sign_taylor2_lo,
-                                                                               float sign_taylor3_hi,
-                                                                               float sign_taylor3_lo,
-                                                                               float sign_taylor4_hi,
-                                                                               float sign_taylor4_lo,
-                                                                               float sign_taylor5_hi,
-                                                                               float sign_taylor5_lo,
-                                                                               float sign_taylor6_hi,
-                                                                               float sign_taylor6_lo,
-                                                                               float sign_taylor7_hi,
-                                                                               float sign_taylor7_lo,
-                                                                               float sign_taylor8_hi,
-                                                                               float sign_taylor8_lo,
-                                                                               float sign_taylor9_hi,
-                                                                               float sign_taylor9_lo,
-                                                                               float *restrict out_grad_mean,
-                                                                               float *restrict out_grad_var)
+INLINE void rrelu_tight_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float sign_width_hi, float sign_width_lo, float sign_at_hi,
+    float sign_at_lo, float sign_square_hi, float sign_square_lo, float sign_square_rest_hi, float sign_square_rest_lo,
+    float sign_taylor0_hi, float sign_taylor0_lo, float sign_taylor1_hi, float sign_taylor1_lo, float sign_taylor2_hi,
+    float sign_taylor2_lo, float sign_taylor3_hi, float sign_taylor3_lo, float sign_taylor4_hi, float sign_taylor4_lo,
+    float sign_taylor5_hi, float sign_taylor5_lo, float sign_taylor6_hi, float sign_taylor6_lo, float sign_taylor7_hi,
+    float sign_taylor7_lo, float sign_taylor8_hi, float sign_taylor8_lo, float sign_taylor9_hi, float sign_taylor9_lo,
+    float *restrict out_grad_mean, float *restrict out_grad_var)
 {
-    const _Bool t0 = 1.1529215e+18f < var;
-    const _Bool t1 = var < 9.094947e-13f;
-    const _Bool t2 = var == 0.0f;
-    const float t3 = ABS(mean);
-    const _Bool t4 = mean < 0.0f;
-    const float t5 = t3 * 8.507059e+37f;
-    const float t6 = t0 ? 0.00390625f : 1.0f;
-    const float t7 = t0 ? 256.0f : 1.0f;
-    const float t8 = t1 ? 2.8147498e+14f : t6;  // power of two that keeps residuals normal
-    const float t9 = t1 ? 3.5527137e-15f : t7;
-    const float t10 = t2 ? t5 : (t3 * t8);
-    const float t11 = t4 ? 0.052517362f : 1.0f;
-    const float t12 = t4 ? 0.22916667f : 1.0f;
-    const float t13 = t2 ? 7.888609e-31f : (t8 * (var * t8));
-    const float t14 = SQRT(t13);  // standard deviation, scaled
-    const float t15 = 1.0f / t14;
-    const float t16 = FMA(t14, -t14, t13);
-    const float t17 = t2 ? 0.0f : (t9 * t14);
-    const float t18 = t10 * t15;
-    const float t19 = t16 * (0.5f * t15);
-    const float t20 = t2 ? 0.0f : (t9 * t19);
-    const float t21 = -t15;
-    const float t22 = t2 ? 0.0f : (t8 * t15);
-    const float t23 = t2 ? 0.0f : (t8 * (t15 * FMA(t19, t21, FMA(t14, t21, 1.0f))));
-    const _Bool t24 = 18.6875f < t18;
-    const float t25 = -t18;
-    const float t26 = t15 * FMA(t19, t25, FMA(t14, t25, t10));
-    const float t27 = t24 ? 18.6875f : t18;  // t = min(|mean|/sigma, reach)
-    const float t28 = t24 ? 0.0f : t26;
-    const float t29 = FMA(t27, 0.25f, 1.0f);
-    const float t30 = t27 * t27;
-    const float t31 = t27 * (-0.5f);
-    const float t32 = -t27;
-    const float t33 = t27 * 1.5416666f;
-    const float t34 = 1.0f / t29;  // u = 1/(1 + t/4)
-    const float t35 = 1.0f + t30;
-    const float t36 = FMA(t28, 0.25f, FMA(t27, 0.25f, -(t29 - 1.0f)));
-    const float t37 = FMA(t27, t28, FMA(t27, t28, FMA(t27, t27, -t30)));
-    const float t38 = t27 * t31;
-    const float t39 = FMA(t27, 3.973643e-8f, FMA(t28, 1.5416666f, FMA(t27, 1.5416666f, -t33)));
-    const float t40 = 1.0f / t35;
-    const float t41 = t37 + (t30 - (t35 - 1.0f));
-    const float t42 = FMA(t28, t32, FMA(t27, t31, -t38));
-    const float t43 = FMA(t38, 1.442695f, 12582912.0f);
-    const float t44 = t27 + t28;
-    const float t45 = t43 - 12582912.0f;
-    const uint32_t t46 = as_bits(t43);
-    const float t47 = FMA(t45, -0.69314575f, t38);
-    const float t48 = FMA(t45, -1.4286068e-6f, t42);
-    const float t49 = -(2.0f * t44);
-    const uint32_t t50 = t46 + 1u;
-    const uint32_t t51 = (uint32_t)((int32_t)t46 >> 1u);
-    const uint32_t t52 = (uint32_t)((int32_t)t50 >> 1u);
-    const uint32_t t53 = t51 + 127u;
-    const uint32_t t54 = 127u + t52;
-    const uint32_t t55 = t53 << 23u;
-    const uint32_t t56 = t54 << 23u;
-    const float t57 = as_float(t55);
-    const float t58 = as_float(t56);
-    const float t59 = t44 * (-0.7708333f);
-    const float t60 = t44 * 0.1766493f;
-    const float t61 = t34 - 0.25f;
-    const float t62 = t34 * t34;
-    const float t63 = FMA(t34, FMA(t34, FMA(t34, 2.6474037f, -1.6227827f), 0.5651015f), -0.024969762f);
-    const float t64 = -t34;
-    const float t65 = t34 * FMA(t36, t64, FMA(t29, t64, 1.0f));
-    const float t66 = t57 * t58;
-    const float t67 = FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, 0.052821796f,
-        -0.21099824f), 0.28813356f), -0.094544634f), -0.04896455f), -0.07985351f), 0.011417099f), 0.11636546f),
-        0.17159984f), 0.15958369f);
-    const float t68 = t34 * t62;
-    const float t69 = FMA(t34, t34, -t62);
-    const float t70 = -t40;
-    const float t71 = t40 * FMA(t41, t70, FMA(t35, t70, 1.0f));
-    const float t72 = t47 + t48;
-    const float t73 = t48 + (t47 - t72);
-    const float t74 = FMA(t34, t69, FMA(t34, t62, -t68));
-    const float t75 = t65 * (t63 * (t62 + t69));
-    const float t76 = FMA(t72, FMA(t72, FMA(t72, FMA(t72, 0.0013814222f, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f);
-    const float t77 = t72 * t72;
-    const float t78 = 1.0f + t72;
-    const float t79 = FMA(t76, t77, t73 * t78);
-    const float t80 = FMA(t76, t77, t72);
-    const float t81 = (t72 - (t78 - 1.0f)) + t79;
-    const float t82 = 1.0f + t80;  // exp(-t^2/2), mantissa
-    const float t83 = t82 * t66;
-    const float t84 = FMA(t80, 0.153759f, 0.153759f);
-    const float t85 = t78 + t81;
-    const float t86 = t81 - (t85 - t78);
-    const float t87 = t22 * t84;
-    const float t88 = (t58 * (t57 * (t87 + FMA(t23, t84, FMA(t22, t84, -t87))))) * grad_mean;
-    const float t89 = t61 * t67;
-    const float t90 = 0.106851034f + t89;
-    const float t91 = FMA(t61, t67, -t89);
-    const float t92 = t61 * t90;
-    const float t93 = t90 - t89;
-    const float t94 = 0.05081732f + t92;
-    const float t95 = 1.8320192e-9f + (((t89 - (t90 - t93)) + (0.106851034f - t93)) + t91);
-    const float t96 = FMA(t61, t90, -t92);
-    const float t97 = t94 - t92;
-    const float t98 = t61 * t94;
-    const float t99 = 1.0551207e-9f + FMA(t61, t95, ((t92 - (t94 - t97)) + (0.05081732f - t97)) + t96);
-    const float t100 = 0.014190124f + t98;
-    const float t101 = FMA(t61, t94, -t98);
-    const float t102 = t100 - t98;
-    const float t103 = t100 * t68;  // J_2/sqrt(2 pi)
-    const float t104 = (-2.281545e-10f) + FMA(t61, t99, ((t98 - (t100 - t102)) + (0.014190124f - t102)) + t101);
-    const float t105 = t103 * t49;
-    const float t106 = t75 + FMA(t100, t74, FMA(t104, t68, FMA(t100, t68, -t103)));
-    const float t107 = 2.0f * t103;
-    const float t108 = 0.3989423f + t105;
-    const float t109 = FMA(t103, t49, -t105);
-    const float t110 = t108 * t40;  // J_1/sqrt(2 pi)
-    const float t111 = FMA(t106, t49, (t105 - (t108 - 0.3989423f)) + t109);
-    const float t112 = 2.0f * t106;
-    const float t113 = (-1.133517e-8f) + t111;
-    const float t114 = t27 * t110;
-    const float t115 = FMA(t108, t71, FMA(t113, t40, FMA(t108, t40, -t110)));
-    const float t116 = t110 * 1.1883681f;
-    const float t117 = t110 * 0.3532986f;
-    const float t118 = t107 + t114;  // Mills ratio/sqrt(2 pi)
-    const float t119 = FMA(t27, t110, -t114);
-    const float t120 = FMA(t110, 1.1883681f, -t116);
-    const float t121 = FMA(t110, 0.3532986f, -t117);
-    const float t122 = t118 - t114;
-    const float t123 = t107 - t122;
-    const float t124 = t112 + FMA(t27, t115, FMA(t28, t110, ((t114 - (t118 - t122)) + t123) + t119));
-    const float t125 = t118 * t116;
-    const float t126 = t118 * t33;
-    const float t127 = t118 * (-0.94748265f);
-    const float t128 = t118 * 0.94748265f;
-    const float t129 = t118 * 0.7708333f;
-    const float t130 = FMA(t124, t116, FMA(t118, t116, -t125));
-    const float t131 = FMA(t118, t33, -t126);
-    const float t132 = FMA(t118, -0.94748265f, -t127);
-    const float t133 = FMA(t118, 0.94748265f, -t128);
-    const float t134 = t129 + FMA(t118, 1.9868216e-8f, FMA(t124, 0.7708333f, FMA(t118, 0.7708333f, -t129)));
-    const float t135 = t125 + FMA(t118, FMA(t110, -2.6490953e-8f, FMA(t115, 1.1883681f, t120)), t130);
-    const float t136 = t83 * (-(0.3989423f * (0.59418404f * (t110 + t115))));
-    const float t137 = FMA(0.3989423f, t59, t136);
-    const float t138 = FMA(0.3989423f, t60, t136);
-    const float t139 = t4 ? t134 : ((-0.7708333f) * (t118 + t124));
-    const float t140 = (t12 + (t58 * (FMA(t80, t139, t139) * t57))) * grad_mean;
-    const float t141 = -t135;
-    const float t142 = t83 * t135;
-    const float t143 = FMA(0.3989423f, 0.3532986f, t83 * t141);
-    const float t144 = t137 + t127;
-    const float t145 = t138 + t128;
-    const float t146 = t142 + t126;
-    const float t147 = t144 - t127;
-    const float t148 = t137 - t147;
-    const float t149 = ((t127 - (t144 - t147)) + t148) + t132;
-    const float t150 = t4 ? t145 : t144;
-    const float t151 = FMA(t118, 6.6227384e-9f, FMA(t124, -0.94748265f, t149));
-    const float t152 = t145 - t128;
-    const float t153 = t145 - t152;
-    const float t154 = t138 - t152;
-    const float t155 = t4 ? FMA(t118, -6.6227384e-9f, FMA(t124, 0.94748265f, ((t128 - t153) + t154) + t133)) : t151;
-    const float t156 = t85 * t150;
-    const float t157 = t146 - t126;
-    const float t158 = t142 - t157;
-    const float t159 = FMA(t118, t39, FMA(t124, t33, ((t126 - (t146 - t157)) + t158) + t131));
-    const float t160 = t146 + t117;
-    const float t161 = t159 + FMA(t110, 6.6227384e-9f, FMA(t115, 0.3532986f, (t117 - (t160 - t146)) + t121));
-    const float t162 = t116 + t143;
-    const float t163 = t4 ? t162 : t160;
-    const float t164 = t57 * t156;
-    const float t165 = FMA(t86, t150, FMA(t85, t155, FMA(t85, t150, -t156)));
-    const float t166 = t58 * t164;
-    const float t167 = t58 * (t57 * t165);
-    const float t168 = t162 - t116;
-    const float t169 = t162 - t168;
-    const float t170 = t143 - t168;
-    const float t171 = t4 ? FMA(t110, -2.6490953e-8f, FMA(t115, 1.1883681f, t120 + ((t116 - t169) + t170))) : t161;
-    const float t172 = t163 * t85;
-    const float t173 = FMA(t163, t86, FMA(t171, t85, FMA(t163, t85, -t172)));
-    const float t174 = t17 * t172;
-    const float t175 = t11 + t166;
-    const float t176 = FMA(t58 * (t57 * (t174 + FMA(t17, t173, FMA(t20, t172, FMA(t17, t172, -t174))))), grad_var,
-        t140);
-    const float t177 = t175 - t11;
-    const float t178 = t166 - t177;
-    const float t179 = FMA(grad_var, t175 + (t167 + ((t11 - (t175 - t177)) + t178)), t88);
-    *out_grad_mean = t176;
-    *out_grad_var = t179;
+    _Bool t0 = 1.1529215e+18f < var;
+    _Bool t1 = var < 9.094947e-13f;
+    _Bool t2 = var == 0.0f;
+    float t3 = ABS(mean);
+    _Bool t4 = mean < 0.0f;
+    float t5 = t0 ? 0.00390625f : 1.0f;
+    float t6 = t1 ? 2.8147498e+14f : t5;  // power of two that keeps residuals normal
+    float t7 = t0 ? 256.0f : 1.0f;
+    float t8 = t1 ? 3.5527137e-15f : t7;
+    float t9 = t3 * 8.507059e+37f;
+    float t10 = t3 * t6;
+    float t11 = t2 ? t9 : t10;
+    float t12 = t4 ? 0.052517362f : 1.0f;
+    float t13 = t6 * (var * t6);
+    float t14 = t2 ? 7.888609e-31f : t13;
+    float t15 = SQRT(t14);  // standard deviation, scaled
+    float t16 = 1.0f / t15;
+    float t17 = t8 * t15;
+    float t18 = t2 ? 0.0f : t17;
+    float t19 = t11 * t16;
+    float t20 = FMA(t15, -t15, t14) * (0.5f * t16);
+    float t21 = -t16;
+    float t22 = t6 * t16;
+    float t23 = t2 ? 0.0f : t22;
+    _Bool t24 = 18.6875f < t19;
+    float t25 = -t19;
+    float t26 = t24 ? 18.6875f : t19;  // t = min(|mean|/sigma, reach)
+    float t27 = t16 * FMA(t20, t25, FMA(t15, t25, t11));
+    float t28 = t24 ? 0.0f : t27;
+    float t29 = FMA(t26, 0.25f, 1.0f);
+    float t30 = t26 * t26;
+    float t31 = t26 * (-0.5f);
+    float t32 = t26 * 1.5416666f;
+    float t33 = 1.0f / t29;  // u = 1/(1 + t/4)
+    float t34 = 1.0f + t30;
+    float t35 = t26 * t31;
+    float t36 = 1.0f / t34;
+    float t37 = FMA(t35, 1.442695f, 12582912.0f);
+    float t38 = t26 + t28;
+    float t39 = t37 - 12582912.0f;
+    uint32_t t40 = as_bits(t37);
+    float t41 = FMA(t39, -0.69314575f, t35);
+    float t42 = FMA(t39, -1.4286068e-6f, FMA(t28, -t26, FMA(t26, t31, -t35)));
+    float t43 = -(2.0f * t38);
+    float t44 = as_float((((uint32_t)((int32_t)t40 >> 1u)) + 127u) << 23u);
+    float t45 = as_float((127u + ((uint32_t)((int32_t)(t40 + 1u) >> 1u))) << 23u);
+    float t46 = t33 - 0.25f;
+    float t47 = t33 * t33;
+    float t48 = -t33;
+    float t49 = POLY9(t46, 0.052821796f, -0.21099824f, 0.28813356f, -0.094544634f, -0.04896455f, -0.07985351f,
+        0.011417099f, 0.11636546f, 0.17159984f, 0.15958369f);
+    float t50 = t33 * t47;
+    float t51 = FMA(t33, t33, -t47);
+    float t52 = -t36;
+    float t53 = t41 + t42;
+    float t54 = POLY4(t53, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f);
+    float t55 = t53 * t53;
+    float t56 = 1.0f + t53;
+    float t57 = FMA(t54, t55, t53);
+    float t58 = (t53 - (t56 - 1.0f)) + FMA(t54, t55, (t42 + (t41 - t53)) * t56);
+    float t59 = 1.0f + t57;  // exp(-t^2/2), mantissa
+    float t60 = t59 * (t44 * t45);
+    float t61 = FMA(t57, 0.153759f, 0.153759f);
+    float t62 = t56 + t58;
+    float t63 = t58 - (t62 - t56);
+    float t64 = t23 * t61;
+    float t65 = t46 * t49;
+    float t66 = 0.106851034f + t65;
+    float t67 = t46 * t66;
+    float t68 = 0.05081732f + t67;
+    float t69 = t46 * t68;
+    float t70 = 0.014190124f + t69;
+    float t71 = t70 * t50;  // J_2/sqrt(2 pi)
+    float t72 = t71 * t43;
+    float t73 = ((t33 * FMA(FMA(t28, 0.25f, FMA(t26, 0.25f, -(t29 - 1.0f))), t48, FMA(t29, t48, 1.0f))) * (POLY3(t33,
+        2.6474037f, -1.6227827f, 0.5651015f, -0.024969762f) * (t47 + t51))) + FMA(t70, FMA(t33, t51, FMA(t33, t47,
+        -t50)), FMA((-2.281545e-10f) + FMA(t46, 1.0551207e-9f + FMA(t46, 1.8320192e-9f + rrelu_tight_part1(t65, t66,
+        0.106851034f, t46, t49), rrelu_tight_part1(t67, t68, 0.05081732f, t66, t46)), rrelu_tight_part1(t69, t70,
+        0.014190124f, t68, t46)), t50, FMA(t70, t50, -t71)));
+    float t74 = 2.0f * t71;
+    float t75 = 0.3989423f + t72;
+    float t76 = t75 * t36;  // J_1/sqrt(2 pi)
+    float t77 = t26 * t76;
+    float t78 = FMA(t75, t36 * FMA(FMA(t26, t28, FMA(t26, t28, FMA(t26, t26, -t30))) + (t30 - (t34 - 1.0f)), t52,
+        FMA(t34, t52, 1.0f)), FMA((-1.133517e-8f) + FMA(t73, t43, (t72 - (t75 - 0.3989423f)) + FMA(t71, t43, -t72)),
+        t36, FMA(t75, t36, -t76)));
+    float t79 = t76 * 1.1883681f;
+    float t80 = t76 * 0.3532986f;
+    float t81 = t74 + t77;  // Mills ratio/sqrt(2 pi)
+    float t82 = FMA(t76, 1.1883681f, -t79);
+    float t83 = (2.0f * t73) + FMA(t26, t78, FMA(t28, t76, rrelu_tight_part0(t77, t81, t74) + FMA(t26, t76, -t77)));
+    float t84 = t81 * t79;
+    float t85 = t81 * t32;
+    float t86 = t81 * (-0.94748265f);
+    float t87 = t81 * 0.94748265f;
+    float t88 = t81 * 0.7708333f;
+    float t89 = t84 + FMA(t81, FMA(t76, -2.6490953e-8f, FMA(t78, 1.1883681f, t82)), FMA(t83, t79, FMA(t81, t79,
+        -t84)));
+    float t90 = t60 * (-(0.3989423f * (0.59418404f * (t76 + t78))));
+    float t91 = FMA(0.3989423f, t38 * (-0.7708333f), t90);
+    float t92 = FMA(0.3989423f, t38 * 0.1766493f, t90);
+    float t93 = t88 + FMA(t81, 1.9868216e-8f, FMA(t83, 0.7708333f, FMA(t81, 0.7708333f, -t88)));
+    float t94 = (-0.7708333f) * (t81 + t83);
+    float t95 = t4 ? t93 : t94;
+    float t96 = t60 * t89;
+    float t97 = FMA(0.3989423f, 0.3532986f, t60 * (-t89));
+    float t98 = t91 + t86;
+    float t99 = t92 + t87;
+    float t100 = t96 + t85;
+    float t101 = t4 ? t99 : t98;
+    float t102 = t62 * t101;
+    float t103 = t100 + t80;
+    float t104 = t79 + t97;
+    float t105 = t4 ? t104 : t103;
+    float t106 = t45 * (t44 * t102);
+    float t107 = t105 * t62;
+    float t108 = t18 * t107;
+    float t109 = t12 + t106;
+    float t110 = FMA(t76, -2.6490953e-8f, FMA(t78, 1.1883681f, t82 + rrelu_tight_part0(t79, t104, t97)));
+    float t111 = FMA(t81, FMA(t26, 3.973643e-8f, FMA(t28, 1.5416666f, FMA(t26, 1.5416666f, -t32))), FMA(t83, t32,
+        rrelu_tight_part0(t85, t100, t96) + FMA(t81, t32, -t85))) + FMA(t76, 6.6227384e-9f, FMA(t78, 0.3532986f, (t80 -
+        (t103 - t100)) + FMA(t76, 0.3532986f, -t80)));
+    float t112 = t4 ? t110 : t111;
+    float t113 = FMA(t105, t63, FMA(t112, t62, FMA(t105, t62, -t107)));
+    float t114 = t8 * t20;
+    float t115 = t2 ? 0.0f : t114;
+    float t116 = t45 * (t44 * (t108 + FMA(t18, t113, FMA(t115, t107, FMA(t18, t107, -t108)))));
+    float t117 = t4 ? 0.22916667f : 1.0f;
+    float t118 = FMA(t116, grad_var, (t117 + (t45 * (FMA(t57, t95, t95) * t44))) * grad_mean);
+    float t119 = FMA(t81, -6.6227384e-9f, FMA(t83, 0.94748265f, rrelu_tight_part0(t87, t99, t92) + FMA(t81,
+        0.94748265f, -t87)));
+    float t120 = FMA(t81, 6.6227384e-9f, FMA(t83, -0.94748265f, rrelu_tight_part0(t86, t98, t91) + FMA(t81,
+        -0.94748265f, -t86)));
+    float t121 = t4 ? t119 : t120;
+    float t122 = t109 + ((t45 * (t44 * FMA(t63, t101, FMA(t62, t121, FMA(t62, t101, -t102))))) + rrelu_tight_part0(t12,
+        t109, t106));
+    float t123 = t6 * (t16 * FMA(t20, t21, FMA(t15, t21, 1.0f)));
+    float t124 = t2 ? 0.0f : t123;
+    float t125 = FMA(grad_var, t122, (t45 * (t44 * (t64 + FMA(t124, t61, FMA(t23, t61, -t64))))) * grad_mean);
+    *out_grad_mean = t118;
+    *out_grad_var = t125;
 }
 
-void rrelu_tight_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                          const float *restrict grad_mean, const float *restrict grad_var,
-                          const float *restrict params, float *restrict out_grad_mean, float *restrict out_grad_var)
+void rrelu_tight_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     const float sign_width_hi = params[0];
     const float sign_width_lo = params[1];
@@ -712,14 +535,13 @@ void rrelu_tight_backward(int64_t n, const float *restrict mean, const float *re
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        rrelu_tight_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], sign_width_hi, sign_width_lo,
-                                     sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo, sign_square_rest_hi,
-                                     sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi,
-                                     sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi,
-                                     sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi,
-                                     sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi,
-                                     sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi,
-                                     sign_taylor9_lo, &out_grad_mean[i], &out_grad_var[i]);
+        rrelu_tight_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo,
+            sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo,
+            sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo,
+            sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo,
+            sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo,
+            &out_grad_mean[i], &out_grad_var[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

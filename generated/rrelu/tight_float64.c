@@ -4,7 +4,6 @@
 // Xu et al. 2015, Empirical Evaluation of Rectified Activations in Convolutional Network
 //
 // rule digest  eced0d006f537555ac9a55e881d0094288c64469c97c475d6614ef44ed4ac2e7
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -19,6 +18,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -80,108 +99,87 @@ INLINE double polynomial0(double y, double x)
     return y;
 }
 
-static void rrelu_tight_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                              double *restrict out_mean, double *restrict out_var)
+static void rrelu_tight_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = mean[i] < 0.0;
-        const double t1 = __builtin_fabs(mean[i]);
-        const _Bool t2 = var[i] == 0.0;
-        const double t3 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
-        const double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
-        const double t5 = (38.5 < t4) ? 38.5 : t4;
-        const double t6 = exp64(-0.5 * t5 * t5);
-        const double t7 = 1.0 / (FMA(t5, 0.25, 1.0));
-        const double t8 = (polynomial0(-0x1.c49ef81823d75p-7, t7 - 0.25)) * (t7 * (t7 * t7));
-        const double t9 = (FMA(t8, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / ((t5 * t5) + 1.0));
-        const double t10 = (t2 ? 0.0 : t3) * (t6 * (t9 * 0x1.8aaaaaaaaaaabp-1));
-        const double t11 = t6 * (-(t9 * (t9 * 0x1.3038e38e38e39p-1)));
-        const double t12 = FMA(t8, 0x1.3038e38e38e39p0, FMA(FMA(t5, t9, t8 * 2.0), 0x1.69c71c71c71c7p-2, t11));
-        const double t13 = t0 ? t12 : (FMA(t8, (-0x1.e51c71c71c71cp0), FMA(t9, t5 * (-0x1.8aaaaaaaaaaabp0), t11)));
+        _Bool t0 = mean[i] < 0.0;
+        double t1 = __builtin_fabs(mean[i]);
+        _Bool t2 = var[i] == 0.0;
+        double t3 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
+        double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
+        double t5 = (38.5 < t4) ? 38.5 : t4;
+        double t6 = exp64(-0.5 * t5 * t5);
+        double t7 = 1.0 / (FMA(t5, 0.25, 1.0));
+        double t8 = (polynomial0(-0x1.c49ef81823d75p-7, t7 - 0.25)) * (t7 * (t7 * t7));
+        double t9 = (FMA(t8, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / ((t5 * t5) + 1.0));
+        double t10 = (t2 ? 0.0 : t3) * (t6 * (t9 * 0x1.8aaaaaaaaaaabp-1));
+        double t11 = t6 * (-(t9 * (t9 * 0x1.3038e38e38e39p-1)));
+        double t12 = FMA(t8, 0x1.3038e38e38e39p0, FMA(FMA(t5, t9, t8 * 2.0), 0x1.69c71c71c71c7p-2, t11));
+        double t13 = t0 ? t12 : (FMA(t8, (-0x1.e51c71c71c71cp0), FMA(t9, t5 * (-0x1.8aaaaaaaaaaabp0), t11)));
         out_mean[i] = (FMA(t1, t0 ? (-0x1.d555555555555p-3) : 1.0, t10));
         out_var[i] = (FMA(var[i], t0 ? 0x1.ae38e38e38e39p-5 : 1.0, var[i] * (t6 * t13)));
     }
 }
 
-void rrelu_tight_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                 const double *restrict params, double *restrict out_mean, double *restrict out_var)
+void rrelu_tight_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            rrelu_tight_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        rrelu_tight_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(rrelu_tight_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void rrelu_tight_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                               const double *restrict grad_mean, const double *restrict grad_var,
-                                               double *restrict out_grad_mean, double *restrict out_grad_var)
+static void rrelu_tight_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const _Bool t0 = mean[i] < 0.0;
-        const double t1 = __builtin_fabs(mean[i]);
-        const _Bool t2 = var[i] == 0.0;
-        const double t3 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
-        const double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
-        const double t5 = (38.5 < t4) ? 38.5 : t4;
-        const double t6 = exp64(-0.5 * t5 * t5);
-        const double t7 = 1.0 / (FMA(t5, 0.25, 1.0));
-        const double t8 = (polynomial0(-0x1.c49ef81823d75p-7, t7 - 0.25)) * (t7 * (t7 * t7));
-        const double t9 = (FMA(t8, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / ((t5 * t5) + 1.0));
-        const double t10 = FMA(t5, t9, t8 * 2.0);
-        const double t11 = t6 * (t0 ? (t10 * 0x1.8aaaaaaaaaaabp-1) : (t10 * (-0x1.8aaaaaaaaaaabp-1)));
-        const double t12 = t10 * (t9 * 0x1.3038e38e38e39p0);
-        const double t13 = FMA(t9, 0x1.3038e38e38e39p0, FMA(0x1.9884533d43651p-2, 0x1.69c71c71c71c7p-2, t6 * (-t12)));
-        const double t14 = t0 ? t13 : (FMA(t9, 0x1.69c71c71c71c7p-2, FMA(t10, t5 * 0x1.8aaaaaaaaaaabp0, t6 * t12)));
-        const double t15 = t6 * (-((t9 * 0x1.3038e38e38e39p-1) * 0x1.9884533d43651p-2));
-        const double t16 = FMA(t5 * (-0x1.8aaaaaaaaaaabp-1), 0x1.9884533d43651p-2, t15);
-        const double t17 = FMA(t10, 0x1.e51c71c71c71cp-1, FMA(t5 * 0x1.69c71c71c71c7p-3, 0x1.9884533d43651p-2, t15));
-        const double t18 = t6 * (t0 ? t17 : (FMA(t10, (-0x1.e51c71c71c71cp-1), t16)));
+        _Bool t0 = mean[i] < 0.0;
+        double t1 = __builtin_fabs(mean[i]);
+        _Bool t2 = var[i] == 0.0;
+        double t3 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
+        double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
+        double t5 = (38.5 < t4) ? 38.5 : t4;
+        double t6 = exp64(-0.5 * t5 * t5);
+        double t7 = 1.0 / (FMA(t5, 0.25, 1.0));
+        double t8 = (polynomial0(-0x1.c49ef81823d75p-7, t7 - 0.25)) * (t7 * (t7 * t7));
+        double t9 = (FMA(t8, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / ((t5 * t5) + 1.0));
+        double t10 = FMA(t5, t9, t8 * 2.0);
+        double t11 = t6 * (t0 ? (t10 * 0x1.8aaaaaaaaaaabp-1) : (t10 * (-0x1.8aaaaaaaaaaabp-1)));
+        double t12 = t10 * (t9 * 0x1.3038e38e38e39p0);
+        double t13 = FMA(t9, 0x1.3038e38e38e39p0, FMA(0x1.9884533d43651p-2, 0x1.69c71c71c71c7p-2, t6 * (-t12)));
+        double t14 = t0 ? t13 : (FMA(t9, 0x1.69c71c71c71c7p-2, FMA(t10, t5 * 0x1.8aaaaaaaaaaabp0, t6 * t12)));
+        double t15 = t6 * (-((t9 * 0x1.3038e38e38e39p-1) * 0x1.9884533d43651p-2));
+        double t16 = FMA(t5 * (-0x1.8aaaaaaaaaaabp-1), 0x1.9884533d43651p-2, t15);
+        double t17 = FMA(t10, 0x1.e51c71c71c71cp-1, FMA(t5 * 0x1.69c71c71c71c7p-3, 0x1.9884533d43651p-2, t15));
+        double t18 = t6 * (t0 ? t17 : (FMA(t10, (-0x1.e51c71c71c71cp-1), t16)));
         out_grad_mean[i] = FMA(grad_mean[i], (t11 + (t0 ? 0x1.d555555555555p-3 : 1.0)),
             grad_var[i] * ((t2 ? 0.0 : t3) * (t6 * t14)));
-        const double t19 = (t2 ? 0.0 : (1.0 / t3)) * (t6 * 0x1.3ae60029e3f34p-3);
+        double t19 = (t2 ? 0.0 : (1.0 / t3)) * (t6 * 0x1.3ae60029e3f34p-3);
         out_grad_var[i] = FMA(grad_mean[i], t19,
             grad_var[i] * (t18 + (t0 ? 0x1.ae38e38e38e39p-5 : 1.0)));
     }
 }
 
-void rrelu_tight_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                  const double *restrict grad_mean, const double *restrict grad_var,
-                                  const double *restrict params, double *restrict out_grad_mean,
-                                  double *restrict out_grad_var)
+void rrelu_tight_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            rrelu_tight_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at, out_grad_mean + at,
-                                               out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        rrelu_tight_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(rrelu_tight_float64_backward_block, n, in, 4, params, out, 2);
 }

@@ -4,17 +4,11 @@
 # Xu et al. 2015, Empirical Evaluation of Rectified Activations in Convolutional Network
 #
 # rule digest  eced0d006f537555ac9a55e881d0094288c64469c97c475d6614ef44ed4ac2e7
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   rrelu_tight_forward 656, rrelu_tight_backward 347
 #
 # Certificate:
-#   mean        1.44 ulp, worst at mean = -0.00316024339, var = 7.95285305e-05
-#   var         0.872 ulp, worst at mean = 3.76238714e-22, var = 8.53726908e-38
-#   dmean_dmu   1.8 ulp, worst at mean = -0.388190359, var = 1
-#   dmean_dvar  1.68 ulp, worst at mean = -1285183, var = 4.8486689e+12
-#   dvar_dmu    1.65 ulp, worst at mean = -1.42238868e-16, var = 3.39651059e-28
-#   dvar_dvar   1.8 ulp, worst at mean = -0.00720240735, var = 1
-#   against exact values at 20099 points over all of float32; details in tight.json
+#   mean 1.44, var 0.872, dmean_dmu 1.8, dmean_dvar 1.68, dvar_dmu 1.65, dvar_dvar 1.8 ulp,
+#   against exact values at 20099 points over all of float32; where, in tight.json
 
 import triton
 import triton.language as tl
@@ -26,301 +20,263 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
-def rrelu_tight_forward(mean, var, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi,
-                        sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo,
-                        sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi,
-                        sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo,
-                        sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi,
-                        sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo):
-    t0 = 1.1529215e+18 < var
-    t1 = tl.where(t0, 0.00390625, 1.0)
-    t2 = var < 9.094947e-13
-    t3 = tl.where(t2, 2.8147498e+14, t1)  # power of two that keeps residuals normal
-    t4 = tl.abs(mean)
-    t5 = t4 * t3
-    t6 = var == 0.0
-    t7 = tl.where(t6, t4 * 8.507059e+37, t5)
-    t8 = tl.where(t6, 7.888609e-31, t3 * (var * t3))
-    t9 = tl.sqrt_rn(t8)  # standard deviation, scaled
-    t10 = tl.div_rn(1.0, t9)
-    t11 = t7 * t10
-    t12 = 18.6875 < t11
-    t13 = tl.where(t12, 18.6875, t11)  # t = min(|mean|/sigma, reach)
-    t14 = t13 * (-0.5)
-    t15 = t13 * t14
-    t16 = tl.fma(t15, 1.442695, 12582912.0)
-    t17 = t16 - 12582912.0
-    t18 = tl.fma(t17, -0.69314575, t15)
-    t19 = tl.fma(t13, t14, t15 * -1.0)
-    t20 = tl.fma(t9, t9 * -1.0, t8) * (0.5 * t10)
-    t21 = t11 * -1.0
-    t22 = tl.where(t12, 0.0, t10 * tl.fma(t20, t21, tl.fma(t9, t21, t7)))
-    t23 = tl.fma(t17, -1.4286068e-6, tl.fma(t22, t13 * -1.0, t19))
-    t24 = t18 + t23
-    t25 = (tl.fma(t24, tl.fma(t24, tl.fma(t24, tl.fma(t24, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994))
-    t26 = t24 * t24
-    t27 = t23 + (t18 - t24)
-    t28 = 1.0 + t24
-    t29 = tl.fma(t25, t26, t27 * t28)
-    t30 = (t24 - (t28 - 1.0)) + t29
-    t31 = t28 + t30  # exp(-t^2/2), mantissa
-    t32 = t30 - (t31 - t28)
-    t33 = tl.fma(t13, 0.25, 1.0)
-    t34 = tl.div_rn(1.0, t33)  # u = 1/(1 + t/4)
-    t35 = t34 + (-0.25)
-    t36 = t35 * 0.052821796
-    t37 = (-0.21099824) + t36
-    t38 = t35 * t37
-    t39 = 0.28813356 + t38
-    t40 = t35 * t39
-    t41 = (-0.094544634) + t40
-    t42 = t35 * t41
-    t43 = (-0.04896455) + t42
-    t44 = t35 * t43
-    t45 = (-0.07985351) + t44
-    t46 = t35 * t45
-    t47 = 0.011417099 + t46
-    t48 = t35 * t47
-    t49 = 0.11636546 + t48
-    t50 = t35 * t49
-    t51 = 0.17159984 + t50
-    t52 = t35 * t51
-    t53 = 0.15958369 + t52
-    t54 = t35 * t53
-    t55 = 0.106851034 + t54
-    t56 = t35 * t55
-    t57 = 0.05081732 + t56
-    t58 = t35 * t57
-    t59 = 0.014190124 + t58
-    t60 = t34 * t34
-    t61 = t34 * t60
-    t62 = t59 * t61  # J_2/sqrt(2 pi)
-    t63 = (t13 * 2.0) * -1.0
-    t64 = t62 * t63
-    t65 = 0.3989423 + t64
-    t66 = t13 * t13
-    t67 = 1.0 + t66
-    t68 = tl.div_rn(1.0, t67)
-    t69 = t65 * t68  # J_1/sqrt(2 pi)
-    t70 = t69 * 0.7708333
-    t71 = t31 * t70
-    t72 = tl.fma(t31, t70, t71 * -1.0)
-    t73 = t34 * 2.6474037
-    t74 = (-1.6227827) + t73
-    t75 = t34 * t74
-    t76 = 0.5651015 + t75
-    t77 = t76 - t75
-    t78 = ((t75 - (t76 - t77)) + (0.5651015 - t77)) + tl.fma(t34, t74, t75 * -1.0)
-    t79 = t74 - t73
-    t80 = (1.898869e-8 + tl.fma(t34, 2.729454e-9 + tl.fma(t34, -6.446888e-11, ((t73 - (t74 - t79)) + ((-1.6227827) -
-        t79)) + tl.fma(t34, 2.6474037, t73 * -1.0)), t78))
-    t81 = t34 * t76
-    t82 = (-0.024969762) + t81
-    t83 = (-4.0919684e-10) + tl.fma(t34, t80, ((-0.024969762) - (t82 - t81)) + tl.fma(t34, t76, t81 * -1.0))
-    t84 = t60 * t82
-    t85 = tl.fma(t60, t82, t84 * -1.0)
-    t86 = tl.fma(t34, t34, t60 * -1.0)
-    t87 = t84 + tl.fma(t60, t83, tl.fma(t86, t82, t85))
-    t88 = tl.fma(t22, 0.25, tl.fma(t13, 0.25, (t33 - 1.0) * -1.0))
-    t89 = t34 * -1.0
-    t90 = (t34 * tl.fma(t88, t89, tl.fma(t33, t89, 1.0))) * t87
-    t91 = (t38 - (t39 - 0.28813356)) + tl.fma(t35, t37, t38 * -1.0)
-    t92 = t34 - (t35 - (-0.25))
-    t93 = tl.fma(t92, t37, t91)
-    t94 = (2.166517e-9 + tl.fma(t35, 5.9113985e-9 + tl.fma(t35, 1.1074869e-9, tl.fma(t92, 0.052821796, (t36 - (t37 -
-        (-0.21099824))) + tl.fma(t35, 0.052821796, t36 * -1.0))), t93))
-    t95 = t41 - t40
-    t96 = (3.0972303e-9 + tl.fma(t35, 6.4846556e-10 + tl.fma(t35, 1.3132077e-9 + tl.fma(t35, t94, tl.fma(t92, t39,
-        ((t40 - (t41 - t95)) + ((-0.094544634) - t95)) + tl.fma(t35, t39, t40 * -1.0))), tl.fma(t92, t41, (t42 - (t43 -
-        (-0.04896455))) + tl.fma(t35, t41, t42 * -1.0))), tl.fma(t92, t43, (t44 - (t45 - (-0.07985351))) + tl.fma(t35,
-        t43, t44 * -1.0))))
-    t97 = t47 - t46
-    t98 = (3.064601e-9 + tl.fma(t35, 2.4156916e-9 + tl.fma(t35, (-4.230759e-10) + tl.fma(t35, t96, tl.fma(t92, t45,
-        ((t46 - (t47 - t97)) + (0.011417099 - t97)) + tl.fma(t35, t45, t46 * -1.0))), tl.fma(t92, t47, (t48 - (t49 -
-        0.11636546)) + tl.fma(t35, t47, t48 * -1.0))), tl.fma(t92, t49, (t50 - (t51 - 0.17159984)) + tl.fma(t35, t49,
-        t50 * -1.0))))
-    t99 = t53 - t52
-    t100 = ((-3.0417104e-9) + tl.fma(t35, t98, tl.fma(t92, t51, ((t52 - (t53 - t99)) + (0.15958369 - t99)) +
-        tl.fma(t35, t51, t52 * -1.0))))
-    t101 = t55 - t54
-    t102 = (1.8320192e-9 + tl.fma(t35, t100, tl.fma(t92, t53, ((t54 - (t55 - t101)) + (0.106851034 - t101)) +
-        tl.fma(t35, t53, t54 * -1.0))))
-    t103 = t57 - t56
-    t104 = (1.0551207e-9 + tl.fma(t35, t102, tl.fma(t92, t55, ((t56 - (t57 - t103)) + (0.05081732 - t103)) +
-        tl.fma(t35, t55, t56 * -1.0))))
-    t105 = t59 - t58
-    t106 = (tl.fma((-2.281545e-10) + tl.fma(t35, t104, tl.fma(t92, t57, ((t58 - (t59 - t105)) + (0.014190124 - t105)) +
-        tl.fma(t35, t57, t58 * -1.0))), t61, tl.fma(t59, t61, t62 * -1.0)))
-    t107 = t90 + tl.fma(t59, tl.fma(t34, t86, tl.fma(t34, t60, t61 * -1.0)), t106)
-    t108 = tl.fma(t107, t63, (t64 - (t65 - 0.3989423)) + tl.fma(t62, t63, t64 * -1.0))
-    t109 = tl.fma((-1.133517e-8) + tl.fma(t62, (t22 * 2.0) * -1.0, t108), t68, tl.fma(t65, t68, t69 * -1.0))
-    t110 = tl.fma(t13, t22, tl.fma(t13, t22, tl.fma(t13, t13, t66 * -1.0))) + (t66 - (t67 - 1.0))
-    t111 = t68 * -1.0
-    t112 = tl.fma(t65, t68 * tl.fma(t110, t111, tl.fma(t67, t111, 1.0)), t109)
-    t113 = (tl.fma(t32, t70, tl.fma(t31, tl.fma(t69, 1.9868216e-8, tl.fma(t112, 0.7708333, tl.fma(t69, 0.7708333, t70 *
-        -1.0))), t72)))
-    t114 = tl.where(t2, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
-    t115 = tl.where(t6, 0.0, t114 * t9)
-    t116 = t115 * t71
-    t117 = tl.fma(t115, t71, t116 * -1.0)
-    t118 = tl.where(t6, 0.0, t114 * t20)
-    t119 = tl.fma(t115, t113, tl.fma(t118, t71, t117))
-    t120 = t16.to(tl.int32, bitcast=True)
-    t121 = (((t120 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t122 = t121 * t119
-    t123 = ((127 + ((t120 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t124 = t123 * t122
-    t125 = t123 * (t121 * t116)
-    t126 = mean < 0.0
-    t127 = tl.where(t126, -0.22916667, 1.0)
-    t128 = t4 * t127
-    t129 = t125 + t128
-    t130 = t129 - t128
-    t131 = ((t128 - (t129 - t130)) + (t125 - t130)) + tl.fma(t4, t127, t128 * -1.0)
-    t132 = t124 + tl.fma(t4, tl.where(t126, 4.967054e-9, 0.0), t131)
-    t133 = t7 * t7
-    t134 = tl.fma(t7, t7, t133 * -1.0)
-    t135 = t8 * sign_square_hi
-    t136 = tl.fma(t8, sign_square_hi, t135 * -1.0)
-    t137 = t134 - t136
-    t138 = t137 - t134
-    t139 = (t134 - (t137 - t138)) + ((t136 * -1.0) - t138)
-    t140 = t8 * sign_square_lo
-    t141 = t137 - t140
-    t142 = t141 - t137
-    t143 = t137 - (t141 - t142)
-    t144 = t140 * -1.0
-    t145 = t139 + (t143 + (t144 - t142))
-    t146 = ((tl.fma(t8, sign_square_lo, t144) * -1.0) - (t8 * sign_square_rest_hi)) + t145
-    t147 = t133 - t135
-    t148 = t147 + t141
-    t149 = t148 - t147
-    t150 = ((t147 - (t148 - t149)) + (t141 - t149)) + t146
-    t151 = t9 * sign_at_hi
-    t152 = t7 + t151
-    t153 = t9 * t152
-    t154 = tl.div_rn(1.0, t153)
-    t155 = t148 * t154  # t - t0
-    t156 = tl.fma(t150, t154, tl.fma(t148, t154, t155 * -1.0))
-    t157 = t152 - t151
-    t158 = (tl.fma(t9, tl.fma(t9, sign_at_lo, tl.fma(t20, sign_at_hi, ((t151 - (t152 - t157)) + (t7 - t157)) +
-        tl.fma(t9, sign_at_hi, t151 * -1.0))), tl.fma(t20, t152, tl.fma(t9, t152, t153 * -1.0))))
-    t159 = t154 * -1.0
-    t160 = tl.fma(t148, t154 * tl.fma(t158, t159, tl.fma(t153, t159, 1.0)), t156)
-    t161 = sign_taylor9_hi * t155
-    t162 = sign_taylor8_hi + t161
-    t163 = t155 * t162
-    t164 = sign_taylor7_hi + t163
-    t165 = t164 - t163
-    t166 = tl.fma(t160, t162, ((t163 - (t164 - t165)) + (sign_taylor7_hi - t165)) + tl.fma(t155, t162, t163 * -1.0))
-    t167 = (sign_taylor7_lo + tl.fma(t155, sign_taylor8_lo + tl.fma(sign_taylor9_hi, t160, tl.fma(sign_taylor9_lo,
-        t155, (t161 - (t162 - sign_taylor8_hi)) + tl.fma(sign_taylor9_hi, t155, t161 * -1.0))), t166))
-    t168 = t155 * t164
-    t169 = sign_taylor6_hi + t168
-    t170 = t169 - t168
-    t171 = (sign_taylor6_lo + tl.fma(t155, t167, tl.fma(t160, t164, ((t168 - (t169 - t170)) + (sign_taylor6_hi - t170))
-        + tl.fma(t155, t164, t168 * -1.0))))
-    t172 = t155 * t169
-    t173 = sign_taylor5_hi + t172
-    t174 = t173 - t172
-    t175 = (sign_taylor5_lo + tl.fma(t155, t171, tl.fma(t160, t169, ((t172 - (t173 - t174)) + (sign_taylor5_hi - t174))
-        + tl.fma(t155, t169, t172 * -1.0))))
-    t176 = t155 * t173
-    t177 = sign_taylor4_hi + t176
-    t178 = t177 - t176
-    t179 = (sign_taylor4_lo + tl.fma(t155, t175, tl.fma(t160, t173, ((t176 - (t177 - t178)) + (sign_taylor4_hi - t178))
-        + tl.fma(t155, t173, t176 * -1.0))))
-    t180 = t155 * t177
-    t181 = sign_taylor3_hi + t180
-    t182 = t181 - t180
-    t183 = (sign_taylor3_lo + tl.fma(t155, t179, tl.fma(t160, t177, ((t180 - (t181 - t182)) + (sign_taylor3_hi - t182))
-        + tl.fma(t155, t177, t180 * -1.0))))
-    t184 = t155 * t181
-    t185 = sign_taylor2_hi + t184
-    t186 = t185 - t184
-    t187 = (sign_taylor2_lo + tl.fma(t155, t183, tl.fma(t160, t181, ((t184 - (t185 - t186)) + (sign_taylor2_hi - t186))
-        + tl.fma(t155, t181, t184 * -1.0))))
-    t188 = t155 * t185
-    t189 = sign_taylor1_hi + t188
-    t190 = t189 - t188
-    t191 = (sign_taylor1_lo + tl.fma(t155, t187, tl.fma(t160, t185, ((t188 - (t189 - t190)) + (sign_taylor1_hi - t190))
-        + tl.fma(t155, t185, t188 * -1.0))))
-    t192 = t155 * t189
-    t193 = sign_taylor0_hi + t192
-    t194 = t193 - t192
-    t195 = (sign_taylor0_lo + tl.fma(t155, t191, tl.fma(t160, t189, ((t192 - (t193 - t194)) + (sign_taylor0_hi - t194))
-        + tl.fma(t155, t189, t192 * -1.0))))
-    t196 = t155 * t193
-    t197 = tl.fma(t155, t195, tl.fma(t160, t193, tl.fma(t155, t193, t196 * -1.0)))
-    t198 = t115 * t196
-    t199 = tl.fma(t115, t197, tl.fma(t118, t196, tl.fma(t115, t196, t198 * -1.0)))
-    t200 = t126 & (tl.abs(t13 - sign_at_hi) < sign_width_hi)
-    t201 = tl.where(t200, t199, t132)
-    t202 = tl.where(t200, t198, t129) + t201
-    t203 = t121 * t123
-    t204 = t31 * t203
-    t205 = t69 * 0.59418404
-    t206 = (t69 * t205) * -1.0
-    t207 = t206 * t204
-    t208 = tl.fma(t206, t204, t207 * -1.0)
-    t209 = (tl.fma(tl.fma(t69, tl.fma(t69, -1.3245477e-8, tl.fma(t112, 0.59418404, tl.fma(t69, 0.59418404, t205 *
-        -1.0))), tl.fma(t112, t205, tl.fma(t69, t205, t206))) * -1.0, t204, t208))
-    t210 = tl.fma(t206, t32 * t203, t209)
-    t211 = t13 * (-1.5416666)
-    t212 = t69 * t211
-    t213 = t207 + t212
-    t214 = t213 - t212
-    t215 = tl.fma(t112, t211, ((t212 - (t213 - t214)) + (t207 - t214)) + tl.fma(t69, t211, t212 * -1.0))
-    t216 = (t210 + tl.fma(t69, tl.fma(t13, -3.973643e-8, tl.fma(t22, -1.5416666, tl.fma(t13, -1.5416666, t211 *
-        -1.0))), t215))
-    t217 = t62 * (-1.8949653)
-    t218 = t213 + t217
-    t219 = t218 - t217
-    t220 = (t216 + tl.fma(t62, 1.3245477e-8, tl.fma(t107, -1.8949653, ((t217 - (t218 - t219)) + (t213 - t219)) +
-        tl.fma(t62, -1.8949653, t217 * -1.0))))
-    t221 = 2.0 * t62
-    t222 = t13 * t69
-    t223 = t221 + t222  # Mills ratio/sqrt(2 pi)
-    t224 = t223 * 0.3532986
-    t225 = t207 + t224
-    t226 = (t207 - (t225 - t224)) + tl.fma(t223, 0.3532986, t224 * -1.0)
-    t227 = 2.0 * t107
-    t228 = t223 - t222
-    t229 = (t210 + tl.fma(t223, 6.6227384e-9, tl.fma(t227 + tl.fma(t13, t112, tl.fma(t22, t69, ((t222 - (t223 - t228))
-        + (t221 - t228)) + tl.fma(t13, t69, t222 * -1.0))), 0.3532986, t226)))
-    t230 = t62 * 1.1883681
-    t231 = t225 + t230
-    t232 = t231 - t230
-    t233 = (tl.where(t126, t229 + tl.fma(t62, -2.6490953e-8, tl.fma(t107, 1.1883681, ((t230 - (t231 - t232)) + (t225 -
-        t232)) + tl.fma(t62, 1.1883681, t230 * -1.0))), t220))
-    t234 = tl.where(t126, t231, t218)
-    t235 = t31 * t234
-    t236 = tl.fma(t32, t234, tl.fma(t31, t233, tl.fma(t31, t234, t235 * -1.0)))
-    t237 = var * tl.where(t2, 7.9228163e+28, 1.0)
-    t238 = t237 * t235
-    t239 = t123 * (t121 * tl.fma(t237, t236, tl.fma(t237, t235, t238 * -1.0)))
-    t240 = t123 * (t121 * t238)
-    t241 = tl.where(t126, 0.052517362, 1.0)
-    t242 = t237 * t241
-    t243 = t240 + t242
-    t244 = t243 - t242
-    t245 = ((t242 - (t243 - t244)) + (t240 - t244)) + tl.fma(t237, t241, t242 * -1.0)
-    t246 = t239 + tl.fma(t237, tl.where(t126, -8.278423e-10, 0.0), t245)
-    t247 = tl.where(t2, 1.2621775e-29, 1.0)
-    t248 = t247 * t246
-    t249 = (t247 * t243) + t248
-    return (t202, t249)
+def _polynomial3(x, y, c0, c1, c2):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2))
 
 
 @triton.jit
-def rrelu_tight_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, sign_width_hi, sign_width_lo,
-                               sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo, sign_square_rest_hi,
-                               sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
-                               sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi,
-                               sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo,
-                               sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi,
-                               sign_taylor9_lo, BLOCK: tl.constexpr):
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial9(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2),
+        c3), c4), c5), c6), c7), c8))
+
+
+@triton.jit
+def _part0(p0, p1, p2):
+    t0 = p1 - p0
+    t1 = (p0 - (p1 - t0)) + (p2 - t0)
+    return t1
+
+
+@triton.jit
+def _part1(p0, p1, p2, p3, p4):
+    t0 = p1 - p0
+    t1 = ((p0 - (p1 - t0)) + (p2 - t0)) + tl.fma(p4, p3, p0 * -1.0)
+    return t1
+
+
+@triton.jit
+def rrelu_tight_forward(
+    mean, var, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
+    sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
+    sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo,
+    sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo,
+    sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo):
+    t0 = 1.1529215e+18 < var
+    t1 = var < 9.094947e-13
+    t2 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
+    t3 = tl.abs(mean)
+    t4 = var == 0.0
+    t5 = tl.where(t4, t3 * 8.507059e+37, t3 * t2)
+    t6 = tl.where(t4, 7.888609e-31, t2 * (var * t2))
+    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
+    t8 = tl.div_rn(1.0, t7)
+    t9 = t5 * t8
+    t10 = 18.6875 < t9
+    t11 = tl.where(t10, 18.6875, t9)  # t = min(|mean|/sigma, reach)
+    t12 = t11 * (-0.5)
+    t13 = t11 * t12
+    t14 = tl.fma(t13, 1.442695, 12582912.0)
+    t15 = t14 - 12582912.0
+    t16 = tl.fma(t15, -0.69314575, t13)
+    t17 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
+    t18 = t9 * -1.0
+    t19 = tl.where(t10, 0.0, t8 * tl.fma(t17, t18, tl.fma(t7, t18, t5)))
+    t20 = tl.fma(t15, -1.4286068e-6, tl.fma(t19, t11 * -1.0, tl.fma(t11, t12, t13 * -1.0)))
+    t21 = t16 + t20
+    t22 = 1.0 + t21
+    t23 = ((t21 - (t22 - 1.0)) + tl.fma(_polynomial4(t21, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t21 * t21, (t20 + (t16 - t21)) * t22))
+    t24 = t22 + t23  # exp(-t^2/2), mantissa
+    t25 = t23 - (t24 - t22)
+    t26 = tl.fma(t11, 0.25, 1.0)
+    t27 = tl.div_rn(1.0, t26)  # u = 1/(1 + t/4)
+    t28 = t27 + (-0.25)
+    t29 = t28 * 0.052821796
+    t30 = (-0.21099824) + t29
+    t31 = t28 * t30
+    t32 = 0.28813356 + t31
+    t33 = t28 * t32
+    t34 = (-0.094544634) + t33
+    t35 = t28 * t34
+    t36 = (-0.04896455) + t35
+    t37 = t28 * t36
+    t38 = (-0.07985351) + t37
+    t39 = t28 * t38
+    t40 = 0.011417099 + t39
+    t41 = t28 * t40
+    t42 = 0.11636546 + t41
+    t43 = t28 * t42
+    t44 = 0.17159984 + t43
+    t45 = t28 * t44
+    t46 = 0.15958369 + t45
+    t47 = t28 * t46
+    t48 = 0.106851034 + t47
+    t49 = t28 * t48
+    t50 = 0.05081732 + t49
+    t51 = t28 * t50
+    t52 = 0.014190124 + t51
+    t53 = t27 * t27
+    t54 = t27 * t53
+    t55 = t52 * t54  # J_2/sqrt(2 pi)
+    t56 = (t11 * 2.0) * -1.0
+    t57 = t55 * t56
+    t58 = 0.3989423 + t57
+    t59 = t11 * t11
+    t60 = 1.0 + t59
+    t61 = tl.div_rn(1.0, t60)
+    t62 = t58 * t61  # J_1/sqrt(2 pi)
+    t63 = t62 * 0.7708333
+    t64 = t24 * t63
+    t65 = t27 * 2.6474037
+    t66 = (-1.6227827) + t65
+    t67 = t27 * t66
+    t68 = 0.5651015 + t67
+    t69 = t66 - t65
+    t70 = t27 * t68
+    t71 = (-0.024969762) + t70
+    t72 = t53 * t71
+    t73 = tl.fma(t27, t27, t53 * -1.0)
+    t74 = t27 * -1.0
+    t75 = t27 - (t28 - (-0.25))
+    t76 = ((t27 * tl.fma(tl.fma(t19, 0.25, tl.fma(t11, 0.25, (t26 - 1.0) * -1.0)), t74, tl.fma(t26, t74, 1.0))) * (t72
+        + tl.fma(t53, (-4.0919684e-10) + tl.fma(t27, 1.898869e-8 + tl.fma(t27, 2.729454e-9 + tl.fma(t27, -6.446888e-11,
+        ((t65 - (t66 - t69)) + ((-1.6227827) - t69)) + tl.fma(t27, 2.6474037, t65 * -1.0)), _part1(t67, t68, 0.5651015,
+        t66, t27)), ((-0.024969762) - (t71 - t70)) + tl.fma(t27, t68, t70 * -1.0)), tl.fma(t73, t71, tl.fma(t53, t71,
+        t72 * -1.0)))))
+    t77 = tl.fma(t27, t73, tl.fma(t27, t53, t54 * -1.0))
+    t78 = (tl.fma(t28, 1.8320192e-9 + tl.fma(t28, (-3.0417104e-9) + tl.fma(t28, 3.064601e-9 + tl.fma(t28, 2.4156916e-9
+        + tl.fma(t28, (-4.230759e-10) + tl.fma(t28, 3.0972303e-9 + tl.fma(t28, 6.4846556e-10 + tl.fma(t28, 1.3132077e-9
+        + tl.fma(t28, 2.166517e-9 + tl.fma(t28, 5.9113985e-9 + tl.fma(t28, 1.1074869e-9, tl.fma(t75, 0.052821796, (t29
+        - (t30 - (-0.21099824))) + tl.fma(t28, 0.052821796, t29 * -1.0))), tl.fma(t75, t30, (t31 - (t32 - 0.28813356))
+        + tl.fma(t28, t30, t31 * -1.0))), tl.fma(t75, t32, _part1(t33, t34, -0.094544634, t28, t32))), tl.fma(t75, t34,
+        (t35 - (t36 - (-0.04896455))) + tl.fma(t28, t34, t35 * -1.0))), tl.fma(t75, t36, (t37 - (t38 - (-0.07985351)))
+        + tl.fma(t28, t36, t37 * -1.0))), tl.fma(t75, t38, _part1(t39, t40, 0.011417099, t28, t38))), tl.fma(t75, t40,
+        (t41 - (t42 - 0.11636546)) + tl.fma(t28, t40, t41 * -1.0))), tl.fma(t75, t42, (t43 - (t44 - 0.17159984)) +
+        tl.fma(t28, t42, t43 * -1.0))), tl.fma(t75, t44, _part1(t45, t46, 0.15958369, t28, t44))), tl.fma(t75, t46,
+        _part1(t47, t48, 0.106851034, t28, t46))), tl.fma(t75, t48, _part1(t49, t50, 0.05081732, t28, t48))))
+    t79 = (t76 + tl.fma(t52, t77, tl.fma((-2.281545e-10) + tl.fma(t28, 1.0551207e-9 + t78, tl.fma(t75, t50, _part1(t51,
+        t52, 0.014190124, t28, t50))), t54, tl.fma(t52, t54, t55 * -1.0))))
+    t80 = t61 * -1.0
+    t81 = (tl.fma(t58, t61 * tl.fma(tl.fma(t11, t19, tl.fma(t11, t19, tl.fma(t11, t11, t59 * -1.0))) + (t59 - (t60 -
+        1.0)), t80, tl.fma(t60, t80, 1.0)), tl.fma((-1.133517e-8) + tl.fma(t55, (t19 * 2.0) * -1.0, tl.fma(t79, t56,
+        (t57 - (t58 - 0.3989423)) + tl.fma(t55, t56, t57 * -1.0))), t61, tl.fma(t58, t61, t62 * -1.0))))
+    t82 = tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
+    t83 = tl.where(t4, 0.0, t82 * t7)
+    t84 = t83 * t64
+    t85 = tl.where(t4, 0.0, t82 * t17)
+    t86 = t14.to(tl.int32, bitcast=True)
+    t87 = (((t86 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t88 = ((127 + ((t86 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t89 = t88 * (t87 * t84)
+    t90 = mean < 0.0
+    t91 = tl.where(t90, -0.22916667, 1.0)
+    t92 = t3 * t91
+    t93 = t89 + t92
+    t94 = t5 * t5
+    t95 = tl.fma(t5, t5, t94 * -1.0)
+    t96 = t6 * sign_square_hi
+    t97 = tl.fma(t6, sign_square_hi, t96 * -1.0)
+    t98 = t95 - t97
+    t99 = t98 - t95
+    t100 = t6 * sign_square_lo
+    t101 = t98 - t100
+    t102 = t100 * -1.0
+    t103 = t94 - t96
+    t104 = t103 + t101
+    t105 = t7 * sign_at_hi
+    t106 = t5 + t105
+    t107 = t7 * t106
+    t108 = tl.div_rn(1.0, t107)
+    t109 = t104 * t108  # t - t0
+    t110 = t108 * -1.0
+    t111 = (tl.fma(t104, t108 * tl.fma(tl.fma(t7, tl.fma(t7, sign_at_lo, tl.fma(t17, sign_at_hi, _part0(t105, t106, t5)
+        + tl.fma(t7, sign_at_hi, t105 * -1.0))), tl.fma(t17, t106, tl.fma(t7, t106, t107 * -1.0))), t110, tl.fma(t107,
+        t110, 1.0)), tl.fma(_part0(t103, t104, t101) + (((tl.fma(t6, sign_square_lo, t102) * -1.0) - (t6 *
+        sign_square_rest_hi)) + (((t95 - (t98 - t99)) + ((t97 * -1.0) - t99)) + _part0(t98, t101, t102))), t108,
+        tl.fma(t104, t108, t109 * -1.0))))
+    t112 = sign_taylor9_hi * t109
+    t113 = sign_taylor8_hi + t112
+    t114 = t109 * t113
+    t115 = sign_taylor7_hi + t114
+    t116 = t109 * t115
+    t117 = sign_taylor6_hi + t116
+    t118 = t109 * t117
+    t119 = sign_taylor5_hi + t118
+    t120 = t109 * t119
+    t121 = sign_taylor4_hi + t120
+    t122 = t109 * t121
+    t123 = sign_taylor3_hi + t122
+    t124 = t109 * t123
+    t125 = sign_taylor2_hi + t124
+    t126 = t109 * t125
+    t127 = sign_taylor1_hi + t126
+    t128 = t109 * t127
+    t129 = sign_taylor0_hi + t128
+    t130 = t109 * t129
+    t131 = t83 * t130
+    t132 = t90 & (tl.abs(t11 - sign_at_hi) < sign_width_hi)
+    t133 = tl.where(t132, t131, t93)
+    t134 = (tl.where(t132, tl.fma(t83, tl.fma(t109, sign_taylor0_lo + tl.fma(t109, sign_taylor1_lo + tl.fma(t109,
+        sign_taylor2_lo + tl.fma(t109, sign_taylor3_lo + tl.fma(t109, sign_taylor4_lo + tl.fma(t109, sign_taylor5_lo +
+        tl.fma(t109, sign_taylor6_lo + tl.fma(t109, sign_taylor7_lo + tl.fma(t109, sign_taylor8_lo +
+        tl.fma(sign_taylor9_hi, t111, tl.fma(sign_taylor9_lo, t109, (t112 - (t113 - sign_taylor8_hi)) +
+        tl.fma(sign_taylor9_hi, t109, t112 * -1.0))), tl.fma(t111, t113, _part0(t114, t115, sign_taylor7_hi) +
+        tl.fma(t109, t113, t114 * -1.0))), tl.fma(t111, t115, _part0(t116, t117, sign_taylor6_hi) + tl.fma(t109, t115,
+        t116 * -1.0))), tl.fma(t111, t117, _part0(t118, t119, sign_taylor5_hi) + tl.fma(t109, t117, t118 * -1.0))),
+        tl.fma(t111, t119, _part0(t120, t121, sign_taylor4_hi) + tl.fma(t109, t119, t120 * -1.0))), tl.fma(t111, t121,
+        _part0(t122, t123, sign_taylor3_hi) + tl.fma(t109, t121, t122 * -1.0))), tl.fma(t111, t123, _part0(t124, t125,
+        sign_taylor2_hi) + tl.fma(t109, t123, t124 * -1.0))), tl.fma(t111, t125, _part0(t126, t127, sign_taylor1_hi) +
+        tl.fma(t109, t125, t126 * -1.0))), tl.fma(t111, t127, _part0(t128, t129, sign_taylor0_hi) + tl.fma(t109, t127,
+        t128 * -1.0))), tl.fma(t111, t129, tl.fma(t109, t129, t130 * -1.0))), tl.fma(t85, t130, tl.fma(t83, t130, t131
+        * -1.0))), (t88 * (t87 * tl.fma(t83, tl.fma(t25, t63, tl.fma(t24, tl.fma(t62, 1.9868216e-8, tl.fma(t81,
+        0.7708333, tl.fma(t62, 0.7708333, t63 * -1.0))), tl.fma(t24, t63, t64 * -1.0))), tl.fma(t85, t64, tl.fma(t83,
+        t64, t84 * -1.0))))) + tl.fma(t3, tl.where(t90, 4.967054e-9, 0.0), _part0(t92, t93, t89) + tl.fma(t3, t91, t92
+        * -1.0))))
+    t135 = t133 + t134
+    t136 = t87 * t88
+    t137 = t24 * t136
+    t138 = t62 * 0.59418404
+    t139 = (t62 * t138) * -1.0
+    t140 = t139 * t137
+    t141 = (tl.fma(t139, t25 * t136, tl.fma(tl.fma(t62, tl.fma(t62, -1.3245477e-8, tl.fma(t81, 0.59418404, tl.fma(t62,
+        0.59418404, t138 * -1.0))), tl.fma(t81, t138, tl.fma(t62, t138, t139))) * -1.0, t137, tl.fma(t139, t137, t140 *
+        -1.0))))
+    t142 = t11 * (-1.5416666)
+    t143 = t62 * t142
+    t144 = t140 + t143
+    t145 = t55 * (-1.8949653)
+    t146 = t144 + t145
+    t147 = 2.0 * t55
+    t148 = t11 * t62
+    t149 = t147 + t148  # Mills ratio/sqrt(2 pi)
+    t150 = t149 * 0.3532986
+    t151 = t140 + t150
+    t152 = t55 * 1.1883681
+    t153 = t151 + t152
+    t154 = tl.where(t90, t153, t146)
+    t155 = t24 * t154
+    t156 = var * tl.where(t1, 7.9228163e+28, 1.0)
+    t157 = t156 * t155
+    t158 = t88 * (t87 * t157)
+    t159 = tl.where(t90, 0.052517362, 1.0)
+    t160 = t156 * t159
+    t161 = t158 + t160
+    t162 = tl.where(t1, 1.2621775e-29, 1.0)
+    t163 = ((t162 * t161) + (t162 * ((t88 * (t87 * tl.fma(t156, tl.fma(t25, t154, tl.fma(t24, tl.where(t90, (t141 +
+        tl.fma(t149, 6.6227384e-9, tl.fma((2.0 * t79) + tl.fma(t11, t81, tl.fma(t19, t62, _part0(t148, t149, t147) +
+        tl.fma(t11, t62, t148 * -1.0))), 0.3532986, (t140 - (t151 - t150)) + tl.fma(t149, 0.3532986, t150 * -1.0)))) +
+        tl.fma(t55, -2.6490953e-8, tl.fma(t79, 1.1883681, _part0(t152, t153, t151) + tl.fma(t55, 1.1883681, t152 *
+        -1.0))), (t141 + tl.fma(t62, tl.fma(t11, -3.973643e-8, tl.fma(t19, -1.5416666, tl.fma(t11, -1.5416666, t142 *
+        -1.0))), tl.fma(t81, t142, _part0(t143, t144, t140) + tl.fma(t62, t142, t143 * -1.0)))) + tl.fma(t55,
+        1.3245477e-8, tl.fma(t79, -1.8949653, _part0(t145, t146, t144) + tl.fma(t55, -1.8949653, t145 * -1.0)))),
+        tl.fma(t24, t154, t155 * -1.0))), tl.fma(t156, t155, t157 * -1.0)))) + tl.fma(t156, tl.where(t90,
+        -8.278423e-10, 0.0), _part0(t160, t161, t158) + tl.fma(t156, t159, t160 * -1.0)))))
+    return (t135, t163)
+
+
+@triton.jit
+def rrelu_tight_forward_kernel(
+    mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo,
+    sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo,
+    sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo,
+    sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo,
+    sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo,
+    BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)
@@ -353,189 +309,154 @@ def rrelu_tight_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, 
     sign_taylor8_lo = tl.full((BLOCK,), sign_taylor8_lo, tl.float32)
     sign_taylor9_hi = tl.full((BLOCK,), sign_taylor9_hi, tl.float32)
     sign_taylor9_lo = tl.full((BLOCK,), sign_taylor9_lo, tl.float32)
-    out_mean, out_var = rrelu_tight_forward(mean, var, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo,
-                                            sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo,
-                                            sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
-                                            sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo,
-                                            sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo,
-                                            sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo,
-                                            sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo)
+    out_mean, out_var = rrelu_tight_forward(
+        mean, var, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
+        sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
+        sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo,
+        sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo,
+        sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo)
     tl.store(out_mean_ptr + offsets, out_mean.to(out_mean_ptr.dtype.element_ty), mask=mask)
     tl.store(out_var_ptr + offsets, out_var.to(out_var_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def rrelu_tight_backward(mean, var, grad_mean, grad_var, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo,
-                         sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi,
-                         sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo,
-                         sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi,
-                         sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo,
-                         sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo):
+def rrelu_tight_backward(
+    mean, var, grad_mean, grad_var, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi,
+    sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi,
+    sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi,
+    sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi,
+    sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo):
     t0 = 1.1529215e+18 < var
-    t1 = tl.where(t0, 0.00390625, 1.0)
-    t2 = var < 9.094947e-13
-    t3 = tl.where(t2, 2.8147498e+14, t1)  # power of two that keeps residuals normal
-    t4 = tl.abs(mean)
-    t5 = t4 * t3
-    t6 = var == 0.0
-    t7 = tl.where(t6, t4 * 8.507059e+37, t5)
-    t8 = tl.where(t6, 7.888609e-31, t3 * (var * t3))
-    t9 = tl.sqrt_rn(t8)  # standard deviation, scaled
-    t10 = tl.div_rn(1.0, t9)
-    t11 = t7 * t10
-    t12 = 18.6875 < t11
-    t13 = tl.where(t12, 18.6875, t11)  # t = min(|mean|/sigma, reach)
-    t14 = tl.fma(t13, 0.25, 1.0)
-    t15 = tl.div_rn(1.0, t14)  # u = 1/(1 + t/4)
-    t16 = t15 - 0.25
-    t17 = (tl.fma(t16, tl.fma(t16, tl.fma(t16, tl.fma(t16, tl.fma(t16, tl.fma(t16, tl.fma(t16, tl.fma(t16, tl.fma(t16,
-        0.052821796, -0.21099824), 0.28813356), -0.094544634), -0.04896455), -0.07985351), 0.011417099), 0.11636546),
-        0.17159984), 0.15958369))
-    t18 = t16 * t17
-    t19 = 0.106851034 + t18
-    t20 = t19 - t18
-    t21 = 1.8320192e-9 + (((t18 - (t19 - t20)) + (0.106851034 - t20)) + tl.fma(t16, t17, t18 * -1.0))
-    t22 = t16 * t19
-    t23 = 0.05081732 + t22
-    t24 = t23 - t22
-    t25 = 1.0551207e-9 + tl.fma(t16, t21, ((t22 - (t23 - t24)) + (0.05081732 - t24)) + tl.fma(t16, t19, t22 * -1.0))
-    t26 = t16 * t23
-    t27 = 0.014190124 + t26
-    t28 = t27 - t26
-    t29 = ((-2.281545e-10) + tl.fma(t16, t25, ((t26 - (t27 - t28)) + (0.014190124 - t28)) + tl.fma(t16, t23, t26 *
-        -1.0)))
-    t30 = t15 * t15
-    t31 = t15 * t30
-    t32 = t27 * t31  # J_2/sqrt(2 pi)
-    t33 = tl.fma(t29, t31, tl.fma(t27, t31, t32 * -1.0))
-    t34 = tl.fma(t15, t15, t30 * -1.0)
-    t35 = tl.fma(t27, tl.fma(t15, t34, tl.fma(t15, t30, t31 * -1.0)), t33)
-    t36 = tl.fma(t9, t9 * -1.0, t8) * (0.5 * t10)
-    t37 = t11 * -1.0
-    t38 = tl.where(t12, 0.0, t10 * tl.fma(t36, t37, tl.fma(t9, t37, t7)))
-    t39 = tl.fma(t38, 0.25, tl.fma(t13, 0.25, (t14 - 1.0) * -1.0))
-    t40 = t15 * -1.0
-    t41 = t15 * tl.fma(t39, t40, tl.fma(t14, t40, 1.0))
-    t42 = t30 + t34
-    t43 = (t41 * (tl.fma(t15, tl.fma(t15, tl.fma(t15, 2.6474037, -1.6227827), 0.5651015), -0.024969762) * t42)) + t35
-    t44 = t13 + t38
-    t45 = (2.0 * t44) * -1.0
-    t46 = t32 * t45
-    t47 = 0.3989423 + t46
-    t48 = (-1.133517e-8) + tl.fma(t43, t45, (t46 - (t47 - 0.3989423)) + tl.fma(t32, t45, t46 * -1.0))
-    t49 = t13 * t13
-    t50 = 1.0 + t49
-    t51 = tl.div_rn(1.0, t50)
-    t52 = t47 * t51  # J_1/sqrt(2 pi)
-    t53 = tl.fma(t48, t51, tl.fma(t47, t51, t52 * -1.0))
-    t54 = tl.fma(t13, t38, tl.fma(t13, t38, tl.fma(t13, t13, t49 * -1.0))) + (t49 - (t50 - 1.0))
-    t55 = t51 * -1.0
-    t56 = tl.fma(t47, t51 * tl.fma(t54, t55, tl.fma(t50, t55, 1.0)), t53)
-    t57 = t52 * 1.1883681
-    t58 = tl.fma(t52, 1.1883681, t57 * -1.0)
-    t59 = tl.fma(t52, -2.6490953e-8, tl.fma(t56, 1.1883681, t58))
-    t60 = 2.0 * t32
-    t61 = t13 * t52
-    t62 = t60 + t61  # Mills ratio/sqrt(2 pi)
-    t63 = t62 - t61
-    t64 = tl.fma(t13, t56, tl.fma(t38, t52, ((t61 - (t62 - t63)) + (t60 - t63)) + tl.fma(t13, t52, t61 * -1.0)))
-    t65 = (2.0 * t43) + t64
-    t66 = t62 * t57
-    t67 = t66 + tl.fma(t62, t59, tl.fma(t65, t57, tl.fma(t62, t57, t66 * -1.0)))
-    t68 = t13 * (-0.5)
-    t69 = t13 * t68
-    t70 = tl.fma(t69, 1.442695, 12582912.0)
-    t71 = t70 - 12582912.0
-    t72 = tl.fma(t71, -0.69314575, t69)
-    t73 = tl.fma(t13, t68, t69 * -1.0)
-    t74 = tl.fma(t71, -1.4286068e-6, tl.fma(t38, t13 * -1.0, t73))
-    t75 = t72 + t74
-    t76 = (tl.fma(t75, tl.fma(t75, tl.fma(t75, tl.fma(t75, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994))
-    t77 = t75 * t75
-    t78 = tl.fma(t76, t77, t75)
-    t79 = 1.0 + t78  # exp(-t^2/2), mantissa
-    t80 = t70.to(tl.int32, bitcast=True)
-    t81 = (((t80 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t82 = ((127 + ((t80 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t83 = t79 * (t81 * t82)
-    t84 = t83 * t67
-    t85 = t13 * 1.5416666
-    t86 = t62 * t85
-    t87 = t84 + t86
-    t88 = t87 - t86
-    t89 = tl.fma(t65, t85, ((t86 - (t87 - t88)) + (t84 - t88)) + tl.fma(t62, t85, t86 * -1.0))
-    t90 = tl.fma(t62, tl.fma(t13, 3.973643e-8, tl.fma(t38, 1.5416666, tl.fma(t13, 1.5416666, t85 * -1.0))), t89)
-    t91 = t52 * 0.3532986
-    t92 = t87 + t91
-    t93 = (t90 + tl.fma(t52, 6.6227384e-9, tl.fma(t56, 0.3532986, (t91 - (t92 - t87)) + tl.fma(t52, 0.3532986, t91 *
-        -1.0))))
-    t94 = tl.fma(0.3989423, 0.3532986, t83 * (t67 * -1.0))
-    t95 = t57 + t94
-    t96 = t95 - t57
-    t97 = tl.fma(t52, -2.6490953e-8, tl.fma(t56, 1.1883681, t58 + ((t57 - (t95 - t96)) + (t94 - t96))))
-    t98 = mean < 0.0
-    t99 = tl.where(t98, t97, t93)
-    t100 = tl.where(t98, t95, t92)
-    t101 = t74 + (t72 - t75)
-    t102 = 1.0 + t75
-    t103 = tl.fma(t76, t77, t101 * t102)
-    t104 = (t75 - (t102 - 1.0)) + t103
-    t105 = t102 + t104
-    t106 = t100 * t105
-    t107 = tl.fma(t99, t105, tl.fma(t100, t105, t106 * -1.0))
-    t108 = t104 - (t105 - t102)
-    t109 = tl.fma(t100, t108, t107)
-    t110 = tl.where(t2, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
-    t111 = tl.where(t6, 0.0, t110 * t9)
-    t112 = t111 * t106
-    t113 = tl.fma(t111, t106, t112 * -1.0)
-    t114 = t82 * (t81 * (t112 + tl.fma(t111, t109, tl.fma(tl.where(t6, 0.0, t110 * t36), t106, t113))))
-    t115 = (-0.7708333) * (t62 + t65)
-    t116 = t62 * 0.7708333
-    t117 = (tl.where(t98, t116 + tl.fma(t62, 1.9868216e-8, tl.fma(t65, 0.7708333, tl.fma(t62, 0.7708333, t116 *
-        -1.0))), t115))
-    t118 = t82 * (tl.fma(t78, t117, t117) * t81)
-    t119 = tl.fma(t114, grad_var, (tl.where(t98, 0.22916667, 1.0) + t118) * grad_mean)
-    t120 = t83 * ((0.3989423 * (0.59418404 * (t52 + t56))) * -1.0)
-    t121 = tl.fma(0.3989423, t44 * (-0.7708333), t120)
-    t122 = t62 * (-0.94748265)
-    t123 = t121 + t122
-    t124 = t123 - t122
-    t125 = (tl.fma(t62, 6.6227384e-9, tl.fma(t65, -0.94748265, ((t122 - (t123 - t124)) + (t121 - t124)) + tl.fma(t62,
-        -0.94748265, t122 * -1.0))))
-    t126 = tl.fma(0.3989423, t44 * 0.1766493, t120)
-    t127 = t62 * 0.94748265
-    t128 = t126 + t127
-    t129 = t128 - t127
-    t130 = (tl.where(t98, tl.fma(t62, -6.6227384e-9, tl.fma(t65, 0.94748265, ((t127 - (t128 - t129)) + (t126 - t129)) +
-        tl.fma(t62, 0.94748265, t127 * -1.0))), t125))
-    t131 = tl.where(t98, t128, t123)
-    t132 = t105 * t131
-    t133 = t82 * (t81 * tl.fma(t108, t131, tl.fma(t105, t130, tl.fma(t105, t131, t132 * -1.0))))
-    t134 = t82 * (t81 * t132)
-    t135 = tl.where(t98, 0.052517362, 1.0)
-    t136 = t135 + t134
-    t137 = t136 - t135
-    t138 = t136 + (t133 + ((t135 - (t136 - t137)) + (t134 - t137)))
-    t139 = tl.fma(t78, 0.153759, 0.153759)
-    t140 = tl.where(t6, 0.0, t3 * t10)
-    t141 = t140 * t139
-    t142 = tl.fma(t140, t139, t141 * -1.0)
-    t143 = t10 * -1.0
-    t144 = (tl.fma(grad_var, t138, (t82 * (t81 * (t141 + tl.fma(tl.where(t6, 0.0, t3 * (t10 * tl.fma(t36, t143,
-        tl.fma(t9, t143, 1.0)))), t139, t142)))) * grad_mean))
-    return (t119, t144)
+    t1 = var < 9.094947e-13
+    t2 = tl.where(t1, 2.8147498e+14, tl.where(t0, 0.00390625, 1.0))  # power of two that keeps residuals normal
+    t3 = tl.abs(mean)
+    t4 = var == 0.0
+    t5 = tl.where(t4, t3 * 8.507059e+37, t3 * t2)
+    t6 = tl.where(t4, 7.888609e-31, t2 * (var * t2))
+    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
+    t8 = tl.div_rn(1.0, t7)
+    t9 = t5 * t8
+    t10 = 18.6875 < t9
+    t11 = tl.where(t10, 18.6875, t9)  # t = min(|mean|/sigma, reach)
+    t12 = tl.fma(t11, 0.25, 1.0)
+    t13 = tl.div_rn(1.0, t12)  # u = 1/(1 + t/4)
+    t14 = t13 - 0.25
+    t15 = (_polynomial9(t14, 0.052821796, -0.21099824, 0.28813356, -0.094544634, -0.04896455, -0.07985351, 0.011417099,
+        0.11636546, 0.17159984, 0.15958369))
+    t16 = t14 * t15
+    t17 = 0.106851034 + t16
+    t18 = t14 * t17
+    t19 = 0.05081732 + t18
+    t20 = t14 * t19
+    t21 = 0.014190124 + t20
+    t22 = t13 * t13
+    t23 = t13 * t22
+    t24 = t21 * t23  # J_2/sqrt(2 pi)
+    t25 = tl.fma(t13, t13, t22 * -1.0)
+    t26 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
+    t27 = t9 * -1.0
+    t28 = tl.where(t10, 0.0, t8 * tl.fma(t26, t27, tl.fma(t7, t27, t5)))
+    t29 = t13 * -1.0
+    t30 = (((t13 * tl.fma(tl.fma(t28, 0.25, tl.fma(t11, 0.25, (t12 - 1.0) * -1.0)), t29, tl.fma(t12, t29, 1.0))) *
+        (_polynomial3(t13, 2.6474037, -1.6227827, 0.5651015, -0.024969762) * (t22 + t25))) + tl.fma(t21, tl.fma(t13,
+        t25, tl.fma(t13, t22, t23 * -1.0)), tl.fma((-2.281545e-10) + tl.fma(t14, 1.0551207e-9 + tl.fma(t14,
+        1.8320192e-9 + _part1(t16, t17, 0.106851034, t14, t15), _part1(t18, t19, 0.05081732, t17, t14)), _part1(t20,
+        t21, 0.014190124, t19, t14)), t23, tl.fma(t21, t23, t24 * -1.0))))
+    t31 = t11 + t28
+    t32 = (2.0 * t31) * -1.0
+    t33 = t24 * t32
+    t34 = 0.3989423 + t33
+    t35 = t11 * t11
+    t36 = 1.0 + t35
+    t37 = tl.div_rn(1.0, t36)
+    t38 = t34 * t37  # J_1/sqrt(2 pi)
+    t39 = t37 * -1.0
+    t40 = (tl.fma(t34, t37 * tl.fma(tl.fma(t11, t28, tl.fma(t11, t28, tl.fma(t11, t11, t35 * -1.0))) + (t35 - (t36 -
+        1.0)), t39, tl.fma(t36, t39, 1.0)), tl.fma((-1.133517e-8) + tl.fma(t30, t32, (t33 - (t34 - 0.3989423)) +
+        tl.fma(t24, t32, t33 * -1.0)), t37, tl.fma(t34, t37, t38 * -1.0))))
+    t41 = t38 * 1.1883681
+    t42 = tl.fma(t38, 1.1883681, t41 * -1.0)
+    t43 = 2.0 * t24
+    t44 = t11 * t38
+    t45 = t43 + t44  # Mills ratio/sqrt(2 pi)
+    t46 = (2.0 * t30) + tl.fma(t11, t40, tl.fma(t28, t38, _part0(t44, t45, t43) + tl.fma(t11, t38, t44 * -1.0)))
+    t47 = t45 * t41
+    t48 = (t47 + tl.fma(t45, tl.fma(t38, -2.6490953e-8, tl.fma(t40, 1.1883681, t42)), tl.fma(t46, t41, tl.fma(t45, t41,
+        t47 * -1.0))))
+    t49 = t11 * (-0.5)
+    t50 = t11 * t49
+    t51 = tl.fma(t50, 1.442695, 12582912.0)
+    t52 = t51 - 12582912.0
+    t53 = tl.fma(t52, -0.69314575, t50)
+    t54 = tl.fma(t52, -1.4286068e-6, tl.fma(t28, t11 * -1.0, tl.fma(t11, t49, t50 * -1.0)))
+    t55 = t53 + t54
+    t56 = _polynomial4(t55, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994)
+    t57 = t55 * t55
+    t58 = tl.fma(t56, t57, t55)
+    t59 = t51.to(tl.int32, bitcast=True)
+    t60 = (((t59 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t61 = ((127 + ((t59 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t62 = 1.0 + t58  # exp(-t^2/2), mantissa
+    t63 = t62 * (t60 * t61)
+    t64 = t63 * t48
+    t65 = t11 * 1.5416666
+    t66 = t45 * t65
+    t67 = t64 + t66
+    t68 = t38 * 0.3532986
+    t69 = t67 + t68
+    t70 = tl.fma(0.3989423, 0.3532986, t63 * (t48 * -1.0))
+    t71 = t41 + t70
+    t72 = mean < 0.0
+    t73 = tl.where(t72, t71, t69)
+    t74 = 1.0 + t55
+    t75 = (t55 - (t74 - 1.0)) + tl.fma(t56, t57, (t54 + (t53 - t55)) * t74)
+    t76 = t74 + t75
+    t77 = t73 * t76
+    t78 = t75 - (t76 - t74)
+    t79 = tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
+    t80 = tl.where(t4, 0.0, t79 * t7)
+    t81 = t80 * t77
+    t82 = t45 * 0.7708333
+    t83 = (tl.where(t72, t82 + tl.fma(t45, 1.9868216e-8, tl.fma(t46, 0.7708333, tl.fma(t45, 0.7708333, t82 * -1.0))),
+        (-0.7708333) * (t45 + t46)))
+    t84 = (tl.fma(t61 * (t60 * (t81 + tl.fma(t80, tl.fma(t73, t78, tl.fma(tl.where(t72, tl.fma(t38, -2.6490953e-8,
+        tl.fma(t40, 1.1883681, t42 + _part0(t41, t71, t70))), tl.fma(t45, tl.fma(t11, 3.973643e-8, tl.fma(t28,
+        1.5416666, tl.fma(t11, 1.5416666, t65 * -1.0))), tl.fma(t46, t65, _part0(t66, t67, t64) + tl.fma(t45, t65, t66
+        * -1.0))) + tl.fma(t38, 6.6227384e-9, tl.fma(t40, 0.3532986, (t68 - (t69 - t67)) + tl.fma(t38, 0.3532986, t68 *
+        -1.0)))), t76, tl.fma(t73, t76, t77 * -1.0))), tl.fma(tl.where(t4, 0.0, t79 * t26), t77, tl.fma(t80, t77, t81 *
+        -1.0))))), grad_var, (tl.where(t72, 0.22916667, 1.0) + (t61 * (tl.fma(t58, t83, t83) * t60))) * grad_mean))
+    t85 = t63 * ((0.3989423 * (0.59418404 * (t38 + t40))) * -1.0)
+    t86 = tl.fma(0.3989423, t31 * (-0.7708333), t85)
+    t87 = t45 * (-0.94748265)
+    t88 = t86 + t87
+    t89 = tl.fma(0.3989423, t31 * 0.1766493, t85)
+    t90 = t45 * 0.94748265
+    t91 = t89 + t90
+    t92 = tl.where(t72, t91, t88)
+    t93 = t76 * t92
+    t94 = t61 * (t60 * t93)
+    t95 = tl.where(t72, 0.052517362, 1.0)
+    t96 = t95 + t94
+    t97 = tl.fma(t58, 0.153759, 0.153759)
+    t98 = tl.where(t4, 0.0, t2 * t8)
+    t99 = t98 * t97
+    t100 = t8 * -1.0
+    t101 = (tl.fma(grad_var, t96 + ((t61 * (t60 * tl.fma(t78, t92, tl.fma(t76, tl.where(t72, tl.fma(t45, -6.6227384e-9,
+        tl.fma(t46, 0.94748265, _part0(t90, t91, t89) + tl.fma(t45, 0.94748265, t90 * -1.0))), tl.fma(t45,
+        6.6227384e-9, tl.fma(t46, -0.94748265, _part0(t87, t88, t86) + tl.fma(t45, -0.94748265, t87 * -1.0)))),
+        tl.fma(t76, t92, t93 * -1.0))))) + _part0(t95, t96, t94)), (t61 * (t60 * (t99 + tl.fma(tl.where(t4, 0.0, t2 *
+        (t8 * tl.fma(t26, t100, tl.fma(t7, t100, 1.0)))), t97, tl.fma(t98, t97, t99 * -1.0))))) * grad_mean))
+    return (t84, t101)
 
 
 @triton.jit
-def rrelu_tight_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n,
-                                sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
-                                sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo,
-                                sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi,
-                                sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo,
-                                sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi,
-                                sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo, BLOCK: tl.constexpr):
+def rrelu_tight_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, sign_width_hi,
+    sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo,
+    sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo,
+    sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo,
+    sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo,
+    sign_taylor9_hi, sign_taylor9_lo, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)
@@ -570,15 +491,11 @@ def rrelu_tight_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, 
     sign_taylor8_lo = tl.full((BLOCK,), sign_taylor8_lo, tl.float32)
     sign_taylor9_hi = tl.full((BLOCK,), sign_taylor9_hi, tl.float32)
     sign_taylor9_lo = tl.full((BLOCK,), sign_taylor9_lo, tl.float32)
-    out_grad_mean, out_grad_var = rrelu_tight_backward(mean, var, grad_mean, grad_var, sign_width_hi, sign_width_lo,
-                                                       sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
-                                                       sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi,
-                                                       sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
-                                                       sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi,
-                                                       sign_taylor3_lo, sign_taylor4_hi, sign_taylor4_lo,
-                                                       sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi,
-                                                       sign_taylor6_lo, sign_taylor7_hi, sign_taylor7_lo,
-                                                       sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi,
-                                                       sign_taylor9_lo)
+    out_grad_mean, out_grad_var = rrelu_tight_backward(
+        mean, var, grad_mean, grad_var, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi,
+        sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi,
+        sign_taylor1_lo, sign_taylor2_hi, sign_taylor2_lo, sign_taylor3_hi, sign_taylor3_lo, sign_taylor4_hi,
+        sign_taylor4_lo, sign_taylor5_hi, sign_taylor5_lo, sign_taylor6_hi, sign_taylor6_lo, sign_taylor7_hi,
+        sign_taylor7_lo, sign_taylor8_hi, sign_taylor8_lo, sign_taylor9_hi, sign_taylor9_lo)
     tl.store(out_grad_mean_ptr + offsets, out_grad_mean.to(out_grad_mean_ptr.dtype.element_ty), mask=mask)
     tl.store(out_grad_var_ptr + offsets, out_grad_var.to(out_grad_var_ptr.dtype.element_ty), mask=mask)

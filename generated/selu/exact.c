@@ -6,17 +6,12 @@
 // Klambauer, Unterthiner, Mayr & Hochreiter 2017, Self-Normalizing Neural Networks
 //
 // rule digest  0b4c17c87c2eb0db83691015fbffb188b967da2363f8c7d80492f546a982390e
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h735e62d5b8d455a34c88b74ea0636f89e5e9e09024367f8ba9f5f2e1f790247c
 // operations   selu_exact_forward 303, selu_exact_backward 291
 //
 // Certificate:
-//   mean        0.966 tolerance, worst at mean = -21.0268421, var = 523.434021
-//   var         0.705 tolerance, worst at mean = -0.091551505, var = 0.064681679
-//   dmean_dmu   0.00452 tolerance, worst at mean = 0.00217748829, var = 0.662003338
-//   dmean_dvar  0.00673 tolerance, worst at mean = -1.21794164, var = 4.77234173
-//   dvar_dmu    0.23 tolerance, worst at mean = -0.0287553854, var = 0.0681634024
-//   dvar_dvar   0.0107 tolerance, worst at mean = -0.109110042, var = 0.0658241883
-//   against exact values at 16936 points over all of float32; details in exact.json
+//   mean 0.966, var 0.705, dmean_dmu 0.00452, dmean_dvar 0.00673, dvar_dmu 0.23, dvar_dvar 0.0107 tolerance,
+//   against exact values at 16936 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -31,6 +26,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -47,167 +43,170 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void selu_exact_forward_element(float mean, float var,
-                                                                             float *restrict out_mean,
-                                                                             float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float selu_exact_part0(float p0, float p1)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = ABS(mean);
-    const _Bool t2 = mean < 0.0f;
-    const _Bool t3 = mean == mean;
-    const float t4 = var * SQRT(t0 ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const float t5 = t2 ? 0.0f : mean;
-    const _Bool t6 = 0.0f == t4;
-    const _Bool t7 = t4 < 0x1p-127f;
-    const float t8 = FMA(t4, 0.5f, mean);
-    const float t9 = mean + t4;
-    const _Bool t10 = t4 < 0.0625f;
-    const _Bool t11 = FMA(t4, 2.0f, mean) < 0.0f;
-    const float t12 = SQRT(t6 ? 1.0f : t4);
-    const float t13 = 1.0f / (t7 ? 0x1p-127f : t4);
-    const float t14 = (0.0625f < t8) ? 0.0625f : t8;
-    const _Bool t15 = t8 < (-80.0f);
-    const float t16 = t15 ? (-80.0f) : t14;
-    const float t17 = 2.0f * t9;
-    const _Bool t18 = t9 < 0.0f;
-    const _Bool t19 = t8 < (-0.5f);
-    const float t20 = t10 ? t4 : 0.0f;
-    const float t21 = t20 * FMA(t20, FMA(t20, FMA(t20, 0.041666668f, 0.16666667f), 0.5f), 1.0f);
-    const float t22 = (0.0f < t17) ? 0.0f : t17;
-    const _Bool t23 = t17 < (-80.0f);
-    const float t24 = t23 ? (-80.0f) : t22;
-    const float t25 = (t2 & (t10 & (!t19))) ? t8 : 0.0f;
-    const float t26 = FMA(1.442695f, t16, 12582912.0f);
-    const float t27 = 0.25f + t25;
-    const float t28 = t26 - 12582912.0f;
-    const float t29 = as_float((127u + as_bits(t26)) << 23u);
-    const float t30 = FMA(-0.69314575f, t28, t16) + ((-1.4286068e-6f) * t28);
-    const float t31 = FMA(1.442695f, t24, 12582912.0f);
-    const float t32 = t25 * FMA(t27, FMA(t27, FMA(t27, FMA(t27, FMA(t27, 0.0011519634f, 0.00678744f), 0.034140456f),
-        0.1383353f), 0.42398438f), 0.88479686f);
-    const float t33 = t1 * t13;
-    const float t34 = t31 - 12582912.0f;
-    const float t35 = as_float((127u + as_bits(t31)) << 23u);
-    const float t36 = FMA(-0.69314575f, t34, t24) + ((-1.4286068e-6f) * t34);
-    const float t37 = t1 * t33;
-    const float t38 = FMA(t1, t13, -t33);
-    const float t39 = 1.0f / t12;
-    const float t40 = t6 ? 0.0f : t12;  // standard deviation
-    const float t41 = (t6 ? 0.0f : t39) * t1;
-    const float t42 = t7 ? 0.0f : FMA(t1, t38, FMA(t1, t33, -t37));
-    const float t43 = t10 ? t40 : 0.0f;
-    const float t44 = t15 ? 0.0f : ((1.0f + FMA(FMA(t30, FMA(t30, FMA(t30, FMA(0.0013814222f, t30, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t30 * t30, t30)) * t29);
-    const float t45 = t2 ? t43 : (-t43);
-    const float t46 = t23 ? 0.0f : ((1.0f + FMA(FMA(t36, FMA(t36, FMA(t36, FMA(0.0013814222f, t36, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t36 * t36, t36)) * t35);
-    const _Bool t47 = t6 | (13.0f < t41);
-    const float t48 = t47 ? 0.0f : t42;
-    const float t49 = t7 ? (t41 * t41) : t37;
-    const float t50 = t47 ? 13.0f : t41;  // |mean|/sigma
-    const float t51 = t47 ? 169.0f : t49;
-    const float t52 = FMA(t50, 0.25f, 1.0f);
-    const float t53 = -(t50 * 2.0f);
-    const float t54 = -t50;
-    const float t55 = t48 * (-0.5f);
-    const float t56 = t51 + t48;
-    const float t57 = t51 * (-0.5f);
-    const float t58 = 1.0f / (1.0f + t56);
-    const float t59 = t40 + (t2 ? t54 : t50);
-    const float t60 = 1.0f / t52;
-    const float t61 = FMA(t50, 0.25f, -(t52 - 1.0f));
-    const float t62 = FMA(t57, 1.442695f, 12582912.0f);
-    const float t63 = ABS(t59);
-    const float t64 = t40 + t59;
-    const float t65 = FMA(0.25f, t63, 1.0f);
-    const float t66 = ABS(t64);
-    const float t67 = 1.0f / t65;
-    const float t68 = 1.0f / FMA(0.25f, t66, 1.0f);
-    const float t69 = t19 ? (t44 - 1.0f) : t32;
-    const float t70 = t21 * (t44 * t44);
-    const float t71 = t62 - 12582912.0f;
-    const float t72 = as_float((as_bits(t62) + 127u) << 23u);
-    const float t73 = FMA(t71, -0.69314575f, t57) + FMA(t71, -1.4286068e-6f, t55);
-    const float t74 = t60 - 0.25f;
-    const float t75 = FMA(t60, FMA(t60, FMA(t60, 2.9023442f, -2.0372577f), 0.76679516f), -0.054394823f);
-    const float t76 = -t60;
-    const float t77 = t60 * FMA(t61, t76, FMA(t52, t76, 1.0f));
-    const float t78 = t60 * t60;
-    const float t79 = t60 * t78;
-    const float t80 = t77 * (t78 * t75);
-    const float t81 = FMA(FMA(t74, FMA(t74, FMA(t74, FMA(t74, FMA(t74, FMA(t74, FMA(t74, FMA(t74, FMA(t74, FMA(t74,
-        -0.074104935f, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f), 0.11886708f), 0.17142972f),
-        0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f), t79, t80);
-    const float t82 = FMA(t81, t53, 0.3989423f) * t58;
-    const float t83 = t47 ? 0.0f : ((1.0f + FMA(FMA(t73, FMA(t73, FMA(t73, FMA(t73, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t73 * t73, t73)) * t72);
-    const float t84 = t67 - 0.25f;
-    const float t85 = t83 * (t67 * FMA(t84, FMA(t84, FMA(t84, FMA(t84, FMA(t84, FMA(t84, FMA(t84, FMA(t84, FMA(t84,
-        FMA(t84, 0.0016479337f, 0.01630153f), -0.034037594f), -0.021891933f), 0.01972147f), 0.080631725f),
-        0.14147368f), 0.17952807f), 0.18632981f), 0.16664104f), 0.13207588f));
-    const float t86 = t18 ? (t44 - t85) : t85;  // E[exp(X); X < 0]
-    const float t87 = t68 - 0.25f;
-    const float t88 = t83 * (t68 * FMA(t87, FMA(t87, FMA(t87, FMA(t87, FMA(t87, FMA(t87, FMA(t87, FMA(t87, FMA(t87,
-        FMA(0.0016479337f, t87, 0.01630153f), -0.034037594f), -0.021891933f), 0.01972147f), 0.080631725f),
-        0.14147368f), 0.17952807f), 0.18632981f), 0.16664104f), 0.13207588f));
-    const float t89 = t11 ? (t46 - t88) : t88;  // E[exp(2X); X < 0]
-    const float t90 = t83 * t45;
-    const float t91 = t4 * (t81 * (t83 * 2.0f));
-    const float t92 = t45 * t90;
-    const float t93 = t81 * 2.0f;
-    const float t94 = t83 * FMA(t50, t82, t93);  // Phi(-t)
-    const float t95 = t83 * t82;
-    const float t96 = FMA(t40, t95, t5);  // E max(X, 0)
-    const float t97 = t40 * t95;
-    const float t98 = FMA(t81, t54, t82) * 0.33333334f;
-    const float t99 = 0.25f * FMA(t54, t98, t81);
-    const float t100 = t98 * 6.0f;
-    const float t101 = 1.0f - t94;
-    const float t102 = t91 - (t97 * t97);
-    const float t103 = t96 * (2.0f * t97);
-    const float t104 = t2 ? t102 : ((t4 - t102) - t103);  // Var max(X, 0)
-    const float t105 = 2.0f * t86;
-    const float t106 = t89 - (t86 * t86);
-    const float t107 = t2 ? t101 : t94;
-    const float t108 = t2 ? t94 : t101;
-    const float t109 = t86 - t107;
-    const float t110 = ((t107 * t108) - (t108 * t105)) + t106;
-    const float t111 = FMA(t54, t99, t98) * 0.2f;
-    const float t112 = t99 * 14.0f;
-    const float t113 = FMA(t54, t111, t99) * 0.16666667f;
-    const float t114 = t111 * 30.0f;
-    const float t115 = FMA(t54, t113, t111) * 0.14285715f;
-    const float t116 = t113 * 62.0f;
-    const float t117 = FMA(t54, t115, t113) * 0.125f;
-    const float t118 = t115 * 126.0f;
-    const float t119 = FMA(t54, t117, t115) * 0.11111111f;
-    const float t120 = FMA(t54, t119, t117) * 0.1f;
-    const float t121 = t117 * 254.0f;
-    const float t122 = t119 * 510.0f;
-    const float t123 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t120, t45, t119),
-        t117), t115), t113), t111), t99), t98), t81), t82) * t90;
-    const float t124 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, t120 * 1022.0f, t122),
-        t121), t118), t116), t114), t112), t100), t93) * t92;
-    const float t125 = t10 ? (t2 ? (t69 - t123) : t123) : t109;  // E min(0, exp(X) - 1)
-    const float t126 = t124 - (t123 * t123);
-    const float t127 = t70 - t126;
-    const float t128 = t10 ? (t2 ? FMA(t123, 2.0f * t125, t127) : t126) : t110;
-    const float t129 = t96 * t125;
-    const float t130 = FMA(1.050701f, t96, 1.7580993f * t125);
-    const float t131 = (-3.6944735f) * t129;
-    const float t132 = t3 ? t130 : mean;
-    const float t133 = (t132 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t132;
-    const float t134 = (t128 < 0.0f) ? 0.0f : t128;  // variance of the left half
-    const float t135 = FMA(1.1039726f, t104, FMA(3.0909133f, t134, t131));
-    const float t136 = (3.4028234663852886e+38f < t133) ? 3.4028234663852886e+38f : t133;
-    const float t137 = t3 ? ((t135 < 0.0f) ? 0.0f : t135) : mean;
-    const float t138 = (3.4028234663852886e+38f < t137) ? 3.4028234663852886e+38f : t137;
-    *out_mean = t136;
-    *out_var = t138;
+    float t0 = p0 - 12582912.0f;
+    float t1 = FMA(-0.69314575f, t0, p1) + ((-1.4286068e-6f) * t0);
+    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
+    return t2;
 }
 
-void selu_exact_forward(int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
-                        float *restrict out_mean, float *restrict out_var)
+INLINE float selu_exact_part1(float p0, float p1, float p2, float p3, float p4, float p5)
+{
+    float t0 = 2.0f * p2;
+    _Bool t1 = t0 < (-80.0f);
+    float t2 = (0.0f < t0) ? 0.0f : t0;
+    float t3 = t1 ? (-80.0f) : t2;
+    float t4 = FMA(1.442695f, t3, 12582912.0f);
+    float t5 = 1.0f / FMA(0.25f, ABS(p4 + p3), 1.0f);
+    float t6 = t5 - 0.25f;
+    float t7 = p5 * (t5 * POLY10(t6, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f,
+        0.080631725f, 0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f));
+    _Bool t8 = FMA(p0, 2.0f, p1) < 0.0f;
+    float t9 = selu_exact_part0(t4, t3) * as_float((127u + as_bits(t4)) << 23u);
+    float t10 = t1 ? 0.0f : t9;
+    float t11 = t10 - t7;
+    float t12 = t8 ? t11 : t7;
+    return t12;
+}
+
+INLINE void selu_exact_forward_element(float mean, float var, float *restrict out_mean, float *restrict out_var)
+{
+    float t0 = ABS(mean);
+    _Bool t1 = mean < 0.0f;
+    _Bool t2 = mean == mean;
+    float t3 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t4 = var * SQRT(t3);  // NaN for a negative variance
+    _Bool t5 = 0.0f == t4;
+    _Bool t6 = t4 < 0x1p-127f;
+    float t7 = FMA(t4, 0.5f, mean);
+    float t8 = mean + t4;
+    _Bool t9 = t4 < 0.0625f;
+    float t10 = t5 ? 1.0f : t4;
+    float t11 = SQRT(t10);
+    float t12 = t6 ? 0x1p-127f : t4;
+    float t13 = 1.0f / t12;
+    _Bool t14 = t7 < (-80.0f);
+    float t15 = (0.0625f < t7) ? 0.0625f : t7;
+    float t16 = t14 ? (-80.0f) : t15;
+    _Bool t17 = t7 < (-0.5f);
+    float t18 = t9 ? t4 : 0.0f;
+    float t19 = (t1 & (t9 & (!t17))) ? t7 : 0.0f;
+    float t20 = FMA(1.442695f, t16, 12582912.0f);
+    float t21 = t0 * t13;
+    float t22 = t0 * t21;
+    float t23 = t5 ? 0.0f : t11;  // standard deviation
+    float t24 = 1.0f / t11;
+    float t25 = t5 ? 0.0f : t24;
+    float t26 = t25 * t0;
+    float t27 = t9 ? t23 : 0.0f;
+    float t28 = selu_exact_part0(t20, t16) * as_float((127u + as_bits(t20)) << 23u);
+    float t29 = t14 ? 0.0f : t28;
+    float t30 = -t27;
+    float t31 = t1 ? t27 : t30;
+    _Bool t32 = t5 | (13.0f < t26);
+    float t33 = FMA(t0, FMA(t0, t13, -t21), FMA(t0, t21, -t22));
+    float t34 = t6 ? 0.0f : t33;
+    float t35 = t32 ? 0.0f : t34;
+    float t36 = t32 ? 13.0f : t26;  // |mean|/sigma
+    float t37 = t26 * t26;
+    float t38 = t6 ? t37 : t22;
+    float t39 = t32 ? 169.0f : t38;
+    float t40 = FMA(t36, 0.25f, 1.0f);
+    float t41 = -t36;
+    float t42 = t39 * (-0.5f);
+    float t43 = t1 ? t41 : t36;
+    float t44 = t23 + t43;
+    float t45 = 1.0f / t40;
+    float t46 = FMA(t42, 1.442695f, 12582912.0f);
+    float t47 = 1.0f / FMA(0.25f, ABS(t44), 1.0f);
+    float t48 = t46 - 12582912.0f;
+    float t49 = FMA(t48, -0.69314575f, t42) + FMA(t48, -1.4286068e-6f, t35 * (-0.5f));
+    float t50 = -t45;
+    float t51 = t45 * t45;
+    float t52 = t45 - 0.25f;
+    float t53 = FMA(POLY10(t52, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
+        0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f), t45 * t51, (t45 * FMA(FMA(t36, 0.25f, -(t40
+        - 1.0f)), t50, FMA(t40, t50, 1.0f))) * (t51 * POLY3(t45, 2.9023442f, -2.0372577f, 0.76679516f,
+        -0.054394823f)));
+    float t54 = FMA(t53, -(t36 * 2.0f), 0.3989423f) * (1.0f / (1.0f + (t39 + t35)));
+    float t55 = (1.0f + FMA(POLY4(t49, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t49 * t49,
+        t49)) * as_float((as_bits(t46) + 127u) << 23u);
+    float t56 = t32 ? 0.0f : t55;
+    float t57 = t47 - 0.25f;
+    float t58 = t56 * (t47 * POLY10(t57, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f,
+        0.080631725f, 0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f));
+    _Bool t59 = t8 < 0.0f;
+    float t60 = t29 - t58;
+    float t61 = t59 ? t60 : t58;  // E[exp(X); X < 0]
+    float t62 = t56 * t31;
+    float t63 = t53 * 2.0f;
+    float t64 = t56 * FMA(t36, t54, t63);  // Phi(-t)
+    float t65 = t56 * t54;
+    float t66 = t1 ? 0.0f : mean;
+    float t67 = FMA(t23, t65, t66);  // E max(X, 0)
+    float t68 = t23 * t65;
+    float t69 = FMA(t53, t41, t54) * 0.33333334f;
+    float t70 = 0.25f * FMA(t41, t69, t53);
+    float t71 = 1.0f - t64;
+    float t72 = (t4 * (t53 * (t56 * 2.0f))) - (t68 * t68);
+    float t73 = t1 ? t71 : t64;
+    float t74 = t1 ? t64 : t71;
+    float t75 = FMA(t41, t70, t69) * 0.2f;
+    float t76 = FMA(t41, t75, t70) * 0.16666667f;
+    float t77 = FMA(t41, t76, t75) * 0.14285715f;
+    float t78 = FMA(t41, t77, t76) * 0.125f;
+    float t79 = FMA(t41, t78, t77) * 0.11111111f;
+    float t80 = FMA(t41, t79, t78) * 0.1f;
+    float t81 = FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t80, t31, t79), t78), t77),
+        t76), t75), t70), t69), t53), t54) * t62;
+    float t82 = t29 - 1.0f;
+    float t83 = 0.25f + t19;
+    float t84 = t19 * POLY5(t83, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
+    float t85 = t17 ? t82 : t84;
+    float t86 = t85 - t81;
+    float t87 = t1 ? t86 : t81;
+    float t88 = t61 - t73;
+    float t89 = t9 ? t87 : t88;  // E min(0, exp(X) - 1)
+    float t90 = (FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, t80 * 1022.0f, t79 * 510.0f),
+        t78 * 254.0f), t77 * 126.0f), t76 * 62.0f), t75 * 30.0f), t70 * 14.0f), t69 * 6.0f), t63) * (t31 * t62)) - (t81
+        * t81);
+    float t91 = FMA(t81, 2.0f * t89, ((t18 * POLY3(t18, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t29 * t29)) - t90);
+    float t92 = t1 ? t91 : t90;
+    float t93 = (t73 * t74) - (t74 * (2.0f * t61));
+    float t94 = selu_exact_part1(t4, mean, t8, t44, t23, t56);  // E[exp(2X); X < 0]
+    float t95 = t93 + (t94 - (t61 * t61));
+    float t96 = t9 ? t92 : t95;
+    float t97 = FMA(1.050701f, t67, 1.7580993f * t89);
+    float t98 = t2 ? t97 : mean;
+    float t99 = (t98 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t98;
+    float t100 = (t4 - t72) - (t67 * (2.0f * t68));
+    float t101 = t1 ? t72 : t100;  // Var max(X, 0)
+    float t102 = (t96 < 0.0f) ? 0.0f : t96;  // variance of the left half
+    float t103 = FMA(1.1039726f, t101, FMA(3.0909133f, t102, (-3.6944735f) * (t67 * t89)));
+    float t104 = (3.4028234663852886e+38f < t99) ? 3.4028234663852886e+38f : t99;
+    float t105 = (t103 < 0.0f) ? 0.0f : t103;
+    float t106 = t2 ? t105 : mean;
+    float t107 = (3.4028234663852886e+38f < t106) ? 3.4028234663852886e+38f : t106;
+    *out_mean = t104;
+    *out_var = t107;
+}
+
+void selu_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -219,171 +218,118 @@ void selu_exact_forward(int64_t n, const float *restrict mean, const float *rest
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void selu_exact_backward_element(float mean, float var, float grad_mean,
-                                                                              float grad_var,
-                                                                              float *restrict out_grad_mean,
-                                                                              float *restrict out_grad_var)
+INLINE void selu_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = ABS(mean);
-    const _Bool t2 = mean < 0.0f;
-    const float t3 = t0 ? 1.0f : (-1.0f);
-    const float t4 = t2 ? 0.0f : mean;
-    const float t5 = var * SQRT(t3);  // NaN for a negative variance
-    const _Bool t6 = 0.0f == t5;
-    const _Bool t7 = t5 < 0x1p-127f;
-    const float t8 = FMA(t5, 0.5f, mean);
-    const float t9 = mean + t5;
-    const _Bool t10 = t5 < 0.0625f;
-    const _Bool t11 = FMA(t5, 2.0f, mean) < 0.0f;
-    const float t12 = SQRT(t6 ? 1.0f : t5);
-    const float t13 = t7 ? 0x1p-127f : t5;
-    const float t14 = t10 ? t5 : 0.0f;
-    const float t15 = t1 * (t1 * (1.0f / t13));
-    const float t16 = (0.0625f < t8) ? 0.0625f : t8;
-    const _Bool t17 = t8 < (-80.0f);
-    const float t18 = t17 ? (-80.0f) : t16;
-    const float t19 = 2.0f * t9;
-    const _Bool t20 = t9 < 0.0f;
-    const _Bool t21 = t8 < (-0.5f);
-    const float t22 = t14 * FMA(t14, FMA(t14, FMA(t14, 0.041666668f, 0.16666667f), 0.5f), 1.0f);
-    const float t23 = (0.0f < t19) ? 0.0f : t19;
-    const _Bool t24 = t19 < (-80.0f);
-    const float t25 = t24 ? (-80.0f) : t23;
-    const float t26 = (t2 & (t10 & (!t21))) ? t8 : 0.0f;
-    const float t27 = FMA(1.442695f, t18, 12582912.0f);
-    const float t28 = 0.25f + t26;
-    const float t29 = t27 - 12582912.0f;
-    const float t30 = as_float((127u + as_bits(t27)) << 23u);
-    const float t31 = FMA(-0.69314575f, t29, t18) + ((-1.4286068e-6f) * t29);
-    const float t32 = FMA(1.442695f, t25, 12582912.0f);
-    const float t33 = t26 * FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, 0.0011519634f, 0.00678744f), 0.034140456f),
-        0.1383353f), 0.42398438f), 0.88479686f);
-    const float t34 = t32 - 12582912.0f;
-    const float t35 = as_float((127u + as_bits(t32)) << 23u);
-    const float t36 = FMA(-0.69314575f, t34, t25) + ((-1.4286068e-6f) * t34);
-    const float t37 = 1.0f / t12;
-    const float t38 = t6 ? 0.0f : t12;  // standard deviation
-    const float t39 = t6 ? 0.0f : t37;
-    const float t40 = t39 * t1;
-    const float t41 = t10 ? t38 : 0.0f;
-    const float t42 = t17 ? 0.0f : ((1.0f + FMA(FMA(t31, FMA(t31, FMA(t31, FMA(0.0013814222f, t31, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t31 * t31, t31)) * t30);
-    const float t43 = t2 ? t41 : (-t41);
-    const float t44 = t24 ? 0.0f : ((1.0f + FMA(FMA(t36, FMA(t36, FMA(t36, FMA(0.0013814222f, t36, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t36 * t36, t36)) * t35);
-    const _Bool t45 = t6 | (13.0f < t40);
-    const float t46 = t7 ? (t40 * t40) : t15;
-    const float t47 = t45 ? 13.0f : t40;  // |mean|/sigma
-    const float t48 = t45 ? 169.0f : t46;
-    const float t49 = 1.0f / FMA(t47, 0.25f, 1.0f);
-    const float t50 = -(t47 * 2.0f);
-    const float t51 = -t47;
-    const float t52 = t2 ? 0.0f : t47;
-    const float t53 = 1.0f + t48;
-    const float t54 = t48 * (-0.5f);
-    const float t55 = 1.0f / t53;
-    const float t56 = t38 + (t2 ? t51 : t47);
-    const float t57 = FMA(t54, 1.442695f, 12582912.0f);
-    const float t58 = ABS(t56);
-    const float t59 = t38 + t56;
-    const float t60 = FMA(0.25f, t58, 1.0f);
-    const float t61 = ABS(t59);
-    const float t62 = 1.0f / t60;
-    const float t63 = 1.0f / FMA(0.25f, t61, 1.0f);
-    const float t64 = t21 ? (t42 - 1.0f) : t33;
-    const float t65 = t22 * (t42 * t42);
-    const float t66 = t57 - 12582912.0f;
-    const float t67 = as_float((as_bits(t57) + 127u) << 23u);
-    const float t68 = FMA(t66, -0.69314575f, t54) + (t66 * (-1.4286068e-6f));
-    const float t69 = t49 - 0.25f;
-    const float t70 = t49 * (t49 * t49);
-    const float t71 = FMA(t69, FMA(t69, FMA(t69, FMA(t69, FMA(t69, FMA(t69, FMA(t69, FMA(t69, FMA(t69, FMA(t69,
-        -0.074104935f, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f), 0.11886708f), 0.17142972f),
-        0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f) * t70;
-    const float t72 = FMA(t71, t50, 0.3989423f) * t55;
-    const float t73 = t45 ? 0.0f : ((1.0f + FMA(FMA(t68, FMA(t68, FMA(t68, FMA(t68, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t68 * t68, t68)) * t67);
-    const float t74 = t62 - 0.25f;
-    const float t75 = t73 * (t62 * FMA(t74, FMA(t74, FMA(t74, FMA(t74, FMA(t74, FMA(t74, FMA(t74, FMA(t74, FMA(t74,
-        FMA(t74, 0.0016479337f, 0.01630153f), -0.034037594f), -0.021891933f), 0.01972147f), 0.080631725f),
-        0.14147368f), 0.17952807f), 0.18632981f), 0.16664104f), 0.13207588f));
-    const float t76 = t20 ? (t42 - t75) : t75;  // E[exp(X); X < 0]
-    const float t77 = t63 - 0.25f;
-    const float t78 = t73 * (t63 * FMA(t77, FMA(t77, FMA(t77, FMA(t77, FMA(t77, FMA(t77, FMA(t77, FMA(t77, FMA(t77,
-        FMA(0.0016479337f, t77, 0.01630153f), -0.034037594f), -0.021891933f), 0.01972147f), 0.080631725f),
-        0.14147368f), 0.17952807f), 0.18632981f), 0.16664104f), 0.13207588f));
-    const float t79 = t11 ? (t44 - t78) : t78;  // E[exp(2X); X < 0]
-    const float t80 = t73 * t43;
-    const float t81 = t73 * 0.3989423f;  // phi(t)
-    const float t82 = t39 * t81;
-    const float t83 = t43 * t80;
-    const float t84 = t71 * 2.0f;
-    const float t85 = t73 * FMA(t47, t72, t84);  // Phi(-t)
-    const float t86 = t73 * t72;
-    const float t87 = FMA(t38, t86, t4);  // E max(X, 0)
-    const float t88 = t81 * (t86 + t52);
-    const float t89 = FMA(t71, t51, t72) * 0.33333334f;
-    const float t90 = 0.25f * FMA(t51, t89, t71);
-    const float t91 = t89 * 6.0f;
-    const float t92 = 1.0f - t85;
-    const float t93 = 2.0f * t76;
-    const float t94 = t79 - (t76 * t76);
-    const float t95 = (2.0f * t79) - t76;
-    const float t96 = t87 * t76;
-    const float t97 = 1.7580993f * t76;
-    const float t98 = t2 ? t92 : t85;
-    const float t99 = t2 ? t85 : t92;
-    const float t100 = t99 * t93;
-    const float t101 = t76 - t98;
-    const float t102 = ((t98 * t99) - t100) + t94;
-    const float t103 = 1.050701f * (t87 * t98);
-    const float t104 = FMA(t82, -0.70739836f, t97);
-    const float t105 = FMA(1.050701f, t99, t97);
-    const float t106 = 0.5f * t104;
-    const float t107 = t105 * grad_mean;
-    const float t108 = t106 * grad_mean;
-    const float t109 = t99 - t88;
-    const float t110 = FMA(t51, t90, t89) * 0.2f;
-    const float t111 = t90 * 14.0f;
-    const float t112 = FMA(t51, t110, t90) * 0.16666667f;
-    const float t113 = t110 * 30.0f;
-    const float t114 = FMA(t51, t112, t110) * 0.14285715f;
-    const float t115 = t112 * 62.0f;
-    const float t116 = FMA(t51, t114, t112) * 0.125f;
-    const float t117 = t114 * 126.0f;
-    const float t118 = FMA(t51, t116, t114) * 0.11111111f;
-    const float t119 = FMA(t51, t118, t116) * 0.1f;
-    const float t120 = t116 * 254.0f;
-    const float t121 = t118 * 510.0f;
-    const float t122 = FMA(t43, FMA(t43, FMA(t43, FMA(t43, FMA(t43, FMA(t43, FMA(t43, FMA(t43, FMA(t119, t43, t118),
-        t116), t114), t112), t110), t90), t89), t71), t72) * t80;
-    const float t123 = FMA(t43, FMA(t43, FMA(t43, FMA(t43, FMA(t43, FMA(t43, FMA(t43, FMA(t43, t119 * 1022.0f, t121),
-        t120), t117), t115), t113), t111), t91), t84) * t83;
-    const float t124 = t10 ? (t2 ? (t64 - t122) : t122) : t101;  // E min(0, exp(X) - 1)
-    const float t125 = t124 * t82;
-    const float t126 = t87 * t124;
-    const float t127 = t124 * t99;
-    const float t128 = t76 * t124;
-    const float t129 = 2.0f * t124;
-    const float t130 = t88 - t125;
-    const float t131 = t125 - t128;
-    const float t132 = t130 - t96;
-    const float t133 = t95 + t131;
-    const float t134 = 1.8472368f * t126;
-    const float t135 = t103 - (1.7580993f * t127);
-    const float t136 = FMA(FMA(t109, 1.1039726f, FMA(3.0909133f, t133, 1.8472368f * t132)), grad_var, t108);
-    const float t137 = t123 - (t122 * t122);
-    const float t138 = t10 ? (t2 ? FMA(t122, t129, t65 - t137) : t137) : t102;
-    const float t139 = (t138 < 0.0f) ? 0.0f : t138;  // variance of the left half
-    const float t140 = FMA(2.0f * FMA(-0.70739836f, t135, (3.0909133f * t139) - t134), grad_var, t107);
-    *out_grad_mean = t140;
-    *out_grad_var = t136;
+    float t0 = ABS(mean);
+    _Bool t1 = mean < 0.0f;
+    float t2 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t3 = var * SQRT(t2);  // NaN for a negative variance
+    _Bool t4 = 0.0f == t3;
+    _Bool t5 = t3 < 0x1p-127f;
+    float t6 = FMA(t3, 0.5f, mean);
+    float t7 = mean + t3;
+    _Bool t8 = t3 < 0.0625f;
+    float t9 = t4 ? 1.0f : t3;
+    float t10 = SQRT(t9);
+    float t11 = t8 ? t3 : 0.0f;
+    _Bool t12 = t6 < (-80.0f);
+    float t13 = (0.0625f < t6) ? 0.0625f : t6;
+    float t14 = t12 ? (-80.0f) : t13;
+    _Bool t15 = t6 < (-0.5f);
+    float t16 = (t1 & (t8 & (!t15))) ? t6 : 0.0f;
+    float t17 = FMA(1.442695f, t14, 12582912.0f);
+    float t18 = t4 ? 0.0f : t10;  // standard deviation
+    float t19 = 1.0f / t10;
+    float t20 = t4 ? 0.0f : t19;
+    float t21 = t20 * t0;
+    float t22 = t8 ? t18 : 0.0f;
+    float t23 = selu_exact_part0(t17, t14) * as_float((127u + as_bits(t17)) << 23u);
+    float t24 = t12 ? 0.0f : t23;
+    float t25 = -t22;
+    float t26 = t1 ? t22 : t25;
+    _Bool t27 = t4 | (13.0f < t21);
+    float t28 = t27 ? 13.0f : t21;  // |mean|/sigma
+    float t29 = t21 * t21;
+    float t30 = t5 ? 0x1p-127f : t3;
+    float t31 = t0 * (t0 * (1.0f / t30));
+    float t32 = t5 ? t29 : t31;
+    float t33 = t27 ? 169.0f : t32;
+    float t34 = 1.0f / FMA(t28, 0.25f, 1.0f);
+    float t35 = -t28;
+    float t36 = t33 * (-0.5f);
+    float t37 = t1 ? t35 : t28;
+    float t38 = t18 + t37;
+    float t39 = FMA(t36, 1.442695f, 12582912.0f);
+    float t40 = 1.0f / FMA(0.25f, ABS(t38), 1.0f);
+    float t41 = t34 - 0.25f;
+    float t42 = POLY10(t41, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
+        0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f) * (t34 * (t34 * t34));
+    float t43 = FMA(t42, -(t28 * 2.0f), 0.3989423f) * (1.0f / (1.0f + t33));
+    float t44 = selu_exact_part0(t39, t36) * as_float((as_bits(t39) + 127u) << 23u);
+    float t45 = t27 ? 0.0f : t44;
+    float t46 = t40 - 0.25f;
+    float t47 = t45 * (t40 * POLY10(t46, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f,
+        0.080631725f, 0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f));
+    _Bool t48 = t7 < 0.0f;
+    float t49 = t24 - t47;
+    float t50 = t48 ? t49 : t47;  // E[exp(X); X < 0]
+    float t51 = selu_exact_part1(t3, mean, t7, t38, t18, t45);  // E[exp(2X); X < 0]
+    float t52 = t45 * t26;
+    float t53 = t45 * 0.3989423f;  // phi(t)
+    float t54 = t20 * t53;
+    float t55 = t42 * 2.0f;
+    float t56 = t45 * FMA(t28, t43, t55);  // Phi(-t)
+    float t57 = t45 * t43;
+    float t58 = t1 ? 0.0f : mean;
+    float t59 = FMA(t18, t57, t58);  // E max(X, 0)
+    float t60 = t1 ? 0.0f : t28;
+    float t61 = t53 * (t57 + t60);
+    float t62 = FMA(t42, t35, t43) * 0.33333334f;
+    float t63 = 0.25f * FMA(t35, t62, t42);
+    float t64 = 1.0f - t56;
+    float t65 = 1.7580993f * t50;
+    float t66 = t1 ? t64 : t56;
+    float t67 = t1 ? t56 : t64;
+    float t68 = FMA(t35, t63, t62) * 0.2f;
+    float t69 = FMA(t35, t68, t63) * 0.16666667f;
+    float t70 = FMA(t35, t69, t68) * 0.14285715f;
+    float t71 = FMA(t35, t70, t69) * 0.125f;
+    float t72 = FMA(t35, t71, t70) * 0.11111111f;
+    float t73 = FMA(t35, t72, t71) * 0.1f;
+    float t74 = FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t73, t26, t72), t71), t70),
+        t69), t68), t63), t62), t42), t43) * t52;
+    float t75 = t24 - 1.0f;
+    float t76 = 0.25f + t16;
+    float t77 = t16 * POLY5(t76, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
+    float t78 = t15 ? t75 : t77;
+    float t79 = t78 - t74;
+    float t80 = t1 ? t79 : t74;
+    float t81 = t50 - t66;
+    float t82 = t8 ? t80 : t81;  // E min(0, exp(X) - 1)
+    float t83 = t82 * t54;
+    float t84 = FMA(FMA(t67 - t61, 1.1039726f, FMA(3.0909133f, ((2.0f * t51) - t50) + (t83 - (t50 * t82)), 1.8472368f *
+        ((t61 - t83) - (t59 * t50)))), grad_var, (0.5f * FMA(t54, -0.70739836f, t65)) * grad_mean);
+    float t85 = (FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, t73 * 1022.0f, t72 * 510.0f),
+        t71 * 254.0f), t70 * 126.0f), t69 * 62.0f), t68 * 30.0f), t63 * 14.0f), t62 * 6.0f), t55) * (t26 * t52)) - (t74
+        * t74);
+    float t86 = FMA(t74, 2.0f * t82, ((t11 * POLY3(t11, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t24 * t24)) - t85);
+    float t87 = t1 ? t86 : t85;
+    float t88 = ((t66 * t67) - (t67 * (2.0f * t50))) + (t51 - (t50 * t50));
+    float t89 = t8 ? t87 : t88;
+    float t90 = (1.050701f * (t59 * t66)) - (1.7580993f * (t82 * t67));
+    float t91 = (t89 < 0.0f) ? 0.0f : t89;  // variance of the left half
+    float t92 = FMA(2.0f * FMA(-0.70739836f, t90, (3.0909133f * t91) - (1.8472368f * (t59 * t82))), grad_var,
+        FMA(1.050701f, t67, t65) * grad_mean);
+    *out_grad_mean = t92;
+    *out_grad_var = t84;
 }
 
-void selu_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                         const float *restrict grad_mean, const float *restrict grad_var, const float *restrict params,
-                         float *restrict out_grad_mean, float *restrict out_grad_var)
+void selu_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time

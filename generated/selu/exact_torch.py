@@ -6,7 +6,6 @@
 # Klambauer, Unterthiner, Mayr & Hochreiter 2017, Self-Normalizing Neural Networks
 #
 # rule digest  0b4c17c87c2eb0db83691015fbffb188b967da2363f8c7d80492f546a982390e
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 """selu, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

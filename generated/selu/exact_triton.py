@@ -6,17 +6,11 @@
 # Klambauer, Unterthiner, Mayr & Hochreiter 2017, Self-Normalizing Neural Networks
 #
 # rule digest  0b4c17c87c2eb0db83691015fbffb188b967da2363f8c7d80492f546a982390e
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   selu_exact_forward 303, selu_exact_backward 291
 #
 # Certificate:
-#   mean        0.966 tolerance, worst at mean = -21.0268421, var = 523.434021
-#   var         0.705 tolerance, worst at mean = -0.091551505, var = 0.064681679
-#   dmean_dmu   0.00452 tolerance, worst at mean = 0.00217748829, var = 0.662003338
-#   dmean_dvar  0.00673 tolerance, worst at mean = -1.21794164, var = 4.77234173
-#   dvar_dmu    0.23 tolerance, worst at mean = -0.0287553854, var = 0.0681634024
-#   dvar_dvar   0.0107 tolerance, worst at mean = -0.109110042, var = 0.0658241883
-#   against exact values at 16936 points over all of float32; details in exact.json
+#   mean 0.966, var 0.705, dmean_dmu 0.00452, dmean_dvar 0.00673, dvar_dmu 0.23, dvar_dvar 0.0107 tolerance,
+#   against exact values at 16936 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -28,139 +22,142 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial3(x, y, c0, c1, c2):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2))
+
+
+@triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial5(x, y, c0, c1, c2, c3, c4):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4))
+
+
+@triton.jit
+def _polynomial10(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0),
+        c1), c2), c3), c4), c5), c6), c7), c8), c9))
+
+
+@triton.jit
+def _part0(p0, p1):
+    t0 = p0 - 12582912.0
+    t1 = tl.fma(-0.69314575, t0, p1) + ((-1.4286068e-6) * t0)
+    t2 = 1.0 + tl.fma(_polynomial4(t1, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t1 * t1, t1)
+    return t2
+
+
+@triton.jit
+def _part1(p0, p1, p2, p3, p4, p5):
+    t0 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(p4 + p3), 1.0))
+    t1 = (p5 * (t0 * _polynomial10(t0 - 0.25, 0.0016479337, 0.01630153, -0.034037594, -0.021891933, 0.01972147,
+        0.080631725, 0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
+    t2 = 2.0 * p2
+    t3 = t2 < (-80.0)
+    t4 = tl.where(t3, -80.0, tl.where(0.0 < t2, 0.0, t2))
+    t5 = tl.fma(1.442695, t4, 12582912.0)
+    t6 = (tl.where(tl.fma(p0, 2.0, p1) < 0.0, tl.where(t3, 0.0, _part0(t5, t4) * (((127 + (t5.to(tl.int32,
+        bitcast=True))) << 23).to(tl.float32, bitcast=True))) - t1, t1))
+    return t6
+
+
+@triton.jit
 def selu_exact_forward(mean, var):
     t0 = var * tl.sqrt_rn(tl.where(0.0 <= var, 1.0, -1.0))  # NaN for a negative variance
     t1 = 0.0 == t0
     t2 = tl.sqrt_rn(tl.where(t1, 1.0, t0))
-    t3 = tl.where(t1, 0.0, tl.div_rn(1.0, t2))
-    t4 = tl.abs(mean)
-    t5 = t3 * t4
-    t6 = t1 | (13.0 < t5)
-    t7 = tl.where(t6, 13.0, t5)  # |mean|/sigma
-    t8 = tl.fma(t7, 0.25, 1.0)
-    t9 = tl.fma(t7, 0.25, (t8 - 1.0) * -1.0)
-    t10 = tl.div_rn(1.0, t8)
-    t11 = t10 * -1.0
-    t12 = t10 * tl.fma(t9, t11, tl.fma(t8, t11, 1.0))
-    t13 = t10 * t10
-    t14 = t12 * (t13 * tl.fma(t10, tl.fma(t10, tl.fma(t10, 2.9023442, -2.0372577), 0.76679516), -0.054394823))
-    t15 = t10 - 0.25
-    t16 = (tl.fma(tl.fma(t15, tl.fma(t15, tl.fma(t15, tl.fma(t15, tl.fma(t15, tl.fma(t15, tl.fma(t15, tl.fma(t15,
-        tl.fma(t15, tl.fma(t15, -0.074104935, 0.25460508), -0.25593477), -0.002245817), -0.0067592654), 0.11886708),
-        0.17142972), 0.15958565), 0.10685132), 0.050817315), 0.014190124), t10 * t13, t14))
-    t17 = tl.fma(t16, (t7 * 2.0) * -1.0, 0.3989423)
+    t3 = tl.abs(mean)
+    t4 = tl.where(t1, 0.0, tl.div_rn(1.0, t2)) * t3
+    t5 = t1 | (13.0 < t4)
+    t6 = tl.where(t5, 13.0, t4)  # |mean|/sigma
+    t7 = tl.fma(t6, 0.25, 1.0)
+    t8 = tl.div_rn(1.0, t7)
+    t9 = t8 * -1.0
+    t10 = t8 * t8
+    t11 = (tl.fma(_polynomial10(t8 - 0.25, -0.074104935, 0.25460508, -0.25593477, -0.002245817, -0.0067592654,
+        0.11886708, 0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124), t8 * t10, (t8 * tl.fma(tl.fma(t6,
+        0.25, (t7 - 1.0) * -1.0), t9, tl.fma(t7, t9, 1.0))) * (t10 * _polynomial3(t8, 2.9023442, -2.0372577,
+        0.76679516, -0.054394823))))
     c0 = tl.full((), 5.877471754111438e-39, tl.float32)
-    t18 = t0 < c0
-    t19 = tl.div_rn(1.0, tl.where(t18, c0, t0))
-    t20 = t4 * t19
-    t21 = tl.fma(t4, t19, t20 * -1.0)
-    t22 = t4 * t20
-    t23 = tl.where(t6, 0.0, tl.where(t18, 0.0, tl.fma(t4, t21, tl.fma(t4, t20, t22 * -1.0))))
-    t24 = tl.where(t6, 169.0, tl.where(t18, t5 * t5, t22))
-    t25 = t17 * tl.div_rn(1.0, 1.0 + (t24 + t23))
-    t26 = t7 * -1.0
-    t27 = tl.fma(t16, t26, t25) * 0.33333334
-    t28 = 0.25 * tl.fma(t26, t27, t16)
-    t29 = tl.fma(t26, t28, t27) * 0.2
-    t30 = tl.fma(t26, t29, t28) * 0.16666667
-    t31 = tl.fma(t26, t30, t29) * 0.14285715
-    t32 = tl.fma(t26, t31, t30) * 0.125
-    t33 = tl.fma(t26, t32, t31) * 0.11111111
-    t34 = tl.fma(t26, t33, t32) * 0.1
-    t35 = tl.where(t1, 0.0, t2)  # standard deviation
-    t36 = t0 < 0.0625
-    t37 = tl.where(t36, t35, 0.0)
-    t38 = t37 * -1.0
-    t39 = mean < 0.0
-    t40 = tl.where(t39, t37, t38)
-    t41 = (tl.fma(t40, tl.fma(t40, tl.fma(t40, tl.fma(t40, tl.fma(t40, tl.fma(t40, tl.fma(t40, tl.fma(t40, tl.fma(t34,
-        t40, t33), t32), t31), t30), t29), t28), t27), t16), t25))
-    t42 = t24 * (-0.5)
-    t43 = tl.fma(t42, 1.442695, 12582912.0)
-    t44 = t43 - 12582912.0
-    t45 = tl.fma(t44, -0.69314575, t42) + tl.fma(t44, -1.4286068e-6, t23 * (-0.5))
-    t46 = (tl.where(t6, 0.0, (1.0 + tl.fma(tl.fma(t45, tl.fma(t45, tl.fma(t45, tl.fma(t45, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t45 * t45, t45)) * ((((t43.to(tl.int32, bitcast=True)) + 127) <<
-        23).to(tl.float32, bitcast=True))))
-    t47 = t46 * t40
-    t48 = t41 * t47
-    t49 = tl.fma(t0, 0.5, mean)
-    t50 = tl.where(0.0625 < t49, 0.0625, t49)
-    t51 = t49 < (-80.0)
-    t52 = tl.where(t51, -80.0, t50)
-    t53 = tl.fma(1.442695, t52, 12582912.0)
-    t54 = t53 - 12582912.0
-    t55 = tl.fma(-0.69314575, t54, t52) + ((-1.4286068e-6) * t54)
-    t56 = (tl.where(t51, 0.0, (1.0 + tl.fma(tl.fma(t55, tl.fma(t55, tl.fma(t55, tl.fma(0.0013814222, t55, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t55 * t55, t55)) * (((127 + (t53.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True))))
-    t57 = t56 - 1.0
-    t58 = t49 < (-0.5)
-    t59 = tl.where(t39 & (t36 & (~t58)), t49, 0.0)
-    t60 = 0.25 + t59
-    t61 = (tl.where(t39, tl.where(t58, t57, t59 * tl.fma(t60, tl.fma(t60, tl.fma(t60, tl.fma(t60, tl.fma(t60,
-        0.0011519634, 0.00678744), 0.034140456), 0.1383353), 0.42398438), 0.88479686)) - t48, t48))
-    t62 = t16 * 2.0
-    t63 = t46 * tl.fma(t7, t25, t62)  # Phi(-t)
-    t64 = 1.0 - t63
-    t65 = tl.where(t39, t64, t63)
-    t66 = t35 + tl.where(t39, t26, t7)
-    t67 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t66), 1.0))
-    t68 = t67 - 0.25
-    t69 = (t46 * (t67 * tl.fma(t68, tl.fma(t68, tl.fma(t68, tl.fma(t68, tl.fma(t68, tl.fma(t68, tl.fma(t68, tl.fma(t68,
-        tl.fma(t68, tl.fma(t68, 0.0016479337, 0.01630153), -0.034037594), -0.021891933), 0.01972147), 0.080631725),
-        0.14147368), 0.17952807), 0.18632981), 0.16664104), 0.13207588)))
-    t70 = t56 - t69
-    t71 = mean + t0
-    t72 = tl.where(t71 < 0.0, t70, t69)  # E[exp(X); X < 0]
-    t73 = tl.where(t36, t61, t72 - t65)  # E min(0, exp(X) - 1)
-    t74 = 1.7580993 * t73
-    t75 = t46 * t25
-    t76 = tl.fma(t35, t75, tl.where(t39, 0.0, mean))  # E max(X, 0)
-    t77 = tl.fma(1.050701, t76, t74)
-    t78 = mean == mean
-    t79 = tl.where(t78, t77, mean)
-    t80 = tl.where(t79 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t79)
-    t81 = tl.where(3.4028234663852886e+38 < t80, 3.4028234663852886e+38, t80)
-    t82 = 2.0 * t73
-    t83 = t48 * t48
-    t84 = ((tl.fma(t40, tl.fma(t40, tl.fma(t40, tl.fma(t40, tl.fma(t40, tl.fma(t40, tl.fma(t40, tl.fma(t40, t34 *
-        1022.0, t33 * 510.0), t32 * 254.0), t31 * 126.0), t30 * 62.0), t29 * 30.0), t28 * 14.0), t27 * 6.0), t62) *
-        (t40 * t47)) - t83)
-    t85 = t56 * t56
-    t86 = tl.where(t36, t0, 0.0)
-    t87 = (tl.where(t39, tl.fma(t48, t82, ((t86 * tl.fma(t86, tl.fma(t86, tl.fma(t86, 0.041666668, 0.16666667), 0.5),
-        1.0)) * t85) - t84), t84))
-    t88 = tl.where(t39, t63, t64)
-    t89 = (t65 * t88) - (t88 * (2.0 * t72))
-    t90 = t72 * t72
-    t91 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t35 + t66), 1.0))
-    t92 = t91 - 0.25
-    t93 = (t46 * (t91 * tl.fma(t92, tl.fma(t92, tl.fma(t92, tl.fma(t92, tl.fma(t92, tl.fma(t92, tl.fma(t92, tl.fma(t92,
-        tl.fma(t92, tl.fma(0.0016479337, t92, 0.01630153), -0.034037594), -0.021891933), 0.01972147), 0.080631725),
-        0.14147368), 0.17952807), 0.18632981), 0.16664104), 0.13207588)))
-    t94 = 2.0 * t71
-    t95 = tl.where(0.0 < t94, 0.0, t94)
-    t96 = t94 < (-80.0)
-    t97 = tl.where(t96, -80.0, t95)
-    t98 = tl.fma(1.442695, t97, 12582912.0)
-    t99 = t98 - 12582912.0
-    t100 = tl.fma(-0.69314575, t99, t97) + ((-1.4286068e-6) * t99)
-    t101 = (tl.where(t96, 0.0, (1.0 + tl.fma(tl.fma(t100, tl.fma(t100, tl.fma(t100, tl.fma(0.0013814222, t100,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t100 * t100, t100)) * (((127 + (t98.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) - t93)
-    t102 = tl.where(tl.fma(t0, 2.0, mean) < 0.0, t101, t93)  # E[exp(2X); X < 0]
-    t103 = tl.where(t36, t87, t89 + (t102 - t90))
-    t104 = tl.where(t103 < 0.0, 0.0, t103)  # variance of the left half
-    t105 = tl.fma(3.0909133, t104, (-3.6944735) * (t76 * t73))
-    t106 = t35 * t75
-    t107 = t106 * t106
-    t108 = (t0 * (t16 * (t46 * 2.0))) - t107
-    t109 = tl.where(t39, t108, (t0 - t108) - (t76 * (2.0 * t106)))  # Var max(X, 0)
-    t110 = tl.fma(1.1039726, t109, t105)
-    t111 = tl.where(t78, tl.where(t110 < 0.0, 0.0, t110), mean)
-    t112 = tl.where(3.4028234663852886e+38 < t111, 3.4028234663852886e+38, t111)
-    return (t81, t112)
+    t12 = t0 < c0
+    t13 = tl.div_rn(1.0, tl.where(t12, c0, t0))
+    t14 = t3 * t13
+    t15 = t3 * t14
+    t16 = tl.where(t5, 0.0, tl.where(t12, 0.0, tl.fma(t3, tl.fma(t3, t13, t14 * -1.0), tl.fma(t3, t14, t15 * -1.0))))
+    t17 = tl.where(t5, 169.0, tl.where(t12, t4 * t4, t15))
+    t18 = tl.fma(t11, (t6 * 2.0) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + (t17 + t16))
+    t19 = t6 * -1.0
+    t20 = tl.fma(t11, t19, t18) * 0.33333334
+    t21 = 0.25 * tl.fma(t19, t20, t11)
+    t22 = tl.fma(t19, t21, t20) * 0.2
+    t23 = tl.fma(t19, t22, t21) * 0.16666667
+    t24 = tl.fma(t19, t23, t22) * 0.14285715
+    t25 = tl.fma(t19, t24, t23) * 0.125
+    t26 = tl.fma(t19, t25, t24) * 0.11111111
+    t27 = tl.fma(t19, t26, t25) * 0.1
+    t28 = tl.where(t1, 0.0, t2)  # standard deviation
+    t29 = t0 < 0.0625
+    t30 = tl.where(t29, t28, 0.0)
+    t31 = mean < 0.0
+    t32 = tl.where(t31, t30, t30 * -1.0)
+    t33 = t17 * (-0.5)
+    t34 = tl.fma(t33, 1.442695, 12582912.0)
+    t35 = t34 - 12582912.0
+    t36 = tl.fma(t35, -0.69314575, t33) + tl.fma(t35, -1.4286068e-6, t16 * (-0.5))
+    t37 = (tl.where(t5, 0.0, (1.0 + tl.fma(_polynomial4(t36, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t36 * t36, t36)) * ((((t34.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
+        bitcast=True))))
+    t38 = t37 * t32
+    t39 = (tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t27,
+        t32, t26), t25), t24), t23), t22), t21), t20), t11), t18) * t38)
+    t40 = tl.fma(t0, 0.5, mean)
+    t41 = t40 < (-80.0)
+    t42 = tl.where(t41, -80.0, tl.where(0.0625 < t40, 0.0625, t40))
+    t43 = tl.fma(1.442695, t42, 12582912.0)
+    t44 = (tl.where(t41, 0.0, _part0(t43, t42) * (((127 + (t43.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+        bitcast=True))))
+    t45 = t40 < (-0.5)
+    t46 = tl.where(t31 & (t29 & (~t45)), t40, 0.0)
+    t47 = t11 * 2.0
+    t48 = t37 * tl.fma(t6, t18, t47)  # Phi(-t)
+    t49 = 1.0 - t48
+    t50 = tl.where(t31, t49, t48)
+    t51 = t28 + tl.where(t31, t19, t6)
+    t52 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t51), 1.0))
+    t53 = (t37 * (t52 * _polynomial10(t52 - 0.25, 0.0016479337, 0.01630153, -0.034037594, -0.021891933, 0.01972147,
+        0.080631725, 0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
+    t54 = mean + t0
+    t55 = tl.where(t54 < 0.0, t44 - t53, t53)  # E[exp(X); X < 0]
+    # E min(0, exp(X) - 1)
+    t56 = (tl.where(t29, tl.where(t31, tl.where(t45, t44 - 1.0, t46 * _polynomial5(0.25 + t46, 0.0011519634,
+        0.00678744, 0.034140456, 0.1383353, 0.42398438, 0.88479686)) - t39, t39), t55 - t50))
+    t57 = t37 * t18
+    t58 = tl.fma(t28, t57, tl.where(t31, 0.0, mean))  # E max(X, 0)
+    t59 = mean == mean
+    t60 = tl.where(t59, tl.fma(1.050701, t58, 1.7580993 * t56), mean)
+    t61 = tl.where(t60 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t60)
+    t62 = tl.where(3.4028234663852886e+38 < t61, 3.4028234663852886e+38, t61)
+    t63 = ((tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t32, t27 *
+        1022.0, t26 * 510.0), t25 * 254.0), t24 * 126.0), t23 * 62.0), t22 * 30.0), t21 * 14.0), t20 * 6.0), t47) *
+        (t32 * t38)) - (t39 * t39))
+    t64 = tl.where(t29, t0, 0.0)
+    t65 = tl.where(t31, t48, t49)
+    t66 = (tl.where(t31, tl.fma(t39, 2.0 * t56, ((t64 * _polynomial3(t64, 0.041666668, 0.16666667, 0.5, 1.0)) * (t44 *
+        t44)) - t63), t63))
+    t67 = (t50 * t65) - (t65 * (2.0 * t55))
+    t68 = _part1(t0, mean, t54, t51, t28, t37)  # E[exp(2X); X < 0]
+    t69 = tl.where(t29, t66, t67 + (t68 - (t55 * t55)))
+    t70 = t28 * t57
+    t71 = (t0 * (t11 * (t37 * 2.0))) - (t70 * t70)
+    t72 = tl.where(t31, t71, (t0 - t71) - (t58 * (2.0 * t70)))  # Var max(X, 0)
+    t73 = tl.where(t69 < 0.0, 0.0, t69)  # variance of the left half
+    t74 = tl.fma(1.1039726, t72, tl.fma(3.0909133, t73, (-3.6944735) * (t58 * t56)))
+    t75 = tl.where(t59, tl.where(t74 < 0.0, 0.0, t74), mean)
+    t76 = tl.where(3.4028234663852886e+38 < t75, 3.4028234663852886e+38, t75)
+    return (t62, t76)
 
 
 @triton.jit
@@ -185,124 +182,81 @@ def selu_exact_backward(mean, var, grad_mean, grad_var):
     t6 = t1 | (13.0 < t5)
     t7 = tl.where(t6, 13.0, t5)  # |mean|/sigma
     t8 = tl.div_rn(1.0, tl.fma(t7, 0.25, 1.0))
-    t9 = t8 - 0.25
-    t10 = (tl.fma(t9, tl.fma(t9, tl.fma(t9, tl.fma(t9, tl.fma(t9, tl.fma(t9, tl.fma(t9, tl.fma(t9, tl.fma(t9,
-        tl.fma(t9, -0.074104935, 0.25460508), -0.25593477), -0.002245817), -0.0067592654), 0.11886708), 0.17142972),
-        0.15958565), 0.10685132), 0.050817315), 0.014190124) * (t8 * (t8 * t8)))
-    t11 = tl.fma(t10, (t7 * 2.0) * -1.0, 0.3989423)
-    t12 = t5 * t5
+    t9 = (_polynomial10(t8 - 0.25, -0.074104935, 0.25460508, -0.25593477, -0.002245817, -0.0067592654, 0.11886708,
+        0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124) * (t8 * (t8 * t8)))
     c0 = tl.full((), 5.877471754111438e-39, tl.float32)
-    t13 = t0 < c0
-    t14 = tl.where(t6, 169.0, tl.where(t13, t12, t4 * (t4 * tl.div_rn(1.0, tl.where(t13, c0, t0)))))
-    t15 = t11 * tl.div_rn(1.0, 1.0 + t14)
-    t16 = t7 * -1.0
-    t17 = tl.fma(t10, t16, t15) * 0.33333334
-    t18 = 0.25 * tl.fma(t16, t17, t10)
-    t19 = tl.fma(t16, t18, t17) * 0.2
-    t20 = tl.fma(t16, t19, t18) * 0.16666667
-    t21 = tl.fma(t16, t20, t19) * 0.14285715
-    t22 = tl.fma(t16, t21, t20) * 0.125
-    t23 = tl.fma(t16, t22, t21) * 0.11111111
-    t24 = tl.fma(t16, t23, t22) * 0.1
-    t25 = tl.where(t1, 0.0, t2)  # standard deviation
-    t26 = t0 < 0.0625
-    t27 = tl.where(t26, t25, 0.0)
-    t28 = t27 * -1.0
-    t29 = mean < 0.0
-    t30 = tl.where(t29, t27, t28)
-    t31 = (tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t24,
-        t30, t23), t22), t21), t20), t19), t18), t17), t10), t15))
-    t32 = t14 * (-0.5)
-    t33 = tl.fma(t32, 1.442695, 12582912.0)
-    t34 = t33 - 12582912.0
-    t35 = tl.fma(t34, -0.69314575, t32) + (t34 * (-1.4286068e-6))
-    t36 = (tl.where(t6, 0.0, (1.0 + tl.fma(tl.fma(t35, tl.fma(t35, tl.fma(t35, tl.fma(t35, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t35 * t35, t35)) * ((((t33.to(tl.int32, bitcast=True)) + 127) <<
-        23).to(tl.float32, bitcast=True))))
-    t37 = t36 * t30
-    t38 = t31 * t37
-    t39 = tl.fma(t0, 0.5, mean)
-    t40 = tl.where(0.0625 < t39, 0.0625, t39)
-    t41 = t39 < (-80.0)
-    t42 = tl.where(t41, -80.0, t40)
-    t43 = tl.fma(1.442695, t42, 12582912.0)
-    t44 = t43 - 12582912.0
-    t45 = tl.fma(-0.69314575, t44, t42) + ((-1.4286068e-6) * t44)
-    t46 = (tl.where(t41, 0.0, (1.0 + tl.fma(tl.fma(t45, tl.fma(t45, tl.fma(t45, tl.fma(0.0013814222, t45, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t45 * t45, t45)) * (((127 + (t43.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True))))
-    t47 = t46 - 1.0
-    t48 = t39 < (-0.5)
-    t49 = tl.where(t29 & (t26 & (~t48)), t39, 0.0)
-    t50 = 0.25 + t49
-    t51 = (tl.where(t29, tl.where(t48, t47, t49 * tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50, tl.fma(t50,
-        0.0011519634, 0.00678744), 0.034140456), 0.1383353), 0.42398438), 0.88479686)) - t38, t38))
-    t52 = t10 * 2.0
-    t53 = t36 * tl.fma(t7, t15, t52)  # Phi(-t)
-    t54 = 1.0 - t53
-    t55 = tl.where(t29, t54, t53)
-    t56 = t25 + tl.where(t29, t16, t7)
-    t57 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t56), 1.0))
-    t58 = t57 - 0.25
-    t59 = (t36 * (t57 * tl.fma(t58, tl.fma(t58, tl.fma(t58, tl.fma(t58, tl.fma(t58, tl.fma(t58, tl.fma(t58, tl.fma(t58,
-        tl.fma(t58, tl.fma(t58, 0.0016479337, 0.01630153), -0.034037594), -0.021891933), 0.01972147), 0.080631725),
-        0.14147368), 0.17952807), 0.18632981), 0.16664104), 0.13207588)))
-    t60 = t46 - t59
-    t61 = mean + t0
-    t62 = tl.where(t61 < 0.0, t60, t59)  # E[exp(X); X < 0]
-    t63 = tl.where(t26, t51, t62 - t55)  # E min(0, exp(X) - 1)
-    t64 = 2.0 * t63
-    t65 = t38 * t38
-    t66 = ((tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, tl.fma(t30, t24 *
-        1022.0, t23 * 510.0), t22 * 254.0), t21 * 126.0), t20 * 62.0), t19 * 30.0), t18 * 14.0), t17 * 6.0), t52) *
-        (t30 * t37)) - t65)
-    t67 = t46 * t46
-    t68 = tl.where(t26, t0, 0.0)
-    t69 = (tl.where(t29, tl.fma(t38, t64, ((t68 * tl.fma(t68, tl.fma(t68, tl.fma(t68, 0.041666668, 0.16666667), 0.5),
-        1.0)) * t67) - t66), t66))
-    t70 = tl.where(t29, t53, t54)
-    t71 = (t55 * t70) - (t70 * (2.0 * t62))
-    t72 = t62 * t62
-    t73 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t25 + t56), 1.0))
-    t74 = t73 - 0.25
-    t75 = (t36 * (t73 * tl.fma(t74, tl.fma(t74, tl.fma(t74, tl.fma(t74, tl.fma(t74, tl.fma(t74, tl.fma(t74, tl.fma(t74,
-        tl.fma(t74, tl.fma(0.0016479337, t74, 0.01630153), -0.034037594), -0.021891933), 0.01972147), 0.080631725),
-        0.14147368), 0.17952807), 0.18632981), 0.16664104), 0.13207588)))
-    t76 = 2.0 * t61
-    t77 = tl.where(0.0 < t76, 0.0, t76)
-    t78 = t76 < (-80.0)
-    t79 = tl.where(t78, -80.0, t77)
-    t80 = tl.fma(1.442695, t79, 12582912.0)
-    t81 = t80 - 12582912.0
-    t82 = tl.fma(-0.69314575, t81, t79) + ((-1.4286068e-6) * t81)
-    t83 = (tl.where(t78, 0.0, (1.0 + tl.fma(tl.fma(t82, tl.fma(t82, tl.fma(t82, tl.fma(0.0013814222, t82, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t82 * t82, t82)) * (((127 + (t80.to(tl.int32, bitcast=True))) <<
-        23).to(tl.float32, bitcast=True))) - t75)
-    t84 = tl.where(tl.fma(t0, 2.0, mean) < 0.0, t83, t75)  # E[exp(2X); X < 0]
-    t85 = tl.where(t26, t69, t71 + (t84 - t72))
-    t86 = tl.where(t85 < 0.0, 0.0, t85)  # variance of the left half
-    t87 = 3.0909133 * t86
-    t88 = t36 * t15
-    t89 = tl.fma(t25, t88, tl.where(t29, 0.0, mean))  # E max(X, 0)
-    t90 = t87 - (1.8472368 * (t89 * t63))
-    t91 = 1.7580993 * (t63 * t70)
-    t92 = 2.0 * tl.fma(-0.70739836, (1.050701 * (t89 * t55)) - t91, t90)
-    t93 = 1.7580993 * t62
-    t94 = tl.fma(t92, grad_var, tl.fma(1.050701, t70, t93) * grad_mean)
-    t95 = t36 * 0.3989423  # phi(t)
-    t96 = t3 * t95
-    t97 = t63 * t96
-    t98 = t97 - (t62 * t63)
-    t99 = ((2.0 * t84) - t62) + t98
-    t100 = t95 * (t88 + tl.where(t29, 0.0, t7))
-    t101 = tl.fma(3.0909133, t99, 1.8472368 * ((t100 - t97) - (t89 * t62)))
-    t102 = tl.fma(tl.fma(t70 - t100, 1.1039726, t101), grad_var, (0.5 * tl.fma(t96, -0.70739836, t93)) * grad_mean)
-    return (t94, t102)
+    t10 = t0 < c0
+    t11 = tl.where(t6, 169.0, tl.where(t10, t5 * t5, t4 * (t4 * tl.div_rn(1.0, tl.where(t10, c0, t0)))))
+    t12 = tl.fma(t9, (t7 * 2.0) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + t11)
+    t13 = t7 * -1.0
+    t14 = tl.fma(t9, t13, t12) * 0.33333334
+    t15 = 0.25 * tl.fma(t13, t14, t9)
+    t16 = tl.fma(t13, t15, t14) * 0.2
+    t17 = tl.fma(t13, t16, t15) * 0.16666667
+    t18 = tl.fma(t13, t17, t16) * 0.14285715
+    t19 = tl.fma(t13, t18, t17) * 0.125
+    t20 = tl.fma(t13, t19, t18) * 0.11111111
+    t21 = tl.fma(t13, t20, t19) * 0.1
+    t22 = tl.where(t1, 0.0, t2)  # standard deviation
+    t23 = t0 < 0.0625
+    t24 = tl.where(t23, t22, 0.0)
+    t25 = mean < 0.0
+    t26 = tl.where(t25, t24, t24 * -1.0)
+    t27 = t11 * (-0.5)
+    t28 = tl.fma(t27, 1.442695, 12582912.0)
+    t29 = (tl.where(t6, 0.0, _part0(t28, t27) * ((((t28.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
+        bitcast=True))))
+    t30 = t29 * t26
+    t31 = (tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t21,
+        t26, t20), t19), t18), t17), t16), t15), t14), t9), t12) * t30)
+    t32 = tl.fma(t0, 0.5, mean)
+    t33 = t32 < (-80.0)
+    t34 = tl.where(t33, -80.0, tl.where(0.0625 < t32, 0.0625, t32))
+    t35 = tl.fma(1.442695, t34, 12582912.0)
+    t36 = (tl.where(t33, 0.0, _part0(t35, t34) * (((127 + (t35.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+        bitcast=True))))
+    t37 = t32 < (-0.5)
+    t38 = tl.where(t25 & (t23 & (~t37)), t32, 0.0)
+    t39 = t9 * 2.0
+    t40 = t29 * tl.fma(t7, t12, t39)  # Phi(-t)
+    t41 = 1.0 - t40
+    t42 = tl.where(t25, t41, t40)
+    t43 = t22 + tl.where(t25, t13, t7)
+    t44 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t43), 1.0))
+    t45 = (t29 * (t44 * _polynomial10(t44 - 0.25, 0.0016479337, 0.01630153, -0.034037594, -0.021891933, 0.01972147,
+        0.080631725, 0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
+    t46 = mean + t0
+    t47 = tl.where(t46 < 0.0, t36 - t45, t45)  # E[exp(X); X < 0]
+    # E min(0, exp(X) - 1)
+    t48 = (tl.where(t23, tl.where(t25, tl.where(t37, t36 - 1.0, t38 * _polynomial5(0.25 + t38, 0.0011519634,
+        0.00678744, 0.034140456, 0.1383353, 0.42398438, 0.88479686)) - t31, t31), t47 - t42))
+    t49 = ((tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, t21 *
+        1022.0, t20 * 510.0), t19 * 254.0), t18 * 126.0), t17 * 62.0), t16 * 30.0), t15 * 14.0), t14 * 6.0), t39) *
+        (t26 * t30)) - (t31 * t31))
+    t50 = tl.where(t23, t0, 0.0)
+    t51 = tl.where(t25, t40, t41)
+    t52 = _part1(t0, mean, t46, t43, t22, t29)  # E[exp(2X); X < 0]
+    t53 = (tl.where(t23, tl.where(t25, tl.fma(t31, 2.0 * t48, ((t50 * _polynomial3(t50, 0.041666668, 0.16666667, 0.5,
+        1.0)) * (t36 * t36)) - t49), t49), ((t42 * t51) - (t51 * (2.0 * t47))) + (t52 - (t47 * t47))))
+    t54 = t29 * t12
+    t55 = tl.fma(t22, t54, tl.where(t25, 0.0, mean))  # E max(X, 0)
+    t56 = 1.7580993 * t47
+    t57 = (1.050701 * (t55 * t42)) - (1.7580993 * (t48 * t51))
+    t58 = tl.where(t53 < 0.0, 0.0, t53)  # variance of the left half
+    t59 = (tl.fma(2.0 * tl.fma(-0.70739836, t57, (3.0909133 * t58) - (1.8472368 * (t55 * t48))), grad_var,
+        tl.fma(1.050701, t51, t56) * grad_mean))
+    t60 = t29 * 0.3989423  # phi(t)
+    t61 = t3 * t60
+    t62 = t48 * t61
+    t63 = t60 * (t54 + tl.where(t25, 0.0, t7))
+    t64 = (tl.fma(tl.fma(t51 - t63, 1.1039726, tl.fma(3.0909133, ((2.0 * t52) - t47) + (t62 - (t47 * t48)), 1.8472368 *
+        ((t63 - t62) - (t55 * t47)))), grad_var, (0.5 * tl.fma(t61, -0.70739836, t56)) * grad_mean))
+    return (t59, t64)
 
 
 @triton.jit
-def selu_exact_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n,
-                               BLOCK: tl.constexpr):
+def selu_exact_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

@@ -3,7 +3,6 @@
 // f(x) = S(x)
 //
 // rule digest  f684d3014c519c686c0f7292e5ec3f667e7d53c80992c5a93d7dc44bfa8a7d65
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -18,6 +17,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -78,51 +97,55 @@ INLINE double polynomial0(double y, double x)
 }
 
 static const double table9[9][15] = {
-    {0x1.b000aep4, -0x1.5b78a527f892bp-5, 0x1.8a7ce3fc3366p-5, 0x1.1a5f6f1e0ac9ap-3, -0x1.3618fe9b74492p-4,
-     -0x1.685196b145d41p-3, 0x1.363a959e5e6ffp-5, 0x1.5ff913b4fb0ap-4, -0x1.2a03e2abb5c1bp-6, 0x1.b16e8cc110d3p-4,
+    {0x1.b000aep4, -0x1.5b78ac6eebf53p-5, 0x1.8a7ce47622404p-5, 0x1.1a5f720806f83p-3, -0x1.3618ff0a20751p-4,
+     -0x1.685198642997bp-3, 0x1.363a9615a9a2ep-5, 0x1.5ff914241b7a8p-4, -0x1.2a03e2abb5c1bp-6, 0x1.b16e8cc110d3p-4,
      -0x1.4892619041aafp-3, 0x1.5af9fdc755b2p-4, 0x1.4679c9915494ap-31, -0x1.ac8a0e93eb87ap-31,
      0x1.7ef1caec24843p-32},
-    {0x1.0e8e7ap4, -0x1.225b25b66db63p-1, -0x1.a1dccca7ac1b1p-2, 0x1.628ac04903c81p-3, 0x1.9fb6e4f4145ep-3,
-     -0x1.6ea5a4a914352p-1, -0x1.96fe7d272aee2p-3, 0x1.765063f8e313ep-4, -0x1.3019eb4a20b26p-1, 0x1.b3eed0513644bp-4,
+    {0x1.0e8e7ap4, -0x1.225b22bd8f8dcp-1, -0x1.a1dccd7e1e9dfp-2, 0x1.628ab8d76c68cp-3, 0x1.9fb6e62855f0ap-3,
+     -0x1.6ea5a319d8d2bp-1, -0x1.96fe7e22aaf1cp-3, 0x1.76506389b02f1p-4, -0x1.3019eb4a20b26p-1, 0x1.b3eed0513644bp-4,
      -0x1.6354fa1b16cb1p-1, 0x1.733a985ea9c12p-4, -0x1.1273d3a6019c9p-29, -0x1.1168f4de0c6b7p-33,
      -0x1.78d82faa43e68p-31},
-    {0x1.52e408p3, -0x1.45006a5e7df35p-6, -0x1.e60220f7a3bbcp-4, 0x1.3a7ea5754cd3cp-2, 0x1.24b0f1571101bp-1,
-     -0x1.01f116a1e311ep-1, -0x1.b5a1936f5b0ffp-3, 0x1.a0643b13246p-4, -0x1.2464dbe3d8dc3p-4, 0x1.fa81822b01c94p-3,
+    {0x1.52e408p3, -0x1.45007c757d15p-6, -0x1.e60220569923bp-4, 0x1.3a7e9ff53095cp-2, 0x1.24b0f1c8d75edp-1,
+     -0x1.01f11712798afp-1, -0x1.b5a193354ba84p-3, 0x1.a0643ac1ef66fp-4, -0x1.2464dbe3d8dc3p-4, 0x1.fa81822b01c94p-3,
      -0x1.01c1ce8a76d26p-1, 0x1.9eb1bf4edca3fp-4, -0x1.c2d8d8354c15ep-32, 0x1.71cdd47e2bb76p-31,
      0x1.b03a0a457c4a1p-35},
-    {0x1.a87beap2, 0x1.c315eac0482bap-5, 0x1.70fc21311ce38p-6, 0x1.3b67ac33bc269p-4, 0x1.2148247da99ddp-1,
-     -0x1.fef07708d4076p-3, -0x1.6a63a1fe22492p-3, 0x1.c609e7f472861p-4, 0x1.20fd9a0a6323cp-6, 0x1.09c8781553b0bp-4,
+    {0x1.a87beap2, 0x1.c315e4b22a85ap-5, 0x1.70fc230908053p-6, 0x1.3b67a34ee89b5p-4, 0x1.214824affb4p-1,
+     -0x1.fef078cae400bp-3, -0x1.6a63a1af8dfe5p-3, 0x1.c609e7dc5f6aep-4, 0x1.20fd9a0a6323cp-6, 0x1.09c8781553b0bp-4,
      -0x1.24b1323edb916p-2, 0x1.ca5d56594c01ap-4, -0x1.44898be6a23cap-33, 0x1.8acad129efba7p-32,
      0x1.59ae3c2592821p-35},
-    {0x1.09d908p2, 0x1.324f3474dcf1cp-6, 0x1.417f4746740e1p-5, -0x1.d10e5b5bf2572p-5, 0x1.6d5da8a4b4cbcp-2,
-     -0x1.bd4fc0f7d384cp-4, -0x1.1e0a7c8e32d94p-3, 0x1.e0c9cc3525a77p-4, 0x1.f8bbada190b84p-9, -0x1.f5ef54dacbcep-6,
+    {0x1.09d908p2, 0x1.324f3031460efp-6, 0x1.417f47b046631p-5, -0x1.d10e60d1e3902p-5, 0x1.6d5da8c37f5bcp-2,
+     -0x1.bd4fc2e4af367p-4, -0x1.1e0a7c51e4f0fp-3, 0x1.e0c9cc3847a36p-4, 0x1.f8bbada190b84p-9, -0x1.f5ef54dacbcep-6,
      -0x1.2f3701092d3ebp-3, 0x1.f02b21e7711bfp-4, -0x1.74f061330ee7ap-35, 0x1.78734bdd9a008p-33,
      0x1.1e3dd2590f744p-34},
-    {0x1.4cfe2p1, 0x1.e696acbf44f64p-10, 0x1.507e3de667ef7p-6, -0x1.ca693e6bc19d1p-5, 0x1.2b8cb5b02e17p-3,
-     -0x1.5e52a9152933cp-5, -0x1.b8112c1c68e27p-4, 0x1.f160485d1c287p-4, -0x1.06420d5e80603p-9, -0x1.685b24b1a5c3bp-6,
+    {0x1.4cfe2p1, 0x1.e6969982333f3p-10, 0x1.507e3e3d21e24p-6, -0x1.ca693fbf9048ep-5, 0x1.2b8cb5bbd656ep-3,
+     -0x1.5e52aad7d5268p-5, -0x1.b8112bd12ec7ap-4, 0x1.f16048716c43cp-4, -0x1.06420d5e80603p-9, -0x1.685b24b1a5c3bp-6,
      -0x1.10005366afc84p-4, 0x1.06bf8770350e8p-3, -0x1.447e2812dc422p-37, 0x1.44d309e6a8775p-34,
      0x1.110c1baeeaac7p-34},
-    {0x1.a118a8p0, -0x1.34e8c1f32a9fcp-11, 0x1.861379cd415efp-8, -0x1.6ad24811549b2p-6, 0x1.d6064938cddefp-6,
-     -0x1.dabe9dcfe9514p-7, -0x1.49957b0463b02p-4, 0x1.fa2bd091a3c4dp-4, -0x1.bb9821efc83f4p-11,
-     0x1.d255ae2414982p-10, -0x1.e6629789f694bp-8, 0x1.0df73434d7f43p-3, -0x1.ac0b14dd42744p-40,
-     0x1.26fccb425fac1p-35, 0x1.c880138146885p-36},
-    {0x1.05389p0, -0x1.dc069137a7de9p-13, 0x1.a305e54ea96adp-11, -0x1.aa988618a568fp-9, -0x1.2c23254a850edp-8,
-     -0x1.dc0da237738bcp-10, -0x1.f54e7789c32edp-5, 0x1.fd5acd1b9985p-4, 0x1.eacfc94d67db6p-13, 0x1.ea7eaf2d7df2fp-9,
+    {0x1.a118a8p0, -0x1.34e8caa0d7fbp-11, 0x1.86137a3b9146p-8, -0x1.6ad2485282f0bp-6, 0x1.d606492f80116p-6,
+     -0x1.dabea0a78153p-7, -0x1.49957adcbd89dp-4, 0x1.fa2bd0b1aaa23p-4, -0x1.bb9821efc83f4p-11, 0x1.d255ae2414982p-10,
+     -0x1.e6629789f694bp-8, 0x1.0df73434d7f43p-3, -0x1.ac0b14dd42744p-40, 0x1.26fccb425fac1p-35,
+     0x1.c880138146885p-36},
+    {0x1.05389p0, -0x1.dc0696255e7c5p-13, 0x1.a305e5f10055ep-11, -0x1.aa988414a8f9cp-9, -0x1.2c2325caef5c3p-8,
+     -0x1.dc0d9e63d515ap-10, -0x1.f54e777f63252p-5, 0x1.fd5acd3c5d657p-4, 0x1.eacfc94d67db6p-13, 0x1.ea7eaf2d7df2fp-9,
      0x1.141209a3e4f91p-4, 0x1.fec4b9ea2986bp-4, 0x1.012a65cc36241p-41, 0x1.68a17e48f2b3cp-37, 0x1.bb7ef5beae135p-34},
-    {0x1.47328p-1, 0x1.62d57caf507d6p-18, -0x1.daac2bcf119d4p-15, 0x1.05afd1d7f793cp-11, -0x1.91dc16df91b91p-9,
-     0x1.ce63779e93f36p-7, -0x1.e966124c88ec9p-5, 0x1.f997b30b0be24p-4, -0x1.a5671f393211ep-20,
+    {0x1.47328p-1, 0x1.62d58442f5ddbp-18, -0x1.daac2c45fe51dp-15, 0x1.05afd5c34b119p-11, -0x1.91dc175dc13d5p-9,
+     0x1.ce637bf7fa7b1p-7, -0x1.e96612d9bb287p-5, 0x1.f997b31c2995dp-4, -0x1.a5671f393211ep-20,
      -0x1.1e630eeede1a7p-15, 0x1.70fed0f09d82bp-9, 0x1.b05f0116233f3p-4, -0x1.6801c28b0740ep-49,
      -0x1.fe09962f2afe4p-43, -0x1.6e1c1b9fb22dbp-38},
 };
 
-static void sigmoid_exact_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                                double *restrict out_mean, double *restrict out_var)
+static void sigmoid_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
     double s[14][LANES], a[19][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[0][i] = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        const _Bool t1 = mean[i] < 0.0;
+        _Bool t1 = mean[i] < 0.0;
         s[1][i] = __builtin_fabs(mean[i]);
         s[11][i] = s[0][i] < 0x1.61e586p-2;
         s[10][i] = s[11][i] ? s[0][i] : 0.0;
@@ -141,29 +164,29 @@ static void sigmoid_exact_float64_forward_block(const double *restrict mean, con
         const double *c = table9[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = 1.0 / (__builtin_sqrt(t0));
-            const double t2 = s[1][i] * t1;
-            const _Bool t3 = 37.5 < t2;
-            const double t4 = t3 ? 37.5 : t2;
-            const double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            const double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            const double t7 = t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25)));
-            const double t8 = t1 * (t5 * 0x1.9884533d43651p-2);
-            const double t9 = t1 * t4;
-            const double t10 = t1 * t1;
-            const double t11 = t8 * t9;
-            const double t12 = FMA(t9, t11, t8 * (-t10));
-            const double t13 = FMA(t9, t12, t11 * (t10 * (-2.0)));
-            const double t14 = FMA(t9, t13, t12 * (t10 * (-3.0)));
-            const double t15 = FMA(t9, t14, t13 * (t10 * (-4.0)));
-            const double t16 = FMA(t9, t15, t14 * (t10 * (-5.0)));
-            const double t17 = FMA(t9, t16, t15 * (t10 * (-6.0)));
-            const double t18 = FMA(t9, t17, t16 * (t10 * (-7.0)));
-            const double t19 = FMA(t9, t18, t17 * (t10 * (-8.0)));
-            const double t20 = FMA(t9, t19, t18 * (t10 * (-9.0)));
-            const double t21 = FMA(t9, t20, t19 * (t10 * (-10.0)));
-            const double t22 = FMA(t9, t21, t20 * (t10 * (-11.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t2 = s[1][i] * t1;
+            _Bool t3 = 37.5 < t2;
+            double t4 = t3 ? 37.5 : t2;
+            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
+            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t7 = t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25)));
+            double t8 = t1 * (t5 * 0x1.9884533d43651p-2);
+            double t9 = t1 * t4;
+            double t10 = t1 * t1;
+            double t11 = t8 * t9;
+            double t12 = FMA(t9, t11, t8 * (-t10));
+            double t13 = FMA(t9, t12, t11 * (t10 * (-2.0)));
+            double t14 = FMA(t9, t13, t12 * (t10 * (-3.0)));
+            double t15 = FMA(t9, t14, t13 * (t10 * (-4.0)));
+            double t16 = FMA(t9, t15, t14 * (t10 * (-5.0)));
+            double t17 = FMA(t9, t16, t15 * (t10 * (-6.0)));
+            double t18 = FMA(t9, t17, t16 * (t10 * (-7.0)));
+            double t19 = FMA(t9, t18, t17 * (t10 * (-8.0)));
+            double t20 = FMA(t9, t19, t18 * (t10 * (-9.0)));
+            double t21 = FMA(t9, t20, t19 * (t10 * (-10.0)));
+            double t22 = FMA(t9, t21, t20 * (t10 * (-11.0)));
             a[0][i] = FMA(t11, c[5], FMA(t12, c[4], FMA(t13, c[3], FMA(t14, c[2], FMA(t15, c[1], a[0][i])))));
             a[0][i] = FMA(t7, c[7], FMA(t8, c[6], a[0][i]));
             a[1][i] = FMA(t7, c[11], FMA(t11, c[10], FMA(t13, c[9], FMA(t15, c[8], a[1][i]))));
@@ -189,52 +212,44 @@ static void sigmoid_exact_float64_forward_block(const double *restrict mean, con
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = (a[18][i]) + ((a[17][i]) * s[2][i]);
-        const double t1 = (a[16][i]) + ((a[15][i]) * s[2][i]);
-        const double t2 = (a[14][i]) + ((a[13][i]) * s[2][i]);
-        const double t3 = (a[12][i]) + ((a[11][i]) * s[2][i]);
-        const double t4 = (a[10][i]) + ((a[9][i]) * s[2][i]);
-        const double t5 = FMA(t3, t3, (FMA(t2, t2, (FMA(t1, t1, (t0 * t0) * s[3][i])) * s[4][i])) * s[5][i]);
-        const double t6 = (a[8][i]) + ((a[7][i]) * s[2][i]);
-        const double t7 = (a[6][i]) + ((a[5][i]) * s[2][i]);
-        const double t8 = (a[4][i]) + ((a[3][i]) * s[2][i]);
-        const double t9 = (FMA(t7, t7, (FMA(t6, t6, (FMA(t4, t4, t5 * s[6][i])) * s[7][i])) * s[8][i])) * s[9][i];
-        const double t10 = (a[2][i]) + ((a[1][i]) * s[2][i]);
-        const double t11 = (a[0][i]) - (t10 * t10);
-        const double t12 = t8 * (s[0][i] * t8);
-        const double t13 = s[11][i] ? (s[10][i] * (FMA(t8, t8, t9))) : ((t11 < t12) ? t12 : t11);
+        double t0 = (a[18][i]) + ((a[17][i]) * s[2][i]);
+        double t1 = (a[16][i]) + ((a[15][i]) * s[2][i]);
+        double t2 = (a[14][i]) + ((a[13][i]) * s[2][i]);
+        double t3 = (a[12][i]) + ((a[11][i]) * s[2][i]);
+        double t4 = (a[10][i]) + ((a[9][i]) * s[2][i]);
+        double t5 = FMA(t3, t3, (FMA(t2, t2, (FMA(t1, t1, (t0 * t0) * s[3][i])) * s[4][i])) * s[5][i]);
+        double t6 = (a[8][i]) + ((a[7][i]) * s[2][i]);
+        double t7 = (a[6][i]) + ((a[5][i]) * s[2][i]);
+        double t8 = (a[4][i]) + ((a[3][i]) * s[2][i]);
+        double t9 = (FMA(t7, t7, (FMA(t6, t6, (FMA(t4, t4, t5 * s[6][i])) * s[7][i])) * s[8][i])) * s[9][i];
+        double t10 = (a[2][i]) + ((a[1][i]) * s[2][i]);
+        double t11 = (a[0][i]) - (t10 * t10);
+        double t12 = t8 * (s[0][i] * t8);
+        double t13 = s[11][i] ? (s[10][i] * (FMA(t8, t8, t9))) : ((t11 < t12) ? t12 : t11);
         out_mean[i] = (s[13][i] ? (t10 + s[12][i]) : mean[i]);
         out_var[i] = (s[13][i] ? t13 : mean[i]);
     }
 }
 
-void sigmoid_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                   const double *restrict params, double *restrict out_mean, double *restrict out_var)
+void sigmoid_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            sigmoid_exact_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        sigmoid_exact_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(sigmoid_exact_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void sigmoid_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                                 const double *restrict grad_mean, const double *restrict grad_var,
-                                                 double *restrict out_grad_mean, double *restrict out_grad_var)
+static void sigmoid_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
     double s[13][LANES], a[24][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[0][i] = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
@@ -255,30 +270,30 @@ static void sigmoid_exact_float64_backward_block(const double *restrict mean, co
         const double *c = table9[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = 1.0 / (__builtin_sqrt(t0));
-            const double t2 = s[1][i] * t1;
-            const _Bool t3 = 37.5 < t2;
-            const double t4 = t3 ? 37.5 : t2;
-            const double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            const double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            const double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
-            const double t8 = t1 * t4;
-            const double t9 = t1 * t1;
-            const double t10 = t7 * t8;
-            const double t11 = FMA(t8, t10, t7 * (-t9));
-            const double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
-            const double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
-            const double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
-            const double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
-            const double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
-            const double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
-            const double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
-            const double t19 = FMA(t8, t18, t17 * (t9 * (-9.0)));
-            const double t20 = FMA(t8, t19, t18 * (t9 * (-10.0)));
-            const double t21 = FMA(t8, t20, t19 * (t9 * (-11.0)));
-            const double t22 = FMA(t8, t21, t20 * (t9 * (-12.0)));
-            const double t23 = FMA(t8, t22, t21 * (t9 * (-13.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t2 = s[1][i] * t1;
+            _Bool t3 = 37.5 < t2;
+            double t4 = t3 ? 37.5 : t2;
+            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
+            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
+            double t8 = t1 * t4;
+            double t9 = t1 * t1;
+            double t10 = t7 * t8;
+            double t11 = FMA(t8, t10, t7 * (-t9));
+            double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
+            double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
+            double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
+            double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
+            double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
+            double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
+            double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
+            double t19 = FMA(t8, t18, t17 * (t9 * (-9.0)));
+            double t20 = FMA(t8, t19, t18 * (t9 * (-10.0)));
+            double t21 = FMA(t8, t20, t19 * (t9 * (-11.0)));
+            double t22 = FMA(t8, t21, t20 * (t9 * (-12.0)));
+            double t23 = FMA(t8, t22, t21 * (t9 * (-13.0)));
             a[0][i] = FMA(t20, c[10], FMA(t22, c[9], FMA(FMA(t8, t23, t22 * (t9 * (-14.0))), c[8], a[0][i])));
             a[0][i] = FMA(t18, c[11], a[0][i]);
             a[1][i] = FMA(t19, c[14], FMA(t21, c[13], FMA(t23, c[12], a[1][i])));
@@ -311,54 +326,37 @@ static void sigmoid_exact_float64_backward_block(const double *restrict mean, co
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = (a[23][i]) + ((a[22][i]) * s[2][i]);
-        const double t1 = (a[21][i]) + ((a[20][i]) * s[2][i]);
-        const double t2 = (a[19][i]) + ((a[18][i]) * s[2][i]);
-        const double t3 = (a[15][i]) + ((a[14][i]) * s[2][i]);
-        const double t4 = (a[13][i]) + ((a[12][i]) * s[2][i]);
-        const double t5 = (a[11][i]) + ((a[10][i]) * s[2][i]);
-        const double t6 = (a[9][i]) + ((a[8][i]) * s[2][i]);
-        const double t7 = (a[7][i]) + ((a[6][i]) * s[2][i]);
-        const double t8 = (a[5][i]) + ((a[4][i]) * s[2][i]);
-        const double t9 = FMA(t6, t7, (FMA(t5, t6, (FMA(t3, t5, (t3 * t4) * s[3][i])) * s[4][i])) * s[5][i]);
-        const double t10 = (a[3][i]) + ((a[2][i]) * s[2][i]);
-        const double t11 = FMA(t2, t10, (FMA(t8, t10, (FMA(t7, t8, t9 * s[6][i])) * s[7][i])) * s[8][i]);
-        const double t12 = FMA(t4, t5, FMA(t3, t3, s[3][i] * (FMA(t3, (a[1][i]) + ((a[0][i]) * s[2][i]), t4 * t4))));
-        const double t13 = FMA(t5, t7, FMA(t6, t6, s[5][i] * (FMA(t3, t6, FMA(t5, t5, s[4][i] * t12)))));
-        const double t14 = FMA(t7, t10, FMA(t8, t8, s[7][i] * (FMA(t6, t8, FMA(t7, t7, s[6][i] * t13)))));
-        const double t15 = FMA(t1, t10, FMA(t2, t2, s[9][i] * (FMA(t2, t8, FMA(t10, t10, s[8][i] * t14)))));
-        const double t16 = s[12][i] ? ((FMA(t1, t2, t11 * s[9][i])) * s[11][i]) : (FMA(t1, t0 * (-2.0), a[17][i]));
+        double t0 = (a[23][i]) + ((a[22][i]) * s[2][i]);
+        double t1 = (a[21][i]) + ((a[20][i]) * s[2][i]);
+        double t2 = (a[19][i]) + ((a[18][i]) * s[2][i]);
+        double t3 = (a[15][i]) + ((a[14][i]) * s[2][i]);
+        double t4 = (a[13][i]) + ((a[12][i]) * s[2][i]);
+        double t5 = (a[11][i]) + ((a[10][i]) * s[2][i]);
+        double t6 = (a[9][i]) + ((a[8][i]) * s[2][i]);
+        double t7 = (a[7][i]) + ((a[6][i]) * s[2][i]);
+        double t8 = (a[5][i]) + ((a[4][i]) * s[2][i]);
+        double t9 = FMA(t6, t7, (FMA(t5, t6, (FMA(t3, t5, (t3 * t4) * s[3][i])) * s[4][i])) * s[5][i]);
+        double t10 = (a[3][i]) + ((a[2][i]) * s[2][i]);
+        double t11 = FMA(t2, t10, (FMA(t8, t10, (FMA(t7, t8, t9 * s[6][i])) * s[7][i])) * s[8][i]);
+        double t12 = FMA(t4, t5, FMA(t3, t3, s[3][i] * (FMA(t3, (a[1][i]) + ((a[0][i]) * s[2][i]), t4 * t4))));
+        double t13 = FMA(t5, t7, FMA(t6, t6, s[5][i] * (FMA(t3, t6, FMA(t5, t5, s[4][i] * t12)))));
+        double t14 = FMA(t7, t10, FMA(t8, t8, s[7][i] * (FMA(t6, t8, FMA(t7, t7, s[6][i] * t13)))));
+        double t15 = FMA(t1, t10, FMA(t2, t2, s[9][i] * (FMA(t2, t8, FMA(t10, t10, s[8][i] * t14)))));
+        double t16 = s[12][i] ? ((FMA(t1, t2, t11 * s[9][i])) * s[11][i]) : (FMA(t1, t0 * (-2.0), a[17][i]));
         out_grad_mean[i] = FMA(grad_mean[i], (t1 * s[2][i]),
             grad_var[i] * (t16 * s[2][i]));
-        const double t17 = s[12][i] ? (FMA(t1, t1, s[10][i] * t15)) : (FMA(t2, -t0, (a[16][i]) * 0.5));
+        double t17 = s[12][i] ? (FMA(t1, t1, s[10][i] * t15)) : (FMA(t2, -t0, (a[16][i]) * 0.5));
         out_grad_var[i] = FMA(grad_mean[i], (t2 * 0.5),
             grad_var[i] * t17);
     }
 }
 
-void sigmoid_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                    const double *restrict grad_mean, const double *restrict grad_var,
-                                    const double *restrict params, double *restrict out_grad_mean,
-                                    double *restrict out_grad_var)
+void sigmoid_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            sigmoid_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at,
-                                                 out_grad_mean + at, out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        sigmoid_exact_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(sigmoid_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

@@ -3,17 +3,12 @@
 // f(x) = sin(x)
 //
 // rule digest  cab3601f17be844a9a58f66a6a3a7628a58c3483a21634dfa29346b78f0f9736
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      he164f557ecc36b4ba3b18fc4fd46ff488223504555ae47cd27a0a69bfae5fd21
 // operations   sin_exact_forward 124, sin_exact_backward 144
 //
 // Certificate:
-//   mean        0.12 tolerance, worst at mean = -2.38523221, var = 0.000598810439
-//   var         0.0187 tolerance, worst at mean = 0.0376713164, var = 0.0162357613
-//   dmean_dmu   0.00143 tolerance, worst at mean = -0.00235545449, var = 1.38400149
-//   dmean_dvar  0.00144 tolerance, worst at mean = 1.64294839, var = 1.37569463
-//   dvar_dmu    0.00299 tolerance, worst at mean = 8.65803051, var = 8.85902864e-06
-//   dvar_dvar   0.00392 tolerance, worst at mean = -17.3173122, var = 76.0043335
-//   against exact values at 16945 points over all of float32; details in exact.json
+//   mean 0.12, var 0.0187, dmean_dmu 0.00143, dmean_dvar 0.00144, dvar_dmu 0.00299, dvar_dvar 0.00392 tolerance,
+//   against exact values at 16945 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -28,6 +23,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -44,85 +40,91 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void sin_exact_forward_element(float mean, float var,
-                                                                            float *restrict out_mean,
-                                                                            float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float sin_exact_part0(float p0, float p1)
 {
-    const float t0 = ABS(mean);
-    const _Bool t1 = 0.0f <= var;
-    const _Bool t2 = t0 <= 1000244.1f;
-    const float t3 = mean * 0.63661975f;
-    const _Bool t4 = mean == mean;
-    const _Bool t5 = t1 & t2;
-    const float t6 = t3 + 12582912.0f;
-    const float t7 = SQRT(t5 ? 1.0f : (-1.0f));
-    const float t8 = t6 - 12582912.0f;
-    const float t9 = -t8;
-    const float t10 = var * t7;  // NaN for a negative variance, and for |mean| > 1e+06
-    const float t11 = t8 - (4.0f * ((12582912.0f + (t8 * 0.25f)) - 12582912.0f));
-    const float t12 = FMA(t9, 1.5893255e-8f, FMA(t9, -4.4703484e-6f, FMA(t9, 1.5708008f, mean)));
-    const float t13 = t12 * t12;
-    const float t14 = -t10;
-    const float t15 = t10 * (-0.5f);
-    const _Bool t16 = t10 < 0.5f;
-    const _Bool t17 = t10 == t10;
-    const _Bool t18 = t14 < (-150.0f);
-    const float t19 = t18 ? (-150.0f) : t14;
-    const float t20 = t12 * FMA(t13, FMA(t13, FMA(t13, -0.00019500092f, 0.008332003f), -0.1666665f), 1.0f);
-    const float t21 = FMA(t13, FMA(t13, FMA(t13, FMA(t13, 2.4370465e-5f, -0.0013886505f), 0.041666612f), -0.5f), 1.0f);
-    const float t22 = (1.0f == (t11 * t11)) ? t21 : t20;
-    const float t23 = ABS(t11);
-    const _Bool t24 = ((-1.0f) == t11) | (t23 == 2.0f);
-    const _Bool t25 = t15 < (-150.0f);
-    const float t26 = t25 ? (-150.0f) : t15;
-    const float t27 = t16 ? t10 : 0.5f;
-    const float t28 = t27 - 0.25f;
-    const float t29 = FMA(t19, 1.442695f, 12582912.0f);
-    const float t30 = FMA(1.442695f, t26, 12582912.0f);
-    const float t31 = t27 * FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, -0.0011216349f, 0.0067853425f),
-        -0.034142725f), 0.13833544f), -0.42398435f), 0.88479686f);
-    const float t32 = t29 - 12582912.0f;
-    const uint32_t t33 = as_bits(t29);
-    const float t34 = FMA(t32, -0.69314575f, t19) + (t32 * (-1.4286068e-6f));
-    const uint32_t t35 = (uint32_t)((int32_t)t33 >> 1u);
-    const uint32_t t36 = t33 + 1u;
-    const uint32_t t37 = t35 + 127u;
-    const uint32_t t38 = (uint32_t)((int32_t)t36 >> 1u);
-    const uint32_t t39 = t37 << 23u;
-    const uint32_t t40 = 127u + t38;
-    const float t41 = as_float(t39);
-    const float t42 = as_float(t40 << 23u);
-    const float t43 = t30 - 12582912.0f;
-    const uint32_t t44 = as_bits(t30);
-    const float t45 = FMA(-0.69314575f, t43, t26) + ((-1.4286068e-6f) * t43);
-    const uint32_t t46 = (uint32_t)((int32_t)t44 >> 1u);
-    const uint32_t t47 = 1u + t44;
-    const uint32_t t48 = 127u + t46;
-    const uint32_t t49 = (uint32_t)((int32_t)t47 >> 1u);
-    const uint32_t t50 = t48 << 23u;
-    const uint32_t t51 = 127u + t49;
-    const float t52 = as_float(t50);
-    const float t53 = as_float(t51 << 23u);
-    const float t54 = t24 ? (-t22) : t22;
-    const float t55 = FMA(t54, t54 * (-2.0f), 1.0f);
-    const float t56 = ((t18 ? 0.0f : (1.0f + FMA(FMA(t34, FMA(t34, FMA(t34, FMA(t34, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t34 * t34, t34))) * t41) * t42;
-    const float t57 = FMA(t56, t55, 1.0f);
-    const float t58 = 0.5f * ((t16 ? t31 : (1.0f - t56)) * t57);
-    const float t59 = t54 * (((t25 ? 0.0f : (1.0f + FMA(FMA(t45, FMA(t45, FMA(t45, FMA(0.0013814222f, t45,
-        0.008368899f), 0.041668404f), 0.1666652f), 0.49999994f), t45 * t45, t45))) * t52) * t53);
-    const float t60 = (3.4028234663852886e+38f < t59) ? 3.4028234663852886e+38f : t59;
-    const float t61 = (3.4028234663852886e+38f < t58) ? 3.4028234663852886e+38f : t58;
-    const float t62 = t17 ? (t4 ? ((t60 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t60) : mean) :
-        t10;
-    const float t63 = t17 ? (t4 ? ((t61 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t61) : mean) :
-        t10;
-    *out_mean = t62;
-    *out_var = t63;
+    float t0 = p0 - 12582912.0f;
+    float t1 = FMA(t0, -0.69314575f, p1) + (t0 * (-1.4286068e-6f));
+    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
+    return t2;
 }
 
-void sin_exact_forward(int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
-                       float *restrict out_mean, float *restrict out_var)
+INLINE float sin_exact_part1(float p0)
+{
+    float t0 = p0 * (-0.5f);
+    _Bool t1 = t0 < (-150.0f);
+    float t2 = t1 ? (-150.0f) : t0;
+    float t3 = FMA(1.442695f, t2, 12582912.0f);
+    uint32_t t4 = as_bits(t3);
+    float t5 = sin_exact_part0(t3, t2);
+    float t6 = t1 ? 0.0f : t5;
+    float t7 = (t6 * as_float((127u + ((uint32_t)((int32_t)t4 >> 1u))) << 23u)) * as_float((127u +
+        ((uint32_t)((int32_t)(1u + t4) >> 1u))) << 23u);
+    return t7;
+}
+
+INLINE float sin_exact_part2(float p0)
+{
+    float t0 = -p0;
+    _Bool t1 = t0 < (-150.0f);
+    float t2 = t1 ? (-150.0f) : t0;
+    float t3 = FMA(t2, 1.442695f, 12582912.0f);
+    uint32_t t4 = as_bits(t3);
+    float t5 = sin_exact_part0(t3, t2);
+    float t6 = t1 ? 0.0f : t5;
+    float t7 = (t6 * as_float((((uint32_t)((int32_t)t4 >> 1u)) + 127u) << 23u)) * as_float((127u +
+        ((uint32_t)((int32_t)(t4 + 1u) >> 1u))) << 23u);
+    return t7;
+}
+
+INLINE void sin_exact_forward_element(float mean, float var, float *restrict out_mean, float *restrict out_var)
+{
+    _Bool t0 = mean == mean;
+    float t1 = ((mean * 0.63661975f) + 12582912.0f) - 12582912.0f;
+    float t2 = -t1;
+    float t3 = ((0.0f <= var) & (ABS(mean) <= 1000244.1f)) ? 1.0f : (-1.0f);
+    float t4 = var * SQRT(t3);  // NaN for a negative variance, and for |mean| > 1e+06
+    float t5 = t1 - (4.0f * ((12582912.0f + (t1 * 0.25f)) - 12582912.0f));
+    float t6 = FMA(t2, 1.5893255e-8f, FMA(t2, -4.4703484e-6f, FMA(t2, 1.5708008f, mean)));
+    float t7 = t6 * t6;
+    _Bool t8 = t4 < 0.5f;
+    _Bool t9 = t4 == t4;
+    _Bool t10 = 1.0f == (t5 * t5);
+    float t11 = POLY4(t7, 2.4370465e-5f, -0.0013886505f, 0.041666612f, -0.5f, 1.0f);
+    float t12 = t6 * POLY3(t7, -0.00019500092f, 0.008332003f, -0.1666665f, 1.0f);
+    float t13 = t10 ? t11 : t12;
+    float t14 = t8 ? t4 : 0.5f;
+    _Bool t15 = ((-1.0f) == t5) | (ABS(t5) == 2.0f);
+    float t16 = -t13;
+    float t17 = t15 ? t16 : t13;
+    float t18 = sin_exact_part2(t4);
+    float t19 = t14 - 0.25f;
+    float t20 = t14 * POLY5(t19, -0.0011216349f, 0.0067853425f, -0.034142725f, 0.13833544f, -0.42398435f, 0.88479686f);
+    float t21 = 1.0f - t18;
+    float t22 = t8 ? t20 : t21;
+    float t23 = 0.5f * (t22 * FMA(t18, FMA(t17, t17 * (-2.0f), 1.0f), 1.0f));
+    float t24 = t17 * sin_exact_part1(t4);
+    float t25 = (3.4028234663852886e+38f < t24) ? 3.4028234663852886e+38f : t24;
+    float t26 = (3.4028234663852886e+38f < t23) ? 3.4028234663852886e+38f : t23;
+    float t27 = (t25 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t25;
+    float t28 = t0 ? t27 : mean;
+    float t29 = t9 ? t28 : t4;
+    float t30 = (t26 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t26;
+    float t31 = t0 ? t30 : mean;
+    float t32 = t9 ? t31 : t4;
+    *out_mean = t29;
+    *out_var = t32;
+}
+
+void sin_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -134,97 +136,60 @@ void sin_exact_forward(int64_t n, const float *restrict mean, const float *restr
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void sin_exact_backward_element(float mean, float var, float grad_mean,
-                                                                             float grad_var,
-                                                                             float *restrict out_grad_mean,
-                                                                             float *restrict out_grad_var)
+INLINE void sin_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const float t0 = ABS(mean);
-    const _Bool t1 = 0.0f <= var;
-    const _Bool t2 = t0 <= 1000244.1f;
-    const float t3 = mean * 0.63661975f;
-    const _Bool t4 = t1 & t2;
-    const float t5 = t3 + 12582912.0f;
-    const float t6 = SQRT(t4 ? 1.0f : (-1.0f));
-    const float t7 = t5 - 12582912.0f;
-    const float t8 = -t7;
-    const float t9 = t7 - (4.0f * ((12582912.0f + (t7 * 0.25f)) - 12582912.0f));
-    const float t10 = FMA(t8, 1.5893255e-8f, FMA(t8, -4.4703484e-6f, FMA(t8, 1.5708008f, mean)));
-    const float t11 = var * t6;  // NaN for a negative variance, and for |mean| > 1e+06
-    const float t12 = t10 * t10;
-    const float t13 = -t11;
-    const float t14 = t11 * (-0.5f);
-    const _Bool t15 = t11 < 0.5f;
-    const float t16 = t15 ? t11 : 0.5f;
-    const float t17 = t10 * FMA(t12, FMA(t12, FMA(t12, -0.00019500092f, 0.008332003f), -0.1666665f), 1.0f);
-    const float t18 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, 2.4370465e-5f, -0.0013886505f), 0.041666612f), -0.5f), 1.0f);
-    const _Bool t19 = t13 < (-150.0f);
-    const float t20 = t19 ? (-150.0f) : t13;
-    const _Bool t21 = 1.0f == (t9 * t9);
-    const _Bool t22 = ABS(t9) == 2.0f;
-    const _Bool t23 = (-1.0f) == t9;
-    const _Bool t24 = 1.0f == t9;
-    const _Bool t25 = t23 | t22;
-    const _Bool t26 = t22 | t24;
-    const _Bool t27 = t14 < (-150.0f);
-    const float t28 = t27 ? (-150.0f) : t14;
-    const float t29 = t16 - 0.25f;
-    const float t30 = FMA(t20, 1.442695f, 12582912.0f);
-    const float t31 = t16 * FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, -0.0011216349f, 0.0067853425f),
-        -0.034142725f), 0.13833544f), -0.42398435f), 0.88479686f);
-    const float t32 = t30 - 12582912.0f;
-    const uint32_t t33 = as_bits(t30);
-    const float t34 = FMA(t32, -0.69314575f, t20) + (t32 * (-1.4286068e-6f));
-    const float t35 = FMA(1.442695f, t28, 12582912.0f);
-    const uint32_t t36 = (uint32_t)((int32_t)t33 >> 1u);
-    const uint32_t t37 = t33 + 1u;
-    const uint32_t t38 = t36 + 127u;
-    const uint32_t t39 = (uint32_t)((int32_t)t37 >> 1u);
-    const uint32_t t40 = t38 << 23u;
-    const uint32_t t41 = 127u + t39;
-    const float t42 = as_float(t40);
-    const float t43 = as_float(t41 << 23u);
-    const float t44 = t21 ? t18 : t17;
-    const float t45 = t21 ? t17 : t18;
-    const float t46 = t35 - 12582912.0f;
-    const uint32_t t47 = as_bits(t35);
-    const float t48 = FMA(-0.69314575f, t46, t28) + ((-1.4286068e-6f) * t46);
-    const float t49 = t25 ? (-t44) : t44;
-    const uint32_t t50 = (uint32_t)((int32_t)t47 >> 1u);
-    const uint32_t t51 = 1u + t47;
-    const uint32_t t52 = 127u + t50;
-    const uint32_t t53 = (uint32_t)((int32_t)t51 >> 1u);
-    const uint32_t t54 = t52 << 23u;
-    const uint32_t t55 = 127u + t53;
-    const float t56 = as_float(t54);
-    const float t57 = as_float(t55 << 23u);
-    const float t58 = t26 ? (-t45) : t45;
-    const float t59 = ((t19 ? 0.0f : (1.0f + FMA(FMA(t34, FMA(t34, FMA(t34, FMA(t34, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t34 * t34, t34))) * t42) * t43;
-    const float t60 = FMA(t49, t49 * (-2.0f), 1.0f);
-    const float t61 = t58 * (2.0f * t49);
-    const float t62 = ((t27 ? 0.0f : (1.0f + FMA(FMA(t48, FMA(t48, FMA(t48, FMA(0.0013814222f, t48, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t48 * t48, t48))) * t56) * t57;
-    const float t63 = t49 * t62;
-    const float t64 = t58 * t62;
-    const float t65 = (-0.5f) * t63;
-    const float t66 = 0.5f * (t59 * FMA(t60, (2.0f * t59) - 1.0f, 1.0f));
-    const float t67 = -(t61 * (t59 * (t15 ? t31 : (1.0f - t59))));
-    const float t68 = (3.4028234663852886e+38f < t64) ? 3.4028234663852886e+38f : t64;
-    const float t69 = (3.4028234663852886e+38f < t65) ? 3.4028234663852886e+38f : t65;
-    const float t70 = (3.4028234663852886e+38f < t67) ? 3.4028234663852886e+38f : t67;
-    const float t71 = ((t68 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t68) * grad_mean;
-    const float t72 = (3.4028234663852886e+38f < t66) ? 3.4028234663852886e+38f : t66;
-    const float t73 = ((t69 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t69) * grad_mean;
-    const float t74 = FMA((t70 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t70, grad_var, t71);
-    const float t75 = FMA((t72 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t72, grad_var, t73);
-    *out_grad_mean = t74;
-    *out_grad_var = t75;
+    float t0 = ((mean * 0.63661975f) + 12582912.0f) - 12582912.0f;
+    float t1 = -t0;
+    float t2 = t0 - (4.0f * ((12582912.0f + (t0 * 0.25f)) - 12582912.0f));
+    float t3 = FMA(t1, 1.5893255e-8f, FMA(t1, -4.4703484e-6f, FMA(t1, 1.5708008f, mean)));
+    float t4 = ((0.0f <= var) & (ABS(mean) <= 1000244.1f)) ? 1.0f : (-1.0f);
+    float t5 = var * SQRT(t4);  // NaN for a negative variance, and for |mean| > 1e+06
+    float t6 = t3 * t3;
+    _Bool t7 = t5 < 0.5f;
+    float t8 = t7 ? t5 : 0.5f;
+    float t9 = t3 * POLY3(t6, -0.00019500092f, 0.008332003f, -0.1666665f, 1.0f);
+    float t10 = POLY4(t6, 2.4370465e-5f, -0.0013886505f, 0.041666612f, -0.5f, 1.0f);
+    _Bool t11 = 1.0f == (t2 * t2);
+    _Bool t12 = ABS(t2) == 2.0f;
+    float t13 = t11 ? t10 : t9;
+    float t14 = t11 ? t9 : t10;
+    _Bool t15 = ((-1.0f) == t2) | t12;
+    float t16 = -t13;
+    float t17 = t15 ? t16 : t13;
+    _Bool t18 = t12 | (1.0f == t2);
+    float t19 = -t14;
+    float t20 = t18 ? t19 : t14;
+    float t21 = sin_exact_part2(t5);
+    float t22 = sin_exact_part1(t5);
+    float t23 = t20 * t22;
+    float t24 = (-0.5f) * (t17 * t22);
+    float t25 = 0.5f * (t21 * FMA(FMA(t17, t17 * (-2.0f), 1.0f), (2.0f * t21) - 1.0f, 1.0f));
+    float t26 = t20 * (2.0f * t17);
+    float t27 = t8 - 0.25f;
+    float t28 = t8 * POLY5(t27, -0.0011216349f, 0.0067853425f, -0.034142725f, 0.13833544f, -0.42398435f, 0.88479686f);
+    float t29 = 1.0f - t21;
+    float t30 = t7 ? t28 : t29;
+    float t31 = -(t26 * (t21 * t30));
+    float t32 = (3.4028234663852886e+38f < t23) ? 3.4028234663852886e+38f : t23;
+    float t33 = (3.4028234663852886e+38f < t24) ? 3.4028234663852886e+38f : t24;
+    float t34 = (3.4028234663852886e+38f < t31) ? 3.4028234663852886e+38f : t31;
+    float t35 = (3.4028234663852886e+38f < t25) ? 3.4028234663852886e+38f : t25;
+    float t36 = (t34 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t34;
+    float t37 = (t32 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t32;
+    float t38 = FMA(t36, grad_var, t37 * grad_mean);
+    float t39 = (t35 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t35;
+    float t40 = (t33 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t33;
+    float t41 = FMA(t39, grad_var, t40 * grad_mean);
+    *out_grad_mean = t38;
+    *out_grad_var = t41;
 }
 
-void sin_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                        const float *restrict grad_mean, const float *restrict grad_var, const float *restrict params,
-                        float *restrict out_grad_mean, float *restrict out_grad_var)
+void sin_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time

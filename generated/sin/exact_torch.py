@@ -3,7 +3,6 @@
 # f(x) = sin(x)
 #
 # rule digest  cab3601f17be844a9a58f66a6a3a7628a58c3483a21634dfa29346b78f0f9736
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 """sin, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

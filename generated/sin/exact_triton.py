@@ -3,17 +3,11 @@
 # f(x) = sin(x)
 #
 # rule digest  cab3601f17be844a9a58f66a6a3a7628a58c3483a21634dfa29346b78f0f9736
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   sin_exact_forward 124, sin_exact_backward 144
 #
 # Certificate:
-#   mean        0.12 tolerance, worst at mean = -2.38523221, var = 0.000598810439
-#   var         0.0187 tolerance, worst at mean = 0.0376713164, var = 0.0162357613
-#   dmean_dmu   0.00143 tolerance, worst at mean = -0.00235545449, var = 1.38400149
-#   dmean_dvar  0.00144 tolerance, worst at mean = 1.64294839, var = 1.37569463
-#   dvar_dmu    0.00299 tolerance, worst at mean = 8.65803051, var = 8.85902864e-06
-#   dvar_dvar   0.00392 tolerance, worst at mean = -17.3173122, var = 76.0043335
-#   against exact values at 16945 points over all of float32; details in exact.json
+#   mean 0.12, var 0.0187, dmean_dmu 0.00143, dmean_dvar 0.00144, dvar_dmu 0.00299, dvar_dvar 0.00392 tolerance,
+#   against exact values at 16945 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -25,59 +19,78 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
+def _polynomial3(x, y, c0, c1, c2):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2))
+
+
+@triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial5(x, y, c0, c1, c2, c3, c4):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4))
+
+
+@triton.jit
+def _part0(p0, p1):
+    t0 = p0 - 12582912.0
+    t1 = tl.fma(-0.69314575, t0, p1) + ((-1.4286068e-6) * t0)
+    t2 = 1.0 + tl.fma(_polynomial4(t1, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t1 * t1, t1)
+    return t2
+
+
+@triton.jit
+def _part1(p0):
+    t0 = p0 * (-0.5)
+    t1 = t0 < (-150.0)
+    t2 = tl.where(t1, -150.0, t0)
+    t3 = tl.fma(1.442695, t2, 12582912.0)
+    t4 = t3.to(tl.int32, bitcast=True)
+    t5 = ((tl.where(t1, 0.0, _part0(t3, t2)) * (((127 + (t4 >> 1)) << 23).to(tl.float32, bitcast=True))) * (((127 + ((1
+        + t4) >> 1)) << 23).to(tl.float32, bitcast=True)))
+    return t5
+
+
+@triton.jit
+def _part2(p0):
+    t0 = p0 * -1.0
+    t1 = t0 < (-150.0)
+    t2 = tl.where(t1, -150.0, t0)
+    t3 = tl.fma(t2, 1.442695, 12582912.0)
+    t4 = t3.to(tl.int32, bitcast=True)
+    t5 = ((tl.where(t1, 0.0, _part0(t3, t2)) * ((((t4 >> 1) + 127) << 23).to(tl.float32, bitcast=True))) * (((127 +
+        ((t4 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)))
+    return t5
+
+
+@triton.jit
 def sin_exact_forward(mean, var):
     t0 = ((mean * 0.63661975) + 12582912.0) - 12582912.0
     t1 = t0 * -1.0
     t2 = tl.fma(t1, 1.5893255e-8, tl.fma(t1, -4.4703484e-6, tl.fma(t1, 1.5708008, mean)))
     t3 = t2 * t2
-    t4 = t2 * tl.fma(t3, tl.fma(t3, tl.fma(t3, -0.00019500092, 0.008332003), -0.1666665), 1.0)
-    t5 = tl.fma(t3, tl.fma(t3, tl.fma(t3, tl.fma(t3, 2.4370465e-5, -0.0013886505), 0.041666612), -0.5), 1.0)
-    t6 = t0 - (4.0 * ((12582912.0 + (t0 * 0.25)) - 12582912.0))
-    t7 = tl.where(1.0 == (t6 * t6), t5, t4)
-    t8 = t7 * -1.0
-    t9 = tl.where(((-1.0) == t6) | (tl.abs(t6) == 2.0), t8, t7)
+    t4 = t0 - (4.0 * ((12582912.0 + (t0 * 0.25)) - 12582912.0))
+    t5 = (tl.where(1.0 == (t4 * t4), _polynomial4(t3, 2.4370465e-5, -0.0013886505, 0.041666612, -0.5, 1.0), t2 *
+        _polynomial3(t3, -0.00019500092, 0.008332003, -0.1666665, 1.0)))
+    t6 = tl.where(((-1.0) == t4) | (tl.abs(t4) == 2.0), t5 * -1.0, t5)
     # NaN for a negative variance, and for |mean| > 1e+06
-    t10 = var * tl.sqrt_rn(tl.where((0.0 <= var) & (tl.abs(mean) <= 1000244.1), 1.0, -1.0))
-    t11 = t10 * (-0.5)
-    t12 = t11 < (-150.0)
-    t13 = tl.where(t12, -150.0, t11)
-    t14 = tl.fma(1.442695, t13, 12582912.0)
-    t15 = t14 - 12582912.0
-    t16 = tl.fma(-0.69314575, t15, t13) + ((-1.4286068e-6) * t15)
-    t17 = (tl.where(t12, 0.0, 1.0 + tl.fma(tl.fma(t16, tl.fma(t16, tl.fma(t16, tl.fma(0.0013814222, t16, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t16 * t16, t16)))
-    t18 = t14.to(tl.int32, bitcast=True)
-    t19 = (t9 * ((t17 * (((127 + (t18 >> 1)) << 23).to(tl.float32, bitcast=True))) * (((127 + ((1 + t18) >> 1)) <<
-        23).to(tl.float32, bitcast=True))))
-    t20 = tl.where(3.4028234663852886e+38 < t19, 3.4028234663852886e+38, t19)
-    t21 = tl.where(t20 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t20)
-    t22 = mean == mean
-    t23 = tl.where(t22, t21, mean)
-    t24 = t10 == t10
-    t25 = tl.where(t24, t23, t10)
-    t26 = tl.fma(t9, t9 * (-2.0), 1.0)
-    t27 = t10 * -1.0
-    t28 = t27 < (-150.0)
-    t29 = tl.where(t28, -150.0, t27)
-    t30 = tl.fma(t29, 1.442695, 12582912.0)
-    t31 = t30 - 12582912.0
-    t32 = tl.fma(t31, -0.69314575, t29) + (t31 * (-1.4286068e-6))
-    t33 = (tl.where(t28, 0.0, 1.0 + tl.fma(tl.fma(t32, tl.fma(t32, tl.fma(t32, tl.fma(t32, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t32 * t32, t32)))
-    t34 = t30.to(tl.int32, bitcast=True)
-    t35 = ((t33 * ((((t34 >> 1) + 127) << 23).to(tl.float32, bitcast=True))) * (((127 + ((t34 + 1) >> 1)) <<
-        23).to(tl.float32, bitcast=True)))
-    t36 = tl.fma(t35, t26, 1.0)
-    t37 = 1.0 - t35
-    t38 = t10 < 0.5
-    t39 = tl.where(t38, t10, 0.5)
-    t40 = t39 - 0.25
-    t41 = (0.5 * (tl.where(t38, t39 * tl.fma(t40, tl.fma(t40, tl.fma(t40, tl.fma(t40, tl.fma(t40, -0.0011216349,
-        0.0067853425), -0.034142725), 0.13833544), -0.42398435), 0.88479686), t37) * t36))
-    t42 = tl.where(3.4028234663852886e+38 < t41, 3.4028234663852886e+38, t41)
-    t43 = (tl.where(t24, tl.where(t22, tl.where(t42 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t42), mean),
-        t10))
-    return (t25, t43)
+    t7 = var * tl.sqrt_rn(tl.where((0.0 <= var) & (tl.abs(mean) <= 1000244.1), 1.0, -1.0))
+    t8 = t6 * _part1(t7)
+    t9 = tl.where(3.4028234663852886e+38 < t8, 3.4028234663852886e+38, t8)
+    t10 = mean == mean
+    t11 = t7 == t7
+    t12 = tl.where(t11, tl.where(t10, tl.where(t9 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t9), mean), t7)
+    t13 = _part2(t7)
+    t14 = t7 < 0.5
+    t15 = tl.where(t14, t7, 0.5)
+    t16 = (0.5 * (tl.where(t14, t15 * _polynomial5(t15 - 0.25, -0.0011216349, 0.0067853425, -0.034142725, 0.13833544,
+        -0.42398435, 0.88479686), 1.0 - t13) * tl.fma(t13, tl.fma(t6, t6 * (-2.0), 1.0), 1.0)))
+    t17 = tl.where(3.4028234663852886e+38 < t16, 3.4028234663852886e+38, t16)
+    t18 = (tl.where(t11, tl.where(t10, tl.where(t17 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t17), mean),
+        t7))
+    return (t12, t18)
 
 
 @triton.jit
@@ -97,65 +110,40 @@ def sin_exact_backward(mean, var, grad_mean, grad_var):
     t1 = t0 * -1.0
     t2 = tl.fma(t1, 1.5893255e-8, tl.fma(t1, -4.4703484e-6, tl.fma(t1, 1.5708008, mean)))
     t3 = t2 * t2
-    t4 = t2 * tl.fma(t3, tl.fma(t3, tl.fma(t3, -0.00019500092, 0.008332003), -0.1666665), 1.0)
-    t5 = tl.fma(t3, tl.fma(t3, tl.fma(t3, tl.fma(t3, 2.4370465e-5, -0.0013886505), 0.041666612), -0.5), 1.0)
+    t4 = t2 * _polynomial3(t3, -0.00019500092, 0.008332003, -0.1666665, 1.0)
+    t5 = _polynomial4(t3, 2.4370465e-5, -0.0013886505, 0.041666612, -0.5, 1.0)
     t6 = t0 - (4.0 * ((12582912.0 + (t0 * 0.25)) - 12582912.0))
     t7 = 1.0 == (t6 * t6)
     t8 = tl.where(t7, t4, t5)
-    t9 = t8 * -1.0
-    t10 = tl.abs(t6) == 2.0
-    t11 = tl.where(t10 | (1.0 == t6), t9, t8)
-    t12 = tl.where(t7, t5, t4)
-    t13 = t12 * -1.0
-    t14 = tl.where(((-1.0) == t6) | t10, t13, t12)
-    t15 = t11 * (2.0 * t14)
+    t9 = tl.abs(t6) == 2.0
+    t10 = tl.where(t9 | (1.0 == t6), t8 * -1.0, t8)
+    t11 = tl.where(t7, t5, t4)
+    t12 = tl.where(((-1.0) == t6) | t9, t11 * -1.0, t11)
     # NaN for a negative variance, and for |mean| > 1e+06
-    t16 = var * tl.sqrt_rn(tl.where((0.0 <= var) & (tl.abs(mean) <= 1000244.1), 1.0, -1.0))
-    t17 = t16 * -1.0
-    t18 = t17 < (-150.0)
-    t19 = tl.where(t18, -150.0, t17)
-    t20 = tl.fma(t19, 1.442695, 12582912.0)
-    t21 = t20 - 12582912.0
-    t22 = tl.fma(t21, -0.69314575, t19) + (t21 * (-1.4286068e-6))
-    t23 = (tl.where(t18, 0.0, 1.0 + tl.fma(tl.fma(t22, tl.fma(t22, tl.fma(t22, tl.fma(t22, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t22 * t22, t22)))
-    t24 = t20.to(tl.int32, bitcast=True)
-    t25 = ((t23 * ((((t24 >> 1) + 127) << 23).to(tl.float32, bitcast=True))) * (((127 + ((t24 + 1) >> 1)) <<
-        23).to(tl.float32, bitcast=True)))
-    t26 = 1.0 - t25
-    t27 = t16 < 0.5
-    t28 = tl.where(t27, t16, 0.5)
-    t29 = t28 - 0.25
-    t30 = ((t15 * (t25 * tl.where(t27, t28 * tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, -0.0011216349,
-        0.0067853425), -0.034142725), 0.13833544), -0.42398435), 0.88479686), t26))) * -1.0)
-    t31 = tl.where(3.4028234663852886e+38 < t30, 3.4028234663852886e+38, t30)
-    t32 = tl.where(t31 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t31)
-    t33 = t16 * (-0.5)
-    t34 = t33 < (-150.0)
-    t35 = tl.where(t34, -150.0, t33)
-    t36 = tl.fma(1.442695, t35, 12582912.0)
-    t37 = t36 - 12582912.0
-    t38 = tl.fma(-0.69314575, t37, t35) + ((-1.4286068e-6) * t37)
-    t39 = (tl.where(t34, 0.0, 1.0 + tl.fma(tl.fma(t38, tl.fma(t38, tl.fma(t38, tl.fma(0.0013814222, t38, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t38 * t38, t38)))
-    t40 = t36.to(tl.int32, bitcast=True)
-    t41 = ((t39 * (((127 + (t40 >> 1)) << 23).to(tl.float32, bitcast=True))) * (((127 + ((1 + t40) >> 1)) <<
-        23).to(tl.float32, bitcast=True)))
-    t42 = t11 * t41
-    t43 = tl.where(3.4028234663852886e+38 < t42, 3.4028234663852886e+38, t42)
-    t44 = tl.fma(t32, grad_var, tl.where(t43 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t43) * grad_mean)
-    t45 = 0.5 * (t25 * tl.fma(tl.fma(t14, t14 * (-2.0), 1.0), (2.0 * t25) - 1.0, 1.0))
-    t46 = tl.where(3.4028234663852886e+38 < t45, 3.4028234663852886e+38, t45)
-    t47 = tl.where(t46 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t46)
-    t48 = (-0.5) * (t14 * t41)
-    t49 = tl.where(3.4028234663852886e+38 < t48, 3.4028234663852886e+38, t48)
-    t50 = tl.fma(t47, grad_var, tl.where(t49 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t49) * grad_mean)
-    return (t44, t50)
+    t13 = var * tl.sqrt_rn(tl.where((0.0 <= var) & (tl.abs(mean) <= 1000244.1), 1.0, -1.0))
+    t14 = _part2(t13)
+    t15 = t13 < 0.5
+    t16 = tl.where(t15, t13, 0.5)
+    t17 = (((t10 * (2.0 * t12)) * (t14 * tl.where(t15, t16 * _polynomial5(t16 - 0.25, -0.0011216349, 0.0067853425,
+        -0.034142725, 0.13833544, -0.42398435, 0.88479686), 1.0 - t14))) * -1.0)
+    t18 = tl.where(3.4028234663852886e+38 < t17, 3.4028234663852886e+38, t17)
+    t19 = _part1(t13)
+    t20 = t10 * t19
+    t21 = tl.where(3.4028234663852886e+38 < t20, 3.4028234663852886e+38, t20)
+    t22 = (tl.fma(tl.where(t18 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t18), grad_var, tl.where(t21 <
+        (-3.4028234663852886e+38), -3.4028234663852886e+38, t21) * grad_mean))
+    t23 = 0.5 * (t14 * tl.fma(tl.fma(t12, t12 * (-2.0), 1.0), (2.0 * t14) - 1.0, 1.0))
+    t24 = tl.where(3.4028234663852886e+38 < t23, 3.4028234663852886e+38, t23)
+    t25 = (-0.5) * (t12 * t19)
+    t26 = tl.where(3.4028234663852886e+38 < t25, 3.4028234663852886e+38, t25)
+    t27 = (tl.fma(tl.where(t24 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t24), grad_var, tl.where(t26 <
+        (-3.4028234663852886e+38), -3.4028234663852886e+38, t26) * grad_mean))
+    return (t22, t27)
 
 
 @triton.jit
-def sin_exact_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n,
-                              BLOCK: tl.constexpr):
+def sin_exact_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

@@ -5,7 +5,6 @@
 #      distribution functions
 #
 # rule digest  f3252419a2242f30b95dbd1237310864f3ce803e43d258709365f1dbb03d92ae
-# made with    momentgen 0.1.0, mpmath 1.3.0, sympy 1.14.0
 """softmax, variant normal: the term that a class's score is reduced from, for float64."""
 
 from __future__ import annotations

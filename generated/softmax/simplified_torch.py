@@ -4,7 +4,6 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (64): a softmax of scaled means
 #
 # rule digest  f3252419a2242f30b95dbd1237310864f3ce803e43d258709365f1dbb03d92ae
-# made with    momentgen 0.1.0, mpmath 1.3.0, sympy 1.14.0
 """softmax, variant simplified: the term that a class's score is reduced from, for float64."""
 
 from __future__ import annotations

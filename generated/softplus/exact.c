@@ -3,17 +3,12 @@
 // f(x) = log(exp(beta*x) + 1)/beta
 //
 // rule digest  6b3c0de958999f1e86e942c8547c8c8f242f7f8a3ad9bcc5dbffeb5269053d65
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      hc7decb26a4ae66c0759c08aa2f9c879d5a4be86b74b321ffe583defed51869b9
 // operations   softplus_exact_forward 378, softplus_exact_backward 396
 //
 // Certificate:
-//   mean        0.967 tolerance, worst at mean = -463.843445, var = 45517.7695, beta = 38.44375
-//   var         0.544 tolerance, worst at mean = 5.41880131, var = 1.05463529, beta = 38.44375
-//   dmean_dmu   0.601 tolerance, worst at mean = 0.0150841065, var = 0.000253973267, beta = 128
-//   dmean_dvar  0.624 tolerance, worst at mean = 309.493011, var = 7036.72803, beta = 0.0625
-//   dvar_dmu    0.642 tolerance, worst at mean = 167.966888, var = 3353.52222, beta = 0.0625
-//   dvar_dvar   0.644 tolerance, worst at mean = -1.9453103e+16, var = 3.03496804e+32, beta = 1
-//   against exact values at 68800 points over all of float32; details in exact.json
+//   mean 0.967, var 0.544, dmean_dmu 0.601, dmean_dvar 0.624, dvar_dmu 0.642, dvar_dvar 0.644 tolerance,
+//   against exact values at 68800 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -28,6 +23,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -44,165 +40,146 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void softplus_exact_forward_element(float mean, float var, float beta_hi,
-                                                                                 float beta_lo,
-                                                                                 float *restrict out_mean,
-                                                                                 float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void softplus_exact_forward_element(
+    float mean, float var, float beta_hi, float beta_lo, float *restrict out_mean, float *restrict out_var)
 {
-    const float t0 = 1.0f / beta_hi;
-    const float t1 = ABS(mean);
-    const _Bool t2 = 1.2676506e+30f < var;
-    const _Bool t3 = 1.2980742e+33f < t1;
-    const _Bool t4 = 8.6736174e-19f < var;
-    const _Bool t5 = t2 | t3;
-    const _Bool t6 = t5 & t4;
-    const float t7 = t5 ? 1.5258789e-5f : 1.0f;
-    const float t8 = t5 ? 65536.0f : 1.0f;
-    const float t9 = mean * t7;
-    const float t10 = t6 ? 1.5258789e-5f : 1.0f;
-    const float t11 = t6 ? 65536.0f : 1.0f;
-    const float t12 = t10 * (var * t10);
-    const float t13 = t0 * t0;
-    const float t14 = -t0;
-    const float t15 = 1.0f / t0;
-    const float t16 = t0 * FMA(beta_lo, t14, FMA(beta_hi, t14, 1.0f));
-    const float t17 = 1.0f / t13;
-    const float t18 = FMA(t0, t16, FMA(t0, t16, FMA(t0, t0, -t13)));
-    const float t19 = t9 * t15;  // mean in units of the base
-    const float t20 = t0 + t16;
-    const float t21 = -t17;
-    const float t22 = -t19;
-    const float t23 = t15 * FMA(t16, t22, FMA(t0, t22, t9));
-    const _Bool t24 = t19 < 0.0f;
-    const float t25 = FMA(t18, t21, FMA(t13, t21, 1.0f));
-    const float t26 = t13 + t18;
-    const float t27 = t12 * (t17 + (t17 * t25));
-    const float t28 = t24 ? 0.0f : 1.0f;
-    const float t29 = t19 + t23;
-    const float t30 = t24 ? 0.0f : t29;
-    const float t31 = -ABS(t29);
-    const _Bool t32 = t31 < (-87.25f);
-    const float t33 = t32 ? (-87.25f) : t31;
-    const float t34 = t27 + 2.56f;
-    const float t35 = (0.0f <= t27) ? t34 : (-1.0f);  // a root of it is NaN for v < 0
-    const _Bool t36 = 0.0f == t27;
-    const float t37 = FMA(1.442695f, t33, 12582912.0f);
-    const float t38 = SQRT(t35);
-    const float t39 = t37 - 12582912.0f;
-    const float t40 = as_float((127u + as_bits(t37)) << 23u);
-    const float t41 = FMA(-0.69314575f, t39, t33) + ((-1.4286068e-6f) * t39);
-    const float t42 = t32 ? 0.0f : ((1.0f + FMA(FMA(t41, FMA(t41, FMA(t41, FMA(0.0013814222f, t41, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t41 * t41, t41)) * t40);
-    const float t43 = 1.0f / t38;
-    const float t44 = FMA(t38, -t38, t35) * (0.5f * t43);
-    const float t45 = -t43;
-    const float t46 = t19 * t43;
-    const float t47 = FMA(t44, t45, FMA(t38, t45, 1.0f));
-    const float t48 = t38 + t44;
-    const float t49 = t43 * t47;
-    const float t50 = FMA(t19, t49, FMA(t23, t43, FMA(t19, t43, -t46)));
-    const float t51 = t43 + t49;
-    const float t52 = t46 + t50;
-    const float t53 = (t46 < (-9.95f)) ? (-9.95f) : t52;
-    const _Bool t54 = 9.95f < ABS(t52);
-    const float t55 = t42 * (1.0f / (2.0f + t42));
-    const float t56 = 1.6f * t51;
-    const float t57 = FMA(2.0f, t56, -1.0f);
-    const float t58 = FMA(t56, 2.0f * t56, -1.0f);
-    const float t59 = (9.95f < t53) ? 9.95f : t53;  // (mean - centre)/w
-    const float t60 = t59 * t59;
-    const float t61 = t55 * t55;
-    const float t62 = FMA(t60, 0.9166686f, 8.250017f);
-    const float t63 = t60 * (-0.5f);
-    const float t64 = t59 * (1.0f / SQRT(t62));  // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t65 = FMA(t55, FMA(t61, FMA(t61, FMA(t61, FMA(t61, 0.28178334f, 0.279606f), 0.4002491f), 0.66666317f),
-        2.0f), t30);
-    const float t66 = FMA(t63, 1.442695f, 12582912.0f);
-    const float t67 = t66 - 12582912.0f;
-    const float t68 = as_float((as_bits(t66) + 127u) << 23u);
-    const float t69 = FMA(t67, -0.69314575f, t63) + (t67 * (-1.4286068e-6f));
-    const float t70 = (1.0f + FMA(FMA(t69, FMA(t69, FMA(t69, FMA(t69, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t69 * t69, t69)) * t68;
-    const float t71 = FMA(t64, t64 * 2.0f, -1.0f);
-    const float t72 = ABS(t64) - 0.5f;
-    const float t73 = t70 * FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72, FMA(t72,
-        FMA(t72, -1.3764961f, 0.099540435f), -0.14060953f), 0.5018078f), -0.46637863f), 0.44648045f), -0.45077622f),
-        0.43308648f), -0.39543933f), 0.3353004f), -0.25907764f), 0.081369765f);
-    const float t74 = FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, -0.011154775f,
-        0.008803562f), 0.017120399f), -0.012589448f), -0.007143972f), 0.0043049576f), 0.0008168699f), -8.945024e-5f),
-        -9.353737e-5f);
-    const float t75 = FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, -0.0047289995f, 0.0089502195f),
-        0.00026665942f), -0.0070803654f), 0.0013801322f), 0.0013745413f), -3.591831e-5f), -0.000113038586f);
-    const float t76 = FMA(t57, FMA(t57, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, 0.009137837f,
-        -0.0044149836f), -0.014358064f), 0.0060285153f), 0.006191603f), -0.0019158062f), -0.00068525015f),
-        9.6919335e-5f), t74), FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, -0.006654843f,
-        -0.007310419f), 0.012588579f), 0.014198212f), -0.006940869f), -0.008867183f), 0.0013842179f), 0.0014771932f),
-        -3.4559e-5f));
-    const float t77 = FMA(t57, FMA(t57, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, 0.0063717896f,
-        -0.0058126077f), -0.006003107f), 0.0054023894f), 0.0009999633f), -0.00091721414f), 1.3962854e-5f), t75),
-        FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, -0.0035231274f, -0.0035016667f), 0.005658735f),
-        0.008708023f), -0.0050506317f), -0.0043822248f), 0.0018149801f), 0.00017212682f));
-    const float t78 = FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71,
-        FMA(t71, -0.001293995f, -4.5654284e-5f), 0.0062450096f), 0.002685367f), -0.013925336f), -0.010397388f),
-        0.018891774f), 0.0149165485f), -0.018700553f), -0.004121571f), 0.006628937f), -0.0008930933f);
-    const float t79 = FMA(t57, t76, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71,
-        0.013540076f, -0.0035189656f), -0.028778309f), 0.0072241286f), 0.017441504f), -0.0016015478f), -0.0042882813f),
-        -0.0003541651f), 0.00037644542f));
-    const float t80 = FMA(t57, FMA(t57, t77, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71,
-        0.0071453042f, -0.0063461578f), -0.013135537f), 0.010521948f), 0.007738108f), -0.0052456213f), -0.0012725703f),
-        0.0005823403f)), FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, -0.0015250095f,
-        0.005289591f), 0.0033152518f), -0.008997235f), 0.0012982893f), -0.007641568f), 0.011372438f), -0.0018718527f),
-        -0.001177692f));
-    const float t81 = FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, -0.00063216465f, -8.423694e-5f),
-        0.0017538884f), -0.00093816954f), -0.00089386746f), 0.0009092076f), -6.9830974e-5f), -8.0198224e-5f);
-    const float t82 = FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, 0.0006750666f,
-        0.0026796428f), -0.003449862f), -0.0048176204f), 0.0055738725f), 0.0015170902f), -0.0026496432f),
-        0.00036830173f), 0.00013145368f);
-    const float t83 = FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, -0.0016371182f,
-        -0.0025385597f), 0.0045049544f), 0.0069307396f), -0.0028480862f), -0.010033228f), 0.0027295358f),
-        0.0047861305f), -0.0017675214f), -0.00012055082f);
-    const float t84 = FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71,
-        FMA(t71, 0.00025854533f, -0.0009487949f), -0.0012733138f), 0.0035721906f), 0.0045952434f), -0.0017566698f),
-        -0.010511117f), -0.015175445f), 0.036663122f), -0.00605482f), -0.016478168f), 0.007111404f);
-    const float t85 = FMA(t57, FMA(t57, t79, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71,
-        0.006669204f, 0.0029422194f), -0.015413132f), 0.0026658291f), 0.0020438465f), -0.004099623f), 0.00865776f),
-        -0.0027273458f), -0.0006413204f)), FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71,
-        FMA(t71, 0.0008255208f, -0.0032002495f), -0.006054557f), 0.004933262f), 0.021075234f), -0.011838763f),
-        -0.017035218f), 0.008216465f), 0.006350286f), -0.0032886039f));
-    const float t86 = FMA(t57, FMA(t57, t80, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71,
-        0.00049874245f, -0.0036046174f), -0.0040442673f), 0.011237564f), 0.015640255f), -0.03130285f), 0.0039617214f),
-        0.012443366f), -0.0048315744f)), FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71,
-        FMA(t71, 0.00043262623f, 0.0034345172f), -0.0035503793f), -0.012555883f), 0.00603001f), 0.023695184f),
-        -0.010232644f), -0.024066694f), 0.022210335f), -0.0054087774f));
+    float t0 = 1.0f / beta_hi;
+    _Bool t1 = (1.2676506e+30f < var) | (1.2980742e+33f < ABS(mean));
+    _Bool t2 = t1 & (8.6736174e-19f < var);
+    float t3 = t1 ? 1.5258789e-5f : 1.0f;
+    float t4 = mean * t3;
+    float t5 = t2 ? 1.5258789e-5f : 1.0f;
+    float t6 = t2 ? 65536.0f : 1.0f;
+    float t7 = t0 * t0;
+    float t8 = -t0;
+    float t9 = 1.0f / t0;
+    float t10 = t0 * FMA(beta_lo, t8, FMA(beta_hi, t8, 1.0f));
+    float t11 = 1.0f / t7;
+    float t12 = FMA(t0, t10, FMA(t0, t10, FMA(t0, t0, -t7)));
+    float t13 = t4 * t9;  // mean in units of the base
+    float t14 = -t11;
+    float t15 = -t13;
+    float t16 = t9 * FMA(t10, t15, FMA(t0, t15, t4));
+    _Bool t17 = t13 < 0.0f;
+    float t18 = (t5 * (var * t5)) * (t11 + (t11 * FMA(t12, t14, FMA(t7, t14, 1.0f))));
+    float t19 = t13 + t16;
+    float t20 = -ABS(t19);
+    _Bool t21 = t20 < (-87.25f);
+    float t22 = t21 ? (-87.25f) : t20;
+    _Bool t23 = 0.0f <= t18;
+    float t24 = t18 + 2.56f;
+    float t25 = t23 ? t24 : (-1.0f);  // a root of it is NaN for v < 0
+    float t26 = FMA(1.442695f, t22, 12582912.0f);
+    float t27 = SQRT(t25);
+    float t28 = t26 - 12582912.0f;
+    float t29 = FMA(-0.69314575f, t28, t22) + ((-1.4286068e-6f) * t28);
+    float t30 = (1.0f + FMA(POLY4(t29, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t29 * t29,
+        t29)) * as_float((127u + as_bits(t26)) << 23u);
+    float t31 = t21 ? 0.0f : t30;
+    float t32 = 1.0f / t27;
+    float t33 = FMA(t27, -t27, t25) * (0.5f * t32);
+    float t34 = -t32;
+    float t35 = t13 * t32;
+    float t36 = t32 * FMA(t33, t34, FMA(t27, t34, 1.0f));
+    float t37 = t32 + t36;
+    float t38 = t35 + FMA(t13, t36, FMA(t16, t32, FMA(t13, t32, -t35)));
+    float t39 = (t35 < (-9.95f)) ? (-9.95f) : t38;
+    float t40 = t31 * (1.0f / (2.0f + t31));
+    float t41 = 1.6f * t37;
+    float t42 = FMA(2.0f, t41, -1.0f);
+    float t43 = FMA(t41, 2.0f * t41, -1.0f);
+    float t44 = (9.95f < t39) ? 9.95f : t39;  // (mean - centre)/w
+    float t45 = t44 * t44;
+    float t46 = t45 * (-0.5f);
+    // t against its reach, by way of t/sqrt(kappa² + t²)
+    float t47 = t44 * (1.0f / SQRT(FMA(t45, 0.9166686f, 8.250017f)));
+    float t48 = FMA(t46, 1.442695f, 12582912.0f);
+    float t49 = t48 - 12582912.0f;
+    float t50 = FMA(t49, -0.69314575f, t46) + (t49 * (-1.4286068e-6f));
+    float t51 = FMA(t47, t47 * 2.0f, -1.0f);
+    float t52 = t17 ? 0.0f : 1.0f;
+    float t53 = (1.0f + FMA(POLY4(t50, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t50 * t50,
+        t50)) * as_float((as_bits(t48) + 127u) << 23u);
+    float t54 = ABS(t47) - 0.5f;
+    float t55 = t53 * POLY11(t54, -1.3764961f, 0.099540435f, -0.14060953f, 0.5018078f, -0.46637863f, 0.44648045f,
+        -0.45077622f, 0.43308648f, -0.39543933f, 0.3353004f, -0.25907764f, 0.081369765f);
+    float t56 = t27 + t33;
+    _Bool t57 = 9.95f < ABS(t38);
     // mean, normalised
-    const float t87 = FMA(t58, FMA(t58, FMA(t58, FMA(t58, FMA(t58, FMA(t58, FMA(t58, FMA(t71, FMA(t71, FMA(t71,
-        FMA(t71, FMA(t71, 0.00065271865f, -0.00024989044f), -0.00073418824f), 0.00023590971f), 0.00014587032f),
-        -2.3544844e-5f), FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, -0.0010847534f, 0.0007320866f), 0.0011005673f),
-        -0.00068296003f), -0.00015262692f), 6.861147e-5f)), t81), t82), t83), t78), t84), FMA(t71, FMA(t71, FMA(t71,
-        FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, 0.0015370438f, 0.001822296f),
-        -0.0052611935f), -0.008945272f), 0.0051646912f), 0.020809544f), 0.005118074f), -0.036854435f), -0.014644348f),
-        0.06815069f), -0.047701232f), 0.010804788f));
-    const float t88 = FMA(t28, t29, FMA(t73, t48, t54 ? 0.0f : (t51 * t87)));
-    const float t89 = FMA(t57, t85, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71,
-        0.0016817488f, 9.627798e-5f), -0.0075554554f), -0.0022848616f), 0.014063914f), 1.1380236e-5f),
-        -0.00038058645f), -0.017868115f), 0.016337926f), -0.00411814f));
-    const float t90 = t64 * FMA(t57, t86, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71,
-        FMA(t71, -0.0005682975f, -0.0021157034f), 0.0022246628f), 0.009922193f), -0.0017616643f), -0.030589625f),
-        -0.0002383626f), 0.13161628f), -0.30946586f), 0.7009767f));
+    float t58 = FMA(t43, FMA(t43, FMA(t43, FMA(t43, FMA(t43, FMA(t43, FMA(t43, POLY5(t51, 0.00065271865f,
+        -0.00024989044f, -0.00073418824f, 0.00023590971f, 0.00014587032f, -2.3544844e-5f), POLY5(t51, -0.0010847534f,
+        0.0007320866f, 0.0011005673f, -0.00068296003f, -0.00015262692f, 6.861147e-5f)), POLY7(t51, -0.00063216465f,
+        -8.423694e-5f, 0.0017538884f, -0.00093816954f, -0.00089386746f, 0.0009092076f, -6.9830974e-5f,
+        -8.0198224e-5f)), POLY8(t51, 0.0006750666f, 0.0026796428f, -0.003449862f, -0.0048176204f, 0.0055738725f,
+        0.0015170902f, -0.0026496432f, 0.00036830173f, 0.00013145368f)), POLY9(t51, -0.0016371182f, -0.0025385597f,
+        0.0045049544f, 0.0069307396f, -0.0028480862f, -0.010033228f, 0.0027295358f, 0.0047861305f, -0.0017675214f,
+        -0.00012055082f)), POLY11(t51, -0.001293995f, -4.5654284e-5f, 0.0062450096f, 0.002685367f, -0.013925336f,
+        -0.010397388f, 0.018891774f, 0.0149165485f, -0.018700553f, -0.004121571f, 0.006628937f, -0.0008930933f)),
+        POLY11(t51, 0.00025854533f, -0.0009487949f, -0.0012733138f, 0.0035721906f, 0.0045952434f, -0.0017566698f,
+        -0.010511117f, -0.015175445f, 0.036663122f, -0.00605482f, -0.016478168f, 0.007111404f)), POLY11(t51,
+        0.0015370438f, 0.001822296f, -0.0052611935f, -0.008945272f, 0.0051646912f, 0.020809544f, 0.005118074f,
+        -0.036854435f, -0.014644348f, 0.06815069f, -0.047701232f, 0.010804788f));
+    float t59 = t37 * t58;
+    float t60 = t57 ? 0.0f : t59;
+    float t61 = FMA(t52, t19, FMA(t55, t56, t60));
     // var, normalised
-    const float t91 = FMA(t57, t89, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71, FMA(t71,
-        -0.0015146902f, -0.0014702658f), 0.0064516347f), 0.009031392f), -0.01661464f), -0.03033339f), 0.07998339f),
-        -0.06807558f), 0.02664116f), 0.49590197f)) + t90;
-    const float t92 = t27 * t91;
-    const float t93 = (t92 < 0.0f) ? 0.0f : t92;
-    const float t94 = t8 * ((t36 ? t65 : ((t88 < 0.0f) ? 0.0f : t88)) * t20);
-    const float t95 = t11 * (t11 * (((3.4028234663852886e+38f < t93) ? 3.4028234663852886e+38f : t93) * t26));
-    *out_mean = t94;
-    *out_var = t95;
+    float t62 = FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, POLY7(t51, 0.009137837f, -0.0044149836f,
+        -0.014358064f, 0.0060285153f, 0.006191603f, -0.0019158062f, -0.00068525015f, 9.6919335e-5f), POLY8(t51,
+        -0.011154775f, 0.008803562f, 0.017120399f, -0.012589448f, -0.007143972f, 0.0043049576f, 0.0008168699f,
+        -8.945024e-5f, -9.353737e-5f)), POLY8(t51, -0.006654843f, -0.007310419f, 0.012588579f, 0.014198212f,
+        -0.006940869f, -0.008867183f, 0.0013842179f, 0.0014771932f, -3.4559e-5f)), POLY8(t51, 0.013540076f,
+        -0.0035189656f, -0.028778309f, 0.0072241286f, 0.017441504f, -0.0016015478f, -0.0042882813f, -0.0003541651f,
+        0.00037644542f)), POLY8(t51, 0.006669204f, 0.0029422194f, -0.015413132f, 0.0026658291f, 0.0020438465f,
+        -0.004099623f, 0.00865776f, -0.0027273458f, -0.0006413204f)), POLY9(t51, 0.0008255208f, -0.0032002495f,
+        -0.006054557f, 0.004933262f, 0.021075234f, -0.011838763f, -0.017035218f, 0.008216465f, 0.006350286f,
+        -0.0032886039f)), POLY9(t51, 0.0016817488f, 9.627798e-5f, -0.0075554554f, -0.0022848616f, 0.014063914f,
+        1.1380235e-5f, -0.00038058645f, -0.017868115f, 0.016337926f, -0.00411814f)), POLY9(t51, -0.0015146902f,
+        -0.0014702658f, 0.0064516347f, 0.009031392f, -0.01661464f, -0.03033339f, 0.07998339f, -0.06807558f,
+        0.02664116f, 0.49590197f)) + (t47 * FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, POLY6(t51,
+        0.0063717896f, -0.0058126077f, -0.006003107f, 0.0054023894f, 0.0009999633f, -0.00091721414f, 1.3962854e-5f),
+        POLY7(t51, -0.0047289995f, 0.0089502195f, 0.00026665942f, -0.0070803654f, 0.0013801322f, 0.0013745413f,
+        -3.591831e-5f, -0.000113038586f)), POLY7(t51, -0.0035231274f, -0.0035016667f, 0.005658735f, 0.008708023f,
+        -0.0050506317f, -0.0043822248f, 0.0018149801f, 0.00017212682f)), POLY7(t51, 0.0071453042f, -0.0063461578f,
+        -0.013135537f, 0.010521948f, 0.007738108f, -0.0052456213f, -0.0012725703f, 0.0005823403f)), POLY8(t51,
+        -0.0015250095f, 0.005289591f, 0.0033152518f, -0.008997235f, 0.0012982893f, -0.007641568f, 0.011372438f,
+        -0.0018718527f, -0.001177692f)), POLY8(t51, 0.00049874245f, -0.0036046174f, -0.0040442673f, 0.011237564f,
+        0.015640255f, -0.03130285f, 0.0039617214f, 0.012443366f, -0.0048315744f)), POLY9(t51, 0.00043262623f,
+        0.0034345172f, -0.0035503793f, -0.012555883f, 0.00603001f, 0.023695184f, -0.010232644f, -0.024066694f,
+        0.022210335f, -0.0054087774f)), POLY9(t51, -0.0005682975f, -0.0021157034f, 0.0022246628f, 0.009922193f,
+        -0.0017616643f, -0.030589625f, -0.0002383626f, 0.13161628f, -0.30946586f, 0.7009767f)));
+    float t63 = t18 * t62;
+    float t64 = (t63 < 0.0f) ? 0.0f : t63;
+    float t65 = t1 ? 65536.0f : 1.0f;
+    _Bool t66 = 0.0f == t18;
+    float t67 = t40 * t40;
+    float t68 = POLY4(t67, 0.28178334f, 0.279606f, 0.4002491f, 0.66666317f, 2.0f);
+    float t69 = t17 ? 0.0f : t19;
+    float t70 = FMA(t40, t68, t69);
+    float t71 = (t61 < 0.0f) ? 0.0f : t61;
+    float t72 = t66 ? t70 : t71;
+    float t73 = t65 * (t72 * (t0 + t10));
+    float t74 = (3.4028234663852886e+38f < t64) ? 3.4028234663852886e+38f : t64;
+    float t75 = t6 * (t6 * (t74 * (t7 + t12)));
+    *out_mean = t73;
+    *out_var = t75;
 }
 
-void softplus_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                            const float *restrict params, float *restrict out_mean, float *restrict out_var)
+void softplus_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     const float beta_hi = params[0];
     const float beta_lo = params[1];
@@ -215,174 +192,124 @@ void softplus_exact_forward(int64_t n, const float *restrict mean, const float *
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void softplus_exact_backward_element(float mean, float var,
-                                                                                  float grad_mean, float grad_var,
-                                                                                  float beta_hi, float beta_lo,
-                                                                                  float *restrict out_grad_mean,
-                                                                                  float *restrict out_grad_var)
+INLINE void softplus_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float beta_hi, float beta_lo,
+    float *restrict out_grad_mean, float *restrict out_grad_var)
 {
-    const float t0 = 1.0f / beta_hi;
-    const float t1 = ABS(mean);
-    const _Bool t2 = 1.2676506e+30f < var;
-    const _Bool t3 = 1.2980742e+33f < t1;
-    const _Bool t4 = 8.6736174e-19f < var;
-    const _Bool t5 = t2 | t3;
-    const _Bool t6 = t5 & t4;
-    const float t7 = t5 ? 1.5258789e-5f : 1.0f;
-    const float t8 = t6 ? 1.5258789e-5f : 1.0f;
-    const float t9 = t6 ? 65536.0f : 1.0f;
-    const float t10 = mean * t7;
-    const float t11 = t8 * (var * t8);
-    const float t12 = t0 * t0;
-    const float t13 = -t0;
-    const float t14 = 1.0f / t0;
-    const float t15 = t0 * FMA(beta_lo, t13, FMA(beta_hi, t13, 1.0f));
-    const float t16 = 1.0f / t12;
-    const float t17 = FMA(t0, t15, FMA(t0, t15, FMA(t0, t0, -t12)));
-    const float t18 = -t14;
-    const float t19 = t0 * t14;
-    const float t20 = t12 * t14;
-    const float t21 = t10 * (1.0f / (t0 + t15));  // mean in units of the base
-    const float t22 = t14 * FMA(t15, t18, FMA(t0, t18, 1.0f));
-    const float t23 = -t16;
-    const float t24 = FMA(t0, t22, FMA(t15, t14, FMA(t0, t14, -t19)));
-    const float t25 = t14 * t19;
-    const float t26 = FMA(t12, t22, FMA(t17, t14, FMA(t12, t14, -t20)));
-    const float t27 = t11 * (t16 + (t16 * FMA(t17, t23, FMA(t12, t23, 1.0f))));
-    const float t28 = t14 * t20;
-    const float t29 = FMA(t14, t24, FMA(t22, t19, FMA(t14, t19, -t25)));
-    const float t30 = t19 + t24;
-    const float t31 = t25 + t29;
-    const float t32 = FMA(t14, t26, FMA(t22, t20, FMA(t14, t20, -t28)));
-    const float t33 = t20 + t26;
-    const float t34 = t28 + t32;
-    const float t35 = t27 + 1.792f;
-    const float t36 = (0.0f <= t27) ? t35 : (-1.0f);  // a root of it is NaN for v < 0
-    const float t37 = 1.0f / SQRT(t36);
-    const float t38 = t21 * t37;
-    const float t39 = t27 * t37;
-    const float t40 = t37 * 1.3386561f;
-    const float t41 = (t38 < (-11.892525f)) ? (-11.892525f) : t38;
-    const float t42 = FMA(2.0f, t40, -1.0f);
-    const float t43 = FMA(t40, 2.0f * t40, -1.0f);
-    const float t44 = (11.892525f < t41) ? 11.892525f : t41;  // (mean - centre)/w
+    float t0 = 1.0f / beta_hi;
+    _Bool t1 = (1.2676506e+30f < var) | (1.2980742e+33f < ABS(mean));
+    _Bool t2 = t1 & (8.6736174e-19f < var);
+    float t3 = t2 ? 1.5258789e-5f : 1.0f;
+    float t4 = t0 * t0;
+    float t5 = -t0;
+    float t6 = 1.0f / t0;
+    float t7 = t0 * FMA(beta_lo, t5, FMA(beta_hi, t5, 1.0f));
+    float t8 = 1.0f / t4;
+    float t9 = FMA(t0, t7, FMA(t0, t7, FMA(t0, t0, -t4)));
+    float t10 = -t6;
+    float t11 = t0 * t6;
+    float t12 = t4 * t6;
+    float t13 = t6 * FMA(t7, t10, FMA(t0, t10, 1.0f));
+    float t14 = -t8;
+    float t15 = FMA(t0, t13, FMA(t7, t6, FMA(t0, t6, -t11)));
+    float t16 = t6 * t11;
+    float t17 = FMA(t4, t13, FMA(t9, t6, FMA(t4, t6, -t12)));
+    float t18 = (t3 * (var * t3)) * (t8 + (t8 * FMA(t9, t14, FMA(t4, t14, 1.0f))));
+    float t19 = t6 * t12;
+    _Bool t20 = 0.0f <= t18;
+    float t21 = t18 + 1.792f;
+    float t22 = t20 ? t21 : (-1.0f);  // a root of it is NaN for v < 0
+    float t23 = 1.0f / SQRT(t22);
+    float t24 = t1 ? 1.5258789e-5f : 1.0f;
+    float t25 = (mean * t24) * (1.0f / (t0 + t7));  // mean in units of the base
+    float t26 = t25 * t23;
+    float t27 = t23 * 1.3386561f;
+    float t28 = (t26 < (-11.892525f)) ? (-11.892525f) : t26;
+    float t29 = FMA(2.0f, t27, -1.0f);
+    float t30 = FMA(t27, 2.0f * t27, -1.0f);
+    float t31 = (11.892525f < t28) ? 11.892525f : t28;  // (mean - centre)/w
     // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t45 = t44 * (1.0f / SQRT(FMA(t44 * t44, 0.9401724f, 8.461552f)));
-    const float t46 = FMA(t45, t45 * 2.0f, -1.0f);
-    const float t47 = FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, -0.008029887f,
-        -0.004846561f), 0.028531643f), 0.007694764f), -0.04093758f), 0.0046479213f), 0.019027803f), -0.005354781f),
-        -0.0009445095f);
-    const float t48 = FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, 0.0064020758f,
-        -0.0017073806f), -0.02286115f), -0.0011349912f), 0.035701025f), 0.013164528f), -0.038920473f), -0.0023502912f),
-        0.014377751f), -0.0026290847f);
-    const float t49 = FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, 0.017959991f, -0.023419302f),
-        -0.015395161f), 0.028669642f), -0.0043138214f), -0.004303192f), 0.0008282233f);
-    const float t50 = FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, -0.018550389f, 0.030128062f),
-        0.02807371f), -0.05491779f), -0.009254517f), 0.03313585f), -0.0071008145f), -0.0014356053f);
-    const float t51 = FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, 0.003140674f, -0.007739443f),
-        -0.0012125013f), 0.009752234f), -0.0022173491f), -0.0023448104f), 0.00055879424f);
-    const float t52 = FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, 0.0022977195f,
-        0.013276807f), 0.0026765198f), -0.044167835f), -0.022711927f), 0.07196377f), 0.011887956f), -0.04603027f),
-        0.0055214097f), 0.0053801676f);
-    const float t53 = FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46,
-        -0.006464447f, 0.009529363f), 0.0009475518f), -0.00550867f), 0.0011557104f), 0.00030983728f), t49), t50),
-        FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, -0.009668847f, -0.015150094f), 0.026857799f),
-        0.04734322f), -0.05479574f), -0.014962816f), 0.024418658f), -0.0041028275f)), FMA(t46, FMA(t46, FMA(t46,
-        FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, 0.0031676574f, 0.025764767f), -0.035463955f), -0.07070444f),
-        0.09431961f), 0.03729813f), -0.06843048f), 0.0069447975f), 0.0070582326f)), FMA(t46, FMA(t46, FMA(t46, FMA(t46,
-        FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, -0.006597584f, -0.0034532852f), 0.03206082f), 0.020885814f),
-        -0.06258309f), -0.045643173f), 0.0800813f), 0.027986018f), -0.061447736f), 0.018739892f));
-    const float t54 = FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, -0.0040149833f,
-        -0.0017596118f), 0.013557672f), -0.0001166125f), -0.015836876f), 0.0054812636f), 0.0055031725f),
-        -0.0028607897f), 2.9175373e-5f);
-    const float t55 = FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, -0.010776701f,
-        -0.00022057604f), 0.04088004f), 0.009738852f), -0.07078364f), -0.029002974f), 0.09624963f), -0.015155113f),
-        -0.033874404f), 0.012954453f);
-    const float t56 = t45 * FMA(t42, t53, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46,
-        FMA(t46, 0.0071054585f, 0.0007973292f), -0.032586016f), -0.008678155f), 0.081129216f), 0.030109622f),
-        -0.23149772f), 0.24290317f), -0.10725366f), 0.017975587f));
-    const float t57 = FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, 0.0030428362f, -0.002499019f), -0.0027810798f),
-        0.0022373907f), 0.00020634326f), -0.00019028055f);
-    const float t58 = FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, -0.0019393296f, -0.0030016925f),
-        0.0039508888f), 0.002347273f), -0.0016911486f), 5.3081843e-5f), -2.976412e-5f);
-    const float t59 = FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, 0.0014779982f,
-        -0.002143105f), -0.0038979847f), 0.0056803892f), 0.01049173f), -0.012791772f), -0.004046183f), 0.006314464f),
-        -0.00094082486f);
-    const float t60 = FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, -0.0028887012f,
-        0.0030860342f), 0.012737422f), -0.007730745f), -0.026176017f), 0.009828629f), 0.03148057f), -0.017609866f),
-        -0.00833076f), 0.00560656f);
-    // dvar_dmu, normalised
-    const float t61 = FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t46, FMA(t46, FMA(t46, FMA(t46,
-        0.0029349038f, -0.0018431703f), -0.0023476407f), 0.0012760862f), 0.0001087764f), t51), t47), t48), t52), t55),
-        FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, 0.0038262294f,
-        -0.0030001567f), -0.019982923f), 0.005221539f), 0.054127697f), -0.00035160498f), -0.14375126f), 0.16905248f),
-        -0.07886236f), 0.013708323f)) + t56;
-    const float t62 = t9 * ((t39 * t61) * t33);
-    const float t63 = FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, 0.010785145f,
-        0.0065716393f), -0.032447927f), -0.018002948f), 0.036267716f), 0.013986807f), -0.016036615f), -0.0035524627f),
-        0.0023655868f);
-    const float t64 = FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46,
-        0.010124686f, 0.008611f), -0.040881284f), -0.04158077f), 0.07120466f), 0.083002724f), -0.09796099f),
-        -0.034817945f), 0.04326138f), 0.006735488f), -0.007682938f);
-    const float t65 = FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, 0.013574041f, -0.0045512803f),
-        -0.039760455f), 0.018450877f), 0.033632413f), -0.02019712f), -0.003547301f), 0.0023661687f);
-    const float t66 = FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, 0.014164171f,
-        -0.0017108128f), -0.06078657f), -0.00083268736f), 0.120444424f), 0.007253079f), -0.17535537f), 0.10633046f),
-        -0.00044209f), -0.009038435f);
-    // dmean_dvar, normalised
-    const float t67 = FMA(t43, FMA(t43, FMA(t43, FMA(t43, FMA(t43, FMA(t43, FMA(t46, FMA(t46, FMA(t46, FMA(t46,
-        0.0020143911f, -0.00052206335f), -0.0019097667f), 0.00038309183f), 0.00020185417f), t57), t58), t54), t59),
-        t60), FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, 0.0017334342f,
-        -0.0006272497f), -0.006180023f), 0.001150181f), 0.015090109f), 3.2584736e-5f), -0.053195033f), 0.07755941f),
-        -0.04546845f), 0.009894852f));
-    const float t68 = (t8 * ((t37 * t67) * t31)) * grad_mean;
-    const float t69 = FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, -0.0055165063f, -0.000560157f), 0.015378104f),
-        -0.008719241f), -0.001909507f), 0.0012922931f);
-    const float t70 = FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, -0.016552709f, 0.018686162f),
-        0.020072995f), -0.025493238f), -0.0027629258f), 0.007014784f), -0.000909176f);
-    const float t71 = FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, -0.0045581497f,
-        0.0010886901f), 0.035619795f), -0.015151013f), -0.0668619f), 0.04458749f), 0.021718383f), -0.016941473f),
-        0.0004617717f);
-    const float t72 = FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46,
-        -0.007926541f, -0.0062681604f), 0.029364558f), 0.02820376f), -0.054644667f), -0.06593428f), 0.10193459f),
-        0.05109729f), -0.14159307f), 0.08140601f), 0.48434365f);
-    const float t73 = t45 * FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46,
-        -0.013417204f, -0.00223705f), 0.044607375f), -0.02528223f), -0.012511261f), 0.009586288f), -0.0008040116f),
-        t65), FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, 0.0010730275f, 0.02189771f),
-        0.003028457f), -0.06299889f), 0.008404293f), 0.052456867f), -0.02379773f), 5.774428e-5f)), t66), FMA(t46,
-        FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, -0.009698654f, 0.0029530819f),
-        0.036411732f), -0.006812447f), -0.0745313f), 0.00026052608f), 0.14812887f), -0.07027074f), -0.20955218f),
-        0.683081f));
-    const float t74 = FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, 0.0048636915f, -0.00091300654f), -0.015255341f),
-        0.018536752f), -0.0059727877f), -0.0008461691f);
-    const float t75 = FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46, -0.0057925247f, 0.004023135f),
-        0.023643347f), -0.015384863f), -0.04123228f), 0.050171934f), -0.01541007f);
+    float t32 = t31 * (1.0f / SQRT(FMA(t31 * t31, 0.9401724f, 8.461552f)));
+    float t33 = FMA(t32, t32 * 2.0f, -1.0f);
     // dvar_dvar, normalised
-    const float t76 = FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46,
-        0.007388036f, -0.0073922127f), -0.0053340904f), 0.0060516f), -0.00029371722f), -0.00035397525f), t70), t63),
-        t71), t64), t72) + t73;
-    const float t77 = FMA(t76 * t34, grad_var, t68);
+    float t34 = FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, POLY5(t33, 0.007388036f, -0.0073922127f, -0.0053340904f,
+        0.0060516f, -0.00029371722f, -0.00035397525f), POLY6(t33, -0.016552709f, 0.018686162f, 0.020072995f,
+        -0.025493238f, -0.0027629258f, 0.007014784f, -0.000909176f)), POLY8(t33, 0.010785145f, 0.0065716393f,
+        -0.032447927f, -0.018002948f, 0.036267716f, 0.013986807f, -0.016036615f, -0.0035524627f, 0.0023655868f)),
+        POLY8(t33, -0.0045581497f, 0.0010886901f, 0.035619795f, -0.015151013f, -0.0668619f, 0.04458749f, 0.021718383f,
+        -0.016941473f, 0.0004617717f)), POLY10(t33, 0.010124686f, 0.008611f, -0.040881284f, -0.04158077f, 0.07120466f,
+        0.083002724f, -0.09796099f, -0.034817945f, 0.04326138f, 0.006735488f, -0.007682938f)), POLY10(t33,
+        -0.007926541f, -0.0062681604f, 0.029364558f, 0.02820376f, -0.054644667f, -0.06593428f, 0.10193459f,
+        0.05109729f, -0.14159307f, 0.08140601f, 0.48434365f)) + (t32 * FMA(t29, FMA(t29, FMA(t29, FMA(t29, POLY6(t33,
+        -0.013417204f, -0.00223705f, 0.044607375f, -0.02528223f, -0.012511261f, 0.009586288f, -0.0008040116f),
+        POLY7(t33, 0.013574041f, -0.0045512803f, -0.039760455f, 0.018450877f, 0.033632413f, -0.02019712f,
+        -0.003547301f, 0.0023661687f)), POLY7(t33, 0.0010730275f, 0.02189771f, 0.003028457f, -0.06299889f,
+        0.008404293f, 0.052456867f, -0.02379773f, 5.774428e-5f)), POLY9(t33, 0.014164171f, -0.0017108128f,
+        -0.06078657f, -0.00083268736f, 0.120444424f, 0.007253079f, -0.17535537f, 0.10633046f, -0.00044209f,
+        -0.009038435f)), POLY9(t33, -0.009698654f, 0.0029530819f, 0.036411732f, -0.006812447f, -0.0745313f,
+        0.00026052608f, 0.14812887f, -0.07027074f, -0.20955218f, 0.683081f)));
+    float t35 = t34 * (t19 + FMA(t6, t17, FMA(t13, t12, FMA(t6, t12, -t19))));
+    // dmean_dvar, normalised
+    float t36 = FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, POLY4(t33, 0.0020143911f, -0.00052206335f,
+        -0.0019097667f, 0.00038309183f, 0.00020185417f), POLY5(t33, 0.0030428362f, -0.002499019f, -0.0027810798f,
+        0.0022373907f, 0.00020634326f, -0.00019028055f)), POLY6(t33, -0.0019393296f, -0.0030016925f, 0.0039508888f,
+        0.002347273f, -0.0016911486f, 5.3081843e-5f, -2.976412e-5f)), POLY8(t33, -0.0040149833f, -0.0017596118f,
+        0.013557672f, -0.0001166125f, -0.015836876f, 0.0054812636f, 0.0055031725f, -0.0028607897f, 2.9175373e-5f)),
+        POLY8(t33, 0.0014779982f, -0.002143105f, -0.0038979847f, 0.0056803892f, 0.01049173f, -0.012791772f,
+        -0.004046183f, 0.006314464f, -0.00094082486f)), POLY9(t33, -0.0028887012f, 0.0030860342f, 0.012737422f,
+        -0.007730745f, -0.026176017f, 0.009828629f, 0.03148057f, -0.017609866f, -0.00833076f, 0.00560656f)), POLY9(t33,
+        0.0017334342f, -0.0006272497f, -0.006180023f, 0.001150181f, 0.015090109f, 3.2584736e-5f, -0.053195033f,
+        0.07755941f, -0.04546845f, 0.009894852f));
+    float t37 = FMA(t35, grad_var, (t3 * ((t23 * t36) * (t16 + FMA(t6, t15, FMA(t13, t11, FMA(t6, t11, -t16)))))) *
+        grad_mean);
+    float t38 = t2 ? 65536.0f : 1.0f;
+    float t39 = t18 * t23;
+    // dvar_dmu, normalised
+    float t40 = FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, POLY4(t33, 0.0029349038f, -0.0018431703f,
+        -0.0023476407f, 0.0012760862f, 0.0001087764f), POLY6(t33, 0.003140674f, -0.007739443f, -0.0012125013f,
+        0.009752234f, -0.0022173491f, -0.0023448104f, 0.00055879424f)), POLY8(t33, -0.008029887f, -0.004846561f,
+        0.028531643f, 0.007694764f, -0.04093758f, 0.0046479213f, 0.019027803f, -0.005354781f, -0.0009445095f)),
+        POLY9(t33, 0.0064020758f, -0.0017073806f, -0.02286115f, -0.0011349912f, 0.035701025f, 0.013164528f,
+        -0.038920473f, -0.0023502912f, 0.014377751f, -0.0026290847f)), POLY9(t33, 0.0022977195f, 0.013276807f,
+        0.0026765198f, -0.044167835f, -0.022711927f, 0.07196377f, 0.011887956f, -0.04603027f, 0.0055214097f,
+        0.0053801676f)), POLY9(t33, -0.010776701f, -0.00022057604f, 0.04088004f, 0.009738852f, -0.07078364f,
+        -0.029002974f, 0.09624963f, -0.015155113f, -0.033874404f, 0.012954453f)), POLY9(t33, 0.0038262294f,
+        -0.0030001567f, -0.019982923f, 0.005221539f, 0.054127697f, -0.00035160498f, -0.14375126f, 0.16905248f,
+        -0.07886236f, 0.013708323f)) + (t32 * FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, FMA(t29, POLY5(t33,
+        -0.006464447f, 0.009529363f, 0.0009475518f, -0.00550867f, 0.0011557104f, 0.00030983728f), POLY6(t33,
+        0.017959991f, -0.023419302f, -0.015395161f, 0.028669642f, -0.0043138214f, -0.004303192f, 0.0008282233f)),
+        POLY7(t33, -0.018550389f, 0.030128062f, 0.02807371f, -0.05491779f, -0.009254517f, 0.03313585f, -0.0071008145f,
+        -0.0014356053f)), POLY7(t33, -0.009668847f, -0.015150094f, 0.026857799f, 0.04734322f, -0.05479574f,
+        -0.014962816f, 0.024418658f, -0.0041028275f)), POLY8(t33, 0.0031676574f, 0.025764767f, -0.035463955f,
+        -0.07070444f, 0.09431961f, 0.03729813f, -0.06843048f, 0.0069447975f, 0.0070582326f)), POLY9(t33, -0.006597584f,
+        -0.0034532852f, 0.03206082f, 0.020885814f, -0.06258309f, -0.045643173f, 0.0800813f, 0.027986018f,
+        -0.061447736f, 0.018739892f)), POLY9(t33, 0.0071054585f, 0.0007973292f, -0.032586016f, -0.008678155f,
+        0.081129216f, 0.030109622f, -0.23149772f, 0.24290317f, -0.10725366f, 0.017975587f)));
+    float t41 = t38 * ((t39 * t40) * (t12 + t17));
     // dmean_dmu, normalised
-    const float t78 = t45 * FMA(t43, FMA(t43, FMA(t43, FMA(t43, FMA(t46, FMA(t46, FMA(t46, -0.0057766614f,
-        0.005190035f), 0.00112733f), -0.00093641627f), t69), t74), t75), FMA(t46, FMA(t46, FMA(t46, FMA(t46, FMA(t46,
-        FMA(t46, 0.0032262108f, -0.002710102f), -0.014938845f), 0.011705661f), 0.082439385f), -0.27125892f),
-        0.6914822f));
-    const float t79 = FMA(t62, grad_var, ((0.5f + t78) * t30) * grad_mean);
-    *out_grad_mean = t79;
-    *out_grad_var = t77;
+    float t42 = t32 * FMA(t30, FMA(t30, FMA(t30, FMA(t30, POLY3(t33, -0.0057766614f, 0.005190035f, 0.00112733f,
+        -0.00093641627f), POLY5(t33, -0.0055165063f, -0.000560157f, 0.015378104f, -0.008719241f, -0.001909507f,
+        0.0012922931f)), POLY5(t33, 0.0048636915f, -0.00091300654f, -0.015255341f, 0.018536752f, -0.0059727877f,
+        -0.0008461691f)), POLY6(t33, -0.0057925247f, 0.004023135f, 0.023643347f, -0.015384863f, -0.04123228f,
+        0.050171934f, -0.01541007f)), POLY6(t33, 0.0032262108f, -0.002710102f, -0.014938845f, 0.011705661f,
+        0.082439385f, -0.27125892f, 0.6914822f));
+    float t43 = FMA(t41, grad_var, ((0.5f + t42) * (t11 + t15)) * grad_mean);
+    *out_grad_mean = t43;
+    *out_grad_var = t37;
 }
 
-void softplus_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                             const float *restrict grad_mean, const float *restrict grad_var,
-                             const float *restrict params, float *restrict out_grad_mean, float *restrict out_grad_var)
+void softplus_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     const float beta_hi = params[0];
     const float beta_lo = params[1];
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        softplus_exact_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], beta_hi, beta_lo,
-                                        &out_grad_mean[i], &out_grad_var[i]);
+        softplus_exact_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], beta_hi, beta_lo, &out_grad_mean[i], &out_grad_var[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

@@ -3,17 +3,12 @@
 // f(x) = Max(0, -lambd + x) + Min(0, lambd + x)
 //
 // rule digest  1a877ecd159d000d1da454c5803b16c1b3021d8c992ca6332e005084a3b64d31
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-// operations   softshrink_exact_forward 476, softshrink_exact_backward 602
+// program      h103d1d875cffe3e1f24720ead0804dfca4d2da29b9fe9df6d6631f5163c014de
+// operations   softshrink_exact_forward 470, softshrink_exact_backward 590
 //
 // Certificate:
-//   mean        0.41 tolerance, worst at mean = 0.0809116215, var = 132.777603, lambd = 0.5
-//   var         0.131 tolerance, worst at mean = -2.20911455, var = 11.3728323, lambd = 4.8109375
-//   dmean_dmu   0.00356 tolerance, worst at mean = -0.0155638065, var = 0.000104772189, lambd = 0.015625
-//   dmean_dvar  0.00846 tolerance, worst at mean = -19.9373093, var = 125.992332, lambd = 16
-//   dvar_dmu    0.053 tolerance, worst at mean = -0.0735058188, var = 0.122617692, lambd = 0.5
-//   dvar_dvar   0.0486 tolerance, worst at mean = -0.000106482701, var = 125.480446, lambd = 16
-//   against exact values at 92091 points over all of float32; details in exact.json
+//   mean 0.41, var 0.124, dmean_dmu 0.00396, dmean_dvar 0.00848, dvar_dmu 0.0537, dvar_dvar 0.0483 tolerance,
+//   against exact values at 92115 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -28,6 +23,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -44,296 +40,290 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void softshrink_exact_forward_element(float mean, float var,
-                                                                                   float lambd_hi, float lambd_lo,
-                                                                                   float *restrict out_mean,
-                                                                                   float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float softshrink_exact_part6(float p0, float p1)
 {
-    const float t0 = lambd_hi * lambd_hi;
-    const float t1 = ABS(mean);
-    const _Bool t2 = 1.2676506e+30f < var;
-    const _Bool t3 = 1.2980742e+33f < t1;
-    const _Bool t4 = 8.6736174e-19f < var;
-    const _Bool t5 = t2 | t3;
-    const float t6 = 1.0f / lambd_hi;
-    const _Bool t7 = t5 & t4;
-    const float t8 = lambd_lo + (lambd_hi + mean);
-    const float t9 = (mean - lambd_hi) - lambd_lo;
-    const float t10 = 1.0f / t0;
-    const float t11 = FMA(lambd_hi, lambd_lo, FMA(lambd_hi, lambd_lo, FMA(lambd_hi, lambd_hi, -t0)));
-    const float t12 = t5 ? 1.5258789e-5f : 1.0f;
-    const float t13 = t5 ? 65536.0f : 1.0f;
-    const float t14 = t12 * t8;
-    const float t15 = t12 * t9;
-    const float t16 = (mean * t12) * t6;  // mean in units of the base
-    const float t17 = t6 * t14;
-    const float t18 = t6 * t15;
-    const float t19 = t7 ? 1.5258789e-5f : 1.0f;
-    const float t20 = t7 ? 65536.0f : 1.0f;
-    const float t21 = t19 * (var * t19);
-    const float t22 = -t10;
-    const float t23 = FMA(t11, t22, FMA(t0, t22, 1.0f));
-    const float t24 = t0 + t11;
-    const float t25 = t21 * (t10 + (t10 * t23));
-    const float t26 = ABS(t16);  // |mean - centre|
-    const float t27 = (t16 < 0.0f) ? 1.0f : (-1.0f);  // direction of u
-    const float t28 = t16 + (-1.0f);
-    const float t29 = 1.0f + t16;
-    const _Bool t30 = t16 == t16;
-    const float t31 = ABS(t17);
-    const _Bool t32 = t17 < 0.0f;
-    const float t33 = ABS(t18);
-    const _Bool t34 = t18 < 0.0f;
-    const float t35 = t32 ? t29 : (t34 ? 0.0f : t28);
-    const float t36 = t27 * 2.0f;
-    const float t37 = t16 + t27;
-    const float t38 = t32 ? 1.0f : (-1.0f);
-    const float t39 = t32 ? (-4.0f) : 0.0f;
-    const float t40 = t32 ? 2.0f : (t34 ? (-2.0f) : 2.0f);
-    const float t41 = t32 ? (-2.0f) : (t34 ? 2.0f : (-2.0f));
-    const float t42 = t32 ? 0.0f : (t34 ? 0.0f : (-4.0f));
-    const float t43 = t34 ? 1.0f : (-1.0f);
-    const float t44 = t32 ? 1.0f : (t34 ? 0.0f : 1.0f);
-    const float t45 = t25 * SQRT((0.0f <= t25) ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const _Bool t46 = t45 < 0.49f;
-    const float t47 = t46 ? 0.49f : t45;
-    const float t48 = t46 ? t45 : 0.49f;
-    const float t49 = t47 + (-0.19600001f);
-    const float t50 = t47 + 0.167404f;
-    const float t51 = t47 + 0.98f;
-    const _Bool t52 = 0.0f == t48;
-    const float t53 = SQRT(t52 ? 1.0f : t48);
-    const float t54 = SQRT(t49);
-    const float t55 = t26 * (t26 * (1.0f / t49));
-    const float t56 = 1.0f / t54;
-    const float t57 = SQRT(t50);
-    const float t58 = t26 * (t26 * (1.0f / t50));
-    const float t59 = 1.0f / t57;
-    const float t60 = SQRT(t51);
-    const float t61 = t26 * (t26 * (1.0f / t51));
-    const float t62 = 1.0f / t60;
-    const float t63 = 1.0f / t53;
-    const float t64 = t52 ? 0.0f : t53;  // standard deviation
-    const float t65 = t52 ? 0.0f : t63;
-    const float t66 = t65 * t31;
-    const float t67 = t65 * t33;
-    const float t68 = t64 * t64;
-    const float t69 = t64 * t44;
-    const float t70 = t26 * t56;
-    const float t71 = t26 * t59;
-    const float t72 = t26 * t62;
-    const float t73 = t56 * t56;
-    const float t74 = t59 * t59;
-    const float t75 = t62 * t62;
-    const _Bool t76 = 13.0f < t70;
-    const float t77 = t76 ? 169.0f : t55;
-    const float t78 = t76 ? 13.0f : t70;
-    const float t79 = t77 * (-0.5f);
-    const _Bool t80 = 13.0f < t71;
-    const float t81 = t80 ? 169.0f : t58;
-    const float t82 = t80 ? 13.0f : t71;
-    const float t83 = (-0.5f) * t81;
-    const _Bool t84 = 13.0f < t72;
-    const float t85 = t84 ? 169.0f : t61;
-    const float t86 = t84 ? 13.0f : t72;
-    const float t87 = (-0.5f) * t85;
-    const float t88 = -t73;
-    const float t89 = t73 * (-2.0f);
-    const float t90 = -t74;
-    const float t91 = t73 * (-3.0f);
-    const float t92 = t74 * (-2.0f);
-    const float t93 = -t75;
-    const float t94 = t73 * (-4.0f);
-    const float t95 = t73 * (-5.0f);
-    const float t96 = t74 * (-3.0f);
-    const float t97 = t75 * (-2.0f);
-    const float t98 = t74 * (-4.0f);
-    const float t99 = t74 * (-5.0f);
-    const float t100 = t75 * (-3.0f);
-    const float t101 = t75 * (-4.0f);
-    const float t102 = t75 * (-5.0f);
-    const _Bool t103 = t52 | (13.0f < t66);
-    const float t104 = t103 ? 13.0f : t66;  // |mean - -1|/sigma
-    const _Bool t105 = t52 | (13.0f < t67);
-    const float t106 = t105 ? 13.0f : t67;  // |mean - 1|/sigma
-    const float t107 = t56 * t78;
-    const float t108 = 1.0f / FMA(t78, 0.25f, 1.0f);
-    const float t109 = t59 * t82;
-    const float t110 = 1.0f / FMA(0.25f, t82, 1.0f);
-    const float t111 = t62 * t86;
-    const float t112 = 1.0f / FMA(0.25f, t86, 1.0f);
-    const float t113 = FMA(t79, 1.442695f, 12582912.0f);
-    const float t114 = FMA(1.442695f, t83, 12582912.0f);
-    const float t115 = FMA(1.442695f, t87, 12582912.0f);
-    const float t116 = 1.0f / FMA(0.25f, t104, 1.0f);
-    const float t117 = 1.0f / FMA(0.25f, t106, 1.0f);
-    const float t118 = t104 * t104;
-    const float t119 = t106 * t106;
-    const float t120 = -(2.0f * t104);
-    const float t121 = -(2.0f * t106);
-    const float t122 = t113 - 12582912.0f;
-    const float t123 = as_float((as_bits(t113) + 127u) << 23u);
-    const float t124 = FMA(t122, -0.69314575f, t79) + (t122 * (-1.4286068e-6f));
-    const float t125 = t114 - 12582912.0f;
-    const float t126 = as_float((127u + as_bits(t114)) << 23u);
-    const float t127 = FMA(-0.69314575f, t125, t83) + ((-1.4286068e-6f) * t125);
-    const float t128 = t115 - 12582912.0f;
-    const float t129 = as_float((127u + as_bits(t115)) << 23u);
-    const float t130 = FMA(-0.69314575f, t128, t87) + ((-1.4286068e-6f) * t128);
-    const float t131 = (-0.5f) * t118;
-    const float t132 = 1.0f / (1.0f + t118);
-    const float t133 = (-0.5f) * t119;
-    const float t134 = 1.0f / (1.0f + t119);
-    const float t135 = FMA(1.442695f, t131, 12582912.0f);
-    const float t136 = FMA(1.442695f, t133, 12582912.0f);
-    const float t137 = t108 - 0.25f;
-    const float t138 = t110 - 0.25f;
-    const float t139 = t112 - 0.25f;
-    const float t140 = t135 - 12582912.0f;
-    const float t141 = as_float((127u + as_bits(t135)) << 23u);
-    const float t142 = FMA(-0.69314575f, t140, t131) + ((-1.4286068e-6f) * t140);
-    const float t143 = t136 - 12582912.0f;
-    const float t144 = as_float((127u + as_bits(t136)) << 23u);
-    const float t145 = FMA(-0.69314575f, t143, t133) + ((-1.4286068e-6f) * t143);
-    const float t146 = FMA(t124, FMA(t124, FMA(t124, FMA(t124, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t147 = FMA(t127, FMA(t127, FMA(t127, FMA(0.0013814222f, t127, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t148 = FMA(t130, FMA(t130, FMA(t130, FMA(0.0013814222f, t130, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t149 = (1.0f + FMA(t146, t124 * t124, t124)) * t123;
-    const float t150 = (1.0f + FMA(t147, t127 * t127, t127)) * t126;
-    const float t151 = (1.0f + FMA(t148, t130 * t130, t130)) * t129;
-    const float t152 = t149 * (t108 * FMA(t137, FMA(t137, FMA(t137, FMA(t137, FMA(t137, FMA(t137, FMA(t137, FMA(t137,
-        FMA(t137, FMA(t137, -0.012888777f, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t153 = t56 * (t149 * 0.3989423f);
-    const float t154 = t153 * t88;
-    const float t155 = t150 * (t110 * FMA(t138, FMA(t138, FMA(t138, FMA(t138, FMA(t138, FMA(t138, FMA(t138, FMA(t138,
-        FMA(t138, FMA(-0.012888777f, t138, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t156 = t59 * (0.3989423f * t150);
-    const float t157 = t156 * t90;
-    const float t158 = t151 * (t112 * FMA(t139, FMA(t139, FMA(t139, FMA(t139, FMA(t139, FMA(t139, FMA(t139, FMA(t139,
-        FMA(t139, FMA(-0.012888777f, t139, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t159 = t62 * (0.3989423f * t151);
-    const float t160 = t159 * t93;
-    const float t161 = t116 - 0.25f;
-    const float t162 = t117 - 0.25f;
-    const float t163 = t116 * (t116 * (t116 * FMA(t161, FMA(t161, FMA(t161, FMA(t161, FMA(t161, FMA(t161, FMA(t161,
-        FMA(t161, FMA(t161, FMA(t161, -0.074104935f, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t164 = FMA(t163, t120, 0.3989423f) * t132;
-    const float t165 = t117 * (t117 * (t117 * FMA(t162, FMA(t162, FMA(t162, FMA(t162, FMA(t162, FMA(t162, FMA(t162,
-        FMA(t162, FMA(t162, FMA(-0.074104935f, t162, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t166 = FMA(t165, t121, 0.3989423f) * t134;
-    const float t167 = FMA(t142, FMA(t142, FMA(t142, FMA(0.0013814222f, t142, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t168 = FMA(t145, FMA(t145, FMA(t145, FMA(0.0013814222f, t145, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t169 = t103 ? 0.0f : ((1.0f + FMA(t167, t142 * t142, t142)) * t141);
-    const float t170 = t105 ? 0.0f : ((1.0f + FMA(t168, t145 * t145, t145)) * t144);
-    const float t171 = t153 * t107;
-    const float t172 = FMA(t107, t171, t154);
-    const float t173 = t171 * t89;
-    const float t174 = t172 * t91;
-    const float t175 = FMA(t107, t172, t173);
-    const float t176 = FMA(t107, t175, t174);
-    const float t177 = FMA(t107, t176, t175 * t94);
-    const float t178 = (-5.53779e-7f) * FMA(t107, t177, t176 * t95);
-    const float t179 = t156 * t109;
-    const float t180 = FMA(t109, t179, t157);
-    const float t181 = t179 * t92;
-    const float t182 = t180 * t96;
-    const float t183 = FMA(t109, t180, t181);
-    const float t184 = FMA(t109, t183, t182);
-    const float t185 = FMA(t109, t184, t183 * t98);
-    const float t186 = FMA(1.4154151e-5f, FMA(t109, t185, t184 * t99), t178);
-    const float t187 = t159 * t111;
-    const float t188 = FMA(t111, t187, t160);
-    const float t189 = t187 * t97;
-    const float t190 = t188 * t100;
-    const float t191 = FMA(t111, t188, t189);
-    const float t192 = FMA(t111, t191, t190);
-    const float t193 = FMA(t111, t192, t191 * t101);
-    const float t194 = t27 * FMA(t159, -0.05310392f, FMA(t156, -1.8069891f, FMA(t153, -0.13990697f, FMA(t188,
-        0.010678871f, FMA(t180, -0.17402875f, FMA(t172, -0.0064247614f, FMA(t192, -0.000890947f, FMA(t184,
-        0.0064075454f, FMA(t176, -0.00010180367f, FMA(3.4771136e-5f, FMA(t111, t193, t192 * t102), t186))))))))));
-    const float t195 = FMA(t159, 1.8134589e-12f, FMA(t156, -2.4393872e-12f, FMA(t153, 6.2848045e-13f, FMA(t188,
-        -4.2172052e-13f, FMA(t180, -2.194389e-13f, t172 * 2.9127325e-14f)))));
-    // D_1: derivative 1 of the mean less its line
-    const float t196 = FMA(t187, 1.8134589e-12f, FMA(t179, -2.4393872e-12f, FMA(t171, 6.2848045e-13f,
-        FMA(-4.2172052e-13f, t191, FMA(-2.194389e-13f, t183, 2.9127325e-14f * t175))))) + t194;
-    const float t197 = t196 * t36;
-    const float t198 = t27 + t196;
-    const float t199 = FMA(t27, t27, t197);
-    const float t200 = t177 * 1.1356677e-6f;
-    const float t201 = t177 * (-5.53779e-7f);
-    const float t202 = FMA(t185, -2.620557e-5f, t200);
-    const float t203 = FMA(t185, 1.4154151e-5f, t201);
-    const float t204 = FMA(t193, -6.897228e-5f, t202);
-    const float t205 = FMA(t193, 3.4771136e-5f, t203);
-    const float t206 = FMA(t192, -0.00046238847f, FMA(t184, 0.0022007977f, FMA(t176, 7.722043e-6f, t204)));
-    const float t207 = FMA(t175, -0.00010180367f, t205);
-    const float t208 = FMA(t175, 0.00020729449f, t206);
-    const float t209 = FMA(t183, 0.0064075454f, t207);
-    const float t210 = FMA(t183, -0.012807422f, t208);
-    const float t211 = FMA(t191, -0.000890947f, t209);
-    const float t212 = FMA(t188, 0.006365801f, FMA(t180, -0.012634318f, FMA(t172, 0.0006759479f, FMA(t191,
-        0.0017610112f, t210))));
-    const float t213 = FMA(t171, -0.0064247614f, t211);
-    const float t214 = FMA(t171, 0.013027682f, t212);
-    const float t215 = FMA(t179, -0.17402875f, t213);
-    const float t216 = FMA(t179, 0.3487743f, t214);
-    const float t217 = FMA(t187, 0.010678871f, t215);
-    const float t218 = FMA(t159, -0.03318527f, FMA(t156, -1.3147992f, FMA(t153, 0.014650219f, FMA(t187, -0.021070946f,
-        t216))));
-    const float t219 = FMA(t152, -0.13990697f, t217);
-    const float t220 = FMA(t152, 0.28291246f, t218);
-    const float t221 = FMA(t155, -1.8069891f, t219);
-    const float t222 = FMA(t155, 3.6124027f, t220);
-    const float t223 = t195 + (t27 * FMA(t158, -0.05310392f, t221));  // D_0: derivative 0 of the mean less its line
-    const float t224 = FMA(t158, 0.10468484f, t222);  // B_0: derivative 0 of the mean square less its line
-    const float t225 = t223 + t37;
-    const float t226 = FMA(t47, t199, t224 - (t223 * t223));
-    const float t227 = t198 * (t47 * t198);
-    const float t228 = FMA(t104, t164, 2.0f * t163);
-    const float t229 = t169 * t163;
-    const float t230 = t169 * t164;
-    const float t231 = t169 * t228;
-    const float t232 = t40 * (t229 * t68);
-    const float t233 = t64 * t230;
-    const float t234 = t233 * t42;
-    const float t235 = t64 * t231;
-    const float t236 = t234 + (t38 * t232);
-    const float t237 = t38 * (-t235);
-    const float t238 = FMA(t106, t166, 2.0f * t165);
-    const float t239 = t41 * ((t170 * t165) * t68);
-    const float t240 = t170 * t166;
-    const float t241 = t170 * t238;
-    const float t242 = t64 * t240;
-    const float t243 = t242 * t39;
-    const float t244 = t242 - t233;
-    const float t245 = t64 * t241;
-    const float t246 = t43 * t239;
-    const float t247 = t43 * t245;
-    const float t248 = t243 + t246;
-    const float t249 = t237 + t247;
-    const float t250 = t236 + t248;
-    const float t251 = t46 ? (t244 + t35) : t225;
-    const float t252 = t250 - (t244 * t244);
-    const float t253 = FMA(FMA(t64, t44, 2.0f * t249), t69, t252);
-    const float t254 = t13 * (lambd_hi * (t30 ? t251 : t16));
-    const float t255 = t20 * (t20 * ((t30 ? (t46 ? ((t253 < 0.0f) ? 0.0f : t253) : ((t226 < t227) ? t227 : t226)) :
-        t16) * t24));
-    *out_mean = t254;
-    *out_var = t255;
+    float t0 = p0 - 12582912.0f;
+    float t1 = FMA(t0, -0.69314575f, p1) + (t0 * (-1.4286068e-6f));
+    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
+    return t2;
 }
 
-void softshrink_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                              const float *restrict params, float *restrict out_mean, float *restrict out_var)
+INLINE float softshrink_exact_part3(float p0)
+{
+    float t0 = 1.0f / FMA(0.25f, p0, 1.0f);
+    float t1 = t0 - 0.25f;
+    float t2 = t0 * (t0 * (t0 * POLY10(t1, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f,
+        0.11886708f, 0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f)));
+    return t2;
+}
+
+INLINE float softshrink_exact_part4(
+    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
+    float p11, float p12, float p13, float p14, float p15, float p16, float p17, float p18, float p19)
+{
+    float t0 = FMA(p0, 3.6124027f, FMA(p1, 0.28291246f, FMA(p2, -0.03318527f, FMA(p3, -1.3147992f, FMA(p4,
+        0.014650219f, FMA(p5, -0.021070946f, FMA(p6, 0.3487743f, FMA(p7, 0.013027682f, FMA(p8, 0.006365801f, FMA(p9,
+        -0.012634318f, FMA(p10, 0.0006759479f, FMA(p11, 0.0017610112f, FMA(p12, -0.012807422f, FMA(p13, 0.00020729449f,
+        FMA(p14, -0.00046238847f, FMA(p15, 0.0022007977f, FMA(p16, 7.722043e-6f, FMA(p17, -6.897228e-5f, FMA(p18,
+        -2.620557e-5f, p19 * 1.1356677e-6f)))))))))))))))))));
+    return t0;
+}
+
+INLINE float softshrink_exact_part5(
+    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
+    float p11, float p12, float p13, float p14, float p15)
+{
+    float t0 = FMA(p0, 3.4198886e-13f, FMA(p1, -4.5356072e-13f, p2 * 1.1327064e-13f)) + (p15 * FMA(p3, -0.05310392f,
+        FMA(p4, -1.8069891f, FMA(p5, -0.13990697f, FMA(p6, 0.010678871f, FMA(p7, -0.17402875f, FMA(p8, -0.0064247614f,
+        FMA(p9, -0.000890947f, FMA(p10, 0.0064075454f, FMA(p11, -0.000101803664f, FMA(p12, 3.4771136e-5f, FMA(p13,
+        1.4154151e-5f, p14 * (-5.53779e-7f)))))))))))));
+    return t0;
+}
+
+INLINE void softshrink_exact_atom0(
+    float p0, float p1, float p2, float *restrict r0, float *restrict r1, float *restrict r2, float *restrict r3,
+    float *restrict r4, float *restrict r5, uint32_t *restrict r6, float *restrict r7, float *restrict r8,
+    float *restrict r9)
+{
+    float t0 = p0 + p1;
+    float t1 = 1.0f / SQRT(t0);
+    float t2 = p2 * t1;
+    _Bool t3 = 13.0f < t2;
+    float t4 = t1 * t1;
+    float t5 = t4 * (-2.0f);
+    float t6 = t4 * (-3.0f);
+    float t7 = t4 * (-4.0f);
+    float t8 = t4 * (-5.0f);
+    float t9 = -t4;
+    float t10 = p2 * (p2 * (1.0f / t0));
+    float t11 = t3 ? 169.0f : t10;
+    float t12 = t11 * (-0.5f);
+    float t13 = FMA(t12, 1.442695f, 12582912.0f);
+    uint32_t t14 = as_bits(t13);
+    float t15 = t3 ? 13.0f : t2;
+    float t16 = t1 * t15;
+    float t17 = 1.0f / FMA(t15, 0.25f, 1.0f);
+    float t18 = t17 - 0.25f;
+    float t19 = t17 * POLY10(t18, -0.012888777f, 0.061844066f, -0.0922225f, 0.016932948f, 0.0053508277f, 0.08352485f,
+        0.1411755f, 0.1795469f, 0.18632823f, 0.1666411f, 0.13207589f);
+    float t20 = softshrink_exact_part6(t13, t12);
+    *r0 = t1;
+    *r1 = t5;
+    *r2 = t6;
+    *r3 = t7;
+    *r4 = t8;
+    *r5 = t9;
+    *r6 = t14;
+    *r7 = t16;
+    *r8 = t19;
+    *r9 = t20;
+}
+
+INLINE void softshrink_exact_atom1(
+    float p0, float p1, float p2, float *restrict r0, float *restrict r1, float *restrict r2, float *restrict r3,
+    float *restrict r4, float *restrict r5, float *restrict r6, float *restrict r7, float *restrict r8,
+    float *restrict r9, uint32_t *restrict r10, float *restrict r11)
+{
+    float t0 = p0 + p1;
+    float t1 = 1.0f / SQRT(t0);
+    float t2 = p2 * t1;
+    float t3 = t1 * t1;
+    float t4 = -t3;
+    float t5 = t3 * (-2.0f);
+    float t6 = t3 * (-3.0f);
+    float t7 = t3 * (-4.0f);
+    float t8 = t3 * (-5.0f);
+    float t9 = t3 * (-6.0f);
+    float t10 = t3 * (-7.0f);
+    _Bool t11 = 13.0f < t2;
+    float t12 = t11 ? 13.0f : t2;
+    float t13 = t1 * t12;
+    float t14 = 1.0f / FMA(t12, 0.25f, 1.0f);
+    float t15 = t14 - 0.25f;
+    float t16 = t14 * POLY10(t15, -0.012888777f, 0.061844066f, -0.0922225f, 0.016932948f, 0.0053508277f, 0.08352485f,
+        0.1411755f, 0.1795469f, 0.18632823f, 0.1666411f, 0.13207589f);
+    float t17 = p2 * (p2 * (1.0f / t0));
+    float t18 = t11 ? 169.0f : t17;
+    float t19 = t18 * (-0.5f);
+    float t20 = FMA(t19, 1.442695f, 12582912.0f);
+    uint32_t t21 = as_bits(t20);
+    float t22 = softshrink_exact_part6(t20, t19);
+    *r0 = t1;
+    *r1 = t4;
+    *r2 = t5;
+    *r3 = t6;
+    *r4 = t7;
+    *r5 = t8;
+    *r6 = t9;
+    *r7 = t10;
+    *r8 = t13;
+    *r9 = t16;
+    *r10 = t21;
+    *r11 = t22;
+}
+
+INLINE float softshrink_exact_part2(float p0)
+{
+    float t0 = (-0.5f) * p0;
+    float t1 = FMA(1.442695f, t0, 12582912.0f);
+    float t2 = softshrink_exact_part6(t1, t0) * as_float((127u + as_bits(t1)) << 23u);
+    return t2;
+}
+
+INLINE void softshrink_exact_forward_element(
+    float mean, float var, float lambd_hi, float lambd_lo, float *restrict out_mean, float *restrict out_var)
+{
+    float t0 = lambd_hi * lambd_hi;
+    _Bool t1 = (1.2676506e+30f < var) | (1.2980742e+33f < ABS(mean));
+    float t2 = 1.0f / lambd_hi;
+    _Bool t3 = t1 & (8.6736174e-19f < var);
+    float t4 = 1.0f / t0;
+    float t5 = FMA(lambd_hi, lambd_lo, FMA(lambd_hi, lambd_lo, FMA(lambd_hi, lambd_hi, -t0)));
+    float t6 = t1 ? 1.5258789e-5f : 1.0f;
+    float t7 = (mean * t6) * t2;  // mean in units of the base
+    float t8 = t2 * (t6 * (lambd_lo + (lambd_hi + mean)));
+    float t9 = t2 * (t6 * ((mean - lambd_hi) - lambd_lo));
+    float t10 = t3 ? 1.5258789e-5f : 1.0f;
+    float t11 = t3 ? 65536.0f : 1.0f;
+    float t12 = -t4;
+    float t13 = (t10 * (var * t10)) * (t4 + (t4 * FMA(t5, t12, FMA(t0, t12, 1.0f))));
+    float t14 = ABS(t7);  // |mean - centre|
+    float t15 = (t7 < 0.0f) ? 1.0f : (-1.0f);  // direction of u
+    _Bool t16 = t7 == t7;
+    _Bool t17 = t8 < 0.0f;
+    _Bool t18 = t9 < 0.0f;
+    float t19 = t17 ? 1.0f : (-1.0f);
+    float t20 = t18 ? 1.0f : (-1.0f);
+    float t21 = t18 ? 0.0f : 1.0f;
+    float t22 = t17 ? 1.0f : t21;
+    float t23 = (0.0f <= t13) ? 1.0f : (-1.0f);
+    float t24 = t13 * SQRT(t23);  // NaN for a negative variance
+    _Bool t25 = t24 < 0.49f;
+    float t26 = t25 ? 0.49f : t24;
+    float t27 = t25 ? t24 : 0.49f;
+    float t28, t29, t30, t31, t32, t33, t35, t36, t37;
+    uint32_t t34;
+    softshrink_exact_atom0(t26, -0.19600001f, t14, &t28, &t29, &t30, &t31, &t32, &t33, &t34, &t35, &t36, &t37);
+    float t38, t39, t40, t41, t42, t43, t45, t46, t47;
+    uint32_t t44;
+    softshrink_exact_atom0(t26, 0.167404f, t14, &t38, &t39, &t40, &t41, &t42, &t43, &t44, &t45, &t46, &t47);
+    float t48, t49, t50, t51, t52, t53, t55, t56, t57;
+    uint32_t t54;
+    softshrink_exact_atom0(t26, 0.98f, t14, &t48, &t49, &t50, &t51, &t52, &t53, &t54, &t55, &t56, &t57);
+    _Bool t58 = 0.0f == t27;
+    float t59 = t58 ? 1.0f : t27;
+    float t60 = SQRT(t59);
+    float t61 = t58 ? 0.0f : t60;  // standard deviation
+    float t62 = 1.0f / t60;
+    float t63 = t58 ? 0.0f : t62;
+    float t64 = t63 * ABS(t8);
+    float t65 = t63 * ABS(t9);
+    float t66 = t61 * t61;
+    _Bool t67 = t58 | (13.0f < t64);
+    float t68 = t67 ? 13.0f : t64;  // |mean - -1|/sigma
+    _Bool t69 = t58 | (13.0f < t65);
+    float t70 = t69 ? 13.0f : t65;  // |mean - 1|/sigma
+    float t71 = t68 * t68;
+    float t72 = t70 * t70;
+    float t73 = t37 * as_float((t34 + 127u) << 23u);
+    float t74 = t47 * as_float((127u + t44) << 23u);
+    float t75 = t57 * as_float((127u + t54) << 23u);
+    float t76 = t73 * t36;
+    float t77 = t28 * (t73 * 0.3989423f);
+    float t78 = t74 * t46;
+    float t79 = t38 * (0.3989423f * t74);
+    float t80 = t75 * t56;
+    float t81 = t48 * (0.3989423f * t75);
+    float t82 = softshrink_exact_part3(t68);
+    float t83 = FMA(t82, -(2.0f * t68), 0.3989423f) * (1.0f / (1.0f + t71));
+    float t84 = softshrink_exact_part3(t70);
+    float t85 = FMA(t84, -(2.0f * t70), 0.3989423f) * (1.0f / (1.0f + t72));
+    float t86 = softshrink_exact_part2(t71);
+    float t87 = t67 ? 0.0f : t86;
+    float t88 = softshrink_exact_part2(t72);
+    float t89 = t69 ? 0.0f : t88;
+    float t90 = t77 * t35;
+    float t91 = FMA(t35, t90, t77 * t33);
+    float t92 = FMA(t35, t91, t90 * t29);
+    float t93 = FMA(t35, t92, t91 * t30);
+    float t94 = FMA(t35, t93, t92 * t31);
+    float t95 = t79 * t45;
+    float t96 = FMA(t45, t95, t79 * t43);
+    float t97 = FMA(t45, t96, t95 * t39);
+    float t98 = FMA(t45, t97, t96 * t40);
+    float t99 = FMA(t45, t98, t97 * t41);
+    float t100 = t81 * t55;
+    float t101 = FMA(t55, t100, t81 * t53);
+    float t102 = FMA(t55, t101, t100 * t49);
+    float t103 = FMA(t55, t102, t101 * t50);
+    float t104 = FMA(t55, t103, t102 * t51);
+    // D_1: derivative 1 of the mean less its line
+    float t105 = FMA(3.4198886e-13f, t100, FMA(-4.5356072e-13f, t95, 1.1327064e-13f * t90)) + (t15 * FMA(t81,
+        -0.05310392f, FMA(t79, -1.8069891f, FMA(t77, -0.13990697f, FMA(t101, 0.010678871f, FMA(t96, -0.17402875f,
+        FMA(t91, -0.0064247614f, FMA(t103, -0.000890947f, FMA(t98, 0.0064075454f, FMA(t93, -0.000101803664f,
+        FMA(3.4771136e-5f, FMA(t55, t104, t103 * t52), FMA(1.4154151e-5f, FMA(t45, t99, t98 * t42), (-5.53779e-7f) *
+        FMA(t35, t94, t93 * t32)))))))))))));
+    float t106 = t15 + t105;
+    // D_0: derivative 0 of the mean less its line
+    float t107 = softshrink_exact_part5(t81, t79, t77, t80, t78, t76, t100, t95, t90, t102, t97, t92, t104, t99, t94,
+        t15);
+    float t108 = FMA(t15, t15, t105 * (t15 * 2.0f));
+    // B_0: derivative 0 of the mean square less its line
+    float t109 = FMA(t80, 0.104684845f, softshrink_exact_part4(t78, t76, t81, t79, t77, t100, t95, t90, t101, t96, t91,
+        t102, t97, t92, t103, t98, t93, t104, t99, t94));
+    float t110 = FMA(t26, t108, t109 - (t107 * t107));
+    float t111 = t106 * (t26 * t106);
+    float t112 = t61 * (t87 * t83);
+    float t113 = t61 * (t89 * t85);
+    float t114 = t113 - t112;
+    float t115 = FMA(t61, t22, 2.0f * ((t19 * (-(t61 * (t87 * FMA(t68, t83, 2.0f * t82))))) + (t20 * (t61 * (t89 *
+        FMA(t70, t85, 2.0f * t84))))));
+    float t116 = t61 * t22;
+    float t117 = t18 ? 0.0f : (-4.0f);
+    float t118 = t17 ? 0.0f : t117;
+    float t119 = t112 * t118;
+    float t120 = t18 ? (-2.0f) : 2.0f;
+    float t121 = t17 ? 2.0f : t120;
+    float t122 = t119 + (t19 * (t121 * ((t87 * t82) * t66)));
+    float t123 = t17 ? (-4.0f) : 0.0f;
+    float t124 = t113 * t123;
+    float t125 = t18 ? 2.0f : (-2.0f);
+    float t126 = t17 ? (-2.0f) : t125;
+    float t127 = FMA(t115, t116, (t122 + (t124 + (t20 * (t126 * ((t89 * t84) * t66))))) - (t114 * t114));
+    float t128 = t1 ? 65536.0f : 1.0f;
+    float t129 = 1.0f + t7;
+    float t130 = t7 + (-1.0f);
+    float t131 = t18 ? 0.0f : t130;
+    float t132 = t17 ? t129 : t131;
+    float t133 = t114 + t132;
+    float t134 = t107 + (t7 + t15);
+    float t135 = t25 ? t133 : t134;
+    float t136 = t16 ? t135 : t7;
+    float t137 = t128 * (lambd_hi * t136);
+    float t138 = (t127 < 0.0f) ? 0.0f : t127;
+    float t139 = (t110 < t111) ? t111 : t110;
+    float t140 = t25 ? t138 : t139;
+    float t141 = t16 ? t140 : t7;
+    float t142 = t11 * (t11 * (t141 * (t0 + t5)));
+    *out_mean = t137;
+    *out_var = t142;
+}
+
+void softshrink_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     const float lambd_hi = params[0];
     const float lambd_lo = params[1];
@@ -343,361 +333,182 @@ void softshrink_exact_forward(int64_t n, const float *restrict mean, const float
     }
 }
 
-static inline __attribute__((always_inline)) void softshrink_exact_backward_element(float mean, float var,
-                                                                                    float grad_mean, float grad_var,
-                                                                                    float lambd_hi, float lambd_lo,
-                                                                                    float *restrict out_grad_mean,
-                                                                                    float *restrict out_grad_var)
+INLINE void softshrink_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float lambd_hi, float lambd_lo,
+    float *restrict out_grad_mean, float *restrict out_grad_var)
 {
-    const float t0 = lambd_hi * lambd_hi;
-    const float t1 = ABS(mean);
-    const _Bool t2 = 1.2676506e+30f < var;
-    const _Bool t3 = 1.2980742e+33f < t1;
-    const _Bool t4 = 8.6736174e-19f < var;
-    const _Bool t5 = t2 | t3;
-    const float t6 = 1.0f / lambd_hi;
-    const _Bool t7 = t5 & t4;
-    const float t8 = t5 ? 1.5258789e-5f : 1.0f;
-    const float t9 = t7 ? 1.5258789e-5f : 1.0f;
-    const float t10 = t6 * (t8 * (lambd_lo + (lambd_hi + mean)));
-    const float t11 = t8 * ((mean - lambd_hi) - lambd_lo);
-    const float t12 = (mean * t8) * t6;  // mean in units of the base
-    const float t13 = t6 * t11;
-    const float t14 = 1.0f / t0;
-    const float t15 = FMA(lambd_hi, lambd_lo, FMA(lambd_hi, lambd_lo, FMA(lambd_hi, lambd_hi, -t0)));
-    const float t16 = t9 * (var * t9);
-    const float t17 = -t6;
-    const float t18 = lambd_hi * t6;
-    const float t19 = t0 * t6;
-    const float t20 = t6 * FMA(lambd_lo, t17, FMA(lambd_hi, t17, 1.0f));
-    const float t21 = ABS(t12);  // |mean - centre|
-    const float t22 = (t12 < 0.0f) ? 1.0f : (-1.0f);  // direction of u
-    const float t23 = FMA(lambd_hi, t20, FMA(lambd_lo, t6, FMA(lambd_hi, t6, -t18)));
-    const float t24 = t6 * t18;
-    const float t25 = FMA(t0, t20, FMA(t15, t6, FMA(t0, t6, -t19)));
-    const float t26 = t6 * t19;
-    const float t27 = ABS(t10);
-    const _Bool t28 = t10 < 0.0f;
-    const float t29 = -t14;
-    const float t30 = t16 * (t14 + (t14 * FMA(t15, t29, FMA(t0, t29, 1.0f))));
-    const float t31 = ABS(t13);
-    const _Bool t32 = t13 < 0.0f;
-    const float t33 = FMA(t20, t18, FMA(t6, t18, -t24));
-    const float t34 = t18 + t23;
-    const float t35 = t24 + FMA(t6, t23, t33);
-    const float t36 = t22 * 2.0f;
-    const float t37 = FMA(t6, t25, FMA(t20, t19, FMA(t6, t19, -t26)));
-    const float t38 = t19 + t25;
-    const float t39 = t26 + t37;
-    const float t40 = t28 ? 1.0f : (-1.0f);
-    const float t41 = t28 ? (-4.0f) : 0.0f;
-    const float t42 = t28 ? 2.0f : (t32 ? (-2.0f) : 2.0f);
-    const float t43 = t28 ? (-2.0f) : (t32 ? 2.0f : (-2.0f));
-    const float t44 = t28 ? 0.0f : (t32 ? 0.0f : (-4.0f));
-    const float t45 = t32 ? 1.0f : (-1.0f);
-    const float t46 = t28 ? 1.0f : (t32 ? 0.0f : 1.0f);
-    const float t47 = 2.0f * t46;
-    const float t48 = t30 * SQRT((0.0f <= t30) ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const _Bool t49 = t48 < 0.49f;
-    const float t50 = t49 ? 0.49f : t48;
-    const float t51 = t49 ? t48 : 0.49f;
-    const float t52 = t50 + (-0.19600001f);
-    const float t53 = t50 + 0.167404f;
-    const float t54 = t50 + 0.98f;
-    const _Bool t55 = 0.0f == t51;
-    const float t56 = SQRT(t55 ? 1.0f : t51);
-    const float t57 = SQRT(t52);
-    const float t58 = t21 * (t21 * (1.0f / t52));
-    const float t59 = 1.0f / t57;
-    const float t60 = SQRT(t53);
-    const float t61 = t21 * (t21 * (1.0f / t53));
-    const float t62 = 1.0f / t60;
-    const float t63 = SQRT(t54);
-    const float t64 = t21 * (t21 * (1.0f / t54));
-    const float t65 = 1.0f / t63;
-    const float t66 = 1.0f / t56;
-    const float t67 = t55 ? 0.0f : t56;  // standard deviation
-    const float t68 = t55 ? 0.0f : t66;
-    const float t69 = t68 * t27;
-    const float t70 = t68 * t31;
-    const float t71 = t21 * t59;
-    const float t72 = t21 * t62;
-    const float t73 = t21 * t65;
-    const float t74 = t59 * t59;
-    const float t75 = t62 * t62;
-    const float t76 = t65 * t65;
-    const _Bool t77 = 13.0f < t71;
-    const float t78 = t77 ? 169.0f : t58;
-    const float t79 = t77 ? 13.0f : t71;
-    const float t80 = t78 * (-0.5f);
-    const _Bool t81 = 13.0f < t72;
-    const float t82 = t81 ? 169.0f : t61;
-    const float t83 = t81 ? 13.0f : t72;
-    const float t84 = (-0.5f) * t82;
-    const _Bool t85 = 13.0f < t73;
-    const float t86 = t85 ? 169.0f : t64;
-    const float t87 = t85 ? 13.0f : t73;
-    const float t88 = (-0.5f) * t86;
-    const float t89 = -t74;
-    const float t90 = t74 * (-2.0f);
-    const float t91 = -t75;
-    const float t92 = t74 * (-3.0f);
-    const float t93 = t75 * (-2.0f);
-    const float t94 = -t76;
-    const float t95 = t74 * (-4.0f);
-    const float t96 = t75 * (-3.0f);
-    const float t97 = t76 * (-2.0f);
-    const float t98 = t74 * (-5.0f);
-    const float t99 = t75 * (-4.0f);
-    const float t100 = t76 * (-3.0f);
-    const float t101 = t74 * (-6.0f);
-    const float t102 = t74 * (-7.0f);
-    const float t103 = t75 * (-5.0f);
-    const float t104 = t76 * (-4.0f);
-    const float t105 = t75 * (-6.0f);
-    const float t106 = t75 * (-7.0f);
-    const float t107 = t76 * (-5.0f);
-    const float t108 = t76 * (-6.0f);
-    const float t109 = t76 * (-7.0f);
-    const _Bool t110 = t55 | (13.0f < t69);
-    const float t111 = t110 ? 13.0f : t69;  // |mean - -1|/sigma
-    const _Bool t112 = t55 | (13.0f < t70);
-    const float t113 = t112 ? 13.0f : t70;  // |mean - 1|/sigma
-    const float t114 = t59 * t79;
-    const float t115 = 1.0f / FMA(t79, 0.25f, 1.0f);
-    const float t116 = t62 * t83;
-    const float t117 = 1.0f / FMA(0.25f, t83, 1.0f);
-    const float t118 = t65 * t87;
-    const float t119 = 1.0f / FMA(0.25f, t87, 1.0f);
-    const float t120 = FMA(t80, 1.442695f, 12582912.0f);
-    const float t121 = FMA(1.442695f, t84, 12582912.0f);
-    const float t122 = FMA(1.442695f, t88, 12582912.0f);
-    const float t123 = 1.0f / FMA(0.25f, t111, 1.0f);
-    const float t124 = 1.0f / FMA(0.25f, t113, 1.0f);
-    const float t125 = t111 * t111;
-    const float t126 = t113 * t113;
-    const float t127 = -(2.0f * t111);
-    const float t128 = -(2.0f * t113);
-    const float t129 = t120 - 12582912.0f;
-    const float t130 = as_float((as_bits(t120) + 127u) << 23u);
-    const float t131 = FMA(t129, -0.69314575f, t80) + (t129 * (-1.4286068e-6f));
-    const float t132 = t121 - 12582912.0f;
-    const float t133 = as_float((127u + as_bits(t121)) << 23u);
-    const float t134 = FMA(-0.69314575f, t132, t84) + ((-1.4286068e-6f) * t132);
-    const float t135 = t122 - 12582912.0f;
-    const float t136 = as_float((127u + as_bits(t122)) << 23u);
-    const float t137 = FMA(-0.69314575f, t135, t88) + ((-1.4286068e-6f) * t135);
-    const float t138 = (-0.5f) * t125;
-    const float t139 = 1.0f / (1.0f + t125);
-    const float t140 = (-0.5f) * t126;
-    const float t141 = 1.0f / (1.0f + t126);
-    const float t142 = FMA(1.442695f, t138, 12582912.0f);
-    const float t143 = FMA(1.442695f, t140, 12582912.0f);
-    const float t144 = t115 - 0.25f;
-    const float t145 = t117 - 0.25f;
-    const float t146 = t119 - 0.25f;
-    const float t147 = t142 - 12582912.0f;
-    const float t148 = as_float((127u + as_bits(t142)) << 23u);
-    const float t149 = FMA(-0.69314575f, t147, t138) + ((-1.4286068e-6f) * t147);
-    const float t150 = t143 - 12582912.0f;
-    const float t151 = as_float((127u + as_bits(t143)) << 23u);
-    const float t152 = FMA(-0.69314575f, t150, t140) + ((-1.4286068e-6f) * t150);
-    const float t153 = FMA(t131, FMA(t131, FMA(t131, FMA(t131, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t154 = FMA(t134, FMA(t134, FMA(t134, FMA(0.0013814222f, t134, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t155 = FMA(t137, FMA(t137, FMA(t137, FMA(0.0013814222f, t137, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t156 = (1.0f + FMA(t153, t131 * t131, t131)) * t130;
-    const float t157 = (1.0f + FMA(t154, t134 * t134, t134)) * t133;
-    const float t158 = (1.0f + FMA(t155, t137 * t137, t137)) * t136;
-    const float t159 = t156 * (t115 * FMA(t144, FMA(t144, FMA(t144, FMA(t144, FMA(t144, FMA(t144, FMA(t144, FMA(t144,
-        FMA(t144, FMA(t144, -0.012888777f, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t160 = t59 * (t156 * 0.3989423f);
-    const float t161 = t160 * t89;
-    const float t162 = t157 * (t117 * FMA(t145, FMA(t145, FMA(t145, FMA(t145, FMA(t145, FMA(t145, FMA(t145, FMA(t145,
-        FMA(t145, FMA(-0.012888777f, t145, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t163 = t62 * (0.3989423f * t157);
-    const float t164 = t163 * t91;
-    const float t165 = t158 * (t119 * FMA(t146, FMA(t146, FMA(t146, FMA(t146, FMA(t146, FMA(t146, FMA(t146, FMA(t146,
-        FMA(t146, FMA(-0.012888777f, t146, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t166 = t65 * (0.3989423f * t158);
-    const float t167 = t166 * t94;
-    const float t168 = t123 - 0.25f;
-    const float t169 = t124 - 0.25f;
-    const float t170 = t123 * (t123 * (t123 * FMA(t168, FMA(t168, FMA(t168, FMA(t168, FMA(t168, FMA(t168, FMA(t168,
-        FMA(t168, FMA(t168, FMA(t168, -0.074104935f, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t171 = FMA(t170, t127, 0.3989423f) * t139;
-    const float t172 = FMA(t111, t171, 2.0f * t170);
-    const float t173 = t124 * (t124 * (t124 * FMA(t169, FMA(t169, FMA(t169, FMA(t169, FMA(t169, FMA(t169, FMA(t169,
-        FMA(t169, FMA(t169, FMA(-0.074104935f, t169, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f),
-        0.11886708f), 0.17142972f), 0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f)));
-    const float t174 = FMA(t173, t128, 0.3989423f) * t141;
-    const float t175 = FMA(t113, t174, 2.0f * t173);
-    const float t176 = FMA(t149, FMA(t149, FMA(t149, FMA(0.0013814222f, t149, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t177 = FMA(t152, FMA(t152, FMA(t152, FMA(0.0013814222f, t152, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t178 = t110 ? 0.0f : ((1.0f + FMA(t176, t149 * t149, t149)) * t148);
-    const float t179 = t178 * t171;
-    const float t180 = t178 * t172;
-    const float t181 = 0.3989423f * t178;
-    const float t182 = t40 * (-(t111 * t181));
-    const float t183 = t67 * t179;
-    const float t184 = t112 ? 0.0f : ((1.0f + FMA(t177, t152 * t152, t152)) * t151);
-    const float t185 = t184 * t174;
-    const float t186 = t184 * t175;
-    const float t187 = 0.3989423f * t184;
-    const float t188 = t182 + (t45 * (t113 * t187));
-    const float t189 = t67 * t185;
-    const float t190 = t160 * t114;
-    const float t191 = FMA(t114, t190, t161);
-    const float t192 = t190 * t90;
-    const float t193 = t191 * t92;
-    const float t194 = FMA(t114, t191, t192);
-    const float t195 = FMA(t114, t194, t193);
-    const float t196 = t194 * t95;
-    const float t197 = t195 * t98;
-    const float t198 = FMA(t114, t195, t196);
-    const float t199 = FMA(t114, t198, t197);
-    const float t200 = FMA(t114, t199, t198 * t101);
-    const float t201 = (-5.53779e-7f) * FMA(t114, t200, t199 * t102);
-    const float t202 = t163 * t116;
-    const float t203 = FMA(t116, t202, t164);
-    const float t204 = t202 * t93;
-    const float t205 = t203 * t96;
-    const float t206 = FMA(t116, t203, t204);
-    const float t207 = FMA(t116, t206, t205);
-    const float t208 = t206 * t99;
-    const float t209 = t207 * t103;
-    const float t210 = FMA(t116, t207, t208);
-    const float t211 = FMA(t116, t210, t209);
-    const float t212 = FMA(t116, t211, t210 * t105);
-    const float t213 = FMA(1.4154151e-5f, FMA(t116, t212, t211 * t106), t201);
-    const float t214 = t166 * t118;
-    const float t215 = FMA(t118, t214, t167);
-    const float t216 = t214 * t97;
-    const float t217 = t215 * t100;
-    const float t218 = FMA(t118, t215, t216);
-    const float t219 = FMA(t118, t218, t217);
-    const float t220 = t218 * t104;
-    const float t221 = t219 * t107;
-    const float t222 = FMA(t118, t219, t220);
-    const float t223 = FMA(t118, t222, t221);
-    const float t224 = FMA(t118, t223, t222 * t108);
-    const float t225 = t22 * FMA(t215, -0.05310392f, FMA(t203, -1.8069891f, FMA(t191, -0.13990697f, FMA(t219,
-        0.010678871f, FMA(t207, -0.17402875f, FMA(t195, -0.0064247614f, FMA(-0.000890947f, t223, FMA(0.0064075454f,
-        t211, FMA(-0.00010180367f, t199, FMA(3.4771136e-5f, FMA(t118, t224, t223 * t109), t213))))))))));
-    const float t226 = FMA(t166, 1.8134589e-12f, FMA(t163, -2.4393872e-12f, FMA(t160, 6.2848045e-13f, FMA(t215,
-        -4.2172052e-13f, FMA(t203, -2.194389e-13f, t191 * 2.9127325e-14f)))));
-    const float t227 = FMA(t214, 1.8134589e-12f, FMA(t202, -2.4393872e-12f, FMA(t190, 6.2848045e-13f,
-        FMA(-4.2172052e-13f, t218, FMA(-2.194389e-13f, t206, 2.9127325e-14f * t194)))));
-    const float t228 = FMA(t215, 1.8134589e-12f, FMA(t203, -2.4393872e-12f, FMA(t191, 6.2848045e-13f,
-        FMA(-4.2172052e-13f, t219, FMA(-2.194389e-13f, t207, 2.9127325e-14f * t195)))));
-    const float t229 = t68 * t181;
-    const float t230 = t67 * t181;
-    const float t231 = t68 * t187;
-    const float t232 = (t67 * t187) - t230;
+    float t0 = lambd_hi * lambd_hi;
+    _Bool t1 = (1.2676506e+30f < var) | (1.2980742e+33f < ABS(mean));
+    float t2 = 1.0f / lambd_hi;
+    float t3 = t1 ? 1.5258789e-5f : 1.0f;
+    float t4 = (t1 & (8.6736174e-19f < var)) ? 1.5258789e-5f : 1.0f;
+    float t5 = t2 * (t3 * (lambd_lo + (lambd_hi + mean)));
+    float t6 = (mean * t3) * t2;  // mean in units of the base
+    float t7 = t2 * (t3 * ((mean - lambd_hi) - lambd_lo));
+    float t8 = 1.0f / t0;
+    float t9 = FMA(lambd_hi, lambd_lo, FMA(lambd_hi, lambd_lo, FMA(lambd_hi, lambd_hi, -t0)));
+    float t10 = -t2;
+    float t11 = lambd_hi * t2;
+    float t12 = t0 * t2;
+    float t13 = t2 * FMA(lambd_lo, t10, FMA(lambd_hi, t10, 1.0f));
+    float t14 = ABS(t6);  // |mean - centre|
+    float t15 = (t6 < 0.0f) ? 1.0f : (-1.0f);  // direction of u
+    float t16 = FMA(lambd_hi, t13, FMA(lambd_lo, t2, FMA(lambd_hi, t2, -t11)));
+    float t17 = t2 * t11;
+    float t18 = FMA(t0, t13, FMA(t9, t2, FMA(t0, t2, -t12)));
+    float t19 = t2 * t12;
+    _Bool t20 = t5 < 0.0f;
+    float t21 = -t8;
+    float t22 = (t4 * (var * t4)) * (t8 + (t8 * FMA(t9, t21, FMA(t0, t21, 1.0f))));
+    _Bool t23 = t7 < 0.0f;
+    float t24 = t20 ? 1.0f : (-1.0f);
+    float t25 = t20 ? (-4.0f) : 0.0f;
+    float t26 = t23 ? (-2.0f) : 2.0f;
+    float t27 = t20 ? 2.0f : t26;
+    float t28 = t23 ? 2.0f : (-2.0f);
+    float t29 = t20 ? (-2.0f) : t28;
+    float t30 = t23 ? 0.0f : (-4.0f);
+    float t31 = t20 ? 0.0f : t30;
+    float t32 = t23 ? 1.0f : (-1.0f);
+    float t33 = t23 ? 0.0f : 1.0f;
+    float t34 = t20 ? 1.0f : t33;
+    float t35 = (0.0f <= t22) ? 1.0f : (-1.0f);
+    float t36 = t22 * SQRT(t35);  // NaN for a negative variance
+    _Bool t37 = t36 < 0.49f;
+    float t38 = t37 ? 0.49f : t36;
+    float t39 = t37 ? t36 : 0.49f;
+    float t40, t41, t42, t43, t44, t45, t46, t47, t48, t49, t51;
+    uint32_t t50;
+    softshrink_exact_atom1(t38, -0.19600001f, t14, &t40, &t41, &t42, &t43, &t44, &t45, &t46, &t47, &t48, &t49, &t50,
+        &t51);
+    float t52, t53, t54, t55, t56, t57, t58, t59, t60, t61, t63;
+    uint32_t t62;
+    softshrink_exact_atom1(t38, 0.167404f, t14, &t52, &t53, &t54, &t55, &t56, &t57, &t58, &t59, &t60, &t61, &t62,
+        &t63);
+    float t64, t65, t66, t67, t68, t69, t70, t71, t72, t73, t75;
+    uint32_t t74;
+    softshrink_exact_atom1(t38, 0.98f, t14, &t64, &t65, &t66, &t67, &t68, &t69, &t70, &t71, &t72, &t73, &t74, &t75);
+    _Bool t76 = 0.0f == t39;
+    float t77 = t76 ? 1.0f : t39;
+    float t78 = SQRT(t77);
+    float t79 = t76 ? 0.0f : t78;  // standard deviation
+    float t80 = 1.0f / t78;
+    float t81 = t76 ? 0.0f : t80;
+    float t82 = t81 * ABS(t5);
+    float t83 = t81 * ABS(t7);
+    _Bool t84 = t76 | (13.0f < t82);
+    float t85 = t84 ? 13.0f : t82;  // |mean - -1|/sigma
+    _Bool t86 = t76 | (13.0f < t83);
+    float t87 = t86 ? 13.0f : t83;  // |mean - 1|/sigma
+    float t88 = t85 * t85;
+    float t89 = t87 * t87;
+    float t90 = t51 * as_float((t50 + 127u) << 23u);
+    float t91 = t63 * as_float((127u + t62) << 23u);
+    float t92 = t75 * as_float((127u + t74) << 23u);
+    float t93 = t40 * (t90 * 0.3989423f);
+    float t94 = t52 * (0.3989423f * t91);
+    float t95 = t64 * (0.3989423f * t92);
+    float t96 = softshrink_exact_part3(t85);
+    float t97 = FMA(t96, -(2.0f * t85), 0.3989423f) * (1.0f / (1.0f + t88));
+    float t98 = softshrink_exact_part3(t87);
+    float t99 = FMA(t98, -(2.0f * t87), 0.3989423f) * (1.0f / (1.0f + t89));
+    float t100 = softshrink_exact_part2(t88);
+    float t101 = t84 ? 0.0f : t100;
+    float t102 = t101 * FMA(t85, t97, 2.0f * t96);
+    float t103 = 0.3989423f * t101;
+    float t104 = t79 * (t101 * t97);
+    float t105 = softshrink_exact_part2(t89);
+    float t106 = t86 ? 0.0f : t105;
+    float t107 = t106 * FMA(t87, t99, 2.0f * t98);
+    float t108 = 0.3989423f * t106;
+    float t109 = t79 * (t106 * t99);
+    float t110 = t93 * t48;
+    float t111 = FMA(t48, t110, t93 * t41);
+    float t112 = FMA(t48, t111, t110 * t42);
+    float t113 = FMA(t48, t112, t111 * t43);
+    float t114 = FMA(t48, t113, t112 * t44);
+    float t115 = FMA(t48, t114, t113 * t45);
+    float t116 = FMA(t48, t115, t114 * t46);
+    float t117 = t94 * t60;
+    float t118 = FMA(t60, t117, t94 * t53);
+    float t119 = FMA(t60, t118, t117 * t54);
+    float t120 = FMA(t60, t119, t118 * t55);
+    float t121 = FMA(t60, t120, t119 * t56);
+    float t122 = FMA(t60, t121, t120 * t57);
+    float t123 = FMA(t60, t122, t121 * t58);
+    float t124 = t95 * t72;
+    float t125 = FMA(t72, t124, t95 * t65);
+    float t126 = FMA(t72, t125, t124 * t66);
+    float t127 = FMA(t72, t126, t125 * t67);
+    float t128 = FMA(t72, t127, t126 * t68);
+    float t129 = FMA(t72, t128, t127 * t69);
+    float t130 = FMA(t72, t129, t128 * t70);
+    float t131 = t81 * t103;
+    float t132 = t81 * t108;
     // D_0: derivative 0 of the mean less its line
-    const float t233 = t226 + (t22 * FMA(t165, -0.05310392f, FMA(t162, -1.8069891f, FMA(t159, -0.13990697f, FMA(t214,
-        0.010678871f, FMA(t202, -0.17402875f, FMA(t190, -0.0064247614f, FMA(t218, -0.000890947f, FMA(t206,
-        0.0064075454f, FMA(t194, -0.00010180367f, FMA(t222, 3.4771136e-5f, FMA(t210, 1.4154151e-5f, t198 *
-        (-5.53779e-7f)))))))))))));
-    // D_3: derivative 3 of the mean less its line
-    const float t234 = FMA(1.8134589e-12f, t218, FMA(-2.4393872e-12f, t206, FMA(6.2848045e-13f, t194,
-        FMA(-4.2172052e-13f, t222, FMA(-2.194389e-13f, t210, 2.9127325e-14f * t198))))) + t225;
-    // B_1: derivative 1 of the mean square less its line
-    const float t235 = FMA(t166, 0.10468484f, FMA(t163, 3.6124027f, FMA(t160, 0.28291246f, FMA(t214, -0.03318527f,
-        FMA(t202, -1.3147992f, FMA(t190, 0.014650219f, FMA(t215, -0.021070946f, FMA(t203, 0.3487743f, FMA(t191,
-        0.013027682f, FMA(t218, 0.006365801f, FMA(t206, -0.012634318f, FMA(t194, 0.0006759479f, FMA(t219,
-        0.0017610112f, FMA(t207, -0.012807422f, FMA(t195, 0.00020729449f, FMA(t222, -0.00046238847f, FMA(t210,
-        0.0022007977f, FMA(t198, 7.722043e-6f, FMA(t223, -6.897228e-5f, FMA(t211, -2.620557e-5f, t199 *
-        1.1356677e-6f))))))))))))))))))));
+    float t133 = FMA(t95, 3.4198886e-13f, FMA(t94, -4.5356072e-13f, t93 * 1.1327064e-13f)) + (t15 * FMA(t92 * t73,
+        -0.05310392f, FMA(t91 * t61, -1.8069891f, FMA(t90 * t49, -0.13990697f, FMA(t124, 0.010678871f, FMA(t117,
+        -0.17402875f, FMA(t110, -0.0064247614f, FMA(t126, -0.000890947f, FMA(t119, 0.0064075454f, FMA(t112,
+        -0.000101803664f, FMA(t128, 3.4771136e-5f, FMA(t121, 1.4154151e-5f, t114 * (-5.53779e-7f)))))))))))));
     // D_1: derivative 1 of the mean less its line
-    const float t236 = t227 + (t22 * FMA(t166, -0.05310392f, FMA(t163, -1.8069891f, FMA(t160, -0.13990697f, FMA(t215,
-        0.010678871f, FMA(t203, -0.17402875f, FMA(t191, -0.0064247614f, FMA(t219, -0.000890947f, FMA(t207,
-        0.0064075454f, FMA(t195, -0.00010180367f, FMA(3.4771136e-5f, t223, FMA(1.4154151e-5f, t211, (-5.53779e-7f) *
-        t199))))))))))));
-    const float t237 = t200 * 1.1356677e-6f;
-    const float t238 = (-5.53779e-7f) * t200;
-    const float t239 = FMA(t212, -2.620557e-5f, t237);
-    const float t240 = FMA(1.4154151e-5f, t212, t238);
-    const float t241 = FMA(t224, -6.897228e-5f, t239);
-    const float t242 = FMA(3.4771136e-5f, t224, t240);
-    const float t243 = FMA(t223, -0.00046238847f, FMA(t211, 0.0022007977f, FMA(t199, 7.722043e-6f, t241)));
-    const float t244 = FMA(t198, -0.00010180367f, t242);
-    const float t245 = FMA(t198, 0.00020729449f, t243);
-    const float t246 = FMA(t210, 0.0064075454f, t244);
-    const float t247 = FMA(t210, -0.012807422f, t245);
-    const float t248 = FMA(t222, -0.000890947f, t246);
-    const float t249 = FMA(t219, 0.006365801f, FMA(t207, -0.012634318f, FMA(t195, 0.0006759479f, FMA(t222,
-        0.0017610112f, t247))));
-    const float t250 = FMA(t194, -0.0064247614f, t248);
-    const float t251 = FMA(t194, 0.013027682f, t249);
-    const float t252 = FMA(t206, -0.17402875f, t250);
-    const float t253 = FMA(t206, 0.3487743f, t251);
-    const float t254 = FMA(t218, 0.010678871f, t252);
-    const float t255 = FMA(t215, -0.03318527f, FMA(t203, -1.3147992f, FMA(t191, 0.014650219f, FMA(t218, -0.021070946f,
-        t253))));
-    const float t256 = FMA(t190, -0.13990697f, t254);
-    const float t257 = FMA(t190, 0.28291246f, t255);
-    const float t258 = FMA(t202, -1.8069891f, t256);
-    const float t259 = FMA(t202, 3.6124027f, t257);
-    const float t260 = FMA(t214, -0.05310392f, t258);
-    const float t261 = FMA(t214, 0.10468484f, t259);  // B_2: derivative 2 of the mean square less its line
-    const float t262 = t228 + (t22 * t260);  // D_2: derivative 2 of the mean less its line
-    const float t263 = 0.5f * t261;
-    const float t264 = t180 * t42;
-    const float t265 = t183 * t42;
-    const float t266 = t189 - t183;
-    const float t267 = t189 * t43;
-    const float t268 = t186 * t43;
-    const float t269 = t40 * t264;
-    const float t270 = t45 * t268;
-    const float t271 = t180 * t44;
-    const float t272 = -t180;
-    const float t273 = (t44 * t229) + t269;
-    const float t274 = t231 - t229;
-    const float t275 = t273 + ((t41 * t231) + t270);
-    const float t276 = t186 * t41;
-    const float t277 = t45 * t186;
-    const float t278 = t267 + (t45 * t276);
-    const float t279 = t40 * t272;
-    const float t280 = t40 * t271;
-    const float t281 = t279 + t277;
-    const float t282 = (t265 + t280) + t278;
-    const float t283 = 0.5f * t275;
-    const float t284 = FMA(t46, t188, FMA(-t266, t274, t283));
-    const float t285 = FMA(t47, t232, FMA((-2.0f) * t266, t281, t282));
-    const float t286 = 0.5f * t274;
-    const float t287 = FMA(t236, (-2.0f) * t233, t235);
-    const float t288 = FMA(t262, -t233, t263);
-    const float t289 = 2.0f * t281;
-    const float t290 = t281 + t46;
-    const float t291 = (t49 ? FMA(t46, t46 + t289, t284) : FMA(t22, FMA(t50, t234, FMA(t236, 2.0f, t22)), t288)) * t39;
-    const float t292 = (t49 ? t290 : (t22 * (t22 + t236))) * t34;
-    const float t293 = (t49 ? t285 : (t22 * FMA(t36, t50 * t262, t287))) * t38;
-    const float t294 = (t49 ? t286 : (t262 * 0.5f)) * t35;
-    const float t295 = FMA(t293, grad_var, t292 * grad_mean);
-    const float t296 = FMA(t291, grad_var, (t9 * (t9 * t294)) * grad_mean);
-    *out_grad_mean = t295;
-    *out_grad_var = t296;
+    float t134 = softshrink_exact_part5(t124, t117, t110, t95, t94, t93, t125, t118, t111, t127, t120, t113, t129,
+        t122, t115, t15);
+    // D_2: derivative 2 of the mean less its line
+    float t135 = softshrink_exact_part5(t125, t118, t111, t124, t117, t110, t126, t119, t112, t128, t121, t114, t130,
+        t123, t116, t15);
+    float t136 = t109 - t104;
+    float t137 = t132 - t131;
+    float t138 = (t24 * (-t102)) + (t32 * t107);
+    float t139 = FMA(2.0f * t34, (t79 * t108) - (t79 * t103), FMA((-2.0f) * t136, t138, ((t104 * t27) + (t24 * (t102 *
+        t31))) + ((t109 * t29) + (t32 * (t107 * t25)))));
+    float t140 = t15 * 2.0f;
+    float t141 = t38 * t135;
+    float t142 = (-2.0f) * t133;
+    // B_1: derivative 1 of the mean square less its line
+    float t143 = FMA(t95, 0.104684845f, softshrink_exact_part4(t94, t93, t124, t117, t110, t125, t118, t111, t126,
+        t119, t112, t127, t120, t113, t128, t121, t114, t129, t122, t115));
+    float t144 = t15 * FMA(t140, t141, FMA(t134, t142, t143));
+    float t145 = t37 ? t139 : t144;
+    float t146 = t145 * (t12 + t18);
+    float t147 = t138 + t34;
+    float t148 = t15 * (t15 + t134);
+    float t149 = t37 ? t147 : t148;
+    float t150 = FMA(t146, grad_var, (t149 * (t11 + t16)) * grad_mean);
+    float t151 = FMA(t34, t34 + (2.0f * t138), FMA(t34, (t24 * (-(t85 * t103))) + (t32 * (t87 * t108)), FMA(-t136,
+        t137, 0.5f * (((t31 * t131) + (t24 * (t102 * t27))) + ((t25 * t132) + (t32 * (t107 * t29)))))));
+    // D_3: derivative 3 of the mean less its line
+    float t152 = FMA(3.4198886e-13f, t126, FMA(-4.5356072e-13f, t119, 1.1327064e-13f * t112)) + (t15 * FMA(t125,
+        -0.05310392f, FMA(t118, -1.8069891f, FMA(t111, -0.13990697f, FMA(t127, 0.010678871f, FMA(t120, -0.17402875f,
+        FMA(t113, -0.0064247614f, FMA(-0.000890947f, t129, FMA(0.0064075454f, t122, FMA(-0.000101803664f, t115,
+        FMA(3.4771136e-5f, FMA(t72, t130, t129 * t71), FMA(1.4154151e-5f, FMA(t60, t123, t122 * t59), (-5.53779e-7f) *
+        FMA(t48, t116, t115 * t47)))))))))))));
+    float t153 = FMA(t38, t152, FMA(t134, 2.0f, t15));
+    float t154 = -t133;
+    // B_2: derivative 2 of the mean square less its line
+    float t155 = FMA(t124, 0.104684845f, softshrink_exact_part4(t117, t110, t125, t118, t111, t126, t119, t112, t127,
+        t120, t113, t128, t121, t114, t129, t122, t115, t130, t123, t116));
+    float t156 = FMA(t15, t153, FMA(t135, t154, 0.5f * t155));
+    float t157 = t37 ? t151 : t156;
+    float t158 = t157 * (t19 + FMA(t2, t18, FMA(t13, t12, FMA(t2, t12, -t19))));
+    float t159 = 0.5f * t137;
+    float t160 = t135 * 0.5f;
+    float t161 = t37 ? t159 : t160;
+    float t162 = FMA(t158, grad_var, (t4 * (t4 * (t161 * (t17 + FMA(t2, t16, FMA(t13, t11, FMA(t2, t11, -t17))))))) *
+        grad_mean);
+    *out_grad_mean = t150;
+    *out_grad_var = t162;
 }
 
-void softshrink_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                               const float *restrict grad_mean, const float *restrict grad_var,
-                               const float *restrict params, float *restrict out_grad_mean,
-                               float *restrict out_grad_var)
+void softshrink_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     const float lambd_hi = params[0];
     const float lambd_lo = params[1];
 #pragma omp parallel for simd if(parallel : n > 8192)
     for (int64_t i = 0; i < n; ++i) {
-        softshrink_exact_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], lambd_hi, lambd_lo,
-                                          &out_grad_mean[i], &out_grad_var[i]);
+        softshrink_exact_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], lambd_hi, lambd_lo, &out_grad_mean[i], &out_grad_var[i]);
     }
 }

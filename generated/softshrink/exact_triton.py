@@ -3,17 +3,11 @@
 # f(x) = Max(0, -lambd + x) + Min(0, lambd + x)
 #
 # rule digest  1a877ecd159d000d1da454c5803b16c1b3021d8c992ca6332e005084a3b64d31
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
-# operations   softshrink_exact_forward 476, softshrink_exact_backward 602
+# operations   softshrink_exact_forward 470, softshrink_exact_backward 590
 #
 # Certificate:
-#   mean        0.41 tolerance, worst at mean = 0.0809116215, var = 132.777603, lambd = 0.5
-#   var         0.131 tolerance, worst at mean = -2.20911455, var = 11.3728323, lambd = 4.8109375
-#   dmean_dmu   0.00356 tolerance, worst at mean = -0.0155638065, var = 0.000104772189, lambd = 0.015625
-#   dmean_dvar  0.00846 tolerance, worst at mean = -19.9373093, var = 125.992332, lambd = 16
-#   dvar_dmu    0.053 tolerance, worst at mean = -0.0735058188, var = 0.122617692, lambd = 0.5
-#   dvar_dvar   0.0486 tolerance, worst at mean = -0.000106482701, var = 125.480446, lambd = 16
-#   against exact values at 92091 points over all of float32; details in exact.json
+#   mean 0.41, var 0.124, dmean_dmu 0.00396, dmean_dvar 0.00848, dvar_dmu 0.0537, dvar_dvar 0.0483 tolerance,
+#   against exact values at 92115 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -27,6 +21,110 @@ __all__ = [
 
 #: with more, values would not stay in registers
 LANE_ELEMENTS = 2
+
+
+@triton.jit
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial10(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0),
+        c1), c2), c3), c4), c5), c6), c7), c8), c9))
+
+
+@triton.jit
+def _part6(p0, p1):
+    t0 = p0 - 12582912.0
+    t1 = tl.fma(t0, -0.69314575, p1) + (t0 * (-1.4286068e-6))
+    t2 = 1.0 + tl.fma(_polynomial4(t1, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t1 * t1, t1)
+    return t2
+
+
+@triton.jit
+def _part3(p0):
+    t0 = tl.div_rn(1.0, tl.fma(0.25, p0, 1.0))
+    t1 = (t0 * (t0 * (t0 * _polynomial10(t0 - 0.25, -0.074104935, 0.25460508, -0.25593477, -0.002245817, -0.0067592654,
+        0.11886708, 0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124))))
+    return t1
+
+
+@triton.jit
+def _part4(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15, p16, p17, p18, p19):
+    t0 = (tl.fma(p0, 3.6124027, tl.fma(p1, 0.28291246, tl.fma(p2, -0.03318527, tl.fma(p3, -1.3147992, tl.fma(p4,
+        0.014650219, tl.fma(p5, -0.021070946, tl.fma(p6, 0.3487743, tl.fma(p7, 0.013027682, tl.fma(p8, 0.006365801,
+        tl.fma(p9, -0.012634318, tl.fma(p10, 0.0006759479, tl.fma(p11, 0.0017610112, tl.fma(p12, -0.012807422,
+        tl.fma(p13, 0.00020729449, tl.fma(p14, -0.00046238847, tl.fma(p15, 0.0022007977, tl.fma(p16, 7.722043e-6,
+        tl.fma(p17, -6.897228e-5, tl.fma(p18, -2.620557e-5, p19 * 1.1356677e-6))))))))))))))))))))
+    return t0
+
+
+@triton.jit
+def _part5(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15):
+    t0 = (tl.fma(p0, 3.4198886e-13, tl.fma(p1, -4.5356072e-13, p2 * 1.1327064e-13)) + (p15 * tl.fma(p3, -0.05310392,
+        tl.fma(p4, -1.8069891, tl.fma(p5, -0.13990697, tl.fma(p6, 0.010678871, tl.fma(p7, -0.17402875, tl.fma(p8,
+        -0.0064247614, tl.fma(p9, -0.000890947, tl.fma(p10, 0.0064075454, tl.fma(p11, -0.000101803664, tl.fma(p12,
+        3.4771136e-5, tl.fma(p13, 1.4154151e-5, p14 * (-5.53779e-7))))))))))))))
+    return t0
+
+
+@triton.jit
+def _atom0(p0, p1, p2):
+    t0 = p0 + p1
+    t1 = tl.div_rn(1.0, tl.sqrt_rn(t0))
+    t2 = p2 * t1
+    t3 = 13.0 < t2
+    t4 = t1 * t1
+    t5 = t4 * (-2.0)
+    t6 = t4 * (-3.0)
+    t7 = t4 * (-4.0)
+    t8 = t4 * (-5.0)
+    t9 = t4 * -1.0
+    t10 = tl.where(t3, 169.0, p2 * (p2 * tl.div_rn(1.0, t0))) * (-0.5)
+    t11 = tl.fma(t10, 1.442695, 12582912.0)
+    t12 = t11.to(tl.int32, bitcast=True)
+    t13 = tl.where(t3, 13.0, t2)
+    t14 = t1 * t13
+    t15 = tl.div_rn(1.0, tl.fma(t13, 0.25, 1.0))
+    t16 = (t15 * _polynomial10(t15 - 0.25, -0.012888777, 0.061844066, -0.0922225, 0.016932948, 0.0053508277,
+        0.08352485, 0.1411755, 0.1795469, 0.18632823, 0.1666411, 0.13207589))
+    t17 = _part6(t11, t10)
+    return (t1, t5, t6, t7, t8, t9, t12, t14, t16, t17)
+
+
+@triton.jit
+def _atom1(p0, p1, p2):
+    t0 = p0 + p1
+    t1 = tl.div_rn(1.0, tl.sqrt_rn(t0))
+    t2 = p2 * t1
+    t3 = t1 * t1
+    t4 = t3 * -1.0
+    t5 = t3 * (-2.0)
+    t6 = t3 * (-3.0)
+    t7 = t3 * (-4.0)
+    t8 = t3 * (-5.0)
+    t9 = t3 * (-6.0)
+    t10 = t3 * (-7.0)
+    t11 = 13.0 < t2
+    t12 = tl.where(t11, 13.0, t2)
+    t13 = t1 * t12
+    t14 = tl.div_rn(1.0, tl.fma(t12, 0.25, 1.0))
+    t15 = (t14 * _polynomial10(t14 - 0.25, -0.012888777, 0.061844066, -0.0922225, 0.016932948, 0.0053508277,
+        0.08352485, 0.1411755, 0.1795469, 0.18632823, 0.1666411, 0.13207589))
+    t16 = tl.where(t11, 169.0, p2 * (p2 * tl.div_rn(1.0, t0))) * (-0.5)
+    t17 = tl.fma(t16, 1.442695, 12582912.0)
+    t18 = t17.to(tl.int32, bitcast=True)
+    t19 = _part6(t17, t16)
+    return (t1, t4, t5, t6, t7, t8, t9, t10, t13, t15, t18, t19)
+
+
+@triton.jit
+def _part2(p0):
+    t0 = (-0.5) * p0
+    t1 = tl.fma(1.442695, t0, 12582912.0)
+    t2 = _part6(t1, t0) * (((127 + (t1.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True))
+    return t2
 
 
 @triton.jit
@@ -68,217 +166,111 @@ def softshrink_exact_forward(mean, var, lambd_hi, lambd_lo):
     t34 = tl.where(t32, 0.0, tl.div_rn(1.0, t33))
     t35 = tl.where(t32, 0.0, t33)  # standard deviation
     t36 = t35 * t35
-    t37 = t30 + (-0.19600001)
-    t38 = tl.div_rn(1.0, tl.sqrt_rn(t37))
-    t39 = t14 * (t14 * tl.div_rn(1.0, t37))
-    t40 = t14 * t38
-    t41 = 13.0 < t40
-    t42 = tl.where(t41, 169.0, t39)
-    t43 = tl.where(t41, 13.0, t40)
-    t44 = t42 * (-0.5)
-    t45 = tl.fma(t44, 1.442695, 12582912.0)
-    t46 = t45 - 12582912.0
-    t47 = tl.fma(t46, -0.69314575, t44) + (t46 * (-1.4286068e-6))
-    t48 = (((t45.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32, bitcast=True)
-    t49 = ((1.0 + tl.fma(tl.fma(t47, tl.fma(t47, tl.fma(t47, tl.fma(t47, 0.0013814222, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t47 * t47, t47)) * t48)
-    t50 = t38 * (t49 * 0.3989423)
-    t51 = t38 * t43
-    t52 = tl.div_rn(1.0, tl.fma(t43, 0.25, 1.0))
-    t53 = t38 * t38
-    t54 = t50 * (t53 * -1.0)
-    t55 = t53 * (-2.0)
-    t56 = t53 * (-3.0)
-    t57 = t53 * (-4.0)
-    t58 = t53 * (-5.0)
-    t59 = t52 - 0.25
-    t60 = (t49 * (t52 * tl.fma(t59, tl.fma(t59, tl.fma(t59, tl.fma(t59, tl.fma(t59, tl.fma(t59, tl.fma(t59, tl.fma(t59,
-        tl.fma(t59, tl.fma(t59, -0.012888777, 0.061844066), -0.0922225), 0.016932948), 0.0053508277), 0.08352485),
-        0.1411755), 0.1795469), 0.18632823), 0.1666411), 0.13207589)))
-    t61 = t50 * t51
-    t62 = tl.fma(t51, t61, t54)
-    t63 = t62 * t56
-    t64 = tl.fma(t51, t62, t61 * t55)
-    t65 = tl.fma(t51, t64, t63)
-    t66 = t65 * t58
-    t67 = tl.fma(t51, t65, t64 * t57)
-    t68 = (-5.53779e-7) * tl.fma(t51, t67, t66)
-    t69 = t67 * 1.1356677e-6
-    t70 = t67 * (-5.53779e-7)
-    t71 = 2.9127325e-14 * t64
-    t72 = t62 * 2.9127325e-14
-    t73 = t30 + 0.167404
-    t74 = tl.div_rn(1.0, tl.sqrt_rn(t73))
-    t75 = t14 * (t14 * tl.div_rn(1.0, t73))
-    t76 = t14 * t74
-    t77 = 13.0 < t76
-    t78 = tl.where(t77, 169.0, t75)
-    t79 = tl.where(t77, 13.0, t76)
-    t80 = (-0.5) * t78
-    t81 = tl.fma(1.442695, t80, 12582912.0)
-    t82 = t81 - 12582912.0
-    t83 = tl.fma(-0.69314575, t82, t80) + ((-1.4286068e-6) * t82)
-    t84 = ((127 + (t81.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t85 = ((1.0 + tl.fma(tl.fma(t83, tl.fma(t83, tl.fma(t83, tl.fma(0.0013814222, t83, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t83 * t83, t83)) * t84)
-    t86 = t74 * (0.3989423 * t85)
-    t87 = t74 * t79
-    t88 = tl.div_rn(1.0, tl.fma(0.25, t79, 1.0))
-    t89 = t74 * t74
-    t90 = t86 * (t89 * -1.0)
-    t91 = t89 * (-2.0)
-    t92 = t89 * (-3.0)
-    t93 = t89 * (-4.0)
-    t94 = t89 * (-5.0)
-    t95 = t88 - 0.25
-    t96 = (t85 * (t88 * tl.fma(t95, tl.fma(t95, tl.fma(t95, tl.fma(t95, tl.fma(t95, tl.fma(t95, tl.fma(t95, tl.fma(t95,
-        tl.fma(t95, tl.fma(-0.012888777, t95, 0.061844066), -0.0922225), 0.016932948), 0.0053508277), 0.08352485),
-        0.1411755), 0.1795469), 0.18632823), 0.1666411), 0.13207589)))
-    t97 = t86 * t87
-    t98 = tl.fma(t87, t97, t90)
-    t99 = t98 * t92
-    t100 = tl.fma(t98, -2.194389e-13, t72)
-    t101 = tl.fma(t87, t98, t97 * t91)
-    t102 = tl.fma(t87, t101, t99)
-    t103 = t102 * t94
-    t104 = tl.fma(t87, t102, t101 * t93)
-    t105 = tl.fma(1.4154151e-5, tl.fma(t87, t104, t103), t68)
-    t106 = tl.fma(t104, -2.620557e-5, t69)
-    t107 = tl.fma(t104, 1.4154151e-5, t70)
-    t108 = tl.fma(-2.194389e-13, t101, t71)
-    t109 = t30 + 0.98
-    t110 = tl.div_rn(1.0, tl.sqrt_rn(t109))
-    t111 = t14 * (t14 * tl.div_rn(1.0, t109))
-    t112 = t14 * t110
-    t113 = 13.0 < t112
-    t114 = tl.where(t113, 169.0, t111)
-    t115 = tl.where(t113, 13.0, t112)
-    t116 = (-0.5) * t114
-    t117 = tl.fma(1.442695, t116, 12582912.0)
-    t118 = t117 - 12582912.0
-    t119 = tl.fma(-0.69314575, t118, t116) + ((-1.4286068e-6) * t118)
-    t120 = ((127 + (t117.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t121 = ((1.0 + tl.fma(tl.fma(t119, tl.fma(t119, tl.fma(t119, tl.fma(0.0013814222, t119, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t119 * t119, t119)) * t120)
-    t122 = t110 * (0.3989423 * t121)
-    t123 = t110 * t115
-    t124 = tl.div_rn(1.0, tl.fma(0.25, t115, 1.0))
-    t125 = t110 * t110
-    t126 = t122 * (t125 * -1.0)
-    t127 = t125 * (-2.0)
-    t128 = t125 * (-3.0)
-    t129 = t125 * (-4.0)
-    t130 = t125 * (-5.0)
-    t131 = t124 - 0.25
-    t132 = (t121 * (t124 * tl.fma(t131, tl.fma(t131, tl.fma(t131, tl.fma(t131, tl.fma(t131, tl.fma(t131, tl.fma(t131,
-        tl.fma(t131, tl.fma(t131, tl.fma(-0.012888777, t131, 0.061844066), -0.0922225), 0.016932948), 0.0053508277),
-        0.08352485), 0.1411755), 0.1795469), 0.18632823), 0.1666411), 0.13207589)))
-    t133 = t122 * t123
-    t134 = tl.fma(t123, t133, t126)
-    t135 = t134 * t128
-    t136 = (tl.fma(t122, 1.8134589e-12, tl.fma(t86, -2.4393872e-12, tl.fma(t50, 6.2848045e-13, tl.fma(t134,
-        -4.2172052e-13, t100)))))
-    t137 = tl.fma(t123, t134, t133 * t127)
-    t138 = tl.fma(t123, t137, t135)
-    t139 = t138 * t130
-    t140 = tl.fma(t123, t138, t137 * t129)
-    t141 = (t15 * tl.fma(t122, -0.05310392, tl.fma(t86, -1.8069891, tl.fma(t50, -0.13990697, tl.fma(t134, 0.010678871,
-        tl.fma(t98, -0.17402875, tl.fma(t62, -0.0064247614, tl.fma(t138, -0.000890947, tl.fma(t102, 0.0064075454,
-        tl.fma(t65, -0.00010180367, tl.fma(3.4771136e-5, tl.fma(t123, t140, t139), t105)))))))))))
-    t142 = (tl.fma(t138, -0.00046238847, tl.fma(t102, 0.0022007977, tl.fma(t65, 7.722043e-6, tl.fma(t140, -6.897228e-5,
-        t106)))))
-    t143 = tl.fma(t64, -0.00010180367, tl.fma(t140, 3.4771136e-5, t107))
-    t144 = tl.fma(t101, -0.012807422, tl.fma(t64, 0.00020729449, t142))
-    # D_0: derivative 0 of the mean less its line
-    t145 = (t136 + (t15 * tl.fma(t132, -0.05310392, tl.fma(t96, -1.8069891, tl.fma(t60, -0.13990697, tl.fma(t133,
-        0.010678871, tl.fma(t97, -0.17402875, tl.fma(t61, -0.0064247614, tl.fma(t137, -0.000890947, tl.fma(t101,
-        0.0064075454, t143))))))))))
-    t146 = t145 + t17
-    t147 = t145 * t145
-    t148 = (tl.fma(t134, 0.006365801, tl.fma(t98, -0.012634318, tl.fma(t62, 0.0006759479, tl.fma(t137, 0.0017610112,
-        t144)))))
-    t149 = tl.fma(t61, 6.2848045e-13, tl.fma(-4.2172052e-13, t137, t108))
-    t150 = tl.fma(t97, 0.3487743, tl.fma(t61, 0.013027682, t148))
-    # D_1: derivative 1 of the mean less its line
-    t151 = tl.fma(t133, 1.8134589e-12, tl.fma(t97, -2.4393872e-12, t149)) + t141
+    t37, t38, t39, t40, t41, t42, t43, t44, t45, t46 = _atom0(t30, -0.19600001, t14)
+    t47 = t46 * (((t43 + 127) << 23).to(tl.float32, bitcast=True))
+    t48 = t37 * (t47 * 0.3989423)
+    t49 = t48 * t42
+    t50 = t47 * t45
+    t51 = t48 * t44
+    t52 = tl.fma(t44, t51, t49)
+    t53 = t52 * t39
+    t54 = tl.fma(t44, t52, t51 * t38)
+    t55 = tl.fma(t44, t54, t53)
+    t56 = t55 * t41
+    t57 = tl.fma(t44, t55, t54 * t40)
+    t58 = (-5.53779e-7) * tl.fma(t44, t57, t56)
+    t59 = 1.1327064e-13 * t51
+    t60, t61, t62, t63, t64, t65, t66, t67, t68, t69 = _atom0(t30, 0.167404, t14)
+    t70 = t69 * (((127 + t66) << 23).to(tl.float32, bitcast=True))
+    t71 = t60 * (0.3989423 * t70)
+    t72 = t71 * t65
+    t73 = t70 * t68
+    t74 = t71 * t67
+    t75 = tl.fma(t67, t74, t72)
+    t76 = t75 * t62
+    t77 = tl.fma(t67, t75, t74 * t61)
+    t78 = tl.fma(t67, t77, t76)
+    t79 = t78 * t64
+    t80 = tl.fma(t67, t78, t77 * t63)
+    t81 = tl.fma(1.4154151e-5, tl.fma(t67, t80, t79), t58)
+    t82 = tl.fma(-4.5356072e-13, t74, t59)
+    t83, t84, t85, t86, t87, t88, t89, t90, t91, t92 = _atom0(t30, 0.98, t14)
+    t93 = t92 * (((127 + t89) << 23).to(tl.float32, bitcast=True))
+    t94 = t83 * (0.3989423 * t93)
+    t95 = t94 * t88
+    t96 = t93 * t91
+    t97 = t94 * t90
+    t98 = tl.fma(t90, t97, t95)
+    t99 = t98 * t85
+    t100 = tl.fma(t90, t98, t97 * t84)
+    t101 = tl.fma(t90, t100, t99)
+    t102 = t101 * t87
+    t103 = tl.fma(t90, t101, t100 * t86)
+    t104 = (t15 * tl.fma(t94, -0.05310392, tl.fma(t71, -1.8069891, tl.fma(t48, -0.13990697, tl.fma(t98, 0.010678871,
+        tl.fma(t75, -0.17402875, tl.fma(t52, -0.0064247614, tl.fma(t101, -0.000890947, tl.fma(t78, 0.0064075454,
+        tl.fma(t55, -0.000101803664, tl.fma(3.4771136e-5, tl.fma(t90, t103, t102), t81)))))))))))
     # B_0: derivative 0 of the mean square less its line
-    t152 = (tl.fma(t132, 0.10468484, tl.fma(t96, 3.6124027, tl.fma(t60, 0.28291246, tl.fma(t122, -0.03318527,
-        tl.fma(t86, -1.3147992, tl.fma(t50, 0.014650219, tl.fma(t133, -0.021070946, t150))))))))
-    t153 = t152 - t147
-    t154 = tl.fma(t30, tl.fma(t15, t15, t151 * t16), t153)
-    t155 = t15 + t151
-    t156 = t155 * (t30 * t155)
-    t157 = tl.where(t154 < t156, t156, t154)
-    t158 = t6 * (t11 * (lambd_lo + (lambd_hi + mean)))
-    t159 = t34 * tl.abs(t158)
-    t160 = t158 < 0.0
-    t161 = tl.where(t160, 1.0, -1.0)
-    t162 = tl.where(t160, -4.0, 0.0)
-    t163 = t32 | (13.0 < t159)
-    t164 = tl.where(t163, 13.0, t159)  # |mean - -1|/sigma
-    t165 = tl.div_rn(1.0, tl.fma(0.25, t164, 1.0))
-    t166 = t165 - 0.25
-    t167 = (t165 * (t165 * (t165 * tl.fma(t166, tl.fma(t166, tl.fma(t166, tl.fma(t166, tl.fma(t166, tl.fma(t166,
-        tl.fma(t166, tl.fma(t166, tl.fma(t166, tl.fma(t166, -0.074104935, 0.25460508), -0.25593477), -0.002245817),
-        -0.0067592654), 0.11886708), 0.17142972), 0.15958565), 0.10685132), 0.050817315), 0.014190124))))
-    t168 = 2.0 * t167
-    t169 = t164 * t164
-    t170 = (-0.5) * t169
-    t171 = tl.div_rn(1.0, 1.0 + t169)
-    t172 = tl.fma(1.442695, t170, 12582912.0)
-    t173 = t172 - 12582912.0
-    t174 = tl.fma(-0.69314575, t173, t170) + ((-1.4286068e-6) * t173)
-    t175 = ((127 + (t172.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t176 = (tl.where(t163, 0.0, (1.0 + tl.fma(tl.fma(t174, tl.fma(t174, tl.fma(t174, tl.fma(0.0013814222, t174,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t174 * t174, t174)) * t175))
-    t177 = (t176 * t167) * t36
-    t178 = tl.fma(t167, (2.0 * t164) * -1.0, 0.3989423) * t171
-    t179 = t176 * tl.fma(t164, t178, t168)
-    t180 = t35 * (t176 * t178)
-    t181 = t161 * ((t35 * t179) * -1.0)
-    t182 = t6 * (t11 * ((mean - lambd_hi) - lambd_lo))
-    t183 = t34 * tl.abs(t182)
-    t184 = t182 < 0.0
-    t185 = tl.where(t160, t19, tl.where(t184, 0.0, t18))
-    t186 = t161 * (tl.where(t160, 2.0, tl.where(t184, -2.0, 2.0)) * t177)
-    t187 = tl.where(t160, -2.0, tl.where(t184, 2.0, -2.0))
-    t188 = (t180 * tl.where(t160, 0.0, tl.where(t184, 0.0, -4.0))) + t186
-    t189 = tl.where(t184, 1.0, -1.0)
-    t190 = tl.where(t160, 1.0, tl.where(t184, 0.0, 1.0))
-    t191 = t35 * t190
-    t192 = t32 | (13.0 < t183)
-    t193 = tl.where(t192, 13.0, t183)  # |mean - 1|/sigma
-    t194 = tl.div_rn(1.0, tl.fma(0.25, t193, 1.0))
-    t195 = t194 - 0.25
-    t196 = (t194 * (t194 * (t194 * tl.fma(t195, tl.fma(t195, tl.fma(t195, tl.fma(t195, tl.fma(t195, tl.fma(t195,
-        tl.fma(t195, tl.fma(t195, tl.fma(t195, tl.fma(-0.074104935, t195, 0.25460508), -0.25593477), -0.002245817),
-        -0.0067592654), 0.11886708), 0.17142972), 0.15958565), 0.10685132), 0.050817315), 0.014190124))))
-    t197 = 2.0 * t196
-    t198 = t193 * t193
-    t199 = (-0.5) * t198
-    t200 = tl.div_rn(1.0, 1.0 + t198)
-    t201 = tl.fma(1.442695, t199, 12582912.0)
-    t202 = t201 - 12582912.0
-    t203 = tl.fma(-0.69314575, t202, t199) + ((-1.4286068e-6) * t202)
-    t204 = ((127 + (t201.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t205 = (tl.where(t192, 0.0, (1.0 + tl.fma(tl.fma(t203, tl.fma(t203, tl.fma(t203, tl.fma(0.0013814222, t203,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t203 * t203, t203)) * t204))
-    t206 = t189 * (t187 * ((t205 * t196) * t36))
-    t207 = tl.fma(t196, (2.0 * t193) * -1.0, 0.3989423) * t200
-    t208 = t205 * tl.fma(t193, t207, t197)
-    t209 = t35 * (t205 * t207)
-    t210 = t188 + ((t209 * t162) + t206)
-    t211 = t209 - t180
-    t212 = t12 * (lambd_hi * tl.where(t20, tl.where(t29, t211 + t185, t146), t13))
-    t213 = t210 - (t211 * t211)
-    t214 = tl.fma(tl.fma(t35, t190, 2.0 * (t181 + (t189 * (t35 * t208)))), t191, t213)
-    t215 = t9 * (t9 * (tl.where(t20, tl.where(t29, tl.where(t214 < 0.0, 0.0, t214), t157), t13) * t26))
-    return (t212, t215)
+    t105 = (tl.fma(t96, 0.104684845, _part4(t73, t50, t94, t71, t48, t97, t74, t51, t98, t75, t52, t100, t77, t54,
+        t101, t78, t55, t103, t80, t57)))
+    t106 = tl.fma(3.4198886e-13, t97, t82) + t104  # D_1: derivative 1 of the mean less its line
+    t107 = tl.fma(t15, t15, t106 * t16)
+    t108 = t15 + t106
+    # D_0: derivative 0 of the mean less its line
+    t109 = _part5(t94, t71, t48, t96, t73, t50, t97, t74, t51, t100, t77, t54, t103, t80, t57, t15)
+    t110 = t109 + t17
+    t111 = tl.fma(t30, t107, t105 - (t109 * t109))
+    t112 = t108 * (t30 * t108)
+    t113 = tl.where(t111 < t112, t112, t111)
+    t114 = t6 * (t11 * (lambd_lo + (lambd_hi + mean)))
+    t115 = t34 * tl.abs(t114)
+    t116 = t114 < 0.0
+    t117 = tl.where(t116, 1.0, -1.0)
+    t118 = tl.where(t116, -4.0, 0.0)
+    t119 = t32 | (13.0 < t115)
+    t120 = tl.where(t119, 13.0, t115)  # |mean - -1|/sigma
+    t121 = _part3(t120)
+    t122 = 2.0 * t121
+    t123 = t120 * t120
+    t124 = tl.div_rn(1.0, 1.0 + t123)
+    t125 = tl.where(t119, 0.0, _part2(t123))
+    t126 = (t125 * t121) * t36
+    t127 = tl.fma(t121, (2.0 * t120) * -1.0, 0.3989423) * t124
+    t128 = t125 * tl.fma(t120, t127, t122)
+    t129 = t35 * (t125 * t127)
+    t130 = t117 * ((t35 * t128) * -1.0)
+    t131 = t6 * (t11 * ((mean - lambd_hi) - lambd_lo))
+    t132 = t34 * tl.abs(t131)
+    t133 = t131 < 0.0
+    t134 = tl.where(t116, t19, tl.where(t133, 0.0, t18))
+    t135 = t117 * (tl.where(t116, 2.0, tl.where(t133, -2.0, 2.0)) * t126)
+    t136 = tl.where(t116, -2.0, tl.where(t133, 2.0, -2.0))
+    t137 = (t129 * tl.where(t116, 0.0, tl.where(t133, 0.0, -4.0))) + t135
+    t138 = tl.where(t133, 1.0, -1.0)
+    t139 = tl.where(t116, 1.0, tl.where(t133, 0.0, 1.0))
+    t140 = t35 * t139
+    t141 = t32 | (13.0 < t132)
+    t142 = tl.where(t141, 13.0, t132)  # |mean - 1|/sigma
+    t143 = _part3(t142)
+    t144 = 2.0 * t143
+    t145 = t142 * t142
+    t146 = tl.div_rn(1.0, 1.0 + t145)
+    t147 = tl.where(t141, 0.0, _part2(t145))
+    t148 = t138 * (t136 * ((t147 * t143) * t36))
+    t149 = tl.fma(t143, (2.0 * t142) * -1.0, 0.3989423) * t146
+    t150 = t147 * tl.fma(t142, t149, t144)
+    t151 = t35 * (t147 * t149)
+    t152 = t137 + ((t151 * t118) + t148)
+    t153 = t151 - t129
+    t154 = t12 * (lambd_hi * tl.where(t20, tl.where(t29, t153 + t134, t110), t13))
+    t155 = t152 - (t153 * t153)
+    t156 = tl.fma(tl.fma(t35, t139, 2.0 * (t130 + (t138 * (t35 * t150)))), t140, t155)
+    t157 = t9 * (t9 * (tl.where(t20, tl.where(t29, tl.where(t156 < 0.0, 0.0, t156), t113), t13) * t26))
+    return (t154, t157)
 
 
 @triton.jit
-def softshrink_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, lambd_hi, lambd_lo,
-                                    BLOCK: tl.constexpr):
+def softshrink_exact_forward_kernel(
+    mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, lambd_hi, lambd_lo, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)
@@ -334,278 +326,152 @@ def softshrink_exact_backward(mean, var, grad_mean, grad_var, lambd_hi, lambd_lo
     t39 = tl.sqrt_rn(tl.where(t38, 1.0, t37))
     t40 = tl.where(t38, 0.0, tl.div_rn(1.0, t39))
     t41 = tl.where(t38, 0.0, t39)  # standard deviation
-    t42 = t36 + (-0.19600001)
-    t43 = tl.div_rn(1.0, tl.sqrt_rn(t42))
-    t44 = t10 * (t10 * tl.div_rn(1.0, t42))
-    t45 = t10 * t43
-    t46 = 13.0 < t45
-    t47 = tl.where(t46, 169.0, t44)
-    t48 = tl.where(t46, 13.0, t45)
-    t49 = t47 * (-0.5)
-    t50 = tl.fma(t49, 1.442695, 12582912.0)
-    t51 = t50 - 12582912.0
-    t52 = tl.fma(t51, -0.69314575, t49) + (t51 * (-1.4286068e-6))
-    t53 = (((t50.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32, bitcast=True)
-    t54 = ((1.0 + tl.fma(tl.fma(t52, tl.fma(t52, tl.fma(t52, tl.fma(t52, 0.0013814222, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t52 * t52, t52)) * t53)
-    t55 = t43 * (t54 * 0.3989423)
-    t56 = t43 * t48
-    t57 = tl.div_rn(1.0, tl.fma(t48, 0.25, 1.0))
-    t58 = t43 * t43
-    t59 = t55 * (t58 * -1.0)
-    t60 = t58 * (-2.0)
-    t61 = t58 * (-3.0)
-    t62 = t58 * (-4.0)
-    t63 = t58 * (-5.0)
-    t64 = t58 * (-6.0)
-    t65 = t58 * (-7.0)
-    t66 = t57 - 0.25
-    t67 = (t54 * (t57 * tl.fma(t66, tl.fma(t66, tl.fma(t66, tl.fma(t66, tl.fma(t66, tl.fma(t66, tl.fma(t66, tl.fma(t66,
-        tl.fma(t66, tl.fma(t66, -0.012888777, 0.061844066), -0.0922225), 0.016932948), 0.0053508277), 0.08352485),
-        0.1411755), 0.1795469), 0.18632823), 0.1666411), 0.13207589)))
-    t68 = t55 * t56
-    t69 = tl.fma(t56, t68, t59)
-    t70 = t69 * t61
-    t71 = tl.fma(t56, t69, t68 * t60)
-    t72 = tl.fma(t56, t71, t70)
-    t73 = t72 * t63
-    t74 = tl.fma(t56, t72, t71 * t62)
-    t75 = tl.fma(t56, t74, t73)
-    t76 = t75 * t65
-    t77 = tl.fma(t56, t75, t74 * t64)
-    t78 = (-5.53779e-7) * tl.fma(t56, t77, t76)
-    t79 = t77 * 1.1356677e-6
-    t80 = (-5.53779e-7) * t77
-    t81 = t75 * 1.1356677e-6
-    t82 = (-5.53779e-7) * t75
-    t83 = t74 * (-5.53779e-7)
-    t84 = 2.9127325e-14 * t74
-    t85 = 2.9127325e-14 * t72
-    t86 = 2.9127325e-14 * t71
-    t87 = t69 * 2.9127325e-14
-    t88 = t36 + 0.167404
-    t89 = tl.div_rn(1.0, tl.sqrt_rn(t88))
-    t90 = t10 * (t10 * tl.div_rn(1.0, t88))
-    t91 = t10 * t89
-    t92 = 13.0 < t91
-    t93 = tl.where(t92, 169.0, t90)
-    t94 = tl.where(t92, 13.0, t91)
-    t95 = (-0.5) * t93
-    t96 = tl.fma(1.442695, t95, 12582912.0)
-    t97 = t96 - 12582912.0
-    t98 = tl.fma(-0.69314575, t97, t95) + ((-1.4286068e-6) * t97)
-    t99 = ((127 + (t96.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t100 = ((1.0 + tl.fma(tl.fma(t98, tl.fma(t98, tl.fma(t98, tl.fma(0.0013814222, t98, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t98 * t98, t98)) * t99)
-    t101 = t89 * (0.3989423 * t100)
-    t102 = t89 * t94
-    t103 = tl.div_rn(1.0, tl.fma(0.25, t94, 1.0))
-    t104 = t89 * t89
-    t105 = t101 * (t104 * -1.0)
-    t106 = t104 * (-2.0)
-    t107 = t104 * (-3.0)
-    t108 = t104 * (-4.0)
-    t109 = t104 * (-5.0)
-    t110 = t104 * (-6.0)
-    t111 = t104 * (-7.0)
-    t112 = t103 - 0.25
-    t113 = (t100 * (t103 * tl.fma(t112, tl.fma(t112, tl.fma(t112, tl.fma(t112, tl.fma(t112, tl.fma(t112, tl.fma(t112,
-        tl.fma(t112, tl.fma(t112, tl.fma(-0.012888777, t112, 0.061844066), -0.0922225), 0.016932948), 0.0053508277),
-        0.08352485), 0.1411755), 0.1795469), 0.18632823), 0.1666411), 0.13207589)))
-    t114 = t101 * t102
-    t115 = tl.fma(t102, t114, t105)
-    t116 = t115 * t107
-    t117 = tl.fma(t115, -2.194389e-13, t87)
-    t118 = tl.fma(t102, t115, t114 * t106)
-    t119 = tl.fma(t102, t118, t116)
-    t120 = t119 * t109
-    t121 = tl.fma(-2.194389e-13, t119, t85)
-    t122 = tl.fma(t102, t119, t118 * t108)
-    t123 = tl.fma(t102, t122, t120)
-    t124 = tl.fma(t123, -2.620557e-5, t81)
-    t125 = t123 * t111
-    t126 = tl.fma(1.4154151e-5, t123, t82)
-    t127 = tl.fma(t102, t123, t122 * t110)
-    t128 = tl.fma(1.4154151e-5, tl.fma(t102, t127, t125), t78)
-    t129 = tl.fma(t127, -2.620557e-5, t79)
-    t130 = tl.fma(1.4154151e-5, t127, t80)
-    t131 = tl.fma(t122, 1.4154151e-5, t83)
-    t132 = tl.fma(-2.194389e-13, t122, t84)
-    t133 = tl.fma(-2.194389e-13, t118, t86)
-    t134 = t36 + 0.98
-    t135 = tl.div_rn(1.0, tl.sqrt_rn(t134))
-    t136 = t10 * (t10 * tl.div_rn(1.0, t134))
-    t137 = t10 * t135
-    t138 = 13.0 < t137
-    t139 = tl.where(t138, 169.0, t136)
-    t140 = tl.where(t138, 13.0, t137)
-    t141 = (-0.5) * t139
-    t142 = tl.fma(1.442695, t141, 12582912.0)
-    t143 = t142 - 12582912.0
-    t144 = tl.fma(-0.69314575, t143, t141) + ((-1.4286068e-6) * t143)
-    t145 = ((127 + (t142.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t146 = ((1.0 + tl.fma(tl.fma(t144, tl.fma(t144, tl.fma(t144, tl.fma(0.0013814222, t144, 0.008368899), 0.041668404),
-        0.1666652), 0.49999994), t144 * t144, t144)) * t145)
-    t147 = t135 * (0.3989423 * t146)
-    t148 = t135 * t140
-    t149 = tl.div_rn(1.0, tl.fma(0.25, t140, 1.0))
-    t150 = t135 * t135
-    t151 = t147 * (t150 * -1.0)
-    t152 = t150 * (-2.0)
-    t153 = t150 * (-3.0)
-    t154 = t150 * (-4.0)
-    t155 = t150 * (-5.0)
-    t156 = t150 * (-6.0)
-    t157 = t150 * (-7.0)
-    t158 = t149 - 0.25
-    t159 = (t146 * (t149 * tl.fma(t158, tl.fma(t158, tl.fma(t158, tl.fma(t158, tl.fma(t158, tl.fma(t158, tl.fma(t158,
-        tl.fma(t158, tl.fma(t158, tl.fma(-0.012888777, t158, 0.061844066), -0.0922225), 0.016932948), 0.0053508277),
-        0.08352485), 0.1411755), 0.1795469), 0.18632823), 0.1666411), 0.13207589)))
-    t160 = t147 * t148
-    t161 = tl.fma(t148, t160, t151)
-    t162 = t161 * t153
-    t163 = (tl.fma(t147, 1.8134589e-12, tl.fma(t101, -2.4393872e-12, tl.fma(t55, 6.2848045e-13, tl.fma(t161,
-        -4.2172052e-13, t117)))))
-    t164 = tl.fma(t148, t161, t160 * t152)
-    t165 = tl.fma(t148, t164, t162)
-    t166 = t165 * t155
-    t167 = (tl.fma(t161, 1.8134589e-12, tl.fma(t115, -2.4393872e-12, tl.fma(t69, 6.2848045e-13, tl.fma(-4.2172052e-13,
-        t165, t121)))))
-    t168 = tl.fma(t148, t165, t164 * t154)
-    t169 = tl.fma(t148, t168, t166)
+    t42, t43, t44, t45, t46, t47, t48, t49, t50, t51, t52, t53 = _atom1(t36, -0.19600001, t10)
+    t54 = t53 * (((t52 + 127) << 23).to(tl.float32, bitcast=True))
+    t55 = t42 * (t54 * 0.3989423)
+    t56 = t55 * 1.1327064e-13
+    t57 = t55 * t43
+    t58 = t54 * t51
+    t59 = t55 * t50
+    t60 = tl.fma(t50, t59, t57)
+    t61 = t60 * t45
+    t62 = tl.fma(t50, t60, t59 * t44)
+    t63 = tl.fma(t50, t62, t61)
+    t64 = t63 * t47
+    t65 = tl.fma(t50, t63, t62 * t46)
+    t66 = tl.fma(t50, t65, t64)
+    t67 = t66 * t49
+    t68 = tl.fma(t50, t66, t65 * t48)
+    t69 = (-5.53779e-7) * tl.fma(t50, t68, t67)
+    t70 = t65 * (-5.53779e-7)
+    t71 = 1.1327064e-13 * t62
+    t72, t73, t74, t75, t76, t77, t78, t79, t80, t81, t82, t83 = _atom1(t36, 0.167404, t10)
+    t84 = t83 * (((127 + t82) << 23).to(tl.float32, bitcast=True))
+    t85 = t72 * (0.3989423 * t84)
+    t86 = tl.fma(t85, -4.5356072e-13, t56)
+    t87 = t85 * t73
+    t88 = t84 * t81
+    t89 = t85 * t80
+    t90 = tl.fma(t80, t89, t87)
+    t91 = t90 * t75
+    t92 = tl.fma(t80, t90, t89 * t74)
+    t93 = tl.fma(t80, t92, t91)
+    t94 = t93 * t77
+    t95 = tl.fma(t80, t93, t92 * t76)
+    t96 = tl.fma(t80, t95, t94)
+    t97 = t96 * t79
+    t98 = tl.fma(t80, t96, t95 * t78)
+    t99 = tl.fma(1.4154151e-5, tl.fma(t80, t98, t97), t69)
+    t100 = tl.fma(t95, 1.4154151e-5, t70)
+    t101 = tl.fma(-4.5356072e-13, t92, t71)
+    t102, t103, t104, t105, t106, t107, t108, t109, t110, t111, t112, t113 = _atom1(t36, 0.98, t10)
+    t114 = t113 * (((127 + t112) << 23).to(tl.float32, bitcast=True))
+    t115 = t102 * (0.3989423 * t114)
+    t116 = tl.fma(t115, 3.4198886e-13, t86)
+    t117 = t115 * t103
+    t118 = t114 * t111
+    t119 = t115 * t110
+    t120 = tl.fma(t110, t119, t117)
+    t121 = t120 * t105
+    t122 = tl.fma(t110, t120, t119 * t104)
+    t123 = tl.fma(t110, t122, t121)
+    t124 = t123 * t107
+    t125 = tl.fma(t110, t123, t122 * t106)
+    t126 = tl.fma(t110, t125, t124)
     # B_1: derivative 1 of the mean square less its line
-    t170 = (tl.fma(t147, 0.10468484, tl.fma(t101, 3.6124027, tl.fma(t55, 0.28291246, tl.fma(t160, -0.03318527,
-        tl.fma(t114, -1.3147992, tl.fma(t68, 0.014650219, tl.fma(t161, -0.021070946, tl.fma(t115, 0.3487743,
-        tl.fma(t69, 0.013027682, tl.fma(t164, 0.006365801, tl.fma(t118, -0.012634318, tl.fma(t71, 0.0006759479,
-        tl.fma(t165, 0.0017610112, tl.fma(t119, -0.012807422, tl.fma(t72, 0.00020729449, tl.fma(t168, -0.00046238847,
-        tl.fma(t122, 0.0022007977, tl.fma(t74, 7.722043e-6, tl.fma(t169, -6.897228e-5, t124))))))))))))))))))))
-    t171 = t169 * t157
-    t172 = (t11 * tl.fma(t147, -0.05310392, tl.fma(t101, -1.8069891, tl.fma(t55, -0.13990697, tl.fma(t161, 0.010678871,
-        tl.fma(t115, -0.17402875, tl.fma(t69, -0.0064247614, tl.fma(t165, -0.000890947, tl.fma(t119, 0.0064075454,
-        tl.fma(t72, -0.00010180367, tl.fma(3.4771136e-5, t169, t126)))))))))))
-    t173 = tl.fma(t148, t169, t168 * t156)
-    t174 = (t11 * tl.fma(t161, -0.05310392, tl.fma(t115, -1.8069891, tl.fma(t69, -0.13990697, tl.fma(t165, 0.010678871,
-        tl.fma(t119, -0.17402875, tl.fma(t72, -0.0064247614, tl.fma(-0.000890947, t169, tl.fma(0.0064075454, t123,
-        tl.fma(-0.00010180367, t75, tl.fma(3.4771136e-5, tl.fma(t148, t173, t171), t128)))))))))))
-    t175 = (tl.fma(t169, -0.00046238847, tl.fma(t123, 0.0022007977, tl.fma(t75, 7.722043e-6, tl.fma(t173, -6.897228e-5,
-        t129)))))
-    t176 = tl.fma(t74, -0.00010180367, tl.fma(3.4771136e-5, t173, t130))
-    t177 = tl.fma(t122, -0.012807422, tl.fma(t74, 0.00020729449, t175))
+    t127 = (tl.fma(t115, 0.104684845, _part4(t85, t55, t119, t89, t59, t120, t90, t60, t122, t92, t62, t123, t93, t63,
+        t125, t95, t65, t126, t96, t66)))
+    t128 = t126 * t109
+    t129 = tl.fma(t110, t126, t125 * t108)
+    t130 = (t11 * tl.fma(t120, -0.05310392, tl.fma(t90, -1.8069891, tl.fma(t60, -0.13990697, tl.fma(t123, 0.010678871,
+        tl.fma(t93, -0.17402875, tl.fma(t63, -0.0064247614, tl.fma(-0.000890947, t126, tl.fma(0.0064075454, t96,
+        tl.fma(-0.000101803664, t66, tl.fma(3.4771136e-5, tl.fma(t110, t129, t128), t99)))))))))))
     # D_2: derivative 2 of the mean less its line
-    t178 = (t167 + (t11 * tl.fma(t160, -0.05310392, tl.fma(t114, -1.8069891, tl.fma(t68, -0.13990697, tl.fma(t164,
-        0.010678871, tl.fma(t118, -0.17402875, tl.fma(t71, -0.0064247614, tl.fma(t168, -0.000890947, tl.fma(t122,
-        0.0064075454, t176))))))))))
-    # B_2: derivative 2 of the mean square less its line
-    t179 = (tl.fma(t160, 0.10468484, tl.fma(t114, 3.6124027, tl.fma(t68, 0.28291246, tl.fma(t161, -0.03318527,
-        tl.fma(t115, -1.3147992, tl.fma(t69, 0.014650219, tl.fma(t164, -0.021070946, tl.fma(t118, 0.3487743,
-        tl.fma(t71, 0.013027682, tl.fma(t165, 0.006365801, tl.fma(t119, -0.012634318, tl.fma(t72, 0.0006759479,
-        tl.fma(t168, 0.0017610112, t177))))))))))))))
-    t180 = 0.5 * t179
-    t181 = tl.fma(t168, 3.4771136e-5, t131)
-    t182 = tl.fma(6.2848045e-13, t71, tl.fma(-4.2172052e-13, t168, t132))
-    t183 = tl.fma(t118, 0.0064075454, tl.fma(t71, -0.00010180367, t181))
-    # D_3: derivative 3 of the mean less its line
-    t184 = tl.fma(1.8134589e-12, t164, tl.fma(-2.4393872e-12, t118, t182)) + t174
-    t185 = tl.fma(t164, -0.000890947, t183)
-    t186 = tl.fma(t68, 6.2848045e-13, tl.fma(-4.2172052e-13, t164, t133))
-    t187 = tl.fma(t114, -0.17402875, tl.fma(t68, -0.0064247614, t185))
-    # D_1: derivative 1 of the mean less its line
-    t188 = tl.fma(t160, 1.8134589e-12, tl.fma(t114, -2.4393872e-12, t186)) + t172
+    t131 = _part5(t120, t90, t60, t119, t89, t59, t122, t92, t62, t125, t95, t65, t129, t98, t68, t11)
     # D_0: derivative 0 of the mean less its line
-    t189 = (t163 + (t11 * tl.fma(t159, -0.05310392, tl.fma(t113, -1.8069891, tl.fma(t67, -0.13990697, tl.fma(t160,
-        0.010678871, t187))))))
-    t190 = tl.fma(t188, (-2.0) * t189, t170)
-    t191 = tl.fma(t178, t189 * -1.0, t180)
-    t192 = tl.fma(t11, tl.fma(t36, t184, tl.fma(t188, 2.0, t11)), t191)
-    t193 = t11 * (t11 + t188)
-    t194 = t11 * tl.fma(t12, t36 * t178, t190)
-    t195 = t178 * 0.5
-    t196 = t6 * (t8 * (lambd_lo + (lambd_hi + mean)))
-    t197 = t40 * tl.abs(t196)
-    t198 = t196 < 0.0
-    t199 = tl.where(t198, 1.0, -1.0)
-    t200 = tl.where(t198, -4.0, 0.0)
-    t201 = t38 | (13.0 < t197)
-    t202 = tl.where(t201, 13.0, t197)  # |mean - -1|/sigma
-    t203 = tl.div_rn(1.0, tl.fma(0.25, t202, 1.0))
-    t204 = t203 - 0.25
-    t205 = (t203 * (t203 * (t203 * tl.fma(t204, tl.fma(t204, tl.fma(t204, tl.fma(t204, tl.fma(t204, tl.fma(t204,
-        tl.fma(t204, tl.fma(t204, tl.fma(t204, tl.fma(t204, -0.074104935, 0.25460508), -0.25593477), -0.002245817),
-        -0.0067592654), 0.11886708), 0.17142972), 0.15958565), 0.10685132), 0.050817315), 0.014190124))))
-    t206 = 2.0 * t205
-    t207 = t202 * t202
-    t208 = (-0.5) * t207
-    t209 = tl.div_rn(1.0, 1.0 + t207)
-    t210 = tl.fma(1.442695, t208, 12582912.0)
-    t211 = t210 - 12582912.0
-    t212 = tl.fma(-0.69314575, t211, t208) + ((-1.4286068e-6) * t211)
-    t213 = ((127 + (t210.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t214 = (tl.where(t201, 0.0, (1.0 + tl.fma(tl.fma(t212, tl.fma(t212, tl.fma(t212, tl.fma(0.0013814222, t212,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t212 * t212, t212)) * t213))
-    t215 = 0.3989423 * t214
-    t216 = t40 * t215
-    t217 = t199 * ((t202 * t215) * -1.0)
-    t218 = t41 * t215
-    t219 = tl.fma(t205, (2.0 * t202) * -1.0, 0.3989423) * t209
-    t220 = t214 * tl.fma(t202, t219, t206)
-    t221 = t41 * (t214 * t219)
-    t222 = t199 * (t220 * -1.0)
-    t223 = t6 * (t8 * ((mean - lambd_hi) - lambd_lo))
-    t224 = t40 * tl.abs(t223)
-    t225 = t223 < 0.0
-    t226 = tl.where(t198, 2.0, tl.where(t225, -2.0, 2.0))
-    t227 = t199 * (t220 * t226)
-    t228 = t221 * t226
-    t229 = tl.where(t198, -2.0, tl.where(t225, 2.0, -2.0))
-    t230 = tl.where(t198, 0.0, tl.where(t225, 0.0, -4.0))
-    t231 = t228 + (t199 * (t220 * t230))
-    t232 = (t230 * t216) + t227
-    t233 = tl.where(t225, 1.0, -1.0)
-    t234 = tl.where(t198, 1.0, tl.where(t225, 0.0, 1.0))
-    t235 = 2.0 * t234
-    t236 = t38 | (13.0 < t224)
-    t237 = tl.where(t236, 13.0, t224)  # |mean - 1|/sigma
-    t238 = tl.div_rn(1.0, tl.fma(0.25, t237, 1.0))
-    t239 = t238 - 0.25
-    t240 = (t238 * (t238 * (t238 * tl.fma(t239, tl.fma(t239, tl.fma(t239, tl.fma(t239, tl.fma(t239, tl.fma(t239,
-        tl.fma(t239, tl.fma(t239, tl.fma(t239, tl.fma(-0.074104935, t239, 0.25460508), -0.25593477), -0.002245817),
-        -0.0067592654), 0.11886708), 0.17142972), 0.15958565), 0.10685132), 0.050817315), 0.014190124))))
-    t241 = 2.0 * t240
-    t242 = t237 * t237
-    t243 = (-0.5) * t242
-    t244 = tl.div_rn(1.0, 1.0 + t242)
-    t245 = tl.fma(1.442695, t243, 12582912.0)
-    t246 = t245 - 12582912.0
-    t247 = tl.fma(-0.69314575, t246, t243) + ((-1.4286068e-6) * t246)
-    t248 = ((127 + (t245.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t249 = (tl.where(t236, 0.0, (1.0 + tl.fma(tl.fma(t247, tl.fma(t247, tl.fma(t247, tl.fma(0.0013814222, t247,
-        0.008368899), 0.041668404), 0.1666652), 0.49999994), t247 * t247, t247)) * t248))
-    t250 = 0.3989423 * t249
-    t251 = t40 * t250
-    t252 = t251 - t216
-    t253 = t200 * t251
-    t254 = (t7 * (t7 * (tl.where(t35, 0.5 * t252, t195) * t20))) * grad_mean
-    t255 = t217 + (t233 * (t237 * t250))
-    t256 = (t41 * t250) - t218
-    t257 = tl.fma(t240, (2.0 * t237) * -1.0, 0.3989423) * t244
-    t258 = t249 * tl.fma(t237, t257, t241)
-    t259 = t41 * (t249 * t257)
-    t260 = t259 - t221
-    t261 = t259 * t229
-    t262 = 0.5 * (t232 + (t253 + (t233 * (t258 * t229))))
-    t263 = t231 + (t261 + (t233 * (t258 * t200)))
-    t264 = t222 + (t233 * t258)
-    t265 = t234 + (2.0 * t264)
-    t266 = (tl.where(t35, t264 + t234, t193) * t18) * grad_mean
-    t267 = (tl.fma(tl.where(t35, tl.fma(t234, t265, tl.fma(t234, t255, tl.fma(t260 * -1.0, t252, t262))), t192) * t31,
-        grad_var, t254))
-    t268 = tl.fma(tl.where(t35, tl.fma(t235, t256, tl.fma((-2.0) * t260, t264, t263)), t194) * t32, grad_var, t266)
-    return (t268, t267)
+    t132 = (t116 + (t11 * tl.fma(t118, -0.05310392, tl.fma(t88, -1.8069891, tl.fma(t58, -0.13990697, tl.fma(t119,
+        0.010678871, tl.fma(t89, -0.17402875, tl.fma(t59, -0.0064247614, tl.fma(t122, -0.000890947, tl.fma(t92,
+        0.0064075454, tl.fma(t62, -0.000101803664, tl.fma(t125, 3.4771136e-5, t100))))))))))))
+    t133 = (_part4(t89, t59, t120, t90, t60, t122, t92, t62, t123, t93, t63, t125, t95, t65, t126, t96, t66, t129, t98,
+        t68))
+    t134 = tl.fma(3.4198886e-13, t122, t101) + t130  # D_3: derivative 3 of the mean less its line
+    t135 = tl.fma(t119, 0.104684845, t133)  # B_2: derivative 2 of the mean square less its line
+    # D_1: derivative 1 of the mean less its line
+    t136 = _part5(t119, t89, t59, t115, t85, t55, t120, t90, t60, t123, t93, t63, t126, t96, t66, t11)
+    t137 = 0.5 * t135
+    t138 = tl.fma(t36, t134, tl.fma(t136, 2.0, t11))
+    t139 = t36 * t131
+    t140 = t11 * (t11 + t136)
+    t141 = t11 * tl.fma(t12, t139, tl.fma(t136, (-2.0) * t132, t127))
+    t142 = tl.fma(t11, t138, tl.fma(t131, t132 * -1.0, t137))
+    t143 = t131 * 0.5
+    t144 = t6 * (t8 * (lambd_lo + (lambd_hi + mean)))
+    t145 = t40 * tl.abs(t144)
+    t146 = t144 < 0.0
+    t147 = tl.where(t146, 1.0, -1.0)
+    t148 = tl.where(t146, -4.0, 0.0)
+    t149 = t38 | (13.0 < t145)
+    t150 = tl.where(t149, 13.0, t145)  # |mean - -1|/sigma
+    t151 = _part3(t150)
+    t152 = 2.0 * t151
+    t153 = t150 * t150
+    t154 = tl.div_rn(1.0, 1.0 + t153)
+    t155 = tl.where(t149, 0.0, _part2(t153))
+    t156 = 0.3989423 * t155
+    t157 = t40 * t156
+    t158 = t147 * ((t150 * t156) * -1.0)
+    t159 = t41 * t156
+    t160 = tl.fma(t151, (2.0 * t150) * -1.0, 0.3989423) * t154
+    t161 = t155 * tl.fma(t150, t160, t152)
+    t162 = t41 * (t155 * t160)
+    t163 = t147 * (t161 * -1.0)
+    t164 = t6 * (t8 * ((mean - lambd_hi) - lambd_lo))
+    t165 = t40 * tl.abs(t164)
+    t166 = t164 < 0.0
+    t167 = tl.where(t146, 2.0, tl.where(t166, -2.0, 2.0))
+    t168 = t147 * (t161 * t167)
+    t169 = t162 * t167
+    t170 = tl.where(t146, -2.0, tl.where(t166, 2.0, -2.0))
+    t171 = tl.where(t146, 0.0, tl.where(t166, 0.0, -4.0))
+    t172 = t169 + (t147 * (t161 * t171))
+    t173 = (t171 * t157) + t168
+    t174 = tl.where(t166, 1.0, -1.0)
+    t175 = tl.where(t146, 1.0, tl.where(t166, 0.0, 1.0))
+    t176 = 2.0 * t175
+    t177 = t38 | (13.0 < t165)
+    t178 = tl.where(t177, 13.0, t165)  # |mean - 1|/sigma
+    t179 = _part3(t178)
+    t180 = 2.0 * t179
+    t181 = t178 * t178
+    t182 = tl.div_rn(1.0, 1.0 + t181)
+    t183 = tl.where(t177, 0.0, _part2(t181))
+    t184 = 0.3989423 * t183
+    t185 = t40 * t184
+    t186 = t185 - t157
+    t187 = t148 * t185
+    t188 = (t7 * (t7 * (tl.where(t35, 0.5 * t186, t143) * t20))) * grad_mean
+    t189 = t158 + (t174 * (t178 * t184))
+    t190 = (t41 * t184) - t159
+    t191 = tl.fma(t179, (2.0 * t178) * -1.0, 0.3989423) * t182
+    t192 = t183 * tl.fma(t178, t191, t180)
+    t193 = t41 * (t183 * t191)
+    t194 = t193 - t162
+    t195 = t193 * t170
+    t196 = 0.5 * (t173 + (t187 + (t174 * (t192 * t170))))
+    t197 = t172 + (t195 + (t174 * (t192 * t148)))
+    t198 = t163 + (t174 * t192)
+    t199 = t175 + (2.0 * t198)
+    t200 = (tl.where(t35, t198 + t175, t140) * t18) * grad_mean
+    t201 = (tl.fma(tl.where(t35, tl.fma(t175, t199, tl.fma(t175, t189, tl.fma(t194 * -1.0, t186, t196))), t142) * t31,
+        grad_var, t188))
+    t202 = tl.fma(tl.where(t35, tl.fma(t176, t190, tl.fma((-2.0) * t194, t198, t197)), t141) * t32, grad_var, t200)
+    return (t202, t201)
 
 
 @triton.jit
-def softshrink_exact_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr,
-                                     out_grad_var_ptr, n, lambd_hi, lambd_lo, BLOCK: tl.constexpr):
+def softshrink_exact_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, lambd_hi, lambd_lo,
+    BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

@@ -4,17 +4,12 @@
 // Bergstra, Desjardins, Lamblin & Bengio 2009, Quadratic Polynomials Learn Better Image Features
 //
 // rule digest  5deed015896f384264f3aae55e556783a22289faa355b2a265143cf2ae9c7801
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      hb9cf5b1424853d607720930bf9f4d1ff567d3d645d22d4aa797c8e71ec8ac616
 // operations   softsign_exact_forward 2680, softsign_exact_backward 3532
 //
 // Certificate:
-//   mean        0.527 tolerance, worst at mean = 2.4011616e+15, var = 4.86641003e+35
-//   var         0.247 tolerance, worst at mean = -0.000146581879, var = 7.48572926e-10
-//   dmean_dmu   0.0192 tolerance, worst at mean = -2.54835231e-06, var = 3.96740723
-//   dmean_dvar  0.0669 tolerance, worst at mean = 0.191536337, var = 3.93402505
-//   dvar_dmu    0.0939 tolerance, worst at mean = 2.07744241, var = 4.01170254
-//   dvar_dvar   0.221 tolerance, worst at mean = 4.36019135, var = 4.00215054
-//   against exact values at 17043 points over all of float32; details in exact.json
+//   mean 0.527, var 0.247, dmean_dmu 0.0192, dmean_dvar 0.0669, dvar_dmu 0.0939, dvar_dvar 0.221 tolerance,
+//   against exact values at 17043 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -29,6 +24,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -45,1497 +41,435 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void softsign_exact_forward_element(float mean, float var,
-                                                                                 float *restrict out_mean,
-                                                                                 float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE float softsign_exact_part4(float p0, float p1)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = ABS(mean);  // |mean - centre|
-    const _Bool t2 = mean < (-194469230.0f);
-    const _Bool t3 = mean < 0.0f;
-    const float t4 = t0 ? 1.0f : (-1.0f);
-    const float t5 = t2 ? (-194469230.0f) : mean;
-    const float t6 = var * SQRT(t4);  // NaN for a negative variance
-    const _Bool t7 = mean == mean;
-    const float t8 = t3 ? 1.0f : (-1.0f);  // direction of u
-    const float t9 = t3 ? (-1.0f) : 1.0f;
-    const float t10 = (194469230.0f < t5) ? 194469230.0f : t5;
-    const float t11 = -t10;
-    const _Bool t12 = t11 < 0.0f;
-    const _Bool t13 = 0.0f < t11;
-    const float t14 = t12 ? t11 : 0.0f;
-    const float t15 = t12 ? 0.0f : t10;
-    const float t16 = t13 ? t11 : 0.0f;
-    const float t17 = t13 ? 0.0f : t10;
-    const float t18 = t10 + t16;
-    const float t19 = t11 - t14;
-    const float t20 = 1.0f / ((-1.0f) + t15);
-    const float t21 = 1.0f / (1.0f + t17);
-    const float t22 = (t19 * (t20 * (1.0f / ((-1.0f) + (t15 + t19))))) + (t18 * (1.0f / (1.0f + t18)));
-    const _Bool t23 = t6 < 4.0f;
-    const float t24 = t23 ? 4.0f : t6;
-    const float t25 = t23 ? t6 : 4.0f;
-    const float t26 = 1.0f / SQRT(t24);
-    const float t27 = t24 + 6.457988f;
-    const float t28 = t24 + 27.366291f;
-    const float t29 = t24 + 103.92078f;
-    const float t30 = t24 + 421.96494f;
-    const float t31 = t24 + 1924.7213f;
-    const float t32 = t1 * (t1 * (1.0f / t24));
-    const float t33 = t24 + 10014.254f;
-    const float t34 = t24 + 59691.477f;
-    const float t35 = t24 + 408050.1f;
-    const float t36 = t24 + 3199781.8f;
-    const float t37 = t24 + 28783982.0f;
-    const float t38 = t24 + 297035170.0f;
-    const float t39 = t24 + 3.5163464e+9f;
-    const float t40 = t24 + 4.7753183e+10f;
-    const float t41 = t24 + 7.439434e+11f;
-    const float t42 = t24 + 1.329549e+13f;
-    const _Bool t43 = 0.0f == t25;
-    const float t44 = SQRT(t43 ? 1.0f : t25);
-    const float t45 = t13 ? ((-1.0f) - t20) : (1.0f - t21);
-    const float t46 = SQRT(t27);
-    const float t47 = t1 * (t1 * (1.0f / t27));
-    const float t48 = 1.0f / t46;
-    const float t49 = SQRT(t28);
-    const float t50 = t1 * (t1 * (1.0f / t28));
-    const float t51 = 1.0f / t49;
-    const float t52 = SQRT(t29);
-    const float t53 = t1 * (t1 * (1.0f / t29));
-    const float t54 = 1.0f / t52;
-    const float t55 = SQRT(t30);
-    const float t56 = t1 * (t1 * (1.0f / t30));
-    const float t57 = 1.0f / t55;
-    const float t58 = SQRT(t31);
-    const float t59 = t1 * (t1 * (1.0f / t31));
-    const float t60 = 1.0f / t58;
-    const float t61 = SQRT(t33);
-    const float t62 = t1 * (t1 * (1.0f / t33));
-    const float t63 = 1.0f / t61;
-    const float t64 = SQRT(t34);
-    const float t65 = t1 * (t1 * (1.0f / t34));
-    const float t66 = 1.0f / t64;
-    const float t67 = SQRT(t35);
-    const float t68 = t1 * (t1 * (1.0f / t35));
-    const float t69 = 1.0f / t67;
-    const float t70 = SQRT(t36);
-    const float t71 = t1 * (t1 * (1.0f / t36));
-    const float t72 = 1.0f / t70;
-    const float t73 = SQRT(t37);
-    const float t74 = t1 * (t1 * (1.0f / t37));
-    const float t75 = 1.0f / t73;
-    const float t76 = SQRT(t38);
-    const float t77 = t1 * (t1 * (1.0f / t38));
-    const float t78 = 1.0f / t76;
-    const float t79 = SQRT(t39);
-    const float t80 = t1 * (t1 * (1.0f / t39));
-    const float t81 = 1.0f / t79;
-    const float t82 = SQRT(t40);
-    const float t83 = t1 * (t1 * (1.0f / t40));
-    const float t84 = 1.0f / t82;
-    const float t85 = SQRT(t41);
-    const float t86 = t1 * (t1 * (1.0f / t41));
-    const float t87 = 1.0f / t85;
-    const float t88 = SQRT(t42);
-    const float t89 = t1 * (t1 * (1.0f / t42));
-    const float t90 = 1.0f / t88;
-    const float t91 = -t22;
-    const float t92 = t13 ? t22 : 0.0f;
-    const float t93 = t13 ? 0.0f : t91;
-    const float t94 = 1.0f / t44;
-    const float t95 = t43 ? 0.0f : t44;  // standard deviation
-    const float t96 = (t43 ? 3.7778932e+22f : t94) * t11;
-    const float t97 = t1 * t26;
-    const float t98 = t26 * t26;
-    const float t99 = t1 * t48;
-    const float t100 = t1 * t51;
-    const float t101 = t1 * t54;
-    const float t102 = t1 * t57;
-    const float t103 = t48 * t48;
-    const float t104 = t51 * t51;
-    const float t105 = t54 * t54;
-    const float t106 = t57 * t57;
-    const float t107 = t95 * 5.5f;
-    const float t108 = t1 * t60;
-    const float t109 = t60 * t60;
-    const float t110 = t1 * t63;
-    const float t111 = t63 * t63;
-    const _Bool t112 = 13.0f < t97;
-    const float t113 = t112 ? 169.0f : t32;
-    const float t114 = t112 ? 13.0f : t97;
-    const float t115 = t113 * (-0.5f);
-    const float t116 = -t98;
-    const float t117 = t98 * (-2.0f);
-    const float t118 = t98 * (-3.0f);
-    const float t119 = t98 * (-4.0f);
-    const float t120 = t98 * (-5.0f);
-    const _Bool t121 = 13.0f < t99;
-    const float t122 = t121 ? 169.0f : t47;
-    const float t123 = t121 ? 13.0f : t99;
-    const float t124 = (-0.5f) * t122;
-    const _Bool t125 = 13.0f < t100;
-    const float t126 = t125 ? 169.0f : t50;
-    const float t127 = t125 ? 13.0f : t100;
-    const float t128 = (-0.5f) * t126;
-    const _Bool t129 = 13.0f < t101;
-    const float t130 = t129 ? 169.0f : t53;
-    const float t131 = t129 ? 13.0f : t101;
-    const float t132 = (-0.5f) * t130;
-    const float t133 = t1 * t66;
-    const float t134 = t66 * t66;
-    const _Bool t135 = 13.0f < t102;
-    const float t136 = t135 ? 169.0f : t56;
-    const float t137 = t135 ? 13.0f : t102;
-    const float t138 = (-0.5f) * t136;
-    const float t139 = -t103;
-    const float t140 = t103 * (-2.0f);
-    const float t141 = t103 * (-3.0f);
-    const float t142 = t103 * (-4.0f);
-    const float t143 = t103 * (-5.0f);
-    const float t144 = -t104;
-    const float t145 = t104 * (-2.0f);
-    const float t146 = t104 * (-3.0f);
-    const float t147 = t104 * (-4.0f);
-    const float t148 = t104 * (-5.0f);
-    const float t149 = -t105;
-    const float t150 = t105 * (-2.0f);
-    const float t151 = t105 * (-3.0f);
-    const float t152 = t105 * (-4.0f);
-    const float t153 = t105 * (-5.0f);
-    const float t154 = t1 * t69;
-    const float t155 = -t106;
-    const float t156 = t106 * (-2.0f);
-    const float t157 = t106 * (-3.0f);
-    const float t158 = t106 * (-4.0f);
-    const float t159 = t106 * (-5.0f);
-    const float t160 = t69 * t69;
-    const float t161 = -t107;
-    const _Bool t162 = 13.0f < t108;
-    const float t163 = t162 ? 169.0f : t59;
-    const float t164 = t162 ? 13.0f : t108;
-    const float t165 = (-0.5f) * t163;
-    const float t166 = -t109;
-    const float t167 = t109 * (-2.0f);
-    const float t168 = t109 * (-3.0f);
-    const float t169 = t109 * (-4.0f);
-    const float t170 = t109 * (-5.0f);
-    const _Bool t171 = 13.0f < t110;
-    const float t172 = t171 ? 169.0f : t62;
-    const float t173 = t171 ? 13.0f : t110;
-    const float t174 = (-0.5f) * t172;
-    const float t175 = t1 * t72;
-    const float t176 = -t111;
-    const float t177 = t111 * (-2.0f);
-    const float t178 = t111 * (-3.0f);
-    const float t179 = t72 * t72;
-    const float t180 = t111 * (-4.0f);
-    const float t181 = t111 * (-5.0f);
-    const float t182 = t1 * t75;
-    const float t183 = t26 * t114;
-    const float t184 = 1.0f / FMA(t114, 0.25f, 1.0f);
-    const float t185 = t75 * t75;
-    const float t186 = t1 * t78;
-    const float t187 = t78 * t78;
-    const float t188 = (t96 < (-5.5f)) ? (-5.5f) : t96;
-    const float t189 = FMA(t115, 1.442695f, 12582912.0f);
-    const float t190 = t48 * t123;
-    const float t191 = 1.0f / FMA(0.25f, t123, 1.0f);
-    const float t192 = t1 * t81;
-    const float t193 = t81 * t81;
-    const float t194 = t51 * t127;
-    const float t195 = 1.0f / FMA(0.25f, t127, 1.0f);
-    const float t196 = t1 * t84;
-    const float t197 = t84 * t84;
-    const float t198 = FMA(1.442695f, t124, 12582912.0f);
-    const _Bool t199 = 13.0f < t133;
-    const float t200 = t199 ? 169.0f : t65;
-    const float t201 = t199 ? 13.0f : t133;
-    const float t202 = (-0.5f) * t200;
-    const float t203 = t54 * t131;
-    const float t204 = 1.0f / FMA(0.25f, t131, 1.0f);
-    const float t205 = -t134;
-    const float t206 = t134 * (-2.0f);
-    const float t207 = t134 * (-3.0f);
-    const float t208 = t134 * (-4.0f);
-    const float t209 = t134 * (-5.0f);
-    const float t210 = t1 * t87;
-    const float t211 = t1 * t90;
-    const float t212 = t87 * t87;
-    const float t213 = FMA(1.442695f, t128, 12582912.0f);
-    const float t214 = t57 * t137;
-    const float t215 = 1.0f / FMA(0.25f, t137, 1.0f);
-    const float t216 = FMA(1.442695f, t132, 12582912.0f);
-    const float t217 = t90 * t90;
-    const float t218 = FMA(1.442695f, t138, 12582912.0f);
-    const _Bool t219 = 13.0f < t154;
-    const float t220 = t219 ? 169.0f : t68;
-    const float t221 = t219 ? 13.0f : t154;
-    const float t222 = (-0.5f) * t220;
-    const float t223 = (t14 < t161) ? t161 : t14;
-    const float t224 = (t16 < t161) ? t161 : t16;
-    const float t225 = -t160;
-    const float t226 = t160 * (-2.0f);
-    const float t227 = t160 * (-3.0f);
-    const float t228 = t160 * (-4.0f);
-    const float t229 = t160 * (-5.0f);
-    const float t230 = t60 * t164;
-    const float t231 = 1.0f / FMA(0.25f, t164, 1.0f);
-    const float t232 = FMA(1.442695f, t165, 12582912.0f);
-    const _Bool t233 = 13.0f < t175;
-    const float t234 = t233 ? 169.0f : t71;
-    const float t235 = t233 ? 13.0f : t175;
-    const float t236 = (-0.5f) * t234;
-    const float t237 = t63 * t173;
-    const float t238 = 1.0f / FMA(0.25f, t173, 1.0f);
-    const float t239 = -t179;
-    const float t240 = t179 * (-2.0f);
-    const float t241 = t179 * (-3.0f);
-    const float t242 = t179 * (-4.0f);
-    const float t243 = t179 * (-5.0f);
-    const _Bool t244 = 13.0f < t182;
-    const float t245 = t244 ? 169.0f : t74;
-    const float t246 = t244 ? 13.0f : t182;
-    const float t247 = (-0.5f) * t245;
-    const float t248 = FMA(1.442695f, t174, 12582912.0f);
-    const float t249 = -t185;
-    const float t250 = t185 * (-2.0f);
-    const float t251 = t185 * (-3.0f);
-    const float t252 = t185 * (-4.0f);
-    const float t253 = t185 * (-5.0f);
-    const _Bool t254 = 13.0f < t186;
-    const float t255 = t254 ? 169.0f : t77;
-    const float t256 = t254 ? 13.0f : t186;
-    const float t257 = (-0.5f) * t255;
-    const float t258 = -t187;
-    const float t259 = t187 * (-2.0f);
-    const float t260 = t187 * (-3.0f);
-    const float t261 = t187 * (-4.0f);
-    const float t262 = t187 * (-5.0f);
-    const float t263 = t189 - 12582912.0f;
-    const float t264 = as_float((as_bits(t189) + 127u) << 23u);
-    const float t265 = FMA(t263, -0.69314575f, t115) + (t263 * (-1.4286068e-6f));
-    const float t266 = (5.5f < t188) ? 5.5f : t188;
-    const _Bool t267 = 13.0f < t192;
-    const float t268 = t267 ? 169.0f : t80;
-    const float t269 = t267 ? 13.0f : t192;
-    const float t270 = (-0.5f) * t268;
-    const float t271 = -t193;
-    const float t272 = t193 * (-2.0f);
-    const float t273 = t193 * (-3.0f);
-    const float t274 = t193 * (-4.0f);
-    const float t275 = t193 * (-5.0f);
-    const _Bool t276 = 13.0f < t196;
-    const float t277 = t276 ? 169.0f : t83;
-    const float t278 = t276 ? 13.0f : t196;
-    const float t279 = (-0.5f) * t277;
-    const float t280 = -t197;
-    const float t281 = t197 * (-2.0f);
-    const float t282 = t197 * (-3.0f);
-    const float t283 = t197 * (-4.0f);
-    const float t284 = t197 * (-5.0f);
-    const float t285 = t198 - 12582912.0f;
-    const float t286 = as_float((127u + as_bits(t198)) << 23u);
-    const float t287 = FMA(-0.69314575f, t285, t124) + ((-1.4286068e-6f) * t285);
-    const float t288 = t66 * t201;
-    const float t289 = 1.0f / FMA(0.25f, t201, 1.0f);
-    const float t290 = t184 - 0.25f;
-    const float t291 = FMA(1.442695f, t202, 12582912.0f);
-    const _Bool t292 = 13.0f < t210;
-    const float t293 = t292 ? 169.0f : t86;
-    const float t294 = t292 ? 13.0f : t210;
-    const float t295 = (-0.5f) * t293;
-    const _Bool t296 = 13.0f < t211;
-    const float t297 = t296 ? 169.0f : t89;
-    const float t298 = t296 ? 13.0f : t211;
-    const float t299 = (-0.5f) * t297;
-    const float t300 = -t212;
-    const float t301 = t212 * (-2.0f);
-    const float t302 = t212 * (-3.0f);
-    const float t303 = t212 * (-4.0f);
-    const float t304 = t212 * (-5.0f);
-    const float t305 = t191 - 0.25f;
-    const float t306 = t213 - 12582912.0f;
-    const float t307 = as_float((127u + as_bits(t213)) << 23u);
-    const float t308 = FMA(-0.69314575f, t306, t128) + ((-1.4286068e-6f) * t306);
-    const float t309 = t216 - 12582912.0f;
-    const float t310 = as_float((127u + as_bits(t216)) << 23u);
-    const float t311 = FMA(-0.69314575f, t309, t132) + ((-1.4286068e-6f) * t309);
-    const float t312 = t195 - 0.25f;
-    const float t313 = -t217;
-    const float t314 = t217 * (-2.0f);
-    const float t315 = t217 * (-3.0f);
-    const float t316 = t217 * (-4.0f);
-    const float t317 = t217 * (-5.0f);
-    const float t318 = t218 - 12582912.0f;
-    const float t319 = as_float((127u + as_bits(t218)) << 23u);
-    const float t320 = FMA(-0.69314575f, t318, t138) + ((-1.4286068e-6f) * t318);
-    const float t321 = t69 * t221;
-    const float t322 = 1.0f / FMA(0.25f, t221, 1.0f);
-    const float t323 = t204 - 0.25f;
-    const float t324 = (t107 < t223) ? t107 : t223;
-    const float t325 = (t107 < t224) ? t107 : t224;
-    const float t326 = FMA(1.442695f, t222, 12582912.0f);
-    const float t327 = t232 - 12582912.0f;
-    const float t328 = as_float((127u + as_bits(t232)) << 23u);
-    const float t329 = FMA(-0.69314575f, t327, t165) + ((-1.4286068e-6f) * t327);
-    const float t330 = t215 - 0.25f;
-    const float t331 = t72 * t235;
-    const float t332 = 1.0f / FMA(0.25f, t235, 1.0f);
-    const float t333 = FMA(1.442695f, t236, 12582912.0f);
-    const float t334 = t248 - 12582912.0f;
-    const float t335 = as_float((127u + as_bits(t248)) << 23u);
-    const float t336 = FMA(-0.69314575f, t334, t174) + ((-1.4286068e-6f) * t334);
-    const float t337 = t75 * t246;
-    const float t338 = 1.0f / FMA(0.25f, t246, 1.0f);
-    const float t339 = t231 - 0.25f;
-    const float t340 = FMA(1.442695f, t247, 12582912.0f);
-    const float t341 = t78 * t256;
-    const float t342 = 1.0f / FMA(0.25f, t256, 1.0f);
-    const float t343 = t238 - 0.25f;
-    const float t344 = FMA(1.442695f, t257, 12582912.0f);
-    const float t345 = (t266 - (-5.5f)) * 0.5f;
-    const float t346 = 0.5f * ((-5.5f) + t266);
-    const float t347 = 5.5f - t266;
-    const float t348 = 5.5f + t266;
-    const float t349 = 0.5f * t347;
-    const float t350 = 0.5f * t348;
-    const float t351 = t81 * t269;
-    const float t352 = 1.0f / FMA(0.25f, t269, 1.0f);
-    const float t353 = (1.0f + FMA(FMA(t265, FMA(t265, FMA(t265, FMA(t265, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t265 * t265, t265)) * t264;
-    const float t354 = FMA(1.442695f, t270, 12582912.0f);
-    const float t355 = t84 * t278;
-    const float t356 = 1.0f / FMA(0.25f, t278, 1.0f);
-    const float t357 = FMA(1.442695f, t279, 12582912.0f);
-    const float t358 = t353 * (t184 * FMA(t290, FMA(t290, FMA(t290, FMA(t290, FMA(t290, FMA(t290, FMA(t290, FMA(t290,
-        FMA(t290, FMA(t290, -0.012888777f, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t359 = t26 * (t353 * 0.3989423f);
-    const float t360 = t359 * t116;
-    const float t361 = t291 - 12582912.0f;
-    const float t362 = as_float((127u + as_bits(t291)) << 23u);
-    const float t363 = FMA(-0.69314575f, t361, t202) + ((-1.4286068e-6f) * t361);
-    const float t364 = (1.0f + FMA(FMA(t287, FMA(t287, FMA(t287, FMA(0.0013814222f, t287, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t287 * t287, t287)) * t286;
-    const float t365 = t87 * t294;
-    const float t366 = 1.0f / FMA(0.25f, t294, 1.0f);
-    const float t367 = t90 * t298;
-    const float t368 = 1.0f / FMA(0.25f, t298, 1.0f);
-    const float t369 = FMA(1.442695f, t295, 12582912.0f);
-    const float t370 = t364 * (t191 * FMA(t305, FMA(t305, FMA(t305, FMA(t305, FMA(t305, FMA(t305, FMA(t305, FMA(t305,
-        FMA(t305, FMA(-0.012888777f, t305, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t371 = t48 * (0.3989423f * t364);
-    const float t372 = t371 * t139;
-    const float t373 = FMA(1.442695f, t299, 12582912.0f);
-    const float t374 = t289 - 0.25f;
-    const float t375 = (1.0f + FMA(FMA(t308, FMA(t308, FMA(t308, FMA(0.0013814222f, t308, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t308 * t308, t308)) * t307;
-    const float t376 = t375 * (t195 * FMA(t312, FMA(t312, FMA(t312, FMA(t312, FMA(t312, FMA(t312, FMA(t312, FMA(t312,
-        FMA(t312, FMA(-0.012888777f, t312, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t377 = t51 * (0.3989423f * t375);
-    const float t378 = t377 * t144;
-    const float t379 = (1.0f + FMA(FMA(t311, FMA(t311, FMA(t311, FMA(0.0013814222f, t311, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t311 * t311, t311)) * t310;
-    const float t380 = t379 * (t204 * FMA(t323, FMA(t323, FMA(t323, FMA(t323, FMA(t323, FMA(t323, FMA(t323, FMA(t323,
-        FMA(t323, FMA(-0.012888777f, t323, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t381 = t54 * (0.3989423f * t379);
-    const float t382 = t381 * t149;
-    const float t383 = FMA(t320, FMA(t320, FMA(t320, FMA(0.0013814222f, t320, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f);
-    const float t384 = t326 - 12582912.0f;
-    const float t385 = as_float((127u + as_bits(t326)) << 23u);
-    const float t386 = FMA(-0.69314575f, t384, t222) + ((-1.4286068e-6f) * t384);
-    const float t387 = (1.0f + FMA(t383, t320 * t320, t320)) * t319;
-    const float t388 = t387 * (t215 * FMA(t330, FMA(t330, FMA(t330, FMA(t330, FMA(t330, FMA(t330, FMA(t330, FMA(t330,
-        FMA(t330, FMA(-0.012888777f, t330, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t389 = t57 * (0.3989423f * t387);
-    const float t390 = t389 * t155;
-    const float t391 = t333 - 12582912.0f;
-    const float t392 = as_float((127u + as_bits(t333)) << 23u);
-    const float t393 = FMA(-0.69314575f, t391, t236) + ((-1.4286068e-6f) * t391);
-    const float t394 = (1.0f + FMA(FMA(t329, FMA(t329, FMA(t329, FMA(0.0013814222f, t329, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t329 * t329, t329)) * t328;
-    const float t395 = t322 - 0.25f;
-    const float t396 = t394 * (t231 * FMA(t339, FMA(t339, FMA(t339, FMA(t339, FMA(t339, FMA(t339, FMA(t339, FMA(t339,
-        FMA(t339, FMA(-0.012888777f, t339, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t397 = t60 * (0.3989423f * t394);
-    const float t398 = t397 * t166;
-    const float t399 = t340 - 12582912.0f;
-    const float t400 = as_float((127u + as_bits(t340)) << 23u);
-    const float t401 = FMA(-0.69314575f, t399, t247) + ((-1.4286068e-6f) * t399);
-    const float t402 = (1.0f + FMA(FMA(t336, FMA(t336, FMA(t336, FMA(0.0013814222f, t336, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t336 * t336, t336)) * t335;
-    const float t403 = t402 * (t238 * FMA(t343, FMA(t343, FMA(t343, FMA(t343, FMA(t343, FMA(t343, FMA(t343, FMA(t343,
-        FMA(t343, FMA(-0.012888777f, t343, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t404 = t63 * (0.3989423f * t402);
-    const float t405 = t404 * t176;
-    const float t406 = t344 - 12582912.0f;
-    const float t407 = as_float((127u + as_bits(t344)) << 23u);
-    const float t408 = FMA(-0.69314575f, t406, t257) + ((-1.4286068e-6f) * t406);
-    const float t409 = t332 - 0.25f;
-    const float t410 = t345 * 0.017614007f;
-    const float t411 = t345 * 0.04060143f;
-    const float t412 = t345 * 0.06267205f;
-    const float t413 = t345 * 0.08327674f;
-    const float t414 = t345 * 0.10193012f;
-    const float t415 = t345 * 0.118194535f;
-    const float t416 = t345 * 0.13168864f;
-    const float t417 = t345 * 0.1420961f;
-    const float t418 = t345 * 0.14917299f;
-    const float t419 = t345 * 0.15275338f;
-    const float t420 = FMA(t345, -0.9931286f, t346);
-    const float t421 = FMA(t345, -0.9639719f, t346);
-    const float t422 = FMA(t345, -0.9122344f, t346);
-    const float t423 = FMA(t345, -0.839117f, t346);
-    const float t424 = FMA(t345, -0.74633193f, t346);
-    const float t425 = FMA(t345, -0.6360537f, t346);
-    const float t426 = FMA(t345, -0.510867f, t346);
-    const float t427 = FMA(t345, -0.3737061f, t346);
-    const float t428 = FMA(t345, -0.22778586f, t346);
-    const float t429 = FMA(t345, -0.07652652f, t346);
-    const float t430 = FMA(t345, 0.07652652f, t346);
-    const float t431 = FMA(t345, 0.22778586f, t346);
-    const float t432 = FMA(t345, 0.3737061f, t346);
-    const float t433 = FMA(t345, 0.510867f, t346);
-    const float t434 = FMA(t345, 0.6360537f, t346);
-    const float t435 = FMA(t345, 0.74633193f, t346);
-    const float t436 = FMA(t345, 0.839117f, t346);
-    const float t437 = FMA(t345, 0.9122344f, t346);
-    const float t438 = FMA(t345, 0.9639719f, t346);
-    const float t439 = FMA(t345, 0.9931286f, t346);
-    const float t440 = 0.017614007f * t349;
-    const float t441 = 0.04060143f * t349;
-    const float t442 = 0.06267205f * t349;
-    const float t443 = 0.08327674f * t349;
-    const float t444 = 0.10193012f * t349;
-    const float t445 = 0.118194535f * t349;
-    const float t446 = 0.13168864f * t349;
-    const float t447 = 0.1420961f * t349;
-    const float t448 = 0.14917299f * t349;
-    const float t449 = 0.15275338f * t349;
-    const float t450 = FMA(-0.9931286f, t349, t350);
-    const float t451 = FMA(-0.9639719f, t349, t350);
-    const float t452 = FMA(-0.9122344f, t349, t350);
-    const float t453 = FMA(-0.839117f, t349, t350);
-    const float t454 = FMA(-0.74633193f, t349, t350);
-    const float t455 = FMA(-0.6360537f, t349, t350);
-    const float t456 = FMA(-0.510867f, t349, t350);
-    const float t457 = FMA(-0.3737061f, t349, t350);
-    const float t458 = FMA(-0.22778586f, t349, t350);
-    const float t459 = FMA(-0.07652652f, t349, t350);
-    const float t460 = FMA(0.07652652f, t349, t350);
-    const float t461 = FMA(0.22778586f, t349, t350);
-    const float t462 = FMA(0.3737061f, t349, t350);
-    const float t463 = FMA(0.510867f, t349, t350);
-    const float t464 = FMA(0.6360537f, t349, t350);
-    const float t465 = FMA(0.74633193f, t349, t350);
-    const float t466 = FMA(0.839117f, t349, t350);
-    const float t467 = FMA(0.9122344f, t349, t350);
-    const float t468 = FMA(0.9639719f, t349, t350);
-    const float t469 = FMA(0.9931286f, t349, t350);
-    const float t470 = t338 - 0.25f;
-    const float t471 = t354 - 12582912.0f;
-    const float t472 = as_float((127u + as_bits(t354)) << 23u);
-    const float t473 = FMA(-0.69314575f, t471, t270) + ((-1.4286068e-6f) * t471);
-    const float t474 = t342 - 0.25f;
-    const float t475 = t357 - 12582912.0f;
-    const float t476 = as_float((127u + as_bits(t357)) << 23u);
-    const float t477 = FMA(-0.69314575f, t475, t279) + ((-1.4286068e-6f) * t475);
-    const float t478 = t352 - 0.25f;
-    const float t479 = t356 - 0.25f;
-    const float t480 = (1.0f + FMA(FMA(t363, FMA(t363, FMA(t363, FMA(0.0013814222f, t363, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t363 * t363, t363)) * t362;
-    const float t481 = t369 - 12582912.0f;
-    const float t482 = as_float((127u + as_bits(t369)) << 23u);
-    const float t483 = FMA(-0.69314575f, t481, t295) + ((-1.4286068e-6f) * t481);
-    const float t484 = t359 * t183;
-    const float t485 = FMA(t183, t484, t360);
-    const float t486 = t484 * t117;
-    const float t487 = t485 * t118;
-    const float t488 = FMA(t183, t485, t486);
-    const float t489 = FMA(t183, t488, t487);
-    const float t490 = FMA(t183, t489, t488 * t119);
-    const float t491 = 0.0050391955f * FMA(t183, t490, t489 * t120);
-    const float t492 = t373 - 12582912.0f;
-    const float t493 = as_float((127u + as_bits(t373)) << 23u);
-    const float t494 = FMA(-0.69314575f, t492, t299) + ((-1.4286068e-6f) * t492);
-    const float t495 = t480 * (t289 * FMA(t374, FMA(t374, FMA(t374, FMA(t374, FMA(t374, FMA(t374, FMA(t374, FMA(t374,
-        FMA(t374, FMA(-0.012888777f, t374, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t496 = t66 * (0.3989423f * t480);
-    const float t497 = t496 * t205;
-    const float t498 = t366 - 0.25f;
-    const float t499 = t368 - 0.25f;
-    const float t500 = t371 * t190;
-    const float t501 = FMA(t190, t500, t372);
-    const float t502 = t500 * t140;
-    const float t503 = t501 * t141;
-    const float t504 = FMA(t190, t501, t502);
-    const float t505 = FMA(t190, t504, t503);
-    const float t506 = FMA(t190, t505, t504 * t142);
-    const float t507 = FMA(0.5294418f, FMA(t190, t506, t505 * t143), t491);
-    const float t508 = t377 * t194;
-    const float t509 = FMA(t194, t508, t378);
-    const float t510 = t508 * t145;
-    const float t511 = t509 * t146;
-    const float t512 = FMA(t194, t509, t510);
-    const float t513 = FMA(t194, t512, t511);
-    const float t514 = FMA(t194, t513, t512 * t147);
-    const float t515 = FMA(22.595078f, FMA(t194, t514, t513 * t148), t507);
-    const float t516 = (1.0f + FMA(FMA(t386, FMA(t386, FMA(t386, FMA(0.0013814222f, t386, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t386 * t386, t386)) * t385;
-    const float t517 = t381 * t203;
-    const float t518 = FMA(t203, t517, t382);
-    const float t519 = t517 * t150;
-    const float t520 = t518 * t151;
-    const float t521 = FMA(t203, t518, t519);
-    const float t522 = FMA(t203, t521, t520);
-    const float t523 = FMA(t203, t522, t521 * t152);
-    const float t524 = FMA(472.07007f, FMA(t203, t523, t522 * t153), t515);
-    const float t525 = (1.0f + FMA(FMA(t393, FMA(t393, FMA(t393, FMA(0.0013814222f, t393, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t393 * t393, t393)) * t392;
-    const float t526 = t516 * (t322 * FMA(t395, FMA(t395, FMA(t395, FMA(t395, FMA(t395, FMA(t395, FMA(t395, FMA(t395,
-        FMA(t395, FMA(-0.012888777f, t395, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t527 = t69 * (0.3989423f * t516);
-    const float t528 = t527 * t225;
-    const float t529 = t389 * t214;
-    const float t530 = FMA(t214, t529, t390);
-    const float t531 = t529 * t156;
-    const float t532 = t530 * t157;
-    const float t533 = FMA(t214, t530, t531);
-    const float t534 = FMA(t214, t533, t532);
-    const float t535 = FMA(t214, t534, t533 * t158);
-    const float t536 = FMA(11274.031f, FMA(t214, t535, t534 * t159), t524);
-    const float t537 = (1.0f + FMA(FMA(t401, FMA(t401, FMA(t401, FMA(0.0013814222f, t401, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t401 * t401, t401)) * t400;
-    const float t538 = t525 * (t332 * FMA(t409, FMA(t409, FMA(t409, FMA(t409, FMA(t409, FMA(t409, FMA(t409, FMA(t409,
-        FMA(t409, FMA(-0.012888777f, t409, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t539 = t72 * (0.3989423f * t525);
-    const float t540 = t539 * t239;
-    const float t541 = t397 * t230;
-    const float t542 = FMA(t230, t541, t398);
-    const float t543 = t541 * t167;
-    const float t544 = t542 * t168;
-    const float t545 = FMA(t230, t542, t543);
-    const float t546 = FMA(t230, t545, t544);
-    const float t547 = FMA(t230, t546, t545 * t169);
-    const float t548 = FMA(354771.62f, FMA(t230, t547, t546 * t170), t536);
-    const float t549 = (1.0f + FMA(FMA(t408, FMA(t408, FMA(t408, FMA(0.0013814222f, t408, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t408 * t408, t408)) * t407;
-    const float t550 = t420 * t420;
-    const float t551 = t95 * t420;
-    const float t552 = (-0.5f) * t550;
-    const float t553 = t551 - t324;
-    const float t554 = t421 * t421;
-    const float t555 = t95 * t421;
-    const float t556 = (-0.5f) * t554;
-    const float t557 = t555 - t324;
-    const float t558 = t422 * t422;
-    const float t559 = t95 * t422;
-    const float t560 = (-0.5f) * t558;
-    const float t561 = t559 - t324;
-    const float t562 = t423 * t423;
-    const float t563 = t95 * t423;
-    const float t564 = (-0.5f) * t562;
-    const float t565 = t563 - t324;
-    const float t566 = t424 * t424;
-    const float t567 = t95 * t424;
-    const float t568 = (-0.5f) * t566;
-    const float t569 = t567 - t324;
-    const float t570 = t425 * t425;
-    const float t571 = t95 * t425;
-    const float t572 = (-0.5f) * t570;
-    const float t573 = t571 - t324;
-    const float t574 = t426 * t426;
-    const float t575 = t95 * t426;
-    const float t576 = (-0.5f) * t574;
-    const float t577 = t575 - t324;
-    const float t578 = t427 * t427;
-    const float t579 = t95 * t427;
-    const float t580 = (-0.5f) * t578;
-    const float t581 = t579 - t324;
-    const float t582 = t428 * t428;
-    const float t583 = t95 * t428;
-    const float t584 = (-0.5f) * t582;
-    const float t585 = t583 - t324;
-    const float t586 = t429 * t429;
-    const float t587 = t95 * t429;
-    const float t588 = (-0.5f) * t586;
-    const float t589 = t587 - t324;
-    const float t590 = t430 * t430;
-    const float t591 = t95 * t430;
-    const float t592 = (-0.5f) * t590;
-    const float t593 = t591 - t324;
-    const float t594 = t431 * t431;
-    const float t595 = t95 * t431;
-    const float t596 = (-0.5f) * t594;
-    const float t597 = t595 - t324;
-    const float t598 = t432 * t432;
-    const float t599 = t95 * t432;
-    const float t600 = (-0.5f) * t598;
-    const float t601 = t599 - t324;
-    const float t602 = t433 * t433;
-    const float t603 = t95 * t433;
-    const float t604 = (-0.5f) * t602;
-    const float t605 = t603 - t324;
-    const float t606 = t434 * t434;
-    const float t607 = t95 * t434;
-    const float t608 = (-0.5f) * t606;
-    const float t609 = t607 - t324;
-    const float t610 = t435 * t435;
-    const float t611 = t95 * t435;
-    const float t612 = (-0.5f) * t610;
-    const float t613 = t611 - t324;
-    const float t614 = t436 * t436;
-    const float t615 = t95 * t436;
-    const float t616 = (-0.5f) * t614;
-    const float t617 = t615 - t324;
-    const float t618 = t437 * t437;
-    const float t619 = t95 * t437;
-    const float t620 = (-0.5f) * t618;
-    const float t621 = t619 - t324;
-    const float t622 = t438 * t438;
-    const float t623 = t95 * t438;
-    const float t624 = (-0.5f) * t622;
-    const float t625 = t623 - t324;
-    const float t626 = t439 * t439;
-    const float t627 = (t95 * t439) - t324;
-    const float t628 = (-0.5f) * t626;
-    const float t629 = t404 * t237;
-    const float t630 = FMA(t237, t629, t405);
-    const float t631 = t629 * t177;
-    const float t632 = t630 * t178;
-    const float t633 = FMA(t237, t630, t631);
-    const float t634 = FMA(t237, t633, t632);
-    const float t635 = FMA(t237, t634, t633 * t180);
-    const float t636 = FMA(12184412.0f, FMA(t237, t635, t634 * t181), t548);
-    const float t637 = t450 * t450;
-    const float t638 = t95 * t450;
-    const float t639 = (-0.5f) * t637;
-    const float t640 = t638 - t325;
-    const float t641 = t451 * t451;
-    const float t642 = t95 * t451;
-    const float t643 = (-0.5f) * t641;
-    const float t644 = t642 - t325;
-    const float t645 = t452 * t452;
-    const float t646 = t95 * t452;
-    const float t647 = (-0.5f) * t645;
-    const float t648 = t646 - t325;
-    const float t649 = t453 * t453;
-    const float t650 = t95 * t453;
-    const float t651 = (-0.5f) * t649;
-    const float t652 = t650 - t325;
-    const float t653 = t454 * t454;
-    const float t654 = t95 * t454;
-    const float t655 = (-0.5f) * t653;
-    const float t656 = t654 - t325;
-    const float t657 = t455 * t455;
-    const float t658 = t95 * t455;
-    const float t659 = (-0.5f) * t657;
-    const float t660 = t658 - t325;
-    const float t661 = t456 * t456;
-    const float t662 = t95 * t456;
-    const float t663 = (-0.5f) * t661;
-    const float t664 = t662 - t325;
-    const float t665 = t457 * t457;
-    const float t666 = t95 * t457;
-    const float t667 = (-0.5f) * t665;
-    const float t668 = t666 - t325;
-    const float t669 = t458 * t458;
-    const float t670 = t95 * t458;
-    const float t671 = (-0.5f) * t669;
-    const float t672 = t670 - t325;
-    const float t673 = t459 * t459;
-    const float t674 = t95 * t459;
-    const float t675 = (-0.5f) * t673;
-    const float t676 = t674 - t325;
-    const float t677 = t460 * t460;
-    const float t678 = t95 * t460;
-    const float t679 = (-0.5f) * t677;
-    const float t680 = t678 - t325;
-    const float t681 = t461 * t461;
-    const float t682 = t95 * t461;
-    const float t683 = (-0.5f) * t681;
-    const float t684 = t682 - t325;
-    const float t685 = t462 * t462;
-    const float t686 = t95 * t462;
-    const float t687 = (-0.5f) * t685;
-    const float t688 = t686 - t325;
-    const float t689 = t463 * t463;
-    const float t690 = t95 * t463;
-    const float t691 = (-0.5f) * t689;
-    const float t692 = t690 - t325;
-    const float t693 = t464 * t464;
-    const float t694 = t95 * t464;
-    const float t695 = (-0.5f) * t693;
-    const float t696 = t694 - t325;
-    const float t697 = t465 * t465;
-    const float t698 = t95 * t465;
-    const float t699 = (-0.5f) * t697;
-    const float t700 = t698 - t325;
-    const float t701 = t466 * t466;
-    const float t702 = t95 * t466;
-    const float t703 = (-0.5f) * t701;
-    const float t704 = t702 - t325;
-    const float t705 = t467 * t467;
-    const float t706 = t95 * t467;
-    const float t707 = (-0.5f) * t705;
-    const float t708 = t706 - t325;
-    const float t709 = t468 * t468;
-    const float t710 = t95 * t468;
-    const float t711 = t95 * t469;
-    const float t712 = t469 * t469;
-    const float t713 = (-0.5f) * t709;
-    const float t714 = t710 - t325;
-    const float t715 = t711 - t325;
-    const float t716 = (-0.5f) * t712;
-    const float t717 = t537 * (t338 * FMA(t470, FMA(t470, FMA(t470, FMA(t470, FMA(t470, FMA(t470, FMA(t470, FMA(t470,
-        FMA(t470, FMA(-0.012888777f, t470, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t718 = t75 * (0.3989423f * t537);
-    const float t719 = t718 * t249;
-    const float t720 = t549 * (t342 * FMA(t474, FMA(t474, FMA(t474, FMA(t474, FMA(t474, FMA(t474, FMA(t474, FMA(t474,
-        FMA(t474, FMA(-0.012888777f, t474, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t721 = t78 * (0.3989423f * t549);
-    const float t722 = t721 * t258;
-    const float t723 = (1.0f + FMA(FMA(t473, FMA(t473, FMA(t473, FMA(0.0013814222f, t473, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t473 * t473, t473)) * t472;
-    const float t724 = t723 * (t352 * FMA(t478, FMA(t478, FMA(t478, FMA(t478, FMA(t478, FMA(t478, FMA(t478, FMA(t478,
-        FMA(t478, FMA(-0.012888777f, t478, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t725 = t81 * (0.3989423f * t723);
-    const float t726 = t725 * t271;
-    const float t727 = t356 * FMA(t479, FMA(t479, FMA(t479, FMA(t479, FMA(t479, FMA(t479, FMA(t479, FMA(t479, FMA(t479,
-        FMA(-0.012888777f, t479, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f), 0.1411755f),
-        0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f);
-    const float t728 = (1.0f + FMA(FMA(t477, FMA(t477, FMA(t477, FMA(0.0013814222f, t477, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t477 * t477, t477)) * t476;
-    const float t729 = t728 * t727;
-    const float t730 = t84 * (0.3989423f * t728);
-    const float t731 = t730 * t280;
-    const float t732 = (1.0f + FMA(FMA(t483, FMA(t483, FMA(t483, FMA(0.0013814222f, t483, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t483 * t483, t483)) * t482;
-    const float t733 = (1.0f + FMA(FMA(t494, FMA(t494, FMA(t494, FMA(0.0013814222f, t494, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t494 * t494, t494)) * t493;
-    const float t734 = t490 * 0.0070035607f;
-    const float t735 = t490 * 0.0050391955f;
-    const float t736 = FMA(t506, 0.5518238f, t734);
-    const float t737 = FMA(t506, 0.5294418f, t735);
-    const float t738 = FMA(t514, 34.252625f, t736);
-    const float t739 = FMA(t514, 22.595078f, t737);
-    const float t740 = FMA(t523, 620.09326f, t738);
-    const float t741 = FMA(t523, 472.07007f, t739);
-    const float t742 = FMA(t535, 10659.981f, t740);
-    const float t743 = FMA(t535, 11274.031f, t741);
-    const float t744 = FMA(t547, 151294.12f, t742);
-    const float t745 = FMA(t547, 354771.62f, t743);
-    const float t746 = FMA(t635, -15077023.0f, t744);
-    const float t747 = FMA(t635, 12184412.0f, t745);
-    const float t748 = t732 * (t366 * FMA(t498, FMA(t498, FMA(t498, FMA(t498, FMA(t498, FMA(t498, FMA(t498, FMA(t498,
-        FMA(t498, FMA(-0.012888777f, t498, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t749 = t87 * (0.3989423f * t732);
-    const float t750 = t749 * t300;
-    const float t751 = t733 * (t368 * FMA(t499, FMA(t499, FMA(t499, FMA(t499, FMA(t499, FMA(t499, FMA(t499, FMA(t499,
-        FMA(t499, FMA(-0.012888777f, t499, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t752 = t90 * (0.3989423f * t733);
-    const float t753 = t752 * t313;
-    const float t754 = t496 * t288;
-    const float t755 = FMA(t288, t754, t497);
-    const float t756 = t754 * t206;
-    const float t757 = t755 * t207;
-    const float t758 = FMA(t288, t755, t756);
-    const float t759 = FMA(t288, t758, t757);
-    const float t760 = FMA(t288, t759, t758 * t208);
-    const float t761 = FMA(-48546816.0f, FMA(t288, t760, t759 * t209), t636);
-    const float t762 = FMA(t760, -4.876464e+9f, t746);
-    const float t763 = FMA(t760, -48546816.0f, t747);
-    const float t764 = t527 * t321;
-    const float t765 = FMA(t321, t764, t528);
-    const float t766 = t764 * t226;
-    const float t767 = t765 * t227;
-    const float t768 = FMA(t321, t765, t766);
-    const float t769 = FMA(t321, t768, t767);
-    const float t770 = FMA(t321, t769, t768 * t228);
-    const float t771 = FMA(-2.2312585e+11f, FMA(t321, t770, t769 * t229), t761);
-    const float t772 = FMA(t770, -1.1500518e+12f, t762);
-    const float t773 = FMA(t770, -2.2312585e+11f, t763);
-    const float t774 = t539 * t331;
-    const float t775 = FMA(t331, t774, t540);
-    const float t776 = t774 * t240;
-    const float t777 = t775 * t241;
-    const float t778 = FMA(t331, t775, t776);
-    const float t779 = FMA(t331, t778, t777);
-    const float t780 = FMA(t331, t779, t778 * t242);
-    const float t781 = FMA(-1.1122308e+14f, FMA(t331, t780, t779 * t243), t771);
-    const float t782 = FMA(t780, -3.7428056e+14f, t772);
-    const float t783 = FMA(t780, -1.1122308e+14f, t773);
-    const float t784 = FMA(1.442695f, t552, 12582912.0f);
-    const float t785 = t93 + (t553 * (t20 * (1.0f / ((-1.0f) + (t15 + t553)))));
-    const float t786 = FMA(1.442695f, t556, 12582912.0f);
-    const float t787 = t93 + (t557 * (t20 * (1.0f / ((-1.0f) + (t15 + t557)))));
-    const float t788 = FMA(1.442695f, t560, 12582912.0f);
-    const float t789 = t93 + (t561 * (t20 * (1.0f / ((-1.0f) + (t15 + t561)))));
-    const float t790 = FMA(1.442695f, t564, 12582912.0f);
-    const float t791 = t93 + (t565 * (t20 * (1.0f / ((-1.0f) + (t15 + t565)))));
-    const float t792 = FMA(1.442695f, t568, 12582912.0f);
-    const float t793 = t93 + (t569 * (t20 * (1.0f / ((-1.0f) + (t15 + t569)))));
-    const float t794 = FMA(1.442695f, t572, 12582912.0f);
-    const float t795 = t93 + (t573 * (t20 * (1.0f / ((-1.0f) + (t15 + t573)))));
-    const float t796 = FMA(1.442695f, t576, 12582912.0f);
-    const float t797 = t93 + (t577 * (t20 * (1.0f / ((-1.0f) + (t15 + t577)))));
-    const float t798 = FMA(1.442695f, t580, 12582912.0f);
-    const float t799 = t93 + (t581 * (t20 * (1.0f / ((-1.0f) + (t15 + t581)))));
-    const float t800 = FMA(1.442695f, t584, 12582912.0f);
-    const float t801 = t93 + (t585 * (t20 * (1.0f / ((-1.0f) + (t15 + t585)))));
-    const float t802 = FMA(1.442695f, t588, 12582912.0f);
-    const float t803 = t93 + (t589 * (t20 * (1.0f / ((-1.0f) + (t15 + t589)))));
-    const float t804 = FMA(1.442695f, t592, 12582912.0f);
-    const float t805 = t93 + (t593 * (t20 * (1.0f / ((-1.0f) + (t15 + t593)))));
-    const float t806 = FMA(1.442695f, t596, 12582912.0f);
-    const float t807 = t93 + (t597 * (t20 * (1.0f / ((-1.0f) + (t15 + t597)))));
-    const float t808 = FMA(1.442695f, t600, 12582912.0f);
-    const float t809 = t93 + (t601 * (t20 * (1.0f / ((-1.0f) + (t15 + t601)))));
-    const float t810 = FMA(1.442695f, t604, 12582912.0f);
-    const float t811 = t93 + (t605 * (t20 * (1.0f / ((-1.0f) + (t15 + t605)))));
-    const float t812 = FMA(1.442695f, t608, 12582912.0f);
-    const float t813 = t93 + (t609 * (t20 * (1.0f / ((-1.0f) + (t15 + t609)))));
-    const float t814 = FMA(1.442695f, t612, 12582912.0f);
-    const float t815 = t93 + (t613 * (t20 * (1.0f / ((-1.0f) + (t15 + t613)))));
-    const float t816 = FMA(1.442695f, t616, 12582912.0f);
-    const float t817 = t93 + (t617 * (t20 * (1.0f / ((-1.0f) + (t15 + t617)))));
-    const float t818 = FMA(1.442695f, t620, 12582912.0f);
-    const float t819 = t93 + (t621 * (t20 * (1.0f / ((-1.0f) + (t15 + t621)))));
-    const float t820 = FMA(1.442695f, t624, 12582912.0f);
-    const float t821 = t15 + t625;
-    const float t822 = t15 + t627;
-    const float t823 = (-1.0f) + t821;
-    const float t824 = (-1.0f) + t822;
-    const float t825 = 1.0f / t823;
-    const float t826 = 1.0f / t824;
-    const float t827 = t20 * t825;
-    const float t828 = t20 * t826;
-    const float t829 = t625 * t827;
-    const float t830 = t627 * t828;
-    const float t831 = t93 + t829;
-    const float t832 = t93 + t830;
-    const float t833 = FMA(1.442695f, t628, 12582912.0f);
-    const float t834 = FMA(1.442695f, t639, 12582912.0f);
-    const float t835 = t92 + (t640 * (t21 * (1.0f / (1.0f + (t17 + t640)))));
-    const float t836 = FMA(1.442695f, t643, 12582912.0f);
-    const float t837 = t92 + (t644 * (t21 * (1.0f / (1.0f + (t17 + t644)))));
-    const float t838 = FMA(1.442695f, t647, 12582912.0f);
-    const float t839 = t92 + (t648 * (t21 * (1.0f / (1.0f + (t17 + t648)))));
-    const float t840 = FMA(1.442695f, t651, 12582912.0f);
-    const float t841 = t92 + (t652 * (t21 * (1.0f / (1.0f + (t17 + t652)))));
-    const float t842 = FMA(1.442695f, t655, 12582912.0f);
-    const float t843 = t92 + (t656 * (t21 * (1.0f / (1.0f + (t17 + t656)))));
-    const float t844 = FMA(1.442695f, t659, 12582912.0f);
-    const float t845 = t92 + (t660 * (t21 * (1.0f / (1.0f + (t17 + t660)))));
-    const float t846 = FMA(1.442695f, t663, 12582912.0f);
-    const float t847 = t92 + (t664 * (t21 * (1.0f / (1.0f + (t17 + t664)))));
-    const float t848 = FMA(1.442695f, t667, 12582912.0f);
-    const float t849 = t92 + (t668 * (t21 * (1.0f / (1.0f + (t17 + t668)))));
-    const float t850 = FMA(1.442695f, t671, 12582912.0f);
-    const float t851 = t92 + (t672 * (t21 * (1.0f / (1.0f + (t17 + t672)))));
-    const float t852 = FMA(1.442695f, t675, 12582912.0f);
-    const float t853 = t92 + (t676 * (t21 * (1.0f / (1.0f + (t17 + t676)))));
-    const float t854 = FMA(1.442695f, t679, 12582912.0f);
-    const float t855 = t92 + (t680 * (t21 * (1.0f / (1.0f + (t17 + t680)))));
-    const float t856 = FMA(1.442695f, t683, 12582912.0f);
-    const float t857 = t92 + (t684 * (t21 * (1.0f / (1.0f + (t17 + t684)))));
-    const float t858 = FMA(1.442695f, t687, 12582912.0f);
-    const float t859 = t92 + (t688 * (t21 * (1.0f / (1.0f + (t17 + t688)))));
-    const float t860 = FMA(1.442695f, t691, 12582912.0f);
-    const float t861 = t92 + (t692 * (t21 * (1.0f / (1.0f + (t17 + t692)))));
-    const float t862 = FMA(1.442695f, t695, 12582912.0f);
-    const float t863 = t92 + (t696 * (t21 * (1.0f / (1.0f + (t17 + t696)))));
-    const float t864 = FMA(1.442695f, t699, 12582912.0f);
-    const float t865 = t92 + (t700 * (t21 * (1.0f / (1.0f + (t17 + t700)))));
-    const float t866 = FMA(1.442695f, t703, 12582912.0f);
-    const float t867 = t92 + (t704 * (t21 * (1.0f / (1.0f + (t17 + t704)))));
-    const float t868 = FMA(1.442695f, t707, 12582912.0f);
-    const float t869 = t92 + (t708 * (t21 * (1.0f / (1.0f + (t17 + t708)))));
-    const float t870 = FMA(1.442695f, t713, 12582912.0f);
-    const float t871 = t17 + t714;
-    const float t872 = t17 + t715;
-    const float t873 = 1.0f + t871;
-    const float t874 = 1.0f + t872;
-    const float t875 = 1.0f / t873;
-    const float t876 = 1.0f / t874;
-    const float t877 = t21 * t875;
-    const float t878 = t21 * t876;
-    const float t879 = t714 * t877;
-    const float t880 = t715 * t878;
-    const float t881 = t92 + t879;
-    const float t882 = t92 + t880;
-    const float t883 = FMA(1.442695f, t716, 12582912.0f);
-    const float t884 = t718 * t337;
-    const float t885 = FMA(t337, t884, t719);
-    const float t886 = t884 * t250;
-    const float t887 = t885 * t251;
-    const float t888 = FMA(t337, t885, t886);
-    const float t889 = FMA(t337, t888, t887);
-    const float t890 = FMA(t337, t889, t888 * t252);
-    const float t891 = FMA(-6.3284513e+16f, FMA(t337, t890, t889 * t253), t781);
-    const float t892 = FMA(t890, -2.1788888e+17f, t782);
-    const float t893 = FMA(t890, -6.3284513e+16f, t783);
-    const float t894 = t721 * t341;
-    const float t895 = FMA(t341, t894, t722);
-    const float t896 = t894 * t259;
-    const float t897 = t895 * t260;
-    const float t898 = FMA(t341, t895, t896);
-    const float t899 = FMA(t341, t898, t897);
-    const float t900 = FMA(t341, t899, t898 * t261);
-    const float t901 = FMA(-4.5643754e+19f, FMA(t341, t900, t899 * t262), t891);
-    const float t902 = FMA(t900, -2.0448612e+20f, t892);
-    const float t903 = FMA(t900, -4.5643754e+19f, t893);
-    const float t904 = t725 * t351;
-    const float t905 = FMA(t351, t904, t726);
-    const float t906 = t904 * t272;
-    const float t907 = t905 * t273;
-    const float t908 = FMA(t351, t905, t906);
-    const float t909 = FMA(t351, t908, t907);
-    const float t910 = FMA(t351, t909, t908 * t274);
-    const float t911 = FMA(-3.6951853e+22f, FMA(t351, t910, t909 * t275), t901);
-    const float t912 = FMA(t910, -3.132183e+23f, t902);
-    const float t913 = FMA(t910, -3.6951853e+22f, t903);
-    const float t914 = t730 * t355;
-    const float t915 = FMA(t355, t914, t731);
-    const float t916 = t914 * t281;
-    const float t917 = t915 * t282;
-    const float t918 = FMA(t355, t915, t916);
-    const float t919 = FMA(t355, t918, t917);
-    const float t920 = FMA(t355, t919, t918 * t283);
-    const float t921 = FMA(3.181428e+25f, FMA(t355, t920, t919 * t284), t911);
-    const float t922 = FMA(t920, -3.962112e+26f, t912);
-    const float t923 = FMA(t920, 3.181428e+25f, t913);
-    const float t924 = t749 * t365;
-    const float t925 = FMA(t365, t924, t750);
-    const float t926 = t924 * t301;
-    const float t927 = t925 * t302;
-    const float t928 = FMA(t365, t925, t926);
-    const float t929 = FMA(t365, t928, t927);
-    const float t930 = FMA(t365, t929, t928 * t303);
-    const float t931 = FMA(3.314146e+29f, FMA(t365, t930, t929 * t304), t921);
-    const float t932 = FMA(t930, 4.5288964e+29f, t922);
-    const float t933 = FMA(t930, 3.314146e+29f, t923);
-    const float t934 = t752 * t367;
-    const float t935 = FMA(t367, t934, t753);
-    const float t936 = t934 * t314;
-    const float t937 = t935 * t315;
-    const float t938 = FMA(t367, t935, t936);
-    const float t939 = FMA(t367, t938, t937);
-    const float t940 = FMA(t367, t939, t938 * t316);
-    const float t941 = FMA(8.634086e+32f, FMA(t367, t940, t939 * t317), t931);
-    const float t942 = FMA(t940, 2.3591343e+33f, t932);
-    const float t943 = FMA(t940, 8.634086e+32f, t933);
-    const float t944 = FMA(t489, -0.025144942f, t942);
-    const float t945 = FMA(t489, 0.062208947f, t941);
-    const float t946 = FMA(t488, 0.062208947f, t943);
-    const float t947 = FMA(t505, -1.9572809f, t944);
-    const float t948 = FMA(t505, 1.0835273f, t945);
-    const float t949 = FMA(t504, 1.0835273f, t946);
-    const float t950 = FMA(t513, -10.383268f, t947);
-    const float t951 = FMA(t513, 4.1943936f, t948);
-    const float t952 = FMA(t512, 4.1943936f, t949);
-    const float t953 = FMA(t522, -328.36154f, t950);
-    const float t954 = FMA(t522, 22.405031f, t951);
-    const float t955 = FMA(t521, 22.405031f, t952);
-    const float t956 = FMA(t534, -5927.67f, t953);
-    const float t957 = FMA(t534, 224.11325f, t954);
-    const float t958 = FMA(t533, 224.11325f, t955);
-    const float t959 = FMA(t546, -181767.5f, t956);
-    const float t960 = FMA(t546, 2700.9817f, t957);
-    const float t961 = FMA(t545, 2700.9817f, t958);
-    const float t962 = FMA(t634, -6266036.0f, t959);
-    const float t963 = FMA(t634, 38887.293f, t960);
-    const float t964 = FMA(t633, 38887.293f, t961);
-    const float t965 = FMA(t759, -285921900.0f, t962);
-    const float t966 = FMA(t759, 658083.44f, t963);
-    const float t967 = FMA(t758, 658083.44f, t964);
-    const float t968 = FMA(t769, -1.657109e+10f, t965);
-    const float t969 = FMA(t769, 12706574.0f, t966);
-    const float t970 = FMA(t768, 12706574.0f, t967);
-    const float t971 = FMA(t779, -1.2519919e+12f, t968);
-    const float t972 = FMA(t779, 256421490.0f, t969);
-    const float t973 = FMA(t778, 256421490.0f, t970);
-    const float t974 = FMA(t889, -1.1872881e+14f, t971);
-    const float t975 = FMA(t889, 3.5892572e+9f, t972);
-    const float t976 = FMA(t888, 3.5892572e+9f, t973);
-    const float t977 = FMA(t899, -1.7194302e+16f, t974);
-    const float t978 = FMA(t899, -1.1192606e+11f, t975);
-    const float t979 = FMA(t898, -1.1192606e+11f, t976);
-    const float t980 = FMA(t909, -1.9074589e+18f, t977);
-    const float t981 = FMA(t909, -4.067426e+12f, t978);
-    const float t982 = FMA(t908, -4.067426e+12f, t979);
-    const float t983 = FMA(t919, -8.722252e+20f, t980);
-    const float t984 = FMA(t919, 1.1065232e+16f, t981);
-    const float t985 = FMA(t918, 1.1065232e+16f, t982);
-    const float t986 = FMA(t929, 2.6870769e+23f, t983);
-    const float t987 = FMA(t929, 2.6050454e+18f, t984);
-    const float t988 = FMA(t928, 2.6050454e+18f, t985);
-    const float t989 = FMA(t488, 0.09639859f, FMA(t939, -4.720509e+26f, t986));
-    const float t990 = FMA(t939, 1.21506775e+20f, t987);
-    const float t991 = FMA(t928, 5.888024e+18f, FMA(t918, -1.3045422e+16f, FMA(t908, -4.285102e+14f, FMA(t898,
-        -2.464085e+12f, FMA(t888, -1.2051102e+10f, FMA(t778, 328514400.0f, FMA(t768, 20264718.0f, FMA(t758, 1050787.8f,
-        FMA(t633, 63512.688f, FMA(t545, 4681.8447f, FMA(t533, 380.20502f, FMA(t521, 33.63903f, FMA(t512, 7.4760346f,
-        FMA(t504, 1.8422246f, t989))))))))))))));
-    const float t992 = FMA(t938, 1.21506775e+20f, t988);
-    const float t993 = FMA(t938, 3.4241023e+20f, t991);
-    const float t994 = FMA(t484, 0.3161506f, t992);
-    const float t995 = FMA(t485, 0.3161506f, t990);
-    const float t996 = FMA(t485, -0.2237541f, t993);
-    const float t997 = FMA(t500, 0.66057676f, t994);
-    const float t998 = FMA(t501, 0.66057676f, t995);
-    const float t999 = FMA(t501, -0.37527335f, t996);
-    const float t1000 = FMA(t508, 2.537286f, t997);
-    const float t1001 = FMA(t509, 2.537286f, t998);
-    const float t1002 = FMA(t509, -1.3818073f, t999);
-    const float t1003 = FMA(t517, 3.9256444f, t1000);
-    const float t1004 = FMA(t518, 3.9256444f, t1001);
-    const float t1005 = FMA(t518, -7.193604f, t1002);
-    const float t1006 = FMA(t529, 5.105815f, t1003);
-    const float t1007 = FMA(t530, 5.105815f, t1004);
-    const float t1008 = FMA(t530, -38.160294f, t1005);
-    const float t1009 = FMA(t541, 6.7415233f, t1006);
-    const float t1010 = FMA(t542, 6.7415233f, t1007);
-    const float t1011 = FMA(t542, -221.25128f, t1008);
-    const float t1012 = FMA(t629, 7.923151f, t1009);
-    const float t1013 = FMA(t630, 7.923151f, t1010);
-    const float t1014 = FMA(t630, -1459.3251f, t1011);
-    const float t1015 = FMA(t754, 2.3804758f, t1012);
-    const float t1016 = FMA(t755, 2.3804758f, t1013);
-    const float t1017 = FMA(t755, -10777.164f, t1014);
-    const float t1018 = FMA(t764, -48.0888f, t1015);
-    const float t1019 = FMA(t765, -48.0888f, t1016);
-    const float t1020 = FMA(t765, -89930.28f, t1017);
-    const float t1021 = FMA(t774, -375.81055f, t1018);
-    const float t1022 = FMA(t775, -375.81055f, t1019);
-    const float t1023 = FMA(t775, -858371.75f, t1020);
-    const float t1024 = FMA(t884, -2418.7817f, t1021);
-    const float t1025 = FMA(t885, -2418.7817f, t1022);
-    const float t1026 = FMA(t885, -8539674.0f, t1023);
-    const float t1027 = FMA(t894, -14629.29f, t1024);
-    const float t1028 = FMA(t895, -14629.29f, t1025);
-    const float t1029 = FMA(t895, -135423400.0f, t1026);
-    const float t1030 = FMA(t904, -65324.35f, t1027);
-    const float t1031 = FMA(t905, -65324.35f, t1028);
-    const float t1032 = FMA(t905, -992038100.0f, t1029);
-    const float t1033 = FMA(t914, 515998.3f, t1030);
-    const float t1034 = FMA(t915, 515998.3f, t1031);
-    const float t1035 = FMA(t915, -4.5322076e+10f, t1032);
-    const float t1036 = FMA(t924, 12967729.0f, t1033);
-    const float t1037 = FMA(t925, 12967729.0f, t1034);
-    const float t1038 = FMA(t925, 2.304625e+12f, t1035);
-    const float t1039 = FMA(t934, 67123000.0f, t1036);
-    const float t1040 = FMA(t935, 67123000.0f, t1037);
-    const float t1041 = FMA(t934, 157956540.0f, FMA(t924, 18490878.0f, FMA(t914, -3033430.0f, FMA(t904, -667299.3f,
-        FMA(t894, -70019.74f, FMA(t884, -8769.094f, FMA(t774, -1317.7305f, FMA(t764, -269.0624f, FMA(t754, -57.649067f,
-        FMA(t629, -6.22437f, FMA(t541, 3.8507545f, FMA(t529, 5.122353f, FMA(t517, 5.2868648f, FMA(t508, 3.754971f,
-        FMA(t500, 0.72659993f, FMA(t484, 0.54551715f, FMA(t935, -8.175573e+13f, t1038)))))))))))))))));
-    const float t1042 = FMA(t358, 0.9949589f, t1039);
-    const float t1043 = FMA(t359, 0.9949589f, t1040);
-    const float t1044 = FMA(t359, -0.67691797f, t1041);
-    const float t1045 = FMA(t370, 0.6405269f, t1042);
-    const float t1046 = FMA(t371, 0.6405269f, t1043);
-    const float t1047 = FMA(t371, -1.9051361f, t1044);
-    const float t1048 = FMA(t376, 0.14945096f, t1045);
-    const float t1049 = FMA(t377, 0.14945096f, t1046);
-    const float t1050 = FMA(t377, -1.7189612f, t1047);
-    const float t1051 = FMA(t380, 0.07928087f, t1048);
-    const float t1052 = FMA(t381, 0.07928087f, t1049);
-    const float t1053 = FMA(t381, -2.3512757f, t1050);
-    const float t1054 = FMA(t388, 0.06223585f, t1051);
-    const float t1055 = FMA(t389, 0.06223585f, t1052);
-    const float t1056 = FMA(t389, -2.6114745f, t1053);
-    const float t1057 = FMA(t396, 0.03798706f, t1054);
-    const float t1058 = FMA(t397, 0.03798706f, t1055);
-    const float t1059 = FMA(t397, -3.0487628f, t1056);
-    const float t1060 = FMA(t403, 0.019871872f, t1057);
-    const float t1061 = FMA(t404, 0.019871872f, t1058);
-    const float t1062 = FMA(t404, -3.362845f, t1059);
-    const float t1063 = FMA(t495, 0.009280315f, t1060);
-    const float t1064 = FMA(t496, 0.009280315f, t1061);
-    const float t1065 = FMA(t496, -3.6809075f, t1062);
-    const float t1066 = FMA(t526, 0.003953552f, t1063);
-    const float t1067 = FMA(t527, 0.003953552f, t1064);
-    const float t1068 = FMA(t527, -3.9681838f, t1065);
-    const float t1069 = FMA(t538, 0.0015616799f, t1066);
-    const float t1070 = FMA(t539, 0.0015616799f, t1067);
-    const float t1071 = FMA(t539, -4.2563353f, t1068);
-    const float t1072 = FMA(t717, 0.0005796661f, t1069);
-    const float t1073 = FMA(t718, 0.0005796661f, t1070);
-    const float t1074 = FMA(t718, -4.4922714f, t1071);
-    const float t1075 = FMA(t720, 0.00020788849f, t1072);
-    const float t1076 = FMA(t721, 0.00020788849f, t1073);
-    const float t1077 = FMA(t721, -4.9533916f, t1074);
-    const float t1078 = FMA(t724, 7.751169e-5f, t1075);
-    const float t1079 = FMA(t725, 7.751169e-5f, t1076);
-    const float t1080 = FMA(t725, -4.725857f, t1077);
-    const float t1081 = FMA(t729, 3.2550513e-5f, t1078);
-    const float t1082 = FMA(t730, 3.2550513e-5f, t1079);
-    const float t1083 = FMA(t730, -6.1692476f, t1080);
-    const float t1084 = FMA(t748, 2.081912e-6f, t1081);
-    const float t1085 = FMA(t749, 2.081912e-6f, t1082);
-    const float t1086 = FMA(t749, -0.90688974f, t1083);
-    const float t1087 = FMA(t751, -7.663274e-6f, t1084);
-    const float t1088 = FMA(t752, -7.663274e-6f, t1085);
-    // B_0: derivative 0 of the mean square less its line
-    const float t1089 = FMA(t751, -1.7974486e-5f, FMA(t748, 3.656639e-5f, FMA(t729, 0.00013544f, FMA(t724,
-        0.00015390503f, FMA(t720, 0.00042091476f, FMA(t717, 0.0011664616f, FMA(t538, 0.0032507929f, FMA(t526,
-        0.008355732f, FMA(t495, 0.019560007f, FMA(t403, 0.041745603f, FMA(t396, 0.08229866f, FMA(t388, 0.1400162f,
-        FMA(t380, 0.1815916f, FMA(t376, 0.35346967f, FMA(t370, 1.2700763f, FMA(t358, 1.8977402f, FMA(t752, -15.109955f,
-        t1086)))))))))))))))));
-    const float t1090 = t8 * t1087;  // D_0: derivative 0 of the mean less its line
-    const float t1091 = t8 * t1088;  // D_1: derivative 1 of the mean less its line
-    const float t1092 = t1090 + t9;
-    const float t1093 = t1089 - (t1090 * t1090);
-    const float t1094 = t1091 * (t24 * t1091);
-    const float t1095 = t784 - 12582912.0f;
-    const float t1096 = as_float((127u + as_bits(t784)) << 23u);
-    const float t1097 = FMA(-0.69314575f, t1095, t552) + ((-1.4286068e-6f) * t1095);
-    const float t1098 = t786 - 12582912.0f;
-    const float t1099 = as_float((127u + as_bits(t786)) << 23u);
-    const float t1100 = FMA(-0.69314575f, t1098, t556) + ((-1.4286068e-6f) * t1098);
-    const float t1101 = t788 - 12582912.0f;
-    const float t1102 = as_float((127u + as_bits(t788)) << 23u);
-    const float t1103 = FMA(-0.69314575f, t1101, t560) + ((-1.4286068e-6f) * t1101);
-    const float t1104 = t790 - 12582912.0f;
-    const float t1105 = as_float((127u + as_bits(t790)) << 23u);
-    const float t1106 = FMA(-0.69314575f, t1104, t564) + ((-1.4286068e-6f) * t1104);
-    const float t1107 = t792 - 12582912.0f;
-    const float t1108 = as_float((127u + as_bits(t792)) << 23u);
-    const float t1109 = FMA(-0.69314575f, t1107, t568) + ((-1.4286068e-6f) * t1107);
-    const float t1110 = t794 - 12582912.0f;
-    const float t1111 = as_float((127u + as_bits(t794)) << 23u);
-    const float t1112 = FMA(-0.69314575f, t1110, t572) + ((-1.4286068e-6f) * t1110);
-    const float t1113 = t796 - 12582912.0f;
-    const float t1114 = as_float((127u + as_bits(t796)) << 23u);
-    const float t1115 = FMA(-0.69314575f, t1113, t576) + ((-1.4286068e-6f) * t1113);
-    const float t1116 = t798 - 12582912.0f;
-    const float t1117 = as_float((127u + as_bits(t798)) << 23u);
-    const float t1118 = FMA(-0.69314575f, t1116, t580) + ((-1.4286068e-6f) * t1116);
-    const float t1119 = t800 - 12582912.0f;
-    const float t1120 = as_float((127u + as_bits(t800)) << 23u);
-    const float t1121 = FMA(-0.69314575f, t1119, t584) + ((-1.4286068e-6f) * t1119);
-    const float t1122 = t802 - 12582912.0f;
-    const float t1123 = as_float((127u + as_bits(t802)) << 23u);
-    const float t1124 = FMA(-0.69314575f, t1122, t588) + ((-1.4286068e-6f) * t1122);
-    const float t1125 = t804 - 12582912.0f;
-    const float t1126 = as_float((127u + as_bits(t804)) << 23u);
-    const float t1127 = FMA(-0.69314575f, t1125, t592) + ((-1.4286068e-6f) * t1125);
-    const float t1128 = t806 - 12582912.0f;
-    const float t1129 = as_float((127u + as_bits(t806)) << 23u);
-    const float t1130 = FMA(-0.69314575f, t1128, t596) + ((-1.4286068e-6f) * t1128);
-    const float t1131 = t808 - 12582912.0f;
-    const float t1132 = as_float((127u + as_bits(t808)) << 23u);
-    const float t1133 = FMA(-0.69314575f, t1131, t600) + ((-1.4286068e-6f) * t1131);
-    const float t1134 = t810 - 12582912.0f;
-    const float t1135 = as_float((127u + as_bits(t810)) << 23u);
-    const float t1136 = FMA(-0.69314575f, t1134, t604) + ((-1.4286068e-6f) * t1134);
-    const float t1137 = t812 - 12582912.0f;
-    const float t1138 = as_float((127u + as_bits(t812)) << 23u);
-    const float t1139 = FMA(-0.69314575f, t1137, t608) + ((-1.4286068e-6f) * t1137);
-    const float t1140 = t814 - 12582912.0f;
-    const float t1141 = as_float((127u + as_bits(t814)) << 23u);
-    const float t1142 = FMA(-0.69314575f, t1140, t612) + ((-1.4286068e-6f) * t1140);
-    const float t1143 = t816 - 12582912.0f;
-    const float t1144 = as_float((127u + as_bits(t816)) << 23u);
-    const float t1145 = FMA(-0.69314575f, t1143, t616) + ((-1.4286068e-6f) * t1143);
-    const float t1146 = t818 - 12582912.0f;
-    const float t1147 = as_float((127u + as_bits(t818)) << 23u);
-    const float t1148 = FMA(-0.69314575f, t1146, t620) + ((-1.4286068e-6f) * t1146);
-    const float t1149 = t820 - 12582912.0f;
-    const float t1150 = as_float((127u + as_bits(t820)) << 23u);
-    const float t1151 = FMA(-0.69314575f, t1149, t624) + ((-1.4286068e-6f) * t1149);
-    const float t1152 = t833 - 12582912.0f;
-    const float t1153 = as_float((127u + as_bits(t833)) << 23u);
-    const float t1154 = FMA(-0.69314575f, t1152, t628) + ((-1.4286068e-6f) * t1152);
-    const float t1155 = t834 - 12582912.0f;
-    const float t1156 = as_float((127u + as_bits(t834)) << 23u);
-    const float t1157 = FMA(-0.69314575f, t1155, t639) + ((-1.4286068e-6f) * t1155);
-    const float t1158 = t836 - 12582912.0f;
-    const float t1159 = as_float((127u + as_bits(t836)) << 23u);
-    const float t1160 = FMA(-0.69314575f, t1158, t643) + ((-1.4286068e-6f) * t1158);
-    const float t1161 = t838 - 12582912.0f;
-    const float t1162 = as_float((127u + as_bits(t838)) << 23u);
-    const float t1163 = FMA(-0.69314575f, t1161, t647) + ((-1.4286068e-6f) * t1161);
-    const float t1164 = t840 - 12582912.0f;
-    const float t1165 = as_float((127u + as_bits(t840)) << 23u);
-    const float t1166 = FMA(-0.69314575f, t1164, t651) + ((-1.4286068e-6f) * t1164);
-    const float t1167 = t842 - 12582912.0f;
-    const float t1168 = as_float((127u + as_bits(t842)) << 23u);
-    const float t1169 = FMA(-0.69314575f, t1167, t655) + ((-1.4286068e-6f) * t1167);
-    const float t1170 = t844 - 12582912.0f;
-    const float t1171 = as_float((127u + as_bits(t844)) << 23u);
-    const float t1172 = FMA(-0.69314575f, t1170, t659) + ((-1.4286068e-6f) * t1170);
-    const float t1173 = t846 - 12582912.0f;
-    const float t1174 = as_float((127u + as_bits(t846)) << 23u);
-    const float t1175 = FMA(-0.69314575f, t1173, t663) + ((-1.4286068e-6f) * t1173);
-    const float t1176 = t848 - 12582912.0f;
-    const float t1177 = as_float((127u + as_bits(t848)) << 23u);
-    const float t1178 = FMA(-0.69314575f, t1176, t667) + ((-1.4286068e-6f) * t1176);
-    const float t1179 = t850 - 12582912.0f;
-    const float t1180 = as_float((127u + as_bits(t850)) << 23u);
-    const float t1181 = FMA(-0.69314575f, t1179, t671) + ((-1.4286068e-6f) * t1179);
-    const float t1182 = t852 - 12582912.0f;
-    const float t1183 = as_float((127u + as_bits(t852)) << 23u);
-    const float t1184 = FMA(-0.69314575f, t1182, t675) + ((-1.4286068e-6f) * t1182);
-    const float t1185 = t854 - 12582912.0f;
-    const float t1186 = as_float((127u + as_bits(t854)) << 23u);
-    const float t1187 = FMA(-0.69314575f, t1185, t679) + ((-1.4286068e-6f) * t1185);
-    const float t1188 = t856 - 12582912.0f;
-    const float t1189 = as_float((127u + as_bits(t856)) << 23u);
-    const float t1190 = FMA(-0.69314575f, t1188, t683) + ((-1.4286068e-6f) * t1188);
-    const float t1191 = t858 - 12582912.0f;
-    const float t1192 = as_float((127u + as_bits(t858)) << 23u);
-    const float t1193 = FMA(-0.69314575f, t1191, t687) + ((-1.4286068e-6f) * t1191);
-    const float t1194 = t860 - 12582912.0f;
-    const float t1195 = as_float((127u + as_bits(t860)) << 23u);
-    const float t1196 = FMA(-0.69314575f, t1194, t691) + ((-1.4286068e-6f) * t1194);
-    const float t1197 = t862 - 12582912.0f;
-    const float t1198 = as_float((127u + as_bits(t862)) << 23u);
-    const float t1199 = FMA(-0.69314575f, t1197, t695) + ((-1.4286068e-6f) * t1197);
-    const float t1200 = t864 - 12582912.0f;
-    const float t1201 = as_float((127u + as_bits(t864)) << 23u);
-    const float t1202 = FMA(-0.69314575f, t1200, t699) + ((-1.4286068e-6f) * t1200);
-    const float t1203 = t866 - 12582912.0f;
-    const float t1204 = as_float((127u + as_bits(t866)) << 23u);
-    const float t1205 = FMA(-0.69314575f, t1203, t703) + ((-1.4286068e-6f) * t1203);
-    const float t1206 = t868 - 12582912.0f;
-    const float t1207 = as_float((127u + as_bits(t868)) << 23u);
-    const float t1208 = FMA(-0.69314575f, t1206, t707) + ((-1.4286068e-6f) * t1206);
-    const float t1209 = t870 - 12582912.0f;
-    const float t1210 = as_float((127u + as_bits(t870)) << 23u);
-    const float t1211 = FMA(-0.69314575f, t1209, t713) + ((-1.4286068e-6f) * t1209);
-    const float t1212 = t883 - 12582912.0f;
-    const float t1213 = as_float((127u + as_bits(t883)) << 23u);
-    const float t1214 = FMA(-0.69314575f, t1212, t716) + ((-1.4286068e-6f) * t1212);
-    const float t1215 = t410 * ((1.0f + FMA(FMA(t1097, FMA(t1097, FMA(t1097, FMA(0.0013814222f, t1097, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1097 * t1097, t1097)) * t1096);
-    const float t1216 = t411 * ((1.0f + FMA(FMA(t1100, FMA(t1100, FMA(t1100, FMA(0.0013814222f, t1100, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1100 * t1100, t1100)) * t1099);
-    const float t1217 = t412 * ((1.0f + FMA(FMA(t1103, FMA(t1103, FMA(t1103, FMA(0.0013814222f, t1103, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1103 * t1103, t1103)) * t1102);
-    const float t1218 = t413 * ((1.0f + FMA(FMA(t1106, FMA(t1106, FMA(t1106, FMA(0.0013814222f, t1106, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1106 * t1106, t1106)) * t1105);
-    const float t1219 = t414 * ((1.0f + FMA(FMA(t1109, FMA(t1109, FMA(t1109, FMA(0.0013814222f, t1109, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1109 * t1109, t1109)) * t1108);
-    const float t1220 = t415 * ((1.0f + FMA(FMA(t1112, FMA(t1112, FMA(t1112, FMA(0.0013814222f, t1112, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1112 * t1112, t1112)) * t1111);
-    const float t1221 = t416 * ((1.0f + FMA(FMA(t1115, FMA(t1115, FMA(t1115, FMA(0.0013814222f, t1115, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1115 * t1115, t1115)) * t1114);
-    const float t1222 = t417 * ((1.0f + FMA(FMA(t1118, FMA(t1118, FMA(t1118, FMA(0.0013814222f, t1118, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1118 * t1118, t1118)) * t1117);
-    const float t1223 = t418 * ((1.0f + FMA(FMA(t1121, FMA(t1121, FMA(t1121, FMA(0.0013814222f, t1121, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1121 * t1121, t1121)) * t1120);
-    const float t1224 = t419 * ((1.0f + FMA(FMA(t1124, FMA(t1124, FMA(t1124, FMA(0.0013814222f, t1124, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1124 * t1124, t1124)) * t1123);
-    const float t1225 = t419 * ((1.0f + FMA(FMA(t1127, FMA(t1127, FMA(t1127, FMA(0.0013814222f, t1127, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1127 * t1127, t1127)) * t1126);
-    const float t1226 = t418 * ((1.0f + FMA(FMA(t1130, FMA(t1130, FMA(t1130, FMA(0.0013814222f, t1130, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1130 * t1130, t1130)) * t1129);
-    const float t1227 = t417 * ((1.0f + FMA(FMA(t1133, FMA(t1133, FMA(t1133, FMA(0.0013814222f, t1133, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1133 * t1133, t1133)) * t1132);
-    const float t1228 = t416 * ((1.0f + FMA(FMA(t1136, FMA(t1136, FMA(t1136, FMA(0.0013814222f, t1136, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1136 * t1136, t1136)) * t1135);
-    const float t1229 = t415 * ((1.0f + FMA(FMA(t1139, FMA(t1139, FMA(t1139, FMA(0.0013814222f, t1139, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1139 * t1139, t1139)) * t1138);
-    const float t1230 = t414 * ((1.0f + FMA(FMA(t1142, FMA(t1142, FMA(t1142, FMA(0.0013814222f, t1142, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1142 * t1142, t1142)) * t1141);
-    const float t1231 = t413 * ((1.0f + FMA(FMA(t1145, FMA(t1145, FMA(t1145, FMA(0.0013814222f, t1145, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1145 * t1145, t1145)) * t1144);
-    const float t1232 = t412 * ((1.0f + FMA(FMA(t1148, FMA(t1148, FMA(t1148, FMA(0.0013814222f, t1148, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1148 * t1148, t1148)) * t1147);
-    const float t1233 = t411 * ((1.0f + FMA(FMA(t1151, FMA(t1151, FMA(t1151, FMA(0.0013814222f, t1151, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1151 * t1151, t1151)) * t1150);
-    const float t1234 = t410 * ((1.0f + FMA(FMA(t1154, FMA(t1154, FMA(t1154, FMA(0.0013814222f, t1154, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1154 * t1154, t1154)) * t1153);
-    const float t1235 = t440 * ((1.0f + FMA(FMA(t1157, FMA(t1157, FMA(t1157, FMA(0.0013814222f, t1157, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1157 * t1157, t1157)) * t1156);
-    const float t1236 = t441 * ((1.0f + FMA(FMA(t1160, FMA(t1160, FMA(t1160, FMA(0.0013814222f, t1160, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1160 * t1160, t1160)) * t1159);
-    const float t1237 = t442 * ((1.0f + FMA(FMA(t1163, FMA(t1163, FMA(t1163, FMA(0.0013814222f, t1163, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1163 * t1163, t1163)) * t1162);
-    const float t1238 = t443 * ((1.0f + FMA(FMA(t1166, FMA(t1166, FMA(t1166, FMA(0.0013814222f, t1166, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1166 * t1166, t1166)) * t1165);
-    const float t1239 = t444 * ((1.0f + FMA(FMA(t1169, FMA(t1169, FMA(t1169, FMA(0.0013814222f, t1169, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1169 * t1169, t1169)) * t1168);
-    const float t1240 = t445 * ((1.0f + FMA(FMA(t1172, FMA(t1172, FMA(t1172, FMA(0.0013814222f, t1172, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1172 * t1172, t1172)) * t1171);
-    const float t1241 = t446 * ((1.0f + FMA(FMA(t1175, FMA(t1175, FMA(t1175, FMA(0.0013814222f, t1175, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1175 * t1175, t1175)) * t1174);
-    const float t1242 = t447 * ((1.0f + FMA(FMA(t1178, FMA(t1178, FMA(t1178, FMA(0.0013814222f, t1178, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1178 * t1178, t1178)) * t1177);
-    const float t1243 = t448 * ((1.0f + FMA(FMA(t1181, FMA(t1181, FMA(t1181, FMA(0.0013814222f, t1181, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1181 * t1181, t1181)) * t1180);
-    const float t1244 = t449 * ((1.0f + FMA(FMA(t1184, FMA(t1184, FMA(t1184, FMA(0.0013814222f, t1184, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1184 * t1184, t1184)) * t1183);
-    const float t1245 = t449 * ((1.0f + FMA(FMA(t1187, FMA(t1187, FMA(t1187, FMA(0.0013814222f, t1187, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1187 * t1187, t1187)) * t1186);
-    const float t1246 = t448 * ((1.0f + FMA(FMA(t1190, FMA(t1190, FMA(t1190, FMA(0.0013814222f, t1190, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1190 * t1190, t1190)) * t1189);
-    const float t1247 = t447 * ((1.0f + FMA(FMA(t1193, FMA(t1193, FMA(t1193, FMA(0.0013814222f, t1193, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1193 * t1193, t1193)) * t1192);
-    const float t1248 = t446 * ((1.0f + FMA(FMA(t1196, FMA(t1196, FMA(t1196, FMA(0.0013814222f, t1196, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1196 * t1196, t1196)) * t1195);
-    const float t1249 = t445 * ((1.0f + FMA(FMA(t1199, FMA(t1199, FMA(t1199, FMA(0.0013814222f, t1199, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1199 * t1199, t1199)) * t1198);
-    const float t1250 = t444 * ((1.0f + FMA(FMA(t1202, FMA(t1202, FMA(t1202, FMA(0.0013814222f, t1202, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1202 * t1202, t1202)) * t1201);
-    const float t1251 = t443 * ((1.0f + FMA(FMA(t1205, FMA(t1205, FMA(t1205, FMA(0.0013814222f, t1205, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1205 * t1205, t1205)) * t1204);
-    const float t1252 = t442 * ((1.0f + FMA(FMA(t1208, FMA(t1208, FMA(t1208, FMA(0.0013814222f, t1208, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1208 * t1208, t1208)) * t1207);
-    const float t1253 = t441 * ((1.0f + FMA(FMA(t1211, FMA(t1211, FMA(t1211, FMA(0.0013814222f, t1211, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1211 * t1211, t1211)) * t1210);
-    const float t1254 = t440 * ((1.0f + FMA(FMA(t1214, FMA(t1214, FMA(t1214, FMA(0.0013814222f, t1214, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1214 * t1214, t1214)) * t1213);
-    const float t1255 = t1215 * t785;
-    const float t1256 = t1215 + t1216;
-    const float t1257 = t785 * t1255;
-    const float t1258 = FMA(t1216, t787, t1255);
-    const float t1259 = FMA(t787, t1216 * t787, t1257);
-    const float t1260 = t1256 + t1217;
-    const float t1261 = FMA(t1217, t789, t1258);
-    const float t1262 = FMA(t789, t1217 * t789, t1259);
-    const float t1263 = t1260 + t1218;
-    const float t1264 = FMA(t1218, t791, t1261);
-    const float t1265 = FMA(t791, t1218 * t791, t1262);
-    const float t1266 = t1263 + t1219;
-    const float t1267 = FMA(t1219, t793, t1264);
-    const float t1268 = FMA(t793, t1219 * t793, t1265);
-    const float t1269 = t1266 + t1220;
-    const float t1270 = FMA(t1220, t795, t1267);
-    const float t1271 = FMA(t795, t1220 * t795, t1268);
-    const float t1272 = t1269 + t1221;
-    const float t1273 = FMA(t1221, t797, t1270);
-    const float t1274 = FMA(t797, t1221 * t797, t1271);
-    const float t1275 = t1272 + t1222;
-    const float t1276 = FMA(t1222, t799, t1273);
-    const float t1277 = FMA(t799, t1222 * t799, t1274);
-    const float t1278 = t1275 + t1223;
-    const float t1279 = FMA(t1223, t801, t1276);
-    const float t1280 = FMA(t801, t1223 * t801, t1277);
-    const float t1281 = t1278 + t1224;
-    const float t1282 = FMA(t1224, t803, t1279);
-    const float t1283 = FMA(t803, t1224 * t803, t1280);
-    const float t1284 = t1281 + t1225;
-    const float t1285 = FMA(t1225, t805, t1282);
-    const float t1286 = FMA(t805, t1225 * t805, t1283);
-    const float t1287 = t1284 + t1226;
-    const float t1288 = FMA(t1226, t807, t1285);
-    const float t1289 = FMA(t807, t1226 * t807, t1286);
-    const float t1290 = t1287 + t1227;
-    const float t1291 = FMA(t1227, t809, t1288);
-    const float t1292 = FMA(t809, t1227 * t809, t1289);
-    const float t1293 = t1290 + t1228;
-    const float t1294 = FMA(t1228, t811, t1291);
-    const float t1295 = FMA(t811, t1228 * t811, t1292);
-    const float t1296 = t1293 + t1229;
-    const float t1297 = FMA(t1229, t813, t1294);
-    const float t1298 = FMA(t813, t1229 * t813, t1295);
-    const float t1299 = t1296 + t1230;
-    const float t1300 = FMA(t1230, t815, t1297);
-    const float t1301 = FMA(t815, t1230 * t815, t1298);
-    const float t1302 = t1299 + t1231;
-    const float t1303 = FMA(t1231, t817, t1300);
-    const float t1304 = FMA(t817, t1231 * t817, t1301);
-    const float t1305 = t1302 + t1232;
-    const float t1306 = FMA(t1232, t819, t1303);
-    const float t1307 = FMA(t819, t1232 * t819, t1304);
-    const float t1308 = t1305 + t1233;
-    const float t1309 = FMA(t1233, t831, t1306);
-    const float t1310 = FMA(t831, t1233 * t831, t1307);
-    const float t1311 = t1308 + t1234;
-    const float t1312 = FMA(t1234, t832, t1309);
-    const float t1313 = FMA(t832, t1234 * t832, t1310);
-    const float t1314 = t1311 + t1235;
-    const float t1315 = FMA(t1235, t835, t1312);
-    const float t1316 = FMA(t835, t1235 * t835, t1313);
-    const float t1317 = t1314 + t1236;
-    const float t1318 = FMA(t1236, t837, t1315);
-    const float t1319 = FMA(t837, t1236 * t837, t1316);
-    const float t1320 = t1317 + t1237;
-    const float t1321 = FMA(t1237, t839, t1318);
-    const float t1322 = FMA(t839, t1237 * t839, t1319);
-    const float t1323 = t1320 + t1238;
-    const float t1324 = FMA(t1238, t841, t1321);
-    const float t1325 = FMA(t841, t1238 * t841, t1322);
-    const float t1326 = t1323 + t1239;
-    const float t1327 = FMA(t1239, t843, t1324);
-    const float t1328 = FMA(t843, t1239 * t843, t1325);
-    const float t1329 = t1326 + t1240;
-    const float t1330 = FMA(t1240, t845, t1327);
-    const float t1331 = FMA(t845, t1240 * t845, t1328);
-    const float t1332 = t1329 + t1241;
-    const float t1333 = FMA(t1241, t847, t1330);
-    const float t1334 = FMA(t847, t1241 * t847, t1331);
-    const float t1335 = t1332 + t1242;
-    const float t1336 = FMA(t1242, t849, t1333);
-    const float t1337 = FMA(t849, t1242 * t849, t1334);
-    const float t1338 = t1335 + t1243;
-    const float t1339 = FMA(t1243, t851, t1336);
-    const float t1340 = FMA(t851, t1243 * t851, t1337);
-    const float t1341 = t1338 + t1244;
-    const float t1342 = FMA(t1244, t853, t1339);
-    const float t1343 = FMA(t853, t1244 * t853, t1340);
-    const float t1344 = t1341 + t1245;
-    const float t1345 = FMA(t1245, t855, t1342);
-    const float t1346 = FMA(t855, t1245 * t855, t1343);
-    const float t1347 = t1344 + t1246;
-    const float t1348 = FMA(t1246, t857, t1345);
-    const float t1349 = FMA(t857, t1246 * t857, t1346);
-    const float t1350 = t1347 + t1247;
-    const float t1351 = FMA(t1247, t859, t1348);
-    const float t1352 = FMA(t859, t1247 * t859, t1349);
-    const float t1353 = t1350 + t1248;
-    const float t1354 = FMA(t1248, t861, t1351);
-    const float t1355 = FMA(t861, t1248 * t861, t1352);
-    const float t1356 = t1353 + t1249;
-    const float t1357 = FMA(t1249, t863, t1354);
-    const float t1358 = FMA(t863, t1249 * t863, t1355);
-    const float t1359 = t1356 + t1250;
-    const float t1360 = FMA(t1250, t865, t1357);
-    const float t1361 = FMA(t865, t1250 * t865, t1358);
-    const float t1362 = t1359 + t1251;
-    const float t1363 = FMA(t1251, t867, t1360);
-    const float t1364 = FMA(t867, t1251 * t867, t1361);
-    const float t1365 = t1362 + t1252;
-    const float t1366 = FMA(t1252, t869, t1363);
-    const float t1367 = FMA(t869, t1252 * t869, t1364);
-    const float t1368 = t1365 + t1253;
-    const float t1369 = FMA(t1253, t881, t1366);
-    const float t1370 = FMA(t881, t1253 * t881, t1367);
-    const float t1371 = t1368 + t1254;
-    const float t1372 = FMA(t1254, t882, t1369);
-    const float t1373 = FMA(t882, t1254 * t882, t1370);
-    const float t1374 = 1.0f / t1371;
-    const float t1375 = t1372 * t1374;
-    const float t1376 = t1373 * t1374;
-    const float t1377 = t23 ? (t1375 + t45) : t1092;
-    const float t1378 = t1376 - (t1375 * t1375);
-    const float t1379 = t7 ? t1377 : mean;
-    const float t1380 = (t1093 < t1094) ? t1094 : t1093;
-    const float t1381 = t7 ? (t23 ? ((t43 | (t1378 < 0.0f)) ? 0.0f : t1378) : t1380) : mean;
-    *out_mean = t1379;
-    *out_var = t1381;
+    float t0 = p0 - 12582912.0f;
+    float t1 = FMA(t0, -0.69314575f, p1) + (t0 * (-1.4286068e-6f));
+    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
+    return t2;
 }
 
-void softsign_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                            const float *restrict params, float *restrict out_mean, float *restrict out_var)
+INLINE float softsign_exact_part5(float p0, float p1)
+{
+    float t0 = 1.0f / FMA(p0, 0.25f, 1.0f);
+    float t1 = t0 - 0.25f;
+    float t2 = p1 * (t0 * POLY10(t1, -0.012888777f, 0.061844066f, -0.0922225f, 0.016932948f, 0.0053508277f,
+        0.08352485f, 0.1411755f, 0.1795469f, 0.18632823f, 0.1666411f, 0.13207589f));
+    return t2;
+}
+
+INLINE float softsign_exact_part6(float p0, float p1)
+{
+    float t0 = (-0.5f) * (p0 * p0);
+    float t1 = FMA(1.442695f, t0, 12582912.0f);
+    float t2 = p1 * (softsign_exact_part4(t1, t0) * as_float((127u + as_bits(t1)) << 23u));
+    return t2;
+}
+
+INLINE void softsign_exact_atom0(
+    float p0, float p1, float p2, float *restrict r0, float *restrict r1, float *restrict r2, float *restrict r3,
+    float *restrict r4, float *restrict r5, float *restrict r6, float *restrict r7)
+{
+    float t0 = p0 + p1;
+    float t1 = 1.0f / SQRT(t0);
+    float t2 = t1 * t1;
+    float t3 = p2 * t1;
+    _Bool t4 = 13.0f < t3;
+    float t5 = t4 ? 13.0f : t3;
+    float t6 = p2 * (p2 * (1.0f / t0));
+    float t7 = t4 ? 169.0f : t6;
+    float t8 = (-0.5f) * t7;
+    float t9 = FMA(1.442695f, t8, 12582912.0f);
+    float t10 = t1 * t5;
+    float t11 = softsign_exact_part4(t9, t8) * as_float((127u + as_bits(t9)) << 23u);
+    float t12 = t1 * (0.3989423f * t11);
+    float t13 = t12 * t10;
+    float t14 = softsign_exact_part5(t5, t11);
+    float t15 = FMA(t10, t13, t12 * (-t2));
+    float t16 = FMA(t10, t15, t13 * (t2 * (-2.0f)));
+    float t17 = FMA(t10, t16, t15 * (t2 * (-3.0f)));
+    float t18 = FMA(t10, t17, t16 * (t2 * (-4.0f)));
+    float t19 = FMA(t10, t18, t17 * (t2 * (-5.0f)));
+    *r0 = t12;
+    *r1 = t13;
+    *r2 = t14;
+    *r3 = t15;
+    *r4 = t16;
+    *r5 = t17;
+    *r6 = t18;
+    *r7 = t19;
+}
+
+INLINE void softsign_exact_atom2(
+    float p0, float p1, float p2, float *restrict r0, float *restrict r1, float *restrict r2, float *restrict r3,
+    float *restrict r4, float *restrict r5, float *restrict r6, float *restrict r7, float *restrict r8)
+{
+    float t0 = p0 + p1;
+    float t1 = 1.0f / SQRT(t0);
+    float t2 = t1 * t1;
+    float t3 = p2 * t1;
+    _Bool t4 = 13.0f < t3;
+    float t5 = p2 * (p2 * (1.0f / t0));
+    float t6 = t4 ? 169.0f : t5;
+    float t7 = (-0.5f) * t6;
+    float t8 = FMA(1.442695f, t7, 12582912.0f);
+    float t9 = t4 ? 13.0f : t3;
+    float t10 = t1 * t9;
+    float t11 = softsign_exact_part4(t8, t7) * as_float((127u + as_bits(t8)) << 23u);
+    float t12 = softsign_exact_part5(t9, t11);
+    float t13 = t1 * (0.3989423f * t11);
+    float t14 = t13 * t10;
+    float t15 = FMA(t10, t14, t13 * (-t2));
+    float t16 = FMA(t10, t15, t14 * (t2 * (-2.0f)));
+    float t17 = FMA(t10, t16, t15 * (t2 * (-3.0f)));
+    float t18 = FMA(t10, t17, t16 * (t2 * (-4.0f)));
+    float t19 = FMA(t10, t18, t17 * (t2 * (-5.0f)));
+    float t20 = FMA(t10, t19, t18 * (t2 * (-6.0f)));
+    *r0 = t12;
+    *r1 = t13;
+    *r2 = t14;
+    *r3 = t15;
+    *r4 = t16;
+    *r5 = t17;
+    *r6 = t18;
+    *r7 = t19;
+    *r8 = t20;
+}
+
+INLINE void softsign_exact_atom1(
+    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
+    float *restrict r0, float *restrict r1, float *restrict r2, float *restrict r3, float *restrict r4,
+    float *restrict r5)
+{
+    float t0 = FMA(p0, p1, p2);
+    float t1 = FMA(p0, p3, p2);
+    float t2 = p0 * p4;
+    float t3 = (p5 * t0) - p6;
+    float t4 = p10 + (t3 * (p9 * (1.0f / (p8 + (p7 + t3)))));
+    float t5 = (p5 * t1) - p6;
+    float t6 = p10 + (t5 * (p9 * (1.0f / (p8 + (p7 + t5)))));
+    float t7 = softsign_exact_part6(t0, t2);
+    float t8 = t7 * t4;
+    float t9 = softsign_exact_part6(t1, t2);
+    float t10 = t9 * t6;
+    *r0 = t4;
+    *r1 = t6;
+    *r2 = t7;
+    *r3 = t8;
+    *r4 = t9;
+    *r5 = t10;
+}
+
+INLINE void softsign_exact_atom3(
+    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
+    float p11, float p12, float p13, float *restrict r0, float *restrict r1, float *restrict r2, float *restrict r3,
+    float *restrict r4, float *restrict r5, float *restrict r6, float *restrict r7, float *restrict r8,
+    float *restrict r9, float *restrict r10, float *restrict r11)
+{
+    float t0 = p0 * p1;
+    float t1 = FMA(p0, p2, p3);
+    float t2 = (p4 * t1) - p5;
+    float t3 = p7 + (p6 + t2);
+    float t4 = t3 * t3;
+    float t5 = (-2.0f) * (1.0f / (t3 * t4));
+    float t6 = FMA(p0, p8, p3);
+    float t7 = (p4 * t6) - p5;
+    float t8 = p7 + (p6 + t7);
+    float t9 = t8 * t8;
+    float t10 = (-2.0f) * (1.0f / (t8 * t9));
+    float t11 = p11 + (t2 * (p9 * (1.0f / t3)));
+    float t12 = p11 + (t7 * (p9 * (1.0f / t8)));
+    float t13 = softsign_exact_part6(t1, t0);
+    float t14 = t13 * t11;
+    float t15 = softsign_exact_part6(t6, t0);
+    float t16 = t15 * t12;
+    float t17 = p13 - (FMA(t2, t3, p10 * t2) * (p12 * (1.0f / t4)));
+    float t18 = t13 * t17;
+    float t19 = p13 - (FMA(t7, t8, p10 * t7) * (p12 * (1.0f / t9)));
+    float t20 = t15 * t19;
+    *r0 = t5;
+    *r1 = t10;
+    *r2 = t11;
+    *r3 = t12;
+    *r4 = t13;
+    *r5 = t14;
+    *r6 = t15;
+    *r7 = t16;
+    *r8 = t17;
+    *r9 = t18;
+    *r10 = t19;
+    *r11 = t20;
+}
+
+INLINE void softsign_exact_forward_element(float mean, float var, float *restrict out_mean, float *restrict out_var)
+{
+    float t0 = ABS(mean);  // |mean - centre|
+    _Bool t1 = mean < 0.0f;
+    float t2 = (mean < (-194469230.0f)) ? (-194469230.0f) : mean;
+    float t3 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t4 = var * SQRT(t3);  // NaN for a negative variance
+    _Bool t5 = mean == mean;
+    float t6 = t1 ? 1.0f : (-1.0f);  // direction of u
+    float t7 = (194469230.0f < t2) ? 194469230.0f : t2;
+    float t8 = -t7;
+    _Bool t9 = t8 < 0.0f;
+    _Bool t10 = 0.0f < t8;
+    float t11 = t9 ? t8 : 0.0f;
+    float t12 = t9 ? 0.0f : t7;
+    float t13 = t10 ? t8 : 0.0f;
+    float t14 = t10 ? 0.0f : t7;
+    float t15 = t7 + t13;
+    float t16 = t8 - t11;
+    float t17 = 1.0f / ((-1.0f) + t12);
+    float t18 = 1.0f / (1.0f + t14);
+    float t19 = (t16 * (t17 * (1.0f / ((-1.0f) + (t12 + t16))))) + (t15 * (1.0f / (1.0f + t15)));
+    _Bool t20 = t4 < 4.0f;
+    float t21 = t20 ? 4.0f : t4;
+    float t22 = t20 ? t4 : 4.0f;
+    float t23 = 1.0f / SQRT(t21);
+    float t24, t25, t26, t27, t28, t29, t30, t31;
+    softsign_exact_atom0(t21, 6.457988f, t0, &t24, &t25, &t26, &t27, &t28, &t29, &t30, &t31);
+    float t32, t33, t34, t35, t36, t37, t38, t39;
+    softsign_exact_atom0(t21, 27.366291f, t0, &t32, &t33, &t34, &t35, &t36, &t37, &t38, &t39);
+    float t40, t41, t42, t43, t44, t45, t46, t47;
+    softsign_exact_atom0(t21, 103.92078f, t0, &t40, &t41, &t42, &t43, &t44, &t45, &t46, &t47);
+    float t48, t49, t50, t51, t52, t53, t54, t55;
+    softsign_exact_atom0(t21, 421.96494f, t0, &t48, &t49, &t50, &t51, &t52, &t53, &t54, &t55);
+    float t56, t57, t58, t59, t60, t61, t62, t63;
+    softsign_exact_atom0(t21, 1924.7213f, t0, &t56, &t57, &t58, &t59, &t60, &t61, &t62, &t63);
+    float t64, t65, t66, t67, t68, t69, t70, t71;
+    softsign_exact_atom0(t21, 10014.254f, t0, &t64, &t65, &t66, &t67, &t68, &t69, &t70, &t71);
+    float t72, t73, t74, t75, t76, t77, t78, t79;
+    softsign_exact_atom0(t21, 59691.477f, t0, &t72, &t73, &t74, &t75, &t76, &t77, &t78, &t79);
+    float t80, t81, t82, t83, t84, t85, t86, t87;
+    softsign_exact_atom0(t21, 408050.1f, t0, &t80, &t81, &t82, &t83, &t84, &t85, &t86, &t87);
+    float t88, t89, t90, t91, t92, t93, t94, t95;
+    softsign_exact_atom0(t21, 3199781.8f, t0, &t88, &t89, &t90, &t91, &t92, &t93, &t94, &t95);
+    float t96, t97, t98, t99, t100, t101, t102, t103;
+    softsign_exact_atom0(t21, 28783982.0f, t0, &t96, &t97, &t98, &t99, &t100, &t101, &t102, &t103);
+    float t104, t105, t106, t107, t108, t109, t110, t111;
+    softsign_exact_atom0(t21, 297035170.0f, t0, &t104, &t105, &t106, &t107, &t108, &t109, &t110, &t111);
+    float t112, t113, t114, t115, t116, t117, t118, t119;
+    softsign_exact_atom0(t21, 3.5163464e+9f, t0, &t112, &t113, &t114, &t115, &t116, &t117, &t118, &t119);
+    float t120, t121, t122, t123, t124, t125, t126, t127;
+    softsign_exact_atom0(t21, 4.7753183e+10f, t0, &t120, &t121, &t122, &t123, &t124, &t125, &t126, &t127);
+    float t128, t129, t130, t131, t132, t133, t134, t135;
+    softsign_exact_atom0(t21, 7.439434e+11f, t0, &t128, &t129, &t130, &t131, &t132, &t133, &t134, &t135);
+    float t136, t137, t138, t139, t140, t141, t142, t143;
+    softsign_exact_atom0(t21, 1.329549e+13f, t0, &t136, &t137, &t138, &t139, &t140, &t141, &t142, &t143);
+    _Bool t144 = 0.0f == t22;
+    float t145 = t144 ? 1.0f : t22;
+    float t146 = SQRT(t145);
+    float t147 = t10 ? t19 : 0.0f;
+    float t148 = -t19;
+    float t149 = t10 ? 0.0f : t148;
+    float t150 = t144 ? 0.0f : t146;  // standard deviation
+    float t151 = 1.0f / t146;
+    float t152 = t144 ? 3.7778932e+22f : t151;
+    float t153 = t152 * t8;
+    float t154 = t0 * t23;
+    float t155 = t23 * t23;
+    float t156 = t150 * 5.5f;
+    _Bool t157 = 13.0f < t154;
+    float t158 = t157 ? 13.0f : t154;
+    float t159 = t0 * (t0 * (1.0f / t21));
+    float t160 = t157 ? 169.0f : t159;
+    float t161 = t160 * (-0.5f);
+    float t162 = -t156;
+    float t163 = t23 * t158;
+    float t164 = (t153 < (-5.5f)) ? (-5.5f) : t153;
+    float t165 = FMA(t161, 1.442695f, 12582912.0f);
+    float t166 = (t11 < t162) ? t162 : t11;
+    float t167 = (t13 < t162) ? t162 : t13;
+    float t168 = (5.5f < t164) ? 5.5f : t164;
+    float t169 = (t156 < t166) ? t156 : t166;
+    float t170 = (t156 < t167) ? t156 : t167;
+    float t171 = (t168 - (-5.5f)) * 0.5f;
+    float t172 = 0.5f * ((-5.5f) + t168);
+    float t173 = 0.5f * (5.5f - t168);
+    float t174 = 0.5f * (5.5f + t168);
+    float t175 = softsign_exact_part4(t165, t161) * as_float((as_bits(t165) + 127u) << 23u);
+    float t176 = softsign_exact_part5(t158, t175);
+    float t177 = t23 * (t175 * 0.3989423f);
+    float t178, t179, t180, t181, t182, t183;
+    softsign_exact_atom1(t171, -0.07652652f, t172, 0.07652652f, 0.15275338f, t150, t169, t12, -1.0f, t17, t149, &t178,
+        &t179, &t180, &t181, &t182, &t183);
+    float t184, t185, t186, t187, t188, t189;
+    softsign_exact_atom1(t171, -0.22778586f, t172, 0.22778586f, 0.14917299f, t150, t169, t12, -1.0f, t17, t149, &t184,
+        &t185, &t186, &t187, &t188, &t189);
+    float t190, t191, t192, t193, t194, t195;
+    softsign_exact_atom1(t171, -0.3737061f, t172, 0.3737061f, 0.1420961f, t150, t169, t12, -1.0f, t17, t149, &t190,
+        &t191, &t192, &t193, &t194, &t195);
+    float t196, t197, t198, t199, t200, t201;
+    softsign_exact_atom1(t171, -0.510867f, t172, 0.510867f, 0.13168864f, t150, t169, t12, -1.0f, t17, t149, &t196,
+        &t197, &t198, &t199, &t200, &t201);
+    float t202, t203, t204, t205, t206, t207;
+    softsign_exact_atom1(t171, -0.6360537f, t172, 0.6360537f, 0.118194535f, t150, t169, t12, -1.0f, t17, t149, &t202,
+        &t203, &t204, &t205, &t206, &t207);
+    float t208, t209, t210, t211, t212, t213;
+    softsign_exact_atom1(t171, -0.74633193f, t172, 0.74633193f, 0.10193012f, t150, t169, t12, -1.0f, t17, t149, &t208,
+        &t209, &t210, &t211, &t212, &t213);
+    float t214, t215, t216, t217, t218, t219;
+    softsign_exact_atom1(t171, -0.839117f, t172, 0.839117f, 0.08327674f, t150, t169, t12, -1.0f, t17, t149, &t214,
+        &t215, &t216, &t217, &t218, &t219);
+    float t220, t221, t222, t223, t224, t225;
+    softsign_exact_atom1(t171, -0.9122344f, t172, 0.9122344f, 0.06267205f, t150, t169, t12, -1.0f, t17, t149, &t220,
+        &t221, &t222, &t223, &t224, &t225);
+    float t226, t227, t228, t229, t230, t231;
+    softsign_exact_atom1(t171, -0.9639719f, t172, 0.9639719f, 0.04060143f, t150, t169, t12, -1.0f, t17, t149, &t226,
+        &t227, &t228, &t229, &t230, &t231);
+    float t232, t233, t234, t235, t236, t237;
+    softsign_exact_atom1(t171, -0.9931286f, t172, 0.9931286f, 0.017614007f, t150, t169, t12, -1.0f, t17, t149, &t232,
+        &t233, &t234, &t235, &t236, &t237);
+    float t238, t239, t240, t241, t242, t243;
+    softsign_exact_atom1(t173, -0.9931286f, t174, 0.9931286f, 0.017614007f, t150, t170, t14, 1.0f, t18, t147, &t238,
+        &t239, &t240, &t241, &t242, &t243);
+    float t244, t245, t246, t247, t248, t249;
+    softsign_exact_atom1(t173, -0.9639719f, t174, 0.9639719f, 0.04060143f, t150, t170, t14, 1.0f, t18, t147, &t244,
+        &t245, &t246, &t247, &t248, &t249);
+    float t250, t251, t252, t253, t254, t255;
+    softsign_exact_atom1(t173, -0.9122344f, t174, 0.9122344f, 0.06267205f, t150, t170, t14, 1.0f, t18, t147, &t250,
+        &t251, &t252, &t253, &t254, &t255);
+    float t256, t257, t258, t259, t260, t261;
+    softsign_exact_atom1(t173, -0.839117f, t174, 0.839117f, 0.08327674f, t150, t170, t14, 1.0f, t18, t147, &t256,
+        &t257, &t258, &t259, &t260, &t261);
+    float t262, t263, t264, t265, t266, t267;
+    softsign_exact_atom1(t173, -0.74633193f, t174, 0.74633193f, 0.10193012f, t150, t170, t14, 1.0f, t18, t147, &t262,
+        &t263, &t264, &t265, &t266, &t267);
+    float t268, t269, t270, t271, t272, t273;
+    softsign_exact_atom1(t173, -0.6360537f, t174, 0.6360537f, 0.118194535f, t150, t170, t14, 1.0f, t18, t147, &t268,
+        &t269, &t270, &t271, &t272, &t273);
+    float t274, t275, t276, t277, t278, t279;
+    softsign_exact_atom1(t173, -0.510867f, t174, 0.510867f, 0.13168864f, t150, t170, t14, 1.0f, t18, t147, &t274,
+        &t275, &t276, &t277, &t278, &t279);
+    float t280, t281, t282, t283, t284, t285;
+    softsign_exact_atom1(t173, -0.3737061f, t174, 0.3737061f, 0.1420961f, t150, t170, t14, 1.0f, t18, t147, &t280,
+        &t281, &t282, &t283, &t284, &t285);
+    float t286, t287, t288, t289, t290, t291;
+    softsign_exact_atom1(t173, -0.22778586f, t174, 0.22778586f, 0.14917299f, t150, t170, t14, 1.0f, t18, t147, &t286,
+        &t287, &t288, &t289, &t290, &t291);
+    float t292, t293, t294, t295, t296, t297;
+    softsign_exact_atom1(t173, -0.07652652f, t174, 0.07652652f, 0.15275338f, t150, t170, t14, 1.0f, t18, t147, &t292,
+        &t293, &t294, &t295, &t296, &t297);
+    float t298 = t177 * t163;
+    float t299 = FMA(t163, t298, t177 * (-t155));
+    float t300 = FMA(t163, t299, t298 * (t155 * (-2.0f)));
+    float t301 = FMA(t163, t300, t299 * (t155 * (-3.0f)));
+    float t302 = FMA(t163, t301, t300 * (t155 * (-4.0f)));
+    float t303 = FMA(t84, 12706574.0f, FMA(t76, 658083.44f, FMA(t68, 38887.293f, FMA(t60, 2700.9817f, FMA(t52,
+        224.11325f, FMA(t44, 22.405031f, FMA(t36, 4.1943936f, FMA(t28, 1.0835273f, FMA(t300, 0.062208947f, FMA(t142,
+        8.634086e+32f, FMA(t134, 3.314146e+29f, FMA(t126, 3.181428e+25f, FMA(t118, -3.6951853e+22f, FMA(t110,
+        -4.5643754e+19f, FMA(t102, -6.3284513e+16f, FMA(t94, -1.1122308e+14f, FMA(t86, -2.2312585e+11f, FMA(t78,
+        -48546816.0f, FMA(t70, 12184412.0f, FMA(t62, 354771.62f, FMA(t54, 11274.031f, FMA(t46, 472.07007f, FMA(t38,
+        22.595078f, FMA(t30, 0.5294418f, t302 * 0.0050391955f))))))))))))))))))))))));
+    float t304 = FMA(t26, 0.6405269f, FMA(t176, 0.9949589f, FMA(t137, 67123000.0f, FMA(t129, 12967729.0f, FMA(t121,
+        515998.3f, FMA(t113, -65324.35f, FMA(t105, -14629.29f, FMA(t97, -2418.7817f, FMA(t89, -375.81055f, FMA(t81,
+        -48.0888f, FMA(t73, 2.3804758f, FMA(t65, 7.923151f, FMA(t57, 6.7415233f, FMA(t49, 5.105815f, FMA(t41,
+        3.9256444f, FMA(t33, 2.537286f, FMA(t25, 0.66057676f, FMA(t298, 0.3161506f, FMA(t140, 1.21506775e+20f,
+        FMA(t132, 2.6050454e+18f, FMA(t124, 1.1065232e+16f, FMA(t116, -4.067426e+12f, FMA(t108, -1.1192606e+11f,
+        FMA(t100, 3.5892572e+9f, FMA(t92, 256421490.0f, t303)))))))))))))))))))))))));
+    // D_0: derivative 0 of the mean less its line
+    float t305 = t6 * FMA(t138, -7.663274e-6f, FMA(t130, 2.081912e-6f, FMA(t122, 3.2550513e-5f, FMA(t114, 7.751169e-5f,
+        FMA(t106, 0.00020788849f, FMA(t98, 0.0005796661f, FMA(t90, 0.0015616799f, FMA(t82, 0.003953552f, FMA(t74,
+        0.009280315f, FMA(t66, 0.019871872f, FMA(t58, 0.03798706f, FMA(t50, 0.06223585f, FMA(t42, 0.07928087f, FMA(t34,
+        0.14945096f, t304))))))))))))));
+    float t306 = FMA(t61, 2700.9817f, FMA(t53, 224.11325f, FMA(t45, 22.405031f, FMA(t37, 4.1943936f, FMA(t29,
+        1.0835273f, FMA(t301, 0.062208947f, FMA(8.634086e+32f, t143, FMA(3.314146e+29f, t135, FMA(3.181428e+25f, t127,
+        FMA(-3.6951853e+22f, t119, FMA(-4.5643754e+19f, t111, FMA(-6.3284513e+16f, t103, FMA(-1.1122308e+14f, t95,
+        FMA(-2.2312585e+11f, t87, FMA(-48546816.0f, t79, FMA(12184412.0f, t71, FMA(354771.62f, t63, FMA(11274.031f,
+        t55, FMA(472.07007f, t47, FMA(22.595078f, t39, FMA(0.5294418f, t31, 0.0050391955f * FMA(t163, t302, t301 *
+        (t155 * (-5.0f))))))))))))))))))))))));
+    float t307 = FMA(t131, 12967729.0f, FMA(t123, 515998.3f, FMA(t115, -65324.35f, FMA(t107, -14629.29f, FMA(t99,
+        -2418.7817f, FMA(t91, -375.81055f, FMA(t83, -48.0888f, FMA(t75, 2.3804758f, FMA(t67, 7.923151f, FMA(t59,
+        6.7415233f, FMA(t51, 5.105815f, FMA(t43, 3.9256444f, FMA(t35, 2.537286f, FMA(t27, 0.66057676f, FMA(t299,
+        0.3161506f, FMA(t141, 1.21506775e+20f, FMA(t133, 2.6050454e+18f, FMA(t125, 1.1065232e+16f, FMA(t117,
+        -4.067426e+12f, FMA(t109, -1.1192606e+11f, FMA(t101, 3.5892572e+9f, FMA(t93, 256421490.0f, FMA(t85,
+        12706574.0f, FMA(t77, 658083.44f, FMA(t69, 38887.293f, t306)))))))))))))))))))))))));
+    // D_1: derivative 1 of the mean less its line
+    float t308 = t6 * FMA(t136, -7.663274e-6f, FMA(t128, 2.081912e-6f, FMA(t120, 3.2550513e-5f, FMA(t112, 7.751169e-5f,
+        FMA(t104, 0.00020788849f, FMA(t96, 0.0005796661f, FMA(t88, 0.0015616799f, FMA(t80, 0.003953552f, FMA(t72,
+        0.009280315f, FMA(t64, 0.019871872f, FMA(t56, 0.03798706f, FMA(t48, 0.06223585f, FMA(t40, 0.07928087f, FMA(t32,
+        0.14945096f, FMA(t24, 0.6405269f, FMA(t177, 0.9949589f, FMA(t139, 67123000.0f, t307)))))))))))))))));
+    float t309 = FMA(t85, -1.657109e+10f, FMA(t77, -285921900.0f, FMA(t69, -6266036.0f, FMA(t61, -181767.5f, FMA(t53,
+        -5927.67f, FMA(t45, -328.36154f, FMA(t37, -10.383268f, FMA(t29, -1.9572809f, FMA(t301, -0.025144942f, FMA(t142,
+        2.3591343e+33f, FMA(t134, 4.5288964e+29f, FMA(t126, -3.962112e+26f, FMA(t118, -3.132183e+23f, FMA(t110,
+        -2.0448612e+20f, FMA(t102, -2.1788888e+17f, FMA(t94, -3.7428056e+14f, FMA(t86, -1.1500518e+12f, FMA(t78,
+        -4.876464e+9f, FMA(t70, -15077023.0f, FMA(t62, 151294.12f, FMA(t54, 10659.981f, FMA(t46, 620.09326f, FMA(t38,
+        34.252625f, FMA(t30, 0.5518238f, t302 * 0.0070035607f))))))))))))))))))))))));
+    float t310 = FMA(t27, -0.37527335f, FMA(t299, -0.2237541f, FMA(t140, 3.4241023e+20f, FMA(t132, 5.888024e+18f,
+        FMA(t124, -1.3045422e+16f, FMA(t116, -4.285102e+14f, FMA(t108, -2.464085e+12f, FMA(t100, -1.2051102e+10f,
+        FMA(t92, 328514400.0f, FMA(t84, 20264718.0f, FMA(t76, 1050787.8f, FMA(t68, 63512.688f, FMA(t60, 4681.8447f,
+        FMA(t52, 380.20502f, FMA(t44, 33.63903f, FMA(t36, 7.4760346f, FMA(t28, 1.8422246f, FMA(t300, 0.09639859f,
+        FMA(t141, -4.720509e+26f, FMA(t133, 2.6870769e+23f, FMA(t125, -8.722252e+20f, FMA(t117, -1.9074589e+18f,
+        FMA(t109, -1.7194302e+16f, FMA(t101, -1.1872881e+14f, FMA(t93, -1.2519919e+12f, t309)))))))))))))))))))))))));
+    float t311 = FMA(t97, -8769.094f, FMA(t89, -1317.7305f, FMA(t81, -269.0624f, FMA(t73, -57.649067f, FMA(t65,
+        -6.22437f, FMA(t57, 3.8507545f, FMA(t49, 5.122353f, FMA(t41, 5.2868648f, FMA(t33, 3.754971f, FMA(t25,
+        0.72659993f, FMA(t298, 0.54551715f, FMA(t139, -8.175573e+13f, FMA(t131, 2.304625e+12f, FMA(t123,
+        -4.5322076e+10f, FMA(t115, -992038100.0f, FMA(t107, -135423400.0f, FMA(t99, -8539674.0f, FMA(t91, -858371.75f,
+        FMA(t83, -89930.28f, FMA(t75, -10777.164f, FMA(t67, -1459.3251f, FMA(t59, -221.25128f, FMA(t51, -38.160294f,
+        FMA(t43, -7.193604f, FMA(t35, -1.3818073f, t310)))))))))))))))))))))))));
+    float t312 = FMA(t42, 0.1815916f, FMA(t34, 0.35346967f, FMA(t26, 1.2700763f, FMA(t176, 1.8977402f, FMA(t136,
+        -15.109955f, FMA(t128, -0.90688974f, FMA(t120, -6.1692476f, FMA(t112, -4.725857f, FMA(t104, -4.9533916f,
+        FMA(t96, -4.4922714f, FMA(t88, -4.2563353f, FMA(t80, -3.9681838f, FMA(t72, -3.6809075f, FMA(t64, -3.362845f,
+        FMA(t56, -3.0487628f, FMA(t48, -2.6114745f, FMA(t40, -2.3512757f, FMA(t32, -1.7189612f, FMA(t24, -1.9051361f,
+        FMA(t177, -0.67691797f, FMA(t137, 157956540.0f, FMA(t129, 18490878.0f, FMA(t121, -3033430.0f, FMA(t113,
+        -667299.3f, FMA(t105, -70019.74f, t311)))))))))))))))))))))))));
+    // B_0: derivative 0 of the mean square less its line
+    float t313 = FMA(t138, -1.7974486e-5f, FMA(t130, 3.656639e-5f, FMA(t122, 0.00013544f, FMA(t114, 0.00015390503f,
+        FMA(t106, 0.00042091476f, FMA(t98, 0.0011664616f, FMA(t90, 0.0032507929f, FMA(t82, 0.008355732f, FMA(t74,
+        0.019560007f, FMA(t66, 0.041745603f, FMA(t58, 0.08229866f, FMA(t50, 0.1400162f, t312))))))))))));
+    float t314 = t313 - (t305 * t305);
+    float t315 = t308 * (t21 * t308);
+    float t316 = ((((((((((((((((((((((((t234 + t228) + t222) + t216) + t210) + t204) + t198) + t192) + t186) + t180) +
+        t182) + t188) + t194) + t200) + t206) + t212) + t218) + t224) + t230) + t236) + t240) + t246) + t252) + t258) +
+        t264) + t270;
+    float t317 = 1.0f / ((((((((((((((t316 + t276) + t282) + t288) + t294) + t296) + t290) + t284) + t278) + t272) +
+        t266) + t260) + t254) + t248) + t242);
+    float t318 = FMA(t270, t268, FMA(t264, t262, FMA(t258, t256, FMA(t252, t250, FMA(t246, t244, FMA(t240, t238,
+        FMA(t236, t233, FMA(t230, t227, FMA(t224, t221, FMA(t218, t215, FMA(t212, t209, FMA(t206, t203, FMA(t200, t197,
+        FMA(t194, t191, FMA(t188, t185, FMA(t182, t179, FMA(t180, t178, FMA(t186, t184, FMA(t192, t190, FMA(t198, t196,
+        FMA(t204, t202, FMA(t210, t208, FMA(t216, t214, FMA(t222, t220, FMA(t228, t226, t235)))))))))))))))))))))))));
+    float t319 = FMA(t242, t239, FMA(t248, t245, FMA(t254, t251, FMA(t260, t257, FMA(t266, t263, FMA(t272, t269,
+        FMA(t278, t275, FMA(t284, t281, FMA(t290, t287, FMA(t296, t293, FMA(t294, t292, FMA(t288, t286, FMA(t282, t280,
+        FMA(t276, t274, t318)))))))))))))) * t317;
+    float t320 = FMA(t262, t265, FMA(t256, t259, FMA(t250, t253, FMA(t244, t247, FMA(t238, t241, FMA(t233, t237,
+        FMA(t227, t231, FMA(t221, t225, FMA(t215, t219, FMA(t209, t213, FMA(t203, t207, FMA(t197, t201, FMA(t191, t195,
+        FMA(t185, t189, FMA(t179, t183, FMA(t178, t181, FMA(t184, t187, FMA(t190, t193, FMA(t196, t199, FMA(t202, t205,
+        FMA(t208, t211, FMA(t214, t217, FMA(t220, t223, FMA(t226, t229, t232 * t235))))))))))))))))))))))));
+    float t321 = (FMA(t239, t243, FMA(t245, t249, FMA(t251, t255, FMA(t257, t261, FMA(t263, t267, FMA(t269, t273,
+        FMA(t275, t279, FMA(t281, t285, FMA(t287, t291, FMA(t293, t297, FMA(t292, t295, FMA(t286, t289, FMA(t280, t283,
+        FMA(t274, t277, FMA(t268, t271, t320))))))))))))))) * t317) - (t319 * t319);
+    float t322 = (-1.0f) - t17;
+    float t323 = 1.0f - t18;
+    float t324 = t10 ? t322 : t323;
+    float t325 = t319 + t324;
+    float t326 = t1 ? (-1.0f) : 1.0f;
+    float t327 = t305 + t326;
+    float t328 = t20 ? t325 : t327;
+    float t329 = t5 ? t328 : mean;
+    float t330 = (t144 | (t321 < 0.0f)) ? 0.0f : t321;
+    float t331 = (t314 < t315) ? t315 : t314;
+    float t332 = t20 ? t330 : t331;
+    float t333 = t5 ? t332 : mean;
+    *out_mean = t329;
+    *out_var = t333;
+}
+
+void softsign_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
 #pragma omp parallel for simd if(parallel : n > 8192)
@@ -1544,2356 +478,356 @@ void softsign_exact_forward(int64_t n, const float *restrict mean, const float *
     }
 }
 
-static inline __attribute__((always_inline)) void softsign_exact_backward_element(float mean, float var,
-                                                                                  float grad_mean, float grad_var,
-                                                                                  float *restrict out_grad_mean,
-                                                                                  float *restrict out_grad_var)
+INLINE void softsign_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = ABS(mean);  // |mean - centre|
-    const _Bool t2 = mean < (-194469230.0f);
-    const _Bool t3 = mean < 0.0f;
-    const float t4 = t0 ? 1.0f : (-1.0f);
-    const float t5 = t2 ? (-194469230.0f) : mean;
-    const float t6 = t3 ? 1.0f : (-1.0f);  // direction of u
-    const float t7 = var * SQRT(t4);  // NaN for a negative variance
-    const float t8 = (194469230.0f < t5) ? 194469230.0f : t5;
-    const float t9 = -t8;
-    const _Bool t10 = t9 < 0.0f;
-    const _Bool t11 = 0.0f < t9;
-    const float t12 = t10 ? t9 : 0.0f;
-    const float t13 = t10 ? 0.0f : t8;
-    const float t14 = t11 ? t9 : 0.0f;
-    const float t15 = t11 ? 0.0f : t8;
-    const float t16 = t8 + t14;
-    const float t17 = t9 - t12;
-    const float t18 = (-1.0f) + t13;
-    const float t19 = 1.0f + t15;
-    const float t20 = (-1.0f) + (t13 + t17);
-    const float t21 = 1.0f / (t18 * t18);
-    const float t22 = 1.0f + t16;
-    const float t23 = 1.0f / t18;
-    const float t24 = FMA(t17, t20, t17 * t18);
-    const float t25 = 1.0f / (t19 * t19);
-    const float t26 = 1.0f / t19;
-    const float t27 = 1.0f / (t22 * t22);
-    const float t28 = 1.0f / t22;
-    const float t29 = FMA(t16, t22, t16);
-    const float t30 = t16 * t28;
-    const float t31 = t29 * t27;
-    const _Bool t32 = t7 < 4.0f;
-    const float t33 = t20 * t20;
-    const float t34 = 1.0f / t20;
-    const float t35 = 1.0f / t33;
-    const float t36 = (t17 * (t23 * t34)) + t30;
-    const float t37 = (-(t24 * (t21 * t35))) - t31;
-    const float t38 = t32 ? 4.0f : t7;
-    const float t39 = t32 ? t7 : 4.0f;
-    const float t40 = 1.0f / SQRT(t38);
-    const float t41 = t38 + 6.457988f;
-    const float t42 = t38 + 27.366291f;
-    const float t43 = t38 + 103.92078f;
-    const float t44 = t38 + 421.96494f;
-    const float t45 = t38 + 1924.7213f;
-    const float t46 = t1 * (t1 * (1.0f / t38));
-    const float t47 = t38 + 10014.254f;
-    const float t48 = t38 + 59691.477f;
-    const float t49 = t38 + 408050.1f;
-    const float t50 = t38 + 3199781.8f;
-    const float t51 = t38 + 28783982.0f;
-    const float t52 = t38 + 297035170.0f;
-    const float t53 = t38 + 3.5163464e+9f;
-    const float t54 = t38 + 4.7753183e+10f;
-    const float t55 = t38 + 7.439434e+11f;
-    const float t56 = t38 + 1.329549e+13f;
-    const _Bool t57 = 0.0f == t39;
-    const float t58 = SQRT(t57 ? 1.0f : t39);
-    const float t59 = SQRT(t41);
-    const float t60 = t1 * (t1 * (1.0f / t41));
-    const float t61 = 1.0f / t59;
-    const float t62 = SQRT(t42);
-    const float t63 = t1 * (t1 * (1.0f / t42));
-    const float t64 = 1.0f / t62;
-    const float t65 = SQRT(t43);
-    const float t66 = t1 * (t1 * (1.0f / t43));
-    const float t67 = 1.0f / t65;
-    const float t68 = SQRT(t44);
-    const float t69 = t1 * (t1 * (1.0f / t44));
-    const float t70 = 1.0f / t68;
-    const float t71 = SQRT(t45);
-    const float t72 = t1 * (t1 * (1.0f / t45));
-    const float t73 = 1.0f / t71;
-    const float t74 = SQRT(t47);
-    const float t75 = t1 * (t1 * (1.0f / t47));
-    const float t76 = 1.0f / t74;
-    const float t77 = SQRT(t48);
-    const float t78 = t1 * (t1 * (1.0f / t48));
-    const float t79 = 1.0f / t77;
-    const float t80 = SQRT(t49);
-    const float t81 = t1 * (t1 * (1.0f / t49));
-    const float t82 = 1.0f / t80;
-    const float t83 = SQRT(t50);
-    const float t84 = t1 * (t1 * (1.0f / t50));
-    const float t85 = 1.0f / t83;
-    const float t86 = SQRT(t51);
-    const float t87 = t1 * (t1 * (1.0f / t51));
-    const float t88 = 1.0f / t86;
-    const float t89 = SQRT(t52);
-    const float t90 = t1 * (t1 * (1.0f / t52));
-    const float t91 = 1.0f / t89;
-    const float t92 = SQRT(t53);
-    const float t93 = t1 * (t1 * (1.0f / t53));
-    const float t94 = 1.0f / t92;
-    const float t95 = SQRT(t54);
-    const float t96 = t1 * (t1 * (1.0f / t54));
-    const float t97 = 1.0f / t95;
-    const float t98 = SQRT(t55);
-    const float t99 = t1 * (t1 * (1.0f / t55));
-    const float t100 = 1.0f / t98;
-    const float t101 = SQRT(t56);
-    const float t102 = t1 * (t1 * (1.0f / t56));
-    const float t103 = 1.0f / t101;
-    const float t104 = t11 ? t21 : t25;
-    const float t105 = -t36;
-    const float t106 = t11 ? t36 : 0.0f;
-    const float t107 = t11 ? 0.0f : t105;
-    const float t108 = -t37;
-    const float t109 = t11 ? t37 : 0.0f;
-    const float t110 = t11 ? 0.0f : t108;
-    const float t111 = 1.0f / t58;
-    const float t112 = t57 ? 0.0f : t58;  // standard deviation
-    const float t113 = (t57 ? 3.7778932e+22f : t111) * t9;
-    const float t114 = t1 * t40;
-    const float t115 = t40 * t40;
-    const float t116 = t1 * t61;
-    const float t117 = t1 * t64;
-    const float t118 = t61 * t61;
-    const float t119 = t64 * t64;
-    const float t120 = t1 * t67;
-    const float t121 = t67 * t67;
-    const float t122 = t1 * t70;
-    const float t123 = t70 * t70;
-    const float t124 = t1 * t73;
-    const float t125 = t73 * t73;
-    const float t126 = t112 * 5.5f;
-    const float t127 = t1 * t76;
-    const float t128 = t76 * t76;
-    const _Bool t129 = 13.0f < t114;
-    const float t130 = t129 ? 169.0f : t46;
-    const float t131 = t129 ? 13.0f : t114;
-    const float t132 = t130 * (-0.5f);
-    const float t133 = t1 * t79;
-    const float t134 = t79 * t79;
-    const float t135 = -t115;
-    const float t136 = t115 * (-2.0f);
-    const float t137 = t115 * (-3.0f);
-    const float t138 = t115 * (-4.0f);
-    const float t139 = t115 * (-5.0f);
-    const float t140 = t115 * (-6.0f);
-    const _Bool t141 = 13.0f < t116;
-    const float t142 = t141 ? 169.0f : t60;
-    const float t143 = t141 ? 13.0f : t116;
-    const float t144 = (-0.5f) * t142;
-    const _Bool t145 = 13.0f < t117;
-    const float t146 = t145 ? 169.0f : t63;
-    const float t147 = t145 ? 13.0f : t117;
-    const float t148 = (-0.5f) * t146;
-    const float t149 = -t118;
-    const float t150 = t118 * (-2.0f);
-    const float t151 = t118 * (-3.0f);
-    const float t152 = t118 * (-4.0f);
-    const float t153 = t118 * (-5.0f);
-    const float t154 = t118 * (-6.0f);
-    const float t155 = t1 * t82;
-    const float t156 = -t119;
-    const float t157 = t119 * (-2.0f);
-    const float t158 = t119 * (-3.0f);
-    const float t159 = t119 * (-4.0f);
-    const float t160 = t119 * (-5.0f);
-    const float t161 = t119 * (-6.0f);
-    const float t162 = t82 * t82;
-    const _Bool t163 = 13.0f < t120;
-    const float t164 = t163 ? 169.0f : t66;
-    const float t165 = t163 ? 13.0f : t120;
-    const float t166 = (-0.5f) * t164;
-    const float t167 = -t121;
-    const float t168 = t121 * (-2.0f);
-    const float t169 = t121 * (-3.0f);
-    const float t170 = t121 * (-4.0f);
-    const float t171 = t121 * (-5.0f);
-    const float t172 = t121 * (-6.0f);
-    const _Bool t173 = 13.0f < t122;
-    const float t174 = t173 ? 169.0f : t69;
-    const float t175 = t173 ? 13.0f : t122;
-    const float t176 = (-0.5f) * t174;
-    const float t177 = -t123;
-    const float t178 = t123 * (-2.0f);
-    const float t179 = t123 * (-3.0f);
-    const float t180 = t123 * (-4.0f);
-    const float t181 = t123 * (-5.0f);
-    const float t182 = t123 * (-6.0f);
-    const _Bool t183 = 13.0f < t124;
-    const float t184 = t183 ? 169.0f : t72;
-    const float t185 = t183 ? 13.0f : t124;
-    const float t186 = (-0.5f) * t184;
-    const float t187 = t1 * t85;
-    const float t188 = t85 * t85;
-    const float t189 = -t125;
-    const float t190 = t125 * (-2.0f);
-    const float t191 = t125 * (-3.0f);
-    const float t192 = t125 * (-4.0f);
-    const float t193 = t125 * (-5.0f);
-    const float t194 = t125 * (-6.0f);
-    const float t195 = -t126;
-    const _Bool t196 = 13.0f < t127;
-    const float t197 = t196 ? 169.0f : t75;
-    const float t198 = t196 ? 13.0f : t127;
-    const float t199 = (-0.5f) * t197;
-    const float t200 = -t128;
-    const float t201 = t128 * (-2.0f);
-    const float t202 = t128 * (-3.0f);
-    const float t203 = t128 * (-4.0f);
-    const float t204 = t128 * (-5.0f);
-    const float t205 = t128 * (-6.0f);
-    const float t206 = t1 * t88;
-    const float t207 = t88 * t88;
-    const _Bool t208 = 13.0f < t133;
-    const float t209 = t208 ? 169.0f : t78;
-    const float t210 = t208 ? 13.0f : t133;
-    const float t211 = (-0.5f) * t209;
-    const float t212 = t40 * t131;
-    const float t213 = 1.0f / FMA(t131, 0.25f, 1.0f);
-    const float t214 = t1 * t91;
-    const float t215 = -t134;
-    const float t216 = t134 * (-2.0f);
-    const float t217 = t134 * (-3.0f);
-    const float t218 = t134 * (-4.0f);
-    const float t219 = t91 * t91;
-    const float t220 = t134 * (-5.0f);
-    const float t221 = t134 * (-6.0f);
-    const float t222 = (t113 < (-5.5f)) ? (-5.5f) : t113;
-    const float t223 = t1 * t94;
-    const float t224 = t94 * t94;
-    const float t225 = FMA(t132, 1.442695f, 12582912.0f);
-    const float t226 = t1 * t97;
-    const float t227 = t97 * t97;
-    const float t228 = t61 * t143;
-    const float t229 = 1.0f / FMA(0.25f, t143, 1.0f);
-    const float t230 = t1 * t100;
-    const float t231 = t1 * t103;
-    const float t232 = t64 * t147;
-    const float t233 = 1.0f / FMA(0.25f, t147, 1.0f);
-    const float t234 = t100 * t100;
-    const float t235 = FMA(1.442695f, t144, 12582912.0f);
-    const float t236 = t103 * t103;
-    const _Bool t237 = 13.0f < t155;
-    const float t238 = t237 ? 169.0f : t81;
-    const float t239 = t237 ? 13.0f : t155;
-    const float t240 = (-0.5f) * t238;
-    const float t241 = FMA(1.442695f, t148, 12582912.0f);
-    const float t242 = -t162;
-    const float t243 = t162 * (-2.0f);
-    const float t244 = t162 * (-3.0f);
-    const float t245 = t162 * (-4.0f);
-    const float t246 = t162 * (-5.0f);
-    const float t247 = t162 * (-6.0f);
-    const float t248 = t67 * t165;
-    const float t249 = 1.0f / FMA(0.25f, t165, 1.0f);
-    const float t250 = FMA(1.442695f, t166, 12582912.0f);
-    const float t251 = t70 * t175;
-    const float t252 = 1.0f / FMA(0.25f, t175, 1.0f);
-    const float t253 = FMA(1.442695f, t176, 12582912.0f);
-    const _Bool t254 = 13.0f < t187;
-    const float t255 = t254 ? 169.0f : t84;
-    const float t256 = t254 ? 13.0f : t187;
-    const float t257 = (-0.5f) * t255;
-    const float t258 = t73 * t185;
-    const float t259 = 1.0f / FMA(0.25f, t185, 1.0f);
-    const float t260 = -t188;
-    const float t261 = t188 * (-2.0f);
-    const float t262 = t188 * (-3.0f);
-    const float t263 = t188 * (-4.0f);
-    const float t264 = t188 * (-5.0f);
-    const float t265 = t188 * (-6.0f);
-    const float t266 = (t12 < t195) ? t195 : t12;
-    const float t267 = (t14 < t195) ? t195 : t14;
-    const float t268 = FMA(1.442695f, t186, 12582912.0f);
-    const float t269 = t76 * t198;
-    const float t270 = 1.0f / FMA(0.25f, t198, 1.0f);
-    const _Bool t271 = 13.0f < t206;
-    const float t272 = t271 ? 169.0f : t87;
-    const float t273 = t271 ? 13.0f : t206;
-    const float t274 = (-0.5f) * t272;
-    const float t275 = -t207;
-    const float t276 = t207 * (-2.0f);
-    const float t277 = t207 * (-3.0f);
-    const float t278 = t207 * (-4.0f);
-    const float t279 = t207 * (-5.0f);
-    const float t280 = t207 * (-6.0f);
-    const float t281 = FMA(1.442695f, t199, 12582912.0f);
-    const float t282 = t79 * t210;
-    const float t283 = 1.0f / FMA(0.25f, t210, 1.0f);
-    const _Bool t284 = 13.0f < t214;
-    const float t285 = t284 ? 169.0f : t90;
-    const float t286 = t284 ? 13.0f : t214;
-    const float t287 = (-0.5f) * t285;
-    const float t288 = FMA(1.442695f, t211, 12582912.0f);
-    const float t289 = -t219;
-    const float t290 = t219 * (-2.0f);
-    const float t291 = t219 * (-3.0f);
-    const float t292 = t219 * (-4.0f);
-    const float t293 = t219 * (-5.0f);
-    const float t294 = t219 * (-6.0f);
-    const _Bool t295 = 13.0f < t223;
-    const float t296 = t295 ? 169.0f : t93;
-    const float t297 = t295 ? 13.0f : t223;
-    const float t298 = (-0.5f) * t296;
-    const float t299 = -t224;
-    const float t300 = t224 * (-2.0f);
-    const float t301 = t224 * (-3.0f);
-    const float t302 = t224 * (-4.0f);
-    const float t303 = t224 * (-5.0f);
-    const float t304 = t224 * (-6.0f);
-    const float t305 = t225 - 12582912.0f;
-    const float t306 = as_float((as_bits(t225) + 127u) << 23u);
-    const float t307 = FMA(t305, -0.69314575f, t132) + (t305 * (-1.4286068e-6f));
-    const float t308 = (5.5f < t222) ? 5.5f : t222;
-    const _Bool t309 = 13.0f < t226;
-    const float t310 = t309 ? 169.0f : t96;
-    const float t311 = t309 ? 13.0f : t226;
-    const float t312 = (-0.5f) * t310;
-    const float t313 = -t227;
-    const float t314 = t227 * (-2.0f);
-    const float t315 = t227 * (-3.0f);
-    const float t316 = t227 * (-4.0f);
-    const float t317 = t227 * (-5.0f);
-    const float t318 = t227 * (-6.0f);
-    const _Bool t319 = 13.0f < t230;
-    const float t320 = t319 ? 169.0f : t99;
-    const float t321 = t319 ? 13.0f : t230;
-    const float t322 = (-0.5f) * t320;
-    const _Bool t323 = 13.0f < t231;
-    const float t324 = t323 ? 169.0f : t102;
-    const float t325 = t323 ? 13.0f : t231;
-    const float t326 = (-0.5f) * t324;
-    const float t327 = t213 - 0.25f;
-    const float t328 = -t234;
-    const float t329 = t234 * (-2.0f);
-    const float t330 = t234 * (-3.0f);
-    const float t331 = t234 * (-4.0f);
-    const float t332 = t234 * (-5.0f);
-    const float t333 = t234 * (-6.0f);
-    const float t334 = t235 - 12582912.0f;
-    const float t335 = as_float((127u + as_bits(t235)) << 23u);
-    const float t336 = FMA(-0.69314575f, t334, t144) + ((-1.4286068e-6f) * t334);
-    const float t337 = -t236;
-    const float t338 = t236 * (-2.0f);
-    const float t339 = t236 * (-3.0f);
-    const float t340 = t236 * (-4.0f);
-    const float t341 = t236 * (-5.0f);
-    const float t342 = t236 * (-6.0f);
-    const float t343 = t241 - 12582912.0f;
-    const float t344 = as_float((127u + as_bits(t241)) << 23u);
-    const float t345 = FMA(-0.69314575f, t343, t148) + ((-1.4286068e-6f) * t343);
-    const float t346 = t82 * t239;
-    const float t347 = 1.0f / FMA(0.25f, t239, 1.0f);
-    const float t348 = FMA(1.442695f, t240, 12582912.0f);
-    const float t349 = t250 - 12582912.0f;
-    const float t350 = as_float((127u + as_bits(t250)) << 23u);
-    const float t351 = FMA(-0.69314575f, t349, t166) + ((-1.4286068e-6f) * t349);
-    const float t352 = t229 - 0.25f;
-    const float t353 = t253 - 12582912.0f;
-    const float t354 = as_float((127u + as_bits(t253)) << 23u);
-    const float t355 = FMA(-0.69314575f, t353, t176) + ((-1.4286068e-6f) * t353);
-    const float t356 = t233 - 0.25f;
-    const float t357 = t85 * t256;
-    const float t358 = 1.0f / FMA(0.25f, t256, 1.0f);
-    const float t359 = FMA(1.442695f, t257, 12582912.0f);
-    const float t360 = t268 - 12582912.0f;
-    const float t361 = as_float((127u + as_bits(t268)) << 23u);
-    const float t362 = FMA(-0.69314575f, t360, t186) + ((-1.4286068e-6f) * t360);
-    const float t363 = (t126 < t266) ? t126 : t266;
-    const float t364 = t249 - 0.25f;
-    const float t365 = (t126 < t267) ? t126 : t267;
-    const float t366 = t252 - 0.25f;
-    const float t367 = t88 * t273;
-    const float t368 = 1.0f / FMA(0.25f, t273, 1.0f);
-    const float t369 = t259 - 0.25f;
-    const float t370 = t281 - 12582912.0f;
-    const float t371 = as_float((127u + as_bits(t281)) << 23u);
-    const float t372 = FMA(-0.69314575f, t370, t199) + ((-1.4286068e-6f) * t370);
-    const float t373 = FMA(1.442695f, t274, 12582912.0f);
-    const float t374 = t288 - 12582912.0f;
-    const float t375 = as_float((127u + as_bits(t288)) << 23u);
-    const float t376 = FMA(-0.69314575f, t374, t211) + ((-1.4286068e-6f) * t374);
-    const float t377 = t91 * t286;
-    const float t378 = 1.0f / FMA(0.25f, t286, 1.0f);
-    const float t379 = t270 - 0.25f;
-    const float t380 = FMA(1.442695f, t287, 12582912.0f);
-    const float t381 = t94 * t297;
-    const float t382 = 1.0f / FMA(0.25f, t297, 1.0f);
-    const float t383 = t283 - 0.25f;
-    const float t384 = FMA(1.442695f, t298, 12582912.0f);
-    const float t385 = 0.5f * (t308 - (-5.5f));
-    const float t386 = 0.5f * ((-5.5f) + t308);
-    const float t387 = 5.5f - t308;
-    const float t388 = 5.5f + t308;
-    const float t389 = 0.5f * t387;
-    const float t390 = 0.5f * t388;
-    const float t391 = t97 * t311;
-    const float t392 = 1.0f / FMA(0.25f, t311, 1.0f);
-    const float t393 = (1.0f + FMA(FMA(t307, FMA(t307, FMA(t307, FMA(t307, 0.0013814222f, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t307 * t307, t307)) * t306;
-    const float t394 = FMA(1.442695f, t312, 12582912.0f);
-    const float t395 = t100 * t321;
-    const float t396 = 1.0f / FMA(0.25f, t321, 1.0f);
-    const float t397 = t103 * t325;
-    const float t398 = 1.0f / FMA(0.25f, t325, 1.0f);
-    const float t399 = t393 * (t213 * FMA(t327, FMA(t327, FMA(t327, FMA(t327, FMA(t327, FMA(t327, FMA(t327, FMA(t327,
-        FMA(t327, FMA(t327, -0.012888777f, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t400 = t40 * (t393 * 0.3989423f);
-    const float t401 = t400 * t135;
-    const float t402 = FMA(1.442695f, t322, 12582912.0f);
-    const float t403 = FMA(1.442695f, t326, 12582912.0f);
-    const float t404 = (1.0f + FMA(FMA(t336, FMA(t336, FMA(t336, FMA(0.0013814222f, t336, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t336 * t336, t336)) * t335;
-    const float t405 = t348 - 12582912.0f;
-    const float t406 = as_float((127u + as_bits(t348)) << 23u);
-    const float t407 = FMA(-0.69314575f, t405, t240) + ((-1.4286068e-6f) * t405);
-    const float t408 = (1.0f + FMA(FMA(t345, FMA(t345, FMA(t345, FMA(0.0013814222f, t345, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t345 * t345, t345)) * t344;
-    const float t409 = t404 * (t229 * FMA(t352, FMA(t352, FMA(t352, FMA(t352, FMA(t352, FMA(t352, FMA(t352, FMA(t352,
-        FMA(t352, FMA(-0.012888777f, t352, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t410 = t61 * (0.3989423f * t404);
-    const float t411 = t410 * t149;
-    const float t412 = (1.0f + FMA(FMA(t351, FMA(t351, FMA(t351, FMA(0.0013814222f, t351, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t351 * t351, t351)) * t350;
-    const float t413 = t408 * (t233 * FMA(t356, FMA(t356, FMA(t356, FMA(t356, FMA(t356, FMA(t356, FMA(t356, FMA(t356,
-        FMA(t356, FMA(-0.012888777f, t356, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t414 = t64 * (0.3989423f * t408);
-    const float t415 = t414 * t156;
-    const float t416 = t359 - 12582912.0f;
-    const float t417 = as_float((127u + as_bits(t359)) << 23u);
-    const float t418 = FMA(-0.69314575f, t416, t257) + ((-1.4286068e-6f) * t416);
-    const float t419 = t347 - 0.25f;
-    const float t420 = (1.0f + FMA(FMA(t355, FMA(t355, FMA(t355, FMA(0.0013814222f, t355, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t355 * t355, t355)) * t354;
-    const float t421 = t412 * (t249 * FMA(t364, FMA(t364, FMA(t364, FMA(t364, FMA(t364, FMA(t364, FMA(t364, FMA(t364,
-        FMA(t364, FMA(-0.012888777f, t364, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t422 = t67 * (0.3989423f * t412);
-    const float t423 = t422 * t167;
-    const float t424 = t420 * (t252 * FMA(t366, FMA(t366, FMA(t366, FMA(t366, FMA(t366, FMA(t366, FMA(t366, FMA(t366,
-        FMA(t366, FMA(-0.012888777f, t366, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t425 = t70 * (0.3989423f * t420);
-    const float t426 = t425 * t177;
-    const float t427 = (1.0f + FMA(FMA(t362, FMA(t362, FMA(t362, FMA(0.0013814222f, t362, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t362 * t362, t362)) * t361;
-    const float t428 = t427 * (t259 * FMA(t369, FMA(t369, FMA(t369, FMA(t369, FMA(t369, FMA(t369, FMA(t369, FMA(t369,
-        FMA(t369, FMA(-0.012888777f, t369, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t429 = t73 * (0.3989423f * t427);
-    const float t430 = t429 * t189;
-    const float t431 = t358 - 0.25f;
-    const float t432 = t373 - 12582912.0f;
-    const float t433 = as_float((127u + as_bits(t373)) << 23u);
-    const float t434 = FMA(-0.69314575f, t432, t274) + ((-1.4286068e-6f) * t432);
-    const float t435 = (1.0f + FMA(FMA(t372, FMA(t372, FMA(t372, FMA(0.0013814222f, t372, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t372 * t372, t372)) * t371;
-    const float t436 = t435 * (t270 * FMA(t379, FMA(t379, FMA(t379, FMA(t379, FMA(t379, FMA(t379, FMA(t379, FMA(t379,
-        FMA(t379, FMA(-0.012888777f, t379, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t437 = t76 * (0.3989423f * t435);
-    const float t438 = t437 * t200;
-    const float t439 = t380 - 12582912.0f;
-    const float t440 = as_float((127u + as_bits(t380)) << 23u);
-    const float t441 = FMA(-0.69314575f, t439, t287) + ((-1.4286068e-6f) * t439);
-    const float t442 = t368 - 0.25f;
-    const float t443 = (1.0f + FMA(FMA(t376, FMA(t376, FMA(t376, FMA(0.0013814222f, t376, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t376 * t376, t376)) * t375;
-    const float t444 = t443 * (t283 * FMA(t383, FMA(t383, FMA(t383, FMA(t383, FMA(t383, FMA(t383, FMA(t383, FMA(t383,
-        FMA(t383, FMA(-0.012888777f, t383, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t445 = t79 * (0.3989423f * t443);
-    const float t446 = t445 * t215;
-    const float t447 = t384 - 12582912.0f;
-    const float t448 = as_float((127u + as_bits(t384)) << 23u);
-    const float t449 = FMA(-0.69314575f, t447, t298) + ((-1.4286068e-6f) * t447);
-    const float t450 = t385 * 0.017614007f;
-    const float t451 = t385 * 0.04060143f;
-    const float t452 = t385 * 0.06267205f;
-    const float t453 = t385 * 0.08327674f;
-    const float t454 = t385 * 0.10193012f;
-    const float t455 = t385 * 0.118194535f;
-    const float t456 = t385 * 0.13168864f;
-    const float t457 = t385 * 0.1420961f;
-    const float t458 = t385 * 0.14917299f;
-    const float t459 = t385 * 0.15275338f;
-    const float t460 = FMA(t385, -0.9931286f, t386);
-    const float t461 = FMA(t385, -0.9639719f, t386);
-    const float t462 = FMA(t385, -0.9122344f, t386);
-    const float t463 = FMA(t385, -0.839117f, t386);
-    const float t464 = FMA(t385, -0.74633193f, t386);
-    const float t465 = FMA(t385, -0.6360537f, t386);
-    const float t466 = FMA(t385, -0.510867f, t386);
-    const float t467 = FMA(t385, -0.3737061f, t386);
-    const float t468 = FMA(t385, -0.22778586f, t386);
-    const float t469 = FMA(t385, -0.07652652f, t386);
-    const float t470 = FMA(t385, 0.07652652f, t386);
-    const float t471 = FMA(t385, 0.22778586f, t386);
-    const float t472 = FMA(t385, 0.3737061f, t386);
-    const float t473 = FMA(t385, 0.510867f, t386);
-    const float t474 = FMA(t385, 0.6360537f, t386);
-    const float t475 = FMA(t385, 0.74633193f, t386);
-    const float t476 = FMA(t385, 0.839117f, t386);
-    const float t477 = FMA(t385, 0.9122344f, t386);
-    const float t478 = FMA(t385, 0.9639719f, t386);
-    const float t479 = FMA(t385, 0.9931286f, t386);
-    const float t480 = 0.017614007f * t389;
-    const float t481 = 0.04060143f * t389;
-    const float t482 = 0.06267205f * t389;
-    const float t483 = 0.08327674f * t389;
-    const float t484 = 0.10193012f * t389;
-    const float t485 = 0.118194535f * t389;
-    const float t486 = 0.13168864f * t389;
-    const float t487 = 0.1420961f * t389;
-    const float t488 = 0.14917299f * t389;
-    const float t489 = 0.15275338f * t389;
-    const float t490 = FMA(-0.9931286f, t389, t390);
-    const float t491 = FMA(-0.9639719f, t389, t390);
-    const float t492 = FMA(-0.9122344f, t389, t390);
-    const float t493 = FMA(-0.839117f, t389, t390);
-    const float t494 = FMA(-0.74633193f, t389, t390);
-    const float t495 = FMA(-0.6360537f, t389, t390);
-    const float t496 = FMA(-0.510867f, t389, t390);
-    const float t497 = FMA(-0.3737061f, t389, t390);
-    const float t498 = FMA(-0.22778586f, t389, t390);
-    const float t499 = FMA(-0.07652652f, t389, t390);
-    const float t500 = FMA(0.07652652f, t389, t390);
-    const float t501 = FMA(0.22778586f, t389, t390);
-    const float t502 = FMA(0.3737061f, t389, t390);
-    const float t503 = FMA(0.510867f, t389, t390);
-    const float t504 = FMA(0.6360537f, t389, t390);
-    const float t505 = FMA(0.74633193f, t389, t390);
-    const float t506 = FMA(0.839117f, t389, t390);
-    const float t507 = FMA(0.9122344f, t389, t390);
-    const float t508 = FMA(0.9639719f, t389, t390);
-    const float t509 = FMA(0.9931286f, t389, t390);
-    const float t510 = t378 - 0.25f;
-    const float t511 = t394 - 12582912.0f;
-    const float t512 = as_float((127u + as_bits(t394)) << 23u);
-    const float t513 = FMA(-0.69314575f, t511, t312) + ((-1.4286068e-6f) * t511);
-    const float t514 = t382 - 0.25f;
-    const float t515 = t392 - 0.25f;
-    const float t516 = t402 - 12582912.0f;
-    const float t517 = as_float((127u + as_bits(t402)) << 23u);
-    const float t518 = FMA(-0.69314575f, t516, t322) + ((-1.4286068e-6f) * t516);
-    const float t519 = t403 - 12582912.0f;
-    const float t520 = as_float((127u + as_bits(t403)) << 23u);
-    const float t521 = FMA(-0.69314575f, t519, t326) + ((-1.4286068e-6f) * t519);
-    const float t522 = t396 - 0.25f;
-    const float t523 = t398 - 0.25f;
-    const float t524 = (1.0f + FMA(FMA(t407, FMA(t407, FMA(t407, FMA(0.0013814222f, t407, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t407 * t407, t407)) * t406;
-    const float t525 = t400 * t212;
-    const float t526 = FMA(t212, t525, t401);
-    const float t527 = t525 * t136;
-    const float t528 = t526 * t137;
-    const float t529 = FMA(t212, t526, t527);
-    const float t530 = FMA(t212, t529, t528);
-    const float t531 = t529 * t138;
-    const float t532 = t530 * t139;
-    const float t533 = FMA(t212, t530, t531);
-    const float t534 = FMA(t212, t533, t532);
-    const float t535 = FMA(t212, t534, t533 * t140);
-    const float t536 = t410 * t228;
-    const float t537 = FMA(t228, t536, t411);
-    const float t538 = t536 * t150;
-    const float t539 = t537 * t151;
-    const float t540 = FMA(t228, t537, t538);
-    const float t541 = FMA(t228, t540, t539);
-    const float t542 = t540 * t152;
-    const float t543 = t541 * t153;
-    const float t544 = FMA(t228, t541, t542);
-    const float t545 = FMA(t228, t544, t543);
-    const float t546 = FMA(t228, t545, t544 * t154);
-    const float t547 = t524 * (t347 * FMA(t419, FMA(t419, FMA(t419, FMA(t419, FMA(t419, FMA(t419, FMA(t419, FMA(t419,
-        FMA(t419, FMA(-0.012888777f, t419, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t548 = t82 * (0.3989423f * t524);
-    const float t549 = t548 * t242;
-    const float t550 = (1.0f + FMA(FMA(t418, FMA(t418, FMA(t418, FMA(0.0013814222f, t418, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t418 * t418, t418)) * t417;
-    const float t551 = t414 * t232;
-    const float t552 = FMA(t232, t551, t415);
-    const float t553 = t551 * t157;
-    const float t554 = t552 * t158;
-    const float t555 = FMA(t232, t552, t553);
-    const float t556 = FMA(t232, t555, t554);
-    const float t557 = t555 * t159;
-    const float t558 = t556 * t160;
-    const float t559 = FMA(t232, t556, t557);
-    const float t560 = FMA(t232, t559, t558);
-    const float t561 = FMA(t232, t560, t559 * t161);
-    const float t562 = t422 * t248;
-    const float t563 = FMA(t248, t562, t423);
-    const float t564 = t562 * t168;
-    const float t565 = t563 * t169;
-    const float t566 = FMA(t248, t563, t564);
-    const float t567 = FMA(t248, t566, t565);
-    const float t568 = t566 * t170;
-    const float t569 = t567 * t171;
-    const float t570 = FMA(t248, t567, t568);
-    const float t571 = FMA(t248, t570, t569);
-    const float t572 = FMA(t248, t571, t570 * t172);
-    const float t573 = t550 * (t358 * FMA(t431, FMA(t431, FMA(t431, FMA(t431, FMA(t431, FMA(t431, FMA(t431, FMA(t431,
-        FMA(t431, FMA(-0.012888777f, t431, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t574 = t85 * (0.3989423f * t550);
-    const float t575 = t574 * t260;
-    const float t576 = t425 * t251;
-    const float t577 = FMA(t251, t576, t426);
-    const float t578 = t576 * t178;
-    const float t579 = t577 * t179;
-    const float t580 = FMA(t251, t577, t578);
-    const float t581 = FMA(t251, t580, t579);
-    const float t582 = t580 * t180;
-    const float t583 = t581 * t181;
-    const float t584 = FMA(t251, t581, t582);
-    const float t585 = FMA(t251, t584, t583);
-    const float t586 = FMA(t251, t585, t584 * t182);
-    const float t587 = (1.0f + FMA(FMA(t434, FMA(t434, FMA(t434, FMA(0.0013814222f, t434, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t434 * t434, t434)) * t433;
-    const float t588 = t587 * (t368 * FMA(t442, FMA(t442, FMA(t442, FMA(t442, FMA(t442, FMA(t442, FMA(t442, FMA(t442,
-        FMA(t442, FMA(-0.012888777f, t442, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t589 = t88 * (0.3989423f * t587);
-    const float t590 = t589 * t275;
-    const float t591 = t429 * t258;
-    const float t592 = FMA(t258, t591, t430);
-    const float t593 = t591 * t190;
-    const float t594 = t592 * t191;
-    const float t595 = FMA(t258, t592, t593);
-    const float t596 = FMA(t258, t595, t594);
-    const float t597 = t595 * t192;
-    const float t598 = t596 * t193;
-    const float t599 = FMA(t258, t596, t597);
-    const float t600 = FMA(t258, t599, t598);
-    const float t601 = FMA(t258, t600, t599 * t194);
-    const float t602 = (1.0f + FMA(FMA(t441, FMA(t441, FMA(t441, FMA(0.0013814222f, t441, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t441 * t441, t441)) * t440;
-    const float t603 = t437 * t269;
-    const float t604 = FMA(t269, t603, t438);
-    const float t605 = t603 * t201;
-    const float t606 = t604 * t202;
-    const float t607 = FMA(t269, t604, t605);
-    const float t608 = FMA(t269, t607, t606);
-    const float t609 = t607 * t203;
-    const float t610 = t608 * t204;
-    const float t611 = FMA(t269, t608, t609);
-    const float t612 = FMA(t269, t611, t610);
-    const float t613 = FMA(t269, t612, t611 * t205);
-    const float t614 = (1.0f + FMA(FMA(t449, FMA(t449, FMA(t449, FMA(0.0013814222f, t449, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t449 * t449, t449)) * t448;
-    const float t615 = t460 * t460;
-    const float t616 = t112 * t460;
-    const float t617 = (-0.5f) * t615;
-    const float t618 = t616 - t363;
-    const float t619 = t461 * t461;
-    const float t620 = t112 * t461;
-    const float t621 = (-0.5f) * t619;
-    const float t622 = t620 - t363;
-    const float t623 = t462 * t462;
-    const float t624 = t112 * t462;
-    const float t625 = (-0.5f) * t623;
-    const float t626 = t624 - t363;
-    const float t627 = t463 * t463;
-    const float t628 = t112 * t463;
-    const float t629 = (-0.5f) * t627;
-    const float t630 = t628 - t363;
-    const float t631 = t464 * t464;
-    const float t632 = t112 * t464;
-    const float t633 = (-0.5f) * t631;
-    const float t634 = t632 - t363;
-    const float t635 = t465 * t465;
-    const float t636 = t112 * t465;
-    const float t637 = (-0.5f) * t635;
-    const float t638 = t636 - t363;
-    const float t639 = t466 * t466;
-    const float t640 = t112 * t466;
-    const float t641 = (-0.5f) * t639;
-    const float t642 = t640 - t363;
-    const float t643 = t467 * t467;
-    const float t644 = t112 * t467;
-    const float t645 = (-0.5f) * t643;
-    const float t646 = t644 - t363;
-    const float t647 = t468 * t468;
-    const float t648 = t112 * t468;
-    const float t649 = (-0.5f) * t647;
-    const float t650 = t648 - t363;
-    const float t651 = t469 * t469;
-    const float t652 = t112 * t469;
-    const float t653 = (-0.5f) * t651;
-    const float t654 = t652 - t363;
-    const float t655 = t470 * t470;
-    const float t656 = t112 * t470;
-    const float t657 = (-0.5f) * t655;
-    const float t658 = t656 - t363;
-    const float t659 = t471 * t471;
-    const float t660 = t112 * t471;
-    const float t661 = (-0.5f) * t659;
-    const float t662 = t660 - t363;
-    const float t663 = t472 * t472;
-    const float t664 = t112 * t472;
-    const float t665 = (-0.5f) * t663;
-    const float t666 = t664 - t363;
-    const float t667 = t473 * t473;
-    const float t668 = t112 * t473;
-    const float t669 = (-0.5f) * t667;
-    const float t670 = t668 - t363;
-    const float t671 = t474 * t474;
-    const float t672 = t112 * t474;
-    const float t673 = (-0.5f) * t671;
-    const float t674 = t672 - t363;
-    const float t675 = t475 * t475;
-    const float t676 = t112 * t475;
-    const float t677 = (-0.5f) * t675;
-    const float t678 = t676 - t363;
-    const float t679 = t476 * t476;
-    const float t680 = t112 * t476;
-    const float t681 = (-0.5f) * t679;
-    const float t682 = t680 - t363;
-    const float t683 = t477 * t477;
-    const float t684 = t112 * t477;
-    const float t685 = (-0.5f) * t683;
-    const float t686 = t684 - t363;
-    const float t687 = t478 * t478;
-    const float t688 = t112 * t478;
-    const float t689 = (-0.5f) * t687;
-    const float t690 = t688 - t363;
-    const float t691 = t479 * t479;
-    const float t692 = (t112 * t479) - t363;
-    const float t693 = (-0.5f) * t691;
-    const float t694 = t445 * t282;
-    const float t695 = FMA(t282, t694, t446);
-    const float t696 = t694 * t216;
-    const float t697 = t695 * t217;
-    const float t698 = FMA(t282, t695, t696);
-    const float t699 = FMA(t282, t698, t697);
-    const float t700 = t698 * t218;
-    const float t701 = t699 * t220;
-    const float t702 = FMA(t282, t699, t700);
-    const float t703 = FMA(t282, t702, t701);
-    const float t704 = FMA(t282, t703, t702 * t221);
-    const float t705 = t490 * t490;
-    const float t706 = t112 * t490;
-    const float t707 = (-0.5f) * t705;
-    const float t708 = t706 - t365;
-    const float t709 = t491 * t491;
-    const float t710 = t112 * t491;
-    const float t711 = (-0.5f) * t709;
-    const float t712 = t710 - t365;
-    const float t713 = t492 * t492;
-    const float t714 = t112 * t492;
-    const float t715 = (-0.5f) * t713;
-    const float t716 = t714 - t365;
-    const float t717 = t493 * t493;
-    const float t718 = t112 * t493;
-    const float t719 = (-0.5f) * t717;
-    const float t720 = t718 - t365;
-    const float t721 = t494 * t494;
-    const float t722 = t112 * t494;
-    const float t723 = (-0.5f) * t721;
-    const float t724 = t722 - t365;
-    const float t725 = t495 * t495;
-    const float t726 = t112 * t495;
-    const float t727 = (-0.5f) * t725;
-    const float t728 = t726 - t365;
-    const float t729 = t496 * t496;
-    const float t730 = t112 * t496;
-    const float t731 = (-0.5f) * t729;
-    const float t732 = t730 - t365;
-    const float t733 = t497 * t497;
-    const float t734 = t112 * t497;
-    const float t735 = (-0.5f) * t733;
-    const float t736 = t734 - t365;
-    const float t737 = t498 * t498;
-    const float t738 = t112 * t498;
-    const float t739 = (-0.5f) * t737;
-    const float t740 = t738 - t365;
-    const float t741 = t499 * t499;
-    const float t742 = t112 * t499;
-    const float t743 = (-0.5f) * t741;
-    const float t744 = t742 - t365;
-    const float t745 = t500 * t500;
-    const float t746 = t112 * t500;
-    const float t747 = (-0.5f) * t745;
-    const float t748 = t746 - t365;
-    const float t749 = t501 * t501;
-    const float t750 = t112 * t501;
-    const float t751 = (-0.5f) * t749;
-    const float t752 = t750 - t365;
-    const float t753 = t502 * t502;
-    const float t754 = t112 * t502;
-    const float t755 = (-0.5f) * t753;
-    const float t756 = t754 - t365;
-    const float t757 = t503 * t503;
-    const float t758 = t112 * t503;
-    const float t759 = (-0.5f) * t757;
-    const float t760 = t758 - t365;
-    const float t761 = t504 * t504;
-    const float t762 = t112 * t504;
-    const float t763 = (-0.5f) * t761;
-    const float t764 = t762 - t365;
-    const float t765 = t505 * t505;
-    const float t766 = t112 * t505;
-    const float t767 = (-0.5f) * t765;
-    const float t768 = t766 - t365;
-    const float t769 = t506 * t506;
-    const float t770 = t112 * t506;
-    const float t771 = (-0.5f) * t769;
-    const float t772 = t770 - t365;
-    const float t773 = t507 * t507;
-    const float t774 = t112 * t507;
-    const float t775 = (-0.5f) * t773;
-    const float t776 = t774 - t365;
-    const float t777 = t508 * t508;
-    const float t778 = t112 * t508;
-    const float t779 = t112 * t509;
-    const float t780 = t509 * t509;
-    const float t781 = (-0.5f) * t777;
-    const float t782 = t778 - t365;
-    const float t783 = t779 - t365;
-    const float t784 = (-0.5f) * t780;
-    const float t785 = t602 * (t378 * FMA(t510, FMA(t510, FMA(t510, FMA(t510, FMA(t510, FMA(t510, FMA(t510, FMA(t510,
-        FMA(t510, FMA(-0.012888777f, t510, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t786 = t91 * (0.3989423f * t602);
-    const float t787 = t786 * t289;
-    const float t788 = t614 * (t382 * FMA(t514, FMA(t514, FMA(t514, FMA(t514, FMA(t514, FMA(t514, FMA(t514, FMA(t514,
-        FMA(t514, FMA(-0.012888777f, t514, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t789 = t94 * (0.3989423f * t614);
-    const float t790 = t789 * t299;
-    const float t791 = t392 * FMA(t515, FMA(t515, FMA(t515, FMA(t515, FMA(t515, FMA(t515, FMA(t515, FMA(t515, FMA(t515,
-        FMA(-0.012888777f, t515, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f), 0.1411755f),
-        0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f);
-    const float t792 = (1.0f + FMA(FMA(t513, FMA(t513, FMA(t513, FMA(0.0013814222f, t513, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t513 * t513, t513)) * t512;
-    const float t793 = t792 * t791;
-    const float t794 = t97 * (0.3989423f * t792);
-    const float t795 = t794 * t313;
-    const float t796 = (1.0f + FMA(FMA(t518, FMA(t518, FMA(t518, FMA(0.0013814222f, t518, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t518 * t518, t518)) * t517;
-    const float t797 = t796 * (t396 * FMA(t522, FMA(t522, FMA(t522, FMA(t522, FMA(t522, FMA(t522, FMA(t522, FMA(t522,
-        FMA(t522, FMA(-0.012888777f, t522, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f),
-        0.1411755f), 0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f));
-    const float t798 = t100 * (0.3989423f * t796);
-    const float t799 = t798 * t328;
-    const float t800 = t398 * FMA(t523, FMA(t523, FMA(t523, FMA(t523, FMA(t523, FMA(t523, FMA(t523, FMA(t523, FMA(t523,
-        FMA(-0.012888777f, t523, 0.061844066f), -0.0922225f), 0.016932948f), 0.0053508277f), 0.08352485f), 0.1411755f),
-        0.1795469f), 0.18632823f), 0.1666411f), 0.13207589f);
-    const float t801 = (1.0f + FMA(FMA(t521, FMA(t521, FMA(t521, FMA(0.0013814222f, t521, 0.008368899f), 0.041668404f),
-        0.1666652f), 0.49999994f), t521 * t521, t521)) * t520;
-    const float t802 = t801 * t800;
-    const float t803 = t103 * (0.3989423f * t801);
-    const float t804 = t803 * t337;
-    const float t805 = FMA(t702, -48546816.0f, FMA(t611, 12184412.0f, FMA(t599, 354771.62f, FMA(t584, 11274.031f,
-        FMA(t570, 472.07007f, FMA(t559, 22.595078f, FMA(t544, 0.5294418f, t533 * 0.0050391955f)))))));
-    const float t806 = FMA(t703, -4.876464e+9f, FMA(t612, -15077023.0f, FMA(t600, 151294.12f, FMA(t585, 10659.981f,
-        FMA(t571, 620.09326f, FMA(t560, 34.252625f, FMA(t545, 0.5518238f, t534 * 0.0070035607f)))))));
-    const float t807 = FMA(-48546816.0f, t703, FMA(12184412.0f, t612, FMA(354771.62f, t600, FMA(11274.031f, t585,
-        FMA(472.07007f, t571, FMA(22.595078f, t560, FMA(0.5294418f, t545, 0.0050391955f * t534)))))));
-    const float t808 = t535 * 0.0070035607f;
-    const float t809 = 0.0050391955f * t535;
-    const float t810 = FMA(t546, 0.5518238f, t808);
-    const float t811 = FMA(0.5294418f, t546, t809);
-    const float t812 = FMA(t561, 34.252625f, t810);
-    const float t813 = FMA(22.595078f, t561, t811);
-    const float t814 = FMA(t572, 620.09326f, t812);
-    const float t815 = FMA(472.07007f, t572, t813);
-    const float t816 = FMA(t586, 10659.981f, t814);
-    const float t817 = FMA(11274.031f, t586, t815);
-    const float t818 = FMA(t601, 151294.12f, t816);
-    const float t819 = FMA(354771.62f, t601, t817);
-    const float t820 = FMA(t613, -15077023.0f, t818);
-    const float t821 = FMA(12184412.0f, t613, t819);
-    const float t822 = FMA(t704, -4.876464e+9f, t820);
-    const float t823 = FMA(-48546816.0f, t704, t821);
-    const float t824 = t548 * t346;
-    const float t825 = FMA(t346, t824, t549);
-    const float t826 = t824 * t243;
-    const float t827 = t825 * t244;
-    const float t828 = FMA(t346, t825, t826);
-    const float t829 = FMA(t346, t828, t827);
-    const float t830 = t828 * t245;
-    const float t831 = t829 * t246;
-    const float t832 = FMA(t346, t829, t830);
-    const float t833 = FMA(t346, t832, t831);
-    const float t834 = FMA(t346, t833, t832 * t247);
-    const float t835 = FMA(t832, -2.2312585e+11f, t805);
-    const float t836 = FMA(t833, -1.1500518e+12f, t806);
-    const float t837 = FMA(-2.2312585e+11f, t833, t807);
-    const float t838 = FMA(t834, -1.1500518e+12f, t822);
-    const float t839 = FMA(-2.2312585e+11f, t834, t823);
-    const float t840 = t574 * t357;
-    const float t841 = FMA(t357, t840, t575);
-    const float t842 = t840 * t261;
-    const float t843 = t841 * t262;
-    const float t844 = FMA(t357, t841, t842);
-    const float t845 = FMA(t357, t844, t843);
-    const float t846 = t844 * t263;
-    const float t847 = t845 * t264;
-    const float t848 = FMA(t357, t845, t846);
-    const float t849 = FMA(t357, t848, t847);
-    const float t850 = FMA(t357, t849, t848 * t265);
-    const float t851 = FMA(t848, -1.1122308e+14f, t835);
-    const float t852 = FMA(t849, -3.7428056e+14f, t836);
-    const float t853 = FMA(-1.1122308e+14f, t849, t837);
-    const float t854 = FMA(t850, -3.7428056e+14f, t838);
-    const float t855 = FMA(-1.1122308e+14f, t850, t839);
-    const float t856 = t589 * t367;
-    const float t857 = FMA(t367, t856, t590);
-    const float t858 = t856 * t276;
-    const float t859 = t857 * t277;
-    const float t860 = FMA(t367, t857, t858);
-    const float t861 = FMA(t367, t860, t859);
-    const float t862 = t860 * t278;
-    const float t863 = t861 * t279;
-    const float t864 = FMA(t367, t861, t862);
-    const float t865 = FMA(t367, t864, t863);
-    const float t866 = FMA(t367, t865, t864 * t280);
-    const float t867 = FMA(t864, -6.3284513e+16f, t851);
-    const float t868 = FMA(t865, -2.1788888e+17f, t852);
-    const float t869 = FMA(-6.3284513e+16f, t865, t853);
-    const float t870 = FMA(t866, -2.1788888e+17f, t854);
-    const float t871 = FMA(-6.3284513e+16f, t866, t855);
-    const float t872 = FMA(1.442695f, t617, 12582912.0f);
-    const float t873 = (-1.0f) + (t13 + t618);
-    const float t874 = FMA(t618, t873, t18 * t618);
-    const float t875 = FMA(1.442695f, t621, 12582912.0f);
-    const float t876 = (-1.0f) + (t13 + t622);
-    const float t877 = FMA(t622, t876, t18 * t622);
-    const float t878 = FMA(1.442695f, t625, 12582912.0f);
-    const float t879 = (-1.0f) + (t13 + t626);
-    const float t880 = FMA(t626, t879, t18 * t626);
-    const float t881 = FMA(1.442695f, t629, 12582912.0f);
-    const float t882 = (-1.0f) + (t13 + t630);
-    const float t883 = FMA(t630, t882, t18 * t630);
-    const float t884 = FMA(1.442695f, t633, 12582912.0f);
-    const float t885 = (-1.0f) + (t13 + t634);
-    const float t886 = FMA(t634, t885, t18 * t634);
-    const float t887 = FMA(1.442695f, t637, 12582912.0f);
-    const float t888 = (-1.0f) + (t13 + t638);
-    const float t889 = FMA(t638, t888, t18 * t638);
-    const float t890 = FMA(1.442695f, t641, 12582912.0f);
-    const float t891 = (-1.0f) + (t13 + t642);
-    const float t892 = FMA(t642, t891, t18 * t642);
-    const float t893 = FMA(1.442695f, t645, 12582912.0f);
-    const float t894 = (-1.0f) + (t13 + t646);
-    const float t895 = FMA(t646, t894, t18 * t646);
-    const float t896 = FMA(1.442695f, t649, 12582912.0f);
-    const float t897 = (-1.0f) + (t13 + t650);
-    const float t898 = FMA(t650, t897, t18 * t650);
-    const float t899 = FMA(1.442695f, t653, 12582912.0f);
-    const float t900 = (-1.0f) + (t13 + t654);
-    const float t901 = FMA(t654, t900, t18 * t654);
-    const float t902 = FMA(1.442695f, t657, 12582912.0f);
-    const float t903 = (-1.0f) + (t13 + t658);
-    const float t904 = FMA(t658, t903, t18 * t658);
-    const float t905 = FMA(1.442695f, t661, 12582912.0f);
-    const float t906 = (-1.0f) + (t13 + t662);
-    const float t907 = FMA(t662, t906, t18 * t662);
-    const float t908 = FMA(1.442695f, t665, 12582912.0f);
-    const float t909 = (-1.0f) + (t13 + t666);
-    const float t910 = FMA(t666, t909, t18 * t666);
-    const float t911 = FMA(1.442695f, t669, 12582912.0f);
-    const float t912 = (-1.0f) + (t13 + t670);
-    const float t913 = FMA(t670, t912, t18 * t670);
-    const float t914 = FMA(1.442695f, t673, 12582912.0f);
-    const float t915 = (-1.0f) + (t13 + t674);
-    const float t916 = FMA(t674, t915, t18 * t674);
-    const float t917 = FMA(1.442695f, t677, 12582912.0f);
-    const float t918 = (-1.0f) + (t13 + t678);
-    const float t919 = FMA(t678, t918, t18 * t678);
-    const float t920 = FMA(1.442695f, t681, 12582912.0f);
-    const float t921 = (-1.0f) + (t13 + t682);
-    const float t922 = FMA(t682, t921, t18 * t682);
-    const float t923 = FMA(1.442695f, t685, 12582912.0f);
-    const float t924 = (-1.0f) + (t13 + t686);
-    const float t925 = FMA(t686, t924, t18 * t686);
-    const float t926 = FMA(1.442695f, t689, 12582912.0f);
-    const float t927 = t13 + t690;
-    const float t928 = t13 + t692;
-    const float t929 = (-1.0f) + t927;
-    const float t930 = (-1.0f) + t928;
-    const float t931 = t18 * t690;
-    const float t932 = t18 * t692;
-    const float t933 = FMA(t690, t929, t931);
-    const float t934 = FMA(t692, t930, t932);
-    const float t935 = FMA(1.442695f, t693, 12582912.0f);
-    const float t936 = FMA(1.442695f, t707, 12582912.0f);
-    const float t937 = 1.0f + (t15 + t708);
-    const float t938 = FMA(t708, t937, t708 * t19);
-    const float t939 = FMA(1.442695f, t711, 12582912.0f);
-    const float t940 = 1.0f + (t15 + t712);
-    const float t941 = FMA(t712, t940, t19 * t712);
-    const float t942 = FMA(1.442695f, t715, 12582912.0f);
-    const float t943 = 1.0f + (t15 + t716);
-    const float t944 = FMA(t716, t943, t19 * t716);
-    const float t945 = FMA(1.442695f, t719, 12582912.0f);
-    const float t946 = 1.0f + (t15 + t720);
-    const float t947 = FMA(t720, t946, t19 * t720);
-    const float t948 = FMA(1.442695f, t723, 12582912.0f);
-    const float t949 = 1.0f + (t15 + t724);
-    const float t950 = FMA(t724, t949, t19 * t724);
-    const float t951 = FMA(1.442695f, t727, 12582912.0f);
-    const float t952 = 1.0f + (t15 + t728);
-    const float t953 = FMA(t728, t952, t19 * t728);
-    const float t954 = FMA(1.442695f, t731, 12582912.0f);
-    const float t955 = 1.0f + (t15 + t732);
-    const float t956 = FMA(t732, t955, t19 * t732);
-    const float t957 = FMA(1.442695f, t735, 12582912.0f);
-    const float t958 = 1.0f + (t15 + t736);
-    const float t959 = FMA(t736, t958, t19 * t736);
-    const float t960 = FMA(1.442695f, t739, 12582912.0f);
-    const float t961 = 1.0f + (t15 + t740);
-    const float t962 = FMA(t740, t961, t19 * t740);
-    const float t963 = FMA(1.442695f, t743, 12582912.0f);
-    const float t964 = 1.0f + (t15 + t744);
-    const float t965 = FMA(t744, t964, t19 * t744);
-    const float t966 = FMA(1.442695f, t747, 12582912.0f);
-    const float t967 = 1.0f + (t15 + t748);
-    const float t968 = FMA(t748, t967, t19 * t748);
-    const float t969 = FMA(1.442695f, t751, 12582912.0f);
-    const float t970 = 1.0f + (t15 + t752);
-    const float t971 = FMA(t752, t970, t19 * t752);
-    const float t972 = FMA(1.442695f, t755, 12582912.0f);
-    const float t973 = 1.0f + (t15 + t756);
-    const float t974 = FMA(t756, t973, t19 * t756);
-    const float t975 = FMA(1.442695f, t759, 12582912.0f);
-    const float t976 = 1.0f + (t15 + t760);
-    const float t977 = FMA(t760, t976, t19 * t760);
-    const float t978 = FMA(1.442695f, t763, 12582912.0f);
-    const float t979 = 1.0f + (t15 + t764);
-    const float t980 = FMA(t764, t979, t19 * t764);
-    const float t981 = FMA(1.442695f, t767, 12582912.0f);
-    const float t982 = 1.0f + (t15 + t768);
-    const float t983 = FMA(t768, t982, t19 * t768);
-    const float t984 = FMA(1.442695f, t771, 12582912.0f);
-    const float t985 = 1.0f + (t15 + t772);
-    const float t986 = FMA(t772, t985, t19 * t772);
-    const float t987 = FMA(1.442695f, t775, 12582912.0f);
-    const float t988 = 1.0f + (t15 + t776);
-    const float t989 = FMA(t776, t988, t19 * t776);
-    const float t990 = FMA(1.442695f, t781, 12582912.0f);
-    const float t991 = t15 + t782;
-    const float t992 = t15 + t783;
-    const float t993 = 1.0f + t991;
-    const float t994 = 1.0f + t992;
-    const float t995 = t19 * t782;
-    const float t996 = t19 * t783;
-    const float t997 = FMA(t782, t993, t995);
-    const float t998 = FMA(t783, t994, t996);
-    const float t999 = FMA(1.442695f, t784, 12582912.0f);
-    const float t1000 = t786 * t377;
-    const float t1001 = FMA(t377, t1000, t787);
-    const float t1002 = t1000 * t290;
-    const float t1003 = t1001 * t291;
-    const float t1004 = FMA(t377, t1001, t1002);
-    const float t1005 = FMA(t377, t1004, t1003);
-    const float t1006 = t1004 * t292;
-    const float t1007 = t1005 * t293;
-    const float t1008 = FMA(t377, t1005, t1006);
-    const float t1009 = FMA(t377, t1008, t1007);
-    const float t1010 = FMA(t377, t1009, t1008 * t294);
-    const float t1011 = FMA(t1008, -4.5643754e+19f, t867);
-    const float t1012 = FMA(t1009, -2.0448612e+20f, t868);
-    const float t1013 = FMA(-4.5643754e+19f, t1009, t869);
-    const float t1014 = FMA(t1010, -2.0448612e+20f, t870);
-    const float t1015 = FMA(-4.5643754e+19f, t1010, t871);
-    const float t1016 = t789 * t381;
-    const float t1017 = FMA(t381, t1016, t790);
-    const float t1018 = t1016 * t300;
-    const float t1019 = t1017 * t301;
-    const float t1020 = FMA(t381, t1017, t1018);
-    const float t1021 = FMA(t381, t1020, t1019);
-    const float t1022 = t1020 * t302;
-    const float t1023 = t1021 * t303;
-    const float t1024 = FMA(t381, t1021, t1022);
-    const float t1025 = FMA(t381, t1024, t1023);
-    const float t1026 = FMA(t381, t1025, t1024 * t304);
-    const float t1027 = FMA(t1024, -3.6951853e+22f, t1011);
-    const float t1028 = FMA(t1025, -3.132183e+23f, t1012);
-    const float t1029 = FMA(-3.6951853e+22f, t1025, t1013);
-    const float t1030 = FMA(t1026, -3.132183e+23f, t1014);
-    const float t1031 = FMA(-3.6951853e+22f, t1026, t1015);
-    const float t1032 = t794 * t391;
-    const float t1033 = FMA(t391, t1032, t795);
-    const float t1034 = t1032 * t314;
-    const float t1035 = t1033 * t315;
-    const float t1036 = FMA(t391, t1033, t1034);
-    const float t1037 = FMA(t391, t1036, t1035);
-    const float t1038 = t1036 * t316;
-    const float t1039 = t1037 * t317;
-    const float t1040 = FMA(t391, t1037, t1038);
-    const float t1041 = FMA(t391, t1040, t1039);
-    const float t1042 = FMA(t391, t1041, t1040 * t318);
-    const float t1043 = FMA(t1040, 3.181428e+25f, t1027);
-    const float t1044 = FMA(t1041, -3.962112e+26f, t1028);
-    const float t1045 = FMA(3.181428e+25f, t1041, t1029);
-    const float t1046 = FMA(t1042, -3.962112e+26f, t1030);
-    const float t1047 = FMA(3.181428e+25f, t1042, t1031);
-    const float t1048 = t798 * t395;
-    const float t1049 = FMA(t395, t1048, t799);
-    const float t1050 = t1048 * t329;
-    const float t1051 = t1049 * t330;
-    const float t1052 = FMA(t395, t1049, t1050);
-    const float t1053 = FMA(t395, t1052, t1051);
-    const float t1054 = t1052 * t331;
-    const float t1055 = t1053 * t332;
-    const float t1056 = FMA(t395, t1053, t1054);
-    const float t1057 = FMA(t395, t1056, t1055);
-    const float t1058 = FMA(t395, t1057, t1056 * t333);
-    const float t1059 = FMA(t1056, 3.314146e+29f, t1043);
-    const float t1060 = FMA(t1057, 4.5288964e+29f, t1044);
-    const float t1061 = FMA(3.314146e+29f, t1057, t1045);
-    const float t1062 = FMA(t1058, 4.5288964e+29f, t1046);
-    const float t1063 = FMA(3.314146e+29f, t1058, t1047);
-    const float t1064 = t803 * t397;
-    const float t1065 = FMA(t397, t1064, t804);
-    const float t1066 = t1064 * t338;
-    const float t1067 = t1065 * t339;
-    const float t1068 = FMA(t397, t1065, t1066);
-    const float t1069 = FMA(t397, t1068, t1067);
-    const float t1070 = t1068 * t340;
-    const float t1071 = t1069 * t341;
-    const float t1072 = FMA(t397, t1069, t1070);
-    const float t1073 = FMA(t397, t1072, t1071);
-    const float t1074 = FMA(t397, t1073, t1072 * t342);
-    const float t1075 = FMA(t1072, 8.634086e+32f, t1059);
-    const float t1076 = FMA(t1073, 2.3591343e+33f, t1060);
-    const float t1077 = FMA(8.634086e+32f, t1073, t1061);
-    const float t1078 = FMA(t529, 0.062208947f, t1075);
-    const float t1079 = FMA(t1074, 2.3591343e+33f, t1062);
-    const float t1080 = FMA(8.634086e+32f, t1074, t1063);
-    const float t1081 = FMA(t1073, -4.720509e+26f, FMA(t1057, 2.6870769e+23f, FMA(t1041, -8.722252e+20f, FMA(t1025,
-        -1.9074589e+18f, FMA(t1009, -1.7194302e+16f, FMA(t865, -1.1872881e+14f, FMA(t849, -1.2519919e+12f, FMA(t833,
-        -1.657109e+10f, FMA(t703, -285921900.0f, FMA(t612, -6266036.0f, FMA(t600, -181767.5f, FMA(t585, -5927.67f,
-        FMA(t571, -328.36154f, FMA(t560, -10.383268f, FMA(t545, -1.9572809f, FMA(t534, -0.025144942f,
-        t1079))))))))))))))));
-    const float t1082 = FMA(t533, -0.025144942f, t1076);
-    const float t1083 = FMA(t530, 0.062208947f, t1077);
-    const float t1084 = FMA(t540, 1.0835273f, t1078);
-    const float t1085 = FMA(t544, -1.9572809f, t1082);
-    const float t1086 = FMA(t533, 0.062208947f, t1080);
-    const float t1087 = FMA(t533, 0.09639859f, t1081);
-    const float t1088 = FMA(t541, 1.0835273f, t1083);
-    const float t1089 = FMA(t555, 4.1943936f, t1084);
-    const float t1090 = FMA(t559, -10.383268f, t1085);
-    const float t1091 = FMA(t544, 1.0835273f, t1086);
-    const float t1092 = FMA(t544, 1.8422246f, t1087);
-    const float t1093 = FMA(t556, 4.1943936f, t1088);
-    const float t1094 = FMA(t566, 22.405031f, t1089);
-    const float t1095 = FMA(t570, -328.36154f, t1090);
-    const float t1096 = FMA(t559, 4.1943936f, t1091);
-    const float t1097 = FMA(t559, 7.4760346f, t1092);
-    const float t1098 = FMA(t567, 22.405031f, t1093);
-    const float t1099 = FMA(t580, 224.11325f, t1094);
-    const float t1100 = FMA(t584, -5927.67f, t1095);
-    const float t1101 = FMA(t570, 22.405031f, t1096);
-    const float t1102 = FMA(t570, 33.63903f, t1097);
-    const float t1103 = FMA(t581, 224.11325f, t1098);
-    const float t1104 = FMA(t595, 2700.9817f, t1099);
-    const float t1105 = FMA(t599, -181767.5f, t1100);
-    const float t1106 = FMA(t584, 224.11325f, t1101);
-    const float t1107 = FMA(t584, 380.20502f, t1102);
-    const float t1108 = FMA(t596, 2700.9817f, t1103);
-    const float t1109 = FMA(t607, 38887.293f, t1104);
-    const float t1110 = FMA(t611, -6266036.0f, t1105);
-    const float t1111 = FMA(t599, 2700.9817f, t1106);
-    const float t1112 = FMA(t599, 4681.8447f, t1107);
-    const float t1113 = FMA(t608, 38887.293f, t1108);
-    const float t1114 = FMA(t698, 658083.44f, t1109);
-    const float t1115 = FMA(t702, -285921900.0f, t1110);
-    const float t1116 = FMA(t611, 38887.293f, t1111);
-    const float t1117 = FMA(t611, 63512.688f, t1112);
-    const float t1118 = FMA(t699, 658083.44f, t1113);
-    const float t1119 = FMA(t828, 12706574.0f, t1114);
-    const float t1120 = FMA(t832, -1.657109e+10f, t1115);
-    const float t1121 = FMA(t702, 658083.44f, t1116);
-    const float t1122 = FMA(t702, 1050787.8f, t1117);
-    const float t1123 = FMA(t829, 12706574.0f, t1118);
-    const float t1124 = FMA(t844, 256421490.0f, t1119);
-    const float t1125 = FMA(t848, -1.2519919e+12f, t1120);
-    const float t1126 = FMA(t832, 12706574.0f, t1121);
-    const float t1127 = FMA(t832, 20264718.0f, t1122);
-    const float t1128 = FMA(t845, 256421490.0f, t1123);
-    const float t1129 = FMA(t860, 3.5892572e+9f, t1124);
-    const float t1130 = FMA(t864, -1.1872881e+14f, t1125);
-    const float t1131 = FMA(t848, 256421490.0f, t1126);
-    const float t1132 = FMA(t848, 328514400.0f, t1127);
-    const float t1133 = FMA(t861, 3.5892572e+9f, t1128);
-    const float t1134 = FMA(t1004, -1.1192606e+11f, t1129);
-    const float t1135 = FMA(t1008, -1.7194302e+16f, t1130);
-    const float t1136 = FMA(t864, 3.5892572e+9f, t1131);
-    const float t1137 = FMA(t864, -1.2051102e+10f, t1132);
-    const float t1138 = FMA(t1005, -1.1192606e+11f, t1133);
-    const float t1139 = FMA(t1020, -4.067426e+12f, t1134);
-    const float t1140 = FMA(t1024, -1.9074589e+18f, t1135);
-    const float t1141 = FMA(t1008, -1.1192606e+11f, t1136);
-    const float t1142 = FMA(t1008, -2.464085e+12f, t1137);
-    const float t1143 = FMA(t1021, -4.067426e+12f, t1138);
-    const float t1144 = FMA(t1036, 1.1065232e+16f, t1139);
-    const float t1145 = FMA(t1040, -8.722252e+20f, t1140);
-    const float t1146 = FMA(t1024, -4.067426e+12f, t1141);
-    const float t1147 = FMA(t1024, -4.285102e+14f, t1142);
-    const float t1148 = FMA(t1037, 1.1065232e+16f, t1143);
-    const float t1149 = FMA(t1052, 2.6050454e+18f, t1144);
-    const float t1150 = FMA(t1056, 2.6870769e+23f, t1145);
-    const float t1151 = FMA(t1040, 1.1065232e+16f, t1146);
-    const float t1152 = FMA(t1040, -1.3045422e+16f, t1147);
-    const float t1153 = FMA(t1053, 2.6050454e+18f, t1148);
-    const float t1154 = FMA(t1068, 1.21506775e+20f, t1149);
-    const float t1155 = FMA(t1072, -4.720509e+26f, t1150);
-    const float t1156 = FMA(t1056, 2.6050454e+18f, t1151);
-    const float t1157 = FMA(t1056, 5.888024e+18f, t1152);
-    const float t1158 = FMA(t1069, 1.21506775e+20f, t1153);
-    const float t1159 = FMA(t525, 0.3161506f, t1154);
-    const float t1160 = FMA(t530, 0.09639859f, t1155);
-    const float t1161 = FMA(t1072, 1.21506775e+20f, t1156);
-    const float t1162 = FMA(t530, -0.2237541f, FMA(t1072, 3.4241023e+20f, t1157));
-    const float t1163 = FMA(t526, 0.3161506f, t1158);
-    const float t1164 = FMA(t536, 0.66057676f, t1159);
-    const float t1165 = FMA(t541, 1.8422246f, t1160);
-    const float t1166 = FMA(t541, -0.37527335f, t1162);
-    const float t1167 = FMA(t529, 0.3161506f, t1161);
-    const float t1168 = FMA(t537, 0.66057676f, t1163);
-    const float t1169 = FMA(t551, 2.537286f, t1164);
-    const float t1170 = FMA(t556, 7.4760346f, t1165);
-    const float t1171 = FMA(t556, -1.3818073f, t1166);
-    const float t1172 = FMA(t540, 0.66057676f, t1167);
-    const float t1173 = FMA(t552, 2.537286f, t1168);
-    const float t1174 = FMA(t562, 3.9256444f, t1169);
-    const float t1175 = FMA(t567, 33.63903f, t1170);
-    const float t1176 = FMA(t567, -7.193604f, t1171);
-    const float t1177 = FMA(t555, 2.537286f, t1172);
-    const float t1178 = FMA(t563, 3.9256444f, t1173);
-    const float t1179 = FMA(t576, 5.105815f, t1174);
-    const float t1180 = FMA(t581, 380.20502f, t1175);
-    const float t1181 = FMA(t581, -38.160294f, t1176);
-    const float t1182 = FMA(t566, 3.9256444f, t1177);
-    const float t1183 = FMA(t577, 5.105815f, t1178);
-    const float t1184 = FMA(t591, 6.7415233f, t1179);
-    const float t1185 = FMA(t596, 4681.8447f, t1180);
-    const float t1186 = FMA(t596, -221.25128f, t1181);
-    const float t1187 = FMA(t580, 5.105815f, t1182);
-    const float t1188 = FMA(t592, 6.7415233f, t1183);
-    const float t1189 = FMA(t603, 7.923151f, t1184);
-    const float t1190 = FMA(t608, 63512.688f, t1185);
-    const float t1191 = FMA(t608, -1459.3251f, t1186);
-    const float t1192 = FMA(t595, 6.7415233f, t1187);
-    const float t1193 = FMA(t604, 7.923151f, t1188);
-    const float t1194 = FMA(t694, 2.3804758f, t1189);
-    const float t1195 = FMA(t699, 1050787.8f, t1190);
-    const float t1196 = FMA(t699, -10777.164f, t1191);
-    const float t1197 = FMA(t607, 7.923151f, t1192);
-    const float t1198 = FMA(t695, 2.3804758f, t1193);
-    const float t1199 = FMA(t824, -48.0888f, t1194);
-    const float t1200 = FMA(t829, 20264718.0f, t1195);
-    const float t1201 = FMA(t829, -89930.28f, t1196);
-    const float t1202 = FMA(t698, 2.3804758f, t1197);
-    const float t1203 = FMA(t825, -48.0888f, t1198);
-    const float t1204 = FMA(t840, -375.81055f, t1199);
-    const float t1205 = FMA(t845, 328514400.0f, t1200);
-    const float t1206 = FMA(t845, -858371.75f, t1201);
-    const float t1207 = FMA(t828, -48.0888f, t1202);
-    const float t1208 = FMA(t841, -375.81055f, t1203);
-    const float t1209 = FMA(t856, -2418.7817f, t1204);
-    const float t1210 = FMA(t861, -1.2051102e+10f, t1205);
-    const float t1211 = FMA(t861, -8539674.0f, t1206);
-    const float t1212 = FMA(t844, -375.81055f, t1207);
-    const float t1213 = FMA(t857, -2418.7817f, t1208);
-    const float t1214 = FMA(t1000, -14629.29f, t1209);
-    const float t1215 = FMA(t1005, -2.464085e+12f, t1210);
-    const float t1216 = FMA(t1005, -135423400.0f, t1211);
-    const float t1217 = FMA(t860, -2418.7817f, t1212);
-    const float t1218 = FMA(t1001, -14629.29f, t1213);
-    const float t1219 = FMA(t1016, -65324.35f, t1214);
-    const float t1220 = FMA(t1021, -4.285102e+14f, t1215);
-    const float t1221 = FMA(t1021, -992038100.0f, t1216);
-    const float t1222 = FMA(t1004, -14629.29f, t1217);
-    const float t1223 = FMA(t1017, -65324.35f, t1218);
-    const float t1224 = FMA(t1032, 515998.3f, t1219);
-    const float t1225 = FMA(t1037, -1.3045422e+16f, t1220);
-    const float t1226 = FMA(t1037, -4.5322076e+10f, t1221);
-    const float t1227 = FMA(t1020, -65324.35f, t1222);
-    const float t1228 = FMA(t1033, 515998.3f, t1223);
-    const float t1229 = FMA(t1048, 12967729.0f, t1224);
-    const float t1230 = FMA(t1053, 5.888024e+18f, t1225);
-    const float t1231 = FMA(t1053, 2.304625e+12f, t1226);
-    const float t1232 = FMA(t1036, 515998.3f, t1227);
-    const float t1233 = FMA(t1049, 12967729.0f, t1228);
-    const float t1234 = FMA(t802, -7.663274e-6f, FMA(t797, 2.081912e-6f, FMA(t793, 3.2550513e-5f, FMA(t788,
-        7.751169e-5f, FMA(t785, 0.00020788849f, FMA(t588, 0.0005796661f, FMA(t573, 0.0015616799f, FMA(t547,
-        0.003953552f, FMA(t444, 0.009280315f, FMA(t436, 0.019871872f, FMA(t428, 0.03798706f, FMA(t424, 0.06223585f,
-        FMA(t421, 0.07928087f, FMA(t413, 0.14945096f, FMA(t409, 0.6405269f, FMA(t399, 0.9949589f, FMA(t1064,
-        67123000.0f, t1229)))))))))))))))));
-    const float t1235 = FMA(t1069, 3.4241023e+20f, t1230);
-    const float t1236 = FMA(t1069, -8.175573e+13f, t1231);
-    const float t1237 = FMA(t1052, 12967729.0f, t1232);
-    const float t1238 = FMA(t1065, 67123000.0f, t1233);
-    const float t1239 = FMA(t529, -0.2237541f, t1235);
-    const float t1240 = FMA(t529, 0.54551715f, t1236);
-    const float t1241 = FMA(t1068, 67123000.0f, t1237);
-    const float t1242 = FMA(t400, 0.9949589f, t1238);
-    const float t1243 = FMA(t540, -0.37527335f, t1239);
-    const float t1244 = FMA(t540, 0.72659993f, t1240);
-    const float t1245 = FMA(t525, 0.9949589f, t1241);
-    const float t1246 = FMA(t410, 0.6405269f, t1242);
-    const float t1247 = FMA(t555, -1.3818073f, t1243);
-    const float t1248 = FMA(t555, 3.754971f, t1244);
-    const float t1249 = FMA(t536, 0.6405269f, t1245);
-    const float t1250 = FMA(t414, 0.14945096f, t1246);
-    const float t1251 = FMA(t566, -7.193604f, t1247);
-    const float t1252 = FMA(t566, 5.2868648f, t1248);
-    const float t1253 = FMA(t551, 0.14945096f, t1249);
-    const float t1254 = FMA(t422, 0.07928087f, t1250);
-    const float t1255 = FMA(t580, -38.160294f, t1251);
-    const float t1256 = FMA(t580, 5.122353f, t1252);
-    const float t1257 = FMA(t562, 0.07928087f, t1253);
-    const float t1258 = FMA(t425, 0.06223585f, t1254);
-    const float t1259 = FMA(t595, -221.25128f, t1255);
-    const float t1260 = FMA(t595, 3.8507545f, t1256);
-    const float t1261 = FMA(t576, 0.06223585f, t1257);
-    const float t1262 = FMA(t429, 0.03798706f, t1258);
-    const float t1263 = FMA(t607, -1459.3251f, t1259);
-    const float t1264 = FMA(t607, -6.22437f, t1260);
-    const float t1265 = FMA(t591, 0.03798706f, t1261);
-    const float t1266 = FMA(t437, 0.019871872f, t1262);
-    const float t1267 = FMA(t698, -10777.164f, t1263);
-    const float t1268 = FMA(t698, -57.649067f, t1264);
-    const float t1269 = FMA(t603, 0.019871872f, t1265);
-    const float t1270 = FMA(t445, 0.009280315f, t1266);
-    const float t1271 = FMA(t828, -89930.28f, t1267);
-    const float t1272 = FMA(t828, -269.0624f, t1268);
-    const float t1273 = FMA(t694, 0.009280315f, t1269);
-    const float t1274 = FMA(t548, 0.003953552f, t1270);
-    const float t1275 = FMA(t844, -858371.75f, t1271);
-    const float t1276 = FMA(t844, -1317.7305f, t1272);
-    const float t1277 = FMA(t824, 0.003953552f, t1273);
-    const float t1278 = FMA(t574, 0.0015616799f, t1274);
-    const float t1279 = FMA(t860, -8539674.0f, t1275);
-    const float t1280 = FMA(t860, -8769.094f, t1276);
-    const float t1281 = FMA(t840, 0.0015616799f, t1277);
-    const float t1282 = FMA(t589, 0.0005796661f, t1278);
-    const float t1283 = FMA(t1004, -135423400.0f, t1279);
-    const float t1284 = FMA(t1004, -70019.74f, t1280);
-    const float t1285 = FMA(t856, 0.0005796661f, t1281);
-    const float t1286 = FMA(t786, 0.00020788849f, t1282);
-    const float t1287 = FMA(t1020, -992038100.0f, t1283);
-    const float t1288 = FMA(t1020, -667299.3f, t1284);
-    const float t1289 = FMA(t1000, 0.00020788849f, t1285);
-    const float t1290 = FMA(t789, 7.751169e-5f, t1286);
-    const float t1291 = FMA(t1036, -4.5322076e+10f, t1287);
-    const float t1292 = FMA(t1036, -3033430.0f, t1288);
-    const float t1293 = FMA(t1016, 7.751169e-5f, t1289);
-    const float t1294 = FMA(t794, 3.2550513e-5f, t1290);
-    const float t1295 = FMA(t1052, 2.304625e+12f, t1291);
-    const float t1296 = FMA(t1052, 18490878.0f, t1292);
-    const float t1297 = FMA(t1032, 3.2550513e-5f, t1293);
-    const float t1298 = FMA(t798, 2.081912e-6f, t1294);
-    const float t1299 = FMA(t1068, -8.175573e+13f, t1295);
-    const float t1300 = FMA(t1068, 157956540.0f, t1296);
-    const float t1301 = FMA(t1048, 2.081912e-6f, t1297);
-    const float t1302 = FMA(t803, -7.663274e-6f, t1298);
-    const float t1303 = t6 * t1234;  // D_0: derivative 0 of the mean less its line
-    const float t1304 = FMA(t526, 0.54551715f, t1299);
-    const float t1305 = FMA(t526, -0.67691797f, t1300);
-    const float t1306 = FMA(t1064, -7.663274e-6f, t1301);
-    const float t1307 = t6 * t1302;  // D_1: derivative 1 of the mean less its line
-    const float t1308 = FMA(t537, 0.72659993f, t1304);
-    const float t1309 = FMA(t537, -1.9051361f, t1305);
-    const float t1310 = t6 * t1306;  // D_2: derivative 2 of the mean less its line
-    const float t1311 = FMA(t552, 3.754971f, t1308);
-    const float t1312 = FMA(t552, -1.7189612f, t1309);
-    const float t1313 = FMA(t563, 5.2868648f, t1311);
-    const float t1314 = FMA(t563, -2.3512757f, t1312);
-    const float t1315 = FMA(t577, 5.122353f, t1313);
-    const float t1316 = FMA(t577, -2.6114745f, t1314);
-    const float t1317 = FMA(t592, 3.8507545f, t1315);
-    const float t1318 = FMA(t592, -3.0487628f, t1316);
-    const float t1319 = FMA(t604, -6.22437f, t1317);
-    const float t1320 = FMA(t604, -3.362845f, t1318);
-    const float t1321 = FMA(t695, -57.649067f, t1319);
-    const float t1322 = FMA(t695, -3.6809075f, t1320);
-    const float t1323 = FMA(t825, -269.0624f, t1321);
-    const float t1324 = FMA(t825, -3.9681838f, t1322);
-    const float t1325 = FMA(t841, -1317.7305f, t1323);
-    const float t1326 = FMA(t841, -4.2563353f, t1324);
-    const float t1327 = FMA(t857, -8769.094f, t1325);
-    const float t1328 = FMA(t857, -4.4922714f, t1326);
-    const float t1329 = FMA(t1001, -70019.74f, t1327);
-    const float t1330 = FMA(t1001, -4.9533916f, t1328);
-    const float t1331 = FMA(t1017, -667299.3f, t1329);
-    const float t1332 = FMA(t1017, -4.725857f, t1330);
-    const float t1333 = FMA(t1033, -3033430.0f, t1331);
-    const float t1334 = FMA(t1033, -6.1692476f, t1332);
-    const float t1335 = FMA(t1049, 18490878.0f, t1333);
-    const float t1336 = FMA(t1049, -0.90688974f, t1334);
-    const float t1337 = FMA(t1065, 157956540.0f, t1335);
-    const float t1338 = FMA(t1065, -15.109955f, t1336);
-    const float t1339 = FMA(t525, -0.67691797f, t1337);
-    const float t1340 = FMA(t525, 1.8977402f, t1338);
-    const float t1341 = FMA(t536, -1.9051361f, t1339);
-    const float t1342 = FMA(t536, 1.2700763f, t1340);
-    const float t1343 = FMA(t551, -1.7189612f, t1341);
-    const float t1344 = FMA(t551, 0.35346967f, t1342);
-    const float t1345 = FMA(t562, -2.3512757f, t1343);
-    const float t1346 = FMA(t562, 0.1815916f, t1344);
-    const float t1347 = FMA(t576, -2.6114745f, t1345);
-    const float t1348 = FMA(t576, 0.1400162f, t1346);
-    const float t1349 = FMA(t591, -3.0487628f, t1347);
-    const float t1350 = FMA(t591, 0.08229866f, t1348);
-    const float t1351 = FMA(t603, -3.362845f, t1349);
-    const float t1352 = FMA(t603, 0.041745603f, t1350);
-    const float t1353 = FMA(t694, -3.6809075f, t1351);
-    const float t1354 = FMA(t694, 0.019560007f, t1352);
-    const float t1355 = FMA(t824, -3.9681838f, t1353);
-    const float t1356 = FMA(t824, 0.008355732f, t1354);
-    const float t1357 = FMA(t840, -4.2563353f, t1355);
-    const float t1358 = FMA(t840, 0.0032507929f, t1356);
-    const float t1359 = FMA(t856, -4.4922714f, t1357);
-    const float t1360 = FMA(t856, 0.0011664616f, t1358);
-    const float t1361 = FMA(t1000, -4.9533916f, t1359);
-    const float t1362 = FMA(t1000, 0.00042091476f, t1360);
-    const float t1363 = FMA(t1016, -4.725857f, t1361);
-    const float t1364 = FMA(t1016, 0.00015390503f, t1362);
-    const float t1365 = FMA(t1032, -6.1692476f, t1363);
-    const float t1366 = FMA(t1032, 0.00013544f, t1364);
-    const float t1367 = FMA(t1048, -0.90688974f, t1365);
-    const float t1368 = FMA(t1048, 3.656639e-5f, t1366);
+    float t0 = ABS(mean);  // |mean - centre|
+    float t1 = (mean < (-194469230.0f)) ? (-194469230.0f) : mean;
+    float t2 = (mean < 0.0f) ? 1.0f : (-1.0f);  // direction of u
+    float t3 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t4 = var * SQRT(t3);  // NaN for a negative variance
+    float t5 = (194469230.0f < t1) ? 194469230.0f : t1;
+    float t6 = -t5;
+    _Bool t7 = t6 < 0.0f;
+    _Bool t8 = 0.0f < t6;
+    float t9 = t7 ? t6 : 0.0f;
+    float t10 = t7 ? 0.0f : t5;
+    float t11 = t8 ? t6 : 0.0f;
+    float t12 = t8 ? 0.0f : t5;
+    float t13 = t5 + t11;
+    float t14 = t6 - t9;
+    float t15 = (-1.0f) + t10;
+    float t16 = 1.0f + t12;
+    float t17 = (-1.0f) + (t10 + t14);
+    float t18 = 1.0f / (t15 * t15);
+    float t19 = 1.0f + t13;
+    float t20 = 1.0f / t15;
+    float t21 = 1.0f / (t16 * t16);
+    float t22 = 1.0f / t16;
+    _Bool t23 = t4 < 4.0f;
+    float t24 = (t14 * (t20 * (1.0f / t17))) + (t13 * (1.0f / t19));
+    float t25 = (-(FMA(t14, t17, t14 * t15) * (t18 * (1.0f / (t17 * t17))))) - (FMA(t13, t19, t13) * (1.0f / (t19 *
+        t19)));
+    float t26 = t23 ? 4.0f : t4;
+    float t27 = t23 ? t4 : 4.0f;
+    float t28 = 1.0f / SQRT(t26);
+    float t29, t30, t31, t32, t33, t34, t35, t36, t37;
+    softsign_exact_atom2(t26, 6.457988f, t0, &t29, &t30, &t31, &t32, &t33, &t34, &t35, &t36, &t37);
+    float t38, t39, t40, t41, t42, t43, t44, t45, t46;
+    softsign_exact_atom2(t26, 27.366291f, t0, &t38, &t39, &t40, &t41, &t42, &t43, &t44, &t45, &t46);
+    float t47, t48, t49, t50, t51, t52, t53, t54, t55;
+    softsign_exact_atom2(t26, 103.92078f, t0, &t47, &t48, &t49, &t50, &t51, &t52, &t53, &t54, &t55);
+    float t56, t57, t58, t59, t60, t61, t62, t63, t64;
+    softsign_exact_atom2(t26, 421.96494f, t0, &t56, &t57, &t58, &t59, &t60, &t61, &t62, &t63, &t64);
+    float t65, t66, t67, t68, t69, t70, t71, t72, t73;
+    softsign_exact_atom2(t26, 1924.7213f, t0, &t65, &t66, &t67, &t68, &t69, &t70, &t71, &t72, &t73);
+    float t74, t75, t76, t77, t78, t79, t80, t81, t82;
+    softsign_exact_atom2(t26, 10014.254f, t0, &t74, &t75, &t76, &t77, &t78, &t79, &t80, &t81, &t82);
+    float t83, t84, t85, t86, t87, t88, t89, t90, t91;
+    softsign_exact_atom2(t26, 59691.477f, t0, &t83, &t84, &t85, &t86, &t87, &t88, &t89, &t90, &t91);
+    float t92, t93, t94, t95, t96, t97, t98, t99, t100;
+    softsign_exact_atom2(t26, 408050.1f, t0, &t92, &t93, &t94, &t95, &t96, &t97, &t98, &t99, &t100);
+    float t101, t102, t103, t104, t105, t106, t107, t108, t109;
+    softsign_exact_atom2(t26, 3199781.8f, t0, &t101, &t102, &t103, &t104, &t105, &t106, &t107, &t108, &t109);
+    float t110, t111, t112, t113, t114, t115, t116, t117, t118;
+    softsign_exact_atom2(t26, 28783982.0f, t0, &t110, &t111, &t112, &t113, &t114, &t115, &t116, &t117, &t118);
+    float t119, t120, t121, t122, t123, t124, t125, t126, t127;
+    softsign_exact_atom2(t26, 297035170.0f, t0, &t119, &t120, &t121, &t122, &t123, &t124, &t125, &t126, &t127);
+    float t128, t129, t130, t131, t132, t133, t134, t135, t136;
+    softsign_exact_atom2(t26, 3.5163464e+9f, t0, &t128, &t129, &t130, &t131, &t132, &t133, &t134, &t135, &t136);
+    float t137, t138, t139, t140, t141, t142, t143, t144, t145;
+    softsign_exact_atom2(t26, 4.7753183e+10f, t0, &t137, &t138, &t139, &t140, &t141, &t142, &t143, &t144, &t145);
+    float t146, t147, t148, t149, t150, t151, t152, t153, t154;
+    softsign_exact_atom2(t26, 7.439434e+11f, t0, &t146, &t147, &t148, &t149, &t150, &t151, &t152, &t153, &t154);
+    float t155, t156, t157, t158, t159, t160, t161, t162, t163;
+    softsign_exact_atom2(t26, 1.329549e+13f, t0, &t155, &t156, &t157, &t158, &t159, &t160, &t161, &t162, &t163);
+    _Bool t164 = 0.0f == t27;
+    float t165 = t164 ? 1.0f : t27;
+    float t166 = SQRT(t165);
+    float t167 = t8 ? t24 : 0.0f;
+    float t168 = -t24;
+    float t169 = t8 ? 0.0f : t168;
+    float t170 = t8 ? t25 : 0.0f;
+    float t171 = -t25;
+    float t172 = t8 ? 0.0f : t171;
+    float t173 = t164 ? 0.0f : t166;  // standard deviation
+    float t174 = 1.0f / t166;
+    float t175 = t164 ? 3.7778932e+22f : t174;
+    float t176 = t175 * t6;
+    float t177 = t0 * t28;
+    float t178 = t28 * t28;
+    float t179 = t173 * 5.5f;
+    _Bool t180 = 13.0f < t177;
+    float t181 = t180 ? 13.0f : t177;
+    float t182 = t0 * (t0 * (1.0f / t26));
+    float t183 = t180 ? 169.0f : t182;
+    float t184 = t183 * (-0.5f);
+    float t185 = -t179;
+    float t186 = t28 * t181;
+    float t187 = (t176 < (-5.5f)) ? (-5.5f) : t176;
+    float t188 = FMA(t184, 1.442695f, 12582912.0f);
+    float t189 = (t9 < t185) ? t185 : t9;
+    float t190 = (t11 < t185) ? t185 : t11;
+    float t191 = (5.5f < t187) ? 5.5f : t187;
+    float t192 = (t179 < t189) ? t179 : t189;
+    float t193 = (t179 < t190) ? t179 : t190;
+    float t194 = 0.5f * (t191 - (-5.5f));
+    float t195 = 0.5f * ((-5.5f) + t191);
+    float t196 = 0.5f * (5.5f - t191);
+    float t197 = 0.5f * (5.5f + t191);
+    float t198 = softsign_exact_part4(t188, t184) * as_float((as_bits(t188) + 127u) << 23u);
+    float t199 = t28 * (t198 * 0.3989423f);
+    float t200, t201, t202, t203, t204, t205, t206, t207, t208, t209, t210, t211;
+    softsign_exact_atom3(t194, 0.15275338f, -0.07652652f, t195, t173, t192, t10, -1.0f, 0.07652652f, t20, t15, t169,
+        t18, t172, &t200, &t201, &t202, &t203, &t204, &t205, &t206, &t207, &t208, &t209, &t210, &t211);
+    float t212, t213, t214, t215, t216, t217, t218, t219, t220, t221, t222, t223;
+    softsign_exact_atom3(t194, 0.14917299f, -0.22778586f, t195, t173, t192, t10, -1.0f, 0.22778586f, t20, t15, t169,
+        t18, t172, &t212, &t213, &t214, &t215, &t216, &t217, &t218, &t219, &t220, &t221, &t222, &t223);
+    float t224, t225, t226, t227, t228, t229, t230, t231, t232, t233, t234, t235;
+    softsign_exact_atom3(t194, 0.1420961f, -0.3737061f, t195, t173, t192, t10, -1.0f, 0.3737061f, t20, t15, t169, t18,
+        t172, &t224, &t225, &t226, &t227, &t228, &t229, &t230, &t231, &t232, &t233, &t234, &t235);
+    float t236, t237, t238, t239, t240, t241, t242, t243, t244, t245, t246, t247;
+    softsign_exact_atom3(t194, 0.13168864f, -0.510867f, t195, t173, t192, t10, -1.0f, 0.510867f, t20, t15, t169, t18,
+        t172, &t236, &t237, &t238, &t239, &t240, &t241, &t242, &t243, &t244, &t245, &t246, &t247);
+    float t248, t249, t250, t251, t252, t253, t254, t255, t256, t257, t258, t259;
+    softsign_exact_atom3(t194, 0.118194535f, -0.6360537f, t195, t173, t192, t10, -1.0f, 0.6360537f, t20, t15, t169,
+        t18, t172, &t248, &t249, &t250, &t251, &t252, &t253, &t254, &t255, &t256, &t257, &t258, &t259);
+    float t260, t261, t262, t263, t264, t265, t266, t267, t268, t269, t270, t271;
+    softsign_exact_atom3(t194, 0.10193012f, -0.74633193f, t195, t173, t192, t10, -1.0f, 0.74633193f, t20, t15, t169,
+        t18, t172, &t260, &t261, &t262, &t263, &t264, &t265, &t266, &t267, &t268, &t269, &t270, &t271);
+    float t272, t273, t274, t275, t276, t277, t278, t279, t280, t281, t282, t283;
+    softsign_exact_atom3(t194, 0.08327674f, -0.839117f, t195, t173, t192, t10, -1.0f, 0.839117f, t20, t15, t169, t18,
+        t172, &t272, &t273, &t274, &t275, &t276, &t277, &t278, &t279, &t280, &t281, &t282, &t283);
+    float t284, t285, t286, t287, t288, t289, t290, t291, t292, t293, t294, t295;
+    softsign_exact_atom3(t194, 0.06267205f, -0.9122344f, t195, t173, t192, t10, -1.0f, 0.9122344f, t20, t15, t169, t18,
+        t172, &t284, &t285, &t286, &t287, &t288, &t289, &t290, &t291, &t292, &t293, &t294, &t295);
+    float t296, t297, t298, t299, t300, t301, t302, t303, t304, t305, t306, t307;
+    softsign_exact_atom3(t194, 0.04060143f, -0.9639719f, t195, t173, t192, t10, -1.0f, 0.9639719f, t20, t15, t169, t18,
+        t172, &t296, &t297, &t298, &t299, &t300, &t301, &t302, &t303, &t304, &t305, &t306, &t307);
+    float t308, t309, t310, t311, t312, t313, t314, t315, t316, t317, t318, t319;
+    softsign_exact_atom3(t194, 0.017614007f, -0.9931286f, t195, t173, t192, t10, -1.0f, 0.9931286f, t20, t15, t169,
+        t18, t172, &t308, &t309, &t310, &t311, &t312, &t313, &t314, &t315, &t316, &t317, &t318, &t319);
+    float t320, t321, t322, t323, t324, t325, t326, t327, t328, t329, t330, t331;
+    softsign_exact_atom3(t196, 0.017614007f, -0.9931286f, t197, t173, t193, t12, 1.0f, 0.9931286f, t22, t16, t167, t21,
+        t170, &t320, &t321, &t322, &t323, &t324, &t325, &t326, &t327, &t328, &t329, &t330, &t331);
+    float t332, t333, t334, t335, t336, t337, t338, t339, t340, t341, t342, t343;
+    softsign_exact_atom3(t196, 0.04060143f, -0.9639719f, t197, t173, t193, t12, 1.0f, 0.9639719f, t22, t16, t167, t21,
+        t170, &t332, &t333, &t334, &t335, &t336, &t337, &t338, &t339, &t340, &t341, &t342, &t343);
+    float t344, t345, t346, t347, t348, t349, t350, t351, t352, t353, t354, t355;
+    softsign_exact_atom3(t196, 0.06267205f, -0.9122344f, t197, t173, t193, t12, 1.0f, 0.9122344f, t22, t16, t167, t21,
+        t170, &t344, &t345, &t346, &t347, &t348, &t349, &t350, &t351, &t352, &t353, &t354, &t355);
+    float t356, t357, t358, t359, t360, t361, t362, t363, t364, t365, t366, t367;
+    softsign_exact_atom3(t196, 0.08327674f, -0.839117f, t197, t173, t193, t12, 1.0f, 0.839117f, t22, t16, t167, t21,
+        t170, &t356, &t357, &t358, &t359, &t360, &t361, &t362, &t363, &t364, &t365, &t366, &t367);
+    float t368, t369, t370, t371, t372, t373, t374, t375, t376, t377, t378, t379;
+    softsign_exact_atom3(t196, 0.10193012f, -0.74633193f, t197, t173, t193, t12, 1.0f, 0.74633193f, t22, t16, t167,
+        t21, t170, &t368, &t369, &t370, &t371, &t372, &t373, &t374, &t375, &t376, &t377, &t378, &t379);
+    float t380, t381, t382, t383, t384, t385, t386, t387, t388, t389, t390, t391;
+    softsign_exact_atom3(t196, 0.118194535f, -0.6360537f, t197, t173, t193, t12, 1.0f, 0.6360537f, t22, t16, t167, t21,
+        t170, &t380, &t381, &t382, &t383, &t384, &t385, &t386, &t387, &t388, &t389, &t390, &t391);
+    float t392, t393, t394, t395, t396, t397, t398, t399, t400, t401, t402, t403;
+    softsign_exact_atom3(t196, 0.13168864f, -0.510867f, t197, t173, t193, t12, 1.0f, 0.510867f, t22, t16, t167, t21,
+        t170, &t392, &t393, &t394, &t395, &t396, &t397, &t398, &t399, &t400, &t401, &t402, &t403);
+    float t404, t405, t406, t407, t408, t409, t410, t411, t412, t413, t414, t415;
+    softsign_exact_atom3(t196, 0.1420961f, -0.3737061f, t197, t173, t193, t12, 1.0f, 0.3737061f, t22, t16, t167, t21,
+        t170, &t404, &t405, &t406, &t407, &t408, &t409, &t410, &t411, &t412, &t413, &t414, &t415);
+    float t416, t417, t418, t419, t420, t421, t422, t423, t424, t425, t426, t427;
+    softsign_exact_atom3(t196, 0.14917299f, -0.22778586f, t197, t173, t193, t12, 1.0f, 0.22778586f, t22, t16, t167,
+        t21, t170, &t416, &t417, &t418, &t419, &t420, &t421, &t422, &t423, &t424, &t425, &t426, &t427);
+    float t428, t429, t430, t431, t432, t433, t434, t435, t436, t437, t438, t439;
+    softsign_exact_atom3(t196, 0.15275338f, -0.07652652f, t197, t173, t193, t12, 1.0f, 0.07652652f, t22, t16, t167,
+        t21, t170, &t428, &t429, &t430, &t431, &t432, &t433, &t434, &t435, &t436, &t437, &t438, &t439);
+    float t440 = t199 * t186;
+    float t441 = FMA(t186, t440, t199 * (-t178));
+    float t442 = FMA(t186, t441, t440 * (t178 * (-2.0f)));
+    float t443 = FMA(t186, t442, t441 * (t178 * (-3.0f)));
+    float t444 = FMA(t186, t443, t442 * (t178 * (-4.0f)));
+    float t445 = FMA(t186, t444, t443 * (t178 * (-5.0f)));
+    float t446 = FMA(t186, t445, t444 * (t178 * (-6.0f)));
+    float t447 = softsign_exact_part5(t181, t198);
+    float t448 = FMA(t96, 12706574.0f, FMA(t87, 658083.44f, FMA(t78, 38887.293f, FMA(t69, 2700.9817f, FMA(t60,
+        224.11325f, FMA(t51, 22.405031f, FMA(t42, 4.1943936f, FMA(t33, 1.0835273f, FMA(t442, 0.062208947f, FMA(t161,
+        8.634086e+32f, FMA(t152, 3.314146e+29f, FMA(t143, 3.181428e+25f, FMA(t134, -3.6951853e+22f, FMA(t125,
+        -4.5643754e+19f, FMA(t116, -6.3284513e+16f, FMA(t107, -1.1122308e+14f, FMA(t98, -2.2312585e+11f, FMA(t89,
+        -48546816.0f, FMA(t80, 12184412.0f, FMA(t71, 354771.62f, FMA(t62, 11274.031f, FMA(t53, 472.07007f, FMA(t44,
+        22.595078f, FMA(t35, 0.5294418f, t444 * 0.0050391955f))))))))))))))))))))))));
+    float t449 = FMA(t29, 0.6405269f, FMA(t447, 0.9949589f, FMA(t157, 67123000.0f, FMA(t148, 12967729.0f, FMA(t139,
+        515998.3f, FMA(t130, -65324.35f, FMA(t121, -14629.29f, FMA(t112, -2418.7817f, FMA(t103, -375.81055f, FMA(t94,
+        -48.0888f, FMA(t85, 2.3804758f, FMA(t76, 7.923151f, FMA(t67, 6.7415233f, FMA(t58, 5.105815f, FMA(t49,
+        3.9256444f, FMA(t40, 2.537286f, FMA(t31, 0.66057676f, FMA(t440, 0.3161506f, FMA(t159, 1.21506775e+20f,
+        FMA(t150, 2.6050454e+18f, FMA(t141, 1.1065232e+16f, FMA(t132, -4.067426e+12f, FMA(t123, -1.1192606e+11f,
+        FMA(t114, 3.5892572e+9f, FMA(t105, 256421490.0f, t448)))))))))))))))))))))))));
+    // D_0: derivative 0 of the mean less its line
+    float t450 = t2 * FMA(t155, -7.663274e-6f, FMA(t146, 2.081912e-6f, FMA(t137, 3.2550513e-5f, FMA(t128, 7.751169e-5f,
+        FMA(t119, 0.00020788849f, FMA(t110, 0.0005796661f, FMA(t101, 0.0015616799f, FMA(t92, 0.003953552f, FMA(t83,
+        0.009280315f, FMA(t74, 0.019871872f, FMA(t65, 0.03798706f, FMA(t56, 0.06223585f, FMA(t47, 0.07928087f, FMA(t38,
+        0.14945096f, t449))))))))))))));
+    float t451 = FMA(t97, 12706574.0f, FMA(t88, 658083.44f, FMA(t79, 38887.293f, FMA(t70, 2700.9817f, FMA(t61,
+        224.11325f, FMA(t52, 22.405031f, FMA(t43, 4.1943936f, FMA(t34, 1.0835273f, FMA(t443, 0.062208947f,
+        FMA(8.634086e+32f, t162, FMA(3.314146e+29f, t153, FMA(3.181428e+25f, t144, FMA(-3.6951853e+22f, t135,
+        FMA(-4.5643754e+19f, t126, FMA(-6.3284513e+16f, t117, FMA(-1.1122308e+14f, t108, FMA(-2.2312585e+11f, t99,
+        FMA(-48546816.0f, t90, FMA(12184412.0f, t81, FMA(354771.62f, t72, FMA(11274.031f, t63, FMA(472.07007f, t54,
+        FMA(22.595078f, t45, FMA(0.5294418f, t36, 0.0050391955f * t445))))))))))))))))))))))));
+    float t452 = FMA(t30, 0.6405269f, FMA(t199, 0.9949589f, FMA(t158, 67123000.0f, FMA(t149, 12967729.0f, FMA(t140,
+        515998.3f, FMA(t131, -65324.35f, FMA(t122, -14629.29f, FMA(t113, -2418.7817f, FMA(t104, -375.81055f, FMA(t95,
+        -48.0888f, FMA(t86, 2.3804758f, FMA(t77, 7.923151f, FMA(t68, 6.7415233f, FMA(t59, 5.105815f, FMA(t50,
+        3.9256444f, FMA(t41, 2.537286f, FMA(t32, 0.66057676f, FMA(t441, 0.3161506f, FMA(t160, 1.21506775e+20f,
+        FMA(t151, 2.6050454e+18f, FMA(t142, 1.1065232e+16f, FMA(t133, -4.067426e+12f, FMA(t124, -1.1192606e+11f,
+        FMA(t115, 3.5892572e+9f, FMA(t106, 256421490.0f, t451)))))))))))))))))))))))));
+    // D_1: derivative 1 of the mean less its line
+    float t453 = t2 * FMA(t156, -7.663274e-6f, FMA(t147, 2.081912e-6f, FMA(t138, 3.2550513e-5f, FMA(t129, 7.751169e-5f,
+        FMA(t120, 0.00020788849f, FMA(t111, 0.0005796661f, FMA(t102, 0.0015616799f, FMA(t93, 0.003953552f, FMA(t84,
+        0.009280315f, FMA(t75, 0.019871872f, FMA(t66, 0.03798706f, FMA(t57, 0.06223585f, FMA(t48, 0.07928087f, FMA(t39,
+        0.14945096f, t452))))))))))))));
+    float t454 = FMA(t98, 12706574.0f, FMA(t89, 658083.44f, FMA(t80, 38887.293f, FMA(t71, 2700.9817f, FMA(t62,
+        224.11325f, FMA(t53, 22.405031f, FMA(t44, 4.1943936f, FMA(t35, 1.0835273f, FMA(t444, 0.062208947f,
+        FMA(8.634086e+32f, t163, FMA(3.314146e+29f, t154, FMA(3.181428e+25f, t145, FMA(-3.6951853e+22f, t136,
+        FMA(-4.5643754e+19f, t127, FMA(-6.3284513e+16f, t118, FMA(-1.1122308e+14f, t109, FMA(-2.2312585e+11f, t100,
+        FMA(-48546816.0f, t91, FMA(12184412.0f, t82, FMA(354771.62f, t73, FMA(11274.031f, t64, FMA(472.07007f, t55,
+        FMA(22.595078f, t46, FMA(0.5294418f, t37, 0.0050391955f * t446))))))))))))))))))))))));
+    float t455 = FMA(t31, 0.6405269f, FMA(t440, 0.9949589f, FMA(t159, 67123000.0f, FMA(t150, 12967729.0f, FMA(t141,
+        515998.3f, FMA(t132, -65324.35f, FMA(t123, -14629.29f, FMA(t114, -2418.7817f, FMA(t105, -375.81055f, FMA(t96,
+        -48.0888f, FMA(t87, 2.3804758f, FMA(t78, 7.923151f, FMA(t69, 6.7415233f, FMA(t60, 5.105815f, FMA(t51,
+        3.9256444f, FMA(t42, 2.537286f, FMA(t33, 0.66057676f, FMA(t442, 0.3161506f, FMA(t161, 1.21506775e+20f,
+        FMA(t152, 2.6050454e+18f, FMA(t143, 1.1065232e+16f, FMA(t134, -4.067426e+12f, FMA(t125, -1.1192606e+11f,
+        FMA(t116, 3.5892572e+9f, FMA(t107, 256421490.0f, t454)))))))))))))))))))))))));
+    // D_2: derivative 2 of the mean less its line
+    float t456 = t2 * FMA(t157, -7.663274e-6f, FMA(t148, 2.081912e-6f, FMA(t139, 3.2550513e-5f, FMA(t130, 7.751169e-5f,
+        FMA(t121, 0.00020788849f, FMA(t112, 0.0005796661f, FMA(t103, 0.0015616799f, FMA(t94, 0.003953552f, FMA(t85,
+        0.009280315f, FMA(t76, 0.019871872f, FMA(t67, 0.03798706f, FMA(t58, 0.06223585f, FMA(t49, 0.07928087f, FMA(t40,
+        0.14945096f, t455))))))))))))));
+    float t457 = ((((((((((((((((((((((((t312 + t300) + t288) + t276) + t264) + t252) + t240) + t228) + t216) + t204) +
+        t206) + t218) + t230) + t242) + t254) + t266) + t278) + t290) + t302) + t314) + t324) + t336) + t348) + t360) +
+        t372) + t384;
+    float t458 = 1.0f / ((((((((((((((t457 + t396) + t408) + t420) + t432) + t434) + t422) + t410) + t398) + t386) +
+        t374) + t362) + t350) + t338) + t326);
+    float t459 = FMA(t384, t388, FMA(t372, t376, FMA(t360, t364, FMA(t348, t352, FMA(t336, t340, FMA(t324, t328,
+        FMA(t314, t318, FMA(t302, t306, FMA(t290, t294, FMA(t278, t282, FMA(t266, t270, FMA(t254, t258, FMA(t242, t246,
+        FMA(t230, t234, FMA(t218, t222, FMA(t206, t210, FMA(t204, t208, FMA(t216, t220, FMA(t228, t232, FMA(t240, t244,
+        FMA(t252, t256, FMA(t264, t268, FMA(t276, t280, FMA(t288, t292, FMA(t300, t304, t317)))))))))))))))))))))))));
+    float t460 = FMA(t326, t330, FMA(t338, t342, FMA(t350, t354, FMA(t362, t366, FMA(t374, t378, FMA(t386, t390,
+        FMA(t398, t402, FMA(t410, t414, FMA(t422, t426, FMA(t434, t438, FMA(t432, t436, FMA(t420, t424, FMA(t408, t412,
+        FMA(t396, t400, t459)))))))))))))) * t458;
+    float t461 = FMA(t372, t368, FMA(t360, t356, FMA(t348, t344, FMA(t336, t332, FMA(t324, t320, FMA(t314, t309,
+        FMA(t302, t297, FMA(t290, t285, FMA(t278, t273, FMA(t266, t261, FMA(t254, t249, FMA(t242, t237, FMA(t230, t225,
+        FMA(t218, t213, FMA(t206, t201, FMA(t204, t200, FMA(t216, t212, FMA(t228, t224, FMA(t240, t236, FMA(t252, t248,
+        FMA(t264, t260, FMA(t276, t272, FMA(t288, t284, FMA(t300, t296, t312 * t308))))))))))))))))))))))));
+    float t462 = FMA(t326, t321, FMA(t338, t333, FMA(t350, t345, FMA(t362, t357, FMA(t374, t369, FMA(t386, t381,
+        FMA(t398, t393, FMA(t410, t405, FMA(t422, t417, FMA(t434, t429, FMA(t432, t428, FMA(t420, t416, FMA(t408, t404,
+        FMA(t396, t392, FMA(t384, t380, t461))))))))))))))) * t458;
+    float t463 = t8 ? t18 : t21;
+    float t464 = t460 + t463;
+    float t465 = FMA(t384, t382, FMA(t372, t370, FMA(t360, t358, FMA(t348, t346, FMA(t336, t334, FMA(t324, t322,
+        FMA(t314, t311, FMA(t302, t299, FMA(t290, t287, FMA(t278, t275, FMA(t266, t263, FMA(t254, t251, FMA(t242, t239,
+        FMA(t230, t227, FMA(t218, t215, FMA(t206, t203, FMA(t204, t202, FMA(t216, t214, FMA(t228, t226, FMA(t240, t238,
+        FMA(t252, t250, FMA(t264, t262, FMA(t276, t274, FMA(t288, t286, FMA(t300, t298, t313)))))))))))))))))))))))));
+    float t466 = -(FMA(t326, t323, FMA(t338, t335, FMA(t350, t347, FMA(t362, t359, FMA(t374, t371, FMA(t386, t383,
+        FMA(t398, t395, FMA(t410, t407, FMA(t422, t419, FMA(t434, t431, FMA(t432, t430, FMA(t420, t418, FMA(t408, t406,
+        FMA(t396, t394, t465)))))))))))))) * t458);
+    float t467 = FMA(t376, t377, FMA(t364, t365, FMA(t352, t353, FMA(t340, t341, FMA(t328, t329, FMA(t318, t319,
+        FMA(t306, t307, FMA(t294, t295, FMA(t282, t283, FMA(t270, t271, FMA(t258, t259, FMA(t246, t247, FMA(t234, t235,
+        FMA(t222, t223, FMA(t210, t211, FMA(t208, t209, FMA(t220, t221, FMA(t232, t233, FMA(t244, t245, FMA(t256, t257,
+        FMA(t268, t269, FMA(t280, t281, FMA(t292, t293, FMA(t304, t305, t316 * t317))))))))))))))))))))))));
+    float t468 = FMA(t464, t464, (FMA(t330, t331, FMA(t342, t343, FMA(t354, t355, FMA(t366, t367, FMA(t378, t379,
+        FMA(t390, t391, FMA(t402, t403, FMA(t414, t415, FMA(t426, t427, FMA(t438, t439, FMA(t436, t437, FMA(t424, t425,
+        FMA(t412, t413, FMA(t400, t401, FMA(t388, t389, t467))))))))))))))) * t458) - (t460 * t460));
+    float t469 = FMA(t373, t368, FMA(t361, t356, FMA(t349, t344, FMA(t337, t332, FMA(t325, t320, FMA(t315, t309,
+        FMA(t303, t297, FMA(t291, t285, FMA(t279, t273, FMA(t267, t261, FMA(t255, t249, FMA(t243, t237, FMA(t231, t225,
+        FMA(t219, t213, FMA(t207, t201, FMA(t205, t200, FMA(t217, t212, FMA(t229, t224, FMA(t241, t236, FMA(t253, t248,
+        FMA(t265, t260, FMA(t277, t272, FMA(t289, t284, FMA(t301, t296, t313 * t308))))))))))))))))))))))));
+    float t470 = t468 + FMA(t462, t466, FMA(t327, t321, FMA(t339, t333, FMA(t351, t345, FMA(t363, t357, FMA(t375, t369,
+        FMA(t387, t381, FMA(t399, t393, FMA(t411, t405, FMA(t423, t417, FMA(t435, t429, FMA(t433, t428, FMA(t421, t416,
+        FMA(t409, t404, FMA(t397, t392, FMA(t385, t380, t469))))))))))))))) * t458);
+    float t471 = -t450;
+    float t472 = FMA(t99, -1.657109e+10f, FMA(t90, -285921900.0f, FMA(t81, -6266036.0f, FMA(t72, -181767.5f, FMA(t63,
+        -5927.67f, FMA(t54, -328.36154f, FMA(t45, -10.383268f, FMA(t36, -1.9572809f, FMA(t445, -0.025144942f, FMA(t163,
+        2.3591343e+33f, FMA(t154, 4.5288964e+29f, FMA(t145, -3.962112e+26f, FMA(t136, -3.132183e+23f, FMA(t127,
+        -2.0448612e+20f, FMA(t118, -2.1788888e+17f, FMA(t109, -3.7428056e+14f, FMA(t100, -1.1500518e+12f, FMA(t91,
+        -4.876464e+9f, FMA(t82, -15077023.0f, FMA(t73, 151294.12f, FMA(t64, 10659.981f, FMA(t55, 620.09326f, FMA(t46,
+        34.252625f, FMA(t37, 0.5518238f, t446 * 0.0070035607f))))))))))))))))))))))));
+    float t473 = FMA(t34, -0.37527335f, FMA(t443, -0.2237541f, FMA(t161, 3.4241023e+20f, FMA(t152, 5.888024e+18f,
+        FMA(t143, -1.3045422e+16f, FMA(t134, -4.285102e+14f, FMA(t125, -2.464085e+12f, FMA(t116, -1.2051102e+10f,
+        FMA(t107, 328514400.0f, FMA(t98, 20264718.0f, FMA(t89, 1050787.8f, FMA(t80, 63512.688f, FMA(t71, 4681.8447f,
+        FMA(t62, 380.20502f, FMA(t53, 33.63903f, FMA(t44, 7.4760346f, FMA(t35, 1.8422246f, FMA(t444, 0.09639859f,
+        FMA(t162, -4.720509e+26f, FMA(t153, 2.6870769e+23f, FMA(t144, -8.722252e+20f, FMA(t135, -1.9074589e+18f,
+        FMA(t126, -1.7194302e+16f, FMA(t117, -1.1872881e+14f, FMA(t108, -1.2519919e+12f, t472)))))))))))))))))))))))));
+    float t474 = FMA(t114, -8769.094f, FMA(t105, -1317.7305f, FMA(t96, -269.0624f, FMA(t87, -57.649067f, FMA(t78,
+        -6.22437f, FMA(t69, 3.8507545f, FMA(t60, 5.122353f, FMA(t51, 5.2868648f, FMA(t42, 3.754971f, FMA(t33,
+        0.72659993f, FMA(t442, 0.54551715f, FMA(t160, -8.175573e+13f, FMA(t151, 2.304625e+12f, FMA(t142,
+        -4.5322076e+10f, FMA(t133, -992038100.0f, FMA(t124, -135423400.0f, FMA(t115, -8539674.0f, FMA(t106,
+        -858371.75f, FMA(t97, -89930.28f, FMA(t88, -10777.164f, FMA(t79, -1459.3251f, FMA(t70, -221.25128f, FMA(t61,
+        -38.160294f, FMA(t52, -7.193604f, FMA(t43, -1.3818073f, t473)))))))))))))))))))))))));
+    float t475 = FMA(t49, 0.1815916f, FMA(t40, 0.35346967f, FMA(t31, 1.2700763f, FMA(t440, 1.8977402f, FMA(t158,
+        -15.109955f, FMA(t149, -0.90688974f, FMA(t140, -6.1692476f, FMA(t131, -4.725857f, FMA(t122, -4.9533916f,
+        FMA(t113, -4.4922714f, FMA(t104, -4.2563353f, FMA(t95, -3.9681838f, FMA(t86, -3.6809075f, FMA(t77, -3.362845f,
+        FMA(t68, -3.0487628f, FMA(t59, -2.6114745f, FMA(t50, -2.3512757f, FMA(t41, -1.7189612f, FMA(t32, -1.9051361f,
+        FMA(t441, -0.67691797f, FMA(t159, 157956540.0f, FMA(t150, 18490878.0f, FMA(t141, -3033430.0f, FMA(t132,
+        -667299.3f, FMA(t123, -70019.74f, t474)))))))))))))))))))))))));
+    // B_2: derivative 2 of the mean square less its line
+    float t476 = FMA(t157, -1.7974486e-5f, FMA(t148, 3.656639e-5f, FMA(t139, 0.00013544f, FMA(t130, 0.00015390503f,
+        FMA(t121, 0.00042091476f, FMA(t112, 0.0011664616f, FMA(t103, 0.0032507929f, FMA(t94, 0.008355732f, FMA(t85,
+        0.019560007f, FMA(t76, 0.041745603f, FMA(t67, 0.08229866f, FMA(t58, 0.1400162f, t475))))))))))));
+    float t477 = FMA(t456, t471, 0.5f * t476);
+    float t478 = t23 ? t470 : t477;
+    float t479 = 0.5f * t462;
+    float t480 = t456 * 0.5f;
+    float t481 = t23 ? t479 : t480;
+    float t482 = FMA(t478, grad_var, t481 * grad_mean);
+    float t483 = FMA(t370, t377, FMA(t358, t365, FMA(t346, t353, FMA(t334, t341, FMA(t322, t329, FMA(t311, t319,
+        FMA(t299, t307, FMA(t287, t295, FMA(t275, t283, FMA(t263, t271, FMA(t251, t259, FMA(t239, t247, FMA(t227, t235,
+        FMA(t215, t223, FMA(t203, t211, FMA(t202, t209, FMA(t214, t221, FMA(t226, t233, FMA(t238, t245, FMA(t250, t257,
+        FMA(t262, t269, FMA(t274, t281, FMA(t286, t293, FMA(t298, t305, t310 * t317))))))))))))))))))))))));
+    float t484 = 2.0f * FMA(t460, t466, FMA(t323, t331, FMA(t335, t343, FMA(t347, t355, FMA(t359, t367, FMA(t371, t379,
+        FMA(t383, t391, FMA(t395, t403, FMA(t407, t415, FMA(t419, t427, FMA(t431, t439, FMA(t430, t437, FMA(t418, t425,
+        FMA(t406, t413, FMA(t394, t401, FMA(t382, t389, t483))))))))))))))) * t458);
+    float t485 = (-2.0f) * t450;
+    float t486 = FMA(t98, -1.657109e+10f, FMA(t89, -285921900.0f, FMA(t80, -6266036.0f, FMA(t71, -181767.5f, FMA(t62,
+        -5927.67f, FMA(t53, -328.36154f, FMA(t44, -10.383268f, FMA(t35, -1.9572809f, FMA(t444, -0.025144942f, FMA(t162,
+        2.3591343e+33f, FMA(t153, 4.5288964e+29f, FMA(t144, -3.962112e+26f, FMA(t135, -3.132183e+23f, FMA(t126,
+        -2.0448612e+20f, FMA(t117, -2.1788888e+17f, FMA(t108, -3.7428056e+14f, FMA(t99, -1.1500518e+12f, FMA(t90,
+        -4.876464e+9f, FMA(t81, -15077023.0f, FMA(t72, 151294.12f, FMA(t63, 10659.981f, FMA(t54, 620.09326f, FMA(t45,
+        34.252625f, FMA(t36, 0.5518238f, t445 * 0.0070035607f))))))))))))))))))))))));
+    float t487 = FMA(t33, -0.37527335f, FMA(t442, -0.2237541f, FMA(t160, 3.4241023e+20f, FMA(t151, 5.888024e+18f,
+        FMA(t142, -1.3045422e+16f, FMA(t133, -4.285102e+14f, FMA(t124, -2.464085e+12f, FMA(t115, -1.2051102e+10f,
+        FMA(t106, 328514400.0f, FMA(t97, 20264718.0f, FMA(t88, 1050787.8f, FMA(t79, 63512.688f, FMA(t70, 4681.8447f,
+        FMA(t61, 380.20502f, FMA(t52, 33.63903f, FMA(t43, 7.4760346f, FMA(t34, 1.8422246f, FMA(t443, 0.09639859f,
+        FMA(t161, -4.720509e+26f, FMA(t152, 2.6870769e+23f, FMA(t143, -8.722252e+20f, FMA(t134, -1.9074589e+18f,
+        FMA(t125, -1.7194302e+16f, FMA(t116, -1.1872881e+14f, FMA(t107, -1.2519919e+12f, t486)))))))))))))))))))))))));
+    float t488 = FMA(t113, -8769.094f, FMA(t104, -1317.7305f, FMA(t95, -269.0624f, FMA(t86, -57.649067f, FMA(t77,
+        -6.22437f, FMA(t68, 3.8507545f, FMA(t59, 5.122353f, FMA(t50, 5.2868648f, FMA(t41, 3.754971f, FMA(t32,
+        0.72659993f, FMA(t441, 0.54551715f, FMA(t159, -8.175573e+13f, FMA(t150, 2.304625e+12f, FMA(t141,
+        -4.5322076e+10f, FMA(t132, -992038100.0f, FMA(t123, -135423400.0f, FMA(t114, -8539674.0f, FMA(t105,
+        -858371.75f, FMA(t96, -89930.28f, FMA(t87, -10777.164f, FMA(t78, -1459.3251f, FMA(t69, -221.25128f, FMA(t60,
+        -38.160294f, FMA(t51, -7.193604f, FMA(t42, -1.3818073f, t487)))))))))))))))))))))))));
+    float t489 = FMA(t48, 0.1815916f, FMA(t39, 0.35346967f, FMA(t30, 1.2700763f, FMA(t199, 1.8977402f, FMA(t157,
+        -15.109955f, FMA(t148, -0.90688974f, FMA(t139, -6.1692476f, FMA(t130, -4.725857f, FMA(t121, -4.9533916f,
+        FMA(t112, -4.4922714f, FMA(t103, -4.2563353f, FMA(t94, -3.9681838f, FMA(t85, -3.6809075f, FMA(t76, -3.362845f,
+        FMA(t67, -3.0487628f, FMA(t58, -2.6114745f, FMA(t49, -2.3512757f, FMA(t40, -1.7189612f, FMA(t31, -1.9051361f,
+        FMA(t440, -0.67691797f, FMA(t158, 157956540.0f, FMA(t149, 18490878.0f, FMA(t140, -3033430.0f, FMA(t131,
+        -667299.3f, FMA(t122, -70019.74f, t488)))))))))))))))))))))))));
     // B_1: derivative 1 of the mean square less its line
-    const float t1369 = FMA(t803, -1.7974486e-5f, FMA(t798, 3.656639e-5f, FMA(t794, 0.00013544f, FMA(t789,
-        0.00015390503f, FMA(t786, 0.00042091476f, FMA(t589, 0.0011664616f, FMA(t574, 0.0032507929f, FMA(t548,
-        0.008355732f, FMA(t445, 0.019560007f, FMA(t437, 0.041745603f, FMA(t429, 0.08229866f, FMA(t425, 0.1400162f,
-        FMA(t422, 0.1815916f, FMA(t414, 0.35346967f, FMA(t410, 1.2700763f, FMA(t400, 1.8977402f, FMA(t1064,
-        -15.109955f, t1367)))))))))))))))));
-    const float t1370 = FMA(t1064, -1.7974486e-5f, t1368);  // B_2: derivative 2 of the mean square less its line
-    const float t1371 = 0.5f * t1370;
-    const float t1372 = t872 - 12582912.0f;
-    const float t1373 = as_float((127u + as_bits(t872)) << 23u);
-    const float t1374 = FMA(-0.69314575f, t1372, t617) + ((-1.4286068e-6f) * t1372);
-    const float t1375 = t875 - 12582912.0f;
-    const float t1376 = as_float((127u + as_bits(t875)) << 23u);
-    const float t1377 = FMA(-0.69314575f, t1375, t621) + ((-1.4286068e-6f) * t1375);
-    const float t1378 = t873 * t873;
-    const float t1379 = 1.0f / t873;
-    const float t1380 = t873 * t1378;
-    const float t1381 = 1.0f / t1378;
-    const float t1382 = 1.0f / t1380;
-    const float t1383 = t618 * (t23 * t1379);
-    const float t1384 = t874 * (t21 * t1381);
-    const float t1385 = (-2.0f) * t1382;
-    const float t1386 = t107 + t1383;
-    const float t1387 = t110 - t1384;
-    const float t1388 = t878 - 12582912.0f;
-    const float t1389 = as_float((127u + as_bits(t878)) << 23u);
-    const float t1390 = FMA(-0.69314575f, t1388, t625) + ((-1.4286068e-6f) * t1388);
-    const float t1391 = t876 * t876;
-    const float t1392 = 1.0f / t876;
-    const float t1393 = t876 * t1391;
-    const float t1394 = 1.0f / t1391;
-    const float t1395 = 1.0f / t1393;
-    const float t1396 = t622 * (t23 * t1392);
-    const float t1397 = t877 * (t21 * t1394);
-    const float t1398 = (-2.0f) * t1395;
-    const float t1399 = t107 + t1396;
-    const float t1400 = t110 - t1397;
-    const float t1401 = t881 - 12582912.0f;
-    const float t1402 = as_float((127u + as_bits(t881)) << 23u);
-    const float t1403 = FMA(-0.69314575f, t1401, t629) + ((-1.4286068e-6f) * t1401);
-    const float t1404 = t879 * t879;
-    const float t1405 = 1.0f / t879;
-    const float t1406 = t879 * t1404;
-    const float t1407 = 1.0f / t1404;
-    const float t1408 = 1.0f / t1406;
-    const float t1409 = t626 * (t23 * t1405);
-    const float t1410 = t880 * (t21 * t1407);
-    const float t1411 = (-2.0f) * t1408;
-    const float t1412 = t107 + t1409;
-    const float t1413 = t110 - t1410;
-    const float t1414 = t884 - 12582912.0f;
-    const float t1415 = as_float((127u + as_bits(t884)) << 23u);
-    const float t1416 = FMA(-0.69314575f, t1414, t633) + ((-1.4286068e-6f) * t1414);
-    const float t1417 = t882 * t882;
-    const float t1418 = 1.0f / t882;
-    const float t1419 = t882 * t1417;
-    const float t1420 = 1.0f / t1417;
-    const float t1421 = 1.0f / t1419;
-    const float t1422 = t630 * (t23 * t1418);
-    const float t1423 = t883 * (t21 * t1420);
-    const float t1424 = (-2.0f) * t1421;
-    const float t1425 = t107 + t1422;
-    const float t1426 = t110 - t1423;
-    const float t1427 = t887 - 12582912.0f;
-    const float t1428 = as_float((127u + as_bits(t887)) << 23u);
-    const float t1429 = FMA(-0.69314575f, t1427, t637) + ((-1.4286068e-6f) * t1427);
-    const float t1430 = t885 * t885;
-    const float t1431 = 1.0f / t885;
-    const float t1432 = t885 * t1430;
-    const float t1433 = 1.0f / t1430;
-    const float t1434 = 1.0f / t1432;
-    const float t1435 = t634 * (t23 * t1431);
-    const float t1436 = t886 * (t21 * t1433);
-    const float t1437 = (-2.0f) * t1434;
-    const float t1438 = t107 + t1435;
-    const float t1439 = t110 - t1436;
-    const float t1440 = t890 - 12582912.0f;
-    const float t1441 = as_float((127u + as_bits(t890)) << 23u);
-    const float t1442 = FMA(-0.69314575f, t1440, t641) + ((-1.4286068e-6f) * t1440);
-    const float t1443 = t888 * t888;
-    const float t1444 = 1.0f / t888;
-    const float t1445 = t888 * t1443;
-    const float t1446 = 1.0f / t1443;
-    const float t1447 = 1.0f / t1445;
-    const float t1448 = t638 * (t23 * t1444);
-    const float t1449 = t889 * (t21 * t1446);
-    const float t1450 = (-2.0f) * t1447;
-    const float t1451 = t107 + t1448;
-    const float t1452 = t110 - t1449;
-    const float t1453 = t893 - 12582912.0f;
-    const float t1454 = as_float((127u + as_bits(t893)) << 23u);
-    const float t1455 = FMA(-0.69314575f, t1453, t645) + ((-1.4286068e-6f) * t1453);
-    const float t1456 = t891 * t891;
-    const float t1457 = 1.0f / t891;
-    const float t1458 = t891 * t1456;
-    const float t1459 = 1.0f / t1456;
-    const float t1460 = 1.0f / t1458;
-    const float t1461 = t642 * (t23 * t1457);
-    const float t1462 = t892 * (t21 * t1459);
-    const float t1463 = (-2.0f) * t1460;
-    const float t1464 = t107 + t1461;
-    const float t1465 = t110 - t1462;
-    const float t1466 = t896 - 12582912.0f;
-    const float t1467 = as_float((127u + as_bits(t896)) << 23u);
-    const float t1468 = FMA(-0.69314575f, t1466, t649) + ((-1.4286068e-6f) * t1466);
-    const float t1469 = t894 * t894;
-    const float t1470 = 1.0f / t894;
-    const float t1471 = t894 * t1469;
-    const float t1472 = 1.0f / t1469;
-    const float t1473 = 1.0f / t1471;
-    const float t1474 = t646 * (t23 * t1470);
-    const float t1475 = t895 * (t21 * t1472);
-    const float t1476 = (-2.0f) * t1473;
-    const float t1477 = t107 + t1474;
-    const float t1478 = t110 - t1475;
-    const float t1479 = t899 - 12582912.0f;
-    const float t1480 = as_float((127u + as_bits(t899)) << 23u);
-    const float t1481 = FMA(-0.69314575f, t1479, t653) + ((-1.4286068e-6f) * t1479);
-    const float t1482 = t897 * t897;
-    const float t1483 = 1.0f / t897;
-    const float t1484 = t897 * t1482;
-    const float t1485 = 1.0f / t1482;
-    const float t1486 = 1.0f / t1484;
-    const float t1487 = t650 * (t23 * t1483);
-    const float t1488 = t898 * (t21 * t1485);
-    const float t1489 = (-2.0f) * t1486;
-    const float t1490 = t107 + t1487;
-    const float t1491 = t110 - t1488;
-    const float t1492 = t902 - 12582912.0f;
-    const float t1493 = as_float((127u + as_bits(t902)) << 23u);
-    const float t1494 = FMA(-0.69314575f, t1492, t657) + ((-1.4286068e-6f) * t1492);
-    const float t1495 = t900 * t900;
-    const float t1496 = 1.0f / t900;
-    const float t1497 = t900 * t1495;
-    const float t1498 = 1.0f / t1495;
-    const float t1499 = 1.0f / t1497;
-    const float t1500 = t654 * (t23 * t1496);
-    const float t1501 = t901 * (t21 * t1498);
-    const float t1502 = (-2.0f) * t1499;
-    const float t1503 = t107 + t1500;
-    const float t1504 = t110 - t1501;
-    const float t1505 = t905 - 12582912.0f;
-    const float t1506 = as_float((127u + as_bits(t905)) << 23u);
-    const float t1507 = FMA(-0.69314575f, t1505, t661) + ((-1.4286068e-6f) * t1505);
-    const float t1508 = t903 * t903;
-    const float t1509 = 1.0f / t903;
-    const float t1510 = t903 * t1508;
-    const float t1511 = 1.0f / t1508;
-    const float t1512 = 1.0f / t1510;
-    const float t1513 = t658 * (t23 * t1509);
-    const float t1514 = t904 * (t21 * t1511);
-    const float t1515 = (-2.0f) * t1512;
-    const float t1516 = t107 + t1513;
-    const float t1517 = t110 - t1514;
-    const float t1518 = t908 - 12582912.0f;
-    const float t1519 = as_float((127u + as_bits(t908)) << 23u);
-    const float t1520 = FMA(-0.69314575f, t1518, t665) + ((-1.4286068e-6f) * t1518);
-    const float t1521 = t906 * t906;
-    const float t1522 = 1.0f / t906;
-    const float t1523 = t906 * t1521;
-    const float t1524 = 1.0f / t1521;
-    const float t1525 = 1.0f / t1523;
-    const float t1526 = t662 * (t23 * t1522);
-    const float t1527 = t907 * (t21 * t1524);
-    const float t1528 = (-2.0f) * t1525;
-    const float t1529 = t107 + t1526;
-    const float t1530 = t110 - t1527;
-    const float t1531 = t911 - 12582912.0f;
-    const float t1532 = as_float((127u + as_bits(t911)) << 23u);
-    const float t1533 = FMA(-0.69314575f, t1531, t669) + ((-1.4286068e-6f) * t1531);
-    const float t1534 = t909 * t909;
-    const float t1535 = 1.0f / t909;
-    const float t1536 = t909 * t1534;
-    const float t1537 = 1.0f / t1534;
-    const float t1538 = 1.0f / t1536;
-    const float t1539 = t666 * (t23 * t1535);
-    const float t1540 = t910 * (t21 * t1537);
-    const float t1541 = (-2.0f) * t1538;
-    const float t1542 = t107 + t1539;
-    const float t1543 = t110 - t1540;
-    const float t1544 = t914 - 12582912.0f;
-    const float t1545 = as_float((127u + as_bits(t914)) << 23u);
-    const float t1546 = FMA(-0.69314575f, t1544, t673) + ((-1.4286068e-6f) * t1544);
-    const float t1547 = t912 * t912;
-    const float t1548 = 1.0f / t912;
-    const float t1549 = t912 * t1547;
-    const float t1550 = 1.0f / t1547;
-    const float t1551 = 1.0f / t1549;
-    const float t1552 = t670 * (t23 * t1548);
-    const float t1553 = t913 * (t21 * t1550);
-    const float t1554 = (-2.0f) * t1551;
-    const float t1555 = t107 + t1552;
-    const float t1556 = t110 - t1553;
-    const float t1557 = t917 - 12582912.0f;
-    const float t1558 = as_float((127u + as_bits(t917)) << 23u);
-    const float t1559 = FMA(-0.69314575f, t1557, t677) + ((-1.4286068e-6f) * t1557);
-    const float t1560 = t915 * t915;
-    const float t1561 = 1.0f / t915;
-    const float t1562 = t915 * t1560;
-    const float t1563 = 1.0f / t1560;
-    const float t1564 = 1.0f / t1562;
-    const float t1565 = t674 * (t23 * t1561);
-    const float t1566 = t916 * (t21 * t1563);
-    const float t1567 = (-2.0f) * t1564;
-    const float t1568 = t107 + t1565;
-    const float t1569 = t110 - t1566;
-    const float t1570 = t920 - 12582912.0f;
-    const float t1571 = as_float((127u + as_bits(t920)) << 23u);
-    const float t1572 = FMA(-0.69314575f, t1570, t681) + ((-1.4286068e-6f) * t1570);
-    const float t1573 = t918 * t918;
-    const float t1574 = 1.0f / t918;
-    const float t1575 = t918 * t1573;
-    const float t1576 = 1.0f / t1573;
-    const float t1577 = 1.0f / t1575;
-    const float t1578 = t678 * (t23 * t1574);
-    const float t1579 = t919 * (t21 * t1576);
-    const float t1580 = (-2.0f) * t1577;
-    const float t1581 = t107 + t1578;
-    const float t1582 = t110 - t1579;
-    const float t1583 = t923 - 12582912.0f;
-    const float t1584 = as_float((127u + as_bits(t923)) << 23u);
-    const float t1585 = FMA(-0.69314575f, t1583, t685) + ((-1.4286068e-6f) * t1583);
-    const float t1586 = t921 * t921;
-    const float t1587 = 1.0f / t921;
-    const float t1588 = t921 * t1586;
-    const float t1589 = 1.0f / t1586;
-    const float t1590 = 1.0f / t1588;
-    const float t1591 = t682 * (t23 * t1587);
-    const float t1592 = t922 * (t21 * t1589);
-    const float t1593 = (-2.0f) * t1590;
-    const float t1594 = t107 + t1591;
-    const float t1595 = t110 - t1592;
-    const float t1596 = t926 - 12582912.0f;
-    const float t1597 = as_float((127u + as_bits(t926)) << 23u);
-    const float t1598 = FMA(-0.69314575f, t1596, t689) + ((-1.4286068e-6f) * t1596);
-    const float t1599 = t924 * t924;
-    const float t1600 = 1.0f / t924;
-    const float t1601 = t924 * t1599;
-    const float t1602 = 1.0f / t1599;
-    const float t1603 = 1.0f / t1601;
-    const float t1604 = t686 * (t23 * t1600);
-    const float t1605 = t925 * (t21 * t1602);
-    const float t1606 = (-2.0f) * t1603;
-    const float t1607 = t107 + t1604;
-    const float t1608 = t110 - t1605;
-    const float t1609 = t935 - 12582912.0f;
-    const float t1610 = as_float((127u + as_bits(t935)) << 23u);
-    const float t1611 = FMA(-0.69314575f, t1609, t693) + ((-1.4286068e-6f) * t1609);
-    const float t1612 = t929 * t929;
-    const float t1613 = 1.0f / t929;
-    const float t1614 = t929 * t1612;
-    const float t1615 = 1.0f / t1612;
-    const float t1616 = 1.0f / t1614;
-    const float t1617 = t690 * (t23 * t1613);
-    const float t1618 = t933 * (t21 * t1615);
-    const float t1619 = (-2.0f) * t1616;
-    const float t1620 = t107 + t1617;
-    const float t1621 = t110 - t1618;
-    const float t1622 = t936 - 12582912.0f;
-    const float t1623 = as_float((127u + as_bits(t936)) << 23u);
-    const float t1624 = FMA(-0.69314575f, t1622, t707) + ((-1.4286068e-6f) * t1622);
-    const float t1625 = t930 * t930;
-    const float t1626 = t107 + (t692 * (t23 * (1.0f / t930)));
-    const float t1627 = t930 * t1625;
-    const float t1628 = t110 - (t934 * (t21 * (1.0f / t1625)));
-    const float t1629 = (-2.0f) * (1.0f / t1627);
-    const float t1630 = t939 - 12582912.0f;
-    const float t1631 = as_float((127u + as_bits(t939)) << 23u);
-    const float t1632 = FMA(-0.69314575f, t1630, t711) + ((-1.4286068e-6f) * t1630);
-    const float t1633 = t937 * t937;
-    const float t1634 = 1.0f / t937;
-    const float t1635 = t937 * t1633;
-    const float t1636 = 1.0f / t1633;
-    const float t1637 = 1.0f / t1635;
-    const float t1638 = t708 * (t26 * t1634);
-    const float t1639 = t938 * (t25 * t1636);
-    const float t1640 = (-2.0f) * t1637;
-    const float t1641 = t106 + t1638;
-    const float t1642 = t109 - t1639;
-    const float t1643 = t942 - 12582912.0f;
-    const float t1644 = as_float((127u + as_bits(t942)) << 23u);
-    const float t1645 = FMA(-0.69314575f, t1643, t715) + ((-1.4286068e-6f) * t1643);
-    const float t1646 = t940 * t940;
-    const float t1647 = 1.0f / t940;
-    const float t1648 = t940 * t1646;
-    const float t1649 = 1.0f / t1646;
-    const float t1650 = 1.0f / t1648;
-    const float t1651 = t712 * (t26 * t1647);
-    const float t1652 = t941 * (t25 * t1649);
-    const float t1653 = (-2.0f) * t1650;
-    const float t1654 = t106 + t1651;
-    const float t1655 = t109 - t1652;
-    const float t1656 = t945 - 12582912.0f;
-    const float t1657 = as_float((127u + as_bits(t945)) << 23u);
-    const float t1658 = FMA(-0.69314575f, t1656, t719) + ((-1.4286068e-6f) * t1656);
-    const float t1659 = t943 * t943;
-    const float t1660 = 1.0f / t943;
-    const float t1661 = t943 * t1659;
-    const float t1662 = 1.0f / t1659;
-    const float t1663 = 1.0f / t1661;
-    const float t1664 = t716 * (t26 * t1660);
-    const float t1665 = t944 * (t25 * t1662);
-    const float t1666 = (-2.0f) * t1663;
-    const float t1667 = t106 + t1664;
-    const float t1668 = t109 - t1665;
-    const float t1669 = t948 - 12582912.0f;
-    const float t1670 = as_float((127u + as_bits(t948)) << 23u);
-    const float t1671 = FMA(-0.69314575f, t1669, t723) + ((-1.4286068e-6f) * t1669);
-    const float t1672 = t946 * t946;
-    const float t1673 = 1.0f / t946;
-    const float t1674 = t946 * t1672;
-    const float t1675 = 1.0f / t1672;
-    const float t1676 = 1.0f / t1674;
-    const float t1677 = t720 * (t26 * t1673);
-    const float t1678 = t947 * (t25 * t1675);
-    const float t1679 = (-2.0f) * t1676;
-    const float t1680 = t106 + t1677;
-    const float t1681 = t109 - t1678;
-    const float t1682 = t951 - 12582912.0f;
-    const float t1683 = as_float((127u + as_bits(t951)) << 23u);
-    const float t1684 = FMA(-0.69314575f, t1682, t727) + ((-1.4286068e-6f) * t1682);
-    const float t1685 = t949 * t949;
-    const float t1686 = 1.0f / t949;
-    const float t1687 = t949 * t1685;
-    const float t1688 = 1.0f / t1685;
-    const float t1689 = 1.0f / t1687;
-    const float t1690 = t724 * (t26 * t1686);
-    const float t1691 = t950 * (t25 * t1688);
-    const float t1692 = (-2.0f) * t1689;
-    const float t1693 = t106 + t1690;
-    const float t1694 = t109 - t1691;
-    const float t1695 = t954 - 12582912.0f;
-    const float t1696 = as_float((127u + as_bits(t954)) << 23u);
-    const float t1697 = FMA(-0.69314575f, t1695, t731) + ((-1.4286068e-6f) * t1695);
-    const float t1698 = t952 * t952;
-    const float t1699 = 1.0f / t952;
-    const float t1700 = t952 * t1698;
-    const float t1701 = 1.0f / t1698;
-    const float t1702 = 1.0f / t1700;
-    const float t1703 = t728 * (t26 * t1699);
-    const float t1704 = t953 * (t25 * t1701);
-    const float t1705 = (-2.0f) * t1702;
-    const float t1706 = t106 + t1703;
-    const float t1707 = t109 - t1704;
-    const float t1708 = t957 - 12582912.0f;
-    const float t1709 = as_float((127u + as_bits(t957)) << 23u);
-    const float t1710 = FMA(-0.69314575f, t1708, t735) + ((-1.4286068e-6f) * t1708);
-    const float t1711 = t955 * t955;
-    const float t1712 = 1.0f / t955;
-    const float t1713 = t955 * t1711;
-    const float t1714 = 1.0f / t1711;
-    const float t1715 = 1.0f / t1713;
-    const float t1716 = t732 * (t26 * t1712);
-    const float t1717 = t956 * (t25 * t1714);
-    const float t1718 = (-2.0f) * t1715;
-    const float t1719 = t106 + t1716;
-    const float t1720 = t109 - t1717;
-    const float t1721 = t960 - 12582912.0f;
-    const float t1722 = as_float((127u + as_bits(t960)) << 23u);
-    const float t1723 = FMA(-0.69314575f, t1721, t739) + ((-1.4286068e-6f) * t1721);
-    const float t1724 = t958 * t958;
-    const float t1725 = 1.0f / t958;
-    const float t1726 = t958 * t1724;
-    const float t1727 = 1.0f / t1724;
-    const float t1728 = 1.0f / t1726;
-    const float t1729 = t736 * (t26 * t1725);
-    const float t1730 = t959 * (t25 * t1727);
-    const float t1731 = (-2.0f) * t1728;
-    const float t1732 = t106 + t1729;
-    const float t1733 = t109 - t1730;
-    const float t1734 = t963 - 12582912.0f;
-    const float t1735 = as_float((127u + as_bits(t963)) << 23u);
-    const float t1736 = FMA(-0.69314575f, t1734, t743) + ((-1.4286068e-6f) * t1734);
-    const float t1737 = t961 * t961;
-    const float t1738 = 1.0f / t961;
-    const float t1739 = t961 * t1737;
-    const float t1740 = 1.0f / t1737;
-    const float t1741 = 1.0f / t1739;
-    const float t1742 = t740 * (t26 * t1738);
-    const float t1743 = t962 * (t25 * t1740);
-    const float t1744 = (-2.0f) * t1741;
-    const float t1745 = t106 + t1742;
-    const float t1746 = t109 - t1743;
-    const float t1747 = t966 - 12582912.0f;
-    const float t1748 = as_float((127u + as_bits(t966)) << 23u);
-    const float t1749 = FMA(-0.69314575f, t1747, t747) + ((-1.4286068e-6f) * t1747);
-    const float t1750 = t964 * t964;
-    const float t1751 = 1.0f / t964;
-    const float t1752 = t964 * t1750;
-    const float t1753 = 1.0f / t1750;
-    const float t1754 = 1.0f / t1752;
-    const float t1755 = t744 * (t26 * t1751);
-    const float t1756 = t965 * (t25 * t1753);
-    const float t1757 = (-2.0f) * t1754;
-    const float t1758 = t106 + t1755;
-    const float t1759 = t109 - t1756;
-    const float t1760 = t969 - 12582912.0f;
-    const float t1761 = as_float((127u + as_bits(t969)) << 23u);
-    const float t1762 = FMA(-0.69314575f, t1760, t751) + ((-1.4286068e-6f) * t1760);
-    const float t1763 = t967 * t967;
-    const float t1764 = 1.0f / t967;
-    const float t1765 = t967 * t1763;
-    const float t1766 = 1.0f / t1763;
-    const float t1767 = 1.0f / t1765;
-    const float t1768 = t748 * (t26 * t1764);
-    const float t1769 = t968 * (t25 * t1766);
-    const float t1770 = (-2.0f) * t1767;
-    const float t1771 = t106 + t1768;
-    const float t1772 = t109 - t1769;
-    const float t1773 = t972 - 12582912.0f;
-    const float t1774 = as_float((127u + as_bits(t972)) << 23u);
-    const float t1775 = FMA(-0.69314575f, t1773, t755) + ((-1.4286068e-6f) * t1773);
-    const float t1776 = t970 * t970;
-    const float t1777 = 1.0f / t970;
-    const float t1778 = t970 * t1776;
-    const float t1779 = 1.0f / t1776;
-    const float t1780 = 1.0f / t1778;
-    const float t1781 = t752 * (t26 * t1777);
-    const float t1782 = t971 * (t25 * t1779);
-    const float t1783 = (-2.0f) * t1780;
-    const float t1784 = t106 + t1781;
-    const float t1785 = t109 - t1782;
-    const float t1786 = t975 - 12582912.0f;
-    const float t1787 = as_float((127u + as_bits(t975)) << 23u);
-    const float t1788 = FMA(-0.69314575f, t1786, t759) + ((-1.4286068e-6f) * t1786);
-    const float t1789 = t973 * t973;
-    const float t1790 = 1.0f / t973;
-    const float t1791 = t973 * t1789;
-    const float t1792 = 1.0f / t1789;
-    const float t1793 = 1.0f / t1791;
-    const float t1794 = t756 * (t26 * t1790);
-    const float t1795 = t974 * (t25 * t1792);
-    const float t1796 = (-2.0f) * t1793;
-    const float t1797 = t106 + t1794;
-    const float t1798 = t109 - t1795;
-    const float t1799 = t978 - 12582912.0f;
-    const float t1800 = as_float((127u + as_bits(t978)) << 23u);
-    const float t1801 = FMA(-0.69314575f, t1799, t763) + ((-1.4286068e-6f) * t1799);
-    const float t1802 = t976 * t976;
-    const float t1803 = 1.0f / t976;
-    const float t1804 = t976 * t1802;
-    const float t1805 = 1.0f / t1802;
-    const float t1806 = 1.0f / t1804;
-    const float t1807 = t760 * (t26 * t1803);
-    const float t1808 = t977 * (t25 * t1805);
-    const float t1809 = (-2.0f) * t1806;
-    const float t1810 = t106 + t1807;
-    const float t1811 = t109 - t1808;
-    const float t1812 = t981 - 12582912.0f;
-    const float t1813 = as_float((127u + as_bits(t981)) << 23u);
-    const float t1814 = FMA(-0.69314575f, t1812, t767) + ((-1.4286068e-6f) * t1812);
-    const float t1815 = t979 * t979;
-    const float t1816 = 1.0f / t979;
-    const float t1817 = t979 * t1815;
-    const float t1818 = 1.0f / t1815;
-    const float t1819 = 1.0f / t1817;
-    const float t1820 = t764 * (t26 * t1816);
-    const float t1821 = t980 * (t25 * t1818);
-    const float t1822 = (-2.0f) * t1819;
-    const float t1823 = t106 + t1820;
-    const float t1824 = t109 - t1821;
-    const float t1825 = t984 - 12582912.0f;
-    const float t1826 = as_float((127u + as_bits(t984)) << 23u);
-    const float t1827 = FMA(-0.69314575f, t1825, t771) + ((-1.4286068e-6f) * t1825);
-    const float t1828 = t982 * t982;
-    const float t1829 = 1.0f / t982;
-    const float t1830 = t982 * t1828;
-    const float t1831 = 1.0f / t1828;
-    const float t1832 = 1.0f / t1830;
-    const float t1833 = t768 * (t26 * t1829);
-    const float t1834 = t983 * (t25 * t1831);
-    const float t1835 = (-2.0f) * t1832;
-    const float t1836 = t106 + t1833;
-    const float t1837 = t109 - t1834;
-    const float t1838 = t987 - 12582912.0f;
-    const float t1839 = as_float((127u + as_bits(t987)) << 23u);
-    const float t1840 = FMA(-0.69314575f, t1838, t775) + ((-1.4286068e-6f) * t1838);
-    const float t1841 = t985 * t985;
-    const float t1842 = 1.0f / t985;
-    const float t1843 = t985 * t1841;
-    const float t1844 = 1.0f / t1841;
-    const float t1845 = 1.0f / t1843;
-    const float t1846 = t772 * (t26 * t1842);
-    const float t1847 = t986 * (t25 * t1844);
-    const float t1848 = (-2.0f) * t1845;
-    const float t1849 = t106 + t1846;
-    const float t1850 = t109 - t1847;
-    const float t1851 = t990 - 12582912.0f;
-    const float t1852 = as_float((127u + as_bits(t990)) << 23u);
-    const float t1853 = FMA(-0.69314575f, t1851, t781) + ((-1.4286068e-6f) * t1851);
-    const float t1854 = t988 * t988;
-    const float t1855 = 1.0f / t988;
-    const float t1856 = t988 * t1854;
-    const float t1857 = 1.0f / t1854;
-    const float t1858 = 1.0f / t1856;
-    const float t1859 = t776 * (t26 * t1855);
-    const float t1860 = t989 * (t25 * t1857);
-    const float t1861 = (-2.0f) * t1858;
-    const float t1862 = t106 + t1859;
-    const float t1863 = t109 - t1860;
-    const float t1864 = t999 - 12582912.0f;
-    const float t1865 = as_float((127u + as_bits(t999)) << 23u);
-    const float t1866 = FMA(-0.69314575f, t1864, t784) + ((-1.4286068e-6f) * t1864);
-    const float t1867 = t993 * t993;
-    const float t1868 = 1.0f / t993;
-    const float t1869 = t993 * t1867;
-    const float t1870 = 1.0f / t1867;
-    const float t1871 = 1.0f / t1869;
-    const float t1872 = t782 * (t26 * t1868);
-    const float t1873 = t997 * (t25 * t1870);
-    const float t1874 = (-2.0f) * t1871;
-    const float t1875 = t106 + t1872;
-    const float t1876 = t109 - t1873;
-    const float t1877 = t994 * t994;
-    const float t1878 = t106 + (t783 * (t26 * (1.0f / t994)));
-    const float t1879 = t994 * t1877;
-    const float t1880 = t109 - (t998 * (t25 * (1.0f / t1877)));
-    const float t1881 = (-2.0f) * (1.0f / t1879);
-    const float t1882 = t450 * ((1.0f + FMA(FMA(t1374, FMA(t1374, FMA(t1374, FMA(0.0013814222f, t1374, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1374 * t1374, t1374)) * t1373);
-    const float t1883 = t451 * ((1.0f + FMA(FMA(t1377, FMA(t1377, FMA(t1377, FMA(0.0013814222f, t1377, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1377 * t1377, t1377)) * t1376);
-    const float t1884 = t452 * ((1.0f + FMA(FMA(t1390, FMA(t1390, FMA(t1390, FMA(0.0013814222f, t1390, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1390 * t1390, t1390)) * t1389);
-    const float t1885 = t453 * ((1.0f + FMA(FMA(t1403, FMA(t1403, FMA(t1403, FMA(0.0013814222f, t1403, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1403 * t1403, t1403)) * t1402);
-    const float t1886 = FMA(t1307, (-2.0f) * t1303, t1369);
-    const float t1887 = FMA(t1310, -t1303, t1371);
-    const float t1888 = t6 * t1307;
-    const float t1889 = t6 * t1886;
-    const float t1890 = t1310 * 0.5f;
-    const float t1891 = t454 * ((1.0f + FMA(FMA(t1416, FMA(t1416, FMA(t1416, FMA(0.0013814222f, t1416, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1416 * t1416, t1416)) * t1415);
-    const float t1892 = t455 * ((1.0f + FMA(FMA(t1429, FMA(t1429, FMA(t1429, FMA(0.0013814222f, t1429, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1429 * t1429, t1429)) * t1428);
-    const float t1893 = t456 * ((1.0f + FMA(FMA(t1442, FMA(t1442, FMA(t1442, FMA(0.0013814222f, t1442, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1442 * t1442, t1442)) * t1441);
-    const float t1894 = t457 * ((1.0f + FMA(FMA(t1455, FMA(t1455, FMA(t1455, FMA(0.0013814222f, t1455, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1455 * t1455, t1455)) * t1454);
-    const float t1895 = t458 * ((1.0f + FMA(FMA(t1468, FMA(t1468, FMA(t1468, FMA(0.0013814222f, t1468, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1468 * t1468, t1468)) * t1467);
-    const float t1896 = t459 * ((1.0f + FMA(FMA(t1481, FMA(t1481, FMA(t1481, FMA(0.0013814222f, t1481, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1481 * t1481, t1481)) * t1480);
-    const float t1897 = t459 * ((1.0f + FMA(FMA(t1494, FMA(t1494, FMA(t1494, FMA(0.0013814222f, t1494, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1494 * t1494, t1494)) * t1493);
-    const float t1898 = t458 * ((1.0f + FMA(FMA(t1507, FMA(t1507, FMA(t1507, FMA(0.0013814222f, t1507, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1507 * t1507, t1507)) * t1506);
-    const float t1899 = t457 * ((1.0f + FMA(FMA(t1520, FMA(t1520, FMA(t1520, FMA(0.0013814222f, t1520, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1520 * t1520, t1520)) * t1519);
-    const float t1900 = t456 * ((1.0f + FMA(FMA(t1533, FMA(t1533, FMA(t1533, FMA(0.0013814222f, t1533, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1533 * t1533, t1533)) * t1532);
-    const float t1901 = t455 * ((1.0f + FMA(FMA(t1546, FMA(t1546, FMA(t1546, FMA(0.0013814222f, t1546, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1546 * t1546, t1546)) * t1545);
-    const float t1902 = t454 * ((1.0f + FMA(FMA(t1559, FMA(t1559, FMA(t1559, FMA(0.0013814222f, t1559, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1559 * t1559, t1559)) * t1558);
-    const float t1903 = t453 * ((1.0f + FMA(FMA(t1572, FMA(t1572, FMA(t1572, FMA(0.0013814222f, t1572, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1572 * t1572, t1572)) * t1571);
-    const float t1904 = t452 * ((1.0f + FMA(FMA(t1585, FMA(t1585, FMA(t1585, FMA(0.0013814222f, t1585, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1585 * t1585, t1585)) * t1584);
-    const float t1905 = t451 * ((1.0f + FMA(FMA(t1598, FMA(t1598, FMA(t1598, FMA(0.0013814222f, t1598, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1598 * t1598, t1598)) * t1597);
-    const float t1906 = t450 * ((1.0f + FMA(FMA(t1611, FMA(t1611, FMA(t1611, FMA(0.0013814222f, t1611, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1611 * t1611, t1611)) * t1610);
-    const float t1907 = t480 * ((1.0f + FMA(FMA(t1624, FMA(t1624, FMA(t1624, FMA(0.0013814222f, t1624, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1624 * t1624, t1624)) * t1623);
-    const float t1908 = t481 * ((1.0f + FMA(FMA(t1632, FMA(t1632, FMA(t1632, FMA(0.0013814222f, t1632, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1632 * t1632, t1632)) * t1631);
-    const float t1909 = t482 * ((1.0f + FMA(FMA(t1645, FMA(t1645, FMA(t1645, FMA(0.0013814222f, t1645, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1645 * t1645, t1645)) * t1644);
-    const float t1910 = t483 * ((1.0f + FMA(FMA(t1658, FMA(t1658, FMA(t1658, FMA(0.0013814222f, t1658, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1658 * t1658, t1658)) * t1657);
-    const float t1911 = t484 * ((1.0f + FMA(FMA(t1671, FMA(t1671, FMA(t1671, FMA(0.0013814222f, t1671, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1671 * t1671, t1671)) * t1670);
-    const float t1912 = t485 * ((1.0f + FMA(FMA(t1684, FMA(t1684, FMA(t1684, FMA(0.0013814222f, t1684, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1684 * t1684, t1684)) * t1683);
-    const float t1913 = t486 * ((1.0f + FMA(FMA(t1697, FMA(t1697, FMA(t1697, FMA(0.0013814222f, t1697, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1697 * t1697, t1697)) * t1696);
-    const float t1914 = t487 * ((1.0f + FMA(FMA(t1710, FMA(t1710, FMA(t1710, FMA(0.0013814222f, t1710, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1710 * t1710, t1710)) * t1709);
-    const float t1915 = t488 * ((1.0f + FMA(FMA(t1723, FMA(t1723, FMA(t1723, FMA(0.0013814222f, t1723, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1723 * t1723, t1723)) * t1722);
-    const float t1916 = t489 * ((1.0f + FMA(FMA(t1736, FMA(t1736, FMA(t1736, FMA(0.0013814222f, t1736, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1736 * t1736, t1736)) * t1735);
-    const float t1917 = t489 * ((1.0f + FMA(FMA(t1749, FMA(t1749, FMA(t1749, FMA(0.0013814222f, t1749, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1749 * t1749, t1749)) * t1748);
-    const float t1918 = t488 * ((1.0f + FMA(FMA(t1762, FMA(t1762, FMA(t1762, FMA(0.0013814222f, t1762, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1762 * t1762, t1762)) * t1761);
-    const float t1919 = t487 * ((1.0f + FMA(FMA(t1775, FMA(t1775, FMA(t1775, FMA(0.0013814222f, t1775, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1775 * t1775, t1775)) * t1774);
-    const float t1920 = t486 * ((1.0f + FMA(FMA(t1788, FMA(t1788, FMA(t1788, FMA(0.0013814222f, t1788, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1788 * t1788, t1788)) * t1787);
-    const float t1921 = t485 * ((1.0f + FMA(FMA(t1801, FMA(t1801, FMA(t1801, FMA(0.0013814222f, t1801, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1801 * t1801, t1801)) * t1800);
-    const float t1922 = t484 * ((1.0f + FMA(FMA(t1814, FMA(t1814, FMA(t1814, FMA(0.0013814222f, t1814, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1814 * t1814, t1814)) * t1813);
-    const float t1923 = t483 * ((1.0f + FMA(FMA(t1827, FMA(t1827, FMA(t1827, FMA(0.0013814222f, t1827, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1827 * t1827, t1827)) * t1826);
-    const float t1924 = t482 * ((1.0f + FMA(FMA(t1840, FMA(t1840, FMA(t1840, FMA(0.0013814222f, t1840, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1840 * t1840, t1840)) * t1839);
-    const float t1925 = t481 * ((1.0f + FMA(FMA(t1853, FMA(t1853, FMA(t1853, FMA(0.0013814222f, t1853, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1853 * t1853, t1853)) * t1852);
-    const float t1926 = t480 * ((1.0f + FMA(FMA(t1866, FMA(t1866, FMA(t1866, FMA(0.0013814222f, t1866, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t1866 * t1866, t1866)) * t1865);
-    const float t1927 = t1882 * t1387;
-    const float t1928 = t1387 * t1927;
-    const float t1929 = t1882 * t1386;
-    const float t1930 = t1386 * t1927;
-    const float t1931 = FMA(t1912, t1707, FMA(t1911, t1694, FMA(t1910, t1681, FMA(t1909, t1668, FMA(t1908, t1655,
-        FMA(t1907, t1642, FMA(t1906, t1628, FMA(t1905, t1621, FMA(t1904, t1608, FMA(t1903, t1595, FMA(t1902, t1582,
-        FMA(t1901, t1569, FMA(t1900, t1556, FMA(t1899, t1543, FMA(t1898, t1530, FMA(t1897, t1517, FMA(t1896, t1504,
-        FMA(t1895, t1491, FMA(t1894, t1478, FMA(t1893, t1465, FMA(t1892, t1452, FMA(t1891, t1439, FMA(t1885, t1426,
-        FMA(t1884, t1413, FMA(t1883, t1400, t1927)))))))))))))))))))))))));
-    const float t1932 = FMA(t1926, t1880, FMA(t1925, t1876, FMA(t1924, t1863, FMA(t1923, t1850, FMA(t1922, t1837,
-        FMA(t1921, t1824, FMA(t1920, t1811, FMA(t1919, t1798, FMA(t1918, t1785, FMA(t1917, t1772, FMA(t1916, t1759,
-        FMA(t1915, t1746, FMA(t1914, t1733, FMA(t1913, t1720, t1931))))))))))))));
-    const float t1933 = t1882 * t1385;
-    const float t1934 = t1882 + t1883;
-    const float t1935 = t1929 * t1385;
-    const float t1936 = FMA(t1883, t1399, t1929);
-    const float t1937 = FMA(t1883, t1398, t1933);
-    const float t1938 = t1934 + t1884;
-    const float t1939 = FMA(t1884, t1412, t1936);
-    const float t1940 = FMA(t1884, t1411, t1937);
-    const float t1941 = t1938 + t1885;
-    const float t1942 = FMA(t1885, t1425, t1939);
-    const float t1943 = FMA(t1885, t1424, t1940);
-    const float t1944 = t1941 + t1891;
-    const float t1945 = FMA(t1891, t1438, t1942);
-    const float t1946 = FMA(t1891, t1437, t1943);
-    const float t1947 = t1944 + t1892;
-    const float t1948 = FMA(t1892, t1451, t1945);
-    const float t1949 = FMA(t1892, t1450, t1946);
-    const float t1950 = t1947 + t1893;
-    const float t1951 = FMA(t1893, t1464, t1948);
-    const float t1952 = FMA(t1893, t1463, t1949);
-    const float t1953 = t1950 + t1894;
-    const float t1954 = FMA(t1894, t1477, t1951);
-    const float t1955 = FMA(t1894, t1476, t1952);
-    const float t1956 = t1953 + t1895;
-    const float t1957 = FMA(t1895, t1490, t1954);
-    const float t1958 = FMA(t1895, t1489, t1955);
-    const float t1959 = t1956 + t1896;
-    const float t1960 = FMA(t1896, t1503, t1957);
-    const float t1961 = FMA(t1896, t1502, t1958);
-    const float t1962 = t1959 + t1897;
-    const float t1963 = FMA(t1897, t1516, t1960);
-    const float t1964 = FMA(t1897, t1515, t1961);
-    const float t1965 = t1962 + t1898;
-    const float t1966 = FMA(t1898, t1529, t1963);
-    const float t1967 = FMA(t1898, t1528, t1964);
-    const float t1968 = t1965 + t1899;
-    const float t1969 = FMA(t1899, t1542, t1966);
-    const float t1970 = FMA(t1899, t1541, t1967);
-    const float t1971 = t1968 + t1900;
-    const float t1972 = FMA(t1900, t1555, t1969);
-    const float t1973 = FMA(t1900, t1554, t1970);
-    const float t1974 = t1971 + t1901;
-    const float t1975 = FMA(t1901, t1568, t1972);
-    const float t1976 = FMA(t1901, t1567, t1973);
-    const float t1977 = t1974 + t1902;
-    const float t1978 = FMA(t1902, t1581, t1975);
-    const float t1979 = FMA(t1902, t1580, t1976);
-    const float t1980 = t1977 + t1903;
-    const float t1981 = FMA(t1903, t1594, t1978);
-    const float t1982 = FMA(t1903, t1593, t1979);
-    const float t1983 = t1980 + t1904;
-    const float t1984 = FMA(t1904, t1607, t1981);
-    const float t1985 = FMA(t1904, t1606, t1982);
-    const float t1986 = t1983 + t1905;
-    const float t1987 = FMA(t1905, t1620, t1984);
-    const float t1988 = FMA(t1905, t1619, t1985);
-    const float t1989 = t1986 + t1906;
-    const float t1990 = FMA(t1906, t1626, t1987);
-    const float t1991 = FMA(t1906, t1629, t1988);
-    const float t1992 = t1989 + t1907;
-    const float t1993 = FMA(t1907, t1641, t1990);
-    const float t1994 = FMA(t1907, t1640, t1991);
-    const float t1995 = t1992 + t1908;
-    const float t1996 = FMA(t1908, t1654, t1993);
-    const float t1997 = FMA(t1908, t1653, t1994);
-    const float t1998 = t1995 + t1909;
-    const float t1999 = FMA(t1909, t1667, t1996);
-    const float t2000 = FMA(t1909, t1666, t1997);
-    const float t2001 = t1998 + t1910;
-    const float t2002 = FMA(t1910, t1680, t1999);
-    const float t2003 = FMA(t1910, t1679, t2000);
-    const float t2004 = t2001 + t1911;
-    const float t2005 = FMA(t1911, t1693, t2002);
-    const float t2006 = FMA(t1911, t1692, t2003);
-    const float t2007 = t2004 + t1912;
-    const float t2008 = FMA(t1912, t1706, t2005);
-    const float t2009 = FMA(t1912, t1705, t2006);
-    const float t2010 = t2007 + t1913;
-    const float t2011 = FMA(t1913, t1719, t2008);
-    const float t2012 = FMA(t1913, t1718, t2009);
-    const float t2013 = t2010 + t1914;
-    const float t2014 = FMA(t1914, t1732, t2011);
-    const float t2015 = FMA(t1914, t1731, t2012);
-    const float t2016 = t2013 + t1915;
-    const float t2017 = FMA(t1915, t1745, t2014);
-    const float t2018 = FMA(t1915, t1744, t2015);
-    const float t2019 = t2016 + t1916;
-    const float t2020 = FMA(t1916, t1758, t2017);
-    const float t2021 = FMA(t1916, t1757, t2018);
-    const float t2022 = t2019 + t1917;
-    const float t2023 = FMA(t1917, t1771, t2020);
-    const float t2024 = FMA(t1917, t1770, t2021);
-    const float t2025 = t2022 + t1918;
-    const float t2026 = FMA(t1918, t1784, t2023);
-    const float t2027 = FMA(t1918, t1783, t2024);
-    const float t2028 = t2025 + t1919;
-    const float t2029 = FMA(t1919, t1797, t2026);
-    const float t2030 = FMA(t1919, t1796, t2027);
-    const float t2031 = t2028 + t1920;
-    const float t2032 = FMA(t1920, t1810, t2029);
-    const float t2033 = FMA(t1920, t1809, t2030);
-    const float t2034 = t2031 + t1921;
-    const float t2035 = FMA(t1921, t1823, t2032);
-    const float t2036 = FMA(t1921, t1822, t2033);
-    const float t2037 = t2034 + t1922;
-    const float t2038 = FMA(t1922, t1836, t2035);
-    const float t2039 = FMA(t1922, t1835, t2036);
-    const float t2040 = t2037 + t1923;
-    const float t2041 = FMA(t1923, t1849, t2038);
-    const float t2042 = FMA(t1923, t1848, t2039);
-    const float t2043 = t2040 + t1924;
-    const float t2044 = FMA(t1924, t1862, t2041);
-    const float t2045 = FMA(t1924, t1861, t2042);
-    const float t2046 = t2043 + t1925;
-    const float t2047 = FMA(t1925, t1875, t2044);
-    const float t2048 = FMA(t1925, t1874, t2045);
-    const float t2049 = t2046 + t1926;
-    const float t2050 = FMA(t1926, t1878, t2047);
-    const float t2051 = FMA(t1926, t1881, t2048);
-    const float t2052 = 1.0f / t2049;
-    const float t2053 = t1932 * t2052;
-    const float t2054 = t2050 * t2052;
-    const float t2055 = t2051 * t2052;
-    const float t2056 = t2053 + t104;
-    const float t2057 = -t2054;
-    const float t2058 = (t32 ? t2056 : t1888) * grad_mean;
-    const float t2059 = t1883 * t1400;
-    const float t2060 = FMA(t1400, t2059, t1928);
-    const float t2061 = FMA(t1399, t2059, t1930);
-    const float t2062 = FMA(t1883 * t1399, t1398, t1935);
-    const float t2063 = t1884 * t1413;
-    const float t2064 = FMA(t1413, t2063, t2060);
-    const float t2065 = FMA(t1412, t2063, t2061);
-    const float t2066 = FMA(t1884 * t1412, t1411, t2062);
-    const float t2067 = t1885 * t1426;
-    const float t2068 = FMA(t1426, t2067, t2064);
-    const float t2069 = FMA(t1425, t2067, t2065);
-    const float t2070 = FMA(t1885 * t1425, t1424, t2066);
-    const float t2071 = t1891 * t1439;
-    const float t2072 = FMA(t1439, t2071, t2068);
-    const float t2073 = FMA(t1438, t2071, t2069);
-    const float t2074 = FMA(t1891 * t1438, t1437, t2070);
-    const float t2075 = t1892 * t1452;
-    const float t2076 = FMA(t1452, t2075, t2072);
-    const float t2077 = FMA(t1451, t2075, t2073);
-    const float t2078 = FMA(t1892 * t1451, t1450, t2074);
-    const float t2079 = t1893 * t1465;
-    const float t2080 = FMA(t1465, t2079, t2076);
-    const float t2081 = FMA(t1464, t2079, t2077);
-    const float t2082 = FMA(t1893 * t1464, t1463, t2078);
-    const float t2083 = t1894 * t1478;
-    const float t2084 = FMA(t1478, t2083, t2080);
-    const float t2085 = FMA(t1477, t2083, t2081);
-    const float t2086 = FMA(t1894 * t1477, t1476, t2082);
-    const float t2087 = t1895 * t1491;
-    const float t2088 = FMA(t1491, t2087, t2084);
-    const float t2089 = FMA(t1490, t2087, t2085);
-    const float t2090 = FMA(t1895 * t1490, t1489, t2086);
-    const float t2091 = t1896 * t1504;
-    const float t2092 = FMA(t1504, t2091, t2088);
-    const float t2093 = FMA(t1503, t2091, t2089);
-    const float t2094 = FMA(t1896 * t1503, t1502, t2090);
-    const float t2095 = t1897 * t1517;
-    const float t2096 = FMA(t1517, t2095, t2092);
-    const float t2097 = FMA(t1516, t2095, t2093);
-    const float t2098 = FMA(t1897 * t1516, t1515, t2094);
-    const float t2099 = t1898 * t1530;
-    const float t2100 = FMA(t1530, t2099, t2096);
-    const float t2101 = FMA(t1529, t2099, t2097);
-    const float t2102 = FMA(t1898 * t1529, t1528, t2098);
-    const float t2103 = t1899 * t1543;
-    const float t2104 = FMA(t1543, t2103, t2100);
-    const float t2105 = FMA(t1542, t2103, t2101);
-    const float t2106 = FMA(t1899 * t1542, t1541, t2102);
-    const float t2107 = t1900 * t1556;
-    const float t2108 = FMA(t1556, t2107, t2104);
-    const float t2109 = FMA(t1555, t2107, t2105);
-    const float t2110 = FMA(t1900 * t1555, t1554, t2106);
-    const float t2111 = t1901 * t1569;
-    const float t2112 = FMA(t1569, t2111, t2108);
-    const float t2113 = FMA(t1568, t2111, t2109);
-    const float t2114 = FMA(t1901 * t1568, t1567, t2110);
-    const float t2115 = t1902 * t1582;
-    const float t2116 = FMA(t1582, t2115, t2112);
-    const float t2117 = FMA(t1581, t2115, t2113);
-    const float t2118 = FMA(t1902 * t1581, t1580, t2114);
-    const float t2119 = t1903 * t1595;
-    const float t2120 = FMA(t1595, t2119, t2116);
-    const float t2121 = FMA(t1594, t2119, t2117);
-    const float t2122 = FMA(t1903 * t1594, t1593, t2118);
-    const float t2123 = t1904 * t1608;
-    const float t2124 = FMA(t1608, t2123, t2120);
-    const float t2125 = FMA(t1607, t2123, t2121);
-    const float t2126 = FMA(t1904 * t1607, t1606, t2122);
-    const float t2127 = t1905 * t1621;
-    const float t2128 = FMA(t1621, t2127, t2124);
-    const float t2129 = FMA(t1620, t2127, t2125);
-    const float t2130 = FMA(t1905 * t1620, t1619, t2126);
-    const float t2131 = t1906 * t1628;
-    const float t2132 = FMA(t1628, t2131, t2128);
-    const float t2133 = FMA(t1626, t2131, t2129);
-    const float t2134 = FMA(t1906 * t1626, t1629, t2130);
-    const float t2135 = t1907 * t1642;
-    const float t2136 = FMA(t1642, t2135, t2132);
-    const float t2137 = FMA(t1641, t2135, t2133);
-    const float t2138 = FMA(t1907 * t1641, t1640, t2134);
-    const float t2139 = t1908 * t1655;
-    const float t2140 = FMA(t1655, t2139, t2136);
-    const float t2141 = FMA(t1654, t2139, t2137);
-    const float t2142 = FMA(t1908 * t1654, t1653, t2138);
-    const float t2143 = t1909 * t1668;
-    const float t2144 = FMA(t1668, t2143, t2140);
-    const float t2145 = FMA(t1667, t2143, t2141);
-    const float t2146 = FMA(t1909 * t1667, t1666, t2142);
-    const float t2147 = t1910 * t1681;
-    const float t2148 = FMA(t1681, t2147, t2144);
-    const float t2149 = FMA(t1680, t2147, t2145);
-    const float t2150 = FMA(t1910 * t1680, t1679, t2146);
-    const float t2151 = t1911 * t1694;
-    const float t2152 = FMA(t1694, t2151, t2148);
-    const float t2153 = FMA(t1693, t2151, t2149);
-    const float t2154 = FMA(t1911 * t1693, t1692, t2150);
-    const float t2155 = t1912 * t1707;
-    const float t2156 = FMA(t1707, t2155, t2152);
-    const float t2157 = FMA(t1706, t2155, t2153);
-    const float t2158 = FMA(t1912 * t1706, t1705, t2154);
-    const float t2159 = t1913 * t1720;
-    const float t2160 = FMA(t1720, t2159, t2156);
-    const float t2161 = FMA(t1719, t2159, t2157);
-    const float t2162 = FMA(t1913 * t1719, t1718, t2158);
-    const float t2163 = t1914 * t1733;
-    const float t2164 = FMA(t1733, t2163, t2160);
-    const float t2165 = FMA(t1732, t2163, t2161);
-    const float t2166 = FMA(t1914 * t1732, t1731, t2162);
-    const float t2167 = t1915 * t1746;
-    const float t2168 = FMA(t1746, t2167, t2164);
-    const float t2169 = FMA(t1745, t2167, t2165);
-    const float t2170 = FMA(t1915 * t1745, t1744, t2166);
-    const float t2171 = t1916 * t1759;
-    const float t2172 = FMA(t1759, t2171, t2168);
-    const float t2173 = FMA(t1758, t2171, t2169);
-    const float t2174 = FMA(t1916 * t1758, t1757, t2170);
-    const float t2175 = t1917 * t1772;
-    const float t2176 = FMA(t1772, t2175, t2172);
-    const float t2177 = FMA(t1771, t2175, t2173);
-    const float t2178 = FMA(t1917 * t1771, t1770, t2174);
-    const float t2179 = t1918 * t1785;
-    const float t2180 = FMA(t1785, t2179, t2176);
-    const float t2181 = FMA(t1784, t2179, t2177);
-    const float t2182 = FMA(t1918 * t1784, t1783, t2178);
-    const float t2183 = t1919 * t1798;
-    const float t2184 = FMA(t1798, t2183, t2180);
-    const float t2185 = FMA(t1797, t2183, t2181);
-    const float t2186 = FMA(t1919 * t1797, t1796, t2182);
-    const float t2187 = t1920 * t1811;
-    const float t2188 = FMA(t1811, t2187, t2184);
-    const float t2189 = FMA(t1810, t2187, t2185);
-    const float t2190 = FMA(t1920 * t1810, t1809, t2186);
-    const float t2191 = t1921 * t1824;
-    const float t2192 = FMA(t1824, t2191, t2188);
-    const float t2193 = FMA(t1823, t2191, t2189);
-    const float t2194 = FMA(t1921 * t1823, t1822, t2190);
-    const float t2195 = t1922 * t1837;
-    const float t2196 = FMA(t1837, t2195, t2192);
-    const float t2197 = FMA(t1836, t2195, t2193);
-    const float t2198 = FMA(t1922 * t1836, t1835, t2194);
-    const float t2199 = t1923 * t1850;
-    const float t2200 = FMA(t1850, t2199, t2196);
-    const float t2201 = FMA(t1849, t2199, t2197);
-    const float t2202 = FMA(t1923 * t1849, t1848, t2198);
-    const float t2203 = t1924 * t1863;
-    const float t2204 = FMA(t1863, t2203, t2200);
-    const float t2205 = FMA(t1862, t2203, t2201);
-    const float t2206 = FMA(t1924 * t1862, t1861, t2202);
-    const float t2207 = t1925 * t1876;
-    const float t2208 = FMA(t1876, t2207, t2204);
-    const float t2209 = FMA(t1875, t2207, t2205);
-    const float t2210 = FMA(t1925 * t1875, t1874, t2206);
-    const float t2211 = t1926 * t1880;
-    const float t2212 = FMA(t1880, t2211, t2208);
-    const float t2213 = FMA(t1878, t2211, t2209);
-    const float t2214 = FMA(t1926 * t1878, t1881, t2210);
-    const float t2215 = t2212 * t2052;
-    const float t2216 = t2213 * t2052;
-    const float t2217 = t2214 * t2052;
-    const float t2218 = FMA(t2053, t2057, t2216);
-    const float t2219 = FMA(t2055, t2057, t2217);
-    const float t2220 = FMA(t32 ? (FMA(t2056, t2056, t2215 - (t2053 * t2053)) + t2219) : t1887, grad_var, (t32 ? (0.5f
-        * t2055) : t1890) * grad_mean);
-    const float t2221 = FMA(t32 ? (2.0f * t2218) : t1889, grad_var, t2058);
-    *out_grad_mean = t2221;
-    *out_grad_var = t2220;
+    float t490 = FMA(t156, -1.7974486e-5f, FMA(t147, 3.656639e-5f, FMA(t138, 0.00013544f, FMA(t129, 0.00015390503f,
+        FMA(t120, 0.00042091476f, FMA(t111, 0.0011664616f, FMA(t102, 0.0032507929f, FMA(t93, 0.008355732f, FMA(t84,
+        0.019560007f, FMA(t75, 0.041745603f, FMA(t66, 0.08229866f, FMA(t57, 0.1400162f, t489))))))))))));
+    float t491 = t2 * FMA(t453, t485, t490);
+    float t492 = t23 ? t484 : t491;
+    float t493 = t2 * t453;
+    float t494 = t23 ? t464 : t493;
+    float t495 = FMA(t492, grad_var, t494 * grad_mean);
+    *out_grad_mean = t495;
+    *out_grad_var = t482;
 }
 
-void softsign_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                             const float *restrict grad_mean, const float *restrict grad_var,
-                             const float *restrict params, float *restrict out_grad_mean, float *restrict out_grad_var)
+void softsign_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
 #pragma omp parallel for simd if(parallel : n > 8192)
     for (int64_t i = 0; i < n; ++i) {
-        softsign_exact_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i],
-                                        &out_grad_var[i]);
+        softsign_exact_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
     }
 }

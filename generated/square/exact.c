@@ -3,17 +3,12 @@
 // f(x) = x**2
 //
 // rule digest  e52346af15a1ecad9d52a3cd65c12418b5a96123ff0f640dbd9729ff5056dc02
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h44f7f15bac83d43fd50dfb722da95d35544b588b84aa4f248d95e8502a4fde0f
 // operations   square_exact_forward 29, square_exact_backward 27
 //
 // Certificate:
-//   mean        0.118 tolerance, worst at mean = -525548.688, var = 31015010
-//   var         0.0356 tolerance, worst at mean = 8.25113172e-11, var = 2.27682754e-13
-//   dmean_dmu   0 tolerance, worst at
-//   dmean_dvar  0 tolerance, worst at
-//   dvar_dmu    0.00232 tolerance, worst at mean = 4.80745996e-07, var = 7.71983539e+22
-//   dvar_dvar   0.00178 tolerance, worst at mean = -746.694092, var = 269124576
-//   against exact values at 16420 points over all of float32; details in exact.json
+//   mean 0.118, var 0.0356, dmean_dmu 0, dmean_dvar 0, dvar_dmu 0.00232, dvar_dvar 0.00178 tolerance,
+//   against exact values at 16420 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -28,6 +23,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -44,32 +40,32 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void square_exact_forward_element(float mean, float var,
-                                                                               float *restrict out_mean,
-                                                                               float *restrict out_var)
+INLINE void square_exact_forward_element(float mean, float var, float *restrict out_mean, float *restrict out_var)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = mean * mean;
-    const _Bool t2 = mean == mean;
-    const float t3 = var * SQRT(t0 ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const float t4 = SQRT(t3);
-    const float t5 = FMA(2.0f, t3 * 0.5f, t1);
-    const _Bool t6 = t3 == t3;
-    const float t7 = (3.4028234663852886e+38f < t5) ? 3.4028234663852886e+38f : t5;
-    const float t8 = t6 ? (t2 ? ((t7 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t7) : mean) : t3;
-    const float t9 = t4 * t4;
-    const float t10 = t4 * 2.0f;
-    const float t11 = t9 * 2.0f;
-    const float t12 = mean * t10;
-    const float t13 = FMA(t12, t12, t11 * (t11 * 0.5f));
-    const float t14 = (3.4028234663852886e+38f < t13) ? 3.4028234663852886e+38f : t13;
-    const float t15 = t6 ? (t2 ? ((t14 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t14) : mean) : t3;
-    *out_mean = t8;
-    *out_var = t15;
+    _Bool t0 = mean == mean;
+    float t1 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t2 = var * SQRT(t1);  // NaN for a negative variance
+    float t3 = SQRT(t2);
+    float t4 = FMA(2.0f, t2 * 0.5f, mean * mean);
+    _Bool t5 = t2 == t2;
+    float t6 = (3.4028234663852886e+38f < t4) ? 3.4028234663852886e+38f : t4;
+    float t7 = (t6 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t6;
+    float t8 = t0 ? t7 : mean;
+    float t9 = t5 ? t8 : t2;
+    float t10 = (t3 * t3) * 2.0f;
+    float t11 = mean * (t3 * 2.0f);
+    float t12 = FMA(t11, t11, t10 * (t10 * 0.5f));
+    float t13 = (3.4028234663852886e+38f < t12) ? 3.4028234663852886e+38f : t12;
+    float t14 = (t13 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t13;
+    float t15 = t0 ? t14 : mean;
+    float t16 = t5 ? t15 : t2;
+    *out_mean = t9;
+    *out_var = t16;
 }
 
-void square_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                          const float *restrict params, float *restrict out_mean, float *restrict out_var)
+void square_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -81,36 +77,32 @@ void square_exact_forward(int64_t n, const float *restrict mean, const float *re
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void square_exact_backward_element(float mean, float var, float grad_mean,
-                                                                                float grad_var,
-                                                                                float *restrict out_grad_mean,
-                                                                                float *restrict out_grad_var)
+INLINE void square_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = mean * 2.0f;
-    const float t2 = t0 ? 1.0f : (-1.0f);
-    const _Bool t3 = 3.4028234663852886e+38f < t1;
-    const float t4 = SQRT(t2);
-    const float t5 = t3 ? 3.4028234663852886e+38f : t1;
-    const float t6 = ((t5 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t5) * grad_mean;
-    const float t7 = var * t4;  // NaN for a negative variance
-    const float t8 = SQRT(t7) * 2.0f;
-    const float t9 = t8 * (mean * t8);
-    const float t10 = FMA(t1, t1, t8 * t8);
-    const float t11 = 2.0f * t9;
-    const float t12 = (3.4028234663852886e+38f < t10) ? 3.4028234663852886e+38f : t10;
-    const float t13 = (3.4028234663852886e+38f < t11) ? 3.4028234663852886e+38f : t11;
-    const float t14 = (t12 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t12;
-    const float t15 = (t13 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t13;
-    const float t16 = FMA(t14, grad_var, grad_mean);
-    const float t17 = FMA(t15, grad_var, t6);
-    *out_grad_mean = t17;
-    *out_grad_var = t16;
+    float t0 = mean * 2.0f;
+    float t1 = (3.4028234663852886e+38f < t0) ? 3.4028234663852886e+38f : t0;
+    float t2 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t3 = var * SQRT(t2);  // NaN for a negative variance
+    float t4 = SQRT(t3) * 2.0f;
+    float t5 = FMA(t0, t0, t4 * t4);
+    float t6 = 2.0f * (t4 * (mean * t4));
+    float t7 = (3.4028234663852886e+38f < t5) ? 3.4028234663852886e+38f : t5;
+    float t8 = (3.4028234663852886e+38f < t6) ? 3.4028234663852886e+38f : t6;
+    float t9 = (t7 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t7;
+    float t10 = FMA(t9, grad_var, grad_mean);
+    float t11 = (t8 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t8;
+    float t12 = (t1 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t1;
+    float t13 = FMA(t11, grad_var, t12 * grad_mean);
+    *out_grad_mean = t13;
+    *out_grad_var = t10;
 }
 
-void square_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                           const float *restrict grad_mean, const float *restrict grad_var,
-                           const float *restrict params, float *restrict out_grad_mean, float *restrict out_grad_var)
+void square_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time

@@ -3,7 +3,6 @@
 // f(x) = x**2
 //
 // rule digest  e52346af15a1ecad9d52a3cd65c12418b5a96123ff0f640dbd9729ff5056dc02
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -19,72 +18,88 @@
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
 
-static void square_exact_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                               double *restrict out_mean, double *restrict out_var)
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
 {
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
+
+static void square_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
+{
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        const double t1 = (t0 * t0) * 2.0;
-        const double t2 = (0x1.fffffffffffffp1023 < t1) ? 0x1.fffffffffffffp1023 : t1;
-        const double t3 = mean[i] * 2.0;
-        const double t4 = mean[i] * (t0 * 2.0);
-        const double t5 = (0x1.fffffffffffffp1023 < t3) ? 0x1.fffffffffffffp1023 : t3;
-        const double t6 = (0x1.fffffffffffffp1023 < t4) ? 0x1.fffffffffffffp1023 : t4;
-        const double t7 = (t5 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t5;
-        const double t8 = (t6 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t6;
-        const double t9 = FMA(t7, t8, (t2 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t2);
-        const double t10 = FMA(t0 * 0.5, 2.0, mean[i] * mean[i]);
-        const double t11 = (0x1.fffffffffffffp1023 < t10) ? 0x1.fffffffffffffp1023 : t10;
-        const _Bool t12 = mean[i] == mean[i];
-        const _Bool t13 = t0 == t0;
-        const double t14 = t12 ? ((t11 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t11) : mean[i];
-        const double t15 = (0x1.fffffffffffffp1023 < t9) ? 0x1.fffffffffffffp1023 : t9;
-        const double t16 = t12 ? ((t15 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t15) : mean[i];
+        double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        double t1 = (t0 * t0) * 2.0;
+        double t2 = (0x1.fffffffffffffp1023 < t1) ? 0x1.fffffffffffffp1023 : t1;
+        double t3 = mean[i] * 2.0;
+        double t4 = mean[i] * (t0 * 2.0);
+        double t5 = (0x1.fffffffffffffp1023 < t3) ? 0x1.fffffffffffffp1023 : t3;
+        double t6 = (0x1.fffffffffffffp1023 < t4) ? 0x1.fffffffffffffp1023 : t4;
+        double t7 = (t5 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t5;
+        double t8 = (t6 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t6;
+        double t9 = FMA(t7, t8, (t2 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t2);
+        double t10 = FMA(t0 * 0.5, 2.0, mean[i] * mean[i]);
+        double t11 = (0x1.fffffffffffffp1023 < t10) ? 0x1.fffffffffffffp1023 : t10;
+        _Bool t12 = mean[i] == mean[i];
+        _Bool t13 = t0 == t0;
+        double t14 = t12 ? ((t11 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t11) : mean[i];
+        double t15 = (0x1.fffffffffffffp1023 < t9) ? 0x1.fffffffffffffp1023 : t9;
+        double t16 = t12 ? ((t15 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t15) : mean[i];
         out_mean[i] = (t13 ? t14 : t0);
         out_var[i] = (t13 ? t16 : t0);
     }
 }
 
-void square_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                  const double *restrict params, double *restrict out_mean, double *restrict out_var)
+void square_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            square_exact_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        square_exact_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(square_exact_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void square_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                                const double *restrict grad_mean, const double *restrict grad_var,
-                                                double *restrict out_grad_mean, double *restrict out_grad_var)
+static void square_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = mean[i] * 2.0;
-        const double t1 = (var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)))) * 2.0;
-        const double t2 = mean[i] * t1;
-        const double t3 = (0x1.fffffffffffffp1023 < t0) ? 0x1.fffffffffffffp1023 : t0;
-        const double t4 = (t3 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t3;
-        const double t5 = (0x1.fffffffffffffp1023 < t2) ? 0x1.fffffffffffffp1023 : t2;
-        const double t6 = (0x1.fffffffffffffp1023 < t1) ? 0x1.fffffffffffffp1023 : t1;
-        const double t7 = (((t5 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t5) * 2.0) * 2.0;
-        const double t8 = FMA(t4, t4, ((t6 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t6) * 2.0);
-        const double t9 = (0x1.fffffffffffffp1023 < t7) ? 0x1.fffffffffffffp1023 : t7;
-        const double t10 = (0x1.fffffffffffffp1023 < t8) ? 0x1.fffffffffffffp1023 : t8;
+        double t0 = mean[i] * 2.0;
+        double t1 = (var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)))) * 2.0;
+        double t2 = mean[i] * t1;
+        double t3 = (0x1.fffffffffffffp1023 < t0) ? 0x1.fffffffffffffp1023 : t0;
+        double t4 = (t3 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t3;
+        double t5 = (0x1.fffffffffffffp1023 < t2) ? 0x1.fffffffffffffp1023 : t2;
+        double t6 = (0x1.fffffffffffffp1023 < t1) ? 0x1.fffffffffffffp1023 : t1;
+        double t7 = (((t5 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t5) * 2.0) * 2.0;
+        double t8 = FMA(t4, t4, ((t6 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t6) * 2.0);
+        double t9 = (0x1.fffffffffffffp1023 < t7) ? 0x1.fffffffffffffp1023 : t7;
+        double t10 = (0x1.fffffffffffffp1023 < t8) ? 0x1.fffffffffffffp1023 : t8;
         out_grad_mean[i] = FMA(grad_mean[i], t4,
             grad_var[i] * ((t9 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t9));
         out_grad_var[i] = FMA(grad_mean[i], 1.0,
@@ -92,29 +107,12 @@ static void square_exact_float64_backward_block(const double *restrict mean, con
     }
 }
 
-void square_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                   const double *restrict grad_mean, const double *restrict grad_var,
-                                   const double *restrict params, double *restrict out_grad_mean,
-                                   double *restrict out_grad_var)
+void square_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            square_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at, out_grad_mean + at,
-                                                out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        square_exact_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(square_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

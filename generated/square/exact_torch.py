@@ -3,7 +3,6 @@
 # f(x) = x**2
 #
 # rule digest  e52346af15a1ecad9d52a3cd65c12418b5a96123ff0f640dbd9729ff5056dc02
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 """square, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations

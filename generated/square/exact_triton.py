@@ -3,17 +3,11 @@
 # f(x) = x**2
 #
 # rule digest  e52346af15a1ecad9d52a3cd65c12418b5a96123ff0f640dbd9729ff5056dc02
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   square_exact_forward 29, square_exact_backward 27
 #
 # Certificate:
-#   mean        0.118 tolerance, worst at mean = -525548.688, var = 31015010
-#   var         0.0356 tolerance, worst at mean = 8.25113172e-11, var = 2.27682754e-13
-#   dmean_dmu   0 tolerance, worst at
-#   dmean_dvar  0 tolerance, worst at
-#   dvar_dmu    0.00232 tolerance, worst at mean = 4.80745996e-07, var = 7.71983539e+22
-#   dvar_dvar   0.00178 tolerance, worst at mean = -746.694092, var = 269124576
-#   against exact values at 16420 points over all of float32; details in exact.json
+#   mean 0.118, var 0.0356, dmean_dmu 0, dmean_dvar 0, dvar_dmu 0.00232, dvar_dvar 0.00178 tolerance,
+#   against exact values at 16420 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -31,23 +25,19 @@ LANE_ELEMENTS = 2
 
 @triton.jit
 def square_exact_forward(mean, var):
-    t0 = 0.0 <= var
-    t1 = mean * mean
-    t2 = mean == mean
-    t3 = var * tl.sqrt_rn(tl.where(t0, 1.0, -1.0))  # NaN for a negative variance
-    t4 = tl.sqrt_rn(t3)
-    t5 = (t4 * t4) * 2.0
-    t6 = mean * (t4 * 2.0)
-    t7 = tl.fma(t6, t6, t5 * (t5 * 0.5))
+    t0 = mean == mean
+    t1 = var * tl.sqrt_rn(tl.where(0.0 <= var, 1.0, -1.0))  # NaN for a negative variance
+    t2 = tl.sqrt_rn(t1)
+    t3 = (t2 * t2) * 2.0
+    t4 = mean * (t2 * 2.0)
+    t5 = tl.fma(t4, t4, t3 * (t3 * 0.5))
+    t6 = tl.where(3.4028234663852886e+38 < t5, 3.4028234663852886e+38, t5)
+    t7 = tl.fma(2.0, t1 * 0.5, mean * mean)
     t8 = tl.where(3.4028234663852886e+38 < t7, 3.4028234663852886e+38, t7)
-    t9 = tl.where(t2, tl.where(t8 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t8), mean)
-    t10 = tl.fma(2.0, t3 * 0.5, t1)
-    t11 = tl.where(3.4028234663852886e+38 < t10, 3.4028234663852886e+38, t10)
-    t12 = tl.where(t2, tl.where(t11 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t11), mean)
-    t13 = t3 == t3
-    t14 = tl.where(t13, t12, t3)
-    t15 = tl.where(t13, t9, t3)
-    return (t14, t15)
+    t9 = t1 == t1
+    t10 = tl.where(t9, tl.where(t0, tl.where(t8 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t8), mean), t1)
+    t11 = tl.where(t9, tl.where(t0, tl.where(t6 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t6), mean), t1)
+    return (t10, t11)
 
 
 @triton.jit
@@ -63,29 +53,23 @@ def square_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n,
 
 @triton.jit
 def square_exact_backward(mean, var, grad_mean, grad_var):
-    t0 = 0.0 <= var
-    t1 = mean * 2.0
-    t2 = tl.where(t0, 1.0, -1.0)
-    t3 = 3.4028234663852886e+38 < t1
-    t4 = tl.sqrt_rn(t2)
-    t5 = tl.where(t3, 3.4028234663852886e+38, t1)
-    t6 = tl.where(t5 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t5) * grad_mean
-    t7 = var * t4  # NaN for a negative variance
-    t8 = tl.sqrt_rn(t7) * 2.0
-    t9 = 2.0 * (t8 * (mean * t8))
-    t10 = tl.fma(t1, t1, t8 * t8)
-    t11 = tl.where(3.4028234663852886e+38 < t10, 3.4028234663852886e+38, t10)
-    t12 = tl.where(3.4028234663852886e+38 < t9, 3.4028234663852886e+38, t9)
-    t13 = tl.where(t11 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t11)
-    t14 = tl.where(t12 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t12)
-    t15 = tl.fma(t13, grad_var, grad_mean)
-    t16 = tl.fma(t14, grad_var, t6)
-    return (t16, t15)
+    t0 = mean * 2.0
+    t1 = tl.where(3.4028234663852886e+38 < t0, 3.4028234663852886e+38, t0)
+    t2 = var * tl.sqrt_rn(tl.where(0.0 <= var, 1.0, -1.0))  # NaN for a negative variance
+    t3 = tl.sqrt_rn(t2) * 2.0
+    t4 = 2.0 * (t3 * (mean * t3))
+    t5 = tl.fma(t0, t0, t3 * t3)
+    t6 = tl.where(3.4028234663852886e+38 < t5, 3.4028234663852886e+38, t5)
+    t7 = tl.where(3.4028234663852886e+38 < t4, 3.4028234663852886e+38, t4)
+    t8 = tl.fma(tl.where(t6 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t6), grad_var, grad_mean)
+    t9 = (tl.fma(tl.where(t7 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t7), grad_var, tl.where(t1 <
+        (-3.4028234663852886e+38), -3.4028234663852886e+38, t1) * grad_mean))
+    return (t9, t8)
 
 
 @triton.jit
-def square_exact_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr,
-                                 n, BLOCK: tl.constexpr):
+def square_exact_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)

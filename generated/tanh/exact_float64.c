@@ -3,7 +3,6 @@
 // f(x) = tanh(x)
 //
 // rule digest  e4e0eb5eb2d9d5b610a4c8def9081a7a4eb67f0614cf856027fb5d4ad4cd8d01
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -18,6 +17,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -78,50 +97,54 @@ INLINE double polynomial0(double y, double x)
 }
 
 static const double table9[9][15] = {
-    {0x1.b0124p2, -0x1.5c14a2033cfc3p-9, 0x1.82633f49464c5p-8, 0x1.1ab0639a0696dp-5, -0x1.2ff67a02578b1p-5,
-     -0x1.6888b22014da6p-3, 0x1.302eb626a170ep-4, 0x1.6006e49cd9fap-2, 0x1.8fc5d0dcf01e8p-12, 0x1.f5d0f69bbd07cp-8,
+    {0x1.b0124p2, -0x1.5c14a23f8eef1p-9, 0x1.82633ffdc80efp-8, 0x1.1ab06393513cbp-5, -0x1.2ff67a812c85dp-5,
+     -0x1.6888b20770392p-3, 0x1.302eb69c39b1fp-4, 0x1.6006e4829429p-2, 0x1.8fc5d0dcf01e8p-12, 0x1.f5d0f69bbd07cp-8,
      -0x1.1cd981d93cb15p-4, 0x1.5b08c55eebeep-3, -0x1.e7a5a145be3c5p-36, 0x1.38ffeb8ab2be9p-33,
      -0x1.0af319da3e9b2p-32},
-    {0x1.0e997cp2, -0x1.21f6d2b448acap-5, -0x1.99f02986ec68cp-5, 0x1.600f33bb7a3d5p-5, 0x1.966420a1ea962p-4,
-     -0x1.6e41e527d8519p-1, -0x1.8dd8089bd1202p-2, 0x1.76445baaa475ap-2, -0x1.921d0953ee59dp-6, 0x1.7088b785eed1ap-6,
+    {0x1.0e997cp2, -0x1.21f6d2c5ee8d3p-5, -0x1.99f029f35cd94p-5, 0x1.600f34665fbd4p-5, 0x1.966420db669abp-4,
+     -0x1.6e41e52d2b684p-1, -0x1.8dd8090386c8ep-2, 0x1.76445bbe7f464p-2, -0x1.921d0953ee59dp-6, 0x1.7088b785eed1ap-6,
      -0x1.920faa696442fp-2, 0x1.76c253d922ac3p-3, 0x1.eeb40d4239da4p-36, 0x1.72a899b992a67p-32,
      -0x1.271bf60fb7984p-32},
-    {0x1.52f1d2p1, -0x1.597de4106eebp-10, -0x1.eb68bb3fcf5dep-7, 0x1.39b4a42937786p-4, 0x1.2085f3d561d1ep-2,
-     -0x1.028c624110e03p-1, -0x1.b60884353e87ep-2, 0x1.a0621cf1805edp-2, -0x1.5657559b24cdfp-9, 0x1.a4e0de22092abp-5,
+    {0x1.52f1d2p1, -0x1.597de4dec26f9p-10, -0x1.eb68bb078ce67p-7, 0x1.39b4a4a52fbfp-4, 0x1.2085f3f9e83fcp-2,
+     -0x1.028c62544cd0ap-1, -0x1.b608842dc1391p-2, 0x1.a0621d01212c8p-2, -0x1.5657559b24cdfp-9, 0x1.a4e0de22092abp-5,
      -0x1.074547697e6d2p-2, 0x1.a5251988ed0dfp-3, 0x1.296820b44eda5p-35, 0x1.622d5c00f7417p-32,
      0x1.1dfd70342eb0dp-34},
-    {0x1.a88d2ep0, 0x1.c064ea8216878p-9, 0x1.585b4d0621e0ep-9, 0x1.3d3450ad49c83p-6, 0x1.1ef93650e1f71p-2,
-     -0x1.ffc64e2126bafp-3, -0x1.6ca755ffcb04ep-2, 0x1.c61a29b746775p-2, 0x1.d819ac21e8828p-11, 0x1.4ad01b23aa819p-6,
+    {0x1.a88d2ep0, 0x1.c064eb18f35ccp-9, 0x1.585b4e81b3dedp-9, 0x1.3d345222b8e24p-6, 0x1.1ef93665d8d9p-2,
+     -0x1.ffc64dff409ecp-3, -0x1.6ca755ee39fefp-2, 0x1.c61a29be1750ep-2, 0x1.d819ac21e8828p-11, 0x1.4ad01b23aa819p-6,
      -0x1.116d9b4d28801p-3, 0x1.cfbf41e72b633p-3, 0x1.39adfafc5d2edp-37, 0x1.98901d387978bp-33,
      0x1.99af590eb352bp-34},
-    {0x1.09e3d8p0, 0x1.3172482f16ba5p-10, 0x1.3b7a737d60f34p-8, -0x1.ce8b1c95f5a12p-7, 0x1.6b489f98ffa97p-3,
-     -0x1.bcfc8eeef431ep-4, -0x1.201f69e01c1e1p-2, 0x1.e0dd02bb52f1bp-2, 0x1.55709dbfbfa67p-12, 0x1.e0911da2a81dfp-11,
+    {0x1.09e3d8p0, 0x1.317248e5ff69cp-10, 0x1.3b7a73e4697dep-8, -0x1.ce8b1b53988f6p-7, 0x1.6b489fb29bcfp-3,
+     -0x1.bcfc8e9ddb489p-4, -0x1.201f69cbfcc3p-2, 0x1.e0dd02be7577bp-2, 0x1.55709dbfbfa67p-12, 0x1.e0911da2a81dfp-11,
      -0x1.f686f515a5b02p-5, 0x1.f1184722fca86p-3, 0x1.ea5a190659836p-42, 0x1.81054fdd5c6ep-34, 0x1.44aff7aeed1bep-34},
-    {0x1.4d0bacp-1, 0x1.e6588757c8294p-14, 0x1.4c61e829c7f3fp-9, -0x1.ca0b656a45eafp-7, 0x1.29c800063a1d2p-4,
-     -0x1.5ca0a35361bb2p-5, -0x1.bb24ec6e8b282p-3, 0x1.f168861eb9b83p-2, 0x1.7400bf5eadbccp-17,
+    {0x1.4d0bacp-1, 0x1.e6588bcaee58fp-14, 0x1.4c61e85ceb412p-9, -0x1.ca0b64f08714p-7, 0x1.29c8002274c0cp-4,
+     -0x1.5ca0a2e0b3042p-5, -0x1.bb24ec5345dc4p-3, 0x1.f168861a81674p-2, 0x1.7400bf5eadbccp-17,
      -0x1.c52ba3a7ba9cdp-10, -0x1.63a0e6070efaep-6, 0x1.038b7ac84d973p-2, -0x1.ac47c2ebf7446p-42,
      0x1.445ab1d5c6e77p-35, 0x1.39748c0583f93p-34},
-    {0x1.a129ap-2, -0x1.31a104290970dp-15, 0x1.8259c3cc5bfeap-11, -0x1.6bbc0392e57c7p-8, 0x1.d102f6260b14fp-7,
-     -0x1.d4d0f5ca8afccp-7, -0x1.4baf54eeb059p-3, 0x1.fa226b148920bp-2, -0x1.5f8fee0a97559p-17,
+    {0x1.a129ap-2, -0x1.31a102068ff1ep-15, 0x1.8259c3d4ae504p-11, -0x1.6bbc033ab2868p-8, 0x1.d102f66ac22b4p-7,
+     -0x1.d4d0f52a8c7aep-7, -0x1.4baf54dd75b29p-3, 0x1.fa226b10ef893p-2, -0x1.5f8fee0a97559p-17,
      -0x1.a75497f850e01p-15, 0x1.5f2884c826763p-9, 0x1.06a2c4dbc09b1p-2, -0x1.a1e6ca1e48d51p-44,
      0x1.fe33be943b04ap-37, 0x1.3ca75ec193e6fp-34},
-    {0x1.05433p-2, -0x1.d5e8580148471p-17, 0x1.9ef436e6d3daap-14, -0x1.b1c141d9bd143p-11, -0x1.2f6a6b12dbbfp-9,
-     -0x1.c4cdd851e3682p-10, -0x1.f7d3df5cfc387p-4, 0x1.fd41bec443b5p-2, 0x1.55105fb29342ap-18, 0x1.0dadc05a79f2p-12,
+    {0x1.05433p-2, -0x1.d5e856d29d814p-17, 0x1.9ef436c85c578p-14, -0x1.b1c1413204797p-11, -0x1.2f6a6b0957a17p-9,
+     -0x1.c4cdd4a09313cp-10, -0x1.f7d3df445575dp-4, 0x1.fd41bebeb9644p-2, 0x1.55105fb29342ap-18, 0x1.0dadc05a79f2p-12,
      0x1.a0d620a8fad6p-6, 0x1.f376aa6e52c12p-3, 0x1.39397fb8b918p-45, 0x1.0760ae0de0828p-38, 0x1.2fad315ebae13p-33},
-    {0x1.473fdp-3, 0x1.4b839a253ad53p-22, -0x1.da93298461f39p-18, 0x1.f66d5d411b5d8p-14, -0x1.91139f3d9ffb7p-10,
-     0x1.c418ffe754a2ep-7, -0x1.e81520695c71fp-4, 0x1.f98ec65ce13a8p-2, -0x1.1277e9d64833bp-25, 0x1.c6688cb79bc06p-20,
+    {0x1.473fdp-3, 0x1.4b839ab1e2e3bp-22, -0x1.da9329a610fa6p-18, 0x1.f66d5d5102e3ap-14, -0x1.91139f48bf828p-10,
+     0x1.c418ffb94049cp-7, -0x1.e81520667b6e6p-4, 0x1.f98ec65714472p-2, -0x1.1277e9d64833bp-25, 0x1.c6688cb79bc06p-20,
      0x1.04e53bff25b85p-9, 0x1.c0651a7e6d263p-3, 0x1.6bf014381dc05p-55, -0x1.2953a5a18440cp-47,
      -0x1.32bff9ed8a0ap-39},
 };
 
-static void tanh_exact_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                             double *restrict out_mean, double *restrict out_var)
+static void tanh_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
     double s[14][LANES], a[19][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[0][i] = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        const _Bool t1 = mean[i] < 0.0;
+        _Bool t1 = mean[i] < 0.0;
         s[1][i] = __builtin_fabs(mean[i]);
         s[11][i] = s[0][i] < 0x1.61f3eap-4;
         s[10][i] = s[11][i] ? s[0][i] : 0.0;
@@ -140,29 +163,29 @@ static void tanh_exact_float64_forward_block(const double *restrict mean, const 
         const double *c = table9[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = 1.0 / (__builtin_sqrt(t0));
-            const double t2 = s[1][i] * t1;
-            const _Bool t3 = 37.5 < t2;
-            const double t4 = t3 ? 37.5 : t2;
-            const double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            const double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            const double t7 = t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25)));
-            const double t8 = t1 * (t5 * 0x1.9884533d43651p-2);
-            const double t9 = t1 * t4;
-            const double t10 = t1 * t1;
-            const double t11 = t8 * t9;
-            const double t12 = FMA(t9, t11, t8 * (-t10));
-            const double t13 = FMA(t9, t12, t11 * (t10 * (-2.0)));
-            const double t14 = FMA(t9, t13, t12 * (t10 * (-3.0)));
-            const double t15 = FMA(t9, t14, t13 * (t10 * (-4.0)));
-            const double t16 = FMA(t9, t15, t14 * (t10 * (-5.0)));
-            const double t17 = FMA(t9, t16, t15 * (t10 * (-6.0)));
-            const double t18 = FMA(t9, t17, t16 * (t10 * (-7.0)));
-            const double t19 = FMA(t9, t18, t17 * (t10 * (-8.0)));
-            const double t20 = FMA(t9, t19, t18 * (t10 * (-9.0)));
-            const double t21 = FMA(t9, t20, t19 * (t10 * (-10.0)));
-            const double t22 = FMA(t9, t21, t20 * (t10 * (-11.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t2 = s[1][i] * t1;
+            _Bool t3 = 37.5 < t2;
+            double t4 = t3 ? 37.5 : t2;
+            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
+            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t7 = t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25)));
+            double t8 = t1 * (t5 * 0x1.9884533d43651p-2);
+            double t9 = t1 * t4;
+            double t10 = t1 * t1;
+            double t11 = t8 * t9;
+            double t12 = FMA(t9, t11, t8 * (-t10));
+            double t13 = FMA(t9, t12, t11 * (t10 * (-2.0)));
+            double t14 = FMA(t9, t13, t12 * (t10 * (-3.0)));
+            double t15 = FMA(t9, t14, t13 * (t10 * (-4.0)));
+            double t16 = FMA(t9, t15, t14 * (t10 * (-5.0)));
+            double t17 = FMA(t9, t16, t15 * (t10 * (-6.0)));
+            double t18 = FMA(t9, t17, t16 * (t10 * (-7.0)));
+            double t19 = FMA(t9, t18, t17 * (t10 * (-8.0)));
+            double t20 = FMA(t9, t19, t18 * (t10 * (-9.0)));
+            double t21 = FMA(t9, t20, t19 * (t10 * (-10.0)));
+            double t22 = FMA(t9, t21, t20 * (t10 * (-11.0)));
             a[0][i] = FMA(t11, c[5], FMA(t12, c[4], FMA(t13, c[3], FMA(t14, c[2], FMA(t15, c[1], a[0][i])))));
             a[0][i] = FMA(t7, c[7], FMA(t8, c[6], a[0][i]));
             a[1][i] = FMA(t7, c[11], FMA(t11, c[10], FMA(t13, c[9], FMA(t15, c[8], a[1][i]))));
@@ -188,52 +211,44 @@ static void tanh_exact_float64_forward_block(const double *restrict mean, const 
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = (a[18][i]) + ((a[17][i]) * s[2][i]);
-        const double t1 = (a[16][i]) + ((a[15][i]) * s[2][i]);
-        const double t2 = (a[14][i]) + ((a[13][i]) * s[2][i]);
-        const double t3 = (a[12][i]) + ((a[11][i]) * s[2][i]);
-        const double t4 = (a[10][i]) + ((a[9][i]) * s[2][i]);
-        const double t5 = FMA(t3, t3, (FMA(t2, t2, (FMA(t1, t1, (t0 * t0) * s[3][i])) * s[4][i])) * s[5][i]);
-        const double t6 = (a[8][i]) + ((a[7][i]) * s[2][i]);
-        const double t7 = (a[6][i]) + ((a[5][i]) * s[2][i]);
-        const double t8 = (a[4][i]) + ((a[3][i]) * s[2][i]);
-        const double t9 = (FMA(t7, t7, (FMA(t6, t6, (FMA(t4, t4, t5 * s[6][i])) * s[7][i])) * s[8][i])) * s[9][i];
-        const double t10 = (a[2][i]) + ((a[1][i]) * s[2][i]);
-        const double t11 = (a[0][i]) - (t10 * t10);
-        const double t12 = t8 * (s[0][i] * t8);
-        const double t13 = s[11][i] ? (s[10][i] * (FMA(t8, t8, t9))) : ((t11 < t12) ? t12 : t11);
+        double t0 = (a[18][i]) + ((a[17][i]) * s[2][i]);
+        double t1 = (a[16][i]) + ((a[15][i]) * s[2][i]);
+        double t2 = (a[14][i]) + ((a[13][i]) * s[2][i]);
+        double t3 = (a[12][i]) + ((a[11][i]) * s[2][i]);
+        double t4 = (a[10][i]) + ((a[9][i]) * s[2][i]);
+        double t5 = FMA(t3, t3, (FMA(t2, t2, (FMA(t1, t1, (t0 * t0) * s[3][i])) * s[4][i])) * s[5][i]);
+        double t6 = (a[8][i]) + ((a[7][i]) * s[2][i]);
+        double t7 = (a[6][i]) + ((a[5][i]) * s[2][i]);
+        double t8 = (a[4][i]) + ((a[3][i]) * s[2][i]);
+        double t9 = (FMA(t7, t7, (FMA(t6, t6, (FMA(t4, t4, t5 * s[6][i])) * s[7][i])) * s[8][i])) * s[9][i];
+        double t10 = (a[2][i]) + ((a[1][i]) * s[2][i]);
+        double t11 = (a[0][i]) - (t10 * t10);
+        double t12 = t8 * (s[0][i] * t8);
+        double t13 = s[11][i] ? (s[10][i] * (FMA(t8, t8, t9))) : ((t11 < t12) ? t12 : t11);
         out_mean[i] = (s[13][i] ? (t10 + s[12][i]) : mean[i]);
         out_var[i] = (s[13][i] ? t13 : mean[i]);
     }
 }
 
-void tanh_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                const double *restrict params, double *restrict out_mean, double *restrict out_var)
+void tanh_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            tanh_exact_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        tanh_exact_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(tanh_exact_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void tanh_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                              const double *restrict grad_mean, const double *restrict grad_var,
-                                              double *restrict out_grad_mean, double *restrict out_grad_var)
+static void tanh_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
     double s[13][LANES], a[24][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[0][i] = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
@@ -254,30 +269,30 @@ static void tanh_exact_float64_backward_block(const double *restrict mean, const
         const double *c = table9[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = 1.0 / (__builtin_sqrt(t0));
-            const double t2 = s[1][i] * t1;
-            const _Bool t3 = 37.5 < t2;
-            const double t4 = t3 ? 37.5 : t2;
-            const double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            const double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            const double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
-            const double t8 = t1 * t4;
-            const double t9 = t1 * t1;
-            const double t10 = t7 * t8;
-            const double t11 = FMA(t8, t10, t7 * (-t9));
-            const double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
-            const double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
-            const double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
-            const double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
-            const double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
-            const double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
-            const double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
-            const double t19 = FMA(t8, t18, t17 * (t9 * (-9.0)));
-            const double t20 = FMA(t8, t19, t18 * (t9 * (-10.0)));
-            const double t21 = FMA(t8, t20, t19 * (t9 * (-11.0)));
-            const double t22 = FMA(t8, t21, t20 * (t9 * (-12.0)));
-            const double t23 = FMA(t8, t22, t21 * (t9 * (-13.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t2 = s[1][i] * t1;
+            _Bool t3 = 37.5 < t2;
+            double t4 = t3 ? 37.5 : t2;
+            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
+            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
+            double t8 = t1 * t4;
+            double t9 = t1 * t1;
+            double t10 = t7 * t8;
+            double t11 = FMA(t8, t10, t7 * (-t9));
+            double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
+            double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
+            double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
+            double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
+            double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
+            double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
+            double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
+            double t19 = FMA(t8, t18, t17 * (t9 * (-9.0)));
+            double t20 = FMA(t8, t19, t18 * (t9 * (-10.0)));
+            double t21 = FMA(t8, t20, t19 * (t9 * (-11.0)));
+            double t22 = FMA(t8, t21, t20 * (t9 * (-12.0)));
+            double t23 = FMA(t8, t22, t21 * (t9 * (-13.0)));
             a[0][i] = FMA(t20, c[10], FMA(t22, c[9], FMA(FMA(t8, t23, t22 * (t9 * (-14.0))), c[8], a[0][i])));
             a[0][i] = FMA(t18, c[11], a[0][i]);
             a[1][i] = FMA(t19, c[14], FMA(t21, c[13], FMA(t23, c[12], a[1][i])));
@@ -310,54 +325,37 @@ static void tanh_exact_float64_backward_block(const double *restrict mean, const
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = (a[23][i]) + ((a[22][i]) * s[2][i]);
-        const double t1 = (a[21][i]) + ((a[20][i]) * s[2][i]);
-        const double t2 = (a[19][i]) + ((a[18][i]) * s[2][i]);
-        const double t3 = (a[15][i]) + ((a[14][i]) * s[2][i]);
-        const double t4 = (a[13][i]) + ((a[12][i]) * s[2][i]);
-        const double t5 = (a[11][i]) + ((a[10][i]) * s[2][i]);
-        const double t6 = (a[9][i]) + ((a[8][i]) * s[2][i]);
-        const double t7 = (a[7][i]) + ((a[6][i]) * s[2][i]);
-        const double t8 = (a[5][i]) + ((a[4][i]) * s[2][i]);
-        const double t9 = FMA(t6, t7, (FMA(t5, t6, (FMA(t3, t5, (t3 * t4) * s[3][i])) * s[4][i])) * s[5][i]);
-        const double t10 = (a[3][i]) + ((a[2][i]) * s[2][i]);
-        const double t11 = FMA(t2, t10, (FMA(t8, t10, (FMA(t7, t8, t9 * s[6][i])) * s[7][i])) * s[8][i]);
-        const double t12 = FMA(t4, t5, FMA(t3, t3, s[3][i] * (FMA(t3, (a[1][i]) + ((a[0][i]) * s[2][i]), t4 * t4))));
-        const double t13 = FMA(t5, t7, FMA(t6, t6, s[5][i] * (FMA(t3, t6, FMA(t5, t5, s[4][i] * t12)))));
-        const double t14 = FMA(t7, t10, FMA(t8, t8, s[7][i] * (FMA(t6, t8, FMA(t7, t7, s[6][i] * t13)))));
-        const double t15 = FMA(t1, t10, FMA(t2, t2, s[9][i] * (FMA(t2, t8, FMA(t10, t10, s[8][i] * t14)))));
-        const double t16 = s[12][i] ? ((FMA(t1, t2, t11 * s[9][i])) * s[11][i]) : (FMA(t1, t0 * (-2.0), a[17][i]));
+        double t0 = (a[23][i]) + ((a[22][i]) * s[2][i]);
+        double t1 = (a[21][i]) + ((a[20][i]) * s[2][i]);
+        double t2 = (a[19][i]) + ((a[18][i]) * s[2][i]);
+        double t3 = (a[15][i]) + ((a[14][i]) * s[2][i]);
+        double t4 = (a[13][i]) + ((a[12][i]) * s[2][i]);
+        double t5 = (a[11][i]) + ((a[10][i]) * s[2][i]);
+        double t6 = (a[9][i]) + ((a[8][i]) * s[2][i]);
+        double t7 = (a[7][i]) + ((a[6][i]) * s[2][i]);
+        double t8 = (a[5][i]) + ((a[4][i]) * s[2][i]);
+        double t9 = FMA(t6, t7, (FMA(t5, t6, (FMA(t3, t5, (t3 * t4) * s[3][i])) * s[4][i])) * s[5][i]);
+        double t10 = (a[3][i]) + ((a[2][i]) * s[2][i]);
+        double t11 = FMA(t2, t10, (FMA(t8, t10, (FMA(t7, t8, t9 * s[6][i])) * s[7][i])) * s[8][i]);
+        double t12 = FMA(t4, t5, FMA(t3, t3, s[3][i] * (FMA(t3, (a[1][i]) + ((a[0][i]) * s[2][i]), t4 * t4))));
+        double t13 = FMA(t5, t7, FMA(t6, t6, s[5][i] * (FMA(t3, t6, FMA(t5, t5, s[4][i] * t12)))));
+        double t14 = FMA(t7, t10, FMA(t8, t8, s[7][i] * (FMA(t6, t8, FMA(t7, t7, s[6][i] * t13)))));
+        double t15 = FMA(t1, t10, FMA(t2, t2, s[9][i] * (FMA(t2, t8, FMA(t10, t10, s[8][i] * t14)))));
+        double t16 = s[12][i] ? ((FMA(t1, t2, t11 * s[9][i])) * s[11][i]) : (FMA(t1, t0 * (-2.0), a[17][i]));
         out_grad_mean[i] = FMA(grad_mean[i], (t1 * s[2][i]),
             grad_var[i] * (t16 * s[2][i]));
-        const double t17 = s[12][i] ? (FMA(t1, t1, s[10][i] * t15)) : (FMA(t2, -t0, (a[16][i]) * 0.5));
+        double t17 = s[12][i] ? (FMA(t1, t1, s[10][i] * t15)) : (FMA(t2, -t0, (a[16][i]) * 0.5));
         out_grad_var[i] = FMA(grad_mean[i], (t2 * 0.5),
             grad_var[i] * t17);
     }
 }
 
-void tanh_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                 const double *restrict grad_mean, const double *restrict grad_var,
-                                 const double *restrict params, double *restrict out_grad_mean,
-                                 double *restrict out_grad_var)
+void tanh_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            tanh_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at, out_grad_mean + at,
-                                              out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        tanh_exact_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(tanh_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

@@ -3,17 +3,12 @@
 // f(x) = x - tanh(x)
 //
 // rule digest  9f16e74fa68f355af927db82c5b92652e2c9bcc55a7d758ac4112ce0d9b6711c
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      h007fa5c1d8eb425b5419c5cb2f1b64af78dc6967ac57aa28d29731956c65dbaf
 // operations   tanhshrink_exact_forward 282, tanhshrink_exact_backward 351
 //
 // Certificate:
-//   mean        0.637 tolerance, worst at mean = 1.87934887, var = 0.782886386
-//   var         0.798 tolerance, worst at mean = -5.38417021e-13, var = 0.577848732
-//   dmean_dmu   0.611 tolerance, worst at mean = -0.000831497251, var = 3.72177625
-//   dmean_dvar  0.642 tolerance, worst at mean = 6050.38184, var = 268093920
-//   dvar_dmu    0.61 tolerance, worst at mean = -0.226462752, var = 0.0929583833
-//   dvar_dvar   0.425 tolerance, worst at mean = 0.016960321, var = 0.290499449
-//   against exact values at 17187 points over all of float32; details in exact.json
+//   mean 0.637, var 0.798, dmean_dmu 0.611, dmean_dvar 0.642, dvar_dmu 0.61, dvar_dvar 0.425 tolerance,
+//   against exact values at 17187 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -28,6 +23,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -44,113 +40,105 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void tanhshrink_exact_forward_element(float mean, float var,
-                                                                                   float *restrict out_mean,
-                                                                                   float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY13(x, y, c, ...) POLY12(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void tanhshrink_exact_forward_element(float mean, float var, float *restrict out_mean, float *restrict out_var)
 {
-    const float t0 = var + 0.54008913f;
-    const _Bool t1 = 0.0f <= var;
-    const float t2 = ABS(mean);
-    const float t3 = mean * mean;
-    const float t4 = t1 ? t0 : (-1.0f);  // a root of it is NaN for v < 0
-    const float t5 = t2 * (-2.0f);
-    const _Bool t6 = t2 < 0.55f;
-    const float t7 = 1.0f / SQRT(t4);
-    const _Bool t8 = mean < 0.0f;
-    const _Bool t9 = var == 0.0f;
-    const float t10 = mean * FMA(t3, FMA(t3, FMA(t3, FMA(t3, FMA(t3, -0.0062355595f, 0.021039676f), -0.05384271f),
-        0.13332461f), -0.3333331f), 1.0f);
-    const _Bool t11 = t5 < (-87.25f);
-    const float t12 = t11 ? (-87.25f) : t5;
-    const float t13 = FMA(t12, 1.442695f, 12582912.0f);
-    const float t14 = t13 - 12582912.0f;
-    const float t15 = as_float((as_bits(t13) + 127u) << 23u);
-    const float t16 = FMA(t14, -0.69314575f, t12) + (t14 * (-1.4286068e-6f));
-    const float t17 = t11 ? 0.0f : ((1.0f + FMA(FMA(t16, FMA(t16, FMA(t16, FMA(t16, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t16 * t16, t16)) * t15);
-    const float t18 = mean * t7;
-    const float t19 = t7 * 0.73490757f;
-    const float t20 = (t18 < (-11.278353f)) ? (-11.278353f) : t18;
-    const float t21 = FMA(2.0f, t19, -1.0f);
-    const float t22 = FMA(t19, 2.0f * t19, -1.0f);
-    const float t23 = (11.278353f < t20) ? 11.278353f : t20;  // (mean - centre)/w
+    float t0 = ABS(mean);
+    float t1 = t0 * (-2.0f);
+    _Bool t2 = 0.0f <= var;
+    float t3 = var + 0.54008913f;
+    float t4 = t2 ? t3 : (-1.0f);  // a root of it is NaN for v < 0
+    float t5 = 1.0f / SQRT(t4);
+    _Bool t6 = t1 < (-87.25f);
+    float t7 = t6 ? (-87.25f) : t1;
+    float t8 = FMA(t7, 1.442695f, 12582912.0f);
+    float t9 = t8 - 12582912.0f;
+    float t10 = FMA(t9, -0.69314575f, t7) + (t9 * (-1.4286068e-6f));
+    float t11 = (1.0f + FMA(POLY4(t10, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t10 * t10,
+        t10)) * as_float((as_bits(t8) + 127u) << 23u);
+    float t12 = t6 ? 0.0f : t11;
+    float t13 = mean * t5;
+    float t14 = t5 * 0.73490757f;
+    float t15 = (t13 < (-11.278353f)) ? (-11.278353f) : t13;
+    float t16 = FMA(2.0f, t14, -1.0f);
+    float t17 = FMA(t14, 2.0f * t14, -1.0f);
+    float t18 = (11.278353f < t15) ? 11.278353f : t15;  // (mean - centre)/w
     // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t24 = t23 * (1.0f / SQRT(FMA(t23 * t23, 0.9339213f, 8.405292f)));
-    const float t25 = 1.0f + t17;
-    const float t26 = (1.0f - t17) * (1.0f / t25);
-    const float t27 = mean - (t6 ? t10 : (t8 ? (-t26) : t26));
-    const float t28 = FMA(t24, t24 * 2.0f, -1.0f);
-    const float t29 = FMA(t21, FMA(t21, FMA(t21, FMA(t21, FMA(t21, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28,
-        FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, 0.30729836f, -0.19130291f), -0.65832615f), 0.37736434f),
-        0.4708741f), -0.23313665f), -0.13031322f), 0.04720902f), 0.012898196f), -0.001918216f), -0.0003396873f),
-        FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, 0.16123122f,
-        -0.14072622f), -0.28607398f), 0.2592236f), 0.14037548f), -0.14598335f), -0.008048438f), 0.025569666f),
-        -0.005178004f), -0.00056262757f), 0.00035550667f)), FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28,
-        FMA(t28, FMA(t28, FMA(t28, FMA(t28, -0.59136677f, 0.2801748f), 1.3481176f), -0.5802462f), -1.0346696f),
-        0.37467223f), 0.30484554f), -0.07392141f), -0.030127192f), 0.001061171f), 0.0007861242f)), FMA(t28, FMA(t28,
-        FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, -0.25270757f, 0.16934763f),
-        0.51086277f), -0.36665007f), -0.2989208f), 0.26492712f), 0.020426877f), -0.07072519f), 0.021274485f),
-        0.0036092761f), -0.0018301483f)), FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28,
-        FMA(t28, FMA(t28, 0.37054792f, -0.12715942f), -0.8227337f), 0.20711647f), 0.62089485f), -0.08439643f),
-        -0.1665922f), -0.011437028f), 0.0015950681f), 0.012716955f), -6.306215e-5f)), FMA(t28, FMA(t28, FMA(t28,
-        FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, 0.095066674f, -0.05292866f), -0.16063654f),
-        0.103277594f), 0.0845621f), -0.12374353f), 0.009397329f), 0.0860876f), -0.024875166f), -0.022881703f),
-        0.006947939f));
-    const float t30 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28,
-        FMA(t28, FMA(t28, -0.0032517498f, -0.006336951f), 0.021930555f), 0.042851213f), -0.09175579f), -0.11411801f),
-        0.16791515f), 0.14071494f), -0.07410733f), -0.22837718f), 0.12135363f), 0.058529377f), -0.0354195f);
-    const float t31 = FMA(t21, FMA(t21, FMA(t21, t29, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28,
-        FMA(t28, FMA(t28, FMA(t28, -0.08978947f, 0.018549612f), 0.16498564f), -0.030107245f), 0.007800102f),
-        -0.034169722f), -0.16759549f), 0.09666838f), 0.07221014f), -0.03193059f), -0.006752157f)), t30), FMA(t28,
-        FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28,
-        -0.0013737608f, -0.0018208193f), 0.015422843f), 0.008900974f), -0.02630335f), -0.003070284f), -0.009163456f),
-        -0.08067025f), 0.1788349f), 0.07121197f), -0.33743295f), 0.23964137f), -0.054168247f));
-    const float t32 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, 0.00287353f, -0.0025994126f),
-        -0.004955933f), 0.0038930273f), 0.0021882856f), -0.0013025765f), -0.00020374452f), 4.6199068e-5f);
-    const float t33 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, -0.0039440994f,
-        0.0016253632f), 0.008424245f), -0.0049400404f), -0.005213293f), 0.004317441f), 0.00044269132f),
-        -0.0008407864f), 7.966057e-5f);
-    const float t34 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, 0.0017168963f,
-        0.0009708903f), -0.0075500202f), -0.002644719f), 0.011897982f), 0.002808188f), -0.009137383f), 0.00047761144f),
-        0.001743257f), -0.00023812745f);
-    const float t35 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28,
-        FMA(t28, FMA(t28, FMA(t28, -0.0026870128f, 0.0010607959f), 0.010123684f), -0.0032661872f), -0.01773357f),
-        0.0004528683f), 0.021612544f), 0.016779684f), -0.022065831f), -0.05148278f), 0.041341644f), 0.054483876f),
-        -0.06923495f), 0.020616531f);
+    float t19 = t18 * (1.0f / SQRT(FMA(t18 * t18, 0.9339213f, 8.405292f)));
+    float t20 = (1.0f - t12) * (1.0f / (1.0f + t12));
+    float t21 = FMA(t19, t19 * 2.0f, -1.0f);
     // var, normalised
-    const float t36 = FMA(t21, t31, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28,
-        FMA(t28, FMA(t28, FMA(t28, 0.0047742627f, 0.005265747f), -0.023091916f), -0.030962683f), 0.04546453f),
-        0.090354145f), -0.045178026f), -0.19378385f), 0.07332625f), 0.31714433f), -0.39360377f), 0.18088199f),
-        0.9694119f));
-    const float t37 = var * t36;
-    const float t38 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, 0.0016393863f, -0.00183731f), -0.0006786389f),
-        0.0010338754f), -9.8477525e-5f), -3.8621693e-5f);
-    const float t39 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, -0.0041992688f,
-        0.0052666543f), 0.011790853f), -0.012172768f), -0.010021493f), 0.005061746f), 0.008557927f), -0.0031130277f),
-        -0.0016890295f), 0.00055533834f);
-    const float t40 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28,
-        0.0018075549f, -0.00024430544f), -0.0059888773f), -0.0025871338f), 0.0060806326f), 0.014679456f),
-        -0.007867009f), -0.018359313f), 0.012683873f), 0.0012830981f), -0.0015012464f);
-    const float t41 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28,
-        FMA(t28, -0.0015258936f, -0.001309532f), 0.009686159f), 0.004939758f), -0.01932576f), -0.009446155f),
-        0.015260274f), 0.003212267f), 0.019822171f), -0.030112946f), 0.0063664448f), 0.0024244003f);
-    const float t42 = FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28, FMA(t28,
-        FMA(t28, FMA(t28, FMA(t28, 0.00069047173f, -0.00065272255f), -0.0025312451f), 0.0017707117f), 0.0038002492f),
-        -0.00064211275f), -0.0034981684f), -0.0062528118f), 0.0019250466f), 0.033100426f), -0.0011866679f),
-        -0.21127926f), 0.5760158f), -1.3912594f);
+    float t22 = FMA(t16, FMA(t16, FMA(t16, FMA(t16, FMA(t16, FMA(t16, FMA(t16, FMA(t16, FMA(t16, POLY10(t21,
+        0.30729836f, -0.19130291f, -0.65832615f, 0.37736434f, 0.4708741f, -0.23313665f, -0.13031322f, 0.04720902f,
+        0.012898196f, -0.001918216f, -0.0003396873f), POLY10(t21, 0.16123122f, -0.14072622f, -0.28607398f, 0.2592236f,
+        0.14037548f, -0.14598335f, -0.008048438f, 0.025569666f, -0.005178004f, -0.00056262757f, 0.00035550667f)),
+        POLY10(t21, -0.59136677f, 0.2801748f, 1.3481176f, -0.5802462f, -1.0346696f, 0.37467223f, 0.30484554f,
+        -0.07392141f, -0.030127192f, 0.001061171f, 0.0007861242f)), POLY10(t21, -0.25270757f, 0.16934763f, 0.51086277f,
+        -0.36665007f, -0.2989208f, 0.26492712f, 0.020426877f, -0.07072519f, 0.021274485f, 0.0036092761f,
+        -0.0018301483f)), POLY10(t21, 0.37054792f, -0.12715942f, -0.8227337f, 0.20711647f, 0.62089485f, -0.08439643f,
+        -0.1665922f, -0.011437028f, 0.0015950681f, 0.012716955f, -6.306215e-5f)), POLY10(t21, 0.095066674f,
+        -0.05292866f, -0.16063654f, 0.103277594f, 0.0845621f, -0.12374353f, 0.009397329f, 0.0860876f, -0.024875166f,
+        -0.022881703f, 0.006947939f)), POLY10(t21, -0.08978947f, 0.018549612f, 0.16498564f, -0.030107245f,
+        0.007800102f, -0.034169722f, -0.16759549f, 0.09666838f, 0.07221014f, -0.03193059f, -0.006752157f)), POLY12(t21,
+        -0.0032517498f, -0.006336951f, 0.021930555f, 0.042851213f, -0.09175579f, -0.11411801f, 0.16791515f,
+        0.14071494f, -0.07410733f, -0.22837718f, 0.12135363f, 0.058529377f, -0.0354195f)), POLY12(t21, -0.0013737608f,
+        -0.0018208193f, 0.015422843f, 0.008900974f, -0.02630335f, -0.003070284f, -0.009163456f, -0.08067025f,
+        0.1788349f, 0.07121197f, -0.33743295f, 0.23964137f, -0.054168247f)), POLY12(t21, 0.0047742627f, 0.005265747f,
+        -0.023091916f, -0.030962683f, 0.04546453f, 0.090354145f, -0.045178026f, -0.19378385f, 0.07332625f, 0.31714433f,
+        -0.39360377f, 0.18088199f, 0.9694119f));
+    float t23 = var * t22;
+    _Bool t24 = var == 0.0f;
+    _Bool t25 = t0 < 0.55f;
+    float t26 = mean * mean;
+    float t27 = mean * POLY5(t26, -0.0062355595f, 0.021039676f, -0.05384271f, 0.13332461f, -0.3333331f, 1.0f);
+    _Bool t28 = mean < 0.0f;
+    float t29 = -t20;
+    float t30 = t28 ? t29 : t20;
+    float t31 = t25 ? t27 : t30;
+    float t32 = mean - t31;
     // mean, normalised
-    const float t43 = t24 * FMA(t22, FMA(t22, FMA(t22, FMA(t22, FMA(t22, FMA(t22, FMA(t22, FMA(t22, FMA(t22, FMA(t28,
-        FMA(t28, FMA(t28, FMA(t28, 0.0007063251f, -0.0006065238f), -0.00032863382f), 0.00025785732f), -7.676472e-7f),
-        t38), t32), t33), t34), t39), t40), t41), t35), t42);
-    const float t44 = t9 ? t27 : (mean + t43);
-    const float t45 = (t37 < 0.0f) ? 0.0f : t37;
-    const float t46 = (3.4028234663852886e+38f < t45) ? 3.4028234663852886e+38f : t45;
-    *out_mean = t44;
-    *out_var = t46;
+    float t33 = t19 * FMA(t17, FMA(t17, FMA(t17, FMA(t17, FMA(t17, FMA(t17, FMA(t17, FMA(t17, FMA(t17, POLY4(t21,
+        0.0007063251f, -0.0006065238f, -0.00032863382f, 0.00025785732f, -7.6764724e-7f), POLY5(t21, 0.0016393863f,
+        -0.00183731f, -0.0006786389f, 0.0010338754f, -9.8477525e-5f, -3.8621693e-5f)), POLY7(t21, 0.00287353f,
+        -0.0025994126f, -0.004955933f, 0.0038930273f, 0.0021882856f, -0.0013025765f, -0.00020374452f, 4.6199068e-5f)),
+        POLY8(t21, -0.0039440994f, 0.0016253632f, 0.008424245f, -0.0049400404f, -0.005213293f, 0.004317441f,
+        0.00044269132f, -0.0008407864f, 7.966057e-5f)), POLY9(t21, 0.0017168963f, 0.0009708903f, -0.0075500202f,
+        -0.002644719f, 0.011897982f, 0.002808188f, -0.009137383f, 0.00047761144f, 0.001743257f, -0.00023812745f)),
+        POLY9(t21, -0.0041992688f, 0.0052666543f, 0.011790853f, -0.012172768f, -0.010021493f, 0.005061746f,
+        0.008557927f, -0.0031130277f, -0.0016890295f, 0.00055533834f)), POLY10(t21, 0.0018075549f, -0.00024430544f,
+        -0.0059888773f, -0.0025871338f, 0.0060806326f, 0.014679456f, -0.007867009f, -0.018359313f, 0.012683873f,
+        0.0012830981f, -0.0015012464f)), POLY11(t21, -0.0015258936f, -0.001309532f, 0.009686159f, 0.004939758f,
+        -0.01932576f, -0.009446155f, 0.015260274f, 0.003212267f, 0.019822171f, -0.030112946f, 0.0063664448f,
+        0.0024244003f)), POLY13(t21, -0.0026870128f, 0.0010607959f, 0.010123684f, -0.0032661872f, -0.01773357f,
+        0.0004528683f, 0.021612544f, 0.016779684f, -0.022065831f, -0.05148278f, 0.041341644f, 0.054483876f,
+        -0.06923495f, 0.020616531f)), POLY13(t21, 0.00069047173f, -0.00065272255f, -0.0025312451f, 0.0017707117f,
+        0.0038002492f, -0.00064211275f, -0.0034981684f, -0.0062528118f, 0.0019250466f, 0.033100426f, -0.0011866679f,
+        -0.21127926f, 0.5760158f, -1.3912594f));
+    float t34 = mean + t33;
+    float t35 = t24 ? t32 : t34;
+    float t36 = (t23 < 0.0f) ? 0.0f : t23;
+    float t37 = (3.4028234663852886e+38f < t36) ? 3.4028234663852886e+38f : t36;
+    *out_mean = t35;
+    *out_var = t37;
 }
 
-void tanhshrink_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                              const float *restrict params, float *restrict out_mean, float *restrict out_var)
+void tanhshrink_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
@@ -162,135 +150,98 @@ void tanhshrink_exact_forward(int64_t n, const float *restrict mean, const float
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void tanhshrink_exact_backward_element(float mean, float var,
-                                                                                    float grad_mean, float grad_var,
-                                                                                    float *restrict out_grad_mean,
-                                                                                    float *restrict out_grad_var)
+INLINE void tanhshrink_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
-    const float t0 = var + 0.40506682f;
-    const float t1 = (0.0f <= var) ? t0 : (-1.0f);  // a root of it is NaN for v < 0
-    const float t2 = 1.0f / SQRT(t1);
-    const float t3 = mean * t2;
-    const float t4 = t2 * 0.6364486f;
-    const float t5 = t2 * (var * t2);
-    const float t6 = t2 * t2;
-    const float t7 = (t3 < (-13.023121f)) ? (-13.023121f) : t3;
-    const float t8 = FMA(t4, 2.0f * t4, -1.0f);
-    const float t9 = FMA(2.0f, t4, -1.0f);
-    const float t10 = (13.023121f < t7) ? 13.023121f : t7;  // (mean - centre)/w
+    _Bool t0 = 0.0f <= var;
+    float t1 = var + 0.40506682f;
+    float t2 = t0 ? t1 : (-1.0f);  // a root of it is NaN for v < 0
+    float t3 = 1.0f / SQRT(t2);
+    float t4 = mean * t3;
+    float t5 = t3 * 0.6364486f;
+    float t6 = (t4 < (-13.023121f)) ? (-13.023121f) : t4;
+    float t7 = FMA(t5, 2.0f * t5, -1.0f);
+    float t8 = FMA(2.0f, t5, -1.0f);
+    float t9 = (13.023121f < t6) ? 13.023121f : t6;  // (mean - centre)/w
     // t against its reach, by way of t/sqrt(kappa² + t²)
-    const float t11 = t10 * (1.0f / SQRT(FMA(t10 * t10, 0.9326374f, 11.4248085f)));
-    const float t12 = FMA(t11, t11 * 2.0f, -1.0f);
-    const float t13 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.77189f,
-        -0.6720818f), -1.3183882f), 1.1167957f), 0.735682f), -0.62778324f), -0.12196532f), 0.12586911f),
-        -0.0053462116f), -0.0037315383f);
-    const float t14 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
-        -0.61217445f, 0.47617742f), 1.1694323f), -0.7469274f), -0.94163555f), 0.47628397f), 0.36714053f),
-        -0.17534938f), -0.031955227f), 0.01904321f), -0.0016067933f);
-    const float t15 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
-        -0.23409183f, -1.0086364f), 1.2519872f), 2.0752378f), -1.7284647f), -1.6287364f), 1.1250095f), 0.45716587f),
-        -0.3209648f), -0.003185361f), 0.013079891f);
-    const float t16 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
-        0.82121575f, -0.35378537f), -2.0098903f), 0.6528185f), 1.9583498f), -0.36918738f), -1.1468138f), 0.2716573f),
-        0.27490142f), -0.09897017f), 0.0012108557f);
-    const float t17 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.4491397f,
-        0.32372552f), 0.903557f), -0.643219f), -0.5661643f), 0.4006909f), 0.10795359f), -0.07975217f),
-        -0.00052250957f), 0.0022314936f);
-    const float t18 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.021890076f, 0.039018717f),
-        0.0010318334f), -0.028209003f), 0.008559614f), 0.0023318697f), -0.0006222318f);
-    const float t19 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.025874795f,
-        -0.046626534f), -0.0041395673f), 0.047142826f), -0.029078715f), 0.00078153866f), 0.009508406f), -0.003926821f),
-        6.287686e-5f);
-    const float t20 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.037644047f,
-        0.025085796f), 0.09732317f), -0.076725535f), -0.11082034f), 0.106438026f), 0.028028028f), -0.03678471f),
-        0.0028993408f), 0.0009425011f);
-    const float t21 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
-        0.20830953f, 0.46509263f), -0.7395971f), -0.96644837f), 0.48229158f), 1.2695702f), -0.25844324f), -0.7445f),
-        0.20846306f), 0.10829439f), -0.032279134f);
-    const float t22 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
-        FMA(t12, 0.028846914f, -0.30555603f), -0.14531009f), 0.87361914f), 0.56000865f), -1.3266158f), -0.81913877f),
-        1.594417f), -0.14959127f), -0.45121166f), 0.12958533f), 0.01049828f);
-    const float t23 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
-        FMA(t12, FMA(t12, -0.030770954f, 0.037588794f), 0.1261721f), -0.21398444f), -0.28958982f), 0.39654526f),
-        0.55941f), -0.26772848f), -1.381533f), 1.4888443f), -0.31492826f), -0.17841437f), 0.06830723f);
-    const float t24 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.30841014f,
-        0.17118664f), 0.9247358f), -0.32011345f), -0.9965033f), 0.22648865f), 0.42790964f), -0.07660386f),
-        -0.050794072f), 0.0060589164f);
-    const float t25 = FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
-        -0.032721005f, 0.02468842f), 0.024526112f), -0.01620075f), -0.0024211807f), 0.0010630578f), t18), FMA(t12,
-        FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.01927224f, 0.023510024f), -0.037017845f), -0.024354964f),
-        0.017313577f), 0.004644004f), -0.0012901707f)), t19), t20), FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
-        FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.01625733f, -0.03832529f), -0.024560103f), 0.09575842f), 0.010723075f),
-        -0.11199863f), 0.04017117f), 0.025587419f), -0.014597813f), 0.0011933196f)), FMA(t12, FMA(t12, FMA(t12,
-        FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.019336924f, 0.040264644f), 0.04629051f),
-        -0.110640824f), -0.033760678f), 0.08453569f), 0.07673063f), -0.10378777f), 0.0003432221f), 0.024877153f),
-        -0.0052731447f));
-    // dvar_dmu, normalised
-    const float t26 = t11 * FMA(t9, FMA(t9, FMA(t9, FMA(t9, FMA(t9, FMA(t9, FMA(t9, FMA(t9, FMA(t12, FMA(t12, FMA(t12,
-        FMA(t12, FMA(t12, -0.0085618505f, 0.022979723f), -0.005246014f), -0.014378985f), 0.0051179137f),
-        0.0005568442f), t13), t14), t15), t16), t21), t22), t23), FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
-        FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.019495476f, -0.037521914f), -0.08400858f),
-        0.16413298f), 0.23720856f), -0.39593345f), -0.53323746f), 1.0349096f), 0.15795891f), -1.3929754f), 1.2290732f),
-        -0.46883547f), 0.06975498f));
-    const float t27 = t5 * t26;
-    const float t28 = FMA(t9, FMA(t9, FMA(t9, FMA(t9, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
-        -0.18598181f, 0.063081555f), 0.31123102f), -0.09769963f), -0.14401762f), 0.0384482f), 0.01505904f),
-        -0.0022823573f), t17), t24), FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
-        0.66382027f, -0.3187134f), -1.595899f), 0.79290754f), 1.2681746f), -0.6500546f), -0.35146305f), 0.18539256f),
-        0.015903864f), -0.008923417f)), FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
-        FMA(t12, FMA(t12, -0.05288978f, 0.3767111f), 0.1562594f), -1.0655911f), -0.262083f), 1.137835f), 0.1789534f),
-        -0.52185655f), -0.020712446f), 0.07391555f), -0.0026252503f));
-    const float t29 = FMA(t8, t25, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
-        FMA(t12, 0.015448557f, -0.020137085f), -0.047993697f), 0.06679954f), 0.089469545f), -0.15218003f),
-        -0.05808053f), 0.19767001f), -0.091283165f), -0.011471901f), 0.011733108f));
-    const float t30 = FMA(t9, FMA(t9, t28, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
-        FMA(t12, FMA(t12, -0.013318494f, -0.31763834f), 0.05567152f), 0.90459913f), -0.007328712f), -1.1894445f),
-        0.19942212f), 0.61424375f), -0.21603943f), -0.046149474f), 0.015352248f)), FMA(t12, FMA(t12, FMA(t12, FMA(t12,
-        FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.035143353f, 0.07391321f), 0.09714507f),
-        -0.38367733f), -0.15605988f), 0.8376109f), 0.07115636f), -0.82173026f), 0.07266905f), 0.3625125f),
-        -0.10605547f), -0.012044436f));
-    // dmean_dvar, normalised
-    const float t31 = t11 * FMA(t8, t29, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
-        FMA(t12, FMA(t12, 0.000818096f, -0.0014846314f), 0.0066422187f), 0.0016105551f), -0.044929933f), 0.024160745f),
-        0.15959516f), -0.34590495f), 0.31534433f), -0.14152266f), 0.025664845f));
-    const float t32 = (t6 * t31) * grad_mean;
-    const float t33 = FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.017227031f, -0.012332436f),
-        -0.036860187f), 0.040925507f), 0.009289387f), -0.024758892f), 0.005978912f), 0.0009876831f);
-    const float t34 = FMA(t9, t30, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
-        FMA(t12, FMA(t12, -0.013179661f, 0.011445896f), 0.12010792f), -0.02053652f), -0.27015334f), -0.11528366f),
-        0.4431519f), 0.07363225f), -0.23681271f), -0.170239f), 0.24504758f), -0.06707601f));
-    const float t35 = FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.015621829f,
-        0.009247286f), 0.015761783f), -0.0085743265f), -0.0021771847f), 0.00081891654f), FMA(t12, FMA(t12, FMA(t12,
-        FMA(t12, FMA(t12, 0.024355164f, -0.019666255f), -0.021624312f), 0.017643416f), 0.0012650122f),
-        -0.0014599612f)), t33), FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, -0.0018161574f,
-        0.009133804f), 0.010717622f), -0.054984845f), 0.025834545f), 0.031065483f), -0.022029182f), 0.001730967f)),
-        FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, 0.008079137f, -0.010454983f),
-        -0.044382047f), 0.05306718f), 0.079757564f), -0.12717262f), 0.0095339855f), 0.050663665f), -0.019150289f));
+    float t10 = t9 * (1.0f / SQRT(FMA(t9 * t9, 0.9326374f, 11.4248085f)));
+    float t11 = FMA(t10, t10 * 2.0f, -1.0f);
     // dvar_dvar, normalised
-    const float t36 = FMA(t9, t34, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
-        FMA(t12, FMA(t12, 0.037027683f, -0.018646087f), -0.18601483f), 0.08313765f), 0.45794365f), -0.2766705f),
-        -0.57977754f), 0.5307547f), 0.30079415f), -0.5830928f), 0.2820824f), 0.95244557f));
-    const float t37 = FMA(t36, grad_var, t32);
+    float t12 = FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, POLY7(t11, -0.18598181f, 0.063081555f,
+        0.31123102f, -0.09769963f, -0.14401762f, 0.0384482f, 0.01505904f, -0.0022823573f), POLY9(t11, -0.4491397f,
+        0.32372552f, 0.903557f, -0.643219f, -0.5661643f, 0.4006909f, 0.10795359f, -0.07975217f, -0.00052250957f,
+        0.0022314936f)), POLY9(t11, -0.30841014f, 0.17118664f, 0.9247358f, -0.32011345f, -0.9965033f, 0.22648865f,
+        0.42790964f, -0.07660386f, -0.050794072f, 0.0060589164f)), POLY9(t11, 0.66382027f, -0.3187134f, -1.595899f,
+        0.79290754f, 1.2681746f, -0.6500546f, -0.35146305f, 0.18539256f, 0.015903864f, -0.008923417f)), POLY10(t11,
+        -0.05288978f, 0.3767111f, 0.1562594f, -1.0655911f, -0.262083f, 1.137835f, 0.1789534f, -0.52185655f,
+        -0.020712446f, 0.07391555f, -0.0026252503f)), POLY10(t11, -0.013318494f, -0.31763834f, 0.05567152f,
+        0.90459913f, -0.007328712f, -1.1894445f, 0.19942212f, 0.61424375f, -0.21603943f, -0.046149474f, 0.015352248f)),
+        POLY11(t11, -0.035143353f, 0.07391321f, 0.09714507f, -0.38367733f, -0.15605988f, 0.8376109f, 0.07115636f,
+        -0.82173026f, 0.07266905f, 0.3625125f, -0.10605547f, -0.012044436f)), POLY11(t11, -0.013179661f, 0.011445896f,
+        0.12010792f, -0.02053652f, -0.27015334f, -0.11528366f, 0.4431519f, 0.07363225f, -0.23681271f, -0.170239f,
+        0.24504758f, -0.06707601f)), POLY11(t11, 0.037027683f, -0.018646087f, -0.18601483f, 0.08313765f, 0.45794365f,
+        -0.2766705f, -0.57977754f, 0.5307547f, 0.30079415f, -0.5830928f, 0.2820824f, 0.95244557f));
+    float t13 = t3 * t3;
+    // dmean_dvar, normalised
+    float t14 = t10 * FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, POLY5(t11, -0.032721005f,
+        0.02468842f, 0.024526112f, -0.01620075f, -0.0024211807f, 0.0010630578f), POLY6(t11, -0.021890076f,
+        0.039018717f, 0.0010318334f, -0.028209003f, 0.008559614f, 0.0023318697f, -0.0006222318f)), POLY6(t11,
+        0.01927224f, 0.023510024f, -0.037017845f, -0.024354964f, 0.017313577f, 0.004644004f, -0.0012901707f)),
+        POLY8(t11, 0.025874795f, -0.046626534f, -0.0041395673f, 0.047142826f, -0.029078715f, 0.00078153866f,
+        0.009508406f, -0.003926821f, 6.287686e-5f)), POLY9(t11, -0.037644047f, 0.025085796f, 0.09732317f,
+        -0.076725535f, -0.11082034f, 0.106438026f, 0.028028028f, -0.03678471f, 0.0028993408f, 0.0009425011f)),
+        POLY9(t11, 0.01625733f, -0.03832529f, -0.024560103f, 0.09575842f, 0.010723075f, -0.11199863f, 0.04017117f,
+        0.025587419f, -0.014597813f, 0.0011933196f)), POLY10(t11, -0.019336924f, 0.040264644f, 0.04629051f,
+        -0.110640824f, -0.033760678f, 0.08453569f, 0.07673063f, -0.10378777f, 0.0003432221f, 0.024877153f,
+        -0.0052731447f)), POLY10(t11, 0.015448557f, -0.020137085f, -0.047993697f, 0.06679954f, 0.089469545f,
+        -0.15218003f, -0.05808053f, 0.19767001f, -0.091283165f, -0.011471901f, 0.011733108f)), POLY10(t11,
+        0.000818096f, -0.0014846314f, 0.0066422187f, 0.0016105551f, -0.044929933f, 0.024160745f, 0.15959516f,
+        -0.34590495f, 0.31534433f, -0.14152266f, 0.025664845f));
+    float t15 = FMA(t12, grad_var, (t13 * t14) * grad_mean);
+    float t16 = t3 * (var * t3);
+    // dvar_dmu, normalised
+    float t17 = t10 * FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, FMA(t8, POLY5(t11, -0.0085618505f,
+        0.022979723f, -0.005246014f, -0.014378985f, 0.0051179137f, 0.0005568442f), POLY9(t11, 0.77189f, -0.6720818f,
+        -1.3183882f, 1.1167957f, 0.735682f, -0.62778324f, -0.12196532f, 0.12586911f, -0.0053462116f, -0.0037315383f)),
+        POLY10(t11, -0.61217445f, 0.47617742f, 1.1694323f, -0.7469274f, -0.94163555f, 0.47628397f, 0.36714053f,
+        -0.17534938f, -0.031955227f, 0.01904321f, -0.0016067933f)), POLY10(t11, -0.23409183f, -1.0086364f, 1.2519872f,
+        2.0752378f, -1.7284647f, -1.6287364f, 1.1250095f, 0.45716587f, -0.3209648f, -0.003185361f, 0.013079891f)),
+        POLY10(t11, 0.82121575f, -0.35378537f, -2.0098903f, 0.6528185f, 1.9583498f, -0.36918738f, -1.1468138f,
+        0.2716573f, 0.27490142f, -0.09897017f, 0.0012108557f)), POLY10(t11, 0.20830953f, 0.46509263f, -0.7395971f,
+        -0.96644837f, 0.48229158f, 1.2695702f, -0.25844324f, -0.7445f, 0.20846306f, 0.10829439f, -0.032279134f)),
+        POLY11(t11, 0.028846914f, -0.30555603f, -0.14531009f, 0.87361914f, 0.56000865f, -1.3266158f, -0.81913877f,
+        1.594417f, -0.14959127f, -0.45121166f, 0.12958533f, 0.01049828f)), POLY12(t11, -0.030770954f, 0.037588794f,
+        0.1261721f, -0.21398444f, -0.28958982f, 0.39654526f, 0.55941f, -0.26772848f, -1.381533f, 1.4888443f,
+        -0.31492826f, -0.17841437f, 0.06830723f)), POLY12(t11, 0.019495476f, -0.037521914f, -0.08400858f, 0.16413298f,
+        0.23720856f, -0.39593345f, -0.53323746f, 1.0349096f, 0.15795891f, -1.3929754f, 1.2290732f, -0.46883547f,
+        0.06975498f));
+    float t18 = t16 * t17;
     // dmean_dmu, normalised
-    const float t38 = FMA(t8, t35, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12, FMA(t12,
-        -0.0072617647f, 0.00023452862f), 0.030838486f), -0.010251035f), -0.11161762f), 0.2405452f), -0.23251493f),
-        0.11128879f), -0.021252906f));
-    const float t39 = FMA(t27, grad_var, FMA(t2, t38, 1.0f) * grad_mean);
-    *out_grad_mean = t39;
-    *out_grad_var = t37;
+    float t19 = FMA(t7, FMA(t7, FMA(t7, FMA(t7, FMA(t7, POLY5(t11, -0.015621829f, 0.009247286f, 0.015761783f,
+        -0.0085743265f, -0.0021771847f, 0.00081891654f), POLY5(t11, 0.024355164f, -0.019666255f, -0.021624312f,
+        0.017643416f, 0.0012650122f, -0.0014599612f)), POLY7(t11, 0.017227031f, -0.012332436f, -0.036860187f,
+        0.040925507f, 0.009289387f, -0.024758892f, 0.005978912f, 0.0009876831f)), POLY7(t11, -0.0018161574f,
+        0.009133804f, 0.010717622f, -0.054984845f, 0.025834545f, 0.031065483f, -0.022029182f, 0.001730967f)),
+        POLY8(t11, 0.008079137f, -0.010454983f, -0.044382047f, 0.05306718f, 0.079757564f, -0.12717262f, 0.0095339855f,
+        0.050663665f, -0.019150289f)), POLY8(t11, -0.0072617647f, 0.00023452862f, 0.030838486f, -0.010251035f,
+        -0.11161762f, 0.2405452f, -0.23251493f, 0.11128879f, -0.021252906f));
+    float t20 = FMA(t18, grad_var, FMA(t3, t19, 1.0f) * grad_mean);
+    *out_grad_mean = t20;
+    *out_grad_var = t15;
 }
 
-void tanhshrink_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                               const float *restrict grad_mean, const float *restrict grad_var,
-                               const float *restrict params, float *restrict out_grad_mean,
-                               float *restrict out_grad_var)
+void tanhshrink_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     (void)params;
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        tanhshrink_exact_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i],
-                                          &out_grad_var[i]);
+        tanhshrink_exact_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], &out_grad_mean[i], &out_grad_var[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

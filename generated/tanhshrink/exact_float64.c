@@ -3,7 +3,6 @@
 // f(x) = x - tanh(x)
 //
 // rule digest  9f16e74fa68f355af927db82c5b92652e2c9bcc55a7d758ac4112ce0d9b6711c
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -18,6 +17,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -78,48 +97,52 @@ INLINE double polynomial0(double y, double x)
 }
 
 static const double table9[9][15] = {
-    {0x1.b0124p2, -0x1.5c14a2397d6abp-9, 0x1.82633f365938fp-8, 0x1.1ab063adc1de9p-5, -0x1.2ff679ee6ce4fp-5,
-     -0x1.6888b22af0f8ap-3, 0x1.302eb60e85d9ap-4, 0x1.6006e4a0feba8p-2, -0x1.8fc5d10c30e27p-12, -0x1.f5d0f67ed22a1p-8,
+    {0x1.b0124p2, -0x1.5c14a23f8eef1p-9, 0x1.82633ffdc80efp-8, 0x1.1ab06393513cbp-5, -0x1.2ff67a812c85dp-5,
+     -0x1.6888b20770392p-3, 0x1.302eb69c39b1fp-4, 0x1.6006e4829429p-2, -0x1.8fc5d10c30e27p-12, -0x1.f5d0f67ed22a1p-8,
      0x1.1cd981d30bf6fp-4, -0x1.5b08c55aec8ap-3, 0x1.718d19f83f44ep-36, -0x1.ce15b6b463bc4p-34,
      0x1.7f5680ce2ac69p-33},
-    {0x1.0e997cp2, -0x1.21f6d2c7d3c72p-5, -0x1.99f02939a32e7p-5, 0x1.600f346eeb95fp-5, 0x1.96641ff31b203p-4,
-     -0x1.6e41e5448f642p-1, -0x1.8dd8081e60621p-2, 0x1.76445ba1dbda5p-2, 0x1.921d0956eecabp-6, -0x1.7088b793f28dfp-6,
+    {0x1.0e997cp2, -0x1.21f6d2c5ee8d3p-5, -0x1.99f029f35cd94p-5, 0x1.600f34665fbd4p-5, 0x1.966420db669abp-4,
+     -0x1.6e41e52d2b684p-1, -0x1.8dd8090386c8ep-2, 0x1.76445bbe7f464p-2, 0x1.921d0956eecabp-6, -0x1.7088b793f28dfp-6,
      0x1.920faa6a374fp-2, -0x1.76c253dd82b08p-3, -0x1.796a27f32f93ap-39, -0x1.6500597c709e2p-32,
      0x1.a4558e4f6df61p-32},
-    {0x1.52f1d2p1, -0x1.597ddd673e458p-10, -0x1.eb68bc31a9de6p-7, 0x1.39b4a46517201p-4, 0x1.2085f3a188636p-2,
-     -0x1.028c621bcb0efp-1, -0x1.b60884715dffdp-2, 0x1.a0621cf7e2755p-2, 0x1.5657558f4da8bp-9, -0x1.a4e0de259d0bfp-5,
+    {0x1.52f1d2p1, -0x1.597de4dec26f9p-10, -0x1.eb68bb078ce67p-7, 0x1.39b4a4a52fbfp-4, 0x1.2085f3f9e83fcp-2,
+     -0x1.028c62544cd0ap-1, -0x1.b608842dc1391p-2, 0x1.a0621d01212c8p-2, 0x1.5657558f4da8bp-9, -0x1.a4e0de259d0bfp-5,
      0x1.07454767c63c9p-2, -0x1.a525198c519bp-3, -0x1.c61cb7ddca049p-36, -0x1.7a5cb2c7250f2p-32,
      -0x1.1f27900be164ep-34},
-    {0x1.a88d2ep0, 0x1.c064ebbd2af02p-9, 0x1.585b4a9eb6f51p-9, 0x1.3d345044bc32fp-6, 0x1.1ef9364466d22p-2,
-     -0x1.ffc64dfe103a8p-3, -0x1.6ca75640516aap-2, 0x1.c61a29b86785ep-2, -0x1.d819ac1e9d804p-11,
+    {0x1.a88d2ep0, 0x1.c064eb18f35ccp-9, 0x1.585b4e81b3dedp-9, 0x1.3d345222b8e24p-6, 0x1.1ef93665d8d9p-2,
+     -0x1.ffc64dff409ecp-3, -0x1.6ca755ee39fefp-2, 0x1.c61a29be1750ep-2, -0x1.d819ac1e9d804p-11,
      -0x1.4ad01b210cb42p-6, 0x1.116d9b4eb4e9ep-3, -0x1.cfbf41e266f71p-3, -0x1.b69b12728c1f3p-38,
      -0x1.b2c8c3c77437bp-33, -0x1.96d7cc938f6efp-34},
-    {0x1.09e3d8p0, 0x1.31724917e4c27p-10, 0x1.3b7a72e935f1bp-8, -0x1.ce8b1d4ca92fdp-7, 0x1.6b489fa1eb46ep-3,
-     -0x1.bcfc8efef68dp-4, -0x1.201f6a0fbc9fp-2, 0x1.e0dd02bb1f119p-2, -0x1.55709dbd7b853p-12, -0x1.e0911d9d3f433p-11,
-     0x1.f686f516bf1bfp-5, -0x1.f1184723d1055p-3, 0x1.3929280621ee2p-44, -0x1.9c965607f7965p-34,
-     -0x1.8d16c3248f66cp-34},
-    {0x1.4d0bacp-1, 0x1.e6588cb18fda1p-14, 0x1.4c61e7a8f7afcp-9, -0x1.ca0b65bc98b13p-7, 0x1.29c800259d38dp-4,
-     -0x1.5ca0a38cd6b84p-5, -0x1.bb24ecb2c0f12p-3, 0x1.f168861e01813p-2, -0x1.7400bf5317397p-17,
+    {0x1.09e3d8p0, 0x1.317248e5ff69cp-10, 0x1.3b7a73e4697dep-8, -0x1.ce8b1b53988f6p-7, 0x1.6b489fb29bcfp-3,
+     -0x1.bcfc8e9ddb489p-4, -0x1.201f69cbfcc3p-2, 0x1.e0dd02be7577bp-2, -0x1.55709dbd7b853p-12,
+     -0x1.e0911d9d3f433p-11, 0x1.f686f516bf1bfp-5, -0x1.f1184723d1055p-3, 0x1.3929280621ee2p-44,
+     -0x1.9c965607f7965p-34, -0x1.8d16c3248f66cp-34},
+    {0x1.4d0bacp-1, 0x1.e6588bcaee58fp-14, 0x1.4c61e85ceb412p-9, -0x1.ca0b64f08714p-7, 0x1.29c8002274c0cp-4,
+     -0x1.5ca0a2e0b3042p-5, -0x1.bb24ec5345dc4p-3, 0x1.f168861a81674p-2, -0x1.7400bf5317397p-17,
      0x1.c52ba3a4f3131p-10, 0x1.63a0e60767925p-6, -0x1.038b7ac864c73p-2, 0x1.ef1900f5b2338p-42,
      -0x1.5a6c4d059559cp-35, -0x1.78e196fdde2e7p-34},
-    {0x1.a129ap-2, -0x1.31a100ceece0dp-15, 0x1.8259c31948967p-11, -0x1.6bbc03d2ce2bep-8, 0x1.d102f6f41d74cp-7,
-     -0x1.d4d0f626fea99p-7, -0x1.4baf550f48417p-3, 0x1.fa226b16f1d6ap-2, 0x1.5f8fee0b2b5eap-17, 0x1.a75497bcccde3p-15,
+    {0x1.a129ap-2, -0x1.31a102068ff1ep-15, 0x1.8259c3d4ae504p-11, -0x1.6bbc033ab2868p-8, 0x1.d102f66ac22b4p-7,
+     -0x1.d4d0f52a8c7aep-7, -0x1.4baf54dd75b29p-3, 0x1.fa226b10ef893p-2, 0x1.5f8fee0b2b5eap-17, 0x1.a75497bcccde3p-15,
      -0x1.5f2884cbdf047p-9, -0x1.06a2c4dbca867p-2, 0x1.a0273de6d17ccp-44, -0x1.0cbab62f63866p-36,
      -0x1.69f8387a42ac7p-34},
-    {0x1.05433p-2, -0x1.d5e8554a34258p-17, 0x1.9ef435ae4da34p-14, -0x1.b1c1431bf39c3p-11, -0x1.2f6a68f75b2a7p-9,
-     -0x1.c4cdd8292866cp-10, -0x1.f7d3df466d061p-4, 0x1.fd41bec0e4179p-2, -0x1.55105fb45ac01p-18,
+    {0x1.05433p-2, -0x1.d5e856d29d814p-17, 0x1.9ef436c85c578p-14, -0x1.b1c1413204797p-11, -0x1.2f6a6b0957a17p-9,
+     -0x1.c4cdd4a09313cp-10, -0x1.f7d3df445575dp-4, 0x1.fd41bebeb9644p-2, -0x1.55105fb45ac01p-18,
      -0x1.0dadc05c6f202p-12, -0x1.a0d620aa2a8ep-6, -0x1.f376aa6e4ba6cp-3, -0x1.47433ff389fbbp-45,
      -0x1.10318253fd0dfp-38, -0x1.3aa0421ce479ap-33},
-    {0x1.473fdp-3, 0x1.4b8395faa6574p-22, -0x1.da9327fd181d3p-18, 0x1.f66d58d3bb737p-14, -0x1.91139dc50c1bap-10,
-     0x1.c418fd6ef0126p-7, -0x1.e8151ee2de211p-4, 0x1.f98ec65be4eeep-2, 0x1.1277e9d8b82ep-25, -0x1.c6688c9ee4398p-20,
+    {0x1.473fdp-3, 0x1.4b839ab1e2e3bp-22, -0x1.da9329a610fa6p-18, 0x1.f66d5d5102e3ap-14, -0x1.91139f48bf828p-10,
+     0x1.c418ffb94049cp-7, -0x1.e81520667b6e6p-4, 0x1.f98ec65714472p-2, 0x1.1277e9d8b82ep-25, -0x1.c6688c9ee4398p-20,
      -0x1.04e53bfe1acfbp-9, -0x1.c0651a7e5cec6p-3, -0x1.f476b1f4e0af9p-56, 0x1.bf84131dd0886p-47,
      0x1.658ac359d5a0bp-39},
 };
 
-static void tanhshrink_exact_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                                   double *restrict out_mean, double *restrict out_var)
+static void tanhshrink_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
     double s[15][LANES], a[19][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[0][i] = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
@@ -142,29 +165,29 @@ static void tanhshrink_exact_float64_forward_block(const double *restrict mean, 
         const double *c = table9[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = 1.0 / (__builtin_sqrt(t0));
-            const double t2 = s[1][i] * t1;
-            const _Bool t3 = 37.5 < t2;
-            const double t4 = t3 ? 37.5 : t2;
-            const double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            const double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            const double t7 = t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25)));
-            const double t8 = t1 * (t5 * 0x1.9884533d43651p-2);
-            const double t9 = t1 * t4;
-            const double t10 = t1 * t1;
-            const double t11 = t8 * t9;
-            const double t12 = FMA(t9, t11, t8 * (-t10));
-            const double t13 = FMA(t9, t12, t11 * (t10 * (-2.0)));
-            const double t14 = FMA(t9, t13, t12 * (t10 * (-3.0)));
-            const double t15 = FMA(t9, t14, t13 * (t10 * (-4.0)));
-            const double t16 = FMA(t9, t15, t14 * (t10 * (-5.0)));
-            const double t17 = FMA(t9, t16, t15 * (t10 * (-6.0)));
-            const double t18 = FMA(t9, t17, t16 * (t10 * (-7.0)));
-            const double t19 = FMA(t9, t18, t17 * (t10 * (-8.0)));
-            const double t20 = FMA(t9, t19, t18 * (t10 * (-9.0)));
-            const double t21 = FMA(t9, t20, t19 * (t10 * (-10.0)));
-            const double t22 = FMA(t9, t21, t20 * (t10 * (-11.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t2 = s[1][i] * t1;
+            _Bool t3 = 37.5 < t2;
+            double t4 = t3 ? 37.5 : t2;
+            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
+            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t7 = t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25)));
+            double t8 = t1 * (t5 * 0x1.9884533d43651p-2);
+            double t9 = t1 * t4;
+            double t10 = t1 * t1;
+            double t11 = t8 * t9;
+            double t12 = FMA(t9, t11, t8 * (-t10));
+            double t13 = FMA(t9, t12, t11 * (t10 * (-2.0)));
+            double t14 = FMA(t9, t13, t12 * (t10 * (-3.0)));
+            double t15 = FMA(t9, t14, t13 * (t10 * (-4.0)));
+            double t16 = FMA(t9, t15, t14 * (t10 * (-5.0)));
+            double t17 = FMA(t9, t16, t15 * (t10 * (-6.0)));
+            double t18 = FMA(t9, t17, t16 * (t10 * (-7.0)));
+            double t19 = FMA(t9, t18, t17 * (t10 * (-8.0)));
+            double t20 = FMA(t9, t19, t18 * (t10 * (-9.0)));
+            double t21 = FMA(t9, t20, t19 * (t10 * (-10.0)));
+            double t22 = FMA(t9, t21, t20 * (t10 * (-11.0)));
             a[0][i] = FMA(t11, c[5], FMA(t12, c[4], FMA(t13, c[3], FMA(t14, c[2], FMA(t15, c[1], a[0][i])))));
             a[0][i] = FMA(t7, c[7], FMA(t8, c[6], a[0][i]));
             a[1][i] = FMA(t7, c[11], FMA(t11, c[10], FMA(t13, c[9], FMA(t15, c[8], a[1][i]))));
@@ -190,54 +213,45 @@ static void tanhshrink_exact_float64_forward_block(const double *restrict mean, 
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = (a[18][i]) + ((a[17][i]) * s[2][i]);
-        const double t1 = (a[16][i]) + ((a[15][i]) * s[2][i]);
-        const double t2 = (a[14][i]) + ((a[13][i]) * s[2][i]);
-        const double t3 = (a[12][i]) + ((a[11][i]) * s[2][i]);
-        const double t4 = (a[10][i]) + ((a[9][i]) * s[2][i]);
-        const double t5 = FMA(t3, t3, (FMA(t2, t2, (FMA(t1, t1, (t0 * t0) * s[3][i])) * s[4][i])) * s[5][i]);
-        const double t6 = (a[8][i]) + ((a[7][i]) * s[2][i]);
-        const double t7 = (a[6][i]) + ((a[5][i]) * s[2][i]);
-        const double t8 = (a[4][i]) + ((a[3][i]) * s[2][i]);
-        const double t9 = s[2][i] + t8;
-        const double t10 = (FMA(t7, t7, (FMA(t6, t6, (FMA(t4, t4, t5 * s[6][i])) * s[7][i])) * s[8][i])) * s[9][i];
-        const double t11 = (a[2][i]) + ((a[1][i]) * s[2][i]);
-        const double t12 = FMA(s[0][i], FMA(s[2][i], s[2][i], t8 * s[11][i]), (a[0][i]) - (t11 * t11));
-        const double t13 = t9 * (s[0][i] * t9);
-        const double t14 = s[12][i] ? (s[10][i] * (FMA(t9, t9, t10))) : ((t12 < t13) ? t13 : t12);
+        double t0 = (a[18][i]) + ((a[17][i]) * s[2][i]);
+        double t1 = (a[16][i]) + ((a[15][i]) * s[2][i]);
+        double t2 = (a[14][i]) + ((a[13][i]) * s[2][i]);
+        double t3 = (a[12][i]) + ((a[11][i]) * s[2][i]);
+        double t4 = (a[10][i]) + ((a[9][i]) * s[2][i]);
+        double t5 = FMA(t3, t3, (FMA(t2, t2, (FMA(t1, t1, (t0 * t0) * s[3][i])) * s[4][i])) * s[5][i]);
+        double t6 = (a[8][i]) + ((a[7][i]) * s[2][i]);
+        double t7 = (a[6][i]) + ((a[5][i]) * s[2][i]);
+        double t8 = (a[4][i]) + ((a[3][i]) * s[2][i]);
+        double t9 = s[2][i] + t8;
+        double t10 = (FMA(t7, t7, (FMA(t6, t6, (FMA(t4, t4, t5 * s[6][i])) * s[7][i])) * s[8][i])) * s[9][i];
+        double t11 = (a[2][i]) + ((a[1][i]) * s[2][i]);
+        double t12 = FMA(s[0][i], FMA(s[2][i], s[2][i], t8 * s[11][i]), (a[0][i]) - (t11 * t11));
+        double t13 = t9 * (s[0][i] * t9);
+        double t14 = s[12][i] ? (s[10][i] * (FMA(t9, t9, t10))) : ((t12 < t13) ? t13 : t12);
         out_mean[i] = (s[14][i] ? (t11 + s[13][i]) : mean[i]);
         out_var[i] = (s[14][i] ? t14 : mean[i]);
     }
 }
 
-void tanhshrink_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                      const double *restrict params, double *restrict out_mean,
-                                      double *restrict out_var)
+void tanhshrink_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            tanhshrink_exact_float64_forward_block(mean + at, var + at, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        tanhshrink_exact_float64_forward_block(in[0], in[1], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(tanhshrink_exact_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void tanhshrink_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                                    const double *restrict grad_mean, const double *restrict grad_var,
-                                                    double *restrict out_grad_mean, double *restrict out_grad_var)
+static void tanhshrink_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
     double s[14][LANES], a[24][LANES] = {{0.0}};
+    (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[0][i] = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
@@ -259,30 +273,30 @@ static void tanhshrink_exact_float64_backward_block(const double *restrict mean,
         const double *c = table9[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            const double t0 = s[0][i] + c[0];
-            const double t1 = 1.0 / (__builtin_sqrt(t0));
-            const double t2 = s[1][i] * t1;
-            const _Bool t3 = 37.5 < t2;
-            const double t4 = t3 ? 37.5 : t2;
-            const double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            const double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            const double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
-            const double t8 = t1 * t4;
-            const double t9 = t1 * t1;
-            const double t10 = t7 * t8;
-            const double t11 = FMA(t8, t10, t7 * (-t9));
-            const double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
-            const double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
-            const double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
-            const double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
-            const double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
-            const double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
-            const double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
-            const double t19 = FMA(t8, t18, t17 * (t9 * (-9.0)));
-            const double t20 = FMA(t8, t19, t18 * (t9 * (-10.0)));
-            const double t21 = FMA(t8, t20, t19 * (t9 * (-11.0)));
-            const double t22 = FMA(t8, t21, t20 * (t9 * (-12.0)));
-            const double t23 = FMA(t8, t22, t21 * (t9 * (-13.0)));
+            double t0 = s[0][i] + c[0];
+            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t2 = s[1][i] * t1;
+            _Bool t3 = 37.5 < t2;
+            double t4 = t3 ? 37.5 : t2;
+            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
+            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
+            double t8 = t1 * t4;
+            double t9 = t1 * t1;
+            double t10 = t7 * t8;
+            double t11 = FMA(t8, t10, t7 * (-t9));
+            double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
+            double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
+            double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
+            double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
+            double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
+            double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
+            double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
+            double t19 = FMA(t8, t18, t17 * (t9 * (-9.0)));
+            double t20 = FMA(t8, t19, t18 * (t9 * (-10.0)));
+            double t21 = FMA(t8, t20, t19 * (t9 * (-11.0)));
+            double t22 = FMA(t8, t21, t20 * (t9 * (-12.0)));
+            double t23 = FMA(t8, t22, t21 * (t9 * (-13.0)));
             a[0][i] = FMA(t20, c[10], FMA(t22, c[9], FMA(FMA(t8, t23, t22 * (t9 * (-14.0))), c[8], a[0][i])));
             a[0][i] = FMA(t18, c[11], a[0][i]);
             a[1][i] = FMA(t19, c[14], FMA(t21, c[13], FMA(t23, c[12], a[1][i])));
@@ -300,10 +314,10 @@ static void tanhshrink_exact_float64_backward_block(const double *restrict mean,
             a[13][i] = FMA(t17, c[14], FMA(t19, c[13], FMA(t21, c[12], a[13][i])));
             a[14][i] = FMA(t11, c[11], FMA(t13, c[10], FMA(t15, c[9], FMA(t17, c[8], a[14][i]))));
             a[15][i] = FMA(t12, c[14], FMA(t14, c[13], FMA(t16, c[12], a[15][i])));
-            a[16][i] = FMA(t12, c[5], FMA(t13, c[4], FMA(t14, c[3], FMA(t15, c[2], FMA(t16, c[1], a[16][i])))));
-            a[16][i] = FMA(t10, c[7], FMA(t11, c[6], a[16][i]));
-            a[17][i] = FMA(t11, c[5], FMA(t12, c[4], FMA(t13, c[3], FMA(t14, c[2], FMA(t15, c[1], a[17][i])))));
-            a[17][i] = FMA(t7, c[7], FMA(t10, c[6], a[17][i]));
+            a[16][i] = FMA(t11, c[5], FMA(t12, c[4], FMA(t13, c[3], FMA(t14, c[2], FMA(t15, c[1], a[16][i])))));
+            a[16][i] = FMA(t7, c[7], FMA(t10, c[6], a[16][i]));
+            a[17][i] = FMA(t12, c[5], FMA(t13, c[4], FMA(t14, c[3], FMA(t15, c[2], FMA(t16, c[1], a[17][i])))));
+            a[17][i] = FMA(t10, c[7], FMA(t11, c[6], a[17][i]));
             a[18][i] = FMA(t10, c[11], FMA(t12, c[10], FMA(t14, c[9], FMA(t16, c[8], a[18][i]))));
             a[19][i] = FMA(t11, c[14], FMA(t13, c[13], FMA(t15, c[12], a[19][i])));
             a[20][i] = FMA(t7, c[11], FMA(t11, c[10], FMA(t13, c[9], FMA(t15, c[8], a[20][i]))));
@@ -315,26 +329,26 @@ static void tanhshrink_exact_float64_backward_block(const double *restrict mean,
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = (a[23][i]) + ((a[22][i]) * s[2][i]);
-        const double t1 = (a[21][i]) + ((a[20][i]) * s[2][i]);
-        const double t2 = (a[19][i]) + ((a[18][i]) * s[2][i]);
-        const double t3 = (a[15][i]) + ((a[14][i]) * s[2][i]);
-        const double t4 = s[2][i] + t1;
-        const double t5 = (a[13][i]) + ((a[12][i]) * s[2][i]);
-        const double t6 = (a[11][i]) + ((a[10][i]) * s[2][i]);
-        const double t7 = (a[9][i]) + ((a[8][i]) * s[2][i]);
-        const double t8 = (a[7][i]) + ((a[6][i]) * s[2][i]);
-        const double t9 = (a[5][i]) + ((a[4][i]) * s[2][i]);
-        const double t10 = (a[3][i]) + ((a[2][i]) * s[2][i]);
-        const double t11 = FMA(t8, t9, (FMA(t7, t8, (FMA(t5, t7, (t5 * t6) * s[4][i])) * s[5][i])) * s[6][i]);
-        const double t12 = FMA(t2, t3, (FMA(t3, t10, (FMA(t9, t10, t11 * s[7][i])) * s[8][i])) * s[9][i]);
-        const double t13 = FMA(t6, t7, FMA(t5, t5, s[4][i] * (FMA(t5, (a[1][i]) + ((a[0][i]) * s[2][i]), t6 * t6))));
-        const double t14 = FMA(t7, t9, FMA(t8, t8, s[6][i] * (FMA(t5, t8, FMA(t7, t7, s[5][i] * t13)))));
-        const double t15 = FMA(t3, t9, FMA(t10, t10, s[8][i] * (FMA(t8, t10, FMA(t9, t9, s[7][i] * t14)))));
-        const double t16 = FMA(t3, t4, FMA(t2, t2, s[10][i] * (FMA(t2, t10, FMA(t3, t3, s[9][i] * t15)))));
-        const double t17 = FMA(s[3][i], s[0][i] * t2, FMA(t1, t0 * (-2.0), a[17][i]));
-        const double t18 = FMA(FMA(s[0][i], t3, FMA(t1, 2.0, s[2][i])), s[2][i], FMA(t2, -t0, (a[16][i]) * 0.5));
-        const double t19 = (s[13][i] ? ((FMA(t2, t4, t12 * s[10][i])) * s[12][i]) : t17) * s[2][i];
+        double t0 = (a[23][i]) + ((a[22][i]) * s[2][i]);
+        double t1 = (a[21][i]) + ((a[20][i]) * s[2][i]);
+        double t2 = (a[19][i]) + ((a[18][i]) * s[2][i]);
+        double t3 = (a[15][i]) + ((a[14][i]) * s[2][i]);
+        double t4 = s[2][i] + t1;
+        double t5 = (a[13][i]) + ((a[12][i]) * s[2][i]);
+        double t6 = (a[11][i]) + ((a[10][i]) * s[2][i]);
+        double t7 = (a[9][i]) + ((a[8][i]) * s[2][i]);
+        double t8 = (a[7][i]) + ((a[6][i]) * s[2][i]);
+        double t9 = (a[5][i]) + ((a[4][i]) * s[2][i]);
+        double t10 = (a[3][i]) + ((a[2][i]) * s[2][i]);
+        double t11 = FMA(t8, t9, (FMA(t7, t8, (FMA(t5, t7, (t5 * t6) * s[4][i])) * s[5][i])) * s[6][i]);
+        double t12 = FMA(t2, t3, (FMA(t3, t10, (FMA(t9, t10, t11 * s[7][i])) * s[8][i])) * s[9][i]);
+        double t13 = FMA(t6, t7, FMA(t5, t5, s[4][i] * (FMA(t5, (a[1][i]) + ((a[0][i]) * s[2][i]), t6 * t6))));
+        double t14 = FMA(t7, t9, FMA(t8, t8, s[6][i] * (FMA(t5, t8, FMA(t7, t7, s[5][i] * t13)))));
+        double t15 = FMA(t3, t9, FMA(t10, t10, s[8][i] * (FMA(t8, t10, FMA(t9, t9, s[7][i] * t14)))));
+        double t16 = FMA(t3, t4, FMA(t2, t2, s[10][i] * (FMA(t2, t10, FMA(t3, t3, s[9][i] * t15)))));
+        double t17 = FMA(s[3][i], s[0][i] * t2, FMA(t1, t0 * (-2.0), a[16][i]));
+        double t18 = FMA(FMA(s[0][i], t3, FMA(t1, 2.0, s[2][i])), s[2][i], FMA(t2, -t0, (a[17][i]) * 0.5));
+        double t19 = (s[13][i] ? ((FMA(t2, t4, t12 * s[10][i])) * s[12][i]) : t17) * s[2][i];
         out_grad_mean[i] = FMA(grad_mean[i], (t4 * s[2][i]),
             grad_var[i] * t19);
         out_grad_var[i] = FMA(grad_mean[i], (t2 * 0.5),
@@ -342,29 +356,12 @@ static void tanhshrink_exact_float64_backward_block(const double *restrict mean,
     }
 }
 
-void tanhshrink_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                       const double *restrict grad_mean, const double *restrict grad_var,
-                                       const double *restrict params, double *restrict out_grad_mean,
-                                       double *restrict out_grad_var)
+void tanhshrink_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    (void)params;
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            tanhshrink_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at,
-                                                    out_grad_mean + at, out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        tanhshrink_exact_float64_backward_block(in[0], in[1], in[2], in[3], out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(tanhshrink_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

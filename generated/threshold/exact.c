@@ -3,17 +3,12 @@
 // f(x) = Piecewise((x, threshold < x), (value, True))
 //
 // rule digest  aeb0790798133ceb5332cc15cd0ae9131154d5f71797fa87826c08408578a3e7
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
+// program      hfe63a739d0361ec9fabd95261411346a0ec2cd799319e32abf95b66e3864ff60
 // operations   threshold_exact_forward 307, threshold_exact_backward 138
 //
 // Certificate:
-//   mean        0.782 tolerance, worst at mean = -7.21622442e-08, var = 1624.15784, threshold = 0.1, value = -32
-//   var         0.181 tolerance, worst at mean = 0.100000001, var = 2.45066021e-20, threshold = 0.1, value = 32
-//   dmean_dmu   0.00582 tolerance, worst at mean = -3.04021668, var = 69.6427612, threshold = -3.2, value = 20
-//   dmean_dvar  0.00493 tolerance, worst at mean = -1.96578848, var = 1.94560373, threshold = -3.2, value = 20
-//   dvar_dmu    0.0409 tolerance, worst at mean = -0.777718902, var = 249.799271, threshold = 0.1, value = 32
-//   dvar_dvar   0.0102 tolerance, worst at mean = -2.69483137, var = 32.9531898, threshold = -3.2, value = 20
-//   against exact values at 138969 points over all of float32; details in exact.json
+//   mean 0.782, var 0.181, dmean_dmu 0.00582, dmean_dvar 0.00493, dvar_dmu 0.0409, dvar_dvar 0.0102 tolerance,
+//   against exact values at 138969 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -28,6 +23,7 @@
 #define FMA __builtin_fmaf
 #define SQRT __builtin_sqrtf
 #define ABS __builtin_fabsf
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef MOMENTGEN_BITS
 #define MOMENTGEN_BITS
@@ -44,186 +40,166 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
-static inline __attribute__((always_inline)) void threshold_exact_forward_element(float mean, float var,
-                                                                                  float threshold_hi,
-                                                                                  float threshold_lo, float value_hi,
-                                                                                  float value_lo,
-                                                                                  float *restrict out_mean,
-                                                                                  float *restrict out_var)
+// multiply-adds by x, from y on
+#define POLY1(x, y, c) FMA(x, y, c)
+#define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY3(x, y, c, ...) POLY2(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY4(x, y, c, ...) POLY3(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY5(x, y, c, ...) POLY4(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY6(x, y, c, ...) POLY5(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY7(x, y, c, ...) POLY6(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY8(x, y, c, ...) POLY7(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
+#define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
+
+INLINE void threshold_exact_forward_element(
+    float mean, float var, float threshold_hi, float threshold_lo, float value_hi, float value_lo,
+    float *restrict out_mean, float *restrict out_var)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = mean - threshold_hi;
-    const float t2 = -threshold_hi;
-    const float t3 = -threshold_lo;
-    const float t4 = var * SQRT(t0 ? 1.0f : (-1.0f));  // NaN for a negative variance
-    const float t5 = value_hi - threshold_hi;
-    const float t6 = value_lo - threshold_lo;
-    const float t7 = t1 - threshold_lo;  // mean in units of the base
-    const float t8 = t1 - mean;
-    const float t9 = (t2 - (t5 - value_hi)) + t6;
-    const float t10 = t2 - t8;
-    const float t11 = t1 - t8;
-    const float t12 = t3 - (t7 - t1);
-    const float t13 = ((mean - t11) + t10) + t12;
-    const float t14 = t5 * t5;
-    const float t15 = t5 * (-2.0f);
-    const float t16 = ABS(t7);
-    const _Bool t17 = t7 < 0.0f;
-    const _Bool t18 = t7 <= 0.0f;
-    const _Bool t19 = t7 == t7;
-    const float t20 = t7 + t13;
-    const float t21 = t14 + FMA(t5, t9, FMA(t5, t9, FMA(t5, t5, -t14)));
-    const float t22 = t15 + (t9 * (-2.0f));
-    const float t23 = t17 ? (-t13) : t13;
-    const float t24 = t18 ? 0.0f : t20;
-    const _Bool t25 = 0.0f == t4;
-    const _Bool t26 = t4 < 0x1p-127f;
-    const float t27 = t25 ? 1.0f : t4;
-    const float t28 = t26 ? 0x1p-127f : t4;
-    const float t29 = SQRT(t27);
-    const float t30 = 1.0f / t28;
-    const float t31 = t16 * t30;
-    const float t32 = FMA(t16, t30 * FMA(t28, -t30, 1.0f), FMA(t23, t30, FMA(t16, t30, -t31)));
-    const float t33 = t16 * t31;
-    const float t34 = 1.0f / t29;
-    const float t35 = FMA(t29, -t29, t27);
-    const float t36 = t26 ? 0.0f : FMA(t16, t32, FMA(t23, t31, FMA(t16, t31, -t33)));
-    const float t37 = t25 ? 0.0f : t29;  // standard deviation
-    const float t38 = t25 ? 0.0f : t34;
-    const float t39 = t35 * (0.5f * t34);
-    const float t40 = -t34;
-    const float t41 = t34 * FMA(t39, t40, FMA(t29, t40, 1.0f));
-    const float t42 = t25 ? 0.0f : t39;
-    const float t43 = t25 ? 0.0f : t41;
-    const float t44 = t38 * t16;
-    const _Bool t45 = t25 | (13.0f < t44);
-    const float t46 = t45 ? 0.0f : t36;
-    const float t47 = FMA(t38, t23, FMA(t43, t16, FMA(t38, t16, -t44)));
-    const float t48 = t37 + t42;
-    const float t49 = t45 ? 13.0f : t44;  // |mean|/sigma
-    const float t50 = t44 + t47;
-    const float t51 = t45 ? 0.0f : t47;
-    const float t52 = t45 ? 169.0f : (t26 ? (t50 * t50) : t33);
-    const float t53 = FMA(t49, 0.25f, 1.0f);
-    const float t54 = t46 * (-0.5f);
-    const float t55 = -(t49 * 2.0f);
-    const float t56 = 1.0f / t53;
-    const float t57 = FMA(t51, 0.25f, FMA(t49, 0.25f, -(t53 - 1.0f)));
-    const float t58 = -(t51 * 2.0f);
-    const float t59 = t56 - 0.25f;
-    const float t60 = t56 * t56;
-    const float t61 = FMA(t56, FMA(t56, FMA(t56, 2.9023442f, -2.0372577f), 0.76679516f), -0.054394823f);
-    const float t62 = -t56;
-    const float t63 = t56 * FMA(t57, t62, FMA(t53, t62, 1.0f));
-    const float t64 = FMA(t59, FMA(t59, FMA(t59, FMA(t59, FMA(t59, FMA(t59, -0.074104935f, 0.25460508f), -0.25593477f),
-        -0.002245817f), -0.0067592654f), 0.11886708f), 0.17142972f);
-    const float t65 = t56 * t60;
-    const float t66 = FMA(t56, t56, -t60);
-    const float t67 = FMA(t56, t66, FMA(t56, t60, -t65));
-    const float t68 = t63 * (t61 * (t60 + t66));
-    const float t69 = t52 * (-0.5f);
-    const float t70 = 1.0f / (1.0f + t52);
-    const float t71 = FMA(t69, 1.442695f, 12582912.0f);
-    const float t72 = t71 - 12582912.0f;
-    const float t73 = as_float((as_bits(t71) + 127u) << 23u);
-    const float t74 = FMA(t72, -0.69314575f, t69);
-    const float t75 = FMA(t72, -1.4286068e-6f, t54);
-    const float t76 = t74 + t75;
-    const float t77 = t75 + (t74 - t76);
-    const float t78 = t59 * t64;
-    const float t79 = FMA(t76, FMA(t76, FMA(t76, FMA(t76, 0.0013814222f, 0.008368899f), 0.041668404f), 0.1666652f),
-        0.49999994f);
-    const float t80 = 1.0f + t76;
-    const float t81 = t77 * t80;
-    const float t82 = FMA(t79, t76 * t76, t81);
-    const float t83 = 0.15958565f + t78;
-    const float t84 = FMA(t59, t64, -t78);
-    const float t85 = (t76 - (t80 - 1.0f)) + t82;
-    const float t86 = t59 * t83;
-    const float t87 = t83 - t78;
-    const float t88 = 0.10685132f + t86;
-    const float t89 = 5.094082e-9f + (((t78 - (t83 - t87)) + (0.15958565f - t87)) + t84);
-    const float t90 = FMA(t59, t83, -t86);
-    const float t91 = t88 - t86;
-    const float t92 = t59 * t88;
-    const float t93 = 7.8102497e-10f + FMA(t59, t89, ((t86 - (t88 - t91)) + (0.10685132f - t91)) + t90);
-    const float t94 = 0.050817315f + t92;
-    const float t95 = FMA(t59, t88, -t92);
-    const float t96 = t94 - t92;
-    const float t97 = t59 * t94;
-    const float t98 = t80 + t85;
-    const float t99 = t85 - (t98 - t80);
-    const float t100 = t98 * t73;
-    const float t101 = t99 * t73;
-    const float t102 = t45 ? 0.0f : t100;
-    const float t103 = t45 ? 0.0f : t101;
-    const float t104 = (-1.383553e-9f) + FMA(t59, t93, ((t92 - (t94 - t96)) + (0.050817315f - t96)) + t95);
-    const float t105 = 0.014190124f + t97;
-    const float t106 = FMA(t59, t94, -t97);
-    const float t107 = t105 - t97;
-    const float t108 = t105 * t65;
-    const float t109 = t68 + FMA(t105, t67, FMA((-2.7928015e-10f) + FMA(t59, t104, ((t97 - (t105 - t107)) +
-        (0.014190124f - t107)) + t106), t65, FMA(t105, t65, -t108)));
-    const float t110 = t108 * t55;
-    const float t111 = 0.3989423f + t110;
-    const float t112 = FMA(t108, t55, -t110);
-    const float t113 = 2.0f * (t102 + t103);
-    const float t114 = t111 * t70;
-    const float t115 = FMA(t108, t58, FMA(t109, t55, (t110 - (t111 - 0.3989423f)) + t112));
-    const float t116 = t108 + t109;
-    const float t117 = t111 - t114;
-    const float t118 = t116 * t113;
-    const float t119 = 2.0f * t116;
-    const float t120 = (-1.133517e-8f) + t115;
-    const float t121 = t4 * t118;
-    const float t122 = t49 * t114;
-    const float t123 = t102 * t114;
-    const float t124 = -t114;
-    const float t125 = t70 * (t120 + FMA(t46, t124, FMA(t52, t124, t117)));
-    const float t126 = t37 * t123;
-    const float t127 = FMA(t49, t114, -t122);
-    const float t128 = FMA(t102, t125, FMA(t103, t114, FMA(t102, t114, -t123)));
-    const float t129 = t24 + t126;  // E max(X, 0)
-    const float t130 = FMA(t37, t123, -t126);
-    const float t131 = t129 - t126;
-    const float t132 = t24 - t131;
-    const float t133 = FMA(t37, t128, FMA(t42, t123, ((t126 - (t129 - t131)) + t132) + t130));
-    const float t134 = t48 * (t123 + t128);
-    const float t135 = t119 + t122;
-    const float t136 = t135 - t122;
-    const float t137 = t119 - t136;
-    const float t138 = FMA(t49, t125, FMA(t51, t114, ((t122 - (t135 - t136)) + t137) + t127));
-    const float t139 = t102 * t135;  // Phi(-t)
-    const float t140 = -t139;
-    const float t141 = 1.0f - t139;
-    const float t142 = FMA(t102, t138, FMA(t103, t135, FMA(t102, t135, t140)));
-    const float t143 = (t140 - (t141 - 1.0f)) - t142;
-    const float t144 = t18 ? t141 : t139;
-    const float t145 = t139 + t142;
-    const float t146 = t18 ? t143 : t142;
-    const float t147 = t18 ? t145 : (t141 + t143);
-    const float t148 = t5 * t144;
-    const float t149 = t129 + t148;
-    const float t150 = FMA(t5, t146, FMA(t9, t144, FMA(t5, t144, -t148)));
-    const float t151 = t144 + t146;
-    const float t152 = t151 * t147;
-    const float t153 = t133 + t150;
-    const float t154 = t129 + t133;
-    const float t155 = FMA(t152, t21, (t154 * t151) * t22);
-    const float t156 = t149 - t129;
-    const float t157 = t148 - t156;
-    const float t158 = threshold_hi + (t19 ? (t149 + (((t129 - (t149 - t156)) + t157) + t153)) : t20);
-    const float t159 = t121 - (t134 * t134);
-    const float t160 = t154 * (2.0f * t134);
-    const float t161 = t18 ? t159 : ((t4 - t159) - t160);  // Var max(X, 0)
-    const float t162 = t161 + t155;
-    const float t163 = t19 ? ((t162 < 0.0f) ? 0.0f : t162) : t20;
-    *out_mean = t158;
-    *out_var = t163;
+    float t0 = mean - threshold_hi;
+    float t1 = -threshold_hi;
+    float t2 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t3 = var * SQRT(t2);  // NaN for a negative variance
+    float t4 = value_hi - threshold_hi;
+    float t5 = t0 - threshold_lo;  // mean in units of the base
+    float t6 = t0 - mean;
+    float t7 = (t1 - (t4 - value_hi)) + (value_lo - threshold_lo);
+    float t8 = ((mean - (t0 - t6)) + (t1 - t6)) + ((-threshold_lo) - (t5 - t0));
+    float t9 = t4 * t4;
+    float t10 = ABS(t5);
+    _Bool t11 = t5 <= 0.0f;
+    _Bool t12 = t5 == t5;
+    float t13 = t5 + t8;
+    _Bool t14 = t5 < 0.0f;
+    float t15 = -t8;
+    float t16 = t14 ? t15 : t8;
+    float t17 = t11 ? 0.0f : t13;
+    _Bool t18 = 0.0f == t3;
+    _Bool t19 = t3 < 0x1p-127f;
+    float t20 = t18 ? 1.0f : t3;
+    float t21 = t19 ? 0x1p-127f : t3;
+    float t22 = SQRT(t20);
+    float t23 = 1.0f / t21;
+    float t24 = t10 * t23;
+    float t25 = t10 * t24;
+    float t26 = 1.0f / t22;
+    float t27 = t18 ? 0.0f : t22;  // standard deviation
+    float t28 = t18 ? 0.0f : t26;
+    float t29 = FMA(t22, -t22, t20) * (0.5f * t26);
+    float t30 = -t26;
+    float t31 = t18 ? 0.0f : t29;
+    float t32 = t28 * t10;
+    _Bool t33 = t18 | (13.0f < t32);
+    float t34 = FMA(t10, FMA(t10, t23 * FMA(t21, -t23, 1.0f), FMA(t16, t23, FMA(t10, t23, -t24))), FMA(t16, t24,
+        FMA(t10, t24, -t25)));
+    float t35 = t19 ? 0.0f : t34;
+    float t36 = t33 ? 0.0f : t35;
+    float t37 = t26 * FMA(t29, t30, FMA(t22, t30, 1.0f));
+    float t38 = t18 ? 0.0f : t37;
+    float t39 = FMA(t28, t16, FMA(t38, t10, FMA(t28, t10, -t32)));
+    float t40 = t33 ? 13.0f : t32;  // |mean|/sigma
+    float t41 = t32 + t39;
+    float t42 = t33 ? 0.0f : t39;
+    float t43 = t41 * t41;
+    float t44 = t19 ? t43 : t25;
+    float t45 = t33 ? 169.0f : t44;
+    float t46 = FMA(t40, 0.25f, 1.0f);
+    float t47 = -(t40 * 2.0f);
+    float t48 = 1.0f / t46;
+    float t49 = t48 - 0.25f;
+    float t50 = t48 * t48;
+    float t51 = -t48;
+    float t52 = POLY6(t49, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
+        0.17142972f);
+    float t53 = t48 * t50;
+    float t54 = FMA(t48, t48, -t50);
+    float t55 = t45 * (-0.5f);
+    float t56 = 1.0f / (1.0f + t45);
+    float t57 = FMA(t55, 1.442695f, 12582912.0f);
+    float t58 = t57 - 12582912.0f;
+    float t59 = as_float((as_bits(t57) + 127u) << 23u);
+    float t60 = FMA(t58, -0.69314575f, t55);
+    float t61 = FMA(t58, -1.4286068e-6f, t36 * (-0.5f));
+    float t62 = t60 + t61;
+    float t63 = t49 * t52;
+    float t64 = 1.0f + t62;
+    float t65 = 0.15958565f + t63;
+    float t66 = (t62 - (t64 - 1.0f)) + FMA(POLY4(t62, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f,
+        0.49999994f), t62 * t62, (t61 + (t60 - t62)) * t64);
+    float t67 = t49 * t65;
+    float t68 = t65 - t63;
+    float t69 = 0.10685132f + t67;
+    float t70 = t69 - t67;
+    float t71 = t49 * t69;
+    float t72 = 0.050817315f + t71;
+    float t73 = t72 - t71;
+    float t74 = t49 * t72;
+    float t75 = t64 + t66;
+    float t76 = t75 * t59;
+    float t77 = t33 ? 0.0f : t76;
+    float t78 = (t66 - (t75 - t64)) * t59;
+    float t79 = t33 ? 0.0f : t78;
+    float t80 = 0.014190124f + t74;
+    float t81 = t80 - t74;
+    float t82 = t80 * t53;
+    float t83 = ((t48 * FMA(FMA(t42, 0.25f, FMA(t40, 0.25f, -(t46 - 1.0f))), t51, FMA(t46, t51, 1.0f))) * (POLY3(t48,
+        2.9023442f, -2.0372577f, 0.76679516f, -0.054394823f) * (t50 + t54))) + FMA(t80, FMA(t48, t54, FMA(t48, t50,
+        -t53)), FMA((-2.7928015e-10f) + FMA(t49, (-1.383553e-9f) + FMA(t49, 7.8102497e-10f + FMA(t49, 5.094082e-9f +
+        (((t63 - (t65 - t68)) + (0.15958565f - t68)) + FMA(t49, t52, -t63)), ((t67 - (t69 - t70)) + (0.10685132f -
+        t70)) + FMA(t49, t65, -t67)), ((t71 - (t72 - t73)) + (0.050817315f - t73)) + FMA(t49, t69, -t71)), ((t74 - (t80
+        - t81)) + (0.014190124f - t81)) + FMA(t49, t72, -t74)), t53, FMA(t80, t53, -t82)));
+    float t84 = t82 * t47;
+    float t85 = 0.3989423f + t84;
+    float t86 = t85 * t56;
+    float t87 = t82 + t83;
+    float t88 = 2.0f * t87;
+    float t89 = t40 * t86;
+    float t90 = t77 * t86;
+    float t91 = -t86;
+    float t92 = t56 * (((-1.133517e-8f) + FMA(t82, -(t42 * 2.0f), FMA(t83, t47, (t84 - (t85 - 0.3989423f)) + FMA(t82,
+        t47, -t84)))) + FMA(t36, t91, FMA(t45, t91, t85 - t86)));
+    float t93 = t27 * t90;
+    float t94 = FMA(t77, t92, FMA(t79, t86, FMA(t77, t86, -t90)));
+    float t95 = t17 + t93;  // E max(X, 0)
+    float t96 = t95 - t93;
+    float t97 = FMA(t27, t94, FMA(t31, t90, ((t93 - (t95 - t96)) + (t17 - t96)) + FMA(t27, t90, -t93)));
+    float t98 = (t27 + t31) * (t90 + t94);
+    float t99 = t88 + t89;
+    float t100 = t99 - t89;
+    float t101 = t77 * t99;  // Phi(-t)
+    float t102 = -t101;
+    float t103 = 1.0f - t101;
+    float t104 = FMA(t77, FMA(t40, t92, FMA(t42, t86, ((t89 - (t99 - t100)) + (t88 - t100)) + FMA(t40, t86, -t89))),
+        FMA(t79, t99, FMA(t77, t99, t102)));
+    float t105 = (t102 - (t103 - 1.0f)) - t104;
+    float t106 = t11 ? t103 : t101;
+    float t107 = t11 ? t105 : t104;
+    float t108 = t4 * t106;
+    float t109 = t95 + t108;
+    float t110 = t106 + t107;
+    float t111 = t95 + t97;
+    float t112 = t109 - t95;
+    float t113 = t109 + (((t95 - (t109 - t112)) + (t108 - t112)) + (t97 + FMA(t4, t107, FMA(t7, t106, FMA(t4, t106,
+        -t108)))));
+    float t114 = t12 ? t113 : t13;
+    float t115 = threshold_hi + t114;
+    float t116 = (t3 * (t87 * (2.0f * (t77 + t79)))) - (t98 * t98);
+    float t117 = (t3 - t116) - (t111 * (2.0f * t98));
+    float t118 = t11 ? t116 : t117;  // Var max(X, 0)
+    float t119 = t101 + t104;
+    float t120 = t103 + t105;
+    float t121 = t11 ? t119 : t120;
+    float t122 = t118 + FMA(t110 * t121, t9 + FMA(t4, t7, FMA(t4, t7, FMA(t4, t4, -t9))), (t111 * t110) * ((t4 *
+        (-2.0f)) + (t7 * (-2.0f))));
+    float t123 = (t122 < 0.0f) ? 0.0f : t122;
+    float t124 = t12 ? t123 : t13;
+    *out_mean = t115;
+    *out_var = t124;
 }
 
-void threshold_exact_forward(int64_t n, const float *restrict mean, const float *restrict var,
-                             const float *restrict params, float *restrict out_mean, float *restrict out_var)
+void threshold_exact_forward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict params,
+    float *restrict out_mean, float *restrict out_var)
 {
     const float threshold_hi = params[0];
     const float threshold_lo = params[1];
@@ -232,110 +208,94 @@ void threshold_exact_forward(int64_t n, const float *restrict mean, const float 
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        threshold_exact_forward_element(mean[i], var[i], threshold_hi, threshold_lo, value_hi, value_lo, &out_mean[i],
-                                        &out_var[i]);
+        threshold_exact_forward_element(
+            mean[i], var[i], threshold_hi, threshold_lo, value_hi, value_lo, &out_mean[i], &out_var[i]);
         narrow ^= (uint8_t)as_bits(out_mean[i]);
     }
     (void)narrow;
 }
 
-static inline __attribute__((always_inline)) void threshold_exact_backward_element(float mean, float var,
-                                                                                   float grad_mean, float grad_var,
-                                                                                   float threshold_hi,
-                                                                                   float threshold_lo, float value_hi,
-                                                                                   float value_lo,
-                                                                                   float *restrict out_grad_mean,
-                                                                                   float *restrict out_grad_var)
+INLINE void threshold_exact_backward_element(
+    float mean, float var, float grad_mean, float grad_var, float threshold_hi, float threshold_lo, float value_hi,
+    float value_lo, float *restrict out_grad_mean, float *restrict out_grad_var)
 {
-    const _Bool t0 = 0.0f <= var;
-    const float t1 = mean - threshold_hi;
-    const float t2 = value_hi - threshold_hi;
-    const float t3 = -threshold_hi;
-    const float t4 = t0 ? 1.0f : (-1.0f);
-    const float t5 = t1 - threshold_lo;  // mean in units of the base
-    const float t6 = var * SQRT(t4);  // NaN for a negative variance
-    const float t7 = value_lo - threshold_lo;
-    const float t8 = t2 + ((t3 - (t2 - value_hi)) + t7);
-    const float t9 = ABS(t5);
-    const _Bool t10 = t5 <= 0.0f;
-    const float t11 = t10 ? 0.0f : t5;
-    const _Bool t12 = 0.0f == t6;
-    const _Bool t13 = t6 < 0x1p-127f;
-    const float t14 = t12 ? 1.0f : t6;
-    const float t15 = t13 ? 0x1p-127f : t6;
-    const float t16 = SQRT(t14);
-    const float t17 = t9 * (t9 * (1.0f / t15));
-    const float t18 = 1.0f / t16;
-    const float t19 = t12 ? 0.0f : t16;  // standard deviation
-    const float t20 = t12 ? 0.0f : t18;
-    const float t21 = t20 * t9;
-    const float t22 = t20 * t8;
-    const _Bool t23 = t12 | (13.0f < t21);
-    const float t24 = t13 ? (t21 * t21) : t17;
-    const float t25 = t23 ? 13.0f : t21;  // |mean|/sigma
-    const float t26 = t23 ? 169.0f : t24;
-    const float t27 = 1.0f / FMA(t25, 0.25f, 1.0f);
-    const float t28 = -(t25 * 2.0f);
-    const float t29 = t10 ? (-t25) : t25;
-    const float t30 = t10 ? 0.0f : t25;
-    const float t31 = t26 * (-0.5f);
-    const float t32 = 1.0f / (1.0f + t26);
-    const float t33 = FMA(t31, 1.442695f, 12582912.0f);
-    const float t34 = t33 - 12582912.0f;
-    const float t35 = as_float((as_bits(t33) + 127u) << 23u);
-    const float t36 = FMA(t34, -0.69314575f, t31) + (t34 * (-1.4286068e-6f));
-    const float t37 = t27 - 0.25f;
-    const float t38 = t27 * (t27 * t27);
-    const float t39 = FMA(t37, FMA(t37, FMA(t37, FMA(t37, FMA(t37, FMA(t37, FMA(t37, FMA(t37, FMA(t37, FMA(t37,
-        -0.074104935f, 0.25460508f), -0.25593477f), -0.002245817f), -0.0067592654f), 0.11886708f), 0.17142972f),
-        0.15958565f), 0.10685132f), 0.050817315f), 0.014190124f) * t38;
-    const float t40 = FMA(t39, t28, 0.3989423f) * t32;
-    const float t41 = FMA(t25, t40, t39 * 2.0f);
-    const float t42 = t23 ? 0.0f : ((1.0f + FMA(FMA(t36, FMA(t36, FMA(t36, FMA(t36, 0.0013814222f, 0.008368899f),
-        0.041668404f), 0.1666652f), 0.49999994f), t36 * t36, t36)) * t35);
-    const float t43 = t42 * t40;
-    const float t44 = FMA(t19, t43, t11);  // E max(X, 0)
-    const float t45 = t43 + t30;
-    const float t46 = t42 * t41;  // Phi(-t)
-    const float t47 = t42 * 0.3989423f;  // phi(t)
-    const float t48 = t22 * (0.5f * (t47 * t29));
-    const float t49 = t47 * t22;
-    const float t50 = t20 * t47;
-    const float t51 = t47 * t45;
-    const float t52 = t48 * (2.0f * t45);
-    const float t53 = t44 * (2.0f * t49);
-    const float t54 = t8 * t50;
-    const float t55 = FMA(t20, t48, 0.5f * t50);
-    const float t56 = (t55 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t55;
-    const float t57 = ((3.4028234663852886e+38f < t55) ? 3.4028234663852886e+38f : t56) * grad_mean;
-    const float t58 = 1.0f - t46;
-    const float t59 = t10 ? t58 : t46;
-    const float t60 = t10 ? t46 : t58;
-    const float t61 = FMA(t59, t54, t52);
-    const float t62 = t44 * t59;
-    const float t63 = (t60 - t51) - t61;
-    const float t64 = t59 * t60;
-    const float t65 = t60 - t59;
-    const float t66 = t60 - t49;
-    const float t67 = t62 - (t8 * t64);
-    const float t68 = t8 * t65;
-    const float t69 = FMA(t22, t48 * t65, t63);
-    const float t70 = (t49 * t68) - t53;
-    const float t71 = (2.0f * t67) - t70;
-    const float t72 = (t66 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t66;
-    const float t73 = ((3.4028234663852886e+38f < t66) ? 3.4028234663852886e+38f : t72) * grad_mean;
-    const float t74 = (t69 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t69;
-    const float t75 = FMA((3.4028234663852886e+38f < t69) ? 3.4028234663852886e+38f : t74, grad_var, t57);
-    const float t76 = (t71 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t71;
-    const float t77 = FMA((3.4028234663852886e+38f < t71) ? 3.4028234663852886e+38f : t76, grad_var, t73);
-    *out_grad_mean = t77;
-    *out_grad_var = t75;
+    float t0 = value_hi - threshold_hi;
+    float t1 = (mean - threshold_hi) - threshold_lo;  // mean in units of the base
+    float t2 = (0.0f <= var) ? 1.0f : (-1.0f);
+    float t3 = var * SQRT(t2);  // NaN for a negative variance
+    float t4 = t0 + (((-threshold_hi) - (t0 - value_hi)) + (value_lo - threshold_lo));
+    float t5 = ABS(t1);
+    _Bool t6 = t1 <= 0.0f;
+    _Bool t7 = 0.0f == t3;
+    _Bool t8 = t3 < 0x1p-127f;
+    float t9 = t7 ? 1.0f : t3;
+    float t10 = SQRT(t9);
+    float t11 = 1.0f / t10;
+    float t12 = t7 ? 0.0f : t11;
+    float t13 = t12 * t5;
+    float t14 = t12 * t4;
+    _Bool t15 = t7 | (13.0f < t13);
+    float t16 = t15 ? 13.0f : t13;  // |mean|/sigma
+    float t17 = t13 * t13;
+    float t18 = t8 ? 0x1p-127f : t3;
+    float t19 = t5 * (t5 * (1.0f / t18));
+    float t20 = t8 ? t17 : t19;
+    float t21 = t15 ? 169.0f : t20;
+    float t22 = 1.0f / FMA(t16, 0.25f, 1.0f);
+    float t23 = t21 * (-0.5f);
+    float t24 = FMA(t23, 1.442695f, 12582912.0f);
+    float t25 = t24 - 12582912.0f;
+    float t26 = FMA(t25, -0.69314575f, t23) + (t25 * (-1.4286068e-6f));
+    float t27 = t22 - 0.25f;
+    float t28 = POLY10(t27, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
+        0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f) * (t22 * (t22 * t22));
+    float t29 = FMA(t28, -(t16 * 2.0f), 0.3989423f) * (1.0f / (1.0f + t21));
+    float t30 = (1.0f + FMA(POLY4(t26, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t26 * t26,
+        t26)) * as_float((as_bits(t24) + 127u) << 23u);
+    float t31 = t15 ? 0.0f : t30;
+    float t32 = t31 * t29;
+    float t33 = t7 ? 0.0f : t10;  // standard deviation
+    float t34 = t6 ? 0.0f : t1;
+    float t35 = FMA(t33, t32, t34);  // E max(X, 0)
+    float t36 = t6 ? 0.0f : t16;
+    float t37 = t32 + t36;
+    float t38 = t31 * FMA(t16, t29, t28 * 2.0f);  // Phi(-t)
+    float t39 = t31 * 0.3989423f;  // phi(t)
+    float t40 = -t16;
+    float t41 = t6 ? t40 : t16;
+    float t42 = t14 * (0.5f * (t39 * t41));
+    float t43 = t39 * t14;
+    float t44 = t12 * t39;
+    float t45 = FMA(t12, t42, 0.5f * t44);
+    float t46 = 1.0f - t38;
+    float t47 = t6 ? t46 : t38;
+    float t48 = t6 ? t38 : t46;
+    float t49 = t48 - t47;
+    float t50 = t48 - t43;
+    float t51 = FMA(t14, t42 * t49, (t48 - (t39 * t37)) - FMA(t47, t4 * t44, t42 * (2.0f * t37)));
+    float t52 = (2.0f * ((t35 * t47) - (t4 * (t47 * t48)))) - ((t43 * (t4 * t49)) - (t35 * (2.0f * t43)));
+    _Bool t53 = 3.4028234663852886e+38f < t51;
+    float t54 = (t51 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t51;
+    float t55 = t53 ? 3.4028234663852886e+38f : t54;
+    _Bool t56 = 3.4028234663852886e+38f < t45;
+    float t57 = (t45 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t45;
+    float t58 = t56 ? 3.4028234663852886e+38f : t57;
+    float t59 = FMA(t55, grad_var, t58 * grad_mean);
+    _Bool t60 = 3.4028234663852886e+38f < t52;
+    float t61 = (t52 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t52;
+    float t62 = t60 ? 3.4028234663852886e+38f : t61;
+    _Bool t63 = 3.4028234663852886e+38f < t50;
+    float t64 = (t50 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t50;
+    float t65 = t63 ? 3.4028234663852886e+38f : t64;
+    float t66 = FMA(t62, grad_var, t65 * grad_mean);
+    *out_grad_mean = t66;
+    *out_grad_var = t59;
 }
 
-void threshold_exact_backward(int64_t n, const float *restrict mean, const float *restrict var,
-                              const float *restrict grad_mean, const float *restrict grad_var,
-                              const float *restrict params, float *restrict out_grad_mean,
-                              float *restrict out_grad_var)
+void threshold_exact_backward(
+    int64_t n, const float *restrict mean, const float *restrict var, const float *restrict grad_mean,
+    const float *restrict grad_var, const float *restrict params, float *restrict out_grad_mean,
+    float *restrict out_grad_var)
 {
     const float threshold_hi = params[0];
     const float threshold_lo = params[1];
@@ -344,8 +304,9 @@ void threshold_exact_backward(int64_t n, const float *restrict mean, const float
     uint8_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
-        threshold_exact_backward_element(mean[i], var[i], grad_mean[i], grad_var[i], threshold_hi, threshold_lo,
-                                         value_hi, value_lo, &out_grad_mean[i], &out_grad_var[i]);
+        threshold_exact_backward_element(
+            mean[i], var[i], grad_mean[i], grad_var[i], threshold_hi, threshold_lo, value_hi, value_lo,
+            &out_grad_mean[i], &out_grad_var[i]);
         narrow ^= (uint8_t)as_bits(out_grad_mean[i]);
     }
     (void)narrow;

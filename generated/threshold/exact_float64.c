@@ -3,7 +3,6 @@
 // f(x) = Piecewise((x, threshold < x), (value, True))
 //
 // rule digest  aeb0790798133ceb5332cc15cd0ae9131154d5f71797fa87826c08408578a3e7
-// made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 
 #include <float.h>
 #include <stdint.h>
@@ -18,6 +17,26 @@
 #define LANES 32
 #define FMA __builtin_fma
 #define INLINE static inline __attribute__((always_inline))
+
+// a function of blocks over arrays; the last block is filled up with the last element
+INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{
+#pragma omp parallel for if(n > 8192)
+    for (int64_t at = 0; at < n; at += LANES) {
+        const double *from[inputs];
+        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
+        const int whole = n - at >= LANES;
+        for (int k = 0; k < inputs; ++k) {
+            from[k] = whole ? in[k] + at : copies[k];
+            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        }
+        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
+        block(from, params, to);
+        for (int k = 0; k < outputs && !whole; ++k)
+            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+    }
+}
 
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
@@ -79,142 +98,118 @@ INLINE double polynomial0(double y, double x)
     return y;
 }
 
-static void threshold_exact_float64_forward_block(const double *restrict mean, const double *restrict var,
-                                                  double threshold, double value, double *restrict out_mean,
-                                                  double *restrict out_var)
+static void threshold_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double threshold = params[0];
+    const double value = params[1];
+    double *restrict out_mean = out[0];
+    double *restrict out_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = mean[i] - threshold;
-        const double t1 = value - threshold;
-        const double t2 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        const _Bool t3 = t2 == 0.0;
-        const double t4 = __builtin_sqrt(t3 ? 1.0 : t2);
-        const double t5 = t3 ? 0.0 : t4;
-        const _Bool t6 = t0 <= 0.0;
-        const double t7 = __builtin_fabs(t0);
-        const double t8 = (t3 ? 0.0 : (1.0 / t4)) * t7;
-        const _Bool t9 = t3 | (37.5 < t8);
-        const double t10 = t9 ? 37.5 : t8;
-        const _Bool t11 = t2 < 0x1p-1022;
-        const _Bool t12 = t9 | t11;
-        const double t13 = t12 ? 0.0 : t7;
-        const double t14 = t9 ? 1406.25 : (t11 ? (t10 * t10) : (t13 * (t13 * (1.0 / (t12 ? 1.0 : t2)))));
-        const double t15 = t9 ? 0.0 : (exp64(t14 * (-0.5)));
-        const double t16 = 1.0 / (FMA(t10, 0.25, 1.0));
-        const double t17 = (polynomial0(-0x1.d83ed7bcbc437p-7, t16 - 0.25)) * (t16 * (t16 * t16));
-        const double t18 = (FMA(t17, -(t10 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t14);
-        const double t19 = t15 * t18;
-        const double t20 = FMA(t5, t19, t6 ? 0.0 : t0);
-        const double t21 = t15 * (FMA(t10, t18, t17 * 2.0));
-        const double t22 = 1.0 - t21;
-        const double t23 = t6 ? t22 : t21;
-        const double t24 = t5 * t19;
-        const double t25 = (t2 * (t17 * (t15 * 2.0))) - (t24 * t24);
-        const double t26 = FMA(t1 * t1, t23 * (t6 ? t21 : t22), (t1 * (-2.0)) * (t20 * t23));
-        const double t27 = (t6 ? t25 : ((t2 - t25) - (t20 * (t24 * 2.0)))) + t26;
-        const _Bool t28 = t0 == t0;
+        double t0 = mean[i] - threshold;
+        double t1 = value - threshold;
+        double t2 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        _Bool t3 = t2 == 0.0;
+        double t4 = __builtin_sqrt(t3 ? 1.0 : t2);
+        double t5 = t3 ? 0.0 : t4;
+        _Bool t6 = t0 <= 0.0;
+        double t7 = __builtin_fabs(t0);
+        double t8 = (t3 ? 0.0 : (1.0 / t4)) * t7;
+        _Bool t9 = t3 | (37.5 < t8);
+        double t10 = t9 ? 37.5 : t8;
+        _Bool t11 = t2 < 0x1p-1022;
+        _Bool t12 = t9 | t11;
+        double t13 = t12 ? 0.0 : t7;
+        double t14 = t9 ? 1406.25 : (t11 ? (t10 * t10) : (t13 * (t13 * (1.0 / (t12 ? 1.0 : t2)))));
+        double t15 = t9 ? 0.0 : (exp64(t14 * (-0.5)));
+        double t16 = 1.0 / (FMA(t10, 0.25, 1.0));
+        double t17 = (polynomial0(-0x1.d83ed7bcbc437p-7, t16 - 0.25)) * (t16 * (t16 * t16));
+        double t18 = (FMA(t17, -(t10 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t14);
+        double t19 = t15 * t18;
+        double t20 = FMA(t5, t19, t6 ? 0.0 : t0);
+        double t21 = t15 * (FMA(t10, t18, t17 * 2.0));
+        double t22 = 1.0 - t21;
+        double t23 = t6 ? t22 : t21;
+        double t24 = t5 * t19;
+        double t25 = (t2 * (t17 * (t15 * 2.0))) - (t24 * t24);
+        double t26 = FMA(t1 * t1, t23 * (t6 ? t21 : t22), (t1 * (-2.0)) * (t20 * t23));
+        double t27 = (t6 ? t25 : ((t2 - t25) - (t20 * (t24 * 2.0)))) + t26;
+        _Bool t28 = t0 == t0;
         out_mean[i] = (threshold + (t28 ? (t20 + (t1 * t23)) : t0));
         out_var[i] = (t28 ? ((t27 < 0.0) ? 0.0 : t27) : t0);
     }
 }
 
-void threshold_exact_float64_forward(int64_t n, const double *restrict mean, const double *restrict var,
-                                     const double *restrict params, double *restrict out_mean,
-                                     double *restrict out_var)
+void threshold_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
 {
-    const double threshold = params[0];
-    const double value = params[1];
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            threshold_exact_float64_forward_block(mean + at, var + at, threshold, value, out_mean + at, out_var + at);
-            continue;
-        }
-        double in[2][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-        }
-        threshold_exact_float64_forward_block(in[0], in[1], threshold, value, out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var};
+    double *const out[] = {out_mean, out_var};
+    over_blocks(threshold_exact_float64_forward_block, n, in, 2, params, out, 2);
 }
 
-static void threshold_exact_float64_backward_block(const double *restrict mean, const double *restrict var,
-                                                   const double *restrict grad_mean, const double *restrict grad_var,
-                                                   double threshold, double value, double *restrict out_grad_mean,
-                                                   double *restrict out_grad_var)
+static void threshold_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
+    const double *restrict mean = in[0];
+    const double *restrict var = in[1];
+    const double *restrict grad_mean = in[2];
+    const double *restrict grad_var = in[3];
+    const double threshold = params[0];
+    const double value = params[1];
+    double *restrict out_grad_mean = out[0];
+    double *restrict out_grad_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        const double t0 = mean[i] - threshold;
-        const double t1 = value - threshold;
-        const double t2 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        const _Bool t3 = t2 == 0.0;
-        const double t4 = __builtin_sqrt(t3 ? 1.0 : t2);
-        const double t5 = t3 ? 0.0 : (1.0 / t4);
-        const _Bool t6 = t0 <= 0.0;
-        const double t7 = __builtin_fabs(t0);
-        const double t8 = t5 * t7;
-        const _Bool t9 = t3 | (37.5 < t8);
-        const double t10 = t9 ? 37.5 : t8;
-        const _Bool t11 = t2 < 0x1p-1022;
-        const _Bool t12 = t9 | t11;
-        const double t13 = t12 ? 0.0 : t7;
-        const double t14 = t9 ? 1406.25 : (t11 ? (t10 * t10) : (t13 * (t13 * (1.0 / (t12 ? 1.0 : t2)))));
-        const double t15 = t9 ? 0.0 : (exp64(t14 * (-0.5)));
-        const double t16 = t15 * 0x1.9884533d43651p-2;
-        const double t17 = 1.0 / (FMA(t10, 0.25, 1.0));
-        const double t18 = (polynomial0(-0x1.d83ed7bcbc437p-7, t17 - 0.25)) * (t17 * (t17 * t17));
-        const double t19 = (FMA(t18, -(t10 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t14);
-        const double t20 = t15 * t19;
-        const double t21 = FMA(t3 ? 0.0 : t4, t20, t6 ? 0.0 : t0);
-        const double t22 = t15 * (FMA(t10, t19, t18 * 2.0));
-        const double t23 = 1.0 - t22;
-        const double t24 = t6 ? t23 : t22;
-        const double t25 = t6 ? t22 : t23;
-        const double t26 = t1 * t5;
-        const double t27 = t5 * t16;
-        const double t28 = t16 * t26;
-        const double t29 = t26 * ((t16 * (t6 ? (-t10) : t10)) * 0.5);
-        const double t30 = t25 - t24;
-        const double t31 = t20 + (t6 ? 0.0 : t10);
-        const double t32 = (((t21 * t24) - (t1 * (t24 * t25))) * 2.0) - ((t28 * (t1 * t30)) - (t21 * (t28 * 2.0)));
+        double t0 = mean[i] - threshold;
+        double t1 = value - threshold;
+        double t2 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        _Bool t3 = t2 == 0.0;
+        double t4 = __builtin_sqrt(t3 ? 1.0 : t2);
+        double t5 = t3 ? 0.0 : (1.0 / t4);
+        _Bool t6 = t0 <= 0.0;
+        double t7 = __builtin_fabs(t0);
+        double t8 = t5 * t7;
+        _Bool t9 = t3 | (37.5 < t8);
+        double t10 = t9 ? 37.5 : t8;
+        _Bool t11 = t2 < 0x1p-1022;
+        _Bool t12 = t9 | t11;
+        double t13 = t12 ? 0.0 : t7;
+        double t14 = t9 ? 1406.25 : (t11 ? (t10 * t10) : (t13 * (t13 * (1.0 / (t12 ? 1.0 : t2)))));
+        double t15 = t9 ? 0.0 : (exp64(t14 * (-0.5)));
+        double t16 = t15 * 0x1.9884533d43651p-2;
+        double t17 = 1.0 / (FMA(t10, 0.25, 1.0));
+        double t18 = (polynomial0(-0x1.d83ed7bcbc437p-7, t17 - 0.25)) * (t17 * (t17 * t17));
+        double t19 = (FMA(t18, -(t10 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t14);
+        double t20 = t15 * t19;
+        double t21 = FMA(t3 ? 0.0 : t4, t20, t6 ? 0.0 : t0);
+        double t22 = t15 * (FMA(t10, t19, t18 * 2.0));
+        double t23 = 1.0 - t22;
+        double t24 = t6 ? t23 : t22;
+        double t25 = t6 ? t22 : t23;
+        double t26 = t1 * t5;
+        double t27 = t5 * t16;
+        double t28 = t16 * t26;
+        double t29 = t26 * ((t16 * (t6 ? (-t10) : t10)) * 0.5);
+        double t30 = t25 - t24;
+        double t31 = t20 + (t6 ? 0.0 : t10);
+        double t32 = (((t21 * t24) - (t1 * (t24 * t25))) * 2.0) - ((t28 * (t1 * t30)) - (t21 * (t28 * 2.0)));
         out_grad_mean[i] = FMA(grad_mean[i], (t25 - t28),
             grad_var[i] * t32);
-        const double t33 = FMA(t26, t29 * t30, (t25 - (t16 * t31)) - (FMA(t24, t1 * t27, t29 * (t31 * 2.0))));
+        double t33 = FMA(t26, t29 * t30, (t25 - (t16 * t31)) - (FMA(t24, t1 * t27, t29 * (t31 * 2.0))));
         out_grad_var[i] = FMA(grad_mean[i], (FMA(t5, t29, t27 * 0.5)),
             grad_var[i] * t33);
     }
 }
 
-void threshold_exact_float64_backward(int64_t n, const double *restrict mean, const double *restrict var,
-                                      const double *restrict grad_mean, const double *restrict grad_var,
-                                      const double *restrict params, double *restrict out_grad_mean,
-                                      double *restrict out_grad_var)
+void threshold_exact_float64_backward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict grad_mean,
+    const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
+    double *restrict out_grad_var)
 {
-    const double threshold = params[0];
-    const double value = params[1];
-#pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
-        if (n - at >= LANES) {
-            threshold_exact_float64_backward_block(mean + at, var + at, grad_mean + at, grad_var + at, threshold,
-                                                   value, out_grad_mean + at, out_grad_var + at);
-            continue;
-        }
-        double in[4][LANES], out[2][LANES];
-        for (int i = 0; i < LANES; ++i) {
-            const int64_t from = at + i < n ? at + i : n - 1;
-            in[0][i] = mean[from];
-            in[1][i] = var[from];
-            in[2][i] = grad_mean[from];
-            in[3][i] = grad_var[from];
-        }
-        threshold_exact_float64_backward_block(in[0], in[1], in[2], in[3], threshold, value, out[0], out[1]);
-        for (int i = 0; i < n - at; ++i) out_grad_mean[at + i] = out[0][i];
-        for (int i = 0; i < n - at; ++i) out_grad_var[at + i] = out[1][i];
-    }
+    const double *const in[] = {mean, var, grad_mean, grad_var};
+    double *const out[] = {out_grad_mean, out_grad_var};
+    over_blocks(threshold_exact_float64_backward_block, n, in, 4, params, out, 2);
 }

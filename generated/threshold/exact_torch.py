@@ -3,7 +3,6 @@
 # f(x) = Piecewise((x, threshold < x), (value, True))
 #
 # rule digest  aeb0790798133ceb5332cc15cd0ae9131154d5f71797fa87826c08408578a3e7
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 """threshold, variant exact: moments and their gradients in any floating dtype."""
 
 from __future__ import annotations
@@ -67,8 +66,9 @@ def forward(mean: Tensor, var: Tensor, *, threshold: float, value: float) -> tup
     return t11, t0
 
 
-def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, threshold: float,
-             value: float) -> tuple[Tensor, Tensor]:
+def backward(
+    mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, threshold: float,
+    value: float) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
     t0 = mean - threshold  # mean in units of the base
     t1 = value - threshold

@@ -3,17 +3,11 @@
 # f(x) = Piecewise((x, threshold < x), (value, True))
 #
 # rule digest  aeb0790798133ceb5332cc15cd0ae9131154d5f71797fa87826c08408578a3e7
-# made with    momentgen 0.1.0, mpmath 1.3.0, numpy 2.4.6, python-flint 0.9.0, sympy 1.14.0
 # operations   threshold_exact_forward 307, threshold_exact_backward 138
 #
 # Certificate:
-#   mean        0.782 tolerance, worst at mean = -7.21622442e-08, var = 1624.15784, threshold = 0.1, value = -32
-#   var         0.181 tolerance, worst at mean = 0.100000001, var = 2.45066021e-20, threshold = 0.1, value = 32
-#   dmean_dmu   0.00582 tolerance, worst at mean = -3.04021668, var = 69.6427612, threshold = -3.2, value = 20
-#   dmean_dvar  0.00493 tolerance, worst at mean = -1.96578848, var = 1.94560373, threshold = -3.2, value = 20
-#   dvar_dmu    0.0409 tolerance, worst at mean = -0.777718902, var = 249.799271, threshold = 0.1, value = 32
-#   dvar_dvar   0.0102 tolerance, worst at mean = -2.69483137, var = 32.9531898, threshold = -3.2, value = 20
-#   against exact values at 138969 points over all of float32; details in exact.json
+#   mean 0.782, var 0.181, dmean_dmu 0.00582, dmean_dvar 0.00493, dvar_dmu 0.0409, dvar_dvar 0.0102 tolerance,
+#   against exact values at 138969 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -30,174 +24,156 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
-def threshold_exact_forward(mean, var, threshold_hi, threshold_lo, value_hi, value_lo):
-    t0 = 0.0 <= var
-    t1 = mean - threshold_hi
-    t2 = threshold_hi * -1.0
-    t3 = threshold_lo * -1.0
-    t4 = var * tl.sqrt_rn(tl.where(t0, 1.0, -1.0))  # NaN for a negative variance
-    t5 = 0.0 == t4
-    t6 = tl.where(t5, 1.0, t4)
-    t7 = tl.sqrt_rn(t6)
-    t8 = tl.div_rn(1.0, t7)
-    t9 = tl.where(t5, 0.0, t8)
-    t10 = 0.5 * t8
-    t11 = t8 * -1.0
-    t12 = tl.fma(t7, t11, 1.0)
-    t13 = tl.fma(t7, t7 * -1.0, t6) * t10
-    t14 = tl.where(t5, 0.0, t8 * tl.fma(t13, t11, t12))
-    t15 = tl.where(t5, 0.0, t13)
-    t16 = tl.where(t5, 0.0, t7)  # standard deviation
-    t17 = t16 + t15
-    c0 = tl.full((), 5.877471754111438e-39, tl.float32)
-    t18 = t4 < c0
-    t19 = tl.where(t18, c0, t4)
-    t20 = tl.div_rn(1.0, t19)
-    t21 = t20 * tl.fma(t19, t20 * -1.0, 1.0)
-    t22 = t1 - threshold_lo  # mean in units of the base
-    t23 = tl.abs(t22)
-    t24 = t9 * t23
-    t25 = t5 | (13.0 < t24)
-    t26 = tl.where(t25, 13.0, t24)  # |mean|/sigma
-    t27 = tl.fma(t26, 0.25, 1.0)
-    t28 = tl.div_rn(1.0, t27)
-    t29 = t28 - 0.25
-    t30 = (tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, tl.fma(t29, -0.074104935, 0.25460508),
-        -0.25593477), -0.002245817), -0.0067592654), 0.11886708), 0.17142972))
-    t31 = t29 * t30
-    t32 = 0.15958565 + t31
-    t33 = t29 * t32
-    t34 = 0.10685132 + t33
-    t35 = t34 - t33
-    t36 = ((t33 - (t34 - t35)) + (0.10685132 - t35)) + tl.fma(t29, t32, t33 * -1.0)
-    t37 = t29 * t34
-    t38 = 0.050817315 + t37
-    t39 = t38 - t37
-    t40 = ((t37 - (t38 - t39)) + (0.050817315 - t39)) + tl.fma(t29, t34, t37 * -1.0)
-    t41 = t29 * t38
-    t42 = 0.014190124 + t41
-    t43 = t42 - t41
-    t44 = ((t41 - (t42 - t43)) + (0.014190124 - t43)) + tl.fma(t29, t38, t41 * -1.0)
-    t45 = t32 - t31
-    t46 = ((-2.7928015e-10) + tl.fma(t29, (-1.383553e-9) + tl.fma(t29, 7.8102497e-10 + tl.fma(t29, 5.094082e-9 + (((t31
-        - (t32 - t45)) + (0.15958565 - t45)) + tl.fma(t29, t30, t31 * -1.0)), t36), t40), t44))
-    t47 = t28 * t28
-    t48 = t28 * t47
-    t49 = t42 * t48
-    t50 = tl.fma(t46, t48, tl.fma(t42, t48, t49 * -1.0))
-    t51 = tl.fma(t28, t47, t48 * -1.0)
-    t52 = tl.fma(t28, t28, t47 * -1.0)
-    t53 = t47 + t52
-    t54 = tl.fma(t42, tl.fma(t28, t52, t51), t50)
-    t55 = tl.fma(t28, tl.fma(t28, tl.fma(t28, 2.9023442, -2.0372577), 0.76679516), -0.054394823) * t53
-    t56 = t28 * -1.0
-    t57 = tl.fma(t27, t56, 1.0)
-    t58 = tl.fma(t26, 0.25, (t27 - 1.0) * -1.0)
-    t59 = (t26 * 2.0) * -1.0
-    t60 = t49 * t59
-    t61 = 0.3989423 + t60
-    t62 = (t60 - (t61 - 0.3989423)) + tl.fma(t49, t59, t60 * -1.0)
-    t63 = tl.fma(t14, t23, tl.fma(t9, t23, t24 * -1.0))
-    t64 = t23 * t20
-    t65 = tl.fma(t23, t20, t64 * -1.0)
-    t66 = t23 * t64
-    t67 = tl.fma(t23, t64, t66 * -1.0)
-    t68 = t3 - (t22 - t1)
-    t69 = t22 < 0.0
-    t70 = t22 <= 0.0
-    t71 = t22 == t22
-    t72 = t1 - mean
-    t73 = ((mean - (t1 - t72)) + (t2 - t72)) + t68
-    t74 = t22 + t73
-    t75 = tl.where(t70, 0.0, t74)
-    t76 = tl.where(t69, t73 * -1.0, t73)
-    t77 = tl.fma(t9, t76, t63)
-    t78 = tl.fma(t76, t20, t65)
-    t79 = tl.fma(t76, t64, t67)
-    t80 = tl.where(t25, 0.0, tl.where(t18, 0.0, tl.fma(t23, tl.fma(t23, t21, t78), t79)))
-    t81 = t24 + t77
-    t82 = tl.where(t25, 169.0, tl.where(t18, t81 * t81, t66))
-    t83 = tl.where(t25, 0.0, t77)
-    t84 = ((t28 * tl.fma(tl.fma(t83, 0.25, t58), t56, t57)) * t55) + t54
-    t85 = tl.fma(t84, t59, t62)
-    t86 = t49 + t84
-    t87 = 2.0 * t86
-    t88 = (-1.133517e-8) + tl.fma(t49, (t83 * 2.0) * -1.0, t85)
-    t89 = t82 * (-0.5)
-    t90 = tl.fma(t89, 1.442695, 12582912.0)
-    t91 = t90 - 12582912.0
-    t92 = tl.fma(t91, -0.69314575, t89)
-    t93 = (((t90.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32, bitcast=True)
-    t94 = tl.div_rn(1.0, 1.0 + t82)
-    t95 = t61 * t94
-    t96 = t61 - t95
-    t97 = t26 * t95
-    t98 = t87 + t97
-    t99 = t98 - t97
-    t100 = t87 - t99
-    t101 = tl.fma(t83, t95, ((t97 - (t98 - t99)) + t100) + tl.fma(t26, t95, t97 * -1.0))
-    t102 = t95 * -1.0
-    t103 = t94 * (t88 + tl.fma(t80, t102, tl.fma(t82, t102, t96)))
-    t104 = tl.fma(t26, t103, t101)
-    t105 = tl.fma(t91, -1.4286068e-6, t80 * (-0.5))
-    t106 = t92 + t105
-    t107 = t105 + (t92 - t106)
-    t108 = (tl.fma(t106, tl.fma(t106, tl.fma(t106, tl.fma(t106, 0.0013814222, 0.008368899), 0.041668404), 0.1666652),
-        0.49999994))
-    t109 = 1.0 + t106
-    t110 = t107 * t109
-    t111 = (t106 - (t109 - 1.0)) + tl.fma(t108, t106 * t106, t110)
-    t112 = t109 + t111
-    t113 = (t111 - (t112 - t109)) * t93
-    t114 = tl.where(t25, 0.0, t112 * t93)
-    t115 = tl.where(t25, 0.0, t113)
-    t116 = t4 * (t86 * (2.0 * (t114 + t115)))
-    t117 = t114 * t95
-    t118 = t16 * t117
-    t119 = t75 + t118  # E max(X, 0)
-    t120 = t119 - t118
-    t121 = t75 - t120
-    t122 = tl.fma(t15, t117, ((t118 - (t119 - t120)) + t121) + tl.fma(t16, t117, t118 * -1.0))
-    t123 = tl.fma(t114, t103, tl.fma(t115, t95, tl.fma(t114, t95, t117 * -1.0)))
-    t124 = tl.fma(t16, t123, t122)
-    t125 = t17 * (t117 + t123)
-    t126 = t116 - (t125 * t125)
-    t127 = t4 - t126
-    t128 = 2.0 * t125
-    t129 = t119 + t124
-    t130 = tl.where(t70, t126, t127 - (t129 * t128))  # Var max(X, 0)
-    t131 = t114 * t98  # Phi(-t)
-    t132 = t131 * -1.0
-    t133 = tl.fma(t114, t104, tl.fma(t115, t98, tl.fma(t114, t98, t132)))
-    t134 = t131 + t133
-    t135 = 1.0 - t131
-    t136 = tl.where(t70, t135, t131)
-    t137 = (t132 - (t135 - 1.0)) - t133
-    t138 = tl.where(t70, t137, t133)
-    t139 = tl.where(t70, t134, t135 + t137)
-    t140 = t136 + t138
-    t141 = t129 * t140
-    t142 = t140 * t139
-    t143 = value_hi - threshold_hi
-    t144 = t2 - (t143 - value_hi)
-    t145 = t143 * t136
-    t146 = t119 + t145
-    t147 = t146 - t119
-    t148 = (t119 - (t146 - t147)) + (t145 - t147)
-    t149 = tl.fma(t143, t136, t145 * -1.0)
-    t150 = t143 * t143
-    t151 = tl.fma(t143, t143, t150 * -1.0)
-    t152 = t143 * (-2.0)
-    t153 = t144 + (value_lo - threshold_lo)
-    t154 = threshold_hi + tl.where(t71, t146 + (t148 + (t124 + tl.fma(t143, t138, tl.fma(t153, t136, t149)))), t74)
-    t155 = t130 + tl.fma(t142, t150 + tl.fma(t143, t153, tl.fma(t143, t153, t151)), t141 * (t152 + (t153 * (-2.0))))
-    t156 = tl.where(t71, tl.where(t155 < 0.0, 0.0, t155), t74)
-    return (t154, t156)
+def _polynomial3(x, y, c0, c1, c2):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2))
 
 
 @triton.jit
-def threshold_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, threshold_hi, threshold_lo,
-                                   value_hi, value_lo, BLOCK: tl.constexpr):
+def _polynomial4(x, y, c0, c1, c2, c3):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial6(x, y, c0, c1, c2, c3, c4, c5):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5))
+
+
+@triton.jit
+def _polynomial10(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0),
+        c1), c2), c3), c4), c5), c6), c7), c8), c9))
+
+
+@triton.jit
+def threshold_exact_forward(mean, var, threshold_hi, threshold_lo, value_hi, value_lo):
+    t0 = mean - threshold_hi
+    t1 = threshold_hi * -1.0
+    t2 = var * tl.sqrt_rn(tl.where(0.0 <= var, 1.0, -1.0))  # NaN for a negative variance
+    t3 = 0.0 == t2
+    t4 = tl.where(t3, 1.0, t2)
+    t5 = tl.sqrt_rn(t4)
+    t6 = tl.div_rn(1.0, t5)
+    t7 = tl.where(t3, 0.0, t6)
+    t8 = t6 * -1.0
+    t9 = tl.fma(t5, t5 * -1.0, t4) * (0.5 * t6)
+    t10 = tl.where(t3, 0.0, t9)
+    t11 = tl.where(t3, 0.0, t5)  # standard deviation
+    c0 = tl.full((), 5.877471754111438e-39, tl.float32)
+    t12 = t2 < c0
+    t13 = tl.where(t12, c0, t2)
+    t14 = tl.div_rn(1.0, t13)
+    t15 = t0 - threshold_lo  # mean in units of the base
+    t16 = tl.abs(t15)
+    t17 = t7 * t16
+    t18 = t3 | (13.0 < t17)
+    t19 = tl.where(t18, 13.0, t17)  # |mean|/sigma
+    t20 = tl.fma(t19, 0.25, 1.0)
+    t21 = tl.div_rn(1.0, t20)
+    t22 = t21 - 0.25
+    t23 = _polynomial6(t22, -0.074104935, 0.25460508, -0.25593477, -0.002245817, -0.0067592654, 0.11886708, 0.17142972)
+    t24 = t22 * t23
+    t25 = 0.15958565 + t24
+    t26 = t22 * t25
+    t27 = 0.10685132 + t26
+    t28 = t27 - t26
+    t29 = t22 * t27
+    t30 = 0.050817315 + t29
+    t31 = t30 - t29
+    t32 = t22 * t30
+    t33 = 0.014190124 + t32
+    t34 = t33 - t32
+    t35 = t25 - t24
+    t36 = t21 * t21
+    t37 = t21 * t36
+    t38 = t33 * t37
+    t39 = tl.fma(t21, t21, t36 * -1.0)
+    t40 = t21 * -1.0
+    t41 = (t19 * 2.0) * -1.0
+    t42 = t38 * t41
+    t43 = 0.3989423 + t42
+    t44 = t16 * t14
+    t45 = t16 * t44
+    t46 = t15 <= 0.0
+    t47 = t15 == t15
+    t48 = t0 - mean
+    t49 = ((mean - (t0 - t48)) + (t1 - t48)) + ((threshold_lo * -1.0) - (t15 - t0))
+    t50 = t15 + t49
+    t51 = tl.where(t46, 0.0, t50)
+    t52 = tl.where(t15 < 0.0, t49 * -1.0, t49)
+    t53 = (tl.fma(t7, t52, tl.fma(tl.where(t3, 0.0, t6 * tl.fma(t9, t8, tl.fma(t5, t8, 1.0))), t16, tl.fma(t7, t16, t17
+        * -1.0))))
+    t54 = (tl.where(t18, 0.0, tl.where(t12, 0.0, tl.fma(t16, tl.fma(t16, t14 * tl.fma(t13, t14 * -1.0, 1.0),
+        tl.fma(t52, t14, tl.fma(t16, t14, t44 * -1.0))), tl.fma(t52, t44, tl.fma(t16, t44, t45 * -1.0))))))
+    t55 = t17 + t53
+    t56 = tl.where(t18, 169.0, tl.where(t12, t55 * t55, t45))
+    t57 = tl.where(t18, 0.0, t53)
+    t58 = (((t21 * tl.fma(tl.fma(t57, 0.25, tl.fma(t19, 0.25, (t20 - 1.0) * -1.0)), t40, tl.fma(t20, t40, 1.0))) *
+        (_polynomial3(t21, 2.9023442, -2.0372577, 0.76679516, -0.054394823) * (t36 + t39))) + tl.fma(t33, tl.fma(t21,
+        t39, tl.fma(t21, t36, t37 * -1.0)), tl.fma((-2.7928015e-10) + tl.fma(t22, (-1.383553e-9) + tl.fma(t22,
+        7.8102497e-10 + tl.fma(t22, 5.094082e-9 + (((t24 - (t25 - t35)) + (0.15958565 - t35)) + tl.fma(t22, t23, t24 *
+        -1.0)), ((t26 - (t27 - t28)) + (0.10685132 - t28)) + tl.fma(t22, t25, t26 * -1.0)), ((t29 - (t30 - t31)) +
+        (0.050817315 - t31)) + tl.fma(t22, t27, t29 * -1.0)), ((t32 - (t33 - t34)) + (0.014190124 - t34)) + tl.fma(t22,
+        t30, t32 * -1.0)), t37, tl.fma(t33, t37, t38 * -1.0))))
+    t59 = t38 + t58
+    t60 = 2.0 * t59
+    t61 = t56 * (-0.5)
+    t62 = tl.fma(t61, 1.442695, 12582912.0)
+    t63 = t62 - 12582912.0
+    t64 = tl.fma(t63, -0.69314575, t61)
+    t65 = (((t62.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32, bitcast=True)
+    t66 = tl.div_rn(1.0, 1.0 + t56)
+    t67 = t43 * t66
+    t68 = t19 * t67
+    t69 = t60 + t68
+    t70 = t69 - t68
+    t71 = t67 * -1.0
+    t72 = (t66 * (((-1.133517e-8) + tl.fma(t38, (t57 * 2.0) * -1.0, tl.fma(t58, t41, (t42 - (t43 - 0.3989423)) +
+        tl.fma(t38, t41, t42 * -1.0)))) + tl.fma(t54, t71, tl.fma(t56, t71, t43 - t67))))
+    t73 = tl.fma(t63, -1.4286068e-6, t54 * (-0.5))
+    t74 = t64 + t73
+    t75 = 1.0 + t74
+    t76 = ((t74 - (t75 - 1.0)) + tl.fma(_polynomial4(t74, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t74 * t74, (t73 + (t64 - t74)) * t75))
+    t77 = t75 + t76
+    t78 = tl.where(t18, 0.0, t77 * t65)
+    t79 = tl.where(t18, 0.0, (t76 - (t77 - t75)) * t65)
+    t80 = t78 * t67
+    t81 = t11 * t80
+    t82 = t51 + t81  # E max(X, 0)
+    t83 = t82 - t81
+    t84 = tl.fma(t78, t72, tl.fma(t79, t67, tl.fma(t78, t67, t80 * -1.0)))
+    t85 = tl.fma(t11, t84, tl.fma(t10, t80, ((t81 - (t82 - t83)) + (t51 - t83)) + tl.fma(t11, t80, t81 * -1.0)))
+    t86 = (t11 + t10) * (t80 + t84)
+    t87 = (t2 * (t59 * (2.0 * (t78 + t79)))) - (t86 * t86)
+    t88 = t82 + t85
+    t89 = t78 * t69  # Phi(-t)
+    t90 = t89 * -1.0
+    t91 = (tl.fma(t78, tl.fma(t19, t72, tl.fma(t57, t67, ((t68 - (t69 - t70)) + (t60 - t70)) + tl.fma(t19, t67, t68 *
+        -1.0))), tl.fma(t79, t69, tl.fma(t78, t69, t90))))
+    t92 = 1.0 - t89
+    t93 = tl.where(t46, t92, t89)
+    t94 = (t90 - (t92 - 1.0)) - t91
+    t95 = tl.where(t46, t94, t91)
+    t96 = t93 + t95
+    t97 = value_hi - threshold_hi
+    t98 = t97 * t93
+    t99 = t82 + t98
+    t100 = t99 - t82
+    t101 = t97 * t97
+    t102 = (t1 - (t97 - value_hi)) + (value_lo - threshold_lo)
+    t103 = (threshold_hi + tl.where(t47, t99 + (((t82 - (t99 - t100)) + (t98 - t100)) + (t85 + tl.fma(t97, t95,
+        tl.fma(t102, t93, tl.fma(t97, t93, t98 * -1.0))))), t50))
+    t104 = tl.where(t46, t87, (t2 - t87) - (t88 * (2.0 * t86)))  # Var max(X, 0)
+    t105 = (t104 + tl.fma(t96 * tl.where(t46, t89 + t91, t92 + t94), t101 + tl.fma(t97, t102, tl.fma(t97, t102,
+        tl.fma(t97, t97, t101 * -1.0))), (t88 * t96) * ((t97 * (-2.0)) + (t102 * (-2.0)))))
+    t106 = tl.where(t47, tl.where(t105 < 0.0, 0.0, t105), t50)
+    return (t103, t106)
+
+
+@triton.jit
+def threshold_exact_forward_kernel(
+    mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n, threshold_hi, threshold_lo, value_hi, value_lo,
+    BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)
@@ -220,70 +196,56 @@ def threshold_exact_backward(mean, var, grad_mean, grad_var, threshold_hi, thres
     t4 = (mean - threshold_hi) - threshold_lo  # mean in units of the base
     t5 = tl.abs(t4)
     t6 = t3 * t5
-    t7 = t6 * t6
     c0 = tl.full((), 5.877471754111438e-39, tl.float32)
-    t8 = t0 < c0
-    t9 = tl.where(t8, t7, t5 * (t5 * tl.div_rn(1.0, tl.where(t8, c0, t0))))
-    t10 = t1 | (13.0 < t6)
-    t11 = tl.where(t10, 169.0, t9)
-    t12 = t11 * (-0.5)
-    t13 = tl.fma(t12, 1.442695, 12582912.0)
-    t14 = t13 - 12582912.0
-    t15 = tl.fma(t14, -0.69314575, t12) + (t14 * (-1.4286068e-6))
-    t16 = (tl.where(t10, 0.0, (1.0 + tl.fma(tl.fma(t15, tl.fma(t15, tl.fma(t15, tl.fma(t15, 0.0013814222, 0.008368899),
-        0.041668404), 0.1666652), 0.49999994), t15 * t15, t15)) * ((((t13.to(tl.int32, bitcast=True)) + 127) <<
-        23).to(tl.float32, bitcast=True))))
-    t17 = tl.where(t10, 13.0, t6)  # |mean|/sigma
-    t18 = tl.div_rn(1.0, tl.fma(t17, 0.25, 1.0))
-    t19 = t18 - 0.25
-    t20 = (tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19, tl.fma(t19,
-        tl.fma(t19, -0.074104935, 0.25460508), -0.25593477), -0.002245817), -0.0067592654), 0.11886708), 0.17142972),
-        0.15958565), 0.10685132), 0.050817315), 0.014190124) * (t18 * (t18 * t18)))
-    t21 = tl.fma(t20, (t17 * 2.0) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + t11)
-    t22 = t16 * tl.fma(t17, t21, t20 * 2.0)  # Phi(-t)
-    t23 = 1.0 - t22
-    t24 = t4 <= 0.0
-    t25 = tl.where(t24, t23, t22)
-    t26 = tl.where(t24, t22, t23)
-    t27 = t25 * t26
-    t28 = threshold_hi * -1.0
-    t29 = value_hi - threshold_hi
-    t30 = t29 + ((t28 - (t29 - value_hi)) + (value_lo - threshold_lo))
-    t31 = t30 * t27
-    t32 = t16 * t21
-    t33 = tl.where(t1, 0.0, t2)  # standard deviation
-    t34 = tl.fma(t33, t32, tl.where(t24, 0.0, t4))  # E max(X, 0)
-    t35 = 2.0 * ((t34 * t25) - t31)
-    t36 = t26 - t25
-    t37 = t30 * t36
-    t38 = t16 * 0.3989423  # phi(t)
-    t39 = t3 * t30
-    t40 = t38 * t39
-    t41 = t35 - ((t40 * t37) - (t34 * (2.0 * t40)))
-    t42 = tl.where(t41 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t41)
-    t43 = tl.where(3.4028234663852886e+38 < t41, 3.4028234663852886e+38, t42)
-    t44 = t26 - t40
-    t45 = tl.where(t44 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t44)
-    t46 = tl.fma(t43, grad_var, tl.where(3.4028234663852886e+38 < t44, 3.4028234663852886e+38, t45) * grad_mean)
-    t47 = t32 + tl.where(t24, 0.0, t17)
-    t48 = t26 - (t38 * t47)
-    t49 = t39 * (0.5 * (t38 * tl.where(t24, t17 * -1.0, t17)))
-    t50 = t49 * (2.0 * t47)
-    t51 = t3 * t38
-    t52 = t48 - tl.fma(t25, t30 * t51, t50)
-    t53 = tl.fma(t39, t49 * t36, t52)
-    t54 = tl.where(t53 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t53)
-    t55 = tl.where(3.4028234663852886e+38 < t53, 3.4028234663852886e+38, t54)
-    t56 = tl.fma(t3, t49, 0.5 * t51)
-    t57 = tl.where(t56 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t56)
-    t58 = tl.fma(t55, grad_var, tl.where(3.4028234663852886e+38 < t56, 3.4028234663852886e+38, t57) * grad_mean)
-    return (t46, t58)
+    t7 = t0 < c0
+    t8 = t1 | (13.0 < t6)
+    t9 = tl.where(t8, 169.0, tl.where(t7, t6 * t6, t5 * (t5 * tl.div_rn(1.0, tl.where(t7, c0, t0)))))
+    t10 = t9 * (-0.5)
+    t11 = tl.fma(t10, 1.442695, 12582912.0)
+    t12 = t11 - 12582912.0
+    t13 = tl.fma(t12, -0.69314575, t10) + (t12 * (-1.4286068e-6))
+    t14 = (tl.where(t8, 0.0, (1.0 + tl.fma(_polynomial4(t13, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t13 * t13, t13)) * ((((t11.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
+        bitcast=True))))
+    t15 = tl.where(t8, 13.0, t6)  # |mean|/sigma
+    t16 = tl.div_rn(1.0, tl.fma(t15, 0.25, 1.0))
+    t17 = (_polynomial10(t16 - 0.25, -0.074104935, 0.25460508, -0.25593477, -0.002245817, -0.0067592654, 0.11886708,
+        0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124) * (t16 * (t16 * t16)))
+    t18 = tl.fma(t17, (t15 * 2.0) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + t9)
+    t19 = t14 * tl.fma(t15, t18, t17 * 2.0)  # Phi(-t)
+    t20 = 1.0 - t19
+    t21 = t4 <= 0.0
+    t22 = tl.where(t21, t20, t19)
+    t23 = tl.where(t21, t19, t20)
+    t24 = value_hi - threshold_hi
+    t25 = t24 + (((threshold_hi * -1.0) - (t24 - value_hi)) + (value_lo - threshold_lo))
+    t26 = t14 * t18
+    t27 = tl.where(t1, 0.0, t2)  # standard deviation
+    t28 = tl.fma(t27, t26, tl.where(t21, 0.0, t4))  # E max(X, 0)
+    t29 = t23 - t22
+    t30 = t14 * 0.3989423  # phi(t)
+    t31 = t3 * t25
+    t32 = t30 * t31
+    t33 = (2.0 * ((t28 * t22) - (t25 * (t22 * t23)))) - ((t32 * (t25 * t29)) - (t28 * (2.0 * t32)))
+    t34 = t23 - t32
+    t35 = (tl.fma(tl.where(3.4028234663852886e+38 < t33, 3.4028234663852886e+38, tl.where(t33 <
+        (-3.4028234663852886e+38), -3.4028234663852886e+38, t33)), grad_var, tl.where(3.4028234663852886e+38 < t34,
+        3.4028234663852886e+38, tl.where(t34 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t34)) * grad_mean))
+    t36 = t26 + tl.where(t21, 0.0, t15)
+    t37 = t31 * (0.5 * (t30 * tl.where(t21, t15 * -1.0, t15)))
+    t38 = t3 * t30
+    t39 = tl.fma(t31, t37 * t29, (t23 - (t30 * t36)) - tl.fma(t22, t25 * t38, t37 * (2.0 * t36)))
+    t40 = tl.fma(t3, t37, 0.5 * t38)
+    t41 = (tl.fma(tl.where(3.4028234663852886e+38 < t39, 3.4028234663852886e+38, tl.where(t39 <
+        (-3.4028234663852886e+38), -3.4028234663852886e+38, t39)), grad_var, tl.where(3.4028234663852886e+38 < t40,
+        3.4028234663852886e+38, tl.where(t40 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t40)) * grad_mean))
+    return (t35, t41)
 
 
 @triton.jit
-def threshold_exact_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr,
-                                    out_grad_var_ptr, n, threshold_hi, threshold_lo, value_hi, value_lo,
-                                    BLOCK: tl.constexpr):
+def threshold_exact_backward_kernel(
+    mean_ptr, var_ptr, grad_mean_ptr, grad_var_ptr, out_grad_mean_ptr, out_grad_var_ptr, n, threshold_hi, threshold_lo,
+    value_hi, value_lo, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     mean = tl.load(mean_ptr + offsets, mask=mask).to(tl.float32)
@@ -294,7 +256,7 @@ def threshold_exact_backward_kernel(mean_ptr, var_ptr, grad_mean_ptr, grad_var_p
     threshold_lo = tl.full((BLOCK,), threshold_lo, tl.float32)
     value_hi = tl.full((BLOCK,), value_hi, tl.float32)
     value_lo = tl.full((BLOCK,), value_lo, tl.float32)
-    out_grad_mean, out_grad_var = threshold_exact_backward(mean, var, grad_mean, grad_var, threshold_hi, threshold_lo,
-                                                           value_hi, value_lo)
+    out_grad_mean, out_grad_var = threshold_exact_backward(
+        mean, var, grad_mean, grad_var, threshold_hi, threshold_lo, value_hi, value_lo)
     tl.store(out_grad_mean_ptr + offsets, out_grad_mean.to(out_grad_mean_ptr.dtype.element_ty), mask=mask)
     tl.store(out_grad_var_ptr + offsets, out_grad_var.to(out_grad_var_ptr.dtype.element_ty), mask=mask)
