@@ -42,7 +42,7 @@ def test_files_are_those_of_the_layout_and_well_formed() -> None:
         assert text.endswith("\n"), name
         if name.endswith(".py"):
             ast.parse(text)
-    assert "void quick_exact_forward(int64_t n" in result.files["exact.c"]
+    assert "void quick_exact_forward(" in result.files["exact.c"]
     certificate = json.loads(result.files["exact.json"])
     assert (certificate["rule"], certificate["variant"], certificate["citation"]) == ("quick", "exact", "Nobody, 2000")
     assert set(certificate["bounds"]) == {"mean", "var", "dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar"}

@@ -40,6 +40,9 @@ _PRELUDE = f"""\
 
 #define LANES {LANES}
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -77,9 +80,7 @@ INLINE double exp64(double x)
     x = x > 710.0 ? 710.0 : x;
     const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
     const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
-    double p = %s;
-%s
-    p = FMA(p * r, r, r);
+    const double p = FMA(exp_rest(%s, r) * r, r, r);
     const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
     const double first = power_of_two(half);
     return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
@@ -109,9 +110,9 @@ _FORMAT = {
     "over": "{} / {}",
     "over_one_plus": "{} / (1.0 + {})",
     "half_square": "-0.5 * {0} * {0}",
-    "sqrt": "__builtin_sqrt({})",
+    "sqrt": "SQRT({})",
     "neg": "-{}",
-    "abs": "__builtin_fabs({})",
+    "abs": "ABS({})",
     "round": "({} + 0x1.8p52) - 0x1.8p52",
     "exp_mantissa": "exp64({})",
     "times_exp_mantissa": "{} * exp64({})",
@@ -171,8 +172,8 @@ def render_c_float64(stable: Stable, name: str, header: Header) -> str:
     text.append(backward.text((*stable.partials64.inputs, *seeds), gradients))
     shared = [_PRELUDE]
     if forward.exponential or backward.exponential:
-        steps = "\n".join(f"    p = FMA(p, r, {c_double(c)});" for c in EXP_COEFFICIENTS[1:])
-        shared.append(_EXP % (c_double(EXP_COEFFICIENTS[0]), steps))
+        shared.append(_polynomial("exp_rest", EXP_COEFFICIENTS[1:]))
+        shared.append(_EXP % c_double(EXP_COEFFICIENTS[0]))
     shared += [_polynomial(name, coefficients) for coefficients, name in polynomials.items()]
     shared += ["\n".join(_table(turns, rows)) for turns, rows in tables.rows().items()]
     return "\n\n".join([header.c(), *shared, *text]) + "\n"
@@ -188,7 +189,7 @@ def _gradient(seeds: Sequence[str], partials: Sequence[str]) -> str:
 
 def _polynomial(name: str, coefficients: Sequence[float]) -> str:
     """The inline function of one polynomial: of x, and begun with y."""
-    steps = [f"    y = FMA(y, x, {c_double(c)});" for c in coefficients]
+    steps = with_comment(" ".join(f"NEXT({c_double(c)})" for c in coefficients), None, "//")
     return "\n".join([f"INLINE double {name}(double y, double x)", "{", *steps, "    return y;", "}"])
 
 

@@ -49,6 +49,8 @@ _FORMAT = {
     Op.IAND: "{} & {}",
     Op.IOR: "{} | {}",
 }
+#: stands for an equals sign between brackets, where no line may end
+_EQUALS = "\0=\0"
 #: Triton 3.6 makes +0 of a literal -0.0.
 _MINUS_ZERO = 0x80000000
 
@@ -144,9 +146,10 @@ def _device(name: str, body: Body) -> str:
         name = ", ".join(name for _, name in value.results) or value.name
         code = f"{name} = {value.expression or _full(steps[value.index])}"
         if len(code) + 4 > LINE_LENGTH:  # a line of Python goes on within brackets only
-            code = f"{f'({name})' if value.results else name} = ({value.expression})"
+            code = f"{f'({name})' if value.results else name}{_EQUALS}({value.expression})"
         several = "; ".join(f"{name}: {comments[index]}" for index, name in value.results if index in comments)
-        lines += with_comment(code, several or comments.get(value.index), "#")
+        written = with_comment(code, several or comments.get(value.index), "#")
+        lines += [line.replace(_EQUALS, " = ") for line in written]
     lines += with_arguments("    return ", results, end=")") if len(results) > 1 else [f"    return {results[0]}"]
     return "\n".join(lines)
 
