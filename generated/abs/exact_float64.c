@@ -17,6 +17,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -39,6 +42,14 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }
 }
 
+INLINE double exp_rest(double y, double x)
+{
+    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
+        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    return y;
+}
+
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
 {
@@ -53,18 +64,7 @@ INLINE double exp64(double x)
     x = x > 710.0 ? 710.0 : x;
     const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
     const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
-    double p = 0x1.1f730349868cep-29;
-    p = FMA(p, r, 0x1.af4de97ca4194p-26);
-    p = FMA(p, r, 0x1.27e4db646b17ep-22);
-    p = FMA(p, r, 0x1.71de0231960ebp-19);
-    p = FMA(p, r, 0x1.a01a01a6d889cp-16);
-    p = FMA(p, r, 0x1.a01a01abe7fe1p-13);
-    p = FMA(p, r, 0x1.6c16c16c162d4p-10);
-    p = FMA(p, r, 0x1.11111111100dcp-7);
-    p = FMA(p, r, 0x1.5555555555556p-5);
-    p = FMA(p, r, 0x1.5555555555557p-3);
-    p = FMA(p, r, 0.5);
-    p = FMA(p * r, r, r);
+    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
     const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
     const double first = power_of_two(half);
     return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
@@ -72,131 +72,59 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    y = FMA(y, x, 0x1.5ae01bdaa6b74p-6);
-    y = FMA(y, x, -0x1.9a7b66700a864p-4);
-    y = FMA(y, x, 0x1.0924dfd748746p-2);
-    y = FMA(y, x, -0x1.9a0f27ea4dd88p-2);
-    y = FMA(y, x, 0x1.725930245b559p-2);
-    y = FMA(y, x, -0x1.2e0e16e0364bdp-3);
-    y = FMA(y, x, -0x1.341b59cd9d0c8p-6);
-    y = FMA(y, x, 0x1.963a044fa06ddp-8);
-    y = FMA(y, x, 0x1.53d18121c4b09p-5);
-    y = FMA(y, x, 0x1.a8e4c1220f98ap-8);
-    y = FMA(y, x, -0x1.411e7b1707bd7p-5);
-    y = FMA(y, x, -0x1.66ebf4c81ae9bp-6);
-    y = FMA(y, x, 0x1.f0bf2f8306cd8p-6);
-    y = FMA(y, x, 0x1.5cfe6ba3c4f9ap-5);
-    y = FMA(y, x, -0x1.71cf41c034b39p-8);
-    y = FMA(y, x, -0x1.e953b68df9931p-5);
-    y = FMA(y, x, -0x1.bc3c14853967ep-5);
-    y = FMA(y, x, 0x1.7b3a3f1f050bp-6);
-    y = FMA(y, x, 0x1.061eff9f13e77p-3);
-    y = FMA(y, x, 0x1.9dfb9c861583p-3);
-    y = FMA(y, x, 0x1.b8209ffc636cp-3);
-    y = FMA(y, x, 0x1.63234d5ae0034p-3);
-    y = FMA(y, x, 0x1.b4ae6c493188ep-4);
-    y = FMA(y, x, 0x1.63cfc8735facp-5);
+    NEXT(0x1.5ae01bdaa6b74p-6) NEXT(-0x1.9a7b66700a864p-4) NEXT(0x1.0924dfd748746p-2) NEXT(-0x1.9a0f27ea4dd88p-2)
+        NEXT(0x1.725930245b559p-2) NEXT(-0x1.2e0e16e0364bdp-3) NEXT(-0x1.341b59cd9d0c8p-6) NEXT(0x1.963a044fa06ddp-8)
+        NEXT(0x1.53d18121c4b09p-5) NEXT(0x1.a8e4c1220f98ap-8) NEXT(-0x1.411e7b1707bd7p-5) NEXT(-0x1.66ebf4c81ae9bp-6)
+        NEXT(0x1.f0bf2f8306cd8p-6) NEXT(0x1.5cfe6ba3c4f9ap-5) NEXT(-0x1.71cf41c034b39p-8) NEXT(-0x1.e953b68df9931p-5)
+        NEXT(-0x1.bc3c14853967ep-5) NEXT(0x1.7b3a3f1f050bp-6) NEXT(0x1.061eff9f13e77p-3) NEXT(0x1.9dfb9c861583p-3)
+        NEXT(0x1.b8209ffc636cp-3) NEXT(0x1.63234d5ae0034p-3) NEXT(0x1.b4ae6c493188ep-4) NEXT(0x1.63cfc8735facp-5)
     return y;
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    y = FMA(y, x, 0x1.7a26ffaa27fc7p-33);
-    y = FMA(y, x, -0x1.646d782c60e15p-29);
-    y = FMA(y, x, 0x1.2576c81b812a2p-25);
-    y = FMA(y, x, -0x1.bc732b3d0db3dp-22);
-    y = FMA(y, x, 0x1.358fae21f98c3p-18);
-    y = FMA(y, x, -0x1.87ba85ebac377p-15);
-    y = FMA(y, x, 0x1.b97f5bbb3d38bp-12);
-    y = FMA(y, x, -0x1.ae75c66a9aec2p-9);
-    y = FMA(y, x, 0x1.5bade52f92433p-6);
-    y = FMA(y, x, -0x1.b2995e7b7b538p-4);
-    y = FMA(y, x, 0x1.7419f246c6efap-2);
-    y = FMA(y, x, 0x1.7419f246c6efbp-2);
+    NEXT(0x1.7a26ffaa27fc7p-33) NEXT(-0x1.646d782c60e15p-29) NEXT(0x1.2576c81b812a2p-25) NEXT(-0x1.bc732b3d0db3dp-22)
+        NEXT(0x1.358fae21f98c3p-18) NEXT(-0x1.87ba85ebac377p-15) NEXT(0x1.b97f5bbb3d38bp-12)
+        NEXT(-0x1.ae75c66a9aec2p-9) NEXT(0x1.5bade52f92433p-6) NEXT(-0x1.b2995e7b7b538p-4) NEXT(0x1.7419f246c6efap-2)
+        NEXT(0x1.7419f246c6efbp-2)
     return y;
 }
 
 INLINE double polynomial2(double y, double x)
 {
-    y = FMA(y, x, 0x1.e22231e243c2ap-4);
-    y = FMA(y, x, -0x1.c60dfe9295708p-2);
-    y = FMA(y, x, 0x1.e9c562ee723bp-1);
-    y = FMA(y, x, -0x1.42be6417d63f7p0);
-    y = FMA(y, x, 0x1.ed6eaf330eaf3p-1);
-    y = FMA(y, x, -0x1.32d4eefd89f5cp-2);
-    y = FMA(y, x, -0x1.3601aeebed7b1p-4);
-    y = FMA(y, x, -0x1.635b1277e35dap-8);
-    y = FMA(y, x, 0x1.7289ede87476ep-4);
-    y = FMA(y, x, 0x1.109dfe3f4c84fp-5);
-    y = FMA(y, x, -0x1.221df81e68f76p-4);
-    y = FMA(y, x, -0x1.bc8f6513df199p-5);
-    y = FMA(y, x, 0x1.505dbaf55c934p-5);
-    y = FMA(y, x, 0x1.306e8749ea37cp-4);
-    y = FMA(y, x, 0x1.6bfd74f9811ccp-8);
-    y = FMA(y, x, -0x1.385471811991dp-4);
-    y = FMA(y, x, -0x1.370c4248c30bbp-4);
-    y = FMA(y, x, 0x1.71bfebd0a3423p-7);
-    y = FMA(y, x, 0x1.dc7cfa4c17d15p-4);
-    y = FMA(y, x, 0x1.5f718d557533p-3);
-    y = FMA(y, x, 0x1.46d3d78e809dbp-3);
-    y = FMA(y, x, 0x1.b5a96b5a329d4p-4);
-    y = FMA(y, x, 0x1.a04ba48d9d27cp-5);
-    y = FMA(y, x, 0x1.d0fb6385ac0e4p-7);
+    NEXT(0x1.e22231e243c2ap-4) NEXT(-0x1.c60dfe9295708p-2) NEXT(0x1.e9c562ee723bp-1) NEXT(-0x1.42be6417d63f7p0)
+        NEXT(0x1.ed6eaf330eaf3p-1) NEXT(-0x1.32d4eefd89f5cp-2) NEXT(-0x1.3601aeebed7b1p-4) NEXT(-0x1.635b1277e35dap-8)
+        NEXT(0x1.7289ede87476ep-4) NEXT(0x1.109dfe3f4c84fp-5) NEXT(-0x1.221df81e68f76p-4) NEXT(-0x1.bc8f6513df199p-5)
+        NEXT(0x1.505dbaf55c934p-5) NEXT(0x1.306e8749ea37cp-4) NEXT(0x1.6bfd74f9811ccp-8) NEXT(-0x1.385471811991dp-4)
+        NEXT(-0x1.370c4248c30bbp-4) NEXT(0x1.71bfebd0a3423p-7) NEXT(0x1.dc7cfa4c17d15p-4) NEXT(0x1.5f718d557533p-3)
+        NEXT(0x1.46d3d78e809dbp-3) NEXT(0x1.b5a96b5a329d4p-4) NEXT(0x1.a04ba48d9d27cp-5) NEXT(0x1.d0fb6385ac0e4p-7)
     return y;
 }
 
 INLINE double polynomial3(double y, double x)
 {
-    y = FMA(y, x, -0x1.e68f4029dc297p-33);
-    y = FMA(y, x, 0x1.380a261f8754fp-28);
-    y = FMA(y, x, -0x1.621cb3c3f7149p-24);
-    y = FMA(y, x, 0x1.6589f0b35f55fp-20);
-    y = FMA(y, x, -0x1.3ce8f9b53d3e9p-16);
-    y = FMA(y, x, 0x1.e42b0d4ae4d22p-13);
-    y = FMA(y, x, -0x1.37403f6b929d4p-9);
-    y = FMA(y, x, 0x1.46d0429768ffdp-6);
-    y = FMA(y, x, -0x1.1058377e2cedfp-3);
-    y = FMA(y, x, 0x1.9884533d43651p-1);
+    NEXT(-0x1.e68f4029dc297p-33) NEXT(0x1.380a261f8754fp-28) NEXT(-0x1.621cb3c3f7149p-24) NEXT(0x1.6589f0b35f55fp-20)
+        NEXT(-0x1.3ce8f9b53d3e9p-16) NEXT(0x1.e42b0d4ae4d22p-13) NEXT(-0x1.37403f6b929d4p-9) NEXT(0x1.46d0429768ffdp-6)
+        NEXT(-0x1.1058377e2cedfp-3) NEXT(0x1.9884533d43651p-1)
     return y;
 }
 
 INLINE double polynomial4(double y, double x)
 {
-    y = FMA(y, x, -0x1.3509d5f7d79d9p-40);
-    y = FMA(y, x, 0x1.60c1e5834db37p-36);
-    y = FMA(y, x, -0x1.4cc1c9681058cp-32);
-    y = FMA(y, x, 0x1.1cb60147084e9p-28);
-    y = FMA(y, x, -0x1.c324e5ad2b71dp-25);
-    y = FMA(y, x, 0x1.4a8f3f6ed2b67p-21);
-    y = FMA(y, x, -0x1.bc7d983ae7f31p-18);
-    y = FMA(y, x, 0x1.0ede119767fd4p-14);
-    y = FMA(y, x, -0x1.25cbe870a0f68p-11);
-    y = FMA(y, x, 0x1.13ef9972df32bp-8);
-    y = FMA(y, x, -0x1.ae75c66bac93fp-6);
-    y = FMA(y, x, 0x1.04c26be3b06b3p-3);
-    y = FMA(y, x, -0x1.b2995e7b7b603p-2);
-    y = FMA(y, x, 0x1.7419f246c6efbp-1);
+    NEXT(-0x1.3509d5f7d79d9p-40) NEXT(0x1.60c1e5834db37p-36) NEXT(-0x1.4cc1c9681058cp-32) NEXT(0x1.1cb60147084e9p-28)
+        NEXT(-0x1.c324e5ad2b71dp-25) NEXT(0x1.4a8f3f6ed2b67p-21) NEXT(-0x1.bc7d983ae7f31p-18)
+        NEXT(0x1.0ede119767fd4p-14) NEXT(-0x1.25cbe870a0f68p-11) NEXT(0x1.13ef9972df32bp-8) NEXT(-0x1.ae75c66bac93fp-6)
+        NEXT(0x1.04c26be3b06b3p-3) NEXT(-0x1.b2995e7b7b603p-2) NEXT(0x1.7419f246c6efbp-1)
     return y;
 }
 
 INLINE double polynomial5(double y, double x)
 {
-    y = FMA(y, x, -0x1.a743d0893528fp-46);
-    y = FMA(y, x, 0x1.2e0f76345ab24p-41);
-    y = FMA(y, x, -0x1.464f5942d9925p-37);
-    y = FMA(y, x, 0x1.307198a6f41b5p-33);
-    y = FMA(y, x, -0x1.02a5b2d303682p-29);
-    y = FMA(y, x, 0x1.95f8f95de7c9cp-26);
-    y = FMA(y, x, -0x1.25d32a98dc867p-22);
-    y = FMA(y, x, 0x1.84edaee4e2bc8p-19);
-    y = FMA(y, x, -0x1.d05818be7be87p-16);
-    y = FMA(y, x, 0x1.e9a92db0658eep-13);
-    y = FMA(y, x, -0x1.b97f5be664a88p-10);
-    y = FMA(y, x, 0x1.42d854d09ce6bp-7);
-    y = FMA(y, x, -0x1.5bade52f94875p-5);
-    y = FMA(y, x, 0x1.b2995e7b7b529p-4);
-    y = FMA(y, x, 0x1.ad388f2ee1039p-54);
-    y = FMA(y, x, 0x1.7419f246c6efbp-2);
+    NEXT(-0x1.a743d0893528fp-46) NEXT(0x1.2e0f76345ab24p-41) NEXT(-0x1.464f5942d9925p-37) NEXT(0x1.307198a6f41b5p-33)
+        NEXT(-0x1.02a5b2d303682p-29) NEXT(0x1.95f8f95de7c9cp-26) NEXT(-0x1.25d32a98dc867p-22)
+        NEXT(0x1.84edaee4e2bc8p-19) NEXT(-0x1.d05818be7be87p-16) NEXT(0x1.e9a92db0658eep-13)
+        NEXT(-0x1.b97f5be664a88p-10) NEXT(0x1.42d854d09ce6bp-7) NEXT(-0x1.5bade52f94875p-5) NEXT(0x1.b2995e7b7b529p-4)
+        NEXT(0x1.ad388f2ee1039p-54) NEXT(0x1.7419f246c6efbp-2)
     return y;
 }
 
@@ -209,9 +137,9 @@ static void abs_exact_float64_forward_block(const double *const *in, const doubl
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = __builtin_fabs(mean[i]);
+        double t0 = ABS(mean[i]);
         _Bool t1 = var[i] == 0.0;
-        double t2 = __builtin_sqrt(t1 ? 0x1p-100 : var[i]);
+        double t2 = SQRT(t1 ? 0x1p-100 : var[i]);
         double t3 = (t1 ? (t0 * 0x1p126) : t0) / t2;
         double t4 = (38.5 < t3) ? 38.5 : t3;
         double t5 = exp64(-0.5 * t4 * t4);
@@ -244,9 +172,9 @@ static void abs_exact_float64_backward_block(const double *const *in, const doub
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean[i] < 0.0;
-        double t1 = __builtin_fabs(mean[i]);
+        double t1 = ABS(mean[i]);
         _Bool t2 = var[i] == 0.0;
-        double t3 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
+        double t3 = SQRT(t2 ? 0x1p-100 : var[i]);
         double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
         double t5 = (38.5 < t4) ? 38.5 : t4;
         double t6 = t5 * t5;

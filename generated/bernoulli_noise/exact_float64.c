@@ -17,6 +17,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -49,7 +52,7 @@ static void bernoulli_noise_exact_float64_forward_block(const double *const *in,
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = (mean[i] == mean[i]) & (0.0 <= var[i]);
-        double t1 = __builtin_sqrt(t0 ? 1.0 : (-1.0));
+        double t1 = SQRT(t0 ? 1.0 : (-1.0));
         double t2 = 1.0 / (p + (-1.0));
         double t3 = FMA(mean[i], mean[i] * (t2 * (-p)), var[i] * (-t2));
         out_mean[i] = (t0 ? mean[i] : t1);

@@ -17,6 +17,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -39,6 +42,14 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }
 }
 
+INLINE double exp_rest(double y, double x)
+{
+    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
+        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    return y;
+}
+
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
 {
@@ -53,18 +64,7 @@ INLINE double exp64(double x)
     x = x > 710.0 ? 710.0 : x;
     const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
     const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
-    double p = 0x1.1f730349868cep-29;
-    p = FMA(p, r, 0x1.af4de97ca4194p-26);
-    p = FMA(p, r, 0x1.27e4db646b17ep-22);
-    p = FMA(p, r, 0x1.71de0231960ebp-19);
-    p = FMA(p, r, 0x1.a01a01a6d889cp-16);
-    p = FMA(p, r, 0x1.a01a01abe7fe1p-13);
-    p = FMA(p, r, 0x1.6c16c16c162d4p-10);
-    p = FMA(p, r, 0x1.11111111100dcp-7);
-    p = FMA(p, r, 0x1.5555555555556p-5);
-    p = FMA(p, r, 0x1.5555555555557p-3);
-    p = FMA(p, r, 0.5);
-    p = FMA(p * r, r, r);
+    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
     const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
     const double first = power_of_two(half);
     return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
@@ -72,82 +72,37 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    y = FMA(y, x, 0x1.f31c9ff65e143p-4);
-    y = FMA(y, x, -0x1.d365654c84c69p-2);
-    y = FMA(y, x, 0x1.f653f01aad0ebp-1);
-    y = FMA(y, x, -0x1.4a971e560f5eep0);
-    y = FMA(y, x, 0x1.fb091c9c80af3p-1);
-    y = FMA(y, x, -0x1.4352afa8b84c1p-2);
-    y = FMA(y, x, -0x1.1aec72997fa9p-4);
-    y = FMA(y, x, -0x1.cd3b089bf0122p-8);
-    y = FMA(y, x, 0x1.72e8782995d9fp-4);
-    y = FMA(y, x, 0x1.1148721923bdcp-5);
-    y = FMA(y, x, -0x1.2239787b29fdap-4);
-    y = FMA(y, x, -0x1.bc8b8959a82dap-5);
-    y = FMA(y, x, 0x1.505f192e86f9cp-5);
-    y = FMA(y, x, 0x1.306e61245100cp-4);
-    y = FMA(y, x, 0x1.6bfd7350c5cdap-8);
-    y = FMA(y, x, -0x1.385470c9661fap-4);
-    y = FMA(y, x, -0x1.370c4253b773p-4);
-    y = FMA(y, x, 0x1.71bfebc4a6386p-7);
-    y = FMA(y, x, 0x1.dc7cfa4c3a3b8p-4);
-    y = FMA(y, x, 0x1.5f718d5575e6cp-3);
-    y = FMA(y, x, 0x1.46d3d78e808b7p-3);
-    y = FMA(y, x, 0x1.b5a96b5a329ccp-4);
-    y = FMA(y, x, 0x1.a04ba48d9d27dp-5);
-    y = FMA(y, x, 0x1.d0fb6385ac0e4p-7);
+    NEXT(0x1.f31c9ff65e143p-4) NEXT(-0x1.d365654c84c69p-2) NEXT(0x1.f653f01aad0ebp-1) NEXT(-0x1.4a971e560f5eep0)
+        NEXT(0x1.fb091c9c80af3p-1) NEXT(-0x1.4352afa8b84c1p-2) NEXT(-0x1.1aec72997fa9p-4) NEXT(-0x1.cd3b089bf0122p-8)
+        NEXT(0x1.72e8782995d9fp-4) NEXT(0x1.1148721923bdcp-5) NEXT(-0x1.2239787b29fdap-4) NEXT(-0x1.bc8b8959a82dap-5)
+        NEXT(0x1.505f192e86f9cp-5) NEXT(0x1.306e61245100cp-4) NEXT(0x1.6bfd7350c5cdap-8) NEXT(-0x1.385470c9661fap-4)
+        NEXT(-0x1.370c4253b773p-4) NEXT(0x1.71bfebc4a6386p-7) NEXT(0x1.dc7cfa4c3a3b8p-4) NEXT(0x1.5f718d5575e6cp-3)
+        NEXT(0x1.46d3d78e808b7p-3) NEXT(0x1.b5a96b5a329ccp-4) NEXT(0x1.a04ba48d9d27dp-5) NEXT(0x1.d0fb6385ac0e4p-7)
     return y;
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    y = FMA(y, x, 0x1.d82f20767533cp-23);
-    y = FMA(y, x, 0x1.2768db471c14bp-19);
-    y = FMA(y, x, 0x1.4d4ab8fa2d45fp-16);
-    y = FMA(y, x, 0x1.4e79c321f6d9ep-13);
-    y = FMA(y, x, 0x1.26014c9a4e64ap-10);
-    y = FMA(y, x, 0x1.bbb452909a7d2p-8);
-    y = FMA(y, x, 0x1.17b249310b1b1p-5);
-    y = FMA(y, x, 0x1.1b4fcb2f9622ap-3);
-    y = FMA(y, x, 0x1.b228f350bae4cp-2);
-    y = FMA(y, x, 0x1.c5041854df7d4p-1);
+    NEXT(0x1.d82f20767533cp-23) NEXT(0x1.2768db471c14bp-19) NEXT(0x1.4d4ab8fa2d45fp-16) NEXT(0x1.4e79c321f6d9ep-13)
+        NEXT(0x1.26014c9a4e64ap-10) NEXT(0x1.bbb452909a7d2p-8) NEXT(0x1.17b249310b1b1p-5) NEXT(0x1.1b4fcb2f9622ap-3)
+        NEXT(0x1.b228f350bae4cp-2) NEXT(0x1.c5041854df7d4p-1)
     return y;
 }
 
 INLINE double polynomial2(double y, double x)
 {
-    y = FMA(y, x, 0x1.56f837ba205bep-7);
-    y = FMA(y, x, -0x1.9a009f573430cp-6);
-    y = FMA(y, x, 0x1.cad18a72d4f74p-6);
-    y = FMA(y, x, -0x1.f70a3ad4c8c18p-8);
-    y = FMA(y, x, -0x1.9d0e837cac903p-7);
-    y = FMA(y, x, 0x1.5ef4b987d9db9p-8);
-    y = FMA(y, x, 0x1.4572bcaec9859p-7);
-    y = FMA(y, x, -0x1.1ae7ea8b7632ep-10);
-    y = FMA(y, x, -0x1.662be7edf0ebep-7);
-    y = FMA(y, x, -0x1.053e73840e8a6p-8);
-    y = FMA(y, x, 0x1.6bbc480936965p-7);
-    y = FMA(y, x, 0x1.a0aab994b6d1bp-7);
-    y = FMA(y, x, -0x1.643f3dfa735b4p-8);
-    y = FMA(y, x, -0x1.9cb109f6b4e61p-6);
-    y = FMA(y, x, -0x1.550fd7662a481p-6);
-    y = FMA(y, x, 0x1.2df7873de169dp-6);
-    y = FMA(y, x, 0x1.4a9f31bbd6262p-4);
-    y = FMA(y, x, 0x1.21dbca33ef2a6p-3);
-    y = FMA(y, x, 0x1.6fa9ad6f60319p-3);
-    y = FMA(y, x, 0x1.7d99fbc7fd0d8p-3);
-    y = FMA(y, x, 0x1.5547ed57324c4p-3);
-    y = FMA(y, x, 0x1.0e7dcd1d93192p-3);
+    NEXT(0x1.56f837ba205bep-7) NEXT(-0x1.9a009f573430cp-6) NEXT(0x1.cad18a72d4f74p-6) NEXT(-0x1.f70a3ad4c8c18p-8)
+        NEXT(-0x1.9d0e837cac903p-7) NEXT(0x1.5ef4b987d9db9p-8) NEXT(0x1.4572bcaec9859p-7) NEXT(-0x1.1ae7ea8b7632ep-10)
+        NEXT(-0x1.662be7edf0ebep-7) NEXT(-0x1.053e73840e8a6p-8) NEXT(0x1.6bbc480936965p-7) NEXT(0x1.a0aab994b6d1bp-7)
+        NEXT(-0x1.643f3dfa735b4p-8) NEXT(-0x1.9cb109f6b4e61p-6) NEXT(-0x1.550fd7662a481p-6) NEXT(0x1.2df7873de169dp-6)
+        NEXT(0x1.4a9f31bbd6262p-4) NEXT(0x1.21dbca33ef2a6p-3) NEXT(0x1.6fa9ad6f60319p-3) NEXT(0x1.7d99fbc7fd0d8p-3)
+        NEXT(0x1.5547ed57324c4p-3) NEXT(0x1.0e7dcd1d93192p-3)
     return y;
 }
 
 INLINE double polynomial3(double y, double x)
 {
-    y = FMA(y, x, 0x1.1111111111111p-7);
-    y = FMA(y, x, 0x1.5555555555555p-5);
-    y = FMA(y, x, 0x1.5555555555555p-3);
-    y = FMA(y, x, 0.5);
-    y = FMA(y, x, 1.0);
+    NEXT(0x1.1111111111111p-7) NEXT(0x1.5555555555555p-5) NEXT(0x1.5555555555555p-3) NEXT(0.5) NEXT(1.0)
     return y;
 }
 
@@ -163,12 +118,12 @@ static void celu_exact_float64_forward_block(const double *const *in, const doub
         double t0 = alpha * alpha;
         double t1 = var[i] * (1.0 / t0);
         double t2 = mean[i] / alpha;
-        double t3 = t1 * (__builtin_sqrt((0.0 <= t1) ? 1.0 : (-1.0)));
+        double t3 = t1 * (SQRT((0.0 <= t1) ? 1.0 : (-1.0)));
         _Bool t4 = t3 == 0.0;
-        double t5 = __builtin_sqrt(t4 ? 1.0 : t3);
+        double t5 = SQRT(t4 ? 1.0 : t3);
         double t6 = t4 ? 0.0 : t5;
         _Bool t7 = t2 < 0.0;
-        double t8 = __builtin_fabs(t2);
+        double t8 = ABS(t2);
         double t9 = (t4 ? 0.0 : (1.0 / t5)) * t8;
         _Bool t10 = t4 | (37.5 < t9);
         double t11 = t10 ? 37.5 : t9;
@@ -214,7 +169,7 @@ static void celu_exact_float64_forward_block(const double *const *in, const doub
         double t51 = t50 ? 0.0 : (exp64(t50 ? (-80.0) : ((0.0625 < t44) ? 0.0625 : t44)));
         double t52 = (t45 ? (t51 - 1.0) : (t49 * (polynomial1(0x1.60430cc37cafap-26, t49 + 0.25)))) - t42;
         double t53 = t6 + (t7 ? t22 : t11);
-        double t54 = 1.0 / (FMA(__builtin_fabs(t53), 0.25, 1.0));
+        double t54 = 1.0 / (FMA(ABS(t53), 0.25, 1.0));
         double t55 = t16 * (t54 * (polynomial2(-0x1.d2989e1b3465ep-10, t54 - 0.25)));
         double t56 = t2 + t3;
         double t57 = (t56 < 0.0) ? (t51 - t55) : t55;
@@ -227,7 +182,7 @@ static void celu_exact_float64_forward_block(const double *const *in, const doub
         double t64 = t17 ? t3 : 0.0;
         double t65 = (t43 * (t36 * t41)) - (t42 * t42);
         double t66 = ((t64 * (polynomial3(0x1.6c16c16c16c17p-10, t64))) * (t51 * t51)) - t65;
-        double t67 = 1.0 / (FMA(__builtin_fabs(t6 + t53), 0.25, 1.0));
+        double t67 = 1.0 / (FMA(ABS(t6 + t53), 0.25, 1.0));
         double t68 = t16 * (t67 * (polynomial2(-0x1.d2989e1b3465ep-10, t67 - 0.25)));
         double t69 = t56 * 2.0;
         _Bool t70 = t69 < (-80.0);
@@ -266,13 +221,13 @@ static void celu_exact_float64_backward_block(const double *const *in, const dou
         double t0 = alpha * alpha;
         double t1 = var[i] * (1.0 / t0);
         double t2 = mean[i] / alpha;
-        double t3 = t1 * (__builtin_sqrt((0.0 <= t1) ? 1.0 : (-1.0)));
+        double t3 = t1 * (SQRT((0.0 <= t1) ? 1.0 : (-1.0)));
         _Bool t4 = t3 == 0.0;
-        double t5 = __builtin_sqrt(t4 ? 1.0 : t3);
+        double t5 = SQRT(t4 ? 1.0 : t3);
         double t6 = t4 ? 0.0 : t5;
         double t7 = t4 ? 0.0 : (1.0 / t5);
         _Bool t8 = t2 < 0.0;
-        double t9 = __builtin_fabs(t2);
+        double t9 = ABS(t2);
         double t10 = t7 * t9;
         _Bool t11 = t4 | (37.5 < t10);
         double t12 = t11 ? 37.5 : t10;
@@ -319,7 +274,7 @@ static void celu_exact_float64_backward_block(const double *const *in, const dou
         double t53 = t52 ? 0.0 : (exp64(t52 ? (-80.0) : ((0.0625 < t46) ? 0.0625 : t46)));
         double t54 = (t47 ? (t53 - 1.0) : (t51 * (polynomial1(0x1.60430cc37cafap-26, t51 + 0.25)))) - t44;
         double t55 = t6 + (t8 ? t24 : t12);
-        double t56 = 1.0 / (FMA(__builtin_fabs(t55), 0.25, 1.0));
+        double t56 = 1.0 / (FMA(ABS(t55), 0.25, 1.0));
         double t57 = t17 * (t56 * (polynomial2(-0x1.d2989e1b3465ep-10, t56 - 0.25)));
         double t58 = t2 + t3;
         double t59 = (t58 < 0.0) ? (t53 - t57) : t57;
@@ -333,7 +288,7 @@ static void celu_exact_float64_backward_block(const double *const *in, const dou
         double t67 = t19 ? t3 : 0.0;
         double t68 = (t45 * (t38 * t43)) - (t44 * t44);
         double t69 = ((t67 * (polynomial3(0x1.6c16c16c16c17p-10, t67))) * (t53 * t53)) - t68;
-        double t70 = 1.0 / (FMA(__builtin_fabs(t6 + t55), 0.25, 1.0));
+        double t70 = 1.0 / (FMA(ABS(t6 + t55), 0.25, 1.0));
         double t71 = t17 * (t70 * (polynomial2(-0x1.d2989e1b3465ep-10, t70 - 0.25)));
         double t72 = t58 * 2.0;
         _Bool t73 = t72 < (-80.0);

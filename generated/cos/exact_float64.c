@@ -16,6 +16,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -38,6 +41,14 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }
 }
 
+INLINE double exp_rest(double y, double x)
+{
+    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
+        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    return y;
+}
+
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
 {
@@ -52,18 +63,7 @@ INLINE double exp64(double x)
     x = x > 710.0 ? 710.0 : x;
     const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
     const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
-    double p = 0x1.1f730349868cep-29;
-    p = FMA(p, r, 0x1.af4de97ca4194p-26);
-    p = FMA(p, r, 0x1.27e4db646b17ep-22);
-    p = FMA(p, r, 0x1.71de0231960ebp-19);
-    p = FMA(p, r, 0x1.a01a01a6d889cp-16);
-    p = FMA(p, r, 0x1.a01a01abe7fe1p-13);
-    p = FMA(p, r, 0x1.6c16c16c162d4p-10);
-    p = FMA(p, r, 0x1.11111111100dcp-7);
-    p = FMA(p, r, 0x1.5555555555556p-5);
-    p = FMA(p, r, 0x1.5555555555557p-3);
-    p = FMA(p, r, 0.5);
-    p = FMA(p * r, r, r);
+    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
     const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
     const double first = power_of_two(half);
     return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
@@ -71,39 +71,23 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    y = FMA(y, x, -0x1.ae5e1b327e93ep-26);
-    y = FMA(y, x, 0x1.71de350aa74f4p-19);
-    y = FMA(y, x, -0x1.a01a019b7b0ecp-13);
-    y = FMA(y, x, 0x1.111111110f245p-7);
-    y = FMA(y, x, -0x1.5555555555542p-3);
-    y = FMA(y, x, 1.0);
+    NEXT(-0x1.ae5e1b327e93ep-26) NEXT(0x1.71de350aa74f4p-19) NEXT(-0x1.a01a019b7b0ecp-13) NEXT(0x1.111111110f245p-7)
+        NEXT(-0x1.5555555555542p-3) NEXT(1.0)
     return y;
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    y = FMA(y, x, 0x1.1ee94948b15cep-29);
-    y = FMA(y, x, -0x1.27e4f6ec4a86p-22);
-    y = FMA(y, x, 0x1.a01a019abb524p-16);
-    y = FMA(y, x, -0x1.6c16c16c134c3p-10);
-    y = FMA(y, x, 0x1.5555555555532p-5);
-    y = FMA(y, x, -0.5);
-    y = FMA(y, x, 1.0);
+    NEXT(0x1.1ee94948b15cep-29) NEXT(-0x1.27e4f6ec4a86p-22) NEXT(0x1.a01a019abb524p-16) NEXT(-0x1.6c16c16c134c3p-10)
+        NEXT(0x1.5555555555532p-5) NEXT(-0.5) NEXT(1.0)
     return y;
 }
 
 INLINE double polynomial2(double y, double x)
 {
-    y = FMA(y, x, -0x1.d831d611acc68p-23);
-    y = FMA(y, x, 0x1.276c1ace3e10ap-19);
-    y = FMA(y, x, -0x1.4d4ab8c61a165p-16);
-    y = FMA(y, x, 0x1.4e79c263481f9p-13);
-    y = FMA(y, x, -0x1.26014c9a37be9p-10);
-    y = FMA(y, x, 0x1.bbb45290be259p-8);
-    y = FMA(y, x, -0x1.17b249310b238p-5);
-    y = FMA(y, x, 0x1.1b4fcb2f96205p-3);
-    y = FMA(y, x, -0x1.b228f350bae4cp-2);
-    y = FMA(y, x, 0x1.c5041854df7d4p-1);
+    NEXT(-0x1.d831d611acc68p-23) NEXT(0x1.276c1ace3e10ap-19) NEXT(-0x1.4d4ab8c61a165p-16) NEXT(0x1.4e79c263481f9p-13)
+        NEXT(-0x1.26014c9a37be9p-10) NEXT(0x1.bbb45290be259p-8) NEXT(-0x1.17b249310b238p-5) NEXT(0x1.1b4fcb2f96205p-3)
+        NEXT(-0x1.b228f350bae4cp-2) NEXT(0x1.c5041854df7d4p-1)
     return y;
 }
 
@@ -116,8 +100,8 @@ static void cos_exact_float64_forward_block(const double *const *in, const doubl
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = (0.0 <= var[i]) & ((__builtin_fabs(mean[i])) <= 0x1.e866848p19);
-        double t1 = var[i] * (__builtin_sqrt(t0 ? 1.0 : (-1.0)));
+        _Bool t0 = (0.0 <= var[i]) & ((ABS(mean[i])) <= 0x1.e866848p19);
+        double t1 = var[i] * (SQRT(t0 ? 1.0 : (-1.0)));
         double t2 = ((mean[i] * 0x1.45f306dc9c883p-1) + 0x1.8p52) - 0x1.8p52;
         double t3 = -t2;
         double t4 = FMA(t3, 0x1.110b46p-26, FMA(t3, (-0x1.2cp-18), FMA(t3, 0x1.922p0, mean[i])));
@@ -128,7 +112,7 @@ static void cos_exact_float64_forward_block(const double *const *in, const doubl
         _Bool t9 = (t5 * t5) == 1.0;
         double t10 = t9 ? t8 : t7;
         double t11 = t9 ? t7 : t8;
-        _Bool t12 = (__builtin_fabs(t5)) == 2.0;
+        _Bool t12 = (ABS(t5)) == 2.0;
         _Bool t13 = (t5 == (-1.0)) | t12;
         _Bool t14 = t12 | (t5 == 1.0);
         double t15 = t13 ? (-t10) : t10;
@@ -175,8 +159,8 @@ static void cos_exact_float64_backward_block(const double *const *in, const doub
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        _Bool t0 = (0.0 <= var[i]) & ((__builtin_fabs(mean[i])) <= 0x1.e866848p19);
-        double t1 = var[i] * (__builtin_sqrt(t0 ? 1.0 : (-1.0)));
+        _Bool t0 = (0.0 <= var[i]) & ((ABS(mean[i])) <= 0x1.e866848p19);
+        double t1 = var[i] * (SQRT(t0 ? 1.0 : (-1.0)));
         double t2 = ((mean[i] * 0x1.45f306dc9c883p-1) + 0x1.8p52) - 0x1.8p52;
         double t3 = -t2;
         double t4 = FMA(t3, 0x1.110b46p-26, FMA(t3, (-0x1.2cp-18), FMA(t3, 0x1.922p0, mean[i])));
@@ -187,7 +171,7 @@ static void cos_exact_float64_backward_block(const double *const *in, const doub
         _Bool t9 = (t5 * t5) == 1.0;
         double t10 = t9 ? t8 : t7;
         double t11 = t9 ? t7 : t8;
-        _Bool t12 = (__builtin_fabs(t5)) == 2.0;
+        _Bool t12 = (ABS(t5)) == 2.0;
         _Bool t13 = (t5 == (-1.0)) | t12;
         _Bool t14 = t12 | (t5 == 1.0);
         double t15 = t13 ? (-t10) : t10;

@@ -17,6 +17,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -55,7 +58,7 @@ static void difference_exact_float64_forward_block(const double *const *in, cons
         _Bool t2 = (mean1[i] == mean1[i]) & (0.0 <= var1[i]);
         _Bool t3 = (mean2[i] == mean2[i]) & t2;
         _Bool t4 = (0.0 <= var2[i]) & t3;
-        double t5 = __builtin_sqrt(t4 ? 1.0 : (-1.0));
+        double t5 = SQRT(t4 ? 1.0 : (-1.0));
         double t6 = var1[i] + var2[i];
         out_mean[i] = (t4 ? ((0x1.fffffffffffffp1023 < t1) ? 0x1.fffffffffffffp1023 : t1) : t5);
         out_var[i] = (t4 ? ((0x1.fffffffffffffp1023 < t6) ? 0x1.fffffffffffffp1023 : t6) : t5);

@@ -16,6 +16,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -38,6 +41,14 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }
 }
 
+INLINE double exp_rest(double y, double x)
+{
+    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
+        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    return y;
+}
+
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
 {
@@ -52,18 +63,7 @@ INLINE double exp64(double x)
     x = x > 710.0 ? 710.0 : x;
     const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
     const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
-    double p = 0x1.1f730349868cep-29;
-    p = FMA(p, r, 0x1.af4de97ca4194p-26);
-    p = FMA(p, r, 0x1.27e4db646b17ep-22);
-    p = FMA(p, r, 0x1.71de0231960ebp-19);
-    p = FMA(p, r, 0x1.a01a01a6d889cp-16);
-    p = FMA(p, r, 0x1.a01a01abe7fe1p-13);
-    p = FMA(p, r, 0x1.6c16c16c162d4p-10);
-    p = FMA(p, r, 0x1.11111111100dcp-7);
-    p = FMA(p, r, 0x1.5555555555556p-5);
-    p = FMA(p, r, 0x1.5555555555557p-3);
-    p = FMA(p, r, 0.5);
-    p = FMA(p * r, r, r);
+    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
     const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
     const double first = power_of_two(half);
     return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
@@ -71,28 +71,12 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    y = FMA(y, x, 0x1.ba3b93ab41fp-8);
-    y = FMA(y, x, -0x1.d22ea181e8f8dp-7);
-    y = FMA(y, x, 0x1.371ac7619864p-7);
-    y = FMA(y, x, 0x1.a950a69aad06dp-7);
-    y = FMA(y, x, -0x1.ccd17c3439197p-6);
-    y = FMA(y, x, 0x1.ad5677b96d8ecp-7);
-    y = FMA(y, x, 0x1.f2383385a544cp-8);
-    y = FMA(y, x, -0x1.b93fb7657b7b2p-11);
-    y = FMA(y, x, -0x1.62c159cb29618p-7);
-    y = FMA(y, x, -0x1.081390c93e7c3p-8);
-    y = FMA(y, x, 0x1.6bdbcb5b63e04p-7);
-    y = FMA(y, x, 0x1.a0b49860424dap-7);
-    y = FMA(y, x, -0x1.6443deb4577c8p-8);
-    y = FMA(y, x, -0x1.9cb10e63a48d7p-6);
-    y = FMA(y, x, -0x1.550fd0fc36474p-6);
-    y = FMA(y, x, 0x1.2df786f9ac1ddp-6);
-    y = FMA(y, x, 0x1.4a9f31b7ad3c9p-4);
-    y = FMA(y, x, 0x1.21dbca340db84p-3);
-    y = FMA(y, x, 0x1.6fa9ad6f62b19p-3);
-    y = FMA(y, x, 0x1.7d99fbc7fcef2p-3);
-    y = FMA(y, x, 0x1.5547ed57324b4p-3);
-    y = FMA(y, x, 0x1.0e7dcd1d93192p-3);
+    NEXT(0x1.ba3b93ab41fp-8) NEXT(-0x1.d22ea181e8f8dp-7) NEXT(0x1.371ac7619864p-7) NEXT(0x1.a950a69aad06dp-7)
+        NEXT(-0x1.ccd17c3439197p-6) NEXT(0x1.ad5677b96d8ecp-7) NEXT(0x1.f2383385a544cp-8) NEXT(-0x1.b93fb7657b7b2p-11)
+        NEXT(-0x1.62c159cb29618p-7) NEXT(-0x1.081390c93e7c3p-8) NEXT(0x1.6bdbcb5b63e04p-7) NEXT(0x1.a0b49860424dap-7)
+        NEXT(-0x1.6443deb4577c8p-8) NEXT(-0x1.9cb10e63a48d7p-6) NEXT(-0x1.550fd0fc36474p-6) NEXT(0x1.2df786f9ac1ddp-6)
+        NEXT(0x1.4a9f31b7ad3c9p-4) NEXT(0x1.21dbca340db84p-3) NEXT(0x1.6fa9ad6f62b19p-3) NEXT(0x1.7d99fbc7fcef2p-3)
+        NEXT(0x1.5547ed57324b4p-3) NEXT(0x1.0e7dcd1d93192p-3)
     return y;
 }
 
@@ -145,9 +129,9 @@ static void erf_exact_float64_forward_block(const double *const *in, const doubl
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        s[0][i] = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        s[0][i] = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
         _Bool t1 = mean[i] < 0.0;
-        s[1][i] = __builtin_fabs(mean[i]);
+        s[1][i] = ABS(mean[i]);
         s[11][i] = s[0][i] < 0x1.bd5fc2p-4;
         s[10][i] = s[11][i] ? s[0][i] : 0.0;
         s[2][i] = t1 ? 1.0 : (-1.0);
@@ -166,7 +150,7 @@ static void erf_exact_float64_forward_block(const double *const *in, const doubl
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
             double t0 = s[0][i] + c[0];
-            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t1 = 1.0 / (SQRT(t0));
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;
@@ -253,8 +237,8 @@ static void erf_exact_float64_backward_block(const double *const *in, const doub
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        s[0][i] = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        s[1][i] = __builtin_fabs(mean[i]);
+        s[0][i] = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        s[1][i] = ABS(mean[i]);
         s[12][i] = s[0][i] < 0x1.bd5fc2p-4;
         s[10][i] = s[12][i] ? s[0][i] : 0.0;
         s[2][i] = (mean[i] < 0.0) ? 1.0 : (-1.0);
@@ -272,7 +256,7 @@ static void erf_exact_float64_backward_block(const double *const *in, const doub
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
             double t0 = s[0][i] + c[0];
-            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t1 = 1.0 / (SQRT(t0));
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;

@@ -16,6 +16,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -38,6 +41,14 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }
 }
 
+INLINE double exp_rest(double y, double x)
+{
+    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
+        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    return y;
+}
+
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
 {
@@ -52,18 +63,7 @@ INLINE double exp64(double x)
     x = x > 710.0 ? 710.0 : x;
     const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
     const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
-    double p = 0x1.1f730349868cep-29;
-    p = FMA(p, r, 0x1.af4de97ca4194p-26);
-    p = FMA(p, r, 0x1.27e4db646b17ep-22);
-    p = FMA(p, r, 0x1.71de0231960ebp-19);
-    p = FMA(p, r, 0x1.a01a01a6d889cp-16);
-    p = FMA(p, r, 0x1.a01a01abe7fe1p-13);
-    p = FMA(p, r, 0x1.6c16c16c162d4p-10);
-    p = FMA(p, r, 0x1.11111111100dcp-7);
-    p = FMA(p, r, 0x1.5555555555556p-5);
-    p = FMA(p, r, 0x1.5555555555557p-3);
-    p = FMA(p, r, 0.5);
-    p = FMA(p * r, r, r);
+    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
     const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
     const double first = power_of_two(half);
     return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
@@ -71,30 +71,12 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    y = FMA(y, x, 0x1.f31c9ff65e143p-4);
-    y = FMA(y, x, -0x1.d365654c84c69p-2);
-    y = FMA(y, x, 0x1.f653f01aad0ebp-1);
-    y = FMA(y, x, -0x1.4a971e560f5eep0);
-    y = FMA(y, x, 0x1.fb091c9c80af3p-1);
-    y = FMA(y, x, -0x1.4352afa8b84c1p-2);
-    y = FMA(y, x, -0x1.1aec72997fa9p-4);
-    y = FMA(y, x, -0x1.cd3b089bf0122p-8);
-    y = FMA(y, x, 0x1.72e8782995d9fp-4);
-    y = FMA(y, x, 0x1.1148721923bdcp-5);
-    y = FMA(y, x, -0x1.2239787b29fdap-4);
-    y = FMA(y, x, -0x1.bc8b8959a82dap-5);
-    y = FMA(y, x, 0x1.505f192e86f9cp-5);
-    y = FMA(y, x, 0x1.306e61245100cp-4);
-    y = FMA(y, x, 0x1.6bfd7350c5cdap-8);
-    y = FMA(y, x, -0x1.385470c9661fap-4);
-    y = FMA(y, x, -0x1.370c4253b773p-4);
-    y = FMA(y, x, 0x1.71bfebc4a6386p-7);
-    y = FMA(y, x, 0x1.dc7cfa4c3a3b8p-4);
-    y = FMA(y, x, 0x1.5f718d5575e6cp-3);
-    y = FMA(y, x, 0x1.46d3d78e808b7p-3);
-    y = FMA(y, x, 0x1.b5a96b5a329ccp-4);
-    y = FMA(y, x, 0x1.a04ba48d9d27dp-5);
-    y = FMA(y, x, 0x1.d0fb6385ac0e4p-7);
+    NEXT(0x1.f31c9ff65e143p-4) NEXT(-0x1.d365654c84c69p-2) NEXT(0x1.f653f01aad0ebp-1) NEXT(-0x1.4a971e560f5eep0)
+        NEXT(0x1.fb091c9c80af3p-1) NEXT(-0x1.4352afa8b84c1p-2) NEXT(-0x1.1aec72997fa9p-4) NEXT(-0x1.cd3b089bf0122p-8)
+        NEXT(0x1.72e8782995d9fp-4) NEXT(0x1.1148721923bdcp-5) NEXT(-0x1.2239787b29fdap-4) NEXT(-0x1.bc8b8959a82dap-5)
+        NEXT(0x1.505f192e86f9cp-5) NEXT(0x1.306e61245100cp-4) NEXT(0x1.6bfd7350c5cdap-8) NEXT(-0x1.385470c9661fap-4)
+        NEXT(-0x1.370c4253b773p-4) NEXT(0x1.71bfebc4a6386p-7) NEXT(0x1.dc7cfa4c3a3b8p-4) NEXT(0x1.5f718d5575e6cp-3)
+        NEXT(0x1.46d3d78e808b7p-3) NEXT(0x1.b5a96b5a329ccp-4) NEXT(0x1.a04ba48d9d27dp-5) NEXT(0x1.d0fb6385ac0e4p-7)
     return y;
 }
 
@@ -142,12 +124,12 @@ static void hardshrink_exact_float64_forward_block(const double *const *in, cons
         s[19][i] = lambd * lambd;
         double t1 = var[i] * (1.0 / s[19][i]);
         s[15][i] = mean[i] / lambd;
-        double t3 = t1 * (__builtin_sqrt((0.0 <= t1) ? 1.0 : (-1.0)));
-        s[1][i] = __builtin_fabs(s[15][i]);
+        double t3 = t1 * (SQRT((0.0 <= t1) ? 1.0 : (-1.0)));
+        s[1][i] = ABS(s[15][i]);
         s[13][i] = t3 < 0x1.f5c29p-2;
         s[0][i] = s[13][i] ? 0x1.f5c29p-2 : t3;
         s[10][i] = (s[15][i] < 0.0) ? 1.0 : (-1.0);
-        double t8 = 1.0 / (__builtin_sqrt(s[0][i]));
+        double t8 = 1.0 / (SQRT(s[0][i]));
         double t9 = s[1][i] * t8;
         _Bool t10 = 37.5 < t9;
         double t11 = exp64((t10 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
@@ -156,7 +138,7 @@ static void hardshrink_exact_float64_forward_block(const double *const *in, cons
         double t14 = t8 * t8;
         double t15 = s[13][i] ? t3 : 0x1.f5c29p-2;
         _Bool t16 = t15 == 0.0;
-        double t17 = __builtin_sqrt(t16 ? 1.0 : t15);
+        double t17 = SQRT(t16 ? 1.0 : t15);
         double t18 = t16 ? 0.0 : t17;
         double t19 = t16 ? 0.0 : (1.0 / t17);
         double t20 = (lambd + mean[i]) / lambd;
@@ -165,7 +147,7 @@ static void hardshrink_exact_float64_forward_block(const double *const *in, cons
         _Bool t23 = t21 <= 0.0;
         double t24 = t22 ? 1.0 : (-1.0);
         double t25 = t23 ? 1.0 : (-1.0);
-        double t26 = t19 * (__builtin_fabs(t20));
+        double t26 = t19 * (ABS(t20));
         _Bool t27 = t16 | (37.5 < t26);
         double t28 = t27 ? 37.5 : t26;
         double t29 = t28 * t28;
@@ -174,7 +156,7 @@ static void hardshrink_exact_float64_forward_block(const double *const *in, cons
         double t32 = t31 * (t31 * (t31 * (polynomial0(-0x1.d83ed7bcbc437p-7, t31 - 0.25))));
         double t33 = (FMA(t32, -(t28 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t29);
         double t34 = t30 * (FMA(t28, t33, t32 * 2.0));
-        double t35 = t19 * (__builtin_fabs(t21));
+        double t35 = t19 * (ABS(t21));
         _Bool t36 = t16 | (37.5 < t35);
         double t37 = t36 ? 37.5 : t35;
         double t38 = t37 * t37;
@@ -214,7 +196,7 @@ static void hardshrink_exact_float64_forward_block(const double *const *in, cons
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
             double t0 = s[0][i] + c[0];
-            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t1 = 1.0 / (SQRT(t0));
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
@@ -287,12 +269,12 @@ static void hardshrink_exact_float64_backward_block(const double *const *in, con
         double t0 = lambd * lambd;
         double t1 = var[i] * (1.0 / t0);
         double t2 = mean[i] / lambd;
-        double t3 = t1 * (__builtin_sqrt((0.0 <= t1) ? 1.0 : (-1.0)));
-        s[1][i] = __builtin_fabs(t2);
+        double t3 = t1 * (SQRT((0.0 <= t1) ? 1.0 : (-1.0)));
+        s[1][i] = ABS(t2);
         s[15][i] = t3 < 0x1.f5c29p-2;
         s[0][i] = s[15][i] ? 0x1.f5c29p-2 : t3;
         s[10][i] = (t2 < 0.0) ? 1.0 : (-1.0);
-        double t8 = 1.0 / (__builtin_sqrt(s[0][i]));
+        double t8 = 1.0 / (SQRT(s[0][i]));
         double t9 = s[1][i] * t8;
         _Bool t10 = 37.5 < t9;
         double t11 = exp64((t10 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
@@ -301,7 +283,7 @@ static void hardshrink_exact_float64_backward_block(const double *const *in, con
         double t14 = t8 * t8;
         double t15 = s[15][i] ? t3 : 0x1.f5c29p-2;
         _Bool t16 = t15 == 0.0;
-        double t17 = __builtin_sqrt(t16 ? 1.0 : t15);
+        double t17 = SQRT(t16 ? 1.0 : t15);
         double t18 = t16 ? 0.0 : t17;
         double t19 = t16 ? 0.0 : (1.0 / t17);
         double t20 = (lambd + mean[i]) / lambd;
@@ -321,7 +303,7 @@ static void hardshrink_exact_float64_backward_block(const double *const *in, con
         s[12][i] = FMA(t13, s[11][i], s[6][i] * (t14 * (-8.0)));
         s[13][i] = s[10][i] * 2.0;
         s[14][i] = FMA(t13, s[12][i], s[11][i] * (t14 * (-9.0)));
-        double t37 = t19 * (__builtin_fabs(t20));
+        double t37 = t19 * (ABS(t20));
         _Bool t38 = t16 | (37.5 < t37);
         double t39 = t38 ? 37.5 : t37;
         double t40 = t39 * t39;
@@ -331,7 +313,7 @@ static void hardshrink_exact_float64_backward_block(const double *const *in, con
         double t44 = (FMA(t43, -(t39 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t40);
         double t45 = t41 * 0x1.9884533d43651p-2;
         double t46 = t41 * (FMA(t39, t44, t43 * 2.0));
-        double t47 = t19 * (__builtin_fabs(t21));
+        double t47 = t19 * (ABS(t21));
         _Bool t48 = t16 | (37.5 < t47);
         double t49 = t48 ? 37.5 : t47;
         double t50 = t49 * t49;
@@ -381,7 +363,7 @@ static void hardshrink_exact_float64_backward_block(const double *const *in, con
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
             double t0 = s[0][i] + c[0];
-            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t1 = 1.0 / (SQRT(t0));
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));

@@ -16,6 +16,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -38,6 +41,14 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }
 }
 
+INLINE double exp_rest(double y, double x)
+{
+    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
+        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    return y;
+}
+
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
 {
@@ -52,18 +63,7 @@ INLINE double exp64(double x)
     x = x > 710.0 ? 710.0 : x;
     const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
     const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
-    double p = 0x1.1f730349868cep-29;
-    p = FMA(p, r, 0x1.af4de97ca4194p-26);
-    p = FMA(p, r, 0x1.27e4db646b17ep-22);
-    p = FMA(p, r, 0x1.71de0231960ebp-19);
-    p = FMA(p, r, 0x1.a01a01a6d889cp-16);
-    p = FMA(p, r, 0x1.a01a01abe7fe1p-13);
-    p = FMA(p, r, 0x1.6c16c16c162d4p-10);
-    p = FMA(p, r, 0x1.11111111100dcp-7);
-    p = FMA(p, r, 0x1.5555555555556p-5);
-    p = FMA(p, r, 0x1.5555555555557p-3);
-    p = FMA(p, r, 0.5);
-    p = FMA(p * r, r, r);
+    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
     const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
     const double first = power_of_two(half);
     return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
@@ -71,57 +71,23 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    y = FMA(y, x, 0x1.ba3b93ab41fp-8);
-    y = FMA(y, x, -0x1.d22ea181e8f8dp-7);
-    y = FMA(y, x, 0x1.371ac7619864p-7);
-    y = FMA(y, x, 0x1.a950a69aad06dp-7);
-    y = FMA(y, x, -0x1.ccd17c3439197p-6);
-    y = FMA(y, x, 0x1.ad5677b96d8ecp-7);
-    y = FMA(y, x, 0x1.f2383385a544cp-8);
-    y = FMA(y, x, -0x1.b93fb7657b7b2p-11);
-    y = FMA(y, x, -0x1.62c159cb29618p-7);
-    y = FMA(y, x, -0x1.081390c93e7c3p-8);
-    y = FMA(y, x, 0x1.6bdbcb5b63e04p-7);
-    y = FMA(y, x, 0x1.a0b49860424dap-7);
-    y = FMA(y, x, -0x1.6443deb4577c8p-8);
-    y = FMA(y, x, -0x1.9cb10e63a48d7p-6);
-    y = FMA(y, x, -0x1.550fd0fc36474p-6);
-    y = FMA(y, x, 0x1.2df786f9ac1ddp-6);
-    y = FMA(y, x, 0x1.4a9f31b7ad3c9p-4);
-    y = FMA(y, x, 0x1.21dbca340db84p-3);
-    y = FMA(y, x, 0x1.6fa9ad6f62b19p-3);
-    y = FMA(y, x, 0x1.7d99fbc7fcef2p-3);
-    y = FMA(y, x, 0x1.5547ed57324b4p-3);
-    y = FMA(y, x, 0x1.0e7dcd1d93192p-3);
+    NEXT(0x1.ba3b93ab41fp-8) NEXT(-0x1.d22ea181e8f8dp-7) NEXT(0x1.371ac7619864p-7) NEXT(0x1.a950a69aad06dp-7)
+        NEXT(-0x1.ccd17c3439197p-6) NEXT(0x1.ad5677b96d8ecp-7) NEXT(0x1.f2383385a544cp-8) NEXT(-0x1.b93fb7657b7b2p-11)
+        NEXT(-0x1.62c159cb29618p-7) NEXT(-0x1.081390c93e7c3p-8) NEXT(0x1.6bdbcb5b63e04p-7) NEXT(0x1.a0b49860424dap-7)
+        NEXT(-0x1.6443deb4577c8p-8) NEXT(-0x1.9cb10e63a48d7p-6) NEXT(-0x1.550fd0fc36474p-6) NEXT(0x1.2df786f9ac1ddp-6)
+        NEXT(0x1.4a9f31b7ad3c9p-4) NEXT(0x1.21dbca340db84p-3) NEXT(0x1.6fa9ad6f62b19p-3) NEXT(0x1.7d99fbc7fcef2p-3)
+        NEXT(0x1.5547ed57324b4p-3) NEXT(0x1.0e7dcd1d93192p-3)
     return y;
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    y = FMA(y, x, 0x1.f31c9ff65e143p-4);
-    y = FMA(y, x, -0x1.d365654c84c69p-2);
-    y = FMA(y, x, 0x1.f653f01aad0ebp-1);
-    y = FMA(y, x, -0x1.4a971e560f5eep0);
-    y = FMA(y, x, 0x1.fb091c9c80af3p-1);
-    y = FMA(y, x, -0x1.4352afa8b84c1p-2);
-    y = FMA(y, x, -0x1.1aec72997fa9p-4);
-    y = FMA(y, x, -0x1.cd3b089bf0122p-8);
-    y = FMA(y, x, 0x1.72e8782995d9fp-4);
-    y = FMA(y, x, 0x1.1148721923bdcp-5);
-    y = FMA(y, x, -0x1.2239787b29fdap-4);
-    y = FMA(y, x, -0x1.bc8b8959a82dap-5);
-    y = FMA(y, x, 0x1.505f192e86f9cp-5);
-    y = FMA(y, x, 0x1.306e61245100cp-4);
-    y = FMA(y, x, 0x1.6bfd7350c5cdap-8);
-    y = FMA(y, x, -0x1.385470c9661fap-4);
-    y = FMA(y, x, -0x1.370c4253b773p-4);
-    y = FMA(y, x, 0x1.71bfebc4a6386p-7);
-    y = FMA(y, x, 0x1.dc7cfa4c3a3b8p-4);
-    y = FMA(y, x, 0x1.5f718d5575e6cp-3);
-    y = FMA(y, x, 0x1.46d3d78e808b7p-3);
-    y = FMA(y, x, 0x1.b5a96b5a329ccp-4);
-    y = FMA(y, x, 0x1.a04ba48d9d27dp-5);
-    y = FMA(y, x, 0x1.d0fb6385ac0e4p-7);
+    NEXT(0x1.f31c9ff65e143p-4) NEXT(-0x1.d365654c84c69p-2) NEXT(0x1.f653f01aad0ebp-1) NEXT(-0x1.4a971e560f5eep0)
+        NEXT(0x1.fb091c9c80af3p-1) NEXT(-0x1.4352afa8b84c1p-2) NEXT(-0x1.1aec72997fa9p-4) NEXT(-0x1.cd3b089bf0122p-8)
+        NEXT(0x1.72e8782995d9fp-4) NEXT(0x1.1148721923bdcp-5) NEXT(-0x1.2239787b29fdap-4) NEXT(-0x1.bc8b8959a82dap-5)
+        NEXT(0x1.505f192e86f9cp-5) NEXT(0x1.306e61245100cp-4) NEXT(0x1.6bfd7350c5cdap-8) NEXT(-0x1.385470c9661fap-4)
+        NEXT(-0x1.370c4253b773p-4) NEXT(0x1.71bfebc4a6386p-7) NEXT(0x1.dc7cfa4c3a3b8p-4) NEXT(0x1.5f718d5575e6cp-3)
+        NEXT(0x1.46d3d78e808b7p-3) NEXT(0x1.b5a96b5a329ccp-4) NEXT(0x1.a04ba48d9d27dp-5) NEXT(0x1.d0fb6385ac0e4p-7)
     return y;
 }
 
@@ -166,13 +132,13 @@ static void hardsigmoid_exact_float64_forward_block(const double *const *in, con
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        double t0 = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
         _Bool t1 = mean[i] < 0.0;
-        s[1][i] = __builtin_fabs(mean[i]);
+        s[1][i] = ABS(mean[i]);
         s[13][i] = t0 < 0x1.1a3d7p2;
         s[0][i] = s[13][i] ? 0x1.1a3d7p2 : t0;
         s[11][i] = t1 ? 1.0 : (-1.0);
-        double t6 = 1.0 / (__builtin_sqrt(s[0][i]));
+        double t6 = 1.0 / (SQRT(s[0][i]));
         double t7 = s[1][i] * t6;
         _Bool t8 = 37.5 < t7;
         double t9 = t8 ? 37.5 : t7;
@@ -184,7 +150,7 @@ static void hardsigmoid_exact_float64_forward_block(const double *const *in, con
         double t15 = t6 * t6;
         double t16 = s[13][i] ? t0 : 0x1.1a3d7p2;
         _Bool t17 = t16 == 0.0;
-        double t18 = __builtin_sqrt(t17 ? 1.0 : t16);
+        double t18 = SQRT(t17 ? 1.0 : t16);
         double t19 = t17 ? 0.0 : t18;
         double t20 = t17 ? 0.0 : (1.0 / t18);
         double t21 = mean[i] - (-3.0);
@@ -193,7 +159,7 @@ static void hardsigmoid_exact_float64_forward_block(const double *const *in, con
         _Bool t24 = t22 < 0.0;
         double t25 = t23 ? 1.0 : (-1.0);
         double t26 = t24 ? 1.0 : (-1.0);
-        double t27 = t20 * (__builtin_fabs(t21));
+        double t27 = t20 * (ABS(t21));
         _Bool t28 = t17 | (37.5 < t27);
         double t29 = t28 ? 37.5 : t27;
         double t30 = t29 * t29;
@@ -202,7 +168,7 @@ static void hardsigmoid_exact_float64_forward_block(const double *const *in, con
         double t33 = t32 * (t32 * (t32 * (polynomial1(-0x1.d83ed7bcbc437p-7, t32 - 0.25))));
         double t34 = (FMA(t33, -(t29 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t30);
         double t35 = t31 * (FMA(t29, t34, t33 * 2.0));
-        double t36 = t20 * (__builtin_fabs(t22));
+        double t36 = t20 * (ABS(t22));
         _Bool t37 = t17 | (37.5 < t36);
         double t38 = t37 ? 37.5 : t36;
         double t39 = t38 * t38;
@@ -243,7 +209,7 @@ static void hardsigmoid_exact_float64_forward_block(const double *const *in, con
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
             double t0 = s[0][i] + c[0];
-            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t1 = 1.0 / (SQRT(t0));
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;
@@ -313,12 +279,12 @@ static void hardsigmoid_exact_float64_backward_block(const double *const *in, co
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        s[1][i] = __builtin_fabs(mean[i]);
+        double t0 = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        s[1][i] = ABS(mean[i]);
         s[14][i] = t0 < 0x1.1a3d7p2;
         s[0][i] = s[14][i] ? 0x1.1a3d7p2 : t0;
         s[11][i] = (mean[i] < 0.0) ? 1.0 : (-1.0);
-        double t5 = 1.0 / (__builtin_sqrt(s[0][i]));
+        double t5 = 1.0 / (SQRT(s[0][i]));
         double t6 = s[1][i] * t5;
         _Bool t7 = 37.5 < t6;
         double t8 = t7 ? 37.5 : t6;
@@ -330,7 +296,7 @@ static void hardsigmoid_exact_float64_backward_block(const double *const *in, co
         double t14 = t5 * t5;
         double t15 = s[14][i] ? t0 : 0x1.1a3d7p2;
         _Bool t16 = t15 == 0.0;
-        double t17 = __builtin_sqrt(t16 ? 1.0 : t15);
+        double t17 = SQRT(t16 ? 1.0 : t15);
         double t18 = t16 ? 0.0 : t17;
         double t19 = t16 ? 0.0 : (1.0 / t17);
         double t20 = mean[i] - (-3.0);
@@ -348,7 +314,7 @@ static void hardsigmoid_exact_float64_backward_block(const double *const *in, co
         s[6][i] = FMA(t13, s[2][i], s[7][i] * (t14 * (-6.0)));
         s[12][i] = FMA(t13, s[6][i], s[2][i] * (t14 * (-7.0)));
         s[13][i] = FMA(t13, s[12][i], s[6][i] * (t14 * (-8.0)));
-        double t35 = t19 * (__builtin_fabs(t20));
+        double t35 = t19 * (ABS(t20));
         _Bool t36 = t16 | (37.5 < t35);
         double t37 = t36 ? 37.5 : t35;
         double t38 = t37 * t37;
@@ -358,7 +324,7 @@ static void hardsigmoid_exact_float64_backward_block(const double *const *in, co
         double t42 = (FMA(t41, -(t37 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t38);
         double t43 = t39 * 0x1.9884533d43651p-2;
         double t44 = t39 * (FMA(t37, t42, t41 * 2.0));
-        double t45 = t19 * (__builtin_fabs(t21));
+        double t45 = t19 * (ABS(t21));
         _Bool t46 = t16 | (37.5 < t45);
         double t47 = t46 ? 37.5 : t45;
         double t48 = t47 * t47;
@@ -401,7 +367,7 @@ static void hardsigmoid_exact_float64_backward_block(const double *const *in, co
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
             double t0 = s[0][i] + c[0];
-            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t1 = 1.0 / (SQRT(t0));
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;

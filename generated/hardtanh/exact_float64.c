@@ -16,6 +16,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -38,6 +41,14 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }
 }
 
+INLINE double exp_rest(double y, double x)
+{
+    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
+        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    return y;
+}
+
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
 {
@@ -52,18 +63,7 @@ INLINE double exp64(double x)
     x = x > 710.0 ? 710.0 : x;
     const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
     const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
-    double p = 0x1.1f730349868cep-29;
-    p = FMA(p, r, 0x1.af4de97ca4194p-26);
-    p = FMA(p, r, 0x1.27e4db646b17ep-22);
-    p = FMA(p, r, 0x1.71de0231960ebp-19);
-    p = FMA(p, r, 0x1.a01a01a6d889cp-16);
-    p = FMA(p, r, 0x1.a01a01abe7fe1p-13);
-    p = FMA(p, r, 0x1.6c16c16c162d4p-10);
-    p = FMA(p, r, 0x1.11111111100dcp-7);
-    p = FMA(p, r, 0x1.5555555555556p-5);
-    p = FMA(p, r, 0x1.5555555555557p-3);
-    p = FMA(p, r, 0.5);
-    p = FMA(p * r, r, r);
+    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
     const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
     const double first = power_of_two(half);
     return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
@@ -71,57 +71,23 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    y = FMA(y, x, 0x1.ba3b93ab41fp-8);
-    y = FMA(y, x, -0x1.d22ea181e8f8dp-7);
-    y = FMA(y, x, 0x1.371ac7619864p-7);
-    y = FMA(y, x, 0x1.a950a69aad06dp-7);
-    y = FMA(y, x, -0x1.ccd17c3439197p-6);
-    y = FMA(y, x, 0x1.ad5677b96d8ecp-7);
-    y = FMA(y, x, 0x1.f2383385a544cp-8);
-    y = FMA(y, x, -0x1.b93fb7657b7b2p-11);
-    y = FMA(y, x, -0x1.62c159cb29618p-7);
-    y = FMA(y, x, -0x1.081390c93e7c3p-8);
-    y = FMA(y, x, 0x1.6bdbcb5b63e04p-7);
-    y = FMA(y, x, 0x1.a0b49860424dap-7);
-    y = FMA(y, x, -0x1.6443deb4577c8p-8);
-    y = FMA(y, x, -0x1.9cb10e63a48d7p-6);
-    y = FMA(y, x, -0x1.550fd0fc36474p-6);
-    y = FMA(y, x, 0x1.2df786f9ac1ddp-6);
-    y = FMA(y, x, 0x1.4a9f31b7ad3c9p-4);
-    y = FMA(y, x, 0x1.21dbca340db84p-3);
-    y = FMA(y, x, 0x1.6fa9ad6f62b19p-3);
-    y = FMA(y, x, 0x1.7d99fbc7fcef2p-3);
-    y = FMA(y, x, 0x1.5547ed57324b4p-3);
-    y = FMA(y, x, 0x1.0e7dcd1d93192p-3);
+    NEXT(0x1.ba3b93ab41fp-8) NEXT(-0x1.d22ea181e8f8dp-7) NEXT(0x1.371ac7619864p-7) NEXT(0x1.a950a69aad06dp-7)
+        NEXT(-0x1.ccd17c3439197p-6) NEXT(0x1.ad5677b96d8ecp-7) NEXT(0x1.f2383385a544cp-8) NEXT(-0x1.b93fb7657b7b2p-11)
+        NEXT(-0x1.62c159cb29618p-7) NEXT(-0x1.081390c93e7c3p-8) NEXT(0x1.6bdbcb5b63e04p-7) NEXT(0x1.a0b49860424dap-7)
+        NEXT(-0x1.6443deb4577c8p-8) NEXT(-0x1.9cb10e63a48d7p-6) NEXT(-0x1.550fd0fc36474p-6) NEXT(0x1.2df786f9ac1ddp-6)
+        NEXT(0x1.4a9f31b7ad3c9p-4) NEXT(0x1.21dbca340db84p-3) NEXT(0x1.6fa9ad6f62b19p-3) NEXT(0x1.7d99fbc7fcef2p-3)
+        NEXT(0x1.5547ed57324b4p-3) NEXT(0x1.0e7dcd1d93192p-3)
     return y;
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    y = FMA(y, x, 0x1.f31c9ff65e143p-4);
-    y = FMA(y, x, -0x1.d365654c84c69p-2);
-    y = FMA(y, x, 0x1.f653f01aad0ebp-1);
-    y = FMA(y, x, -0x1.4a971e560f5eep0);
-    y = FMA(y, x, 0x1.fb091c9c80af3p-1);
-    y = FMA(y, x, -0x1.4352afa8b84c1p-2);
-    y = FMA(y, x, -0x1.1aec72997fa9p-4);
-    y = FMA(y, x, -0x1.cd3b089bf0122p-8);
-    y = FMA(y, x, 0x1.72e8782995d9fp-4);
-    y = FMA(y, x, 0x1.1148721923bdcp-5);
-    y = FMA(y, x, -0x1.2239787b29fdap-4);
-    y = FMA(y, x, -0x1.bc8b8959a82dap-5);
-    y = FMA(y, x, 0x1.505f192e86f9cp-5);
-    y = FMA(y, x, 0x1.306e61245100cp-4);
-    y = FMA(y, x, 0x1.6bfd7350c5cdap-8);
-    y = FMA(y, x, -0x1.385470c9661fap-4);
-    y = FMA(y, x, -0x1.370c4253b773p-4);
-    y = FMA(y, x, 0x1.71bfebc4a6386p-7);
-    y = FMA(y, x, 0x1.dc7cfa4c3a3b8p-4);
-    y = FMA(y, x, 0x1.5f718d5575e6cp-3);
-    y = FMA(y, x, 0x1.46d3d78e808b7p-3);
-    y = FMA(y, x, 0x1.b5a96b5a329ccp-4);
-    y = FMA(y, x, 0x1.a04ba48d9d27dp-5);
-    y = FMA(y, x, 0x1.d0fb6385ac0e4p-7);
+    NEXT(0x1.f31c9ff65e143p-4) NEXT(-0x1.d365654c84c69p-2) NEXT(0x1.f653f01aad0ebp-1) NEXT(-0x1.4a971e560f5eep0)
+        NEXT(0x1.fb091c9c80af3p-1) NEXT(-0x1.4352afa8b84c1p-2) NEXT(-0x1.1aec72997fa9p-4) NEXT(-0x1.cd3b089bf0122p-8)
+        NEXT(0x1.72e8782995d9fp-4) NEXT(0x1.1148721923bdcp-5) NEXT(-0x1.2239787b29fdap-4) NEXT(-0x1.bc8b8959a82dap-5)
+        NEXT(0x1.505f192e86f9cp-5) NEXT(0x1.306e61245100cp-4) NEXT(0x1.6bfd7350c5cdap-8) NEXT(-0x1.385470c9661fap-4)
+        NEXT(-0x1.370c4253b773p-4) NEXT(0x1.71bfebc4a6386p-7) NEXT(0x1.dc7cfa4c3a3b8p-4) NEXT(0x1.5f718d5575e6cp-3)
+        NEXT(0x1.46d3d78e808b7p-3) NEXT(0x1.b5a96b5a329ccp-4) NEXT(0x1.a04ba48d9d27dp-5) NEXT(0x1.d0fb6385ac0e4p-7)
     return y;
 }
 
@@ -178,13 +144,13 @@ static void hardtanh_exact_float64_forward_block(const double *const *in, const 
         s[21][i] = s[19][i] * s[19][i];
         double t4 = var[i] * (1.0 / s[21][i]);
         s[18][i] = (mean[i] - s[20][i]) / s[19][i];
-        double t6 = t4 * (__builtin_sqrt((0.0 <= t4) ? 1.0 : (-1.0)));
+        double t6 = t4 * (SQRT((0.0 <= t4) ? 1.0 : (-1.0)));
         _Bool t7 = s[18][i] < 0.0;
-        s[1][i] = __builtin_fabs(s[18][i]);
+        s[1][i] = ABS(s[18][i]);
         s[13][i] = t6 < 0x1.f5c29p-2;
         s[0][i] = s[13][i] ? 0x1.f5c29p-2 : t6;
         s[11][i] = t7 ? 1.0 : (-1.0);
-        double t12 = 1.0 / (__builtin_sqrt(s[0][i]));
+        double t12 = 1.0 / (SQRT(s[0][i]));
         double t13 = s[1][i] * t12;
         _Bool t14 = 37.5 < t13;
         double t15 = t14 ? 37.5 : t13;
@@ -196,7 +162,7 @@ static void hardtanh_exact_float64_forward_block(const double *const *in, const 
         double t21 = t12 * t12;
         double t22 = s[13][i] ? t6 : 0x1.f5c29p-2;
         _Bool t23 = t22 == 0.0;
-        double t24 = __builtin_sqrt(t23 ? 1.0 : t22);
+        double t24 = SQRT(t23 ? 1.0 : t22);
         double t25 = t23 ? 0.0 : t24;
         double t26 = t23 ? 0.0 : (1.0 / t24);
         double t27 = (mean[i] - min_val) / s[19][i];
@@ -205,7 +171,7 @@ static void hardtanh_exact_float64_forward_block(const double *const *in, const 
         _Bool t30 = t28 < 0.0;
         double t31 = t29 ? 1.0 : (-1.0);
         double t32 = t30 ? 1.0 : (-1.0);
-        double t33 = t26 * (__builtin_fabs(t27));
+        double t33 = t26 * (ABS(t27));
         _Bool t34 = t23 | (37.5 < t33);
         double t35 = t34 ? 37.5 : t33;
         double t36 = t35 * t35;
@@ -213,7 +179,7 @@ static void hardtanh_exact_float64_forward_block(const double *const *in, const 
         double t38 = 1.0 / (FMA(t35, 0.25, 1.0));
         double t39 = t38 * (t38 * (t38 * (polynomial1(-0x1.d83ed7bcbc437p-7, t38 - 0.25))));
         double t40 = (FMA(t39, -(t35 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t36);
-        double t41 = t26 * (__builtin_fabs(t28));
+        double t41 = t26 * (ABS(t28));
         _Bool t42 = t23 | (37.5 < t41);
         double t43 = t42 ? 37.5 : t41;
         double t44 = t43 * t43;
@@ -250,7 +216,7 @@ static void hardtanh_exact_float64_forward_block(const double *const *in, const 
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
             double t0 = s[0][i] + c[0];
-            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t1 = 1.0 / (SQRT(t0));
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;
@@ -328,12 +294,12 @@ static void hardtanh_exact_float64_backward_block(const double *const *in, const
         double t2 = t1 * t1;
         double t3 = var[i] * (1.0 / t2);
         double t4 = (mean[i] - (t0 + (min_val * 0.5))) / t1;
-        double t5 = t3 * (__builtin_sqrt((0.0 <= t3) ? 1.0 : (-1.0)));
-        s[1][i] = __builtin_fabs(t4);
+        double t5 = t3 * (SQRT((0.0 <= t3) ? 1.0 : (-1.0)));
+        s[1][i] = ABS(t4);
         s[14][i] = t5 < 0x1.f5c29p-2;
         s[0][i] = s[14][i] ? 0x1.f5c29p-2 : t5;
         s[11][i] = (t4 < 0.0) ? 1.0 : (-1.0);
-        double t10 = 1.0 / (__builtin_sqrt(s[0][i]));
+        double t10 = 1.0 / (SQRT(s[0][i]));
         double t11 = s[1][i] * t10;
         _Bool t12 = 37.5 < t11;
         double t13 = t12 ? 37.5 : t11;
@@ -345,7 +311,7 @@ static void hardtanh_exact_float64_backward_block(const double *const *in, const
         double t19 = t10 * t10;
         double t20 = s[14][i] ? t5 : 0x1.f5c29p-2;
         _Bool t21 = t20 == 0.0;
-        double t22 = __builtin_sqrt(t21 ? 1.0 : t20);
+        double t22 = SQRT(t21 ? 1.0 : t20);
         double t23 = t21 ? 0.0 : t22;
         double t24 = t21 ? 0.0 : (1.0 / t22);
         double t25 = (mean[i] - min_val) / t1;
@@ -363,7 +329,7 @@ static void hardtanh_exact_float64_backward_block(const double *const *in, const
         s[6][i] = FMA(t18, s[2][i], s[7][i] * (t19 * (-6.0)));
         s[12][i] = FMA(t18, s[6][i], s[2][i] * (t19 * (-7.0)));
         s[13][i] = FMA(t18, s[12][i], s[6][i] * (t19 * (-8.0)));
-        double t40 = t24 * (__builtin_fabs(t25));
+        double t40 = t24 * (ABS(t25));
         _Bool t41 = t21 | (37.5 < t40);
         double t42 = t41 ? 37.5 : t40;
         double t43 = t42 * t42;
@@ -373,7 +339,7 @@ static void hardtanh_exact_float64_backward_block(const double *const *in, const
         double t47 = (FMA(t46, -(t42 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t43);
         double t48 = t44 * 0x1.9884533d43651p-2;
         double t49 = t44 * (FMA(t42, t47, t46 * 2.0));
-        double t50 = t24 * (__builtin_fabs(t26));
+        double t50 = t24 * (ABS(t26));
         _Bool t51 = t21 | (37.5 < t50);
         double t52 = t51 ? 37.5 : t50;
         double t53 = t52 * t52;
@@ -413,7 +379,7 @@ static void hardtanh_exact_float64_backward_block(const double *const *in, const
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
             double t0 = s[0][i] + c[0];
-            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t1 = 1.0 / (SQRT(t0));
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;

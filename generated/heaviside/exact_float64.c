@@ -17,6 +17,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -39,6 +42,14 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }
 }
 
+INLINE double exp_rest(double y, double x)
+{
+    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
+        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    return y;
+}
+
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
 {
@@ -53,18 +64,7 @@ INLINE double exp64(double x)
     x = x > 710.0 ? 710.0 : x;
     const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
     const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
-    double p = 0x1.1f730349868cep-29;
-    p = FMA(p, r, 0x1.af4de97ca4194p-26);
-    p = FMA(p, r, 0x1.27e4db646b17ep-22);
-    p = FMA(p, r, 0x1.71de0231960ebp-19);
-    p = FMA(p, r, 0x1.a01a01a6d889cp-16);
-    p = FMA(p, r, 0x1.a01a01abe7fe1p-13);
-    p = FMA(p, r, 0x1.6c16c16c162d4p-10);
-    p = FMA(p, r, 0x1.11111111100dcp-7);
-    p = FMA(p, r, 0x1.5555555555556p-5);
-    p = FMA(p, r, 0x1.5555555555557p-3);
-    p = FMA(p, r, 0.5);
-    p = FMA(p * r, r, r);
+    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
     const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
     const double first = power_of_two(half);
     return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
@@ -72,62 +72,30 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    y = FMA(y, x, 0x1.c8ed83c1fcba9p-8);
-    y = FMA(y, x, -0x1.e82dfc5c58abbp-7);
-    y = FMA(y, x, 0x1.5e5b88886687dp-7);
-    y = FMA(y, x, 0x1.7b14e865e7121p-7);
-    y = FMA(y, x, -0x1.ba134a959db68p-6);
-    y = FMA(y, x, 0x1.984f233023b8fp-7);
-    y = FMA(y, x, 0x1.00f504ac365efp-7);
-    y = FMA(y, x, -0x1.d3d7d8f166eebp-11);
-    y = FMA(y, x, -0x1.62b9d28f8efap-7);
-    y = FMA(y, x, -0x1.07e5a8ca9b247p-8);
-    y = FMA(y, x, 0x1.6bd61364ee69ep-7);
-    y = FMA(y, x, 0x1.a0b4ca2b5203bp-7);
-    y = FMA(y, x, -0x1.6443959740d6p-8);
-    y = FMA(y, x, -0x1.9cb1110f4f0f8p-6);
-    y = FMA(y, x, -0x1.550fd1150c548p-6);
-    y = FMA(y, x, 0x1.2df78704992f9p-6);
-    y = FMA(y, x, 0x1.4a9f31b79c114p-4);
-    y = FMA(y, x, 0x1.21dbca340b92dp-3);
-    y = FMA(y, x, 0x1.6fa9ad6f62c7p-3);
-    y = FMA(y, x, 0x1.7d99fbc7fcf06p-3);
-    y = FMA(y, x, 0x1.5547ed57324b3p-3);
-    y = FMA(y, x, 0x1.0e7dcd1d93192p-3);
+    NEXT(0x1.c8ed83c1fcba9p-8) NEXT(-0x1.e82dfc5c58abbp-7) NEXT(0x1.5e5b88886687dp-7) NEXT(0x1.7b14e865e7121p-7)
+        NEXT(-0x1.ba134a959db68p-6) NEXT(0x1.984f233023b8fp-7) NEXT(0x1.00f504ac365efp-7) NEXT(-0x1.d3d7d8f166eebp-11)
+        NEXT(-0x1.62b9d28f8efap-7) NEXT(-0x1.07e5a8ca9b247p-8) NEXT(0x1.6bd61364ee69ep-7) NEXT(0x1.a0b4ca2b5203bp-7)
+        NEXT(-0x1.6443959740d6p-8) NEXT(-0x1.9cb1110f4f0f8p-6) NEXT(-0x1.550fd1150c548p-6) NEXT(0x1.2df78704992f9p-6)
+        NEXT(0x1.4a9f31b79c114p-4) NEXT(0x1.21dbca340b92dp-3) NEXT(0x1.6fa9ad6f62c7p-3) NEXT(0x1.7d99fbc7fcf06p-3)
+        NEXT(0x1.5547ed57324b3p-3) NEXT(0x1.0e7dcd1d93192p-3)
     return y;
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    y = FMA(y, x, 0x1.754733bb9a31cp-31);
-    y = FMA(y, x, -0x1.2f480b1795b28p-27);
-    y = FMA(y, x, 0x1.ab16c3f06a29bp-24);
-    y = FMA(y, x, -0x1.102cf2bb79132p-20);
-    y = FMA(y, x, 0x1.3983743a8dc7ap-17);
-    y = FMA(y, x, -0x1.42f1046f41f74p-14);
-    y = FMA(y, x, 0x1.24fe691ee3ee7p-11);
-    y = FMA(y, x, -0x1.ca0dbc296eb87p-9);
-    y = FMA(y, x, 0x1.2a02c471eb7e9p-6);
-    y = FMA(y, x, -0x1.30382889a321ap-4);
-    y = FMA(y, x, 0x1.b2995e7b7b602p-3);
-    y = FMA(y, x, -0x1.45f306dc9c883p-2);
+    NEXT(0x1.754733bb9a31cp-31) NEXT(-0x1.2f480b1795b28p-27) NEXT(0x1.ab16c3f06a29bp-24) NEXT(-0x1.102cf2bb79132p-20)
+        NEXT(0x1.3983743a8dc7ap-17) NEXT(-0x1.42f1046f41f74p-14) NEXT(0x1.24fe691ee3ee7p-11)
+        NEXT(-0x1.ca0dbc296eb87p-9) NEXT(0x1.2a02c471eb7e9p-6) NEXT(-0x1.30382889a321ap-4) NEXT(0x1.b2995e7b7b602p-3)
+        NEXT(-0x1.45f306dc9c883p-2)
     return y;
 }
 
 INLINE double polynomial2(double y, double x)
 {
-    y = FMA(y, x, -0x1.754733bb9a31cp-32);
-    y = FMA(y, x, 0x1.2f480b1795b28p-28);
-    y = FMA(y, x, -0x1.ab16c3f06a29bp-25);
-    y = FMA(y, x, 0x1.102cf2bb79132p-21);
-    y = FMA(y, x, -0x1.3983743a8dc7ap-18);
-    y = FMA(y, x, 0x1.42f1046f41f74p-15);
-    y = FMA(y, x, -0x1.24fe691ee3ee7p-12);
-    y = FMA(y, x, 0x1.ca0dbc296eb87p-10);
-    y = FMA(y, x, -0x1.2a02c471eb7e9p-7);
-    y = FMA(y, x, 0x1.30382889a321ap-5);
-    y = FMA(y, x, -0x1.b2995e7b7b602p-4);
-    y = FMA(y, x, 0x1.45f306dc9c883p-3);
+    NEXT(-0x1.754733bb9a31cp-32) NEXT(0x1.2f480b1795b28p-28) NEXT(-0x1.ab16c3f06a29bp-25) NEXT(0x1.102cf2bb79132p-21)
+        NEXT(-0x1.3983743a8dc7ap-18) NEXT(0x1.42f1046f41f74p-15) NEXT(-0x1.24fe691ee3ee7p-12)
+        NEXT(0x1.ca0dbc296eb87p-10) NEXT(-0x1.2a02c471eb7e9p-7) NEXT(0x1.30382889a321ap-5) NEXT(-0x1.b2995e7b7b602p-4)
+        NEXT(0x1.45f306dc9c883p-3)
     return y;
 }
 
@@ -141,10 +109,10 @@ static void heaviside_exact_float64_forward_block(const double *const *in, const
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean[i] < 0.0;
-        double t1 = __builtin_fabs(mean[i]);
+        double t1 = ABS(mean[i]);
         _Bool t2 = var[i] == 0.0;
         _Bool t3 = t2 & (t1 == 0.0);
-        double t4 = (t3 ? 1.0 : (t2 ? (t1 * 0x1p126) : t1)) / (__builtin_sqrt(t2 ? 0x1p-100 : var[i]));
+        double t4 = (t3 ? 1.0 : (t2 ? (t1 * 0x1p126) : t1)) / (SQRT(t2 ? 0x1p-100 : var[i]));
         double t5 = (38.5 < t4) ? 38.5 : t4;
         double t6 = exp64(-0.5 * t5 * t5);
         double t7 = 1.0 / (FMA(t5, 0.25, 1.0));
@@ -175,10 +143,10 @@ static void heaviside_exact_float64_backward_block(const double *const *in, cons
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean[i] < 0.0;
-        double t1 = __builtin_fabs(mean[i]);
+        double t1 = ABS(mean[i]);
         _Bool t2 = var[i] == 0.0;
         _Bool t3 = t2 & (t1 == 0.0);
-        double t4 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
+        double t4 = SQRT(t2 ? 0x1p-100 : var[i]);
         double t5 = (t3 ? 1.0 : (t2 ? (t1 * 0x1p126) : t1)) / t4;
         double t6 = (38.5 < t5) ? 38.5 : t5;
         double t7 = t6 * t6;

@@ -17,6 +17,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -39,6 +42,14 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }
 }
 
+INLINE double exp_rest(double y, double x)
+{
+    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
+        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    return y;
+}
+
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
 {
@@ -53,18 +64,7 @@ INLINE double exp64(double x)
     x = x > 710.0 ? 710.0 : x;
     const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
     const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
-    double p = 0x1.1f730349868cep-29;
-    p = FMA(p, r, 0x1.af4de97ca4194p-26);
-    p = FMA(p, r, 0x1.27e4db646b17ep-22);
-    p = FMA(p, r, 0x1.71de0231960ebp-19);
-    p = FMA(p, r, 0x1.a01a01a6d889cp-16);
-    p = FMA(p, r, 0x1.a01a01abe7fe1p-13);
-    p = FMA(p, r, 0x1.6c16c16c162d4p-10);
-    p = FMA(p, r, 0x1.11111111100dcp-7);
-    p = FMA(p, r, 0x1.5555555555556p-5);
-    p = FMA(p, r, 0x1.5555555555557p-3);
-    p = FMA(p, r, 0.5);
-    p = FMA(p * r, r, r);
+    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
     const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
     const double first = power_of_two(half);
     return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
@@ -72,16 +72,9 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    y = FMA(y, x, -0x1.33e7c04f7e93dp-32);
-    y = FMA(y, x, 0x1.8c8e00e6cfdacp-29);
-    y = FMA(y, x, -0x1.0101ee1ede4fap-25);
-    y = FMA(y, x, 0x1.4d236d116c03cp-22);
-    y = FMA(y, x, -0x1.afd0a9c76ab0fp-19);
-    y = FMA(y, x, 0x1.17dd5eae44ab4p-15);
-    y = FMA(y, x, -0x1.6ad1f8f8793ep-12);
-    y = FMA(y, x, 0x1.d6fa2b43e4c76p-9);
-    y = FMA(y, x, -0x1.35a03f23acdf5p-5);
-    y = FMA(y, x, 0x1.ebae9562e8836p-2);
+    NEXT(-0x1.33e7c04f7e93dp-32) NEXT(0x1.8c8e00e6cfdacp-29) NEXT(-0x1.0101ee1ede4fap-25) NEXT(0x1.4d236d116c03cp-22)
+        NEXT(-0x1.afd0a9c76ab0fp-19) NEXT(0x1.17dd5eae44ab4p-15) NEXT(-0x1.6ad1f8f8793ep-12) NEXT(0x1.d6fa2b43e4c76p-9)
+        NEXT(-0x1.35a03f23acdf5p-5) NEXT(0x1.ebae9562e8836p-2)
     return y;
 }
 
@@ -95,17 +88,17 @@ static void heaviside_logistic_input_float64_forward_block(const double *const *
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean[i] < 0.0;
-        double t1 = __builtin_fabs(mean[i]);
+        double t1 = ABS(mean[i]);
         _Bool t2 = var[i] == 0.0;
         _Bool t3 = t2 & (0.0 < t1);
-        double t4 = (t3 ? 0x1p100 : t1) * (1.0 / (__builtin_sqrt(t2 ? 1.0 : var[i])));
+        double t4 = (t3 ? 0x1p100 : t1) * (1.0 / (SQRT(t2 ? 1.0 : var[i])));
         double t5 = (0x1p60 < t4) ? 0x1p60 : t4;
         double t6 = t0 ? (-t5) : t5;
         double t7 = (t0 ? (-t6) : t6) * 0x1.d05527b6e43d2p0;
         double t8 = exp64(-((700.0 < t7) ? 700.0 : t7));
         double t9 = 1.0 / (t8 + 1.0);
         _Bool t10 = 0.0 <= var[i];
-        double t11 = __builtin_sqrt(t10 ? 1.0 : var[i]);
+        double t11 = SQRT(t10 ? 1.0 : var[i]);
         out_mean[i] = (t10 ? ((0.0 < mean[i]) ? t9 : (t8 * t9)) : t11);
         out_var[i] = (t10 ? (t8 * (t9 * t9)) : t11);
     }
@@ -133,10 +126,10 @@ static void heaviside_logistic_input_float64_backward_block(const double *const 
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = 0.0 < mean[i];
         _Bool t1 = mean[i] < 0.0;
-        double t2 = __builtin_fabs(mean[i]);
+        double t2 = ABS(mean[i]);
         _Bool t3 = var[i] == 0.0;
         _Bool t4 = t3 & (0.0 < t2);
-        double t5 = 1.0 / (__builtin_sqrt(t3 ? 1.0 : var[i]));
+        double t5 = 1.0 / (SQRT(t3 ? 1.0 : var[i]));
         double t6 = (t4 ? 0x1p100 : t2) * t5;
         double t7 = (0x1p60 < t6) ? 0x1p60 : t6;
         double t8 = t1 ? (-t7) : t7;
@@ -147,7 +140,7 @@ static void heaviside_logistic_input_float64_backward_block(const double *const 
         double t13 = t3 ? 0.0 : t5;
         double t14 = t11 * (t12 * t12);
         _Bool t15 = 0.0 <= var[i];
-        double t16 = __builtin_sqrt(t15 ? 1.0 : var[i]);
+        double t16 = SQRT(t15 ? 1.0 : var[i]);
         double t17 = t13 * (t10 * (t13 * (t14 * (-0.5))));
         _Bool t18 = t10 < 1.0;
         double t19 = t18 ? t10 : 1.0;

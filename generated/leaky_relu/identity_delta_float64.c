@@ -17,6 +17,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -51,7 +54,7 @@ static void leaky_relu_identity_delta_float64_forward_block(const double *const 
         double t0 = (mean[i] == mean[i]) ? 0.0 : mean[i];
         _Bool t1 = 0.0 < mean[i];
         _Bool t2 = 0.0 <= var[i];
-        double t3 = __builtin_sqrt(t2 ? 1.0 : var[i]);
+        double t3 = SQRT(t2 ? 1.0 : var[i]);
         double t4 = t1 ? (FMA(negative_slope, -negative_slope, 1.0)) : t0;
         double t5 = var[i] * ((negative_slope * negative_slope) + t4);
         out_mean[i] = (t2 ? (mean[i] * (negative_slope + (t1 ? (1.0 - negative_slope) : t0))) : t3);
@@ -82,7 +85,7 @@ static void leaky_relu_identity_delta_float64_backward_block(const double *const
         double t0 = (mean[i] == mean[i]) ? 0.0 : mean[i];
         _Bool t1 = 0.0 < mean[i];
         _Bool t2 = 0.0 <= var[i];
-        double t3 = __builtin_sqrt(t2 ? 1.0 : var[i]);
+        double t3 = SQRT(t2 ? 1.0 : var[i]);
         double t4 = t2 ? t0 : t3;
         double t5 = (negative_slope * negative_slope) + (t1 ? (negative_slope * (-negative_slope)) : t0);
         out_grad_mean[i] = FMA(grad_mean[i], (t2 ? (negative_slope + (t1 ? (1.0 - negative_slope) : t0)) : t3),

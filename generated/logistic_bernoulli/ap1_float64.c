@@ -17,6 +17,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -39,6 +42,14 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }
 }
 
+INLINE double exp_rest(double y, double x)
+{
+    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
+        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    return y;
+}
+
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
 {
@@ -53,18 +64,7 @@ INLINE double exp64(double x)
     x = x > 710.0 ? 710.0 : x;
     const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
     const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
-    double p = 0x1.1f730349868cep-29;
-    p = FMA(p, r, 0x1.af4de97ca4194p-26);
-    p = FMA(p, r, 0x1.27e4db646b17ep-22);
-    p = FMA(p, r, 0x1.71de0231960ebp-19);
-    p = FMA(p, r, 0x1.a01a01a6d889cp-16);
-    p = FMA(p, r, 0x1.a01a01abe7fe1p-13);
-    p = FMA(p, r, 0x1.6c16c16c162d4p-10);
-    p = FMA(p, r, 0x1.11111111100dcp-7);
-    p = FMA(p, r, 0x1.5555555555556p-5);
-    p = FMA(p, r, 0x1.5555555555557p-3);
-    p = FMA(p, r, 0.5);
-    p = FMA(p * r, r, r);
+    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
     const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
     const double first = power_of_two(half);
     return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
@@ -87,7 +87,7 @@ static void logistic_bernoulli_ap1_float64_forward_block(const double *const *in
         double t5 = t3 * t4;
         double t6 = t0 ? t5 : t4;
         _Bool t7 = 0.0 <= var[i];
-        double t8 = __builtin_sqrt(t7 ? 1.0 : var[i]);
+        double t8 = SQRT(t7 ? 1.0 : var[i]);
         out_mean[i] = (t7 ? t6 : t8);
         out_var[i] = (t7 ? (t6 * (t0 ? t4 : t5)) : t8);
     }
@@ -123,7 +123,7 @@ static void logistic_bernoulli_ap1_float64_backward_block(const double *const *i
         double t7 = t0 ? t5 : t4;
         double t8 = t6 * t7;
         _Bool t9 = 0.0 <= var[i];
-        double t10 = __builtin_sqrt(t9 ? 1.0 : var[i]);
+        double t10 = SQRT(t9 ? 1.0 : var[i]);
         double t11 = t9 ? ((mean[i] == mean[i]) ? 0.0 : mean[i]) : t10;
         out_grad_mean[i] = FMA(grad_mean[i], (t9 ? t8 : t10),
             grad_var[i] * (t9 ? (t8 * (t6 - t7)) : t10));

@@ -17,6 +17,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -39,6 +42,14 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }
 }
 
+INLINE double exp_rest(double y, double x)
+{
+    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
+        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    return y;
+}
+
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
 {
@@ -53,18 +64,7 @@ INLINE double exp64(double x)
     x = x > 710.0 ? 710.0 : x;
     const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
     const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
-    double p = 0x1.1f730349868cep-29;
-    p = FMA(p, r, 0x1.af4de97ca4194p-26);
-    p = FMA(p, r, 0x1.27e4db646b17ep-22);
-    p = FMA(p, r, 0x1.71de0231960ebp-19);
-    p = FMA(p, r, 0x1.a01a01a6d889cp-16);
-    p = FMA(p, r, 0x1.a01a01abe7fe1p-13);
-    p = FMA(p, r, 0x1.6c16c16c162d4p-10);
-    p = FMA(p, r, 0x1.11111111100dcp-7);
-    p = FMA(p, r, 0x1.5555555555556p-5);
-    p = FMA(p, r, 0x1.5555555555557p-3);
-    p = FMA(p, r, 0.5);
-    p = FMA(p * r, r, r);
+    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
     const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
     const double first = power_of_two(half);
     return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
@@ -79,7 +79,7 @@ static void logistic_bernoulli_ap2b_float64_forward_block(const double *const *i
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = mean[i] * (1.0 / (__builtin_sqrt(FMA(var[i], 0x1.37423899a1558p-2, 1.0))));
+        double t0 = mean[i] * (1.0 / (SQRT(FMA(var[i], 0x1.37423899a1558p-2, 1.0))));
         _Bool t1 = t0 < 0.0;
         double t2 = -(t1 ? (-t0) : t0);
         _Bool t3 = t2 < (-745.0);
@@ -88,7 +88,7 @@ static void logistic_bernoulli_ap2b_float64_forward_block(const double *const *i
         double t6 = t4 * t5;
         double t7 = t1 ? t6 : t5;
         _Bool t8 = 0.0 <= var[i];
-        double t9 = __builtin_sqrt(t8 ? 1.0 : var[i]);
+        double t9 = SQRT(t8 ? 1.0 : var[i]);
         out_mean[i] = (t8 ? t7 : t9);
         out_var[i] = (t8 ? (t7 * (t1 ? t5 : t6)) : t9);
     }
@@ -114,7 +114,7 @@ static void logistic_bernoulli_ap2b_float64_backward_block(const double *const *
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = 1.0 / (__builtin_sqrt(FMA(var[i], 0x1.37423899a1558p-2, 1.0)));
+        double t0 = 1.0 / (SQRT(FMA(var[i], 0x1.37423899a1558p-2, 1.0)));
         double t1 = mean[i] * t0;
         _Bool t2 = t1 < 0.0;
         double t3 = -(t2 ? (-t1) : t1);
@@ -126,7 +126,7 @@ static void logistic_bernoulli_ap2b_float64_backward_block(const double *const *
         double t9 = t2 ? t7 : t6;
         double t10 = t9 * (t0 * t8);
         _Bool t11 = 0.0 <= var[i];
-        double t12 = __builtin_sqrt(t11 ? 1.0 : var[i]);
+        double t12 = SQRT(t11 ? 1.0 : var[i]);
         double t13 = t9 * (t8 * (t0 * (t0 * (t1 * (-0x1.37423899a1558p-3)))));
         double t14 = t8 - t9;
         out_grad_mean[i] = FMA(grad_mean[i], (t11 ? t10 : t12),

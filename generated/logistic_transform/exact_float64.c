@@ -17,6 +17,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -39,6 +42,14 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }
 }
 
+INLINE double exp_rest(double y, double x)
+{
+    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
+        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    return y;
+}
+
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
 {
@@ -53,18 +64,7 @@ INLINE double exp64(double x)
     x = x > 710.0 ? 710.0 : x;
     const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
     const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
-    double p = 0x1.1f730349868cep-29;
-    p = FMA(p, r, 0x1.af4de97ca4194p-26);
-    p = FMA(p, r, 0x1.27e4db646b17ep-22);
-    p = FMA(p, r, 0x1.71de0231960ebp-19);
-    p = FMA(p, r, 0x1.a01a01a6d889cp-16);
-    p = FMA(p, r, 0x1.a01a01abe7fe1p-13);
-    p = FMA(p, r, 0x1.6c16c16c162d4p-10);
-    p = FMA(p, r, 0x1.11111111100dcp-7);
-    p = FMA(p, r, 0x1.5555555555556p-5);
-    p = FMA(p, r, 0x1.5555555555557p-3);
-    p = FMA(p, r, 0.5);
-    p = FMA(p * r, r, r);
+    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
     const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
     const double first = power_of_two(half);
     return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
@@ -72,33 +72,17 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    y = FMA(y, x, 0x1.6b1a004f60b8ap-33);
-    y = FMA(y, x, -0x1.780c9eb3cad9bp-28);
-    y = FMA(y, x, 0x1.85aa166b00e59p-23);
-    y = FMA(y, x, -0x1.93d32c0989153p-18);
-    y = FMA(y, x, 0x1.a30091645b6edp-13);
-    y = FMA(y, x, -0x1.b80fb1f965033p-8);
-    y = FMA(y, x, 0x1.15e37299ff6ecp-2);
+    NEXT(0x1.6b1a004f60b8ap-33) NEXT(-0x1.780c9eb3cad9bp-28) NEXT(0x1.85aa166b00e59p-23) NEXT(-0x1.93d32c0989153p-18)
+        NEXT(0x1.a30091645b6edp-13) NEXT(-0x1.b80fb1f965033p-8) NEXT(0x1.15e37299ff6ecp-2)
     return y;
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    y = FMA(y, x, -0x1.4b8c5d38698cdp-6);
-    y = FMA(y, x, 0x1.142e6513f04a7p-4);
-    y = FMA(y, x, -0x1.ed69ff3b989f6p-4);
-    y = FMA(y, x, 0x1.d6a86e7cd6b0cp-4);
-    y = FMA(y, x, -0x1.92e0896746c44p-5);
-    y = FMA(y, x, 0x1.436d16b6bf26bp-6);
-    y = FMA(y, x, -0x1.04ecb3196f67ap-5);
-    y = FMA(y, x, -0x1.4600a92476061p-6);
-    y = FMA(y, x, 0x1.2e8cc06cf7ca6p-6);
-    y = FMA(y, x, 0x1.4a768726a744cp-4);
-    y = FMA(y, x, 0x1.21ded1c5ca41fp-3);
-    y = FMA(y, x, 0x1.6fa9a5ef1818bp-3);
-    y = FMA(y, x, 0x1.7d99f3494b792p-3);
-    y = FMA(y, x, 0x1.5547eddfd1349p-3);
-    y = FMA(y, x, 0x1.0e7dcd211ea22p-3);
+    NEXT(-0x1.4b8c5d38698cdp-6) NEXT(0x1.142e6513f04a7p-4) NEXT(-0x1.ed69ff3b989f6p-4) NEXT(0x1.d6a86e7cd6b0cp-4)
+        NEXT(-0x1.92e0896746c44p-5) NEXT(0x1.436d16b6bf26bp-6) NEXT(-0x1.04ecb3196f67ap-5) NEXT(-0x1.4600a92476061p-6)
+        NEXT(0x1.2e8cc06cf7ca6p-6) NEXT(0x1.4a768726a744cp-4) NEXT(0x1.21ded1c5ca41fp-3) NEXT(0x1.6fa9a5ef1818bp-3)
+        NEXT(0x1.7d99f3494b792p-3) NEXT(0x1.5547eddfd1349p-3) NEXT(0x1.0e7dcd211ea22p-3)
     return y;
 }
 
@@ -128,7 +112,7 @@ static void logistic_transform_exact_float64_forward_block(const double *const *
     for (int i = 0; i < LANES; ++i) {
         s[5][i] = mean[i] < 0.0;
         s[1][i] = s[5][i] ? (-mean[i]) : mean[i];
-        double t2 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        double t2 = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
         s[2][i] = t2 < 1.0625;
         double t4 = s[2][i] ? t2 : 0.0;
         s[0][i] = s[2][i] ? 1.0625 : t2;
@@ -239,7 +223,7 @@ static void logistic_transform_exact_float64_forward_block(const double *const *
         const double *c = table11[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            double t0 = 1.0 / (__builtin_sqrt(s[0][i] + c[0]));
+            double t0 = 1.0 / (SQRT(s[0][i] + c[0]));
             double t1 = s[1][i] * t0;
             double t2 = (37.5 < t1) ? 37.5 : t1;
             double t3 = exp64((t2 * t2) * (-0.5));
@@ -283,7 +267,7 @@ static void logistic_transform_exact_float64_backward_block(const double *const 
     for (int i = 0; i < LANES; ++i) {
         s[7][i] = mean[i] < 0.0;
         s[1][i] = s[7][i] ? (-mean[i]) : mean[i];
-        double t2 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        double t2 = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
         s[2][i] = t2 < 1.0625;
         double t4 = s[2][i] ? t2 : 0.0;
         s[0][i] = s[2][i] ? 1.0625 : t2;
@@ -486,7 +470,7 @@ static void logistic_transform_exact_float64_backward_block(const double *const 
         const double *c = table11[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            double t0 = 1.0 / (__builtin_sqrt(s[0][i] + c[0]));
+            double t0 = 1.0 / (SQRT(s[0][i] + c[0]));
             double t1 = s[1][i] * t0;
             double t2 = (37.5 < t1) ? 37.5 : t1;
             double t3 = exp64((t2 * t2) * (-0.5));

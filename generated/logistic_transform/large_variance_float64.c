@@ -17,6 +17,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -39,6 +42,14 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }
 }
 
+INLINE double exp_rest(double y, double x)
+{
+    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
+        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    return y;
+}
+
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
 {
@@ -53,18 +64,7 @@ INLINE double exp64(double x)
     x = x > 710.0 ? 710.0 : x;
     const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
     const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
-    double p = 0x1.1f730349868cep-29;
-    p = FMA(p, r, 0x1.af4de97ca4194p-26);
-    p = FMA(p, r, 0x1.27e4db646b17ep-22);
-    p = FMA(p, r, 0x1.71de0231960ebp-19);
-    p = FMA(p, r, 0x1.a01a01a6d889cp-16);
-    p = FMA(p, r, 0x1.a01a01abe7fe1p-13);
-    p = FMA(p, r, 0x1.6c16c16c162d4p-10);
-    p = FMA(p, r, 0x1.11111111100dcp-7);
-    p = FMA(p, r, 0x1.5555555555556p-5);
-    p = FMA(p, r, 0x1.5555555555557p-3);
-    p = FMA(p, r, 0.5);
-    p = FMA(p * r, r, r);
+    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
     const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
     const double first = power_of_two(half);
     return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
@@ -72,28 +72,12 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    y = FMA(y, x, 0x1.56f66985b2f27p-7);
-    y = FMA(y, x, -0x1.99fe8c7ad9f68p-6);
-    y = FMA(y, x, 0x1.cacee8f974928p-6);
-    y = FMA(y, x, -0x1.f7028ff2f28e1p-8);
-    y = FMA(y, x, -0x1.9d0fddf59224ap-7);
-    y = FMA(y, x, 0x1.5ef483507f79p-8);
-    y = FMA(y, x, 0x1.457309104eb5bp-7);
-    y = FMA(y, x, -0x1.1ae8a7bbb64fp-10);
-    y = FMA(y, x, -0x1.662bea0e1e9bp-7);
-    y = FMA(y, x, -0x1.053e6e228b9bfp-8);
-    y = FMA(y, x, 0x1.6bbc47b578b6fp-7);
-    y = FMA(y, x, 0x1.a0aab977a21efp-7);
-    y = FMA(y, x, -0x1.643f3dec15da1p-8);
-    y = FMA(y, x, -0x1.9cb109f67a87ep-6);
-    y = FMA(y, x, -0x1.550fd766481f1p-6);
-    y = FMA(y, x, 0x1.2df7873de195bp-6);
-    y = FMA(y, x, 0x1.4a9f31bbd6437p-4);
-    y = FMA(y, x, 0x1.21dbca33ef2ap-3);
-    y = FMA(y, x, 0x1.6fa9ad6f60318p-3);
-    y = FMA(y, x, 0x1.7d99fbc7fd0d9p-3);
-    y = FMA(y, x, 0x1.5547ed57324c4p-3);
-    y = FMA(y, x, 0x1.0e7dcd1d93192p-3);
+    NEXT(0x1.56f66985b2f27p-7) NEXT(-0x1.99fe8c7ad9f68p-6) NEXT(0x1.cacee8f974928p-6) NEXT(-0x1.f7028ff2f28e1p-8)
+        NEXT(-0x1.9d0fddf59224ap-7) NEXT(0x1.5ef483507f79p-8) NEXT(0x1.457309104eb5bp-7) NEXT(-0x1.1ae8a7bbb64fp-10)
+        NEXT(-0x1.662bea0e1e9bp-7) NEXT(-0x1.053e6e228b9bfp-8) NEXT(0x1.6bbc47b578b6fp-7) NEXT(0x1.a0aab977a21efp-7)
+        NEXT(-0x1.643f3dec15da1p-8) NEXT(-0x1.9cb109f67a87ep-6) NEXT(-0x1.550fd766481f1p-6) NEXT(0x1.2df7873de195bp-6)
+        NEXT(0x1.4a9f31bbd6437p-4) NEXT(0x1.21dbca33ef2ap-3) NEXT(0x1.6fa9ad6f60318p-3) NEXT(0x1.7d99fbc7fd0d9p-3)
+        NEXT(0x1.5547ed57324c4p-3) NEXT(0x1.0e7dcd1d93192p-3)
     return y;
 }
 
@@ -106,7 +90,7 @@ static void logistic_transform_large_variance_float64_forward_block(const double
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = mean[i] * (1.0 / (__builtin_sqrt(var[i] + 0x1.a51a6625307d3p1)));
+        double t0 = mean[i] * (1.0 / (SQRT(var[i] + 0x1.a51a6625307d3p1)));
         _Bool t1 = t0 < 0.0;
         double t2 = (t0 * t0) * (-0.5);
         _Bool t3 = t2 < (-745.0);
@@ -116,8 +100,8 @@ static void logistic_transform_large_variance_float64_forward_block(const double
         double t7 = 1.0 - t6;
         double t8 = t1 ? t6 : t7;
         _Bool t9 = 0.0 <= var[i];
-        double t10 = __builtin_sqrt(t9 ? 1.0 : var[i]);
-        double t11 = (mean[i] + (-1.0)) * (1.0 / (__builtin_sqrt(var[i] + 0x1.251a6625307d3p1)));
+        double t10 = SQRT(t9 ? 1.0 : var[i]);
+        double t11 = (mean[i] + (-1.0)) * (1.0 / (SQRT(var[i] + 0x1.251a6625307d3p1)));
         _Bool t12 = t11 < 0.0;
         double t13 = (t11 * t11) * (-0.5);
         _Bool t14 = t13 < (-745.0);
@@ -153,14 +137,14 @@ static void logistic_transform_large_variance_float64_backward_block(const doubl
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = 1.0 / (__builtin_sqrt(var[i] + 0x1.a51a6625307d3p1));
+        double t0 = 1.0 / (SQRT(var[i] + 0x1.a51a6625307d3p1));
         double t1 = mean[i] * t0;
         double t2 = (t1 * t1) * (-0.5);
         _Bool t3 = t2 < (-745.0);
         double t4 = t3 ? 0.0 : (exp64(t3 ? (-745.0) : t2));
         double t5 = (t0 * 0x1.9884533d43651p-2) * t4;
         _Bool t6 = 0.0 <= var[i];
-        double t7 = __builtin_sqrt(t6 ? 1.0 : var[i]);
+        double t7 = SQRT(t6 ? 1.0 : var[i]);
         double t8 = t4 * (t0 * (t0 * (t1 * (-0x1.9884533d43651p-3))));
         _Bool t9 = t1 < 0.0;
         double t10 = 1.0 / (FMA(t9 ? (-t1) : t1, 0.25, 1.0));
@@ -168,7 +152,7 @@ static void logistic_transform_large_variance_float64_backward_block(const doubl
         double t12 = 1.0 - t11;
         double t13 = t9 ? t11 : t12;
         double t14 = t13 * (-2.0);
-        double t15 = 1.0 / (__builtin_sqrt(var[i] + 0x1.251a6625307d3p1));
+        double t15 = 1.0 / (SQRT(var[i] + 0x1.251a6625307d3p1));
         double t16 = mean[i] + (-1.0);
         double t17 = t15 * t16;
         double t18 = (t17 * t17) * (-0.5);

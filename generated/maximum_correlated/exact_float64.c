@@ -17,6 +17,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -39,6 +42,14 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }
 }
 
+INLINE double exp_rest(double y, double x)
+{
+    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
+        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    return y;
+}
+
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
 {
@@ -53,18 +64,7 @@ INLINE double exp64(double x)
     x = x > 710.0 ? 710.0 : x;
     const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
     const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
-    double p = 0x1.1f730349868cep-29;
-    p = FMA(p, r, 0x1.af4de97ca4194p-26);
-    p = FMA(p, r, 0x1.27e4db646b17ep-22);
-    p = FMA(p, r, 0x1.71de0231960ebp-19);
-    p = FMA(p, r, 0x1.a01a01a6d889cp-16);
-    p = FMA(p, r, 0x1.a01a01abe7fe1p-13);
-    p = FMA(p, r, 0x1.6c16c16c162d4p-10);
-    p = FMA(p, r, 0x1.11111111100dcp-7);
-    p = FMA(p, r, 0x1.5555555555556p-5);
-    p = FMA(p, r, 0x1.5555555555557p-3);
-    p = FMA(p, r, 0.5);
-    p = FMA(p * r, r, r);
+    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
     const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
     const double first = power_of_two(half);
     return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
@@ -72,30 +72,12 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    y = FMA(y, x, 0x1.e22231e243c2ap-4);
-    y = FMA(y, x, -0x1.c60dfe9295708p-2);
-    y = FMA(y, x, 0x1.e9c562ee723bp-1);
-    y = FMA(y, x, -0x1.42be6417d63f7p0);
-    y = FMA(y, x, 0x1.ed6eaf330eaf3p-1);
-    y = FMA(y, x, -0x1.32d4eefd89f5cp-2);
-    y = FMA(y, x, -0x1.3601aeebed7b1p-4);
-    y = FMA(y, x, -0x1.635b1277e35dap-8);
-    y = FMA(y, x, 0x1.7289ede87476ep-4);
-    y = FMA(y, x, 0x1.109dfe3f4c84fp-5);
-    y = FMA(y, x, -0x1.221df81e68f76p-4);
-    y = FMA(y, x, -0x1.bc8f6513df199p-5);
-    y = FMA(y, x, 0x1.505dbaf55c934p-5);
-    y = FMA(y, x, 0x1.306e8749ea37cp-4);
-    y = FMA(y, x, 0x1.6bfd74f9811ccp-8);
-    y = FMA(y, x, -0x1.385471811991dp-4);
-    y = FMA(y, x, -0x1.370c4248c30bbp-4);
-    y = FMA(y, x, 0x1.71bfebd0a3423p-7);
-    y = FMA(y, x, 0x1.dc7cfa4c17d15p-4);
-    y = FMA(y, x, 0x1.5f718d557533p-3);
-    y = FMA(y, x, 0x1.46d3d78e809dbp-3);
-    y = FMA(y, x, 0x1.b5a96b5a329d4p-4);
-    y = FMA(y, x, 0x1.a04ba48d9d27cp-5);
-    y = FMA(y, x, 0x1.d0fb6385ac0e4p-7);
+    NEXT(0x1.e22231e243c2ap-4) NEXT(-0x1.c60dfe9295708p-2) NEXT(0x1.e9c562ee723bp-1) NEXT(-0x1.42be6417d63f7p0)
+        NEXT(0x1.ed6eaf330eaf3p-1) NEXT(-0x1.32d4eefd89f5cp-2) NEXT(-0x1.3601aeebed7b1p-4) NEXT(-0x1.635b1277e35dap-8)
+        NEXT(0x1.7289ede87476ep-4) NEXT(0x1.109dfe3f4c84fp-5) NEXT(-0x1.221df81e68f76p-4) NEXT(-0x1.bc8f6513df199p-5)
+        NEXT(0x1.505dbaf55c934p-5) NEXT(0x1.306e8749ea37cp-4) NEXT(0x1.6bfd74f9811ccp-8) NEXT(-0x1.385471811991dp-4)
+        NEXT(-0x1.370c4248c30bbp-4) NEXT(0x1.71bfebd0a3423p-7) NEXT(0x1.dc7cfa4c17d15p-4) NEXT(0x1.5f718d557533p-3)
+        NEXT(0x1.46d3d78e809dbp-3) NEXT(0x1.b5a96b5a329d4p-4) NEXT(0x1.a04ba48d9d27cp-5) NEXT(0x1.d0fb6385ac0e4p-7)
     return y;
 }
 
@@ -113,26 +95,25 @@ static void maximum_correlated_exact_float64_forward_block(const double *const *
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean1[i] < mean2[i];
         _Bool t1 = (0.0 <= var1[i]) & (0.0 <= var2[i]);
-        double t2 = ((__builtin_sqrt(var1[i])) * 0x1.00004p0) * (__builtin_sqrt(var2[i]));
-        _Bool t3 = t1 & ((__builtin_fabs(cov[i])) <= t2);
-        _Bool t4 = var1[i] < var2[i];
-        double t5 = (t4 ? var1[i] : var2[i]) + ((t4 ? var2[i] : var1[i]) - (cov[i] * 2.0));
-        double t6 = (0.0 < t5) ? t5 : 0.0;
-        _Bool t7 = t6 == 0.0;
-        double t8 = __builtin_sqrt(t3 ? (t7 ? 1.0 : t6) : (-1.0));
-        double t9 = __builtin_fabs(mean1[i] - mean2[i]);
-        _Bool t10 = t7 & (0.0 < t9);
-        double t11 = (1.0 / t8) * (t10 ? 0x1p100 : t9);
-        double t12 = (38.5 < t11) ? 38.5 : t11;
-        double t13 = exp64((t12 * t12) * (-0.5));
-        double t14 = 1.0 / (FMA(t12, 0.25, 1.0));
-        double t15 = (t14 * (t14 * (t14 * (polynomial0(-0x1.c49ef81823d75p-7, t14 - 0.25))))) * 2.0;
-        double t16 = (1.0 / (FMA(t12, t12, 1.0))) * (FMA(t15, -t12, 0x1.9884533d43651p-2));
-        double t17 = t13 * t16;
-        double t18 = (t0 ? var1[i] : var2[i]) * (t13 * (FMA(t16, -t17, t15)));
-        double t19 = FMA(t0 ? var2[i] : var1[i], 1.0 - (t13 * (FMA(t16, FMA(t12, 2.0, t17), t15))), t18);
-        out_mean[i] = ((t0 ? mean2[i] : mean1[i]) + ((t7 ? 0.0 : t8) * t17));
-        out_var[i] = (t19 + (cov[i] * (t13 * ((t16 * (t12 + t17)) * 2.0))));
+        _Bool t2 = t1 & ((ABS(cov[i])) <= (((SQRT(var1[i])) * 0x1.00004p0) * (SQRT(var2[i]))));
+        _Bool t3 = var1[i] < var2[i];
+        double t4 = (t3 ? var1[i] : var2[i]) + ((t3 ? var2[i] : var1[i]) - (cov[i] * 2.0));
+        double t5 = (0.0 < t4) ? t4 : 0.0;
+        _Bool t6 = t5 == 0.0;
+        double t7 = SQRT(t2 ? (t6 ? 1.0 : t5) : (-1.0));
+        double t8 = ABS(mean1[i] - mean2[i]);
+        _Bool t9 = t6 & (0.0 < t8);
+        double t10 = (1.0 / t7) * (t9 ? 0x1p100 : t8);
+        double t11 = (38.5 < t10) ? 38.5 : t10;
+        double t12 = exp64((t11 * t11) * (-0.5));
+        double t13 = 1.0 / (FMA(t11, 0.25, 1.0));
+        double t14 = (t13 * (t13 * (t13 * (polynomial0(-0x1.c49ef81823d75p-7, t13 - 0.25))))) * 2.0;
+        double t15 = (1.0 / (FMA(t11, t11, 1.0))) * (FMA(t14, -t11, 0x1.9884533d43651p-2));
+        double t16 = t12 * t15;
+        double t17 = (t0 ? var1[i] : var2[i]) * (t12 * (FMA(t15, -t16, t14)));
+        double t18 = FMA(t0 ? var2[i] : var1[i], 1.0 - (t12 * (FMA(t15, FMA(t11, 2.0, t16), t14))), t17);
+        out_mean[i] = ((t0 ? mean2[i] : mean1[i]) + ((t6 ? 0.0 : t7) * t16));
+        out_var[i] = (t18 + (cov[i] * (t12 * ((t15 * (t11 + t16)) * 2.0))));
     }
 }
 
@@ -165,48 +146,47 @@ static void maximum_correlated_exact_float64_backward_block(const double *const 
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean1[i] < mean2[i];
         _Bool t1 = (0.0 <= var1[i]) & (0.0 <= var2[i]);
-        double t2 = ((__builtin_sqrt(var1[i])) * 0x1.00004p0) * (__builtin_sqrt(var2[i]));
-        _Bool t3 = t1 & ((__builtin_fabs(cov[i])) <= t2);
-        _Bool t4 = var1[i] < var2[i];
-        double t5 = (t4 ? var1[i] : var2[i]) + ((t4 ? var2[i] : var1[i]) - (cov[i] * 2.0));
-        double t6 = (0.0 < t5) ? t5 : 0.0;
-        double t7 = var1[i] - cov[i];
-        double t8 = var2[i] - cov[i];
-        _Bool t9 = t6 == 0.0;
-        double t10 = __builtin_sqrt(t3 ? (t9 ? 1.0 : t6) : (-1.0));
-        double t11 = 1.0 / t10;
-        double t12 = t9 ? 0.0 : t11;
-        double t13 = __builtin_fabs(mean1[i] - mean2[i]);
-        _Bool t14 = t9 & (0.0 < t13);
-        double t15 = t11 * (t14 ? 0x1p100 : t13);
-        double t16 = (38.5 < t15) ? 38.5 : t15;
-        double t17 = exp64((t16 * t16) * (-0.5));
-        double t18 = 1.0 / (FMA(t16, 0.25, 1.0));
-        double t19 = (t18 * (t18 * (t18 * (polynomial0(-0x1.c49ef81823d75p-7, t18 - 0.25))))) * 2.0;
-        double t20 = (1.0 / (FMA(t16, t16, 1.0))) * (FMA(t19, -t16, 0x1.9884533d43651p-2));
-        double t21 = FMA(t16, t20, t19);
-        double t22 = t17 * t20;
-        double t23 = t17 * t21;
-        double t24 = t16 + t22;
-        double t25 = 1.0 - t23;
-        double t26 = t12 * (t17 * 0x1.9884533d43651p-3);
-        double t27 = t21 * (t24 * (t11 * (t11 * (t0 ? t8 : t7))));
-        double t28 = t27 - (t25 * (t20 * (t11 * (t11 * (t0 ? t7 : t8)))));
-        double t29 = (t9 ? 0.0 : t10) * ((t17 * 2.0) * t28);
-        double t30 = -t29;
-        double t31 = t16 * t28;
-        double t32 = 1.0 - (t17 * (t31 + (FMA(t20, FMA(t16, 2.0, t22), t19))));
-        double t33 = t17 * ((FMA(t20, -t22, t19)) - t31);
-        out_grad_mean1[i] = FMA(grad_mean[i], (t0 ? t23 : t25),
-            grad_var[i] * (t0 ? t30 : t29));
-        out_grad_var1[i] = FMA(grad_mean[i], t26,
-            grad_var[i] * (t0 ? t33 : t32));
-        out_grad_mean2[i] = FMA(grad_mean[i], (t0 ? t25 : t23),
-            grad_var[i] * (t0 ? t29 : t30));
-        out_grad_var2[i] = FMA(grad_mean[i], t26,
-            grad_var[i] * (t0 ? t32 : t33));
-        out_grad_cov[i] = FMA(grad_mean[i], (t12 * (t17 * (-0x1.9884533d43651p-2))),
-            grad_var[i] * (t17 * ((FMA(t20, t24, t31)) * 2.0)));
+        _Bool t2 = t1 & ((ABS(cov[i])) <= (((SQRT(var1[i])) * 0x1.00004p0) * (SQRT(var2[i]))));
+        _Bool t3 = var1[i] < var2[i];
+        double t4 = (t3 ? var1[i] : var2[i]) + ((t3 ? var2[i] : var1[i]) - (cov[i] * 2.0));
+        double t5 = (0.0 < t4) ? t4 : 0.0;
+        double t6 = var1[i] - cov[i];
+        double t7 = var2[i] - cov[i];
+        _Bool t8 = t5 == 0.0;
+        double t9 = SQRT(t2 ? (t8 ? 1.0 : t5) : (-1.0));
+        double t10 = 1.0 / t9;
+        double t11 = t8 ? 0.0 : t10;
+        double t12 = ABS(mean1[i] - mean2[i]);
+        _Bool t13 = t8 & (0.0 < t12);
+        double t14 = t10 * (t13 ? 0x1p100 : t12);
+        double t15 = (38.5 < t14) ? 38.5 : t14;
+        double t16 = exp64((t15 * t15) * (-0.5));
+        double t17 = 1.0 / (FMA(t15, 0.25, 1.0));
+        double t18 = (t17 * (t17 * (t17 * (polynomial0(-0x1.c49ef81823d75p-7, t17 - 0.25))))) * 2.0;
+        double t19 = (1.0 / (FMA(t15, t15, 1.0))) * (FMA(t18, -t15, 0x1.9884533d43651p-2));
+        double t20 = FMA(t15, t19, t18);
+        double t21 = t16 * t19;
+        double t22 = t16 * t20;
+        double t23 = t15 + t21;
+        double t24 = 1.0 - t22;
+        double t25 = t11 * (t16 * 0x1.9884533d43651p-3);
+        double t26 = t20 * (t23 * (t10 * (t10 * (t0 ? t7 : t6))));
+        double t27 = t26 - (t24 * (t19 * (t10 * (t10 * (t0 ? t6 : t7)))));
+        double t28 = (t8 ? 0.0 : t9) * ((t16 * 2.0) * t27);
+        double t29 = -t28;
+        double t30 = t15 * t27;
+        double t31 = 1.0 - (t16 * (t30 + (FMA(t19, FMA(t15, 2.0, t21), t18))));
+        double t32 = t16 * ((FMA(t19, -t21, t18)) - t30);
+        out_grad_mean1[i] = FMA(grad_mean[i], (t0 ? t22 : t24),
+            grad_var[i] * (t0 ? t29 : t28));
+        out_grad_var1[i] = FMA(grad_mean[i], t25,
+            grad_var[i] * (t0 ? t32 : t31));
+        out_grad_mean2[i] = FMA(grad_mean[i], (t0 ? t24 : t22),
+            grad_var[i] * (t0 ? t28 : t29));
+        out_grad_var2[i] = FMA(grad_mean[i], t25,
+            grad_var[i] * (t0 ? t31 : t32));
+        out_grad_cov[i] = FMA(grad_mean[i], (t11 * (t16 * (-0x1.9884533d43651p-2))),
+            grad_var[i] * (t16 * ((FMA(t19, t23, t30)) * 2.0)));
     }
 }
 

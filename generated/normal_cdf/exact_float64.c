@@ -18,6 +18,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -40,6 +43,14 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }
 }
 
+INLINE double exp_rest(double y, double x)
+{
+    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
+        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    return y;
+}
+
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
 {
@@ -54,18 +65,7 @@ INLINE double exp64(double x)
     x = x > 710.0 ? 710.0 : x;
     const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
     const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
-    double p = 0x1.1f730349868cep-29;
-    p = FMA(p, r, 0x1.af4de97ca4194p-26);
-    p = FMA(p, r, 0x1.27e4db646b17ep-22);
-    p = FMA(p, r, 0x1.71de0231960ebp-19);
-    p = FMA(p, r, 0x1.a01a01a6d889cp-16);
-    p = FMA(p, r, 0x1.a01a01abe7fe1p-13);
-    p = FMA(p, r, 0x1.6c16c16c162d4p-10);
-    p = FMA(p, r, 0x1.11111111100dcp-7);
-    p = FMA(p, r, 0x1.5555555555556p-5);
-    p = FMA(p, r, 0x1.5555555555557p-3);
-    p = FMA(p, r, 0.5);
-    p = FMA(p * r, r, r);
+    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
     const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
     const double first = power_of_two(half);
     return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
@@ -73,28 +73,12 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    y = FMA(y, x, 0x1.56f66985b2f27p-7);
-    y = FMA(y, x, -0x1.99fe8c7ad9f68p-6);
-    y = FMA(y, x, 0x1.cacee8f974928p-6);
-    y = FMA(y, x, -0x1.f7028ff2f28e1p-8);
-    y = FMA(y, x, -0x1.9d0fddf59224ap-7);
-    y = FMA(y, x, 0x1.5ef483507f79p-8);
-    y = FMA(y, x, 0x1.457309104eb5bp-7);
-    y = FMA(y, x, -0x1.1ae8a7bbb64fp-10);
-    y = FMA(y, x, -0x1.662bea0e1e9bp-7);
-    y = FMA(y, x, -0x1.053e6e228b9bfp-8);
-    y = FMA(y, x, 0x1.6bbc47b578b6fp-7);
-    y = FMA(y, x, 0x1.a0aab977a21efp-7);
-    y = FMA(y, x, -0x1.643f3dec15da1p-8);
-    y = FMA(y, x, -0x1.9cb109f67a87ep-6);
-    y = FMA(y, x, -0x1.550fd766481f1p-6);
-    y = FMA(y, x, 0x1.2df7873de195bp-6);
-    y = FMA(y, x, 0x1.4a9f31bbd6437p-4);
-    y = FMA(y, x, 0x1.21dbca33ef2ap-3);
-    y = FMA(y, x, 0x1.6fa9ad6f60318p-3);
-    y = FMA(y, x, 0x1.7d99fbc7fd0d9p-3);
-    y = FMA(y, x, 0x1.5547ed57324c4p-3);
-    y = FMA(y, x, 0x1.0e7dcd1d93192p-3);
+    NEXT(0x1.56f66985b2f27p-7) NEXT(-0x1.99fe8c7ad9f68p-6) NEXT(0x1.cacee8f974928p-6) NEXT(-0x1.f7028ff2f28e1p-8)
+        NEXT(-0x1.9d0fddf59224ap-7) NEXT(0x1.5ef483507f79p-8) NEXT(0x1.457309104eb5bp-7) NEXT(-0x1.1ae8a7bbb64fp-10)
+        NEXT(-0x1.662bea0e1e9bp-7) NEXT(-0x1.053e6e228b9bfp-8) NEXT(0x1.6bbc47b578b6fp-7) NEXT(0x1.a0aab977a21efp-7)
+        NEXT(-0x1.643f3dec15da1p-8) NEXT(-0x1.9cb109f67a87ep-6) NEXT(-0x1.550fd766481f1p-6) NEXT(0x1.2df7873de195bp-6)
+        NEXT(0x1.4a9f31bbd6437p-4) NEXT(0x1.21dbca33ef2ap-3) NEXT(0x1.6fa9ad6f60318p-3) NEXT(0x1.7d99fbc7fd0d9p-3)
+        NEXT(0x1.5547ed57324c4p-3) NEXT(0x1.0e7dcd1d93192p-3)
     return y;
 }
 
@@ -130,10 +114,10 @@ static void normal_cdf_exact_float64_forward_block(const double *const *in, cons
         s[3][i] = 0.0 <= var[i];
         double t1 = s[3][i] ? var[i] : 0.0;
         double t2 = (0x1p100 < t1) ? 0x1p100 : t1;
-        double t3 = mean[i] * (1.0 / (__builtin_sqrt(t1 + 1.0)));
+        double t3 = mean[i] * (1.0 / (SQRT(t1 + 1.0)));
         double t4 = (20.0 < t3) ? 20.0 : ((t3 < (-20.0)) ? (-20.0) : t3);
         double t5 = 1.0 / (FMA(t2, 2.0, 1.0));
-        s[2][i] = (t5 * (t2 * 2.0)) * (1.0 / ((__builtin_sqrt(t5)) + 1.0));
+        s[2][i] = (t5 * (t2 * 2.0)) * (1.0 / ((SQRT(t5)) + 1.0));
         s[1][i] = (t4 * t4) * (-0.5);
         s[0][i] = -s[2][i];
         _Bool t9 = t4 < 0.0;
@@ -141,7 +125,7 @@ static void normal_cdf_exact_float64_forward_block(const double *const *in, cons
         double t11 = 1.0 / (FMA(t9 ? (-t4) : t4, 0.25, 1.0));
         double t12 = t11 * (polynomial0(-0x1.d295e88846ca8p-10, t11 - 0.25));
         double t13 = (t10 ? 0.0 : (exp64(t10 ? (-745.0) : s[1][i]))) * t12;
-        s[4][i] = __builtin_sqrt(s[3][i] ? 1.0 : var[i]);
+        s[4][i] = SQRT(s[3][i] ? 1.0 : var[i]);
         s[5][i] = s[3][i] ? (t9 ? t13 : (1.0 - t13)) : s[4][i];
     }
     for (int k = 0; k < 16; ++k) {
@@ -186,17 +170,17 @@ static void normal_cdf_exact_float64_backward_block(const double *const *in, con
         s[5][i] = 0.0 <= var[i];
         double t1 = s[5][i] ? var[i] : 0.0;
         double t2 = (0x1p100 < t1) ? 0x1p100 : t1;
-        s[4][i] = 1.0 / (__builtin_sqrt(t1 + 1.0));
+        s[4][i] = 1.0 / (SQRT(t1 + 1.0));
         double t4 = mean[i] * s[4][i];
         s[3][i] = (20.0 < t4) ? 20.0 : ((t4 < (-20.0)) ? (-20.0) : t4);
         double t6 = 1.0 / (FMA(t2, 2.0, 1.0));
-        double t7 = __builtin_sqrt(t6);
+        double t7 = SQRT(t6);
         s[2][i] = (t6 * (t2 * 2.0)) * (1.0 / (t7 + 1.0));
         s[1][i] = (s[3][i] * s[3][i]) * (-0.5);
         s[0][i] = -s[2][i];
         _Bool t11 = s[1][i] < (-745.0);
         double t12 = (t11 ? 0.0 : (exp64(t11 ? (-745.0) : s[1][i]))) * 0x1.9884533d43651p-2;
-        s[6][i] = __builtin_sqrt(s[5][i] ? 1.0 : var[i]);
+        s[6][i] = SQRT(s[5][i] ? 1.0 : var[i]);
         s[9][i] = s[5][i] ? (s[4][i] * t12) : s[6][i];
         s[7][i] = (s[4][i] * (s[4][i] * s[3][i])) * (-0.5);
         s[10][i] = s[5][i] ? (t12 * s[7][i]) : s[6][i];

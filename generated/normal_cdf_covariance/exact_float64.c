@@ -17,6 +17,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -39,6 +42,14 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }
 }
 
+INLINE double exp_rest(double y, double x)
+{
+    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
+        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    return y;
+}
+
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
 {
@@ -53,18 +64,7 @@ INLINE double exp64(double x)
     x = x > 710.0 ? 710.0 : x;
     const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
     const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
-    double p = 0x1.1f730349868cep-29;
-    p = FMA(p, r, 0x1.af4de97ca4194p-26);
-    p = FMA(p, r, 0x1.27e4db646b17ep-22);
-    p = FMA(p, r, 0x1.71de0231960ebp-19);
-    p = FMA(p, r, 0x1.a01a01a6d889cp-16);
-    p = FMA(p, r, 0x1.a01a01abe7fe1p-13);
-    p = FMA(p, r, 0x1.6c16c16c162d4p-10);
-    p = FMA(p, r, 0x1.11111111100dcp-7);
-    p = FMA(p, r, 0x1.5555555555556p-5);
-    p = FMA(p, r, 0x1.5555555555557p-3);
-    p = FMA(p, r, 0.5);
-    p = FMA(p * r, r, r);
+    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
     const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
     const double first = power_of_two(half);
     return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
@@ -72,28 +72,12 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    y = FMA(y, x, 0x1.56f66985b2f27p-7);
-    y = FMA(y, x, -0x1.99fe8c7ad9f68p-6);
-    y = FMA(y, x, 0x1.cacee8f974928p-6);
-    y = FMA(y, x, -0x1.f7028ff2f28e1p-8);
-    y = FMA(y, x, -0x1.9d0fddf59224ap-7);
-    y = FMA(y, x, 0x1.5ef483507f79p-8);
-    y = FMA(y, x, 0x1.457309104eb5bp-7);
-    y = FMA(y, x, -0x1.1ae8a7bbb64fp-10);
-    y = FMA(y, x, -0x1.662bea0e1e9bp-7);
-    y = FMA(y, x, -0x1.053e6e228b9bfp-8);
-    y = FMA(y, x, 0x1.6bbc47b578b6fp-7);
-    y = FMA(y, x, 0x1.a0aab977a21efp-7);
-    y = FMA(y, x, -0x1.643f3dec15da1p-8);
-    y = FMA(y, x, -0x1.9cb109f67a87ep-6);
-    y = FMA(y, x, -0x1.550fd766481f1p-6);
-    y = FMA(y, x, 0x1.2df7873de195bp-6);
-    y = FMA(y, x, 0x1.4a9f31bbd6437p-4);
-    y = FMA(y, x, 0x1.21dbca33ef2ap-3);
-    y = FMA(y, x, 0x1.6fa9ad6f60318p-3);
-    y = FMA(y, x, 0x1.7d99fbc7fd0d9p-3);
-    y = FMA(y, x, 0x1.5547ed57324c4p-3);
-    y = FMA(y, x, 0x1.0e7dcd1d93192p-3);
+    NEXT(0x1.56f66985b2f27p-7) NEXT(-0x1.99fe8c7ad9f68p-6) NEXT(0x1.cacee8f974928p-6) NEXT(-0x1.f7028ff2f28e1p-8)
+        NEXT(-0x1.9d0fddf59224ap-7) NEXT(0x1.5ef483507f79p-8) NEXT(0x1.457309104eb5bp-7) NEXT(-0x1.1ae8a7bbb64fp-10)
+        NEXT(-0x1.662bea0e1e9bp-7) NEXT(-0x1.053e6e228b9bfp-8) NEXT(0x1.6bbc47b578b6fp-7) NEXT(0x1.a0aab977a21efp-7)
+        NEXT(-0x1.643f3dec15da1p-8) NEXT(-0x1.9cb109f67a87ep-6) NEXT(-0x1.550fd766481f1p-6) NEXT(0x1.2df7873de195bp-6)
+        NEXT(0x1.4a9f31bbd6437p-4) NEXT(0x1.21dbca33ef2ap-3) NEXT(0x1.6fa9ad6f60318p-3) NEXT(0x1.7d99fbc7fd0d9p-3)
+        NEXT(0x1.5547ed57324c4p-3) NEXT(0x1.0e7dcd1d93192p-3)
     return y;
 }
 
@@ -182,59 +166,58 @@ static void normal_cdf_covariance_exact_float64_forward_block(const double *cons
         double t3 = t1 ? mean1[i] : mean2[i];
         double t4 = t1 ? var2[i] : var1[i];
         double t5 = t1 ? var1[i] : var2[i];
-        double t6 = __builtin_fabs(cov[i]);
+        double t6 = ABS(cov[i]);
         _Bool t7 = 0.0 <= t4;
         _Bool t8 = 0.0 <= t5;
-        double t9 = ((__builtin_sqrt(t7 ? t4 : 0.0)) * (__builtin_sqrt(t8 ? t5 : 0.0))) * 0x1.00004p0;
-        _Bool t10 = t7 & (t2 == t2);
-        _Bool t11 = (t6 <= t9) & t10;
-        _Bool t12 = t8 & (t3 == t3);
-        s[7][i] = t11 & t12;
-        double t14 = __builtin_sqrt(s[7][i] ? (t4 + 1.0) : 1.0);
-        double t15 = __builtin_sqrt(s[7][i] ? (t5 + 1.0) : 1.0);
+        _Bool t9 = t7 & (t2 == t2);
+        _Bool t10 = (t6 <= (((SQRT(t7 ? t4 : 0.0)) * (SQRT(t8 ? t5 : 0.0))) * 0x1.00004p0)) & t9;
+        _Bool t11 = t8 & (t3 == t3);
+        s[7][i] = t10 & t11;
+        double t13 = SQRT(s[7][i] ? (t4 + 1.0) : 1.0);
+        double t14 = SQRT(s[7][i] ? (t5 + 1.0) : 1.0);
         s[6][i] = cov[i] < 0.0;
-        double t17 = s[7][i] ? t6 : 0.0;
-        double t18 = (t4 * t5) - (t17 * t17);
-        double t19 = (((0.0 < t18) ? t18 : 0.0) + (t4 + t5)) + 1.0;
-        _Bool t20 = (s[7][i] != 0.0) & (0.0 < t19);
-        double t21 = t20 ? t19 : 0.0;
-        _Bool t22 = t21 == 0.0;
-        double t23 = (t14 * t15) + t17;
-        double t24 = __builtin_sqrt(t22 ? 1.0 : t21);
-        double t25 = 1.0 / t23;
-        double t26 = t22 ? 0.0 : (t24 * t25);
-        double t27 = t22 ? 0x1p40 : (t23 * (1.0 / t24));
-        double t28 = t26 * t26;
-        double t29 = t2 / t14;
-        double t30 = (38.5 < t29) ? 38.5 : ((t29 < (-38.5)) ? (-38.5) : t29);
-        double t31 = t3 / t15;
-        double t32 = (38.5 < t31) ? 38.5 : ((t31 < (-38.5)) ? (-38.5) : t31);
-        double t33 = s[6][i] ? (-t32) : t32;
-        double t34 = t30 + t33;
-        double t35 = t30 - t33;
-        s[3][i] = (t34 * t34) * 0.125;
-        double t37 = (t35 * t35) * 0.125;
-        double t38 = __builtin_fabs(t34);
-        double t39 = __builtin_fabs(t35);
-        _Bool t40 = (t38 <= t39) | (t38 < 0x1p-60);
-        _Bool t41 = t39 <= (t28 * t38);
-        s[4][i] = t40 ? 1.0 : (t41 ? t28 : (t39 * (1.0 / (t40 ? 1.0 : t38))));
-        s[2][i] = t40 ? t37 : (t41 ? (t27 * (t27 * t37)) : ((t38 * t39) * 0.125));
-        double t44 = FMA(s[3][i], s[4][i], s[2][i]);
-        double t45 = -(t44 + (s[3][i] + t37));
-        double t46 = FMA(s[3][i], s[4][i], -s[2][i]);
-        double t47 = (t44 + 40.0) + (__builtin_sqrt(FMA(t46, t46, FMA(t44, 80.0, 1600.0))));
-        double t48 = (t37 * 2.0) * (1.0 / t47);
-        double t49 = s[3][i] * 2.0;
-        _Bool t50 = t28 < t48;
-        _Bool t51 = t47 < t49;
-        s[1][i] = t50 ? (__builtin_sqrt(t50 ? t48 : 1.0)) : t26;
-        _Bool t53 = t50 | t51;
-        double t54 = (t51 ? (__builtin_sqrt(t51 ? (t47 * (1.0 / (t51 ? t49 : 1.0))) : 1.0)) : 1.0) - s[1][i];
-        s[0][i] = t53 ? t54 : ((t25 * (t17 * 2.0)) * (1.0 / (t26 + 1.0)));
-        _Bool t56 = t45 < (-745.0);
-        s[5][i] = t56 ? 0.0 : (exp64(t56 ? (-745.0) : t45));
-        s[8][i] = __builtin_sqrt(s[7][i] ? 1.0 : (-1.0));
+        double t16 = s[7][i] ? t6 : 0.0;
+        double t17 = (t4 * t5) - (t16 * t16);
+        double t18 = (((0.0 < t17) ? t17 : 0.0) + (t4 + t5)) + 1.0;
+        _Bool t19 = (s[7][i] != 0.0) & (0.0 < t18);
+        double t20 = t19 ? t18 : 0.0;
+        _Bool t21 = t20 == 0.0;
+        double t22 = (t13 * t14) + t16;
+        double t23 = SQRT(t21 ? 1.0 : t20);
+        double t24 = 1.0 / t22;
+        double t25 = t21 ? 0.0 : (t23 * t24);
+        double t26 = t21 ? 0x1p40 : (t22 * (1.0 / t23));
+        double t27 = t25 * t25;
+        double t28 = t2 / t13;
+        double t29 = (38.5 < t28) ? 38.5 : ((t28 < (-38.5)) ? (-38.5) : t28);
+        double t30 = t3 / t14;
+        double t31 = (38.5 < t30) ? 38.5 : ((t30 < (-38.5)) ? (-38.5) : t30);
+        double t32 = s[6][i] ? (-t31) : t31;
+        double t33 = t29 + t32;
+        double t34 = t29 - t32;
+        s[3][i] = (t33 * t33) * 0.125;
+        double t36 = (t34 * t34) * 0.125;
+        double t37 = ABS(t33);
+        double t38 = ABS(t34);
+        _Bool t39 = (t37 <= t38) | (t37 < 0x1p-60);
+        _Bool t40 = t38 <= (t27 * t37);
+        s[4][i] = t39 ? 1.0 : (t40 ? t27 : (t38 * (1.0 / (t39 ? 1.0 : t37))));
+        s[2][i] = t39 ? t36 : (t40 ? (t26 * (t26 * t36)) : ((t37 * t38) * 0.125));
+        double t43 = FMA(s[3][i], s[4][i], s[2][i]);
+        double t44 = -(t43 + (s[3][i] + t36));
+        double t45 = FMA(s[3][i], s[4][i], -s[2][i]);
+        double t46 = (t43 + 40.0) + (SQRT(FMA(t45, t45, FMA(t43, 80.0, 1600.0))));
+        double t47 = (t36 * 2.0) * (1.0 / t46);
+        double t48 = s[3][i] * 2.0;
+        _Bool t49 = t27 < t47;
+        _Bool t50 = t46 < t48;
+        s[1][i] = t49 ? (SQRT(t49 ? t47 : 1.0)) : t25;
+        _Bool t52 = t49 | t50;
+        double t53 = (t50 ? (SQRT(t50 ? (t46 * (1.0 / (t50 ? t48 : 1.0))) : 1.0)) : 1.0) - s[1][i];
+        s[0][i] = t52 ? t53 : ((t24 * (t16 * 2.0)) * (1.0 / (t25 + 1.0)));
+        _Bool t55 = t44 < (-745.0);
+        s[5][i] = t55 ? 0.0 : (exp64(t55 ? (-745.0) : t44));
+        s[8][i] = SQRT(s[7][i] ? 1.0 : (-1.0));
     }
     for (int k = 0; k < 64; ++k) {
         const double *c = table64[k];
@@ -286,129 +269,128 @@ static void normal_cdf_covariance_exact_float64_backward_block(const double *con
         double t3 = t1 ? mean1[i] : mean2[i];
         double t4 = t1 ? var2[i] : var1[i];
         double t5 = t1 ? var1[i] : var2[i];
-        double t6 = __builtin_fabs(cov[i]);
+        double t6 = ABS(cov[i]);
         _Bool t7 = 0.0 <= t4;
         _Bool t8 = 0.0 <= t5;
-        double t9 = ((__builtin_sqrt(t7 ? t4 : 0.0)) * (__builtin_sqrt(t8 ? t5 : 0.0))) * 0x1.00004p0;
-        _Bool t10 = t7 & (t2 == t2);
-        _Bool t11 = (t6 <= t9) & t10;
-        _Bool t12 = t8 & (t3 == t3);
-        _Bool t13 = t11 & t12;
-        double t14 = __builtin_sqrt(t13 ? (t4 + 1.0) : 1.0);
-        double t15 = __builtin_sqrt(t13 ? (t5 + 1.0) : 1.0);
+        _Bool t9 = t7 & (t2 == t2);
+        _Bool t10 = (t6 <= (((SQRT(t7 ? t4 : 0.0)) * (SQRT(t8 ? t5 : 0.0))) * 0x1.00004p0)) & t9;
+        _Bool t11 = t8 & (t3 == t3);
+        _Bool t12 = t10 & t11;
+        double t13 = SQRT(t12 ? (t4 + 1.0) : 1.0);
+        double t14 = SQRT(t12 ? (t5 + 1.0) : 1.0);
+        double t15 = 1.0 / t13;
         double t16 = 1.0 / t14;
-        double t17 = 1.0 / t15;
-        double t18 = t14 * t15;
-        _Bool t19 = cov[i] < 0.0;
-        double t20 = t13 ? t6 : 0.0;
-        double t21 = (t4 * t5) - (t20 * t20);
-        double t22 = (((0.0 < t21) ? t21 : 0.0) + (t4 + t5)) + 1.0;
-        _Bool t23 = t13 & (0.0 < t22);
-        double t24 = t23 ? t22 : 0.0;
-        _Bool t25 = t24 == 0.0;
-        double t26 = t18 + t20;
-        double t27 = __builtin_sqrt(t25 ? 1.0 : t24);
-        double t28 = 1.0 / t26;
-        double t29 = t25 ? 0.0 : (t27 * t28);
-        double t30 = t25 ? 0x1p40 : (t26 * (1.0 / t27));
-        double t31 = t29 * t29;
-        double t32 = (t28 * (t20 * 2.0)) * (1.0 / (t29 + 1.0));
-        double t33 = t2 / t14;
-        double t34 = (38.5 < t33) ? 38.5 : ((t33 < (-38.5)) ? (-38.5) : t33);
-        double t35 = t3 / t15;
-        double t36 = (38.5 < t35) ? 38.5 : ((t35 < (-38.5)) ? (-38.5) : t35);
-        double t37 = t19 ? (-t36) : t36;
-        double t38 = t34 + t37;
-        double t39 = t34 - t37;
+        double t17 = t13 * t14;
+        _Bool t18 = cov[i] < 0.0;
+        double t19 = t12 ? t6 : 0.0;
+        double t20 = (t4 * t5) - (t19 * t19);
+        double t21 = (((0.0 < t20) ? t20 : 0.0) + (t4 + t5)) + 1.0;
+        _Bool t22 = t12 & (0.0 < t21);
+        double t23 = t22 ? t21 : 0.0;
+        _Bool t24 = t23 == 0.0;
+        double t25 = t17 + t19;
+        double t26 = SQRT(t24 ? 1.0 : t23);
+        double t27 = 1.0 / t25;
+        double t28 = t24 ? 0.0 : (t26 * t27);
+        double t29 = t24 ? 0x1p40 : (t25 * (1.0 / t26));
+        double t30 = t28 * t28;
+        double t31 = (t27 * (t19 * 2.0)) * (1.0 / (t28 + 1.0));
+        double t32 = t2 / t13;
+        double t33 = (38.5 < t32) ? 38.5 : ((t32 < (-38.5)) ? (-38.5) : t32);
+        double t34 = t3 / t14;
+        double t35 = (38.5 < t34) ? 38.5 : ((t34 < (-38.5)) ? (-38.5) : t34);
+        double t36 = t18 ? (-t35) : t35;
+        double t37 = t33 + t36;
+        double t38 = t33 - t36;
+        double t39 = (t37 * t37) * 0.125;
         double t40 = (t38 * t38) * 0.125;
-        double t41 = (t39 * t39) * 0.125;
-        double t42 = -((FMA(t31, t40, t40)) + (FMA(t41, t30 * t30, t41)));
+        double t41 = -((FMA(t30, t39, t39)) + (FMA(t40, t29 * t29, t40)));
+        double t42 = t28 * t37;
         double t43 = t29 * t38;
-        double t44 = t30 * t39;
-        double t45 = (t43 + t44) * 0.5;
-        double t46 = (t32 * (t38 - t44)) * (-0.5);
-        double t47 = __builtin_fabs(t46);
-        double t48 = __builtin_fabs(t34);
-        _Bool t49 = (t47 <= 0.125) & ((t47 * t48) <= 2.0);
-        double t50 = t49 ? t46 : 0.0;
-        double t51 = (t37 * t37) * (-0.5);
-        _Bool t52 = t51 < (-745.0);
-        double t53 = t52 ? 0.0 : (exp64(t52 ? (-745.0) : t51));
-        double t54 = t50 * 0x1.1c6490c2719ecp-4;
-        double t55 = t50 * 0x1.51ee013116102p-2;
-        double t56 = (exp64(-(t54 * (FMA(t54, 0.5, t34))))) * 0x1.64340f7e7b66bp-3;
-        double t57 = t50 * 0x1.5708ff6774f7fp-1;
-        double t58 = FMA(exp64(-(t55 * (FMA(t55, 0.5, t34)))), 0x1.4de5f840c24cap-2, t56);
-        double t59 = t50 * 0x1.dc736de7b1cc3p-1;
-        double t60 = FMA(exp64(-(t57 * (FMA(t57, 0.5, t34)))), 0x1.4de5f840c24cap-2, t58);
-        double t61 = (t34 * t34) * (-0.5);
-        _Bool t62 = t61 < (-745.0);
-        double t63 = t62 ? 0.0 : (exp64(t62 ? (-745.0) : t61));
-        double t64 = t53 * t63;
-        double t65 = t50 * (FMA(exp64(-(t59 * (FMA(t59, 0.5, t34)))), 0x1.64340f7e7b66bp-3, t60));
-        _Bool t66 = 0.0 < t34;
-        double t67 = 1.0 / (FMA(t48, 0.25, 1.0));
-        double t68 = t66 ? (-t45) : t45;
-        _Bool t69 = t68 < 0.0;
-        double t70 = (t68 * t68) * (-0.5);
-        _Bool t71 = t70 < (-745.0);
-        double t72 = 1.0 / (FMA(t69 ? (-t68) : t68, 0.25, 1.0));
-        double t73 = t72 * (polynomial0(-0x1.d295e88846ca8p-10, t72 - 0.25));
-        double t74 = (t71 ? 0.0 : (exp64(t71 ? (-745.0) : t70))) * t73;
-        double t75 = t63 * (t67 * (polynomial0(-0x1.d295e88846ca8p-10, t67 - 0.25)));
-        double t76 = (t69 ? t74 : (1.0 - t74)) - t75;
-        double t77 = (t66 ? (-t76) : t76) * (t53 * 0x1.9884533d43651p-2);
-        double t78 = t49 ? (t64 * (t65 * 0x1.45f306dc9c883p-3)) : t77;
-        double t79 = t17 * t78;
-        double t80 = (t43 - t44) * 0.5;
-        double t81 = (t32 * (t38 + t44)) * (-0.5);
-        double t82 = __builtin_fabs(t81);
-        double t83 = __builtin_fabs(t37);
-        _Bool t84 = (t82 <= 0.125) & ((t82 * t83) <= 2.0);
-        double t85 = t84 ? t81 : 0.0;
-        double t86 = t85 * 0x1.1c6490c2719ecp-4;
-        double t87 = t85 * 0x1.51ee013116102p-2;
-        double t88 = (exp64(-(t86 * (FMA(t86, 0.5, t37))))) * 0x1.64340f7e7b66bp-3;
-        double t89 = t85 * 0x1.5708ff6774f7fp-1;
-        double t90 = FMA(exp64(-(t87 * (FMA(t87, 0.5, t37)))), 0x1.4de5f840c24cap-2, t88);
-        double t91 = t85 * 0x1.dc736de7b1cc3p-1;
-        double t92 = FMA(exp64(-(t89 * (FMA(t89, 0.5, t37)))), 0x1.4de5f840c24cap-2, t90);
-        double t93 = t85 * (FMA(exp64(-(t91 * (FMA(t91, 0.5, t37)))), 0x1.64340f7e7b66bp-3, t92));
-        _Bool t94 = 0.0 < t37;
-        double t95 = 1.0 / (FMA(t83, 0.25, 1.0));
-        double t96 = t94 ? (-t80) : t80;
-        _Bool t97 = t96 < 0.0;
-        double t98 = (t96 * t96) * (-0.5);
-        _Bool t99 = t98 < (-745.0);
-        double t100 = 1.0 / (FMA(t97 ? (-t96) : t96, 0.25, 1.0));
-        double t101 = t100 * (polynomial0(-0x1.d295e88846ca8p-10, t100 - 0.25));
-        double t102 = (t99 ? 0.0 : (exp64(t99 ? (-745.0) : t98))) * t101;
-        double t103 = t53 * (t95 * (polynomial0(-0x1.d295e88846ca8p-10, t95 - 0.25)));
-        double t104 = (t97 ? t102 : (1.0 - t102)) - t103;
-        double t105 = (t94 ? (-t104) : t104) * (t63 * 0x1.9884533d43651p-2);
-        double t106 = t84 ? (t64 * (t93 * 0x1.45f306dc9c883p-3)) : t105;
-        double t107 = t16 * t106;
-        double t108 = t19 ? (-t107) : t107;
-        double t109 = __builtin_sqrt(t13 ? 1.0 : (-1.0));
-        _Bool t110 = t42 < (-745.0);
-        double t111 = t110 ? 0.0 : (exp64(t110 ? (-745.0) : t42));
-        double t112 = t25 ? 0.0 : ((t30 * (t31 + 1.0)) * 0x1.45f306dc9c883p-4);
-        double t113 = (t20 * (1.0 / t18)) * (t111 * t112);
-        double t114 = t17 * (t17 * (((t37 * t78) + t113) * (-0.5)));
-        double t115 = t19 ? (-t114) : t114;
-        double t116 = (t115 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t115;
-        double t117 = (0x1.fffffffffffffp1023 < t115) ? 0x1.fffffffffffffp1023 : t116;
-        double t118 = t16 * (t16 * ((t113 + (t34 * t106)) * (-0.5)));
-        double t119 = t19 ? (-t118) : t118;
-        double t120 = (t119 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t119;
-        double t121 = (0x1.fffffffffffffp1023 < t119) ? 0x1.fffffffffffffp1023 : t120;
-        double t122 = t112 * (t111 * (t16 * t17));
-        double t123 = (t122 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t122;
-        out_grad_mean1[i] = grad_covariance[i] * (t13 ? (t1 ? t79 : t108) : t109);
-        out_grad_var1[i] = grad_covariance[i] * (t13 ? (t1 ? t117 : t121) : t109);
-        out_grad_mean2[i] = grad_covariance[i] * (t13 ? (t1 ? t108 : t79) : t109);
-        out_grad_var2[i] = grad_covariance[i] * (t13 ? (t1 ? t121 : t117) : t109);
-        out_grad_cov[i] = grad_covariance[i] * (t13 ? ((0x1.fffffffffffffp1023 < t122) ? 0x1.fffffffffffffp1023 : t123) : t109);
+        double t44 = (t42 + t43) * 0.5;
+        double t45 = (t31 * (t37 - t43)) * (-0.5);
+        double t46 = ABS(t45);
+        double t47 = ABS(t33);
+        _Bool t48 = (t46 <= 0.125) & ((t46 * t47) <= 2.0);
+        double t49 = t48 ? t45 : 0.0;
+        double t50 = (t36 * t36) * (-0.5);
+        _Bool t51 = t50 < (-745.0);
+        double t52 = t51 ? 0.0 : (exp64(t51 ? (-745.0) : t50));
+        double t53 = t49 * 0x1.1c6490c2719ecp-4;
+        double t54 = t49 * 0x1.51ee013116102p-2;
+        double t55 = (exp64(-(t53 * (FMA(t53, 0.5, t33))))) * 0x1.64340f7e7b66bp-3;
+        double t56 = t49 * 0x1.5708ff6774f7fp-1;
+        double t57 = FMA(exp64(-(t54 * (FMA(t54, 0.5, t33)))), 0x1.4de5f840c24cap-2, t55);
+        double t58 = t49 * 0x1.dc736de7b1cc3p-1;
+        double t59 = FMA(exp64(-(t56 * (FMA(t56, 0.5, t33)))), 0x1.4de5f840c24cap-2, t57);
+        double t60 = (t33 * t33) * (-0.5);
+        _Bool t61 = t60 < (-745.0);
+        double t62 = t61 ? 0.0 : (exp64(t61 ? (-745.0) : t60));
+        double t63 = t52 * t62;
+        double t64 = t49 * (FMA(exp64(-(t58 * (FMA(t58, 0.5, t33)))), 0x1.64340f7e7b66bp-3, t59));
+        _Bool t65 = 0.0 < t33;
+        double t66 = 1.0 / (FMA(t47, 0.25, 1.0));
+        double t67 = t65 ? (-t44) : t44;
+        _Bool t68 = t67 < 0.0;
+        double t69 = (t67 * t67) * (-0.5);
+        _Bool t70 = t69 < (-745.0);
+        double t71 = 1.0 / (FMA(t68 ? (-t67) : t67, 0.25, 1.0));
+        double t72 = t71 * (polynomial0(-0x1.d295e88846ca8p-10, t71 - 0.25));
+        double t73 = (t70 ? 0.0 : (exp64(t70 ? (-745.0) : t69))) * t72;
+        double t74 = t62 * (t66 * (polynomial0(-0x1.d295e88846ca8p-10, t66 - 0.25)));
+        double t75 = (t68 ? t73 : (1.0 - t73)) - t74;
+        double t76 = (t65 ? (-t75) : t75) * (t52 * 0x1.9884533d43651p-2);
+        double t77 = t48 ? (t63 * (t64 * 0x1.45f306dc9c883p-3)) : t76;
+        double t78 = t16 * t77;
+        double t79 = (t42 - t43) * 0.5;
+        double t80 = (t31 * (t37 + t43)) * (-0.5);
+        double t81 = ABS(t80);
+        double t82 = ABS(t36);
+        _Bool t83 = (t81 <= 0.125) & ((t81 * t82) <= 2.0);
+        double t84 = t83 ? t80 : 0.0;
+        double t85 = t84 * 0x1.1c6490c2719ecp-4;
+        double t86 = t84 * 0x1.51ee013116102p-2;
+        double t87 = (exp64(-(t85 * (FMA(t85, 0.5, t36))))) * 0x1.64340f7e7b66bp-3;
+        double t88 = t84 * 0x1.5708ff6774f7fp-1;
+        double t89 = FMA(exp64(-(t86 * (FMA(t86, 0.5, t36)))), 0x1.4de5f840c24cap-2, t87);
+        double t90 = t84 * 0x1.dc736de7b1cc3p-1;
+        double t91 = FMA(exp64(-(t88 * (FMA(t88, 0.5, t36)))), 0x1.4de5f840c24cap-2, t89);
+        double t92 = t84 * (FMA(exp64(-(t90 * (FMA(t90, 0.5, t36)))), 0x1.64340f7e7b66bp-3, t91));
+        _Bool t93 = 0.0 < t36;
+        double t94 = 1.0 / (FMA(t82, 0.25, 1.0));
+        double t95 = t93 ? (-t79) : t79;
+        _Bool t96 = t95 < 0.0;
+        double t97 = (t95 * t95) * (-0.5);
+        _Bool t98 = t97 < (-745.0);
+        double t99 = 1.0 / (FMA(t96 ? (-t95) : t95, 0.25, 1.0));
+        double t100 = t99 * (polynomial0(-0x1.d295e88846ca8p-10, t99 - 0.25));
+        double t101 = (t98 ? 0.0 : (exp64(t98 ? (-745.0) : t97))) * t100;
+        double t102 = t52 * (t94 * (polynomial0(-0x1.d295e88846ca8p-10, t94 - 0.25)));
+        double t103 = (t96 ? t101 : (1.0 - t101)) - t102;
+        double t104 = (t93 ? (-t103) : t103) * (t62 * 0x1.9884533d43651p-2);
+        double t105 = t83 ? (t63 * (t92 * 0x1.45f306dc9c883p-3)) : t104;
+        double t106 = t15 * t105;
+        double t107 = t18 ? (-t106) : t106;
+        double t108 = SQRT(t12 ? 1.0 : (-1.0));
+        _Bool t109 = t41 < (-745.0);
+        double t110 = t109 ? 0.0 : (exp64(t109 ? (-745.0) : t41));
+        double t111 = t24 ? 0.0 : ((t29 * (t30 + 1.0)) * 0x1.45f306dc9c883p-4);
+        double t112 = (t19 * (1.0 / t17)) * (t110 * t111);
+        double t113 = t16 * (t16 * (((t36 * t77) + t112) * (-0.5)));
+        double t114 = t18 ? (-t113) : t113;
+        double t115 = (t114 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t114;
+        double t116 = (0x1.fffffffffffffp1023 < t114) ? 0x1.fffffffffffffp1023 : t115;
+        double t117 = t15 * (t15 * ((t112 + (t33 * t105)) * (-0.5)));
+        double t118 = t18 ? (-t117) : t117;
+        double t119 = (t118 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t118;
+        double t120 = (0x1.fffffffffffffp1023 < t118) ? 0x1.fffffffffffffp1023 : t119;
+        double t121 = t111 * (t110 * (t15 * t16));
+        double t122 = (t121 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t121;
+        out_grad_mean1[i] = grad_covariance[i] * (t12 ? (t1 ? t78 : t107) : t108);
+        out_grad_var1[i] = grad_covariance[i] * (t12 ? (t1 ? t116 : t120) : t108);
+        out_grad_mean2[i] = grad_covariance[i] * (t12 ? (t1 ? t107 : t78) : t108);
+        out_grad_var2[i] = grad_covariance[i] * (t12 ? (t1 ? t120 : t116) : t108);
+        out_grad_cov[i] = grad_covariance[i] * (t12 ? ((0x1.fffffffffffffp1023 < t121) ? 0x1.fffffffffffffp1023 : t122) : t108);
     }
 }
 

@@ -17,6 +17,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -39,6 +42,14 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }
 }
 
+INLINE double exp_rest(double y, double x)
+{
+    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
+        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    return y;
+}
+
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
 {
@@ -53,18 +64,7 @@ INLINE double exp64(double x)
     x = x > 710.0 ? 710.0 : x;
     const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
     const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
-    double p = 0x1.1f730349868cep-29;
-    p = FMA(p, r, 0x1.af4de97ca4194p-26);
-    p = FMA(p, r, 0x1.27e4db646b17ep-22);
-    p = FMA(p, r, 0x1.71de0231960ebp-19);
-    p = FMA(p, r, 0x1.a01a01a6d889cp-16);
-    p = FMA(p, r, 0x1.a01a01abe7fe1p-13);
-    p = FMA(p, r, 0x1.6c16c16c162d4p-10);
-    p = FMA(p, r, 0x1.11111111100dcp-7);
-    p = FMA(p, r, 0x1.5555555555556p-5);
-    p = FMA(p, r, 0x1.5555555555557p-3);
-    p = FMA(p, r, 0.5);
-    p = FMA(p * r, r, r);
+    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
     const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
     const double first = power_of_two(half);
     return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
@@ -72,57 +72,23 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    y = FMA(y, x, 0x1.5ae01bdaa6b74p-6);
-    y = FMA(y, x, -0x1.9a7b66700a864p-4);
-    y = FMA(y, x, 0x1.0924dfd748746p-2);
-    y = FMA(y, x, -0x1.9a0f27ea4dd88p-2);
-    y = FMA(y, x, 0x1.725930245b559p-2);
-    y = FMA(y, x, -0x1.2e0e16e0364bdp-3);
-    y = FMA(y, x, -0x1.341b59cd9d0c8p-6);
-    y = FMA(y, x, 0x1.963a044fa06ddp-8);
-    y = FMA(y, x, 0x1.53d18121c4b09p-5);
-    y = FMA(y, x, 0x1.a8e4c1220f98ap-8);
-    y = FMA(y, x, -0x1.411e7b1707bd7p-5);
-    y = FMA(y, x, -0x1.66ebf4c81ae9bp-6);
-    y = FMA(y, x, 0x1.f0bf2f8306cd8p-6);
-    y = FMA(y, x, 0x1.5cfe6ba3c4f9ap-5);
-    y = FMA(y, x, -0x1.71cf41c034b39p-8);
-    y = FMA(y, x, -0x1.e953b68df9931p-5);
-    y = FMA(y, x, -0x1.bc3c14853967ep-5);
-    y = FMA(y, x, 0x1.7b3a3f1f050bp-6);
-    y = FMA(y, x, 0x1.061eff9f13e77p-3);
-    y = FMA(y, x, 0x1.9dfb9c861583p-3);
-    y = FMA(y, x, 0x1.b8209ffc636cp-3);
-    y = FMA(y, x, 0x1.63234d5ae0034p-3);
-    y = FMA(y, x, 0x1.b4ae6c493188ep-4);
-    y = FMA(y, x, 0x1.63cfc8735facp-5);
+    NEXT(0x1.5ae01bdaa6b74p-6) NEXT(-0x1.9a7b66700a864p-4) NEXT(0x1.0924dfd748746p-2) NEXT(-0x1.9a0f27ea4dd88p-2)
+        NEXT(0x1.725930245b559p-2) NEXT(-0x1.2e0e16e0364bdp-3) NEXT(-0x1.341b59cd9d0c8p-6) NEXT(0x1.963a044fa06ddp-8)
+        NEXT(0x1.53d18121c4b09p-5) NEXT(0x1.a8e4c1220f98ap-8) NEXT(-0x1.411e7b1707bd7p-5) NEXT(-0x1.66ebf4c81ae9bp-6)
+        NEXT(0x1.f0bf2f8306cd8p-6) NEXT(0x1.5cfe6ba3c4f9ap-5) NEXT(-0x1.71cf41c034b39p-8) NEXT(-0x1.e953b68df9931p-5)
+        NEXT(-0x1.bc3c14853967ep-5) NEXT(0x1.7b3a3f1f050bp-6) NEXT(0x1.061eff9f13e77p-3) NEXT(0x1.9dfb9c861583p-3)
+        NEXT(0x1.b8209ffc636cp-3) NEXT(0x1.63234d5ae0034p-3) NEXT(0x1.b4ae6c493188ep-4) NEXT(0x1.63cfc8735facp-5)
     return y;
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    y = FMA(y, x, 0x1.c8ed83c1fcba9p-8);
-    y = FMA(y, x, -0x1.e82dfc5c58abbp-7);
-    y = FMA(y, x, 0x1.5e5b88886687dp-7);
-    y = FMA(y, x, 0x1.7b14e865e7121p-7);
-    y = FMA(y, x, -0x1.ba134a959db68p-6);
-    y = FMA(y, x, 0x1.984f233023b8fp-7);
-    y = FMA(y, x, 0x1.00f504ac365efp-7);
-    y = FMA(y, x, -0x1.d3d7d8f166eebp-11);
-    y = FMA(y, x, -0x1.62b9d28f8efap-7);
-    y = FMA(y, x, -0x1.07e5a8ca9b247p-8);
-    y = FMA(y, x, 0x1.6bd61364ee69ep-7);
-    y = FMA(y, x, 0x1.a0b4ca2b5203bp-7);
-    y = FMA(y, x, -0x1.6443959740d6p-8);
-    y = FMA(y, x, -0x1.9cb1110f4f0f8p-6);
-    y = FMA(y, x, -0x1.550fd1150c548p-6);
-    y = FMA(y, x, 0x1.2df78704992f9p-6);
-    y = FMA(y, x, 0x1.4a9f31b79c114p-4);
-    y = FMA(y, x, 0x1.21dbca340b92dp-3);
-    y = FMA(y, x, 0x1.6fa9ad6f62c7p-3);
-    y = FMA(y, x, 0x1.7d99fbc7fcf06p-3);
-    y = FMA(y, x, 0x1.5547ed57324b3p-3);
-    y = FMA(y, x, 0x1.0e7dcd1d93192p-3);
+    NEXT(0x1.c8ed83c1fcba9p-8) NEXT(-0x1.e82dfc5c58abbp-7) NEXT(0x1.5e5b88886687dp-7) NEXT(0x1.7b14e865e7121p-7)
+        NEXT(-0x1.ba134a959db68p-6) NEXT(0x1.984f233023b8fp-7) NEXT(0x1.00f504ac365efp-7) NEXT(-0x1.d3d7d8f166eebp-11)
+        NEXT(-0x1.62b9d28f8efap-7) NEXT(-0x1.07e5a8ca9b247p-8) NEXT(0x1.6bd61364ee69ep-7) NEXT(0x1.a0b4ca2b5203bp-7)
+        NEXT(-0x1.6443959740d6p-8) NEXT(-0x1.9cb1110f4f0f8p-6) NEXT(-0x1.550fd1150c548p-6) NEXT(0x1.2df78704992f9p-6)
+        NEXT(0x1.4a9f31b79c114p-4) NEXT(0x1.21dbca340b92dp-3) NEXT(0x1.6fa9ad6f62c7p-3) NEXT(0x1.7d99fbc7fcf06p-3)
+        NEXT(0x1.5547ed57324b3p-3) NEXT(0x1.0e7dcd1d93192p-3)
     return y;
 }
 
@@ -136,15 +102,15 @@ static void relu_fitted_float64_forward_block(const double *const *in, const dou
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean[i] < 0.0;
-        double t1 = __builtin_fabs(mean[i]);
+        double t1 = ABS(mean[i]);
         _Bool t2 = var[i] == 0.0;
-        double t3 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
+        double t3 = SQRT(t2 ? 0x1p-100 : var[i]);
         double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
         double t5 = (38.5 < t4) ? 38.5 : t4;
         double t6 = 1.0 / (FMA(t5, 0.25, 1.0));
         double t7 = (exp64(-0.5 * t5 * t5)) * ((polynomial0(-0x1.d45a6927d9705p-10, t6 - 0.25)) * (t6 * t6));
         _Bool t8 = t2 & (0.0 < t1);
-        double t9 = (t8 ? 0x1p100 : t1) * (1.0 / (__builtin_sqrt(t2 ? 1.0 : var[i])));
+        double t9 = (t8 ? 0x1p100 : t1) * (1.0 / (SQRT(t2 ? 1.0 : var[i])));
         double t10 = (0x1p60 < t9) ? 0x1p60 : t9;
         double t11 = (t0 ? (-t10) : t10) * 0x1.59a35e0a0ddd6p1;
         _Bool t12 = t11 < 0.0;
@@ -154,7 +120,7 @@ static void relu_fitted_float64_forward_block(const double *const *in, const dou
         double t16 = 1.0 / (t15 + 1.0);
         _Bool t17 = 0.0 <= var[i];
         out_mean[i] = (FMA(t1, t0 ? 0.0 : 1.0, (t2 ? 0.0 : t3) * t7));
-        out_var[i] = (t17 ? (var[i] * (t12 ? (t15 * t16) : t16)) : (__builtin_sqrt(t17 ? 1.0 : var[i])));
+        out_var[i] = (t17 ? (var[i] * (t12 ? (t15 * t16) : t16)) : (SQRT(t17 ? 1.0 : var[i])));
     }
 }
 
@@ -179,15 +145,15 @@ static void relu_fitted_float64_backward_block(const double *const *in, const do
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean[i] < 0.0;
-        double t1 = __builtin_fabs(mean[i]);
+        double t1 = ABS(mean[i]);
         _Bool t2 = var[i] == 0.0;
-        double t3 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
+        double t3 = SQRT(t2 ? 0x1p-100 : var[i]);
         double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
         double t5 = (38.5 < t4) ? 38.5 : t4;
         double t6 = exp64(-0.5 * t5 * t5);
         double t7 = 1.0 / (FMA(t5, 0.25, 1.0));
         double t8 = t7 * (polynomial1(-0x1.44af0644c1657p-10, t7 - 0.25));
-        double t9 = __builtin_sqrt(t2 ? 1.0 : var[i]);
+        double t9 = SQRT(t2 ? 1.0 : var[i]);
         _Bool t10 = t2 & (0.0 < t1);
         double t11 = (t10 ? 0x1p100 : t1) * (1.0 / t9);
         double t12 = (0x1p60 < t11) ? 0x1p60 : t11;
@@ -202,7 +168,7 @@ static void relu_fitted_float64_backward_block(const double *const *in, const do
         double t21 = t15 ? t19 : t20;
         double t22 = t15 ? t20 : t19;
         _Bool t23 = 0.0 <= var[i];
-        double t24 = __builtin_sqrt(t23 ? 1.0 : var[i]);
+        double t24 = SQRT(t23 ? 1.0 : var[i]);
         double t25 = t23 ? ((t2 ? 0.0 : t9) * (t22 * (t21 * 0x1.59a35e0a0ddd6p1))) : t24;
         out_grad_mean[i] = FMA(grad_mean[i], ((t6 * (t0 ? t8 : (-t8))) + (t0 ? 0.0 : 1.0)),
             grad_var[i] * t25);

@@ -17,6 +17,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -51,7 +54,7 @@ static void relu_identity_delta_float64_forward_block(const double *const *in, c
         double t0 = (mean[i] == mean[i]) ? 0.0 : mean[i];
         _Bool t1 = 0.0 < mean[i];
         _Bool t2 = 0.0 <= var[i];
-        double t3 = __builtin_sqrt(t2 ? 1.0 : var[i]);
+        double t3 = SQRT(t2 ? 1.0 : var[i]);
         out_mean[i] = (t2 ? (t1 ? mean[i] : t0) : t3);
         out_var[i] = (t2 ? (t1 ? var[i] : t0) : t3);
     }
@@ -79,7 +82,7 @@ static void relu_identity_delta_float64_backward_block(const double *const *in, 
     for (int i = 0; i < LANES; ++i) {
         double t0 = (mean[i] == mean[i]) ? 0.0 : mean[i];
         _Bool t1 = 0.0 <= var[i];
-        double t2 = __builtin_sqrt(t1 ? 1.0 : var[i]);
+        double t2 = SQRT(t1 ? 1.0 : var[i]);
         double t3 = t1 ? ((0.0 < mean[i]) ? 1.0 : t0) : t2;
         double t4 = t1 ? t0 : t2;
         out_grad_mean[i] = FMA(grad_mean[i], t3,

@@ -17,6 +17,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -39,6 +42,14 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }
 }
 
+INLINE double exp_rest(double y, double x)
+{
+    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
+        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    return y;
+}
+
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
 {
@@ -53,18 +64,7 @@ INLINE double exp64(double x)
     x = x > 710.0 ? 710.0 : x;
     const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
     const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
-    double p = 0x1.1f730349868cep-29;
-    p = FMA(p, r, 0x1.af4de97ca4194p-26);
-    p = FMA(p, r, 0x1.27e4db646b17ep-22);
-    p = FMA(p, r, 0x1.71de0231960ebp-19);
-    p = FMA(p, r, 0x1.a01a01a6d889cp-16);
-    p = FMA(p, r, 0x1.a01a01abe7fe1p-13);
-    p = FMA(p, r, 0x1.6c16c16c162d4p-10);
-    p = FMA(p, r, 0x1.11111111100dcp-7);
-    p = FMA(p, r, 0x1.5555555555556p-5);
-    p = FMA(p, r, 0x1.5555555555557p-3);
-    p = FMA(p, r, 0.5);
-    p = FMA(p * r, r, r);
+    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
     const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
     const double first = power_of_two(half);
     return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
@@ -72,49 +72,22 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    y = FMA(y, x, -0x1.420ad57a2482fp-15);
-    y = FMA(y, x, 0x1.cdc901d66ea04p-16);
-    y = FMA(y, x, -0x1.77c4e489621p-15);
-    y = FMA(y, x, 0x1.785db3e0ea88fp-14);
-    y = FMA(y, x, -0x1.2a0a4942bfbfp-13);
-    y = FMA(y, x, 0x1.cfa06ad57e92fp-13);
-    y = FMA(y, x, -0x1.740d2ebc7d0dbp-12);
-    y = FMA(y, x, 0x1.2c7389980916ep-11);
-    y = FMA(y, x, -0x1.e6fd3b764e3dcp-11);
-    y = FMA(y, x, 0x1.8d3f9ea900029p-10);
-    y = FMA(y, x, -0x1.469c504222284p-9);
-    y = FMA(y, x, 0x1.0f11920f15b52p-8);
-    y = FMA(y, x, -0x1.c72c644b0c89ap-8);
-    y = FMA(y, x, 0x1.83c50b0ca02c7p-7);
-    y = FMA(y, x, -0x1.50abf6ca7a754p-6);
-    y = FMA(y, x, 0x1.2bec9fba54fafp-5);
-    y = FMA(y, x, -0x1.1540afd54ca17p-4);
-    y = FMA(y, x, 0x1.0f95b3dc0a10bp-3);
-    y = FMA(y, x, -0x1.2773a5da90bd5p-2);
-    y = FMA(y, x, 0x1.9f323ecbf984cp-1);
+    NEXT(-0x1.420ad57a2482fp-15) NEXT(0x1.cdc901d66ea04p-16) NEXT(-0x1.77c4e489621p-15) NEXT(0x1.785db3e0ea88fp-14)
+        NEXT(-0x1.2a0a4942bfbfp-13) NEXT(0x1.cfa06ad57e92fp-13) NEXT(-0x1.740d2ebc7d0dbp-12)
+        NEXT(0x1.2c7389980916ep-11) NEXT(-0x1.e6fd3b764e3dcp-11) NEXT(0x1.8d3f9ea900029p-10)
+        NEXT(-0x1.469c504222284p-9) NEXT(0x1.0f11920f15b52p-8) NEXT(-0x1.c72c644b0c89ap-8) NEXT(0x1.83c50b0ca02c7p-7)
+        NEXT(-0x1.50abf6ca7a754p-6) NEXT(0x1.2bec9fba54fafp-5) NEXT(-0x1.1540afd54ca17p-4) NEXT(0x1.0f95b3dc0a10bp-3)
+        NEXT(-0x1.2773a5da90bd5p-2) NEXT(0x1.9f323ecbf984cp-1)
     return y;
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    y = FMA(y, x, -0x1.cac39ffd46536p-18);
-    y = FMA(y, x, 0x1.a937ed2e85cdcp-18);
-    y = FMA(y, x, -0x1.70792d653e181p-17);
-    y = FMA(y, x, 0x1.646e13165f49cp-16);
-    y = FMA(y, x, -0x1.300b6660de4a2p-15);
-    y = FMA(y, x, 0x1.03d5892515b9p-14);
-    y = FMA(y, x, -0x1.c666378916e6fp-14);
-    y = FMA(y, x, 0x1.92970fa38ec46p-13);
-    y = FMA(y, x, -0x1.69f09e8a52d3cp-12);
-    y = FMA(y, x, 0x1.4b6ed4ed7c69ep-11);
-    y = FMA(y, x, -0x1.3671e449fc468p-10);
-    y = FMA(y, x, 0x1.2b31a5bcce8b4p-9);
-    y = FMA(y, x, -0x1.2b3f0dfa50805p-8);
-    y = FMA(y, x, 0x1.3ac043435ebfap-7);
-    y = FMA(y, x, -0x1.63f0c0a6244d2p-6);
-    y = FMA(y, x, 0x1.c3191ff99996ep-5);
-    y = FMA(y, x, -0x1.5fd6c9d9c3eebp-3);
-    y = FMA(y, x, 0x1.cb2d180732026p-1);
+    NEXT(-0x1.cac39ffd46536p-18) NEXT(0x1.a937ed2e85cdcp-18) NEXT(-0x1.70792d653e181p-17) NEXT(0x1.646e13165f49cp-16)
+        NEXT(-0x1.300b6660de4a2p-15) NEXT(0x1.03d5892515b9p-14) NEXT(-0x1.c666378916e6fp-14)
+        NEXT(0x1.92970fa38ec46p-13) NEXT(-0x1.69f09e8a52d3cp-12) NEXT(0x1.4b6ed4ed7c69ep-11)
+        NEXT(-0x1.3671e449fc468p-10) NEXT(0x1.2b31a5bcce8b4p-9) NEXT(-0x1.2b3f0dfa50805p-8) NEXT(0x1.3ac043435ebfap-7)
+        NEXT(-0x1.63f0c0a6244d2p-6) NEXT(0x1.c3191ff99996ep-5) NEXT(-0x1.5fd6c9d9c3eebp-3) NEXT(0x1.cb2d180732026p-1)
     return y;
 }
 
@@ -129,10 +102,10 @@ static void relu_logistic_input_float64_forward_block(const double *const *in, c
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = 0.0 < mean[i];
         _Bool t1 = mean[i] < 0.0;
-        double t2 = __builtin_fabs(mean[i]);
+        double t2 = ABS(mean[i]);
         _Bool t3 = var[i] == 0.0;
         _Bool t4 = t3 & (0.0 < t2);
-        double t5 = __builtin_sqrt(t3 ? 1.0 : var[i]);
+        double t5 = SQRT(t3 ? 1.0 : var[i]);
         double t6 = (t4 ? 0x1p100 : t2) * (1.0 / t5);
         double t7 = (0x1p60 < t6) ? 0x1p60 : t6;
         double t8 = t1 ? (-t7) : t7;
@@ -143,7 +116,7 @@ static void relu_logistic_input_float64_forward_block(const double *const *in, c
         double t13 = polynomial0(0x1.a42182c54853ap-16, t12);
         double t14 = t11 * t13;
         _Bool t15 = 0.0 <= var[i];
-        double t16 = __builtin_sqrt(t15 ? 1.0 : var[i]);
+        double t16 = SQRT(t15 ? 1.0 : var[i]);
         double t17 = (mean[i] * (t0 ? 1.0 : 0.0)) + (((t3 ? 0.0 : t5) * 0x1.1a47c7ee5a514p-1) * t14);
         double t18 = t13 * t14;
         double t19 = (polynomial1(0x1.1dff1952d3174p-18, t12)) * 2.0;
@@ -175,10 +148,10 @@ static void relu_logistic_input_float64_backward_block(const double *const *in, 
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = 0.0 < mean[i];
         _Bool t1 = mean[i] < 0.0;
-        double t2 = __builtin_fabs(mean[i]);
+        double t2 = ABS(mean[i]);
         _Bool t3 = var[i] == 0.0;
         _Bool t4 = t3 & (0.0 < t2);
-        double t5 = __builtin_sqrt(t3 ? 1.0 : var[i]);
+        double t5 = SQRT(t3 ? 1.0 : var[i]);
         double t6 = 1.0 / t5;
         double t7 = (t4 ? 0x1p100 : t2) * t6;
         double t8 = (0x1p60 < t7) ? 0x1p60 : t7;
@@ -191,7 +164,7 @@ static void relu_logistic_input_float64_backward_block(const double *const *in, 
         double t15 = 1.0 / (t12 + 1.0);
         double t16 = t12 * t15;
         _Bool t17 = 0.0 <= var[i];
-        double t18 = __builtin_sqrt(t17 ? 1.0 : var[i]);
+        double t18 = SQRT(t17 ? 1.0 : var[i]);
         double t19 = t15 * (t14 * 2.0);
         double t20 = t15 * ((FMA(t12, t14, t11)) * 2.0);
         double t21 = t14 * (t12 * t14);

@@ -17,6 +17,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -39,6 +42,14 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }
 }
 
+INLINE double exp_rest(double y, double x)
+{
+    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
+        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    return y;
+}
+
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
 {
@@ -53,18 +64,7 @@ INLINE double exp64(double x)
     x = x > 710.0 ? 710.0 : x;
     const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
     const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
-    double p = 0x1.1f730349868cep-29;
-    p = FMA(p, r, 0x1.af4de97ca4194p-26);
-    p = FMA(p, r, 0x1.27e4db646b17ep-22);
-    p = FMA(p, r, 0x1.71de0231960ebp-19);
-    p = FMA(p, r, 0x1.a01a01a6d889cp-16);
-    p = FMA(p, r, 0x1.a01a01abe7fe1p-13);
-    p = FMA(p, r, 0x1.6c16c16c162d4p-10);
-    p = FMA(p, r, 0x1.11111111100dcp-7);
-    p = FMA(p, r, 0x1.5555555555556p-5);
-    p = FMA(p, r, 0x1.5555555555557p-3);
-    p = FMA(p, r, 0.5);
-    p = FMA(p * r, r, r);
+    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
     const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
     const double first = power_of_two(half);
     return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
@@ -72,92 +72,36 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    y = FMA(y, x, -0x1.0a54c5608d862p-1);
-    y = FMA(y, x, 0x1.8eeb8276b7a6bp0);
-    y = FMA(y, x, -0x1.4192f128c046bp1);
-    y = FMA(y, x, 0x1.06fcfcc12adffp1);
-    y = FMA(y, x, -0x1.34eddab7db272p-3);
-    y = FMA(y, x, -0x1.4f62b99220455p0);
-    y = FMA(y, x, 0x1.fc608dc6221afp-1);
-    y = FMA(y, x, 0x1.a80765345b23ep-5);
-    y = FMA(y, x, -0x1.15eaab3abb578p-2);
-    y = FMA(y, x, -0x1.00744c52a490ap-3);
-    y = FMA(y, x, 0x1.2fb9bdea24f1ap-3);
-    y = FMA(y, x, 0x1.e2fb80fa78502p-4);
-    y = FMA(y, x, -0x1.2e20ee7cc76aep-4);
-    y = FMA(y, x, -0x1.ab16f4be0c7dfp-4);
-    y = FMA(y, x, 0x1.04518de2dc27cp-6);
-    y = FMA(y, x, 0x1.5a790634b6ef1p-4);
-    y = FMA(y, x, 0x1.fe453e9c6ab21p-6);
-    y = FMA(y, x, -0x1.8ed1ae7ed1e7fp-5);
-    y = FMA(y, x, -0x1.f27e6aa76188dp-5);
-    y = FMA(y, x, -0x1.45d6e6011a4ep-7);
-    y = FMA(y, x, 0x1.69dc253074776p-5);
-    y = FMA(y, x, 0x1.fe304651dc22ep-5);
-    y = FMA(y, x, 0x1.8aaec66d48096p-5);
-    y = FMA(y, x, 0x1.9714e0587b41ep-6);
-    y = FMA(y, x, 0x1.12d96eff955e5p-7);
-    y = FMA(y, x, 0x1.857df7c07730ap-10);
+    NEXT(-0x1.0a54c5608d862p-1) NEXT(0x1.8eeb8276b7a6bp0) NEXT(-0x1.4192f128c046bp1) NEXT(0x1.06fcfcc12adffp1)
+        NEXT(-0x1.34eddab7db272p-3) NEXT(-0x1.4f62b99220455p0) NEXT(0x1.fc608dc6221afp-1) NEXT(0x1.a80765345b23ep-5)
+        NEXT(-0x1.15eaab3abb578p-2) NEXT(-0x1.00744c52a490ap-3) NEXT(0x1.2fb9bdea24f1ap-3) NEXT(0x1.e2fb80fa78502p-4)
+        NEXT(-0x1.2e20ee7cc76aep-4) NEXT(-0x1.ab16f4be0c7dfp-4) NEXT(0x1.04518de2dc27cp-6) NEXT(0x1.5a790634b6ef1p-4)
+        NEXT(0x1.fe453e9c6ab21p-6) NEXT(-0x1.8ed1ae7ed1e7fp-5) NEXT(-0x1.f27e6aa76188dp-5) NEXT(-0x1.45d6e6011a4ep-7)
+        NEXT(0x1.69dc253074776p-5) NEXT(0x1.fe304651dc22ep-5) NEXT(0x1.8aaec66d48096p-5) NEXT(0x1.9714e0587b41ep-6)
+        NEXT(0x1.12d96eff955e5p-7) NEXT(0x1.857df7c07730ap-10)
     return y;
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    y = FMA(y, x, -0x1.92b2a3069931p-2);
-    y = FMA(y, x, 0x1.4a99288f2221ep0);
-    y = FMA(y, x, -0x1.332345a76352dp1);
-    y = FMA(y, x, 0x1.4f9e11f9fcac6p1);
-    y = FMA(y, x, -0x1.6f763e37b5efp0);
-    y = FMA(y, x, -0x1.171bee6254fe1p-4);
-    y = FMA(y, x, 0x1.f7c16ff3496d9p-2);
-    y = FMA(y, x, -0x1.e43aca92c5dep-7);
-    y = FMA(y, x, -0x1.a413aa39376d2p-3);
-    y = FMA(y, x, -0x1.f0f1fdf774e1ap-5);
-    y = FMA(y, x, 0x1.1c95a27c5267fp-3);
-    y = FMA(y, x, 0x1.3673a931fa6a5p-4);
-    y = FMA(y, x, -0x1.5c7a26423fc61p-4);
-    y = FMA(y, x, -0x1.6442e71a324d6p-4);
-    y = FMA(y, x, 0x1.1957f8cf1f26cp-5);
-    y = FMA(y, x, 0x1.7055e7ad6f712p-4);
-    y = FMA(y, x, 0x1.58b0c261ba74fp-6);
-    y = FMA(y, x, -0x1.1a0966dd0eebp-4);
-    y = FMA(y, x, -0x1.3742f52b73e6bp-4);
-    y = FMA(y, x, -0x1.564ec9c79e9f4p-9);
-    y = FMA(y, x, 0x1.436fa68dbf6ccp-4);
-    y = FMA(y, x, 0x1.cba6d44bb8caep-4);
-    y = FMA(y, x, 0x1.8166c472130aep-4);
-    y = FMA(y, x, 0x1.be6ccf5974e7ap-5);
-    y = FMA(y, x, 0x1.5e7954ed7135dp-6);
-    y = FMA(y, x, 0x1.2ddfa2851ae33p-8);
+    NEXT(-0x1.92b2a3069931p-2) NEXT(0x1.4a99288f2221ep0) NEXT(-0x1.332345a76352dp1) NEXT(0x1.4f9e11f9fcac6p1)
+        NEXT(-0x1.6f763e37b5efp0) NEXT(-0x1.171bee6254fe1p-4) NEXT(0x1.f7c16ff3496d9p-2) NEXT(-0x1.e43aca92c5dep-7)
+        NEXT(-0x1.a413aa39376d2p-3) NEXT(-0x1.f0f1fdf774e1ap-5) NEXT(0x1.1c95a27c5267fp-3) NEXT(0x1.3673a931fa6a5p-4)
+        NEXT(-0x1.5c7a26423fc61p-4) NEXT(-0x1.6442e71a324d6p-4) NEXT(0x1.1957f8cf1f26cp-5) NEXT(0x1.7055e7ad6f712p-4)
+        NEXT(0x1.58b0c261ba74fp-6) NEXT(-0x1.1a0966dd0eebp-4) NEXT(-0x1.3742f52b73e6bp-4) NEXT(-0x1.564ec9c79e9f4p-9)
+        NEXT(0x1.436fa68dbf6ccp-4) NEXT(0x1.cba6d44bb8caep-4) NEXT(0x1.8166c472130aep-4) NEXT(0x1.be6ccf5974e7ap-5)
+        NEXT(0x1.5e7954ed7135dp-6) NEXT(0x1.2ddfa2851ae33p-8)
     return y;
 }
 
 INLINE double polynomial2(double y, double x)
 {
-    y = FMA(y, x, 0x1.e22231e243c2ap-4);
-    y = FMA(y, x, -0x1.c60dfe9295708p-2);
-    y = FMA(y, x, 0x1.e9c562ee723bp-1);
-    y = FMA(y, x, -0x1.42be6417d63f7p0);
-    y = FMA(y, x, 0x1.ed6eaf330eaf3p-1);
-    y = FMA(y, x, -0x1.32d4eefd89f5cp-2);
-    y = FMA(y, x, -0x1.3601aeebed7b1p-4);
-    y = FMA(y, x, -0x1.635b1277e35dap-8);
-    y = FMA(y, x, 0x1.7289ede87476ep-4);
-    y = FMA(y, x, 0x1.109dfe3f4c84fp-5);
-    y = FMA(y, x, -0x1.221df81e68f76p-4);
-    y = FMA(y, x, -0x1.bc8f6513df199p-5);
-    y = FMA(y, x, 0x1.505dbaf55c934p-5);
-    y = FMA(y, x, 0x1.306e8749ea37cp-4);
-    y = FMA(y, x, 0x1.6bfd74f9811ccp-8);
-    y = FMA(y, x, -0x1.385471811991dp-4);
-    y = FMA(y, x, -0x1.370c4248c30bbp-4);
-    y = FMA(y, x, 0x1.71bfebd0a3423p-7);
-    y = FMA(y, x, 0x1.dc7cfa4c17d15p-4);
-    y = FMA(y, x, 0x1.5f718d557533p-3);
-    y = FMA(y, x, 0x1.46d3d78e809dbp-3);
-    y = FMA(y, x, 0x1.b5a96b5a329d4p-4);
-    y = FMA(y, x, 0x1.a04ba48d9d27cp-5);
-    y = FMA(y, x, 0x1.d0fb6385ac0e4p-7);
+    NEXT(0x1.e22231e243c2ap-4) NEXT(-0x1.c60dfe9295708p-2) NEXT(0x1.e9c562ee723bp-1) NEXT(-0x1.42be6417d63f7p0)
+        NEXT(0x1.ed6eaf330eaf3p-1) NEXT(-0x1.32d4eefd89f5cp-2) NEXT(-0x1.3601aeebed7b1p-4) NEXT(-0x1.635b1277e35dap-8)
+        NEXT(0x1.7289ede87476ep-4) NEXT(0x1.109dfe3f4c84fp-5) NEXT(-0x1.221df81e68f76p-4) NEXT(-0x1.bc8f6513df199p-5)
+        NEXT(0x1.505dbaf55c934p-5) NEXT(0x1.306e8749ea37cp-4) NEXT(0x1.6bfd74f9811ccp-8) NEXT(-0x1.385471811991dp-4)
+        NEXT(-0x1.370c4248c30bbp-4) NEXT(0x1.71bfebd0a3423p-7) NEXT(0x1.dc7cfa4c17d15p-4) NEXT(0x1.5f718d557533p-3)
+        NEXT(0x1.46d3d78e809dbp-3) NEXT(0x1.b5a96b5a329d4p-4) NEXT(0x1.a04ba48d9d27cp-5) NEXT(0x1.d0fb6385ac0e4p-7)
     return y;
 }
 
@@ -171,9 +115,9 @@ static void relu_squared_exact_float64_forward_block(const double *const *in, co
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean[i] < 0.0;
-        double t1 = __builtin_fabs(mean[i]);
+        double t1 = ABS(mean[i]);
         _Bool t2 = var[i] == 0.0;
-        double t3 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
+        double t3 = SQRT(t2 ? 0x1p-100 : var[i]);
         double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
         double t5 = (38.5 < t4) ? 38.5 : t4;
         double t6 = exp64(-0.5 * t5 * t5);
@@ -193,7 +137,7 @@ static void relu_squared_exact_float64_forward_block(const double *const *in, co
         double t20 = t14 ? 1024.0 : 1.0;
         double t21 = (t17 + t19) * t20;
         double t22 = (t17 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
-        double t23 = ((__builtin_fabs(t21)) <= 0x1.fffffffffffffp1023) ? t21 : t22;
+        double t23 = ((ABS(t21)) <= 0x1.fffffffffffffp1023) ? t21 : t22;
         double t24 = (t23 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t23;
         _Bool t25 = t3 == t3;
         _Bool t26 = mean[i] == mean[i];
@@ -205,7 +149,7 @@ static void relu_squared_exact_float64_forward_block(const double *const *in, co
         double t32 = (t18 * (t6 * (t0 ? (FMA(t10, 24.0, t28)) : t29))) * (t18 * (t15 * (t13 ? 0x1p144 : 1.0)));
         double t33 = (t31 + t32) * t20;
         double t34 = (t31 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
-        double t35 = ((__builtin_fabs(t33)) <= 0x1.fffffffffffffp1023) ? t33 : t34;
+        double t35 = ((ABS(t33)) <= 0x1.fffffffffffffp1023) ? t33 : t34;
         double t36 = (t35 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t35;
         double t37 = t25 ? ((0x1.fffffffffffffp1023 < t36) ? 0x1.fffffffffffffp1023 : t36) : t3;
         out_mean[i] = (t26 ? t27 : mean[i]);
@@ -234,9 +178,9 @@ static void relu_squared_exact_float64_backward_block(const double *const *in, c
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean[i] < 0.0;
-        double t1 = __builtin_fabs(mean[i]);
+        double t1 = ABS(mean[i]);
         _Bool t2 = var[i] == 0.0;
-        double t3 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
+        double t3 = SQRT(t2 ? 0x1p-100 : var[i]);
         double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
         double t5 = (38.5 < t4) ? 38.5 : t4;
         double t6 = exp64(-0.5 * t5 * t5);
@@ -257,7 +201,7 @@ static void relu_squared_exact_float64_backward_block(const double *const *in, c
         double t21 = t16 ? 1024.0 : 1.0;
         double t22 = (t19 + ((t6 * (t13 * 2.0)) * (t7 * t17))) * t21;
         double t23 = (t19 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
-        double t24 = ((__builtin_fabs(t22)) <= 0x1.fffffffffffffp1023) ? t22 : t23;
+        double t24 = ((ABS(t22)) <= 0x1.fffffffffffffp1023) ? t22 : t23;
         double t25 = (t24 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t24;
         double t26 = (t6 * (t0 ? t14 : (-t14))) + (t0 ? 0.0 : 1.0);
         double t27 = (t26 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t26;
@@ -267,7 +211,7 @@ static void relu_squared_exact_float64_backward_block(const double *const *in, c
         double t31 = t17 * (t15 ? 0x1p72 : 1.0);
         double t32 = (t30 + ((t20 * (t6 * (t0 ? (FMA(t11, 24.0, t6 * (-t28))) : t29))) * (t7 * t31))) * t21;
         double t33 = (t30 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
-        double t34 = ((__builtin_fabs(t32)) <= 0x1.fffffffffffffp1023) ? t32 : t33;
+        double t34 = ((ABS(t32)) <= 0x1.fffffffffffffp1023) ? t32 : t33;
         double t35 = (t34 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t34;
         double t36 = t6 * (-(t14 * (t12 * 4.0)));
         double t37 = t0 ? (FMA(t12, 12.0, t36)) : (FMA(t12, (-4.0), FMA(t5 * 2.0, 0x1.9884533d43651p-2, t36)));
@@ -276,7 +220,7 @@ static void relu_squared_exact_float64_backward_block(const double *const *in, c
         double t40 = t0 ? 0.0 : (((t1 * (t1 * t38)) * t39) + ((var[i] * t38) * t39));
         double t41 = (t40 + ((t6 * t37) * (t20 * t31))) * t21;
         double t42 = (t40 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
-        double t43 = ((__builtin_fabs(t41)) <= 0x1.fffffffffffffp1023) ? t41 : t42;
+        double t43 = ((ABS(t41)) <= 0x1.fffffffffffffp1023) ? t41 : t42;
         double t44 = (t43 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t43;
         double t45 = (0x1.fffffffffffffp1023 < t25) ? 0x1.fffffffffffffp1023 : t25;
         out_grad_mean[i] = FMA(grad_mean[i], t45,

@@ -17,6 +17,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -39,6 +42,14 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }
 }
 
+INLINE double exp_rest(double y, double x)
+{
+    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
+        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    return y;
+}
+
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
 {
@@ -53,18 +64,7 @@ INLINE double exp64(double x)
     x = x > 710.0 ? 710.0 : x;
     const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
     const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
-    double p = 0x1.1f730349868cep-29;
-    p = FMA(p, r, 0x1.af4de97ca4194p-26);
-    p = FMA(p, r, 0x1.27e4db646b17ep-22);
-    p = FMA(p, r, 0x1.71de0231960ebp-19);
-    p = FMA(p, r, 0x1.a01a01a6d889cp-16);
-    p = FMA(p, r, 0x1.a01a01abe7fe1p-13);
-    p = FMA(p, r, 0x1.6c16c16c162d4p-10);
-    p = FMA(p, r, 0x1.11111111100dcp-7);
-    p = FMA(p, r, 0x1.5555555555556p-5);
-    p = FMA(p, r, 0x1.5555555555557p-3);
-    p = FMA(p, r, 0.5);
-    p = FMA(p * r, r, r);
+    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
     const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
     const double first = power_of_two(half);
     return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
@@ -72,30 +72,12 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    y = FMA(y, x, 0x1.e22231e243c2ap-4);
-    y = FMA(y, x, -0x1.c60dfe9295708p-2);
-    y = FMA(y, x, 0x1.e9c562ee723bp-1);
-    y = FMA(y, x, -0x1.42be6417d63f7p0);
-    y = FMA(y, x, 0x1.ed6eaf330eaf3p-1);
-    y = FMA(y, x, -0x1.32d4eefd89f5cp-2);
-    y = FMA(y, x, -0x1.3601aeebed7b1p-4);
-    y = FMA(y, x, -0x1.635b1277e35dap-8);
-    y = FMA(y, x, 0x1.7289ede87476ep-4);
-    y = FMA(y, x, 0x1.109dfe3f4c84fp-5);
-    y = FMA(y, x, -0x1.221df81e68f76p-4);
-    y = FMA(y, x, -0x1.bc8f6513df199p-5);
-    y = FMA(y, x, 0x1.505dbaf55c934p-5);
-    y = FMA(y, x, 0x1.306e8749ea37cp-4);
-    y = FMA(y, x, 0x1.6bfd74f9811ccp-8);
-    y = FMA(y, x, -0x1.385471811991dp-4);
-    y = FMA(y, x, -0x1.370c4248c30bbp-4);
-    y = FMA(y, x, 0x1.71bfebd0a3423p-7);
-    y = FMA(y, x, 0x1.dc7cfa4c17d15p-4);
-    y = FMA(y, x, 0x1.5f718d557533p-3);
-    y = FMA(y, x, 0x1.46d3d78e809dbp-3);
-    y = FMA(y, x, 0x1.b5a96b5a329d4p-4);
-    y = FMA(y, x, 0x1.a04ba48d9d27cp-5);
-    y = FMA(y, x, 0x1.d0fb6385ac0e4p-7);
+    NEXT(0x1.e22231e243c2ap-4) NEXT(-0x1.c60dfe9295708p-2) NEXT(0x1.e9c562ee723bp-1) NEXT(-0x1.42be6417d63f7p0)
+        NEXT(0x1.ed6eaf330eaf3p-1) NEXT(-0x1.32d4eefd89f5cp-2) NEXT(-0x1.3601aeebed7b1p-4) NEXT(-0x1.635b1277e35dap-8)
+        NEXT(0x1.7289ede87476ep-4) NEXT(0x1.109dfe3f4c84fp-5) NEXT(-0x1.221df81e68f76p-4) NEXT(-0x1.bc8f6513df199p-5)
+        NEXT(0x1.505dbaf55c934p-5) NEXT(0x1.306e8749ea37cp-4) NEXT(0x1.6bfd74f9811ccp-8) NEXT(-0x1.385471811991dp-4)
+        NEXT(-0x1.370c4248c30bbp-4) NEXT(0x1.71bfebd0a3423p-7) NEXT(0x1.dc7cfa4c17d15p-4) NEXT(0x1.5f718d557533p-3)
+        NEXT(0x1.46d3d78e809dbp-3) NEXT(0x1.b5a96b5a329d4p-4) NEXT(0x1.a04ba48d9d27cp-5) NEXT(0x1.d0fb6385ac0e4p-7)
     return y;
 }
 
@@ -109,9 +91,9 @@ static void rrelu_exact_float64_forward_block(const double *const *in, const dou
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean[i] < 0.0;
-        double t1 = __builtin_fabs(mean[i]);
+        double t1 = ABS(mean[i]);
         _Bool t2 = var[i] == 0.0;
-        double t3 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
+        double t3 = SQRT(t2 ? 0x1p-100 : var[i]);
         double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
         double t5 = (38.5 < t4) ? 38.5 : t4;
         double t6 = exp64(-0.5 * t5 * t5);
@@ -148,9 +130,9 @@ static void rrelu_exact_float64_backward_block(const double *const *in, const do
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean[i] < 0.0;
-        double t1 = __builtin_fabs(mean[i]);
+        double t1 = ABS(mean[i]);
         _Bool t2 = var[i] == 0.0;
-        double t3 = __builtin_sqrt(t2 ? 0x1p-100 : var[i]);
+        double t3 = SQRT(t2 ? 0x1p-100 : var[i]);
         double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
         double t5 = (38.5 < t4) ? 38.5 : t4;
         double t6 = exp64(-0.5 * t5 * t5);

@@ -19,6 +19,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -41,6 +44,14 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }
 }
 
+INLINE double exp_rest(double y, double x)
+{
+    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
+        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    return y;
+}
+
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
 {
@@ -55,18 +66,7 @@ INLINE double exp64(double x)
     x = x > 710.0 ? 710.0 : x;
     const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
     const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
-    double p = 0x1.1f730349868cep-29;
-    p = FMA(p, r, 0x1.af4de97ca4194p-26);
-    p = FMA(p, r, 0x1.27e4db646b17ep-22);
-    p = FMA(p, r, 0x1.71de0231960ebp-19);
-    p = FMA(p, r, 0x1.a01a01a6d889cp-16);
-    p = FMA(p, r, 0x1.a01a01abe7fe1p-13);
-    p = FMA(p, r, 0x1.6c16c16c162d4p-10);
-    p = FMA(p, r, 0x1.11111111100dcp-7);
-    p = FMA(p, r, 0x1.5555555555556p-5);
-    p = FMA(p, r, 0x1.5555555555557p-3);
-    p = FMA(p, r, 0.5);
-    p = FMA(p * r, r, r);
+    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
     const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
     const double first = power_of_two(half);
     return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
@@ -74,82 +74,37 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    y = FMA(y, x, 0x1.f31c9ff65e143p-4);
-    y = FMA(y, x, -0x1.d365654c84c69p-2);
-    y = FMA(y, x, 0x1.f653f01aad0ebp-1);
-    y = FMA(y, x, -0x1.4a971e560f5eep0);
-    y = FMA(y, x, 0x1.fb091c9c80af3p-1);
-    y = FMA(y, x, -0x1.4352afa8b84c1p-2);
-    y = FMA(y, x, -0x1.1aec72997fa9p-4);
-    y = FMA(y, x, -0x1.cd3b089bf0122p-8);
-    y = FMA(y, x, 0x1.72e8782995d9fp-4);
-    y = FMA(y, x, 0x1.1148721923bdcp-5);
-    y = FMA(y, x, -0x1.2239787b29fdap-4);
-    y = FMA(y, x, -0x1.bc8b8959a82dap-5);
-    y = FMA(y, x, 0x1.505f192e86f9cp-5);
-    y = FMA(y, x, 0x1.306e61245100cp-4);
-    y = FMA(y, x, 0x1.6bfd7350c5cdap-8);
-    y = FMA(y, x, -0x1.385470c9661fap-4);
-    y = FMA(y, x, -0x1.370c4253b773p-4);
-    y = FMA(y, x, 0x1.71bfebc4a6386p-7);
-    y = FMA(y, x, 0x1.dc7cfa4c3a3b8p-4);
-    y = FMA(y, x, 0x1.5f718d5575e6cp-3);
-    y = FMA(y, x, 0x1.46d3d78e808b7p-3);
-    y = FMA(y, x, 0x1.b5a96b5a329ccp-4);
-    y = FMA(y, x, 0x1.a04ba48d9d27dp-5);
-    y = FMA(y, x, 0x1.d0fb6385ac0e4p-7);
+    NEXT(0x1.f31c9ff65e143p-4) NEXT(-0x1.d365654c84c69p-2) NEXT(0x1.f653f01aad0ebp-1) NEXT(-0x1.4a971e560f5eep0)
+        NEXT(0x1.fb091c9c80af3p-1) NEXT(-0x1.4352afa8b84c1p-2) NEXT(-0x1.1aec72997fa9p-4) NEXT(-0x1.cd3b089bf0122p-8)
+        NEXT(0x1.72e8782995d9fp-4) NEXT(0x1.1148721923bdcp-5) NEXT(-0x1.2239787b29fdap-4) NEXT(-0x1.bc8b8959a82dap-5)
+        NEXT(0x1.505f192e86f9cp-5) NEXT(0x1.306e61245100cp-4) NEXT(0x1.6bfd7350c5cdap-8) NEXT(-0x1.385470c9661fap-4)
+        NEXT(-0x1.370c4253b773p-4) NEXT(0x1.71bfebc4a6386p-7) NEXT(0x1.dc7cfa4c3a3b8p-4) NEXT(0x1.5f718d5575e6cp-3)
+        NEXT(0x1.46d3d78e808b7p-3) NEXT(0x1.b5a96b5a329ccp-4) NEXT(0x1.a04ba48d9d27dp-5) NEXT(0x1.d0fb6385ac0e4p-7)
     return y;
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    y = FMA(y, x, 0x1.d82f20767533cp-23);
-    y = FMA(y, x, 0x1.2768db471c14bp-19);
-    y = FMA(y, x, 0x1.4d4ab8fa2d45fp-16);
-    y = FMA(y, x, 0x1.4e79c321f6d9ep-13);
-    y = FMA(y, x, 0x1.26014c9a4e64ap-10);
-    y = FMA(y, x, 0x1.bbb452909a7d2p-8);
-    y = FMA(y, x, 0x1.17b249310b1b1p-5);
-    y = FMA(y, x, 0x1.1b4fcb2f9622ap-3);
-    y = FMA(y, x, 0x1.b228f350bae4cp-2);
-    y = FMA(y, x, 0x1.c5041854df7d4p-1);
+    NEXT(0x1.d82f20767533cp-23) NEXT(0x1.2768db471c14bp-19) NEXT(0x1.4d4ab8fa2d45fp-16) NEXT(0x1.4e79c321f6d9ep-13)
+        NEXT(0x1.26014c9a4e64ap-10) NEXT(0x1.bbb452909a7d2p-8) NEXT(0x1.17b249310b1b1p-5) NEXT(0x1.1b4fcb2f9622ap-3)
+        NEXT(0x1.b228f350bae4cp-2) NEXT(0x1.c5041854df7d4p-1)
     return y;
 }
 
 INLINE double polynomial2(double y, double x)
 {
-    y = FMA(y, x, 0x1.56f837ba205bep-7);
-    y = FMA(y, x, -0x1.9a009f573430cp-6);
-    y = FMA(y, x, 0x1.cad18a72d4f74p-6);
-    y = FMA(y, x, -0x1.f70a3ad4c8c18p-8);
-    y = FMA(y, x, -0x1.9d0e837cac903p-7);
-    y = FMA(y, x, 0x1.5ef4b987d9db9p-8);
-    y = FMA(y, x, 0x1.4572bcaec9859p-7);
-    y = FMA(y, x, -0x1.1ae7ea8b7632ep-10);
-    y = FMA(y, x, -0x1.662be7edf0ebep-7);
-    y = FMA(y, x, -0x1.053e73840e8a6p-8);
-    y = FMA(y, x, 0x1.6bbc480936965p-7);
-    y = FMA(y, x, 0x1.a0aab994b6d1bp-7);
-    y = FMA(y, x, -0x1.643f3dfa735b4p-8);
-    y = FMA(y, x, -0x1.9cb109f6b4e61p-6);
-    y = FMA(y, x, -0x1.550fd7662a481p-6);
-    y = FMA(y, x, 0x1.2df7873de169dp-6);
-    y = FMA(y, x, 0x1.4a9f31bbd6262p-4);
-    y = FMA(y, x, 0x1.21dbca33ef2a6p-3);
-    y = FMA(y, x, 0x1.6fa9ad6f60319p-3);
-    y = FMA(y, x, 0x1.7d99fbc7fd0d8p-3);
-    y = FMA(y, x, 0x1.5547ed57324c4p-3);
-    y = FMA(y, x, 0x1.0e7dcd1d93192p-3);
+    NEXT(0x1.56f837ba205bep-7) NEXT(-0x1.9a009f573430cp-6) NEXT(0x1.cad18a72d4f74p-6) NEXT(-0x1.f70a3ad4c8c18p-8)
+        NEXT(-0x1.9d0e837cac903p-7) NEXT(0x1.5ef4b987d9db9p-8) NEXT(0x1.4572bcaec9859p-7) NEXT(-0x1.1ae7ea8b7632ep-10)
+        NEXT(-0x1.662be7edf0ebep-7) NEXT(-0x1.053e73840e8a6p-8) NEXT(0x1.6bbc480936965p-7) NEXT(0x1.a0aab994b6d1bp-7)
+        NEXT(-0x1.643f3dfa735b4p-8) NEXT(-0x1.9cb109f6b4e61p-6) NEXT(-0x1.550fd7662a481p-6) NEXT(0x1.2df7873de169dp-6)
+        NEXT(0x1.4a9f31bbd6262p-4) NEXT(0x1.21dbca33ef2a6p-3) NEXT(0x1.6fa9ad6f60319p-3) NEXT(0x1.7d99fbc7fd0d8p-3)
+        NEXT(0x1.5547ed57324c4p-3) NEXT(0x1.0e7dcd1d93192p-3)
     return y;
 }
 
 INLINE double polynomial3(double y, double x)
 {
-    y = FMA(y, x, 0x1.1111111111111p-7);
-    y = FMA(y, x, 0x1.5555555555555p-5);
-    y = FMA(y, x, 0x1.5555555555555p-3);
-    y = FMA(y, x, 0.5);
-    y = FMA(y, x, 1.0);
+    NEXT(0x1.1111111111111p-7) NEXT(0x1.5555555555555p-5) NEXT(0x1.5555555555555p-3) NEXT(0.5) NEXT(1.0)
     return y;
 }
 
@@ -162,12 +117,12 @@ static void selu_exact_float64_forward_block(const double *const *in, const doub
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        double t0 = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
         _Bool t1 = t0 == 0.0;
-        double t2 = __builtin_sqrt(t1 ? 1.0 : t0);
+        double t2 = SQRT(t1 ? 1.0 : t0);
         double t3 = t1 ? 0.0 : t2;
         _Bool t4 = mean[i] < 0.0;
-        double t5 = __builtin_fabs(mean[i]);
+        double t5 = ABS(mean[i]);
         double t6 = (t1 ? 0.0 : (1.0 / t2)) * t5;
         _Bool t7 = t1 | (37.5 < t6);
         double t8 = t7 ? 37.5 : t6;
@@ -213,7 +168,7 @@ static void selu_exact_float64_forward_block(const double *const *in, const doub
         double t48 = t47 ? 0.0 : (exp64(t47 ? (-80.0) : ((0.0625 < t41) ? 0.0625 : t41)));
         double t49 = (t42 ? (t48 - 1.0) : (t46 * (polynomial1(0x1.60430cc37cafap-26, t46 + 0.25)))) - t39;
         double t50 = t3 + (t4 ? t19 : t8);
-        double t51 = 1.0 / (FMA(__builtin_fabs(t50), 0.25, 1.0));
+        double t51 = 1.0 / (FMA(ABS(t50), 0.25, 1.0));
         double t52 = t13 * (t51 * (polynomial2(-0x1.d2989e1b3465ep-10, t51 - 0.25)));
         double t53 = mean[i] + t0;
         double t54 = (t53 < 0.0) ? (t48 - t52) : t52;
@@ -226,7 +181,7 @@ static void selu_exact_float64_forward_block(const double *const *in, const doub
         double t61 = t14 ? t0 : 0.0;
         double t62 = (t40 * (t33 * t38)) - (t39 * t39);
         double t63 = ((t61 * (polynomial3(0x1.6c16c16c16c17p-10, t61))) * (t48 * t48)) - t62;
-        double t64 = 1.0 / (FMA(__builtin_fabs(t3 + t50), 0.25, 1.0));
+        double t64 = 1.0 / (FMA(ABS(t3 + t50), 0.25, 1.0));
         double t65 = t13 * (t64 * (polynomial2(-0x1.d2989e1b3465ep-10, t64 - 0.25)));
         double t66 = t53 * 2.0;
         _Bool t67 = t66 < (-80.0);
@@ -265,13 +220,13 @@ static void selu_exact_float64_backward_block(const double *const *in, const dou
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        double t0 = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
         _Bool t1 = t0 == 0.0;
-        double t2 = __builtin_sqrt(t1 ? 1.0 : t0);
+        double t2 = SQRT(t1 ? 1.0 : t0);
         double t3 = t1 ? 0.0 : t2;
         double t4 = t1 ? 0.0 : (1.0 / t2);
         _Bool t5 = mean[i] < 0.0;
-        double t6 = __builtin_fabs(mean[i]);
+        double t6 = ABS(mean[i]);
         double t7 = t4 * t6;
         _Bool t8 = t1 | (37.5 < t7);
         double t9 = t8 ? 37.5 : t7;
@@ -318,7 +273,7 @@ static void selu_exact_float64_backward_block(const double *const *in, const dou
         double t50 = t49 ? 0.0 : (exp64(t49 ? (-80.0) : ((0.0625 < t43) ? 0.0625 : t43)));
         double t51 = (t44 ? (t50 - 1.0) : (t48 * (polynomial1(0x1.60430cc37cafap-26, t48 + 0.25)))) - t41;
         double t52 = t3 + (t5 ? t21 : t9);
-        double t53 = 1.0 / (FMA(__builtin_fabs(t52), 0.25, 1.0));
+        double t53 = 1.0 / (FMA(ABS(t52), 0.25, 1.0));
         double t54 = t14 * (t53 * (polynomial2(-0x1.d2989e1b3465ep-10, t53 - 0.25)));
         double t55 = mean[i] + t0;
         double t56 = (t55 < 0.0) ? (t50 - t54) : t54;
@@ -333,7 +288,7 @@ static void selu_exact_float64_backward_block(const double *const *in, const dou
         double t65 = t16 ? t0 : 0.0;
         double t66 = (t42 * (t35 * t40)) - (t41 * t41);
         double t67 = ((t65 * (polynomial3(0x1.6c16c16c16c17p-10, t65))) * (t50 * t50)) - t66;
-        double t68 = 1.0 / (FMA(__builtin_fabs(t3 + t52), 0.25, 1.0));
+        double t68 = 1.0 / (FMA(ABS(t3 + t52), 0.25, 1.0));
         double t69 = t14 * (t68 * (polynomial2(-0x1.d2989e1b3465ep-10, t68 - 0.25)));
         double t70 = t55 * 2.0;
         _Bool t71 = t70 < (-80.0);

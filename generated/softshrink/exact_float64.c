@@ -16,6 +16,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -38,6 +41,14 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }
 }
 
+INLINE double exp_rest(double y, double x)
+{
+    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
+        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    return y;
+}
+
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
 INLINE double power_of_two(double magic_and_n)
 {
@@ -52,18 +63,7 @@ INLINE double exp64(double x)
     x = x > 710.0 ? 710.0 : x;
     const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
     const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
-    double p = 0x1.1f730349868cep-29;
-    p = FMA(p, r, 0x1.af4de97ca4194p-26);
-    p = FMA(p, r, 0x1.27e4db646b17ep-22);
-    p = FMA(p, r, 0x1.71de0231960ebp-19);
-    p = FMA(p, r, 0x1.a01a01a6d889cp-16);
-    p = FMA(p, r, 0x1.a01a01abe7fe1p-13);
-    p = FMA(p, r, 0x1.6c16c16c162d4p-10);
-    p = FMA(p, r, 0x1.11111111100dcp-7);
-    p = FMA(p, r, 0x1.5555555555556p-5);
-    p = FMA(p, r, 0x1.5555555555557p-3);
-    p = FMA(p, r, 0.5);
-    p = FMA(p * r, r, r);
+    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
     const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
     const double first = power_of_two(half);
     return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
@@ -71,57 +71,23 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    y = FMA(y, x, 0x1.ba3b93ab41fp-8);
-    y = FMA(y, x, -0x1.d22ea181e8f8dp-7);
-    y = FMA(y, x, 0x1.371ac7619864p-7);
-    y = FMA(y, x, 0x1.a950a69aad06dp-7);
-    y = FMA(y, x, -0x1.ccd17c3439197p-6);
-    y = FMA(y, x, 0x1.ad5677b96d8ecp-7);
-    y = FMA(y, x, 0x1.f2383385a544cp-8);
-    y = FMA(y, x, -0x1.b93fb7657b7b2p-11);
-    y = FMA(y, x, -0x1.62c159cb29618p-7);
-    y = FMA(y, x, -0x1.081390c93e7c3p-8);
-    y = FMA(y, x, 0x1.6bdbcb5b63e04p-7);
-    y = FMA(y, x, 0x1.a0b49860424dap-7);
-    y = FMA(y, x, -0x1.6443deb4577c8p-8);
-    y = FMA(y, x, -0x1.9cb10e63a48d7p-6);
-    y = FMA(y, x, -0x1.550fd0fc36474p-6);
-    y = FMA(y, x, 0x1.2df786f9ac1ddp-6);
-    y = FMA(y, x, 0x1.4a9f31b7ad3c9p-4);
-    y = FMA(y, x, 0x1.21dbca340db84p-3);
-    y = FMA(y, x, 0x1.6fa9ad6f62b19p-3);
-    y = FMA(y, x, 0x1.7d99fbc7fcef2p-3);
-    y = FMA(y, x, 0x1.5547ed57324b4p-3);
-    y = FMA(y, x, 0x1.0e7dcd1d93192p-3);
+    NEXT(0x1.ba3b93ab41fp-8) NEXT(-0x1.d22ea181e8f8dp-7) NEXT(0x1.371ac7619864p-7) NEXT(0x1.a950a69aad06dp-7)
+        NEXT(-0x1.ccd17c3439197p-6) NEXT(0x1.ad5677b96d8ecp-7) NEXT(0x1.f2383385a544cp-8) NEXT(-0x1.b93fb7657b7b2p-11)
+        NEXT(-0x1.62c159cb29618p-7) NEXT(-0x1.081390c93e7c3p-8) NEXT(0x1.6bdbcb5b63e04p-7) NEXT(0x1.a0b49860424dap-7)
+        NEXT(-0x1.6443deb4577c8p-8) NEXT(-0x1.9cb10e63a48d7p-6) NEXT(-0x1.550fd0fc36474p-6) NEXT(0x1.2df786f9ac1ddp-6)
+        NEXT(0x1.4a9f31b7ad3c9p-4) NEXT(0x1.21dbca340db84p-3) NEXT(0x1.6fa9ad6f62b19p-3) NEXT(0x1.7d99fbc7fcef2p-3)
+        NEXT(0x1.5547ed57324b4p-3) NEXT(0x1.0e7dcd1d93192p-3)
     return y;
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    y = FMA(y, x, 0x1.f31c9ff65e143p-4);
-    y = FMA(y, x, -0x1.d365654c84c69p-2);
-    y = FMA(y, x, 0x1.f653f01aad0ebp-1);
-    y = FMA(y, x, -0x1.4a971e560f5eep0);
-    y = FMA(y, x, 0x1.fb091c9c80af3p-1);
-    y = FMA(y, x, -0x1.4352afa8b84c1p-2);
-    y = FMA(y, x, -0x1.1aec72997fa9p-4);
-    y = FMA(y, x, -0x1.cd3b089bf0122p-8);
-    y = FMA(y, x, 0x1.72e8782995d9fp-4);
-    y = FMA(y, x, 0x1.1148721923bdcp-5);
-    y = FMA(y, x, -0x1.2239787b29fdap-4);
-    y = FMA(y, x, -0x1.bc8b8959a82dap-5);
-    y = FMA(y, x, 0x1.505f192e86f9cp-5);
-    y = FMA(y, x, 0x1.306e61245100cp-4);
-    y = FMA(y, x, 0x1.6bfd7350c5cdap-8);
-    y = FMA(y, x, -0x1.385470c9661fap-4);
-    y = FMA(y, x, -0x1.370c4253b773p-4);
-    y = FMA(y, x, 0x1.71bfebc4a6386p-7);
-    y = FMA(y, x, 0x1.dc7cfa4c3a3b8p-4);
-    y = FMA(y, x, 0x1.5f718d5575e6cp-3);
-    y = FMA(y, x, 0x1.46d3d78e808b7p-3);
-    y = FMA(y, x, 0x1.b5a96b5a329ccp-4);
-    y = FMA(y, x, 0x1.a04ba48d9d27dp-5);
-    y = FMA(y, x, 0x1.d0fb6385ac0e4p-7);
+    NEXT(0x1.f31c9ff65e143p-4) NEXT(-0x1.d365654c84c69p-2) NEXT(0x1.f653f01aad0ebp-1) NEXT(-0x1.4a971e560f5eep0)
+        NEXT(0x1.fb091c9c80af3p-1) NEXT(-0x1.4352afa8b84c1p-2) NEXT(-0x1.1aec72997fa9p-4) NEXT(-0x1.cd3b089bf0122p-8)
+        NEXT(0x1.72e8782995d9fp-4) NEXT(0x1.1148721923bdcp-5) NEXT(-0x1.2239787b29fdap-4) NEXT(-0x1.bc8b8959a82dap-5)
+        NEXT(0x1.505f192e86f9cp-5) NEXT(0x1.306e61245100cp-4) NEXT(0x1.6bfd7350c5cdap-8) NEXT(-0x1.385470c9661fap-4)
+        NEXT(-0x1.370c4253b773p-4) NEXT(0x1.71bfebc4a6386p-7) NEXT(0x1.dc7cfa4c3a3b8p-4) NEXT(0x1.5f718d5575e6cp-3)
+        NEXT(0x1.46d3d78e808b7p-3) NEXT(0x1.b5a96b5a329ccp-4) NEXT(0x1.a04ba48d9d27dp-5) NEXT(0x1.d0fb6385ac0e4p-7)
     return y;
 }
 
@@ -171,12 +137,12 @@ static void softshrink_exact_float64_forward_block(const double *const *in, cons
         s[20][i] = lambd * lambd;
         double t1 = var[i] * (1.0 / s[20][i]);
         s[19][i] = mean[i] / lambd;
-        double t3 = t1 * (__builtin_sqrt((0.0 <= t1) ? 1.0 : (-1.0)));
-        s[1][i] = __builtin_fabs(s[19][i]);
+        double t3 = t1 * (SQRT((0.0 <= t1) ? 1.0 : (-1.0)));
+        s[1][i] = ABS(s[19][i]);
         s[14][i] = t3 < 0x1.f5c29p-2;
         s[0][i] = s[14][i] ? 0x1.f5c29p-2 : t3;
         s[11][i] = (s[19][i] < 0.0) ? 1.0 : (-1.0);
-        double t8 = 1.0 / (__builtin_sqrt(s[0][i]));
+        double t8 = 1.0 / (SQRT(s[0][i]));
         double t9 = s[1][i] * t8;
         _Bool t10 = 37.5 < t9;
         double t11 = t10 ? 37.5 : t9;
@@ -188,7 +154,7 @@ static void softshrink_exact_float64_forward_block(const double *const *in, cons
         double t17 = t8 * t8;
         double t18 = s[14][i] ? t3 : 0x1.f5c29p-2;
         _Bool t19 = t18 == 0.0;
-        double t20 = __builtin_sqrt(t19 ? 1.0 : t18);
+        double t20 = SQRT(t19 ? 1.0 : t18);
         double t21 = t19 ? 0.0 : t20;
         double t22 = t19 ? 0.0 : (1.0 / t20);
         double t23 = (lambd + mean[i]) / lambd;
@@ -197,7 +163,7 @@ static void softshrink_exact_float64_forward_block(const double *const *in, cons
         _Bool t26 = t24 < 0.0;
         double t27 = t25 ? 1.0 : (-1.0);
         double t28 = t26 ? 1.0 : (-1.0);
-        double t29 = t22 * (__builtin_fabs(t23));
+        double t29 = t22 * (ABS(t23));
         _Bool t30 = t19 | (37.5 < t29);
         double t31 = t30 ? 37.5 : t29;
         double t32 = t31 * t31;
@@ -205,7 +171,7 @@ static void softshrink_exact_float64_forward_block(const double *const *in, cons
         double t34 = 1.0 / (FMA(t31, 0.25, 1.0));
         double t35 = t34 * (t34 * (t34 * (polynomial1(-0x1.d83ed7bcbc437p-7, t34 - 0.25))));
         double t36 = (FMA(t35, -(t31 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t32);
-        double t37 = t22 * (__builtin_fabs(t24));
+        double t37 = t22 * (ABS(t24));
         _Bool t38 = t19 | (37.5 < t37);
         double t39 = t38 ? 37.5 : t37;
         double t40 = t39 * t39;
@@ -243,7 +209,7 @@ static void softshrink_exact_float64_forward_block(const double *const *in, cons
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
             double t0 = s[0][i] + c[0];
-            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t1 = 1.0 / (SQRT(t0));
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;
@@ -319,12 +285,12 @@ static void softshrink_exact_float64_backward_block(const double *const *in, con
         double t0 = lambd * lambd;
         double t1 = var[i] * (1.0 / t0);
         double t2 = mean[i] / lambd;
-        double t3 = t1 * (__builtin_sqrt((0.0 <= t1) ? 1.0 : (-1.0)));
-        s[1][i] = __builtin_fabs(t2);
+        double t3 = t1 * (SQRT((0.0 <= t1) ? 1.0 : (-1.0)));
+        s[1][i] = ABS(t2);
         s[16][i] = t3 < 0x1.f5c29p-2;
         s[0][i] = s[16][i] ? 0x1.f5c29p-2 : t3;
         s[11][i] = (t2 < 0.0) ? 1.0 : (-1.0);
-        double t8 = 1.0 / (__builtin_sqrt(s[0][i]));
+        double t8 = 1.0 / (SQRT(s[0][i]));
         double t9 = s[1][i] * t8;
         _Bool t10 = 37.5 < t9;
         double t11 = t10 ? 37.5 : t9;
@@ -336,7 +302,7 @@ static void softshrink_exact_float64_backward_block(const double *const *in, con
         double t17 = t8 * t8;
         double t18 = s[16][i] ? t3 : 0x1.f5c29p-2;
         _Bool t19 = t18 == 0.0;
-        double t20 = __builtin_sqrt(t19 ? 1.0 : t18);
+        double t20 = SQRT(t19 ? 1.0 : t18);
         double t21 = t19 ? 0.0 : t20;
         double t22 = t19 ? 0.0 : (1.0 / t20);
         double t23 = (lambd + mean[i]) / lambd;
@@ -356,7 +322,7 @@ static void softshrink_exact_float64_backward_block(const double *const *in, con
         s[13][i] = FMA(t16, s[12][i], s[6][i] * (t17 * (-8.0)));
         s[14][i] = s[11][i] * 2.0;
         s[15][i] = FMA(t16, s[13][i], s[12][i] * (t17 * (-9.0)));
-        double t40 = t22 * (__builtin_fabs(t23));
+        double t40 = t22 * (ABS(t23));
         _Bool t41 = t19 | (37.5 < t40);
         double t42 = t41 ? 37.5 : t40;
         double t43 = t42 * t42;
@@ -366,7 +332,7 @@ static void softshrink_exact_float64_backward_block(const double *const *in, con
         double t47 = (FMA(t46, -(t42 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t43);
         double t48 = t44 * 0x1.9884533d43651p-2;
         double t49 = t44 * (FMA(t42, t47, t46 * 2.0));
-        double t50 = t22 * (__builtin_fabs(t24));
+        double t50 = t22 * (ABS(t24));
         _Bool t51 = t19 | (37.5 < t50);
         double t52 = t51 ? 37.5 : t50;
         double t53 = t52 * t52;
@@ -406,7 +372,7 @@ static void softshrink_exact_float64_backward_block(const double *const *in, con
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
             double t0 = s[0][i] + c[0];
-            double t1 = 1.0 / (__builtin_sqrt(t0));
+            double t1 = 1.0 / (SQRT(t0));
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;

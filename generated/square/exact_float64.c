@@ -16,6 +16,9 @@
 
 #define LANES 32
 #define FMA __builtin_fma
+#define SQRT __builtin_sqrt
+#define ABS __builtin_fabs
+#define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -47,7 +50,7 @@ static void square_exact_float64_forward_block(const double *const *in, const do
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        double t0 = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
         double t1 = (t0 * t0) * 2.0;
         double t2 = (0x1.fffffffffffffp1023 < t1) ? 0x1.fffffffffffffp1023 : t1;
         double t3 = mean[i] * 2.0;
@@ -90,7 +93,7 @@ static void square_exact_float64_backward_block(const double *const *in, const d
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = mean[i] * 2.0;
-        double t1 = (var[i] * (__builtin_sqrt((0.0 <= var[i]) ? 1.0 : (-1.0)))) * 2.0;
+        double t1 = (var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)))) * 2.0;
         double t2 = mean[i] * t1;
         double t3 = (0x1.fffffffffffffp1023 < t0) ? 0x1.fffffffffffffp1023 : t0;
         double t4 = (t3 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t3;
