@@ -141,24 +141,6 @@ static const double table19[19][12] = {
      0x1.aee60e2dd9034p23, 0x1.9ddf20e3e59b3p-21},
 };
 
-static const double table15[15][3] = {
-    {-0x1.8bbc8488cc49ap-5, 0x1.8b6d9eaec77a3p-4, 0x1.8bbc8488cc49ap-5},
-    {-0x1.27e0ea717f237p-3, 0x1.87bc776f8c6ccp-4, 0x1.27e0ea717f237p-3},
-    {-0x1.ea0f7e19c094bp-3, 0x1.8062fc0f6fef5p-4, 0x1.ea0f7e19c094bp-3},
-    {-0x1.53d55ce57bdf6p-2, 0x1.7572bdb3f6e49p-4, 0x1.53d55ce57bdf6p-2},
-    {-0x1.af76b57c6f8f1p-2, 0x1.6705e18e13ecfp-4, 0x1.af76b57c6f8f1p-2},
-    {-0x1.038862866b29dp-1, 0x1.553ee25ebebc3p-4, 0x1.038862866b29dp-1},
-    {-0x1.2ce9146962ca4p-1, 0x1.40483e126fd0ep-4, 0x1.2ce9146962ca4p-1},
-    {-0x1.537a89c487f8ap-1, 0x1.2854103b35ep-4, 0x1.537a89c487f8ap-1},
-    {-0x1.76e0931d693bap-1, 0x1.0d9b9a62cac04p-4, 0x1.76e0931d693bap-1},
-    {-0x1.96c69481c4bc5p-1, 0x1.e0bd76c924984p-5, 0x1.96c69481c4bc5p-1},
-    {-0x1.b2e04fd686a13p-1, 0x1.a1c6ae961fbeep-5, 0x1.b2e04fd686a13p-1},
-    {-0x1.caea9b4574cb9p-1, 0x1.5ee963a3354abp-5, 0x1.caea9b4574cb9p-1},
-    {-0x1.deac0259f7f42p-1, 0x1.18c5800a35609p-5, 0x1.deac0259f7f42p-1},
-    {-0x1.edf5518053baap-1, 0x1.a0060a8531ffp-6, 0x1.edf5518053baap-1},
-    {-0x1.f8a212714bcdcp-1, 0x1.0aa3c248696dep-6, 0x1.f8a212714bcdcp-1},
-};
-
 static const double table16[16][3] = {
     {-0x1.8bbc8488cc49ap-5, 0x1.8b6d9eaec77a3p-4, 0x1.8bbc8488cc49ap-5},
     {-0x1.27e0ea717f237p-3, 0x1.87bc776f8c6ccp-4, 0x1.27e0ea717f237p-3},
@@ -178,40 +160,58 @@ static const double table16[16][3] = {
     {-0x1.fe995e70409b6p-1, 0x1.cbf8bc743ce34p-8, 0x1.fe995e70409b6p-1},
 };
 
+static const double table15[15][3] = {
+    {-0x1.8bbc8488cc49ap-5, 0x1.8b6d9eaec77a3p-4, 0x1.8bbc8488cc49ap-5},
+    {-0x1.27e0ea717f237p-3, 0x1.87bc776f8c6ccp-4, 0x1.27e0ea717f237p-3},
+    {-0x1.ea0f7e19c094bp-3, 0x1.8062fc0f6fef5p-4, 0x1.ea0f7e19c094bp-3},
+    {-0x1.53d55ce57bdf6p-2, 0x1.7572bdb3f6e49p-4, 0x1.53d55ce57bdf6p-2},
+    {-0x1.af76b57c6f8f1p-2, 0x1.6705e18e13ecfp-4, 0x1.af76b57c6f8f1p-2},
+    {-0x1.038862866b29dp-1, 0x1.553ee25ebebc3p-4, 0x1.038862866b29dp-1},
+    {-0x1.2ce9146962ca4p-1, 0x1.40483e126fd0ep-4, 0x1.2ce9146962ca4p-1},
+    {-0x1.537a89c487f8ap-1, 0x1.2854103b35ep-4, 0x1.537a89c487f8ap-1},
+    {-0x1.76e0931d693bap-1, 0x1.0d9b9a62cac04p-4, 0x1.76e0931d693bap-1},
+    {-0x1.96c69481c4bc5p-1, 0x1.e0bd76c924984p-5, 0x1.96c69481c4bc5p-1},
+    {-0x1.b2e04fd686a13p-1, 0x1.a1c6ae961fbeep-5, 0x1.b2e04fd686a13p-1},
+    {-0x1.caea9b4574cb9p-1, 0x1.5ee963a3354abp-5, 0x1.caea9b4574cb9p-1},
+    {-0x1.deac0259f7f42p-1, 0x1.18c5800a35609p-5, 0x1.deac0259f7f42p-1},
+    {-0x1.edf5518053baap-1, 0x1.a0060a8531ffp-6, 0x1.edf5518053baap-1},
+    {-0x1.f8a212714bcdcp-1, 0x1.0aa3c248696dep-6, 0x1.f8a212714bcdcp-1},
+};
+
 static void softsign_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
     const double *restrict mean = in[0];
     const double *restrict var = in[1];
     double *restrict out_mean = out[0];
     double *restrict out_var = out[1];
-    double s[35][LANES], a[6][LANES] = {{0.0}};
+    double s[29][LANES], a[6][LANES] = {{0.0}};
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
         _Bool t1 = mean[i] < 0.0;
         s[1][i] = ABS(mean[i]);
-        s[31][i] = t0 < 4.0;
-        s[0][i] = s[31][i] ? 4.0 : t0;
-        s[26][i] = t1 ? 1.0 : (-1.0);
+        s[25][i] = t0 < 4.0;
+        s[0][i] = s[25][i] ? 4.0 : t0;
+        s[20][i] = t1 ? 1.0 : (-1.0);
         double t6 = 1.0 / (SQRT(s[0][i]));
         double t7 = s[1][i] * t6;
         _Bool t8 = 37.5 < t7;
         double t9 = t8 ? 37.5 : t7;
         double t10 = exp64((t8 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
         double t11 = 1.0 / (FMA(t9, 0.25, 1.0));
-        s[25][i] = t10 * (t11 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t11 - 0.25)));
-        s[30][i] = t6 * (t10 * 0x1.9884533d43651p-2);
+        s[19][i] = t10 * (t11 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t11 - 0.25)));
+        s[24][i] = t6 * (t10 * 0x1.9884533d43651p-2);
         double t14 = t6 * t9;
         double t15 = t6 * t6;
-        double t16 = s[31][i] ? t0 : 4.0;
-        s[21][i] = t16 == 0.0;
-        double t18 = SQRT(s[21][i] ? 1.0 : t16);
-        s[4][i] = s[21][i] ? 0.0 : t18;
+        double t16 = s[25][i] ? t0 : 4.0;
+        s[15][i] = t16 == 0.0;
+        double t18 = SQRT(s[15][i] ? 1.0 : t16);
+        s[4][i] = s[15][i] ? 0.0 : t18;
         double t20 = (mean[i] < (-0x1.72ebaep27)) ? (-0x1.72ebaep27) : mean[i];
         double t21 = (0x1.72ebaep27 < t20) ? 0x1.72ebaep27 : t20;
         double t22 = -t21;
-        double t23 = (s[21][i] ? 0x1p75 : (1.0 / t18)) * t22;
+        double t23 = (s[15][i] ? 0x1p75 : (1.0 / t18)) * t22;
         double t24 = (t23 < (-7.5)) ? (-7.5) : t23;
         double t25 = (7.5 < t24) ? 7.5 : t24;
         _Bool t26 = 0.0 < t22;
@@ -233,31 +233,20 @@ static void softsign_exact_float64_forward_block(const double *const *in, const 
         double t42 = -t41;
         double t43 = (t29 < t42) ? t42 : t29;
         s[5][i] = (t41 < t43) ? t41 : t43;
-        double t45 = FMA(s[2][i], (-0x1.fe995e70409b6p-1), s[3][i]);
-        double t46 = s[2][i] * 0x1.cbf8bc743ce34p-8;
-        s[15][i] = t46 * (exp64((t45 * t45) * (-0.5)));
-        double t48 = (s[4][i] * t45) - s[5][i];
-        s[17][i] = s[8][i] + (t48 * (s[7][i] * (1.0 / ((s[6][i] + t48) + (-1.0)))));
-        s[19][i] = s[15][i] * s[17][i];
-        double t51 = FMA(s[2][i], 0x1.fe995e70409b6p-1, s[3][i]);
-        s[16][i] = t46 * (exp64((t51 * t51) * (-0.5)));
-        double t53 = (s[4][i] * t51) - s[5][i];
-        s[18][i] = s[8][i] + (t53 * (s[7][i] * (1.0 / ((s[6][i] + t53) + (-1.0)))));
-        s[20][i] = s[16][i] * s[18][i];
         s[9][i] = (7.5 - t25) * 0.5;
         s[10][i] = (t25 + 7.5) * 0.5;
-        double t58 = (t31 < t42) ? t42 : t31;
-        s[11][i] = (t41 < t58) ? t41 : t58;
+        double t47 = (t31 < t42) ? t42 : t31;
+        s[11][i] = (t41 < t47) ? t41 : t47;
         s[13][i] = 1.0 / (s[12][i] + 1.0);
-        s[24][i] = s[30][i] * t14;
-        s[29][i] = FMA(t14, s[24][i], s[30][i] * (-t15));
-        s[23][i] = FMA(t14, s[29][i], s[24][i] * (t15 * (-2.0)));
-        s[28][i] = FMA(t14, s[23][i], s[29][i] * (t15 * (-3.0)));
-        s[22][i] = FMA(t14, s[28][i], s[23][i] * (t15 * (-4.0)));
-        s[27][i] = FMA(t14, s[22][i], s[28][i] * (t15 * (-5.0)));
-        s[32][i] = t26 ? ((-1.0) - s[7][i]) : (1.0 - s[13][i]);
-        s[33][i] = t1 ? (-1.0) : 1.0;
-        s[34][i] = mean[i] == mean[i];
+        s[18][i] = s[24][i] * t14;
+        s[23][i] = FMA(t14, s[18][i], s[24][i] * (-t15));
+        s[17][i] = FMA(t14, s[23][i], s[18][i] * (t15 * (-2.0)));
+        s[22][i] = FMA(t14, s[17][i], s[23][i] * (t15 * (-3.0)));
+        s[16][i] = FMA(t14, s[22][i], s[17][i] * (t15 * (-4.0)));
+        s[21][i] = FMA(t14, s[16][i], s[22][i] * (t15 * (-5.0)));
+        s[26][i] = t26 ? ((-1.0) - s[7][i]) : (1.0 - s[13][i]);
+        s[27][i] = t1 ? (-1.0) : 1.0;
+        s[28][i] = mean[i] == mean[i];
     }
     for (int k = 0; k < 19; ++k) {
         const double *c = table19[k];
@@ -286,8 +275,8 @@ static void softsign_exact_float64_forward_block(const double *const *in, const 
             a[2][i] = FMA(t7, c[11], FMA(t11, c[10], FMA(t13, c[9], FMA(t15, c[8], a[2][i]))));
         }
     }
-    for (int k = 0; k < 15; ++k) {
-        const double *c = table15[k];
+    for (int k = 0; k < 16; ++k) {
+        const double *c = table16[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
             double t0 = FMA(s[2][i], c[0], s[3][i]);
@@ -324,23 +313,23 @@ static void softsign_exact_float64_forward_block(const double *const *in, const 
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = 1.0 / (FMA(s[16][i], 1.0, FMA(s[15][i], 1.0, a[5][i])));
-        double t1 = (FMA(s[16][i], s[18][i], FMA(s[15][i], s[17][i], a[4][i]))) * t0;
-        double t2 = ((FMA(s[18][i], s[20][i], FMA(s[17][i], s[19][i], a[3][i]))) * t0) - (t1 * t1);
-        _Bool t3 = (s[21][i] != 0.0) | (t2 < 0.0);
-        double t4 = FMA(s[23][i], 0x1.4b8fd4e696532p-6, FMA(s[22][i], 0x1.0921d15ed4fe8p-10, a[2][i]));
-        double t5 = FMA(s[25][i], 0x1.a00fe8a56df92p-1, FMA(s[24][i], 0x1.562bc4e32cb1ep-3, t4));
-        double t6 = t5 * s[26][i];
-        double t7 = FMA(s[28][i], 0x1.4b8fd4e696532p-6, FMA(s[27][i], 0x1.0921d15ed4fe8p-10, a[1][i]));
-        double t8 = FMA(s[30][i], 0x1.a00fe8a56df92p-1, FMA(s[29][i], 0x1.562bc4e32cb1ep-3, t7));
-        double t9 = t8 * s[26][i];
-        double t10 = FMA(s[28][i], (-0x1.d0d88ace2cfe7p-7), FMA(s[22][i], 0x1.d522063fb102fp-9, a[0][i]));
-        double t11 = FMA(s[29][i], (-0x1.3a93b3e7a16e1p-3), FMA(s[23][i], 0x1.e6397d23375f3p-5, t10));
-        double t12 = FMA(s[30][i], (-0x1.1faed2c425666p-1), FMA(s[24][i], 0x1.a59de0d24f3ebp-2, t11));
-        double t13 = (FMA(s[25][i], 0x1.bc072fa711eep0, t12)) - (t6 * t6);
+        double t0 = 1.0 / (a[5][i]);
+        double t1 = (a[4][i]) * t0;
+        double t2 = ((a[3][i]) * t0) - (t1 * t1);
+        _Bool t3 = (s[15][i] != 0.0) | (t2 < 0.0);
+        double t4 = FMA(s[17][i], 0x1.4b8fd4e696532p-6, FMA(s[16][i], 0x1.0921d15ed4fe8p-10, a[2][i]));
+        double t5 = FMA(s[19][i], 0x1.a00fe8a56df92p-1, FMA(s[18][i], 0x1.562bc4e32cb1ep-3, t4));
+        double t6 = t5 * s[20][i];
+        double t7 = FMA(s[22][i], 0x1.4b8fd4e696532p-6, FMA(s[21][i], 0x1.0921d15ed4fe8p-10, a[1][i]));
+        double t8 = FMA(s[24][i], 0x1.a00fe8a56df92p-1, FMA(s[23][i], 0x1.562bc4e32cb1ep-3, t7));
+        double t9 = t8 * s[20][i];
+        double t10 = FMA(s[22][i], (-0x1.d0d88ace2cfe7p-7), FMA(s[16][i], 0x1.d522063fb102fp-9, a[0][i]));
+        double t11 = FMA(s[23][i], (-0x1.3a93b3e7a16e1p-3), FMA(s[17][i], 0x1.e6397d23375f3p-5, t10));
+        double t12 = FMA(s[24][i], (-0x1.1faed2c425666p-1), FMA(s[18][i], 0x1.a59de0d24f3ebp-2, t11));
+        double t13 = (FMA(s[19][i], 0x1.bc072fa711eep0, t12)) - (t6 * t6);
         double t14 = t9 * (s[0][i] * t9);
-        out_mean[i] = (s[34][i] ? (s[31][i] ? (t1 + s[32][i]) : (t6 + s[33][i])) : mean[i]);
-        out_var[i] = (s[34][i] ? (s[31][i] ? (t3 ? 0.0 : t2) : ((t13 < t14) ? t14 : t13)) : mean[i]);
+        out_mean[i] = (s[28][i] ? (s[25][i] ? (t1 + s[26][i]) : (t6 + s[27][i])) : mean[i]);
+        out_var[i] = (s[28][i] ? (s[25][i] ? (t3 ? 0.0 : t2) : ((t13 < t14) ? t14 : t13)) : mean[i]);
     }
 }
 
@@ -361,14 +350,14 @@ static void softsign_exact_float64_backward_block(const double *const *in, const
     const double *restrict grad_var = in[3];
     double *restrict out_grad_mean = out[0];
     double *restrict out_grad_var = out[1];
-    double s[57][LANES], a[12][LANES] = {{0.0}};
+    double s[45][LANES], a[12][LANES] = {{0.0}};
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
         s[20][i] = ABS(mean[i]);
-        s[56][i] = t0 < 4.0;
-        s[19][i] = s[56][i] ? 4.0 : t0;
+        s[44][i] = t0 < 4.0;
+        s[19][i] = s[44][i] ? 4.0 : t0;
         s[25][i] = (mean[i] < 0.0) ? 1.0 : (-1.0);
         double t5 = 1.0 / (SQRT(s[19][i]));
         double t6 = s[20][i] * t5;
@@ -380,7 +369,7 @@ static void softsign_exact_float64_backward_block(const double *const *in, const
         s[29][i] = t5 * (t9 * 0x1.9884533d43651p-2);
         double t13 = t5 * t8;
         double t14 = t5 * t5;
-        double t15 = s[56][i] ? t0 : 4.0;
+        double t15 = s[44][i] ? t0 : 4.0;
         _Bool t16 = t15 == 0.0;
         double t17 = SQRT(t16 ? 1.0 : t15);
         s[2][i] = t16 ? 0.0 : t17;
@@ -424,59 +413,38 @@ static void softsign_exact_float64_backward_block(const double *const *in, const
         double t56 = -t55;
         double t57 = (t35 < t56) ? t56 : t35;
         s[3][i] = (t55 < t57) ? t55 : t57;
-        double t59 = FMA(s[0][i], (-0x1.fe995e70409b6p-1), s[1][i]);
-        double t60 = s[0][i] * 0x1.cbf8bc743ce34p-8;
-        s[31][i] = t60 * (exp64((t59 * t59) * (-0.5)));
-        double t62 = (s[2][i] * t59) - s[3][i];
-        double t63 = (s[4][i] + t62) + (-1.0);
-        s[35][i] = s[6][i] + (t62 * (s[5][i] * (1.0 / t63)));
-        s[51][i] = s[31][i] * s[35][i];
-        double t66 = t63 * t63;
-        s[39][i] = s[9][i] - ((FMA(t62, t63, s[7][i] * t62)) * (s[8][i] * (1.0 / t66)));
-        s[47][i] = (1.0 / (t63 * t66)) * (-2.0);
-        s[43][i] = s[31][i] * s[39][i];
-        double t70 = FMA(s[0][i], 0x1.fe995e70409b6p-1, s[1][i]);
-        s[32][i] = t60 * (exp64((t70 * t70) * (-0.5)));
-        double t72 = (s[2][i] * t70) - s[3][i];
-        double t73 = (s[4][i] + t72) + (-1.0);
-        s[36][i] = s[6][i] + (t72 * (s[5][i] * (1.0 / t73)));
-        s[52][i] = s[32][i] * s[36][i];
-        double t76 = t73 * t73;
-        s[40][i] = s[9][i] - ((FMA(t72, t73, s[7][i] * t72)) * (s[8][i] * (1.0 / t76)));
-        s[48][i] = (1.0 / (t73 * t76)) * (-2.0);
-        s[44][i] = s[32][i] * s[40][i];
         s[10][i] = (7.5 - t31) * 0.5;
         s[11][i] = (t31 + 7.5) * 0.5;
-        double t82 = (t37 < t56) ? t56 : t37;
-        s[12][i] = (t55 < t82) ? t55 : t82;
-        double t84 = FMA(s[10][i], (-0x1.fe995e70409b6p-1), s[11][i]);
-        double t85 = s[10][i] * 0x1.cbf8bc743ce34p-8;
-        s[33][i] = t85 * (exp64((t84 * t84) * (-0.5)));
-        double t87 = (s[2][i] * t84) - s[12][i];
+        double t61 = (t37 < t56) ? t56 : t37;
+        s[12][i] = (t55 < t61) ? t55 : t61;
+        double t63 = FMA(s[10][i], (-0x1.fe995e70409b6p-1), s[11][i]);
+        double t64 = s[10][i] * 0x1.cbf8bc743ce34p-8;
+        s[31][i] = t64 * (exp64((t63 * t63) * (-0.5)));
+        double t66 = (s[2][i] * t63) - s[12][i];
         s[16][i] = s[13][i] + 1.0;
-        double t89 = (s[13][i] + t87) + 1.0;
+        double t68 = (s[13][i] + t66) + 1.0;
         s[14][i] = 1.0 / s[16][i];
-        s[37][i] = s[15][i] + (t87 * (s[14][i] * (1.0 / t89)));
-        s[53][i] = s[33][i] * s[37][i];
-        double t93 = t89 * t89;
+        s[33][i] = s[15][i] + (t66 * (s[14][i] * (1.0 / t68)));
+        s[41][i] = s[31][i] * s[33][i];
+        double t72 = t68 * t68;
         s[17][i] = 1.0 / (s[16][i] * s[16][i]);
-        s[41][i] = s[18][i] - ((FMA(t87, t89, t87 * s[16][i])) * (s[17][i] * (1.0 / t93)));
-        s[49][i] = (1.0 / (t89 * t93)) * (-2.0);
-        s[45][i] = s[33][i] * s[41][i];
-        double t98 = FMA(s[10][i], 0x1.fe995e70409b6p-1, s[11][i]);
-        s[34][i] = t85 * (exp64((t98 * t98) * (-0.5)));
-        double t100 = (s[2][i] * t98) - s[12][i];
-        double t101 = (s[13][i] + t100) + 1.0;
-        s[38][i] = s[15][i] + (t100 * (s[14][i] * (1.0 / t101)));
-        s[54][i] = s[34][i] * s[38][i];
-        double t104 = t101 * t101;
-        s[42][i] = s[18][i] - ((FMA(t100, t101, s[16][i] * t100)) * (s[17][i] * (1.0 / t104)));
-        s[50][i] = (1.0 / (t101 * t104)) * (-2.0);
-        s[46][i] = s[34][i] * s[42][i];
-        s[55][i] = t32 ? s[8][i] : s[17][i];
+        s[35][i] = s[18][i] - ((FMA(t66, t68, t66 * s[16][i])) * (s[17][i] * (1.0 / t72)));
+        s[39][i] = (1.0 / (t68 * t72)) * (-2.0);
+        s[37][i] = s[31][i] * s[35][i];
+        double t77 = FMA(s[10][i], 0x1.fe995e70409b6p-1, s[11][i]);
+        s[32][i] = t64 * (exp64((t77 * t77) * (-0.5)));
+        double t79 = (s[2][i] * t77) - s[12][i];
+        double t80 = (s[13][i] + t79) + 1.0;
+        s[34][i] = s[15][i] + (t79 * (s[14][i] * (1.0 / t80)));
+        s[42][i] = s[32][i] * s[34][i];
+        double t83 = t80 * t80;
+        s[36][i] = s[18][i] - ((FMA(t79, t80, s[16][i] * t79)) * (s[17][i] * (1.0 / t83)));
+        s[40][i] = (1.0 / (t80 * t83)) * (-2.0);
+        s[38][i] = s[32][i] * s[36][i];
+        s[43][i] = t32 ? s[8][i] : s[17][i];
     }
-    for (int k = 0; k < 15; ++k) {
-        const double *c = table15[k];
+    for (int k = 0; k < 16; ++k) {
+        const double *c = table16[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
             double t0 = FMA(s[0][i], c[0], s[1][i]);
@@ -587,27 +555,20 @@ static void softsign_exact_float64_backward_block(const double *const *in, const
         double t12 = FMA(s[26][i], (-0x1.d0d88ace2cfe7p-7), FMA(s[30][i], 0x1.d522063fb102fp-9, a[7][i]));
         double t13 = FMA(s[27][i], (-0x1.3a93b3e7a16e1p-3), FMA(s[21][i], 0x1.e6397d23375f3p-5, t12));
         double t14 = FMA(s[28][i], (-0x1.1faed2c425666p-1), FMA(s[22][i], 0x1.a59de0d24f3ebp-2, t13));
-        double t15 = FMA(s[34][i], 1.0, FMA(s[33][i], 1.0, FMA(s[32][i], 1.0, FMA(s[31][i], 1.0, a[6][i]))));
-        double t16 = FMA(s[33][i], s[37][i], FMA(s[32][i], s[36][i], FMA(s[31][i], s[35][i], a[5][i])));
-        double t17 = FMA(s[33][i], s[41][i], FMA(s[32][i], s[40][i], FMA(s[31][i], s[39][i], a[4][i])));
-        double t18 = FMA(s[41][i], s[45][i], FMA(s[40][i], s[44][i], FMA(s[39][i], s[43][i], a[3][i])));
-        double t19 = FMA(s[37][i], s[45][i], FMA(s[36][i], s[44][i], FMA(s[35][i], s[43][i], a[2][i])));
-        double t20 = FMA(s[33][i], s[49][i], FMA(s[32][i], s[48][i], FMA(s[31][i], s[47][i], a[1][i])));
-        double t21 = FMA(s[53][i], s[49][i], FMA(s[52][i], s[48][i], FMA(s[51][i], s[47][i], a[0][i])));
-        double t22 = 1.0 / (t15);
-        double t23 = (FMA(s[34][i], s[42][i], t17)) * t22;
-        double t24 = (FMA(s[34][i], s[50][i], t20)) * t22;
-        double t25 = t23 + s[55][i];
-        double t26 = -((FMA(s[34][i], s[38][i], t16)) * t22);
-        double t27 = FMA(t25, t25, ((FMA(s[42][i], s[46][i], t18)) * t22) - (t23 * t23));
-        double t28 = (FMA(t5, t2 * (-2.0), FMA(s[29][i], 0x1.bc072fa711eep0, t11))) * s[25][i];
-        double t29 = FMA(t8, -t2, (FMA(s[23][i], 0x1.bc072fa711eep0, t14)) * 0.5);
-        double t30 = s[56][i] ? ((FMA(t23, t26, (FMA(s[38][i], s[46][i], t19)) * t22)) * 2.0) : t28;
-        out_grad_mean[i] = FMA(grad_mean[i], (s[56][i] ? t25 : (t5 * s[25][i])),
-            grad_var[i] * t30);
-        double t31 = s[56][i] ? (t27 + (FMA(t24, t26, (FMA(s[54][i], s[50][i], t21)) * t22))) : t29;
-        out_grad_var[i] = FMA(grad_mean[i], (s[56][i] ? (t24 * 0.5) : (t8 * 0.5)),
-            grad_var[i] * t31);
+        double t15 = 1.0 / (FMA(s[32][i], 1.0, FMA(s[31][i], 1.0, a[6][i])));
+        double t16 = (FMA(s[32][i], s[36][i], FMA(s[31][i], s[35][i], a[4][i]))) * t15;
+        double t17 = (FMA(s[32][i], s[40][i], FMA(s[31][i], s[39][i], a[1][i]))) * t15;
+        double t18 = t16 + s[43][i];
+        double t19 = -((FMA(s[32][i], s[34][i], FMA(s[31][i], s[33][i], a[5][i]))) * t15);
+        double t20 = ((FMA(s[36][i], s[38][i], FMA(s[35][i], s[37][i], a[3][i]))) * t15) - (t16 * t16);
+        double t21 = FMA(t17, t19, (FMA(s[42][i], s[40][i], FMA(s[41][i], s[39][i], a[0][i]))) * t15);
+        double t22 = FMA(t16, t19, (FMA(s[34][i], s[38][i], FMA(s[33][i], s[37][i], a[2][i]))) * t15);
+        double t23 = (FMA(t5, t2 * (-2.0), FMA(s[29][i], 0x1.bc072fa711eep0, t11))) * s[25][i];
+        double t24 = FMA(t8, -t2, (FMA(s[23][i], 0x1.bc072fa711eep0, t14)) * 0.5);
+        out_grad_mean[i] = FMA(grad_mean[i], (s[44][i] ? t18 : (t5 * s[25][i])),
+            grad_var[i] * (s[44][i] ? (t22 * 2.0) : t23));
+        out_grad_var[i] = FMA(grad_mean[i], (s[44][i] ? (t17 * 0.5) : (t8 * 0.5)),
+            grad_var[i] * (s[44][i] ? ((FMA(t18, t18, t20)) + t21) : t24));
     }
 }
 

@@ -1,10 +1,11 @@
 """Certify: the error of the emitted program against exact values, and the certificate that says so.
 
 The programs that will be shipped are run, as straight C and compiled in haste
-(bits are those of every renderer, whatever the flags), on random points over all of float32, on its edges, and around the
-worst points found; exact values come from rigorous balls or quadrature.  The
-promises that are not about accuracy (no negative variance, no NaN from finite
-input, limits at v = 0) are checked on more points, and break the build.
+(bits are those of every renderer, whatever the flags), on random points over
+all of float32, on its edges, and around the worst points found; exact values
+come from rigorous balls or quadrature.  The promises that are not about
+accuracy (no negative variance, no NaN from finite input, limits at v = 0) are
+checked on more points, and break the build.
 """
 
 from __future__ import annotations

@@ -121,6 +121,61 @@ def test_atoms_are_a_loop_and_mean_the_same(atoms: int, derivatives: int, irregu
         np.testing.assert_allclose(got, want[name], rtol=1e-11, atol=1e-14)
 
 
+def uneven_atoms(orders: Sequence[int], *, twice: bool) -> Graph:
+    """Atoms with as many derivatives as given for each, and a sum for each order; perhaps of two terms of each."""
+    g = Graph(inputs=("mean", "var"))
+    rng = random.Random(3)
+    sums: dict[int, int] = {}
+    for order in orders:
+        t = g.mul(g.input("mean"), g.recip(g.sqrt(g.add(g.input("var"), g.const(rng.uniform(1, 9))))))
+        values = [g._add("exp_mantissa", g.mul(g.mul(t, t), g.const(-0.5)))]
+        for _ in range(order):
+            values.append(g.mul(g.madd(t, values[-1], t), g.const(rng.uniform(-1, 1))))
+        for k, value in enumerate(values):
+            for _ in range(1 + twice):
+                c = g.const(rng.uniform(-1, 1))
+                sums[k] = g.madd(c, value, sums[k]) if k in sums else g.mul(c, value)
+    for k, total in sums.items():
+        g.output(f"s{k}", total)
+    return g
+
+
+@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize("orders", [(6, 6, 6), (6, 5, 6, 5, 5), (7, 6, 5, 4, 5, 6, 7), (9, 2, 9, 2, 5)])
+def test_atoms_that_do_less_than_others_are_filled_up_and_mean_the_same(orders: Sequence[int], twice: bool) -> None:
+    graph, tables = uneven_atoms(orders, twice=twice), Tables()
+    found = evaluated(form_of(graph, tables), tables, POINTS)
+    for name, want in outputs_float64(graph, POINTS).items():
+        np.testing.assert_allclose(found[name], want, rtol=1e-12, atol=1e-15)
+
+
+def test_atoms_of_nearly_the_same_order_are_one_loop() -> None:
+    form = form_of(uneven_atoms((9, 8, 9, 8, 8), twice=False))
+    assert [part.turns for part in form.parts if isinstance(part, Loop)] == [5]
+
+
+@pytest.mark.parametrize("nodes", [7, 12])
+def test_nodes_of_a_quadrature_are_a_loop_also_where_products_of_their_values_are_summed(nodes: int) -> None:
+    g = Graph(inputs=("mean", "var"))
+    first = second = weights = None
+    for k in range(nodes):
+        z = g.const(-2 + 4 * (k + 0.37) / nodes)
+        weight = g.mul(g._add("exp_mantissa", g.mul(z, g.input("var"))), g.const(0.1 + 0.01 * k))
+        value = g.recip(g.add(g.abs(g.madd(z, g.sqrt(g.input("var")), g.input("mean"))), g.const(1)))
+        product = g.mul(weight, value)
+        first = product if first is None else g.madd(weight, value, first)
+        second = g.mul(value, product) if second is None else g.madd(value, product, second)
+        weights = weight if weights is None else g.add(weights, weight)
+    for name, index in {"first": first, "second": second, "weights": weights}.items():
+        assert index is not None
+        g.output(name, index)
+    tables = Tables()
+    form = form_of(g, tables)
+    assert [part.turns for part in form.parts if isinstance(part, Loop)] == [nodes]
+    for name, want in outputs_float64(g, POINTS).items():
+        np.testing.assert_allclose(evaluated(form, tables, POINTS)[name], want, rtol=1e-12)
+
+
 def test_atoms_that_all_read_values_that_are_alike_are_a_loop() -> None:
     """What does not change from atom to atom may have its like, too: twice and six times the mean."""
     g, tables = Graph(inputs=("mean", "var")), Tables()

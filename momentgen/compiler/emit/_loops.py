@@ -59,11 +59,15 @@ def form_of(graph: Graph, tables: Tables | None = None) -> Form:
 
 @dataclass(frozen=True)
 class _Chain:
-    """A sum of products: pairs, the last added first; what it begins with; the nodes that add."""
+    """A sum of products: pairs, the last added first; what it begins with; the nodes that add.
+
+    ``product`` is the node of the last pair where others read it as well.
+    """
 
     terms: list[tuple[int, int]]
     rest: int | None
     links: set[int]
+    product: int | None = None
 
 
 class _Finder:
@@ -241,7 +245,7 @@ class _Finder:
                 at = item.args[2] if item.kind == "madd" else None
             if of_any and at is not None and self.items[at].kind == "mul":  # that is read elsewhere, too
                 a, b = self.items[at].args
-                return _Chain([*terms, (a, b)], None, links)
+                return _Chain([*terms, (a, b)], None, links, at)
             return _Chain(terms, at, links)
 
         def values() -> _Chain:
@@ -351,6 +355,10 @@ class _Finder:
             added = [pair for pairs in sums[number].values() for pair in pairs]
             read = Counter(a for index in items for a in self.items[index].args)
             read.update(value for pair in added for value in pair if value in cluster)
+            for product in (chains[root].product for root in sums[number]):
+                if product is not None and product in cluster:  # which the sum reads, in place of its factors
+                    read[product] += 1
+                    read.subtract(a for a in self.items[product].args if a in cluster)
             if not added or any(uses[index] != read[index] for index in items):
                 continue
             weights = Counter(weight for _, weight in added if not self._const(weight))

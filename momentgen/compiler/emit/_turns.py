@@ -79,17 +79,17 @@ def _filled(items: Items, family: list[tuple[Turn, dict[int, int]]], zero: int, 
             for root, pairs in turn.sums.items()
             for v, w in pairs
         }
+        if len(keys) < sum(map(len, turn.sums.values())):  # a sum takes in a value twice
+            keys = {}
         keyed.append(keys)
         union |= dict.fromkeys(keys)
     kept = [
         place
         for place, keys in enumerate(keyed)
-        if len(keys) == sum(map(len, family[place][0].sums.values()))
-        and len(keys) >= _FILLED * len(union)
-        and all(key in keys for key in union if key[2] >= 0)
+        if keys and len(keys) >= _FILLED * len(union) and all(key in keys for key in union if key[2] >= 0)
     ]
     exact: dict[Any, list[int]] = defaultdict(list)  # what is not alike in its sums may be among itself
-    for place in set(range(len(family))) - set(kept):
+    for place in {place for place, keys in enumerate(keyed) if keys} - set(kept):
         exact[len(family[place][0].items), tuple(keyed[place])].append(place)
     groups = [kept, *exact.values()] if 0 in kept else list(exact.values())
     return [
