@@ -34,8 +34,9 @@ def promise(certificate: Mapping[str, Any]) -> tuple[str, ...]:
         return (f"No bound is certified: {said}.",)
     unit, goal = next(iter(certificate["goal"].items()))
     tolerance = certificate.get("tolerance", {})
-    sentences = [*_allowed(certificate, unit, goal, tolerance), _found(certificate, unit)]
-    sentences += _limits(certificate.get("domain"))
+    domain = certificate.get("domain")
+    sentences = [*_allowed(certificate, unit, goal, tolerance), _inputs(domain), _found(certificate, unit)]
+    sentences += _limits(domain)
     return tuple(sentence for sentence in sentences if sentence)
 
 
@@ -104,6 +105,13 @@ def _found(certificate: Mapping[str, Any], unit: str) -> str:
     share = " of this" if unit == "tolerance" else ""
     at = f" in a search of {count:,} points" if isinstance(count, int) else ""
     return f"Largest errors found{at}: {', '.join(found)}{share}." if found else ""
+
+
+def _inputs(domain: object) -> str:
+    """For which inputs bounds hold."""
+    items = domain.items() if isinstance(domain, Mapping) else ()
+    inputs = [f"{name} {words}" for name, words in items if name.startswith(("mean", "var", "cov"))]
+    return f"This holds for {'; '.join(inputs)}." if inputs else ""
 
 
 def _limits(domain: object) -> list[str]:

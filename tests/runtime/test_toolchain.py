@@ -146,9 +146,9 @@ def test_flags_that_a_compiler_lacks_are_tried_once_a_process(
     for value in (1, 2, 1):
         assert built(f"return {value};") == value
     calls = (tmp_path / "calls").read_text().splitlines()
+    refused = sum("-fopenmp" in flags for flags in toolchain.OPTIONAL_FLAGS)
     assert [("-fopenmp" in call, " -c " in call) for call in calls] == [
-        (True, True),
-        (True, True),
+        *[(True, True)] * refused,
         (False, True),
         (False, False),
         (False, True),

@@ -31,6 +31,12 @@ TANH: dict[str, Any] = {
 }
 
 
+def test_a_promise_says_for_which_inputs_it_holds() -> None:
+    domain = {"mean": "0 or normal", "var": "0 or 2^-127 <= var < 2^128", "parameters": {}, "nan": "nowhere"}
+    assert "This holds for mean 0 or normal; var 0 or 2^-127 <= var < 2^128." in promise(TANH | {"domain": domain})
+    assert not any("This holds" in sentence for sentence in promise(TANH | {"domain": {}}))
+
+
 def test_a_tolerance_is_said_with_its_symbols_and_that_it_is_not_relative() -> None:
     text = promise(TANH)
     assert text[0].startswith(
