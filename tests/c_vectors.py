@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["scalar_kernels"]
+__all__ = ["scalar_kernels", "scalar_loops"]
 
 
 def scalar_kernels(source: str, flags: Sequence[str]) -> list[str]:
@@ -17,11 +17,7 @@ def scalar_kernels(source: str, flags: Sequence[str]) -> list[str]:
     Raises:
         AssertionError: if no kernel is found.
     """
-    with tempfile.TemporaryDirectory(prefix="momentgen-vectors-") as directory:
-        (Path(directory) / "kernels.c").write_text(source)
-        command = ["gcc", *flags, "-fopt-info-vec-optimized", "-o", "kernels.so", "kernels.c"]
-        report = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True).stderr
-    vectorised = {int(line) for line in re.findall(r"kernels\.c:(\d+):\d+: optimized: loop vectorized", report)}
+    vectorised = _vectorised(source, flags)
     lines = source.splitlines()
     scalar, found = [], False
     for number, text in enumerate(lines, 1):
@@ -35,3 +31,25 @@ def scalar_kernels(source: str, flags: Sequence[str]) -> list[str]:
             scalar.append(heads[-1])
     assert found, "no kernel in the source"
     return scalar
+
+
+def scalar_loops(source: str, flags: Sequence[str]) -> list[int]:
+    """Lines of the loops over a block's lanes in float64 C that gcc leaves scalar under ``flags``.
+
+    Raises:
+        AssertionError: if there is no such loop.
+    """
+    vectorised, lines = _vectorised(source, flags), source.splitlines()
+    loops = [number for number, text in enumerate(lines, 1) if text.strip() == "#pragma omp simd"]
+    assert loops, "no loop over lanes in the source"
+    # The report names the line of the loop or of one of its first statements.
+    return [number for number in loops if not vectorised & set(range(number, number + 8))]
+
+
+def _vectorised(source: str, flags: Sequence[str]) -> set[int]:
+    """Numbers of lines whose loops gcc made vectors of."""
+    with tempfile.TemporaryDirectory(prefix="momentgen-vectors-") as directory:
+        (Path(directory) / "kernels.c").write_text(source)
+        command = ["gcc", *flags, "-fopt-info-vec-optimized", "-o", "kernels.so", "kernels.c"]
+        report = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True).stderr
+    return {int(line) for line in re.findall(r"kernels\.c:(\d+):\d+: optimized: loop vectorized", report)}

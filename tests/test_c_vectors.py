@@ -5,17 +5,17 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from c_vectors import scalar_kernels
+from c_vectors import scalar_kernels, scalar_loops
 from real_rules import ROOT
 
 from momentgen.compiler.emit.c import C_FLAGS
 
-#: of float32; those of float64 run in blocks, whose inner loops this report does not tell apart
-SOURCES = {
-    f"{path.parent.name}-{path.stem}": path
-    for path in sorted((ROOT / "generated").glob("*/*.c"))
-    if not path.stem.endswith("_float64")
-}
+ALL = {f"{path.parent.name}-{path.stem}": path for path in sorted((ROOT / "generated").glob("*/*.c"))}
+SOURCES = {name: path for name, path in ALL.items() if not name.endswith("_float64")}
+#: these run in blocks, with one loop over the lanes for each part
+FLOAT64 = {name: path for name, path in ALL.items() if name not in SOURCES}
+#: mish's atoms choose among columns of a table by the side of its centre, which left them scalar
+CHOOSING = "mish-exact_float64"
 #: a program of middle length, by the size of its C; `make slow` has the rest
 TYPICAL = sorted(SOURCES, key=lambda name: SOURCES[name].stat().st_size)[len(SOURCES) // 2]
 
@@ -30,3 +30,15 @@ def test_gcc_vectorises_a_typical_committed_kernel() -> None:
 @pytest.mark.parametrize("name", [name for name in SOURCES if name != TYPICAL])
 def test_gcc_vectorises_every_committed_kernel(name: str) -> None:
     assert scalar_kernels(SOURCES[name].read_text(), C_FLAGS) == []
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc: other compilers have no such report")
+def test_gcc_vectorises_float64_loops_that_choose_among_columns() -> None:
+    assert scalar_loops(FLOAT64[CHOOSING].read_text(), C_FLAGS) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc: other compilers have no such report")
+@pytest.mark.parametrize("name", [name for name in FLOAT64 if name != CHOOSING])
+def test_gcc_vectorises_every_committed_float64_loop(name: str) -> None:
+    assert scalar_loops(FLOAT64[name].read_text(), C_FLAGS) == []

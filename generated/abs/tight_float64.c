@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -130,24 +130,28 @@ INLINE double polynomial5(double y, double x)
 
 static void abs_tight_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = ABS(mean[i]);
         _Bool t1 = var[i] == 0.0;
-        double t2 = SQRT(t1 ? 0x1p-100 : var[i]);
-        double t3 = (t1 ? (t0 * 0x1p126) : t0) / t2;
-        double t4 = (38.5 < t3) ? 38.5 : t3;
-        double t5 = exp64(-0.5 * t4 * t4);
-        double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-        double t7 = (polynomial0(-0x1.d45a6927d9705p-10, t6 - 0.25)) * (t6 * t6);
-        double t8 = var[i] + (var[i] * (t5 * (FMA(t7, t4 * (-4.0), t5 * (-(t7 * (t7 * 4.0)))))));
-        out_mean[i] = (t0 + ((t1 ? 0.0 : t2) * (t5 * (t7 * 2.0))));
-        out_var[i] = ((t4 < 1.125) ? (var[i] * (polynomial1(-0x1.0cec0c135e523p-37, t4 * t4))) : t8);
+        double t2 = t1 ? 0x1p-100 : var[i];
+        double t3 = t0 * 0x1p126;
+        double t4 = t1 ? t3 : t0;
+        double t5 = SQRT(t2);
+        double t6 = t4 / t5;
+        double t7 = (38.5 < t6) ? 38.5 : t6;
+        double t8 = exp64(-0.5 * t7 * t7);
+        double t9 = t1 ? 0.0 : t5;
+        double t10 = 1.0 / (FMA(t7, 0.25, 1.0));
+        double t11 = (polynomial0(-0x1.d45a6927d9705p-10, t10 - 0.25)) * (t10 * t10);
+        double t12 = var[i] * (polynomial1(-0x1.0cec0c135e523p-37, t7 * t7));
+        double t13 = var[i] + (var[i] * (t8 * (FMA(t11, t7 * (-4.0), t8 * (-(t11 * (t11 * 4.0)))))));
+        double t14 = (t7 < 1.125) ? t12 : t13;
+        out_mean[i] = (t0 + (t9 * (t8 * (t11 * 2.0))));
+        out_var[i] = t14;
     }
 }
 
@@ -155,43 +159,54 @@ void abs_tight_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(abs_tight_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(abs_tight_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void abs_tight_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean[i] < 0.0;
         double t1 = ABS(mean[i]);
         _Bool t2 = var[i] == 0.0;
-        double t3 = SQRT(t2 ? 0x1p-100 : var[i]);
-        double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
-        double t5 = (38.5 < t4) ? 38.5 : t4;
-        double t6 = t5 * t5;
-        double t7 = exp64(-0.5 * t5 * t5);
-        double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
-        double t9 = (polynomial2(-0x1.c49ef81823d75p-7, t8 - 0.25)) * (t8 * (t8 * t8));
-        double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
-        double t11 = FMA(t5, t10, t9 * 2.0);
-        double t12 = (t5 < 1.0) ? (t5 * (polynomial3(0x1.1e87d928af152p-37, t6))) : ((t7 * (t11 * (-2.0))) + 1.0);
-        double t13 = (t2 ? 0.0 : t3) * (t7 * (FMA(t10, (-4.0), FMA(t11, t5 * 4.0, t7 * (t11 * (t10 * 8.0))))));
-        double t14 = (t5 < 1.375) ? (t1 * (polynomial4(0x1.48c570c6a4972p-45, t6))) : t13;
-        double t15 = FMA(t5 * (-2.0), 0x1.9884533d43651p-2, t7 * (-((t10 * 4.0) * 0x1.9884533d43651p-2)));
-        out_grad_mean[i] = FMA(grad_mean[i], (t0 ? (-t12) : t12),
-            grad_var[i] * (t0 ? (-t14) : t14));
-        double t16 = (t5 < 1.75) ? (polynomial5(0x1.449fdad9cfae1p-51, t6)) : ((t7 * t15) + 1.0);
-        out_grad_var[i] = FMA(grad_mean[i], ((t2 ? 0.0 : (1.0 / t3)) * (t7 * 0x1.9884533d43651p-2)),
-            grad_var[i] * t16);
+        double t3 = t2 ? 0x1p-100 : var[i];
+        double t4 = t1 * 0x1p126;
+        double t5 = t2 ? t4 : t1;
+        double t6 = SQRT(t3);
+        double t7 = t5 / t6;
+        double t8 = (38.5 < t7) ? 38.5 : t7;
+        double t9 = t8 * t8;
+        double t10 = exp64(-0.5 * t8 * t8);
+        double t11 = t2 ? 0.0 : t6;
+        double t12 = 1.0 / t6;
+        double t13 = t2 ? 0.0 : t12;
+        double t14 = 1.0 / (FMA(t8, 0.25, 1.0));
+        double t15 = (polynomial2(-0x1.c49ef81823d75p-7, t14 - 0.25)) * (t14 * (t14 * t14));
+        double t16 = (FMA(t15, -(t8 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t9 + 1.0));
+        double t17 = FMA(t8, t16, t15 * 2.0);
+        double t18 = t8 * (polynomial3(0x1.1e87d928af152p-37, t9));
+        double t19 = (t10 * (t17 * (-2.0))) + 1.0;
+        double t20 = (t8 < 1.0) ? t18 : t19;
+        double t21 = -t20;
+        double t22 = t0 ? t21 : t20;
+        double t23 = t1 * (polynomial4(0x1.48c570c6a4972p-45, t9));
+        double t24 = t11 * (t10 * (FMA(t16, (-4.0), FMA(t17, t8 * 4.0, t10 * (t17 * (t16 * 8.0))))));
+        double t25 = (t8 < 1.375) ? t23 : t24;
+        double t26 = -t25;
+        double t27 = t0 ? t26 : t25;
+        double t28 = FMA(t8 * (-2.0), 0x1.9884533d43651p-2, t10 * (-((t16 * 4.0) * 0x1.9884533d43651p-2)));
+        double t29 = polynomial5(0x1.449fdad9cfae1p-51, t9);
+        double t30 = (t10 * t28) + 1.0;
+        double t31 = (t8 < 1.75) ? t29 : t30;
+        out_grad_mean[i] = FMA(grad_mean[i], t22,
+            grad_var[i] * t27);
+        out_grad_var[i] = FMA(grad_mean[i], (t13 * (t10 * 0x1.9884533d43651p-2)),
+            grad_var[i] * t31);
     }
 }
 
@@ -200,7 +215,6 @@ void abs_tight_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(abs_tight_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(abs_tight_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
+        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

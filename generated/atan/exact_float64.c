@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -216,49 +216,50 @@ static const double table14[14][12] = {
 
 static void atan_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     double s[34][LANES], a[16][LANES] = {{0.0}};
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        s[0][i] = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        _Bool t1 = mean[i] < 0.0;
+        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        s[0][i] = var[i] * (SQRT(t0));
+        _Bool t2 = mean[i] < 0.0;
         s[1][i] = ABS(mean[i]);
         s[31][i] = s[0][i] < 0x1.f8e034p-3;
         s[29][i] = s[31][i] ? s[0][i] : 0.0;
-        s[2][i] = t1 ? 1.0 : (-1.0);
-        double t6 = s[0][i] + 0x1.c13348p4;
-        double t7 = 1.0 / (SQRT(t6));
-        double t8 = s[1][i] * t7;
-        _Bool t9 = 37.5 < t8;
-        double t10 = t9 ? 37.5 : t8;
-        double t11 = exp64((t9 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t6)))) * (-0.5));
-        double t12 = 1.0 / (FMA(t10, 0.25, 1.0));
-        s[30][i] = t11 * (t12 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t12 - 0.25)));
-        s[27][i] = t7 * (t11 * 0x1.9884533d43651p-2);
-        double t15 = t7 * t10;
-        double t16 = t7 * t7;
+        s[2][i] = t2 ? 1.0 : (-1.0);
+        double t7 = s[0][i] + 0x1.c13348p4;
+        double t8 = 1.0 / (SQRT(t7));
+        double t9 = s[1][i] * t8;
+        _Bool t10 = 37.5 < t9;
+        double t11 = t10 ? 37.5 : t9;
+        double t12 = s[1][i] * (s[1][i] * (1.0 / t7));
+        double t13 = t10 ? 1406.25 : t12;
+        double t14 = exp64(t13 * (-0.5));
+        double t15 = 1.0 / (FMA(t11, 0.25, 1.0));
+        s[30][i] = t14 * (t15 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t15 - 0.25)));
+        s[27][i] = t8 * (t14 * 0x1.9884533d43651p-2);
+        double t18 = t8 * t11;
+        double t19 = t8 * t8;
         s[3][i] = s[29][i] * 0x1.2492492492492p-4;
         s[4][i] = s[29][i] * 0x1.3b13b13b13b14p-4;
         s[5][i] = s[29][i] * 0x1.5555555555555p-4;
         s[6][i] = s[29][i] * 0x1.745d1745d1746p-4;
         s[7][i] = s[29][i] * 0x1.999999999999ap-4;
         s[8][i] = s[29][i] * 0x1.c71c71c71c71cp-4;
-        s[25][i] = s[27][i] * t15;
-        s[23][i] = FMA(t15, s[25][i], s[27][i] * (-t16));
-        s[21][i] = FMA(t15, s[23][i], s[25][i] * (t16 * (-2.0)));
-        s[19][i] = FMA(t15, s[21][i], s[23][i] * (t16 * (-3.0)));
-        s[17][i] = FMA(t15, s[19][i], s[21][i] * (t16 * (-4.0)));
-        s[12][i] = FMA(t15, s[17][i], s[19][i] * (t16 * (-5.0)));
-        s[16][i] = FMA(t15, s[12][i], s[17][i] * (t16 * (-6.0)));
-        s[11][i] = FMA(t15, s[16][i], s[12][i] * (t16 * (-7.0)));
-        s[15][i] = FMA(t15, s[11][i], s[16][i] * (t16 * (-8.0)));
-        s[10][i] = FMA(t15, s[15][i], s[11][i] * (t16 * (-9.0)));
-        s[14][i] = FMA(t15, s[10][i], s[15][i] * (t16 * (-10.0)));
-        s[9][i] = FMA(t15, s[14][i], s[10][i] * (t16 * (-11.0)));
+        s[25][i] = s[27][i] * t18;
+        s[23][i] = FMA(t18, s[25][i], s[27][i] * (-t19));
+        s[21][i] = FMA(t18, s[23][i], s[25][i] * (t19 * (-2.0)));
+        s[19][i] = FMA(t18, s[21][i], s[23][i] * (t19 * (-3.0)));
+        s[17][i] = FMA(t18, s[19][i], s[21][i] * (t19 * (-4.0)));
+        s[12][i] = FMA(t18, s[17][i], s[19][i] * (t19 * (-5.0)));
+        s[16][i] = FMA(t18, s[12][i], s[17][i] * (t19 * (-6.0)));
+        s[11][i] = FMA(t18, s[16][i], s[12][i] * (t19 * (-7.0)));
+        s[15][i] = FMA(t18, s[11][i], s[16][i] * (t19 * (-8.0)));
+        s[10][i] = FMA(t18, s[15][i], s[11][i] * (t19 * (-9.0)));
+        s[14][i] = FMA(t18, s[10][i], s[15][i] * (t19 * (-10.0)));
+        s[9][i] = FMA(t18, s[14][i], s[10][i] * (t19 * (-11.0)));
         s[13][i] = s[29][i] * 0.125;
         s[18][i] = s[29][i] * 0x1.2492492492492p-3;
         s[20][i] = s[29][i] * 0x1.5555555555555p-3;
@@ -266,7 +267,7 @@ static void atan_exact_float64_forward_block(const double *const *in, const doub
         s[24][i] = s[29][i] * 0.25;
         s[26][i] = s[29][i] * 0x1.5555555555555p-2;
         s[28][i] = s[29][i] * 0.5;
-        s[32][i] = t1 ? (-0x1.921fb54442d18p0) : 0x1.921fb54442d18p0;
+        s[32][i] = t2 ? (-0x1.921fb54442d18p0) : 0x1.921fb54442d18p0;
         s[33][i] = mean[i] == mean[i];
     }
     for (int k = 0; k < 5; ++k) {
@@ -278,48 +279,50 @@ static void atan_exact_float64_forward_block(const double *const *in, const doub
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;
-            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t7 = t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25)));
-            double t8 = t1 * (t5 * 0x1.9884533d43651p-2);
-            double t9 = t1 * t4;
-            double t10 = t1 * t1;
-            double t11 = t8 * t9;
-            double t12 = FMA(t9, t11, t8 * (-t10));
-            double t13 = FMA(t9, t12, t11 * (t10 * (-2.0)));
-            double t14 = FMA(t9, t13, t12 * (t10 * (-3.0)));
-            double t15 = FMA(t9, t14, t13 * (t10 * (-4.0)));
-            double t16 = FMA(t9, t15, t14 * (t10 * (-5.0)));
-            double t17 = FMA(t9, t16, t15 * (t10 * (-6.0)));
-            double t18 = FMA(t9, t17, t16 * (t10 * (-7.0)));
-            double t19 = FMA(t9, t18, t17 * (t10 * (-8.0)));
-            double t20 = FMA(t9, t19, t18 * (t10 * (-9.0)));
-            double t21 = FMA(t9, t20, t19 * (t10 * (-10.0)));
-            double t22 = FMA(t9, t21, t20 * (t10 * (-11.0)));
-            double t23 = FMA(t9, t22, t21 * (t10 * (-12.0)));
-            double t24 = FMA(t9, t23, t22 * (t10 * (-13.0)));
-            double t25 = FMA(t9, t24, t23 * (t10 * (-14.0)));
-            double t26 = FMA(t9, t25, t24 * (t10 * (-15.0)));
-            double t27 = FMA(t9, t26, t25 * (t10 * (-16.0)));
-            double t28 = FMA(t9, t27, t26 * (t10 * (-17.0)));
-            a[0][i] = FMA(t11, c[5], FMA(t12, c[4], FMA(t13, c[3], FMA(t14, c[2], FMA(t15, c[1], a[0][i])))));
-            a[0][i] = FMA(t7, c[7], FMA(t8, c[6], a[0][i]));
-            a[1][i] = FMA(t7, c[11], FMA(t11, c[10], FMA(t13, c[9], FMA(t15, c[8], a[1][i]))));
-            a[2][i] = FMA(t8, c[11], FMA(t12, c[10], FMA(t14, c[9], FMA(t16, c[8], a[2][i]))));
-            a[3][i] = FMA(t11, c[11], FMA(t13, c[10], FMA(t15, c[9], FMA(t17, c[8], a[3][i]))));
-            a[4][i] = FMA(t12, c[11], FMA(t14, c[10], FMA(t16, c[9], FMA(t18, c[8], a[4][i]))));
-            a[5][i] = FMA(t13, c[11], FMA(t15, c[10], FMA(t17, c[9], FMA(t19, c[8], a[5][i]))));
-            a[6][i] = FMA(t14, c[11], FMA(t16, c[10], FMA(t18, c[9], FMA(t20, c[8], a[6][i]))));
-            a[7][i] = FMA(t15, c[11], FMA(t17, c[10], FMA(t19, c[9], FMA(t21, c[8], a[7][i]))));
-            a[8][i] = FMA(t16, c[11], FMA(t18, c[10], FMA(t20, c[9], FMA(t22, c[8], a[8][i]))));
-            a[9][i] = FMA(t17, c[11], FMA(t19, c[10], FMA(t21, c[9], FMA(t23, c[8], a[9][i]))));
-            a[10][i] = FMA(t18, c[11], FMA(t20, c[10], FMA(t22, c[9], FMA(t24, c[8], a[10][i]))));
-            a[11][i] = FMA(t19, c[11], FMA(t21, c[10], FMA(t23, c[9], FMA(t25, c[8], a[11][i]))));
-            a[12][i] = FMA(t20, c[14], FMA(t22, c[13], FMA(t24, c[12], FMA(t26, c[8], a[12][i]))));
-            a[13][i] = FMA(t21, c[14], FMA(t23, c[13], FMA(t25, c[12], FMA(t27, c[15], a[13][i]))));
-            a[14][i] = FMA(t22, c[14], FMA(t24, c[13], FMA(t26, c[12], FMA(t28, c[15], a[14][i]))));
-            a[15][i] = FMA(t25, c[13], FMA(t27, c[12], FMA(FMA(t9, t28, t27 * (t10 * (-18.0))), c[15], a[15][i])));
-            a[15][i] = FMA(t23, c[14], a[15][i]);
+            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
+            double t6 = t3 ? 1406.25 : t5;
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t9 = t7 * (t8 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t8 - 0.25)));
+            double t10 = t1 * (t7 * 0x1.9884533d43651p-2);
+            double t11 = t1 * t4;
+            double t12 = t1 * t1;
+            double t13 = t10 * t11;
+            double t14 = FMA(t11, t13, t10 * (-t12));
+            double t15 = FMA(t11, t14, t13 * (t12 * (-2.0)));
+            double t16 = FMA(t11, t15, t14 * (t12 * (-3.0)));
+            double t17 = FMA(t11, t16, t15 * (t12 * (-4.0)));
+            double t18 = FMA(t11, t17, t16 * (t12 * (-5.0)));
+            double t19 = FMA(t11, t18, t17 * (t12 * (-6.0)));
+            double t20 = FMA(t11, t19, t18 * (t12 * (-7.0)));
+            double t21 = FMA(t11, t20, t19 * (t12 * (-8.0)));
+            double t22 = FMA(t11, t21, t20 * (t12 * (-9.0)));
+            double t23 = FMA(t11, t22, t21 * (t12 * (-10.0)));
+            double t24 = FMA(t11, t23, t22 * (t12 * (-11.0)));
+            double t25 = FMA(t11, t24, t23 * (t12 * (-12.0)));
+            double t26 = FMA(t11, t25, t24 * (t12 * (-13.0)));
+            double t27 = FMA(t11, t26, t25 * (t12 * (-14.0)));
+            double t28 = FMA(t11, t27, t26 * (t12 * (-15.0)));
+            double t29 = FMA(t11, t28, t27 * (t12 * (-16.0)));
+            double t30 = FMA(t11, t29, t28 * (t12 * (-17.0)));
+            a[0][i] = FMA(t13, c[5], FMA(t14, c[4], FMA(t15, c[3], FMA(t16, c[2], FMA(t17, c[1], a[0][i])))));
+            a[0][i] = FMA(t9, c[7], FMA(t10, c[6], a[0][i]));
+            a[1][i] = FMA(t9, c[11], FMA(t13, c[10], FMA(t15, c[9], FMA(t17, c[8], a[1][i]))));
+            a[2][i] = FMA(t10, c[11], FMA(t14, c[10], FMA(t16, c[9], FMA(t18, c[8], a[2][i]))));
+            a[3][i] = FMA(t13, c[11], FMA(t15, c[10], FMA(t17, c[9], FMA(t19, c[8], a[3][i]))));
+            a[4][i] = FMA(t14, c[11], FMA(t16, c[10], FMA(t18, c[9], FMA(t20, c[8], a[4][i]))));
+            a[5][i] = FMA(t15, c[11], FMA(t17, c[10], FMA(t19, c[9], FMA(t21, c[8], a[5][i]))));
+            a[6][i] = FMA(t16, c[11], FMA(t18, c[10], FMA(t20, c[9], FMA(t22, c[8], a[6][i]))));
+            a[7][i] = FMA(t17, c[11], FMA(t19, c[10], FMA(t21, c[9], FMA(t23, c[8], a[7][i]))));
+            a[8][i] = FMA(t18, c[11], FMA(t20, c[10], FMA(t22, c[9], FMA(t24, c[8], a[8][i]))));
+            a[9][i] = FMA(t19, c[11], FMA(t21, c[10], FMA(t23, c[9], FMA(t25, c[8], a[9][i]))));
+            a[10][i] = FMA(t20, c[11], FMA(t22, c[10], FMA(t24, c[9], FMA(t26, c[8], a[10][i]))));
+            a[11][i] = FMA(t21, c[11], FMA(t23, c[10], FMA(t25, c[9], FMA(t27, c[8], a[11][i]))));
+            a[12][i] = FMA(t22, c[14], FMA(t24, c[13], FMA(t26, c[12], FMA(t28, c[8], a[12][i]))));
+            a[13][i] = FMA(t23, c[14], FMA(t25, c[13], FMA(t27, c[12], FMA(t29, c[15], a[13][i]))));
+            a[14][i] = FMA(t24, c[14], FMA(t26, c[13], FMA(t28, c[12], FMA(t30, c[15], a[14][i]))));
+            a[15][i] = FMA(t27, c[13], FMA(t29, c[12], FMA(FMA(t11, t30, t29 * (t12 * (-18.0))), c[15], a[15][i])));
+            a[15][i] = FMA(t25, c[14], a[15][i]);
         }
     }
     for (int k = 0; k < 16; ++k) {
@@ -331,31 +334,33 @@ static void atan_exact_float64_forward_block(const double *const *in, const doub
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;
-            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t7 = t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25)));
-            double t8 = t1 * (t5 * 0x1.9884533d43651p-2);
-            double t9 = t1 * t4;
-            double t10 = t1 * t1;
-            double t11 = t8 * t9;
-            double t12 = FMA(t9, t11, t8 * (-t10));
-            double t13 = FMA(t9, t12, t11 * (t10 * (-2.0)));
-            double t14 = FMA(t9, t13, t12 * (t10 * (-3.0)));
-            double t15 = FMA(t9, t14, t13 * (t10 * (-4.0)));
-            double t16 = FMA(t9, t15, t14 * (t10 * (-5.0)));
-            double t17 = FMA(t9, t16, t15 * (t10 * (-6.0)));
-            double t18 = FMA(t9, t17, t16 * (t10 * (-7.0)));
-            double t19 = FMA(t9, t18, t17 * (t10 * (-8.0)));
-            a[0][i] = FMA(t11, c[5], FMA(t12, c[4], FMA(t13, c[3], FMA(t14, c[2], FMA(t15, c[1], a[0][i])))));
-            a[0][i] = FMA(t7, c[7], FMA(t8, c[6], a[0][i]));
-            a[1][i] = FMA(t7, c[11], FMA(t11, c[10], FMA(t13, c[9], FMA(t15, c[8], a[1][i]))));
-            a[2][i] = FMA(t8, c[11], FMA(t12, c[10], FMA(t14, c[9], FMA(t16, c[8], a[2][i]))));
-            a[3][i] = FMA(t11, c[11], FMA(t13, c[10], FMA(t15, c[9], FMA(t17, c[8], a[3][i]))));
-            a[4][i] = FMA(t12, c[11], FMA(t14, c[10], FMA(t16, c[9], FMA(t18, c[8], a[4][i]))));
-            a[5][i] = FMA(t13, c[15], FMA(t15, c[14], FMA(t17, c[13], FMA(t19, c[12], a[5][i]))));
-            a[6][i] = FMA(t16, c[18], FMA(t18, c[17], FMA(FMA(t9, t19, t18 * (t10 * (-9.0))), c[16], a[6][i])));
-            a[6][i] = FMA(t14, c[19], a[6][i]);
-            a[7][i] = FMA(t15, c[19], a[7][i]);
+            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
+            double t6 = t3 ? 1406.25 : t5;
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t9 = t7 * (t8 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t8 - 0.25)));
+            double t10 = t1 * (t7 * 0x1.9884533d43651p-2);
+            double t11 = t1 * t4;
+            double t12 = t1 * t1;
+            double t13 = t10 * t11;
+            double t14 = FMA(t11, t13, t10 * (-t12));
+            double t15 = FMA(t11, t14, t13 * (t12 * (-2.0)));
+            double t16 = FMA(t11, t15, t14 * (t12 * (-3.0)));
+            double t17 = FMA(t11, t16, t15 * (t12 * (-4.0)));
+            double t18 = FMA(t11, t17, t16 * (t12 * (-5.0)));
+            double t19 = FMA(t11, t18, t17 * (t12 * (-6.0)));
+            double t20 = FMA(t11, t19, t18 * (t12 * (-7.0)));
+            double t21 = FMA(t11, t20, t19 * (t12 * (-8.0)));
+            a[0][i] = FMA(t13, c[5], FMA(t14, c[4], FMA(t15, c[3], FMA(t16, c[2], FMA(t17, c[1], a[0][i])))));
+            a[0][i] = FMA(t9, c[7], FMA(t10, c[6], a[0][i]));
+            a[1][i] = FMA(t9, c[11], FMA(t13, c[10], FMA(t15, c[9], FMA(t17, c[8], a[1][i]))));
+            a[2][i] = FMA(t10, c[11], FMA(t14, c[10], FMA(t16, c[9], FMA(t18, c[8], a[2][i]))));
+            a[3][i] = FMA(t13, c[11], FMA(t15, c[10], FMA(t17, c[9], FMA(t19, c[8], a[3][i]))));
+            a[4][i] = FMA(t14, c[11], FMA(t16, c[10], FMA(t18, c[9], FMA(t20, c[8], a[4][i]))));
+            a[5][i] = FMA(t15, c[15], FMA(t17, c[14], FMA(t19, c[13], FMA(t21, c[12], a[5][i]))));
+            a[6][i] = FMA(t18, c[18], FMA(t20, c[17], FMA(FMA(t11, t21, t20 * (t12 * (-9.0))), c[16], a[6][i])));
+            a[6][i] = FMA(t16, c[19], a[6][i]);
+            a[7][i] = FMA(t17, c[19], a[7][i]);
         }
     }
 #pragma omp simd
@@ -400,9 +405,14 @@ static void atan_exact_float64_forward_block(const double *const *in, const doub
         double t37 = FMA(s[27][i], (-0x1.d11f3d7735e3ap1), FMA(s[25][i], 0x1.037126f8e781ap1, t36));
         double t38 = (FMA(s[30][i], 0x1.d1c5b4710cb4ep-1, t37)) - (t34 * t34);
         double t39 = t30 * (s[0][i] * t30);
-        double t40 = s[31][i] ? (s[29][i] * (FMA(t30, t30, t31 * s[28][i]))) : ((t38 < t39) ? t39 : t38);
-        out_mean[i] = (s[33][i] ? (t34 + s[32][i]) : mean[i]);
-        out_var[i] = (s[33][i] ? t40 : mean[i]);
+        double t40 = (t38 < t39) ? t39 : t38;
+        double t41 = s[29][i] * (FMA(t30, t30, t31 * s[28][i]));
+        double t42 = s[31][i] ? t41 : t40;
+        double t43 = t34 + s[32][i];
+        double t44 = s[33][i] ? t43 : mean[i];
+        double t45 = s[33][i] ? t42 : mean[i];
+        out_mean[i] = t44;
+        out_var[i] = t45;
     }
 }
 
@@ -410,24 +420,21 @@ void atan_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(atan_exact_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(atan_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void atan_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     double s[19][LANES], a[19][LANES] = {{0.0}};
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        s[0][i] = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        s[0][i] = var[i] * (SQRT(t0));
         s[1][i] = ABS(mean[i]);
         s[18][i] = s[0][i] < 0x1.f8e034p-3;
         s[16][i] = s[18][i] ? s[0][i] : 0.0;
@@ -456,54 +463,56 @@ static void atan_exact_float64_backward_block(const double *const *in, const dou
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;
-            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
-            double t8 = t1 * t4;
-            double t9 = t1 * t1;
-            double t10 = t7 * t8;
-            double t11 = FMA(t8, t10, t7 * (-t9));
-            double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
-            double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
-            double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
-            double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
-            double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
-            double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
-            double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
-            double t19 = FMA(t8, t18, t17 * (t9 * (-9.0)));
-            double t20 = FMA(t8, t19, t18 * (t9 * (-10.0)));
-            double t21 = FMA(t8, t20, t19 * (t9 * (-11.0)));
-            double t22 = FMA(t8, t21, t20 * (t9 * (-12.0)));
-            double t23 = FMA(t8, t22, t21 * (t9 * (-13.0)));
-            double t24 = FMA(t8, t23, t22 * (t9 * (-14.0)));
-            double t25 = FMA(t8, t24, t23 * (t9 * (-15.0)));
-            double t26 = FMA(t8, t25, t24 * (t9 * (-16.0)));
-            double t27 = FMA(t8, t26, t25 * (t9 * (-17.0)));
-            double t28 = FMA(t8, t27, t26 * (t9 * (-18.0)));
-            double t29 = FMA(t8, t28, t27 * (t9 * (-19.0)));
-            a[0][i] = FMA(t26, c[13], FMA(t28, c[12], FMA(FMA(t8, t29, t28 * (t9 * (-20.0))), c[15], a[0][i])));
-            a[0][i] = FMA(t24, c[14], a[0][i]);
-            a[1][i] = FMA(t11, c[11], FMA(t13, c[10], FMA(t15, c[9], FMA(t17, c[8], a[1][i]))));
-            a[2][i] = FMA(t12, c[11], FMA(t14, c[10], FMA(t16, c[9], FMA(t18, c[8], a[2][i]))));
-            a[3][i] = FMA(t13, c[11], FMA(t15, c[10], FMA(t17, c[9], FMA(t19, c[8], a[3][i]))));
-            a[4][i] = FMA(t14, c[11], FMA(t16, c[10], FMA(t18, c[9], FMA(t20, c[8], a[4][i]))));
-            a[5][i] = FMA(t15, c[11], FMA(t17, c[10], FMA(t19, c[9], FMA(t21, c[8], a[5][i]))));
-            a[6][i] = FMA(t16, c[11], FMA(t18, c[10], FMA(t20, c[9], FMA(t22, c[8], a[6][i]))));
-            a[7][i] = FMA(t17, c[11], FMA(t19, c[10], FMA(t21, c[9], FMA(t23, c[8], a[7][i]))));
-            a[8][i] = FMA(t18, c[11], FMA(t20, c[10], FMA(t22, c[9], FMA(t24, c[8], a[8][i]))));
-            a[9][i] = FMA(t19, c[14], FMA(t21, c[13], FMA(t23, c[12], FMA(t25, c[8], a[9][i]))));
-            a[10][i] = FMA(t20, c[14], FMA(t22, c[13], FMA(t24, c[12], FMA(t26, c[15], a[10][i]))));
-            a[11][i] = FMA(t21, c[14], FMA(t23, c[13], FMA(t25, c[12], FMA(t27, c[15], a[11][i]))));
-            a[12][i] = FMA(t23, c[14], FMA(t25, c[13], FMA(t27, c[12], FMA(t29, c[15], a[12][i]))));
-            a[13][i] = FMA(t22, c[14], FMA(t24, c[13], FMA(t26, c[12], FMA(t28, c[15], a[13][i]))));
-            a[14][i] = FMA(t12, c[5], FMA(t13, c[4], FMA(t14, c[3], FMA(t15, c[2], FMA(t16, c[1], a[14][i])))));
-            a[14][i] = FMA(t10, c[7], FMA(t11, c[6], a[14][i]));
-            a[15][i] = FMA(t11, c[5], FMA(t12, c[4], FMA(t13, c[3], FMA(t14, c[2], FMA(t15, c[1], a[15][i])))));
-            a[15][i] = FMA(t7, c[7], FMA(t10, c[6], a[15][i]));
-            a[16][i] = FMA(t10, c[11], FMA(t12, c[10], FMA(t14, c[9], FMA(t16, c[8], a[16][i]))));
-            a[17][i] = FMA(t7, c[11], FMA(t11, c[10], FMA(t13, c[9], FMA(t15, c[8], a[17][i]))));
-            a[18][i] = FMA(t10, c[10], FMA(t12, c[9], FMA(t14, c[8], a[18][i])));
-            a[18][i] = FMA(t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25))), c[11], a[18][i]);
+            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
+            double t6 = t3 ? 1406.25 : t5;
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t9 = t1 * (t7 * 0x1.9884533d43651p-2);
+            double t10 = t1 * t4;
+            double t11 = t1 * t1;
+            double t12 = t9 * t10;
+            double t13 = FMA(t10, t12, t9 * (-t11));
+            double t14 = FMA(t10, t13, t12 * (t11 * (-2.0)));
+            double t15 = FMA(t10, t14, t13 * (t11 * (-3.0)));
+            double t16 = FMA(t10, t15, t14 * (t11 * (-4.0)));
+            double t17 = FMA(t10, t16, t15 * (t11 * (-5.0)));
+            double t18 = FMA(t10, t17, t16 * (t11 * (-6.0)));
+            double t19 = FMA(t10, t18, t17 * (t11 * (-7.0)));
+            double t20 = FMA(t10, t19, t18 * (t11 * (-8.0)));
+            double t21 = FMA(t10, t20, t19 * (t11 * (-9.0)));
+            double t22 = FMA(t10, t21, t20 * (t11 * (-10.0)));
+            double t23 = FMA(t10, t22, t21 * (t11 * (-11.0)));
+            double t24 = FMA(t10, t23, t22 * (t11 * (-12.0)));
+            double t25 = FMA(t10, t24, t23 * (t11 * (-13.0)));
+            double t26 = FMA(t10, t25, t24 * (t11 * (-14.0)));
+            double t27 = FMA(t10, t26, t25 * (t11 * (-15.0)));
+            double t28 = FMA(t10, t27, t26 * (t11 * (-16.0)));
+            double t29 = FMA(t10, t28, t27 * (t11 * (-17.0)));
+            double t30 = FMA(t10, t29, t28 * (t11 * (-18.0)));
+            double t31 = FMA(t10, t30, t29 * (t11 * (-19.0)));
+            a[0][i] = FMA(t28, c[13], FMA(t30, c[12], FMA(FMA(t10, t31, t30 * (t11 * (-20.0))), c[15], a[0][i])));
+            a[0][i] = FMA(t26, c[14], a[0][i]);
+            a[1][i] = FMA(t13, c[11], FMA(t15, c[10], FMA(t17, c[9], FMA(t19, c[8], a[1][i]))));
+            a[2][i] = FMA(t14, c[11], FMA(t16, c[10], FMA(t18, c[9], FMA(t20, c[8], a[2][i]))));
+            a[3][i] = FMA(t15, c[11], FMA(t17, c[10], FMA(t19, c[9], FMA(t21, c[8], a[3][i]))));
+            a[4][i] = FMA(t16, c[11], FMA(t18, c[10], FMA(t20, c[9], FMA(t22, c[8], a[4][i]))));
+            a[5][i] = FMA(t17, c[11], FMA(t19, c[10], FMA(t21, c[9], FMA(t23, c[8], a[5][i]))));
+            a[6][i] = FMA(t18, c[11], FMA(t20, c[10], FMA(t22, c[9], FMA(t24, c[8], a[6][i]))));
+            a[7][i] = FMA(t19, c[11], FMA(t21, c[10], FMA(t23, c[9], FMA(t25, c[8], a[7][i]))));
+            a[8][i] = FMA(t20, c[11], FMA(t22, c[10], FMA(t24, c[9], FMA(t26, c[8], a[8][i]))));
+            a[9][i] = FMA(t21, c[14], FMA(t23, c[13], FMA(t25, c[12], FMA(t27, c[8], a[9][i]))));
+            a[10][i] = FMA(t22, c[14], FMA(t24, c[13], FMA(t26, c[12], FMA(t28, c[15], a[10][i]))));
+            a[11][i] = FMA(t23, c[14], FMA(t25, c[13], FMA(t27, c[12], FMA(t29, c[15], a[11][i]))));
+            a[12][i] = FMA(t25, c[14], FMA(t27, c[13], FMA(t29, c[12], FMA(t31, c[15], a[12][i]))));
+            a[13][i] = FMA(t24, c[14], FMA(t26, c[13], FMA(t28, c[12], FMA(t30, c[15], a[13][i]))));
+            a[14][i] = FMA(t14, c[5], FMA(t15, c[4], FMA(t16, c[3], FMA(t17, c[2], FMA(t18, c[1], a[14][i])))));
+            a[14][i] = FMA(t12, c[7], FMA(t13, c[6], a[14][i]));
+            a[15][i] = FMA(t13, c[5], FMA(t14, c[4], FMA(t15, c[3], FMA(t16, c[2], FMA(t17, c[1], a[15][i])))));
+            a[15][i] = FMA(t9, c[7], FMA(t12, c[6], a[15][i]));
+            a[16][i] = FMA(t12, c[11], FMA(t14, c[10], FMA(t16, c[9], FMA(t18, c[8], a[16][i]))));
+            a[17][i] = FMA(t9, c[11], FMA(t13, c[10], FMA(t15, c[9], FMA(t17, c[8], a[17][i]))));
+            a[18][i] = FMA(t12, c[10], FMA(t14, c[9], FMA(t16, c[8], a[18][i])));
+            a[18][i] = FMA(t7 * (t8 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t8 - 0.25))), c[11], a[18][i]);
         }
     }
     for (int k = 0; k < 3; ++k) {
@@ -515,36 +524,38 @@ static void atan_exact_float64_backward_block(const double *const *in, const dou
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;
-            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
-            double t8 = t1 * t4;
-            double t9 = t1 * t1;
-            double t10 = t7 * t8;
-            double t11 = FMA(t8, t10, t7 * (-t9));
-            double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
-            double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
-            double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
-            double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
-            double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
-            double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
-            double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
-            double t19 = FMA(t8, t18, t17 * (t9 * (-9.0)));
-            double t20 = FMA(t8, t19, t18 * (t9 * (-10.0)));
-            a[1][i] = FMA(t11, c[4], FMA(t13, c[3], FMA(t15, c[2], FMA(t17, c[1], a[1][i]))));
-            a[2][i] = FMA(t12, c[4], FMA(t14, c[3], FMA(t16, c[2], FMA(t18, c[1], a[2][i]))));
-            a[3][i] = FMA(t13, c[8], FMA(t15, c[7], FMA(t17, c[6], FMA(t19, c[5], a[3][i]))));
-            a[4][i] = FMA(t14, c[8], FMA(t16, c[11], FMA(t18, c[10], FMA(t20, c[9], a[4][i]))));
-            a[5][i] = FMA(t17, c[11], FMA(t19, c[10], FMA(FMA(t8, t20, t19 * (t9 * (-11.0))), c[9], a[5][i])));
-            a[5][i] = FMA(t15, c[12], a[5][i]);
-            a[14][i] = FMA(t12, c[17], FMA(t13, c[16], FMA(t14, c[15], FMA(t15, c[14], FMA(t16, c[13], a[14][i])))));
-            a[14][i] = FMA(t10, c[19], FMA(t11, c[18], a[14][i]));
-            a[15][i] = FMA(t11, c[17], FMA(t12, c[16], FMA(t13, c[15], FMA(t14, c[14], FMA(t15, c[13], a[15][i])))));
-            a[15][i] = FMA(t7, c[19], FMA(t10, c[18], a[15][i]));
-            a[16][i] = FMA(t10, c[4], FMA(t12, c[3], FMA(t14, c[2], FMA(t16, c[1], a[16][i]))));
-            a[17][i] = FMA(t7, c[4], FMA(t11, c[3], FMA(t13, c[2], FMA(t15, c[1], a[17][i]))));
-            a[18][i] = FMA(t10, c[3], FMA(t12, c[2], FMA(t14, c[1], a[18][i])));
-            a[18][i] = FMA(t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25))), c[4], a[18][i]);
+            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
+            double t6 = t3 ? 1406.25 : t5;
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t9 = t1 * (t7 * 0x1.9884533d43651p-2);
+            double t10 = t1 * t4;
+            double t11 = t1 * t1;
+            double t12 = t9 * t10;
+            double t13 = FMA(t10, t12, t9 * (-t11));
+            double t14 = FMA(t10, t13, t12 * (t11 * (-2.0)));
+            double t15 = FMA(t10, t14, t13 * (t11 * (-3.0)));
+            double t16 = FMA(t10, t15, t14 * (t11 * (-4.0)));
+            double t17 = FMA(t10, t16, t15 * (t11 * (-5.0)));
+            double t18 = FMA(t10, t17, t16 * (t11 * (-6.0)));
+            double t19 = FMA(t10, t18, t17 * (t11 * (-7.0)));
+            double t20 = FMA(t10, t19, t18 * (t11 * (-8.0)));
+            double t21 = FMA(t10, t20, t19 * (t11 * (-9.0)));
+            double t22 = FMA(t10, t21, t20 * (t11 * (-10.0)));
+            a[1][i] = FMA(t13, c[4], FMA(t15, c[3], FMA(t17, c[2], FMA(t19, c[1], a[1][i]))));
+            a[2][i] = FMA(t14, c[4], FMA(t16, c[3], FMA(t18, c[2], FMA(t20, c[1], a[2][i]))));
+            a[3][i] = FMA(t15, c[8], FMA(t17, c[7], FMA(t19, c[6], FMA(t21, c[5], a[3][i]))));
+            a[4][i] = FMA(t16, c[8], FMA(t18, c[11], FMA(t20, c[10], FMA(t22, c[9], a[4][i]))));
+            a[5][i] = FMA(t19, c[11], FMA(t21, c[10], FMA(FMA(t10, t22, t21 * (t11 * (-11.0))), c[9], a[5][i])));
+            a[5][i] = FMA(t17, c[12], a[5][i]);
+            a[14][i] = FMA(t14, c[17], FMA(t15, c[16], FMA(t16, c[15], FMA(t17, c[14], FMA(t18, c[13], a[14][i])))));
+            a[14][i] = FMA(t12, c[19], FMA(t13, c[18], a[14][i]));
+            a[15][i] = FMA(t13, c[17], FMA(t14, c[16], FMA(t15, c[15], FMA(t16, c[14], FMA(t17, c[13], a[15][i])))));
+            a[15][i] = FMA(t9, c[19], FMA(t12, c[18], a[15][i]));
+            a[16][i] = FMA(t12, c[4], FMA(t14, c[3], FMA(t16, c[2], FMA(t18, c[1], a[16][i]))));
+            a[17][i] = FMA(t9, c[4], FMA(t13, c[3], FMA(t15, c[2], FMA(t17, c[1], a[17][i]))));
+            a[18][i] = FMA(t12, c[3], FMA(t14, c[2], FMA(t16, c[1], a[18][i])));
+            a[18][i] = FMA(t7 * (t8 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t8 - 0.25))), c[4], a[18][i]);
         }
     }
     for (int k = 0; k < 14; ++k) {
@@ -556,31 +567,33 @@ static void atan_exact_float64_backward_block(const double *const *in, const dou
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;
-            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
-            double t8 = t1 * t4;
-            double t9 = t1 * t1;
-            double t10 = t7 * t8;
-            double t11 = FMA(t8, t10, t7 * (-t9));
-            double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
-            double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
-            double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
-            double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
-            double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
-            double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
-            double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
-            double t19 = FMA(t8, t18, t17 * (t9 * (-9.0)));
-            double t20 = FMA(t8, FMA(t8, t19, t18 * (t9 * (-10.0))), t19 * (t9 * (-11.0)));
-            a[1][i] = FMA(t11, c[4], FMA(t13, c[3], FMA(t15, c[2], FMA(t17, c[1], a[1][i]))));
-            a[14][i] = FMA(t12, c[9], FMA(t13, c[8], FMA(t14, c[7], FMA(t15, c[6], FMA(t16, c[5], a[14][i])))));
-            a[14][i] = FMA(t10, c[11], FMA(t11, c[10], a[14][i]));
-            a[15][i] = FMA(t11, c[9], FMA(t12, c[8], FMA(t13, c[7], FMA(t14, c[6], FMA(t15, c[5], a[15][i])))));
-            a[15][i] = FMA(t7, c[11], FMA(t10, c[10], a[15][i]));
-            a[16][i] = FMA(t10, c[4], FMA(t12, c[3], FMA(t14, c[2], FMA(t16, c[1], a[16][i]))));
-            a[17][i] = FMA(t7, c[4], FMA(t11, c[3], FMA(t13, c[2], FMA(t15, c[1], a[17][i]))));
-            a[18][i] = FMA(t10, c[3], FMA(t12, c[2], FMA(t14, c[1], a[18][i])));
-            a[18][i] = FMA(t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25))), c[4], a[18][i]);
+            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
+            double t6 = t3 ? 1406.25 : t5;
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t9 = t1 * (t7 * 0x1.9884533d43651p-2);
+            double t10 = t1 * t4;
+            double t11 = t1 * t1;
+            double t12 = t9 * t10;
+            double t13 = FMA(t10, t12, t9 * (-t11));
+            double t14 = FMA(t10, t13, t12 * (t11 * (-2.0)));
+            double t15 = FMA(t10, t14, t13 * (t11 * (-3.0)));
+            double t16 = FMA(t10, t15, t14 * (t11 * (-4.0)));
+            double t17 = FMA(t10, t16, t15 * (t11 * (-5.0)));
+            double t18 = FMA(t10, t17, t16 * (t11 * (-6.0)));
+            double t19 = FMA(t10, t18, t17 * (t11 * (-7.0)));
+            double t20 = FMA(t10, t19, t18 * (t11 * (-8.0)));
+            double t21 = FMA(t10, t20, t19 * (t11 * (-9.0)));
+            double t22 = FMA(t10, FMA(t10, t21, t20 * (t11 * (-10.0))), t21 * (t11 * (-11.0)));
+            a[1][i] = FMA(t13, c[4], FMA(t15, c[3], FMA(t17, c[2], FMA(t19, c[1], a[1][i]))));
+            a[14][i] = FMA(t14, c[9], FMA(t15, c[8], FMA(t16, c[7], FMA(t17, c[6], FMA(t18, c[5], a[14][i])))));
+            a[14][i] = FMA(t12, c[11], FMA(t13, c[10], a[14][i]));
+            a[15][i] = FMA(t13, c[9], FMA(t14, c[8], FMA(t15, c[7], FMA(t16, c[6], FMA(t17, c[5], a[15][i])))));
+            a[15][i] = FMA(t9, c[11], FMA(t12, c[10], a[15][i]));
+            a[16][i] = FMA(t12, c[4], FMA(t14, c[3], FMA(t16, c[2], FMA(t18, c[1], a[16][i]))));
+            a[17][i] = FMA(t9, c[4], FMA(t13, c[3], FMA(t15, c[2], FMA(t17, c[1], a[17][i]))));
+            a[18][i] = FMA(t12, c[3], FMA(t14, c[2], FMA(t16, c[1], a[18][i])));
+            a[18][i] = FMA(t7 * (t8 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t8 - 0.25))), c[4], a[18][i]);
         }
     }
 #pragma omp simd
@@ -612,12 +625,16 @@ static void atan_exact_float64_backward_block(const double *const *in, const dou
         double t24 = FMA(t12, t15, FMA(t14, t14, s[11][i] * (FMA(t11, t14, FMA(t12, t12, t23)))));
         double t25 = FMA(t15, t18, FMA(t16, t16, s[13][i] * (FMA(t14, t16, FMA(t15, t15, s[12][i] * t24)))));
         double t26 = FMA(t1, t18, FMA(t2, t2, s[15][i] * (FMA(t2, t16, FMA(t18, t18, s[14][i] * t25)))));
-        double t27 = s[18][i] ? ((FMA(t1, t2, t19 * s[15][i])) * s[17][i]) : (FMA(t1, t0 * (-2.0), a[15][i]));
+        double t27 = (FMA(t1, t2, t19 * s[15][i])) * s[17][i];
+        double t28 = FMA(t1, t0 * (-2.0), a[15][i]);
+        double t29 = s[18][i] ? t27 : t28;
+        double t30 = FMA(t1, t1, s[16][i] * t26);
+        double t31 = FMA(t2, -t0, (a[14][i]) * 0.5);
+        double t32 = s[18][i] ? t30 : t31;
         out_grad_mean[i] = FMA(grad_mean[i], (t1 * s[2][i]),
-            grad_var[i] * (t27 * s[2][i]));
-        double t28 = s[18][i] ? (FMA(t1, t1, s[16][i] * t26)) : (FMA(t2, -t0, (a[14][i]) * 0.5));
+            grad_var[i] * (t29 * s[2][i]));
         out_grad_var[i] = FMA(grad_mean[i], (t2 * 0.5),
-            grad_var[i] * t28);
+            grad_var[i] * t32);
     }
 }
 
@@ -626,7 +643,6 @@ void atan_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(atan_exact_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(atan_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
+        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

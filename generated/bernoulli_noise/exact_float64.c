@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -44,19 +44,21 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 static void bernoulli_noise_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
     const double p = params[0];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = (mean[i] == mean[i]) & (0.0 <= var[i]);
-        double t1 = SQRT(t0 ? 1.0 : (-1.0));
-        double t2 = 1.0 / (p + (-1.0));
-        double t3 = FMA(mean[i], mean[i] * (t2 * (-p)), var[i] * (-t2));
-        out_mean[i] = (t0 ? mean[i] : t1);
-        out_var[i] = (t0 ? ((0x1.fffffffffffffp1023 < t3) ? 0x1.fffffffffffffp1023 : t3) : t1);
+        double t1 = t0 ? 1.0 : (-1.0);
+        double t2 = SQRT(t1);
+        double t3 = t0 ? mean[i] : t2;
+        double t4 = 1.0 / (p + (-1.0));
+        double t5 = FMA(mean[i], mean[i] * (t4 * (-p)), var[i] * (-t4));
+        double t6 = (0x1.fffffffffffffp1023 < t5) ? 0x1.fffffffffffffp1023 : t5;
+        double t7 = t0 ? t6 : t2;
+        out_mean[i] = t3;
+        out_var[i] = t7;
     }
 }
 
@@ -64,27 +66,24 @@ void bernoulli_noise_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(bernoulli_noise_exact_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(bernoulli_noise_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void bernoulli_noise_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
     const double p = params[0];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = 1.0 / (p + (-1.0));
         double t1 = mean[i] * (t0 * (p * (-2.0)));
         double t2 = (t1 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t1;
+        double t3 = (0x1.fffffffffffffp1023 < t2) ? 0x1.fffffffffffffp1023 : t2;
         out_grad_mean[i] = FMA(grad_mean[i], 1.0,
-            grad_var[i] * ((0x1.fffffffffffffp1023 < t2) ? 0x1.fffffffffffffp1023 : t2));
+            grad_var[i] * t3);
         out_grad_var[i] = FMA(grad_mean[i], 0.0,
             grad_var[i] * (-t0));
     }
@@ -95,7 +94,6 @@ void bernoulli_noise_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(bernoulli_noise_exact_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(bernoulli_noise_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean,
+        grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -44,24 +44,25 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 static void difference_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean1 = in[0];
-    const double *restrict var1 = in[1];
-    const double *restrict mean2 = in[2];
-    const double *restrict var2 = in[3];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean1 = in[0], *restrict var1 = in[1], *restrict mean2 = in[2], *restrict var2 = in[3];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = mean1[i] - mean2[i];
         double t1 = (t0 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t0;
-        _Bool t2 = (mean1[i] == mean1[i]) & (0.0 <= var1[i]);
-        _Bool t3 = (mean2[i] == mean2[i]) & t2;
-        _Bool t4 = (0.0 <= var2[i]) & t3;
-        double t5 = SQRT(t4 ? 1.0 : (-1.0));
-        double t6 = var1[i] + var2[i];
-        out_mean[i] = (t4 ? ((0x1.fffffffffffffp1023 < t1) ? 0x1.fffffffffffffp1023 : t1) : t5);
-        out_var[i] = (t4 ? ((0x1.fffffffffffffp1023 < t6) ? 0x1.fffffffffffffp1023 : t6) : t5);
+        double t2 = (0x1.fffffffffffffp1023 < t1) ? 0x1.fffffffffffffp1023 : t1;
+        _Bool t3 = (mean1[i] == mean1[i]) & (0.0 <= var1[i]);
+        _Bool t4 = (mean2[i] == mean2[i]) & t3;
+        _Bool t5 = (0.0 <= var2[i]) & t4;
+        double t6 = t5 ? 1.0 : (-1.0);
+        double t7 = SQRT(t6);
+        double t8 = t5 ? t2 : t7;
+        double t9 = var1[i] + var2[i];
+        double t10 = (0x1.fffffffffffffp1023 < t9) ? 0x1.fffffffffffffp1023 : t9;
+        double t11 = t5 ? t10 : t7;
+        out_mean[i] = t8;
+        out_var[i] = t11;
     }
 }
 
@@ -69,23 +70,16 @@ void difference_exact_float64_forward(
     int64_t n, const double *restrict mean1, const double *restrict var1, const double *restrict mean2,
     const double *restrict var2, const double *restrict params, double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean1, var1, mean2, var2};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(difference_exact_float64_forward_block, n, in, 4, params, out, 2);
+    over_blocks(difference_exact_float64_forward_block, n, (const double *const[]){mean1, var1, mean2, var2}, 4,
+        params, (double *const[]){out_mean, out_var}, 2);
 }
 
 static void difference_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean1 = in[0];
-    const double *restrict var1 = in[1];
-    const double *restrict mean2 = in[2];
-    const double *restrict var2 = in[3];
-    const double *restrict grad_mean = in[4];
-    const double *restrict grad_var = in[5];
-    double *restrict out_grad_mean1 = out[0];
-    double *restrict out_grad_var1 = out[1];
-    double *restrict out_grad_mean2 = out[2];
-    double *restrict out_grad_var2 = out[3];
+    const double *restrict mean1 = in[0], *restrict var1 = in[1], *restrict mean2 = in[2], *restrict var2 = in[3],
+        *restrict grad_mean = in[4], *restrict grad_var = in[5];
+    double *restrict out_grad_mean1 = out[0], *restrict out_grad_var1 = out[1], *restrict out_grad_mean2 = out[2],
+        *restrict out_grad_var2 = out[3];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
@@ -106,7 +100,7 @@ void difference_exact_float64_backward(
     const double *restrict params, double *restrict out_grad_mean1, double *restrict out_grad_var1,
     double *restrict out_grad_mean2, double *restrict out_grad_var2)
 {
-    const double *const in[] = {mean1, var1, mean2, var2, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2};
-    over_blocks(difference_exact_float64_backward_block, n, in, 6, params, out, 4);
+    over_blocks(difference_exact_float64_backward_block, n, (const double *const[]){mean1, var1, mean2, var2,
+        grad_mean, grad_var}, 6, params, (double *const[]){out_grad_mean1, out_grad_var1, out_grad_mean2,
+        out_grad_var2}, 4);
 }

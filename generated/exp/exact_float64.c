@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -79,41 +79,52 @@ INLINE double polynomial0(double y, double x)
 
 static void exp_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        double t1 = FMA(t0, 0.5, mean[i]);
-        double t2 = -t0;
-        _Bool t3 = t2 < (-1400.0);
-        double t4 = exp64((t3 ? (-1400.0) : t2) * 0.5);
-        _Bool t5 = t0 < 0.5;
-        double t6 = t5 ? t0 : 0.5;
-        double t7 = (mean[i] + t0) * 0.5;
-        double t8 = (400.0 < t7) ? 400.0 : t7;
-        _Bool t9 = t8 < (-1400.0);
-        double t10 = exp64((t9 ? (-1400.0) : t8) * 0.5);
-        double t11 = t10 * (t9 ? 0.0 : t10);
-        double t12 = (1400.0 < t1) ? 1400.0 : t1;
-        _Bool t13 = t12 < (-1400.0);
-        double t14 = exp64((t13 ? (-1400.0) : t12) * 0.5);
-        double t15 = t14 * (t13 ? 0.0 : t14);
-        double t16 = (0x1.fffffffffffffp1023 < t15) ? 0x1.fffffffffffffp1023 : t15;
-        double t17 = (t16 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t16;
-        double t18 = t5 ? (t6 * (polynomial0(0x1.5653c85892713p-26, t6 - 0.25))) : (1.0 - (t4 * (t3 ? 0.0 : t4)));
-        double t19 = t11 * (t11 * (t11 * (t18 * t11)));
-        double t20 = (0x1.fffffffffffffp1023 < t17) ? 0x1.fffffffffffffp1023 : t17;
-        _Bool t21 = mean[i] == mean[i];
-        _Bool t22 = t0 == t0;
-        double t23 = t21 ? ((t20 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t20) : mean[i];
-        double t24 = (0x1.fffffffffffffp1023 < t19) ? 0x1.fffffffffffffp1023 : t19;
-        double t25 = t21 ? ((t24 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t24) : mean[i];
-        out_mean[i] = (t22 ? t23 : t0);
-        out_var[i] = (t22 ? t25 : t0);
+        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        double t1 = var[i] * (SQRT(t0));
+        double t2 = FMA(t1, 0.5, mean[i]);
+        double t3 = -t1;
+        _Bool t4 = t3 < (-1400.0);
+        double t5 = t4 ? (-1400.0) : t3;
+        double t6 = exp64(t5 * 0.5);
+        double t7 = t4 ? 0.0 : t6;
+        _Bool t8 = t1 < 0.5;
+        double t9 = t8 ? t1 : 0.5;
+        double t10 = t9 * (polynomial0(0x1.5653c85892713p-26, t9 - 0.25));
+        double t11 = 1.0 - (t6 * t7);
+        double t12 = t8 ? t10 : t11;
+        double t13 = (mean[i] + t1) * 0.5;
+        double t14 = (400.0 < t13) ? 400.0 : t13;
+        _Bool t15 = t14 < (-1400.0);
+        double t16 = t15 ? (-1400.0) : t14;
+        double t17 = exp64(t16 * 0.5);
+        double t18 = t15 ? 0.0 : t17;
+        double t19 = t17 * t18;
+        double t20 = (1400.0 < t2) ? 1400.0 : t2;
+        _Bool t21 = t20 < (-1400.0);
+        double t22 = t21 ? (-1400.0) : t20;
+        double t23 = exp64(t22 * 0.5);
+        double t24 = t21 ? 0.0 : t23;
+        double t25 = t23 * t24;
+        double t26 = (0x1.fffffffffffffp1023 < t25) ? 0x1.fffffffffffffp1023 : t25;
+        double t27 = (t26 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t26;
+        double t28 = t19 * (t19 * (t19 * (t12 * t19)));
+        double t29 = (0x1.fffffffffffffp1023 < t27) ? 0x1.fffffffffffffp1023 : t27;
+        double t30 = (t29 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t29;
+        _Bool t31 = mean[i] == mean[i];
+        double t32 = t31 ? t30 : mean[i];
+        _Bool t33 = t1 == t1;
+        double t34 = t33 ? t32 : t1;
+        double t35 = (0x1.fffffffffffffp1023 < t28) ? 0x1.fffffffffffffp1023 : t28;
+        double t36 = (t35 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t35;
+        double t37 = t31 ? t36 : mean[i];
+        double t38 = t33 ? t37 : t1;
+        out_mean[i] = t34;
+        out_var[i] = t38;
     }
 }
 
@@ -121,57 +132,63 @@ void exp_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(exp_exact_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(exp_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void exp_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        double t1 = FMA(t0, 0.5, mean[i]);
-        double t2 = -t0;
-        _Bool t3 = t2 < (-1400.0);
-        double t4 = exp64((t3 ? (-1400.0) : t2) * 0.5);
-        _Bool t5 = t0 < 0.5;
-        double t6 = t5 ? t0 : 0.5;
-        double t7 = t5 ? (t6 * (polynomial0(0x1.5653c85892713p-26, t6 - 0.25))) : (1.0 - (t4 * (t3 ? 0.0 : t4)));
-        double t8 = (mean[i] + t0) * 0.5;
-        double t9 = (400.0 < t8) ? 400.0 : t8;
-        _Bool t10 = t9 < (-1400.0);
-        double t11 = exp64((t10 ? (-1400.0) : t9) * 0.5);
-        double t12 = t11 * (t10 ? 0.0 : t11);
-        double t13 = (1400.0 < t1) ? 1400.0 : t1;
-        _Bool t14 = t13 < (-1400.0);
-        double t15 = exp64((t14 ? (-1400.0) : t13) * 0.5);
-        double t16 = t14 ? 0.0 : t15;
-        double t17 = t15 * t16;
-        double t18 = (0x1.fffffffffffffp1023 < t17) ? 0x1.fffffffffffffp1023 : t17;
-        double t19 = (t18 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t18;
-        double t20 = t15 * (t16 * 0.5);
-        double t21 = (0x1.fffffffffffffp1023 < t20) ? 0x1.fffffffffffffp1023 : t20;
-        double t22 = (t21 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t21;
-        double t23 = t12 * (t12 * ((t12 * (t7 * t12)) * 2.0));
-        double t24 = t12 * (t12 * (t12 * (t12 * (t7 + 1.0))));
-        double t25 = (0x1.fffffffffffffp1023 < t19) ? 0x1.fffffffffffffp1023 : t19;
-        double t26 = (0x1.fffffffffffffp1023 < t22) ? 0x1.fffffffffffffp1023 : t22;
-        double t27 = (0x1.fffffffffffffp1023 < t23) ? 0x1.fffffffffffffp1023 : t23;
-        double t28 = (0x1.fffffffffffffp1023 < t24) ? 0x1.fffffffffffffp1023 : t24;
-        double t29 = (t25 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t25;
-        out_grad_mean[i] = FMA(grad_mean[i], t29,
-            grad_var[i] * ((t27 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t27));
-        double t30 = (t26 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t26;
-        out_grad_var[i] = FMA(grad_mean[i], t30,
-            grad_var[i] * ((t28 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t28));
+        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        double t1 = var[i] * (SQRT(t0));
+        double t2 = FMA(t1, 0.5, mean[i]);
+        double t3 = -t1;
+        _Bool t4 = t3 < (-1400.0);
+        double t5 = t4 ? (-1400.0) : t3;
+        double t6 = exp64(t5 * 0.5);
+        double t7 = t4 ? 0.0 : t6;
+        _Bool t8 = t1 < 0.5;
+        double t9 = t8 ? t1 : 0.5;
+        double t10 = t9 * (polynomial0(0x1.5653c85892713p-26, t9 - 0.25));
+        double t11 = 1.0 - (t6 * t7);
+        double t12 = t8 ? t10 : t11;
+        double t13 = (mean[i] + t1) * 0.5;
+        double t14 = (400.0 < t13) ? 400.0 : t13;
+        _Bool t15 = t14 < (-1400.0);
+        double t16 = t15 ? (-1400.0) : t14;
+        double t17 = exp64(t16 * 0.5);
+        double t18 = t15 ? 0.0 : t17;
+        double t19 = t17 * t18;
+        double t20 = (1400.0 < t2) ? 1400.0 : t2;
+        _Bool t21 = t20 < (-1400.0);
+        double t22 = t21 ? (-1400.0) : t20;
+        double t23 = exp64(t22 * 0.5);
+        double t24 = t21 ? 0.0 : t23;
+        double t25 = t23 * t24;
+        double t26 = (0x1.fffffffffffffp1023 < t25) ? 0x1.fffffffffffffp1023 : t25;
+        double t27 = (t26 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t26;
+        double t28 = t23 * (t24 * 0.5);
+        double t29 = (0x1.fffffffffffffp1023 < t28) ? 0x1.fffffffffffffp1023 : t28;
+        double t30 = (t29 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t29;
+        double t31 = t19 * (t19 * ((t19 * (t12 * t19)) * 2.0));
+        double t32 = t19 * (t19 * (t19 * (t19 * (t12 + 1.0))));
+        double t33 = (0x1.fffffffffffffp1023 < t27) ? 0x1.fffffffffffffp1023 : t27;
+        double t34 = (t33 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t33;
+        double t35 = (0x1.fffffffffffffp1023 < t30) ? 0x1.fffffffffffffp1023 : t30;
+        double t36 = (t35 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t35;
+        double t37 = (0x1.fffffffffffffp1023 < t31) ? 0x1.fffffffffffffp1023 : t31;
+        double t38 = (t37 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t37;
+        double t39 = (0x1.fffffffffffffp1023 < t32) ? 0x1.fffffffffffffp1023 : t32;
+        double t40 = (t39 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t39;
+        out_grad_mean[i] = FMA(grad_mean[i], t34,
+            grad_var[i] * t38);
+        out_grad_var[i] = FMA(grad_mean[i], t36,
+            grad_var[i] * t40);
     }
 }
 
@@ -180,7 +197,6 @@ void exp_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(exp_exact_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(exp_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
+        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -113,81 +113,94 @@ static const double table7[7][17] = {
 
 static void hardshrink_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
     const double lambd = params[0];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     double s[20][LANES], a[5][LANES] = {{0.0}};
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[19][i] = lambd * lambd;
         double t1 = var[i] * (1.0 / s[19][i]);
         s[15][i] = mean[i] / lambd;
-        double t3 = t1 * (SQRT((0.0 <= t1) ? 1.0 : (-1.0)));
+        double t3 = (0.0 <= t1) ? 1.0 : (-1.0);
+        double t4 = t1 * (SQRT(t3));
         s[1][i] = ABS(s[15][i]);
-        s[13][i] = t3 < 0x1.f5c29p-2;
-        s[0][i] = s[13][i] ? 0x1.f5c29p-2 : t3;
+        s[13][i] = t4 < 0x1.f5c29p-2;
+        s[0][i] = s[13][i] ? 0x1.f5c29p-2 : t4;
         s[10][i] = (s[15][i] < 0.0) ? 1.0 : (-1.0);
-        double t8 = 1.0 / (SQRT(s[0][i]));
-        double t9 = s[1][i] * t8;
-        _Bool t10 = 37.5 < t9;
-        double t11 = exp64((t10 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
-        s[5][i] = t8 * (t11 * 0x1.9884533d43651p-2);
-        double t13 = t8 * (t10 ? 37.5 : t9);
-        double t14 = t8 * t8;
-        double t15 = s[13][i] ? t3 : 0x1.f5c29p-2;
-        _Bool t16 = t15 == 0.0;
-        double t17 = SQRT(t16 ? 1.0 : t15);
-        double t18 = t16 ? 0.0 : t17;
-        double t19 = t16 ? 0.0 : (1.0 / t17);
-        double t20 = (lambd + mean[i]) / lambd;
-        double t21 = (mean[i] - lambd) / lambd;
-        _Bool t22 = t20 < 0.0;
-        _Bool t23 = t21 <= 0.0;
-        double t24 = t22 ? 1.0 : (-1.0);
-        double t25 = t23 ? 1.0 : (-1.0);
-        double t26 = t19 * (ABS(t20));
-        _Bool t27 = t16 | (37.5 < t26);
-        double t28 = t27 ? 37.5 : t26;
-        double t29 = t28 * t28;
-        double t30 = t27 ? 0.0 : (exp64(t29 * (-0.5)));
-        double t31 = 1.0 / (FMA(t28, 0.25, 1.0));
-        double t32 = t31 * (t31 * (t31 * (polynomial0(-0x1.d83ed7bcbc437p-7, t31 - 0.25))));
-        double t33 = (FMA(t32, -(t28 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t29);
-        double t34 = t30 * (FMA(t28, t33, t32 * 2.0));
-        double t35 = t19 * (ABS(t21));
-        _Bool t36 = t16 | (37.5 < t35);
-        double t37 = t36 ? 37.5 : t35;
-        double t38 = t37 * t37;
-        double t39 = t36 ? 0.0 : (exp64(t38 * (-0.5)));
-        double t40 = 1.0 / (FMA(t37, 0.25, 1.0));
-        double t41 = t40 * (t40 * (t40 * (polynomial0(-0x1.d83ed7bcbc437p-7, t40 - 0.25))));
-        double t42 = (FMA(t41, -(t37 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t38);
-        double t43 = t39 * (FMA(t37, t42, t41 * 2.0));
-        double t44 = t18 * (t30 * t33);
-        double t45 = t18 * (t39 * t42);
-        double t46 = ((t34 * t24) - t44) + (t45 + (t43 * t25));
-        double t47 = t22 ? (-2.0) : (t23 ? 2.0 : (-2.0));
-        double t48 = t18 * t18;
-        double t49 = (t22 ? 2.0 : (t23 ? (-2.0) : 2.0)) * ((t30 * t32) * t48);
-        double t50 = (t45 * t47) + ((FMA(t43, t22 ? (-1.0) : t25, t47 * ((t39 * t41) * t48))) * t25);
-        double t51 = ((t44 * t47) + ((FMA(t34, t22 ? 1.0 : (t23 ? (-1.0) : 1.0), t49)) * t24)) + t50;
-        double t52 = t22 ? 1.0 : (t23 ? 0.0 : 1.0);
-        double t53 = (t30 * 0x1.9884533d43651p-2) + ((-(t18 * t34)) * t24);
-        double t54 = FMA(t18, t52, (t53 + ((t39 * 0x1.9884533d43651p-2) + ((t18 * t43) * t25))) * 2.0);
-        double t55 = FMA(t54, t18 * t52, t51 - (t46 * t46));
-        s[14][i] = (t55 < 0.0) ? 0.0 : t55;
-        s[9][i] = s[5][i] * t13;
-        s[4][i] = FMA(t13, s[9][i], s[5][i] * (-t14));
-        s[8][i] = FMA(t13, s[4][i], s[9][i] * (t14 * (-2.0)));
-        s[3][i] = FMA(t13, s[8][i], s[4][i] * (t14 * (-3.0)));
-        s[7][i] = FMA(t13, s[3][i], s[8][i] * (t14 * (-4.0)));
-        s[2][i] = FMA(t13, s[7][i], s[3][i] * (t14 * (-5.0)));
-        s[6][i] = FMA(t13, s[2][i], s[7][i] * (t14 * (-6.0)));
-        s[11][i] = FMA(t13, s[6][i], s[2][i] * (t14 * (-7.0)));
+        double t9 = 1.0 / (SQRT(s[0][i]));
+        double t10 = s[1][i] * t9;
+        _Bool t11 = 37.5 < t10;
+        double t12 = t11 ? 37.5 : t10;
+        double t13 = s[1][i] * (s[1][i] * (1.0 / s[0][i]));
+        double t14 = t11 ? 1406.25 : t13;
+        s[5][i] = t9 * ((exp64(t14 * (-0.5))) * 0x1.9884533d43651p-2);
+        double t16 = t9 * t12;
+        double t17 = t9 * t9;
+        double t18 = s[13][i] ? t4 : 0x1.f5c29p-2;
+        _Bool t19 = t18 == 0.0;
+        double t20 = t19 ? 1.0 : t18;
+        double t21 = SQRT(t20);
+        double t22 = t19 ? 0.0 : t21;
+        double t23 = 1.0 / t21;
+        double t24 = t19 ? 0.0 : t23;
+        double t25 = (lambd + mean[i]) / lambd;
+        double t26 = (mean[i] - lambd) / lambd;
+        _Bool t27 = t25 < 0.0;
+        _Bool t28 = t26 <= 0.0;
+        double t29 = t27 ? 1.0 : (-1.0);
+        double t30 = t28 ? 1.0 : (-1.0);
+        double t31 = t24 * (ABS(t25));
+        _Bool t32 = t19 | (37.5 < t31);
+        double t33 = t32 ? 37.5 : t31;
+        double t34 = t33 * t33;
+        double t35 = exp64(t34 * (-0.5));
+        double t36 = t32 ? 0.0 : t35;
+        double t37 = 1.0 / (FMA(t33, 0.25, 1.0));
+        double t38 = t37 * (t37 * (t37 * (polynomial0(-0x1.d83ed7bcbc437p-7, t37 - 0.25))));
+        double t39 = (FMA(t38, -(t33 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t34);
+        double t40 = t36 * (FMA(t33, t39, t38 * 2.0));
+        double t41 = t24 * (ABS(t26));
+        _Bool t42 = t19 | (37.5 < t41);
+        double t43 = t42 ? 37.5 : t41;
+        double t44 = t43 * t43;
+        double t45 = exp64(t44 * (-0.5));
+        double t46 = t42 ? 0.0 : t45;
+        double t47 = 1.0 / (FMA(t43, 0.25, 1.0));
+        double t48 = t47 * (t47 * (t47 * (polynomial0(-0x1.d83ed7bcbc437p-7, t47 - 0.25))));
+        double t49 = (FMA(t48, -(t43 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t44);
+        double t50 = t46 * (FMA(t43, t49, t48 * 2.0));
+        double t51 = t22 * (t36 * t39);
+        double t52 = t22 * (t46 * t49);
+        double t53 = ((t40 * t29) - t51) + (t52 + (t50 * t30));
+        double t54 = t28 ? (-1.0) : 1.0;
+        double t55 = t27 ? 1.0 : t54;
+        double t56 = t28 ? 2.0 : (-2.0);
+        double t57 = t27 ? (-2.0) : t56;
+        double t58 = t28 ? (-2.0) : 2.0;
+        double t59 = t27 ? 2.0 : t58;
+        double t60 = t27 ? (-1.0) : t30;
+        double t61 = t22 * t22;
+        double t62 = (t51 * t57) + ((FMA(t40, t55, t59 * ((t36 * t38) * t61))) * t29);
+        double t63 = t28 ? 0.0 : 1.0;
+        double t64 = t27 ? 1.0 : t63;
+        double t65 = (t36 * 0x1.9884533d43651p-2) + ((-(t22 * t40)) * t29);
+        double t66 = (t62 + ((t52 * t57) + ((FMA(t50, t60, t57 * ((t46 * t48) * t61))) * t30))) - (t53 * t53);
+        double t67 = FMA(t22, t64, (t65 + ((t46 * 0x1.9884533d43651p-2) + ((t22 * t50) * t30))) * 2.0);
+        double t68 = FMA(t67, t22 * t64, t66);
+        s[14][i] = (t68 < 0.0) ? 0.0 : t68;
+        s[9][i] = s[5][i] * t16;
+        s[4][i] = FMA(t16, s[9][i], s[5][i] * (-t17));
+        s[8][i] = FMA(t16, s[4][i], s[9][i] * (t17 * (-2.0)));
+        s[3][i] = FMA(t16, s[8][i], s[4][i] * (t17 * (-3.0)));
+        s[7][i] = FMA(t16, s[3][i], s[8][i] * (t17 * (-4.0)));
+        s[2][i] = FMA(t16, s[7][i], s[3][i] * (t17 * (-5.0)));
+        s[6][i] = FMA(t16, s[2][i], s[7][i] * (t17 * (-6.0)));
+        s[11][i] = FMA(t16, s[6][i], s[2][i] * (t17 * (-7.0)));
         s[12][i] = s[10][i] * 2.0;
-        s[16][i] = t46 + (t22 ? s[15][i] : (t23 ? 0.0 : s[15][i]));
+        double t79 = t28 ? 0.0 : s[15][i];
+        double t80 = t27 ? s[15][i] : t79;
+        s[16][i] = t53 + t80;
         s[17][i] = s[15][i] == s[15][i];
         s[18][i] = (t1 == 0.0) & (s[15][i] == 1.0);
     }
@@ -199,24 +212,26 @@ static void hardshrink_exact_float64_forward_block(const double *const *in, cons
             double t1 = 1.0 / (SQRT(t0));
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
-            double t4 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            double t5 = t1 * (t4 * 0x1.9884533d43651p-2);
-            double t6 = t1 * (t3 ? 37.5 : t2);
-            double t7 = t1 * t1;
-            double t8 = t5 * t6;
-            double t9 = FMA(t6, t8, t5 * (-t7));
-            double t10 = FMA(t6, t9, t8 * (t7 * (-2.0)));
-            double t11 = FMA(t6, t10, t9 * (t7 * (-3.0)));
-            double t12 = FMA(t6, t11, t10 * (t7 * (-4.0)));
-            double t13 = FMA(t6, t12, t11 * (t7 * (-5.0)));
-            double t14 = FMA(t6, t13, t12 * (t7 * (-6.0)));
-            a[0][i] = FMA(t10, c[5], FMA(t11, c[4], FMA(t12, c[3], FMA(t13, c[2], FMA(t14, c[1], a[0][i])))));
-            a[0][i] = FMA(t5, c[8], FMA(t8, c[7], FMA(t9, c[6], a[0][i])));
-            a[1][i] = FMA(t11, c[11], FMA(t13, c[10], FMA(FMA(t6, t14, t13 * (t7 * (-7.0))), c[9], a[1][i])));
-            a[1][i] = FMA(t9, c[12], a[1][i]);
-            a[2][i] = FMA(t8, c[16], FMA(t10, c[15], FMA(t12, c[14], FMA(t14, c[13], a[2][i]))));
-            a[3][i] = FMA(t8, c[12], FMA(t10, c[11], FMA(t12, c[10], FMA(t14, c[9], a[3][i]))));
-            a[4][i] = FMA(t5, c[16], FMA(t9, c[15], FMA(t11, c[14], FMA(t13, c[13], a[4][i]))));
+            double t4 = t3 ? 37.5 : t2;
+            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
+            double t6 = t3 ? 1406.25 : t5;
+            double t7 = t1 * ((exp64(t6 * (-0.5))) * 0x1.9884533d43651p-2);
+            double t8 = t1 * t4;
+            double t9 = t1 * t1;
+            double t10 = t7 * t8;
+            double t11 = FMA(t8, t10, t7 * (-t9));
+            double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
+            double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
+            double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
+            double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
+            double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
+            a[0][i] = FMA(t12, c[5], FMA(t13, c[4], FMA(t14, c[3], FMA(t15, c[2], FMA(t16, c[1], a[0][i])))));
+            a[0][i] = FMA(t7, c[8], FMA(t10, c[7], FMA(t11, c[6], a[0][i])));
+            a[1][i] = FMA(t13, c[11], FMA(t15, c[10], FMA(FMA(t8, t16, t15 * (t9 * (-7.0))), c[9], a[1][i])));
+            a[1][i] = FMA(t11, c[12], a[1][i]);
+            a[2][i] = FMA(t10, c[16], FMA(t12, c[15], FMA(t14, c[14], FMA(t16, c[13], a[2][i]))));
+            a[3][i] = FMA(t10, c[12], FMA(t12, c[11], FMA(t14, c[10], FMA(t16, c[9], a[3][i]))));
+            a[4][i] = FMA(t7, c[16], FMA(t11, c[15], FMA(t13, c[14], FMA(t15, c[13], a[4][i]))));
         }
     }
 #pragma omp simd
@@ -238,10 +253,15 @@ static void hardshrink_exact_float64_forward_block(const double *const *in, cons
         double t14 = FMA(s[0][i], FMA(s[10][i], s[10][i], t9 * s[12][i]), t13 - (t4 * t4));
         double t15 = s[10][i] + t9;
         double t16 = t15 * (s[0][i] * t15);
-        double t17 = s[18][i] ? 0.0 : (s[17][i] ? (s[13][i] ? s[16][i] : (s[15][i] + t4)) : s[15][i]);
-        out_mean[i] = (lambd * t17);
-        double t18 = s[19][i] * (s[17][i] ? (s[13][i] ? s[14][i] : ((t14 < t16) ? t16 : t14)) : s[15][i]);
-        out_var[i] = t18;
+        double t17 = (t14 < t16) ? t16 : t14;
+        double t18 = s[13][i] ? s[14][i] : t17;
+        double t19 = s[15][i] + t4;
+        double t20 = s[13][i] ? s[16][i] : t19;
+        double t21 = s[17][i] ? t20 : s[15][i];
+        double t22 = s[17][i] ? t18 : s[15][i];
+        double t23 = s[18][i] ? 0.0 : t21;
+        out_mean[i] = (lambd * t23);
+        out_var[i] = (s[19][i] * t22);
     }
 }
 
@@ -249,114 +269,121 @@ void hardshrink_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(hardshrink_exact_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(hardshrink_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void hardshrink_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
     const double lambd = params[0];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     double s[24][LANES], a[10][LANES] = {{0.0}};
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = lambd * lambd;
         double t1 = var[i] * (1.0 / t0);
         double t2 = mean[i] / lambd;
-        double t3 = t1 * (SQRT((0.0 <= t1) ? 1.0 : (-1.0)));
+        double t3 = (0.0 <= t1) ? 1.0 : (-1.0);
+        double t4 = t1 * (SQRT(t3));
         s[1][i] = ABS(t2);
-        s[15][i] = t3 < 0x1.f5c29p-2;
-        s[0][i] = s[15][i] ? 0x1.f5c29p-2 : t3;
+        s[15][i] = t4 < 0x1.f5c29p-2;
+        s[0][i] = s[15][i] ? 0x1.f5c29p-2 : t4;
         s[10][i] = (t2 < 0.0) ? 1.0 : (-1.0);
-        double t8 = 1.0 / (SQRT(s[0][i]));
-        double t9 = s[1][i] * t8;
-        _Bool t10 = 37.5 < t9;
-        double t11 = exp64((t10 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
-        s[5][i] = t8 * (t11 * 0x1.9884533d43651p-2);
-        double t13 = t8 * (t10 ? 37.5 : t9);
-        double t14 = t8 * t8;
-        double t15 = s[15][i] ? t3 : 0x1.f5c29p-2;
-        _Bool t16 = t15 == 0.0;
-        double t17 = SQRT(t16 ? 1.0 : t15);
-        double t18 = t16 ? 0.0 : t17;
-        double t19 = t16 ? 0.0 : (1.0 / t17);
-        double t20 = (lambd + mean[i]) / lambd;
-        double t21 = (mean[i] - lambd) / lambd;
-        _Bool t22 = t20 < 0.0;
-        _Bool t23 = t21 <= 0.0;
-        double t24 = t22 ? 1.0 : (-1.0);
-        double t25 = t23 ? 1.0 : (-1.0);
-        s[9][i] = s[5][i] * t13;
-        s[4][i] = FMA(t13, s[9][i], s[5][i] * (-t14));
-        s[8][i] = FMA(t13, s[4][i], s[9][i] * (t14 * (-2.0)));
-        s[3][i] = FMA(t13, s[8][i], s[4][i] * (t14 * (-3.0)));
-        s[7][i] = FMA(t13, s[3][i], s[8][i] * (t14 * (-4.0)));
-        s[2][i] = FMA(t13, s[7][i], s[3][i] * (t14 * (-5.0)));
-        s[6][i] = FMA(t13, s[2][i], s[7][i] * (t14 * (-6.0)));
-        s[11][i] = FMA(t13, s[6][i], s[2][i] * (t14 * (-7.0)));
-        s[12][i] = FMA(t13, s[11][i], s[6][i] * (t14 * (-8.0)));
+        double t9 = 1.0 / (SQRT(s[0][i]));
+        double t10 = s[1][i] * t9;
+        _Bool t11 = 37.5 < t10;
+        double t12 = t11 ? 37.5 : t10;
+        double t13 = s[1][i] * (s[1][i] * (1.0 / s[0][i]));
+        double t14 = t11 ? 1406.25 : t13;
+        s[5][i] = t9 * ((exp64(t14 * (-0.5))) * 0x1.9884533d43651p-2);
+        double t16 = t9 * t12;
+        double t17 = t9 * t9;
+        double t18 = s[15][i] ? t4 : 0x1.f5c29p-2;
+        _Bool t19 = t18 == 0.0;
+        double t20 = t19 ? 1.0 : t18;
+        double t21 = SQRT(t20);
+        double t22 = t19 ? 0.0 : t21;
+        double t23 = 1.0 / t21;
+        double t24 = t19 ? 0.0 : t23;
+        double t25 = (lambd + mean[i]) / lambd;
+        double t26 = (mean[i] - lambd) / lambd;
+        _Bool t27 = t25 < 0.0;
+        _Bool t28 = t26 <= 0.0;
+        double t29 = t27 ? 1.0 : (-1.0);
+        double t30 = t28 ? 1.0 : (-1.0);
+        s[9][i] = s[5][i] * t16;
+        s[4][i] = FMA(t16, s[9][i], s[5][i] * (-t17));
+        s[8][i] = FMA(t16, s[4][i], s[9][i] * (t17 * (-2.0)));
+        s[3][i] = FMA(t16, s[8][i], s[4][i] * (t17 * (-3.0)));
+        s[7][i] = FMA(t16, s[3][i], s[8][i] * (t17 * (-4.0)));
+        s[2][i] = FMA(t16, s[7][i], s[3][i] * (t17 * (-5.0)));
+        s[6][i] = FMA(t16, s[2][i], s[7][i] * (t17 * (-6.0)));
+        s[11][i] = FMA(t16, s[6][i], s[2][i] * (t17 * (-7.0)));
+        s[12][i] = FMA(t16, s[11][i], s[6][i] * (t17 * (-8.0)));
         s[13][i] = s[10][i] * 2.0;
-        s[14][i] = FMA(t13, s[12][i], s[11][i] * (t14 * (-9.0)));
-        double t37 = t19 * (ABS(t20));
-        _Bool t38 = t16 | (37.5 < t37);
-        double t39 = t38 ? 37.5 : t37;
-        double t40 = t39 * t39;
-        double t41 = t38 ? 0.0 : (exp64(t40 * (-0.5)));
-        double t42 = 1.0 / (FMA(t39, 0.25, 1.0));
-        double t43 = t42 * (t42 * (t42 * (polynomial0(-0x1.d83ed7bcbc437p-7, t42 - 0.25))));
-        double t44 = (FMA(t43, -(t39 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t40);
-        double t45 = t41 * 0x1.9884533d43651p-2;
-        double t46 = t41 * (FMA(t39, t44, t43 * 2.0));
-        double t47 = t19 * (ABS(t21));
-        _Bool t48 = t16 | (37.5 < t47);
-        double t49 = t48 ? 37.5 : t47;
-        double t50 = t49 * t49;
-        double t51 = t48 ? 0.0 : (exp64(t50 * (-0.5)));
-        double t52 = 1.0 / (FMA(t49, 0.25, 1.0));
-        double t53 = t52 * (t52 * (t52 * (polynomial0(-0x1.d83ed7bcbc437p-7, t52 - 0.25))));
-        double t54 = (FMA(t53, -(t49 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t50);
-        double t55 = t51 * 0x1.9884533d43651p-2;
-        double t56 = t51 * (FMA(t49, t54, t53 * 2.0));
-        double t57 = t18 * (t41 * t44);
-        double t58 = t18 * (t51 * t54);
-        double t59 = t56 * t25;
-        double t60 = ((t46 * t24) - t57) + (t58 + t59);
-        double t61 = t19 * t45;
-        double t62 = t19 * t55;
-        double t63 = (t61 + ((-t46) * t24)) + (t59 + t62);
-        double t64 = t22 ? 1.0 : (t23 ? (-1.0) : 1.0);
-        double t65 = t22 ? (-2.0) : (t23 ? 2.0 : (-2.0));
-        double t66 = t22 ? 2.0 : (t23 ? (-2.0) : 2.0);
-        double t67 = t22 ? (-1.0) : t25;
-        double t68 = t56 * t65;
-        double t69 = (FMA(t61, t64, t57 * t66)) + ((t46 * t65) * t24);
-        double t70 = t19 * t19;
-        double t71 = t39 * t45;
-        double t72 = t70 * t71;
-        double t73 = t49 * t55;
-        double t74 = t70 * t73;
-        double t75 = ((t72 * t24) - t61) + (t62 + (t74 * t25));
-        double t76 = (t61 * t65) + ((FMA(t64, t72, t46 * t66)) * t24);
-        double t77 = t22 ? 1.0 : (t23 ? 0.0 : 1.0);
-        double t78 = t73 * t25;
-        double t79 = ((t19 * ((t39 * t71) - t45)) + ((-t71) * t24)) + ((t19 * ((t49 * t73) - t55)) + t78);
-        double t80 = FMA(t60 * (-2.0), t63, t69 + ((FMA(t62, t67, t58 * t65)) + (t68 * t25)));
-        s[18][i] = FMA(t77 * 2.0, ((t71 * t24) - (t18 * t45)) + (t78 + (t18 * t55)), t80);
-        double t82 = FMA(t77, t79, FMA(-t60, t75, (t76 + ((t62 * t65) + ((FMA(t67, t74, t68)) * t25))) * 0.5));
-        s[19][i] = FMA(t77, t77 + (t63 * 2.0), t82);
-        s[16][i] = t63 + t77;
-        s[17][i] = t75 * 0.5;
-        double t86 = 1.0 / lambd;
-        s[20][i] = lambd * t86;
-        s[21][i] = t86 * s[20][i];
-        s[22][i] = t0 * t86;
-        s[23][i] = t86 * s[22][i];
+        s[14][i] = FMA(t16, s[12][i], s[11][i] * (t17 * (-9.0)));
+        double t42 = t24 * (ABS(t25));
+        _Bool t43 = t19 | (37.5 < t42);
+        double t44 = t43 ? 37.5 : t42;
+        double t45 = t44 * t44;
+        double t46 = exp64(t45 * (-0.5));
+        double t47 = t43 ? 0.0 : t46;
+        double t48 = 1.0 / (FMA(t44, 0.25, 1.0));
+        double t49 = t48 * (t48 * (t48 * (polynomial0(-0x1.d83ed7bcbc437p-7, t48 - 0.25))));
+        double t50 = (FMA(t49, -(t44 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t45);
+        double t51 = t47 * 0x1.9884533d43651p-2;
+        double t52 = t47 * (FMA(t44, t50, t49 * 2.0));
+        double t53 = t24 * (ABS(t26));
+        _Bool t54 = t19 | (37.5 < t53);
+        double t55 = t54 ? 37.5 : t53;
+        double t56 = t55 * t55;
+        double t57 = exp64(t56 * (-0.5));
+        double t58 = t54 ? 0.0 : t57;
+        double t59 = 1.0 / (FMA(t55, 0.25, 1.0));
+        double t60 = t59 * (t59 * (t59 * (polynomial0(-0x1.d83ed7bcbc437p-7, t59 - 0.25))));
+        double t61 = (FMA(t60, -(t55 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t56);
+        double t62 = t58 * 0x1.9884533d43651p-2;
+        double t63 = t58 * (FMA(t55, t61, t60 * 2.0));
+        double t64 = t22 * (t47 * t50);
+        double t65 = t22 * (t58 * t61);
+        double t66 = t63 * t30;
+        double t67 = ((t52 * t29) - t64) + (t65 + t66);
+        double t68 = t24 * t51;
+        double t69 = t24 * t62;
+        double t70 = (t68 + ((-t52) * t29)) + (t66 + t69);
+        double t71 = t28 ? (-1.0) : 1.0;
+        double t72 = t27 ? 1.0 : t71;
+        double t73 = t28 ? 2.0 : (-2.0);
+        double t74 = t27 ? (-2.0) : t73;
+        double t75 = t28 ? (-2.0) : 2.0;
+        double t76 = t27 ? 2.0 : t75;
+        double t77 = t27 ? (-1.0) : t30;
+        double t78 = t63 * t74;
+        double t79 = (FMA(t68, t72, t64 * t76)) + ((t52 * t74) * t29);
+        double t80 = t24 * t24;
+        double t81 = t44 * t51;
+        double t82 = t80 * t81;
+        double t83 = t55 * t62;
+        double t84 = t80 * t83;
+        double t85 = ((t82 * t29) - t68) + (t69 + (t84 * t30));
+        double t86 = (t68 * t74) + ((FMA(t72, t82, t52 * t76)) * t29);
+        double t87 = t28 ? 0.0 : 1.0;
+        double t88 = t27 ? 1.0 : t87;
+        double t89 = t83 * t30;
+        double t90 = ((t24 * ((t44 * t81) - t51)) + ((-t81) * t29)) + ((t24 * ((t55 * t83) - t62)) + t89);
+        double t91 = FMA(t67 * (-2.0), t70, t79 + ((FMA(t69, t77, t65 * t74)) + (t78 * t30)));
+        s[18][i] = FMA(t88 * 2.0, ((t81 * t29) - (t22 * t51)) + (t89 + (t22 * t62)), t91);
+        double t93 = FMA(t88, t90, FMA(-t67, t85, (t86 + ((t69 * t74) + ((FMA(t77, t84, t78)) * t30))) * 0.5));
+        s[19][i] = FMA(t88, t88 + (t70 * 2.0), t93);
+        s[16][i] = t70 + t88;
+        s[17][i] = t85 * 0.5;
+        double t97 = 1.0 / lambd;
+        s[20][i] = lambd * t97;
+        s[21][i] = t97 * s[20][i];
+        s[22][i] = t0 * t97;
+        s[23][i] = t97 * s[22][i];
     }
     for (int k = 0; k < 7; ++k) {
         const double *c = table7[k];
@@ -366,32 +393,34 @@ static void hardshrink_exact_float64_backward_block(const double *const *in, con
             double t1 = 1.0 / (SQRT(t0));
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
-            double t4 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            double t5 = t1 * (t4 * 0x1.9884533d43651p-2);
-            double t6 = t1 * (t3 ? 37.5 : t2);
-            double t7 = t1 * t1;
-            double t8 = t5 * t6;
-            double t9 = FMA(t6, t8, t5 * (-t7));
-            double t10 = FMA(t6, t9, t8 * (t7 * (-2.0)));
-            double t11 = FMA(t6, t10, t9 * (t7 * (-3.0)));
-            double t12 = FMA(t6, t11, t10 * (t7 * (-4.0)));
-            double t13 = FMA(t6, t12, t11 * (t7 * (-5.0)));
-            double t14 = FMA(t6, t13, t12 * (t7 * (-6.0)));
-            double t15 = FMA(t6, t14, t13 * (t7 * (-7.0)));
-            double t16 = FMA(t6, t15, t14 * (t7 * (-8.0)));
-            a[0][i] = FMA(t13, c[11], FMA(t15, c[10], FMA(FMA(t6, t16, t15 * (t7 * (-9.0))), c[9], a[0][i])));
-            a[0][i] = FMA(t11, c[12], a[0][i]);
-            a[1][i] = FMA(t10, c[16], FMA(t12, c[15], FMA(t14, c[14], FMA(t16, c[13], a[1][i]))));
-            a[2][i] = FMA(t11, c[5], FMA(t12, c[4], FMA(t13, c[3], FMA(t14, c[2], FMA(t15, c[1], a[2][i])))));
-            a[2][i] = FMA(t8, c[8], FMA(t9, c[7], FMA(t10, c[6], a[2][i])));
-            a[3][i] = FMA(t12, c[5], FMA(t13, c[4], FMA(t14, c[3], FMA(t15, c[2], FMA(t16, c[1], a[3][i])))));
-            a[3][i] = FMA(t9, c[8], FMA(t10, c[7], FMA(t11, c[6], a[3][i])));
-            a[4][i] = FMA(t10, c[12], FMA(t12, c[11], FMA(t14, c[10], FMA(t16, c[9], a[4][i]))));
-            a[5][i] = FMA(t9, c[16], FMA(t11, c[15], FMA(t13, c[14], FMA(t15, c[13], a[5][i]))));
-            a[6][i] = FMA(t9, c[12], FMA(t11, c[11], FMA(t13, c[10], FMA(t15, c[9], a[6][i]))));
-            a[7][i] = FMA(t8, c[16], FMA(t10, c[15], FMA(t12, c[14], FMA(t14, c[13], a[7][i]))));
-            a[8][i] = FMA(t8, c[12], FMA(t10, c[11], FMA(t12, c[10], FMA(t14, c[9], a[8][i]))));
-            a[9][i] = FMA(t5, c[16], FMA(t9, c[15], FMA(t11, c[14], FMA(t13, c[13], a[9][i]))));
+            double t4 = t3 ? 37.5 : t2;
+            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
+            double t6 = t3 ? 1406.25 : t5;
+            double t7 = t1 * ((exp64(t6 * (-0.5))) * 0x1.9884533d43651p-2);
+            double t8 = t1 * t4;
+            double t9 = t1 * t1;
+            double t10 = t7 * t8;
+            double t11 = FMA(t8, t10, t7 * (-t9));
+            double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
+            double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
+            double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
+            double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
+            double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
+            double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
+            double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
+            a[0][i] = FMA(t15, c[11], FMA(t17, c[10], FMA(FMA(t8, t18, t17 * (t9 * (-9.0))), c[9], a[0][i])));
+            a[0][i] = FMA(t13, c[12], a[0][i]);
+            a[1][i] = FMA(t12, c[16], FMA(t14, c[15], FMA(t16, c[14], FMA(t18, c[13], a[1][i]))));
+            a[2][i] = FMA(t13, c[5], FMA(t14, c[4], FMA(t15, c[3], FMA(t16, c[2], FMA(t17, c[1], a[2][i])))));
+            a[2][i] = FMA(t10, c[8], FMA(t11, c[7], FMA(t12, c[6], a[2][i])));
+            a[3][i] = FMA(t14, c[5], FMA(t15, c[4], FMA(t16, c[3], FMA(t17, c[2], FMA(t18, c[1], a[3][i])))));
+            a[3][i] = FMA(t11, c[8], FMA(t12, c[7], FMA(t13, c[6], a[3][i])));
+            a[4][i] = FMA(t12, c[12], FMA(t14, c[11], FMA(t16, c[10], FMA(t18, c[9], a[4][i]))));
+            a[5][i] = FMA(t11, c[16], FMA(t13, c[15], FMA(t15, c[14], FMA(t17, c[13], a[5][i]))));
+            a[6][i] = FMA(t11, c[12], FMA(t13, c[11], FMA(t15, c[10], FMA(t17, c[9], a[6][i]))));
+            a[7][i] = FMA(t10, c[16], FMA(t12, c[15], FMA(t14, c[14], FMA(t16, c[13], a[7][i]))));
+            a[8][i] = FMA(t10, c[12], FMA(t12, c[11], FMA(t14, c[10], FMA(t16, c[9], a[8][i]))));
+            a[9][i] = FMA(t7, c[16], FMA(t11, c[15], FMA(t13, c[14], FMA(t15, c[13], a[9][i]))));
         }
     }
 #pragma omp simd
@@ -424,13 +453,18 @@ static void hardshrink_exact_float64_backward_block(const double *const *in, con
         double t25 = FMA(s[3][i], 0x1.fede9fc964d87p-8, FMA(s[2][i], (-0x1.30443a7e931f3p-8), t24));
         double t26 = FMA(s[8][i], 0x1.30dcb9d5f3439p-37, FMA(s[7][i], (-0x1.513a8fdec9ed1p-38), t23));
         double t27 = FMA(s[0][i], t26 + (t25 * s[10][i]), FMA(t9, 2.0, s[10][i]));
-        double t28 = (FMA(s[13][i], s[0][i] * t14, FMA(t9, t4 * (-2.0), t22))) * s[10][i];
-        double t29 = (s[15][i] ? s[16][i] : ((s[10][i] + t9) * s[10][i])) * s[20][i];
-        out_grad_mean[i] = FMA(grad_mean[i], t29,
-            grad_var[i] * ((s[15][i] ? s[18][i] : t28) * s[22][i]));
-        double t30 = (s[15][i] ? s[19][i] : (FMA(t27, s[10][i], FMA(t14, -t4, t18)))) * s[23][i];
-        out_grad_var[i] = FMA(grad_mean[i], ((s[15][i] ? s[17][i] : (t14 * 0.5)) * s[21][i]),
-            grad_var[i] * t30);
+        double t28 = (s[10][i] + t9) * s[10][i];
+        double t29 = s[15][i] ? s[16][i] : t28;
+        double t30 = t14 * 0.5;
+        double t31 = s[15][i] ? s[17][i] : t30;
+        double t32 = (FMA(s[13][i], s[0][i] * t14, FMA(t9, t4 * (-2.0), t22))) * s[10][i];
+        double t33 = s[15][i] ? s[18][i] : t32;
+        double t34 = FMA(t27, s[10][i], FMA(t14, -t4, t18));
+        double t35 = s[15][i] ? s[19][i] : t34;
+        out_grad_mean[i] = FMA(grad_mean[i], (t29 * s[20][i]),
+            grad_var[i] * (t33 * s[22][i]));
+        out_grad_var[i] = FMA(grad_mean[i], (t31 * s[21][i]),
+            grad_var[i] * (t35 * s[23][i]));
     }
 }
 
@@ -439,7 +473,6 @@ void hardshrink_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(hardshrink_exact_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(hardshrink_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
+        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

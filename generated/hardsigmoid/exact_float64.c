@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -124,84 +124,99 @@ static const double table7[7][19] = {
 
 static void hardsigmoid_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     double s[18][LANES], a[5][LANES] = {{0.0}};
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        _Bool t1 = mean[i] < 0.0;
+        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        double t1 = var[i] * (SQRT(t0));
+        _Bool t2 = mean[i] < 0.0;
         s[1][i] = ABS(mean[i]);
-        s[13][i] = t0 < 0x1.1a3d7p2;
-        s[0][i] = s[13][i] ? 0x1.1a3d7p2 : t0;
-        s[11][i] = t1 ? 1.0 : (-1.0);
-        double t6 = 1.0 / (SQRT(s[0][i]));
-        double t7 = s[1][i] * t6;
-        _Bool t8 = 37.5 < t7;
-        double t9 = t8 ? 37.5 : t7;
-        double t10 = exp64((t8 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
-        double t11 = 1.0 / (FMA(t9, 0.25, 1.0));
-        s[10][i] = t10 * (t11 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t11 - 0.25)));
-        s[5][i] = t6 * (t10 * 0x1.9884533d43651p-2);
-        double t14 = t6 * t9;
-        double t15 = t6 * t6;
-        double t16 = s[13][i] ? t0 : 0x1.1a3d7p2;
-        _Bool t17 = t16 == 0.0;
-        double t18 = SQRT(t17 ? 1.0 : t16);
-        double t19 = t17 ? 0.0 : t18;
-        double t20 = t17 ? 0.0 : (1.0 / t18);
-        double t21 = mean[i] - (-3.0);
-        double t22 = mean[i] - 3.0;
-        _Bool t23 = t21 <= 0.0;
-        _Bool t24 = t22 < 0.0;
-        double t25 = t23 ? 1.0 : (-1.0);
-        double t26 = t24 ? 1.0 : (-1.0);
-        double t27 = t20 * (ABS(t21));
-        _Bool t28 = t17 | (37.5 < t27);
-        double t29 = t28 ? 37.5 : t27;
-        double t30 = t29 * t29;
-        double t31 = t28 ? 0.0 : (exp64(t30 * (-0.5)));
-        double t32 = 1.0 / (FMA(t29, 0.25, 1.0));
-        double t33 = t32 * (t32 * (t32 * (polynomial1(-0x1.d83ed7bcbc437p-7, t32 - 0.25))));
-        double t34 = (FMA(t33, -(t29 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t30);
-        double t35 = t31 * (FMA(t29, t34, t33 * 2.0));
-        double t36 = t20 * (ABS(t22));
-        _Bool t37 = t17 | (37.5 < t36);
-        double t38 = t37 ? 37.5 : t36;
-        double t39 = t38 * t38;
-        double t40 = t37 ? 0.0 : (exp64(t39 * (-0.5)));
-        double t41 = 1.0 / (FMA(t38, 0.25, 1.0));
-        double t42 = t41 * (t41 * (t41 * (polynomial1(-0x1.d83ed7bcbc437p-7, t41 - 0.25))));
-        double t43 = (FMA(t42, -(t38 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t39);
-        double t44 = t40 * (FMA(t38, t43, t42 * 2.0));
-        double t45 = t19 * (t31 * t34);
-        double t46 = t19 * (t40 * t43);
-        double t47 = (t45 * 0x1.5555555555555p-3) + (t46 * (-0x1.5555555555555p-3));
-        double t48 = t19 * t19;
-        double t49 = t23 ? 0x1.c71c71c71c71bp-5 : (t24 ? (-0x1.c71c71c71c71bp-5) : 0x1.c71c71c71c71bp-5);
-        double t50 = (FMA(t35, t23 ? 0.0 : (t24 ? 0.0 : (-0x1p-52)), t49 * ((t31 * t33) * t48))) * t25;
-        double t51 = t23 ? (-0x1.c71c71c71c71bp-5) : (t24 ? 0x1.c71c71c71c71bp-5 : (-0x1.c71c71c71c71bp-5));
-        double t52 = (FMA(t44, t23 ? 0x1p-52 : 0.0, t51 * ((t40 * t42) * t48))) * t26;
-        double t53 = (t45 * (t23 ? 0.0 : (t24 ? 0.0 : (-0x1.5555555555554p-2)))) + t50;
-        double t54 = t23 ? 0.0 : (t24 ? 0x1.5555555555555p-3 : 0.0);
-        double t55 = ((t19 * t44) * (-0x1.5555555555555p-3)) * t26;
-        double t56 = (t53 + ((t46 * (t23 ? (-0x1.5555555555554p-2) : 0.0)) + t52)) - (t47 * t47);
-        double t57 = FMA(t19, t54, ((((t19 * t35) * 0x1.5555555555555p-3) * t25) + t55) * 2.0);
-        double t58 = FMA(t57, t19 * t54, t56);
-        s[14][i] = (t58 < 0.0) ? 0.0 : t58;
-        s[9][i] = s[5][i] * t14;
-        s[4][i] = FMA(t14, s[9][i], s[5][i] * (-t15));
-        s[8][i] = FMA(t14, s[4][i], s[9][i] * (t15 * (-2.0)));
-        s[3][i] = FMA(t14, s[8][i], s[4][i] * (t15 * (-3.0)));
-        s[7][i] = FMA(t14, s[3][i], s[8][i] * (t15 * (-4.0)));
-        s[2][i] = FMA(t14, s[7][i], s[3][i] * (t15 * (-5.0)));
-        s[6][i] = FMA(t14, s[2][i], s[7][i] * (t15 * (-6.0)));
-        s[12][i] = FMA(t14, s[6][i], s[2][i] * (t15 * (-7.0)));
-        s[16][i] = t47 + (t23 ? 0.0 : (t24 ? (FMA(mean[i], 0x1.5555555555555p-3, 0.5)) : 1.0));
-        s[15][i] = t1 ? 0.0 : 1.0;
+        s[13][i] = t1 < 0x1.1a3d7p2;
+        s[0][i] = s[13][i] ? 0x1.1a3d7p2 : t1;
+        s[11][i] = t2 ? 1.0 : (-1.0);
+        double t7 = 1.0 / (SQRT(s[0][i]));
+        double t8 = s[1][i] * t7;
+        _Bool t9 = 37.5 < t8;
+        double t10 = t9 ? 37.5 : t8;
+        double t11 = s[1][i] * (s[1][i] * (1.0 / s[0][i]));
+        double t12 = t9 ? 1406.25 : t11;
+        double t13 = exp64(t12 * (-0.5));
+        double t14 = 1.0 / (FMA(t10, 0.25, 1.0));
+        s[10][i] = t13 * (t14 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t14 - 0.25)));
+        s[5][i] = t7 * (t13 * 0x1.9884533d43651p-2);
+        double t17 = t7 * t10;
+        double t18 = t7 * t7;
+        double t19 = s[13][i] ? t1 : 0x1.1a3d7p2;
+        _Bool t20 = t19 == 0.0;
+        double t21 = t20 ? 1.0 : t19;
+        double t22 = SQRT(t21);
+        double t23 = t20 ? 0.0 : t22;
+        double t24 = 1.0 / t22;
+        double t25 = t20 ? 0.0 : t24;
+        double t26 = mean[i] - (-3.0);
+        double t27 = mean[i] - 3.0;
+        _Bool t28 = t26 <= 0.0;
+        _Bool t29 = t27 < 0.0;
+        double t30 = t28 ? 1.0 : (-1.0);
+        double t31 = t29 ? 1.0 : (-1.0);
+        double t32 = t25 * (ABS(t26));
+        _Bool t33 = t20 | (37.5 < t32);
+        double t34 = t33 ? 37.5 : t32;
+        double t35 = t34 * t34;
+        double t36 = exp64(t35 * (-0.5));
+        double t37 = t33 ? 0.0 : t36;
+        double t38 = 1.0 / (FMA(t34, 0.25, 1.0));
+        double t39 = t38 * (t38 * (t38 * (polynomial1(-0x1.d83ed7bcbc437p-7, t38 - 0.25))));
+        double t40 = (FMA(t39, -(t34 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t35);
+        double t41 = t37 * (FMA(t34, t40, t39 * 2.0));
+        double t42 = t25 * (ABS(t27));
+        _Bool t43 = t20 | (37.5 < t42);
+        double t44 = t43 ? 37.5 : t42;
+        double t45 = t44 * t44;
+        double t46 = exp64(t45 * (-0.5));
+        double t47 = t43 ? 0.0 : t46;
+        double t48 = 1.0 / (FMA(t44, 0.25, 1.0));
+        double t49 = t48 * (t48 * (t48 * (polynomial1(-0x1.d83ed7bcbc437p-7, t48 - 0.25))));
+        double t50 = (FMA(t49, -(t44 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t45);
+        double t51 = t47 * (FMA(t44, t50, t49 * 2.0));
+        double t52 = t23 * (t37 * t40);
+        double t53 = t23 * (t47 * t50);
+        double t54 = (t52 * 0x1.5555555555555p-3) + (t53 * (-0x1.5555555555555p-3));
+        double t55 = t29 ? 0.0 : (-0x1p-52);
+        double t56 = t28 ? 0.0 : t55;
+        double t57 = t29 ? 0.0 : (-0x1.5555555555554p-2);
+        double t58 = t28 ? 0.0 : t57;
+        double t59 = t29 ? (-0x1.c71c71c71c71bp-5) : 0x1.c71c71c71c71bp-5;
+        double t60 = t28 ? 0x1.c71c71c71c71bp-5 : t59;
+        double t61 = t28 ? 0x1p-52 : 0.0;
+        double t62 = t28 ? (-0x1.5555555555554p-2) : 0.0;
+        double t63 = t29 ? 0x1.c71c71c71c71bp-5 : (-0x1.c71c71c71c71bp-5);
+        double t64 = t28 ? (-0x1.c71c71c71c71bp-5) : t63;
+        double t65 = t23 * t23;
+        double t66 = (t52 * t58) + ((FMA(t41, t56, t60 * ((t37 * t39) * t65))) * t30);
+        double t67 = t29 ? 0x1.5555555555555p-3 : 0.0;
+        double t68 = t28 ? 0.0 : t67;
+        double t69 = ((t23 * t51) * (-0x1.5555555555555p-3)) * t31;
+        double t70 = (t66 + ((t53 * t62) + ((FMA(t51, t61, t64 * ((t47 * t49) * t65))) * t31))) - (t54 * t54);
+        double t71 = FMA(t23, t68, ((((t23 * t41) * 0x1.5555555555555p-3) * t30) + t69) * 2.0);
+        double t72 = FMA(t71, t23 * t68, t70);
+        s[14][i] = (t72 < 0.0) ? 0.0 : t72;
+        s[9][i] = s[5][i] * t17;
+        s[4][i] = FMA(t17, s[9][i], s[5][i] * (-t18));
+        s[8][i] = FMA(t17, s[4][i], s[9][i] * (t18 * (-2.0)));
+        s[3][i] = FMA(t17, s[8][i], s[4][i] * (t18 * (-3.0)));
+        s[7][i] = FMA(t17, s[3][i], s[8][i] * (t18 * (-4.0)));
+        s[2][i] = FMA(t17, s[7][i], s[3][i] * (t18 * (-5.0)));
+        s[6][i] = FMA(t17, s[2][i], s[7][i] * (t18 * (-6.0)));
+        s[12][i] = FMA(t17, s[6][i], s[2][i] * (t18 * (-7.0)));
+        double t82 = FMA(mean[i], 0x1.5555555555555p-3, 0.5);
+        double t83 = t29 ? t82 : 1.0;
+        double t84 = t28 ? 0.0 : t83;
+        s[16][i] = t54 + t84;
+        s[15][i] = t2 ? 0.0 : 1.0;
         s[17][i] = mean[i] == mean[i];
     }
     for (int k = 0; k < 7; ++k) {
@@ -213,26 +228,28 @@ static void hardsigmoid_exact_float64_forward_block(const double *const *in, con
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;
-            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t7 = t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25)));
-            double t8 = t1 * (t5 * 0x1.9884533d43651p-2);
-            double t9 = t1 * t4;
-            double t10 = t1 * t1;
-            double t11 = t8 * t9;
-            double t12 = FMA(t9, t11, t8 * (-t10));
-            double t13 = FMA(t9, t12, t11 * (t10 * (-2.0)));
-            double t14 = FMA(t9, t13, t12 * (t10 * (-3.0)));
-            double t15 = FMA(t9, t14, t13 * (t10 * (-4.0)));
-            double t16 = FMA(t9, t15, t14 * (t10 * (-5.0)));
-            double t17 = FMA(t9, t16, t15 * (t10 * (-6.0)));
-            a[0][i] = FMA(t13, c[5], FMA(t14, c[4], FMA(t15, c[3], FMA(t16, c[2], FMA(t17, c[1], a[0][i])))));
-            a[0][i] = FMA(t7, c[9], FMA(t8, c[8], FMA(t11, c[7], FMA(t12, c[6], a[0][i]))));
-            a[1][i] = FMA(t14, c[12], FMA(t16, c[11], FMA(FMA(t9, t17, t16 * (t10 * (-7.0))), c[10], a[1][i])));
-            a[1][i] = FMA(t8, c[14], FMA(t12, c[13], a[1][i]));
-            a[2][i] = FMA(t11, c[18], FMA(t13, c[17], FMA(t15, c[16], FMA(t17, c[15], a[2][i]))));
-            a[3][i] = FMA(t7, c[14], FMA(t11, c[13], FMA(t13, c[12], FMA(t15, c[11], FMA(t17, c[10], a[3][i])))));
-            a[4][i] = FMA(t8, c[18], FMA(t12, c[17], FMA(t14, c[16], FMA(t16, c[15], a[4][i]))));
+            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
+            double t6 = t3 ? 1406.25 : t5;
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t9 = t7 * (t8 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t8 - 0.25)));
+            double t10 = t1 * (t7 * 0x1.9884533d43651p-2);
+            double t11 = t1 * t4;
+            double t12 = t1 * t1;
+            double t13 = t10 * t11;
+            double t14 = FMA(t11, t13, t10 * (-t12));
+            double t15 = FMA(t11, t14, t13 * (t12 * (-2.0)));
+            double t16 = FMA(t11, t15, t14 * (t12 * (-3.0)));
+            double t17 = FMA(t11, t16, t15 * (t12 * (-4.0)));
+            double t18 = FMA(t11, t17, t16 * (t12 * (-5.0)));
+            double t19 = FMA(t11, t18, t17 * (t12 * (-6.0)));
+            a[0][i] = FMA(t15, c[5], FMA(t16, c[4], FMA(t17, c[3], FMA(t18, c[2], FMA(t19, c[1], a[0][i])))));
+            a[0][i] = FMA(t9, c[9], FMA(t10, c[8], FMA(t13, c[7], FMA(t14, c[6], a[0][i]))));
+            a[1][i] = FMA(t16, c[12], FMA(t18, c[11], FMA(FMA(t11, t19, t18 * (t12 * (-7.0))), c[10], a[1][i])));
+            a[1][i] = FMA(t10, c[14], FMA(t14, c[13], a[1][i]));
+            a[2][i] = FMA(t13, c[18], FMA(t15, c[17], FMA(t17, c[16], FMA(t19, c[15], a[2][i]))));
+            a[3][i] = FMA(t9, c[14], FMA(t13, c[13], FMA(t15, c[12], FMA(t17, c[11], FMA(t19, c[10], a[3][i])))));
+            a[4][i] = FMA(t10, c[18], FMA(t14, c[17], FMA(t16, c[16], FMA(t18, c[15], a[4][i]))));
         }
     }
 #pragma omp simd
@@ -253,8 +270,14 @@ static void hardsigmoid_exact_float64_forward_block(const double *const *in, con
         double t13 = FMA(s[5][i], (-0x1.1fce77b4d792ep-4), FMA(s[9][i], (-0x1.5c96583f8b2dap-7), t12));
         double t14 = (FMA(s[10][i], 0x1.02312c71da98p-3, t13)) - (t4 * t4);
         double t15 = t9 * (s[0][i] * t9);
-        out_mean[i] = (s[17][i] ? (s[13][i] ? s[16][i] : (t4 + s[15][i])) : mean[i]);
-        out_var[i] = (s[17][i] ? (s[13][i] ? s[14][i] : ((t14 < t15) ? t15 : t14)) : mean[i]);
+        double t16 = (t14 < t15) ? t15 : t14;
+        double t17 = s[13][i] ? s[14][i] : t16;
+        double t18 = t4 + s[15][i];
+        double t19 = s[13][i] ? s[16][i] : t18;
+        double t20 = s[17][i] ? t19 : mean[i];
+        double t21 = s[17][i] ? t17 : mean[i];
+        out_mean[i] = t20;
+        out_var[i] = t21;
     }
 }
 
@@ -262,105 +285,113 @@ void hardsigmoid_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(hardsigmoid_exact_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(hardsigmoid_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void hardsigmoid_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     double s[19][LANES], a[8][LANES] = {{0.0}};
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        double t1 = var[i] * (SQRT(t0));
         s[1][i] = ABS(mean[i]);
-        s[14][i] = t0 < 0x1.1a3d7p2;
-        s[0][i] = s[14][i] ? 0x1.1a3d7p2 : t0;
+        s[14][i] = t1 < 0x1.1a3d7p2;
+        s[0][i] = s[14][i] ? 0x1.1a3d7p2 : t1;
         s[11][i] = (mean[i] < 0.0) ? 1.0 : (-1.0);
-        double t5 = 1.0 / (SQRT(s[0][i]));
-        double t6 = s[1][i] * t5;
-        _Bool t7 = 37.5 < t6;
-        double t8 = t7 ? 37.5 : t6;
-        double t9 = exp64((t7 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
-        double t10 = 1.0 / (FMA(t8, 0.25, 1.0));
-        s[10][i] = t9 * (t10 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t10 - 0.25)));
-        s[5][i] = t5 * (t9 * 0x1.9884533d43651p-2);
-        double t13 = t5 * t8;
-        double t14 = t5 * t5;
-        double t15 = s[14][i] ? t0 : 0x1.1a3d7p2;
-        _Bool t16 = t15 == 0.0;
-        double t17 = SQRT(t16 ? 1.0 : t15);
-        double t18 = t16 ? 0.0 : t17;
-        double t19 = t16 ? 0.0 : (1.0 / t17);
-        double t20 = mean[i] - (-3.0);
-        double t21 = mean[i] - 3.0;
-        _Bool t22 = t20 <= 0.0;
-        _Bool t23 = t21 < 0.0;
-        double t24 = t22 ? 1.0 : (-1.0);
-        double t25 = t23 ? 1.0 : (-1.0);
-        s[9][i] = s[5][i] * t13;
-        s[4][i] = FMA(t13, s[9][i], s[5][i] * (-t14));
-        s[8][i] = FMA(t13, s[4][i], s[9][i] * (t14 * (-2.0)));
-        s[3][i] = FMA(t13, s[8][i], s[4][i] * (t14 * (-3.0)));
-        s[7][i] = FMA(t13, s[3][i], s[8][i] * (t14 * (-4.0)));
-        s[2][i] = FMA(t13, s[7][i], s[3][i] * (t14 * (-5.0)));
-        s[6][i] = FMA(t13, s[2][i], s[7][i] * (t14 * (-6.0)));
-        s[12][i] = FMA(t13, s[6][i], s[2][i] * (t14 * (-7.0)));
-        s[13][i] = FMA(t13, s[12][i], s[6][i] * (t14 * (-8.0)));
-        double t35 = t19 * (ABS(t20));
-        _Bool t36 = t16 | (37.5 < t35);
-        double t37 = t36 ? 37.5 : t35;
-        double t38 = t37 * t37;
-        double t39 = t36 ? 0.0 : (exp64(t38 * (-0.5)));
-        double t40 = 1.0 / (FMA(t37, 0.25, 1.0));
-        double t41 = t40 * (t40 * (t40 * (polynomial1(-0x1.d83ed7bcbc437p-7, t40 - 0.25))));
-        double t42 = (FMA(t41, -(t37 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t38);
-        double t43 = t39 * 0x1.9884533d43651p-2;
-        double t44 = t39 * (FMA(t37, t42, t41 * 2.0));
-        double t45 = t19 * (ABS(t21));
-        _Bool t46 = t16 | (37.5 < t45);
-        double t47 = t46 ? 37.5 : t45;
-        double t48 = t47 * t47;
-        double t49 = t46 ? 0.0 : (exp64(t48 * (-0.5)));
-        double t50 = 1.0 / (FMA(t47, 0.25, 1.0));
-        double t51 = t50 * (t50 * (t50 * (polynomial1(-0x1.d83ed7bcbc437p-7, t50 - 0.25))));
-        double t52 = (FMA(t51, -(t47 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t48);
-        double t53 = t49 * 0x1.9884533d43651p-2;
-        double t54 = t49 * (FMA(t47, t52, t51 * 2.0));
-        double t55 = t18 * (t39 * t42);
-        double t56 = t18 * (t49 * t52);
-        double t57 = (t55 * 0x1.5555555555555p-3) + (t56 * (-0x1.5555555555555p-3));
-        double t58 = ((t44 * 0x1.5555555555555p-3) * t24) + ((t54 * (-0x1.5555555555555p-3)) * t25);
-        double t59 = t22 ? 0.0 : (t23 ? 0.0 : (-0x1p-52));
-        double t60 = t22 ? 0.0 : (t23 ? 0.0 : (-0x1.5555555555554p-2));
-        double t61 = t22 ? 0x1.c71c71c71c71bp-5 : (t23 ? (-0x1.c71c71c71c71bp-5) : 0x1.c71c71c71c71bp-5);
-        double t62 = t22 ? 0x1p-52 : 0.0;
-        double t63 = t22 ? (-0x1.5555555555554p-2) : 0.0;
-        double t64 = t22 ? (-0x1.c71c71c71c71bp-5) : (t23 ? 0x1.c71c71c71c71bp-5 : (-0x1.c71c71c71c71bp-5));
-        double t65 = t19 * t43;
-        double t66 = t19 * t53;
-        double t67 = (FMA(t59, t65, t55 * t61)) + ((t44 * t60) * t24);
-        double t68 = (t65 * 0x1.5555555555555p-3) + (t66 * (-0x1.5555555555555p-3));
-        double t69 = t19 * t19;
-        double t70 = t37 * t43;
-        double t71 = t47 * t53;
-        double t72 = (t60 * t65) + ((FMA(t59, t69 * t70, t44 * t61)) * t24);
-        double t73 = t22 ? 0.0 : (t23 ? 0x1.5555555555555p-3 : 0.0);
-        double t74 = FMA(-t57, t68, (t72 + ((t66 * t63) + ((FMA(t69 * t71, t62, t54 * t64)) * t25))) * 0.5);
-        double t75 = ((t70 * 0x1.5555555555555p-3) * t24) + ((t71 * (-0x1.5555555555555p-3)) * t25);
-        double t76 = FMA(t57 * (-2.0), t58, t67 + ((FMA(t66, t62, t56 * t64)) + ((t54 * t63) * t25)));
-        double t77 = ((t18 * t43) * 0x1.5555555555555p-3) + ((t18 * t53) * (-0x1.5555555555555p-3));
-        s[17][i] = FMA(t73 * 2.0, t77, t76);
-        s[18][i] = FMA(t73, t73 + (t58 * 2.0), FMA(t73, t75, t74));
-        s[15][i] = t58 + t73;
-        s[16][i] = t68 * 0.5;
+        double t6 = 1.0 / (SQRT(s[0][i]));
+        double t7 = s[1][i] * t6;
+        _Bool t8 = 37.5 < t7;
+        double t9 = t8 ? 37.5 : t7;
+        double t10 = s[1][i] * (s[1][i] * (1.0 / s[0][i]));
+        double t11 = t8 ? 1406.25 : t10;
+        double t12 = exp64(t11 * (-0.5));
+        double t13 = 1.0 / (FMA(t9, 0.25, 1.0));
+        s[10][i] = t12 * (t13 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t13 - 0.25)));
+        s[5][i] = t6 * (t12 * 0x1.9884533d43651p-2);
+        double t16 = t6 * t9;
+        double t17 = t6 * t6;
+        double t18 = s[14][i] ? t1 : 0x1.1a3d7p2;
+        _Bool t19 = t18 == 0.0;
+        double t20 = t19 ? 1.0 : t18;
+        double t21 = SQRT(t20);
+        double t22 = t19 ? 0.0 : t21;
+        double t23 = 1.0 / t21;
+        double t24 = t19 ? 0.0 : t23;
+        double t25 = mean[i] - (-3.0);
+        double t26 = mean[i] - 3.0;
+        _Bool t27 = t25 <= 0.0;
+        _Bool t28 = t26 < 0.0;
+        double t29 = t27 ? 1.0 : (-1.0);
+        double t30 = t28 ? 1.0 : (-1.0);
+        s[9][i] = s[5][i] * t16;
+        s[4][i] = FMA(t16, s[9][i], s[5][i] * (-t17));
+        s[8][i] = FMA(t16, s[4][i], s[9][i] * (t17 * (-2.0)));
+        s[3][i] = FMA(t16, s[8][i], s[4][i] * (t17 * (-3.0)));
+        s[7][i] = FMA(t16, s[3][i], s[8][i] * (t17 * (-4.0)));
+        s[2][i] = FMA(t16, s[7][i], s[3][i] * (t17 * (-5.0)));
+        s[6][i] = FMA(t16, s[2][i], s[7][i] * (t17 * (-6.0)));
+        s[12][i] = FMA(t16, s[6][i], s[2][i] * (t17 * (-7.0)));
+        s[13][i] = FMA(t16, s[12][i], s[6][i] * (t17 * (-8.0)));
+        double t40 = t24 * (ABS(t25));
+        _Bool t41 = t19 | (37.5 < t40);
+        double t42 = t41 ? 37.5 : t40;
+        double t43 = t42 * t42;
+        double t44 = exp64(t43 * (-0.5));
+        double t45 = t41 ? 0.0 : t44;
+        double t46 = 1.0 / (FMA(t42, 0.25, 1.0));
+        double t47 = t46 * (t46 * (t46 * (polynomial1(-0x1.d83ed7bcbc437p-7, t46 - 0.25))));
+        double t48 = (FMA(t47, -(t42 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t43);
+        double t49 = t45 * 0x1.9884533d43651p-2;
+        double t50 = t45 * (FMA(t42, t48, t47 * 2.0));
+        double t51 = t24 * (ABS(t26));
+        _Bool t52 = t19 | (37.5 < t51);
+        double t53 = t52 ? 37.5 : t51;
+        double t54 = t53 * t53;
+        double t55 = exp64(t54 * (-0.5));
+        double t56 = t52 ? 0.0 : t55;
+        double t57 = 1.0 / (FMA(t53, 0.25, 1.0));
+        double t58 = t57 * (t57 * (t57 * (polynomial1(-0x1.d83ed7bcbc437p-7, t57 - 0.25))));
+        double t59 = (FMA(t58, -(t53 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t54);
+        double t60 = t56 * 0x1.9884533d43651p-2;
+        double t61 = t56 * (FMA(t53, t59, t58 * 2.0));
+        double t62 = t22 * (t45 * t48);
+        double t63 = t22 * (t56 * t59);
+        double t64 = (t62 * 0x1.5555555555555p-3) + (t63 * (-0x1.5555555555555p-3));
+        double t65 = ((t50 * 0x1.5555555555555p-3) * t29) + ((t61 * (-0x1.5555555555555p-3)) * t30);
+        double t66 = t28 ? 0.0 : (-0x1p-52);
+        double t67 = t27 ? 0.0 : t66;
+        double t68 = t28 ? 0.0 : (-0x1.5555555555554p-2);
+        double t69 = t27 ? 0.0 : t68;
+        double t70 = t28 ? (-0x1.c71c71c71c71bp-5) : 0x1.c71c71c71c71bp-5;
+        double t71 = t27 ? 0x1.c71c71c71c71bp-5 : t70;
+        double t72 = t27 ? 0x1p-52 : 0.0;
+        double t73 = t27 ? (-0x1.5555555555554p-2) : 0.0;
+        double t74 = t28 ? 0x1.c71c71c71c71bp-5 : (-0x1.c71c71c71c71bp-5);
+        double t75 = t27 ? (-0x1.c71c71c71c71bp-5) : t74;
+        double t76 = t24 * t49;
+        double t77 = t24 * t60;
+        double t78 = (FMA(t67, t76, t62 * t71)) + ((t50 * t69) * t29);
+        double t79 = (t76 * 0x1.5555555555555p-3) + (t77 * (-0x1.5555555555555p-3));
+        double t80 = t24 * t24;
+        double t81 = t42 * t49;
+        double t82 = t53 * t60;
+        double t83 = (t69 * t76) + ((FMA(t67, t80 * t81, t50 * t71)) * t29);
+        double t84 = t28 ? 0x1.5555555555555p-3 : 0.0;
+        double t85 = t27 ? 0.0 : t84;
+        double t86 = FMA(-t64, t79, (t83 + ((t77 * t73) + ((FMA(t80 * t82, t72, t61 * t75)) * t30))) * 0.5);
+        double t87 = ((t81 * 0x1.5555555555555p-3) * t29) + ((t82 * (-0x1.5555555555555p-3)) * t30);
+        double t88 = FMA(t64 * (-2.0), t65, t78 + ((FMA(t77, t72, t63 * t75)) + ((t61 * t73) * t30)));
+        double t89 = ((t22 * t49) * 0x1.5555555555555p-3) + ((t22 * t60) * (-0x1.5555555555555p-3));
+        s[17][i] = FMA(t85 * 2.0, t89, t88);
+        s[18][i] = FMA(t85, t85 + (t65 * 2.0), FMA(t85, t87, t86));
+        s[15][i] = t65 + t85;
+        s[16][i] = t79 * 0.5;
     }
     for (int k = 0; k < 7; ++k) {
         const double *c = table7[k];
@@ -371,31 +402,33 @@ static void hardsigmoid_exact_float64_backward_block(const double *const *in, co
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;
-            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
-            double t8 = t1 * t4;
-            double t9 = t1 * t1;
-            double t10 = t7 * t8;
-            double t11 = FMA(t8, t10, t7 * (-t9));
-            double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
-            double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
-            double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
-            double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
-            double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
-            double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
-            double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
-            a[0][i] = FMA(t14, c[5], FMA(t15, c[4], FMA(t16, c[3], FMA(t17, c[2], FMA(t18, c[1], a[0][i])))));
-            a[0][i] = FMA(t10, c[9], FMA(t11, c[8], FMA(t12, c[7], FMA(t13, c[6], a[0][i]))));
-            a[1][i] = FMA(t13, c[5], FMA(t14, c[4], FMA(t15, c[3], FMA(t16, c[2], FMA(t17, c[1], a[1][i])))));
-            a[1][i] = FMA(t7, c[9], FMA(t10, c[8], FMA(t11, c[7], FMA(t12, c[6], a[1][i]))));
-            a[2][i] = FMA(t10, c[14], FMA(t12, c[13], FMA(t14, c[12], FMA(t16, c[11], FMA(t18, c[10], a[2][i])))));
-            a[3][i] = FMA(t11, c[18], FMA(t13, c[17], FMA(t15, c[16], FMA(t17, c[15], a[3][i]))));
-            a[4][i] = FMA(t7, c[14], FMA(t11, c[13], FMA(t13, c[12], FMA(t15, c[11], FMA(t17, c[10], a[4][i])))));
-            a[5][i] = FMA(t10, c[18], FMA(t12, c[17], FMA(t14, c[16], FMA(t16, c[15], a[5][i]))));
-            a[6][i] = FMA(t10, c[13], FMA(t12, c[12], FMA(t14, c[11], FMA(t16, c[10], a[6][i]))));
-            a[6][i] = FMA(t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25))), c[14], a[6][i]);
-            a[7][i] = FMA(t7, c[18], FMA(t11, c[17], FMA(t13, c[16], FMA(t15, c[15], a[7][i]))));
+            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
+            double t6 = t3 ? 1406.25 : t5;
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t9 = t1 * (t7 * 0x1.9884533d43651p-2);
+            double t10 = t1 * t4;
+            double t11 = t1 * t1;
+            double t12 = t9 * t10;
+            double t13 = FMA(t10, t12, t9 * (-t11));
+            double t14 = FMA(t10, t13, t12 * (t11 * (-2.0)));
+            double t15 = FMA(t10, t14, t13 * (t11 * (-3.0)));
+            double t16 = FMA(t10, t15, t14 * (t11 * (-4.0)));
+            double t17 = FMA(t10, t16, t15 * (t11 * (-5.0)));
+            double t18 = FMA(t10, t17, t16 * (t11 * (-6.0)));
+            double t19 = FMA(t10, t18, t17 * (t11 * (-7.0)));
+            double t20 = FMA(t10, t19, t18 * (t11 * (-8.0)));
+            a[0][i] = FMA(t16, c[5], FMA(t17, c[4], FMA(t18, c[3], FMA(t19, c[2], FMA(t20, c[1], a[0][i])))));
+            a[0][i] = FMA(t12, c[9], FMA(t13, c[8], FMA(t14, c[7], FMA(t15, c[6], a[0][i]))));
+            a[1][i] = FMA(t15, c[5], FMA(t16, c[4], FMA(t17, c[3], FMA(t18, c[2], FMA(t19, c[1], a[1][i])))));
+            a[1][i] = FMA(t9, c[9], FMA(t12, c[8], FMA(t13, c[7], FMA(t14, c[6], a[1][i]))));
+            a[2][i] = FMA(t12, c[14], FMA(t14, c[13], FMA(t16, c[12], FMA(t18, c[11], FMA(t20, c[10], a[2][i])))));
+            a[3][i] = FMA(t13, c[18], FMA(t15, c[17], FMA(t17, c[16], FMA(t19, c[15], a[3][i]))));
+            a[4][i] = FMA(t9, c[14], FMA(t13, c[13], FMA(t15, c[12], FMA(t17, c[11], FMA(t19, c[10], a[4][i])))));
+            a[5][i] = FMA(t12, c[18], FMA(t14, c[17], FMA(t16, c[16], FMA(t18, c[15], a[5][i]))));
+            a[6][i] = FMA(t12, c[13], FMA(t14, c[12], FMA(t16, c[11], FMA(t18, c[10], a[6][i]))));
+            a[6][i] = FMA(t7 * (t8 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t8 - 0.25))), c[14], a[6][i]);
+            a[7][i] = FMA(t9, c[18], FMA(t13, c[17], FMA(t15, c[16], FMA(t17, c[15], a[7][i]))));
         }
     }
 #pragma omp simd
@@ -423,12 +456,18 @@ static void hardsigmoid_exact_float64_backward_block(const double *const *in, co
         double t20 = FMA(s[2][i], 0x1.ce9839ea54c55p-9, FMA(s[6][i], (-0x1.d54bf84de1058p-12), t19));
         double t21 = FMA(s[3][i], 0x1.5b513ed41314ap-6, FMA(s[7][i], (-0x1.c9a8ef4f2d4c4p-8), t20));
         double t22 = FMA(s[4][i], (-0x1.1fce77b4d792ep-4), FMA(s[8][i], (-0x1.5c96583f8b2dap-7), t21));
-        double t23 = (FMA(t9, t4 * (-2.0), FMA(s[5][i], 0x1.02312c71da98p-3, t18))) * s[11][i];
-        out_grad_mean[i] = FMA(grad_mean[i], (s[14][i] ? s[15][i] : (t9 * s[11][i])),
-            grad_var[i] * (s[14][i] ? s[17][i] : t23));
-        double t24 = s[14][i] ? s[18][i] : (FMA(t14, -t4, (FMA(s[9][i], 0x1.02312c71da98p-3, t22)) * 0.5));
-        out_grad_var[i] = FMA(grad_mean[i], (s[14][i] ? s[16][i] : (t14 * 0.5)),
-            grad_var[i] * t24);
+        double t23 = t9 * s[11][i];
+        double t24 = s[14][i] ? s[15][i] : t23;
+        double t25 = t14 * 0.5;
+        double t26 = s[14][i] ? s[16][i] : t25;
+        double t27 = (FMA(t9, t4 * (-2.0), FMA(s[5][i], 0x1.02312c71da98p-3, t18))) * s[11][i];
+        double t28 = s[14][i] ? s[17][i] : t27;
+        double t29 = FMA(t14, -t4, (FMA(s[9][i], 0x1.02312c71da98p-3, t22)) * 0.5);
+        double t30 = s[14][i] ? s[18][i] : t29;
+        out_grad_mean[i] = FMA(grad_mean[i], t24,
+            grad_var[i] * t28);
+        out_grad_var[i] = FMA(grad_mean[i], t26,
+            grad_var[i] * t30);
     }
 }
 
@@ -437,7 +476,6 @@ void hardsigmoid_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(hardsigmoid_exact_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(hardsigmoid_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var},
+        4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -129,12 +129,10 @@ static const double table7[7][19] = {
 
 static void hardtanh_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
     const double min_val = params[0];
     const double max_val = params[1];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     double s[22][LANES], a[5][LANES] = {{0.0}};
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
@@ -144,71 +142,87 @@ static void hardtanh_exact_float64_forward_block(const double *const *in, const 
         s[21][i] = s[19][i] * s[19][i];
         double t4 = var[i] * (1.0 / s[21][i]);
         s[18][i] = (mean[i] - s[20][i]) / s[19][i];
-        double t6 = t4 * (SQRT((0.0 <= t4) ? 1.0 : (-1.0)));
-        _Bool t7 = s[18][i] < 0.0;
+        double t6 = (0.0 <= t4) ? 1.0 : (-1.0);
+        double t7 = t4 * (SQRT(t6));
+        _Bool t8 = s[18][i] < 0.0;
         s[1][i] = ABS(s[18][i]);
-        s[13][i] = t6 < 0x1.f5c29p-2;
-        s[0][i] = s[13][i] ? 0x1.f5c29p-2 : t6;
-        s[11][i] = t7 ? 1.0 : (-1.0);
-        double t12 = 1.0 / (SQRT(s[0][i]));
-        double t13 = s[1][i] * t12;
-        _Bool t14 = 37.5 < t13;
-        double t15 = t14 ? 37.5 : t13;
-        double t16 = exp64((t14 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
-        double t17 = 1.0 / (FMA(t15, 0.25, 1.0));
-        s[10][i] = t16 * (t17 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t17 - 0.25)));
-        s[5][i] = t12 * (t16 * 0x1.9884533d43651p-2);
-        double t20 = t12 * t15;
-        double t21 = t12 * t12;
-        double t22 = s[13][i] ? t6 : 0x1.f5c29p-2;
-        _Bool t23 = t22 == 0.0;
-        double t24 = SQRT(t23 ? 1.0 : t22);
-        double t25 = t23 ? 0.0 : t24;
-        double t26 = t23 ? 0.0 : (1.0 / t24);
-        double t27 = (mean[i] - min_val) / s[19][i];
-        double t28 = (mean[i] - max_val) / s[19][i];
-        _Bool t29 = t27 < 0.0;
-        _Bool t30 = t28 < 0.0;
-        double t31 = t29 ? 1.0 : (-1.0);
-        double t32 = t30 ? 1.0 : (-1.0);
-        double t33 = t26 * (ABS(t27));
-        _Bool t34 = t23 | (37.5 < t33);
-        double t35 = t34 ? 37.5 : t33;
-        double t36 = t35 * t35;
-        double t37 = t34 ? 0.0 : (exp64(t36 * (-0.5)));
-        double t38 = 1.0 / (FMA(t35, 0.25, 1.0));
-        double t39 = t38 * (t38 * (t38 * (polynomial1(-0x1.d83ed7bcbc437p-7, t38 - 0.25))));
-        double t40 = (FMA(t39, -(t35 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t36);
-        double t41 = t26 * (ABS(t28));
-        _Bool t42 = t23 | (37.5 < t41);
-        double t43 = t42 ? 37.5 : t41;
-        double t44 = t43 * t43;
-        double t45 = t42 ? 0.0 : (exp64(t44 * (-0.5)));
-        double t46 = 1.0 / (FMA(t43, 0.25, 1.0));
-        double t47 = t46 * (t46 * (t46 * (polynomial1(-0x1.d83ed7bcbc437p-7, t46 - 0.25))));
-        double t48 = (FMA(t47, -(t43 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t44);
-        double t49 = t25 * (t37 * t40);
-        double t50 = t25 * (t45 * t48);
-        double t51 = t49 - t50;
-        double t52 = t25 * t25;
-        double t53 = ((t29 ? 2.0 : (t30 ? (-2.0) : 2.0)) * ((t37 * t39) * t52)) * t31;
-        double t54 = ((t29 ? (-2.0) : (t30 ? 2.0 : (-2.0))) * ((t45 * t47) * t52)) * t32;
-        double t55 = ((t49 * (t29 ? 0.0 : (t30 ? 0.0 : (-4.0)))) + t53) + ((t50 * (t29 ? (-4.0) : 0.0)) + t54);
-        double t56 = t29 ? 0.0 : (t30 ? 1.0 : 0.0);
-        double t57 = (-(t25 * (t45 * (FMA(t43, t48, t47 * 2.0))))) * t32;
-        double t58 = FMA(t25, t56, (((t25 * (t37 * (FMA(t35, t40, t39 * 2.0)))) * t31) + t57) * 2.0);
-        double t59 = FMA(t58, t25 * t56, t55 - (t51 * t51));
-        s[14][i] = (t59 < 0.0) ? 0.0 : t59;
-        s[9][i] = s[5][i] * t20;
-        s[4][i] = FMA(t20, s[9][i], s[5][i] * (-t21));
-        s[8][i] = FMA(t20, s[4][i], s[9][i] * (t21 * (-2.0)));
-        s[3][i] = FMA(t20, s[8][i], s[4][i] * (t21 * (-3.0)));
-        s[7][i] = FMA(t20, s[3][i], s[8][i] * (t21 * (-4.0)));
-        s[2][i] = FMA(t20, s[7][i], s[3][i] * (t21 * (-5.0)));
-        s[6][i] = FMA(t20, s[2][i], s[7][i] * (t21 * (-6.0)));
-        s[12][i] = FMA(t20, s[6][i], s[2][i] * (t21 * (-7.0)));
-        s[16][i] = t51 + (t29 ? (-1.0) : (t30 ? s[18][i] : 1.0));
-        s[15][i] = t7 ? (-1.0) : 1.0;
+        s[13][i] = t7 < 0x1.f5c29p-2;
+        s[0][i] = s[13][i] ? 0x1.f5c29p-2 : t7;
+        s[11][i] = t8 ? 1.0 : (-1.0);
+        double t13 = 1.0 / (SQRT(s[0][i]));
+        double t14 = s[1][i] * t13;
+        _Bool t15 = 37.5 < t14;
+        double t16 = t15 ? 37.5 : t14;
+        double t17 = s[1][i] * (s[1][i] * (1.0 / s[0][i]));
+        double t18 = t15 ? 1406.25 : t17;
+        double t19 = exp64(t18 * (-0.5));
+        double t20 = 1.0 / (FMA(t16, 0.25, 1.0));
+        s[10][i] = t19 * (t20 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t20 - 0.25)));
+        s[5][i] = t13 * (t19 * 0x1.9884533d43651p-2);
+        double t23 = t13 * t16;
+        double t24 = t13 * t13;
+        double t25 = s[13][i] ? t7 : 0x1.f5c29p-2;
+        _Bool t26 = t25 == 0.0;
+        double t27 = t26 ? 1.0 : t25;
+        double t28 = SQRT(t27);
+        double t29 = t26 ? 0.0 : t28;
+        double t30 = 1.0 / t28;
+        double t31 = t26 ? 0.0 : t30;
+        double t32 = (mean[i] - min_val) / s[19][i];
+        double t33 = (mean[i] - max_val) / s[19][i];
+        _Bool t34 = t32 < 0.0;
+        _Bool t35 = t33 < 0.0;
+        double t36 = t34 ? 1.0 : (-1.0);
+        double t37 = t35 ? 1.0 : (-1.0);
+        double t38 = t31 * (ABS(t32));
+        _Bool t39 = t26 | (37.5 < t38);
+        double t40 = t39 ? 37.5 : t38;
+        double t41 = t40 * t40;
+        double t42 = exp64(t41 * (-0.5));
+        double t43 = t39 ? 0.0 : t42;
+        double t44 = 1.0 / (FMA(t40, 0.25, 1.0));
+        double t45 = t44 * (t44 * (t44 * (polynomial1(-0x1.d83ed7bcbc437p-7, t44 - 0.25))));
+        double t46 = (FMA(t45, -(t40 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t41);
+        double t47 = t31 * (ABS(t33));
+        _Bool t48 = t26 | (37.5 < t47);
+        double t49 = t48 ? 37.5 : t47;
+        double t50 = t49 * t49;
+        double t51 = exp64(t50 * (-0.5));
+        double t52 = t48 ? 0.0 : t51;
+        double t53 = 1.0 / (FMA(t49, 0.25, 1.0));
+        double t54 = t53 * (t53 * (t53 * (polynomial1(-0x1.d83ed7bcbc437p-7, t53 - 0.25))));
+        double t55 = (FMA(t54, -(t49 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t50);
+        double t56 = t29 * (t43 * t46);
+        double t57 = t29 * (t52 * t55);
+        double t58 = t56 - t57;
+        double t59 = t35 ? 0.0 : (-4.0);
+        double t60 = t34 ? 0.0 : t59;
+        double t61 = t35 ? (-2.0) : 2.0;
+        double t62 = t34 ? 2.0 : t61;
+        double t63 = t34 ? (-4.0) : 0.0;
+        double t64 = t35 ? 2.0 : (-2.0);
+        double t65 = t34 ? (-2.0) : t64;
+        double t66 = t29 * t29;
+        double t67 = (t56 * t60) + ((t62 * ((t43 * t45) * t66)) * t36);
+        double t68 = t35 ? 1.0 : 0.0;
+        double t69 = t34 ? 0.0 : t68;
+        double t70 = (-(t29 * (t52 * (FMA(t49, t55, t54 * 2.0))))) * t37;
+        double t71 = FMA(t29, t69, (((t29 * (t43 * (FMA(t40, t46, t45 * 2.0)))) * t36) + t70) * 2.0);
+        double t72 = (t67 + ((t57 * t63) + ((t65 * ((t52 * t54) * t66)) * t37))) - (t58 * t58);
+        double t73 = FMA(t71, t29 * t69, t72);
+        s[14][i] = (t73 < 0.0) ? 0.0 : t73;
+        s[9][i] = s[5][i] * t23;
+        s[4][i] = FMA(t23, s[9][i], s[5][i] * (-t24));
+        s[8][i] = FMA(t23, s[4][i], s[9][i] * (t24 * (-2.0)));
+        s[3][i] = FMA(t23, s[8][i], s[4][i] * (t24 * (-3.0)));
+        s[7][i] = FMA(t23, s[3][i], s[8][i] * (t24 * (-4.0)));
+        s[2][i] = FMA(t23, s[7][i], s[3][i] * (t24 * (-5.0)));
+        s[6][i] = FMA(t23, s[2][i], s[7][i] * (t24 * (-6.0)));
+        s[12][i] = FMA(t23, s[6][i], s[2][i] * (t24 * (-7.0)));
+        double t83 = t35 ? s[18][i] : 1.0;
+        double t84 = t34 ? (-1.0) : t83;
+        s[16][i] = t58 + t84;
+        s[15][i] = t8 ? (-1.0) : 1.0;
         s[17][i] = s[18][i] == s[18][i];
     }
     for (int k = 0; k < 7; ++k) {
@@ -220,26 +234,28 @@ static void hardtanh_exact_float64_forward_block(const double *const *in, const 
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;
-            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t7 = t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25)));
-            double t8 = t1 * (t5 * 0x1.9884533d43651p-2);
-            double t9 = t1 * t4;
-            double t10 = t1 * t1;
-            double t11 = t8 * t9;
-            double t12 = FMA(t9, t11, t8 * (-t10));
-            double t13 = FMA(t9, t12, t11 * (t10 * (-2.0)));
-            double t14 = FMA(t9, t13, t12 * (t10 * (-3.0)));
-            double t15 = FMA(t9, t14, t13 * (t10 * (-4.0)));
-            double t16 = FMA(t9, t15, t14 * (t10 * (-5.0)));
-            double t17 = FMA(t9, t16, t15 * (t10 * (-6.0)));
-            a[0][i] = FMA(t13, c[5], FMA(t14, c[4], FMA(t15, c[3], FMA(t16, c[2], FMA(t17, c[1], a[0][i])))));
-            a[0][i] = FMA(t7, c[9], FMA(t8, c[8], FMA(t11, c[7], FMA(t12, c[6], a[0][i]))));
-            a[1][i] = FMA(t14, c[12], FMA(t16, c[11], FMA(FMA(t9, t17, t16 * (t10 * (-7.0))), c[10], a[1][i])));
-            a[1][i] = FMA(t8, c[14], FMA(t12, c[13], a[1][i]));
-            a[2][i] = FMA(t11, c[18], FMA(t13, c[17], FMA(t15, c[16], FMA(t17, c[15], a[2][i]))));
-            a[3][i] = FMA(t7, c[14], FMA(t11, c[13], FMA(t13, c[12], FMA(t15, c[11], FMA(t17, c[10], a[3][i])))));
-            a[4][i] = FMA(t8, c[18], FMA(t12, c[17], FMA(t14, c[16], FMA(t16, c[15], a[4][i]))));
+            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
+            double t6 = t3 ? 1406.25 : t5;
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t9 = t7 * (t8 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t8 - 0.25)));
+            double t10 = t1 * (t7 * 0x1.9884533d43651p-2);
+            double t11 = t1 * t4;
+            double t12 = t1 * t1;
+            double t13 = t10 * t11;
+            double t14 = FMA(t11, t13, t10 * (-t12));
+            double t15 = FMA(t11, t14, t13 * (t12 * (-2.0)));
+            double t16 = FMA(t11, t15, t14 * (t12 * (-3.0)));
+            double t17 = FMA(t11, t16, t15 * (t12 * (-4.0)));
+            double t18 = FMA(t11, t17, t16 * (t12 * (-5.0)));
+            double t19 = FMA(t11, t18, t17 * (t12 * (-6.0)));
+            a[0][i] = FMA(t15, c[5], FMA(t16, c[4], FMA(t17, c[3], FMA(t18, c[2], FMA(t19, c[1], a[0][i])))));
+            a[0][i] = FMA(t9, c[9], FMA(t10, c[8], FMA(t13, c[7], FMA(t14, c[6], a[0][i]))));
+            a[1][i] = FMA(t16, c[12], FMA(t18, c[11], FMA(FMA(t11, t19, t18 * (t12 * (-7.0))), c[10], a[1][i])));
+            a[1][i] = FMA(t10, c[14], FMA(t14, c[13], a[1][i]));
+            a[2][i] = FMA(t13, c[18], FMA(t15, c[17], FMA(t17, c[16], FMA(t19, c[15], a[2][i]))));
+            a[3][i] = FMA(t9, c[14], FMA(t13, c[13], FMA(t15, c[12], FMA(t17, c[11], FMA(t19, c[10], a[3][i])))));
+            a[4][i] = FMA(t10, c[18], FMA(t14, c[17], FMA(t16, c[16], FMA(t18, c[15], a[4][i]))));
         }
     }
 #pragma omp simd
@@ -260,10 +276,14 @@ static void hardtanh_exact_float64_forward_block(const double *const *in, const 
         double t13 = FMA(s[5][i], (-0x1.7fbdf51d561cbp-4), FMA(s[9][i], (-0x1.35dafe2520f1p-8), t12));
         double t14 = (FMA(s[10][i], 0x1.02312c78199c8p-1, t13)) - (t4 * t4);
         double t15 = t9 * (s[0][i] * t9);
-        double t16 = s[20][i] + (s[19][i] * (s[17][i] ? (s[13][i] ? s[16][i] : (t4 + s[15][i])) : s[18][i]));
-        out_mean[i] = t16;
-        double t17 = s[21][i] * (s[17][i] ? (s[13][i] ? s[14][i] : ((t14 < t15) ? t15 : t14)) : s[18][i]);
-        out_var[i] = t17;
+        double t16 = (t14 < t15) ? t15 : t14;
+        double t17 = s[13][i] ? s[14][i] : t16;
+        double t18 = t4 + s[15][i];
+        double t19 = s[13][i] ? s[16][i] : t18;
+        double t20 = s[17][i] ? t19 : s[18][i];
+        double t21 = s[17][i] ? t17 : s[18][i];
+        out_mean[i] = (s[20][i] + (s[19][i] * t20));
+        out_var[i] = (s[21][i] * t21);
     }
 }
 
@@ -271,21 +291,17 @@ void hardtanh_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(hardtanh_exact_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(hardtanh_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void hardtanh_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
     const double min_val = params[0];
     const double max_val = params[1];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     double s[23][LANES], a[8][LANES] = {{0.0}};
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
@@ -294,85 +310,96 @@ static void hardtanh_exact_float64_backward_block(const double *const *in, const
         double t2 = t1 * t1;
         double t3 = var[i] * (1.0 / t2);
         double t4 = (mean[i] - (t0 + (min_val * 0.5))) / t1;
-        double t5 = t3 * (SQRT((0.0 <= t3) ? 1.0 : (-1.0)));
+        double t5 = (0.0 <= t3) ? 1.0 : (-1.0);
+        double t6 = t3 * (SQRT(t5));
         s[1][i] = ABS(t4);
-        s[14][i] = t5 < 0x1.f5c29p-2;
-        s[0][i] = s[14][i] ? 0x1.f5c29p-2 : t5;
+        s[14][i] = t6 < 0x1.f5c29p-2;
+        s[0][i] = s[14][i] ? 0x1.f5c29p-2 : t6;
         s[11][i] = (t4 < 0.0) ? 1.0 : (-1.0);
-        double t10 = 1.0 / (SQRT(s[0][i]));
-        double t11 = s[1][i] * t10;
-        _Bool t12 = 37.5 < t11;
-        double t13 = t12 ? 37.5 : t11;
-        double t14 = exp64((t12 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
-        double t15 = 1.0 / (FMA(t13, 0.25, 1.0));
-        s[10][i] = t14 * (t15 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t15 - 0.25)));
-        s[5][i] = t10 * (t14 * 0x1.9884533d43651p-2);
-        double t18 = t10 * t13;
-        double t19 = t10 * t10;
-        double t20 = s[14][i] ? t5 : 0x1.f5c29p-2;
-        _Bool t21 = t20 == 0.0;
-        double t22 = SQRT(t21 ? 1.0 : t20);
-        double t23 = t21 ? 0.0 : t22;
-        double t24 = t21 ? 0.0 : (1.0 / t22);
-        double t25 = (mean[i] - min_val) / t1;
-        double t26 = (mean[i] - max_val) / t1;
-        _Bool t27 = t25 < 0.0;
-        _Bool t28 = t26 < 0.0;
-        double t29 = t27 ? 1.0 : (-1.0);
-        double t30 = t28 ? 1.0 : (-1.0);
-        s[9][i] = s[5][i] * t18;
-        s[4][i] = FMA(t18, s[9][i], s[5][i] * (-t19));
-        s[8][i] = FMA(t18, s[4][i], s[9][i] * (t19 * (-2.0)));
-        s[3][i] = FMA(t18, s[8][i], s[4][i] * (t19 * (-3.0)));
-        s[7][i] = FMA(t18, s[3][i], s[8][i] * (t19 * (-4.0)));
-        s[2][i] = FMA(t18, s[7][i], s[3][i] * (t19 * (-5.0)));
-        s[6][i] = FMA(t18, s[2][i], s[7][i] * (t19 * (-6.0)));
-        s[12][i] = FMA(t18, s[6][i], s[2][i] * (t19 * (-7.0)));
-        s[13][i] = FMA(t18, s[12][i], s[6][i] * (t19 * (-8.0)));
-        double t40 = t24 * (ABS(t25));
-        _Bool t41 = t21 | (37.5 < t40);
-        double t42 = t41 ? 37.5 : t40;
-        double t43 = t42 * t42;
-        double t44 = t41 ? 0.0 : (exp64(t43 * (-0.5)));
-        double t45 = 1.0 / (FMA(t42, 0.25, 1.0));
-        double t46 = t45 * (t45 * (t45 * (polynomial1(-0x1.d83ed7bcbc437p-7, t45 - 0.25))));
-        double t47 = (FMA(t46, -(t42 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t43);
-        double t48 = t44 * 0x1.9884533d43651p-2;
-        double t49 = t44 * (FMA(t42, t47, t46 * 2.0));
-        double t50 = t24 * (ABS(t26));
-        _Bool t51 = t21 | (37.5 < t50);
-        double t52 = t51 ? 37.5 : t50;
-        double t53 = t52 * t52;
-        double t54 = t51 ? 0.0 : (exp64(t53 * (-0.5)));
-        double t55 = 1.0 / (FMA(t52, 0.25, 1.0));
-        double t56 = t55 * (t55 * (t55 * (polynomial1(-0x1.d83ed7bcbc437p-7, t55 - 0.25))));
-        double t57 = (FMA(t56, -(t52 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t53);
-        double t58 = t54 * 0x1.9884533d43651p-2;
-        double t59 = t54 * (FMA(t52, t57, t56 * 2.0));
-        double t60 = t23 * (t44 * t47);
-        double t61 = t23 * (t54 * t57);
-        double t62 = t60 - t61;
-        double t63 = (t49 * t29) + ((-t59) * t30);
-        double t64 = t27 ? 0.0 : (t28 ? 0.0 : (-4.0));
-        double t65 = t27 ? 2.0 : (t28 ? (-2.0) : 2.0);
-        double t66 = t27 ? (-4.0) : 0.0;
-        double t67 = t27 ? (-2.0) : (t28 ? 2.0 : (-2.0));
-        double t68 = ((t60 * t65) + ((t49 * t64) * t29)) + ((t61 * t67) + ((t59 * t66) * t30));
-        double t69 = t24 * t48;
-        double t70 = t24 * t58;
-        double t71 = t69 - t70;
-        double t72 = (((t64 * t69) + ((t49 * t65) * t29)) + ((t70 * t66) + ((t59 * t67) * t30))) * 0.5;
-        double t73 = t27 ? 0.0 : (t28 ? 1.0 : 0.0);
-        s[17][i] = FMA(t73 * 2.0, (t23 * t48) - (t23 * t58), FMA(t62 * (-2.0), t63, t68));
-        double t75 = FMA(t73, ((t42 * t48) * t29) + ((-(t52 * t58)) * t30), FMA(-t62, t71, t72));
-        s[18][i] = FMA(t73, t73 + (t63 * 2.0), t75);
-        s[15][i] = t63 + t73;
-        s[16][i] = t71 * 0.5;
-        double t79 = 1.0 / t1;
-        s[19][i] = t1 * t79;
-        s[20][i] = t79 * s[19][i];
-        s[21][i] = t2 * t79;
-        s[22][i] = t79 * s[21][i];
+        double t11 = 1.0 / (SQRT(s[0][i]));
+        double t12 = s[1][i] * t11;
+        _Bool t13 = 37.5 < t12;
+        double t14 = t13 ? 37.5 : t12;
+        double t15 = s[1][i] * (s[1][i] * (1.0 / s[0][i]));
+        double t16 = t13 ? 1406.25 : t15;
+        double t17 = exp64(t16 * (-0.5));
+        double t18 = 1.0 / (FMA(t14, 0.25, 1.0));
+        s[10][i] = t17 * (t18 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t18 - 0.25)));
+        s[5][i] = t11 * (t17 * 0x1.9884533d43651p-2);
+        double t21 = t11 * t14;
+        double t22 = t11 * t11;
+        double t23 = s[14][i] ? t6 : 0x1.f5c29p-2;
+        _Bool t24 = t23 == 0.0;
+        double t25 = t24 ? 1.0 : t23;
+        double t26 = SQRT(t25);
+        double t27 = t24 ? 0.0 : t26;
+        double t28 = 1.0 / t26;
+        double t29 = t24 ? 0.0 : t28;
+        double t30 = (mean[i] - min_val) / t1;
+        double t31 = (mean[i] - max_val) / t1;
+        _Bool t32 = t30 < 0.0;
+        _Bool t33 = t31 < 0.0;
+        double t34 = t32 ? 1.0 : (-1.0);
+        double t35 = t33 ? 1.0 : (-1.0);
+        s[9][i] = s[5][i] * t21;
+        s[4][i] = FMA(t21, s[9][i], s[5][i] * (-t22));
+        s[8][i] = FMA(t21, s[4][i], s[9][i] * (t22 * (-2.0)));
+        s[3][i] = FMA(t21, s[8][i], s[4][i] * (t22 * (-3.0)));
+        s[7][i] = FMA(t21, s[3][i], s[8][i] * (t22 * (-4.0)));
+        s[2][i] = FMA(t21, s[7][i], s[3][i] * (t22 * (-5.0)));
+        s[6][i] = FMA(t21, s[2][i], s[7][i] * (t22 * (-6.0)));
+        s[12][i] = FMA(t21, s[6][i], s[2][i] * (t22 * (-7.0)));
+        s[13][i] = FMA(t21, s[12][i], s[6][i] * (t22 * (-8.0)));
+        double t45 = t29 * (ABS(t30));
+        _Bool t46 = t24 | (37.5 < t45);
+        double t47 = t46 ? 37.5 : t45;
+        double t48 = t47 * t47;
+        double t49 = exp64(t48 * (-0.5));
+        double t50 = t46 ? 0.0 : t49;
+        double t51 = 1.0 / (FMA(t47, 0.25, 1.0));
+        double t52 = t51 * (t51 * (t51 * (polynomial1(-0x1.d83ed7bcbc437p-7, t51 - 0.25))));
+        double t53 = (FMA(t52, -(t47 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t48);
+        double t54 = t50 * 0x1.9884533d43651p-2;
+        double t55 = t50 * (FMA(t47, t53, t52 * 2.0));
+        double t56 = t29 * (ABS(t31));
+        _Bool t57 = t24 | (37.5 < t56);
+        double t58 = t57 ? 37.5 : t56;
+        double t59 = t58 * t58;
+        double t60 = exp64(t59 * (-0.5));
+        double t61 = t57 ? 0.0 : t60;
+        double t62 = 1.0 / (FMA(t58, 0.25, 1.0));
+        double t63 = t62 * (t62 * (t62 * (polynomial1(-0x1.d83ed7bcbc437p-7, t62 - 0.25))));
+        double t64 = (FMA(t63, -(t58 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t59);
+        double t65 = t61 * 0x1.9884533d43651p-2;
+        double t66 = t61 * (FMA(t58, t64, t63 * 2.0));
+        double t67 = t27 * (t50 * t53);
+        double t68 = t27 * (t61 * t64);
+        double t69 = t67 - t68;
+        double t70 = (t55 * t34) + ((-t66) * t35);
+        double t71 = t33 ? 0.0 : (-4.0);
+        double t72 = t32 ? 0.0 : t71;
+        double t73 = t33 ? (-2.0) : 2.0;
+        double t74 = t32 ? 2.0 : t73;
+        double t75 = t32 ? (-4.0) : 0.0;
+        double t76 = t33 ? 2.0 : (-2.0);
+        double t77 = t32 ? (-2.0) : t76;
+        double t78 = ((t67 * t74) + ((t55 * t72) * t34)) + ((t68 * t77) + ((t66 * t75) * t35));
+        double t79 = t29 * t54;
+        double t80 = t29 * t65;
+        double t81 = t79 - t80;
+        double t82 = (((t72 * t79) + ((t55 * t74) * t34)) + ((t80 * t75) + ((t66 * t77) * t35))) * 0.5;
+        double t83 = t33 ? 1.0 : 0.0;
+        double t84 = t32 ? 0.0 : t83;
+        s[17][i] = FMA(t84 * 2.0, (t27 * t54) - (t27 * t65), FMA(t69 * (-2.0), t70, t78));
+        double t86 = FMA(t84, ((t47 * t54) * t34) + ((-(t58 * t65)) * t35), FMA(-t69, t81, t82));
+        s[18][i] = FMA(t84, t84 + (t70 * 2.0), t86);
+        s[15][i] = t70 + t84;
+        s[16][i] = t81 * 0.5;
+        double t90 = 1.0 / t1;
+        s[19][i] = t1 * t90;
+        s[20][i] = t90 * s[19][i];
+        s[21][i] = t2 * t90;
+        s[22][i] = t90 * s[21][i];
     }
     for (int k = 0; k < 7; ++k) {
         const double *c = table7[k];
@@ -383,31 +410,33 @@ static void hardtanh_exact_float64_backward_block(const double *const *in, const
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;
-            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
-            double t8 = t1 * t4;
-            double t9 = t1 * t1;
-            double t10 = t7 * t8;
-            double t11 = FMA(t8, t10, t7 * (-t9));
-            double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
-            double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
-            double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
-            double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
-            double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
-            double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
-            double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
-            a[0][i] = FMA(t14, c[5], FMA(t15, c[4], FMA(t16, c[3], FMA(t17, c[2], FMA(t18, c[1], a[0][i])))));
-            a[0][i] = FMA(t10, c[9], FMA(t11, c[8], FMA(t12, c[7], FMA(t13, c[6], a[0][i]))));
-            a[1][i] = FMA(t13, c[5], FMA(t14, c[4], FMA(t15, c[3], FMA(t16, c[2], FMA(t17, c[1], a[1][i])))));
-            a[1][i] = FMA(t7, c[9], FMA(t10, c[8], FMA(t11, c[7], FMA(t12, c[6], a[1][i]))));
-            a[2][i] = FMA(t10, c[14], FMA(t12, c[13], FMA(t14, c[12], FMA(t16, c[11], FMA(t18, c[10], a[2][i])))));
-            a[3][i] = FMA(t11, c[18], FMA(t13, c[17], FMA(t15, c[16], FMA(t17, c[15], a[3][i]))));
-            a[4][i] = FMA(t7, c[14], FMA(t11, c[13], FMA(t13, c[12], FMA(t15, c[11], FMA(t17, c[10], a[4][i])))));
-            a[5][i] = FMA(t10, c[18], FMA(t12, c[17], FMA(t14, c[16], FMA(t16, c[15], a[5][i]))));
-            a[6][i] = FMA(t10, c[13], FMA(t12, c[12], FMA(t14, c[11], FMA(t16, c[10], a[6][i]))));
-            a[6][i] = FMA(t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25))), c[14], a[6][i]);
-            a[7][i] = FMA(t7, c[18], FMA(t11, c[17], FMA(t13, c[16], FMA(t15, c[15], a[7][i]))));
+            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
+            double t6 = t3 ? 1406.25 : t5;
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t9 = t1 * (t7 * 0x1.9884533d43651p-2);
+            double t10 = t1 * t4;
+            double t11 = t1 * t1;
+            double t12 = t9 * t10;
+            double t13 = FMA(t10, t12, t9 * (-t11));
+            double t14 = FMA(t10, t13, t12 * (t11 * (-2.0)));
+            double t15 = FMA(t10, t14, t13 * (t11 * (-3.0)));
+            double t16 = FMA(t10, t15, t14 * (t11 * (-4.0)));
+            double t17 = FMA(t10, t16, t15 * (t11 * (-5.0)));
+            double t18 = FMA(t10, t17, t16 * (t11 * (-6.0)));
+            double t19 = FMA(t10, t18, t17 * (t11 * (-7.0)));
+            double t20 = FMA(t10, t19, t18 * (t11 * (-8.0)));
+            a[0][i] = FMA(t16, c[5], FMA(t17, c[4], FMA(t18, c[3], FMA(t19, c[2], FMA(t20, c[1], a[0][i])))));
+            a[0][i] = FMA(t12, c[9], FMA(t13, c[8], FMA(t14, c[7], FMA(t15, c[6], a[0][i]))));
+            a[1][i] = FMA(t15, c[5], FMA(t16, c[4], FMA(t17, c[3], FMA(t18, c[2], FMA(t19, c[1], a[1][i])))));
+            a[1][i] = FMA(t9, c[9], FMA(t12, c[8], FMA(t13, c[7], FMA(t14, c[6], a[1][i]))));
+            a[2][i] = FMA(t12, c[14], FMA(t14, c[13], FMA(t16, c[12], FMA(t18, c[11], FMA(t20, c[10], a[2][i])))));
+            a[3][i] = FMA(t13, c[18], FMA(t15, c[17], FMA(t17, c[16], FMA(t19, c[15], a[3][i]))));
+            a[4][i] = FMA(t9, c[14], FMA(t13, c[13], FMA(t15, c[12], FMA(t17, c[11], FMA(t19, c[10], a[4][i])))));
+            a[5][i] = FMA(t12, c[18], FMA(t14, c[17], FMA(t16, c[16], FMA(t18, c[15], a[5][i]))));
+            a[6][i] = FMA(t12, c[13], FMA(t14, c[12], FMA(t16, c[11], FMA(t18, c[10], a[6][i]))));
+            a[6][i] = FMA(t7 * (t8 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t8 - 0.25))), c[14], a[6][i]);
+            a[7][i] = FMA(t9, c[18], FMA(t13, c[17], FMA(t15, c[16], FMA(t17, c[15], a[7][i]))));
         }
     }
 #pragma omp simd
@@ -435,13 +464,18 @@ static void hardtanh_exact_float64_backward_block(const double *const *in, const
         double t20 = FMA(s[2][i], 0x1.e75777c130376p-15, FMA(s[6][i], (-0x1.49987f01261ebp-19), t19));
         double t21 = FMA(s[3][i], 0x1.9ba2ad386d8d5p-9, FMA(s[7][i], (-0x1.699b9ec7f67c6p-12), t20));
         double t22 = FMA(s[4][i], (-0x1.7fbdf51d561cbp-4), FMA(s[8][i], (-0x1.35dafe2520f1p-8), t21));
-        double t23 = (FMA(t9, t4 * (-2.0), FMA(s[5][i], 0x1.02312c78199c8p-1, t18))) * s[11][i];
-        double t24 = s[14][i] ? s[18][i] : (FMA(t14, -t4, (FMA(s[9][i], 0x1.02312c78199c8p-1, t22)) * 0.5));
-        double t25 = (s[14][i] ? s[15][i] : (t9 * s[11][i])) * s[19][i];
-        out_grad_mean[i] = FMA(grad_mean[i], t25,
-            grad_var[i] * ((s[14][i] ? s[17][i] : t23) * s[21][i]));
-        out_grad_var[i] = FMA(grad_mean[i], ((s[14][i] ? s[16][i] : (t14 * 0.5)) * s[20][i]),
-            grad_var[i] * (t24 * s[22][i]));
+        double t23 = t9 * s[11][i];
+        double t24 = s[14][i] ? s[15][i] : t23;
+        double t25 = t14 * 0.5;
+        double t26 = s[14][i] ? s[16][i] : t25;
+        double t27 = (FMA(t9, t4 * (-2.0), FMA(s[5][i], 0x1.02312c78199c8p-1, t18))) * s[11][i];
+        double t28 = s[14][i] ? s[17][i] : t27;
+        double t29 = FMA(t14, -t4, (FMA(s[9][i], 0x1.02312c78199c8p-1, t22)) * 0.5);
+        double t30 = s[14][i] ? s[18][i] : t29;
+        out_grad_mean[i] = FMA(grad_mean[i], (t24 * s[19][i]),
+            grad_var[i] * (t28 * s[21][i]));
+        out_grad_var[i] = FMA(grad_mean[i], (t26 * s[20][i]),
+            grad_var[i] * (t30 * s[22][i]));
     }
 }
 
@@ -450,7 +484,6 @@ void hardtanh_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(hardtanh_exact_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(hardtanh_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
+        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -101,24 +101,29 @@ INLINE double polynomial2(double y, double x)
 
 static void heaviside_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean[i] < 0.0;
         double t1 = ABS(mean[i]);
         _Bool t2 = var[i] == 0.0;
-        _Bool t3 = t2 & (t1 == 0.0);
-        double t4 = (t3 ? 1.0 : (t2 ? (t1 * 0x1p126) : t1)) / (SQRT(t2 ? 0x1p-100 : var[i]));
-        double t5 = (38.5 < t4) ? 38.5 : t4;
-        double t6 = exp64(-0.5 * t5 * t5);
-        double t7 = 1.0 / (FMA(t5, 0.25, 1.0));
-        double t8 = t7 * (polynomial0(-0x1.44af0644c1657p-10, t7 - 0.25));
-        out_mean[i] = ((t6 * (t0 ? t8 : (-t8))) + (t0 ? 0.0 : 1.0));
-        out_var[i] = (t6 * (t8 + (t6 * (-(t8 * t8)))));
+        double t3 = t2 ? 0x1p-100 : var[i];
+        double t4 = t1 * 0x1p126;
+        double t5 = t2 ? t4 : t1;
+        _Bool t6 = t2 & (t1 == 0.0);
+        double t7 = t6 ? 1.0 : t5;
+        double t8 = t7 / (SQRT(t3));
+        double t9 = (38.5 < t8) ? 38.5 : t8;
+        double t10 = exp64(-0.5 * t9 * t9);
+        double t11 = 1.0 / (FMA(t9, 0.25, 1.0));
+        double t12 = t11 * (polynomial0(-0x1.44af0644c1657p-10, t11 - 0.25));
+        double t13 = -t12;
+        double t14 = t0 ? t12 : t13;
+        double t15 = t0 ? 0.0 : 1.0;
+        out_mean[i] = ((t10 * t14) + t15);
+        out_var[i] = (t10 * (t12 + (t10 * (-(t12 * t12)))));
     }
 }
 
@@ -126,45 +131,53 @@ void heaviside_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(heaviside_exact_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(heaviside_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void heaviside_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean[i] < 0.0;
         double t1 = ABS(mean[i]);
         _Bool t2 = var[i] == 0.0;
-        _Bool t3 = t2 & (t1 == 0.0);
-        double t4 = SQRT(t2 ? 0x1p-100 : var[i]);
-        double t5 = (t3 ? 1.0 : (t2 ? (t1 * 0x1p126) : t1)) / t4;
-        double t6 = (38.5 < t5) ? 38.5 : t5;
-        double t7 = t6 * t6;
-        double t8 = exp64(-0.5 * t6 * t6);
-        double t9 = t2 ? 0.0 : (1.0 / t4);
-        double t10 = 1.0 / (FMA(t6, 0.25, 1.0));
-        double t11 = t10 * (polynomial0(-0x1.44af0644c1657p-10, t10 - 0.25));
-        double t12 = t6 * t9;
-        double t13 = t9 * ((t8 * (-0x1.9884533d43651p-3)) * t12);
-        _Bool t14 = t6 < 1.0;
-        double t15 = t9 * (t8 * ((t8 * ((t11 * 2.0) * 0x1.9884533d43651p-2)) + (-0x1.9884533d43651p-2)));
-        double t16 = t14 ? (t12 * (polynomial1(-0x1.364a5fa40b4c3p-35, t7))) : t15;
-        double t17 = t8 * (FMA(t6 * 0.5, 0x1.9884533d43651p-2, t8 * (-((t6 * t11) * 0x1.9884533d43651p-2))));
-        out_grad_mean[i] = FMA(grad_mean[i], (t9 * (t8 * 0x1.9884533d43651p-2)),
-            grad_var[i] * (t0 ? (-t16) : t16));
-        double t18 = t14 ? (t12 * (t12 * (polynomial2(0x1.364a5fa40b4c3p-36, t7)))) : (t9 * (t9 * t17));
-        out_grad_var[i] = FMA(grad_mean[i], (t0 ? (-t13) : t13),
-            grad_var[i] * t18);
+        double t3 = t2 ? 0x1p-100 : var[i];
+        double t4 = t1 * 0x1p126;
+        double t5 = t2 ? t4 : t1;
+        _Bool t6 = t2 & (t1 == 0.0);
+        double t7 = t6 ? 1.0 : t5;
+        double t8 = SQRT(t3);
+        double t9 = t7 / t8;
+        double t10 = (38.5 < t9) ? 38.5 : t9;
+        double t11 = t10 * t10;
+        double t12 = exp64(-0.5 * t10 * t10);
+        double t13 = 1.0 / t8;
+        double t14 = t2 ? 0.0 : t13;
+        double t15 = 1.0 / (FMA(t10, 0.25, 1.0));
+        double t16 = t15 * (polynomial0(-0x1.44af0644c1657p-10, t15 - 0.25));
+        double t17 = t10 * t14;
+        double t18 = t14 * ((t12 * (-0x1.9884533d43651p-3)) * t17);
+        double t19 = -t18;
+        double t20 = t0 ? t19 : t18;
+        _Bool t21 = t10 < 1.0;
+        double t22 = t17 * (polynomial1(-0x1.364a5fa40b4c3p-35, t11));
+        double t23 = t14 * (t12 * ((t12 * ((t16 * 2.0) * 0x1.9884533d43651p-2)) + (-0x1.9884533d43651p-2)));
+        double t24 = t21 ? t22 : t23;
+        double t25 = -t24;
+        double t26 = t0 ? t25 : t24;
+        double t27 = FMA(t10 * 0.5, 0x1.9884533d43651p-2, t12 * (-((t10 * t16) * 0x1.9884533d43651p-2)));
+        double t28 = t17 * (t17 * (polynomial2(0x1.364a5fa40b4c3p-36, t11)));
+        double t29 = t14 * (t14 * (t12 * t27));
+        double t30 = t21 ? t28 : t29;
+        out_grad_mean[i] = FMA(grad_mean[i], (t14 * (t12 * 0x1.9884533d43651p-2)),
+            grad_var[i] * t26);
+        out_grad_var[i] = FMA(grad_mean[i], t20,
+            grad_var[i] * t30);
     }
 }
 
@@ -173,7 +186,6 @@ void heaviside_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(heaviside_exact_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(heaviside_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
+        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

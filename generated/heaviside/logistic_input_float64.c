@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -80,10 +80,8 @@ INLINE double polynomial0(double y, double x)
 
 static void heaviside_logistic_input_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
@@ -91,16 +89,28 @@ static void heaviside_logistic_input_float64_forward_block(const double *const *
         double t1 = ABS(mean[i]);
         _Bool t2 = var[i] == 0.0;
         _Bool t3 = t2 & (0.0 < t1);
-        double t4 = (t3 ? 0x1p100 : t1) * (1.0 / (SQRT(t2 ? 1.0 : var[i])));
-        double t5 = (0x1p60 < t4) ? 0x1p60 : t4;
-        double t6 = t0 ? (-t5) : t5;
-        double t7 = (t0 ? (-t6) : t6) * 0x1.d05527b6e43d2p0;
-        double t8 = exp64(-((700.0 < t7) ? 700.0 : t7));
-        double t9 = 1.0 / (t8 + 1.0);
-        _Bool t10 = 0.0 <= var[i];
-        double t11 = SQRT(t10 ? 1.0 : var[i]);
-        out_mean[i] = (t10 ? ((0.0 < mean[i]) ? t9 : (t8 * t9)) : t11);
-        out_var[i] = (t10 ? (t8 * (t9 * t9)) : t11);
+        double t4 = t3 ? 0x1p100 : t1;
+        double t5 = t2 ? 1.0 : var[i];
+        double t6 = t4 * (1.0 / (SQRT(t5)));
+        double t7 = (0x1p60 < t6) ? 0x1p60 : t6;
+        double t8 = -t7;
+        double t9 = t0 ? t8 : t7;
+        double t10 = -t9;
+        double t11 = t0 ? t10 : t9;
+        double t12 = t11 * 0x1.d05527b6e43d2p0;
+        double t13 = (700.0 < t12) ? 700.0 : t12;
+        double t14 = exp64(-t13);
+        double t15 = 1.0 / (t14 + 1.0);
+        double t16 = t14 * t15;
+        double t17 = (0.0 < mean[i]) ? t15 : t16;
+        _Bool t18 = 0.0 <= var[i];
+        double t19 = t18 ? 1.0 : var[i];
+        double t20 = SQRT(t19);
+        double t21 = t18 ? t17 : t20;
+        double t22 = t14 * (t15 * t15);
+        double t23 = t18 ? t22 : t20;
+        out_mean[i] = t21;
+        out_var[i] = t23;
     }
 }
 
@@ -108,19 +118,15 @@ void heaviside_logistic_input_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(heaviside_logistic_input_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(heaviside_logistic_input_float64_forward_block, n, (const double *const[]){mean, var}, 2, params,
+        (double *const[]){out_mean, out_var}, 2);
 }
 
 static void heaviside_logistic_input_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
@@ -129,28 +135,45 @@ static void heaviside_logistic_input_float64_backward_block(const double *const 
         double t2 = ABS(mean[i]);
         _Bool t3 = var[i] == 0.0;
         _Bool t4 = t3 & (0.0 < t2);
-        double t5 = 1.0 / (SQRT(t3 ? 1.0 : var[i]));
-        double t6 = (t4 ? 0x1p100 : t2) * t5;
-        double t7 = (0x1p60 < t6) ? 0x1p60 : t6;
-        double t8 = t1 ? (-t7) : t7;
-        double t9 = (t1 ? (-t8) : t8) * 0x1.d05527b6e43d2p0;
-        double t10 = (700.0 < t9) ? 700.0 : t9;
-        double t11 = exp64(-t10);
-        double t12 = 1.0 / (t11 + 1.0);
-        double t13 = t3 ? 0.0 : t5;
-        double t14 = t11 * (t12 * t12);
-        _Bool t15 = 0.0 <= var[i];
-        double t16 = SQRT(t15 ? 1.0 : var[i]);
-        double t17 = t13 * (t10 * (t13 * (t14 * (-0.5))));
-        _Bool t18 = t10 < 1.0;
-        double t19 = t18 ? t10 : 1.0;
-        double t20 = t18 ? (t19 * (polynomial0(0x1.db30c1a375ecap-36, (t19 * t19) - 0.5))) : (t12 * (1.0 - t11));
-        double t21 = t20 * (t13 * (t14 * (-0x1.d05527b6e43d2p0)));
-        out_grad_mean[i] = FMA(grad_mean[i], (t15 ? (t13 * (t14 * 0x1.d05527b6e43d2p0)) : t16),
-            grad_var[i] * (t15 ? (t0 ? t21 : (-t21)) : t16));
-        double t22 = t15 ? (t20 * (t13 * (t10 * (t13 * (t14 * 0.5))))) : t16;
-        out_grad_var[i] = FMA(grad_mean[i], (t15 ? (t0 ? t17 : (-t17)) : t16),
-            grad_var[i] * t22);
+        double t5 = t4 ? 0x1p100 : t2;
+        double t6 = t3 ? 1.0 : var[i];
+        double t7 = 1.0 / (SQRT(t6));
+        double t8 = t5 * t7;
+        double t9 = (0x1p60 < t8) ? 0x1p60 : t8;
+        double t10 = -t9;
+        double t11 = t1 ? t10 : t9;
+        double t12 = -t11;
+        double t13 = t1 ? t12 : t11;
+        double t14 = t13 * 0x1.d05527b6e43d2p0;
+        double t15 = (700.0 < t14) ? 700.0 : t14;
+        double t16 = exp64(-t15);
+        double t17 = 1.0 / (t16 + 1.0);
+        double t18 = t3 ? 0.0 : t7;
+        double t19 = t16 * (t17 * t17);
+        _Bool t20 = 0.0 <= var[i];
+        double t21 = t20 ? 1.0 : var[i];
+        double t22 = SQRT(t21);
+        double t23 = t18 * (t19 * 0x1.d05527b6e43d2p0);
+        double t24 = t20 ? t23 : t22;
+        double t25 = t18 * (t15 * (t18 * (t19 * (-0.5))));
+        double t26 = -t25;
+        double t27 = t0 ? t25 : t26;
+        double t28 = t20 ? t27 : t22;
+        _Bool t29 = t15 < 1.0;
+        double t30 = t29 ? t15 : 1.0;
+        double t31 = t30 * (polynomial0(0x1.db30c1a375ecap-36, (t30 * t30) - 0.5));
+        double t32 = t17 * (1.0 - t16);
+        double t33 = t29 ? t31 : t32;
+        double t34 = t33 * (t18 * (t19 * (-0x1.d05527b6e43d2p0)));
+        double t35 = -t34;
+        double t36 = t0 ? t34 : t35;
+        double t37 = t20 ? t36 : t22;
+        double t38 = t33 * (t18 * (t15 * (t18 * (t19 * 0.5))));
+        double t39 = t20 ? t38 : t22;
+        out_grad_mean[i] = FMA(grad_mean[i], t24,
+            grad_var[i] * t37);
+        out_grad_var[i] = FMA(grad_mean[i], t28,
+            grad_var[i] * t39);
     }
 }
 
@@ -159,7 +182,6 @@ void heaviside_logistic_input_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(heaviside_logistic_input_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(heaviside_logistic_input_float64_backward_block, n, (const double *const[]){mean, var, grad_mean,
+        grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

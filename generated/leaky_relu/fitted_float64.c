@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -94,36 +94,53 @@ INLINE double polynomial1(double y, double x)
 
 static void leaky_relu_fitted_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
     const double negative_slope = params[0];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean[i] < 0.0;
         double t1 = ABS(mean[i]);
         _Bool t2 = var[i] == 0.0;
-        double t3 = SQRT(t2 ? 0x1p-100 : var[i]);
-        double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
-        double t5 = (38.5 < t4) ? 38.5 : t4;
-        double t6 = 1.0 / (FMA(t5, 0.25, 1.0));
-        double t7 = -negative_slope;
-        double t8 = ((polynomial0(-0x1.d45a6927d9705p-10, t6 - 0.25)) * (t6 * t6)) * (1.0 - negative_slope);
-        _Bool t9 = t2 & (0.0 < t1);
-        double t10 = (1.0 / (SQRT(t2 ? 1.0 : var[i]))) * (t9 ? 0x1p100 : t1);
-        double t11 = (0x1p60 < t10) ? 0x1p60 : t10;
-        double t12 = (t0 ? (-t11) : t11) * 0x1.54a4d2b8078e1p1;
-        _Bool t13 = t12 < 0.0;
-        double t14 = -(t13 ? (-t12) : t12);
-        _Bool t15 = t14 < (-745.0);
-        double t16 = t15 ? 0.0 : (exp64(t15 ? (-745.0) : t14));
-        double t17 = 1.0 / (t16 + 1.0);
-        double t18 = (FMA(negative_slope, t7, 1.0)) * (t13 ? (t16 * t17) : t17);
-        double t19 = FMA(var[i], t18, var[i] * (negative_slope * negative_slope));
-        _Bool t20 = 0.0 <= var[i];
-        out_mean[i] = (FMA(t1, t0 ? t7 : 1.0, (t2 ? 0.0 : t3) * ((exp64(-0.5 * t5 * t5)) * t8)));
-        out_var[i] = (t20 ? ((t19 < 0.0) ? 0.0 : t19) : (SQRT(t20 ? 1.0 : var[i])));
+        double t3 = t2 ? 0x1p-100 : var[i];
+        double t4 = t1 * 0x1p126;
+        double t5 = t2 ? t4 : t1;
+        double t6 = SQRT(t3);
+        double t7 = t5 / t6;
+        double t8 = (38.5 < t7) ? 38.5 : t7;
+        double t9 = t2 ? 0.0 : t6;
+        double t10 = 1.0 / (FMA(t8, 0.25, 1.0));
+        double t11 = -negative_slope;
+        double t12 = (polynomial0(-0x1.d45a6927d9705p-10, t10 - 0.25)) * (t10 * t10);
+        double t13 = t0 ? t11 : 1.0;
+        double t14 = t2 ? 1.0 : var[i];
+        _Bool t15 = t2 & (0.0 < t1);
+        double t16 = t15 ? 0x1p100 : t1;
+        double t17 = (1.0 / (SQRT(t14))) * t16;
+        double t18 = (0x1p60 < t17) ? 0x1p60 : t17;
+        double t19 = -t18;
+        double t20 = t0 ? t19 : t18;
+        double t21 = t20 * 0x1.54a4d2b8078e1p1;
+        _Bool t22 = t21 < 0.0;
+        double t23 = -t21;
+        double t24 = t22 ? t23 : t21;
+        double t25 = -t24;
+        _Bool t26 = t25 < (-745.0);
+        double t27 = t26 ? (-745.0) : t25;
+        double t28 = exp64(t27);
+        double t29 = t26 ? 0.0 : t28;
+        double t30 = 1.0 / (t29 + 1.0);
+        double t31 = t29 * t30;
+        double t32 = t22 ? t31 : t30;
+        double t33 = var[i] * (negative_slope * negative_slope);
+        double t34 = FMA(var[i], (FMA(negative_slope, t11, 1.0)) * t32, t33);
+        double t35 = (t34 < 0.0) ? 0.0 : t34;
+        _Bool t36 = 0.0 <= var[i];
+        double t37 = t36 ? 1.0 : var[i];
+        double t38 = SQRT(t37);
+        double t39 = t36 ? t35 : t38;
+        out_mean[i] = (FMA(t1, t13, t9 * ((exp64(-0.5 * t8 * t8)) * (t12 * (1.0 - negative_slope)))));
+        out_var[i] = t39;
     }
 }
 
@@ -131,56 +148,72 @@ void leaky_relu_fitted_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(leaky_relu_fitted_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(leaky_relu_fitted_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void leaky_relu_fitted_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
     const double negative_slope = params[0];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean[i] < 0.0;
         double t1 = ABS(mean[i]);
         _Bool t2 = var[i] == 0.0;
-        double t3 = SQRT(t2 ? 0x1p-100 : var[i]);
-        double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
-        double t5 = (38.5 < t4) ? 38.5 : t4;
-        double t6 = exp64(-0.5 * t5 * t5);
-        double t7 = 1.0 / (FMA(t5, 0.25, 1.0));
-        double t8 = t7 * (polynomial1(-0x1.44af0644c1657p-10, t7 - 0.25));
-        double t9 = negative_slope + (-1.0);
-        double t10 = SQRT(t2 ? 1.0 : var[i]);
-        double t11 = FMA(negative_slope, -negative_slope, 1.0);
-        _Bool t12 = t2 & (0.0 < t1);
-        double t13 = (1.0 / t10) * (t12 ? 0x1p100 : t1);
-        double t14 = (0x1p60 < t13) ? 0x1p60 : t13;
-        double t15 = t0 ? (-t14) : t14;
-        double t16 = t15 * 0x1.54a4d2b8078e1p1;
-        _Bool t17 = t16 < 0.0;
-        double t18 = -(t17 ? (-t16) : t16);
-        _Bool t19 = t18 < (-745.0);
-        double t20 = t19 ? 0.0 : (exp64(t19 ? (-745.0) : t18));
-        double t21 = 1.0 / (t20 + 1.0);
-        double t22 = t20 * t21;
-        double t23 = t17 ? t21 : t22;
-        double t24 = t17 ? t22 : t21;
-        _Bool t25 = 0.0 <= var[i];
-        double t26 = SQRT(t25 ? 1.0 : var[i]);
-        double t27 = FMA(t11, t24, negative_slope * negative_slope);
-        double t28 = (t6 * (t0 ? (t8 * (1.0 - negative_slope)) : (t8 * t9))) + (t0 ? negative_slope : 1.0);
-        out_grad_mean[i] = FMA(grad_mean[i], t28,
-            grad_var[i] * (t25 ? ((t2 ? 0.0 : t10) * (t24 * ((t11 * 0x1.54a4d2b8078e1p1) * t23))) : t26));
-        double t29 = t25 ? (FMA(t24, t23 * (t15 * (t11 * (-0x1.54a4d2b8078e1p0))), t27)) : t26;
-        out_grad_var[i] = FMA(grad_mean[i], ((t2 ? 0.0 : (1.0 / t3)) * (t6 * ((t9 * (-0.5)) * 0x1.9884533d43651p-2))),
-            grad_var[i] * t29);
+        double t3 = t2 ? 0x1p-100 : var[i];
+        double t4 = t1 * 0x1p126;
+        double t5 = t2 ? t4 : t1;
+        double t6 = SQRT(t3);
+        double t7 = t5 / t6;
+        double t8 = (38.5 < t7) ? 38.5 : t7;
+        double t9 = exp64(-0.5 * t8 * t8);
+        double t10 = 1.0 / t6;
+        double t11 = t2 ? 0.0 : t10;
+        double t12 = 1.0 / (FMA(t8, 0.25, 1.0));
+        double t13 = t12 * (polynomial1(-0x1.44af0644c1657p-10, t12 - 0.25));
+        double t14 = negative_slope + (-1.0);
+        double t15 = t13 * (1.0 - negative_slope);
+        double t16 = t13 * t14;
+        double t17 = t0 ? t15 : t16;
+        double t18 = t0 ? negative_slope : 1.0;
+        double t19 = t2 ? 1.0 : var[i];
+        double t20 = SQRT(t19);
+        double t21 = FMA(negative_slope, -negative_slope, 1.0);
+        double t22 = t2 ? 0.0 : t20;
+        _Bool t23 = t2 & (0.0 < t1);
+        double t24 = t23 ? 0x1p100 : t1;
+        double t25 = (1.0 / t20) * t24;
+        double t26 = (0x1p60 < t25) ? 0x1p60 : t25;
+        double t27 = -t26;
+        double t28 = t0 ? t27 : t26;
+        double t29 = t28 * 0x1.54a4d2b8078e1p1;
+        _Bool t30 = t29 < 0.0;
+        double t31 = -t29;
+        double t32 = t30 ? t31 : t29;
+        double t33 = -t32;
+        _Bool t34 = t33 < (-745.0);
+        double t35 = t34 ? (-745.0) : t33;
+        double t36 = exp64(t35);
+        double t37 = t34 ? 0.0 : t36;
+        double t38 = 1.0 / (t37 + 1.0);
+        double t39 = t37 * t38;
+        double t40 = t30 ? t38 : t39;
+        double t41 = t30 ? t39 : t38;
+        _Bool t42 = 0.0 <= var[i];
+        double t43 = t42 ? 1.0 : var[i];
+        double t44 = SQRT(t43);
+        double t45 = t22 * (t41 * ((t21 * 0x1.54a4d2b8078e1p1) * t40));
+        double t46 = t42 ? t45 : t44;
+        double t47 = FMA(t21, t41, negative_slope * negative_slope);
+        double t48 = FMA(t41, t40 * (t28 * (t21 * (-0x1.54a4d2b8078e1p0))), t47);
+        double t49 = t42 ? t48 : t44;
+        out_grad_mean[i] = FMA(grad_mean[i], ((t9 * t17) + t18),
+            grad_var[i] * t46);
+        out_grad_var[i] = FMA(grad_mean[i], (t11 * (t9 * ((t14 * (-0.5)) * 0x1.9884533d43651p-2))),
+            grad_var[i] * t49);
     }
 }
 
@@ -189,7 +222,6 @@ void leaky_relu_fitted_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(leaky_relu_fitted_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(leaky_relu_fitted_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var},
+        4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

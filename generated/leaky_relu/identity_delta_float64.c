@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -44,21 +44,27 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 static void leaky_relu_identity_delta_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
     const double negative_slope = params[0];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = (mean[i] == mean[i]) ? 0.0 : mean[i];
         _Bool t1 = 0.0 < mean[i];
-        _Bool t2 = 0.0 <= var[i];
-        double t3 = SQRT(t2 ? 1.0 : var[i]);
-        double t4 = t1 ? (FMA(negative_slope, -negative_slope, 1.0)) : t0;
-        double t5 = var[i] * ((negative_slope * negative_slope) + t4);
-        out_mean[i] = (t2 ? (mean[i] * (negative_slope + (t1 ? (1.0 - negative_slope) : t0))) : t3);
-        out_var[i] = (t2 ? ((t5 < 0.0) ? 0.0 : t5) : t3);
+        double t2 = 1.0 - negative_slope;
+        double t3 = t1 ? t2 : t0;
+        _Bool t4 = 0.0 <= var[i];
+        double t5 = t4 ? 1.0 : var[i];
+        double t6 = SQRT(t5);
+        double t7 = mean[i] * (negative_slope + t3);
+        double t8 = t4 ? t7 : t6;
+        double t9 = FMA(negative_slope, -negative_slope, 1.0);
+        double t10 = t1 ? t9 : t0;
+        double t11 = var[i] * ((negative_slope * negative_slope) + t10);
+        double t12 = (t11 < 0.0) ? 0.0 : t11;
+        double t13 = t4 ? t12 : t6;
+        out_mean[i] = t8;
+        out_var[i] = t13;
     }
 }
 
@@ -66,32 +72,37 @@ void leaky_relu_identity_delta_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(leaky_relu_identity_delta_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(leaky_relu_identity_delta_float64_forward_block, n, (const double *const[]){mean, var}, 2, params,
+        (double *const[]){out_mean, out_var}, 2);
 }
 
 static void leaky_relu_identity_delta_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
     const double negative_slope = params[0];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = (mean[i] == mean[i]) ? 0.0 : mean[i];
         _Bool t1 = 0.0 < mean[i];
-        _Bool t2 = 0.0 <= var[i];
-        double t3 = SQRT(t2 ? 1.0 : var[i]);
-        double t4 = t2 ? t0 : t3;
-        double t5 = (negative_slope * negative_slope) + (t1 ? (negative_slope * (-negative_slope)) : t0);
-        out_grad_mean[i] = FMA(grad_mean[i], (t2 ? (negative_slope + (t1 ? (1.0 - negative_slope) : t0)) : t3),
-            grad_var[i] * t4);
-        out_grad_var[i] = FMA(grad_mean[i], t4,
-            grad_var[i] * (t2 ? (t5 + (t1 ? 1.0 : t0)) : t3));
+        double t2 = 1.0 - negative_slope;
+        double t3 = t1 ? t2 : t0;
+        _Bool t4 = 0.0 <= var[i];
+        double t5 = t4 ? 1.0 : var[i];
+        double t6 = SQRT(t5);
+        double t7 = negative_slope + t3;
+        double t8 = t4 ? t7 : t6;
+        double t9 = t4 ? t0 : t6;
+        double t10 = negative_slope * (-negative_slope);
+        double t11 = t1 ? t10 : t0;
+        double t12 = t1 ? 1.0 : t0;
+        double t13 = ((negative_slope * negative_slope) + t11) + t12;
+        double t14 = t4 ? t13 : t6;
+        out_grad_mean[i] = FMA(grad_mean[i], t8,
+            grad_var[i] * t9);
+        out_grad_var[i] = FMA(grad_mean[i], t9,
+            grad_var[i] * t14);
     }
 }
 
@@ -100,7 +111,6 @@ void leaky_relu_identity_delta_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(leaky_relu_identity_delta_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(leaky_relu_identity_delta_float64_backward_block, n, (const double *const[]){mean, var, grad_mean,
+        grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

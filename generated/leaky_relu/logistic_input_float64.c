@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -93,11 +93,9 @@ INLINE double polynomial1(double y, double x)
 
 static void leaky_relu_logistic_input_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
     const double negative_slope = params[0];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = 1.0 - negative_slope;
@@ -106,30 +104,42 @@ static void leaky_relu_logistic_input_float64_forward_block(const double *const 
         double t3 = ABS(mean[i]);
         _Bool t4 = var[i] == 0.0;
         _Bool t5 = t4 & (0.0 < t3);
-        double t6 = SQRT(t4 ? 1.0 : var[i]);
-        double t7 = (t5 ? 0x1p100 : t3) * (1.0 / t6);
-        double t8 = (0x1p60 < t7) ? 0x1p60 : t7;
-        double t9 = t2 ? (-t8) : t8;
-        double t10 = (t2 ? (-t9) : t9) * 0x1.d05527b6e43d2p0;
-        double t11 = (700.0 < t10) ? 700.0 : t10;
-        double t12 = exp64(-t11);
-        double t13 = t12 - 0.5;
-        double t14 = polynomial0(0x1.a42182c54853ap-16, t13);
-        double t15 = t12 * t14;
-        double t16 = t0 * (((t4 ? 0.0 : t6) * 0x1.1a47c7ee5a514p-1) * t15);
-        _Bool t17 = 0.0 <= var[i];
-        double t18 = SQRT(t17 ? 1.0 : var[i]);
-        double t19 = t0 * (negative_slope * 2.0);
-        double t20 = t0 * t0;
-        double t21 = t11 * t14;
-        double t22 = t14 * t15;
-        double t23 = (polynomial1(0x1.1dff1952d3174p-18, t13)) * 2.0;
-        double t24 = t21 + t23;
-        double t25 = var[i] * (t12 * ((FMA(t19, t24, t20 * (t23 - t22))) * 0x1.37423899a1558p-2));
-        double t26 = t12 * ((FMA(t19, t24, t20 * ((t22 + t23) + (t21 * 2.0)))) * 0x1.37423899a1558p-2);
-        double t27 = t1 ? (var[i] * (1.0 - t26)) : (FMA(var[i], negative_slope * negative_slope, t25));
-        out_mean[i] = (t17 ? ((mean[i] * (t1 ? 1.0 : negative_slope)) + t16) : t18);
-        out_var[i] = (t17 ? t27 : t18);
+        double t6 = t5 ? 0x1p100 : t3;
+        double t7 = t4 ? 1.0 : var[i];
+        double t8 = SQRT(t7);
+        double t9 = t6 * (1.0 / t8);
+        double t10 = (0x1p60 < t9) ? 0x1p60 : t9;
+        double t11 = -t10;
+        double t12 = t2 ? t11 : t10;
+        double t13 = -t12;
+        double t14 = t2 ? t13 : t12;
+        double t15 = t14 * 0x1.d05527b6e43d2p0;
+        double t16 = (700.0 < t15) ? 700.0 : t15;
+        double t17 = exp64(-t16);
+        double t18 = t17 - 0.5;
+        double t19 = polynomial0(0x1.a42182c54853ap-16, t18);
+        double t20 = t4 ? 0.0 : t8;
+        double t21 = t1 ? 1.0 : negative_slope;
+        double t22 = t17 * t19;
+        _Bool t23 = 0.0 <= var[i];
+        double t24 = t23 ? 1.0 : var[i];
+        double t25 = SQRT(t24);
+        double t26 = (mean[i] * t21) + (t0 * ((t20 * 0x1.1a47c7ee5a514p-1) * t22));
+        double t27 = t23 ? t26 : t25;
+        double t28 = t0 * (negative_slope * 2.0);
+        double t29 = t0 * t0;
+        double t30 = t16 * t19;
+        double t31 = t19 * t22;
+        double t32 = (polynomial1(0x1.1dff1952d3174p-18, t18)) * 2.0;
+        double t33 = t30 + t32;
+        double t34 = var[i] * (t17 * ((FMA(t28, t33, t29 * (t32 - t31))) * 0x1.37423899a1558p-2));
+        double t35 = t17 * ((FMA(t28, t33, t29 * ((t31 + t32) + (t30 * 2.0)))) * 0x1.37423899a1558p-2);
+        double t36 = var[i] * (1.0 - t35);
+        double t37 = FMA(var[i], negative_slope * negative_slope, t34);
+        double t38 = t1 ? t36 : t37;
+        double t39 = t23 ? t38 : t25;
+        out_mean[i] = t27;
+        out_var[i] = t39;
     }
 }
 
@@ -137,20 +147,16 @@ void leaky_relu_logistic_input_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(leaky_relu_logistic_input_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(leaky_relu_logistic_input_float64_forward_block, n, (const double *const[]){mean, var}, 2, params,
+        (double *const[]){out_mean, out_var}, 2);
 }
 
 static void leaky_relu_logistic_input_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
     const double negative_slope = params[0];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = 1.0 - negative_slope;
@@ -159,40 +165,59 @@ static void leaky_relu_logistic_input_float64_backward_block(const double *const
         double t3 = ABS(mean[i]);
         _Bool t4 = var[i] == 0.0;
         _Bool t5 = t4 & (0.0 < t3);
-        double t6 = SQRT(t4 ? 1.0 : var[i]);
-        double t7 = 1.0 / t6;
-        double t8 = (t5 ? 0x1p100 : t3) * t7;
-        double t9 = (0x1p60 < t8) ? 0x1p60 : t8;
-        double t10 = t2 ? (-t9) : t9;
-        double t11 = (t2 ? (-t10) : t10) * 0x1.d05527b6e43d2p0;
-        double t12 = (700.0 < t11) ? 700.0 : t11;
-        double t13 = exp64(-t12);
-        double t14 = t13 - 0.5;
-        double t15 = polynomial0(0x1.a42182c54853ap-16, t14);
-        double t16 = 1.0 / (t13 + 1.0);
-        double t17 = FMA(t12, t16, t15);
-        double t18 = t13 * t16;
-        _Bool t19 = 0.0 <= var[i];
-        double t20 = SQRT(t19 ? 1.0 : var[i]);
-        double t21 = t0 * (negative_slope * 2.0);
-        double t22 = t0 * (t0 * 2.0);
-        double t23 = t17 * t21;
-        double t24 = FMA(t16, t15 * t22, t23);
-        double t25 = FMA(t16, t22 * (FMA(t13, t15, t12)), t23);
-        double t26 = t0 * t0;
-        double t27 = t12 * t15;
-        double t28 = t15 * (t13 * t15);
-        double t29 = (polynomial1(0x1.1dff1952d3174p-18, t14)) * 2.0;
-        double t30 = t27 + t29;
-        double t31 = t12 * 0x1.37423899a1558p-3;
-        double t32 = t13 * (FMA(t24, t31, (FMA(t21, t30, t26 * (t29 - t28))) * 0x1.37423899a1558p-2));
-        double t33 = FMA(t25, t31, (FMA(t21, t30, t26 * ((t28 + t29) + (t27 * 2.0)))) * 0x1.37423899a1558p-2);
-        double t34 = t19 ? (((t4 ? 0.0 : t6) * 0x1.1a47c7ee5a514p-1) * (t13 * (t1 ? t25 : t24))) : t20;
-        out_grad_mean[i] = FMA(grad_mean[i], (t19 ? (t1 ? (FMA(t18, -t0, 1.0)) : (FMA(t0, t18, negative_slope))) : t20),
-            grad_var[i] * t34);
-        double t35 = t19 ? (t1 ? (1.0 - (t13 * t33)) : (FMA(negative_slope, negative_slope, t32))) : t20;
-        out_grad_var[i] = FMA(grad_mean[i], (t19 ? (t0 * ((t4 ? 0.0 : t7) * (t13 * (t17 * 0x1.1a47c7ee5a514p-2)))) : t20),
-            grad_var[i] * t35);
+        double t6 = t5 ? 0x1p100 : t3;
+        double t7 = t4 ? 1.0 : var[i];
+        double t8 = SQRT(t7);
+        double t9 = 1.0 / t8;
+        double t10 = t6 * t9;
+        double t11 = (0x1p60 < t10) ? 0x1p60 : t10;
+        double t12 = -t11;
+        double t13 = t2 ? t12 : t11;
+        double t14 = -t13;
+        double t15 = t2 ? t14 : t13;
+        double t16 = t15 * 0x1.d05527b6e43d2p0;
+        double t17 = (700.0 < t16) ? 700.0 : t16;
+        double t18 = exp64(-t17);
+        double t19 = t18 - 0.5;
+        double t20 = polynomial0(0x1.a42182c54853ap-16, t19);
+        double t21 = 1.0 / (t18 + 1.0);
+        double t22 = FMA(t17, t21, t20);
+        double t23 = t4 ? 0.0 : t8;
+        double t24 = t4 ? 0.0 : t9;
+        double t25 = t18 * t21;
+        double t26 = FMA(t25, -t0, 1.0);
+        double t27 = FMA(t0, t25, negative_slope);
+        double t28 = t1 ? t26 : t27;
+        _Bool t29 = 0.0 <= var[i];
+        double t30 = t29 ? 1.0 : var[i];
+        double t31 = SQRT(t30);
+        double t32 = t29 ? t28 : t31;
+        double t33 = t0 * (t24 * (t18 * (t22 * 0x1.1a47c7ee5a514p-2)));
+        double t34 = t29 ? t33 : t31;
+        double t35 = t0 * (negative_slope * 2.0);
+        double t36 = t0 * (t0 * 2.0);
+        double t37 = t22 * t35;
+        double t38 = FMA(t21, t20 * t36, t37);
+        double t39 = FMA(t21, t36 * (FMA(t18, t20, t17)), t37);
+        double t40 = t1 ? t39 : t38;
+        double t41 = (t23 * 0x1.1a47c7ee5a514p-1) * (t18 * t40);
+        double t42 = t29 ? t41 : t31;
+        double t43 = t0 * t0;
+        double t44 = t17 * t20;
+        double t45 = t20 * (t18 * t20);
+        double t46 = (polynomial1(0x1.1dff1952d3174p-18, t19)) * 2.0;
+        double t47 = t44 + t46;
+        double t48 = t17 * 0x1.37423899a1558p-3;
+        double t49 = t18 * (FMA(t38, t48, (FMA(t35, t47, t43 * (t46 - t45))) * 0x1.37423899a1558p-2));
+        double t50 = FMA(t39, t48, (FMA(t35, t47, t43 * ((t45 + t46) + (t44 * 2.0)))) * 0x1.37423899a1558p-2);
+        double t51 = 1.0 - (t18 * t50);
+        double t52 = FMA(negative_slope, negative_slope, t49);
+        double t53 = t1 ? t51 : t52;
+        double t54 = t29 ? t53 : t31;
+        out_grad_mean[i] = FMA(grad_mean[i], t32,
+            grad_var[i] * t42);
+        out_grad_var[i] = FMA(grad_mean[i], t34,
+            grad_var[i] * t54);
     }
 }
 
@@ -201,7 +226,6 @@ void leaky_relu_logistic_input_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(leaky_relu_logistic_input_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(leaky_relu_logistic_input_float64_backward_block, n, (const double *const[]){mean, var, grad_mean,
+        grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

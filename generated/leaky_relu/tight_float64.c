@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -83,31 +83,37 @@ INLINE double polynomial0(double y, double x)
 
 static void leaky_relu_tight_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
     const double negative_slope = params[0];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean[i] < 0.0;
         double t1 = ABS(mean[i]);
         _Bool t2 = var[i] == 0.0;
-        double t3 = SQRT(t2 ? 0x1p-100 : var[i]);
-        double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
-        double t5 = (38.5 < t4) ? 38.5 : t4;
-        double t6 = exp64(-0.5 * t5 * t5);
-        double t7 = 1.0 / (FMA(t5, 0.25, 1.0));
-        double t8 = (polynomial0(-0x1.c49ef81823d75p-7, t7 - 0.25)) * (t7 * (t7 * t7));
-        double t9 = (FMA(t8, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / ((t5 * t5) + 1.0));
-        double t10 = (t2 ? 0.0 : t3) * (t6 * (t9 * (1.0 - negative_slope)));
-        double t11 = negative_slope + (-1.0);
-        double t12 = t11 * t11;
-        double t13 = t6 * (-(t9 * (t9 * t12)));
-        double t14 = FMA(t8, t12 * 2.0, FMA(FMA(t5, t9, t8 * 2.0), (negative_slope * t11) * (-2.0), t13));
-        double t15 = t0 ? t14 : (FMA(t8, (t11 * (negative_slope + 1.0)) * 2.0, FMA(t9, (t5 * t11) * 2.0, t13)));
-        out_mean[i] = (FMA(t1, t0 ? (-negative_slope) : 1.0, t10));
-        out_var[i] = (FMA(var[i], t0 ? (negative_slope * negative_slope) : 1.0, var[i] * (t6 * t15)));
+        double t3 = t2 ? 0x1p-100 : var[i];
+        double t4 = t1 * 0x1p126;
+        double t5 = t2 ? t4 : t1;
+        double t6 = SQRT(t3);
+        double t7 = t5 / t6;
+        double t8 = (38.5 < t7) ? 38.5 : t7;
+        double t9 = exp64(-0.5 * t8 * t8);
+        double t10 = t2 ? 0.0 : t6;
+        double t11 = 1.0 / (FMA(t8, 0.25, 1.0));
+        double t12 = (polynomial0(-0x1.c49ef81823d75p-7, t11 - 0.25)) * (t11 * (t11 * t11));
+        double t13 = (FMA(t12, -(t8 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / ((t8 * t8) + 1.0));
+        double t14 = -negative_slope;
+        double t15 = t0 ? t14 : 1.0;
+        double t16 = negative_slope + (-1.0);
+        double t17 = t16 * t16;
+        double t18 = t9 * (-(t13 * (t13 * t17)));
+        double t19 = FMA(t12, t17 * 2.0, FMA(FMA(t8, t13, t12 * 2.0), (negative_slope * t16) * (-2.0), t18));
+        double t20 = FMA(t12, (t16 * (negative_slope + 1.0)) * 2.0, FMA(t13, (t8 * t16) * 2.0, t18));
+        double t21 = t0 ? t19 : t20;
+        double t22 = negative_slope * negative_slope;
+        double t23 = t0 ? t22 : 1.0;
+        out_mean[i] = (FMA(t1, t15, t10 * (t9 * (t13 * (1.0 - negative_slope)))));
+        out_var[i] = (FMA(var[i], t23, var[i] * (t9 * t21)));
     }
 }
 
@@ -115,52 +121,60 @@ void leaky_relu_tight_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(leaky_relu_tight_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(leaky_relu_tight_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void leaky_relu_tight_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
     const double negative_slope = params[0];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean[i] < 0.0;
         double t1 = ABS(mean[i]);
         _Bool t2 = var[i] == 0.0;
-        double t3 = SQRT(t2 ? 0x1p-100 : var[i]);
-        double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
-        double t5 = (38.5 < t4) ? 38.5 : t4;
-        double t6 = exp64(-0.5 * t5 * t5);
-        double t7 = 1.0 / (FMA(t5, 0.25, 1.0));
-        double t8 = (polynomial0(-0x1.c49ef81823d75p-7, t7 - 0.25)) * (t7 * (t7 * t7));
-        double t9 = (FMA(t8, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / ((t5 * t5) + 1.0));
-        double t10 = FMA(t5, t9, t8 * 2.0);
-        double t11 = negative_slope + (-1.0);
-        double t12 = t11 * t11;
-        double t13 = t12 * 2.0;
-        double t14 = t10 * (t9 * t13);
-        double t15 = t5 * t11;
-        double t16 = negative_slope * t11;
-        double t17 = t16 * (-2.0);
-        double t18 = FMA(t9, t13, FMA(t17, 0x1.9884533d43651p-2, t6 * (-t14)));
-        double t19 = t6 * (-((t9 * t12) * 0x1.9884533d43651p-2));
-        double t20 = t11 * (negative_slope + 1.0);
-        double t21 = FMA(t10, -t20, FMA(-(t5 * t16), 0x1.9884533d43651p-2, t19));
-        double t22 = t6 * (t0 ? t21 : (FMA(t10, t20, FMA(t15, 0x1.9884533d43651p-2, t19))));
-        double t23 = (t6 * (t0 ? (t10 * (1.0 - negative_slope)) : (t10 * t11))) + (t0 ? negative_slope : 1.0);
-        double t24 = (t2 ? 0.0 : t3) * (t6 * (t0 ? t18 : (FMA(t9, t17, FMA(t10, t15 * (-2.0), t6 * t14)))));
-        out_grad_mean[i] = FMA(grad_mean[i], t23,
-            grad_var[i] * t24);
-        double t25 = (t2 ? 0.0 : (1.0 / t3)) * (t6 * ((t11 * (-0.5)) * 0x1.9884533d43651p-2));
-        out_grad_var[i] = FMA(grad_mean[i], t25,
-            grad_var[i] * (t22 + (t0 ? (negative_slope * negative_slope) : 1.0)));
+        double t3 = t2 ? 0x1p-100 : var[i];
+        double t4 = t1 * 0x1p126;
+        double t5 = t2 ? t4 : t1;
+        double t6 = SQRT(t3);
+        double t7 = t5 / t6;
+        double t8 = (38.5 < t7) ? 38.5 : t7;
+        double t9 = exp64(-0.5 * t8 * t8);
+        double t10 = t2 ? 0.0 : t6;
+        double t11 = 1.0 / t6;
+        double t12 = t2 ? 0.0 : t11;
+        double t13 = 1.0 / (FMA(t8, 0.25, 1.0));
+        double t14 = (polynomial0(-0x1.c49ef81823d75p-7, t13 - 0.25)) * (t13 * (t13 * t13));
+        double t15 = (FMA(t14, -(t8 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / ((t8 * t8) + 1.0));
+        double t16 = FMA(t8, t15, t14 * 2.0);
+        double t17 = negative_slope + (-1.0);
+        double t18 = t16 * (1.0 - negative_slope);
+        double t19 = t16 * t17;
+        double t20 = t0 ? t18 : t19;
+        double t21 = t0 ? negative_slope : 1.0;
+        double t22 = t17 * t17;
+        double t23 = t22 * 2.0;
+        double t24 = t16 * (t15 * t23);
+        double t25 = t8 * t17;
+        double t26 = negative_slope * t17;
+        double t27 = t26 * (-2.0);
+        double t28 = FMA(t15, t23, FMA(t27, 0x1.9884533d43651p-2, t9 * (-t24)));
+        double t29 = FMA(t15, t27, FMA(t16, t25 * (-2.0), t9 * t24));
+        double t30 = t0 ? t28 : t29;
+        double t31 = t9 * (-((t15 * t22) * 0x1.9884533d43651p-2));
+        double t32 = t17 * (negative_slope + 1.0);
+        double t33 = FMA(t16, -t32, FMA(-(t8 * t26), 0x1.9884533d43651p-2, t31));
+        double t34 = FMA(t16, t32, FMA(t25, 0x1.9884533d43651p-2, t31));
+        double t35 = t0 ? t33 : t34;
+        double t36 = negative_slope * negative_slope;
+        double t37 = t0 ? t36 : 1.0;
+        out_grad_mean[i] = FMA(grad_mean[i], ((t9 * t20) + t21),
+            grad_var[i] * (t10 * (t9 * t30)));
+        out_grad_var[i] = FMA(grad_mean[i], (t12 * (t9 * ((t17 * (-0.5)) * 0x1.9884533d43651p-2))),
+            grad_var[i] * ((t9 * t35) + t37));
     }
 }
 
@@ -169,7 +183,6 @@ void leaky_relu_tight_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(leaky_relu_tight_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(leaky_relu_tight_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
+        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

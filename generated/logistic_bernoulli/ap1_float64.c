@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -72,24 +72,31 @@ INLINE double exp64(double x)
 
 static void logistic_bernoulli_ap1_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean[i] < 0.0;
-        double t1 = -(t0 ? (-mean[i]) : mean[i]);
-        _Bool t2 = t1 < (-745.0);
-        double t3 = t2 ? 0.0 : (exp64(t2 ? (-745.0) : t1));
-        double t4 = 1.0 / (t3 + 1.0);
-        double t5 = t3 * t4;
-        double t6 = t0 ? t5 : t4;
-        _Bool t7 = 0.0 <= var[i];
-        double t8 = SQRT(t7 ? 1.0 : var[i]);
-        out_mean[i] = (t7 ? t6 : t8);
-        out_var[i] = (t7 ? (t6 * (t0 ? t4 : t5)) : t8);
+        double t1 = -mean[i];
+        double t2 = t0 ? t1 : mean[i];
+        double t3 = -t2;
+        _Bool t4 = t3 < (-745.0);
+        double t5 = t4 ? (-745.0) : t3;
+        double t6 = exp64(t5);
+        double t7 = t4 ? 0.0 : t6;
+        double t8 = 1.0 / (t7 + 1.0);
+        double t9 = t7 * t8;
+        double t10 = t0 ? t9 : t8;
+        _Bool t11 = 0.0 <= var[i];
+        double t12 = t11 ? 1.0 : var[i];
+        double t13 = SQRT(t12);
+        double t14 = t11 ? t10 : t13;
+        double t15 = t0 ? t8 : t9;
+        double t16 = t10 * t15;
+        double t17 = t11 ? t16 : t13;
+        out_mean[i] = t14;
+        out_var[i] = t17;
     }
 }
 
@@ -97,38 +104,43 @@ void logistic_bernoulli_ap1_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(logistic_bernoulli_ap1_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(logistic_bernoulli_ap1_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void logistic_bernoulli_ap1_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean[i] < 0.0;
-        double t1 = -(t0 ? (-mean[i]) : mean[i]);
-        _Bool t2 = t1 < (-745.0);
-        double t3 = t2 ? 0.0 : (exp64(t2 ? (-745.0) : t1));
-        double t4 = 1.0 / (t3 + 1.0);
-        double t5 = t3 * t4;
-        double t6 = t0 ? t4 : t5;
-        double t7 = t0 ? t5 : t4;
-        double t8 = t6 * t7;
-        _Bool t9 = 0.0 <= var[i];
-        double t10 = SQRT(t9 ? 1.0 : var[i]);
-        double t11 = t9 ? ((mean[i] == mean[i]) ? 0.0 : mean[i]) : t10;
-        out_grad_mean[i] = FMA(grad_mean[i], (t9 ? t8 : t10),
-            grad_var[i] * (t9 ? (t8 * (t6 - t7)) : t10));
-        out_grad_var[i] = FMA(grad_mean[i], t11,
-            grad_var[i] * t11);
+        double t1 = -mean[i];
+        double t2 = t0 ? t1 : mean[i];
+        double t3 = -t2;
+        _Bool t4 = t3 < (-745.0);
+        double t5 = t4 ? (-745.0) : t3;
+        double t6 = exp64(t5);
+        double t7 = t4 ? 0.0 : t6;
+        double t8 = 1.0 / (t7 + 1.0);
+        double t9 = t7 * t8;
+        double t10 = t0 ? t8 : t9;
+        double t11 = t0 ? t9 : t8;
+        double t12 = t10 * t11;
+        _Bool t13 = 0.0 <= var[i];
+        double t14 = t13 ? 1.0 : var[i];
+        double t15 = SQRT(t14);
+        double t16 = t13 ? t12 : t15;
+        double t17 = (mean[i] == mean[i]) ? 0.0 : mean[i];
+        double t18 = t13 ? t17 : t15;
+        double t19 = t12 * (t10 - t11);
+        double t20 = t13 ? t19 : t15;
+        out_grad_mean[i] = FMA(grad_mean[i], t16,
+            grad_var[i] * t20);
+        out_grad_var[i] = FMA(grad_mean[i], t18,
+            grad_var[i] * t18);
     }
 }
 
@@ -137,7 +149,6 @@ void logistic_bernoulli_ap1_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(logistic_bernoulli_ap1_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(logistic_bernoulli_ap1_float64_backward_block, n, (const double *const[]){mean, var, grad_mean,
+        grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -102,70 +102,72 @@ static const double table11[11][3] = {
 
 static void logistic_bernoulli_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     double s[5][LANES], a[1][LANES] = {{0.0}};
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[4][i] = mean[i] < 0.0;
-        s[1][i] = s[4][i] ? (-mean[i]) : mean[i];
-        double t2 = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        s[2][i] = t2 < 1.0625;
-        double t4 = s[2][i] ? t2 : 0.0;
-        s[0][i] = s[2][i] ? 1.0625 : t2;
-        double t6 = -s[1][i];
-        _Bool t7 = t6 < (-745.0);
-        double t8 = t7 ? 0.0 : (exp64(t7 ? (-745.0) : t6));
-        double t9 = 1.0 / (t8 + 1.0);
-        double t10 = t8 * t9;
-        double t11 = t9 * (1.0 - t8);
-        double t12 = t11 * t11;
-        double t13 = polynomial0(-0x1.5e6da400099a3p-38, t4 - 0.53125);
-        double t14 = t4 * (t13 * t13);
-        double t15 = (t13 + t13) * (1.0 / (FMA(t13, t4 * t13, 1.0)));
-        double t16 = t4 * (t15 * t15);
-        double t17 = (t13 + t15) * (1.0 / (FMA(t13, t4 * t15, 1.0)));
-        double t18 = t4 * (t17 * t17);
-        double t19 = (t13 + t17) * (1.0 / (FMA(t13, t4 * t17, 1.0)));
-        double t20 = t4 * (t19 * t19);
-        double t21 = (t13 + t19) * (1.0 / (FMA(t13, t4 * t19, 1.0)));
-        double t22 = t4 * (t21 * t21);
-        double t23 = (t13 + t21) * (1.0 / (FMA(t13, t4 * t21, 1.0)));
-        double t24 = t4 * (t23 * t23);
-        double t25 = (t13 + t23) * (1.0 / (FMA(t13, t4 * t23, 1.0)));
-        double t26 = t4 * (t25 * t25);
-        double t27 = (t13 + t25) * (1.0 / (FMA(t13, t4 * t25, 1.0)));
-        double t28 = t4 * (t27 * t27);
-        double t29 = (t13 + t27) * (1.0 / (FMA(t13, t4 * t27, 1.0)));
-        double t30 = t4 * (t29 * t29);
-        double t31 = (t13 + t29) * (1.0 / (FMA(t13, t4 * t29, 1.0)));
-        double t32 = t4 * (t31 * t31);
-        double t33 = (t13 + t31) * (1.0 / (FMA(t13, t4 * t31, 1.0)));
-        double t34 = t4 * (t33 * t33);
-        double t35 = (t13 + t33) * (1.0 / (FMA(t13, t4 * t33, 1.0)));
-        double t36 = t4 * (t35 * t35);
-        double t37 = (t13 + t35) * (1.0 / (FMA(t13, t4 * t35, 1.0)));
-        double t38 = t4 * (t37 * t37);
-        double t39 = (t13 + t37) * (1.0 / (FMA(t13, t4 * t37, 1.0)));
-        double t40 = t4 * (t39 * t39);
-        double t41 = (t14 * (1.0 / (1.0 - (t12 * t14)))) * 0x1.824abdc75bd08p-2;
-        double t42 = FMA(t16 * (1.0 / (1.0 - (t12 * t16))), 0x1.eac702aa4fb9ap-3, t41);
-        double t43 = FMA(t18 * (1.0 / (1.0 - (t12 * t18))), 0x1.ccc3ccd2ee6fdp-4, t42);
-        double t44 = FMA(t20 * (1.0 / (1.0 - (t12 * t20))), 0x1.3fab2cb731c9ap-5, t43);
-        double t45 = FMA(t22 * (1.0 / (1.0 - (t12 * t22))), 0x1.47c690739fbafp-7, t44);
-        double t46 = FMA(t24 * (1.0 / (1.0 - (t12 * t24))), 0x1.f0b79befcb96fp-10, t45);
-        double t47 = FMA(t26 * (1.0 / (1.0 - (t12 * t26))), 0x1.161f9da98c656p-12, t46);
-        double t48 = FMA(t28 * (1.0 / (1.0 - (t12 * t28))), 0x1.cc4fceee057c9p-16, t47);
-        double t49 = FMA(t30 * (1.0 / (1.0 - (t12 * t30))), 0x1.197d56ca4437cp-19, t48);
-        double t50 = FMA(t32 * (1.0 / (1.0 - (t12 * t32))), 0x1.fcd03d8758a59p-24, t49);
-        double t51 = FMA(t34 * (1.0 / (1.0 - (t12 * t34))), 0x1.53d2466878d9dp-28, t50);
-        double t52 = FMA(t36 * (1.0 / (1.0 - (t12 * t36))), 0x1.4f6d754c30ab7p-33, t51);
-        double t53 = FMA(t38 * (1.0 / (1.0 - (t12 * t38))), 0x1.e954bbccfd7efp-39, t52);
-        double t54 = FMA(t40 * (1.0 / (1.0 - (t12 * t40))), 0x1.07c193a0d6efdp-44, t53);
-        s[3][i] = t10 + (t54 * ((t9 * t10) * (t11 * 2.0)));
+        double t1 = -mean[i];
+        s[1][i] = s[4][i] ? t1 : mean[i];
+        double t3 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        double t4 = var[i] * (SQRT(t3));
+        s[2][i] = t4 < 1.0625;
+        double t6 = s[2][i] ? t4 : 0.0;
+        s[0][i] = s[2][i] ? 1.0625 : t4;
+        double t8 = -s[1][i];
+        _Bool t9 = t8 < (-745.0);
+        double t10 = t9 ? (-745.0) : t8;
+        double t11 = exp64(t10);
+        double t12 = t9 ? 0.0 : t11;
+        double t13 = 1.0 / (t12 + 1.0);
+        double t14 = t12 * t13;
+        double t15 = t13 * (1.0 - t12);
+        double t16 = t15 * t15;
+        double t17 = polynomial0(-0x1.5e6da400099a3p-38, t6 - 0.53125);
+        double t18 = t6 * (t17 * t17);
+        double t19 = (t17 + t17) * (1.0 / (FMA(t17, t6 * t17, 1.0)));
+        double t20 = t6 * (t19 * t19);
+        double t21 = (t17 + t19) * (1.0 / (FMA(t17, t6 * t19, 1.0)));
+        double t22 = t6 * (t21 * t21);
+        double t23 = (t17 + t21) * (1.0 / (FMA(t17, t6 * t21, 1.0)));
+        double t24 = t6 * (t23 * t23);
+        double t25 = (t17 + t23) * (1.0 / (FMA(t17, t6 * t23, 1.0)));
+        double t26 = t6 * (t25 * t25);
+        double t27 = (t17 + t25) * (1.0 / (FMA(t17, t6 * t25, 1.0)));
+        double t28 = t6 * (t27 * t27);
+        double t29 = (t17 + t27) * (1.0 / (FMA(t17, t6 * t27, 1.0)));
+        double t30 = t6 * (t29 * t29);
+        double t31 = (t17 + t29) * (1.0 / (FMA(t17, t6 * t29, 1.0)));
+        double t32 = t6 * (t31 * t31);
+        double t33 = (t17 + t31) * (1.0 / (FMA(t17, t6 * t31, 1.0)));
+        double t34 = t6 * (t33 * t33);
+        double t35 = (t17 + t33) * (1.0 / (FMA(t17, t6 * t33, 1.0)));
+        double t36 = t6 * (t35 * t35);
+        double t37 = (t17 + t35) * (1.0 / (FMA(t17, t6 * t35, 1.0)));
+        double t38 = t6 * (t37 * t37);
+        double t39 = (t17 + t37) * (1.0 / (FMA(t17, t6 * t37, 1.0)));
+        double t40 = t6 * (t39 * t39);
+        double t41 = (t17 + t39) * (1.0 / (FMA(t17, t6 * t39, 1.0)));
+        double t42 = t6 * (t41 * t41);
+        double t43 = (t17 + t41) * (1.0 / (FMA(t17, t6 * t41, 1.0)));
+        double t44 = t6 * (t43 * t43);
+        double t45 = (t18 * (1.0 / (1.0 - (t16 * t18)))) * 0x1.824abdc75bd08p-2;
+        double t46 = FMA(t20 * (1.0 / (1.0 - (t16 * t20))), 0x1.eac702aa4fb9ap-3, t45);
+        double t47 = FMA(t22 * (1.0 / (1.0 - (t16 * t22))), 0x1.ccc3ccd2ee6fdp-4, t46);
+        double t48 = FMA(t24 * (1.0 / (1.0 - (t16 * t24))), 0x1.3fab2cb731c9ap-5, t47);
+        double t49 = FMA(t26 * (1.0 / (1.0 - (t16 * t26))), 0x1.47c690739fbafp-7, t48);
+        double t50 = FMA(t28 * (1.0 / (1.0 - (t16 * t28))), 0x1.f0b79befcb96fp-10, t49);
+        double t51 = FMA(t30 * (1.0 / (1.0 - (t16 * t30))), 0x1.161f9da98c656p-12, t50);
+        double t52 = FMA(t32 * (1.0 / (1.0 - (t16 * t32))), 0x1.cc4fceee057c9p-16, t51);
+        double t53 = FMA(t34 * (1.0 / (1.0 - (t16 * t34))), 0x1.197d56ca4437cp-19, t52);
+        double t54 = FMA(t36 * (1.0 / (1.0 - (t16 * t36))), 0x1.fcd03d8758a59p-24, t53);
+        double t55 = FMA(t38 * (1.0 / (1.0 - (t16 * t38))), 0x1.53d2466878d9dp-28, t54);
+        double t56 = FMA(t40 * (1.0 / (1.0 - (t16 * t40))), 0x1.4f6d754c30ab7p-33, t55);
+        double t57 = FMA(t42 * (1.0 / (1.0 - (t16 * t42))), 0x1.e954bbccfd7efp-39, t56);
+        double t58 = FMA(t44 * (1.0 / (1.0 - (t16 * t44))), 0x1.07c193a0d6efdp-44, t57);
+        s[3][i] = t14 + (t58 * ((t13 * t14) * (t15 * 2.0)));
     }
     for (int k = 0; k < 11; ++k) {
         const double *c = table11[k];
@@ -180,9 +182,11 @@ static void logistic_bernoulli_exact_float64_forward_block(const double *const *
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = s[2][i] ? s[3][i] : (a[0][i]);
-        out_mean[i] = (s[4][i] ? t0 : (1.0 - t0));
-        out_var[i] = (FMA(t0, -t0, t0));
+        double t0 = a[0][i];
+        double t1 = s[2][i] ? s[3][i] : t0;
+        double t2 = 1.0 - t1;
+        out_mean[i] = s[4][i] ? t1 : t2;
+        out_var[i] = (FMA(t1, -t1, t1));
     }
 }
 
@@ -190,83 +194,79 @@ void logistic_bernoulli_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(logistic_bernoulli_exact_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(logistic_bernoulli_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params,
+        (double *const[]){out_mean, out_var}, 2);
 }
 
 static void logistic_bernoulli_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     double s[7][LANES], a[3][LANES] = {{0.0}};
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[6][i] = mean[i] < 0.0;
-        s[1][i] = s[6][i] ? (-mean[i]) : mean[i];
-        double t2 = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        s[2][i] = t2 < 1.0625;
-        double t4 = s[2][i] ? t2 : 0.0;
-        s[0][i] = s[2][i] ? 1.0625 : t2;
-        double t6 = -s[1][i];
-        _Bool t7 = t6 < (-745.0);
-        double t8 = t7 ? 0.0 : (exp64(t7 ? (-745.0) : t6));
-        double t9 = 1.0 / (t8 + 1.0);
-        double t10 = t8 * t9;
-        double t11 = t9 * (1.0 - t8);
-        double t12 = t11 * t11;
-        double t13 = t9 * t10;
-        double t14 = polynomial0(-0x1.5e6da400099a3p-38, t4 - 0.53125);
-        double t15 = t4 * (t14 * t14);
-        double t16 = (t14 + t14) * (1.0 / (FMA(t14, t4 * t14, 1.0)));
-        double t17 = t4 * (t16 * t16);
-        double t18 = (t14 + t16) * (1.0 / (FMA(t14, t4 * t16, 1.0)));
-        double t19 = t4 * (t18 * t18);
-        double t20 = (t14 + t18) * (1.0 / (FMA(t14, t4 * t18, 1.0)));
-        double t21 = t4 * (t20 * t20);
-        double t22 = (t14 + t20) * (1.0 / (FMA(t14, t4 * t20, 1.0)));
-        double t23 = t4 * (t22 * t22);
-        double t24 = (t14 + t22) * (1.0 / (FMA(t14, t4 * t22, 1.0)));
-        double t25 = t4 * (t24 * t24);
-        double t26 = (t14 + t24) * (1.0 / (FMA(t14, t4 * t24, 1.0)));
-        double t27 = t4 * (t26 * t26);
-        double t28 = (t14 + t26) * (1.0 / (FMA(t14, t4 * t26, 1.0)));
-        double t29 = t4 * (t28 * t28);
-        double t30 = (t14 + t28) * (1.0 / (FMA(t14, t4 * t28, 1.0)));
-        double t31 = t4 * (t30 * t30);
-        double t32 = (t14 + t30) * (1.0 / (FMA(t14, t4 * t30, 1.0)));
-        double t33 = t4 * (t32 * t32);
-        double t34 = (t14 + t32) * (1.0 / (FMA(t14, t4 * t32, 1.0)));
-        double t35 = t4 * (t34 * t34);
-        double t36 = (t14 + t34) * (1.0 / (FMA(t14, t4 * t34, 1.0)));
-        double t37 = t4 * (t36 * t36);
-        double t38 = (t14 + t36) * (1.0 / (FMA(t14, t4 * t36, 1.0)));
-        double t39 = t4 * (t38 * t38);
-        double t40 = (t14 + t38) * (1.0 / (FMA(t14, t4 * t38, 1.0)));
-        double t41 = t4 * (t40 * t40);
-        double t42 = t12 * t15;
-        double t43 = t12 * t17;
-        double t44 = t12 * t19;
-        double t45 = t12 * t21;
-        double t46 = t12 * t23;
-        double t47 = t12 * t25;
-        double t48 = t12 * t27;
-        double t49 = t12 * t29;
-        double t50 = t12 * t31;
-        double t51 = t12 * t33;
-        double t52 = t12 * t35;
-        double t53 = t12 * t37;
-        double t54 = t12 * t39;
-        double t55 = t12 * t41;
-        double t56 = 1.0 / (1.0 - t42);
-        double t57 = 1.0 / (1.0 - t43);
-        double t58 = 1.0 / (1.0 - t44);
-        double t59 = 1.0 / (1.0 - t45);
+        double t1 = -mean[i];
+        s[1][i] = s[6][i] ? t1 : mean[i];
+        double t3 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        double t4 = var[i] * (SQRT(t3));
+        s[2][i] = t4 < 1.0625;
+        double t6 = s[2][i] ? t4 : 0.0;
+        s[0][i] = s[2][i] ? 1.0625 : t4;
+        double t8 = -s[1][i];
+        _Bool t9 = t8 < (-745.0);
+        double t10 = t9 ? (-745.0) : t8;
+        double t11 = exp64(t10);
+        double t12 = t9 ? 0.0 : t11;
+        double t13 = 1.0 / (t12 + 1.0);
+        double t14 = t12 * t13;
+        double t15 = t13 * (1.0 - t12);
+        double t16 = t15 * t15;
+        double t17 = t13 * t14;
+        double t18 = polynomial0(-0x1.5e6da400099a3p-38, t6 - 0.53125);
+        double t19 = t6 * (t18 * t18);
+        double t20 = (t18 + t18) * (1.0 / (FMA(t18, t6 * t18, 1.0)));
+        double t21 = t6 * (t20 * t20);
+        double t22 = (t18 + t20) * (1.0 / (FMA(t18, t6 * t20, 1.0)));
+        double t23 = t6 * (t22 * t22);
+        double t24 = (t18 + t22) * (1.0 / (FMA(t18, t6 * t22, 1.0)));
+        double t25 = t6 * (t24 * t24);
+        double t26 = (t18 + t24) * (1.0 / (FMA(t18, t6 * t24, 1.0)));
+        double t27 = t6 * (t26 * t26);
+        double t28 = (t18 + t26) * (1.0 / (FMA(t18, t6 * t26, 1.0)));
+        double t29 = t6 * (t28 * t28);
+        double t30 = (t18 + t28) * (1.0 / (FMA(t18, t6 * t28, 1.0)));
+        double t31 = t6 * (t30 * t30);
+        double t32 = (t18 + t30) * (1.0 / (FMA(t18, t6 * t30, 1.0)));
+        double t33 = t6 * (t32 * t32);
+        double t34 = (t18 + t32) * (1.0 / (FMA(t18, t6 * t32, 1.0)));
+        double t35 = t6 * (t34 * t34);
+        double t36 = (t18 + t34) * (1.0 / (FMA(t18, t6 * t34, 1.0)));
+        double t37 = t6 * (t36 * t36);
+        double t38 = (t18 + t36) * (1.0 / (FMA(t18, t6 * t36, 1.0)));
+        double t39 = t6 * (t38 * t38);
+        double t40 = (t18 + t38) * (1.0 / (FMA(t18, t6 * t38, 1.0)));
+        double t41 = t6 * (t40 * t40);
+        double t42 = (t18 + t40) * (1.0 / (FMA(t18, t6 * t40, 1.0)));
+        double t43 = t6 * (t42 * t42);
+        double t44 = (t18 + t42) * (1.0 / (FMA(t18, t6 * t42, 1.0)));
+        double t45 = t6 * (t44 * t44);
+        double t46 = t16 * t19;
+        double t47 = t16 * t21;
+        double t48 = t16 * t23;
+        double t49 = t16 * t25;
+        double t50 = t16 * t27;
+        double t51 = t16 * t29;
+        double t52 = t16 * t31;
+        double t53 = t16 * t33;
+        double t54 = t16 * t35;
+        double t55 = t16 * t37;
+        double t56 = t16 * t39;
+        double t57 = t16 * t41;
+        double t58 = t16 * t43;
+        double t59 = t16 * t45;
         double t60 = 1.0 / (1.0 - t46);
         double t61 = 1.0 / (1.0 - t47);
         double t62 = 1.0 / (1.0 - t48);
@@ -277,58 +277,62 @@ static void logistic_bernoulli_exact_float64_backward_block(const double *const 
         double t67 = 1.0 / (1.0 - t53);
         double t68 = 1.0 / (1.0 - t54);
         double t69 = 1.0 / (1.0 - t55);
-        double t70 = FMA(t17 * t57, 0x1.eac702aa4fb9ap-3, (t15 * t56) * 0x1.824abdc75bd08p-2);
-        double t71 = FMA(t21 * t59, 0x1.3fab2cb731c9ap-5, FMA(t19 * t58, 0x1.ccc3ccd2ee6fdp-4, t70));
-        double t72 = FMA(t25 * t61, 0x1.f0b79befcb96fp-10, FMA(t23 * t60, 0x1.47c690739fbafp-7, t71));
-        double t73 = FMA(t29 * t63, 0x1.cc4fceee057c9p-16, FMA(t27 * t62, 0x1.161f9da98c656p-12, t72));
-        double t74 = FMA(t33 * t65, 0x1.fcd03d8758a59p-24, FMA(t31 * t64, 0x1.197d56ca4437cp-19, t73));
-        double t75 = FMA(t37 * t67, 0x1.4f6d754c30ab7p-33, FMA(t35 * t66, 0x1.53d2466878d9dp-28, t74));
-        double t76 = (t56 * t56) * (1.0 - t15);
-        double t77 = (t57 * t57) * (1.0 - t17);
-        double t78 = (t58 * t58) * (1.0 - t19);
-        double t79 = (t59 * t59) * (1.0 - t21);
-        double t80 = (t60 * t60) * (1.0 - t23);
-        double t81 = (t61 * t61) * (1.0 - t25);
-        double t82 = (t62 * t62) * (1.0 - t27);
-        double t83 = (t63 * t63) * (1.0 - t29);
-        double t84 = (t64 * t64) * (1.0 - t31);
-        double t85 = (t65 * t65) * (1.0 - t33);
-        double t86 = (t66 * t66) * (1.0 - t35);
-        double t87 = (t67 * t67) * (1.0 - t37);
-        double t88 = (t68 * t68) * (1.0 - t39);
-        double t89 = (t69 * t69) * (1.0 - t41);
-        double t90 = FMA(t76 * (t42 + 1.0), 0x1.824abdc75bd08p-2, 0x1.c15e5b9030892p-3);
-        double t91 = FMA(t77 * (t43 + 1.0), 0x1.eac702aa4fb9ap-3, t90);
-        double t92 = FMA(t78 * (t44 + 1.0), 0x1.ccc3ccd2ee6fdp-4, t91);
-        double t93 = FMA(t79 * (t45 + 1.0), 0x1.3fab2cb731c9ap-5, t92);
-        double t94 = FMA(t80 * (t46 + 1.0), 0x1.47c690739fbafp-7, t93);
-        double t95 = FMA(t81 * (t47 + 1.0), 0x1.f0b79befcb96fp-10, t94);
-        double t96 = FMA(t82 * (t48 + 1.0), 0x1.161f9da98c656p-12, t95);
-        double t97 = FMA(t83 * (t49 + 1.0), 0x1.cc4fceee057c9p-16, t96);
-        double t98 = FMA(t84 * (t50 + 1.0), 0x1.197d56ca4437cp-19, t97);
-        double t99 = FMA(t85 * (t51 + 1.0), 0x1.fcd03d8758a59p-24, t98);
-        double t100 = FMA(t86 * (t52 + 1.0), 0x1.53d2466878d9dp-28, t99);
-        double t101 = FMA(t87 * (t53 + 1.0), 0x1.4f6d754c30ab7p-33, t100);
-        double t102 = FMA(t88 * (t54 + 1.0), 0x1.e954bbccfd7efp-39, t101);
-        double t103 = (t56 * t76) * (FMA(t42 - t15, 3.0, FMA(t15, -t42, 1.0)));
-        double t104 = (t57 * t77) * (FMA(t43 - t17, 3.0, FMA(t17, -t43, 1.0)));
-        double t105 = FMA(t104, 0x1.eac702aa4fb9ap-3, FMA(t103, 0x1.824abdc75bd08p-2, 0x1.c15e5b9030892p-3));
-        double t106 = FMA((t58 * t78) * (FMA(t44 - t19, 3.0, FMA(t19, -t44, 1.0))), 0x1.ccc3ccd2ee6fdp-4, t105);
-        double t107 = FMA((t59 * t79) * (FMA(t45 - t21, 3.0, FMA(t21, -t45, 1.0))), 0x1.3fab2cb731c9ap-5, t106);
-        double t108 = FMA((t60 * t80) * (FMA(t46 - t23, 3.0, FMA(t23, -t46, 1.0))), 0x1.47c690739fbafp-7, t107);
-        double t109 = FMA((t61 * t81) * (FMA(t47 - t25, 3.0, FMA(t25, -t47, 1.0))), 0x1.f0b79befcb96fp-10, t108);
-        double t110 = FMA((t62 * t82) * (FMA(t48 - t27, 3.0, FMA(t27, -t48, 1.0))), 0x1.161f9da98c656p-12, t109);
-        double t111 = FMA((t63 * t83) * (FMA(t49 - t29, 3.0, FMA(t29, -t49, 1.0))), 0x1.cc4fceee057c9p-16, t110);
-        double t112 = FMA((t64 * t84) * (FMA(t50 - t31, 3.0, FMA(t31, -t50, 1.0))), 0x1.197d56ca4437cp-19, t111);
-        double t113 = FMA((t65 * t85) * (FMA(t51 - t33, 3.0, FMA(t33, -t51, 1.0))), 0x1.fcd03d8758a59p-24, t112);
-        double t114 = FMA((t66 * t86) * (FMA(t52 - t35, 3.0, FMA(t35, -t52, 1.0))), 0x1.53d2466878d9dp-28, t113);
-        double t115 = FMA((t67 * t87) * (FMA(t53 - t37, 3.0, FMA(t37, -t53, 1.0))), 0x1.4f6d754c30ab7p-33, t114);
-        double t116 = FMA((t68 * t88) * (FMA(t54 - t39, 3.0, FMA(t39, -t54, 1.0))), 0x1.e954bbccfd7efp-39, t115);
-        s[3][i] = t13 * (FMA(t89 * (t55 + 1.0), 0x1.07c193a0d6efdp-44, t102));
-        double t118 = FMA((t69 * t89) * (FMA(t55 - t41, 3.0, FMA(t41, -t55, 1.0))), 0x1.07c193a0d6efdp-44, t116);
-        s[4][i] = t118 * ((t11 * t13) * (-0.5));
-        double t120 = FMA(t41 * t69, 0x1.07c193a0d6efdp-44, FMA(t39 * t68, 0x1.e954bbccfd7efp-39, t75));
-        s[5][i] = t10 + (t120 * (t13 * (t11 * 2.0)));
+        double t70 = 1.0 / (1.0 - t56);
+        double t71 = 1.0 / (1.0 - t57);
+        double t72 = 1.0 / (1.0 - t58);
+        double t73 = 1.0 / (1.0 - t59);
+        double t74 = FMA(t21 * t61, 0x1.eac702aa4fb9ap-3, (t19 * t60) * 0x1.824abdc75bd08p-2);
+        double t75 = FMA(t25 * t63, 0x1.3fab2cb731c9ap-5, FMA(t23 * t62, 0x1.ccc3ccd2ee6fdp-4, t74));
+        double t76 = FMA(t29 * t65, 0x1.f0b79befcb96fp-10, FMA(t27 * t64, 0x1.47c690739fbafp-7, t75));
+        double t77 = FMA(t33 * t67, 0x1.cc4fceee057c9p-16, FMA(t31 * t66, 0x1.161f9da98c656p-12, t76));
+        double t78 = FMA(t37 * t69, 0x1.fcd03d8758a59p-24, FMA(t35 * t68, 0x1.197d56ca4437cp-19, t77));
+        double t79 = FMA(t41 * t71, 0x1.4f6d754c30ab7p-33, FMA(t39 * t70, 0x1.53d2466878d9dp-28, t78));
+        double t80 = (t60 * t60) * (1.0 - t19);
+        double t81 = (t61 * t61) * (1.0 - t21);
+        double t82 = (t62 * t62) * (1.0 - t23);
+        double t83 = (t63 * t63) * (1.0 - t25);
+        double t84 = (t64 * t64) * (1.0 - t27);
+        double t85 = (t65 * t65) * (1.0 - t29);
+        double t86 = (t66 * t66) * (1.0 - t31);
+        double t87 = (t67 * t67) * (1.0 - t33);
+        double t88 = (t68 * t68) * (1.0 - t35);
+        double t89 = (t69 * t69) * (1.0 - t37);
+        double t90 = (t70 * t70) * (1.0 - t39);
+        double t91 = (t71 * t71) * (1.0 - t41);
+        double t92 = (t72 * t72) * (1.0 - t43);
+        double t93 = (t73 * t73) * (1.0 - t45);
+        double t94 = FMA(t80 * (t46 + 1.0), 0x1.824abdc75bd08p-2, 0x1.c15e5b9030892p-3);
+        double t95 = FMA(t81 * (t47 + 1.0), 0x1.eac702aa4fb9ap-3, t94);
+        double t96 = FMA(t82 * (t48 + 1.0), 0x1.ccc3ccd2ee6fdp-4, t95);
+        double t97 = FMA(t83 * (t49 + 1.0), 0x1.3fab2cb731c9ap-5, t96);
+        double t98 = FMA(t84 * (t50 + 1.0), 0x1.47c690739fbafp-7, t97);
+        double t99 = FMA(t85 * (t51 + 1.0), 0x1.f0b79befcb96fp-10, t98);
+        double t100 = FMA(t86 * (t52 + 1.0), 0x1.161f9da98c656p-12, t99);
+        double t101 = FMA(t87 * (t53 + 1.0), 0x1.cc4fceee057c9p-16, t100);
+        double t102 = FMA(t88 * (t54 + 1.0), 0x1.197d56ca4437cp-19, t101);
+        double t103 = FMA(t89 * (t55 + 1.0), 0x1.fcd03d8758a59p-24, t102);
+        double t104 = FMA(t90 * (t56 + 1.0), 0x1.53d2466878d9dp-28, t103);
+        double t105 = FMA(t91 * (t57 + 1.0), 0x1.4f6d754c30ab7p-33, t104);
+        double t106 = FMA(t92 * (t58 + 1.0), 0x1.e954bbccfd7efp-39, t105);
+        double t107 = (t60 * t80) * (FMA(t46 - t19, 3.0, FMA(t19, -t46, 1.0)));
+        double t108 = (t61 * t81) * (FMA(t47 - t21, 3.0, FMA(t21, -t47, 1.0)));
+        double t109 = FMA(t108, 0x1.eac702aa4fb9ap-3, FMA(t107, 0x1.824abdc75bd08p-2, 0x1.c15e5b9030892p-3));
+        double t110 = FMA((t62 * t82) * (FMA(t48 - t23, 3.0, FMA(t23, -t48, 1.0))), 0x1.ccc3ccd2ee6fdp-4, t109);
+        double t111 = FMA((t63 * t83) * (FMA(t49 - t25, 3.0, FMA(t25, -t49, 1.0))), 0x1.3fab2cb731c9ap-5, t110);
+        double t112 = FMA((t64 * t84) * (FMA(t50 - t27, 3.0, FMA(t27, -t50, 1.0))), 0x1.47c690739fbafp-7, t111);
+        double t113 = FMA((t65 * t85) * (FMA(t51 - t29, 3.0, FMA(t29, -t51, 1.0))), 0x1.f0b79befcb96fp-10, t112);
+        double t114 = FMA((t66 * t86) * (FMA(t52 - t31, 3.0, FMA(t31, -t52, 1.0))), 0x1.161f9da98c656p-12, t113);
+        double t115 = FMA((t67 * t87) * (FMA(t53 - t33, 3.0, FMA(t33, -t53, 1.0))), 0x1.cc4fceee057c9p-16, t114);
+        double t116 = FMA((t68 * t88) * (FMA(t54 - t35, 3.0, FMA(t35, -t54, 1.0))), 0x1.197d56ca4437cp-19, t115);
+        double t117 = FMA((t69 * t89) * (FMA(t55 - t37, 3.0, FMA(t37, -t55, 1.0))), 0x1.fcd03d8758a59p-24, t116);
+        double t118 = FMA((t70 * t90) * (FMA(t56 - t39, 3.0, FMA(t39, -t56, 1.0))), 0x1.53d2466878d9dp-28, t117);
+        double t119 = FMA((t71 * t91) * (FMA(t57 - t41, 3.0, FMA(t41, -t57, 1.0))), 0x1.4f6d754c30ab7p-33, t118);
+        double t120 = FMA((t72 * t92) * (FMA(t58 - t43, 3.0, FMA(t43, -t58, 1.0))), 0x1.e954bbccfd7efp-39, t119);
+        s[3][i] = t17 * (FMA(t93 * (t59 + 1.0), 0x1.07c193a0d6efdp-44, t106));
+        double t122 = FMA((t73 * t93) * (FMA(t59 - t45, 3.0, FMA(t45, -t59, 1.0))), 0x1.07c193a0d6efdp-44, t120);
+        s[4][i] = t122 * ((t15 * t17) * (-0.5));
+        double t124 = FMA(t45 * t73, 0x1.07c193a0d6efdp-44, FMA(t43 * t72, 0x1.e954bbccfd7efp-39, t79));
+        s[5][i] = t14 + (t124 * (t17 * (t15 * 2.0)));
     }
     for (int k = 0; k < 11; ++k) {
         const double *c = table11[k];
@@ -347,14 +351,22 @@ static void logistic_bernoulli_exact_float64_backward_block(const double *const 
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = s[2][i] ? s[3][i] : (a[1][i]);
-        double t1 = s[2][i] ? s[4][i] : ((a[0][i]) * (-0.5));
-        double t2 = -(FMA(s[2][i] ? s[5][i] : (a[2][i]), (-2.0), 1.0));
-        double t3 = t0 * t2;
-        out_grad_mean[i] = FMA(grad_mean[i], t0,
-            grad_var[i] * (s[6][i] ? (-t3) : t3));
-        out_grad_var[i] = FMA(grad_mean[i], (s[6][i] ? (-t1) : t1),
-            grad_var[i] * (t1 * t2));
+        double t0 = a[1][i];
+        double t1 = s[2][i] ? s[3][i] : t0;
+        double t2 = (a[0][i]) * (-0.5);
+        double t3 = s[2][i] ? s[4][i] : t2;
+        double t4 = a[2][i];
+        double t5 = s[2][i] ? s[5][i] : t4;
+        double t6 = -(FMA(t5, (-2.0), 1.0));
+        double t7 = t1 * t6;
+        double t8 = -t3;
+        double t9 = s[6][i] ? t8 : t3;
+        double t10 = -t7;
+        double t11 = s[6][i] ? t10 : t7;
+        out_grad_mean[i] = FMA(grad_mean[i], t1,
+            grad_var[i] * t11);
+        out_grad_var[i] = FMA(grad_mean[i], t9,
+            grad_var[i] * (t3 * t6));
     }
 }
 
@@ -363,7 +375,6 @@ void logistic_bernoulli_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(logistic_bernoulli_exact_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(logistic_bernoulli_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean,
+        grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

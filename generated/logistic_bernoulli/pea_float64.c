@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -83,49 +83,75 @@ INLINE double polynomial0(double y, double x)
 
 static void logistic_bernoulli_pea_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = var[i] == 0.0;
-        double t1 = SQRT(t0 ? 1.0 : var[i]);
-        double t2 = ABS(mean[i]);
-        _Bool t3 = t0 & (0.0 < t2);
-        double t4 = (1.0 / t1) * (t3 ? 0x1p100 : t2);
-        double t5 = (0x1p60 < t4) ? 0x1p60 : t4;
-        double t6 = (mean[i] < 0.0) ? (-t5) : t5;
-        double t7 = t0 ? 0.0 : t1;
-        double t8 = FMA(t7, (-0x1.62e42fefa39efp-1), t6);
-        double t9 = (t6 * t6) * (-0.5);
-        _Bool t10 = t9 < (-745.0);
-        double t11 = t10 ? 0.0 : (exp64(t10 ? (-745.0) : t9));
-        _Bool t12 = t8 < 0.0;
-        double t13 = 1.0 / (FMA(t12 ? (-t8) : t8, 0.25, 1.0));
-        double t14 = t11 * (t13 * (polynomial0(-0x1.d295e88846ca8p-10, t13 - 0.25)));
-        double t15 = t12 ? 0.0 : (FMA(var[i], 0x1.ebfbdff82c58fp-3, mean[i] * (-0x1.62e42fefa39efp-1)));
-        _Bool t16 = t15 < (-745.0);
-        double t17 = t12 ? t14 : ((t16 ? 0.0 : (exp64(t16 ? (-745.0) : ((720.0 < t15) ? 720.0 : t15)))) - t14);
-        double t18 = FMA(t7, 0x1.62e42fefa39efp-1, t6);
-        double t19 = -t18;
-        _Bool t20 = t19 < 0.0;
-        double t21 = 1.0 / (FMA(t20 ? t18 : t19, 0.25, 1.0));
-        double t22 = t11 * (t21 * (polynomial0(-0x1.d295e88846ca8p-10, t21 - 0.25)));
-        double t23 = t20 ? 0.0 : (FMA(var[i], 0x1.ebfbdff82c58fp-3, mean[i] * 0x1.62e42fefa39efp-1));
+        double t1 = t0 ? 1.0 : var[i];
+        double t2 = SQRT(t1);
+        double t3 = ABS(mean[i]);
+        _Bool t4 = t0 & (0.0 < t3);
+        double t5 = t4 ? 0x1p100 : t3;
+        double t6 = (1.0 / t2) * t5;
+        double t7 = (0x1p60 < t6) ? 0x1p60 : t6;
+        double t8 = -t7;
+        double t9 = (mean[i] < 0.0) ? t8 : t7;
+        double t10 = t0 ? 0.0 : t2;
+        double t11 = FMA(t10, (-0x1.62e42fefa39efp-1), t9);
+        double t12 = (t9 * t9) * (-0.5);
+        _Bool t13 = t12 < (-745.0);
+        double t14 = t13 ? (-745.0) : t12;
+        double t15 = exp64(t14);
+        double t16 = t13 ? 0.0 : t15;
+        _Bool t17 = t11 < 0.0;
+        double t18 = -t11;
+        double t19 = t17 ? t18 : t11;
+        double t20 = 1.0 / (FMA(t19, 0.25, 1.0));
+        double t21 = t16 * (t20 * (polynomial0(-0x1.d295e88846ca8p-10, t20 - 0.25)));
+        double t22 = FMA(var[i], 0x1.ebfbdff82c58fp-3, mean[i] * (-0x1.62e42fefa39efp-1));
+        double t23 = t17 ? 0.0 : t22;
         _Bool t24 = t23 < (-745.0);
-        double t25 = t20 ? t22 : ((t24 ? 0.0 : (exp64(t24 ? (-745.0) : ((720.0 < t23) ? 720.0 : t23)))) - t22);
-        _Bool t26 = t6 < 0.0;
-        double t27 = 1.0 / (FMA(t26 ? (-t6) : t6, 0.25, 1.0));
-        double t28 = t11 * (t27 * (polynomial0(-0x1.d295e88846ca8p-10, t27 - 0.25)));
-        double t29 = 1.0 - t28;
-        double t30 = (FMA(t25, 0.5, t17 * (-0.5))) + (t26 ? t28 : t29);
-        _Bool t31 = 0.0 <= var[i];
-        double t32 = SQRT(t31 ? 1.0 : var[i]);
-        double t33 = t30 * ((FMA(t25, (-0.5), t17 * 0.5)) + (t26 ? t29 : t28));
-        out_mean[i] = (t31 ? t30 : t32);
-        out_var[i] = (t31 ? ((t33 < 0.0) ? 0.0 : t33) : t32);
+        double t25 = (720.0 < t23) ? 720.0 : t23;
+        double t26 = t24 ? (-745.0) : t25;
+        double t27 = exp64(t26);
+        double t28 = t24 ? 0.0 : t27;
+        double t29 = t28 - t21;
+        double t30 = t17 ? t21 : t29;
+        double t31 = FMA(t10, 0x1.62e42fefa39efp-1, t9);
+        double t32 = -t31;
+        _Bool t33 = t32 < 0.0;
+        double t34 = t33 ? t31 : t32;
+        double t35 = 1.0 / (FMA(t34, 0.25, 1.0));
+        double t36 = t16 * (t35 * (polynomial0(-0x1.d295e88846ca8p-10, t35 - 0.25)));
+        double t37 = FMA(var[i], 0x1.ebfbdff82c58fp-3, mean[i] * 0x1.62e42fefa39efp-1);
+        double t38 = t33 ? 0.0 : t37;
+        _Bool t39 = t38 < (-745.0);
+        double t40 = (720.0 < t38) ? 720.0 : t38;
+        double t41 = t39 ? (-745.0) : t40;
+        double t42 = exp64(t41);
+        double t43 = t39 ? 0.0 : t42;
+        double t44 = t43 - t36;
+        double t45 = t33 ? t36 : t44;
+        _Bool t46 = t9 < 0.0;
+        double t47 = -t9;
+        double t48 = t46 ? t47 : t9;
+        double t49 = 1.0 / (FMA(t48, 0.25, 1.0));
+        double t50 = t16 * (t49 * (polynomial0(-0x1.d295e88846ca8p-10, t49 - 0.25)));
+        double t51 = 1.0 - t50;
+        double t52 = t46 ? t50 : t51;
+        double t53 = (FMA(t45, 0.5, t30 * (-0.5))) + t52;
+        _Bool t54 = 0.0 <= var[i];
+        double t55 = t54 ? 1.0 : var[i];
+        double t56 = SQRT(t55);
+        double t57 = t54 ? t53 : t56;
+        double t58 = t46 ? t51 : t50;
+        double t59 = t53 * ((FMA(t45, (-0.5), t30 * 0.5)) + t58);
+        double t60 = (t59 < 0.0) ? 0.0 : t59;
+        double t61 = t54 ? t60 : t56;
+        out_mean[i] = t57;
+        out_var[i] = t61;
     }
 }
 
@@ -133,62 +159,88 @@ void logistic_bernoulli_pea_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(logistic_bernoulli_pea_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(logistic_bernoulli_pea_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void logistic_bernoulli_pea_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = var[i] == 0.0;
-        double t1 = SQRT(t0 ? 1.0 : var[i]);
-        double t2 = ABS(mean[i]);
-        _Bool t3 = t0 & (0.0 < t2);
-        double t4 = (1.0 / t1) * (t3 ? 0x1p100 : t2);
-        double t5 = (0x1p60 < t4) ? 0x1p60 : t4;
-        double t6 = (mean[i] < 0.0) ? (-t5) : t5;
-        double t7 = t0 ? 0.0 : t1;
-        double t8 = FMA(t7, (-0x1.62e42fefa39efp-1), t6);
-        double t9 = (t6 * t6) * (-0.5);
-        _Bool t10 = t9 < (-745.0);
-        double t11 = t10 ? 0.0 : (exp64(t10 ? (-745.0) : t9));
-        _Bool t12 = t8 < 0.0;
-        double t13 = 1.0 / (FMA(t12 ? (-t8) : t8, 0.25, 1.0));
-        double t14 = t11 * (t13 * (polynomial0(-0x1.d295e88846ca8p-10, t13 - 0.25)));
-        double t15 = t12 ? 0.0 : (FMA(var[i], 0x1.ebfbdff82c58fp-3, mean[i] * (-0x1.62e42fefa39efp-1)));
-        _Bool t16 = t15 < (-745.0);
-        double t17 = t12 ? t14 : ((t16 ? 0.0 : (exp64(t16 ? (-745.0) : ((720.0 < t15) ? 720.0 : t15)))) - t14);
-        double t18 = FMA(t7, 0x1.62e42fefa39efp-1, t6);
-        double t19 = -t18;
-        _Bool t20 = t19 < 0.0;
-        double t21 = 1.0 / (FMA(t20 ? t18 : t19, 0.25, 1.0));
-        double t22 = t11 * (t21 * (polynomial0(-0x1.d295e88846ca8p-10, t21 - 0.25)));
-        double t23 = t20 ? 0.0 : (FMA(var[i], 0x1.ebfbdff82c58fp-3, mean[i] * 0x1.62e42fefa39efp-1));
+        double t1 = t0 ? 1.0 : var[i];
+        double t2 = SQRT(t1);
+        double t3 = ABS(mean[i]);
+        _Bool t4 = t0 & (0.0 < t3);
+        double t5 = t4 ? 0x1p100 : t3;
+        double t6 = (1.0 / t2) * t5;
+        double t7 = (0x1p60 < t6) ? 0x1p60 : t6;
+        double t8 = -t7;
+        double t9 = (mean[i] < 0.0) ? t8 : t7;
+        double t10 = t0 ? 0.0 : t2;
+        double t11 = FMA(t10, (-0x1.62e42fefa39efp-1), t9);
+        double t12 = (t9 * t9) * (-0.5);
+        _Bool t13 = t12 < (-745.0);
+        double t14 = t13 ? (-745.0) : t12;
+        double t15 = exp64(t14);
+        double t16 = t13 ? 0.0 : t15;
+        _Bool t17 = t11 < 0.0;
+        double t18 = -t11;
+        double t19 = t17 ? t18 : t11;
+        double t20 = 1.0 / (FMA(t19, 0.25, 1.0));
+        double t21 = t16 * (t20 * (polynomial0(-0x1.d295e88846ca8p-10, t20 - 0.25)));
+        double t22 = FMA(var[i], 0x1.ebfbdff82c58fp-3, mean[i] * (-0x1.62e42fefa39efp-1));
+        double t23 = t17 ? 0.0 : t22;
         _Bool t24 = t23 < (-745.0);
-        double t25 = t20 ? t22 : ((t24 ? 0.0 : (exp64(t24 ? (-745.0) : ((720.0 < t23) ? 720.0 : t23)))) - t22);
-        double t26 = FMA(t25, 0x1.62e42fefa39efp-2, t17 * 0x1.62e42fefa39efp-2);
-        _Bool t27 = 0.0 <= var[i];
-        double t28 = SQRT(t27 ? 1.0 : var[i]);
-        double t29 = FMA(t25, 0x1.ebfbdff82c58fp-4, t17 * (-0x1.ebfbdff82c58fp-4));
-        _Bool t30 = t6 < 0.0;
-        double t31 = 1.0 / (FMA(t30 ? (-t6) : t6, 0.25, 1.0));
-        double t32 = t11 * (t31 * (polynomial0(-0x1.d295e88846ca8p-10, t31 - 0.25)));
-        double t33 = 1.0 - t32;
-        double t34 = (FMA(t25, (-0.5), t17 * 0.5)) + (t30 ? t33 : t32);
-        double t35 = t34 - ((FMA(t25, 0.5, t17 * (-0.5))) + (t30 ? t32 : t33));
-        out_grad_mean[i] = FMA(grad_mean[i], (t27 ? t26 : t28),
-            grad_var[i] * (t27 ? (t26 * t35) : t28));
-        out_grad_var[i] = FMA(grad_mean[i], (t27 ? t29 : t28),
-            grad_var[i] * (t27 ? (t29 * t35) : t28));
+        double t25 = (720.0 < t23) ? 720.0 : t23;
+        double t26 = t24 ? (-745.0) : t25;
+        double t27 = exp64(t26);
+        double t28 = t24 ? 0.0 : t27;
+        double t29 = t28 - t21;
+        double t30 = t17 ? t21 : t29;
+        double t31 = FMA(t10, 0x1.62e42fefa39efp-1, t9);
+        double t32 = -t31;
+        _Bool t33 = t32 < 0.0;
+        double t34 = t33 ? t31 : t32;
+        double t35 = 1.0 / (FMA(t34, 0.25, 1.0));
+        double t36 = t16 * (t35 * (polynomial0(-0x1.d295e88846ca8p-10, t35 - 0.25)));
+        double t37 = FMA(var[i], 0x1.ebfbdff82c58fp-3, mean[i] * 0x1.62e42fefa39efp-1);
+        double t38 = t33 ? 0.0 : t37;
+        _Bool t39 = t38 < (-745.0);
+        double t40 = (720.0 < t38) ? 720.0 : t38;
+        double t41 = t39 ? (-745.0) : t40;
+        double t42 = exp64(t41);
+        double t43 = t39 ? 0.0 : t42;
+        double t44 = t43 - t36;
+        double t45 = t33 ? t36 : t44;
+        double t46 = FMA(t45, 0x1.62e42fefa39efp-2, t30 * 0x1.62e42fefa39efp-2);
+        _Bool t47 = 0.0 <= var[i];
+        double t48 = t47 ? 1.0 : var[i];
+        double t49 = SQRT(t48);
+        double t50 = t47 ? t46 : t49;
+        double t51 = FMA(t45, 0x1.ebfbdff82c58fp-4, t30 * (-0x1.ebfbdff82c58fp-4));
+        double t52 = t47 ? t51 : t49;
+        _Bool t53 = t9 < 0.0;
+        double t54 = -t9;
+        double t55 = t53 ? t54 : t9;
+        double t56 = 1.0 / (FMA(t55, 0.25, 1.0));
+        double t57 = t16 * (t56 * (polynomial0(-0x1.d295e88846ca8p-10, t56 - 0.25)));
+        double t58 = 1.0 - t57;
+        double t59 = t53 ? t58 : t57;
+        double t60 = t53 ? t57 : t58;
+        double t61 = ((FMA(t45, (-0.5), t30 * 0.5)) + t59) - ((FMA(t45, 0.5, t30 * (-0.5))) + t60);
+        double t62 = t46 * t61;
+        double t63 = t47 ? t62 : t49;
+        double t64 = t51 * t61;
+        double t65 = t47 ? t64 : t49;
+        out_grad_mean[i] = FMA(grad_mean[i], t50,
+            grad_var[i] * t63);
+        out_grad_var[i] = FMA(grad_mean[i], t52,
+            grad_var[i] * t65);
     }
 }
 
@@ -197,7 +249,6 @@ void logistic_bernoulli_pea_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(logistic_bernoulli_pea_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(logistic_bernoulli_pea_float64_backward_block, n, (const double *const[]){mean, var, grad_mean,
+        grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

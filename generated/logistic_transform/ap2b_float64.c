@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -72,27 +72,32 @@ INLINE double exp64(double x)
 
 static void logistic_transform_ap2b_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = mean[i] * (1.0 / (SQRT(FMA(var[i], 0x1.37423899a1558p-2, 1.0))));
         _Bool t1 = t0 < 0.0;
-        double t2 = -(t1 ? (-t0) : t0);
-        _Bool t3 = t2 < (-745.0);
-        double t4 = t3 ? 0.0 : (exp64(t3 ? (-745.0) : t2));
-        double t5 = 1.0 / (t4 + 1.0);
-        double t6 = t4 * t5;
-        double t7 = t1 ? t6 : t5;
-        _Bool t8 = 0.0 <= var[i];
-        double t9 = SQRT(t8 ? 1.0 : var[i]);
-        double t10 = t1 ? t5 : t6;
-        out_mean[i] = (t8 ? t7 : t9);
-        double t11 = t8 ? ((var[i] * (1.0 / (FMA(var[i], 0.25, 1.0)))) * (t7 * (t7 * (t10 * t10)))) : t9;
-        out_var[i] = t11;
+        double t2 = -t0;
+        double t3 = t1 ? t2 : t0;
+        double t4 = -t3;
+        _Bool t5 = t4 < (-745.0);
+        double t6 = t5 ? (-745.0) : t4;
+        double t7 = exp64(t6);
+        double t8 = t5 ? 0.0 : t7;
+        double t9 = 1.0 / (t8 + 1.0);
+        double t10 = t8 * t9;
+        double t11 = t1 ? t10 : t9;
+        _Bool t12 = 0.0 <= var[i];
+        double t13 = t12 ? 1.0 : var[i];
+        double t14 = SQRT(t13);
+        double t15 = t12 ? t11 : t14;
+        double t16 = t1 ? t9 : t10;
+        double t17 = (var[i] * (1.0 / (FMA(var[i], 0.25, 1.0)))) * (t11 * (t11 * (t16 * t16)));
+        double t18 = t12 ? t17 : t14;
+        out_mean[i] = t15;
+        out_var[i] = t18;
     }
 }
 
@@ -100,45 +105,51 @@ void logistic_transform_ap2b_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(logistic_transform_ap2b_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(logistic_transform_ap2b_float64_forward_block, n, (const double *const[]){mean, var}, 2, params,
+        (double *const[]){out_mean, out_var}, 2);
 }
 
 static void logistic_transform_ap2b_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = 1.0 / (SQRT(FMA(var[i], 0x1.37423899a1558p-2, 1.0)));
         double t1 = mean[i] * t0;
         _Bool t2 = t1 < 0.0;
-        double t3 = -(t2 ? (-t1) : t1);
-        _Bool t4 = t3 < (-745.0);
-        double t5 = t4 ? 0.0 : (exp64(t4 ? (-745.0) : t3));
-        double t6 = 1.0 / (t5 + 1.0);
-        double t7 = t5 * t6;
-        double t8 = t2 ? t6 : t7;
-        double t9 = t2 ? t7 : t6;
-        double t10 = t9 * (t0 * t8);
-        _Bool t11 = 0.0 <= var[i];
-        double t12 = SQRT(t11 ? 1.0 : var[i]);
-        double t13 = t9 * (t8 * (t0 * (t0 * (t1 * (-0x1.37423899a1558p-3)))));
-        double t14 = t9 - t8;
-        double t15 = 1.0 / (FMA(var[i], 0.25, 1.0));
-        double t16 = var[i] * t15;
-        double t17 = t9 * (t8 * (-2.0));
-        out_grad_mean[i] = FMA(grad_mean[i], (t11 ? t10 : t12),
-            grad_var[i] * (t11 ? (t16 * (t14 * (t10 * t17))) : t12));
-        double t18 = t11 ? (FMA(t16, t14 * (t13 * t17), t15 * (t15 * (t9 * (t9 * (t8 * t8)))))) : t12;
-        out_grad_var[i] = FMA(grad_mean[i], (t11 ? t13 : t12),
-            grad_var[i] * t18);
+        double t3 = -t1;
+        double t4 = t2 ? t3 : t1;
+        double t5 = -t4;
+        _Bool t6 = t5 < (-745.0);
+        double t7 = t6 ? (-745.0) : t5;
+        double t8 = exp64(t7);
+        double t9 = t6 ? 0.0 : t8;
+        double t10 = 1.0 / (t9 + 1.0);
+        double t11 = t9 * t10;
+        double t12 = t2 ? t10 : t11;
+        double t13 = t2 ? t11 : t10;
+        double t14 = t13 * (t0 * t12);
+        _Bool t15 = 0.0 <= var[i];
+        double t16 = t15 ? 1.0 : var[i];
+        double t17 = SQRT(t16);
+        double t18 = t15 ? t14 : t17;
+        double t19 = t13 * (t12 * (t0 * (t0 * (t1 * (-0x1.37423899a1558p-3)))));
+        double t20 = t15 ? t19 : t17;
+        double t21 = t13 - t12;
+        double t22 = 1.0 / (FMA(var[i], 0.25, 1.0));
+        double t23 = var[i] * t22;
+        double t24 = t13 * (t12 * (-2.0));
+        double t25 = t23 * (t21 * (t14 * t24));
+        double t26 = t15 ? t25 : t17;
+        double t27 = FMA(t23, t21 * (t19 * t24), t22 * (t22 * (t13 * (t13 * (t12 * t12)))));
+        double t28 = t15 ? t27 : t17;
+        out_grad_mean[i] = FMA(grad_mean[i], t18,
+            grad_var[i] * t26);
+        out_grad_var[i] = FMA(grad_mean[i], t20,
+            grad_var[i] * t28);
     }
 }
 
@@ -147,7 +158,6 @@ void logistic_transform_ap2b_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(logistic_transform_ap2b_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(logistic_transform_ap2b_float64_backward_block, n, (const double *const[]){mean, var, grad_mean,
+        grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -83,10 +83,8 @@ INLINE double polynomial0(double y, double x)
 
 static void logistic_transform_large_variance_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
@@ -94,26 +92,42 @@ static void logistic_transform_large_variance_float64_forward_block(const double
         _Bool t1 = t0 < 0.0;
         double t2 = (t0 * t0) * (-0.5);
         _Bool t3 = t2 < (-745.0);
-        double t4 = 1.0 / (FMA(t1 ? (-t0) : t0, 0.25, 1.0));
-        double t5 = t4 * (polynomial0(-0x1.d295e88846ca8p-10, t4 - 0.25));
-        double t6 = (t3 ? 0.0 : (exp64(t3 ? (-745.0) : t2))) * t5;
-        double t7 = 1.0 - t6;
-        double t8 = t1 ? t6 : t7;
-        _Bool t9 = 0.0 <= var[i];
-        double t10 = SQRT(t9 ? 1.0 : var[i]);
-        double t11 = (mean[i] + (-1.0)) * (1.0 / (SQRT(var[i] + 0x1.251a6625307d3p1)));
-        _Bool t12 = t11 < 0.0;
-        double t13 = (t11 * t11) * (-0.5);
-        _Bool t14 = t13 < (-745.0);
-        double t15 = 1.0 / (FMA(t12 ? (-t11) : t11, 0.25, 1.0));
-        double t16 = t15 * (polynomial0(-0x1.d295e88846ca8p-10, t15 - 0.25));
-        double t17 = (t14 ? 0.0 : (exp64(t14 ? (-745.0) : t13))) * t16;
-        double t18 = 1.0 - t17;
-        _Bool t19 = (0.0 < t0) & (0.0 < t11);
-        double t20 = t1 ? t7 : t6;
-        double t21 = t19 ? ((FMA(t20, -t20, t20 * 2.0)) - (t12 ? t18 : t17)) : ((t8 * (-t8)) + (t12 ? t17 : t18));
-        out_mean[i] = (t9 ? t8 : t10);
-        out_var[i] = (t9 ? ((t21 < 0.0) ? 0.0 : t21) : t10);
+        double t4 = t3 ? (-745.0) : t2;
+        double t5 = exp64(t4);
+        double t6 = t3 ? 0.0 : t5;
+        double t7 = -t0;
+        double t8 = t1 ? t7 : t0;
+        double t9 = 1.0 / (FMA(t8, 0.25, 1.0));
+        double t10 = t6 * (t9 * (polynomial0(-0x1.d295e88846ca8p-10, t9 - 0.25)));
+        double t11 = 1.0 - t10;
+        double t12 = t1 ? t10 : t11;
+        _Bool t13 = 0.0 <= var[i];
+        double t14 = t13 ? 1.0 : var[i];
+        double t15 = SQRT(t14);
+        double t16 = t13 ? t12 : t15;
+        double t17 = (mean[i] + (-1.0)) * (1.0 / (SQRT(var[i] + 0x1.251a6625307d3p1)));
+        _Bool t18 = t17 < 0.0;
+        double t19 = (t17 * t17) * (-0.5);
+        _Bool t20 = t19 < (-745.0);
+        double t21 = t20 ? (-745.0) : t19;
+        double t22 = exp64(t21);
+        double t23 = t20 ? 0.0 : t22;
+        double t24 = -t17;
+        double t25 = t18 ? t24 : t17;
+        double t26 = 1.0 / (FMA(t25, 0.25, 1.0));
+        double t27 = t23 * (t26 * (polynomial0(-0x1.d295e88846ca8p-10, t26 - 0.25)));
+        double t28 = 1.0 - t27;
+        double t29 = t18 ? t27 : t28;
+        _Bool t30 = (0.0 < t0) & (0.0 < t17);
+        double t31 = t1 ? t11 : t10;
+        double t32 = t18 ? t28 : t27;
+        double t33 = (FMA(t31, -t31, t31 * 2.0)) - t32;
+        double t34 = (t12 * (-t12)) + t29;
+        double t35 = t30 ? t33 : t34;
+        double t36 = (t35 < 0.0) ? 0.0 : t35;
+        double t37 = t13 ? t36 : t15;
+        out_mean[i] = t16;
+        out_var[i] = t37;
     }
 }
 
@@ -121,19 +135,15 @@ void logistic_transform_large_variance_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(logistic_transform_large_variance_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(logistic_transform_large_variance_float64_forward_block, n, (const double *const[]){mean, var}, 2,
+        params, (double *const[]){out_mean, out_var}, 2);
 }
 
 static void logistic_transform_large_variance_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
@@ -141,37 +151,56 @@ static void logistic_transform_large_variance_float64_backward_block(const doubl
         double t1 = mean[i] * t0;
         double t2 = (t1 * t1) * (-0.5);
         _Bool t3 = t2 < (-745.0);
-        double t4 = t3 ? 0.0 : (exp64(t3 ? (-745.0) : t2));
-        double t5 = (t0 * 0x1.9884533d43651p-2) * t4;
-        _Bool t6 = 0.0 <= var[i];
-        double t7 = SQRT(t6 ? 1.0 : var[i]);
-        double t8 = t4 * (t0 * (t0 * (t1 * (-0x1.9884533d43651p-3))));
-        _Bool t9 = t1 < 0.0;
-        double t10 = 1.0 / (FMA(t9 ? (-t1) : t1, 0.25, 1.0));
-        double t11 = t4 * (t10 * (polynomial0(-0x1.d295e88846ca8p-10, t10 - 0.25)));
-        double t12 = 1.0 - t11;
-        double t13 = t9 ? t11 : t12;
-        double t14 = t13 * (-2.0);
-        double t15 = 1.0 / (SQRT(var[i] + 0x1.251a6625307d3p1));
-        double t16 = mean[i] + (-1.0);
-        double t17 = t15 * t16;
-        double t18 = (t17 * t17) * (-0.5);
-        _Bool t19 = t18 < (-745.0);
-        double t20 = t19 ? 0.0 : (exp64(t19 ? (-745.0) : t18));
-        _Bool t21 = t17 < 0.0;
-        double t22 = 1.0 / (FMA(t21 ? (-t17) : t17, 0.25, 1.0));
-        double t23 = t20 * (t22 * (polynomial0(-0x1.d295e88846ca8p-10, t22 - 0.25)));
-        double t24 = 1.0 - t23;
-        _Bool t25 = (0.0 < t1) & (0.0 < t17);
-        double t26 = t9 ? t12 : t11;
-        double t27 = (FMA(t26, -t26, t26 * 2.0)) - (t21 ? t24 : t23);
-        _Bool t28 = (t25 ? t27 : ((t13 * (-t13)) + (t21 ? t23 : t24))) < 0.0;
-        double t29 = t28 ? 0.0 : (FMA(t20, t15 * (t15 * (t15 * (t16 * (-0x1.9884533d43651p-3)))), t8 * t14));
-        double t30 = t6 ? (t28 ? 0.0 : (FMA(t15 * 0x1.9884533d43651p-2, t20, t5 * t14))) : t7;
-        out_grad_mean[i] = FMA(grad_mean[i], (t6 ? t5 : t7),
-            grad_var[i] * t30);
-        out_grad_var[i] = FMA(grad_mean[i], (t6 ? t8 : t7),
-            grad_var[i] * (t6 ? t29 : t7));
+        double t4 = t3 ? (-745.0) : t2;
+        double t5 = exp64(t4);
+        double t6 = t3 ? 0.0 : t5;
+        double t7 = (t0 * 0x1.9884533d43651p-2) * t6;
+        _Bool t8 = 0.0 <= var[i];
+        double t9 = t8 ? 1.0 : var[i];
+        double t10 = SQRT(t9);
+        double t11 = t8 ? t7 : t10;
+        double t12 = t6 * (t0 * (t0 * (t1 * (-0x1.9884533d43651p-3))));
+        double t13 = t8 ? t12 : t10;
+        _Bool t14 = t1 < 0.0;
+        double t15 = -t1;
+        double t16 = t14 ? t15 : t1;
+        double t17 = 1.0 / (FMA(t16, 0.25, 1.0));
+        double t18 = t6 * (t17 * (polynomial0(-0x1.d295e88846ca8p-10, t17 - 0.25)));
+        double t19 = 1.0 - t18;
+        double t20 = t14 ? t18 : t19;
+        double t21 = t20 * (-2.0);
+        double t22 = 1.0 / (SQRT(var[i] + 0x1.251a6625307d3p1));
+        double t23 = mean[i] + (-1.0);
+        double t24 = t22 * t23;
+        double t25 = (t24 * t24) * (-0.5);
+        _Bool t26 = t25 < (-745.0);
+        double t27 = t26 ? (-745.0) : t25;
+        double t28 = exp64(t27);
+        double t29 = t26 ? 0.0 : t28;
+        _Bool t30 = t24 < 0.0;
+        double t31 = -t24;
+        double t32 = t30 ? t31 : t24;
+        double t33 = 1.0 / (FMA(t32, 0.25, 1.0));
+        double t34 = t29 * (t33 * (polynomial0(-0x1.d295e88846ca8p-10, t33 - 0.25)));
+        double t35 = 1.0 - t34;
+        double t36 = t30 ? t34 : t35;
+        _Bool t37 = (0.0 < t1) & (0.0 < t24);
+        double t38 = t14 ? t19 : t18;
+        double t39 = t30 ? t35 : t34;
+        double t40 = (FMA(t38, -t38, t38 * 2.0)) - t39;
+        double t41 = (t20 * (-t20)) + t36;
+        double t42 = t37 ? t40 : t41;
+        _Bool t43 = t42 < 0.0;
+        double t44 = FMA(t22 * 0x1.9884533d43651p-2, t29, t7 * t21);
+        double t45 = t43 ? 0.0 : t44;
+        double t46 = t8 ? t45 : t10;
+        double t47 = FMA(t29, t22 * (t22 * (t22 * (t23 * (-0x1.9884533d43651p-3)))), t12 * t21);
+        double t48 = t43 ? 0.0 : t47;
+        double t49 = t8 ? t48 : t10;
+        out_grad_mean[i] = FMA(grad_mean[i], t11,
+            grad_var[i] * t46);
+        out_grad_var[i] = FMA(grad_mean[i], t13,
+            grad_var[i] * t49);
     }
 }
 
@@ -180,7 +209,6 @@ void logistic_transform_large_variance_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(logistic_transform_large_variance_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(logistic_transform_large_variance_float64_backward_block, n, (const double *const[]){mean, var,
+        grad_mean, grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -84,12 +84,8 @@ INLINE double polynomial0(double y, double x)
 
 static void maximum_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean1 = in[0];
-    const double *restrict var1 = in[1];
-    const double *restrict mean2 = in[2];
-    const double *restrict var2 = in[3];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean1 = in[0], *restrict var1 = in[1], *restrict mean2 = in[2], *restrict var2 = in[3];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
@@ -97,19 +93,26 @@ static void maximum_exact_float64_forward_block(const double *const *in, const d
         _Bool t1 = (0.0 <= var1[i]) & (0.0 <= var2[i]);
         double t2 = var1[i] + var2[i];
         _Bool t3 = t2 == 0.0;
-        double t4 = SQRT(t1 ? (t3 ? 1.0 : t2) : (-1.0));
-        double t5 = ABS(mean1[i] - mean2[i]);
-        _Bool t6 = t3 & (0.0 < t5);
-        double t7 = (1.0 / t4) * (t6 ? 0x1p100 : t5);
-        double t8 = (38.5 < t7) ? 38.5 : t7;
-        double t9 = exp64((t8 * t8) * (-0.5));
-        double t10 = 1.0 / (FMA(t8, 0.25, 1.0));
-        double t11 = (t10 * (t10 * (t10 * (polynomial0(-0x1.c49ef81823d75p-7, t10 - 0.25))))) * 2.0;
-        double t12 = (1.0 / (FMA(t8, t8, 1.0))) * (FMA(t11, -t8, 0x1.9884533d43651p-2));
-        double t13 = t9 * t12;
-        double t14 = (t0 ? var1[i] : var2[i]) * (t9 * (FMA(t12, -t13, t11)));
-        out_mean[i] = ((t0 ? mean2[i] : mean1[i]) + ((t3 ? 0.0 : t4) * t13));
-        out_var[i] = (FMA(t0 ? var2[i] : var1[i], 1.0 - (t9 * (FMA(t12, FMA(t8, 2.0, t13), t11))), t14));
+        double t4 = t3 ? 1.0 : t2;
+        double t5 = t1 ? t4 : (-1.0);
+        double t6 = SQRT(t5);
+        double t7 = t3 ? 0.0 : t6;
+        double t8 = ABS(mean1[i] - mean2[i]);
+        _Bool t9 = t3 & (0.0 < t8);
+        double t10 = t9 ? 0x1p100 : t8;
+        double t11 = (1.0 / t6) * t10;
+        double t12 = (38.5 < t11) ? 38.5 : t11;
+        double t13 = exp64((t12 * t12) * (-0.5));
+        double t14 = 1.0 / (FMA(t12, 0.25, 1.0));
+        double t15 = (t14 * (t14 * (t14 * (polynomial0(-0x1.c49ef81823d75p-7, t14 - 0.25))))) * 2.0;
+        double t16 = (1.0 / (FMA(t12, t12, 1.0))) * (FMA(t15, -t12, 0x1.9884533d43651p-2));
+        double t17 = t13 * t16;
+        double t18 = t0 ? mean2[i] : mean1[i];
+        double t19 = t0 ? var2[i] : var1[i];
+        double t20 = t0 ? var1[i] : var2[i];
+        double t21 = 1.0 - (t13 * (FMA(t16, FMA(t12, 2.0, t17), t15)));
+        out_mean[i] = (t18 + (t7 * t17));
+        out_var[i] = (FMA(t19, t21, t20 * (t13 * (FMA(t16, -t17, t15)))));
     }
 }
 
@@ -117,23 +120,16 @@ void maximum_exact_float64_forward(
     int64_t n, const double *restrict mean1, const double *restrict var1, const double *restrict mean2,
     const double *restrict var2, const double *restrict params, double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean1, var1, mean2, var2};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(maximum_exact_float64_forward_block, n, in, 4, params, out, 2);
+    over_blocks(maximum_exact_float64_forward_block, n, (const double *const[]){mean1, var1, mean2, var2}, 4, params,
+        (double *const[]){out_mean, out_var}, 2);
 }
 
 static void maximum_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean1 = in[0];
-    const double *restrict var1 = in[1];
-    const double *restrict mean2 = in[2];
-    const double *restrict var2 = in[3];
-    const double *restrict grad_mean = in[4];
-    const double *restrict grad_var = in[5];
-    double *restrict out_grad_mean1 = out[0];
-    double *restrict out_grad_var1 = out[1];
-    double *restrict out_grad_mean2 = out[2];
-    double *restrict out_grad_var2 = out[3];
+    const double *restrict mean1 = in[0], *restrict var1 = in[1], *restrict mean2 = in[2], *restrict var2 = in[3],
+        *restrict grad_mean = in[4], *restrict grad_var = in[5];
+    double *restrict out_grad_mean1 = out[0], *restrict out_grad_var1 = out[1], *restrict out_grad_mean2 = out[2],
+        *restrict out_grad_var2 = out[3];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
@@ -141,36 +137,48 @@ static void maximum_exact_float64_backward_block(const double *const *in, const 
         _Bool t1 = (0.0 <= var1[i]) & (0.0 <= var2[i]);
         double t2 = var1[i] + var2[i];
         _Bool t3 = t2 == 0.0;
-        double t4 = SQRT(t1 ? (t3 ? 1.0 : t2) : (-1.0));
-        double t5 = 1.0 / t4;
-        double t6 = ABS(mean1[i] - mean2[i]);
-        _Bool t7 = t3 & (0.0 < t6);
-        double t8 = t5 * (t7 ? 0x1p100 : t6);
-        double t9 = (38.5 < t8) ? 38.5 : t8;
-        double t10 = exp64((t9 * t9) * (-0.5));
-        double t11 = 1.0 / (FMA(t9, 0.25, 1.0));
-        double t12 = (t11 * (t11 * (t11 * (polynomial0(-0x1.c49ef81823d75p-7, t11 - 0.25))))) * 2.0;
-        double t13 = (1.0 / (FMA(t9, t9, 1.0))) * (FMA(t12, -t9, 0x1.9884533d43651p-2));
-        double t14 = FMA(t9, t13, t12);
-        double t15 = t10 * t13;
-        double t16 = t10 * t14;
-        double t17 = 1.0 - t16;
-        double t18 = (t3 ? 0.0 : t5) * (t10 * 0x1.9884533d43651p-3);
-        double t19 = t14 * ((t9 + t15) * (t5 * (t5 * (t0 ? var2[i] : var1[i]))));
-        double t20 = t19 - (t17 * (t13 * (t5 * (t5 * (t0 ? var1[i] : var2[i])))));
-        double t21 = (t3 ? 0.0 : t4) * ((t10 * 2.0) * t20);
-        double t22 = -t21;
-        double t23 = t9 * t20;
-        double t24 = 1.0 - (t10 * (t23 + (FMA(t13, FMA(t9, 2.0, t15), t12))));
-        double t25 = t10 * ((FMA(t13, -t15, t12)) - t23);
-        out_grad_mean1[i] = FMA(grad_mean[i], (t0 ? t16 : t17),
-            grad_var[i] * (t0 ? t22 : t21));
-        out_grad_var1[i] = FMA(grad_mean[i], t18,
-            grad_var[i] * (t0 ? t25 : t24));
-        out_grad_mean2[i] = FMA(grad_mean[i], (t0 ? t17 : t16),
-            grad_var[i] * (t0 ? t21 : t22));
-        out_grad_var2[i] = FMA(grad_mean[i], t18,
-            grad_var[i] * (t0 ? t24 : t25));
+        double t4 = t3 ? 1.0 : t2;
+        double t5 = t1 ? t4 : (-1.0);
+        double t6 = SQRT(t5);
+        double t7 = 1.0 / t6;
+        double t8 = t3 ? 0.0 : t6;
+        double t9 = t3 ? 0.0 : t7;
+        double t10 = ABS(mean1[i] - mean2[i]);
+        _Bool t11 = t3 & (0.0 < t10);
+        double t12 = t11 ? 0x1p100 : t10;
+        double t13 = t7 * t12;
+        double t14 = (38.5 < t13) ? 38.5 : t13;
+        double t15 = exp64((t14 * t14) * (-0.5));
+        double t16 = 1.0 / (FMA(t14, 0.25, 1.0));
+        double t17 = (t16 * (t16 * (t16 * (polynomial0(-0x1.c49ef81823d75p-7, t16 - 0.25))))) * 2.0;
+        double t18 = (1.0 / (FMA(t14, t14, 1.0))) * (FMA(t17, -t14, 0x1.9884533d43651p-2));
+        double t19 = FMA(t14, t18, t17);
+        double t20 = t15 * t18;
+        double t21 = t15 * t19;
+        double t22 = 1.0 - t21;
+        double t23 = t0 ? t21 : t22;
+        double t24 = t9 * (t15 * 0x1.9884533d43651p-3);
+        double t25 = t0 ? t22 : t21;
+        double t26 = t0 ? var2[i] : var1[i];
+        double t27 = t0 ? var1[i] : var2[i];
+        double t28 = (t19 * ((t14 + t20) * (t7 * (t7 * t26)))) - (t22 * (t18 * (t7 * (t7 * t27))));
+        double t29 = t8 * ((t15 * 2.0) * t28);
+        double t30 = -t29;
+        double t31 = t0 ? t30 : t29;
+        double t32 = t14 * t28;
+        double t33 = 1.0 - (t15 * (t32 + (FMA(t18, FMA(t14, 2.0, t20), t17))));
+        double t34 = t15 * ((FMA(t18, -t20, t17)) - t32);
+        double t35 = t0 ? t34 : t33;
+        double t36 = t0 ? t29 : t30;
+        double t37 = t0 ? t33 : t34;
+        out_grad_mean1[i] = FMA(grad_mean[i], t23,
+            grad_var[i] * t31);
+        out_grad_var1[i] = FMA(grad_mean[i], t24,
+            grad_var[i] * t35);
+        out_grad_mean2[i] = FMA(grad_mean[i], t25,
+            grad_var[i] * t36);
+        out_grad_var2[i] = FMA(grad_mean[i], t24,
+            grad_var[i] * t37);
     }
 }
 
@@ -180,7 +188,6 @@ void maximum_exact_float64_backward(
     const double *restrict params, double *restrict out_grad_mean1, double *restrict out_grad_var1,
     double *restrict out_grad_mean2, double *restrict out_grad_var2)
 {
-    const double *const in[] = {mean1, var1, mean2, var2, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2};
-    over_blocks(maximum_exact_float64_backward_block, n, in, 6, params, out, 4);
+    over_blocks(maximum_exact_float64_backward_block, n, (const double *const[]){mean1, var1, mean2, var2, grad_mean,
+        grad_var}, 6, params, (double *const[]){out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2}, 4);
 }

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -84,12 +84,8 @@ INLINE double polynomial0(double y, double x)
 
 static void maximum_fitted_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean1 = in[0];
-    const double *restrict var1 = in[1];
-    const double *restrict mean2 = in[2];
-    const double *restrict var2 = in[3];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean1 = in[0], *restrict var1 = in[1], *restrict mean2 = in[2], *restrict var2 = in[3];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
@@ -97,19 +93,26 @@ static void maximum_fitted_float64_forward_block(const double *const *in, const 
         _Bool t1 = (0.0 <= var1[i]) & (0.0 <= var2[i]);
         double t2 = var1[i] + var2[i];
         _Bool t3 = t2 == 0.0;
-        double t4 = SQRT(t1 ? (t3 ? 1.0 : t2) : (-1.0));
-        double t5 = ABS(mean1[i] - mean2[i]);
-        _Bool t6 = t3 & (0.0 < t5);
-        double t7 = (1.0 / t4) * (t6 ? 0x1p100 : t5);
-        double t8 = (38.5 < t7) ? 38.5 : t7;
-        double t9 = 1.0 / (FMA(t8, 0.25, 1.0));
-        double t10 = (t9 * (t9 * (t9 * (polynomial0(-0x1.c49ef81823d75p-7, t9 - 0.25))))) * 2.0;
-        double t11 = (1.0 / (FMA(t8, t8, 1.0))) * (FMA(t10, -t8, 0x1.9884533d43651p-2));
-        double t12 = exp64(((0x1.033b0b4380077p8 < t7) ? 0x1.033b0b4380077p8 : t7) * (-0x1.59a35e0a0ddd7p1));
-        double t13 = 1.0 / (t12 + 1.0);
-        double t14 = (t0 ? mean2[i] : mean1[i]) + ((t3 ? 0.0 : t4) * ((exp64((t8 * t8) * (-0.5))) * t11));
-        out_mean[i] = t14;
-        out_var[i] = (FMA(t0 ? var2[i] : var1[i], t13, (t0 ? var1[i] : var2[i]) * (t12 * t13)));
+        double t4 = t3 ? 1.0 : t2;
+        double t5 = t1 ? t4 : (-1.0);
+        double t6 = SQRT(t5);
+        double t7 = t3 ? 0.0 : t6;
+        double t8 = ABS(mean1[i] - mean2[i]);
+        _Bool t9 = t3 & (0.0 < t8);
+        double t10 = t9 ? 0x1p100 : t8;
+        double t11 = (1.0 / t6) * t10;
+        double t12 = (38.5 < t11) ? 38.5 : t11;
+        double t13 = 1.0 / (FMA(t12, 0.25, 1.0));
+        double t14 = (t13 * (t13 * (t13 * (polynomial0(-0x1.c49ef81823d75p-7, t13 - 0.25))))) * 2.0;
+        double t15 = (1.0 / (FMA(t12, t12, 1.0))) * (FMA(t14, -t12, 0x1.9884533d43651p-2));
+        double t16 = t0 ? mean2[i] : mean1[i];
+        double t17 = t0 ? var2[i] : var1[i];
+        double t18 = t0 ? var1[i] : var2[i];
+        double t19 = (0x1.033b0b4380077p8 < t11) ? 0x1.033b0b4380077p8 : t11;
+        double t20 = exp64(t19 * (-0x1.59a35e0a0ddd7p1));
+        double t21 = 1.0 / (t20 + 1.0);
+        out_mean[i] = (t16 + (t7 * ((exp64((t12 * t12) * (-0.5))) * t15)));
+        out_var[i] = (FMA(t17, t21, t18 * (t20 * t21)));
     }
 }
 
@@ -117,23 +120,16 @@ void maximum_fitted_float64_forward(
     int64_t n, const double *restrict mean1, const double *restrict var1, const double *restrict mean2,
     const double *restrict var2, const double *restrict params, double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean1, var1, mean2, var2};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(maximum_fitted_float64_forward_block, n, in, 4, params, out, 2);
+    over_blocks(maximum_fitted_float64_forward_block, n, (const double *const[]){mean1, var1, mean2, var2}, 4, params,
+        (double *const[]){out_mean, out_var}, 2);
 }
 
 static void maximum_fitted_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean1 = in[0];
-    const double *restrict var1 = in[1];
-    const double *restrict mean2 = in[2];
-    const double *restrict var2 = in[3];
-    const double *restrict grad_mean = in[4];
-    const double *restrict grad_var = in[5];
-    double *restrict out_grad_mean1 = out[0];
-    double *restrict out_grad_var1 = out[1];
-    double *restrict out_grad_mean2 = out[2];
-    double *restrict out_grad_var2 = out[3];
+    const double *restrict mean1 = in[0], *restrict var1 = in[1], *restrict mean2 = in[2], *restrict var2 = in[3],
+        *restrict grad_mean = in[4], *restrict grad_var = in[5];
+    double *restrict out_grad_mean1 = out[0], *restrict out_grad_var1 = out[1], *restrict out_grad_mean2 = out[2],
+        *restrict out_grad_var2 = out[3];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
@@ -141,38 +137,50 @@ static void maximum_fitted_float64_backward_block(const double *const *in, const
         _Bool t1 = (0.0 <= var1[i]) & (0.0 <= var2[i]);
         double t2 = var1[i] + var2[i];
         _Bool t3 = t2 == 0.0;
-        double t4 = SQRT(t1 ? (t3 ? 1.0 : t2) : (-1.0));
-        double t5 = 1.0 / t4;
-        double t6 = ABS(mean1[i] - mean2[i]);
-        _Bool t7 = t3 & (0.0 < t6);
-        double t8 = t5 * (t7 ? 0x1p100 : t6);
-        double t9 = (38.5 < t8) ? 38.5 : t8;
-        double t10 = exp64((t9 * t9) * (-0.5));
-        double t11 = 1.0 / (FMA(t9, 0.25, 1.0));
-        double t12 = (t11 * (t11 * (t11 * (polynomial0(-0x1.c49ef81823d75p-7, t11 - 0.25))))) * 2.0;
-        double t13 = FMA(t9, (1.0 / (FMA(t9, t9, 1.0))) * (FMA(t12, -t9, 0x1.9884533d43651p-2)), t12);
-        double t14 = t10 * t13;
-        double t15 = 1.0 - t14;
-        double t16 = (t3 ? 0.0 : t5) * (t10 * 0x1.9884533d43651p-3);
-        double t17 = (0x1.033b0b4380077p8 < t8) ? 0x1.033b0b4380077p8 : t8;
-        double t18 = exp64(t17 * (-0x1.59a35e0a0ddd7p1));
-        double t19 = 1.0 / (t18 + 1.0);
-        double t20 = t18 * t19;
-        double t21 = (t5 * (t5 * (t0 ? var2[i] : var1[i]))) - (t5 * (t5 * (t0 ? var1[i] : var2[i])));
-        double t22 = ((t19 * t20) * 0x1.59a35e0a0ddd7p1) * t21;
-        double t23 = (t3 ? 0.0 : t4) * t22;
-        double t24 = -t23;
-        double t25 = t22 * (t17 * 0.5);
-        double t26 = t19 - t25;
-        double t27 = t20 - t25;
-        out_grad_mean1[i] = FMA(grad_mean[i], (t0 ? t14 : t15),
-            grad_var[i] * (t0 ? t24 : t23));
-        out_grad_var1[i] = FMA(grad_mean[i], t16,
-            grad_var[i] * (t0 ? t27 : t26));
-        out_grad_mean2[i] = FMA(grad_mean[i], (t0 ? t15 : t14),
-            grad_var[i] * (t0 ? t23 : t24));
-        out_grad_var2[i] = FMA(grad_mean[i], t16,
-            grad_var[i] * (t0 ? t26 : t27));
+        double t4 = t3 ? 1.0 : t2;
+        double t5 = t1 ? t4 : (-1.0);
+        double t6 = SQRT(t5);
+        double t7 = 1.0 / t6;
+        double t8 = t3 ? 0.0 : t6;
+        double t9 = t3 ? 0.0 : t7;
+        double t10 = ABS(mean1[i] - mean2[i]);
+        _Bool t11 = t3 & (0.0 < t10);
+        double t12 = t11 ? 0x1p100 : t10;
+        double t13 = t7 * t12;
+        double t14 = (38.5 < t13) ? 38.5 : t13;
+        double t15 = exp64((t14 * t14) * (-0.5));
+        double t16 = 1.0 / (FMA(t14, 0.25, 1.0));
+        double t17 = (t16 * (t16 * (t16 * (polynomial0(-0x1.c49ef81823d75p-7, t16 - 0.25))))) * 2.0;
+        double t18 = FMA(t14, (1.0 / (FMA(t14, t14, 1.0))) * (FMA(t17, -t14, 0x1.9884533d43651p-2)), t17);
+        double t19 = t15 * t18;
+        double t20 = 1.0 - t19;
+        double t21 = t0 ? t19 : t20;
+        double t22 = t9 * (t15 * 0x1.9884533d43651p-3);
+        double t23 = t0 ? t20 : t19;
+        double t24 = t0 ? var2[i] : var1[i];
+        double t25 = t0 ? var1[i] : var2[i];
+        double t26 = (0x1.033b0b4380077p8 < t13) ? 0x1.033b0b4380077p8 : t13;
+        double t27 = exp64(t26 * (-0x1.59a35e0a0ddd7p1));
+        double t28 = 1.0 / (t27 + 1.0);
+        double t29 = t27 * t28;
+        double t30 = ((t28 * t29) * 0x1.59a35e0a0ddd7p1) * ((t7 * (t7 * t24)) - (t7 * (t7 * t25)));
+        double t31 = t8 * t30;
+        double t32 = -t31;
+        double t33 = t0 ? t32 : t31;
+        double t34 = t30 * (t26 * 0.5);
+        double t35 = t28 - t34;
+        double t36 = t29 - t34;
+        double t37 = t0 ? t36 : t35;
+        double t38 = t0 ? t31 : t32;
+        double t39 = t0 ? t35 : t36;
+        out_grad_mean1[i] = FMA(grad_mean[i], t21,
+            grad_var[i] * t33);
+        out_grad_var1[i] = FMA(grad_mean[i], t22,
+            grad_var[i] * t37);
+        out_grad_mean2[i] = FMA(grad_mean[i], t23,
+            grad_var[i] * t38);
+        out_grad_var2[i] = FMA(grad_mean[i], t22,
+            grad_var[i] * t39);
     }
 }
 
@@ -182,7 +190,6 @@ void maximum_fitted_float64_backward(
     const double *restrict params, double *restrict out_grad_mean1, double *restrict out_grad_var1,
     double *restrict out_grad_mean2, double *restrict out_grad_var2)
 {
-    const double *const in[] = {mean1, var1, mean2, var2, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2};
-    over_blocks(maximum_fitted_float64_backward_block, n, in, 6, params, out, 4);
+    over_blocks(maximum_fitted_float64_backward_block, n, (const double *const[]){mean1, var1, mean2, var2, grad_mean,
+        grad_var}, 6, params, (double *const[]){out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2}, 4);
 }

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -83,13 +83,9 @@ INLINE double polynomial0(double y, double x)
 
 static void maximum_correlated_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean1 = in[0];
-    const double *restrict var1 = in[1];
-    const double *restrict mean2 = in[2];
-    const double *restrict var2 = in[3];
-    const double *restrict cov = in[4];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean1 = in[0], *restrict var1 = in[1], *restrict mean2 = in[2], *restrict var2 = in[3],
+        *restrict cov = in[4];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
@@ -97,23 +93,32 @@ static void maximum_correlated_exact_float64_forward_block(const double *const *
         _Bool t1 = (0.0 <= var1[i]) & (0.0 <= var2[i]);
         _Bool t2 = t1 & ((ABS(cov[i])) <= (((SQRT(var1[i])) * 0x1.00004p0) * (SQRT(var2[i]))));
         _Bool t3 = var1[i] < var2[i];
-        double t4 = (t3 ? var1[i] : var2[i]) + ((t3 ? var2[i] : var1[i]) - (cov[i] * 2.0));
-        double t5 = (0.0 < t4) ? t4 : 0.0;
-        _Bool t6 = t5 == 0.0;
-        double t7 = SQRT(t2 ? (t6 ? 1.0 : t5) : (-1.0));
-        double t8 = ABS(mean1[i] - mean2[i]);
-        _Bool t9 = t6 & (0.0 < t8);
-        double t10 = (1.0 / t7) * (t9 ? 0x1p100 : t8);
-        double t11 = (38.5 < t10) ? 38.5 : t10;
-        double t12 = exp64((t11 * t11) * (-0.5));
-        double t13 = 1.0 / (FMA(t11, 0.25, 1.0));
-        double t14 = (t13 * (t13 * (t13 * (polynomial0(-0x1.c49ef81823d75p-7, t13 - 0.25))))) * 2.0;
-        double t15 = (1.0 / (FMA(t11, t11, 1.0))) * (FMA(t14, -t11, 0x1.9884533d43651p-2));
-        double t16 = t12 * t15;
-        double t17 = (t0 ? var1[i] : var2[i]) * (t12 * (FMA(t15, -t16, t14)));
-        double t18 = FMA(t0 ? var2[i] : var1[i], 1.0 - (t12 * (FMA(t15, FMA(t11, 2.0, t16), t14))), t17);
-        out_mean[i] = ((t0 ? mean2[i] : mean1[i]) + ((t6 ? 0.0 : t7) * t16));
-        out_var[i] = (t18 + (cov[i] * (t12 * ((t15 * (t11 + t16)) * 2.0))));
+        double t4 = t3 ? var2[i] : var1[i];
+        double t5 = t3 ? var1[i] : var2[i];
+        double t6 = t5 + (t4 - (cov[i] * 2.0));
+        double t7 = (0.0 < t6) ? t6 : 0.0;
+        _Bool t8 = t7 == 0.0;
+        double t9 = t8 ? 1.0 : t7;
+        double t10 = t2 ? t9 : (-1.0);
+        double t11 = SQRT(t10);
+        double t12 = t8 ? 0.0 : t11;
+        double t13 = ABS(mean1[i] - mean2[i]);
+        _Bool t14 = t8 & (0.0 < t13);
+        double t15 = t14 ? 0x1p100 : t13;
+        double t16 = (1.0 / t11) * t15;
+        double t17 = (38.5 < t16) ? 38.5 : t16;
+        double t18 = exp64((t17 * t17) * (-0.5));
+        double t19 = 1.0 / (FMA(t17, 0.25, 1.0));
+        double t20 = (t19 * (t19 * (t19 * (polynomial0(-0x1.c49ef81823d75p-7, t19 - 0.25))))) * 2.0;
+        double t21 = (1.0 / (FMA(t17, t17, 1.0))) * (FMA(t20, -t17, 0x1.9884533d43651p-2));
+        double t22 = t18 * t21;
+        double t23 = t0 ? mean2[i] : mean1[i];
+        double t24 = t0 ? var2[i] : var1[i];
+        double t25 = t0 ? var1[i] : var2[i];
+        double t26 = 1.0 - (t18 * (FMA(t21, FMA(t17, 2.0, t22), t20)));
+        double t27 = FMA(t24, t26, t25 * (t18 * (FMA(t21, -t22, t20))));
+        out_mean[i] = (t23 + (t12 * t22));
+        out_var[i] = (t27 + (cov[i] * (t18 * ((t21 * (t17 + t22)) * 2.0))));
     }
 }
 
@@ -122,25 +127,16 @@ void maximum_correlated_exact_float64_forward(
     const double *restrict var2, const double *restrict cov, const double *restrict params, double *restrict out_mean,
     double *restrict out_var)
 {
-    const double *const in[] = {mean1, var1, mean2, var2, cov};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(maximum_correlated_exact_float64_forward_block, n, in, 5, params, out, 2);
+    over_blocks(maximum_correlated_exact_float64_forward_block, n, (const double *const[]){mean1, var1, mean2, var2,
+        cov}, 5, params, (double *const[]){out_mean, out_var}, 2);
 }
 
 static void maximum_correlated_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean1 = in[0];
-    const double *restrict var1 = in[1];
-    const double *restrict mean2 = in[2];
-    const double *restrict var2 = in[3];
-    const double *restrict cov = in[4];
-    const double *restrict grad_mean = in[5];
-    const double *restrict grad_var = in[6];
-    double *restrict out_grad_mean1 = out[0];
-    double *restrict out_grad_var1 = out[1];
-    double *restrict out_grad_mean2 = out[2];
-    double *restrict out_grad_var2 = out[3];
-    double *restrict out_grad_cov = out[4];
+    const double *restrict mean1 = in[0], *restrict var1 = in[1], *restrict mean2 = in[2], *restrict var2 = in[3],
+        *restrict cov = in[4], *restrict grad_mean = in[5], *restrict grad_var = in[6];
+    double *restrict out_grad_mean1 = out[0], *restrict out_grad_var1 = out[1], *restrict out_grad_mean2 = out[2],
+        *restrict out_grad_var2 = out[3], *restrict out_grad_cov = out[4];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
@@ -148,45 +144,58 @@ static void maximum_correlated_exact_float64_backward_block(const double *const 
         _Bool t1 = (0.0 <= var1[i]) & (0.0 <= var2[i]);
         _Bool t2 = t1 & ((ABS(cov[i])) <= (((SQRT(var1[i])) * 0x1.00004p0) * (SQRT(var2[i]))));
         _Bool t3 = var1[i] < var2[i];
-        double t4 = (t3 ? var1[i] : var2[i]) + ((t3 ? var2[i] : var1[i]) - (cov[i] * 2.0));
-        double t5 = (0.0 < t4) ? t4 : 0.0;
-        double t6 = var1[i] - cov[i];
-        double t7 = var2[i] - cov[i];
-        _Bool t8 = t5 == 0.0;
-        double t9 = SQRT(t2 ? (t8 ? 1.0 : t5) : (-1.0));
-        double t10 = 1.0 / t9;
-        double t11 = t8 ? 0.0 : t10;
-        double t12 = ABS(mean1[i] - mean2[i]);
-        _Bool t13 = t8 & (0.0 < t12);
-        double t14 = t10 * (t13 ? 0x1p100 : t12);
-        double t15 = (38.5 < t14) ? 38.5 : t14;
-        double t16 = exp64((t15 * t15) * (-0.5));
-        double t17 = 1.0 / (FMA(t15, 0.25, 1.0));
-        double t18 = (t17 * (t17 * (t17 * (polynomial0(-0x1.c49ef81823d75p-7, t17 - 0.25))))) * 2.0;
-        double t19 = (1.0 / (FMA(t15, t15, 1.0))) * (FMA(t18, -t15, 0x1.9884533d43651p-2));
-        double t20 = FMA(t15, t19, t18);
-        double t21 = t16 * t19;
-        double t22 = t16 * t20;
-        double t23 = t15 + t21;
-        double t24 = 1.0 - t22;
-        double t25 = t11 * (t16 * 0x1.9884533d43651p-3);
-        double t26 = t20 * (t23 * (t10 * (t10 * (t0 ? t7 : t6))));
-        double t27 = t26 - (t24 * (t19 * (t10 * (t10 * (t0 ? t6 : t7)))));
-        double t28 = (t8 ? 0.0 : t9) * ((t16 * 2.0) * t27);
-        double t29 = -t28;
-        double t30 = t15 * t27;
-        double t31 = 1.0 - (t16 * (t30 + (FMA(t19, FMA(t15, 2.0, t21), t18))));
-        double t32 = t16 * ((FMA(t19, -t21, t18)) - t30);
-        out_grad_mean1[i] = FMA(grad_mean[i], (t0 ? t22 : t24),
-            grad_var[i] * (t0 ? t29 : t28));
-        out_grad_var1[i] = FMA(grad_mean[i], t25,
-            grad_var[i] * (t0 ? t32 : t31));
-        out_grad_mean2[i] = FMA(grad_mean[i], (t0 ? t24 : t22),
-            grad_var[i] * (t0 ? t28 : t29));
-        out_grad_var2[i] = FMA(grad_mean[i], t25,
-            grad_var[i] * (t0 ? t31 : t32));
-        out_grad_cov[i] = FMA(grad_mean[i], (t11 * (t16 * (-0x1.9884533d43651p-2))),
-            grad_var[i] * (t16 * ((FMA(t19, t23, t30)) * 2.0)));
+        double t4 = t3 ? var2[i] : var1[i];
+        double t5 = t3 ? var1[i] : var2[i];
+        double t6 = t5 + (t4 - (cov[i] * 2.0));
+        double t7 = (0.0 < t6) ? t6 : 0.0;
+        double t8 = var1[i] - cov[i];
+        double t9 = var2[i] - cov[i];
+        _Bool t10 = t7 == 0.0;
+        double t11 = t10 ? 1.0 : t7;
+        double t12 = t2 ? t11 : (-1.0);
+        double t13 = SQRT(t12);
+        double t14 = 1.0 / t13;
+        double t15 = t10 ? 0.0 : t13;
+        double t16 = t10 ? 0.0 : t14;
+        double t17 = ABS(mean1[i] - mean2[i]);
+        _Bool t18 = t10 & (0.0 < t17);
+        double t19 = t18 ? 0x1p100 : t17;
+        double t20 = t14 * t19;
+        double t21 = (38.5 < t20) ? 38.5 : t20;
+        double t22 = exp64((t21 * t21) * (-0.5));
+        double t23 = 1.0 / (FMA(t21, 0.25, 1.0));
+        double t24 = (t23 * (t23 * (t23 * (polynomial0(-0x1.c49ef81823d75p-7, t23 - 0.25))))) * 2.0;
+        double t25 = (1.0 / (FMA(t21, t21, 1.0))) * (FMA(t24, -t21, 0x1.9884533d43651p-2));
+        double t26 = FMA(t21, t25, t24);
+        double t27 = t22 * t25;
+        double t28 = t22 * t26;
+        double t29 = t21 + t27;
+        double t30 = 1.0 - t28;
+        double t31 = t0 ? t28 : t30;
+        double t32 = t16 * (t22 * 0x1.9884533d43651p-3);
+        double t33 = t0 ? t30 : t28;
+        double t34 = t0 ? t9 : t8;
+        double t35 = t0 ? t8 : t9;
+        double t36 = (t26 * (t29 * (t14 * (t14 * t34)))) - (t30 * (t25 * (t14 * (t14 * t35))));
+        double t37 = t15 * ((t22 * 2.0) * t36);
+        double t38 = -t37;
+        double t39 = t0 ? t38 : t37;
+        double t40 = t21 * t36;
+        double t41 = 1.0 - (t22 * (t40 + (FMA(t25, FMA(t21, 2.0, t27), t24))));
+        double t42 = t22 * ((FMA(t25, -t27, t24)) - t40);
+        double t43 = t0 ? t42 : t41;
+        double t44 = t0 ? t37 : t38;
+        double t45 = t0 ? t41 : t42;
+        out_grad_mean1[i] = FMA(grad_mean[i], t31,
+            grad_var[i] * t39);
+        out_grad_var1[i] = FMA(grad_mean[i], t32,
+            grad_var[i] * t43);
+        out_grad_mean2[i] = FMA(grad_mean[i], t33,
+            grad_var[i] * t44);
+        out_grad_var2[i] = FMA(grad_mean[i], t32,
+            grad_var[i] * t45);
+        out_grad_cov[i] = FMA(grad_mean[i], (t16 * (t22 * (-0x1.9884533d43651p-2))),
+            grad_var[i] * (t22 * ((FMA(t25, t29, t40)) * 2.0)));
     }
 }
 
@@ -197,7 +206,7 @@ void maximum_correlated_exact_float64_backward(
     double *restrict out_grad_var1, double *restrict out_grad_mean2, double *restrict out_grad_var2,
     double *restrict out_grad_cov)
 {
-    const double *const in[] = {mean1, var1, mean2, var2, cov, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean1, out_grad_var1, out_grad_mean2, out_grad_var2, out_grad_cov};
-    over_blocks(maximum_correlated_exact_float64_backward_block, n, in, 7, params, out, 5);
+    over_blocks(maximum_correlated_exact_float64_backward_block, n, (const double *const[]){mean1, var1, mean2, var2,
+        cov, grad_mean, grad_var}, 7, params, (double *const[]){out_grad_mean1, out_grad_var1, out_grad_mean2,
+        out_grad_var2, out_grad_cov}, 5);
 }

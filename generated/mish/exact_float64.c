@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -140,15 +140,14 @@ static const double table9[9][27] = {
 
 static void mish_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     double s[17][LANES], a[19][LANES] = {{0.0}};
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        s[0][i] = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        s[0][i] = var[i] * (SQRT(t0));
         s[2][i] = mean[i] < 0.0;
         s[1][i] = ABS(mean[i]);
         s[14][i] = s[0][i] < 0x1.d3c4eap-3;
@@ -163,11 +162,15 @@ static void mish_exact_float64_forward_block(const double *const *in, const doub
         s[9][i] = s[12][i] * 0x1.5555555555555p-2;
         s[11][i] = s[12][i] * 0.5;
         s[13][i] = s[10][i] * 2.0;
-        s[15][i] = mean[i] * (s[2][i] ? 0.0 : 1.0);
+        double t16 = s[2][i] ? 0.0 : 1.0;
+        s[15][i] = mean[i] * t16;
         s[16][i] = mean[i] == mean[i];
     }
     for (int k = 0; k < 9; ++k) {
         const double *c = table9[k];
+        const double c1 = c[1], c2 = c[2], c3 = c[3], c4 = c[4], c5 = c[5], c6 = c[6], c7 = c[7], c8 = c[8], c9 = c[9],
+            c10 = c[10], c11 = c[11], c12 = c[12], c13 = c[13], c14 = c[14], c15 = c[15], c16 = c[16], c17 = c[17], c18
+            = c[18];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
             double t0 = s[0][i] + c[0];
@@ -176,52 +179,59 @@ static void mish_exact_float64_forward_block(const double *const *in, const doub
             double t3 = s[1][i] * t2;
             _Bool t4 = 37.5 < t3;
             double t5 = t4 ? 37.5 : t3;
-            double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
-            double t7 = exp64(t6 * (-0.5));
-            double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
-            double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
-            double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
-            double t11 = t1 * (t7 * t10);
-            double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
-            double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
-            double t14 = t2 * t5;
-            double t15 = t2 * t2;
-            double t16 = t13 * t14;
-            double t17 = FMA(t14, t16, t13 * (-t15));
-            double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
-            double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
-            double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
-            double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
-            double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
-            double t23 = FMA(t14, t22, t21 * (t15 * (-7.0)));
-            double t24 = FMA(t14, t23, t22 * (t15 * (-8.0)));
-            double t25 = FMA(t14, t24, t23 * (t15 * (-9.0)));
-            double t26 = FMA(t14, t25, t24 * (t15 * (-10.0)));
-            double t27 = FMA(t14, t26, t25 * (t15 * (-11.0)));
-            a[0][i] = FMA(t11, s[2][i] ? c[3] : c[4], FMA(t0 * (t7 * t9), s[2][i] ? c[1] : c[2], a[0][i]));
-            a[0][i] = FMA(t13, s[2][i] ? c[7] : c[8], FMA(t12, s[2][i] ? c[5] : c[6], a[0][i]));
-            a[0][i] = FMA(t17, s[2][i] ? c[11] : c[12], FMA(t16, s[2][i] ? c[9] : c[10], a[0][i]));
-            a[0][i] = FMA(t19, s[2][i] ? c[15] : c[16], FMA(t18, s[2][i] ? c[13] : c[14], a[0][i]));
-            a[0][i] = FMA(t20, s[2][i] ? c[17] : c[18], a[0][i]);
-            a[1][i] = FMA(t12, c[22], FMA(t16, c[21], FMA(t18, c[20], FMA(t20, c[19], a[1][i]))));
-            a[2][i] = FMA(t11, c[26], FMA(t13, c[25], FMA(t17, c[24], FMA(t19, c[23], a[2][i]))));
-            a[3][i] = FMA(t13, c[22], FMA(t17, c[21], FMA(t19, c[20], FMA(t21, c[19], a[3][i]))));
-            a[4][i] = FMA(t12, c[26], FMA(t16, c[25], FMA(t18, c[24], FMA(t20, c[23], a[4][i]))));
-            a[5][i] = FMA(t16, c[22], FMA(t18, c[21], FMA(t20, c[20], FMA(t22, c[19], a[5][i]))));
-            a[6][i] = FMA(t13, c[26], FMA(t17, c[25], FMA(t19, c[24], FMA(t21, c[23], a[6][i]))));
-            a[7][i] = FMA(t17, c[22], FMA(t19, c[21], FMA(t21, c[20], FMA(t23, c[19], a[7][i]))));
-            a[8][i] = FMA(t16, c[26], FMA(t18, c[25], FMA(t20, c[24], FMA(t22, c[23], a[8][i]))));
-            a[9][i] = FMA(t18, c[22], FMA(t20, c[21], FMA(t22, c[20], FMA(t24, c[19], a[9][i]))));
-            a[10][i] = FMA(t17, c[26], FMA(t19, c[25], FMA(t21, c[24], FMA(t23, c[23], a[10][i]))));
-            a[11][i] = FMA(t19, c[22], FMA(t21, c[21], FMA(t23, c[20], FMA(t25, c[19], a[11][i]))));
-            a[12][i] = FMA(t18, c[26], FMA(t20, c[25], FMA(t22, c[24], FMA(t24, c[23], a[12][i]))));
-            a[13][i] = FMA(t20, c[22], FMA(t22, c[21], FMA(t24, c[20], FMA(t26, c[19], a[13][i]))));
-            a[14][i] = FMA(t19, c[26], FMA(t21, c[25], FMA(t23, c[24], FMA(t25, c[23], a[14][i]))));
-            a[15][i] = FMA(t21, c[22], FMA(t23, c[21], FMA(t25, c[20], FMA(t27, c[19], a[15][i]))));
-            a[16][i] = FMA(t20, c[26], FMA(t22, c[25], FMA(t24, c[24], FMA(t26, c[23], a[16][i]))));
-            a[17][i] = FMA(t24, c[21], FMA(t26, c[20], FMA(FMA(t14, t27, t26 * (t15 * (-12.0))), c[19], a[17][i])));
-            a[17][i] = FMA(t22, c[22], a[17][i]);
-            a[18][i] = FMA(t21, c[26], FMA(t23, c[25], FMA(t25, c[24], FMA(t27, c[23], a[18][i]))));
+            double t6 = s[1][i] * (s[1][i] * (1.0 / t0));
+            double t7 = t4 ? 1406.25 : t6;
+            double t8 = exp64(t7 * (-0.5));
+            double t9 = 1.0 / (FMA(t5, 0.25, 1.0));
+            double t10 = t9 * (t9 * (t9 * (polynomial0(-0x1.d83ed7bcbc437p-7, t9 - 0.25))));
+            double t11 = (FMA(t10, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t7 + 1.0));
+            double t12 = t1 * (t8 * t11);
+            double t13 = t8 * (FMA(t5, t11, t10 * 2.0));
+            double t14 = t2 * (t8 * 0x1.9884533d43651p-2);
+            double t15 = t2 * t5;
+            double t16 = t2 * t2;
+            double t17 = t14 * t15;
+            double t18 = FMA(t15, t17, t14 * (-t16));
+            double t19 = FMA(t15, t18, t17 * (t16 * (-2.0)));
+            double t20 = FMA(t15, t19, t18 * (t16 * (-3.0)));
+            double t21 = FMA(t15, t20, t19 * (t16 * (-4.0)));
+            double t22 = FMA(t15, t21, t20 * (t16 * (-5.0)));
+            double t23 = FMA(t15, t22, t21 * (t16 * (-6.0)));
+            double t24 = FMA(t15, t23, t22 * (t16 * (-7.0)));
+            double t25 = FMA(t15, t24, t23 * (t16 * (-8.0)));
+            double t26 = FMA(t15, t25, t24 * (t16 * (-9.0)));
+            double t27 = FMA(t15, t26, t25 * (t16 * (-10.0)));
+            double t28 = FMA(t15, t27, t26 * (t16 * (-11.0)));
+            double t29 = s[2][i] ? c1 : c2;
+            double t30 = s[2][i] ? c3 : c4;
+            double t31 = s[2][i] ? c5 : c6;
+            double t32 = s[2][i] ? c7 : c8;
+            double t33 = s[2][i] ? c9 : c10;
+            double t34 = s[2][i] ? c11 : c12;
+            double t35 = s[2][i] ? c13 : c14;
+            double t36 = s[2][i] ? c15 : c16;
+            double t37 = s[2][i] ? c17 : c18;
+            a[0][i] = FMA(t14, t32, FMA(t13, t31, FMA(t12, t30, FMA(t0 * (t8 * t10), t29, a[0][i]))));
+            a[0][i] = FMA(t21, t37, FMA(t20, t36, FMA(t19, t35, FMA(t18, t34, FMA(t17, t33, a[0][i])))));
+            a[1][i] = FMA(t13, c[22], FMA(t17, c[21], FMA(t19, c[20], FMA(t21, c[19], a[1][i]))));
+            a[2][i] = FMA(t12, c[26], FMA(t14, c[25], FMA(t18, c[24], FMA(t20, c[23], a[2][i]))));
+            a[3][i] = FMA(t14, c[22], FMA(t18, c[21], FMA(t20, c[20], FMA(t22, c[19], a[3][i]))));
+            a[4][i] = FMA(t13, c[26], FMA(t17, c[25], FMA(t19, c[24], FMA(t21, c[23], a[4][i]))));
+            a[5][i] = FMA(t17, c[22], FMA(t19, c[21], FMA(t21, c[20], FMA(t23, c[19], a[5][i]))));
+            a[6][i] = FMA(t14, c[26], FMA(t18, c[25], FMA(t20, c[24], FMA(t22, c[23], a[6][i]))));
+            a[7][i] = FMA(t18, c[22], FMA(t20, c[21], FMA(t22, c[20], FMA(t24, c[19], a[7][i]))));
+            a[8][i] = FMA(t17, c[26], FMA(t19, c[25], FMA(t21, c[24], FMA(t23, c[23], a[8][i]))));
+            a[9][i] = FMA(t19, c[22], FMA(t21, c[21], FMA(t23, c[20], FMA(t25, c[19], a[9][i]))));
+            a[10][i] = FMA(t18, c[26], FMA(t20, c[25], FMA(t22, c[24], FMA(t24, c[23], a[10][i]))));
+            a[11][i] = FMA(t20, c[22], FMA(t22, c[21], FMA(t24, c[20], FMA(t26, c[19], a[11][i]))));
+            a[12][i] = FMA(t19, c[26], FMA(t21, c[25], FMA(t23, c[24], FMA(t25, c[23], a[12][i]))));
+            a[13][i] = FMA(t21, c[22], FMA(t23, c[21], FMA(t25, c[20], FMA(t27, c[19], a[13][i]))));
+            a[14][i] = FMA(t20, c[26], FMA(t22, c[25], FMA(t24, c[24], FMA(t26, c[23], a[14][i]))));
+            a[15][i] = FMA(t22, c[22], FMA(t24, c[21], FMA(t26, c[20], FMA(t28, c[19], a[15][i]))));
+            a[16][i] = FMA(t21, c[26], FMA(t23, c[25], FMA(t25, c[24], FMA(t27, c[23], a[16][i]))));
+            a[17][i] = FMA(t25, c[21], FMA(t27, c[20], FMA(FMA(t15, t28, t27 * (t16 * (-12.0))), c[19], a[17][i])));
+            a[17][i] = FMA(t23, c[22], a[17][i]);
+            a[18][i] = FMA(t22, c[26], FMA(t24, c[25], FMA(t26, c[24], FMA(t28, c[23], a[18][i]))));
         }
     }
 #pragma omp simd
@@ -240,9 +250,14 @@ static void mish_exact_float64_forward_block(const double *const *in, const doub
         double t11 = (a[2][i]) + ((a[1][i]) * s[3][i]);
         double t12 = FMA(s[0][i], FMA(s[10][i], s[10][i], t8 * s[13][i]), (a[0][i]) - (t11 * t11));
         double t13 = t9 * (s[0][i] * t9);
-        double t14 = s[14][i] ? (s[12][i] * (FMA(t9, t9, t10 * s[11][i]))) : ((t12 < t13) ? t13 : t12);
-        out_mean[i] = (s[16][i] ? (t11 + s[15][i]) : mean[i]);
-        out_var[i] = (s[16][i] ? t14 : mean[i]);
+        double t14 = (t12 < t13) ? t13 : t12;
+        double t15 = s[12][i] * (FMA(t9, t9, t10 * s[11][i]));
+        double t16 = s[14][i] ? t15 : t14;
+        double t17 = t11 + s[15][i];
+        double t18 = s[16][i] ? t17 : mean[i];
+        double t19 = s[16][i] ? t16 : mean[i];
+        out_mean[i] = t18;
+        out_var[i] = t19;
     }
 }
 
@@ -250,24 +265,21 @@ void mish_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(mish_exact_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(mish_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void mish_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     double s[16][LANES], a[24][LANES] = {{0.0}};
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        s[0][i] = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        s[0][i] = var[i] * (SQRT(t0));
         s[2][i] = mean[i] < 0.0;
         s[1][i] = ABS(mean[i]);
         s[15][i] = s[0][i] < 0x1.d3c4eap-3;
@@ -286,6 +298,9 @@ static void mish_exact_float64_backward_block(const double *const *in, const dou
     }
     for (int k = 0; k < 9; ++k) {
         const double *c = table9[k];
+        const double c1 = c[1], c2 = c[2], c3 = c[3], c4 = c[4], c5 = c[5], c6 = c[6], c7 = c[7], c8 = c[8], c9 = c[9],
+            c10 = c[10], c11 = c[11], c12 = c[12], c13 = c[13], c14 = c[14], c15 = c[15], c16 = c[16], c17 = c[17], c18
+            = c[18];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
             double t0 = s[0][i] + c[0];
@@ -294,66 +309,67 @@ static void mish_exact_float64_backward_block(const double *const *in, const dou
             double t3 = s[1][i] * t2;
             _Bool t4 = 37.5 < t3;
             double t5 = t4 ? 37.5 : t3;
-            double t6 = t4 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)));
-            double t7 = exp64(t6 * (-0.5));
-            double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
-            double t9 = t8 * (t8 * (t8 * (polynomial0(-0x1.d83ed7bcbc437p-7, t8 - 0.25))));
-            double t10 = (FMA(t9, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t6 + 1.0));
-            double t11 = t1 * (t7 * t10);
-            double t12 = t7 * (FMA(t5, t10, t9 * 2.0));
-            double t13 = t2 * (t7 * 0x1.9884533d43651p-2);
-            double t14 = t2 * t5;
-            double t15 = t2 * t2;
-            double t16 = t13 * t14;
-            double t17 = FMA(t14, t16, t13 * (-t15));
-            double t18 = FMA(t14, t17, t16 * (t15 * (-2.0)));
-            double t19 = FMA(t14, t18, t17 * (t15 * (-3.0)));
-            double t20 = FMA(t14, t19, t18 * (t15 * (-4.0)));
-            double t21 = FMA(t14, t20, t19 * (t15 * (-5.0)));
-            double t22 = FMA(t14, t21, t20 * (t15 * (-6.0)));
-            double t23 = FMA(t14, t22, t21 * (t15 * (-7.0)));
-            double t24 = FMA(t14, t23, t22 * (t15 * (-8.0)));
-            double t25 = FMA(t14, t24, t23 * (t15 * (-9.0)));
-            double t26 = FMA(t14, t25, t24 * (t15 * (-10.0)));
-            double t27 = FMA(t14, t26, t25 * (t15 * (-11.0)));
-            double t28 = FMA(t14, t27, t26 * (t15 * (-12.0)));
-            double t29 = FMA(t14, t28, t27 * (t15 * (-13.0)));
-            double t30 = s[2][i] ? c[1] : c[2];
-            double t31 = s[2][i] ? c[3] : c[4];
-            double t32 = s[2][i] ? c[5] : c[6];
-            double t33 = s[2][i] ? c[7] : c[8];
-            double t34 = s[2][i] ? c[9] : c[10];
-            double t35 = s[2][i] ? c[11] : c[12];
-            double t36 = s[2][i] ? c[13] : c[14];
-            double t37 = s[2][i] ? c[15] : c[16];
-            double t38 = s[2][i] ? c[17] : c[18];
-            a[0][i] = FMA(t26, c[21], FMA(t28, c[20], FMA(FMA(t14, t29, t28 * (t15 * (-14.0))), c[19], a[0][i])));
-            a[0][i] = FMA(t24, c[22], a[0][i]);
-            a[1][i] = FMA(t23, c[26], FMA(t25, c[25], FMA(t27, c[24], FMA(t29, c[23], a[1][i]))));
-            a[2][i] = FMA(t18, c[22], FMA(t20, c[21], FMA(t22, c[20], FMA(t24, c[19], a[2][i]))));
-            a[3][i] = FMA(t17, c[26], FMA(t19, c[25], FMA(t21, c[24], FMA(t23, c[23], a[3][i]))));
-            a[4][i] = FMA(t19, c[22], FMA(t21, c[21], FMA(t23, c[20], FMA(t25, c[19], a[4][i]))));
-            a[5][i] = FMA(t18, c[26], FMA(t20, c[25], FMA(t22, c[24], FMA(t24, c[23], a[5][i]))));
-            a[6][i] = FMA(t20, c[22], FMA(t22, c[21], FMA(t24, c[20], FMA(t26, c[19], a[6][i]))));
-            a[7][i] = FMA(t19, c[26], FMA(t21, c[25], FMA(t23, c[24], FMA(t25, c[23], a[7][i]))));
-            a[8][i] = FMA(t21, c[22], FMA(t23, c[21], FMA(t25, c[20], FMA(t27, c[19], a[8][i]))));
-            a[9][i] = FMA(t20, c[26], FMA(t22, c[25], FMA(t24, c[24], FMA(t26, c[23], a[9][i]))));
-            a[10][i] = FMA(t23, c[22], FMA(t25, c[21], FMA(t27, c[20], FMA(t29, c[19], a[10][i]))));
-            a[11][i] = FMA(t22, c[26], FMA(t24, c[25], FMA(t26, c[24], FMA(t28, c[23], a[11][i]))));
-            a[12][i] = FMA(t22, c[22], FMA(t24, c[21], FMA(t26, c[20], FMA(t28, c[19], a[12][i]))));
-            a[13][i] = FMA(t21, c[26], FMA(t23, c[25], FMA(t25, c[24], FMA(t27, c[23], a[13][i]))));
-            a[14][i] = FMA(t17, c[22], FMA(t19, c[21], FMA(t21, c[20], FMA(t23, c[19], a[14][i]))));
-            a[15][i] = FMA(t16, c[26], FMA(t18, c[25], FMA(t20, c[24], FMA(t22, c[23], a[15][i]))));
-            a[16][i] = FMA(t17, t34, FMA(t16, t33, FMA(t13, t32, FMA(t12, t31, FMA(t11, t30, a[16][i])))));
-            a[16][i] = FMA(t21, t38, FMA(t20, t37, FMA(t19, t36, FMA(t18, t35, a[16][i]))));
-            a[17][i] = FMA(t18, t34, FMA(t17, t33, FMA(t16, t32, FMA(t13, t31, FMA(t12, t30, a[17][i])))));
-            a[17][i] = FMA(t22, t38, FMA(t21, t37, FMA(t20, t36, FMA(t19, t35, a[17][i]))));
-            a[18][i] = FMA(t16, c[22], FMA(t18, c[21], FMA(t20, c[20], FMA(t22, c[19], a[18][i]))));
-            a[19][i] = FMA(t13, c[26], FMA(t17, c[25], FMA(t19, c[24], FMA(t21, c[23], a[19][i]))));
-            a[20][i] = FMA(t13, c[22], FMA(t17, c[21], FMA(t19, c[20], FMA(t21, c[19], a[20][i]))));
-            a[21][i] = FMA(t12, c[26], FMA(t16, c[25], FMA(t18, c[24], FMA(t20, c[23], a[21][i]))));
-            a[22][i] = FMA(t12, c[22], FMA(t16, c[21], FMA(t18, c[20], FMA(t20, c[19], a[22][i]))));
-            a[23][i] = FMA(t11, c[26], FMA(t13, c[25], FMA(t17, c[24], FMA(t19, c[23], a[23][i]))));
+            double t6 = s[1][i] * (s[1][i] * (1.0 / t0));
+            double t7 = t4 ? 1406.25 : t6;
+            double t8 = exp64(t7 * (-0.5));
+            double t9 = 1.0 / (FMA(t5, 0.25, 1.0));
+            double t10 = t9 * (t9 * (t9 * (polynomial0(-0x1.d83ed7bcbc437p-7, t9 - 0.25))));
+            double t11 = (FMA(t10, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t7 + 1.0));
+            double t12 = t1 * (t8 * t11);
+            double t13 = t8 * (FMA(t5, t11, t10 * 2.0));
+            double t14 = t2 * (t8 * 0x1.9884533d43651p-2);
+            double t15 = t2 * t5;
+            double t16 = t2 * t2;
+            double t17 = t14 * t15;
+            double t18 = FMA(t15, t17, t14 * (-t16));
+            double t19 = FMA(t15, t18, t17 * (t16 * (-2.0)));
+            double t20 = FMA(t15, t19, t18 * (t16 * (-3.0)));
+            double t21 = FMA(t15, t20, t19 * (t16 * (-4.0)));
+            double t22 = FMA(t15, t21, t20 * (t16 * (-5.0)));
+            double t23 = FMA(t15, t22, t21 * (t16 * (-6.0)));
+            double t24 = FMA(t15, t23, t22 * (t16 * (-7.0)));
+            double t25 = FMA(t15, t24, t23 * (t16 * (-8.0)));
+            double t26 = FMA(t15, t25, t24 * (t16 * (-9.0)));
+            double t27 = FMA(t15, t26, t25 * (t16 * (-10.0)));
+            double t28 = FMA(t15, t27, t26 * (t16 * (-11.0)));
+            double t29 = FMA(t15, t28, t27 * (t16 * (-12.0)));
+            double t30 = FMA(t15, t29, t28 * (t16 * (-13.0)));
+            double t31 = s[2][i] ? c1 : c2;
+            double t32 = s[2][i] ? c3 : c4;
+            double t33 = s[2][i] ? c5 : c6;
+            double t34 = s[2][i] ? c7 : c8;
+            double t35 = s[2][i] ? c9 : c10;
+            double t36 = s[2][i] ? c11 : c12;
+            double t37 = s[2][i] ? c13 : c14;
+            double t38 = s[2][i] ? c15 : c16;
+            double t39 = s[2][i] ? c17 : c18;
+            a[0][i] = FMA(t27, c[21], FMA(t29, c[20], FMA(FMA(t15, t30, t29 * (t16 * (-14.0))), c[19], a[0][i])));
+            a[0][i] = FMA(t25, c[22], a[0][i]);
+            a[1][i] = FMA(t24, c[26], FMA(t26, c[25], FMA(t28, c[24], FMA(t30, c[23], a[1][i]))));
+            a[2][i] = FMA(t19, c[22], FMA(t21, c[21], FMA(t23, c[20], FMA(t25, c[19], a[2][i]))));
+            a[3][i] = FMA(t18, c[26], FMA(t20, c[25], FMA(t22, c[24], FMA(t24, c[23], a[3][i]))));
+            a[4][i] = FMA(t20, c[22], FMA(t22, c[21], FMA(t24, c[20], FMA(t26, c[19], a[4][i]))));
+            a[5][i] = FMA(t19, c[26], FMA(t21, c[25], FMA(t23, c[24], FMA(t25, c[23], a[5][i]))));
+            a[6][i] = FMA(t21, c[22], FMA(t23, c[21], FMA(t25, c[20], FMA(t27, c[19], a[6][i]))));
+            a[7][i] = FMA(t20, c[26], FMA(t22, c[25], FMA(t24, c[24], FMA(t26, c[23], a[7][i]))));
+            a[8][i] = FMA(t22, c[22], FMA(t24, c[21], FMA(t26, c[20], FMA(t28, c[19], a[8][i]))));
+            a[9][i] = FMA(t21, c[26], FMA(t23, c[25], FMA(t25, c[24], FMA(t27, c[23], a[9][i]))));
+            a[10][i] = FMA(t24, c[22], FMA(t26, c[21], FMA(t28, c[20], FMA(t30, c[19], a[10][i]))));
+            a[11][i] = FMA(t23, c[26], FMA(t25, c[25], FMA(t27, c[24], FMA(t29, c[23], a[11][i]))));
+            a[12][i] = FMA(t23, c[22], FMA(t25, c[21], FMA(t27, c[20], FMA(t29, c[19], a[12][i]))));
+            a[13][i] = FMA(t22, c[26], FMA(t24, c[25], FMA(t26, c[24], FMA(t28, c[23], a[13][i]))));
+            a[14][i] = FMA(t18, c[22], FMA(t20, c[21], FMA(t22, c[20], FMA(t24, c[19], a[14][i]))));
+            a[15][i] = FMA(t17, c[26], FMA(t19, c[25], FMA(t21, c[24], FMA(t23, c[23], a[15][i]))));
+            a[16][i] = FMA(t18, t35, FMA(t17, t34, FMA(t14, t33, FMA(t13, t32, FMA(t12, t31, a[16][i])))));
+            a[16][i] = FMA(t22, t39, FMA(t21, t38, FMA(t20, t37, FMA(t19, t36, a[16][i]))));
+            a[17][i] = FMA(t19, t35, FMA(t18, t34, FMA(t17, t33, FMA(t14, t32, FMA(t13, t31, a[17][i])))));
+            a[17][i] = FMA(t23, t39, FMA(t22, t38, FMA(t21, t37, FMA(t20, t36, a[17][i]))));
+            a[18][i] = FMA(t17, c[22], FMA(t19, c[21], FMA(t21, c[20], FMA(t23, c[19], a[18][i]))));
+            a[19][i] = FMA(t14, c[26], FMA(t18, c[25], FMA(t20, c[24], FMA(t22, c[23], a[19][i]))));
+            a[20][i] = FMA(t14, c[22], FMA(t18, c[21], FMA(t20, c[20], FMA(t22, c[19], a[20][i]))));
+            a[21][i] = FMA(t13, c[26], FMA(t17, c[25], FMA(t19, c[24], FMA(t21, c[23], a[21][i]))));
+            a[22][i] = FMA(t13, c[22], FMA(t17, c[21], FMA(t19, c[20], FMA(t21, c[19], a[22][i]))));
+            a[23][i] = FMA(t12, c[26], FMA(t14, c[25], FMA(t18, c[24], FMA(t20, c[23], a[23][i]))));
         }
     }
 #pragma omp simd
@@ -375,13 +391,16 @@ static void mish_exact_float64_backward_block(const double *const *in, const dou
         double t14 = FMA(t7, t9, FMA(t8, t8, s[8][i] * (FMA(t5, t8, FMA(t7, t7, s[7][i] * t13)))));
         double t15 = FMA(t3, t9, FMA(t10, t10, s[10][i] * (FMA(t8, t10, FMA(t9, t9, s[9][i] * t14)))));
         double t16 = FMA(t3, t4, FMA(t2, t2, s[12][i] * (FMA(t2, t10, FMA(t3, t3, s[11][i] * t15)))));
-        double t17 = FMA(s[4][i], s[0][i] * t2, FMA(t1, t0 * (-2.0), a[16][i]));
-        double t18 = FMA(FMA(s[0][i], t3, FMA(t1, 2.0, s[5][i])), s[5][i], FMA(t2, -t0, (a[17][i]) * 0.5));
-        double t19 = (s[15][i] ? ((FMA(t2, t4, t12 * s[12][i])) * s[14][i]) : t17) * s[3][i];
+        double t17 = (FMA(t2, t4, t12 * s[12][i])) * s[14][i];
+        double t18 = FMA(s[4][i], s[0][i] * t2, FMA(t1, t0 * (-2.0), a[16][i]));
+        double t19 = s[15][i] ? t17 : t18;
+        double t20 = FMA(t4, t4, s[13][i] * t16);
+        double t21 = FMA(FMA(s[0][i], t3, FMA(t1, 2.0, s[5][i])), s[5][i], FMA(t2, -t0, (a[17][i]) * 0.5));
+        double t22 = s[15][i] ? t20 : t21;
         out_grad_mean[i] = FMA(grad_mean[i], (t4 * s[3][i]),
-            grad_var[i] * t19);
+            grad_var[i] * (t19 * s[3][i]));
         out_grad_var[i] = FMA(grad_mean[i], (t2 * 0.5),
-            grad_var[i] * (s[15][i] ? (FMA(t4, t4, s[13][i] * t16)) : t18));
+            grad_var[i] * t22);
     }
 }
 
@@ -390,7 +409,6 @@ void mish_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(mish_exact_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(mish_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
+        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

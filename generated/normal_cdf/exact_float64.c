@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -103,10 +103,8 @@ static const double table16[16][2] = {
 
 static void normal_cdf_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     double s[6][LANES], a[1][LANES] = {{0.0}};
     (void)params;
 #pragma omp simd
@@ -115,18 +113,26 @@ static void normal_cdf_exact_float64_forward_block(const double *const *in, cons
         double t1 = s[3][i] ? var[i] : 0.0;
         double t2 = (0x1p100 < t1) ? 0x1p100 : t1;
         double t3 = mean[i] * (1.0 / (SQRT(t1 + 1.0)));
-        double t4 = (20.0 < t3) ? 20.0 : ((t3 < (-20.0)) ? (-20.0) : t3);
-        double t5 = 1.0 / (FMA(t2, 2.0, 1.0));
-        s[2][i] = (t5 * (t2 * 2.0)) * (1.0 / ((SQRT(t5)) + 1.0));
-        s[1][i] = (t4 * t4) * (-0.5);
+        double t4 = (t3 < (-20.0)) ? (-20.0) : t3;
+        double t5 = (20.0 < t3) ? 20.0 : t4;
+        double t6 = 1.0 / (FMA(t2, 2.0, 1.0));
+        s[2][i] = (t6 * (t2 * 2.0)) * (1.0 / ((SQRT(t6)) + 1.0));
+        s[1][i] = (t5 * t5) * (-0.5);
         s[0][i] = -s[2][i];
-        _Bool t9 = t4 < 0.0;
-        _Bool t10 = s[1][i] < (-745.0);
-        double t11 = 1.0 / (FMA(t9 ? (-t4) : t4, 0.25, 1.0));
-        double t12 = t11 * (polynomial0(-0x1.d295e88846ca8p-10, t11 - 0.25));
-        double t13 = (t10 ? 0.0 : (exp64(t10 ? (-745.0) : s[1][i]))) * t12;
-        s[4][i] = SQRT(s[3][i] ? 1.0 : var[i]);
-        s[5][i] = s[3][i] ? (t9 ? t13 : (1.0 - t13)) : s[4][i];
+        _Bool t10 = t5 < 0.0;
+        _Bool t11 = s[1][i] < (-745.0);
+        double t12 = t11 ? (-745.0) : s[1][i];
+        double t13 = exp64(t12);
+        double t14 = t11 ? 0.0 : t13;
+        double t15 = -t5;
+        double t16 = t10 ? t15 : t5;
+        double t17 = 1.0 / (FMA(t16, 0.25, 1.0));
+        double t18 = t14 * (t17 * (polynomial0(-0x1.d295e88846ca8p-10, t17 - 0.25)));
+        double t19 = 1.0 - t18;
+        double t20 = t10 ? t18 : t19;
+        double t21 = s[3][i] ? 1.0 : var[i];
+        s[4][i] = SQRT(t21);
+        s[5][i] = s[3][i] ? t20 : s[4][i];
     }
     for (int k = 0; k < 16; ++k) {
         const double *c = table16[k];
@@ -136,13 +142,18 @@ static void normal_cdf_exact_float64_forward_block(const double *const *in, cons
             double t1 = FMA(t0, t0, 1.0);
             double t2 = s[1][i] * t1;
             _Bool t3 = t2 < (-745.0);
-            a[0][i] = FMA((1.0 / t1) * (t3 ? 0.0 : (exp64(t3 ? (-745.0) : t2))), c[1], a[0][i]);
+            double t4 = t3 ? (-745.0) : t2;
+            double t5 = exp64(t4);
+            double t6 = t3 ? 0.0 : t5;
+            a[0][i] = FMA((1.0 / t1) * t6, c[1], a[0][i]);
         }
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
+        double t0 = s[2][i] * (a[0][i]);
+        double t1 = s[3][i] ? t0 : s[4][i];
         out_mean[i] = s[5][i];
-        out_var[i] = (s[3][i] ? (s[2][i] * (a[0][i])) : s[4][i]);
+        out_var[i] = t1;
     }
 }
 
@@ -150,19 +161,15 @@ void normal_cdf_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(normal_cdf_exact_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(normal_cdf_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void normal_cdf_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     double s[11][LANES], a[1][LANES] = {{0.0}};
     (void)params;
 #pragma omp simd
@@ -172,23 +179,32 @@ static void normal_cdf_exact_float64_backward_block(const double *const *in, con
         double t2 = (0x1p100 < t1) ? 0x1p100 : t1;
         s[4][i] = 1.0 / (SQRT(t1 + 1.0));
         double t4 = mean[i] * s[4][i];
-        s[3][i] = (20.0 < t4) ? 20.0 : ((t4 < (-20.0)) ? (-20.0) : t4);
-        double t6 = 1.0 / (FMA(t2, 2.0, 1.0));
-        double t7 = SQRT(t6);
-        s[2][i] = (t6 * (t2 * 2.0)) * (1.0 / (t7 + 1.0));
+        double t5 = (t4 < (-20.0)) ? (-20.0) : t4;
+        s[3][i] = (20.0 < t4) ? 20.0 : t5;
+        double t7 = 1.0 / (FMA(t2, 2.0, 1.0));
+        double t8 = SQRT(t7);
+        s[2][i] = (t7 * (t2 * 2.0)) * (1.0 / (t8 + 1.0));
         s[1][i] = (s[3][i] * s[3][i]) * (-0.5);
         s[0][i] = -s[2][i];
-        _Bool t11 = s[1][i] < (-745.0);
-        double t12 = (t11 ? 0.0 : (exp64(t11 ? (-745.0) : s[1][i]))) * 0x1.9884533d43651p-2;
-        s[6][i] = SQRT(s[5][i] ? 1.0 : var[i]);
-        s[9][i] = s[5][i] ? (s[4][i] * t12) : s[6][i];
+        _Bool t12 = s[1][i] < (-745.0);
+        double t13 = t12 ? (-745.0) : s[1][i];
+        double t14 = exp64(t13);
+        double t15 = t12 ? 0.0 : t14;
+        double t16 = t15 * 0x1.9884533d43651p-2;
+        double t17 = s[5][i] ? 1.0 : var[i];
+        s[6][i] = SQRT(t17);
+        double t19 = s[4][i] * t16;
+        s[9][i] = s[5][i] ? t19 : s[6][i];
         s[7][i] = (s[4][i] * (s[4][i] * s[3][i])) * (-0.5);
-        s[10][i] = s[5][i] ? (t12 * s[7][i]) : s[6][i];
-        double t17 = FMA(t7, t7, 1.0);
-        double t18 = s[1][i] * t17;
-        _Bool t19 = t18 < (-745.0);
-        double t20 = (1.0 / t17) * (t19 ? 0.0 : (exp64(t19 ? (-745.0) : t18)));
-        s[8][i] = t20 * ((t7 * (t7 * t7)) * 0x1.45f306dc9c883p-2);
+        double t22 = t16 * s[7][i];
+        s[10][i] = s[5][i] ? t22 : s[6][i];
+        double t24 = FMA(t8, t8, 1.0);
+        double t25 = s[1][i] * t24;
+        _Bool t26 = t25 < (-745.0);
+        double t27 = t26 ? (-745.0) : t25;
+        double t28 = exp64(t27);
+        double t29 = t26 ? 0.0 : t28;
+        s[8][i] = ((1.0 / t24) * t29) * ((t8 * (t8 * t8)) * 0x1.45f306dc9c883p-2);
     }
     for (int k = 0; k < 16; ++k) {
         const double *c = table16[k];
@@ -197,16 +213,23 @@ static void normal_cdf_exact_float64_backward_block(const double *const *in, con
             double t0 = FMA(s[0][i], c[0], 1.0);
             double t1 = s[1][i] * (FMA(t0, t0, 1.0));
             _Bool t2 = t1 < (-745.0);
-            a[0][i] = FMA(t2 ? 0.0 : (exp64(t2 ? (-745.0) : t1)), c[1], a[0][i]);
+            double t3 = t2 ? (-745.0) : t1;
+            double t4 = exp64(t3);
+            double t5 = t2 ? 0.0 : t4;
+            a[0][i] = FMA(t5, c[1], a[0][i]);
         }
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = -(s[3][i] * (s[2][i] * (a[0][i])));
+        double t1 = s[4][i] * t0;
+        double t2 = s[5][i] ? t1 : s[6][i];
+        double t3 = FMA(s[7][i], t0, s[8][i]);
+        double t4 = s[5][i] ? t3 : s[6][i];
         out_grad_mean[i] = FMA(grad_mean[i], s[9][i],
-            grad_var[i] * (s[5][i] ? (s[4][i] * t0) : s[6][i]));
+            grad_var[i] * t2);
         out_grad_var[i] = FMA(grad_mean[i], s[10][i],
-            grad_var[i] * (s[5][i] ? (FMA(s[7][i], t0, s[8][i])) : s[6][i]));
+            grad_var[i] * t4);
     }
 }
 
@@ -215,7 +238,6 @@ void normal_cdf_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(normal_cdf_exact_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(normal_cdf_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
+        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

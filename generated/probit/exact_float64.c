@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -83,10 +83,8 @@ INLINE double polynomial0(double y, double x)
 
 static void probit_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
@@ -94,15 +92,24 @@ static void probit_exact_float64_forward_block(const double *const *in, const do
         _Bool t1 = t0 < 0.0;
         double t2 = (t0 * t0) * (-0.5);
         _Bool t3 = t2 < (-745.0);
-        double t4 = 1.0 / (FMA(t1 ? (-t0) : t0, 0.25, 1.0));
-        double t5 = t4 * (polynomial0(-0x1.d295e88846ca8p-10, t4 - 0.25));
-        double t6 = (t3 ? 0.0 : (exp64(t3 ? (-745.0) : t2))) * t5;
-        double t7 = 1.0 - t6;
-        double t8 = t1 ? t6 : t7;
-        _Bool t9 = 0.0 <= var[i];
-        double t10 = SQRT(t9 ? 1.0 : var[i]);
-        out_mean[i] = (t9 ? t8 : t10);
-        out_var[i] = (t9 ? (t8 * (t1 ? t7 : t6)) : t10);
+        double t4 = t3 ? (-745.0) : t2;
+        double t5 = exp64(t4);
+        double t6 = t3 ? 0.0 : t5;
+        double t7 = -t0;
+        double t8 = t1 ? t7 : t0;
+        double t9 = 1.0 / (FMA(t8, 0.25, 1.0));
+        double t10 = t6 * (t9 * (polynomial0(-0x1.d295e88846ca8p-10, t9 - 0.25)));
+        double t11 = 1.0 - t10;
+        double t12 = t1 ? t10 : t11;
+        _Bool t13 = 0.0 <= var[i];
+        double t14 = t13 ? 1.0 : var[i];
+        double t15 = SQRT(t14);
+        double t16 = t13 ? t12 : t15;
+        double t17 = t1 ? t11 : t10;
+        double t18 = t12 * t17;
+        double t19 = t13 ? t18 : t15;
+        out_mean[i] = t16;
+        out_var[i] = t19;
     }
 }
 
@@ -110,19 +117,15 @@ void probit_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(probit_exact_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(probit_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void probit_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
@@ -130,20 +133,33 @@ static void probit_exact_float64_backward_block(const double *const *in, const d
         double t1 = mean[i] * t0;
         double t2 = (t1 * t1) * (-0.5);
         _Bool t3 = t2 < (-745.0);
-        double t4 = t3 ? 0.0 : (exp64(t3 ? (-745.0) : t2));
-        double t5 = (t0 * 0x1.9884533d43651p-2) * t4;
-        _Bool t6 = 0.0 <= var[i];
-        double t7 = SQRT(t6 ? 1.0 : var[i]);
-        double t8 = t4 * (t0 * (t0 * (t1 * (-0x1.9884533d43651p-3))));
-        _Bool t9 = t1 < 0.0;
-        double t10 = 1.0 / (FMA(t9 ? (-t1) : t1, 0.25, 1.0));
-        double t11 = t4 * (t10 * (polynomial0(-0x1.d295e88846ca8p-10, t10 - 0.25)));
-        double t12 = 1.0 - t11;
-        double t13 = (t9 ? t12 : t11) - (t9 ? t11 : t12);
-        out_grad_mean[i] = FMA(grad_mean[i], (t6 ? t5 : t7),
-            grad_var[i] * (t6 ? (t5 * t13) : t7));
-        out_grad_var[i] = FMA(grad_mean[i], (t6 ? t8 : t7),
-            grad_var[i] * (t6 ? (t8 * t13) : t7));
+        double t4 = t3 ? (-745.0) : t2;
+        double t5 = exp64(t4);
+        double t6 = t3 ? 0.0 : t5;
+        double t7 = (t0 * 0x1.9884533d43651p-2) * t6;
+        _Bool t8 = 0.0 <= var[i];
+        double t9 = t8 ? 1.0 : var[i];
+        double t10 = SQRT(t9);
+        double t11 = t8 ? t7 : t10;
+        double t12 = t6 * (t0 * (t0 * (t1 * (-0x1.9884533d43651p-3))));
+        double t13 = t8 ? t12 : t10;
+        _Bool t14 = t1 < 0.0;
+        double t15 = -t1;
+        double t16 = t14 ? t15 : t1;
+        double t17 = 1.0 / (FMA(t16, 0.25, 1.0));
+        double t18 = t6 * (t17 * (polynomial0(-0x1.d295e88846ca8p-10, t17 - 0.25)));
+        double t19 = 1.0 - t18;
+        double t20 = t14 ? t19 : t18;
+        double t21 = t14 ? t18 : t19;
+        double t22 = t20 - t21;
+        double t23 = t7 * t22;
+        double t24 = t8 ? t23 : t10;
+        double t25 = t12 * t22;
+        double t26 = t8 ? t25 : t10;
+        out_grad_mean[i] = FMA(grad_mean[i], t11,
+            grad_var[i] * t24);
+        out_grad_var[i] = FMA(grad_mean[i], t13,
+            grad_var[i] * t26);
     }
 }
 
@@ -152,7 +168,6 @@ void probit_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(probit_exact_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(probit_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
+        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -94,33 +94,50 @@ INLINE double polynomial1(double y, double x)
 
 static void relu_fitted_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean[i] < 0.0;
         double t1 = ABS(mean[i]);
         _Bool t2 = var[i] == 0.0;
-        double t3 = SQRT(t2 ? 0x1p-100 : var[i]);
-        double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
-        double t5 = (38.5 < t4) ? 38.5 : t4;
-        double t6 = 1.0 / (FMA(t5, 0.25, 1.0));
-        double t7 = (exp64(-0.5 * t5 * t5)) * ((polynomial0(-0x1.d45a6927d9705p-10, t6 - 0.25)) * (t6 * t6));
-        _Bool t8 = t2 & (0.0 < t1);
-        double t9 = (t8 ? 0x1p100 : t1) * (1.0 / (SQRT(t2 ? 1.0 : var[i])));
-        double t10 = (0x1p60 < t9) ? 0x1p60 : t9;
-        double t11 = (t0 ? (-t10) : t10) * 0x1.59a35e0a0ddd6p1;
-        _Bool t12 = t11 < 0.0;
-        double t13 = -(t12 ? (-t11) : t11);
-        _Bool t14 = t13 < (-745.0);
-        double t15 = t14 ? 0.0 : (exp64(t14 ? (-745.0) : t13));
-        double t16 = 1.0 / (t15 + 1.0);
-        _Bool t17 = 0.0 <= var[i];
-        out_mean[i] = (FMA(t1, t0 ? 0.0 : 1.0, (t2 ? 0.0 : t3) * t7));
-        out_var[i] = (t17 ? (var[i] * (t12 ? (t15 * t16) : t16)) : (SQRT(t17 ? 1.0 : var[i])));
+        double t3 = t2 ? 0x1p-100 : var[i];
+        double t4 = t1 * 0x1p126;
+        double t5 = t2 ? t4 : t1;
+        double t6 = SQRT(t3);
+        double t7 = t5 / t6;
+        double t8 = (38.5 < t7) ? 38.5 : t7;
+        double t9 = t2 ? 0.0 : t6;
+        double t10 = 1.0 / (FMA(t8, 0.25, 1.0));
+        double t11 = (polynomial0(-0x1.d45a6927d9705p-10, t10 - 0.25)) * (t10 * t10);
+        double t12 = t0 ? 0.0 : 1.0;
+        double t13 = t2 ? 1.0 : var[i];
+        _Bool t14 = t2 & (0.0 < t1);
+        double t15 = t14 ? 0x1p100 : t1;
+        double t16 = t15 * (1.0 / (SQRT(t13)));
+        double t17 = (0x1p60 < t16) ? 0x1p60 : t16;
+        double t18 = -t17;
+        double t19 = t0 ? t18 : t17;
+        double t20 = t19 * 0x1.59a35e0a0ddd6p1;
+        _Bool t21 = t20 < 0.0;
+        double t22 = -t20;
+        double t23 = t21 ? t22 : t20;
+        double t24 = -t23;
+        _Bool t25 = t24 < (-745.0);
+        double t26 = t25 ? (-745.0) : t24;
+        double t27 = exp64(t26);
+        double t28 = t25 ? 0.0 : t27;
+        double t29 = 1.0 / (t28 + 1.0);
+        double t30 = t28 * t29;
+        double t31 = t21 ? t30 : t29;
+        _Bool t32 = 0.0 <= var[i];
+        double t33 = t32 ? 1.0 : var[i];
+        double t34 = var[i] * t31;
+        double t35 = SQRT(t33);
+        double t36 = t32 ? t34 : t35;
+        out_mean[i] = (FMA(t1, t12, t9 * ((exp64(-0.5 * t8 * t8)) * t11)));
+        out_var[i] = t36;
     }
 }
 
@@ -128,53 +145,68 @@ void relu_fitted_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(relu_fitted_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(relu_fitted_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void relu_fitted_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean[i] < 0.0;
         double t1 = ABS(mean[i]);
         _Bool t2 = var[i] == 0.0;
-        double t3 = SQRT(t2 ? 0x1p-100 : var[i]);
-        double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
-        double t5 = (38.5 < t4) ? 38.5 : t4;
-        double t6 = exp64(-0.5 * t5 * t5);
-        double t7 = 1.0 / (FMA(t5, 0.25, 1.0));
-        double t8 = t7 * (polynomial1(-0x1.44af0644c1657p-10, t7 - 0.25));
-        double t9 = SQRT(t2 ? 1.0 : var[i]);
-        _Bool t10 = t2 & (0.0 < t1);
-        double t11 = (t10 ? 0x1p100 : t1) * (1.0 / t9);
-        double t12 = (0x1p60 < t11) ? 0x1p60 : t11;
-        double t13 = t0 ? (-t12) : t12;
-        double t14 = t13 * 0x1.59a35e0a0ddd6p1;
-        _Bool t15 = t14 < 0.0;
-        double t16 = -(t15 ? (-t14) : t14);
-        _Bool t17 = t16 < (-745.0);
-        double t18 = t17 ? 0.0 : (exp64(t17 ? (-745.0) : t16));
-        double t19 = 1.0 / (t18 + 1.0);
-        double t20 = t18 * t19;
-        double t21 = t15 ? t19 : t20;
-        double t22 = t15 ? t20 : t19;
-        _Bool t23 = 0.0 <= var[i];
-        double t24 = SQRT(t23 ? 1.0 : var[i]);
-        double t25 = t23 ? ((t2 ? 0.0 : t9) * (t22 * (t21 * 0x1.59a35e0a0ddd6p1))) : t24;
-        out_grad_mean[i] = FMA(grad_mean[i], ((t6 * (t0 ? t8 : (-t8))) + (t0 ? 0.0 : 1.0)),
-            grad_var[i] * t25);
-        double t26 = t23 ? (t22 + (t22 * (t21 * (t13 * (-0x1.59a35e0a0ddd6p0))))) : t24;
-        out_grad_var[i] = FMA(grad_mean[i], ((t2 ? 0.0 : (1.0 / t3)) * (t6 * 0x1.9884533d43651p-3)),
-            grad_var[i] * t26);
+        double t3 = t2 ? 0x1p-100 : var[i];
+        double t4 = t1 * 0x1p126;
+        double t5 = t2 ? t4 : t1;
+        double t6 = SQRT(t3);
+        double t7 = t5 / t6;
+        double t8 = (38.5 < t7) ? 38.5 : t7;
+        double t9 = exp64(-0.5 * t8 * t8);
+        double t10 = 1.0 / t6;
+        double t11 = t2 ? 0.0 : t10;
+        double t12 = 1.0 / (FMA(t8, 0.25, 1.0));
+        double t13 = t12 * (polynomial1(-0x1.44af0644c1657p-10, t12 - 0.25));
+        double t14 = -t13;
+        double t15 = t0 ? t13 : t14;
+        double t16 = t0 ? 0.0 : 1.0;
+        double t17 = t2 ? 1.0 : var[i];
+        double t18 = SQRT(t17);
+        double t19 = t2 ? 0.0 : t18;
+        _Bool t20 = t2 & (0.0 < t1);
+        double t21 = t20 ? 0x1p100 : t1;
+        double t22 = t21 * (1.0 / t18);
+        double t23 = (0x1p60 < t22) ? 0x1p60 : t22;
+        double t24 = -t23;
+        double t25 = t0 ? t24 : t23;
+        double t26 = t25 * 0x1.59a35e0a0ddd6p1;
+        _Bool t27 = t26 < 0.0;
+        double t28 = -t26;
+        double t29 = t27 ? t28 : t26;
+        double t30 = -t29;
+        _Bool t31 = t30 < (-745.0);
+        double t32 = t31 ? (-745.0) : t30;
+        double t33 = exp64(t32);
+        double t34 = t31 ? 0.0 : t33;
+        double t35 = 1.0 / (t34 + 1.0);
+        double t36 = t34 * t35;
+        double t37 = t27 ? t35 : t36;
+        double t38 = t27 ? t36 : t35;
+        _Bool t39 = 0.0 <= var[i];
+        double t40 = t39 ? 1.0 : var[i];
+        double t41 = SQRT(t40);
+        double t42 = t19 * (t38 * (t37 * 0x1.59a35e0a0ddd6p1));
+        double t43 = t39 ? t42 : t41;
+        double t44 = t38 + (t38 * (t37 * (t25 * (-0x1.59a35e0a0ddd6p0))));
+        double t45 = t39 ? t44 : t41;
+        out_grad_mean[i] = FMA(grad_mean[i], ((t9 * t15) + t16),
+            grad_var[i] * t43);
+        out_grad_var[i] = FMA(grad_mean[i], (t11 * (t9 * 0x1.9884533d43651p-3)),
+            grad_var[i] * t45);
     }
 }
 
@@ -183,7 +215,6 @@ void relu_fitted_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(relu_fitted_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(relu_fitted_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
+        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

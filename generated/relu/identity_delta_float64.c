@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -44,19 +44,22 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 static void relu_identity_delta_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = (mean[i] == mean[i]) ? 0.0 : mean[i];
         _Bool t1 = 0.0 < mean[i];
-        _Bool t2 = 0.0 <= var[i];
-        double t3 = SQRT(t2 ? 1.0 : var[i]);
-        out_mean[i] = (t2 ? (t1 ? mean[i] : t0) : t3);
-        out_var[i] = (t2 ? (t1 ? var[i] : t0) : t3);
+        double t2 = t1 ? mean[i] : t0;
+        _Bool t3 = 0.0 <= var[i];
+        double t4 = t3 ? 1.0 : var[i];
+        double t5 = SQRT(t4);
+        double t6 = t3 ? t2 : t5;
+        double t7 = t1 ? var[i] : t0;
+        double t8 = t3 ? t7 : t5;
+        out_mean[i] = t6;
+        out_var[i] = t8;
     }
 }
 
@@ -64,31 +67,29 @@ void relu_identity_delta_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(relu_identity_delta_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(relu_identity_delta_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void relu_identity_delta_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = (mean[i] == mean[i]) ? 0.0 : mean[i];
-        _Bool t1 = 0.0 <= var[i];
-        double t2 = SQRT(t1 ? 1.0 : var[i]);
-        double t3 = t1 ? ((0.0 < mean[i]) ? 1.0 : t0) : t2;
-        double t4 = t1 ? t0 : t2;
-        out_grad_mean[i] = FMA(grad_mean[i], t3,
-            grad_var[i] * t4);
-        out_grad_var[i] = FMA(grad_mean[i], t4,
-            grad_var[i] * t3);
+        double t1 = (0.0 < mean[i]) ? 1.0 : t0;
+        _Bool t2 = 0.0 <= var[i];
+        double t3 = t2 ? 1.0 : var[i];
+        double t4 = SQRT(t3);
+        double t5 = t2 ? t1 : t4;
+        double t6 = t2 ? t0 : t4;
+        out_grad_mean[i] = FMA(grad_mean[i], t5,
+            grad_var[i] * t6);
+        out_grad_var[i] = FMA(grad_mean[i], t6,
+            grad_var[i] * t5);
     }
 }
 
@@ -97,7 +98,6 @@ void relu_identity_delta_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(relu_identity_delta_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(relu_identity_delta_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var},
+        4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -93,10 +93,8 @@ INLINE double polynomial1(double y, double x)
 
 static void relu_logistic_input_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
@@ -105,24 +103,36 @@ static void relu_logistic_input_float64_forward_block(const double *const *in, c
         double t2 = ABS(mean[i]);
         _Bool t3 = var[i] == 0.0;
         _Bool t4 = t3 & (0.0 < t2);
-        double t5 = SQRT(t3 ? 1.0 : var[i]);
-        double t6 = (t4 ? 0x1p100 : t2) * (1.0 / t5);
-        double t7 = (0x1p60 < t6) ? 0x1p60 : t6;
-        double t8 = t1 ? (-t7) : t7;
-        double t9 = (t1 ? (-t8) : t8) * 0x1.d05527b6e43d2p0;
-        double t10 = (700.0 < t9) ? 700.0 : t9;
-        double t11 = exp64(-t10);
-        double t12 = t11 - 0.5;
-        double t13 = polynomial0(0x1.a42182c54853ap-16, t12);
-        double t14 = t11 * t13;
-        _Bool t15 = 0.0 <= var[i];
-        double t16 = SQRT(t15 ? 1.0 : var[i]);
-        double t17 = (mean[i] * (t0 ? 1.0 : 0.0)) + (((t3 ? 0.0 : t5) * 0x1.1a47c7ee5a514p-1) * t14);
-        double t18 = t13 * t14;
-        double t19 = (polynomial1(0x1.1dff1952d3174p-18, t12)) * 2.0;
-        double t20 = var[i] * (1.0 - (t11 * (((t18 + t19) + ((t10 * t13) * 2.0)) * 0x1.37423899a1558p-2)));
-        out_mean[i] = (t15 ? t17 : t16);
-        out_var[i] = (t15 ? (t0 ? t20 : (var[i] * (t11 * ((t19 - t18) * 0x1.37423899a1558p-2)))) : t16);
+        double t5 = t4 ? 0x1p100 : t2;
+        double t6 = t3 ? 1.0 : var[i];
+        double t7 = SQRT(t6);
+        double t8 = t5 * (1.0 / t7);
+        double t9 = (0x1p60 < t8) ? 0x1p60 : t8;
+        double t10 = -t9;
+        double t11 = t1 ? t10 : t9;
+        double t12 = -t11;
+        double t13 = t1 ? t12 : t11;
+        double t14 = t13 * 0x1.d05527b6e43d2p0;
+        double t15 = (700.0 < t14) ? 700.0 : t14;
+        double t16 = exp64(-t15);
+        double t17 = t16 - 0.5;
+        double t18 = polynomial0(0x1.a42182c54853ap-16, t17);
+        double t19 = t3 ? 0.0 : t7;
+        double t20 = t0 ? 1.0 : 0.0;
+        double t21 = t16 * t18;
+        _Bool t22 = 0.0 <= var[i];
+        double t23 = t22 ? 1.0 : var[i];
+        double t24 = SQRT(t23);
+        double t25 = (mean[i] * t20) + ((t19 * 0x1.1a47c7ee5a514p-1) * t21);
+        double t26 = t22 ? t25 : t24;
+        double t27 = t18 * t21;
+        double t28 = (polynomial1(0x1.1dff1952d3174p-18, t17)) * 2.0;
+        double t29 = var[i] * (1.0 - (t16 * (((t27 + t28) + ((t15 * t18) * 2.0)) * 0x1.37423899a1558p-2)));
+        double t30 = var[i] * (t16 * ((t28 - t27) * 0x1.37423899a1558p-2));
+        double t31 = t0 ? t29 : t30;
+        double t32 = t22 ? t31 : t24;
+        out_mean[i] = t26;
+        out_var[i] = t32;
     }
 }
 
@@ -130,19 +140,15 @@ void relu_logistic_input_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(relu_logistic_input_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(relu_logistic_input_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void relu_logistic_input_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
@@ -151,33 +157,50 @@ static void relu_logistic_input_float64_backward_block(const double *const *in, 
         double t2 = ABS(mean[i]);
         _Bool t3 = var[i] == 0.0;
         _Bool t4 = t3 & (0.0 < t2);
-        double t5 = SQRT(t3 ? 1.0 : var[i]);
-        double t6 = 1.0 / t5;
-        double t7 = (t4 ? 0x1p100 : t2) * t6;
-        double t8 = (0x1p60 < t7) ? 0x1p60 : t7;
-        double t9 = t1 ? (-t8) : t8;
-        double t10 = (t1 ? (-t9) : t9) * 0x1.d05527b6e43d2p0;
-        double t11 = (700.0 < t10) ? 700.0 : t10;
-        double t12 = exp64(-t11);
-        double t13 = t12 - 0.5;
-        double t14 = polynomial0(0x1.a42182c54853ap-16, t13);
-        double t15 = 1.0 / (t12 + 1.0);
-        double t16 = t12 * t15;
-        _Bool t17 = 0.0 <= var[i];
-        double t18 = SQRT(t17 ? 1.0 : var[i]);
-        double t19 = t15 * (t14 * 2.0);
-        double t20 = t15 * ((FMA(t12, t14, t11)) * 2.0);
-        double t21 = t14 * (t12 * t14);
-        double t22 = (polynomial1(0x1.1dff1952d3174p-18, t13)) * 2.0;
-        double t23 = t11 * 0x1.37423899a1558p-3;
-        double t24 = t12 * (FMA(t20, t23, ((t21 + t22) + ((t11 * t14) * 2.0)) * 0x1.37423899a1558p-2));
-        double t25 = t0 ? (1.0 - t24) : (t12 * (FMA(t19, t23, (t22 - t21) * 0x1.37423899a1558p-2)));
-        double t26 = t17 ? (((t3 ? 0.0 : t5) * 0x1.1a47c7ee5a514p-1) * (t12 * (t0 ? t20 : t19))) : t18;
-        out_grad_mean[i] = FMA(grad_mean[i], (t17 ? (t0 ? (1.0 - t16) : t16) : t18),
-            grad_var[i] * t26);
-        double t27 = t17 ? ((t3 ? 0.0 : t6) * (t12 * ((FMA(t11, t15, t14)) * 0x1.1a47c7ee5a514p-2))) : t18;
-        out_grad_var[i] = FMA(grad_mean[i], t27,
-            grad_var[i] * (t17 ? t25 : t18));
+        double t5 = t4 ? 0x1p100 : t2;
+        double t6 = t3 ? 1.0 : var[i];
+        double t7 = SQRT(t6);
+        double t8 = 1.0 / t7;
+        double t9 = t5 * t8;
+        double t10 = (0x1p60 < t9) ? 0x1p60 : t9;
+        double t11 = -t10;
+        double t12 = t1 ? t11 : t10;
+        double t13 = -t12;
+        double t14 = t1 ? t13 : t12;
+        double t15 = t14 * 0x1.d05527b6e43d2p0;
+        double t16 = (700.0 < t15) ? 700.0 : t15;
+        double t17 = exp64(-t16);
+        double t18 = t17 - 0.5;
+        double t19 = polynomial0(0x1.a42182c54853ap-16, t18);
+        double t20 = 1.0 / (t17 + 1.0);
+        double t21 = t3 ? 0.0 : t7;
+        double t22 = t3 ? 0.0 : t8;
+        double t23 = t17 * t20;
+        double t24 = 1.0 - t23;
+        double t25 = t0 ? t24 : t23;
+        _Bool t26 = 0.0 <= var[i];
+        double t27 = t26 ? 1.0 : var[i];
+        double t28 = SQRT(t27);
+        double t29 = t26 ? t25 : t28;
+        double t30 = t22 * (t17 * ((FMA(t16, t20, t19)) * 0x1.1a47c7ee5a514p-2));
+        double t31 = t26 ? t30 : t28;
+        double t32 = t20 * (t19 * 2.0);
+        double t33 = t20 * ((FMA(t17, t19, t16)) * 2.0);
+        double t34 = t0 ? t33 : t32;
+        double t35 = (t21 * 0x1.1a47c7ee5a514p-1) * (t17 * t34);
+        double t36 = t26 ? t35 : t28;
+        double t37 = t19 * (t17 * t19);
+        double t38 = (polynomial1(0x1.1dff1952d3174p-18, t18)) * 2.0;
+        double t39 = t16 * 0x1.37423899a1558p-3;
+        double t40 = t17 * (FMA(t33, t39, ((t37 + t38) + ((t16 * t19) * 2.0)) * 0x1.37423899a1558p-2));
+        double t41 = 1.0 - t40;
+        double t42 = t17 * (FMA(t32, t39, (t38 - t37) * 0x1.37423899a1558p-2));
+        double t43 = t0 ? t41 : t42;
+        double t44 = t26 ? t43 : t28;
+        out_grad_mean[i] = FMA(grad_mean[i], t29,
+            grad_var[i] * t36);
+        out_grad_var[i] = FMA(grad_mean[i], t31,
+            grad_var[i] * t44);
     }
 }
 
@@ -186,7 +209,6 @@ void relu_logistic_input_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(relu_logistic_input_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(relu_logistic_input_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var},
+        4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -107,53 +107,69 @@ INLINE double polynomial2(double y, double x)
 
 static void relu_squared_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean[i] < 0.0;
         double t1 = ABS(mean[i]);
         _Bool t2 = var[i] == 0.0;
-        double t3 = SQRT(t2 ? 0x1p-100 : var[i]);
-        double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
-        double t5 = (38.5 < t4) ? 38.5 : t4;
-        double t6 = exp64(-0.5 * t5 * t5);
-        double t7 = 1.0 / (FMA(t5, 0.25, 1.0));
-        double t8 = t7 - 0.25;
-        double t9 = t7 * (t7 * (t7 * t7));
-        double t10 = (polynomial0(0x1.326d2aabc18eap-4, t8)) * (t7 * t9);
-        double t11 = t9 * (polynomial1(0x1.b108dd9227809p-5, t8));
-        double t12 = FMA(t5, t11, t10 * 4.0);
-        _Bool t13 = 0x1p40 < var[i];
-        _Bool t14 = t13 & (t5 < 4.0);
-        double t15 = t14 ? 0x1p-10 : 1.0;
-        _Bool t16 = 1.0 < var[i];
-        double t17 = t0 ? 0.0 : ((t1 * (t1 * t15)) + (var[i] * t15));
-        double t18 = var[i] * (t13 ? 0x1p-72 : 1.0);
-        double t19 = (t6 * (t0 ? (t12 * 2.0) : (t12 * (-2.0)))) * (t18 * (t15 * (t13 ? 0x1p72 : 1.0)));
-        double t20 = t14 ? 1024.0 : 1.0;
-        double t21 = (t17 + t19) * t20;
-        double t22 = (t17 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
-        double t23 = ((ABS(t21)) <= 0x1.fffffffffffffp1023) ? t21 : t22;
-        double t24 = (t23 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t23;
-        _Bool t25 = t3 == t3;
-        _Bool t26 = mean[i] == mean[i];
-        double t27 = t25 ? ((0x1.fffffffffffffp1023 < t24) ? 0x1.fffffffffffffp1023 : t24) : t3;
-        double t28 = t6 * (-(t12 * (t12 * 4.0)));
-        double t29 = FMA(t10, (-8.0), FMA(t11, t5 * (-8.0), FMA(FMA(t5, t12, t11 * 3.0), t5 * 4.0, t28)));
-        double t30 = (t1 * (t1 * (var[i] * (t16 ? t15 : 4.0)))) * (t16 ? 4.0 : 1.0);
-        double t31 = t0 ? 0.0 : (t30 + ((var[i] * (var[i] * (t16 ? t15 : 2.0))) * (t16 ? 2.0 : 1.0)));
-        double t32 = (t18 * (t6 * (t0 ? (FMA(t10, 24.0, t28)) : t29))) * (t18 * (t15 * (t13 ? 0x1p144 : 1.0)));
-        double t33 = (t31 + t32) * t20;
-        double t34 = (t31 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
-        double t35 = ((ABS(t33)) <= 0x1.fffffffffffffp1023) ? t33 : t34;
-        double t36 = (t35 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t35;
-        double t37 = t25 ? ((0x1.fffffffffffffp1023 < t36) ? 0x1.fffffffffffffp1023 : t36) : t3;
-        out_mean[i] = (t26 ? t27 : mean[i]);
-        out_var[i] = (t26 ? t37 : mean[i]);
+        double t3 = t2 ? 0x1p-100 : var[i];
+        double t4 = t1 * 0x1p126;
+        double t5 = t2 ? t4 : t1;
+        double t6 = SQRT(t3);
+        double t7 = t5 / t6;
+        double t8 = (38.5 < t7) ? 38.5 : t7;
+        double t9 = exp64(-0.5 * t8 * t8);
+        double t10 = 1.0 / (FMA(t8, 0.25, 1.0));
+        double t11 = t10 - 0.25;
+        double t12 = t10 * (t10 * (t10 * t10));
+        double t13 = (polynomial0(0x1.326d2aabc18eap-4, t11)) * (t10 * t12);
+        double t14 = t12 * (polynomial1(0x1.b108dd9227809p-5, t11));
+        double t15 = FMA(t8, t14, t13 * 4.0);
+        double t16 = t15 * 2.0;
+        double t17 = t15 * (-2.0);
+        double t18 = t0 ? t16 : t17;
+        _Bool t19 = 0x1p40 < var[i];
+        _Bool t20 = t19 & (t8 < 4.0);
+        double t21 = t20 ? 0x1p-10 : 1.0;
+        _Bool t22 = 1.0 < var[i];
+        double t23 = (t1 * (t1 * t21)) + (var[i] * t21);
+        double t24 = t0 ? 0.0 : t23;
+        double t25 = t19 ? 0x1p-72 : 1.0;
+        double t26 = var[i] * t25;
+        double t27 = t19 ? 0x1p72 : 1.0;
+        double t28 = t20 ? 1024.0 : 1.0;
+        double t29 = (t24 + ((t9 * t18) * (t26 * (t21 * t27)))) * t28;
+        double t30 = (t24 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
+        double t31 = ((ABS(t29)) <= 0x1.fffffffffffffp1023) ? t29 : t30;
+        double t32 = (t31 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t31;
+        double t33 = (0x1.fffffffffffffp1023 < t32) ? 0x1.fffffffffffffp1023 : t32;
+        _Bool t34 = t6 == t6;
+        double t35 = t34 ? t33 : t6;
+        _Bool t36 = mean[i] == mean[i];
+        double t37 = t36 ? t35 : mean[i];
+        double t38 = t9 * (-(t15 * (t15 * 4.0)));
+        double t39 = FMA(t13, 24.0, t38);
+        double t40 = FMA(t13, (-8.0), FMA(t14, t8 * (-8.0), FMA(FMA(t8, t15, t14 * 3.0), t8 * 4.0, t38)));
+        double t41 = t0 ? t39 : t40;
+        double t42 = t22 ? t21 : 4.0;
+        double t43 = t22 ? 4.0 : 1.0;
+        double t44 = t22 ? t21 : 2.0;
+        double t45 = t22 ? 2.0 : 1.0;
+        double t46 = ((t1 * (t1 * (var[i] * t42))) * t43) + ((var[i] * (var[i] * t44)) * t45);
+        double t47 = t0 ? 0.0 : t46;
+        double t48 = t19 ? 0x1p144 : 1.0;
+        double t49 = (t47 + ((t26 * (t9 * t41)) * (t26 * (t21 * t48)))) * t28;
+        double t50 = (t47 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
+        double t51 = ((ABS(t49)) <= 0x1.fffffffffffffp1023) ? t49 : t50;
+        double t52 = (t51 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t51;
+        double t53 = (0x1.fffffffffffffp1023 < t52) ? 0x1.fffffffffffffp1023 : t52;
+        double t54 = t34 ? t53 : t6;
+        double t55 = t36 ? t54 : mean[i];
+        out_mean[i] = t37;
+        out_var[i] = t55;
     }
 }
 
@@ -161,73 +177,90 @@ void relu_squared_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(relu_squared_exact_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(relu_squared_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void relu_squared_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean[i] < 0.0;
         double t1 = ABS(mean[i]);
         _Bool t2 = var[i] == 0.0;
-        double t3 = SQRT(t2 ? 0x1p-100 : var[i]);
-        double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
-        double t5 = (38.5 < t4) ? 38.5 : t4;
-        double t6 = exp64(-0.5 * t5 * t5);
-        double t7 = t2 ? 0.0 : t3;
-        double t8 = 1.0 / (FMA(t5, 0.25, 1.0));
-        double t9 = t8 - 0.25;
-        double t10 = t8 * (t8 * t8);
-        double t11 = (polynomial1(0x1.b108dd9227809p-5, t9)) * (t8 * t10);
-        double t12 = t10 * (polynomial2(-0x1.c49ef81823d75p-7, t9));
-        double t13 = FMA(t5, t12, t11 * 3.0);
-        double t14 = FMA(t5, t13, t12 * 2.0);
-        _Bool t15 = 0x1p40 < var[i];
-        _Bool t16 = t15 & (t5 < 4.0);
-        double t17 = t16 ? 0x1p-10 : 1.0;
-        _Bool t18 = 1.0 < var[i];
-        double t19 = t0 ? 0.0 : ((t1 * (t18 ? t17 : 2.0)) * (t18 ? 2.0 : 1.0));
-        double t20 = var[i] * (t15 ? 0x1p-72 : 1.0);
-        double t21 = t16 ? 1024.0 : 1.0;
-        double t22 = (t19 + ((t6 * (t13 * 2.0)) * (t7 * t17))) * t21;
-        double t23 = (t19 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
-        double t24 = ((ABS(t22)) <= 0x1.fffffffffffffp1023) ? t22 : t23;
-        double t25 = (t24 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t24;
-        double t26 = (t6 * (t0 ? t14 : (-t14))) + (t0 ? 0.0 : 1.0);
-        double t27 = (t26 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t26;
-        double t28 = t13 * (t12 * 8.0);
-        double t29 = FMA(t11, 12.0, FMA(t12, t5 * 12.0, FMA(t14, t5 * (-4.0), t6 * t28)));
-        double t30 = t0 ? 0.0 : ((t1 * (var[i] * (t18 ? t17 : 8.0))) * (t18 ? 8.0 : 1.0));
-        double t31 = t17 * (t15 ? 0x1p72 : 1.0);
-        double t32 = (t30 + ((t20 * (t6 * (t0 ? (FMA(t11, 24.0, t6 * (-t28))) : t29))) * (t7 * t31))) * t21;
-        double t33 = (t30 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
-        double t34 = ((ABS(t32)) <= 0x1.fffffffffffffp1023) ? t32 : t33;
-        double t35 = (t34 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t34;
-        double t36 = t6 * (-(t14 * (t12 * 4.0)));
-        double t37 = t0 ? (FMA(t12, 12.0, t36)) : (FMA(t12, (-4.0), FMA(t5 * 2.0, 0x1.9884533d43651p-2, t36)));
-        double t38 = t18 ? t17 : 4.0;
-        double t39 = t18 ? 4.0 : 1.0;
-        double t40 = t0 ? 0.0 : (((t1 * (t1 * t38)) * t39) + ((var[i] * t38) * t39));
-        double t41 = (t40 + ((t6 * t37) * (t20 * t31))) * t21;
-        double t42 = (t40 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
-        double t43 = ((ABS(t41)) <= 0x1.fffffffffffffp1023) ? t41 : t42;
-        double t44 = (t43 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t43;
-        double t45 = (0x1.fffffffffffffp1023 < t25) ? 0x1.fffffffffffffp1023 : t25;
-        out_grad_mean[i] = FMA(grad_mean[i], t45,
-            grad_var[i] * ((0x1.fffffffffffffp1023 < t35) ? 0x1.fffffffffffffp1023 : t35));
-        double t46 = (0x1.fffffffffffffp1023 < t27) ? 0x1.fffffffffffffp1023 : t27;
-        out_grad_var[i] = FMA(grad_mean[i], t46,
-            grad_var[i] * ((0x1.fffffffffffffp1023 < t44) ? 0x1.fffffffffffffp1023 : t44));
+        double t3 = t2 ? 0x1p-100 : var[i];
+        double t4 = t1 * 0x1p126;
+        double t5 = t2 ? t4 : t1;
+        double t6 = SQRT(t3);
+        double t7 = t5 / t6;
+        double t8 = (38.5 < t7) ? 38.5 : t7;
+        double t9 = exp64(-0.5 * t8 * t8);
+        double t10 = t2 ? 0.0 : t6;
+        double t11 = 1.0 / (FMA(t8, 0.25, 1.0));
+        double t12 = t11 - 0.25;
+        double t13 = t11 * (t11 * t11);
+        double t14 = (polynomial1(0x1.b108dd9227809p-5, t12)) * (t11 * t13);
+        double t15 = t13 * (polynomial2(-0x1.c49ef81823d75p-7, t12));
+        double t16 = FMA(t8, t15, t14 * 3.0);
+        double t17 = FMA(t8, t16, t15 * 2.0);
+        _Bool t18 = 0x1p40 < var[i];
+        _Bool t19 = t18 & (t8 < 4.0);
+        double t20 = t19 ? 0x1p-10 : 1.0;
+        _Bool t21 = 1.0 < var[i];
+        double t22 = t21 ? t20 : 2.0;
+        double t23 = t21 ? 2.0 : 1.0;
+        double t24 = (t1 * t22) * t23;
+        double t25 = t0 ? 0.0 : t24;
+        double t26 = t18 ? 0x1p-72 : 1.0;
+        double t27 = var[i] * t26;
+        double t28 = t19 ? 1024.0 : 1.0;
+        double t29 = (t25 + ((t9 * (t16 * 2.0)) * (t10 * t20))) * t28;
+        double t30 = (t25 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
+        double t31 = ((ABS(t29)) <= 0x1.fffffffffffffp1023) ? t29 : t30;
+        double t32 = (t31 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t31;
+        double t33 = (0x1.fffffffffffffp1023 < t32) ? 0x1.fffffffffffffp1023 : t32;
+        double t34 = -t17;
+        double t35 = t0 ? t17 : t34;
+        double t36 = t0 ? 0.0 : 1.0;
+        double t37 = (t9 * t35) + t36;
+        double t38 = (t37 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t37;
+        double t39 = (0x1.fffffffffffffp1023 < t38) ? 0x1.fffffffffffffp1023 : t38;
+        double t40 = t16 * (t15 * 8.0);
+        double t41 = FMA(t14, 24.0, t9 * (-t40));
+        double t42 = FMA(t14, 12.0, FMA(t15, t8 * 12.0, FMA(t17, t8 * (-4.0), t9 * t40)));
+        double t43 = t0 ? t41 : t42;
+        double t44 = t21 ? t20 : 8.0;
+        double t45 = t21 ? 8.0 : 1.0;
+        double t46 = (t1 * (var[i] * t44)) * t45;
+        double t47 = t0 ? 0.0 : t46;
+        double t48 = t18 ? 0x1p72 : 1.0;
+        double t49 = t20 * t48;
+        double t50 = (t47 + ((t27 * (t9 * t43)) * (t10 * t49))) * t28;
+        double t51 = (t47 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
+        double t52 = ((ABS(t50)) <= 0x1.fffffffffffffp1023) ? t50 : t51;
+        double t53 = (t52 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t52;
+        double t54 = (0x1.fffffffffffffp1023 < t53) ? 0x1.fffffffffffffp1023 : t53;
+        double t55 = t9 * (-(t17 * (t15 * 4.0)));
+        double t56 = FMA(t15, 12.0, t55);
+        double t57 = FMA(t15, (-4.0), FMA(t8 * 2.0, 0x1.9884533d43651p-2, t55));
+        double t58 = t0 ? t56 : t57;
+        double t59 = t21 ? t20 : 4.0;
+        double t60 = t21 ? 4.0 : 1.0;
+        double t61 = ((t1 * (t1 * t59)) * t60) + ((var[i] * t59) * t60);
+        double t62 = t0 ? 0.0 : t61;
+        double t63 = (t62 + ((t9 * t58) * (t27 * t49))) * t28;
+        double t64 = (t62 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
+        double t65 = ((ABS(t63)) <= 0x1.fffffffffffffp1023) ? t63 : t64;
+        double t66 = (t65 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t65;
+        double t67 = (0x1.fffffffffffffp1023 < t66) ? 0x1.fffffffffffffp1023 : t66;
+        out_grad_mean[i] = FMA(grad_mean[i], t33,
+            grad_var[i] * t54);
+        out_grad_var[i] = FMA(grad_mean[i], t39,
+            grad_var[i] * t67);
     }
 }
 
@@ -236,7 +269,6 @@ void relu_squared_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(relu_squared_exact_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(relu_squared_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var},
+        4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

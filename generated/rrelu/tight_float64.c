@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -83,29 +83,33 @@ INLINE double polynomial0(double y, double x)
 
 static void rrelu_tight_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean[i] < 0.0;
         double t1 = ABS(mean[i]);
         _Bool t2 = var[i] == 0.0;
-        double t3 = SQRT(t2 ? 0x1p-100 : var[i]);
-        double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
-        double t5 = (38.5 < t4) ? 38.5 : t4;
-        double t6 = exp64(-0.5 * t5 * t5);
-        double t7 = 1.0 / (FMA(t5, 0.25, 1.0));
-        double t8 = (polynomial0(-0x1.c49ef81823d75p-7, t7 - 0.25)) * (t7 * (t7 * t7));
-        double t9 = (FMA(t8, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / ((t5 * t5) + 1.0));
-        double t10 = (t2 ? 0.0 : t3) * (t6 * (t9 * 0x1.8aaaaaaaaaaabp-1));
-        double t11 = t6 * (-(t9 * (t9 * 0x1.3038e38e38e39p-1)));
-        double t12 = FMA(t8, 0x1.3038e38e38e39p0, FMA(FMA(t5, t9, t8 * 2.0), 0x1.69c71c71c71c7p-2, t11));
-        double t13 = t0 ? t12 : (FMA(t8, (-0x1.e51c71c71c71cp0), FMA(t9, t5 * (-0x1.8aaaaaaaaaaabp0), t11)));
-        out_mean[i] = (FMA(t1, t0 ? (-0x1.d555555555555p-3) : 1.0, t10));
-        out_var[i] = (FMA(var[i], t0 ? 0x1.ae38e38e38e39p-5 : 1.0, var[i] * (t6 * t13)));
+        double t3 = t2 ? 0x1p-100 : var[i];
+        double t4 = t1 * 0x1p126;
+        double t5 = t2 ? t4 : t1;
+        double t6 = SQRT(t3);
+        double t7 = t5 / t6;
+        double t8 = (38.5 < t7) ? 38.5 : t7;
+        double t9 = exp64(-0.5 * t8 * t8);
+        double t10 = t2 ? 0.0 : t6;
+        double t11 = 1.0 / (FMA(t8, 0.25, 1.0));
+        double t12 = (polynomial0(-0x1.c49ef81823d75p-7, t11 - 0.25)) * (t11 * (t11 * t11));
+        double t13 = (FMA(t12, -(t8 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / ((t8 * t8) + 1.0));
+        double t14 = t0 ? (-0x1.d555555555555p-3) : 1.0;
+        double t15 = t9 * (-(t13 * (t13 * 0x1.3038e38e38e39p-1)));
+        double t16 = FMA(t12, 0x1.3038e38e38e39p0, FMA(FMA(t8, t13, t12 * 2.0), 0x1.69c71c71c71c7p-2, t15));
+        double t17 = FMA(t12, (-0x1.e51c71c71c71cp0), FMA(t13, t8 * (-0x1.8aaaaaaaaaaabp0), t15));
+        double t18 = t0 ? t16 : t17;
+        double t19 = t0 ? 0x1.ae38e38e38e39p-5 : 1.0;
+        out_mean[i] = (FMA(t1, t14, t10 * (t9 * (t13 * 0x1.8aaaaaaaaaaabp-1))));
+        out_var[i] = (FMA(var[i], t19, var[i] * (t9 * t18)));
     }
 }
 
@@ -113,46 +117,53 @@ void rrelu_tight_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(rrelu_tight_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(rrelu_tight_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void rrelu_tight_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = mean[i] < 0.0;
         double t1 = ABS(mean[i]);
         _Bool t2 = var[i] == 0.0;
-        double t3 = SQRT(t2 ? 0x1p-100 : var[i]);
-        double t4 = (t2 ? (t1 * 0x1p126) : t1) / t3;
-        double t5 = (38.5 < t4) ? 38.5 : t4;
-        double t6 = exp64(-0.5 * t5 * t5);
-        double t7 = 1.0 / (FMA(t5, 0.25, 1.0));
-        double t8 = (polynomial0(-0x1.c49ef81823d75p-7, t7 - 0.25)) * (t7 * (t7 * t7));
-        double t9 = (FMA(t8, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / ((t5 * t5) + 1.0));
-        double t10 = FMA(t5, t9, t8 * 2.0);
-        double t11 = t6 * (t0 ? (t10 * 0x1.8aaaaaaaaaaabp-1) : (t10 * (-0x1.8aaaaaaaaaaabp-1)));
-        double t12 = t10 * (t9 * 0x1.3038e38e38e39p0);
-        double t13 = FMA(t9, 0x1.3038e38e38e39p0, FMA(0x1.9884533d43651p-2, 0x1.69c71c71c71c7p-2, t6 * (-t12)));
-        double t14 = t0 ? t13 : (FMA(t9, 0x1.69c71c71c71c7p-2, FMA(t10, t5 * 0x1.8aaaaaaaaaaabp0, t6 * t12)));
-        double t15 = t6 * (-((t9 * 0x1.3038e38e38e39p-1) * 0x1.9884533d43651p-2));
-        double t16 = FMA(t5 * (-0x1.8aaaaaaaaaaabp-1), 0x1.9884533d43651p-2, t15);
-        double t17 = FMA(t10, 0x1.e51c71c71c71cp-1, FMA(t5 * 0x1.69c71c71c71c7p-3, 0x1.9884533d43651p-2, t15));
-        double t18 = t6 * (t0 ? t17 : (FMA(t10, (-0x1.e51c71c71c71cp-1), t16)));
-        out_grad_mean[i] = FMA(grad_mean[i], (t11 + (t0 ? 0x1.d555555555555p-3 : 1.0)),
-            grad_var[i] * ((t2 ? 0.0 : t3) * (t6 * t14)));
-        double t19 = (t2 ? 0.0 : (1.0 / t3)) * (t6 * 0x1.3ae60029e3f34p-3);
-        out_grad_var[i] = FMA(grad_mean[i], t19,
-            grad_var[i] * (t18 + (t0 ? 0x1.ae38e38e38e39p-5 : 1.0)));
+        double t3 = t2 ? 0x1p-100 : var[i];
+        double t4 = t1 * 0x1p126;
+        double t5 = t2 ? t4 : t1;
+        double t6 = SQRT(t3);
+        double t7 = t5 / t6;
+        double t8 = (38.5 < t7) ? 38.5 : t7;
+        double t9 = exp64(-0.5 * t8 * t8);
+        double t10 = t2 ? 0.0 : t6;
+        double t11 = 1.0 / t6;
+        double t12 = t2 ? 0.0 : t11;
+        double t13 = 1.0 / (FMA(t8, 0.25, 1.0));
+        double t14 = (polynomial0(-0x1.c49ef81823d75p-7, t13 - 0.25)) * (t13 * (t13 * t13));
+        double t15 = (FMA(t14, -(t8 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / ((t8 * t8) + 1.0));
+        double t16 = FMA(t8, t15, t14 * 2.0);
+        double t17 = t16 * 0x1.8aaaaaaaaaaabp-1;
+        double t18 = t16 * (-0x1.8aaaaaaaaaaabp-1);
+        double t19 = t0 ? t17 : t18;
+        double t20 = t0 ? 0x1.d555555555555p-3 : 1.0;
+        double t21 = t16 * (t15 * 0x1.3038e38e38e39p0);
+        double t22 = FMA(t15, 0x1.3038e38e38e39p0, FMA(0x1.9884533d43651p-2, 0x1.69c71c71c71c7p-2, t9 * (-t21)));
+        double t23 = FMA(t15, 0x1.69c71c71c71c7p-2, FMA(t16, t8 * 0x1.8aaaaaaaaaaabp0, t9 * t21));
+        double t24 = t0 ? t22 : t23;
+        double t25 = t9 * (-((t15 * 0x1.3038e38e38e39p-1) * 0x1.9884533d43651p-2));
+        double t26 = FMA(t8 * (-0x1.8aaaaaaaaaaabp-1), 0x1.9884533d43651p-2, t25);
+        double t27 = FMA(t16, 0x1.e51c71c71c71cp-1, FMA(t8 * 0x1.69c71c71c71c7p-3, 0x1.9884533d43651p-2, t25));
+        double t28 = FMA(t16, (-0x1.e51c71c71c71cp-1), t26);
+        double t29 = t0 ? t27 : t28;
+        double t30 = t0 ? 0x1.ae38e38e38e39p-5 : 1.0;
+        out_grad_mean[i] = FMA(grad_mean[i], ((t9 * t19) + t20),
+            grad_var[i] * (t10 * (t9 * t24)));
+        out_grad_var[i] = FMA(grad_mean[i], (t12 * (t9 * 0x1.3ae60029e3f34p-3)),
+            grad_var[i] * ((t9 * t29) + t30));
     }
 }
 
@@ -161,7 +172,6 @@ void rrelu_tight_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(rrelu_tight_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(rrelu_tight_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
+        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

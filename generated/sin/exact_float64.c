@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -93,44 +93,55 @@ INLINE double polynomial2(double y, double x)
 
 static void sin_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = (0.0 <= var[i]) & ((ABS(mean[i])) <= 0x1.e866848p19);
-        double t1 = var[i] * (SQRT(t0 ? 1.0 : (-1.0)));
-        double t2 = ((mean[i] * 0x1.45f306dc9c883p-1) + 0x1.8p52) - 0x1.8p52;
-        double t3 = -t2;
-        double t4 = FMA(t3, 0x1.110b46p-26, FMA(t3, (-0x1.2cp-18), FMA(t3, 0x1.922p0, mean[i])));
-        double t5 = t2 - ((((t2 * 0.25) + 0x1.8p52) - 0x1.8p52) * 4.0);
-        double t6 = t4 * t4;
-        double t7 = t4 * (polynomial0(0x1.5d7f4c5e43434p-33, t6));
-        double t8 = ((t5 * t5) == 1.0) ? (polynomial1(-0x1.8f65573da6488p-37, t6)) : t7;
-        _Bool t9 = (t5 == (-1.0)) | ((ABS(t5)) == 2.0);
-        double t10 = t9 ? (-t8) : t8;
-        double t11 = -t1;
-        _Bool t12 = t11 < (-1400.0);
-        double t13 = exp64((t12 ? (-1400.0) : t11) * 0.5);
-        double t14 = t13 * (t12 ? 0.0 : t13);
-        double t15 = t1 * (-0.5);
-        _Bool t16 = t15 < (-1400.0);
-        double t17 = exp64((t16 ? (-1400.0) : t15) * 0.5);
-        _Bool t18 = t1 < 0.5;
-        double t19 = t18 ? t1 : 0.5;
-        double t20 = t10 * (t17 * (t16 ? 0.0 : t17));
-        double t21 = t18 ? (t19 * (polynomial2(0x1.5653c85892713p-26, t19 - 0.25))) : (1.0 - t14);
-        double t22 = (t21 * (FMA(t14, FMA(t10, t10 * (-2.0), 1.0), 1.0))) * 0.5;
-        double t23 = (0x1.fffffffffffffp1023 < t20) ? 0x1.fffffffffffffp1023 : t20;
-        _Bool t24 = mean[i] == mean[i];
-        _Bool t25 = t1 == t1;
-        double t26 = t24 ? ((t23 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t23) : mean[i];
-        double t27 = (0x1.fffffffffffffp1023 < t22) ? 0x1.fffffffffffffp1023 : t22;
-        double t28 = t24 ? ((t27 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t27) : mean[i];
-        out_mean[i] = (t25 ? t26 : t1);
-        out_var[i] = (t25 ? t28 : t1);
+        double t1 = t0 ? 1.0 : (-1.0);
+        double t2 = var[i] * (SQRT(t1));
+        double t3 = ((mean[i] * 0x1.45f306dc9c883p-1) + 0x1.8p52) - 0x1.8p52;
+        double t4 = -t3;
+        double t5 = FMA(t4, 0x1.110b46p-26, FMA(t4, (-0x1.2cp-18), FMA(t4, 0x1.922p0, mean[i])));
+        double t6 = t3 - ((((t3 * 0.25) + 0x1.8p52) - 0x1.8p52) * 4.0);
+        double t7 = t5 * t5;
+        double t8 = polynomial1(-0x1.8f65573da6488p-37, t7);
+        double t9 = t5 * (polynomial0(0x1.5d7f4c5e43434p-33, t7));
+        double t10 = ((t6 * t6) == 1.0) ? t8 : t9;
+        _Bool t11 = (t6 == (-1.0)) | ((ABS(t6)) == 2.0);
+        double t12 = -t10;
+        double t13 = t11 ? t12 : t10;
+        double t14 = -t2;
+        _Bool t15 = t14 < (-1400.0);
+        double t16 = t15 ? (-1400.0) : t14;
+        double t17 = exp64(t16 * 0.5);
+        double t18 = t15 ? 0.0 : t17;
+        double t19 = t17 * t18;
+        double t20 = t2 * (-0.5);
+        _Bool t21 = t20 < (-1400.0);
+        double t22 = t21 ? (-1400.0) : t20;
+        double t23 = exp64(t22 * 0.5);
+        double t24 = t21 ? 0.0 : t23;
+        _Bool t25 = t2 < 0.5;
+        double t26 = t25 ? t2 : 0.5;
+        double t27 = t26 * (polynomial2(0x1.5653c85892713p-26, t26 - 0.25));
+        double t28 = 1.0 - t19;
+        double t29 = t25 ? t27 : t28;
+        double t30 = t13 * (t23 * t24);
+        double t31 = (t29 * (FMA(t19, FMA(t13, t13 * (-2.0), 1.0), 1.0))) * 0.5;
+        double t32 = (0x1.fffffffffffffp1023 < t30) ? 0x1.fffffffffffffp1023 : t30;
+        double t33 = (t32 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t32;
+        _Bool t34 = mean[i] == mean[i];
+        double t35 = t34 ? t33 : mean[i];
+        _Bool t36 = t2 == t2;
+        double t37 = t36 ? t35 : t2;
+        double t38 = (0x1.fffffffffffffp1023 < t31) ? 0x1.fffffffffffffp1023 : t31;
+        double t39 = (t38 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t38;
+        double t40 = t34 ? t39 : mean[i];
+        double t41 = t36 ? t40 : t2;
+        out_mean[i] = t37;
+        out_var[i] = t41;
     }
 }
 
@@ -138,64 +149,71 @@ void sin_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(sin_exact_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(sin_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void sin_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = (0.0 <= var[i]) & ((ABS(mean[i])) <= 0x1.e866848p19);
-        double t1 = var[i] * (SQRT(t0 ? 1.0 : (-1.0)));
-        double t2 = ((mean[i] * 0x1.45f306dc9c883p-1) + 0x1.8p52) - 0x1.8p52;
-        double t3 = -t2;
-        double t4 = FMA(t3, 0x1.110b46p-26, FMA(t3, (-0x1.2cp-18), FMA(t3, 0x1.922p0, mean[i])));
-        double t5 = t2 - ((((t2 * 0.25) + 0x1.8p52) - 0x1.8p52) * 4.0);
-        double t6 = t4 * t4;
-        double t7 = t4 * (polynomial0(0x1.5d7f4c5e43434p-33, t6));
-        double t8 = polynomial1(-0x1.8f65573da6488p-37, t6);
-        _Bool t9 = (t5 * t5) == 1.0;
-        double t10 = t9 ? t8 : t7;
-        double t11 = t9 ? t7 : t8;
-        _Bool t12 = (ABS(t5)) == 2.0;
-        _Bool t13 = (t5 == (-1.0)) | t12;
-        _Bool t14 = t12 | (t5 == 1.0);
-        double t15 = t13 ? (-t10) : t10;
-        double t16 = t14 ? (-t11) : t11;
-        double t17 = -t1;
-        _Bool t18 = t17 < (-1400.0);
-        double t19 = exp64((t18 ? (-1400.0) : t17) * 0.5);
-        double t20 = t19 * (t18 ? 0.0 : t19);
-        double t21 = t1 * (-0.5);
-        _Bool t22 = t21 < (-1400.0);
-        double t23 = exp64((t22 ? (-1400.0) : t21) * 0.5);
-        double t24 = t23 * (t22 ? 0.0 : t23);
-        _Bool t25 = t1 < 0.5;
-        double t26 = t25 ? t1 : 0.5;
-        double t27 = t16 * t24;
-        double t28 = (t15 * t24) * (-0.5);
-        double t29 = t20 * (t25 ? (t26 * (polynomial2(0x1.5653c85892713p-26, t26 - 0.25))) : (1.0 - t20));
-        double t30 = -((t16 * (t15 * 2.0)) * t29);
-        double t31 = (t20 * (FMA(FMA(t15, t15 * (-2.0), 1.0), (t20 * 2.0) - 1.0, 1.0))) * 0.5;
-        double t32 = (0x1.fffffffffffffp1023 < t27) ? 0x1.fffffffffffffp1023 : t27;
-        double t33 = (0x1.fffffffffffffp1023 < t28) ? 0x1.fffffffffffffp1023 : t28;
-        double t34 = (0x1.fffffffffffffp1023 < t30) ? 0x1.fffffffffffffp1023 : t30;
-        double t35 = (0x1.fffffffffffffp1023 < t31) ? 0x1.fffffffffffffp1023 : t31;
-        double t36 = (t32 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t32;
-        out_grad_mean[i] = FMA(grad_mean[i], t36,
-            grad_var[i] * ((t34 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t34));
-        double t37 = (t33 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t33;
-        out_grad_var[i] = FMA(grad_mean[i], t37,
-            grad_var[i] * ((t35 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t35));
+        double t1 = t0 ? 1.0 : (-1.0);
+        double t2 = var[i] * (SQRT(t1));
+        double t3 = ((mean[i] * 0x1.45f306dc9c883p-1) + 0x1.8p52) - 0x1.8p52;
+        double t4 = -t3;
+        double t5 = FMA(t4, 0x1.110b46p-26, FMA(t4, (-0x1.2cp-18), FMA(t4, 0x1.922p0, mean[i])));
+        double t6 = t3 - ((((t3 * 0.25) + 0x1.8p52) - 0x1.8p52) * 4.0);
+        double t7 = t5 * t5;
+        double t8 = t5 * (polynomial0(0x1.5d7f4c5e43434p-33, t7));
+        double t9 = polynomial1(-0x1.8f65573da6488p-37, t7);
+        _Bool t10 = (t6 * t6) == 1.0;
+        double t11 = t10 ? t9 : t8;
+        double t12 = t10 ? t8 : t9;
+        _Bool t13 = (ABS(t6)) == 2.0;
+        _Bool t14 = (t6 == (-1.0)) | t13;
+        _Bool t15 = t13 | (t6 == 1.0);
+        double t16 = -t11;
+        double t17 = t14 ? t16 : t11;
+        double t18 = -t12;
+        double t19 = t15 ? t18 : t12;
+        double t20 = -t2;
+        _Bool t21 = t20 < (-1400.0);
+        double t22 = t21 ? (-1400.0) : t20;
+        double t23 = exp64(t22 * 0.5);
+        double t24 = t21 ? 0.0 : t23;
+        double t25 = t23 * t24;
+        double t26 = t2 * (-0.5);
+        _Bool t27 = t26 < (-1400.0);
+        double t28 = t27 ? (-1400.0) : t26;
+        double t29 = exp64(t28 * 0.5);
+        double t30 = t27 ? 0.0 : t29;
+        double t31 = t29 * t30;
+        _Bool t32 = t2 < 0.5;
+        double t33 = t32 ? t2 : 0.5;
+        double t34 = t33 * (polynomial2(0x1.5653c85892713p-26, t33 - 0.25));
+        double t35 = 1.0 - t25;
+        double t36 = t32 ? t34 : t35;
+        double t37 = t19 * t31;
+        double t38 = (t17 * t31) * (-0.5);
+        double t39 = -((t19 * (t17 * 2.0)) * (t25 * t36));
+        double t40 = (t25 * (FMA(FMA(t17, t17 * (-2.0), 1.0), (t25 * 2.0) - 1.0, 1.0))) * 0.5;
+        double t41 = (0x1.fffffffffffffp1023 < t37) ? 0x1.fffffffffffffp1023 : t37;
+        double t42 = (t41 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t41;
+        double t43 = (0x1.fffffffffffffp1023 < t38) ? 0x1.fffffffffffffp1023 : t38;
+        double t44 = (t43 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t43;
+        double t45 = (0x1.fffffffffffffp1023 < t39) ? 0x1.fffffffffffffp1023 : t39;
+        double t46 = (t45 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t45;
+        double t47 = (0x1.fffffffffffffp1023 < t40) ? 0x1.fffffffffffffp1023 : t40;
+        double t48 = (t47 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t47;
+        out_grad_mean[i] = FMA(grad_mean[i], t42,
+            grad_var[i] * t46);
+        out_grad_var[i] = FMA(grad_mean[i], t44,
+            grad_var[i] * t48);
     }
 }
 
@@ -204,7 +222,6 @@ void sin_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(sin_exact_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(sin_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
+        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

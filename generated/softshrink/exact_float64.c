@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -126,81 +126,97 @@ static const double table7[7][19] = {
 
 static void softshrink_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
     const double lambd = params[0];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     double s[21][LANES], a[5][LANES] = {{0.0}};
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         s[20][i] = lambd * lambd;
         double t1 = var[i] * (1.0 / s[20][i]);
         s[19][i] = mean[i] / lambd;
-        double t3 = t1 * (SQRT((0.0 <= t1) ? 1.0 : (-1.0)));
+        double t3 = (0.0 <= t1) ? 1.0 : (-1.0);
+        double t4 = t1 * (SQRT(t3));
         s[1][i] = ABS(s[19][i]);
-        s[14][i] = t3 < 0x1.f5c29p-2;
-        s[0][i] = s[14][i] ? 0x1.f5c29p-2 : t3;
+        s[14][i] = t4 < 0x1.f5c29p-2;
+        s[0][i] = s[14][i] ? 0x1.f5c29p-2 : t4;
         s[11][i] = (s[19][i] < 0.0) ? 1.0 : (-1.0);
-        double t8 = 1.0 / (SQRT(s[0][i]));
-        double t9 = s[1][i] * t8;
-        _Bool t10 = 37.5 < t9;
-        double t11 = t10 ? 37.5 : t9;
-        double t12 = exp64((t10 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
-        double t13 = 1.0 / (FMA(t11, 0.25, 1.0));
-        s[10][i] = t12 * (t13 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t13 - 0.25)));
-        s[5][i] = t8 * (t12 * 0x1.9884533d43651p-2);
-        double t16 = t8 * t11;
-        double t17 = t8 * t8;
-        double t18 = s[14][i] ? t3 : 0x1.f5c29p-2;
-        _Bool t19 = t18 == 0.0;
-        double t20 = SQRT(t19 ? 1.0 : t18);
-        double t21 = t19 ? 0.0 : t20;
-        double t22 = t19 ? 0.0 : (1.0 / t20);
-        double t23 = (lambd + mean[i]) / lambd;
-        double t24 = (mean[i] - lambd) / lambd;
-        _Bool t25 = t23 < 0.0;
-        _Bool t26 = t24 < 0.0;
-        double t27 = t25 ? 1.0 : (-1.0);
-        double t28 = t26 ? 1.0 : (-1.0);
-        double t29 = t22 * (ABS(t23));
-        _Bool t30 = t19 | (37.5 < t29);
-        double t31 = t30 ? 37.5 : t29;
-        double t32 = t31 * t31;
-        double t33 = t30 ? 0.0 : (exp64(t32 * (-0.5)));
-        double t34 = 1.0 / (FMA(t31, 0.25, 1.0));
-        double t35 = t34 * (t34 * (t34 * (polynomial1(-0x1.d83ed7bcbc437p-7, t34 - 0.25))));
-        double t36 = (FMA(t35, -(t31 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t32);
-        double t37 = t22 * (ABS(t24));
-        _Bool t38 = t19 | (37.5 < t37);
-        double t39 = t38 ? 37.5 : t37;
-        double t40 = t39 * t39;
-        double t41 = t38 ? 0.0 : (exp64(t40 * (-0.5)));
-        double t42 = 1.0 / (FMA(t39, 0.25, 1.0));
-        double t43 = t42 * (t42 * (t42 * (polynomial1(-0x1.d83ed7bcbc437p-7, t42 - 0.25))));
-        double t44 = (FMA(t43, -(t39 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t40);
-        double t45 = t21 * (t33 * t36);
-        double t46 = t21 * (t41 * t44);
-        double t47 = t46 - t45;
-        double t48 = t21 * t21;
-        double t49 = ((t25 ? 2.0 : (t26 ? (-2.0) : 2.0)) * ((t33 * t35) * t48)) * t27;
-        double t50 = ((t25 ? (-2.0) : (t26 ? 2.0 : (-2.0))) * ((t41 * t43) * t48)) * t28;
-        double t51 = ((t45 * (t25 ? 0.0 : (t26 ? 0.0 : (-4.0)))) + t49) + ((t46 * (t25 ? (-4.0) : 0.0)) + t50);
-        double t52 = t25 ? 1.0 : (t26 ? 0.0 : 1.0);
-        double t53 = (-(t21 * (t33 * (FMA(t31, t36, t35 * 2.0))))) * t27;
-        double t54 = FMA(t21, t52, (t53 + ((t21 * (t41 * (FMA(t39, t44, t43 * 2.0)))) * t28)) * 2.0);
-        double t55 = FMA(t54, t21 * t52, t51 - (t47 * t47));
-        s[15][i] = (t55 < 0.0) ? 0.0 : t55;
-        s[9][i] = s[5][i] * t16;
-        s[4][i] = FMA(t16, s[9][i], s[5][i] * (-t17));
-        s[8][i] = FMA(t16, s[4][i], s[9][i] * (t17 * (-2.0)));
-        s[3][i] = FMA(t16, s[8][i], s[4][i] * (t17 * (-3.0)));
-        s[7][i] = FMA(t16, s[3][i], s[8][i] * (t17 * (-4.0)));
-        s[2][i] = FMA(t16, s[7][i], s[3][i] * (t17 * (-5.0)));
-        s[6][i] = FMA(t16, s[2][i], s[7][i] * (t17 * (-6.0)));
-        s[12][i] = FMA(t16, s[6][i], s[2][i] * (t17 * (-7.0)));
+        double t9 = 1.0 / (SQRT(s[0][i]));
+        double t10 = s[1][i] * t9;
+        _Bool t11 = 37.5 < t10;
+        double t12 = t11 ? 37.5 : t10;
+        double t13 = s[1][i] * (s[1][i] * (1.0 / s[0][i]));
+        double t14 = t11 ? 1406.25 : t13;
+        double t15 = exp64(t14 * (-0.5));
+        double t16 = 1.0 / (FMA(t12, 0.25, 1.0));
+        s[10][i] = t15 * (t16 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t16 - 0.25)));
+        s[5][i] = t9 * (t15 * 0x1.9884533d43651p-2);
+        double t19 = t9 * t12;
+        double t20 = t9 * t9;
+        double t21 = s[14][i] ? t4 : 0x1.f5c29p-2;
+        _Bool t22 = t21 == 0.0;
+        double t23 = t22 ? 1.0 : t21;
+        double t24 = SQRT(t23);
+        double t25 = t22 ? 0.0 : t24;
+        double t26 = 1.0 / t24;
+        double t27 = t22 ? 0.0 : t26;
+        double t28 = (lambd + mean[i]) / lambd;
+        double t29 = (mean[i] - lambd) / lambd;
+        _Bool t30 = t28 < 0.0;
+        _Bool t31 = t29 < 0.0;
+        double t32 = t30 ? 1.0 : (-1.0);
+        double t33 = t31 ? 1.0 : (-1.0);
+        double t34 = t27 * (ABS(t28));
+        _Bool t35 = t22 | (37.5 < t34);
+        double t36 = t35 ? 37.5 : t34;
+        double t37 = t36 * t36;
+        double t38 = exp64(t37 * (-0.5));
+        double t39 = t35 ? 0.0 : t38;
+        double t40 = 1.0 / (FMA(t36, 0.25, 1.0));
+        double t41 = t40 * (t40 * (t40 * (polynomial1(-0x1.d83ed7bcbc437p-7, t40 - 0.25))));
+        double t42 = (FMA(t41, -(t36 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t37);
+        double t43 = t27 * (ABS(t29));
+        _Bool t44 = t22 | (37.5 < t43);
+        double t45 = t44 ? 37.5 : t43;
+        double t46 = t45 * t45;
+        double t47 = exp64(t46 * (-0.5));
+        double t48 = t44 ? 0.0 : t47;
+        double t49 = 1.0 / (FMA(t45, 0.25, 1.0));
+        double t50 = t49 * (t49 * (t49 * (polynomial1(-0x1.d83ed7bcbc437p-7, t49 - 0.25))));
+        double t51 = (FMA(t50, -(t45 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t46);
+        double t52 = t25 * (t39 * t42);
+        double t53 = t25 * (t48 * t51);
+        double t54 = t53 - t52;
+        double t55 = t31 ? 0.0 : (-4.0);
+        double t56 = t30 ? 0.0 : t55;
+        double t57 = t31 ? (-2.0) : 2.0;
+        double t58 = t30 ? 2.0 : t57;
+        double t59 = t30 ? (-4.0) : 0.0;
+        double t60 = t31 ? 2.0 : (-2.0);
+        double t61 = t30 ? (-2.0) : t60;
+        double t62 = t25 * t25;
+        double t63 = (t52 * t56) + ((t58 * ((t39 * t41) * t62)) * t32);
+        double t64 = t31 ? 0.0 : 1.0;
+        double t65 = t30 ? 1.0 : t64;
+        double t66 = (-(t25 * (t39 * (FMA(t36, t42, t41 * 2.0))))) * t32;
+        double t67 = FMA(t25, t65, (t66 + ((t25 * (t48 * (FMA(t45, t51, t50 * 2.0)))) * t33)) * 2.0);
+        double t68 = (t63 + ((t53 * t59) + ((t61 * ((t48 * t50) * t62)) * t33))) - (t54 * t54);
+        double t69 = FMA(t67, t25 * t65, t68);
+        s[15][i] = (t69 < 0.0) ? 0.0 : t69;
+        s[9][i] = s[5][i] * t19;
+        s[4][i] = FMA(t19, s[9][i], s[5][i] * (-t20));
+        s[8][i] = FMA(t19, s[4][i], s[9][i] * (t20 * (-2.0)));
+        s[3][i] = FMA(t19, s[8][i], s[4][i] * (t20 * (-3.0)));
+        s[7][i] = FMA(t19, s[3][i], s[8][i] * (t20 * (-4.0)));
+        s[2][i] = FMA(t19, s[7][i], s[3][i] * (t20 * (-5.0)));
+        s[6][i] = FMA(t19, s[2][i], s[7][i] * (t20 * (-6.0)));
+        s[12][i] = FMA(t19, s[6][i], s[2][i] * (t20 * (-7.0)));
         s[13][i] = s[11][i] * 2.0;
-        s[17][i] = t47 + (t25 ? (s[19][i] + 1.0) : (t26 ? 0.0 : (s[19][i] + (-1.0))));
+        double t80 = s[19][i] + (-1.0);
+        double t81 = t31 ? 0.0 : t80;
+        double t82 = s[19][i] + 1.0;
+        double t83 = t30 ? t82 : t81;
+        s[17][i] = t54 + t83;
         s[16][i] = s[19][i] + s[11][i];
         s[18][i] = s[19][i] == s[19][i];
     }
@@ -213,26 +229,28 @@ static void softshrink_exact_float64_forward_block(const double *const *in, cons
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;
-            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t7 = t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25)));
-            double t8 = t1 * (t5 * 0x1.9884533d43651p-2);
-            double t9 = t1 * t4;
-            double t10 = t1 * t1;
-            double t11 = t8 * t9;
-            double t12 = FMA(t9, t11, t8 * (-t10));
-            double t13 = FMA(t9, t12, t11 * (t10 * (-2.0)));
-            double t14 = FMA(t9, t13, t12 * (t10 * (-3.0)));
-            double t15 = FMA(t9, t14, t13 * (t10 * (-4.0)));
-            double t16 = FMA(t9, t15, t14 * (t10 * (-5.0)));
-            double t17 = FMA(t9, t16, t15 * (t10 * (-6.0)));
-            a[0][i] = FMA(t13, c[5], FMA(t14, c[4], FMA(t15, c[3], FMA(t16, c[2], FMA(t17, c[1], a[0][i])))));
-            a[0][i] = FMA(t7, c[9], FMA(t8, c[8], FMA(t11, c[7], FMA(t12, c[6], a[0][i]))));
-            a[1][i] = FMA(t14, c[12], FMA(t16, c[11], FMA(FMA(t9, t17, t16 * (t10 * (-7.0))), c[10], a[1][i])));
-            a[1][i] = FMA(t8, c[14], FMA(t12, c[13], a[1][i]));
-            a[2][i] = FMA(t11, c[18], FMA(t13, c[17], FMA(t15, c[16], FMA(t17, c[15], a[2][i]))));
-            a[3][i] = FMA(t7, c[14], FMA(t11, c[13], FMA(t13, c[12], FMA(t15, c[11], FMA(t17, c[10], a[3][i])))));
-            a[4][i] = FMA(t8, c[18], FMA(t12, c[17], FMA(t14, c[16], FMA(t16, c[15], a[4][i]))));
+            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
+            double t6 = t3 ? 1406.25 : t5;
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t9 = t7 * (t8 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t8 - 0.25)));
+            double t10 = t1 * (t7 * 0x1.9884533d43651p-2);
+            double t11 = t1 * t4;
+            double t12 = t1 * t1;
+            double t13 = t10 * t11;
+            double t14 = FMA(t11, t13, t10 * (-t12));
+            double t15 = FMA(t11, t14, t13 * (t12 * (-2.0)));
+            double t16 = FMA(t11, t15, t14 * (t12 * (-3.0)));
+            double t17 = FMA(t11, t16, t15 * (t12 * (-4.0)));
+            double t18 = FMA(t11, t17, t16 * (t12 * (-5.0)));
+            double t19 = FMA(t11, t18, t17 * (t12 * (-6.0)));
+            a[0][i] = FMA(t15, c[5], FMA(t16, c[4], FMA(t17, c[3], FMA(t18, c[2], FMA(t19, c[1], a[0][i])))));
+            a[0][i] = FMA(t9, c[9], FMA(t10, c[8], FMA(t13, c[7], FMA(t14, c[6], a[0][i]))));
+            a[1][i] = FMA(t16, c[12], FMA(t18, c[11], FMA(FMA(t11, t19, t18 * (t12 * (-7.0))), c[10], a[1][i])));
+            a[1][i] = FMA(t10, c[14], FMA(t14, c[13], a[1][i]));
+            a[2][i] = FMA(t13, c[18], FMA(t15, c[17], FMA(t17, c[16], FMA(t19, c[15], a[2][i]))));
+            a[3][i] = FMA(t9, c[14], FMA(t13, c[13], FMA(t15, c[12], FMA(t17, c[11], FMA(t19, c[10], a[3][i])))));
+            a[4][i] = FMA(t10, c[18], FMA(t14, c[17], FMA(t16, c[16], FMA(t18, c[15], a[4][i]))));
         }
     }
 #pragma omp simd
@@ -255,9 +273,14 @@ static void softshrink_exact_float64_forward_block(const double *const *in, cons
         double t15 = FMA(s[0][i], FMA(s[11][i], s[11][i], t9 * s[13][i]), t14);
         double t16 = s[11][i] + t9;
         double t17 = t16 * (s[0][i] * t16);
-        out_mean[i] = (lambd * (s[18][i] ? (s[14][i] ? s[17][i] : (t4 + s[16][i])) : s[19][i]));
-        double t18 = s[20][i] * (s[18][i] ? (s[14][i] ? s[15][i] : ((t15 < t17) ? t17 : t15)) : s[19][i]);
-        out_var[i] = t18;
+        double t18 = (t15 < t17) ? t17 : t15;
+        double t19 = s[14][i] ? s[15][i] : t18;
+        double t20 = t4 + s[16][i];
+        double t21 = s[14][i] ? s[17][i] : t20;
+        double t22 = s[18][i] ? t21 : s[19][i];
+        double t23 = s[18][i] ? t19 : s[19][i];
+        out_mean[i] = (lambd * t22);
+        out_var[i] = (s[20][i] * t23);
     }
 }
 
@@ -265,107 +288,114 @@ void softshrink_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(softshrink_exact_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(softshrink_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void softshrink_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
     const double lambd = params[0];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     double s[25][LANES], a[10][LANES] = {{0.0}};
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = lambd * lambd;
         double t1 = var[i] * (1.0 / t0);
         double t2 = mean[i] / lambd;
-        double t3 = t1 * (SQRT((0.0 <= t1) ? 1.0 : (-1.0)));
+        double t3 = (0.0 <= t1) ? 1.0 : (-1.0);
+        double t4 = t1 * (SQRT(t3));
         s[1][i] = ABS(t2);
-        s[16][i] = t3 < 0x1.f5c29p-2;
-        s[0][i] = s[16][i] ? 0x1.f5c29p-2 : t3;
+        s[16][i] = t4 < 0x1.f5c29p-2;
+        s[0][i] = s[16][i] ? 0x1.f5c29p-2 : t4;
         s[11][i] = (t2 < 0.0) ? 1.0 : (-1.0);
-        double t8 = 1.0 / (SQRT(s[0][i]));
-        double t9 = s[1][i] * t8;
-        _Bool t10 = 37.5 < t9;
-        double t11 = t10 ? 37.5 : t9;
-        double t12 = exp64((t10 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
-        double t13 = 1.0 / (FMA(t11, 0.25, 1.0));
-        s[10][i] = t12 * (t13 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t13 - 0.25)));
-        s[5][i] = t8 * (t12 * 0x1.9884533d43651p-2);
-        double t16 = t8 * t11;
-        double t17 = t8 * t8;
-        double t18 = s[16][i] ? t3 : 0x1.f5c29p-2;
-        _Bool t19 = t18 == 0.0;
-        double t20 = SQRT(t19 ? 1.0 : t18);
-        double t21 = t19 ? 0.0 : t20;
-        double t22 = t19 ? 0.0 : (1.0 / t20);
-        double t23 = (lambd + mean[i]) / lambd;
-        double t24 = (mean[i] - lambd) / lambd;
-        _Bool t25 = t23 < 0.0;
-        _Bool t26 = t24 < 0.0;
-        double t27 = t25 ? 1.0 : (-1.0);
-        double t28 = t26 ? 1.0 : (-1.0);
-        s[9][i] = s[5][i] * t16;
-        s[4][i] = FMA(t16, s[9][i], s[5][i] * (-t17));
-        s[8][i] = FMA(t16, s[4][i], s[9][i] * (t17 * (-2.0)));
-        s[3][i] = FMA(t16, s[8][i], s[4][i] * (t17 * (-3.0)));
-        s[7][i] = FMA(t16, s[3][i], s[8][i] * (t17 * (-4.0)));
-        s[2][i] = FMA(t16, s[7][i], s[3][i] * (t17 * (-5.0)));
-        s[6][i] = FMA(t16, s[2][i], s[7][i] * (t17 * (-6.0)));
-        s[12][i] = FMA(t16, s[6][i], s[2][i] * (t17 * (-7.0)));
-        s[13][i] = FMA(t16, s[12][i], s[6][i] * (t17 * (-8.0)));
+        double t9 = 1.0 / (SQRT(s[0][i]));
+        double t10 = s[1][i] * t9;
+        _Bool t11 = 37.5 < t10;
+        double t12 = t11 ? 37.5 : t10;
+        double t13 = s[1][i] * (s[1][i] * (1.0 / s[0][i]));
+        double t14 = t11 ? 1406.25 : t13;
+        double t15 = exp64(t14 * (-0.5));
+        double t16 = 1.0 / (FMA(t12, 0.25, 1.0));
+        s[10][i] = t15 * (t16 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t16 - 0.25)));
+        s[5][i] = t9 * (t15 * 0x1.9884533d43651p-2);
+        double t19 = t9 * t12;
+        double t20 = t9 * t9;
+        double t21 = s[16][i] ? t4 : 0x1.f5c29p-2;
+        _Bool t22 = t21 == 0.0;
+        double t23 = t22 ? 1.0 : t21;
+        double t24 = SQRT(t23);
+        double t25 = t22 ? 0.0 : t24;
+        double t26 = 1.0 / t24;
+        double t27 = t22 ? 0.0 : t26;
+        double t28 = (lambd + mean[i]) / lambd;
+        double t29 = (mean[i] - lambd) / lambd;
+        _Bool t30 = t28 < 0.0;
+        _Bool t31 = t29 < 0.0;
+        double t32 = t30 ? 1.0 : (-1.0);
+        double t33 = t31 ? 1.0 : (-1.0);
+        s[9][i] = s[5][i] * t19;
+        s[4][i] = FMA(t19, s[9][i], s[5][i] * (-t20));
+        s[8][i] = FMA(t19, s[4][i], s[9][i] * (t20 * (-2.0)));
+        s[3][i] = FMA(t19, s[8][i], s[4][i] * (t20 * (-3.0)));
+        s[7][i] = FMA(t19, s[3][i], s[8][i] * (t20 * (-4.0)));
+        s[2][i] = FMA(t19, s[7][i], s[3][i] * (t20 * (-5.0)));
+        s[6][i] = FMA(t19, s[2][i], s[7][i] * (t20 * (-6.0)));
+        s[12][i] = FMA(t19, s[6][i], s[2][i] * (t20 * (-7.0)));
+        s[13][i] = FMA(t19, s[12][i], s[6][i] * (t20 * (-8.0)));
         s[14][i] = s[11][i] * 2.0;
-        s[15][i] = FMA(t16, s[13][i], s[12][i] * (t17 * (-9.0)));
-        double t40 = t22 * (ABS(t23));
-        _Bool t41 = t19 | (37.5 < t40);
-        double t42 = t41 ? 37.5 : t40;
-        double t43 = t42 * t42;
-        double t44 = t41 ? 0.0 : (exp64(t43 * (-0.5)));
-        double t45 = 1.0 / (FMA(t42, 0.25, 1.0));
-        double t46 = t45 * (t45 * (t45 * (polynomial1(-0x1.d83ed7bcbc437p-7, t45 - 0.25))));
-        double t47 = (FMA(t46, -(t42 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t43);
-        double t48 = t44 * 0x1.9884533d43651p-2;
-        double t49 = t44 * (FMA(t42, t47, t46 * 2.0));
-        double t50 = t22 * (ABS(t24));
-        _Bool t51 = t19 | (37.5 < t50);
-        double t52 = t51 ? 37.5 : t50;
-        double t53 = t52 * t52;
-        double t54 = t51 ? 0.0 : (exp64(t53 * (-0.5)));
-        double t55 = 1.0 / (FMA(t52, 0.25, 1.0));
-        double t56 = t55 * (t55 * (t55 * (polynomial1(-0x1.d83ed7bcbc437p-7, t55 - 0.25))));
-        double t57 = (FMA(t56, -(t52 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t53);
-        double t58 = t54 * 0x1.9884533d43651p-2;
-        double t59 = t54 * (FMA(t52, t57, t56 * 2.0));
-        double t60 = t21 * (t44 * t47);
-        double t61 = t21 * (t54 * t57);
-        double t62 = t61 - t60;
-        double t63 = ((-t49) * t27) + (t59 * t28);
-        double t64 = t25 ? 0.0 : (t26 ? 0.0 : (-4.0));
-        double t65 = t25 ? 2.0 : (t26 ? (-2.0) : 2.0);
-        double t66 = t25 ? (-4.0) : 0.0;
-        double t67 = t25 ? (-2.0) : (t26 ? 2.0 : (-2.0));
-        double t68 = ((t60 * t65) + ((t49 * t64) * t27)) + ((t61 * t67) + ((t59 * t66) * t28));
-        double t69 = t22 * t48;
-        double t70 = t22 * t58;
-        double t71 = t70 - t69;
-        double t72 = (((t64 * t69) + ((t49 * t65) * t27)) + ((t70 * t66) + ((t59 * t67) * t28))) * 0.5;
-        double t73 = t25 ? 1.0 : (t26 ? 0.0 : 1.0);
-        s[19][i] = FMA(t73 * 2.0, (t21 * t58) - (t21 * t48), FMA(t62 * (-2.0), t63, t68));
-        double t75 = FMA(t73, ((-(t42 * t48)) * t27) + ((t52 * t58) * t28), FMA(-t62, t71, t72));
-        s[20][i] = FMA(t73, t73 + (t63 * 2.0), t75);
-        s[17][i] = t63 + t73;
-        s[18][i] = t71 * 0.5;
-        double t79 = 1.0 / lambd;
-        s[21][i] = lambd * t79;
-        s[22][i] = t79 * s[21][i];
-        s[23][i] = t0 * t79;
-        s[24][i] = t79 * s[23][i];
+        s[15][i] = FMA(t19, s[13][i], s[12][i] * (t20 * (-9.0)));
+        double t45 = t27 * (ABS(t28));
+        _Bool t46 = t22 | (37.5 < t45);
+        double t47 = t46 ? 37.5 : t45;
+        double t48 = t47 * t47;
+        double t49 = exp64(t48 * (-0.5));
+        double t50 = t46 ? 0.0 : t49;
+        double t51 = 1.0 / (FMA(t47, 0.25, 1.0));
+        double t52 = t51 * (t51 * (t51 * (polynomial1(-0x1.d83ed7bcbc437p-7, t51 - 0.25))));
+        double t53 = (FMA(t52, -(t47 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t48);
+        double t54 = t50 * 0x1.9884533d43651p-2;
+        double t55 = t50 * (FMA(t47, t53, t52 * 2.0));
+        double t56 = t27 * (ABS(t29));
+        _Bool t57 = t22 | (37.5 < t56);
+        double t58 = t57 ? 37.5 : t56;
+        double t59 = t58 * t58;
+        double t60 = exp64(t59 * (-0.5));
+        double t61 = t57 ? 0.0 : t60;
+        double t62 = 1.0 / (FMA(t58, 0.25, 1.0));
+        double t63 = t62 * (t62 * (t62 * (polynomial1(-0x1.d83ed7bcbc437p-7, t62 - 0.25))));
+        double t64 = (FMA(t63, -(t58 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t59);
+        double t65 = t61 * 0x1.9884533d43651p-2;
+        double t66 = t61 * (FMA(t58, t64, t63 * 2.0));
+        double t67 = t25 * (t50 * t53);
+        double t68 = t25 * (t61 * t64);
+        double t69 = t68 - t67;
+        double t70 = ((-t55) * t32) + (t66 * t33);
+        double t71 = t31 ? 0.0 : (-4.0);
+        double t72 = t30 ? 0.0 : t71;
+        double t73 = t31 ? (-2.0) : 2.0;
+        double t74 = t30 ? 2.0 : t73;
+        double t75 = t30 ? (-4.0) : 0.0;
+        double t76 = t31 ? 2.0 : (-2.0);
+        double t77 = t30 ? (-2.0) : t76;
+        double t78 = ((t67 * t74) + ((t55 * t72) * t32)) + ((t68 * t77) + ((t66 * t75) * t33));
+        double t79 = t27 * t54;
+        double t80 = t27 * t65;
+        double t81 = t80 - t79;
+        double t82 = (((t72 * t79) + ((t55 * t74) * t32)) + ((t80 * t75) + ((t66 * t77) * t33))) * 0.5;
+        double t83 = t31 ? 0.0 : 1.0;
+        double t84 = t30 ? 1.0 : t83;
+        s[19][i] = FMA(t84 * 2.0, (t25 * t65) - (t25 * t54), FMA(t69 * (-2.0), t70, t78));
+        double t86 = FMA(t84, ((-(t47 * t54)) * t32) + ((t58 * t65) * t33), FMA(-t69, t81, t82));
+        s[20][i] = FMA(t84, t84 + (t70 * 2.0), t86);
+        s[17][i] = t70 + t84;
+        s[18][i] = t81 * 0.5;
+        double t90 = 1.0 / lambd;
+        s[21][i] = lambd * t90;
+        s[22][i] = t90 * s[21][i];
+        s[23][i] = t0 * t90;
+        s[24][i] = t90 * s[23][i];
     }
     for (int k = 0; k < 7; ++k) {
         const double *c = table7[k];
@@ -376,34 +406,36 @@ static void softshrink_exact_float64_backward_block(const double *const *in, con
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;
-            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
-            double t8 = t1 * t4;
-            double t9 = t1 * t1;
-            double t10 = t7 * t8;
-            double t11 = FMA(t8, t10, t7 * (-t9));
-            double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
-            double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
-            double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
-            double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
-            double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
-            double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
-            double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
-            a[0][i] = FMA(t15, c[12], FMA(t17, c[11], FMA(FMA(t8, t18, t17 * (t9 * (-9.0))), c[10], a[0][i])));
-            a[0][i] = FMA(t11, c[14], FMA(t13, c[13], a[0][i]));
-            a[1][i] = FMA(t12, c[18], FMA(t14, c[17], FMA(t16, c[16], FMA(t18, c[15], a[1][i]))));
-            a[2][i] = FMA(t13, c[5], FMA(t14, c[4], FMA(t15, c[3], FMA(t16, c[2], FMA(t17, c[1], a[2][i])))));
-            a[2][i] = FMA(t7, c[9], FMA(t10, c[8], FMA(t11, c[7], FMA(t12, c[6], a[2][i]))));
-            a[3][i] = FMA(t14, c[5], FMA(t15, c[4], FMA(t16, c[3], FMA(t17, c[2], FMA(t18, c[1], a[3][i])))));
-            a[3][i] = FMA(t10, c[9], FMA(t11, c[8], FMA(t12, c[7], FMA(t13, c[6], a[3][i]))));
-            a[4][i] = FMA(t10, c[14], FMA(t12, c[13], FMA(t14, c[12], FMA(t16, c[11], FMA(t18, c[10], a[4][i])))));
-            a[5][i] = FMA(t11, c[18], FMA(t13, c[17], FMA(t15, c[16], FMA(t17, c[15], a[5][i]))));
-            a[6][i] = FMA(t7, c[14], FMA(t11, c[13], FMA(t13, c[12], FMA(t15, c[11], FMA(t17, c[10], a[6][i])))));
-            a[7][i] = FMA(t10, c[18], FMA(t12, c[17], FMA(t14, c[16], FMA(t16, c[15], a[7][i]))));
-            a[8][i] = FMA(t10, c[13], FMA(t12, c[12], FMA(t14, c[11], FMA(t16, c[10], a[8][i]))));
-            a[8][i] = FMA(t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25))), c[14], a[8][i]);
-            a[9][i] = FMA(t7, c[18], FMA(t11, c[17], FMA(t13, c[16], FMA(t15, c[15], a[9][i]))));
+            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
+            double t6 = t3 ? 1406.25 : t5;
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t9 = t1 * (t7 * 0x1.9884533d43651p-2);
+            double t10 = t1 * t4;
+            double t11 = t1 * t1;
+            double t12 = t9 * t10;
+            double t13 = FMA(t10, t12, t9 * (-t11));
+            double t14 = FMA(t10, t13, t12 * (t11 * (-2.0)));
+            double t15 = FMA(t10, t14, t13 * (t11 * (-3.0)));
+            double t16 = FMA(t10, t15, t14 * (t11 * (-4.0)));
+            double t17 = FMA(t10, t16, t15 * (t11 * (-5.0)));
+            double t18 = FMA(t10, t17, t16 * (t11 * (-6.0)));
+            double t19 = FMA(t10, t18, t17 * (t11 * (-7.0)));
+            double t20 = FMA(t10, t19, t18 * (t11 * (-8.0)));
+            a[0][i] = FMA(t17, c[12], FMA(t19, c[11], FMA(FMA(t10, t20, t19 * (t11 * (-9.0))), c[10], a[0][i])));
+            a[0][i] = FMA(t13, c[14], FMA(t15, c[13], a[0][i]));
+            a[1][i] = FMA(t14, c[18], FMA(t16, c[17], FMA(t18, c[16], FMA(t20, c[15], a[1][i]))));
+            a[2][i] = FMA(t15, c[5], FMA(t16, c[4], FMA(t17, c[3], FMA(t18, c[2], FMA(t19, c[1], a[2][i])))));
+            a[2][i] = FMA(t9, c[9], FMA(t12, c[8], FMA(t13, c[7], FMA(t14, c[6], a[2][i]))));
+            a[3][i] = FMA(t16, c[5], FMA(t17, c[4], FMA(t18, c[3], FMA(t19, c[2], FMA(t20, c[1], a[3][i])))));
+            a[3][i] = FMA(t12, c[9], FMA(t13, c[8], FMA(t14, c[7], FMA(t15, c[6], a[3][i]))));
+            a[4][i] = FMA(t12, c[14], FMA(t14, c[13], FMA(t16, c[12], FMA(t18, c[11], FMA(t20, c[10], a[4][i])))));
+            a[5][i] = FMA(t13, c[18], FMA(t15, c[17], FMA(t17, c[16], FMA(t19, c[15], a[5][i]))));
+            a[6][i] = FMA(t9, c[14], FMA(t13, c[13], FMA(t15, c[12], FMA(t17, c[11], FMA(t19, c[10], a[6][i])))));
+            a[7][i] = FMA(t12, c[18], FMA(t14, c[17], FMA(t16, c[16], FMA(t18, c[15], a[7][i]))));
+            a[8][i] = FMA(t12, c[13], FMA(t14, c[12], FMA(t16, c[11], FMA(t18, c[10], a[8][i]))));
+            a[8][i] = FMA(t7 * (t8 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t8 - 0.25))), c[14], a[8][i]);
+            a[9][i] = FMA(t9, c[18], FMA(t13, c[17], FMA(t15, c[16], FMA(t17, c[15], a[9][i]))));
         }
     }
 #pragma omp simd
@@ -438,12 +470,18 @@ static void softshrink_exact_float64_backward_block(const double *const *in, con
         double t27 = FMA(s[8][i], 0x1.62b2b60752437p-36, FMA(s[7][i], (-0x1.c4bd1de39033dp-36), t24));
         double t28 = t27 + ((FMA(s[4][i], (-0x1.02312ddbe016p-2), t26)) * s[11][i]);
         double t29 = FMA(t14, -t4, (FMA(s[9][i], 0x1.02312c78199c8p-1, t18)) * 0.5);
-        double t30 = s[16][i] ? s[20][i] : (FMA(FMA(s[0][i], t28, FMA(t9, 2.0, s[11][i])), s[11][i], t29));
-        double t31 = (s[16][i] ? s[17][i] : ((s[11][i] + t9) * s[11][i])) * s[21][i];
-        out_grad_mean[i] = FMA(grad_mean[i], t31,
-            grad_var[i] * ((s[16][i] ? s[19][i] : ((t23) * s[11][i])) * s[23][i]));
-        out_grad_var[i] = FMA(grad_mean[i], ((s[16][i] ? s[18][i] : (t14 * 0.5)) * s[22][i]),
-            grad_var[i] * (t30 * s[24][i]));
+        double t30 = (s[11][i] + t9) * s[11][i];
+        double t31 = s[16][i] ? s[17][i] : t30;
+        double t32 = t14 * 0.5;
+        double t33 = s[16][i] ? s[18][i] : t32;
+        double t34 = (t23) * s[11][i];
+        double t35 = s[16][i] ? s[19][i] : t34;
+        double t36 = FMA(FMA(s[0][i], t28, FMA(t9, 2.0, s[11][i])), s[11][i], t29);
+        double t37 = s[16][i] ? s[20][i] : t36;
+        out_grad_mean[i] = FMA(grad_mean[i], (t31 * s[21][i]),
+            grad_var[i] * (t35 * s[23][i]));
+        out_grad_var[i] = FMA(grad_mean[i], (t33 * s[22][i]),
+            grad_var[i] * (t37 * s[24][i]));
     }
 }
 
@@ -452,7 +490,6 @@ void softshrink_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(softshrink_exact_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(softshrink_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
+        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

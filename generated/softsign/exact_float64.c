@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -180,72 +180,79 @@ static const double table15[15][3] = {
 
 static void softsign_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     double s[29][LANES], a[6][LANES] = {{0.0}};
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        _Bool t1 = mean[i] < 0.0;
+        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        double t1 = var[i] * (SQRT(t0));
+        _Bool t2 = mean[i] < 0.0;
         s[1][i] = ABS(mean[i]);
-        s[25][i] = t0 < 4.0;
-        s[0][i] = s[25][i] ? 4.0 : t0;
-        s[20][i] = t1 ? 1.0 : (-1.0);
-        double t6 = 1.0 / (SQRT(s[0][i]));
-        double t7 = s[1][i] * t6;
-        _Bool t8 = 37.5 < t7;
-        double t9 = t8 ? 37.5 : t7;
-        double t10 = exp64((t8 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / s[0][i])))) * (-0.5));
-        double t11 = 1.0 / (FMA(t9, 0.25, 1.0));
-        s[19][i] = t10 * (t11 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t11 - 0.25)));
-        s[24][i] = t6 * (t10 * 0x1.9884533d43651p-2);
-        double t14 = t6 * t9;
-        double t15 = t6 * t6;
-        double t16 = s[25][i] ? t0 : 4.0;
-        s[15][i] = t16 == 0.0;
-        double t18 = SQRT(s[15][i] ? 1.0 : t16);
-        s[4][i] = s[15][i] ? 0.0 : t18;
-        double t20 = (mean[i] < (-0x1.72ebaep27)) ? (-0x1.72ebaep27) : mean[i];
-        double t21 = (0x1.72ebaep27 < t20) ? 0x1.72ebaep27 : t20;
-        double t22 = -t21;
-        double t23 = (s[15][i] ? 0x1p75 : (1.0 / t18)) * t22;
-        double t24 = (t23 < (-7.5)) ? (-7.5) : t23;
-        double t25 = (7.5 < t24) ? 7.5 : t24;
-        _Bool t26 = 0.0 < t22;
-        _Bool t27 = t22 < 0.0;
-        s[6][i] = t27 ? 0.0 : t21;
-        double t29 = t27 ? t22 : 0.0;
-        s[12][i] = t26 ? 0.0 : t21;
-        double t31 = t26 ? t22 : 0.0;
-        double t32 = t22 - t29;
+        s[25][i] = t1 < 4.0;
+        s[0][i] = s[25][i] ? 4.0 : t1;
+        s[20][i] = t2 ? 1.0 : (-1.0);
+        double t7 = 1.0 / (SQRT(s[0][i]));
+        double t8 = s[1][i] * t7;
+        _Bool t9 = 37.5 < t8;
+        double t10 = t9 ? 37.5 : t8;
+        double t11 = s[1][i] * (s[1][i] * (1.0 / s[0][i]));
+        double t12 = t9 ? 1406.25 : t11;
+        double t13 = exp64(t12 * (-0.5));
+        double t14 = 1.0 / (FMA(t10, 0.25, 1.0));
+        s[19][i] = t13 * (t14 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t14 - 0.25)));
+        s[24][i] = t7 * (t13 * 0x1.9884533d43651p-2);
+        double t17 = t7 * t10;
+        double t18 = t7 * t7;
+        double t19 = s[25][i] ? t1 : 4.0;
+        s[15][i] = t19 == 0.0;
+        double t21 = s[15][i] ? 1.0 : t19;
+        double t22 = SQRT(t21);
+        s[4][i] = s[15][i] ? 0.0 : t22;
+        double t24 = 1.0 / t22;
+        double t25 = s[15][i] ? 0x1p75 : t24;
+        double t26 = (mean[i] < (-0x1.72ebaep27)) ? (-0x1.72ebaep27) : mean[i];
+        double t27 = (0x1.72ebaep27 < t26) ? 0x1.72ebaep27 : t26;
+        double t28 = -t27;
+        double t29 = t25 * t28;
+        double t30 = (t29 < (-7.5)) ? (-7.5) : t29;
+        double t31 = (7.5 < t30) ? 7.5 : t30;
+        _Bool t32 = 0.0 < t28;
+        _Bool t33 = t28 < 0.0;
+        s[6][i] = t33 ? 0.0 : t27;
+        double t35 = t33 ? t28 : 0.0;
+        s[12][i] = t32 ? 0.0 : t27;
+        double t37 = t32 ? t28 : 0.0;
+        double t38 = t28 - t35;
         s[7][i] = 1.0 / (s[6][i] + (-1.0));
-        double t34 = t21 + t31;
-        double t35 = t32 * (s[7][i] * (1.0 / ((s[6][i] + t32) + (-1.0))));
-        double t36 = t35 + (t34 * ((1.0 / 1.0) * (1.0 / (t34 + 1.0))));
-        s[8][i] = t26 ? 0.0 : (-t36);
-        s[14][i] = t26 ? t36 : 0.0;
-        s[2][i] = (t25 - (-7.5)) * 0.5;
-        s[3][i] = (t25 + (-7.5)) * 0.5;
-        double t41 = s[4][i] * 7.5;
-        double t42 = -t41;
-        double t43 = (t29 < t42) ? t42 : t29;
-        s[5][i] = (t41 < t43) ? t41 : t43;
-        s[9][i] = (7.5 - t25) * 0.5;
-        s[10][i] = (t25 + 7.5) * 0.5;
-        double t47 = (t31 < t42) ? t42 : t31;
-        s[11][i] = (t41 < t47) ? t41 : t47;
+        double t40 = t27 + t37;
+        double t41 = t38 * (s[7][i] * (1.0 / ((s[6][i] + t38) + (-1.0))));
+        double t42 = t41 + (t40 * ((1.0 / 1.0) * (1.0 / (t40 + 1.0))));
+        double t43 = -t42;
+        s[8][i] = t32 ? 0.0 : t43;
+        s[14][i] = t32 ? t42 : 0.0;
+        s[2][i] = (t31 - (-7.5)) * 0.5;
+        s[3][i] = (t31 + (-7.5)) * 0.5;
+        double t48 = s[4][i] * 7.5;
+        double t49 = -t48;
+        double t50 = (t35 < t49) ? t49 : t35;
+        s[5][i] = (t48 < t50) ? t48 : t50;
+        s[9][i] = (7.5 - t31) * 0.5;
+        s[10][i] = (t31 + 7.5) * 0.5;
+        double t54 = (t37 < t49) ? t49 : t37;
+        s[11][i] = (t48 < t54) ? t48 : t54;
         s[13][i] = 1.0 / (s[12][i] + 1.0);
-        s[18][i] = s[24][i] * t14;
-        s[23][i] = FMA(t14, s[18][i], s[24][i] * (-t15));
-        s[17][i] = FMA(t14, s[23][i], s[18][i] * (t15 * (-2.0)));
-        s[22][i] = FMA(t14, s[17][i], s[23][i] * (t15 * (-3.0)));
-        s[16][i] = FMA(t14, s[22][i], s[17][i] * (t15 * (-4.0)));
-        s[21][i] = FMA(t14, s[16][i], s[22][i] * (t15 * (-5.0)));
-        s[26][i] = t26 ? ((-1.0) - s[7][i]) : (1.0 - s[13][i]);
-        s[27][i] = t1 ? (-1.0) : 1.0;
+        s[18][i] = s[24][i] * t17;
+        s[23][i] = FMA(t17, s[18][i], s[24][i] * (-t18));
+        s[17][i] = FMA(t17, s[23][i], s[18][i] * (t18 * (-2.0)));
+        s[22][i] = FMA(t17, s[17][i], s[23][i] * (t18 * (-3.0)));
+        s[16][i] = FMA(t17, s[22][i], s[17][i] * (t18 * (-4.0)));
+        s[21][i] = FMA(t17, s[16][i], s[22][i] * (t18 * (-5.0)));
+        double t63 = (-1.0) - s[7][i];
+        double t64 = 1.0 - s[13][i];
+        s[26][i] = t32 ? t63 : t64;
+        s[27][i] = t2 ? (-1.0) : 1.0;
         s[28][i] = mean[i] == mean[i];
     }
     for (int k = 0; k < 19; ++k) {
@@ -257,22 +264,24 @@ static void softsign_exact_float64_forward_block(const double *const *in, const 
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;
-            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t7 = t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25)));
-            double t8 = t1 * (t5 * 0x1.9884533d43651p-2);
-            double t9 = t1 * t4;
-            double t10 = t1 * t1;
-            double t11 = t8 * t9;
-            double t12 = FMA(t9, t11, t8 * (-t10));
-            double t13 = FMA(t9, t12, t11 * (t10 * (-2.0)));
-            double t14 = FMA(t9, t13, t12 * (t10 * (-3.0)));
-            double t15 = FMA(t9, t14, t13 * (t10 * (-4.0)));
-            a[0][i] = FMA(t11, c[5], FMA(t12, c[4], FMA(t13, c[3], FMA(t14, c[2], FMA(t15, c[1], a[0][i])))));
-            a[0][i] = FMA(t7, c[7], FMA(t8, c[6], a[0][i]));
-            a[1][i] = FMA(t12, c[10], FMA(t14, c[9], FMA(FMA(t9, t15, t14 * (t10 * (-5.0))), c[8], a[1][i])));
-            a[1][i] = FMA(t8, c[11], a[1][i]);
-            a[2][i] = FMA(t7, c[11], FMA(t11, c[10], FMA(t13, c[9], FMA(t15, c[8], a[2][i]))));
+            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
+            double t6 = t3 ? 1406.25 : t5;
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t9 = t7 * (t8 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t8 - 0.25)));
+            double t10 = t1 * (t7 * 0x1.9884533d43651p-2);
+            double t11 = t1 * t4;
+            double t12 = t1 * t1;
+            double t13 = t10 * t11;
+            double t14 = FMA(t11, t13, t10 * (-t12));
+            double t15 = FMA(t11, t14, t13 * (t12 * (-2.0)));
+            double t16 = FMA(t11, t15, t14 * (t12 * (-3.0)));
+            double t17 = FMA(t11, t16, t15 * (t12 * (-4.0)));
+            a[0][i] = FMA(t13, c[5], FMA(t14, c[4], FMA(t15, c[3], FMA(t16, c[2], FMA(t17, c[1], a[0][i])))));
+            a[0][i] = FMA(t9, c[7], FMA(t10, c[6], a[0][i]));
+            a[1][i] = FMA(t14, c[10], FMA(t16, c[9], FMA(FMA(t11, t17, t16 * (t12 * (-5.0))), c[8], a[1][i])));
+            a[1][i] = FMA(t10, c[11], a[1][i]);
+            a[2][i] = FMA(t9, c[11], FMA(t13, c[10], FMA(t15, c[9], FMA(t17, c[8], a[2][i]))));
         }
     }
     for (int k = 0; k < 16; ++k) {
@@ -317,19 +326,27 @@ static void softsign_exact_float64_forward_block(const double *const *in, const 
         double t1 = (a[4][i]) * t0;
         double t2 = ((a[3][i]) * t0) - (t1 * t1);
         _Bool t3 = (s[15][i] != 0.0) | (t2 < 0.0);
-        double t4 = FMA(s[17][i], 0x1.4b8fd4e696532p-6, FMA(s[16][i], 0x1.0921d15ed4fe8p-10, a[2][i]));
-        double t5 = FMA(s[19][i], 0x1.a00fe8a56df92p-1, FMA(s[18][i], 0x1.562bc4e32cb1ep-3, t4));
-        double t6 = t5 * s[20][i];
-        double t7 = FMA(s[22][i], 0x1.4b8fd4e696532p-6, FMA(s[21][i], 0x1.0921d15ed4fe8p-10, a[1][i]));
-        double t8 = FMA(s[24][i], 0x1.a00fe8a56df92p-1, FMA(s[23][i], 0x1.562bc4e32cb1ep-3, t7));
-        double t9 = t8 * s[20][i];
-        double t10 = FMA(s[22][i], (-0x1.d0d88ace2cfe7p-7), FMA(s[16][i], 0x1.d522063fb102fp-9, a[0][i]));
-        double t11 = FMA(s[23][i], (-0x1.3a93b3e7a16e1p-3), FMA(s[17][i], 0x1.e6397d23375f3p-5, t10));
-        double t12 = FMA(s[24][i], (-0x1.1faed2c425666p-1), FMA(s[18][i], 0x1.a59de0d24f3ebp-2, t11));
-        double t13 = (FMA(s[19][i], 0x1.bc072fa711eep0, t12)) - (t6 * t6);
-        double t14 = t9 * (s[0][i] * t9);
-        out_mean[i] = (s[28][i] ? (s[25][i] ? (t1 + s[26][i]) : (t6 + s[27][i])) : mean[i]);
-        out_var[i] = (s[28][i] ? (s[25][i] ? (t3 ? 0.0 : t2) : ((t13 < t14) ? t14 : t13)) : mean[i]);
+        double t4 = t3 ? 0.0 : t2;
+        double t5 = FMA(s[17][i], 0x1.4b8fd4e696532p-6, FMA(s[16][i], 0x1.0921d15ed4fe8p-10, a[2][i]));
+        double t6 = FMA(s[19][i], 0x1.a00fe8a56df92p-1, FMA(s[18][i], 0x1.562bc4e32cb1ep-3, t5));
+        double t7 = t6 * s[20][i];
+        double t8 = FMA(s[22][i], 0x1.4b8fd4e696532p-6, FMA(s[21][i], 0x1.0921d15ed4fe8p-10, a[1][i]));
+        double t9 = FMA(s[24][i], 0x1.a00fe8a56df92p-1, FMA(s[23][i], 0x1.562bc4e32cb1ep-3, t8));
+        double t10 = t9 * s[20][i];
+        double t11 = FMA(s[22][i], (-0x1.d0d88ace2cfe7p-7), FMA(s[16][i], 0x1.d522063fb102fp-9, a[0][i]));
+        double t12 = FMA(s[23][i], (-0x1.3a93b3e7a16e1p-3), FMA(s[17][i], 0x1.e6397d23375f3p-5, t11));
+        double t13 = FMA(s[24][i], (-0x1.1faed2c425666p-1), FMA(s[18][i], 0x1.a59de0d24f3ebp-2, t12));
+        double t14 = (FMA(s[19][i], 0x1.bc072fa711eep0, t13)) - (t7 * t7);
+        double t15 = t10 * (s[0][i] * t10);
+        double t16 = (t14 < t15) ? t15 : t14;
+        double t17 = s[25][i] ? t4 : t16;
+        double t18 = t1 + s[26][i];
+        double t19 = t7 + s[27][i];
+        double t20 = s[25][i] ? t18 : t19;
+        double t21 = s[28][i] ? t20 : mean[i];
+        double t22 = s[28][i] ? t17 : mean[i];
+        out_mean[i] = t21;
+        out_var[i] = t22;
     }
 }
 
@@ -337,111 +354,115 @@ void softsign_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(softsign_exact_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(softsign_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void softsign_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     double s[45][LANES], a[12][LANES] = {{0.0}};
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        double t1 = var[i] * (SQRT(t0));
         s[20][i] = ABS(mean[i]);
-        s[44][i] = t0 < 4.0;
-        s[19][i] = s[44][i] ? 4.0 : t0;
+        s[44][i] = t1 < 4.0;
+        s[19][i] = s[44][i] ? 4.0 : t1;
         s[25][i] = (mean[i] < 0.0) ? 1.0 : (-1.0);
-        double t5 = 1.0 / (SQRT(s[19][i]));
-        double t6 = s[20][i] * t5;
-        _Bool t7 = 37.5 < t6;
-        double t8 = t7 ? 37.5 : t6;
-        double t9 = exp64((t7 ? 1406.25 : (s[20][i] * (s[20][i] * (1.0 / s[19][i])))) * (-0.5));
-        double t10 = 1.0 / (FMA(t8, 0.25, 1.0));
-        s[24][i] = t9 * (t10 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t10 - 0.25)));
-        s[29][i] = t5 * (t9 * 0x1.9884533d43651p-2);
-        double t13 = t5 * t8;
-        double t14 = t5 * t5;
-        double t15 = s[44][i] ? t0 : 4.0;
-        _Bool t16 = t15 == 0.0;
-        double t17 = SQRT(t16 ? 1.0 : t15);
-        s[2][i] = t16 ? 0.0 : t17;
-        double t19 = (mean[i] < (-0x1.72ebaep27)) ? (-0x1.72ebaep27) : mean[i];
-        double t20 = (0x1.72ebaep27 < t19) ? 0x1.72ebaep27 : t19;
-        double t21 = -t20;
-        s[23][i] = s[29][i] * t13;
-        s[28][i] = FMA(t13, s[23][i], s[29][i] * (-t14));
-        s[22][i] = FMA(t13, s[28][i], s[23][i] * (t14 * (-2.0)));
-        s[27][i] = FMA(t13, s[22][i], s[28][i] * (t14 * (-3.0)));
-        s[21][i] = FMA(t13, s[27][i], s[22][i] * (t14 * (-4.0)));
-        s[26][i] = FMA(t13, s[21][i], s[27][i] * (t14 * (-5.0)));
-        s[30][i] = FMA(t13, s[26][i], s[21][i] * (t14 * (-6.0)));
-        double t29 = (t16 ? 0x1p75 : (1.0 / t17)) * t21;
-        double t30 = (t29 < (-7.5)) ? (-7.5) : t29;
-        double t31 = (7.5 < t30) ? 7.5 : t30;
-        _Bool t32 = 0.0 < t21;
-        _Bool t33 = t21 < 0.0;
-        s[4][i] = t33 ? 0.0 : t20;
-        double t35 = t33 ? t21 : 0.0;
-        s[13][i] = t32 ? 0.0 : t20;
-        double t37 = t32 ? t21 : 0.0;
-        double t38 = t21 - t35;
+        double t6 = 1.0 / (SQRT(s[19][i]));
+        double t7 = s[20][i] * t6;
+        _Bool t8 = 37.5 < t7;
+        double t9 = t8 ? 37.5 : t7;
+        double t10 = s[20][i] * (s[20][i] * (1.0 / s[19][i]));
+        double t11 = t8 ? 1406.25 : t10;
+        double t12 = exp64(t11 * (-0.5));
+        double t13 = 1.0 / (FMA(t9, 0.25, 1.0));
+        s[24][i] = t12 * (t13 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t13 - 0.25)));
+        s[29][i] = t6 * (t12 * 0x1.9884533d43651p-2);
+        double t16 = t6 * t9;
+        double t17 = t6 * t6;
+        double t18 = s[44][i] ? t1 : 4.0;
+        _Bool t19 = t18 == 0.0;
+        double t20 = t19 ? 1.0 : t18;
+        double t21 = SQRT(t20);
+        s[2][i] = t19 ? 0.0 : t21;
+        double t23 = 1.0 / t21;
+        double t24 = t19 ? 0x1p75 : t23;
+        double t25 = (mean[i] < (-0x1.72ebaep27)) ? (-0x1.72ebaep27) : mean[i];
+        double t26 = (0x1.72ebaep27 < t25) ? 0x1.72ebaep27 : t25;
+        double t27 = -t26;
+        s[23][i] = s[29][i] * t16;
+        s[28][i] = FMA(t16, s[23][i], s[29][i] * (-t17));
+        s[22][i] = FMA(t16, s[28][i], s[23][i] * (t17 * (-2.0)));
+        s[27][i] = FMA(t16, s[22][i], s[28][i] * (t17 * (-3.0)));
+        s[21][i] = FMA(t16, s[27][i], s[22][i] * (t17 * (-4.0)));
+        s[26][i] = FMA(t16, s[21][i], s[27][i] * (t17 * (-5.0)));
+        s[30][i] = FMA(t16, s[26][i], s[21][i] * (t17 * (-6.0)));
+        double t35 = t24 * t27;
+        double t36 = (t35 < (-7.5)) ? (-7.5) : t35;
+        double t37 = (7.5 < t36) ? 7.5 : t36;
+        _Bool t38 = 0.0 < t27;
+        _Bool t39 = t27 < 0.0;
+        s[4][i] = t39 ? 0.0 : t26;
+        double t41 = t39 ? t27 : 0.0;
+        s[13][i] = t38 ? 0.0 : t26;
+        double t43 = t38 ? t27 : 0.0;
+        double t44 = t27 - t41;
         s[7][i] = s[4][i] + (-1.0);
-        double t40 = (s[4][i] + t38) + (-1.0);
+        double t46 = (s[4][i] + t44) + (-1.0);
         s[5][i] = 1.0 / s[7][i];
-        double t42 = t20 + t37;
-        double t43 = t42 + 1.0;
-        double t44 = 1.0 / 1.0;
-        double t45 = (t38 * (s[5][i] * (1.0 / t40))) + (t42 * (t44 * (1.0 / t43)));
-        s[6][i] = t32 ? 0.0 : (-t45);
-        s[15][i] = t32 ? t45 : 0.0;
+        double t48 = t26 + t43;
+        double t49 = t48 + 1.0;
+        double t50 = 1.0 / 1.0;
+        double t51 = (t44 * (s[5][i] * (1.0 / t46))) + (t48 * (t50 * (1.0 / t49)));
+        double t52 = -t51;
+        s[6][i] = t38 ? 0.0 : t52;
+        s[15][i] = t38 ? t51 : 0.0;
         s[8][i] = 1.0 / (s[7][i] * s[7][i]);
-        double t49 = -((FMA(t38, t40, t38 * s[7][i])) * (s[8][i] * (1.0 / (t40 * t40))));
-        double t50 = t49 - ((FMA(t42, t43, t42)) * (t44 * (1.0 / (t43 * t43))));
-        s[9][i] = t32 ? 0.0 : (-t50);
-        s[18][i] = t32 ? t50 : 0.0;
-        s[0][i] = (t31 - (-7.5)) * 0.5;
-        s[1][i] = (t31 + (-7.5)) * 0.5;
-        double t55 = s[2][i] * 7.5;
-        double t56 = -t55;
-        double t57 = (t35 < t56) ? t56 : t35;
-        s[3][i] = (t55 < t57) ? t55 : t57;
-        s[10][i] = (7.5 - t31) * 0.5;
-        s[11][i] = (t31 + 7.5) * 0.5;
-        double t61 = (t37 < t56) ? t56 : t37;
-        s[12][i] = (t55 < t61) ? t55 : t61;
-        double t63 = FMA(s[10][i], (-0x1.fe995e70409b6p-1), s[11][i]);
-        double t64 = s[10][i] * 0x1.cbf8bc743ce34p-8;
-        s[31][i] = t64 * (exp64((t63 * t63) * (-0.5)));
-        double t66 = (s[2][i] * t63) - s[12][i];
+        double t56 = -((FMA(t44, t46, t44 * s[7][i])) * (s[8][i] * (1.0 / (t46 * t46))));
+        double t57 = t56 - ((FMA(t48, t49, t48)) * (t50 * (1.0 / (t49 * t49))));
+        double t58 = -t57;
+        s[9][i] = t38 ? 0.0 : t58;
+        s[18][i] = t38 ? t57 : 0.0;
+        s[0][i] = (t37 - (-7.5)) * 0.5;
+        s[1][i] = (t37 + (-7.5)) * 0.5;
+        double t63 = s[2][i] * 7.5;
+        double t64 = -t63;
+        double t65 = (t41 < t64) ? t64 : t41;
+        s[3][i] = (t63 < t65) ? t63 : t65;
+        s[10][i] = (7.5 - t37) * 0.5;
+        s[11][i] = (t37 + 7.5) * 0.5;
+        double t69 = (t43 < t64) ? t64 : t43;
+        s[12][i] = (t63 < t69) ? t63 : t69;
+        double t71 = FMA(s[10][i], (-0x1.fe995e70409b6p-1), s[11][i]);
+        double t72 = s[10][i] * 0x1.cbf8bc743ce34p-8;
+        s[31][i] = t72 * (exp64((t71 * t71) * (-0.5)));
+        double t74 = (s[2][i] * t71) - s[12][i];
         s[16][i] = s[13][i] + 1.0;
-        double t68 = (s[13][i] + t66) + 1.0;
+        double t76 = (s[13][i] + t74) + 1.0;
         s[14][i] = 1.0 / s[16][i];
-        s[33][i] = s[15][i] + (t66 * (s[14][i] * (1.0 / t68)));
+        s[33][i] = s[15][i] + (t74 * (s[14][i] * (1.0 / t76)));
         s[41][i] = s[31][i] * s[33][i];
-        double t72 = t68 * t68;
+        double t80 = t76 * t76;
         s[17][i] = 1.0 / (s[16][i] * s[16][i]);
-        s[35][i] = s[18][i] - ((FMA(t66, t68, t66 * s[16][i])) * (s[17][i] * (1.0 / t72)));
-        s[39][i] = (1.0 / (t68 * t72)) * (-2.0);
+        s[35][i] = s[18][i] - ((FMA(t74, t76, t74 * s[16][i])) * (s[17][i] * (1.0 / t80)));
+        s[39][i] = (1.0 / (t76 * t80)) * (-2.0);
         s[37][i] = s[31][i] * s[35][i];
-        double t77 = FMA(s[10][i], 0x1.fe995e70409b6p-1, s[11][i]);
-        s[32][i] = t64 * (exp64((t77 * t77) * (-0.5)));
-        double t79 = (s[2][i] * t77) - s[12][i];
-        double t80 = (s[13][i] + t79) + 1.0;
-        s[34][i] = s[15][i] + (t79 * (s[14][i] * (1.0 / t80)));
+        double t85 = FMA(s[10][i], 0x1.fe995e70409b6p-1, s[11][i]);
+        s[32][i] = t72 * (exp64((t85 * t85) * (-0.5)));
+        double t87 = (s[2][i] * t85) - s[12][i];
+        double t88 = (s[13][i] + t87) + 1.0;
+        s[34][i] = s[15][i] + (t87 * (s[14][i] * (1.0 / t88)));
         s[42][i] = s[32][i] * s[34][i];
-        double t83 = t80 * t80;
-        s[36][i] = s[18][i] - ((FMA(t79, t80, s[16][i] * t79)) * (s[17][i] * (1.0 / t83)));
-        s[40][i] = (1.0 / (t80 * t83)) * (-2.0);
+        double t91 = t88 * t88;
+        s[36][i] = s[18][i] - ((FMA(t87, t88, s[16][i] * t87)) * (s[17][i] * (1.0 / t91)));
+        s[40][i] = (1.0 / (t88 * t91)) * (-2.0);
         s[38][i] = s[32][i] * s[36][i];
-        s[43][i] = t32 ? s[8][i] : s[17][i];
+        s[43][i] = t38 ? s[8][i] : s[17][i];
     }
     for (int k = 0; k < 16; ++k) {
         const double *c = table16[k];
@@ -516,26 +537,28 @@ static void softsign_exact_float64_backward_block(const double *const *in, const
             double t2 = s[20][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;
-            double t5 = exp64((t3 ? 1406.25 : (s[20][i] * (s[20][i] * (1.0 / t0)))) * (-0.5));
-            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
-            double t8 = t1 * t4;
-            double t9 = t1 * t1;
-            double t10 = t7 * t8;
-            double t11 = FMA(t8, t10, t7 * (-t9));
-            double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
-            double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
-            double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
-            double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
-            double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
-            a[7][i] = FMA(t12, c[5], FMA(t13, c[4], FMA(t14, c[3], FMA(t15, c[2], FMA(t16, c[1], a[7][i])))));
-            a[7][i] = FMA(t10, c[7], FMA(t11, c[6], a[7][i]));
-            a[8][i] = FMA(t11, c[5], FMA(t12, c[4], FMA(t13, c[3], FMA(t14, c[2], FMA(t15, c[1], a[8][i])))));
-            a[8][i] = FMA(t7, c[7], FMA(t10, c[6], a[8][i]));
-            a[9][i] = FMA(t10, c[11], FMA(t12, c[10], FMA(t14, c[9], FMA(t16, c[8], a[9][i]))));
-            a[10][i] = FMA(t7, c[11], FMA(t11, c[10], FMA(t13, c[9], FMA(t15, c[8], a[10][i]))));
-            a[11][i] = FMA(t10, c[10], FMA(t12, c[9], FMA(t14, c[8], a[11][i])));
-            a[11][i] = FMA(t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25))), c[11], a[11][i]);
+            double t5 = s[20][i] * (s[20][i] * (1.0 / t0));
+            double t6 = t3 ? 1406.25 : t5;
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t9 = t1 * (t7 * 0x1.9884533d43651p-2);
+            double t10 = t1 * t4;
+            double t11 = t1 * t1;
+            double t12 = t9 * t10;
+            double t13 = FMA(t10, t12, t9 * (-t11));
+            double t14 = FMA(t10, t13, t12 * (t11 * (-2.0)));
+            double t15 = FMA(t10, t14, t13 * (t11 * (-3.0)));
+            double t16 = FMA(t10, t15, t14 * (t11 * (-4.0)));
+            double t17 = FMA(t10, t16, t15 * (t11 * (-5.0)));
+            double t18 = FMA(t10, t17, t16 * (t11 * (-6.0)));
+            a[7][i] = FMA(t14, c[5], FMA(t15, c[4], FMA(t16, c[3], FMA(t17, c[2], FMA(t18, c[1], a[7][i])))));
+            a[7][i] = FMA(t12, c[7], FMA(t13, c[6], a[7][i]));
+            a[8][i] = FMA(t13, c[5], FMA(t14, c[4], FMA(t15, c[3], FMA(t16, c[2], FMA(t17, c[1], a[8][i])))));
+            a[8][i] = FMA(t9, c[7], FMA(t12, c[6], a[8][i]));
+            a[9][i] = FMA(t12, c[11], FMA(t14, c[10], FMA(t16, c[9], FMA(t18, c[8], a[9][i]))));
+            a[10][i] = FMA(t9, c[11], FMA(t13, c[10], FMA(t15, c[9], FMA(t17, c[8], a[10][i]))));
+            a[11][i] = FMA(t12, c[10], FMA(t14, c[9], FMA(t16, c[8], a[11][i])));
+            a[11][i] = FMA(t7 * (t8 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t8 - 0.25))), c[11], a[11][i]);
         }
     }
 #pragma omp simd
@@ -563,12 +586,21 @@ static void softsign_exact_float64_backward_block(const double *const *in, const
         double t20 = ((FMA(s[36][i], s[38][i], FMA(s[35][i], s[37][i], a[3][i]))) * t15) - (t16 * t16);
         double t21 = FMA(t17, t19, (FMA(s[42][i], s[40][i], FMA(s[41][i], s[39][i], a[0][i]))) * t15);
         double t22 = FMA(t16, t19, (FMA(s[34][i], s[38][i], FMA(s[33][i], s[37][i], a[2][i]))) * t15);
-        double t23 = (FMA(t5, t2 * (-2.0), FMA(s[29][i], 0x1.bc072fa711eep0, t11))) * s[25][i];
-        double t24 = FMA(t8, -t2, (FMA(s[23][i], 0x1.bc072fa711eep0, t14)) * 0.5);
-        out_grad_mean[i] = FMA(grad_mean[i], (s[44][i] ? t18 : (t5 * s[25][i])),
-            grad_var[i] * (s[44][i] ? (t22 * 2.0) : t23));
-        out_grad_var[i] = FMA(grad_mean[i], (s[44][i] ? (t17 * 0.5) : (t8 * 0.5)),
-            grad_var[i] * (s[44][i] ? ((FMA(t18, t18, t20)) + t21) : t24));
+        double t23 = t5 * s[25][i];
+        double t24 = s[44][i] ? t18 : t23;
+        double t25 = t17 * 0.5;
+        double t26 = t8 * 0.5;
+        double t27 = s[44][i] ? t25 : t26;
+        double t28 = t22 * 2.0;
+        double t29 = (FMA(t5, t2 * (-2.0), FMA(s[29][i], 0x1.bc072fa711eep0, t11))) * s[25][i];
+        double t30 = s[44][i] ? t28 : t29;
+        double t31 = (FMA(t18, t18, t20)) + t21;
+        double t32 = FMA(t8, -t2, (FMA(s[23][i], 0x1.bc072fa711eep0, t14)) * 0.5);
+        double t33 = s[44][i] ? t31 : t32;
+        out_grad_mean[i] = FMA(grad_mean[i], t24,
+            grad_var[i] * t30);
+        out_grad_var[i] = FMA(grad_mean[i], t27,
+            grad_var[i] * t33);
     }
 }
 
@@ -577,7 +609,6 @@ void softsign_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(softsign_exact_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(softsign_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
+        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -43,32 +43,36 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 static void square_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        double t1 = (t0 * t0) * 2.0;
-        double t2 = (0x1.fffffffffffffp1023 < t1) ? 0x1.fffffffffffffp1023 : t1;
-        double t3 = mean[i] * 2.0;
-        double t4 = mean[i] * (t0 * 2.0);
-        double t5 = (0x1.fffffffffffffp1023 < t3) ? 0x1.fffffffffffffp1023 : t3;
-        double t6 = (0x1.fffffffffffffp1023 < t4) ? 0x1.fffffffffffffp1023 : t4;
-        double t7 = (t5 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t5;
-        double t8 = (t6 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t6;
-        double t9 = FMA(t7, t8, (t2 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t2);
-        double t10 = FMA(t0 * 0.5, 2.0, mean[i] * mean[i]);
-        double t11 = (0x1.fffffffffffffp1023 < t10) ? 0x1.fffffffffffffp1023 : t10;
-        _Bool t12 = mean[i] == mean[i];
-        _Bool t13 = t0 == t0;
-        double t14 = t12 ? ((t11 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t11) : mean[i];
-        double t15 = (0x1.fffffffffffffp1023 < t9) ? 0x1.fffffffffffffp1023 : t9;
-        double t16 = t12 ? ((t15 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t15) : mean[i];
-        out_mean[i] = (t13 ? t14 : t0);
-        out_var[i] = (t13 ? t16 : t0);
+        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        double t1 = var[i] * (SQRT(t0));
+        double t2 = (t1 * t1) * 2.0;
+        double t3 = (0x1.fffffffffffffp1023 < t2) ? 0x1.fffffffffffffp1023 : t2;
+        double t4 = (t3 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t3;
+        double t5 = mean[i] * 2.0;
+        double t6 = mean[i] * (t1 * 2.0);
+        double t7 = (0x1.fffffffffffffp1023 < t5) ? 0x1.fffffffffffffp1023 : t5;
+        double t8 = (t7 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t7;
+        double t9 = (0x1.fffffffffffffp1023 < t6) ? 0x1.fffffffffffffp1023 : t6;
+        double t10 = (t9 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t9;
+        double t11 = FMA(t8, t10, t4);
+        double t12 = FMA(t1 * 0.5, 2.0, mean[i] * mean[i]);
+        double t13 = (0x1.fffffffffffffp1023 < t12) ? 0x1.fffffffffffffp1023 : t12;
+        double t14 = (t13 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t13;
+        _Bool t15 = mean[i] == mean[i];
+        double t16 = t15 ? t14 : mean[i];
+        _Bool t17 = t1 == t1;
+        double t18 = t17 ? t16 : t1;
+        double t19 = (0x1.fffffffffffffp1023 < t11) ? 0x1.fffffffffffffp1023 : t11;
+        double t20 = (t19 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t19;
+        double t21 = t15 ? t20 : mean[i];
+        double t22 = t17 ? t21 : t1;
+        out_mean[i] = t18;
+        out_var[i] = t22;
     }
 }
 
@@ -76,37 +80,38 @@ void square_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(square_exact_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(square_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void square_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = mean[i] * 2.0;
-        double t1 = (var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)))) * 2.0;
-        double t2 = mean[i] * t1;
-        double t3 = (0x1.fffffffffffffp1023 < t0) ? 0x1.fffffffffffffp1023 : t0;
-        double t4 = (t3 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t3;
-        double t5 = (0x1.fffffffffffffp1023 < t2) ? 0x1.fffffffffffffp1023 : t2;
-        double t6 = (0x1.fffffffffffffp1023 < t1) ? 0x1.fffffffffffffp1023 : t1;
-        double t7 = (((t5 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t5) * 2.0) * 2.0;
-        double t8 = FMA(t4, t4, ((t6 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t6) * 2.0);
-        double t9 = (0x1.fffffffffffffp1023 < t7) ? 0x1.fffffffffffffp1023 : t7;
-        double t10 = (0x1.fffffffffffffp1023 < t8) ? 0x1.fffffffffffffp1023 : t8;
-        out_grad_mean[i] = FMA(grad_mean[i], t4,
-            grad_var[i] * ((t9 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t9));
+        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        double t1 = mean[i] * 2.0;
+        double t2 = (var[i] * (SQRT(t0))) * 2.0;
+        double t3 = mean[i] * t2;
+        double t4 = (0x1.fffffffffffffp1023 < t1) ? 0x1.fffffffffffffp1023 : t1;
+        double t5 = (t4 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t4;
+        double t6 = (0x1.fffffffffffffp1023 < t3) ? 0x1.fffffffffffffp1023 : t3;
+        double t7 = (t6 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t6;
+        double t8 = (0x1.fffffffffffffp1023 < t2) ? 0x1.fffffffffffffp1023 : t2;
+        double t9 = (t8 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t8;
+        double t10 = (t7 * 2.0) * 2.0;
+        double t11 = FMA(t5, t5, t9 * 2.0);
+        double t12 = (0x1.fffffffffffffp1023 < t10) ? 0x1.fffffffffffffp1023 : t10;
+        double t13 = (t12 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t12;
+        double t14 = (0x1.fffffffffffffp1023 < t11) ? 0x1.fffffffffffffp1023 : t11;
+        double t15 = (t14 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t14;
+        out_grad_mean[i] = FMA(grad_mean[i], t5,
+            grad_var[i] * t13);
         out_grad_var[i] = FMA(grad_mean[i], 1.0,
-            grad_var[i] * ((t10 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t10));
+            grad_var[i] * t15);
     }
 }
 
@@ -115,7 +120,6 @@ void square_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(square_exact_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(square_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
+        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

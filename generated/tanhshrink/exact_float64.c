@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -121,15 +121,14 @@ static const double table9[9][15] = {
 
 static void tanhshrink_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     double s[15][LANES], a[19][LANES] = {{0.0}};
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        s[0][i] = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        s[0][i] = var[i] * (SQRT(t0));
         s[1][i] = ABS(mean[i]);
         s[12][i] = s[0][i] < 0x1.61f3eap-4;
         s[10][i] = s[12][i] ? s[0][i] : 0.0;
@@ -154,45 +153,47 @@ static void tanhshrink_exact_float64_forward_block(const double *const *in, cons
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;
-            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t7 = t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25)));
-            double t8 = t1 * (t5 * 0x1.9884533d43651p-2);
-            double t9 = t1 * t4;
-            double t10 = t1 * t1;
-            double t11 = t8 * t9;
-            double t12 = FMA(t9, t11, t8 * (-t10));
-            double t13 = FMA(t9, t12, t11 * (t10 * (-2.0)));
-            double t14 = FMA(t9, t13, t12 * (t10 * (-3.0)));
-            double t15 = FMA(t9, t14, t13 * (t10 * (-4.0)));
-            double t16 = FMA(t9, t15, t14 * (t10 * (-5.0)));
-            double t17 = FMA(t9, t16, t15 * (t10 * (-6.0)));
-            double t18 = FMA(t9, t17, t16 * (t10 * (-7.0)));
-            double t19 = FMA(t9, t18, t17 * (t10 * (-8.0)));
-            double t20 = FMA(t9, t19, t18 * (t10 * (-9.0)));
-            double t21 = FMA(t9, t20, t19 * (t10 * (-10.0)));
-            double t22 = FMA(t9, t21, t20 * (t10 * (-11.0)));
-            a[0][i] = FMA(t11, c[5], FMA(t12, c[4], FMA(t13, c[3], FMA(t14, c[2], FMA(t15, c[1], a[0][i])))));
-            a[0][i] = FMA(t7, c[7], FMA(t8, c[6], a[0][i]));
-            a[1][i] = FMA(t7, c[11], FMA(t11, c[10], FMA(t13, c[9], FMA(t15, c[8], a[1][i]))));
-            a[2][i] = FMA(t8, c[14], FMA(t12, c[13], FMA(t14, c[12], a[2][i])));
-            a[3][i] = FMA(t8, c[11], FMA(t12, c[10], FMA(t14, c[9], FMA(t16, c[8], a[3][i]))));
-            a[4][i] = FMA(t11, c[14], FMA(t13, c[13], FMA(t15, c[12], a[4][i])));
-            a[5][i] = FMA(t11, c[11], FMA(t13, c[10], FMA(t15, c[9], FMA(t17, c[8], a[5][i]))));
-            a[6][i] = FMA(t12, c[14], FMA(t14, c[13], FMA(t16, c[12], a[6][i])));
-            a[7][i] = FMA(t12, c[11], FMA(t14, c[10], FMA(t16, c[9], FMA(t18, c[8], a[7][i]))));
-            a[8][i] = FMA(t13, c[14], FMA(t15, c[13], FMA(t17, c[12], a[8][i])));
-            a[9][i] = FMA(t13, c[11], FMA(t15, c[10], FMA(t17, c[9], FMA(t19, c[8], a[9][i]))));
-            a[10][i] = FMA(t14, c[14], FMA(t16, c[13], FMA(t18, c[12], a[10][i])));
-            a[11][i] = FMA(t14, c[11], FMA(t16, c[10], FMA(t18, c[9], FMA(t20, c[8], a[11][i]))));
-            a[12][i] = FMA(t15, c[14], FMA(t17, c[13], FMA(t19, c[12], a[12][i])));
-            a[13][i] = FMA(t15, c[11], FMA(t17, c[10], FMA(t19, c[9], FMA(t21, c[8], a[13][i]))));
-            a[14][i] = FMA(t16, c[14], FMA(t18, c[13], FMA(t20, c[12], a[14][i])));
-            a[15][i] = FMA(t16, c[11], FMA(t18, c[10], FMA(t20, c[9], FMA(t22, c[8], a[15][i]))));
-            a[16][i] = FMA(t17, c[14], FMA(t19, c[13], FMA(t21, c[12], a[16][i])));
-            a[17][i] = FMA(t19, c[10], FMA(t21, c[9], FMA(FMA(t9, t22, t21 * (t10 * (-12.0))), c[8], a[17][i])));
-            a[17][i] = FMA(t17, c[11], a[17][i]);
-            a[18][i] = FMA(t18, c[14], FMA(t20, c[13], FMA(t22, c[12], a[18][i])));
+            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
+            double t6 = t3 ? 1406.25 : t5;
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t9 = t7 * (t8 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t8 - 0.25)));
+            double t10 = t1 * (t7 * 0x1.9884533d43651p-2);
+            double t11 = t1 * t4;
+            double t12 = t1 * t1;
+            double t13 = t10 * t11;
+            double t14 = FMA(t11, t13, t10 * (-t12));
+            double t15 = FMA(t11, t14, t13 * (t12 * (-2.0)));
+            double t16 = FMA(t11, t15, t14 * (t12 * (-3.0)));
+            double t17 = FMA(t11, t16, t15 * (t12 * (-4.0)));
+            double t18 = FMA(t11, t17, t16 * (t12 * (-5.0)));
+            double t19 = FMA(t11, t18, t17 * (t12 * (-6.0)));
+            double t20 = FMA(t11, t19, t18 * (t12 * (-7.0)));
+            double t21 = FMA(t11, t20, t19 * (t12 * (-8.0)));
+            double t22 = FMA(t11, t21, t20 * (t12 * (-9.0)));
+            double t23 = FMA(t11, t22, t21 * (t12 * (-10.0)));
+            double t24 = FMA(t11, t23, t22 * (t12 * (-11.0)));
+            a[0][i] = FMA(t13, c[5], FMA(t14, c[4], FMA(t15, c[3], FMA(t16, c[2], FMA(t17, c[1], a[0][i])))));
+            a[0][i] = FMA(t9, c[7], FMA(t10, c[6], a[0][i]));
+            a[1][i] = FMA(t9, c[11], FMA(t13, c[10], FMA(t15, c[9], FMA(t17, c[8], a[1][i]))));
+            a[2][i] = FMA(t10, c[14], FMA(t14, c[13], FMA(t16, c[12], a[2][i])));
+            a[3][i] = FMA(t10, c[11], FMA(t14, c[10], FMA(t16, c[9], FMA(t18, c[8], a[3][i]))));
+            a[4][i] = FMA(t13, c[14], FMA(t15, c[13], FMA(t17, c[12], a[4][i])));
+            a[5][i] = FMA(t13, c[11], FMA(t15, c[10], FMA(t17, c[9], FMA(t19, c[8], a[5][i]))));
+            a[6][i] = FMA(t14, c[14], FMA(t16, c[13], FMA(t18, c[12], a[6][i])));
+            a[7][i] = FMA(t14, c[11], FMA(t16, c[10], FMA(t18, c[9], FMA(t20, c[8], a[7][i]))));
+            a[8][i] = FMA(t15, c[14], FMA(t17, c[13], FMA(t19, c[12], a[8][i])));
+            a[9][i] = FMA(t15, c[11], FMA(t17, c[10], FMA(t19, c[9], FMA(t21, c[8], a[9][i]))));
+            a[10][i] = FMA(t16, c[14], FMA(t18, c[13], FMA(t20, c[12], a[10][i])));
+            a[11][i] = FMA(t16, c[11], FMA(t18, c[10], FMA(t20, c[9], FMA(t22, c[8], a[11][i]))));
+            a[12][i] = FMA(t17, c[14], FMA(t19, c[13], FMA(t21, c[12], a[12][i])));
+            a[13][i] = FMA(t17, c[11], FMA(t19, c[10], FMA(t21, c[9], FMA(t23, c[8], a[13][i]))));
+            a[14][i] = FMA(t18, c[14], FMA(t20, c[13], FMA(t22, c[12], a[14][i])));
+            a[15][i] = FMA(t18, c[11], FMA(t20, c[10], FMA(t22, c[9], FMA(t24, c[8], a[15][i]))));
+            a[16][i] = FMA(t19, c[14], FMA(t21, c[13], FMA(t23, c[12], a[16][i])));
+            a[17][i] = FMA(t21, c[10], FMA(t23, c[9], FMA(FMA(t11, t24, t23 * (t12 * (-12.0))), c[8], a[17][i])));
+            a[17][i] = FMA(t19, c[11], a[17][i]);
+            a[18][i] = FMA(t20, c[14], FMA(t22, c[13], FMA(t24, c[12], a[18][i])));
         }
     }
 #pragma omp simd
@@ -211,9 +212,14 @@ static void tanhshrink_exact_float64_forward_block(const double *const *in, cons
         double t11 = (a[2][i]) + ((a[1][i]) * s[2][i]);
         double t12 = FMA(s[0][i], FMA(s[2][i], s[2][i], t8 * s[11][i]), (a[0][i]) - (t11 * t11));
         double t13 = t9 * (s[0][i] * t9);
-        double t14 = s[12][i] ? (s[10][i] * (FMA(t9, t9, t10))) : ((t12 < t13) ? t13 : t12);
-        out_mean[i] = (s[14][i] ? (t11 + s[13][i]) : mean[i]);
-        out_var[i] = (s[14][i] ? t14 : mean[i]);
+        double t14 = (t12 < t13) ? t13 : t12;
+        double t15 = s[10][i] * (FMA(t9, t9, t10));
+        double t16 = s[12][i] ? t15 : t14;
+        double t17 = t11 + s[13][i];
+        double t18 = s[14][i] ? t17 : mean[i];
+        double t19 = s[14][i] ? t16 : mean[i];
+        out_mean[i] = t18;
+        out_var[i] = t19;
     }
 }
 
@@ -221,24 +227,21 @@ void tanhshrink_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(tanhshrink_exact_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(tanhshrink_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void tanhshrink_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     double s[14][LANES], a[24][LANES] = {{0.0}};
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        s[0][i] = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
+        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        s[0][i] = var[i] * (SQRT(t0));
         s[1][i] = ABS(mean[i]);
         s[13][i] = s[0][i] < 0x1.61f3eap-4;
         s[11][i] = s[13][i] ? s[0][i] : 0.0;
@@ -262,53 +265,55 @@ static void tanhshrink_exact_float64_backward_block(const double *const *in, con
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;
-            double t5 = exp64((t3 ? 1406.25 : (s[1][i] * (s[1][i] * (1.0 / t0)))) * (-0.5));
-            double t6 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t7 = t1 * (t5 * 0x1.9884533d43651p-2);
-            double t8 = t1 * t4;
-            double t9 = t1 * t1;
-            double t10 = t7 * t8;
-            double t11 = FMA(t8, t10, t7 * (-t9));
-            double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
-            double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
-            double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
-            double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
-            double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
-            double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
-            double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
-            double t19 = FMA(t8, t18, t17 * (t9 * (-9.0)));
-            double t20 = FMA(t8, t19, t18 * (t9 * (-10.0)));
-            double t21 = FMA(t8, t20, t19 * (t9 * (-11.0)));
-            double t22 = FMA(t8, t21, t20 * (t9 * (-12.0)));
-            double t23 = FMA(t8, t22, t21 * (t9 * (-13.0)));
-            a[0][i] = FMA(t20, c[10], FMA(t22, c[9], FMA(FMA(t8, t23, t22 * (t9 * (-14.0))), c[8], a[0][i])));
-            a[0][i] = FMA(t18, c[11], a[0][i]);
-            a[1][i] = FMA(t19, c[14], FMA(t21, c[13], FMA(t23, c[12], a[1][i])));
-            a[2][i] = FMA(t12, c[11], FMA(t14, c[10], FMA(t16, c[9], FMA(t18, c[8], a[2][i]))));
-            a[3][i] = FMA(t13, c[14], FMA(t15, c[13], FMA(t17, c[12], a[3][i])));
-            a[4][i] = FMA(t13, c[11], FMA(t15, c[10], FMA(t17, c[9], FMA(t19, c[8], a[4][i]))));
-            a[5][i] = FMA(t14, c[14], FMA(t16, c[13], FMA(t18, c[12], a[5][i])));
-            a[6][i] = FMA(t14, c[11], FMA(t16, c[10], FMA(t18, c[9], FMA(t20, c[8], a[6][i]))));
-            a[7][i] = FMA(t15, c[14], FMA(t17, c[13], FMA(t19, c[12], a[7][i])));
-            a[8][i] = FMA(t15, c[11], FMA(t17, c[10], FMA(t19, c[9], FMA(t21, c[8], a[8][i]))));
-            a[9][i] = FMA(t16, c[14], FMA(t18, c[13], FMA(t20, c[12], a[9][i])));
-            a[10][i] = FMA(t17, c[11], FMA(t19, c[10], FMA(t21, c[9], FMA(t23, c[8], a[10][i]))));
-            a[11][i] = FMA(t18, c[14], FMA(t20, c[13], FMA(t22, c[12], a[11][i])));
-            a[12][i] = FMA(t16, c[11], FMA(t18, c[10], FMA(t20, c[9], FMA(t22, c[8], a[12][i]))));
-            a[13][i] = FMA(t17, c[14], FMA(t19, c[13], FMA(t21, c[12], a[13][i])));
-            a[14][i] = FMA(t11, c[11], FMA(t13, c[10], FMA(t15, c[9], FMA(t17, c[8], a[14][i]))));
-            a[15][i] = FMA(t12, c[14], FMA(t14, c[13], FMA(t16, c[12], a[15][i])));
-            a[16][i] = FMA(t11, c[5], FMA(t12, c[4], FMA(t13, c[3], FMA(t14, c[2], FMA(t15, c[1], a[16][i])))));
-            a[16][i] = FMA(t7, c[7], FMA(t10, c[6], a[16][i]));
-            a[17][i] = FMA(t12, c[5], FMA(t13, c[4], FMA(t14, c[3], FMA(t15, c[2], FMA(t16, c[1], a[17][i])))));
-            a[17][i] = FMA(t10, c[7], FMA(t11, c[6], a[17][i]));
-            a[18][i] = FMA(t10, c[11], FMA(t12, c[10], FMA(t14, c[9], FMA(t16, c[8], a[18][i]))));
-            a[19][i] = FMA(t11, c[14], FMA(t13, c[13], FMA(t15, c[12], a[19][i])));
-            a[20][i] = FMA(t7, c[11], FMA(t11, c[10], FMA(t13, c[9], FMA(t15, c[8], a[20][i]))));
-            a[21][i] = FMA(t10, c[14], FMA(t12, c[13], FMA(t14, c[12], a[21][i])));
-            a[22][i] = FMA(t10, c[10], FMA(t12, c[9], FMA(t14, c[8], a[22][i])));
-            a[22][i] = FMA(t5 * (t6 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t6 - 0.25))), c[11], a[22][i]);
-            a[23][i] = FMA(t7, c[14], FMA(t11, c[13], FMA(t13, c[12], a[23][i])));
+            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
+            double t6 = t3 ? 1406.25 : t5;
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t9 = t1 * (t7 * 0x1.9884533d43651p-2);
+            double t10 = t1 * t4;
+            double t11 = t1 * t1;
+            double t12 = t9 * t10;
+            double t13 = FMA(t10, t12, t9 * (-t11));
+            double t14 = FMA(t10, t13, t12 * (t11 * (-2.0)));
+            double t15 = FMA(t10, t14, t13 * (t11 * (-3.0)));
+            double t16 = FMA(t10, t15, t14 * (t11 * (-4.0)));
+            double t17 = FMA(t10, t16, t15 * (t11 * (-5.0)));
+            double t18 = FMA(t10, t17, t16 * (t11 * (-6.0)));
+            double t19 = FMA(t10, t18, t17 * (t11 * (-7.0)));
+            double t20 = FMA(t10, t19, t18 * (t11 * (-8.0)));
+            double t21 = FMA(t10, t20, t19 * (t11 * (-9.0)));
+            double t22 = FMA(t10, t21, t20 * (t11 * (-10.0)));
+            double t23 = FMA(t10, t22, t21 * (t11 * (-11.0)));
+            double t24 = FMA(t10, t23, t22 * (t11 * (-12.0)));
+            double t25 = FMA(t10, t24, t23 * (t11 * (-13.0)));
+            a[0][i] = FMA(t22, c[10], FMA(t24, c[9], FMA(FMA(t10, t25, t24 * (t11 * (-14.0))), c[8], a[0][i])));
+            a[0][i] = FMA(t20, c[11], a[0][i]);
+            a[1][i] = FMA(t21, c[14], FMA(t23, c[13], FMA(t25, c[12], a[1][i])));
+            a[2][i] = FMA(t14, c[11], FMA(t16, c[10], FMA(t18, c[9], FMA(t20, c[8], a[2][i]))));
+            a[3][i] = FMA(t15, c[14], FMA(t17, c[13], FMA(t19, c[12], a[3][i])));
+            a[4][i] = FMA(t15, c[11], FMA(t17, c[10], FMA(t19, c[9], FMA(t21, c[8], a[4][i]))));
+            a[5][i] = FMA(t16, c[14], FMA(t18, c[13], FMA(t20, c[12], a[5][i])));
+            a[6][i] = FMA(t16, c[11], FMA(t18, c[10], FMA(t20, c[9], FMA(t22, c[8], a[6][i]))));
+            a[7][i] = FMA(t17, c[14], FMA(t19, c[13], FMA(t21, c[12], a[7][i])));
+            a[8][i] = FMA(t17, c[11], FMA(t19, c[10], FMA(t21, c[9], FMA(t23, c[8], a[8][i]))));
+            a[9][i] = FMA(t18, c[14], FMA(t20, c[13], FMA(t22, c[12], a[9][i])));
+            a[10][i] = FMA(t19, c[11], FMA(t21, c[10], FMA(t23, c[9], FMA(t25, c[8], a[10][i]))));
+            a[11][i] = FMA(t20, c[14], FMA(t22, c[13], FMA(t24, c[12], a[11][i])));
+            a[12][i] = FMA(t18, c[11], FMA(t20, c[10], FMA(t22, c[9], FMA(t24, c[8], a[12][i]))));
+            a[13][i] = FMA(t19, c[14], FMA(t21, c[13], FMA(t23, c[12], a[13][i])));
+            a[14][i] = FMA(t13, c[11], FMA(t15, c[10], FMA(t17, c[9], FMA(t19, c[8], a[14][i]))));
+            a[15][i] = FMA(t14, c[14], FMA(t16, c[13], FMA(t18, c[12], a[15][i])));
+            a[16][i] = FMA(t13, c[5], FMA(t14, c[4], FMA(t15, c[3], FMA(t16, c[2], FMA(t17, c[1], a[16][i])))));
+            a[16][i] = FMA(t9, c[7], FMA(t12, c[6], a[16][i]));
+            a[17][i] = FMA(t14, c[5], FMA(t15, c[4], FMA(t16, c[3], FMA(t17, c[2], FMA(t18, c[1], a[17][i])))));
+            a[17][i] = FMA(t12, c[7], FMA(t13, c[6], a[17][i]));
+            a[18][i] = FMA(t12, c[11], FMA(t14, c[10], FMA(t16, c[9], FMA(t18, c[8], a[18][i]))));
+            a[19][i] = FMA(t13, c[14], FMA(t15, c[13], FMA(t17, c[12], a[19][i])));
+            a[20][i] = FMA(t9, c[11], FMA(t13, c[10], FMA(t15, c[9], FMA(t17, c[8], a[20][i]))));
+            a[21][i] = FMA(t12, c[14], FMA(t14, c[13], FMA(t16, c[12], a[21][i])));
+            a[22][i] = FMA(t12, c[10], FMA(t14, c[9], FMA(t16, c[8], a[22][i])));
+            a[22][i] = FMA(t7 * (t8 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t8 - 0.25))), c[11], a[22][i]);
+            a[23][i] = FMA(t9, c[14], FMA(t13, c[13], FMA(t15, c[12], a[23][i])));
         }
     }
 #pragma omp simd
@@ -330,13 +335,16 @@ static void tanhshrink_exact_float64_backward_block(const double *const *in, con
         double t14 = FMA(t7, t9, FMA(t8, t8, s[6][i] * (FMA(t5, t8, FMA(t7, t7, s[5][i] * t13)))));
         double t15 = FMA(t3, t9, FMA(t10, t10, s[8][i] * (FMA(t8, t10, FMA(t9, t9, s[7][i] * t14)))));
         double t16 = FMA(t3, t4, FMA(t2, t2, s[10][i] * (FMA(t2, t10, FMA(t3, t3, s[9][i] * t15)))));
-        double t17 = FMA(s[3][i], s[0][i] * t2, FMA(t1, t0 * (-2.0), a[16][i]));
-        double t18 = FMA(FMA(s[0][i], t3, FMA(t1, 2.0, s[2][i])), s[2][i], FMA(t2, -t0, (a[17][i]) * 0.5));
-        double t19 = (s[13][i] ? ((FMA(t2, t4, t12 * s[10][i])) * s[12][i]) : t17) * s[2][i];
+        double t17 = (FMA(t2, t4, t12 * s[10][i])) * s[12][i];
+        double t18 = FMA(s[3][i], s[0][i] * t2, FMA(t1, t0 * (-2.0), a[16][i]));
+        double t19 = s[13][i] ? t17 : t18;
+        double t20 = FMA(t4, t4, s[11][i] * t16);
+        double t21 = FMA(FMA(s[0][i], t3, FMA(t1, 2.0, s[2][i])), s[2][i], FMA(t2, -t0, (a[17][i]) * 0.5));
+        double t22 = s[13][i] ? t20 : t21;
         out_grad_mean[i] = FMA(grad_mean[i], (t4 * s[2][i]),
-            grad_var[i] * t19);
+            grad_var[i] * (t19 * s[2][i]));
         out_grad_var[i] = FMA(grad_mean[i], (t2 * 0.5),
-            grad_var[i] * (s[13][i] ? (FMA(t4, t4, s[11][i] * t16)) : t18));
+            grad_var[i] * t22);
     }
 }
 
@@ -345,7 +353,6 @@ void tanhshrink_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(tanhshrink_exact_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(tanhshrink_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
+        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -82,45 +82,59 @@ INLINE double polynomial0(double y, double x)
 
 static void threshold_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
+    const double *restrict mean = in[0], *restrict var = in[1];
     const double threshold = params[0];
     const double value = params[1];
-    double *restrict out_mean = out[0];
-    double *restrict out_var = out[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = mean[i] - threshold;
         double t1 = value - threshold;
-        double t2 = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        _Bool t3 = t2 == 0.0;
-        double t4 = SQRT(t3 ? 1.0 : t2);
-        double t5 = t3 ? 0.0 : t4;
-        _Bool t6 = t0 <= 0.0;
-        double t7 = ABS(t0);
-        double t8 = (t3 ? 0.0 : (1.0 / t4)) * t7;
-        _Bool t9 = t3 | (37.5 < t8);
-        double t10 = t9 ? 37.5 : t8;
-        _Bool t11 = t2 < 0x1p-1022;
-        _Bool t12 = t9 | t11;
-        double t13 = t12 ? 0.0 : t7;
-        double t14 = t9 ? 1406.25 : (t11 ? (t10 * t10) : (t13 * (t13 * (1.0 / (t12 ? 1.0 : t2)))));
-        double t15 = t9 ? 0.0 : (exp64(t14 * (-0.5)));
-        double t16 = 1.0 / (FMA(t10, 0.25, 1.0));
-        double t17 = (polynomial0(-0x1.d83ed7bcbc437p-7, t16 - 0.25)) * (t16 * (t16 * t16));
-        double t18 = (FMA(t17, -(t10 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t14);
-        double t19 = t15 * t18;
-        double t20 = FMA(t5, t19, t6 ? 0.0 : t0);
-        double t21 = t15 * (FMA(t10, t18, t17 * 2.0));
-        double t22 = 1.0 - t21;
-        double t23 = t6 ? t22 : t21;
-        double t24 = t5 * t19;
-        double t25 = (t2 * (t17 * (t15 * 2.0))) - (t24 * t24);
-        double t26 = FMA(t1 * t1, t23 * (t6 ? t21 : t22), (t1 * (-2.0)) * (t20 * t23));
-        double t27 = (t6 ? t25 : ((t2 - t25) - (t20 * (t24 * 2.0)))) + t26;
-        _Bool t28 = t0 == t0;
-        out_mean[i] = (threshold + (t28 ? (t20 + (t1 * t23)) : t0));
-        out_var[i] = (t28 ? ((t27 < 0.0) ? 0.0 : t27) : t0);
+        double t2 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        double t3 = var[i] * (SQRT(t2));
+        _Bool t4 = t3 == 0.0;
+        double t5 = t4 ? 1.0 : t3;
+        double t6 = SQRT(t5);
+        double t7 = t4 ? 0.0 : t6;
+        double t8 = 1.0 / t6;
+        double t9 = t4 ? 0.0 : t8;
+        _Bool t10 = t0 <= 0.0;
+        double t11 = ABS(t0);
+        double t12 = t9 * t11;
+        _Bool t13 = t4 | (37.5 < t12);
+        double t14 = t13 ? 37.5 : t12;
+        _Bool t15 = t3 < 0x1p-1022;
+        _Bool t16 = t13 | t15;
+        double t17 = t16 ? 0.0 : t11;
+        double t18 = t16 ? 1.0 : t3;
+        double t19 = t14 * t14;
+        double t20 = t17 * (t17 * (1.0 / t18));
+        double t21 = t15 ? t19 : t20;
+        double t22 = t13 ? 1406.25 : t21;
+        double t23 = exp64(t22 * (-0.5));
+        double t24 = t13 ? 0.0 : t23;
+        double t25 = t10 ? 0.0 : t0;
+        double t26 = 1.0 / (FMA(t14, 0.25, 1.0));
+        double t27 = (polynomial0(-0x1.d83ed7bcbc437p-7, t26 - 0.25)) * (t26 * (t26 * t26));
+        double t28 = (FMA(t27, -(t14 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t22);
+        double t29 = t24 * t28;
+        double t30 = FMA(t7, t29, t25);
+        double t31 = t24 * (FMA(t14, t28, t27 * 2.0));
+        double t32 = 1.0 - t31;
+        double t33 = t10 ? t32 : t31;
+        double t34 = t7 * t29;
+        double t35 = (t3 * (t27 * (t24 * 2.0))) - (t34 * t34);
+        double t36 = (t3 - t35) - (t30 * (t34 * 2.0));
+        double t37 = t10 ? t35 : t36;
+        double t38 = t10 ? t31 : t32;
+        double t39 = t37 + (FMA(t1 * t1, t33 * t38, (t1 * (-2.0)) * (t30 * t33)));
+        double t40 = (t39 < 0.0) ? 0.0 : t39;
+        _Bool t41 = t0 == t0;
+        double t42 = t30 + (t1 * t33);
+        double t43 = t41 ? t42 : t0;
+        double t44 = t41 ? t40 : t0;
+        out_mean[i] = (threshold + t43);
+        out_var[i] = t44;
     }
 }
 
@@ -128,61 +142,70 @@ void threshold_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    const double *const in[] = {mean, var};
-    double *const out[] = {out_mean, out_var};
-    over_blocks(threshold_exact_float64_forward_block, n, in, 2, params, out, 2);
+    over_blocks(threshold_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params, (double
+        *const[]){out_mean, out_var}, 2);
 }
 
 static void threshold_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
 {
-    const double *restrict mean = in[0];
-    const double *restrict var = in[1];
-    const double *restrict grad_mean = in[2];
-    const double *restrict grad_var = in[3];
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
     const double threshold = params[0];
     const double value = params[1];
-    double *restrict out_grad_mean = out[0];
-    double *restrict out_grad_var = out[1];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = mean[i] - threshold;
         double t1 = value - threshold;
-        double t2 = var[i] * (SQRT((0.0 <= var[i]) ? 1.0 : (-1.0)));
-        _Bool t3 = t2 == 0.0;
-        double t4 = SQRT(t3 ? 1.0 : t2);
-        double t5 = t3 ? 0.0 : (1.0 / t4);
-        _Bool t6 = t0 <= 0.0;
-        double t7 = ABS(t0);
-        double t8 = t5 * t7;
-        _Bool t9 = t3 | (37.5 < t8);
-        double t10 = t9 ? 37.5 : t8;
-        _Bool t11 = t2 < 0x1p-1022;
-        _Bool t12 = t9 | t11;
-        double t13 = t12 ? 0.0 : t7;
-        double t14 = t9 ? 1406.25 : (t11 ? (t10 * t10) : (t13 * (t13 * (1.0 / (t12 ? 1.0 : t2)))));
-        double t15 = t9 ? 0.0 : (exp64(t14 * (-0.5)));
-        double t16 = t15 * 0x1.9884533d43651p-2;
-        double t17 = 1.0 / (FMA(t10, 0.25, 1.0));
-        double t18 = (polynomial0(-0x1.d83ed7bcbc437p-7, t17 - 0.25)) * (t17 * (t17 * t17));
-        double t19 = (FMA(t18, -(t10 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t14);
-        double t20 = t15 * t19;
-        double t21 = FMA(t3 ? 0.0 : t4, t20, t6 ? 0.0 : t0);
-        double t22 = t15 * (FMA(t10, t19, t18 * 2.0));
-        double t23 = 1.0 - t22;
-        double t24 = t6 ? t23 : t22;
-        double t25 = t6 ? t22 : t23;
-        double t26 = t1 * t5;
-        double t27 = t5 * t16;
-        double t28 = t16 * t26;
-        double t29 = t26 * ((t16 * (t6 ? (-t10) : t10)) * 0.5);
-        double t30 = t25 - t24;
-        double t31 = t20 + (t6 ? 0.0 : t10);
-        double t32 = (((t21 * t24) - (t1 * (t24 * t25))) * 2.0) - ((t28 * (t1 * t30)) - (t21 * (t28 * 2.0)));
-        out_grad_mean[i] = FMA(grad_mean[i], (t25 - t28),
-            grad_var[i] * t32);
-        double t33 = FMA(t26, t29 * t30, (t25 - (t16 * t31)) - (FMA(t24, t1 * t27, t29 * (t31 * 2.0))));
-        out_grad_var[i] = FMA(grad_mean[i], (FMA(t5, t29, t27 * 0.5)),
-            grad_var[i] * t33);
+        double t2 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        double t3 = var[i] * (SQRT(t2));
+        _Bool t4 = t3 == 0.0;
+        double t5 = t4 ? 1.0 : t3;
+        double t6 = SQRT(t5);
+        double t7 = t4 ? 0.0 : t6;
+        double t8 = 1.0 / t6;
+        double t9 = t4 ? 0.0 : t8;
+        _Bool t10 = t0 <= 0.0;
+        double t11 = ABS(t0);
+        double t12 = t9 * t11;
+        _Bool t13 = t4 | (37.5 < t12);
+        double t14 = t13 ? 37.5 : t12;
+        _Bool t15 = t3 < 0x1p-1022;
+        _Bool t16 = t13 | t15;
+        double t17 = t16 ? 0.0 : t11;
+        double t18 = t16 ? 1.0 : t3;
+        double t19 = t14 * t14;
+        double t20 = t17 * (t17 * (1.0 / t18));
+        double t21 = t15 ? t19 : t20;
+        double t22 = t13 ? 1406.25 : t21;
+        double t23 = exp64(t22 * (-0.5));
+        double t24 = t13 ? 0.0 : t23;
+        double t25 = t24 * 0x1.9884533d43651p-2;
+        double t26 = t10 ? 0.0 : t0;
+        double t27 = 1.0 / (FMA(t14, 0.25, 1.0));
+        double t28 = (polynomial0(-0x1.d83ed7bcbc437p-7, t27 - 0.25)) * (t27 * (t27 * t27));
+        double t29 = (FMA(t28, -(t14 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t22);
+        double t30 = t24 * t29;
+        double t31 = FMA(t7, t30, t26);
+        double t32 = t24 * (FMA(t14, t29, t28 * 2.0));
+        double t33 = 1.0 - t32;
+        double t34 = t10 ? t33 : t32;
+        double t35 = t10 ? t32 : t33;
+        double t36 = t1 * t9;
+        double t37 = t9 * t25;
+        double t38 = -t14;
+        double t39 = t10 ? t38 : t14;
+        double t40 = t25 * t36;
+        double t41 = t36 * ((t25 * t39) * 0.5);
+        double t42 = t35 - t34;
+        double t43 = t10 ? 0.0 : t14;
+        double t44 = t30 + t43;
+        double t45 = (((t31 * t34) - (t1 * (t34 * t35))) * 2.0) - ((t40 * (t1 * t42)) - (t31 * (t40 * 2.0)));
+        out_grad_mean[i] = FMA(grad_mean[i], (t35 - t40),
+            grad_var[i] * t45);
+        double t46 = FMA(t36, t41 * t42, (t35 - (t25 * t44)) - (FMA(t34, t1 * t37, t41 * (t44 * 2.0))));
+        out_grad_var[i] = FMA(grad_mean[i], (FMA(t9, t41, t37 * 0.5)),
+            grad_var[i] * t46);
     }
 }
 
@@ -191,7 +214,6 @@ void threshold_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    const double *const in[] = {mean, var, grad_mean, grad_var};
-    double *const out[] = {out_grad_mean, out_grad_var};
-    over_blocks(threshold_exact_float64_backward_block, n, in, 4, params, out, 2);
+    over_blocks(threshold_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4,
+        params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

@@ -52,7 +52,7 @@ _PRELUDE = """\
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD != 0
-#error "momentgen: float arithmetic must be IEEE binary32, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary32: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF

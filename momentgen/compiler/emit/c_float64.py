@@ -32,7 +32,7 @@ _PRELUDE = f"""\
 #include <stdint.h>
 
 #if defined(__FAST_MATH__) || FLT_EVAL_METHOD < 0 || FLT_EVAL_METHOD > 1
-#error "momentgen: float arithmetic must be IEEE binary64, without -ffast-math and without excess precision"
+#error "momentgen needs IEEE binary64: no -ffast-math, no excess precision"
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -217,9 +217,11 @@ class _Kernel:
         form = self.form
         head = f"static void {self.name}_block(const double *const *in, const double *params, double *const *out)"
         lines = [head, "{"]
-        lines += [f"    const double *restrict {name} = in[{k}];" for k, name in enumerate(inputs)]
+        taken = ", ".join(f"*restrict {name} = in[{k}]" for k, name in enumerate(inputs))
+        written = ", ".join(f"*restrict {name} = out[{k}]" for k, name in enumerate(results))
+        lines += with_comment(f"const double {taken};", None, "//")
         lines += [f"    const double {name} = params[{k}];" for k, name in enumerate(form.params)]
-        lines += [f"    double *restrict {name} = out[{k}];" for k, name in enumerate(results)]
+        lines += with_comment(f"double {written};", None, "//")
         arrays = [f"s[{len(self.shared)}][LANES]"] if self.shared else []
         arrays += [f"a[{len(self.sums)}][LANES] = {{{{0.0}}}}"] if self.sums else []
         lines += [f"    double {', '.join(arrays)};"] if arrays else []
@@ -238,9 +240,12 @@ class _Kernel:
                 f"    for (int k = 0; k < {part.turns}; ++k) {{",
                 f"{indent}const double *c = table{part.turns}[k];",
             ]
+            if held := self._chosen(part):  # a load in an arm of a select is a branch to gcc, and ends vectors
+                text = f"const double {', '.join(f'c{k} = c[{k}]' for k in held)};"
+                lines += with_comment(text, None, "//", indent)
         lines += [f"{indent}#pragma omp simd".replace(f"{indent}#", "#"), f"{indent}for (int i = 0; i < LANES; ++i) {{"]
         inner = indent + "    "
-        writer = _Writer(self, number)
+        writer = _Writer(self, number, self._chosen(part) if isinstance(part, Loop) else ())
         for index in part.items:
             writer.item(index)
         if isinstance(part, Loop):
@@ -260,12 +265,21 @@ class _Kernel:
             pieces = text.split("@")
             writer.shorten([int(piece) for piece in pieces[1::2]])
             pieces[1::2] = [writer.atom(int(piece)) for piece in pieces[1::2]]
+            last = f"double {pieces[1]} = " if pieces[0] == pieces[-1] == "" else ""
+            if last and len(pieces) == 3 and writer.lines[-1].startswith(last) and self.uses[int(text.strip("@"))] == 1:
+                pieces[1] = writer.lines.pop()[len(last) : -1]  # read here alone
             writer.lines.append(f"{name}[i] = {''.join(pieces)};")
         lines += [inner + line for line in writer.lines]
         lines.append(indent + "}")
         if isinstance(part, Loop):
             lines.append("    }")
         return lines
+
+    def _chosen(self, loop: Loop) -> list[int]:
+        """Columns among which the selects of a loop choose."""
+        selects = (self.form.items[index] for index in loop.items)
+        arms = (self.form.items[a] for item in selects if item.kind == "select" for a in item.args[1:])
+        return sorted({arm.payload for arm in arms if arm.kind == "column"})
 
     def _exported(self, inputs: Sequence[str], results: Sequence[str]) -> list[str]:
         arguments = [
@@ -274,14 +288,9 @@ class _Kernel:
             "const double *restrict params",
             *(f"double *restrict {name}" for name in results),
         ]
-        return [
-            *with_arguments(f"void {self.name}", arguments),
-            "{",
-            *with_comment(f"const double *const in[] = {{{', '.join(inputs)}}};", None, "//"),
-            *with_comment(f"double *const out[] = {{{', '.join(results)}}};", None, "//"),
-            f"    over_blocks({self.name}_block, n, in, {len(inputs)}, params, out, {len(results)});",
-            "}",
-        ]
+        taken, written = f"(const double *const[]){{{', '.join(inputs)}}}", f"(double *const[]){{{', '.join(results)}}}"
+        call = f"over_blocks({self.name}_block, n, {taken}, {len(inputs)}, params, {written}, {len(results)});"
+        return [*with_arguments(f"void {self.name}", arguments), "{", *with_comment(call, None, "//"), "}"]
 
 
 def _table(turns: int, rows: Sequence[Sequence[float]]) -> list[str]:
@@ -301,8 +310,8 @@ def _table(turns: int, rows: Sequence[Sequence[float]]) -> list[str]:
 class _Writer:
     """The statements of one part; values that are read once stand where they are read."""
 
-    def __init__(self, kernel: _Kernel, part: int) -> None:
-        self.kernel, self.part = kernel, part
+    def __init__(self, kernel: _Kernel, part: int, held: Sequence[int]) -> None:
+        self.kernel, self.part, self.held = kernel, part, held
         self.items = kernel.form.items
         self.lines: list[str] = []
         self.names: dict[int, str] = {}
@@ -326,7 +335,7 @@ class _Writer:
             text = c_double(item.payload)
             return f"({text})" if text.startswith("-") else text
         if item.kind == "column":
-            return f"c[{item.payload}]"
+            return f"c{item.payload}" if item.payload in self.held else f"c[{item.payload}]"
         if item.kind == "input":
             return f"{item.payload}[i]"
         if item.kind == "param":
@@ -338,6 +347,9 @@ class _Writer:
     def item(self, index: int) -> None:
         """Write an operation, or keep it for where it is read."""
         item, kernel = self.items[index], self.kernel
+        for arm in item.args[1:] if item.kind == "select" else ():
+            if arm in self.inline:  # an expression in an arm is a branch
+                self._give_name(arm)
         self.shorten(item.args)
         text = self._text(item)
         condition = kernel.form.is_condition(index)
@@ -345,7 +357,8 @@ class _Writer:
             self.lines.append(f"{kernel.shared[index]}[i] = {text};")
             self.names[index] = f"{kernel.shared[index]}[i]"
             return
-        short = len(text) <= _LONGEST and (not condition or item.kind in _COMPARISONS)
+        # To gcc an operation on a select may become one in each of its arms, and branches end vectors.
+        short = len(text) <= _LONGEST and item.kind != "select" and (not condition or item.kind in _COMPARISONS)
         if kernel.uses[index] == 1 and short:
             self.inline[index] = text
             return
