@@ -39,7 +39,7 @@ class Steps:
 
 
 #: where no derivative is asked for: some fifty tensors live at a time
-VALUES = Steps(least=1 << 12, most=1 << 15, share=8, device=1 << 22)
+VALUES = Steps(least=1 << 12, most=1 << 15, share=12, device=1 << 22)
 #: where autograd keeps what it needs of a slice: two to four thousand tensors
 DERIVATIVES = Steps(least=3 << 7, most=1 << 13, share=2048, device=1 << 18)
 
