@@ -178,9 +178,7 @@ def _serve(connection: Connection, folder: str, work: Callable[[Any, Callable[[s
         os.environ[name] = folder
     tempfile.tempdir = folder
     _keep_freed_memory()
-    gc.set_threshold(
-        200_000, 20, 20
-    )  # hundreds of thousands of nodes and instructions live long: look at them less often
+    gc.set_threshold(200_000, 20, 20)  # hundreds of thousands of nodes live long: they are looked at less often
     threading.Thread(target=_end_with_parent, args=(Path(folder),), daemon=True).start()
     with contextlib.suppress(EOFError, BrokenPipeError):
         while (task := connection.recv()) is not None:

@@ -149,9 +149,8 @@ static void abs_exact_float64_forward_block(const double *const *in, const doubl
         double t11 = (polynomial0(-0x1.d45a6927d9705p-10, t10 - 0.25)) * (t10 * t10);
         double t12 = var[i] * (polynomial1(-0x1.0cec0c135e523p-37, t7 * t7));
         double t13 = var[i] + (var[i] * (t8 * (FMA(t11, t7 * (-4.0), t8 * (-(t11 * (t11 * 4.0)))))));
-        double t14 = (t7 < 1.125) ? t12 : t13;
-        out_mean[i] = (t0 + (t9 * (t8 * (t11 * 2.0))));
-        out_var[i] = t14;
+        out_mean[i] = t0 + (t9 * (t8 * (t11 * 2.0)));
+        out_var[i] = (t7 < 1.125) ? t12 : t13;
     }
 }
 

@@ -409,10 +409,8 @@ static void atan_exact_float64_forward_block(const double *const *in, const doub
         double t41 = s[29][i] * (FMA(t30, t30, t31 * s[28][i]));
         double t42 = s[31][i] ? t41 : t40;
         double t43 = t34 + s[32][i];
-        double t44 = s[33][i] ? t43 : mean[i];
-        double t45 = s[33][i] ? t42 : mean[i];
-        out_mean[i] = t44;
-        out_var[i] = t45;
+        out_mean[i] = s[33][i] ? t43 : mean[i];
+        out_var[i] = s[33][i] ? t42 : mean[i];
     }
 }
 

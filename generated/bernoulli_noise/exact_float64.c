@@ -52,13 +52,11 @@ static void bernoulli_noise_exact_float64_forward_block(const double *const *in,
         _Bool t0 = (mean[i] == mean[i]) & (0.0 <= var[i]);
         double t1 = t0 ? 1.0 : (-1.0);
         double t2 = SQRT(t1);
-        double t3 = t0 ? mean[i] : t2;
-        double t4 = 1.0 / (p + (-1.0));
-        double t5 = FMA(mean[i], mean[i] * (t4 * (-p)), var[i] * (-t4));
-        double t6 = (0x1.fffffffffffffp1023 < t5) ? 0x1.fffffffffffffp1023 : t5;
-        double t7 = t0 ? t6 : t2;
-        out_mean[i] = t3;
-        out_var[i] = t7;
+        double t3 = 1.0 / (p + (-1.0));
+        double t4 = FMA(mean[i], mean[i] * (t3 * (-p)), var[i] * (-t3));
+        double t5 = (0x1.fffffffffffffp1023 < t4) ? 0x1.fffffffffffffp1023 : t4;
+        out_mean[i] = t0 ? mean[i] : t2;
+        out_var[i] = t0 ? t5 : t2;
     }
 }
 

@@ -275,8 +275,8 @@ static void bow_tie_exact_float64_forward_block(const double *const *in, const d
         double t20 = (a[20][i]) + ((a[19][i]) * s[2][i]);
         double t21 = s[15][i] ? t20 : s[16][i];
         double t22 = (t21 < 0.0) ? 0.0 : t21;
-        out_mean[i] = (tau * t18);
-        out_var[i] = ((s[17][i] * t19) + (s[18][i] + (s[17][i] * t22)));
+        out_mean[i] = tau * t18;
+        out_var[i] = (s[17][i] * t19) + (s[18][i] + (s[17][i] * t22));
     }
 }
 

@@ -225,8 +225,8 @@ static void celu_exact_float64_forward_block(const double *const *in, const doub
         double t109 = t44 + t82;
         double t110 = t108 ? t109 : t2;
         double t111 = t108 ? t107 : t2;
-        out_mean[i] = (alpha * t110);
-        out_var[i] = (t0 * t111);
+        out_mean[i] = alpha * t110;
+        out_var[i] = t0 * t111;
     }
 }
 

@@ -141,13 +141,11 @@ static void cos_exact_float64_forward_block(const double *const *in, const doubl
         _Bool t40 = mean[i] == mean[i];
         double t41 = t40 ? t39 : mean[i];
         _Bool t42 = t2 == t2;
-        double t43 = t42 ? t41 : t2;
-        double t44 = (0x1.fffffffffffffp1023 < t37) ? 0x1.fffffffffffffp1023 : t37;
-        double t45 = (t44 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t44;
-        double t46 = t40 ? t45 : mean[i];
-        double t47 = t42 ? t46 : t2;
-        out_mean[i] = t43;
-        out_var[i] = t47;
+        double t43 = (0x1.fffffffffffffp1023 < t37) ? 0x1.fffffffffffffp1023 : t37;
+        double t44 = (t43 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t43;
+        double t45 = t40 ? t44 : mean[i];
+        out_mean[i] = t42 ? t41 : t2;
+        out_var[i] = t42 ? t45 : t2;
     }
 }
 

@@ -57,12 +57,10 @@ static void difference_exact_float64_forward_block(const double *const *in, cons
         _Bool t5 = (0.0 <= var2[i]) & t4;
         double t6 = t5 ? 1.0 : (-1.0);
         double t7 = SQRT(t6);
-        double t8 = t5 ? t2 : t7;
-        double t9 = var1[i] + var2[i];
-        double t10 = (0x1.fffffffffffffp1023 < t9) ? 0x1.fffffffffffffp1023 : t9;
-        double t11 = t5 ? t10 : t7;
-        out_mean[i] = t8;
-        out_var[i] = t11;
+        double t8 = var1[i] + var2[i];
+        double t9 = (0x1.fffffffffffffp1023 < t8) ? 0x1.fffffffffffffp1023 : t8;
+        out_mean[i] = t5 ? t2 : t7;
+        out_var[i] = t5 ? t9 : t7;
     }
 }
 

@@ -220,10 +220,8 @@ static void elu_exact_float64_forward_block(const double *const *in, const doubl
         double t104 = (t103 < 0.0) ? 0.0 : t103;
         _Bool t105 = mean[i] == mean[i];
         double t106 = t41 + (alpha * t79);
-        double t107 = t105 ? t106 : mean[i];
-        double t108 = t105 ? t104 : mean[i];
-        out_mean[i] = t107;
-        out_var[i] = t108;
+        out_mean[i] = t105 ? t106 : mean[i];
+        out_var[i] = t105 ? t104 : mean[i];
     }
 }
 

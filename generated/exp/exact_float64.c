@@ -118,13 +118,11 @@ static void exp_exact_float64_forward_block(const double *const *in, const doubl
         _Bool t31 = mean[i] == mean[i];
         double t32 = t31 ? t30 : mean[i];
         _Bool t33 = t1 == t1;
-        double t34 = t33 ? t32 : t1;
-        double t35 = (0x1.fffffffffffffp1023 < t28) ? 0x1.fffffffffffffp1023 : t28;
-        double t36 = (t35 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t35;
-        double t37 = t31 ? t36 : mean[i];
-        double t38 = t33 ? t37 : t1;
-        out_mean[i] = t34;
-        out_var[i] = t38;
+        double t34 = (0x1.fffffffffffffp1023 < t28) ? 0x1.fffffffffffffp1023 : t28;
+        double t35 = (t34 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t34;
+        double t36 = t31 ? t35 : mean[i];
+        out_mean[i] = t33 ? t32 : t1;
+        out_var[i] = t33 ? t36 : t1;
     }
 }
 

@@ -224,10 +224,8 @@ static void gelu_tanh_exact_float64_forward_block(const double *const *in, const
         double t15 = s[11][i] * (FMA(t9, t9, t10 * s[10][i]));
         double t16 = s[13][i] ? t15 : t14;
         double t17 = t11 + s[14][i];
-        double t18 = s[15][i] ? t17 : mean[i];
-        double t19 = s[15][i] ? t16 : mean[i];
-        out_mean[i] = t18;
-        out_var[i] = t19;
+        out_mean[i] = s[15][i] ? t17 : mean[i];
+        out_var[i] = s[15][i] ? t16 : mean[i];
     }
 }
 

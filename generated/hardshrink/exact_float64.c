@@ -260,8 +260,8 @@ static void hardshrink_exact_float64_forward_block(const double *const *in, cons
         double t21 = s[17][i] ? t20 : s[15][i];
         double t22 = s[17][i] ? t18 : s[15][i];
         double t23 = s[18][i] ? 0.0 : t21;
-        out_mean[i] = (lambd * t23);
-        out_var[i] = (s[19][i] * t22);
+        out_mean[i] = lambd * t23;
+        out_var[i] = s[19][i] * t22;
     }
 }
 

@@ -274,10 +274,8 @@ static void hardsigmoid_exact_float64_forward_block(const double *const *in, con
         double t17 = s[13][i] ? s[14][i] : t16;
         double t18 = t4 + s[15][i];
         double t19 = s[13][i] ? s[16][i] : t18;
-        double t20 = s[17][i] ? t19 : mean[i];
-        double t21 = s[17][i] ? t17 : mean[i];
-        out_mean[i] = t20;
-        out_var[i] = t21;
+        out_mean[i] = s[17][i] ? t19 : mean[i];
+        out_var[i] = s[17][i] ? t17 : mean[i];
     }
 }
 

@@ -280,10 +280,8 @@ static void hardswish_exact_float64_forward_block(const double *const *in, const
         double t6 = s[5][i] ? s[6][i] : t5;
         double t7 = t0 + s[7][i];
         double t8 = s[5][i] ? s[8][i] : t7;
-        double t9 = s[9][i] ? t8 : mean[i];
-        double t10 = s[9][i] ? t6 : mean[i];
-        out_mean[i] = t9;
-        out_var[i] = t10;
+        out_mean[i] = s[9][i] ? t8 : mean[i];
+        out_var[i] = s[9][i] ? t6 : mean[i];
     }
 }
 

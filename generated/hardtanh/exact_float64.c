@@ -282,8 +282,8 @@ static void hardtanh_exact_float64_forward_block(const double *const *in, const 
         double t19 = s[13][i] ? s[16][i] : t18;
         double t20 = s[17][i] ? t19 : s[18][i];
         double t21 = s[17][i] ? t17 : s[18][i];
-        out_mean[i] = (s[20][i] + (s[19][i] * t20));
-        out_var[i] = (s[21][i] * t21);
+        out_mean[i] = s[20][i] + (s[19][i] * t20);
+        out_var[i] = s[21][i] * t21;
     }
 }
 

@@ -122,8 +122,8 @@ static void heaviside_exact_float64_forward_block(const double *const *in, const
         double t13 = -t12;
         double t14 = t0 ? t12 : t13;
         double t15 = t0 ? 0.0 : 1.0;
-        out_mean[i] = ((t10 * t14) + t15);
-        out_var[i] = (t10 * (t12 + (t10 * (-(t12 * t12)))));
+        out_mean[i] = (t10 * t14) + t15;
+        out_var[i] = t10 * (t12 + (t10 * (-(t12 * t12))));
     }
 }
 

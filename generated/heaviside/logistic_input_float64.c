@@ -106,11 +106,9 @@ static void heaviside_logistic_input_float64_forward_block(const double *const *
         _Bool t18 = 0.0 <= var[i];
         double t19 = t18 ? 1.0 : var[i];
         double t20 = SQRT(t19);
-        double t21 = t18 ? t17 : t20;
-        double t22 = t14 * (t15 * t15);
-        double t23 = t18 ? t22 : t20;
-        out_mean[i] = t21;
-        out_var[i] = t23;
+        double t21 = t14 * (t15 * t15);
+        out_mean[i] = t18 ? t17 : t20;
+        out_var[i] = t18 ? t21 : t20;
     }
 }
 

@@ -138,9 +138,8 @@ static void leaky_relu_fitted_float64_forward_block(const double *const *in, con
         _Bool t36 = 0.0 <= var[i];
         double t37 = t36 ? 1.0 : var[i];
         double t38 = SQRT(t37);
-        double t39 = t36 ? t35 : t38;
-        out_mean[i] = (FMA(t1, t13, t9 * ((exp64(-0.5 * t8 * t8)) * (t12 * (1.0 - negative_slope)))));
-        out_var[i] = t39;
+        out_mean[i] = FMA(t1, t13, t9 * ((exp64(-0.5 * t8 * t8)) * (t12 * (1.0 - negative_slope))));
+        out_var[i] = t36 ? t35 : t38;
     }
 }
 

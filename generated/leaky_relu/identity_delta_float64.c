@@ -57,14 +57,12 @@ static void leaky_relu_identity_delta_float64_forward_block(const double *const 
         double t5 = t4 ? 1.0 : var[i];
         double t6 = SQRT(t5);
         double t7 = mean[i] * (negative_slope + t3);
-        double t8 = t4 ? t7 : t6;
-        double t9 = FMA(negative_slope, -negative_slope, 1.0);
-        double t10 = t1 ? t9 : t0;
-        double t11 = var[i] * ((negative_slope * negative_slope) + t10);
-        double t12 = (t11 < 0.0) ? 0.0 : t11;
-        double t13 = t4 ? t12 : t6;
-        out_mean[i] = t8;
-        out_var[i] = t13;
+        double t8 = FMA(negative_slope, -negative_slope, 1.0);
+        double t9 = t1 ? t8 : t0;
+        double t10 = var[i] * ((negative_slope * negative_slope) + t9);
+        double t11 = (t10 < 0.0) ? 0.0 : t10;
+        out_mean[i] = t4 ? t7 : t6;
+        out_var[i] = t4 ? t11 : t6;
     }
 }
 

@@ -125,21 +125,19 @@ static void leaky_relu_logistic_input_float64_forward_block(const double *const 
         double t24 = t23 ? 1.0 : var[i];
         double t25 = SQRT(t24);
         double t26 = (mean[i] * t21) + (t0 * ((t20 * 0x1.1a47c7ee5a514p-1) * t22));
-        double t27 = t23 ? t26 : t25;
-        double t28 = t0 * (negative_slope * 2.0);
-        double t29 = t0 * t0;
-        double t30 = t16 * t19;
-        double t31 = t19 * t22;
-        double t32 = (polynomial1(0x1.1dff1952d3174p-18, t18)) * 2.0;
-        double t33 = t30 + t32;
-        double t34 = var[i] * (t17 * ((FMA(t28, t33, t29 * (t32 - t31))) * 0x1.37423899a1558p-2));
-        double t35 = t17 * ((FMA(t28, t33, t29 * ((t31 + t32) + (t30 * 2.0)))) * 0x1.37423899a1558p-2);
-        double t36 = var[i] * (1.0 - t35);
-        double t37 = FMA(var[i], negative_slope * negative_slope, t34);
-        double t38 = t1 ? t36 : t37;
-        double t39 = t23 ? t38 : t25;
-        out_mean[i] = t27;
-        out_var[i] = t39;
+        double t27 = t0 * (negative_slope * 2.0);
+        double t28 = t0 * t0;
+        double t29 = t16 * t19;
+        double t30 = t19 * t22;
+        double t31 = (polynomial1(0x1.1dff1952d3174p-18, t18)) * 2.0;
+        double t32 = t29 + t31;
+        double t33 = var[i] * (t17 * ((FMA(t27, t32, t28 * (t31 - t30))) * 0x1.37423899a1558p-2));
+        double t34 = t17 * ((FMA(t27, t32, t28 * ((t30 + t31) + (t29 * 2.0)))) * 0x1.37423899a1558p-2);
+        double t35 = var[i] * (1.0 - t34);
+        double t36 = FMA(var[i], negative_slope * negative_slope, t33);
+        double t37 = t1 ? t35 : t36;
+        out_mean[i] = t23 ? t26 : t25;
+        out_var[i] = t23 ? t37 : t25;
     }
 }
 

@@ -112,8 +112,8 @@ static void leaky_relu_tight_float64_forward_block(const double *const *in, cons
         double t21 = t0 ? t19 : t20;
         double t22 = negative_slope * negative_slope;
         double t23 = t0 ? t22 : 1.0;
-        out_mean[i] = (FMA(t1, t15, t10 * (t9 * (t13 * (1.0 - negative_slope)))));
-        out_var[i] = (FMA(var[i], t23, var[i] * (t9 * t21)));
+        out_mean[i] = FMA(t1, t15, t10 * (t9 * (t13 * (1.0 - negative_slope))));
+        out_var[i] = FMA(var[i], t23, var[i] * (t9 * t21));
     }
 }
 

@@ -91,12 +91,10 @@ static void logistic_bernoulli_ap1_float64_forward_block(const double *const *in
         _Bool t11 = 0.0 <= var[i];
         double t12 = t11 ? 1.0 : var[i];
         double t13 = SQRT(t12);
-        double t14 = t11 ? t10 : t13;
-        double t15 = t0 ? t8 : t9;
-        double t16 = t10 * t15;
-        double t17 = t11 ? t16 : t13;
-        out_mean[i] = t14;
-        out_var[i] = t17;
+        double t14 = t0 ? t8 : t9;
+        double t15 = t10 * t14;
+        out_mean[i] = t11 ? t10 : t13;
+        out_var[i] = t11 ? t15 : t13;
     }
 }
 

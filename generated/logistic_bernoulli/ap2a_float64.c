@@ -104,12 +104,10 @@ static void logistic_bernoulli_ap2a_float64_forward_block(const double *const *i
         _Bool t13 = 0.0 <= var[i];
         double t14 = t13 ? 1.0 : var[i];
         double t15 = SQRT(t14);
-        double t16 = t13 ? t12 : t15;
-        double t17 = t1 ? t11 : t10;
-        double t18 = t12 * t17;
-        double t19 = t13 ? t18 : t15;
-        out_mean[i] = t16;
-        out_var[i] = t19;
+        double t16 = t1 ? t11 : t10;
+        double t17 = t12 * t16;
+        out_mean[i] = t13 ? t12 : t15;
+        out_var[i] = t13 ? t17 : t15;
     }
 }
 

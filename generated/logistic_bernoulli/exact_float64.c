@@ -186,7 +186,7 @@ static void logistic_bernoulli_exact_float64_forward_block(const double *const *
         double t1 = s[2][i] ? s[3][i] : t0;
         double t2 = 1.0 - t1;
         out_mean[i] = s[4][i] ? t1 : t2;
-        out_var[i] = (FMA(t1, -t1, t1));
+        out_var[i] = FMA(t1, -t1, t1);
     }
 }
 

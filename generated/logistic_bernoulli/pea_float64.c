@@ -145,13 +145,11 @@ static void logistic_bernoulli_pea_float64_forward_block(const double *const *in
         _Bool t54 = 0.0 <= var[i];
         double t55 = t54 ? 1.0 : var[i];
         double t56 = SQRT(t55);
-        double t57 = t54 ? t53 : t56;
-        double t58 = t46 ? t51 : t50;
-        double t59 = t53 * ((FMA(t45, (-0.5), t30 * 0.5)) + t58);
-        double t60 = (t59 < 0.0) ? 0.0 : t59;
-        double t61 = t54 ? t60 : t56;
-        out_mean[i] = t57;
-        out_var[i] = t61;
+        double t57 = t46 ? t51 : t50;
+        double t58 = t53 * ((FMA(t45, (-0.5), t30 * 0.5)) + t57);
+        double t59 = (t58 < 0.0) ? 0.0 : t58;
+        out_mean[i] = t54 ? t53 : t56;
+        out_var[i] = t54 ? t59 : t56;
     }
 }
 

@@ -91,11 +91,9 @@ static void logistic_transform_ap1_float64_forward_block(const double *const *in
         _Bool t11 = 0.0 <= var[i];
         double t12 = t11 ? 1.0 : var[i];
         double t13 = SQRT(t12);
-        double t14 = t11 ? t10 : t13;
-        double t15 = (mean[i] == mean[i]) ? 0.0 : mean[i];
-        double t16 = t11 ? t15 : t13;
-        out_mean[i] = t14;
-        out_var[i] = t16;
+        double t14 = (mean[i] == mean[i]) ? 0.0 : mean[i];
+        out_mean[i] = t11 ? t10 : t13;
+        out_var[i] = t11 ? t14 : t13;
     }
 }
 

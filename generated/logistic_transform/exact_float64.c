@@ -242,10 +242,9 @@ static void logistic_transform_exact_float64_forward_block(const double *const *
         double t3 = t1 * (s[0][i] * t1);
         double t4 = (t2 < t3) ? t3 : t2;
         double t5 = s[2][i] ? s[3][i] : t0;
-        double t6 = s[2][i] ? s[4][i] : t4;
-        double t7 = 1.0 - t5;
-        out_mean[i] = s[5][i] ? t5 : t7;
-        out_var[i] = t6;
+        double t6 = 1.0 - t5;
+        out_mean[i] = s[5][i] ? t5 : t6;
+        out_var[i] = s[2][i] ? s[4][i] : t4;
     }
 }
 

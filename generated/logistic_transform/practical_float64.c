@@ -92,12 +92,10 @@ static void logistic_transform_practical_float64_forward_block(const double *con
         _Bool t12 = 0.0 <= var[i];
         double t13 = t12 ? 1.0 : var[i];
         double t14 = SQRT(t13);
-        double t15 = t12 ? t11 : t14;
-        double t16 = t1 ? t9 : t10;
-        double t17 = (var[i] * (1.0 / (FMA(var[i], 0.25, 1.0)))) * (t11 * (t11 * (t16 * t16)));
-        double t18 = t12 ? t17 : t14;
-        out_mean[i] = t15;
-        out_var[i] = t18;
+        double t15 = t1 ? t9 : t10;
+        double t16 = (var[i] * (1.0 / (FMA(var[i], 0.25, 1.0)))) * (t11 * (t11 * (t15 * t15)));
+        out_mean[i] = t12 ? t11 : t14;
+        out_var[i] = t12 ? t16 : t14;
     }
 }
 

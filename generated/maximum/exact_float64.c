@@ -111,8 +111,8 @@ static void maximum_exact_float64_forward_block(const double *const *in, const d
         double t19 = t0 ? var2[i] : var1[i];
         double t20 = t0 ? var1[i] : var2[i];
         double t21 = 1.0 - (t13 * (FMA(t16, FMA(t12, 2.0, t17), t15)));
-        out_mean[i] = (t18 + (t7 * t17));
-        out_var[i] = (FMA(t19, t21, t20 * (t13 * (FMA(t16, -t17, t15)))));
+        out_mean[i] = t18 + (t7 * t17);
+        out_var[i] = FMA(t19, t21, t20 * (t13 * (FMA(t16, -t17, t15))));
     }
 }
 

@@ -111,8 +111,8 @@ static void maximum_fitted_float64_forward_block(const double *const *in, const 
         double t19 = (0x1.033b0b4380077p8 < t11) ? 0x1.033b0b4380077p8 : t11;
         double t20 = exp64(t19 * (-0x1.59a35e0a0ddd7p1));
         double t21 = 1.0 / (t20 + 1.0);
-        out_mean[i] = (t16 + (t7 * ((exp64((t12 * t12) * (-0.5))) * t15)));
-        out_var[i] = (FMA(t17, t21, t18 * (t20 * t21)));
+        out_mean[i] = t16 + (t7 * ((exp64((t12 * t12) * (-0.5))) * t15));
+        out_var[i] = FMA(t17, t21, t18 * (t20 * t21));
     }
 }
 

@@ -117,8 +117,8 @@ static void maximum_correlated_exact_float64_forward_block(const double *const *
         double t25 = t0 ? var1[i] : var2[i];
         double t26 = 1.0 - (t18 * (FMA(t21, FMA(t17, 2.0, t22), t20)));
         double t27 = FMA(t24, t26, t25 * (t18 * (FMA(t21, -t22, t20))));
-        out_mean[i] = (t23 + (t12 * t22));
-        out_var[i] = (t27 + (cov[i] * (t18 * ((t21 * (t17 + t22)) * 2.0))));
+        out_mean[i] = t23 + (t12 * t22);
+        out_var[i] = t27 + (cov[i] * (t18 * ((t21 * (t17 + t22)) * 2.0)));
     }
 }
 

@@ -254,10 +254,8 @@ static void mish_exact_float64_forward_block(const double *const *in, const doub
         double t15 = s[12][i] * (FMA(t9, t9, t10 * s[11][i]));
         double t16 = s[14][i] ? t15 : t14;
         double t17 = t11 + s[15][i];
-        double t18 = s[16][i] ? t17 : mean[i];
-        double t19 = s[16][i] ? t16 : mean[i];
-        out_mean[i] = t18;
-        out_var[i] = t19;
+        out_mean[i] = s[16][i] ? t17 : mean[i];
+        out_var[i] = s[16][i] ? t16 : mean[i];
     }
 }
 

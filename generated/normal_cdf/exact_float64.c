@@ -151,9 +151,8 @@ static void normal_cdf_exact_float64_forward_block(const double *const *in, cons
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = s[2][i] * (a[0][i]);
-        double t1 = s[3][i] ? t0 : s[4][i];
         out_mean[i] = s[5][i];
-        out_var[i] = t1;
+        out_var[i] = s[3][i] ? t0 : s[4][i];
     }
 }
 

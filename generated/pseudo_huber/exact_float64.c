@@ -487,10 +487,8 @@ static void pseudo_huber_exact_float64_forward_block(const double *const *in, co
         double t58 = s[35][i] * (FMA(t44, t44, t45 * s[34][i]));
         double t59 = s[38][i] ? t58 : t57;
         double t60 = t49 + s[39][i];
-        double t61 = s[40][i] ? t60 : mean[i];
-        double t62 = s[40][i] ? t59 : mean[i];
-        out_mean[i] = t61;
-        out_var[i] = t62;
+        out_mean[i] = s[40][i] ? t60 : mean[i];
+        out_var[i] = s[40][i] ? t59 : mean[i];
     }
 }
 

@@ -107,8 +107,8 @@ static void relu_exact_float64_forward_block(const double *const *in, const doub
         double t16 = FMA(t12, 2.0, t15);
         double t17 = FMA(t12, (-2.0), FMA(t13, t8 * (-2.0), t15));
         double t18 = t0 ? t16 : t17;
-        out_mean[i] = (FMA(t1, t14, t10 * (t9 * t13)));
-        out_var[i] = (FMA(var[i], t14, var[i] * (t9 * t18)));
+        out_mean[i] = FMA(t1, t14, t10 * (t9 * t13));
+        out_var[i] = FMA(var[i], t14, var[i] * (t9 * t18));
     }
 }
 

@@ -135,9 +135,8 @@ static void relu_fitted_float64_forward_block(const double *const *in, const dou
         double t33 = t32 ? 1.0 : var[i];
         double t34 = var[i] * t31;
         double t35 = SQRT(t33);
-        double t36 = t32 ? t34 : t35;
-        out_mean[i] = (FMA(t1, t12, t9 * ((exp64(-0.5 * t8 * t8)) * t11)));
-        out_var[i] = t36;
+        out_mean[i] = FMA(t1, t12, t9 * ((exp64(-0.5 * t8 * t8)) * t11));
+        out_var[i] = t32 ? t34 : t35;
     }
 }
 

@@ -55,11 +55,9 @@ static void relu_identity_delta_float64_forward_block(const double *const *in, c
         _Bool t3 = 0.0 <= var[i];
         double t4 = t3 ? 1.0 : var[i];
         double t5 = SQRT(t4);
-        double t6 = t3 ? t2 : t5;
-        double t7 = t1 ? var[i] : t0;
-        double t8 = t3 ? t7 : t5;
-        out_mean[i] = t6;
-        out_var[i] = t8;
+        double t6 = t1 ? var[i] : t0;
+        out_mean[i] = t3 ? t2 : t5;
+        out_var[i] = t3 ? t6 : t5;
     }
 }
 

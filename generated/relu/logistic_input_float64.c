@@ -124,15 +124,13 @@ static void relu_logistic_input_float64_forward_block(const double *const *in, c
         double t23 = t22 ? 1.0 : var[i];
         double t24 = SQRT(t23);
         double t25 = (mean[i] * t20) + ((t19 * 0x1.1a47c7ee5a514p-1) * t21);
-        double t26 = t22 ? t25 : t24;
-        double t27 = t18 * t21;
-        double t28 = (polynomial1(0x1.1dff1952d3174p-18, t17)) * 2.0;
-        double t29 = var[i] * (1.0 - (t16 * (((t27 + t28) + ((t15 * t18) * 2.0)) * 0x1.37423899a1558p-2)));
-        double t30 = var[i] * (t16 * ((t28 - t27) * 0x1.37423899a1558p-2));
-        double t31 = t0 ? t29 : t30;
-        double t32 = t22 ? t31 : t24;
-        out_mean[i] = t26;
-        out_var[i] = t32;
+        double t26 = t18 * t21;
+        double t27 = (polynomial1(0x1.1dff1952d3174p-18, t17)) * 2.0;
+        double t28 = var[i] * (1.0 - (t16 * (((t26 + t27) + ((t15 * t18) * 2.0)) * 0x1.37423899a1558p-2)));
+        double t29 = var[i] * (t16 * ((t27 - t26) * 0x1.37423899a1558p-2));
+        double t30 = t0 ? t28 : t29;
+        out_mean[i] = t22 ? t25 : t24;
+        out_var[i] = t22 ? t30 : t24;
     }
 }
 

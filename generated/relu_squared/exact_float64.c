@@ -149,27 +149,25 @@ static void relu_squared_exact_float64_forward_block(const double *const *in, co
         _Bool t34 = t6 == t6;
         double t35 = t34 ? t33 : t6;
         _Bool t36 = mean[i] == mean[i];
-        double t37 = t36 ? t35 : mean[i];
-        double t38 = t9 * (-(t15 * (t15 * 4.0)));
-        double t39 = FMA(t13, 24.0, t38);
-        double t40 = FMA(t13, (-8.0), FMA(t14, t8 * (-8.0), FMA(FMA(t8, t15, t14 * 3.0), t8 * 4.0, t38)));
-        double t41 = t0 ? t39 : t40;
-        double t42 = t22 ? t21 : 4.0;
-        double t43 = t22 ? 4.0 : 1.0;
-        double t44 = t22 ? t21 : 2.0;
-        double t45 = t22 ? 2.0 : 1.0;
-        double t46 = ((t1 * (t1 * (var[i] * t42))) * t43) + ((var[i] * (var[i] * t44)) * t45);
-        double t47 = t0 ? 0.0 : t46;
-        double t48 = t19 ? 0x1p144 : 1.0;
-        double t49 = (t47 + ((t26 * (t9 * t41)) * (t26 * (t21 * t48)))) * t28;
-        double t50 = (t47 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
-        double t51 = ((ABS(t49)) <= 0x1.fffffffffffffp1023) ? t49 : t50;
-        double t52 = (t51 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t51;
-        double t53 = (0x1.fffffffffffffp1023 < t52) ? 0x1.fffffffffffffp1023 : t52;
-        double t54 = t34 ? t53 : t6;
-        double t55 = t36 ? t54 : mean[i];
-        out_mean[i] = t37;
-        out_var[i] = t55;
+        double t37 = t9 * (-(t15 * (t15 * 4.0)));
+        double t38 = FMA(t13, 24.0, t37);
+        double t39 = FMA(t13, (-8.0), FMA(t14, t8 * (-8.0), FMA(FMA(t8, t15, t14 * 3.0), t8 * 4.0, t37)));
+        double t40 = t0 ? t38 : t39;
+        double t41 = t22 ? t21 : 4.0;
+        double t42 = t22 ? 4.0 : 1.0;
+        double t43 = t22 ? t21 : 2.0;
+        double t44 = t22 ? 2.0 : 1.0;
+        double t45 = ((t1 * (t1 * (var[i] * t41))) * t42) + ((var[i] * (var[i] * t43)) * t44);
+        double t46 = t0 ? 0.0 : t45;
+        double t47 = t19 ? 0x1p144 : 1.0;
+        double t48 = (t46 + ((t26 * (t9 * t40)) * (t26 * (t21 * t47)))) * t28;
+        double t49 = (t46 < 0.0) ? (-0x1.fffffffffffffp1023) : 0x1.fffffffffffffp1023;
+        double t50 = ((ABS(t48)) <= 0x1.fffffffffffffp1023) ? t48 : t49;
+        double t51 = (t50 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t50;
+        double t52 = (0x1.fffffffffffffp1023 < t51) ? 0x1.fffffffffffffp1023 : t51;
+        double t53 = t34 ? t52 : t6;
+        out_mean[i] = t36 ? t35 : mean[i];
+        out_var[i] = t36 ? t53 : mean[i];
     }
 }
 

@@ -108,8 +108,8 @@ static void rrelu_tight_float64_forward_block(const double *const *in, const dou
         double t17 = FMA(t12, (-0x1.e51c71c71c71cp0), FMA(t13, t8 * (-0x1.8aaaaaaaaaaabp0), t15));
         double t18 = t0 ? t16 : t17;
         double t19 = t0 ? 0x1.ae38e38e38e39p-5 : 1.0;
-        out_mean[i] = (FMA(t1, t14, t10 * (t9 * (t13 * 0x1.8aaaaaaaaaaabp-1))));
-        out_var[i] = (FMA(var[i], t19, var[i] * (t9 * t18)));
+        out_mean[i] = FMA(t1, t14, t10 * (t9 * (t13 * 0x1.8aaaaaaaaaaabp-1)));
+        out_var[i] = FMA(var[i], t19, var[i] * (t9 * t18));
     }
 }
 

@@ -226,10 +226,8 @@ static void selu_exact_float64_forward_block(const double *const *in, const doub
         double t108 = t106 ? t107 : mean[i];
         double t109 = t106 ? t105 : mean[i];
         double t110 = (t108 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t108;
-        double t111 = (0x1.fffffffffffffp1023 < t110) ? 0x1.fffffffffffffp1023 : t110;
-        double t112 = (0x1.fffffffffffffp1023 < t109) ? 0x1.fffffffffffffp1023 : t109;
-        out_mean[i] = t111;
-        out_var[i] = t112;
+        out_mean[i] = (0x1.fffffffffffffp1023 < t110) ? 0x1.fffffffffffffp1023 : t110;
+        out_var[i] = (0x1.fffffffffffffp1023 < t109) ? 0x1.fffffffffffffp1023 : t109;
     }
 }
 

@@ -135,13 +135,11 @@ static void sin_exact_float64_forward_block(const double *const *in, const doubl
         _Bool t34 = mean[i] == mean[i];
         double t35 = t34 ? t33 : mean[i];
         _Bool t36 = t2 == t2;
-        double t37 = t36 ? t35 : t2;
-        double t38 = (0x1.fffffffffffffp1023 < t31) ? 0x1.fffffffffffffp1023 : t31;
-        double t39 = (t38 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t38;
-        double t40 = t34 ? t39 : mean[i];
-        double t41 = t36 ? t40 : t2;
-        out_mean[i] = t37;
-        out_var[i] = t41;
+        double t37 = (0x1.fffffffffffffp1023 < t31) ? 0x1.fffffffffffffp1023 : t31;
+        double t38 = (t37 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t37;
+        double t39 = t34 ? t38 : mean[i];
+        out_mean[i] = t36 ? t35 : t2;
+        out_var[i] = t36 ? t39 : t2;
     }
 }
 

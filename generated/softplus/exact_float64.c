@@ -229,8 +229,8 @@ static void softplus_exact_float64_forward_block(const double *const *in, const 
         double t17 = t11 + s[14][i];
         double t18 = s[15][i] ? t17 : s[16][i];
         double t19 = s[15][i] ? t16 : s[16][i];
-        out_mean[i] = (s[17][i] * t18);
-        out_var[i] = (s[18][i] * t19);
+        out_mean[i] = s[17][i] * t18;
+        out_var[i] = s[18][i] * t19;
     }
 }
 

@@ -279,8 +279,8 @@ static void softshrink_exact_float64_forward_block(const double *const *in, cons
         double t21 = s[14][i] ? s[17][i] : t20;
         double t22 = s[18][i] ? t21 : s[19][i];
         double t23 = s[18][i] ? t19 : s[19][i];
-        out_mean[i] = (lambd * t22);
-        out_var[i] = (s[20][i] * t23);
+        out_mean[i] = lambd * t22;
+        out_var[i] = s[20][i] * t23;
     }
 }
 

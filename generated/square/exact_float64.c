@@ -66,13 +66,11 @@ static void square_exact_float64_forward_block(const double *const *in, const do
         _Bool t15 = mean[i] == mean[i];
         double t16 = t15 ? t14 : mean[i];
         _Bool t17 = t1 == t1;
-        double t18 = t17 ? t16 : t1;
-        double t19 = (0x1.fffffffffffffp1023 < t11) ? 0x1.fffffffffffffp1023 : t11;
-        double t20 = (t19 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t19;
-        double t21 = t15 ? t20 : mean[i];
-        double t22 = t17 ? t21 : t1;
-        out_mean[i] = t18;
-        out_var[i] = t22;
+        double t18 = (0x1.fffffffffffffp1023 < t11) ? 0x1.fffffffffffffp1023 : t11;
+        double t19 = (t18 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t18;
+        double t20 = t15 ? t19 : mean[i];
+        out_mean[i] = t17 ? t16 : t1;
+        out_var[i] = t17 ? t20 : t1;
     }
 }
 

@@ -213,10 +213,8 @@ static void tanh_exact_float64_forward_block(const double *const *in, const doub
         double t14 = s[10][i] * (FMA(t8, t8, t9));
         double t15 = s[11][i] ? t14 : t13;
         double t16 = t10 + s[12][i];
-        double t17 = s[13][i] ? t16 : mean[i];
-        double t18 = s[13][i] ? t15 : mean[i];
-        out_mean[i] = t17;
-        out_var[i] = t18;
+        out_mean[i] = s[13][i] ? t16 : mean[i];
+        out_var[i] = s[13][i] ? t15 : mean[i];
     }
 }
 

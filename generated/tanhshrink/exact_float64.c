@@ -216,10 +216,8 @@ static void tanhshrink_exact_float64_forward_block(const double *const *in, cons
         double t15 = s[10][i] * (FMA(t9, t9, t10));
         double t16 = s[12][i] ? t15 : t14;
         double t17 = t11 + s[13][i];
-        double t18 = s[14][i] ? t17 : mean[i];
-        double t19 = s[14][i] ? t16 : mean[i];
-        out_mean[i] = t18;
-        out_var[i] = t19;
+        out_mean[i] = s[14][i] ? t17 : mean[i];
+        out_var[i] = s[14][i] ? t16 : mean[i];
     }
 }
 

@@ -132,9 +132,8 @@ static void threshold_exact_float64_forward_block(const double *const *in, const
         _Bool t41 = t0 == t0;
         double t42 = t30 + (t1 * t33);
         double t43 = t41 ? t42 : t0;
-        double t44 = t41 ? t40 : t0;
-        out_mean[i] = (threshold + t43);
-        out_var[i] = t44;
+        out_mean[i] = threshold + t43;
+        out_var[i] = t41 ? t40 : t0;
     }
 }
 

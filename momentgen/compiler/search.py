@@ -19,7 +19,7 @@ from momentgen.compiler.points import Points, in_domain, near_points, points_at,
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise import Stable
 
-__all__ = ["first_round", "nearly_exact", "worst_points"]
+__all__ = ["nearly_exact", "worst_points"]
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -65,7 +65,7 @@ def worst_points(
         points: how many to screen first.
         seed: of the points.
     """
-    (mean, var), known = first_round(stable, setting, (points, seed), lambda: _screen(stable, setting, points, seed))
+    (mean, var), known = _first_round(stable, setting, points, seed)
     found: list[Points] = []
     rng = np.random.default_rng(seed)
     for round_, kept in enumerate(_KEPT):
@@ -88,25 +88,15 @@ def worst_points(
     return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
 
 
-def first_round(
-    stable: Stable,
-    setting: Mapping[str, float],
-    key: tuple[int, ...],
-    make: Callable[[], tuple[Points, Mapping[str, F64]]],
+def _first_round(
+    stable: Stable, setting: Mapping[str, float], points: int, seed: int
 ) -> tuple[Points, Mapping[str, F64]]:
-    """Where a search begins, and the outputs there: the same for all programs of a variant, and so found once.
-
-    Args:
-        stable: the variant.
-        setting: parameter name -> value.
-        key: what else the points depend on.
-        make: finds them.
-    """
+    """Where a search begins, and the outputs there: the same for all programs of a variant, and so found once."""
     known = _first_rounds.setdefault(stable.forward64, {})
-    whole = (*setting.values(), *key)
-    if whole not in known:
-        known[whole] = make()
-    return known[whole]
+    key = (*setting.values(), points, seed)
+    if key not in known:
+        known[key] = _screen(stable, setting, points, seed)
+    return known[key]
 
 
 #: by the variant's graph, so that they go when it does

@@ -12,13 +12,12 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from momentgen.compiler.emit._body import Body
+from momentgen.compiler.emit._body import COMMUTATIVE, Body
+from momentgen.compiler.emit._connected import connected
 from momentgen.compiler.emit._parts import Leaf, Part, call, saved
-from momentgen.compiler.program import Op
 
 __all__ = ["call_atoms"]
 
-_COMMUTATIVE = (Op.FMA, Op.ADD, Op.MUL)
 _SMALLEST = 4  # operations
 _LEAST_SAVED = 300  # characters, about
 _ROUNDS = 5  # of telling values apart by their neighbours
@@ -52,7 +51,7 @@ def _classes(body: Body) -> list[list[int]]:
     classes: dict[int, list[int]] = defaultdict(list)
     for index, step in body.steps.items():
         read = [shape[a] for a in step.args]
-        if step.op in _COMMUTATIVE:
+        if step.op in COMMUTATIVE:
             read[:2] = sorted(read[:2])
         key: Any = "number" if step.is_constant else (step.op, step.name, tuple(read))
         shape[index] = shapes.setdefault(key, len(shapes))
@@ -64,7 +63,7 @@ def _classes(body: Body) -> list[list[int]]:
 def _alike(body: Body, chosen: set[int]) -> list[list[Part]]:
     """What hangs together of the chosen values, where there are several that are alike and a function is worth it."""
     uses, groups = body.uses(), defaultdict[Any, list[Part]](list)
-    for inside in _components(body, chosen):
+    for inside in connected(chosen, lambda index: body.steps[index].args):
         if len(inside) >= _SMALLEST:
             key, part = _part(body, inside, uses)
             groups[key].append(part)
@@ -76,25 +75,6 @@ def _alike(body: Body, chosen: set[int]) -> list[list[Part]]:
             if len(whole) == len(parts) or (len(whole) > 1 and saved(whole) >= _LEAST_SAVED):
                 found.append(whole)
     return found
-
-
-def _components(body: Body, chosen: set[int]) -> list[set[int]]:
-    parent = {index: index for index in chosen}
-
-    def root(index: int) -> int:
-        while parent[index] != index:
-            parent[index] = parent[parent[index]]
-            index = parent[index]
-        return index
-
-    found: dict[int, set[int]] = defaultdict(set)
-    for index in sorted(chosen):
-        for a in body.steps[index].args:
-            if a in chosen:
-                parent[root(index)] = root(a)
-    for index in sorted(chosen):
-        found[root(index)].add(index)
-    return list(found.values())
 
 
 def _returns(body: Body, place: Mapping[int, int], part: Part) -> bool:
@@ -128,7 +108,7 @@ def _part(body: Body, inside: set[int], uses: Mapping[int, int]) -> tuple[Any, P
         _, index = heapq.heappop(ready)
         step = steps[index]
         operands = list(range(len(step.args)))
-        if step.op in _COMMUTATIVE:
+        if step.op in COMMUTATIVE:
             marks = [color.get(a, "1" if steps[a].is_constant else "0") for a in step.args[:2]]
             operands[:2] = sorted(operands[:2], key=marks.__getitem__)
         described: list[Any] = []
@@ -174,7 +154,7 @@ def _colors(body: Body, inside: set[int], results: set[int], readers: Mapping[in
         color = {}
         for index in inside:
             operands = [last.get(a, "") for a in body.steps[index].args]
-            if body.steps[index].op in _COMMUTATIVE:
+            if body.steps[index].op in COMMUTATIVE:
                 operands[:2] = sorted(operands[:2])
             color[index] = _digest(last[index], *operands, "read by", *sorted(last[r] for r in readers[index]))
     return color

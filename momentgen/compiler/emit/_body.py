@@ -11,11 +11,13 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from momentgen.compiler.program import Op, Program, Type
+from momentgen.compiler.program import Op, Program, Type, verify
 
-__all__ = ["Body", "Call", "Polynomial", "Result", "Step", "body_of"]
+__all__ = ["COMMUTATIVE", "Body", "Call", "Polynomial", "Result", "Step", "body_of"]
 
 _CONSTANTS = (Op.CONST_F32, Op.CONST_I32)
+#: operations whose first two operands may change places
+COMMUTATIVE = (Op.FMA, Op.ADD, Op.MUL)
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,12 @@ class Body:
 
 
 def body_of(program: Program) -> Body:
-    """A program as a body, without what no output needs."""
+    """A program as a body, without what no output needs.
+
+    Raises:
+        ProgramError: if the program is not well formed.
+    """
+    verify(program)
     steps = {i: Step(ins.op, ins.args, ins.type, ins.bits, ins.name) for i, ins in enumerate(program.instructions)}
     outputs = tuple(index for _, index in program.outputs)
     body = Body("", (*program.inputs, *program.params), steps, outputs, program.comments)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+from momentgen.compiler.emit._connected import connected
 from momentgen.compiler.emit._form import Form, Item, Loop, Section, Tables
 from momentgen.compiler.emit._turns import Turn, families
 from momentgen.compiler.real import Graph
@@ -321,22 +322,8 @@ class _Finder:
             if self.items[index].args and index not in adders:
                 classes[shape[index]].append(index)
         many = {index for members in classes.values() if len(members) >= least for index in members}
-        parent = {index: index for index in many}
-
-        def root(index: int) -> int:
-            while parent[index] != index:
-                parent[index] = parent[parent[index]]
-                index = parent[index]
-            return index
-
-        for index in sorted(many):
-            for a in self.items[index].args:
-                if a in many:
-                    parent[root(index)] = root(a)
-        found: dict[int, set[int]] = defaultdict(set)
-        for index in sorted(many):
-            found[root(index)].add(index)
-        return [cluster for _, cluster in sorted(found.items()) if len(cluster) >= _SMALLEST_BODY]
+        clusters = connected(many, lambda index: self.items[index].args)
+        return [cluster for cluster in clusters if len(cluster) >= _SMALLEST_BODY]
 
     # --- what comes when ---------------------------------------------------------
     def _turns(self, clusters: list[set[int]], chains: Mapping[int, _Chain]) -> list[Turn]:

@@ -21,13 +21,12 @@ from graphlib import TopologicalSorter
 from typing import Any
 
 from momentgen.compiler.emit._atoms import call_atoms
-from momentgen.compiler.emit._body import Body, Call, Polynomial, Step, body_of
+from momentgen.compiler.emit._body import COMMUTATIVE, Body, Call, Polynomial, Step, body_of
 from momentgen.compiler.emit._parts import Leaf, Part, call, saved
 from momentgen.compiler.program import Op, Program
 
 __all__ = ["Outlined", "outlined"]
 
-_COMMUTATIVE = (Op.FMA, Op.ADD, Op.MUL)
 _SHORTEST_POLYNOMIAL = 3  # multiply-adds
 #: characters that a function saves at least, about: with less, it is a detour for the reader
 _LEAST_SAVED = 200
@@ -178,7 +177,7 @@ def _shape(body: Body, root: int, inside: set[int]) -> tuple[tuple[Any, ...], tu
             places[index] = len(places)
             shape.append((step.op, len(step.args), body.comments.get(index) if index != root else None))
             operands: Sequence[int] = range(len(step.args) - 1, -1, -1)
-            if step.op in _COMMUTATIVE:  # in an order that depends on what they are
+            if step.op in COMMUTATIVE:  # in an order that depends on what they are
                 first, second = (_kind(steps, a, inside) for a in step.args[:2])
                 operands = (*operands[:-2], 0, 1) if first > second else operands
             stack += [(step.args[k], index, k) for k in operands]

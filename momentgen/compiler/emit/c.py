@@ -4,7 +4,8 @@ The inline functions take floats, so that other C code can fuse them; the
 kernels loop over arrays with OpenMP threads and vector lanes.  Bits are the
 same under every compiler and instruction set, as long as the compiler neither
 contracts nor reassociates: see :data:`C_FLAGS`.  Values stand in the order of
-:func:`momentgen.compiler.schedule.interleave`.
+:func:`momentgen.compiler.schedule.interleave`, but what is read once right
+before what reads it.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ C_FLAGS: tuple[str, ...] = (
 #: Elements below which a kernel stays on one thread.
 PARALLEL_THRESHOLD = 8192
 
+#: INLINE, since gcc leaves a long function called once outside of the loop, which then stays scalar: 30 times slower
+#: for ELU
 _PRELUDE = """\
 #include <float.h>
 #include <stdint.h>
@@ -81,9 +84,6 @@ static inline float as_float(uint32_t u)
 #: gcc takes as many vectors at a time as one of the narrowest type has lanes: with 16 bits two, with 8 four, whose
 #: operations stand side by side and do not wait for each other
 _NARROW = {4: "uint8_t", 2: "uint16_t"}
-
-#: gcc leaves a long function called once outside of the loop, which then stays scalar: 30 times slower for ELU
-_INLINE = "INLINE"
 
 _TYPE = {Type.F32: "float", Type.I32: "uint32_t", Type.BOOL: "_Bool"}
 _FORMAT = {
@@ -195,7 +195,7 @@ def _function(function: Body, prefix: str) -> str:
     else:
         arguments += [f"{of} *restrict r{k}" for k, of in enumerate(types)]
         lines += [f"    *r{k} = {text};" for k, text in enumerate(results)]
-    head = f"{_INLINE} {types[0] if len(types) == 1 else 'void'} {prefix}{function.name}"
+    head = f"INLINE {types[0] if len(types) == 1 else 'void'} {prefix}{function.name}"
     return "\n".join([*with_arguments(head, arguments), "{", *lines, "}"])
 
 
@@ -204,9 +204,7 @@ def _element(program: Program, body: Body, prefix: str) -> str:
     arguments += [f"float *restrict out_{name}" for name, _ in program.outputs]
     lines, results = _statements(body, prefix)
     written = [f"    *out_{name} = {text};" for (name, _), text in zip(program.outputs, results, strict=True)]
-    return "\n".join(
-        [*with_arguments(f"{_INLINE} void {element_name(program)}", arguments), "{", *lines, *written, "}"]
-    )
+    return "\n".join([*with_arguments(f"INLINE void {element_name(program)}", arguments), "{", *lines, *written, "}"])
 
 
 def _statements(body: Body, prefix: str) -> tuple[list[str], list[str]]:

@@ -11,7 +11,7 @@ made of them, and nothing is contracted or reassociated (:data:`momentgen.compil
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from momentgen.compiler.emit._form import Form, Item, Loop, Section, Tables
 from momentgen.compiler.emit._loops import form_of
@@ -245,7 +245,8 @@ class _Kernel:
                 lines += with_comment(text, None, "//", indent)
         lines += [f"{indent}#pragma omp simd".replace(f"{indent}#", "#"), f"{indent}for (int i = 0; i < LANES; ++i) {{"]
         inner = indent + "    "
-        writer = _Writer(self, number, self._chosen(part) if isinstance(part, Loop) else ())
+        whole = {int(text.strip("@")) for text in results.values() if text.strip("@").isdecimal()}
+        writer = _Writer(self, whole, self._chosen(part) if isinstance(part, Loop) else ())
         for index in part.items:
             writer.item(index)
         if isinstance(part, Loop):
@@ -262,13 +263,14 @@ class _Kernel:
                     if place == len(pairs) - 1:
                         writer.lines.append(f"{at} = {text};")
         for name, text in results.items():
-            pieces = text.split("@")
-            writer.shorten([int(piece) for piece in pieces[1::2]])
-            pieces[1::2] = [writer.atom(int(piece)) for piece in pieces[1::2]]
-            last = f"double {pieces[1]} = " if pieces[0] == pieces[-1] == "" else ""
-            if last and len(pieces) == 3 and writer.lines[-1].startswith(last) and self.uses[int(text.strip("@"))] == 1:
-                pieces[1] = writer.lines.pop()[len(last) : -1]  # read here alone
-            writer.lines.append(f"{name}[i] = {''.join(pieces)};")
+            before, *pieces = text.split("@")
+            if not before and pieces[1:] == [""]:
+                written = writer.argument(int(pieces[0]))
+            else:
+                writer.shorten([int(piece) for piece in pieces[::2]])
+                pieces[::2] = [writer.atom(int(piece)) for piece in pieces[::2]]
+                written = "".join([before, *pieces])
+            writer.lines.append(f"{name}[i] = {written};")
         lines += [inner + line for line in writer.lines]
         lines.append(indent + "}")
         if isinstance(part, Loop):
@@ -308,10 +310,10 @@ def _table(turns: int, rows: Sequence[Sequence[float]]) -> list[str]:
 
 
 class _Writer:
-    """The statements of one part; values that are read once stand where they are read."""
+    """The statements of one part; values that are read once stand where they are read, outputs (``whole``) always."""
 
-    def __init__(self, kernel: _Kernel, part: int, held: Sequence[int]) -> None:
-        self.kernel, self.part, self.held = kernel, part, held
+    def __init__(self, kernel: _Kernel, whole: Collection[int], held: Sequence[int]) -> None:
+        self.kernel, self.whole, self.held = kernel, whole, held
         self.items = kernel.form.items
         self.lines: list[str] = []
         self.names: dict[int, str] = {}
@@ -359,7 +361,7 @@ class _Writer:
             return
         # To gcc an operation on a select may become one in each of its arms, and branches end vectors.
         short = len(text) <= _LONGEST and item.kind != "select" and (not condition or item.kind in _COMPARISONS)
-        if kernel.uses[index] == 1 and short:
+        if kernel.uses[index] == 1 and (short or index in self.whole):
             self.inline[index] = text
             return
         self.names[index] = f"t{len(self.names)}"

@@ -204,17 +204,15 @@ class _Function:
 
     def _zeros(self, accumulators: Sequence[int]) -> None:
         """Statements that begin sums, several in a line."""
-        lines: list[str] = []
+        line = "0.0"
         for index in accumulators:
             self.tensors.add(index)
-            self._name(index, "0.0")
-            line = self.lines.pop().strip()
-            both = f"{self.indent}{self.names[index]} = {lines[-1].strip()}" if lines else ""
-            if lines and "#" not in line and len(both) <= LINE_LENGTH:
-                lines[-1] = both
-            else:
-                lines.append(self.indent + line)
-        self.lines += lines
+            longer = f"{self._take_name(index)} = {line}"
+            if len(self.indent + longer) > LINE_LENGTH:
+                self.lines.append(self.indent + line)
+                longer = f"{self.names[index]} = 0.0"
+            line = longer
+        self.lines += [self.indent + line] if accumulators else []
 
     def _release(self) -> None:
         """Let go of names that the statement now written is the last to read."""
@@ -224,14 +222,18 @@ class _Function:
                 self.free.append(self.names[index])
         self.read = []
 
-    def _name(self, index: int, text: str) -> None:
-        """A statement that gives a value a name: one that is free, perhaps by this very statement."""
+    def _take_name(self, index: int) -> str:
+        """A name for a value: one that is free, perhaps by the statement now written."""
         self._release()
         if not self.free:
             self.free.append(f"t{self.count}")
             self.count += 1
         self.names[index] = self.free.pop()
-        line = f"{self.indent}{self.names[index]} = {text}"
+        return self.names[index]
+
+    def _name(self, index: int, text: str) -> None:
+        """A statement that gives a value a name."""
+        line = f"{self.indent}{self._take_name(index)} = {text}"
         comment = self.form.comments.get(index)
         noted = f"{line}  # {comment_text(comment)}" if comment else line
         self.lines.append(noted if len(noted) <= LINE_LENGTH else line)
