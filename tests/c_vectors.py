@@ -40,7 +40,8 @@ def scalar_loops(source: str, flags: Sequence[str]) -> list[int]:
         AssertionError: if there is no such loop.
     """
     vectorised, lines = _vectorised(source, flags), source.splitlines()
-    loops = [number for number, text in enumerate(lines, 1) if text.strip() == "#pragma omp simd"]
+    heads = ("#pragma omp simd", "EACH")  # a macro, of the same pragma
+    loops = [number for number, text in enumerate(lines, 1) if text.strip().startswith(heads)]
     assert loops, "no loop over lanes in the source"
     # The report names the line of the loop or of one of its first statements.
     return [number for number in loops if not vectorised & set(range(number, number + 8))]

@@ -20,6 +20,11 @@ def test_generated_is_fresh() -> None:
     assert findings == [], "run `momentgen build rules/`"
 
 
+def test_generated_is_at_most_half_of_what_it_once_was() -> None:
+    files = [path for path in (ROOT / "generated").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert sum(path.stat().st_size for path in files) <= 9_700_000 / 2
+
+
 @pytest.mark.slow
 def test_every_build_gives_the_bytes_that_are_committed(tmp_path: Path) -> None:
     contents = []

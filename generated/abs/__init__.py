@@ -13,4 +13,5 @@ abs = Op(
     variants=("exact", "tight"),
     default="exact",
     doc="Absolute value |x|.",
+    float64={"tight": "exact"},
 )

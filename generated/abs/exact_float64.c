@@ -44,9 +44,9 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
-        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
     return y;
 }
 
@@ -72,59 +72,59 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0x1.5ae01bdaa6b74p-6) NEXT(-0x1.9a7b66700a864p-4) NEXT(0x1.0924dfd748746p-2) NEXT(-0x1.9a0f27ea4dd88p-2)
-        NEXT(0x1.725930245b559p-2) NEXT(-0x1.2e0e16e0364bdp-3) NEXT(-0x1.341b59cd9d0c8p-6) NEXT(0x1.963a044fa06ddp-8)
-        NEXT(0x1.53d18121c4b09p-5) NEXT(0x1.a8e4c1220f98ap-8) NEXT(-0x1.411e7b1707bd7p-5) NEXT(-0x1.66ebf4c81ae9bp-6)
-        NEXT(0x1.f0bf2f8306cd8p-6) NEXT(0x1.5cfe6ba3c4f9ap-5) NEXT(-0x1.71cf41c034b39p-8) NEXT(-0x1.e953b68df9931p-5)
-        NEXT(-0x1.bc3c14853967ep-5) NEXT(0x1.7b3a3f1f050bp-6) NEXT(0x1.061eff9f13e77p-3) NEXT(0x1.9dfb9c861583p-3)
-        NEXT(0x1.b8209ffc636cp-3) NEXT(0x1.63234d5ae0034p-3) NEXT(0x1.b4ae6c493188ep-4) NEXT(0x1.63cfc8735facp-5)
+    NEXT(0.02117159576537682) NEXT(-0.10021533980094116) NEXT(0.2589297270916301) NEXT(-0.40044844024256365)
+        NEXT(0.3616683504286207) NEXT(-0.1474878108190633) NEXT(-0.018805349062362336) NEXT(0.006198526432514587)
+        NEXT(0.04148173543048556) NEXT(0.006483361388801243) NEXT(-0.03919910470016646) NEXT(-0.02190684227427529)
+        NEXT(0.030319019697441302) NEXT(0.04260178588279402) NEXT(-0.005642846634333059) NEXT(-0.059732300331051376)
+        NEXT(-0.054227867201729105) NEXT(0.0231462112825091) NEXT(0.12798881248680846) NEXT(0.20214006694976794)
+        NEXT(0.21490597714403314) NEXT(0.17340717729166644) NEXT(0.10661165522751245) NEXT(0.04343403959773218)
     return y;
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    NEXT(0x1.7a26ffaa27fc7p-33) NEXT(-0x1.646d782c60e15p-29) NEXT(0x1.2576c81b812a2p-25) NEXT(-0x1.bc732b3d0db3dp-22)
-        NEXT(0x1.358fae21f98c3p-18) NEXT(-0x1.87ba85ebac377p-15) NEXT(0x1.b97f5bbb3d38bp-12)
-        NEXT(-0x1.ae75c66a9aec2p-9) NEXT(0x1.5bade52f92433p-6) NEXT(-0x1.b2995e7b7b538p-4) NEXT(0x1.7419f246c6efap-2)
-        NEXT(0x1.7419f246c6efbp-2)
+    NEXT(0x1.7a26ffaa27fc7p-33) NEXT(-0x1.646d782c60e15p-29) NEXT(3.416370494491553e-08) NEXT(-4.139262051479922e-07)
+        NEXT(4.612822097604759e-06) NEXT(-4.669768881394078e-05) NEXT(0.0004210448202706599)
+        NEXT(-0x1.ae75c66a9aec2p-9) NEXT(0.021220659078867676) NEXT(-0.10610329539459407) NEXT(0.3633802276324186)
+        NEXT(0.3633802276324187)
     return y;
 }
 
 INLINE double polynomial2(double y, double x)
 {
-    NEXT(0x1.e22231e243c2ap-4) NEXT(-0x1.c60dfe9295708p-2) NEXT(0x1.e9c562ee723bp-1) NEXT(-0x1.42be6417d63f7p0)
-        NEXT(0x1.ed6eaf330eaf3p-1) NEXT(-0x1.32d4eefd89f5cp-2) NEXT(-0x1.3601aeebed7b1p-4) NEXT(-0x1.635b1277e35dap-8)
-        NEXT(0x1.7289ede87476ep-4) NEXT(0x1.109dfe3f4c84fp-5) NEXT(-0x1.221df81e68f76p-4) NEXT(-0x1.bc8f6513df199p-5)
-        NEXT(0x1.505dbaf55c934p-5) NEXT(0x1.306e8749ea37cp-4) NEXT(0x1.6bfd74f9811ccp-8) NEXT(-0x1.385471811991dp-4)
-        NEXT(-0x1.370c4248c30bbp-4) NEXT(0x1.71bfebd0a3423p-7) NEXT(0x1.dc7cfa4c17d15p-4) NEXT(0x1.5f718d557533p-3)
-        NEXT(0x1.46d3d78e809dbp-3) NEXT(0x1.b5a96b5a329d4p-4) NEXT(0x1.a04ba48d9d27cp-5) NEXT(0x1.d0fb6385ac0e4p-7)
+    NEXT(0.117708392008567) NEXT(-0.44341275949169345) NEXT(0.9565840641090428) NEXT(-1.2607176359363146)
+        NEXT(0.9637350797487144) NEXT(-0.2996404020545833) NEXT(-0.07568519905802763) NEXT(-0.005422298439851281)
+        NEXT(0.09046357090781296) NEXT(0.033278462006265934) NEXT(-0.0708293621196939) NEXT(-0.05426759473536719)
+        NEXT(0.04106031909295141) NEXT(0.07432415816459853) NEXT(0x1.6bfd74f9811ccp-8) NEXT(-0.07625240647903238)
+        NEXT(-0.07593942539478153) NEXT(0.011283865112341534) NEXT(0.11633012554510842) NEXT(0.17160330216452158)
+        NEXT(0.15958374408371764) NEXT(0.10685102400308405) NEXT(0.05081731929104635) NEXT(0.01419012412529281)
     return y;
 }
 
 INLINE double polynomial3(double y, double x)
 {
-    NEXT(-0x1.e68f4029dc297p-33) NEXT(0x1.380a261f8754fp-28) NEXT(-0x1.621cb3c3f7149p-24) NEXT(0x1.6589f0b35f55fp-20)
-        NEXT(-0x1.3ce8f9b53d3e9p-16) NEXT(0x1.e42b0d4ae4d22p-13) NEXT(-0x1.37403f6b929d4p-9) NEXT(0x1.46d0429768ffdp-6)
-        NEXT(-0x1.1058377e2cedfp-3) NEXT(0x1.9884533d43651p-1)
+    NEXT(-0x1.e68f4029dc297p-33) NEXT(4.540774450480789e-09) NEXT(-8.244815236043087e-08) NEXT(1.331935931186391e-06)
+        NEXT(-1.888931156642299e-05) NEXT(0x1.e42b0d4ae4d22p-13) NEXT(-0x1.37403f6b929d4p-9) NEXT(0.01994711402006998)
+        NEXT(-0.13298076013381085) NEXT(0.7978845608028654)
     return y;
 }
 
 INLINE double polynomial4(double y, double x)
 {
-    NEXT(-0x1.3509d5f7d79d9p-40) NEXT(0x1.60c1e5834db37p-36) NEXT(-0x1.4cc1c9681058cp-32) NEXT(0x1.1cb60147084e9p-28)
-        NEXT(-0x1.c324e5ad2b71dp-25) NEXT(0x1.4a8f3f6ed2b67p-21) NEXT(-0x1.bc7d983ae7f31p-18)
-        NEXT(0x1.0ede119767fd4p-14) NEXT(-0x1.25cbe870a0f68p-11) NEXT(0x1.13ef9972df32bp-8) NEXT(-0x1.ae75c66bac93fp-6)
-        NEXT(0x1.04c26be3b06b3p-3) NEXT(-0x1.b2995e7b7b603p-2) NEXT(0x1.7419f246c6efbp-1)
+    NEXT(-0x1.3509d5f7d79d9p-40) NEXT(2.005193711846658e-11) NEXT(-3.026407098052829e-10) NEXT(4.143089710744286e-09)
+        NEXT(-5.252008903590195e-08) NEXT(6.157151640565735e-07) NEXT(-6.623426140800295e-06)
+        NEXT(6.457983396623786e-05) NEXT(-0.0005603723821683117) NEXT(0.004210448229852652) NEXT(-0.026273196954840868)
+        NEXT(0.1273239544735155) NEXT(-0.42441318157838753) NEXT(0.7267604552648373)
     return y;
 }
 
 INLINE double polynomial5(double y, double x)
 {
-    NEXT(-0x1.a743d0893528fp-46) NEXT(0x1.2e0f76345ab24p-41) NEXT(-0x1.464f5942d9925p-37) NEXT(0x1.307198a6f41b5p-33)
+    NEXT(-0x1.a743d0893528fp-46) NEXT(5.365670528470683e-13) NEXT(-9.274286747051702e-12) NEXT(0x1.307198a6f41b5p-33)
         NEXT(-0x1.02a5b2d303682p-29) NEXT(0x1.95f8f95de7c9cp-26) NEXT(-0x1.25d32a98dc867p-22)
-        NEXT(0x1.84edaee4e2bc8p-19) NEXT(-0x1.d05818be7be87p-16) NEXT(0x1.e9a92db0658eep-13)
-        NEXT(-0x1.b97f5be664a88p-10) NEXT(0x1.42d854d09ce6bp-7) NEXT(-0x1.5bade52f94875p-5) NEXT(0x1.b2995e7b7b529p-4)
-        NEXT(0x1.ad388f2ee1039p-54) NEXT(0x1.7419f246c6efbp-2)
+        NEXT(0x1.84edaee4e2bc8p-19) NEXT(-2.76770667770308e-05) NEXT(0x1.e9a92db0658eep-13)
+        NEXT(-0.0016841792908947346) NEXT(0.009852448857805748) NEXT(-0.04244131815779976) NEXT(0.10610329539459386)
+        NEXT(9.307245399750927e-17) NEXT(0.3633802276324187)
     return y;
 }
 
@@ -146,8 +146,8 @@ static void abs_exact_float64_forward_block(const double *const *in, const doubl
         double t8 = exp64(-0.5 * t7 * t7);
         double t9 = t1 ? 0.0 : t5;
         double t10 = 1.0 / (FMA(t7, 0.25, 1.0));
-        double t11 = (polynomial0(-0x1.d45a6927d9705p-10, t10 - 0.25)) * (t10 * t10);
-        double t12 = var[i] * (polynomial1(-0x1.0cec0c135e523p-37, t7 * t7));
+        double t11 = (polynomial0(-0.00178662554568504, t10 - 0.25)) * (t10 * t10);
+        double t12 = var[i] * (polynomial1(-7.643224627711272e-12, t7 * t7));
         double t13 = var[i] + (var[i] * (t8 * (FMA(t11, t7 * (-4.0), t8 * (-(t11 * (t11 * 4.0)))))));
         out_mean[i] = t0 + (t9 * (t8 * (t11 * 2.0)));
         out_var[i] = (t7 < 1.125) ? t12 : t13;
@@ -185,26 +185,26 @@ static void abs_exact_float64_backward_block(const double *const *in, const doub
         double t12 = 1.0 / t6;
         double t13 = t2 ? 0.0 : t12;
         double t14 = 1.0 / (FMA(t8, 0.25, 1.0));
-        double t15 = (polynomial2(-0x1.c49ef81823d75p-7, t14 - 0.25)) * (t14 * (t14 * t14));
-        double t16 = (FMA(t15, -(t8 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t9 + 1.0));
+        double t15 = (polynomial2(-0.013812895908158688, t14 - 0.25)) * (t14 * (t14 * t14));
+        double t16 = (FMA(t15, -(t8 * 2.0), 0.3989422804014327)) * (1.0 / (t9 + 1.0));
         double t17 = FMA(t8, t16, t15 * 2.0);
-        double t18 = t8 * (polynomial3(0x1.1e87d928af152p-37, t9));
+        double t18 = t8 * (polynomial3(8.143691085597792e-12, t9));
         double t19 = (t10 * (t17 * (-2.0))) + 1.0;
         double t20 = (t8 < 1.0) ? t18 : t19;
         double t21 = -t20;
         double t22 = t0 ? t21 : t20;
-        double t23 = t1 * (polynomial4(0x1.48c570c6a4972p-45, t9));
+        double t23 = t1 * (polynomial4(3.650094138878583e-14, t9));
         double t24 = t11 * (t10 * (FMA(t16, (-4.0), FMA(t17, t8 * 4.0, t10 * (t17 * (t16 * 8.0))))));
         double t25 = (t8 < 1.375) ? t23 : t24;
         double t26 = -t25;
         double t27 = t0 ? t26 : t25;
-        double t28 = FMA(t8 * (-2.0), 0x1.9884533d43651p-2, t10 * (-((t16 * 4.0) * 0x1.9884533d43651p-2)));
-        double t29 = polynomial5(0x1.449fdad9cfae1p-51, t9);
+        double t28 = FMA(t8 * (-2.0), 0.3989422804014327, t10 * (-((t16 * 4.0) * 0.3989422804014327)));
+        double t29 = polynomial5(5.631336250585015e-16, t9);
         double t30 = (t10 * t28) + 1.0;
         double t31 = (t8 < 1.75) ? t29 : t30;
         out_grad_mean[i] = FMA(grad_mean[i], t22,
             grad_var[i] * t27);
-        out_grad_var[i] = FMA(grad_mean[i], (t13 * (t10 * 0x1.9884533d43651p-2)),
+        out_grad_var[i] = FMA(grad_mean[i], (t13 * (t10 * 0.3989422804014327)),
             grad_var[i] * t31);
     }
 }

@@ -45,15 +45,15 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 static void bernoulli_noise_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1];
-    const double p = params[0];
+    const double p_p = params[0];
     double *restrict out_mean = out[0], *restrict out_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         _Bool t0 = (mean[i] == mean[i]) & (0.0 <= var[i]);
         double t1 = t0 ? 1.0 : (-1.0);
         double t2 = SQRT(t1);
-        double t3 = 1.0 / (p + (-1.0));
-        double t4 = FMA(mean[i], mean[i] * (t3 * (-p)), var[i] * (-t3));
+        double t3 = 1.0 / (p_p + (-1.0));
+        double t4 = FMA(mean[i], mean[i] * (t3 * (-p_p)), var[i] * (-t3));
         double t5 = (0x1.fffffffffffffp1023 < t4) ? 0x1.fffffffffffffp1023 : t4;
         out_mean[i] = t0 ? mean[i] : t2;
         out_var[i] = t0 ? t5 : t2;
@@ -72,12 +72,12 @@ static void bernoulli_noise_exact_float64_backward_block(const double *const *in
 {
     const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
         in[3];
-    const double p = params[0];
+    const double p_p = params[0];
     double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = 1.0 / (p + (-1.0));
-        double t1 = mean[i] * (t0 * (p * (-2.0)));
+        double t0 = 1.0 / (p_p + (-1.0));
+        double t1 = mean[i] * (t0 * (p_p * (-2.0)));
         double t2 = (t1 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t1;
         double t3 = (0x1.fffffffffffffp1023 < t2) ? 0x1.fffffffffffffp1023 : t2;
         out_grad_mean[i] = FMA(grad_mean[i], 1.0,

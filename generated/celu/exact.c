@@ -4,8 +4,8 @@
 // Barron 2017, Continuously Differentiable Exponential Linear Units
 //
 // rule digest  ae8709e41c43f548be4071d77c33bc16b0f4dc74ed6450b072f9d916b844b307
-// program      hc4617b089ca257fb0ee7c3e553b3d031b4bef4cfe21ce08962b1f497fc4f41f0
-// operations   celu_exact_forward 343, celu_exact_backward 345
+// program      ha1593f71ef63bc29a6a4cca10eb51d3f956eb594460f293b976ff4e1cd12d1ef
+// operations   celu_exact_forward 344, celu_exact_backward 345
 //
 // Certificate:
 //   mean 0.801, var 0.864, dmean_dmu 0.00492, dmean_dvar 0.00538, dvar_dmu 0.179, dvar_dvar 0.00831 tolerance,
@@ -99,129 +99,130 @@ INLINE void celu_exact_forward_element(
     float t13 = (t9 * (var * t9)) * (t5 + (t5 * FMA(t6, t12, FMA(t0, t12, 1.0f))));
     float t14 = -t11;
     float t15 = t2 * FMA(alpha_lo, t14, FMA(alpha_hi, t14, t8));
-    _Bool t16 = t11 < 0.0f;
-    float t17 = ABS(t11);
-    _Bool t18 = t11 == t11;
-    float t19 = t11 + t15;
+    float t16 = ABS(t11);
+    _Bool t17 = t11 == t11;
+    float t18 = t11 + t15;
+    _Bool t19 = t11 < 0.0f;
     float t20 = -t15;
-    float t21 = t16 ? t20 : t15;
-    float t22 = (0.0f <= t13) ? 1.0f : (-1.0f);
-    float t23 = t13 * SQRT(t22);  // NaN for a negative variance
-    _Bool t24 = 0.0f == t23;
-    _Bool t25 = t23 < 0x1p-127f;
-    float t26 = FMA(t23, 0.5f, t19);
-    float t27 = t23 + t19;
-    _Bool t28 = t23 < 0.0625f;
-    float t29 = t24 ? 1.0f : t23;
-    float t30 = SQRT(t29);
-    float t31 = t25 ? 0x1p-127f : t23;
-    float t32 = 1.0f / t31;
-    _Bool t33 = t26 < (-80.0f);
-    float t34 = (0.0625f < t26) ? 0.0625f : t26;
-    float t35 = t33 ? (-80.0f) : t34;
-    _Bool t36 = t26 < (-0.5f);
-    float t37 = t28 ? t23 : 0.0f;
-    float t38 = (t16 & (t28 & (!t36))) ? t26 : 0.0f;
-    float t39 = FMA(1.442695f, t35, 12582912.0f);
-    float t40 = t17 * t32;
-    float t41 = t17 * t40;
-    float t42 = t24 ? 0.0f : t30;  // standard deviation
-    float t43 = 1.0f / t30;
-    float t44 = t24 ? 0.0f : t43;
-    float t45 = t44 * (t17 + t21);
-    float t46 = t28 ? t42 : 0.0f;
-    float t47 = celu_exact_part0(t39, t35) * as_float((127u + as_bits(t39)) << 23u);
-    float t48 = t33 ? 0.0f : t47;
-    float t49 = -t46;
-    float t50 = t16 ? t46 : t49;
-    _Bool t51 = t24 | (13.0f < t45);
-    float t52 = FMA(t17, FMA(t21, t32, FMA(t17, t32, -t40)), FMA(t21, t40, FMA(t17, t40, -t41)));
-    float t53 = t25 ? 0.0f : t52;
-    float t54 = t51 ? 0.0f : t53;
-    float t55 = t51 ? 13.0f : t45;  // |mean|/sigma
-    float t56 = t45 * t45;
-    float t57 = t25 ? t56 : t41;
-    float t58 = t51 ? 169.0f : t57;
-    float t59 = FMA(t55, 0.25f, 1.0f);
-    float t60 = -t55;
-    float t61 = t58 * (-0.5f);
-    float t62 = t16 ? t60 : t55;
-    float t63 = t42 + t62;
-    float t64 = 1.0f / t59;
-    float t65 = FMA(t61, 1.442695f, 12582912.0f);
-    float t66 = 1.0f / FMA(0.25f, ABS(t63), 1.0f);
-    float t67 = t65 - 12582912.0f;
-    float t68 = FMA(t67, -0.69314575f, t61) + FMA(t67, -1.4286068e-6f, t54 * (-0.5f));
-    float t69 = -t64;
-    float t70 = t64 * t64;
-    float t71 = t64 - 0.25f;
-    float t72 = FMA(POLY10(t71, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
-        0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f), t64 * t70, (t64 * FMA(FMA(t55, 0.25f, -(t59
-        - 1.0f)), t69, FMA(t59, t69, 1.0f))) * (t70 * POLY3(t64, 2.9023442f, -2.0372577f, 0.76679516f,
+    float t21 = t19 ? t20 : t15;
+    _Bool t22 = t18 < 0.0f;
+    float t23 = (0.0f <= t13) ? 1.0f : (-1.0f);
+    float t24 = t13 * SQRT(t23);  // NaN for a negative variance
+    _Bool t25 = 0.0f == t24;
+    _Bool t26 = t24 < 0x1p-127f;
+    float t27 = FMA(t24, 0.5f, t18);
+    float t28 = t24 + t18;
+    _Bool t29 = t24 < 0.0625f;
+    float t30 = t25 ? 1.0f : t24;
+    float t31 = SQRT(t30);
+    float t32 = t26 ? 0x1p-127f : t24;
+    float t33 = 1.0f / t32;
+    _Bool t34 = t27 < (-80.0f);
+    float t35 = (0.0625f < t27) ? 0.0625f : t27;
+    float t36 = t34 ? (-80.0f) : t35;
+    _Bool t37 = t27 < (-0.5f);
+    float t38 = t29 ? t24 : 0.0f;
+    float t39 = (t22 & (t29 & (!t37))) ? t27 : 0.0f;
+    float t40 = FMA(1.442695f, t36, 12582912.0f);
+    float t41 = t16 * t33;
+    float t42 = t16 * t41;
+    float t43 = t25 ? 0.0f : t31;  // standard deviation
+    float t44 = 1.0f / t31;
+    float t45 = t25 ? 0.0f : t44;
+    float t46 = t45 * (t16 + t21);
+    float t47 = t29 ? t43 : 0.0f;
+    float t48 = celu_exact_part0(t40, t36) * as_float((127u + as_bits(t40)) << 23u);
+    float t49 = t34 ? 0.0f : t48;
+    float t50 = -t47;
+    float t51 = t22 ? t47 : t50;
+    _Bool t52 = t25 | (13.0f < t46);
+    float t53 = FMA(t16, FMA(t21, t33, FMA(t16, t33, -t41)), FMA(t21, t41, FMA(t16, t41, -t42)));
+    float t54 = t26 ? 0.0f : t53;
+    float t55 = t52 ? 0.0f : t54;
+    float t56 = t52 ? 13.0f : t46;  // |mean|/sigma
+    float t57 = t46 * t46;
+    float t58 = t26 ? t57 : t42;
+    float t59 = t52 ? 169.0f : t58;
+    float t60 = FMA(t56, 0.25f, 1.0f);
+    float t61 = -t56;
+    float t62 = t59 * (-0.5f);
+    float t63 = t22 ? t61 : t56;
+    float t64 = t43 + t63;
+    float t65 = 1.0f / t60;
+    float t66 = FMA(t62, 1.442695f, 12582912.0f);
+    float t67 = 1.0f / FMA(0.25f, ABS(t64), 1.0f);
+    float t68 = t66 - 12582912.0f;
+    float t69 = FMA(t68, -0.69314575f, t62) + FMA(t68, -1.4286068e-6f, t55 * (-0.5f));
+    float t70 = -t65;
+    float t71 = t65 * t65;
+    float t72 = t65 - 0.25f;
+    float t73 = FMA(POLY10(t72, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
+        0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f), t65 * t71, (t65 * FMA(FMA(t56, 0.25f, -(t60
+        - 1.0f)), t70, FMA(t60, t70, 1.0f))) * (t71 * POLY3(t65, 2.9023442f, -2.0372577f, 0.76679516f,
         -0.054394823f)));
-    float t73 = FMA(t72, -(t55 * 2.0f), 0.3989423f) * (1.0f / (1.0f + (t58 + t54)));
-    float t74 = (1.0f + FMA(POLY4(t68, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t68 * t68,
-        t68)) * as_float((as_bits(t65) + 127u) << 23u);
-    float t75 = t51 ? 0.0f : t74;
-    float t76 = t66 - 0.25f;
-    float t77 = t75 * (t66 * POLY10(t76, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f,
+    float t74 = FMA(t73, -(t56 * 2.0f), 0.3989423f) * (1.0f / (1.0f + (t59 + t55)));
+    float t75 = (1.0f + FMA(POLY4(t69, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t69 * t69,
+        t69)) * as_float((as_bits(t66) + 127u) << 23u);
+    float t76 = t52 ? 0.0f : t75;
+    float t77 = t67 - 0.25f;
+    float t78 = t76 * (t67 * POLY10(t77, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f,
         0.080631725f, 0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f));
-    _Bool t78 = t27 < 0.0f;
-    float t79 = t48 - t77;
-    float t80 = t78 ? t79 : t77;  // E[exp(X); X < 0]
-    float t81 = t75 * t50;
-    float t82 = t72 * 2.0f;
-    float t83 = t75 * FMA(t55, t73, t82);  // Phi(-t)
-    float t84 = t75 * t73;
-    float t85 = t16 ? 0.0f : t19;
-    float t86 = FMA(t42, t84, t85);  // E max(X, 0)
-    float t87 = t42 * t84;
-    float t88 = FMA(t72, t60, t73) * 0.33333334f;
-    float t89 = 0.25f * FMA(t60, t88, t72);
-    float t90 = 1.0f - t83;
-    float t91 = (t23 * (t72 * (t75 * 2.0f))) - (t87 * t87);
-    float t92 = t16 ? t90 : t83;
-    float t93 = t16 ? t83 : t90;
-    float t94 = FMA(t60, t89, t88) * 0.2f;
-    float t95 = FMA(t60, t94, t89) * 0.16666667f;
-    float t96 = FMA(t60, t95, t94) * 0.14285715f;
-    float t97 = FMA(t60, t96, t95) * 0.125f;
-    float t98 = FMA(t60, t97, t96) * 0.11111111f;
-    float t99 = FMA(t60, t98, t97) * 0.1f;
-    float t100 = FMA(t50, FMA(t50, FMA(t50, FMA(t50, FMA(t50, FMA(t50, FMA(t50, FMA(t50, FMA(t99, t50, t98), t97),
-        t96), t95), t94), t89), t88), t72), t73) * t81;
-    float t101 = t48 - 1.0f;
-    float t102 = 0.25f + t38;
-    float t103 = t38 * POLY5(t102, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
-    float t104 = t36 ? t101 : t103;
-    float t105 = t104 - t100;
-    float t106 = t16 ? t105 : t100;
-    float t107 = t80 - t92;
-    float t108 = t28 ? t106 : t107;  // E min(0, exp(X) - 1)
-    float t109 = (FMA(t50, FMA(t50, FMA(t50, FMA(t50, FMA(t50, FMA(t50, FMA(t50, FMA(t50, t99 * 1022.0f, t98 * 510.0f),
-        t97 * 254.0f), t96 * 126.0f), t95 * 62.0f), t94 * 30.0f), t89 * 14.0f), t88 * 6.0f), t82) * (t50 * t81)) -
-        (t100 * t100);
-    float t110 = FMA(t100, 2.0f * t108, ((t37 * POLY3(t37, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t48 * t48)) -
-        t109);
-    float t111 = t16 ? t110 : t109;
-    float t112 = (t92 * t93) - (t93 * (2.0f * t80));
-    float t113 = celu_exact_part1(t23, t19, t27, t63, t42, t75);  // E[exp(2X); X < 0]
-    float t114 = t112 + (t113 - (t80 * t80));
-    float t115 = t28 ? t111 : t114;
-    float t116 = t1 ? 65536.0f : 1.0f;
-    float t117 = t86 + t108;
-    float t118 = t18 ? t117 : t19;
-    float t119 = FMA(alpha_hi, t4, t116 * (alpha_hi * (t118 - t4)));
-    float t120 = (t23 - t91) - (t86 * (2.0f * t87));
-    float t121 = t16 ? t91 : t120;  // Var max(X, 0)
-    float t122 = (-2.0f) * (t86 * t108);
-    float t123 = (t115 < 0.0f) ? 0.0f : t115;  // variance of the left half
-    float t124 = t121 + (t122 + t123);
-    float t125 = (t124 < 0.0f) ? 0.0f : t124;
-    float t126 = t18 ? t125 : t19;
-    float t127 = t10 * (t10 * (t126 * (t0 + t6)));
-    *out_mean = t119;
-    *out_var = t127;
+    _Bool t79 = t28 < 0.0f;
+    float t80 = t49 - t78;
+    float t81 = t79 ? t80 : t78;  // E[exp(X); X < 0]
+    float t82 = t76 * t51;
+    float t83 = t73 * 2.0f;
+    float t84 = t76 * FMA(t56, t74, t83);  // Phi(-t)
+    float t85 = t76 * t74;
+    float t86 = t22 ? 0.0f : t18;
+    float t87 = FMA(t43, t85, t86);  // E max(X, 0)
+    float t88 = t43 * t85;
+    float t89 = FMA(t73, t61, t74) * 0.33333334f;
+    float t90 = 0.25f * FMA(t61, t89, t73);
+    float t91 = 1.0f - t84;
+    float t92 = (t24 * (t73 * (t76 * 2.0f))) - (t88 * t88);
+    float t93 = t22 ? t91 : t84;
+    float t94 = t22 ? t84 : t91;
+    float t95 = FMA(t61, t90, t89) * 0.2f;
+    float t96 = FMA(t61, t95, t90) * 0.16666667f;
+    float t97 = FMA(t61, t96, t95) * 0.14285715f;
+    float t98 = FMA(t61, t97, t96) * 0.125f;
+    float t99 = FMA(t61, t98, t97) * 0.11111111f;
+    float t100 = FMA(t61, t99, t98) * 0.1f;
+    float t101 = FMA(t51, FMA(t51, FMA(t51, FMA(t51, FMA(t51, FMA(t51, FMA(t51, FMA(t51, FMA(t100, t51, t99), t98),
+        t97), t96), t95), t90), t89), t73), t74) * t82;
+    float t102 = t49 - 1.0f;
+    float t103 = 0.25f + t39;
+    float t104 = t39 * POLY5(t103, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
+    float t105 = t37 ? t102 : t104;
+    float t106 = t105 - t101;
+    float t107 = t22 ? t106 : t101;
+    float t108 = t81 - t93;
+    float t109 = t29 ? t107 : t108;  // E min(0, exp(X) - 1)
+    float t110 = (FMA(t51, FMA(t51, FMA(t51, FMA(t51, FMA(t51, FMA(t51, FMA(t51, FMA(t51, t100 * 1022.0f, t99 *
+        510.0f), t98 * 254.0f), t97 * 126.0f), t96 * 62.0f), t95 * 30.0f), t90 * 14.0f), t89 * 6.0f), t83) * (t51 *
+        t82)) - (t101 * t101);
+    float t111 = FMA(t101, 2.0f * t109, ((t38 * POLY3(t38, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t49 * t49)) -
+        t110);
+    float t112 = t22 ? t111 : t110;
+    float t113 = (t93 * t94) - (t94 * (2.0f * t81));
+    float t114 = celu_exact_part1(t24, t18, t28, t64, t43, t76);  // E[exp(2X); X < 0]
+    float t115 = t113 + (t114 - (t81 * t81));
+    float t116 = t29 ? t112 : t115;
+    float t117 = t1 ? 65536.0f : 1.0f;
+    float t118 = t87 + t109;
+    float t119 = t17 ? t118 : t18;
+    float t120 = FMA(alpha_hi, t4, t117 * (alpha_hi * (t119 - t4)));
+    float t121 = (t24 - t92) - (t87 * (2.0f * t88));
+    float t122 = t22 ? t92 : t121;  // Var max(X, 0)
+    float t123 = (-2.0f) * (t87 * t109);
+    float t124 = (t116 < 0.0f) ? 0.0f : t116;  // variance of the left half
+    float t125 = t122 + (t123 + t124);
+    float t126 = (t125 < 0.0f) ? 0.0f : t125;
+    float t127 = t17 ? t126 : t18;
+    float t128 = t10 * (t10 * (t127 * (t0 + t6)));
+    *out_mean = t120;
+    *out_var = t128;
 }
 
 void celu_exact_forward(

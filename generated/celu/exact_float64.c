@@ -44,9 +44,9 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
-        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
     return y;
 }
 
@@ -72,50 +72,50 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0x1.f31c9ff65e143p-4) NEXT(-0x1.d365654c84c69p-2) NEXT(0x1.f653f01aad0ebp-1) NEXT(-0x1.4a971e560f5eep0)
-        NEXT(0x1.fb091c9c80af3p-1) NEXT(-0x1.4352afa8b84c1p-2) NEXT(-0x1.1aec72997fa9p-4) NEXT(-0x1.cd3b089bf0122p-8)
-        NEXT(0x1.72e8782995d9fp-4) NEXT(0x1.1148721923bdcp-5) NEXT(-0x1.2239787b29fdap-4) NEXT(-0x1.bc8b8959a82dap-5)
-        NEXT(0x1.505f192e86f9cp-5) NEXT(0x1.306e61245100cp-4) NEXT(0x1.6bfd7350c5cdap-8) NEXT(-0x1.385470c9661fap-4)
-        NEXT(-0x1.370c4253b773p-4) NEXT(0x1.71bfebc4a6386p-7) NEXT(0x1.dc7cfa4c3a3b8p-4) NEXT(0x1.5f718d5575e6cp-3)
-        NEXT(0x1.46d3d78e808b7p-3) NEXT(0x1.b5a96b5a329ccp-4) NEXT(0x1.a04ba48d9d27dp-5) NEXT(0x1.d0fb6385ac0e4p-7)
+    NEXT(0.12185347066213574) NEXT(-0.4564414813950806) NEXT(0.9811091454089625) NEXT(-1.2913683853251956)
+        NEXT(0.9903038922351172) NEXT(-0.3157451101997815) NEXT(-0.06907315030546557) NEXT(-0.007037820436323979)
+        NEXT(0.09055373133138865) NEXT(0.033359740112352404) NEXT(-0.07085558951314344) NEXT(-0.05426575494971582)
+        NEXT(0.041060971434688315) NEXT(0.07432401605643707) NEXT(0.005554047253802008) NEXT(-0.07625240380583156)
+        NEXT(-0.07593942555419342) NEXT(0.011283865090534705) NEXT(0.11633012554706468) NEXT(0.1716033021646014)
+        NEXT(0.15958374408370954) NEXT(0.10685102400308394) NEXT(0.05081731929104636) NEXT(0.01419012412529281)
     return y;
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    NEXT(0x1.d82f20767533cp-23) NEXT(0x1.2768db471c14bp-19) NEXT(0x1.4d4ab8fa2d45fp-16) NEXT(0x1.4e79c321f6d9ep-13)
-        NEXT(0x1.26014c9a4e64ap-10) NEXT(0x1.bbb452909a7d2p-8) NEXT(0x1.17b249310b1b1p-5) NEXT(0x1.1b4fcb2f9622ap-3)
-        NEXT(0x1.b228f350bae4cp-2) NEXT(0x1.c5041854df7d4p-1)
+    NEXT(0x1.d82f20767533cp-23) NEXT(2.200973003456537e-06) NEXT(0x1.4d4ab8fa2d45fp-16) NEXT(0x1.4e79c321f6d9ep-13)
+        NEXT(0.0011215403561223463) NEXT(0.006770391614375941) NEXT(0.03414263053159362) NEXT(0.1383357881448018)
+        NEXT(0.42398433857190265) NEXT(0.8847968677143805)
     return y;
 }
 
 INLINE double polynomial2(double y, double x)
 {
-    NEXT(0x1.56f837ba205bep-7) NEXT(-0x1.9a009f573430cp-6) NEXT(0x1.cad18a72d4f74p-6) NEXT(-0x1.f70a3ad4c8c18p-8)
-        NEXT(-0x1.9d0e837cac903p-7) NEXT(0x1.5ef4b987d9db9p-8) NEXT(0x1.4572bcaec9859p-7) NEXT(-0x1.1ae7ea8b7632ep-10)
-        NEXT(-0x1.662be7edf0ebep-7) NEXT(-0x1.053e73840e8a6p-8) NEXT(0x1.6bbc480936965p-7) NEXT(0x1.a0aab994b6d1bp-7)
-        NEXT(-0x1.643f3dfa735b4p-8) NEXT(-0x1.9cb109f6b4e61p-6) NEXT(-0x1.550fd7662a481p-6) NEXT(0x1.2df7873de169dp-6)
-        NEXT(0x1.4a9f31bbd6262p-4) NEXT(0x1.21dbca33ef2a6p-3) NEXT(0x1.6fa9ad6f60319p-3) NEXT(0x1.7d99fbc7fd0d8p-3)
-        NEXT(0x1.5547ed57324c4p-3) NEXT(0x1.0e7dcd1d93192p-3)
+    NEXT(0.010466601572491348) NEXT(-0.02502456246003519) NEXT(0.028004059985803534) NEXT(-0.007675780642588691)
+        NEXT(-0.01260548992408817) NEXT(0.005355162902425042) NEXT(0.009931890611891857) NEXT(-0.001079200449444605)
+        NEXT(-0.01093052696877039) NEXT(-0.003986266328917553) NEXT(0.011100325750182003) NEXT(0.012715664497071224)
+        NEXT(-0.005435898429323616) NEXT(-0.02518869374291766) NEXT(-0.02081676516596476) NEXT(0.018430597373955682)
+        NEXT(0.08071822573891432) NEXT(0.14153249712935184) NEXT(0.1795228528608497) NEXT(0.18632885650698117)
+        NEXT(0.1666410963282826) NEXT(0.13207588430885814)
     return y;
 }
 
 INLINE double polynomial3(double y, double x)
 {
-    NEXT(0x1.1111111111111p-7) NEXT(0x1.5555555555555p-5) NEXT(0x1.5555555555555p-3) NEXT(0.5) NEXT(1.0)
+    NEXT(0.008333333333333333) NEXT(0.041666666666666664) NEXT(0.16666666666666666) NEXT(0.5) NEXT(1.0)
     return y;
 }
 
 static void celu_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1];
-    const double alpha = params[0];
+    const double p_alpha = params[0];
     double *restrict out_mean = out[0], *restrict out_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = alpha * alpha;
+        double t0 = p_alpha * p_alpha;
         double t1 = var[i] * (1.0 / t0);
-        double t2 = mean[i] / alpha;
+        double t2 = mean[i] / p_alpha;
         double t3 = (0.0 <= t1) ? 1.0 : (-1.0);
         double t4 = t1 * (SQRT(t3));
         _Bool t5 = t4 == 0.0;
@@ -142,20 +142,20 @@ static void celu_exact_float64_forward_block(const double *const *in, const doub
         _Bool t26 = t4 < 0x1p-10;
         double t27 = t11 ? 0.0 : t2;
         double t28 = 1.0 / (FMA(t15, 0.25, 1.0));
-        double t29 = (polynomial0(-0x1.d83ed7bcbc437p-7, t28 - 0.25)) * (t28 * (t28 * t28));
-        double t30 = (FMA(t29, -(t15 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t23);
+        double t29 = (polynomial0(-0.01441178831143662, t28 - 0.25)) * (t28 * (t28 * t28));
+        double t30 = (FMA(t29, -(t15 * 2.0), 0.3989422804014327)) / (1.0 + t23);
         double t31 = t29 * 2.0;
         double t32 = -t15;
-        double t33 = (FMA(t29, t32, t30)) * 0x1.5555555555555p-2;
+        double t33 = (FMA(t29, t32, t30)) * 0.3333333333333333;
         double t34 = (FMA(t32, t33, t29)) * 0.25;
-        double t35 = (FMA(t32, t34, t33)) * 0x1.999999999999ap-3;
-        double t36 = (FMA(t32, t35, t34)) * 0x1.5555555555555p-3;
-        double t37 = (FMA(t32, t36, t35)) * 0x1.2492492492492p-3;
+        double t35 = (FMA(t32, t34, t33)) * 0.2;
+        double t36 = (FMA(t32, t35, t34)) * 0.16666666666666666;
+        double t37 = (FMA(t32, t36, t35)) * 0.14285714285714285;
         double t38 = (FMA(t32, t37, t36)) * 0.125;
-        double t39 = (FMA(t32, t38, t37)) * 0x1.c71c71c71c71cp-4;
-        double t40 = (FMA(t32, t39, t38)) * 0x1.999999999999ap-4;
-        double t41 = (FMA(t32, t40, t39)) * 0x1.745d1745d1746p-4;
-        double t42 = (FMA(t32, t41, t40)) * 0x1.5555555555555p-4;
+        double t39 = (FMA(t32, t38, t37)) * 0.1111111111111111;
+        double t40 = (FMA(t32, t39, t38)) * 0.1;
+        double t41 = (FMA(t32, t40, t39)) * 0.09090909090909091;
+        double t42 = (FMA(t32, t41, t40)) * 0.08333333333333333;
         double t43 = t25 * t30;
         double t44 = FMA(t8, t43, t27);
         double t45 = t26 ? t8 : 0.0;
@@ -187,7 +187,7 @@ static void celu_exact_float64_forward_block(const double *const *in, const doub
         double t71 = t11 ? t32 : t15;
         double t72 = t8 + t71;
         double t73 = 1.0 / (FMA(ABS(t72), 0.25, 1.0));
-        double t74 = t25 * (t73 * (polynomial2(-0x1.d2989e1b3465ep-10, t73 - 0.25)));
+        double t74 = t25 * (t73 * (polynomial2(-0.0017799231052787671, t73 - 0.25)));
         double t75 = t2 + t4;
         double t76 = t65 - t74;
         double t77 = (t75 < 0.0) ? t76 : t74;
@@ -202,31 +202,30 @@ static void celu_exact_float64_forward_block(const double *const *in, const doub
         double t86 = t11 ? t84 : t85;
         double t87 = t26 ? t4 : 0.0;
         double t88 = (t54 * (t47 * t52)) - (t53 * t53);
-        double t89 = ((t87 * (polynomial3(0x1.6c16c16c16c17p-10, t87))) * (t65 * t65)) - t88;
-        double t90 = FMA(t53, t82 * 2.0, t89);
-        double t91 = t11 ? t90 : t88;
-        double t92 = 1.0 / (FMA(ABS(t8 + t72), 0.25, 1.0));
-        double t93 = t25 * (t92 * (polynomial2(-0x1.d2989e1b3465ep-10, t92 - 0.25)));
-        double t94 = t75 * 2.0;
-        _Bool t95 = t94 < (-80.0);
-        double t96 = (0.0 < t94) ? 0.0 : t94;
-        double t97 = t95 ? (-80.0) : t96;
-        double t98 = exp64(t97);
-        double t99 = t95 ? 0.0 : t98;
-        double t100 = t99 - t93;
-        double t101 = ((FMA(t4, 2.0, t2)) < 0.0) ? t100 : t93;
-        double t102 = t11 ? t78 : t79;
-        double t103 = ((t80 * t102) - (t102 * (t77 * 2.0))) + (t101 - (t77 * t77));
-        double t104 = t26 ? t91 : t103;
-        double t105 = (t104 < 0.0) ? 0.0 : t104;
-        double t106 = t86 + (((t44 * t82) * (-2.0)) + t105);
-        double t107 = (t106 < 0.0) ? 0.0 : t106;
-        _Bool t108 = t2 == t2;
-        double t109 = t44 + t82;
-        double t110 = t108 ? t109 : t2;
-        double t111 = t108 ? t107 : t2;
-        out_mean[i] = alpha * t110;
-        out_var[i] = t0 * t111;
+        double t89 = FMA(t53, t82 * 2.0, ((t87 * (polynomial3(0.001388888888888889, t87))) * (t65 * t65)) - t88);
+        double t90 = t11 ? t89 : t88;
+        double t91 = 1.0 / (FMA(ABS(t8 + t72), 0.25, 1.0));
+        double t92 = t25 * (t91 * (polynomial2(-0.0017799231052787671, t91 - 0.25)));
+        double t93 = t75 * 2.0;
+        _Bool t94 = t93 < (-80.0);
+        double t95 = (0.0 < t93) ? 0.0 : t93;
+        double t96 = t94 ? (-80.0) : t95;
+        double t97 = exp64(t96);
+        double t98 = t94 ? 0.0 : t97;
+        double t99 = t98 - t92;
+        double t100 = ((FMA(t4, 2.0, t2)) < 0.0) ? t99 : t92;
+        double t101 = t11 ? t78 : t79;
+        double t102 = ((t80 * t101) - (t101 * (t77 * 2.0))) + (t100 - (t77 * t77));
+        double t103 = t26 ? t90 : t102;
+        double t104 = (t103 < 0.0) ? 0.0 : t103;
+        double t105 = t86 + (((t44 * t82) * (-2.0)) + t104);
+        double t106 = (t105 < 0.0) ? 0.0 : t105;
+        _Bool t107 = t2 == t2;
+        double t108 = t44 + t82;
+        double t109 = t107 ? t108 : t2;
+        double t110 = t107 ? t106 : t2;
+        out_mean[i] = p_alpha * t109;
+        out_var[i] = t0 * t110;
     }
 }
 
@@ -242,13 +241,13 @@ static void celu_exact_float64_backward_block(const double *const *in, const dou
 {
     const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
         in[3];
-    const double alpha = params[0];
+    const double p_alpha = params[0];
     double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = alpha * alpha;
+        double t0 = p_alpha * p_alpha;
         double t1 = var[i] * (1.0 / t0);
-        double t2 = mean[i] / alpha;
+        double t2 = mean[i] / p_alpha;
         double t3 = (0.0 <= t1) ? 1.0 : (-1.0);
         double t4 = t1 * (SQRT(t3));
         _Bool t5 = t4 == 0.0;
@@ -272,24 +271,24 @@ static void celu_exact_float64_backward_block(const double *const *in, const dou
         double t23 = t14 ? 1406.25 : t22;
         double t24 = exp64(t23 * (-0.5));
         double t25 = t14 ? 0.0 : t24;
-        double t26 = t25 * 0x1.9884533d43651p-2;
+        double t26 = t25 * 0.3989422804014327;
         _Bool t27 = t4 < 0x1p-10;
         double t28 = t11 ? 0.0 : t2;
         double t29 = 1.0 / (FMA(t15, 0.25, 1.0));
-        double t30 = (polynomial0(-0x1.d83ed7bcbc437p-7, t29 - 0.25)) * (t29 * (t29 * t29));
-        double t31 = (FMA(t30, -(t15 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t23);
+        double t30 = (polynomial0(-0.01441178831143662, t29 - 0.25)) * (t29 * (t29 * t29));
+        double t31 = (FMA(t30, -(t15 * 2.0), 0.3989422804014327)) / (1.0 + t23);
         double t32 = t30 * 2.0;
         double t33 = -t15;
-        double t34 = (FMA(t30, t33, t31)) * 0x1.5555555555555p-2;
+        double t34 = (FMA(t30, t33, t31)) * 0.3333333333333333;
         double t35 = (FMA(t33, t34, t30)) * 0.25;
-        double t36 = (FMA(t33, t35, t34)) * 0x1.999999999999ap-3;
-        double t37 = (FMA(t33, t36, t35)) * 0x1.5555555555555p-3;
-        double t38 = (FMA(t33, t37, t36)) * 0x1.2492492492492p-3;
+        double t36 = (FMA(t33, t35, t34)) * 0.2;
+        double t37 = (FMA(t33, t36, t35)) * 0.16666666666666666;
+        double t38 = (FMA(t33, t37, t36)) * 0.14285714285714285;
         double t39 = (FMA(t33, t38, t37)) * 0.125;
-        double t40 = (FMA(t33, t39, t38)) * 0x1.c71c71c71c71cp-4;
-        double t41 = (FMA(t33, t40, t39)) * 0x1.999999999999ap-4;
-        double t42 = (FMA(t33, t41, t40)) * 0x1.745d1745d1746p-4;
-        double t43 = (FMA(t33, t42, t41)) * 0x1.5555555555555p-4;
+        double t40 = (FMA(t33, t39, t38)) * 0.1111111111111111;
+        double t41 = (FMA(t33, t40, t39)) * 0.1;
+        double t42 = (FMA(t33, t41, t40)) * 0.09090909090909091;
+        double t43 = (FMA(t33, t42, t41)) * 0.08333333333333333;
         double t44 = t25 * t31;
         double t45 = FMA(t8, t44, t28);
         double t46 = t27 ? t8 : 0.0;
@@ -321,7 +320,7 @@ static void celu_exact_float64_backward_block(const double *const *in, const dou
         double t72 = t11 ? t33 : t15;
         double t73 = t8 + t72;
         double t74 = 1.0 / (FMA(ABS(t73), 0.25, 1.0));
-        double t75 = t25 * (t74 * (polynomial2(-0x1.d2989e1b3465ep-10, t74 - 0.25)));
+        double t75 = t25 * (t74 * (polynomial2(-0.0017799231052787671, t74 - 0.25)));
         double t76 = t2 + t4;
         double t77 = t66 - t75;
         double t78 = (t76 < 0.0) ? t77 : t75;
@@ -335,34 +334,33 @@ static void celu_exact_float64_backward_block(const double *const *in, const dou
         double t86 = t10 * t26;
         double t87 = t27 ? t4 : 0.0;
         double t88 = (t55 * (t48 * t53)) - (t54 * t54);
-        double t89 = ((t87 * (polynomial3(0x1.6c16c16c16c17p-10, t87))) * (t66 * t66)) - t88;
-        double t90 = FMA(t54, t83 * 2.0, t89);
-        double t91 = t11 ? t90 : t88;
-        double t92 = 1.0 / (FMA(ABS(t8 + t73), 0.25, 1.0));
-        double t93 = t25 * (t92 * (polynomial2(-0x1.d2989e1b3465ep-10, t92 - 0.25)));
-        double t94 = t76 * 2.0;
-        _Bool t95 = t94 < (-80.0);
-        double t96 = (0.0 < t94) ? 0.0 : t94;
-        double t97 = t95 ? (-80.0) : t96;
-        double t98 = exp64(t97);
-        double t99 = t95 ? 0.0 : t98;
-        double t100 = t99 - t93;
-        double t101 = ((FMA(t4, 2.0, t2)) < 0.0) ? t100 : t93;
-        double t102 = ((t81 * t84) - (t84 * (t78 * 2.0))) + (t101 - (t78 * t78));
-        double t103 = t27 ? t91 : t102;
-        double t104 = (t103 < 0.0) ? 0.0 : t103;
-        double t105 = t11 ? 0.0 : t15;
-        double t106 = t26 * (t44 + t105);
-        double t107 = t83 * t86;
-        double t108 = (((t101 * 2.0) - t78) + (t107 - (t78 * t83))) + ((t106 - t107) - (t45 * t78));
-        double t109 = 1.0 / alpha;
-        double t110 = alpha * t109;
-        double t111 = t0 * t109;
-        double t112 = ((FMA(t85, (t45 * t81) - (t83 * t84), t104 - (t45 * t83))) * 2.0) * t111;
-        out_grad_mean[i] = FMA(grad_mean[i], ((t78 + t84) * t110),
-            grad_var[i] * t112);
-        out_grad_var[i] = FMA(grad_mean[i], (((FMA(t85, t86, t78)) * 0.5) * (t109 * t110)),
-            grad_var[i] * (((t84 - t106) + t108) * (t109 * t111)));
+        double t89 = FMA(t54, t83 * 2.0, ((t87 * (polynomial3(0.001388888888888889, t87))) * (t66 * t66)) - t88);
+        double t90 = t11 ? t89 : t88;
+        double t91 = 1.0 / (FMA(ABS(t8 + t73), 0.25, 1.0));
+        double t92 = t25 * (t91 * (polynomial2(-0.0017799231052787671, t91 - 0.25)));
+        double t93 = t76 * 2.0;
+        _Bool t94 = t93 < (-80.0);
+        double t95 = (0.0 < t93) ? 0.0 : t93;
+        double t96 = t94 ? (-80.0) : t95;
+        double t97 = exp64(t96);
+        double t98 = t94 ? 0.0 : t97;
+        double t99 = t98 - t92;
+        double t100 = ((FMA(t4, 2.0, t2)) < 0.0) ? t99 : t92;
+        double t101 = ((t81 * t84) - (t84 * (t78 * 2.0))) + (t100 - (t78 * t78));
+        double t102 = t27 ? t90 : t101;
+        double t103 = (t102 < 0.0) ? 0.0 : t102;
+        double t104 = t11 ? 0.0 : t15;
+        double t105 = t26 * (t44 + t104);
+        double t106 = t83 * t86;
+        double t107 = (((t100 * 2.0) - t78) + (t106 - (t78 * t83))) + ((t105 - t106) - (t45 * t78));
+        double t108 = 1.0 / p_alpha;
+        double t109 = p_alpha * t108;
+        double t110 = t0 * t108;
+        double t111 = ((FMA(t85, (t45 * t81) - (t83 * t84), t103 - (t45 * t83))) * 2.0) * t110;
+        out_grad_mean[i] = FMA(grad_mean[i], ((t78 + t84) * t109),
+            grad_var[i] * t111);
+        out_grad_var[i] = FMA(grad_mean[i], (((FMA(t85, t86, t78)) * 0.5) * (t108 * t109)),
+            grad_var[i] * (((t84 - t105) + t107) * (t108 * t110)));
     }
 }
 

@@ -41,182 +41,128 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }
 }
 
-INLINE double exp_rest(double y, double x)
+// lanes whose sums stand in registers
+#ifdef __AVX512F__
+#define WIDE 32
+#else
+#define WIDE 16
+#endif
+#define EACH _Pragma("omp simd") for (int i = 0; i < WIDE; ++i)
+
+// sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients take turns, from high to low
+INLINE void surface(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+    const double *restrict z, double *restrict value)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
-        NEXT(0x1.5555555555557p-3) NEXT(0.5)
-    return y;
+    for (int at = 0; at < LANES; at += WIDE) {
+        const double *next = c;
+        double x[WIDE], sum[WIDE], p[WIDE], q[WIDE];
+        EACH x[i] = y[at + i], sum[i] = 0.0;
+        for (int pair = 0; pair < pairs; ++pair) {
+            EACH p[i] = next[0], q[i] = next[1];
+            next += 2;
+            for (int k = 1; k < terms[pair]; ++k, next += 2) {
+                EACH p[i] = FMA(p[i], x[i], next[0]);
+                EACH q[i] = FMA(q[i], x[i], next[1]);
+            }
+            EACH sum[i] = FMA(FMA(sum[i], z[at + i], p[i]), z[at + i], q[i]);
+        }
+        EACH value[at + i] = sum[i] * unit;
+    }
 }
 
-// exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
-INLINE double power_of_two(double magic_and_n)
+// the same, and its derivatives
+INLINE void surface_slopes(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+    const double *restrict z, double *restrict value, double *restrict by_y, double *restrict by_z)
 {
-    const union { double f; uint64_t u; } in = {.f = magic_and_n}, out = {.u = (in.u << 52) + 0x3ff0000000000000u};
-    return out.f;
+    for (int at = 0; at < LANES; at += WIDE) {
+        const double *next = c;
+        double x[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
+        EACH x[i] = y[at + i], sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
+        for (int pair = 0; pair < pairs; ++pair) {
+            EACH p[i] = next[0], q[i] = next[1], slope_p[i] = 0.0, slope_q[i] = 0.0;
+            next += 2;
+            for (int k = 1; k < terms[pair]; ++k, next += 2) {
+                EACH slope_p[i] = FMA(slope_p[i], x[i], p[i]);
+                EACH slope_q[i] = FMA(slope_q[i], x[i], q[i]);
+                EACH p[i] = FMA(p[i], x[i], next[0]);
+                EACH q[i] = FMA(q[i], x[i], next[1]);
+            }
+            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
+            EACH sum[i] = FMA(sum[i], z[at + i], p[i]);
+            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
+            EACH sum[i] = FMA(sum[i], z[at + i], q[i]);
+            EACH sum_y[i] = FMA(FMA(sum_y[i], z[at + i], slope_p[i]), z[at + i], slope_q[i]);
+        }
+        EACH value[at + i] = sum[i] * unit, by_y[at + i] = sum_y[i] * unit, by_z[at + i] = sum_z[i] * unit;
+    }
 }
 
-INLINE double exp64(double x)
-{
-    const double magic = 0x1.8p52;
-    x = x < -746.0 ? -746.0 : x;
-    x = x > 710.0 ? 710.0 : x;
-    const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
-    const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
-    const double first = power_of_two(half);
-    return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
-}
-
-INLINE double polynomial0(double y, double x)
-{
-    NEXT(0x1.ba3b93ab41fp-8) NEXT(-0x1.d22ea181e8f8dp-7) NEXT(0x1.371ac7619864p-7) NEXT(0x1.a950a69aad06dp-7)
-        NEXT(-0x1.ccd17c3439197p-6) NEXT(0x1.ad5677b96d8ecp-7) NEXT(0x1.f2383385a544cp-8) NEXT(-0x1.b93fb7657b7b2p-11)
-        NEXT(-0x1.62c159cb29618p-7) NEXT(-0x1.081390c93e7c3p-8) NEXT(0x1.6bdbcb5b63e04p-7) NEXT(0x1.a0b49860424dap-7)
-        NEXT(-0x1.6443deb4577c8p-8) NEXT(-0x1.9cb10e63a48d7p-6) NEXT(-0x1.550fd0fc36474p-6) NEXT(0x1.2df786f9ac1ddp-6)
-        NEXT(0x1.4a9f31b7ad3c9p-4) NEXT(0x1.21dbca340db84p-3) NEXT(0x1.6fa9ad6f62b19p-3) NEXT(0x1.7d99fbc7fcef2p-3)
-        NEXT(0x1.5547ed57324b4p-3) NEXT(0x1.0e7dcd1d93192p-3)
-    return y;
-}
-
-static const double table9[9][15] = {
-    {0x1.12ec18p0, 0x1.23ba6c12339e8p-16, -0x1.3df9910ba01bbp-12, -0x1.6351d9af21acbp-13, 0x1.265d1b75dd243p-6,
-     -0x1.05afd509e69d3p-5, -0x1.360563d657b6ap-2, 0x1.c17d86328b7e8p-2, 0x1.4f0228ed41f3dp-18, 0x1.9803f11c67d64p-14,
-     -0x1.2415f6abc5df2p-6, 0x1.bfbcd65cc0a8p-3, -0x1.af0da91caf313p-35, 0x1.dffa3395d56fcp-30,
-     -0x1.e6e3b0764d489p-31},
-    {0x1.c257b4p-1, 0x1.9970f583a0a15p-12, -0x1.86c53dfe5d1dfp-10, -0x1.03f3e186a0b7dp-7, 0x1.121797a0297dfp-4,
-     -0x1.61ae0962677c8p-6, -0x1.07e5035b3fd99p-2, 0x1.c3bba7b3a5a9bp-2, 0x1.5952087acac2dp-13, -0x1.a6b28222e47bfp-9,
-     -0x1.77ae1c2e08d05p-7, 0x1.c2c2141d16887p-3, -0x1.dd9db3a480adap-32, 0x1.bc3354dd38cc9p-28,
-     -0x1.30d44011a5178p-31},
-    {0x1.70d8cep-1, 0x1.e885ef41452bap-11, -0x1.63f13f62dc118p-9, -0x1.47b368969a563p-7, 0x1.762aa97731dap-5,
-     -0x1.d7e476c31335ap-7, -0x1.c4cb887f45b12p-3, 0x1.c57ee08e1540bp-2, 0x1.c3f368d5c0bc8p-12, -0x1.61a69d7435e3ap-8,
-     -0x1.d5cac462af70fp-8, 0x1.c51c5d1eee35fp-3, -0x1.1be3699ab7b15p-31, -0x1.02fadd87c4685p-28,
-     -0x1.a00969a0dbc8ep-32},
-    {0x1.2e1958p-1, 0x1.91fc23a7d90d5p-11, -0x1.c45c876a16be9p-11, -0x1.500acaddedac7p-9, 0x1.8159d8ab5240fp-6,
-     -0x1.3e6ce6388040ep-7, -0x1.8491619740b22p-3, 0x1.c6dab461b37ddp-2, 0x1.a7142140bcb41p-12,
-     -0x1.9321f3384a6dap-10, -0x1.231c64fbee51cp-8, 0x1.c6e0b9ba592d3p-3, -0x1.c869912278edfp-34,
-     -0x1.918304a1a726ap-29, 0x1.0beed31827b92p-33},
-    {0x1.eedc2cp-2, 0x1.52595785fcbbp-12, 0x1.ccd3a450e119p-12, -0x1.49975ca0f60fp-9, 0x1.0bb89951c527fp-6,
-     -0x1.b6266b382dc4p-8, -0x1.4df7bbca114f7p-3, 0x1.c7ec30b0e1645p-2, 0x1.5e81e88c868a3p-13, -0x1.acb59405f2ba8p-11,
-     -0x1.6f9b504ffbb97p-9, 0x1.c83bb2efb383dp-3, -0x1.628b3367d2fbcp-34, 0x1.9a96e73f31dd1p-32,
-     0x1.20128c4cfd73cp-32},
-    {0x1.954eeep-2, 0x1.5f8182f2074afp-14, 0x1.68f8e1a14ca4p-11, -0x1.7cf696f5d2301p-11, 0x1.236f304bd5d26p-7,
-     -0x1.3284d7a4b83d7p-8, -0x1.1ffc56d112ed5p-3, 0x1.c8c25b252974p-2, 0x1.97ecbef77fc2dp-15, -0x1.e92a0e6d89208p-12,
-     -0x1.cf3258785d089p-10, 0x1.c94707cecafd3p-3, -0x1.7ba01d32bec04p-36, -0x1.76e560af9f98ep-30,
-     0x1.8e394d557e196p-32},
-    {0x1.4bf654p-2, 0x1.038387dff0ab1p-16, 0x1.66e81883451bfp-12, -0x1.a59cf6586c156p-11, 0x1.9a48a6b96dd9ap-8,
-     -0x1.b4a7540a1c153p-9, -0x1.f2d7bb9dbf72dp-4, 0x1.c96c7014f595ep-2, 0x1.589bbf56c1ac1p-17,
-     -0x1.19c0752bf7455p-13, -0x1.2717f96198137p-10, 0x1.ca15019ab5206p-3, -0x1.6647bc5f05b0fp-38,
-     0x1.05c36f75caf04p-32, 0x1.acf23df645acbp-32},
-    {0x1.0fe39cp-2, 0x1.7ffd4746c08bdp-19, 0x1.1c0375389f028p-13, -0x1.4b4bbfaa9d8a9p-13, 0x1.e5ee4f7b37256p-9,
-     -0x1.3dc5e07274ed4p-9, -0x1.b28e1c866fd43p-4, 0x1.c9f2fcf605548p-2, 0x1.d2fbde1c4a83ap-21,
-     -0x1.440e0528c18d8p-14, -0x1.7c4575c361b76p-11, 0x1.cab6a4c4b64f2p-3, -0x1.0bab64c82c9acp-38,
-     -0x1.a5c5ebe481fp-33, 0x1.755222970e832p-32},
-    {0x1.bd5fc2p-3, -0x1.d7b6d516a227bp-26, 0x1.14a27c1cf1ffep-17, -0x1.4463362f8cce6p-16, 0x1.eea63d79a8d32p-11,
-     -0x1.dcd96a2d44a2bp-10, -0x1.7c93c590dab16p-4, 0x1.ca5f44490056ap-2, -0x1.0545d471b1a27p-25,
-     -0x1.8bb0d1938a821p-17, -0x1.eaa722215a847p-12, 0x1.cb359d8ef77bcp-3, -0x1.bb9c9561cbda3p-43,
-     -0x1.43236161d03afp-35, 0x1.78f1e038160c3p-32},
+static const double surface0[114] = {
+    0,242022,0,-317924,0,-224240,0,392212,0,2724,0,-119137,0,18924,0,6481,0,-785,0,1655848,0,-356109,517517,-9887538,
+    426364,4856956,-3742470,29393693,2885729,-42441021,2306066,6425487,-3350124,26380700,557845,-20349956,665784,
+    2486355,-287628,2854190,15881,-1104416,5248,85433,0,-2111554,0,-836135,882983,14492748,-4087299,12788684,-6283543,
+    -52852701,25495356,-82607231,25533899,154429485,-99749898,356258897,-45750147,-587595760,346126886,-1013529659,
+    -360806603,3309299772,36956662,-3330800363,191151429,1028036563,-143700083,816135678,30866150,-929573785,6024435,
+    361738767,-2660532,-53273293,2119193,-322137,591651,4398988,-15460106,6696750,-14686674,-28153215,57574206,
+    -61300419,113949859,73454799,-136133201,357819570,-580741258,-10998975,275567685,-1782073765,2605766707,-623114286,
+    -2016318693,9820195203,-10208555461,-3178303264,28139554757,-58027520089,-35094031170,182879197828,25881287761,
+    -337246123297,-11675871602,493663801174,3006604216,-699298181622,-341217778,1413450526755
 };
+static const uint8_t terms0[4] = {9, 13, 17, 18};
+
+static const double surface1[236] = {
+    0,-7826206,0,9396757,-3839193,17903843,2004461,-23799330,9763009,-13010537,-4769486,21384205,-8824796,2532136,
+    3908076,-8091235,3379284,519786,-1281891,1193015,-498008,-164711,139899,-42634,19306,4327,-2349,179,-10527725,
+    10887526,15350127,-4767750,32548054,-38031297,-43271721,20013093,-40152283,46886353,45762249,-27976265,25217832,
+    -24302859,-22537561,16338030,-8277902,4535374,5134748,-3717834,1268694,-106621,-461451,265794,-54984,-21754,7009,
+    -830,6190676,6689432,-3506955,-8716516,-6865664,-28891119,2921665,45092536,-37411964,21407199,30347115,-51134564,
+    78729652,5793738,-60934297,8489871,-53497388,-839339,40770835,8848664,14114646,-7205381,-10621378,-1020952,
+    -1020594,1683296,754050,-105406,32733,-106558,-8841,14373,2853699,4296679,-8666859,-11563980,-17359577,-16312343,
+    31554077,59410217,52848371,16167585,-74811381,-148605983,-31664296,87333033,58478180,99450695,-21656182,-137712017,
+    11676839,31324456,12119463,45950699,-20961025,-42696248,1805579,13508514,5470712,446257,-1766256,-1093282,69885,
+    59052,11703,36831,0,-746502,0,1149401,-621737,-61923,-1359847,-5094808,5909869,12429020,22328490,19764658,
+    -37900436,-63311730,-89075706,-50209935,193530817,257044294,-25534653,-201226626,-186581762,-116652228,156326235,
+    271946723,-14125214,-115782561,-42197532,-80709121,19495368,118137402,4597423,-59453808,-6664028,13755985,2084556,
+    -855527,-212527,-122707,-254983,841436,1237610,-260333,-648917,-4944276,-6415812,1924579,11144430,18599185,
+    16036833,-11723564,-59850139,-64891421,-12690538,80967484,260142247,168036586,-393667557,-514793524,120474632,
+    492322669,315357178,-96720488,-463940887,-128147141,302084431,-54171278,-108653855,293984927,23699860,-293517027,
+    -5855824,147067064,2209234,-38952884,-407878,4378007,330804,-137768,-300254,351853,-2274409,956491,2322686,
+    -3574461,11459317,-1641000,-17835297,20475915,-46939870,-29170120,142714015,-34253264,-3407653,296320556,
+    -496697825,-952086606,827165799,2043204665,-263179001,-3144939468,-993141614,3546699202,1864274270,-2948834242,
+    -1719933903,1794930441,981332533,-780862157,-353035325,230679077,74123404,-41578858,-6977679,3459741
+};
+static const uint8_t terms1[7] = {14, 14, 16, 17, 19, 19, 19};
 
 static void erf_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1];
     double *restrict out_mean = out[0], *restrict out_var = out[1];
-    double s[14][LANES], a[19][LANES] = {{0.0}};
+    double s[7][LANES];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        s[0][i] = var[i] * (SQRT(t0));
-        _Bool t2 = mean[i] < 0.0;
-        s[1][i] = ABS(mean[i]);
-        s[11][i] = s[0][i] < 0x1.bd5fc2p-4;
-        s[10][i] = s[11][i] ? s[0][i] : 0.0;
-        s[2][i] = t2 ? 1.0 : (-1.0);
-        s[3][i] = s[10][i] * 0.125;
-        s[4][i] = s[10][i] * 0x1.2492492492492p-3;
-        s[5][i] = s[10][i] * 0x1.5555555555555p-3;
-        s[6][i] = s[10][i] * 0x1.999999999999ap-3;
-        s[7][i] = s[10][i] * 0.25;
-        s[8][i] = s[10][i] * 0x1.5555555555555p-2;
-        s[9][i] = s[10][i] * 0.5;
-        s[12][i] = t2 ? (-1.0) : 1.0;
-        s[13][i] = mean[i] == mean[i];
+        double t0 = var[i] + 0x1.bd5fc2p-2;
+        double t1 = (0.0 <= var[i]) ? t0 : (-1.0);
+        double t2 = 1.0 / (SQRT(t1));
+        double t3 = mean[i] * t2;
+        double t4 = (t3 < (-0x1.d21ff2p2)) ? (-0x1.d21ff2p2) : t3;
+        double t5 = (0x1.d21ff2p2 < t4) ? 0x1.d21ff2p2 : t4;
+        s[3][i] = t5 * (1.0 / (SQRT(FMA(t5 * t5, 0.6796719805794601, 16.9917995144865))));
+        s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
+        double t8 = t2 * 0.6594964742631351;
+        s[1][i] = FMA(t8, t8 * 2.0, (-1.0));
+        s[5][i] = (var[i] * t2) * (t2 * 0x1.bd5fc2p-2);
+        s[2][i] = FMA(t8, 2.0, (-1.0));
     }
-    for (int k = 0; k < 9; ++k) {
-        const double *c = table9[k];
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            double t0 = s[0][i] + c[0];
-            double t1 = 1.0 / (SQRT(t0));
-            double t2 = s[1][i] * t1;
-            _Bool t3 = 37.5 < t2;
-            double t4 = t3 ? 37.5 : t2;
-            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
-            double t6 = t3 ? 1406.25 : t5;
-            double t7 = exp64(t6 * (-0.5));
-            double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t9 = t7 * (t8 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t8 - 0.25)));
-            double t10 = t1 * (t7 * 0x1.9884533d43651p-2);
-            double t11 = t1 * t4;
-            double t12 = t1 * t1;
-            double t13 = t10 * t11;
-            double t14 = FMA(t11, t13, t10 * (-t12));
-            double t15 = FMA(t11, t14, t13 * (t12 * (-2.0)));
-            double t16 = FMA(t11, t15, t14 * (t12 * (-3.0)));
-            double t17 = FMA(t11, t16, t15 * (t12 * (-4.0)));
-            double t18 = FMA(t11, t17, t16 * (t12 * (-5.0)));
-            double t19 = FMA(t11, t18, t17 * (t12 * (-6.0)));
-            double t20 = FMA(t11, t19, t18 * (t12 * (-7.0)));
-            double t21 = FMA(t11, t20, t19 * (t12 * (-8.0)));
-            double t22 = FMA(t11, t21, t20 * (t12 * (-9.0)));
-            double t23 = FMA(t11, t22, t21 * (t12 * (-10.0)));
-            double t24 = FMA(t11, t23, t22 * (t12 * (-11.0)));
-            a[0][i] = FMA(t13, c[5], FMA(t14, c[4], FMA(t15, c[3], FMA(t16, c[2], FMA(t17, c[1], a[0][i])))));
-            a[0][i] = FMA(t9, c[7], FMA(t10, c[6], a[0][i]));
-            a[1][i] = FMA(t9, c[11], FMA(t13, c[10], FMA(t15, c[9], FMA(t17, c[8], a[1][i]))));
-            a[2][i] = FMA(t10, c[14], FMA(t14, c[13], FMA(t16, c[12], a[2][i])));
-            a[3][i] = FMA(t10, c[11], FMA(t14, c[10], FMA(t16, c[9], FMA(t18, c[8], a[3][i]))));
-            a[4][i] = FMA(t13, c[14], FMA(t15, c[13], FMA(t17, c[12], a[4][i])));
-            a[5][i] = FMA(t13, c[11], FMA(t15, c[10], FMA(t17, c[9], FMA(t19, c[8], a[5][i]))));
-            a[6][i] = FMA(t14, c[14], FMA(t16, c[13], FMA(t18, c[12], a[6][i])));
-            a[7][i] = FMA(t14, c[11], FMA(t16, c[10], FMA(t18, c[9], FMA(t20, c[8], a[7][i]))));
-            a[8][i] = FMA(t15, c[14], FMA(t17, c[13], FMA(t19, c[12], a[8][i])));
-            a[9][i] = FMA(t15, c[11], FMA(t17, c[10], FMA(t19, c[9], FMA(t21, c[8], a[9][i]))));
-            a[10][i] = FMA(t16, c[14], FMA(t18, c[13], FMA(t20, c[12], a[10][i])));
-            a[11][i] = FMA(t16, c[11], FMA(t18, c[10], FMA(t20, c[9], FMA(t22, c[8], a[11][i]))));
-            a[12][i] = FMA(t17, c[14], FMA(t19, c[13], FMA(t21, c[12], a[12][i])));
-            a[13][i] = FMA(t17, c[11], FMA(t19, c[10], FMA(t21, c[9], FMA(t23, c[8], a[13][i]))));
-            a[14][i] = FMA(t18, c[14], FMA(t20, c[13], FMA(t22, c[12], a[14][i])));
-            a[15][i] = FMA(t18, c[11], FMA(t20, c[10], FMA(t22, c[9], FMA(t24, c[8], a[15][i]))));
-            a[16][i] = FMA(t19, c[14], FMA(t21, c[13], FMA(t23, c[12], a[16][i])));
-            a[17][i] = FMA(t21, c[10], FMA(t23, c[9], FMA(FMA(t11, t24, t23 * (t12 * (-12.0))), c[8], a[17][i])));
-            a[17][i] = FMA(t19, c[11], a[17][i]);
-            a[18][i] = FMA(t20, c[14], FMA(t22, c[13], FMA(t24, c[12], a[18][i])));
-        }
-    }
+    surface(surface0, terms0, 4, 1e-12, s[0], s[1], s[4]);
+    surface(surface1, terms1, 7, 1e-10, s[0], s[2], s[6]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (a[18][i]) + ((a[17][i]) * s[2][i]);
-        double t1 = (a[16][i]) + ((a[15][i]) * s[2][i]);
-        double t2 = (a[14][i]) + ((a[13][i]) * s[2][i]);
-        double t3 = (a[12][i]) + ((a[11][i]) * s[2][i]);
-        double t4 = (a[10][i]) + ((a[9][i]) * s[2][i]);
-        double t5 = FMA(t3, t3, (FMA(t2, t2, (FMA(t1, t1, (t0 * t0) * s[3][i])) * s[4][i])) * s[5][i]);
-        double t6 = (a[8][i]) + ((a[7][i]) * s[2][i]);
-        double t7 = (a[6][i]) + ((a[5][i]) * s[2][i]);
-        double t8 = (a[4][i]) + ((a[3][i]) * s[2][i]);
-        double t9 = (FMA(t7, t7, (FMA(t6, t6, (FMA(t4, t4, t5 * s[6][i])) * s[7][i])) * s[8][i])) * s[9][i];
-        double t10 = (a[2][i]) + ((a[1][i]) * s[2][i]);
-        double t11 = (a[0][i]) - (t10 * t10);
-        double t12 = t8 * (s[0][i] * t8);
-        double t13 = (t11 < t12) ? t12 : t11;
-        double t14 = s[10][i] * (FMA(t8, t8, t9));
-        double t15 = s[11][i] ? t14 : t13;
-        double t16 = t10 + s[12][i];
-        out_mean[i] = s[13][i] ? t16 : mean[i];
-        out_var[i] = s[13][i] ? t15 : mean[i];
+        double t0 = s[3][i] * s[4][i];
+        double t1 = (t0 < (-1.0)) ? (-1.0) : t0;
+        double t2 = s[5][i] * s[6][i];
+        out_mean[i] = (1.0 < t1) ? 1.0 : t1;
+        out_var[i] = (t2 < 0.0) ? 0.0 : t2;
     }
 }
 
@@ -233,113 +179,45 @@ static void erf_exact_float64_backward_block(const double *const *in, const doub
     const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
         in[3];
     double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-    double s[13][LANES], a[24][LANES] = {{0.0}};
+    double s[19][LANES];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        s[0][i] = var[i] * (SQRT(t0));
-        s[1][i] = ABS(mean[i]);
-        s[12][i] = s[0][i] < 0x1.bd5fc2p-4;
-        s[10][i] = s[12][i] ? s[0][i] : 0.0;
-        s[2][i] = (mean[i] < 0.0) ? 1.0 : (-1.0);
-        s[3][i] = s[10][i] * 0.125;
-        s[4][i] = s[10][i] * 0x1.2492492492492p-3;
-        s[5][i] = s[10][i] * 0x1.5555555555555p-3;
-        s[6][i] = s[10][i] * 0x1.999999999999ap-3;
-        s[7][i] = s[10][i] * 0.25;
-        s[8][i] = s[10][i] * 0x1.5555555555555p-2;
-        s[9][i] = s[10][i] * 0.5;
-        s[11][i] = s[10][i] * 2.0;
+        double t0 = var[i] + 0x1.bd5fc2p-2;
+        double t1 = (0.0 <= var[i]) ? t0 : (-1.0);
+        s[10][i] = 1.0 / (SQRT(t1));
+        double t3 = mean[i] * s[10][i];
+        double t4 = (t3 < (-0x1.d21ff2p2)) ? (-0x1.d21ff2p2) : t3;
+        s[12][i] = (0x1.d21ff2p2 < t4) ? 0x1.d21ff2p2 : t4;
+        double t6 = 1.0 / (SQRT(FMA(s[12][i] * s[12][i], 0.6796719805794601, 16.9917995144865)));
+        s[3][i] = s[12][i] * t6;
+        s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
+        s[11][i] = s[10][i] * 0.6594964742631351;
+        double t10 = s[11][i] * 2.0;
+        s[1][i] = FMA(s[11][i], t10, (-1.0));
+        s[6][i] = s[3][i] * 4.0;
+        double t13 = (t6 * t6) * (t6 * 16.9917995144865);
+        s[8][i] = (0x1.d21ff2p2 < (ABS(t3))) ? 0.0 : t13;
+        s[9][i] = t10 * 2.0;
+        double t16 = s[10][i] * s[10][i];
+        s[13][i] = t16 * (-0.5);
+        s[2][i] = FMA(s[11][i], 2.0, (-1.0));
+        s[16][i] = (var[i] * s[10][i]) * (s[10][i] * 0x1.bd5fc2p-2);
+        double t20 = t16 * 0x1.bd5fc2p-2;
+        s[18][i] = t20 * t20;
     }
-    for (int k = 0; k < 9; ++k) {
-        const double *c = table9[k];
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            double t0 = s[0][i] + c[0];
-            double t1 = 1.0 / (SQRT(t0));
-            double t2 = s[1][i] * t1;
-            _Bool t3 = 37.5 < t2;
-            double t4 = t3 ? 37.5 : t2;
-            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
-            double t6 = t3 ? 1406.25 : t5;
-            double t7 = exp64(t6 * (-0.5));
-            double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t9 = t1 * (t7 * 0x1.9884533d43651p-2);
-            double t10 = t1 * t4;
-            double t11 = t1 * t1;
-            double t12 = t9 * t10;
-            double t13 = FMA(t10, t12, t9 * (-t11));
-            double t14 = FMA(t10, t13, t12 * (t11 * (-2.0)));
-            double t15 = FMA(t10, t14, t13 * (t11 * (-3.0)));
-            double t16 = FMA(t10, t15, t14 * (t11 * (-4.0)));
-            double t17 = FMA(t10, t16, t15 * (t11 * (-5.0)));
-            double t18 = FMA(t10, t17, t16 * (t11 * (-6.0)));
-            double t19 = FMA(t10, t18, t17 * (t11 * (-7.0)));
-            double t20 = FMA(t10, t19, t18 * (t11 * (-8.0)));
-            double t21 = FMA(t10, t20, t19 * (t11 * (-9.0)));
-            double t22 = FMA(t10, t21, t20 * (t11 * (-10.0)));
-            double t23 = FMA(t10, t22, t21 * (t11 * (-11.0)));
-            double t24 = FMA(t10, t23, t22 * (t11 * (-12.0)));
-            double t25 = FMA(t10, t24, t23 * (t11 * (-13.0)));
-            a[0][i] = FMA(t22, c[10], FMA(t24, c[9], FMA(FMA(t10, t25, t24 * (t11 * (-14.0))), c[8], a[0][i])));
-            a[0][i] = FMA(t20, c[11], a[0][i]);
-            a[1][i] = FMA(t21, c[14], FMA(t23, c[13], FMA(t25, c[12], a[1][i])));
-            a[2][i] = FMA(t13, c[11], FMA(t15, c[10], FMA(t17, c[9], FMA(t19, c[8], a[2][i]))));
-            a[3][i] = FMA(t14, c[14], FMA(t16, c[13], FMA(t18, c[12], a[3][i])));
-            a[4][i] = FMA(t14, c[11], FMA(t16, c[10], FMA(t18, c[9], FMA(t20, c[8], a[4][i]))));
-            a[5][i] = FMA(t15, c[14], FMA(t17, c[13], FMA(t19, c[12], a[5][i])));
-            a[6][i] = FMA(t15, c[11], FMA(t17, c[10], FMA(t19, c[9], FMA(t21, c[8], a[6][i]))));
-            a[7][i] = FMA(t16, c[14], FMA(t18, c[13], FMA(t20, c[12], a[7][i])));
-            a[8][i] = FMA(t16, c[11], FMA(t18, c[10], FMA(t20, c[9], FMA(t22, c[8], a[8][i]))));
-            a[9][i] = FMA(t17, c[14], FMA(t19, c[13], FMA(t21, c[12], a[9][i])));
-            a[10][i] = FMA(t17, c[11], FMA(t19, c[10], FMA(t21, c[9], FMA(t23, c[8], a[10][i]))));
-            a[11][i] = FMA(t18, c[14], FMA(t20, c[13], FMA(t22, c[12], a[11][i])));
-            a[12][i] = FMA(t19, c[11], FMA(t21, c[10], FMA(t23, c[9], FMA(t25, c[8], a[12][i]))));
-            a[13][i] = FMA(t20, c[14], FMA(t22, c[13], FMA(t24, c[12], a[13][i])));
-            a[14][i] = FMA(t18, c[11], FMA(t20, c[10], FMA(t22, c[9], FMA(t24, c[8], a[14][i]))));
-            a[15][i] = FMA(t19, c[14], FMA(t21, c[13], FMA(t23, c[12], a[15][i])));
-            a[16][i] = FMA(t14, c[5], FMA(t15, c[4], FMA(t16, c[3], FMA(t17, c[2], FMA(t18, c[1], a[16][i])))));
-            a[16][i] = FMA(t12, c[7], FMA(t13, c[6], a[16][i]));
-            a[17][i] = FMA(t13, c[5], FMA(t14, c[4], FMA(t15, c[3], FMA(t16, c[2], FMA(t17, c[1], a[17][i])))));
-            a[17][i] = FMA(t9, c[7], FMA(t12, c[6], a[17][i]));
-            a[18][i] = FMA(t12, c[11], FMA(t14, c[10], FMA(t16, c[9], FMA(t18, c[8], a[18][i]))));
-            a[19][i] = FMA(t13, c[14], FMA(t15, c[13], FMA(t17, c[12], a[19][i])));
-            a[20][i] = FMA(t9, c[11], FMA(t13, c[10], FMA(t15, c[9], FMA(t17, c[8], a[20][i]))));
-            a[21][i] = FMA(t12, c[14], FMA(t14, c[13], FMA(t16, c[12], a[21][i])));
-            a[22][i] = FMA(t12, c[10], FMA(t14, c[9], FMA(t16, c[8], a[22][i])));
-            a[22][i] = FMA(t7 * (t8 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t8 - 0.25))), c[11], a[22][i]);
-            a[23][i] = FMA(t9, c[14], FMA(t13, c[13], FMA(t15, c[12], a[23][i])));
-        }
-    }
+    surface_slopes(surface0, terms0, 4, 1e-12, s[0], s[1], s[7], s[4], s[5]);
+    surface_slopes(surface1, terms1, 7, 1e-10, s[0], s[2], s[17], s[14], s[15]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (a[23][i]) + ((a[22][i]) * s[2][i]);
-        double t1 = (a[21][i]) + ((a[20][i]) * s[2][i]);
-        double t2 = (a[19][i]) + ((a[18][i]) * s[2][i]);
-        double t3 = (a[15][i]) + ((a[14][i]) * s[2][i]);
-        double t4 = (a[13][i]) + ((a[12][i]) * s[2][i]);
-        double t5 = (a[11][i]) + ((a[10][i]) * s[2][i]);
-        double t6 = (a[9][i]) + ((a[8][i]) * s[2][i]);
-        double t7 = (a[7][i]) + ((a[6][i]) * s[2][i]);
-        double t8 = (a[5][i]) + ((a[4][i]) * s[2][i]);
-        double t9 = FMA(t6, t7, (FMA(t5, t6, (FMA(t3, t5, (t3 * t4) * s[3][i])) * s[4][i])) * s[5][i]);
-        double t10 = (a[3][i]) + ((a[2][i]) * s[2][i]);
-        double t11 = FMA(t2, t10, (FMA(t8, t10, (FMA(t7, t8, t9 * s[6][i])) * s[7][i])) * s[8][i]);
-        double t12 = FMA(t4, t5, FMA(t3, t3, s[3][i] * (FMA(t3, (a[1][i]) + ((a[0][i]) * s[2][i]), t4 * t4))));
-        double t13 = FMA(t5, t7, FMA(t6, t6, s[5][i] * (FMA(t3, t6, FMA(t5, t5, s[4][i] * t12)))));
-        double t14 = FMA(t7, t10, FMA(t8, t8, s[7][i] * (FMA(t6, t8, FMA(t7, t7, s[6][i] * t13)))));
-        double t15 = FMA(t1, t10, FMA(t2, t2, s[9][i] * (FMA(t2, t8, FMA(t10, t10, s[8][i] * t14)))));
-        double t16 = (FMA(t1, t2, t11 * s[9][i])) * s[11][i];
-        double t17 = FMA(t1, t0 * (-2.0), a[17][i]);
-        double t18 = s[12][i] ? t16 : t17;
-        double t19 = FMA(t1, t1, s[10][i] * t15);
-        double t20 = FMA(t2, -t0, (a[16][i]) * 0.5);
-        double t21 = s[12][i] ? t19 : t20;
-        out_grad_mean[i] = FMA(grad_mean[i], (t1 * s[2][i]),
-            grad_var[i] * (t18 * s[2][i]));
-        out_grad_var[i] = FMA(grad_mean[i], (t2 * 0.5),
-            grad_var[i] * t21);
+        double t0 = (FMA(s[3][i] * s[4][i], s[6][i], s[7][i])) * s[8][i];
+        double t1 = s[8][i] * (s[6][i] * s[14][i]);
+        double t2 = s[13][i] * (FMA(s[12][i], t1, s[11][i] * (s[15][i] * 2.0)));
+        out_grad_mean[i] = FMA(grad_mean[i], (s[10][i] * t0),
+            grad_var[i] * ((s[10][i] * t1) * s[16][i]));
+        double t3 = s[13][i] * (FMA(s[12][i], t0, s[11][i] * ((s[3][i] * s[5][i]) * s[9][i])));
+        out_grad_var[i] = FMA(grad_mean[i], t3,
+            grad_var[i] * (FMA(t2, s[16][i], s[17][i] * s[18][i])));
     }
 }
 

@@ -44,9 +44,9 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
-        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
     return y;
 }
 
@@ -72,160 +72,173 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0x1.f31c9ff65e143p-4) NEXT(-0x1.d365654c84c69p-2) NEXT(0x1.f653f01aad0ebp-1) NEXT(-0x1.4a971e560f5eep0)
-        NEXT(0x1.fb091c9c80af3p-1) NEXT(-0x1.4352afa8b84c1p-2) NEXT(-0x1.1aec72997fa9p-4) NEXT(-0x1.cd3b089bf0122p-8)
-        NEXT(0x1.72e8782995d9fp-4) NEXT(0x1.1148721923bdcp-5) NEXT(-0x1.2239787b29fdap-4) NEXT(-0x1.bc8b8959a82dap-5)
-        NEXT(0x1.505f192e86f9cp-5) NEXT(0x1.306e61245100cp-4) NEXT(0x1.6bfd7350c5cdap-8) NEXT(-0x1.385470c9661fap-4)
-        NEXT(-0x1.370c4253b773p-4) NEXT(0x1.71bfebc4a6386p-7) NEXT(0x1.dc7cfa4c3a3b8p-4) NEXT(0x1.5f718d5575e6cp-3)
-        NEXT(0x1.46d3d78e808b7p-3) NEXT(0x1.b5a96b5a329ccp-4) NEXT(0x1.a04ba48d9d27dp-5) NEXT(0x1.d0fb6385ac0e4p-7)
+    NEXT(0.022861710039351738) NEXT(-0.10562875732965078) NEXT(0.2693392038135933) NEXT(-0.41378175974661213)
+        NEXT(0.37357027693777783) NEXT(-0.15497457011104254) NEXT(-0.01556703787266687) NEXT(0.005328342701451707)
+        NEXT(0.04156521176855024) NEXT(0.006515612401982245) NEXT(-0.03921251760677709) NEXT(-0.021905386337509568)
+        NEXT(0.030319261897868335) NEXT(0.04260170810391044) NEXT(-0.005642843772208644) NEXT(-0.059732299110898425)
+        NEXT(-0.05422786732418974) NEXT(0.02314621127502388) NEXT(0.12798881248805963) NEXT(0.20214006694978084)
+        NEXT(0.21490597714402832) NEXT(0.17340717729166644) NEXT(0.10661165522751247) NEXT(0.04343403959773218)
     return y;
 }
 
-static const double table9[9][18] = {
-    {0x1.94eb7p0, 0x1.10ad8a4de9d2fp-13, 0x1.958701aa11d2p-11, -0x1.714a712290ba5p-7, -0x1.0d9acbc3c4405p-6,
-     0x1.057b7965f82d1p-2, -0x1.c6630f7ea717bp-4, -0x1.ba1b7ce89228p-5, -0x1.58a342c6cf09cp-6, 0x1.8c03b5d20289p-3,
-     0x1.8449efb6b7295p-33, -0x1.29f810d581845p-28, 0x1.4e2c238296609p-29, -0x1.951050ca55098p-34,
-     -0x1.a1c6a0036f8e7p-16, 0x1.a5adb2812bfcdp-8, -0x1.82e5dfa49e91dp-3, 0x1.0be8ac7636p-4},
-    {0x1.4ba4d6p0, -0x1.6319b99f08326p-9, 0x1.760b1a16b7d6dp-7, -0x1.2a30bb2e9a1bep-7, -0x1.ff228381da776p-4,
-     0x1.6e588b3d68485p-3, -0x1.635c6a984b8a6p-4, -0x1.0e758f5523b23p-4, -0x1.8dcde03b8bc05p-7, 0x1.9d9978b991cc2p-3,
-     0x1.c4e2e250c390cp-30, -0x1.34b48910c99a7p-26, 0x1.d921fb52aeaf8p-31, -0x1.5d11fb75803fdp-33,
-     0x1.869997a365c6ap-9, -0x1.cfede10c889b3p-8, -0x1.3c0358e00e4eap-3, 0x1.51dd116b22b32p-4},
-    {0x1.0fa0dcp0, -0x1.af8b59d9e80ep-8, 0x1.8331ddeef5a7dp-6, -0x1.0f5cce90fa127p-7, -0x1.8b014315aa0dbp-4,
-     0x1.02d8d9db230dp-3, -0x1.0f0c4ede5782cp-4, -0x1.370fb737955bdp-4, -0x1.6567c3ef5b157p-8, 0x1.aea3d0023460ap-3,
-     0x1.3407a31fbd2e3p-29, 0x1.04c0c387153a3p-27, 0x1.c1910292051b4p-32, -0x1.065ee772d60e1p-32,
-     0x1.eb65897f93e0fp-8, -0x1.f4f507ae38d31p-8, -0x1.01995c545aecap-3, 0x1.8aeec0fe5d8bp-4},
-    {0x1.bcf26cp-1, -0x1.148b608d8d2a2p-8, 0x1.3ef0e4615accep-8, -0x1.151a0ae61d271p-10, -0x1.7afa78743badbp-5,
-     0x1.70b3de3fb7524p-4, -0x1.a221e97dee488p-5, -0x1.5871d0b77b71ap-4, -0x1.f9139f757aa7fp-12, 0x1.be5f5f64dc57bp-3,
-     0x1.8ada61aca8112p-32, 0x1.ee7679c02ecdep-27, -0x1.96702bc682a66p-31, -0x1.dd990cb60a80ep-33,
-     0x1.44124bb5ddbep-8, -0x1.28dd75521d007p-8, -0x1.a3bef4c3cf9c4p-4, 0x1.b96d6d00b981ap-4},
-    {0x1.6c6d7ep-1, -0x1.7dd0d0d958a7ep-10, 0x1.910b187d1dfb5p-12, -0x1.0f0bbe737d9a5p-9, -0x1.19be0c5715adfp-5,
-     0x1.092a68f640ef4p-4, -0x1.47cf7aaa56802p-5, -0x1.73d60d85cf56cp-4, 0x1.adb5968b748ap-9, 0x1.cc73fbeebeb87p-3,
-     0x1.7ccb9bc5cf2bcp-34, -0x1.0d16a62a68fdcp-28, -0x1.a0de547ccbb44p-31, -0x1.484bb56e0264fp-34,
-     0x1.d41bcc85ae1fcp-10, -0x1.f9da973a4c44fp-10, -0x1.56575a316253fp-4, 0x1.df529ceda5f78p-4},
-    {0x1.2a7acp-1, -0x1.2658d369bcab3p-11, -0x1.d258f753cbc3bp-11, 0x1.2ead17254de5ap-14, -0x1.22462ee325ccfp-6,
-     0x1.81bd2d19c758dp-5, -0x1.04ac0594f42b7p-5, -0x1.8a5218958adafp-4, 0x1.91d53ec5cdb52p-8, 0x1.d8c9e21c617f6p-3,
-     0x1.dd812dbb72adfp-35, 0x1.1f4eb51c9a7e3p-28, -0x1.86cd32f70bbedp-31, 0x1.f9f1d0159077p-37,
-     0x1.6fdd357bf274ap-11, -0x1.30a913966d4eap-9, -0x1.172040543940cp-4, 0x1.fe3d4028ed7e4p-4},
-    {0x1.e8ee5ap-2, -0x1.31a81955ba8f8p-13, -0x1.2c59d4a971bc4p-11, -0x1.8f607a71f27dcp-11, -0x1.ba9afc39e337dp-7,
-     0x1.1c571a8f6cdd5p-5, -0x1.a534e94e81467p-6, -0x1.9cbfcd90a5fecp-4, 0x1.10d99fab6e21bp-7, 0x1.e36e6f81da2fp-3,
-     -0x1.7ad1be5ec7fdfp-34, -0x1.83325a4312d04p-33, -0x1.6ca6722a265ep-31, 0x1.55f9b678eed0dp-33,
-     0x1.5e68807f0f92cp-13, -0x1.720a3b84a10f7p-15, -0x1.c7d794d03cb5ap-5, 0x1.0bb8cd69af93p-3},
-    {0x1.9073c8p-2, -0x1.a646a6e23a792p-16, -0x1.08696d50bbb81p-12, 0x1.132d375e7fe98p-12, -0x1.cf5e168a94ecdp-8,
-     0x1.a93e67512cba7p-6, -0x1.59ae9c82061d8p-6, -0x1.abddeab0df4b1p-4, 0x1.486bde0fbe0c1p-7, 0x1.ec82b2f547cc5p-3,
-     -0x1.7135c8827f14p-36, -0x1.4acf07c568bd4p-30, -0x1.5e98e05872b48p-32, 0x1.29ba7bb6151f6p-32,
-     0x1.0c515c9677392p-16, -0x1.7871d4f8198a4p-10, -0x1.73d162609635dp-5, 0x1.160569fd32e33p-3},
-    {0x1.47fc24p-2, -0x1.bb0260e53006ap-22, -0x1.c5e134d72e42ap-16, 0x1.9facb061bf5a9p-14, -0x1.9c3ce6a867c35p-9,
-     0x1.42f0d041a6cf4p-6, -0x1.22657d870639dp-6, -0x1.b83e881f07d2p-4, 0x1.73f361fb9308ep-7, 0x1.f430a18b18beep-3,
-     -0x1.6387c02eed83cp-41, -0x1.9ee4dec581d27p-34, -0x1.0365e25c72dap-32, 0x1.768487a3783eap-32,
-     -0x1.a49783a99a519p-20, -0x1.e19473c7f3e4ep-12, -0x1.2f30795d8ca5fp-5, 0x1.1e68e41d9befp-3},
+INLINE double polynomial1(double y, double x)
+{
+    NEXT(0x1.ba3b93ab41fp-8) NEXT(-0.01422675024134159) NEXT(0x1.371ac7619864p-7) NEXT(0.012979585027416552)
+        NEXT(-0.028126117032017808) NEXT(0.01310234876551105) NEXT(0.007602226809145195) NEXT(-0.0008416154711860995)
+        NEXT(-0.010826271862536749) NEXT(-0.004029486511393845) NEXT(0.011104082389265642) NEXT(0.012716841127728907)
+        NEXT(-0x1.6443deb4577c8p-8) NEXT(-0.025188697864515355) NEXT(-0.020816759192574044) NEXT(0.01843059712581573)
+        NEXT(0.08071822567838106) NEXT(0.14153249713282545) NEXT(0.17952285286113392) NEXT(0.18632885650696768)
+        NEXT(0.16664109632828217) NEXT(0.13207588430885814)
+    return y;
+}
+
+// lanes whose sums stand in registers
+#ifdef __AVX512F__
+#define WIDE 32
+#else
+#define WIDE 16
+#endif
+#define EACH _Pragma("omp simd") for (int i = 0; i < WIDE; ++i)
+
+// sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients take turns, from high to low
+INLINE void surface(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+    const double *restrict z, double *restrict value)
+{
+    for (int at = 0; at < LANES; at += WIDE) {
+        const double *next = c;
+        double x[WIDE], sum[WIDE], p[WIDE], q[WIDE];
+        EACH x[i] = y[at + i], sum[i] = 0.0;
+        for (int pair = 0; pair < pairs; ++pair) {
+            EACH p[i] = next[0], q[i] = next[1];
+            next += 2;
+            for (int k = 1; k < terms[pair]; ++k, next += 2) {
+                EACH p[i] = FMA(p[i], x[i], next[0]);
+                EACH q[i] = FMA(q[i], x[i], next[1]);
+            }
+            EACH sum[i] = FMA(FMA(sum[i], z[at + i], p[i]), z[at + i], q[i]);
+        }
+        EACH value[at + i] = sum[i] * unit;
+    }
+}
+
+// the same, and its derivatives
+INLINE void surface_slopes(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+    const double *restrict z, double *restrict value, double *restrict by_y, double *restrict by_z)
+{
+    for (int at = 0; at < LANES; at += WIDE) {
+        const double *next = c;
+        double x[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
+        EACH x[i] = y[at + i], sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
+        for (int pair = 0; pair < pairs; ++pair) {
+            EACH p[i] = next[0], q[i] = next[1], slope_p[i] = 0.0, slope_q[i] = 0.0;
+            next += 2;
+            for (int k = 1; k < terms[pair]; ++k, next += 2) {
+                EACH slope_p[i] = FMA(slope_p[i], x[i], p[i]);
+                EACH slope_q[i] = FMA(slope_q[i], x[i], q[i]);
+                EACH p[i] = FMA(p[i], x[i], next[0]);
+                EACH q[i] = FMA(q[i], x[i], next[1]);
+            }
+            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
+            EACH sum[i] = FMA(sum[i], z[at + i], p[i]);
+            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
+            EACH sum[i] = FMA(sum[i], z[at + i], q[i]);
+            EACH sum_y[i] = FMA(FMA(sum_y[i], z[at + i], slope_p[i]), z[at + i], slope_q[i]);
+        }
+        EACH value[at + i] = sum[i] * unit, by_y[at + i] = sum_y[i] * unit, by_z[at + i] = sum_z[i] * unit;
+    }
+}
+
+static const double surface0[92] = {
+    0,-4327,0,15031,0,-5970,0,-18403,0,13882,0,3835,0,-4571,0,411,0,128,0,-314565,0,-359553,0,1472673,-34462,2319299,
+    -92208,-2549829,134453,-7199175,440831,902157,-291205,15779252,-992976,2779966,892792,-31796218,528369,16002562,
+    -803042,15648440,122960,-16978476,147323,3247781,-55709,1611357,2864,-565687,0,1273175,0,330913,-556694,-8878334,
+    462999,-6554011,4473078,23186178,-270660,34688325,-14984521,-11439687,-9913337,-81701114,24393925,-100023644,
+    45182731,49523364,-4205612,364115852,-112468453,319587041,-85859155,-796196115,244127898,-1580176303,249536290,
+    2131667919,-732910248,4887092302,390265047,-13304675686,220027628,13594474256,-344395621,-7396365459,150793891,
+    2141873671,-23699174,-261802642
 };
+static const uint8_t terms0[3] = {9, 16, 21};
+
+static const double surface1[284] = {
+    0,-28567279,22295893,34318799,-14385630,60650810,-54624917,-81495104,33626761,-38706255,46888408,66818665,
+    -26921858,4716511,-16610466,-21993257,8506882,2171175,2176548,2516218,-890359,-382572,-66504,-55760,13545,5607,0,
+    29888536,0,-16385656,-32880593,-36835876,-33534533,1537974,110553169,-39287899,91278973,74364600,-142140453,
+    76920930,-89231125,-97240838,86086742,-34360600,37296576,44837828,-24102801,3351578,-6079824,-7405678,2512225,
+    361135,251447,278087,-42328,-15016,0,-16805592,0,21532456,31257523,2112553,-34149734,-83857734,-25363114,76001053,
+    159555806,187535212,-148721916,-157663900,-236704207,-202132456,278391863,149977297,145306638,88486502,-176239783,
+    -60894713,-37059303,-10752016,43862626,5924369,3534258,-3127,-3533216,668237,-128446,-123562,42253,-17922,
+    -15826404,-15805303,-8204481,45279318,98264738,46224323,-44181607,-153872230,-204330566,-26860613,175857622,
+    256540032,150145969,-107303480,-224002705,-299394282,91132477,325726336,85731785,143671117,-200890895,-323777121,
+    46980004,46926601,94077668,109501307,-38956895,-47241463,-11470166,-4485451,5741294,5865819,-31084,-1005895,-78202,
+    20664,0,-7830403,24559147,27401434,31488284,9118728,-148577103,-123032064,-91916508,22609303,353172483,252577412,
+    133275070,-54258357,-474573523,-355486385,-162066498,72187683,520308276,475535175,-7368139,-314838135,-337760931,
+    -246353419,161332443,358798968,48424272,-72387635,-72390407,-91133606,21363632,54780850,2642200,-5421967,-2084162,
+    -2884819,189673,613646,0,-2066321,-5927468,8338363,-6062037,141995,5238216,-36064988,32317855,18960936,30166500,
+    78173163,-43786934,-29724222,-92626005,-135960893,-58874706,-30001840,199395290,272213487,278454355,133412929,
+    -563989851,-687772997,20860289,408170005,458182313,304156990,-293094075,-490584753,-16959884,194062930,88185230,
+    28586636,-36413872,-45901736,4865876,12958072,64676,-1097124,-1659974,1133394,5869474,-1069878,7752267,-4433366,
+    -25261165,3177773,-16453935,5734271,54612594,-218895,23070987,2895773,-100376930,-16719648,-35208533,-22425526,
+    227529843,72131336,17166223,-13563115,-602634782,-233485102,709484306,699560778,-161981300,-1010510107,-312490869,
+    571298752,335540001,352186078,-172520421,-809466005,62043486,569212478,-16960922,-191533935,2480113,26094901,
+    909718,135387,94572,520259,-3582714,-312036,-1763635,-3028703,2064783,-1937954,4970003,6678094,15926249,11737033,
+    2191288,-2599813,-46455350,-28597140,-35376004,-24493987,19667774,29769681,112451620,105354968,415787739,61781834,
+    -1366149466,-645409638,1133790492,873014925,324764375,-393996421,-1227633996,-132140753,920186334,222421556,
+    -314706349,-92763886,42862551,5013866595
+};
+static const uint8_t terms1[8] = {13, 15, 17, 18, 19, 20, 20, 20};
+
+static const double surface2[128] = {
+    0,44386,0,-73276,0,-171831,20646,300093,-67140,293123,49536,-739475,31148,265658,-45861,239906,8612,-193714,3916,
+    31802,-900,3314,0,322936,0,44936,-163782,-1623189,182738,-825836,804016,3583074,-704028,4158077,-2097625,-4677745,
+    1579100,-12103378,3994449,6602880,-5305004,26832717,536494,-35229900,2232395,10233204,-1209258,7232883,118325,
+    -5675014,32265,1124373,0,551921,0,34402,-531724,-3274525,157803,-1665407,3086788,7307340,440789,9346401,-7834535,
+    -2708010,-6275774,-22563275,10355484,-28454356,23345278,22001216,-3762661,106004191,-59291640,28204324,-3808454,
+    -296507833,143919056,-102137466,-142627028,1001322224,24981332,-1307637899,36962652,816349216,-23385871,-260531208,
+    4268458,34358736,981028,491375,602356,436116,-4893426,-2543972,-5743301,-3508424,7368860,4104782,20543354,11880418,
+    10851594,4987832,-33078556,-20105378,-75929296,-40473246,-5005064,5159005,213272687,123981580,179233944,72692723,
+    -572677360,-366429403,-506897612,-165559192,2288250594,1478707032,-2658692186,-2537996818,1555571306,3015638665,
+    -474033216,-3671678799,60274301,7090215705
+};
+static const uint8_t terms2[4] = {11, 15, 19, 19};
 
 static void gelu_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1];
     double *restrict out_mean = out[0], *restrict out_var = out[1];
-    double s[16][LANES], a[19][LANES] = {{0.0}};
+    double s[12][LANES];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        s[0][i] = var[i] * (SQRT(t0));
-        _Bool t2 = mean[i] < 0.0;
-        s[1][i] = ABS(mean[i]);
-        s[13][i] = s[0][i] < 0x1.47fc24p-3;
-        s[11][i] = s[13][i] ? s[0][i] : 0.0;
-        s[2][i] = t2 ? 1.0 : (-1.0);
-        s[9][i] = t2 ? 0.0 : (-1.0);
-        s[3][i] = s[11][i] * 0.125;
-        s[4][i] = s[11][i] * 0x1.2492492492492p-3;
-        s[5][i] = s[11][i] * 0x1.5555555555555p-3;
-        s[6][i] = s[11][i] * 0x1.999999999999ap-3;
-        s[7][i] = s[11][i] * 0.25;
-        s[8][i] = s[11][i] * 0x1.5555555555555p-2;
-        s[10][i] = s[11][i] * 0.5;
-        s[12][i] = s[9][i] * 2.0;
-        double t16 = t2 ? 0.0 : 1.0;
-        s[14][i] = mean[i] * t16;
-        s[15][i] = mean[i] == mean[i];
+        double t0 = var[i] + 0x1.ebfa36p-1;
+        double t1 = (0.0 <= var[i]) ? t0 : (-1.0);
+        s[6][i] = SQRT(t1);
+        s[3][i] = 1.0 / s[6][i];
+        double t4 = mean[i] * s[3][i];
+        double t5 = (t4 < (-7.5)) ? (-7.5) : t4;
+        double t6 = (7.5 < t5) ? 7.5 : t5;
+        double t7 = ABS(t4);
+        s[5][i] = 7.5 < t7;
+        s[9][i] = t6 * (1.0 / (SQRT(FMA(t6 * t6, 0.7785467128027681, 12.45674740484429))));
+        s[0][i] = FMA(s[9][i], s[9][i] * 2.0, (-1.0));
+        double t11 = s[3][i] * 0.980251668174159;
+        s[1][i] = FMA(t11, t11 * 2.0, (-1.0));
+        double t13 = (37.5 < t7) ? 37.5 : t7;
+        double t14 = 1.0 / (FMA(t13, 0.25, 1.0));
+        double t15 = t14 * (t14 * (polynomial0(-0.002026716071966055, t14 - 0.25)));
+        s[7][i] = (exp64((t13 * t13) * (-0.5))) * t15;
+        s[8][i] = (mean[i] < 0.0) ? 0.0 : 1.0;
+        s[2][i] = FMA(t11, 2.0, (-1.0));
     }
-    for (int k = 0; k < 9; ++k) {
-        const double *c = table9[k];
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            double t0 = s[0][i] + c[0];
-            double t1 = SQRT(t0);
-            double t2 = 1.0 / t1;
-            double t3 = s[1][i] * t2;
-            _Bool t4 = 37.5 < t3;
-            double t5 = t4 ? 37.5 : t3;
-            double t6 = s[1][i] * (s[1][i] * (1.0 / t0));
-            double t7 = t4 ? 1406.25 : t6;
-            double t8 = exp64(t7 * (-0.5));
-            double t9 = 1.0 / (FMA(t5, 0.25, 1.0));
-            double t10 = t9 * (t9 * (t9 * (polynomial0(-0x1.d83ed7bcbc437p-7, t9 - 0.25))));
-            double t11 = (FMA(t10, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t7 + 1.0));
-            double t12 = t1 * (t8 * t11);
-            double t13 = t8 * (FMA(t5, t11, t10 * 2.0));
-            double t14 = t2 * (t8 * 0x1.9884533d43651p-2);
-            double t15 = t2 * t5;
-            double t16 = t2 * t2;
-            double t17 = t14 * t15;
-            double t18 = FMA(t15, t17, t14 * (-t16));
-            double t19 = FMA(t15, t18, t17 * (t16 * (-2.0)));
-            double t20 = FMA(t15, t19, t18 * (t16 * (-3.0)));
-            double t21 = FMA(t15, t20, t19 * (t16 * (-4.0)));
-            double t22 = FMA(t15, t21, t20 * (t16 * (-5.0)));
-            double t23 = FMA(t15, t22, t21 * (t16 * (-6.0)));
-            double t24 = FMA(t15, t23, t22 * (t16 * (-7.0)));
-            double t25 = FMA(t15, t24, t23 * (t16 * (-8.0)));
-            double t26 = FMA(t15, t25, t24 * (t16 * (-9.0)));
-            double t27 = FMA(t15, t26, t25 * (t16 * (-10.0)));
-            double t28 = FMA(t15, t27, t26 * (t16 * (-11.0)));
-            a[0][i] = FMA(t17, c[5], FMA(t18, c[4], FMA(t19, c[3], FMA(t20, c[2], FMA(t21, c[1], a[0][i])))));
-            a[0][i] = FMA(t0 * (t8 * t10), c[9], FMA(t12, c[8], FMA(t13, c[7], FMA(t14, c[6], a[0][i]))));
-            a[1][i] = FMA(t13, c[13], FMA(t17, c[12], FMA(t19, c[11], FMA(t21, c[10], a[1][i]))));
-            a[2][i] = FMA(t12, c[17], FMA(t14, c[16], FMA(t18, c[15], FMA(t20, c[14], a[2][i]))));
-            a[3][i] = FMA(t14, c[13], FMA(t18, c[12], FMA(t20, c[11], FMA(t22, c[10], a[3][i]))));
-            a[4][i] = FMA(t13, c[17], FMA(t17, c[16], FMA(t19, c[15], FMA(t21, c[14], a[4][i]))));
-            a[5][i] = FMA(t17, c[13], FMA(t19, c[12], FMA(t21, c[11], FMA(t23, c[10], a[5][i]))));
-            a[6][i] = FMA(t14, c[17], FMA(t18, c[16], FMA(t20, c[15], FMA(t22, c[14], a[6][i]))));
-            a[7][i] = FMA(t18, c[13], FMA(t20, c[12], FMA(t22, c[11], FMA(t24, c[10], a[7][i]))));
-            a[8][i] = FMA(t17, c[17], FMA(t19, c[16], FMA(t21, c[15], FMA(t23, c[14], a[8][i]))));
-            a[9][i] = FMA(t19, c[13], FMA(t21, c[12], FMA(t23, c[11], FMA(t25, c[10], a[9][i]))));
-            a[10][i] = FMA(t18, c[17], FMA(t20, c[16], FMA(t22, c[15], FMA(t24, c[14], a[10][i]))));
-            a[11][i] = FMA(t20, c[13], FMA(t22, c[12], FMA(t24, c[11], FMA(t26, c[10], a[11][i]))));
-            a[12][i] = FMA(t19, c[17], FMA(t21, c[16], FMA(t23, c[15], FMA(t25, c[14], a[12][i]))));
-            a[13][i] = FMA(t21, c[13], FMA(t23, c[12], FMA(t25, c[11], FMA(t27, c[10], a[13][i]))));
-            a[14][i] = FMA(t20, c[17], FMA(t22, c[16], FMA(t24, c[15], FMA(t26, c[14], a[14][i]))));
-            a[15][i] = FMA(t22, c[13], FMA(t24, c[12], FMA(t26, c[11], FMA(t28, c[10], a[15][i]))));
-            a[16][i] = FMA(t21, c[17], FMA(t23, c[16], FMA(t25, c[15], FMA(t27, c[14], a[16][i]))));
-            a[17][i] = FMA(t25, c[12], FMA(t27, c[11], FMA(FMA(t15, t28, t27 * (t16 * (-12.0))), c[10], a[17][i])));
-            a[17][i] = FMA(t23, c[13], a[17][i]);
-            a[18][i] = FMA(t22, c[17], FMA(t24, c[16], FMA(t26, c[15], FMA(t28, c[14], a[18][i]))));
-        }
-    }
+    surface(surface0, terms0, 3, 1e-11, s[0], s[1], s[4]);
+    surface(surface1, terms1, 8, 1e-10, s[0], s[2], s[11]);
+    surface(surface2, terms2, 4, 1e-10, s[0], s[2], s[10]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (a[18][i]) + ((a[17][i]) * s[2][i]);
-        double t1 = (a[16][i]) + ((a[15][i]) * s[2][i]);
-        double t2 = (a[14][i]) + ((a[13][i]) * s[2][i]);
-        double t3 = (a[12][i]) + ((a[11][i]) * s[2][i]);
-        double t4 = (a[10][i]) + ((a[9][i]) * s[2][i]);
-        double t5 = FMA(t3, t3, (FMA(t2, t2, (FMA(t1, t1, (t0 * t0) * s[3][i])) * s[4][i])) * s[5][i]);
-        double t6 = (a[8][i]) + ((a[7][i]) * s[2][i]);
-        double t7 = (a[6][i]) + ((a[5][i]) * s[2][i]);
-        double t8 = (a[4][i]) + ((a[3][i]) * s[2][i]);
-        double t9 = s[9][i] + t8;
-        double t10 = FMA(t7, t7, (FMA(t6, t6, (FMA(t4, t4, t5 * s[6][i])) * s[7][i])) * s[8][i]);
-        double t11 = (a[2][i]) + ((a[1][i]) * s[2][i]);
-        double t12 = FMA(s[0][i], FMA(s[9][i], s[9][i], t8 * s[12][i]), (a[0][i]) - (t11 * t11));
-        double t13 = t9 * (s[0][i] * t9);
-        double t14 = (t12 < t13) ? t13 : t12;
-        double t15 = s[11][i] * (FMA(t9, t9, t10 * s[10][i]));
-        double t16 = s[13][i] ? t15 : t14;
-        double t17 = t11 + s[14][i];
-        out_mean[i] = s[15][i] ? t17 : mean[i];
-        out_var[i] = s[15][i] ? t16 : mean[i];
+        double t0 = s[3][i] * s[4][i];
+        double t1 = s[5][i] ? 0.0 : t0;
+        double t2 = var[i] * (s[11][i] + (s[9][i] * s[10][i]));
+        out_mean[i] = FMA(mean[i], s[8][i], FMA(s[6][i], s[7][i], t1));
+        out_var[i] = (t2 < 0.0) ? 0.0 : t2;
     }
 }
 
@@ -242,121 +255,55 @@ static void gelu_exact_float64_backward_block(const double *const *in, const dou
     const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
         in[3];
     double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-    double s[15][LANES], a[24][LANES] = {{0.0}};
+    double s[24][LANES];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        s[0][i] = var[i] * (SQRT(t0));
-        _Bool t2 = mean[i] < 0.0;
-        s[1][i] = ABS(mean[i]);
-        s[14][i] = s[0][i] < 0x1.47fc24p-3;
-        s[12][i] = s[14][i] ? s[0][i] : 0.0;
-        s[2][i] = t2 ? 1.0 : (-1.0);
-        s[4][i] = t2 ? 0.0 : (-1.0);
-        s[3][i] = s[4][i] * 2.0;
-        s[5][i] = s[12][i] * 0.125;
-        s[6][i] = s[12][i] * 0x1.2492492492492p-3;
-        s[7][i] = s[12][i] * 0x1.5555555555555p-3;
-        s[8][i] = s[12][i] * 0x1.999999999999ap-3;
-        s[9][i] = s[12][i] * 0.25;
-        s[10][i] = s[12][i] * 0x1.5555555555555p-2;
-        s[11][i] = s[12][i] * 0.5;
-        s[13][i] = s[12][i] * 2.0;
+        double t0 = var[i] + 0x1.ebfa36p-1;
+        double t1 = (0.0 <= var[i]) ? t0 : (-1.0);
+        s[8][i] = 1.0 / (SQRT(t1));
+        double t3 = mean[i] * s[8][i];
+        double t4 = (t3 < (-7.5)) ? (-7.5) : t3;
+        s[10][i] = (7.5 < t4) ? 7.5 : t4;
+        double t6 = ABS(t3);
+        s[14][i] = 7.5 < t6;
+        double t8 = 1.0 / (SQRT(FMA(s[10][i] * s[10][i], 0.7785467128027681, 12.45674740484429)));
+        s[17][i] = s[10][i] * t8;
+        s[0][i] = FMA(s[17][i], s[17][i] * 2.0, (-1.0));
+        s[9][i] = s[8][i] * 0.980251668174159;
+        double t12 = s[9][i] * 2.0;
+        s[1][i] = FMA(s[9][i], t12, (-1.0));
+        s[4][i] = s[17][i] * 4.0;
+        double t15 = (t8 * t8) * (t8 * 12.45674740484429);
+        s[5][i] = s[14][i] ? 0.0 : t15;
+        s[7][i] = t12 * 2.0;
+        s[11][i] = (s[8][i] * s[8][i]) * (-0.5);
+        s[13][i] = s[8][i] * s[11][i];
+        _Bool t20 = mean[i] < 0.0;
+        double t21 = t20 ? 0.0 : 1.0;
+        double t22 = (37.5 < t6) ? 37.5 : t6;
+        double t23 = exp64((t22 * t22) * (-0.5));
+        double t24 = 1.0 / (FMA(t22, 0.25, 1.0));
+        double t25 = t20 ? 1.0 : (-1.0);
+        s[16][i] = FMA(t23 * (t24 * (polynomial1(-0.0012046932669558172, t24 - 0.25))), t25, t21);
+        s[15][i] = t23 * 0.19947114020071635;
+        s[2][i] = FMA(s[9][i], 2.0, (-1.0));
     }
-    for (int k = 0; k < 9; ++k) {
-        const double *c = table9[k];
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            double t0 = s[0][i] + c[0];
-            double t1 = SQRT(t0);
-            double t2 = 1.0 / t1;
-            double t3 = s[1][i] * t2;
-            _Bool t4 = 37.5 < t3;
-            double t5 = t4 ? 37.5 : t3;
-            double t6 = s[1][i] * (s[1][i] * (1.0 / t0));
-            double t7 = t4 ? 1406.25 : t6;
-            double t8 = exp64(t7 * (-0.5));
-            double t9 = 1.0 / (FMA(t5, 0.25, 1.0));
-            double t10 = t9 * (t9 * (t9 * (polynomial0(-0x1.d83ed7bcbc437p-7, t9 - 0.25))));
-            double t11 = (FMA(t10, -(t5 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / (t7 + 1.0));
-            double t12 = t1 * (t8 * t11);
-            double t13 = t8 * (FMA(t5, t11, t10 * 2.0));
-            double t14 = t2 * (t8 * 0x1.9884533d43651p-2);
-            double t15 = t2 * t5;
-            double t16 = t2 * t2;
-            double t17 = t14 * t15;
-            double t18 = FMA(t15, t17, t14 * (-t16));
-            double t19 = FMA(t15, t18, t17 * (t16 * (-2.0)));
-            double t20 = FMA(t15, t19, t18 * (t16 * (-3.0)));
-            double t21 = FMA(t15, t20, t19 * (t16 * (-4.0)));
-            double t22 = FMA(t15, t21, t20 * (t16 * (-5.0)));
-            double t23 = FMA(t15, t22, t21 * (t16 * (-6.0)));
-            double t24 = FMA(t15, t23, t22 * (t16 * (-7.0)));
-            double t25 = FMA(t15, t24, t23 * (t16 * (-8.0)));
-            double t26 = FMA(t15, t25, t24 * (t16 * (-9.0)));
-            double t27 = FMA(t15, t26, t25 * (t16 * (-10.0)));
-            double t28 = FMA(t15, t27, t26 * (t16 * (-11.0)));
-            double t29 = FMA(t15, t28, t27 * (t16 * (-12.0)));
-            double t30 = FMA(t15, t29, t28 * (t16 * (-13.0)));
-            a[0][i] = FMA(t27, c[12], FMA(t29, c[11], FMA(FMA(t15, t30, t29 * (t16 * (-14.0))), c[10], a[0][i])));
-            a[0][i] = FMA(t25, c[13], a[0][i]);
-            a[1][i] = FMA(t24, c[17], FMA(t26, c[16], FMA(t28, c[15], FMA(t30, c[14], a[1][i]))));
-            a[2][i] = FMA(t19, c[13], FMA(t21, c[12], FMA(t23, c[11], FMA(t25, c[10], a[2][i]))));
-            a[3][i] = FMA(t18, c[17], FMA(t20, c[16], FMA(t22, c[15], FMA(t24, c[14], a[3][i]))));
-            a[4][i] = FMA(t20, c[13], FMA(t22, c[12], FMA(t24, c[11], FMA(t26, c[10], a[4][i]))));
-            a[5][i] = FMA(t19, c[17], FMA(t21, c[16], FMA(t23, c[15], FMA(t25, c[14], a[5][i]))));
-            a[6][i] = FMA(t21, c[13], FMA(t23, c[12], FMA(t25, c[11], FMA(t27, c[10], a[6][i]))));
-            a[7][i] = FMA(t20, c[17], FMA(t22, c[16], FMA(t24, c[15], FMA(t26, c[14], a[7][i]))));
-            a[8][i] = FMA(t22, c[13], FMA(t24, c[12], FMA(t26, c[11], FMA(t28, c[10], a[8][i]))));
-            a[9][i] = FMA(t21, c[17], FMA(t23, c[16], FMA(t25, c[15], FMA(t27, c[14], a[9][i]))));
-            a[10][i] = FMA(t24, c[13], FMA(t26, c[12], FMA(t28, c[11], FMA(t30, c[10], a[10][i]))));
-            a[11][i] = FMA(t23, c[17], FMA(t25, c[16], FMA(t27, c[15], FMA(t29, c[14], a[11][i]))));
-            a[12][i] = FMA(t23, c[13], FMA(t25, c[12], FMA(t27, c[11], FMA(t29, c[10], a[12][i]))));
-            a[13][i] = FMA(t22, c[17], FMA(t24, c[16], FMA(t26, c[15], FMA(t28, c[14], a[13][i]))));
-            a[14][i] = FMA(t18, c[13], FMA(t20, c[12], FMA(t22, c[11], FMA(t24, c[10], a[14][i]))));
-            a[15][i] = FMA(t17, c[17], FMA(t19, c[16], FMA(t21, c[15], FMA(t23, c[14], a[15][i]))));
-            a[16][i] = FMA(t18, c[5], FMA(t19, c[4], FMA(t20, c[3], FMA(t21, c[2], FMA(t22, c[1], a[16][i])))));
-            a[16][i] = FMA(t12, c[9], FMA(t13, c[8], FMA(t14, c[7], FMA(t17, c[6], a[16][i]))));
-            a[17][i] = FMA(t19, c[5], FMA(t20, c[4], FMA(t21, c[3], FMA(t22, c[2], FMA(t23, c[1], a[17][i])))));
-            a[17][i] = FMA(t13, c[9], FMA(t14, c[8], FMA(t17, c[7], FMA(t18, c[6], a[17][i]))));
-            a[18][i] = FMA(t17, c[13], FMA(t19, c[12], FMA(t21, c[11], FMA(t23, c[10], a[18][i]))));
-            a[19][i] = FMA(t14, c[17], FMA(t18, c[16], FMA(t20, c[15], FMA(t22, c[14], a[19][i]))));
-            a[20][i] = FMA(t14, c[13], FMA(t18, c[12], FMA(t20, c[11], FMA(t22, c[10], a[20][i]))));
-            a[21][i] = FMA(t13, c[17], FMA(t17, c[16], FMA(t19, c[15], FMA(t21, c[14], a[21][i]))));
-            a[22][i] = FMA(t13, c[13], FMA(t17, c[12], FMA(t19, c[11], FMA(t21, c[10], a[22][i]))));
-            a[23][i] = FMA(t12, c[17], FMA(t14, c[16], FMA(t18, c[15], FMA(t20, c[14], a[23][i]))));
-        }
-    }
+    surface_slopes(surface0, terms0, 3, 1e-11, s[0], s[1], s[12], s[3], s[6]);
+    surface_slopes(surface1, terms1, 8, 1e-10, s[0], s[2], s[19], s[21], s[23]);
+    surface_slopes(surface2, terms2, 4, 1e-10, s[0], s[2], s[18], s[20], s[22]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (a[23][i]) + ((a[22][i]) * s[2][i]);
-        double t1 = (a[21][i]) + ((a[20][i]) * s[2][i]);
-        double t2 = (a[19][i]) + ((a[18][i]) * s[2][i]);
-        double t3 = (a[15][i]) + ((a[14][i]) * s[2][i]);
-        double t4 = s[4][i] + t1;
-        double t5 = (a[13][i]) + ((a[12][i]) * s[2][i]);
-        double t6 = (a[11][i]) + ((a[10][i]) * s[2][i]);
-        double t7 = (a[9][i]) + ((a[8][i]) * s[2][i]);
-        double t8 = (a[7][i]) + ((a[6][i]) * s[2][i]);
-        double t9 = (a[5][i]) + ((a[4][i]) * s[2][i]);
-        double t10 = (a[3][i]) + ((a[2][i]) * s[2][i]);
-        double t11 = FMA(t8, t9, (FMA(t7, t8, (FMA(t5, t7, (t5 * t6) * s[5][i])) * s[6][i])) * s[7][i]);
-        double t12 = FMA(t2, t3, (FMA(t3, t10, (FMA(t9, t10, t11 * s[8][i])) * s[9][i])) * s[10][i]);
-        double t13 = FMA(t6, t7, FMA(t5, t5, s[5][i] * (FMA(t5, (a[1][i]) + ((a[0][i]) * s[2][i]), t6 * t6))));
-        double t14 = FMA(t7, t9, FMA(t8, t8, s[7][i] * (FMA(t5, t8, FMA(t7, t7, s[6][i] * t13)))));
-        double t15 = FMA(t3, t9, FMA(t10, t10, s[9][i] * (FMA(t8, t10, FMA(t9, t9, s[8][i] * t14)))));
-        double t16 = FMA(t3, t4, FMA(t2, t2, s[11][i] * (FMA(t2, t10, FMA(t3, t3, s[10][i] * t15)))));
-        double t17 = (FMA(t2, t4, t12 * s[11][i])) * s[13][i];
-        double t18 = FMA(s[3][i], s[0][i] * t2, FMA(t1, t0 * (-2.0), a[16][i]));
-        double t19 = s[14][i] ? t17 : t18;
-        double t20 = FMA(t4, t4, s[12][i] * t16);
-        double t21 = FMA(FMA(s[0][i], t3, FMA(t1, 2.0, s[4][i])), s[4][i], FMA(t2, -t0, (a[17][i]) * 0.5));
-        double t22 = s[14][i] ? t20 : t21;
-        out_grad_mean[i] = FMA(grad_mean[i], (t4 * s[2][i]),
-            grad_var[i] * (t19 * s[2][i]));
-        out_grad_var[i] = FMA(grad_mean[i], (t2 * 0.5),
-            grad_var[i] * t22);
+        double t0 = (s[3][i] * s[4][i]) * s[5][i];
+        double t1 = s[11][i] * (FMA(s[10][i], t0, s[9][i] * (s[6][i] * s[7][i])));
+        double t2 = FMA(s[8][i], t1, s[12][i] * s[13][i]);
+        double t3 = s[14][i] ? 0.0 : t2;
+        double t4 = s[5][i] * (FMA(s[4][i], s[21][i] + (s[17][i] * s[20][i]), s[18][i]));
+        double t5 = s[11][i] * (FMA(s[10][i], t4, s[9][i] * ((s[23][i] + (s[17][i] * s[22][i])) * 2.0)));
+        out_grad_mean[i] = FMA(grad_mean[i], ((s[8][i] * (s[8][i] * t0)) + s[16][i]),
+            grad_var[i] * (var[i] * (s[8][i] * t4)));
+        out_grad_var[i] = FMA(grad_mean[i], (FMA(s[8][i], s[15][i], t3)),
+            grad_var[i] * (FMA(var[i], t5, s[19][i] + (s[17][i] * s[18][i]))));
     }
 }
 

@@ -4,7 +4,7 @@
 // Wright, Nakahira & Moura 2024, An Analytic Solution to Covariance Propagation in Neural Networks
 //
 // rule digest  510776eb7096aab742474c41a7c6094d4aade98e8751182c55cc11d12c46f558
-// program      h5989b6e64e007e9d4576bf037393505f3ef361a6d82f51eefdf31601e84596ca
+// program      hb5c8544d76606e9c2f94f1647594bada49967faa00f913955ca96d284a0e8b3f
 // operations   gelu_covariance_exact_forward 2686, gelu_covariance_exact_backward 4020
 //
 // Certificate:
@@ -285,108 +285,108 @@ INLINE void gelu_covariance_exact_forward_element(
     float t89 = t35 ? t88 : t73;
     float t90 = t80 * t80;
     float t91 = t73 * t73;
-    _Bool t92 = t80 < 0.0f;
-    _Bool t93 = t73 < 0.0f;
-    float t94 = t80 + t89;
-    float t95 = t80 - t89;
-    float t96 = (-0.5f) * (t90 + FMA(t80, t84, FMA(t80, t84, FMA(t80, t80, -t90))));
-    float t97 = (-0.5f) * t91;
-    float t98 = t73 + t77;
-    _Bool t99 = t97 < (-176.5f);
-    float t100 = t97 + ((-0.5f) * FMA(t73, t77, FMA(t73, t77, FMA(t73, t73, -t91))));
-    float t101 = t99 ? (-176.5f) : t100;
-    float t102 = ABS(t94);
-    float t103 = ABS(t95);
-    float t104 = t95 - t80;
-    float t105 = t80 + t84;
-    float t106 = t95 * t95;
-    float t107 = t94 * t94;
-    _Bool t108 = (t102 <= t103) | (t102 < 8.6736174e-19f);
-    float t109 = t102 * t103;
-    float t110 = -t77;
-    float t111 = t35 ? t110 : t77;
-    float t112 = (1.3043831e+19f < t81) ? 1.3043831e+19f : t81;
-    float t113 = (1.3043831e+19f < t74) ? 1.3043831e+19f : t74;
-    float t114 = 0.125f * t107;  // A = (a + b)^2/8
-    float t115 = gelu_covariance_exact_part5(t80, t94, t89) + (t84 + t111);
-    float t116 = ((t80 - (t95 - t104)) + ((-t89) - t104)) + (t84 - t111);
-    float t117 = t94 + t115;
-    float t118 = t95 + t116;
-    float t119 = 0.125f * FMA(t94, t115, FMA(t94, t115, FMA(t94, t94, -t107)));
-    float t120 = 0.125f * (t106 + FMA(t95, t116, FMA(t95, t116, FMA(t95, t95, -t106))));  // B = (a - b)^2/8
+    float t92 = t80 + t89;
+    float t93 = t80 - t89;
+    float t94 = (-0.5f) * (t90 + FMA(t80, t84, FMA(t80, t84, FMA(t80, t80, -t90))));
+    float t95 = (-0.5f) * t91;
+    float t96 = t73 + t77;
+    _Bool t97 = t95 < (-176.5f);
+    float t98 = t95 + ((-0.5f) * FMA(t73, t77, FMA(t73, t77, FMA(t73, t73, -t91))));
+    float t99 = t97 ? (-176.5f) : t98;
+    float t100 = ABS(t92);
+    float t101 = ABS(t93);
+    float t102 = t93 - t80;
+    float t103 = t80 + t84;
+    float t104 = t93 * t93;
+    float t105 = t92 * t92;
+    _Bool t106 = (t100 <= t101) | (t100 < 8.6736174e-19f);
+    float t107 = t100 * t101;
+    float t108 = -t77;
+    float t109 = t35 ? t108 : t77;
+    float t110 = (1.3043831e+19f < t81) ? 1.3043831e+19f : t81;
+    float t111 = (1.3043831e+19f < t74) ? 1.3043831e+19f : t74;
+    float t112 = 0.125f * t105;  // A = (a + b)^2/8
+    _Bool t113 = t103 < 0.0f;
+    _Bool t114 = t96 < 0.0f;
+    float t115 = gelu_covariance_exact_part5(t80, t92, t89) + (t84 + t109);
+    float t116 = ((t80 - (t93 - t102)) + ((-t89) - t102)) + (t84 - t109);
+    float t117 = t92 + t115;
+    float t118 = t93 + t116;
+    float t119 = 0.125f * FMA(t92, t115, FMA(t92, t115, FMA(t92, t92, -t105)));
+    float t120 = 0.125f * (t104 + FMA(t93, t116, FMA(t93, t116, FMA(t93, t93, -t104))));  // B = (a - b)^2/8
     float t121 = (t13 & (0.0f < t60)) ? t60 : 0.0f;
-    float t122 = t112 * t112;
-    float t123 = 0.3989423f * (t122 * t105);
-    float t124 = t113 * t113;
-    float t125 = 0.3989423f * (t124 * t98);
-    _Bool t126 = t96 < (-176.5f);
-    float t127 = t126 ? (-176.5f) : t96;
-    _Bool t128 = t94 < 0.0f;
+    float t122 = t110 * t110;
+    float t123 = 0.3989423f * (t122 * t103);
+    float t124 = t111 * t111;
+    float t125 = 0.3989423f * (t124 * t96);
+    _Bool t126 = t94 < (-176.5f);
+    float t127 = t126 ? (-176.5f) : t94;
+    _Bool t128 = t92 < 0.0f;
     float t129 = -t115;
     float t130 = t128 ? t129 : t115;
-    float t131 = t108 ? 1.0f : t102;
-    float t132 = t108 ? 0.0f : t130;
+    float t131 = t106 ? 1.0f : t100;
+    float t132 = t106 ? 0.0f : t130;
     float t133 = 1.0f / (t131 + t132);
-    float t134 = FMA(1.442695f, t101, 12582912.0f);
-    _Bool t135 = t95 < 0.0f;
+    float t134 = FMA(1.442695f, t99, 12582912.0f);
+    _Bool t135 = t93 < 0.0f;
     float t136 = -t116;
     float t137 = t135 ? t136 : t116;
-    _Bool t138 = 0.0f == t121;
-    float t139 = t138 ? 1.0f : t121;
-    float t140 = SQRT(t139);
-    float t141 = t122 * (-2.0f);
+    float t138 = t122 * (-2.0f);
+    _Bool t139 = 0.0f == t121;
+    float t140 = t139 ? 1.0f : t121;
+    float t141 = SQRT(t140);
     float t142 = t124 * (-2.0f);
-    float t143 = t114 + t119;
+    float t143 = t112 + t119;
     float t144 = FMA(t127, 1.442695f, 12582912.0f);
     uint32_t t145 = as_bits(t134);
     float t146 = 2.0f * t120;
-    float t147 = t114 + t120;
+    float t147 = t112 + t120;
     float t148 = as_float((127u + ((uint32_t)((int32_t)t145 >> 2u))) << 23u);
     float t149 = gelu_covariance_exact_part6(1u, t145);
     float t150 = gelu_covariance_exact_part6(2u, t145);
     float t151 = gelu_covariance_exact_part6(3u, t145);
-    float t152 = t141 * t142;
+    float t152 = t138 * t142;
     float t153 = 2.0f * t143;
     uint32_t t154 = as_bits(t144);
-    float t155 = t103 * t133;
-    float t156 = gelu_covariance_exact_part2(t134, t101);
-    float t157 = t99 ? 0.0f : t156;
+    float t155 = t101 * t133;
+    float t156 = gelu_covariance_exact_part2(t134, t99);
+    float t157 = t97 ? 0.0f : t156;
     float t158 = as_float((((uint32_t)((int32_t)t154 >> 2u)) + 127u) << 23u);
     float t159 = as_float((127u + ((uint32_t)((int32_t)(t154 + 1u) >> 2u))) << 23u);
     float t160 = as_float((127u + ((uint32_t)((int32_t)(t154 + 2u) >> 2u))) << 23u);
     float t161 = as_float((127u + ((uint32_t)((int32_t)(t154 + 3u) >> 2u))) << 23u);
-    float t162 = FMA(t141, t142, -t152);
-    float t163 = 1.0f / t140;
-    float t164 = t140 * t56;
+    float t162 = FMA(t138, t142, -t152);
+    float t163 = 1.0f / t141;
+    float t164 = t141 * t56;
     float t165 = gelu_covariance_exact_part2(t144, t127);
     float t166 = t126 ? 0.0f : t165;
-    float t167 = t92 ? t158 : 1.0f;
-    float t168 = t93 ? t148 : 1.0f;
+    float t167 = t113 ? t158 : 1.0f;
+    float t168 = t114 ? t148 : 1.0f;
     float t169 = t167 * t168;
     float t170 = t152 + t162;
-    float t171 = t138 ? 0.0f : t164;  // Q = sqrt((1 - rho)/(1 + rho))
-    float t172 = FMA(t140, t87, FMA(t140, t56, -t164));
-    float t173 = t138 ? 0.0f : t172;
+    float t171 = t139 ? 0.0f : t164;  // Q = sqrt((1 - rho)/(1 + rho))
+    float t172 = FMA(t141, t87, FMA(t141, t56, -t164));
+    float t173 = t139 ? 0.0f : t172;
     float t174 = t54 * t163;
     float t175 = 1.0f + t171;
     float t176 = t174 + FMA(t66, t163, FMA(t54, t163, -t174));
-    float t177 = t138 ? 1.0995116e+12f : t176;
-    float t178 = 1.0f / (t175 + (t173 + (t171 - (t175 - 1.0f))));
-    float t179 = t171 + t173;
-    float t180 = t179 * t179;
-    _Bool t181 = t103 <= (t180 * t102);
-    float t182 = t155 + FMA(t137, t133, FMA(t103, t133, -t155));
+    float t177 = t139 ? 1.0995116e+12f : t176;
+    float t178 = t171 + t173;
+    float t179 = 1.0f / (t175 + (t173 + (t171 - (t175 - 1.0f))));
+    float t180 = t178 * t178;
+    _Bool t181 = t101 <= (t180 * t100);
+    float t182 = t155 + FMA(t137, t133, FMA(t101, t133, -t155));
     float t183 = t181 ? t180 : t182;
-    float t184 = t108 ? 1.0f : t183;  // q*^2, where the exponent is least
+    float t184 = t106 ? 1.0f : t183;  // q*^2, where the exponent is least
     float t185 = t177 * (t177 * t120);
-    float t186 = (0.125f * t109) + (0.125f * FMA(t102, t137, FMA(t130, t103, FMA(t102, t103, -t109))));
+    float t186 = (0.125f * t107) + (0.125f * FMA(t100, t137, FMA(t130, t101, FMA(t100, t101, -t107))));
     float t187 = t181 ? t185 : t186;
-    float t188 = t108 ? t120 : t187;  // B/q*^2
-    float t189 = t86 * t178;  // 1 - Q
-    float t190 = t114 * t184;
+    float t188 = t106 ? t120 : t187;  // B/q*^2
+    float t189 = t86 * t179;  // 1 - Q
+    float t190 = t112 * t184;
     float t191 = t188 + t190;
     float t192 = t190 - t188;
-    float t193 = FMA(t114, t184, -t190);
+    float t193 = FMA(t112, t184, -t190);
     float t194 = t191 * 40.0f;
     float t195 = t192 * t192;
     float t196 = t192 - t190;
@@ -406,12 +406,12 @@ INLINE void gelu_covariance_exact_forward_element(
     float t210 = t208 - 12582912.0f;
     uint32_t t211 = as_bits(t208);
     float t212 = FMA(-0.69314575f, t210, t205);
-    float t213 = -(gelu_covariance_exact_part5(t191, t199, t147) + (t201 + (t119 + gelu_covariance_exact_part5(t114,
+    float t213 = -(gelu_covariance_exact_part5(t191, t199, t147) + (t201 + (t119 + gelu_covariance_exact_part5(t112,
         t147, t120))));
     float t214 = t204 ? 0.0f : t213;
     float t215 = t212 + FMA(-1.4286068e-6f, t210, t214);
     float t216 = t198 + t209;
-    float t217 = gelu_covariance_exact_part4(t105);
+    float t217 = gelu_covariance_exact_part4(t103);
     float t218 = t123 + t217;
     float t219 = gelu_covariance_exact_part5(t198, t216, t209) + ((t201 + ((t191 - (t198 - t202)) + (20.0f - t202))) +
         (((FMA(t201, 40.0f, ((t194 - (t200 - t207)) + (400.0f - t207)) + FMA(t191, 40.0f, -t194)) + FMA(t192, t197,
@@ -420,23 +420,23 @@ INLINE void gelu_covariance_exact_forward_element(
     _Bool t220 = t216 < t153;
     float t221 = t220 ? t153 : 1.0f;
     float t222 = 1.0f / t221;
-    float t223 = gelu_covariance_exact_part4(t98);
+    float t223 = gelu_covariance_exact_part4(t96);
     float t224 = t125 + t223;
     float t225 = t166 * t218;
     float t226 = (1.0f - (t161 * (t160 * (t159 * (t158 * (t166 * t217)))))) + (t161 * (t160 * (t159 * (t158 * (t166 *
         t123)))));
-    float t227 = t92 ? t225 : t226;
+    float t227 = t113 ? t225 : t226;
     float t228 = t157 * t224;
     float t229 = (1.0f - (t151 * (t150 * (t149 * (t148 * (t157 * t223)))))) + (t151 * (t150 * (t149 * (t148 * (t157 *
         t125)))));
-    float t230 = t93 ? t228 : t229;
+    float t230 = t114 ? t228 : t229;
     float t231 = 1.0f / (t216 + t219);
     float t232 = t216 * t222;
     float t233 = t146 * t231;
     _Bool t234 = t180 < t233;
     float t235 = t234 ? 0.0f : t173;
     _Bool t236 = t234 | t220;
-    float t237 = FMA(FMA(t87, t45, FMA(t56, t45, -t86)), t178, FMA(t86, t178, -t189));
+    float t237 = FMA(FMA(t87, t45, FMA(t56, t45, -t86)), t179, FMA(t86, t179, -t189));
     float t238 = t236 ? 0.0f : t237;
     float t239 = t233 + FMA(t146, t231, -t233);
     float t240 = t234 ? t239 : 1.0f;
@@ -451,7 +451,7 @@ INLINE void gelu_covariance_exact_forward_element(
     float t249 = t220 ? t248 : 1.0f;
     float t250 = t249 - t245;
     float t251 = t236 ? t250 : t189;  // hi - lo
-    float t252 = t245 - t179;
+    float t252 = t245 - t178;
     float t253 = t234 ? t252 : 0.0f;
     float t254 = t251 * 8.1379385e-6f;
     float t255 = t242 + t254;
@@ -474,35 +474,35 @@ INLINE void gelu_covariance_exact_forward_element(
     float t271 = t265 * (t117 - t267);
     float t272 = FMA(1.442695f, t266, 12582912.0f);
     float t273 = 0.5f * t269;
-    float t274 = t112 * t270;
+    float t274 = t110 * t270;
     float t275 = (t122 * t270) * (-2.0f);
-    float t276 = t113 * t271;
+    float t276 = t111 * t271;
     float t277 = (-2.0f) * (t124 * t271);
     float t278 = t273 * t152;
     float t279 = t275 * t277;
-    float t280 = gelu_covariance_exact_atom0(t251, 0.00022409344f, t253, t242, t238, 6.5454773e-12f, t179, t235, t184,
-        t118, t117, t122, t188, t124, t170, t143, t113, t112);
+    float t280 = gelu_covariance_exact_atom0(t251, 0.00022409344f, t253, t242, t238, 6.5454773e-12f, t178, t235, t184,
+        t118, t117, t122, t188, t124, t170, t143, t111, t110);
     float t281 = (((gelu_covariance_exact_part2(t272, t266) * as_float((127u + as_bits(t272)) << 23u)) * (t260 *
-        FMA(t179, 2.0f, t260))) * (t263 * t263)) * ((((1.0f + (t122 * t268)) - (t274 * t274)) * ((1.0f + (t124 * t268))
+        FMA(t178, 2.0f, t260))) * (t263 * t263)) * ((((1.0f + (t122 * t268)) - (t274 * t274)) * ((1.0f + (t124 * t268))
         - (t276 * t276))) + (t269 * ((t278 + FMA(t273, t162, FMA(t273, t152, -t278))) + (t279 + FMA(t275, t277,
         -t279)))));
     float t282 = 0.00016093807f * t280;
     float t283 = 1.3282877e-5f * t281;
     float t284 = t283 + t282;
-    float t285 = t92 ? t161 : 1.0f;
-    float t286 = t93 ? t151 : 1.0f;
+    float t285 = t113 ? t161 : 1.0f;
+    float t286 = t114 ? t151 : 1.0f;
     float t287 = t285 * t286;
-    float t288 = t92 ? t160 : 1.0f;
-    float t289 = t93 ? t150 : 1.0f;
+    float t288 = t113 ? t160 : 1.0f;
+    float t289 = t114 ? t150 : 1.0f;
     float t290 = t288 * t289;
-    float t291 = t92 ? t159 : 1.0f;
-    float t292 = t93 ? t149 : 1.0f;
+    float t291 = t113 ? t159 : 1.0f;
+    float t292 = t114 ? t149 : 1.0f;
     float t293 = t291 * t292;
     float t294 = t169 * t244;
     float t295 = FMA(t157, t224, -t228);
-    float t296 = t93 ? t295 : 0.0f;
+    float t296 = t114 ? t295 : 0.0f;
     float t297 = FMA(t166, t218, -t225);
-    float t298 = t92 ? t297 : 0.0f;
+    float t298 = t113 ? t297 : 0.0f;
     float t299 = t287 * (t290 * (t20 * (t293 * (t294 + (t169 * FMA(t24, FMA(t227, t296, FMA(t298, t230, FMA(t227, t230,
         -t243))), FMA(t24, t243, -t244)))))));
     float t300 = gelu_covariance_exact_part6(3u, t211);
@@ -512,40 +512,40 @@ INLINE void gelu_covariance_exact_forward_element(
     float t304 = 1.0f + FMA(POLY4(t215, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t215 *
         t215, t215);
     float t305 = t204 ? 0.0f : t304;
-    float t306 = gelu_covariance_exact_atom0(t251, 0.99430275f, t253, t242, t238, -2.6212685e-8f, t179, t235, t184,
-        t118, t117, t122, t188, t124, t170, t143, t113, t112);
-    float t307 = FMA(0.010589947f, gelu_covariance_exact_atom0(t251, 0.9702846f, t253, t242, t238, 1.0098507e-8f, t179,
-        t235, t184, t118, t117, t122, t188, t124, t170, t143, t113, t112), FMA(0.016037565f,
-        gelu_covariance_exact_atom0(t251, 0.9282906f, t253, t242, t238, -5.075541e-9f, t179, t235, t184, t118, t117,
-        t122, t188, t124, t170, t143, t113, t112), FMA(0.020726291f, gelu_covariance_exact_atom0(t251, 0.8703141f,
-        t253, t242, t238, 2.254848e-8f, t179, t235, t184, t118, t117, t122, t188, t124, t170, t143, t113, t112),
-        FMA(0.024453815f, gelu_covariance_exact_atom0(t251, 0.7990722f, t253, t242, t238, 2.691507e-8f, t179, t235,
-        t184, t118, t117, t122, t188, t124, t170, t143, t113, t112), FMA(0.027080292f,
-        gelu_covariance_exact_atom0(t251, 0.7178218f, t253, t242, t238, -5.5914393e-9f, t179, t235, t184, t118, t117,
-        t122, t188, t124, t170, t143, t113, t112), FMA(0.028535824f, gelu_covariance_exact_atom0(t251, 0.6301505f,
-        t253, t242, t238, 1.575221e-8f, t179, t235, t184, t118, t117, t122, t188, t124, t170, t143, t113, t112),
-        FMA(0.028823216f, gelu_covariance_exact_atom0(t251, 0.53975165f, t253, t242, t238, -4.2464516e-9f, t179, t235,
-        t184, t118, t117, t122, t188, t124, t170, t143, t113, t112), FMA(0.028015476f,
-        gelu_covariance_exact_atom0(t251, 0.45019794f, t253, t242, t238, 1.7439579e-9f, t179, t235, t184, t118, t117,
-        t122, t188, t124, t170, t143, t113, t112), FMA(0.026248323f, gelu_covariance_exact_atom0(t251, 0.3647317f,
-        t253, t242, t238, 3.3615764e-9f, t179, t235, t184, t118, t117, t122, t188, t124, t170, t143, t113, t112),
-        FMA(0.02370823f, gelu_covariance_exact_atom0(t251, 0.28608552f, t253, t242, t238, 1.2006281e-8f, t179, t235,
-        t184, t118, t117, t122, t188, t124, t170, t143, t113, t112), FMA(0.02061702f, gelu_covariance_exact_atom0(t251,
-        0.21634625f, t253, t242, t238, 5.9165925e-9f, t179, t235, t184, t118, t117, t122, t188, t124, t170, t143, t113,
-        t112), FMA(0.017214186f, gelu_covariance_exact_atom0(t251, 0.15687127f, t253, t242, t238, 1.7879866e-9f, t179,
-        t235, t184, t118, t117, t122, t188, t124, t170, t143, t113, t112), FMA(0.013738348f,
-        gelu_covariance_exact_atom0(t251, 0.108262114f, t253, t242, t238, 1.7294257e-9f, t179, t235, t184, t118, t117,
-        t122, t188, t124, t170, t143, t113, t112), FMA(0.010409235f, gelu_covariance_exact_atom0(t251, 0.070395805f,
-        t253, t242, t238, 1.72803e-9f, t179, t235, t184, t118, t117, t122, t188, t124, t170, t143, t113, t112),
-        FMA(0.0074116415f, gelu_covariance_exact_atom0(t251, 0.04251011f, t253, t242, t238, -1.6799192e-9f, t179, t235,
-        t184, t118, t117, t122, t188, t124, t170, t143, t113, t112), FMA(0.0048825233f,
-        gelu_covariance_exact_atom0(t251, 0.023334509f, t253, t242, t238, -6.729728e-10f, t179, t235, t184, t118, t117,
-        t122, t188, t124, t170, t143, t113, t112), FMA(0.0029022484f, gelu_covariance_exact_atom0(t251, 0.011255427f,
-        t253, t242, t238, -3.0746086e-10f, t179, t235, t184, t118, t117, t122, t188, t124, t170, t143, t113, t112),
-        FMA(0.0014906147f, gelu_covariance_exact_atom0(t251, 0.0045015663f, t253, t242, t238, -2.1633778e-10f, t179,
-        t235, t184, t118, t117, t122, t188, t124, t170, t143, t113, t112), FMA(0.00060792f,
-        gelu_covariance_exact_atom0(t251, 0.0013338283f, t253, t242, t238, -3.4672362e-11f, t179, t235, t184, t118,
-        t117, t122, t188, t124, t170, t143, t113, t112), t284 + (FMA(-3.9981904e-13f, t281, FMA(1.3282877e-5f, t281,
+    float t306 = gelu_covariance_exact_atom0(t251, 0.99430275f, t253, t242, t238, -2.6212685e-8f, t178, t235, t184,
+        t118, t117, t122, t188, t124, t170, t143, t111, t110);
+    float t307 = FMA(0.010589947f, gelu_covariance_exact_atom0(t251, 0.9702846f, t253, t242, t238, 1.0098507e-8f, t178,
+        t235, t184, t118, t117, t122, t188, t124, t170, t143, t111, t110), FMA(0.016037565f,
+        gelu_covariance_exact_atom0(t251, 0.9282906f, t253, t242, t238, -5.075541e-9f, t178, t235, t184, t118, t117,
+        t122, t188, t124, t170, t143, t111, t110), FMA(0.020726291f, gelu_covariance_exact_atom0(t251, 0.8703141f,
+        t253, t242, t238, 2.254848e-8f, t178, t235, t184, t118, t117, t122, t188, t124, t170, t143, t111, t110),
+        FMA(0.024453815f, gelu_covariance_exact_atom0(t251, 0.7990722f, t253, t242, t238, 2.691507e-8f, t178, t235,
+        t184, t118, t117, t122, t188, t124, t170, t143, t111, t110), FMA(0.027080292f,
+        gelu_covariance_exact_atom0(t251, 0.7178218f, t253, t242, t238, -5.5914393e-9f, t178, t235, t184, t118, t117,
+        t122, t188, t124, t170, t143, t111, t110), FMA(0.028535824f, gelu_covariance_exact_atom0(t251, 0.6301505f,
+        t253, t242, t238, 1.575221e-8f, t178, t235, t184, t118, t117, t122, t188, t124, t170, t143, t111, t110),
+        FMA(0.028823216f, gelu_covariance_exact_atom0(t251, 0.53975165f, t253, t242, t238, -4.2464516e-9f, t178, t235,
+        t184, t118, t117, t122, t188, t124, t170, t143, t111, t110), FMA(0.028015476f,
+        gelu_covariance_exact_atom0(t251, 0.45019794f, t253, t242, t238, 1.7439579e-9f, t178, t235, t184, t118, t117,
+        t122, t188, t124, t170, t143, t111, t110), FMA(0.026248323f, gelu_covariance_exact_atom0(t251, 0.3647317f,
+        t253, t242, t238, 3.3615764e-9f, t178, t235, t184, t118, t117, t122, t188, t124, t170, t143, t111, t110),
+        FMA(0.02370823f, gelu_covariance_exact_atom0(t251, 0.28608552f, t253, t242, t238, 1.2006281e-8f, t178, t235,
+        t184, t118, t117, t122, t188, t124, t170, t143, t111, t110), FMA(0.02061702f, gelu_covariance_exact_atom0(t251,
+        0.21634625f, t253, t242, t238, 5.9165925e-9f, t178, t235, t184, t118, t117, t122, t188, t124, t170, t143, t111,
+        t110), FMA(0.017214186f, gelu_covariance_exact_atom0(t251, 0.15687127f, t253, t242, t238, 1.7879866e-9f, t178,
+        t235, t184, t118, t117, t122, t188, t124, t170, t143, t111, t110), FMA(0.013738348f,
+        gelu_covariance_exact_atom0(t251, 0.108262114f, t253, t242, t238, 1.7294257e-9f, t178, t235, t184, t118, t117,
+        t122, t188, t124, t170, t143, t111, t110), FMA(0.010409235f, gelu_covariance_exact_atom0(t251, 0.070395805f,
+        t253, t242, t238, 1.72803e-9f, t178, t235, t184, t118, t117, t122, t188, t124, t170, t143, t111, t110),
+        FMA(0.0074116415f, gelu_covariance_exact_atom0(t251, 0.04251011f, t253, t242, t238, -1.6799192e-9f, t178, t235,
+        t184, t118, t117, t122, t188, t124, t170, t143, t111, t110), FMA(0.0048825233f,
+        gelu_covariance_exact_atom0(t251, 0.023334509f, t253, t242, t238, -6.729728e-10f, t178, t235, t184, t118, t117,
+        t122, t188, t124, t170, t143, t111, t110), FMA(0.0029022484f, gelu_covariance_exact_atom0(t251, 0.011255427f,
+        t253, t242, t238, -3.0746086e-10f, t178, t235, t184, t118, t117, t122, t188, t124, t170, t143, t111, t110),
+        FMA(0.0014906147f, gelu_covariance_exact_atom0(t251, 0.0045015663f, t253, t242, t238, -2.1633778e-10f, t178,
+        t235, t184, t118, t117, t122, t188, t124, t170, t143, t111, t110), FMA(0.00060792f,
+        gelu_covariance_exact_atom0(t251, 0.0013338283f, t253, t242, t238, -3.4672362e-11f, t178, t235, t184, t118,
+        t117, t122, t188, t124, t170, t143, t111, t110), t284 + (FMA(-3.9981904e-13f, t281, FMA(1.3282877e-5f, t281,
         -t283)) + FMA(2.9305011e-12f, t280, (t283 - (t284 - t282)) + FMA(0.00016093807f, t280,
         -t282))))))))))))))))))))));
     float t308 = t299 + (t300 * (t301 * (t302 * (t20 * (t303 * ((t305 * ((FMA(0.0046429527f, t306, t307) * (t251 +

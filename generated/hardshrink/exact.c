@@ -3,8 +3,8 @@
 // f(x) = Piecewise((x, (lambd < x) | (lambd < -x)), (0, True))
 //
 // rule digest  927948144e5722be0f251154b5d8a1f8c7ef0c90f3dd676cfaa601598b227b2c
-// program      he48f6b6e9398d1eb6a416169ce1873e229291ab05494a5af8d37df32e742bc3c
-// operations   hardshrink_exact_forward 490, hardshrink_exact_backward 630
+// program      h06a97764109111f819a066fba33badbb09c3b2fc6c9ff131b022156a6b372bae
+// operations   hardshrink_exact_forward 492, hardshrink_exact_backward 630
 //
 // Certificate:
 //   mean 0.415, var 0.781, dmean_dmu 0.00368, dmean_dvar 0.0131, dvar_dmu 0.0183, dvar_dvar 0.00988 tolerance,
@@ -160,22 +160,22 @@ INLINE void hardshrink_exact_forward_element(
     float t19 = -t12;
     float t20 = t2 * FMA(lambd_lo, t19, FMA(lambd_hi, t19, t7));
     float t21 = ABS(t12);
-    _Bool t22 = t12 < 0.0f;
+    _Bool t22 = (t12 + t20) < 0.0f;
     float t23 = -t13;
     float t24 = t2 * FMA(lambd_lo, t23, FMA(lambd_hi, t23, t8));
     float t25 = ABS(t13);
     _Bool t26 = t13 <= 0.0f;
-    float t27 = t22 ? 1.0f : (-1.0f);
-    float t28 = t26 ? 2.0f : (-2.0f);
-    float t29 = t22 ? (-2.0f) : t28;
-    float t30 = t26 ? 1.0f : (-1.0f);
-    float t31 = t26 ? 0.0f : 1.0f;
-    float t32 = t22 ? 1.0f : t31;
-    float t33 = (0.0f <= t15) ? 1.0f : (-1.0f);
-    float t34 = t15 * SQRT(t33);  // NaN for a negative variance
-    _Bool t35 = t34 < 0.49f;
-    float t36 = t35 ? 0.49f : t34;
-    float t37 = t35 ? t34 : 0.49f;
+    float t27 = t26 ? 2.0f : (-2.0f);
+    float t28 = t22 ? (-2.0f) : t27;
+    float t29 = t26 ? 1.0f : (-1.0f);
+    float t30 = t26 ? 0.0f : 1.0f;
+    float t31 = t22 ? 1.0f : t30;
+    float t32 = (0.0f <= t15) ? 1.0f : (-1.0f);
+    float t33 = t15 * SQRT(t32);  // NaN for a negative variance
+    float t34 = t22 ? 1.0f : (-1.0f);
+    _Bool t35 = t33 < 0.49f;
+    float t36 = t35 ? 0.49f : t33;
+    float t37 = t35 ? t33 : 0.49f;
     float t38 = 1.0f / SQRT(t36);
     float t39, t40, t41, t42, t43, t44, t45, t46, t47;
     hardshrink_exact_atom0(t36, 0.3587049f, t16, &t39, &t40, &t41, &t42, &t43, &t44, &t45, &t46, &t47);
@@ -199,93 +199,94 @@ INLINE void hardshrink_exact_forward_element(
     float t72 = t62 * t21;
     float t73 = t62 * t25;
     _Bool t74 = t57 | (13.0f < t72);
-    float t75 = -t20;
-    float t76 = t22 ? t75 : t20;
-    float t77 = t72 + FMA(t62, t76, FMA(t62, t21, -t72));
-    float t78 = t74 ? 13.0f : t77;  // |mean - -1|/sigma
-    _Bool t79 = t57 | (13.0f < t73);
-    _Bool t80 = t13 < 0.0f;
-    float t81 = -t24;
-    float t82 = t80 ? t81 : t24;
-    float t83 = t73 + FMA(t62, t82, FMA(t62, t25, -t73));
-    float t84 = t79 ? 13.0f : t83;  // |mean - 1|/sigma
-    float t85 = FMA(t69, 1.442695f, 12582912.0f);
-    float t86 = t78 * t78;
-    float t87 = t84 * t84;
-    float t88 = t38 * ((hardshrink_exact_part1(t85, t69) * as_float((as_bits(t85) + 127u) << 23u)) * 0.3989423f);
-    float t89 = (-0.5f) * t86;
+    _Bool t75 = t12 < 0.0f;
+    float t76 = -t20;
+    float t77 = t75 ? t76 : t20;
+    float t78 = t72 + FMA(t62, t77, FMA(t62, t21, -t72));
+    float t79 = t74 ? 13.0f : t78;  // |mean - -1|/sigma
+    _Bool t80 = t57 | (13.0f < t73);
+    _Bool t81 = t13 < 0.0f;
+    float t82 = -t24;
+    float t83 = t81 ? t82 : t24;
+    float t84 = t73 + FMA(t62, t83, FMA(t62, t25, -t73));
+    float t85 = t80 ? 13.0f : t84;  // |mean - 1|/sigma
+    float t86 = FMA(t69, 1.442695f, 12582912.0f);
+    float t87 = t79 * t79;
+    float t88 = t85 * t85;
+    float t89 = t38 * ((hardshrink_exact_part1(t86, t69) * as_float((as_bits(t86) + 127u) << 23u)) * 0.3989423f);
     float t90 = (-0.5f) * t87;
-    float t91 = FMA(t84, t84, -t87);
-    float t92 = FMA(1.442695f, t89, 12582912.0f);
+    float t91 = (-0.5f) * t88;
+    float t92 = FMA(t85, t85, -t88);
     float t93 = FMA(1.442695f, t90, 12582912.0f);
-    float t94 = t93 - 12582912.0f;
-    float t95 = FMA(-0.69314575f, t94, t90) + FMA(-1.4286068e-6f, t94, (-0.5f) * t91);
-    float t96 = hardshrink_exact_part2(t78);
-    float t97 = FMA(t96, -(2.0f * t78), 0.3989423f) * (1.0f / (1.0f + t86));
-    float t98 = hardshrink_exact_part2(t84);
-    float t99 = FMA(t98, -(2.0f * t84), 0.3989423f) * (1.0f / (1.0f + (t87 + t91)));
-    float t100 = hardshrink_exact_part1(t92, t89) * as_float((127u + as_bits(t92)) << 23u);
-    float t101 = t74 ? 0.0f : t100;
-    float t102 = (1.0f + FMA(POLY4(t95, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t95 * t95,
-        t95)) * as_float((127u + as_bits(t93)) << 23u);
-    float t103 = t79 ? 0.0f : t102;
-    float t104 = t88 * t71;
-    float t105 = FMA(t71, t104, t88 * (-t65));
-    float t106 = FMA(t71, t105, t104 * (t65 * (-2.0f)));
-    float t107 = FMA(t71, t106, t105 * (t65 * (-3.0f)));
-    float t108 = FMA(t71, t107, t106 * (t65 * (-4.0f)));
-    float t109 = FMA(t71, t108, t107 * (t65 * (-5.0f)));
-    float t110 = FMA(t71, t109, t108 * (t65 * (-6.0f)));
+    float t94 = FMA(1.442695f, t91, 12582912.0f);
+    float t95 = t94 - 12582912.0f;
+    float t96 = FMA(-0.69314575f, t95, t91) + FMA(-1.4286068e-6f, t95, (-0.5f) * t92);
+    float t97 = hardshrink_exact_part2(t79);
+    float t98 = FMA(t97, -(2.0f * t79), 0.3989423f) * (1.0f / (1.0f + t87));
+    float t99 = hardshrink_exact_part2(t85);
+    float t100 = FMA(t99, -(2.0f * t85), 0.3989423f) * (1.0f / (1.0f + (t88 + t92)));
+    float t101 = hardshrink_exact_part1(t93, t90) * as_float((127u + as_bits(t93)) << 23u);
+    float t102 = t74 ? 0.0f : t101;
+    float t103 = (1.0f + FMA(POLY4(t96, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t96 * t96,
+        t96)) * as_float((127u + as_bits(t94)) << 23u);
+    float t104 = t80 ? 0.0f : t103;
+    float t105 = t89 * t71;
+    float t106 = FMA(t71, t105, t89 * (-t65));
+    float t107 = FMA(t71, t106, t105 * (t65 * (-2.0f)));
+    float t108 = FMA(t71, t107, t106 * (t65 * (-3.0f)));
+    float t109 = FMA(t71, t108, t107 * (t65 * (-4.0f)));
+    float t110 = FMA(t71, t109, t108 * (t65 * (-5.0f)));
+    float t111 = FMA(t71, t110, t109 * (t65 * (-6.0f)));
     // D_0: derivative 0 of the mean less its line
-    float t111 = hardshrink_exact_part5(t48, t39, t88, t50, t41, t105, t52, t43, t107) + hardshrink_exact_part3(t49,
-        t40, t104, t51, t42, t106, t53, t44, t108, t55, t46, t110, t17);
+    float t112 = hardshrink_exact_part5(t48, t39, t89, t50, t41, t106, t52, t43, t108) + hardshrink_exact_part3(t49,
+        t40, t105, t51, t42, t107, t53, t44, t109, t55, t46, t111, t17);
     // D_1: derivative 1 of the mean less its line
-    float t112 = hardshrink_exact_part5(t49, t40, t104, t51, t42, t106, t53, t44, t108) + (t17 * FMA(t50, 0.22094236f,
-        FMA(t41, 0.59344363f, FMA(t105, -0.14771938f, FMA(t52, -0.032392345f, FMA(t43, -0.11735477f, FMA(t107,
-        0.0017161578f, FMA(t54, 0.0019360975f, FMA(t45, 0.0011483137f, FMA(t109, 0.00014712433f, FMA(-5.198824e-5f,
-        t56, FMA(-0.00018722237f, t47, 1.3014203e-6f * FMA(t71, t110, t109 * (t65 * (-7.0f)))))))))))))));
-    float t113 = t17 + t112;
-    float t114 = t101 * FMA(t78, t97, 2.0f * t96);
-    float t115 = t60 * (t101 * t97);
-    float t116 = t103 * FMA(t84, t99, 2.0f * t98);
-    float t117 = t60 * (t103 * t99);
-    float t118 = ((t27 * t114) - t115) + (t117 + (t30 * t116));
-    float t119 = FMA(t60, t32, 2.0f * (((0.3989423f * t101) + (t27 * (-(t60 * t114)))) + ((0.3989423f * t103) + (t30 *
-        (t60 * t116)))));
-    float t120 = t60 * t32;
-    float t121 = t115 * t29;
-    float t122 = t26 ? (-1.0f) : 1.0f;
-    float t123 = t22 ? 1.0f : t122;
-    float t124 = t26 ? (-2.0f) : 2.0f;
-    float t125 = t22 ? 2.0f : t124;
-    float t126 = t121 + (t27 * FMA(t114, t123, t125 * ((t101 * t96) * t63)));
-    float t127 = t117 * t29;
-    float t128 = t22 ? (-1.0f) : t30;
-    float t129 = FMA(t119, t120, (t126 + (t127 + (t30 * FMA(t116, t128, t29 * ((t103 * t98) * t63))))) - (t118 *
-        t118));
-    float t130 = FMA(t17, t17, t112 * (t17 * 2.0f));
+    float t113 = hardshrink_exact_part5(t49, t40, t105, t51, t42, t107, t53, t44, t109) + (t17 * FMA(t50, 0.22094236f,
+        FMA(t41, 0.59344363f, FMA(t106, -0.14771938f, FMA(t52, -0.032392345f, FMA(t43, -0.11735477f, FMA(t108,
+        0.0017161578f, FMA(t54, 0.0019360975f, FMA(t45, 0.0011483137f, FMA(t110, 0.00014712433f, FMA(-5.198824e-5f,
+        t56, FMA(-0.00018722237f, t47, 1.3014203e-6f * FMA(t71, t111, t110 * (t65 * (-7.0f)))))))))))))));
+    float t114 = t17 + t113;
+    float t115 = t102 * FMA(t79, t98, 2.0f * t97);
+    float t116 = t60 * (t102 * t98);
+    float t117 = t104 * FMA(t85, t100, 2.0f * t99);
+    float t118 = t60 * (t104 * t100);
+    float t119 = ((t34 * t115) - t116) + (t118 + (t29 * t117));
+    float t120 = FMA(t60, t31, 2.0f * (((0.3989423f * t102) + (t34 * (-(t60 * t115)))) + ((0.3989423f * t104) + (t29 *
+        (t60 * t117)))));
+    float t121 = t60 * t31;
+    float t122 = t116 * t28;
+    float t123 = t26 ? (-1.0f) : 1.0f;
+    float t124 = t22 ? 1.0f : t123;
+    float t125 = t26 ? (-2.0f) : 2.0f;
+    float t126 = t22 ? 2.0f : t125;
+    float t127 = t122 + (t34 * FMA(t115, t124, t126 * ((t102 * t97) * t63)));
+    float t128 = t118 * t28;
+    float t129 = t22 ? (-1.0f) : t29;
+    float t130 = FMA(t120, t121, (t127 + (t128 + (t29 * FMA(t117, t129, t28 * ((t104 * t99) * t63))))) - (t119 *
+        t119));
+    float t131 = FMA(t17, t17, t113 * (t17 * 2.0f));
     // B_0: derivative 0 of the mean square less its line
-    float t131 = FMA(t48, -0.5829545f, hardshrink_exact_part4(t39, t88, t49, t40, t104, t50, t41, t105, t51, t42, t106,
-        t52, t43, t107, t53, t44, t108, t54, t45, t109));
-    float t132 = FMA(t36, t130, t131 - (t111 * t111));
-    float t133 = t113 * (t36 * t113);
-    float t134 = t1 ? 65536.0f : 1.0f;
-    _Bool t135 = (0.0f == t15) & (1.0f == t9);
-    float t136 = t26 ? 0.0f : t9;
-    float t137 = t22 ? t9 : t136;
-    float t138 = t118 + t137;
-    float t139 = t9 + t111;
-    float t140 = t35 ? t138 : t139;
-    float t141 = t18 ? t140 : t9;
-    float t142 = t135 ? 0.0f : t141;  // f(1) = 0 at the jump itself
-    float t143 = t134 * (lambd_hi * t142);
-    float t144 = (t129 < 0.0f) ? 0.0f : t129;
-    float t145 = (t132 < t133) ? t133 : t132;
-    float t146 = t35 ? t144 : t145;
-    float t147 = t18 ? t146 : t9;
-    float t148 = t11 * (t11 * (t147 * (t0 + t5)));
-    *out_mean = t143;
-    *out_var = t148;
+    float t132 = FMA(t48, -0.5829545f, hardshrink_exact_part4(t39, t89, t49, t40, t105, t50, t41, t106, t51, t42, t107,
+        t52, t43, t108, t53, t44, t109, t54, t45, t110));
+    float t133 = FMA(t36, t131, t132 - (t112 * t112));
+    float t134 = t114 * (t36 * t114);
+    float t135 = t1 ? 65536.0f : 1.0f;
+    _Bool t136 = (0.0f == t15) & (1.0f == t9);
+    float t137 = t26 ? 0.0f : t9;
+    float t138 = t22 ? t9 : t137;
+    float t139 = t119 + t138;
+    float t140 = t9 + t112;
+    float t141 = t35 ? t139 : t140;
+    float t142 = t18 ? t141 : t9;
+    float t143 = t136 ? 0.0f : t142;  // f(1) = 0 at the jump itself
+    float t144 = t135 * (lambd_hi * t143);
+    float t145 = (t130 < 0.0f) ? 0.0f : t130;
+    float t146 = (t133 < t134) ? t134 : t133;
+    float t147 = t35 ? t145 : t146;
+    float t148 = t18 ? t147 : t9;
+    float t149 = t11 * (t11 * (t148 * (t0 + t5)));
+    *out_mean = t144;
+    *out_var = t149;
 }
 
 void hardshrink_exact_forward(

@@ -43,9 +43,9 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
-        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
     return y;
 }
 
@@ -71,57 +71,57 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0x1.f31c9ff65e143p-4) NEXT(-0x1.d365654c84c69p-2) NEXT(0x1.f653f01aad0ebp-1) NEXT(-0x1.4a971e560f5eep0)
-        NEXT(0x1.fb091c9c80af3p-1) NEXT(-0x1.4352afa8b84c1p-2) NEXT(-0x1.1aec72997fa9p-4) NEXT(-0x1.cd3b089bf0122p-8)
-        NEXT(0x1.72e8782995d9fp-4) NEXT(0x1.1148721923bdcp-5) NEXT(-0x1.2239787b29fdap-4) NEXT(-0x1.bc8b8959a82dap-5)
-        NEXT(0x1.505f192e86f9cp-5) NEXT(0x1.306e61245100cp-4) NEXT(0x1.6bfd7350c5cdap-8) NEXT(-0x1.385470c9661fap-4)
-        NEXT(-0x1.370c4253b773p-4) NEXT(0x1.71bfebc4a6386p-7) NEXT(0x1.dc7cfa4c3a3b8p-4) NEXT(0x1.5f718d5575e6cp-3)
-        NEXT(0x1.46d3d78e808b7p-3) NEXT(0x1.b5a96b5a329ccp-4) NEXT(0x1.a04ba48d9d27dp-5) NEXT(0x1.d0fb6385ac0e4p-7)
+    NEXT(0.12185347066213574) NEXT(-0.4564414813950806) NEXT(0.9811091454089625) NEXT(-1.2913683853251956)
+        NEXT(0.9903038922351172) NEXT(-0.3157451101997815) NEXT(-0.06907315030546557) NEXT(-0.007037820436323979)
+        NEXT(0.09055373133138865) NEXT(0.033359740112352404) NEXT(-0.07085558951314344) NEXT(-0.05426575494971582)
+        NEXT(0.041060971434688315) NEXT(0.07432401605643707) NEXT(0.005554047253802008) NEXT(-0.07625240380583156)
+        NEXT(-0.07593942555419342) NEXT(0.011283865090534705) NEXT(0.11633012554706468) NEXT(0.1716033021646014)
+        NEXT(0.15958374408370954) NEXT(0.10685102400308394) NEXT(0.05081731929104636) NEXT(0.01419012412529281)
     return y;
 }
 
 static const double table7[7][17] = {
-    {0x1.5b1e26p-3, -0x1.052d472748c8bp-47, -0x1.b2f682f63266ap-13, 0x1.262e5355bcb29p-46, -0x1.edf32f671d7e2p-7,
-     0x1.e094641911e86p-41, -0x1.955a26079e37cp-9, -0x1.e21fb13abfd33p-39, 0x1.258b18193aa4ep-5,
-     0x1.b4381ee7d91dcp-15, -0x1.61d9b088048bdp-11, -0x1.be17f4140bef1p-9, 0x1.9d9026d70c179p-7,
-     0x1.f402131531d97p-47, -0x1.2c9e8337835fbp-42, 0x1.43c3b738f0a08p-39, 0x1.80fd0f3da5829p-40},
-    {0x1.9726dep-2, -0x1.13032283b83e1p-44, -0x1.30e5cc797e6d3p-11, -0x1.868e4fdf7c6fap-41, -0x1.595eb68f80ca8p-6,
-     -0x1.ddfc114e23534p-38, -0x1.308ba5fb74669p-8, -0x1.fb7f5a21ddf96p-40, 0x1.841805f6d34p-5, 0x1.692adc8fa4369p-13,
-     0x1.e871f24efca6bp-8, -0x1.030fa47513072p-7, 0x1.603597f9079d9p-6, 0x1.868359c3cf36ep-45, -0x1.2305b11b8f73p-42,
-     0x1.0ac34cde32a74p-40, -0x1.83bfeef7267d5p-37},
-    {0x1.68c5b6p-1, -0x1.804a09206f283p-43, -0x1.4f4b1ac8a07a5p-9, -0x1.a49c92366cfffp-40, -0x1.2421e840c57b3p-6,
-     -0x1.b48fc37cc15f4p-41, -0x1.b935e4170975cp-7, 0x1.8f7b2d356c10cp-40, 0x1.fee40915788d9p-5,
-     0x1.8076f3f148d6ep-12, 0x1.92541463e536cp-6, -0x1.4f9ab516ed305p-6, 0x1.2adc06b9072d1p-5, 0x1.c2b10de1b19b6p-44,
-     -0x1.5b03367e72ef7p-42, 0x1.f77d9d96e84f5p-41, -0x1.94d43889b8f81p-42},
-    {0x1.1e2be6p0, -0x1.09cac6c3a9dabp-42, -0x1.54634c7905b67p-8, -0x1.911040e0efa7cp-40, 0x1.64260214bd2a4p-7,
-     -0x1.67f4e2c915629p-37, -0x1.0e6b4ab05f0aap-5, 0x1.43b436ce3c426p-37, 0x1.4cd251e8f46a2p-4,
-     0x1.40d29ceba45dcp-11, 0x1.a9bdcbd6f6cc7p-5, -0x1.cd6c925f913f7p-5, 0x1.f5898802960dp-5, 0x1.60e381871c52bp-43,
-     -0x1.8bf05de5d2ad1p-42, 0x1.b481c7ce2f38fp-40, -0x1.aede81b1324e7p-43},
-    {0x1.ac8c48p0, 0x1.61ae02ff6a923p-40, -0x1.0e4cd15b35279p-8, 0x1.6d52560c4342cp-37, 0x1.8d6b0cac6062cp-5,
-     0x1.81cae128d1e56p-34, -0x1.2fe0011eeba9p-4, 0x1.39f0cdb3d5055p-37, 0x1.ad26cb6068726p-4, -0x1.52a6cf44844ddp-12,
-     0x1.3a1e34a3628f5p-4, -0x1.4b8698661881cp-3, 0x1.9c83659be3b2ap-4, 0x1.cd5d8cf739bb7p-43, 0x1.2fabccd2e0b79p-41,
-     0x1.20c389383afdcp-38, -0x1.e37d6bf018474p-43},
-    {0x1.361614p1, 0x1.5b1b3eaf376fep-43, -0x1.53fbfed7179bcp-10, 0x1.341eed9d1b3dfp-36, 0x1.8616a1c763608p-5,
-     -0x1.2f71d18615ff3p-35, -0x1.42b4b98f1c3dbp-3, -0x1.0c772cd46a4dcp-36, 0x1.1191235d1e73p-3,
-     -0x1.d08f88514bb64p-8, 0x1.4092a485320fp-5, -0x1.c52da8525bacbp-2, 0x1.49cac59e7f168p-3, 0x1.68df463bf212ep-43,
-     0x1.e00300c4d5eecp-40, -0x1.ac7a21ec37852p-42, 0x1.969f8e14335e8p-41},
-    {0x1.b70a3ep1, -0x1.e5553e090a132p-42, -0x1.83a8d7e974247p-10, 0x1.8e46b1e4f01e4p-38, 0x1.534e993df9a1cp-6,
-     -0x1.a0e349e1952dp-36, -0x1.c16e50b08259bp-4, -0x1.555f51b1d9f9ep-38, 0x1.5eb81a233ab23p-3,
-     0x1.1f302ef61a22fp-13, -0x1.2e6f21b2aac09p-10, -0x1.7737a05bee125p-6, 0x1.0fac674469a14p-2,
-     -0x1.4ad39e79c00f5p-44, 0x1.21b76b43701b2p-40, -0x1.504f63f02d026p-38, 0x1.2248599139209p-40},
+    {0x1.5b1e26p-3, -7.249114280115402e-15, -0x1.b2f682f63266ap-13, 0x1.262e5355bcb29p-46, -0.01507415594663181,
+     8.536809523697141e-13, -0x1.955a26079e37cp-9, -0x1.e21fb13abfd33p-39, 0.03583292681453952, 5.200138349329187e-05,
+     -0.0006749159811099342, -0x1.be17f4140bef1p-9, 0.012620943989617871, 0x1.f402131531d97p-47,
+     -2.670034768483469e-13, 2.300485238764934e-12, 0x1.80fd0f3da5829p-40},
+    {0x1.9726dep-2, -6.106498537937408e-14, -0.0005815461183253607, -6.937666552622521e-13, -0.021079710275455327,
+     -6.79257026173447e-12, -0x1.308ba5fb74669p-8, -1.802993200284857e-12, 0x1.841805f6d34p-5, 0x1.692adc8fa4369p-13,
+     0.007453080804213567, -0.007905917455126341, 0.021497152720366095, 4.335566222184208e-14, -0x1.2305b11b8f73p-42,
+     9.477321742039405e-13, -1.102051044407249e-11},
+    {0x1.68c5b6p-1, -0x1.804a09206f283p-43, -0x1.4f4b1ac8a07a5p-9, -0x1.a49c92366cfffp-40, -0.017830349740584683,
+     -7.754891425013463e-13, -0.013464676258148671, 0x1.8f7b2d356c10cp-40, 0.06236459516709809, 0x1.8076f3f148d6ep-12,
+     0.02455617896301325, -0.020483662457723834, 0.036481869821931696, 0x1.c2b10de1b19b6p-44, -0x1.5b03367e72ef7p-42,
+     8.943791234277902e-13, -3.595603705451558e-13},
+    {0x1.1e2be6p0, -2.360708032635438e-13, -0.005193906946280836, -1.424863746882961e-12, 0.01086878873454939,
+     -0x1.67f4e2c915629p-37, -0.03301014506993856, 9.20021992860701e-12, 0.08125526424489718, 0.0006119207514123054,
+     0.05197038471643505, -0.05632618511712189, 0.06122280659173074, 0x1.60e381871c52bp-43, -3.516644156017697e-13,
+     1.550784230057101e-12, -1.913443476755479e-13},
+    {0x1.ac8c48p0, 0x1.61ae02ff6a923p-40, -0.004124451744435314, 0x1.6d52560c4342cp-37, 0.04851295924437368,
+     8.771905826520085e-11, -0.07418823659711848, 8.92272961353305e-12, 0.104773325385875, -0.0003229633332760393,
+     0.07668896257215237, -0.16187781392642442, 0.10071124735825934, 0x1.cd5d8cf739bb7p-43, 5.394282249544794e-13,
+     4.103580587236829e-12, -0x1.e37d6bf018474p-43},
+    {0x1.361614p1, 0x1.5b1b3eaf376fep-43, -0.0012969373981587115, 0x1.341eed9d1b3dfp-36, 0.04761821362908952,
+     -0x1.2f71d18615ff3p-35, -0.15757126777637506, -0x1.0c772cd46a4dcp-36, 0.1335776102821966, -0.007088633328108471,
+     0x1.4092a485320fp-5, -0.44255698206590627, 0.16103128805105915, 0x1.68df463bf212ep-43, 0x1.e00300c4d5eecp-40,
+     -0x1.ac7a21ec37852p-42, 7.223080119837634e-13},
+    {0x1.b70a3ep1, -4.310622772806999e-13, -0.0014788038046057593, 5.659844531911488e-12, 0.020709657335738027,
+     -0x1.a0e349e1952dp-36, -0.1097243453915752, -4.851192731972101e-12, 0.17124958438884005, 0x1.1f302ef61a22fp-13,
+     -0.0011536945645882499, -0.022901445961651796, 0.26530610423142886, -7.345826988814948e-14,
+     0x1.21b76b43701b2p-40, -4.779254235894988e-12, 0x1.2248599139209p-40},
 };
 
 static void hardshrink_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1];
-    const double lambd = params[0];
+    const double p_lambd = params[0];
     double *restrict out_mean = out[0], *restrict out_var = out[1];
     double s[20][LANES], a[5][LANES] = {{0.0}};
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        s[19][i] = lambd * lambd;
+        s[19][i] = p_lambd * p_lambd;
         double t1 = var[i] * (1.0 / s[19][i]);
-        s[15][i] = mean[i] / lambd;
+        s[15][i] = mean[i] / p_lambd;
         double t3 = (0.0 <= t1) ? 1.0 : (-1.0);
         double t4 = t1 * (SQRT(t3));
         s[1][i] = ABS(s[15][i]);
@@ -134,7 +134,7 @@ static void hardshrink_exact_float64_forward_block(const double *const *in, cons
         double t12 = t11 ? 37.5 : t10;
         double t13 = s[1][i] * (s[1][i] * (1.0 / s[0][i]));
         double t14 = t11 ? 1406.25 : t13;
-        s[5][i] = t9 * ((exp64(t14 * (-0.5))) * 0x1.9884533d43651p-2);
+        s[5][i] = t9 * ((exp64(t14 * (-0.5))) * 0.3989422804014327);
         double t16 = t9 * t12;
         double t17 = t9 * t9;
         double t18 = s[13][i] ? t4 : 0x1.f5c29p-2;
@@ -144,8 +144,8 @@ static void hardshrink_exact_float64_forward_block(const double *const *in, cons
         double t22 = t19 ? 0.0 : t21;
         double t23 = 1.0 / t21;
         double t24 = t19 ? 0.0 : t23;
-        double t25 = (lambd + mean[i]) / lambd;
-        double t26 = (mean[i] - lambd) / lambd;
+        double t25 = (p_lambd + mean[i]) / p_lambd;
+        double t26 = (mean[i] - p_lambd) / p_lambd;
         _Bool t27 = t25 < 0.0;
         _Bool t28 = t26 <= 0.0;
         double t29 = t27 ? 1.0 : (-1.0);
@@ -157,8 +157,8 @@ static void hardshrink_exact_float64_forward_block(const double *const *in, cons
         double t35 = exp64(t34 * (-0.5));
         double t36 = t32 ? 0.0 : t35;
         double t37 = 1.0 / (FMA(t33, 0.25, 1.0));
-        double t38 = t37 * (t37 * (t37 * (polynomial0(-0x1.d83ed7bcbc437p-7, t37 - 0.25))));
-        double t39 = (FMA(t38, -(t33 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t34);
+        double t38 = t37 * (t37 * (t37 * (polynomial0(-0.01441178831143662, t37 - 0.25))));
+        double t39 = (FMA(t38, -(t33 * 2.0), 0.3989422804014327)) / (1.0 + t34);
         double t40 = t36 * (FMA(t33, t39, t38 * 2.0));
         double t41 = t24 * (ABS(t26));
         _Bool t42 = t19 | (37.5 < t41);
@@ -167,8 +167,8 @@ static void hardshrink_exact_float64_forward_block(const double *const *in, cons
         double t45 = exp64(t44 * (-0.5));
         double t46 = t42 ? 0.0 : t45;
         double t47 = 1.0 / (FMA(t43, 0.25, 1.0));
-        double t48 = t47 * (t47 * (t47 * (polynomial0(-0x1.d83ed7bcbc437p-7, t47 - 0.25))));
-        double t49 = (FMA(t48, -(t43 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t44);
+        double t48 = t47 * (t47 * (t47 * (polynomial0(-0.01441178831143662, t47 - 0.25))));
+        double t49 = (FMA(t48, -(t43 * 2.0), 0.3989422804014327)) / (1.0 + t44);
         double t50 = t46 * (FMA(t43, t49, t48 * 2.0));
         double t51 = t22 * (t36 * t39);
         double t52 = t22 * (t46 * t49);
@@ -184,9 +184,9 @@ static void hardshrink_exact_float64_forward_block(const double *const *in, cons
         double t62 = (t51 * t57) + ((FMA(t40, t55, t59 * ((t36 * t38) * t61))) * t29);
         double t63 = t28 ? 0.0 : 1.0;
         double t64 = t27 ? 1.0 : t63;
-        double t65 = (t36 * 0x1.9884533d43651p-2) + ((-(t22 * t40)) * t29);
+        double t65 = (t36 * 0.3989422804014327) + ((-(t22 * t40)) * t29);
         double t66 = (t62 + ((t52 * t57) + ((FMA(t50, t60, t57 * ((t46 * t48) * t61))) * t30))) - (t53 * t53);
-        double t67 = FMA(t22, t64, (t65 + ((t46 * 0x1.9884533d43651p-2) + ((t22 * t50) * t30))) * 2.0);
+        double t67 = FMA(t22, t64, (t65 + ((t46 * 0.3989422804014327) + ((t22 * t50) * t30))) * 2.0);
         double t68 = FMA(t67, t22 * t64, t66);
         s[14][i] = (t68 < 0.0) ? 0.0 : t68;
         s[9][i] = s[5][i] * t16;
@@ -215,7 +215,7 @@ static void hardshrink_exact_float64_forward_block(const double *const *in, cons
             double t4 = t3 ? 37.5 : t2;
             double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
             double t6 = t3 ? 1406.25 : t5;
-            double t7 = t1 * ((exp64(t6 * (-0.5))) * 0x1.9884533d43651p-2);
+            double t7 = t1 * ((exp64(t6 * (-0.5))) * 0.3989422804014327);
             double t8 = t1 * t4;
             double t9 = t1 * t1;
             double t10 = t7 * t8;
@@ -237,20 +237,20 @@ static void hardshrink_exact_float64_forward_block(const double *const *in, cons
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = FMA(s[3][i], (-0x1.35b52028c12bdp-43), FMA(s[2][i], (-0x1.33d92f5729636p-50), a[4][i]));
-        double t1 = FMA(s[7][i], (-0x1.3acba3c3e0b9ap-14), FMA(s[6][i], (-0x1.5131f3e16ab27p-22), a[3][i]));
-        double t2 = FMA(s[9][i], 0x1.fede9fc964d87p-8, FMA(s[8][i], (-0x1.30443a7e931f3p-8), t1));
-        double t3 = FMA(s[5][i], 0x1.30dcb9d5f3439p-37, FMA(s[4][i], (-0x1.513a8fdec9ed1p-38), t0));
+        double t1 = FMA(s[7][i], (-7.505308809467454e-05), FMA(s[6][i], (-3.140374343578048e-07), a[3][i]));
+        double t2 = FMA(s[9][i], 0.007795251856254188, FMA(s[8][i], (-0.004642738610141073), t1));
+        double t3 = FMA(s[5][i], 8.664705166791157e-12, FMA(s[4][i], (-4.792308882686053e-12), t0));
         double t4 = t3 + (t2 * s[10][i]);
         double t5 = FMA(s[7][i], (-0x1.35b52028c12bdp-43), FMA(s[6][i], (-0x1.33d92f5729636p-50), a[2][i]));
-        double t6 = FMA(s[2][i], (-0x1.3acba3c3e0b9ap-14), FMA(s[11][i], (-0x1.5131f3e16ab27p-22), a[1][i]));
-        double t7 = FMA(s[4][i], 0x1.fede9fc964d87p-8, FMA(s[3][i], (-0x1.30443a7e931f3p-8), t6));
-        double t8 = FMA(s[9][i], 0x1.30dcb9d5f3439p-37, FMA(s[8][i], (-0x1.513a8fdec9ed1p-38), t5));
+        double t6 = FMA(s[2][i], (-7.505308809467454e-05), FMA(s[11][i], (-3.140374343578048e-07), a[1][i]));
+        double t7 = FMA(s[4][i], 0.007795251856254188, FMA(s[3][i], (-0.004642738610141073), t6));
+        double t8 = FMA(s[9][i], 8.664705166791157e-12, FMA(s[8][i], (-4.792308882686053e-12), t5));
         double t9 = t8 + (t7 * s[10][i]);
         double t10 = FMA(s[2][i], (-0x1.94d6d1945ce5bp-20), FMA(s[6][i], 0x1.306ac27dfc50dp-52, a[0][i]));
         double t11 = FMA(s[3][i], (-0x1.ead0b68421ff1p-12), FMA(s[7][i], 0x1.6f9ece58edd29p-45, t10));
-        double t12 = FMA(s[4][i], (-0x1.bfd3435bae6fap-6), FMA(s[8][i], 0x1.f06963e4ed001p-40, t11));
-        double t13 = FMA(s[5][i], 0x1.ef6df9094a776p-6, FMA(s[9][i], 0x1.98037c3f3a525p-38, t12));
-        double t14 = FMA(s[0][i], FMA(s[10][i], s[10][i], t9 * s[12][i]), t13 - (t4 * t4));
+        double t12 = FMA(s[4][i], (-0.027333083896087886), FMA(s[8][i], 0x1.f06963e4ed001p-40, t11));
+        double t13 = (FMA(s[5][i], 0.03023862190199319, FMA(s[9][i], 5.798222199026034e-12, t12))) - (t4 * t4);
+        double t14 = FMA(s[0][i], FMA(s[10][i], s[10][i], t9 * s[12][i]), t13);
         double t15 = s[10][i] + t9;
         double t16 = t15 * (s[0][i] * t15);
         double t17 = (t14 < t16) ? t16 : t14;
@@ -260,7 +260,7 @@ static void hardshrink_exact_float64_forward_block(const double *const *in, cons
         double t21 = s[17][i] ? t20 : s[15][i];
         double t22 = s[17][i] ? t18 : s[15][i];
         double t23 = s[18][i] ? 0.0 : t21;
-        out_mean[i] = lambd * t23;
+        out_mean[i] = p_lambd * t23;
         out_var[i] = s[19][i] * t22;
     }
 }
@@ -277,14 +277,14 @@ static void hardshrink_exact_float64_backward_block(const double *const *in, con
 {
     const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
         in[3];
-    const double lambd = params[0];
+    const double p_lambd = params[0];
     double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     double s[24][LANES], a[10][LANES] = {{0.0}};
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = lambd * lambd;
+        double t0 = p_lambd * p_lambd;
         double t1 = var[i] * (1.0 / t0);
-        double t2 = mean[i] / lambd;
+        double t2 = mean[i] / p_lambd;
         double t3 = (0.0 <= t1) ? 1.0 : (-1.0);
         double t4 = t1 * (SQRT(t3));
         s[1][i] = ABS(t2);
@@ -297,7 +297,7 @@ static void hardshrink_exact_float64_backward_block(const double *const *in, con
         double t12 = t11 ? 37.5 : t10;
         double t13 = s[1][i] * (s[1][i] * (1.0 / s[0][i]));
         double t14 = t11 ? 1406.25 : t13;
-        s[5][i] = t9 * ((exp64(t14 * (-0.5))) * 0x1.9884533d43651p-2);
+        s[5][i] = t9 * ((exp64(t14 * (-0.5))) * 0.3989422804014327);
         double t16 = t9 * t12;
         double t17 = t9 * t9;
         double t18 = s[15][i] ? t4 : 0x1.f5c29p-2;
@@ -307,8 +307,8 @@ static void hardshrink_exact_float64_backward_block(const double *const *in, con
         double t22 = t19 ? 0.0 : t21;
         double t23 = 1.0 / t21;
         double t24 = t19 ? 0.0 : t23;
-        double t25 = (lambd + mean[i]) / lambd;
-        double t26 = (mean[i] - lambd) / lambd;
+        double t25 = (p_lambd + mean[i]) / p_lambd;
+        double t26 = (mean[i] - p_lambd) / p_lambd;
         _Bool t27 = t25 < 0.0;
         _Bool t28 = t26 <= 0.0;
         double t29 = t27 ? 1.0 : (-1.0);
@@ -331,9 +331,9 @@ static void hardshrink_exact_float64_backward_block(const double *const *in, con
         double t46 = exp64(t45 * (-0.5));
         double t47 = t43 ? 0.0 : t46;
         double t48 = 1.0 / (FMA(t44, 0.25, 1.0));
-        double t49 = t48 * (t48 * (t48 * (polynomial0(-0x1.d83ed7bcbc437p-7, t48 - 0.25))));
-        double t50 = (FMA(t49, -(t44 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t45);
-        double t51 = t47 * 0x1.9884533d43651p-2;
+        double t49 = t48 * (t48 * (t48 * (polynomial0(-0.01441178831143662, t48 - 0.25))));
+        double t50 = (FMA(t49, -(t44 * 2.0), 0.3989422804014327)) / (1.0 + t45);
+        double t51 = t47 * 0.3989422804014327;
         double t52 = t47 * (FMA(t44, t50, t49 * 2.0));
         double t53 = t24 * (ABS(t26));
         _Bool t54 = t19 | (37.5 < t53);
@@ -342,9 +342,9 @@ static void hardshrink_exact_float64_backward_block(const double *const *in, con
         double t57 = exp64(t56 * (-0.5));
         double t58 = t54 ? 0.0 : t57;
         double t59 = 1.0 / (FMA(t55, 0.25, 1.0));
-        double t60 = t59 * (t59 * (t59 * (polynomial0(-0x1.d83ed7bcbc437p-7, t59 - 0.25))));
-        double t61 = (FMA(t60, -(t55 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t56);
-        double t62 = t58 * 0x1.9884533d43651p-2;
+        double t60 = t59 * (t59 * (t59 * (polynomial0(-0.01441178831143662, t59 - 0.25))));
+        double t61 = (FMA(t60, -(t55 * 2.0), 0.3989422804014327)) / (1.0 + t56);
+        double t62 = t58 * 0.3989422804014327;
         double t63 = t58 * (FMA(t55, t61, t60 * 2.0));
         double t64 = t22 * (t47 * t50);
         double t65 = t22 * (t58 * t61);
@@ -379,8 +379,8 @@ static void hardshrink_exact_float64_backward_block(const double *const *in, con
         s[19][i] = FMA(t88, t88 + (t70 * 2.0), t93);
         s[16][i] = t70 + t88;
         s[17][i] = t85 * 0.5;
-        double t97 = 1.0 / lambd;
-        s[20][i] = lambd * t97;
+        double t97 = 1.0 / p_lambd;
+        s[20][i] = p_lambd * t97;
         s[21][i] = t97 * s[20][i];
         s[22][i] = t0 * t97;
         s[23][i] = t97 * s[22][i];
@@ -396,7 +396,7 @@ static void hardshrink_exact_float64_backward_block(const double *const *in, con
             double t4 = t3 ? 37.5 : t2;
             double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
             double t6 = t3 ? 1406.25 : t5;
-            double t7 = t1 * ((exp64(t6 * (-0.5))) * 0x1.9884533d43651p-2);
+            double t7 = t1 * ((exp64(t6 * (-0.5))) * 0.3989422804014327);
             double t8 = t1 * t4;
             double t9 = t1 * t1;
             double t10 = t7 * t8;
@@ -426,32 +426,32 @@ static void hardshrink_exact_float64_backward_block(const double *const *in, con
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = FMA(s[3][i], (-0x1.35b52028c12bdp-43), FMA(s[2][i], (-0x1.33d92f5729636p-50), a[9][i]));
-        double t1 = FMA(s[7][i], (-0x1.3acba3c3e0b9ap-14), FMA(s[6][i], (-0x1.5131f3e16ab27p-22), a[8][i]));
-        double t2 = FMA(s[9][i], 0x1.fede9fc964d87p-8, FMA(s[8][i], (-0x1.30443a7e931f3p-8), t1));
-        double t3 = FMA(s[5][i], 0x1.30dcb9d5f3439p-37, FMA(s[4][i], (-0x1.513a8fdec9ed1p-38), t0));
+        double t1 = FMA(s[7][i], (-7.505308809467454e-05), FMA(s[6][i], (-3.140374343578048e-07), a[8][i]));
+        double t2 = FMA(s[9][i], 0.007795251856254188, FMA(s[8][i], (-0.004642738610141073), t1));
+        double t3 = FMA(s[5][i], 8.664705166791157e-12, FMA(s[4][i], (-4.792308882686053e-12), t0));
         double t4 = t3 + (t2 * s[10][i]);
         double t5 = FMA(s[7][i], (-0x1.35b52028c12bdp-43), FMA(s[6][i], (-0x1.33d92f5729636p-50), a[7][i]));
-        double t6 = FMA(s[2][i], (-0x1.3acba3c3e0b9ap-14), FMA(s[11][i], (-0x1.5131f3e16ab27p-22), a[6][i]));
-        double t7 = FMA(s[4][i], 0x1.fede9fc964d87p-8, FMA(s[3][i], (-0x1.30443a7e931f3p-8), t6));
-        double t8 = FMA(s[9][i], 0x1.30dcb9d5f3439p-37, FMA(s[8][i], (-0x1.513a8fdec9ed1p-38), t5));
+        double t6 = FMA(s[2][i], (-7.505308809467454e-05), FMA(s[11][i], (-3.140374343578048e-07), a[6][i]));
+        double t7 = FMA(s[4][i], 0.007795251856254188, FMA(s[3][i], (-0.004642738610141073), t6));
+        double t8 = FMA(s[9][i], 8.664705166791157e-12, FMA(s[8][i], (-4.792308882686053e-12), t5));
         double t9 = t8 + (t7 * s[10][i]);
         double t10 = FMA(s[2][i], (-0x1.35b52028c12bdp-43), FMA(s[11][i], (-0x1.33d92f5729636p-50), a[5][i]));
-        double t11 = FMA(s[6][i], (-0x1.3acba3c3e0b9ap-14), FMA(s[12][i], (-0x1.5131f3e16ab27p-22), a[4][i]));
-        double t12 = FMA(s[8][i], 0x1.fede9fc964d87p-8, FMA(s[7][i], (-0x1.30443a7e931f3p-8), t11));
-        double t13 = FMA(s[4][i], 0x1.30dcb9d5f3439p-37, FMA(s[3][i], (-0x1.513a8fdec9ed1p-38), t10));
+        double t11 = FMA(s[6][i], (-7.505308809467454e-05), FMA(s[12][i], (-3.140374343578048e-07), a[4][i]));
+        double t12 = FMA(s[8][i], 0.007795251856254188, FMA(s[7][i], (-0.004642738610141073), t11));
+        double t13 = FMA(s[4][i], 8.664705166791157e-12, FMA(s[3][i], (-4.792308882686053e-12), t10));
         double t14 = t13 + (t12 * s[10][i]);
         double t15 = FMA(s[11][i], (-0x1.94d6d1945ce5bp-20), FMA(s[12][i], 0x1.306ac27dfc50dp-52, a[3][i]));
         double t16 = FMA(s[2][i], (-0x1.ead0b68421ff1p-12), FMA(s[6][i], 0x1.6f9ece58edd29p-45, t15));
-        double t17 = FMA(s[3][i], (-0x1.bfd3435bae6fap-6), FMA(s[7][i], 0x1.f06963e4ed001p-40, t16));
-        double t18 = (FMA(s[4][i], 0x1.ef6df9094a776p-6, FMA(s[8][i], 0x1.98037c3f3a525p-38, t17))) * 0.5;
+        double t17 = FMA(s[3][i], (-0.027333083896087886), FMA(s[7][i], 0x1.f06963e4ed001p-40, t16));
+        double t18 = (FMA(s[4][i], 0.03023862190199319, FMA(s[8][i], 5.798222199026034e-12, t17))) * 0.5;
         double t19 = FMA(s[6][i], (-0x1.94d6d1945ce5bp-20), FMA(s[11][i], 0x1.306ac27dfc50dp-52, a[2][i]));
         double t20 = FMA(s[7][i], (-0x1.ead0b68421ff1p-12), FMA(s[2][i], 0x1.6f9ece58edd29p-45, t19));
-        double t21 = FMA(s[8][i], (-0x1.bfd3435bae6fap-6), FMA(s[3][i], 0x1.f06963e4ed001p-40, t20));
-        double t22 = FMA(s[9][i], 0x1.ef6df9094a776p-6, FMA(s[4][i], 0x1.98037c3f3a525p-38, t21));
+        double t21 = FMA(s[8][i], (-0.027333083896087886), FMA(s[3][i], 0x1.f06963e4ed001p-40, t20));
+        double t22 = FMA(s[9][i], 0.03023862190199319, FMA(s[4][i], 5.798222199026034e-12, t21));
         double t23 = FMA(s[6][i], (-0x1.35b52028c12bdp-43), FMA(s[12][i], (-0x1.33d92f5729636p-50), a[1][i]));
-        double t24 = FMA(s[11][i], (-0x1.3acba3c3e0b9ap-14), FMA(s[14][i], (-0x1.5131f3e16ab27p-22), a[0][i]));
-        double t25 = FMA(s[3][i], 0x1.fede9fc964d87p-8, FMA(s[2][i], (-0x1.30443a7e931f3p-8), t24));
-        double t26 = FMA(s[8][i], 0x1.30dcb9d5f3439p-37, FMA(s[7][i], (-0x1.513a8fdec9ed1p-38), t23));
+        double t24 = FMA(s[11][i], (-7.505308809467454e-05), FMA(s[14][i], (-3.140374343578048e-07), a[0][i]));
+        double t25 = FMA(s[3][i], 0.007795251856254188, FMA(s[2][i], (-0.004642738610141073), t24));
+        double t26 = FMA(s[8][i], 8.664705166791157e-12, FMA(s[7][i], (-4.792308882686053e-12), t23));
         double t27 = FMA(s[0][i], t26 + (t25 * s[10][i]), FMA(t9, 2.0, s[10][i]));
         double t28 = (s[10][i] + t9) * s[10][i];
         double t29 = s[15][i] ? s[16][i] : t28;

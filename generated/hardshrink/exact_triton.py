@@ -3,7 +3,7 @@
 # f(x) = Piecewise((x, (lambd < x) | (lambd < -x)), (0, True))
 #
 # rule digest  927948144e5722be0f251154b5d8a1f8c7ef0c90f3dd676cfaa601598b227b2c
-# operations   hardshrink_exact_forward 490, hardshrink_exact_backward 630
+# operations   hardshrink_exact_forward 492, hardshrink_exact_backward 630
 #
 # Certificate:
 #   mean 0.415, var 0.781, dmean_dmu 0.00368, dmean_dvar 0.0131, dvar_dmu 0.0183, dvar_dvar 0.00988 tolerance,
@@ -187,12 +187,12 @@ def hardshrink_exact_forward(mean, var, lambd_hi, lambd_lo):
     t94 = t93 * -1.0
     t95 = t6 * tl.fma(lambd_lo, t94, tl.fma(lambd_hi, t94, t92))
     t96 = t95 * -1.0
-    t97 = tl.abs(t93)
-    t98 = t93 < 0.0
-    t99 = tl.where(t98, t96, t95)
-    t100 = tl.where(t98, 1.0, -1.0)
-    t101 = t33 * t97
-    t102 = t101 + tl.fma(t33, t99, tl.fma(t33, t97, t101 * -1.0))
+    t97 = (t93 + t95) < 0.0
+    t98 = tl.where(t97, 1.0, -1.0)
+    t99 = tl.abs(t93)
+    t100 = tl.where(t93 < 0.0, t96, t95)
+    t101 = t33 * t99
+    t102 = t101 + tl.fma(t33, t100, tl.fma(t33, t99, t101 * -1.0))
     t103 = t31 | (13.0 < t101)
     t104 = tl.where(t103, 13.0, t102)  # |mean - -1|/sigma
     t105 = _part2(t104)
@@ -208,8 +208,8 @@ def hardshrink_exact_forward(mean, var, lambd_hi, lambd_lo):
     t115 = tl.fma(t105, (2.0 * t104) * -1.0, 0.3989423) * t109
     t116 = t112 * tl.fma(t104, t115, t106)
     t117 = t34 * (t112 * t115)
-    t118 = t114 + (t100 * ((t34 * t116) * -1.0))
-    t119 = (t100 * t116) - t117
+    t118 = t114 + (t98 * ((t34 * t116) * -1.0))
+    t119 = (t98 * t116) - t117
     t120 = t11 * ((mean - lambd_hi) - lambd_lo)
     t121 = t6 * t120
     t122 = t121 * -1.0
@@ -221,14 +221,14 @@ def hardshrink_exact_forward(mean, var, lambd_hi, lambd_lo):
     t128 = t31 | (13.0 < t126)
     t129 = tl.where(t128, 13.0, t126 + tl.fma(t33, tl.where(t121 < 0.0, t124, t123), t127))  # |mean - 1|/sigma
     t130 = t121 <= 0.0
-    t131 = tl.where(t98, -2.0, tl.where(t130, 2.0, -2.0))
+    t131 = tl.where(t97, -2.0, tl.where(t130, 2.0, -2.0))
     t132 = t117 * t131
-    t133 = tl.where(t98, 2.0, tl.where(t130, -2.0, 2.0)) * t113
+    t133 = tl.where(t97, 2.0, tl.where(t130, -2.0, 2.0)) * t113
     t134 = tl.where(t130, 1.0, -1.0)
-    t135 = tl.where(t98, -1.0, t134)
-    t136 = t132 + (t100 * tl.fma(t116, tl.where(t98, 1.0, tl.where(t130, -1.0, 1.0)), t133))
-    t137 = tl.where(t98, 1.0, tl.where(t130, 0.0, 1.0))
-    t138 = tl.where(t98, t13, tl.where(t130, 0.0, t13))
+    t135 = tl.where(t97, -1.0, t134)
+    t136 = t132 + (t98 * tl.fma(t116, tl.where(t97, 1.0, tl.where(t130, -1.0, 1.0)), t133))
+    t137 = tl.where(t97, 1.0, tl.where(t130, 0.0, 1.0))
+    t138 = tl.where(t97, t13, tl.where(t130, 0.0, t13))
     t139 = t34 * t137
     t140 = _part2(t129)
     t141 = 2.0 * t140

@@ -43,9 +43,9 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
-        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
     return y;
 }
 
@@ -71,74 +71,69 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0x1.ba3b93ab41fp-8) NEXT(-0x1.d22ea181e8f8dp-7) NEXT(0x1.371ac7619864p-7) NEXT(0x1.a950a69aad06dp-7)
-        NEXT(-0x1.ccd17c3439197p-6) NEXT(0x1.ad5677b96d8ecp-7) NEXT(0x1.f2383385a544cp-8) NEXT(-0x1.b93fb7657b7b2p-11)
-        NEXT(-0x1.62c159cb29618p-7) NEXT(-0x1.081390c93e7c3p-8) NEXT(0x1.6bdbcb5b63e04p-7) NEXT(0x1.a0b49860424dap-7)
-        NEXT(-0x1.6443deb4577c8p-8) NEXT(-0x1.9cb10e63a48d7p-6) NEXT(-0x1.550fd0fc36474p-6) NEXT(0x1.2df786f9ac1ddp-6)
-        NEXT(0x1.4a9f31b7ad3c9p-4) NEXT(0x1.21dbca340db84p-3) NEXT(0x1.6fa9ad6f62b19p-3) NEXT(0x1.7d99fbc7fcef2p-3)
-        NEXT(0x1.5547ed57324b4p-3) NEXT(0x1.0e7dcd1d93192p-3)
+    NEXT(0x1.ba3b93ab41fp-8) NEXT(-0.01422675024134159) NEXT(0x1.371ac7619864p-7) NEXT(0.012979585027416552)
+        NEXT(-0.028126117032017808) NEXT(0.01310234876551105) NEXT(0.007602226809145195) NEXT(-0.0008416154711860995)
+        NEXT(-0.010826271862536749) NEXT(-0.004029486511393845) NEXT(0.011104082389265642) NEXT(0.012716841127728907)
+        NEXT(-0x1.6443deb4577c8p-8) NEXT(-0.025188697864515355) NEXT(-0.020816759192574044) NEXT(0.01843059712581573)
+        NEXT(0.08071822567838106) NEXT(0.14153249713282545) NEXT(0.17952285286113392) NEXT(0.18632885650696768)
+        NEXT(0.16664109632828217) NEXT(0.13207588430885814)
     return y;
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    NEXT(0x1.f31c9ff65e143p-4) NEXT(-0x1.d365654c84c69p-2) NEXT(0x1.f653f01aad0ebp-1) NEXT(-0x1.4a971e560f5eep0)
-        NEXT(0x1.fb091c9c80af3p-1) NEXT(-0x1.4352afa8b84c1p-2) NEXT(-0x1.1aec72997fa9p-4) NEXT(-0x1.cd3b089bf0122p-8)
-        NEXT(0x1.72e8782995d9fp-4) NEXT(0x1.1148721923bdcp-5) NEXT(-0x1.2239787b29fdap-4) NEXT(-0x1.bc8b8959a82dap-5)
-        NEXT(0x1.505f192e86f9cp-5) NEXT(0x1.306e61245100cp-4) NEXT(0x1.6bfd7350c5cdap-8) NEXT(-0x1.385470c9661fap-4)
-        NEXT(-0x1.370c4253b773p-4) NEXT(0x1.71bfebc4a6386p-7) NEXT(0x1.dc7cfa4c3a3b8p-4) NEXT(0x1.5f718d5575e6cp-3)
-        NEXT(0x1.46d3d78e808b7p-3) NEXT(0x1.b5a96b5a329ccp-4) NEXT(0x1.a04ba48d9d27dp-5) NEXT(0x1.d0fb6385ac0e4p-7)
+    NEXT(0.12185347066213574) NEXT(-0.4564414813950806) NEXT(0.9811091454089625) NEXT(-1.2913683853251956)
+        NEXT(0.9903038922351172) NEXT(-0.3157451101997815) NEXT(-0.06907315030546557) NEXT(-0.007037820436323979)
+        NEXT(0.09055373133138865) NEXT(0.033359740112352404) NEXT(-0.07085558951314344) NEXT(-0.05426575494971582)
+        NEXT(0.041060971434688315) NEXT(0.07432401605643707) NEXT(0.005554047253802008) NEXT(-0.07625240380583156)
+        NEXT(-0.07593942555419342) NEXT(0.011283865090534705) NEXT(0.11633012554706468) NEXT(0.1716033021646014)
+        NEXT(0.15958374408370954) NEXT(0.10685102400308394) NEXT(0.05081731929104636) NEXT(0.01419012412529281)
     return y;
 }
 
 static const double table7[7][19] = {
-    {0x1.550ed6p-4, -0x1.ac55a8b41300dp-20, 0x1.98e2eac720ae8p-18, -0x1.567a1a9b41ceap-13, 0x1.b06714eb9e11fp-12,
-     -0x1.52bdcd3f23269p-11, 0x1.4971ce68d681ap-8, -0x1.ad737654ee4d8p-8, -0x1.be58a1f9aaf53p-4, 0x1.01c50a2319849p-1,
-     -0x1.e1e43bfac53dfp-21, -0x1.6dfecb79b02edp-14, -0x1.51fd5c492f3a6p-12, -0x1.ad76b872ce38ep-9,
-     0x1.01c50a4e1bf03p-2, 0x1.76e6c9452e33bp-37, 0x1.194780c25205ep-32, 0x1.1f5b5bfa9ce3cp-34,
-     -0x1.26d268749da6ep-36},
-    {0x1.72093cp-3, -0x1.393995e515cp-20, -0x1.253e7e71183adp-13, 0x1.ecf7019f4b095p-12, -0x1.769ac9455a476p-11,
-     -0x1.3b21039cb902ep-10, 0x1.07b201c048342p-7, -0x1.2a37af6faa87cp-7, -0x1.034eee18fe959p-3, 0x1.0144cdb99c2a5p-1,
-     -0x1.3dc020e3d246ap-20, 0x1.daf199a2af401p-13, -0x1.3aeb4a30e445ap-11, -0x1.2a386cd4ec8ddp-8,
-     0x1.0144cd4e5ede7p-2, -0x1.ed2bf5cd7de52p-39, -0x1.f90fb1ca15e57p-31, 0x1.713ba45e186c9p-34,
-     -0x1.11e38884207c2p-37},
-    {0x1.2db908p-2, -0x1.6ce566c71f8d3p-15, -0x1.20c4e749d915bp-12, 0x1.c9a0744b0ea0bp-12, -0x1.9dfad700e61ccp-11,
-     -0x1.1df2ea6ace8a1p-9, 0x1.a2eeb899902e2p-7, -0x1.9ee2351ee3609p-7, -0x1.2cf0eb397e57ap-3, 0x1.00ac700994101p-1,
-     -0x1.75f403f85288fp-16, 0x1.e4292e35e744bp-13, -0x1.1dd8f4cabde33p-10, -0x1.9ee2d897bec29p-8,
-     0x1.00ac6f5452833p-2, -0x1.a4f258fc1da1fp-36, 0x1.a92540d65b554p-31, 0x1.77b2362e273abp-34,
-     -0x1.7aba6b6d1bca9p-40},
-    {0x1.b6426p-2, -0x1.7898819fdc947p-13, -0x1.025a59fdc3e04p-12, 0x1.53aa38a1a12fbp-10, -0x1.b285ac732837dp-10,
-     -0x1.054974a0d1c78p-8, 0x1.4d29947a142c4p-6, -0x1.212b00706f8d5p-6, -0x1.5cc6479f59664p-3, 0x1.ffee2538a728bp-2,
-     -0x1.7b3aab276a538p-14, 0x1.486417212d33ep-11, -0x1.052a2b0b58b5dp-9, -0x1.212a9a8f8b368p-7,
-     0x1.ffee23c5416c8p-3, -0x1.347e69436501cp-35, -0x1.39554f354673p-29, 0x1.bae23a088e37fp-34,
-     0x1.6b6bb4bcf75b5p-37},
-    {0x1.2affaep-1, -0x1.b9ac39160c7b7p-13, -0x1.579798b71999p-13, 0x1.528aa3ef8d16bp-8, -0x1.64af0ef3cbf39p-8,
-     -0x1.d6f90b16b293dp-8, 0x1.083f55348a30ap-5, -0x1.93ed8f4c4b21ap-6, -0x1.938d4e3e40053p-3, 0x1.fe3d7d41b2e9cp-2,
-     -0x1.c5d1f4d4be03fp-14, 0x1.51320c18f2a7p-9, -0x1.d6fe9812f3fa7p-9, -0x1.93ecbd1022897p-7, 0x1.fe3d7ca367565p-3,
-     -0x1.3514204c31937p-32, -0x1.2662af4e5e80dp-30, -0x1.938bd0a34498ep-36, 0x1.076fcda9e65abp-36},
-    {0x1.8870aap-1, -0x1.ca4020696b2a6p-15, -0x1.cb3239550e3b6p-14, 0x1.31e98ff7f0712p-8, -0x1.b56d0fcaff7a4p-8,
-     -0x1.a84db08843292p-7, 0x1.a2c9090896f76p-5, -0x1.1aaa3654a287cp-5, -0x1.d20c73a77d424p-3, 0x1.fc3866290c85ep-2,
-     -0x1.eac91c4afbd1ep-16, 0x1.35950c22b55e8p-9, -0x1.a8578f4c8ce37p-8, -0x1.1aa9d690b72ap-6, 0x1.fc38666c17825p-3,
-     -0x1.734d842fa511ep-33, 0x1.840070a58c61p-29, -0x1.15ccf9239b864p-34, 0x1.c471a1d03f807p-37},
-    {0x1.f5c29p-1, -0x1.5cf091ca1018ep-16, 0x1.640dd501161f3p-15, 0x1.55cd394b30b83p-10, -0x1.aa6c23b538014p-9,
-     -0x1.837ebca7df7cbp-6, 0x1.4ccce40185e39p-4, -0x1.8c9260fa6b79fp-5, -0x1.0c7fbe23ac8d2p-2, 0x1.f9cd0e9fd2b0dp-2,
-     -0x1.6377637445c4dp-17, 0x1.592d723b886fcp-11, -0x1.838e1e38aec51p-7, -0x1.8c92139464e2ap-6,
-     0x1.f9cd0f91e4eb5p-3, -0x1.b983370ded718p-37, 0x1.fd571738dd265p-32, -0x1.3d904d7f6b5dap-32,
-     0x1.157fc7ba2188bp-37},
+    {0x1.550ed6p-4, -0x1.ac55a8b41300dp-20, 6.092882080757234e-06, -0x1.567a1a9b41ceap-13, 0.0004123713140198482,
+     -0.000646097971086568, 0x1.4971ce68d681ap-8, -0.006552902593221797, -0.10897124549472652, 0.5034564178320206,
+     -8.975929398380962e-07, -8.726007754501402e-05, -0x1.51fd5c492f3a6p-12, -0x1.ad76b872ce38ep-9,
+     0.25172821141949003, 1.065534174358843e-11, 2.558220407603572e-10, 6.53373882045104e-11, -0x1.26d268749da6ep-36},
+    {0x1.72093cp-3, -0x1.393995e515cp-20, -0x1.253e7e71183adp-13, 0x1.ecf7019f4b095p-12, -0.0007145016358382067,
+     -0.001202121587248871, 0.00804734311583533, -0.009100876486020086, -0.12661539090897625, 0.5024780549120648,
+     -0x1.3dc020e3d246ap-20, 0.0002264708283145345, -0.0006006605163851972, -0.004550482340095222, 0.2512390212138755,
+     -0x1.ed2bf5cd7de52p-39, -9.187011648480628e-10, 8.395385902984561e-11, -7.784387941589133e-12},
+    {0x1.2db908p-2, -0x1.6ce566c71f8d3p-15, -0x1.20c4e749d915bp-12, 0x1.c9a0744b0ea0bp-12, -0.000789603887926532,
+     -0x1.1df2ea6ace8a1p-9, 0.012784805428169791, -0.012661243379421998, -0.14694389123159707, 0.5013155948345515,
+     -0x1.75f403f85288fp-16, 0x1.e4292e35e744bp-13, -0.0010904216202883954, -0.006330659751024683, 0.2506577868667847,
+     -2.392804789796556e-11, 7.733351969166672e-10, 8.542341202554708e-11, -0x1.7aba6b6d1bca9p-40},
+    {0x1.b6426p-2, -0x1.7898819fdc947p-13, -0x1.025a59fdc3e04p-12, 0.0012957188668291642, -0.0016575705056214023,
+     -0.003986922239000205, 0.020334620472854295, -0.017649412564190243, -0.17030006365819184, 0.4999318900898195,
+     -9.041528084332152e-05, 0.0006263560827820325, -0x1.052a2b0b58b5dp-9, -0.00882465884122903, 0.2499659342358227,
+     -3.507168386134711e-11, -0x1.39554f354673p-29, 0x1.bae23a088e37fp-34, 1.032903829227782e-11},
+    {0x1.2affaep-1, -0x1.b9ac39160c7b7p-13, -0x1.579798b71999p-13, 0.005165734313369401, -0.005442563200446498,
+     -0.00718647499770447, 0.03225676194808187, -0.02465380662867931, -0.19704686286422887, 0.49828143800253044,
+     -0x1.c5d1f4d4be03fp-14, 0x1.51320c18f2a7p-9, -0.003593402923321737, -0.012326805416041515, 0.24914071439426802,
+     -0x1.3514204c31937p-32, -1.07096816449212e-09, -2.293894296540507e-11, 1.497464449633846e-11},
+    {0x1.8870aap-1, -0x1.ca4020696b2a6p-15, -0x1.cb3239550e3b6p-14, 0.004667852066576621, -0.006674591403678241,
+     -0.01294871444454174, 0.05112125172010355, -0.03450499164053242, -0.22756281237494236, 0.49630889535467826,
+     -0x1.eac91c4afbd1ep-16, 0x1.35950c22b55e8p-9, -0.006474945530999635, -0x1.1aa9d690b72ap-6, 0.24815444962854474,
+     -0x1.734d842fa511ep-33, 0x1.840070a58c61p-29, -6.316456087025699e-11, 0x1.c471a1d03f807p-37},
+    {0x1.f5c29p-1, -2.079842833091618e-05, 4.244494812927551e-05, 0.001303869840555833, -0.00325334487807539,
+     -0.023650821909079228, 0.08125008644889754, -0.04840964261107605, -0.26220604984986295, 0.49394629335863344,
+     -1.059372309745849e-05, 0.0006583738790519596, -0.01182724452643505, -0.024204749222532275, 0.24697315372451603,
+     -0x1.b983370ded718p-37, 0x1.fd571738dd265p-32, -2.888224867288461e-10, 7.886999962445745e-12},
 };
 
 static void hardtanh_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1];
-    const double min_val = params[0];
-    const double max_val = params[1];
+    const double p_min_val = params[0];
+    const double p_max_val = params[1];
     double *restrict out_mean = out[0], *restrict out_var = out[1];
     double s[22][LANES], a[5][LANES] = {{0.0}};
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = max_val * 0.5;
-        s[19][i] = t0 + (min_val * (-0.5));
-        s[20][i] = t0 + (min_val * 0.5);
+        double t0 = p_max_val * 0.5;
+        s[19][i] = t0 + (p_min_val * (-0.5));
+        s[20][i] = t0 + (p_min_val * 0.5);
         s[21][i] = s[19][i] * s[19][i];
         double t4 = var[i] * (1.0 / s[21][i]);
         s[18][i] = (mean[i] - s[20][i]) / s[19][i];
@@ -157,8 +152,8 @@ static void hardtanh_exact_float64_forward_block(const double *const *in, const 
         double t18 = t15 ? 1406.25 : t17;
         double t19 = exp64(t18 * (-0.5));
         double t20 = 1.0 / (FMA(t16, 0.25, 1.0));
-        s[10][i] = t19 * (t20 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t20 - 0.25)));
-        s[5][i] = t13 * (t19 * 0x1.9884533d43651p-2);
+        s[10][i] = t19 * (t20 * (polynomial0(-0.0012046932669558172, t20 - 0.25)));
+        s[5][i] = t13 * (t19 * 0.3989422804014327);
         double t23 = t13 * t16;
         double t24 = t13 * t13;
         double t25 = s[13][i] ? t7 : 0x1.f5c29p-2;
@@ -168,8 +163,8 @@ static void hardtanh_exact_float64_forward_block(const double *const *in, const 
         double t29 = t26 ? 0.0 : t28;
         double t30 = 1.0 / t28;
         double t31 = t26 ? 0.0 : t30;
-        double t32 = (mean[i] - min_val) / s[19][i];
-        double t33 = (mean[i] - max_val) / s[19][i];
+        double t32 = (mean[i] - p_min_val) / s[19][i];
+        double t33 = (mean[i] - p_max_val) / s[19][i];
         _Bool t34 = t32 < 0.0;
         _Bool t35 = t33 < 0.0;
         double t36 = t34 ? 1.0 : (-1.0);
@@ -181,8 +176,8 @@ static void hardtanh_exact_float64_forward_block(const double *const *in, const 
         double t42 = exp64(t41 * (-0.5));
         double t43 = t39 ? 0.0 : t42;
         double t44 = 1.0 / (FMA(t40, 0.25, 1.0));
-        double t45 = t44 * (t44 * (t44 * (polynomial1(-0x1.d83ed7bcbc437p-7, t44 - 0.25))));
-        double t46 = (FMA(t45, -(t40 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t41);
+        double t45 = t44 * (t44 * (t44 * (polynomial1(-0.01441178831143662, t44 - 0.25))));
+        double t46 = (FMA(t45, -(t40 * 2.0), 0.3989422804014327)) / (1.0 + t41);
         double t47 = t31 * (ABS(t33));
         _Bool t48 = t26 | (37.5 < t47);
         double t49 = t48 ? 37.5 : t47;
@@ -190,8 +185,8 @@ static void hardtanh_exact_float64_forward_block(const double *const *in, const 
         double t51 = exp64(t50 * (-0.5));
         double t52 = t48 ? 0.0 : t51;
         double t53 = 1.0 / (FMA(t49, 0.25, 1.0));
-        double t54 = t53 * (t53 * (t53 * (polynomial1(-0x1.d83ed7bcbc437p-7, t53 - 0.25))));
-        double t55 = (FMA(t54, -(t49 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t50);
+        double t54 = t53 * (t53 * (t53 * (polynomial1(-0.01441178831143662, t53 - 0.25))));
+        double t55 = (FMA(t54, -(t49 * 2.0), 0.3989422804014327)) / (1.0 + t50);
         double t56 = t29 * (t43 * t46);
         double t57 = t29 * (t52 * t55);
         double t58 = t56 - t57;
@@ -238,8 +233,8 @@ static void hardtanh_exact_float64_forward_block(const double *const *in, const 
             double t6 = t3 ? 1406.25 : t5;
             double t7 = exp64(t6 * (-0.5));
             double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t9 = t7 * (t8 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t8 - 0.25)));
-            double t10 = t1 * (t7 * 0x1.9884533d43651p-2);
+            double t9 = t7 * (t8 * (polynomial0(-0.0012046932669558172, t8 - 0.25)));
+            double t10 = t1 * (t7 * 0.3989422804014327);
             double t11 = t1 * t4;
             double t12 = t1 * t1;
             double t13 = t10 * t11;
@@ -260,21 +255,21 @@ static void hardtanh_exact_float64_forward_block(const double *const *in, const 
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = FMA(s[3][i], 0x1.5caa778b5b77ep-34, FMA(s[2][i], 0x1.a2683558b71b7p-41, a[4][i]));
+        double t0 = FMA(s[3][i], 7.927744413842462e-11, FMA(s[2][i], 7.432402497962834e-13, a[4][i]));
         double t1 = FMA(s[7][i], (-0x1.96b8f11964646p-20), FMA(s[6][i], (-0x1.6a60d3fb319d7p-29), a[3][i]));
         double t2 = FMA(s[9][i], (-0x1.35df37ba92c5fp-9), FMA(s[8][i], (-0x1.697db6d522d6bp-13), t1));
         double t3 = FMA(s[5][i], (-0x1.62b2b60752437p-36), FMA(s[4][i], 0x1.c4bd1de39033dp-36, t0));
-        double t4 = t3 + ((FMA(s[10][i], 0x1.02312ddbe016p-2, t2)) * s[11][i]);
-        double t5 = FMA(s[7][i], 0x1.5caa778b5b77ep-34, FMA(s[6][i], 0x1.a2683558b71b7p-41, a[2][i]));
+        double t4 = t3 + ((FMA(s[10][i], 0.25214072851669833, t2)) * s[11][i]);
+        double t5 = FMA(s[7][i], 7.927744413842462e-11, FMA(s[6][i], 7.432402497962834e-13, a[2][i]));
         double t6 = FMA(s[2][i], (-0x1.96b8f11964646p-20), FMA(s[12][i], (-0x1.6a60d3fb319d7p-29), a[1][i]));
         double t7 = FMA(s[4][i], (-0x1.35df37ba92c5fp-9), FMA(s[3][i], (-0x1.697db6d522d6bp-13), t6));
         double t8 = FMA(s[9][i], (-0x1.62b2b60752437p-36), FMA(s[8][i], 0x1.c4bd1de39033dp-36, t5));
-        double t9 = t8 + ((FMA(s[5][i], 0x1.02312ddbe016p-2, t7)) * s[11][i]);
-        double t10 = FMA(s[2][i], 0x1.6843d6f7848dfp-23, FMA(s[6][i], (-0x1.02b9f5d9ef9d7p-30), a[0][i]));
+        double t9 = t8 + ((FMA(s[5][i], 0.25214072851669833, t7)) * s[11][i]);
+        double t10 = FMA(s[2][i], 1.67761463152277e-07, FMA(s[6][i], (-9.41241187841362e-10), a[0][i]));
         double t11 = FMA(s[3][i], 0x1.e75777c130376p-15, FMA(s[7][i], (-0x1.49987f01261ebp-19), t10));
-        double t12 = FMA(s[4][i], 0x1.9ba2ad386d8d5p-9, FMA(s[8][i], (-0x1.699b9ec7f67c6p-12), t11));
-        double t13 = FMA(s[5][i], (-0x1.7fbdf51d561cbp-4), FMA(s[9][i], (-0x1.35dafe2520f1p-8), t12));
-        double t14 = (FMA(s[10][i], 0x1.02312c78199c8p-1, t13)) - (t4 * t4);
+        double t12 = FMA(s[4][i], 0.003140529294081688, FMA(s[8][i], (-0x1.699b9ec7f67c6p-12), t11));
+        double t13 = FMA(s[5][i], (-0.09368701694382435), FMA(s[9][i], (-0x1.35dafe2520f1p-8), t12));
+        double t14 = (FMA(s[10][i], 0.5042814156157016, t13)) - (t4 * t4);
         double t15 = t9 * (s[0][i] * t9);
         double t16 = (t14 < t15) ? t15 : t14;
         double t17 = s[13][i] ? s[14][i] : t16;
@@ -299,17 +294,17 @@ static void hardtanh_exact_float64_backward_block(const double *const *in, const
 {
     const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
         in[3];
-    const double min_val = params[0];
-    const double max_val = params[1];
+    const double p_min_val = params[0];
+    const double p_max_val = params[1];
     double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
     double s[23][LANES], a[8][LANES] = {{0.0}};
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = max_val * 0.5;
-        double t1 = t0 + (min_val * (-0.5));
+        double t0 = p_max_val * 0.5;
+        double t1 = t0 + (p_min_val * (-0.5));
         double t2 = t1 * t1;
         double t3 = var[i] * (1.0 / t2);
-        double t4 = (mean[i] - (t0 + (min_val * 0.5))) / t1;
+        double t4 = (mean[i] - (t0 + (p_min_val * 0.5))) / t1;
         double t5 = (0.0 <= t3) ? 1.0 : (-1.0);
         double t6 = t3 * (SQRT(t5));
         s[1][i] = ABS(t4);
@@ -324,8 +319,8 @@ static void hardtanh_exact_float64_backward_block(const double *const *in, const
         double t16 = t13 ? 1406.25 : t15;
         double t17 = exp64(t16 * (-0.5));
         double t18 = 1.0 / (FMA(t14, 0.25, 1.0));
-        s[10][i] = t17 * (t18 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t18 - 0.25)));
-        s[5][i] = t11 * (t17 * 0x1.9884533d43651p-2);
+        s[10][i] = t17 * (t18 * (polynomial0(-0.0012046932669558172, t18 - 0.25)));
+        s[5][i] = t11 * (t17 * 0.3989422804014327);
         double t21 = t11 * t14;
         double t22 = t11 * t11;
         double t23 = s[14][i] ? t6 : 0x1.f5c29p-2;
@@ -335,8 +330,8 @@ static void hardtanh_exact_float64_backward_block(const double *const *in, const
         double t27 = t24 ? 0.0 : t26;
         double t28 = 1.0 / t26;
         double t29 = t24 ? 0.0 : t28;
-        double t30 = (mean[i] - min_val) / t1;
-        double t31 = (mean[i] - max_val) / t1;
+        double t30 = (mean[i] - p_min_val) / t1;
+        double t31 = (mean[i] - p_max_val) / t1;
         _Bool t32 = t30 < 0.0;
         _Bool t33 = t31 < 0.0;
         double t34 = t32 ? 1.0 : (-1.0);
@@ -357,9 +352,9 @@ static void hardtanh_exact_float64_backward_block(const double *const *in, const
         double t49 = exp64(t48 * (-0.5));
         double t50 = t46 ? 0.0 : t49;
         double t51 = 1.0 / (FMA(t47, 0.25, 1.0));
-        double t52 = t51 * (t51 * (t51 * (polynomial1(-0x1.d83ed7bcbc437p-7, t51 - 0.25))));
-        double t53 = (FMA(t52, -(t47 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t48);
-        double t54 = t50 * 0x1.9884533d43651p-2;
+        double t52 = t51 * (t51 * (t51 * (polynomial1(-0.01441178831143662, t51 - 0.25))));
+        double t53 = (FMA(t52, -(t47 * 2.0), 0.3989422804014327)) / (1.0 + t48);
+        double t54 = t50 * 0.3989422804014327;
         double t55 = t50 * (FMA(t47, t53, t52 * 2.0));
         double t56 = t29 * (ABS(t31));
         _Bool t57 = t24 | (37.5 < t56);
@@ -368,9 +363,9 @@ static void hardtanh_exact_float64_backward_block(const double *const *in, const
         double t60 = exp64(t59 * (-0.5));
         double t61 = t57 ? 0.0 : t60;
         double t62 = 1.0 / (FMA(t58, 0.25, 1.0));
-        double t63 = t62 * (t62 * (t62 * (polynomial1(-0x1.d83ed7bcbc437p-7, t62 - 0.25))));
-        double t64 = (FMA(t63, -(t58 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t59);
-        double t65 = t61 * 0x1.9884533d43651p-2;
+        double t63 = t62 * (t62 * (t62 * (polynomial1(-0.01441178831143662, t62 - 0.25))));
+        double t64 = (FMA(t63, -(t58 * 2.0), 0.3989422804014327)) / (1.0 + t59);
+        double t65 = t61 * 0.3989422804014327;
         double t66 = t61 * (FMA(t58, t64, t63 * 2.0));
         double t67 = t27 * (t50 * t53);
         double t68 = t27 * (t61 * t64);
@@ -414,7 +409,7 @@ static void hardtanh_exact_float64_backward_block(const double *const *in, const
             double t6 = t3 ? 1406.25 : t5;
             double t7 = exp64(t6 * (-0.5));
             double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t9 = t1 * (t7 * 0x1.9884533d43651p-2);
+            double t9 = t1 * (t7 * 0.3989422804014327);
             double t10 = t1 * t4;
             double t11 = t1 * t1;
             double t12 = t9 * t10;
@@ -435,42 +430,42 @@ static void hardtanh_exact_float64_backward_block(const double *const *in, const
             a[4][i] = FMA(t9, c[14], FMA(t13, c[13], FMA(t15, c[12], FMA(t17, c[11], FMA(t19, c[10], a[4][i])))));
             a[5][i] = FMA(t12, c[18], FMA(t14, c[17], FMA(t16, c[16], FMA(t18, c[15], a[5][i]))));
             a[6][i] = FMA(t12, c[13], FMA(t14, c[12], FMA(t16, c[11], FMA(t18, c[10], a[6][i]))));
-            a[6][i] = FMA(t7 * (t8 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t8 - 0.25))), c[14], a[6][i]);
+            a[6][i] = FMA(t7 * (t8 * (polynomial0(-0.0012046932669558172, t8 - 0.25))), c[14], a[6][i]);
             a[7][i] = FMA(t9, c[18], FMA(t13, c[17], FMA(t15, c[16], FMA(t17, c[15], a[7][i]))));
         }
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = FMA(s[3][i], 0x1.5caa778b5b77ep-34, FMA(s[2][i], 0x1.a2683558b71b7p-41, a[7][i]));
+        double t0 = FMA(s[3][i], 7.927744413842462e-11, FMA(s[2][i], 7.432402497962834e-13, a[7][i]));
         double t1 = FMA(s[7][i], (-0x1.96b8f11964646p-20), FMA(s[6][i], (-0x1.6a60d3fb319d7p-29), a[6][i]));
         double t2 = FMA(s[9][i], (-0x1.35df37ba92c5fp-9), FMA(s[8][i], (-0x1.697db6d522d6bp-13), t1));
         double t3 = FMA(s[5][i], (-0x1.62b2b60752437p-36), FMA(s[4][i], 0x1.c4bd1de39033dp-36, t0));
-        double t4 = t3 + ((FMA(s[10][i], 0x1.02312ddbe016p-2, t2)) * s[11][i]);
-        double t5 = FMA(s[7][i], 0x1.5caa778b5b77ep-34, FMA(s[6][i], 0x1.a2683558b71b7p-41, a[5][i]));
+        double t4 = t3 + ((FMA(s[10][i], 0.25214072851669833, t2)) * s[11][i]);
+        double t5 = FMA(s[7][i], 7.927744413842462e-11, FMA(s[6][i], 7.432402497962834e-13, a[5][i]));
         double t6 = FMA(s[2][i], (-0x1.96b8f11964646p-20), FMA(s[12][i], (-0x1.6a60d3fb319d7p-29), a[4][i]));
         double t7 = FMA(s[4][i], (-0x1.35df37ba92c5fp-9), FMA(s[3][i], (-0x1.697db6d522d6bp-13), t6));
         double t8 = FMA(s[9][i], (-0x1.62b2b60752437p-36), FMA(s[8][i], 0x1.c4bd1de39033dp-36, t5));
-        double t9 = t8 + ((FMA(s[5][i], 0x1.02312ddbe016p-2, t7)) * s[11][i]);
-        double t10 = FMA(s[2][i], 0x1.5caa778b5b77ep-34, FMA(s[12][i], 0x1.a2683558b71b7p-41, a[3][i]));
+        double t9 = t8 + ((FMA(s[5][i], 0.25214072851669833, t7)) * s[11][i]);
+        double t10 = FMA(s[2][i], 7.927744413842462e-11, FMA(s[12][i], 7.432402497962834e-13, a[3][i]));
         double t11 = FMA(s[6][i], (-0x1.96b8f11964646p-20), FMA(s[13][i], (-0x1.6a60d3fb319d7p-29), a[2][i]));
         double t12 = FMA(s[8][i], (-0x1.35df37ba92c5fp-9), FMA(s[7][i], (-0x1.697db6d522d6bp-13), t11));
         double t13 = FMA(s[4][i], (-0x1.62b2b60752437p-36), FMA(s[3][i], 0x1.c4bd1de39033dp-36, t10));
-        double t14 = t13 + ((FMA(s[9][i], 0x1.02312ddbe016p-2, t12)) * s[11][i]);
-        double t15 = FMA(s[6][i], 0x1.6843d6f7848dfp-23, FMA(s[12][i], (-0x1.02b9f5d9ef9d7p-30), a[1][i]));
+        double t14 = t13 + ((FMA(s[9][i], 0.25214072851669833, t12)) * s[11][i]);
+        double t15 = FMA(s[6][i], 1.67761463152277e-07, FMA(s[12][i], (-9.41241187841362e-10), a[1][i]));
         double t16 = FMA(s[7][i], 0x1.e75777c130376p-15, FMA(s[2][i], (-0x1.49987f01261ebp-19), t15));
-        double t17 = FMA(s[8][i], 0x1.9ba2ad386d8d5p-9, FMA(s[3][i], (-0x1.699b9ec7f67c6p-12), t16));
-        double t18 = FMA(s[9][i], (-0x1.7fbdf51d561cbp-4), FMA(s[4][i], (-0x1.35dafe2520f1p-8), t17));
-        double t19 = FMA(s[12][i], 0x1.6843d6f7848dfp-23, FMA(s[13][i], (-0x1.02b9f5d9ef9d7p-30), a[0][i]));
+        double t17 = FMA(s[8][i], 0.003140529294081688, FMA(s[3][i], (-0x1.699b9ec7f67c6p-12), t16));
+        double t18 = FMA(s[9][i], (-0.09368701694382435), FMA(s[4][i], (-0x1.35dafe2520f1p-8), t17));
+        double t19 = FMA(s[12][i], 1.67761463152277e-07, FMA(s[13][i], (-9.41241187841362e-10), a[0][i]));
         double t20 = FMA(s[2][i], 0x1.e75777c130376p-15, FMA(s[6][i], (-0x1.49987f01261ebp-19), t19));
-        double t21 = FMA(s[3][i], 0x1.9ba2ad386d8d5p-9, FMA(s[7][i], (-0x1.699b9ec7f67c6p-12), t20));
-        double t22 = FMA(s[4][i], (-0x1.7fbdf51d561cbp-4), FMA(s[8][i], (-0x1.35dafe2520f1p-8), t21));
+        double t21 = FMA(s[3][i], 0.003140529294081688, FMA(s[7][i], (-0x1.699b9ec7f67c6p-12), t20));
+        double t22 = FMA(s[4][i], (-0.09368701694382435), FMA(s[8][i], (-0x1.35dafe2520f1p-8), t21));
         double t23 = t9 * s[11][i];
         double t24 = s[14][i] ? s[15][i] : t23;
         double t25 = t14 * 0.5;
         double t26 = s[14][i] ? s[16][i] : t25;
-        double t27 = (FMA(t9, t4 * (-2.0), FMA(s[5][i], 0x1.02312c78199c8p-1, t18))) * s[11][i];
+        double t27 = (FMA(t9, t4 * (-2.0), FMA(s[5][i], 0.5042814156157016, t18))) * s[11][i];
         double t28 = s[14][i] ? s[17][i] : t27;
-        double t29 = FMA(t14, -t4, (FMA(s[9][i], 0x1.02312c78199c8p-1, t22)) * 0.5);
+        double t29 = FMA(t14, -t4, (FMA(s[9][i], 0.5042814156157016, t22)) * 0.5);
         double t30 = s[14][i] ? s[18][i] : t29;
         out_grad_mean[i] = FMA(grad_mean[i], (t24 * s[19][i]),
             grad_var[i] * (t28 * s[21][i]));

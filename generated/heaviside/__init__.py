@@ -13,4 +13,5 @@ heaviside = Op(
     variants=("exact", "tight", "logistic_input"),
     default="exact",
     doc="Heaviside step [x >= 0].",
+    float64={"tight": "exact"},
 )

@@ -15,4 +15,5 @@ leaky_relu = Op(
     variants=("exact", "tight", "fitted", "identity_delta", "logistic_input"),
     default="exact",
     doc="Leaky rectified linear unit max(x, negative_slope*x).",
+    float64={"tight": "exact"},
 )

@@ -44,9 +44,9 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
-        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
     return y;
 }
 
@@ -72,19 +72,19 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0x1.e22231e243c2ap-4) NEXT(-0x1.c60dfe9295708p-2) NEXT(0x1.e9c562ee723bp-1) NEXT(-0x1.42be6417d63f7p0)
-        NEXT(0x1.ed6eaf330eaf3p-1) NEXT(-0x1.32d4eefd89f5cp-2) NEXT(-0x1.3601aeebed7b1p-4) NEXT(-0x1.635b1277e35dap-8)
-        NEXT(0x1.7289ede87476ep-4) NEXT(0x1.109dfe3f4c84fp-5) NEXT(-0x1.221df81e68f76p-4) NEXT(-0x1.bc8f6513df199p-5)
-        NEXT(0x1.505dbaf55c934p-5) NEXT(0x1.306e8749ea37cp-4) NEXT(0x1.6bfd74f9811ccp-8) NEXT(-0x1.385471811991dp-4)
-        NEXT(-0x1.370c4248c30bbp-4) NEXT(0x1.71bfebd0a3423p-7) NEXT(0x1.dc7cfa4c17d15p-4) NEXT(0x1.5f718d557533p-3)
-        NEXT(0x1.46d3d78e809dbp-3) NEXT(0x1.b5a96b5a329d4p-4) NEXT(0x1.a04ba48d9d27cp-5) NEXT(0x1.d0fb6385ac0e4p-7)
+    NEXT(0.117708392008567) NEXT(-0.44341275949169345) NEXT(0.9565840641090428) NEXT(-1.2607176359363146)
+        NEXT(0.9637350797487144) NEXT(-0.2996404020545833) NEXT(-0.07568519905802763) NEXT(-0.005422298439851281)
+        NEXT(0.09046357090781296) NEXT(0.033278462006265934) NEXT(-0.0708293621196939) NEXT(-0.05426759473536719)
+        NEXT(0.04106031909295141) NEXT(0.07432415816459853) NEXT(0x1.6bfd74f9811ccp-8) NEXT(-0.07625240647903238)
+        NEXT(-0.07593942539478153) NEXT(0.011283865112341534) NEXT(0.11633012554510842) NEXT(0.17160330216452158)
+        NEXT(0.15958374408371764) NEXT(0.10685102400308405) NEXT(0.05081731929104635) NEXT(0.01419012412529281)
     return y;
 }
 
 static void leaky_relu_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1];
-    const double negative_slope = params[0];
+    const double p_negative_slope = params[0];
     double *restrict out_mean = out[0], *restrict out_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
@@ -100,19 +100,19 @@ static void leaky_relu_exact_float64_forward_block(const double *const *in, cons
         double t9 = exp64(-0.5 * t8 * t8);
         double t10 = t2 ? 0.0 : t6;
         double t11 = 1.0 / (FMA(t8, 0.25, 1.0));
-        double t12 = (polynomial0(-0x1.c49ef81823d75p-7, t11 - 0.25)) * (t11 * (t11 * t11));
-        double t13 = (FMA(t12, -(t8 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / ((t8 * t8) + 1.0));
-        double t14 = -negative_slope;
+        double t12 = (polynomial0(-0.013812895908158688, t11 - 0.25)) * (t11 * (t11 * t11));
+        double t13 = (FMA(t12, -(t8 * 2.0), 0.3989422804014327)) * (1.0 / ((t8 * t8) + 1.0));
+        double t14 = -p_negative_slope;
         double t15 = t0 ? t14 : 1.0;
-        double t16 = negative_slope + (-1.0);
+        double t16 = p_negative_slope + (-1.0);
         double t17 = t16 * t16;
         double t18 = t9 * (-(t13 * (t13 * t17)));
-        double t19 = FMA(t12, t17 * 2.0, FMA(FMA(t8, t13, t12 * 2.0), (negative_slope * t16) * (-2.0), t18));
-        double t20 = FMA(t12, (t16 * (negative_slope + 1.0)) * 2.0, FMA(t13, (t8 * t16) * 2.0, t18));
+        double t19 = FMA(t12, t17 * 2.0, FMA(FMA(t8, t13, t12 * 2.0), (p_negative_slope * t16) * (-2.0), t18));
+        double t20 = FMA(t12, (t16 * (p_negative_slope + 1.0)) * 2.0, FMA(t13, (t8 * t16) * 2.0, t18));
         double t21 = t0 ? t19 : t20;
-        double t22 = negative_slope * negative_slope;
+        double t22 = p_negative_slope * p_negative_slope;
         double t23 = t0 ? t22 : 1.0;
-        out_mean[i] = FMA(t1, t15, t10 * (t9 * (t13 * (1.0 - negative_slope))));
+        out_mean[i] = FMA(t1, t15, t10 * (t9 * (t13 * (1.0 - p_negative_slope))));
         out_var[i] = FMA(var[i], t23, var[i] * (t9 * t21));
     }
 }
@@ -129,7 +129,7 @@ static void leaky_relu_exact_float64_backward_block(const double *const *in, con
 {
     const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
         in[3];
-    const double negative_slope = params[0];
+    const double p_negative_slope = params[0];
     double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
@@ -147,33 +147,33 @@ static void leaky_relu_exact_float64_backward_block(const double *const *in, con
         double t11 = 1.0 / t6;
         double t12 = t2 ? 0.0 : t11;
         double t13 = 1.0 / (FMA(t8, 0.25, 1.0));
-        double t14 = (polynomial0(-0x1.c49ef81823d75p-7, t13 - 0.25)) * (t13 * (t13 * t13));
-        double t15 = (FMA(t14, -(t8 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / ((t8 * t8) + 1.0));
+        double t14 = (polynomial0(-0.013812895908158688, t13 - 0.25)) * (t13 * (t13 * t13));
+        double t15 = (FMA(t14, -(t8 * 2.0), 0.3989422804014327)) * (1.0 / ((t8 * t8) + 1.0));
         double t16 = FMA(t8, t15, t14 * 2.0);
-        double t17 = negative_slope + (-1.0);
-        double t18 = t16 * (1.0 - negative_slope);
+        double t17 = p_negative_slope + (-1.0);
+        double t18 = t16 * (1.0 - p_negative_slope);
         double t19 = t16 * t17;
         double t20 = t0 ? t18 : t19;
-        double t21 = t0 ? negative_slope : 1.0;
+        double t21 = t0 ? p_negative_slope : 1.0;
         double t22 = t17 * t17;
         double t23 = t22 * 2.0;
         double t24 = t16 * (t15 * t23);
         double t25 = t8 * t17;
-        double t26 = negative_slope * t17;
+        double t26 = p_negative_slope * t17;
         double t27 = t26 * (-2.0);
-        double t28 = FMA(t15, t23, FMA(t27, 0x1.9884533d43651p-2, t9 * (-t24)));
+        double t28 = FMA(t15, t23, FMA(t27, 0.3989422804014327, t9 * (-t24)));
         double t29 = FMA(t15, t27, FMA(t16, t25 * (-2.0), t9 * t24));
         double t30 = t0 ? t28 : t29;
-        double t31 = t9 * (-((t15 * t22) * 0x1.9884533d43651p-2));
-        double t32 = t17 * (negative_slope + 1.0);
-        double t33 = FMA(t16, -t32, FMA(-(t8 * t26), 0x1.9884533d43651p-2, t31));
-        double t34 = FMA(t16, t32, FMA(t25, 0x1.9884533d43651p-2, t31));
+        double t31 = t9 * (-((t15 * t22) * 0.3989422804014327));
+        double t32 = t17 * (p_negative_slope + 1.0);
+        double t33 = FMA(t16, -t32, FMA(-(t8 * t26), 0.3989422804014327, t31));
+        double t34 = FMA(t16, t32, FMA(t25, 0.3989422804014327, t31));
         double t35 = t0 ? t33 : t34;
-        double t36 = negative_slope * negative_slope;
+        double t36 = p_negative_slope * p_negative_slope;
         double t37 = t0 ? t36 : 1.0;
         out_grad_mean[i] = FMA(grad_mean[i], ((t9 * t20) + t21),
             grad_var[i] * (t10 * (t9 * t30)));
-        out_grad_var[i] = FMA(grad_mean[i], (t12 * (t9 * ((t17 * (-0.5)) * 0x1.9884533d43651p-2))),
+        out_grad_var[i] = FMA(grad_mean[i], (t12 * (t9 * ((t17 * (-0.5)) * 0.3989422804014327))),
             grad_var[i] * ((t9 * t35) + t37));
     }
 }

@@ -4,8 +4,8 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (48)-(50)
 //
 // rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
-// program      h217671f01791225272187eb43761bbb632f5bf413d525fea5591de208abcef18
-// operations   leaky_relu_fitted_forward 309, leaky_relu_fitted_backward 268
+// program      h221c9e8c58df0e7b86f365edc1822a7c7e801a96ca2a7e8ba1bf9d6ae20d825b
+// operations   leaky_relu_fitted_forward 311, leaky_relu_fitted_backward 270
 //
 // Certificate:
 //   mean 7.3, var 4.42, dmean_dmu 6.2, dmean_dvar 2.95, dvar_dmu 6.47, dvar_dvar 5.79 ulp,
@@ -141,75 +141,76 @@ INLINE void leaky_relu_fitted_forward_element(
     float t71 = t4 ? t70 : t63;  // mean/sigma
     float t72 = t71 * 2.66128f;
     float t73 = FMA(t69, 1.442695f, 12582912.0f);
-    _Bool t74 = t72 < 0.0f;
-    float t75 = -ABS(t72);
-    float t76 = t73 - 12582912.0f;
-    uint32_t t77 = as_bits(t73);
-    float t78 = FMA(t76, -0.69314575f, t69) + FMA(t76, -1.4286068e-6f, FMA(t60, -t55, FMA(t55, t67, -t69)));
-    float t79 = as_float((((uint32_t)((int32_t)t77 >> 1u)) + 127u) << 23u);
-    float t80 = as_float((127u + ((uint32_t)((int32_t)(t77 + 1u) >> 1u))) << 23u);
-    _Bool t81 = t75 < (-176.5f);
-    float t82 = t81 ? (-176.5f) : t75;
-    float t83 = t68 * t68;
-    float t84 = -t68;
-    float t85 = -t65;
-    float t86 = t4 ? t85 : t65;
-    float t87 = FMA(t71, 8.569542e-8f, FMA(t86, 2.66128f, FMA(t71, 2.66128f, -t72)));
+    float t74 = -ABS(t72);
+    float t75 = t73 - 12582912.0f;
+    uint32_t t76 = as_bits(t73);
+    float t77 = FMA(t75, -0.69314575f, t69) + FMA(t75, -1.4286068e-6f, FMA(t60, -t55, FMA(t55, t67, -t69)));
+    float t78 = as_float((((uint32_t)((int32_t)t76 >> 1u)) + 127u) << 23u);
+    float t79 = as_float((127u + ((uint32_t)((int32_t)(t76 + 1u) >> 1u))) << 23u);
+    _Bool t80 = t74 < (-176.5f);
+    float t81 = t80 ? (-176.5f) : t74;
+    float t82 = t68 * t68;
+    float t83 = -t68;
+    float t84 = -t65;
+    float t85 = t4 ? t84 : t65;
+    float t86 = FMA(t71, 8.569542e-8f, FMA(t85, 2.66128f, FMA(t71, 2.66128f, -t72)));
+    _Bool t87 = (t72 + t86) < 0.0f;
     float t88 = t68 - 0.25f;
     float t89 = POLY12(t88, 0.026486801f, -0.12136099f, 0.1953089f, -0.090160325f, -0.0318259f, -0.059486523f,
         0.023572203f, 0.12800804f, 0.20213471f, 0.21490611f, 0.1734072f, 0.106611654f, 0.04343404f);
-    float t90 = FMA(1.442695f, t82, 12582912.0f);
+    float t90 = FMA(1.442695f, t81, 12582912.0f);
     float t91 = t90 - 12582912.0f;
     uint32_t t92 = as_bits(t90);
-    float t93 = FMA(-0.69314575f, t91, t82);
-    float t94 = -t87;
-    float t95 = t74 ? t94 : t87;
-    float t96 = -t95;
-    float t97 = t81 ? 0.0f : t96;
-    float t98 = t93 + FMA(-1.4286068e-6f, t91, t97);
-    float t99 = as_float((127u + ((uint32_t)((int32_t)t92 >> 2u))) << 23u);
-    float t100 = as_float((127u + ((uint32_t)((int32_t)(1u + t92) >> 2u))) << 23u);
-    float t101 = as_float((127u + ((uint32_t)((int32_t)(t92 + 2u) >> 2u))) << 23u);
-    float t102 = as_float((127u + ((uint32_t)((int32_t)(t92 + 3u) >> 2u))) << 23u);
-    float t103 = 1.0f + FMA(POLY4(t98, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t98 * t98,
-        t98);
-    float t104 = t81 ? 0.0f : t103;
-    float t105 = 1.0f / (1.0f + (t102 * (t101 * (t100 * (t104 * t99)))));
-    float t106 = t74 ? t102 : 1.0f;
-    float t107 = t74 ? t101 : 1.0f;
-    float t108 = t74 ? t100 : 1.0f;
-    float t109 = t104 * t105;
-    float t110 = t74 ? t109 : t105;
-    float t111 = t110 * (t29 + FMA(negative_slope_hi, t7, FMA(negative_slope_lo, t6, (t16 - (t29 - 1.0f)) +
+    float t93 = FMA(-0.69314575f, t91, t81);
+    _Bool t94 = t72 < 0.0f;
+    float t95 = -t86;
+    float t96 = t94 ? t95 : t86;
+    float t97 = -t96;
+    float t98 = t80 ? 0.0f : t97;
+    float t99 = t93 + FMA(-1.4286068e-6f, t91, t98);
+    float t100 = as_float((127u + ((uint32_t)((int32_t)t92 >> 2u))) << 23u);
+    float t101 = as_float((127u + ((uint32_t)((int32_t)(1u + t92) >> 2u))) << 23u);
+    float t102 = as_float((127u + ((uint32_t)((int32_t)(t92 + 2u) >> 2u))) << 23u);
+    float t103 = as_float((127u + ((uint32_t)((int32_t)(t92 + 3u) >> 2u))) << 23u);
+    float t104 = 1.0f + FMA(POLY4(t99, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t99 * t99,
+        t99);
+    float t105 = t80 ? 0.0f : t104;
+    float t106 = 1.0f / (1.0f + (t103 * (t102 * (t101 * (t105 * t100)))));
+    float t107 = t87 ? t103 : 1.0f;
+    float t108 = t87 ? t102 : 1.0f;
+    float t109 = t87 ? t101 : 1.0f;
+    float t110 = t105 * t106;
+    float t111 = t87 ? t110 : t106;
+    float t112 = t111 * (t29 + FMA(negative_slope_hi, t7, FMA(negative_slope_lo, t6, (t16 - (t29 - 1.0f)) +
         FMA(negative_slope_hi, t6, -t16))));
-    float t112 = t74 ? t99 : 1.0f;
-    float t113 = FMA(t106, t107 * (t108 * (t111 * (var * t112))), var * (t8 + FMA(negative_slope_hi, negative_slope_lo,
+    float t113 = t87 ? t100 : 1.0f;
+    float t114 = FMA(t107, t108 * (t109 * (t112 * (var * t113))), var * (t8 + FMA(negative_slope_hi, negative_slope_lo,
         FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi, negative_slope_hi, -t8)))));
-    float t114 = t89 * t83;  // J_1/sqrt(2 pi)
-    float t115 = t114 * t5;
-    float t116 = t115 + FMA(t114, (t6 - (t5 - 1.0f)) - negative_slope_lo, FMA(((t68 * FMA(FMA(t60, 0.25f, FMA(t55,
-        0.25f, -(t66 - 1.0f))), t84, FMA(t66, t84, 1.0f))) * (t68 * POLY3(t68, 3.1134384f, -1.915083f, 0.77936274f,
-        -0.008552464f))) + FMA(t89, FMA(t68, t68, -t83), FMA(t89, t83, -t114)), t5, FMA(t114, t5, -t115)));
-    float t117 = FMA(t116, FMA(POLY4(t78, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t78 *
-        t78, t78), t116);
-    float t118 = t46 * t117;
-    float t119 = t80 * (t79 * t118);
-    float t120 = t119 + t28;
-    float t121 = t120 - t28;
-    _Bool t122 = t4 & (ABS((t55 + t60) - sign_at_hi) < sign_width_hi);
-    float t123 = (t61 * FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(sign_taylor9_hi,
+    float t115 = t89 * t82;  // J_1/sqrt(2 pi)
+    float t116 = t115 * t5;
+    float t117 = t116 + FMA(t115, (t6 - (t5 - 1.0f)) - negative_slope_lo, FMA(((t68 * FMA(FMA(t60, 0.25f, FMA(t55,
+        0.25f, -(t66 - 1.0f))), t83, FMA(t66, t83, 1.0f))) * (t68 * POLY3(t68, 3.1134384f, -1.915083f, 0.77936274f,
+        -0.008552464f))) + FMA(t89, FMA(t68, t68, -t82), FMA(t89, t82, -t115)), t5, FMA(t115, t5, -t116)));
+    float t118 = FMA(t117, FMA(POLY4(t77, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t77 *
+        t77, t77), t117);
+    float t119 = t46 * t118;
+    float t120 = t79 * (t78 * t119);
+    float t121 = t120 + t28;
+    float t122 = t121 - t28;
+    _Bool t123 = t4 & (ABS((t55 + t60) - sign_at_hi) < sign_width_hi);
+    float t124 = (t61 * FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(sign_taylor9_hi,
         t61, sign_taylor8_hi), sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi), sign_taylor4_hi),
         sign_taylor3_hi), sign_taylor2_hi), sign_taylor1_hi), sign_taylor0_hi)) * (t46 + t52);
-    float t124 = t80 * (t79 * FMA(t52, t117, FMA(t46, t117, -t118)));
-    float t125 = t4 ? t7 : 0.0f;
-    float t126 = t120 + (t124 + FMA(t3, t125, ((t28 - (t120 - t121)) + (t119 - t121)) + FMA(t3, t17, -t28)));
-    float t127 = t122 ? t123 : t126;
-    float t128 = (t113 < 0.0f) ? 0.0f : t113;
-    float t129 = t9 ? 1.0f : var;
-    float t130 = SQRT(t129);
-    float t131 = t9 ? t128 : t130;
-    *out_mean = t127;
-    *out_var = t131;
+    float t125 = t79 * (t78 * FMA(t52, t118, FMA(t46, t118, -t119)));
+    float t126 = t4 ? t7 : 0.0f;
+    float t127 = t121 + (t125 + FMA(t3, t126, ((t28 - (t121 - t122)) + (t120 - t122)) + FMA(t3, t17, -t28)));
+    float t128 = t123 ? t124 : t127;
+    float t129 = (t114 < 0.0f) ? 0.0f : t114;
+    float t130 = t9 ? 1.0f : var;
+    float t131 = SQRT(t130);
+    float t132 = t9 ? t129 : t131;
+    *out_mean = t128;
+    *out_var = t132;
 }
 
 void leaky_relu_fitted_forward(
@@ -329,80 +330,81 @@ INLINE void leaky_relu_fitted_backward_element(
     float t54 = t51 ? (-7.6293946e-7f) : t53;
     float t55 = 2.66128f * t49;
     float t56 = t52 * (-0.5f);
-    _Bool t57 = t55 < 0.0f;
-    float t58 = -ABS(t55);
-    _Bool t59 = t58 < (-176.5f);
-    float t60 = t59 ? (-176.5f) : t58;
-    float t61 = t52 * t56;
-    float t62 = -t45;
-    float t63 = t4 ? t62 : t45;
-    float t64 = FMA(2.66128f, t63, FMA(8.569542e-8f, t49, FMA(2.66128f, t49, -t55)));
+    float t57 = -ABS(t55);
+    _Bool t58 = t57 < (-176.5f);
+    float t59 = t58 ? (-176.5f) : t57;
+    float t60 = t52 * t56;
+    float t61 = -t45;
+    float t62 = t4 ? t61 : t45;
+    float t63 = FMA(2.66128f, t62, FMA(8.569542e-8f, t49, FMA(2.66128f, t49, -t55)));
+    _Bool t64 = (t55 + t63) < 0.0f;
     float t65 = 1.0f / FMA(0.25f, t52 + t54, 1.0f);  // u = 1/(1 + t/4)
-    float t66 = FMA(t61, 1.442695f, 12582912.0f);
-    float t67 = FMA(1.442695f, t60, 12582912.0f);
+    float t66 = FMA(t60, 1.442695f, 12582912.0f);
+    float t67 = FMA(1.442695f, t59, 12582912.0f);
     float t68 = t66 - 12582912.0f;
     uint32_t t69 = as_bits(t66);
-    float t70 = FMA(t68, -0.69314575f, t61) + FMA(t68, -1.4286068e-6f, FMA(t54, -t52, FMA(t52, t56, -t61)));
+    float t70 = FMA(t68, -0.69314575f, t60) + FMA(t68, -1.4286068e-6f, FMA(t54, -t52, FMA(t52, t56, -t60)));
     float t71 = t67 - 12582912.0f;
     uint32_t t72 = as_bits(t67);
     float t73 = as_float((((uint32_t)((int32_t)t69 >> 1u)) + 127u) << 23u);
     float t74 = as_float((127u + ((uint32_t)((int32_t)(t69 + 1u) >> 1u))) << 23u);
-    float t75 = FMA(-0.69314575f, t71, t60);
-    float t76 = -t64;
-    float t77 = t57 ? t76 : t64;
-    float t78 = -t77;
-    float t79 = t59 ? 0.0f : t78;
-    float t80 = t75 + FMA(-1.4286068e-6f, t71, t79);
-    float t81 = as_float((127u + ((uint32_t)((int32_t)t72 >> 2u))) << 23u);
-    float t82 = as_float((127u + ((uint32_t)((int32_t)(1u + t72) >> 2u))) << 23u);
-    float t83 = as_float((127u + ((uint32_t)((int32_t)(t72 + 2u) >> 2u))) << 23u);
-    float t84 = as_float((127u + ((uint32_t)((int32_t)(t72 + 3u) >> 2u))) << 23u);
-    float t85 = t57 ? t81 : 1.0f;
-    float t86 = t57 ? 1.0f : t81;
-    float t87 = t86 * t85;
-    float t88 = t57 ? t82 : 1.0f;
-    float t89 = t57 ? 1.0f : t82;
-    float t90 = t89 * t88;
-    float t91 = t57 ? t83 : 1.0f;
-    float t92 = t57 ? 1.0f : t83;
-    float t93 = t92 * t91;
-    float t94 = t57 ? t84 : 1.0f;
-    float t95 = t57 ? 1.0f : t84;
-    float t96 = t95 * t94;
-    float t97 = FMA(POLY4(t70, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t70 * t70, t70);
-    float t98 = 1.0f + FMA(POLY4(t80, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t80 * t80,
-        t80);
-    float t99 = t59 ? 0.0f : t98;
-    float t100 = 1.0f / (1.0f + (t84 * (t83 * (t82 * (t99 * t81)))));
-    float t101 = t99 * t100;
-    float t102 = t65 - 0.25f;
+    float t75 = FMA(-0.69314575f, t71, t59);
+    _Bool t76 = t55 < 0.0f;
+    float t77 = -t63;
+    float t78 = t76 ? t77 : t63;
+    float t79 = -t78;
+    float t80 = t58 ? 0.0f : t79;
+    float t81 = t75 + FMA(-1.4286068e-6f, t71, t80);
+    float t82 = as_float((127u + ((uint32_t)((int32_t)t72 >> 2u))) << 23u);
+    float t83 = as_float((127u + ((uint32_t)((int32_t)(1u + t72) >> 2u))) << 23u);
+    float t84 = as_float((127u + ((uint32_t)((int32_t)(t72 + 2u) >> 2u))) << 23u);
+    float t85 = as_float((127u + ((uint32_t)((int32_t)(t72 + 3u) >> 2u))) << 23u);
+    float t86 = t64 ? t82 : 1.0f;
+    float t87 = t64 ? 1.0f : t82;
+    float t88 = t87 * t86;
+    float t89 = t64 ? t83 : 1.0f;
+    float t90 = t64 ? 1.0f : t83;
+    float t91 = t90 * t89;
+    float t92 = t64 ? t84 : 1.0f;
+    float t93 = t64 ? 1.0f : t84;
+    float t94 = t93 * t92;
+    float t95 = t64 ? t85 : 1.0f;
+    float t96 = t64 ? 1.0f : t85;
+    float t97 = t96 * t95;
+    float t98 = FMA(POLY4(t70, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t70 * t70, t70);
+    float t99 = 1.0f + FMA(POLY4(t81, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t81 * t81,
+        t81);
+    float t100 = t58 ? 0.0f : t99;
+    float t101 = 1.0f / (1.0f + (t85 * (t84 * (t83 * (t100 * t82)))));
+    float t102 = t100 * t101;
+    float t103 = t65 - 0.25f;
     // J_0/sqrt(2 pi)
-    float t103 = t65 * POLY12(t102, 0.006169786f, -0.0339257f, 0.065396704f, -0.038645655f, -0.012648344f,
+    float t104 = t65 * POLY12(t103, 0.006169786f, -0.0339257f, 0.065396704f, -0.038645655f, -0.012648344f,
         -0.023600329f, 0.018735228f, 0.080717586f, 0.14152955f, 0.179523f, 0.18632886f, 0.1666411f, 0.13207589f);
-    float t104 = t103 * (t7 + ((t5 - (t7 - 1.0f)) - negative_slope_lo));
-    float t105 = t103 * (t6 + t16);
-    float t106 = t4 ? t104 : t105;
-    float t107 = t57 ? t100 : t101;
-    float t108 = t57 ? t101 : t100;
-    float t109 = FMA(t96, t93 * (t90 * (t87 * (t108 * (t107 * ((t49 + t63) * (t32 + FMA(t19, -4.284771e-8f, FMA(t31,
-        -1.33064f, FMA(t19, -1.33064f, -t32))))))))), FMA(t94, t91 * (t88 * (t85 * (t108 * (t19 + t31)))), t8 +
+    float t105 = t104 * (t7 + ((t5 - (t7 - 1.0f)) - negative_slope_lo));
+    float t106 = t104 * (t6 + t16);
+    float t107 = t4 ? t105 : t106;
+    float t108 = t64 ? t101 : t102;
+    float t109 = t64 ? t102 : t101;
+    float t110 = FMA(t97, t94 * (t91 * (t88 * (t109 * (t108 * ((t49 + t62) * (t32 + FMA(t19, -4.284771e-8f, FMA(t31,
+        -1.33064f, FMA(t19, -1.33064f, -t32))))))))), FMA(t95, t92 * (t89 * (t86 * (t109 * (t19 + t31)))), t8 +
         FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi,
         negative_slope_hi, -t8)))));
-    float t110 = t9 ? t109 : t18;
-    float t111 = t14 * FMA(t38, -(t38 * t47), t38);
-    float t112 = t2 ? 0.0f : t111;
-    float t113 = FMA(t110, grad_var, (t74 * (t73 * (t112 * FMA(t97, t34, t34)))) * grad_mean);
-    float t114 = t108 * (t107 * (t33 + FMA(t19, 8.569542e-8f, FMA(t31, 2.66128f, FMA(t19, 2.66128f, -t33)))));
-    float t115 = t0 ? 1.0995116e+12f : 1.0f;
-    float t116 = t1 ? 3.5527137e-15f : t115;
-    float t117 = t116 * (t35 + t40);
-    float t118 = t2 ? 0.0f : t117;
-    float t119 = t96 * (t93 * (t90 * (t114 * (t118 * t87))));
-    float t120 = t9 ? t119 : t18;
-    float t121 = t4 ? negative_slope_hi : 1.0f;
-    float t122 = FMA(t120, grad_var, (t121 + (t74 * (FMA(t106, t97, t106) * t73))) * grad_mean);
-    *out_grad_mean = t122;
-    *out_grad_var = t113;
+    float t111 = t9 ? t110 : t18;
+    float t112 = t14 * FMA(t38, -(t38 * t47), t38);
+    float t113 = t2 ? 0.0f : t112;
+    float t114 = FMA(t111, grad_var, (t74 * (t73 * (t113 * FMA(t98, t34, t34)))) * grad_mean);
+    float t115 = t109 * (t108 * (t33 + FMA(t19, 8.569542e-8f, FMA(t31, 2.66128f, FMA(t19, 2.66128f, -t33)))));
+    float t116 = t0 ? 1.0995116e+12f : 1.0f;
+    float t117 = t1 ? 3.5527137e-15f : t116;
+    float t118 = t117 * (t35 + t40);
+    float t119 = t2 ? 0.0f : t118;
+    float t120 = t97 * (t94 * (t91 * (t115 * (t119 * t88))));
+    float t121 = t9 ? t120 : t18;
+    float t122 = t4 ? negative_slope_hi : 1.0f;
+    float t123 = FMA(t121, grad_var, (t122 + (t74 * (FMA(t107, t98, t107) * t73))) * grad_mean);
+    *out_grad_mean = t123;
+    *out_grad_var = t114;
 }
 
 void leaky_relu_fitted_backward(

@@ -44,9 +44,9 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
-        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
     return y;
 }
 
@@ -72,30 +72,30 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0x1.5ae01bdaa6b74p-6) NEXT(-0x1.9a7b66700a864p-4) NEXT(0x1.0924dfd748746p-2) NEXT(-0x1.9a0f27ea4dd88p-2)
-        NEXT(0x1.725930245b559p-2) NEXT(-0x1.2e0e16e0364bdp-3) NEXT(-0x1.341b59cd9d0c8p-6) NEXT(0x1.963a044fa06ddp-8)
-        NEXT(0x1.53d18121c4b09p-5) NEXT(0x1.a8e4c1220f98ap-8) NEXT(-0x1.411e7b1707bd7p-5) NEXT(-0x1.66ebf4c81ae9bp-6)
-        NEXT(0x1.f0bf2f8306cd8p-6) NEXT(0x1.5cfe6ba3c4f9ap-5) NEXT(-0x1.71cf41c034b39p-8) NEXT(-0x1.e953b68df9931p-5)
-        NEXT(-0x1.bc3c14853967ep-5) NEXT(0x1.7b3a3f1f050bp-6) NEXT(0x1.061eff9f13e77p-3) NEXT(0x1.9dfb9c861583p-3)
-        NEXT(0x1.b8209ffc636cp-3) NEXT(0x1.63234d5ae0034p-3) NEXT(0x1.b4ae6c493188ep-4) NEXT(0x1.63cfc8735facp-5)
+    NEXT(0.02117159576537682) NEXT(-0.10021533980094116) NEXT(0.2589297270916301) NEXT(-0.40044844024256365)
+        NEXT(0.3616683504286207) NEXT(-0.1474878108190633) NEXT(-0.018805349062362336) NEXT(0.006198526432514587)
+        NEXT(0.04148173543048556) NEXT(0.006483361388801243) NEXT(-0.03919910470016646) NEXT(-0.02190684227427529)
+        NEXT(0.030319019697441302) NEXT(0.04260178588279402) NEXT(-0.005642846634333059) NEXT(-0.059732300331051376)
+        NEXT(-0.054227867201729105) NEXT(0.0231462112825091) NEXT(0.12798881248680846) NEXT(0.20214006694976794)
+        NEXT(0.21490597714403314) NEXT(0.17340717729166644) NEXT(0.10661165522751245) NEXT(0.04343403959773218)
     return y;
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    NEXT(0x1.c8ed83c1fcba9p-8) NEXT(-0x1.e82dfc5c58abbp-7) NEXT(0x1.5e5b88886687dp-7) NEXT(0x1.7b14e865e7121p-7)
-        NEXT(-0x1.ba134a959db68p-6) NEXT(0x1.984f233023b8fp-7) NEXT(0x1.00f504ac365efp-7) NEXT(-0x1.d3d7d8f166eebp-11)
-        NEXT(-0x1.62b9d28f8efap-7) NEXT(-0x1.07e5a8ca9b247p-8) NEXT(0x1.6bd61364ee69ep-7) NEXT(0x1.a0b4ca2b5203bp-7)
-        NEXT(-0x1.6443959740d6p-8) NEXT(-0x1.9cb1110f4f0f8p-6) NEXT(-0x1.550fd1150c548p-6) NEXT(0x1.2df78704992f9p-6)
-        NEXT(0x1.4a9f31b79c114p-4) NEXT(0x1.21dbca340b92dp-3) NEXT(0x1.6fa9ad6f62c7p-3) NEXT(0x1.7d99fbc7fcf06p-3)
-        NEXT(0x1.5547ed57324b3p-3) NEXT(0x1.0e7dcd1d93192p-3)
+    NEXT(0.006972164790556437) NEXT(-0.014898060057651255) NEXT(0.010692063967145277) NEXT(0.011568654513944456)
+        NEXT(-0.02698213847767353) NEXT(0.012460605794584882) NEXT(0.007841708451837596) NEXT(-0.0008923400002233938)
+        NEXT(-0x1.62b9d28f8efap-7) NEXT(-0.004026750286908304) NEXT(0.011103400678496297) NEXT(0.012716864314498469)
+        NEXT(-0x1.6443959740d6p-8) NEXT(-0.025188700351677945) NEXT(-0.020816759282927394) NEXT(0.018430597165564475)
+        NEXT(0.08071822567740511) NEXT(0.14153249713258145) NEXT(0.17952285286114344) NEXT(0.18632885650696823)
+        NEXT(0.16664109632828214) NEXT(0.13207588430885814)
     return y;
 }
 
 static void leaky_relu_fitted_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1];
-    const double negative_slope = params[0];
+    const double p_negative_slope = params[0];
     double *restrict out_mean = out[0], *restrict out_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
@@ -110,8 +110,8 @@ static void leaky_relu_fitted_float64_forward_block(const double *const *in, con
         double t8 = (38.5 < t7) ? 38.5 : t7;
         double t9 = t2 ? 0.0 : t6;
         double t10 = 1.0 / (FMA(t8, 0.25, 1.0));
-        double t11 = -negative_slope;
-        double t12 = (polynomial0(-0x1.d45a6927d9705p-10, t10 - 0.25)) * (t10 * t10);
+        double t11 = -p_negative_slope;
+        double t12 = (polynomial0(-0.00178662554568504, t10 - 0.25)) * (t10 * t10);
         double t13 = t0 ? t11 : 1.0;
         double t14 = t2 ? 1.0 : var[i];
         _Bool t15 = t2 & (0.0 < t1);
@@ -120,7 +120,7 @@ static void leaky_relu_fitted_float64_forward_block(const double *const *in, con
         double t18 = (0x1p60 < t17) ? 0x1p60 : t17;
         double t19 = -t18;
         double t20 = t0 ? t19 : t18;
-        double t21 = t20 * 0x1.54a4d2b8078e1p1;
+        double t21 = t20 * 2.661280002458725;
         _Bool t22 = t21 < 0.0;
         double t23 = -t21;
         double t24 = t22 ? t23 : t21;
@@ -132,13 +132,13 @@ static void leaky_relu_fitted_float64_forward_block(const double *const *in, con
         double t30 = 1.0 / (t29 + 1.0);
         double t31 = t29 * t30;
         double t32 = t22 ? t31 : t30;
-        double t33 = var[i] * (negative_slope * negative_slope);
-        double t34 = FMA(var[i], (FMA(negative_slope, t11, 1.0)) * t32, t33);
+        double t33 = var[i] * (p_negative_slope * p_negative_slope);
+        double t34 = FMA(var[i], (FMA(p_negative_slope, t11, 1.0)) * t32, t33);
         double t35 = (t34 < 0.0) ? 0.0 : t34;
         _Bool t36 = 0.0 <= var[i];
         double t37 = t36 ? 1.0 : var[i];
         double t38 = SQRT(t37);
-        out_mean[i] = FMA(t1, t13, t9 * ((exp64(-0.5 * t8 * t8)) * (t12 * (1.0 - negative_slope))));
+        out_mean[i] = FMA(t1, t13, t9 * ((exp64(-0.5 * t8 * t8)) * (t12 * (1.0 - p_negative_slope))));
         out_var[i] = t36 ? t35 : t38;
     }
 }
@@ -155,7 +155,7 @@ static void leaky_relu_fitted_float64_backward_block(const double *const *in, co
 {
     const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
         in[3];
-    const double negative_slope = params[0];
+    const double p_negative_slope = params[0];
     double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
@@ -172,15 +172,15 @@ static void leaky_relu_fitted_float64_backward_block(const double *const *in, co
         double t10 = 1.0 / t6;
         double t11 = t2 ? 0.0 : t10;
         double t12 = 1.0 / (FMA(t8, 0.25, 1.0));
-        double t13 = t12 * (polynomial1(-0x1.44af0644c1657p-10, t12 - 0.25));
-        double t14 = negative_slope + (-1.0);
-        double t15 = t13 * (1.0 - negative_slope);
+        double t13 = t12 * (polynomial1(-0.0012385699821505691, t12 - 0.25));
+        double t14 = p_negative_slope + (-1.0);
+        double t15 = t13 * (1.0 - p_negative_slope);
         double t16 = t13 * t14;
         double t17 = t0 ? t15 : t16;
-        double t18 = t0 ? negative_slope : 1.0;
+        double t18 = t0 ? p_negative_slope : 1.0;
         double t19 = t2 ? 1.0 : var[i];
         double t20 = SQRT(t19);
-        double t21 = FMA(negative_slope, -negative_slope, 1.0);
+        double t21 = FMA(p_negative_slope, -p_negative_slope, 1.0);
         double t22 = t2 ? 0.0 : t20;
         _Bool t23 = t2 & (0.0 < t1);
         double t24 = t23 ? 0x1p100 : t1;
@@ -188,7 +188,7 @@ static void leaky_relu_fitted_float64_backward_block(const double *const *in, co
         double t26 = (0x1p60 < t25) ? 0x1p60 : t25;
         double t27 = -t26;
         double t28 = t0 ? t27 : t26;
-        double t29 = t28 * 0x1.54a4d2b8078e1p1;
+        double t29 = t28 * 2.661280002458725;
         _Bool t30 = t29 < 0.0;
         double t31 = -t29;
         double t32 = t30 ? t31 : t29;
@@ -204,14 +204,14 @@ static void leaky_relu_fitted_float64_backward_block(const double *const *in, co
         _Bool t42 = 0.0 <= var[i];
         double t43 = t42 ? 1.0 : var[i];
         double t44 = SQRT(t43);
-        double t45 = t22 * (t41 * ((t21 * 0x1.54a4d2b8078e1p1) * t40));
+        double t45 = t22 * (t41 * ((t21 * 2.661280002458725) * t40));
         double t46 = t42 ? t45 : t44;
-        double t47 = FMA(t21, t41, negative_slope * negative_slope);
-        double t48 = FMA(t41, t40 * (t28 * (t21 * (-0x1.54a4d2b8078e1p0))), t47);
+        double t47 = FMA(t21, t41, p_negative_slope * p_negative_slope);
+        double t48 = FMA(t41, t40 * (t28 * (t21 * (-1.3306400012293624))), t47);
         double t49 = t42 ? t48 : t44;
         out_grad_mean[i] = FMA(grad_mean[i], ((t9 * t17) + t18),
             grad_var[i] * t46);
-        out_grad_var[i] = FMA(grad_mean[i], (t11 * (t9 * ((t14 * (-0.5)) * 0x1.9884533d43651p-2))),
+        out_grad_var[i] = FMA(grad_mean[i], (t11 * (t9 * ((t14 * (-0.5)) * 0.3989422804014327))),
             grad_var[i] * t49);
     }
 }

@@ -4,7 +4,7 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (48)-(50)
 #
 # rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
-# operations   leaky_relu_fitted_forward 309, leaky_relu_fitted_backward 268
+# operations   leaky_relu_fitted_forward 311, leaky_relu_fitted_backward 270
 #
 # Certificate:
 #   mean 7.3, var 4.42, dmean_dmu 6.2, dmean_dvar 2.95, dvar_dmu 6.47, dvar_dvar 5.79 ulp,
@@ -136,28 +136,28 @@ def leaky_relu_fitted_forward(
     t71 = tl.where(t38, t70 * -1.0, t70)  # mean/sigma
     t72 = t71 * 2.66128
     t73 = tl.fma(t71, 8.569542e-8, tl.fma(tl.where(t38, t69 * -1.0, t69), 2.66128, tl.fma(t71, 2.66128, t72 * -1.0)))
-    t74 = t72 < 0.0
-    t75 = tl.abs(t72) * -1.0
-    t76 = t75 < (-176.5)
-    t77 = tl.where(t76, -176.5, t75)
-    t78 = tl.fma(1.442695, t77, 12582912.0)
-    t79 = t78 - 12582912.0
-    t80 = (tl.fma(-0.69314575, t79, t77) + tl.fma(-1.4286068e-6, t79, tl.where(t76, 0.0, tl.where(t74, t73 * -1.0, t73)
-        * -1.0)))
-    t81 = (tl.where(t76, 0.0, 1.0 + tl.fma(_polynomial4(t80, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
-        0.49999994), t80 * t80, t80)))
-    t82 = t78.to(tl.int32, bitcast=True)
-    t83 = ((127 + (t82 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t84 = ((127 + ((1 + t82) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t85 = ((127 + ((t82 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t86 = ((127 + ((t82 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t87 = tl.div_rn(1.0, 1.0 + (t86 * (t85 * (t84 * (t81 * t83)))))
+    t74 = tl.abs(t72) * -1.0
+    t75 = t74 < (-176.5)
+    t76 = tl.where(t75, -176.5, t74)
+    t77 = tl.fma(1.442695, t76, 12582912.0)
+    t78 = t77 - 12582912.0
+    t79 = (tl.fma(-0.69314575, t78, t76) + tl.fma(-1.4286068e-6, t78, tl.where(t75, 0.0, tl.where(t72 < 0.0, t73 *
+        -1.0, t73) * -1.0)))
+    t80 = (tl.where(t75, 0.0, 1.0 + tl.fma(_polynomial4(t79, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t79 * t79, t79)))
+    t81 = t77.to(tl.int32, bitcast=True)
+    t82 = ((127 + (t81 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t83 = ((127 + ((1 + t81) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t84 = ((127 + ((t81 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t85 = ((127 + ((t81 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t86 = tl.div_rn(1.0, 1.0 + (t85 * (t84 * (t83 * (t80 * t82)))))
+    t87 = (t72 + t73) < 0.0
     t88 = negative_slope_hi * t28
     t89 = 1.0 + t88
     t90 = negative_slope_hi * negative_slope_hi
-    t91 = (tl.fma(tl.where(t74, t86, 1.0), tl.where(t74, t85, 1.0) * (tl.where(t74, t84, 1.0) * ((tl.where(t74, t81 *
-        t87, t87) * (t89 + tl.fma(negative_slope_hi, t43, tl.fma(negative_slope_lo, t28, (t88 - (t89 - 1.0)) +
-        tl.fma(negative_slope_hi, t28, t88 * -1.0))))) * (var * tl.where(t74, t83, 1.0)))), var * (t90 +
+    t91 = (tl.fma(tl.where(t87, t85, 1.0), tl.where(t87, t84, 1.0) * (tl.where(t87, t83, 1.0) * ((tl.where(t87, t80 *
+        t86, t86) * (t89 + tl.fma(negative_slope_hi, t43, tl.fma(negative_slope_lo, t28, (t88 - (t89 - 1.0)) +
+        tl.fma(negative_slope_hi, t28, t88 * -1.0))))) * (var * tl.where(t87, t82, 1.0)))), var * (t90 +
         tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_lo,
         tl.fma(negative_slope_hi, negative_slope_hi, t90 * -1.0))))))
     t92 = 0.0 <= var
@@ -270,33 +270,33 @@ def leaky_relu_fitted_backward(
     t39 = tl.where(t37, t14 * -1.0, t14)
     t40 = 2.66128 * t38
     t41 = tl.fma(2.66128, t39, tl.fma(8.569542e-8, t38, tl.fma(2.66128, t38, t40 * -1.0)))
-    t42 = tl.abs(t40) * -1.0
-    t43 = t40 < 0.0
-    t44 = t42 < (-176.5)
-    t45 = tl.where(t44, -176.5, t42)
+    t42 = (t40 + t41) < 0.0
+    t43 = tl.abs(t40) * -1.0
+    t44 = t43 < (-176.5)
+    t45 = tl.where(t44, -176.5, t43)
     t46 = tl.fma(1.442695, t45, 12582912.0)
     t47 = t46 - 12582912.0
-    t48 = (tl.fma(-0.69314575, t47, t45) + tl.fma(-1.4286068e-6, t47, tl.where(t44, 0.0, tl.where(t43, t41 * -1.0, t41)
-        * -1.0)))
+    t48 = (tl.fma(-0.69314575, t47, t45) + tl.fma(-1.4286068e-6, t47, tl.where(t44, 0.0, tl.where(t40 < 0.0, t41 *
+        -1.0, t41) * -1.0)))
     t49 = t46.to(tl.int32, bitcast=True)
     t50 = ((127 + (t49 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t51 = tl.where(t43, t50, 1.0)
-    t52 = tl.where(t43, 1.0, t50) * t51
+    t51 = tl.where(t42, t50, 1.0)
+    t52 = tl.where(t42, 1.0, t50) * t51
     t53 = ((127 + ((1 + t49) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t54 = tl.where(t43, t53, 1.0)
-    t55 = tl.where(t43, 1.0, t53) * t54
+    t54 = tl.where(t42, t53, 1.0)
+    t55 = tl.where(t42, 1.0, t53) * t54
     t56 = ((127 + ((t49 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
     t57 = ((127 + ((t49 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t58 = tl.where(t43, t57, 1.0)
-    t59 = tl.where(t43, 1.0, t57) * t58
-    t60 = tl.where(t43, t56, 1.0)
-    t61 = tl.where(t43, 1.0, t56) * t60
+    t58 = tl.where(t42, t57, 1.0)
+    t59 = tl.where(t42, 1.0, t57) * t58
+    t60 = tl.where(t42, t56, 1.0)
+    t61 = tl.where(t42, 1.0, t56) * t60
     t62 = (tl.where(t44, 0.0, 1.0 + tl.fma(_polynomial4(t48, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
         0.49999994), t48 * t48, t48)))
     t63 = tl.div_rn(1.0, 1.0 + (t57 * (t56 * (t53 * (t62 * t50)))))
     t64 = t62 * t63
-    t65 = tl.where(t43, t63, t64)
-    t66 = tl.where(t43, t64, t63)
+    t65 = tl.where(t42, t63, t64)
+    t66 = tl.where(t42, t64, t63)
     t67 = negative_slope_hi * -1.0
     t68 = negative_slope_hi * t67
     t69 = 1.0 + t68

@@ -45,21 +45,21 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 static void leaky_relu_identity_delta_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1];
-    const double negative_slope = params[0];
+    const double p_negative_slope = params[0];
     double *restrict out_mean = out[0], *restrict out_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = (mean[i] == mean[i]) ? 0.0 : mean[i];
         _Bool t1 = 0.0 < mean[i];
-        double t2 = 1.0 - negative_slope;
+        double t2 = 1.0 - p_negative_slope;
         double t3 = t1 ? t2 : t0;
         _Bool t4 = 0.0 <= var[i];
         double t5 = t4 ? 1.0 : var[i];
         double t6 = SQRT(t5);
-        double t7 = mean[i] * (negative_slope + t3);
-        double t8 = FMA(negative_slope, -negative_slope, 1.0);
+        double t7 = mean[i] * (p_negative_slope + t3);
+        double t8 = FMA(p_negative_slope, -p_negative_slope, 1.0);
         double t9 = t1 ? t8 : t0;
-        double t10 = var[i] * ((negative_slope * negative_slope) + t9);
+        double t10 = var[i] * ((p_negative_slope * p_negative_slope) + t9);
         double t11 = (t10 < 0.0) ? 0.0 : t10;
         out_mean[i] = t4 ? t7 : t6;
         out_var[i] = t4 ? t11 : t6;
@@ -78,24 +78,24 @@ static void leaky_relu_identity_delta_float64_backward_block(const double *const
 {
     const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
         in[3];
-    const double negative_slope = params[0];
+    const double p_negative_slope = params[0];
     double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = (mean[i] == mean[i]) ? 0.0 : mean[i];
         _Bool t1 = 0.0 < mean[i];
-        double t2 = 1.0 - negative_slope;
+        double t2 = 1.0 - p_negative_slope;
         double t3 = t1 ? t2 : t0;
         _Bool t4 = 0.0 <= var[i];
         double t5 = t4 ? 1.0 : var[i];
         double t6 = SQRT(t5);
-        double t7 = negative_slope + t3;
+        double t7 = p_negative_slope + t3;
         double t8 = t4 ? t7 : t6;
         double t9 = t4 ? t0 : t6;
-        double t10 = negative_slope * (-negative_slope);
+        double t10 = p_negative_slope * (-p_negative_slope);
         double t11 = t1 ? t10 : t0;
         double t12 = t1 ? 1.0 : t0;
-        double t13 = ((negative_slope * negative_slope) + t11) + t12;
+        double t13 = ((p_negative_slope * p_negative_slope) + t11) + t12;
         double t14 = t4 ? t13 : t6;
         out_grad_mean[i] = FMA(grad_mean[i], t8,
             grad_var[i] * t9);

@@ -44,9 +44,9 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
-        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
     return y;
 }
 
@@ -72,33 +72,33 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(-0x1.420ad57a2482fp-15) NEXT(0x1.cdc901d66ea04p-16) NEXT(-0x1.77c4e489621p-15) NEXT(0x1.785db3e0ea88fp-14)
-        NEXT(-0x1.2a0a4942bfbfp-13) NEXT(0x1.cfa06ad57e92fp-13) NEXT(-0x1.740d2ebc7d0dbp-12)
-        NEXT(0x1.2c7389980916ep-11) NEXT(-0x1.e6fd3b764e3dcp-11) NEXT(0x1.8d3f9ea900029p-10)
-        NEXT(-0x1.469c504222284p-9) NEXT(0x1.0f11920f15b52p-8) NEXT(-0x1.c72c644b0c89ap-8) NEXT(0x1.83c50b0ca02c7p-7)
-        NEXT(-0x1.50abf6ca7a754p-6) NEXT(0x1.2bec9fba54fafp-5) NEXT(-0x1.1540afd54ca17p-4) NEXT(0x1.0f95b3dc0a10bp-3)
-        NEXT(-0x1.2773a5da90bd5p-2) NEXT(0x1.9f323ecbf984cp-1)
+    NEXT(-3.839043616084313e-05) NEXT(2.752454187214018e-05) NEXT(-0x1.77c4e489621p-15) NEXT(8.973265313608397e-05)
+        NEXT(-0x1.2a0a4942bfbfp-13) NEXT(0x1.cfa06ad57e92fp-13) NEXT(-0.0003548159545794357)
+        NEXT(0.0005730654111216046) NEXT(-0.0009288581630136866) NEXT(0.0015153828228449218)
+        NEXT(-0.002491841122779727) NEXT(0.004136179121892196) NEXT(-0.006945394979128628) NEXT(0.011833792109656639)
+        NEXT(-0.020548811918991675) NEXT(0.036611854523158065) NEXT(-0.06768864331096612) NEXT(0.1326097537542029)
+        NEXT(-0.2885270990993239) NEXT(0.8109302162163288)
     return y;
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    NEXT(-0x1.cac39ffd46536p-18) NEXT(0x1.a937ed2e85cdcp-18) NEXT(-0x1.70792d653e181p-17) NEXT(0x1.646e13165f49cp-16)
-        NEXT(-0x1.300b6660de4a2p-15) NEXT(0x1.03d5892515b9p-14) NEXT(-0x1.c666378916e6fp-14)
-        NEXT(0x1.92970fa38ec46p-13) NEXT(-0x1.69f09e8a52d3cp-12) NEXT(0x1.4b6ed4ed7c69ep-11)
-        NEXT(-0x1.3671e449fc468p-10) NEXT(0x1.2b31a5bcce8b4p-9) NEXT(-0x1.2b3f0dfa50805p-8) NEXT(0x1.3ac043435ebfap-7)
-        NEXT(-0x1.63f0c0a6244d2p-6) NEXT(0x1.c3191ff99996ep-5) NEXT(-0x1.5fd6c9d9c3eebp-3) NEXT(0x1.cb2d180732026p-1)
+    NEXT(-6.83611869802788e-06) NEXT(6.336248857617007e-06) NEXT(-0x1.70792d653e181p-17) NEXT(2.124488227072241e-05)
+        NEXT(-3.624493252280785e-05) NEXT(0x1.03d5892515b9p-14) NEXT(-0x1.c666378916e6fp-14)
+        NEXT(0.0001919699108031433) NEXT(-0.0003451728049596763) NEXT(0.0006321581583376872)
+        NEXT(-0.001184253271727687) NEXT(0x1.2b31a5bcce8b4p-9) NEXT(-0.00456613627676639) NEXT(0.009605439036695518)
+        NEXT(-0.021724880346089055) NEXT(0.05506569142453342) NEXT(-0.171796395261928) NEXT(0.8968284138472924)
     return y;
 }
 
 static void leaky_relu_logistic_input_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1];
-    const double negative_slope = params[0];
+    const double p_negative_slope = params[0];
     double *restrict out_mean = out[0], *restrict out_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = 1.0 - negative_slope;
+        double t0 = 1.0 - p_negative_slope;
         _Bool t1 = 0.0 < mean[i];
         _Bool t2 = mean[i] < 0.0;
         double t3 = ABS(mean[i]);
@@ -113,28 +113,28 @@ static void leaky_relu_logistic_input_float64_forward_block(const double *const 
         double t12 = t2 ? t11 : t10;
         double t13 = -t12;
         double t14 = t2 ? t13 : t12;
-        double t15 = t14 * 0x1.d05527b6e43d2p0;
+        double t15 = t14 * 1.8137993642342178;
         double t16 = (700.0 < t15) ? 700.0 : t15;
         double t17 = exp64(-t16);
         double t18 = t17 - 0.5;
-        double t19 = polynomial0(0x1.a42182c54853ap-16, t18);
+        double t19 = polynomial0(2.50417531521042e-05, t18);
         double t20 = t4 ? 0.0 : t8;
-        double t21 = t1 ? 1.0 : negative_slope;
+        double t21 = t1 ? 1.0 : p_negative_slope;
         double t22 = t17 * t19;
         _Bool t23 = 0.0 <= var[i];
         double t24 = t23 ? 1.0 : var[i];
         double t25 = SQRT(t24);
-        double t26 = (mean[i] * t21) + (t0 * ((t20 * 0x1.1a47c7ee5a514p-1) * t22));
-        double t27 = t0 * (negative_slope * 2.0);
+        double t26 = (mean[i] * t21) + (t0 * ((t20 * 0.5513288954217921) * t22));
+        double t27 = t0 * (p_negative_slope * 2.0);
         double t28 = t0 * t0;
         double t29 = t16 * t19;
         double t30 = t19 * t22;
-        double t31 = (polynomial1(0x1.1dff1952d3174p-18, t18)) * 2.0;
+        double t31 = (polynomial1(4.261679651684401e-06, t18)) * 2.0;
         double t32 = t29 + t31;
-        double t33 = var[i] * (t17 * ((FMA(t27, t32, t28 * (t31 - t30))) * 0x1.37423899a1558p-2));
-        double t34 = t17 * ((FMA(t27, t32, t28 * ((t30 + t31) + (t29 * 2.0)))) * 0x1.37423899a1558p-2);
-        double t35 = var[i] * (1.0 - t34);
-        double t36 = FMA(var[i], negative_slope * negative_slope, t33);
+        double t33 = var[i] * (t17 * ((FMA(t27, t32, t28 * (t31 - t30))) * 0.3039635509270133));
+        double t34 = 1.0 - (t17 * ((FMA(t27, t32, t28 * ((t30 + t31) + (t29 * 2.0)))) * 0.3039635509270133));
+        double t35 = var[i] * t34;
+        double t36 = FMA(var[i], p_negative_slope * p_negative_slope, t33);
         double t37 = t1 ? t35 : t36;
         out_mean[i] = t23 ? t26 : t25;
         out_var[i] = t23 ? t37 : t25;
@@ -153,11 +153,11 @@ static void leaky_relu_logistic_input_float64_backward_block(const double *const
 {
     const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
         in[3];
-    const double negative_slope = params[0];
+    const double p_negative_slope = params[0];
     double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = 1.0 - negative_slope;
+        double t0 = 1.0 - p_negative_slope;
         _Bool t1 = 0.0 < mean[i];
         _Bool t2 = mean[i] < 0.0;
         double t3 = ABS(mean[i]);
@@ -173,43 +173,43 @@ static void leaky_relu_logistic_input_float64_backward_block(const double *const
         double t13 = t2 ? t12 : t11;
         double t14 = -t13;
         double t15 = t2 ? t14 : t13;
-        double t16 = t15 * 0x1.d05527b6e43d2p0;
+        double t16 = t15 * 1.8137993642342178;
         double t17 = (700.0 < t16) ? 700.0 : t16;
         double t18 = exp64(-t17);
         double t19 = t18 - 0.5;
-        double t20 = polynomial0(0x1.a42182c54853ap-16, t19);
+        double t20 = polynomial0(2.50417531521042e-05, t19);
         double t21 = 1.0 / (t18 + 1.0);
         double t22 = FMA(t17, t21, t20);
         double t23 = t4 ? 0.0 : t8;
         double t24 = t4 ? 0.0 : t9;
         double t25 = t18 * t21;
         double t26 = FMA(t25, -t0, 1.0);
-        double t27 = FMA(t0, t25, negative_slope);
+        double t27 = FMA(t0, t25, p_negative_slope);
         double t28 = t1 ? t26 : t27;
         _Bool t29 = 0.0 <= var[i];
         double t30 = t29 ? 1.0 : var[i];
         double t31 = SQRT(t30);
         double t32 = t29 ? t28 : t31;
-        double t33 = t0 * (t24 * (t18 * (t22 * 0x1.1a47c7ee5a514p-2)));
+        double t33 = t0 * (t24 * (t18 * (t22 * 0.27566444771089604)));
         double t34 = t29 ? t33 : t31;
-        double t35 = t0 * (negative_slope * 2.0);
+        double t35 = t0 * (p_negative_slope * 2.0);
         double t36 = t0 * (t0 * 2.0);
         double t37 = t22 * t35;
         double t38 = FMA(t21, t20 * t36, t37);
         double t39 = FMA(t21, t36 * (FMA(t18, t20, t17)), t37);
         double t40 = t1 ? t39 : t38;
-        double t41 = (t23 * 0x1.1a47c7ee5a514p-1) * (t18 * t40);
+        double t41 = (t23 * 0.5513288954217921) * (t18 * t40);
         double t42 = t29 ? t41 : t31;
         double t43 = t0 * t0;
         double t44 = t17 * t20;
         double t45 = t20 * (t18 * t20);
-        double t46 = (polynomial1(0x1.1dff1952d3174p-18, t19)) * 2.0;
+        double t46 = (polynomial1(4.261679651684401e-06, t19)) * 2.0;
         double t47 = t44 + t46;
-        double t48 = t17 * 0x1.37423899a1558p-3;
-        double t49 = t18 * (FMA(t38, t48, (FMA(t35, t47, t43 * (t46 - t45))) * 0x1.37423899a1558p-2));
-        double t50 = FMA(t39, t48, (FMA(t35, t47, t43 * ((t45 + t46) + (t44 * 2.0)))) * 0x1.37423899a1558p-2);
+        double t48 = t17 * 0.15198177546350666;
+        double t49 = t18 * (FMA(t38, t48, (FMA(t35, t47, t43 * (t46 - t45))) * 0.3039635509270133));
+        double t50 = FMA(t39, t48, (FMA(t35, t47, t43 * ((t45 + t46) + (t44 * 2.0)))) * 0.3039635509270133);
         double t51 = 1.0 - (t18 * t50);
-        double t52 = FMA(negative_slope, negative_slope, t49);
+        double t52 = FMA(p_negative_slope, p_negative_slope, t49);
         double t53 = t1 ? t51 : t52;
         double t54 = t29 ? t53 : t31;
         out_grad_mean[i] = FMA(grad_mean[i], t32,

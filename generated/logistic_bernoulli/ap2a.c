@@ -4,7 +4,7 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3
 //
 // rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
-// program      h74ee52e6234c48f799df5f5e28c84ff5782b3b361955848381b3aa922ebb2b55
+// program      h134b49a7b56b079bc3eacd66f09f0de49e3d09d18c1624712e0cb0766b9c3bba
 // operations   logistic_bernoulli_ap2a_forward 114, logistic_bernoulli_ap2a_backward 137
 //
 // Certificate:
@@ -70,47 +70,48 @@ INLINE void logistic_bernoulli_ap2a_forward_element(
     float t9 = FMA(mean, t6 * FMA(((1.7317669e-8f + ((var - (t0 - t3)) + (3.289868f - t3))) + FMA(t2, -t2, t0)) * (0.5f
         * t6), t7, FMA(t2, t7, 1.0f)), FMA(mean, t6, -t8));
     float t10 = t8 * t8;
-    _Bool t11 = t8 < 0.0f;
-    float t12 = t10 * (-0.5f);
-    float t13 = 1.0f / FMA(ABS(t8 + t9), 0.25f, 1.0f);
-    _Bool t14 = t12 < (-176.5f);
-    float t15 = t14 ? (-176.5f) : t12;
-    float t16 = FMA(t15, 1.442695f, 12582912.0f);
-    float t17 = t16 - 12582912.0f;
-    uint32_t t18 = as_bits(t16);
-    float t19 = FMA(t17, -0.69314575f, t15);
-    float t20 = FMA(t8, t9, FMA(t8, t9, FMA(t8, t8, -t10))) * (-0.5f);
-    float t21 = t14 ? 0.0f : t20;
-    float t22 = t19 + FMA(t17, -1.4286068e-6f, t21);
-    float t23 = as_float((((uint32_t)((int32_t)t18 >> 2u)) + 127u) << 23u);
-    float t24 = as_float((127u + ((uint32_t)((int32_t)(t18 + 1u) >> 2u))) << 23u);
-    float t25 = as_float((127u + ((uint32_t)((int32_t)(t18 + 2u) >> 2u))) << 23u);
-    float t26 = as_float((127u + ((uint32_t)((int32_t)(t18 + 3u) >> 2u))) << 23u);
-    float t27 = 1.0f + FMA(POLY4(t22, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t22 * t22,
-        t22);
-    float t28 = t14 ? 0.0f : t27;
-    float t29 = t13 - 0.25f;
+    float t11 = t10 * (-0.5f);
+    float t12 = t8 + t9;
+    _Bool t13 = t11 < (-176.5f);
+    float t14 = t13 ? (-176.5f) : t11;
+    float t15 = FMA(t14, 1.442695f, 12582912.0f);
+    float t16 = t15 - 12582912.0f;
+    uint32_t t17 = as_bits(t15);
+    float t18 = FMA(t16, -0.69314575f, t14);
+    float t19 = FMA(t8, t9, FMA(t8, t9, FMA(t8, t8, -t10))) * (-0.5f);
+    float t20 = t13 ? 0.0f : t19;
+    float t21 = t18 + FMA(t16, -1.4286068e-6f, t20);
+    float t22 = as_float((((uint32_t)((int32_t)t17 >> 2u)) + 127u) << 23u);
+    float t23 = as_float((127u + ((uint32_t)((int32_t)(t17 + 1u) >> 2u))) << 23u);
+    float t24 = as_float((127u + ((uint32_t)((int32_t)(t17 + 2u) >> 2u))) << 23u);
+    float t25 = as_float((127u + ((uint32_t)((int32_t)(t17 + 3u) >> 2u))) << 23u);
+    _Bool t26 = t12 < 0.0f;
+    float t27 = 1.0f / FMA(ABS(t12), 0.25f, 1.0f);
+    float t28 = 1.0f + FMA(POLY4(t21, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t21 * t21,
+        t21);
+    float t29 = t13 ? 0.0f : t28;
+    float t30 = t27 - 0.25f;
     // Mills ratio/sqrt(2 pi)
-    float t30 = t13 * POLY12(t29, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+    float t31 = t27 * POLY12(t30, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
         -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
-    float t31 = t28 * t30;
-    float t32 = 1.0f - (t26 * (t25 * (t24 * (t23 * t31))));
-    float t33 = t11 ? t26 : 1.0f;
-    float t34 = t11 ? t25 : 1.0f;
-    float t35 = t11 ? t24 : 1.0f;
-    float t36 = t11 ? t31 : t32;
-    float t37 = t11 ? t23 : 1.0f;
-    float t38 = t33 * (t34 * (t35 * (t36 * t37)));
-    float t39 = t1 ? t38 : t5;
-    float t40 = t11 ? 1.0f : t26;
-    float t41 = t11 ? 1.0f : t25;
-    float t42 = t11 ? 1.0f : t24;
-    float t43 = t11 ? t32 : t31;
-    float t44 = t11 ? 1.0f : t23;
-    float t45 = t38 * (t40 * (t41 * (t42 * (t43 * t44))));
-    float t46 = t1 ? t45 : t5;
-    *out_mean = t39;
-    *out_var = t46;
+    float t32 = t29 * t31;
+    float t33 = 1.0f - (t25 * (t24 * (t23 * (t22 * t32))));
+    float t34 = t26 ? t25 : 1.0f;
+    float t35 = t26 ? t24 : 1.0f;
+    float t36 = t26 ? t23 : 1.0f;
+    float t37 = t26 ? t32 : t33;
+    float t38 = t26 ? t22 : 1.0f;
+    float t39 = t34 * (t35 * (t36 * (t37 * t38)));
+    float t40 = t1 ? t39 : t5;
+    float t41 = t26 ? 1.0f : t25;
+    float t42 = t26 ? 1.0f : t24;
+    float t43 = t26 ? 1.0f : t23;
+    float t44 = t26 ? t33 : t32;
+    float t45 = t26 ? 1.0f : t22;
+    float t46 = t39 * (t41 * (t42 * (t43 * (t44 * t45))));
+    float t47 = t1 ? t46 : t5;
+    *out_mean = t40;
+    *out_var = t47;
 }
 
 void logistic_bernoulli_ap2a_forward(
@@ -145,45 +146,45 @@ INLINE void logistic_bernoulli_ap2a_backward_element(
     float t10 = FMA(mean, t8, FMA(mean, t6, -t9));
     float t11 = t6 + t8;
     float t12 = t9 * t9;
-    _Bool t13 = t9 < 0.0f;
-    float t14 = t12 * (-0.5f);
-    float t15 = t9 + t10;
-    _Bool t16 = t14 < (-176.5f);
-    float t17 = t16 ? (-176.5f) : t14;
-    float t18 = FMA(t17, 1.442695f, 12582912.0f);
-    float t19 = t18 - 12582912.0f;
-    uint32_t t20 = as_bits(t18);
-    float t21 = FMA(t19, -0.69314575f, t17);
-    float t22 = FMA(t9, t10, FMA(t9, t10, FMA(t9, t9, -t12))) * (-0.5f);
-    float t23 = t16 ? 0.0f : t22;
-    float t24 = t21 + FMA(t19, -1.4286068e-6f, t23);
-    float t25 = as_float((((uint32_t)((int32_t)t20 >> 2u)) + 127u) << 23u);
-    float t26 = as_float((127u + ((uint32_t)((int32_t)(t20 + 1u) >> 2u))) << 23u);
-    float t27 = as_float((127u + ((uint32_t)((int32_t)(t20 + 2u) >> 2u))) << 23u);
-    float t28 = as_float((127u + ((uint32_t)((int32_t)(t20 + 3u) >> 2u))) << 23u);
-    float t29 = 1.0f / FMA(ABS(t15), 0.25f, 1.0f);
-    float t30 = 1.0f + FMA(POLY4(t24, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t24 * t24,
-        t24);
-    float t31 = t16 ? 0.0f : t30;
-    float t32 = t28 * (t27 * (t26 * (t25 * ((0.3989423f * t11) * t31))));
-    float t33 = t28 * (t27 * (t26 * (t25 * (t31 * (t11 * (t11 * ((-0.19947115f) * t15)))))));
-    float t34 = t29 - 0.25f;
+    float t13 = t12 * (-0.5f);
+    float t14 = t9 + t10;
+    _Bool t15 = t13 < (-176.5f);
+    float t16 = t15 ? (-176.5f) : t13;
+    float t17 = FMA(t16, 1.442695f, 12582912.0f);
+    float t18 = t17 - 12582912.0f;
+    uint32_t t19 = as_bits(t17);
+    float t20 = FMA(t18, -0.69314575f, t16);
+    float t21 = FMA(t9, t10, FMA(t9, t10, FMA(t9, t9, -t12))) * (-0.5f);
+    float t22 = t15 ? 0.0f : t21;
+    float t23 = t20 + FMA(t18, -1.4286068e-6f, t22);
+    float t24 = as_float((((uint32_t)((int32_t)t19 >> 2u)) + 127u) << 23u);
+    float t25 = as_float((127u + ((uint32_t)((int32_t)(t19 + 1u) >> 2u))) << 23u);
+    float t26 = as_float((127u + ((uint32_t)((int32_t)(t19 + 2u) >> 2u))) << 23u);
+    float t27 = as_float((127u + ((uint32_t)((int32_t)(t19 + 3u) >> 2u))) << 23u);
+    float t28 = 1.0f / FMA(ABS(t14), 0.25f, 1.0f);
+    _Bool t29 = t14 < 0.0f;
+    float t30 = 1.0f + FMA(POLY4(t23, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t23 * t23,
+        t23);
+    float t31 = t15 ? 0.0f : t30;
+    float t32 = t27 * (t26 * (t25 * (t24 * ((0.3989423f * t11) * t31))));
+    float t33 = t27 * (t26 * (t25 * (t24 * (t31 * (t11 * (t11 * ((-0.19947115f) * t14)))))));
+    float t34 = t28 - 0.25f;
     // Mills ratio/sqrt(2 pi)
-    float t35 = t29 * POLY12(t34, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+    float t35 = t28 * POLY12(t34, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
         -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
     float t36 = t31 * t35;
-    float t37 = 1.0f - (t28 * (t27 * (t26 * (t25 * t36))));
-    float t38 = t13 ? 1.0f : t28;
-    float t39 = t13 ? 1.0f : t27;
-    float t40 = t13 ? 1.0f : t26;
-    float t41 = t13 ? t37 : t36;
-    float t42 = t13 ? 1.0f : t25;
+    float t37 = 1.0f - (t27 * (t26 * (t25 * (t24 * t36))));
+    float t38 = t29 ? 1.0f : t27;
+    float t39 = t29 ? 1.0f : t26;
+    float t40 = t29 ? 1.0f : t25;
+    float t41 = t29 ? t37 : t36;
+    float t42 = t29 ? 1.0f : t24;
     float t43 = t38 * (t39 * (t40 * (t41 * t42)));
-    float t44 = t13 ? t28 : 1.0f;
-    float t45 = t13 ? t27 : 1.0f;
-    float t46 = t13 ? t26 : 1.0f;
-    float t47 = t13 ? t36 : t37;
-    float t48 = t13 ? t25 : 1.0f;
+    float t44 = t29 ? t27 : 1.0f;
+    float t45 = t29 ? t26 : 1.0f;
+    float t46 = t29 ? t25 : 1.0f;
+    float t47 = t29 ? t36 : t37;
+    float t48 = t29 ? t24 : 1.0f;
     float t49 = t43 - (t44 * (t45 * (t46 * (t47 * t48))));
     float t50 = t32 * t49;
     float t51 = t1 ? t50 : t5;

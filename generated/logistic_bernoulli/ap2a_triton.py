@@ -53,28 +53,29 @@ def logistic_bernoulli_ap2a_forward(mean, var):
         t0)) * (0.5 * t2), t11, tl.fma(t1, t11, 1.0)), tl.fma(mean, t2, t3 * -1.0)))
     t13 = (tl.fma(t9, -0.69314575, t7) + tl.fma(t9, -1.4286068e-6, tl.where(t6, 0.0, tl.fma(t3, t12, tl.fma(t3, t12,
         tl.fma(t3, t3, t4 * -1.0))) * (-0.5))))
-    t14 = tl.div_rn(1.0, tl.fma(tl.abs(t3 + t12), 0.25, 1.0))
-    t15 = (tl.where(t6, 0.0, 1.0 + tl.fma(_polynomial4(t13, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+    t14 = t3 + t12
+    t15 = tl.div_rn(1.0, tl.fma(tl.abs(t14), 0.25, 1.0))
+    t16 = (tl.where(t6, 0.0, 1.0 + tl.fma(_polynomial4(t13, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
         0.49999994), t13 * t13, t13)))
     # Mills ratio/sqrt(2 pi)
-    t16 = (t14 * _polynomial12(t14 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+    t17 = (t15 * _polynomial12(t15 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
         -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
-    t17 = t15 * t16
-    t18 = t8.to(tl.int32, bitcast=True)
-    t19 = (((t18 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t20 = ((127 + ((t18 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t21 = ((127 + ((t18 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t22 = ((127 + ((t18 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t23 = 1.0 - (t22 * (t21 * (t20 * (t19 * t17))))
-    t24 = t3 < 0.0
-    t25 = (tl.where(t24, t22, 1.0) * (tl.where(t24, t21, 1.0) * (tl.where(t24, t20, 1.0) * (tl.where(t24, t17, t23) *
-        tl.where(t24, t19, 1.0)))))
-    t26 = 0.0 <= var
-    t27 = tl.sqrt_rn(tl.where(t26, 1.0, var))
-    t28 = tl.where(t26, t25, t27)
-    t29 = (tl.where(t26, t25 * (tl.where(t24, 1.0, t22) * (tl.where(t24, 1.0, t21) * (tl.where(t24, 1.0, t20) *
-        (tl.where(t24, t23, t17) * tl.where(t24, 1.0, t19))))), t27))
-    return (t28, t29)
+    t18 = t16 * t17
+    t19 = t8.to(tl.int32, bitcast=True)
+    t20 = (((t19 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t21 = ((127 + ((t19 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t22 = ((127 + ((t19 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t23 = ((127 + ((t19 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t24 = 1.0 - (t23 * (t22 * (t21 * (t20 * t18))))
+    t25 = t14 < 0.0
+    t26 = (tl.where(t25, t23, 1.0) * (tl.where(t25, t22, 1.0) * (tl.where(t25, t21, 1.0) * (tl.where(t25, t18, t24) *
+        tl.where(t25, t20, 1.0)))))
+    t27 = 0.0 <= var
+    t28 = tl.sqrt_rn(tl.where(t27, 1.0, var))
+    t29 = tl.where(t27, t26, t28)
+    t30 = (tl.where(t27, t26 * (tl.where(t25, 1.0, t23) * (tl.where(t25, 1.0, t22) * (tl.where(t25, 1.0, t21) *
+        (tl.where(t25, t24, t18) * tl.where(t25, 1.0, t20))))), t28))
+    return (t29, t30)
 
 
 @triton.jit
@@ -121,7 +122,7 @@ def logistic_bernoulli_ap2a_backward(mean, var, grad_mean, grad_var):
     t23 = ((127 + ((t20 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
     t24 = ((127 + ((t20 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
     t25 = 1.0 - (t24 * (t23 * (t22 * (t21 * t19))))
-    t26 = t3 < 0.0
+    t26 = t16 < 0.0
     t27 = ((tl.where(t26, 1.0, t24) * (tl.where(t26, 1.0, t23) * (tl.where(t26, 1.0, t22) * (tl.where(t26, t25, t19) *
         tl.where(t26, 1.0, t21))))) - (tl.where(t26, t24, 1.0) * (tl.where(t26, t23, 1.0) * (tl.where(t26, t22, 1.0) *
         (tl.where(t26, t19, t25) * tl.where(t26, t21, 1.0))))))

@@ -4,8 +4,8 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3
 //
 // rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
-// program      hcd656cae8c57b4c3e15c995c328437b4c185b97b8c2f7b20ef894c60a817daba
-// operations   logistic_bernoulli_ap2b_forward 99, logistic_bernoulli_ap2b_backward 139
+// program      hdc9d9048bb44f003781b66a1a950b2c4626926b70eb6be0159c8cec75e831975
+// operations   logistic_bernoulli_ap2b_forward 101, logistic_bernoulli_ap2b_backward 140
 //
 // Certificate:
 //   mean 2.69, var 4.62, dmean_dmu 3.55, dmean_dvar 6.93, dvar_dmu 4.9, dvar_dvar 7.53 ulp of the terms,
@@ -63,7 +63,7 @@ INLINE void logistic_bernoulli_ap2b_forward_element(
     float t10 = -ABS(t9);
     float t11 = FMA(mean, t7 * FMA((FMA(var, 8.942455e-9f, ((t0 - (t2 - t6)) + (1.0f - t6)) + FMA(var, 0.30396354f,
         -t0)) + FMA(t5, -t5, t2)) * (0.5f * t7), t8, FMA(t5, t8, 1.0f)), FMA(mean, t7, -t9));
-    _Bool t12 = t9 < 0.0f;
+    _Bool t12 = (t9 + t11) < 0.0f;
     _Bool t13 = t10 < (-176.5f);
     float t14 = t13 ? (-176.5f) : t10;
     float t15 = FMA(t14, 1.442695f, 12582912.0f);
@@ -74,32 +74,33 @@ INLINE void logistic_bernoulli_ap2b_forward_element(
     float t20 = as_float((127u + ((uint32_t)((int32_t)(t17 + 2u) >> 2u))) << 23u);
     float t21 = as_float((127u + ((uint32_t)((int32_t)(t17 + 3u) >> 2u))) << 23u);
     float t22 = FMA(t16, -0.69314575f, t14);
-    float t23 = -t11;
-    float t24 = t12 ? t23 : t11;
-    float t25 = -t24;
-    float t26 = t13 ? 0.0f : t25;
-    float t27 = t22 + FMA(t16, -1.4286068e-6f, t26);
-    float t28 = 1.0f + FMA(POLY4(t27, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t27 * t27,
-        t27);
-    float t29 = t13 ? 0.0f : t28;
-    float t30 = 1.0f / (1.0f + (t21 * (t20 * (t19 * (t29 * t18)))));
-    float t31 = t29 * t30;
-    float t32 = t12 ? t21 : 1.0f;
-    float t33 = t12 ? t20 : 1.0f;
-    float t34 = t12 ? t19 : 1.0f;
-    float t35 = t12 ? t31 : t30;
-    float t36 = t12 ? t18 : 1.0f;
-    float t37 = t32 * (t33 * (t34 * (t35 * t36)));
-    float t38 = t1 ? t37 : t4;
-    float t39 = t12 ? 1.0f : t21;
-    float t40 = t12 ? 1.0f : t20;
-    float t41 = t12 ? 1.0f : t19;
-    float t42 = t12 ? t30 : t31;
-    float t43 = t12 ? 1.0f : t18;
-    float t44 = t37 * (t39 * (t40 * (t41 * (t42 * t43))));
-    float t45 = t1 ? t44 : t4;
-    *out_mean = t38;
-    *out_var = t45;
+    _Bool t23 = t9 < 0.0f;
+    float t24 = -t11;
+    float t25 = t23 ? t24 : t11;
+    float t26 = -t25;
+    float t27 = t13 ? 0.0f : t26;
+    float t28 = t22 + FMA(t16, -1.4286068e-6f, t27);
+    float t29 = 1.0f + FMA(POLY4(t28, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t28 * t28,
+        t28);
+    float t30 = t13 ? 0.0f : t29;
+    float t31 = 1.0f / (1.0f + (t21 * (t20 * (t19 * (t30 * t18)))));
+    float t32 = t30 * t31;
+    float t33 = t12 ? t21 : 1.0f;
+    float t34 = t12 ? t20 : 1.0f;
+    float t35 = t12 ? t19 : 1.0f;
+    float t36 = t12 ? t32 : t31;
+    float t37 = t12 ? t18 : 1.0f;
+    float t38 = t33 * (t34 * (t35 * (t36 * t37)));
+    float t39 = t1 ? t38 : t4;
+    float t40 = t12 ? 1.0f : t21;
+    float t41 = t12 ? 1.0f : t20;
+    float t42 = t12 ? 1.0f : t19;
+    float t43 = t12 ? t31 : t32;
+    float t44 = t12 ? 1.0f : t18;
+    float t45 = t38 * (t40 * (t41 * (t42 * (t43 * t44))));
+    float t46 = t1 ? t45 : t4;
+    *out_mean = t39;
+    *out_var = t46;
 }
 
 void logistic_bernoulli_ap2b_forward(
@@ -135,7 +136,7 @@ INLINE void logistic_bernoulli_ap2b_backward_element(
     float t11 = -ABS(t10);
     float t12 = FMA(mean, t9, FMA(mean, t7, -t10));
     float t13 = t7 + t9;
-    _Bool t14 = t10 < 0.0f;
+    float t14 = t10 + t12;
     _Bool t15 = t11 < (-176.5f);
     float t16 = t15 ? (-176.5f) : t11;
     float t17 = FMA(t16, 1.442695f, 12582912.0f);
@@ -146,49 +147,51 @@ INLINE void logistic_bernoulli_ap2b_backward_element(
     float t22 = as_float((127u + ((uint32_t)((int32_t)(t19 + 2u) >> 2u))) << 23u);
     float t23 = as_float((127u + ((uint32_t)((int32_t)(t19 + 3u) >> 2u))) << 23u);
     float t24 = FMA(t18, -0.69314575f, t16);
-    float t25 = -t12;
-    float t26 = t14 ? t25 : t12;
-    float t27 = -t26;
-    float t28 = t15 ? 0.0f : t27;
-    float t29 = t24 + FMA(t18, -1.4286068e-6f, t28);
-    float t30 = t14 ? 1.0f : t20;
-    float t31 = t14 ? t20 : 1.0f;
-    float t32 = t14 ? 1.0f : t21;
-    float t33 = t14 ? t21 : 1.0f;
-    float t34 = t14 ? 1.0f : t22;
-    float t35 = t14 ? t22 : 1.0f;
-    float t36 = t14 ? 1.0f : t23;
-    float t37 = t14 ? t23 : 1.0f;
-    float t38 = t30 * t31;
-    float t39 = t32 * t33;
-    float t40 = t34 * t35;
-    float t41 = t36 * t37;
-    float t42 = 1.0f + FMA(POLY4(t29, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t29 * t29,
-        t29);
-    float t43 = t15 ? 0.0f : t42;
-    float t44 = t23 * (t22 * (t21 * (t43 * t20)));
-    float t45 = 1.0f + t44;
-    float t46 = 1.0f / t45;
-    float t47 = -t46;
-    float t48 = t46 * FMA(t44 - (t45 - 1.0f), t47, FMA(t45, t47, 1.0f));
-    float t49 = t43 * t46;
-    float t50 = t46 + t48;
-    float t51 = t49 + FMA(t43, t48, FMA(t43, t46, -t49));
-    float t52 = t14 ? t50 : t51;
-    float t53 = t14 ? t51 : t50;
-    float t54 = (t36 * (t34 * (t32 * (t52 * t30)))) - (t37 * (t35 * (t33 * (t53 * t31))));
-    float t55 = t41 * (t40 * (t39 * (t38 * (t53 * (t52 * t13)))));
-    float t56 = t41 * (t40 * (t39 * (t38 * (t53 * (t52 * (t13 * (t13 * ((-0.15198177f) * (t10 + t12)))))))));
-    float t57 = t55 * t54;
-    float t58 = t1 ? t57 : t4;
-    float t59 = t1 ? t55 : t4;
-    float t60 = FMA(t58, grad_var, t59 * grad_mean);
-    float t61 = t56 * t54;
-    float t62 = t1 ? t61 : t4;
-    float t63 = t1 ? t56 : t4;
-    float t64 = FMA(t62, grad_var, t63 * grad_mean);
-    *out_grad_mean = t60;
-    *out_grad_var = t64;
+    _Bool t25 = t10 < 0.0f;
+    float t26 = -t12;
+    float t27 = t25 ? t26 : t12;
+    float t28 = -t27;
+    float t29 = t15 ? 0.0f : t28;
+    float t30 = t24 + FMA(t18, -1.4286068e-6f, t29);
+    _Bool t31 = t14 < 0.0f;
+    float t32 = t31 ? 1.0f : t20;
+    float t33 = t31 ? t20 : 1.0f;
+    float t34 = t31 ? 1.0f : t21;
+    float t35 = t31 ? t21 : 1.0f;
+    float t36 = t31 ? 1.0f : t22;
+    float t37 = t31 ? t22 : 1.0f;
+    float t38 = t31 ? 1.0f : t23;
+    float t39 = t31 ? t23 : 1.0f;
+    float t40 = t32 * t33;
+    float t41 = t34 * t35;
+    float t42 = t36 * t37;
+    float t43 = t38 * t39;
+    float t44 = 1.0f + FMA(POLY4(t30, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t30 * t30,
+        t30);
+    float t45 = t15 ? 0.0f : t44;
+    float t46 = t23 * (t22 * (t21 * (t45 * t20)));
+    float t47 = 1.0f + t46;
+    float t48 = 1.0f / t47;
+    float t49 = -t48;
+    float t50 = t48 * FMA(t46 - (t47 - 1.0f), t49, FMA(t47, t49, 1.0f));
+    float t51 = t45 * t48;
+    float t52 = t48 + t50;
+    float t53 = t51 + FMA(t45, t50, FMA(t45, t48, -t51));
+    float t54 = t31 ? t52 : t53;
+    float t55 = t31 ? t53 : t52;
+    float t56 = (t38 * (t36 * (t34 * (t54 * t32)))) - (t39 * (t37 * (t35 * (t55 * t33))));
+    float t57 = t43 * (t42 * (t41 * (t40 * (t55 * (t54 * t13)))));
+    float t58 = t43 * (t42 * (t41 * (t40 * (t55 * (t54 * (t13 * (t13 * (t14 * (-0.15198177f)))))))));
+    float t59 = t57 * t56;
+    float t60 = t1 ? t59 : t4;
+    float t61 = t1 ? t57 : t4;
+    float t62 = FMA(t60, grad_var, t61 * grad_mean);
+    float t63 = t58 * t56;
+    float t64 = t1 ? t63 : t4;
+    float t65 = t1 ? t58 : t4;
+    float t66 = FMA(t64, grad_var, t65 * grad_mean);
+    *out_grad_mean = t62;
+    *out_grad_var = t66;
 }
 
 void logistic_bernoulli_ap2b_backward(

@@ -4,7 +4,7 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3
 #
 # rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
-# operations   logistic_bernoulli_ap2b_forward 99, logistic_bernoulli_ap2b_backward 139
+# operations   logistic_bernoulli_ap2b_forward 101, logistic_bernoulli_ap2b_backward 140
 #
 # Certificate:
 #   mean 2.69, var 4.62, dmean_dmu 3.55, dmean_dvar 6.93, dvar_dmu 4.9, dvar_dvar 7.53 ulp of the terms,
@@ -40,30 +40,30 @@ def logistic_bernoulli_ap2b_forward(mean, var):
     t6 = mean * t4
     t7 = (tl.fma(mean, t4 * tl.fma((tl.fma(var, 8.942455e-9, ((t0 - (t1 - t2)) + (1.0 - t2)) + tl.fma(var, 0.30396354,
         t0 * -1.0)) + tl.fma(t3, t3 * -1.0, t1)) * (0.5 * t4), t5, tl.fma(t3, t5, 1.0)), tl.fma(mean, t4, t6 * -1.0)))
-    t8 = t6 < 0.0
-    t9 = tl.abs(t6) * -1.0
-    t10 = t9 < (-176.5)
-    t11 = tl.where(t10, -176.5, t9)
-    t12 = tl.fma(t11, 1.442695, 12582912.0)
-    t13 = t12 - 12582912.0
-    t14 = (tl.fma(t13, -0.69314575, t11) + tl.fma(t13, -1.4286068e-6, tl.where(t10, 0.0, tl.where(t8, t7 * -1.0, t7) *
-        -1.0)))
-    t15 = (tl.where(t10, 0.0, 1.0 + tl.fma(_polynomial4(t14, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
-        0.49999994), t14 * t14, t14)))
-    t16 = t12.to(tl.int32, bitcast=True)
-    t17 = (((t16 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t18 = ((127 + ((t16 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t19 = ((127 + ((t16 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t20 = ((127 + ((t16 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t21 = tl.div_rn(1.0, 1.0 + (t20 * (t19 * (t18 * (t15 * t17)))))
-    t22 = t15 * t21
-    t23 = (tl.where(t8, t20, 1.0) * (tl.where(t8, t19, 1.0) * (tl.where(t8, t18, 1.0) * (tl.where(t8, t22, t21) *
-        tl.where(t8, t17, 1.0)))))
+    t8 = tl.abs(t6) * -1.0
+    t9 = t8 < (-176.5)
+    t10 = tl.where(t9, -176.5, t8)
+    t11 = tl.fma(t10, 1.442695, 12582912.0)
+    t12 = t11 - 12582912.0
+    t13 = (tl.fma(t12, -0.69314575, t10) + tl.fma(t12, -1.4286068e-6, tl.where(t9, 0.0, tl.where(t6 < 0.0, t7 * -1.0,
+        t7) * -1.0)))
+    t14 = (tl.where(t9, 0.0, 1.0 + tl.fma(_polynomial4(t13, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t13 * t13, t13)))
+    t15 = t11.to(tl.int32, bitcast=True)
+    t16 = (((t15 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t17 = ((127 + ((t15 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t18 = ((127 + ((t15 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t19 = ((127 + ((t15 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t20 = tl.div_rn(1.0, 1.0 + (t19 * (t18 * (t17 * (t14 * t16)))))
+    t21 = t14 * t20
+    t22 = (t6 + t7) < 0.0
+    t23 = (tl.where(t22, t19, 1.0) * (tl.where(t22, t18, 1.0) * (tl.where(t22, t17, 1.0) * (tl.where(t22, t21, t20) *
+        tl.where(t22, t16, 1.0)))))
     t24 = 0.0 <= var
     t25 = tl.sqrt_rn(tl.where(t24, 1.0, var))
     t26 = tl.where(t24, t23, t25)
-    t27 = (tl.where(t24, t23 * (tl.where(t8, 1.0, t20) * (tl.where(t8, 1.0, t19) * (tl.where(t8, 1.0, t18) *
-        (tl.where(t8, t21, t22) * tl.where(t8, 1.0, t17))))), t25))
+    t27 = (tl.where(t24, t23 * (tl.where(t22, 1.0, t19) * (tl.where(t22, 1.0, t18) * (tl.where(t22, 1.0, t17) *
+        (tl.where(t22, t20, t21) * tl.where(t22, 1.0, t16))))), t25))
     return (t26, t27)
 
 
@@ -90,52 +90,53 @@ def logistic_bernoulli_ap2b_backward(mean, var, grad_mean, grad_var):
         tl.fma(t3, t3 * -1.0, t1)) * (0.5 * t4), t5, tl.fma(t3, t5, 1.0)))
     t7 = mean * t4
     t8 = tl.fma(mean, t6, tl.fma(mean, t4, t7 * -1.0))
-    t9 = t7 < 0.0
-    t10 = tl.abs(t7) * -1.0
-    t11 = t10 < (-176.5)
-    t12 = tl.where(t11, -176.5, t10)
-    t13 = tl.fma(t12, 1.442695, 12582912.0)
-    t14 = t13 - 12582912.0
-    t15 = (tl.fma(t14, -0.69314575, t12) + tl.fma(t14, -1.4286068e-6, tl.where(t11, 0.0, tl.where(t9, t8 * -1.0, t8) *
-        -1.0)))
-    t16 = (tl.where(t11, 0.0, 1.0 + tl.fma(_polynomial4(t15, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
-        0.49999994), t15 * t15, t15)))
-    t17 = t13.to(tl.int32, bitcast=True)
-    t18 = (((t17 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t19 = ((127 + ((t17 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t20 = ((127 + ((t17 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t21 = ((127 + ((t17 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t22 = t21 * (t20 * (t19 * (t16 * t18)))
-    t23 = 1.0 + t22
-    t24 = tl.div_rn(1.0, t23)
-    t25 = t24 * -1.0
-    t26 = t24 * tl.fma(t22 - (t23 - 1.0), t25, tl.fma(t23, t25, 1.0))
-    t27 = t16 * t24
-    t28 = t27 + tl.fma(t16, t26, tl.fma(t16, t24, t27 * -1.0))
-    t29 = t24 + t26
-    t30 = tl.where(t9, t28, t29)
-    t31 = tl.where(t9, t29, t28)
-    t32 = t4 + t6
-    t33 = tl.where(t9, 1.0, t18)
-    t34 = tl.where(t9, t18, 1.0)
-    t35 = t33 * t34
-    t36 = tl.where(t9, 1.0, t19)
-    t37 = tl.where(t9, t19, 1.0)
-    t38 = t36 * t37
-    t39 = tl.where(t9, 1.0, t20)
-    t40 = tl.where(t9, t20, 1.0)
-    t41 = t39 * t40
-    t42 = tl.where(t9, 1.0, t21)
-    t43 = tl.where(t9, t21, 1.0)
-    t44 = t42 * t43
-    t45 = t44 * (t41 * (t38 * (t35 * (t30 * (t31 * t32)))))
-    t46 = (t42 * (t39 * (t36 * (t31 * t33)))) - (t43 * (t40 * (t37 * (t30 * t34))))
-    t47 = 0.0 <= var
-    t48 = tl.sqrt_rn(tl.where(t47, 1.0, var))
-    t49 = tl.fma(tl.where(t47, t45 * t46, t48), grad_var, tl.where(t47, t45, t48) * grad_mean)
-    t50 = t44 * (t41 * (t38 * (t35 * (t30 * (t31 * (t32 * (t32 * ((-0.15198177) * (t7 + t8)))))))))
-    t51 = tl.fma(tl.where(t47, t50 * t46, t48), grad_var, tl.where(t47, t50, t48) * grad_mean)
-    return (t49, t51)
+    t9 = tl.abs(t7) * -1.0
+    t10 = t9 < (-176.5)
+    t11 = tl.where(t10, -176.5, t9)
+    t12 = tl.fma(t11, 1.442695, 12582912.0)
+    t13 = t12 - 12582912.0
+    t14 = (tl.fma(t13, -0.69314575, t11) + tl.fma(t13, -1.4286068e-6, tl.where(t10, 0.0, tl.where(t7 < 0.0, t8 * -1.0,
+        t8) * -1.0)))
+    t15 = (tl.where(t10, 0.0, 1.0 + tl.fma(_polynomial4(t14, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t14 * t14, t14)))
+    t16 = t12.to(tl.int32, bitcast=True)
+    t17 = (((t16 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t18 = ((127 + ((t16 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t19 = ((127 + ((t16 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t20 = ((127 + ((t16 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t21 = t20 * (t19 * (t18 * (t15 * t17)))
+    t22 = 1.0 + t21
+    t23 = tl.div_rn(1.0, t22)
+    t24 = t23 * -1.0
+    t25 = t23 * tl.fma(t21 - (t22 - 1.0), t24, tl.fma(t22, t24, 1.0))
+    t26 = t15 * t23
+    t27 = t26 + tl.fma(t15, t25, tl.fma(t15, t23, t26 * -1.0))
+    t28 = t23 + t25
+    t29 = t7 + t8
+    t30 = t29 < 0.0
+    t31 = tl.where(t30, t27, t28)
+    t32 = tl.where(t30, t28, t27)
+    t33 = t4 + t6
+    t34 = tl.where(t30, 1.0, t17)
+    t35 = tl.where(t30, t17, 1.0)
+    t36 = t34 * t35
+    t37 = tl.where(t30, 1.0, t18)
+    t38 = tl.where(t30, t18, 1.0)
+    t39 = t37 * t38
+    t40 = tl.where(t30, 1.0, t19)
+    t41 = tl.where(t30, t19, 1.0)
+    t42 = t40 * t41
+    t43 = tl.where(t30, 1.0, t20)
+    t44 = tl.where(t30, t20, 1.0)
+    t45 = t43 * t44
+    t46 = t45 * (t42 * (t39 * (t36 * (t31 * (t32 * t33)))))
+    t47 = (t43 * (t40 * (t37 * (t32 * t34)))) - (t44 * (t41 * (t38 * (t31 * t35))))
+    t48 = 0.0 <= var
+    t49 = tl.sqrt_rn(tl.where(t48, 1.0, var))
+    t50 = tl.fma(tl.where(t48, t46 * t47, t49), grad_var, tl.where(t48, t46, t49) * grad_mean)
+    t51 = t45 * (t42 * (t39 * (t36 * (t31 * (t32 * (t33 * (t33 * (t29 * (-0.15198177)))))))))
+    t52 = tl.fma(tl.where(t48, t51 * t47, t49), grad_var, tl.where(t48, t51, t49) * grad_mean)
+    return (t50, t52)
 
 
 @triton.jit

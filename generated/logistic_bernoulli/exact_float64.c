@@ -44,9 +44,9 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
-        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
     return y;
 }
 
@@ -72,32 +72,32 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0x1.6b1a004f60b8ap-33) NEXT(-0x1.780c9eb3cad9bp-28) NEXT(0x1.85aa166b00e59p-23) NEXT(-0x1.93d32c0989153p-18)
-        NEXT(0x1.a30091645b6edp-13) NEXT(-0x1.b80fb1f965033p-8) NEXT(0x1.15e37299ff6ecp-2)
+    NEXT(0x1.6b1a004f60b8ap-33) NEXT(-5.472237485884879e-09) NEXT(0x1.85aa166b00e59p-23) NEXT(-6.017459790484274e-06)
+        NEXT(0x1.a30091645b6edp-13) NEXT(-0.006714802695018607) NEXT(0.27137545647552375)
     return y;
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    NEXT(-0x1.4b8c5d38698cdp-6) NEXT(0x1.142e6513f04a7p-4) NEXT(-0x1.ed69ff3b989f6p-4) NEXT(0x1.d6a86e7cd6b0cp-4)
-        NEXT(-0x1.92e0896746c44p-5) NEXT(0x1.436d16b6bf26bp-6) NEXT(-0x1.04ecb3196f67ap-5) NEXT(-0x1.4600a92476061p-6)
-        NEXT(0x1.2e8cc06cf7ca6p-6) NEXT(0x1.4a768726a744cp-4) NEXT(0x1.21ded1c5ca41fp-3) NEXT(0x1.6fa9a5ef1818bp-3)
-        NEXT(0x1.7d99f3494b792p-3) NEXT(0x1.5547eddfd1349p-3) NEXT(0x1.0e7dcd211ea22p-3)
+    NEXT(-0.020236102138050428) NEXT(0.06742705806302017) NEXT(-0.12046241474448735) NEXT(0.11490672263373031)
+        NEXT(-0.04917933308225789) NEXT(0.019740364247797276) NEXT(-0.031851148417882905) NEXT(-0.019897618463659564)
+        NEXT(0.01846617499893157) NEXT(0.08067944329600713) NEXT(0.14153827557427776) NEXT(0.17952279697329873)
+        NEXT(0.1863287932150653) NEXT(0.16664110030446924) NEXT(0.13207588441203294)
     return y;
 }
 
 static const double table11[11][3] = {
-    {0x1.a573ad77b85efp-2, 0x1.09e71faa274p-12, 0x1.a851cc1913a16p-14},
-    {0x1.41671ba03d296p-1, 0x1.d981fe1a5f2p-8, 0x1.79cdf6fbc19cp-9},
-    {0x1.dd32fc79d0ff6p-1, 0x1.9031a49c9974p-5, 0x1.3f4efd09296efp-6},
-    {0x1.6084482377785p0, 0x1.24bc400ff61b2p-3, 0x1.d32356598f276p-5},
-    {0x1.04e9120eea5a5p1, 0x1.e39d2c12ebd22p-3, 0x1.81de3c4449539p-4},
-    {0x1.83ae00c0e8dep1, 0x1.03c7ea838d053p-2, 0x1.9e8ce54e90a46p-4},
-    {0x1.20ce980b36a6bp2, 0x1.80ac7e4cdfcbep-3, 0x1.32ecdfa7cfd12p-4},
-    {0x1.ae6bb7118414dp2, 0x1.7c5d3ec4aad64p-4, 0x1.2f7c9be587b0ep-5},
-    {0x1.40b34add27708p3, 0x1.b5b2c1913b68p-6, 0x1.5d3b917e7c929p-7},
-    {0x1.e08700e462423p3, 0x1.bc8517b1ddfp-9, 0x1.62acf1769c6c4p-10},
-    {0x1.71e480d036508p4, 0x1.ae3f708c18p-14, 0x1.5749bffd6b2ep-15},
+    {0.41157408755506614, 0x1.09e71faa274p-12, 0x1.a851cc1913a16p-14},
+    {0.6277397759536878, 0x1.d981fe1a5f2p-8, 0x1.79cdf6fbc19cp-9},
+    {0.9320296190930992, 0x1.9031a49c9974p-5, 0.019489047150861912},
+    {1.3770184599484037, 0.14293718384466342, 0.05702368607714885},
+    {2.03836274841588, 0.2361396258615765, 0.09420608083435845},
+    {3.0287476484243, 0.2536923067848466, 0.10120858738904656},
+    {4.512609492254891, 0.18782900497533278, 0.0749329315703913},
+    {6.725324408631718, 0.09286236304131062, 0.03704672287516618},
+    {10.021886283818745, 0.02671498206193812, 0.010657735864672961},
+    {15.016479917585519, 0x1.bc8517b1ddfp-9, 0.001352979886771897},
+    {23.11828690846326, 0x1.ae3f708c18p-14, 0x1.5749bffd6b2ep-15},
 };
 
 static void logistic_bernoulli_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
@@ -125,7 +125,7 @@ static void logistic_bernoulli_exact_float64_forward_block(const double *const *
         double t14 = t12 * t13;
         double t15 = t13 * (1.0 - t12);
         double t16 = t15 * t15;
-        double t17 = polynomial0(-0x1.5e6da400099a3p-38, t6 - 0.53125);
+        double t17 = polynomial0(-4.979885427667937e-12, t6 - 0.53125);
         double t18 = t6 * (t17 * t17);
         double t19 = (t17 + t17) * (1.0 / (FMA(t17, t6 * t17, 1.0)));
         double t20 = t6 * (t19 * t19);
@@ -153,20 +153,20 @@ static void logistic_bernoulli_exact_float64_forward_block(const double *const *
         double t42 = t6 * (t41 * t41);
         double t43 = (t17 + t41) * (1.0 / (FMA(t17, t6 * t41, 1.0)));
         double t44 = t6 * (t43 * t43);
-        double t45 = (t18 * (1.0 / (1.0 - (t16 * t18)))) * 0x1.824abdc75bd08p-2;
-        double t46 = FMA(t20 * (1.0 / (1.0 - (t16 * t20))), 0x1.eac702aa4fb9ap-3, t45);
-        double t47 = FMA(t22 * (1.0 / (1.0 - (t16 * t22))), 0x1.ccc3ccd2ee6fdp-4, t46);
-        double t48 = FMA(t24 * (1.0 / (1.0 - (t16 * t24))), 0x1.3fab2cb731c9ap-5, t47);
-        double t49 = FMA(t26 * (1.0 / (1.0 - (t16 * t26))), 0x1.47c690739fbafp-7, t48);
-        double t50 = FMA(t28 * (1.0 / (1.0 - (t16 * t28))), 0x1.f0b79befcb96fp-10, t49);
+        double t45 = (t18 * (1.0 / (1.0 - (t16 * t18)))) * 0.3772382405213226;
+        double t46 = FMA(t20 * (1.0 / (1.0 - (t16 * t20))), 0.23963739473580575, t45);
+        double t47 = FMA(t22 * (1.0 / (1.0 - (t16 * t22))), 0.11249141702037586, t46);
+        double t48 = FMA(t24 * (1.0 / (1.0 - (t16 * t24))), 0.03902205213085459, t47);
+        double t49 = FMA(t26 * (1.0 / (1.0 - (t16 * t26))), 0.01000291875175016, t48);
+        double t50 = FMA(t28 * (1.0 / (1.0 - (t16 * t28))), 0.001894825832959048, t49);
         double t51 = FMA(t30 * (1.0 / (1.0 - (t16 * t30))), 0x1.161f9da98c656p-12, t50);
         double t52 = FMA(t32 * (1.0 / (1.0 - (t16 * t32))), 0x1.cc4fceee057c9p-16, t51);
-        double t53 = FMA(t34 * (1.0 / (1.0 - (t16 * t34))), 0x1.197d56ca4437cp-19, t52);
+        double t53 = FMA(t34 * (1.0 / (1.0 - (t16 * t34))), 2.097260993435091e-06, t52);
         double t54 = FMA(t36 * (1.0 / (1.0 - (t16 * t36))), 0x1.fcd03d8758a59p-24, t53);
         double t55 = FMA(t38 * (1.0 / (1.0 - (t16 * t38))), 0x1.53d2466878d9dp-28, t54);
-        double t56 = FMA(t40 * (1.0 / (1.0 - (t16 * t40))), 0x1.4f6d754c30ab7p-33, t55);
+        double t56 = FMA(t40 * (1.0 / (1.0 - (t16 * t40))), 1.525347993581841e-10, t55);
         double t57 = FMA(t42 * (1.0 / (1.0 - (t16 * t42))), 0x1.e954bbccfd7efp-39, t56);
-        double t58 = FMA(t44 * (1.0 / (1.0 - (t16 * t44))), 0x1.07c193a0d6efdp-44, t57);
+        double t58 = FMA(t44 * (1.0 / (1.0 - (t16 * t44))), 5.856563209478232e-14, t57);
         s[3][i] = t14 + (t58 * ((t13 * t14) * (t15 * 2.0)));
     }
     for (int k = 0; k < 11; ++k) {
@@ -225,7 +225,7 @@ static void logistic_bernoulli_exact_float64_backward_block(const double *const 
         double t15 = t13 * (1.0 - t12);
         double t16 = t15 * t15;
         double t17 = t13 * t14;
-        double t18 = polynomial0(-0x1.5e6da400099a3p-38, t6 - 0.53125);
+        double t18 = polynomial0(-4.979885427667937e-12, t6 - 0.53125);
         double t19 = t6 * (t18 * t18);
         double t20 = (t18 + t18) * (1.0 / (FMA(t18, t6 * t18, 1.0)));
         double t21 = t6 * (t20 * t20);
@@ -281,12 +281,12 @@ static void logistic_bernoulli_exact_float64_backward_block(const double *const 
         double t71 = 1.0 / (1.0 - t57);
         double t72 = 1.0 / (1.0 - t58);
         double t73 = 1.0 / (1.0 - t59);
-        double t74 = FMA(t21 * t61, 0x1.eac702aa4fb9ap-3, (t19 * t60) * 0x1.824abdc75bd08p-2);
-        double t75 = FMA(t25 * t63, 0x1.3fab2cb731c9ap-5, FMA(t23 * t62, 0x1.ccc3ccd2ee6fdp-4, t74));
-        double t76 = FMA(t29 * t65, 0x1.f0b79befcb96fp-10, FMA(t27 * t64, 0x1.47c690739fbafp-7, t75));
+        double t74 = FMA(t21 * t61, 0.23963739473580575, (t19 * t60) * 0.3772382405213226);
+        double t75 = FMA(t25 * t63, 0.03902205213085459, FMA(t23 * t62, 0.11249141702037586, t74));
+        double t76 = FMA(t29 * t65, 0.001894825832959048, FMA(t27 * t64, 0.01000291875175016, t75));
         double t77 = FMA(t33 * t67, 0x1.cc4fceee057c9p-16, FMA(t31 * t66, 0x1.161f9da98c656p-12, t76));
-        double t78 = FMA(t37 * t69, 0x1.fcd03d8758a59p-24, FMA(t35 * t68, 0x1.197d56ca4437cp-19, t77));
-        double t79 = FMA(t41 * t71, 0x1.4f6d754c30ab7p-33, FMA(t39 * t70, 0x1.53d2466878d9dp-28, t78));
+        double t78 = FMA(t37 * t69, 0x1.fcd03d8758a59p-24, FMA(t35 * t68, 2.097260993435091e-06, t77));
+        double t79 = FMA(t41 * t71, 1.525347993581841e-10, FMA(t39 * t70, 0x1.53d2466878d9dp-28, t78));
         double t80 = (t60 * t60) * (1.0 - t19);
         double t81 = (t61 * t61) * (1.0 - t21);
         double t82 = (t62 * t62) * (1.0 - t23);
@@ -301,37 +301,37 @@ static void logistic_bernoulli_exact_float64_backward_block(const double *const 
         double t91 = (t71 * t71) * (1.0 - t41);
         double t92 = (t72 * t72) * (1.0 - t43);
         double t93 = (t73 * t73) * (1.0 - t45);
-        double t94 = FMA(t80 * (t46 + 1.0), 0x1.824abdc75bd08p-2, 0x1.c15e5b9030892p-3);
-        double t95 = FMA(t81 * (t47 + 1.0), 0x1.eac702aa4fb9ap-3, t94);
-        double t96 = FMA(t82 * (t48 + 1.0), 0x1.ccc3ccd2ee6fdp-4, t95);
-        double t97 = FMA(t83 * (t49 + 1.0), 0x1.3fab2cb731c9ap-5, t96);
-        double t98 = FMA(t84 * (t50 + 1.0), 0x1.47c690739fbafp-7, t97);
-        double t99 = FMA(t85 * (t51 + 1.0), 0x1.f0b79befcb96fp-10, t98);
+        double t94 = FMA(t80 * (t46 + 1.0), 0.3772382405213226, 0.21941825422078814);
+        double t95 = FMA(t81 * (t47 + 1.0), 0.23963739473580575, t94);
+        double t96 = FMA(t82 * (t48 + 1.0), 0.11249141702037586, t95);
+        double t97 = FMA(t83 * (t49 + 1.0), 0.03902205213085459, t96);
+        double t98 = FMA(t84 * (t50 + 1.0), 0.01000291875175016, t97);
+        double t99 = FMA(t85 * (t51 + 1.0), 0.001894825832959048, t98);
         double t100 = FMA(t86 * (t52 + 1.0), 0x1.161f9da98c656p-12, t99);
         double t101 = FMA(t87 * (t53 + 1.0), 0x1.cc4fceee057c9p-16, t100);
-        double t102 = FMA(t88 * (t54 + 1.0), 0x1.197d56ca4437cp-19, t101);
+        double t102 = FMA(t88 * (t54 + 1.0), 2.097260993435091e-06, t101);
         double t103 = FMA(t89 * (t55 + 1.0), 0x1.fcd03d8758a59p-24, t102);
         double t104 = FMA(t90 * (t56 + 1.0), 0x1.53d2466878d9dp-28, t103);
-        double t105 = FMA(t91 * (t57 + 1.0), 0x1.4f6d754c30ab7p-33, t104);
+        double t105 = FMA(t91 * (t57 + 1.0), 1.525347993581841e-10, t104);
         double t106 = FMA(t92 * (t58 + 1.0), 0x1.e954bbccfd7efp-39, t105);
         double t107 = (t60 * t80) * (FMA(t46 - t19, 3.0, FMA(t19, -t46, 1.0)));
         double t108 = (t61 * t81) * (FMA(t47 - t21, 3.0, FMA(t21, -t47, 1.0)));
-        double t109 = FMA(t108, 0x1.eac702aa4fb9ap-3, FMA(t107, 0x1.824abdc75bd08p-2, 0x1.c15e5b9030892p-3));
-        double t110 = FMA((t62 * t82) * (FMA(t48 - t23, 3.0, FMA(t23, -t48, 1.0))), 0x1.ccc3ccd2ee6fdp-4, t109);
-        double t111 = FMA((t63 * t83) * (FMA(t49 - t25, 3.0, FMA(t25, -t49, 1.0))), 0x1.3fab2cb731c9ap-5, t110);
-        double t112 = FMA((t64 * t84) * (FMA(t50 - t27, 3.0, FMA(t27, -t50, 1.0))), 0x1.47c690739fbafp-7, t111);
-        double t113 = FMA((t65 * t85) * (FMA(t51 - t29, 3.0, FMA(t29, -t51, 1.0))), 0x1.f0b79befcb96fp-10, t112);
+        double t109 = FMA(t108, 0.23963739473580575, FMA(t107, 0.3772382405213226, 0.21941825422078814));
+        double t110 = FMA((t62 * t82) * (FMA(t48 - t23, 3.0, FMA(t23, -t48, 1.0))), 0.11249141702037586, t109);
+        double t111 = FMA((t63 * t83) * (FMA(t49 - t25, 3.0, FMA(t25, -t49, 1.0))), 0.03902205213085459, t110);
+        double t112 = FMA((t64 * t84) * (FMA(t50 - t27, 3.0, FMA(t27, -t50, 1.0))), 0.01000291875175016, t111);
+        double t113 = FMA((t65 * t85) * (FMA(t51 - t29, 3.0, FMA(t29, -t51, 1.0))), 0.001894825832959048, t112);
         double t114 = FMA((t66 * t86) * (FMA(t52 - t31, 3.0, FMA(t31, -t52, 1.0))), 0x1.161f9da98c656p-12, t113);
         double t115 = FMA((t67 * t87) * (FMA(t53 - t33, 3.0, FMA(t33, -t53, 1.0))), 0x1.cc4fceee057c9p-16, t114);
-        double t116 = FMA((t68 * t88) * (FMA(t54 - t35, 3.0, FMA(t35, -t54, 1.0))), 0x1.197d56ca4437cp-19, t115);
+        double t116 = FMA((t68 * t88) * (FMA(t54 - t35, 3.0, FMA(t35, -t54, 1.0))), 2.097260993435091e-06, t115);
         double t117 = FMA((t69 * t89) * (FMA(t55 - t37, 3.0, FMA(t37, -t55, 1.0))), 0x1.fcd03d8758a59p-24, t116);
         double t118 = FMA((t70 * t90) * (FMA(t56 - t39, 3.0, FMA(t39, -t56, 1.0))), 0x1.53d2466878d9dp-28, t117);
-        double t119 = FMA((t71 * t91) * (FMA(t57 - t41, 3.0, FMA(t41, -t57, 1.0))), 0x1.4f6d754c30ab7p-33, t118);
+        double t119 = FMA((t71 * t91) * (FMA(t57 - t41, 3.0, FMA(t41, -t57, 1.0))), 1.525347993581841e-10, t118);
         double t120 = FMA((t72 * t92) * (FMA(t58 - t43, 3.0, FMA(t43, -t58, 1.0))), 0x1.e954bbccfd7efp-39, t119);
-        s[3][i] = t17 * (FMA(t93 * (t59 + 1.0), 0x1.07c193a0d6efdp-44, t106));
-        double t122 = FMA((t73 * t93) * (FMA(t59 - t45, 3.0, FMA(t45, -t59, 1.0))), 0x1.07c193a0d6efdp-44, t120);
+        s[3][i] = t17 * (FMA(t93 * (t59 + 1.0), 5.856563209478232e-14, t106));
+        double t122 = FMA((t73 * t93) * (FMA(t59 - t45, 3.0, FMA(t45, -t59, 1.0))), 5.856563209478232e-14, t120);
         s[4][i] = t122 * ((t15 * t17) * (-0.5));
-        double t124 = FMA(t45 * t73, 0x1.07c193a0d6efdp-44, FMA(t43 * t72, 0x1.e954bbccfd7efp-39, t79));
+        double t124 = FMA(t45 * t73, 5.856563209478232e-14, FMA(t43 * t72, 0x1.e954bbccfd7efp-39, t79));
         s[5][i] = t14 + (t124 * (t17 * (t15 * 2.0)));
     }
     for (int k = 0; k < 11; ++k) {

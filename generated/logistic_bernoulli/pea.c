@@ -4,7 +4,7 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3
 //
 // rule digest  a100bd1f860e0134b0103e03102612c1b4c7805fe6e57322fa9509cce11459fb
-// program      h0871c67e7b361cb6257be760cc2b5191133fb98f887e4e1c0b65c6a7e8d25d75
+// program      h5e1b19ba8413774c79a1c90a4a68603df165d95f6e42e3104fb7f54ca88f2fbf
 // operations   logistic_bernoulli_pea_forward 337, logistic_bernoulli_pea_backward 347
 //
 // Certificate:
@@ -55,12 +55,15 @@ static inline float as_float(uint32_t u)
 #define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
 #define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
 
-INLINE float logistic_bernoulli_pea_part2(float p0)
+INLINE float logistic_bernoulli_pea_part2(float p0, float p1)
 {
-    float t0 = p0 - 0.25f;
-    float t1 = POLY12(t0, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+    float t0 = 1.0f / FMA(0.25f, ABS(p0), 1.0f);
+    float t1 = t0 - 0.25f;
+    // Mills ratio/sqrt(2 pi)
+    float t2 = t0 * POLY12(t1, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
         0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
-    return t1;
+    float t3 = p1 * t2;
+    return t3;
 }
 
 INLINE float logistic_bernoulli_pea_part0(
@@ -76,33 +79,31 @@ INLINE float logistic_bernoulli_pea_part0(
     float t6 = t4 + (p3 + FMA(p0, -1.9046542e-9f, FMA(p2, 0.6931472f, ((t3 - (t4 - t5)) + (p1 - t5)) + FMA(p0,
         0.6931472f, -t3))));
     _Bool t7 = (-t6) < 0.0f;
-    float t8 = 1.0f / FMA(0.25f, ABS(t6), 1.0f);
-    float t9 = t7 ? 0.0f : t1;
-    _Bool t10 = 176.5f < t9;
-    _Bool t11 = t9 < (-176.5f);
-    float t12 = t10 ? 176.5f : t9;
-    float t13 = t11 ? (-176.5f) : t12;
-    float t14 = FMA(1.442695f, t13, 12582912.0f);
-    float t15 = t14 - 12582912.0f;
-    uint32_t t16 = as_bits(t14);
-    float t17 = FMA(-0.69314575f, t15, t13);
-    float t18 = FMA(p9, -1.9046542e-9f, FMA(p9, 0.6931472f, -t0)) + FMA(p11, -2.2778894e-10f, p12 + ((p10 - (t1 - t2))
+    float t8 = t7 ? 0.0f : t1;
+    _Bool t9 = 176.5f < t8;
+    _Bool t10 = t8 < (-176.5f);
+    float t11 = t9 ? 176.5f : t8;
+    float t12 = t10 ? (-176.5f) : t11;
+    float t13 = FMA(1.442695f, t12, 12582912.0f);
+    float t14 = t13 - 12582912.0f;
+    uint32_t t15 = as_bits(t13);
+    float t16 = FMA(-0.69314575f, t14, t12);
+    float t17 = FMA(p9, -1.9046542e-9f, FMA(p9, 0.6931472f, -t0)) + FMA(p11, -2.2778894e-10f, p12 + ((p10 - (t1 - t2))
         + (t0 - t2)));
-    float t19 = t7 ? 0.0f : t18;
+    float t18 = t7 ? 0.0f : t17;
+    float t19 = t9 ? 0.0f : t18;
     float t20 = t10 ? 0.0f : t19;
-    float t21 = t11 ? 0.0f : t20;
-    float t22 = t17 + FMA(-1.4286068e-6f, t15, t21);
-    float t23 = t8 * logistic_bernoulli_pea_part2(t8);  // Mills ratio/sqrt(2 pi)
-    float t24 = p8 * (p7 * (p6 * (p5 * (p4 * t23))));
-    float t25 = as_float((127u + ((uint32_t)((int32_t)(3u + t16) >> 2u))) << 23u);
-    float t26 = as_float((127u + ((uint32_t)((int32_t)(2u + t16) >> 2u))) << 23u);
-    float t27 = as_float((127u + ((uint32_t)((int32_t)(1u + t16) >> 2u))) << 23u);
-    float t28 = 1.0f + FMA(POLY4(t22, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t22 * t22,
-        t22);
-    float t29 = t11 ? 0.0f : t28;
-    float t30 = (t25 * (t26 * (t27 * (t29 * as_float((127u + ((uint32_t)((int32_t)t16 >> 2u))) << 23u))))) - t24;
-    float t31 = t7 ? t24 : t30;
-    return t31;
+    float t21 = t16 + FMA(-1.4286068e-6f, t14, t20);
+    float t22 = p8 * (p7 * (p6 * (p5 * logistic_bernoulli_pea_part2(t6, p4))));
+    float t23 = as_float((127u + ((uint32_t)((int32_t)(3u + t15) >> 2u))) << 23u);
+    float t24 = as_float((127u + ((uint32_t)((int32_t)(2u + t15) >> 2u))) << 23u);
+    float t25 = as_float((127u + ((uint32_t)((int32_t)(1u + t15) >> 2u))) << 23u);
+    float t26 = 1.0f + FMA(POLY4(t21, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t21 * t21,
+        t21);
+    float t27 = t10 ? 0.0f : t26;
+    float t28 = (t23 * (t24 * (t25 * (t27 * as_float((127u + ((uint32_t)((int32_t)t15 >> 2u))) << 23u))))) - t22;
+    float t29 = t7 ? t22 : t28;
+    return t29;
 }
 
 INLINE float logistic_bernoulli_pea_part1(
@@ -115,13 +116,13 @@ INLINE float logistic_bernoulli_pea_part1(
     float t3 = p0 * (-0.6931472f);
     float t4 = p1 + t3;
     float t5 = t4 - t3;
-    _Bool t6 = t4 < 0.0f;
-    float t7 = t6 ? 0.0f : t1;
-    float t8 = 1.0f / FMA(ABS(t4 + (p3 + FMA(p0, 1.9046542e-9f, FMA(p2, -0.6931472f, ((t3 - (t4 - t5)) + (p1 - t5)) +
-        FMA(p0, -0.6931472f, -t3))))), 0.25f, 1.0f);
-    _Bool t9 = 176.5f < t7;
-    _Bool t10 = t7 < (-176.5f);
-    float t11 = t9 ? 176.5f : t7;
+    float t6 = t4 + (p3 + FMA(p0, 1.9046542e-9f, FMA(p2, -0.6931472f, ((t3 - (t4 - t5)) + (p1 - t5)) + FMA(p0,
+        -0.6931472f, -t3))));
+    _Bool t7 = t6 < 0.0f;
+    float t8 = t7 ? 0.0f : t1;
+    _Bool t9 = 176.5f < t8;
+    _Bool t10 = t8 < (-176.5f);
+    float t11 = t9 ? 176.5f : t8;
     float t12 = t10 ? (-176.5f) : t11;
     float t13 = FMA(1.442695f, t12, 12582912.0f);
     float t14 = t13 - 12582912.0f;
@@ -129,21 +130,20 @@ INLINE float logistic_bernoulli_pea_part1(
     float t16 = FMA(-0.69314575f, t14, t12);
     float t17 = FMA(p9, 1.9046542e-9f, FMA(p9, -0.6931472f, -t0)) + FMA(p11, -2.2778894e-10f, ((p10 - (t1 - t2)) + (t0
         - t2)) + p12);
-    float t18 = t6 ? 0.0f : t17;
+    float t18 = t7 ? 0.0f : t17;
     float t19 = t9 ? 0.0f : t18;
     float t20 = t10 ? 0.0f : t19;
     float t21 = t16 + FMA(-1.4286068e-6f, t14, t20);
-    float t22 = t8 * logistic_bernoulli_pea_part2(t8);  // Mills ratio/sqrt(2 pi)
-    float t23 = p8 * (p7 * (p6 * (p5 * (p4 * t22))));
-    float t24 = as_float((127u + ((uint32_t)((int32_t)(3u + t15) >> 2u))) << 23u);
-    float t25 = as_float((127u + ((uint32_t)((int32_t)(2u + t15) >> 2u))) << 23u);
-    float t26 = as_float((127u + ((uint32_t)((int32_t)(1u + t15) >> 2u))) << 23u);
-    float t27 = 1.0f + FMA(POLY4(t21, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t21 * t21,
+    float t22 = p8 * (p7 * (p6 * (p5 * logistic_bernoulli_pea_part2(t6, p4))));
+    float t23 = as_float((127u + ((uint32_t)((int32_t)(3u + t15) >> 2u))) << 23u);
+    float t24 = as_float((127u + ((uint32_t)((int32_t)(2u + t15) >> 2u))) << 23u);
+    float t25 = as_float((127u + ((uint32_t)((int32_t)(1u + t15) >> 2u))) << 23u);
+    float t26 = 1.0f + FMA(POLY4(t21, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t21 * t21,
         t21);
-    float t28 = t10 ? 0.0f : t27;
-    float t29 = (t24 * (t25 * (t26 * (t28 * as_float((127u + ((uint32_t)((int32_t)t15 >> 2u))) << 23u))))) - t23;
-    float t30 = t6 ? t23 : t29;
-    return t30;
+    float t27 = t10 ? 0.0f : t26;
+    float t28 = (t23 * (t24 * (t25 * (t27 * as_float((127u + ((uint32_t)((int32_t)t15 >> 2u))) << 23u))))) - t22;
+    float t29 = t7 ? t22 : t28;
+    return t29;
 }
 
 INLINE void logistic_bernoulli_pea_forward_element(
@@ -184,19 +184,19 @@ INLINE void logistic_bernoulli_pea_forward_element(
     float t32 = -t29;
     float t33 = t4 ? t32 : t29;  // mean/sigma
     float t34 = t33 * t33;
-    _Bool t35 = t33 < 0.0f;
-    float t36 = (-0.5f) * t34;
-    _Bool t37 = t36 < (-176.5f);
-    float t38 = t37 ? (-176.5f) : t36;
-    float t39 = -t31;
-    float t40 = t4 ? t39 : t31;
-    float t41 = 1.0f / FMA(0.25f, ABS(t33 + t40), 1.0f);
-    float t42 = FMA(t38, 1.442695f, 12582912.0f);
-    float t43 = t42 - 12582912.0f;
-    uint32_t t44 = as_bits(t42);
-    float t45 = FMA(t43, -0.69314575f, t38);
-    float t46 = (-0.5f) * FMA(t33, t40, FMA(t33, t40, FMA(t33, t33, -t34)));
-    float t47 = t37 ? 0.0f : t46;
+    float t35 = (-0.5f) * t34;
+    _Bool t36 = t35 < (-176.5f);
+    float t37 = t36 ? (-176.5f) : t35;
+    float t38 = -t31;
+    float t39 = t4 ? t38 : t31;
+    float t40 = t33 + t39;
+    float t41 = FMA(t37, 1.442695f, 12582912.0f);
+    _Bool t42 = t40 < 0.0f;
+    float t43 = t41 - 12582912.0f;
+    uint32_t t44 = as_bits(t41);
+    float t45 = FMA(t43, -0.69314575f, t37);
+    float t46 = (-0.5f) * FMA(t33, t39, FMA(t33, t39, FMA(t33, t33, -t34)));
+    float t47 = t36 ? 0.0f : t46;
     float t48 = t45 + FMA(t43, -1.4286068e-6f, t47);
     float t49 = as_float((((uint32_t)((int32_t)t44 >> 2u)) + 127u) << 23u);
     float t50 = as_float((127u + ((uint32_t)((int32_t)(t44 + 1u) >> 2u))) << 23u);
@@ -204,29 +204,28 @@ INLINE void logistic_bernoulli_pea_forward_element(
     float t52 = as_float((127u + ((uint32_t)((int32_t)(t44 + 3u) >> 2u))) << 23u);
     float t53 = 1.0f + FMA(POLY4(t48, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t48 * t48,
         t48);
-    float t54 = t37 ? 0.0f : t53;
-    float t55 = t41 * logistic_bernoulli_pea_part2(t41);  // Mills ratio/sqrt(2 pi)
-    float t56 = t54 * t55;
-    float t57 = logistic_bernoulli_pea_part1(t22, t33, t26, t40, t54, t49, t50, t51, t52, mean, t5, var, t14);
-    float t58 = 1.0f - (t52 * (t51 * (t50 * (t49 * t56))));
-    float t59 = logistic_bernoulli_pea_part0(t22, t33, t26, t40, t54, t49, t50, t51, t52, mean, t5, var, t14);
-    float t60 = t35 ? t52 : 1.0f;
-    float t61 = t35 ? t51 : 1.0f;
-    float t62 = t35 ? t50 : 1.0f;
-    float t63 = t35 ? t56 : t58;
-    float t64 = t35 ? t49 : 1.0f;
-    float t65 = FMA(t60, t61 * (t62 * (t63 * t64)), FMA(0.5f, t59, (-0.5f) * t57));
-    float t66 = t35 ? 1.0f : t52;
-    float t67 = t35 ? 1.0f : t51;
-    float t68 = t35 ? 1.0f : t50;
-    float t69 = t35 ? t58 : t56;
-    float t70 = t35 ? 1.0f : t49;
-    float t71 = t65 * FMA(t66, t67 * (t68 * (t69 * t70)), FMA(-0.5f, t59, 0.5f * t57));
-    float t72 = t6 ? t65 : t16;
-    float t73 = (t71 < 0.0f) ? 0.0f : t71;
-    float t74 = t6 ? t73 : t16;
-    *out_mean = t72;
-    *out_var = t74;
+    float t54 = t36 ? 0.0f : t53;
+    float t55 = logistic_bernoulli_pea_part2(t40, t54);
+    float t56 = 1.0f - (t52 * (t51 * (t50 * (t49 * t55))));
+    float t57 = logistic_bernoulli_pea_part1(t22, t33, t26, t39, t54, t49, t50, t51, t52, mean, t5, var, t14);
+    float t58 = logistic_bernoulli_pea_part0(t22, t33, t26, t39, t54, t49, t50, t51, t52, mean, t5, var, t14);
+    float t59 = t42 ? t52 : 1.0f;
+    float t60 = t42 ? t51 : 1.0f;
+    float t61 = t42 ? t50 : 1.0f;
+    float t62 = t42 ? t55 : t56;
+    float t63 = t42 ? t49 : 1.0f;
+    float t64 = FMA(t59, t60 * (t61 * (t62 * t63)), FMA(0.5f, t58, (-0.5f) * t57));
+    float t65 = t42 ? 1.0f : t52;
+    float t66 = t42 ? 1.0f : t51;
+    float t67 = t42 ? 1.0f : t50;
+    float t68 = t42 ? t56 : t55;
+    float t69 = t42 ? 1.0f : t49;
+    float t70 = t64 * FMA(t65, t66 * (t67 * (t68 * t69)), FMA(-0.5f, t58, 0.5f * t57));
+    float t71 = t6 ? t64 : t16;
+    float t72 = (t70 < 0.0f) ? 0.0f : t70;
+    float t73 = t6 ? t72 : t16;
+    *out_mean = t71;
+    *out_var = t73;
 }
 
 void logistic_bernoulli_pea_forward(
@@ -282,19 +281,19 @@ INLINE void logistic_bernoulli_pea_backward_element(
     float t32 = -t29;
     float t33 = t4 ? t32 : t29;  // mean/sigma
     float t34 = t33 * t33;
-    _Bool t35 = t33 < 0.0f;
-    float t36 = t34 * (-0.5f);
-    _Bool t37 = t36 < (-176.5f);
-    float t38 = t37 ? (-176.5f) : t36;
-    float t39 = -t31;
-    float t40 = t4 ? t39 : t31;
-    float t41 = 1.0f / FMA(0.25f, ABS(t33 + t40), 1.0f);
-    float t42 = FMA(t38, 1.442695f, 12582912.0f);
-    float t43 = t42 - 12582912.0f;
-    uint32_t t44 = as_bits(t42);
-    float t45 = FMA(t43, -0.69314575f, t38);
-    float t46 = FMA(t33, t40, FMA(t33, t40, FMA(t33, t33, -t34))) * (-0.5f);
-    float t47 = t37 ? 0.0f : t46;
+    float t35 = t34 * (-0.5f);
+    _Bool t36 = t35 < (-176.5f);
+    float t37 = t36 ? (-176.5f) : t35;
+    float t38 = -t31;
+    float t39 = t4 ? t38 : t31;
+    float t40 = t33 + t39;
+    float t41 = FMA(t37, 1.442695f, 12582912.0f);
+    _Bool t42 = t40 < 0.0f;
+    float t43 = t41 - 12582912.0f;
+    uint32_t t44 = as_bits(t41);
+    float t45 = FMA(t43, -0.69314575f, t37);
+    float t46 = FMA(t33, t39, FMA(t33, t39, FMA(t33, t33, -t34))) * (-0.5f);
+    float t47 = t36 ? 0.0f : t46;
     float t48 = t45 + FMA(t43, -1.4286068e-6f, t47);
     float t49 = as_float((((uint32_t)((int32_t)t44 >> 2u)) + 127u) << 23u);
     float t50 = as_float((127u + ((uint32_t)((int32_t)(t44 + 1u) >> 2u))) << 23u);
@@ -302,36 +301,35 @@ INLINE void logistic_bernoulli_pea_backward_element(
     float t52 = as_float((127u + ((uint32_t)((int32_t)(t44 + 3u) >> 2u))) << 23u);
     float t53 = 1.0f + FMA(POLY4(t48, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t48 * t48,
         t48);
-    float t54 = t37 ? 0.0f : t53;
-    float t55 = t41 * logistic_bernoulli_pea_part2(t41);  // Mills ratio/sqrt(2 pi)
-    float t56 = t54 * t55;
-    float t57 = logistic_bernoulli_pea_part1(t22, t33, t26, t40, t54, t49, t50, t51, t52, mean, t5, var, t14);
-    float t58 = 1.0f - (t52 * (t51 * (t50 * (t49 * t56))));
-    float t59 = logistic_bernoulli_pea_part0(t22, t33, t26, t40, t54, t49, t50, t51, t52, mean, t5, var, t14);
-    float t60 = t35 ? 1.0f : t52;
-    float t61 = t35 ? 1.0f : t51;
-    float t62 = t35 ? 1.0f : t50;
-    float t63 = t35 ? t58 : t56;
-    float t64 = t35 ? 1.0f : t49;
-    float t65 = FMA(t60, t61 * (t62 * (t63 * t64)), FMA(-0.5f, t59, 0.5f * t57));
-    float t66 = t35 ? t52 : 1.0f;
-    float t67 = t35 ? t51 : 1.0f;
-    float t68 = t35 ? t50 : 1.0f;
-    float t69 = t35 ? t56 : t58;
-    float t70 = t35 ? t49 : 1.0f;
-    float t71 = t65 - FMA(t66, t67 * (t68 * (t69 * t70)), FMA(0.5f, t59, (-0.5f) * t57));
-    float t72 = FMA(0.3465736f, t59, 0.3465736f * t57);
-    float t73 = FMA(t59, 0.12011325f, t57 * (-0.12011325f));
-    float t74 = t72 * t71;
-    float t75 = t6 ? t74 : t16;
-    float t76 = t6 ? t72 : t16;
-    float t77 = FMA(t75, grad_var, t76 * grad_mean);
-    float t78 = t73 * t71;
-    float t79 = t6 ? t78 : t16;
-    float t80 = t6 ? t73 : t16;
-    float t81 = FMA(t79, grad_var, t80 * grad_mean);
-    *out_grad_mean = t77;
-    *out_grad_var = t81;
+    float t54 = t36 ? 0.0f : t53;
+    float t55 = logistic_bernoulli_pea_part2(t40, t54);
+    float t56 = 1.0f - (t52 * (t51 * (t50 * (t49 * t55))));
+    float t57 = logistic_bernoulli_pea_part1(t22, t33, t26, t39, t54, t49, t50, t51, t52, mean, t5, var, t14);
+    float t58 = logistic_bernoulli_pea_part0(t22, t33, t26, t39, t54, t49, t50, t51, t52, mean, t5, var, t14);
+    float t59 = t42 ? 1.0f : t52;
+    float t60 = t42 ? 1.0f : t51;
+    float t61 = t42 ? 1.0f : t50;
+    float t62 = t42 ? t56 : t55;
+    float t63 = t42 ? 1.0f : t49;
+    float t64 = FMA(t59, t60 * (t61 * (t62 * t63)), FMA(-0.5f, t58, 0.5f * t57));
+    float t65 = t42 ? t52 : 1.0f;
+    float t66 = t42 ? t51 : 1.0f;
+    float t67 = t42 ? t50 : 1.0f;
+    float t68 = t42 ? t55 : t56;
+    float t69 = t42 ? t49 : 1.0f;
+    float t70 = t64 - FMA(t65, t66 * (t67 * (t68 * t69)), FMA(0.5f, t58, (-0.5f) * t57));
+    float t71 = FMA(0.3465736f, t58, 0.3465736f * t57);
+    float t72 = FMA(t58, 0.12011325f, t57 * (-0.12011325f));
+    float t73 = t71 * t70;
+    float t74 = t6 ? t73 : t16;
+    float t75 = t6 ? t71 : t16;
+    float t76 = FMA(t74, grad_var, t75 * grad_mean);
+    float t77 = t72 * t70;
+    float t78 = t6 ? t77 : t16;
+    float t79 = t6 ? t72 : t16;
+    float t80 = FMA(t78, grad_var, t79 * grad_mean);
+    *out_grad_mean = t76;
+    *out_grad_var = t80;
 }
 
 void logistic_bernoulli_pea_backward(

@@ -36,10 +36,13 @@ def _polynomial12(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11):
 
 
 @triton.jit
-def _part2(p0):
-    t0 = (_polynomial12(p0 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537, -0.020374626,
-        0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
-    return t0
+def _part2(p0, p1):
+    t0 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(p0), 1.0))
+    # Mills ratio/sqrt(2 pi)
+    t1 = (t0 * _polynomial12(t0 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
+    t2 = p1 * t1
+    return t2
 
 
 @triton.jit
@@ -63,14 +66,12 @@ def _part0(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12):
         0.0, tl.fma(p9, -1.9046542e-9, tl.fma(p9, 0.6931472, t5 * -1.0)) + tl.fma(p11, -2.2778894e-10, p12 + ((p10 -
         (t6 - t13)) + (t5 - t13))))))))
     t15 = t11.to(tl.int32, bitcast=True)
-    t16 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t3), 1.0))
-    t17 = t16 * _part2(t16)  # Mills ratio/sqrt(2 pi)
-    t18 = p8 * (p7 * (p6 * (p5 * (p4 * t17))))
-    t19 = (tl.where(t4, t18, ((((127 + ((3 + t15) >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((2 + t15) >>
+    t16 = p8 * (p7 * (p6 * (p5 * _part2(t3, p4))))
+    t17 = (tl.where(t4, t16, ((((127 + ((3 + t15) >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((2 + t15) >>
         2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((1 + t15) >> 2)) << 23).to(tl.float32, bitcast=True)) *
         (tl.where(t9, 0.0, 1.0 + tl.fma(_polynomial4(t14, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
-        0.49999994), t14 * t14, t14)) * (((127 + (t15 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t18))
-    return t19
+        0.49999994), t14 * t14, t14)) * (((127 + (t15 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t16))
+    return t17
 
 
 @triton.jit
@@ -78,29 +79,28 @@ def _part1(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12):
     t0 = p0 * (-0.6931472)
     t1 = p1 + t0
     t2 = t1 - t0
-    t3 = (tl.div_rn(1.0, tl.fma(tl.abs(t1 + (p3 + tl.fma(p0, 1.9046542e-9, tl.fma(p2, -0.6931472, ((t0 - (t1 - t2)) +
-        (p1 - t2)) + tl.fma(p0, -0.6931472, t0 * -1.0))))), 0.25, 1.0)))
-    t4 = t3 * _part2(t3)  # Mills ratio/sqrt(2 pi)
-    t5 = p8 * (p7 * (p6 * (p5 * (p4 * t4))))
-    t6 = t1 < 0.0
-    t7 = p9 * (-0.6931472)
-    t8 = t7 + p10
-    t9 = tl.where(t6, 0.0, t8)
-    t10 = 176.5 < t9
-    t11 = t9 < (-176.5)
-    t12 = tl.where(t11, -176.5, tl.where(t10, 176.5, t9))
-    t13 = tl.fma(1.442695, t12, 12582912.0)
-    t14 = t13 - 12582912.0
-    t15 = t8 - p10
-    t16 = (tl.fma(-0.69314575, t14, t12) + tl.fma(-1.4286068e-6, t14, tl.where(t11, 0.0, tl.where(t10, 0.0,
-        tl.where(t6, 0.0, tl.fma(p9, 1.9046542e-9, tl.fma(p9, -0.6931472, t7 * -1.0)) + tl.fma(p11, -2.2778894e-10,
-        ((p10 - (t8 - t15)) + (t7 - t15)) + p12))))))
-    t17 = t13.to(tl.int32, bitcast=True)
-    t18 = (tl.where(t6, t5, ((((127 + ((3 + t17) >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((2 + t17) >>
-        2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((1 + t17) >> 2)) << 23).to(tl.float32, bitcast=True)) *
-        (tl.where(t11, 0.0, 1.0 + tl.fma(_polynomial4(t16, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
-        0.49999994), t16 * t16, t16)) * (((127 + (t17 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t5))
-    return t18
+    t3 = (t1 + (p3 + tl.fma(p0, 1.9046542e-9, tl.fma(p2, -0.6931472, ((t0 - (t1 - t2)) + (p1 - t2)) + tl.fma(p0,
+        -0.6931472, t0 * -1.0)))))
+    t4 = t3 < 0.0
+    t5 = p9 * (-0.6931472)
+    t6 = t5 + p10
+    t7 = tl.where(t4, 0.0, t6)
+    t8 = 176.5 < t7
+    t9 = t7 < (-176.5)
+    t10 = tl.where(t9, -176.5, tl.where(t8, 176.5, t7))
+    t11 = tl.fma(1.442695, t10, 12582912.0)
+    t12 = t11 - 12582912.0
+    t13 = t6 - p10
+    t14 = (tl.fma(-0.69314575, t12, t10) + tl.fma(-1.4286068e-6, t12, tl.where(t9, 0.0, tl.where(t8, 0.0, tl.where(t4,
+        0.0, tl.fma(p9, 1.9046542e-9, tl.fma(p9, -0.6931472, t5 * -1.0)) + tl.fma(p11, -2.2778894e-10, ((p10 - (t6 -
+        t13)) + (t5 - t13)) + p12))))))
+    t15 = t11.to(tl.int32, bitcast=True)
+    t16 = p8 * (p7 * (p6 * (p5 * _part2(t3, p4))))
+    t17 = (tl.where(t4, t16, ((((127 + ((3 + t15) >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((2 + t15) >>
+        2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((1 + t15) >> 2)) << 23).to(tl.float32, bitcast=True)) *
+        (tl.where(t9, 0.0, 1.0 + tl.fma(_polynomial4(t14, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t14 * t14, t14)) * (((127 + (t15 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t16))
+    return t17
 
 
 @triton.jit
@@ -119,46 +119,45 @@ def logistic_bernoulli_pea_forward(mean, var):
     t11 = tl.where(t10, 1.1529215e+18, t9)
     t12 = mean < 0.0
     t13 = tl.where(t12, t11 * -1.0, t11)  # mean/sigma
-    t14 = t13 * t13
-    t15 = (-0.5) * t14
-    t16 = t15 < (-176.5)
-    t17 = tl.where(t16, -176.5, t15)
-    t18 = tl.fma(t17, 1.442695, 12582912.0)
-    t19 = t18 - 12582912.0
-    t20 = tl.fma(t5, t5 * -1.0, t4) * (0.5 * t6)
-    t21 = t6 * -1.0
-    t22 = tl.where(t10, 0.0, tl.fma(t6 * tl.fma(t20, t21, tl.fma(t5, t21, 1.0)), t8, tl.fma(t6, t8, t9 * -1.0)))
-    t23 = tl.where(t12, t22 * -1.0, t22)
-    t24 = (tl.fma(t19, -0.69314575, t17) + tl.fma(t19, -1.4286068e-6, tl.where(t16, 0.0, (-0.5) * tl.fma(t13, t23,
-        tl.fma(t13, t23, tl.fma(t13, t13, t14 * -1.0))))))
-    t25 = (tl.where(t16, 0.0, 1.0 + tl.fma(_polynomial4(t24, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
-        0.49999994), t24 * t24, t24)))
-    t26 = tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
-    t27 = tl.where(t3, 0.0, t26 * t5)
-    t28 = tl.where(t3, 0.0, t26 * t20)
-    t29 = t18.to(tl.int32, bitcast=True)
-    t30 = (((t29 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t31 = ((127 + ((t29 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t32 = ((127 + ((t29 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t33 = ((127 + ((t29 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t34 = var * 0.2402265
-    t35 = tl.fma(var, 0.2402265, t34 * -1.0)
-    t36 = _part1(t27, t13, t28, t23, t25, t30, t31, t32, t33, mean, t34, var, t35)
-    t37 = _part0(t27, t13, t28, t23, t25, t30, t31, t32, t33, mean, t34, var, t35)
-    t38 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t13 + t23), 1.0))
-    t39 = t38 * _part2(t38)  # Mills ratio/sqrt(2 pi)
-    t40 = t25 * t39
-    t41 = 1.0 - (t33 * (t32 * (t31 * (t30 * t40))))
-    t42 = t13 < 0.0
-    t43 = (tl.fma(tl.where(t42, t33, 1.0), tl.where(t42, t32, 1.0) * (tl.where(t42, t31, 1.0) * (tl.where(t42, t40,
-        t41) * tl.where(t42, t30, 1.0))), tl.fma(0.5, t37, (-0.5) * t36)))
-    t44 = 0.0 <= var
-    t45 = tl.sqrt_rn(tl.where(t44, 1.0, var))
-    t46 = tl.where(t44, t43, t45)
-    t47 = (t43 * tl.fma(tl.where(t42, 1.0, t33), tl.where(t42, 1.0, t32) * (tl.where(t42, 1.0, t31) * (tl.where(t42,
-        t41, t40) * tl.where(t42, 1.0, t30))), tl.fma(-0.5, t37, 0.5 * t36)))
-    t48 = tl.where(t44, tl.where(t47 < 0.0, 0.0, t47), t45)
-    return (t46, t48)
+    t14 = tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
+    t15 = tl.where(t3, 0.0, t14 * t5)
+    t16 = tl.fma(t5, t5 * -1.0, t4) * (0.5 * t6)
+    t17 = tl.where(t3, 0.0, t14 * t16)
+    t18 = t6 * -1.0
+    t19 = tl.where(t10, 0.0, tl.fma(t6 * tl.fma(t16, t18, tl.fma(t5, t18, 1.0)), t8, tl.fma(t6, t8, t9 * -1.0)))
+    t20 = tl.where(t12, t19 * -1.0, t19)
+    t21 = var * 0.2402265
+    t22 = tl.fma(var, 0.2402265, t21 * -1.0)
+    t23 = t13 * t13
+    t24 = (-0.5) * t23
+    t25 = t24 < (-176.5)
+    t26 = tl.where(t25, -176.5, t24)
+    t27 = tl.fma(t26, 1.442695, 12582912.0)
+    t28 = t27 - 12582912.0
+    t29 = (tl.fma(t28, -0.69314575, t26) + tl.fma(t28, -1.4286068e-6, tl.where(t25, 0.0, (-0.5) * tl.fma(t13, t20,
+        tl.fma(t13, t20, tl.fma(t13, t13, t23 * -1.0))))))
+    t30 = (tl.where(t25, 0.0, 1.0 + tl.fma(_polynomial4(t29, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t29 * t29, t29)))
+    t31 = t27.to(tl.int32, bitcast=True)
+    t32 = (((t31 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t33 = ((127 + ((t31 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t34 = ((127 + ((t31 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t35 = ((127 + ((t31 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t36 = _part1(t15, t13, t17, t20, t30, t32, t33, t34, t35, mean, t21, var, t22)
+    t37 = _part0(t15, t13, t17, t20, t30, t32, t33, t34, t35, mean, t21, var, t22)
+    t38 = t13 + t20
+    t39 = _part2(t38, t30)
+    t40 = 1.0 - (t35 * (t34 * (t33 * (t32 * t39))))
+    t41 = t38 < 0.0
+    t42 = (tl.fma(tl.where(t41, t35, 1.0), tl.where(t41, t34, 1.0) * (tl.where(t41, t33, 1.0) * (tl.where(t41, t39,
+        t40) * tl.where(t41, t32, 1.0))), tl.fma(0.5, t37, (-0.5) * t36)))
+    t43 = 0.0 <= var
+    t44 = tl.sqrt_rn(tl.where(t43, 1.0, var))
+    t45 = tl.where(t43, t42, t44)
+    t46 = (t42 * tl.fma(tl.where(t41, 1.0, t35), tl.where(t41, 1.0, t34) * (tl.where(t41, 1.0, t33) * (tl.where(t41,
+        t40, t39) * tl.where(t41, 1.0, t32))), tl.fma(-0.5, t37, 0.5 * t36)))
+    t47 = tl.where(t43, tl.where(t46 < 0.0, 0.0, t46), t44)
+    return (t45, t47)
 
 
 @triton.jit
@@ -214,22 +213,21 @@ def logistic_bernoulli_pea_backward(mean, var, grad_mean, grad_var):
     t35 = ((127 + ((t31 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
     t36 = _part0(t15, t13, t17, t20, t30, t32, t33, t34, t35, mean, t21, var, t22)
     t37 = _part1(t15, t13, t17, t20, t30, t32, t33, t34, t35, mean, t21, var, t22)
-    t38 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t13 + t20), 1.0))
-    t39 = t38 * _part2(t38)  # Mills ratio/sqrt(2 pi)
-    t40 = t30 * t39
-    t41 = 1.0 - (t35 * (t34 * (t33 * (t32 * t40))))
-    t42 = t13 < 0.0
-    t43 = (tl.fma(tl.where(t42, 1.0, t35), tl.where(t42, 1.0, t34) * (tl.where(t42, 1.0, t33) * (tl.where(t42, t41,
-        t40) * tl.where(t42, 1.0, t32))), tl.fma(-0.5, t36, 0.5 * t37)) - tl.fma(tl.where(t42, t35, 1.0), tl.where(t42,
-        t34, 1.0) * (tl.where(t42, t33, 1.0) * (tl.where(t42, t40, t41) * tl.where(t42, t32, 1.0))), tl.fma(0.5, t36,
+    t38 = t13 + t20
+    t39 = _part2(t38, t30)
+    t40 = 1.0 - (t35 * (t34 * (t33 * (t32 * t39))))
+    t41 = t38 < 0.0
+    t42 = (tl.fma(tl.where(t41, 1.0, t35), tl.where(t41, 1.0, t34) * (tl.where(t41, 1.0, t33) * (tl.where(t41, t40,
+        t39) * tl.where(t41, 1.0, t32))), tl.fma(-0.5, t36, 0.5 * t37)) - tl.fma(tl.where(t41, t35, 1.0), tl.where(t41,
+        t34, 1.0) * (tl.where(t41, t33, 1.0) * (tl.where(t41, t39, t40) * tl.where(t41, t32, 1.0))), tl.fma(0.5, t36,
         (-0.5) * t37)))
-    t44 = tl.fma(0.3465736, t36, 0.3465736 * t37)
-    t45 = 0.0 <= var
-    t46 = tl.sqrt_rn(tl.where(t45, 1.0, var))
-    t47 = tl.fma(tl.where(t45, t44 * t43, t46), grad_var, tl.where(t45, t44, t46) * grad_mean)
-    t48 = tl.fma(t36, 0.12011325, t37 * (-0.12011325))
-    t49 = tl.fma(tl.where(t45, t48 * t43, t46), grad_var, tl.where(t45, t48, t46) * grad_mean)
-    return (t47, t49)
+    t43 = tl.fma(0.3465736, t36, 0.3465736 * t37)
+    t44 = 0.0 <= var
+    t45 = tl.sqrt_rn(tl.where(t44, 1.0, var))
+    t46 = tl.fma(tl.where(t44, t43 * t42, t45), grad_var, tl.where(t44, t43, t45) * grad_mean)
+    t47 = tl.fma(t36, 0.12011325, t37 * (-0.12011325))
+    t48 = tl.fma(tl.where(t44, t47 * t42, t45), grad_var, tl.where(t44, t47, t45) * grad_mean)
+    return (t46, t48)
 
 
 @triton.jit

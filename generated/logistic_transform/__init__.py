@@ -13,4 +13,5 @@ logistic_transform = Op(
     variants=("exact", "ap1", "ap2a", "ap2b", "pea", "practical", "large_variance"),
     default="exact",
     doc="Logistic sigmoid S(x).",
+    float64={"practical": "ap2b"},
 )

@@ -4,12 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 //
 // rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-// program      h670ca70fa0eed033e68acace63cbe0555e668594967e523ac7c284b987b8df6c
-// operations   logistic_transform_ap2a_forward 176, logistic_transform_ap2a_backward 228
+// program      hced408874a375ced0b5e74e69ed25f71a9bcf9f23dd19cadc28c6d29e32401da
+// operations   logistic_transform_ap2a_forward 158, logistic_transform_ap2a_backward 202
 //
 // Certificate:
-//   mean 2.83, var 7.4, dmean_dmu 2.25, dmean_dvar 2.17, dvar_dmu 6.56, dvar_dvar 6.12 ulp of the terms,
-//   against exact values at 16983 points over all of float32; where, in ap2a.json
+//   mean 2.87, var 7.27, dmean_dmu 2.41, dmean_dvar 5.52, dvar_dmu 7.48, dvar_dvar 7.16 ulp of the terms,
+//   against exact values at 16945 points over all of float32; where, in ap2a.json
 
 #include <float.h>
 #include <stdint.h>
@@ -53,7 +53,6 @@ static inline float as_float(uint32_t u)
 #define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
 #define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
 #define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
-#define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
 
 INLINE void logistic_transform_ap2a_forward_element(
     float mean, float var, float *restrict out_mean, float *restrict out_var)
@@ -71,69 +70,63 @@ INLINE void logistic_transform_ap2a_forward_element(
     float t10 = FMA(mean, t7 * FMA(((1.7317669e-8f + ((var - (t0 - t4)) + (3.289868f - t4))) + FMA(t2, -t2, t0)) *
         (0.5f * t7), t8, FMA(t2, t8, 1.0f)), FMA(mean, t7, -t9));
     float t11 = t9 * t9;
-    _Bool t12 = t9 < 0.0f;
-    float t13 = t11 * (-0.5f);
-    float t14 = ABS(t9 + t10);
-    _Bool t15 = t13 < (-176.5f);
-    float t16 = t15 ? (-176.5f) : t13;
-    float t17 = FMA(t16, 1.442695f, 12582912.0f);
-    float t18 = t17 - 12582912.0f;
-    uint32_t t19 = as_bits(t17);
-    float t20 = FMA(t18, -0.69314575f, t16);
-    float t21 = FMA(t9, t10, FMA(t9, t10, FMA(t9, t9, -t11))) * (-0.5f);
-    float t22 = t15 ? 0.0f : t21;
-    float t23 = t20 + FMA(t18, -1.4286068e-6f, t22);
-    float t24 = as_float((((uint32_t)((int32_t)t19 >> 2u)) + 127u) << 23u);
-    float t25 = as_float((127u + ((uint32_t)((int32_t)(t19 + 1u) >> 2u))) << 23u);
-    float t26 = as_float((127u + ((uint32_t)((int32_t)(t19 + 2u) >> 2u))) << 23u);
-    float t27 = as_float((127u + ((uint32_t)((int32_t)(t19 + 3u) >> 2u))) << 23u);
-    float t28 = FMA(t14, 0.25f, 1.0f);
-    float t29 = t12 ? 1.0f : t24;
-    float t30 = t12 ? t24 : 1.0f;
-    float t31 = t12 ? 1.0f : t25;
-    float t32 = t12 ? t25 : 1.0f;
-    float t33 = t12 ? 1.0f : t26;
-    float t34 = t12 ? t26 : 1.0f;
-    float t35 = t12 ? 1.0f : t27;
-    float t36 = t12 ? t27 : 1.0f;
-    float t37 = 1.0f / t28;
-    float t38 = -t37;
-    float t39 = t37 * FMA(FMA(t14, 0.25f, -(t28 - 1.0f)), t38, FMA(t28, t38, 1.0f));
-    float t40 = 1.0f + FMA(POLY4(t23, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t23 * t23,
-        t23);
-    float t41 = t15 ? 0.0f : t40;
-    float t42 = (t37 + t39) - 0.25f;
-    float t43 = POLY11(t42, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+    float t12 = t11 * (-0.5f);
+    float t13 = t9 + t10;
+    _Bool t14 = t12 < (-176.5f);
+    float t15 = t14 ? (-176.5f) : t12;
+    float t16 = FMA(t15, 1.442695f, 12582912.0f);
+    float t17 = t16 - 12582912.0f;
+    uint32_t t18 = as_bits(t16);
+    float t19 = FMA(t17, -0.69314575f, t15);
+    float t20 = FMA(t9, t10, FMA(t9, t10, FMA(t9, t9, -t11))) * (-0.5f);
+    float t21 = t14 ? 0.0f : t20;
+    float t22 = t19 + FMA(t17, -1.4286068e-6f, t21);
+    float t23 = as_float((((uint32_t)((int32_t)t18 >> 2u)) + 127u) << 23u);
+    float t24 = as_float((127u + ((uint32_t)((int32_t)(t18 + 1u) >> 2u))) << 23u);
+    float t25 = as_float((127u + ((uint32_t)((int32_t)(t18 + 2u) >> 2u))) << 23u);
+    float t26 = as_float((127u + ((uint32_t)((int32_t)(t18 + 3u) >> 2u))) << 23u);
+    float t27 = ABS(t13);
+    _Bool t28 = t13 < 0.0f;
+    float t29 = FMA(t27, 0.25f, 1.0f);
+    float t30 = 1.0f / t29;
+    float t31 = -t30;
+    float t32 = t30 * FMA(FMA(t27, 0.25f, -(t29 - 1.0f)), t31, FMA(t29, t31, 1.0f));
+    float t33 = 1.0f + FMA(POLY4(t22, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t22 * t22,
+        t22);
+    float t34 = t14 ? 0.0f : t33;
+    float t35 = (t30 + t32) - 0.25f;
+    float t36 = POLY11(t35, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
         0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f);
-    float t44 = t42 * t43;
-    float t45 = 0.13207589f + t44;
-    float t46 = t45 - t44;
-    float t47 = t37 * t45;  // Mills ratio/sqrt(2 pi)
-    float t48 = t41 * t47;
-    float t49 = FMA(t41, FMA(t37, (-6.588696e-9f) + (((t44 - (t45 - t46)) + (0.13207589f - t46)) + FMA(t42, t43,
-        -t44)), FMA(t39, t45, FMA(t37, t45, -t47))), FMA(t41, t47, -t48));
-    float t50 = t27 * (t26 * (t25 * (t24 * (t48 + t49))));
-    float t51 = 1.0f - t50;
-    float t52 = (-t50) - (t51 - 1.0f);
-    float t53 = t12 ? t51 : t48;
-    float t54 = t35 * (t33 * (t31 * (t53 * t29)));
-    float t55 = t12 ? t48 : t51;
-    float t56 = t36 * (t34 * (t32 * (t55 * t30)));
-    float t57 = t12 ? t52 : t49;
-    float t58 = t35 * (t33 * (t31 * (t57 * t29)));
-    float t59 = t12 ? t49 : t52;
-    float t60 = t36 * (t34 * (t32 * (t59 * t30)));
-    float t61 = t54 * t54;
-    float t62 = t56 * t61;
-    float t63 = t56 * t62;
-    float t64 = t56 + t60;
-    float t65 = t1 ? t64 : t6;
-    float t66 = t3 * t63;
-    float t67 = t66 + FMA(t3, FMA(t56, FMA(t56, FMA(t54, t58, FMA(t54, t58, FMA(t54, t54, -t61))), FMA(t60, t61,
-        FMA(t56, t61, -t62))), FMA(t60, t62, FMA(t56, t62, -t63))), FMA(t3, t63, -t66));
-    float t68 = t1 ? t67 : t6;
-    *out_mean = t65;
-    *out_var = t68;
+    float t37 = t35 * t36;
+    float t38 = 0.13207589f + t37;
+    float t39 = t38 - t37;
+    float t40 = t30 * t38;  // Mills ratio/sqrt(2 pi)
+    float t41 = t34 * t40;
+    float t42 = t41 + FMA(t34, FMA(t30, (-6.588696e-9f) + (((t37 - (t38 - t39)) + (0.13207589f - t39)) + FMA(t35, t36,
+        -t37)), FMA(t32, t38, FMA(t30, t38, -t40))), FMA(t34, t40, -t41));
+    float t43 = 1.0f - (t26 * (t25 * (t24 * (t23 * t42))));
+    float t44 = t28 ? 1.0f : t26;
+    float t45 = t28 ? 1.0f : t25;
+    float t46 = t28 ? 1.0f : t24;
+    float t47 = t28 ? t43 : t42;
+    float t48 = t28 ? 1.0f : t23;
+    float t49 = t44 * (t45 * (t46 * (t47 * t48)));
+    float t50 = t28 ? t26 : 1.0f;
+    float t51 = t28 ? t25 : 1.0f;
+    float t52 = t28 ? t24 : 1.0f;
+    float t53 = t28 ? t42 : t43;
+    float t54 = t28 ? t23 : 1.0f;
+    float t55 = t50 * (t51 * (t52 * (t53 * t54)));
+    float t56 = t49 * t49;
+    float t57 = t1 ? t55 : t6;
+    float t58 = t55 * t56;
+    float t59 = t55 * t58;
+    float t60 = t3 * t59;
+    float t61 = t60 + FMA(t3, FMA(t55, FMA(t55, FMA(t49, t49, -t56), FMA(t55, t56, -t58)), FMA(t55, t58, -t59)),
+        FMA(t3, t59, -t60));
+    float t62 = t1 ? t61 : t6;
+    *out_mean = t57;
+    *out_var = t62;
 }
 
 void logistic_transform_ap2a_forward(
@@ -155,105 +148,93 @@ INLINE void logistic_transform_ap2a_backward_element(
     float *restrict out_grad_var)
 {
     float t0 = var + 3.289868f;
-    float t1 = var * 0.25f;
-    _Bool t2 = 0.0f <= var;
-    float t3 = SQRT(t0);
+    _Bool t1 = 0.0f <= var;
+    float t2 = SQRT(t0);
+    float t3 = 1.0f / FMA(var, 0.25f, 1.0f);
     float t4 = t0 - var;
-    float t5 = 1.0f + t1;
-    float t6 = t2 ? 1.0f : var;
-    float t7 = SQRT(t6);
-    float t8 = 1.0f / t5;
-    float t9 = t5 - t1;
-    float t10 = -t8;
-    float t11 = t8 * FMA((t1 - (t5 - t9)) + (1.0f - t9), t10, FMA(t5, t10, 1.0f));
-    float t12 = 1.0f / t3;
-    float t13 = t8 + t11;
-    float t14 = mean * t12;
-    float t15 = -t12;
-    float t16 = t12 * FMA(((1.7317669e-8f + ((var - (t0 - t4)) + (3.289868f - t4))) + FMA(t3, -t3, t0)) * (0.5f * t12),
-        t15, FMA(t3, t15, 1.0f));
-    float t17 = t12 * 0.3989423f;
-    float t18 = var * t13;
-    float t19 = ABS(t14);
-    float t20 = FMA(mean, t16, FMA(mean, t12, -t14));
-    _Bool t21 = t14 < 0.0f;
-    float t22 = t14 * t14;
-    float t23 = t14 * (-0.19947115f);
-    float t24 = FMA(t19, 0.25f, 1.0f);
-    float t25 = t22 * (-0.5f);
-    float t26 = t12 * t23;
-    float t27 = 1.0f / t24;
-    _Bool t28 = t25 < (-176.5f);
-    float t29 = t28 ? (-176.5f) : t25;
-    float t30 = t12 * t26;
-    float t31 = FMA(t29, 1.442695f, 12582912.0f);
-    float t32 = -t27;
-    float t33 = -t20;
-    float t34 = t21 ? t33 : t20;
-    float t35 = t27 * FMA(FMA(t34, 0.25f, FMA(t19, 0.25f, -(t24 - 1.0f))), t32, FMA(t24, t32, 1.0f));
-    float t36 = t31 - 12582912.0f;
-    uint32_t t37 = as_bits(t31);
-    float t38 = FMA(t36, -0.69314575f, t29);
-    float t39 = FMA(t14, t20, FMA(t14, t20, FMA(t14, t14, -t22))) * (-0.5f);
-    float t40 = t28 ? 0.0f : t39;
-    float t41 = t38 + FMA(t36, -1.4286068e-6f, t40);
-    float t42 = as_float((((uint32_t)((int32_t)t37 >> 2u)) + 127u) << 23u);
-    float t43 = as_float((127u + ((uint32_t)((int32_t)(t37 + 1u) >> 2u))) << 23u);
-    float t44 = as_float((127u + ((uint32_t)((int32_t)(t37 + 2u) >> 2u))) << 23u);
-    float t45 = as_float((127u + ((uint32_t)((int32_t)(t37 + 3u) >> 2u))) << 23u);
-    float t46 = t21 ? 1.0f : t42;
-    float t47 = t21 ? t42 : 1.0f;
-    float t48 = t21 ? 1.0f : t43;
-    float t49 = t21 ? 1.0f : t44;
-    float t50 = t21 ? 1.0f : t45;
-    float t51 = t21 ? t43 : 1.0f;
-    float t52 = t21 ? t44 : 1.0f;
-    float t53 = t21 ? t45 : 1.0f;
-    float t54 = 1.0f + FMA(POLY4(t41, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t41 * t41,
-        t41);
-    float t55 = t28 ? 0.0f : t54;
-    float t56 = t45 * (t44 * (t43 * (t42 * (t55 * (t17 + FMA(t12, -1.133517e-8f, FMA(t16, 0.3989423f, FMA(t12,
-        0.3989423f, -t17))))))));
-    float t57 = t45 * (t44 * (t43 * (t42 * (t55 * (t30 + FMA(t12, FMA(t12, FMA(t14, 5.667585e-9f, FMA(t20,
-        -0.19947115f, FMA(t14, -0.19947115f, -t23))), FMA(t16, t23, FMA(t12, t23, -t26))), FMA(t16, t26, FMA(t12, t26,
-        -t30))))))));
-    float t58 = (t27 + t35) - 0.25f;
-    float t59 = POLY12(t58, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
-        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
-    float t60 = t27 * t59;  // Mills ratio/sqrt(2 pi)
-    float t61 = t55 * t60;
-    float t62 = FMA(t55, FMA(t35, t59, FMA(t27, t59, -t60)), FMA(t55, t60, -t61));
-    float t63 = t45 * (t44 * (t43 * (t42 * (t61 + t62))));
-    float t64 = 1.0f - t63;
-    float t65 = (-t63) - (t64 - 1.0f);
-    float t66 = t21 ? t61 : t64;
-    float t67 = t52 * (t51 * (t66 * t47));
-    float t68 = t21 ? t64 : t61;
-    float t69 = t50 * (t49 * (t48 * (t68 * t46)));
-    float t70 = t21 ? t62 : t65;
-    float t71 = t52 * (t51 * (t70 * t47));
-    float t72 = t21 ? t65 : t62;
-    float t73 = t50 * (t49 * (t48 * (t72 * t46)));
-    float t74 = t53 * t67;
-    float t75 = t53 * t71;
-    float t76 = t69 * t69;
-    float t77 = t69 * (-2.0f);
-    float t78 = FMA(t53, t67 + t71, -(t69 + t73));
-    float t79 = t74 * t77;
-    float t80 = t74 + t75;
-    float t81 = t80 * (t80 * (t76 + FMA(t69, t73, FMA(t69, t73, FMA(t69, t69, -t76)))));
-    float t82 = t79 + FMA(t74, t73 * (-2.0f), FMA(t75, t77, FMA(t74, t77, -t79)));
-    float t83 = t18 * (t78 * (t56 * t82));
-    float t84 = t2 ? t83 : t7;
-    float t85 = t2 ? t56 : t7;
-    float t86 = FMA(t84, grad_var, t85 * grad_mean);
-    float t87 = t8 * t81;
-    float t88 = FMA(t18, t78 * (t57 * t82), t13 * (t87 + FMA(t11, t81, FMA(t8, t81, -t87))));
-    float t89 = t2 ? t88 : t7;
-    float t90 = t2 ? t57 : t7;
-    float t91 = FMA(t89, grad_var, t90 * grad_mean);
-    *out_grad_mean = t86;
-    *out_grad_var = t91;
+    float t5 = t1 ? 1.0f : var;
+    float t6 = SQRT(t5);
+    float t7 = var * t3;
+    float t8 = 1.0f / t2;
+    float t9 = -t8;
+    float t10 = t8 * FMA(((1.7317669e-8f + ((var - (t0 - t4)) + (3.289868f - t4))) + FMA(t2, -t2, t0)) * (0.5f * t8),
+        t9, FMA(t2, t9, 1.0f));
+    float t11 = mean * t8;
+    float t12 = t8 * 0.3989423f;
+    float t13 = FMA(mean, t10, FMA(mean, t8, -t11));
+    float t14 = t11 * t11;
+    float t15 = t8 + t10;
+    float t16 = t14 * (-0.5f);
+    float t17 = t11 + t13;
+    _Bool t18 = t16 < (-176.5f);
+    float t19 = t18 ? (-176.5f) : t16;
+    float t20 = FMA(t19, 1.442695f, 12582912.0f);
+    float t21 = t20 - 12582912.0f;
+    uint32_t t22 = as_bits(t20);
+    float t23 = FMA(t21, -0.69314575f, t19);
+    float t24 = FMA(t11, t13, FMA(t11, t13, FMA(t11, t11, -t14))) * (-0.5f);
+    float t25 = t18 ? 0.0f : t24;
+    float t26 = t23 + FMA(t21, -1.4286068e-6f, t25);
+    float t27 = as_float((((uint32_t)((int32_t)t22 >> 2u)) + 127u) << 23u);
+    float t28 = as_float((127u + ((uint32_t)((int32_t)(t22 + 1u) >> 2u))) << 23u);
+    float t29 = as_float((127u + ((uint32_t)((int32_t)(t22 + 2u) >> 2u))) << 23u);
+    float t30 = as_float((127u + ((uint32_t)((int32_t)(t22 + 3u) >> 2u))) << 23u);
+    float t31 = ABS(t17);
+    _Bool t32 = t17 < 0.0f;
+    float t33 = FMA(t31, 0.25f, 1.0f);
+    float t34 = t32 ? t30 : 1.0f;
+    float t35 = 1.0f / t33;
+    float t36 = -t35;
+    float t37 = t35 * FMA(FMA(t31, 0.25f, -(t33 - 1.0f)), t36, FMA(t33, t36, 1.0f));
+    float t38 = 1.0f + FMA(POLY4(t26, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t26 * t26,
+        t26);
+    float t39 = t18 ? 0.0f : t38;
+    float t40 = t30 * (t29 * (t28 * (t27 * (t39 * (t15 * (((-0.19947115f) * t17) * t15))))));
+    float t41 = t30 * (t29 * (t28 * (t27 * (t39 * (t12 + FMA(t8, -1.133517e-8f, FMA(t10, 0.3989423f, FMA(t8,
+        0.3989423f, -t12))))))));
+    float t42 = (t35 + t37) - 0.25f;
+    float t43 = POLY11(t42, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f);
+    float t44 = t42 * t43;
+    float t45 = 0.13207589f + t44;
+    float t46 = t45 - t44;
+    float t47 = t35 * t45;  // Mills ratio/sqrt(2 pi)
+    float t48 = t39 * t47;
+    float t49 = t48 + FMA(t39, FMA(t35, (-6.588696e-9f) + (((t44 - (t45 - t46)) + (0.13207589f - t46)) + FMA(t42, t43,
+        -t44)), FMA(t37, t45, FMA(t35, t45, -t47))), FMA(t39, t47, -t48));
+    float t50 = 1.0f - (t30 * (t29 * (t28 * (t27 * t49))));
+    float t51 = t32 ? t29 : 1.0f;
+    float t52 = t32 ? t28 : 1.0f;
+    float t53 = t32 ? t49 : t50;
+    float t54 = t32 ? t27 : 1.0f;
+    float t55 = t51 * (t52 * (t53 * t54));
+    float t56 = t32 ? 1.0f : t30;
+    float t57 = t32 ? 1.0f : t29;
+    float t58 = t32 ? 1.0f : t28;
+    float t59 = t32 ? t50 : t49;
+    float t60 = t32 ? 1.0f : t27;
+    float t61 = t56 * (t57 * (t58 * (t59 * t60)));
+    float t62 = t34 * t55;
+    float t63 = t61 * t61;
+    float t64 = t61 * (-2.0f);
+    float t65 = FMA(t34, t55, -t61);
+    float t66 = t62 * t63;
+    float t67 = t62 * t64;
+    float t68 = t62 * t66;
+    float t69 = t40 * t67;
+    float t70 = FMA(t62, t64, -t67);
+    float t71 = t3 * t68;
+    float t72 = t7 * (t65 * (t41 * (t67 + t70)));
+    float t73 = t1 ? t72 : t6;
+    float t74 = t1 ? t41 : t6;
+    float t75 = FMA(t73, grad_var, t74 * grad_mean);
+    float t76 = FMA(t7, t65 * (t69 + FMA(t40, t70, FMA(t40, t67, -t69))), t3 * (t71 + FMA(t3, FMA(t62, FMA(t62,
+        FMA(t61, t61, -t63), FMA(t62, t63, -t66)), FMA(t62, t66, -t68)), FMA(t3, t68, -t71))));
+    float t77 = t1 ? t76 : t6;
+    float t78 = t1 ? t40 : t6;
+    float t79 = FMA(t77, grad_var, t78 * grad_mean);
+    *out_grad_mean = t75;
+    *out_grad_var = t79;
 }
 
 void logistic_transform_ap2a_backward(

@@ -44,9 +44,9 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
-        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
     return y;
 }
 
@@ -77,7 +77,7 @@ static void logistic_transform_ap2b_float64_forward_block(const double *const *i
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = mean[i] * (1.0 / (SQRT(FMA(var[i], 0x1.37423899a1558p-2, 1.0))));
+        double t0 = mean[i] * (1.0 / (SQRT(FMA(var[i], 0.3039635509270133, 1.0))));
         _Bool t1 = t0 < 0.0;
         double t2 = -t0;
         double t3 = t1 ? t2 : t0;
@@ -115,7 +115,7 @@ static void logistic_transform_ap2b_float64_backward_block(const double *const *
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = 1.0 / (SQRT(FMA(var[i], 0x1.37423899a1558p-2, 1.0)));
+        double t0 = 1.0 / (SQRT(FMA(var[i], 0.3039635509270133, 1.0)));
         double t1 = mean[i] * t0;
         _Bool t2 = t1 < 0.0;
         double t3 = -t1;
@@ -134,7 +134,7 @@ static void logistic_transform_ap2b_float64_backward_block(const double *const *
         double t16 = t15 ? 1.0 : var[i];
         double t17 = SQRT(t16);
         double t18 = t15 ? t14 : t17;
-        double t19 = t13 * (t12 * (t0 * (t0 * (t1 * (-0x1.37423899a1558p-3)))));
+        double t19 = t13 * (t12 * (t0 * (t0 * (t1 * (-0.15198177546350666)))));
         double t20 = t15 ? t19 : t17;
         double t21 = t13 - t12;
         double t22 = 1.0 / (FMA(var[i], 0.25, 1.0));

@@ -4,7 +4,7 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-# operations   logistic_transform_ap2b_forward 133, logistic_transform_ap2b_backward 206
+# operations   logistic_transform_ap2b_forward 135, logistic_transform_ap2b_backward 208
 #
 # Certificate:
 #   mean 1.47, var 5.28, dmean_dmu 2.62, dmean_dvar 3.51, dvar_dmu 7.01, dvar_dvar 6.43 ulp of the terms,
@@ -40,39 +40,39 @@ def logistic_transform_ap2b_forward(mean, var):
     t6 = mean * t4
     t7 = (tl.fma(mean, t4 * tl.fma((tl.fma(var, 8.942455e-9, ((t0 - (t1 - t2)) + (1.0 - t2)) + tl.fma(var, 0.30396354,
         t0 * -1.0)) + tl.fma(t3, t3 * -1.0, t1)) * (0.5 * t4), t5, tl.fma(t3, t5, 1.0)), tl.fma(mean, t4, t6 * -1.0)))
-    t8 = t6 < 0.0
-    t9 = tl.abs(t6) * -1.0
-    t10 = t9 < (-176.5)
-    t11 = tl.where(t10, -176.5, t9)
-    t12 = tl.fma(t11, 1.442695, 12582912.0)
-    t13 = t12 - 12582912.0
-    t14 = (tl.fma(t13, -0.69314575, t11) + tl.fma(t13, -1.4286068e-6, tl.where(t10, 0.0, tl.where(t8, t7 * -1.0, t7) *
-        -1.0)))
-    t15 = (tl.where(t10, 0.0, 1.0 + tl.fma(_polynomial4(t14, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
-        0.49999994), t14 * t14, t14)))
-    t16 = t12.to(tl.int32, bitcast=True)
-    t17 = (((t16 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t18 = ((127 + ((t16 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t19 = ((127 + ((t16 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t20 = ((127 + ((t16 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t21 = t20 * (t19 * (t18 * (t15 * t17)))
-    t22 = 1.0 + t21
-    t23 = tl.div_rn(1.0, t22)
-    t24 = t23 * -1.0
-    t25 = t23 * tl.fma(t21 - (t22 - 1.0), t24, tl.fma(t22, t24, 1.0))
-    t26 = t15 * t23
-    t27 = tl.fma(t15, t25, tl.fma(t15, t23, t26 * -1.0))
-    t28 = tl.where(t8, t17, 1.0)
-    t29 = tl.where(t8, t18, 1.0)
-    t30 = tl.where(t8, t19, 1.0)
-    t31 = tl.where(t8, t20, 1.0)
-    t32 = t31 * (t30 * (t29 * (tl.where(t8, t27, t25) * t28)))
-    t33 = t31 * (t30 * (t29 * (tl.where(t8, t26, t23) * t28)))
+    t8 = tl.abs(t6) * -1.0
+    t9 = t8 < (-176.5)
+    t10 = tl.where(t9, -176.5, t8)
+    t11 = tl.fma(t10, 1.442695, 12582912.0)
+    t12 = t11 - 12582912.0
+    t13 = (tl.fma(t12, -0.69314575, t10) + tl.fma(t12, -1.4286068e-6, tl.where(t9, 0.0, tl.where(t6 < 0.0, t7 * -1.0,
+        t7) * -1.0)))
+    t14 = (tl.where(t9, 0.0, 1.0 + tl.fma(_polynomial4(t13, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t13 * t13, t13)))
+    t15 = t11.to(tl.int32, bitcast=True)
+    t16 = (((t15 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t17 = ((127 + ((t15 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t18 = ((127 + ((t15 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t19 = ((127 + ((t15 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t20 = t19 * (t18 * (t17 * (t14 * t16)))
+    t21 = 1.0 + t20
+    t22 = tl.div_rn(1.0, t21)
+    t23 = t22 * -1.0
+    t24 = t22 * tl.fma(t20 - (t21 - 1.0), t23, tl.fma(t21, t23, 1.0))
+    t25 = t14 * t22
+    t26 = tl.fma(t14, t24, tl.fma(t14, t22, t25 * -1.0))
+    t27 = (t6 + t7) < 0.0
+    t28 = tl.where(t27, t16, 1.0)
+    t29 = tl.where(t27, t17, 1.0)
+    t30 = tl.where(t27, t18, 1.0)
+    t31 = tl.where(t27, t19, 1.0)
+    t32 = t31 * (t30 * (t29 * (tl.where(t27, t26, t24) * t28)))
+    t33 = t31 * (t30 * (t29 * (tl.where(t27, t25, t22) * t28)))
     t34 = 0.0 <= var
     t35 = tl.sqrt_rn(tl.where(t34, 1.0, var))
     t36 = tl.where(t34, t33 + t32, t35)
-    t37 = (tl.where(t8, 1.0, t20) * (tl.where(t8, 1.0, t19) * (tl.where(t8, 1.0, t18) * (tl.where(t8, t23 + t25, t26 +
-        t27) * tl.where(t8, 1.0, t17)))))
+    t37 = (tl.where(t27, 1.0, t19) * (tl.where(t27, 1.0, t18) * (tl.where(t27, 1.0, t17) * (tl.where(t27, t22 + t24,
+        t25 + t26) * tl.where(t27, 1.0, t16)))))
     t38 = t37 * t37
     t39 = t33 * t38
     t40 = t33 * t39
@@ -105,45 +105,45 @@ def logistic_transform_ap2b_backward(mean, var, grad_mean, grad_var):
         tl.fma(t3, t3 * -1.0, t1)) * (0.5 * t4), t5, tl.fma(t3, t5, 1.0)))
     t7 = mean * t4
     t8 = tl.fma(mean, t6, tl.fma(mean, t4, t7 * -1.0))
-    t9 = t7 < 0.0
-    t10 = tl.abs(t7) * -1.0
-    t11 = t10 < (-176.5)
-    t12 = tl.where(t11, -176.5, t10)
-    t13 = tl.fma(t12, 1.442695, 12582912.0)
-    t14 = t13 - 12582912.0
-    t15 = (tl.fma(t14, -0.69314575, t12) + tl.fma(t14, -1.4286068e-6, tl.where(t11, 0.0, tl.where(t9, t8 * -1.0, t8) *
-        -1.0)))
-    t16 = (tl.where(t11, 0.0, 1.0 + tl.fma(_polynomial4(t15, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
-        0.49999994), t15 * t15, t15)))
-    t17 = t13.to(tl.int32, bitcast=True)
-    t18 = (((t17 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t19 = ((127 + ((t17 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t20 = ((127 + ((t17 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t21 = ((127 + ((t17 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t22 = t21 * (t20 * (t19 * (t16 * t18)))
-    t23 = 1.0 + t22
-    t24 = tl.div_rn(1.0, t23)
-    t25 = t24 * -1.0
-    t26 = t24 * tl.fma(t22 - (t23 - 1.0), t25, tl.fma(t23, t25, 1.0))
-    t27 = t16 * t24
-    t28 = tl.fma(t16, t26, tl.fma(t16, t24, t27 * -1.0))
-    t29 = tl.where(t9, t26, t28)
-    t30 = tl.where(t9, t24, t27)
-    t31 = tl.where(t9, 1.0, t18)
-    t32 = tl.where(t9, 1.0, t19)
-    t33 = tl.where(t9, 1.0, t20)
-    t34 = tl.where(t9, 1.0, t21)
+    t9 = tl.abs(t7) * -1.0
+    t10 = t9 < (-176.5)
+    t11 = tl.where(t10, -176.5, t9)
+    t12 = tl.fma(t11, 1.442695, 12582912.0)
+    t13 = t12 - 12582912.0
+    t14 = (tl.fma(t13, -0.69314575, t11) + tl.fma(t13, -1.4286068e-6, tl.where(t10, 0.0, tl.where(t7 < 0.0, t8 * -1.0,
+        t8) * -1.0)))
+    t15 = (tl.where(t10, 0.0, 1.0 + tl.fma(_polynomial4(t14, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t14 * t14, t14)))
+    t16 = t12.to(tl.int32, bitcast=True)
+    t17 = (((t16 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t18 = ((127 + ((t16 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t19 = ((127 + ((t16 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t20 = ((127 + ((t16 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t21 = t20 * (t19 * (t18 * (t15 * t17)))
+    t22 = 1.0 + t21
+    t23 = tl.div_rn(1.0, t22)
+    t24 = t23 * -1.0
+    t25 = t23 * tl.fma(t21 - (t22 - 1.0), t24, tl.fma(t22, t24, 1.0))
+    t26 = t15 * t23
+    t27 = tl.fma(t15, t25, tl.fma(t15, t23, t26 * -1.0))
+    t28 = (t7 + t8) < 0.0
+    t29 = tl.where(t28, t25, t27)
+    t30 = tl.where(t28, t23, t26)
+    t31 = tl.where(t28, 1.0, t17)
+    t32 = tl.where(t28, 1.0, t18)
+    t33 = tl.where(t28, 1.0, t19)
+    t34 = tl.where(t28, 1.0, t20)
     t35 = t34 * (t33 * (t32 * (t31 * (t30 + t29))))
     t36 = t35 * (-2.0)
-    t37 = tl.where(t9, t27, t24)
-    t38 = tl.where(t9, t18, 1.0)
-    t39 = tl.where(t9, t19, 1.0)
-    t40 = tl.where(t9, t20, 1.0)
+    t37 = tl.where(t28, t26, t23)
+    t38 = tl.where(t28, t17, 1.0)
+    t39 = tl.where(t28, t18, 1.0)
+    t40 = tl.where(t28, t19, 1.0)
     t41 = t40 * (t39 * (t37 * t38))
-    t42 = tl.where(t9, t21, 1.0)
+    t42 = tl.where(t28, t20, 1.0)
     t43 = t42 * t41
     t44 = t43 * t36
-    t45 = tl.where(t9, t28, t26)
+    t45 = tl.where(t28, t27, t25)
     t46 = t40 * (t39 * (t45 * t38))
     t47 = t42 * t46
     t48 = t44 + tl.fma(t47, t36, tl.fma(t43, t36, t44 * -1.0))

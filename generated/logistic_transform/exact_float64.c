@@ -44,9 +44,9 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
-        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
     return y;
 }
 
@@ -72,32 +72,32 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0x1.6b1a004f60b8ap-33) NEXT(-0x1.780c9eb3cad9bp-28) NEXT(0x1.85aa166b00e59p-23) NEXT(-0x1.93d32c0989153p-18)
-        NEXT(0x1.a30091645b6edp-13) NEXT(-0x1.b80fb1f965033p-8) NEXT(0x1.15e37299ff6ecp-2)
+    NEXT(0x1.6b1a004f60b8ap-33) NEXT(-5.472237485884879e-09) NEXT(0x1.85aa166b00e59p-23) NEXT(-6.017459790484274e-06)
+        NEXT(0x1.a30091645b6edp-13) NEXT(-0.006714802695018607) NEXT(0.27137545647552375)
     return y;
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    NEXT(-0x1.4b8c5d38698cdp-6) NEXT(0x1.142e6513f04a7p-4) NEXT(-0x1.ed69ff3b989f6p-4) NEXT(0x1.d6a86e7cd6b0cp-4)
-        NEXT(-0x1.92e0896746c44p-5) NEXT(0x1.436d16b6bf26bp-6) NEXT(-0x1.04ecb3196f67ap-5) NEXT(-0x1.4600a92476061p-6)
-        NEXT(0x1.2e8cc06cf7ca6p-6) NEXT(0x1.4a768726a744cp-4) NEXT(0x1.21ded1c5ca41fp-3) NEXT(0x1.6fa9a5ef1818bp-3)
-        NEXT(0x1.7d99f3494b792p-3) NEXT(0x1.5547eddfd1349p-3) NEXT(0x1.0e7dcd211ea22p-3)
+    NEXT(-0.020236102138050428) NEXT(0.06742705806302017) NEXT(-0.12046241474448735) NEXT(0.11490672263373031)
+        NEXT(-0.04917933308225789) NEXT(0.019740364247797276) NEXT(-0.031851148417882905) NEXT(-0.019897618463659564)
+        NEXT(0.01846617499893157) NEXT(0.08067944329600713) NEXT(0.14153827557427776) NEXT(0.17952279697329873)
+        NEXT(0.1863287932150653) NEXT(0.16664110030446924) NEXT(0.13207588441203294)
     return y;
 }
 
 static const double table11[11][3] = {
-    {0x1.a573ad77b85efp-2, 0x1.a851cc1913a16p-14, 0x1.09e71faa274p-12},
-    {0x1.41671ba03d296p-1, 0x1.79cdf6fbc19cp-9, 0x1.d981fe1a5f2p-8},
-    {0x1.dd32fc79d0ff6p-1, 0x1.3f4efd09296efp-6, 0x1.9031a49c9974p-5},
-    {0x1.6084482377785p0, 0x1.d32356598f276p-5, 0x1.24bc400ff61b2p-3},
-    {0x1.04e9120eea5a5p1, 0x1.81de3c4449539p-4, 0x1.e39d2c12ebd22p-3},
-    {0x1.83ae00c0e8dep1, 0x1.9e8ce54e90a46p-4, 0x1.03c7ea838d053p-2},
-    {0x1.20ce980b36a6bp2, 0x1.32ecdfa7cfd12p-4, 0x1.80ac7e4cdfcbep-3},
-    {0x1.ae6bb7118414dp2, 0x1.2f7c9be587b0ep-5, 0x1.7c5d3ec4aad64p-4},
-    {0x1.40b34add27708p3, 0x1.5d3b917e7c929p-7, 0x1.b5b2c1913b68p-6},
-    {0x1.e08700e462423p3, 0x1.62acf1769c6c4p-10, 0x1.bc8517b1ddfp-9},
-    {0x1.71e480d036508p4, 0x1.5749bffd6b2ep-15, 0x1.ae3f708c18p-14},
+    {0.41157408755506614, 0x1.a851cc1913a16p-14, 0x1.09e71faa274p-12},
+    {0.6277397759536878, 0x1.79cdf6fbc19cp-9, 0x1.d981fe1a5f2p-8},
+    {0.9320296190930992, 0.019489047150861912, 0x1.9031a49c9974p-5},
+    {1.3770184599484037, 0.05702368607714885, 0.14293718384466342},
+    {2.03836274841588, 0.09420608083435845, 0.2361396258615765},
+    {3.0287476484243, 0.10120858738904656, 0.2536923067848466},
+    {4.512609492254891, 0.0749329315703913, 0.18782900497533278},
+    {6.725324408631718, 0.03704672287516618, 0.09286236304131062},
+    {10.021886283818745, 0.010657735864672961, 0.02671498206193812},
+    {15.016479917585519, 0.001352979886771897, 0x1.bc8517b1ddfp-9},
+    {23.11828690846326, 0x1.5749bffd6b2ep-15, 0x1.ae3f708c18p-14},
 };
 
 static void logistic_transform_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
@@ -126,7 +126,7 @@ static void logistic_transform_exact_float64_forward_block(const double *const *
         double t15 = t13 * (1.0 - t12);
         double t16 = t15 * t15;
         double t17 = t13 * t14;
-        double t18 = polynomial0(-0x1.5e6da400099a3p-38, t6 - 0.53125);
+        double t18 = polynomial0(-4.979885427667937e-12, t6 - 0.53125);
         double t19 = t6 * (t18 * t18);
         double t20 = (t18 + t18) * (1.0 / (FMA(t18, t6 * t18, 1.0)));
         double t21 = t6 * (t20 * t20);
@@ -196,29 +196,29 @@ static void logistic_transform_exact_float64_forward_block(const double *const *
         double t85 = t41 * t71;
         double t86 = t43 * t72;
         double t87 = t45 * t73;
-        double t88 = FMA(t76, 0x1.ccc3ccd2ee6fdp-4, FMA(t75, 0x1.eac702aa4fb9ap-3, t74 * 0x1.824abdc75bd08p-2));
-        double t89 = FMA(t78, 0x1.47c690739fbafp-7, FMA(t77, 0x1.3fab2cb731c9ap-5, t88));
-        double t90 = FMA(t80, 0x1.161f9da98c656p-12, FMA(t79, 0x1.f0b79befcb96fp-10, t89));
-        double t91 = FMA(t82, 0x1.197d56ca4437cp-19, FMA(t81, 0x1.cc4fceee057c9p-16, t90));
+        double t88 = FMA(t76, 0.11249141702037586, FMA(t75, 0.23963739473580575, t74 * 0.3772382405213226));
+        double t89 = FMA(t78, 0.01000291875175016, FMA(t77, 0.03902205213085459, t88));
+        double t90 = FMA(t80, 0x1.161f9da98c656p-12, FMA(t79, 0.001894825832959048, t89));
+        double t91 = FMA(t82, 2.097260993435091e-06, FMA(t81, 0x1.cc4fceee057c9p-16, t90));
         double t92 = FMA(t84, 0x1.53d2466878d9dp-28, FMA(t83, 0x1.fcd03d8758a59p-24, t91));
-        double t93 = FMA(t86, 0x1.e954bbccfd7efp-39, FMA(t85, 0x1.4f6d754c30ab7p-33, t92));
-        double t94 = FMA(t87, 0x1.07c193a0d6efdp-44, t93);
-        double t95 = (t74 * (t60 * (t46 + 1.0))) * 0x1.824abdc75bd08p-2;
-        double t96 = FMA(t75 * (t61 * (t47 + 1.0)), 0x1.eac702aa4fb9ap-3, t95);
-        double t97 = FMA(t76 * (t62 * (t48 + 1.0)), 0x1.ccc3ccd2ee6fdp-4, t96);
-        double t98 = FMA(t77 * (t63 * (t49 + 1.0)), 0x1.3fab2cb731c9ap-5, t97);
-        double t99 = FMA(t78 * (t64 * (t50 + 1.0)), 0x1.47c690739fbafp-7, t98);
-        double t100 = FMA(t79 * (t65 * (t51 + 1.0)), 0x1.f0b79befcb96fp-10, t99);
+        double t93 = FMA(t86, 0x1.e954bbccfd7efp-39, FMA(t85, 1.525347993581841e-10, t92));
+        double t94 = FMA(t87, 5.856563209478232e-14, t93);
+        double t95 = (t74 * (t60 * (t46 + 1.0))) * 0.3772382405213226;
+        double t96 = FMA(t75 * (t61 * (t47 + 1.0)), 0.23963739473580575, t95);
+        double t97 = FMA(t76 * (t62 * (t48 + 1.0)), 0.11249141702037586, t96);
+        double t98 = FMA(t77 * (t63 * (t49 + 1.0)), 0.03902205213085459, t97);
+        double t99 = FMA(t78 * (t64 * (t50 + 1.0)), 0.01000291875175016, t98);
+        double t100 = FMA(t79 * (t65 * (t51 + 1.0)), 0.001894825832959048, t99);
         double t101 = FMA(t80 * (t66 * (t52 + 1.0)), 0x1.161f9da98c656p-12, t100);
         double t102 = FMA(t81 * (t67 * (t53 + 1.0)), 0x1.cc4fceee057c9p-16, t101);
-        double t103 = FMA(t82 * (t68 * (t54 + 1.0)), 0x1.197d56ca4437cp-19, t102);
+        double t103 = FMA(t82 * (t68 * (t54 + 1.0)), 2.097260993435091e-06, t102);
         double t104 = FMA(t83 * (t69 * (t55 + 1.0)), 0x1.fcd03d8758a59p-24, t103);
         double t105 = FMA(t84 * (t70 * (t56 + 1.0)), 0x1.53d2466878d9dp-28, t104);
-        double t106 = FMA(t85 * (t71 * (t57 + 1.0)), 0x1.4f6d754c30ab7p-33, t105);
+        double t106 = FMA(t85 * (t71 * (t57 + 1.0)), 1.525347993581841e-10, t105);
         double t107 = FMA(t86 * (t72 * (t58 + 1.0)), 0x1.e954bbccfd7efp-39, t106);
         double t108 = t17 * 2.0;
         s[3][i] = t14 + (t94 * (t17 * (t15 * 2.0)));
-        double t110 = FMA(t94, -(t16 * t94), FMA(t87 * (t73 * (t59 + 1.0)), 0x1.07c193a0d6efdp-44, t107));
+        double t110 = FMA(t94, -(t16 * t94), FMA(t87 * (t73 * (t59 + 1.0)), 5.856563209478232e-14, t107));
         s[4][i] = t108 * (t110 * t108);
     }
     for (int k = 0; k < 11; ++k) {
@@ -282,7 +282,7 @@ static void logistic_transform_exact_float64_backward_block(const double *const 
         double t14 = t13 * (1.0 - t12);
         double t15 = t14 * t14;
         double t16 = t13 * (t12 * t13);
-        double t17 = polynomial0(-0x1.5e6da400099a3p-38, t6 - 0.53125);
+        double t17 = polynomial0(-4.979885427667937e-12, t6 - 0.53125);
         double t18 = t6 * (t17 * t17);
         double t19 = (t17 + t17) * (1.0 / (FMA(t17, t6 * t17, 1.0)));
         double t20 = t6 * (t19 * t19);
@@ -352,13 +352,13 @@ static void logistic_transform_exact_float64_backward_block(const double *const 
         double t84 = t40 * t70;
         double t85 = t42 * t71;
         double t86 = t44 * t72;
-        double t87 = FMA(t75, 0x1.ccc3ccd2ee6fdp-4, FMA(t74, 0x1.eac702aa4fb9ap-3, t73 * 0x1.824abdc75bd08p-2));
-        double t88 = FMA(t77, 0x1.47c690739fbafp-7, FMA(t76, 0x1.3fab2cb731c9ap-5, t87));
-        double t89 = FMA(t79, 0x1.161f9da98c656p-12, FMA(t78, 0x1.f0b79befcb96fp-10, t88));
-        double t90 = FMA(t81, 0x1.197d56ca4437cp-19, FMA(t80, 0x1.cc4fceee057c9p-16, t89));
+        double t87 = FMA(t75, 0.11249141702037586, FMA(t74, 0.23963739473580575, t73 * 0.3772382405213226));
+        double t88 = FMA(t77, 0.01000291875175016, FMA(t76, 0.03902205213085459, t87));
+        double t89 = FMA(t79, 0x1.161f9da98c656p-12, FMA(t78, 0.001894825832959048, t88));
+        double t90 = FMA(t81, 2.097260993435091e-06, FMA(t80, 0x1.cc4fceee057c9p-16, t89));
         double t91 = FMA(t83, 0x1.53d2466878d9dp-28, FMA(t82, 0x1.fcd03d8758a59p-24, t90));
-        double t92 = FMA(t85, 0x1.e954bbccfd7efp-39, FMA(t84, 0x1.4f6d754c30ab7p-33, t91));
-        double t93 = FMA(t86, 0x1.07c193a0d6efdp-44, t92);
+        double t92 = FMA(t85, 0x1.e954bbccfd7efp-39, FMA(t84, 1.525347993581841e-10, t91));
+        double t93 = FMA(t86, 5.856563209478232e-14, t92);
         double t94 = t59 * t59;
         double t95 = t94 * (1.0 - t18);
         double t96 = t45 + 1.0;
@@ -413,62 +413,62 @@ static void logistic_transform_exact_float64_backward_block(const double *const 
         double t145 = t144 * (1.0 - t44);
         double t146 = t58 + 1.0;
         double t147 = FMA(t146, t58 * 8.0, (FMA(t58, t58 + 6.0, 1.0)) * (FMA(t44, (-3.0), 1.0)));
-        double t148 = FMA(t95 * t96, 0x1.824abdc75bd08p-2, 0x1.c15e5b9030892p-3);
-        double t149 = FMA(t101 * t102, 0x1.ccc3ccd2ee6fdp-4, FMA(t98 * t99, 0x1.eac702aa4fb9ap-3, t148));
-        double t150 = FMA(t109 * t110, 0x1.47c690739fbafp-7, FMA(t105 * t106, 0x1.3fab2cb731c9ap-5, t149));
-        double t151 = FMA(t117 * t118, 0x1.161f9da98c656p-12, FMA(t113 * t114, 0x1.f0b79befcb96fp-10, t150));
-        double t152 = FMA(t125 * t126, 0x1.197d56ca4437cp-19, FMA(t121 * t122, 0x1.cc4fceee057c9p-16, t151));
+        double t148 = FMA(t95 * t96, 0.3772382405213226, 0.21941825422078814);
+        double t149 = FMA(t101 * t102, 0.11249141702037586, FMA(t98 * t99, 0.23963739473580575, t148));
+        double t150 = FMA(t109 * t110, 0.01000291875175016, FMA(t105 * t106, 0.03902205213085459, t149));
+        double t151 = FMA(t117 * t118, 0x1.161f9da98c656p-12, FMA(t113 * t114, 0.001894825832959048, t150));
+        double t152 = FMA(t125 * t126, 2.097260993435091e-06, FMA(t121 * t122, 0x1.cc4fceee057c9p-16, t151));
         double t153 = FMA(t133 * t134, 0x1.53d2466878d9dp-28, FMA(t129 * t130, 0x1.fcd03d8758a59p-24, t152));
-        double t154 = FMA(t141 * t142, 0x1.e954bbccfd7efp-39, FMA(t137 * t138, 0x1.4f6d754c30ab7p-33, t153));
-        double t155 = FMA(t145 * t146, 0x1.07c193a0d6efdp-44, t154);
+        double t154 = FMA(t141 * t142, 0x1.e954bbccfd7efp-39, FMA(t137 * t138, 1.525347993581841e-10, t153));
+        double t155 = FMA(t145 * t146, 5.856563209478232e-14, t154);
         double t156 = (t59 * t95) * (FMA(t45 - t18, 3.0, FMA(t18, -t45, 1.0)));
         double t157 = (t60 * t98) * (FMA(t46 - t20, 3.0, FMA(t20, -t46, 1.0)));
-        double t158 = FMA(t157, 0x1.eac702aa4fb9ap-3, FMA(t156, 0x1.824abdc75bd08p-2, 0x1.c15e5b9030892p-3));
-        double t159 = FMA((t61 * t101) * (FMA(t47 - t22, 3.0, FMA(t22, -t47, 1.0))), 0x1.ccc3ccd2ee6fdp-4, t158);
-        double t160 = FMA((t62 * t105) * (FMA(t48 - t24, 3.0, FMA(t24, -t48, 1.0))), 0x1.3fab2cb731c9ap-5, t159);
-        double t161 = FMA((t63 * t109) * (FMA(t49 - t26, 3.0, FMA(t26, -t49, 1.0))), 0x1.47c690739fbafp-7, t160);
-        double t162 = FMA((t64 * t113) * (FMA(t50 - t28, 3.0, FMA(t28, -t50, 1.0))), 0x1.f0b79befcb96fp-10, t161);
+        double t158 = FMA(t157, 0.23963739473580575, FMA(t156, 0.3772382405213226, 0.21941825422078814));
+        double t159 = FMA((t61 * t101) * (FMA(t47 - t22, 3.0, FMA(t22, -t47, 1.0))), 0.11249141702037586, t158);
+        double t160 = FMA((t62 * t105) * (FMA(t48 - t24, 3.0, FMA(t24, -t48, 1.0))), 0.03902205213085459, t159);
+        double t161 = FMA((t63 * t109) * (FMA(t49 - t26, 3.0, FMA(t26, -t49, 1.0))), 0.01000291875175016, t160);
+        double t162 = FMA((t64 * t113) * (FMA(t50 - t28, 3.0, FMA(t28, -t50, 1.0))), 0.001894825832959048, t161);
         double t163 = FMA((t65 * t117) * (FMA(t51 - t30, 3.0, FMA(t30, -t51, 1.0))), 0x1.161f9da98c656p-12, t162);
         double t164 = FMA((t66 * t121) * (FMA(t52 - t32, 3.0, FMA(t32, -t52, 1.0))), 0x1.cc4fceee057c9p-16, t163);
-        double t165 = FMA((t67 * t125) * (FMA(t53 - t34, 3.0, FMA(t34, -t53, 1.0))), 0x1.197d56ca4437cp-19, t164);
+        double t165 = FMA((t67 * t125) * (FMA(t53 - t34, 3.0, FMA(t34, -t53, 1.0))), 2.097260993435091e-06, t164);
         double t166 = FMA((t68 * t129) * (FMA(t54 - t36, 3.0, FMA(t36, -t54, 1.0))), 0x1.fcd03d8758a59p-24, t165);
         double t167 = FMA((t69 * t133) * (FMA(t55 - t38, 3.0, FMA(t38, -t55, 1.0))), 0x1.53d2466878d9dp-28, t166);
-        double t168 = FMA((t70 * t137) * (FMA(t56 - t40, 3.0, FMA(t40, -t56, 1.0))), 0x1.4f6d754c30ab7p-33, t167);
+        double t168 = FMA((t70 * t137) * (FMA(t56 - t40, 3.0, FMA(t40, -t56, 1.0))), 1.525347993581841e-10, t167);
         double t169 = FMA((t71 * t141) * (FMA(t57 - t42, 3.0, FMA(t42, -t57, 1.0))), 0x1.e954bbccfd7efp-39, t168);
-        double t170 = FMA((t72 * t145) * (FMA(t58 - t44, 3.0, FMA(t44, -t58, 1.0))), 0x1.07c193a0d6efdp-44, t169);
-        double t171 = ((t73 * t95) * (t45 + 3.0)) * 0x1.824abdc75bd08p-2;
-        double t172 = FMA((t74 * t98) * (t46 + 3.0), 0x1.eac702aa4fb9ap-3, t171);
-        double t173 = FMA((t75 * t101) * (t47 + 3.0), 0x1.ccc3ccd2ee6fdp-4, t172);
-        double t174 = FMA((t76 * t105) * (t48 + 3.0), 0x1.3fab2cb731c9ap-5, t173);
-        double t175 = FMA((t77 * t109) * (t49 + 3.0), 0x1.47c690739fbafp-7, t174);
-        double t176 = FMA((t78 * t113) * (t50 + 3.0), 0x1.f0b79befcb96fp-10, t175);
+        double t170 = FMA((t72 * t145) * (FMA(t58 - t44, 3.0, FMA(t44, -t58, 1.0))), 5.856563209478232e-14, t169);
+        double t171 = ((t73 * t95) * (t45 + 3.0)) * 0.3772382405213226;
+        double t172 = FMA((t74 * t98) * (t46 + 3.0), 0.23963739473580575, t171);
+        double t173 = FMA((t75 * t101) * (t47 + 3.0), 0.11249141702037586, t172);
+        double t174 = FMA((t76 * t105) * (t48 + 3.0), 0.03902205213085459, t173);
+        double t175 = FMA((t77 * t109) * (t49 + 3.0), 0.01000291875175016, t174);
+        double t176 = FMA((t78 * t113) * (t50 + 3.0), 0.001894825832959048, t175);
         double t177 = FMA((t79 * t117) * (t51 + 3.0), 0x1.161f9da98c656p-12, t176);
         double t178 = FMA((t80 * t121) * (t52 + 3.0), 0x1.cc4fceee057c9p-16, t177);
-        double t179 = FMA((t81 * t125) * (t53 + 3.0), 0x1.197d56ca4437cp-19, t178);
+        double t179 = FMA((t81 * t125) * (t53 + 3.0), 2.097260993435091e-06, t178);
         double t180 = FMA((t82 * t129) * (t54 + 3.0), 0x1.fcd03d8758a59p-24, t179);
         double t181 = FMA((t83 * t133) * (t55 + 3.0), 0x1.53d2466878d9dp-28, t180);
-        double t182 = FMA((t84 * t137) * (t56 + 3.0), 0x1.4f6d754c30ab7p-33, t181);
+        double t182 = FMA((t84 * t137) * (t56 + 3.0), 1.525347993581841e-10, t181);
         double t183 = FMA((t85 * t141) * (t57 + 3.0), 0x1.e954bbccfd7efp-39, t182);
         double t184 = (FMA(t96, t45 * 8.0, (FMA(t45, t45 + 6.0, 1.0)) * (FMA(t18, (-3.0), 1.0)))) * (t94 * t95);
         double t185 = (FMA(t99, t46 * 8.0, (FMA(t46, t46 + 6.0, 1.0)) * (FMA(t20, (-3.0), 1.0)))) * (t97 * t98);
-        double t186 = FMA(t185, 0x1.eac702aa4fb9ap-3, FMA(t184, 0x1.824abdc75bd08p-2, 0x1.c15e5b9030892p-3));
-        double t187 = FMA(t103 * (t100 * t101), 0x1.ccc3ccd2ee6fdp-4, t186);
-        double t188 = FMA(t107 * (t104 * t105), 0x1.3fab2cb731c9ap-5, t187);
-        double t189 = FMA(t111 * (t108 * t109), 0x1.47c690739fbafp-7, t188);
-        double t190 = FMA(t115 * (t112 * t113), 0x1.f0b79befcb96fp-10, t189);
+        double t186 = FMA(t185, 0.23963739473580575, FMA(t184, 0.3772382405213226, 0.21941825422078814));
+        double t187 = FMA(t103 * (t100 * t101), 0.11249141702037586, t186);
+        double t188 = FMA(t107 * (t104 * t105), 0.03902205213085459, t187);
+        double t189 = FMA(t111 * (t108 * t109), 0.01000291875175016, t188);
+        double t190 = FMA(t115 * (t112 * t113), 0.001894825832959048, t189);
         double t191 = FMA(t119 * (t116 * t117), 0x1.161f9da98c656p-12, t190);
         double t192 = FMA(t123 * (t120 * t121), 0x1.cc4fceee057c9p-16, t191);
-        double t193 = FMA(t127 * (t124 * t125), 0x1.197d56ca4437cp-19, t192);
+        double t193 = FMA(t127 * (t124 * t125), 2.097260993435091e-06, t192);
         double t194 = FMA(t131 * (t128 * t129), 0x1.fcd03d8758a59p-24, t193);
         double t195 = FMA(t135 * (t132 * t133), 0x1.53d2466878d9dp-28, t194);
-        double t196 = FMA(t139 * (t136 * t137), 0x1.4f6d754c30ab7p-33, t195);
+        double t196 = FMA(t139 * (t136 * t137), 1.525347993581841e-10, t195);
         double t197 = FMA(t143 * (t140 * t141), 0x1.e954bbccfd7efp-39, t196);
         double t198 = t16 * 2.0;
         s[3][i] = t16 * t155;
         s[4][i] = t170 * ((t14 * t16) * (-0.5));
-        double t201 = FMA(t93, t155, -(FMA((t86 * t145) * (t58 + 3.0), 0x1.07c193a0d6efdp-44, t183)));
+        double t201 = FMA(t93, t155, -(FMA((t86 * t145) * (t58 + 3.0), 5.856563209478232e-14, t183)));
         s[5][i] = (t14 * t198) * (t198 * t201);
-        double t203 = FMA(t15 * (-2.0), t93 * t170, FMA(t147 * (t144 * t145), 0x1.07c193a0d6efdp-44, t197));
+        double t203 = FMA(t15 * (-2.0), t93 * t170, FMA(t147 * (t144 * t145), 5.856563209478232e-14, t197));
         s[6][i] = (t16 * t16) * t203;
     }
     for (int k = 0; k < 11; ++k) {

@@ -4,7 +4,7 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 //
 // rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-// program      h9cd18598266eaffc118636b90c0d86a38462ddb67e51cb39b3d6f056ee8f950d
+// program      h42a7868c7bbcdf0d25cf80ce2ff68e43a9f6e28448fe63bb8ed28c8d9a7aeb8a
 // operations   logistic_transform_large_variance_forward 248, logistic_transform_large_variance_backward 290
 //
 // Certificate:
@@ -55,21 +55,21 @@ static inline float as_float(uint32_t u)
 #define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
 #define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
 
-INLINE float logistic_transform_large_variance_part0(float p0, float p1, float p2, float p3, float p4)
+INLINE float logistic_transform_large_variance_part0(float p0)
+{
+    float t0 = 1.0f / FMA(ABS(p0), 0.25f, 1.0f);
+    float t1 = t0 - 0.25f;
+    float t2 = t0 * POLY12(t1, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    return t2;
+}
+
+INLINE float logistic_transform_large_variance_part1(float p0, float p1, float p2, float p3, float p4)
 {
     float t0 = p1 - p0;
     float t1 = -p4;
     float t2 = p4 * FMA(((1.7317669e-8f + ((p0 - (p1 - t0)) + (p2 - t0))) + FMA(p3, -p3, p1)) * (0.5f * p4), t1,
         FMA(p3, t1, 1.0f));
-    return t2;
-}
-
-INLINE float logistic_transform_large_variance_part1(float p0, float p1)
-{
-    float t0 = 1.0f / FMA(ABS(p1 + p0), 0.25f, 1.0f);
-    float t1 = t0 - 0.25f;
-    float t2 = t0 * POLY12(t1, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
-        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
     return t2;
 }
 
@@ -89,19 +89,19 @@ INLINE void logistic_transform_large_variance_forward_element(
     float t10 = 1.0f / t5;
     float t11 = mean * t9;
     float t12 = t2 * t10;
-    float t13 = FMA(mean, logistic_transform_large_variance_part0(var, t0, 3.289868f, t4, t9), FMA(mean, t9, -t11));
+    float t13 = FMA(mean, logistic_transform_large_variance_part1(var, t0, 3.289868f, t4, t9), FMA(mean, t9, -t11));
     float t14 = t11 * t11;
-    _Bool t15 = t11 < 0.0f;
-    float t16 = FMA(t2, logistic_transform_large_variance_part0(var, t1, 2.289868f, t5, t10), FMA((mean - (t2 - t6)) +
+    float t15 = FMA(t2, logistic_transform_large_variance_part1(var, t1, 2.289868f, t5, t10), FMA((mean - (t2 - t6)) +
         ((-1.0f) - t6), t10, FMA(t2, t10, -t12)));
-    float t17 = t12 * t12;
-    _Bool t18 = t12 < 0.0f;
-    float t19 = t14 * (-0.5f);
-    float t20 = (-0.5f) * t17;
-    _Bool t21 = t19 < (-176.5f);
-    float t22 = t21 ? (-176.5f) : t19;
-    _Bool t23 = t20 < (-176.5f);
-    float t24 = t23 ? (-176.5f) : t20;
+    float t16 = t12 * t12;
+    float t17 = t14 * (-0.5f);
+    float t18 = t11 + t13;
+    float t19 = (-0.5f) * t16;
+    float t20 = t12 + t15;
+    _Bool t21 = t17 < (-176.5f);
+    float t22 = t21 ? (-176.5f) : t17;
+    _Bool t23 = t19 < (-176.5f);
+    float t24 = t23 ? (-176.5f) : t19;
     float t25 = FMA(t22, 1.442695f, 12582912.0f);
     float t26 = FMA(1.442695f, t24, 12582912.0f);
     float t27 = t25 - 12582912.0f;
@@ -113,7 +113,7 @@ INLINE void logistic_transform_large_variance_forward_element(
     float t33 = t26 - 12582912.0f;
     uint32_t t34 = as_bits(t26);
     float t35 = FMA(-0.69314575f, t33, t24);
-    float t36 = (-0.5f) * FMA(t12, t16, FMA(t12, t16, FMA(t12, t12, -t17)));
+    float t36 = (-0.5f) * FMA(t12, t15, FMA(t12, t15, FMA(t12, t12, -t16)));
     float t37 = t23 ? 0.0f : t36;
     float t38 = t35 + FMA(-1.4286068e-6f, t33, t37);
     float t39 = as_float((((uint32_t)((int32_t)t28 >> 2u)) + 127u) << 23u);
@@ -124,49 +124,51 @@ INLINE void logistic_transform_large_variance_forward_element(
     float t44 = as_float((127u + ((uint32_t)((int32_t)(1u + t34) >> 2u))) << 23u);
     float t45 = as_float((127u + ((uint32_t)((int32_t)(2u + t34) >> 2u))) << 23u);
     float t46 = as_float((127u + ((uint32_t)((int32_t)(3u + t34) >> 2u))) << 23u);
-    float t47 = t15 ? 1.0f : t39;
-    float t48 = t15 ? 1.0f : t40;
-    float t49 = t15 ? 1.0f : t41;
-    float t50 = t15 ? 1.0f : t42;
-    float t51 = 1.0f + FMA(POLY4(t32, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t32 * t32,
+    _Bool t47 = t18 < 0.0f;
+    _Bool t48 = t20 < 0.0f;
+    float t49 = t47 ? 1.0f : t39;
+    float t50 = t47 ? 1.0f : t40;
+    float t51 = t47 ? 1.0f : t41;
+    float t52 = t47 ? 1.0f : t42;
+    float t53 = 1.0f + FMA(POLY4(t32, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t32 * t32,
         t32);
-    float t52 = t21 ? 0.0f : t51;
-    float t53 = logistic_transform_large_variance_part1(t13, t11);  // Mills ratio/sqrt(2 pi)
-    float t54 = t52 * t53;
-    float t55 = 1.0f - (t42 * (t41 * (t40 * (t39 * t54))));
-    float t56 = 1.0f + FMA(POLY4(t38, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t38 * t38,
+    float t54 = t21 ? 0.0f : t53;
+    float t55 = logistic_transform_large_variance_part0(t18);  // Mills ratio/sqrt(2 pi)
+    float t56 = t54 * t55;
+    float t57 = 1.0f - (t42 * (t41 * (t40 * (t39 * t56))));
+    float t58 = 1.0f + FMA(POLY4(t38, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t38 * t38,
         t38);
-    float t57 = t23 ? 0.0f : t56;
-    float t58 = logistic_transform_large_variance_part1(t16, t12);  // Mills ratio/sqrt(2 pi)
-    float t59 = t57 * t58;
-    float t60 = 1.0f - (t46 * (t45 * (t44 * (t43 * t59))));
-    float t61 = t15 ? t55 : t54;
-    float t62 = t15 ? t42 : 1.0f;
-    float t63 = t15 ? t41 : 1.0f;
-    float t64 = t15 ? t40 : 1.0f;
-    float t65 = t15 ? t54 : t55;
-    float t66 = t15 ? t39 : 1.0f;
-    float t67 = t62 * (t63 * (t64 * (t65 * t66)));
-    _Bool t68 = (0.0f < t11) & (0.0f < t12);
-    float t69 = t18 ? 1.0f : t46;
-    float t70 = t18 ? 1.0f : t45;
-    float t71 = t18 ? 1.0f : t44;
-    float t72 = t18 ? 1.0f : t43;
-    float t73 = t18 ? t60 : t59;
-    float t74 = FMA(t69, t70 * (t71 * (t72 * (-t73))), FMA(t50 * t50, (t49 * t49) * ((t48 * t48) * ((t47 * t47) * (t61
-        * (-t61)))), t50 * (t49 * (t48 * (t47 * (2.0f * t61))))));
-    float t75 = t18 ? t46 : 1.0f;
-    float t76 = t18 ? t45 : 1.0f;
-    float t77 = t18 ? t44 : 1.0f;
-    float t78 = t18 ? t59 : t60;
-    float t79 = t18 ? t43 : 1.0f;
-    float t80 = FMA(t75, t76 * (t77 * (t78 * t79)), t67 * (-t67));
-    float t81 = t68 ? t74 : t80;
-    float t82 = t3 ? t67 : t8;
-    float t83 = (t81 < 0.0f) ? 0.0f : t81;
-    float t84 = t3 ? t83 : t8;
-    *out_mean = t82;
-    *out_var = t84;
+    float t59 = t23 ? 0.0f : t58;
+    float t60 = logistic_transform_large_variance_part0(t20);  // Mills ratio/sqrt(2 pi)
+    float t61 = t59 * t60;
+    float t62 = 1.0f - (t46 * (t45 * (t44 * (t43 * t61))));
+    float t63 = t47 ? t57 : t56;
+    float t64 = t47 ? t42 : 1.0f;
+    float t65 = t47 ? t41 : 1.0f;
+    float t66 = t47 ? t40 : 1.0f;
+    float t67 = t47 ? t56 : t57;
+    float t68 = t47 ? t39 : 1.0f;
+    float t69 = t64 * (t65 * (t66 * (t67 * t68)));
+    _Bool t70 = (0.0f < t11) & (0.0f < t12);
+    float t71 = t48 ? 1.0f : t46;
+    float t72 = t48 ? 1.0f : t45;
+    float t73 = t48 ? 1.0f : t44;
+    float t74 = t48 ? 1.0f : t43;
+    float t75 = t48 ? t62 : t61;
+    float t76 = FMA(t71, t72 * (t73 * (t74 * (-t75))), FMA(t52 * t52, (t51 * t51) * ((t50 * t50) * ((t49 * t49) * (t63
+        * (-t63)))), t52 * (t51 * (t50 * (t49 * (2.0f * t63))))));
+    float t77 = t48 ? t46 : 1.0f;
+    float t78 = t48 ? t45 : 1.0f;
+    float t79 = t48 ? t44 : 1.0f;
+    float t80 = t48 ? t61 : t62;
+    float t81 = t48 ? t43 : 1.0f;
+    float t82 = FMA(t77, t78 * (t79 * (t80 * t81)), t69 * (-t69));
+    float t83 = t70 ? t76 : t82;
+    float t84 = t3 ? t69 : t8;
+    float t85 = (t83 < 0.0f) ? 0.0f : t83;
+    float t86 = t3 ? t85 : t8;
+    *out_mean = t84;
+    *out_var = t86;
 }
 
 void logistic_transform_large_variance_forward(
@@ -199,106 +201,103 @@ INLINE void logistic_transform_large_variance_backward_element(
     float t9 = (mean - (t2 - t6)) + ((-1.0f) - t6);
     float t10 = 1.0f / t4;
     float t11 = 1.0f / t5;
-    float t12 = logistic_transform_large_variance_part0(var, t0, 3.289868f, t4, t10);
+    float t12 = logistic_transform_large_variance_part1(var, t0, 3.289868f, t4, t10);
     float t13 = mean * t10;
-    float t14 = logistic_transform_large_variance_part0(var, t1, 2.289868f, t5, t11);
+    float t14 = logistic_transform_large_variance_part1(var, t1, 2.289868f, t5, t11);
     float t15 = t11 * t2;
     float t16 = FMA(mean, t12, FMA(mean, t10, -t13));
     float t17 = t10 + t12;
     float t18 = t13 * t13;
-    _Bool t19 = t13 < 0.0f;
-    float t20 = FMA(t11, t9, FMA(t14, t2, FMA(t11, t2, -t15)));
-    float t21 = t11 + t14;
-    float t22 = t15 * t15;
-    _Bool t23 = t15 < 0.0f;
-    float t24 = t18 * (-0.5f);
-    float t25 = t13 + t16;
-    float t26 = (-0.5f) * t22;
-    _Bool t27 = t24 < (-176.5f);
-    float t28 = t27 ? (-176.5f) : t24;
-    _Bool t29 = t26 < (-176.5f);
-    float t30 = t29 ? (-176.5f) : t26;
-    float t31 = FMA(t28, 1.442695f, 12582912.0f);
-    float t32 = FMA(1.442695f, t30, 12582912.0f);
-    float t33 = t31 - 12582912.0f;
-    uint32_t t34 = as_bits(t31);
-    float t35 = FMA(t33, -0.69314575f, t28);
-    float t36 = FMA(t13, t16, FMA(t13, t16, FMA(t13, t13, -t18))) * (-0.5f);
-    float t37 = t27 ? 0.0f : t36;
-    float t38 = t35 + FMA(t33, -1.4286068e-6f, t37);
-    float t39 = t32 - 12582912.0f;
-    uint32_t t40 = as_bits(t32);
-    float t41 = FMA(-0.69314575f, t39, t30);
-    float t42 = (-0.5f) * FMA(t15, t20, FMA(t15, t20, FMA(t15, t15, -t22)));
-    float t43 = t29 ? 0.0f : t42;
-    float t44 = t41 + FMA(-1.4286068e-6f, t39, t43);
-    float t45 = as_float((((uint32_t)((int32_t)t34 >> 2u)) + 127u) << 23u);
-    float t46 = as_float((127u + ((uint32_t)((int32_t)(t34 + 1u) >> 2u))) << 23u);
-    float t47 = as_float((127u + ((uint32_t)((int32_t)(t34 + 2u) >> 2u))) << 23u);
-    float t48 = as_float((127u + ((uint32_t)((int32_t)(t34 + 3u) >> 2u))) << 23u);
-    float t49 = as_float((127u + ((uint32_t)((int32_t)t40 >> 2u))) << 23u);
-    float t50 = as_float((127u + ((uint32_t)((int32_t)(1u + t40) >> 2u))) << 23u);
-    float t51 = as_float((127u + ((uint32_t)((int32_t)(2u + t40) >> 2u))) << 23u);
-    float t52 = as_float((127u + ((uint32_t)((int32_t)(3u + t40) >> 2u))) << 23u);
-    float t53 = 1.0f / FMA(ABS(t25), 0.25f, 1.0f);
-    float t54 = t19 ? 1.0f : t45;
-    float t55 = t19 ? 1.0f : t46;
-    float t56 = t19 ? 1.0f : t47;
-    float t57 = t19 ? 1.0f : t48;
-    float t58 = 1.0f + FMA(POLY4(t38, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t38 * t38,
-        t38);
-    float t59 = t27 ? 0.0f : t58;
-    float t60 = t48 * (t47 * (t46 * (t45 * ((0.3989423f * t17) * t59))));
-    float t61 = t48 * (t47 * (t46 * (t45 * (t59 * (t17 * (t17 * ((-0.19947115f) * t25)))))));
-    float t62 = 1.0f + FMA(POLY4(t44, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t44 * t44,
-        t44);
-    float t63 = t29 ? 0.0f : t62;
-    float t64 = logistic_transform_large_variance_part1(t20, t15);  // Mills ratio/sqrt(2 pi)
-    float t65 = t63 * t64;
-    float t66 = 1.0f - (t52 * (t51 * (t50 * (t49 * t65))));
-    float t67 = t53 - 0.25f;
-    // Mills ratio/sqrt(2 pi)
-    float t68 = t53 * POLY12(t67, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
-        -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
-    float t69 = t59 * t68;
-    float t70 = 1.0f - (t48 * (t47 * (t46 * (t45 * t69))));
-    float t71 = t19 ? t70 : t69;
-    float t72 = t19 ? t48 : 1.0f;
-    float t73 = t19 ? t47 : 1.0f;
-    float t74 = t19 ? t46 : 1.0f;
-    float t75 = t19 ? t69 : t70;
-    float t76 = t19 ? t45 : 1.0f;
-    float t77 = t72 * (t73 * (t74 * (t75 * t76)));
-    float t78 = t77 * (-2.0f);
-    _Bool t79 = (0.0f < t13) & (0.0f < t15);
-    float t80 = t23 ? 1.0f : t52;
-    float t81 = t23 ? 1.0f : t51;
-    float t82 = t23 ? 1.0f : t50;
-    float t83 = t23 ? 1.0f : t49;
-    float t84 = t23 ? t66 : t65;
-    float t85 = FMA(t80, t81 * (t82 * (t83 * (-t84))), FMA(t57 * t57, (t56 * t56) * ((t55 * t55) * ((t54 * t54) * (t71
-        * (-t71)))), t57 * (t56 * (t55 * (t54 * (2.0f * t71))))));
-    float t86 = t23 ? t52 : 1.0f;
-    float t87 = t23 ? t51 : 1.0f;
-    float t88 = t23 ? t50 : 1.0f;
-    float t89 = t23 ? t65 : t66;
-    float t90 = t23 ? t49 : 1.0f;
-    float t91 = FMA(t86, t87 * (t88 * (t89 * t90)), t77 * (-t77));
-    float t92 = t79 ? t85 : t91;
-    _Bool t93 = t92 < 0.0f;
-    float t94 = FMA(t52, t51 * (t50 * (t49 * ((0.3989423f * t21) * t63))), t60 * t78);
-    float t95 = t93 ? 0.0f : t94;
-    float t96 = t3 ? t95 : t8;
-    float t97 = t3 ? t60 : t8;
-    float t98 = FMA(t96, grad_var, t97 * grad_mean);
-    float t99 = FMA(t52, t51 * (t50 * (t49 * (t63 * (t21 * (t21 * (t21 * ((-0.19947115f) * (t2 + t9)))))))), t61 *
-        t78);
-    float t100 = t93 ? 0.0f : t99;
-    float t101 = t3 ? t100 : t8;
-    float t102 = t3 ? t61 : t8;
-    float t103 = FMA(t101, grad_var, t102 * grad_mean);
-    *out_grad_mean = t98;
-    *out_grad_var = t103;
+    float t19 = FMA(t11, t9, FMA(t14, t2, FMA(t11, t2, -t15)));
+    float t20 = t11 + t14;
+    float t21 = t15 * t15;
+    float t22 = t18 * (-0.5f);
+    float t23 = t13 + t16;
+    float t24 = (-0.5f) * t21;
+    float t25 = t15 + t19;
+    _Bool t26 = t22 < (-176.5f);
+    float t27 = t26 ? (-176.5f) : t22;
+    _Bool t28 = t24 < (-176.5f);
+    float t29 = t28 ? (-176.5f) : t24;
+    float t30 = FMA(t27, 1.442695f, 12582912.0f);
+    float t31 = FMA(1.442695f, t29, 12582912.0f);
+    float t32 = t30 - 12582912.0f;
+    uint32_t t33 = as_bits(t30);
+    float t34 = FMA(t32, -0.69314575f, t27);
+    float t35 = FMA(t13, t16, FMA(t13, t16, FMA(t13, t13, -t18))) * (-0.5f);
+    float t36 = t26 ? 0.0f : t35;
+    float t37 = t34 + FMA(t32, -1.4286068e-6f, t36);
+    float t38 = t31 - 12582912.0f;
+    uint32_t t39 = as_bits(t31);
+    float t40 = FMA(-0.69314575f, t38, t29);
+    float t41 = (-0.5f) * FMA(t15, t19, FMA(t15, t19, FMA(t15, t15, -t21)));
+    float t42 = t28 ? 0.0f : t41;
+    float t43 = t40 + FMA(-1.4286068e-6f, t38, t42);
+    float t44 = as_float((((uint32_t)((int32_t)t33 >> 2u)) + 127u) << 23u);
+    float t45 = as_float((127u + ((uint32_t)((int32_t)(t33 + 1u) >> 2u))) << 23u);
+    float t46 = as_float((127u + ((uint32_t)((int32_t)(t33 + 2u) >> 2u))) << 23u);
+    float t47 = as_float((127u + ((uint32_t)((int32_t)(t33 + 3u) >> 2u))) << 23u);
+    float t48 = as_float((127u + ((uint32_t)((int32_t)t39 >> 2u))) << 23u);
+    float t49 = as_float((127u + ((uint32_t)((int32_t)(1u + t39) >> 2u))) << 23u);
+    float t50 = as_float((127u + ((uint32_t)((int32_t)(2u + t39) >> 2u))) << 23u);
+    float t51 = as_float((127u + ((uint32_t)((int32_t)(3u + t39) >> 2u))) << 23u);
+    _Bool t52 = t23 < 0.0f;
+    _Bool t53 = t25 < 0.0f;
+    float t54 = t52 ? 1.0f : t44;
+    float t55 = t52 ? 1.0f : t45;
+    float t56 = t52 ? 1.0f : t46;
+    float t57 = t52 ? 1.0f : t47;
+    float t58 = 1.0f + FMA(POLY4(t37, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t37 * t37,
+        t37);
+    float t59 = t26 ? 0.0f : t58;
+    float t60 = t47 * (t46 * (t45 * (t44 * (t59 * (t17 * (t17 * ((-0.19947115f) * t23)))))));
+    float t61 = t47 * (t46 * (t45 * (t44 * ((0.3989423f * t17) * t59))));
+    float t62 = 1.0f + FMA(POLY4(t43, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t43 * t43,
+        t43);
+    float t63 = t28 ? 0.0f : t62;
+    float t64 = logistic_transform_large_variance_part0(t23);  // Mills ratio/sqrt(2 pi)
+    float t65 = t59 * t64;
+    float t66 = 1.0f - (t47 * (t46 * (t45 * (t44 * t65))));
+    float t67 = logistic_transform_large_variance_part0(t25);  // Mills ratio/sqrt(2 pi)
+    float t68 = t63 * t67;
+    float t69 = 1.0f - (t51 * (t50 * (t49 * (t48 * t68))));
+    float t70 = t52 ? t66 : t65;
+    float t71 = t52 ? t47 : 1.0f;
+    float t72 = t52 ? t46 : 1.0f;
+    float t73 = t52 ? t45 : 1.0f;
+    float t74 = t52 ? t65 : t66;
+    float t75 = t52 ? t44 : 1.0f;
+    float t76 = t71 * (t72 * (t73 * (t74 * t75)));
+    float t77 = t76 * (-2.0f);
+    _Bool t78 = (0.0f < t13) & (0.0f < t15);
+    float t79 = t53 ? 1.0f : t51;
+    float t80 = t53 ? 1.0f : t50;
+    float t81 = t53 ? 1.0f : t49;
+    float t82 = t53 ? 1.0f : t48;
+    float t83 = t53 ? t69 : t68;
+    float t84 = FMA(t79, t80 * (t81 * (t82 * (-t83))), FMA(t57 * t57, (t56 * t56) * ((t55 * t55) * ((t54 * t54) * (t70
+        * (-t70)))), t57 * (t56 * (t55 * (t54 * (2.0f * t70))))));
+    float t85 = t53 ? t51 : 1.0f;
+    float t86 = t53 ? t50 : 1.0f;
+    float t87 = t53 ? t49 : 1.0f;
+    float t88 = t53 ? t68 : t69;
+    float t89 = t53 ? t48 : 1.0f;
+    float t90 = FMA(t85, t86 * (t87 * (t88 * t89)), t76 * (-t76));
+    float t91 = t78 ? t84 : t90;
+    _Bool t92 = t91 < 0.0f;
+    float t93 = FMA(t51, t50 * (t49 * (t48 * ((0.3989423f * t20) * t63))), t61 * t77);
+    float t94 = t92 ? 0.0f : t93;
+    float t95 = t3 ? t94 : t8;
+    float t96 = t3 ? t61 : t8;
+    float t97 = FMA(t95, grad_var, t96 * grad_mean);
+    float t98 = FMA(t51, t50 * (t49 * (t48 * (t63 * (t20 * (t20 * (t20 * ((-0.19947115f) * (t2 + t9)))))))), t60 *
+        t77);
+    float t99 = t92 ? 0.0f : t98;
+    float t100 = t3 ? t99 : t8;
+    float t101 = t3 ? t60 : t8;
+    float t102 = FMA(t100, grad_var, t101 * grad_mean);
+    *out_grad_mean = t97;
+    *out_grad_var = t102;
 }
 
 void logistic_transform_large_variance_backward(

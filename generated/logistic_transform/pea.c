@@ -4,12 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 //
 // rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-// program      hfe62cb701da9de6943f7f54d13792e863a0d149e87a0beae4a3af771b59c798a
-// operations   logistic_transform_pea_forward 434, logistic_transform_pea_backward 507
+// program      hf918e0c70d4775bbde5e57f735ddd2ae5973443c13fddfb5c0d60fc5edc81725
+// operations   logistic_transform_pea_forward 419, logistic_transform_pea_backward 471
 //
 // Certificate:
-//   mean 2.62, var 6.32, dmean_dmu 4.21, dmean_dvar 3.65, dvar_dmu 5.97, dvar_dvar 6.33 ulp of the terms,
-//   against exact values at 16999 points over all of float32; where, in pea.json
+//   mean 3.19, var 6.9, dmean_dmu 4.42, dmean_dvar 3.82, dvar_dmu 7.56, dvar_dvar 7.64 ulp of the terms,
+//   against exact values at 17005 points over all of float32; where, in pea.json
 
 #include <float.h>
 #include <stdint.h>
@@ -57,23 +57,54 @@ static inline float as_float(uint32_t u)
 
 INLINE float logistic_transform_pea_part0(float p0, float p1, float p2)
 {
-    float t0 = p1 - p0;
-    float t1 = -p2;
-    float t2 = p2 * FMA((p0 - (p1 - t0)) + (1.0f - t0), t1, FMA(p1, t1, 1.0f));
-    return t2;
+    float t0 = 0.25f * ABS(p0);
+    float t1 = 1.0f + t0;
+    float t2 = 1.0f / t1;
+    float t3 = t1 - t0;
+    float t4 = -t2;
+    float t5 = t2 * FMA((t0 - (t1 - t3)) + (1.0f - t3), t4, FMA(t1, t4, 1.0f));
+    float t6 = (t2 + t5) - 0.25f;
+    float t7 = POLY12(t6, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t8 = t2 * t7;  // Mills ratio/sqrt(2 pi)
+    float t9 = p1 * t8;
+    float t10 = t9 + FMA(p1, FMA(t5, t7, FMA(t2, t7, -t8)), FMA(p2, t8, FMA(p1, t8, -t9)));
+    return t10;
 }
 
-INLINE float logistic_transform_pea_part1(float p0, float p1, float p2)
+INLINE float logistic_transform_pea_part4(float p0, float p1, float p2)
 {
     float t0 = p1 - p0;
     float t1 = (p0 - (p1 - t0)) + (p2 - t0);
     return t1;
 }
 
-INLINE float logistic_transform_pea_part2(uint32_t p0, uint32_t p1)
+INLINE float logistic_transform_pea_part2(float p0)
+{
+    float t0 = ABS(p0) * 0.25f;
+    float t1 = 1.0f + t0;
+    float t2 = 1.0f / t1;
+    float t3 = t1 - t0;
+    float t4 = -t2;
+    float t5 = t2 + (t2 * FMA((t0 - (t1 - t3)) + (1.0f - t3), t4, FMA(t1, t4, 1.0f)));
+    float t6 = t5 - 0.25f;
+    float t7 = t5 * POLY12(t6, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    return t7;
+}
+
+INLINE float logistic_transform_pea_part3(uint32_t p0, uint32_t p1)
 {
     float t0 = as_float((127u + ((uint32_t)((int32_t)(p0 + p1) >> 2u))) << 23u);
     return t0;
+}
+
+INLINE float logistic_transform_pea_part1(float p0, float p1, float p2, float p3, float p4, float p5)
+{
+    float t0 = p0 * p1;
+    float t1 = p2 + t0;
+    float t2 = t1 + (p5 + FMA(p0, p3, FMA(p4, p1, logistic_transform_pea_part4(t0, t1, p2) + FMA(p0, p1, -t0))));
+    return t2;
 }
 
 INLINE void logistic_transform_pea_forward_element(
@@ -87,7 +118,7 @@ INLINE void logistic_transform_pea_forward_element(
     float t5 = mean * (-0.6931472f);
     float t6 = var * 0.2402265f;
     float t7 = mean * 0.6931472f;
-    float t8 = var * (1.0f / FMA(var, 0.25f, 1.0f));
+    float t8 = 1.0f / FMA(var, 0.25f, 1.0f);
     _Bool t9 = 0.0f <= var;
     float t10 = t0 ? 9.094947e-13f : 1.0f;
     float t11 = t1 ? 2.8147498e+14f : t10;  // power of two that keeps residuals normal
@@ -103,164 +134,152 @@ INLINE void logistic_transform_pea_forward_element(
     float t21 = SQRT(t20);
     float t22 = t11 * (var * t11);
     float t23 = t2 ? 1.0f : t22;
-    float t24 = SQRT(t23);  // standard deviation, scaled
-    float t25 = 1.0f / t24;
-    float t26 = t13 * t24;
-    float t27 = t2 ? 0.0f : t26;
-    float t28 = t27 * (-0.6931472f);
-    float t29 = t27 * 0.6931472f;
-    float t30 = FMA(t24, -t24, t23) * (0.5f * t25);
+    float t24 = var * t8;
+    float t25 = SQRT(t23);  // standard deviation, scaled
+    float t26 = 1.0f / t25;
+    float t27 = t13 * t25;
+    float t28 = t2 ? 0.0f : t27;
+    float t29 = t26 * t16;
+    float t30 = FMA(t25, -t25, t23) * (0.5f * t26);
     float t31 = t13 * t30;
     float t32 = t2 ? 0.0f : t31;
-    float t33 = -t25;
-    float t34 = t25 * t16;
-    _Bool t35 = 1.1529215e+18f < t34;
-    float t36 = t35 ? 1.1529215e+18f : t34;
-    float t37 = FMA(t25 * FMA(t30, t33, FMA(t24, t33, 1.0f)), t16, FMA(t25, t16, -t34));
-    float t38 = t35 ? 0.0f : t37;
-    float t39 = -t36;
-    float t40 = t4 ? t39 : t36;  // mean/sigma
-    float t41 = t40 + t28;
-    float t42 = t40 + t29;
-    float t43 = t40 * t40;
-    _Bool t44 = t40 < 0.0f;
-    float t45 = (-0.5f) * t43;
-    _Bool t46 = t41 < 0.0f;
-    float t47 = t46 ? 0.0f : t17;
-    _Bool t48 = t45 < (-176.5f);
-    float t49 = t48 ? (-176.5f) : t45;
-    float t50 = -t38;
-    float t51 = t4 ? t50 : t38;
-    float t52 = 0.25f * ABS(t40 + t51);
-    float t53 = t42 + (t51 + FMA(t27, -1.9046542e-9f, FMA(t32, 0.6931472f, logistic_transform_pea_part1(t29, t42, t40)
-        + FMA(t27, 0.6931472f, -t29))));
-    float t54 = ABS(t41 + (t51 + FMA(t27, 1.9046542e-9f, FMA(t32, -0.6931472f, logistic_transform_pea_part1(t28, t41,
-        t40) + FMA(t27, -0.6931472f, -t28))))) * 0.25f;
-    _Bool t55 = 176.5f < t47;
-    _Bool t56 = t47 < (-176.5f);
-    float t57 = t55 ? 176.5f : t47;
-    float t58 = t56 ? (-176.5f) : t57;
-    float t59 = FMA(t49, 1.442695f, 12582912.0f);
-    float t60 = t59 - 12582912.0f;
-    uint32_t t61 = as_bits(t59);
-    float t62 = FMA(t60, -0.69314575f, t49);
-    float t63 = (-0.5f) * FMA(t40, t51, FMA(t40, t51, FMA(t40, t40, -t43)));
-    float t64 = t48 ? 0.0f : t63;
-    float t65 = t62 + FMA(t60, -1.4286068e-6f, t64);
-    float t66 = FMA(1.442695f, t58, 12582912.0f);
-    float t67 = as_float((((uint32_t)((int32_t)t61 >> 2u)) + 127u) << 23u);
-    float t68 = as_float((127u + ((uint32_t)((int32_t)(t61 + 1u) >> 2u))) << 23u);
-    float t69 = as_float((127u + ((uint32_t)((int32_t)(t61 + 2u) >> 2u))) << 23u);
-    float t70 = as_float((127u + ((uint32_t)((int32_t)(t61 + 3u) >> 2u))) << 23u);
-    float t71 = 1.0f + t52;
-    float t72 = t66 - 12582912.0f;
-    uint32_t t73 = as_bits(t66);
-    float t74 = FMA(-0.69314575f, t72, t58);
-    float t75 = FMA(mean, 1.9046542e-9f, FMA(mean, -0.6931472f, -t5)) + FMA(var, -2.2778894e-10f,
-        logistic_transform_pea_part1(t6, t17, t5) + t18);
-    float t76 = t46 ? 0.0f : t75;
-    float t77 = t55 ? 0.0f : t76;
-    float t78 = t56 ? 0.0f : t77;
-    float t79 = t74 + FMA(-1.4286068e-6f, t72, t78);
-    float t80 = t44 ? 1.0f : t67;
-    float t81 = t44 ? t67 : 1.0f;
-    float t82 = t44 ? 1.0f : t68;
-    float t83 = t44 ? t68 : 1.0f;
-    float t84 = t44 ? 1.0f : t69;
-    float t85 = t44 ? t69 : 1.0f;
-    float t86 = t44 ? 1.0f : t70;
-    float t87 = t44 ? t70 : 1.0f;
-    float t88 = 1.0f / t71;
-    float t89 = 1.0f + FMA(POLY4(t65, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t65 * t65,
-        t65);
-    float t90 = t48 ? 0.0f : t89;
-    float t91 = logistic_transform_pea_part0(t52, t71, t88);
-    float t92 = 0.25f * ABS(t53);
-    _Bool t93 = (-t53) < 0.0f;
-    float t94 = t93 ? 0.0f : t19;
-    float t95 = 1.0f + t54;
-    float t96 = 1.0f + t92;
-    _Bool t97 = 176.5f < t94;
-    _Bool t98 = t94 < (-176.5f);
-    float t99 = t97 ? 176.5f : t94;
-    float t100 = t98 ? (-176.5f) : t99;
-    float t101 = 1.0f / t95;
-    float t102 = 1.0f / t96;
-    float t103 = (t88 + t91) - 0.25f;
-    float t104 = FMA(1.442695f, t100, 12582912.0f);
-    float t105 = POLY11(t103, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
-        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f);
-    float t106 = t104 - 12582912.0f;
-    uint32_t t107 = as_bits(t104);
-    float t108 = FMA(-0.69314575f, t106, t100);
-    float t109 = FMA(mean, -1.9046542e-9f, FMA(mean, 0.6931472f, -t7)) + FMA(var, -2.2778894e-10f, t18 +
-        logistic_transform_pea_part1(t6, t19, t7));
-    float t110 = t93 ? 0.0f : t109;
-    float t111 = t97 ? 0.0f : t110;
-    float t112 = t98 ? 0.0f : t111;
-    float t113 = t108 + FMA(-1.4286068e-6f, t106, t112);
-    float t114 = t101 + logistic_transform_pea_part0(t54, t95, t101);
-    float t115 = t102 + logistic_transform_pea_part0(t92, t96, t102);
-    float t116 = t114 - 0.25f;
+    float t33 = -t26;
+    _Bool t34 = 1.1529215e+18f < t29;
+    float t35 = t34 ? 1.1529215e+18f : t29;
+    float t36 = FMA(t26 * FMA(t30, t33, FMA(t25, t33, 1.0f)), t16, FMA(t26, t16, -t29));
+    float t37 = t34 ? 0.0f : t36;
+    float t38 = -t35;
+    float t39 = t4 ? t38 : t35;  // mean/sigma
+    float t40 = 0.25f * ABS(t39);
+    float t41 = t39 * t39;
+    float t42 = (-0.5f) * t41;
+    float t43 = 1.0f + t40;
+    _Bool t44 = t42 < (-176.5f);
+    float t45 = t44 ? (-176.5f) : t42;
+    float t46 = t43 - t40;
+    float t47 = 1.0f / t43;
+    float t48 = -t37;
+    float t49 = t4 ? t48 : t37;
+    _Bool t50 = (t39 + t49) < 0.0f;
+    float t51 = logistic_transform_pea_part1(t28, -0.6931472f, t39, 1.9046542e-9f, t32, t49);
+    float t52 = logistic_transform_pea_part1(t28, 0.6931472f, t39, -1.9046542e-9f, t32, t49);
+    float t53 = FMA(t45, 1.442695f, 12582912.0f);
+    float t54 = t53 - 12582912.0f;
+    uint32_t t55 = as_bits(t53);
+    float t56 = FMA(t54, -0.69314575f, t45);
+    float t57 = (-0.5f) * FMA(t39, t49, FMA(t39, t49, FMA(t39, t39, -t41)));
+    float t58 = t44 ? 0.0f : t57;
+    float t59 = t56 + FMA(t54, -1.4286068e-6f, t58);
+    float t60 = as_float((((uint32_t)((int32_t)t55 >> 2u)) + 127u) << 23u);
+    float t61 = as_float((127u + ((uint32_t)((int32_t)(t55 + 1u) >> 2u))) << 23u);
+    float t62 = as_float((127u + ((uint32_t)((int32_t)(t55 + 2u) >> 2u))) << 23u);
+    float t63 = as_float((127u + ((uint32_t)((int32_t)(t55 + 3u) >> 2u))) << 23u);
+    float t64 = -t47;
+    _Bool t65 = t39 < 0.0f;
+    float t66 = -t49;
+    float t67 = t65 ? t66 : t49;
+    float t68 = t47 * FMA(FMA(0.25f, t67, (t40 - (t43 - t46)) + (1.0f - t46)), t64, FMA(t43, t64, 1.0f));
+    float t69 = t50 ? 1.0f : t60;
+    float t70 = t50 ? t60 : 1.0f;
+    float t71 = t50 ? 1.0f : t61;
+    float t72 = t50 ? t61 : 1.0f;
+    float t73 = t50 ? 1.0f : t62;
+    float t74 = t50 ? t62 : 1.0f;
+    float t75 = t50 ? 1.0f : t63;
+    float t76 = t50 ? t63 : 1.0f;
+    float t77 = 1.0f + FMA(POLY4(t59, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t59 * t59,
+        t59);
+    float t78 = t44 ? 0.0f : t77;
+    _Bool t79 = t51 < 0.0f;
+    float t80 = t79 ? 0.0f : t17;
+    _Bool t81 = (-t52) < 0.0f;
+    float t82 = 1.0f / FMA(0.25f, ABS(t52), 1.0f);
+    float t83 = t81 ? 0.0f : t19;
+    float t84 = (t47 + t68) - 0.25f;
+    float t85 = POLY12(t84, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    _Bool t86 = 176.5f < t80;
+    _Bool t87 = t80 < (-176.5f);
+    float t88 = t86 ? 176.5f : t80;
+    float t89 = t87 ? (-176.5f) : t88;
+    _Bool t90 = 176.5f < t83;
+    _Bool t91 = t83 < (-176.5f);
+    float t92 = t90 ? 176.5f : t83;
+    float t93 = t91 ? (-176.5f) : t92;
+    float t94 = FMA(1.442695f, t89, 12582912.0f);
+    float t95 = FMA(1.442695f, t93, 12582912.0f);
+    float t96 = t94 - 12582912.0f;
+    uint32_t t97 = as_bits(t94);
+    float t98 = FMA(-0.69314575f, t96, t89);
+    float t99 = FMA(mean, 1.9046542e-9f, FMA(mean, -0.6931472f, -t5)) + FMA(var, -2.2778894e-10f,
+        logistic_transform_pea_part4(t6, t17, t5) + t18);
+    float t100 = t79 ? 0.0f : t99;
+    float t101 = t86 ? 0.0f : t100;
+    float t102 = t87 ? 0.0f : t101;
+    float t103 = t98 + FMA(-1.4286068e-6f, t96, t102);
+    float t104 = t95 - 12582912.0f;
+    uint32_t t105 = as_bits(t95);
+    float t106 = FMA(-0.69314575f, t104, t93);
+    float t107 = FMA(mean, -1.9046542e-9f, FMA(mean, 0.6931472f, -t7)) + FMA(var, -2.2778894e-10f, t18 +
+        logistic_transform_pea_part4(t6, t19, t7));
+    float t108 = t81 ? 0.0f : t107;
+    float t109 = t90 ? 0.0f : t108;
+    float t110 = t91 ? 0.0f : t109;
+    float t111 = t106 + FMA(-1.4286068e-6f, t104, t110);
+    float t112 = t82 - 0.25f;
     // Mills ratio/sqrt(2 pi)
-    float t117 = t114 * POLY12(t116, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+    float t113 = t82 * POLY12(t112, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
         -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
-    float t118 = t70 * (t69 * (t68 * (t67 * (t90 * t117))));
-    float t119 = logistic_transform_pea_part2(3u, t73);
-    float t120 = logistic_transform_pea_part2(2u, t73);
-    float t121 = logistic_transform_pea_part2(1u, t73);
-    float t122 = 1.0f + FMA(POLY4(t79, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t79 * t79,
-        t79);
-    float t123 = t56 ? 0.0f : t122;
-    float t124 = (t119 * (t120 * (t121 * (t123 * as_float((127u + ((uint32_t)((int32_t)t73 >> 2u))) << 23u))))) - t118;
-    float t125 = t46 ? t118 : t124;
-    float t126 = t115 - 0.25f;
-    // Mills ratio/sqrt(2 pi)
-    float t127 = t115 * POLY12(t126, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
-        -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
-    float t128 = t70 * (t69 * (t68 * (t67 * (t90 * t127))));
-    float t129 = logistic_transform_pea_part2(3u, t107);
-    float t130 = logistic_transform_pea_part2(2u, t107);
-    float t131 = logistic_transform_pea_part2(1u, t107);
-    float t132 = 1.0f + FMA(POLY4(t113, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t113 *
-        t113, t113);
-    float t133 = t98 ? 0.0f : t132;
-    float t134 = (t129 * (t130 * (t131 * (t133 * as_float((127u + ((uint32_t)((int32_t)t107 >> 2u))) << 23u))))) -
-        t128;
-    float t135 = t93 ? t128 : t134;
-    float t136 = t103 * t105;
-    float t137 = 0.13207589f + t136;
-    float t138 = t137 - t136;
-    float t139 = t88 * t137;  // Mills ratio/sqrt(2 pi)
-    float t140 = t90 * t139;
-    float t141 = FMA(t90, FMA(t88, (-6.588696e-9f) + (((t136 - (t137 - t138)) + (0.13207589f - t138)) + FMA(t103, t105,
-        -t136)), FMA(t91, t137, FMA(t88, t137, -t139))), FMA(t90, t139, -t140));
-    float t142 = t70 * (t69 * (t68 * (t67 * (t140 + t141))));
-    float t143 = 1.0f - t142;
-    float t144 = (-t142) - (t143 - 1.0f);
-    float t145 = t44 ? t143 : t140;
-    float t146 = t86 * (t84 * (t82 * (t145 * t80)));
-    float t147 = t44 ? t140 : t143;
-    float t148 = t87 * (t85 * (t83 * (t147 * t81)));
-    float t149 = FMA(-0.5f, t135, 0.5f * t125);
-    float t150 = FMA(0.5f, t135, (-0.5f) * t125);
-    float t151 = t149 + t146;
-    float t152 = t150 + t148;
-    float t153 = t44 ? t144 : t141;
-    float t154 = FMA(t86, t84 * (t82 * (t153 * t80)), logistic_transform_pea_part1(t146, t151, t149));
-    float t155 = t44 ? t141 : t144;
-    float t156 = FMA(t87, t85 * (t83 * (t155 * t81)), logistic_transform_pea_part1(t148, t152, t150));
-    float t157 = t151 * t151;
-    float t158 = t152 * t157;
-    float t159 = t152 * t158;
-    float t160 = t152 + t156;
-    float t161 = t9 ? t160 : t21;
-    float t162 = t8 * t159;
-    float t163 = t162 + FMA(t8, FMA(t152, FMA(t152, FMA(t151, t154, FMA(t151, t154, FMA(t151, t151, -t157))), FMA(t156,
-        t157, FMA(t152, t157, -t158))), FMA(t156, t158, FMA(t152, t158, -t159))), FMA(t8, t159, -t162));
-    float t164 = t9 ? t163 : t21;
-    *out_mean = t161;
-    *out_var = t164;
+    float t114 = t63 * (t62 * (t61 * (t60 * (t78 * t113))));
+    float t115 = logistic_transform_pea_part3(3u, t105);
+    float t116 = logistic_transform_pea_part3(2u, t105);
+    float t117 = logistic_transform_pea_part3(1u, t105);
+    float t118 = 1.0f + FMA(POLY4(t111, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t111 *
+        t111, t111);
+    float t119 = t91 ? 0.0f : t118;
+    float t120 = (t115 * (t116 * (t117 * (t119 * as_float((127u + ((uint32_t)((int32_t)t105 >> 2u))) << 23u))))) -
+        t114;
+    float t121 = t81 ? t114 : t120;
+    float t122 = t47 * t85;  // Mills ratio/sqrt(2 pi)
+    float t123 = logistic_transform_pea_part2(t51);  // Mills ratio/sqrt(2 pi)
+    float t124 = t63 * (t62 * (t61 * (t60 * (t78 * t123))));
+    float t125 = logistic_transform_pea_part3(3u, t97);
+    float t126 = logistic_transform_pea_part3(2u, t97);
+    float t127 = logistic_transform_pea_part3(1u, t97);
+    float t128 = 1.0f + FMA(POLY4(t103, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t103 *
+        t103, t103);
+    float t129 = t87 ? 0.0f : t128;
+    float t130 = (t125 * (t126 * (t127 * (t129 * as_float((127u + ((uint32_t)((int32_t)t97 >> 2u))) << 23u))))) - t124;
+    float t131 = t79 ? t124 : t130;
+    float t132 = t78 * t122;
+    float t133 = FMA(t78, FMA(t68, t85, FMA(t47, t85, -t122)), FMA(t78, t122, -t132));
+    float t134 = t63 * (t62 * (t61 * (t60 * (t132 + t133))));
+    float t135 = 1.0f - t134;
+    float t136 = (-t134) - (t135 - 1.0f);
+    float t137 = t50 ? t135 : t132;
+    float t138 = t75 * (t73 * (t71 * (t137 * t69)));
+    float t139 = t50 ? t132 : t135;
+    float t140 = t76 * (t74 * (t72 * (t139 * t70)));
+    float t141 = FMA(-0.5f, t121, 0.5f * t131);
+    float t142 = FMA(0.5f, t121, (-0.5f) * t131);
+    float t143 = t141 + t138;
+    float t144 = t142 + t140;
+    float t145 = t50 ? t136 : t133;
+    float t146 = FMA(t75, t73 * (t71 * (t145 * t69)), logistic_transform_pea_part4(t138, t143, t141));
+    float t147 = t50 ? t133 : t136;
+    float t148 = FMA(t76, t74 * (t72 * (t147 * t70)), logistic_transform_pea_part4(t140, t144, t142));
+    float t149 = t143 * t143;
+    float t150 = t144 * t149;
+    float t151 = t144 * t150;
+    float t152 = t144 + t148;
+    float t153 = t9 ? t152 : t21;
+    float t154 = t24 * t151;
+    float t155 = t154 + FMA(t24, FMA(t144, FMA(t144, FMA(t143, t146, FMA(t143, t146, FMA(t143, t143, -t149))),
+        FMA(t148, t149, FMA(t144, t149, -t150))), FMA(t148, t150, FMA(t144, t150, -t151))), FMA(FMA(var, t8, -t24),
+        t151, FMA(t24, t151, -t154)));
+    float t156 = t9 ? t155 : t21;
+    *out_mean = t153;
+    *out_var = t156;
 }
 
 void logistic_transform_pea_forward(
@@ -268,11 +287,11 @@ void logistic_transform_pea_forward(
     float *restrict out_mean, float *restrict out_var)
 {
     (void)params;
-    uint8_t narrow = 0;  // so that gcc takes several vectors at a time
+    uint16_t narrow = 0;  // so that gcc takes several vectors at a time
 #pragma omp parallel for simd if(parallel : n > 8192) reduction(^ : narrow)
     for (int64_t i = 0; i < n; ++i) {
         logistic_transform_pea_forward_element(mean[i], var[i], &out_mean[i], &out_var[i]);
-        narrow ^= (uint8_t)as_bits(out_mean[i]);
+        narrow ^= (uint16_t)as_bits(out_mean[i]);
     }
     (void)narrow;
 }
@@ -287,9 +306,9 @@ INLINE void logistic_transform_pea_backward_element(
     float t3 = ABS(mean);
     _Bool t4 = mean < 0.0f;
     float t5 = var * 0.2402265f;
-    float t6 = mean * (-0.6931472f);
-    float t7 = mean * 0.6931472f;
-    float t8 = var * 0.25f;
+    float t6 = mean * 0.6931472f;
+    float t7 = mean * (-0.6931472f);
+    float t8 = FMA(var, 0.25f, 1.0f);
     _Bool t9 = 0.0f <= var;
     float t10 = t0 ? 9.094947e-13f : 1.0f;
     float t11 = t1 ? 2.8147498e+14f : t10;  // power of two that keeps residuals normal
@@ -299,203 +318,158 @@ INLINE void logistic_transform_pea_backward_element(
     float t15 = t11 * t3;
     float t16 = t14 ? 1.2676506e+30f : t15;
     float t17 = FMA(var, 0.2402265f, -t5);
-    float t18 = t6 + t5;
-    float t19 = t5 + t7;
-    float t20 = 1.0f + t8;
+    float t18 = t5 + t6;
+    float t19 = t7 + t5;
+    float t20 = 1.0f / t8;
     float t21 = t9 ? 1.0f : var;
     float t22 = SQRT(t21);
     float t23 = t11 * (var * t11);
     float t24 = t2 ? 1.0f : t23;
-    float t25 = 1.0f / t20;
-    float t26 = SQRT(t24);  // standard deviation, scaled
-    float t27 = logistic_transform_pea_part0(t8, t20, t25);
-    float t28 = var * t25;
-    float t29 = FMA(var, t27, FMA(var, t25, -t28));
-    float t30 = t25 + t27;
-    float t31 = 1.0f / t26;
-    float t32 = t13 * t26;
-    float t33 = t2 ? 0.0f : t32;
-    float t34 = t33 * 0.6931472f;
-    float t35 = t33 * (-0.6931472f);
-    float t36 = FMA(t26, -t26, t24) * (0.5f * t31);
-    float t37 = t13 * t36;
-    float t38 = t2 ? 0.0f : t37;
-    float t39 = t31 * t16;
-    float t40 = -t31;
-    _Bool t41 = 1.1529215e+18f < t39;
-    float t42 = t41 ? 1.1529215e+18f : t39;
-    float t43 = FMA(t31 * FMA(t36, t40, FMA(t26, t40, 1.0f)), t16, FMA(t31, t16, -t39));
-    float t44 = t41 ? 0.0f : t43;
-    float t45 = -t42;
-    float t46 = t4 ? t45 : t42;  // mean/sigma
-    float t47 = t46 + t34;
-    float t48 = t46 + t35;
-    float t49 = t46 * t46;
-    _Bool t50 = t46 < 0.0f;
-    float t51 = ABS(t48) * 0.25f;
-    _Bool t52 = t48 < 0.0f;
-    float t53 = t52 ? 0.0f : t18;
-    float t54 = t49 * (-0.5f);
-    _Bool t55 = t54 < (-176.5f);
-    float t56 = t55 ? (-176.5f) : t54;
-    float t57 = -t44;
-    float t58 = t4 ? t57 : t44;
-    float t59 = 0.25f * ABS(t46 + t58);
-    float t60 = t58 + FMA(t33, 1.9046542e-9f, FMA(t38, -0.6931472f, logistic_transform_pea_part1(t35, t48, t46) +
-        FMA(t33, -0.6931472f, -t35)));
-    float t61 = t47 + (t58 + FMA(t33, -1.9046542e-9f, FMA(t38, 0.6931472f, logistic_transform_pea_part1(t34, t47, t46)
-        + FMA(t33, 0.6931472f, -t34))));
-    float t62 = 1.0f + t51;
-    _Bool t63 = 176.5f < t53;
-    _Bool t64 = t53 < (-176.5f);
-    float t65 = t63 ? 176.5f : t53;
-    float t66 = t64 ? (-176.5f) : t65;
-    float t67 = t62 - t51;
-    float t68 = 1.0f / t62;
-    float t69 = FMA(t56, 1.442695f, 12582912.0f);
-    float t70 = t69 - 12582912.0f;
-    uint32_t t71 = as_bits(t69);
-    float t72 = FMA(t70, -0.69314575f, t56);
-    float t73 = FMA(t46, t58, FMA(t46, t58, FMA(t46, t46, -t49))) * (-0.5f);
-    float t74 = t55 ? 0.0f : t73;
-    float t75 = FMA(t70, -1.4286068e-6f, t74);
-    float t76 = FMA(1.442695f, t66, 12582912.0f);
-    float t77 = as_float((((uint32_t)((int32_t)t71 >> 2u)) + 127u) << 23u);
-    float t78 = as_float((127u + ((uint32_t)((int32_t)(t71 + 1u) >> 2u))) << 23u);
-    float t79 = as_float((127u + ((uint32_t)((int32_t)(t71 + 2u) >> 2u))) << 23u);
-    float t80 = as_float((127u + ((uint32_t)((int32_t)(t71 + 3u) >> 2u))) << 23u);
-    float t81 = 1.0f + t59;
-    float t82 = t76 - 12582912.0f;
-    uint32_t t83 = as_bits(t76);
-    float t84 = FMA(-0.69314575f, t82, t66);
-    float t85 = FMA(mean, 1.9046542e-9f, FMA(mean, -0.6931472f, -t6)) + FMA(var, -2.2778894e-10f,
-        logistic_transform_pea_part1(t5, t18, t6) + t17);
-    float t86 = t52 ? 0.0f : t85;
-    float t87 = t63 ? 0.0f : t86;
-    float t88 = t64 ? 0.0f : t87;
-    float t89 = t84 + FMA(-1.4286068e-6f, t82, t88);
-    float t90 = t50 ? t77 : 1.0f;
-    float t91 = t50 ? 1.0f : t77;
-    float t92 = t50 ? t78 : 1.0f;
-    float t93 = t50 ? 1.0f : t78;
-    float t94 = t50 ? t79 : 1.0f;
-    float t95 = t50 ? 1.0f : t79;
-    float t96 = t50 ? t80 : 1.0f;
-    float t97 = t50 ? 1.0f : t80;
-    float t98 = 1.0f / t81;
-    float t99 = -t68;
-    float t100 = t72 + t75;
-    float t101 = -t60;
-    float t102 = t52 ? t101 : t60;
-    float t103 = t68 * FMA(FMA(t102, 0.25f, (t51 - (t62 - t67)) + (1.0f - t67)), t99, FMA(t62, t99, 1.0f));
-    float t104 = 1.0f + t100;
-    float t105 = 0.25f * ABS(t61);
-    _Bool t106 = (-t61) < 0.0f;
-    float t107 = t106 ? 0.0f : t19;
-    float t108 = logistic_transform_pea_part0(t59, t81, t98);
-    float t109 = (t100 - (t104 - 1.0f)) + FMA(POLY4(t100, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f,
-        0.49999994f), t100 * t100, (t75 + (t72 - t100)) * t104);
-    float t110 = 1.0f + t105;
-    _Bool t111 = 176.5f < t107;
-    _Bool t112 = t107 < (-176.5f);
-    float t113 = t111 ? 176.5f : t107;
-    float t114 = t112 ? (-176.5f) : t113;
-    float t115 = 1.0f / t110;
-    float t116 = (t68 + t103) - 0.25f;
-    float t117 = POLY12(t116, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
-        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
-    float t118 = (t98 + t108) - 0.25f;
-    float t119 = FMA(1.442695f, t114, 12582912.0f);
-    float t120 = t104 + t109;
-    float t121 = t55 ? 0.0f : t120;
-    float t122 = t109 - (t120 - t104);
-    float t123 = t55 ? 0.0f : t122;
-    float t124 = logistic_transform_pea_part0(t105, t110, t115);
-    float t125 = t119 - 12582912.0f;
-    uint32_t t126 = as_bits(t119);
-    float t127 = FMA(-0.69314575f, t125, t114);
-    float t128 = FMA(mean, -1.9046542e-9f, FMA(mean, 0.6931472f, -t7)) + FMA(var, -2.2778894e-10f, t17 +
-        logistic_transform_pea_part1(t5, t19, t7));
-    float t129 = t106 ? 0.0f : t128;
-    float t130 = t111 ? 0.0f : t129;
-    float t131 = t112 ? 0.0f : t130;
-    float t132 = t127 + FMA(-1.4286068e-6f, t125, t131);
-    float t133 = POLY11(t118, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
-        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f);
-    float t134 = (t115 + t124) - 0.25f;
-    float t135 = POLY12(t134, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
-        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
-    float t136 = t68 * t117;  // Mills ratio/sqrt(2 pi)
-    float t137 = t80 * (t79 * (t78 * (t77 * ((t121 + t123) * (t136 + FMA(t103, t117, FMA(t68, t117, -t136)))))));
-    float t138 = logistic_transform_pea_part2(3u, t83);
-    float t139 = logistic_transform_pea_part2(2u, t83);
-    float t140 = logistic_transform_pea_part2(1u, t83);
-    float t141 = 1.0f + FMA(POLY4(t89, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t89 * t89,
-        t89);
-    float t142 = t64 ? 0.0f : t141;
-    float t143 = (t138 * (t139 * (t140 * (t142 * as_float((127u + ((uint32_t)((int32_t)t83 >> 2u))) << 23u))))) - t137;
-    float t144 = t52 ? t137 : t143;
-    float t145 = t118 * t133;
-    float t146 = 0.13207589f + t145;
-    float t147 = t146 - t145;
-    float t148 = t98 * t146;  // Mills ratio/sqrt(2 pi)
-    float t149 = t121 * t148;
-    float t150 = FMA(t121, FMA(t98, (-6.588696e-9f) + (((t145 - (t146 - t147)) + (0.13207589f - t147)) + FMA(t118,
-        t133, -t145)), FMA(t108, t146, FMA(t98, t146, -t148))), FMA(t123, t148, FMA(t121, t148, -t149)));
-    float t151 = t115 * t135;  // Mills ratio/sqrt(2 pi)
-    float t152 = t121 * t151;
-    float t153 = 0.3465736f * t144;
-    float t154 = t80 * (t79 * (t78 * (t77 * (t152 + FMA(t121, FMA(t124, t135, FMA(t115, t135, -t151)), FMA(t123, t151,
-        FMA(t121, t151, -t152)))))));
-    float t155 = logistic_transform_pea_part2(3u, t126);
-    float t156 = logistic_transform_pea_part2(2u, t126);
-    float t157 = logistic_transform_pea_part2(1u, t126);
-    float t158 = 1.0f + FMA(POLY4(t132, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t132 *
-        t132, t132);
-    float t159 = t112 ? 0.0f : t158;
-    float t160 = (t155 * (t156 * (t157 * (t159 * as_float((127u + ((uint32_t)((int32_t)t126 >> 2u))) << 23u))))) -
-        t154;
-    float t161 = t106 ? t154 : t160;
-    float t162 = FMA(0.5f, t161, (-0.5f) * t144);
-    float t163 = FMA(-0.5f, t161, 0.5f * t144);
-    float t164 = FMA(t161, 0.12011325f, t144 * (-0.12011325f));
-    float t165 = FMA(0.3465736f, t161, t153 + FMA(-9.523271e-10f, t144, FMA(0.3465736f, t144, -t153)));
-    float t166 = t80 * (t79 * (t78 * (t77 * (t149 + t150))));
-    float t167 = 1.0f - t166;
-    float t168 = (-t166) - (t167 - 1.0f);
-    float t169 = t50 ? t149 : t167;
-    float t170 = t96 * (t94 * (t92 * (t169 * t90)));
-    float t171 = t50 ? t167 : t149;
-    float t172 = t97 * (t95 * (t93 * (t171 * t91)));
-    float t173 = t162 + t170;
-    float t174 = t163 + t172;
-    float t175 = t50 ? t150 : t168;
-    float t176 = FMA(t96, t94 * (t92 * (t175 * t90)), logistic_transform_pea_part1(t170, t173, t162));
-    float t177 = t50 ? t168 : t150;
-    float t178 = FMA(t97, t95 * (t93 * (t177 * t91)), logistic_transform_pea_part1(t172, t174, t163));
-    float t179 = t174 * (-2.0f);
-    float t180 = t174 + t178;
-    float t181 = t173 * t179;
-    float t182 = FMA(t173, t178 * (-2.0f), FMA(t176, t179, FMA(t173, t179, -t181)));
-    float t183 = t173 + t176;
-    float t184 = t165 * t181;
-    float t185 = t164 * t181;
-    float t186 = t183 - t180;
-    float t187 = t186 * t184;
-    float t188 = t186 * t185;
-    float t189 = t28 * t187;
-    float t190 = FMA(t28 + t29, t188 + FMA(t186, FMA(t164, t182, FMA(t164, t181, -t185)), FMA(t186, t185, -t188)), t30
-        * ((t183 * (t183 * (t180 * t180))) * t30));
-    float t191 = t9 ? t190 : t22;
-    float t192 = t9 ? t164 : t22;
-    float t193 = FMA(t191, grad_var, t192 * grad_mean);
-    float t194 = t189 + FMA(t28, FMA(t186, FMA(t165, t182, FMA(t165, t181, -t184)), FMA(t186, t184, -t187)), FMA(t29,
-        t187, FMA(t28, t187, -t189)));
-    float t195 = t9 ? t194 : t22;
-    float t196 = t9 ? t165 : t22;
-    float t197 = FMA(t195, grad_var, t196 * grad_mean);
-    *out_grad_mean = t197;
-    *out_grad_var = t193;
+    float t25 = SQRT(t24);  // standard deviation, scaled
+    float t26 = var * t20;
+    float t27 = t20 * FMA(t8, -t20, 1.0f);
+    float t28 = FMA(var, t27, FMA(var, t20, -t26));
+    float t29 = t20 + t27;
+    float t30 = 1.0f / t25;
+    float t31 = t13 * t25;
+    float t32 = t2 ? 0.0f : t31;
+    float t33 = t30 * t16;
+    float t34 = FMA(t25, -t25, t24) * (0.5f * t30);
+    float t35 = t13 * t34;
+    float t36 = t2 ? 0.0f : t35;
+    float t37 = -t30;
+    _Bool t38 = 1.1529215e+18f < t33;
+    float t39 = t38 ? 1.1529215e+18f : t33;
+    float t40 = FMA(t30 * FMA(t34, t37, FMA(t25, t37, 1.0f)), t16, FMA(t30, t16, -t33));
+    float t41 = t38 ? 0.0f : t40;
+    float t42 = -t39;
+    float t43 = t4 ? t42 : t39;  // mean/sigma
+    float t44 = t43 * t43;
+    float t45 = t44 * (-0.5f);
+    _Bool t46 = t45 < (-176.5f);
+    float t47 = t46 ? (-176.5f) : t45;
+    float t48 = -t41;
+    float t49 = t4 ? t48 : t41;
+    float t50 = t43 + t49;
+    float t51 = logistic_transform_pea_part1(t32, 0.6931472f, t43, -1.9046542e-9f, t36, t49);
+    float t52 = logistic_transform_pea_part1(t32, -0.6931472f, t43, 1.9046542e-9f, t36, t49);
+    float t53 = FMA(t47, 1.442695f, 12582912.0f);
+    _Bool t54 = t50 < 0.0f;
+    float t55 = t53 - 12582912.0f;
+    uint32_t t56 = as_bits(t53);
+    float t57 = FMA(t55, -0.69314575f, t47);
+    float t58 = FMA(t43, t49, FMA(t43, t49, FMA(t43, t43, -t44))) * (-0.5f);
+    float t59 = t46 ? 0.0f : t58;
+    float t60 = FMA(t55, -1.4286068e-6f, t59);
+    float t61 = as_float((((uint32_t)((int32_t)t56 >> 2u)) + 127u) << 23u);
+    float t62 = as_float((127u + ((uint32_t)((int32_t)(t56 + 1u) >> 2u))) << 23u);
+    float t63 = as_float((127u + ((uint32_t)((int32_t)(t56 + 2u) >> 2u))) << 23u);
+    float t64 = as_float((127u + ((uint32_t)((int32_t)(t56 + 3u) >> 2u))) << 23u);
+    float t65 = t57 + t60;
+    float t66 = 1.0f + t65;
+    float t67 = (t65 - (t66 - 1.0f)) + FMA(POLY4(t65, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f,
+        0.49999994f), t65 * t65, (t60 + (t57 - t65)) * t66);
+    _Bool t68 = (-t51) < 0.0f;
+    float t69 = t68 ? 0.0f : t18;
+    _Bool t70 = t52 < 0.0f;
+    float t71 = t70 ? 0.0f : t19;
+    _Bool t72 = 176.5f < t71;
+    _Bool t73 = t71 < (-176.5f);
+    float t74 = t72 ? 176.5f : t71;
+    float t75 = t73 ? (-176.5f) : t74;
+    _Bool t76 = 176.5f < t69;
+    _Bool t77 = t69 < (-176.5f);
+    float t78 = t76 ? 176.5f : t69;
+    float t79 = t77 ? (-176.5f) : t78;
+    float t80 = FMA(1.442695f, t75, 12582912.0f);
+    float t81 = FMA(1.442695f, t79, 12582912.0f);
+    float t82 = t66 + t67;
+    float t83 = t46 ? 0.0f : t82;
+    float t84 = t67 - (t82 - t66);
+    float t85 = t46 ? 0.0f : t84;
+    float t86 = t80 - 12582912.0f;
+    uint32_t t87 = as_bits(t80);
+    float t88 = FMA(-0.69314575f, t86, t75);
+    float t89 = FMA(mean, 1.9046542e-9f, FMA(mean, -0.6931472f, -t7)) + FMA(var, -2.2778894e-10f,
+        logistic_transform_pea_part4(t5, t19, t7) + t17);
+    float t90 = t70 ? 0.0f : t89;
+    float t91 = t72 ? 0.0f : t90;
+    float t92 = t73 ? 0.0f : t91;
+    float t93 = t88 + FMA(-1.4286068e-6f, t86, t92);
+    float t94 = t81 - 12582912.0f;
+    uint32_t t95 = as_bits(t81);
+    float t96 = FMA(-0.69314575f, t94, t79);
+    float t97 = FMA(mean, -1.9046542e-9f, FMA(mean, 0.6931472f, -t6)) + FMA(var, -2.2778894e-10f, t17 +
+        logistic_transform_pea_part4(t5, t18, t6));
+    float t98 = t68 ? 0.0f : t97;
+    float t99 = t76 ? 0.0f : t98;
+    float t100 = t77 ? 0.0f : t99;
+    float t101 = FMA(-1.4286068e-6f, t94, t100);
+    float t102 = as_float((127u + ((uint32_t)((int32_t)t95 >> 2u))) << 23u);
+    float t103 = logistic_transform_pea_part3(1u, t95);
+    float t104 = logistic_transform_pea_part3(2u, t95);
+    float t105 = logistic_transform_pea_part3(3u, t95);
+    float t106 = t96 + t101;
+    float t107 = 1.0f + t106;
+    float t108 = (t106 - (t107 - 1.0f)) + FMA(POLY4(t106, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f,
+        0.49999994f), t106 * t106, (t101 + (t96 - t106)) * t107);
+    float t109 = logistic_transform_pea_part2(t52);  // Mills ratio/sqrt(2 pi)
+    float t110 = t64 * (t63 * (t62 * (t61 * (t109 * (t83 + t85)))));
+    float t111 = logistic_transform_pea_part3(3u, t87);
+    float t112 = logistic_transform_pea_part3(2u, t87);
+    float t113 = logistic_transform_pea_part3(1u, t87);
+    float t114 = 1.0f + FMA(POLY4(t93, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t93 * t93,
+        t93);
+    float t115 = t73 ? 0.0f : t114;
+    float t116 = (t111 * (t112 * (t113 * (t115 * as_float((127u + ((uint32_t)((int32_t)t87 >> 2u))) << 23u))))) - t110;
+    float t117 = t70 ? t110 : t116;
+    float t118 = t107 + t108;
+    float t119 = t77 ? 0.0f : t118;
+    float t120 = t105 * (t104 * (t103 * (t119 * t102)));
+    float t121 = logistic_transform_pea_part0(t50, t83, t85);
+    float t122 = 1.0f - (t64 * (t63 * (t62 * (t61 * t121))));
+    float t123 = t54 ? 1.0f : t64;
+    float t124 = t54 ? 1.0f : t63;
+    float t125 = t54 ? 1.0f : t62;
+    float t126 = t54 ? t122 : t121;
+    float t127 = t54 ? 1.0f : t61;
+    float t128 = t123 * (t124 * (t125 * (t126 * t127)));
+    float t129 = t64 * (t63 * (t62 * (t61 * logistic_transform_pea_part0(t51, t83, t85))));
+    float t130 = t120 - t129;
+    float t131 = t108 - (t118 - t107);
+    float t132 = t77 ? 0.0f : t131;
+    float t133 = t130 + ((t105 * (t104 * (t103 * (t132 * t102)))) + ((-t129) - (t130 - t120)));
+    float t134 = t68 ? t129 : t133;
+    float t135 = FMA(-0.5f, t134, 0.5f * t117);
+    float t136 = t54 ? t64 : 1.0f;
+    float t137 = t54 ? t63 : 1.0f;
+    float t138 = t54 ? t62 : 1.0f;
+    float t139 = t54 ? t121 : t122;
+    float t140 = t54 ? t61 : 1.0f;
+    float t141 = FMA(t136, t137 * (t138 * (t139 * t140)), FMA(0.5f, t134, (-0.5f) * t117));
+    float t142 = FMA(0.3465736f, t134, 0.3465736f * t117);
+    float t143 = FMA(t134, 0.12011325f, t117 * (-0.12011325f));
+    float t144 = t135 + t128;
+    float t145 = logistic_transform_pea_part4(t128, t144, t135);
+    float t146 = t144 * (-2.0f);
+    float t147 = t144 + t145;
+    float t148 = t141 * t146;
+    float t149 = t142 * t148;
+    float t150 = FMA(t141, t145 * (-2.0f), FMA(t141, t146, -t148));
+    float t151 = t141 - t147;
+    float t152 = FMA(t151 * (t143 * (t148 + t150)), t26 + t28, t29 * ((t141 * (t141 * (t147 * t147))) * t29));
+    float t153 = t9 ? t152 : t22;
+    float t154 = t9 ? t143 : t22;
+    float t155 = FMA(t153, grad_var, t154 * grad_mean);
+    float t156 = t151 * t149;
+    float t157 = t26 * t156;
+    float t158 = t157 + FMA(t26, FMA(t151, FMA(t142, t150, FMA(t142, t148, -t149)), FMA(t151, t149, -t156)), FMA(t28,
+        t156, FMA(t26, t156, -t157)));
+    float t159 = t9 ? t158 : t22;
+    float t160 = t9 ? t142 : t22;
+    float t161 = FMA(t159, grad_var, t160 * grad_mean);
+    *out_grad_mean = t161;
+    *out_grad_var = t155;
 }
 
 void logistic_transform_pea_backward(

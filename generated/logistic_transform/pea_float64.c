@@ -44,9 +44,9 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
-        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
     return y;
 }
 
@@ -72,12 +72,12 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0x1.56f66985b2f27p-7) NEXT(-0x1.99fe8c7ad9f68p-6) NEXT(0x1.cacee8f974928p-6) NEXT(-0x1.f7028ff2f28e1p-8)
-        NEXT(-0x1.9d0fddf59224ap-7) NEXT(0x1.5ef483507f79p-8) NEXT(0x1.457309104eb5bp-7) NEXT(-0x1.1ae8a7bbb64fp-10)
-        NEXT(-0x1.662bea0e1e9bp-7) NEXT(-0x1.053e6e228b9bfp-8) NEXT(0x1.6bbc47b578b6fp-7) NEXT(0x1.a0aab977a21efp-7)
-        NEXT(-0x1.643f3dec15da1p-8) NEXT(-0x1.9cb109f67a87ep-6) NEXT(-0x1.550fd766481f1p-6) NEXT(0x1.2df7873de195bp-6)
-        NEXT(0x1.4a9f31bbd6437p-4) NEXT(0x1.21dbca33ef2ap-3) NEXT(0x1.6fa9ad6f60318p-3) NEXT(0x1.7d99fbc7fd0d9p-3)
-        NEXT(0x1.5547ed57324c4p-3) NEXT(0x1.0e7dcd1d93192p-3)
+    NEXT(0.010466386341611745) NEXT(-0.025024068057433096) NEXT(0.028003432764145547) NEXT(-0.007675323623468539)
+        NEXT(-0.01260565126280357) NEXT(0x1.5ef483507f79p-8) NEXT(0.009931926179538022) NEXT(-0.001079211461663395)
+        NEXT(-0.01093052795862523) NEXT(-0.003986265076078187) NEXT(0.011100325597856757) NEXT(0.012715664444173462)
+        NEXT(-0.005435898416258495) NEXT(-0.0251886937420882) NEXT(-0.02081676516638881) NEXT(0.018430597373958118)
+        NEXT(0.08071822573892083) NEXT(0.14153249712935168) NEXT(0.17952285286084968) NEXT(0.1863288565069812)
+        NEXT(0.1666410963282826) NEXT(0.13207588430885814)
     return y;
 }
 
@@ -99,7 +99,7 @@ static void logistic_transform_pea_float64_forward_block(const double *const *in
         double t8 = -t7;
         double t9 = (mean[i] < 0.0) ? t8 : t7;
         double t10 = t0 ? 0.0 : t2;
-        double t11 = FMA(t10, (-0x1.62e42fefa39efp-1), t9);
+        double t11 = FMA(t10, (-0.6931471805599453), t9);
         double t12 = (t9 * t9) * (-0.5);
         _Bool t13 = t12 < (-745.0);
         double t14 = t13 ? (-745.0) : t12;
@@ -109,8 +109,8 @@ static void logistic_transform_pea_float64_forward_block(const double *const *in
         double t18 = -t11;
         double t19 = t17 ? t18 : t11;
         double t20 = 1.0 / (FMA(t19, 0.25, 1.0));
-        double t21 = t16 * (t20 * (polynomial0(-0x1.d295e88846ca8p-10, t20 - 0.25)));
-        double t22 = FMA(var[i], 0x1.ebfbdff82c58fp-3, mean[i] * (-0x1.62e42fefa39efp-1));
+        double t21 = t16 * (t20 * (polynomial0(-0.0017798827339621601, t20 - 0.25)));
+        double t22 = FMA(var[i], 0.24022650695910072, mean[i] * (-0.6931471805599453));
         double t23 = t17 ? 0.0 : t22;
         _Bool t24 = t23 < (-745.0);
         double t25 = (720.0 < t23) ? 720.0 : t23;
@@ -119,13 +119,13 @@ static void logistic_transform_pea_float64_forward_block(const double *const *in
         double t28 = t24 ? 0.0 : t27;
         double t29 = t28 - t21;
         double t30 = t17 ? t21 : t29;
-        double t31 = FMA(t10, 0x1.62e42fefa39efp-1, t9);
+        double t31 = FMA(t10, 0.6931471805599453, t9);
         double t32 = -t31;
         _Bool t33 = t32 < 0.0;
         double t34 = t33 ? t31 : t32;
         double t35 = 1.0 / (FMA(t34, 0.25, 1.0));
-        double t36 = t16 * (t35 * (polynomial0(-0x1.d295e88846ca8p-10, t35 - 0.25)));
-        double t37 = FMA(var[i], 0x1.ebfbdff82c58fp-3, mean[i] * 0x1.62e42fefa39efp-1);
+        double t36 = t16 * (t35 * (polynomial0(-0.0017798827339621601, t35 - 0.25)));
+        double t37 = FMA(var[i], 0.24022650695910072, mean[i] * 0.6931471805599453);
         double t38 = t33 ? 0.0 : t37;
         _Bool t39 = t38 < (-745.0);
         double t40 = (720.0 < t38) ? 720.0 : t38;
@@ -138,7 +138,7 @@ static void logistic_transform_pea_float64_forward_block(const double *const *in
         double t47 = -t9;
         double t48 = t46 ? t47 : t9;
         double t49 = 1.0 / (FMA(t48, 0.25, 1.0));
-        double t50 = t16 * (t49 * (polynomial0(-0x1.d295e88846ca8p-10, t49 - 0.25)));
+        double t50 = t16 * (t49 * (polynomial0(-0.0017798827339621601, t49 - 0.25)));
         double t51 = 1.0 - t50;
         double t52 = t46 ? t50 : t51;
         double t53 = (FMA(t45, 0.5, t30 * (-0.5))) + t52;
@@ -180,7 +180,7 @@ static void logistic_transform_pea_float64_backward_block(const double *const *i
         double t8 = -t7;
         double t9 = (mean[i] < 0.0) ? t8 : t7;
         double t10 = t0 ? 0.0 : t2;
-        double t11 = FMA(t10, (-0x1.62e42fefa39efp-1), t9);
+        double t11 = FMA(t10, (-0.6931471805599453), t9);
         double t12 = (t9 * t9) * (-0.5);
         _Bool t13 = t12 < (-745.0);
         double t14 = t13 ? (-745.0) : t12;
@@ -190,8 +190,8 @@ static void logistic_transform_pea_float64_backward_block(const double *const *i
         double t18 = -t11;
         double t19 = t17 ? t18 : t11;
         double t20 = 1.0 / (FMA(t19, 0.25, 1.0));
-        double t21 = t16 * (t20 * (polynomial0(-0x1.d295e88846ca8p-10, t20 - 0.25)));
-        double t22 = FMA(var[i], 0x1.ebfbdff82c58fp-3, mean[i] * (-0x1.62e42fefa39efp-1));
+        double t21 = t16 * (t20 * (polynomial0(-0.0017798827339621601, t20 - 0.25)));
+        double t22 = FMA(var[i], 0.24022650695910072, mean[i] * (-0.6931471805599453));
         double t23 = t17 ? 0.0 : t22;
         _Bool t24 = t23 < (-745.0);
         double t25 = (720.0 < t23) ? 720.0 : t23;
@@ -200,13 +200,13 @@ static void logistic_transform_pea_float64_backward_block(const double *const *i
         double t28 = t24 ? 0.0 : t27;
         double t29 = t28 - t21;
         double t30 = t17 ? t21 : t29;
-        double t31 = FMA(t10, 0x1.62e42fefa39efp-1, t9);
+        double t31 = FMA(t10, 0.6931471805599453, t9);
         double t32 = -t31;
         _Bool t33 = t32 < 0.0;
         double t34 = t33 ? t31 : t32;
         double t35 = 1.0 / (FMA(t34, 0.25, 1.0));
-        double t36 = t16 * (t35 * (polynomial0(-0x1.d295e88846ca8p-10, t35 - 0.25)));
-        double t37 = FMA(var[i], 0x1.ebfbdff82c58fp-3, mean[i] * 0x1.62e42fefa39efp-1);
+        double t36 = t16 * (t35 * (polynomial0(-0.0017798827339621601, t35 - 0.25)));
+        double t37 = FMA(var[i], 0.24022650695910072, mean[i] * 0.6931471805599453);
         double t38 = t33 ? 0.0 : t37;
         _Bool t39 = t38 < (-745.0);
         double t40 = (720.0 < t38) ? 720.0 : t38;
@@ -215,18 +215,18 @@ static void logistic_transform_pea_float64_backward_block(const double *const *i
         double t43 = t39 ? 0.0 : t42;
         double t44 = t43 - t36;
         double t45 = t33 ? t36 : t44;
-        double t46 = FMA(t45, 0x1.62e42fefa39efp-2, t30 * 0x1.62e42fefa39efp-2);
+        double t46 = FMA(t45, 0.34657359027997264, t30 * 0.34657359027997264);
         _Bool t47 = 0.0 <= var[i];
         double t48 = t47 ? 1.0 : var[i];
         double t49 = SQRT(t48);
         double t50 = t47 ? t46 : t49;
-        double t51 = FMA(t45, 0x1.ebfbdff82c58fp-4, t30 * (-0x1.ebfbdff82c58fp-4));
+        double t51 = FMA(t45, 0.12011325347955036, t30 * (-0.12011325347955036));
         double t52 = t47 ? t51 : t49;
         _Bool t53 = t9 < 0.0;
         double t54 = -t9;
         double t55 = t53 ? t54 : t9;
         double t56 = 1.0 / (FMA(t55, 0.25, 1.0));
-        double t57 = t16 * (t56 * (polynomial0(-0x1.d295e88846ca8p-10, t56 - 0.25)));
+        double t57 = t16 * (t56 * (polynomial0(-0.0017798827339621601, t56 - 0.25)));
         double t58 = 1.0 - t57;
         double t59 = t53 ? t58 : t57;
         double t60 = (FMA(t45, (-0.5), t30 * 0.5)) + t59;

@@ -4,11 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-# operations   logistic_transform_pea_forward 434, logistic_transform_pea_backward 507
+# operations   logistic_transform_pea_forward 419, logistic_transform_pea_backward 471
 #
 # Certificate:
-#   mean 2.62, var 6.32, dmean_dmu 4.21, dmean_dvar 3.65, dvar_dmu 5.97, dvar_dvar 6.33 ulp of the terms,
-#   against exact values at 16999 points over all of float32; where, in pea.json
+#   mean 3.19, var 6.9, dmean_dmu 4.42, dmean_dvar 3.82, dvar_dmu 7.56, dvar_dvar 7.64 ulp of the terms,
+#   against exact values at 17005 points over all of float32; where, in pea.json
 
 import triton
 import triton.language as tl
@@ -30,12 +30,6 @@ def _polynomial4(x, y, c0, c1, c2, c3):
 
 
 @triton.jit
-def _polynomial11(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10):
-    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x,
-        tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6), c7), c8), c9), c10))
-
-
-@triton.jit
 def _polynomial12(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11):
     return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x,
         tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6), c7), c8), c9), c10), c11))
@@ -43,23 +37,52 @@ def _polynomial12(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11):
 
 @triton.jit
 def _part0(p0, p1, p2):
-    t0 = p1 - p0
-    t1 = p2 * -1.0
-    t2 = p2 * tl.fma((p0 - (p1 - t0)) + (1.0 - t0), t1, tl.fma(p1, t1, 1.0))
-    return t2
+    t0 = 0.25 * tl.abs(p0)
+    t1 = 1.0 + t0
+    t2 = t1 - t0
+    t3 = tl.div_rn(1.0, t1)
+    t4 = t3 * -1.0
+    t5 = t3 * tl.fma((t0 - (t1 - t2)) + (1.0 - t2), t4, tl.fma(t1, t4, 1.0))
+    t6 = (_polynomial12((t3 + t5) - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
+    t7 = t3 * t6  # Mills ratio/sqrt(2 pi)
+    t8 = p1 * t7
+    t9 = t8 + tl.fma(p1, tl.fma(t5, t6, tl.fma(t3, t6, t7 * -1.0)), tl.fma(p2, t7, tl.fma(p1, t7, t8 * -1.0)))
+    return t9
 
 
 @triton.jit
-def _part1(p0, p1, p2):
+def _part4(p0, p1, p2):
     t0 = p1 - p0
     t1 = (p0 - (p1 - t0)) + (p2 - t0)
     return t1
 
 
 @triton.jit
-def _part2(p0, p1):
+def _part2(p0):
+    t0 = tl.abs(p0) * 0.25
+    t1 = 1.0 + t0
+    t2 = t1 - t0
+    t3 = tl.div_rn(1.0, t1)
+    t4 = t3 * -1.0
+    t5 = t3 + (t3 * tl.fma((t0 - (t1 - t2)) + (1.0 - t2), t4, tl.fma(t1, t4, 1.0)))
+    t6 = (t5 * _polynomial12(t5 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
+    return t6
+
+
+@triton.jit
+def _part3(p0, p1):
     t0 = ((127 + ((p0 + p1) >> 2)) << 23).to(tl.float32, bitcast=True)
     return t0
+
+
+@triton.jit
+def _part1(p0, p1, p2, p3, p4, p5):
+    t0 = p0 * p1
+    t1 = p2 + t0
+    t2 = t1 + (p5 + tl.fma(p0, p3, tl.fma(p4, p1, _part4(t0, t1, p2) + tl.fma(p0, p1, t0 * -1.0))))
+    return t2
 
 
 @triton.jit
@@ -78,131 +101,116 @@ def logistic_transform_pea_forward(mean, var):
     t11 = tl.where(t10, 1.1529215e+18, t9)
     t12 = mean < 0.0
     t13 = tl.where(t12, t11 * -1.0, t11)  # mean/sigma
-    t14 = t13 * t13
-    t15 = (-0.5) * t14
-    t16 = t15 < (-176.5)
-    t17 = tl.where(t16, -176.5, t15)
-    t18 = tl.fma(t17, 1.442695, 12582912.0)
-    t19 = t18 - 12582912.0
-    t20 = tl.fma(t5, t5 * -1.0, t4) * (0.5 * t6)
-    t21 = t6 * -1.0
-    t22 = tl.where(t10, 0.0, tl.fma(t6 * tl.fma(t20, t21, tl.fma(t5, t21, 1.0)), t8, tl.fma(t6, t8, t9 * -1.0)))
-    t23 = tl.where(t12, t22 * -1.0, t22)
-    t24 = (tl.fma(t19, -0.69314575, t17) + tl.fma(t19, -1.4286068e-6, tl.where(t16, 0.0, (-0.5) * tl.fma(t13, t23,
-        tl.fma(t13, t23, tl.fma(t13, t13, t14 * -1.0))))))
-    t25 = (tl.where(t16, 0.0, 1.0 + tl.fma(_polynomial4(t24, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
-        0.49999994), t24 * t24, t24)))
-    t26 = tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
-    t27 = tl.where(t3, 0.0, t26 * t5)
-    t28 = t27 * (-0.6931472)
-    t29 = t13 + t28
-    t30 = tl.where(t3, 0.0, t26 * t20)
-    t31 = (tl.abs(t29 + (t23 + tl.fma(t27, 1.9046542e-9, tl.fma(t30, -0.6931472, _part1(t28, t29, t13) + tl.fma(t27,
-        -0.6931472, t28 * -1.0))))) * 0.25)
-    t32 = 1.0 + t31
-    t33 = tl.div_rn(1.0, t32)
-    t34 = t33 + _part0(t31, t32, t33)
-    t35 = t18.to(tl.int32, bitcast=True)
-    t36 = (((t35 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t37 = ((127 + ((t35 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t38 = ((127 + ((t35 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t39 = ((127 + ((t35 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t14 = tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
+    t15 = tl.where(t3, 0.0, t14 * t5)
+    t16 = tl.fma(t5, t5 * -1.0, t4) * (0.5 * t6)
+    t17 = tl.where(t3, 0.0, t14 * t16)
+    t18 = t6 * -1.0
+    t19 = tl.where(t10, 0.0, tl.fma(t6 * tl.fma(t16, t18, tl.fma(t5, t18, 1.0)), t8, tl.fma(t6, t8, t9 * -1.0)))
+    t20 = tl.where(t12, t19 * -1.0, t19)
+    t21 = _part1(t15, -0.6931472, t13, 1.9046542e-9, t17, t20)
+    t22 = t21 < 0.0
+    t23 = mean * (-0.6931472)
+    t24 = var * 0.2402265
+    t25 = t23 + t24
+    t26 = tl.where(t22, 0.0, t25)
+    t27 = 176.5 < t26
+    t28 = t26 < (-176.5)
+    t29 = tl.where(t28, -176.5, tl.where(t27, 176.5, t26))
+    t30 = tl.fma(1.442695, t29, 12582912.0)
+    t31 = t30 - 12582912.0
+    t32 = tl.fma(var, 0.2402265, t24 * -1.0)
+    t33 = (tl.fma(-0.69314575, t31, t29) + tl.fma(-1.4286068e-6, t31, tl.where(t28, 0.0, tl.where(t27, 0.0,
+        tl.where(t22, 0.0, tl.fma(mean, 1.9046542e-9, tl.fma(mean, -0.6931472, t23 * -1.0)) + tl.fma(var,
+        -2.2778894e-10, _part4(t24, t25, t23) + t32))))))
+    t34 = t30.to(tl.int32, bitcast=True)
+    t35 = t13 * t13
+    t36 = (-0.5) * t35
+    t37 = t36 < (-176.5)
+    t38 = tl.where(t37, -176.5, t36)
+    t39 = tl.fma(t38, 1.442695, 12582912.0)
+    t40 = t39 - 12582912.0
+    t41 = (tl.fma(t40, -0.69314575, t38) + tl.fma(t40, -1.4286068e-6, tl.where(t37, 0.0, (-0.5) * tl.fma(t13, t20,
+        tl.fma(t13, t20, tl.fma(t13, t13, t35 * -1.0))))))
+    t42 = (tl.where(t37, 0.0, 1.0 + tl.fma(_polynomial4(t41, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t41 * t41, t41)))
+    t43 = t39.to(tl.int32, bitcast=True)
+    t44 = (((t43 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t45 = ((127 + ((t43 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t46 = ((127 + ((t43 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t47 = ((127 + ((t43 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t48 = _part2(t21)  # Mills ratio/sqrt(2 pi)
+    t49 = t47 * (t46 * (t45 * (t44 * (t42 * t48))))
+    t50 = (tl.where(t22, t49, (_part3(3, t34) * (_part3(2, t34) * (_part3(1, t34) * (tl.where(t28, 0.0, 1.0 +
+        tl.fma(_polynomial4(t33, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t33 * t33, t33)) *
+        (((127 + (t34 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t49))
+    t51 = _part1(t15, 0.6931472, t13, -1.9046542e-9, t17, t20)
+    t52 = (t51 * -1.0) < 0.0
+    t53 = mean * 0.6931472
+    t54 = t24 + t53
+    t55 = tl.where(t52, 0.0, t54)
+    t56 = 176.5 < t55
+    t57 = t55 < (-176.5)
+    t58 = tl.where(t57, -176.5, tl.where(t56, 176.5, t55))
+    t59 = tl.fma(1.442695, t58, 12582912.0)
+    t60 = t59 - 12582912.0
+    t61 = (tl.fma(-0.69314575, t60, t58) + tl.fma(-1.4286068e-6, t60, tl.where(t57, 0.0, tl.where(t56, 0.0,
+        tl.where(t52, 0.0, tl.fma(mean, -1.9046542e-9, tl.fma(mean, 0.6931472, t53 * -1.0)) + tl.fma(var,
+        -2.2778894e-10, t32 + _part4(t24, t54, t53)))))))
+    t62 = t59.to(tl.int32, bitcast=True)
+    t63 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t51), 1.0))
     # Mills ratio/sqrt(2 pi)
-    t40 = (t34 * _polynomial12(t34 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+    t64 = (t63 * _polynomial12(t63 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
         -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
-    t41 = t39 * (t38 * (t37 * (t36 * (t25 * t40))))
-    t42 = t29 < 0.0
-    t43 = mean * (-0.6931472)
-    t44 = var * 0.2402265
-    t45 = t43 + t44
-    t46 = tl.where(t42, 0.0, t45)
-    t47 = 176.5 < t46
-    t48 = t46 < (-176.5)
-    t49 = tl.where(t48, -176.5, tl.where(t47, 176.5, t46))
-    t50 = tl.fma(1.442695, t49, 12582912.0)
-    t51 = t50 - 12582912.0
-    t52 = tl.fma(var, 0.2402265, t44 * -1.0)
-    t53 = (tl.fma(-0.69314575, t51, t49) + tl.fma(-1.4286068e-6, t51, tl.where(t48, 0.0, tl.where(t47, 0.0,
-        tl.where(t42, 0.0, tl.fma(mean, 1.9046542e-9, tl.fma(mean, -0.6931472, t43 * -1.0)) + tl.fma(var,
-        -2.2778894e-10, _part1(t44, t45, t43) + t52))))))
-    t54 = t50.to(tl.int32, bitcast=True)
-    t55 = (tl.where(t42, t41, (_part2(3, t54) * (_part2(2, t54) * (_part2(1, t54) * (tl.where(t48, 0.0, 1.0 +
-        tl.fma(_polynomial4(t53, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t53 * t53, t53)) *
-        (((127 + (t54 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t41))
-    t56 = t27 * 0.6931472
-    t57 = t13 + t56
-    t58 = (t57 + (t23 + tl.fma(t27, -1.9046542e-9, tl.fma(t30, 0.6931472, _part1(t56, t57, t13) + tl.fma(t27,
-        0.6931472, t56 * -1.0)))))
-    t59 = (t58 * -1.0) < 0.0
-    t60 = mean * 0.6931472
-    t61 = t44 + t60
-    t62 = tl.where(t59, 0.0, t61)
-    t63 = 176.5 < t62
-    t64 = t62 < (-176.5)
-    t65 = tl.where(t64, -176.5, tl.where(t63, 176.5, t62))
-    t66 = tl.fma(1.442695, t65, 12582912.0)
-    t67 = t66 - 12582912.0
-    t68 = (tl.fma(-0.69314575, t67, t65) + tl.fma(-1.4286068e-6, t67, tl.where(t64, 0.0, tl.where(t63, 0.0,
-        tl.where(t59, 0.0, tl.fma(mean, -1.9046542e-9, tl.fma(mean, 0.6931472, t60 * -1.0)) + tl.fma(var,
-        -2.2778894e-10, t52 + _part1(t44, t61, t60)))))))
-    t69 = t66.to(tl.int32, bitcast=True)
-    t70 = 0.25 * tl.abs(t58)
-    t71 = 1.0 + t70
-    t72 = tl.div_rn(1.0, t71)
-    t73 = t72 + _part0(t70, t71, t72)
-    # Mills ratio/sqrt(2 pi)
-    t74 = (t73 * _polynomial12(t73 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+    t65 = t47 * (t46 * (t45 * (t44 * (t42 * t64))))
+    t66 = (tl.where(t52, t65, (_part3(3, t62) * (_part3(2, t62) * (_part3(1, t62) * (tl.where(t57, 0.0, 1.0 +
+        tl.fma(_polynomial4(t61, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t61 * t61, t61)) *
+        (((127 + (t62 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t65))
+    t67 = tl.fma(0.5, t66, (-0.5) * t50)
+    t68 = 0.25 * tl.abs(t13)
+    t69 = 1.0 + t68
+    t70 = t69 - t68
+    t71 = tl.div_rn(1.0, t69)
+    t72 = t71 * -1.0
+    t73 = (t71 * tl.fma(tl.fma(0.25, tl.where(t13 < 0.0, t20 * -1.0, t20), (t68 - (t69 - t70)) + (1.0 - t70)), t72,
+        tl.fma(t69, t72, 1.0)))
+    t74 = (_polynomial12((t71 + t73) - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
         -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
-    t75 = t39 * (t38 * (t37 * (t36 * (t25 * t74))))
-    t76 = (tl.where(t59, t75, (_part2(3, t69) * (_part2(2, t69) * (_part2(1, t69) * (tl.where(t64, 0.0, 1.0 +
-        tl.fma(_polynomial4(t68, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t68 * t68, t68)) *
-        (((127 + (t69 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t75))
-    t77 = tl.fma(0.5, t76, (-0.5) * t55)
-    t78 = 0.25 * tl.abs(t13 + t23)
-    t79 = 1.0 + t78
-    t80 = tl.div_rn(1.0, t79)
-    t81 = _part0(t78, t79, t80)
-    t82 = (t80 + t81) - 0.25
-    t83 = (_polynomial11(t82, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537, -0.020374626,
-        0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109))
-    t84 = t82 * t83
-    t85 = 0.13207589 + t84
-    t86 = t80 * t85  # Mills ratio/sqrt(2 pi)
-    t87 = t25 * t86
-    t88 = t85 - t84
-    t89 = (tl.fma(t25, tl.fma(t80, (-6.588696e-9) + (((t84 - (t85 - t88)) + (0.13207589 - t88)) + tl.fma(t82, t83, t84
-        * -1.0)), tl.fma(t81, t85, tl.fma(t80, t85, t86 * -1.0))), tl.fma(t25, t86, t87 * -1.0)))
-    t90 = t39 * (t38 * (t37 * (t36 * (t87 + t89))))
-    t91 = 1.0 - t90
-    t92 = t13 < 0.0
-    t93 = tl.where(t92, t36, 1.0)
-    t94 = tl.where(t92, t37, 1.0)
-    t95 = tl.where(t92, t38, 1.0)
-    t96 = tl.where(t92, t39, 1.0)
-    t97 = t96 * (t95 * (t94 * (tl.where(t92, t87, t91) * t93)))
-    t98 = t77 + t97
-    t99 = (t90 * -1.0) - (t91 - 1.0)
-    t100 = tl.fma(t96, t95 * (t94 * (tl.where(t92, t89, t99) * t93)), _part1(t97, t98, t77))
-    t101 = 0.0 <= var
-    t102 = tl.sqrt_rn(tl.where(t101, 1.0, var))
-    t103 = tl.where(t101, t98 + t100, t102)
-    t104 = tl.fma(-0.5, t76, 0.5 * t55)
-    t105 = tl.where(t92, 1.0, t36)
-    t106 = tl.where(t92, 1.0, t37)
-    t107 = tl.where(t92, 1.0, t38)
-    t108 = tl.where(t92, 1.0, t39)
-    t109 = t108 * (t107 * (t106 * (tl.where(t92, t91, t87) * t105)))
-    t110 = t104 + t109
-    t111 = t110 * t110
-    t112 = t98 * t111
-    t113 = tl.fma(t108, t107 * (t106 * (tl.where(t92, t99, t89) * t105)), _part1(t109, t110, t104))
-    t114 = t98 * t112
-    t115 = var * tl.div_rn(1.0, tl.fma(var, 0.25, 1.0))
-    t116 = t115 * t114
-    t117 = (tl.where(t101, t116 + tl.fma(t115, tl.fma(t98, tl.fma(t98, tl.fma(t110, t113, tl.fma(t110, t113,
-        tl.fma(t110, t110, t111 * -1.0))), tl.fma(t100, t111, tl.fma(t98, t111, t112 * -1.0))), tl.fma(t100, t112,
-        tl.fma(t98, t112, t114 * -1.0))), tl.fma(t115, t114, t116 * -1.0)), t102))
-    return (t103, t117)
+    t75 = t71 * t74  # Mills ratio/sqrt(2 pi)
+    t76 = t42 * t75
+    t77 = tl.fma(t42, tl.fma(t73, t74, tl.fma(t71, t74, t75 * -1.0)), tl.fma(t42, t75, t76 * -1.0))
+    t78 = t47 * (t46 * (t45 * (t44 * (t76 + t77))))
+    t79 = 1.0 - t78
+    t80 = (t13 + t20) < 0.0
+    t81 = tl.where(t80, t44, 1.0)
+    t82 = tl.where(t80, t45, 1.0)
+    t83 = tl.where(t80, t46, 1.0)
+    t84 = tl.where(t80, t47, 1.0)
+    t85 = t84 * (t83 * (t82 * (tl.where(t80, t76, t79) * t81)))
+    t86 = t67 + t85
+    t87 = (t78 * -1.0) - (t79 - 1.0)
+    t88 = tl.fma(t84, t83 * (t82 * (tl.where(t80, t77, t87) * t81)), _part4(t85, t86, t67))
+    t89 = 0.0 <= var
+    t90 = tl.sqrt_rn(tl.where(t89, 1.0, var))
+    t91 = tl.where(t89, t86 + t88, t90)
+    t92 = tl.fma(-0.5, t66, 0.5 * t50)
+    t93 = tl.where(t80, 1.0, t44)
+    t94 = tl.where(t80, 1.0, t45)
+    t95 = tl.where(t80, 1.0, t46)
+    t96 = tl.where(t80, 1.0, t47)
+    t97 = t96 * (t95 * (t94 * (tl.where(t80, t79, t76) * t93)))
+    t98 = t92 + t97
+    t99 = tl.fma(t96, t95 * (t94 * (tl.where(t80, t87, t77) * t93)), _part4(t97, t98, t92))
+    t100 = t98 * t98
+    t101 = t86 * t100
+    t102 = t86 * t101
+    t103 = tl.div_rn(1.0, tl.fma(var, 0.25, 1.0))
+    t104 = var * t103
+    t105 = t104 * t102
+    t106 = (tl.where(t89, t105 + tl.fma(t104, tl.fma(t86, tl.fma(t86, tl.fma(t98, t99, tl.fma(t98, t99, tl.fma(t98,
+        t98, t100 * -1.0))), tl.fma(t88, t100, tl.fma(t86, t100, t101 * -1.0))), tl.fma(t88, t101, tl.fma(t86, t101,
+        t102 * -1.0))), tl.fma(tl.fma(var, t103, t104 * -1.0), t102, tl.fma(t104, t102, t105 * -1.0))), t90))
+    return (t91, t106)
 
 
 @triton.jit
@@ -254,139 +262,97 @@ def logistic_transform_pea_backward(mean, var, grad_mean, grad_var):
     t31 = tl.where(t16, 0.0, t29)
     t32 = tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
     t33 = tl.where(t3, 0.0, t32 * t5)
-    t34 = t33 * 0.6931472
-    t35 = t13 + t34
-    t36 = tl.where(t3, 0.0, t32 * t21)
-    t37 = (t35 + (t24 + tl.fma(t33, -1.9046542e-9, tl.fma(t36, 0.6931472, _part1(t34, t35, t13) + tl.fma(t33,
-        0.6931472, t34 * -1.0)))))
-    t38 = 0.25 * tl.abs(t37)
-    t39 = 1.0 + t38
-    t40 = tl.div_rn(1.0, t39)
-    t41 = _part0(t38, t39, t40)
-    t42 = (_polynomial12((t40 + t41) - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
-        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
-    t43 = t40 * t42  # Mills ratio/sqrt(2 pi)
-    t44 = t31 * t43
-    t45 = t18.to(tl.int32, bitcast=True)
-    t46 = (((t45 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t47 = ((127 + ((t45 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t48 = ((127 + ((t45 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t49 = ((127 + ((t45 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t50 = (t49 * (t48 * (t47 * (t46 * (t44 + tl.fma(t31, tl.fma(t41, t42, tl.fma(t40, t42, t43 * -1.0)), tl.fma(t30,
-        t43, tl.fma(t31, t43, t44 * -1.0))))))))
-    t51 = (t37 * -1.0) < 0.0
-    t52 = var * 0.2402265
-    t53 = mean * 0.6931472
-    t54 = t52 + t53
-    t55 = tl.where(t51, 0.0, t54)
-    t56 = 176.5 < t55
-    t57 = t55 < (-176.5)
-    t58 = tl.where(t57, -176.5, tl.where(t56, 176.5, t55))
-    t59 = tl.fma(1.442695, t58, 12582912.0)
-    t60 = t59 - 12582912.0
-    t61 = tl.fma(var, 0.2402265, t52 * -1.0)
-    t62 = (tl.fma(-0.69314575, t60, t58) + tl.fma(-1.4286068e-6, t60, tl.where(t57, 0.0, tl.where(t56, 0.0,
-        tl.where(t51, 0.0, tl.fma(mean, -1.9046542e-9, tl.fma(mean, 0.6931472, t53 * -1.0)) + tl.fma(var,
-        -2.2778894e-10, t61 + _part1(t52, t54, t53)))))))
-    t63 = t59.to(tl.int32, bitcast=True)
-    t64 = (tl.where(t51, t50, (_part2(3, t63) * (_part2(2, t63) * (_part2(1, t63) * (tl.where(t57, 0.0, 1.0 +
-        tl.fma(_polynomial4(t62, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t62 * t62, t62)) *
-        (((127 + (t63 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t50))
-    t65 = t33 * (-0.6931472)
-    t66 = t13 + t65
-    t67 = (t24 + tl.fma(t33, 1.9046542e-9, tl.fma(t36, -0.6931472, _part1(t65, t66, t13) + tl.fma(t33, -0.6931472, t65
-        * -1.0))))
-    t68 = t66 < 0.0
-    t69 = tl.abs(t66) * 0.25
-    t70 = 1.0 + t69
-    t71 = t70 - t69
-    t72 = tl.div_rn(1.0, t70)
-    t73 = t72 * -1.0
-    t74 = (t72 * tl.fma(tl.fma(tl.where(t68, t67 * -1.0, t67), 0.25, (t69 - (t70 - t71)) + (1.0 - t71)), t73,
-        tl.fma(t70, t73, 1.0)))
-    t75 = (_polynomial12((t72 + t74) - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
-        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
-    t76 = t72 * t75  # Mills ratio/sqrt(2 pi)
-    t77 = t49 * (t48 * (t47 * (t46 * ((t31 + t30) * (t76 + tl.fma(t74, t75, tl.fma(t72, t75, t76 * -1.0)))))))
-    t78 = mean * (-0.6931472)
-    t79 = t78 + t52
-    t80 = tl.where(t68, 0.0, t79)
-    t81 = 176.5 < t80
-    t82 = t80 < (-176.5)
-    t83 = tl.where(t82, -176.5, tl.where(t81, 176.5, t80))
-    t84 = tl.fma(1.442695, t83, 12582912.0)
-    t85 = t84 - 12582912.0
-    t86 = (tl.fma(-0.69314575, t85, t83) + tl.fma(-1.4286068e-6, t85, tl.where(t82, 0.0, tl.where(t81, 0.0,
-        tl.where(t68, 0.0, tl.fma(mean, 1.9046542e-9, tl.fma(mean, -0.6931472, t78 * -1.0)) + tl.fma(var,
-        -2.2778894e-10, _part1(t52, t79, t78) + t61))))))
-    t87 = t84.to(tl.int32, bitcast=True)
-    t88 = (tl.where(t68, t77, (_part2(3, t87) * (_part2(2, t87) * (_part2(1, t87) * (tl.where(t82, 0.0, 1.0 +
-        tl.fma(_polynomial4(t86, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t86 * t86, t86)) *
-        (((127 + (t87 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t77))
-    t89 = tl.fma(0.5, t64, (-0.5) * t88)
-    t90 = 0.25 * tl.abs(t13 + t24)
-    t91 = 1.0 + t90
-    t92 = tl.div_rn(1.0, t91)
-    t93 = _part0(t90, t91, t92)
-    t94 = (t92 + t93) - 0.25
-    t95 = (_polynomial11(t94, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537, -0.020374626,
-        0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109))
-    t96 = t94 * t95
-    t97 = 0.13207589 + t96
-    t98 = t92 * t97  # Mills ratio/sqrt(2 pi)
-    t99 = t31 * t98
-    t100 = t97 - t96
-    t101 = (tl.fma(t31, tl.fma(t92, (-6.588696e-9) + (((t96 - (t97 - t100)) + (0.13207589 - t100)) + tl.fma(t94, t95,
-        t96 * -1.0)), tl.fma(t93, t97, tl.fma(t92, t97, t98 * -1.0))), tl.fma(t30, t98, tl.fma(t31, t98, t99 * -1.0))))
-    t102 = t49 * (t48 * (t47 * (t46 * (t99 + t101))))
-    t103 = 1.0 - t102
-    t104 = t13 < 0.0
-    t105 = tl.where(t104, t46, 1.0)
-    t106 = tl.where(t104, t47, 1.0)
-    t107 = tl.where(t104, t48, 1.0)
-    t108 = tl.where(t104, t49, 1.0)
-    t109 = t108 * (t107 * (t106 * (tl.where(t104, t99, t103) * t105)))
-    t110 = t89 + t109
-    t111 = (t102 * -1.0) - (t103 - 1.0)
-    t112 = tl.fma(t108, t107 * (t106 * (tl.where(t104, t101, t111) * t105)), _part1(t109, t110, t89))
-    t113 = tl.fma(-0.5, t64, 0.5 * t88)
-    t114 = tl.where(t104, 1.0, t46)
-    t115 = tl.where(t104, 1.0, t47)
-    t116 = tl.where(t104, 1.0, t48)
-    t117 = tl.where(t104, 1.0, t49)
-    t118 = t117 * (t116 * (t115 * (tl.where(t104, t103, t99) * t114)))
-    t119 = t113 + t118
-    t120 = t119 * (-2.0)
-    t121 = t110 * t120
-    t122 = tl.fma(t117, t116 * (t115 * (tl.where(t104, t111, t101) * t114)), _part1(t118, t119, t113))
-    t123 = tl.fma(t110, t122 * (-2.0), tl.fma(t112, t120, tl.fma(t110, t120, t121 * -1.0)))
-    t124 = 0.3465736 * t88
-    t125 = tl.fma(0.3465736, t64, t124 + tl.fma(-9.523271e-10, t88, tl.fma(0.3465736, t88, t124 * -1.0)))
-    t126 = t125 * t121
-    t127 = t110 + t112
-    t128 = t119 + t122
-    t129 = t127 - t128
-    t130 = t129 * t126
-    t131 = var * 0.25
-    t132 = 1.0 + t131
-    t133 = tl.div_rn(1.0, t132)
-    t134 = var * t133
-    t135 = t134 * t130
-    t136 = _part0(t131, t132, t133)
-    t137 = tl.fma(var, t136, tl.fma(var, t133, t134 * -1.0))
-    t138 = 0.0 <= var
-    t139 = tl.sqrt_rn(tl.where(t138, 1.0, var))
-    t140 = (tl.fma(tl.where(t138, t135 + tl.fma(t134, tl.fma(t129, tl.fma(t125, t123, tl.fma(t125, t121, t126 * -1.0)),
-        tl.fma(t129, t126, t130 * -1.0)), tl.fma(t137, t130, tl.fma(t134, t130, t135 * -1.0))), t139), grad_var,
-        tl.where(t138, t125, t139) * grad_mean))
-    t141 = tl.fma(t64, 0.12011325, t88 * (-0.12011325))
-    t142 = t141 * t121
-    t143 = t129 * t142
-    t144 = t133 + t136
-    t145 = (tl.fma(tl.where(t138, tl.fma(t134 + t137, t143 + tl.fma(t129, tl.fma(t141, t123, tl.fma(t141, t121, t142 *
-        -1.0)), tl.fma(t129, t142, t143 * -1.0)), t144 * ((t127 * (t127 * (t128 * t128))) * t144)), t139), grad_var,
-        tl.where(t138, t141, t139) * grad_mean))
-    return (t140, t145)
+    t34 = tl.where(t3, 0.0, t32 * t21)
+    t35 = _part1(t33, 0.6931472, t13, -1.9046542e-9, t34, t24)
+    t36 = t18.to(tl.int32, bitcast=True)
+    t37 = (((t36 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t38 = ((127 + ((t36 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t39 = ((127 + ((t36 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t40 = ((127 + ((t36 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t41 = t40 * (t39 * (t38 * (t37 * _part0(t35, t31, t30))))
+    t42 = (t35 * -1.0) < 0.0
+    t43 = var * 0.2402265
+    t44 = mean * 0.6931472
+    t45 = t43 + t44
+    t46 = tl.where(t42, 0.0, t45)
+    t47 = 176.5 < t46
+    t48 = t46 < (-176.5)
+    t49 = tl.where(t48, -176.5, tl.where(t47, 176.5, t46))
+    t50 = tl.fma(1.442695, t49, 12582912.0)
+    t51 = t50 - 12582912.0
+    t52 = tl.fma(-0.69314575, t51, t49)
+    t53 = tl.fma(var, 0.2402265, t43 * -1.0)
+    t54 = (tl.fma(-1.4286068e-6, t51, tl.where(t48, 0.0, tl.where(t47, 0.0, tl.where(t42, 0.0, tl.fma(mean,
+        -1.9046542e-9, tl.fma(mean, 0.6931472, t44 * -1.0)) + tl.fma(var, -2.2778894e-10, t53 + _part4(t43, t45,
+        t44)))))))
+    t55 = t52 + t54
+    t56 = 1.0 + t55
+    t57 = ((t55 - (t56 - 1.0)) + tl.fma(_polynomial4(t55, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t55 * t55, (t54 + (t52 - t55)) * t56))
+    t58 = t56 + t57
+    t59 = t50.to(tl.int32, bitcast=True)
+    t60 = ((127 + (t59 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t61 = _part3(1, t59)
+    t62 = _part3(2, t59)
+    t63 = _part3(3, t59)
+    t64 = t63 * (t62 * (t61 * (tl.where(t48, 0.0, t58) * t60)))
+    t65 = t64 - t41
+    t66 = (tl.where(t42, t41, t65 + ((t63 * (t62 * (t61 * (tl.where(t48, 0.0, t57 - (t58 - t56)) * t60)))) + ((t41 *
+        -1.0) - (t65 - t64)))))
+    t67 = _part1(t33, -0.6931472, t13, 1.9046542e-9, t34, t24)
+    t68 = _part2(t67)  # Mills ratio/sqrt(2 pi)
+    t69 = t40 * (t39 * (t38 * (t37 * (t68 * (t31 + t30)))))
+    t70 = t67 < 0.0
+    t71 = mean * (-0.6931472)
+    t72 = t71 + t43
+    t73 = tl.where(t70, 0.0, t72)
+    t74 = 176.5 < t73
+    t75 = t73 < (-176.5)
+    t76 = tl.where(t75, -176.5, tl.where(t74, 176.5, t73))
+    t77 = tl.fma(1.442695, t76, 12582912.0)
+    t78 = t77 - 12582912.0
+    t79 = (tl.fma(-0.69314575, t78, t76) + tl.fma(-1.4286068e-6, t78, tl.where(t75, 0.0, tl.where(t74, 0.0,
+        tl.where(t70, 0.0, tl.fma(mean, 1.9046542e-9, tl.fma(mean, -0.6931472, t71 * -1.0)) + tl.fma(var,
+        -2.2778894e-10, _part4(t43, t72, t71) + t53))))))
+    t80 = t77.to(tl.int32, bitcast=True)
+    t81 = (tl.where(t70, t69, (_part3(3, t80) * (_part3(2, t80) * (_part3(1, t80) * (tl.where(t75, 0.0, 1.0 +
+        tl.fma(_polynomial4(t79, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t79 * t79, t79)) *
+        (((127 + (t80 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t69))
+    t82 = t13 + t24
+    t83 = _part0(t82, t31, t30)
+    t84 = 1.0 - (t40 * (t39 * (t38 * (t37 * t83))))
+    t85 = t82 < 0.0
+    t86 = (tl.fma(tl.where(t85, t40, 1.0), tl.where(t85, t39, 1.0) * (tl.where(t85, t38, 1.0) * (tl.where(t85, t83,
+        t84) * tl.where(t85, t37, 1.0))), tl.fma(0.5, t66, (-0.5) * t81)))
+    t87 = tl.fma(-0.5, t66, 0.5 * t81)
+    t88 = (tl.where(t85, 1.0, t40) * (tl.where(t85, 1.0, t39) * (tl.where(t85, 1.0, t38) * (tl.where(t85, t84, t83) *
+        tl.where(t85, 1.0, t37)))))
+    t89 = t87 + t88
+    t90 = t89 * (-2.0)
+    t91 = t86 * t90
+    t92 = _part4(t88, t89, t87)
+    t93 = tl.fma(t86, t92 * (-2.0), tl.fma(t86, t90, t91 * -1.0))
+    t94 = tl.fma(0.3465736, t66, 0.3465736 * t81)
+    t95 = t94 * t91
+    t96 = t89 + t92
+    t97 = t86 - t96
+    t98 = t97 * t95
+    t99 = tl.fma(var, 0.25, 1.0)
+    t100 = tl.div_rn(1.0, t99)
+    t101 = var * t100
+    t102 = t101 * t98
+    t103 = t100 * tl.fma(t99, t100 * -1.0, 1.0)
+    t104 = tl.fma(var, t103, tl.fma(var, t100, t101 * -1.0))
+    t105 = 0.0 <= var
+    t106 = tl.sqrt_rn(tl.where(t105, 1.0, var))
+    t107 = (tl.fma(tl.where(t105, t102 + tl.fma(t101, tl.fma(t97, tl.fma(t94, t93, tl.fma(t94, t91, t95 * -1.0)),
+        tl.fma(t97, t95, t98 * -1.0)), tl.fma(t104, t98, tl.fma(t101, t98, t102 * -1.0))), t106), grad_var,
+        tl.where(t105, t94, t106) * grad_mean))
+    t108 = t100 + t103
+    t109 = tl.fma(t66, 0.12011325, t81 * (-0.12011325))
+    t110 = (tl.fma(tl.where(t105, tl.fma(t97 * (t109 * (t91 + t93)), t101 + t104, t108 * ((t86 * (t86 * (t96 * t96))) *
+        t108)), t106), grad_var, tl.where(t105, t109, t106) * grad_mean))
+    return (t107, t110)
 
 
 @triton.jit

@@ -4,8 +4,8 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 //
 // rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-// program      h516746c8af1c17579c29b74f486a9c5e87d175ca7f39a9fb02d953c5a0fa8b21
-// operations   logistic_transform_practical_forward 133, logistic_transform_practical_backward 206
+// program      hd18195505f20b31ae6bac140c89bea9285426d133626e8d0715788e5069860cf
+// operations   logistic_transform_practical_forward 135, logistic_transform_practical_backward 208
 //
 // Certificate:
 //   mean 1.47, var 5.28, dmean_dmu 2.62, dmean_dvar 3.51, dvar_dmu 7.01, dvar_dvar 6.43 ulp of the terms,
@@ -63,7 +63,7 @@ INLINE void logistic_transform_practical_forward_element(
     float t10 = -ABS(t9);
     float t11 = FMA(mean, t7 * FMA((FMA(var, 8.942455e-9f, ((t0 - (t2 - t6)) + (1.0f - t6)) + FMA(var, 0.30396354f,
         -t0)) + FMA(t5, -t5, t2)) * (0.5f * t7), t8, FMA(t5, t8, 1.0f)), FMA(mean, t7, -t9));
-    _Bool t12 = t9 < 0.0f;
+    _Bool t12 = (t9 + t11) < 0.0f;
     _Bool t13 = t10 < (-176.5f);
     float t14 = t13 ? (-176.5f) : t10;
     float t15 = FMA(t14, 1.442695f, 12582912.0f);
@@ -74,47 +74,48 @@ INLINE void logistic_transform_practical_forward_element(
     float t20 = as_float((127u + ((uint32_t)((int32_t)(t17 + 2u) >> 2u))) << 23u);
     float t21 = as_float((127u + ((uint32_t)((int32_t)(t17 + 3u) >> 2u))) << 23u);
     float t22 = FMA(t16, -0.69314575f, t14);
-    float t23 = -t11;
-    float t24 = t12 ? t23 : t11;
-    float t25 = -t24;
-    float t26 = t13 ? 0.0f : t25;
-    float t27 = t22 + FMA(t16, -1.4286068e-6f, t26);
-    float t28 = t12 ? t18 : 1.0f;
-    float t29 = t12 ? t19 : 1.0f;
-    float t30 = t12 ? t20 : 1.0f;
-    float t31 = t12 ? t21 : 1.0f;
-    float t32 = 1.0f + FMA(POLY4(t27, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t27 * t27,
-        t27);
-    float t33 = t13 ? 0.0f : t32;
-    float t34 = t21 * (t20 * (t19 * (t33 * t18)));
-    float t35 = 1.0f + t34;
-    float t36 = 1.0f / t35;
-    float t37 = -t36;
-    float t38 = t36 * FMA(t34 - (t35 - 1.0f), t37, FMA(t35, t37, 1.0f));
-    float t39 = t33 * t36;
-    float t40 = FMA(t33, t38, FMA(t33, t36, -t39));
-    float t41 = t12 ? 1.0f : t21;
-    float t42 = t12 ? 1.0f : t20;
-    float t43 = t12 ? 1.0f : t19;
-    float t44 = t36 + t38;
-    float t45 = t39 + t40;
-    float t46 = t12 ? t44 : t45;
-    float t47 = t12 ? 1.0f : t18;
-    float t48 = t41 * (t42 * (t43 * (t46 * t47)));
-    float t49 = t12 ? t39 : t36;
-    float t50 = t31 * (t30 * (t29 * (t49 * t28)));
-    float t51 = t12 ? t40 : t38;
-    float t52 = t31 * (t30 * (t29 * (t51 * t28)));
-    float t53 = t50 + t52;
-    float t54 = t1 ? t53 : t4;
-    float t55 = t48 * t48;
-    float t56 = t50 * t55;
-    float t57 = t50 * t56;
-    float t58 = (var * (1.0f / FMA(var, 0.25f, 1.0f))) * (t57 + FMA(t50, FMA(t50, FMA(t48, t48, -t55), FMA(t52, t55,
-        FMA(t50, t55, -t56))), FMA(t52, t56, FMA(t50, t56, -t57))));
-    float t59 = t1 ? t58 : t4;
-    *out_mean = t54;
-    *out_var = t59;
+    _Bool t23 = t9 < 0.0f;
+    float t24 = -t11;
+    float t25 = t23 ? t24 : t11;
+    float t26 = -t25;
+    float t27 = t13 ? 0.0f : t26;
+    float t28 = t22 + FMA(t16, -1.4286068e-6f, t27);
+    float t29 = t12 ? t18 : 1.0f;
+    float t30 = t12 ? t19 : 1.0f;
+    float t31 = t12 ? t20 : 1.0f;
+    float t32 = t12 ? t21 : 1.0f;
+    float t33 = 1.0f + FMA(POLY4(t28, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t28 * t28,
+        t28);
+    float t34 = t13 ? 0.0f : t33;
+    float t35 = t21 * (t20 * (t19 * (t34 * t18)));
+    float t36 = 1.0f + t35;
+    float t37 = 1.0f / t36;
+    float t38 = -t37;
+    float t39 = t37 * FMA(t35 - (t36 - 1.0f), t38, FMA(t36, t38, 1.0f));
+    float t40 = t34 * t37;
+    float t41 = FMA(t34, t39, FMA(t34, t37, -t40));
+    float t42 = t12 ? 1.0f : t21;
+    float t43 = t12 ? 1.0f : t20;
+    float t44 = t12 ? 1.0f : t19;
+    float t45 = t37 + t39;
+    float t46 = t40 + t41;
+    float t47 = t12 ? t45 : t46;
+    float t48 = t12 ? 1.0f : t18;
+    float t49 = t42 * (t43 * (t44 * (t47 * t48)));
+    float t50 = t12 ? t40 : t37;
+    float t51 = t32 * (t31 * (t30 * (t50 * t29)));
+    float t52 = t12 ? t41 : t39;
+    float t53 = t32 * (t31 * (t30 * (t52 * t29)));
+    float t54 = t51 + t53;
+    float t55 = t1 ? t54 : t4;
+    float t56 = t49 * t49;
+    float t57 = t51 * t56;
+    float t58 = t51 * t57;
+    float t59 = (var * (1.0f / FMA(var, 0.25f, 1.0f))) * (t58 + FMA(t51, FMA(t51, FMA(t49, t49, -t56), FMA(t53, t56,
+        FMA(t51, t56, -t57))), FMA(t53, t57, FMA(t51, t57, -t58))));
+    float t60 = t1 ? t59 : t4;
+    *out_mean = t55;
+    *out_var = t60;
 }
 
 void logistic_transform_practical_forward(
@@ -154,81 +155,82 @@ INLINE void logistic_transform_practical_backward_element(
     float t15 = mean * t12;
     float t16 = -ABS(t15);
     float t17 = FMA(mean, t14, FMA(mean, t12, -t15));
-    _Bool t18 = t15 < 0.0f;
-    float t19 = t15 * (-0.15198177f);
-    _Bool t20 = t16 < (-176.5f);
-    float t21 = t20 ? (-176.5f) : t16;
-    float t22 = FMA(t21, 1.442695f, 12582912.0f);
+    float t18 = t15 * (-0.15198177f);
+    _Bool t19 = t16 < (-176.5f);
+    float t20 = t19 ? (-176.5f) : t16;
+    _Bool t21 = (t15 + t17) < 0.0f;
+    float t22 = FMA(t20, 1.442695f, 12582912.0f);
     float t23 = t22 - 12582912.0f;
     uint32_t t24 = as_bits(t22);
-    float t25 = (t12 + t14) * (t19 + FMA(t15, -4.4712274e-9f, FMA(t17, -0.15198177f, FMA(t15, -0.15198177f, -t19))));
+    float t25 = (t12 + t14) * (t18 + FMA(t15, -4.4712274e-9f, FMA(t17, -0.15198177f, FMA(t15, -0.15198177f, -t18))));
     float t26 = as_float((((uint32_t)((int32_t)t24 >> 2u)) + 127u) << 23u);
     float t27 = as_float((127u + ((uint32_t)((int32_t)(t24 + 1u) >> 2u))) << 23u);
     float t28 = as_float((127u + ((uint32_t)((int32_t)(t24 + 2u) >> 2u))) << 23u);
     float t29 = as_float((127u + ((uint32_t)((int32_t)(t24 + 3u) >> 2u))) << 23u);
-    float t30 = FMA(t23, -0.69314575f, t21);
-    float t31 = -t17;
-    float t32 = t18 ? t31 : t17;
-    float t33 = -t32;
-    float t34 = t20 ? 0.0f : t33;
-    float t35 = t30 + FMA(t23, -1.4286068e-6f, t34);
-    float t36 = t18 ? 1.0f : t26;
-    float t37 = t18 ? t26 : 1.0f;
-    float t38 = t18 ? 1.0f : t27;
-    float t39 = t18 ? 1.0f : t28;
-    float t40 = t18 ? t27 : 1.0f;
-    float t41 = t18 ? 1.0f : t29;
-    float t42 = t18 ? t28 : 1.0f;
-    float t43 = t18 ? t29 : 1.0f;
-    float t44 = t36 * t37;
-    float t45 = t38 * t40;
-    float t46 = t39 * t42;
-    float t47 = t41 * t43;
-    float t48 = 1.0f + FMA(POLY4(t35, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t35 * t35,
-        t35);
-    float t49 = t20 ? 0.0f : t48;
-    float t50 = t29 * (t28 * (t27 * (t49 * t26)));
-    float t51 = t12 * t25;
-    float t52 = 1.0f + t50;
-    float t53 = 1.0f / t52;
-    float t54 = -t53;
-    float t55 = t53 * FMA(t50 - (t52 - 1.0f), t54, FMA(t52, t54, 1.0f));
-    float t56 = t49 * t53;
-    float t57 = FMA(t49, t55, FMA(t49, t53, -t56));
-    float t58 = t18 ? t53 : t56;
-    float t59 = t18 ? t56 : t53;
-    float t60 = t42 * (t40 * (t59 * t37));
-    float t61 = t12 * t58;
-    float t62 = t58 * t51;
-    float t63 = t59 * t62;
-    float t64 = t18 ? t55 : t57;
-    float t65 = t18 ? t57 : t55;
-    float t66 = t41 * (t39 * (t38 * (t36 * (t58 + t64))));
-    float t67 = t42 * (t40 * (t65 * t37));
-    float t68 = t47 * (t46 * (t45 * (t44 * ((t59 + t65) * (t61 + FMA(t12, t64, FMA(t14, t58, FMA(t12, t58,
-        -t61))))))));
-    float t69 = t47 * (t46 * (t45 * (t44 * (t63 + FMA(t59, FMA(t58, FMA(t14, t25, FMA(t12, t25, -t51)), FMA(t64, t51,
-        FMA(t58, t51, -t62))), FMA(t65, t62, FMA(t59, t62, -t63)))))));
-    float t70 = t43 * t60;
-    float t71 = t43 * t67;
-    float t72 = t66 * t66;
-    float t73 = t66 * (-2.0f);
-    float t74 = FMA(t43, t60 + t67, -t66);
-    float t75 = t70 * t72;
-    float t76 = t70 * t73;
-    float t77 = ((t70 + t71) * (t75 + FMA(t70, FMA(t66, t66, -t72), FMA(t71, t72, FMA(t70, t72, -t75))))) * (t4 + t9);
-    float t78 = t76 + FMA(t71, t73, FMA(t70, t73, -t76));
-    float t79 = (t74 * (t68 * t78)) * t11;
-    float t80 = t2 ? t79 : t6;
-    float t81 = t2 ? t68 : t6;
-    float t82 = FMA(t80, grad_var, t81 * grad_mean);
-    float t83 = t4 * t77;
-    float t84 = FMA(t11, t74 * (t69 * t78), t83 + FMA(t9, t77, FMA(t4, t77, -t83)));
-    float t85 = t2 ? t84 : t6;
-    float t86 = t2 ? t69 : t6;
-    float t87 = FMA(t85, grad_var, t86 * grad_mean);
-    *out_grad_mean = t82;
-    *out_grad_var = t87;
+    float t30 = FMA(t23, -0.69314575f, t20);
+    _Bool t31 = t15 < 0.0f;
+    float t32 = -t17;
+    float t33 = t31 ? t32 : t17;
+    float t34 = -t33;
+    float t35 = t19 ? 0.0f : t34;
+    float t36 = t30 + FMA(t23, -1.4286068e-6f, t35);
+    float t37 = t21 ? 1.0f : t26;
+    float t38 = t21 ? 1.0f : t27;
+    float t39 = t21 ? t26 : 1.0f;
+    float t40 = t21 ? 1.0f : t28;
+    float t41 = t21 ? t27 : 1.0f;
+    float t42 = t21 ? 1.0f : t29;
+    float t43 = t21 ? t28 : 1.0f;
+    float t44 = t21 ? t29 : 1.0f;
+    float t45 = t37 * t39;
+    float t46 = t38 * t41;
+    float t47 = t40 * t43;
+    float t48 = t42 * t44;
+    float t49 = 1.0f + FMA(POLY4(t36, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t36 * t36,
+        t36);
+    float t50 = t19 ? 0.0f : t49;
+    float t51 = t29 * (t28 * (t27 * (t50 * t26)));
+    float t52 = t12 * t25;
+    float t53 = 1.0f + t51;
+    float t54 = 1.0f / t53;
+    float t55 = -t54;
+    float t56 = t54 * FMA(t51 - (t53 - 1.0f), t55, FMA(t53, t55, 1.0f));
+    float t57 = t50 * t54;
+    float t58 = FMA(t50, t56, FMA(t50, t54, -t57));
+    float t59 = t21 ? t54 : t57;
+    float t60 = t21 ? t57 : t54;
+    float t61 = t43 * (t41 * (t60 * t39));
+    float t62 = t12 * t59;
+    float t63 = t59 * t52;
+    float t64 = t60 * t63;
+    float t65 = t21 ? t56 : t58;
+    float t66 = t21 ? t58 : t56;
+    float t67 = t42 * (t40 * (t38 * (t37 * (t59 + t65))));
+    float t68 = t43 * (t41 * (t66 * t39));
+    float t69 = t48 * (t47 * (t46 * (t45 * ((t60 + t66) * (t62 + FMA(t12, t65, FMA(t14, t59, FMA(t12, t59,
+        -t62))))))));
+    float t70 = t48 * (t47 * (t46 * (t45 * (t64 + FMA(t60, FMA(t59, FMA(t14, t25, FMA(t12, t25, -t52)), FMA(t65, t52,
+        FMA(t59, t52, -t63))), FMA(t66, t63, FMA(t60, t63, -t64)))))));
+    float t71 = t44 * t61;
+    float t72 = t44 * t68;
+    float t73 = t67 * t67;
+    float t74 = t67 * (-2.0f);
+    float t75 = FMA(t44, t61 + t68, -t67);
+    float t76 = t71 * t73;
+    float t77 = t71 * t74;
+    float t78 = ((t71 + t72) * (t76 + FMA(t71, FMA(t67, t67, -t73), FMA(t72, t73, FMA(t71, t73, -t76))))) * (t4 + t9);
+    float t79 = t77 + FMA(t72, t74, FMA(t71, t74, -t77));
+    float t80 = (t75 * (t69 * t79)) * t11;
+    float t81 = t2 ? t80 : t6;
+    float t82 = t2 ? t69 : t6;
+    float t83 = FMA(t81, grad_var, t82 * grad_mean);
+    float t84 = t4 * t78;
+    float t85 = FMA(t11, t75 * (t70 * t79), t84 + FMA(t9, t78, FMA(t4, t78, -t84)));
+    float t86 = t2 ? t85 : t6;
+    float t87 = t2 ? t70 : t6;
+    float t88 = FMA(t86, grad_var, t87 * grad_mean);
+    *out_grad_mean = t83;
+    *out_grad_var = t88;
 }
 
 void logistic_transform_practical_backward(

@@ -45,9 +45,9 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
-        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
     return y;
 }
 
@@ -73,12 +73,12 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0x1.e22231e243c2ap-4) NEXT(-0x1.c60dfe9295708p-2) NEXT(0x1.e9c562ee723bp-1) NEXT(-0x1.42be6417d63f7p0)
-        NEXT(0x1.ed6eaf330eaf3p-1) NEXT(-0x1.32d4eefd89f5cp-2) NEXT(-0x1.3601aeebed7b1p-4) NEXT(-0x1.635b1277e35dap-8)
-        NEXT(0x1.7289ede87476ep-4) NEXT(0x1.109dfe3f4c84fp-5) NEXT(-0x1.221df81e68f76p-4) NEXT(-0x1.bc8f6513df199p-5)
-        NEXT(0x1.505dbaf55c934p-5) NEXT(0x1.306e8749ea37cp-4) NEXT(0x1.6bfd74f9811ccp-8) NEXT(-0x1.385471811991dp-4)
-        NEXT(-0x1.370c4248c30bbp-4) NEXT(0x1.71bfebd0a3423p-7) NEXT(0x1.dc7cfa4c17d15p-4) NEXT(0x1.5f718d557533p-3)
-        NEXT(0x1.46d3d78e809dbp-3) NEXT(0x1.b5a96b5a329d4p-4) NEXT(0x1.a04ba48d9d27cp-5) NEXT(0x1.d0fb6385ac0e4p-7)
+    NEXT(0.117708392008567) NEXT(-0.44341275949169345) NEXT(0.9565840641090428) NEXT(-1.2607176359363146)
+        NEXT(0.9637350797487144) NEXT(-0.2996404020545833) NEXT(-0.07568519905802763) NEXT(-0.005422298439851281)
+        NEXT(0.09046357090781296) NEXT(0.033278462006265934) NEXT(-0.0708293621196939) NEXT(-0.05426759473536719)
+        NEXT(0.04106031909295141) NEXT(0.07432415816459853) NEXT(0x1.6bfd74f9811ccp-8) NEXT(-0.07625240647903238)
+        NEXT(-0.07593942539478153) NEXT(0.011283865112341534) NEXT(0.11633012554510842) NEXT(0.17160330216452158)
+        NEXT(0.15958374408371764) NEXT(0.10685102400308405) NEXT(0.05081731929104635) NEXT(0.01419012412529281)
     return y;
 }
 
@@ -104,8 +104,8 @@ static void maximum_exact_float64_forward_block(const double *const *in, const d
         double t12 = (38.5 < t11) ? 38.5 : t11;
         double t13 = exp64((t12 * t12) * (-0.5));
         double t14 = 1.0 / (FMA(t12, 0.25, 1.0));
-        double t15 = (t14 * (t14 * (t14 * (polynomial0(-0x1.c49ef81823d75p-7, t14 - 0.25))))) * 2.0;
-        double t16 = (1.0 / (FMA(t12, t12, 1.0))) * (FMA(t15, -t12, 0x1.9884533d43651p-2));
+        double t15 = (t14 * (t14 * (t14 * (polynomial0(-0.013812895908158688, t14 - 0.25))))) * 2.0;
+        double t16 = (1.0 / (FMA(t12, t12, 1.0))) * (FMA(t15, -t12, 0.3989422804014327));
         double t17 = t13 * t16;
         double t18 = t0 ? mean2[i] : mean1[i];
         double t19 = t0 ? var2[i] : var1[i];
@@ -150,14 +150,14 @@ static void maximum_exact_float64_backward_block(const double *const *in, const 
         double t14 = (38.5 < t13) ? 38.5 : t13;
         double t15 = exp64((t14 * t14) * (-0.5));
         double t16 = 1.0 / (FMA(t14, 0.25, 1.0));
-        double t17 = (t16 * (t16 * (t16 * (polynomial0(-0x1.c49ef81823d75p-7, t16 - 0.25))))) * 2.0;
-        double t18 = (1.0 / (FMA(t14, t14, 1.0))) * (FMA(t17, -t14, 0x1.9884533d43651p-2));
+        double t17 = (t16 * (t16 * (t16 * (polynomial0(-0.013812895908158688, t16 - 0.25))))) * 2.0;
+        double t18 = (1.0 / (FMA(t14, t14, 1.0))) * (FMA(t17, -t14, 0.3989422804014327));
         double t19 = FMA(t14, t18, t17);
         double t20 = t15 * t18;
         double t21 = t15 * t19;
         double t22 = 1.0 - t21;
         double t23 = t0 ? t21 : t22;
-        double t24 = t9 * (t15 * 0x1.9884533d43651p-3);
+        double t24 = t9 * (t15 * 0.19947114020071635);
         double t25 = t0 ? t22 : t21;
         double t26 = t0 ? var2[i] : var1[i];
         double t27 = t0 ? var1[i] : var2[i];

@@ -44,9 +44,9 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
-        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
     return y;
 }
 
@@ -72,12 +72,12 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0x1.e22231e243c2ap-4) NEXT(-0x1.c60dfe9295708p-2) NEXT(0x1.e9c562ee723bp-1) NEXT(-0x1.42be6417d63f7p0)
-        NEXT(0x1.ed6eaf330eaf3p-1) NEXT(-0x1.32d4eefd89f5cp-2) NEXT(-0x1.3601aeebed7b1p-4) NEXT(-0x1.635b1277e35dap-8)
-        NEXT(0x1.7289ede87476ep-4) NEXT(0x1.109dfe3f4c84fp-5) NEXT(-0x1.221df81e68f76p-4) NEXT(-0x1.bc8f6513df199p-5)
-        NEXT(0x1.505dbaf55c934p-5) NEXT(0x1.306e8749ea37cp-4) NEXT(0x1.6bfd74f9811ccp-8) NEXT(-0x1.385471811991dp-4)
-        NEXT(-0x1.370c4248c30bbp-4) NEXT(0x1.71bfebd0a3423p-7) NEXT(0x1.dc7cfa4c17d15p-4) NEXT(0x1.5f718d557533p-3)
-        NEXT(0x1.46d3d78e809dbp-3) NEXT(0x1.b5a96b5a329d4p-4) NEXT(0x1.a04ba48d9d27cp-5) NEXT(0x1.d0fb6385ac0e4p-7)
+    NEXT(0.117708392008567) NEXT(-0.44341275949169345) NEXT(0.9565840641090428) NEXT(-1.2607176359363146)
+        NEXT(0.9637350797487144) NEXT(-0.2996404020545833) NEXT(-0.07568519905802763) NEXT(-0.005422298439851281)
+        NEXT(0.09046357090781296) NEXT(0.033278462006265934) NEXT(-0.0708293621196939) NEXT(-0.05426759473536719)
+        NEXT(0.04106031909295141) NEXT(0.07432415816459853) NEXT(0x1.6bfd74f9811ccp-8) NEXT(-0.07625240647903238)
+        NEXT(-0.07593942539478153) NEXT(0.011283865112341534) NEXT(0.11633012554510842) NEXT(0.17160330216452158)
+        NEXT(0.15958374408371764) NEXT(0.10685102400308405) NEXT(0.05081731929104635) NEXT(0.01419012412529281)
     return y;
 }
 
@@ -109,8 +109,8 @@ static void maximum_correlated_exact_float64_forward_block(const double *const *
         double t17 = (38.5 < t16) ? 38.5 : t16;
         double t18 = exp64((t17 * t17) * (-0.5));
         double t19 = 1.0 / (FMA(t17, 0.25, 1.0));
-        double t20 = (t19 * (t19 * (t19 * (polynomial0(-0x1.c49ef81823d75p-7, t19 - 0.25))))) * 2.0;
-        double t21 = (1.0 / (FMA(t17, t17, 1.0))) * (FMA(t20, -t17, 0x1.9884533d43651p-2));
+        double t20 = (t19 * (t19 * (t19 * (polynomial0(-0.013812895908158688, t19 - 0.25))))) * 2.0;
+        double t21 = (1.0 / (FMA(t17, t17, 1.0))) * (FMA(t20, -t17, 0.3989422804014327));
         double t22 = t18 * t21;
         double t23 = t0 ? mean2[i] : mean1[i];
         double t24 = t0 ? var2[i] : var1[i];
@@ -164,15 +164,15 @@ static void maximum_correlated_exact_float64_backward_block(const double *const 
         double t21 = (38.5 < t20) ? 38.5 : t20;
         double t22 = exp64((t21 * t21) * (-0.5));
         double t23 = 1.0 / (FMA(t21, 0.25, 1.0));
-        double t24 = (t23 * (t23 * (t23 * (polynomial0(-0x1.c49ef81823d75p-7, t23 - 0.25))))) * 2.0;
-        double t25 = (1.0 / (FMA(t21, t21, 1.0))) * (FMA(t24, -t21, 0x1.9884533d43651p-2));
+        double t24 = (t23 * (t23 * (t23 * (polynomial0(-0.013812895908158688, t23 - 0.25))))) * 2.0;
+        double t25 = (1.0 / (FMA(t21, t21, 1.0))) * (FMA(t24, -t21, 0.3989422804014327));
         double t26 = FMA(t21, t25, t24);
         double t27 = t22 * t25;
         double t28 = t22 * t26;
         double t29 = t21 + t27;
         double t30 = 1.0 - t28;
         double t31 = t0 ? t28 : t30;
-        double t32 = t16 * (t22 * 0x1.9884533d43651p-3);
+        double t32 = t16 * (t22 * 0.19947114020071635);
         double t33 = t0 ? t30 : t28;
         double t34 = t0 ? t9 : t8;
         double t35 = t0 ? t8 : t9;
@@ -194,7 +194,7 @@ static void maximum_correlated_exact_float64_backward_block(const double *const 
             grad_var[i] * t44);
         out_grad_var2[i] = FMA(grad_mean[i], t32,
             grad_var[i] * t45);
-        out_grad_cov[i] = FMA(grad_mean[i], (t16 * (t22 * (-0x1.9884533d43651p-2))),
+        out_grad_cov[i] = FMA(grad_mean[i], (t16 * (t22 * (-0.3989422804014327))),
             grad_var[i] * (t22 * ((FMA(t25, t29, t40)) * 2.0)));
     }
 }

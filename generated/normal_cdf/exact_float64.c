@@ -45,9 +45,9 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
-        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
     return y;
 }
 
@@ -73,32 +73,32 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0x1.56f66985b2f27p-7) NEXT(-0x1.99fe8c7ad9f68p-6) NEXT(0x1.cacee8f974928p-6) NEXT(-0x1.f7028ff2f28e1p-8)
-        NEXT(-0x1.9d0fddf59224ap-7) NEXT(0x1.5ef483507f79p-8) NEXT(0x1.457309104eb5bp-7) NEXT(-0x1.1ae8a7bbb64fp-10)
-        NEXT(-0x1.662bea0e1e9bp-7) NEXT(-0x1.053e6e228b9bfp-8) NEXT(0x1.6bbc47b578b6fp-7) NEXT(0x1.a0aab977a21efp-7)
-        NEXT(-0x1.643f3dec15da1p-8) NEXT(-0x1.9cb109f67a87ep-6) NEXT(-0x1.550fd766481f1p-6) NEXT(0x1.2df7873de195bp-6)
-        NEXT(0x1.4a9f31bbd6437p-4) NEXT(0x1.21dbca33ef2ap-3) NEXT(0x1.6fa9ad6f60318p-3) NEXT(0x1.7d99fbc7fd0d9p-3)
-        NEXT(0x1.5547ed57324c4p-3) NEXT(0x1.0e7dcd1d93192p-3)
+    NEXT(0.010466386341611745) NEXT(-0.025024068057433096) NEXT(0.028003432764145547) NEXT(-0.007675323623468539)
+        NEXT(-0.01260565126280357) NEXT(0x1.5ef483507f79p-8) NEXT(0.009931926179538022) NEXT(-0.001079211461663395)
+        NEXT(-0.01093052795862523) NEXT(-0.003986265076078187) NEXT(0.011100325597856757) NEXT(0.012715664444173462)
+        NEXT(-0.005435898416258495) NEXT(-0.0251886937420882) NEXT(-0.02081676516638881) NEXT(0.018430597373958118)
+        NEXT(0.08071822573892083) NEXT(0.14153249712935168) NEXT(0.17952285286084968) NEXT(0.1863288565069812)
+        NEXT(0.1666410963282826) NEXT(0.13207588430885814)
     return y;
 }
 
 static const double table16[16][2] = {
-    {0x1.5b4f66ca1e083p-8, 0x1.1b35de667ee1cp-8},
-    {0x1.c60a99e906503p-6, 0x1.44a9f59f94b64p-7},
-    {0x1.132ff2bac6df4p-4, 0x1.f04507217eef8p-7},
-    {0x1.f4ee8896e3652p-4, 0x1.44fb594530ae1p-6},
-    {0x1.874b732542e9p-3, 0x1.8615efd48398ep-6},
-    {0x1.157ed32de2c46p-2, 0x1.b91774b2ee4dcp-6},
-    {0x1.6fd1a8cdee642p-2, 0x1.dc27da6e7d058p-6},
-    {0x1.cf5a853312acp-2, 0x1.ee02a8af9b1bep-6},
-    {0x1.1852bd6676a9fp-1, 0x1.ee02a8af9b1bep-6},
-    {0x1.48172b9908cdep-1, 0x1.dc27da6e7d058p-6},
-    {0x1.754096690e9dcp-1, 0x1.b91774b2ee4dcp-6},
-    {0x1.9e2d2336af45bp-1, 0x1.8615efd48398ep-6},
-    {0x1.c1622eed23935p-1, 0x1.44fb594530ae1p-6},
-    {0x1.dd9a01a8a7241p-1, 0x1.f04507217eef8p-7},
-    {0x1.f1cfab30b7cd7p-1, 0x1.44a9f59f94b64p-7},
-    {0x1.fd4961326bc3ep-1, 0x1.1b35de667ee1cp-8},
+    {0.005299532504175033, 0.004321448132482721},
+    {0.02771248846338371, 0.00990795605972545},
+    {0.06718439880608412, 0.015144947511536597},
+    {0.12229779582249847, 0.019835316827775954},
+    {0.19106187779867811, 0.02380894108687808},
+    {0.27099161117138626, 0.02692209621793472},
+    {0.35919822461037054, 0.029062236129860558},
+    {0.45249374508118123, 0.03015200112570126},
+    {0.5475062549188187, 0.03015200112570126},
+    {0.6408017753896293, 0.029062236129860558},
+    {0.7290083888286136, 0.02692209621793472},
+    {0.8089381222013218, 0.02380894108687808},
+    {0.8777022041775014, 0.019835316827775954},
+    {0.9328156011939158, 0.015144947511536597},
+    {0.9722875115366162, 0.00990795605972545},
+    {0.9947004674958249, 0.004321448132482721},
 };
 
 static void normal_cdf_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
@@ -127,7 +127,7 @@ static void normal_cdf_exact_float64_forward_block(const double *const *in, cons
         double t15 = -t5;
         double t16 = t10 ? t15 : t5;
         double t17 = 1.0 / (FMA(t16, 0.25, 1.0));
-        double t18 = t14 * (t17 * (polynomial0(-0x1.d295e88846ca8p-10, t17 - 0.25)));
+        double t18 = t14 * (t17 * (polynomial0(-0.0017798827339621601, t17 - 0.25)));
         double t19 = 1.0 - t18;
         double t20 = t10 ? t18 : t19;
         double t21 = s[3][i] ? 1.0 : var[i];
@@ -189,7 +189,7 @@ static void normal_cdf_exact_float64_backward_block(const double *const *in, con
         double t13 = t12 ? (-745.0) : s[1][i];
         double t14 = exp64(t13);
         double t15 = t12 ? 0.0 : t14;
-        double t16 = t15 * 0x1.9884533d43651p-2;
+        double t16 = t15 * 0.3989422804014327;
         double t17 = s[5][i] ? 1.0 : var[i];
         s[6][i] = SQRT(t17);
         double t19 = s[4][i] * t16;
@@ -203,7 +203,7 @@ static void normal_cdf_exact_float64_backward_block(const double *const *in, con
         double t27 = t26 ? (-745.0) : t25;
         double t28 = exp64(t27);
         double t29 = t26 ? 0.0 : t28;
-        s[8][i] = ((1.0 / t24) * t29) * ((t8 * (t8 * t8)) * 0x1.45f306dc9c883p-2);
+        s[8][i] = ((1.0 / t24) * t29) * ((t8 * (t8 * t8)) * 0.3183098861837907);
     }
     for (int k = 0; k < 16; ++k) {
         const double *c = table16[k];

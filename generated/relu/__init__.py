@@ -13,4 +13,5 @@ relu = Op(
     variants=("exact", "tight", "fitted", "identity_delta", "logistic_input"),
     default="exact",
     doc="Rectified linear unit max(x, 0).",
+    float64={"tight": "exact"},
 )

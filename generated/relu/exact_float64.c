@@ -44,9 +44,9 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
-        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
     return y;
 }
 
@@ -72,12 +72,12 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0x1.e22231e243c2ap-4) NEXT(-0x1.c60dfe9295708p-2) NEXT(0x1.e9c562ee723bp-1) NEXT(-0x1.42be6417d63f7p0)
-        NEXT(0x1.ed6eaf330eaf3p-1) NEXT(-0x1.32d4eefd89f5cp-2) NEXT(-0x1.3601aeebed7b1p-4) NEXT(-0x1.635b1277e35dap-8)
-        NEXT(0x1.7289ede87476ep-4) NEXT(0x1.109dfe3f4c84fp-5) NEXT(-0x1.221df81e68f76p-4) NEXT(-0x1.bc8f6513df199p-5)
-        NEXT(0x1.505dbaf55c934p-5) NEXT(0x1.306e8749ea37cp-4) NEXT(0x1.6bfd74f9811ccp-8) NEXT(-0x1.385471811991dp-4)
-        NEXT(-0x1.370c4248c30bbp-4) NEXT(0x1.71bfebd0a3423p-7) NEXT(0x1.dc7cfa4c17d15p-4) NEXT(0x1.5f718d557533p-3)
-        NEXT(0x1.46d3d78e809dbp-3) NEXT(0x1.b5a96b5a329d4p-4) NEXT(0x1.a04ba48d9d27cp-5) NEXT(0x1.d0fb6385ac0e4p-7)
+    NEXT(0.117708392008567) NEXT(-0.44341275949169345) NEXT(0.9565840641090428) NEXT(-1.2607176359363146)
+        NEXT(0.9637350797487144) NEXT(-0.2996404020545833) NEXT(-0.07568519905802763) NEXT(-0.005422298439851281)
+        NEXT(0.09046357090781296) NEXT(0.033278462006265934) NEXT(-0.0708293621196939) NEXT(-0.05426759473536719)
+        NEXT(0.04106031909295141) NEXT(0.07432415816459853) NEXT(0x1.6bfd74f9811ccp-8) NEXT(-0.07625240647903238)
+        NEXT(-0.07593942539478153) NEXT(0.011283865112341534) NEXT(0.11633012554510842) NEXT(0.17160330216452158)
+        NEXT(0.15958374408371764) NEXT(0.10685102400308405) NEXT(0.05081731929104635) NEXT(0.01419012412529281)
     return y;
 }
 
@@ -100,8 +100,8 @@ static void relu_exact_float64_forward_block(const double *const *in, const doub
         double t9 = exp64(-0.5 * t8 * t8);
         double t10 = t2 ? 0.0 : t6;
         double t11 = 1.0 / (FMA(t8, 0.25, 1.0));
-        double t12 = (polynomial0(-0x1.c49ef81823d75p-7, t11 - 0.25)) * (t11 * (t11 * t11));
-        double t13 = (FMA(t12, -(t8 * 2.0), 0x1.9884533d43651p-2)) * (1.0 / ((t8 * t8) + 1.0));
+        double t12 = (polynomial0(-0.013812895908158688, t11 - 0.25)) * (t11 * (t11 * t11));
+        double t13 = (FMA(t12, -(t8 * 2.0), 0.3989422804014327)) * (1.0 / ((t8 * t8) + 1.0));
         double t14 = t0 ? 0.0 : 1.0;
         double t15 = t9 * (-(t13 * t13));
         double t16 = FMA(t12, 2.0, t15);
@@ -142,9 +142,9 @@ static void relu_exact_float64_backward_block(const double *const *in, const dou
         double t11 = 1.0 / t6;
         double t12 = t2 ? 0.0 : t11;
         double t13 = 1.0 / (FMA(t8, 0.25, 1.0));
-        double t14 = (polynomial0(-0x1.c49ef81823d75p-7, t13 - 0.25)) * (t13 * (t13 * t13));
+        double t14 = (polynomial0(-0.013812895908158688, t13 - 0.25)) * (t13 * (t13 * t13));
         double t15 = t8 * 2.0;
-        double t16 = (FMA(t14, -t15, 0x1.9884533d43651p-2)) * (1.0 / ((t8 * t8) + 1.0));
+        double t16 = (FMA(t14, -t15, 0.3989422804014327)) * (1.0 / ((t8 * t8) + 1.0));
         double t17 = FMA(t8, t16, t14 * 2.0);
         double t18 = -t17;
         double t19 = t0 ? t17 : t18;
@@ -153,13 +153,13 @@ static void relu_exact_float64_backward_block(const double *const *in, const dou
         double t22 = FMA(t16, 2.0, t9 * (-t21));
         double t23 = FMA(t15, t17, t9 * t21);
         double t24 = t0 ? t22 : t23;
-        double t25 = t9 * (-(t16 * 0x1.9884533d43651p-2));
+        double t25 = t9 * (-(t16 * 0.3989422804014327));
         double t26 = t17 + t25;
-        double t27 = (FMA(-t8, 0x1.9884533d43651p-2, t25)) - t17;
+        double t27 = (FMA(-t8, 0.3989422804014327, t25)) - t17;
         double t28 = t0 ? t26 : t27;
         out_grad_mean[i] = FMA(grad_mean[i], ((t9 * t19) + t20),
             grad_var[i] * (t10 * (t9 * t24)));
-        out_grad_var[i] = FMA(grad_mean[i], (t12 * (t9 * 0x1.9884533d43651p-3)),
+        out_grad_var[i] = FMA(grad_mean[i], (t12 * (t9 * 0.19947114020071635)),
             grad_var[i] * (t20 + (t9 * t28)));
     }
 }

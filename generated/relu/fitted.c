@@ -4,8 +4,8 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.5
 //
 // rule digest  39802d7cdaaa7e7eb08806a476886e26036aac03533e2cbb7e243f788f7e7860
-// program      hdddffc9843a5dbf346b8b60414eeb56e2d3b41cc209207954780ca32a981c848
-// operations   relu_fitted_forward 193, relu_fitted_backward 218
+// program      h998b78fde27b716458124970887724579d4b5dfb67542dc03d2d85e40104ccec
+// operations   relu_fitted_forward 195, relu_fitted_backward 220
 //
 // Certificate:
 //   mean 4.47, var 3.57, dmean_dmu 6.02, dmean_dvar 3.05, dvar_dmu 6.49, dvar_dvar 5.49 ulp,
@@ -101,18 +101,18 @@ INLINE void relu_fitted_forward_element(float mean, float var, float *restrict o
     float t41 = t38 * 2.700298f;
     float t42 = 1.0f / t39;  // u = 1/(1 + t/4)
     float t43 = t34 * t40;
-    _Bool t44 = t41 < 0.0f;
-    float t45 = -ABS(t41);
-    _Bool t46 = t45 < (-176.5f);
-    float t47 = t46 ? (-176.5f) : t45;
-    float t48 = FMA(t43, 1.442695f, 12582912.0f);
-    float t49 = -t31;
-    float t50 = t4 ? t49 : t31;
-    float t51 = FMA(t38, 4.6818327e-9f, FMA(t50, 2.700298f, FMA(t38, 2.700298f, -t41)));
-    float t52 = t48 - 12582912.0f;
-    uint32_t t53 = as_bits(t48);
+    float t44 = -ABS(t41);
+    _Bool t45 = t44 < (-176.5f);
+    float t46 = t45 ? (-176.5f) : t44;
+    float t47 = FMA(t43, 1.442695f, 12582912.0f);
+    float t48 = -t31;
+    float t49 = t4 ? t48 : t31;
+    float t50 = FMA(t38, 4.6818327e-9f, FMA(t49, 2.700298f, FMA(t38, 2.700298f, -t41)));
+    _Bool t51 = (t41 + t50) < 0.0f;
+    float t52 = t47 - 12582912.0f;
+    uint32_t t53 = as_bits(t47);
     float t54 = FMA(t52, -0.69314575f, t43) + FMA(t52, -1.4286068e-6f, FMA(t36, -t34, FMA(t34, t40, -t43)));
-    float t55 = FMA(1.442695f, t47, 12582912.0f);
+    float t55 = FMA(1.442695f, t46, 12582912.0f);
     float t56 = -t42;
     float t57 = t55 - 12582912.0f;
     uint32_t t58 = as_bits(t55);
@@ -126,37 +126,38 @@ INLINE void relu_fitted_forward_element(float mean, float var, float *restrict o
         0.023572203f, 0.12800804f, 0.20213471f, 0.21490611f, 0.1734072f, 0.106611654f, 0.04343404f), t42 * t42, (t42 *
         FMA(FMA(t36, 0.25f, FMA(t34, 0.25f, -(t39 - 1.0f))), t56, FMA(t39, t56, 1.0f))) * (t42 * POLY3(t42, 3.1134384f,
         -1.915083f, 0.77936274f, -0.008552464f)));
-    float t65 = FMA(-0.69314575f, t57, t47);
-    float t66 = -t51;
-    float t67 = t44 ? t66 : t51;
-    float t68 = -t67;
-    float t69 = t46 ? 0.0f : t68;
-    float t70 = t65 + FMA(-1.4286068e-6f, t57, t69);
-    float t71 = t4 ? 0.0f : 1.0f;
-    float t72 = as_float((127u + ((uint32_t)((int32_t)(t53 + 1u) >> 1u))) << 23u);
-    float t73 = as_float((((uint32_t)((int32_t)t53 >> 1u)) + 127u) << 23u);
-    float t74 = t0 ? 256.0f : 1.0f;
-    float t75 = t1 ? 3.5527137e-15f : t74;
-    float t76 = t75 * (t21 + t27);
-    float t77 = t2 ? 0.0f : t76;
-    float t78 = FMA(t3, t71, t72 * (t73 * (t77 * FMA(t64, FMA(POLY4(t54, 0.0013814222f, 0.008368899f, 0.041668404f,
+    float t65 = FMA(-0.69314575f, t57, t46);
+    _Bool t66 = t41 < 0.0f;
+    float t67 = -t50;
+    float t68 = t66 ? t67 : t50;
+    float t69 = -t68;
+    float t70 = t45 ? 0.0f : t69;
+    float t71 = t65 + FMA(-1.4286068e-6f, t57, t70);
+    float t72 = t4 ? 0.0f : 1.0f;
+    float t73 = as_float((127u + ((uint32_t)((int32_t)(t53 + 1u) >> 1u))) << 23u);
+    float t74 = as_float((((uint32_t)((int32_t)t53 >> 1u)) + 127u) << 23u);
+    float t75 = t0 ? 256.0f : 1.0f;
+    float t76 = t1 ? 3.5527137e-15f : t75;
+    float t77 = t76 * (t21 + t27);
+    float t78 = t2 ? 0.0f : t77;
+    float t79 = FMA(t3, t72, t73 * (t74 * (t78 * FMA(t64, FMA(POLY4(t54, 0.0013814222f, 0.008368899f, 0.041668404f,
         0.1666652f, 0.49999994f), t54 * t54, t54), t64))));
-    float t79 = 1.0f + FMA(POLY4(t70, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t70 * t70,
-        t70);
-    float t80 = t46 ? 0.0f : t79;
-    float t81 = 1.0f / (1.0f + (t62 * (t61 * (t60 * (t80 * t59)))));
-    float t82 = t44 ? t62 : 1.0f;
-    float t83 = t44 ? t61 : 1.0f;
-    float t84 = t44 ? t60 : 1.0f;
-    float t85 = t80 * t81;
-    float t86 = t44 ? t85 : t81;
-    float t87 = t44 ? t59 : 1.0f;
-    float t88 = t82 * (t83 * (t84 * (t86 * (var * t87))));
-    float t89 = t5 ? 1.0f : var;
-    float t90 = SQRT(t89);
-    float t91 = t5 ? t88 : t90;
-    *out_mean = t78;
-    *out_var = t91;
+    float t80 = 1.0f + FMA(POLY4(t71, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t71 * t71,
+        t71);
+    float t81 = t45 ? 0.0f : t80;
+    float t82 = 1.0f / (1.0f + (t62 * (t61 * (t60 * (t81 * t59)))));
+    float t83 = t51 ? t62 : 1.0f;
+    float t84 = t51 ? t61 : 1.0f;
+    float t85 = t51 ? t60 : 1.0f;
+    float t86 = t81 * t82;
+    float t87 = t51 ? t86 : t82;
+    float t88 = t51 ? t59 : 1.0f;
+    float t89 = t83 * (t84 * (t85 * (t87 * (var * t88))));
+    float t90 = t5 ? 1.0f : var;
+    float t91 = SQRT(t90);
+    float t92 = t5 ? t89 : t91;
+    *out_mean = t79;
+    *out_var = t92;
 }
 
 void relu_fitted_forward(
@@ -221,77 +222,78 @@ INLINE void relu_fitted_backward_element(
     float t41 = t4 ? t40 : t32;  // mean/sigma
     float t42 = 2.700298f * t41;
     float t43 = t37 * (-0.5f);
-    _Bool t44 = t42 < 0.0f;
-    float t45 = -ABS(t42);
-    float t46 = t37 * t43;
-    _Bool t47 = t45 < (-176.5f);
-    float t48 = t47 ? (-176.5f) : t45;
-    float t49 = 1.0f / FMA(0.25f, t37 + t39, 1.0f);  // u = 1/(1 + t/4)
-    float t50 = FMA(t46, 1.442695f, 12582912.0f);
-    float t51 = -t34;
-    float t52 = t4 ? t51 : t34;
-    float t53 = FMA(2.700298f, t52, FMA(4.6818327e-9f, t41, FMA(2.700298f, t41, -t42)));
-    float t54 = FMA(1.442695f, t48, 12582912.0f);
-    float t55 = t50 - 12582912.0f;
-    uint32_t t56 = as_bits(t50);
-    float t57 = FMA(t55, -0.69314575f, t46) + FMA(t55, -1.4286068e-6f, FMA(t39, -t37, FMA(t37, t43, -t46)));
+    float t44 = -ABS(t42);
+    float t45 = t37 * t43;
+    _Bool t46 = t44 < (-176.5f);
+    float t47 = t46 ? (-176.5f) : t44;
+    float t48 = 1.0f / FMA(0.25f, t37 + t39, 1.0f);  // u = 1/(1 + t/4)
+    float t49 = FMA(t45, 1.442695f, 12582912.0f);
+    float t50 = -t34;
+    float t51 = t4 ? t50 : t34;
+    float t52 = FMA(2.700298f, t51, FMA(4.6818327e-9f, t41, FMA(2.700298f, t41, -t42)));
+    _Bool t53 = (t42 + t52) < 0.0f;
+    float t54 = FMA(1.442695f, t47, 12582912.0f);
+    float t55 = t49 - 12582912.0f;
+    uint32_t t56 = as_bits(t49);
+    float t57 = FMA(t55, -0.69314575f, t45) + FMA(t55, -1.4286068e-6f, FMA(t39, -t37, FMA(t37, t43, -t45)));
     float t58 = as_float((((uint32_t)((int32_t)t56 >> 1u)) + 127u) << 23u);
     float t59 = as_float((127u + ((uint32_t)((int32_t)(t56 + 1u) >> 1u))) << 23u);
     float t60 = t54 - 12582912.0f;
     uint32_t t61 = as_bits(t54);
-    float t62 = FMA(-0.69314575f, t60, t48);
-    float t63 = -t53;
-    float t64 = t44 ? t63 : t53;
-    float t65 = -t64;
-    float t66 = t47 ? 0.0f : t65;
-    float t67 = t62 + FMA(-1.4286068e-6f, t60, t66);
-    float t68 = as_float((127u + ((uint32_t)((int32_t)t61 >> 2u))) << 23u);
-    float t69 = as_float((127u + ((uint32_t)((int32_t)(1u + t61) >> 2u))) << 23u);
-    float t70 = as_float((127u + ((uint32_t)((int32_t)(t61 + 2u) >> 2u))) << 23u);
-    float t71 = as_float((127u + ((uint32_t)((int32_t)(t61 + 3u) >> 2u))) << 23u);
-    float t72 = t44 ? t68 : 1.0f;
-    float t73 = t44 ? 1.0f : t68;
-    float t74 = t73 * t72;
-    float t75 = t44 ? t69 : 1.0f;
-    float t76 = t44 ? 1.0f : t69;
-    float t77 = t76 * t75;
-    float t78 = t44 ? t70 : 1.0f;
-    float t79 = t44 ? 1.0f : t70;
-    float t80 = t79 * t78;
-    float t81 = t44 ? t71 : 1.0f;
-    float t82 = t44 ? 1.0f : t71;
-    float t83 = t82 * t81;
-    float t84 = FMA(POLY4(t57, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t57 * t57, t57);
-    float t85 = 1.0f + FMA(POLY4(t67, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t67 * t67,
-        t67);
-    float t86 = t47 ? 0.0f : t85;
-    float t87 = 1.0f / (1.0f + (t71 * (t70 * (t69 * (t86 * t68)))));
-    float t88 = t86 * t87;
-    float t89 = t49 - 0.25f;
+    float t62 = FMA(-0.69314575f, t60, t47);
+    _Bool t63 = t42 < 0.0f;
+    float t64 = -t52;
+    float t65 = t63 ? t64 : t52;
+    float t66 = -t65;
+    float t67 = t46 ? 0.0f : t66;
+    float t68 = t62 + FMA(-1.4286068e-6f, t60, t67);
+    float t69 = as_float((127u + ((uint32_t)((int32_t)t61 >> 2u))) << 23u);
+    float t70 = as_float((127u + ((uint32_t)((int32_t)(1u + t61) >> 2u))) << 23u);
+    float t71 = as_float((127u + ((uint32_t)((int32_t)(t61 + 2u) >> 2u))) << 23u);
+    float t72 = as_float((127u + ((uint32_t)((int32_t)(t61 + 3u) >> 2u))) << 23u);
+    float t73 = t53 ? t69 : 1.0f;
+    float t74 = t53 ? 1.0f : t69;
+    float t75 = t74 * t73;
+    float t76 = t53 ? t70 : 1.0f;
+    float t77 = t53 ? 1.0f : t70;
+    float t78 = t77 * t76;
+    float t79 = t53 ? t71 : 1.0f;
+    float t80 = t53 ? 1.0f : t71;
+    float t81 = t80 * t79;
+    float t82 = t53 ? t72 : 1.0f;
+    float t83 = t53 ? 1.0f : t72;
+    float t84 = t83 * t82;
+    float t85 = FMA(POLY4(t57, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t57 * t57, t57);
+    float t86 = 1.0f + FMA(POLY4(t68, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t68 * t68,
+        t68);
+    float t87 = t46 ? 0.0f : t86;
+    float t88 = 1.0f / (1.0f + (t72 * (t71 * (t70 * (t87 * t69)))));
+    float t89 = t87 * t88;
+    float t90 = t48 - 0.25f;
     // J_0/sqrt(2 pi)
-    float t90 = t49 * POLY12(t89, 0.006169786f, -0.0339257f, 0.065396704f, -0.038645655f, -0.012648344f, -0.023600329f,
+    float t91 = t48 * POLY12(t90, 0.006169786f, -0.0339257f, 0.065396704f, -0.038645655f, -0.012648344f, -0.023600329f,
         0.018735228f, 0.080717586f, 0.14152955f, 0.179523f, 0.18632886f, 0.1666411f, 0.13207589f);
-    float t91 = -t90;
-    float t92 = t4 ? t90 : t91;
-    float t93 = t44 ? t87 : t88;
-    float t94 = t44 ? t88 : t87;
-    float t95 = t94 * (2.700298f * t93);
-    float t96 = t0 ? 1.0995116e+12f : 1.0f;
-    float t97 = t1 ? 3.5527137e-15f : t96;
-    float t98 = t97 * (t22 + t27);
-    float t99 = t2 ? 0.0f : t98;
-    float t100 = t83 * (t80 * (t77 * (t95 * (t99 * t74))));
-    float t101 = t5 ? t100 : t11;
-    float t102 = t4 ? 0.0f : 1.0f;
-    float t103 = FMA(t101, grad_var, (t102 + (t59 * (FMA(t92, t84, t92) * t58))) * grad_mean);
-    float t104 = FMA(t81, t78 * (t75 * (t94 * t72)), t83 * (t80 * (t77 * (t74 * (t94 * (t93 * ((-1.350149f) * (t41 +
-        t52))))))));
-    float t105 = t5 ? t104 : t11;
-    float t106 = t9 * FMA(t25, -(t25 * t30), t25);
-    float t107 = t2 ? 0.0f : t106;
-    float t108 = FMA(t105, grad_var, (t59 * (t58 * (t107 * FMA(t84, 0.19947115f, 0.19947115f)))) * grad_mean);
-    *out_grad_mean = t103;
-    *out_grad_var = t108;
+    float t92 = -t91;
+    float t93 = t4 ? t91 : t92;
+    float t94 = t53 ? t88 : t89;
+    float t95 = t53 ? t89 : t88;
+    float t96 = t95 * (2.700298f * t94);
+    float t97 = t0 ? 1.0995116e+12f : 1.0f;
+    float t98 = t1 ? 3.5527137e-15f : t97;
+    float t99 = t98 * (t22 + t27);
+    float t100 = t2 ? 0.0f : t99;
+    float t101 = t84 * (t81 * (t78 * (t96 * (t100 * t75))));
+    float t102 = t5 ? t101 : t11;
+    float t103 = t4 ? 0.0f : 1.0f;
+    float t104 = FMA(t102, grad_var, (t103 + (t59 * (FMA(t93, t85, t93) * t58))) * grad_mean);
+    float t105 = FMA(t82, t79 * (t76 * (t95 * t73)), t84 * (t81 * (t78 * (t75 * (t95 * (t94 * ((-1.350149f) * (t41 +
+        t51))))))));
+    float t106 = t5 ? t105 : t11;
+    float t107 = t9 * FMA(t25, -(t25 * t30), t25);
+    float t108 = t2 ? 0.0f : t107;
+    float t109 = FMA(t106, grad_var, (t59 * (t58 * (t108 * FMA(t85, 0.19947115f, 0.19947115f)))) * grad_mean);
+    *out_grad_mean = t104;
+    *out_grad_var = t109;
 }
 
 void relu_fitted_backward(

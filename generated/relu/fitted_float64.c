@@ -44,9 +44,9 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
-        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
     return y;
 }
 
@@ -72,23 +72,23 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0x1.5ae01bdaa6b74p-6) NEXT(-0x1.9a7b66700a864p-4) NEXT(0x1.0924dfd748746p-2) NEXT(-0x1.9a0f27ea4dd88p-2)
-        NEXT(0x1.725930245b559p-2) NEXT(-0x1.2e0e16e0364bdp-3) NEXT(-0x1.341b59cd9d0c8p-6) NEXT(0x1.963a044fa06ddp-8)
-        NEXT(0x1.53d18121c4b09p-5) NEXT(0x1.a8e4c1220f98ap-8) NEXT(-0x1.411e7b1707bd7p-5) NEXT(-0x1.66ebf4c81ae9bp-6)
-        NEXT(0x1.f0bf2f8306cd8p-6) NEXT(0x1.5cfe6ba3c4f9ap-5) NEXT(-0x1.71cf41c034b39p-8) NEXT(-0x1.e953b68df9931p-5)
-        NEXT(-0x1.bc3c14853967ep-5) NEXT(0x1.7b3a3f1f050bp-6) NEXT(0x1.061eff9f13e77p-3) NEXT(0x1.9dfb9c861583p-3)
-        NEXT(0x1.b8209ffc636cp-3) NEXT(0x1.63234d5ae0034p-3) NEXT(0x1.b4ae6c493188ep-4) NEXT(0x1.63cfc8735facp-5)
+    NEXT(0.02117159576537682) NEXT(-0.10021533980094116) NEXT(0.2589297270916301) NEXT(-0.40044844024256365)
+        NEXT(0.3616683504286207) NEXT(-0.1474878108190633) NEXT(-0.018805349062362336) NEXT(0.006198526432514587)
+        NEXT(0.04148173543048556) NEXT(0.006483361388801243) NEXT(-0.03919910470016646) NEXT(-0.02190684227427529)
+        NEXT(0.030319019697441302) NEXT(0.04260178588279402) NEXT(-0.005642846634333059) NEXT(-0.059732300331051376)
+        NEXT(-0.054227867201729105) NEXT(0.0231462112825091) NEXT(0.12798881248680846) NEXT(0.20214006694976794)
+        NEXT(0.21490597714403314) NEXT(0.17340717729166644) NEXT(0.10661165522751245) NEXT(0.04343403959773218)
     return y;
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    NEXT(0x1.c8ed83c1fcba9p-8) NEXT(-0x1.e82dfc5c58abbp-7) NEXT(0x1.5e5b88886687dp-7) NEXT(0x1.7b14e865e7121p-7)
-        NEXT(-0x1.ba134a959db68p-6) NEXT(0x1.984f233023b8fp-7) NEXT(0x1.00f504ac365efp-7) NEXT(-0x1.d3d7d8f166eebp-11)
-        NEXT(-0x1.62b9d28f8efap-7) NEXT(-0x1.07e5a8ca9b247p-8) NEXT(0x1.6bd61364ee69ep-7) NEXT(0x1.a0b4ca2b5203bp-7)
-        NEXT(-0x1.6443959740d6p-8) NEXT(-0x1.9cb1110f4f0f8p-6) NEXT(-0x1.550fd1150c548p-6) NEXT(0x1.2df78704992f9p-6)
-        NEXT(0x1.4a9f31b79c114p-4) NEXT(0x1.21dbca340b92dp-3) NEXT(0x1.6fa9ad6f62c7p-3) NEXT(0x1.7d99fbc7fcf06p-3)
-        NEXT(0x1.5547ed57324b3p-3) NEXT(0x1.0e7dcd1d93192p-3)
+    NEXT(0.006972164790556437) NEXT(-0.014898060057651255) NEXT(0.010692063967145277) NEXT(0.011568654513944456)
+        NEXT(-0.02698213847767353) NEXT(0.012460605794584882) NEXT(0.007841708451837596) NEXT(-0.0008923400002233938)
+        NEXT(-0x1.62b9d28f8efap-7) NEXT(-0.004026750286908304) NEXT(0.011103400678496297) NEXT(0.012716864314498469)
+        NEXT(-0x1.6443959740d6p-8) NEXT(-0.025188700351677945) NEXT(-0.020816759282927394) NEXT(0.018430597165564475)
+        NEXT(0.08071822567740511) NEXT(0.14153249713258145) NEXT(0.17952285286114344) NEXT(0.18632885650696823)
+        NEXT(0.16664109632828214) NEXT(0.13207588430885814)
     return y;
 }
 
@@ -110,8 +110,8 @@ static void relu_fitted_float64_forward_block(const double *const *in, const dou
         double t8 = (38.5 < t7) ? 38.5 : t7;
         double t9 = t2 ? 0.0 : t6;
         double t10 = 1.0 / (FMA(t8, 0.25, 1.0));
-        double t11 = (polynomial0(-0x1.d45a6927d9705p-10, t10 - 0.25)) * (t10 * t10);
-        double t12 = t0 ? 0.0 : 1.0;
+        double t11 = t0 ? 0.0 : 1.0;
+        double t12 = (exp64(-0.5 * t8 * t8)) * ((polynomial0(-0.00178662554568504, t10 - 0.25)) * (t10 * t10));
         double t13 = t2 ? 1.0 : var[i];
         _Bool t14 = t2 & (0.0 < t1);
         double t15 = t14 ? 0x1p100 : t1;
@@ -119,7 +119,7 @@ static void relu_fitted_float64_forward_block(const double *const *in, const dou
         double t17 = (0x1p60 < t16) ? 0x1p60 : t16;
         double t18 = -t17;
         double t19 = t0 ? t18 : t17;
-        double t20 = t19 * 0x1.59a35e0a0ddd6p1;
+        double t20 = t19 * 2.7002980755894255;
         _Bool t21 = t20 < 0.0;
         double t22 = -t20;
         double t23 = t21 ? t22 : t20;
@@ -135,7 +135,7 @@ static void relu_fitted_float64_forward_block(const double *const *in, const dou
         double t33 = t32 ? 1.0 : var[i];
         double t34 = var[i] * t31;
         double t35 = SQRT(t33);
-        out_mean[i] = FMA(t1, t12, t9 * ((exp64(-0.5 * t8 * t8)) * t11));
+        out_mean[i] = FMA(t1, t11, t9 * t12);
         out_var[i] = t32 ? t34 : t35;
     }
 }
@@ -169,7 +169,7 @@ static void relu_fitted_float64_backward_block(const double *const *in, const do
         double t10 = 1.0 / t6;
         double t11 = t2 ? 0.0 : t10;
         double t12 = 1.0 / (FMA(t8, 0.25, 1.0));
-        double t13 = t12 * (polynomial1(-0x1.44af0644c1657p-10, t12 - 0.25));
+        double t13 = t12 * (polynomial1(-0.0012385699821505691, t12 - 0.25));
         double t14 = -t13;
         double t15 = t0 ? t13 : t14;
         double t16 = t0 ? 0.0 : 1.0;
@@ -182,7 +182,7 @@ static void relu_fitted_float64_backward_block(const double *const *in, const do
         double t23 = (0x1p60 < t22) ? 0x1p60 : t22;
         double t24 = -t23;
         double t25 = t0 ? t24 : t23;
-        double t26 = t25 * 0x1.59a35e0a0ddd6p1;
+        double t26 = t25 * 2.7002980755894255;
         _Bool t27 = t26 < 0.0;
         double t28 = -t26;
         double t29 = t27 ? t28 : t26;
@@ -198,13 +198,13 @@ static void relu_fitted_float64_backward_block(const double *const *in, const do
         _Bool t39 = 0.0 <= var[i];
         double t40 = t39 ? 1.0 : var[i];
         double t41 = SQRT(t40);
-        double t42 = t19 * (t38 * (t37 * 0x1.59a35e0a0ddd6p1));
+        double t42 = t19 * (t38 * (t37 * 2.7002980755894255));
         double t43 = t39 ? t42 : t41;
-        double t44 = t38 + (t38 * (t37 * (t25 * (-0x1.59a35e0a0ddd6p0))));
+        double t44 = t38 + (t38 * (t37 * (t25 * (-1.3501490377947127))));
         double t45 = t39 ? t44 : t41;
         out_grad_mean[i] = FMA(grad_mean[i], ((t9 * t15) + t16),
             grad_var[i] * t43);
-        out_grad_var[i] = FMA(grad_mean[i], (t11 * (t9 * 0x1.9884533d43651p-3)),
+        out_grad_var[i] = FMA(grad_mean[i], (t11 * (t9 * 0.19947114020071635)),
             grad_var[i] * t45);
     }
 }

@@ -4,7 +4,7 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.5
 #
 # rule digest  39802d7cdaaa7e7eb08806a476886e26036aac03533e2cbb7e243f788f7e7860
-# operations   relu_fitted_forward 193, relu_fitted_backward 218
+# operations   relu_fitted_forward 195, relu_fitted_backward 220
 #
 # Certificate:
 #   mean 4.47, var 3.57, dmean_dmu 6.02, dmean_dvar 3.05, dvar_dmu 6.49, dvar_dvar 5.49 ulp,
@@ -87,25 +87,25 @@ def relu_fitted_forward(mean, var):
     t38 = t37 * 2.700298
     t39 = (tl.fma(t37, 4.6818327e-9, tl.fma(tl.where(t25, t35 * -1.0, t35), 2.700298, tl.fma(t37, 2.700298, t38 *
         -1.0))))
-    t40 = t38 < 0.0
-    t41 = tl.abs(t38) * -1.0
-    t42 = t41 < (-176.5)
-    t43 = tl.where(t42, -176.5, t41)
-    t44 = tl.fma(1.442695, t43, 12582912.0)
-    t45 = t44 - 12582912.0
-    t46 = (tl.fma(-0.69314575, t45, t43) + tl.fma(-1.4286068e-6, t45, tl.where(t42, 0.0, tl.where(t40, t39 * -1.0, t39)
-        * -1.0)))
-    t47 = (tl.where(t42, 0.0, 1.0 + tl.fma(_polynomial4(t46, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
-        0.49999994), t46 * t46, t46)))
-    t48 = t44.to(tl.int32, bitcast=True)
-    t49 = ((127 + (t48 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t50 = ((127 + ((1 + t48) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t51 = ((127 + ((t48 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t52 = ((127 + ((t48 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t53 = tl.div_rn(1.0, 1.0 + (t52 * (t51 * (t50 * (t47 * t49)))))
+    t40 = tl.abs(t38) * -1.0
+    t41 = t40 < (-176.5)
+    t42 = tl.where(t41, -176.5, t40)
+    t43 = tl.fma(1.442695, t42, 12582912.0)
+    t44 = t43 - 12582912.0
+    t45 = (tl.fma(-0.69314575, t44, t42) + tl.fma(-1.4286068e-6, t44, tl.where(t41, 0.0, tl.where(t38 < 0.0, t39 *
+        -1.0, t39) * -1.0)))
+    t46 = (tl.where(t41, 0.0, 1.0 + tl.fma(_polynomial4(t45, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t45 * t45, t45)))
+    t47 = t43.to(tl.int32, bitcast=True)
+    t48 = ((127 + (t47 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t49 = ((127 + ((1 + t47) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t50 = ((127 + ((t47 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t51 = ((127 + ((t47 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t52 = tl.div_rn(1.0, 1.0 + (t51 * (t50 * (t49 * (t46 * t48)))))
+    t53 = (t38 + t39) < 0.0
     t54 = 0.0 <= var
-    t55 = (tl.where(t54, tl.where(t40, t52, 1.0) * (tl.where(t40, t51, 1.0) * (tl.where(t40, t50, 1.0) * (tl.where(t40,
-        t47 * t53, t53) * (var * tl.where(t40, t49, 1.0))))), tl.sqrt_rn(tl.where(t54, 1.0, var))))
+    t55 = (tl.where(t54, tl.where(t53, t51, 1.0) * (tl.where(t53, t50, 1.0) * (tl.where(t53, t49, 1.0) * (tl.where(t53,
+        t46 * t52, t52) * (var * tl.where(t53, t48, 1.0))))), tl.sqrt_rn(tl.where(t54, 1.0, var))))
     return (t26, t55)
 
 
@@ -168,33 +168,33 @@ def relu_fitted_backward(mean, var, grad_mean, grad_var):
     t40 = tl.where(t37, t35, t35 * -1.0)
     t41 = 2.700298 * t38
     t42 = tl.fma(2.700298, t39, tl.fma(4.6818327e-9, t38, tl.fma(2.700298, t38, t41 * -1.0)))
-    t43 = tl.abs(t41) * -1.0
-    t44 = t41 < 0.0
-    t45 = t43 < (-176.5)
-    t46 = tl.where(t45, -176.5, t43)
+    t43 = (t41 + t42) < 0.0
+    t44 = tl.abs(t41) * -1.0
+    t45 = t44 < (-176.5)
+    t46 = tl.where(t45, -176.5, t44)
     t47 = tl.fma(1.442695, t46, 12582912.0)
     t48 = t47 - 12582912.0
-    t49 = (tl.fma(-0.69314575, t48, t46) + tl.fma(-1.4286068e-6, t48, tl.where(t45, 0.0, tl.where(t44, t42 * -1.0, t42)
-        * -1.0)))
+    t49 = (tl.fma(-0.69314575, t48, t46) + tl.fma(-1.4286068e-6, t48, tl.where(t45, 0.0, tl.where(t41 < 0.0, t42 *
+        -1.0, t42) * -1.0)))
     t50 = t47.to(tl.int32, bitcast=True)
     t51 = ((127 + (t50 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t52 = tl.where(t44, t51, 1.0)
-    t53 = tl.where(t44, 1.0, t51) * t52
+    t52 = tl.where(t43, t51, 1.0)
+    t53 = tl.where(t43, 1.0, t51) * t52
     t54 = ((127 + ((1 + t50) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t55 = tl.where(t44, t54, 1.0)
-    t56 = tl.where(t44, 1.0, t54) * t55
+    t55 = tl.where(t43, t54, 1.0)
+    t56 = tl.where(t43, 1.0, t54) * t55
     t57 = ((127 + ((t50 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
     t58 = ((127 + ((t50 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t59 = tl.where(t44, t58, 1.0)
-    t60 = tl.where(t44, 1.0, t58) * t59
-    t61 = tl.where(t44, t57, 1.0)
-    t62 = tl.where(t44, 1.0, t57) * t61
+    t59 = tl.where(t43, t58, 1.0)
+    t60 = tl.where(t43, 1.0, t58) * t59
+    t61 = tl.where(t43, t57, 1.0)
+    t62 = tl.where(t43, 1.0, t57) * t61
     t63 = (tl.where(t45, 0.0, 1.0 + tl.fma(_polynomial4(t49, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
         0.49999994), t49 * t49, t49)))
     t64 = tl.div_rn(1.0, 1.0 + (t58 * (t57 * (t54 * (t63 * t51)))))
     t65 = t63 * t64
-    t66 = tl.where(t44, t64, t65)
-    t67 = tl.where(t44, t65, t64)
+    t66 = tl.where(t43, t64, t65)
+    t67 = tl.where(t43, t65, t64)
     t68 = 0.0 <= var
     t69 = tl.sqrt_rn(tl.where(t68, 1.0, var))
     t70 = (tl.fma(tl.where(t68, tl.fma(t59, t61 * (t55 * (t67 * t52)), t60 * (t62 * (t56 * (t53 * (t67 * (t66 *

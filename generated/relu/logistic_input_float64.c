@@ -44,9 +44,9 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
-        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
     return y;
 }
 
@@ -72,22 +72,22 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(-0x1.420ad57a2482fp-15) NEXT(0x1.cdc901d66ea04p-16) NEXT(-0x1.77c4e489621p-15) NEXT(0x1.785db3e0ea88fp-14)
-        NEXT(-0x1.2a0a4942bfbfp-13) NEXT(0x1.cfa06ad57e92fp-13) NEXT(-0x1.740d2ebc7d0dbp-12)
-        NEXT(0x1.2c7389980916ep-11) NEXT(-0x1.e6fd3b764e3dcp-11) NEXT(0x1.8d3f9ea900029p-10)
-        NEXT(-0x1.469c504222284p-9) NEXT(0x1.0f11920f15b52p-8) NEXT(-0x1.c72c644b0c89ap-8) NEXT(0x1.83c50b0ca02c7p-7)
-        NEXT(-0x1.50abf6ca7a754p-6) NEXT(0x1.2bec9fba54fafp-5) NEXT(-0x1.1540afd54ca17p-4) NEXT(0x1.0f95b3dc0a10bp-3)
-        NEXT(-0x1.2773a5da90bd5p-2) NEXT(0x1.9f323ecbf984cp-1)
+    NEXT(-3.839043616084313e-05) NEXT(2.752454187214018e-05) NEXT(-0x1.77c4e489621p-15) NEXT(8.973265313608397e-05)
+        NEXT(-0x1.2a0a4942bfbfp-13) NEXT(0x1.cfa06ad57e92fp-13) NEXT(-0.0003548159545794357)
+        NEXT(0.0005730654111216046) NEXT(-0.0009288581630136866) NEXT(0.0015153828228449218)
+        NEXT(-0.002491841122779727) NEXT(0.004136179121892196) NEXT(-0.006945394979128628) NEXT(0.011833792109656639)
+        NEXT(-0.020548811918991675) NEXT(0.036611854523158065) NEXT(-0.06768864331096612) NEXT(0.1326097537542029)
+        NEXT(-0.2885270990993239) NEXT(0.8109302162163288)
     return y;
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    NEXT(-0x1.cac39ffd46536p-18) NEXT(0x1.a937ed2e85cdcp-18) NEXT(-0x1.70792d653e181p-17) NEXT(0x1.646e13165f49cp-16)
-        NEXT(-0x1.300b6660de4a2p-15) NEXT(0x1.03d5892515b9p-14) NEXT(-0x1.c666378916e6fp-14)
-        NEXT(0x1.92970fa38ec46p-13) NEXT(-0x1.69f09e8a52d3cp-12) NEXT(0x1.4b6ed4ed7c69ep-11)
-        NEXT(-0x1.3671e449fc468p-10) NEXT(0x1.2b31a5bcce8b4p-9) NEXT(-0x1.2b3f0dfa50805p-8) NEXT(0x1.3ac043435ebfap-7)
-        NEXT(-0x1.63f0c0a6244d2p-6) NEXT(0x1.c3191ff99996ep-5) NEXT(-0x1.5fd6c9d9c3eebp-3) NEXT(0x1.cb2d180732026p-1)
+    NEXT(-6.83611869802788e-06) NEXT(6.336248857617007e-06) NEXT(-0x1.70792d653e181p-17) NEXT(2.124488227072241e-05)
+        NEXT(-3.624493252280785e-05) NEXT(0x1.03d5892515b9p-14) NEXT(-0x1.c666378916e6fp-14)
+        NEXT(0.0001919699108031433) NEXT(-0.0003451728049596763) NEXT(0.0006321581583376872)
+        NEXT(-0.001184253271727687) NEXT(0x1.2b31a5bcce8b4p-9) NEXT(-0.00456613627676639) NEXT(0.009605439036695518)
+        NEXT(-0.021724880346089055) NEXT(0.05506569142453342) NEXT(-0.171796395261928) NEXT(0.8968284138472924)
     return y;
 }
 
@@ -112,22 +112,22 @@ static void relu_logistic_input_float64_forward_block(const double *const *in, c
         double t11 = t1 ? t10 : t9;
         double t12 = -t11;
         double t13 = t1 ? t12 : t11;
-        double t14 = t13 * 0x1.d05527b6e43d2p0;
+        double t14 = t13 * 1.8137993642342178;
         double t15 = (700.0 < t14) ? 700.0 : t14;
         double t16 = exp64(-t15);
         double t17 = t16 - 0.5;
-        double t18 = polynomial0(0x1.a42182c54853ap-16, t17);
+        double t18 = polynomial0(2.50417531521042e-05, t17);
         double t19 = t3 ? 0.0 : t7;
         double t20 = t0 ? 1.0 : 0.0;
         double t21 = t16 * t18;
         _Bool t22 = 0.0 <= var[i];
         double t23 = t22 ? 1.0 : var[i];
         double t24 = SQRT(t23);
-        double t25 = (mean[i] * t20) + ((t19 * 0x1.1a47c7ee5a514p-1) * t21);
+        double t25 = (mean[i] * t20) + ((t19 * 0.5513288954217921) * t21);
         double t26 = t18 * t21;
-        double t27 = (polynomial1(0x1.1dff1952d3174p-18, t17)) * 2.0;
-        double t28 = var[i] * (1.0 - (t16 * (((t26 + t27) + ((t15 * t18) * 2.0)) * 0x1.37423899a1558p-2)));
-        double t29 = var[i] * (t16 * ((t27 - t26) * 0x1.37423899a1558p-2));
+        double t27 = (polynomial1(4.261679651684401e-06, t17)) * 2.0;
+        double t28 = var[i] * (1.0 - (t16 * (((t26 + t27) + ((t15 * t18) * 2.0)) * 0.3039635509270133)));
+        double t29 = var[i] * (t16 * ((t27 - t26) * 0.3039635509270133));
         double t30 = t0 ? t28 : t29;
         out_mean[i] = t22 ? t25 : t24;
         out_var[i] = t22 ? t30 : t24;
@@ -165,11 +165,11 @@ static void relu_logistic_input_float64_backward_block(const double *const *in, 
         double t12 = t1 ? t11 : t10;
         double t13 = -t12;
         double t14 = t1 ? t13 : t12;
-        double t15 = t14 * 0x1.d05527b6e43d2p0;
+        double t15 = t14 * 1.8137993642342178;
         double t16 = (700.0 < t15) ? 700.0 : t15;
         double t17 = exp64(-t16);
         double t18 = t17 - 0.5;
-        double t19 = polynomial0(0x1.a42182c54853ap-16, t18);
+        double t19 = polynomial0(2.50417531521042e-05, t18);
         double t20 = 1.0 / (t17 + 1.0);
         double t21 = t3 ? 0.0 : t7;
         double t22 = t3 ? 0.0 : t8;
@@ -180,25 +180,24 @@ static void relu_logistic_input_float64_backward_block(const double *const *in, 
         double t27 = t26 ? 1.0 : var[i];
         double t28 = SQRT(t27);
         double t29 = t26 ? t25 : t28;
-        double t30 = t22 * (t17 * ((FMA(t16, t20, t19)) * 0x1.1a47c7ee5a514p-2));
+        double t30 = t22 * (t17 * ((FMA(t16, t20, t19)) * 0.27566444771089604));
         double t31 = t26 ? t30 : t28;
         double t32 = t20 * (t19 * 2.0);
         double t33 = t20 * ((FMA(t17, t19, t16)) * 2.0);
         double t34 = t0 ? t33 : t32;
-        double t35 = (t21 * 0x1.1a47c7ee5a514p-1) * (t17 * t34);
+        double t35 = (t21 * 0.5513288954217921) * (t17 * t34);
         double t36 = t26 ? t35 : t28;
         double t37 = t19 * (t17 * t19);
-        double t38 = (polynomial1(0x1.1dff1952d3174p-18, t18)) * 2.0;
-        double t39 = t16 * 0x1.37423899a1558p-3;
-        double t40 = t17 * (FMA(t33, t39, ((t37 + t38) + ((t16 * t19) * 2.0)) * 0x1.37423899a1558p-2));
-        double t41 = 1.0 - t40;
-        double t42 = t17 * (FMA(t32, t39, (t38 - t37) * 0x1.37423899a1558p-2));
-        double t43 = t0 ? t41 : t42;
-        double t44 = t26 ? t43 : t28;
+        double t38 = (polynomial1(4.261679651684401e-06, t18)) * 2.0;
+        double t39 = t16 * 0.15198177546350666;
+        double t40 = 1.0 - (t17 * (FMA(t33, t39, ((t37 + t38) + ((t16 * t19) * 2.0)) * 0.3039635509270133)));
+        double t41 = t17 * (FMA(t32, t39, (t38 - t37) * 0.3039635509270133));
+        double t42 = t0 ? t40 : t41;
+        double t43 = t26 ? t42 : t28;
         out_grad_mean[i] = FMA(grad_mean[i], t29,
             grad_var[i] * t36);
         out_grad_var[i] = FMA(grad_mean[i], t31,
-            grad_var[i] * t44);
+            grad_var[i] * t43);
     }
 }
 

@@ -43,9 +43,9 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
-        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
     return y;
 }
 
@@ -71,55 +71,55 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0x1.ba3b93ab41fp-8) NEXT(-0x1.d22ea181e8f8dp-7) NEXT(0x1.371ac7619864p-7) NEXT(0x1.a950a69aad06dp-7)
-        NEXT(-0x1.ccd17c3439197p-6) NEXT(0x1.ad5677b96d8ecp-7) NEXT(0x1.f2383385a544cp-8) NEXT(-0x1.b93fb7657b7b2p-11)
-        NEXT(-0x1.62c159cb29618p-7) NEXT(-0x1.081390c93e7c3p-8) NEXT(0x1.6bdbcb5b63e04p-7) NEXT(0x1.a0b49860424dap-7)
-        NEXT(-0x1.6443deb4577c8p-8) NEXT(-0x1.9cb10e63a48d7p-6) NEXT(-0x1.550fd0fc36474p-6) NEXT(0x1.2df786f9ac1ddp-6)
-        NEXT(0x1.4a9f31b7ad3c9p-4) NEXT(0x1.21dbca340db84p-3) NEXT(0x1.6fa9ad6f62b19p-3) NEXT(0x1.7d99fbc7fcef2p-3)
-        NEXT(0x1.5547ed57324b4p-3) NEXT(0x1.0e7dcd1d93192p-3)
+    NEXT(0x1.ba3b93ab41fp-8) NEXT(-0.01422675024134159) NEXT(0x1.371ac7619864p-7) NEXT(0.012979585027416552)
+        NEXT(-0.028126117032017808) NEXT(0.01310234876551105) NEXT(0.007602226809145195) NEXT(-0.0008416154711860995)
+        NEXT(-0.010826271862536749) NEXT(-0.004029486511393845) NEXT(0.011104082389265642) NEXT(0.012716841127728907)
+        NEXT(-0x1.6443deb4577c8p-8) NEXT(-0.025188697864515355) NEXT(-0.020816759192574044) NEXT(0.01843059712581573)
+        NEXT(0.08071822567838106) NEXT(0.14153249713282545) NEXT(0.17952285286113392) NEXT(0.18632885650696768)
+        NEXT(0.16664109632828217) NEXT(0.13207588430885814)
     return y;
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    NEXT(0x1.f31c9ff65e143p-4) NEXT(-0x1.d365654c84c69p-2) NEXT(0x1.f653f01aad0ebp-1) NEXT(-0x1.4a971e560f5eep0)
-        NEXT(0x1.fb091c9c80af3p-1) NEXT(-0x1.4352afa8b84c1p-2) NEXT(-0x1.1aec72997fa9p-4) NEXT(-0x1.cd3b089bf0122p-8)
-        NEXT(0x1.72e8782995d9fp-4) NEXT(0x1.1148721923bdcp-5) NEXT(-0x1.2239787b29fdap-4) NEXT(-0x1.bc8b8959a82dap-5)
-        NEXT(0x1.505f192e86f9cp-5) NEXT(0x1.306e61245100cp-4) NEXT(0x1.6bfd7350c5cdap-8) NEXT(-0x1.385470c9661fap-4)
-        NEXT(-0x1.370c4253b773p-4) NEXT(0x1.71bfebc4a6386p-7) NEXT(0x1.dc7cfa4c3a3b8p-4) NEXT(0x1.5f718d5575e6cp-3)
-        NEXT(0x1.46d3d78e808b7p-3) NEXT(0x1.b5a96b5a329ccp-4) NEXT(0x1.a04ba48d9d27dp-5) NEXT(0x1.d0fb6385ac0e4p-7)
+    NEXT(0.12185347066213574) NEXT(-0.4564414813950806) NEXT(0.9811091454089625) NEXT(-1.2913683853251956)
+        NEXT(0.9903038922351172) NEXT(-0.3157451101997815) NEXT(-0.06907315030546557) NEXT(-0.007037820436323979)
+        NEXT(0.09055373133138865) NEXT(0.033359740112352404) NEXT(-0.07085558951314344) NEXT(-0.05426575494971582)
+        NEXT(0.041060971434688315) NEXT(0.07432401605643707) NEXT(0.005554047253802008) NEXT(-0.07625240380583156)
+        NEXT(-0.07593942555419342) NEXT(0.011283865090534705) NEXT(0.11633012554706468) NEXT(0.1716033021646014)
+        NEXT(0.15958374408370954) NEXT(0.10685102400308394) NEXT(0.05081731929104636) NEXT(0.01419012412529281)
     return y;
 }
 
 static const double table7[7][19] = {
-    {0x1.7fb0aep-1, -0x1.81f0631cd49bap-4, 0x1.eb3793c82da4cp-4, -0x1.124aa2cb8551bp0, 0x1.cdbfe957b79f9p-1,
-     -0x1.e24f3e837ec7ep-2, 0x1.38b7049373aeap0, -0x1.0fc30c1f70f7ap-1, -0x1.789ac853553d4p1, 0x1.21fdab62418e5p2,
-     -0x1.3c53face4593ap-6, -0x1.9d93fa5b8357p-3, -0x1.3ff7b930af669p-4, -0x1.6a60b4ca6d64dp-4, 0x1.82a7902fb2d1ap-1,
-     -0x1.176763195e877p-22, -0x1.276bb242baa7cp-20, 0x1.8604c1800e5f2p-31, 0x1.cfe0e4edcc3f6p-34},
-    {0x1.a04a62p0, -0x1.1a38e337b0ffdp-4, -0x1.604a4ff9c7debp1, 0x1.8ad161fe9392dp1, -0x1.90076b7b30898p0,
-     -0x1.c0b0826f2270ap-1, 0x1.f49bec4851624p0, -0x1.796e73f8bad75p-1, -0x1.b595319ea7f81p1, 0x1.216d676d09ad9p2,
-     -0x1.1c4c153752612p-5, 0x1.e70122fa23c58p-2, -0x1.2a97f7aa2484dp-3, -0x1.f74208464beep-4, 0x1.81e7330810943p-1,
-     -0x1.28769ca2ae32bp-21, 0x1.ae422f668a1edp-21, -0x1.978748cfb8b64p-28, 0x1.e91483fdfa288p-35},
-    {0x1.537028p1, -0x1.48c6ea8102a35p1, -0x1.5aea0a196b398p2, 0x1.6e8389d09a85p1, -0x1.ba13c09478b3dp0,
-     -0x1.97245f78c8afcp0, 0x1.8da89735cf869p1, -0x1.068b219c8d341p0, -0x1.fbd68cdd66dcp1, 0x1.20c1fe08f67bdp2,
-     -0x1.cab6107163db6p-2, 0x1.12a4b080b5b54p-1, -0x1.0f1bc9e89da68p-2, -0x1.5e1061fb90f06p-3, 0x1.8102a5213a55ep-1,
-     -0x1.d329de688f3aap-26, -0x1.0717dc1a51506p-23, -0x1.86d907fc0761cp-29, 0x1.eed708927a4a4p-37},
-    {0x1.ed0aaap1, -0x1.5351a7fa0c756p3, -0x1.365fa24ce6e53p2, 0x1.1009f6305002ep3, -0x1.d0035c5e4ef3cp1,
-     -0x1.740716f435b92p1, 0x1.3c3e75f481f1bp2, -0x1.6dfa66c1f1114p0, -0x1.26474c4390d22p2, 0x1.1ff5f4f0fe60fp2,
-     -0x1.cbf7b8460cbacp0, 0x1.4b12e49867721p0, -0x1.ef6d6c943a3ep-2, -0x1.e7f6cd1047687p-3, 0x1.7ff298e79d491p-1,
-     -0x1.abb1c72a3b54p-21, -0x1.670c43d9f2fe3p-23, -0x1.7cef94ea6a11bp-28, -0x1.f9df2644c05bap-36},
-    {0x1.505fa4p2, -0x1.8df44141a685cp3, -0x1.9cc69b3580c72p1, 0x1.0f23a30e458a1p5, -0x1.7ce473c43e67p3,
-     -0x1.4f4acf6a4d7fp2, 0x1.f5a83c7fa34f8p2, -0x1.ff38a446d3a38p0, -0x1.547f3aa3901b4p2, 0x1.1f029674c0eeep2,
-     -0x1.1b3e94460d4adp1, 0x1.6664f6e3f84bp2, -0x1.bf1939f1c5989p-1, -0x1.54ce9f45dbccap-2, 0x1.7eae1c8b279ecp-1,
-     0x1.4db7763e66ce3p-21, 0x1.3656b08866418p-19, -0x1.e89d709e2cd67p-30, -0x1.850812d1111b1p-34},
-    {0x1.b97ebep2, -0x1.9ce38d30e5e9fp1, -0x1.13d42669523bdp1, 0x1.ea032021f3474p4, -0x1.d31d51fa525bbp3,
-     -0x1.2e114f9046681p3, 0x1.8d84d1ef98f71p3, -0x1.65bf67e82ace3p1, -0x1.893a819e06c16p2, 0x1.1ddfb97d6d543p2,
-     -0x1.40b2b593bdbcp-1, 0x1.504d0081f2b7ap2, -0x1.92d600383acaep0, -0x1.dcfd6fc4c7b51p-2, 0x1.7d2a4d063b2cdp-1,
-     0x1.978414469d9fdp-21, -0x1.819dd0df8123fp-20, 0x1.00e55f62f6aa3p-27, -0x1.0ddbefbac37d2p-34},
-    {0x1.1a3d7p3, -0x1.3a664948b4ec8p0, 0x1.abbf44f7cf949p-1, 0x1.11bfef3c2a68dp3, -0x1.c75d3541ae551p2,
-     -0x1.13dcf9c6c8535p4, 0x1.3be67ab769f46p4, -0x1.f5e93baedbb22p1, -0x1.c51790bb2a708p2, 0x1.1c83584486847p2,
-     -0x1.b3c5a3b136231p-3, 0x1.74deee1a46da3p0, -0x1.6ffc23cadbb64p1, -0x1.4e9abe6b8ec3cp-1, 0x1.7b59cce05684bp-1,
-     0x1.8b3b71c80a35cp-26, -0x1.59677673c61cfp-23, 0x1.84cee143faf5ap-28, -0x1.17b2263785a81p-35},
+    {0x1.7fb0aep-1, -0.09422339168421603, 0.1199260494930538, -1.0714513537289523, 0.9018547935082203,
+     -0.4710054176100086, 1.2215426311483335, -0.530784968221709, -2.9422235876940963, 4.53110775561638,
+     -0.01930713169812146, -0.20194240180755285, -0.07811710681831986, -0.08847113248233392, 0.7551846559739801,
+     -0x1.176763195e877p-22, -0x1.276bb242baa7cp-20, 7.094396598022827e-10, 0x1.cfe0e4edcc3f6p-34},
+    {0x1.a04a62p0, -0.06890190846303308, -2.7522678346283462, 3.084514855675613, -1.5626132179027419,
+     -0.8763466606771726, 1.955504195838679, -0.7371708146214774, -3.41861553427583, 4.522302490694266,
+     -0.0347042478920906, 0.47559027339679494, -0.145797667388765, -0.12286570770515537, 0.7537170359940223,
+     -5.522059790186674e-07, 8.014189745763659e-07, -0x1.978748cfb8b64p-28, 5.560197439985891e-11},
+    {0x1.537028p1, -2.5685704355176093, -5.420534634421436, 2.8633892315456606, -1.7268638956526978,
+     -1.5903987569697042, 3.1067074787852573, -1.0255604750829692, -3.9674850541175317, 4.511840351822625,
+     -0.4479601449210934, 0.5364127308956577, -0.2647544429995947, -0.170929685105982, 0.75197330504049,
+     -0x1.d329de688f3aap-26, -1.225123192426967e-07, -0x1.86d907fc0761cp-29, 1.406419797123884e-11},
+    {0x1.ed0aaap1, -10.603717792869855, -4.849587035274072, 8.501216024742543, -3.625102563904788, -2.906466359370321,
+     4.941312302376697, -1.4296020720949558, -4.598101678831229, 4.499387011857393, -1.7967486544627986,
+     1.2932570335464748, -0.4838158574553386, -0.23826370435647368, 0.7498977453930299, -0x1.abb1c72a3b54p-21,
+     -0x1.670c43d9f2fe3p-23, -0x1.7cef94ea6a11bp-28, -2.875547566429117e-11},
+    {0x1.505fa4p2, -12.436066272948828, -3.224810982822924, 33.89240084790914, -11.90288723305568, -5.238941053210496,
+     7.838393330236833, -1.9969580338398725, -5.320265445451174, 4.48453294183467, -2.212847265439072,
+     5.599912378908968, -0.8732393367416061, -0.33281945098765375, 0.7474221153132112, 6.215956956269845e-07,
+     2.312202983922623e-06, -0x1.e89d709e2cd67p-30, -8.845553045820375e-11},
+    {0x1.b97ebep2, -3.2256943215141543, -2.15491180555952, 30.62576306592787, -14.597329129132836, -9.439613134181174,
+     12.422463386501223, -2.79490374408998, -6.144195942232747, 4.466780064093942, -0.6263634436462482,
+     5.2546998280548625, -1.5735778939513625, -0.46581053389120536, 0.744463355074538, 7.590575784161801e-07,
+     -0x1.819dd0df8123fp-20, 7.47665724291138e-09, -6.135886149708441e-11},
+    {0x1.1a3d7p3, -1.2281232645517992, 0.8354436447623722, 8.554679505835589, -7.115063966886127, -17.241449142927383,
+     19.74376937528657, -3.921180210475897, -7.079563315180856, 4.445516650123017, -0.212779311032834,
+     1.456526643195368, -2.874882196475868, -0.6535243517204274, 0.7409194969034244, 0x1.8b3b71c80a35cp-26,
+     -0x1.59677673c61cfp-23, 5.657902871891293e-09, -0x1.17b2263785a81p-35},
 };
 
 static void relu6_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
@@ -146,8 +146,8 @@ static void relu6_exact_float64_forward_block(const double *const *in, const dou
         double t13 = t10 ? 1406.25 : t12;
         double t14 = exp64(t13 * (-0.5));
         double t15 = 1.0 / (FMA(t11, 0.25, 1.0));
-        s[10][i] = t14 * (t15 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t15 - 0.25)));
-        s[5][i] = t8 * (t14 * 0x1.9884533d43651p-2);
+        s[10][i] = t14 * (t15 * (polynomial0(-0.0012046932669558172, t15 - 0.25)));
+        s[5][i] = t8 * (t14 * 0.3989422804014327);
         double t18 = t8 * t11;
         double t19 = t8 * t8;
         double t20 = s[13][i] ? t1 : 0x1.1a3d7p2;
@@ -169,8 +169,8 @@ static void relu6_exact_float64_forward_block(const double *const *in, const dou
         double t36 = exp64(t35 * (-0.5));
         double t37 = t33 ? 0.0 : t36;
         double t38 = 1.0 / (FMA(t34, 0.25, 1.0));
-        double t39 = t38 * (t38 * (t38 * (polynomial1(-0x1.d83ed7bcbc437p-7, t38 - 0.25))));
-        double t40 = (FMA(t39, -(t34 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t35);
+        double t39 = t38 * (t38 * (t38 * (polynomial1(-0.01441178831143662, t38 - 0.25))));
+        double t40 = (FMA(t39, -(t34 * 2.0), 0.3989422804014327)) / (1.0 + t35);
         double t41 = t26 * (ABS(t27));
         _Bool t42 = t21 | (37.5 < t41);
         double t43 = t42 ? 37.5 : t41;
@@ -178,8 +178,8 @@ static void relu6_exact_float64_forward_block(const double *const *in, const dou
         double t45 = exp64(t44 * (-0.5));
         double t46 = t42 ? 0.0 : t45;
         double t47 = 1.0 / (FMA(t43, 0.25, 1.0));
-        double t48 = t47 * (t47 * (t47 * (polynomial1(-0x1.d83ed7bcbc437p-7, t47 - 0.25))));
-        double t49 = (FMA(t48, -(t43 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t44);
+        double t48 = t47 * (t47 * (t47 * (polynomial1(-0.01441178831143662, t47 - 0.25))));
+        double t49 = (FMA(t48, -(t43 * 2.0), 0.3989422804014327)) / (1.0 + t44);
         double t50 = t24 * (t37 * t40);
         double t51 = t24 * (t46 * t49);
         double t52 = t50 - t51;
@@ -226,8 +226,8 @@ static void relu6_exact_float64_forward_block(const double *const *in, const dou
             double t6 = t3 ? 1406.25 : t5;
             double t7 = exp64(t6 * (-0.5));
             double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t9 = t7 * (t8 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t8 - 0.25)));
-            double t10 = t1 * (t7 * 0x1.9884533d43651p-2);
+            double t9 = t7 * (t8 * (polynomial0(-0.0012046932669558172, t8 - 0.25)));
+            double t10 = t1 * (t7 * 0.3989422804014327);
             double t11 = t1 * t4;
             double t12 = t1 * t1;
             double t13 = t10 * t11;
@@ -248,21 +248,21 @@ static void relu6_exact_float64_forward_block(const double *const *in, const dou
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = FMA(s[3][i], (-0x1.46a8164f08484p-23), FMA(s[2][i], (-0x1.9f831d781c3bcp-27), a[4][i]));
-        double t1 = FMA(s[7][i], (-0x1.e69513338c3eap-9), FMA(s[6][i], (-0x1.40108cd314f58p-14), a[3][i]));
-        double t2 = FMA(s[9][i], (-0x1.0579db987540bp-4), FMA(s[8][i], (-0x1.568dc339dd58dp-5), t1));
-        double t3 = FMA(s[5][i], 0x1.35c4734244893p-35, FMA(s[4][i], 0x1.7eed6efba625bp-29, t0));
-        double t4 = t3 + ((FMA(s[10][i], 0x1.8349c84dababp-1, t2)) * s[11][i]);
-        double t5 = FMA(s[7][i], (-0x1.46a8164f08484p-23), FMA(s[6][i], (-0x1.9f831d781c3bcp-27), a[2][i]));
-        double t6 = FMA(s[2][i], (-0x1.e69513338c3eap-9), FMA(s[12][i], (-0x1.40108cd314f58p-14), a[1][i]));
-        double t7 = FMA(s[4][i], (-0x1.0579db987540bp-4), FMA(s[3][i], (-0x1.568dc339dd58dp-5), t6));
-        double t8 = FMA(s[9][i], 0x1.35c4734244893p-35, FMA(s[8][i], 0x1.7eed6efba625bp-29, t5));
-        double t9 = t8 + ((FMA(s[5][i], 0x1.8349c84dababp-1, t7)) * s[11][i]);
+        double t0 = FMA(s[3][i], (-1.52111328395109e-07), FMA(s[2][i], (-0x1.9f831d781c3bcp-27), a[4][i]));
+        double t1 = FMA(s[7][i], (-0x1.e69513338c3eap-9), FMA(s[6][i], (-7.630935879038064e-05), a[3][i]));
+        double t2 = FMA(s[9][i], (-0.06383691577441668), FMA(s[8][i], (-0.04181564455113138), t1));
+        double t3 = FMA(s[5][i], 3.521647428335723e-11, FMA(s[4][i], 0x1.7eed6efba625bp-29, t0));
+        double t4 = t3 + ((FMA(s[10][i], 0.7564222903073041, t2)) * s[11][i]);
+        double t5 = FMA(s[7][i], (-1.52111328395109e-07), FMA(s[6][i], (-0x1.9f831d781c3bcp-27), a[2][i]));
+        double t6 = FMA(s[2][i], (-0x1.e69513338c3eap-9), FMA(s[12][i], (-7.630935879038064e-05), a[1][i]));
+        double t7 = FMA(s[4][i], (-0.06383691577441668), FMA(s[3][i], (-0.04181564455113138), t6));
+        double t8 = FMA(s[9][i], 3.521647428335723e-11, FMA(s[8][i], 0x1.7eed6efba625bp-29, t5));
+        double t9 = t8 + ((FMA(s[5][i], 0.7564222903073041, t7)) * s[11][i]);
         double t10 = FMA(s[2][i], 0x1.b0ce513f177b1p-9, FMA(s[6][i], (-0x1.d2795047f0e27p-15), a[0][i]));
-        double t11 = FMA(s[3][i], 0x1.04357fbfca3d1p-3, FMA(s[7][i], (-0x1.07faf871b387ap-6), t10));
-        double t12 = FMA(s[4][i], 0x1.86bb680704978p-1, FMA(s[8][i], (-0x1.016f08c6da5d8p-2), t11));
-        double t13 = FMA(s[5][i], (-0x1.43c846af8ffc6p1), FMA(s[9][i], (-0x1.8829232a7b674p-2), t12));
-        double t14 = (FMA(s[10][i], 0x1.227752000b1fcp2, t13)) - (t4 * t4);
+        double t11 = FMA(s[3][i], 0.12705516628309835, FMA(s[7][i], (-0.016112082120166772), t10));
+        double t12 = FMA(s[4][i], 0.7631485470358674, FMA(s[8][i], (-0.2514001246805413), t11));
+        double t13 = FMA(s[5][i], (-2.5295494420279026), FMA(s[9][i], (-0.38296942660131283), t12));
+        double t14 = (FMA(s[10][i], 4.538532733957705, t13)) - (t4 * t4);
         double t15 = t9 * (s[0][i] * t9);
         double t16 = (t14 < t15) ? t15 : t14;
         double t17 = s[13][i] ? s[14][i] : t16;
@@ -305,8 +305,8 @@ static void relu6_exact_float64_backward_block(const double *const *in, const do
         double t12 = t9 ? 1406.25 : t11;
         double t13 = exp64(t12 * (-0.5));
         double t14 = 1.0 / (FMA(t10, 0.25, 1.0));
-        s[10][i] = t13 * (t14 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t14 - 0.25)));
-        s[5][i] = t7 * (t13 * 0x1.9884533d43651p-2);
+        s[10][i] = t13 * (t14 * (polynomial0(-0.0012046932669558172, t14 - 0.25)));
+        s[5][i] = t7 * (t13 * 0.3989422804014327);
         double t17 = t7 * t10;
         double t18 = t7 * t7;
         double t19 = s[14][i] ? t1 : 0x1.1a3d7p2;
@@ -337,9 +337,9 @@ static void relu6_exact_float64_backward_block(const double *const *in, const do
         double t44 = exp64(t43 * (-0.5));
         double t45 = t41 ? 0.0 : t44;
         double t46 = 1.0 / (FMA(t42, 0.25, 1.0));
-        double t47 = t46 * (t46 * (t46 * (polynomial1(-0x1.d83ed7bcbc437p-7, t46 - 0.25))));
-        double t48 = (FMA(t47, -(t42 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t43);
-        double t49 = t45 * 0x1.9884533d43651p-2;
+        double t47 = t46 * (t46 * (t46 * (polynomial1(-0.01441178831143662, t46 - 0.25))));
+        double t48 = (FMA(t47, -(t42 * 2.0), 0.3989422804014327)) / (1.0 + t43);
+        double t49 = t45 * 0.3989422804014327;
         double t50 = t45 * (FMA(t42, t48, t47 * 2.0));
         double t51 = t25 * (ABS(t26));
         _Bool t52 = t20 | (37.5 < t51);
@@ -348,9 +348,9 @@ static void relu6_exact_float64_backward_block(const double *const *in, const do
         double t55 = exp64(t54 * (-0.5));
         double t56 = t52 ? 0.0 : t55;
         double t57 = 1.0 / (FMA(t53, 0.25, 1.0));
-        double t58 = t57 * (t57 * (t57 * (polynomial1(-0x1.d83ed7bcbc437p-7, t57 - 0.25))));
-        double t59 = (FMA(t58, -(t53 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t54);
-        double t60 = t56 * 0x1.9884533d43651p-2;
+        double t58 = t57 * (t57 * (t57 * (polynomial1(-0.01441178831143662, t57 - 0.25))));
+        double t59 = (FMA(t58, -(t53 * 2.0), 0.3989422804014327)) / (1.0 + t54);
+        double t60 = t56 * 0.3989422804014327;
         double t61 = t56 * (FMA(t53, t59, t58 * 2.0));
         double t62 = t23 * (t45 * t48);
         double t63 = t23 * (t56 * t59);
@@ -389,7 +389,7 @@ static void relu6_exact_float64_backward_block(const double *const *in, const do
             double t6 = t3 ? 1406.25 : t5;
             double t7 = exp64(t6 * (-0.5));
             double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t9 = t1 * (t7 * 0x1.9884533d43651p-2);
+            double t9 = t1 * (t7 * 0.3989422804014327);
             double t10 = t1 * t4;
             double t11 = t1 * t1;
             double t12 = t9 * t10;
@@ -410,42 +410,42 @@ static void relu6_exact_float64_backward_block(const double *const *in, const do
             a[4][i] = FMA(t9, c[14], FMA(t13, c[13], FMA(t15, c[12], FMA(t17, c[11], FMA(t19, c[10], a[4][i])))));
             a[5][i] = FMA(t12, c[18], FMA(t14, c[17], FMA(t16, c[16], FMA(t18, c[15], a[5][i]))));
             a[6][i] = FMA(t12, c[13], FMA(t14, c[12], FMA(t16, c[11], FMA(t18, c[10], a[6][i]))));
-            a[6][i] = FMA(t7 * (t8 * (polynomial0(-0x1.3bcd98bbaf7dbp-10, t8 - 0.25))), c[14], a[6][i]);
+            a[6][i] = FMA(t7 * (t8 * (polynomial0(-0.0012046932669558172, t8 - 0.25))), c[14], a[6][i]);
             a[7][i] = FMA(t9, c[18], FMA(t13, c[17], FMA(t15, c[16], FMA(t17, c[15], a[7][i]))));
         }
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = FMA(s[3][i], (-0x1.46a8164f08484p-23), FMA(s[2][i], (-0x1.9f831d781c3bcp-27), a[7][i]));
-        double t1 = FMA(s[7][i], (-0x1.e69513338c3eap-9), FMA(s[6][i], (-0x1.40108cd314f58p-14), a[6][i]));
-        double t2 = FMA(s[9][i], (-0x1.0579db987540bp-4), FMA(s[8][i], (-0x1.568dc339dd58dp-5), t1));
-        double t3 = FMA(s[5][i], 0x1.35c4734244893p-35, FMA(s[4][i], 0x1.7eed6efba625bp-29, t0));
-        double t4 = t3 + ((FMA(s[10][i], 0x1.8349c84dababp-1, t2)) * s[11][i]);
-        double t5 = FMA(s[7][i], (-0x1.46a8164f08484p-23), FMA(s[6][i], (-0x1.9f831d781c3bcp-27), a[5][i]));
-        double t6 = FMA(s[2][i], (-0x1.e69513338c3eap-9), FMA(s[12][i], (-0x1.40108cd314f58p-14), a[4][i]));
-        double t7 = FMA(s[4][i], (-0x1.0579db987540bp-4), FMA(s[3][i], (-0x1.568dc339dd58dp-5), t6));
-        double t8 = FMA(s[9][i], 0x1.35c4734244893p-35, FMA(s[8][i], 0x1.7eed6efba625bp-29, t5));
-        double t9 = t8 + ((FMA(s[5][i], 0x1.8349c84dababp-1, t7)) * s[11][i]);
-        double t10 = FMA(s[2][i], (-0x1.46a8164f08484p-23), FMA(s[12][i], (-0x1.9f831d781c3bcp-27), a[3][i]));
-        double t11 = FMA(s[6][i], (-0x1.e69513338c3eap-9), FMA(s[13][i], (-0x1.40108cd314f58p-14), a[2][i]));
-        double t12 = FMA(s[8][i], (-0x1.0579db987540bp-4), FMA(s[7][i], (-0x1.568dc339dd58dp-5), t11));
-        double t13 = FMA(s[4][i], 0x1.35c4734244893p-35, FMA(s[3][i], 0x1.7eed6efba625bp-29, t10));
-        double t14 = t13 + ((FMA(s[9][i], 0x1.8349c84dababp-1, t12)) * s[11][i]);
+        double t0 = FMA(s[3][i], (-1.52111328395109e-07), FMA(s[2][i], (-0x1.9f831d781c3bcp-27), a[7][i]));
+        double t1 = FMA(s[7][i], (-0x1.e69513338c3eap-9), FMA(s[6][i], (-7.630935879038064e-05), a[6][i]));
+        double t2 = FMA(s[9][i], (-0.06383691577441668), FMA(s[8][i], (-0.04181564455113138), t1));
+        double t3 = FMA(s[5][i], 3.521647428335723e-11, FMA(s[4][i], 0x1.7eed6efba625bp-29, t0));
+        double t4 = t3 + ((FMA(s[10][i], 0.7564222903073041, t2)) * s[11][i]);
+        double t5 = FMA(s[7][i], (-1.52111328395109e-07), FMA(s[6][i], (-0x1.9f831d781c3bcp-27), a[5][i]));
+        double t6 = FMA(s[2][i], (-0x1.e69513338c3eap-9), FMA(s[12][i], (-7.630935879038064e-05), a[4][i]));
+        double t7 = FMA(s[4][i], (-0.06383691577441668), FMA(s[3][i], (-0.04181564455113138), t6));
+        double t8 = FMA(s[9][i], 3.521647428335723e-11, FMA(s[8][i], 0x1.7eed6efba625bp-29, t5));
+        double t9 = t8 + ((FMA(s[5][i], 0.7564222903073041, t7)) * s[11][i]);
+        double t10 = FMA(s[2][i], (-1.52111328395109e-07), FMA(s[12][i], (-0x1.9f831d781c3bcp-27), a[3][i]));
+        double t11 = FMA(s[6][i], (-0x1.e69513338c3eap-9), FMA(s[13][i], (-7.630935879038064e-05), a[2][i]));
+        double t12 = FMA(s[8][i], (-0.06383691577441668), FMA(s[7][i], (-0.04181564455113138), t11));
+        double t13 = FMA(s[4][i], 3.521647428335723e-11, FMA(s[3][i], 0x1.7eed6efba625bp-29, t10));
+        double t14 = t13 + ((FMA(s[9][i], 0.7564222903073041, t12)) * s[11][i]);
         double t15 = FMA(s[6][i], 0x1.b0ce513f177b1p-9, FMA(s[12][i], (-0x1.d2795047f0e27p-15), a[1][i]));
-        double t16 = FMA(s[7][i], 0x1.04357fbfca3d1p-3, FMA(s[2][i], (-0x1.07faf871b387ap-6), t15));
-        double t17 = FMA(s[8][i], 0x1.86bb680704978p-1, FMA(s[3][i], (-0x1.016f08c6da5d8p-2), t16));
-        double t18 = FMA(s[9][i], (-0x1.43c846af8ffc6p1), FMA(s[4][i], (-0x1.8829232a7b674p-2), t17));
+        double t16 = FMA(s[7][i], 0.12705516628309835, FMA(s[2][i], (-0.016112082120166772), t15));
+        double t17 = FMA(s[8][i], 0.7631485470358674, FMA(s[3][i], (-0.2514001246805413), t16));
+        double t18 = FMA(s[9][i], (-2.5295494420279026), FMA(s[4][i], (-0.38296942660131283), t17));
         double t19 = FMA(s[12][i], 0x1.b0ce513f177b1p-9, FMA(s[13][i], (-0x1.d2795047f0e27p-15), a[0][i]));
-        double t20 = FMA(s[2][i], 0x1.04357fbfca3d1p-3, FMA(s[6][i], (-0x1.07faf871b387ap-6), t19));
-        double t21 = FMA(s[3][i], 0x1.86bb680704978p-1, FMA(s[7][i], (-0x1.016f08c6da5d8p-2), t20));
-        double t22 = FMA(s[4][i], (-0x1.43c846af8ffc6p1), FMA(s[8][i], (-0x1.8829232a7b674p-2), t21));
+        double t20 = FMA(s[2][i], 0.12705516628309835, FMA(s[6][i], (-0.016112082120166772), t19));
+        double t21 = FMA(s[3][i], 0.7631485470358674, FMA(s[7][i], (-0.2514001246805413), t20));
+        double t22 = FMA(s[4][i], (-2.5295494420279026), FMA(s[8][i], (-0.38296942660131283), t21));
         double t23 = t9 * s[11][i];
         double t24 = s[14][i] ? s[15][i] : t23;
         double t25 = t14 * 0.5;
         double t26 = s[14][i] ? s[16][i] : t25;
-        double t27 = (FMA(t9, t4 * (-2.0), FMA(s[5][i], 0x1.227752000b1fcp2, t18))) * s[11][i];
+        double t27 = (FMA(t9, t4 * (-2.0), FMA(s[5][i], 4.538532733957705, t18))) * s[11][i];
         double t28 = s[14][i] ? s[17][i] : t27;
-        double t29 = FMA(t14, -t4, (FMA(s[9][i], 0x1.227752000b1fcp2, t22)) * 0.5);
+        double t29 = FMA(t14, -t4, (FMA(s[9][i], 4.538532733957705, t22)) * 0.5);
         double t30 = s[14][i] ? s[18][i] : t29;
         out_grad_mean[i] = FMA(grad_mean[i], t24,
             grad_var[i] * t28);

@@ -4,7 +4,7 @@
 // Wright, Nakahira & Moura 2024, An Analytic Solution to Covariance Propagation in Neural Networks
 //
 // rule digest  7cf97f18ca497639a287e3290e5b51644a604ce8ac9c42f2456a1dce813b87c3
-// program      hbf10b7bbdc49265cc43f6cbfc23225d86b83c15eabeb3a739f144e380d18bd27
+// program      he80df150dd7fabfb0b9db8cfca0d8630a5eea163c974d5e0e6573f059d60de58
 // operations   relu_covariance_exact_forward 1059, relu_covariance_exact_backward 1848
 //
 // Certificate:
@@ -471,49 +471,49 @@ INLINE void relu_covariance_exact_backward_element(
     float t82 = t8 ? 0.0f : t81;
     float t83 = t82 * 8.881784e-16f;
     float t84 = -t58;
-    _Bool t85 = t72 < 0.0f;
-    _Bool t86 = t58 < 0.0f;
-    _Bool t87 = 0.0f < t72;
-    _Bool t88 = 0.0f < t58;
-    float t89 = t36 ? t84 : t58;
-    float t90 = t58 + t61;
-    float t91 = t72 - t89;
-    float t92 = t73 + t38;
-    float t93 = t38 * (1.0f / t73);
-    float t94 = (t17 & (0.0f < t46)) ? t46 : 0.0f;
-    float t95 = t91 - t72;
-    float t96 = t72 + t76;
-    float t97 = 1.0f / t92;
-    float t98 = -t61;
-    float t99 = t36 ? t98 : t61;
-    float t100 = t89 + t99;
-    float t101 = t91 + (((t72 - (t91 - t95)) + ((-t89) - t95)) + (t76 - t99));
-    _Bool t102 = 0.0f == t94;
-    float t103 = t102 ? 1.0f : t94;
-    _Bool t104 = t102 & (!t30);
-    float t105 = ABS(t96);
-    float t106 = ABS(t90);
-    float t107 = (-0.5f) * (t96 * t96);
-    float t108 = (-0.5f) * (t90 * t90);
-    float t109 = t93 * t90;
-    float t110 = 1.0f / FMA(0.25f, t105, 1.0f);
-    float t111 = 1.0f / FMA(0.25f, t106, 1.0f);
-    float t112 = t96 + t100;
-    float t113 = (t100 * t100) * (-0.5f);
-    float t114 = t93 * t96;
-    float t115 = SQRT(t103);
+    _Bool t85 = 0.0f < t72;
+    _Bool t86 = 0.0f < t58;
+    float t87 = t36 ? t84 : t58;
+    float t88 = t58 + t61;
+    float t89 = t72 - t87;
+    float t90 = t73 + t38;
+    float t91 = t38 * (1.0f / t73);
+    float t92 = (t17 & (0.0f < t46)) ? t46 : 0.0f;
+    float t93 = t89 - t72;
+    float t94 = t72 + t76;
+    float t95 = 1.0f / t90;
+    float t96 = -t61;
+    float t97 = t36 ? t96 : t61;
+    float t98 = t87 + t97;
+    float t99 = t89 + (((t72 - (t89 - t93)) + ((-t87) - t93)) + (t76 - t97));
+    _Bool t100 = 0.0f == t92;
+    float t101 = t100 ? 1.0f : t92;
+    _Bool t102 = t100 & (!t30);
+    float t103 = ABS(t94);
+    float t104 = ABS(t88);
+    float t105 = (-0.5f) * (t94 * t94);
+    float t106 = (-0.5f) * (t88 * t88);
+    _Bool t107 = t94 < 0.0f;
+    _Bool t108 = t88 < 0.0f;
+    float t109 = t91 * t88;
+    float t110 = 1.0f / FMA(0.25f, t103, 1.0f);
+    float t111 = 1.0f / FMA(0.25f, t104, 1.0f);
+    float t112 = t94 + t98;
+    float t113 = (t98 * t98) * (-0.5f);
+    float t114 = t91 * t94;
+    float t115 = SQRT(t101);
     float t116 = ABS(t112);
     float t117 = 0.125f * (t112 * t112);  // A = (a + b)^2/8
-    _Bool t118 = t107 < (-176.5f);
-    float t119 = t118 ? (-176.5f) : t107;
-    _Bool t120 = t108 < (-176.5f);
-    float t121 = t120 ? (-176.5f) : t108;
+    _Bool t118 = t105 < (-176.5f);
+    float t119 = t118 ? (-176.5f) : t105;
+    _Bool t120 = t106 < (-176.5f);
+    float t121 = t120 ? (-176.5f) : t106;
     _Bool t122 = t113 < (-176.5f);
     float t123 = t122 ? (-176.5f) : t113;
     float t124 = 2.0f * t117;
     float t125 = FMA(1.442695f, t119, 12582912.0f);
-    float t126 = ABS(t101);
-    float t127 = 0.125f * (t101 * t101);  // B = (a - b)^2/8
+    float t126 = ABS(t99);
+    float t127 = 0.125f * (t99 * t99);  // B = (a - b)^2/8
     float t128 = FMA(1.442695f, t121, 12582912.0f);
     float t129 = FMA(1.442695f, t123, 12582912.0f);
     _Bool t130 = (t116 <= t126) | (t116 < 8.6736174e-19f);
@@ -540,12 +540,12 @@ INLINE void relu_covariance_exact_backward_element(
     float t150 = t110 * POLY12(t149, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
         -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
     float t151 = t148 * t150;
-    float t152 = FMA(t115, -t115, t103) * (0.5f * t132);
-    float t153 = t97 * (t115 + t152);
-    float t154 = t104 ? 0.0f : t153;
+    float t152 = FMA(t115, -t115, t101) * (0.5f * t132);
+    float t153 = t95 * (t115 + t152);
+    float t154 = t102 ? 0.0f : t153;
     float t155 = t30 ? 1.0f : t154;  // Q = sqrt((1 - rho)/(1 + rho))
-    float t156 = t92 * FMA(t132, -(t132 * t152), t132);
-    float t157 = t104 ? 1.0995116e+12f : t156;
+    float t156 = t90 * FMA(t132, -(t132 * t152), t132);
+    float t157 = t102 ? 1.0995116e+12f : t156;
     float t158 = t30 ? 1.0f : t157;
     float t159 = relu_covariance_exact_part2(t128, t121);
     float t160 = t120 ? 0.0f : t159;
@@ -556,16 +556,16 @@ INLINE void relu_covariance_exact_backward_element(
     float t163 = t160 * t162;
     float t164 = relu_covariance_exact_part2(t129, t123);
     float t165 = t122 ? 0.0f : t164;
-    float t166 = t85 ? t135 : 1.0f;
-    float t167 = t85 ? t136 : 1.0f;
-    float t168 = t85 ? t137 : 1.0f;
-    float t169 = t85 ? t138 : 1.0f;
-    float t170 = t86 ? t139 : 1.0f;
-    float t171 = t86 ? t140 : 1.0f;
-    float t172 = t86 ? t141 : 1.0f;
-    float t173 = t86 ? t142 : 1.0f;
+    float t166 = t107 ? t135 : 1.0f;
+    float t167 = t107 ? t136 : 1.0f;
+    float t168 = t107 ? t137 : 1.0f;
+    float t169 = t107 ? t138 : 1.0f;
+    float t170 = t108 ? t139 : 1.0f;
+    float t171 = t108 ? t140 : 1.0f;
+    float t172 = t108 ? t141 : 1.0f;
+    float t173 = t108 ? t142 : 1.0f;
     float t174 = 1.0f - (t142 * (t141 * (t140 * (t139 * t163))));
-    float t175 = t86 ? t163 : t174;
+    float t175 = t108 ? t163 : t174;
     float t176 = t155 * t155;
     _Bool t177 = t126 <= (t176 * t116);
     float t178 = t130 ? 1.0f : t116;
@@ -573,16 +573,16 @@ INLINE void relu_covariance_exact_backward_element(
     float t180 = t177 ? t176 : t179;
     float t181 = t130 ? 1.0f : t180;  // q*^2, where the exponent is least
     float t182 = t155 * t112;
-    float t183 = t93 * ((t138 * t173) * ((t137 * t172) * (1.1258999e+15f * ((t136 * t171) * ((t135 * t170) *
+    float t183 = t91 * ((t138 * t173) * ((t137 * t172) * (1.1258999e+15f * ((t136 * t171) * ((t135 * t170) *
         (1.1258999e+15f * (0.3989423f * (t148 * t175))))))));
     float t184 = t158 * (t158 * t127);
     float t185 = 0.125f * (t116 * t126);
     float t186 = t177 ? t184 : t185;
     float t187 = t130 ? t127 : t186;  // B/q*^2
-    float t188 = t158 * t101;
+    float t188 = t158 * t99;
     float t189 = 1.0f - (t138 * (t137 * (t136 * (t135 * t151))));
-    float t190 = t85 ? t151 : t189;
-    float t191 = t93 * ((t146 * t169) * ((t145 * t168) * (1.1258999e+15f * ((t144 * t167) * ((t143 * t166) *
+    float t190 = t107 ? t151 : t189;
+    float t191 = t91 * ((t146 * t169) * ((t145 * t168) * (1.1258999e+15f * ((t144 * t167) * ((t143 * t166) *
         (1.1258999e+15f * ((t165 * t190) * 0.3989423f)))))));
     float t192 = 1.0f / (1.0f + t176);
     float t193 = t192 * (t155 * 2.0f);
@@ -592,8 +592,8 @@ INLINE void relu_covariance_exact_backward_element(
     float t197 = FMA(t117, t181, t187);
     float t198 = -(t197 + (t117 + t127));
     float t199 = FMA(t117, t181, -t187);
-    float t200 = t192 * (t194 - t101);
-    float t201 = t192 * (t101 + t194);
+    float t200 = t192 * (t194 - t99);
+    float t201 = t192 * (t99 + t194);
     float t202 = (2.0f * t192) * 0.25f;
     float t203 = (t197 + 18.0f) + SQRT(FMA(t199, t199, FMA(t197, 36.0f, 324.0f)));
     float t204 = -t195;
@@ -644,14 +644,14 @@ INLINE void relu_covariance_exact_backward_element(
     float t249 = relu_covariance_exact_part2(t225, t218);
     float t250 = t217 ? 0.0f : t249;
     float t251 = (t244 * (t245 * (1.1258999e+15f * (t246 * (t247 * (1.1258999e+15f * (t193 * (t248 * t250)))))))) -
-        relu_covariance_exact_part7(t105);
+        relu_covariance_exact_part7(t103);
     _Bool t252 = 0.0f < t201;
     float t253 = -t109;
     float t254 = t36 ? t253 : t109;
     float t255 = -t254;
-    float t256 = t87 ? t255 : t201;
+    float t256 = t85 ? t255 : t201;
     float t257 = (-t72) - t76;
-    float t258 = t87 ? t257 : 0.0f;
+    float t258 = t85 ? t257 : 0.0f;
     float t259 = t252 ? t256 : t258;
     float t260 = t146 * (t145 * (t144 * (t143 * ((t251 + (1.2676506e+30f * t259)) * (t165 * 0.19947115f)))));
     float t261 = (1.3043831e+19f < t63) ? 1.3043831e+19f : t63;
@@ -666,14 +666,14 @@ INLINE void relu_covariance_exact_backward_element(
     float t270 = relu_covariance_exact_part2(t242, t224);
     float t271 = t223 ? 0.0f : t270;
     float t272 = (t265 * (t266 * (1.1258999e+15f * (t267 * (t268 * (1.1258999e+15f * (t193 * (t269 * t271)))))))) -
-        relu_covariance_exact_part7(t106);
+        relu_covariance_exact_part7(t104);
     _Bool t273 = 0.0f < t212;
     float t274 = -t114;
     float t275 = t36 ? t274 : t114;
     float t276 = -t275;
-    float t277 = t88 ? t276 : t212;
+    float t277 = t86 ? t276 : t212;
     float t278 = t84 - t61;
-    float t279 = t88 ? t278 : 0.0f;
+    float t279 = t86 ? t278 : 0.0f;
     float t280 = t273 ? t277 : t279;
     float t281 = t138 * (t137 * (t136 * (t135 * ((t272 + (1.2676506e+30f * t280)) * (t148 * 0.19947115f)))));
     float t282 = (1.3043831e+19f < t78) ? 1.3043831e+19f : t78;
@@ -681,7 +681,7 @@ INLINE void relu_covariance_exact_backward_element(
     float t284 = t263 - t235;
     _Bool t285 = t230 | t228;
     float t286 = t263 + ((t235 - (t263 - t284)) + ((-t238) - t284));
-    float t287 = (t97 * (t38 * 2.0f)) * (1.0f / (1.0f + t155));  // 1 - Q
+    float t287 = (t95 * (t38 * 2.0f)) * (1.0f / (1.0f + t155));  // 1 - Q
     float t288 = t285 ? t286 : t287;  // hi - lo
     float t289 = t264 + ((-t155) - (t264 - t238));
     float t290 = t230 ? t289 : 0.0f;
@@ -767,7 +767,7 @@ INLINE void relu_covariance_exact_backward_element(
         t325, FMA(0.0052997353f, t322, FMA(0.003111472f, t319, FMA(0.0016684684f, t316, FMA(0.00080315646f, t313,
         FMA(0.00033853552f, t310, FMA(0.00012037752f, t307, FMA(3.403867e-5f, t304, FMA(6.914987e-6f, t301,
         FMA(8.2863903e-7f, t298, FMA(3.664403e-8f, t295, 1.0948046e-10f * (t365 * t382))))))))))))))))))))))));
-    float t386 = t101 * (t288 * t385);
+    float t386 = t99 * (t288 * t385);
     float t387 = FMA(0.0078000887f, t360, FMA(0.017483776f, t357, FMA(0.025657747f, t354, FMA(0.031677183f, t351,
         FMA(0.035187226f, t347, FMA(0.036140036f, t344, FMA(0.034775116f, t341, FMA(0.031558346f, t338,
         FMA(0.02709276f, t335, FMA(0.022018863f, t332, FMA(0.016922534f, t329, FMA(0.01226549f, t326, FMA(0.008347159f,

@@ -44,9 +44,9 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
-        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
     return y;
 }
 
@@ -72,36 +72,36 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(-0x1.0a54c5608d862p-1) NEXT(0x1.8eeb8276b7a6bp0) NEXT(-0x1.4192f128c046bp1) NEXT(0x1.06fcfcc12adffp1)
-        NEXT(-0x1.34eddab7db272p-3) NEXT(-0x1.4f62b99220455p0) NEXT(0x1.fc608dc6221afp-1) NEXT(0x1.a80765345b23ep-5)
-        NEXT(-0x1.15eaab3abb578p-2) NEXT(-0x1.00744c52a490ap-3) NEXT(0x1.2fb9bdea24f1ap-3) NEXT(0x1.e2fb80fa78502p-4)
-        NEXT(-0x1.2e20ee7cc76aep-4) NEXT(-0x1.ab16f4be0c7dfp-4) NEXT(0x1.04518de2dc27cp-6) NEXT(0x1.5a790634b6ef1p-4)
-        NEXT(0x1.fe453e9c6ab21p-6) NEXT(-0x1.8ed1ae7ed1e7fp-5) NEXT(-0x1.f27e6aa76188dp-5) NEXT(-0x1.45d6e6011a4ep-7)
-        NEXT(0x1.69dc253074776p-5) NEXT(0x1.fe304651dc22ep-5) NEXT(0x1.8aaec66d48096p-5) NEXT(0x1.9714e0587b41ep-6)
-        NEXT(0x1.12d96eff955e5p-7) NEXT(0x1.857df7c07730ap-10)
+    NEXT(-0.5201780014383639) NEXT(1.558281091674554) NEXT(-2.5122968148212315) NEXT(2.054595560379084)
+        NEXT(-0.15084429620346246) NEXT(-1.3101001722100325) NEXT(0.9929241470681996) NEXT(0.05176133886820765)
+        NEXT(-0.2714030031773613) NEXT(-0.12522182109075458) NEXT(0.1483034932212995) NEXT(0.11791563398539398)
+        NEXT(-0.0737618747629891) NEXT(-0.10426993944636774) NEXT(0.015888584671702052) NEXT(0.08458807396112512)
+        NEXT(0.031144438880498563) NEXT(-0.048683968364056966) NEXT(-0.06085129576517643) NEXT(-0x1.45d6e6011a4ep-7)
+        NEXT(0.044172356257731346) NEXT(0.06227887853936341) NEXT(0.048179042389393675) NEXT(0.024846285903482472)
+        NEXT(0.008387736509727748) NEXT(0.0014857943025312092)
     return y;
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    NEXT(-0x1.92b2a3069931p-2) NEXT(0x1.4a99288f2221ep0) NEXT(-0x1.332345a76352dp1) NEXT(0x1.4f9e11f9fcac6p1)
-        NEXT(-0x1.6f763e37b5efp0) NEXT(-0x1.171bee6254fe1p-4) NEXT(0x1.f7c16ff3496d9p-2) NEXT(-0x1.e43aca92c5dep-7)
-        NEXT(-0x1.a413aa39376d2p-3) NEXT(-0x1.f0f1fdf774e1ap-5) NEXT(0x1.1c95a27c5267fp-3) NEXT(0x1.3673a931fa6a5p-4)
-        NEXT(-0x1.5c7a26423fc61p-4) NEXT(-0x1.6442e71a324d6p-4) NEXT(0x1.1957f8cf1f26cp-5) NEXT(0x1.7055e7ad6f712p-4)
-        NEXT(0x1.58b0c261ba74fp-6) NEXT(-0x1.1a0966dd0eebp-4) NEXT(-0x1.3742f52b73e6bp-4) NEXT(-0x1.564ec9c79e9f4p-9)
-        NEXT(0x1.436fa68dbf6ccp-4) NEXT(0x1.cba6d44bb8caep-4) NEXT(0x1.8166c472130aep-4) NEXT(0x1.be6ccf5974e7ap-5)
-        NEXT(0x1.5e7954ed7135dp-6) NEXT(0x1.2ddfa2851ae33p-8)
+    NEXT(-0.3932595703866335) NEXT(1.2913995122381787) NEXT(-2.3995139186214574) NEXT(2.622011420310943)
+        NEXT(-1.4353979955685041) NEXT(-0.06814187163155296) NEXT(0.49194884226231533) NEXT(-0x1.e43aca92c5dep-7)
+        NEXT(-0.2051156328879445) NEXT(-0.06066226580483321) NEXT(0.13895728055858922) NEXT(0.07579389659772547)
+        NEXT(-0.08507742829168442) NEXT(-0.0869778659281509) NEXT(0.03434370608826928) NEXT(0.08992567538276955)
+        NEXT(0.021038236452035005) NEXT(-0.06885662251527935) NEXT(-0.0759915902083265) NEXT(-0x1.564ec9c79e9f4p-9)
+        NEXT(0.07896390018501193) NEXT(0.11221964767496459) NEXT(0.09409214722217271) NEXT(0.05449524400651469)
+        NEXT(0.021391232430477348) NEXT(0.004606225183220003)
     return y;
 }
 
 INLINE double polynomial2(double y, double x)
 {
-    NEXT(0x1.e22231e243c2ap-4) NEXT(-0x1.c60dfe9295708p-2) NEXT(0x1.e9c562ee723bp-1) NEXT(-0x1.42be6417d63f7p0)
-        NEXT(0x1.ed6eaf330eaf3p-1) NEXT(-0x1.32d4eefd89f5cp-2) NEXT(-0x1.3601aeebed7b1p-4) NEXT(-0x1.635b1277e35dap-8)
-        NEXT(0x1.7289ede87476ep-4) NEXT(0x1.109dfe3f4c84fp-5) NEXT(-0x1.221df81e68f76p-4) NEXT(-0x1.bc8f6513df199p-5)
-        NEXT(0x1.505dbaf55c934p-5) NEXT(0x1.306e8749ea37cp-4) NEXT(0x1.6bfd74f9811ccp-8) NEXT(-0x1.385471811991dp-4)
-        NEXT(-0x1.370c4248c30bbp-4) NEXT(0x1.71bfebd0a3423p-7) NEXT(0x1.dc7cfa4c17d15p-4) NEXT(0x1.5f718d557533p-3)
-        NEXT(0x1.46d3d78e809dbp-3) NEXT(0x1.b5a96b5a329d4p-4) NEXT(0x1.a04ba48d9d27cp-5) NEXT(0x1.d0fb6385ac0e4p-7)
+    NEXT(0.117708392008567) NEXT(-0.44341275949169345) NEXT(0.9565840641090428) NEXT(-1.2607176359363146)
+        NEXT(0.9637350797487144) NEXT(-0.2996404020545833) NEXT(-0.07568519905802763) NEXT(-0.005422298439851281)
+        NEXT(0.09046357090781296) NEXT(0.033278462006265934) NEXT(-0.0708293621196939) NEXT(-0.05426759473536719)
+        NEXT(0.04106031909295141) NEXT(0.07432415816459853) NEXT(0x1.6bfd74f9811ccp-8) NEXT(-0.07625240647903238)
+        NEXT(-0.07593942539478153) NEXT(0.011283865112341534) NEXT(0.11633012554510842) NEXT(0.17160330216452158)
+        NEXT(0.15958374408371764) NEXT(0.10685102400308405) NEXT(0.05081731929104635) NEXT(0.01419012412529281)
     return y;
 }
 
@@ -125,8 +125,8 @@ static void relu_squared_exact_float64_forward_block(const double *const *in, co
         double t10 = 1.0 / (FMA(t8, 0.25, 1.0));
         double t11 = t10 - 0.25;
         double t12 = t10 * (t10 * (t10 * t10));
-        double t13 = (polynomial0(0x1.326d2aabc18eap-4, t11)) * (t10 * t12);
-        double t14 = t12 * (polynomial1(0x1.b108dd9227809p-5, t11));
+        double t13 = (polynomial0(0.07481114071206077, t11)) * (t10 * t12);
+        double t14 = t12 * (polynomial1(0.05286067271775614, t11));
         double t15 = FMA(t8, t14, t13 * 4.0);
         double t16 = t15 * 2.0;
         double t17 = t15 * (-2.0);
@@ -201,8 +201,8 @@ static void relu_squared_exact_float64_backward_block(const double *const *in, c
         double t11 = 1.0 / (FMA(t8, 0.25, 1.0));
         double t12 = t11 - 0.25;
         double t13 = t11 * (t11 * t11);
-        double t14 = (polynomial1(0x1.b108dd9227809p-5, t12)) * (t11 * t13);
-        double t15 = t13 * (polynomial2(-0x1.c49ef81823d75p-7, t12));
+        double t14 = (polynomial1(0.05286067271775614, t12)) * (t11 * t13);
+        double t15 = t13 * (polynomial2(-0.013812895908158688, t12));
         double t16 = FMA(t8, t15, t14 * 3.0);
         double t17 = FMA(t8, t16, t15 * 2.0);
         _Bool t18 = 0x1p40 < var[i];
@@ -244,7 +244,7 @@ static void relu_squared_exact_float64_backward_block(const double *const *in, c
         double t54 = (0x1.fffffffffffffp1023 < t53) ? 0x1.fffffffffffffp1023 : t53;
         double t55 = t9 * (-(t17 * (t15 * 4.0)));
         double t56 = FMA(t15, 12.0, t55);
-        double t57 = FMA(t15, (-4.0), FMA(t8 * 2.0, 0x1.9884533d43651p-2, t55));
+        double t57 = FMA(t15, (-4.0), FMA(t8 * 2.0, 0.3989422804014327, t55));
         double t58 = t0 ? t56 : t57;
         double t59 = t21 ? t20 : 4.0;
         double t60 = t21 ? 4.0 : 1.0;

@@ -13,4 +13,5 @@ rrelu = Op(
     variants=("exact", "tight"),
     default="exact",
     doc="Randomized leaky ReLU in evaluation: max(x, 11/48 x).",
+    float64={"tight": "exact"},
 )

@@ -46,9 +46,9 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(0x1.27e4db646b17ep-22) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0x1.6c16c16c162d4p-10) NEXT(0x1.11111111100dcp-7) NEXT(0x1.5555555555556p-5)
-        NEXT(0x1.5555555555557p-3) NEXT(0.5)
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
     return y;
 }
 
@@ -74,37 +74,37 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0x1.f31c9ff65e143p-4) NEXT(-0x1.d365654c84c69p-2) NEXT(0x1.f653f01aad0ebp-1) NEXT(-0x1.4a971e560f5eep0)
-        NEXT(0x1.fb091c9c80af3p-1) NEXT(-0x1.4352afa8b84c1p-2) NEXT(-0x1.1aec72997fa9p-4) NEXT(-0x1.cd3b089bf0122p-8)
-        NEXT(0x1.72e8782995d9fp-4) NEXT(0x1.1148721923bdcp-5) NEXT(-0x1.2239787b29fdap-4) NEXT(-0x1.bc8b8959a82dap-5)
-        NEXT(0x1.505f192e86f9cp-5) NEXT(0x1.306e61245100cp-4) NEXT(0x1.6bfd7350c5cdap-8) NEXT(-0x1.385470c9661fap-4)
-        NEXT(-0x1.370c4253b773p-4) NEXT(0x1.71bfebc4a6386p-7) NEXT(0x1.dc7cfa4c3a3b8p-4) NEXT(0x1.5f718d5575e6cp-3)
-        NEXT(0x1.46d3d78e808b7p-3) NEXT(0x1.b5a96b5a329ccp-4) NEXT(0x1.a04ba48d9d27dp-5) NEXT(0x1.d0fb6385ac0e4p-7)
+    NEXT(0.12185347066213574) NEXT(-0.4564414813950806) NEXT(0.9811091454089625) NEXT(-1.2913683853251956)
+        NEXT(0.9903038922351172) NEXT(-0.3157451101997815) NEXT(-0.06907315030546557) NEXT(-0.007037820436323979)
+        NEXT(0.09055373133138865) NEXT(0.033359740112352404) NEXT(-0.07085558951314344) NEXT(-0.05426575494971582)
+        NEXT(0.041060971434688315) NEXT(0.07432401605643707) NEXT(0.005554047253802008) NEXT(-0.07625240380583156)
+        NEXT(-0.07593942555419342) NEXT(0.011283865090534705) NEXT(0.11633012554706468) NEXT(0.1716033021646014)
+        NEXT(0.15958374408370954) NEXT(0.10685102400308394) NEXT(0.05081731929104636) NEXT(0.01419012412529281)
     return y;
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    NEXT(0x1.d82f20767533cp-23) NEXT(0x1.2768db471c14bp-19) NEXT(0x1.4d4ab8fa2d45fp-16) NEXT(0x1.4e79c321f6d9ep-13)
-        NEXT(0x1.26014c9a4e64ap-10) NEXT(0x1.bbb452909a7d2p-8) NEXT(0x1.17b249310b1b1p-5) NEXT(0x1.1b4fcb2f9622ap-3)
-        NEXT(0x1.b228f350bae4cp-2) NEXT(0x1.c5041854df7d4p-1)
+    NEXT(0x1.d82f20767533cp-23) NEXT(2.200973003456537e-06) NEXT(0x1.4d4ab8fa2d45fp-16) NEXT(0x1.4e79c321f6d9ep-13)
+        NEXT(0.0011215403561223463) NEXT(0.006770391614375941) NEXT(0.03414263053159362) NEXT(0.1383357881448018)
+        NEXT(0.42398433857190265) NEXT(0.8847968677143805)
     return y;
 }
 
 INLINE double polynomial2(double y, double x)
 {
-    NEXT(0x1.56f837ba205bep-7) NEXT(-0x1.9a009f573430cp-6) NEXT(0x1.cad18a72d4f74p-6) NEXT(-0x1.f70a3ad4c8c18p-8)
-        NEXT(-0x1.9d0e837cac903p-7) NEXT(0x1.5ef4b987d9db9p-8) NEXT(0x1.4572bcaec9859p-7) NEXT(-0x1.1ae7ea8b7632ep-10)
-        NEXT(-0x1.662be7edf0ebep-7) NEXT(-0x1.053e73840e8a6p-8) NEXT(0x1.6bbc480936965p-7) NEXT(0x1.a0aab994b6d1bp-7)
-        NEXT(-0x1.643f3dfa735b4p-8) NEXT(-0x1.9cb109f6b4e61p-6) NEXT(-0x1.550fd7662a481p-6) NEXT(0x1.2df7873de169dp-6)
-        NEXT(0x1.4a9f31bbd6262p-4) NEXT(0x1.21dbca33ef2a6p-3) NEXT(0x1.6fa9ad6f60319p-3) NEXT(0x1.7d99fbc7fd0d8p-3)
-        NEXT(0x1.5547ed57324c4p-3) NEXT(0x1.0e7dcd1d93192p-3)
+    NEXT(0.010466601572491348) NEXT(-0.02502456246003519) NEXT(0.028004059985803534) NEXT(-0.007675780642588691)
+        NEXT(-0.01260548992408817) NEXT(0.005355162902425042) NEXT(0.009931890611891857) NEXT(-0.001079200449444605)
+        NEXT(-0.01093052696877039) NEXT(-0.003986266328917553) NEXT(0.011100325750182003) NEXT(0.012715664497071224)
+        NEXT(-0.005435898429323616) NEXT(-0.02518869374291766) NEXT(-0.02081676516596476) NEXT(0.018430597373955682)
+        NEXT(0.08071822573891432) NEXT(0.14153249712935184) NEXT(0.1795228528608497) NEXT(0.18632885650698117)
+        NEXT(0.1666410963282826) NEXT(0.13207588430885814)
     return y;
 }
 
 INLINE double polynomial3(double y, double x)
 {
-    NEXT(0x1.1111111111111p-7) NEXT(0x1.5555555555555p-5) NEXT(0x1.5555555555555p-3) NEXT(0.5) NEXT(1.0)
+    NEXT(0.008333333333333333) NEXT(0.041666666666666664) NEXT(0.16666666666666666) NEXT(0.5) NEXT(1.0)
     return y;
 }
 
@@ -141,20 +141,20 @@ static void selu_exact_float64_forward_block(const double *const *in, const doub
         _Bool t23 = t1 < 0x1p-10;
         double t24 = t8 ? 0.0 : mean[i];
         double t25 = 1.0 / (FMA(t12, 0.25, 1.0));
-        double t26 = (polynomial0(-0x1.d83ed7bcbc437p-7, t25 - 0.25)) * (t25 * (t25 * t25));
-        double t27 = (FMA(t26, -(t12 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t20);
+        double t26 = (polynomial0(-0.01441178831143662, t25 - 0.25)) * (t25 * (t25 * t25));
+        double t27 = (FMA(t26, -(t12 * 2.0), 0.3989422804014327)) / (1.0 + t20);
         double t28 = t26 * 2.0;
         double t29 = -t12;
-        double t30 = (FMA(t26, t29, t27)) * 0x1.5555555555555p-2;
+        double t30 = (FMA(t26, t29, t27)) * 0.3333333333333333;
         double t31 = (FMA(t29, t30, t26)) * 0.25;
-        double t32 = (FMA(t29, t31, t30)) * 0x1.999999999999ap-3;
-        double t33 = (FMA(t29, t32, t31)) * 0x1.5555555555555p-3;
-        double t34 = (FMA(t29, t33, t32)) * 0x1.2492492492492p-3;
+        double t32 = (FMA(t29, t31, t30)) * 0.2;
+        double t33 = (FMA(t29, t32, t31)) * 0.16666666666666666;
+        double t34 = (FMA(t29, t33, t32)) * 0.14285714285714285;
         double t35 = (FMA(t29, t34, t33)) * 0.125;
-        double t36 = (FMA(t29, t35, t34)) * 0x1.c71c71c71c71cp-4;
-        double t37 = (FMA(t29, t36, t35)) * 0x1.999999999999ap-4;
-        double t38 = (FMA(t29, t37, t36)) * 0x1.745d1745d1746p-4;
-        double t39 = (FMA(t29, t38, t37)) * 0x1.5555555555555p-4;
+        double t36 = (FMA(t29, t35, t34)) * 0.1111111111111111;
+        double t37 = (FMA(t29, t36, t35)) * 0.1;
+        double t38 = (FMA(t29, t37, t36)) * 0.09090909090909091;
+        double t39 = (FMA(t29, t38, t37)) * 0.08333333333333333;
         double t40 = t22 * t27;
         double t41 = FMA(t5, t40, t24);
         double t42 = t23 ? t5 : 0.0;
@@ -186,7 +186,7 @@ static void selu_exact_float64_forward_block(const double *const *in, const doub
         double t68 = t8 ? t29 : t12;
         double t69 = t5 + t68;
         double t70 = 1.0 / (FMA(ABS(t69), 0.25, 1.0));
-        double t71 = t22 * (t70 * (polynomial2(-0x1.d2989e1b3465ep-10, t70 - 0.25)));
+        double t71 = t22 * (t70 * (polynomial2(-0.0017799231052787671, t70 - 0.25)));
         double t72 = mean[i] + t1;
         double t73 = t62 - t71;
         double t74 = (t72 < 0.0) ? t73 : t71;
@@ -201,33 +201,32 @@ static void selu_exact_float64_forward_block(const double *const *in, const doub
         double t83 = t8 ? t81 : t82;
         double t84 = t23 ? t1 : 0.0;
         double t85 = (t51 * (t44 * t49)) - (t50 * t50);
-        double t86 = ((t84 * (polynomial3(0x1.6c16c16c16c17p-10, t84))) * (t62 * t62)) - t85;
-        double t87 = FMA(t50, t79 * 2.0, t86);
-        double t88 = t8 ? t87 : t85;
-        double t89 = 1.0 / (FMA(ABS(t5 + t69), 0.25, 1.0));
-        double t90 = t22 * (t89 * (polynomial2(-0x1.d2989e1b3465ep-10, t89 - 0.25)));
-        double t91 = t72 * 2.0;
-        _Bool t92 = t91 < (-80.0);
-        double t93 = (0.0 < t91) ? 0.0 : t91;
-        double t94 = t92 ? (-80.0) : t93;
-        double t95 = exp64(t94);
-        double t96 = t92 ? 0.0 : t95;
-        double t97 = t96 - t90;
-        double t98 = ((FMA(t1, 2.0, mean[i])) < 0.0) ? t97 : t90;
-        double t99 = t8 ? t75 : t76;
-        double t100 = ((t77 * t99) - (t99 * (t74 * 2.0))) + (t98 - (t74 * t74));
-        double t101 = t23 ? t88 : t100;
-        double t102 = (t101 < 0.0) ? 0.0 : t101;
-        double t103 = FMA(t102, 0x1.8ba30bf893044p1, (t41 * t79) * (-0x1.d8e48157952abp1));
-        double t104 = FMA(t83, 0x1.1a9df22da009fp0, t103);
-        double t105 = (t104 < 0.0) ? 0.0 : t104;
-        _Bool t106 = mean[i] == mean[i];
-        double t107 = FMA(t41, 0x1.0cfabd6a91132p0, t79 * 0x1.c212cc640f031p0);
-        double t108 = t106 ? t107 : mean[i];
-        double t109 = t106 ? t105 : mean[i];
-        double t110 = (t108 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t108;
-        out_mean[i] = (0x1.fffffffffffffp1023 < t110) ? 0x1.fffffffffffffp1023 : t110;
-        out_var[i] = (0x1.fffffffffffffp1023 < t109) ? 0x1.fffffffffffffp1023 : t109;
+        double t86 = FMA(t50, t79 * 2.0, ((t84 * (polynomial3(0.001388888888888889, t84))) * (t62 * t62)) - t85);
+        double t87 = t8 ? t86 : t85;
+        double t88 = 1.0 / (FMA(ABS(t5 + t69), 0.25, 1.0));
+        double t89 = t22 * (t88 * (polynomial2(-0.0017799231052787671, t88 - 0.25)));
+        double t90 = t72 * 2.0;
+        _Bool t91 = t90 < (-80.0);
+        double t92 = (0.0 < t90) ? 0.0 : t90;
+        double t93 = t91 ? (-80.0) : t92;
+        double t94 = exp64(t93);
+        double t95 = t91 ? 0.0 : t94;
+        double t96 = t95 - t89;
+        double t97 = ((FMA(t1, 2.0, mean[i])) < 0.0) ? t96 : t89;
+        double t98 = t8 ? t75 : t76;
+        double t99 = ((t77 * t98) - (t98 * (t74 * 2.0))) + (t97 - (t74 * t74));
+        double t100 = t23 ? t87 : t99;
+        double t101 = (t100 < 0.0) ? 0.0 : t100;
+        double t102 = FMA(t101, 3.090913292287981, (t41 * t79) * (-3.694473426594717));
+        double t103 = FMA(t83, 1.1039725648297816, t102);
+        double t104 = (t103 < 0.0) ? 0.0 : t103;
+        _Bool t105 = mean[i] == mean[i];
+        double t106 = FMA(t41, 1.0507009873554805, t79 * 1.7580993408473768);
+        double t107 = t105 ? t106 : mean[i];
+        double t108 = t105 ? t104 : mean[i];
+        double t109 = (t107 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t107;
+        out_mean[i] = (0x1.fffffffffffffp1023 < t109) ? 0x1.fffffffffffffp1023 : t109;
+        out_var[i] = (0x1.fffffffffffffp1023 < t108) ? 0x1.fffffffffffffp1023 : t108;
     }
 }
 
@@ -270,24 +269,24 @@ static void selu_exact_float64_backward_block(const double *const *in, const dou
         double t20 = t11 ? 1406.25 : t19;
         double t21 = exp64(t20 * (-0.5));
         double t22 = t11 ? 0.0 : t21;
-        double t23 = t22 * 0x1.9884533d43651p-2;
+        double t23 = t22 * 0.3989422804014327;
         _Bool t24 = t1 < 0x1p-10;
         double t25 = t8 ? 0.0 : mean[i];
         double t26 = 1.0 / (FMA(t12, 0.25, 1.0));
-        double t27 = (polynomial0(-0x1.d83ed7bcbc437p-7, t26 - 0.25)) * (t26 * (t26 * t26));
-        double t28 = (FMA(t27, -(t12 * 2.0), 0x1.9884533d43651p-2)) / (1.0 + t20);
+        double t27 = (polynomial0(-0.01441178831143662, t26 - 0.25)) * (t26 * (t26 * t26));
+        double t28 = (FMA(t27, -(t12 * 2.0), 0.3989422804014327)) / (1.0 + t20);
         double t29 = t27 * 2.0;
         double t30 = -t12;
-        double t31 = (FMA(t27, t30, t28)) * 0x1.5555555555555p-2;
+        double t31 = (FMA(t27, t30, t28)) * 0.3333333333333333;
         double t32 = (FMA(t30, t31, t27)) * 0.25;
-        double t33 = (FMA(t30, t32, t31)) * 0x1.999999999999ap-3;
-        double t34 = (FMA(t30, t33, t32)) * 0x1.5555555555555p-3;
-        double t35 = (FMA(t30, t34, t33)) * 0x1.2492492492492p-3;
+        double t33 = (FMA(t30, t32, t31)) * 0.2;
+        double t34 = (FMA(t30, t33, t32)) * 0.16666666666666666;
+        double t35 = (FMA(t30, t34, t33)) * 0.14285714285714285;
         double t36 = (FMA(t30, t35, t34)) * 0.125;
-        double t37 = (FMA(t30, t36, t35)) * 0x1.c71c71c71c71cp-4;
-        double t38 = (FMA(t30, t37, t36)) * 0x1.999999999999ap-4;
-        double t39 = (FMA(t30, t38, t37)) * 0x1.745d1745d1746p-4;
-        double t40 = (FMA(t30, t39, t38)) * 0x1.5555555555555p-4;
+        double t37 = (FMA(t30, t36, t35)) * 0.1111111111111111;
+        double t38 = (FMA(t30, t37, t36)) * 0.1;
+        double t39 = (FMA(t30, t38, t37)) * 0.09090909090909091;
+        double t40 = (FMA(t30, t39, t38)) * 0.08333333333333333;
         double t41 = t22 * t28;
         double t42 = FMA(t5, t41, t25);
         double t43 = t24 ? t5 : 0.0;
@@ -319,7 +318,7 @@ static void selu_exact_float64_backward_block(const double *const *in, const dou
         double t69 = t8 ? t30 : t12;
         double t70 = t5 + t69;
         double t71 = 1.0 / (FMA(ABS(t70), 0.25, 1.0));
-        double t72 = t22 * (t71 * (polynomial2(-0x1.d2989e1b3465ep-10, t71 - 0.25)));
+        double t72 = t22 * (t71 * (polynomial2(-0.0017799231052787671, t71 - 0.25)));
         double t73 = mean[i] + t1;
         double t74 = t63 - t72;
         double t75 = (t73 < 0.0) ? t74 : t72;
@@ -329,38 +328,37 @@ static void selu_exact_float64_backward_block(const double *const *in, const dou
         double t79 = t75 - t78;
         double t80 = t24 ? t68 : t79;
         double t81 = t8 ? t76 : t77;
-        double t82 = 0x1.0cfabd6a91132p0 - 0x1.c212cc640f031p0;
+        double t82 = 1.0507009873554805 - 1.7580993408473768;
         double t83 = t7 * t23;
-        double t84 = t75 * 0x1.c212cc640f031p0;
+        double t84 = t75 * 1.7580993408473768;
         double t85 = t24 ? t1 : 0.0;
         double t86 = (t52 * (t45 * t50)) - (t51 * t51);
-        double t87 = ((t85 * (polynomial3(0x1.6c16c16c16c17p-10, t85))) * (t63 * t63)) - t86;
-        double t88 = FMA(t51, t80 * 2.0, t87);
-        double t89 = t8 ? t88 : t86;
-        double t90 = 1.0 / (FMA(ABS(t5 + t70), 0.25, 1.0));
-        double t91 = t22 * (t90 * (polynomial2(-0x1.d2989e1b3465ep-10, t90 - 0.25)));
-        double t92 = t73 * 2.0;
-        _Bool t93 = t92 < (-80.0);
-        double t94 = (0.0 < t92) ? 0.0 : t92;
-        double t95 = t93 ? (-80.0) : t94;
-        double t96 = exp64(t95);
-        double t97 = t93 ? 0.0 : t96;
-        double t98 = t97 - t91;
-        double t99 = ((FMA(t1, 2.0, mean[i])) < 0.0) ? t98 : t91;
-        double t100 = ((t78 * t81) - (t81 * (t75 * 2.0))) + (t99 - (t75 * t75));
-        double t101 = t24 ? t89 : t100;
-        double t102 = (t101 < 0.0) ? 0.0 : t101;
-        double t103 = ((t42 * t78) * 0x1.0cfabd6a91132p0) - ((t80 * t81) * 0x1.c212cc640f031p0);
-        double t104 = t8 ? 0.0 : t12;
-        double t105 = t23 * (t41 + t104);
-        double t106 = t80 * t83;
-        double t107 = ((t105 - t106) - (t42 * t75)) * 0x1.d8e48157952abp0;
-        double t108 = FMA(((t99 * 2.0) - t75) + (t106 - (t75 * t80)), 0x1.8ba30bf893044p1, t107);
-        double t109 = FMA(t82, t103, (t102 * 0x1.8ba30bf893044p1) - ((t42 * t80) * 0x1.d8e48157952abp0));
-        out_grad_mean[i] = FMA(grad_mean[i], (FMA(t81, 0x1.0cfabd6a91132p0, t84)),
-            grad_var[i] * (t109 * 2.0));
+        double t87 = FMA(t51, t80 * 2.0, ((t85 * (polynomial3(0.001388888888888889, t85))) * (t63 * t63)) - t86);
+        double t88 = t8 ? t87 : t86;
+        double t89 = 1.0 / (FMA(ABS(t5 + t70), 0.25, 1.0));
+        double t90 = t22 * (t89 * (polynomial2(-0.0017799231052787671, t89 - 0.25)));
+        double t91 = t73 * 2.0;
+        _Bool t92 = t91 < (-80.0);
+        double t93 = (0.0 < t91) ? 0.0 : t91;
+        double t94 = t92 ? (-80.0) : t93;
+        double t95 = exp64(t94);
+        double t96 = t92 ? 0.0 : t95;
+        double t97 = t96 - t90;
+        double t98 = ((FMA(t1, 2.0, mean[i])) < 0.0) ? t97 : t90;
+        double t99 = ((t78 * t81) - (t81 * (t75 * 2.0))) + (t98 - (t75 * t75));
+        double t100 = t24 ? t88 : t99;
+        double t101 = (t100 < 0.0) ? 0.0 : t100;
+        double t102 = ((t42 * t78) * 1.0507009873554805) - ((t80 * t81) * 1.7580993408473768);
+        double t103 = t8 ? 0.0 : t12;
+        double t104 = t23 * (t41 + t103);
+        double t105 = t80 * t83;
+        double t106 = ((t104 - t105) - (t42 * t75)) * 1.8472367132973584;
+        double t107 = FMA(((t98 * 2.0) - t75) + (t105 - (t75 * t80)), 3.090913292287981, t106);
+        double t108 = (FMA(t82, t102, (t101 * 3.090913292287981) - ((t42 * t80) * 1.8472367132973584))) * 2.0;
+        out_grad_mean[i] = FMA(grad_mean[i], (FMA(t81, 1.0507009873554805, t84)),
+            grad_var[i] * t108);
         out_grad_var[i] = FMA(grad_mean[i], ((FMA(t82, t83, t84)) * 0.5),
-            grad_var[i] * (FMA(t81 - t105, 0x1.1a9df22da009fp0, t108)));
+            grad_var[i] * (FMA(t81 - t104, 1.1039725648297816, t107)));
     }
 }
 

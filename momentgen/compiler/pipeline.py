@@ -147,6 +147,7 @@ def compile_rule(
     files: dict[str, str] = {}
     summaries: list[VariantSummary] = []
     programs_of: dict[str, tuple[Program, Program]] = {}
+    alike: dict[str, str] = {}  # variants that are another one in float64
     for one in compiled:
         stable = one.stable
         progress(f"emit {stable.variant}")
@@ -154,17 +155,29 @@ def compile_rule(
         programs = programs_of[stable.variant] = (one.forward, one.backward)
         files[f"{stable.variant}.c"] = render_c(programs, replace(header, program=program_digest(programs)))
         files[f"{stable.variant}_triton.py"] = render_triton(programs, header)
-        summary = f"{rule.name}, variant {stable.variant}: moments and their gradients in any floating dtype."
-        wide = _header(rule, one, float64=True)
-        files[f"{stable.variant}_torch.py"] = render_torch(stable, wide, summary)
-        name = f"{rule.name}_{stable.variant}_float64"
-        files[f"{stable.variant}_float64.c"] = render_c_float64(stable, name, wide)
+        earlier = (other.stable for other in compiled[: compiled.index(one)])
+        if same := next((other.variant for other in earlier if _same_in_float64(other, stable)), None):
+            alike[stable.variant] = same
+        else:
+            summary = f"{rule.name}, variant {stable.variant}: moments and their gradients in any floating dtype."
+            wide = _header(rule, one, float64=True)
+            files[f"{stable.variant}_torch.py"] = render_torch(stable, wide, summary)
+            name = f"{rule.name}_{stable.variant}_float64"
+            files[f"{stable.variant}_float64.c"] = render_c_float64(stable, name, wide)
         files[f"{stable.variant}.json"] = json_text(_certificate(rule, one)) + "\n"
         bounds = {name: f"{bound.error:.2g} {stable.unit}" for name, bound in one.bounds.items()}
         operations = {"forward": one.forward.operations, "backward": one.backward.operations}
         summaries.append(VariantSummary(stable.variant, bounds, operations))
-    files["__init__.py"] = render_module(rule, tuple(one.stable.variant for one in compiled), header_digest=rule.digest)
+    names = tuple(one.stable.variant for one in compiled)
+    files["__init__.py"] = render_module(rule, names, header_digest=rule.digest, float64=alike)
     return CompiledRule(rule.name, files, tuple(summaries), programs_of)
+
+
+def _same_in_float64(one: Stable, other: Stable) -> bool:
+    """Whether two variants have the same float64 code."""
+    pairs = (one.forward64, other.forward64), (one.partials64, other.partials64)
+    same = all((a.nodes, a.outputs, a.params) == (b.nodes, b.outputs, b.params) for a, b in pairs)
+    return same and one.scalars_source == other.scalars_source
 
 
 def _compile_first(

@@ -22,6 +22,7 @@ __all__ = [
     "LEAVES",
     "Graph",
     "Node",
+    "Surface",
     "evaluate_float64",
     "evaluate_mpmath",
     "float64_operations",
@@ -47,6 +48,22 @@ class Node:
         return np.float64(self.payload)
 
 
+@dataclass(frozen=True)
+class Surface:
+    """What a node is of a polynomial of two other nodes, Σ_j z^j Σ_i c_ji y^i.
+
+    Attributes:
+        kind: ``surface``, the value, ``surface_y`` or ``surface_z``, a derivative.
+        y, z: the nodes.
+        table: c, by j and by i.
+    """
+
+    kind: str
+    y: int
+    z: int
+    table: tuple[tuple[float, ...], ...]
+
+
 class Graph:
     """A shared, append-only graph of real operations with named outputs.
 
@@ -63,6 +80,8 @@ class Graph:
         self.comments: dict[int, str] = {}
         #: nodes that may be worth a second word; empty: any of them (a hint that shortens ablation)
         self.suspects: set[int] = set()
+        #: nodes that are polynomials of two others, which the float64 renderers write as tables
+        self.surfaces: dict[int, Surface] = {}
         self._seen: dict[Node, int] = {}
         self._steps: tuple[object, list[_Step]] | None = None
 
@@ -201,6 +220,30 @@ class Graph:
         for c in reversed(coefficients[:-1]):
             result = self.madd(result, x, self.const(c))
         return result
+
+    def surface(self, y: int, z: int, table: tuple[tuple[float, ...], ...], slopes: bool) -> tuple[int, int, int]:
+        """Σ_j z^j Σ_i c_ji y^i and, where ``slopes`` are asked for, its derivatives in y and z; else 0 for these.
+
+        >>> g = Graph(inputs=("y", "z"))
+        >>> for name, node in zip("abc", g.surface(g.input("y"), g.input("z"), ((1, 2, 3), (4, 5)), slopes=True)):
+        ...     g.output(name, node)
+        >>> {name: float(value) for name, value in evaluate_mpmath(g, {"y": 2, "z": 10}).items()}
+        {'a': 157.0, 'b': 64.0, 'c': 14.0}
+        """
+        total = by_y = by_z = self.const(0)
+        for row in reversed(table):
+            value, slope = self.const(row[-1]), self.const(0)
+            for c in reversed(row[:-1]):
+                if slopes:
+                    slope = self.madd(slope, y, value)
+                value = self.madd(value, y, self.const(c))
+            if slopes:
+                by_z, by_y = self.madd(by_z, z, total), self.madd(by_y, z, slope)
+            total = self.madd(total, z, value)
+        for kind, node in (("surface", total), ("surface_y", by_y), ("surface_z", by_z)):
+            if self.nodes[node].kind not in LEAVES:
+                self.surfaces[node] = Surface(kind, y, z, table)
+        return total, by_y, by_z
 
     # choice
     def lt(self, a: int, b: int) -> int:

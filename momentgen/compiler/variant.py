@@ -39,6 +39,7 @@ _CALIBRATION = 2500
 _CERTIFICATION = 12_000
 _ATTEMPTS = 12
 _TIGHTEN = 0.97  # the aim's share that an attempt leaves to the next
+_MANY, _LARGE = 1.5, 200  # times the second words that the attempt before had, which were so many
 _OVERFLOWS = 2.0**128  # in float32
 _NEAR_ZERO = 1e-6  # share of a within which of a mean's zero float64 cancels
 _SOUGHT = 0.88  # an error at a point that was searched out may be nearer to the goal than at a random one
@@ -93,8 +94,13 @@ def certified(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence
         progress(f"lower {stable.variant}")
         for direction, graph in graphs.items():
             if direction not in programs:
-                order = choices[direction].order if direction in choices else ()
-                choices[direction], programs[direction] = _lower(rule, stable, direction, graph, aim, hard, order)
+                before = choices.get(direction)
+                order = before.order if before else ()
+                made = _lower(rule, stable, direction, graph, aim, hard, order)
+                if before and _LARGE < len(before.double) < len(made[0].double) / _MANY:  # that tight costs too much
+                    aim /= _TIGHTEN
+                    made = _lower(rule, stable, direction, graph, aim, hard, order)
+                choices[direction], programs[direction] = made
         progress(f"certify {stable.variant}")
         runner = Runner(programs["forward"], programs["backward"])
 

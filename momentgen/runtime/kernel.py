@@ -91,11 +91,14 @@ class Kernel:
         parameters: tuple[str, ...],
         covariance: bool = False,
         outputs: tuple[str, ...] = MEAN_AND_VARIANCE,
+        *,
+        float64: str,
     ) -> None:
         self.name, self.package, self.variant, self.results = name, package, variant, outputs
+        self._float64 = float64
         self.inputs, self.parameters = input_names(inputs, covariance), parameters
         self.label = f"{name}, variant {variant}"
-        self._reference_path = f"{package}.{variant}_torch"
+        self._reference_path = f"{package}.{float64}_torch"
         _references.pop(self._reference_path, None)  # the package may have been built anew and imported again
         self._native: dict[bool, NativeKernels | Unavailable] = {}
         self._triton: TritonKernels | Unavailable | None = None
@@ -122,7 +125,7 @@ class Kernel:
                         self._native[double] = NativeKernels(
                             self.package,
                             self.name,
-                            self.variant,
+                            self._float64 if double else self.variant,
                             len(self.inputs),
                             len(self.results),
                             double=double,

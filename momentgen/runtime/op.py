@@ -69,6 +69,7 @@ class Op:
         doc: one line on the activation, for the documentation.
         covariance: whether the covariance of two inputs comes after their means and variances.
         outputs: what it returns: mean and variance, or the covariance of the function of one input and of the other.
+        float64: variants that are another one in float64, whose code serves them there.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Op:
         doc: str = "",
         covariance: bool = False,
         outputs: tuple[str, ...] = MEAN_AND_VARIANCE,
+        float64: Mapping[str, str] | None = None,
     ) -> None:
         if outputs not in (MEAN_AND_VARIANCE, COVARIANCE):
             raise InputError(f"{name}: expected the outputs {MEAN_AND_VARIANCE} or {COVARIANCE}, got {outputs!r}")
@@ -95,7 +97,17 @@ class Op:
         self.input_names = input_names(inputs, covariance)
         names = tuple(parameter.name for parameter in self.parameters)
         self._kernels = {
-            variant: Kernel(name, package, variant, inputs, names, covariance, outputs) for variant in self.variants
+            variant: Kernel(
+                name,
+                package,
+                variant,
+                inputs,
+                names,
+                covariance,
+                outputs,
+                float64=(float64 or {}).get(variant, variant),
+            )
+            for variant in self.variants
         }
         # Without keyword arguments nothing is left to check or convert on the way.
         required = any(parameter.default is None for parameter in self.parameters)

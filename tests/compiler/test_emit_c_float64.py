@@ -9,13 +9,14 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import mpmath
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from c_vectors import scalar_loops
 from compiler.test_emit_c import _CPU, _NEEDS, BUILDS
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +28,7 @@ from momentgen.compiler.emit.c_float64 import LANES, c_double, render_c_float64
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.emit.torch import render_torch
 from momentgen.compiler.native import compile_c, find_compiler
-from momentgen.compiler.real import evaluate_mpmath
+from momentgen.compiler.real import Graph, evaluate_mpmath, outputs_float64
 from momentgen.compiler.stabilise import Stable, stabilise, stabilise_joint
 from momentgen.errors import BuildError
 from momentgen.rule_inputs import partial_names
@@ -37,8 +38,9 @@ pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
 F64 = npt.NDArray[np.float64]
 HEADER = Header("rule", "exact", "none")
 
-#: of every kind: closed forms, parameters, a table of atoms, two inputs, trigonometric, a draw of 0 or 1
-QUICK = ("relu", "sin", "threshold", "maximum_correlated", "bernoulli_noise", "elu")
+#: of every kind: closed forms, parameters, a table of atoms, two inputs, trigonometric, a draw of 0 or 1, and
+#: polynomials of two values
+QUICK = ("relu", "sin", "threshold", "maximum_correlated", "bernoulli_noise", "elu", "erf")
 SLOW = ("gelu", "silu", "tanh", "softplus", "rrelu", "logistic_transform", "maximum", "softsign")
 EACH = [*QUICK, "hardtanh", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 
@@ -108,6 +110,12 @@ def six(name: str, points: Sequence[F64], setting: Mapping[str, float], *, by_to
     return found
 
 
+def rounding_of_tables(stable: Stable) -> float:
+    """What polynomials of two values may lose by rounding: it grows with their coefficients."""
+    surfaces = [surface for graph in (stable.forward64, stable.partials64) for surface in graph.surfaces.values()]
+    return 2.0**-50 * max((sum(abs(c) for row in one.table for c in row) for one in surfaces), default=0.0)
+
+
 @pytest.mark.parametrize("name", EACH)
 def test_c_is_as_near_to_the_graph_in_50_digits_as_the_pytorch_form(name: str) -> None:
     stable, points = stable_of(name), points_of(name, 60)
@@ -130,12 +138,12 @@ def test_c_is_as_near_to_the_graph_in_50_digits_as_the_pytorch_form(name: str) -
                     )
                     for got in (by_c, by_torch)
                 )
-                assert of_c < 2e-14, (output, setting)
+                assert of_c < 2e-14 + rounding_of_tables(stable), (output, setting)
                 assert of_c <= 2 * of_torch + 1e-15, (output, setting)
 
 
 @pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize("name", ["relu", "sin", "hardtanh"])
+@pytest.mark.parametrize("name", ["relu", "sin", "hardtanh", "erf"])
 def test_bits_are_the_same_under_every_setting_of_the_compiler(name: str, build: str) -> None:
     if any(not re.search(rf"\b{word}\b", _CPU) for word in _NEEDS.get(build, ())):
         pytest.skip("this CPU lacks the instructions")
@@ -148,14 +156,41 @@ def test_bits_are_the_same_under_every_setting_of_the_compiler(name: str, build:
             assert got.tobytes() == want.tobytes()
 
 
-def test_every_size_gives_each_element_the_same_bits() -> None:
-    mean, var = points_of("hardtanh", 3 * LANES)
-    params = [stable_of("hardtanh").settings[0][p] for p in stable_of("hardtanh").forward64.params]
-    whole = called("hardtanh", "forward", [mean, var], params)
+@pytest.mark.parametrize("name", ["hardtanh", "erf"])
+def test_every_size_gives_each_element_the_same_bits(name: str) -> None:
+    mean, var = points_of(name, 3 * LANES)
+    params = [stable_of(name).settings[0][p] for p in stable_of(name).forward64.params]
+    whole = called(name, "forward", [mean, var], params)
     for size in (0, 1, LANES - 1, LANES, LANES + 1, 2 * LANES + 7):
-        part = called("hardtanh", "forward", [mean[:size].copy(), var[:size].copy()], params)
+        part = called(name, "forward", [mean[:size].copy(), var[:size].copy()], params)
         for got, want in zip(part, whole, strict=True):
             assert got.tobytes() == want[:size].tobytes()
+
+
+@pytest.mark.parametrize("names", [("k", "s"), ("a", "out"), ("surface", "WIDE")])
+def test_parameters_of_any_name_are_not_taken_for_what_the_code_calls_its_own(names: tuple[str, str]) -> None:
+    graph = Graph(("mean", "var"), names)
+    first, second, total = graph.param(names[0]), graph.param(names[1]), graph.const(0)
+    for place in range(8):
+        away = graph.sub(graph.input("mean"), graph.const(place / 4 - 1))
+        density = graph.exp_mantissa(graph.neg(graph.mul(first, graph.mul(away, away))))
+        share = graph.recip(graph.madd(graph.mul(graph.input("var"), second), density, graph.const(1)))
+        total = graph.madd(graph.mul(share, density), graph.const(1 + place / 8), total)
+    surface = graph.surface(total, graph.input("var"), ((1.5, -0.25), (0.5, 0.125, 2.0)), slopes=False)[0]
+    graph.output("mean", graph.mul(surface, first))
+    graph.output("var", total)
+    partials = Graph(("mean", "var"), names)
+    for name in ("dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar"):
+        partials.output(name, partials.param(names[0]))
+    stable = SimpleNamespace(forward64=graph, partials64=partials)
+    library = compile_c(render_c_float64(stable, "rule", HEADER), C_FLAGS)  # type: ignore[arg-type]
+    points = {"mean": np.linspace(-2, 2, 77), "var": np.linspace(0, 3, 77)}
+    found = [np.empty(77), np.empty(77)]
+    pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (*points.values(), *found)]
+    library.rule_forward(ctypes.c_int64(77), *pointers[:2], (ctypes.c_double * 2)(0.7, 1.25), *pointers[2:])
+    setting = dict(zip(names, (0.7, 1.25), strict=True))
+    for got, want in zip(found, outputs_float64(graph, {**points, **setting}).values(), strict=True):
+        assert np.abs(got - want).max() <= 1e-13
 
 
 def test_the_exponential_is_within_one_unit_in_the_last_place() -> None:
@@ -196,6 +231,27 @@ def test_gcc_vectorises_every_loop_and_warns_of_nothing(name: str, tmp_path) -> 
     for number in loops:
         end = next(i for i in range(number, len(lines)) if lines[i].strip() == "}")
         assert vectors & set(range(number, end + 2)), lines[number]
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+def test_gcc_vectorises_loops_that_choose_among_columns() -> None:
+    graph = Graph(("mean", "var"))
+    left, total = graph.lt(graph.input("mean"), graph.const(0)), graph.const(0)
+    for place in range(9):
+        density = graph.exp_mantissa(graph.mul(graph.input("mean"), graph.const(-1 - place / 7)))
+        share = graph.recip(graph.madd(graph.input("var"), density, graph.const(1 + place / 5)))
+        by_side = graph.select(left, graph.const(place / 3 - 1), graph.const(1 - place / 11))
+        root = graph.sqrt(graph.madd(share, share, density))
+        total = graph.madd(by_side, graph.mul(root, graph.mul(share, density)), total)
+    for name in ("mean", "var"):
+        graph.output(name, total)
+    partials = Graph(("mean", "var"))
+    for name in ("dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar"):
+        partials.output(name, partials.input("mean"))
+    stable = SimpleNamespace(forward64=graph, partials64=partials)
+    source = render_c_float64(stable, "rule", HEADER)  # type: ignore[arg-type]
+    assert re.search(r"\? c", source), source
+    assert scalar_loops(source, C_FLAGS) == []
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")

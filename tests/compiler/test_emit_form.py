@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from momentgen.compiler.emit._form import Form, Loop, Section, Tables
+from momentgen.compiler.emit._form import Form, Loop, Section, Surfaces, Tables
 from momentgen.compiler.emit._loops import form_of
 from momentgen.compiler.real import Graph, outputs_float64
 
@@ -33,6 +33,18 @@ _OPERATIONS: Mapping[str, Any] = {
     "select": np.where,
     "same": lambda a: a,
 }
+
+
+def surface(kind: str, y: F64, z: F64, rows: Sequence[Sequence[float]]) -> F64:
+    """A polynomial of two values, or its derivative, by NumPy."""
+    table = np.zeros((len(rows), max(map(len, rows))))
+    for j, row in enumerate(rows):
+        table[j, : len(row)] = row
+    if kind == "surface_y":
+        table = np.polynomial.polynomial.polyder(table, axis=1)
+    elif kind == "surface_z":
+        table = np.polynomial.polynomial.polyder(table, axis=0)
+    return np.asarray(np.polynomial.polynomial.polyval2d(z, y, table))
 
 
 def evaluated(form: Form, tables: Tables, point: Mapping[str, F64]) -> dict[str, F64]:
@@ -60,6 +72,11 @@ def evaluated(form: Form, tables: Tables, point: Mapping[str, F64]) -> dict[str,
     for part in form.parts:
         if isinstance(part, Section):
             run(part.items)
+            continue
+        if isinstance(part, Surfaces):
+            for index in part.items:
+                item = form.items[index]
+                values[index] = surface(item.kind, *map(value, item.args), item.payload)
             continue
         for constants in tables.rows()[part.turns]:
             row = constants
@@ -276,3 +293,56 @@ def test_random_graphs_keep_their_meaning(seed: int) -> None:
     want = outputs_float64(g, point)
     for name, got in evaluated(form, tables, point).items():
         np.testing.assert_allclose(got, np.broadcast_to(want[name], 50), rtol=1e-9, atol=1e-12)
+
+
+def of_surfaces(tables: Sequence[Sequence[Sequence[float]]], wanted: str) -> Graph:
+    """Polynomials of two values, of which some derivatives are wanted; what comes of one goes into the next."""
+    graph = Graph(inputs=("mean", "var"))
+    y, z = graph.sub(graph.input("mean"), graph.const(0.5)), graph.mul(graph.input("var"), graph.const(0.75))
+    total = graph.const(0)
+    for rows in tables:
+        found = graph.surface(y, z, tuple(map(tuple, rows)), slopes=wanted != "surface")
+        for kind, node in zip(("surface", "surface_y", "surface_z"), found, strict=True):
+            if kind in wanted.split():
+                total = graph.add(total, graph.mul(node, graph.input("mean")))
+        y = graph.mul(graph.recip(graph.add(graph.const(3), graph.mul(total, total))), graph.const(0.5))
+    graph.output("out", graph.add(total, graph.mul(y, y)))
+    return graph
+
+
+def random_table(seed: int, rows: int) -> list[list[float]]:
+    rng = np.random.default_rng(seed)
+    lengths = sorted(rng.integers(1, 9, rows), reverse=True)
+    return [rng.normal(0, 1, n).round(6).tolist() for n in lengths]
+
+
+@pytest.mark.parametrize("wanted", ["surface", "surface surface_y", "surface_z", "surface surface_y surface_z"])
+@pytest.mark.parametrize("rows", [2, 5, 8])
+def test_polynomials_of_two_values_are_one_operation_each_and_mean_the_same(rows: int, wanted: str) -> None:
+    graph, tables = of_surfaces([random_table(rows, rows), random_table(rows + 20, 6)], wanted), Tables()
+    form = form_of(graph, tables)
+    parts = [part for part in form.parts if isinstance(part, Surfaces)]
+    kinds = [{form.items[index].kind for index in part.items} for part in parts]
+    assert len(parts) == 2
+    assert kinds[1] == set(wanted.split())
+    rng = np.random.default_rng(rows)
+    point = {"mean": rng.uniform(-1, 1, 50), "var": rng.uniform(0, 1, 50)}
+    found, want = evaluated(form, tables, point)["out"], outputs_float64(graph, point)["out"]
+    assert np.abs(found - want).max() <= 1e-12 * (1 + np.abs(want).max())
+
+
+def test_what_the_values_of_a_polynomial_need_is_not_what_its_table_is_made_of() -> None:
+    form = form_of(of_surfaces([random_table(3, 7)], "surface surface_y"))
+    assert sum(item.kind in ("madd", "polynomial") for item in form.items.values()) <= 1
+
+
+def test_of_one_power_only_the_polynomial_of_the_other_value_is_left() -> None:
+    graph = Graph(inputs=("mean", "var"))
+    table = ((0.5, -2.0, 0.25, 3.0),)
+    total, by_y, by_z = graph.surface(graph.input("mean"), graph.input("var"), table, slopes=True)
+    assert graph.value(by_z) == 0
+    graph.output("total", total)
+    graph.output("by_y", by_y)
+    point = {"mean": np.linspace(-1, 1, 9), "var": np.linspace(0, 1, 9)}
+    found, want = evaluated(form_of(graph), Tables(), point), outputs_float64(graph, point)
+    assert all(np.abs(found[name] - want[name]).max() <= 1e-14 for name in want)

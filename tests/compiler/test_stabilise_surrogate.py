@@ -14,9 +14,9 @@ from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.real import evaluate_float64
 from momentgen.compiler.stabilise import stabilise
 from momentgen.compiler.stabilise.activation import Line, analyse
+from momentgen.compiler.stabilise.fine_surface import find_fine_surfaces
+from momentgen.compiler.stabilise.fine_surface_graph import build_fine_graph
 from momentgen.compiler.stabilise.stable import OUTPUTS
-from momentgen.compiler.stabilise.surrogate import find_fine_atoms
-from momentgen.compiler.stabilise.surrogate_graph import FLOAT64, build_graph
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
@@ -52,8 +52,9 @@ def test_what_f_is_is_found_from_its_expression() -> None:
     assert analyse("shrink", split(SHRINK), {}).jumps == ((-0.5, 0.5), (0.5, 0.5))
 
 
-def test_the_torch_form_of_a_rule_from_f_alone_is_right_where_the_naive_variance_cancels() -> None:
-    graph, _ = build_graph(find_fine_atoms(analyse("silu", split(x * S(x)), {})).atoms, FLOAT64, OUTPUTS)
+def test_the_float64_form_of_a_rule_from_f_alone_is_right_where_the_naive_variance_cancels() -> None:
+    f = analyse("silu", split(x * S(x)), {})
+    graph = build_fine_graph(f, find_fine_surfaces(f, QuadratureTruth(f), OUTPUTS), partials=False)
     mean, var = np.array([0.7, -3.0], np.float32), np.array([1e-10, 1e-8], np.float32)
     values = evaluate_float64(graph, {"mean": mean, "var": var})[graph.outputs["var"]]
     for value, m, v in zip(values, mean.tolist(), var.tolist(), strict=True):

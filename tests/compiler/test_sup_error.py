@@ -20,7 +20,7 @@ from momentgen.compiler.stabilise.atom_balls import AtomGroup
 from momentgen.compiler.stabilise.general_truth import GeneralTruth
 from momentgen.compiler.stabilise.proven import difference, proven_facts
 from momentgen.compiler.stabilise.sup_error import Difference, prove_sup_error
-from momentgen.compiler.stabilise.surrogate import Found, find_atoms, find_fine_atoms
+from momentgen.compiler.stabilise.surrogate import Found, find_atoms, find_mean_atoms
 from momentgen.errors import BuildError
 from momentgen.symbols import S, x
 
@@ -36,7 +36,7 @@ def _found(name: str) -> tuple[Activation, Found]:
         f = analyse(name, split(sp.atan(x)), {})
         return f, find_ladder(f, GeneralTruth(f), ((12, 4),), 0.25, 12, 0.0)
     f = analyse(name, split({"silu": x * S(x), "tanh": sp.tanh(x)}[name]), {})
-    return f, find_fine_atoms(f)
+    return f, find_mean_atoms(f)
 
 
 def _atom(n: int, u: mp.mpf, tau: mp.mpf) -> mp.mpf:

@@ -23,7 +23,7 @@ from momentgen.compiler.stabilise.sup_error import prove_sup_error
 from momentgen.compiler.stabilise.surface import Surface, find_surfaces
 from momentgen.compiler.stabilise.surface_error import PROVABLE, lift_of, prove_kink, prove_surface
 from momentgen.compiler.stabilise.surface_graph import build_surface_graph, kink_fit
-from momentgen.compiler.stabilise.surrogate import Found, find_fine_atoms
+from momentgen.compiler.stabilise.surrogate import Found, find_mean_atoms
 from momentgen.compiler.stabilise.surrogate_truth import QuadratureTruth
 from momentgen.symbols import Phi, x
 
@@ -38,7 +38,7 @@ def _made(name: str) -> tuple[Activation, Found, dict[str, Surface]]:
     surfaces = find_surfaces(f, truth, OUTPUTS)
     if name == "erf":
         surfaces |= find_surfaces(f, truth, PARTIALS)
-    return f, find_fine_atoms(f), surfaces
+    return f, find_mean_atoms(f), surfaces
 
 
 def _inputs(f: Activation) -> tuple[F64, F64]:

@@ -22,7 +22,18 @@ from numpy.polynomial import chebyshev
 
 from momentgen.compiler.approximate.reflections import least_squares
 
-__all__ = ["Bivariate", "BivariateTarget", "columns", "fit_bivariate", "rows", "terms_needed"]
+__all__ = [
+    "Bivariate",
+    "BivariateTarget",
+    "columns",
+    "degrees_above",
+    "fit_bivariate",
+    "nodes",
+    "powers",
+    "rows",
+    "terms_needed",
+    "transform",
+]
 
 F64 = npt.NDArray[np.float64]
 Degrees = tuple[int, ...]
@@ -63,7 +74,7 @@ def columns(count: int) -> F64:
     >>> columns(3).round(4) + 0.0
     array([ 1.,  0., -1.])
     """
-    points = _nodes(count)
+    points = nodes(count)
     return points / points[0]
 
 
@@ -73,15 +84,16 @@ def rows(count: int) -> F64:
     >>> bool(rows(20)[-1] > -1), float(rows(20)[0])
     (True, 1.0)
     """
-    points = _nodes(count)
+    points = nodes(count)
     return 2 * (1 + points) / (1 + points[0]) - 1
 
 
-def _nodes(count: int) -> F64:
+def nodes(count: int) -> F64:
+    """Chebyshev nodes, from high to low."""
     return np.cos(np.pi * (np.arange(count) + 0.5) / count)
 
 
-def _transform(count: int) -> F64:
+def transform(count: int) -> F64:
     """Values at the nodes -> Chebyshev coefficients."""
     table = np.cos(np.arange(count)[:, None] * np.pi * (np.arange(count) + 0.5) / count) * 2 / count
     table[0] /= 2
@@ -89,11 +101,11 @@ def _transform(count: int) -> F64:
 
 
 def _coefficients(values: F64) -> F64:
-    inner = np.einsum("jk,kx->jx", _transform(values.shape[0]), values)
-    return np.einsum("jx,ix->ji", inner, _transform(values.shape[1]))
+    inner = np.einsum("jk,kx->jx", transform(values.shape[0]), values)
+    return np.einsum("jx,ix->ji", inner, transform(values.shape[1]))
 
 
-def _degrees(sizes: F64, threshold: float, parity: int) -> Degrees:
+def degrees_above(sizes: F64, threshold: float, parity: int) -> Degrees:
     """Per power of z, how many terms of a parity."""
     large = sizes[:, parity::2] > threshold
     counts = np.where(large.any(axis=1), large.shape[1] - np.argmax(large[:, ::-1], axis=1), 0)
@@ -132,7 +144,7 @@ class BivariateTarget:
 
 def terms_needed(target: BivariateTarget) -> int:
     """About how many terms :func:`fit_bivariate` will take; a hundred times quicker."""
-    return sum(sum(_degrees(sizes, 0.3, parity)) for parity, sizes in enumerate(target.sizes))
+    return sum(sum(degrees_above(sizes, 0.3, parity)) for parity, sizes in enumerate(target.sizes))
 
 
 def fit_bivariate(target: BivariateTarget) -> Bivariate | None:
@@ -149,7 +161,7 @@ def fit_bivariate(target: BivariateTarget) -> Bivariate | None:
     known: dict[tuple[int, Degrees], tuple[list[F64], F64]] = {}
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        shape = [_degrees(sizes[parity], 10.0**middle, parity) for parity in (0, 1)]
+        shape = [degrees_above(sizes[parity], 10.0**middle, parity) for parity in (0, 1)]
         if sum(map(sum, shape)) > _LARGEST:
             low = middle
             continue
@@ -163,7 +175,7 @@ def fit_bivariate(target: BivariateTarget) -> Bivariate | None:
                 break
         error = float(np.max(sum(np.abs(found) for _, found in fits)))
         if error <= 1.0:
-            best = Bivariate(_powers(fits[0][0], 0), _powers(fits[1][0], 1), error)
+            best = Bivariate(powers(fits[0][0], 0), powers(fits[1][0], 1), error)
             low = middle
         else:
             high = middle
@@ -201,8 +213,12 @@ def _fit(values: F64, weight: F64, degrees: Degrees, parity: int) -> tuple[list[
     return np.split(solution, np.cumsum(degrees)[:-1]), error.reshape(values.shape)
 
 
-def _powers(series_of: list[F64], parity: int) -> tuple[tuple[float, ...], ...]:
-    """Chebyshev series in x and z of a parity in x -> powers of y and z, an odd one's factor x taken out."""
+def powers(series_of: list[F64], parity: int) -> tuple[tuple[float, ...], ...]:
+    """Chebyshev series in x and z of a parity in x -> powers of y and z, an odd one's factor x taken out.
+
+    >>> powers([np.array([1.0, 0.5])], 0)  # 1 + T_2(x)/2
+    ((1.0, 0.5),)
+    """
     if not series_of:
         return ()
     most = len(series_of[0])

@@ -13,7 +13,10 @@ from typing import Any
 
 from momentgen.compiler.real import CONDITIONS
 
-__all__ = ["Form", "Item", "Loop", "Section", "Tables"]
+__all__ = ["SURFACES", "Form", "Item", "Loop", "Section", "Surfaces", "Tables"]
+
+#: kinds of polynomials of two values
+SURFACES = ("surface", "surface_y", "surface_z")
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,8 @@ class Item:
 
     - ``polynomial`` of its first argument, ``payload`` the coefficients from high to low; with a second argument, that
       is the value before the first coefficient;
+    - ``surface``, ``surface_y`` and ``surface_z``, a polynomial of two values, ``payload`` its coefficients by power of
+      the second and of the first, and its derivatives in the first and in the second;
     - ``column``, the constant number ``payload`` in the row of a loop;
     - ``accumulator``, what loops have added up; ``same``, its argument.
     """
@@ -51,6 +56,13 @@ class Loop:
     turns: int
     items: tuple[int, ...]
     sums: Mapping[int, tuple[tuple[int, int], ...]]
+
+
+@dataclass(frozen=True)
+class Surfaces:
+    """What is wanted of one polynomial of two values, its value and derivatives: all of the same arguments."""
+
+    items: tuple[int, ...]
 
 
 class Tables:
@@ -88,7 +100,7 @@ class Form:
     inputs: tuple[str, ...]
     params: tuple[str, ...]
     items: dict[int, Item]
-    parts: list[Section | Loop] = field(default_factory=list)
+    parts: list[Section | Loop | Surfaces] = field(default_factory=list)
     outputs: dict[str, int] = field(default_factory=dict)
     comments: dict[int, str] = field(default_factory=dict)
 

@@ -5,6 +5,7 @@ the atoms of a sum, the nodes of a quadrature.  Here they are found by their sha
 :class:`momentgen.compiler.emit._form.Form`:
 
 - a chain of multiply-adds by one value is a *polynomial*, with its coefficients in a table;
+- what a graph says is a polynomial of two values is one operation, with those in a table;
 - parts of a graph that differ in constants alone, and that are only summed up (products of their values, with constants
   or each other), are one *loop*, with those constants in the rows of a table and the sums as accumulators.
 
@@ -23,7 +24,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from momentgen.compiler.emit._connected import connected
-from momentgen.compiler.emit._form import Form, Item, Loop, Section, Tables
+from momentgen.compiler.emit._form import SURFACES, Form, Item, Loop, Section, Surfaces, Tables
 from momentgen.compiler.emit._turns import Turn, families
 from momentgen.compiler.real import Graph
 
@@ -71,16 +72,33 @@ class _Chain:
     product: int | None = None
 
 
+def _live(graph: Graph) -> list[int]:
+    """What the outputs need, in order; of a polynomial of two values these alone."""
+    needed: set[int] = set()
+    stack = list(graph.outputs.values())
+    while stack:
+        index = stack.pop()
+        if index not in needed:
+            needed.add(index)
+            surface = graph.surfaces.get(index)
+            stack.extend(graph.nodes[index].args if surface is None else (surface.y, surface.z))
+    return sorted(needed)
+
+
 class _Finder:
     def __init__(self, graph: Graph, tables: Tables) -> None:
         self.graph, self.tables = graph, tables
         self.items: dict[int, Item] = {}
         #: what stands for a node: another, where an operation does nothing
         stands: dict[int, int] = {}
-        for index in graph.live():
+        for index in _live(graph):
             node = graph.nodes[index]
-            args = tuple(stands[a] for a in node.args)
             stands[index] = index
+            if index in graph.surfaces:
+                surface = graph.surfaces[index]
+                self.items[index] = Item(surface.kind, (stands[surface.y], stands[surface.z]), surface.table)
+                continue
+            args = tuple(stands[a] for a in node.args)
             if node.kind == "exp_factor":  # the mantissa carries the whole exponential here
                 self.items[index] = Item("const", (), 1.0)
                 continue
@@ -319,7 +337,7 @@ class _Finder:
         shape = self._shapes(adders)
         classes: dict[int, list[int]] = defaultdict(list)
         for index in sorted(self.items):
-            if self.items[index].args and index not in adders:
+            if self.items[index].args and index not in adders and not self._is_surface(index):
                 classes[shape[index]].append(index)
         many = {index for members in classes.values() if len(members) >= least for index in members}
         clusters = connected(many, lambda index: self.items[index].args)
@@ -397,14 +415,17 @@ class _Finder:
         self.items[root] = Item("same", (at,)) if chain.rest is None else Item("add", (at, chain.rest))
         return accumulator
 
+    def _is_surface(self, index: int) -> bool:
+        return index >= 0 and self.items[index].kind in SURFACES
+
     def _new(self, item: Item, before: int) -> int:
         index = next(self.fresh)
         self.items[index] = item
         self.before[index] = (*self.before.get(before, ()), before)
         return index
 
-    def _parts(self, loops: list[Loop]) -> list[Section | Loop]:
-        """Sections and loops, each as early as what it needs."""
+    def _parts(self, loops: list[Loop]) -> list[Section | Loop | Surfaces]:
+        """Sections, polynomials of two values and loops, each as early as what it needs."""
         inside = {index for loop in loops for index in loop.items}
         feeds: dict[int, list[int]] = defaultdict(list)
         needs: list[set[int]] = []
@@ -425,14 +446,18 @@ class _Finder:
                 stack.extend(waits[index])
         level: dict[int, int] = {}
         for index in TopologicalSorter(waits).static_order():
-            level[index] = max((level[a] + (a < 0) for a in waits[index]), default=0)
+            level[index] = max((level[a] + (a < 0 or self._is_surface(a)) for a in waits[index]), default=0)
         straight: dict[int, list[int]] = defaultdict(list)
         for index in sorted(waits, key=self._place):
             if index >= 0 and self.items[index].args:
                 straight[level[index]].append(index)
-        parts: list[Section | Loop] = []
+        parts: list[Section | Loop | Surfaces] = []
         for at in range(1 + max(level.values(), default=0)):
-            if straight[at]:
-                parts.append(Section(tuple(straight[at])))
+            if section := tuple(index for index in straight[at] if not self._is_surface(index)):
+                parts.append(Section(section))
+            alike: dict[Any, list[int]] = defaultdict(list)
+            for index in filter(self._is_surface, straight[at]):
+                alike[self.items[index].args, self.items[index].payload].append(index)
+            parts += [Surfaces(tuple(each)) for each in alike.values()]
             parts += [loop for number, loop in enumerate(loops) if level[~number] == at]
         return parts

@@ -16,6 +16,8 @@ __all__ = [
     "json_text",
     "plain_decimal",
     "short_decimal",
+    "table_lines",
+    "whole_numbers",
     "with_arguments",
     "with_comment",
 ]
@@ -57,6 +59,31 @@ def short_decimal(value: float) -> str | None:
     if not (value == 0 or 2.0**-126 <= abs(float(text)) <= _LARGEST):
         text = repr(value)
     return text if np.float32(float(text)) == value else None
+
+
+def whole_numbers(rows: Sequence[Sequence[float]]) -> tuple[list[list[int]] | Sequence[Sequence[float]], float]:
+    """Decimal fractions as whole numbers, and what they are times; numbers of too many digits as they are, times 1.
+
+    >>> whole_numbers([[0.25, -3e-05], [1.0]])
+    ([[25000, -3], [100000]], 1e-05)
+    """
+    digits = [[Decimal(repr(value)) for value in row] for row in rows]
+    least = min((int(d.normalize().as_tuple().exponent) for row in digits for d in row if d), default=0)
+    if least >= 0 or any(abs(d.scaleb(-least)) >= 2**53 for row in digits for d in row):
+        return rows, 1.0
+    return [[int(d.scaleb(-least)) for d in row] for row in digits], float(f"1e{least}")
+
+
+def table_lines(values: Sequence[str], indent: str, end: str = "") -> list[str]:
+    """Numbers with commas and no spaces, in lines."""
+    lines, line = [], indent
+    for place, value in enumerate(values):
+        piece = value + (end if place == len(values) - 1 else ",")
+        if line != indent and len(line) + len(piece) > LINE_LENGTH:
+            lines.append(line)
+            line = indent
+        line += piece
+    return [*lines, line]
 
 
 def comment_text(text: str) -> str:

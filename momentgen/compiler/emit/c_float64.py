@@ -10,12 +10,20 @@ made of them, and nothing is contracted or reassociated (:data:`momentgen.compil
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from momentgen.compiler.emit._form import Form, Item, Loop, Section, Tables
+from momentgen.compiler.emit._form import SURFACES, Form, Item, Loop, Section, Surfaces, Tables
 from momentgen.compiler.emit._loops import form_of
-from momentgen.compiler.emit._text import LINE_LENGTH, plain_decimal, with_arguments, with_comment
+from momentgen.compiler.emit._text import (
+    LINE_LENGTH,
+    plain_decimal,
+    table_lines,
+    whole_numbers,
+    with_arguments,
+    with_comment,
+)
 from momentgen.compiler.emit.c import PARALLEL_THRESHOLD
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.stabilise.stable import Stable
@@ -64,6 +72,64 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
             for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
     }}
 }}"""
+
+_SURFACE = """\
+// lanes whose sums stand in registers
+#ifdef __AVX512F__
+#define WIDE 32
+#else
+#define WIDE 16
+#endif
+#define EACH _Pragma("omp simd") for (int i = 0; i < WIDE; ++i)
+
+// sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients take turns, from high to low
+INLINE void surface(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+    const double *restrict z, double *restrict value)
+{
+    for (int at = 0; at < LANES; at += WIDE) {
+        const double *next = c;
+        double x[WIDE], sum[WIDE], p[WIDE], q[WIDE];
+        EACH x[i] = y[at + i], sum[i] = 0.0;
+        for (int pair = 0; pair < pairs; ++pair) {
+            EACH p[i] = next[0], q[i] = next[1];
+            next += 2;
+            for (int k = 1; k < terms[pair]; ++k, next += 2) {
+                EACH p[i] = FMA(p[i], x[i], next[0]);
+                EACH q[i] = FMA(q[i], x[i], next[1]);
+            }
+            EACH sum[i] = FMA(FMA(sum[i], z[at + i], p[i]), z[at + i], q[i]);
+        }
+        EACH value[at + i] = sum[i] * unit;
+    }
+}"""
+
+_SURFACE_SLOPES = """\
+// the same, and its derivatives
+INLINE void surface_slopes(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+    const double *restrict z, double *restrict value, double *restrict by_y, double *restrict by_z)
+{
+    for (int at = 0; at < LANES; at += WIDE) {
+        const double *next = c;
+        double x[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
+        EACH x[i] = y[at + i], sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
+        for (int pair = 0; pair < pairs; ++pair) {
+            EACH p[i] = next[0], q[i] = next[1], slope_p[i] = 0.0, slope_q[i] = 0.0;
+            next += 2;
+            for (int k = 1; k < terms[pair]; ++k, next += 2) {
+                EACH slope_p[i] = FMA(slope_p[i], x[i], p[i]);
+                EACH slope_q[i] = FMA(slope_q[i], x[i], q[i]);
+                EACH p[i] = FMA(p[i], x[i], next[0]);
+                EACH q[i] = FMA(q[i], x[i], next[1]);
+            }
+            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
+            EACH sum[i] = FMA(sum[i], z[at + i], p[i]);
+            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
+            EACH sum[i] = FMA(sum[i], z[at + i], q[i]);
+            EACH sum_y[i] = FMA(FMA(sum_y[i], z[at + i], slope_p[i]), z[at + i], slope_q[i]);
+        }
+        EACH value[at + i] = sum[i] * unit, by_y[at + i] = sum_y[i] * unit, by_z[at + i] = sum_z[i] * unit;
+    }
+}"""
 
 _EXP = """\
 // exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
@@ -125,24 +191,23 @@ _FORMAT = {
     "select": "{} ? {} : {}",
     "same": "{}",
 }
+_Rows = tuple[tuple[float, ...], ...]
 _COMPARISONS = frozenset({"lt", "le", "eq"})
 
 
 def c_double(value: float) -> str:
-    """A C literal that is ``value`` exactly.
+    """A C literal that is ``value`` once rounded: decimal or hexadecimal, which is shorter.
 
-    >>> c_double(0.5), c_double(0.1), c_double(float("-inf"))
-    ('0.5', '0x1.999999999999ap-4', '-__builtin_inf()')
+    >>> c_double(0.5), c_double(1e-9), c_double(1 / 3), c_double(float("-inf"))
+    ('0.5', '1e-09', '0x1.5555555555555p-2', '-__builtin_inf()')
     """
     if math.isnan(value):
         return '__builtin_nan("")'
     if math.isinf(value):
         return "__builtin_inf()" if value > 0 else "-__builtin_inf()"
-    plain = plain_decimal(value)
-    if plain is not None:
-        return plain
     mantissa, exponent = value.hex().split("p")
-    return f"{mantissa.rstrip('0').rstrip('.') if '.' in mantissa else mantissa}p{int(exponent)}"
+    exact = f"{mantissa.rstrip('0').rstrip('.') if '.' in mantissa else mantissa}p{int(exponent)}"
+    return min(repr(value), exact, key=len) if plain_decimal(value) is None else repr(value)
 
 
 def render_c_float64(stable: Stable, name: str, header: Header) -> str:
@@ -159,9 +224,10 @@ def render_c_float64(stable: Stable, name: str, header: Header) -> str:
         gradient for each of these.  Arrays hold ``n`` doubles and do not overlap.
     """
     polynomials: dict[tuple[float, ...], str] = {}
+    surfaces: dict[_Rows, int] = {}
     tables = Tables()
-    forward = _Kernel(form_of(stable.forward64, tables), f"{name}_forward", polynomials)
-    backward = _Kernel(form_of(stable.partials64, tables), f"{name}_backward", polynomials)
+    forward = _Kernel(form_of(stable.forward64, tables), f"{name}_forward", polynomials, surfaces)
+    backward = _Kernel(form_of(stable.partials64, tables), f"{name}_backward", polynomials, surfaces)
     outputs = {f"out_{output}": forward.result(output) for output in stable.forward64.outputs}
     text = [forward.text(stable.forward64.inputs, outputs)]
     seeds = tuple(f"grad_{output}" for output in stable.forward64.outputs)
@@ -175,8 +241,17 @@ def render_c_float64(stable: Stable, name: str, header: Header) -> str:
         shared.append(_polynomial("exp_rest", EXP_COEFFICIENTS[1:]))
         shared.append(_EXP % c_double(EXP_COEFFICIENTS[0]))
     shared += [_polynomial(name, coefficients) for coefficients, name in polynomials.items()]
+    if surfaces:
+        shared.append(_SURFACE)
+        shared += [_SURFACE_SLOPES] if any(kernel.sloping for kernel in (forward, backward)) else []
+        shared += ["\n".join(_surface_table(number, rows)) for rows, number in surfaces.items()]
     shared += ["\n".join(_table(turns, rows)) for turns, rows in tables.rows().items()]
     return "\n\n".join([header.c(), *shared, *text]) + "\n"
+
+
+def _parameter(name: str) -> str:
+    """A parameter's name in the block, where a loop's k and other short names have a meaning."""
+    return f"p_{name}"
 
 
 def _gradient(seeds: Sequence[str], partials: Sequence[str]) -> str:
@@ -196,8 +271,11 @@ def _polynomial(name: str, coefficients: Sequence[float]) -> str:
 class _Kernel:
     """One direction: the text of its block function and of its exported function."""
 
-    def __init__(self, form: Form, name: str, polynomials: dict[tuple[float, ...], str]) -> None:
-        self.form, self.name, self.polynomials = form, name, polynomials
+    def __init__(
+        self, form: Form, name: str, polynomials: dict[tuple[float, ...], str], surfaces: dict[_Rows, int]
+    ) -> None:
+        self.form, self.name, self.polynomials, self.surfaces = form, name, polynomials, surfaces
+        self.sloping = any(item.kind in SURFACES[1:] for item in form.items.values())
         self.uses = form.uses()
         self.exponential = any(item.kind in ("exp_mantissa", "times_exp_mantissa") for item in form.items.values())
         self.parts = form.parts or [Section(())]
@@ -220,10 +298,11 @@ class _Kernel:
         taken = ", ".join(f"*restrict {name} = in[{k}]" for k, name in enumerate(inputs))
         written = ", ".join(f"*restrict {name} = out[{k}]" for k, name in enumerate(results))
         lines += with_comment(f"const double {taken};", None, "//")
-        lines += [f"    const double {name} = params[{k}];" for k, name in enumerate(form.params)]
+        lines += [f"    const double {_parameter(name)} = params[{k}];" for k, name in enumerate(form.params)]
         lines += with_comment(f"double {written};", None, "//")
         arrays = [f"s[{len(self.shared)}][LANES]"] if self.shared else []
         arrays += [f"a[{len(self.sums)}][LANES] = {{{{0.0}}}}"] if self.sums else []
+        arrays += ["unused[LANES]"] if any(map(self._leaves_out, self.parts)) else []
         lines += [f"    double {', '.join(arrays)};"] if arrays else []
         lines += [] if form.params else ["    (void)params;"]
         for number, part in enumerate(self.parts):
@@ -231,7 +310,30 @@ class _Kernel:
         lines += ["}", ""]
         return "\n".join(lines + self._exported(inputs, list(results)))
 
-    def _part(self, number: int, part: Section | Loop, results: Mapping[str, str]) -> list[str]:
+    def _surfaces(self, part: Surfaces) -> list[str]:
+        """The call for a polynomial of two values, whose arguments and results are arrays."""
+        made = {self.form.items[index].kind: self.shared[index].removesuffix("[i]") for index in part.items}
+        first = self.form.items[part.items[0]]
+        number = self.surfaces.setdefault(first.payload, len(self.surfaces))
+        unit = c_double(whole_numbers(first.payload)[1])
+        arguments = [f"surface{number}", f"terms{number}", str((len(first.payload) + 1) // 2), unit]
+        arguments += [self._array(a) for a in first.args]
+        sloping = any(kind != "surface" for kind in made)
+        arguments += [made.get(kind, "unused") for kind in (SURFACES if sloping else SURFACES[:1])]
+        call = f"{'surface_slopes' if sloping else 'surface'}({', '.join(arguments)});"
+        return with_comment(call, None, "//")
+
+    def _leaves_out(self, part: Section | Loop | Surfaces) -> bool:
+        """Whether a polynomial has slopes and not all of them are wanted."""
+        return isinstance(part, Surfaces) and self.form.items[part.items[-1]].kind != "surface" and len(part.items) < 3
+
+    def _array(self, index: int) -> str:
+        item = self.form.items[index]
+        return str(item.payload) if item.kind == "input" else self.shared[index]
+
+    def _part(self, number: int, part: Section | Loop | Surfaces, results: Mapping[str, str]) -> list[str]:
+        if isinstance(part, Surfaces):
+            return self._surfaces(part)
         lines: list[str] = []
         indent = "    "
         if isinstance(part, Loop):
@@ -295,6 +397,23 @@ class _Kernel:
         return [*with_arguments(f"void {self.name}", arguments), "{", *with_comment(call, None, "//"), "}"]
 
 
+def _surface_table(number: int, rows: _Rows) -> list[str]:
+    """The coefficients of a polynomial of two values, as the functions for it take them."""
+    from_high = [tuple(reversed(row)) for row in reversed(whole_numbers(rows)[0])]
+    if len(from_high) % 2:
+        from_high.insert(0, ())
+    values: list[float] = []
+    lengths = []
+    for first, second in zip(from_high[::2], from_high[1::2], strict=True):
+        lengths.append(max(len(first), len(second)))
+        padded = [(*[0] * (lengths[-1] - len(row)), *row) for row in (first, second)]
+        values += itertools.chain(*zip(*padded, strict=True))
+    lines = [f"static const double surface{number}[{len(values)}] = {{"]
+    lines += table_lines([str(v) if isinstance(v, int) else c_double(v) for v in values], "    ")
+    counts = f"static const uint8_t terms{number}[{len(lengths)}] = {{{', '.join(map(str, lengths))}}};"
+    return [*lines, "};", *with_comment(counts, None, "//", "")]
+
+
 def _table(turns: int, rows: Sequence[Sequence[float]]) -> list[str]:
     lines = [f"static const double table{turns}[{turns}][{len(rows[0])}] = {{"]
     for row in rows:
@@ -341,7 +460,7 @@ class _Writer:
         if item.kind == "input":
             return f"{item.payload}[i]"
         if item.kind == "param":
-            return str(item.payload)
+            return _parameter(item.payload)
         if item.kind == "accumulator":
             return f"{kernel.sums[index]}[i]"
         return f"{kernel.shared[index]}[i]"

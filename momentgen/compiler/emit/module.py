@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from momentgen.compiler.emit._text import docstring
 from momentgen.rule import Parameter, Rule
@@ -12,8 +12,10 @@ from momentgen.rule_inputs import MEAN_AND_VARIANCE
 __all__ = ["render_module"]
 
 
-def render_module(rule: Rule, variants: Sequence[str], *, header_digest: str) -> str:
-    """Python source that defines ``NAME = Op(...)``."""
+def render_module(
+    rule: Rule, variants: Sequence[str], *, header_digest: str, float64: Mapping[str, str] | None = None
+) -> str:
+    """Python source that defines ``NAME = Op(...)``; ``float64`` are variants that are another one in float64."""
     doc = rule.doc or f"Moments of {rule.name}."
     imports = "Op, Parameter" if rule.parameters else "Op"
     lines = [
@@ -41,6 +43,7 @@ def render_module(rule: Rule, variants: Sequence[str], *, header_digest: str) ->
         f"    variants={_names(variants)},",
         '    default="exact",',
         f"    doc={_quoted(doc)},",
+        *([f"    float64={json.dumps(float64)},"] if float64 else []),
         ")",
         "",
     ]

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from momentgen.compiler.emit._form import Form, Item, Loop, Tables
+from momentgen.compiler.emit._form import SURFACES, Form, Item, Loop, Surfaces, Tables
 from momentgen.compiler.emit._loops import form_of
-from momentgen.compiler.emit._text import LINE_LENGTH, comment_text, with_arguments
+from momentgen.compiler.emit._text import LINE_LENGTH, comment_text, table_lines, whole_numbers, with_arguments
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.real import CONDITIONS
 from momentgen.compiler.stabilise import Stable
@@ -38,6 +38,36 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
+'''
+_SURFACE = '''\
+def _surface(rows: tuple[tuple[float, ...], ...], unit: float, y: Tensor, z: Tensor) -> Tensor | float:
+    """The sum of z^j times the polynomials of y with these coefficients, from high to low, times ``unit``."""
+    total: Tensor | float = 0.0
+    for first, *rest in rows:
+        value: Tensor | float = first
+        for coefficient in rest:
+            value = value * y + coefficient
+        total = total * z + value
+    return total * unit
+'''
+_SURFACE_SLOPES = '''\
+def _surface_slopes(
+    rows: tuple[tuple[float, ...], ...], unit: float, y: Tensor, z: Tensor
+) -> tuple[Tensor | float, Tensor | float, Tensor | float]:
+    """The same, and its derivatives in y and in z."""
+    total: Tensor | float = 0.0
+    by_y: Tensor | float = 0.0
+    by_z: Tensor | float = 0.0
+    for first, *rest in rows:
+        value: Tensor | float = first
+        slope: Tensor | float = 0.0
+        for coefficient in rest:
+            slope = slope * y + value
+            value = value * y + coefficient
+        by_z = by_z * z + total
+        by_y = by_y * z + slope
+        total = total * z + value
+    return total * unit, by_y * unit, by_z * unit
 '''
 
 
@@ -65,6 +95,9 @@ def render_torch(stable: Stable, header: Header, summary: str) -> str:
     lines += [*polynomials.lines(), *_tables(tables)]
     if polynomials.names:
         lines += ["", "", *_POLYNOMIAL.splitlines()]
+    for sloping, function in ((False, _SURFACE), (True, _SURFACE_SLOPES)):
+        if sloping in polynomials.sloping:
+            lines += ["", "", *function.splitlines()]
     lines += ["", ""]
     params = stable.forward64.params
     keywords = ["*", *(f"{p}: float" for p in params)] if params else []
@@ -104,10 +137,18 @@ def render_torch(stable: Stable, header: Header, summary: str) -> str:
 
 
 class _Polynomials:
-    """The coefficients of polynomials, as constants of the module."""
+    """The coefficients of polynomials of one value and of two, as constants of the module."""
 
     def __init__(self) -> None:
         self.names: dict[tuple[float, ...], str] = {}
+        self.surfaces: dict[tuple[tuple[float, ...], ...], str] = {}
+        self.sloping: set[bool] = set()  # whether slopes are wanted of those of two values
+
+    def surface(self, rows: tuple[tuple[float, ...], ...], sloping: bool) -> str:
+        """The call for a polynomial of two values but for its arguments."""
+        self.sloping.add(sloping)
+        name = self.surfaces.setdefault(rows, f"_SURFACE{len(self.surfaces)}")
+        return f"{'_surface_slopes' if sloping else '_surface'}({name}, {whole_numbers(rows)[1]!r}"
 
     def name(self, coefficients: tuple[float, ...]) -> str:
         return self.names.setdefault(coefficients, f"_POLYNOMIAL{len(self.names)}")
@@ -116,6 +157,12 @@ class _Polynomials:
         found: list[str] = []
         for coefficients, name in self.names.items():
             found += ["", *_wrapped(f"{name} = (", coefficients, ")", "    ")]
+        for rows, name in self.surfaces.items():
+            found += ["", f"{name} = ("]
+            for row in reversed(whole_numbers(rows)[0]):
+                text = table_lines([repr(value) for value in row[::-1]], "     ", ",)," if len(row) == 1 else "),")
+                found += ["    (" + text[0].lstrip(), *text[1:]]
+            found.append(")")
         return found
 
 
@@ -168,6 +215,8 @@ class _Function:
         for part in self.form.parts:
             if isinstance(part, Loop):
                 self._loop(part)
+            elif isinstance(part, Surfaces):
+                self._surfaces(part)
             else:
                 for index in part.items:
                     self._item(index)
@@ -183,6 +232,17 @@ class _Function:
         if index not in self.tensors:  # an output that does not depend on the input still has its shape
             return f"torch.full_like({self.form.inputs[0]}, {text})"
         return text
+
+    def _surfaces(self, part: Surfaces) -> None:
+        made = {self.form.items[index].kind: index for index in part.items}
+        first = self.form.items[part.items[0]]
+        sloping = any(kind != "surface" for kind in made)
+        call = self.polynomials.surface(first.payload, sloping)
+        text = f"{call}, {', '.join(self._atom(a, bare=True) for a in first.args)})"
+        self.tensors |= set(part.items)
+        wanted = SURFACES if sloping else SURFACES[:1]
+        names = [self._take_name(made[kind]) if kind in made else "_" for kind in wanted]
+        self.lines.append(f"{self.indent}{', '.join(names)} = {text}")
 
     def _loop(self, loop: Loop) -> None:
         self._zeros([accumulator for accumulator in loop.sums if accumulator not in self.names])

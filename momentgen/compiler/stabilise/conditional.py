@@ -99,4 +99,7 @@ def _copied(g: Graph, graph: Graph) -> dict[int, int]:
         nodes[index] = g._add(node.kind, *(nodes[a] for a in node.args), payload=node.payload)
         if index in graph.comments:
             g.comment(nodes[index], graph.comments[index])
+        if index in graph.surfaces:
+            surface = graph.surfaces[index]
+            g.surfaces[nodes[index]] = replace(surface, y=nodes[surface.y], z=nodes[surface.z])
     return nodes

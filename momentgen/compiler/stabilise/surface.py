@@ -43,7 +43,21 @@ from momentgen.compiler.stabilise.smoothing import Side
 from momentgen.compiler.stabilise.surrogate_truth import QuadratureTruth
 from momentgen.errors import BuildError
 
-__all__ = ["VANISHING", "Frame", "Surface", "Targets", "decay", "find_surfaces", "is_level", "lines_of", "steps"]
+__all__ = [
+    "VANISHING",
+    "Frame",
+    "Surface",
+    "Targets",
+    "decay",
+    "end_of",
+    "find_surfaces",
+    "flip_of",
+    "is_level",
+    "lines_of",
+    "plain_of",
+    "steps",
+    "unit_of",
+]
 
 F64 = npt.NDArray[np.float64]
 _ROWS, _COLUMNS = 24, 72
@@ -192,8 +206,8 @@ def lines_of(f: Activation) -> tuple[float, float, float, float]:
     return left.slope, left.offset + left.slope * at, right.slope, right.offset + right.slope * at
 
 
-def _ends(f: Activation) -> float:
-    """|x - centre| beyond which f and f' are their lines', as far as the tolerance sees."""
+def end_of(f: Activation, mean: float, var: float) -> float:
+    """|x - centre| beyond which f and f' are their lines', but for errors of so much, over L² in f'²."""
     u = f.length * np.linspace(0, 60, 1201)
     if f.reach > u[-1]:  # a bump may be wider than that
         u = np.concatenate([u, np.linspace(u[-1], f.reach, 1201)])
@@ -202,8 +216,8 @@ def _ends(f: Activation) -> float:
         jet = f.jet(f.centre + sign * u, 2)
         if line is None:
             raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
-        value = np.abs(jet[:, 0] - line.slope * (f.centre + sign * u) - line.offset) > _END * MEAN
-        slope = np.abs(jet[:, 1] ** 2 - line.slope**2) > _END * VARIANCE * f.lipschitz**2
+        value = np.abs(jet[:, 0] - line.slope * (f.centre + sign * u) - line.offset) > mean
+        slope = np.abs(jet[:, 1] ** 2 - line.slope**2) > var * f.lipschitz**2
         end = max(end, *(float(u[mask].max()) for mask in (value, slope) if mask.any()))
     return end
 
@@ -253,7 +267,7 @@ class _Search:
         self.targets: dict[Frame, dict[str, BivariateTarget]] = {}
         self.needed: dict[Frame, dict[str, int]] = {}
         self.fits: dict[tuple[Frame, str], Bivariate | None] = {}
-        self.end = _ends(f)
+        self.end = end_of(f, _END * MEAN, _END * VARIANCE)
         for width in _WIDTHS:
             self.add(width, outputs, known)
         # Wider ones as long as they gain much: a bump of variance c is a polynomial in a frame of that c.

@@ -23,7 +23,7 @@ from momentgen.compiler.stabilise.stable import PARTIALS
 from momentgen.compiler.stabilise.surface import VANISHING, Frame, Surface, decay, is_level, lines_of, steps
 from momentgen.errors import BuildError
 
-__all__ = ["SurfaceWriter", "build_surface_graph"]
+__all__ = ["SurfaceWriter", "Variables", "build_surface_graph", "levels"]
 
 _FARTHEST = 13.0  # exp(-t²/2) is a normal float32 up to here
 _LARGEST = mpmath.mpf(float(np.finfo(np.float32).max))
@@ -62,8 +62,8 @@ def kink_fit(frame: Frame, cancels: bool) -> Polynomial:
     raise BuildError(what, "approximate", "no polynomial up to degree 23 is accurate enough")
 
 
-class _Variables:
-    """A frame's variables on a graph: w, r = 1/w, t, h = t², x = s/largest, y = 2x² - 1."""
+class Variables:
+    """A frame's variables on a graph: w, r = 1/w, t, h = t², x = s/largest = t ``share``, y = 2x² - 1."""
 
     def __init__(self, g: Graph, frame: Frame, centre: float) -> None:
         self.frame, reach = frame, g.const(frame.reach)
@@ -79,7 +79,8 @@ class _Variables:
         # x = s/largest: the factor goes into the root.
         bend2, largest2 = mpmath.mpf(frame.bend) ** 2, mpmath.mpf(frame.largest) ** 2
         root = g.sqrt(g.madd(self.h, g.const(largest2), g.const(bend2 * largest2)))
-        self.x = g.comment(g.mul(t, g.recip(root)), "t against its reach, by way of t/sqrt(kappa² + t²)")
+        self.t, self.share = t, g.recip(root)
+        self.x = g.comment(g.mul(t, self.share), "t against its reach, by way of t/sqrt(kappa² + t²)")
         self.y = g.madd(g.mul(self.x, g.const(2)), self.x, g.const(-1))
         g.suspects |= {w2, self.w, self.r, raw, t, self.h}
 
@@ -99,9 +100,9 @@ class SurfaceWriter:
         self.fits: list[Polynomial] = []
         self.v, self.u = g.input("var"), g.sub(g.input("mean"), g.const(f.centre))
         frames = dict.fromkeys(surface.frame for surface in surfaces.values())
-        self.variables = {frame: _Variables(g, frame, f.centre) for frame in frames}
+        self.variables = {frame: Variables(g, frame, f.centre) for frame in frames}
 
-    def at(self, name: str) -> _Variables:
+    def at(self, name: str) -> Variables:
         """The variables of an output."""
         return self.variables[self.surfaces[name].frame]
 

@@ -1,14 +1,10 @@
 r"""Smooth activations that follow a line on either side: sigmoid, tanh, softplus, SiLU, GELU, Mish and their like.
 
-In float32 all outputs are polynomials of two variables (:mod:`momentgen.compiler.stabilise.surface`): 1e-6 of a mean
-takes some hundred terms, a quarter of what a sum of atoms takes.  In float64, and above v* where f has kinks
-(:mod:`momentgen.compiler.stabilise.piecewise`), the surrogate is a sum of atoms, found from f alone.  What decides:
-
-1. the switch v* and the number of terms of the local form: the largest v at which the terms left out are below 1e-6 of
-   the variance's scale, by quadrature;
-2. the atoms: over numbers of variances and orders from cheap to dear, and over how the variances are spread, the first
-   whose errors, in value and two derivatives, are within what the tolerance leaves for the fit;
-3. double-floats: as for every rule, by measured ablation in :mod:`momentgen.compiler.ablate`.
+All outputs are polynomials of two variables (:mod:`momentgen.compiler.stabilise.surface`, for float64
+:mod:`momentgen.compiler.stabilise.fine_surface`).  What the mean's is proven by, and above v* where f has kinks
+(:mod:`momentgen.compiler.stabilise.piecewise`) the surrogate itself, is a sum of atoms, found from f alone: over
+numbers of variances and orders from cheap to dear, and over how the variances are spread, the first whose errors, in
+value and two derivatives, are within what the tolerance leaves for the fit.
 
 For every mu and v, |E f - E g| <= sup|f - g| and |sqrt Var f - sqrt Var g| <= min(sup|f - g|, sqrt v sup|f' - g'|)
 (Minkowski, Poincaré), so that the errors of a fit by atoms bound those of the moments.
@@ -28,9 +24,10 @@ import numpy.typing as npt
 from momentgen.compiler.approximate import Polynomial
 from momentgen.compiler.approximate.atoms import AtomFit, AtomTarget, fit_atoms
 from momentgen.compiler.derive import Derivation
-from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.activation import Activation, analyse
 from momentgen.compiler.stabilise.choosing import Chosen, choose_atoms
+from momentgen.compiler.stabilise.fine_surface import ALLOWED, find_fine_surfaces
+from momentgen.compiler.stabilise.fine_surface_graph import build_fine_graph
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE, measure_for
 from momentgen.compiler.stabilise.point import has_point_form
 from momentgen.compiler.stabilise.proven import proven_facts, proven_outputs
@@ -39,7 +36,7 @@ from momentgen.compiler.stabilise.smoothing import Side
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.stabilise.surface import Surface, Targets, find_surfaces
 from momentgen.compiler.stabilise.surface_graph import build_surface_graph
-from momentgen.compiler.stabilise.surrogate_graph import FLOAT64, AtomSum, SurrogateWriter, build_graph
+from momentgen.compiler.stabilise.surrogate_graph import AtomSum
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
 from momentgen.errors import BuildError
 
@@ -47,7 +44,7 @@ __all__ = [
     "Found",
     "facts_of",
     "find_atoms",
-    "find_fine_atoms",
+    "find_mean_atoms",
     "found_atoms",
     "mean_alone",
     "stable_variants",
@@ -58,33 +55,32 @@ F64 = npt.NDArray[np.float64]
 _POINTS = 80  # of a fit, on either side of the centre
 #: shares of the tolerance left to the fit; the rest is for rounding
 _FIT = {"mean": 0.2, "var": 0.15, "partial": 0.1}
-#: (variances, highest order)
-_FINE = ((9, 6),)
+_FINE, _ROUNDS = (9, 6), 12  # variances and highest order of the atoms that a mean is proven by; of reweighting
 #: outputs of a mean alone, by graph, and lengths over f's own that its frames are tried with: a bump is wider than that
 _MEAN_ALONE = {"forward": ("mean",), "partials": ("dmean_dmu", "dmean_dvar")}
 _WIDER = (1.0, 3.0)
-_POOR = 3.0  # of what is allowed: a fit in float64 that is worth trying others
 _PROMISING = 4.0  # a plain fit over what is allowed
 #: what an atom that grows costs over one that does not, where f has kinks: at 2.5 ELU rounds badly, at 8 hardswish does
 _GROWTH = 5.0
 _POINT = 2.0**-22  # of f(mu) at v = 0, over max(1, |f(mu)|)
 #: the rounding of 1, and how many times the tolerance the sum of all that coefficients lose may be
 _UNIT, _ROUNDED = 2.0**-24, 6.0
-_SWITCH_TERMS, _TERMS = 6, 8  # of the local form: what the switch is chosen for, and what there are
 #: smallest and largest 1/sqrt(tau), in units of 1/length
 _SPREADS = tuple((low, high) for low in (0.12, 0.2, 0.3, 0.45) for high in (1.0, 1.3, 1.7, 2.3))
 #: smallest and largest tau + v*, in units of v*, of a function smoothed by v*
 _LEAST, _MOST = (0.6, 1.0), (3.0, 8.0, 25.0, 80.0, 250.0)
-_SWITCHES = (0.5, 0.4, 0.32, 0.25, 0.2, 0.16, 0.125, 0.1, 0.08)
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Atoms found for an activation, with the fits they come from; ``share``: of the error allowed to the fits."""
+    """Atoms found for an activation, of its mean and mostly of its square, with the fits they come from.
+
+    ``share`` is the largest error of these over what is allowed to them.
+    """
 
     atoms: AtomSum
     mean: AtomFit
-    second: tuple[AtomFit, AtomFit]
+    second: tuple[AtomFit, ...]
     share: float
 
 
@@ -98,27 +94,6 @@ def why_not(derivation: Derivation) -> str | None:
 
 
 # --- choices ---------------------------------------------------------------------
-def find_switch(f: Activation, terms: int) -> tuple[float, float]:
-    """v* and the error there of a local form of that many terms, over the variance's scale.
-
-    Raises:
-        BuildError: if even the smallest v* tried leaves too much.
-    """
-    side = Side(f, 1)
-    u = f.length * np.linspace(-8, 6, 141)
-    error = math.inf
-    for share in _SWITCHES:
-        v = share * f.length**2
-        d = side.small(u, np.full_like(u, v))
-        d[1] += side.near.slope
-        scale = min(f.lipschitz**2 * v, (f.span / 2) ** 2)
-        parts = [v**k / math.factorial(k) * d[k] ** 2 for k in range(terms + 1, len(d))]
-        error = float(np.max(np.sum(parts, axis=0))) / scale
-        if error <= _FIT["var"] * VARIANCE:
-            return float(np.float32(v)), error
-    raise BuildError(f.name, "stabilise", f"a local form of {terms} terms leaves {error:.2g} of the variance", f.length)
-
-
 def _grid(f: Activation, widest: float) -> F64:
     """Points out to where f is a line and the atom of the widest variance has ended as well."""
     far = max(f.reach + 4 * f.length, 7 * math.sqrt(widest)) / f.length
@@ -234,16 +209,31 @@ def _without_dust(table: F64) -> F64:
     return cleaned
 
 
-def find_fine_atoms(f: Activation) -> Found:
-    """The atoms of a smooth f for float64; wider ones for a bump, which is wider than the length on which it bends."""
+def find_mean_atoms(f: Activation) -> Found:
+    """The atoms nearest to a smooth f, for its mean alone: of variances from its length on and, for a bump, wider ones.
 
-    def found(width: float) -> Found:
+    Raises:
+        BuildError: if f follows no lines.
+    """
+    if f.left is None or f.right is None:
+        raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
+    count, high = _FINE
+    best, share = None, math.inf
+    for width in (1.0, 2.0, 4.0):
         wide = replace(f, length=width * f.length)
-        switch, _ = find_switch(wide, _SWITCH_TERMS)
-        return find_atoms(wide, _FINE, switch, _TERMS)
-
-    best = found(1.0)
-    return best if best.share <= _POOR else min(best, found(2.0), found(4.0), key=lambda one: one.share)
+        spreads = _spreads(wide, count, 0.0)
+        target = _mean_target(f, Side(f, 1), _grid(wide, max(map(max, spreads))), 0.0)
+        for taus in spreads:
+            fit = fit_atoms(target, taus, high, _ROUNDS, 1.0)
+            largest = max(error / allowed for error, allowed in zip(fit.errors, target.allowed, strict=True))
+            if best is None or largest < share:
+                best, share = (taus, fit), largest
+    if best is None:
+        raise BuildError(f.name, "stabilise", "expected a fit by atoms", f.pieces)
+    taus, fit = best
+    table, none = _without_dust(fit.coefficients), np.zeros((len(taus), 0))
+    atoms = AtomSum(f.centre, f.left, f.right, taus, table, (none, none), (fit.low, 0), 0.0, 0)
+    return Found(atoms, fit, (), fit.share)
 
 
 # --- strategy --------------------------------------------------------------------
@@ -257,7 +247,8 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     f = analyse(rule.name, derivation.pieces, {})
     truth = QuadratureTruth(f)
     point = rule.f if has_point_form(rule.f) else None
-    fine = find_fine_atoms(f)
+    proof = find_mean_atoms(f)
+    fine = _fine_surfaces(f, truth, OUTPUTS)
     graphs: dict[str, Any] = {}
     fits: list[Any] = []
     surfaces: dict[str, Mapping[str, Surface]] = {}
@@ -267,9 +258,10 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         check_rounding(f, surfaces[name])
         graphs[name], made = build_surface_graph(f, surfaces[name], outputs, point)
         fits += made
-        graphs[f"{name}64"], _ = build_graph(fine.atoms, FLOAT64, outputs)
-    terms = sum(surface.fit.terms for surface in surfaces["forward"].values())
-    atom_facts = _atom_facts(f, fine)
+        graphs[f"{name}64"] = build_fine_graph(f, fine, partials=name == "partials") if fine else graphs[name]
+    terms, more = (sum(surface.fit.terms for surface in found.values()) for found in (surfaces["forward"], fine))
+    in_float64 = f"of {more} terms, whose derivatives are the partials" if fine else "no others"
+    atom_facts = _mean_facts(f, proof)
     yield Stable(
         variant="exact",
         truth=truth,
@@ -285,14 +277,11 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         facts={
             **_facts(f),
             "surfaces": {name: _surface_facts(found) for name, found in surfaces.items()},
-            "float32": {n: proven_outputs(f, found, fine.atoms, atom_facts) for n, found in surfaces.items()},
-            "switch_float64": fine.atoms.switch,
-            "atoms_float64": atom_facts,
+            "float32": {n: proven_outputs(f, found, proof.atoms, atom_facts) for n, found in surfaces.items()},
+            "atoms": atom_facts,
+            **_fine_facts(fine),
         },
-        doc=(
-            f"polynomials in mean/w and 1/w, w² = v + c, of {terms} terms in all; in float64 a sum of atoms of "
-            f"{len(fine.atoms.taus)} variances, and below v = {fine.atoms.switch:.4g} the Hermite expansion of Var f"
-        ),
+        doc=(f"polynomials in mean/w and 1/w, w² = v + c, of {terms} terms in all; in float64 {in_float64}"),
         **graphs,
     )
 
@@ -309,25 +298,19 @@ def mean_alone(derivation: Derivation) -> Stable:
     f = analyse(rule.name, derivation.pieces, {})
     truth = QuadratureTruth(f)
     point = rule.f if has_point_form(rule.f) else None
-    fine, fit = _fine_mean_atoms(f)
+    proof = find_mean_atoms(f)
+    fine = _fine_surfaces(f, truth, ("mean",))
     graphs: dict[str, Any] = {}
     fits: list[Polynomial] = []
     surfaces = _mean_surfaces(f, truth)
     for name, outputs in _MEAN_ALONE.items():
         graphs[name], made = build_surface_graph(f, surfaces[name], outputs, point)
-        graphs[f"{name}64"] = Graph(("mean", "var"))
-        writer = SurrogateWriter(graphs[f"{name}64"], fine, FLOAT64)
-        (writer.write_mean if name == "forward" else writer.write_mean_partials)()
+        graphs[f"{name}64"] = build_fine_graph(f, fine, partials=name == "partials") if fine else graphs[name]
         fits += made
     for graph in (graphs["forward"], graphs["forward64"]):
         mean, zero = graph.outputs["mean"], graph.const(0)
         graph.output("mean", graph.select(graph.lt(mean, zero), zero, mean))
-    atom_facts = {
-        "variances": list(fine.taus),
-        "mean": fine.mean.tolist(),
-        "sup_error_of_derivatives": [_digits(e) for e in fit.errors],
-        **proven_facts(f, fine, fit.errors),
-    }
+    atom_facts = _mean_facts(f, proof)
     return Stable(
         variant="exact",
         truth=truth,
@@ -343,8 +326,9 @@ def mean_alone(derivation: Derivation) -> Stable:
         facts={
             **_facts(f),
             "surfaces": {name: _surface_facts(found) for name, found in surfaces.items()},
-            "float32": {n: proven_outputs(f, found, fine, atom_facts) for n, found in surfaces.items()},
-            "atoms_float64": atom_facts,
+            "float32": {n: proven_outputs(f, found, proof.atoms, atom_facts) for n, found in surfaces.items()},
+            "atoms": atom_facts,
+            **_fine_facts(fine),
         },
         doc=f"a polynomial of {surfaces['forward']['mean'].fit.terms} terms",
         **graphs,
@@ -374,29 +358,12 @@ def _mean_surfaces(f: Activation, truth: QuadratureTruth) -> dict[str, Mapping[s
     return found(last)
 
 
-def _fine_mean_atoms(f: Activation) -> tuple[AtomSum, AtomFit]:
-    """Atoms of a smooth f for float64 that serve its mean and not its variance; as :func:`find_fine_atoms`."""
-    if f.left is None or f.right is None:
-        raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
-    best: Chosen | None = None
-    for width in (1.0, 2.0, 4.0):
-        wide = replace(f, length=width * f.length)
-        tables = {count: _spreads(wide, count, 0.0) for count, _ in _FINE}
-        widest = max(tau for spreads in tables.values() for taus in spreads for tau in taus)
-        target = _mean_target(f, Side(f, 1), _grid(wide, widest), 0.0)
-
-        def fit(taus: tuple[float, ...], high: int, rounds: int, target: AtomTarget = target) -> list[AtomFit]:
-            return [fit_atoms(target, taus, high, rounds, 1.0)]
-
-        found = choose_atoms(_FINE, tables.__getitem__, fit, promising=_PROMISING)
-        if found.taus and (best is None or found.share < best.share):
-            best = found
-    if best is None:
-        raise BuildError(f.name, "stabilise", "expected a tolerance that is nowhere 0", f.pieces)
-    (fitted,) = best.fits
-    table, none = _without_dust(fitted.coefficients), np.zeros((len(best.taus), 0))
-    atoms = AtomSum(f.centre, f.left, f.right, best.taus, table, (none, none), (fitted.low, 0), 0.0, 0)
-    return atoms, fitted
+def _fine_surfaces(f: Activation, truth: QuadratureTruth, outputs: tuple[str, ...]) -> dict[str, Surface]:
+    """The polynomials for float64; none of an f that bends too sharply for them, which has those for float32."""
+    try:
+        return find_fine_surfaces(f, truth, outputs)
+    except BuildError:
+        return {}
 
 
 def check_rounding(f: Activation, surfaces: Mapping[str, Surface]) -> None:
@@ -438,12 +405,22 @@ def _surface_facts(found: Mapping[str, Surface]) -> dict[str, Any]:
     }
 
 
-def _atom_facts(f: Activation, found: Found) -> dict[str, Any]:
+def _fine_facts(fine: Mapping[str, Surface]) -> dict[str, Any]:
+    return {"surfaces_float64": _surface_facts(fine), "allowed_float64": dict(ALLOWED)}
+
+
+def _mean_facts(f: Activation, found: Found) -> dict[str, Any]:
     return {
         "variances": list(found.atoms.taus),
         "mean": found.mean.coefficients.tolist(),
         "sup_error_of_derivatives": [_digits(e) for e in found.mean.errors],
         **proven_facts(f, found.atoms, found.mean.errors),
+    }
+
+
+def _atom_facts(f: Activation, found: Found) -> dict[str, Any]:
+    return {
+        **_mean_facts(f, found),
         "second": [fit.coefficients.tolist() for fit in dict.fromkeys(found.second)],
         "second_sup_error_of_derivatives": [[_digits(e) for e in fit.errors] for fit in found.second],
     }

@@ -32,7 +32,7 @@ from momentgen.compiler.stabilise.activation import Line
 from momentgen.compiler.stabilise.kink_fits import CENTRE, core
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS
 
-__all__ = ["AtomSum", "GraphPrecision", "SurrogateWriter", "build_graph"]
+__all__ = ["AtomSum", "GraphPrecision", "SurrogateWriter"]
 
 F64 = npt.NDArray[np.float64]
 _SHORT = 0.05  # v* below which the local form takes f's length as its unit
@@ -330,15 +330,6 @@ class SurrogateWriter:
             "dvar_dvar": by_v,
         }
 
-    def write_mean(self) -> None:
-        """The mean, for a sum that has no atoms for its square."""
-        self.g.output("mean", self.g.select(self.g.eq(self.mu, self.mu), self.mean(), self.mu))
-
-    def write_mean_partials(self) -> None:
-        """The mean's partials, for such a sum."""
-        self.g.output("dmean_dmu", self.g.mul(self.turn, self.gain(1)))
-        self.g.output("dmean_dvar", self.g.mul(self.g.const(0.5), self.d(2)))
-
     def write(self, outputs: tuple[str, ...]) -> None:
         """All outputs named."""
         g = self.g
@@ -354,13 +345,3 @@ class SurrogateWriter:
             if name in ("dmean_dmu", "dvar_dmu"):
                 value = g.mul(self.turn, value)
             g.output(name, value)
-
-
-def build_graph(
-    atoms: AtomSum, precision: GraphPrecision, outputs: tuple[str, ...]
-) -> tuple[Graph, tuple[Polynomial, ...]]:
-    """The graph of ``OUTPUTS`` or ``PARTIALS``, and the polynomials fitted for it."""
-    graph = Graph(("mean", "var"))
-    writer = SurrogateWriter(graph, atoms, precision)
-    writer.write(outputs)
-    return graph, tuple(writer.fits)

@@ -1,0 +1,170 @@
+r"""The graph of :mod:`momentgen.compiler.stabilise.fine_surface`: outputs and partials in float64.
+
+Of each polynomial there is the table of its powers; where partials are wanted its two derivatives are computed beside
+it.  Beyond the reach an output does not change with mu, but for what was subtracted from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import mpmath
+
+from momentgen.compiler.real import Graph
+from momentgen.compiler.stabilise.activation import Activation
+from momentgen.compiler.stabilise.fine_surface import PARTIALS_OF
+from momentgen.compiler.stabilise.kink_fits import CENTRE, core
+from momentgen.compiler.stabilise.surface import Surface, decay, is_level, lines_of, steps
+from momentgen.compiler.stabilise.surface_graph import Variables, levels
+
+__all__ = ["build_fine_graph"]
+
+#: of the smoothed kink: its largest |t|, the error of its fit, and the unit of t in it
+_REACH, _FIT, _UNIT = 37.5, 1e-16, 4.0
+
+
+class _Writer:
+    """Writes outputs or partials."""
+
+    def __init__(self, f: Activation, surfaces: Mapping[str, Surface]) -> None:
+        self.f, self.surfaces = f, surfaces
+        self.g = g = Graph(("mean", "var"))
+        self.v, self.u = g.input("var"), g.sub(g.input("mean"), g.const(f.centre))
+        frames = dict.fromkeys(surface.frame for surface in surfaces.values())
+        self.variables = {frame: Variables(g, frame, f.centre) for frame in frames}
+
+    # --- polynomials -------------------------------------------------------------
+    def at(self, name: str) -> Variables:
+        """The variables of an output."""
+        return self.variables[self.surfaces[name].frame]
+
+    def share(self, name: str) -> int:
+        """q = sqrt(c)/w."""
+        at = self.at(name)
+        return self.g.mul(at.r, self.g.const(mpmath.sqrt(mpmath.mpf(at.frame.c))))
+
+    def polynomial(self, name: str) -> int:
+        """P of an output."""
+        return self.with_slopes(name, derived=False)[0]
+
+    def with_slopes(self, name: str, derived: bool = True) -> tuple[int, int, int]:
+        """P of an output, and its derivatives in mu and in v, or 0 for these."""
+        g, at, surface, q = self.g, self.at(name), self.surfaces[name], self.share(name)
+        one, two_q = g.const(1), g.mul(q, g.const(2))
+        z = g.madd(q, two_q if surface.flip else g.const(2), g.const(-1))
+        by_even, by_odd = {0: (one, one), 1: (one, q), -1: (q, one)}[surface.flip]
+        even = g.surface(at.y, z, surface.fit.even, derived)
+        odd = g.surface(at.y, z, surface.fit.odd, derived)
+        odd_value = g.mul(odd[0], at.x)
+        value = g.comment(g.madd(odd_value, by_odd, g.mul(even[0], by_even)), f"{name}, normalised")
+        if not derived:
+            return value, g.const(0), g.const(0)
+        by_y, by_z = (g.madd(g.mul(o, at.x), by_odd, g.mul(e, by_even)) for e, o in zip(even[1:], odd[1:], strict=True))
+        by_x = g.madd(by_y, g.mul(at.x, g.const(4)), g.mul(odd[0], by_odd))
+        # dx/dt = kappa² largest² share³, and 0 beyond the reach
+        scale = g.const(mpmath.mpf(at.frame.bend) ** 2 * mpmath.mpf(at.frame.largest) ** 2)
+        x_by_t = g.mul(g.mul(at.share, at.share), g.mul(at.share, scale))
+        by_t = g.mul(by_x, g.select(at.beyond, g.const(0), x_by_t))
+        by_q = g.mul(by_z, g.mul(two_q, g.const(2)) if surface.flip else g.const(2))
+        if surface.flip:
+            by_q = g.add(by_q, odd_value if surface.flip > 0 else even[0])
+        half = g.mul(g.mul(at.r, at.r), g.const(-0.5))
+        return value, g.mul(by_t, at.r), g.mul(half, g.madd(at.t, by_t, g.mul(q, by_q)))
+
+    # --- what polynomials are multiples of, and what is added --------------------
+    def power(self, name: str) -> int:
+        """The power of r that an output falls with."""
+        g, at = self.g, self.at(name)
+        value = g.const(1)
+        for _ in range(decay(self.f)[name]):
+            value = g.mul(value, at.r)
+        return value
+
+    def unit(self, name: str) -> int:
+        """What P is multiplied by: a power of r, and of a variance v, or v c/(v + c) where f is bounded."""
+        g, at = self.g, self.at(name)
+        if name == "mean":
+            return self.power(name)
+        grown = g.mul(g.mul(self.v, at.r), g.mul(at.r, g.const(at.frame.c))) if is_level(self.f) else self.v
+        return g.mul(grown, self.power(name))
+
+    def unit_by_v(self, name: str) -> int:
+        """Its derivative in v."""
+        g, at, falls = self.g, self.at(name), decay(self.f)[name]
+        inverse = g.mul(at.r, at.r)
+        value = g.mul(self.unit(name), g.mul(inverse, g.const(mpmath.mpf(-falls) / 2)))
+        if name == "mean":
+            return value
+        share = g.mul(inverse, g.const(at.frame.c))
+        grown = g.mul(share, share) if is_level(self.f) else g.const(1)
+        return g.madd(grown, self.power(name), value)
+
+    def kink(self, order: int) -> tuple[int, int]:
+        """exp(-t²/2), and that times J_order(|t|)/sqrt(2 pi): of 1 the mean of a kink, of 0 its slope's tail."""
+        g, at = self.g, self.at("mean")
+        t = g.abs(g.mul(self.u, at.r))
+        t = g.select(g.lt(g.const(_REACH), t), g.const(_REACH), t)
+        density = g.exp_mantissa(g.mul(g.mul(t, t), g.const(-0.5)))
+        inverse = g.recip(g.madd(t, g.const(1 / _UNIT), g.const(1)))
+        value = g.horner(g.sub(inverse, g.const(CENTRE)), core(order, _REACH, _FIT, _UNIT).coefficients)
+        for _ in range(order + 1):
+            value = g.mul(value, inverse)
+        return density, g.mul(density, value)
+
+    # --- outputs -----------------------------------------------------------------
+    def mean(self) -> int:
+        """Its lines, the kink between them smoothed, and the rest."""
+        g, at = self.g, self.at("mean")
+        a, b, a2, b2 = lines_of(self.f)
+        rest = g.mul(self.polynomial("mean"), self.unit("mean"))
+        if b == b2:
+            rest = g.select(at.beyond, g.const(0), rest)
+        rest = g.add(rest, g.const((mpmath.mpf(b) + b2) / 2))
+        if steps(self.f):
+            rest = g.madd(at.w, g.mul(self.kink(1)[1], g.const(mpmath.mpf(a2) - a)), rest)
+        slope = g.select(g.lt(self.u, g.const(0)), g.const(a), g.const(a2))
+        value = g.madd(slope, self.u, rest)
+        low, high = levels(self.f)
+        if low is not None:
+            value = g.select(g.lt(value, g.const(low)), g.const(low), value)
+        if high is not None:
+            value = g.select(g.lt(g.const(high), value), g.const(high), value)
+        return value
+
+    def variance(self) -> int:
+        """At least 0."""
+        g, zero = self.g, self.g.const(0)
+        value = g.mul(self.unit("var"), self.polynomial("var"))
+        return g.select(g.lt(value, zero), zero, value)
+
+    def partials(self, name: str) -> tuple[int, int]:
+        """An output's partials in mu and in v."""
+        g, at = self.g, self.at(name)
+        (value, p_mu, p_v), unit = self.with_slopes(name), self.unit(name)
+        by_mu, by_v = g.mul(unit, p_mu), g.madd(unit, p_v, g.mul(self.unit_by_v(name), value))
+        if name != "mean":
+            return by_mu, by_v
+        a, b, a2, b2 = lines_of(self.f)
+        if b == b2:
+            by_v = g.select(at.beyond, g.const(0), by_v)
+        negative = g.lt(self.u, g.const(0))
+        slope = g.select(negative, g.const(a), g.const(a2))
+        if steps(self.f):
+            rise = mpmath.mpf(a2) - a
+            density, tail = self.kink(0)
+            slope = g.madd(tail, g.select(negative, g.const(rise), g.const(-rise)), slope)
+            half = g.const(rise / (2 * mpmath.sqrt(2 * mpmath.pi)))
+            by_v = g.madd(g.mul(density, half), at.r, by_v)
+        return g.add(by_mu, slope), by_v
+
+
+def build_fine_graph(f: Activation, surfaces: Mapping[str, Surface], partials: bool) -> Graph:
+    """The graph of the outputs that there are polynomials of, or of their partials."""
+    writer = _Writer(f, surfaces)
+    for name in surfaces:
+        if partials:
+            for partial, value in zip(PARTIALS_OF[name], writer.partials(name), strict=True):
+                writer.g.output(partial, value)
+        else:
+            writer.g.output(name, writer.mean() if name == "mean" else writer.variance())
+    return writer.g

@@ -1,0 +1,147 @@
+"""Smooth activations in float64: as accurate as is said, with gradients of what is computed, at every input."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import mpmath
+import numpy as np
+import numpy.typing as npt
+import pytest
+import sympy as sp
+
+from momentgen.compiler.pieces import split
+from momentgen.compiler.real import Graph, evaluate_mpmath, outputs_float64
+from momentgen.compiler.stabilise.activation import Activation, analyse
+from momentgen.compiler.stabilise.fine_surface import ALLOWED, PARTIALS_OF, find_fine_surfaces
+from momentgen.compiler.stabilise.fine_surface_graph import build_fine_graph
+from momentgen.compiler.stabilise.stable import OUTPUTS
+from momentgen.compiler.stabilise.surface import Surface
+from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
+from momentgen.errors import BuildError
+from momentgen.symbols import Phi, S, x
+
+F64 = npt.NDArray[np.float64]
+#: bounded; a line on one side; on both; about a centre that is not 0; a bump
+FUNCTIONS = {
+    "erf": sp.erf(x),
+    "gelu": x * Phi(x),
+    "tanhshrink": x - sp.tanh(x),
+    "softplus": sp.log(1 + sp.exp(x - 1)),
+    "bump": S(x) * S(-x),
+}
+
+
+@lru_cache
+def made(name: str) -> tuple[Activation, dict[str, Surface], Graph, Graph]:
+    f = analyse(name, split(FUNCTIONS[name]), {})
+    surfaces = find_fine_surfaces(f, QuadratureTruth(f), OUTPUTS)
+    return f, surfaces, build_fine_graph(f, surfaces, partials=False), build_fine_graph(f, surfaces, partials=True)
+
+
+def computed(name: str, mean: F64, var: F64) -> dict[str, F64]:
+    _, _, forward, partials = made(name)
+    point = {"mean": mean, "var": var}
+    return outputs_float64(forward, point) | outputs_float64(partials, point)
+
+
+def random_inputs(f: Activation, count: int, seed: int) -> tuple[F64, F64]:
+    random = np.random.default_rng(seed)
+    var = f.length**2 * np.exp(random.uniform(-16, 9, count))
+    return f.centre + np.sqrt(var + f.length**2) * random.uniform(-8, 8, count), var
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_mean_and_variance_are_within_what_is_allowed_of_balls(name: str) -> None:
+    f = made(name)[0]
+    mean, var = random_inputs(f, 120, seed=3)
+    found, truth = computed(name, mean, var), BallTruth(f)
+    for place, (m, v) in enumerate(zip(mean.tolist(), var.tolist(), strict=True)):
+        exact = {output: float(value) for output, value in truth.at(m, v).items()}
+        allowed = {
+            "mean": ALLOWED["mean"] * max(1.0, abs(exact["mean"])),
+            "var": ALLOWED["var"] * min(f.lipschitz**2 * v, (f.span / 2) ** 2),
+        }
+        for output, most in allowed.items():
+            assert abs(found[output][place] - exact[output]) <= most, (output, m, v)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_partials_are_within_what_is_allowed_of_the_largest_at_that_variance(name: str) -> None:
+    f = made(name)[0]
+    truth = QuadratureTruth(f)
+    for v in f.length**2 * np.exp(np.linspace(-14, 8, 23)):
+        mean = f.centre + np.sqrt(v + f.length**2) * np.linspace(-8, 8, 129)
+        exact, found = truth.outputs(mean, np.full_like(mean, v)), computed(name, mean, np.full_like(mean, v))
+        for output in (partial for pair in PARTIALS_OF.values() for partial in pair):
+            error = np.abs(found[output] - exact[output]).max()
+            assert error <= ALLOWED[output] * np.abs(exact[output]).max(), (output, v)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_partials_are_derivatives_of_the_outputs(name: str) -> None:
+    f, _, forward, partials = made(name)
+    mean, var = random_inputs(f, 6, seed=4)
+    with mpmath.workdps(40):
+        for m, v in zip(map(mpmath.mpf, mean.tolist()), map(mpmath.mpf, var.tolist()), strict=True):
+            wanted = evaluate_mpmath(partials, {"mean": m, "var": v})
+            for output, pair in PARTIALS_OF.items():
+                for partial, at in zip(pair, ("mean", "var"), strict=True):
+                    step = mpmath.mpf(10) ** -12 * (v if at == "var" else mpmath.sqrt(v))
+                    point = {"mean": m, "var": v}
+                    up, down = (
+                        evaluate_mpmath(forward, {**point, at: point[at] + sign * step})[output] for sign in (1, -1)
+                    )
+                    slope = (up - down) / (2 * step)
+                    # what a kink's mean is fitted by is no derivative of what its slope is fitted by
+                    assert abs(slope - wanted[partial]) <= 1e-13 * (1 + abs(slope)) * (1 + 1 / v), (partial, m, v)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_at_variance_0_the_mean_is_the_function_and_the_variance_0(name: str) -> None:
+    f = made(name)[0]
+    mean = f.centre + f.length * np.linspace(-12, 12, 97)
+    found = computed(name, mean, np.zeros_like(mean))
+    jet = f.jet(mean, 3)
+    assert np.abs(found["mean"] - jet[:, 0]).max() <= ALLOWED["mean"]
+    assert not found["var"].any()
+    assert np.abs(found["dvar_dvar"] - jet[:, 1] ** 2).max() <= ALLOWED["dvar_dvar"] * f.lipschitz**2
+    assert not found["dvar_dmu"].any()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_far_out_a_mean_is_the_line_and_gradients_are_its(name: str) -> None:
+    f = made(name)[0]
+    assert f.left is not None
+    assert f.right is not None
+    for sign, line in ((-1, f.left), (1, f.right)):
+        mean = sign * np.array([1e3, 1e8, 1e150])
+        found = computed(name, mean, np.array([1e-3, 1.0, 1e4]))
+        assert np.allclose(found["mean"], line.slope * mean + line.offset, rtol=1e-15, atol=ALLOWED["mean"])
+        assert np.allclose(found["dmean_dmu"], line.slope, rtol=0, atol=1e-300)
+        assert np.allclose(found["var"] / [1e-3, 1.0, 1e4], line.slope**2, rtol=0, atol=ALLOWED["var"] * f.lipschitz**2)
+        assert np.allclose(found["dvar_dmu"], 0.0, rtol=0, atol=1e-300)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_is_no_number_stays_none_and_a_negative_variance_becomes_none(name: str) -> None:
+    nan = np.nan
+    found = computed(name, np.array([nan, 0.5, 0.5]), np.array([1.0, nan, -1.0]))
+    assert all(np.isnan(values).all() for values in found.values())
+
+
+def test_a_function_of_two_lengths_is_less_accurate_and_says_so() -> None:
+    f = analyse("steep", split(S(x - 5) + S(3 * x)), {})
+    truth = QuadratureTruth(f)
+    surfaces = find_fine_surfaces(f, truth, ("mean",))
+    error = surfaces["mean"].fit.error
+    assert error > 1
+    mean, var = random_inputs(f, 400, seed=5)
+    found = outputs_float64(build_fine_graph(f, surfaces, partials=False), {"mean": mean, "var": var})["mean"]
+    assert np.abs(found - truth.outputs(mean, var)["mean"]).max() <= 2 * error * ALLOWED["mean"]
+
+
+def test_a_function_that_bends_too_sharply_is_refused() -> None:
+    f = analyse("steep", split(S(x) + S(200 * x)), {})
+    with pytest.raises(BuildError, match="no polynomial in two variables for mean in float64"):
+        find_fine_surfaces(f, QuadratureTruth(f), ("mean",))
