@@ -40,34 +40,38 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 '''
 _SURFACE = '''\
-def _surface(rows: tuple[tuple[float, ...], ...], unit: float, y: Tensor, z: Tensor) -> Tensor | float:
-    """The sum of z^j times the polynomials of y with these coefficients, from high to low, times ``unit``."""
-    total: Tensor | float = 0.0
-    for first, *rest in rows:
-        value: Tensor | float = first
-        for coefficient in rest:
-            value = value * y + coefficient
-        total = total * z + value
-    return total * unit
+def _powers(x: Tensor, count: int) -> list[Tensor]:
+    found = [torch.ones_like(x)]
+    for _ in range(count - 1):
+        found.append(found[-1] * x)
+    return found
+
+
+def _table(rows: tuple[tuple[float, ...], ...], y: Tensor) -> Tensor:
+    width = max(map(len, rows))
+    return y.new_tensor([[*row, *[0.0] * (width - len(row))] for row in rows])
+
+
+def _surface(rows: tuple[tuple[float, ...], ...], unit: float, y: Tensor, z: Tensor) -> Tensor:
+    """The sum of z^j times the polynomials of y with these coefficients, times ``unit``."""
+    table = _table(rows, y)
+    of_y, of_z = (torch.stack(_powers(x, n)) for x, n in ((y, table.shape[1]), (z, table.shape[0])))
+    return (torch.tensordot(table, of_y, 1) * of_z).sum(0) * unit
 '''
 _SURFACE_SLOPES = '''\
+def _slopes(powers: list[Tensor]) -> Tensor:
+    return torch.stack([torch.zeros_like(powers[0]), *(k * x for k, x in enumerate(powers[:-1], 1))])
+
+
 def _surface_slopes(
     rows: tuple[tuple[float, ...], ...], unit: float, y: Tensor, z: Tensor
-) -> tuple[Tensor | float, Tensor | float, Tensor | float]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """The same, and its derivatives in y and in z."""
-    total: Tensor | float = 0.0
-    by_y: Tensor | float = 0.0
-    by_z: Tensor | float = 0.0
-    for first, *rest in rows:
-        value: Tensor | float = first
-        slope: Tensor | float = 0.0
-        for coefficient in rest:
-            slope = slope * y + value
-            value = value * y + coefficient
-        by_z = by_z * z + total
-        by_y = by_y * z + slope
-        total = total * z + value
-    return total * unit, by_y * unit, by_z * unit
+    table = _table(rows, y)
+    by_y, by_z = _powers(y, table.shape[1]), _powers(z, table.shape[0])
+    of_z, of_y = torch.stack(by_z), torch.tensordot(table, torch.stack(by_y), 1)
+    slope_y = (torch.tensordot(table, _slopes(by_y), 1) * of_z).sum(0)
+    return (of_y * of_z).sum(0) * unit, slope_y * unit, (of_y * _slopes(by_z)).sum(0) * unit
 '''
 
 
@@ -95,9 +99,8 @@ def render_torch(stable: Stable, header: Header, summary: str) -> str:
     lines += [*polynomials.lines(), *_tables(tables)]
     if polynomials.names:
         lines += ["", "", *_POLYNOMIAL.splitlines()]
-    for sloping, function in ((False, _SURFACE), (True, _SURFACE_SLOPES)):
-        if sloping in polynomials.sloping:
-            lines += ["", "", *function.splitlines()]
+    for function in (_SURFACE,) * bool(polynomials.surfaces) + (_SURFACE_SLOPES,) * (True in polynomials.sloping):
+        lines += ["", "", *function.splitlines()]
     lines += ["", ""]
     params = stable.forward64.params
     keywords = ["*", *(f"{p}: float" for p in params)] if params else []
@@ -159,8 +162,8 @@ class _Polynomials:
             found += ["", *_wrapped(f"{name} = (", coefficients, ")", "    ")]
         for rows, name in self.surfaces.items():
             found += ["", f"{name} = ("]
-            for row in reversed(whole_numbers(rows)[0]):
-                text = table_lines([repr(value) for value in row[::-1]], "     ", ",)," if len(row) == 1 else "),")
+            for row in whole_numbers(rows)[0]:
+                text = table_lines([repr(value) for value in row], "     ", ",)," if len(row) == 1 else "),")
                 found += ["    (" + text[0].lstrip(), *text[1:]]
             found.append(")")
         return found
