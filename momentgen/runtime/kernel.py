@@ -92,13 +92,13 @@ class Kernel:
         covariance: bool = False,
         outputs: tuple[str, ...] = MEAN_AND_VARIANCE,
         *,
-        float64: str,
+        float64: str | None = None,
     ) -> None:
         self.name, self.package, self.variant, self.results = name, package, variant, outputs
-        self._float64 = float64
+        self._float64 = float64 or variant
         self.inputs, self.parameters = input_names(inputs, covariance), parameters
         self.label = f"{name}, variant {variant}"
-        self._reference_path = f"{package}.{float64}_torch"
+        self._reference_path = f"{package}.{self._float64}_torch"
         _references.pop(self._reference_path, None)  # the package may have been built anew and imported again
         self._native: dict[bool, NativeKernels | Unavailable] = {}
         self._triton: TritonKernels | Unavailable | None = None
