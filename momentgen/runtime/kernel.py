@@ -70,6 +70,7 @@ class Kernel:
         parameters: names of the scalar parameters, in order.
         covariance: whether the covariance of two inputs comes after their means and variances.
         outputs: names of what it returns.
+        float64: the variant whose float64 code serves; its own where nothing is said.
 
     Attributes:
         forward: torch operator ``(mean, var, ..., float[] params) -> (mean, var)``, or what ``outputs`` names; of one

@@ -23,6 +23,7 @@ from momentgen.compiler.stabilise.surface import (
     Frame,
     Surface,
     decay,
+    end_of,
     find_surfaces,
     flip_of,
     is_level,
@@ -210,3 +211,8 @@ def test_where_the_mean_cancels_the_smoothed_kink_is_right_to_what_is_allowed_to
         worst = max(worst, float(abs(mpmath.exp(-(mpmath.mpf(t) ** 2) / 2) * core - exact)))
     assert worst <= MEAN_SPREAD / 4
     assert len(fit.coefficients) > len(kink_fit(frame, False).coefficients)
+
+
+def test_a_function_that_is_nearly_its_lines_ends_at_once() -> None:
+    f = analyse("flat", split(x + sp.Float("1e-12") * sp.tanh(x)), {})
+    assert end_of(f, 1e-7, 1e-6) == 0.0

@@ -198,8 +198,8 @@ _COMPARISONS = frozenset({"lt", "le", "eq"})
 def c_double(value: float) -> str:
     """A C literal that is ``value`` once rounded: decimal or hexadecimal, which is shorter.
 
-    >>> c_double(0.5), c_double(1e-9), c_double(1 / 3), c_double(float("-inf"))
-    ('0.5', '1e-09', '0x1.5555555555555p-2', '-__builtin_inf()')
+    >>> c_double(0.5), c_double(1e-9), c_double(2.0**-40), c_double(float("-inf"))
+    ('0.5', '1e-09', '0x1p-40', '-__builtin_inf()')
     """
     if math.isnan(value):
         return '__builtin_nan("")'

@@ -221,7 +221,7 @@ class _Target:
         exact = [self._powers(series, parity) for parity, series in enumerate(kept)]
         terms = sum(len(row) for part in exact for row in part)
         weight = max(float((self.unit * by / self.allowed[self.name]).max()) for by in self.factors)
-        fewest = math.ceil(math.log10(math.sqrt(terms) * weight / looser))
+        fewest = math.ceil(math.log10(math.sqrt(max(terms, 1)) * weight / looser))
         for decimals in range(fewest, fewest + _MORE_DECIMALS):
             even, odd = (tuple(tuple(round(c, decimals) for c in row) for row in part) for part in exact)
             error = self._error([_as_series(even, 0), _as_series(odd, 1)])

@@ -218,7 +218,7 @@ def end_of(f: Activation, mean: float, var: float) -> float:
             raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
         value = np.abs(jet[:, 0] - line.slope * (f.centre + sign * u) - line.offset) > mean
         slope = np.abs(jet[:, 1] ** 2 - line.slope**2) > var * f.lipschitz**2
-        end = max(end, *(float(u[mask].max()) for mask in (value, slope) if mask.any()))
+        end = max([end, *(float(u[mask].max()) for mask in (value, slope) if mask.any())])
     return end
 
 
