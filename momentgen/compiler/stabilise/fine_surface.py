@@ -4,8 +4,9 @@ The variables, and what is divided out and subtracted, are those of :mod:`moment
 
     mean = a mu + b + (a' - a) w J(|t|) + u P(t, q),    V = u P(t, q),    q = sqrt(c)/w,    u the output's unit,
 
-J the mean of a kink; P is a polynomial in s = t/sqrt(kappa² + t²) and in q, or with a symmetry in q².  Other than in
-float32 there is none for each partial: a partial is the derivative,
+J the mean of a kink, and V = a² v + u P where both lines rise by the same a, beside which the rest is small; P is a
+polynomial in s = t/sqrt(kappa² + t²) and in q, or with a symmetry in q².  Other than in float32 there is none for each
+partial: a partial is the derivative,
 
     P_mu = P_t/w,    P_v = -(t P_t + q P_q)/(2 w²),
 
@@ -43,7 +44,7 @@ from momentgen.compiler.stabilise.surface import (
 from momentgen.compiler.stabilise.surrogate_truth import QuadratureTruth
 from momentgen.errors import BuildError
 
-__all__ = ["ALLOWED", "PARTIALS_OF", "find_fine_surfaces"]
+__all__ = ["ALLOWED", "PARTIALS_OF", "falls", "find_fine_surfaces", "slope_share"]
 
 F64 = npt.NDArray[np.float64]
 #: errors of a mean, of a variance over L² v or (range/2)², and of partials over their largest value at a variance
@@ -102,6 +103,16 @@ def find_fine_surfaces(f: Activation, truth: QuadratureTruth, outputs: Sequence[
         cause = f"no polynomial in two variables for {', '.join(missing)} in float64"
         raise BuildError(f.name, "stabilise", cause, f.length)
     return found
+
+
+def slope_share(f: Activation, name: str) -> float:
+    """What is subtracted from a variance over v: a² where both lines rise by a, beside which the rest is small."""
+    return lines_of(f)[0] ** 2 if name == "var" and not steps(f) else 0.0
+
+
+def falls(f: Activation, name: str) -> int:
+    """The power of r that P is multiplied by: that which the output falls with, less what is subtracted of it."""
+    return decay(f)["mean"] + 1 if slope_share(f, name) else decay(f)[name]
 
 
 class _Search:
@@ -174,11 +185,12 @@ class _Target:
         names = (name, *PARTIALS_OF[name])
         self.exact = {one: every[one].reshape(self.u.shape) for one in names}
         self.allowed = {one: self._allowed(one) for one in names}
-        self.unit = np.broadcast_to(unit_of(f, name, self.v, self.w, frame.c), self.v.shape)
+        grown = unit_of(f, name, self.v, self.w, frame.c) * self.w ** float(decay(f)[name] - falls(f, name))
+        self.unit = np.broadcast_to(grown, self.v.shape)
         one = np.ones_like(self.q)
         #: what the even and the odd part in x are multiples of
         self.factors = {0: (one, one), 1: (one, self.q), -1: (self.q, one)}[self.flip]
-        normal = (self.exact[name] - plain_of(f, name, self.u, self.w)) / self.unit
+        normal = (self.exact[name] - plain_of(f, name, self.u, self.w) - slope_share(f, name) * self.v) / self.unit
         mirrored = normal[:, ::-1]
         parts = (normal + mirrored) / 2, (normal - mirrored) / 2
         self.series = [grid.series(part / by) for part, by in zip(parts, self.factors, strict=True)]
@@ -263,7 +275,7 @@ class _Target:
     def _outputs(self, p: _Values) -> dict[str, F64]:
         """The output and its partials in mu and in v."""
         f, w, q, t = self.f, self.w, self.q, self.t
-        power, by_mu, by_v = decay(f)[self.name], *PARTIALS_OF[self.name]
+        power, by_mu, by_v = falls(f, self.name), *PARTIALS_OF[self.name]
         p_mu, p_v = p.by_t / w, -(t * p.by_t + q * p.by_q) / (2 * w * w)
         if self.name == "mean":
             a, _, a2, _ = lines_of(f)
@@ -274,7 +286,8 @@ class _Target:
             unit_v = -power / 2 * self.unit / (w * w)
             plain = plain_of(f, "mean", self.u, w)
         else:
-            plain = plain_mu = plain_v = np.zeros_like(self.u)
+            plain_mu, plain_v = np.zeros_like(self.u), np.full_like(self.u, slope_share(f, self.name))
+            plain = plain_v * self.v
             unit_v = (q**4 if is_level(f) else 1.0) * w ** -float(power) - power / 2 * self.unit / (w * w)
         return {
             self.name: plain + self.unit * p.value,

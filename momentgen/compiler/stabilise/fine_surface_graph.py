@@ -12,9 +12,9 @@ import mpmath
 
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.activation import Activation
-from momentgen.compiler.stabilise.fine_surface import PARTIALS_OF
+from momentgen.compiler.stabilise.fine_surface import PARTIALS_OF, falls, slope_share
 from momentgen.compiler.stabilise.kink_fits import CENTRE, core
-from momentgen.compiler.stabilise.surface import Surface, decay, is_level, lines_of, steps
+from momentgen.compiler.stabilise.surface import Surface, is_level, lines_of, steps
 from momentgen.compiler.stabilise.surface_graph import Variables, levels
 
 __all__ = ["build_fine_graph"]
@@ -76,7 +76,7 @@ class _Writer:
         """The power of r that an output falls with."""
         g, at = self.g, self.at(name)
         value = g.const(1)
-        for _ in range(decay(self.f)[name]):
+        for _ in range(falls(self.f, name)):
             value = g.mul(value, at.r)
         return value
 
@@ -90,9 +90,9 @@ class _Writer:
 
     def unit_by_v(self, name: str) -> int:
         """Its derivative in v."""
-        g, at, falls = self.g, self.at(name), decay(self.f)[name]
+        g, at, power = self.g, self.at(name), falls(self.f, name)
         inverse = g.mul(at.r, at.r)
-        value = g.mul(self.unit(name), g.mul(inverse, g.const(mpmath.mpf(-falls) / 2)))
+        value = g.mul(self.unit(name), g.mul(inverse, g.const(mpmath.mpf(-power) / 2)))
         if name == "mean":
             return value
         share = g.mul(inverse, g.const(at.frame.c))
@@ -134,7 +134,8 @@ class _Writer:
     def variance(self) -> int:
         """At least 0."""
         g, zero = self.g, self.g.const(0)
-        value = g.mul(self.unit("var"), self.polynomial("var"))
+        rest = g.mul(self.unit("var"), self.polynomial("var"))
+        value = g.madd(self.v, g.const(slope_share(self.f, "var")), rest)
         return g.select(g.lt(value, zero), zero, value)
 
     def partials(self, name: str) -> tuple[int, int]:
@@ -143,7 +144,7 @@ class _Writer:
         (value, p_mu, p_v), unit = self.with_slopes(name), self.unit(name)
         by_mu, by_v = g.mul(unit, p_mu), g.madd(unit, p_v, g.mul(self.unit_by_v(name), value))
         if name != "mean":
-            return by_mu, by_v
+            return by_mu, g.add(by_v, g.const(slope_share(self.f, name)))
         a, b, a2, b2 = lines_of(self.f)
         if b == b2:
             by_v = g.select(at.beyond, g.const(0), by_v)
