@@ -38,7 +38,7 @@ class Steps:
         return min(self.most * torch.get_num_threads(), max(self.least, tensor.numel() // self.share))
 
 
-#: where no derivative is asked for: some fifty tensors live at a time
+#: where no derivative is asked for: some fifty tensors live at a time, or the powers of two values, about a hundred
 VALUES = Steps(least=1 << 12, most=1 << 15, share=12, device=1 << 22)
 #: where autograd keeps what it needs of a slice: two to four thousand tensors
 DERIVATIVES = Steps(least=3 << 7, most=1 << 13, share=2048, device=1 << 18)

@@ -73,7 +73,7 @@ class _Writer:
 
     # --- what polynomials are multiples of, and what is added --------------------
     def power(self, name: str) -> int:
-        """The power of r that an output falls with."""
+        """The power of r that P is multiplied by."""
         g, at = self.g, self.at(name)
         value = g.const(1)
         for _ in range(falls(self.f, name)):

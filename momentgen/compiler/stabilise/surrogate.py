@@ -281,7 +281,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
             "atoms": atom_facts,
             **_fine_facts(fine),
         },
-        doc=(f"polynomials in mean/w and 1/w, w² = v + c, of {terms} terms in all; in float64 {in_float64}"),
+        doc=f"polynomials in mean/w and 1/w, w² = v + c, of {terms} terms in all; in float64 {in_float64}",
         **graphs,
     )
 
