@@ -74,6 +74,9 @@ Results in bfloat16 and float16 are those of float32, rounded once more. Results
 keep the same bounds, and need not be better. Those of smooth activations are polynomials whose errors, at the nodes
 of their fit, are at most 1e-10 in the mean, 1e-8 min(L² v, (range/2)²) in the variance, and of the largest value of a
 partial at a variance 2e-9 (dmean_dmu) and 3e-8 (the others), times `error_over_allowed` of `surfaces_float64` below.
+Those of functions with kinks between polynomials (`hardtanh`, `relu6`, `hardswish`, ...) are closed forms below the
+variance `switch_float64`, and from there on such polynomials. Covariances are within 1e-8 of what their tolerance is
+relative to. An exponential in the C code is 0 where it is below 1e-307.
 """
 
 RELATIVE = """\

@@ -49,24 +49,18 @@ INLINE double exp_rest(double y, double x)
     return y;
 }
 
-// exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
-INLINE double power_of_two(double magic_and_n)
-{
-    const union { double f; uint64_t u; } in = {.f = magic_and_n}, out = {.u = (in.u << 52) + 0x3ff0000000000000u};
-    return out.f;
-}
-
+// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
+// polynomial, n by the magic number that rounds to integers
 INLINE double exp64(double x)
 {
-    const double magic = 0x1.8p52;
-    x = x < -746.0 ? -746.0 : x;
-    x = x > 710.0 ? 710.0 : x;
-    const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
+    const double held = x > 710.0 ? 710.0 : x;
+    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
+    const double n = sum.f - 0x1.8p52;
+    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
     const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
-    const double first = power_of_two(half);
-    return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
+    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
+    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
+    return x < -708.0 ? 0.0 : value;
 }
 
 INLINE double polynomial0(double y, double x)
@@ -80,188 +74,181 @@ INLINE double polynomial0(double y, double x)
     return y;
 }
 
-static const double table7[7][17] = {
-    {0x1.5b1e26p-3, -7.249114280115402e-15, -0x1.b2f682f63266ap-13, 0x1.262e5355bcb29p-46, -0.01507415594663181,
-     8.536809523697141e-13, -0x1.955a26079e37cp-9, -0x1.e21fb13abfd33p-39, 0.03583292681453952, 5.200138349329187e-05,
-     -0.0006749159811099342, -0x1.be17f4140bef1p-9, 0.012620943989617871, 0x1.f402131531d97p-47,
-     -2.670034768483469e-13, 2.300485238764934e-12, 0x1.80fd0f3da5829p-40},
-    {0x1.9726dep-2, -6.106498537937408e-14, -0.0005815461183253607, -6.937666552622521e-13, -0.021079710275455327,
-     -6.79257026173447e-12, -0x1.308ba5fb74669p-8, -1.802993200284857e-12, 0x1.841805f6d34p-5, 0x1.692adc8fa4369p-13,
-     0.007453080804213567, -0.007905917455126341, 0.021497152720366095, 4.335566222184208e-14, -0x1.2305b11b8f73p-42,
-     9.477321742039405e-13, -1.102051044407249e-11},
-    {0x1.68c5b6p-1, -0x1.804a09206f283p-43, -0x1.4f4b1ac8a07a5p-9, -0x1.a49c92366cfffp-40, -0.017830349740584683,
-     -7.754891425013463e-13, -0.013464676258148671, 0x1.8f7b2d356c10cp-40, 0.06236459516709809, 0x1.8076f3f148d6ep-12,
-     0.02455617896301325, -0.020483662457723834, 0.036481869821931696, 0x1.c2b10de1b19b6p-44, -0x1.5b03367e72ef7p-42,
-     8.943791234277902e-13, -3.595603705451558e-13},
-    {0x1.1e2be6p0, -2.360708032635438e-13, -0.005193906946280836, -1.424863746882961e-12, 0.01086878873454939,
-     -0x1.67f4e2c915629p-37, -0.03301014506993856, 9.20021992860701e-12, 0.08125526424489718, 0.0006119207514123054,
-     0.05197038471643505, -0.05632618511712189, 0.06122280659173074, 0x1.60e381871c52bp-43, -3.516644156017697e-13,
-     1.550784230057101e-12, -1.913443476755479e-13},
-    {0x1.ac8c48p0, 0x1.61ae02ff6a923p-40, -0.004124451744435314, 0x1.6d52560c4342cp-37, 0.04851295924437368,
-     8.771905826520085e-11, -0.07418823659711848, 8.92272961353305e-12, 0.104773325385875, -0.0003229633332760393,
-     0.07668896257215237, -0.16187781392642442, 0.10071124735825934, 0x1.cd5d8cf739bb7p-43, 5.394282249544794e-13,
-     4.103580587236829e-12, -0x1.e37d6bf018474p-43},
-    {0x1.361614p1, 0x1.5b1b3eaf376fep-43, -0.0012969373981587115, 0x1.341eed9d1b3dfp-36, 0.04761821362908952,
-     -0x1.2f71d18615ff3p-35, -0.15757126777637506, -0x1.0c772cd46a4dcp-36, 0.1335776102821966, -0.007088633328108471,
-     0x1.4092a485320fp-5, -0.44255698206590627, 0.16103128805105915, 0x1.68df463bf212ep-43, 0x1.e00300c4d5eecp-40,
-     -0x1.ac7a21ec37852p-42, 7.223080119837634e-13},
-    {0x1.b70a3ep1, -4.310622772806999e-13, -0.0014788038046057593, 5.659844531911488e-12, 0.020709657335738027,
-     -0x1.a0e349e1952dp-36, -0.1097243453915752, -4.851192731972101e-12, 0.17124958438884005, 0x1.1f302ef61a22fp-13,
-     -0.0011536945645882499, -0.022901445961651796, 0.26530610423142886, -7.345826988814948e-14,
-     0x1.21b76b43701b2p-40, -4.779254235894988e-12, 0x1.2248599139209p-40},
+// lanes whose sums stand in registers
+#ifdef __AVX512F__
+#define WIDE 32
+#else
+#define WIDE 16
+#endif
+#define EACH _Pragma("omp simd") for (int i = 0; i < WIDE; ++i)
+
+// sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients take turns, from high to low
+INLINE void surface(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+    const double *restrict z, double *restrict value)
+{
+    for (int at = 0; at < LANES; at += WIDE) {
+        const double *next = c;
+        double x[WIDE], sum[WIDE], p[WIDE], q[WIDE];
+        EACH x[i] = y[at + i], sum[i] = 0.0;
+        for (int pair = 0; pair < pairs; ++pair) {
+            EACH p[i] = next[0], q[i] = next[1];
+            next += 2;
+            for (int k = 1; k < terms[pair]; ++k, next += 2) {
+                EACH p[i] = FMA(p[i], x[i], next[0]);
+                EACH q[i] = FMA(q[i], x[i], next[1]);
+            }
+            EACH sum[i] = FMA(FMA(sum[i], z[at + i], p[i]), z[at + i], q[i]);
+        }
+        EACH value[at + i] = sum[i] * unit;
+    }
+}
+
+// the same, and its derivatives
+INLINE void surface_slopes(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+    const double *restrict z, double *restrict value, double *restrict by_y, double *restrict by_z)
+{
+    for (int at = 0; at < LANES; at += WIDE) {
+        const double *next = c;
+        double x[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
+        EACH x[i] = y[at + i], sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
+        for (int pair = 0; pair < pairs; ++pair) {
+            EACH p[i] = next[0], q[i] = next[1], slope_p[i] = 0.0, slope_q[i] = 0.0;
+            next += 2;
+            for (int k = 1; k < terms[pair]; ++k, next += 2) {
+                EACH slope_p[i] = FMA(slope_p[i], x[i], p[i]);
+                EACH slope_q[i] = FMA(slope_q[i], x[i], q[i]);
+                EACH p[i] = FMA(p[i], x[i], next[0]);
+                EACH q[i] = FMA(q[i], x[i], next[1]);
+            }
+            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
+            EACH sum[i] = FMA(sum[i], z[at + i], p[i]);
+            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
+            EACH sum[i] = FMA(sum[i], z[at + i], q[i]);
+            EACH sum_y[i] = FMA(FMA(sum_y[i], z[at + i], slope_p[i]), z[at + i], slope_q[i]);
+        }
+        EACH value[at + i] = sum[i] * unit, by_y[at + i] = sum_y[i] * unit, by_z[at + i] = sum_z[i] * unit;
+    }
+}
+
+static const double surface0[86] = {
+    0,-1223,0,1435,0,1424,0,-2078,0,-81,0,703,0,-172,0,-19,0,8,0,-12028,0,686,2279,89998,-8167,-23062,8562,-311294,
+    2653,84633,-11297,1051821,6025,-1473512,2285,130385,-2425,1278032,-1284,-1114109,2084,178418,-756,238984,8,-144663,
+    33,25712,0,-94050,0,-165531,0,572581,0,1554129,-23091,-1113556,1078,-7731624,169519,-2368029,-20577,29976650,
+    -642966,23547559,160899,-120755457,2128968,-51062340,-2960769,531360378,260793,-743170431,2556534,303335832,
+    -2224834,318067159,352928,-509713819,479548,310651529,-289386,-94979490,51357,12088509
 };
+static const uint8_t terms0[3] = {9, 15, 19};
+
+static const double surface1[60] = {
+    0,1241,0,-2003,0,-5210,0,15906,0,-12933,0,-1622,0,8947,0,-5345,0,796,0,330,0,-105,0,-38361,0,157241,0,459792,
+    -10368,-894947,8151,-3020630,78115,1465460,-32306,14205097,-353016,5718734,58597,-59242145,1393161,-46854564,
+    -674747,278677522,-4811762,55675266,9952847,-1433201792,-8039423,2966460523,1376933,-3259989311,2740405,2215483769,
+    -2429622,-940798594,862994,230932305,-119959,-25195368
+};
+static const uint8_t terms1[2] = {11, 19};
 
 static void hardshrink_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1];
     const double p_lambd = params[0];
     double *restrict out_mean = out[0], *restrict out_var = out[1];
-    double s[20][LANES], a[5][LANES] = {{0.0}};
+    double s[17][LANES];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        s[19][i] = p_lambd * p_lambd;
-        double t1 = var[i] * (1.0 / s[19][i]);
-        s[15][i] = mean[i] / p_lambd;
+        s[16][i] = p_lambd * p_lambd;
+        double t1 = var[i] * (1.0 / s[16][i]);
+        s[12][i] = mean[i] / p_lambd;
         double t3 = (0.0 <= t1) ? 1.0 : (-1.0);
         double t4 = t1 * (SQRT(t3));
-        s[1][i] = ABS(s[15][i]);
-        s[13][i] = t4 < 0x1.f5c29p-2;
-        s[0][i] = s[13][i] ? 0x1.f5c29p-2 : t4;
-        s[10][i] = (s[15][i] < 0.0) ? 1.0 : (-1.0);
-        double t9 = 1.0 / (SQRT(s[0][i]));
-        double t10 = s[1][i] * t9;
-        _Bool t11 = 37.5 < t10;
-        double t12 = t11 ? 37.5 : t10;
-        double t13 = s[1][i] * (s[1][i] * (1.0 / s[0][i]));
-        double t14 = t11 ? 1406.25 : t13;
-        s[5][i] = t9 * ((exp64(t14 * (-0.5))) * 0.3989422804014327);
-        double t16 = t9 * t12;
-        double t17 = t9 * t9;
-        double t18 = s[13][i] ? t4 : 0x1.f5c29p-2;
-        _Bool t19 = t18 == 0.0;
-        double t20 = t19 ? 1.0 : t18;
-        double t21 = SQRT(t20);
-        double t22 = t19 ? 0.0 : t21;
-        double t23 = 1.0 / t21;
-        double t24 = t19 ? 0.0 : t23;
-        double t25 = (p_lambd + mean[i]) / p_lambd;
-        double t26 = (mean[i] - p_lambd) / p_lambd;
-        _Bool t27 = t25 < 0.0;
-        _Bool t28 = t26 <= 0.0;
-        double t29 = t27 ? 1.0 : (-1.0);
-        double t30 = t28 ? 1.0 : (-1.0);
-        double t31 = t24 * (ABS(t25));
-        _Bool t32 = t19 | (37.5 < t31);
-        double t33 = t32 ? 37.5 : t31;
-        double t34 = t33 * t33;
-        double t35 = exp64(t34 * (-0.5));
-        double t36 = t32 ? 0.0 : t35;
-        double t37 = 1.0 / (FMA(t33, 0.25, 1.0));
-        double t38 = t37 * (t37 * (t37 * (polynomial0(-0.01441178831143662, t37 - 0.25))));
-        double t39 = (FMA(t38, -(t33 * 2.0), 0.3989422804014327)) / (1.0 + t34);
-        double t40 = t36 * (FMA(t33, t39, t38 * 2.0));
-        double t41 = t24 * (ABS(t26));
-        _Bool t42 = t19 | (37.5 < t41);
-        double t43 = t42 ? 37.5 : t41;
-        double t44 = t43 * t43;
-        double t45 = exp64(t44 * (-0.5));
-        double t46 = t42 ? 0.0 : t45;
-        double t47 = 1.0 / (FMA(t43, 0.25, 1.0));
-        double t48 = t47 * (t47 * (t47 * (polynomial0(-0.01441178831143662, t47 - 0.25))));
-        double t49 = (FMA(t48, -(t43 * 2.0), 0.3989422804014327)) / (1.0 + t44);
-        double t50 = t46 * (FMA(t43, t49, t48 * 2.0));
-        double t51 = t22 * (t36 * t39);
-        double t52 = t22 * (t46 * t49);
-        double t53 = ((t40 * t29) - t51) + (t52 + (t50 * t30));
-        double t54 = t28 ? (-1.0) : 1.0;
-        double t55 = t27 ? 1.0 : t54;
-        double t56 = t28 ? 2.0 : (-2.0);
-        double t57 = t27 ? (-2.0) : t56;
-        double t58 = t28 ? (-2.0) : 2.0;
-        double t59 = t27 ? 2.0 : t58;
-        double t60 = t27 ? (-1.0) : t30;
-        double t61 = t22 * t22;
-        double t62 = (t51 * t57) + ((FMA(t40, t55, t59 * ((t36 * t38) * t61))) * t29);
-        double t63 = t28 ? 0.0 : 1.0;
-        double t64 = t27 ? 1.0 : t63;
-        double t65 = (t36 * 0.3989422804014327) + ((-(t22 * t40)) * t29);
-        double t66 = (t62 + ((t52 * t57) + ((FMA(t50, t60, t57 * ((t46 * t48) * t61))) * t30))) - (t53 * t53);
-        double t67 = FMA(t22, t64, (t65 + ((t46 * 0.3989422804014327) + ((t22 * t50) * t30))) * 2.0);
-        double t68 = FMA(t67, t22 * t64, t66);
-        s[14][i] = (t68 < 0.0) ? 0.0 : t68;
-        s[9][i] = s[5][i] * t16;
-        s[4][i] = FMA(t16, s[9][i], s[5][i] * (-t17));
-        s[8][i] = FMA(t16, s[4][i], s[9][i] * (t17 * (-2.0)));
-        s[3][i] = FMA(t16, s[8][i], s[4][i] * (t17 * (-3.0)));
-        s[7][i] = FMA(t16, s[3][i], s[8][i] * (t17 * (-4.0)));
-        s[2][i] = FMA(t16, s[7][i], s[3][i] * (t17 * (-5.0)));
-        s[6][i] = FMA(t16, s[2][i], s[7][i] * (t17 * (-6.0)));
-        s[11][i] = FMA(t16, s[6][i], s[2][i] * (t17 * (-7.0)));
-        s[12][i] = s[10][i] * 2.0;
-        double t79 = t28 ? 0.0 : s[15][i];
-        double t80 = t27 ? s[15][i] : t79;
-        s[16][i] = t53 + t80;
-        s[17][i] = s[15][i] == s[15][i];
-        s[18][i] = (t1 == 0.0) & (s[15][i] == 1.0);
+        s[6][i] = t4 < 100.0;
+        s[5][i] = s[6][i] ? 100.0 : t4;
+        double t7 = s[6][i] ? t4 : 100.0;
+        _Bool t8 = t7 == 0.0;
+        double t9 = t8 ? 1.0 : t7;
+        double t10 = SQRT(t9);
+        double t11 = t8 ? 0.0 : t10;
+        double t12 = 1.0 / t10;
+        double t13 = t8 ? 0.0 : t12;
+        double t14 = (p_lambd + mean[i]) / p_lambd;
+        double t15 = (mean[i] - p_lambd) / p_lambd;
+        _Bool t16 = t14 < 0.0;
+        _Bool t17 = t15 <= 0.0;
+        double t18 = t16 ? 1.0 : (-1.0);
+        double t19 = t17 ? 1.0 : (-1.0);
+        double t20 = (0.0 <= s[5][i]) ? s[5][i] : (-1.0);
+        double t21 = 1.0 / (SQRT(t20));
+        double t22 = s[12][i] * t21;
+        double t23 = (t22 < (-0x1.c66666p2)) ? (-0x1.c66666p2) : t22;
+        double t24 = (0x1.c66666p2 < t23) ? 0x1.c66666p2 : t23;
+        s[11][i] = 0x1.c66666p2 < (ABS(t22));
+        s[8][i] = t24 * (1.0 / (SQRT(FMA(t24 * t24, 0.668478975613956, 16.7119743903489))));
+        s[0][i] = FMA(s[8][i], s[8][i] * 2.0, (-1.0));
+        double t28 = t13 * (ABS(t14));
+        _Bool t29 = t8 | (37.5 < t28);
+        double t30 = t29 ? 37.5 : t28;
+        double t31 = t30 * t30;
+        double t32 = exp64(t31 * (-0.5));
+        double t33 = t29 ? 0.0 : t32;
+        double t34 = 1.0 / (FMA(t30, 0.25, 1.0));
+        double t35 = t34 * (t34 * (t34 * (polynomial0(-0.01441178831143662, t34 - 0.25))));
+        double t36 = (FMA(t35, -(t30 * 2.0), 0.3989422804014327)) / (1.0 + t31);
+        double t37 = t33 * (FMA(t30, t36, t35 * 2.0));
+        double t38 = t13 * (ABS(t15));
+        _Bool t39 = t8 | (37.5 < t38);
+        double t40 = t39 ? 37.5 : t38;
+        double t41 = t40 * t40;
+        double t42 = exp64(t41 * (-0.5));
+        double t43 = t39 ? 0.0 : t42;
+        double t44 = 1.0 / (FMA(t40, 0.25, 1.0));
+        double t45 = t44 * (t44 * (t44 * (polynomial0(-0.01441178831143662, t44 - 0.25))));
+        double t46 = (FMA(t45, -(t40 * 2.0), 0.3989422804014327)) / (1.0 + t41);
+        double t47 = t43 * (FMA(t40, t46, t45 * 2.0));
+        double t48 = t11 * (t33 * t36);
+        double t49 = t11 * (t43 * t46);
+        double t50 = ((t37 * t18) - t48) + (t49 + (t47 * t19));
+        double t51 = t17 ? (-1.0) : 1.0;
+        double t52 = t16 ? 1.0 : t51;
+        double t53 = t17 ? 2.0 : (-2.0);
+        double t54 = t16 ? (-2.0) : t53;
+        double t55 = t17 ? (-2.0) : 2.0;
+        double t56 = t16 ? 2.0 : t55;
+        double t57 = t16 ? (-1.0) : t19;
+        double t58 = t11 * t11;
+        double t59 = (t48 * t54) + ((FMA(t37, t52, t56 * ((t33 * t35) * t58))) * t18);
+        double t60 = t17 ? 0.0 : 1.0;
+        double t61 = t16 ? 1.0 : t60;
+        double t62 = (t33 * 0.3989422804014327) + ((-(t11 * t37)) * t18);
+        double t63 = (t59 + ((t49 * t54) + ((FMA(t47, t57, t54 * ((t43 * t45) * t58))) * t19))) - (t50 * t50);
+        double t64 = FMA(t11, t61, (t62 + ((t43 * 0.3989422804014327) + ((t11 * t47) * t19))) * 2.0);
+        double t65 = FMA(t64, t11 * t61, t63);
+        s[7][i] = (t65 < 0.0) ? 0.0 : t65;
+        s[10][i] = t21 * t21;
+        s[3][i] = s[5][i] * (t21 * s[10][i]);
+        double t69 = t21 * 10.0;
+        s[1][i] = FMA(t69, 2.0, (-1.0));
+        double t71 = t17 ? 0.0 : s[12][i];
+        double t72 = t16 ? s[12][i] : t71;
+        s[13][i] = t50 + t72;
+        s[2][i] = FMA(t69, t69 * 2.0, (-1.0));
+        s[14][i] = s[12][i] == s[12][i];
+        s[15][i] = (t1 == 0.0) & (s[12][i] == 1.0);
     }
-    for (int k = 0; k < 7; ++k) {
-        const double *c = table7[k];
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            double t0 = s[0][i] + c[0];
-            double t1 = 1.0 / (SQRT(t0));
-            double t2 = s[1][i] * t1;
-            _Bool t3 = 37.5 < t2;
-            double t4 = t3 ? 37.5 : t2;
-            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
-            double t6 = t3 ? 1406.25 : t5;
-            double t7 = t1 * ((exp64(t6 * (-0.5))) * 0.3989422804014327);
-            double t8 = t1 * t4;
-            double t9 = t1 * t1;
-            double t10 = t7 * t8;
-            double t11 = FMA(t8, t10, t7 * (-t9));
-            double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
-            double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
-            double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
-            double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
-            double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
-            a[0][i] = FMA(t12, c[5], FMA(t13, c[4], FMA(t14, c[3], FMA(t15, c[2], FMA(t16, c[1], a[0][i])))));
-            a[0][i] = FMA(t7, c[8], FMA(t10, c[7], FMA(t11, c[6], a[0][i])));
-            a[1][i] = FMA(t13, c[11], FMA(t15, c[10], FMA(FMA(t8, t16, t15 * (t9 * (-7.0))), c[9], a[1][i])));
-            a[1][i] = FMA(t11, c[12], a[1][i]);
-            a[2][i] = FMA(t10, c[16], FMA(t12, c[15], FMA(t14, c[14], FMA(t16, c[13], a[2][i]))));
-            a[3][i] = FMA(t10, c[12], FMA(t12, c[11], FMA(t14, c[10], FMA(t16, c[9], a[3][i]))));
-            a[4][i] = FMA(t7, c[16], FMA(t11, c[15], FMA(t13, c[14], FMA(t15, c[13], a[4][i]))));
-        }
-    }
+    surface(surface0, terms0, 3, 1e-09, s[0], s[1], s[4]);
+    surface(surface1, terms1, 2, 1e-10, s[0], s[2], s[9]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = FMA(s[3][i], (-0x1.35b52028c12bdp-43), FMA(s[2][i], (-0x1.33d92f5729636p-50), a[4][i]));
-        double t1 = FMA(s[7][i], (-7.505308809467454e-05), FMA(s[6][i], (-3.140374343578048e-07), a[3][i]));
-        double t2 = FMA(s[9][i], 0.007795251856254188, FMA(s[8][i], (-0.004642738610141073), t1));
-        double t3 = FMA(s[5][i], 8.664705166791157e-12, FMA(s[4][i], (-4.792308882686053e-12), t0));
-        double t4 = t3 + (t2 * s[10][i]);
-        double t5 = FMA(s[7][i], (-0x1.35b52028c12bdp-43), FMA(s[6][i], (-0x1.33d92f5729636p-50), a[2][i]));
-        double t6 = FMA(s[2][i], (-7.505308809467454e-05), FMA(s[11][i], (-3.140374343578048e-07), a[1][i]));
-        double t7 = FMA(s[4][i], 0.007795251856254188, FMA(s[3][i], (-0.004642738610141073), t6));
-        double t8 = FMA(s[9][i], 8.664705166791157e-12, FMA(s[8][i], (-4.792308882686053e-12), t5));
-        double t9 = t8 + (t7 * s[10][i]);
-        double t10 = FMA(s[2][i], (-0x1.94d6d1945ce5bp-20), FMA(s[6][i], 0x1.306ac27dfc50dp-52, a[0][i]));
-        double t11 = FMA(s[3][i], (-0x1.ead0b68421ff1p-12), FMA(s[7][i], 0x1.6f9ece58edd29p-45, t10));
-        double t12 = FMA(s[4][i], (-0.027333083896087886), FMA(s[8][i], 0x1.f06963e4ed001p-40, t11));
-        double t13 = (FMA(s[5][i], 0.03023862190199319, FMA(s[9][i], 5.798222199026034e-12, t12))) - (t4 * t4);
-        double t14 = FMA(s[0][i], FMA(s[10][i], s[10][i], t9 * s[12][i]), t13);
-        double t15 = s[10][i] + t9;
-        double t16 = t15 * (s[0][i] * t15);
-        double t17 = (t14 < t16) ? t16 : t14;
-        double t18 = s[13][i] ? s[14][i] : t17;
-        double t19 = s[15][i] + t4;
-        double t20 = s[13][i] ? s[16][i] : t19;
-        double t21 = s[17][i] ? t20 : s[15][i];
-        double t22 = s[17][i] ? t18 : s[15][i];
-        double t23 = s[18][i] ? 0.0 : t21;
-        out_mean[i] = p_lambd * t23;
-        out_var[i] = s[19][i] * t22;
+        double t0 = s[5][i] + (s[3][i] * s[4][i]);
+        double t1 = (t0 < 0.0) ? 0.0 : t0;
+        double t2 = s[6][i] ? s[7][i] : t1;
+        double t3 = s[10][i] * (s[8][i] * s[9][i]);
+        double t4 = s[11][i] ? 0.0 : t3;
+        double t5 = s[12][i] + t4;
+        double t6 = s[6][i] ? s[13][i] : t5;
+        double t7 = s[14][i] ? t6 : s[12][i];
+        double t8 = s[14][i] ? t2 : s[12][i];
+        double t9 = s[15][i] ? 0.0 : t7;
+        out_mean[i] = p_lambd * t9;
+        out_var[i] = s[16][i] * t8;
     }
 }
 
@@ -279,53 +266,53 @@ static void hardshrink_exact_float64_backward_block(const double *const *in, con
         in[3];
     const double p_lambd = params[0];
     double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-    double s[24][LANES], a[10][LANES] = {{0.0}};
+    double s[31][LANES];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = p_lambd * p_lambd;
         double t1 = var[i] * (1.0 / t0);
-        double t2 = mean[i] / p_lambd;
-        double t3 = (0.0 <= t1) ? 1.0 : (-1.0);
-        double t4 = t1 * (SQRT(t3));
-        s[1][i] = ABS(t2);
-        s[15][i] = t4 < 0x1.f5c29p-2;
-        s[0][i] = s[15][i] ? 0x1.f5c29p-2 : t4;
-        s[10][i] = (t2 < 0.0) ? 1.0 : (-1.0);
-        double t9 = 1.0 / (SQRT(s[0][i]));
-        double t10 = s[1][i] * t9;
-        _Bool t11 = 37.5 < t10;
-        double t12 = t11 ? 37.5 : t10;
-        double t13 = s[1][i] * (s[1][i] * (1.0 / s[0][i]));
-        double t14 = t11 ? 1406.25 : t13;
-        s[5][i] = t9 * ((exp64(t14 * (-0.5))) * 0.3989422804014327);
-        double t16 = t9 * t12;
-        double t17 = t9 * t9;
-        double t18 = s[15][i] ? t4 : 0x1.f5c29p-2;
-        _Bool t19 = t18 == 0.0;
-        double t20 = t19 ? 1.0 : t18;
-        double t21 = SQRT(t20);
-        double t22 = t19 ? 0.0 : t21;
-        double t23 = 1.0 / t21;
-        double t24 = t19 ? 0.0 : t23;
-        double t25 = (p_lambd + mean[i]) / p_lambd;
-        double t26 = (mean[i] - p_lambd) / p_lambd;
-        _Bool t27 = t25 < 0.0;
-        _Bool t28 = t26 <= 0.0;
-        double t29 = t27 ? 1.0 : (-1.0);
-        double t30 = t28 ? 1.0 : (-1.0);
-        s[9][i] = s[5][i] * t16;
-        s[4][i] = FMA(t16, s[9][i], s[5][i] * (-t17));
-        s[8][i] = FMA(t16, s[4][i], s[9][i] * (t17 * (-2.0)));
-        s[3][i] = FMA(t16, s[8][i], s[4][i] * (t17 * (-3.0)));
-        s[7][i] = FMA(t16, s[3][i], s[8][i] * (t17 * (-4.0)));
-        s[2][i] = FMA(t16, s[7][i], s[3][i] * (t17 * (-5.0)));
-        s[6][i] = FMA(t16, s[2][i], s[7][i] * (t17 * (-6.0)));
-        s[11][i] = FMA(t16, s[6][i], s[2][i] * (t17 * (-7.0)));
-        s[12][i] = FMA(t16, s[11][i], s[6][i] * (t17 * (-8.0)));
-        s[13][i] = s[10][i] * 2.0;
-        s[14][i] = FMA(t16, s[12][i], s[11][i] * (t17 * (-9.0)));
-        double t42 = t24 * (ABS(t25));
-        _Bool t43 = t19 | (37.5 < t42);
+        double t2 = (0.0 <= t1) ? 1.0 : (-1.0);
+        double t3 = t1 * (SQRT(t2));
+        s[22][i] = t3 < 100.0;
+        double t5 = s[22][i] ? 100.0 : t3;
+        double t6 = s[22][i] ? t3 : 100.0;
+        _Bool t7 = t6 == 0.0;
+        double t8 = t7 ? 1.0 : t6;
+        double t9 = SQRT(t8);
+        double t10 = t7 ? 0.0 : t9;
+        double t11 = 1.0 / t9;
+        double t12 = t7 ? 0.0 : t11;
+        double t13 = (p_lambd + mean[i]) / p_lambd;
+        double t14 = (mean[i] - p_lambd) / p_lambd;
+        _Bool t15 = t13 < 0.0;
+        _Bool t16 = t14 <= 0.0;
+        double t17 = t15 ? 1.0 : (-1.0);
+        double t18 = t16 ? 1.0 : (-1.0);
+        double t19 = (0.0 <= t5) ? t5 : (-1.0);
+        s[10][i] = 1.0 / (SQRT(t19));
+        double t21 = (mean[i] / p_lambd) * s[10][i];
+        double t22 = (t21 < (-0x1.c66666p2)) ? (-0x1.c66666p2) : t21;
+        s[12][i] = (0x1.c66666p2 < t22) ? 0x1.c66666p2 : t22;
+        s[16][i] = 0x1.c66666p2 < (ABS(t21));
+        double t25 = 1.0 / (SQRT(FMA(s[12][i] * s[12][i], 0.668478975613956, 16.7119743903489)));
+        s[3][i] = s[12][i] * t25;
+        s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
+        s[11][i] = s[10][i] * 10.0;
+        double t29 = s[11][i] * 2.0;
+        s[1][i] = FMA(s[11][i], t29, (-1.0));
+        s[7][i] = s[3][i] * 4.0;
+        double t32 = (t25 * t25) * (t25 * 16.7119743903489);
+        s[8][i] = s[16][i] ? 0.0 : t32;
+        s[9][i] = t29 * 2.0;
+        s[14][i] = s[10][i] * s[10][i];
+        s[13][i] = s[14][i] * (-0.5);
+        s[15][i] = s[14][i] * (-s[14][i]);
+        s[2][i] = FMA(s[11][i], 2.0, (-1.0));
+        double t39 = s[10][i] * s[14][i];
+        s[19][i] = t5 * t39;
+        s[21][i] = t39 + (s[19][i] * (s[14][i] * (-1.5)));
+        double t42 = t12 * (ABS(t13));
+        _Bool t43 = t7 | (37.5 < t42);
         double t44 = t43 ? 37.5 : t42;
         double t45 = t44 * t44;
         double t46 = exp64(t45 * (-0.5));
@@ -335,8 +322,8 @@ static void hardshrink_exact_float64_backward_block(const double *const *in, con
         double t50 = (FMA(t49, -(t44 * 2.0), 0.3989422804014327)) / (1.0 + t45);
         double t51 = t47 * 0.3989422804014327;
         double t52 = t47 * (FMA(t44, t50, t49 * 2.0));
-        double t53 = t24 * (ABS(t26));
-        _Bool t54 = t19 | (37.5 < t53);
+        double t53 = t12 * (ABS(t14));
+        _Bool t54 = t7 | (37.5 < t53);
         double t55 = t54 ? 37.5 : t53;
         double t56 = t55 * t55;
         double t57 = exp64(t56 * (-0.5));
@@ -346,125 +333,66 @@ static void hardshrink_exact_float64_backward_block(const double *const *in, con
         double t61 = (FMA(t60, -(t55 * 2.0), 0.3989422804014327)) / (1.0 + t56);
         double t62 = t58 * 0.3989422804014327;
         double t63 = t58 * (FMA(t55, t61, t60 * 2.0));
-        double t64 = t22 * (t47 * t50);
-        double t65 = t22 * (t58 * t61);
-        double t66 = t63 * t30;
-        double t67 = ((t52 * t29) - t64) + (t65 + t66);
-        double t68 = t24 * t51;
-        double t69 = t24 * t62;
-        double t70 = (t68 + ((-t52) * t29)) + (t66 + t69);
-        double t71 = t28 ? (-1.0) : 1.0;
-        double t72 = t27 ? 1.0 : t71;
-        double t73 = t28 ? 2.0 : (-2.0);
-        double t74 = t27 ? (-2.0) : t73;
-        double t75 = t28 ? (-2.0) : 2.0;
-        double t76 = t27 ? 2.0 : t75;
-        double t77 = t27 ? (-1.0) : t30;
+        double t64 = t10 * (t47 * t50);
+        double t65 = t10 * (t58 * t61);
+        double t66 = t63 * t18;
+        double t67 = ((t52 * t17) - t64) + (t65 + t66);
+        double t68 = t12 * t51;
+        double t69 = t12 * t62;
+        double t70 = (t68 + ((-t52) * t17)) + (t66 + t69);
+        double t71 = t16 ? (-1.0) : 1.0;
+        double t72 = t15 ? 1.0 : t71;
+        double t73 = t16 ? 2.0 : (-2.0);
+        double t74 = t15 ? (-2.0) : t73;
+        double t75 = t16 ? (-2.0) : 2.0;
+        double t76 = t15 ? 2.0 : t75;
+        double t77 = t15 ? (-1.0) : t18;
         double t78 = t63 * t74;
-        double t79 = (FMA(t68, t72, t64 * t76)) + ((t52 * t74) * t29);
-        double t80 = t24 * t24;
+        double t79 = (FMA(t68, t72, t64 * t76)) + ((t52 * t74) * t17);
+        double t80 = t12 * t12;
         double t81 = t44 * t51;
         double t82 = t80 * t81;
         double t83 = t55 * t62;
         double t84 = t80 * t83;
-        double t85 = ((t82 * t29) - t68) + (t69 + (t84 * t30));
-        double t86 = (t68 * t74) + ((FMA(t72, t82, t52 * t76)) * t29);
-        double t87 = t28 ? 0.0 : 1.0;
-        double t88 = t27 ? 1.0 : t87;
-        double t89 = t83 * t30;
-        double t90 = ((t24 * ((t44 * t81) - t51)) + ((-t81) * t29)) + ((t24 * ((t55 * t83) - t62)) + t89);
-        double t91 = FMA(t67 * (-2.0), t70, t79 + ((FMA(t69, t77, t65 * t74)) + (t78 * t30)));
-        s[18][i] = FMA(t88 * 2.0, ((t81 * t29) - (t22 * t51)) + (t89 + (t22 * t62)), t91);
-        double t93 = FMA(t88, t90, FMA(-t67, t85, (t86 + ((t69 * t74) + ((FMA(t77, t84, t78)) * t30))) * 0.5));
-        s[19][i] = FMA(t88, t88 + (t70 * 2.0), t93);
-        s[16][i] = t70 + t88;
-        s[17][i] = t85 * 0.5;
+        double t85 = ((t82 * t17) - t68) + (t69 + (t84 * t18));
+        double t86 = (t68 * t74) + ((FMA(t72, t82, t52 * t76)) * t17);
+        double t87 = t16 ? 0.0 : 1.0;
+        double t88 = t15 ? 1.0 : t87;
+        double t89 = t83 * t18;
+        double t90 = ((t12 * ((t44 * t81) - t51)) + ((-t81) * t17)) + ((t12 * ((t55 * t83) - t62)) + t89);
+        double t91 = FMA(t67 * (-2.0), t70, t79 + ((FMA(t69, t77, t65 * t74)) + (t78 * t18)));
+        s[25][i] = FMA(t88 * 2.0, ((t81 * t17) - (t10 * t51)) + (t89 + (t10 * t62)), t91);
+        double t93 = FMA(t88, t90, FMA(-t67, t85, (t86 + ((t69 * t74) + ((FMA(t77, t84, t78)) * t18))) * 0.5));
+        s[26][i] = FMA(t88, t88 + (t70 * 2.0), t93);
+        s[23][i] = t70 + t88;
+        s[24][i] = t85 * 0.5;
         double t97 = 1.0 / p_lambd;
-        s[20][i] = p_lambd * t97;
-        s[21][i] = t97 * s[20][i];
-        s[22][i] = t0 * t97;
-        s[23][i] = t97 * s[22][i];
+        s[27][i] = p_lambd * t97;
+        s[28][i] = t97 * s[27][i];
+        s[29][i] = t0 * t97;
+        s[30][i] = t97 * s[29][i];
     }
-    for (int k = 0; k < 7; ++k) {
-        const double *c = table7[k];
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            double t0 = s[0][i] + c[0];
-            double t1 = 1.0 / (SQRT(t0));
-            double t2 = s[1][i] * t1;
-            _Bool t3 = 37.5 < t2;
-            double t4 = t3 ? 37.5 : t2;
-            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
-            double t6 = t3 ? 1406.25 : t5;
-            double t7 = t1 * ((exp64(t6 * (-0.5))) * 0.3989422804014327);
-            double t8 = t1 * t4;
-            double t9 = t1 * t1;
-            double t10 = t7 * t8;
-            double t11 = FMA(t8, t10, t7 * (-t9));
-            double t12 = FMA(t8, t11, t10 * (t9 * (-2.0)));
-            double t13 = FMA(t8, t12, t11 * (t9 * (-3.0)));
-            double t14 = FMA(t8, t13, t12 * (t9 * (-4.0)));
-            double t15 = FMA(t8, t14, t13 * (t9 * (-5.0)));
-            double t16 = FMA(t8, t15, t14 * (t9 * (-6.0)));
-            double t17 = FMA(t8, t16, t15 * (t9 * (-7.0)));
-            double t18 = FMA(t8, t17, t16 * (t9 * (-8.0)));
-            a[0][i] = FMA(t15, c[11], FMA(t17, c[10], FMA(FMA(t8, t18, t17 * (t9 * (-9.0))), c[9], a[0][i])));
-            a[0][i] = FMA(t13, c[12], a[0][i]);
-            a[1][i] = FMA(t12, c[16], FMA(t14, c[15], FMA(t16, c[14], FMA(t18, c[13], a[1][i]))));
-            a[2][i] = FMA(t13, c[5], FMA(t14, c[4], FMA(t15, c[3], FMA(t16, c[2], FMA(t17, c[1], a[2][i])))));
-            a[2][i] = FMA(t10, c[8], FMA(t11, c[7], FMA(t12, c[6], a[2][i])));
-            a[3][i] = FMA(t14, c[5], FMA(t15, c[4], FMA(t16, c[3], FMA(t17, c[2], FMA(t18, c[1], a[3][i])))));
-            a[3][i] = FMA(t11, c[8], FMA(t12, c[7], FMA(t13, c[6], a[3][i])));
-            a[4][i] = FMA(t12, c[12], FMA(t14, c[11], FMA(t16, c[10], FMA(t18, c[9], a[4][i]))));
-            a[5][i] = FMA(t11, c[16], FMA(t13, c[15], FMA(t15, c[14], FMA(t17, c[13], a[5][i]))));
-            a[6][i] = FMA(t11, c[12], FMA(t13, c[11], FMA(t15, c[10], FMA(t17, c[9], a[6][i]))));
-            a[7][i] = FMA(t10, c[16], FMA(t12, c[15], FMA(t14, c[14], FMA(t16, c[13], a[7][i]))));
-            a[8][i] = FMA(t10, c[12], FMA(t12, c[11], FMA(t14, c[10], FMA(t16, c[9], a[8][i]))));
-            a[9][i] = FMA(t7, c[16], FMA(t11, c[15], FMA(t13, c[14], FMA(t15, c[13], a[9][i]))));
-        }
-    }
+    surface_slopes(surface1, terms1, 2, 1e-10, s[0], s[1], s[4], s[5], s[6]);
+    surface_slopes(surface0, terms0, 3, 1e-09, s[0], s[2], s[20], s[17], s[18]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = FMA(s[3][i], (-0x1.35b52028c12bdp-43), FMA(s[2][i], (-0x1.33d92f5729636p-50), a[9][i]));
-        double t1 = FMA(s[7][i], (-7.505308809467454e-05), FMA(s[6][i], (-3.140374343578048e-07), a[8][i]));
-        double t2 = FMA(s[9][i], 0.007795251856254188, FMA(s[8][i], (-0.004642738610141073), t1));
-        double t3 = FMA(s[5][i], 8.664705166791157e-12, FMA(s[4][i], (-4.792308882686053e-12), t0));
-        double t4 = t3 + (t2 * s[10][i]);
-        double t5 = FMA(s[7][i], (-0x1.35b52028c12bdp-43), FMA(s[6][i], (-0x1.33d92f5729636p-50), a[7][i]));
-        double t6 = FMA(s[2][i], (-7.505308809467454e-05), FMA(s[11][i], (-3.140374343578048e-07), a[6][i]));
-        double t7 = FMA(s[4][i], 0.007795251856254188, FMA(s[3][i], (-0.004642738610141073), t6));
-        double t8 = FMA(s[9][i], 8.664705166791157e-12, FMA(s[8][i], (-4.792308882686053e-12), t5));
-        double t9 = t8 + (t7 * s[10][i]);
-        double t10 = FMA(s[2][i], (-0x1.35b52028c12bdp-43), FMA(s[11][i], (-0x1.33d92f5729636p-50), a[5][i]));
-        double t11 = FMA(s[6][i], (-7.505308809467454e-05), FMA(s[12][i], (-3.140374343578048e-07), a[4][i]));
-        double t12 = FMA(s[8][i], 0.007795251856254188, FMA(s[7][i], (-0.004642738610141073), t11));
-        double t13 = FMA(s[4][i], 8.664705166791157e-12, FMA(s[3][i], (-4.792308882686053e-12), t10));
-        double t14 = t13 + (t12 * s[10][i]);
-        double t15 = FMA(s[11][i], (-0x1.94d6d1945ce5bp-20), FMA(s[12][i], 0x1.306ac27dfc50dp-52, a[3][i]));
-        double t16 = FMA(s[2][i], (-0x1.ead0b68421ff1p-12), FMA(s[6][i], 0x1.6f9ece58edd29p-45, t15));
-        double t17 = FMA(s[3][i], (-0.027333083896087886), FMA(s[7][i], 0x1.f06963e4ed001p-40, t16));
-        double t18 = (FMA(s[4][i], 0.03023862190199319, FMA(s[8][i], 5.798222199026034e-12, t17))) * 0.5;
-        double t19 = FMA(s[6][i], (-0x1.94d6d1945ce5bp-20), FMA(s[11][i], 0x1.306ac27dfc50dp-52, a[2][i]));
-        double t20 = FMA(s[7][i], (-0x1.ead0b68421ff1p-12), FMA(s[2][i], 0x1.6f9ece58edd29p-45, t19));
-        double t21 = FMA(s[8][i], (-0.027333083896087886), FMA(s[3][i], 0x1.f06963e4ed001p-40, t20));
-        double t22 = FMA(s[9][i], 0.03023862190199319, FMA(s[4][i], 5.798222199026034e-12, t21));
-        double t23 = FMA(s[6][i], (-0x1.35b52028c12bdp-43), FMA(s[12][i], (-0x1.33d92f5729636p-50), a[1][i]));
-        double t24 = FMA(s[11][i], (-7.505308809467454e-05), FMA(s[14][i], (-3.140374343578048e-07), a[0][i]));
-        double t25 = FMA(s[3][i], 0.007795251856254188, FMA(s[2][i], (-0.004642738610141073), t24));
-        double t26 = FMA(s[8][i], 8.664705166791157e-12, FMA(s[7][i], (-4.792308882686053e-12), t23));
-        double t27 = FMA(s[0][i], t26 + (t25 * s[10][i]), FMA(t9, 2.0, s[10][i]));
-        double t28 = (s[10][i] + t9) * s[10][i];
-        double t29 = s[15][i] ? s[16][i] : t28;
-        double t30 = t14 * 0.5;
-        double t31 = s[15][i] ? s[17][i] : t30;
-        double t32 = (FMA(s[13][i], s[0][i] * t14, FMA(t9, t4 * (-2.0), t22))) * s[10][i];
-        double t33 = s[15][i] ? s[18][i] : t32;
-        double t34 = FMA(t27, s[10][i], FMA(t14, -t4, t18));
-        double t35 = s[15][i] ? s[19][i] : t34;
-        out_grad_mean[i] = FMA(grad_mean[i], (t29 * s[20][i]),
-            grad_var[i] * (t33 * s[22][i]));
-        out_grad_var[i] = FMA(grad_mean[i], (t31 * s[21][i]),
-            grad_var[i] * (t35 * s[23][i]));
+        double t0 = (FMA(s[3][i] * s[5][i], s[7][i], s[4][i])) * s[8][i];
+        double t1 = s[13][i] * (FMA(s[12][i], t0, s[11][i] * ((s[3][i] * s[6][i]) * s[9][i])));
+        double t2 = FMA(s[14][i], t1, (s[3][i] * s[4][i]) * s[15][i]);
+        double t3 = s[16][i] ? 0.0 : t2;
+        double t4 = s[8][i] * (s[7][i] * s[17][i]);
+        double t5 = s[13][i] * (FMA(s[12][i], t4, s[11][i] * (s[18][i] * 2.0)));
+        double t6 = (s[14][i] * (s[10][i] * t0)) + 1.0;
+        double t7 = s[22][i] ? s[23][i] : t6;
+        double t8 = s[22][i] ? s[24][i] : t3;
+        double t9 = (s[10][i] * t4) * s[19][i];
+        double t10 = s[22][i] ? s[25][i] : t9;
+        double t11 = (FMA(t5, s[19][i], s[20][i] * s[21][i])) + 1.0;
+        double t12 = s[22][i] ? s[26][i] : t11;
+        out_grad_mean[i] = FMA(grad_mean[i], (t7 * s[27][i]),
+            grad_var[i] * (t10 * s[29][i]));
+        out_grad_var[i] = FMA(grad_mean[i], (t8 * s[28][i]),
+            grad_var[i] * (t12 * s[30][i]));
     }
 }
 

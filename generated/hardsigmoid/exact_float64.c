@@ -49,38 +49,21 @@ INLINE double exp_rest(double y, double x)
     return y;
 }
 
-// exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
-INLINE double power_of_two(double magic_and_n)
-{
-    const union { double f; uint64_t u; } in = {.f = magic_and_n}, out = {.u = (in.u << 52) + 0x3ff0000000000000u};
-    return out.f;
-}
-
+// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
+// polynomial, n by the magic number that rounds to integers
 INLINE double exp64(double x)
 {
-    const double magic = 0x1.8p52;
-    x = x < -746.0 ? -746.0 : x;
-    x = x > 710.0 ? 710.0 : x;
-    const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
+    const double held = x > 710.0 ? 710.0 : x;
+    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
+    const double n = sum.f - 0x1.8p52;
+    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
     const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
-    const double first = power_of_two(half);
-    return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
+    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
+    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
+    return x < -708.0 ? 0.0 : value;
 }
 
 INLINE double polynomial0(double y, double x)
-{
-    NEXT(0x1.ba3b93ab41fp-8) NEXT(-0.01422675024134159) NEXT(0x1.371ac7619864p-7) NEXT(0.012979585027416552)
-        NEXT(-0.028126117032017808) NEXT(0.01310234876551105) NEXT(0.007602226809145195) NEXT(-0.0008416154711860995)
-        NEXT(-0.010826271862536749) NEXT(-0.004029486511393845) NEXT(0.011104082389265642) NEXT(0.012716841127728907)
-        NEXT(-0x1.6443deb4577c8p-8) NEXT(-0.025188697864515355) NEXT(-0.020816759192574044) NEXT(0.01843059712581573)
-        NEXT(0.08071822567838106) NEXT(0.14153249713282545) NEXT(0.17952285286113392) NEXT(0.18632885650696768)
-        NEXT(0.16664109632828217) NEXT(0.13207588430885814)
-    return y;
-}
-
-INLINE double polynomial1(double y, double x)
 {
     NEXT(0.12185347066213574) NEXT(-0.4564414813950806) NEXT(0.9811091454089625) NEXT(-1.2913683853251956)
         NEXT(0.9903038922351172) NEXT(-0.3157451101997815) NEXT(-0.06907315030546557) NEXT(-0.007037820436323979)
@@ -91,191 +74,173 @@ INLINE double polynomial1(double y, double x)
     return y;
 }
 
-static const double table7[7][19] = {
-    {0x1.7fb0aep-1, -0.002617312761187892, 0.003331286484258127, -0.02976251840076087, 0.02505153573228776,
-     -0.013083482214207114, 0.03393173827864685, -0.014744026971056808, -0.08172843294585427, 0.12586410432191844,
-     -0x1.2c29d94adfd26p-9, -0.027569222339969873, -0.013147053656163641, -0.01474222460298361, 0.125864091734304,
-     0x1.0047315b67badp-26, 5.849461453949082e-08, 0x1.267b3411ec3bcp-29, -6.658947937746064e-11},
-    {0x1.a04a62p0, -0.0019139420584078214, -0.07645188079937963, 0.08568088749648649, -0.04340592206130501,
-     -0.024342960134201324, 0.05431955886003047, -0.02047696712449457, -0.09496154258741082, 0.12561951362935003,
-     0x1.a9bacd964dc97p-12, 0.08980344804926786, -0.024412015548324676, -0.02047561237499118, 0.12561952345758817,
-     0x1.6cac9d1129efp-28, -0x1.76710b54d6068p-23, 0x1.a2dd90f59d352p-29, -0x1.209e605103e2cp-35},
-    {0x1.537028p1, -0.07134925667565951, -0.1505703301785348, 0.07953851054542319, -0.047968255346604476,
-     -0.04417773962879195, 0.08629742753504764, -0.0284877910014082, -0.11020791816973083, 0.12532889866145072,
-     -0.06944836453063705, 0.0732316191137827, -0.04428463191784383, -0.028486968988342062, 0.12532892204935256,
-     -9.303140151250073e-08, 1.631793806514417e-08, 0x1.b6c06af1c0967p-29, -0x1.45d360315825p-39},
-    {0x1.ed0aaap1, -0.2945478079182439, -0.13471066803247345, 0.23614466939502526, -0.10069736003095789,
-     -0.08073517183681596, 0.13725867263530436, -0.03971116865657544, -0.12772504666004064, 0.12498297255424166,
-     -0.28828200533271064, 0.2624447422272594, -0.08087921858819763, -0.039711889172809364, 0.12498299733575116,
-     -7.651938893670943e-08, -0x1.66717076a0a45p-22, 0x1.e93737e4e663fp-29, 3.844892650574677e-11},
-    {0x1.505fa4p2, -0.3454471361255022, -0.08957756508419261, 0.941454228546709, -0.33063471298265457,
-     -0.1455261383165867, 0.2177331476037423, -0.05547105642952418, -0.1477851513153809, 0.12457035949449033,
-     -0.31586827291744285, 0.9529655260122434, -0x1.2a0bc020e9bp-3, -0.05547275303836374, 0.12457037299062361,
-     -7.981205205323507e-07, -9.297205135720003e-07, -1.818867843450856e-10, 6.681961344298356e-11},
-    {0x1.b97ebep2, -0.08960382796132194, -0.05985778718908687, 0.8507167346327863, -0.4054820961705478,
-     -0.26221148008904366, 0.34506843146551947, -0.0776362150443873, -0.1706721095449395, 0.1240772239976766,
-     -0.07018602627288638, 0.8182764618040514, -0.2621651631519238, -0.07763814862717923, 0.12407722358011428,
-     -8.202216469388483e-07, 0x1.14e8f717b9cep-20, -4.073117694554043e-09, 5.125199362413842e-11},
-    {0x1.1a3d7p3, -0.03411473835413295, 0.023206914613188325, 0.23763064639358833, -0.19764114841541688,
-     -0.47892915493994836, 0.5484380445222803, -0.10892167246249328, -0.1966545365460788, 0.12348657361873402,
-     -0.03234388990285675, 0.2308075405376443, -0.4785331514588688, -0.10892340032104017, 0.12348656002443428,
-     -0x1.ba43f4267f897p-24, 3.628580819649926e-07, -9.327189859593546e-09, 0x1.b7f8027c23803p-36},
+// lanes whose sums stand in registers
+#ifdef __AVX512F__
+#define WIDE 32
+#else
+#define WIDE 16
+#endif
+#define EACH _Pragma("omp simd") for (int i = 0; i < WIDE; ++i)
+
+// sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients take turns, from high to low
+INLINE void surface(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+    const double *restrict z, double *restrict value)
+{
+    for (int at = 0; at < LANES; at += WIDE) {
+        const double *next = c;
+        double x[WIDE], sum[WIDE], p[WIDE], q[WIDE];
+        EACH x[i] = y[at + i], sum[i] = 0.0;
+        for (int pair = 0; pair < pairs; ++pair) {
+            EACH p[i] = next[0], q[i] = next[1];
+            next += 2;
+            for (int k = 1; k < terms[pair]; ++k, next += 2) {
+                EACH p[i] = FMA(p[i], x[i], next[0]);
+                EACH q[i] = FMA(q[i], x[i], next[1]);
+            }
+            EACH sum[i] = FMA(FMA(sum[i], z[at + i], p[i]), z[at + i], q[i]);
+        }
+        EACH value[at + i] = sum[i] * unit;
+    }
+}
+
+// the same, and its derivatives
+INLINE void surface_slopes(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+    const double *restrict z, double *restrict value, double *restrict by_y, double *restrict by_z)
+{
+    for (int at = 0; at < LANES; at += WIDE) {
+        const double *next = c;
+        double x[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
+        EACH x[i] = y[at + i], sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
+        for (int pair = 0; pair < pairs; ++pair) {
+            EACH p[i] = next[0], q[i] = next[1], slope_p[i] = 0.0, slope_q[i] = 0.0;
+            next += 2;
+            for (int k = 1; k < terms[pair]; ++k, next += 2) {
+                EACH slope_p[i] = FMA(slope_p[i], x[i], p[i]);
+                EACH slope_q[i] = FMA(slope_q[i], x[i], q[i]);
+                EACH p[i] = FMA(p[i], x[i], next[0]);
+                EACH q[i] = FMA(q[i], x[i], next[1]);
+            }
+            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
+            EACH sum[i] = FMA(sum[i], z[at + i], p[i]);
+            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
+            EACH sum[i] = FMA(sum[i], z[at + i], q[i]);
+            EACH sum_y[i] = FMA(FMA(sum_y[i], z[at + i], slope_p[i]), z[at + i], slope_q[i]);
+        }
+        EACH value[at + i] = sum[i] * unit, by_y[at + i] = sum_y[i] * unit, by_z[at + i] = sum_z[i] * unit;
+    }
+}
+
+static const double surface0[90] = {
+    0,473,0,-1068,0,384,0,904,0,-1059,0,321,0,161,0,-145,0,31,0,-2563,0,-60,0,16107,0,2003,655,-46950,500,3171,-3363,
+    51956,-1397,-78702,4997,451097,11285,-998317,-26372,739190,12716,328235,9731,-977932,-13850,732769,6065,-255817,
+    -968,35814,0,-21527,0,-7548,0,165663,-2922,165348,6997,-506695,33864,-1053693,-16725,529223,-164142,3683469,-86388,
+    1033735,500624,-8716311,598060,-554139,-1245415,5559296,-1504654,-32910730,1120258,219607238,9551551,-547439209,
+    -21452029,721093118,21271648,-565477053,-11586847,268113668,3399778,-71582388,-423659,8318533
 };
+static const uint8_t terms0[3] = {9, 16, 20};
+
+static const double surface1[56] = {
+    0,-3222,0,-1563,0,16934,0,3600,0,-54891,0,57752,0,-12034,0,-14549,0,9844,0,-1872,0,-455815,0,-971448,37803,1683337,
+    28105,6325535,-192255,2109694,-251001,-16073752,350754,-29583816,1026073,5745987,134246,108258426,-2871447,
+    114947422,-2654153,-298116507,8272065,-649023829,8087210,1214961492,-36448711,2482076073,43702521,-11237619700,
+    -26491787,21929279865,8376664,-34218853801,-1106086,70585310837
+};
+static const uint8_t terms1[2] = {10, 18};
 
 static void hardsigmoid_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1];
     double *restrict out_mean = out[0], *restrict out_var = out[1];
-    double s[18][LANES], a[5][LANES] = {{0.0}};
+    double s[10][LANES];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
         double t1 = var[i] * (SQRT(t0));
-        _Bool t2 = mean[i] < 0.0;
-        s[1][i] = ABS(mean[i]);
-        s[13][i] = t1 < 0x1.1a3d7p2;
-        s[0][i] = s[13][i] ? 0x1.1a3d7p2 : t1;
-        s[11][i] = t2 ? 1.0 : (-1.0);
-        double t7 = 1.0 / (SQRT(s[0][i]));
-        double t8 = s[1][i] * t7;
-        _Bool t9 = 37.5 < t8;
-        double t10 = t9 ? 37.5 : t8;
-        double t11 = s[1][i] * (s[1][i] * (1.0 / s[0][i]));
-        double t12 = t9 ? 1406.25 : t11;
-        double t13 = exp64(t12 * (-0.5));
-        double t14 = 1.0 / (FMA(t10, 0.25, 1.0));
-        s[10][i] = t13 * (t14 * (polynomial0(-0.0012046932669558172, t14 - 0.25)));
-        s[5][i] = t7 * (t13 * 0.3989422804014327);
-        double t17 = t7 * t10;
-        double t18 = t7 * t7;
-        double t19 = s[13][i] ? t1 : 0x1.1a3d7p2;
-        _Bool t20 = t19 == 0.0;
-        double t21 = t20 ? 1.0 : t19;
-        double t22 = SQRT(t21);
-        double t23 = t20 ? 0.0 : t22;
-        double t24 = 1.0 / t22;
-        double t25 = t20 ? 0.0 : t24;
-        double t26 = mean[i] - (-3.0);
-        double t27 = mean[i] - 3.0;
-        _Bool t28 = t26 <= 0.0;
-        _Bool t29 = t27 < 0.0;
-        double t30 = t28 ? 1.0 : (-1.0);
-        double t31 = t29 ? 1.0 : (-1.0);
-        double t32 = t25 * (ABS(t26));
-        _Bool t33 = t20 | (37.5 < t32);
-        double t34 = t33 ? 37.5 : t32;
-        double t35 = t34 * t34;
-        double t36 = exp64(t35 * (-0.5));
-        double t37 = t33 ? 0.0 : t36;
-        double t38 = 1.0 / (FMA(t34, 0.25, 1.0));
-        double t39 = t38 * (t38 * (t38 * (polynomial1(-0.01441178831143662, t38 - 0.25))));
-        double t40 = (FMA(t39, -(t34 * 2.0), 0.3989422804014327)) / (1.0 + t35);
-        double t41 = t37 * (FMA(t34, t40, t39 * 2.0));
-        double t42 = t25 * (ABS(t27));
-        _Bool t43 = t20 | (37.5 < t42);
-        double t44 = t43 ? 37.5 : t42;
-        double t45 = t44 * t44;
-        double t46 = exp64(t45 * (-0.5));
-        double t47 = t43 ? 0.0 : t46;
-        double t48 = 1.0 / (FMA(t44, 0.25, 1.0));
-        double t49 = t48 * (t48 * (t48 * (polynomial1(-0.01441178831143662, t48 - 0.25))));
-        double t50 = (FMA(t49, -(t44 * 2.0), 0.3989422804014327)) / (1.0 + t45);
-        double t51 = t47 * (FMA(t44, t50, t49 * 2.0));
-        double t52 = t23 * (t37 * t40);
-        double t53 = t23 * (t47 * t50);
-        double t54 = (t52 * 0.16666666666666666) + (t53 * (-0.16666666666666666));
-        double t55 = t29 ? 0.0 : (-0x1p-52);
-        double t56 = t28 ? 0.0 : t55;
-        double t57 = t29 ? 0.0 : (-0.33333333333333326);
-        double t58 = t28 ? 0.0 : t57;
-        double t59 = t29 ? (-0.055555555555555546) : 0.055555555555555546;
-        double t60 = t28 ? 0.055555555555555546 : t59;
-        double t61 = t28 ? 0x1p-52 : 0.0;
-        double t62 = t28 ? (-0.33333333333333326) : 0.0;
-        double t63 = t29 ? 0.055555555555555546 : (-0.055555555555555546);
-        double t64 = t28 ? (-0.055555555555555546) : t63;
-        double t65 = t23 * t23;
-        double t66 = (t52 * t58) + ((FMA(t41, t56, t60 * ((t37 * t39) * t65))) * t30);
-        double t67 = t29 ? 0.16666666666666666 : 0.0;
-        double t68 = t28 ? 0.0 : t67;
-        double t69 = ((t23 * t51) * (-0.16666666666666666)) * t31;
-        double t70 = (t66 + ((t53 * t62) + ((FMA(t51, t61, t64 * ((t47 * t49) * t65))) * t31))) - (t54 * t54);
-        double t71 = FMA(t23, t68, ((((t23 * t41) * 0.16666666666666666) * t30) + t69) * 2.0);
-        double t72 = FMA(t71, t23 * t68, t70);
-        s[14][i] = (t72 < 0.0) ? 0.0 : t72;
-        s[9][i] = s[5][i] * t17;
-        s[4][i] = FMA(t17, s[9][i], s[5][i] * (-t18));
-        s[8][i] = FMA(t17, s[4][i], s[9][i] * (t18 * (-2.0)));
-        s[3][i] = FMA(t17, s[8][i], s[4][i] * (t18 * (-3.0)));
-        s[7][i] = FMA(t17, s[3][i], s[8][i] * (t18 * (-4.0)));
-        s[2][i] = FMA(t17, s[7][i], s[3][i] * (t18 * (-5.0)));
-        s[6][i] = FMA(t17, s[2][i], s[7][i] * (t18 * (-6.0)));
-        s[12][i] = FMA(t17, s[6][i], s[2][i] * (t18 * (-7.0)));
-        double t82 = FMA(mean[i], 0.16666666666666666, 0.5);
-        double t83 = t29 ? t82 : 1.0;
-        double t84 = t28 ? 0.0 : t83;
-        s[16][i] = t54 + t84;
-        s[15][i] = t2 ? 0.0 : 1.0;
-        s[17][i] = mean[i] == mean[i];
+        s[4][i] = t1 < 900.0;
+        double t3 = s[4][i] ? 900.0 : t1;
+        double t4 = s[4][i] ? t1 : 900.0;
+        _Bool t5 = t4 == 0.0;
+        double t6 = t5 ? 1.0 : t4;
+        double t7 = SQRT(t6);
+        double t8 = t5 ? 0.0 : t7;
+        double t9 = 1.0 / t7;
+        double t10 = t5 ? 0.0 : t9;
+        double t11 = mean[i] - (-3.0);
+        double t12 = mean[i] - 3.0;
+        _Bool t13 = t11 <= 0.0;
+        _Bool t14 = t12 < 0.0;
+        double t15 = t13 ? 1.0 : (-1.0);
+        double t16 = t14 ? 1.0 : (-1.0);
+        double t17 = (0.0 <= t3) ? t3 : (-1.0);
+        double t18 = 1.0 / (SQRT(t17));
+        double t19 = mean[i] * t18;
+        double t20 = (t19 < (-0x1.c66666p2)) ? (-0x1.c66666p2) : t19;
+        double t21 = (0x1.c66666p2 < t20) ? 0x1.c66666p2 : t20;
+        s[6][i] = t21 * (1.0 / (SQRT(FMA(t21 * t21, 0.7590724239381366, 12.145158783010185))));
+        s[0][i] = FMA(s[6][i], s[6][i] * 2.0, (-1.0));
+        double t24 = t10 * (ABS(t11));
+        _Bool t25 = t5 | (37.5 < t24);
+        double t26 = t25 ? 37.5 : t24;
+        double t27 = t26 * t26;
+        double t28 = exp64(t27 * (-0.5));
+        double t29 = t25 ? 0.0 : t28;
+        double t30 = 1.0 / (FMA(t26, 0.25, 1.0));
+        double t31 = t30 * (t30 * (t30 * (polynomial0(-0.01441178831143662, t30 - 0.25))));
+        double t32 = (FMA(t31, -(t26 * 2.0), 0.3989422804014327)) / (1.0 + t27);
+        double t33 = t29 * (FMA(t26, t32, t31 * 2.0));
+        double t34 = t10 * (ABS(t12));
+        _Bool t35 = t5 | (37.5 < t34);
+        double t36 = t35 ? 37.5 : t34;
+        double t37 = t36 * t36;
+        double t38 = exp64(t37 * (-0.5));
+        double t39 = t35 ? 0.0 : t38;
+        double t40 = 1.0 / (FMA(t36, 0.25, 1.0));
+        double t41 = t40 * (t40 * (t40 * (polynomial0(-0.01441178831143662, t40 - 0.25))));
+        double t42 = (FMA(t41, -(t36 * 2.0), 0.3989422804014327)) / (1.0 + t37);
+        double t43 = t39 * (FMA(t36, t42, t41 * 2.0));
+        double t44 = t8 * (t29 * t32);
+        double t45 = t8 * (t39 * t42);
+        double t46 = (t44 * 0.16666666666666666) + (t45 * (-0.16666666666666666));
+        double t47 = t14 ? 0.0 : (-0x1p-52);
+        double t48 = t13 ? 0.0 : t47;
+        double t49 = t14 ? 0.0 : (-0.33333333333333326);
+        double t50 = t13 ? 0.0 : t49;
+        double t51 = t14 ? (-0.055555555555555546) : 0.055555555555555546;
+        double t52 = t13 ? 0.055555555555555546 : t51;
+        double t53 = t13 ? 0x1p-52 : 0.0;
+        double t54 = t13 ? (-0.33333333333333326) : 0.0;
+        double t55 = t14 ? 0.055555555555555546 : (-0.055555555555555546);
+        double t56 = t13 ? (-0.055555555555555546) : t55;
+        double t57 = t8 * t8;
+        double t58 = (t44 * t50) + ((FMA(t33, t48, t52 * ((t29 * t31) * t57))) * t15);
+        double t59 = t14 ? 0.16666666666666666 : 0.0;
+        double t60 = t13 ? 0.0 : t59;
+        double t61 = ((t8 * t43) * (-0.16666666666666666)) * t16;
+        double t62 = (t58 + ((t45 * t54) + ((FMA(t43, t53, t56 * ((t39 * t41) * t57))) * t16))) - (t46 * t46);
+        double t63 = FMA(FMA(t8, t60, ((((t8 * t33) * 0.16666666666666666) * t15) + t61) * 2.0), t8 * t60, t62);
+        s[5][i] = (t63 < 0.0) ? 0.0 : t63;
+        double t65 = t18 * 30.0;
+        s[1][i] = FMA(t65, 2.0, (-1.0));
+        double t67 = FMA(mean[i], 0.16666666666666666, 0.5);
+        double t68 = t14 ? t67 : 1.0;
+        double t69 = t13 ? 0.0 : t68;
+        s[8][i] = t46 + t69;
+        s[2][i] = FMA(t65, t65 * 2.0, (-1.0));
+        s[9][i] = mean[i] == mean[i];
     }
-    for (int k = 0; k < 7; ++k) {
-        const double *c = table7[k];
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            double t0 = s[0][i] + c[0];
-            double t1 = 1.0 / (SQRT(t0));
-            double t2 = s[1][i] * t1;
-            _Bool t3 = 37.5 < t2;
-            double t4 = t3 ? 37.5 : t2;
-            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
-            double t6 = t3 ? 1406.25 : t5;
-            double t7 = exp64(t6 * (-0.5));
-            double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t9 = t7 * (t8 * (polynomial0(-0.0012046932669558172, t8 - 0.25)));
-            double t10 = t1 * (t7 * 0.3989422804014327);
-            double t11 = t1 * t4;
-            double t12 = t1 * t1;
-            double t13 = t10 * t11;
-            double t14 = FMA(t11, t13, t10 * (-t12));
-            double t15 = FMA(t11, t14, t13 * (t12 * (-2.0)));
-            double t16 = FMA(t11, t15, t14 * (t12 * (-3.0)));
-            double t17 = FMA(t11, t16, t15 * (t12 * (-4.0)));
-            double t18 = FMA(t11, t17, t16 * (t12 * (-5.0)));
-            double t19 = FMA(t11, t18, t17 * (t12 * (-6.0)));
-            a[0][i] = FMA(t15, c[5], FMA(t16, c[4], FMA(t17, c[3], FMA(t18, c[2], FMA(t19, c[1], a[0][i])))));
-            a[0][i] = FMA(t9, c[9], FMA(t10, c[8], FMA(t13, c[7], FMA(t14, c[6], a[0][i]))));
-            a[1][i] = FMA(t16, c[12], FMA(t18, c[11], FMA(FMA(t11, t19, t18 * (t12 * (-7.0))), c[10], a[1][i])));
-            a[1][i] = FMA(t10, c[14], FMA(t14, c[13], a[1][i]));
-            a[2][i] = FMA(t13, c[18], FMA(t15, c[17], FMA(t17, c[16], FMA(t19, c[15], a[2][i]))));
-            a[3][i] = FMA(t9, c[14], FMA(t13, c[13], FMA(t15, c[12], FMA(t17, c[11], FMA(t19, c[10], a[3][i])))));
-            a[4][i] = FMA(t10, c[18], FMA(t14, c[17], FMA(t16, c[16], FMA(t18, c[15], a[4][i]))));
-        }
-    }
+    surface(surface0, terms0, 3, 1e-10, s[0], s[1], s[3]);
+    surface(surface1, terms1, 2, 1e-11, s[0], s[2], s[7]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = FMA(s[3][i], 9.121879861600415e-09, FMA(s[2][i], 7.072522341873429e-10, a[4][i]));
-        double t1 = FMA(s[7][i], (-0x1.80687bcce3218p-12), FMA(s[6][i], 0x1.f903618c1a7b6p-19, a[3][i]));
-        double t2 = FMA(s[9][i], (-0.010635996567944915), FMA(s[8][i], (-0.007020725670447326), t1));
-        double t3 = FMA(s[5][i], (-7.980960047883655e-11), FMA(s[4][i], 1.157973576760527e-09, t0));
-        double t4 = t3 + ((FMA(s[10][i], 0.12607030882783188, t2)) * s[11][i]);
-        double t5 = FMA(s[7][i], 9.121879861600415e-09, FMA(s[6][i], 7.072522341873429e-10, a[2][i]));
-        double t6 = FMA(s[2][i], (-0x1.80687bcce3218p-12), FMA(s[12][i], 0x1.f903618c1a7b6p-19, a[1][i]));
-        double t7 = FMA(s[4][i], (-0.010635996567944915), FMA(s[3][i], (-0.007020725670447326), t6));
-        double t8 = FMA(s[9][i], (-7.980960047883655e-11), FMA(s[8][i], 1.157973576760527e-09, t5));
-        double t9 = t8 + ((FMA(s[5][i], 0.12607030882783188, t7)) * s[11][i]);
-        double t10 = FMA(s[2][i], 9.172412514633717e-05, FMA(s[6][i], (-0x1.9e9d98c06ffdap-20), a[0][i]));
-        double t11 = FMA(s[3][i], 0.003529316968675237, FMA(s[7][i], (-0.0004475562644688006), t10));
-        double t12 = FMA(s[4][i], 0.02119856963717951, FMA(s[8][i], (-0.006983335900419611), t11));
-        double t13 = FMA(s[5][i], (-0.0702652622253239), FMA(s[9][i], (-0.010638039674711153), t12));
-        double t14 = (FMA(s[10][i], 0.12607035372213815, t13)) - (t4 * t4);
-        double t15 = t9 * (s[0][i] * t9);
-        double t16 = (t14 < t15) ? t15 : t14;
-        double t17 = s[13][i] ? s[14][i] : t16;
-        double t18 = t4 + s[15][i];
-        double t19 = s[13][i] ? s[16][i] : t18;
-        out_mean[i] = s[17][i] ? t19 : mean[i];
-        out_var[i] = s[17][i] ? t17 : mean[i];
+        double t0 = (s[3][i] < 0.0) ? 0.0 : s[3][i];
+        double t1 = s[4][i] ? s[5][i] : t0;
+        double t2 = (s[6][i] * s[7][i]) + 0.5;
+        double t3 = (t2 < 0.0) ? 0.0 : t2;
+        double t4 = (1.0 < t3) ? 1.0 : t3;
+        double t5 = s[4][i] ? s[8][i] : t4;
+        out_mean[i] = s[9][i] ? t5 : mean[i];
+        out_var[i] = s[9][i] ? t1 : mean[i];
     }
 }
 
@@ -292,180 +257,117 @@ static void hardsigmoid_exact_float64_backward_block(const double *const *in, co
     const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
         in[3];
     double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-    double s[19][LANES], a[8][LANES] = {{0.0}};
+    double s[21][LANES], unused[LANES];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
         double t1 = var[i] * (SQRT(t0));
-        s[1][i] = ABS(mean[i]);
-        s[14][i] = t1 < 0x1.1a3d7p2;
-        s[0][i] = s[14][i] ? 0x1.1a3d7p2 : t1;
-        s[11][i] = (mean[i] < 0.0) ? 1.0 : (-1.0);
-        double t6 = 1.0 / (SQRT(s[0][i]));
-        double t7 = s[1][i] * t6;
-        _Bool t8 = 37.5 < t7;
-        double t9 = t8 ? 37.5 : t7;
-        double t10 = s[1][i] * (s[1][i] * (1.0 / s[0][i]));
-        double t11 = t8 ? 1406.25 : t10;
-        double t12 = exp64(t11 * (-0.5));
-        double t13 = 1.0 / (FMA(t9, 0.25, 1.0));
-        s[10][i] = t12 * (t13 * (polynomial0(-0.0012046932669558172, t13 - 0.25)));
-        s[5][i] = t6 * (t12 * 0.3989422804014327);
-        double t16 = t6 * t9;
-        double t17 = t6 * t6;
-        double t18 = s[14][i] ? t1 : 0x1.1a3d7p2;
-        _Bool t19 = t18 == 0.0;
-        double t20 = t19 ? 1.0 : t18;
-        double t21 = SQRT(t20);
-        double t22 = t19 ? 0.0 : t21;
-        double t23 = 1.0 / t21;
-        double t24 = t19 ? 0.0 : t23;
-        double t25 = mean[i] - (-3.0);
-        double t26 = mean[i] - 3.0;
-        _Bool t27 = t25 <= 0.0;
-        _Bool t28 = t26 < 0.0;
-        double t29 = t27 ? 1.0 : (-1.0);
-        double t30 = t28 ? 1.0 : (-1.0);
-        s[9][i] = s[5][i] * t16;
-        s[4][i] = FMA(t16, s[9][i], s[5][i] * (-t17));
-        s[8][i] = FMA(t16, s[4][i], s[9][i] * (t17 * (-2.0)));
-        s[3][i] = FMA(t16, s[8][i], s[4][i] * (t17 * (-3.0)));
-        s[7][i] = FMA(t16, s[3][i], s[8][i] * (t17 * (-4.0)));
-        s[2][i] = FMA(t16, s[7][i], s[3][i] * (t17 * (-5.0)));
-        s[6][i] = FMA(t16, s[2][i], s[7][i] * (t17 * (-6.0)));
-        s[12][i] = FMA(t16, s[6][i], s[2][i] * (t17 * (-7.0)));
-        s[13][i] = FMA(t16, s[12][i], s[6][i] * (t17 * (-8.0)));
-        double t40 = t24 * (ABS(t25));
-        _Bool t41 = t19 | (37.5 < t40);
-        double t42 = t41 ? 37.5 : t40;
-        double t43 = t42 * t42;
-        double t44 = exp64(t43 * (-0.5));
-        double t45 = t41 ? 0.0 : t44;
-        double t46 = 1.0 / (FMA(t42, 0.25, 1.0));
-        double t47 = t46 * (t46 * (t46 * (polynomial1(-0.01441178831143662, t46 - 0.25))));
-        double t48 = (FMA(t47, -(t42 * 2.0), 0.3989422804014327)) / (1.0 + t43);
-        double t49 = t45 * 0.3989422804014327;
-        double t50 = t45 * (FMA(t42, t48, t47 * 2.0));
-        double t51 = t24 * (ABS(t26));
-        _Bool t52 = t19 | (37.5 < t51);
-        double t53 = t52 ? 37.5 : t51;
-        double t54 = t53 * t53;
-        double t55 = exp64(t54 * (-0.5));
-        double t56 = t52 ? 0.0 : t55;
-        double t57 = 1.0 / (FMA(t53, 0.25, 1.0));
-        double t58 = t57 * (t57 * (t57 * (polynomial1(-0.01441178831143662, t57 - 0.25))));
-        double t59 = (FMA(t58, -(t53 * 2.0), 0.3989422804014327)) / (1.0 + t54);
-        double t60 = t56 * 0.3989422804014327;
-        double t61 = t56 * (FMA(t53, t59, t58 * 2.0));
-        double t62 = t22 * (t45 * t48);
-        double t63 = t22 * (t56 * t59);
-        double t64 = (t62 * 0.16666666666666666) + (t63 * (-0.16666666666666666));
-        double t65 = ((t50 * 0.16666666666666666) * t29) + ((t61 * (-0.16666666666666666)) * t30);
-        double t66 = t28 ? 0.0 : (-0x1p-52);
-        double t67 = t27 ? 0.0 : t66;
-        double t68 = t28 ? 0.0 : (-0.33333333333333326);
-        double t69 = t27 ? 0.0 : t68;
-        double t70 = t28 ? (-0.055555555555555546) : 0.055555555555555546;
-        double t71 = t27 ? 0.055555555555555546 : t70;
-        double t72 = t27 ? 0x1p-52 : 0.0;
-        double t73 = t27 ? (-0.33333333333333326) : 0.0;
-        double t74 = t28 ? 0.055555555555555546 : (-0.055555555555555546);
-        double t75 = t27 ? (-0.055555555555555546) : t74;
-        double t76 = t24 * t49;
-        double t77 = t24 * t60;
-        double t78 = (FMA(t67, t76, t62 * t71)) + ((t50 * t69) * t29);
-        double t79 = (t76 * 0.16666666666666666) + (t77 * (-0.16666666666666666));
-        double t80 = t24 * t24;
-        double t81 = t42 * t49;
-        double t82 = t53 * t60;
-        double t83 = (t69 * t76) + ((FMA(t67, t80 * t81, t50 * t71)) * t29);
-        double t84 = t28 ? 0.16666666666666666 : 0.0;
-        double t85 = t27 ? 0.0 : t84;
-        double t86 = FMA(-t64, t79, (t83 + ((t77 * t73) + ((FMA(t80 * t82, t72, t61 * t75)) * t30))) * 0.5);
-        double t87 = FMA(t64 * (-2.0), t65, t78 + ((FMA(t77, t72, t63 * t75)) + ((t61 * t73) * t30)));
-        double t88 = ((t22 * t49) * 0.16666666666666666) + ((t22 * t60) * (-0.16666666666666666));
-        s[17][i] = FMA(t85 * 2.0, t88, t87);
-        double t90 = FMA(t85, ((t81 * 0.16666666666666666) * t29) + ((t82 * (-0.16666666666666666)) * t30), t86);
-        s[18][i] = FMA(t85, t85 + (t65 * 2.0), t90);
-        s[15][i] = t65 + t85;
-        s[16][i] = t79 * 0.5;
+        s[16][i] = t1 < 900.0;
+        double t3 = s[16][i] ? 900.0 : t1;
+        double t4 = s[16][i] ? t1 : 900.0;
+        _Bool t5 = t4 == 0.0;
+        double t6 = t5 ? 1.0 : t4;
+        double t7 = SQRT(t6);
+        double t8 = t5 ? 0.0 : t7;
+        double t9 = 1.0 / t7;
+        double t10 = t5 ? 0.0 : t9;
+        double t11 = mean[i] - (-3.0);
+        double t12 = mean[i] - 3.0;
+        _Bool t13 = t11 <= 0.0;
+        _Bool t14 = t12 < 0.0;
+        double t15 = t13 ? 1.0 : (-1.0);
+        double t16 = t14 ? 1.0 : (-1.0);
+        double t17 = (0.0 <= t3) ? t3 : (-1.0);
+        s[10][i] = 1.0 / (SQRT(t17));
+        double t19 = mean[i] * s[10][i];
+        double t20 = (t19 < (-0x1.c66666p2)) ? (-0x1.c66666p2) : t19;
+        s[12][i] = (0x1.c66666p2 < t20) ? 0x1.c66666p2 : t20;
+        double t22 = 1.0 / (SQRT(FMA(s[12][i] * s[12][i], 0.7590724239381366, 12.145158783010185)));
+        s[3][i] = s[12][i] * t22;
+        s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
+        s[11][i] = s[10][i] * 30.0;
+        double t26 = s[11][i] * 2.0;
+        s[1][i] = FMA(s[11][i], t26, (-1.0));
+        s[6][i] = s[3][i] * 4.0;
+        double t29 = (t22 * t22) * (t22 * 12.145158783010185);
+        s[8][i] = (0x1.c66666p2 < (ABS(t19))) ? 0.0 : t29;
+        s[9][i] = t26 * 2.0;
+        s[13][i] = (s[10][i] * s[10][i]) * (-0.5);
+        s[2][i] = FMA(s[11][i], 2.0, (-1.0));
+        double t34 = t10 * (ABS(t11));
+        _Bool t35 = t5 | (37.5 < t34);
+        double t36 = t35 ? 37.5 : t34;
+        double t37 = t36 * t36;
+        double t38 = exp64(t37 * (-0.5));
+        double t39 = t35 ? 0.0 : t38;
+        double t40 = 1.0 / (FMA(t36, 0.25, 1.0));
+        double t41 = t40 * (t40 * (t40 * (polynomial0(-0.01441178831143662, t40 - 0.25))));
+        double t42 = (FMA(t41, -(t36 * 2.0), 0.3989422804014327)) / (1.0 + t37);
+        double t43 = t39 * 0.3989422804014327;
+        double t44 = t39 * (FMA(t36, t42, t41 * 2.0));
+        double t45 = t10 * (ABS(t12));
+        _Bool t46 = t5 | (37.5 < t45);
+        double t47 = t46 ? 37.5 : t45;
+        double t48 = t47 * t47;
+        double t49 = exp64(t48 * (-0.5));
+        double t50 = t46 ? 0.0 : t49;
+        double t51 = 1.0 / (FMA(t47, 0.25, 1.0));
+        double t52 = t51 * (t51 * (t51 * (polynomial0(-0.01441178831143662, t51 - 0.25))));
+        double t53 = (FMA(t52, -(t47 * 2.0), 0.3989422804014327)) / (1.0 + t48);
+        double t54 = t50 * 0.3989422804014327;
+        double t55 = t50 * (FMA(t47, t53, t52 * 2.0));
+        double t56 = t8 * (t39 * t42);
+        double t57 = t8 * (t50 * t53);
+        double t58 = (t56 * 0.16666666666666666) + (t57 * (-0.16666666666666666));
+        double t59 = ((t44 * 0.16666666666666666) * t15) + ((t55 * (-0.16666666666666666)) * t16);
+        double t60 = t14 ? 0.0 : (-0x1p-52);
+        double t61 = t13 ? 0.0 : t60;
+        double t62 = t14 ? 0.0 : (-0.33333333333333326);
+        double t63 = t13 ? 0.0 : t62;
+        double t64 = t14 ? (-0.055555555555555546) : 0.055555555555555546;
+        double t65 = t13 ? 0.055555555555555546 : t64;
+        double t66 = t13 ? 0x1p-52 : 0.0;
+        double t67 = t13 ? (-0.33333333333333326) : 0.0;
+        double t68 = t14 ? 0.055555555555555546 : (-0.055555555555555546);
+        double t69 = t13 ? (-0.055555555555555546) : t68;
+        double t70 = t10 * t43;
+        double t71 = t10 * t54;
+        double t72 = (FMA(t61, t70, t56 * t65)) + ((t44 * t63) * t15);
+        double t73 = (t70 * 0.16666666666666666) + (t71 * (-0.16666666666666666));
+        double t74 = t10 * t10;
+        double t75 = t36 * t43;
+        double t76 = t47 * t54;
+        double t77 = (t63 * t70) + ((FMA(t61, t74 * t75, t44 * t65)) * t15);
+        double t78 = t14 ? 0.16666666666666666 : 0.0;
+        double t79 = t13 ? 0.0 : t78;
+        double t80 = FMA(-t58, t73, (t77 + ((t71 * t67) + ((FMA(t74 * t76, t66, t55 * t69)) * t16))) * 0.5);
+        double t81 = FMA(t58 * (-2.0), t59, t72 + ((FMA(t71, t66, t57 * t69)) + ((t55 * t67) * t16)));
+        double t82 = ((t8 * t43) * 0.16666666666666666) + ((t8 * t54) * (-0.16666666666666666));
+        s[19][i] = FMA(t79 * 2.0, t82, t81);
+        double t84 = FMA(t79, ((t75 * 0.16666666666666666) * t15) + ((t76 * (-0.16666666666666666)) * t16), t80);
+        s[20][i] = FMA(t79, t79 + (t59 * 2.0), t84);
+        s[17][i] = t59 + t79;
+        s[18][i] = t73 * 0.5;
     }
-    for (int k = 0; k < 7; ++k) {
-        const double *c = table7[k];
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            double t0 = s[0][i] + c[0];
-            double t1 = 1.0 / (SQRT(t0));
-            double t2 = s[1][i] * t1;
-            _Bool t3 = 37.5 < t2;
-            double t4 = t3 ? 37.5 : t2;
-            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
-            double t6 = t3 ? 1406.25 : t5;
-            double t7 = exp64(t6 * (-0.5));
-            double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t9 = t1 * (t7 * 0.3989422804014327);
-            double t10 = t1 * t4;
-            double t11 = t1 * t1;
-            double t12 = t9 * t10;
-            double t13 = FMA(t10, t12, t9 * (-t11));
-            double t14 = FMA(t10, t13, t12 * (t11 * (-2.0)));
-            double t15 = FMA(t10, t14, t13 * (t11 * (-3.0)));
-            double t16 = FMA(t10, t15, t14 * (t11 * (-4.0)));
-            double t17 = FMA(t10, t16, t15 * (t11 * (-5.0)));
-            double t18 = FMA(t10, t17, t16 * (t11 * (-6.0)));
-            double t19 = FMA(t10, t18, t17 * (t11 * (-7.0)));
-            double t20 = FMA(t10, t19, t18 * (t11 * (-8.0)));
-            a[0][i] = FMA(t16, c[5], FMA(t17, c[4], FMA(t18, c[3], FMA(t19, c[2], FMA(t20, c[1], a[0][i])))));
-            a[0][i] = FMA(t12, c[9], FMA(t13, c[8], FMA(t14, c[7], FMA(t15, c[6], a[0][i]))));
-            a[1][i] = FMA(t15, c[5], FMA(t16, c[4], FMA(t17, c[3], FMA(t18, c[2], FMA(t19, c[1], a[1][i])))));
-            a[1][i] = FMA(t9, c[9], FMA(t12, c[8], FMA(t13, c[7], FMA(t14, c[6], a[1][i]))));
-            a[2][i] = FMA(t12, c[14], FMA(t14, c[13], FMA(t16, c[12], FMA(t18, c[11], FMA(t20, c[10], a[2][i])))));
-            a[3][i] = FMA(t13, c[18], FMA(t15, c[17], FMA(t17, c[16], FMA(t19, c[15], a[3][i]))));
-            a[4][i] = FMA(t9, c[14], FMA(t13, c[13], FMA(t15, c[12], FMA(t17, c[11], FMA(t19, c[10], a[4][i])))));
-            a[5][i] = FMA(t12, c[18], FMA(t14, c[17], FMA(t16, c[16], FMA(t18, c[15], a[5][i]))));
-            a[6][i] = FMA(t12, c[13], FMA(t14, c[12], FMA(t16, c[11], FMA(t18, c[10], a[6][i]))));
-            a[6][i] = FMA(t7 * (t8 * (polynomial0(-0.0012046932669558172, t8 - 0.25))), c[14], a[6][i]);
-            a[7][i] = FMA(t9, c[18], FMA(t13, c[17], FMA(t15, c[16], FMA(t17, c[15], a[7][i]))));
-        }
-    }
+    surface_slopes(surface1, terms1, 2, 1e-11, s[0], s[1], s[7], s[4], s[5]);
+    surface_slopes(surface0, terms0, 3, 1e-10, s[0], s[2], unused, s[14], s[15]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = FMA(s[3][i], 9.121879861600415e-09, FMA(s[2][i], 7.072522341873429e-10, a[7][i]));
-        double t1 = FMA(s[7][i], (-0x1.80687bcce3218p-12), FMA(s[6][i], 0x1.f903618c1a7b6p-19, a[6][i]));
-        double t2 = FMA(s[9][i], (-0.010635996567944915), FMA(s[8][i], (-0.007020725670447326), t1));
-        double t3 = FMA(s[5][i], (-7.980960047883655e-11), FMA(s[4][i], 1.157973576760527e-09, t0));
-        double t4 = t3 + ((FMA(s[10][i], 0.12607030882783188, t2)) * s[11][i]);
-        double t5 = FMA(s[7][i], 9.121879861600415e-09, FMA(s[6][i], 7.072522341873429e-10, a[5][i]));
-        double t6 = FMA(s[2][i], (-0x1.80687bcce3218p-12), FMA(s[12][i], 0x1.f903618c1a7b6p-19, a[4][i]));
-        double t7 = FMA(s[4][i], (-0.010635996567944915), FMA(s[3][i], (-0.007020725670447326), t6));
-        double t8 = FMA(s[9][i], (-7.980960047883655e-11), FMA(s[8][i], 1.157973576760527e-09, t5));
-        double t9 = t8 + ((FMA(s[5][i], 0.12607030882783188, t7)) * s[11][i]);
-        double t10 = FMA(s[2][i], 9.121879861600415e-09, FMA(s[12][i], 7.072522341873429e-10, a[3][i]));
-        double t11 = FMA(s[6][i], (-0x1.80687bcce3218p-12), FMA(s[13][i], 0x1.f903618c1a7b6p-19, a[2][i]));
-        double t12 = FMA(s[8][i], (-0.010635996567944915), FMA(s[7][i], (-0.007020725670447326), t11));
-        double t13 = FMA(s[4][i], (-7.980960047883655e-11), FMA(s[3][i], 1.157973576760527e-09, t10));
-        double t14 = t13 + ((FMA(s[9][i], 0.12607030882783188, t12)) * s[11][i]);
-        double t15 = FMA(s[6][i], 9.172412514633717e-05, FMA(s[12][i], (-0x1.9e9d98c06ffdap-20), a[1][i]));
-        double t16 = FMA(s[7][i], 0.003529316968675237, FMA(s[2][i], (-0.0004475562644688006), t15));
-        double t17 = FMA(s[8][i], 0.02119856963717951, FMA(s[3][i], (-0.006983335900419611), t16));
-        double t18 = FMA(s[9][i], (-0.0702652622253239), FMA(s[4][i], (-0.010638039674711153), t17));
-        double t19 = FMA(s[12][i], 9.172412514633717e-05, FMA(s[13][i], (-0x1.9e9d98c06ffdap-20), a[0][i]));
-        double t20 = FMA(s[2][i], 0.003529316968675237, FMA(s[6][i], (-0.0004475562644688006), t19));
-        double t21 = FMA(s[3][i], 0.02119856963717951, FMA(s[7][i], (-0.006983335900419611), t20));
-        double t22 = FMA(s[4][i], (-0.0702652622253239), FMA(s[8][i], (-0.010638039674711153), t21));
-        double t23 = t9 * s[11][i];
-        double t24 = s[14][i] ? s[15][i] : t23;
-        double t25 = t14 * 0.5;
-        double t26 = s[14][i] ? s[16][i] : t25;
-        double t27 = (FMA(t9, t4 * (-2.0), FMA(s[5][i], 0.12607035372213815, t18))) * s[11][i];
-        double t28 = s[14][i] ? s[17][i] : t27;
-        double t29 = FMA(t14, -t4, (FMA(s[9][i], 0.12607035372213815, t22)) * 0.5);
-        double t30 = s[14][i] ? s[18][i] : t29;
-        out_grad_mean[i] = FMA(grad_mean[i], t24,
-            grad_var[i] * t28);
-        out_grad_var[i] = FMA(grad_mean[i], t26,
-            grad_var[i] * t30);
+        double t0 = (FMA(s[3][i] * s[4][i], s[6][i], s[7][i])) * s[8][i];
+        double t1 = s[8][i] * (s[6][i] * s[14][i]);
+        double t2 = s[10][i] * t0;
+        double t3 = s[16][i] ? s[17][i] : t2;
+        double t4 = s[13][i] * (FMA(s[12][i], t0, s[11][i] * ((s[3][i] * s[5][i]) * s[9][i])));
+        double t5 = s[16][i] ? s[18][i] : t4;
+        double t6 = s[10][i] * t1;
+        double t7 = s[16][i] ? s[19][i] : t6;
+        double t8 = s[13][i] * (FMA(s[12][i], t1, s[11][i] * (s[15][i] * 2.0)));
+        double t9 = s[16][i] ? s[20][i] : t8;
+        out_grad_mean[i] = FMA(grad_mean[i], t3,
+            grad_var[i] * t7);
+        out_grad_var[i] = FMA(grad_mean[i], t5,
+            grad_var[i] * t9);
     }
 }
 

@@ -4,13 +4,13 @@
 // Wright, Nakahira & Moura 2024, An Analytic Solution to Covariance Propagation in Neural Networks
 //
 // rule digest  e3778027d2952942e107cf6aaef77c2c67f7066979407faae081c3dcca8de104
-// program      h1f5f234dc9c451d18299b270f50a373bcfbe7b31ff191d359abc9fd7b86d8dd0
-// operations   heaviside_covariance_exact_forward 1092, heaviside_covariance_exact_backward 888
+// program      hb3161a60e3ecd90fb83e464c208f1527927904045711210b92498190b40f4775
+// operations   heaviside_covariance_exact_forward 1104, heaviside_covariance_exact_backward 888
 //
 // Certificate:
-//   covariance 0.848, dcovariance_dmu1 0.239, dcovariance_dvar1 0.554, dcovariance_dmu2 0.308, dcovariance_dvar2
-//       0.561, dcovariance_dcov 0.57 tolerance,
-//   against exact values at 16350 points over all of float32; where, in exact.json
+//   covariance 0.832, dcovariance_dmu1 0.248, dcovariance_dvar1 0.566, dcovariance_dmu2 0.268, dcovariance_dvar2
+//       0.662, dcovariance_dcov 0.563 tolerance,
+//   against exact values at 16344 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -210,84 +210,88 @@ INLINE void heaviside_covariance_exact_forward_element(
     float t85 = t82 ? t81 : t84;
     float t86 = t80 ? 1.0f : t85;  // q*^2, where the exponent is least
     float t87 = 2.0f * t79;
-    float t88 = t72 * (t72 * t76);
-    float t89 = 0.125f * (t78 * t75);
-    float t90 = t82 ? t88 : t89;
-    float t91 = t80 ? t76 : t90;  // B/q*^2
-    float t92 = FMA(t79, t86, t91);
-    float t93 = -(t92 + (t79 + t76));
-    float t94 = FMA(t79, t86, -t91);
-    float t95 = (t92 + 18.0f) + SQRT(FMA(t94, t94, FMA(t92, 36.0f, 324.0f)));
-    _Bool t96 = t93 < (-176.5f);
-    float t97 = t96 ? (-176.5f) : t93;
-    float t98 = FMA(1.442695f, t97, 12582912.0f);
-    uint32_t t99 = as_bits(t98);
-    _Bool t100 = t95 < t87;
-    float t101 = (2.0f * t76) * (1.0f / t95);
-    _Bool t102 = t81 < t101;
-    float t103 = t102 ? t101 : 1.0f;
-    float t104 = SQRT(t103);
-    float t105 = t102 ? t104 : t69;  // lo, where the integral begins
-    _Bool t106 = t102 | t100;
-    float t107 = t100 ? t87 : 1.0f;
-    float t108 = t95 * (1.0f / t107);
-    float t109 = t100 ? t108 : 1.0f;
-    float t110 = SQRT(t109);
-    float t111 = t100 ? t110 : 1.0f;
-    float t112 = t111 - t105;
-    float t113 = (t43 * (t38 * 2.0f)) * (1.0f / (1.0f + t69));  // 1 - Q
-    float t114 = t106 ? t112 : t113;  // hi - lo
-    float t115 = FMA(t114, 1.7806396e-14f, t105);
-    float t116 = t115 * t115;
-    float t117 = 1.0f + t116;
-    float t118 = 1.0f / (t116 * t117);
-    float t119 = (t79 - (t91 * (t117 * t118))) * (t86 - t116);
-    float t120 = FMA(t119, 1.442695f, 12582912.0f);
-    float t121 = as_float((127u + ((uint32_t)((int32_t)(t99 + 3u) >> 2u))) << 23u);
-    float t122 = as_float((127u + ((uint32_t)((int32_t)(t99 + 2u) >> 2u))) << 23u);
-    float t123 = as_float((127u + ((uint32_t)((int32_t)(t99 + 1u) >> 2u))) << 23u);
-    float t124 = as_float((127u + ((uint32_t)((int32_t)t99 >> 2u))) << 23u);
-    float t125 = heaviside_covariance_exact_atom0(t114, 0.9911378f, t105, t86, t91, t79);
-    float t126 = heaviside_covariance_exact_atom0(t114, 0.95412374f, t105, t86, t91, t79);
-    float t127 = heaviside_covariance_exact_atom0(t114, 0.8907605f, t105, t86, t91, t79);
-    float t128 = heaviside_covariance_exact_atom0(t114, 0.8061421f, t105, t86, t91, t79);
-    float t129 = heaviside_covariance_exact_atom0(t114, 0.70677817f, t105, t86, t91, t79);
-    float t130 = heaviside_covariance_exact_atom0(t114, 0.5998014f, t105, t86, t91, t79);
-    float t131 = heaviside_covariance_exact_atom0(t114, 0.49216625f, t105, t86, t91, t79);
-    float t132 = heaviside_covariance_exact_atom0(t114, 0.38994673f, t105, t86, t91, t79);
-    float t133 = heaviside_covariance_exact_atom0(t114, 0.29782534f, t105, t86, t91, t79);
-    float t134 = FMA(0.022873294f, heaviside_covariance_exact_atom0(t114, 0.21882491f, t105, t86, t91, t79),
-        FMA(0.018219745f, heaviside_covariance_exact_atom0(t114, 0.15429045f, t105, t86, t91, t79), FMA(0.013811379f,
-        heaviside_covariance_exact_atom0(t114, 0.10408563f, t105, t86, t91, t79), FMA(0.009945022f,
-        heaviside_covariance_exact_atom0(t114, 0.06693861f, t105, t86, t91, t79), FMA(0.0067824842f,
-        heaviside_covariance_exact_atom0(t114, 0.04085785f, t105, t86, t91, t79), FMA(0.004363449f,
-        heaviside_covariance_exact_atom0(t114, 0.023541106f, t105, t86, t91, t79), FMA(0.0026338205f,
-        heaviside_covariance_exact_atom0(t114, 0.012717514f, t105, t86, t91, t79), FMA(0.0014810949f,
-        heaviside_covariance_exact_atom0(t114, 0.006387385f, t105, t86, t91, t79), FMA(0.00076875696f,
-        heaviside_covariance_exact_atom0(t114, 0.002950513f, t105, t86, t91, t79), FMA(0.00036380897f,
-        heaviside_covariance_exact_atom0(t114, 0.0012360261f, t105, t86, t91, t79), FMA(0.00015440652f,
-        heaviside_covariance_exact_atom0(t114, 0.00046089652f, t105, t86, t91, t79), FMA(5.7449197e-5f,
-        heaviside_covariance_exact_atom0(t114, 0.00014911742f, t105, t86, t91, t79), FMA(1.8140627e-5f,
-        heaviside_covariance_exact_atom0(t114, 4.0370855e-5f, t105, t86, t91, t79), FMA(4.632533e-6f,
-        heaviside_covariance_exact_atom0(t114, 8.667007e-6f, t105, t86, t91, t79), FMA(8.8652627e-7f,
-        heaviside_covariance_exact_atom0(t114, 1.3555483e-6f, t105, t86, t91, t79), FMA(1.1155739e-7f,
-        heaviside_covariance_exact_atom0(t114, 1.3357106e-7f, t105, t86, t91, t79), FMA(7.1630315e-9f,
-        heaviside_covariance_exact_atom0(t114, 6.256983e-9f, t105, t86, t91, t79), FMA(1.284356e-10f,
-        heaviside_covariance_exact_atom0(t114, 7.139873e-11f, t105, t86, t91, t79), 7.268582e-14f *
-        ((heaviside_covariance_exact_part2(t120, t119) * as_float((as_bits(t120) + 127u) << 23u)) * (t116 *
-        t118))))))))))))))))))));
-    float t135 = t114 * FMA(0.00720935f, t125, FMA(0.016196337f, t126, FMA(0.023867868f, t127, FMA(0.029652255f, t128,
-        FMA(0.033222027f, t129, FMA(0.03450875f, t130, FMA(0.033688944f, t131, FMA(0.031136192f, t132,
-        FMA(0.027349675f, t133, t134)))))))));
-    float t136 = heaviside_covariance_exact_part2(t98, t97);
-    float t137 = t96 ? 0.0f : t136;
-    float t138 = t121 * (t122 * (t123 * (t124 * (t135 * t137))));
-    float t139 = -t138;
-    float t140 = t36 ? t139 : t138;
-    float t141 = t28 ? 1.0f : (-1.0f);
-    float t142 = SQRT(t141);
-    float t143 = t28 ? t140 : t142;
-    *out_covariance = t143;
+    float t88 = t79 + t76;
+    float t89 = t88 - t79;
+    float t90 = t72 * (t72 * t76);
+    float t91 = 0.125f * (t78 * t75);
+    float t92 = t82 ? t90 : t91;
+    float t93 = t80 ? t76 : t92;  // B/q*^2
+    float t94 = FMA(t79, t86, t93);
+    float t95 = FMA(t79, t86, -t93);
+    float t96 = (t94 + 18.0f) + SQRT(FMA(t95, t95, FMA(t94, 36.0f, 324.0f)));
+    float t97 = t94 + t88;
+    float t98 = t97 - t94;
+    float t99 = -(t97 + (((t79 - (t88 - t89)) + (t76 - t89)) + ((t94 - (t97 - t98)) + (t88 - t98))));
+    _Bool t100 = t99 < (-176.5f);
+    float t101 = t100 ? (-176.5f) : t99;
+    _Bool t102 = t96 < t87;
+    float t103 = (2.0f * t76) * (1.0f / t96);
+    _Bool t104 = t81 < t103;
+    float t105 = t104 ? t103 : 1.0f;
+    float t106 = SQRT(t105);
+    float t107 = t104 ? t106 : t69;  // lo, where the integral begins
+    _Bool t108 = t104 | t102;
+    float t109 = t102 ? t87 : 1.0f;
+    float t110 = t96 * (1.0f / t109);
+    float t111 = t102 ? t110 : 1.0f;
+    float t112 = SQRT(t111);
+    float t113 = t102 ? t112 : 1.0f;
+    float t114 = t113 - t107;
+    float t115 = (t43 * (t38 * 2.0f)) * (1.0f / (1.0f + t69));  // 1 - Q
+    float t116 = t108 ? t114 : t115;  // hi - lo
+    float t117 = FMA(1.442695f, t101, 12582912.0f);
+    uint32_t t118 = as_bits(t117);
+    float t119 = FMA(t116, 1.7806396e-14f, t107);
+    float t120 = t119 * t119;
+    float t121 = 1.0f + t120;
+    float t122 = 1.0f / (t120 * t121);
+    float t123 = (t79 - (t93 * (t121 * t122))) * (t86 - t120);
+    float t124 = FMA(t123, 1.442695f, 12582912.0f);
+    float t125 = as_float((127u + ((uint32_t)((int32_t)(t118 + 3u) >> 2u))) << 23u);
+    float t126 = as_float((127u + ((uint32_t)((int32_t)(t118 + 2u) >> 2u))) << 23u);
+    float t127 = as_float((127u + ((uint32_t)((int32_t)(t118 + 1u) >> 2u))) << 23u);
+    float t128 = as_float((127u + ((uint32_t)((int32_t)t118 >> 2u))) << 23u);
+    float t129 = heaviside_covariance_exact_atom0(t116, 0.9911378f, t107, t86, t93, t79);
+    float t130 = heaviside_covariance_exact_atom0(t116, 0.95412374f, t107, t86, t93, t79);
+    float t131 = heaviside_covariance_exact_atom0(t116, 0.8907605f, t107, t86, t93, t79);
+    float t132 = heaviside_covariance_exact_atom0(t116, 0.8061421f, t107, t86, t93, t79);
+    float t133 = heaviside_covariance_exact_atom0(t116, 0.70677817f, t107, t86, t93, t79);
+    float t134 = heaviside_covariance_exact_atom0(t116, 0.5998014f, t107, t86, t93, t79);
+    float t135 = heaviside_covariance_exact_atom0(t116, 0.49216625f, t107, t86, t93, t79);
+    float t136 = heaviside_covariance_exact_atom0(t116, 0.38994673f, t107, t86, t93, t79);
+    float t137 = heaviside_covariance_exact_atom0(t116, 0.29782534f, t107, t86, t93, t79);
+    float t138 = FMA(0.022873294f, heaviside_covariance_exact_atom0(t116, 0.21882491f, t107, t86, t93, t79),
+        FMA(0.018219745f, heaviside_covariance_exact_atom0(t116, 0.15429045f, t107, t86, t93, t79), FMA(0.013811379f,
+        heaviside_covariance_exact_atom0(t116, 0.10408563f, t107, t86, t93, t79), FMA(0.009945022f,
+        heaviside_covariance_exact_atom0(t116, 0.06693861f, t107, t86, t93, t79), FMA(0.0067824842f,
+        heaviside_covariance_exact_atom0(t116, 0.04085785f, t107, t86, t93, t79), FMA(0.004363449f,
+        heaviside_covariance_exact_atom0(t116, 0.023541106f, t107, t86, t93, t79), FMA(0.0026338205f,
+        heaviside_covariance_exact_atom0(t116, 0.012717514f, t107, t86, t93, t79), FMA(0.0014810949f,
+        heaviside_covariance_exact_atom0(t116, 0.006387385f, t107, t86, t93, t79), FMA(0.00076875696f,
+        heaviside_covariance_exact_atom0(t116, 0.002950513f, t107, t86, t93, t79), FMA(0.00036380897f,
+        heaviside_covariance_exact_atom0(t116, 0.0012360261f, t107, t86, t93, t79), FMA(0.00015440652f,
+        heaviside_covariance_exact_atom0(t116, 0.00046089652f, t107, t86, t93, t79), FMA(5.7449197e-5f,
+        heaviside_covariance_exact_atom0(t116, 0.00014911742f, t107, t86, t93, t79), FMA(1.8140627e-5f,
+        heaviside_covariance_exact_atom0(t116, 4.0370855e-5f, t107, t86, t93, t79), FMA(4.632533e-6f,
+        heaviside_covariance_exact_atom0(t116, 8.667007e-6f, t107, t86, t93, t79), FMA(8.8652627e-7f,
+        heaviside_covariance_exact_atom0(t116, 1.3555483e-6f, t107, t86, t93, t79), FMA(1.1155739e-7f,
+        heaviside_covariance_exact_atom0(t116, 1.3357106e-7f, t107, t86, t93, t79), FMA(7.1630315e-9f,
+        heaviside_covariance_exact_atom0(t116, 6.256983e-9f, t107, t86, t93, t79), FMA(1.284356e-10f,
+        heaviside_covariance_exact_atom0(t116, 7.139873e-11f, t107, t86, t93, t79), 7.268582e-14f *
+        ((heaviside_covariance_exact_part2(t124, t123) * as_float((as_bits(t124) + 127u) << 23u)) * (t120 *
+        t122))))))))))))))))))));
+    float t139 = t116 * FMA(0.00720935f, t129, FMA(0.016196337f, t130, FMA(0.023867868f, t131, FMA(0.029652255f, t132,
+        FMA(0.033222027f, t133, FMA(0.03450875f, t134, FMA(0.033688944f, t135, FMA(0.031136192f, t136,
+        FMA(0.027349675f, t137, t138)))))))));
+    float t140 = heaviside_covariance_exact_part2(t117, t101);
+    float t141 = t100 ? 0.0f : t140;
+    float t142 = t125 * (t126 * (t127 * (t128 * (t139 * t141))));
+    float t143 = -t142;
+    float t144 = t36 ? t143 : t142;
+    float t145 = t28 ? 1.0f : (-1.0f);
+    float t146 = SQRT(t145);
+    float t147 = t28 ? t144 : t146;
+    *out_covariance = t147;
 }
 
 void heaviside_covariance_exact_forward(

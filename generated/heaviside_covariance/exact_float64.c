@@ -50,24 +50,18 @@ INLINE double exp_rest(double y, double x)
     return y;
 }
 
-// exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
-INLINE double power_of_two(double magic_and_n)
-{
-    const union { double f; uint64_t u; } in = {.f = magic_and_n}, out = {.u = (in.u << 52) + 0x3ff0000000000000u};
-    return out.f;
-}
-
+// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
+// polynomial, n by the magic number that rounds to integers
 INLINE double exp64(double x)
 {
-    const double magic = 0x1.8p52;
-    x = x < -746.0 ? -746.0 : x;
-    x = x > 710.0 ? 710.0 : x;
-    const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
+    const double held = x > 710.0 ? 710.0 : x;
+    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
+    const double n = sum.f - 0x1.8p52;
+    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
     const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
-    const double first = power_of_two(half);
-    return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
+    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
+    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
+    return x < -708.0 ? 0.0 : value;
 }
 
 INLINE double polynomial0(double y, double x)
@@ -81,71 +75,47 @@ INLINE double polynomial0(double y, double x)
     return y;
 }
 
-static const double table64[64][2] = {
-    {0x1.0a000ffc0a77bp-69, 8.626502196802632e-21},
-    {3.75511637083447e-17, 8.126341470431217e-17},
-    {8.230017616351048e-15, 0x1.99e3932d7b98dp-47},
-    {0x1.78aa53393f2bp-42, 0x1.7deaab75d1ab1p-42},
-    {5.626885002245156e-12, 0x1.3ca1e623132dp-38},
-    {0x1.e2f5473d17313p-35, 3.620744007095473e-11},
-    {3.700460017498013e-10, 2.073975356888924e-10},
-    {0x1.061fb813e084bp-29, 9.284132578825178e-10},
-    {8.018878689761683e-09, 0x1.d9a64536ab8bep-29},
-    {0x1.ed95c5b44e75bp-26, 0x1.7b57559001c8p-27},
-    {9.046081989818131e-08, 0x1.0db4fbfb22cf9p-25},
-    {2.560182757849484e-07, 8.09276610608912e-08},
-    {6.624757487009953e-07, 0x1.9c5ad4c1ad4f3p-23},
-    {0x1.aa4cedbb7d699p-20, 4.244954772600502e-07},
-    {0x1.de4fc0b94ae8dp-19, 8.82722734359294e-07},
-    {7.548619265194478e-06, 0x1.d30944a75cfa6p-20},
-    {0x1.fde430b425e66p-17, 0x1.b6fa59ffe5bf4p-19},
-    {2.923607369885696e-05, 0x1.8b8c32473348bp-18},
-    {5.401032111529379e-05, 0x1.5725304ad8713p-17},
-    {9.61873353264902e-05, 0x1.1fa372f29b437p-16},
-    {0x1.5b7bb3a44cf07p-13, 0x1.d360884c1857fp-16},
-    {0x1.2253f0302822fp-12, 0x1.70fea7b64b40fp-15},
-    {0x1.d7cc5dd8ef82ap-12, 6.764869820456824e-05},
-    {0.0007126063020840362, 0x1.a9d7a82e306a9p-14},
-    {0.0011020302503353216, 0.0001489580998548933},
-    {0.0016669170315788847, 0x1.c0b65902edde9p-13},
-    {0x1.43b70b2733f32p-9, 0x1.3bed23aeca0aep-12},
-    {0.003589057046877037, 0x1.b4a1ceb1148cp-12},
-    {0.005121588428067335, 0.0005654284420150403},
-    {0.007184241162066658, 0.0007550427863345154},
-    {0.009915571835962433, 0.0009923232681973667},
-    {0.01347669928273307, 0.0012845153762715226},
-    {0.018051404626962857, 0.0016387480713068237},
-    {0.023845237594250678, 0.002061688660588299},
-    {0.03108345631171075, 0.002559146986870685},
-    {0.040007659621828354, 0.003135641303003133},
-    {0.050871016756555615, 0x1.f14796b27bd8ep-9},
-    {0.06393205824696196, 0.004534618044508635},
-    {0.07944706234377358, 0.005355597671997504},
-    {0.09766115016951642, 0.006251790113955966},
-    {0.11879828657964554, 0.007214774662977952},
-    {0.14305046779619388, 0.008232595770540578},
-    {0.170566456291966, 0.009289684025406907},
-    {0.20144049291110194, 0.010366923597768654},
-    {0.23570147067013755, 0.011441880572223386},
-    {0.2733030893882882, 0.012489199630346549},
-    {0.31411552132425496, 0.013481168491832602},
-    {0.35791910252469916, 0x1.d77afd49c879p-7},
-    {0.40440052115378966, 0.015180898978355296},
-    {0.4531519027640832, 0.015828630553195576},
-    {0.5036730950302946, 0.016302982270633738},
-    {0.5553773342950576, 0.016577651438631488},
-    {0.6076003383078984, 0.016629767890435285},
-    {0.6596127200415054, 0.016440918062706856},
-    {0.7106354637266461, 0x1.061cbcae847p-6},
-    {0.7598580541716555, 0.015294299629420754},
-    {0.8064587121257788, 0.014329436993263866},
-    {0.8496260697419857, 0.013110331901533172},
-    {0.8885815282587911, 0.011650981347848135},
-    {0.9226014812026938, 0.00997234588728233},
-    {0.9510385673396522, 0.008101909607145024},
-    {0.9733411542406317, 0.00607300164823188},
-    {0.9890704582206006, 0x1.012a3054b29fp-8},
-    {0.9979169354946391, 0.0016999510817143095},
+static const double table40[40][2] = {
+    {0x1.425aab596ce23p-46, 6.575970465256306e-14},
+    {3.147868845297814e-11, 5.104364696194626e-11},
+    {0x1.e9da7fabb14f9p-30, 1.843311617517568e-09},
+    {0x1.e88289bf59555p-26, 0x1.71e4aeb78e6cep-26},
+    {0x1.f548c68aa0826p-23, 0x1.2a90dabce5877p-23},
+    {0x1.54ff493813bcep-20, 6.21890720424873e-07},
+    {5.223085666482113e-06, 0x1.22887e0797fa5p-19},
+    {0x1.25d1fe927edc3p-16, 6.274828350360624e-06},
+    {0x1.a5a60e49346b7p-15, 0x1.095388aa29abfp-16},
+    {0x1.0b93772d34b8cp-13, 3.56749017086621e-05},
+    {0x1.335d99c212c9fp-12, 7.35189878915055e-05},
+    {0.0006198918024148145, 0x1.26a5997aa80cfp-13},
+    {0.0012221772874305146, 0.0002518095905161474},
+    {0x1.295e7ce78403p-9, 0.0004269416205892496},
+    {0.003996138318252771, 0.0006894746076894831},
+    {0.006720461408190729, 0.0010663002861418375},
+    {0.010845723589024506, 0.001586191706461869},
+    {0.016866623955281282, 0.002277709517233772},
+    {0.02536380127740925, 0.003166512971909624},
+    {0.03698988911346985, 0.004272228556162184},
+    {0.05244533469952071, 0.005605109814592836},
+    {0.07244378169514962, 0x1.d56ba3f18e092p-8},
+    {0.09766783075454183, 0x1.2488e9f389d4p-7},
+    {0.12871708738073406, 0.010863824796931997},
+    {0.16605147409897633, 0x1.a74dcdfd529ap-7},
+    {0.2099337052793345, 0.015018949835764624},
+    {0.26037548353342366, 0.01707836123033315},
+    {0.31709227932431105, 0.018996248672204313},
+    {0.37947143249741333, 0.020664846771590487},
+    {0.4465577371321651, 0.021974951384658842},
+    {0.5170596555490042, 0.022822847610057227},
+    {0.5893779156324024, 0.02311754246562403},
+    {0.6616565822290885, 0.022787743458906266},
+    {0.7318548963286597, 0.021788006332546715},
+    {0.7978364043685298, 0.02010350989379527},
+    {0.8574703201536285, 0x1.22dd7d7fde44p-6},
+    {0.9087388321432217, 0.01478960174322192},
+    {0.9498433424710598, 0.01129931197237726},
+    {0.9793027016704087, 0.007397524158442469},
+    {0.9960409566426327, 0.003228150784318549},
 };
 
 static void heaviside_covariance_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
@@ -229,34 +199,30 @@ static void heaviside_covariance_exact_float64_forward_block(const double *const
         double t69 = t62 ? t67 : t68;
         s[2][i] = t61 ? t58 : t69;
         double t71 = FMA(s[3][i], s[4][i], s[2][i]);
-        double t72 = -(t71 + (s[3][i] + t58));
-        double t73 = FMA(s[3][i], s[4][i], -s[2][i]);
-        double t74 = (t71 + 40.0) + (SQRT(FMA(t73, t73, FMA(t71, 80.0, 1600.0))));
-        double t75 = (t58 * 2.0) * (1.0 / t74);
-        double t76 = s[3][i] * 2.0;
-        _Bool t77 = t42 < t75;
-        _Bool t78 = t74 < t76;
-        double t79 = t77 ? t75 : 1.0;
-        double t80 = SQRT(t79);
-        s[1][i] = t77 ? t80 : t40;
-        double t82 = t78 ? t76 : 1.0;
-        double t83 = t74 * (1.0 / t82);
-        double t84 = t78 ? t83 : 1.0;
-        double t85 = SQRT(t84);
-        double t86 = t78 ? t85 : 1.0;
-        _Bool t87 = t77 | t78;
-        double t88 = t86 - s[1][i];
-        double t89 = (t35 * (t24 * 2.0)) * (1.0 / (t40 + 1.0));
-        s[0][i] = t87 ? t88 : t89;
-        _Bool t91 = t72 < (-745.0);
-        double t92 = t91 ? (-745.0) : t72;
-        double t93 = exp64(t92);
-        s[5][i] = t91 ? 0.0 : t93;
-        double t95 = s[7][i] ? 1.0 : (-1.0);
-        s[8][i] = SQRT(t95);
+        double t72 = FMA(s[3][i], s[4][i], -s[2][i]);
+        double t73 = (t71 + 26.0) + (SQRT(FMA(t72, t72, FMA(t71, 52.0, 676.0))));
+        double t74 = (t58 * 2.0) * (1.0 / t73);
+        double t75 = s[3][i] * 2.0;
+        _Bool t76 = t42 < t74;
+        _Bool t77 = t73 < t75;
+        double t78 = t76 ? t74 : 1.0;
+        double t79 = SQRT(t78);
+        s[1][i] = t76 ? t79 : t40;
+        double t81 = t77 ? t75 : 1.0;
+        double t82 = t73 * (1.0 / t81);
+        double t83 = t77 ? t82 : 1.0;
+        double t84 = SQRT(t83);
+        double t85 = t77 ? t84 : 1.0;
+        _Bool t86 = t76 | t77;
+        double t87 = t85 - s[1][i];
+        double t88 = (t35 * (t24 * 2.0)) * (1.0 / (t40 + 1.0));
+        s[0][i] = t86 ? t87 : t88;
+        s[5][i] = exp64(-(t71 + (s[3][i] + t58)));
+        double t91 = s[7][i] ? 1.0 : (-1.0);
+        s[8][i] = SQRT(t91);
     }
-    for (int k = 0; k < 64; ++k) {
-        const double *c = table64[k];
+    for (int k = 0; k < 40; ++k) {
+        const double *c = table40[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
             double t0 = FMA(s[0][i], c[0], s[1][i]);
@@ -358,132 +324,111 @@ static void heaviside_covariance_exact_float64_backward_block(const double *cons
         double t62 = t53 - t60;
         double t63 = (t61 * t61) * 0.125;
         double t64 = (t62 * t62) * 0.125;
-        double t65 = -((FMA(t47, t63, t63)) + (FMA(t64, t46 * t46, t64)));
-        double t66 = t45 * t61;
-        double t67 = t46 * t62;
-        double t68 = (t66 + t67) * 0.5;
-        double t69 = (t48 * (t61 - t67)) * (-0.5);
-        double t70 = ABS(t69);
-        double t71 = ABS(t53);
-        _Bool t72 = (t70 <= 0.125) & ((t70 * t71) <= 2.0);
-        double t73 = t72 ? t69 : 0.0;
-        double t74 = (t60 * t60) * (-0.5);
-        _Bool t75 = t74 < (-745.0);
-        double t76 = t75 ? (-745.0) : t74;
-        double t77 = exp64(t76);
-        double t78 = t75 ? 0.0 : t77;
-        double t79 = t73 * 0.06943184420297371;
-        double t80 = t73 * 0.33000947820757187;
-        double t81 = (exp64(-(t79 * (FMA(t79, 0.5, t53))))) * 0.17392742256872692;
-        double t82 = t73 * 0.6699905217924281;
-        double t83 = FMA(exp64(-(t80 * (FMA(t80, 0.5, t53)))), 0.32607257743127305, t81);
-        double t84 = t73 * 0.9305681557970263;
-        double t85 = FMA(exp64(-(t82 * (FMA(t82, 0.5, t53)))), 0.32607257743127305, t83);
-        double t86 = (t53 * t53) * (-0.5);
-        _Bool t87 = t86 < (-745.0);
-        double t88 = t87 ? (-745.0) : t86;
-        double t89 = exp64(t88);
-        double t90 = t87 ? 0.0 : t89;
-        double t91 = t78 * t90;
-        double t92 = t73 * (FMA(exp64(-(t84 * (FMA(t84, 0.5, t53)))), 0.17392742256872692, t85));
-        _Bool t93 = 0.0 < t53;
-        double t94 = 1.0 / (FMA(t71, 0.25, 1.0));
-        double t95 = -t68;
-        double t96 = t93 ? t95 : t68;
-        _Bool t97 = t96 < 0.0;
-        double t98 = (t96 * t96) * (-0.5);
-        _Bool t99 = t98 < (-745.0);
-        double t100 = t99 ? (-745.0) : t98;
-        double t101 = exp64(t100);
-        double t102 = t99 ? 0.0 : t101;
-        double t103 = -t96;
-        double t104 = t97 ? t103 : t96;
-        double t105 = 1.0 / (FMA(t104, 0.25, 1.0));
-        double t106 = t102 * (t105 * (polynomial0(-0.0017798827339621601, t105 - 0.25)));
-        double t107 = 1.0 - t106;
-        double t108 = t97 ? t106 : t107;
-        double t109 = t108 - (t90 * (t94 * (polynomial0(-0.0017798827339621601, t94 - 0.25))));
-        double t110 = -t109;
-        double t111 = t93 ? t110 : t109;
-        double t112 = t91 * (t92 * 0.15915494309189535);
-        double t113 = t111 * (t78 * 0.3989422804014327);
-        double t114 = t72 ? t112 : t113;
-        double t115 = t26 * t114;
-        double t116 = (t66 - t67) * 0.5;
-        double t117 = (t48 * (t61 + t67)) * (-0.5);
-        double t118 = ABS(t117);
-        double t119 = ABS(t60);
-        _Bool t120 = (t118 <= 0.125) & ((t118 * t119) <= 2.0);
-        double t121 = t120 ? t117 : 0.0;
-        double t122 = t121 * 0.06943184420297371;
-        double t123 = t121 * 0.33000947820757187;
-        double t124 = (exp64(-(t122 * (FMA(t122, 0.5, t60))))) * 0.17392742256872692;
-        double t125 = t121 * 0.6699905217924281;
-        double t126 = FMA(exp64(-(t123 * (FMA(t123, 0.5, t60)))), 0.32607257743127305, t124);
-        double t127 = t121 * 0.9305681557970263;
-        double t128 = FMA(exp64(-(t125 * (FMA(t125, 0.5, t60)))), 0.32607257743127305, t126);
-        double t129 = t121 * (FMA(exp64(-(t127 * (FMA(t127, 0.5, t60)))), 0.17392742256872692, t128));
-        _Bool t130 = 0.0 < t60;
-        double t131 = 1.0 / (FMA(t119, 0.25, 1.0));
-        double t132 = -t116;
-        double t133 = t130 ? t132 : t116;
-        _Bool t134 = t133 < 0.0;
-        double t135 = (t133 * t133) * (-0.5);
-        _Bool t136 = t135 < (-745.0);
-        double t137 = t136 ? (-745.0) : t135;
-        double t138 = exp64(t137);
-        double t139 = t136 ? 0.0 : t138;
-        double t140 = -t133;
-        double t141 = t134 ? t140 : t133;
-        double t142 = 1.0 / (FMA(t141, 0.25, 1.0));
-        double t143 = t139 * (t142 * (polynomial0(-0.0017798827339621601, t142 - 0.25)));
-        double t144 = 1.0 - t143;
-        double t145 = t134 ? t143 : t144;
-        double t146 = t145 - (t78 * (t131 * (polynomial0(-0.0017798827339621601, t131 - 0.25))));
-        double t147 = -t146;
-        double t148 = t130 ? t147 : t146;
-        double t149 = t91 * (t129 * 0.15915494309189535);
-        double t150 = t148 * (t90 * 0.3989422804014327);
-        double t151 = t120 ? t149 : t150;
-        double t152 = t24 * t151;
-        double t153 = -t152;
-        double t154 = t28 ? t153 : t152;
-        double t155 = t1 ? t115 : t154;
-        double t156 = t14 ? 1.0 : (-1.0);
-        double t157 = SQRT(t156);
-        double t158 = t14 ? t155 : t157;
-        _Bool t159 = t65 < (-745.0);
-        double t160 = t159 ? (-745.0) : t65;
-        double t161 = exp64(t160);
-        double t162 = t159 ? 0.0 : t161;
-        double t163 = (t46 * (t47 + 1.0)) * 0.07957747154594767;
-        double t164 = t36 ? 0.0 : t163;
-        double t165 = (t29 * (1.0 / t27)) * (t162 * t164);
-        double t166 = t26 * (t26 * (((t60 * t114) + t165) * (-0.5)));
-        double t167 = -t166;
-        double t168 = t28 ? t167 : t166;
-        double t169 = (t168 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t168;
-        double t170 = (0x1.fffffffffffffp1023 < t168) ? 0x1.fffffffffffffp1023 : t169;
-        double t171 = t24 * (t24 * ((t165 + (t53 * t151)) * (-0.5)));
-        double t172 = -t171;
-        double t173 = t28 ? t172 : t171;
-        double t174 = (t173 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t173;
-        double t175 = (0x1.fffffffffffffp1023 < t173) ? 0x1.fffffffffffffp1023 : t174;
-        double t176 = t1 ? t170 : t175;
-        double t177 = t14 ? t176 : t157;
-        double t178 = t1 ? t154 : t115;
-        double t179 = t14 ? t178 : t157;
-        double t180 = t1 ? t175 : t170;
-        double t181 = t14 ? t180 : t157;
-        double t182 = t164 * (t162 * (t24 * t26));
-        double t183 = (t182 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t182;
-        double t184 = (0x1.fffffffffffffp1023 < t182) ? 0x1.fffffffffffffp1023 : t183;
-        double t185 = t14 ? t184 : t157;
-        out_grad_mean1[i] = grad_covariance[i] * t158;
-        out_grad_var1[i] = grad_covariance[i] * t177;
-        out_grad_mean2[i] = grad_covariance[i] * t179;
-        out_grad_var2[i] = grad_covariance[i] * t181;
-        out_grad_cov[i] = grad_covariance[i] * t185;
+        double t65 = t45 * t61;
+        double t66 = t46 * t62;
+        double t67 = (t65 + t66) * 0.5;
+        double t68 = (t48 * (t61 - t66)) * (-0.5);
+        double t69 = ABS(t68);
+        double t70 = ABS(t53);
+        _Bool t71 = (t69 <= 0.125) & ((t69 * t70) <= 2.0);
+        double t72 = t71 ? t68 : 0.0;
+        double t73 = exp64((t60 * t60) * (-0.5));
+        double t74 = t72 * 0.06943184420297371;
+        double t75 = t72 * 0.33000947820757187;
+        double t76 = (exp64(-(t74 * (FMA(t74, 0.5, t53))))) * 0.17392742256872692;
+        double t77 = t72 * 0.6699905217924281;
+        double t78 = FMA(exp64(-(t75 * (FMA(t75, 0.5, t53)))), 0.32607257743127305, t76);
+        double t79 = t72 * 0.9305681557970263;
+        double t80 = FMA(exp64(-(t77 * (FMA(t77, 0.5, t53)))), 0.32607257743127305, t78);
+        double t81 = exp64((t53 * t53) * (-0.5));
+        double t82 = t73 * t81;
+        double t83 = t72 * (FMA(exp64(-(t79 * (FMA(t79, 0.5, t53)))), 0.17392742256872692, t80));
+        _Bool t84 = 0.0 < t53;
+        double t85 = 1.0 / (FMA(t70, 0.25, 1.0));
+        double t86 = -t67;
+        double t87 = t84 ? t86 : t67;
+        _Bool t88 = t87 < 0.0;
+        double t89 = -t87;
+        double t90 = t88 ? t89 : t87;
+        double t91 = 1.0 / (FMA(t90, 0.25, 1.0));
+        double t92 = (exp64((t87 * t87) * (-0.5))) * (t91 * (polynomial0(-0.0017798827339621601, t91 - 0.25)));
+        double t93 = 1.0 - t92;
+        double t94 = t88 ? t92 : t93;
+        double t95 = t94 - (t81 * (t85 * (polynomial0(-0.0017798827339621601, t85 - 0.25))));
+        double t96 = -t95;
+        double t97 = t84 ? t96 : t95;
+        double t98 = t82 * (t83 * 0.15915494309189535);
+        double t99 = t97 * (t73 * 0.3989422804014327);
+        double t100 = t71 ? t98 : t99;
+        double t101 = t26 * t100;
+        double t102 = (t65 - t66) * 0.5;
+        double t103 = (t48 * (t61 + t66)) * (-0.5);
+        double t104 = ABS(t103);
+        double t105 = ABS(t60);
+        _Bool t106 = (t104 <= 0.125) & ((t104 * t105) <= 2.0);
+        double t107 = t106 ? t103 : 0.0;
+        double t108 = t107 * 0.06943184420297371;
+        double t109 = t107 * 0.33000947820757187;
+        double t110 = (exp64(-(t108 * (FMA(t108, 0.5, t60))))) * 0.17392742256872692;
+        double t111 = t107 * 0.6699905217924281;
+        double t112 = FMA(exp64(-(t109 * (FMA(t109, 0.5, t60)))), 0.32607257743127305, t110);
+        double t113 = t107 * 0.9305681557970263;
+        double t114 = FMA(exp64(-(t111 * (FMA(t111, 0.5, t60)))), 0.32607257743127305, t112);
+        double t115 = t107 * (FMA(exp64(-(t113 * (FMA(t113, 0.5, t60)))), 0.17392742256872692, t114));
+        _Bool t116 = 0.0 < t60;
+        double t117 = 1.0 / (FMA(t105, 0.25, 1.0));
+        double t118 = -t102;
+        double t119 = t116 ? t118 : t102;
+        _Bool t120 = t119 < 0.0;
+        double t121 = -t119;
+        double t122 = t120 ? t121 : t119;
+        double t123 = 1.0 / (FMA(t122, 0.25, 1.0));
+        double t124 = t123 * (polynomial0(-0.0017798827339621601, t123 - 0.25));
+        double t125 = (exp64((t119 * t119) * (-0.5))) * t124;
+        double t126 = 1.0 - t125;
+        double t127 = t120 ? t125 : t126;
+        double t128 = t127 - (t73 * (t117 * (polynomial0(-0.0017798827339621601, t117 - 0.25))));
+        double t129 = -t128;
+        double t130 = t116 ? t129 : t128;
+        double t131 = t82 * (t115 * 0.15915494309189535);
+        double t132 = t130 * (t81 * 0.3989422804014327);
+        double t133 = t106 ? t131 : t132;
+        double t134 = t24 * t133;
+        double t135 = -t134;
+        double t136 = t28 ? t135 : t134;
+        double t137 = t1 ? t101 : t136;
+        double t138 = t14 ? 1.0 : (-1.0);
+        double t139 = SQRT(t138);
+        double t140 = t14 ? t137 : t139;
+        double t141 = exp64(-((FMA(t47, t63, t63)) + (FMA(t64, t46 * t46, t64))));
+        double t142 = (t46 * (t47 + 1.0)) * 0.07957747154594767;
+        double t143 = t36 ? 0.0 : t142;
+        double t144 = (t29 * (1.0 / t27)) * (t141 * t143);
+        double t145 = t26 * (t26 * (((t60 * t100) + t144) * (-0.5)));
+        double t146 = -t145;
+        double t147 = t28 ? t146 : t145;
+        double t148 = (t147 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t147;
+        double t149 = (0x1.fffffffffffffp1023 < t147) ? 0x1.fffffffffffffp1023 : t148;
+        double t150 = t24 * (t24 * ((t144 + (t53 * t133)) * (-0.5)));
+        double t151 = -t150;
+        double t152 = t28 ? t151 : t150;
+        double t153 = (t152 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t152;
+        double t154 = (0x1.fffffffffffffp1023 < t152) ? 0x1.fffffffffffffp1023 : t153;
+        double t155 = t1 ? t149 : t154;
+        double t156 = t14 ? t155 : t139;
+        double t157 = t1 ? t136 : t101;
+        double t158 = t14 ? t157 : t139;
+        double t159 = t1 ? t154 : t149;
+        double t160 = t14 ? t159 : t139;
+        double t161 = t143 * (t141 * (t24 * t26));
+        double t162 = (t161 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t161;
+        double t163 = (0x1.fffffffffffffp1023 < t161) ? 0x1.fffffffffffffp1023 : t162;
+        double t164 = t14 ? t163 : t139;
+        out_grad_mean1[i] = grad_covariance[i] * t140;
+        out_grad_var1[i] = grad_covariance[i] * t156;
+        out_grad_mean2[i] = grad_covariance[i] * t158;
+        out_grad_var2[i] = grad_covariance[i] * t160;
+        out_grad_cov[i] = grad_covariance[i] * t164;
     }
 }
 

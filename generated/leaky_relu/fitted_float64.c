@@ -50,24 +50,18 @@ INLINE double exp_rest(double y, double x)
     return y;
 }
 
-// exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
-INLINE double power_of_two(double magic_and_n)
-{
-    const union { double f; uint64_t u; } in = {.f = magic_and_n}, out = {.u = (in.u << 52) + 0x3ff0000000000000u};
-    return out.f;
-}
-
+// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
+// polynomial, n by the magic number that rounds to integers
 INLINE double exp64(double x)
 {
-    const double magic = 0x1.8p52;
-    x = x < -746.0 ? -746.0 : x;
-    x = x > 710.0 ? 710.0 : x;
-    const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
+    const double held = x > 710.0 ? 710.0 : x;
+    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
+    const double n = sum.f - 0x1.8p52;
+    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
     const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
-    const double first = power_of_two(half);
-    return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
+    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
+    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
+    return x < -708.0 ? 0.0 : value;
 }
 
 INLINE double polynomial0(double y, double x)
@@ -124,22 +118,18 @@ static void leaky_relu_fitted_float64_forward_block(const double *const *in, con
         _Bool t22 = t21 < 0.0;
         double t23 = -t21;
         double t24 = t22 ? t23 : t21;
-        double t25 = -t24;
-        _Bool t26 = t25 < (-745.0);
-        double t27 = t26 ? (-745.0) : t25;
-        double t28 = exp64(t27);
-        double t29 = t26 ? 0.0 : t28;
-        double t30 = 1.0 / (t29 + 1.0);
-        double t31 = t29 * t30;
-        double t32 = t22 ? t31 : t30;
-        double t33 = var[i] * (p_negative_slope * p_negative_slope);
-        double t34 = FMA(var[i], (FMA(p_negative_slope, t11, 1.0)) * t32, t33);
-        double t35 = (t34 < 0.0) ? 0.0 : t34;
-        _Bool t36 = 0.0 <= var[i];
-        double t37 = t36 ? 1.0 : var[i];
-        double t38 = SQRT(t37);
+        double t25 = exp64(-t24);
+        double t26 = 1.0 / (t25 + 1.0);
+        double t27 = t25 * t26;
+        double t28 = t22 ? t27 : t26;
+        double t29 = var[i] * (p_negative_slope * p_negative_slope);
+        double t30 = FMA(var[i], (FMA(p_negative_slope, t11, 1.0)) * t28, t29);
+        double t31 = (t30 < 0.0) ? 0.0 : t30;
+        _Bool t32 = 0.0 <= var[i];
+        double t33 = t32 ? 1.0 : var[i];
+        double t34 = SQRT(t33);
         out_mean[i] = FMA(t1, t13, t9 * ((exp64(-0.5 * t8 * t8)) * (t12 * (1.0 - p_negative_slope))));
-        out_var[i] = t36 ? t35 : t38;
+        out_var[i] = t32 ? t31 : t34;
     }
 }
 
@@ -192,27 +182,23 @@ static void leaky_relu_fitted_float64_backward_block(const double *const *in, co
         _Bool t30 = t29 < 0.0;
         double t31 = -t29;
         double t32 = t30 ? t31 : t29;
-        double t33 = -t32;
-        _Bool t34 = t33 < (-745.0);
-        double t35 = t34 ? (-745.0) : t33;
-        double t36 = exp64(t35);
-        double t37 = t34 ? 0.0 : t36;
-        double t38 = 1.0 / (t37 + 1.0);
-        double t39 = t37 * t38;
-        double t40 = t30 ? t38 : t39;
-        double t41 = t30 ? t39 : t38;
-        _Bool t42 = 0.0 <= var[i];
-        double t43 = t42 ? 1.0 : var[i];
-        double t44 = SQRT(t43);
-        double t45 = t22 * (t41 * ((t21 * 2.661280002458725) * t40));
-        double t46 = t42 ? t45 : t44;
-        double t47 = FMA(t21, t41, p_negative_slope * p_negative_slope);
-        double t48 = FMA(t41, t40 * (t28 * (t21 * (-1.3306400012293624))), t47);
-        double t49 = t42 ? t48 : t44;
+        double t33 = exp64(-t32);
+        double t34 = 1.0 / (t33 + 1.0);
+        double t35 = t33 * t34;
+        double t36 = t30 ? t34 : t35;
+        double t37 = t30 ? t35 : t34;
+        _Bool t38 = 0.0 <= var[i];
+        double t39 = t38 ? 1.0 : var[i];
+        double t40 = SQRT(t39);
+        double t41 = t22 * (t37 * ((t21 * 2.661280002458725) * t36));
+        double t42 = t38 ? t41 : t40;
+        double t43 = FMA(t21, t37, p_negative_slope * p_negative_slope);
+        double t44 = FMA(t37, t36 * (t28 * (t21 * (-1.3306400012293624))), t43);
+        double t45 = t38 ? t44 : t40;
         out_grad_mean[i] = FMA(grad_mean[i], ((t9 * t17) + t18),
-            grad_var[i] * t46);
+            grad_var[i] * t42);
         out_grad_var[i] = FMA(grad_mean[i], (t11 * (t9 * ((t14 * (-0.5)) * 0.3989422804014327))),
-            grad_var[i] * t49);
+            grad_var[i] * t45);
     }
 }
 

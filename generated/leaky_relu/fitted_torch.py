@@ -52,9 +52,7 @@ def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor
     t7 = torch.where(1.152921504606847e+18 < t7, 1.152921504606847e+18, t7)
     t7 = (torch.where(t0, -t7, t7)) * 2.661280002458725
     t0 = t7 < 0.0
-    t7 = -(torch.where(t0, -t7, t7))
-    t8 = t7 < (-745.0)
-    t7 = torch.where(t8, 0.0, torch.exp(torch.where(t8, -745.0, t7)))
+    t7 = torch.exp(-(torch.where(t0, -t7, t7)))
     t8 = 1.0 / (t7 + 1.0)
     t8 = (negative_slope * t6 + 1.0) * (torch.where(t0, t7 * t8, t8))
     t8 = var * t8 + (var * (negative_slope * negative_slope))
@@ -87,9 +85,7 @@ def backward(
     t1 = torch.where(t0, -t1, t1)  # mean/sigma
     t8 = t1 * 2.661280002458725
     t9 = t8 < 0.0
-    t8 = -(torch.where(t9, -t8, t8))
-    t10 = t8 < (-745.0)
-    t8 = torch.where(t10, 0.0, torch.exp(torch.where(t10, -745.0, t8)))
+    t8 = torch.exp(-(torch.where(t9, -t8, t8)))
     t10 = 1.0 / (t8 + 1.0)
     t8 = t8 * t10
     t11 = torch.where(t9, t10, t8)

@@ -50,24 +50,18 @@ INLINE double exp_rest(double y, double x)
     return y;
 }
 
-// exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
-INLINE double power_of_two(double magic_and_n)
-{
-    const union { double f; uint64_t u; } in = {.f = magic_and_n}, out = {.u = (in.u << 52) + 0x3ff0000000000000u};
-    return out.f;
-}
-
+// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
+// polynomial, n by the magic number that rounds to integers
 INLINE double exp64(double x)
 {
-    const double magic = 0x1.8p52;
-    x = x < -746.0 ? -746.0 : x;
-    x = x > 710.0 ? 710.0 : x;
-    const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
+    const double held = x > 710.0 ? 710.0 : x;
+    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
+    const double n = sum.f - 0x1.8p52;
+    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
     const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
-    const double first = power_of_two(half);
-    return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
+    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
+    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
+    return x < -708.0 ? 0.0 : value;
 }
 
 static void logistic_bernoulli_ap1_float64_forward_block(const double *const *in, const double *params, double *const *out)
@@ -80,21 +74,17 @@ static void logistic_bernoulli_ap1_float64_forward_block(const double *const *in
         _Bool t0 = mean[i] < 0.0;
         double t1 = -mean[i];
         double t2 = t0 ? t1 : mean[i];
-        double t3 = -t2;
-        _Bool t4 = t3 < (-745.0);
-        double t5 = t4 ? (-745.0) : t3;
-        double t6 = exp64(t5);
-        double t7 = t4 ? 0.0 : t6;
-        double t8 = 1.0 / (t7 + 1.0);
-        double t9 = t7 * t8;
-        double t10 = t0 ? t9 : t8;
-        _Bool t11 = 0.0 <= var[i];
-        double t12 = t11 ? 1.0 : var[i];
-        double t13 = SQRT(t12);
-        double t14 = t0 ? t8 : t9;
-        double t15 = t10 * t14;
-        out_mean[i] = t11 ? t10 : t13;
-        out_var[i] = t11 ? t15 : t13;
+        double t3 = exp64(-t2);
+        double t4 = 1.0 / (t3 + 1.0);
+        double t5 = t3 * t4;
+        double t6 = t0 ? t5 : t4;
+        _Bool t7 = 0.0 <= var[i];
+        double t8 = t7 ? 1.0 : var[i];
+        double t9 = SQRT(t8);
+        double t10 = t0 ? t4 : t5;
+        double t11 = t6 * t10;
+        out_mean[i] = t7 ? t6 : t9;
+        out_var[i] = t7 ? t11 : t9;
     }
 }
 
@@ -117,28 +107,24 @@ static void logistic_bernoulli_ap1_float64_backward_block(const double *const *i
         _Bool t0 = mean[i] < 0.0;
         double t1 = -mean[i];
         double t2 = t0 ? t1 : mean[i];
-        double t3 = -t2;
-        _Bool t4 = t3 < (-745.0);
-        double t5 = t4 ? (-745.0) : t3;
-        double t6 = exp64(t5);
-        double t7 = t4 ? 0.0 : t6;
-        double t8 = 1.0 / (t7 + 1.0);
-        double t9 = t7 * t8;
-        double t10 = t0 ? t8 : t9;
-        double t11 = t0 ? t9 : t8;
-        double t12 = t10 * t11;
-        _Bool t13 = 0.0 <= var[i];
-        double t14 = t13 ? 1.0 : var[i];
-        double t15 = SQRT(t14);
-        double t16 = t13 ? t12 : t15;
-        double t17 = (mean[i] == mean[i]) ? 0.0 : mean[i];
-        double t18 = t13 ? t17 : t15;
-        double t19 = t12 * (t10 - t11);
-        double t20 = t13 ? t19 : t15;
-        out_grad_mean[i] = FMA(grad_mean[i], t16,
-            grad_var[i] * t20);
-        out_grad_var[i] = FMA(grad_mean[i], t18,
-            grad_var[i] * t18);
+        double t3 = exp64(-t2);
+        double t4 = 1.0 / (t3 + 1.0);
+        double t5 = t3 * t4;
+        double t6 = t0 ? t4 : t5;
+        double t7 = t0 ? t5 : t4;
+        double t8 = t6 * t7;
+        _Bool t9 = 0.0 <= var[i];
+        double t10 = t9 ? 1.0 : var[i];
+        double t11 = SQRT(t10);
+        double t12 = t9 ? t8 : t11;
+        double t13 = (mean[i] == mean[i]) ? 0.0 : mean[i];
+        double t14 = t9 ? t13 : t11;
+        double t15 = t8 * (t6 - t7);
+        double t16 = t9 ? t15 : t11;
+        out_grad_mean[i] = FMA(grad_mean[i], t12,
+            grad_var[i] * t16);
+        out_grad_var[i] = FMA(grad_mean[i], t14,
+            grad_var[i] * t14);
     }
 }
 

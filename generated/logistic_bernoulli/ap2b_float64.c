@@ -50,24 +50,18 @@ INLINE double exp_rest(double y, double x)
     return y;
 }
 
-// exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
-INLINE double power_of_two(double magic_and_n)
-{
-    const union { double f; uint64_t u; } in = {.f = magic_and_n}, out = {.u = (in.u << 52) + 0x3ff0000000000000u};
-    return out.f;
-}
-
+// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
+// polynomial, n by the magic number that rounds to integers
 INLINE double exp64(double x)
 {
-    const double magic = 0x1.8p52;
-    x = x < -746.0 ? -746.0 : x;
-    x = x > 710.0 ? 710.0 : x;
-    const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
+    const double held = x > 710.0 ? 710.0 : x;
+    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
+    const double n = sum.f - 0x1.8p52;
+    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
     const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
-    const double first = power_of_two(half);
-    return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
+    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
+    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
+    return x < -708.0 ? 0.0 : value;
 }
 
 static void logistic_bernoulli_ap2b_float64_forward_block(const double *const *in, const double *params, double *const *out)
@@ -81,21 +75,17 @@ static void logistic_bernoulli_ap2b_float64_forward_block(const double *const *i
         _Bool t1 = t0 < 0.0;
         double t2 = -t0;
         double t3 = t1 ? t2 : t0;
-        double t4 = -t3;
-        _Bool t5 = t4 < (-745.0);
-        double t6 = t5 ? (-745.0) : t4;
-        double t7 = exp64(t6);
-        double t8 = t5 ? 0.0 : t7;
-        double t9 = 1.0 / (t8 + 1.0);
-        double t10 = t8 * t9;
-        double t11 = t1 ? t10 : t9;
-        _Bool t12 = 0.0 <= var[i];
-        double t13 = t12 ? 1.0 : var[i];
-        double t14 = SQRT(t13);
-        double t15 = t1 ? t9 : t10;
-        double t16 = t11 * t15;
-        out_mean[i] = t12 ? t11 : t14;
-        out_var[i] = t12 ? t16 : t14;
+        double t4 = exp64(-t3);
+        double t5 = 1.0 / (t4 + 1.0);
+        double t6 = t4 * t5;
+        double t7 = t1 ? t6 : t5;
+        _Bool t8 = 0.0 <= var[i];
+        double t9 = t8 ? 1.0 : var[i];
+        double t10 = SQRT(t9);
+        double t11 = t1 ? t5 : t6;
+        double t12 = t7 * t11;
+        out_mean[i] = t8 ? t7 : t10;
+        out_var[i] = t8 ? t12 : t10;
     }
 }
 
@@ -120,31 +110,27 @@ static void logistic_bernoulli_ap2b_float64_backward_block(const double *const *
         _Bool t2 = t1 < 0.0;
         double t3 = -t1;
         double t4 = t2 ? t3 : t1;
-        double t5 = -t4;
-        _Bool t6 = t5 < (-745.0);
-        double t7 = t6 ? (-745.0) : t5;
-        double t8 = exp64(t7);
-        double t9 = t6 ? 0.0 : t8;
-        double t10 = 1.0 / (t9 + 1.0);
-        double t11 = t9 * t10;
-        double t12 = t2 ? t10 : t11;
-        double t13 = t2 ? t11 : t10;
-        double t14 = t13 * (t0 * t12);
-        _Bool t15 = 0.0 <= var[i];
-        double t16 = t15 ? 1.0 : var[i];
-        double t17 = SQRT(t16);
-        double t18 = t15 ? t14 : t17;
-        double t19 = t13 * (t12 * (t0 * (t0 * (t1 * (-0.15198177546350666)))));
-        double t20 = t15 ? t19 : t17;
-        double t21 = t12 - t13;
-        double t22 = t14 * t21;
-        double t23 = t15 ? t22 : t17;
-        double t24 = t19 * t21;
-        double t25 = t15 ? t24 : t17;
-        out_grad_mean[i] = FMA(grad_mean[i], t18,
-            grad_var[i] * t23);
-        out_grad_var[i] = FMA(grad_mean[i], t20,
-            grad_var[i] * t25);
+        double t5 = exp64(-t4);
+        double t6 = 1.0 / (t5 + 1.0);
+        double t7 = t5 * t6;
+        double t8 = t2 ? t6 : t7;
+        double t9 = t2 ? t7 : t6;
+        double t10 = t9 * (t0 * t8);
+        _Bool t11 = 0.0 <= var[i];
+        double t12 = t11 ? 1.0 : var[i];
+        double t13 = SQRT(t12);
+        double t14 = t11 ? t10 : t13;
+        double t15 = t9 * (t8 * (t0 * (t0 * (t1 * (-0.15198177546350666)))));
+        double t16 = t11 ? t15 : t13;
+        double t17 = t8 - t9;
+        double t18 = t10 * t17;
+        double t19 = t11 ? t18 : t13;
+        double t20 = t15 * t17;
+        double t21 = t11 ? t20 : t13;
+        out_grad_mean[i] = FMA(grad_mean[i], t14,
+            grad_var[i] * t19);
+        out_grad_var[i] = FMA(grad_mean[i], t16,
+            grad_var[i] * t21);
     }
 }
 

@@ -19,9 +19,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = mean * (1.0 / torch.sqrt(var * 0.3039635509270133 + 1.0))
     t1 = t0 < 0.0
-    t0 = -(torch.where(t1, -t0, t0))
-    t2 = t0 < (-745.0)
-    t0 = torch.where(t2, 0.0, torch.exp(torch.where(t2, -745.0, t0)))
+    t0 = torch.exp(-(torch.where(t1, -t0, t0)))
     t2 = 1.0 / (t0 + 1.0)
     t0 = t0 * t2
     t3 = torch.where(t1, t0, t2)
@@ -36,9 +34,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t0 = 1.0 / torch.sqrt(var * 0.3039635509270133 + 1.0)
     t1 = mean * t0
     t2 = t1 < 0.0
-    t3 = -(torch.where(t2, -t1, t1))
-    t4 = t3 < (-745.0)
-    t3 = torch.where(t4, 0.0, torch.exp(torch.where(t4, -745.0, t3)))
+    t3 = torch.exp(-(torch.where(t2, -t1, t1)))
     t4 = 1.0 / (t3 + 1.0)
     t3 = t3 * t4
     t5 = torch.where(t2, t4, t3)

@@ -50,24 +50,18 @@ INLINE double exp_rest(double y, double x)
     return y;
 }
 
-// exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
-INLINE double power_of_two(double magic_and_n)
-{
-    const union { double f; uint64_t u; } in = {.f = magic_and_n}, out = {.u = (in.u << 52) + 0x3ff0000000000000u};
-    return out.f;
-}
-
+// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
+// polynomial, n by the magic number that rounds to integers
 INLINE double exp64(double x)
 {
-    const double magic = 0x1.8p52;
-    x = x < -746.0 ? -746.0 : x;
-    x = x > 710.0 ? 710.0 : x;
-    const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
+    const double held = x > 710.0 ? 710.0 : x;
+    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
+    const double n = sum.f - 0x1.8p52;
+    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
     const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
-    const double first = power_of_two(half);
-    return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
+    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
+    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
+    return x < -708.0 ? 0.0 : value;
 }
 
 INLINE double polynomial0(double y, double x)
@@ -100,56 +94,52 @@ static void logistic_bernoulli_pea_float64_forward_block(const double *const *in
         double t9 = (mean[i] < 0.0) ? t8 : t7;
         double t10 = t0 ? 0.0 : t2;
         double t11 = FMA(t10, (-0.6931471805599453), t9);
-        double t12 = (t9 * t9) * (-0.5);
-        _Bool t13 = t12 < (-745.0);
-        double t14 = t13 ? (-745.0) : t12;
-        double t15 = exp64(t14);
-        double t16 = t13 ? 0.0 : t15;
-        _Bool t17 = t11 < 0.0;
-        double t18 = -t11;
-        double t19 = t17 ? t18 : t11;
-        double t20 = 1.0 / (FMA(t19, 0.25, 1.0));
-        double t21 = t16 * (t20 * (polynomial0(-0.0017798827339621601, t20 - 0.25)));
-        double t22 = FMA(var[i], 0.24022650695910072, mean[i] * (-0.6931471805599453));
-        double t23 = t17 ? 0.0 : t22;
-        _Bool t24 = t23 < (-745.0);
-        double t25 = (720.0 < t23) ? 720.0 : t23;
-        double t26 = t24 ? (-745.0) : t25;
-        double t27 = exp64(t26);
-        double t28 = t24 ? 0.0 : t27;
-        double t29 = t28 - t21;
-        double t30 = t17 ? t21 : t29;
-        double t31 = FMA(t10, 0.6931471805599453, t9);
-        double t32 = -t31;
-        _Bool t33 = t32 < 0.0;
-        double t34 = t33 ? t31 : t32;
-        double t35 = 1.0 / (FMA(t34, 0.25, 1.0));
-        double t36 = t16 * (t35 * (polynomial0(-0.0017798827339621601, t35 - 0.25)));
-        double t37 = FMA(var[i], 0.24022650695910072, mean[i] * 0.6931471805599453);
-        double t38 = t33 ? 0.0 : t37;
-        _Bool t39 = t38 < (-745.0);
-        double t40 = (720.0 < t38) ? 720.0 : t38;
-        double t41 = t39 ? (-745.0) : t40;
-        double t42 = exp64(t41);
-        double t43 = t39 ? 0.0 : t42;
-        double t44 = t43 - t36;
-        double t45 = t33 ? t36 : t44;
-        _Bool t46 = t9 < 0.0;
-        double t47 = -t9;
-        double t48 = t46 ? t47 : t9;
-        double t49 = 1.0 / (FMA(t48, 0.25, 1.0));
-        double t50 = t16 * (t49 * (polynomial0(-0.0017798827339621601, t49 - 0.25)));
-        double t51 = 1.0 - t50;
-        double t52 = t46 ? t50 : t51;
-        double t53 = (FMA(t45, 0.5, t30 * (-0.5))) + t52;
-        _Bool t54 = 0.0 <= var[i];
-        double t55 = t54 ? 1.0 : var[i];
-        double t56 = SQRT(t55);
-        double t57 = t46 ? t51 : t50;
-        double t58 = t53 * ((FMA(t45, (-0.5), t30 * 0.5)) + t57);
-        double t59 = (t58 < 0.0) ? 0.0 : t58;
-        out_mean[i] = t54 ? t53 : t56;
-        out_var[i] = t54 ? t59 : t56;
+        double t12 = exp64((t9 * t9) * (-0.5));
+        _Bool t13 = t11 < 0.0;
+        double t14 = -t11;
+        double t15 = t13 ? t14 : t11;
+        double t16 = 1.0 / (FMA(t15, 0.25, 1.0));
+        double t17 = t12 * (t16 * (polynomial0(-0.0017798827339621601, t16 - 0.25)));
+        double t18 = FMA(var[i], 0.24022650695910072, mean[i] * (-0.6931471805599453));
+        double t19 = t13 ? 0.0 : t18;
+        _Bool t20 = t19 < (-745.0);
+        double t21 = (720.0 < t19) ? 720.0 : t19;
+        double t22 = t20 ? (-745.0) : t21;
+        double t23 = exp64(t22);
+        double t24 = t20 ? 0.0 : t23;
+        double t25 = t24 - t17;
+        double t26 = t13 ? t17 : t25;
+        double t27 = FMA(t10, 0.6931471805599453, t9);
+        double t28 = -t27;
+        _Bool t29 = t28 < 0.0;
+        double t30 = t29 ? t27 : t28;
+        double t31 = 1.0 / (FMA(t30, 0.25, 1.0));
+        double t32 = t12 * (t31 * (polynomial0(-0.0017798827339621601, t31 - 0.25)));
+        double t33 = FMA(var[i], 0.24022650695910072, mean[i] * 0.6931471805599453);
+        double t34 = t29 ? 0.0 : t33;
+        _Bool t35 = t34 < (-745.0);
+        double t36 = (720.0 < t34) ? 720.0 : t34;
+        double t37 = t35 ? (-745.0) : t36;
+        double t38 = exp64(t37);
+        double t39 = t35 ? 0.0 : t38;
+        double t40 = t39 - t32;
+        double t41 = t29 ? t32 : t40;
+        _Bool t42 = t9 < 0.0;
+        double t43 = -t9;
+        double t44 = t42 ? t43 : t9;
+        double t45 = 1.0 / (FMA(t44, 0.25, 1.0));
+        double t46 = t12 * (t45 * (polynomial0(-0.0017798827339621601, t45 - 0.25)));
+        double t47 = 1.0 - t46;
+        double t48 = t42 ? t46 : t47;
+        double t49 = (FMA(t41, 0.5, t26 * (-0.5))) + t48;
+        _Bool t50 = 0.0 <= var[i];
+        double t51 = t50 ? 1.0 : var[i];
+        double t52 = SQRT(t51);
+        double t53 = t42 ? t47 : t46;
+        double t54 = t49 * ((FMA(t41, (-0.5), t26 * 0.5)) + t53);
+        double t55 = (t54 < 0.0) ? 0.0 : t54;
+        out_mean[i] = t50 ? t49 : t52;
+        out_var[i] = t50 ? t55 : t52;
     }
 }
 
@@ -181,64 +171,60 @@ static void logistic_bernoulli_pea_float64_backward_block(const double *const *i
         double t9 = (mean[i] < 0.0) ? t8 : t7;
         double t10 = t0 ? 0.0 : t2;
         double t11 = FMA(t10, (-0.6931471805599453), t9);
-        double t12 = (t9 * t9) * (-0.5);
-        _Bool t13 = t12 < (-745.0);
-        double t14 = t13 ? (-745.0) : t12;
-        double t15 = exp64(t14);
-        double t16 = t13 ? 0.0 : t15;
-        _Bool t17 = t11 < 0.0;
-        double t18 = -t11;
-        double t19 = t17 ? t18 : t11;
-        double t20 = 1.0 / (FMA(t19, 0.25, 1.0));
-        double t21 = t16 * (t20 * (polynomial0(-0.0017798827339621601, t20 - 0.25)));
-        double t22 = FMA(var[i], 0.24022650695910072, mean[i] * (-0.6931471805599453));
-        double t23 = t17 ? 0.0 : t22;
-        _Bool t24 = t23 < (-745.0);
-        double t25 = (720.0 < t23) ? 720.0 : t23;
-        double t26 = t24 ? (-745.0) : t25;
-        double t27 = exp64(t26);
-        double t28 = t24 ? 0.0 : t27;
-        double t29 = t28 - t21;
-        double t30 = t17 ? t21 : t29;
-        double t31 = FMA(t10, 0.6931471805599453, t9);
-        double t32 = -t31;
-        _Bool t33 = t32 < 0.0;
-        double t34 = t33 ? t31 : t32;
-        double t35 = 1.0 / (FMA(t34, 0.25, 1.0));
-        double t36 = t16 * (t35 * (polynomial0(-0.0017798827339621601, t35 - 0.25)));
-        double t37 = FMA(var[i], 0.24022650695910072, mean[i] * 0.6931471805599453);
-        double t38 = t33 ? 0.0 : t37;
-        _Bool t39 = t38 < (-745.0);
-        double t40 = (720.0 < t38) ? 720.0 : t38;
-        double t41 = t39 ? (-745.0) : t40;
-        double t42 = exp64(t41);
-        double t43 = t39 ? 0.0 : t42;
-        double t44 = t43 - t36;
-        double t45 = t33 ? t36 : t44;
-        double t46 = FMA(t45, 0.34657359027997264, t30 * 0.34657359027997264);
-        _Bool t47 = 0.0 <= var[i];
-        double t48 = t47 ? 1.0 : var[i];
-        double t49 = SQRT(t48);
-        double t50 = t47 ? t46 : t49;
-        double t51 = FMA(t45, 0.12011325347955036, t30 * (-0.12011325347955036));
-        double t52 = t47 ? t51 : t49;
-        _Bool t53 = t9 < 0.0;
-        double t54 = -t9;
-        double t55 = t53 ? t54 : t9;
-        double t56 = 1.0 / (FMA(t55, 0.25, 1.0));
-        double t57 = t16 * (t56 * (polynomial0(-0.0017798827339621601, t56 - 0.25)));
-        double t58 = 1.0 - t57;
-        double t59 = t53 ? t58 : t57;
-        double t60 = t53 ? t57 : t58;
-        double t61 = ((FMA(t45, (-0.5), t30 * 0.5)) + t59) - ((FMA(t45, 0.5, t30 * (-0.5))) + t60);
-        double t62 = t46 * t61;
-        double t63 = t47 ? t62 : t49;
-        double t64 = t51 * t61;
-        double t65 = t47 ? t64 : t49;
-        out_grad_mean[i] = FMA(grad_mean[i], t50,
-            grad_var[i] * t63);
-        out_grad_var[i] = FMA(grad_mean[i], t52,
-            grad_var[i] * t65);
+        double t12 = exp64((t9 * t9) * (-0.5));
+        _Bool t13 = t11 < 0.0;
+        double t14 = -t11;
+        double t15 = t13 ? t14 : t11;
+        double t16 = 1.0 / (FMA(t15, 0.25, 1.0));
+        double t17 = t12 * (t16 * (polynomial0(-0.0017798827339621601, t16 - 0.25)));
+        double t18 = FMA(var[i], 0.24022650695910072, mean[i] * (-0.6931471805599453));
+        double t19 = t13 ? 0.0 : t18;
+        _Bool t20 = t19 < (-745.0);
+        double t21 = (720.0 < t19) ? 720.0 : t19;
+        double t22 = t20 ? (-745.0) : t21;
+        double t23 = exp64(t22);
+        double t24 = t20 ? 0.0 : t23;
+        double t25 = t24 - t17;
+        double t26 = t13 ? t17 : t25;
+        double t27 = FMA(t10, 0.6931471805599453, t9);
+        double t28 = -t27;
+        _Bool t29 = t28 < 0.0;
+        double t30 = t29 ? t27 : t28;
+        double t31 = 1.0 / (FMA(t30, 0.25, 1.0));
+        double t32 = t12 * (t31 * (polynomial0(-0.0017798827339621601, t31 - 0.25)));
+        double t33 = FMA(var[i], 0.24022650695910072, mean[i] * 0.6931471805599453);
+        double t34 = t29 ? 0.0 : t33;
+        _Bool t35 = t34 < (-745.0);
+        double t36 = (720.0 < t34) ? 720.0 : t34;
+        double t37 = t35 ? (-745.0) : t36;
+        double t38 = exp64(t37);
+        double t39 = t35 ? 0.0 : t38;
+        double t40 = t39 - t32;
+        double t41 = t29 ? t32 : t40;
+        double t42 = FMA(t41, 0.34657359027997264, t26 * 0.34657359027997264);
+        _Bool t43 = 0.0 <= var[i];
+        double t44 = t43 ? 1.0 : var[i];
+        double t45 = SQRT(t44);
+        double t46 = t43 ? t42 : t45;
+        double t47 = FMA(t41, 0.12011325347955036, t26 * (-0.12011325347955036));
+        double t48 = t43 ? t47 : t45;
+        _Bool t49 = t9 < 0.0;
+        double t50 = -t9;
+        double t51 = t49 ? t50 : t9;
+        double t52 = 1.0 / (FMA(t51, 0.25, 1.0));
+        double t53 = t12 * (t52 * (polynomial0(-0.0017798827339621601, t52 - 0.25)));
+        double t54 = 1.0 - t53;
+        double t55 = t49 ? t54 : t53;
+        double t56 = t49 ? t53 : t54;
+        double t57 = ((FMA(t41, (-0.5), t26 * 0.5)) + t55) - ((FMA(t41, 0.5, t26 * (-0.5))) + t56);
+        double t58 = t42 * t57;
+        double t59 = t43 ? t58 : t45;
+        double t60 = t47 * t57;
+        double t61 = t43 ? t60 : t45;
+        out_grad_mean[i] = FMA(grad_mean[i], t46,
+            grad_var[i] * t59);
+        out_grad_var[i] = FMA(grad_mean[i], t48,
+            grad_var[i] * t61);
     }
 }
 

@@ -38,9 +38,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t2 = torch.where(mean < 0.0, -t2, t2)  # mean/sigma
     t1 = torch.where(t0, 0.0, t1)
     t0 = t1 * (-0.6931471805599453) + t2
-    t3 = (t2 * t2) * (-0.5)
-    t4 = t3 < (-745.0)
-    t3 = torch.where(t4, 0.0, torch.exp(torch.where(t4, -745.0, t3)))
+    t3 = torch.exp((t2 * t2) * (-0.5))
     t4 = t0 < 0.0
     t0 = 1.0 / ((torch.where(t4, -t0, t0)) * 0.25 + 1.0)
     t0 = t0 * _polynomial(_POLYNOMIAL0, t0 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
@@ -84,9 +82,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t2 = torch.where(mean < 0.0, -t2, t2)  # mean/sigma
     t1 = torch.where(t0, 0.0, t1)
     t0 = t1 * (-0.6931471805599453) + t2
-    t3 = (t2 * t2) * (-0.5)
-    t4 = t3 < (-745.0)
-    t3 = torch.where(t4, 0.0, torch.exp(torch.where(t4, -745.0, t3)))
+    t3 = torch.exp((t2 * t2) * (-0.5))
     t4 = t0 < 0.0
     t0 = 1.0 / ((torch.where(t4, -t0, t0)) * 0.25 + 1.0)
     t0 = t0 * _polynomial(_POLYNOMIAL0, t0 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)

@@ -18,9 +18,7 @@ __all__ = ["backward", "forward"]
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = mean < 0.0
-    t1 = -(torch.where(t0, -mean, mean))
-    t2 = t1 < (-745.0)
-    t1 = torch.where(t2, 0.0, torch.exp(torch.where(t2, -745.0, t1)))
+    t1 = torch.exp(-(torch.where(t0, -mean, mean)))
     t2 = 1.0 / (t1 + 1.0)
     t3 = 0.0 <= var
     t4 = torch.sqrt(torch.where(t3, 1.0, var))
@@ -32,9 +30,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
     t0 = mean < 0.0
-    t1 = -(torch.where(t0, -mean, mean))
-    t2 = t1 < (-745.0)
-    t1 = torch.where(t2, 0.0, torch.exp(torch.where(t2, -745.0, t1)))
+    t1 = torch.exp(-(torch.where(t0, -mean, mean)))
     t2 = 1.0 / (t1 + 1.0)
     t1 = t1 * t2
     t3 = 0.0 <= var

@@ -50,24 +50,18 @@ INLINE double exp_rest(double y, double x)
     return y;
 }
 
-// exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
-INLINE double power_of_two(double magic_and_n)
-{
-    const union { double f; uint64_t u; } in = {.f = magic_and_n}, out = {.u = (in.u << 52) + 0x3ff0000000000000u};
-    return out.f;
-}
-
+// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
+// polynomial, n by the magic number that rounds to integers
 INLINE double exp64(double x)
 {
-    const double magic = 0x1.8p52;
-    x = x < -746.0 ? -746.0 : x;
-    x = x > 710.0 ? 710.0 : x;
-    const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
+    const double held = x > 710.0 ? 710.0 : x;
+    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
+    const double n = sum.f - 0x1.8p52;
+    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
     const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
-    const double first = power_of_two(half);
-    return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
+    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
+    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
+    return x < -708.0 ? 0.0 : value;
 }
 
 INLINE double polynomial0(double y, double x)
@@ -90,24 +84,19 @@ static void logistic_transform_ap2a_float64_forward_block(const double *const *i
     for (int i = 0; i < LANES; ++i) {
         double t0 = mean[i] * (1.0 / (SQRT(var[i] + 3.289868133696453)));
         _Bool t1 = t0 < 0.0;
-        double t2 = (t0 * t0) * (-0.5);
-        _Bool t3 = t2 < (-745.0);
-        double t4 = t3 ? (-745.0) : t2;
-        double t5 = exp64(t4);
-        double t6 = t3 ? 0.0 : t5;
-        double t7 = -t0;
-        double t8 = t1 ? t7 : t0;
-        double t9 = 1.0 / (FMA(t8, 0.25, 1.0));
-        double t10 = t6 * (t9 * (polynomial0(-0.0017798827339621601, t9 - 0.25)));
-        double t11 = 1.0 - t10;
-        double t12 = t1 ? t10 : t11;
-        _Bool t13 = 0.0 <= var[i];
-        double t14 = t13 ? 1.0 : var[i];
-        double t15 = SQRT(t14);
-        double t16 = t1 ? t11 : t10;
-        double t17 = (var[i] * (1.0 / (FMA(var[i], 0.25, 1.0)))) * (t12 * (t12 * (t16 * t16)));
-        out_mean[i] = t13 ? t12 : t15;
-        out_var[i] = t13 ? t17 : t15;
+        double t2 = -t0;
+        double t3 = t1 ? t2 : t0;
+        double t4 = 1.0 / (FMA(t3, 0.25, 1.0));
+        double t5 = (exp64((t0 * t0) * (-0.5))) * (t4 * (polynomial0(-0.0017798827339621601, t4 - 0.25)));
+        double t6 = 1.0 - t5;
+        double t7 = t1 ? t5 : t6;
+        _Bool t8 = 0.0 <= var[i];
+        double t9 = t8 ? 1.0 : var[i];
+        double t10 = SQRT(t9);
+        double t11 = t1 ? t6 : t5;
+        double t12 = (var[i] * (1.0 / (FMA(var[i], 0.25, 1.0)))) * (t7 * (t7 * (t11 * t11)));
+        out_mean[i] = t8 ? t7 : t10;
+        out_var[i] = t8 ? t12 : t10;
     }
 }
 
@@ -129,38 +118,34 @@ static void logistic_transform_ap2a_float64_backward_block(const double *const *
     for (int i = 0; i < LANES; ++i) {
         double t0 = 1.0 / (SQRT(var[i] + 3.289868133696453));
         double t1 = mean[i] * t0;
-        double t2 = (t1 * t1) * (-0.5);
-        _Bool t3 = t2 < (-745.0);
-        double t4 = t3 ? (-745.0) : t2;
-        double t5 = exp64(t4);
-        double t6 = t3 ? 0.0 : t5;
-        double t7 = (t0 * 0.3989422804014327) * t6;
-        _Bool t8 = 0.0 <= var[i];
-        double t9 = t8 ? 1.0 : var[i];
-        double t10 = SQRT(t9);
-        double t11 = t8 ? t7 : t10;
-        double t12 = t6 * (t0 * (t0 * (t1 * (-0.19947114020071635))));
-        double t13 = t8 ? t12 : t10;
-        _Bool t14 = t1 < 0.0;
-        double t15 = -t1;
-        double t16 = t14 ? t15 : t1;
-        double t17 = 1.0 / (FMA(t16, 0.25, 1.0));
-        double t18 = t6 * (t17 * (polynomial0(-0.0017798827339621601, t17 - 0.25)));
-        double t19 = 1.0 - t18;
-        double t20 = t14 ? t19 : t18;
-        double t21 = t14 ? t18 : t19;
-        double t22 = t21 - t20;
-        double t23 = 1.0 / (FMA(var[i], 0.25, 1.0));
-        double t24 = var[i] * t23;
-        double t25 = t21 * (t20 * (-2.0));
-        double t26 = t24 * (t22 * (t7 * t25));
-        double t27 = t8 ? t26 : t10;
-        double t28 = FMA(t24, t22 * (t12 * t25), t23 * (t23 * (t21 * (t21 * (t20 * t20)))));
-        double t29 = t8 ? t28 : t10;
-        out_grad_mean[i] = FMA(grad_mean[i], t11,
-            grad_var[i] * t27);
-        out_grad_var[i] = FMA(grad_mean[i], t13,
-            grad_var[i] * t29);
+        double t2 = exp64((t1 * t1) * (-0.5));
+        double t3 = (t0 * 0.3989422804014327) * t2;
+        _Bool t4 = 0.0 <= var[i];
+        double t5 = t4 ? 1.0 : var[i];
+        double t6 = SQRT(t5);
+        double t7 = t4 ? t3 : t6;
+        double t8 = t2 * (t0 * (t0 * (t1 * (-0.19947114020071635))));
+        double t9 = t4 ? t8 : t6;
+        _Bool t10 = t1 < 0.0;
+        double t11 = -t1;
+        double t12 = t10 ? t11 : t1;
+        double t13 = 1.0 / (FMA(t12, 0.25, 1.0));
+        double t14 = t2 * (t13 * (polynomial0(-0.0017798827339621601, t13 - 0.25)));
+        double t15 = 1.0 - t14;
+        double t16 = t10 ? t15 : t14;
+        double t17 = t10 ? t14 : t15;
+        double t18 = t17 - t16;
+        double t19 = 1.0 / (FMA(var[i], 0.25, 1.0));
+        double t20 = var[i] * t19;
+        double t21 = t17 * (t16 * (-2.0));
+        double t22 = t20 * (t18 * (t3 * t21));
+        double t23 = t4 ? t22 : t6;
+        double t24 = FMA(t20, t18 * (t8 * t21), t19 * (t19 * (t17 * (t17 * (t16 * t16)))));
+        double t25 = t4 ? t24 : t6;
+        out_grad_mean[i] = FMA(grad_mean[i], t7,
+            grad_var[i] * t23);
+        out_grad_var[i] = FMA(grad_mean[i], t9,
+            grad_var[i] * t25);
     }
 }
 

@@ -32,27 +32,23 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = mean * (1.0 / torch.sqrt(var + 3.289868133696453))
     t1 = t0 < 0.0
-    t2 = (t0 * t0) * (-0.5)
-    t3 = t2 < (-745.0)
-    t0 = 1.0 / ((torch.where(t1, -t0, t0)) * 0.25 + 1.0)
-    t0 = t0 * _polynomial(_POLYNOMIAL0, t0 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
-    t0 = (torch.where(t3, 0.0, torch.exp(torch.where(t3, -745.0, t2)))) * t0
-    t2 = 1.0 - t0
-    t3 = torch.where(t1, t0, t2)
+    t2 = 1.0 / ((torch.where(t1, -t0, t0)) * 0.25 + 1.0)
+    t2 = t2 * _polynomial(_POLYNOMIAL0, t2 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
+    t2 = torch.exp((t0 * t0) * (-0.5)) * t2
+    t0 = 1.0 - t2
+    t3 = torch.where(t1, t2, t0)
     t4 = 0.0 <= var
     t5 = torch.sqrt(torch.where(t4, 1.0, var))
-    t0 = torch.where(t1, t2, t0)
-    t0 = (var * (1.0 / (var * 0.25 + 1.0))) * (t3 * (t3 * (t0 * t0)))
-    return (torch.where(t4, t3, t5)), (torch.where(t4, t0, t5))
+    t2 = torch.where(t1, t0, t2)
+    t2 = (var * (1.0 / (var * 0.25 + 1.0))) * (t3 * (t3 * (t2 * t2)))
+    return (torch.where(t4, t3, t5)), (torch.where(t4, t2, t5))
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
     t0 = 1.0 / torch.sqrt(var + 3.289868133696453)
     t1 = mean * t0
-    t2 = (t1 * t1) * (-0.5)
-    t3 = t2 < (-745.0)
-    t2 = torch.where(t3, 0.0, torch.exp(torch.where(t3, -745.0, t2)))
+    t2 = torch.exp((t1 * t1) * (-0.5))
     t3 = (t0 * 0.3989422804014327) * t2
     t4 = 0.0 <= var
     t5 = torch.sqrt(torch.where(t4, 1.0, var))

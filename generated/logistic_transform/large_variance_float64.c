@@ -50,24 +50,18 @@ INLINE double exp_rest(double y, double x)
     return y;
 }
 
-// exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
-INLINE double power_of_two(double magic_and_n)
-{
-    const union { double f; uint64_t u; } in = {.f = magic_and_n}, out = {.u = (in.u << 52) + 0x3ff0000000000000u};
-    return out.f;
-}
-
+// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
+// polynomial, n by the magic number that rounds to integers
 INLINE double exp64(double x)
 {
-    const double magic = 0x1.8p52;
-    x = x < -746.0 ? -746.0 : x;
-    x = x > 710.0 ? 710.0 : x;
-    const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
+    const double held = x > 710.0 ? 710.0 : x;
+    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
+    const double n = sum.f - 0x1.8p52;
+    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
     const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
-    const double first = power_of_two(half);
-    return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
+    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
+    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
+    return x < -708.0 ? 0.0 : value;
 }
 
 INLINE double polynomial0(double y, double x)
@@ -90,42 +84,32 @@ static void logistic_transform_large_variance_float64_forward_block(const double
     for (int i = 0; i < LANES; ++i) {
         double t0 = mean[i] * (1.0 / (SQRT(var[i] + 3.289868133696453)));
         _Bool t1 = t0 < 0.0;
-        double t2 = (t0 * t0) * (-0.5);
-        _Bool t3 = t2 < (-745.0);
-        double t4 = t3 ? (-745.0) : t2;
-        double t5 = exp64(t4);
-        double t6 = t3 ? 0.0 : t5;
-        double t7 = -t0;
-        double t8 = t1 ? t7 : t0;
-        double t9 = 1.0 / (FMA(t8, 0.25, 1.0));
-        double t10 = t6 * (t9 * (polynomial0(-0.0017798827339621601, t9 - 0.25)));
-        double t11 = 1.0 - t10;
-        double t12 = t1 ? t10 : t11;
-        _Bool t13 = 0.0 <= var[i];
-        double t14 = t13 ? 1.0 : var[i];
-        double t15 = SQRT(t14);
-        double t16 = (mean[i] + (-1.0)) * (1.0 / (SQRT(var[i] + 2.289868133696453)));
-        _Bool t17 = t16 < 0.0;
-        double t18 = (t16 * t16) * (-0.5);
-        _Bool t19 = t18 < (-745.0);
-        double t20 = t19 ? (-745.0) : t18;
-        double t21 = exp64(t20);
-        double t22 = t19 ? 0.0 : t21;
-        double t23 = -t16;
-        double t24 = t17 ? t23 : t16;
-        double t25 = 1.0 / (FMA(t24, 0.25, 1.0));
-        double t26 = t22 * (t25 * (polynomial0(-0.0017798827339621601, t25 - 0.25)));
-        double t27 = 1.0 - t26;
-        double t28 = t17 ? t26 : t27;
-        _Bool t29 = (0.0 < t0) & (0.0 < t16);
-        double t30 = t1 ? t11 : t10;
-        double t31 = t17 ? t27 : t26;
-        double t32 = (FMA(t30, -t30, t30 * 2.0)) - t31;
-        double t33 = (t12 * (-t12)) + t28;
-        double t34 = t29 ? t32 : t33;
-        double t35 = (t34 < 0.0) ? 0.0 : t34;
-        out_mean[i] = t13 ? t12 : t15;
-        out_var[i] = t13 ? t35 : t15;
+        double t2 = -t0;
+        double t3 = t1 ? t2 : t0;
+        double t4 = 1.0 / (FMA(t3, 0.25, 1.0));
+        double t5 = (exp64((t0 * t0) * (-0.5))) * (t4 * (polynomial0(-0.0017798827339621601, t4 - 0.25)));
+        double t6 = 1.0 - t5;
+        double t7 = t1 ? t5 : t6;
+        _Bool t8 = 0.0 <= var[i];
+        double t9 = t8 ? 1.0 : var[i];
+        double t10 = SQRT(t9);
+        double t11 = (mean[i] + (-1.0)) * (1.0 / (SQRT(var[i] + 2.289868133696453)));
+        _Bool t12 = t11 < 0.0;
+        double t13 = -t11;
+        double t14 = t12 ? t13 : t11;
+        double t15 = 1.0 / (FMA(t14, 0.25, 1.0));
+        double t16 = (exp64((t11 * t11) * (-0.5))) * (t15 * (polynomial0(-0.0017798827339621601, t15 - 0.25)));
+        double t17 = 1.0 - t16;
+        double t18 = t12 ? t16 : t17;
+        _Bool t19 = (0.0 < t0) & (0.0 < t11);
+        double t20 = t1 ? t6 : t5;
+        double t21 = t12 ? t17 : t16;
+        double t22 = (FMA(t20, -t20, t20 * 2.0)) - t21;
+        double t23 = (t7 * (-t7)) + t18;
+        double t24 = t19 ? t22 : t23;
+        double t25 = (t24 < 0.0) ? 0.0 : t24;
+        out_mean[i] = t8 ? t7 : t10;
+        out_var[i] = t8 ? t25 : t10;
     }
 }
 
@@ -147,58 +131,50 @@ static void logistic_transform_large_variance_float64_backward_block(const doubl
     for (int i = 0; i < LANES; ++i) {
         double t0 = 1.0 / (SQRT(var[i] + 3.289868133696453));
         double t1 = mean[i] * t0;
-        double t2 = (t1 * t1) * (-0.5);
-        _Bool t3 = t2 < (-745.0);
-        double t4 = t3 ? (-745.0) : t2;
-        double t5 = exp64(t4);
-        double t6 = t3 ? 0.0 : t5;
-        double t7 = (t0 * 0.3989422804014327) * t6;
-        _Bool t8 = 0.0 <= var[i];
-        double t9 = t8 ? 1.0 : var[i];
-        double t10 = SQRT(t9);
-        double t11 = t8 ? t7 : t10;
-        double t12 = t6 * (t0 * (t0 * (t1 * (-0.19947114020071635))));
-        double t13 = t8 ? t12 : t10;
-        _Bool t14 = t1 < 0.0;
-        double t15 = -t1;
-        double t16 = t14 ? t15 : t1;
-        double t17 = 1.0 / (FMA(t16, 0.25, 1.0));
-        double t18 = t6 * (t17 * (polynomial0(-0.0017798827339621601, t17 - 0.25)));
-        double t19 = 1.0 - t18;
-        double t20 = t14 ? t18 : t19;
-        double t21 = t20 * (-2.0);
-        double t22 = 1.0 / (SQRT(var[i] + 2.289868133696453));
-        double t23 = mean[i] + (-1.0);
-        double t24 = t22 * t23;
-        double t25 = (t24 * t24) * (-0.5);
-        _Bool t26 = t25 < (-745.0);
-        double t27 = t26 ? (-745.0) : t25;
-        double t28 = exp64(t27);
-        double t29 = t26 ? 0.0 : t28;
-        _Bool t30 = t24 < 0.0;
-        double t31 = -t24;
-        double t32 = t30 ? t31 : t24;
-        double t33 = 1.0 / (FMA(t32, 0.25, 1.0));
-        double t34 = t29 * (t33 * (polynomial0(-0.0017798827339621601, t33 - 0.25)));
-        double t35 = 1.0 - t34;
-        double t36 = t30 ? t34 : t35;
-        _Bool t37 = (0.0 < t1) & (0.0 < t24);
-        double t38 = t14 ? t19 : t18;
-        double t39 = t30 ? t35 : t34;
-        double t40 = (FMA(t38, -t38, t38 * 2.0)) - t39;
-        double t41 = (t20 * (-t20)) + t36;
-        double t42 = t37 ? t40 : t41;
-        _Bool t43 = t42 < 0.0;
-        double t44 = FMA(t22 * 0.3989422804014327, t29, t7 * t21);
-        double t45 = t43 ? 0.0 : t44;
-        double t46 = t8 ? t45 : t10;
-        double t47 = FMA(t29, t22 * (t22 * (t22 * (t23 * (-0.19947114020071635)))), t12 * t21);
-        double t48 = t43 ? 0.0 : t47;
-        double t49 = t8 ? t48 : t10;
-        out_grad_mean[i] = FMA(grad_mean[i], t11,
-            grad_var[i] * t46);
-        out_grad_var[i] = FMA(grad_mean[i], t13,
-            grad_var[i] * t49);
+        double t2 = exp64((t1 * t1) * (-0.5));
+        double t3 = (t0 * 0.3989422804014327) * t2;
+        _Bool t4 = 0.0 <= var[i];
+        double t5 = t4 ? 1.0 : var[i];
+        double t6 = SQRT(t5);
+        double t7 = t4 ? t3 : t6;
+        double t8 = t2 * (t0 * (t0 * (t1 * (-0.19947114020071635))));
+        double t9 = t4 ? t8 : t6;
+        _Bool t10 = t1 < 0.0;
+        double t11 = -t1;
+        double t12 = t10 ? t11 : t1;
+        double t13 = 1.0 / (FMA(t12, 0.25, 1.0));
+        double t14 = t2 * (t13 * (polynomial0(-0.0017798827339621601, t13 - 0.25)));
+        double t15 = 1.0 - t14;
+        double t16 = t10 ? t14 : t15;
+        double t17 = t16 * (-2.0);
+        double t18 = 1.0 / (SQRT(var[i] + 2.289868133696453));
+        double t19 = mean[i] + (-1.0);
+        double t20 = t18 * t19;
+        double t21 = exp64((t20 * t20) * (-0.5));
+        _Bool t22 = t20 < 0.0;
+        double t23 = -t20;
+        double t24 = t22 ? t23 : t20;
+        double t25 = 1.0 / (FMA(t24, 0.25, 1.0));
+        double t26 = t21 * (t25 * (polynomial0(-0.0017798827339621601, t25 - 0.25)));
+        double t27 = 1.0 - t26;
+        double t28 = t22 ? t26 : t27;
+        _Bool t29 = (0.0 < t1) & (0.0 < t20);
+        double t30 = t10 ? t15 : t14;
+        double t31 = t22 ? t27 : t26;
+        double t32 = (FMA(t30, -t30, t30 * 2.0)) - t31;
+        double t33 = (t16 * (-t16)) + t28;
+        double t34 = t29 ? t32 : t33;
+        _Bool t35 = t34 < 0.0;
+        double t36 = FMA(t18 * 0.3989422804014327, t21, t3 * t17);
+        double t37 = t35 ? 0.0 : t36;
+        double t38 = t4 ? t37 : t6;
+        double t39 = FMA(t21, t18 * (t18 * (t18 * (t19 * (-0.19947114020071635)))), t8 * t17);
+        double t40 = t35 ? 0.0 : t39;
+        double t41 = t4 ? t40 : t6;
+        out_grad_mean[i] = FMA(grad_mean[i], t7,
+            grad_var[i] * t38);
+        out_grad_var[i] = FMA(grad_mean[i], t9,
+            grad_var[i] * t41);
     }
 }
 

@@ -32,38 +32,32 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = mean * (1.0 / torch.sqrt(var + 3.289868133696453))
     t1 = t0 < 0.0
-    t2 = (t0 * t0) * (-0.5)
-    t3 = t2 < (-745.0)
-    t4 = 1.0 / ((torch.where(t1, -t0, t0)) * 0.25 + 1.0)
-    t4 = t4 * _polynomial(_POLYNOMIAL0, t4 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
-    t4 = (torch.where(t3, 0.0, torch.exp(torch.where(t3, -745.0, t2)))) * t4
-    t2 = 1.0 - t4
-    t3 = torch.where(t1, t4, t2)
+    t2 = 1.0 / ((torch.where(t1, -t0, t0)) * 0.25 + 1.0)
+    t2 = t2 * _polynomial(_POLYNOMIAL0, t2 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
+    t2 = torch.exp((t0 * t0) * (-0.5)) * t2
+    t3 = 1.0 - t2
+    t4 = torch.where(t1, t2, t3)
     t5 = 0.0 <= var
     t6 = torch.sqrt(torch.where(t5, 1.0, var))
     t7 = (mean + (-1.0)) * (1.0 / torch.sqrt(var + 2.289868133696453))
     t8 = t7 < 0.0
-    t9 = (t7 * t7) * (-0.5)
-    t10 = t9 < (-745.0)
-    t11 = 1.0 / ((torch.where(t8, -t7, t7)) * 0.25 + 1.0)
-    t11 = t11 * _polynomial(_POLYNOMIAL0, t11 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
-    t11 = (torch.where(t10, 0.0, torch.exp(torch.where(t10, -745.0, t9)))) * t11
-    t9 = 1.0 - t11
-    t4 = torch.where(t1, t2, t4)
-    t4 = (t4 * (-t4) + (t4 * 2.0)) - (torch.where(t8, t9, t11))
-    t9 = (t3 * (-t3)) + (torch.where(t8, t11, t9))
-    t9 = torch.where((0.0 < t0) & (0.0 < t7), t4, t9)
-    t9 = torch.where(t5, torch.where(t9 < 0.0, 0.0, t9), t6)
-    return (torch.where(t5, t3, t6)), t9
+    t9 = 1.0 / ((torch.where(t8, -t7, t7)) * 0.25 + 1.0)
+    t9 = t9 * _polynomial(_POLYNOMIAL0, t9 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)
+    t9 = torch.exp((t7 * t7) * (-0.5)) * t9
+    t10 = 1.0 - t9
+    t2 = torch.where(t1, t3, t2)
+    t2 = (t2 * (-t2) + (t2 * 2.0)) - (torch.where(t8, t10, t9))
+    t10 = (t4 * (-t4)) + (torch.where(t8, t9, t10))
+    t10 = torch.where((0.0 < t0) & (0.0 < t7), t2, t10)
+    t10 = torch.where(t5, torch.where(t10 < 0.0, 0.0, t10), t6)
+    return (torch.where(t5, t4, t6)), t10
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
     t0 = 1.0 / torch.sqrt(var + 3.289868133696453)
     t1 = mean * t0
-    t2 = (t1 * t1) * (-0.5)
-    t3 = t2 < (-745.0)
-    t2 = torch.where(t3, 0.0, torch.exp(torch.where(t3, -745.0, t2)))
+    t2 = torch.exp((t1 * t1) * (-0.5))
     t3 = (t0 * 0.3989422804014327) * t2
     t4 = 0.0 <= var
     t5 = torch.sqrt(torch.where(t4, 1.0, var))
@@ -78,9 +72,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t10 = 1.0 / torch.sqrt(var + 2.289868133696453)
     t11 = mean + (-1.0)
     t12 = t10 * t11
-    t13 = (t12 * t12) * (-0.5)
-    t14 = t13 < (-745.0)
-    t13 = torch.where(t14, 0.0, torch.exp(torch.where(t14, -745.0, t13)))
+    t13 = torch.exp((t12 * t12) * (-0.5))
     t14 = t12 < 0.0
     t15 = 1.0 / ((torch.where(t14, -t12, t12)) * 0.25 + 1.0)
     t15 = t15 * _polynomial(_POLYNOMIAL0, t15 - 0.25, -0.0017798827339621601)  # Mills ratio/sqrt(2 pi)

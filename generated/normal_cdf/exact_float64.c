@@ -51,24 +51,18 @@ INLINE double exp_rest(double y, double x)
     return y;
 }
 
-// exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
-INLINE double power_of_two(double magic_and_n)
-{
-    const union { double f; uint64_t u; } in = {.f = magic_and_n}, out = {.u = (in.u << 52) + 0x3ff0000000000000u};
-    return out.f;
-}
-
+// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
+// polynomial, n by the magic number that rounds to integers
 INLINE double exp64(double x)
 {
-    const double magic = 0x1.8p52;
-    x = x < -746.0 ? -746.0 : x;
-    x = x > 710.0 ? 710.0 : x;
-    const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
+    const double held = x > 710.0 ? 710.0 : x;
+    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
+    const double n = sum.f - 0x1.8p52;
+    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
     const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
-    const double first = power_of_two(half);
-    return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
+    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
+    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
+    return x < -708.0 ? 0.0 : value;
 }
 
 INLINE double polynomial0(double y, double x)
@@ -82,23 +76,19 @@ INLINE double polynomial0(double y, double x)
     return y;
 }
 
-static const double table16[16][2] = {
-    {0.005299532504175033, 0.004321448132482721},
-    {0.02771248846338371, 0.00990795605972545},
-    {0.06718439880608412, 0.015144947511536597},
-    {0.12229779582249847, 0.019835316827775954},
-    {0.19106187779867811, 0.02380894108687808},
-    {0.27099161117138626, 0.02692209621793472},
-    {0.35919822461037054, 0.029062236129860558},
-    {0.45249374508118123, 0.03015200112570126},
-    {0.5475062549188187, 0.03015200112570126},
-    {0.6408017753896293, 0.029062236129860558},
-    {0.7290083888286136, 0.02692209621793472},
-    {0.8089381222013218, 0.02380894108687808},
-    {0.8777022041775014, 0.019835316827775954},
-    {0.9328156011939158, 0.015144947511536597},
-    {0.9722875115366162, 0.00990795605972545},
-    {0.9947004674958249, 0.004321448132482721},
+static const double table12[12][2] = {
+    {0.009219682876640373, 0x1.ec0e7dd144d9ap-8},
+    {0.047941371814762566, 0.017019922343070547},
+    {0.11504866290284765, 0.025477257269561994},
+    {0.20634102285669126, 0.032335100238236374},
+    {0.3160842505009099, 0.037161491365144156},
+    {0.4373832957442655, 0.03965298389794596},
+    {0.5626167042557344, 0.03965298389794596},
+    {0.6839157494990901, 0.037161491365144156},
+    {0.7936589771433087, 0.032335100238236374},
+    {0.8849513370971522, 0.025477257269561994},
+    {0.9520586281852373, 0.017019922343070547},
+    {0.9907803171233596, 0x1.ec0e7dd144d9ap-8},
 };
 
 static void normal_cdf_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
@@ -120,32 +110,23 @@ static void normal_cdf_exact_float64_forward_block(const double *const *in, cons
         s[1][i] = (t5 * t5) * (-0.5);
         s[0][i] = -s[2][i];
         _Bool t10 = t5 < 0.0;
-        _Bool t11 = s[1][i] < (-745.0);
-        double t12 = t11 ? (-745.0) : s[1][i];
-        double t13 = exp64(t12);
-        double t14 = t11 ? 0.0 : t13;
-        double t15 = -t5;
-        double t16 = t10 ? t15 : t5;
-        double t17 = 1.0 / (FMA(t16, 0.25, 1.0));
-        double t18 = t14 * (t17 * (polynomial0(-0.0017798827339621601, t17 - 0.25)));
-        double t19 = 1.0 - t18;
-        double t20 = t10 ? t18 : t19;
-        double t21 = s[3][i] ? 1.0 : var[i];
-        s[4][i] = SQRT(t21);
-        s[5][i] = s[3][i] ? t20 : s[4][i];
+        double t11 = -t5;
+        double t12 = t10 ? t11 : t5;
+        double t13 = 1.0 / (FMA(t12, 0.25, 1.0));
+        double t14 = (exp64(s[1][i])) * (t13 * (polynomial0(-0.0017798827339621601, t13 - 0.25)));
+        double t15 = 1.0 - t14;
+        double t16 = t10 ? t14 : t15;
+        double t17 = s[3][i] ? 1.0 : var[i];
+        s[4][i] = SQRT(t17);
+        s[5][i] = s[3][i] ? t16 : s[4][i];
     }
-    for (int k = 0; k < 16; ++k) {
-        const double *c = table16[k];
+    for (int k = 0; k < 12; ++k) {
+        const double *c = table12[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
             double t0 = FMA(s[0][i], c[0], 1.0);
             double t1 = FMA(t0, t0, 1.0);
-            double t2 = s[1][i] * t1;
-            _Bool t3 = t2 < (-745.0);
-            double t4 = t3 ? (-745.0) : t2;
-            double t5 = exp64(t4);
-            double t6 = t3 ? 0.0 : t5;
-            a[0][i] = FMA((1.0 / t1) * t6, c[1], a[0][i]);
+            a[0][i] = FMA((1.0 / t1) * (exp64(s[1][i] * t1)), c[1], a[0][i]);
         }
     }
 #pragma omp simd
@@ -169,66 +150,62 @@ static void normal_cdf_exact_float64_backward_block(const double *const *in, con
     const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
         in[3];
     double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-    double s[11][LANES], a[1][LANES] = {{0.0}};
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        s[5][i] = 0.0 <= var[i];
-        double t1 = s[5][i] ? var[i] : 0.0;
+        _Bool t0 = 0.0 <= var[i];
+        double t1 = t0 ? var[i] : 0.0;
         double t2 = (0x1p100 < t1) ? 0x1p100 : t1;
-        s[4][i] = 1.0 / (SQRT(t1 + 1.0));
-        double t4 = mean[i] * s[4][i];
+        double t3 = 1.0 / (SQRT(t1 + 1.0));
+        double t4 = mean[i] * t3;
         double t5 = (t4 < (-20.0)) ? (-20.0) : t4;
-        s[3][i] = (20.0 < t4) ? 20.0 : t5;
+        double t6 = (20.0 < t4) ? 20.0 : t5;
         double t7 = 1.0 / (FMA(t2, 2.0, 1.0));
         double t8 = SQRT(t7);
-        s[2][i] = (t7 * (t2 * 2.0)) * (1.0 / (t8 + 1.0));
-        s[1][i] = (s[3][i] * s[3][i]) * (-0.5);
-        s[0][i] = -s[2][i];
-        _Bool t12 = s[1][i] < (-745.0);
-        double t13 = t12 ? (-745.0) : s[1][i];
-        double t14 = exp64(t13);
-        double t15 = t12 ? 0.0 : t14;
-        double t16 = t15 * 0.3989422804014327;
-        double t17 = s[5][i] ? 1.0 : var[i];
-        s[6][i] = SQRT(t17);
-        double t19 = s[4][i] * t16;
-        s[9][i] = s[5][i] ? t19 : s[6][i];
-        s[7][i] = (s[4][i] * (s[4][i] * s[3][i])) * (-0.5);
-        double t22 = t16 * s[7][i];
-        s[10][i] = s[5][i] ? t22 : s[6][i];
-        double t24 = FMA(t8, t8, 1.0);
-        double t25 = s[1][i] * t24;
-        _Bool t26 = t25 < (-745.0);
-        double t27 = t26 ? (-745.0) : t25;
-        double t28 = exp64(t27);
-        double t29 = t26 ? 0.0 : t28;
-        s[8][i] = ((1.0 / t24) * t29) * ((t8 * (t8 * t8)) * 0.3183098861837907);
-    }
-    for (int k = 0; k < 16; ++k) {
-        const double *c = table16[k];
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            double t0 = FMA(s[0][i], c[0], 1.0);
-            double t1 = s[1][i] * (FMA(t0, t0, 1.0));
-            _Bool t2 = t1 < (-745.0);
-            double t3 = t2 ? (-745.0) : t1;
-            double t4 = exp64(t3);
-            double t5 = t2 ? 0.0 : t4;
-            a[0][i] = FMA(t5, c[1], a[0][i]);
-        }
-    }
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = -(s[3][i] * (s[2][i] * (a[0][i])));
-        double t1 = s[4][i] * t0;
-        double t2 = s[5][i] ? t1 : s[6][i];
-        double t3 = FMA(s[7][i], t0, s[8][i]);
-        double t4 = s[5][i] ? t3 : s[6][i];
-        out_grad_mean[i] = FMA(grad_mean[i], s[9][i],
-            grad_var[i] * t2);
-        out_grad_var[i] = FMA(grad_mean[i], s[10][i],
-            grad_var[i] * t4);
+        double t9 = (t7 * (t2 * 2.0)) * (1.0 / (t8 + 1.0));
+        double t10 = (t6 * t6) * (-0.5);
+        double t11 = -t9;
+        double t12 = FMA(t11, 0.009219682876640373, 1.0);
+        double t13 = FMA(t11, 0.047941371814762566, 1.0);
+        double t14 = FMA(t11, 0.11504866290284765, 1.0);
+        double t15 = FMA(t11, 0.20634102285669126, 1.0);
+        double t16 = FMA(t11, 0.3160842505009099, 1.0);
+        double t17 = FMA(t11, 0.4373832957442655, 1.0);
+        double t18 = FMA(t11, 0.5626167042557344, 1.0);
+        double t19 = FMA(t11, 0.6839157494990901, 1.0);
+        double t20 = FMA(t11, 0.7936589771433087, 1.0);
+        double t21 = FMA(t11, 0.8849513370971522, 1.0);
+        double t22 = FMA(t11, 0.9520586281852373, 1.0);
+        double t23 = FMA(t11, 0.9907803171233596, 1.0);
+        double t24 = (exp64(t10)) * 0.3989422804014327;
+        double t25 = t0 ? 1.0 : var[i];
+        double t26 = SQRT(t25);
+        double t27 = t3 * t24;
+        double t28 = t0 ? t27 : t26;
+        double t29 = (t3 * (t3 * t6)) * (-0.5);
+        double t30 = t24 * t29;
+        double t31 = t0 ? t30 : t26;
+        double t32 = (exp64(t10 * (FMA(t12, t12, 1.0)))) * 0x1.ec0e7dd144d9ap-8;
+        double t33 = FMA(exp64(t10 * (FMA(t13, t13, 1.0))), 0.017019922343070547, t32);
+        double t34 = FMA(exp64(t10 * (FMA(t14, t14, 1.0))), 0.025477257269561994, t33);
+        double t35 = FMA(exp64(t10 * (FMA(t15, t15, 1.0))), 0.032335100238236374, t34);
+        double t36 = FMA(exp64(t10 * (FMA(t16, t16, 1.0))), 0.037161491365144156, t35);
+        double t37 = FMA(exp64(t10 * (FMA(t17, t17, 1.0))), 0.03965298389794596, t36);
+        double t38 = FMA(exp64(t10 * (FMA(t18, t18, 1.0))), 0.03965298389794596, t37);
+        double t39 = FMA(exp64(t10 * (FMA(t19, t19, 1.0))), 0.037161491365144156, t38);
+        double t40 = FMA(exp64(t10 * (FMA(t20, t20, 1.0))), 0.032335100238236374, t39);
+        double t41 = FMA(exp64(t10 * (FMA(t21, t21, 1.0))), 0.025477257269561994, t40);
+        double t42 = FMA(exp64(t10 * (FMA(t22, t22, 1.0))), 0.017019922343070547, t41);
+        double t43 = -(t6 * (t9 * (FMA(exp64(t10 * (FMA(t23, t23, 1.0))), 0x1.ec0e7dd144d9ap-8, t42))));
+        double t44 = t3 * t43;
+        double t45 = t0 ? t44 : t26;
+        double t46 = FMA(t8, t8, 1.0);
+        double t47 = FMA(t29, t43, ((1.0 / t46) * (exp64(t10 * t46))) * ((t8 * (t8 * t8)) * 0.3183098861837907));
+        double t48 = t0 ? t47 : t26;
+        out_grad_mean[i] = FMA(grad_mean[i], t28,
+            grad_var[i] * t45);
+        out_grad_var[i] = FMA(grad_mean[i], t31,
+            grad_var[i] * t48);
     }
 }
 

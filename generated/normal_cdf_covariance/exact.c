@@ -4,12 +4,12 @@
 // Wright, Nakahira & Moura 2024, An Analytic Solution to Covariance Propagation in Neural Networks
 //
 // rule digest  cc59bb5aba595963afc0132d5c3a606ff9eaa3c7d8562d9b6854e3e67e7b52bd
-// program      hba3153e9bd01a4380de4cd7c5f6c35f3f26701da5983f62cbeba1c1114e6ebb1
+// program      h8771fb34b6ed5ee90c7dda50f783054568ec9be3410d237004117e90f175a8ac
 // operations   normal_cdf_covariance_exact_forward 1163, normal_cdf_covariance_exact_backward 805
 //
 // Certificate:
-//   covariance 0.916, dcovariance_dmu1 0.14, dcovariance_dvar1 0.26, dcovariance_dmu2 0.146, dcovariance_dvar2 0.278,
-//       dcovariance_dcov 0.539 tolerance,
+//   covariance 0.901, dcovariance_dmu1 0.142, dcovariance_dvar1 0.304, dcovariance_dmu2 0.193, dcovariance_dvar2
+//       0.328, dcovariance_dcov 0.475 tolerance,
 //   against exact values at 16259 points over all of float32; where, in exact.json
 
 #include <float.h>
@@ -64,35 +64,14 @@ INLINE float normal_cdf_covariance_exact_part2(float p0, float p1)
     return t2;
 }
 
-INLINE float normal_cdf_covariance_exact_part3(float p0, float p1, float p2)
-{
-    float t0 = p1 * p2;
-    float t1 = 0.0f * p2;
-    float t2 = FMA(p1, p2, -t0);
-    float t3 = -t1;
-    float t4 = p0 * p0;
-    float t5 = t4 - t0;
-    float t6 = FMA(p0, p0, -t4);
-    float t7 = t6 - t2;
-    float t8 = t7 - t1;
-    float t9 = t7 - t6;
-    float t10 = t8 - t7;
-    float t11 = t5 + t8;
-    float t12 = t11 - t5;
-    float t13 = -(t11 + (((t5 - (t11 - t12)) + (t8 - t12)) + ((((t6 - (t7 - t9)) + ((-t2) - t9)) + ((t7 - (t8 - t10)) +
-        (t3 - t10))) - FMA(0.0f, p2, t3))));
-    float t14 = (0.0f < t13) ? t13 : 0.0f;
-    return t14;
-}
-
-INLINE float normal_cdf_covariance_exact_part4(float p0, float p1, float p2)
+INLINE float normal_cdf_covariance_exact_part6(float p0, float p1, float p2)
 {
     float t0 = p1 - p0;
     float t1 = (p0 - (p1 - t0)) + (p2 - t0);
     return t1;
 }
 
-INLINE float normal_cdf_covariance_exact_part5(float p0)
+INLINE float normal_cdf_covariance_exact_part4(float p0)
 {
     float t0 = p0 - 0.25f;
     float t1 = POLY12(t0, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
@@ -100,7 +79,7 @@ INLINE float normal_cdf_covariance_exact_part5(float p0)
     return t1;
 }
 
-INLINE float normal_cdf_covariance_exact_part6(uint32_t p0, uint32_t p1)
+INLINE float normal_cdf_covariance_exact_part5(uint32_t p0, uint32_t p1)
 {
     float t0 = as_float((127u + ((uint32_t)((int32_t)(p0 + p1) >> 2u))) << 23u);
     return t0;
@@ -125,6 +104,25 @@ INLINE float normal_cdf_covariance_exact_atom1(float p0, float p1, float p2)
     float t2 = FMA(1.442695f, t1, 12582912.0f);
     float t3 = normal_cdf_covariance_exact_part2(t2, t1) * as_float((127u + as_bits(t2)) << 23u);
     return t3;
+}
+
+INLINE float normal_cdf_covariance_exact_part3(float p0, float p1, float p2)
+{
+    float t0 = p1 * p2;
+    float t1 = 0.0f * p2;
+    float t2 = FMA(p1, p2, -t0);
+    float t3 = -t1;
+    float t4 = p0 * p0;
+    float t5 = t4 - t0;
+    float t6 = FMA(p0, p0, -t4);
+    float t7 = t6 - t2;
+    float t8 = t7 - t1;
+    float t9 = t7 - t6;
+    float t10 = t5 + t8;
+    float t11 = -(t10 + (normal_cdf_covariance_exact_part6(t5, t10, t8) + ((((t6 - (t7 - t9)) + ((-t2) - t9)) +
+        normal_cdf_covariance_exact_part6(t7, t8, t3)) - FMA(0.0f, p2, t3))));
+    float t12 = (0.0f < t11) ? t11 : 0.0f;
+    return t12;
 }
 
 INLINE void normal_cdf_covariance_exact_forward_element(
@@ -152,170 +150,171 @@ INLINE void normal_cdf_covariance_exact_forward_element(
     float t19 = t8 * t8;
     float t20 = cov * (t6 * t8);
     float t21 = t10 + t18;
-    float t22 = t12 + t19;
-    float t23 = t17 ? t21 : 1.0f;
-    _Bool t24 = t20 < 0.0f;
-    float t25 = ABS(t20);
-    float t26 = t17 ? t25 : 0.0f;
-    float t27 = t17 ? t22 : 1.0f;
-    float t28 = SQRT(t27);  // standard deviation, scaled
-    float t29 = SQRT(t23);  // standard deviation, scaled
+    float t22 = t17 ? t21 : 1.0f;
+    float t23 = t12 + t19;
+    float t24 = t17 ? t23 : 1.0f;
+    _Bool t25 = t20 < 0.0f;
+    float t26 = ABS(t20);
+    float t27 = t17 ? t26 : 0.0f;
+    float t28 = SQRT(t22);  // standard deviation, scaled
+    float t29 = SQRT(t24);  // standard deviation, scaled
     float t30 = 1.0f / t28;
     float t31 = 1.0f / t29;
-    float t32 = t29 * t28;
-    float t33 = t32 + t26;
-    float t34 = t30 * t11;
-    float t35 = t31 * t9;
-    float t36 = normal_cdf_covariance_exact_part4(t12, t22, t19);
-    float t37 = t17 ? t36 : 0.0f;
-    float t38 = (t37 + FMA(t28, -t28, t27)) * (0.5f * t30);
-    float t39 = normal_cdf_covariance_exact_part4(t10, t21, t18);
-    float t40 = t17 ? t39 : 0.0f;
-    float t41 = (t40 + FMA(t29, -t29, t23)) * (0.5f * t31);
-    float t42 = t33 + (FMA(t29, t38, FMA(t41, t28, FMA(t29, t28, -t32))) + (t26 - (t33 - t32)));
-    _Bool t43 = t34 < (-18.8125f);
-    _Bool t44 = 18.8125f < t34;
-    _Bool t45 = t35 < (-18.8125f);
-    _Bool t46 = 18.8125f < t35;
-    float t47 = -t34;
-    float t48 = t43 ? (-18.8125f) : t34;
-    float t49 = t44 ? 18.8125f : t48;  // mean2/s2, within the reach
-    float t50 = t30 * FMA(t38, t47, FMA(t28, t47, t11));
-    float t51 = t43 ? 0.0f : t50;
-    float t52 = t44 ? 0.0f : t51;
-    float t53 = -t35;
-    float t54 = t45 ? (-18.8125f) : t35;
-    float t55 = t46 ? 18.8125f : t54;  // mean1/s1, within the reach
-    float t56 = t31 * FMA(t41, t53, FMA(t29, t53, t9));
-    float t57 = t45 ? 0.0f : t56;
-    float t58 = t46 ? 0.0f : t57;
-    float t59 = -t49;
-    float t60 = t24 ? t59 : t49;
-    float t61 = t55 + t60;
-    float t62 = t55 - t60;
-    float t63 = (normal_cdf_covariance_exact_part3(t26, t10, t12) + ((t12 * t18) + (t10 * t19))) + (t18 * t19);
-    float t64 = t62 - t55;
-    float t65 = t62 * t62;
-    float t66 = t61 * t61;
-    float t67 = -t52;
-    float t68 = t24 ? t67 : t52;
-    float t69 = 0.125f * t65;  // B = (a - b)^2/8
-    float t70 = 0.125f * t66;  // A = (a + b)^2/8
-    float t71 = normal_cdf_covariance_exact_part4(t55, t61, t60) + (t58 + t68);
-    float t72 = ((t55 - (t62 - t64)) + ((-t60) - t64)) + (t58 - t68);
-    float t73 = ABS(t62 + t72);
-    float t74 = ABS(t61 + t71);
-    float t75 = 0.125f * FMA(t62, t72, FMA(t62, t72, FMA(t62, t62, -t65)));
-    float t76 = 0.125f * FMA(t61, t71, FMA(t61, t71, FMA(t61, t61, -t66)));
-    float t77 = 1.0f / t42;
-    float t78 = t70 + t69;
-    float t79 = (t17 & (0.0f < t63)) ? t63 : 0.0f;
-    float t80 = t69 + t75;
-    _Bool t81 = 0.0f == t79;
-    float t82 = t81 ? 1.0f : t79;
-    float t83 = SQRT(t82);
-    float t84 = t83 * t77;
-    float t85 = t81 ? 0.0f : t84;  // Q = sqrt((1 - rho)/(1 + rho))
-    float t86 = t42 * (1.0f / t83);
-    float t87 = t81 ? 1.0995116e+12f : t86;
-    _Bool t88 = (t74 <= t73) | (t74 < 8.6736174e-19f);
-    float t89 = t70 + t76;
-    float t90 = 2.0f * t89;
-    float t91 = t85 * t85;
-    _Bool t92 = t73 <= (t91 * t74);
-    float t93 = t88 ? 1.0f : t74;
-    float t94 = t73 * (1.0f / t93);
-    float t95 = t92 ? t91 : t94;
-    float t96 = t88 ? 1.0f : t95;  // q*^2, where the exponent is least
-    float t97 = t87 * (t87 * t80);
-    float t98 = 0.125f * (t74 * t73);
-    float t99 = t92 ? t97 : t98;
-    float t100 = t88 ? t80 : t99;  // B/q*^2
-    float t101 = t70 * t96;
-    float t102 = t100 + t101;
-    float t103 = FMA(t96, t89, -t100);
-    float t104 = t102 + t78;
-    float t105 = FMA(t76, t96, normal_cdf_covariance_exact_part4(t101, t102, t100) + FMA(t70, t96, -t101));
-    float t106 = t102 + t105;
-    float t107 = -t104;
-    _Bool t108 = t107 < (-176.5f);
-    float t109 = t108 ? (-176.5f) : t107;
-    float t110 = FMA(1.442695f, t109, 12582912.0f);
-    float t111 = t110 - 12582912.0f;
-    uint32_t t112 = as_bits(t110);
-    float t113 = FMA(-0.69314575f, t111, t109);
-    float t114 = -(normal_cdf_covariance_exact_part4(t102, t104, t78) + (t105 + (normal_cdf_covariance_exact_part4(t70,
-        t78, t69) + (t76 + t75))));
-    float t115 = t108 ? 0.0f : t114;
-    float t116 = t113 + FMA(-1.4286068e-6f, t111, t115);
-    float t117 = (18.0f + t106) + SQRT(FMA(t103, t103, FMA(36.0f, t106, 324.0f)));
-    _Bool t118 = t117 < t90;
-    float t119 = (2.0f * t80) * (1.0f / t117);
-    _Bool t120 = t91 < t119;
-    float t121 = t120 ? t119 : 1.0f;
-    float t122 = SQRT(t121);
-    float t123 = t120 ? t122 : t85;  // lo, where the integral begins
-    _Bool t124 = t120 | t118;
-    float t125 = t118 ? t90 : 1.0f;
-    float t126 = t117 * (1.0f / t125);
-    float t127 = t118 ? t126 : 1.0f;
-    float t128 = SQRT(t127);
-    float t129 = t118 ? t128 : 1.0f;
-    float t130 = t129 - t123;
-    float t131 = (t77 * (t26 * 2.0f)) * (1.0f / (1.0f + t85));  // 1 - Q
-    float t132 = t124 ? t130 : t131;  // hi - lo
-    float t133 = FMA(t132, 1.7806396e-14f, t123);
-    float t134 = t133 * t133;
-    float t135 = 1.0f + t134;
-    float t136 = 1.0f / (t134 * t135);
-    float t137 = (t89 - (t100 * (t135 * t136))) * (t96 - t134);
-    float t138 = FMA(t137, 1.442695f, 12582912.0f);
-    float t139 = as_float((127u + ((uint32_t)((int32_t)(t112 + 3u) >> 2u))) << 23u);
-    float t140 = as_float((127u + ((uint32_t)((int32_t)(t112 + 2u) >> 2u))) << 23u);
-    float t141 = as_float((127u + ((uint32_t)((int32_t)(t112 + 1u) >> 2u))) << 23u);
-    float t142 = as_float((127u + ((uint32_t)((int32_t)t112 >> 2u))) << 23u);
-    float t143 = normal_cdf_covariance_exact_atom0(t132, 0.9911378f, t123, t96, t100, t89);
-    float t144 = normal_cdf_covariance_exact_atom0(t132, 0.95412374f, t123, t96, t100, t89);
-    float t145 = normal_cdf_covariance_exact_atom0(t132, 0.8907605f, t123, t96, t100, t89);
-    float t146 = normal_cdf_covariance_exact_atom0(t132, 0.8061421f, t123, t96, t100, t89);
-    float t147 = normal_cdf_covariance_exact_atom0(t132, 0.70677817f, t123, t96, t100, t89);
-    float t148 = normal_cdf_covariance_exact_atom0(t132, 0.5998014f, t123, t96, t100, t89);
-    float t149 = normal_cdf_covariance_exact_atom0(t132, 0.49216625f, t123, t96, t100, t89);
-    float t150 = normal_cdf_covariance_exact_atom0(t132, 0.38994673f, t123, t96, t100, t89);
-    float t151 = normal_cdf_covariance_exact_atom0(t132, 0.29782534f, t123, t96, t100, t89);
-    float t152 = FMA(0.022873294f, normal_cdf_covariance_exact_atom0(t132, 0.21882491f, t123, t96, t100, t89),
-        FMA(0.018219745f, normal_cdf_covariance_exact_atom0(t132, 0.15429045f, t123, t96, t100, t89), FMA(0.013811379f,
-        normal_cdf_covariance_exact_atom0(t132, 0.10408563f, t123, t96, t100, t89), FMA(0.009945022f,
-        normal_cdf_covariance_exact_atom0(t132, 0.06693861f, t123, t96, t100, t89), FMA(0.0067824842f,
-        normal_cdf_covariance_exact_atom0(t132, 0.04085785f, t123, t96, t100, t89), FMA(0.004363449f,
-        normal_cdf_covariance_exact_atom0(t132, 0.023541106f, t123, t96, t100, t89), FMA(0.0026338205f,
-        normal_cdf_covariance_exact_atom0(t132, 0.012717514f, t123, t96, t100, t89), FMA(0.0014810949f,
-        normal_cdf_covariance_exact_atom0(t132, 0.006387385f, t123, t96, t100, t89), FMA(0.00076875696f,
-        normal_cdf_covariance_exact_atom0(t132, 0.002950513f, t123, t96, t100, t89), FMA(0.00036380897f,
-        normal_cdf_covariance_exact_atom0(t132, 0.0012360261f, t123, t96, t100, t89), FMA(0.00015440652f,
-        normal_cdf_covariance_exact_atom0(t132, 0.00046089652f, t123, t96, t100, t89), FMA(5.7449197e-5f,
-        normal_cdf_covariance_exact_atom0(t132, 0.00014911742f, t123, t96, t100, t89), FMA(1.8140627e-5f,
-        normal_cdf_covariance_exact_atom0(t132, 4.0370855e-5f, t123, t96, t100, t89), FMA(4.632533e-6f,
-        normal_cdf_covariance_exact_atom0(t132, 8.667007e-6f, t123, t96, t100, t89), FMA(8.8652627e-7f,
-        normal_cdf_covariance_exact_atom0(t132, 1.3555483e-6f, t123, t96, t100, t89), FMA(1.1155739e-7f,
-        normal_cdf_covariance_exact_atom0(t132, 1.3357106e-7f, t123, t96, t100, t89), FMA(7.1630315e-9f,
-        normal_cdf_covariance_exact_atom0(t132, 6.256983e-9f, t123, t96, t100, t89), FMA(1.284356e-10f,
-        normal_cdf_covariance_exact_atom0(t132, 7.139873e-11f, t123, t96, t100, t89), 7.268582e-14f *
-        ((normal_cdf_covariance_exact_part2(t138, t137) * as_float((as_bits(t138) + 127u) << 23u)) * (t134 *
-        t136))))))))))))))))))));
-    float t153 = t132 * FMA(0.00720935f, t143, FMA(0.016196337f, t144, FMA(0.023867868f, t145, FMA(0.029652255f, t146,
-        FMA(0.033222027f, t147, FMA(0.03450875f, t148, FMA(0.033688944f, t149, FMA(0.031136192f, t150,
-        FMA(0.027349675f, t151, t152)))))))));
-    float t154 = 1.0f + FMA(POLY4(t116, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t116 *
-        t116, t116);
-    float t155 = t108 ? 0.0f : t154;
-    float t156 = t139 * (t140 * (t141 * (t142 * (t153 * t155))));
-    float t157 = -t156;
-    float t158 = t24 ? t157 : t156;
-    float t159 = t17 ? 1.0f : (-1.0f);
-    float t160 = SQRT(t159);
-    float t161 = t17 ? t158 : t160;
-    *out_covariance = t161;
+    float t32 = t28 * t29;
+    float t33 = t32 + t27;
+    float t34 = FMA(t28, -t28, t22) * (0.5f * t30);
+    float t35 = t31 * t11;
+    float t36 = t30 * t9;
+    float t37 = FMA(t29, -t29, t24) * (0.5f * t31);
+    float t38 = t33 + (FMA(t28, t37, FMA(t34, t29, FMA(t28, t29, -t32))) + (t27 - (t33 - t32)));
+    _Bool t39 = t35 < (-18.8125f);
+    _Bool t40 = 18.8125f < t35;
+    _Bool t41 = t36 < (-18.8125f);
+    _Bool t42 = 18.8125f < t36;
+    float t43 = -t35;
+    float t44 = t39 ? (-18.8125f) : t35;
+    float t45 = t40 ? 18.8125f : t44;  // mean2/s2, within the reach
+    float t46 = t31 * FMA(t37, t43, FMA(t29, t43, t11));
+    float t47 = t39 ? 0.0f : t46;
+    float t48 = t40 ? 0.0f : t47;
+    float t49 = -t36;
+    float t50 = t41 ? (-18.8125f) : t36;
+    float t51 = t42 ? 18.8125f : t50;  // mean1/s1, within the reach
+    float t52 = t30 * FMA(t34, t49, FMA(t28, t49, t9));
+    float t53 = t41 ? 0.0f : t52;
+    float t54 = t42 ? 0.0f : t53;
+    float t55 = -t45;
+    float t56 = t25 ? t55 : t45;
+    float t57 = t51 + t56;
+    float t58 = t51 - t56;
+    float t59 = (normal_cdf_covariance_exact_part3(t27, t10, t12) + ((t12 * t18) + (t10 * t19))) + (t18 * t19);
+    float t60 = t58 - t51;
+    float t61 = t58 * t58;
+    float t62 = t57 * t57;
+    float t63 = -t48;
+    float t64 = t25 ? t63 : t48;
+    float t65 = 0.125f * t61;  // B = (a - b)^2/8
+    float t66 = 0.125f * t62;  // A = (a + b)^2/8
+    float t67 = 1.0f / t38;
+    float t68 = normal_cdf_covariance_exact_part6(t51, t57, t56) + (t54 + t64);
+    float t69 = ((t51 - (t58 - t60)) + ((-t56) - t60)) + (t54 - t64);
+    float t70 = ABS(t58 + t69);
+    float t71 = ABS(t57 + t68);
+    float t72 = 0.125f * FMA(t58, t69, FMA(t58, t69, FMA(t58, t58, -t61)));
+    float t73 = 0.125f * FMA(t57, t68, FMA(t57, t68, FMA(t57, t57, -t62)));
+    float t74 = t66 + t65;
+    float t75 = (t17 & (0.0f < t59)) ? t59 : 0.0f;
+    _Bool t76 = 0.0f == t75;
+    float t77 = t76 ? 1.0f : t75;
+    _Bool t78 = (t71 <= t70) | (t71 < 8.6736174e-19f);
+    float t79 = SQRT(t77);
+    float t80 = t65 + t72;
+    float t81 = t78 ? t72 : 0.0f;
+    float t82 = t66 + t73;
+    float t83 = 2.0f * t82;
+    float t84 = 1.0f / t79;
+    float t85 = t79 * t67;
+    float t86 = FMA(t79, -t79, t77) * (0.5f * t84);
+    float t87 = t85 + FMA(t86, t67, FMA(t79, t67, -t85));
+    float t88 = t76 ? 0.0f : t87;  // Q = sqrt((1 - rho)/(1 + rho))
+    float t89 = t38 * FMA(t84, -(t84 * t86), t84);
+    float t90 = t76 ? 1.0995116e+12f : t89;
+    float t91 = t88 * t88;
+    _Bool t92 = t70 <= (t91 * t71);
+    float t93 = t90 * (t90 * t80);
+    float t94 = 0.125f * (t71 * t70);
+    float t95 = t92 ? t93 : t94;
+    float t96 = t78 ? t65 : t95;  // B/q*^2
+    float t97 = t78 ? 1.0f : t71;
+    float t98 = t70 * (1.0f / t97);
+    float t99 = t92 ? t91 : t98;
+    float t100 = t78 ? 1.0f : t99;  // q*^2, where the exponent is least
+    float t101 = t66 * t100;
+    float t102 = t96 + t81;
+    float t103 = t96 + t101;
+    float t104 = FMA(t100, t82, -t102);
+    float t105 = t81 + FMA(t73, t100, normal_cdf_covariance_exact_part6(t101, t103, t96) + FMA(t66, t100, -t101));
+    float t106 = t103 + t105;
+    float t107 = t103 + t74;
+    float t108 = -t107;
+    _Bool t109 = t108 < (-176.5f);
+    float t110 = t109 ? (-176.5f) : t108;
+    float t111 = FMA(1.442695f, t110, 12582912.0f);
+    float t112 = t111 - 12582912.0f;
+    uint32_t t113 = as_bits(t111);
+    float t114 = FMA(-0.69314575f, t112, t110);
+    float t115 = -(normal_cdf_covariance_exact_part6(t103, t107, t74) + (t105 + (normal_cdf_covariance_exact_part6(t66,
+        t74, t65) + (t73 + t72))));
+    float t116 = t109 ? 0.0f : t115;
+    float t117 = t114 + FMA(-1.4286068e-6f, t112, t116);
+    float t118 = (18.0f + t106) + SQRT(FMA(t104, t104, FMA(36.0f, t106, 324.0f)));
+    _Bool t119 = t118 < t83;
+    float t120 = (2.0f * t80) * (1.0f / t118);
+    _Bool t121 = t91 < t120;
+    float t122 = t121 ? t120 : 1.0f;
+    float t123 = SQRT(t122);
+    float t124 = t121 ? t123 : t88;  // lo, where the integral begins
+    _Bool t125 = t121 | t119;
+    float t126 = t119 ? t83 : 1.0f;
+    float t127 = t118 * (1.0f / t126);
+    float t128 = t119 ? t127 : 1.0f;
+    float t129 = SQRT(t128);
+    float t130 = t119 ? t129 : 1.0f;
+    float t131 = t130 - t124;
+    float t132 = (t67 * (t27 * 2.0f)) * (1.0f / (1.0f + t88));  // 1 - Q
+    float t133 = t125 ? t131 : t132;  // hi - lo
+    float t134 = FMA(t133, 1.7806396e-14f, t124);
+    float t135 = t134 * t134;
+    float t136 = 1.0f + t135;
+    float t137 = 1.0f / (t135 * t136);
+    float t138 = (t82 - (t102 * (t136 * t137))) * (t100 - t135);
+    float t139 = FMA(t138, 1.442695f, 12582912.0f);
+    float t140 = as_float((127u + ((uint32_t)((int32_t)(t113 + 3u) >> 2u))) << 23u);
+    float t141 = as_float((127u + ((uint32_t)((int32_t)(t113 + 2u) >> 2u))) << 23u);
+    float t142 = as_float((127u + ((uint32_t)((int32_t)(t113 + 1u) >> 2u))) << 23u);
+    float t143 = as_float((127u + ((uint32_t)((int32_t)t113 >> 2u))) << 23u);
+    float t144 = normal_cdf_covariance_exact_atom0(t133, 0.9911378f, t124, t100, t102, t82);
+    float t145 = normal_cdf_covariance_exact_atom0(t133, 0.95412374f, t124, t100, t102, t82);
+    float t146 = normal_cdf_covariance_exact_atom0(t133, 0.8907605f, t124, t100, t102, t82);
+    float t147 = normal_cdf_covariance_exact_atom0(t133, 0.8061421f, t124, t100, t102, t82);
+    float t148 = normal_cdf_covariance_exact_atom0(t133, 0.70677817f, t124, t100, t102, t82);
+    float t149 = normal_cdf_covariance_exact_atom0(t133, 0.5998014f, t124, t100, t102, t82);
+    float t150 = normal_cdf_covariance_exact_atom0(t133, 0.49216625f, t124, t100, t102, t82);
+    float t151 = normal_cdf_covariance_exact_atom0(t133, 0.38994673f, t124, t100, t102, t82);
+    float t152 = normal_cdf_covariance_exact_atom0(t133, 0.29782534f, t124, t100, t102, t82);
+    float t153 = FMA(0.022873294f, normal_cdf_covariance_exact_atom0(t133, 0.21882491f, t124, t100, t102, t82),
+        FMA(0.018219745f, normal_cdf_covariance_exact_atom0(t133, 0.15429045f, t124, t100, t102, t82),
+        FMA(0.013811379f, normal_cdf_covariance_exact_atom0(t133, 0.10408563f, t124, t100, t102, t82),
+        FMA(0.009945022f, normal_cdf_covariance_exact_atom0(t133, 0.06693861f, t124, t100, t102, t82),
+        FMA(0.0067824842f, normal_cdf_covariance_exact_atom0(t133, 0.04085785f, t124, t100, t102, t82),
+        FMA(0.004363449f, normal_cdf_covariance_exact_atom0(t133, 0.023541106f, t124, t100, t102, t82),
+        FMA(0.0026338205f, normal_cdf_covariance_exact_atom0(t133, 0.012717514f, t124, t100, t102, t82),
+        FMA(0.0014810949f, normal_cdf_covariance_exact_atom0(t133, 0.006387385f, t124, t100, t102, t82),
+        FMA(0.00076875696f, normal_cdf_covariance_exact_atom0(t133, 0.002950513f, t124, t100, t102, t82),
+        FMA(0.00036380897f, normal_cdf_covariance_exact_atom0(t133, 0.0012360261f, t124, t100, t102, t82),
+        FMA(0.00015440652f, normal_cdf_covariance_exact_atom0(t133, 0.00046089652f, t124, t100, t102, t82),
+        FMA(5.7449197e-5f, normal_cdf_covariance_exact_atom0(t133, 0.00014911742f, t124, t100, t102, t82),
+        FMA(1.8140627e-5f, normal_cdf_covariance_exact_atom0(t133, 4.0370855e-5f, t124, t100, t102, t82),
+        FMA(4.632533e-6f, normal_cdf_covariance_exact_atom0(t133, 8.667007e-6f, t124, t100, t102, t82),
+        FMA(8.8652627e-7f, normal_cdf_covariance_exact_atom0(t133, 1.3555483e-6f, t124, t100, t102, t82),
+        FMA(1.1155739e-7f, normal_cdf_covariance_exact_atom0(t133, 1.3357106e-7f, t124, t100, t102, t82),
+        FMA(7.1630315e-9f, normal_cdf_covariance_exact_atom0(t133, 6.256983e-9f, t124, t100, t102, t82),
+        FMA(1.284356e-10f, normal_cdf_covariance_exact_atom0(t133, 7.139873e-11f, t124, t100, t102, t82), 7.268582e-14f
+        * ((normal_cdf_covariance_exact_part2(t139, t138) * as_float((as_bits(t139) + 127u) << 23u)) * (t135 *
+        t137))))))))))))))))))));
+    float t154 = t133 * FMA(0.00720935f, t144, FMA(0.016196337f, t145, FMA(0.023867868f, t146, FMA(0.029652255f, t147,
+        FMA(0.033222027f, t148, FMA(0.03450875f, t149, FMA(0.033688944f, t150, FMA(0.031136192f, t151,
+        FMA(0.027349675f, t152, t153)))))))));
+    float t155 = 1.0f + FMA(POLY4(t117, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t117 *
+        t117, t117);
+    float t156 = t109 ? 0.0f : t155;
+    float t157 = t140 * (t141 * (t142 * (t143 * (t154 * t156))));
+    float t158 = -t157;
+    float t159 = t25 ? t158 : t157;
+    float t160 = t17 ? 1.0f : (-1.0f);
+    float t161 = SQRT(t160);
+    float t162 = t17 ? t159 : t161;
+    *out_covariance = t162;
 }
 
 void normal_cdf_covariance_exact_forward(
@@ -373,11 +372,11 @@ INLINE void normal_cdf_covariance_exact_backward_element(
     float t35 = 1.0f / t33;
     float t36 = 1.0f / t34;
     float t37 = t35 * t11;
-    float t38 = normal_cdf_covariance_exact_part4(t12, t23, t20);
+    float t38 = normal_cdf_covariance_exact_part6(t12, t23, t20);
     float t39 = t17 ? t38 : 0.0f;
     float t40 = (t39 + FMA(t33, -t33, t30)) * (0.5f * t35);
     float t41 = t36 * t9;
-    float t42 = normal_cdf_covariance_exact_part4(t10, t22, t18);
+    float t42 = normal_cdf_covariance_exact_part6(t10, t22, t18);
     float t43 = t17 ? t42 : 0.0f;
     float t44 = (t43 + FMA(t34, -t34, t25)) * (0.5f * t36);
     float t45 = -t37;
@@ -401,7 +400,7 @@ INLINE void normal_cdf_covariance_exact_backward_element(
     float t63 = t55 ? 0.0f : t62;
     _Bool t64 = 0.0f < t59;
     float t65 = t57 + t28;
-    float t66 = (normal_cdf_covariance_exact_part3(t28, t10, t12) + (t29 + normal_cdf_covariance_exact_part4(t21, t29,
+    float t66 = (normal_cdf_covariance_exact_part3(t28, t10, t12) + (t29 + normal_cdf_covariance_exact_part6(t21, t29,
         t24))) + (t18 * t20);
     float t67 = 1.0f / t65;
     float t68 = t26 ? 0.0f : t53;
@@ -438,9 +437,9 @@ INLINE void normal_cdf_covariance_exact_backward_element(
     float t99 = t98 ? (-176.5f) : t85;
     uint32_t t100 = as_bits(t97);
     float t101 = as_float((127u + ((uint32_t)((int32_t)t100 >> 2u))) << 23u);
-    float t102 = normal_cdf_covariance_exact_part6(1u, t100);
-    float t103 = normal_cdf_covariance_exact_part6(2u, t100);
-    float t104 = normal_cdf_covariance_exact_part6(3u, t100);
+    float t102 = normal_cdf_covariance_exact_part5(1u, t100);
+    float t103 = normal_cdf_covariance_exact_part5(2u, t100);
+    float t104 = normal_cdf_covariance_exact_part5(3u, t100);
     float t105 = FMA(t99, 1.442695f, 12582912.0f);
     uint32_t t106 = as_bits(t105);
     float t107 = as_float((((uint32_t)((int32_t)t106 >> 2u)) + 127u) << 23u);
@@ -491,9 +490,9 @@ INLINE void normal_cdf_covariance_exact_backward_element(
     _Bool t152 = (t151 <= 0.125f) & ((t151 * t75) <= 2.0f);
     float t153 = t152 ? t130 : 0.0f;
     float t154 = as_float((127u + ((uint32_t)((int32_t)t147 >> 2u))) << 23u);
-    float t155 = normal_cdf_covariance_exact_part6(1u, t147);
-    float t156 = normal_cdf_covariance_exact_part6(2u, t147);
-    float t157 = normal_cdf_covariance_exact_part6(3u, t147);
+    float t155 = normal_cdf_covariance_exact_part5(1u, t147);
+    float t156 = normal_cdf_covariance_exact_part5(2u, t147);
+    float t157 = normal_cdf_covariance_exact_part5(3u, t147);
     _Bool t158 = t143 < (-176.5f);
     float t159 = t158 ? (-176.5f) : t143;
     float t160 = FMA(1.442695f, t146, 12582912.0f);
@@ -502,12 +501,12 @@ INLINE void normal_cdf_covariance_exact_backward_element(
     uint32_t t163 = as_bits(t160);
     float t164 = FMA(1.442695f, t159, 12582912.0f);
     float t165 = as_float((127u + ((uint32_t)((int32_t)t163 >> 2u))) << 23u);
-    float t166 = normal_cdf_covariance_exact_part6(1u, t163);
-    float t167 = normal_cdf_covariance_exact_part6(2u, t163);
-    float t168 = normal_cdf_covariance_exact_part6(3u, t163);
+    float t166 = normal_cdf_covariance_exact_part5(1u, t163);
+    float t167 = normal_cdf_covariance_exact_part5(2u, t163);
+    float t168 = normal_cdf_covariance_exact_part5(3u, t163);
     float t169 = normal_cdf_covariance_exact_part2(t160, t146);
     float t170 = t145 ? 0.0f : t169;
-    float t171 = t138 * normal_cdf_covariance_exact_part5(t138);  // Mills ratio/sqrt(2 pi)
+    float t171 = t138 * normal_cdf_covariance_exact_part4(t138);  // Mills ratio/sqrt(2 pi)
     float t172 = t170 * t171;
     float t173 = (t28 * (1.0f / t57)) * (t157 * (t156 * (t155 * (t154 * (t162 * t125)))));
     float t174 = t125 * (t157 * (t156 * (t155 * ((t73 * t74) * (t162 * t154)))));
@@ -519,15 +518,15 @@ INLINE void normal_cdf_covariance_exact_backward_element(
     float t180 = t140 ? t172 : t179;
     float t181 = t140 ? t165 : 1.0f;
     float t182 = t176 * (t177 * (t178 * (t180 * t181)));
-    float t183 = t86 * normal_cdf_covariance_exact_part5(t86);  // Mills ratio/sqrt(2 pi)
+    float t183 = t86 * normal_cdf_covariance_exact_part4(t86);  // Mills ratio/sqrt(2 pi)
     float t184 = t182 - (t110 * (t109 * (t108 * (t107 * (t120 * t183)))));
     float t185 = as_float((127u + ((uint32_t)((int32_t)t175 >> 2u))) << 23u);
-    float t186 = normal_cdf_covariance_exact_part6(1u, t175);
-    float t187 = normal_cdf_covariance_exact_part6(2u, t175);
-    float t188 = normal_cdf_covariance_exact_part6(3u, t175);
+    float t186 = normal_cdf_covariance_exact_part5(1u, t175);
+    float t187 = normal_cdf_covariance_exact_part5(2u, t175);
+    float t188 = normal_cdf_covariance_exact_part5(3u, t175);
     float t189 = normal_cdf_covariance_exact_part2(t164, t159);
     float t190 = t158 ? 0.0f : t189;
-    float t191 = t139 * normal_cdf_covariance_exact_part5(t139);  // Mills ratio/sqrt(2 pi)
+    float t191 = t139 * normal_cdf_covariance_exact_part4(t139);  // Mills ratio/sqrt(2 pi)
     float t192 = t190 * t191;
     float t193 = t142 ? t188 : 1.0f;
     float t194 = t142 ? t187 : 1.0f;
@@ -536,7 +535,7 @@ INLINE void normal_cdf_covariance_exact_backward_element(
     float t197 = t142 ? t192 : t196;
     float t198 = t142 ? t185 : 1.0f;
     float t199 = t193 * (t194 * (t195 * (t197 * t198)));
-    float t200 = t77 * normal_cdf_covariance_exact_part5(t77);  // Mills ratio/sqrt(2 pi)
+    float t200 = t77 * normal_cdf_covariance_exact_part4(t77);  // Mills ratio/sqrt(2 pi)
     float t201 = t199 - (t104 * (t103 * (t102 * (t101 * (t112 * t200)))));
     _Bool t202 = 3.4028234663852886e+38f < t174;
     float t203 = (t174 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t174;

@@ -50,24 +50,18 @@ INLINE double exp_rest(double y, double x)
     return y;
 }
 
-// exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
-INLINE double power_of_two(double magic_and_n)
-{
-    const union { double f; uint64_t u; } in = {.f = magic_and_n}, out = {.u = (in.u << 52) + 0x3ff0000000000000u};
-    return out.f;
-}
-
+// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
+// polynomial, n by the magic number that rounds to integers
 INLINE double exp64(double x)
 {
-    const double magic = 0x1.8p52;
-    x = x < -746.0 ? -746.0 : x;
-    x = x > 710.0 ? 710.0 : x;
-    const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
+    const double held = x > 710.0 ? 710.0 : x;
+    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
+    const double n = sum.f - 0x1.8p52;
+    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
     const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
-    const double first = power_of_two(half);
-    return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
+    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
+    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
+    return x < -708.0 ? 0.0 : value;
 }
 
 INLINE double polynomial0(double y, double x)
@@ -81,71 +75,47 @@ INLINE double polynomial0(double y, double x)
     return y;
 }
 
-static const double table64[64][2] = {
-    {0x1.0a000ffc0a77bp-69, 8.626502196802632e-21},
-    {3.75511637083447e-17, 8.126341470431217e-17},
-    {8.230017616351048e-15, 0x1.99e3932d7b98dp-47},
-    {0x1.78aa53393f2bp-42, 0x1.7deaab75d1ab1p-42},
-    {5.626885002245156e-12, 0x1.3ca1e623132dp-38},
-    {0x1.e2f5473d17313p-35, 3.620744007095473e-11},
-    {3.700460017498013e-10, 2.073975356888924e-10},
-    {0x1.061fb813e084bp-29, 9.284132578825178e-10},
-    {8.018878689761683e-09, 0x1.d9a64536ab8bep-29},
-    {0x1.ed95c5b44e75bp-26, 0x1.7b57559001c8p-27},
-    {9.046081989818131e-08, 0x1.0db4fbfb22cf9p-25},
-    {2.560182757849484e-07, 8.09276610608912e-08},
-    {6.624757487009953e-07, 0x1.9c5ad4c1ad4f3p-23},
-    {0x1.aa4cedbb7d699p-20, 4.244954772600502e-07},
-    {0x1.de4fc0b94ae8dp-19, 8.82722734359294e-07},
-    {7.548619265194478e-06, 0x1.d30944a75cfa6p-20},
-    {0x1.fde430b425e66p-17, 0x1.b6fa59ffe5bf4p-19},
-    {2.923607369885696e-05, 0x1.8b8c32473348bp-18},
-    {5.401032111529379e-05, 0x1.5725304ad8713p-17},
-    {9.61873353264902e-05, 0x1.1fa372f29b437p-16},
-    {0x1.5b7bb3a44cf07p-13, 0x1.d360884c1857fp-16},
-    {0x1.2253f0302822fp-12, 0x1.70fea7b64b40fp-15},
-    {0x1.d7cc5dd8ef82ap-12, 6.764869820456824e-05},
-    {0.0007126063020840362, 0x1.a9d7a82e306a9p-14},
-    {0.0011020302503353216, 0.0001489580998548933},
-    {0.0016669170315788847, 0x1.c0b65902edde9p-13},
-    {0x1.43b70b2733f32p-9, 0x1.3bed23aeca0aep-12},
-    {0.003589057046877037, 0x1.b4a1ceb1148cp-12},
-    {0.005121588428067335, 0.0005654284420150403},
-    {0.007184241162066658, 0.0007550427863345154},
-    {0.009915571835962433, 0.0009923232681973667},
-    {0.01347669928273307, 0.0012845153762715226},
-    {0.018051404626962857, 0.0016387480713068237},
-    {0.023845237594250678, 0.002061688660588299},
-    {0.03108345631171075, 0.002559146986870685},
-    {0.040007659621828354, 0.003135641303003133},
-    {0.050871016756555615, 0x1.f14796b27bd8ep-9},
-    {0.06393205824696196, 0.004534618044508635},
-    {0.07944706234377358, 0.005355597671997504},
-    {0.09766115016951642, 0.006251790113955966},
-    {0.11879828657964554, 0.007214774662977952},
-    {0.14305046779619388, 0.008232595770540578},
-    {0.170566456291966, 0.009289684025406907},
-    {0.20144049291110194, 0.010366923597768654},
-    {0.23570147067013755, 0.011441880572223386},
-    {0.2733030893882882, 0.012489199630346549},
-    {0.31411552132425496, 0.013481168491832602},
-    {0.35791910252469916, 0x1.d77afd49c879p-7},
-    {0.40440052115378966, 0.015180898978355296},
-    {0.4531519027640832, 0.015828630553195576},
-    {0.5036730950302946, 0.016302982270633738},
-    {0.5553773342950576, 0.016577651438631488},
-    {0.6076003383078984, 0.016629767890435285},
-    {0.6596127200415054, 0.016440918062706856},
-    {0.7106354637266461, 0x1.061cbcae847p-6},
-    {0.7598580541716555, 0.015294299629420754},
-    {0.8064587121257788, 0.014329436993263866},
-    {0.8496260697419857, 0.013110331901533172},
-    {0.8885815282587911, 0.011650981347848135},
-    {0.9226014812026938, 0.00997234588728233},
-    {0.9510385673396522, 0.008101909607145024},
-    {0.9733411542406317, 0.00607300164823188},
-    {0.9890704582206006, 0x1.012a3054b29fp-8},
-    {0.9979169354946391, 0.0016999510817143095},
+static const double table40[40][2] = {
+    {0x1.425aab596ce23p-46, 6.575970465256306e-14},
+    {3.147868845297814e-11, 5.104364696194626e-11},
+    {0x1.e9da7fabb14f9p-30, 1.843311617517568e-09},
+    {0x1.e88289bf59555p-26, 0x1.71e4aeb78e6cep-26},
+    {0x1.f548c68aa0826p-23, 0x1.2a90dabce5877p-23},
+    {0x1.54ff493813bcep-20, 6.21890720424873e-07},
+    {5.223085666482113e-06, 0x1.22887e0797fa5p-19},
+    {0x1.25d1fe927edc3p-16, 6.274828350360624e-06},
+    {0x1.a5a60e49346b7p-15, 0x1.095388aa29abfp-16},
+    {0x1.0b93772d34b8cp-13, 3.56749017086621e-05},
+    {0x1.335d99c212c9fp-12, 7.35189878915055e-05},
+    {0.0006198918024148145, 0x1.26a5997aa80cfp-13},
+    {0.0012221772874305146, 0.0002518095905161474},
+    {0x1.295e7ce78403p-9, 0.0004269416205892496},
+    {0.003996138318252771, 0.0006894746076894831},
+    {0.006720461408190729, 0.0010663002861418375},
+    {0.010845723589024506, 0.001586191706461869},
+    {0.016866623955281282, 0.002277709517233772},
+    {0.02536380127740925, 0.003166512971909624},
+    {0.03698988911346985, 0.004272228556162184},
+    {0.05244533469952071, 0.005605109814592836},
+    {0.07244378169514962, 0x1.d56ba3f18e092p-8},
+    {0.09766783075454183, 0x1.2488e9f389d4p-7},
+    {0.12871708738073406, 0.010863824796931997},
+    {0.16605147409897633, 0x1.a74dcdfd529ap-7},
+    {0.2099337052793345, 0.015018949835764624},
+    {0.26037548353342366, 0.01707836123033315},
+    {0.31709227932431105, 0.018996248672204313},
+    {0.37947143249741333, 0.020664846771590487},
+    {0.4465577371321651, 0.021974951384658842},
+    {0.5170596555490042, 0.022822847610057227},
+    {0.5893779156324024, 0.02311754246562403},
+    {0.6616565822290885, 0.022787743458906266},
+    {0.7318548963286597, 0.021788006332546715},
+    {0.7978364043685298, 0.02010350989379527},
+    {0.8574703201536285, 0x1.22dd7d7fde44p-6},
+    {0.9087388321432217, 0.01478960174322192},
+    {0.9498433424710598, 0.01129931197237726},
+    {0.9793027016704087, 0.007397524158442469},
+    {0.9960409566426327, 0.003228150784318549},
 };
 
 static void normal_cdf_covariance_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
@@ -220,34 +190,30 @@ static void normal_cdf_covariance_exact_float64_forward_block(const double *cons
         double t60 = t53 ? t58 : t59;
         s[2][i] = t52 ? t49 : t60;
         double t62 = FMA(s[3][i], s[4][i], s[2][i]);
-        double t63 = -(t62 + (s[3][i] + t49));
-        double t64 = FMA(s[3][i], s[4][i], -s[2][i]);
-        double t65 = (t62 + 40.0) + (SQRT(FMA(t64, t64, FMA(t62, 80.0, 1600.0))));
-        double t66 = (t49 * 2.0) * (1.0 / t65);
-        double t67 = s[3][i] * 2.0;
-        _Bool t68 = t37 < t66;
-        _Bool t69 = t65 < t67;
-        double t70 = t68 ? t66 : 1.0;
-        double t71 = SQRT(t70);
-        s[1][i] = t68 ? t71 : t34;
-        double t73 = t69 ? t67 : 1.0;
-        double t74 = t65 * (1.0 / t73);
-        double t75 = t69 ? t74 : 1.0;
-        double t76 = SQRT(t75);
-        double t77 = t69 ? t76 : 1.0;
-        _Bool t78 = t68 | t69;
-        double t79 = t77 - s[1][i];
-        double t80 = (t32 * (t22 * 2.0)) * (1.0 / (t34 + 1.0));
-        s[0][i] = t78 ? t79 : t80;
-        _Bool t82 = t63 < (-745.0);
-        double t83 = t82 ? (-745.0) : t63;
-        double t84 = exp64(t83);
-        s[5][i] = t82 ? 0.0 : t84;
-        double t86 = s[7][i] ? 1.0 : (-1.0);
-        s[8][i] = SQRT(t86);
+        double t63 = FMA(s[3][i], s[4][i], -s[2][i]);
+        double t64 = (t62 + 26.0) + (SQRT(FMA(t63, t63, FMA(t62, 52.0, 676.0))));
+        double t65 = (t49 * 2.0) * (1.0 / t64);
+        double t66 = s[3][i] * 2.0;
+        _Bool t67 = t37 < t65;
+        _Bool t68 = t64 < t66;
+        double t69 = t67 ? t65 : 1.0;
+        double t70 = SQRT(t69);
+        s[1][i] = t67 ? t70 : t34;
+        double t72 = t68 ? t66 : 1.0;
+        double t73 = t64 * (1.0 / t72);
+        double t74 = t68 ? t73 : 1.0;
+        double t75 = SQRT(t74);
+        double t76 = t68 ? t75 : 1.0;
+        _Bool t77 = t67 | t68;
+        double t78 = t76 - s[1][i];
+        double t79 = (t32 * (t22 * 2.0)) * (1.0 / (t34 + 1.0));
+        s[0][i] = t77 ? t78 : t79;
+        s[5][i] = exp64(-(t62 + (s[3][i] + t49)));
+        double t82 = s[7][i] ? 1.0 : (-1.0);
+        s[8][i] = SQRT(t82);
     }
-    for (int k = 0; k < 64; ++k) {
-        const double *c = table64[k];
+    for (int k = 0; k < 40; ++k) {
+        const double *c = table40[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
             double t0 = FMA(s[0][i], c[0], s[1][i]);
@@ -338,132 +304,111 @@ static void normal_cdf_covariance_exact_float64_backward_block(const double *con
         double t51 = t44 - t49;
         double t52 = (t50 * t50) * 0.125;
         double t53 = (t51 * t51) * 0.125;
-        double t54 = -((FMA(t40, t52, t52)) + (FMA(t53, t39 * t39, t53)));
-        double t55 = t37 * t50;
-        double t56 = t39 * t51;
-        double t57 = (t55 + t56) * 0.5;
-        double t58 = (t41 * (t50 - t56)) * (-0.5);
-        double t59 = ABS(t58);
-        double t60 = ABS(t44);
-        _Bool t61 = (t59 <= 0.125) & ((t59 * t60) <= 2.0);
-        double t62 = t61 ? t58 : 0.0;
-        double t63 = (t49 * t49) * (-0.5);
-        _Bool t64 = t63 < (-745.0);
-        double t65 = t64 ? (-745.0) : t63;
-        double t66 = exp64(t65);
-        double t67 = t64 ? 0.0 : t66;
-        double t68 = t62 * 0.06943184420297371;
-        double t69 = t62 * 0.33000947820757187;
-        double t70 = (exp64(-(t68 * (FMA(t68, 0.5, t44))))) * 0.17392742256872692;
-        double t71 = t62 * 0.6699905217924281;
-        double t72 = FMA(exp64(-(t69 * (FMA(t69, 0.5, t44)))), 0.32607257743127305, t70);
-        double t73 = t62 * 0.9305681557970263;
-        double t74 = FMA(exp64(-(t71 * (FMA(t71, 0.5, t44)))), 0.32607257743127305, t72);
-        double t75 = (t44 * t44) * (-0.5);
-        _Bool t76 = t75 < (-745.0);
-        double t77 = t76 ? (-745.0) : t75;
-        double t78 = exp64(t77);
-        double t79 = t76 ? 0.0 : t78;
-        double t80 = t67 * t79;
-        double t81 = t62 * (FMA(exp64(-(t73 * (FMA(t73, 0.5, t44)))), 0.17392742256872692, t74));
-        _Bool t82 = 0.0 < t44;
-        double t83 = 1.0 / (FMA(t60, 0.25, 1.0));
-        double t84 = -t57;
-        double t85 = t82 ? t84 : t57;
-        _Bool t86 = t85 < 0.0;
-        double t87 = (t85 * t85) * (-0.5);
-        _Bool t88 = t87 < (-745.0);
-        double t89 = t88 ? (-745.0) : t87;
-        double t90 = exp64(t89);
-        double t91 = t88 ? 0.0 : t90;
-        double t92 = -t85;
-        double t93 = t86 ? t92 : t85;
-        double t94 = 1.0 / (FMA(t93, 0.25, 1.0));
-        double t95 = t91 * (t94 * (polynomial0(-0.0017798827339621601, t94 - 0.25)));
-        double t96 = 1.0 - t95;
-        double t97 = t86 ? t95 : t96;
-        double t98 = t97 - (t79 * (t83 * (polynomial0(-0.0017798827339621601, t83 - 0.25))));
-        double t99 = -t98;
-        double t100 = t82 ? t99 : t98;
-        double t101 = t80 * (t81 * 0.15915494309189535);
-        double t102 = t100 * (t67 * 0.3989422804014327);
-        double t103 = t61 ? t101 : t102;
-        double t104 = t22 * t103;
-        double t105 = (t55 - t56) * 0.5;
-        double t106 = (t41 * (t50 + t56)) * (-0.5);
-        double t107 = ABS(t106);
-        double t108 = ABS(t49);
-        _Bool t109 = (t107 <= 0.125) & ((t107 * t108) <= 2.0);
-        double t110 = t109 ? t106 : 0.0;
-        double t111 = t110 * 0.06943184420297371;
-        double t112 = t110 * 0.33000947820757187;
-        double t113 = (exp64(-(t111 * (FMA(t111, 0.5, t49))))) * 0.17392742256872692;
-        double t114 = t110 * 0.6699905217924281;
-        double t115 = FMA(exp64(-(t112 * (FMA(t112, 0.5, t49)))), 0.32607257743127305, t113);
-        double t116 = t110 * 0.9305681557970263;
-        double t117 = FMA(exp64(-(t114 * (FMA(t114, 0.5, t49)))), 0.32607257743127305, t115);
-        double t118 = t110 * (FMA(exp64(-(t116 * (FMA(t116, 0.5, t49)))), 0.17392742256872692, t117));
-        _Bool t119 = 0.0 < t49;
-        double t120 = 1.0 / (FMA(t108, 0.25, 1.0));
-        double t121 = -t105;
-        double t122 = t119 ? t121 : t105;
-        _Bool t123 = t122 < 0.0;
-        double t124 = (t122 * t122) * (-0.5);
-        _Bool t125 = t124 < (-745.0);
-        double t126 = t125 ? (-745.0) : t124;
-        double t127 = exp64(t126);
-        double t128 = t125 ? 0.0 : t127;
-        double t129 = -t122;
-        double t130 = t123 ? t129 : t122;
-        double t131 = 1.0 / (FMA(t130, 0.25, 1.0));
-        double t132 = t128 * (t131 * (polynomial0(-0.0017798827339621601, t131 - 0.25)));
-        double t133 = 1.0 - t132;
-        double t134 = t123 ? t132 : t133;
-        double t135 = t134 - (t67 * (t120 * (polynomial0(-0.0017798827339621601, t120 - 0.25))));
-        double t136 = -t135;
-        double t137 = t119 ? t136 : t135;
-        double t138 = t80 * (t118 * 0.15915494309189535);
-        double t139 = t137 * (t79 * 0.3989422804014327);
-        double t140 = t109 ? t138 : t139;
-        double t141 = t21 * t140;
-        double t142 = -t141;
-        double t143 = t24 ? t142 : t141;
-        double t144 = t1 ? t104 : t143;
-        double t145 = t14 ? 1.0 : (-1.0);
-        double t146 = SQRT(t145);
-        double t147 = t14 ? t144 : t146;
-        _Bool t148 = t54 < (-745.0);
-        double t149 = t148 ? (-745.0) : t54;
-        double t150 = exp64(t149);
-        double t151 = t148 ? 0.0 : t150;
-        double t152 = (t39 * (t40 + 1.0)) * 0.07957747154594767;
-        double t153 = t31 ? 0.0 : t152;
-        double t154 = (t25 * (1.0 / t23)) * (t151 * t153);
-        double t155 = t22 * (t22 * (((t49 * t103) + t154) * (-0.5)));
-        double t156 = -t155;
-        double t157 = t24 ? t156 : t155;
-        double t158 = (t157 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t157;
-        double t159 = (0x1.fffffffffffffp1023 < t157) ? 0x1.fffffffffffffp1023 : t158;
-        double t160 = t21 * (t21 * ((t154 + (t44 * t140)) * (-0.5)));
-        double t161 = -t160;
-        double t162 = t24 ? t161 : t160;
-        double t163 = (t162 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t162;
-        double t164 = (0x1.fffffffffffffp1023 < t162) ? 0x1.fffffffffffffp1023 : t163;
-        double t165 = t1 ? t159 : t164;
-        double t166 = t14 ? t165 : t146;
-        double t167 = t1 ? t143 : t104;
-        double t168 = t14 ? t167 : t146;
-        double t169 = t1 ? t164 : t159;
-        double t170 = t14 ? t169 : t146;
-        double t171 = t153 * (t151 * (t21 * t22));
-        double t172 = (t171 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t171;
-        double t173 = (0x1.fffffffffffffp1023 < t171) ? 0x1.fffffffffffffp1023 : t172;
-        double t174 = t14 ? t173 : t146;
-        out_grad_mean1[i] = grad_covariance[i] * t147;
-        out_grad_var1[i] = grad_covariance[i] * t166;
-        out_grad_mean2[i] = grad_covariance[i] * t168;
-        out_grad_var2[i] = grad_covariance[i] * t170;
-        out_grad_cov[i] = grad_covariance[i] * t174;
+        double t54 = t37 * t50;
+        double t55 = t39 * t51;
+        double t56 = (t54 + t55) * 0.5;
+        double t57 = (t41 * (t50 - t55)) * (-0.5);
+        double t58 = ABS(t57);
+        double t59 = ABS(t44);
+        _Bool t60 = (t58 <= 0.125) & ((t58 * t59) <= 2.0);
+        double t61 = t60 ? t57 : 0.0;
+        double t62 = exp64((t49 * t49) * (-0.5));
+        double t63 = t61 * 0.06943184420297371;
+        double t64 = t61 * 0.33000947820757187;
+        double t65 = (exp64(-(t63 * (FMA(t63, 0.5, t44))))) * 0.17392742256872692;
+        double t66 = t61 * 0.6699905217924281;
+        double t67 = FMA(exp64(-(t64 * (FMA(t64, 0.5, t44)))), 0.32607257743127305, t65);
+        double t68 = t61 * 0.9305681557970263;
+        double t69 = FMA(exp64(-(t66 * (FMA(t66, 0.5, t44)))), 0.32607257743127305, t67);
+        double t70 = exp64((t44 * t44) * (-0.5));
+        double t71 = t62 * t70;
+        double t72 = t61 * (FMA(exp64(-(t68 * (FMA(t68, 0.5, t44)))), 0.17392742256872692, t69));
+        _Bool t73 = 0.0 < t44;
+        double t74 = 1.0 / (FMA(t59, 0.25, 1.0));
+        double t75 = -t56;
+        double t76 = t73 ? t75 : t56;
+        _Bool t77 = t76 < 0.0;
+        double t78 = -t76;
+        double t79 = t77 ? t78 : t76;
+        double t80 = 1.0 / (FMA(t79, 0.25, 1.0));
+        double t81 = (exp64((t76 * t76) * (-0.5))) * (t80 * (polynomial0(-0.0017798827339621601, t80 - 0.25)));
+        double t82 = 1.0 - t81;
+        double t83 = t77 ? t81 : t82;
+        double t84 = t83 - (t70 * (t74 * (polynomial0(-0.0017798827339621601, t74 - 0.25))));
+        double t85 = -t84;
+        double t86 = t73 ? t85 : t84;
+        double t87 = t71 * (t72 * 0.15915494309189535);
+        double t88 = t86 * (t62 * 0.3989422804014327);
+        double t89 = t60 ? t87 : t88;
+        double t90 = t22 * t89;
+        double t91 = (t54 - t55) * 0.5;
+        double t92 = (t41 * (t50 + t55)) * (-0.5);
+        double t93 = ABS(t92);
+        double t94 = ABS(t49);
+        _Bool t95 = (t93 <= 0.125) & ((t93 * t94) <= 2.0);
+        double t96 = t95 ? t92 : 0.0;
+        double t97 = t96 * 0.06943184420297371;
+        double t98 = t96 * 0.33000947820757187;
+        double t99 = (exp64(-(t97 * (FMA(t97, 0.5, t49))))) * 0.17392742256872692;
+        double t100 = t96 * 0.6699905217924281;
+        double t101 = FMA(exp64(-(t98 * (FMA(t98, 0.5, t49)))), 0.32607257743127305, t99);
+        double t102 = t96 * 0.9305681557970263;
+        double t103 = FMA(exp64(-(t100 * (FMA(t100, 0.5, t49)))), 0.32607257743127305, t101);
+        double t104 = t96 * (FMA(exp64(-(t102 * (FMA(t102, 0.5, t49)))), 0.17392742256872692, t103));
+        _Bool t105 = 0.0 < t49;
+        double t106 = 1.0 / (FMA(t94, 0.25, 1.0));
+        double t107 = -t91;
+        double t108 = t105 ? t107 : t91;
+        _Bool t109 = t108 < 0.0;
+        double t110 = -t108;
+        double t111 = t109 ? t110 : t108;
+        double t112 = 1.0 / (FMA(t111, 0.25, 1.0));
+        double t113 = t112 * (polynomial0(-0.0017798827339621601, t112 - 0.25));
+        double t114 = (exp64((t108 * t108) * (-0.5))) * t113;
+        double t115 = 1.0 - t114;
+        double t116 = t109 ? t114 : t115;
+        double t117 = t116 - (t62 * (t106 * (polynomial0(-0.0017798827339621601, t106 - 0.25))));
+        double t118 = -t117;
+        double t119 = t105 ? t118 : t117;
+        double t120 = t71 * (t104 * 0.15915494309189535);
+        double t121 = t119 * (t70 * 0.3989422804014327);
+        double t122 = t95 ? t120 : t121;
+        double t123 = t21 * t122;
+        double t124 = -t123;
+        double t125 = t24 ? t124 : t123;
+        double t126 = t1 ? t90 : t125;
+        double t127 = t14 ? 1.0 : (-1.0);
+        double t128 = SQRT(t127);
+        double t129 = t14 ? t126 : t128;
+        double t130 = exp64(-((FMA(t40, t52, t52)) + (FMA(t53, t39 * t39, t53))));
+        double t131 = (t39 * (t40 + 1.0)) * 0.07957747154594767;
+        double t132 = t31 ? 0.0 : t131;
+        double t133 = (t25 * (1.0 / t23)) * (t130 * t132);
+        double t134 = t22 * (t22 * (((t49 * t89) + t133) * (-0.5)));
+        double t135 = -t134;
+        double t136 = t24 ? t135 : t134;
+        double t137 = (t136 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t136;
+        double t138 = (0x1.fffffffffffffp1023 < t136) ? 0x1.fffffffffffffp1023 : t137;
+        double t139 = t21 * (t21 * ((t133 + (t44 * t122)) * (-0.5)));
+        double t140 = -t139;
+        double t141 = t24 ? t140 : t139;
+        double t142 = (t141 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t141;
+        double t143 = (0x1.fffffffffffffp1023 < t141) ? 0x1.fffffffffffffp1023 : t142;
+        double t144 = t1 ? t138 : t143;
+        double t145 = t14 ? t144 : t128;
+        double t146 = t1 ? t125 : t90;
+        double t147 = t14 ? t146 : t128;
+        double t148 = t1 ? t143 : t138;
+        double t149 = t14 ? t148 : t128;
+        double t150 = t132 * (t130 * (t21 * t22));
+        double t151 = (t150 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t150;
+        double t152 = (0x1.fffffffffffffp1023 < t150) ? 0x1.fffffffffffffp1023 : t151;
+        double t153 = t14 ? t152 : t128;
+        out_grad_mean1[i] = grad_covariance[i] * t129;
+        out_grad_var1[i] = grad_covariance[i] * t145;
+        out_grad_mean2[i] = grad_covariance[i] * t147;
+        out_grad_var2[i] = grad_covariance[i] * t149;
+        out_grad_cov[i] = grad_covariance[i] * t153;
     }
 }
 

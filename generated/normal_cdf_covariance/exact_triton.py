@@ -7,8 +7,8 @@
 # operations   normal_cdf_covariance_exact_forward 1163, normal_cdf_covariance_exact_backward 805
 #
 # Certificate:
-#   covariance 0.916, dcovariance_dmu1 0.14, dcovariance_dvar1 0.26, dcovariance_dmu2 0.146, dcovariance_dvar2 0.278,
-#       dcovariance_dcov 0.539 tolerance,
+#   covariance 0.901, dcovariance_dmu1 0.142, dcovariance_dvar1 0.304, dcovariance_dmu2 0.193, dcovariance_dvar2
+#       0.328, dcovariance_dcov 0.475 tolerance,
 #   against exact values at 16259 points over all of float32; where, in exact.json
 
 import triton
@@ -45,42 +45,21 @@ def _part2(p0, p1):
 
 
 @triton.jit
-def _part3(p0, p1, p2):
-    t0 = p0 * p0
-    t1 = tl.fma(p0, p0, t0 * -1.0)
-    t2 = p1 * p2
-    t3 = tl.fma(p1, p2, t2 * -1.0)
-    t4 = t1 - t3
-    t5 = t4 - t1
-    t6 = 0.0 * p2
-    t7 = t4 - t6
-    t8 = t7 - t4
-    t9 = t6 * -1.0
-    t10 = t0 - t2
-    t11 = t10 + t7
-    t12 = t11 - t10
-    t13 = ((t11 + (((t10 - (t11 - t12)) + (t7 - t12)) + ((((t1 - (t4 - t5)) + ((t3 * -1.0) - t5)) + ((t4 - (t7 - t8)) +
-        (t9 - t8))) - tl.fma(0.0, p2, t9)))) * -1.0)
-    t14 = tl.where(0.0 < t13, t13, 0.0)
-    return t14
-
-
-@triton.jit
-def _part4(p0, p1, p2):
+def _part6(p0, p1, p2):
     t0 = p1 - p0
     t1 = (p0 - (p1 - t0)) + (p2 - t0)
     return t1
 
 
 @triton.jit
-def _part5(p0):
+def _part4(p0):
     t0 = (_polynomial12(p0 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537, -0.020374626,
         0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
     return t0
 
 
 @triton.jit
-def _part6(p0, p1):
+def _part5(p0, p1):
     t0 = ((127 + ((p0 + p1) >> 2)) << 23).to(tl.float32, bitcast=True)
     return t0
 
@@ -107,6 +86,25 @@ def _atom1(p0, p1, p2):
 
 
 @triton.jit
+def _part3(p0, p1, p2):
+    t0 = p0 * p0
+    t1 = tl.fma(p0, p0, t0 * -1.0)
+    t2 = p1 * p2
+    t3 = tl.fma(p1, p2, t2 * -1.0)
+    t4 = t1 - t3
+    t5 = t4 - t1
+    t6 = 0.0 * p2
+    t7 = t4 - t6
+    t8 = t6 * -1.0
+    t9 = t0 - t2
+    t10 = t9 + t7
+    t11 = ((t10 + (_part6(t9, t10, t7) + ((((t1 - (t4 - t5)) + ((t3 * -1.0) - t5)) + _part6(t4, t7, t8)) - tl.fma(0.0,
+        p2, t8)))) * -1.0)
+    t12 = tl.where(0.0 < t11, t11, 0.0)
+    return t12
+
+
+@triton.jit
 def normal_cdf_covariance_exact_forward(mean1, var1, mean2, var2, cov):
     t0 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1))
     t1 = tl.where(t0, var2, var1)
@@ -128,126 +126,130 @@ def normal_cdf_covariance_exact_forward(mean1, var1, mean2, var2, cov):
     t16 = (_part3(t11, t12, t13) + ((t13 * t14) + (t12 * t15))) + (t14 * t15)
     t17 = tl.where(t7 & (0.0 < t16), t16, 0.0)
     t18 = 0.0 == t17
-    t19 = tl.sqrt_rn(tl.where(t18, 1.0, t17))
-    t20 = t12 + t14
-    t21 = tl.where(t7, t20, 1.0)
-    t22 = tl.sqrt_rn(t21)  # standard deviation, scaled
-    t23 = tl.div_rn(1.0, t22)
-    t24 = (tl.where(t7, _part4(t12, t20, t14), 0.0) + tl.fma(t22, t22 * -1.0, t21)) * (0.5 * t23)
-    t25 = t13 + t15
-    t26 = tl.where(t7, t25, 1.0)
-    t27 = tl.sqrt_rn(t26)  # standard deviation, scaled
-    t28 = t22 * t27
-    t29 = tl.div_rn(1.0, t27)
-    t30 = (tl.where(t7, _part4(t13, t25, t15), 0.0) + tl.fma(t27, t27 * -1.0, t26)) * (0.5 * t29)
-    t31 = t28 + t11
-    t32 = t31 + (tl.fma(t22, t30, tl.fma(t24, t27, tl.fma(t22, t27, t28 * -1.0))) + (t11 - (t31 - t28)))
-    t33 = tl.div_rn(1.0, t32)
-    t34 = tl.where(t18, 0.0, t19 * t33)  # Q = sqrt((1 - rho)/(1 + rho))
-    t35 = t34 * t34
-    t36 = t6 * t9
-    t37 = t29 * t36
-    t38 = t37 < (-18.8125)
-    t39 = 18.8125 < t37
-    t40 = tl.where(t39, 18.8125, tl.where(t38, -18.8125, t37))  # mean2/s2, within the reach
-    t41 = t10 < 0.0
-    t42 = tl.where(t41, t40 * -1.0, t40)
-    t43 = t5 * t8
-    t44 = t23 * t43
-    t45 = t44 < (-18.8125)
-    t46 = 18.8125 < t44
-    t47 = tl.where(t46, 18.8125, tl.where(t45, -18.8125, t44))  # mean1/s1, within the reach
-    t48 = t47 + t42
-    t49 = t37 * -1.0
-    t50 = tl.where(t39, 0.0, tl.where(t38, 0.0, t29 * tl.fma(t30, t49, tl.fma(t27, t49, t36))))
-    t51 = tl.where(t41, t50 * -1.0, t50)
-    t52 = t44 * -1.0
-    t53 = tl.where(t46, 0.0, tl.where(t45, 0.0, t23 * tl.fma(t24, t52, tl.fma(t22, t52, t43))))
-    t54 = _part4(t47, t48, t42) + (t53 + t51)
-    t55 = tl.abs(t48 + t54)
-    t56 = t47 - t42
-    t57 = t56 - t47
-    t58 = ((t47 - (t56 - t57)) + ((t42 * -1.0) - t57)) + (t53 - t51)
-    t59 = tl.abs(t56 + t58)
-    t60 = t59 <= (t35 * t55)
-    t61 = tl.where(t18, 1.0995116e+12, t32 * tl.div_rn(1.0, t19))
-    t62 = t56 * t56
-    t63 = 0.125 * tl.fma(t56, t58, tl.fma(t56, t58, tl.fma(t56, t56, t62 * -1.0)))
-    t64 = 0.125 * t62  # B = (a - b)^2/8
-    t65 = t64 + t63
-    t66 = (t55 <= t59) | (t55 < 8.6736174e-19)
-    t67 = tl.where(t66, t65, tl.where(t60, t61 * (t61 * t65), 0.125 * (t55 * t59)))  # B/q*^2
+    t19 = tl.where(t18, 1.0, t17)
+    t20 = tl.sqrt_rn(t19)
+    t21 = tl.div_rn(1.0, t20)
+    t22 = tl.fma(t20, t20 * -1.0, t19) * (0.5 * t21)
+    t23 = tl.where(t7, t12 + t14, 1.0)
+    t24 = tl.sqrt_rn(t23)  # standard deviation, scaled
+    t25 = tl.div_rn(1.0, t24)
+    t26 = tl.fma(t24, t24 * -1.0, t23) * (0.5 * t25)
+    t27 = tl.where(t7, t13 + t15, 1.0)
+    t28 = tl.sqrt_rn(t27)  # standard deviation, scaled
+    t29 = t24 * t28
+    t30 = tl.div_rn(1.0, t28)
+    t31 = tl.fma(t28, t28 * -1.0, t27) * (0.5 * t30)
+    t32 = t29 + t11
+    t33 = t32 + (tl.fma(t24, t31, tl.fma(t26, t28, tl.fma(t24, t28, t29 * -1.0))) + (t11 - (t32 - t29)))
+    t34 = tl.div_rn(1.0, t33)
+    t35 = t20 * t34
+    t36 = tl.where(t18, 0.0, t35 + tl.fma(t22, t34, tl.fma(t20, t34, t35 * -1.0)))  # Q = sqrt((1 - rho)/(1 + rho))
+    t37 = t36 * t36
+    t38 = t6 * t9
+    t39 = t30 * t38
+    t40 = t39 < (-18.8125)
+    t41 = 18.8125 < t39
+    t42 = tl.where(t41, 18.8125, tl.where(t40, -18.8125, t39))  # mean2/s2, within the reach
+    t43 = t10 < 0.0
+    t44 = tl.where(t43, t42 * -1.0, t42)
+    t45 = t5 * t8
+    t46 = t25 * t45
+    t47 = t46 < (-18.8125)
+    t48 = 18.8125 < t46
+    t49 = tl.where(t48, 18.8125, tl.where(t47, -18.8125, t46))  # mean1/s1, within the reach
+    t50 = t49 + t44
+    t51 = t39 * -1.0
+    t52 = tl.where(t41, 0.0, tl.where(t40, 0.0, t30 * tl.fma(t31, t51, tl.fma(t28, t51, t38))))
+    t53 = tl.where(t43, t52 * -1.0, t52)
+    t54 = t46 * -1.0
+    t55 = tl.where(t48, 0.0, tl.where(t47, 0.0, t25 * tl.fma(t26, t54, tl.fma(t24, t54, t45))))
+    t56 = _part6(t49, t50, t44) + (t55 + t53)
+    t57 = tl.abs(t50 + t56)
+    t58 = t49 - t44
+    t59 = t58 - t49
+    t60 = ((t49 - (t58 - t59)) + ((t44 * -1.0) - t59)) + (t55 - t53)
+    t61 = tl.abs(t58 + t60)
+    t62 = t61 <= (t37 * t57)
+    t63 = tl.where(t18, 1.0995116e+12, t33 * tl.fma(t21, (t21 * t22) * -1.0, t21))
+    t64 = t58 * t58
+    t65 = 0.125 * tl.fma(t58, t60, tl.fma(t58, t60, tl.fma(t58, t58, t64 * -1.0)))
+    t66 = 0.125 * t64  # B = (a - b)^2/8
+    t67 = t66 + t65
+    t68 = (t57 <= t61) | (t57 < 8.6736174e-19)
+    t69 = tl.where(t68, t66, tl.where(t62, t63 * (t63 * t67), 0.125 * (t57 * t61)))  # B/q*^2
     # q*^2, where the exponent is least
-    t68 = tl.where(t66, 1.0, tl.where(t60, t35, t59 * tl.div_rn(1.0, tl.where(t66, 1.0, t55))))
-    t69 = t48 * t48
-    t70 = 0.125 * t69  # A = (a + b)^2/8
-    t71 = t70 * t68
-    t72 = t67 + t71
-    t73 = 0.125 * tl.fma(t48, t54, tl.fma(t48, t54, tl.fma(t48, t48, t69 * -1.0)))
-    t74 = tl.fma(t73, t68, _part4(t71, t72, t67) + tl.fma(t70, t68, t71 * -1.0))
-    t75 = t72 + t74
-    t76 = t70 + t73
-    t77 = tl.fma(t68, t76, t67 * -1.0)
-    t78 = (18.0 + t75) + tl.sqrt_rn(tl.fma(t77, t77, tl.fma(36.0, t75, 324.0)))
-    t79 = (2.0 * t65) * tl.div_rn(1.0, t78)
-    t80 = t35 < t79
-    t81 = tl.where(t80, tl.sqrt_rn(tl.where(t80, t79, 1.0)), t34)  # lo, where the integral begins
-    t82 = 2.0 * t76
-    t83 = t78 < t82
-    t84 = t80 | t83
-    t85 = tl.where(t83, tl.sqrt_rn(tl.where(t83, t78 * tl.div_rn(1.0, tl.where(t83, t82, 1.0)), 1.0)), 1.0) - t81
-    t86 = (t33 * (t11 * 2.0)) * tl.div_rn(1.0, 1.0 + t34)  # 1 - Q
-    t87 = tl.where(t84, t85, t86)  # hi - lo
-    t88 = tl.fma(t87, 1.7806396e-14, t81)
-    t89 = t88 * t88
-    t90 = 1.0 + t89
-    t91 = tl.div_rn(1.0, t89 * t90)
-    t92 = (t76 - (t67 * (t90 * t91))) * (t68 - t89)
-    t93 = tl.fma(t92, 1.442695, 12582912.0)
-    t94 = t70 + t64
-    t95 = t72 + t94
-    t96 = t95 * -1.0
-    t97 = t96 < (-176.5)
-    t98 = tl.where(t97, -176.5, t96)
-    t99 = tl.fma(1.442695, t98, 12582912.0)
-    t100 = t99 - 12582912.0
-    t101 = (tl.fma(-0.69314575, t100, t98) + tl.fma(-1.4286068e-6, t100, tl.where(t97, 0.0, (_part4(t72, t95, t94) +
-        (t74 + (_part4(t70, t94, t64) + (t73 + t63)))) * -1.0)))
-    t102 = t99.to(tl.int32, bitcast=True)
-    t103 = ((127 + ((t102 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t104 = ((127 + ((t102 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t105 = ((127 + ((t102 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t106 = ((127 + (t102 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t107 = _atom0(t87, 0.9911378, t81, t68, t67, t76)
-    t108 = _atom0(t87, 0.95412374, t81, t68, t67, t76)
-    t109 = _atom0(t87, 0.8907605, t81, t68, t67, t76)
-    t110 = _atom0(t87, 0.8061421, t81, t68, t67, t76)
-    t111 = _atom0(t87, 0.70677817, t81, t68, t67, t76)
-    t112 = _atom0(t87, 0.5998014, t81, t68, t67, t76)
-    t113 = _atom0(t87, 0.49216625, t81, t68, t67, t76)
-    t114 = _atom0(t87, 0.38994673, t81, t68, t67, t76)
-    t115 = _atom0(t87, 0.29782534, t81, t68, t67, t76)
-    t116 = (tl.fma(0.022873294, _atom0(t87, 0.21882491, t81, t68, t67, t76), tl.fma(0.018219745, _atom0(t87,
-        0.15429045, t81, t68, t67, t76), tl.fma(0.013811379, _atom0(t87, 0.10408563, t81, t68, t67, t76),
-        tl.fma(0.009945022, _atom0(t87, 0.06693861, t81, t68, t67, t76), tl.fma(0.0067824842, _atom0(t87, 0.04085785,
-        t81, t68, t67, t76), tl.fma(0.004363449, _atom0(t87, 0.023541106, t81, t68, t67, t76), tl.fma(0.0026338205,
-        _atom0(t87, 0.012717514, t81, t68, t67, t76), tl.fma(0.0014810949, _atom0(t87, 0.006387385, t81, t68, t67,
-        t76), tl.fma(0.00076875696, _atom0(t87, 0.002950513, t81, t68, t67, t76), tl.fma(0.00036380897, _atom0(t87,
-        0.0012360261, t81, t68, t67, t76), tl.fma(0.00015440652, _atom0(t87, 0.00046089652, t81, t68, t67, t76),
-        tl.fma(5.7449197e-5, _atom0(t87, 0.00014911742, t81, t68, t67, t76), tl.fma(1.8140627e-5, _atom0(t87,
-        4.0370855e-5, t81, t68, t67, t76), tl.fma(4.632533e-6, _atom0(t87, 8.667007e-6, t81, t68, t67, t76),
-        tl.fma(8.8652627e-7, _atom0(t87, 1.3555483e-6, t81, t68, t67, t76), tl.fma(1.1155739e-7, _atom0(t87,
-        1.3357106e-7, t81, t68, t67, t76), tl.fma(7.1630315e-9, _atom0(t87, 6.256983e-9, t81, t68, t67, t76),
-        tl.fma(1.284356e-10, _atom0(t87, 7.139873e-11, t81, t68, t67, t76), 7.268582e-14 * ((_part2(t93, t92) *
-        ((((t93.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32, bitcast=True))) * (t89 *
-        t91)))))))))))))))))))))
-    t117 = (t103 * (t104 * (t105 * (t106 * ((t87 * tl.fma(0.00720935, t107, tl.fma(0.016196337, t108,
-        tl.fma(0.023867868, t109, tl.fma(0.029652255, t110, tl.fma(0.033222027, t111, tl.fma(0.03450875, t112,
-        tl.fma(0.033688944, t113, tl.fma(0.031136192, t114, tl.fma(0.027349675, t115, t116)))))))))) * tl.where(t97,
-        0.0, 1.0 + tl.fma(_polynomial4(t101, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t101 *
-        t101, t101)))))))
-    t118 = tl.where(t7, tl.where(t41, t117 * -1.0, t117), tl.sqrt_rn(tl.where(t7, 1.0, -1.0)))
-    return t118
+    t70 = tl.where(t68, 1.0, tl.where(t62, t37, t61 * tl.div_rn(1.0, tl.where(t68, 1.0, t57))))
+    t71 = t50 * t50
+    t72 = 0.125 * t71  # A = (a + b)^2/8
+    t73 = t72 * t70
+    t74 = t69 + t73
+    t75 = 0.125 * tl.fma(t50, t56, tl.fma(t50, t56, tl.fma(t50, t50, t71 * -1.0)))
+    t76 = tl.where(t68, t65, 0.0)
+    t77 = t76 + tl.fma(t75, t70, _part6(t73, t74, t69) + tl.fma(t72, t70, t73 * -1.0))
+    t78 = t74 + t77
+    t79 = t69 + t76
+    t80 = t72 + t75
+    t81 = tl.fma(t70, t80, t79 * -1.0)
+    t82 = (18.0 + t78) + tl.sqrt_rn(tl.fma(t81, t81, tl.fma(36.0, t78, 324.0)))
+    t83 = (2.0 * t67) * tl.div_rn(1.0, t82)
+    t84 = t37 < t83
+    t85 = tl.where(t84, tl.sqrt_rn(tl.where(t84, t83, 1.0)), t36)  # lo, where the integral begins
+    t86 = 2.0 * t80
+    t87 = t82 < t86
+    t88 = t84 | t87
+    t89 = tl.where(t87, tl.sqrt_rn(tl.where(t87, t82 * tl.div_rn(1.0, tl.where(t87, t86, 1.0)), 1.0)), 1.0) - t85
+    t90 = (t34 * (t11 * 2.0)) * tl.div_rn(1.0, 1.0 + t36)  # 1 - Q
+    t91 = tl.where(t88, t89, t90)  # hi - lo
+    t92 = tl.fma(t91, 1.7806396e-14, t85)
+    t93 = t92 * t92
+    t94 = 1.0 + t93
+    t95 = tl.div_rn(1.0, t93 * t94)
+    t96 = (t80 - (t79 * (t94 * t95))) * (t70 - t93)
+    t97 = tl.fma(t96, 1.442695, 12582912.0)
+    t98 = t72 + t66
+    t99 = t74 + t98
+    t100 = t99 * -1.0
+    t101 = t100 < (-176.5)
+    t102 = tl.where(t101, -176.5, t100)
+    t103 = tl.fma(1.442695, t102, 12582912.0)
+    t104 = t103 - 12582912.0
+    t105 = (tl.fma(-0.69314575, t104, t102) + tl.fma(-1.4286068e-6, t104, tl.where(t101, 0.0, (_part6(t74, t99, t98) +
+        (t77 + (_part6(t72, t98, t66) + (t75 + t65)))) * -1.0)))
+    t106 = t103.to(tl.int32, bitcast=True)
+    t107 = ((127 + ((t106 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t108 = ((127 + ((t106 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t109 = ((127 + ((t106 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t110 = ((127 + (t106 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t111 = _atom0(t91, 0.9911378, t85, t70, t79, t80)
+    t112 = _atom0(t91, 0.95412374, t85, t70, t79, t80)
+    t113 = _atom0(t91, 0.8907605, t85, t70, t79, t80)
+    t114 = _atom0(t91, 0.8061421, t85, t70, t79, t80)
+    t115 = _atom0(t91, 0.70677817, t85, t70, t79, t80)
+    t116 = _atom0(t91, 0.5998014, t85, t70, t79, t80)
+    t117 = _atom0(t91, 0.49216625, t85, t70, t79, t80)
+    t118 = _atom0(t91, 0.38994673, t85, t70, t79, t80)
+    t119 = _atom0(t91, 0.29782534, t85, t70, t79, t80)
+    t120 = (tl.fma(0.022873294, _atom0(t91, 0.21882491, t85, t70, t79, t80), tl.fma(0.018219745, _atom0(t91,
+        0.15429045, t85, t70, t79, t80), tl.fma(0.013811379, _atom0(t91, 0.10408563, t85, t70, t79, t80),
+        tl.fma(0.009945022, _atom0(t91, 0.06693861, t85, t70, t79, t80), tl.fma(0.0067824842, _atom0(t91, 0.04085785,
+        t85, t70, t79, t80), tl.fma(0.004363449, _atom0(t91, 0.023541106, t85, t70, t79, t80), tl.fma(0.0026338205,
+        _atom0(t91, 0.012717514, t85, t70, t79, t80), tl.fma(0.0014810949, _atom0(t91, 0.006387385, t85, t70, t79,
+        t80), tl.fma(0.00076875696, _atom0(t91, 0.002950513, t85, t70, t79, t80), tl.fma(0.00036380897, _atom0(t91,
+        0.0012360261, t85, t70, t79, t80), tl.fma(0.00015440652, _atom0(t91, 0.00046089652, t85, t70, t79, t80),
+        tl.fma(5.7449197e-5, _atom0(t91, 0.00014911742, t85, t70, t79, t80), tl.fma(1.8140627e-5, _atom0(t91,
+        4.0370855e-5, t85, t70, t79, t80), tl.fma(4.632533e-6, _atom0(t91, 8.667007e-6, t85, t70, t79, t80),
+        tl.fma(8.8652627e-7, _atom0(t91, 1.3555483e-6, t85, t70, t79, t80), tl.fma(1.1155739e-7, _atom0(t91,
+        1.3357106e-7, t85, t70, t79, t80), tl.fma(7.1630315e-9, _atom0(t91, 6.256983e-9, t85, t70, t79, t80),
+        tl.fma(1.284356e-10, _atom0(t91, 7.139873e-11, t85, t70, t79, t80), 7.268582e-14 * ((_part2(t97, t96) *
+        ((((t97.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32, bitcast=True))) * (t93 *
+        t95)))))))))))))))))))))
+    t121 = (t107 * (t108 * (t109 * (t110 * ((t91 * tl.fma(0.00720935, t111, tl.fma(0.016196337, t112,
+        tl.fma(0.023867868, t113, tl.fma(0.029652255, t114, tl.fma(0.033222027, t115, tl.fma(0.03450875, t116,
+        tl.fma(0.033688944, t117, tl.fma(0.031136192, t118, tl.fma(0.027349675, t119, t120)))))))))) * tl.where(t101,
+        0.0, 1.0 + tl.fma(_polynomial4(t105, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t105 *
+        t105, t105)))))))
+    t122 = tl.where(t7, tl.where(t43, t121 * -1.0, t121), tl.sqrt_rn(tl.where(t7, 1.0, -1.0)))
+    return t122
 
 
 @triton.jit
@@ -286,7 +288,7 @@ def normal_cdf_covariance_exact_backward(mean1, var1, mean2, var2, cov, grad_cov
     t16 = t9 * t9
     t17 = t12 * t16
     t18 = t15 + t17
-    t19 = (_part3(t11, t12, t13) + (t18 + _part4(t15, t18, t17))) + (t14 * t16)
+    t19 = (_part3(t11, t12, t13) + (t18 + _part6(t15, t18, t17))) + (t14 * t16)
     t20 = tl.where(t7 & (0.0 < t19), t19, 0.0)
     t21 = 0.0 == t20
     t22 = tl.sqrt_rn(tl.where(t21, 1.0, t20))
@@ -294,12 +296,12 @@ def normal_cdf_covariance_exact_backward(mean1, var1, mean2, var2, cov, grad_cov
     t24 = tl.where(t7, t23, 1.0)
     t25 = tl.sqrt_rn(t24)  # standard deviation, scaled
     t26 = tl.div_rn(1.0, t25)
-    t27 = (tl.where(t7, _part4(t12, t23, t14), 0.0) + tl.fma(t25, t25 * -1.0, t24)) * (0.5 * t26)
+    t27 = (tl.where(t7, _part6(t12, t23, t14), 0.0) + tl.fma(t25, t25 * -1.0, t24)) * (0.5 * t26)
     t28 = t13 + t16
     t29 = tl.where(t7, t28, 1.0)
     t30 = tl.sqrt_rn(t29)  # standard deviation, scaled
     t31 = tl.div_rn(1.0, t30)
-    t32 = (tl.where(t7, _part4(t13, t28, t16), 0.0) + tl.fma(t30, t30 * -1.0, t29)) * (0.5 * t31)
+    t32 = (tl.where(t7, _part6(t13, t28, t16), 0.0) + tl.fma(t30, t30 * -1.0, t29)) * (0.5 * t31)
     t33 = (t25 + t27) * (t30 + t32)
     t34 = t33 + t11
     t35 = tl.div_rn(1.0, t34)
@@ -339,13 +341,13 @@ def normal_cdf_covariance_exact_backward(mean1, var1, mean2, var2, cov, grad_cov
     t69 = tl.fma(1.442695, t68, 12582912.0)
     t70 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t65), 1.0))
     t71 = tl.where(t67, 0.0, _part2(t69, t68))
-    t72 = t70 * _part5(t70)  # Mills ratio/sqrt(2 pi)
+    t72 = t70 * _part4(t70)  # Mills ratio/sqrt(2 pi)
     t73 = t71 * t72
     t74 = t69.to(tl.int32, bitcast=True)
     t75 = ((127 + (t74 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t76 = _part6(1, t74)
-    t77 = _part6(2, t74)
-    t78 = _part6(3, t74)
+    t76 = _part5(1, t74)
+    t77 = _part5(2, t74)
+    t78 = _part5(3, t74)
     t79 = t65 < 0.0
     t80 = (-0.5) * (t47 * t47)
     t81 = t80 < (-176.5)
@@ -361,7 +363,7 @@ def normal_cdf_covariance_exact_backward(mean1, var1, mean2, var2, cov, grad_cov
     t91 = ((127 + ((t87 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
     t92 = (tl.where(t79, t78, 1.0) * (tl.where(t79, t77, 1.0) * (tl.where(t79, t76, 1.0) * (tl.where(t79, t73, 1.0 -
         (t78 * (t77 * (t76 * (t75 * t73))))) * tl.where(t79, t75, 1.0)))))
-    t93 = t86 * _part5(t86)  # Mills ratio/sqrt(2 pi)
+    t93 = t86 * _part4(t86)  # Mills ratio/sqrt(2 pi)
     t94 = t92 - (t91 * (t90 * (t89 * (t88 * (t84 * t93)))))
     t95 = (-0.5) * (t55 * t55)
     t96 = t95 < (-176.5)
@@ -370,9 +372,9 @@ def normal_cdf_covariance_exact_backward(mean1, var1, mean2, var2, cov, grad_cov
     t99 = tl.where(t96, 0.0, _part2(t98, t97))
     t100 = t98.to(tl.int32, bitcast=True)
     t101 = ((127 + (t100 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t102 = _part6(1, t100)
-    t103 = _part6(2, t100)
-    t104 = _part6(3, t100)
+    t102 = _part5(1, t100)
+    t103 = _part5(2, t100)
+    t104 = _part5(3, t100)
     t105 = (t35 * (t11 * 2.0)) * tl.div_rn(1.0, 1.0 + t36)  # 1 - Q
     t106 = (-0.5) * (t105 * (t56 + t62))
     t107 = tl.abs(t106)
@@ -400,19 +402,19 @@ def normal_cdf_covariance_exact_backward(mean1, var1, mean2, var2, cov, grad_cov
     t126 = tl.fma(1.442695, t125, 12582912.0)
     t127 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t122), 1.0))
     t128 = tl.where(t124, 0.0, _part2(t126, t125))
-    t129 = t127 * _part5(t127)  # Mills ratio/sqrt(2 pi)
+    t129 = t127 * _part4(t127)  # Mills ratio/sqrt(2 pi)
     t130 = t128 * t129
     t131 = t126.to(tl.int32, bitcast=True)
     t132 = ((127 + (t131 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t133 = _part6(1, t131)
-    t134 = _part6(2, t131)
-    t135 = _part6(3, t131)
+    t133 = _part5(1, t131)
+    t134 = _part5(2, t131)
+    t135 = _part5(3, t131)
     t136 = t122 < 0.0
     t137 = tl.abs(t55)
     t138 = tl.div_rn(1.0, tl.fma(t137, 0.25, 1.0))
     t139 = (tl.where(t136, t135, 1.0) * (tl.where(t136, t134, 1.0) * (tl.where(t136, t133, 1.0) * (tl.where(t136, t130,
         1.0 - (t135 * (t134 * (t133 * (t132 * t130))))) * tl.where(t136, t132, 1.0)))))
-    t140 = t138 * _part5(t138)  # Mills ratio/sqrt(2 pi)
+    t140 = t138 * _part4(t138)  # Mills ratio/sqrt(2 pi)
     t141 = t139 - (t104 * (t103 * (t102 * (t101 * (t99 * t140)))))
     t142 = (t105 * (t56 - t62)) * (-0.5)
     t143 = tl.abs(t142)
@@ -438,9 +440,9 @@ def normal_cdf_covariance_exact_backward(mean1, var1, mean2, var2, cov, grad_cov
     t160 = tl.where(t21, 0.0, (t58 * (1.0 + t152)) * 0.07957747)
     t161 = t158.to(tl.int32, bitcast=True)
     t162 = ((127 + (t161 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t163 = _part6(1, t161)
-    t164 = _part6(2, t161)
-    t165 = _part6(3, t161)
+    t163 = _part5(1, t161)
+    t164 = _part5(2, t161)
+    t165 = _part5(3, t161)
     t166 = (t11 * tl.div_rn(1.0, t33)) * (t165 * (t164 * (t163 * (t162 * (t159 * t160)))))
     t167 = t148 * (t148 * ((-0.5) * ((t47 * t146) + t166)))
     t168 = tl.where(t44, t167 * -1.0, t167)

@@ -50,24 +50,18 @@ INLINE double exp_rest(double y, double x)
     return y;
 }
 
-// exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
-INLINE double power_of_two(double magic_and_n)
-{
-    const union { double f; uint64_t u; } in = {.f = magic_and_n}, out = {.u = (in.u << 52) + 0x3ff0000000000000u};
-    return out.f;
-}
-
+// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
+// polynomial, n by the magic number that rounds to integers
 INLINE double exp64(double x)
 {
-    const double magic = 0x1.8p52;
-    x = x < -746.0 ? -746.0 : x;
-    x = x > 710.0 ? 710.0 : x;
-    const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
+    const double held = x > 710.0 ? 710.0 : x;
+    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
+    const double n = sum.f - 0x1.8p52;
+    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
     const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
-    const double first = power_of_two(half);
-    return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
+    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
+    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
+    return x < -708.0 ? 0.0 : value;
 }
 
 INLINE double polynomial0(double y, double x)
@@ -123,20 +117,16 @@ static void relu_fitted_float64_forward_block(const double *const *in, const dou
         _Bool t21 = t20 < 0.0;
         double t22 = -t20;
         double t23 = t21 ? t22 : t20;
-        double t24 = -t23;
-        _Bool t25 = t24 < (-745.0);
-        double t26 = t25 ? (-745.0) : t24;
-        double t27 = exp64(t26);
-        double t28 = t25 ? 0.0 : t27;
-        double t29 = 1.0 / (t28 + 1.0);
-        double t30 = t28 * t29;
-        double t31 = t21 ? t30 : t29;
-        _Bool t32 = 0.0 <= var[i];
-        double t33 = t32 ? 1.0 : var[i];
-        double t34 = var[i] * t31;
-        double t35 = SQRT(t33);
+        double t24 = exp64(-t23);
+        double t25 = 1.0 / (t24 + 1.0);
+        double t26 = t24 * t25;
+        double t27 = t21 ? t26 : t25;
+        _Bool t28 = 0.0 <= var[i];
+        double t29 = t28 ? 1.0 : var[i];
+        double t30 = var[i] * t27;
+        double t31 = SQRT(t29);
         out_mean[i] = FMA(t1, t11, t9 * t12);
-        out_var[i] = t32 ? t34 : t35;
+        out_var[i] = t28 ? t30 : t31;
     }
 }
 
@@ -186,26 +176,22 @@ static void relu_fitted_float64_backward_block(const double *const *in, const do
         _Bool t27 = t26 < 0.0;
         double t28 = -t26;
         double t29 = t27 ? t28 : t26;
-        double t30 = -t29;
-        _Bool t31 = t30 < (-745.0);
-        double t32 = t31 ? (-745.0) : t30;
-        double t33 = exp64(t32);
-        double t34 = t31 ? 0.0 : t33;
-        double t35 = 1.0 / (t34 + 1.0);
-        double t36 = t34 * t35;
-        double t37 = t27 ? t35 : t36;
-        double t38 = t27 ? t36 : t35;
-        _Bool t39 = 0.0 <= var[i];
-        double t40 = t39 ? 1.0 : var[i];
-        double t41 = SQRT(t40);
-        double t42 = t19 * (t38 * (t37 * 2.7002980755894255));
-        double t43 = t39 ? t42 : t41;
-        double t44 = t38 + (t38 * (t37 * (t25 * (-1.3501490377947127))));
-        double t45 = t39 ? t44 : t41;
+        double t30 = exp64(-t29);
+        double t31 = 1.0 / (t30 + 1.0);
+        double t32 = t30 * t31;
+        double t33 = t27 ? t31 : t32;
+        double t34 = t27 ? t32 : t31;
+        _Bool t35 = 0.0 <= var[i];
+        double t36 = t35 ? 1.0 : var[i];
+        double t37 = SQRT(t36);
+        double t38 = t19 * (t34 * (t33 * 2.7002980755894255));
+        double t39 = t35 ? t38 : t37;
+        double t40 = t34 + (t34 * (t33 * (t25 * (-1.3501490377947127))));
+        double t41 = t35 ? t40 : t37;
         out_grad_mean[i] = FMA(grad_mean[i], ((t9 * t15) + t16),
-            grad_var[i] * t43);
+            grad_var[i] * t39);
         out_grad_var[i] = FMA(grad_mean[i], (t11 * (t9 * 0.19947114020071635)),
-            grad_var[i] * t45);
+            grad_var[i] * t41);
     }
 }
 

@@ -50,9 +50,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t2 = torch.where(1.152921504606847e+18 < t2, 1.152921504606847e+18, t2)
     t2 = (torch.where(t0, -t2, t2)) * 2.7002980755894255
     t4 = t2 < 0.0
-    t2 = -(torch.where(t4, -t2, t2))
-    t3 = t2 < (-745.0)
-    t2 = torch.where(t3, 0.0, torch.exp(torch.where(t3, -745.0, t2)))
+    t2 = torch.exp(-(torch.where(t4, -t2, t2)))
     t3 = 1.0 / (t2 + 1.0)
     t6 = 0.0 <= var
     t7 = torch.sqrt(torch.where(t6, 1.0, var))
@@ -79,9 +77,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t1 = torch.where(t0, -t1, t1)  # mean/sigma
     t8 = t1 * 2.7002980755894255
     t9 = t8 < 0.0
-    t8 = -(torch.where(t9, -t8, t8))
-    t10 = t8 < (-745.0)
-    t8 = torch.where(t10, 0.0, torch.exp(torch.where(t10, -745.0, t8)))
+    t8 = torch.exp(-(torch.where(t9, -t8, t8)))
     t10 = 1.0 / (t8 + 1.0)
     t8 = t8 * t10
     t11 = torch.where(t9, t10, t8)

@@ -49,38 +49,21 @@ INLINE double exp_rest(double y, double x)
     return y;
 }
 
-// exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
-INLINE double power_of_two(double magic_and_n)
-{
-    const union { double f; uint64_t u; } in = {.f = magic_and_n}, out = {.u = (in.u << 52) + 0x3ff0000000000000u};
-    return out.f;
-}
-
+// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
+// polynomial, n by the magic number that rounds to integers
 INLINE double exp64(double x)
 {
-    const double magic = 0x1.8p52;
-    x = x < -746.0 ? -746.0 : x;
-    x = x > 710.0 ? 710.0 : x;
-    const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
+    const double held = x > 710.0 ? 710.0 : x;
+    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
+    const double n = sum.f - 0x1.8p52;
+    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
     const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
-    const double first = power_of_two(half);
-    return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
+    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
+    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
+    return x < -708.0 ? 0.0 : value;
 }
 
 INLINE double polynomial0(double y, double x)
-{
-    NEXT(0x1.ba3b93ab41fp-8) NEXT(-0.01422675024134159) NEXT(0x1.371ac7619864p-7) NEXT(0.012979585027416552)
-        NEXT(-0.028126117032017808) NEXT(0.01310234876551105) NEXT(0.007602226809145195) NEXT(-0.0008416154711860995)
-        NEXT(-0.010826271862536749) NEXT(-0.004029486511393845) NEXT(0.011104082389265642) NEXT(0.012716841127728907)
-        NEXT(-0x1.6443deb4577c8p-8) NEXT(-0.025188697864515355) NEXT(-0.020816759192574044) NEXT(0.01843059712581573)
-        NEXT(0.08071822567838106) NEXT(0.14153249713282545) NEXT(0.17952285286113392) NEXT(0.18632885650696768)
-        NEXT(0.16664109632828217) NEXT(0.13207588430885814)
-    return y;
-}
-
-INLINE double polynomial1(double y, double x)
 {
     NEXT(0.12185347066213574) NEXT(-0.4564414813950806) NEXT(0.9811091454089625) NEXT(-1.2913683853251956)
         NEXT(0.9903038922351172) NEXT(-0.3157451101997815) NEXT(-0.06907315030546557) NEXT(-0.007037820436323979)
@@ -91,185 +74,168 @@ INLINE double polynomial1(double y, double x)
     return y;
 }
 
-static const double table7[7][19] = {
-    {0x1.7fb0aep-1, -0.09422339168421603, 0.1199260494930538, -1.0714513537289523, 0.9018547935082203,
-     -0.4710054176100086, 1.2215426311483335, -0.530784968221709, -2.9422235876940963, 4.53110775561638,
-     -0.01930713169812146, -0.20194240180755285, -0.07811710681831986, -0.08847113248233392, 0.7551846559739801,
-     -0x1.176763195e877p-22, -0x1.276bb242baa7cp-20, 7.094396598022827e-10, 0x1.cfe0e4edcc3f6p-34},
-    {0x1.a04a62p0, -0.06890190846303308, -2.7522678346283462, 3.084514855675613, -1.5626132179027419,
-     -0.8763466606771726, 1.955504195838679, -0.7371708146214774, -3.41861553427583, 4.522302490694266,
-     -0.0347042478920906, 0.47559027339679494, -0.145797667388765, -0.12286570770515537, 0.7537170359940223,
-     -5.522059790186674e-07, 8.014189745763659e-07, -0x1.978748cfb8b64p-28, 5.560197439985891e-11},
-    {0x1.537028p1, -2.5685704355176093, -5.420534634421436, 2.8633892315456606, -1.7268638956526978,
-     -1.5903987569697042, 3.1067074787852573, -1.0255604750829692, -3.9674850541175317, 4.511840351822625,
-     -0.4479601449210934, 0.5364127308956577, -0.2647544429995947, -0.170929685105982, 0.75197330504049,
-     -0x1.d329de688f3aap-26, -1.225123192426967e-07, -0x1.86d907fc0761cp-29, 1.406419797123884e-11},
-    {0x1.ed0aaap1, -10.603717792869855, -4.849587035274072, 8.501216024742543, -3.625102563904788, -2.906466359370321,
-     4.941312302376697, -1.4296020720949558, -4.598101678831229, 4.499387011857393, -1.7967486544627986,
-     1.2932570335464748, -0.4838158574553386, -0.23826370435647368, 0.7498977453930299, -0x1.abb1c72a3b54p-21,
-     -0x1.670c43d9f2fe3p-23, -0x1.7cef94ea6a11bp-28, -2.875547566429117e-11},
-    {0x1.505fa4p2, -12.436066272948828, -3.224810982822924, 33.89240084790914, -11.90288723305568, -5.238941053210496,
-     7.838393330236833, -1.9969580338398725, -5.320265445451174, 4.48453294183467, -2.212847265439072,
-     5.599912378908968, -0.8732393367416061, -0.33281945098765375, 0.7474221153132112, 6.215956956269845e-07,
-     2.312202983922623e-06, -0x1.e89d709e2cd67p-30, -8.845553045820375e-11},
-    {0x1.b97ebep2, -3.2256943215141543, -2.15491180555952, 30.62576306592787, -14.597329129132836, -9.439613134181174,
-     12.422463386501223, -2.79490374408998, -6.144195942232747, 4.466780064093942, -0.6263634436462482,
-     5.2546998280548625, -1.5735778939513625, -0.46581053389120536, 0.744463355074538, 7.590575784161801e-07,
-     -0x1.819dd0df8123fp-20, 7.47665724291138e-09, -6.135886149708441e-11},
-    {0x1.1a3d7p3, -1.2281232645517992, 0.8354436447623722, 8.554679505835589, -7.115063966886127, -17.241449142927383,
-     19.74376937528657, -3.921180210475897, -7.079563315180856, 4.445516650123017, -0.212779311032834,
-     1.456526643195368, -2.874882196475868, -0.6535243517204274, 0.7409194969034244, 0x1.8b3b71c80a35cp-26,
-     -0x1.59677673c61cfp-23, 5.657902871891293e-09, -0x1.17b2263785a81p-35},
+// lanes whose sums stand in registers
+#ifdef __AVX512F__
+#define WIDE 32
+#else
+#define WIDE 16
+#endif
+#define EACH _Pragma("omp simd") for (int i = 0; i < WIDE; ++i)
+
+// sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients take turns, from high to low
+INLINE void surface(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+    const double *restrict z, double *restrict value)
+{
+    for (int at = 0; at < LANES; at += WIDE) {
+        const double *next = c;
+        double x[WIDE], sum[WIDE], p[WIDE], q[WIDE];
+        EACH x[i] = y[at + i], sum[i] = 0.0;
+        for (int pair = 0; pair < pairs; ++pair) {
+            EACH p[i] = next[0], q[i] = next[1];
+            next += 2;
+            for (int k = 1; k < terms[pair]; ++k, next += 2) {
+                EACH p[i] = FMA(p[i], x[i], next[0]);
+                EACH q[i] = FMA(q[i], x[i], next[1]);
+            }
+            EACH sum[i] = FMA(FMA(sum[i], z[at + i], p[i]), z[at + i], q[i]);
+        }
+        EACH value[at + i] = sum[i] * unit;
+    }
+}
+
+// the same, and its derivatives
+INLINE void surface_slopes(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+    const double *restrict z, double *restrict value, double *restrict by_y, double *restrict by_z)
+{
+    for (int at = 0; at < LANES; at += WIDE) {
+        const double *next = c;
+        double x[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
+        EACH x[i] = y[at + i], sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
+        for (int pair = 0; pair < pairs; ++pair) {
+            EACH p[i] = next[0], q[i] = next[1], slope_p[i] = 0.0, slope_q[i] = 0.0;
+            next += 2;
+            for (int k = 1; k < terms[pair]; ++k, next += 2) {
+                EACH slope_p[i] = FMA(slope_p[i], x[i], p[i]);
+                EACH slope_q[i] = FMA(slope_q[i], x[i], q[i]);
+                EACH p[i] = FMA(p[i], x[i], next[0]);
+                EACH q[i] = FMA(q[i], x[i], next[1]);
+            }
+            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
+            EACH sum[i] = FMA(sum[i], z[at + i], p[i]);
+            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
+            EACH sum[i] = FMA(sum[i], z[at + i], q[i]);
+            EACH sum_y[i] = FMA(FMA(sum_y[i], z[at + i], slope_p[i]), z[at + i], slope_q[i]);
+        }
+        EACH value[at + i] = sum[i] * unit, by_y[at + i] = sum_y[i] * unit, by_z[at + i] = sum_z[i] * unit;
+    }
+}
+
+static const double surface0[88] = {
+    0,3165,0,-5406,0,-564,0,4554,0,-2089,0,1468,0,-1366,0,-262,0,770,0,-312,0,43,0,21886,0,-45136,0,-102467,-7601,
+    462171,11248,-814467,6743,1304709,1844,-2200478,-58373,2592814,80824,-1130847,-29199,-1527914,-33427,3070967,49685,
+    -2559102,-29538,1208835,8914,-317227,-1121,36254,0,89770,0,103648,6854,-1146850,16365,-460262,-155671,8661375,
+    -8707,-7821417,1355909,-32995738,-2570796,119543069,498876,-263269491,809475,576932346,11671416,-1160942938,
+    -40266077,1795404445,64047948,-2000098434,-61828904,1577004489,38584159,-862674760,-15369917,312926394,3583468,
+    -67970162,-374397,6714516
 };
+static const uint8_t terms0[3] = {11, 15, 18};
+
+static const double surface1[60] = {
+    0,-6340,0,337,0,44773,0,-23902,0,-176331,0,372695,294,-302606,-307,51732,-158,102900,190,-91117,-5,32358,-10,-4498,
+    0,-483784,0,559219,0,4466193,-124623,-1336819,-37301,-23586870,928480,-14620401,593214,98940802,-4345302,151227301,
+    -3615616,-439920847,20862115,-889000087,4210760,2893331558,-107482248,2443560299,222478056,-24558021656,-244499615,
+    62729781502,166161795,-106497649801,-70559992,150344416951,17319922,-210335844595,-1889647,424094181034
+};
+static const uint8_t terms1[2] = {12, 18};
 
 static void relu6_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1];
     double *restrict out_mean = out[0], *restrict out_var = out[1];
-    double s[18][LANES], a[5][LANES] = {{0.0}};
+    double s[10][LANES];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
         double t1 = var[i] * (SQRT(t0));
-        double t2 = mean[i] - 3.0;
-        _Bool t3 = t2 < 0.0;
-        s[1][i] = ABS(t2);
-        s[13][i] = t1 < 0x1.1a3d7p2;
-        s[0][i] = s[13][i] ? 0x1.1a3d7p2 : t1;
-        s[11][i] = t3 ? 1.0 : (-1.0);
-        double t8 = 1.0 / (SQRT(s[0][i]));
-        double t9 = s[1][i] * t8;
-        _Bool t10 = 37.5 < t9;
-        double t11 = t10 ? 37.5 : t9;
-        double t12 = s[1][i] * (s[1][i] * (1.0 / s[0][i]));
-        double t13 = t10 ? 1406.25 : t12;
-        double t14 = exp64(t13 * (-0.5));
-        double t15 = 1.0 / (FMA(t11, 0.25, 1.0));
-        s[10][i] = t14 * (t15 * (polynomial0(-0.0012046932669558172, t15 - 0.25)));
-        s[5][i] = t8 * (t14 * 0.3989422804014327);
-        double t18 = t8 * t11;
-        double t19 = t8 * t8;
-        double t20 = s[13][i] ? t1 : 0x1.1a3d7p2;
-        _Bool t21 = t20 == 0.0;
-        double t22 = t21 ? 1.0 : t20;
-        double t23 = SQRT(t22);
-        double t24 = t21 ? 0.0 : t23;
-        double t25 = 1.0 / t23;
-        double t26 = t21 ? 0.0 : t25;
-        double t27 = mean[i] - 6.0;
-        _Bool t28 = mean[i] < 0.0;
-        _Bool t29 = t27 < 0.0;
-        double t30 = t28 ? 1.0 : (-1.0);
-        double t31 = t29 ? 1.0 : (-1.0);
-        double t32 = t26 * (ABS(mean[i]));
-        _Bool t33 = t21 | (37.5 < t32);
+        s[4][i] = t1 < 900.0;
+        double t3 = s[4][i] ? 900.0 : t1;
+        double t4 = s[4][i] ? t1 : 900.0;
+        _Bool t5 = t4 == 0.0;
+        double t6 = t5 ? 1.0 : t4;
+        double t7 = SQRT(t6);
+        double t8 = t5 ? 0.0 : t7;
+        double t9 = 1.0 / t7;
+        double t10 = t5 ? 0.0 : t9;
+        double t11 = mean[i] - 6.0;
+        _Bool t12 = mean[i] < 0.0;
+        _Bool t13 = t11 < 0.0;
+        double t14 = t12 ? 1.0 : (-1.0);
+        double t15 = t13 ? 1.0 : (-1.0);
+        double t16 = (0.0 <= t3) ? t3 : (-1.0);
+        double t17 = 1.0 / (SQRT(t16));
+        double t18 = (mean[i] - 3.0) * t17;
+        double t19 = (t18 < (-0x1.c66666p2)) ? (-0x1.c66666p2) : t18;
+        double t20 = (0x1.c66666p2 < t19) ? 0x1.c66666p2 : t19;
+        s[6][i] = t20 * (1.0 / (SQRT(FMA(t20 * t20, 0.668478975613956, 16.7119743903489))));
+        s[0][i] = FMA(s[6][i], s[6][i] * 2.0, (-1.0));
+        double t23 = t10 * (ABS(mean[i]));
+        _Bool t24 = t5 | (37.5 < t23);
+        double t25 = t24 ? 37.5 : t23;
+        double t26 = t25 * t25;
+        double t27 = exp64(t26 * (-0.5));
+        double t28 = t24 ? 0.0 : t27;
+        double t29 = 1.0 / (FMA(t25, 0.25, 1.0));
+        double t30 = t29 * (t29 * (t29 * (polynomial0(-0.01441178831143662, t29 - 0.25))));
+        double t31 = (FMA(t30, -(t25 * 2.0), 0.3989422804014327)) / (1.0 + t26);
+        double t32 = t10 * (ABS(t11));
+        _Bool t33 = t5 | (37.5 < t32);
         double t34 = t33 ? 37.5 : t32;
         double t35 = t34 * t34;
         double t36 = exp64(t35 * (-0.5));
         double t37 = t33 ? 0.0 : t36;
         double t38 = 1.0 / (FMA(t34, 0.25, 1.0));
-        double t39 = t38 * (t38 * (t38 * (polynomial1(-0.01441178831143662, t38 - 0.25))));
+        double t39 = t38 * (t38 * (t38 * (polynomial0(-0.01441178831143662, t38 - 0.25))));
         double t40 = (FMA(t39, -(t34 * 2.0), 0.3989422804014327)) / (1.0 + t35);
-        double t41 = t26 * (ABS(t27));
-        _Bool t42 = t21 | (37.5 < t41);
-        double t43 = t42 ? 37.5 : t41;
-        double t44 = t43 * t43;
-        double t45 = exp64(t44 * (-0.5));
-        double t46 = t42 ? 0.0 : t45;
-        double t47 = 1.0 / (FMA(t43, 0.25, 1.0));
-        double t48 = t47 * (t47 * (t47 * (polynomial1(-0.01441178831143662, t47 - 0.25))));
-        double t49 = (FMA(t48, -(t43 * 2.0), 0.3989422804014327)) / (1.0 + t44);
-        double t50 = t24 * (t37 * t40);
-        double t51 = t24 * (t46 * t49);
-        double t52 = t50 - t51;
-        double t53 = t29 ? 0.0 : (-12.0);
-        double t54 = t28 ? 0.0 : t53;
-        double t55 = t29 ? (-2.0) : 2.0;
-        double t56 = t28 ? 2.0 : t55;
-        double t57 = t28 ? (-12.0) : 0.0;
-        double t58 = t29 ? 2.0 : (-2.0);
-        double t59 = t28 ? (-2.0) : t58;
-        double t60 = t24 * t24;
-        double t61 = (t50 * t54) + ((t56 * ((t37 * t39) * t60)) * t30);
-        double t62 = t29 ? 1.0 : 0.0;
-        double t63 = t28 ? 0.0 : t62;
-        double t64 = (-(t24 * (t46 * (FMA(t43, t49, t48 * 2.0))))) * t31;
-        double t65 = FMA(t24, t63, (((t24 * (t37 * (FMA(t34, t40, t39 * 2.0)))) * t30) + t64) * 2.0);
-        double t66 = (t61 + ((t51 * t57) + ((t59 * ((t46 * t48) * t60)) * t31))) - (t52 * t52);
-        double t67 = FMA(t65, t24 * t63, t66);
-        s[14][i] = (t67 < 0.0) ? 0.0 : t67;
-        s[9][i] = s[5][i] * t18;
-        s[4][i] = FMA(t18, s[9][i], s[5][i] * (-t19));
-        s[8][i] = FMA(t18, s[4][i], s[9][i] * (t19 * (-2.0)));
-        s[3][i] = FMA(t18, s[8][i], s[4][i] * (t19 * (-3.0)));
-        s[7][i] = FMA(t18, s[3][i], s[8][i] * (t19 * (-4.0)));
-        s[2][i] = FMA(t18, s[7][i], s[3][i] * (t19 * (-5.0)));
-        s[6][i] = FMA(t18, s[2][i], s[7][i] * (t19 * (-6.0)));
-        s[12][i] = FMA(t18, s[6][i], s[2][i] * (t19 * (-7.0)));
-        double t77 = t29 ? mean[i] : 6.0;
-        double t78 = t28 ? 0.0 : t77;
-        s[16][i] = t52 + t78;
-        s[15][i] = t3 ? 0.0 : 6.0;
-        s[17][i] = mean[i] == mean[i];
+        double t41 = t8 * (t28 * t31);
+        double t42 = t8 * (t37 * t40);
+        double t43 = t41 - t42;
+        double t44 = t13 ? 0.0 : (-12.0);
+        double t45 = t12 ? 0.0 : t44;
+        double t46 = t13 ? (-2.0) : 2.0;
+        double t47 = t12 ? 2.0 : t46;
+        double t48 = t12 ? (-12.0) : 0.0;
+        double t49 = t13 ? 2.0 : (-2.0);
+        double t50 = t12 ? (-2.0) : t49;
+        double t51 = t8 * t8;
+        double t52 = (t41 * t45) + ((t47 * ((t28 * t30) * t51)) * t14);
+        double t53 = t13 ? 1.0 : 0.0;
+        double t54 = t12 ? 0.0 : t53;
+        double t55 = (-(t8 * (t37 * (FMA(t34, t40, t39 * 2.0))))) * t15;
+        double t56 = FMA(t8, t54, (((t8 * (t28 * (FMA(t25, t31, t30 * 2.0)))) * t14) + t55) * 2.0);
+        double t57 = (t52 + ((t42 * t48) + ((t50 * ((t37 * t39) * t51)) * t15))) - (t43 * t43);
+        double t58 = FMA(t56, t8 * t54, t57);
+        s[5][i] = (t58 < 0.0) ? 0.0 : t58;
+        double t60 = t17 * 30.0;
+        s[1][i] = FMA(t60, 2.0, (-1.0));
+        double t62 = t13 ? mean[i] : 6.0;
+        double t63 = t12 ? 0.0 : t62;
+        s[8][i] = t43 + t63;
+        s[2][i] = FMA(t60, t60 * 2.0, (-1.0));
+        s[9][i] = mean[i] == mean[i];
     }
-    for (int k = 0; k < 7; ++k) {
-        const double *c = table7[k];
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            double t0 = s[0][i] + c[0];
-            double t1 = 1.0 / (SQRT(t0));
-            double t2 = s[1][i] * t1;
-            _Bool t3 = 37.5 < t2;
-            double t4 = t3 ? 37.5 : t2;
-            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
-            double t6 = t3 ? 1406.25 : t5;
-            double t7 = exp64(t6 * (-0.5));
-            double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t9 = t7 * (t8 * (polynomial0(-0.0012046932669558172, t8 - 0.25)));
-            double t10 = t1 * (t7 * 0.3989422804014327);
-            double t11 = t1 * t4;
-            double t12 = t1 * t1;
-            double t13 = t10 * t11;
-            double t14 = FMA(t11, t13, t10 * (-t12));
-            double t15 = FMA(t11, t14, t13 * (t12 * (-2.0)));
-            double t16 = FMA(t11, t15, t14 * (t12 * (-3.0)));
-            double t17 = FMA(t11, t16, t15 * (t12 * (-4.0)));
-            double t18 = FMA(t11, t17, t16 * (t12 * (-5.0)));
-            double t19 = FMA(t11, t18, t17 * (t12 * (-6.0)));
-            a[0][i] = FMA(t15, c[5], FMA(t16, c[4], FMA(t17, c[3], FMA(t18, c[2], FMA(t19, c[1], a[0][i])))));
-            a[0][i] = FMA(t9, c[9], FMA(t10, c[8], FMA(t13, c[7], FMA(t14, c[6], a[0][i]))));
-            a[1][i] = FMA(t16, c[12], FMA(t18, c[11], FMA(FMA(t11, t19, t18 * (t12 * (-7.0))), c[10], a[1][i])));
-            a[1][i] = FMA(t10, c[14], FMA(t14, c[13], a[1][i]));
-            a[2][i] = FMA(t13, c[18], FMA(t15, c[17], FMA(t17, c[16], FMA(t19, c[15], a[2][i]))));
-            a[3][i] = FMA(t9, c[14], FMA(t13, c[13], FMA(t15, c[12], FMA(t17, c[11], FMA(t19, c[10], a[3][i])))));
-            a[4][i] = FMA(t10, c[18], FMA(t14, c[17], FMA(t16, c[16], FMA(t18, c[15], a[4][i]))));
-        }
-    }
+    surface(surface0, terms0, 3, 1e-09, s[0], s[1], s[3]);
+    surface(surface1, terms1, 2, 1e-11, s[0], s[2], s[7]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = FMA(s[3][i], (-1.52111328395109e-07), FMA(s[2][i], (-0x1.9f831d781c3bcp-27), a[4][i]));
-        double t1 = FMA(s[7][i], (-0x1.e69513338c3eap-9), FMA(s[6][i], (-7.630935879038064e-05), a[3][i]));
-        double t2 = FMA(s[9][i], (-0.06383691577441668), FMA(s[8][i], (-0.04181564455113138), t1));
-        double t3 = FMA(s[5][i], 3.521647428335723e-11, FMA(s[4][i], 0x1.7eed6efba625bp-29, t0));
-        double t4 = t3 + ((FMA(s[10][i], 0.7564222903073041, t2)) * s[11][i]);
-        double t5 = FMA(s[7][i], (-1.52111328395109e-07), FMA(s[6][i], (-0x1.9f831d781c3bcp-27), a[2][i]));
-        double t6 = FMA(s[2][i], (-0x1.e69513338c3eap-9), FMA(s[12][i], (-7.630935879038064e-05), a[1][i]));
-        double t7 = FMA(s[4][i], (-0.06383691577441668), FMA(s[3][i], (-0.04181564455113138), t6));
-        double t8 = FMA(s[9][i], 3.521647428335723e-11, FMA(s[8][i], 0x1.7eed6efba625bp-29, t5));
-        double t9 = t8 + ((FMA(s[5][i], 0.7564222903073041, t7)) * s[11][i]);
-        double t10 = FMA(s[2][i], 0x1.b0ce513f177b1p-9, FMA(s[6][i], (-0x1.d2795047f0e27p-15), a[0][i]));
-        double t11 = FMA(s[3][i], 0.12705516628309835, FMA(s[7][i], (-0.016112082120166772), t10));
-        double t12 = FMA(s[4][i], 0.7631485470358674, FMA(s[8][i], (-0.2514001246805413), t11));
-        double t13 = FMA(s[5][i], (-2.5295494420279026), FMA(s[9][i], (-0.38296942660131283), t12));
-        double t14 = (FMA(s[10][i], 4.538532733957705, t13)) - (t4 * t4);
-        double t15 = t9 * (s[0][i] * t9);
-        double t16 = (t14 < t15) ? t15 : t14;
-        double t17 = s[13][i] ? s[14][i] : t16;
-        double t18 = t4 + s[15][i];
-        double t19 = s[13][i] ? s[16][i] : t18;
-        out_mean[i] = s[17][i] ? t19 : mean[i];
-        out_var[i] = s[17][i] ? t17 : mean[i];
+        double t0 = (s[3][i] < 0.0) ? 0.0 : s[3][i];
+        double t1 = s[4][i] ? s[5][i] : t0;
+        double t2 = (s[6][i] * s[7][i]) + 3.0;
+        double t3 = (t2 < 0.0) ? 0.0 : t2;
+        double t4 = (6.0 < t3) ? 6.0 : t3;
+        double t5 = s[4][i] ? s[8][i] : t4;
+        out_mean[i] = s[9][i] ? t5 : mean[i];
+        out_var[i] = s[9][i] ? t1 : mean[i];
     }
 }
 
@@ -286,171 +252,107 @@ static void relu6_exact_float64_backward_block(const double *const *in, const do
     const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
         in[3];
     double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-    double s[19][LANES], a[8][LANES] = {{0.0}};
+    double s[21][LANES], unused[LANES];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
         double t1 = var[i] * (SQRT(t0));
-        double t2 = mean[i] - 3.0;
-        s[1][i] = ABS(t2);
-        s[14][i] = t1 < 0x1.1a3d7p2;
-        s[0][i] = s[14][i] ? 0x1.1a3d7p2 : t1;
-        s[11][i] = (t2 < 0.0) ? 1.0 : (-1.0);
-        double t7 = 1.0 / (SQRT(s[0][i]));
-        double t8 = s[1][i] * t7;
-        _Bool t9 = 37.5 < t8;
-        double t10 = t9 ? 37.5 : t8;
-        double t11 = s[1][i] * (s[1][i] * (1.0 / s[0][i]));
-        double t12 = t9 ? 1406.25 : t11;
-        double t13 = exp64(t12 * (-0.5));
-        double t14 = 1.0 / (FMA(t10, 0.25, 1.0));
-        s[10][i] = t13 * (t14 * (polynomial0(-0.0012046932669558172, t14 - 0.25)));
-        s[5][i] = t7 * (t13 * 0.3989422804014327);
-        double t17 = t7 * t10;
-        double t18 = t7 * t7;
-        double t19 = s[14][i] ? t1 : 0x1.1a3d7p2;
-        _Bool t20 = t19 == 0.0;
-        double t21 = t20 ? 1.0 : t19;
-        double t22 = SQRT(t21);
-        double t23 = t20 ? 0.0 : t22;
-        double t24 = 1.0 / t22;
-        double t25 = t20 ? 0.0 : t24;
-        double t26 = mean[i] - 6.0;
-        _Bool t27 = mean[i] < 0.0;
-        _Bool t28 = t26 < 0.0;
-        double t29 = t27 ? 1.0 : (-1.0);
-        double t30 = t28 ? 1.0 : (-1.0);
-        s[9][i] = s[5][i] * t17;
-        s[4][i] = FMA(t17, s[9][i], s[5][i] * (-t18));
-        s[8][i] = FMA(t17, s[4][i], s[9][i] * (t18 * (-2.0)));
-        s[3][i] = FMA(t17, s[8][i], s[4][i] * (t18 * (-3.0)));
-        s[7][i] = FMA(t17, s[3][i], s[8][i] * (t18 * (-4.0)));
-        s[2][i] = FMA(t17, s[7][i], s[3][i] * (t18 * (-5.0)));
-        s[6][i] = FMA(t17, s[2][i], s[7][i] * (t18 * (-6.0)));
-        s[12][i] = FMA(t17, s[6][i], s[2][i] * (t18 * (-7.0)));
-        s[13][i] = FMA(t17, s[12][i], s[6][i] * (t18 * (-8.0)));
-        double t40 = t25 * (ABS(mean[i]));
-        _Bool t41 = t20 | (37.5 < t40);
-        double t42 = t41 ? 37.5 : t40;
-        double t43 = t42 * t42;
-        double t44 = exp64(t43 * (-0.5));
-        double t45 = t41 ? 0.0 : t44;
-        double t46 = 1.0 / (FMA(t42, 0.25, 1.0));
-        double t47 = t46 * (t46 * (t46 * (polynomial1(-0.01441178831143662, t46 - 0.25))));
-        double t48 = (FMA(t47, -(t42 * 2.0), 0.3989422804014327)) / (1.0 + t43);
-        double t49 = t45 * 0.3989422804014327;
-        double t50 = t45 * (FMA(t42, t48, t47 * 2.0));
-        double t51 = t25 * (ABS(t26));
-        _Bool t52 = t20 | (37.5 < t51);
-        double t53 = t52 ? 37.5 : t51;
-        double t54 = t53 * t53;
-        double t55 = exp64(t54 * (-0.5));
-        double t56 = t52 ? 0.0 : t55;
-        double t57 = 1.0 / (FMA(t53, 0.25, 1.0));
-        double t58 = t57 * (t57 * (t57 * (polynomial1(-0.01441178831143662, t57 - 0.25))));
-        double t59 = (FMA(t58, -(t53 * 2.0), 0.3989422804014327)) / (1.0 + t54);
-        double t60 = t56 * 0.3989422804014327;
-        double t61 = t56 * (FMA(t53, t59, t58 * 2.0));
-        double t62 = t23 * (t45 * t48);
-        double t63 = t23 * (t56 * t59);
-        double t64 = t62 - t63;
-        double t65 = (t50 * t29) + ((-t61) * t30);
-        double t66 = t28 ? 0.0 : (-12.0);
-        double t67 = t27 ? 0.0 : t66;
-        double t68 = t28 ? (-2.0) : 2.0;
-        double t69 = t27 ? 2.0 : t68;
-        double t70 = t27 ? (-12.0) : 0.0;
-        double t71 = t28 ? 2.0 : (-2.0);
-        double t72 = t27 ? (-2.0) : t71;
-        double t73 = ((t62 * t69) + ((t50 * t67) * t29)) + ((t63 * t72) + ((t61 * t70) * t30));
-        double t74 = t25 * t49;
-        double t75 = t25 * t60;
-        double t76 = t74 - t75;
-        double t77 = (((t67 * t74) + ((t50 * t69) * t29)) + ((t75 * t70) + ((t61 * t72) * t30))) * 0.5;
-        double t78 = t28 ? 1.0 : 0.0;
-        double t79 = t27 ? 0.0 : t78;
-        s[17][i] = FMA(t79 * 2.0, (t23 * t49) - (t23 * t60), FMA(t64 * (-2.0), t65, t73));
-        double t81 = FMA(t79, ((t42 * t49) * t29) + ((-(t53 * t60)) * t30), FMA(-t64, t76, t77));
-        s[18][i] = FMA(t79, t79 + (t65 * 2.0), t81);
-        s[15][i] = t65 + t79;
-        s[16][i] = t76 * 0.5;
+        s[16][i] = t1 < 900.0;
+        double t3 = s[16][i] ? 900.0 : t1;
+        double t4 = s[16][i] ? t1 : 900.0;
+        _Bool t5 = t4 == 0.0;
+        double t6 = t5 ? 1.0 : t4;
+        double t7 = SQRT(t6);
+        double t8 = t5 ? 0.0 : t7;
+        double t9 = 1.0 / t7;
+        double t10 = t5 ? 0.0 : t9;
+        double t11 = mean[i] - 6.0;
+        _Bool t12 = mean[i] < 0.0;
+        _Bool t13 = t11 < 0.0;
+        double t14 = t12 ? 1.0 : (-1.0);
+        double t15 = t13 ? 1.0 : (-1.0);
+        double t16 = (0.0 <= t3) ? t3 : (-1.0);
+        s[10][i] = 1.0 / (SQRT(t16));
+        double t18 = (mean[i] - 3.0) * s[10][i];
+        double t19 = (t18 < (-0x1.c66666p2)) ? (-0x1.c66666p2) : t18;
+        s[12][i] = (0x1.c66666p2 < t19) ? 0x1.c66666p2 : t19;
+        double t21 = 1.0 / (SQRT(FMA(s[12][i] * s[12][i], 0.668478975613956, 16.7119743903489)));
+        s[3][i] = s[12][i] * t21;
+        s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
+        s[11][i] = s[10][i] * 30.0;
+        double t25 = s[11][i] * 2.0;
+        s[1][i] = FMA(s[11][i], t25, (-1.0));
+        s[6][i] = s[3][i] * 4.0;
+        double t28 = (t21 * t21) * (t21 * 16.7119743903489);
+        s[8][i] = (0x1.c66666p2 < (ABS(t18))) ? 0.0 : t28;
+        s[9][i] = t25 * 2.0;
+        s[13][i] = (s[10][i] * s[10][i]) * (-0.5);
+        s[2][i] = FMA(s[11][i], 2.0, (-1.0));
+        double t33 = t10 * (ABS(mean[i]));
+        _Bool t34 = t5 | (37.5 < t33);
+        double t35 = t34 ? 37.5 : t33;
+        double t36 = t35 * t35;
+        double t37 = exp64(t36 * (-0.5));
+        double t38 = t34 ? 0.0 : t37;
+        double t39 = 1.0 / (FMA(t35, 0.25, 1.0));
+        double t40 = t39 * (t39 * (t39 * (polynomial0(-0.01441178831143662, t39 - 0.25))));
+        double t41 = (FMA(t40, -(t35 * 2.0), 0.3989422804014327)) / (1.0 + t36);
+        double t42 = t38 * 0.3989422804014327;
+        double t43 = t38 * (FMA(t35, t41, t40 * 2.0));
+        double t44 = t10 * (ABS(t11));
+        _Bool t45 = t5 | (37.5 < t44);
+        double t46 = t45 ? 37.5 : t44;
+        double t47 = t46 * t46;
+        double t48 = exp64(t47 * (-0.5));
+        double t49 = t45 ? 0.0 : t48;
+        double t50 = 1.0 / (FMA(t46, 0.25, 1.0));
+        double t51 = t50 * (t50 * (t50 * (polynomial0(-0.01441178831143662, t50 - 0.25))));
+        double t52 = (FMA(t51, -(t46 * 2.0), 0.3989422804014327)) / (1.0 + t47);
+        double t53 = t49 * 0.3989422804014327;
+        double t54 = t49 * (FMA(t46, t52, t51 * 2.0));
+        double t55 = t8 * (t38 * t41);
+        double t56 = t8 * (t49 * t52);
+        double t57 = t55 - t56;
+        double t58 = (t43 * t14) + ((-t54) * t15);
+        double t59 = t13 ? 0.0 : (-12.0);
+        double t60 = t12 ? 0.0 : t59;
+        double t61 = t13 ? (-2.0) : 2.0;
+        double t62 = t12 ? 2.0 : t61;
+        double t63 = t12 ? (-12.0) : 0.0;
+        double t64 = t13 ? 2.0 : (-2.0);
+        double t65 = t12 ? (-2.0) : t64;
+        double t66 = ((t55 * t62) + ((t43 * t60) * t14)) + ((t56 * t65) + ((t54 * t63) * t15));
+        double t67 = t10 * t42;
+        double t68 = t10 * t53;
+        double t69 = t67 - t68;
+        double t70 = (((t60 * t67) + ((t43 * t62) * t14)) + ((t68 * t63) + ((t54 * t65) * t15))) * 0.5;
+        double t71 = t13 ? 1.0 : 0.0;
+        double t72 = t12 ? 0.0 : t71;
+        s[19][i] = FMA(t72 * 2.0, (t8 * t42) - (t8 * t53), FMA(t57 * (-2.0), t58, t66));
+        double t74 = FMA(t72, ((t35 * t42) * t14) + ((-(t46 * t53)) * t15), FMA(-t57, t69, t70));
+        s[20][i] = FMA(t72, t72 + (t58 * 2.0), t74);
+        s[17][i] = t58 + t72;
+        s[18][i] = t69 * 0.5;
     }
-    for (int k = 0; k < 7; ++k) {
-        const double *c = table7[k];
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            double t0 = s[0][i] + c[0];
-            double t1 = 1.0 / (SQRT(t0));
-            double t2 = s[1][i] * t1;
-            _Bool t3 = 37.5 < t2;
-            double t4 = t3 ? 37.5 : t2;
-            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
-            double t6 = t3 ? 1406.25 : t5;
-            double t7 = exp64(t6 * (-0.5));
-            double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t9 = t1 * (t7 * 0.3989422804014327);
-            double t10 = t1 * t4;
-            double t11 = t1 * t1;
-            double t12 = t9 * t10;
-            double t13 = FMA(t10, t12, t9 * (-t11));
-            double t14 = FMA(t10, t13, t12 * (t11 * (-2.0)));
-            double t15 = FMA(t10, t14, t13 * (t11 * (-3.0)));
-            double t16 = FMA(t10, t15, t14 * (t11 * (-4.0)));
-            double t17 = FMA(t10, t16, t15 * (t11 * (-5.0)));
-            double t18 = FMA(t10, t17, t16 * (t11 * (-6.0)));
-            double t19 = FMA(t10, t18, t17 * (t11 * (-7.0)));
-            double t20 = FMA(t10, t19, t18 * (t11 * (-8.0)));
-            a[0][i] = FMA(t16, c[5], FMA(t17, c[4], FMA(t18, c[3], FMA(t19, c[2], FMA(t20, c[1], a[0][i])))));
-            a[0][i] = FMA(t12, c[9], FMA(t13, c[8], FMA(t14, c[7], FMA(t15, c[6], a[0][i]))));
-            a[1][i] = FMA(t15, c[5], FMA(t16, c[4], FMA(t17, c[3], FMA(t18, c[2], FMA(t19, c[1], a[1][i])))));
-            a[1][i] = FMA(t9, c[9], FMA(t12, c[8], FMA(t13, c[7], FMA(t14, c[6], a[1][i]))));
-            a[2][i] = FMA(t12, c[14], FMA(t14, c[13], FMA(t16, c[12], FMA(t18, c[11], FMA(t20, c[10], a[2][i])))));
-            a[3][i] = FMA(t13, c[18], FMA(t15, c[17], FMA(t17, c[16], FMA(t19, c[15], a[3][i]))));
-            a[4][i] = FMA(t9, c[14], FMA(t13, c[13], FMA(t15, c[12], FMA(t17, c[11], FMA(t19, c[10], a[4][i])))));
-            a[5][i] = FMA(t12, c[18], FMA(t14, c[17], FMA(t16, c[16], FMA(t18, c[15], a[5][i]))));
-            a[6][i] = FMA(t12, c[13], FMA(t14, c[12], FMA(t16, c[11], FMA(t18, c[10], a[6][i]))));
-            a[6][i] = FMA(t7 * (t8 * (polynomial0(-0.0012046932669558172, t8 - 0.25))), c[14], a[6][i]);
-            a[7][i] = FMA(t9, c[18], FMA(t13, c[17], FMA(t15, c[16], FMA(t17, c[15], a[7][i]))));
-        }
-    }
+    surface_slopes(surface1, terms1, 2, 1e-11, s[0], s[1], s[7], s[4], s[5]);
+    surface_slopes(surface0, terms0, 3, 1e-09, s[0], s[2], unused, s[14], s[15]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = FMA(s[3][i], (-1.52111328395109e-07), FMA(s[2][i], (-0x1.9f831d781c3bcp-27), a[7][i]));
-        double t1 = FMA(s[7][i], (-0x1.e69513338c3eap-9), FMA(s[6][i], (-7.630935879038064e-05), a[6][i]));
-        double t2 = FMA(s[9][i], (-0.06383691577441668), FMA(s[8][i], (-0.04181564455113138), t1));
-        double t3 = FMA(s[5][i], 3.521647428335723e-11, FMA(s[4][i], 0x1.7eed6efba625bp-29, t0));
-        double t4 = t3 + ((FMA(s[10][i], 0.7564222903073041, t2)) * s[11][i]);
-        double t5 = FMA(s[7][i], (-1.52111328395109e-07), FMA(s[6][i], (-0x1.9f831d781c3bcp-27), a[5][i]));
-        double t6 = FMA(s[2][i], (-0x1.e69513338c3eap-9), FMA(s[12][i], (-7.630935879038064e-05), a[4][i]));
-        double t7 = FMA(s[4][i], (-0.06383691577441668), FMA(s[3][i], (-0.04181564455113138), t6));
-        double t8 = FMA(s[9][i], 3.521647428335723e-11, FMA(s[8][i], 0x1.7eed6efba625bp-29, t5));
-        double t9 = t8 + ((FMA(s[5][i], 0.7564222903073041, t7)) * s[11][i]);
-        double t10 = FMA(s[2][i], (-1.52111328395109e-07), FMA(s[12][i], (-0x1.9f831d781c3bcp-27), a[3][i]));
-        double t11 = FMA(s[6][i], (-0x1.e69513338c3eap-9), FMA(s[13][i], (-7.630935879038064e-05), a[2][i]));
-        double t12 = FMA(s[8][i], (-0.06383691577441668), FMA(s[7][i], (-0.04181564455113138), t11));
-        double t13 = FMA(s[4][i], 3.521647428335723e-11, FMA(s[3][i], 0x1.7eed6efba625bp-29, t10));
-        double t14 = t13 + ((FMA(s[9][i], 0.7564222903073041, t12)) * s[11][i]);
-        double t15 = FMA(s[6][i], 0x1.b0ce513f177b1p-9, FMA(s[12][i], (-0x1.d2795047f0e27p-15), a[1][i]));
-        double t16 = FMA(s[7][i], 0.12705516628309835, FMA(s[2][i], (-0.016112082120166772), t15));
-        double t17 = FMA(s[8][i], 0.7631485470358674, FMA(s[3][i], (-0.2514001246805413), t16));
-        double t18 = FMA(s[9][i], (-2.5295494420279026), FMA(s[4][i], (-0.38296942660131283), t17));
-        double t19 = FMA(s[12][i], 0x1.b0ce513f177b1p-9, FMA(s[13][i], (-0x1.d2795047f0e27p-15), a[0][i]));
-        double t20 = FMA(s[2][i], 0.12705516628309835, FMA(s[6][i], (-0.016112082120166772), t19));
-        double t21 = FMA(s[3][i], 0.7631485470358674, FMA(s[7][i], (-0.2514001246805413), t20));
-        double t22 = FMA(s[4][i], (-2.5295494420279026), FMA(s[8][i], (-0.38296942660131283), t21));
-        double t23 = t9 * s[11][i];
-        double t24 = s[14][i] ? s[15][i] : t23;
-        double t25 = t14 * 0.5;
-        double t26 = s[14][i] ? s[16][i] : t25;
-        double t27 = (FMA(t9, t4 * (-2.0), FMA(s[5][i], 4.538532733957705, t18))) * s[11][i];
-        double t28 = s[14][i] ? s[17][i] : t27;
-        double t29 = FMA(t14, -t4, (FMA(s[9][i], 4.538532733957705, t22)) * 0.5);
-        double t30 = s[14][i] ? s[18][i] : t29;
-        out_grad_mean[i] = FMA(grad_mean[i], t24,
-            grad_var[i] * t28);
-        out_grad_var[i] = FMA(grad_mean[i], t26,
-            grad_var[i] * t30);
+        double t0 = (FMA(s[3][i] * s[4][i], s[6][i], s[7][i])) * s[8][i];
+        double t1 = s[8][i] * (s[6][i] * s[14][i]);
+        double t2 = s[10][i] * t0;
+        double t3 = s[16][i] ? s[17][i] : t2;
+        double t4 = s[13][i] * (FMA(s[12][i], t0, s[11][i] * ((s[3][i] * s[5][i]) * s[9][i])));
+        double t5 = s[16][i] ? s[18][i] : t4;
+        double t6 = s[10][i] * t1;
+        double t7 = s[16][i] ? s[19][i] : t6;
+        double t8 = s[13][i] * (FMA(s[12][i], t1, s[11][i] * (s[15][i] * 2.0)));
+        double t9 = s[16][i] ? s[20][i] : t8;
+        out_grad_mean[i] = FMA(grad_mean[i], t3,
+            grad_var[i] * t7);
+        out_grad_var[i] = FMA(grad_mean[i], t5,
+            grad_var[i] * t9);
     }
 }
 

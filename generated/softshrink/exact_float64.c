@@ -49,38 +49,21 @@ INLINE double exp_rest(double y, double x)
     return y;
 }
 
-// exp(x) within one unit in the last place: 2^n times a polynomial, n by the magic number that rounds to integers
-INLINE double power_of_two(double magic_and_n)
-{
-    const union { double f; uint64_t u; } in = {.f = magic_and_n}, out = {.u = (in.u << 52) + 0x3ff0000000000000u};
-    return out.f;
-}
-
+// exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
+// polynomial, n by the magic number that rounds to integers
 INLINE double exp64(double x)
 {
-    const double magic = 0x1.8p52;
-    x = x < -746.0 ? -746.0 : x;
-    x = x > 710.0 ? 710.0 : x;
-    const double n = FMA(x, 0x1.71547652b82fep0, magic) - magic;
-    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, x));
+    const double held = x > 710.0 ? 710.0 : x;
+    const union { double f; uint64_t u; } sum = {.f = FMA(held, 0x1.71547652b82fep0, 0x1.8p52)};
+    const double n = sum.f - 0x1.8p52;
+    const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, held));
     const double p = FMA(exp_rest(0x1.1f730349868cep-29, r) * r, r, r);
-    const double half = FMA(n, 0.5, magic);  // in two factors, either of which is normal
-    const double first = power_of_two(half);
-    return FMA(p, first, first) * power_of_two(n - (half - magic) + magic);
+    const union { uint64_t u; double f; } half = {.u = (sum.u << 52) + 0x3fe0000000000000u};
+    const double value = FMA(p, half.f, half.f) * 2.0;  // half of 2^n is normal
+    return x < -708.0 ? 0.0 : value;
 }
 
 INLINE double polynomial0(double y, double x)
-{
-    NEXT(0x1.ba3b93ab41fp-8) NEXT(-0.01422675024134159) NEXT(0x1.371ac7619864p-7) NEXT(0.012979585027416552)
-        NEXT(-0.028126117032017808) NEXT(0.01310234876551105) NEXT(0.007602226809145195) NEXT(-0.0008416154711860995)
-        NEXT(-0.010826271862536749) NEXT(-0.004029486511393845) NEXT(0.011104082389265642) NEXT(0.012716841127728907)
-        NEXT(-0x1.6443deb4577c8p-8) NEXT(-0.025188697864515355) NEXT(-0.020816759192574044) NEXT(0.01843059712581573)
-        NEXT(0.08071822567838106) NEXT(0.14153249713282545) NEXT(0.17952285286113392) NEXT(0.18632885650696768)
-        NEXT(0.16664109632828217) NEXT(0.13207588430885814)
-    return y;
-}
-
-INLINE double polynomial1(double y, double x)
 {
     NEXT(0.12185347066213574) NEXT(-0.4564414813950806) NEXT(0.9811091454089625) NEXT(-1.2913683853251956)
         NEXT(0.9903038922351172) NEXT(-0.3157451101997815) NEXT(-0.06907315030546557) NEXT(-0.007037820436323979)
@@ -91,194 +74,175 @@ INLINE double polynomial1(double y, double x)
     return y;
 }
 
-static const double table7[7][19] = {
-    {0x1.550ed6p-4, -0x1.ac55a8b41300dp-20, 6.092882080757234e-06, -0x1.567a1a9b41ceap-13, 0.0004123713140198482,
-     -0.000646097971086568, 0x1.4971ce68d681ap-8, -0.006552902593221797, -0.10897124549472652, 0.5034564178320206,
-     8.975929398380962e-07, 8.726007754501402e-05, 0x1.51fd5c492f3a6p-12, 0x1.ad76b872ce38ep-9, -0.25172821141949003,
-     -1.065534174358843e-11, -2.558220407603572e-10, -6.53373882045104e-11, 0x1.26d268749da6ep-36},
-    {0x1.72093cp-3, -0x1.393995e515cp-20, -0x1.253e7e71183adp-13, 0x1.ecf7019f4b095p-12, -0.0007145016358382067,
-     -0.001202121587248871, 0.00804734311583533, -0.009100876486020086, -0.12661539090897625, 0.5024780549120648,
-     0x1.3dc020e3d246ap-20, -0.0002264708283145345, 0.0006006605163851972, 0.004550482340095222, -0.2512390212138755,
-     0x1.ed2bf5cd7de52p-39, 9.187011648480628e-10, -8.395385902984561e-11, 7.784387941589133e-12},
-    {0x1.2db908p-2, -0x1.6ce566c71f8d3p-15, -0x1.20c4e749d915bp-12, 0x1.c9a0744b0ea0bp-12, -0.000789603887926532,
-     -0x1.1df2ea6ace8a1p-9, 0.012784805428169791, -0.012661243379421998, -0.14694389123159707, 0.5013155948345515,
-     0x1.75f403f85288fp-16, -0x1.e4292e35e744bp-13, 0.0010904216202883954, 0.006330659751024683, -0.2506577868667847,
-     2.392804789796556e-11, -7.733351969166672e-10, -8.542341202554708e-11, 0x1.7aba6b6d1bca9p-40},
-    {0x1.b6426p-2, -0x1.7898819fdc947p-13, -0x1.025a59fdc3e04p-12, 0.0012957188668291642, -0.0016575705056214023,
-     -0.003986922239000205, 0.020334620472854295, -0.017649412564190243, -0.17030006365819184, 0.4999318900898195,
-     9.041528084332152e-05, -0.0006263560827820325, 0x1.052a2b0b58b5dp-9, 0.00882465884122903, -0.2499659342358227,
-     3.507168386134711e-11, 0x1.39554f354673p-29, -0x1.bae23a088e37fp-34, -1.032903829227782e-11},
-    {0x1.2affaep-1, -0x1.b9ac39160c7b7p-13, -0x1.579798b71999p-13, 0.005165734313369401, -0.005442563200446498,
-     -0.00718647499770447, 0.03225676194808187, -0.02465380662867931, -0.19704686286422887, 0.49828143800253044,
-     0x1.c5d1f4d4be03fp-14, -0x1.51320c18f2a7p-9, 0.003593402923321737, 0.012326805416041515, -0.24914071439426802,
-     0x1.3514204c31937p-32, 1.07096816449212e-09, 2.293894296540507e-11, -1.497464449633846e-11},
-    {0x1.8870aap-1, -0x1.ca4020696b2a6p-15, -0x1.cb3239550e3b6p-14, 0.004667852066576621, -0.006674591403678241,
-     -0.01294871444454174, 0.05112125172010355, -0.03450499164053242, -0.22756281237494236, 0.49630889535467826,
-     0x1.eac91c4afbd1ep-16, -0x1.35950c22b55e8p-9, 0.006474945530999635, 0x1.1aa9d690b72ap-6, -0.24815444962854474,
-     0x1.734d842fa511ep-33, -0x1.840070a58c61p-29, 6.316456087025699e-11, -0x1.c471a1d03f807p-37},
-    {0x1.f5c29p-1, -2.079842833091618e-05, 4.244494812927551e-05, 0.001303869840555833, -0.00325334487807539,
-     -0.023650821909079228, 0.08125008644889754, -0.04840964261107605, -0.26220604984986295, 0.49394629335863344,
-     1.059372309745849e-05, -0.0006583738790519596, 0.01182724452643505, 0.024204749222532275, -0.24697315372451603,
-     0x1.b983370ded718p-37, -0x1.fd571738dd265p-32, 2.888224867288461e-10, -7.886999962445745e-12},
+// lanes whose sums stand in registers
+#ifdef __AVX512F__
+#define WIDE 32
+#else
+#define WIDE 16
+#endif
+#define EACH _Pragma("omp simd") for (int i = 0; i < WIDE; ++i)
+
+// sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients take turns, from high to low
+INLINE void surface(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+    const double *restrict z, double *restrict value)
+{
+    for (int at = 0; at < LANES; at += WIDE) {
+        const double *next = c;
+        double x[WIDE], sum[WIDE], p[WIDE], q[WIDE];
+        EACH x[i] = y[at + i], sum[i] = 0.0;
+        for (int pair = 0; pair < pairs; ++pair) {
+            EACH p[i] = next[0], q[i] = next[1];
+            next += 2;
+            for (int k = 1; k < terms[pair]; ++k, next += 2) {
+                EACH p[i] = FMA(p[i], x[i], next[0]);
+                EACH q[i] = FMA(q[i], x[i], next[1]);
+            }
+            EACH sum[i] = FMA(FMA(sum[i], z[at + i], p[i]), z[at + i], q[i]);
+        }
+        EACH value[at + i] = sum[i] * unit;
+    }
+}
+
+// the same, and its derivatives
+INLINE void surface_slopes(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+    const double *restrict z, double *restrict value, double *restrict by_y, double *restrict by_z)
+{
+    for (int at = 0; at < LANES; at += WIDE) {
+        const double *next = c;
+        double x[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
+        EACH x[i] = y[at + i], sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
+        for (int pair = 0; pair < pairs; ++pair) {
+            EACH p[i] = next[0], q[i] = next[1], slope_p[i] = 0.0, slope_q[i] = 0.0;
+            next += 2;
+            for (int k = 1; k < terms[pair]; ++k, next += 2) {
+                EACH slope_p[i] = FMA(slope_p[i], x[i], p[i]);
+                EACH slope_q[i] = FMA(slope_q[i], x[i], q[i]);
+                EACH p[i] = FMA(p[i], x[i], next[0]);
+                EACH q[i] = FMA(q[i], x[i], next[1]);
+            }
+            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
+            EACH sum[i] = FMA(sum[i], z[at + i], p[i]);
+            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
+            EACH sum[i] = FMA(sum[i], z[at + i], q[i]);
+            EACH sum_y[i] = FMA(FMA(sum_y[i], z[at + i], slope_p[i]), z[at + i], slope_q[i]);
+        }
+        EACH value[at + i] = sum[i] * unit, by_y[at + i] = sum_y[i] * unit, by_z[at + i] = sum_z[i] * unit;
+    }
+}
+
+static const double surface0[76] = {
+    0,456,0,-494,0,-598,0,840,0,-21,0,-285,0,123,0,-18,0,3819,0,-10266,-5056,-47120,12688,145154,-13602,45917,12990,
+    -579052,-7538,750535,-9218,-130512,19999,-626641,-15209,775686,6221,-442301,-1419,131191,142,-16413,0,45923,-6340,
+    9944,-668,-372267,59707,-262090,-38023,1611496,-243531,2334164,594634,-5865040,-1160021,-14997516,3321634,38281809,
+    -7725192,34811356,11713353,-240820864,-11701801,435144200,7811662,-445296603,-3425936,288135843,926407,-117821324,
+    -132148,28041070,6264,-2980100
 };
+static const uint8_t terms0[3] = {8, 13, 17};
+
+static const double surface1[52] = {
+    0,-9169,0,7715,0,53077,0,-124035,0,103338,0,-17305,0,-34736,0,30379,0,-10764,0,1499,0,-896573,0,-253418,33204,
+    6989118,-174485,5933654,-260050,-32319863,1277077,-51242160,1276604,146368807,-6846940,296693923,-1442531,
+    -964384453,35793339,-814604299,-74149202,8186000810,81505060,-20909917580,-55388362,35499216915,23519666,
+    -50114806063,-5773270,70111948191,629887,-141364727009
+};
+static const uint8_t terms1[2] = {10, 16};
 
 static void softshrink_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1];
     const double p_lambd = params[0];
     double *restrict out_mean = out[0], *restrict out_var = out[1];
-    double s[21][LANES], a[5][LANES] = {{0.0}};
+    double s[14][LANES];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        s[20][i] = p_lambd * p_lambd;
-        double t1 = var[i] * (1.0 / s[20][i]);
-        s[19][i] = mean[i] / p_lambd;
+        s[13][i] = p_lambd * p_lambd;
+        double t1 = var[i] * (1.0 / s[13][i]);
+        s[10][i] = mean[i] / p_lambd;
         double t3 = (0.0 <= t1) ? 1.0 : (-1.0);
         double t4 = t1 * (SQRT(t3));
-        s[1][i] = ABS(s[19][i]);
-        s[14][i] = t4 < 0x1.f5c29p-2;
-        s[0][i] = s[14][i] ? 0x1.f5c29p-2 : t4;
-        s[11][i] = (s[19][i] < 0.0) ? 1.0 : (-1.0);
-        double t9 = 1.0 / (SQRT(s[0][i]));
-        double t10 = s[1][i] * t9;
-        _Bool t11 = 37.5 < t10;
-        double t12 = t11 ? 37.5 : t10;
-        double t13 = s[1][i] * (s[1][i] * (1.0 / s[0][i]));
-        double t14 = t11 ? 1406.25 : t13;
-        double t15 = exp64(t14 * (-0.5));
-        double t16 = 1.0 / (FMA(t12, 0.25, 1.0));
-        s[10][i] = t15 * (t16 * (polynomial0(-0.0012046932669558172, t16 - 0.25)));
-        s[5][i] = t9 * (t15 * 0.3989422804014327);
-        double t19 = t9 * t12;
-        double t20 = t9 * t9;
-        double t21 = s[14][i] ? t4 : 0x1.f5c29p-2;
-        _Bool t22 = t21 == 0.0;
-        double t23 = t22 ? 1.0 : t21;
-        double t24 = SQRT(t23);
-        double t25 = t22 ? 0.0 : t24;
-        double t26 = 1.0 / t24;
-        double t27 = t22 ? 0.0 : t26;
-        double t28 = (p_lambd + mean[i]) / p_lambd;
-        double t29 = (mean[i] - p_lambd) / p_lambd;
-        _Bool t30 = t28 < 0.0;
-        _Bool t31 = t29 < 0.0;
-        double t32 = t30 ? 1.0 : (-1.0);
-        double t33 = t31 ? 1.0 : (-1.0);
-        double t34 = t27 * (ABS(t28));
-        _Bool t35 = t22 | (37.5 < t34);
-        double t36 = t35 ? 37.5 : t34;
-        double t37 = t36 * t36;
-        double t38 = exp64(t37 * (-0.5));
-        double t39 = t35 ? 0.0 : t38;
-        double t40 = 1.0 / (FMA(t36, 0.25, 1.0));
-        double t41 = t40 * (t40 * (t40 * (polynomial1(-0.01441178831143662, t40 - 0.25))));
-        double t42 = (FMA(t41, -(t36 * 2.0), 0.3989422804014327)) / (1.0 + t37);
-        double t43 = t27 * (ABS(t29));
-        _Bool t44 = t22 | (37.5 < t43);
-        double t45 = t44 ? 37.5 : t43;
-        double t46 = t45 * t45;
-        double t47 = exp64(t46 * (-0.5));
-        double t48 = t44 ? 0.0 : t47;
-        double t49 = 1.0 / (FMA(t45, 0.25, 1.0));
-        double t50 = t49 * (t49 * (t49 * (polynomial1(-0.01441178831143662, t49 - 0.25))));
-        double t51 = (FMA(t50, -(t45 * 2.0), 0.3989422804014327)) / (1.0 + t46);
-        double t52 = t25 * (t39 * t42);
-        double t53 = t25 * (t48 * t51);
-        double t54 = t53 - t52;
-        double t55 = t31 ? 0.0 : (-4.0);
-        double t56 = t30 ? 0.0 : t55;
-        double t57 = t31 ? (-2.0) : 2.0;
-        double t58 = t30 ? 2.0 : t57;
-        double t59 = t30 ? (-4.0) : 0.0;
-        double t60 = t31 ? 2.0 : (-2.0);
-        double t61 = t30 ? (-2.0) : t60;
-        double t62 = t25 * t25;
-        double t63 = (t52 * t56) + ((t58 * ((t39 * t41) * t62)) * t32);
-        double t64 = t31 ? 0.0 : 1.0;
-        double t65 = t30 ? 1.0 : t64;
-        double t66 = (-(t25 * (t39 * (FMA(t36, t42, t41 * 2.0))))) * t32;
-        double t67 = FMA(t25, t65, (t66 + ((t25 * (t48 * (FMA(t45, t51, t50 * 2.0)))) * t33)) * 2.0);
-        double t68 = (t63 + ((t53 * t59) + ((t61 * ((t48 * t50) * t62)) * t33))) - (t54 * t54);
-        double t69 = FMA(t67, t25 * t65, t68);
-        s[15][i] = (t69 < 0.0) ? 0.0 : t69;
-        s[9][i] = s[5][i] * t19;
-        s[4][i] = FMA(t19, s[9][i], s[5][i] * (-t20));
-        s[8][i] = FMA(t19, s[4][i], s[9][i] * (t20 * (-2.0)));
-        s[3][i] = FMA(t19, s[8][i], s[4][i] * (t20 * (-3.0)));
-        s[7][i] = FMA(t19, s[3][i], s[8][i] * (t20 * (-4.0)));
-        s[2][i] = FMA(t19, s[7][i], s[3][i] * (t20 * (-5.0)));
-        s[6][i] = FMA(t19, s[2][i], s[7][i] * (t20 * (-6.0)));
-        s[12][i] = FMA(t19, s[6][i], s[2][i] * (t20 * (-7.0)));
-        s[13][i] = s[11][i] * 2.0;
-        double t80 = s[19][i] + (-1.0);
-        double t81 = t31 ? 0.0 : t80;
-        double t82 = s[19][i] + 1.0;
-        double t83 = t30 ? t82 : t81;
-        s[17][i] = t54 + t83;
-        s[16][i] = s[19][i] + s[11][i];
-        s[18][i] = s[19][i] == s[19][i];
+        s[6][i] = t4 < 100.0;
+        s[5][i] = s[6][i] ? 100.0 : t4;
+        double t7 = s[6][i] ? t4 : 100.0;
+        _Bool t8 = t7 == 0.0;
+        double t9 = t8 ? 1.0 : t7;
+        double t10 = SQRT(t9);
+        double t11 = t8 ? 0.0 : t10;
+        double t12 = 1.0 / t10;
+        double t13 = t8 ? 0.0 : t12;
+        double t14 = (p_lambd + mean[i]) / p_lambd;
+        double t15 = (mean[i] - p_lambd) / p_lambd;
+        _Bool t16 = t14 < 0.0;
+        _Bool t17 = t15 < 0.0;
+        double t18 = t16 ? 1.0 : (-1.0);
+        double t19 = t17 ? 1.0 : (-1.0);
+        double t20 = (0.0 <= s[5][i]) ? s[5][i] : (-1.0);
+        double t21 = 1.0 / (SQRT(t20));
+        double t22 = s[10][i] * t21;
+        double t23 = (t22 < (-0x1.c66666p2)) ? (-0x1.c66666p2) : t22;
+        double t24 = (0x1.c66666p2 < t23) ? 0x1.c66666p2 : t23;
+        s[8][i] = t24 * (1.0 / (SQRT(FMA(t24 * t24, 0.668478975613956, 16.7119743903489))));
+        s[0][i] = FMA(s[8][i], s[8][i] * 2.0, (-1.0));
+        double t27 = t13 * (ABS(t14));
+        _Bool t28 = t8 | (37.5 < t27);
+        double t29 = t28 ? 37.5 : t27;
+        double t30 = t29 * t29;
+        double t31 = exp64(t30 * (-0.5));
+        double t32 = t28 ? 0.0 : t31;
+        double t33 = 1.0 / (FMA(t29, 0.25, 1.0));
+        double t34 = t33 * (t33 * (t33 * (polynomial0(-0.01441178831143662, t33 - 0.25))));
+        double t35 = (FMA(t34, -(t29 * 2.0), 0.3989422804014327)) / (1.0 + t30);
+        double t36 = t13 * (ABS(t15));
+        _Bool t37 = t8 | (37.5 < t36);
+        double t38 = t37 ? 37.5 : t36;
+        double t39 = t38 * t38;
+        double t40 = exp64(t39 * (-0.5));
+        double t41 = t37 ? 0.0 : t40;
+        double t42 = 1.0 / (FMA(t38, 0.25, 1.0));
+        double t43 = t42 * (t42 * (t42 * (polynomial0(-0.01441178831143662, t42 - 0.25))));
+        double t44 = (FMA(t43, -(t38 * 2.0), 0.3989422804014327)) / (1.0 + t39);
+        double t45 = t11 * (t32 * t35);
+        double t46 = t11 * (t41 * t44);
+        double t47 = t46 - t45;
+        double t48 = t17 ? 0.0 : (-4.0);
+        double t49 = t16 ? 0.0 : t48;
+        double t50 = t17 ? (-2.0) : 2.0;
+        double t51 = t16 ? 2.0 : t50;
+        double t52 = t16 ? (-4.0) : 0.0;
+        double t53 = t17 ? 2.0 : (-2.0);
+        double t54 = t16 ? (-2.0) : t53;
+        double t55 = t11 * t11;
+        double t56 = (t45 * t49) + ((t51 * ((t32 * t34) * t55)) * t18);
+        double t57 = t17 ? 0.0 : 1.0;
+        double t58 = t16 ? 1.0 : t57;
+        double t59 = (-(t11 * (t32 * (FMA(t29, t35, t34 * 2.0))))) * t18;
+        double t60 = FMA(t11, t58, (t59 + ((t11 * (t41 * (FMA(t38, t44, t43 * 2.0)))) * t19)) * 2.0);
+        double t61 = (t56 + ((t46 * t52) + ((t54 * ((t41 * t43) * t55)) * t19))) - (t47 * t47);
+        double t62 = FMA(t60, t11 * t58, t61);
+        s[7][i] = (t62 < 0.0) ? 0.0 : t62;
+        s[3][i] = s[5][i] * t21;
+        double t65 = t21 * 10.0;
+        s[1][i] = FMA(t65, 2.0, (-1.0));
+        double t67 = s[10][i] + (-1.0);
+        double t68 = t17 ? 0.0 : t67;
+        double t69 = s[10][i] + 1.0;
+        double t70 = t16 ? t69 : t68;
+        s[11][i] = t47 + t70;
+        s[2][i] = FMA(t65, t65 * 2.0, (-1.0));
+        s[12][i] = s[10][i] == s[10][i];
     }
-    for (int k = 0; k < 7; ++k) {
-        const double *c = table7[k];
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            double t0 = s[0][i] + c[0];
-            double t1 = 1.0 / (SQRT(t0));
-            double t2 = s[1][i] * t1;
-            _Bool t3 = 37.5 < t2;
-            double t4 = t3 ? 37.5 : t2;
-            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
-            double t6 = t3 ? 1406.25 : t5;
-            double t7 = exp64(t6 * (-0.5));
-            double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t9 = t7 * (t8 * (polynomial0(-0.0012046932669558172, t8 - 0.25)));
-            double t10 = t1 * (t7 * 0.3989422804014327);
-            double t11 = t1 * t4;
-            double t12 = t1 * t1;
-            double t13 = t10 * t11;
-            double t14 = FMA(t11, t13, t10 * (-t12));
-            double t15 = FMA(t11, t14, t13 * (t12 * (-2.0)));
-            double t16 = FMA(t11, t15, t14 * (t12 * (-3.0)));
-            double t17 = FMA(t11, t16, t15 * (t12 * (-4.0)));
-            double t18 = FMA(t11, t17, t16 * (t12 * (-5.0)));
-            double t19 = FMA(t11, t18, t17 * (t12 * (-6.0)));
-            a[0][i] = FMA(t15, c[5], FMA(t16, c[4], FMA(t17, c[3], FMA(t18, c[2], FMA(t19, c[1], a[0][i])))));
-            a[0][i] = FMA(t9, c[9], FMA(t10, c[8], FMA(t13, c[7], FMA(t14, c[6], a[0][i]))));
-            a[1][i] = FMA(t16, c[12], FMA(t18, c[11], FMA(FMA(t11, t19, t18 * (t12 * (-7.0))), c[10], a[1][i])));
-            a[1][i] = FMA(t10, c[14], FMA(t14, c[13], a[1][i]));
-            a[2][i] = FMA(t13, c[18], FMA(t15, c[17], FMA(t17, c[16], FMA(t19, c[15], a[2][i]))));
-            a[3][i] = FMA(t9, c[14], FMA(t13, c[13], FMA(t15, c[12], FMA(t17, c[11], FMA(t19, c[10], a[3][i])))));
-            a[4][i] = FMA(t10, c[18], FMA(t14, c[17], FMA(t16, c[16], FMA(t18, c[15], a[4][i]))));
-        }
-    }
+    surface(surface0, terms0, 3, 1e-09, s[0], s[1], s[4]);
+    surface(surface1, terms1, 2, 1e-11, s[0], s[2], s[9]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = FMA(s[3][i], (-7.927744413842462e-11), FMA(s[2][i], (-7.432402497962834e-13), a[4][i]));
-        double t1 = FMA(s[7][i], 0x1.96b8f11964646p-20, FMA(s[6][i], 0x1.6a60d3fb319d7p-29, a[3][i]));
-        double t2 = FMA(s[9][i], 0x1.35df37ba92c5fp-9, FMA(s[8][i], 0x1.697db6d522d6bp-13, t1));
-        double t3 = FMA(s[5][i], 0x1.62b2b60752437p-36, FMA(s[4][i], (-0x1.c4bd1de39033dp-36), t0));
-        double t4 = t3 + ((FMA(s[10][i], (-0.25214072851669833), t2)) * s[11][i]);
-        double t5 = FMA(s[7][i], (-7.927744413842462e-11), FMA(s[6][i], (-7.432402497962834e-13), a[2][i]));
-        double t6 = FMA(s[2][i], 0x1.96b8f11964646p-20, FMA(s[12][i], 0x1.6a60d3fb319d7p-29, a[1][i]));
-        double t7 = FMA(s[4][i], 0x1.35df37ba92c5fp-9, FMA(s[3][i], 0x1.697db6d522d6bp-13, t6));
-        double t8 = FMA(s[9][i], 0x1.62b2b60752437p-36, FMA(s[8][i], (-0x1.c4bd1de39033dp-36), t5));
-        double t9 = t8 + ((FMA(s[5][i], (-0.25214072851669833), t7)) * s[11][i]);
-        double t10 = FMA(s[2][i], 1.67761463152277e-07, FMA(s[6][i], (-9.41241187841362e-10), a[0][i]));
-        double t11 = FMA(s[3][i], 0x1.e75777c130376p-15, FMA(s[7][i], (-0x1.49987f01261ebp-19), t10));
-        double t12 = FMA(s[4][i], 0.003140529294081688, FMA(s[8][i], (-0x1.699b9ec7f67c6p-12), t11));
-        double t13 = FMA(s[5][i], (-0.09368701694382435), FMA(s[9][i], (-0x1.35dafe2520f1p-8), t12));
-        double t14 = (FMA(s[10][i], 0.5042814156157016, t13)) - (t4 * t4);
-        double t15 = FMA(s[0][i], FMA(s[11][i], s[11][i], t9 * s[13][i]), t14);
-        double t16 = s[11][i] + t9;
-        double t17 = t16 * (s[0][i] * t16);
-        double t18 = (t15 < t17) ? t17 : t15;
-        double t19 = s[14][i] ? s[15][i] : t18;
-        double t20 = t4 + s[16][i];
-        double t21 = s[14][i] ? s[17][i] : t20;
-        double t22 = s[18][i] ? t21 : s[19][i];
-        double t23 = s[18][i] ? t19 : s[19][i];
-        out_mean[i] = p_lambd * t22;
-        out_var[i] = s[20][i] * t23;
+        double t0 = s[5][i] + (s[3][i] * s[4][i]);
+        double t1 = (t0 < 0.0) ? 0.0 : t0;
+        double t2 = s[6][i] ? s[7][i] : t1;
+        double t3 = s[10][i] + (s[8][i] * s[9][i]);
+        double t4 = s[6][i] ? s[11][i] : t3;
+        double t5 = s[12][i] ? t4 : s[10][i];
+        double t6 = s[12][i] ? t2 : s[10][i];
+        out_mean[i] = p_lambd * t5;
+        out_var[i] = s[13][i] * t6;
     }
 }
 
@@ -296,190 +260,117 @@ static void softshrink_exact_float64_backward_block(const double *const *in, con
         in[3];
     const double p_lambd = params[0];
     double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-    double s[25][LANES], a[10][LANES] = {{0.0}};
+    double s[28][LANES];
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = p_lambd * p_lambd;
         double t1 = var[i] * (1.0 / t0);
-        double t2 = mean[i] / p_lambd;
-        double t3 = (0.0 <= t1) ? 1.0 : (-1.0);
-        double t4 = t1 * (SQRT(t3));
-        s[1][i] = ABS(t2);
-        s[16][i] = t4 < 0x1.f5c29p-2;
-        s[0][i] = s[16][i] ? 0x1.f5c29p-2 : t4;
-        s[11][i] = (t2 < 0.0) ? 1.0 : (-1.0);
-        double t9 = 1.0 / (SQRT(s[0][i]));
-        double t10 = s[1][i] * t9;
-        _Bool t11 = 37.5 < t10;
-        double t12 = t11 ? 37.5 : t10;
-        double t13 = s[1][i] * (s[1][i] * (1.0 / s[0][i]));
-        double t14 = t11 ? 1406.25 : t13;
-        double t15 = exp64(t14 * (-0.5));
-        double t16 = 1.0 / (FMA(t12, 0.25, 1.0));
-        s[10][i] = t15 * (t16 * (polynomial0(-0.0012046932669558172, t16 - 0.25)));
-        s[5][i] = t9 * (t15 * 0.3989422804014327);
-        double t19 = t9 * t12;
-        double t20 = t9 * t9;
-        double t21 = s[16][i] ? t4 : 0x1.f5c29p-2;
-        _Bool t22 = t21 == 0.0;
-        double t23 = t22 ? 1.0 : t21;
-        double t24 = SQRT(t23);
-        double t25 = t22 ? 0.0 : t24;
-        double t26 = 1.0 / t24;
-        double t27 = t22 ? 0.0 : t26;
-        double t28 = (p_lambd + mean[i]) / p_lambd;
-        double t29 = (mean[i] - p_lambd) / p_lambd;
-        _Bool t30 = t28 < 0.0;
-        _Bool t31 = t29 < 0.0;
-        double t32 = t30 ? 1.0 : (-1.0);
-        double t33 = t31 ? 1.0 : (-1.0);
-        s[9][i] = s[5][i] * t19;
-        s[4][i] = FMA(t19, s[9][i], s[5][i] * (-t20));
-        s[8][i] = FMA(t19, s[4][i], s[9][i] * (t20 * (-2.0)));
-        s[3][i] = FMA(t19, s[8][i], s[4][i] * (t20 * (-3.0)));
-        s[7][i] = FMA(t19, s[3][i], s[8][i] * (t20 * (-4.0)));
-        s[2][i] = FMA(t19, s[7][i], s[3][i] * (t20 * (-5.0)));
-        s[6][i] = FMA(t19, s[2][i], s[7][i] * (t20 * (-6.0)));
-        s[12][i] = FMA(t19, s[6][i], s[2][i] * (t20 * (-7.0)));
-        s[13][i] = FMA(t19, s[12][i], s[6][i] * (t20 * (-8.0)));
-        s[14][i] = s[11][i] * 2.0;
-        s[15][i] = FMA(t19, s[13][i], s[12][i] * (t20 * (-9.0)));
-        double t45 = t27 * (ABS(t28));
-        _Bool t46 = t22 | (37.5 < t45);
-        double t47 = t46 ? 37.5 : t45;
-        double t48 = t47 * t47;
-        double t49 = exp64(t48 * (-0.5));
-        double t50 = t46 ? 0.0 : t49;
-        double t51 = 1.0 / (FMA(t47, 0.25, 1.0));
-        double t52 = t51 * (t51 * (t51 * (polynomial1(-0.01441178831143662, t51 - 0.25))));
-        double t53 = (FMA(t52, -(t47 * 2.0), 0.3989422804014327)) / (1.0 + t48);
-        double t54 = t50 * 0.3989422804014327;
-        double t55 = t50 * (FMA(t47, t53, t52 * 2.0));
-        double t56 = t27 * (ABS(t29));
-        _Bool t57 = t22 | (37.5 < t56);
-        double t58 = t57 ? 37.5 : t56;
-        double t59 = t58 * t58;
-        double t60 = exp64(t59 * (-0.5));
-        double t61 = t57 ? 0.0 : t60;
-        double t62 = 1.0 / (FMA(t58, 0.25, 1.0));
-        double t63 = t62 * (t62 * (t62 * (polynomial1(-0.01441178831143662, t62 - 0.25))));
-        double t64 = (FMA(t63, -(t58 * 2.0), 0.3989422804014327)) / (1.0 + t59);
-        double t65 = t61 * 0.3989422804014327;
-        double t66 = t61 * (FMA(t58, t64, t63 * 2.0));
-        double t67 = t25 * (t50 * t53);
-        double t68 = t25 * (t61 * t64);
-        double t69 = t68 - t67;
-        double t70 = ((-t55) * t32) + (t66 * t33);
-        double t71 = t31 ? 0.0 : (-4.0);
-        double t72 = t30 ? 0.0 : t71;
-        double t73 = t31 ? (-2.0) : 2.0;
-        double t74 = t30 ? 2.0 : t73;
-        double t75 = t30 ? (-4.0) : 0.0;
-        double t76 = t31 ? 2.0 : (-2.0);
-        double t77 = t30 ? (-2.0) : t76;
-        double t78 = ((t67 * t74) + ((t55 * t72) * t32)) + ((t68 * t77) + ((t66 * t75) * t33));
-        double t79 = t27 * t54;
-        double t80 = t27 * t65;
-        double t81 = t80 - t79;
-        double t82 = (((t72 * t79) + ((t55 * t74) * t32)) + ((t80 * t75) + ((t66 * t77) * t33))) * 0.5;
-        double t83 = t31 ? 0.0 : 1.0;
-        double t84 = t30 ? 1.0 : t83;
-        s[19][i] = FMA(t84 * 2.0, (t25 * t65) - (t25 * t54), FMA(t69 * (-2.0), t70, t78));
-        double t86 = FMA(t84, ((-(t47 * t54)) * t32) + ((t58 * t65) * t33), FMA(-t69, t81, t82));
-        s[20][i] = FMA(t84, t84 + (t70 * 2.0), t86);
-        s[17][i] = t70 + t84;
-        s[18][i] = t81 * 0.5;
-        double t90 = 1.0 / p_lambd;
-        s[21][i] = p_lambd * t90;
-        s[22][i] = t90 * s[21][i];
-        s[23][i] = t0 * t90;
-        s[24][i] = t90 * s[23][i];
+        double t2 = (0.0 <= t1) ? 1.0 : (-1.0);
+        double t3 = t1 * (SQRT(t2));
+        s[19][i] = t3 < 100.0;
+        double t5 = s[19][i] ? 100.0 : t3;
+        double t6 = s[19][i] ? t3 : 100.0;
+        _Bool t7 = t6 == 0.0;
+        double t8 = t7 ? 1.0 : t6;
+        double t9 = SQRT(t8);
+        double t10 = t7 ? 0.0 : t9;
+        double t11 = 1.0 / t9;
+        double t12 = t7 ? 0.0 : t11;
+        double t13 = (p_lambd + mean[i]) / p_lambd;
+        double t14 = (mean[i] - p_lambd) / p_lambd;
+        _Bool t15 = t13 < 0.0;
+        _Bool t16 = t14 < 0.0;
+        double t17 = t15 ? 1.0 : (-1.0);
+        double t18 = t16 ? 1.0 : (-1.0);
+        double t19 = (0.0 <= t5) ? t5 : (-1.0);
+        s[10][i] = 1.0 / (SQRT(t19));
+        double t21 = (mean[i] / p_lambd) * s[10][i];
+        double t22 = (t21 < (-0x1.c66666p2)) ? (-0x1.c66666p2) : t21;
+        s[12][i] = (0x1.c66666p2 < t22) ? 0x1.c66666p2 : t22;
+        double t24 = 1.0 / (SQRT(FMA(s[12][i] * s[12][i], 0.668478975613956, 16.7119743903489)));
+        s[3][i] = s[12][i] * t24;
+        s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
+        s[11][i] = s[10][i] * 10.0;
+        double t28 = s[11][i] * 2.0;
+        s[1][i] = FMA(s[11][i], t28, (-1.0));
+        s[6][i] = s[3][i] * 4.0;
+        double t31 = (t24 * t24) * (t24 * 16.7119743903489);
+        s[8][i] = (0x1.c66666p2 < (ABS(t21))) ? 0.0 : t31;
+        s[9][i] = t28 * 2.0;
+        s[13][i] = (s[10][i] * s[10][i]) * (-0.5);
+        s[2][i] = FMA(s[11][i], 2.0, (-1.0));
+        s[16][i] = t5 * s[10][i];
+        s[18][i] = s[10][i] + (s[13][i] * s[16][i]);
+        double t38 = t12 * (ABS(t13));
+        _Bool t39 = t7 | (37.5 < t38);
+        double t40 = t39 ? 37.5 : t38;
+        double t41 = t40 * t40;
+        double t42 = exp64(t41 * (-0.5));
+        double t43 = t39 ? 0.0 : t42;
+        double t44 = 1.0 / (FMA(t40, 0.25, 1.0));
+        double t45 = t44 * (t44 * (t44 * (polynomial0(-0.01441178831143662, t44 - 0.25))));
+        double t46 = (FMA(t45, -(t40 * 2.0), 0.3989422804014327)) / (1.0 + t41);
+        double t47 = t43 * 0.3989422804014327;
+        double t48 = t43 * (FMA(t40, t46, t45 * 2.0));
+        double t49 = t12 * (ABS(t14));
+        _Bool t50 = t7 | (37.5 < t49);
+        double t51 = t50 ? 37.5 : t49;
+        double t52 = t51 * t51;
+        double t53 = exp64(t52 * (-0.5));
+        double t54 = t50 ? 0.0 : t53;
+        double t55 = 1.0 / (FMA(t51, 0.25, 1.0));
+        double t56 = t55 * (t55 * (t55 * (polynomial0(-0.01441178831143662, t55 - 0.25))));
+        double t57 = (FMA(t56, -(t51 * 2.0), 0.3989422804014327)) / (1.0 + t52);
+        double t58 = t54 * 0.3989422804014327;
+        double t59 = t54 * (FMA(t51, t57, t56 * 2.0));
+        double t60 = t10 * (t43 * t46);
+        double t61 = t10 * (t54 * t57);
+        double t62 = t61 - t60;
+        double t63 = ((-t48) * t17) + (t59 * t18);
+        double t64 = t16 ? 0.0 : (-4.0);
+        double t65 = t15 ? 0.0 : t64;
+        double t66 = t16 ? (-2.0) : 2.0;
+        double t67 = t15 ? 2.0 : t66;
+        double t68 = t15 ? (-4.0) : 0.0;
+        double t69 = t16 ? 2.0 : (-2.0);
+        double t70 = t15 ? (-2.0) : t69;
+        double t71 = ((t60 * t67) + ((t48 * t65) * t17)) + ((t61 * t70) + ((t59 * t68) * t18));
+        double t72 = t12 * t47;
+        double t73 = t12 * t58;
+        double t74 = t73 - t72;
+        double t75 = (((t65 * t72) + ((t48 * t67) * t17)) + ((t73 * t68) + ((t59 * t70) * t18))) * 0.5;
+        double t76 = t16 ? 0.0 : 1.0;
+        double t77 = t15 ? 1.0 : t76;
+        s[22][i] = FMA(t77 * 2.0, (t10 * t58) - (t10 * t47), FMA(t62 * (-2.0), t63, t71));
+        double t79 = FMA(t77, ((-(t40 * t47)) * t17) + ((t51 * t58) * t18), FMA(-t62, t74, t75));
+        s[23][i] = FMA(t77, t77 + (t63 * 2.0), t79);
+        s[20][i] = t63 + t77;
+        s[21][i] = t74 * 0.5;
+        double t83 = 1.0 / p_lambd;
+        s[24][i] = p_lambd * t83;
+        s[25][i] = t83 * s[24][i];
+        s[26][i] = t0 * t83;
+        s[27][i] = t83 * s[26][i];
     }
-    for (int k = 0; k < 7; ++k) {
-        const double *c = table7[k];
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            double t0 = s[0][i] + c[0];
-            double t1 = 1.0 / (SQRT(t0));
-            double t2 = s[1][i] * t1;
-            _Bool t3 = 37.5 < t2;
-            double t4 = t3 ? 37.5 : t2;
-            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
-            double t6 = t3 ? 1406.25 : t5;
-            double t7 = exp64(t6 * (-0.5));
-            double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
-            double t9 = t1 * (t7 * 0.3989422804014327);
-            double t10 = t1 * t4;
-            double t11 = t1 * t1;
-            double t12 = t9 * t10;
-            double t13 = FMA(t10, t12, t9 * (-t11));
-            double t14 = FMA(t10, t13, t12 * (t11 * (-2.0)));
-            double t15 = FMA(t10, t14, t13 * (t11 * (-3.0)));
-            double t16 = FMA(t10, t15, t14 * (t11 * (-4.0)));
-            double t17 = FMA(t10, t16, t15 * (t11 * (-5.0)));
-            double t18 = FMA(t10, t17, t16 * (t11 * (-6.0)));
-            double t19 = FMA(t10, t18, t17 * (t11 * (-7.0)));
-            double t20 = FMA(t10, t19, t18 * (t11 * (-8.0)));
-            a[0][i] = FMA(t17, c[12], FMA(t19, c[11], FMA(FMA(t10, t20, t19 * (t11 * (-9.0))), c[10], a[0][i])));
-            a[0][i] = FMA(t13, c[14], FMA(t15, c[13], a[0][i]));
-            a[1][i] = FMA(t14, c[18], FMA(t16, c[17], FMA(t18, c[16], FMA(t20, c[15], a[1][i]))));
-            a[2][i] = FMA(t15, c[5], FMA(t16, c[4], FMA(t17, c[3], FMA(t18, c[2], FMA(t19, c[1], a[2][i])))));
-            a[2][i] = FMA(t9, c[9], FMA(t12, c[8], FMA(t13, c[7], FMA(t14, c[6], a[2][i]))));
-            a[3][i] = FMA(t16, c[5], FMA(t17, c[4], FMA(t18, c[3], FMA(t19, c[2], FMA(t20, c[1], a[3][i])))));
-            a[3][i] = FMA(t12, c[9], FMA(t13, c[8], FMA(t14, c[7], FMA(t15, c[6], a[3][i]))));
-            a[4][i] = FMA(t12, c[14], FMA(t14, c[13], FMA(t16, c[12], FMA(t18, c[11], FMA(t20, c[10], a[4][i])))));
-            a[5][i] = FMA(t13, c[18], FMA(t15, c[17], FMA(t17, c[16], FMA(t19, c[15], a[5][i]))));
-            a[6][i] = FMA(t9, c[14], FMA(t13, c[13], FMA(t15, c[12], FMA(t17, c[11], FMA(t19, c[10], a[6][i])))));
-            a[7][i] = FMA(t12, c[18], FMA(t14, c[17], FMA(t16, c[16], FMA(t18, c[15], a[7][i]))));
-            a[8][i] = FMA(t12, c[13], FMA(t14, c[12], FMA(t16, c[11], FMA(t18, c[10], a[8][i]))));
-            a[8][i] = FMA(t7 * (t8 * (polynomial0(-0.0012046932669558172, t8 - 0.25))), c[14], a[8][i]);
-            a[9][i] = FMA(t9, c[18], FMA(t13, c[17], FMA(t15, c[16], FMA(t17, c[15], a[9][i]))));
-        }
-    }
+    surface_slopes(surface1, terms1, 2, 1e-11, s[0], s[1], s[7], s[4], s[5]);
+    surface_slopes(surface0, terms0, 3, 1e-09, s[0], s[2], s[17], s[14], s[15]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = FMA(s[3][i], (-7.927744413842462e-11), FMA(s[2][i], (-7.432402497962834e-13), a[9][i]));
-        double t1 = FMA(s[7][i], 0x1.96b8f11964646p-20, FMA(s[6][i], 0x1.6a60d3fb319d7p-29, a[8][i]));
-        double t2 = FMA(s[9][i], 0x1.35df37ba92c5fp-9, FMA(s[8][i], 0x1.697db6d522d6bp-13, t1));
-        double t3 = FMA(s[5][i], 0x1.62b2b60752437p-36, FMA(s[4][i], (-0x1.c4bd1de39033dp-36), t0));
-        double t4 = t3 + ((FMA(s[10][i], (-0.25214072851669833), t2)) * s[11][i]);
-        double t5 = FMA(s[7][i], (-7.927744413842462e-11), FMA(s[6][i], (-7.432402497962834e-13), a[7][i]));
-        double t6 = FMA(s[2][i], 0x1.96b8f11964646p-20, FMA(s[12][i], 0x1.6a60d3fb319d7p-29, a[6][i]));
-        double t7 = FMA(s[4][i], 0x1.35df37ba92c5fp-9, FMA(s[3][i], 0x1.697db6d522d6bp-13, t6));
-        double t8 = FMA(s[9][i], 0x1.62b2b60752437p-36, FMA(s[8][i], (-0x1.c4bd1de39033dp-36), t5));
-        double t9 = t8 + ((FMA(s[5][i], (-0.25214072851669833), t7)) * s[11][i]);
-        double t10 = FMA(s[2][i], (-7.927744413842462e-11), FMA(s[12][i], (-7.432402497962834e-13), a[5][i]));
-        double t11 = FMA(s[6][i], 0x1.96b8f11964646p-20, FMA(s[13][i], 0x1.6a60d3fb319d7p-29, a[4][i]));
-        double t12 = FMA(s[8][i], 0x1.35df37ba92c5fp-9, FMA(s[7][i], 0x1.697db6d522d6bp-13, t11));
-        double t13 = FMA(s[4][i], 0x1.62b2b60752437p-36, FMA(s[3][i], (-0x1.c4bd1de39033dp-36), t10));
-        double t14 = t13 + ((FMA(s[9][i], (-0.25214072851669833), t12)) * s[11][i]);
-        double t15 = FMA(s[12][i], 1.67761463152277e-07, FMA(s[13][i], (-9.41241187841362e-10), a[3][i]));
-        double t16 = FMA(s[2][i], 0x1.e75777c130376p-15, FMA(s[6][i], (-0x1.49987f01261ebp-19), t15));
-        double t17 = FMA(s[3][i], 0.003140529294081688, FMA(s[7][i], (-0x1.699b9ec7f67c6p-12), t16));
-        double t18 = FMA(s[4][i], (-0.09368701694382435), FMA(s[8][i], (-0x1.35dafe2520f1p-8), t17));
-        double t19 = FMA(s[6][i], 1.67761463152277e-07, FMA(s[12][i], (-9.41241187841362e-10), a[2][i]));
-        double t20 = FMA(s[7][i], 0x1.e75777c130376p-15, FMA(s[2][i], (-0x1.49987f01261ebp-19), t19));
-        double t21 = FMA(s[8][i], 0.003140529294081688, FMA(s[3][i], (-0x1.699b9ec7f67c6p-12), t20));
-        double t22 = FMA(s[9][i], (-0.09368701694382435), FMA(s[4][i], (-0x1.35dafe2520f1p-8), t21));
-        double t23 = FMA(s[14][i], s[0][i] * t14, FMA(t9, t4 * (-2.0), FMA(s[5][i], 0.5042814156157016, t22)));
-        double t24 = FMA(s[6][i], (-7.927744413842462e-11), FMA(s[13][i], (-7.432402497962834e-13), a[1][i]));
-        double t25 = FMA(s[12][i], 0x1.96b8f11964646p-20, FMA(s[15][i], 0x1.6a60d3fb319d7p-29, a[0][i]));
-        double t26 = FMA(s[3][i], 0x1.35df37ba92c5fp-9, FMA(s[2][i], 0x1.697db6d522d6bp-13, t25));
-        double t27 = FMA(s[8][i], 0x1.62b2b60752437p-36, FMA(s[7][i], (-0x1.c4bd1de39033dp-36), t24));
-        double t28 = t27 + ((FMA(s[4][i], (-0.25214072851669833), t26)) * s[11][i]);
-        double t29 = FMA(t14, -t4, (FMA(s[9][i], 0.5042814156157016, t18)) * 0.5);
-        double t30 = (s[11][i] + t9) * s[11][i];
-        double t31 = s[16][i] ? s[17][i] : t30;
-        double t32 = t14 * 0.5;
-        double t33 = s[16][i] ? s[18][i] : t32;
-        double t34 = (t23) * s[11][i];
-        double t35 = s[16][i] ? s[19][i] : t34;
-        double t36 = FMA(FMA(s[0][i], t28, FMA(t9, 2.0, s[11][i])), s[11][i], t29);
-        double t37 = s[16][i] ? s[20][i] : t36;
-        out_grad_mean[i] = FMA(grad_mean[i], (t31 * s[21][i]),
-            grad_var[i] * (t35 * s[23][i]));
-        out_grad_var[i] = FMA(grad_mean[i], (t33 * s[22][i]),
-            grad_var[i] * (t37 * s[24][i]));
+        double t0 = (FMA(s[3][i] * s[4][i], s[6][i], s[7][i])) * s[8][i];
+        double t1 = s[8][i] * (s[6][i] * s[14][i]);
+        double t2 = s[13][i] * (FMA(s[12][i], t1, s[11][i] * (s[15][i] * 2.0)));
+        double t3 = (s[10][i] * t0) + 1.0;
+        double t4 = s[19][i] ? s[20][i] : t3;
+        double t5 = s[13][i] * (FMA(s[12][i], t0, s[11][i] * ((s[3][i] * s[5][i]) * s[9][i])));
+        double t6 = s[19][i] ? s[21][i] : t5;
+        double t7 = (s[10][i] * t1) * s[16][i];
+        double t8 = s[19][i] ? s[22][i] : t7;
+        double t9 = (FMA(t2, s[16][i], s[17][i] * s[18][i])) + 1.0;
+        double t10 = s[19][i] ? s[23][i] : t9;
+        out_grad_mean[i] = FMA(grad_mean[i], (t4 * s[24][i]),
+            grad_var[i] * (t8 * s[26][i]));
+        out_grad_var[i] = FMA(grad_mean[i], (t6 * s[25][i]),
+            grad_var[i] * (t10 * s[27][i]));
     }
 }
 

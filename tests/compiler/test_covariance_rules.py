@@ -117,7 +117,7 @@ def test_float64_has_the_digits_of_the_exact_values(name: str) -> None:
     gradients = torch.autograd.grad(found.sum(), leaves)
     for key, value in zip(("covariance", *PARTIALS), (found.detach(), *gradients), strict=True):
         error = np.abs(value.numpy() - exact[key]) / np.maximum(np.maximum(scales[key], np.abs(exact[key])), 1e-30)
-        assert error.max() <= 1e-7, (key, [float(array[error.argmax()]) for array in points])
+        assert error.max() <= 1e-8, (key, [float(array[error.argmax()]) for array in points])
 
 
 @each_with_exact_values

@@ -5,7 +5,9 @@ The variables, and what is divided out and subtracted, are those of :mod:`moment
     mean = a mu + b + (a' - a) w J(|t|) + u P(t, q),    V = u P(t, q),    q = sqrt(c)/w,    u the output's unit,
 
 J the mean of a kink, and V = a² v + u P where both lines rise by the same a, beside which the rest is small; P is a
-polynomial in s = t/sqrt(kappa² + t²) and in q, or with a symmetry in q².  Other than in float32 there is none for each
+polynomial in s = t/sqrt(kappa² + t²) and in q, or with a symmetry in q².  Of an f with kinks they are wanted from a
+variance v* on, where the smoothed f bends so little that they take a few dozen terms: then w² = v, q = sqrt(v*)/w, and
+the u of a variance is 1, or v where f is not bounded.  Other than in float32 there is none for each
 partial: a partial is the derivative,
 
     P_mu = P_t/w,    P_v = -(t P_t + q P_q)/(2 w²),
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,15 +38,15 @@ from momentgen.compiler.stabilise.surface import (
     end_of,
     flip_of,
     is_level,
+    kink_of,
     lines_of,
     plain_of,
     steps,
-    unit_of,
 )
 from momentgen.compiler.stabilise.surrogate_truth import QuadratureTruth
 from momentgen.errors import BuildError
 
-__all__ = ["ALLOWED", "PARTIALS_OF", "falls", "find_fine_surfaces", "slope_share"]
+__all__ = ["ALLOWED", "PARTIALS_OF", "falls", "find_fine_surfaces", "growth_of", "slope_share"]
 
 F64 = npt.NDArray[np.float64]
 #: errors of a mean, of a variance over L² v or (range/2)², and of partials over their largest value at a variance
@@ -71,6 +73,7 @@ _WIDTHS, _BEND, _BENDS = (
     4.0,
     (3.0, 3.5, 5.0),
 )  # c in units of length², kappa
+_BENDS_SMOOTHED = (3.5, 5.0, 7.0)  # kappa, of an f smoothed by the least v
 _FRAME, _TRIED = 80, 3  # what another frame costs, in terms; frames in which an output is fitted
 _LOOSER, _LARGEST = (1.0, 10.0, 100.0, 1000.0), 1500  # times what is allowed; terms
 _LIKELY = 0.1  # of what is allowed: about how large the terms are that count
@@ -79,20 +82,23 @@ _BISECTIONS, _MORE_DECIMALS = 8, 4
 _NEAREST = 1e-15  # the least v over c
 
 
-def find_fine_surfaces(f: Activation, truth: QuadratureTruth, outputs: Sequence[str]) -> dict[str, Surface]:
+def find_fine_surfaces(
+    f: Activation, truth: QuadratureTruth, outputs: Sequence[str], start: float = 0.0
+) -> dict[str, Surface]:
     """The polynomials of ``outputs``, mean or variance, in one frame or each in its own; ``error`` 1 is ``ALLOWED``.
 
     Args:
         f: the activation.
         truth: its exact moments.
         outputs: which of them.
+        start: the least v that they serve.
 
     Raises:
         BuildError: if no frame comes near what is allowed.
     """
     found: dict[str, Surface] = {}
     for nodes in _GRIDS:
-        search = _Search(f, truth, Grid(*nodes))
+        search = _Search(f, truth, Grid(*nodes), start)
         for name, frame in search.frames_of(outputs).items():
             surface = search.fitted(name, frame)
             if surface and (name not in found or surface.fit.error < found[name].fit.error):
@@ -110,6 +116,13 @@ def slope_share(f: Activation, name: str) -> float:
     return lines_of(f)[0] ** 2 if name == "var" and not steps(f) else 0.0
 
 
+def growth_of(f: Activation, name: str, frame: Frame) -> str:
+    """What P is multiplied by beside a power of r: "one", a variance "v" or, of a "bounded" f, v c/(v + c)."""
+    if name == "mean" or (frame.start and is_level(f)):
+        return "one"
+    return "bounded" if is_level(f) else "v"
+
+
 def falls(f: Activation, name: str) -> int:
     """The power of r that P is multiplied by: that which the output falls with, less what is subtracted of it."""
     return decay(f)["mean"] + 1 if slope_share(f, name) else decay(f)[name]
@@ -118,15 +131,18 @@ def falls(f: Activation, name: str) -> int:
 class _Search:
     """Over frames, by about how many terms outputs take in them."""
 
-    def __init__(self, f: Activation, truth: QuadratureTruth, grid: Grid) -> None:
-        self.f, self.truth, self.grid = f, truth, grid
+    def __init__(self, f: Activation, truth: QuadratureTruth, grid: Grid, start: float) -> None:
+        self.f, self.truth, self.grid, self.start = f, truth, grid, start
         self.end = end_of(f, _END * ALLOWED["mean"], _END * ALLOWED["var"])
         self.known: dict[str, dict[Frame, _Target]] = {name: {} for name in PARTIALS_OF}
 
     def frame(self, width: float, bend: float) -> Frame:
         """The frame of a width, c in units of f's length², and a kappa."""
+        normal = _NORMAL[steps(self.f)]
+        if self.start:  # smoothed, f ends so much farther out
+            return Frame(0.0, bend, float(np.float32(normal + self.end / math.sqrt(self.start))), self.start)
         c = float(np.float32(width * self.f.length**2))
-        return Frame(c, bend, float(np.float32(max(_NORMAL[steps(self.f)], self.end / math.sqrt(c)))))
+        return Frame(c, bend, float(np.float32(max(normal, self.end / math.sqrt(c)))))
 
     def target(self, name: str, frame: Frame) -> _Target:
         """An output in a frame."""
@@ -140,8 +156,9 @@ class _Search:
 
     def best(self, names: Sequence[str]) -> Frame:
         """The frame where they take the fewest: of all widths, then of all kappa."""
-        wide = min((self.frame(width, _BEND) for width in _WIDTHS), key=lambda frame: self.needed(frame, names))
-        bent = [Frame(wide.c, bend, wide.reach) for bend in _BENDS]
+        frames = dict.fromkeys(self.frame(width, _BEND) for width in _WIDTHS)
+        wide = min(frames, key=lambda frame: self.needed(frame, names))
+        bent = [replace(wide, bend=bend) for bend in (_BENDS_SMOOTHED if self.start else _BENDS)]
         return min([wide, *bent], key=lambda frame: self.needed(frame, names))
 
     def frames_of(self, outputs: Sequence[str]) -> dict[str, Frame]:
@@ -174,29 +191,44 @@ class _Target:
         self.f, self.frame, self.name, self.flip, self.grid = f, frame, name, flip_of(f, name), grid
         share = (1 + grid.z) / 2
         if not self.flip:
-            share = share * share  # c/(v + c)
-        self.v = np.maximum(frame.c * (1 / share - 1), _NEAREST * frame.c)[:, None]
+            share = share * share  # q²
+        self.v = np.maximum(frame.least / share - frame.c, max(_NEAREST * frame.c, frame.start))[:, None]
         s = grid.x[None, :] * frame.largest
         self.t = frame.bend * s / np.sqrt(1 - s * s)
         self.w = np.sqrt(self.v + frame.c)
-        self.u, self.q = self.t * self.w, math.sqrt(frame.c) / self.w
+        self.u, self.q = self.t * self.w, math.sqrt(frame.least) / self.w
         v = np.broadcast_to(self.v, self.u.shape)
-        every = truth.outputs((self.u + f.centre).ravel(), v.ravel())
+        every = truth.outputs((self.u + f.centre).ravel(), v.ravel(), rests=True)
         names = (name, *PARTIALS_OF[name])
         self.exact = {one: every[one].reshape(self.u.shape) for one in names}
         self.allowed = {one: self._allowed(one) for one in names}
-        grown = unit_of(f, name, self.v, self.w, frame.c) * self.w ** float(decay(f)[name] - falls(f, name))
-        self.unit = np.broadcast_to(grown, self.v.shape)
+        self.unit = self._grown()[0] * self.w ** -float(falls(f, name))
         one = np.ones_like(self.q)
         #: what the even and the odd part in x are multiples of
         self.factors = {0: (one, one), 1: (one, self.q), -1: (self.q, one)}[self.flip]
-        normal = (self.exact[name] - plain_of(f, name, self.u, self.w) - slope_share(f, name) * self.v) / self.unit
+        normal = self._rest({one: values.reshape(self.u.shape) for one, values in every.items()}) / self.unit
         mirrored = normal[:, ::-1]
         parts = (normal + mirrored) / 2, (normal - mirrored) / 2
         self.series = [grid.series(part / by) for part, by in zip(parts, self.factors, strict=True)]
         j, i = np.indices(self.series[0].shape)
         weight = [float((self.unit * by / self.allowed[name]).max()) for by in self.factors]
         self.sizes = [np.abs(c) * w * (1 + (i + j) / _STEEP) for c, w in zip(self.series, weight, strict=True)]
+
+    def _rest(self, every: Mapping[str, F64]) -> F64:
+        """What the polynomial is of, to its own digits: far out it may be far smaller than what is subtracted."""
+        if self.name == "var":
+            return every["var_rest"] if slope_share(self.f, "var") else every["var"]
+        _, b, _, b2 = lines_of(self.f)
+        level = np.where(self.u < 0, b - b2, b2 - b) / 2
+        return every["mean_rest"] + level - (kink_of(self.f, self.u, self.w) if steps(self.f) else 0.0)
+
+    def _grown(self) -> tuple[F64, F64]:
+        """What the output grows or vanishes with, but for a power of w; and its derivative in v."""
+        one, growth = np.ones_like(self.v), growth_of(self.f, self.name, self.frame)
+        if growth == "bounded":
+            share = self.frame.c / (self.v + self.frame.c)
+            return self.v * share, share * share
+        return (self.v, one) if growth == "v" else (one, 0 * one)
 
     def _allowed(self, output: str) -> F64:
         """The error allowed in each row."""
@@ -288,7 +320,7 @@ class _Target:
         else:
             plain_mu, plain_v = np.zeros_like(self.u), np.full_like(self.u, slope_share(f, self.name))
             plain = plain_v * self.v
-            unit_v = (q**4 if is_level(f) else 1.0) * w ** -float(power) - power / 2 * self.unit / (w * w)
+            unit_v = self._grown()[1] * w ** -float(power) - power / 2 * self.unit / (w * w)
         return {
             self.name: plain + self.unit * p.value,
             by_mu: plain_mu + self.unit * p_mu,

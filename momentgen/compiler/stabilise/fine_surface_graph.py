@@ -12,26 +12,32 @@ import mpmath
 
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.activation import Activation
-from momentgen.compiler.stabilise.fine_surface import PARTIALS_OF, falls, slope_share
+from momentgen.compiler.stabilise.fine_surface import PARTIALS_OF, falls, growth_of, slope_share
 from momentgen.compiler.stabilise.kink_fits import CENTRE, core
-from momentgen.compiler.stabilise.surface import Surface, is_level, lines_of, steps
-from momentgen.compiler.stabilise.surface_graph import Variables, levels
+from momentgen.compiler.stabilise.surface import Surface, lines_of, steps
+from momentgen.compiler.stabilise.surface_graph import Variables, held
 
-__all__ = ["build_fine_graph"]
+__all__ = ["FineWriter", "build_fine_graph"]
 
 #: of the smoothed kink: its largest |t|, the error of its fit, and the unit of t in it
 _REACH, _FIT, _UNIT = 37.5, 1e-16, 4.0
 
 
-class _Writer:
-    """Writes outputs or partials."""
+class FineWriter:
+    """Writes outputs or partials.
 
-    def __init__(self, f: Activation, surfaces: Mapping[str, Surface]) -> None:
-        self.f, self.surfaces = f, surfaces
-        self.g = g = Graph(("mean", "var"))
-        self.v, self.u = g.input("var"), g.sub(g.input("mean"), g.const(f.centre))
+    Args:
+        graph: with inputs ``mean`` and ``var``.
+        f: the activation.
+        surfaces: its polynomials.
+        v: the variance; of polynomials that serve from a variance on, no less than that.
+    """
+
+    def __init__(self, graph: Graph, f: Activation, surfaces: Mapping[str, Surface], v: int) -> None:
+        self.g, self.f, self.surfaces, self.v = graph, f, surfaces, v
+        self.u = graph.sub(graph.input("mean"), graph.const(f.centre))
         frames = dict.fromkeys(surface.frame for surface in surfaces.values())
-        self.variables = {frame: Variables(g, frame, f.centre) for frame in frames}
+        self.variables = {frame: Variables(graph, frame, f.centre, v) for frame in frames}
 
     # --- polynomials -------------------------------------------------------------
     def at(self, name: str) -> Variables:
@@ -39,9 +45,9 @@ class _Writer:
         return self.variables[self.surfaces[name].frame]
 
     def share(self, name: str) -> int:
-        """q = sqrt(c)/w."""
+        """q, 1 at the least variance."""
         at = self.at(name)
-        return self.g.mul(at.r, self.g.const(mpmath.sqrt(mpmath.mpf(at.frame.c))))
+        return self.g.mul(at.r, self.g.const(mpmath.sqrt(mpmath.mpf(at.frame.least))))
 
     def polynomial(self, name: str) -> int:
         """P of an output."""
@@ -80,24 +86,24 @@ class _Writer:
             value = g.mul(value, at.r)
         return value
 
+    def grown(self, name: str) -> tuple[int, int]:
+        """What else P is multiplied by, a variance or 1, and its derivative in v."""
+        g, at, growth = self.g, self.at(name), growth_of(self.f, name, self.at(name).frame)
+        if growth == "bounded":
+            share = g.mul(g.mul(at.r, at.r), g.const(at.frame.c))
+            return g.mul(g.mul(self.v, at.r), g.mul(at.r, g.const(at.frame.c))), g.mul(share, share)
+        return (self.v, g.const(1)) if growth == "v" else (g.const(1), g.const(0))
+
     def unit(self, name: str) -> int:
-        """What P is multiplied by: a power of r, and of a variance v, or v c/(v + c) where f is bounded."""
-        g, at = self.g, self.at(name)
-        if name == "mean":
-            return self.power(name)
-        grown = g.mul(g.mul(self.v, at.r), g.mul(at.r, g.const(at.frame.c))) if is_level(self.f) else self.v
-        return g.mul(grown, self.power(name))
+        """What P is multiplied by."""
+        return self.g.mul(self.grown(name)[0], self.power(name))
 
     def unit_by_v(self, name: str) -> int:
         """Its derivative in v."""
-        g, at, power = self.g, self.at(name), falls(self.f, name)
-        inverse = g.mul(at.r, at.r)
-        value = g.mul(self.unit(name), g.mul(inverse, g.const(mpmath.mpf(-power) / 2)))
-        if name == "mean":
-            return value
-        share = g.mul(inverse, g.const(at.frame.c))
-        grown = g.mul(share, share) if is_level(self.f) else g.const(1)
-        return g.madd(grown, self.power(name), value)
+        g, at = self.g, self.at(name)
+        half = g.const(mpmath.mpf(-falls(self.f, name)) / 2)
+        value = g.mul(self.unit(name), g.mul(g.mul(at.r, at.r), half))
+        return g.madd(self.grown(name)[1], self.power(name), value)
 
     def kink(self, order: int) -> tuple[int, int]:
         """exp(-t²/2), and that times J_order(|t|)/sqrt(2 pi): of 1 the mean of a kink, of 0 its slope's tail."""
@@ -123,13 +129,7 @@ class _Writer:
         if steps(self.f):
             rest = g.madd(at.w, g.mul(self.kink(1)[1], g.const(mpmath.mpf(a2) - a)), rest)
         slope = g.select(g.lt(self.u, g.const(0)), g.const(a), g.const(a2))
-        value = g.madd(slope, self.u, rest)
-        low, high = levels(self.f)
-        if low is not None:
-            value = g.select(g.lt(value, g.const(low)), g.const(low), value)
-        if high is not None:
-            value = g.select(g.lt(g.const(high), value), g.const(high), value)
-        return value
+        return held(g, self.f, g.madd(slope, self.u, rest))
 
     def variance(self) -> int:
         """At least 0."""
@@ -161,11 +161,12 @@ class _Writer:
 
 def build_fine_graph(f: Activation, surfaces: Mapping[str, Surface], partials: bool) -> Graph:
     """The graph of the outputs that there are polynomials of, or of their partials."""
-    writer = _Writer(f, surfaces)
+    graph = Graph(("mean", "var"))
+    writer = FineWriter(graph, f, surfaces, graph.input("var"))
     for name in surfaces:
         if partials:
             for partial, value in zip(PARTIALS_OF[name], writer.partials(name), strict=True):
-                writer.g.output(partial, value)
+                graph.output(partial, value)
         else:
-            writer.g.output(name, writer.mean() if name == "mean" else writer.variance())
-    return writer.g
+            graph.output(name, writer.mean() if name == "mean" else writer.variance())
+    return graph

@@ -156,9 +156,11 @@ class FunctionWriter:
     def exp(self, exponent: int, *, decays: bool = False) -> Value:
         """The exponential; ``decays`` says exponent <= 0.
 
-        Exactly 0 where its product with the largest float is below the normal range.
+        In float32 exactly 0 where its product with the largest float is below the normal range.
         """
         g = self.g
+        if decays and not self.precision.scaled:
+            return Value(g.exp_mantissa(exponent))
         low, high = g.const(self.low), g.const(self.high)
         below = g.lt(exponent, low)
         held = exponent if decays else g.select(g.lt(high, exponent), high, exponent)

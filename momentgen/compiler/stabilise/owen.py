@@ -38,7 +38,7 @@ F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 
 _FLOAT32 = Precision(fit=1e-8, reach=18.7, scaled=True)
-_NODES = {True: 5, False: 16}
+_NODES = {True: 5, False: 12}
 _BEYOND = 20  # |h| beyond which exp(-h²/2) is 0 beside every tolerance
 _TRUTH_NODES, _BITS = 32, 128
 _MEAN, _VAR, _PARTIAL = 1e-6, 1e-5, 1e-4  # of 1, of min(v/(2 pi), 1/4), of the largest value at that variance

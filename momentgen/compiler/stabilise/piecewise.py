@@ -3,12 +3,17 @@
 Below v* the local form of :mod:`momentgen.compiler.stabilise.piecewise_graph`; above, f smoothed by v* is fitted by
 atoms as in :mod:`momentgen.compiler.stabilise.surrogate`.  v* is the largest of a few that both can serve: the fit must
 be within its share of the tolerance, and the local form, evaluated in float64, within a fifth of it.
+
+float64 has more atoms.  Where branches are polynomials the local form leaves nothing out: there it has a v* of its own,
+far larger, and above it the polynomials of :mod:`momentgen.compiler.stabilise.fine_surface`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,14 +21,17 @@ import sympy as sp
 from flint import arb
 
 from momentgen.compiler.derive import Derivation
-from momentgen.compiler.real import evaluate_float64
+from momentgen.compiler.real import outputs_float64
 from momentgen.compiler.stabilise.activation import Activation, analyse
-from momentgen.compiler.stabilise.moments_measure import MEAN, MomentsMeasure, measure_for
+from momentgen.compiler.stabilise.fine_piecewise_graph import build_fine_piecewise, no_atoms
+from momentgen.compiler.stabilise.fine_surface import ALLOWED, find_fine_surfaces
+from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE, MomentsMeasure, measure_for
 from momentgen.compiler.stabilise.piecewise_graph import Branches, build_piecewise
 from momentgen.compiler.stabilise.requirements import unmet
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.stabilise.surrogate import Found, facts_of, find_atoms
-from momentgen.compiler.stabilise.surrogate_graph import FLOAT32, FLOAT64, AtomSum
+from momentgen.compiler.stabilise.surface import Surface
+from momentgen.compiler.stabilise.surrogate import Found, facts_of, find_atoms, fine_facts
+from momentgen.compiler.stabilise.surrogate_graph import FLOAT32, FLOAT64
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
 from momentgen.errors import BuildError
 from momentgen.symbols import x
@@ -31,12 +39,15 @@ from momentgen.symbols import x
 __all__ = ["branches_of", "stable_variants", "why_not"]
 
 _CHOICES = ((1, 3), (3, 4), (3, 6), (3, 8), (4, 5), (4, 6), (5, 5), (5, 6), (6, 6), (7, 6), (8, 6), (8, 8))
-_FINE = (((5, 6),), ((6, 6),), ((8, 8),))  # for float64: the one that is best also beyond the points of the fit
 #: sigma at the switch, in units of half the distance between the outer kinks, or of the length
 _SWITCHES = (0.7, 0.6, 0.5, 0.42, 0.35)
 _SINGLE = (2.0, 1.6, 1.3, 1.0, 0.8, 0.6, 0.45)
+_SWITCHES_FINE = (100.0, 36.0, 9.0, 4.0, 1.0)  # v* of float64 where branches are polynomials, in units squared
+_FINE = (((5, 6),), ((6, 6),), ((8, 8),))  # its atoms else: those that are best also beyond the points of the fit
 _EXACT = 20.0  # where one atom is f itself the share is all rounding, which is relative to its jump
-_LOCAL = 0.2  # of the tolerance, left to the local form's truncation
+_LOCAL = 0.2  # of the tolerance, left to the local form's truncation, and to its rounding in float64
+#: tolerances of float32 over those of float64
+_FINER = {name: {"mean": MEAN, "var": VARIANCE}.get(name, PARTIAL) / allowed for name, allowed in ALLOWED.items()}
 #: (degree of the power series, terms of the Hermite series, order of the expansion in v), cheap first
 _LADDER = ((7, 4, 2), (8, 5, 3), (9, 6, 4), (11, 7, 5), (14, 9, 7))
 _LADDER_FINE = (18, 11, 9)
@@ -100,32 +111,56 @@ def _square(series: list[arb]) -> list[arb]:
     return [sum((series[j] * series[n - j] for j in range(n + 1)), arb(0)) for n in range(len(series))]
 
 
+def _unit(f: Activation) -> float:
+    """Half the distance between the outer kinks; of a single one, f's length."""
+    return (f.kinks[-1] - f.kinks[0]) / 2 or f.length
+
+
 def _switches(f: Activation) -> tuple[float, ...]:
-    half = (f.kinks[-1] - f.kinks[0]) / 2
-    sigmas = tuple(half * s for s in _SWITCHES) if half else tuple(f.length * s for s in _SINGLE)
+    sigmas = (_unit(f) * s for s in (_SWITCHES if len(f.kinks) > 1 else _SINGLE))
     return tuple(float(np.float32(s * s)) for s in sigmas)
 
 
-def _local_error(f: Activation, branches: Branches, switch: float, measure: MomentsMeasure, truth: Any) -> float:
-    """The local form's largest error just below the switch, over the tolerance."""
-    if f.left is None or f.right is None:
-        raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
-    none = np.zeros((1, 1))
-    atoms = AtomSum(f.centre, f.left, f.right, (0.0,), none, (none, none), (0, 0), switch, 0)
+@dataclass(frozen=True)
+class _Fine:
+    """What float64 has above its v*."""
+
+    surfaces: Mapping[str, Surface]
+    switch: float
+
+
+def _find_fine(f: Activation, branches: Branches, measure: MomentsMeasure, truth: QuadratureTruth) -> _Fine | None:
+    """The form of the largest v* whose polynomials and local form are accurate; None if there is none."""
+    if _is_one_kink(f) or not all(p.expr.is_polynomial(x) for p in f.pieces):
+        return None
+    for switch in (float(np.float32(s * _unit(f) ** 2)) for s in _SWITCHES_FINE):
+        errors = _local_errors(f, branches, switch, measure, truth)
+        if any(error * _FINER[name] > _LOCAL for name, error in errors.items()):
+            continue
+        with contextlib.suppress(BuildError):
+            surfaces = find_fine_surfaces(f, truth, OUTPUTS, switch)
+            if all(surface.fit.error <= 1 for surface in surfaces.values()):
+                return _Fine(surfaces, switch)
+    return None
+
+
+def _local_errors(
+    f: Activation, branches: Branches, switch: float, measure: MomentsMeasure, truth: QuadratureTruth
+) -> dict[str, float]:
+    """The local form's largest errors just below the switch, over the tolerance."""
+    atoms = no_atoms(f, switch)
     sigma = math.sqrt(switch)
     spread = np.linspace(-6, 6, 61)
     points = np.unique(np.concatenate([k + sigma * spread for k in f.kinks]))
     mean = np.tile(points, 2).astype(np.float32)
     var = np.repeat([switch * 0.999, switch * 0.5], points.size).astype(np.float32)
     exact = truth(mean, var, {})
-    worst = 0.0
+    found = {}
     for outputs in (OUTPUTS, PARTIALS):
         graph, _ = build_piecewise(atoms, branches, FLOAT64, outputs)
-        values = evaluate_float64(graph, {"mean": mean, "var": var})
-        for name, index in graph.outputs.items():
-            computed = np.broadcast_to(values[index], mean.shape)
-            worst = max(worst, float(measure(name, computed, exact[name], mean, var).max()))
-    return worst
+        for name, computed in outputs_float64(graph, {"mean": mean, "var": var}).items():
+            found[name] = float(measure(name, np.broadcast_to(computed, mean.shape), exact[name], mean, var).max())
+    return found
 
 
 def _choose(f: Activation, rule_f: sp.Expr, measure: MomentsMeasure, truth: Any) -> tuple[Found, Branches, float]:
@@ -139,7 +174,7 @@ def _choose(f: Activation, rule_f: sp.Expr, measure: MomentsMeasure, truth: Any)
     # Long series last: they serve a larger v*, but rounding in them grows with it.
     for switch, steps in [(v, ladder[:-1]) for v in _switches(f)] + [(v, ladder[-1:]) for v in _switches(f)]:
         for branches in steps:
-            local = _local_error(f, branches, switch, measure, truth)
+            local = max(_local_errors(f, branches, switch, measure, truth).values())
             if local <= _LOCAL:
                 break
         share = math.inf
@@ -151,10 +186,6 @@ def _choose(f: Activation, rule_f: sp.Expr, measure: MomentsMeasure, truth: Any)
         tried.append((switch, share, local))
     shown = "; ".join(f"v* = {v:.4g}: fit {a:.3g}, local {b:.3g}" for v, a, b in tried)
     raise BuildError(f.name, "stabilise", f"no switch serves both forms ({shown}, of what is allowed)", f.pieces)
-
-
-def _share(found: Found) -> float:
-    return found.share
 
 
 def _is_one_kink(f: Activation) -> bool:
@@ -174,16 +205,20 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     measure = measure_for(f, truth)
     found, branches, local = _choose(f, rule.f, measure, truth)
     switch = found.atoms.switch
-    finer = [] if _is_one_kink(f) else [find_atoms(f, choice, switch, 0, start=switch) for choice in _FINE]
-    fine = min([found, *finer], key=_share)
     degree, terms, heat = _LADDER_FINE
     more = branches_of(f, rule.f, degree=degree, terms=terms, heat=heat)
+    fine = _find_fine(f, more, measure, truth)
+    finer = [] if fine or _is_one_kink(f) else [find_atoms(f, choice, switch, 0, start=switch) for choice in _FINE]
+    atoms = min([found, *finer], key=lambda one: one.share)
     graphs: dict[str, Any] = {}
     fits: list[Any] = []
-    for suffix, one, parts, precision in (("", found, branches, FLOAT32), ("64", fine, more, FLOAT64)):
-        for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
-            graphs[name + suffix], made = build_piecewise(one.atoms, parts, precision, outputs)
-            fits += made if not suffix else ()
+    for name, outputs in (("forward", OUTPUTS), ("partials", PARTIALS)):
+        graphs[name], made = build_piecewise(found.atoms, branches, FLOAT32, outputs)
+        fits += made
+        if fine:
+            graphs[f"{name}64"] = build_fine_piecewise(f, fine.surfaces, more, fine.switch, outputs)
+        else:
+            graphs[f"{name}64"], _ = build_piecewise(atoms.atoms, more, FLOAT64, outputs)
     wide = max(12.0 * f.length, 3 * (f.kinks[-1] - f.kinks[0]))
     yield Stable(
         variant="exact",
@@ -197,10 +232,15 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         rigorous=BallTruth(f),
         box={"mu": (f.centre - wide, f.centre + wide), "log2_var": (-40.0, 30.0)},
         fits=tuple(dict.fromkeys(fits)),
-        facts={**facts_of(f, found, fine), "local_form_leaves_out": float(f"{local:.3g}")},
+        facts={
+            **facts_of(f, found, None if fine else atoms),
+            "local_form_leaves_out": float(f"{local:.3g}"),
+            **({"switch_float64": fine.switch, **fine_facts(fine.surfaces)} if fine else {}),
+        },
         doc=(
             f"below v = {switch:.4g} the branch at mu and power series about the kinks; above, a sum of atoms of "
             f"{len(found.atoms.taus)} variances fitted to f smoothed by that variance"
+            + (f"; in float64 below v = {fine.switch:.4g}, and above polynomials of two variables" if fine else "")
         ),
         **graphs,
     )

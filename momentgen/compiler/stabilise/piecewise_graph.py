@@ -7,8 +7,9 @@ the kinks and is a power series there,
     mean = P_0 + D_0,    V = Σ_{k>=1} v^k/k! P_k (P_k + 2 D_k) + S_0 - D_0²,
 
 D_k = d^k E D/dmu^k, S_k = d^k E D²/dmu^k.  Every term is of the order of L² v or exponentially small: nothing cancels.
-Powers of 1/sigma occur only where the exact partials grow without bound (a kink, a jump).  Above v* the form of
-:mod:`momentgen.compiler.stabilise.surrogate_graph`, fitted to f smoothed by v*.
+Powers of 1/sigma occur only where the exact partials grow without bound (a kink, a jump).  Above v* in float32 the
+form of :mod:`momentgen.compiler.stabilise.surrogate_graph`, fitted to f smoothed by v*; in float64 that
+of :mod:`momentgen.compiler.stabilise.fine_piecewise_graph`.
 """
 
 from __future__ import annotations
@@ -293,11 +294,12 @@ class PiecewiseWriter(SurrogateWriter):
         g = self.g
         far, close = self.global_partials(), self.local_partials()
         for name in PARTIALS:
-            value = far[name]
-            if name in ("dmean_dmu", "dvar_dmu"):
-                value = g.mul(self.turn, value)
-            value = g.select(self.near, close[name], value)
+            value = g.select(self.near, close[name], self.turned(name, far[name]))
             g.output(name, self.finite(value) if self.leaps else value)
+
+    def turned(self, name: str, value: int) -> int:
+        """A partial above v*, as derivative in mu where atoms give one in u."""
+        return self.g.mul(self.turn, value) if name in ("dmean_dmu", "dvar_dmu") else value
 
     def finite(self, value: int) -> int:
         """At most the largest float32 in size: a jump over sigma, squared, may be more."""

@@ -53,10 +53,10 @@ __all__ = [
     "find_surfaces",
     "flip_of",
     "is_level",
+    "kink_of",
     "lines_of",
     "plain_of",
     "steps",
-    "unit_of",
 ]
 
 F64 = npt.NDArray[np.float64]
@@ -74,11 +74,17 @@ _erfc = np.vectorize(math.erfc, otypes=[float])
 
 @dataclass(frozen=True)
 class Frame:
-    """The variables: c, kappa, and the |t| beyond which they stop."""
+    """The variables: c, kappa, the |t| beyond which they stop, and the least v."""
 
     c: float
     bend: float
     reach: float
+    start: float = 0.0
+
+    @property
+    def least(self) -> float:
+        """The least w²."""
+        return self.start + self.c
 
     @property
     def largest(self) -> float:
@@ -185,11 +191,15 @@ def plain_of(f: Activation, name: str, u: F64, w: F64) -> F64:
     if name != "mean":
         return np.zeros(u.shape)
     line = np.where(u < 0, a, a2) * u + (b + b2) / 2
-    if not steps(f):
-        return line
+    return line + kink_of(f, u, w) if steps(f) else line
+
+
+def kink_of(f: Activation, u: F64, w: F64) -> F64:
+    """The mean of the kink between f's lines, smoothed by N(0, w²), less the line on mu's side."""
+    a, _, a2, _ = lines_of(f)
     t = np.abs(u / w)
     kink = np.exp(-t * t / 2) / math.sqrt(2 * math.pi) - t * _erfc(t / math.sqrt(2)) / 2
-    return line + (a2 - a) * w * kink
+    return np.asarray((a2 - a) * w * kink)
 
 
 def steps(f: Activation) -> bool:

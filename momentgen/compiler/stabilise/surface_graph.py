@@ -23,7 +23,7 @@ from momentgen.compiler.stabilise.stable import PARTIALS
 from momentgen.compiler.stabilise.surface import VANISHING, Frame, Surface, decay, is_level, lines_of, steps
 from momentgen.errors import BuildError
 
-__all__ = ["SurfaceWriter", "Variables", "build_surface_graph", "levels"]
+__all__ = ["SurfaceWriter", "Variables", "build_surface_graph", "held"]
 
 _FARTHEST = 13.0  # exp(-t²/2) is a normal float32 up to here
 _LARGEST = mpmath.mpf(float(np.finfo(np.float32).max))
@@ -63,12 +63,16 @@ def kink_fit(frame: Frame, cancels: bool) -> Polynomial:
 
 
 class Variables:
-    """A frame's variables on a graph: w, r = 1/w, t, h = t², x = s/largest = t ``share``, y = 2x² - 1."""
+    """A frame's variables on a graph: w, r = 1/w, t, h = t², x = s/largest = t ``share``, y = 2x² - 1.
 
-    def __init__(self, g: Graph, frame: Frame, centre: float) -> None:
+    Of the input ``var``, or of another value ``v``.
+    """
+
+    def __init__(self, g: Graph, frame: Frame, centre: float, v: int | None = None) -> None:
         self.frame, reach = frame, g.const(frame.reach)
-        shifted = g.add(g.input("var"), g.const(frame.c))
-        w2 = g.select(g.le(g.const(0), g.input("var")), shifted, g.const(-1))
+        v = g.input("var") if v is None else v
+        shifted = g.add(v, g.const(frame.c))
+        w2 = g.select(g.le(g.const(0), v), shifted, g.const(-1))
         self.w = g.sqrt(g.comment(w2, "a root of it is NaN for v < 0"))
         self.r = g.recip(self.w)
         raw = g.mul(g.sub(g.input("mean"), g.const(centre)), self.r)
@@ -111,7 +115,8 @@ class SurfaceWriter:
         g, found, at = self.g, self.surfaces[name], self.at(name)
         share = g.mul(at.r, g.const(mpmath.sqrt(mpmath.mpf(found.frame.c))))
         z = g.madd(share, g.mul(share, g.const(2)) if found.flip else g.const(2), g.const(-1))
-        even, odd = self.series(found.fit.even, at.y, z), g.mul(self.series(found.fit.odd, at.y, z), at.x)
+        even, odd = (g.surface(at.y, z, table, slopes=False)[0] for table in (found.fit.even, found.fit.odd))
+        odd = g.mul(odd, at.x)
         if found.flip > 0:
             value = g.madd(odd, share, even)
         elif found.flip < 0:
@@ -119,14 +124,6 @@ class SurfaceWriter:
         else:
             value = g.add(odd, even)
         return g.comment(value, f"{name}, normalised")
-
-    def series(self, table: tuple[tuple[float, ...], ...], y: int, z: int) -> int:
-        """Σ_j z^j Σ_i c_ji y^i."""
-        g = self.g
-        total = g.const(0)
-        for row in reversed(table):
-            total = g.madd(total, z, g.horner(y, row))
-        return total
 
     def unit(self, name: str) -> int:
         """What an output is a multiple of: powers of r, and of variances v, or v c/(v + c) where f is bounded."""
@@ -172,16 +169,6 @@ class SurfaceWriter:
         g.suspects |= {rise, near}
         return value
 
-    def held(self, value: int) -> int:
-        """A mean, within the levels that f does not pass."""
-        g = self.g
-        low, high = levels(self.f)
-        if low is not None:
-            value = g.select(g.lt(value, g.const(low)), g.const(low), value)
-        if high is not None:
-            value = g.select(g.lt(g.const(high), value), g.const(high), value)
-        return value
-
     def at_zero(self, mean: int) -> int:
         """At v = 0 f(mu) itself, where f has a form for it."""
         if self.point is None:
@@ -209,14 +196,24 @@ class SurfaceWriter:
     def write(self, outputs: tuple[str, ...]) -> None:
         """All outputs named."""
         if "mean" in outputs:
-            self.g.output("mean", self.at_zero(self.held(self.mean())))
+            self.g.output("mean", self.at_zero(held(self.g, self.f, self.mean())))
         if "var" in outputs:
             self.g.output("var", self.variance())
         for name, value in self.partials(tuple(name for name in outputs if name in PARTIALS)).items():
             self.g.output(name, value)
 
 
-def levels(f: Activation) -> tuple[float | None, float | None]:
+def held(g: Graph, f: Activation, mean: int) -> int:
+    """A mean, within the levels that f does not pass."""
+    low, high = _levels(f)
+    if low is not None:
+        mean = g.select(g.lt(mean, g.const(low)), g.const(low), mean)
+    if high is not None:
+        mean = g.select(g.lt(g.const(high), mean), g.const(high), mean)
+    return mean
+
+
+def _levels(f: Activation) -> tuple[float | None, float | None]:
     """The lowest and the highest value of f, where they are levels that f approaches."""
     a, b, a2, b2 = lines_of(f)
     ends = [offset for slope, offset in ((a, b), (a2, b2)) if slope == 0]

@@ -45,6 +45,7 @@ __all__ = [
     "facts_of",
     "find_atoms",
     "find_mean_atoms",
+    "fine_facts",
     "found_atoms",
     "mean_alone",
     "stable_variants",
@@ -279,7 +280,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
             "surfaces": {name: _surface_facts(found) for name, found in surfaces.items()},
             "float32": {n: proven_outputs(f, found, proof.atoms, atom_facts) for n, found in surfaces.items()},
             "atoms": atom_facts,
-            **_fine_facts(fine),
+            **fine_facts(fine),
         },
         doc=f"polynomials in mean/w and 1/w, w² = v + c, of {terms} terms in all; in float64 {in_float64}",
         **graphs,
@@ -328,7 +329,7 @@ def mean_alone(derivation: Derivation) -> Stable:
             "surfaces": {name: _surface_facts(found) for name, found in surfaces.items()},
             "float32": {n: proven_outputs(f, found, proof.atoms, atom_facts) for n, found in surfaces.items()},
             "atoms": atom_facts,
-            **_fine_facts(fine),
+            **fine_facts(fine),
         },
         doc=f"a polynomial of {surfaces['forward']['mean'].fit.terms} terms",
         **graphs,
@@ -378,14 +379,10 @@ def check_rounding(f: Activation, surfaces: Mapping[str, Surface]) -> None:
         raise BuildError(f.name, "stabilise", cause, f.pieces)
 
 
-def facts_of(f: Activation, found: Found, fine: Found) -> dict[str, Any]:
-    """What the certificate says of a function with kinks and its surrogates."""
-    return {
-        **_facts(f),
-        "switch": found.atoms.switch,
-        "atoms": _atom_facts(f, found),
-        "atoms_float64": _atom_facts(f, fine),
-    }
+def facts_of(f: Activation, found: Found, fine: Found | None = None) -> dict[str, Any]:
+    """What the certificate says of f and its surrogate, and of that for float64 where that is another."""
+    facts = {**_facts(f), "switch": found.atoms.switch, "atoms": _atom_facts(f, found)}
+    return facts | ({"atoms_float64": _atom_facts(f, fine)} if fine else {})
 
 
 def _facts(f: Activation) -> dict[str, Any]:
@@ -405,7 +402,8 @@ def _surface_facts(found: Mapping[str, Surface]) -> dict[str, Any]:
     }
 
 
-def _fine_facts(fine: Mapping[str, Surface]) -> dict[str, Any]:
+def fine_facts(fine: Mapping[str, Surface]) -> dict[str, Any]:
+    """What the certificate says of the polynomials for float64."""
     return {"surfaces_float64": _surface_facts(fine), "allowed_float64": dict(ALLOWED)}
 
 

@@ -24,6 +24,7 @@ __all__ = ["BallTruth", "QuadratureTruth"]
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 _NAMES = ("mean", "var", "dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
+_RESTS = ("mean_rest", "var_rest")
 _ODD = ("dmean_dmu", "dvar_dmu")  # change sign with the direction of u
 
 
@@ -46,9 +47,12 @@ class QuadratureTruth:
             self._cache[key] = self.outputs(np.asarray(mean, np.float64), np.asarray(var, np.float64))
         return self._cache[key]
 
-    def outputs(self, mean: F64, var: F64) -> dict[str, F64]:
-        """The outputs at float64 points, v > 0."""
-        result = {name: np.zeros(mean.shape) for name in _NAMES}
+    def outputs(self, mean: F64, var: F64, *, rests: bool = False) -> dict[str, F64]:
+        """The outputs at float64 points, v > 0.
+
+        With ``rests`` also ``mean_rest`` and ``var_rest``, mean and variance less those of the line on mu's side.
+        """
+        result = {name: np.zeros(mean.shape) for name in (*_NAMES, *(_RESTS if rests else ()))}
         small = np.sqrt(var) < SMALL * self.f.length
         right = mean >= self.f.centre
         for sign in (1, -1):
@@ -56,8 +60,8 @@ class QuadratureTruth:
                 chosen = (right == (sign < 0)) & (small == little) & (var > 0)
                 if chosen.any():
                     part = self.side_outputs(sign, mean[chosen], var[chosen], little)
-                    for name, values in part.items():
-                        result[name][chosen] = values
+                    for name, values in result.items():
+                        values[chosen] = part[name]
         return result
 
     @cached_property
@@ -71,9 +75,12 @@ class QuadratureTruth:
         u, near = sign * (mean - self.f.centre), side.near
         out: dict[str, F64] = {}
         if little and not side.smooth:
-            return self.differences.outputs(mean, var)
+            found = self.differences.outputs(mean, var)
+            line = near.slope * u + near.offset
+            return found | {"mean_rest": found["mean"] - line, "var_rest": found["var"] - near.slope**2 * var}
         if little:
             d = side.small(u, var)
+            out["mean_rest"], out["var_rest"] = d[0], var * d[1] * (2 * near.slope + d[1])
             d[1] += near.slope
             terms = [np.ones_like(var)]
             for k in range(1, len(d)):
@@ -81,6 +88,7 @@ class QuadratureTruth:
             top = len(d) - 3
             out["mean"] = d[0] + near.slope * u + near.offset
             out["var"] = sum(terms[k] * d[k] ** 2 for k in range(1, top + 1))
+            out["var_rest"] = out["var_rest"] + sum(terms[k] * d[k] ** 2 for k in range(2, top + 1))
             out["dmean_dmu"], out["dmean_dvar"] = d[1], d[2] / 2
             out["dvar_dmu"] = sum(2 * terms[k] * d[k] * d[k + 1] for k in range(1, top + 1))
             out["dvar_dvar"] = sum(terms[k] * d[k + 1] ** 2 for k in range(top + 1)) + sum(
@@ -90,6 +98,7 @@ class QuadratureTruth:
             m, b = side.moments(u, var)
             s = near.slope
             out["mean"] = m[0] + s * u + near.offset
+            out["mean_rest"], out["var_rest"] = m[0], 2 * s * var * m[1] + b[0] - m[0] ** 2
             out["var"] = s * s * var + 2 * s * var * m[1] + b[0] - m[0] ** 2
             out["dmean_dmu"], out["dmean_dvar"] = s + m[1], m[2] / 2
             out["dvar_dmu"] = 2 * s * var * m[2] + b[1] - 2 * m[0] * m[1]
