@@ -19,10 +19,10 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+from momentgen.compiler.emit._chains import Chain, chains_of, is_weight
 from momentgen.compiler.emit._connected import connected
 from momentgen.compiler.emit._form import SURFACES, Form, Item, Loop, Section, Surfaces, Tables
 from momentgen.compiler.emit._turns import Turn, families
@@ -33,7 +33,6 @@ __all__ = ["form_of"]
 _SHORTEST_POLYNOMIAL = 3  # multiply-adds
 _SMALLEST_BODY = 6  # operations
 _PASSES = 3  # kinds of loops, one after the other
-_LONG_SUM = 6  # products
 _TRIED = 12  # numbers of like values that are tried as that of a loop's turns
 _COMMUTATIVE = frozenset({"add", "mul", "and", "or", "eq"})
 
@@ -57,19 +56,6 @@ def form_of(graph: Graph, tables: Tables | None = None) -> Form:
         tables.take(own)
         return form
     return _Finder(graph, tables).form(0)
-
-
-@dataclass(frozen=True)
-class _Chain:
-    """A sum of products: pairs, the last added first; what it begins with; the nodes that add.
-
-    ``product`` is the node of the last pair where others read it as well.
-    """
-
-    terms: list[tuple[int, int]]
-    rest: int | None
-    links: set[int]
-    product: int | None = None
 
 
 def _live(graph: Graph) -> list[int]:
@@ -165,7 +151,7 @@ class _Finder:
         form.comments = {i: text for i, text in self.graph.comments.items() if i in self.items}
         return form
 
-    def _take(self, groups: list[list[Turn]], chains: Mapping[int, _Chain]) -> list[Loop]:
+    def _take(self, groups: list[list[Turn]], chains: Mapping[int, Chain]) -> list[Loop]:
         """The loops of these turns, which the sums take in from then on."""
         summed: dict[int, set[frozenset[int]]] = defaultdict(set)  # of a sum: the products that loops add to it
         for turn in itertools.chain(*groups):
@@ -181,10 +167,10 @@ class _Finder:
         sums = {root: self._accumulator(root, chains[root], products) for root, products in summed.items()}
         return [Loop(each.turns, each.items, {sums[r]: p for r, p in each.sums.items()}) for each in loops]
 
-    def _groups(self) -> tuple[list[list[Turn]], dict[int, _Chain]]:
+    def _groups(self) -> tuple[list[list[Turn]], dict[int, Chain]]:
         """Turns of loops, and the sums that take them in."""
         # What all turns read may have its like, too, but not as often as there are turns.
-        best: tuple[int, list[list[Turn]], dict[int, _Chain]] = (0, [], {})
+        best: tuple[int, list[list[Turn]], dict[int, Chain]] = (0, [], {})
         items = before = self.items
         for least in self._counts():
             self.items = dict(before)
@@ -198,7 +184,7 @@ class _Finder:
 
     def _counts(self) -> list[int]:
         """How many values may be alike at least: 2, half of the terms of a sum, or of the values that are."""
-        chains = self._chains()
+        chains = chains_of(self.items, self._uses(), self._place, self.one)
         shapes = self._shapes(set().union(*(chain.links for chain in chains.values())))
         alike = Counter(Counter(shapes[index] for index, item in self.items.items() if item.args).values())
         common = [count for count, _ in alike.most_common(_TRIED) if count > 1]
@@ -240,71 +226,14 @@ class _Finder:
     # --- loops -------------------------------------------------------------------
     def _weights_behind(self) -> None:
         for index, item in list(self.items.items()):
-            if item.kind in ("mul", "madd") and self._weight(item.args[0]) and not self._weight(item.args[1]):
+            if item.kind not in ("mul", "madd"):
+                continue
+            if is_weight(self.items, item.args[0]) and not is_weight(self.items, item.args[1]):
                 self.items[index] = Item(item.kind, (item.args[1], item.args[0], *item.args[2:]), item.payload)
 
-    def _chain(self, index: int, uses: Counter[int]) -> _Chain:
-        """Products that are added up here, the rest, and the nodes that add.
-
-        The products of a short chain are by constants: others belong to what is added up.
-        """
-
-        def products(of_any: bool) -> _Chain:
-            terms: list[tuple[int, int]] = []
-            links: set[int] = set()
-            at: int | None = index
-            while at is not None and (at == index or uses[at] == 1):
-                item = self.items[at]
-                if item.kind not in ("madd", "mul") or self._weight(item.args[0]):
-                    break
-                if not (self._weight(item.args[1]) or of_any):
-                    break
-                terms.append((item.args[0], item.args[1]))
-                links.add(at)
-                at = item.args[2] if item.kind == "madd" else None
-            if of_any and at is not None and self.items[at].kind == "mul":  # that is read elsewhere, too
-                a, b = self.items[at].args
-                return _Chain([*terms, (a, b)], None, links, at)
-            return _Chain(terms, at, links)
-
-        def values() -> _Chain:
-            terms: list[tuple[int, int]] = []
-            links, at = {index}, index
-            while True:
-                more = [a for a in self.items[at].args if self.items[a].kind == "add" and uses[a] == 1]
-                terms += [(a, self.one) for a in self.items[at].args if a not in more[:1]]
-                if not more:
-                    return _Chain(terms, None, links)
-                at = more[0]
-                links.add(at)
-
-        if self.items[index].kind == "add":
-            sum_of_values = values()
-            return sum_of_values if len(sum_of_values.terms) >= _LONG_SUM else _Chain([], index, set())
-        found = products(True)
-        return found if len(found.terms) >= _LONG_SUM else products(False)
-
-    def _weight(self, index: int) -> bool:
-        """A constant, or one on either side."""
-        item = self.items[index]
-        return item.kind == "const" or (item.kind == "select" and all(map(self._const, item.args[1:])))
-
-    def _chains(self) -> dict[int, _Chain]:
-        """Sums of products, by where they end."""
-        uses = self._uses()
-        chains: dict[int, _Chain] = {}
-        inside: set[int] = set()
-        for index in sorted(self.items, key=self._place, reverse=True):
-            if index not in inside:
-                chain = self._chain(index, uses)
-                if len(chain.terms) > 1:
-                    chains[index] = chain
-                    inside |= chain.links
-        return chains
-
-    def _clusters(self, least: int) -> tuple[list[set[int]], dict[int, _Chain]]:
+    def _clusters(self, least: int) -> tuple[list[set[int]], dict[int, Chain]]:
         """Parts that are alike, made of what has at least so many likes, and the sums that take them in."""
-        chains = self._chains()
+        chains = chains_of(self.items, self._uses(), self._place, self.one)
         for _ in range(3):
             adders: set[int] = set().union(*(chain.links for chain in chains.values()))
             clusters = self._components(adders, least)
@@ -344,7 +273,7 @@ class _Finder:
         return [cluster for cluster in clusters if len(cluster) >= _SMALLEST_BODY]
 
     # --- what comes when ---------------------------------------------------------
-    def _turns(self, clusters: list[set[int]], chains: Mapping[int, _Chain]) -> list[Turn]:
+    def _turns(self, clusters: list[set[int]], chains: Mapping[int, Chain]) -> list[Turn]:
         """Each cluster that is only summed up: its operations in order, and what they add to which sum."""
         uses = self._uses()
         sums: dict[int, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
@@ -406,7 +335,7 @@ class _Finder:
         self.items[self.columns[item]] = item
         return self.columns[item]
 
-    def _accumulator(self, root: int, chain: _Chain, summed: set[frozenset[int]]) -> int:
+    def _accumulator(self, root: int, chain: Chain, summed: set[frozenset[int]]) -> int:
         """What loops add up of a sum; its node becomes that, other products, and what the sum begins with."""
         accumulator = at = self._new(Item("accumulator"), root)
         for value, weight in reversed(chain.terms):
