@@ -18,9 +18,9 @@ import tempfile
 from typing import Any
 
 import momentgen.generated
-from momentgen.runtime import Op
+from momentgen.runtime import Op, Reduction
 
-OPS = tuple(n for n in momentgen.generated.__all__ if isinstance(getattr(momentgen.generated, n), Op))
+OPS = tuple(n for n in momentgen.generated.__all__ if isinstance(getattr(momentgen.generated, n), (Op, Reduction)))
 #: of the process, in bytes
 LIMIT = 1e9
 
@@ -31,15 +31,21 @@ import momentgen.generated
 torch.set_num_threads(1)
 torch.manual_seed(0)
 op, size = getattr(momentgen.generated, sys.argv[1]), int(sys.argv[2])
+names = getattr(op, "input_names", ("mean", "var"))
+shape = (size,) if hasattr(op, "input_names") else (size // 100, 100)  # a softmax is of 100 classes
 found = {}
 for dtype in (torch.float32, torch.float64):
-    of = {"mean": lambda: torch.randn(size), "var": lambda: torch.rand(size) + 0.1, "cov": lambda: torch.zeros(size)}
-    leaves = [of[name.rstrip("12")]().to(dtype).requires_grad_() for name in op.input_names]
+    of = {
+        "mean": lambda: torch.randn(shape),
+        "var": lambda: torch.rand(shape) + 0.1,
+        "cov": lambda: 0.1 * torch.rand(shape) - 0.05,
+    }
+    leaves = [of[name.rstrip("12")]().to(dtype).requires_grad_() for name in names]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         start = time.process_time()
         out = op(*leaves)
-        (out.mean.sum() + out.var.sum()).backward()
+        (out.sum() if isinstance(out, torch.Tensor) else out.mean.sum() + out.var.sum()).backward()
         seconds = time.process_time() - start
     assert all(bool(leaf.grad.isfinite().all()) for leaf in leaves)
     found[str(dtype).removeprefix("torch.")] = {"seconds": round(seconds, 2), "warned": len(caught)}
@@ -63,8 +69,10 @@ def main() -> None:
         for name in track(arguments.rules.split(","), console=console, transient=True):
             done = subprocess.run(
                 [sys.executable, "-c", _RUN, name, str(arguments.elements)],
-                env=own, check=True, capture_output=True, text=True,
+                env=own, check=False, capture_output=True, text=True,
             )  # fmt: skip
+            if done.returncode:
+                sys.exit(f"{name}: {done.stderr}")
             rows[name] = json.loads(done.stdout.strip().splitlines()[-1])
     table = Table("op", "float32, s", "float64, s", "peak, MB")
     for name, row in rows.items():

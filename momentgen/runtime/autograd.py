@@ -27,7 +27,7 @@ from torch.autograd import forward_ad
 from momentgen.runtime.kernel import Kernel, batch_first, in_one_layout
 from momentgen.runtime.slices import DERIVATIVES, in_slices
 
-__all__ = ["backward", "forward"]
+__all__ = ["backward", "forward", "transformed"]
 
 Scalars = tuple[float, ...]
 Outputs = tuple[Tensor, ...]
@@ -43,6 +43,15 @@ _cleared: Any = None
 if all(hasattr(_functorch, name) for name in _USED):
     _cleared = getattr(getattr(torch._functorch, "pyfunctorch", None), "temporarily_clear_interpreter_stack", None)
     _REVERSE_AND_VMAP = (_functorch.TransformType.Vmap, _functorch.TransformType.Grad)
+
+
+def transformed() -> bool:
+    """Whether a ``torch.func`` transform or forward-mode differentiation is active."""
+    return _transforming() or _in_forward_mode()
+
+
+def _in_forward_mode() -> bool:
+    return int(getattr(forward_ad, "_current_level", 0)) >= 0
 
 
 def forward(kernel: Kernel, params: Scalars, tensors: Sequence[Tensor]) -> Outputs:
@@ -64,7 +73,7 @@ def _differentiable(
     tensors: Sequence[Tensor],
 ) -> Outputs:
     operator = kernel.forward if which == "forward" else kernel.backward
-    forward_mode = getattr(forward_ad, "_current_level", 0) >= 0
+    forward_mode = _in_forward_mode()
     if forward_mode or _transforming():
         if torch.compiler.is_compiling():
             # torch.compile traces no autograd function inside a transform; the PyTorch code it can trace.
@@ -262,7 +271,7 @@ _Derivative = _Pullback | _Pushforward
 
 def _elementwise(derivative: _Derivative, tensors: Sequence[Tensor]) -> Outputs:
     """A derivative of the PyTorch code, slice by slice, itself differentiable."""
-    if _transforming() or getattr(forward_ad, "_current_level", 0) >= 0:
+    if transformed():
         if torch.compiler.is_compiling():
             return derivative(*tensors)
         return _TransformableElementwise.apply(derivative, *tensors)  # type: ignore[no-any-return,no-untyped-call]

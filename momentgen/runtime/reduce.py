@@ -2,7 +2,8 @@
 
 The terms are computed in float64 and the result is rounded once: a score may be a sum of a thousand logarithms of
 tails.  Pairs of classes are taken in slices, so that memory does not grow with the square of their number; what
-autograd would keep of a slice is computed again in the backward pass.
+autograd would keep of a slice is computed again in the backward pass.  Slices of a few MiB stay in caches; checkpoints,
+for second derivatives and transforms, take larger ones, whose memory goes back to the system.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from momentgen.errors import InputError, MomentgenError
+from momentgen.runtime.autograd import transformed
 from momentgen.runtime.certificate import Certificate
 from momentgen.runtime.described import accuracy, described
 from momentgen.runtime.inputs import alike, reconciled
@@ -27,8 +29,8 @@ from momentgen.runtime.parameters import chosen_variant
 
 __all__ = ["Reduction"]
 
-#: pairs of classes taken at a time: 64 MiB in float64
-_SLICE = 1 << 23
+#: pairs of classes taken at a time: on the CPU 2 MiB in float64; else, and in a checkpoint, 64
+_SLICE, _LARGE_SLICE = 1 << 18, 1 << 23
 
 _DOC = """{what} of independent logits X ~ N(mean, var), over an axis.
 
@@ -148,16 +150,77 @@ def _scores(module: ModuleType, mean: Tensor, var: Tensor) -> Tensor:
     if module.REDUCE == "none":
         scores: Tensor = module.term(mean, var)
         return scores
+    if torch.compiler.is_compiling() or transformed():
+        return _checkpointed(module, mean, var)
+    if mean.numel() * mean.shape[-1] <= _slice_on(mean):
+        return _reduced(module, mean, var, mean, var)
+    return _Scores.apply(module, mean, var)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def _slice_on(tensor: Tensor) -> int:
+    return _SLICE if tensor.device.type == "cpu" else _LARGE_SLICE
+
+
+def _reduced(module: ModuleType, own_mean: Tensor, own_var: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+    """The scores of some classes against all."""
+    terms = module.term(own_mean.unsqueeze(-1), own_var.unsqueeze(-1), mean.unsqueeze(-2), var.unsqueeze(-2))
+    scores: Tensor = terms.sum(-1) if module.REDUCE == "sum" else -torch.logsumexp(terms, -1)
+    return scores
+
+
+def _checkpointed(module: ModuleType, mean: Tensor, var: Tensor) -> Tensor:
+    """The scores in a form that torch can differentiate again and transform."""
     classes = mean.shape[-1]
-    step = max(1, _SLICE // max(mean.numel(), 1))
-
-    def some(own_mean: Tensor, own_var: Tensor, mean: Tensor, var: Tensor) -> Tensor:
-        terms = module.term(own_mean.unsqueeze(-1), own_var.unsqueeze(-1), mean.unsqueeze(-2), var.unsqueeze(-2))
-        reduced: Tensor = terms.sum(-1) if module.REDUCE == "sum" else -torch.logsumexp(terms, -1)
-        return reduced
-
+    step = max(1, _LARGE_SLICE // max(mean.numel(), 1))
     if step >= classes:
-        return some(mean, var, mean, var)
-    again: Callable[..., Any] = functools.partial(checkpoint, some, use_reentrant=False)
+        return _reduced(module, mean, var, mean, var)
+    again: Callable[..., Any] = functools.partial(checkpoint, _reduced, module, use_reentrant=False)
     slices = [slice(start, start + step) for start in range(0, classes, step)]
     return torch.cat([again(mean[..., s], var[..., s], mean, var) for s in slices], -1)
+
+
+class _Scores(torch.autograd.Function):
+    """The scores, slice by slice: of rows, and of classes of them."""
+
+    @staticmethod
+    def forward(ctx: Any, module: ModuleType, mean: Tensor, var: Tensor) -> Tensor:
+        ctx.module = module
+        ctx.save_for_backward(mean, var)
+        m, v = _rows(mean), _rows(var)
+        scores = torch.empty_like(m)
+        for rows, some in _slices(m):
+            scores[rows, some] = _reduced(module, m[rows, some], v[rows, some], m[rows], v[rows])
+        return scores.view(mean.shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        mean, var = ctx.saved_tensors
+        if torch.is_grad_enabled():  # of a derivative that is differentiated again
+            leaves = [t if t.requires_grad else t.detach().requires_grad_() for t in (mean, var)]
+            again = torch.autograd.grad(_checkpointed(ctx.module, *leaves), leaves, grad, create_graph=True)
+            return None, *again
+        m, v, g = _rows(mean), _rows(var), _rows(grad)
+        of_mean, of_var = torch.zeros_like(m), torch.zeros_like(v)
+        for rows, some in _slices(m):
+            with torch.enable_grad():
+                parts = m[rows, some], v[rows, some], m[rows], v[rows]
+                leaves = [part.detach().requires_grad_() for part in parts]
+                found = torch.autograd.grad(_reduced(ctx.module, *leaves), leaves, g[rows, some])
+            for total, own, other in ((of_mean, found[0], found[2]), (of_var, found[1], found[3])):
+                total[rows] += other
+                total[rows, some] += own
+        return None, of_mean.view(mean.shape), of_var.view(var.shape)
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    return tensor.reshape(-1, tensor.shape[-1])
+
+
+def _slices(m: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Rows, and classes of them, with no more pairs than a slice has, or one row's class against all."""
+    most, (rows, classes) = _slice_on(m), m.shape
+    many = max(1, most // classes)
+    step = max(1, most // (min(many, rows) * classes))
+    for first in range(0, rows, many):
+        for start in range(0, classes, step):
+            yield slice(first, first + many), slice(start, start + step)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
+import sys
 
 import mpmath
 import pytest
@@ -16,6 +19,25 @@ from momentgen.runtime import reduce
 
 each = pytest.mark.parametrize("variant", softmax.variants)
 VAR_S = mpmath.pi**2 / 3
+#: prints by how many bytes the process grew beyond what it held before; Linux alone counts that
+MEMORY = """
+import sys, torch
+from momentgen.generated import softmax
+
+def status(key):
+    lines = open("/proc/self/status").read().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(key))
+
+def run(*shape):
+    out = softmax(torch.randn(shape).requires_grad_(), (torch.rand(shape) + 0.1).requires_grad_())
+    (out.mean.square() + out.var).sum().backward()
+
+run(2, 3)
+open("/proc/self/clear_refs", "w").write("5")
+before = status("VmRSS:")
+run(*map(int, sys.argv[1:]))
+print(status("VmHWM:") - before)
+"""
 
 
 def row(classes: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
@@ -79,17 +101,57 @@ def test_derivatives_of_both_orders(variant: str) -> None:
         assert torch.autograd.gradgradcheck(op, leaves)
 
 
+def slices_of(monkeypatch: pytest.MonkeyPatch, pairs: int) -> None:
+    monkeypatch.setattr(reduce, "_SLICE", pairs)
+    monkeypatch.setattr(reduce, "_LARGE_SLICE", pairs)
+
+
 @each
-def test_slices_change_nothing(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    mean, var = (torch.stack([t, t.flip(0)]) for t in row(9, dtype=torch.float64))
+@pytest.mark.parametrize("pairs", [1, 10, 40, 60, 200])
+def test_slices_change_nothing(variant: str, pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of classes, of rows, of both; of outputs, gradients and what they are differentiated to."""
+    mean, var = (torch.stack([t, t.flip(0), 2 * t]) for t in row(9, dtype=torch.float64))
     results = []
-    for size in (1 << 23, 40):
-        monkeypatch.setattr(reduce, "_SLICE", size)
+    for size in (1 << 18, pairs):
+        slices_of(monkeypatch, size)
         leaves = mean.clone().requires_grad_(), var.clone().requires_grad_()
         out = softmax(*leaves, variant=variant)
-        results.append((*out, *torch.autograd.grad(out.mean[:, 0].sum(), leaves)))
+        first = torch.autograd.grad(out.mean[:, 0].sum(), leaves, retain_graph=True)
+        again = torch.autograd.grad(out.mean[:, 1].sum(), leaves, create_graph=True)
+        second = torch.autograd.grad(sum((t * t).sum() for t in again), leaves)
+        results.append((*out, *first, *again, *second))
     for whole, sliced in zip(*results, strict=True):
-        torch.testing.assert_close(sliced, whole, rtol=1e-13, atol=1e-16)
+        torch.testing.assert_close(sliced, whole, rtol=1e-12, atol=1e-16)
+
+
+@each
+def test_slices_have_derivatives_of_both_orders_in_either_input(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    slices_of(monkeypatch, 10)
+    mean, var = (torch.stack([t, t.flip(0)]) for t in row(4, dtype=torch.float64))
+    for moments in ((mean.requires_grad_(), var), (mean.detach(), var.requires_grad_()), (mean.requires_grad_(), var)):
+        assert torch.autograd.gradcheck(lambda m, v: softmax(m, v, variant=variant).mean, moments)
+        assert torch.autograd.gradgradcheck(lambda m, v: log_softmax(m, v, variant=variant), moments)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (2, 0, 3)])
+def test_nothing_has_no_probabilities(shape: tuple[int, ...]) -> None:
+    mean, var = torch.zeros(shape, requires_grad=True), torch.ones(shape)
+    out = softmax(mean, var)
+    assert out.mean.shape == shape
+    out.mean.sum().backward()
+    assert mean.grad is not None
+    assert mean.grad.shape == shape
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/self/status")
+@pytest.mark.parametrize("classes", [10, 1000])
+def test_forward_and_backward_take_no_more_memory_for_more_classes(classes: int) -> None:
+    """200,000 logits add at most 200 MB to the process; a thousand classes each added 860."""
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, str(200_000 // classes), str(classes)],
+        capture_output=True, text=True, timeout=600, check=True, env=dict(os.environ, OMP_NUM_THREADS="1"),
+    )  # fmt: skip
+    assert float(done.stdout) < 200e6
 
 
 @each
