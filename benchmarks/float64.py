@@ -4,7 +4,7 @@ For each rule: the bare kernels of the exact variant at a million elements, forw
 thread, so that other work on the machine counts for little; all in turns in one process, and medians are compared.
 Memory is the growth of a process's peak, in bytes an element, over a call with its gradients and second derivatives.
 
-    python benchmarks/float64.py [--rules relu,gelu] [--rounds 7] [--elements 1000000]
+    python benchmarks/float64.py [--rules relu,gelu] [--rounds 21] [--elements 1000000]
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rules", default=",".join(ELEMENTWISE), help="comma-separated")
     parser.add_argument("--memory", default="silu,gelu", help="rules whose memory is measured")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--elements", type=int, default=1_000_000)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
