@@ -15,22 +15,27 @@ __all__ = ["backward", "forward"]
 
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return x.clamp(min=max(bound, torch.finfo(x.dtype).min))
+
+
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return x.clamp(max=min(bound, torch.finfo(x.dtype).max))
+
+
 def forward(mean: Tensor, var: Tensor, *, p: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = (mean == mean) & (0.0 <= var)
     t1 = torch.sqrt(torch.where(t0, torch.full_like(mean, 1.0), -1.0))
     t2 = 1.0 / (p + (-1.0))
-    t2 = mean * (mean * (t2 * (-p))) + (var * (-t2))
-    t2 = torch.where(1.7976931348623157e+308 < t2, 1.7976931348623157e+308, t2)
+    t2 = _at_most(mean * (mean * (t2 * (-p))) + (var * (-t2)), 1.7976931348623157e+308)
     return (torch.where(t0, mean, t1)), (torch.where(t0, t2, t1))
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, p: float) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
     t0 = 1.0 / (p + (-1.0))
-    t1 = mean * (t0 * (p * (-2.0)))
-    t1 = torch.where(t1 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t1)
-    t1 = torch.where(1.7976931348623157e+308 < t1, 1.7976931348623157e+308, t1)
+    t1 = _at_most(_at_least(mean * (t0 * (p * (-2.0))), -1.7976931348623157e+308), 1.7976931348623157e+308)
     return (
         grad_mean * torch.full_like(mean, 1.0) + grad_var * t1,
         grad_mean * torch.full_like(mean, 0.0) + grad_var * torch.full_like(mean, (-t0)),

@@ -399,23 +399,20 @@ def forward(mean: Tensor, var: Tensor, *, tau: float, eta: float) -> tuple[Tenso
     t4 = torch.sqrt(torch.where(t3, t1 + 3.096662759780884, -1.0))
     t5 = 1.0 / t4
     t6 = t2 * t5
-    t7 = torch.where(t6 < (-16.299999237060547), -16.299999237060547, t6)
-    t7 = torch.where(16.299999237060547 < t7, 16.299999237060547, t7)  # (mean - centre)/w
+    t7 = t6.clamp(min=-16.299999237060547).clamp(max=16.299999237060547)  # (mean - centre)/w
     t6 = torch.where(t6 < 0.0, -t6, t6)
     t8 = 16.299999237060547 < t6
     t9 = 1.0 / torch.sqrt((t7 * t7) * 0.9559257354241656 + 11.710090258946028)
     t9 = t7 * t9  # t against its reach, by way of t/sqrt(kappa² + t²)
     t9 = t9 * (t9 * 2.0) + (-1.0)
     t7 = 1.0 / torch.sqrt(torch.where(t3, t1 + 1.548331379890442, -1.0))
-    t10 = t2 * t7
-    t10 = torch.where(t10 < (-23.051681518554688), -23.051681518554688, t10)
-    t10 = torch.where(23.051681518554688 < t10, 23.051681518554688, t10)  # (mean - centre)/w
+    t10 = (t2 * t7).clamp(min=-23.051681518554688).clamp(max=23.051681518554688)  # (mean - centre)/w
     t11 = 1.0 / torch.sqrt((t10 * t10) * 0.9707698502118239 + 15.532317603389183)
     t11 = t10 * t11  # t against its reach, by way of t/sqrt(kappa² + t²)
     t10 = t11 * (t11 * 2.0) + (-1.0)
     t12 = t5 * 1.7597337184304005
     t12 = t12 * (t12 * 2.0) + (-1.0)
-    t6 = torch.where(37.5 < t6, 37.5, t6)
+    t6 = t6.clamp(max=37.5)
     t13 = 1.0 / (t6 * 0.25 + 1.0)
     t14 = t13 * _polynomial(_POLYNOMIAL0, t13 - 0.25, -0.002026716071966055)
     t14 = torch.exp((t6 * t6) * (-0.5)) * (t13 * t14)
@@ -424,8 +421,7 @@ def forward(mean: Tensor, var: Tensor, *, tau: float, eta: float) -> tuple[Tenso
     t6 = eta * eta
     t3 = 1.0 / torch.sqrt(torch.where(t3, t1 + 1.170328140258789, -1.0))
     t15 = t2 * t3
-    t16 = torch.where(t15 < (-29.830848693847656), -29.830848693847656, t15)
-    t16 = torch.where(29.830848693847656 < t16, 29.830848693847656, t16)  # (mean - centre)/w
+    t16 = t15.clamp(min=-29.830848693847656).clamp(max=29.830848693847656)  # (mean - centre)/w
     t15 = 29.830848693847656 < (torch.where(t15 < 0.0, -t15, t15))
     t17 = 1.0 / torch.sqrt((t16 * t16) * 0.9726739979674793 + 24.316849949186985)
     t17 = t16 * t17  # t against its reach, by way of t/sqrt(kappa² + t²)
@@ -436,12 +432,9 @@ def forward(mean: Tensor, var: Tensor, *, tau: float, eta: float) -> tuple[Tenso
     t9 = _surface(_SURFACE1, 1e-10, t10, t7)
     t7 = _surface(_SURFACE2, 1e-10, t10, t7)
     t16 = _surface(_SURFACE3, 1.0, t17, t16)
-    t7 = t1 * (t9 + (t11 * t7))
-    t16 = torch.where(t15, 0.0, t3 * t16)
-    t16 = torch.where(t16 < 0.0, 0.0, t16)
-    t16 = t6 + (t0 * (torch.where(t16 < 0.0, 0.0, t16)))
+    t16 = (torch.where(t15, 0.0, t3 * t16)).clamp(min=0.0).clamp(min=0.0)
     t12 = tau * (t2 * t13 + (t4 * t14 + (torch.where(t8, 0.0, t5 * t12))))
-    t16 = (t0 * (torch.where(t7 < 0.0, 0.0, t7))) + t16
+    t16 = (t0 * (t1 * (t9 + (t11 * t7))).clamp(min=0.0)) + (t6 + (t0 * t16))
     return t12, t16
 
 
@@ -455,8 +448,7 @@ def backward(
     t3 = 0.0 <= t1
     t4 = 1.0 / torch.sqrt(torch.where(t3, t1 + 3.096662759780884, -1.0))
     t5 = t2 * t4
-    t6 = torch.where(t5 < (-16.299999237060547), -16.299999237060547, t5)
-    t6 = torch.where(16.299999237060547 < t6, 16.299999237060547, t6)  # (mean - centre)/w
+    t6 = t5.clamp(min=-16.299999237060547).clamp(max=16.299999237060547)  # (mean - centre)/w
     t5 = torch.where(t5 < 0.0, -t5, t5)
     t7 = 16.299999237060547 < t5
     t8 = 1.0 / torch.sqrt((t6 * t6) * 0.9559257354241656 + 11.710090258946028)
@@ -464,8 +456,7 @@ def backward(
     t10 = t9 * (t9 * 2.0) + (-1.0)
     t11 = 1.0 / torch.sqrt(torch.where(t3, t1 + 1.548331379890442, -1.0))
     t12 = t2 * t11
-    t13 = torch.where(t12 < (-23.051681518554688), -23.051681518554688, t12)
-    t13 = torch.where(23.051681518554688 < t13, 23.051681518554688, t13)  # (mean - centre)/w
+    t13 = t12.clamp(min=-23.051681518554688).clamp(max=23.051681518554688)  # (mean - centre)/w
     t14 = 1.0 / torch.sqrt((t13 * t13) * 0.9707698502118239 + 15.532317603389183)
     t15 = t13 * t14  # t against its reach, by way of t/sqrt(kappa² + t²)
     t16 = t15 * (t15 * 2.0) + (-1.0)
@@ -478,7 +469,7 @@ def backward(
     t20 = (t4 * t4) * (-0.5)
     t21 = t4 * t20
     t22 = t2 < 0.0
-    t5 = torch.where(37.5 < t5, 37.5, t5)
+    t5 = t5.clamp(max=37.5)
     t23 = torch.exp((t5 * t5) * (-0.5))
     t5 = 1.0 / (t5 * 0.25 + 1.0)
     t5 = t5 * _polynomial(_POLYNOMIAL1, t5 - 0.25, -0.0012046932669558172)
@@ -498,8 +489,7 @@ def backward(
     t26 = t26 * t0
     t3 = 1.0 / torch.sqrt(torch.where(t3, t1 + 1.170328140258789, -1.0))
     t2 = t2 * t3
-    t29 = torch.where(t2 < (-29.830848693847656), -29.830848693847656, t2)
-    t29 = torch.where(29.830848693847656 < t29, 29.830848693847656, t29)  # (mean - centre)/w
+    t29 = t2.clamp(min=-29.830848693847656).clamp(max=29.830848693847656)  # (mean - centre)/w
     t2 = 29.830848693847656 < (torch.where(t2 < 0.0, -t2, t2))
     t30 = 1.0 / torch.sqrt((t29 * t29) * 0.9726739979674793 + 24.316849949186985)
     t31 = t29 * t30  # t against its reach, by way of t/sqrt(kappa² + t²)

@@ -31,6 +31,14 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return x.clamp(min=max(bound, torch.finfo(x.dtype).min))
+
+
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return x.clamp(max=min(bound, torch.finfo(x.dtype).max))
+
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = (0.0 <= var) & ((torch.where(mean < 0.0, -mean, mean)) <= 1000244.140625)
@@ -49,27 +57,22 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t3 = (torch.where(t1 < 0.0, -t1, t1)) == 2.0
     t5 = torch.where((t1 == (-1.0)) | t3, -t5, t5)
     t4 = -t0
-    t6 = t4 < (-1400.0)
-    t4 = torch.exp((torch.where(t6, -1400.0, t4)) * 0.5)
-    t4 = t4 * (torch.where(t6, 0.0, t4))
-    t6 = t0 * (-0.5)
-    t7 = t6 < (-1400.0)
-    t6 = torch.exp((torch.where(t7, -1400.0, t6)) * 0.5)
+    t6 = torch.exp(t4.clamp(min=-1400.0) * 0.5)
+    t6 = t6 * (torch.where(t4 < (-1400.0), 0.0, t6))
+    t4 = t0 * (-0.5)
+    t7 = torch.exp(t4.clamp(min=-1400.0) * 0.5)
     t8 = t0 < 0.5
     t9 = torch.where(t8, t0, 0.5)
     t9 = t9 * _polynomial(_POLYNOMIAL2, t9 - 0.25, 1.9926069990447574e-08)
-    t6 = (torch.where(t3 | (t1 == 1.0), -t2, t2)) * (t6 * (torch.where(t7, 0.0, t6)))
-    t5 = (torch.where(t8, t9, 1.0 - t4)) * (t4 * (-(t5 * (t5 * (-2.0)) + 1.0)) + 1.0)
-    t5 = t5 * 0.5
-    t6 = torch.where(1.7976931348623157e+308 < t6, 1.7976931348623157e+308, t6)
-    t4 = mean == mean
-    t6 = torch.where(t6 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t6)
-    t9 = t0 == t0
-    t5 = torch.where(1.7976931348623157e+308 < t5, 1.7976931348623157e+308, t5)
-    t5 = torch.where(t5 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t5)
-    t6 = torch.where(t9, torch.where(t4, t6, mean), t0)
-    t0 = torch.where(t9, torch.where(t4, t5, mean), t0)
-    return t6, t0
+    t7 = t7 * (torch.where(t4 < (-1400.0), 0.0, t7))
+    t5 = (torch.where(t8, t9, 1.0 - t6)) * (t6 * (-(t5 * (t5 * (-2.0)) + 1.0)) + 1.0)
+    t7 = _at_most((torch.where(t3 | (t1 == 1.0), -t2, t2)) * t7, 1.7976931348623157e+308)
+    t2 = mean == mean
+    t1 = t0 == t0
+    t7 = torch.where(t2, _at_least(t7, -1.7976931348623157e+308), mean)
+    t5 = _at_least(_at_most(t5 * 0.5, 1.7976931348623157e+308), -1.7976931348623157e+308)
+    t5 = torch.where(t1, torch.where(t2, t5, mean), t0)
+    return (torch.where(t1, t7, t0)), t5
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,27 +94,18 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t5 = torch.where((t1 == (-1.0)) | t3, -t5, t5)
     t2 = torch.where(t3 | (t1 == 1.0), -t2, t2)
     t1 = -t0
-    t3 = t1 < (-1400.0)
-    t1 = torch.exp((torch.where(t3, -1400.0, t1)) * 0.5)
-    t1 = t1 * (torch.where(t3, 0.0, t1))
-    t3 = t0 * (-0.5)
-    t4 = t3 < (-1400.0)
-    t3 = torch.exp((torch.where(t4, -1400.0, t3)) * 0.5)
-    t3 = t3 * (torch.where(t4, 0.0, t3))
-    t4 = t0 < 0.5
-    t0 = torch.where(t4, t0, 0.5)
+    t3 = torch.exp(t1.clamp(min=-1400.0) * 0.5)
+    t3 = t3 * (torch.where(t1 < (-1400.0), 0.0, t3))
+    t1 = t0 * (-0.5)
+    t4 = torch.exp(t1.clamp(min=-1400.0) * 0.5)
+    t4 = t4 * (torch.where(t1 < (-1400.0), 0.0, t4))
+    t1 = t0 < 0.5
+    t0 = torch.where(t1, t0, 0.5)
     t0 = t0 * _polynomial(_POLYNOMIAL2, t0 - 0.25, 1.9926069990447574e-08)
-    t6 = t3 * (-t5)
-    t3 = (t2 * t3) * (-0.5)
-    t0 = (t2 * (t5 * 2.0)) * (t1 * (torch.where(t4, t0, 1.0 - t1)))
-    t1 = t1 * ((-(t5 * (t5 * (-2.0)) + 1.0)) * ((t1 * 2.0) - 1.0) + 1.0)
-    t1 = t1 * 0.5
-    t6 = torch.where(1.7976931348623157e+308 < t6, 1.7976931348623157e+308, t6)
-    t3 = torch.where(1.7976931348623157e+308 < t3, 1.7976931348623157e+308, t3)
-    t0 = torch.where(1.7976931348623157e+308 < t0, 1.7976931348623157e+308, t0)
-    t1 = torch.where(1.7976931348623157e+308 < t1, 1.7976931348623157e+308, t1)
-    t6 = torch.where(t6 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t6)
-    t0 = torch.where(t0 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t0)
-    t3 = torch.where(t3 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t3)
-    t1 = torch.where(t1 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t1)
-    return grad_mean * t6 + grad_var * t0, grad_mean * t3 + grad_var * t1
+    t6 = t3 * ((-(t5 * (t5 * (-2.0)) + 1.0)) * ((t3 * 2.0) - 1.0) + 1.0)
+    t3 = _at_most((t2 * (t5 * 2.0)) * (t3 * (torch.where(t1, t0, 1.0 - t3))), 1.7976931348623157e+308)
+    t5 = _at_least(_at_most(t4 * (-t5), 1.7976931348623157e+308), -1.7976931348623157e+308)
+    t3 = _at_least(t3, -1.7976931348623157e+308)
+    t4 = _at_least(_at_most((t2 * t4) * (-0.5), 1.7976931348623157e+308), -1.7976931348623157e+308)
+    t6 = _at_least(_at_most(t6 * 0.5, 1.7976931348623157e+308), -1.7976931348623157e+308)
+    return grad_mean * t5 + grad_var * t3, grad_mean * t4 + grad_var * t6

@@ -94,9 +94,7 @@ def _surface_slopes(
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 0.434935599565506, -1.0))
-    t1 = mean * t0
-    t1 = torch.where(t1 < (-7.283199787139893), -7.283199787139893, t1)
-    t1 = torch.where(7.283199787139893 < t1, 7.283199787139893, t1)  # (mean - centre)/w
+    t1 = (mean * t0).clamp(min=-7.283199787139893).clamp(max=7.283199787139893)  # (mean - centre)/w
     t2 = 1.0 / torch.sqrt((t1 * t1) * 0.6796719805794601 + 16.9917995144865)
     t2 = t1 * t2  # t against its reach, by way of t/sqrt(kappa² + t²)
     t1 = t2 * (t2 * 2.0) + (-1.0)
@@ -106,18 +104,15 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t3 = t3 * 2.0 + (-1.0)
     t4 = _surface(_SURFACE0, 1e-12, t1, t4)
     t3 = _surface(_SURFACE1, 1e-10, t1, t3)
-    t4 = t2 * t4  # mean, normalised
-    t4 = torch.where(t4 < (-1.0), -1.0, t4)
-    t3 = t0 * t3
-    return (torch.where(1.0 < t4, 1.0, t4)), (torch.where(t3 < 0.0, 0.0, t3))
+    t4 = (t2 * t4).clamp(min=-1.0).clamp(max=1.0)
+    return t4, (t0 * t3).clamp(min=0.0)
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
     t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 0.434935599565506, -1.0))
     t1 = mean * t0
-    t2 = torch.where(t1 < (-7.283199787139893), -7.283199787139893, t1)
-    t2 = torch.where(7.283199787139893 < t2, 7.283199787139893, t2)  # (mean - centre)/w
+    t2 = t1.clamp(min=-7.283199787139893).clamp(max=7.283199787139893)  # (mean - centre)/w
     t3 = 1.0 / torch.sqrt((t2 * t2) * 0.6796719805794601 + 16.9917995144865)
     t4 = t2 * t3  # t against its reach, by way of t/sqrt(kappa² + t²)
     t5 = t4 * (t4 * 2.0) + (-1.0)

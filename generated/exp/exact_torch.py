@@ -25,76 +25,61 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return x.clamp(min=max(bound, torch.finfo(x.dtype).min))
+
+
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return x.clamp(max=min(bound, torch.finfo(x.dtype).max))
+
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
     t0 = var * t0  # NaN for a negative variance
-    t1 = t0 * 0.5 + mean
-    t2 = -t0
-    t3 = t2 < (-1400.0)
-    t2 = torch.exp((torch.where(t3, -1400.0, t2)) * 0.5)
-    t4 = t0 < 0.5
-    t5 = torch.where(t4, t0, 0.5)
-    t5 = t5 * _polynomial(_POLYNOMIAL0, t5 - 0.25, 1.9926069990447574e-08)
-    t6 = (mean + t0) * 0.5
-    t6 = torch.where(400.0 < t6, 400.0, t6)
-    t7 = t6 < (-1400.0)
-    t6 = torch.exp((torch.where(t7, -1400.0, t6)) * 0.5)
-    t6 = t6 * (torch.where(t7, 0.0, t6))
-    t1 = torch.where(1400.0 < t1, 1400.0, t1)
-    t7 = t1 < (-1400.0)
-    t1 = torch.exp((torch.where(t7, -1400.0, t1)) * 0.5)
-    t1 = t1 * (torch.where(t7, 0.0, t1))
-    t1 = torch.where(1.7976931348623157e+308 < t1, 1.7976931348623157e+308, t1)
-    t1 = torch.where(t1 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t1)
-    t2 = (torch.where(t4, t5, 1.0 - (t2 * (torch.where(t3, 0.0, t2))))) * t6
-    t2 = t6 * (t6 * (t6 * t2))
-    t1 = torch.where(1.7976931348623157e+308 < t1, 1.7976931348623157e+308, t1)
-    t6 = mean == mean
-    t1 = torch.where(t1 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t1)
-    t3 = t0 == t0
-    t2 = torch.where(1.7976931348623157e+308 < t2, 1.7976931348623157e+308, t2)
-    t2 = torch.where(t2 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t2)
-    t1 = torch.where(t3, torch.where(t6, t1, mean), t0)
-    t0 = torch.where(t3, torch.where(t6, t2, mean), t0)
-    return t1, t0
+    t1 = -t0
+    t2 = torch.exp(t1.clamp(min=-1400.0) * 0.5)
+    t3 = t0 < 0.5
+    t4 = torch.where(t3, t0, 0.5)
+    t4 = t4 * _polynomial(_POLYNOMIAL0, t4 - 0.25, 1.9926069990447574e-08)
+    t5 = ((mean + t0) * 0.5).clamp(max=400.0)
+    t6 = torch.exp(t5.clamp(min=-1400.0) * 0.5)
+    t6 = t6 * (torch.where(t5 < (-1400.0), 0.0, t6))
+    t5 = (t0 * 0.5 + mean).clamp(max=1400.0)
+    t7 = torch.exp(t5.clamp(min=-1400.0) * 0.5)
+    t7 = _at_most(t7 * (torch.where(t5 < (-1400.0), 0.0, t7)), 1.7976931348623157e+308)
+    t2 = torch.where(t3, t4, 1.0 - (t2 * (torch.where(t1 < (-1400.0), 0.0, t2))))
+    t7 = _at_most(_at_least(t7, -1.7976931348623157e+308), 1.7976931348623157e+308)
+    t1 = mean == mean
+    t4 = t0 == t0
+    t7 = torch.where(t1, _at_least(t7, -1.7976931348623157e+308), mean)
+    t6 = _at_least(_at_most(t6 * (t6 * (t6 * (t2 * t6))), 1.7976931348623157e+308), -1.7976931348623157e+308)
+    t6 = torch.where(t4, torch.where(t1, t6, mean), t0)
+    return (torch.where(t4, t7, t0)), t6
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
     t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
     t0 = var * t0  # NaN for a negative variance
-    t1 = t0 * 0.5 + mean
-    t2 = -t0
-    t3 = t2 < (-1400.0)
-    t2 = torch.exp((torch.where(t3, -1400.0, t2)) * 0.5)
-    t4 = t0 < 0.5
-    t5 = torch.where(t4, t0, 0.5)
-    t5 = t5 * _polynomial(_POLYNOMIAL0, t5 - 0.25, 1.9926069990447574e-08)
-    t2 = torch.where(t4, t5, 1.0 - (t2 * (torch.where(t3, 0.0, t2))))
-    t0 = (mean + t0) * 0.5
-    t0 = torch.where(400.0 < t0, 400.0, t0)
-    t3 = t0 < (-1400.0)
-    t0 = torch.exp((torch.where(t3, -1400.0, t0)) * 0.5)
-    t0 = t0 * (torch.where(t3, 0.0, t0))
-    t1 = torch.where(1400.0 < t1, 1400.0, t1)
-    t3 = t1 < (-1400.0)
-    t1 = torch.exp((torch.where(t3, -1400.0, t1)) * 0.5)
-    t3 = torch.where(t3, 0.0, t1)
-    t5 = t1 * t3
-    t5 = torch.where(1.7976931348623157e+308 < t5, 1.7976931348623157e+308, t5)
-    t5 = torch.where(t5 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t5)
-    t3 = t1 * (t3 * 0.5)
-    t3 = torch.where(1.7976931348623157e+308 < t3, 1.7976931348623157e+308, t3)
-    t3 = torch.where(t3 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t3)
-    t1 = t0 * (t0 * ((t0 * (t2 * t0)) * 2.0))
-    t2 = t0 * (t0 * (t0 * (t0 * (t2 + 1.0))))
-    t5 = torch.where(1.7976931348623157e+308 < t5, 1.7976931348623157e+308, t5)
-    t3 = torch.where(1.7976931348623157e+308 < t3, 1.7976931348623157e+308, t3)
-    t1 = torch.where(1.7976931348623157e+308 < t1, 1.7976931348623157e+308, t1)
-    t2 = torch.where(1.7976931348623157e+308 < t2, 1.7976931348623157e+308, t2)
-    t5 = torch.where(t5 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t5)
-    t1 = torch.where(t1 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t1)
-    t3 = torch.where(t3 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t3)
-    t2 = torch.where(t2 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t2)
-    return grad_mean * t5 + grad_var * t1, grad_mean * t3 + grad_var * t2
+    t1 = -t0
+    t2 = torch.exp(t1.clamp(min=-1400.0) * 0.5)
+    t3 = t0 < 0.5
+    t4 = torch.where(t3, t0, 0.5)
+    t4 = t4 * _polynomial(_POLYNOMIAL0, t4 - 0.25, 1.9926069990447574e-08)
+    t2 = torch.where(t3, t4, 1.0 - (t2 * (torch.where(t1 < (-1400.0), 0.0, t2))))
+    t1 = ((mean + t0) * 0.5).clamp(max=400.0)
+    t4 = torch.exp(t1.clamp(min=-1400.0) * 0.5)
+    t4 = t4 * (torch.where(t1 < (-1400.0), 0.0, t4))
+    t0 = (t0 * 0.5 + mean).clamp(max=1400.0)
+    t1 = torch.exp(t0.clamp(min=-1400.0) * 0.5)
+    t0 = torch.where(t0 < (-1400.0), 0.0, t1)
+    t3 = _at_least(_at_most(t1 * t0, 1.7976931348623157e+308), -1.7976931348623157e+308)
+    t0 = _at_least(_at_most(t1 * (t0 * 0.5), 1.7976931348623157e+308), -1.7976931348623157e+308)
+    t1 = _at_most(t4 * (t4 * ((t4 * (t2 * t4)) * 2.0)), 1.7976931348623157e+308)
+    t2 = _at_most(t4 * (t4 * (t4 * (t4 * (t2 + 1.0)))), 1.7976931348623157e+308)
+    t3 = _at_least(_at_most(t3, 1.7976931348623157e+308), -1.7976931348623157e+308)
+    t1 = _at_least(t1, -1.7976931348623157e+308)
+    t0 = _at_least(_at_most(t0, 1.7976931348623157e+308), -1.7976931348623157e+308)
+    t2 = _at_least(t2, -1.7976931348623157e+308)
+    return grad_mean * t3 + grad_var * t1, grad_mean * t0 + grad_var * t2

@@ -133,8 +133,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t0 = torch.sqrt(torch.where(0.0 <= var, var + 0.9608933329582214, -1.0))
     t1 = 1.0 / t0
     t2 = mean * t1
-    t3 = torch.where(t2 < (-7.5), -7.5, t2)
-    t3 = torch.where(7.5 < t3, 7.5, t3)  # (mean - centre)/w
+    t3 = t2.clamp(min=-7.5).clamp(max=7.5)  # (mean - centre)/w
     t2 = torch.where(t2 < 0.0, -t2, t2)
     t4 = 7.5 < t2
     t5 = 1.0 / torch.sqrt((t3 * t3) * 0.7785467128027681 + 12.45674740484429)
@@ -142,7 +141,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t3 = t5 * (t5 * 2.0) + (-1.0)
     t6 = t1 * 0.980251668174159
     t7 = t6 * (t6 * 2.0) + (-1.0)
-    t2 = torch.where(37.5 < t2, 37.5, t2)
+    t2 = t2.clamp(max=37.5)
     t8 = 1.0 / (t2 * 0.25 + 1.0)
     t9 = t8 * _polynomial(_POLYNOMIAL0, t8 - 0.25, -0.002026716071966055)
     t9 = torch.exp((t2 * t2) * (-0.5)) * (t8 * t9)
@@ -151,17 +150,16 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t7 = _surface(_SURFACE0, 1e-11, t3, t7)
     t2 = _surface(_SURFACE1, 1e-10, t3, t6)
     t6 = _surface(_SURFACE2, 1e-10, t3, t6)
-    t6 = var * (t2 + (t5 * t6))
     t7 = mean * t8 + (t0 * t9 + (torch.where(t4, 0.0, t1 * t7)))
-    return t7, (torch.where(t6 < 0.0, 0.0, t6))
+    t6 = (var * (t2 + (t5 * t6))).clamp(min=0.0)
+    return t7, t6
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
     t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 0.9608933329582214, -1.0))
     t1 = mean * t0
-    t2 = torch.where(t1 < (-7.5), -7.5, t1)
-    t2 = torch.where(7.5 < t2, 7.5, t2)  # (mean - centre)/w
+    t2 = t1.clamp(min=-7.5).clamp(max=7.5)  # (mean - centre)/w
     t1 = torch.where(t1 < 0.0, -t1, t1)
     t3 = 7.5 < t1
     t4 = 1.0 / torch.sqrt((t2 * t2) * 0.7785467128027681 + 12.45674740484429)
@@ -176,7 +174,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t11 = (t0 * t0) * (-0.5)
     t12 = t0 * t11
     t13 = mean < 0.0
-    t1 = torch.where(37.5 < t1, 37.5, t1)
+    t1 = t1.clamp(max=37.5)
     t14 = torch.exp((t1 * t1) * (-0.5))
     t1 = 1.0 / (t1 * 0.25 + 1.0)
     t1 = t1 * _polynomial(_POLYNOMIAL1, t1 - 0.25, -0.0012046932669558172)

@@ -146,9 +146,9 @@ def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tenso
     t0 = torch.where(t3, 1099511627776.0, t11 * (1.0 / t0))
     t11 = t13 * t13
     t5 = t1 / t5
-    t5 = torch.where(38.5 < t5, 38.5, torch.where(t5 < (-38.5), -38.5, t5))  # mean1/s1, within the reach
+    t5 = torch.where(38.5 < t5, 38.5, t5.clamp(min=-38.5))  # mean1/s1, within the reach
     t7 = t2 / t7
-    t7 = torch.where(38.5 < t7, 38.5, torch.where(t7 < (-38.5), -38.5, t7))  # mean2/s2, within the reach
+    t7 = torch.where(38.5 < t7, 38.5, t7.clamp(min=-38.5))  # mean2/s2, within the reach
     t2 = torch.where(cov < 0.0, -t7, t7)
     t1 = t5 + t2
     t2 = t5 - t2
@@ -267,9 +267,9 @@ def backward(
     t4 = torch.where(t3, 1099511627776.0, t12 * (1.0 / t4))
     t12 = t14 * t14
     t1 = t1 / t6
-    t1 = torch.where(38.5 < t1, 38.5, torch.where(t1 < (-38.5), -38.5, t1))  # mean1/s1, within the reach
+    t1 = torch.where(38.5 < t1, 38.5, t1.clamp(min=-38.5))  # mean1/s1, within the reach
     t2 = t2 / t8
-    t2 = torch.where(38.5 < t2, 38.5, torch.where(t2 < (-38.5), -38.5, t2))  # mean2/s2, within the reach
+    t2 = torch.where(38.5 < t2, 38.5, t2.clamp(min=-38.5))  # mean2/s2, within the reach
     t3 = torch.where(t11, -t2, t2)
     t15 = t1 + t3
     t3 = t1 - t3

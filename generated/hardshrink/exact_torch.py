@@ -86,7 +86,7 @@ def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]
     t3 = torch.sqrt(torch.where(0.0 <= t1, torch.full_like(mean, 1.0), -1.0))
     t3 = t1 * t3  # NaN for a negative variance
     t4 = t3 < 100.0
-    t5 = torch.where(t4, 100.0, t3)
+    t5 = t3.clamp(min=100.0)
     t3 = torch.where(t4, t3, 100.0)
     t6 = t3 == 0.0
     t3 = torch.sqrt(torch.where(t6, 1.0, t3))
@@ -100,8 +100,7 @@ def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]
     t13 = torch.where(t11, torch.full_like(mean, 1.0), -1.0)
     t14 = 1.0 / torch.sqrt(torch.where(0.0 <= t5, t5, -1.0))
     t15 = t2 * t14
-    t16 = torch.where(t15 < (-7.099999904632568), -7.099999904632568, t15)
-    t16 = torch.where(7.099999904632568 < t16, 7.099999904632568, t16)  # (mean - centre)/w
+    t16 = t15.clamp(min=-7.099999904632568).clamp(max=7.099999904632568)  # (mean - centre)/w
     t15 = 7.099999904632568 < (torch.where(t15 < 0.0, -t15, t15))
     t17 = 1.0 / torch.sqrt((t16 * t16) * 0.668478975613956 + 16.7119743903489)
     t17 = t16 * t17  # t against its reach, by way of t/sqrt(kappa² + t²)
@@ -139,7 +138,7 @@ def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]
     t12 = (t18 * 0.3989422804014327) + ((-(t7 * t8)) * t12)
     t9 = (t12 + ((t6 * 0.3989422804014327) + ((t7 * t9) * t13))) * 2.0
     t13 = (t7 * t21 + t9) * (t7 * t21) + ((t24 + ((t3 * t23) + (t22 * t13))) - (t20 * t20))
-    t13 = torch.where(t13 < 0.0, 0.0, t13)
+    t13 = t13.clamp(min=0.0)
     t22 = t14 * t14
     t23 = t5 * (t14 * t22)
     t14 = t14 * 10.0
@@ -150,9 +149,8 @@ def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]
     t1 = (t1 == 0.0) & (t2 == 1.0)
     t3 = _surface(_SURFACE0, 1e-09, t16, t3)
     t14 = _surface(_SURFACE1, 1e-10, t16, t14)
-    t3 = t5 + (t23 * t3)
     t14 = torch.where(t4, t11, t2 + (torch.where(t15, 0.0, t22 * (t17 * t14))))
-    t3 = torch.where(t10, torch.where(t4, t13, torch.where(t3 < 0.0, 0.0, t3)), t2)
+    t3 = torch.where(t10, torch.where(t4, t13, (t5 + (t23 * t3)).clamp(min=0.0)), t2)
     t2 = lambd * (torch.where(t1, 0.0, torch.where(t10, t14, t2)))
     return t2, (t0 * t3)
 
@@ -164,7 +162,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t2 = torch.sqrt(torch.where(0.0 <= t1, torch.full_like(mean, 1.0), -1.0))
     t2 = t1 * t2  # NaN for a negative variance
     t1 = t2 < 100.0
-    t3 = torch.where(t1, 100.0, t2)
+    t3 = t2.clamp(min=100.0)
     t2 = torch.where(t1, t2, 100.0)
     t4 = t2 == 0.0
     t2 = torch.sqrt(torch.where(t4, 1.0, t2))
@@ -178,8 +176,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t11 = torch.where(t9, torch.full_like(mean, 1.0), -1.0)
     t12 = 1.0 / torch.sqrt(torch.where(0.0 <= t3, t3, -1.0))
     t13 = (mean / lambd) * t12
-    t14 = torch.where(t13 < (-7.099999904632568), -7.099999904632568, t13)
-    t14 = torch.where(7.099999904632568 < t14, 7.099999904632568, t14)  # (mean - centre)/w
+    t14 = t13.clamp(min=-7.099999904632568).clamp(max=7.099999904632568)  # (mean - centre)/w
     t13 = 7.099999904632568 < (torch.where(t13 < 0.0, -t13, t13))
     t15 = 1.0 / torch.sqrt((t14 * t14) * 0.668478975613956 + 16.7119743903489)
     t16 = t14 * t15  # t against its reach, by way of t/sqrt(kappa² + t²)

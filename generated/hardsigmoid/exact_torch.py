@@ -84,7 +84,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
     t0 = var * t0  # NaN for a negative variance
     t1 = t0 < 900.0
-    t2 = torch.where(t1, 900.0, t0)
+    t2 = t0.clamp(min=900.0)
     t0 = torch.where(t1, t0, 900.0)
     t3 = t0 == 0.0
     t0 = torch.sqrt(torch.where(t3, 1.0, t0))
@@ -97,9 +97,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t9 = torch.where(t7, torch.full_like(mean, 1.0), -1.0)
     t10 = torch.where(t8, torch.full_like(mean, 1.0), -1.0)
     t2 = 1.0 / torch.sqrt(torch.where(0.0 <= t2, t2, -1.0))
-    t11 = mean * t2
-    t11 = torch.where(t11 < (-7.099999904632568), -7.099999904632568, t11)
-    t11 = torch.where(7.099999904632568 < t11, 7.099999904632568, t11)  # (mean - centre)/w
+    t11 = (mean * t2).clamp(min=-7.099999904632568).clamp(max=7.099999904632568)  # (mean - centre)/w
     t12 = 1.0 / torch.sqrt((t11 * t11) * 0.7590724239381366 + 12.145158783010185)
     t12 = t11 * t12  # t against its reach, by way of t/sqrt(kappa² + t²)
     t11 = t12 * (t12 * 2.0) + (-1.0)
@@ -142,8 +140,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t14 = ((t4 * t6) * (-0.16666666666666666)) * t10
     t14 = t4 * t19 + (((((t4 * t5) * 0.16666666666666666) * t9) + t14) * 2.0)
     t10 = (t16 + ((t0 * t18) + ((t6 * t13 + t22) * t10))) - (t15 * t15)
-    t10 = t14 * (t4 * t19) + t10
-    t10 = torch.where(t10 < 0.0, 0.0, t10)
+    t10 = (t14 * (t4 * t19) + t10).clamp(min=0.0)
     t2 = t2 * 30.0
     t19 = t2 * 2.0 + (-1.0)
     t8 = torch.where(t7, 0.0, torch.where(t8, mean * 0.16666666666666666 + 0.5, 1.0))
@@ -152,11 +149,9 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t15 = mean == mean
     t19 = _surface(_SURFACE0, 1e-10, t11, t19)
     t2 = _surface(_SURFACE1, 1e-11, t11, t2)
-    t2 = (t12 * t2) + 0.5
-    t2 = torch.where(t2 < 0.0, 0.0, t2)
-    t2 = torch.where(t15, torch.where(t1, t8, torch.where(1.0 < t2, 1.0, t2)), mean)
-    t19 = torch.where(t15, torch.where(t1, t10, torch.where(t19 < 0.0, 0.0, t19)), mean)
-    return t2, t19
+    t2 = torch.where(t1, t8, ((t12 * t2) + 0.5).clamp(min=0.0).clamp(max=1.0))
+    t19 = torch.where(t15, torch.where(t1, t10, t19.clamp(min=0.0)), mean)
+    return (torch.where(t15, t2, mean)), t19
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
@@ -164,7 +159,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
     t0 = var * t0  # NaN for a negative variance
     t1 = t0 < 900.0
-    t2 = torch.where(t1, 900.0, t0)
+    t2 = t0.clamp(min=900.0)
     t0 = torch.where(t1, t0, 900.0)
     t3 = t0 == 0.0
     t0 = torch.sqrt(torch.where(t3, 1.0, t0))
@@ -178,8 +173,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t10 = torch.where(t8, torch.full_like(mean, 1.0), -1.0)
     t2 = 1.0 / torch.sqrt(torch.where(0.0 <= t2, t2, -1.0))
     t11 = mean * t2
-    t12 = torch.where(t11 < (-7.099999904632568), -7.099999904632568, t11)
-    t12 = torch.where(7.099999904632568 < t12, 7.099999904632568, t12)  # (mean - centre)/w
+    t12 = t11.clamp(min=-7.099999904632568).clamp(max=7.099999904632568)  # (mean - centre)/w
     t13 = 1.0 / torch.sqrt((t12 * t12) * 0.7590724239381366 + 12.145158783010185)
     t14 = t12 * t13  # t against its reach, by way of t/sqrt(kappa² + t²)
     t15 = t14 * (t14 * 2.0) + (-1.0)

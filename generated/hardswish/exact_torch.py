@@ -104,7 +104,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
     t0 = var * t0  # NaN for a negative variance
     t1 = t0 < 900.0
-    t2 = torch.where(t1, 900.0, t0)
+    t2 = t0.clamp(min=900.0)
     t0 = torch.where(t1, t0, 900.0)
     t3 = t0 == 0.0
     t4 = torch.sqrt(torch.where(t3, 1.0, t0))
@@ -119,8 +119,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t12 = torch.sqrt(torch.where(0.0 <= t2, t2, -1.0))
     t13 = 1.0 / t12
     t14 = mean * t13
-    t15 = torch.where(t14 < (-7.598999977111816), -7.598999977111816, t14)
-    t15 = torch.where(7.598999977111816 < t15, 7.598999977111816, t15)  # (mean - centre)/w
+    t15 = t14.clamp(min=-7.598999977111816).clamp(max=7.598999977111816)  # (mean - centre)/w
     t14 = torch.where(t14 < 0.0, -t14, t14)
     t16 = 7.598999977111816 < t14
     t17 = 1.0 / torch.sqrt((t15 * t15) * 0.6978662127050299 + 17.446655317625748)
@@ -193,13 +192,13 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t11 = ((t18 * t4) * (-0.3333333333333333)) + t11
     t11 = ((((t18 * t20) * 0.3333333333333333) + t10) + t11) * 2.0
     t40 = (t5 * t26 + t11) * (t5 * t26) + ((t18 * t23 + t3) * ((t18 * t23) * 0.5) + t40)
-    t40 = torch.where(t40 < 0.0, 0.0, t40)
+    t40 = t40.clamp(min=0.0)
     t23 = t13 * 30.0
     t18 = t23 * 2.0 + (-1.0)
     t0 = (t0 * 0.5) * 0.3333333333333333 + ((mean * mean) * 0.16666666666666666 + (mean * 0.5))
     t0 = t31 + (torch.where(t8, 0.0, torch.where(t9, t0, mean)))
     t23 = t23 * (t23 * 2.0) + (-1.0)
-    t14 = torch.where(37.5 < t14, 37.5, t14)
+    t14 = t14.clamp(max=37.5)
     t9 = 1.0 / (t14 * 0.25 + 1.0)
     t8 = t9 * _polynomial(_POLYNOMIAL1, t9 - 0.25, -0.002026716071966055)
     t8 = torch.exp((t14 * t14) * (-0.5)) * (t9 * t8)
@@ -208,11 +207,10 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t31 = _surface(_SURFACE0, 1e-10, t15, t18)
     t18 = _surface(_SURFACE1, 1e-10, t15, t18)
     t23 = _surface(_SURFACE2, 1e-10, t15, t23)
-    t18 = t2 * (t31 + (t17 * t18))
     t23 = mean * t9 + (t12 * t8 + (torch.where(t16, 0.0, t13 * t23)))
+    t18 = torch.where(t1, t40, (t2 * (t31 + (t17 * t18))).clamp(min=0.0))
     t23 = torch.where(t14, torch.where(t1, t0, t23), mean)
-    t18 = torch.where(t14, torch.where(t1, t40, torch.where(t18 < 0.0, 0.0, t18)), mean)
-    return t23, t18
+    return t23, (torch.where(t14, t18, mean))
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
@@ -221,7 +219,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t0 = var * t0  # NaN for a negative variance
     t1 = mean < 0.0
     t2 = t0 < 900.0
-    t3 = torch.where(t2, 900.0, t0)
+    t3 = t0.clamp(min=900.0)
     t0 = torch.where(t2, t0, 900.0)
     t4 = t0 == 0.0
     t0 = torch.sqrt(torch.where(t4, 1.0, t0))
@@ -235,8 +233,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t11 = torch.where(t9, torch.full_like(mean, 1.0), -1.0)
     t12 = 1.0 / torch.sqrt(torch.where(0.0 <= t3, t3, -1.0))
     t13 = mean * t12
-    t14 = torch.where(t13 < (-7.598999977111816), -7.598999977111816, t13)
-    t14 = torch.where(7.598999977111816 < t14, 7.598999977111816, t14)  # (mean - centre)/w
+    t14 = t13.clamp(min=-7.598999977111816).clamp(max=7.598999977111816)  # (mean - centre)/w
     t13 = torch.where(t13 < 0.0, -t13, t13)
     t15 = 7.598999977111816 < t13
     t16 = 1.0 / torch.sqrt((t14 * t14) * 0.6978662127050299 + 17.446655317625748)
@@ -250,7 +247,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t20 = t20 * 2.0
     t23 = (t12 * t12) * (-0.5)
     t24 = t12 * t23
-    t13 = torch.where(37.5 < t13, 37.5, t13)
+    t13 = t13.clamp(max=37.5)
     t25 = torch.exp((t13 * t13) * (-0.5))
     t13 = 1.0 / (t13 * 0.25 + 1.0)
     t13 = t13 * _polynomial(_POLYNOMIAL2, t13 - 0.25, -0.0012046932669558172)

@@ -91,7 +91,7 @@ def forward(mean: Tensor, var: Tensor, *, min_val: float, max_val: float) -> tup
     t5 = torch.sqrt(torch.where(0.0 <= t3, torch.full_like(mean, 1.0), -1.0))
     t5 = t3 * t5  # NaN for a negative variance
     t3 = t5 < 100.0
-    t6 = torch.where(t3, 100.0, t5)
+    t6 = t5.clamp(min=100.0)
     t5 = torch.where(t3, t5, 100.0)
     t7 = t5 == 0.0
     t5 = torch.sqrt(torch.where(t7, 1.0, t5))
@@ -104,9 +104,7 @@ def forward(mean: Tensor, var: Tensor, *, min_val: float, max_val: float) -> tup
     t13 = torch.where(t11, torch.full_like(mean, 1.0), -1.0)
     t14 = torch.where(t12, torch.full_like(mean, 1.0), -1.0)
     t6 = 1.0 / torch.sqrt(torch.where(0.0 <= t6, t6, -1.0))
-    t15 = t4 * t6
-    t15 = torch.where(t15 < (-7.099999904632568), -7.099999904632568, t15)
-    t15 = torch.where(7.099999904632568 < t15, 7.099999904632568, t15)  # (mean - centre)/w
+    t15 = (t4 * t6).clamp(min=-7.099999904632568).clamp(max=7.099999904632568)  # (mean - centre)/w
     t16 = 1.0 / torch.sqrt((t15 * t15) * 0.668478975613956 + 16.7119743903489)
     t16 = t15 * t16  # t against its reach, by way of t/sqrt(kappa² + t²)
     t15 = t16 * (t16 * 2.0) + (-1.0)
@@ -141,8 +139,7 @@ def forward(mean: Tensor, var: Tensor, *, min_val: float, max_val: float) -> tup
     t5 = (-(t8 * (t7 * (t10 * t5 + (t21 * 2.0))))) * t14
     t5 = (((t8 * (t17 * (t9 * t18 + (t20 * 2.0)))) * t13) + t5) * 2.0
     t14 = (t25 + (t22 + ((t27 * ((t7 * t21) * t24)) * t14))) - (t23 * t23)
-    t14 = (t8 * t26 + t5) * (t8 * t26) + t14
-    t14 = torch.where(t14 < 0.0, 0.0, t14)
+    t14 = ((t8 * t26 + t5) * (t8 * t26) + t14).clamp(min=0.0)
     t6 = t6 * 10.0
     t26 = t6 * 2.0 + (-1.0)
     t12 = t23 + (torch.where(t11, -1.0, torch.where(t12, t4, 1.0)))
@@ -150,11 +147,10 @@ def forward(mean: Tensor, var: Tensor, *, min_val: float, max_val: float) -> tup
     t11 = t4 == t4
     t26 = _surface(_SURFACE0, 1e-10, t15, t26)
     t6 = _surface(_SURFACE1, 1e-11, t15, t6)
-    t6 = t16 * t6  # mean, normalised
-    t6 = torch.where(t6 < (-1.0), -1.0, t6)
-    t6 = torch.where(t11, torch.where(t3, t12, torch.where(1.0 < t6, 1.0, t6)), t4)
-    t4 = torch.where(t11, torch.where(t3, t14, torch.where(t26 < 0.0, 0.0, t26)), t4)
-    return (t0 + (t1 * t6)), (t2 * t4)
+    t6 = torch.where(t3, t12, (t16 * t6).clamp(min=-1.0).clamp(max=1.0))
+    t6 = t0 + (t1 * (torch.where(t11, t6, t4)))
+    t4 = t2 * (torch.where(t11, torch.where(t3, t14, t26.clamp(min=0.0)), t4))
+    return t6, t4
 
 
 def backward(
@@ -168,7 +164,7 @@ def backward(
     t4 = torch.sqrt(torch.where(0.0 <= t3, torch.full_like(mean, 1.0), -1.0))
     t4 = t3 * t4  # NaN for a negative variance
     t3 = t4 < 100.0
-    t5 = torch.where(t3, 100.0, t4)
+    t5 = t4.clamp(min=100.0)
     t4 = torch.where(t3, t4, 100.0)
     t6 = t4 == 0.0
     t4 = torch.sqrt(torch.where(t6, 1.0, t4))
@@ -182,8 +178,7 @@ def backward(
     t13 = torch.where(t11, torch.full_like(mean, 1.0), -1.0)
     t5 = 1.0 / torch.sqrt(torch.where(0.0 <= t5, t5, -1.0))
     t0 = ((mean - (t0 + (min_val * 0.5))) / t1) * t5
-    t14 = torch.where(t0 < (-7.099999904632568), -7.099999904632568, t0)
-    t14 = torch.where(7.099999904632568 < t14, 7.099999904632568, t14)  # (mean - centre)/w
+    t14 = t0.clamp(min=-7.099999904632568).clamp(max=7.099999904632568)  # (mean - centre)/w
     t15 = 1.0 / torch.sqrt((t14 * t14) * 0.668478975613956 + 16.7119743903489)
     t16 = t14 * t15  # t against its reach, by way of t/sqrt(kappa² + t²)
     t17 = t16 * (t16 * 2.0) + (-1.0)

@@ -43,8 +43,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t2 = var == 0.0
     t3 = torch.where(t2, t1 * 8.507059173023462e+37, t1)
     t4 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
-    t4 = (torch.where(t2 & (t1 == 0.0), 1.0, t3)) / t4
-    t4 = torch.where(38.5 < t4, 38.5, t4)  # t = min(|mean|/sigma, reach)
+    t4 = ((torch.where(t2 & (t1 == 0.0), 1.0, t3)) / t4).clamp(max=38.5)  # t = min(|mean|/sigma, reach)
     t3 = torch.exp(-0.5 * t4 * t4)  # exp(-t^2/2), mantissa
     t4 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t4 = t4 * _polynomial(_POLYNOMIAL0, t4 - 0.25, -0.0012385699821505691)  # J_0/sqrt(2 pi)
@@ -61,8 +60,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t2 = var == 0.0
     t3 = torch.where(t2, t1 * 8.507059173023462e+37, t1)
     t4 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
-    t3 = (torch.where(t2 & (t1 == 0.0), 1.0, t3)) / t4
-    t3 = torch.where(38.5 < t3, 38.5, t3)  # t = min(|mean|/sigma, reach)
+    t3 = ((torch.where(t2 & (t1 == 0.0), 1.0, t3)) / t4).clamp(max=38.5)  # t = min(|mean|/sigma, reach)
     t1 = t3 * t3
     t5 = torch.exp(-0.5 * t3 * t3)  # exp(-t^2/2), mantissa
     t4 = torch.where(t2, 0.0, 1.0 / t4)

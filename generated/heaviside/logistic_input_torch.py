@@ -26,17 +26,19 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return x.clamp(max=min(bound, torch.finfo(x.dtype).max))
+
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = mean < 0.0
     t1 = torch.where(mean < 0.0, -mean, mean)
     t2 = var == 0.0
     t1 = torch.where(t2 & (0.0 < t1), 1.2676506002282294e+30, t1)
-    t2 = t1 * (1.0 / torch.sqrt(torch.where(t2, 1.0, var)))
-    t2 = torch.where(1.152921504606847e+18 < t2, 1.152921504606847e+18, t2)
+    t2 = _at_most(t1 * (1.0 / torch.sqrt(torch.where(t2, 1.0, var))), 1.152921504606847e+18)
     t2 = torch.where(t0, -t2, t2)  # mean/sigma
-    t2 = (torch.where(t0, -t2, t2)) * 1.8137993642342178
-    t2 = torch.exp(-(torch.where(700.0 < t2, 700.0, t2)))
+    t2 = torch.exp(-((torch.where(t0, -t2, t2)) * 1.8137993642342178).clamp(max=700.0))
     t0 = 1.0 / (t2 + 1.0)
     t1 = 0.0 <= var
     t3 = torch.sqrt(torch.where(t1, 1.0, var))
@@ -52,11 +54,9 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t2 = torch.where(mean < 0.0, -mean, mean)
     t3 = var == 0.0
     t4 = 1.0 / torch.sqrt(torch.where(t3, 1.0, var))
-    t2 = (torch.where(t3 & (0.0 < t2), 1.2676506002282294e+30, t2)) * t4
-    t2 = torch.where(1.152921504606847e+18 < t2, 1.152921504606847e+18, t2)
+    t2 = _at_most((torch.where(t3 & (0.0 < t2), 1.2676506002282294e+30, t2)) * t4, 1.152921504606847e+18)
     t2 = torch.where(t1, -t2, t2)  # mean/sigma
-    t2 = (torch.where(t1, -t2, t2)) * 1.8137993642342178
-    t2 = torch.where(700.0 < t2, 700.0, t2)  # |mean|/s, s the logistic's scale
+    t2 = ((torch.where(t1, -t2, t2)) * 1.8137993642342178).clamp(max=700.0)  # |mean|/s, s the logistic's scale
     t1 = torch.exp(-t2)
     t5 = 1.0 / (t1 + 1.0)
     t4 = torch.where(t3, 0.0, t4)

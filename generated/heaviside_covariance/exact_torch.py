@@ -71,6 +71,10 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return x.clamp(min=max(bound, torch.finfo(x.dtype).min))
+
+
 def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor) -> tuple[Tensor]:
     """Covariance of the outputs, from mean and variance of each input."""
     t0 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1))
@@ -103,10 +107,10 @@ def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tenso
     t13 = t14 * t14
     t1 = torch.where(t5, (t1 * 1.2676506002282294e+30) * 1.2676506002282294e+30, t1)
     t8 = t1 / t8
-    t8 = torch.where(38.5 < t8, 38.5, torch.where(t8 < (-38.5), -38.5, t8))  # mean1/s1, within the reach
+    t8 = torch.where(38.5 < t8, 38.5, t8.clamp(min=-38.5))  # mean1/s1, within the reach
     t2 = torch.where(t7, (t2 * 1.2676506002282294e+30) * 1.2676506002282294e+30, t2)
     t9 = t2 / t9
-    t9 = torch.where(38.5 < t9, 38.5, torch.where(t9 < (-38.5), -38.5, t9))  # mean2/s2, within the reach
+    t9 = torch.where(38.5 < t9, 38.5, t9.clamp(min=-38.5))  # mean2/s2, within the reach
     t9 = torch.where(t10, -t9, t9)
     t2 = t8 + t9
     t9 = t8 - t9
@@ -182,10 +186,10 @@ def backward(
     t15 = (t15 * (t5 * 2.0)) * (1.0 / (t18 + 1.0))  # 1 - Q
     t1 = torch.where(t6, (t1 * 1.2676506002282294e+30) * 1.2676506002282294e+30, t1)
     t9 = t1 / t9
-    t9 = torch.where(38.5 < t9, 38.5, torch.where(t9 < (-38.5), -38.5, t9))  # mean1/s1, within the reach
+    t9 = torch.where(38.5 < t9, 38.5, t9.clamp(min=-38.5))  # mean1/s1, within the reach
     t2 = torch.where(t8, (t2 * 1.2676506002282294e+30) * 1.2676506002282294e+30, t2)
     t10 = t2 / t10
-    t10 = torch.where(38.5 < t10, 38.5, torch.where(t10 < (-38.5), -38.5, t10))  # mean2/s2, within the reach
+    t10 = torch.where(38.5 < t10, 38.5, t10.clamp(min=-38.5))  # mean2/s2, within the reach
     t10 = torch.where(t14, -t10, t10)
     t2 = t9 + t10
     t8 = t9 - t10
@@ -255,14 +259,14 @@ def backward(
     t13 = (t5 * (1.0 / t13)) * (t6 * t17)
     t21 = t12 * (t12 * (((t10 * t21) + t13) * (-0.5)))
     t21 = torch.where(t14, -t21, t21)
-    t10 = torch.where(t21 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t21)
+    t10 = _at_least(t21, -1.7976931348623157e+308)
     t10 = torch.where(1.7976931348623157e+308 < t21, 1.7976931348623157e+308, t10)
     t25 = t11 * (t11 * ((t13 + (t9 * t25)) * (-0.5)))
     t25 = torch.where(t14, -t25, t25)
-    t14 = torch.where(t25 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t25)
+    t14 = _at_least(t25, -1.7976931348623157e+308)
     t14 = torch.where(1.7976931348623157e+308 < t25, 1.7976931348623157e+308, t14)
     t12 = t17 * (t6 * (t11 * t12))
-    t11 = torch.where(t12 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t12)
+    t11 = _at_least(t12, -1.7976931348623157e+308)
     t11 = torch.where(1.7976931348623157e+308 < t12, 1.7976931348623157e+308, t11)
     t12 = torch.where(t7, torch.where(t0, t23, t19), t8)
     t6 = torch.where(t7, torch.where(t0, t10, t14), t8)

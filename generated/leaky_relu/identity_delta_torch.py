@@ -23,9 +23,8 @@ def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor
     t3 = torch.sqrt(torch.where(t2, 1.0, var))
     t4 = mean * (negative_slope + (torch.where(t1, 1.0 - negative_slope, t0)))
     t0 = torch.where(t1, negative_slope * (-negative_slope) + 1.0, t0)
-    t0 = var * ((negative_slope * negative_slope) + t0)
-    t0 = torch.where(t2, torch.where(t0 < 0.0, 0.0, t0), t3)
-    return (torch.where(t2, t4, t3)), t0
+    t0 = (var * ((negative_slope * negative_slope) + t0)).clamp(min=0.0)
+    return (torch.where(t2, t4, t3)), (torch.where(t2, t0, t3))
 
 
 def backward(

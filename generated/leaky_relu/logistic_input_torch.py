@@ -33,6 +33,10 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return x.clamp(max=min(bound, torch.finfo(x.dtype).max))
+
+
 def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = 1.0 - negative_slope
@@ -42,10 +46,9 @@ def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor
     t4 = var == 0.0
     t5 = torch.sqrt(torch.where(t4, 1.0, var))  # standard deviation, scaled
     t3 = (torch.where(t4 & (0.0 < t3), 1.2676506002282294e+30, t3)) * (1.0 / t5)
-    t3 = torch.where(1.152921504606847e+18 < t3, 1.152921504606847e+18, t3)
+    t3 = _at_most(t3, 1.152921504606847e+18)
     t3 = torch.where(t2, -t3, t3)  # mean/sigma
-    t3 = (torch.where(t2, -t3, t3)) * 1.8137993642342178
-    t3 = torch.where(700.0 < t3, 700.0, t3)  # |mean|/s, s the logistic's scale
+    t3 = ((torch.where(t2, -t3, t3)) * 1.8137993642342178).clamp(max=700.0)  # |mean|/s, s the logistic's scale
     t2 = torch.exp(-t3)
     t6 = t2 - 0.5
     t7 = _polynomial(_POLYNOMIAL0, t6, 2.50417531521042e-05)
@@ -77,11 +80,9 @@ def backward(
     t4 = var == 0.0
     t5 = torch.sqrt(torch.where(t4, 1.0, var))  # standard deviation, scaled
     t6 = 1.0 / t5
-    t3 = (torch.where(t4 & (0.0 < t3), 1.2676506002282294e+30, t3)) * t6
-    t3 = torch.where(1.152921504606847e+18 < t3, 1.152921504606847e+18, t3)
+    t3 = _at_most((torch.where(t4 & (0.0 < t3), 1.2676506002282294e+30, t3)) * t6, 1.152921504606847e+18)
     t3 = torch.where(t2, -t3, t3)  # mean/sigma
-    t3 = (torch.where(t2, -t3, t3)) * 1.8137993642342178
-    t3 = torch.where(700.0 < t3, 700.0, t3)  # |mean|/s, s the logistic's scale
+    t3 = ((torch.where(t2, -t3, t3)) * 1.8137993642342178).clamp(max=700.0)  # |mean|/s, s the logistic's scale
     t2 = torch.exp(-t3)
     t7 = t2 - 0.5
     t8 = _polynomial(_POLYNOMIAL0, t7, 2.50417531521042e-05)

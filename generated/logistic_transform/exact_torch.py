@@ -52,10 +52,9 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t2 = var * t2  # NaN for a negative variance
     t3 = t2 < 1.0625
     t4 = torch.where(t3, t2, 0.0)
-    t2 = torch.where(t3, 1.0625, t2)
+    t2 = t2.clamp(min=1.0625)
     t5 = -t1
-    t6 = t5 < (-745.0)
-    t5 = torch.where(t6, 0.0, torch.exp(torch.where(t6, -745.0, t5)))  # exp(-|mean|)
+    t5 = torch.where(t5 < (-745.0), 0.0, torch.exp(t5.clamp(min=-745.0)))  # exp(-|mean|)
     t6 = 1.0 / (t5 + 1.0)
     t7 = t5 * t6  # S(-|mean|)
     t5 = t6 * (1.0 - t5)
@@ -158,8 +157,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t50 = t4 = 0.0
     for c in _TABLE11:
         t8 = 1.0 / torch.sqrt(t2 + c[0])
-        t6 = t1 * t8
-        t6 = torch.where(37.5 < t6, 37.5, t6)
+        t6 = (t1 * t8).clamp(max=37.5)
         t7 = torch.exp((t6 * t6) * (-0.5))
         t6 = 1.0 / (t6 * 0.25 + 1.0)
         t6 = t6 * _polynomial(_POLYNOMIAL1, t6 - 0.25, 0.0026006508680188863)
@@ -183,10 +181,9 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t2 = var * t2  # NaN for a negative variance
     t3 = t2 < 1.0625
     t4 = torch.where(t3, t2, 0.0)
-    t2 = torch.where(t3, 1.0625, t2)
+    t2 = t2.clamp(min=1.0625)
     t5 = -t1
-    t6 = t5 < (-745.0)
-    t5 = torch.where(t6, 0.0, torch.exp(torch.where(t6, -745.0, t5)))  # exp(-|mean|)
+    t5 = torch.where(t5 < (-745.0), 0.0, torch.exp(t5.clamp(min=-745.0)))  # exp(-|mean|)
     t6 = 1.0 / (t5 + 1.0)
     t7 = t6 * (1.0 - t5)
     t8 = t7 * t7
@@ -388,8 +385,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t6 = t8 = t63 = t9 = 0.0
     for c in _TABLE11:
         t117 = 1.0 / torch.sqrt(t2 + c[0])
-        t116 = t1 * t117
-        t116 = torch.where(37.5 < t116, 37.5, t116)
+        t116 = (t1 * t117).clamp(max=37.5)
         t119 = torch.exp((t116 * t116) * (-0.5))
         t66 = 1.0 / (t116 * 0.25 + 1.0)
         t66 = t66 * _polynomial(_POLYNOMIAL1, t66 - 0.25, 0.0026006508680188863)

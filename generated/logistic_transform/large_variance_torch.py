@@ -48,9 +48,8 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t2 = torch.where(t1, t3, t2)
     t2 = (t2 * (-t2) + (t2 * 2.0)) - (torch.where(t8, t10, t9))
     t10 = (t4 * (-t4)) + (torch.where(t8, t9, t10))
-    t10 = torch.where((0.0 < t0) & (0.0 < t7), t2, t10)
-    t10 = torch.where(t5, torch.where(t10 < 0.0, 0.0, t10), t6)
-    return (torch.where(t5, t4, t6)), t10
+    t10 = (torch.where((0.0 < t0) & (0.0 < t7), t2, t10)).clamp(min=0.0)
+    return (torch.where(t5, t4, t6)), (torch.where(t5, t10, t6))
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:

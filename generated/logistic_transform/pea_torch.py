@@ -28,13 +28,17 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return x.clamp(max=min(bound, torch.finfo(x.dtype).max))
+
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = var == 0.0
     t1 = torch.sqrt(torch.where(t0, 1.0, var))  # standard deviation, scaled
     t2 = torch.where(mean < 0.0, -mean, mean)
     t2 = (1.0 / t1) * (torch.where(t0 & (0.0 < t2), 1.2676506002282294e+30, t2))
-    t2 = torch.where(1.152921504606847e+18 < t2, 1.152921504606847e+18, t2)
+    t2 = _at_most(t2, 1.152921504606847e+18)
     t2 = torch.where(mean < 0.0, -t2, t2)  # mean/sigma
     t1 = torch.where(t0, 0.0, t1)
     t0 = t1 * (-0.6931471805599453) + t2
@@ -46,7 +50,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t5 = var * 0.24022650695910072 + (mean * (-0.6931471805599453))
     t5 = torch.where(t4, 0.0, t5)
     t6 = t5 < (-745.0)
-    t5 = torch.exp(torch.where(t6, -745.0, torch.where(720.0 < t5, 720.0, t5)))
+    t5 = torch.exp(torch.where(t6, -745.0, t5.clamp(max=720.0)))
     t0 = torch.where(t4, t0, (torch.where(t6, 0.0, t5)) - t0)
     t1 = t1 * 0.6931471805599453 + t2
     t5 = -t1
@@ -57,7 +61,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t1 = var * 0.24022650695910072 + (mean * 0.6931471805599453)
     t1 = torch.where(t6, 0.0, t1)
     t4 = t1 < (-745.0)
-    t1 = torch.exp(torch.where(t4, -745.0, torch.where(720.0 < t1, 720.0, t1)))
+    t1 = torch.exp(torch.where(t4, -745.0, t1.clamp(max=720.0)))
     t5 = torch.where(t6, t5, (torch.where(t4, 0.0, t1)) - t5)
     t1 = t2 < 0.0
     t2 = 1.0 / ((torch.where(t1, -t2, t2)) * 0.25 + 1.0)
@@ -78,7 +82,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t1 = torch.sqrt(torch.where(t0, 1.0, var))  # standard deviation, scaled
     t2 = torch.where(mean < 0.0, -mean, mean)
     t2 = (1.0 / t1) * (torch.where(t0 & (0.0 < t2), 1.2676506002282294e+30, t2))
-    t2 = torch.where(1.152921504606847e+18 < t2, 1.152921504606847e+18, t2)
+    t2 = _at_most(t2, 1.152921504606847e+18)
     t2 = torch.where(mean < 0.0, -t2, t2)  # mean/sigma
     t1 = torch.where(t0, 0.0, t1)
     t0 = t1 * (-0.6931471805599453) + t2
@@ -90,7 +94,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t5 = var * 0.24022650695910072 + (mean * (-0.6931471805599453))
     t5 = torch.where(t4, 0.0, t5)
     t6 = t5 < (-745.0)
-    t5 = torch.exp(torch.where(t6, -745.0, torch.where(720.0 < t5, 720.0, t5)))
+    t5 = torch.exp(torch.where(t6, -745.0, t5.clamp(max=720.0)))
     t0 = torch.where(t4, t0, (torch.where(t6, 0.0, t5)) - t0)
     t1 = t1 * 0.6931471805599453 + t2
     t5 = -t1
@@ -101,7 +105,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t1 = var * 0.24022650695910072 + (mean * 0.6931471805599453)
     t1 = torch.where(t6, 0.0, t1)
     t4 = t1 < (-745.0)
-    t1 = torch.exp(torch.where(t4, -745.0, torch.where(720.0 < t1, 720.0, t1)))
+    t1 = torch.exp(torch.where(t4, -745.0, t1.clamp(max=720.0)))
     t5 = torch.where(t6, t5, (torch.where(t4, 0.0, t1)) - t5)
     t1 = t5 * 0.34657359027997264 + (t0 * 0.34657359027997264)
     t4 = 0.0 <= var

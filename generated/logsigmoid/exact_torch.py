@@ -191,23 +191,20 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t1 = torch.sqrt(torch.where(t0, var + 2.559999942779541, -1.0))
     t2 = 1.0 / t1
     t3 = mean * t2
-    t4 = torch.where(t3 < (-15.800000190734863), -15.800000190734863, t3)
-    t4 = torch.where(15.800000190734863 < t4, 15.800000190734863, t4)  # (mean - centre)/w
+    t4 = t3.clamp(min=-15.800000190734863).clamp(max=15.800000190734863)  # (mean - centre)/w
     t3 = torch.where(t3 < 0.0, -t3, t3)
     t5 = 15.800000190734863 < t3
     t6 = 1.0 / torch.sqrt((t4 * t4) * 0.9397681085793965 + 15.036289737270344)
     t6 = t4 * t6  # t against its reach, by way of t/sqrt(kappa² + t²)
     t6 = t6 * (t6 * 2.0) + (-1.0)
     t0 = 1.0 / torch.sqrt(torch.where(t0, var + 1.7920000553131104, -1.0))
-    t4 = mean * t0
-    t4 = torch.where(t4 < (-18.884611129760742), -18.884611129760742, t4)
-    t4 = torch.where(18.884611129760742 < t4, 18.884611129760742, t4)  # (mean - centre)/w
+    t4 = (mean * t0).clamp(min=-18.884611129760742).clamp(max=18.884611129760742)  # (mean - centre)/w
     t7 = 1.0 / torch.sqrt((t4 * t4) * 0.9570617964303307 + 15.312988742885292)
     t7 = t4 * t7  # t against its reach, by way of t/sqrt(kappa² + t²)
     t4 = t7 * (t7 * 2.0) + (-1.0)
     t8 = t2 * 1.5999999821186064
     t8 = t8 * (t8 * 2.0) + (-1.0)
-    t3 = torch.where(37.5 < t3, 37.5, t3)
+    t3 = t3.clamp(max=37.5)
     t9 = 1.0 / (t3 * 0.25 + 1.0)
     t10 = t9 * _polynomial(_POLYNOMIAL0, t9 - 0.25, -0.002026716071966055)
     t10 = -(torch.exp((t3 * t3) * (-0.5)) * (t9 * t10))
@@ -216,9 +213,9 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t8 = _surface(_SURFACE0, 1e-12, t6, t8)
     t6 = _surface(_SURFACE1, 1e-10, t4, t0)
     t0 = _surface(_SURFACE2, 1e-10, t4, t0)
-    t8 = mean * t9 + (t1 * t10 + (torch.where(t5, 0.0, t2 * t8)))
-    t0 = var * (t6 + (t7 * t0))
-    return (torch.where(0.0 < t8, 0.0, t8)), (torch.where(t0 < 0.0, 0.0, t0))
+    t8 = (mean * t9 + (t1 * t10 + (torch.where(t5, 0.0, t2 * t8)))).clamp(max=0.0)
+    t0 = (var * (t6 + (t7 * t0))).clamp(min=0.0)
+    return t8, t0
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
@@ -226,8 +223,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t0 = 0.0 <= var
     t1 = 1.0 / torch.sqrt(torch.where(t0, var + 2.559999942779541, -1.0))
     t2 = mean * t1
-    t3 = torch.where(t2 < (-15.800000190734863), -15.800000190734863, t2)
-    t3 = torch.where(15.800000190734863 < t3, 15.800000190734863, t3)  # (mean - centre)/w
+    t3 = t2.clamp(min=-15.800000190734863).clamp(max=15.800000190734863)  # (mean - centre)/w
     t2 = torch.where(t2 < 0.0, -t2, t2)
     t4 = 15.800000190734863 < t2
     t5 = 1.0 / torch.sqrt((t3 * t3) * 0.9397681085793965 + 15.036289737270344)
@@ -235,8 +231,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t7 = t6 * (t6 * 2.0) + (-1.0)
     t0 = 1.0 / torch.sqrt(torch.where(t0, var + 1.7920000553131104, -1.0))
     t8 = mean * t0
-    t9 = torch.where(t8 < (-18.884611129760742), -18.884611129760742, t8)
-    t9 = torch.where(18.884611129760742 < t9, 18.884611129760742, t9)  # (mean - centre)/w
+    t9 = t8.clamp(min=-18.884611129760742).clamp(max=18.884611129760742)  # (mean - centre)/w
     t10 = 1.0 / torch.sqrt((t9 * t9) * 0.9570617964303307 + 15.312988742885292)
     t11 = t9 * t10  # t against its reach, by way of t/sqrt(kappa² + t²)
     t12 = t11 * (t11 * 2.0) + (-1.0)
@@ -249,7 +244,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t16 = (t1 * t1) * (-0.5)
     t17 = t1 * t16
     t18 = mean < 0.0
-    t2 = torch.where(37.5 < t2, 37.5, t2)
+    t2 = t2.clamp(max=37.5)
     t19 = torch.exp((t2 * t2) * (-0.5))
     t2 = 1.0 / (t2 * 0.25 + 1.0)
     t2 = t2 * _polynomial(_POLYNOMIAL1, t2 - 0.25, -0.0012046932669558172)

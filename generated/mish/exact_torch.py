@@ -359,23 +359,20 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t1 = torch.sqrt(torch.where(t0, var + 1.8272234201431274, -1.0))
     t2 = 1.0 / t1
     t3 = mean * t2
-    t4 = torch.where(t3 < (-21.200000762939453), -21.200000762939453, t3)
-    t4 = torch.where(21.200000762939453 < t4, 21.200000762939453, t4)  # (mean - centre)/w
+    t4 = t3.clamp(min=-21.200000762939453).clamp(max=21.200000762939453)  # (mean - centre)/w
     t3 = torch.where(t3 < 0.0, -t3, t3)
     t5 = 21.200000762939453 < t3
     t6 = 1.0 / torch.sqrt((t4 * t4) * 0.9656239281368576 + 15.449982850189722)
     t6 = t4 * t6  # t against its reach, by way of t/sqrt(kappa² + t²)
     t4 = t6 * (t6 * 2.0) + (-1.0)
     t0 = 1.0 / torch.sqrt(torch.where(t0, var + 0.685208797454834, -1.0))
-    t7 = mean * t0
-    t7 = torch.where(t7 < (-34.61945343017578), -34.61945343017578, t7)
-    t7 = torch.where(34.61945343017578 < t7, 34.61945343017578, t7)  # (mean - centre)/w
+    t7 = (mean * t0).clamp(min=-34.61945343017578).clamp(max=34.61945343017578)  # (mean - centre)/w
     t8 = 1.0 / torch.sqrt((t7 * t7) * 0.986825925373942 + 15.789214805983072)
     t8 = t7 * t8  # t against its reach, by way of t/sqrt(kappa² + t²)
     t7 = t8 * (t8 * 2.0) + (-1.0)
     t9 = t2 * 1.3517482828334302
     t10 = t9 * (t9 * 2.0) + (-1.0)
-    t3 = torch.where(37.5 < t3, 37.5, t3)
+    t3 = t3.clamp(max=37.5)
     t11 = 1.0 / (t3 * 0.25 + 1.0)
     t12 = t11 * _polynomial(_POLYNOMIAL0, t11 - 0.25, -0.002026716071966055)
     t12 = torch.exp((t3 * t3) * (-0.5)) * (t11 * t12)
@@ -386,8 +383,8 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t4 = _surface(_SURFACE2, 1e-10, t7, t0)
     t0 = _surface(_SURFACE3, 1e-10, t7, t0)
     t3 = t1 * t12 + (torch.where(t5, 0.0, t2 * (t9 * (t6 * t10) + t3)))
-    t0 = var * (t4 + (t8 * t0))
-    return (mean * t11 + t3), (torch.where(t0 < 0.0, 0.0, t0))
+    t0 = (var * (t4 + (t8 * t0))).clamp(min=0.0)
+    return (mean * t11 + t3), t0
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
@@ -395,8 +392,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t0 = 0.0 <= var
     t1 = 1.0 / torch.sqrt(torch.where(t0, var + 1.8272234201431274, -1.0))
     t2 = mean * t1
-    t3 = torch.where(t2 < (-21.200000762939453), -21.200000762939453, t2)
-    t3 = torch.where(21.200000762939453 < t3, 21.200000762939453, t3)  # (mean - centre)/w
+    t3 = t2.clamp(min=-21.200000762939453).clamp(max=21.200000762939453)  # (mean - centre)/w
     t2 = torch.where(t2 < 0.0, -t2, t2)
     t4 = 21.200000762939453 < t2
     t5 = 1.0 / torch.sqrt((t3 * t3) * 0.9656239281368576 + 15.449982850189722)
@@ -404,8 +400,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t7 = t6 * (t6 * 2.0) + (-1.0)
     t0 = 1.0 / torch.sqrt(torch.where(t0, var + 0.685208797454834, -1.0))
     t8 = mean * t0
-    t9 = torch.where(t8 < (-34.61945343017578), -34.61945343017578, t8)
-    t9 = torch.where(34.61945343017578 < t9, 34.61945343017578, t9)  # (mean - centre)/w
+    t9 = t8.clamp(min=-34.61945343017578).clamp(max=34.61945343017578)  # (mean - centre)/w
     t10 = 1.0 / torch.sqrt((t9 * t9) * 0.986825925373942 + 15.789214805983072)
     t11 = t9 * t10  # t against its reach, by way of t/sqrt(kappa² + t²)
     t12 = t11 * (t11 * 2.0) + (-1.0)
@@ -418,7 +413,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t17 = (t1 * t1) * (-0.5)
     t18 = t1 * t17
     t19 = mean < 0.0
-    t2 = torch.where(37.5 < t2, 37.5, t2)
+    t2 = t2.clamp(max=37.5)
     t20 = torch.exp((t2 * t2) * (-0.5))
     t2 = 1.0 / (t2 * 0.25 + 1.0)
     t2 = t2 * _polynomial(_POLYNOMIAL1, t2 - 0.25, -0.0012046932669558172)

@@ -71,6 +71,10 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return x.clamp(min=max(bound, torch.finfo(x.dtype).min))
+
+
 def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor) -> tuple[Tensor]:
     """Covariance of the outputs, from mean and variance of each input."""
     t0 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1))
@@ -99,9 +103,9 @@ def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tenso
     t0 = torch.where(t3, 1099511627776.0, t9 * (1.0 / t0))
     t9 = t11 * t11
     t5 = t1 / t5
-    t5 = torch.where(38.5 < t5, 38.5, torch.where(t5 < (-38.5), -38.5, t5))  # mean1/s1, within the reach
+    t5 = torch.where(38.5 < t5, 38.5, t5.clamp(min=-38.5))  # mean1/s1, within the reach
     t7 = t2 / t7
-    t7 = torch.where(38.5 < t7, 38.5, torch.where(t7 < (-38.5), -38.5, t7))  # mean2/s2, within the reach
+    t7 = torch.where(38.5 < t7, 38.5, t7.clamp(min=-38.5))  # mean2/s2, within the reach
     t7 = torch.where(t8, -t7, t7)
     t2 = t5 + t7
     t7 = t5 - t7
@@ -173,9 +177,9 @@ def backward(
     t13 = t15 * t15
     t14 = (t14 * (t5 * 2.0)) * (1.0 / (t15 + 1.0))  # 1 - Q
     t6 = t1 / t6
-    t6 = torch.where(38.5 < t6, 38.5, torch.where(t6 < (-38.5), -38.5, t6))  # mean1/s1, within the reach
+    t6 = torch.where(38.5 < t6, 38.5, t6.clamp(min=-38.5))  # mean1/s1, within the reach
     t8 = t2 / t8
-    t8 = torch.where(38.5 < t8, 38.5, torch.where(t8 < (-38.5), -38.5, t8))  # mean2/s2, within the reach
+    t8 = torch.where(38.5 < t8, 38.5, t8.clamp(min=-38.5))  # mean2/s2, within the reach
     t8 = torch.where(t12, -t8, t8)
     t2 = t6 + t8
     t1 = t6 - t8
@@ -245,14 +249,14 @@ def backward(
     t11 = (t5 * (1.0 / t11)) * (t17 * t13)
     t21 = t10 * (t10 * (((t8 * t21) + t11) * (-0.5)))
     t21 = torch.where(t12, -t21, t21)
-    t8 = torch.where(t21 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t21)
+    t8 = _at_least(t21, -1.7976931348623157e+308)
     t8 = torch.where(1.7976931348623157e+308 < t21, 1.7976931348623157e+308, t8)
     t25 = t9 * (t9 * ((t11 + (t6 * t25)) * (-0.5)))
     t25 = torch.where(t12, -t25, t25)
-    t12 = torch.where(t25 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t25)
+    t12 = _at_least(t25, -1.7976931348623157e+308)
     t12 = torch.where(1.7976931348623157e+308 < t25, 1.7976931348623157e+308, t12)
     t10 = t13 * (t17 * (t9 * t10))
-    t9 = torch.where(t10 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t10)
+    t9 = _at_least(t10, -1.7976931348623157e+308)
     t9 = torch.where(1.7976931348623157e+308 < t10, 1.7976931348623157e+308, t9)
     t10 = torch.where(t7, torch.where(t0, t23, t19), t1)
     t17 = torch.where(t7, torch.where(t0, t8, t12), t1)

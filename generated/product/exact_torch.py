@@ -15,34 +15,31 @@ __all__ = ["backward", "forward"]
 
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return x.clamp(min=max(bound, torch.finfo(x.dtype).min))
+
+
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return x.clamp(max=min(bound, torch.finfo(x.dtype).max))
+
+
 def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of each input."""
-    t0 = mean1 * mean2
-    t0 = torch.where(t0 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t0)
-    t1 = (0.0 <= var2) & ((mean2 == mean2) & ((mean1 == mean1) & (0.0 <= var1)))
-    t2 = torch.sqrt(torch.where(t1, torch.full_like(mean1, 1.0), -1.0))
-    t0 = torch.where(1.7976931348623157e+308 < t0, 1.7976931348623157e+308, t0)
-    t3 = mean1 * (mean1 * var2) + (mean2 * (mean2 * var1) + (var1 * var2))
-    t3 = torch.where(1.7976931348623157e+308 < t3, 1.7976931348623157e+308, t3)
-    return (torch.where(t1, t0, t2)), (torch.where(t1, t3, t2))
+    t0 = (0.0 <= var2) & ((mean2 == mean2) & ((mean1 == mean1) & (0.0 <= var1)))
+    t1 = torch.sqrt(torch.where(t0, torch.full_like(mean1, 1.0), -1.0))
+    t2 = _at_most(_at_least(mean1 * mean2, -1.7976931348623157e+308), 1.7976931348623157e+308)
+    t3 = _at_most(mean1 * (mean1 * var2) + (mean2 * (mean2 * var1) + (var1 * var2)), 1.7976931348623157e+308)
+    return (torch.where(t0, t2, t1)), (torch.where(t0, t3, t1))
 
 
 def backward(
     mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, grad_mean: Tensor,
     grad_var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients in mean and variance of each input, from those in mean and variance of the output."""
-    t0 = (mean1 * var2) * 2.0
-    t0 = torch.where(t0 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t0)
-    t1 = mean2 * mean2 + var2
-    t1 = torch.where(t1 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t1)
-    t2 = (mean2 * var1) * 2.0
-    t2 = torch.where(t2 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t2)
-    t3 = mean1 * mean1 + var1
-    t3 = torch.where(t3 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t3)
-    t0 = torch.where(1.7976931348623157e+308 < t0, 1.7976931348623157e+308, t0)
-    t1 = torch.where(1.7976931348623157e+308 < t1, 1.7976931348623157e+308, t1)
-    t2 = torch.where(1.7976931348623157e+308 < t2, 1.7976931348623157e+308, t2)
-    t3 = torch.where(1.7976931348623157e+308 < t3, 1.7976931348623157e+308, t3)
+    t0 = _at_most(_at_least((mean1 * var2) * 2.0, -1.7976931348623157e+308), 1.7976931348623157e+308)
+    t1 = _at_most(_at_least(mean2 * mean2 + var2, -1.7976931348623157e+308), 1.7976931348623157e+308)
+    t2 = _at_most(_at_least((mean2 * var1) * 2.0, -1.7976931348623157e+308), 1.7976931348623157e+308)
+    t3 = _at_most(_at_least(mean1 * mean1 + var1, -1.7976931348623157e+308), 1.7976931348623157e+308)
     return (
         grad_mean * mean2 * 1.0 + grad_var * t0,
         grad_mean * torch.full_like(mean1, 0.0) + grad_var * t1,

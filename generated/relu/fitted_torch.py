@@ -34,20 +34,22 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return x.clamp(max=min(bound, torch.finfo(x.dtype).max))
+
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = mean < 0.0
     t1 = torch.where(mean < 0.0, -mean, mean)
     t2 = var == 0.0
     t3 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
-    t4 = (torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3
-    t4 = torch.where(38.5 < t4, 38.5, t4)  # t = min(|mean|/sigma, reach)
+    t4 = ((torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3).clamp(max=38.5)  # t = min(|mean|/sigma, reach)
     t5 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t5 = _polynomial(_POLYNOMIAL0, t5 - 0.25, -0.00178662554568504) * (t5 * t5)  # J_1/sqrt(2 pi)
     t5 = (torch.where(t2, 0.0, t3)) * (torch.exp(-0.5 * t4 * t4) * t5)
     t4 = torch.where(t2 & (0.0 < t1), 1.2676506002282294e+30, t1)
-    t2 = t4 * (1.0 / torch.sqrt(torch.where(t2, 1.0, var)))
-    t2 = torch.where(1.152921504606847e+18 < t2, 1.152921504606847e+18, t2)
+    t2 = _at_most(t4 * (1.0 / torch.sqrt(torch.where(t2, 1.0, var))), 1.152921504606847e+18)
     t2 = (torch.where(t0, -t2, t2)) * 2.7002980755894255
     t4 = t2 < 0.0
     t2 = torch.exp(-(torch.where(t4, -t2, t2)))
@@ -65,15 +67,14 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t1 = torch.where(mean < 0.0, -mean, mean)
     t2 = var == 0.0
     t3 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
-    t4 = (torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3
-    t4 = torch.where(38.5 < t4, 38.5, t4)  # t = min(|mean|/sigma, reach)
+    t4 = ((torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3).clamp(max=38.5)  # t = min(|mean|/sigma, reach)
     t5 = torch.exp(-0.5 * t4 * t4)  # exp(-t^2/2), mantissa
     t4 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t4 = t4 * _polynomial(_POLYNOMIAL1, t4 - 0.25, -0.0012385699821505691)  # J_0/sqrt(2 pi)
     t6 = torch.where(t0, torch.full_like(mean, 0.0), 1.0)
     t7 = torch.sqrt(torch.where(t2, 1.0, var))  # standard deviation, scaled
     t1 = (torch.where(t2 & (0.0 < t1), 1.2676506002282294e+30, t1)) * (1.0 / t7)
-    t1 = torch.where(1.152921504606847e+18 < t1, 1.152921504606847e+18, t1)
+    t1 = _at_most(t1, 1.152921504606847e+18)
     t1 = torch.where(t0, -t1, t1)  # mean/sigma
     t8 = t1 * 2.7002980755894255
     t9 = t8 < 0.0

@@ -86,7 +86,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
     t0 = var * t0  # NaN for a negative variance
     t1 = t0 < 900.0
-    t2 = torch.where(t1, 900.0, t0)
+    t2 = t0.clamp(min=900.0)
     t0 = torch.where(t1, t0, 900.0)
     t3 = t0 == 0.0
     t0 = torch.sqrt(torch.where(t3, 1.0, t0))
@@ -98,9 +98,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t8 = torch.where(t6, torch.full_like(mean, 1.0), -1.0)
     t9 = torch.where(t7, torch.full_like(mean, 1.0), -1.0)
     t2 = 1.0 / torch.sqrt(torch.where(0.0 <= t2, t2, -1.0))
-    t10 = (mean - 3.0) * t2
-    t10 = torch.where(t10 < (-7.099999904632568), -7.099999904632568, t10)
-    t10 = torch.where(7.099999904632568 < t10, 7.099999904632568, t10)  # (mean - centre)/w
+    t10 = ((mean - 3.0) * t2).clamp(min=-7.099999904632568).clamp(max=7.099999904632568)  # (mean - centre)/w
     t11 = 1.0 / torch.sqrt((t10 * t10) * 0.668478975613956 + 16.7119743903489)
     t11 = t10 * t11  # t against its reach, by way of t/sqrt(kappa² + t²)
     t10 = t11 * (t11 * 2.0) + (-1.0)
@@ -135,8 +133,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t8 = (t4 * (t13 * (t12 * t14 + (t16 * 2.0)))) * t8
     t0 = (t8 + ((-(t4 * (t3 * (t5 * t0 + (t17 * 2.0))))) * t9)) * 2.0
     t9 = (t21 + (t18 + ((t23 * ((t3 * t17) * t20)) * t9))) - (t19 * t19)
-    t9 = (t4 * t22 + t0) * (t4 * t22) + t9
-    t9 = torch.where(t9 < 0.0, 0.0, t9)
+    t9 = ((t4 * t22 + t0) * (t4 * t22) + t9).clamp(min=0.0)
     t2 = t2 * 30.0
     t22 = t2 * 2.0 + (-1.0)
     t7 = t19 + (torch.where(t6, 0.0, torch.where(t7, mean, 6.0)))
@@ -144,11 +141,9 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t6 = mean == mean
     t22 = _surface(_SURFACE0, 1e-09, t10, t22)
     t2 = _surface(_SURFACE1, 1e-11, t10, t2)
-    t2 = (t11 * t2) + 3.0
-    t2 = torch.where(t2 < 0.0, 0.0, t2)
-    t2 = torch.where(t6, torch.where(t1, t7, torch.where(6.0 < t2, 6.0, t2)), mean)
-    t22 = torch.where(t6, torch.where(t1, t9, torch.where(t22 < 0.0, 0.0, t22)), mean)
-    return t2, t22
+    t2 = torch.where(t1, t7, ((t11 * t2) + 3.0).clamp(min=0.0).clamp(max=6.0))
+    t22 = torch.where(t6, torch.where(t1, t9, t22.clamp(min=0.0)), mean)
+    return (torch.where(t6, t2, mean)), t22
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
@@ -156,7 +151,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
     t0 = var * t0  # NaN for a negative variance
     t1 = t0 < 900.0
-    t2 = torch.where(t1, 900.0, t0)
+    t2 = t0.clamp(min=900.0)
     t0 = torch.where(t1, t0, 900.0)
     t3 = t0 == 0.0
     t0 = torch.sqrt(torch.where(t3, 1.0, t0))
@@ -169,8 +164,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t9 = torch.where(t7, torch.full_like(mean, 1.0), -1.0)
     t2 = 1.0 / torch.sqrt(torch.where(0.0 <= t2, t2, -1.0))
     t10 = (mean - 3.0) * t2
-    t11 = torch.where(t10 < (-7.099999904632568), -7.099999904632568, t10)
-    t11 = torch.where(7.099999904632568 < t11, 7.099999904632568, t11)  # (mean - centre)/w
+    t11 = t10.clamp(min=-7.099999904632568).clamp(max=7.099999904632568)  # (mean - centre)/w
     t12 = 1.0 / torch.sqrt((t11 * t11) * 0.668478975613956 + 16.7119743903489)
     t13 = t11 * t12  # t against its reach, by way of t/sqrt(kappa² + t²)
     t14 = t13 * (t13 * 2.0) + (-1.0)

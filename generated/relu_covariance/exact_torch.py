@@ -110,6 +110,10 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return x.clamp(min=max(bound, torch.finfo(x.dtype).min))
+
+
 def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor) -> tuple[Tensor]:
     """Covariance of the outputs, from mean and variance of each input."""
     t0 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1))
@@ -142,10 +146,10 @@ def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tenso
     t13 = t14 * t14
     t1 = torch.where(t5, (t1 * 1.2676506002282294e+30) * 1.2676506002282294e+30, t1)
     t8 = t1 / t8
-    t8 = torch.where(38.5 < t8, 38.5, torch.where(t8 < (-38.5), -38.5, t8))  # mean1/s1, within the reach
+    t8 = torch.where(38.5 < t8, 38.5, t8.clamp(min=-38.5))  # mean1/s1, within the reach
     t2 = torch.where(t7, (t2 * 1.2676506002282294e+30) * 1.2676506002282294e+30, t2)
     t9 = t2 / t9
-    t9 = torch.where(38.5 < t9, 38.5, torch.where(t9 < (-38.5), -38.5, t9))  # mean2/s2, within the reach
+    t9 = torch.where(38.5 < t9, 38.5, t9.clamp(min=-38.5))  # mean2/s2, within the reach
     t2 = -t9
     t7 = torch.where(cov < 0.0, t2, t9)
     t1 = t8 + t7
@@ -236,10 +240,10 @@ def backward(
     t13 = t5 * (1.0 / t13)
     t1 = torch.where(t6, (t1 * 1.2676506002282294e+30) * 1.2676506002282294e+30, t1)
     t1 = t1 / t9
-    t1 = torch.where(38.5 < t1, 38.5, torch.where(t1 < (-38.5), -38.5, t1))  # mean1/s1, within the reach
+    t1 = torch.where(38.5 < t1, 38.5, t1.clamp(min=-38.5))  # mean1/s1, within the reach
     t2 = torch.where(t8, (t2 * 1.2676506002282294e+30) * 1.2676506002282294e+30, t2)
     t2 = t2 / t10
-    t2 = torch.where(38.5 < t2, 38.5, torch.where(t2 < (-38.5), -38.5, t2))  # mean2/s2, within the reach
+    t2 = torch.where(38.5 < t2, 38.5, t2.clamp(min=-38.5))  # mean2/s2, within the reach
     t16 = -t2
     t3 = torch.where(t14, t16, t2)
     t19 = t1 + t3
@@ -294,13 +298,12 @@ def backward(
     t39 = t18 * t19
     t4 = t4 * t20
     t40 = (t39 + t4) * 0.5
-    t40 = torch.where(t40 < 0.0, -t40, t40)
-    t40 = torch.where(38.5 < t40, 38.5, t40)
+    t40 = (torch.where(t40 < 0.0, -t40, t40)).clamp(max=38.5)
     t41 = 1.0 / (t40 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t42 = t41 * _polynomial(_POLYNOMIAL1, t41 - 0.25, -0.013812895908158688)
     t42 = ((t41 * (t41 * t42)) * 2.0) * (-t40) + 0.3989422804014327
     t40 = ((1.0 / (t40 * t40 + 1.0)) * t42) * torch.exp((t40 * t40) * (-0.5))
-    t31 = torch.where(38.5 < t31, 38.5, t31)
+    t31 = t31.clamp(max=38.5)
     t42 = 1.0 / (t31 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t41 = t42 * _polynomial(_POLYNOMIAL1, t42 - 0.25, -0.013812895908158688)
     t41 = ((t42 * (t42 * t41)) * 2.0) * (-t31) + 0.3989422804014327
@@ -311,19 +314,18 @@ def backward(
     t26 = torch.where(0.0 < t37, t41, torch.where(t42, t26, 0.0))
     t3 = (((t38 * t40) - t31) + t26) * (t3 * 0.19947114020071635)
     t3 = t11 * ((torch.where(t8, 0.0, 1.0 / t10)) * t3)
-    t10 = torch.where(t3 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t3)
+    t10 = _at_least(t3, -1.7976931348623157e+308)
     t10 = torch.where(1.7976931348623157e+308 < t3, 1.7976931348623157e+308, t10)
     t17 = t28 * (t17 - t20)
     t17 = torch.where(t14, -t17, t17)
     t4 = (t39 - t4) * 0.5
     t4 = torch.where(t14, -t4, t4)
-    t4 = torch.where(t4 < 0.0, -t4, t4)
-    t4 = torch.where(38.5 < t4, 38.5, t4)
+    t4 = (torch.where(t4 < 0.0, -t4, t4)).clamp(max=38.5)
     t39 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t28 = t39 * _polynomial(_POLYNOMIAL1, t39 - 0.25, -0.013812895908158688)
     t28 = ((t39 * (t39 * t28)) * 2.0) * (-t4) + 0.3989422804014327
     t4 = ((1.0 / (t4 * t4 + 1.0)) * t28) * torch.exp((t4 * t4) * (-0.5))
-    t34 = torch.where(38.5 < t34, 38.5, t34)
+    t34 = t34.clamp(max=38.5)
     t28 = 1.0 / (t34 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t39 = t28 * _polynomial(_POLYNOMIAL1, t28 - 0.25, -0.013812895908158688)
     t39 = ((t28 * (t28 * t39)) * 2.0) * (-t34) + 0.3989422804014327
@@ -334,7 +336,7 @@ def backward(
     t16 = ((t38 * t4) - t34) + (torch.where(0.0 < t17, t1, torch.where(t2, t16, 0.0)))
     t15 = (torch.where(t6, 0.0, 1.0 / t9)) * (t16 * (t15 * 0.19947114020071635))
     t15 = t12 * t15
-    t16 = torch.where(t15 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t15)
+    t16 = _at_least(t15, -1.7976931348623157e+308)
     t16 = torch.where(1.7976931348623157e+308 < t15, 1.7976931348623157e+308, t16)
     t15 = torch.where(t7, torch.where(t0, t10, t16), t36)
     t10 = torch.where(t7, torch.where(t0, t16, t10), t36)

@@ -42,14 +42,21 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return x.clamp(min=max(bound, torch.finfo(x.dtype).min))
+
+
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return x.clamp(max=min(bound, torch.finfo(x.dtype).max))
+
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = mean < 0.0
     t1 = torch.where(mean < 0.0, -mean, mean)
     t2 = var == 0.0
     t3 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
-    t2 = (torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3
-    t2 = torch.where(38.5 < t2, 38.5, t2)  # t = min(|mean|/sigma, reach)
+    t2 = ((torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3).clamp(max=38.5)  # t = min(|mean|/sigma, reach)
     t4 = torch.exp(-0.5 * t2 * t2)  # exp(-t^2/2), mantissa
     t5 = 1.0 / (t2 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t6 = t5 - 0.25
@@ -70,10 +77,8 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t14 = (t12 + t14) * t9
     t12 = torch.where(t12 < 0.0, torch.full_like(mean, -1.7976931348623157e+308), 1.7976931348623157e+308)
     t15 = (torch.where(t14 < 0.0, -t14, t14)) <= 1.7976931348623157e+308
-    t12 = torch.where(t15, t14, t12)
-    t12 = torch.where(t12 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t12)
+    t12 = _at_most(_at_least(torch.where(t15, t14, t12), -1.7976931348623157e+308), 1.7976931348623157e+308)
     t14 = t3 == t3
-    t12 = torch.where(1.7976931348623157e+308 < t12, 1.7976931348623157e+308, t12)
     t15 = mean == mean
     t16 = t4 * (-(t7 * (t7 * 4.0)))
     t2 = t6 * (t2 * (-8.0)) + ((t2 * t7 + (t6 * 3.0)) * (t2 * 4.0) + t16)
@@ -87,9 +92,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t9 = (t7 + (t2 * (t13 * (t10 * t8)))) * t9
     t7 = torch.where(t7 < 0.0, torch.full_like(mean, -1.7976931348623157e+308), 1.7976931348623157e+308)
     t8 = (torch.where(t9 < 0.0, -t9, t9)) <= 1.7976931348623157e+308
-    t7 = torch.where(t8, t9, t7)
-    t7 = torch.where(t7 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t7)
-    t7 = torch.where(1.7976931348623157e+308 < t7, 1.7976931348623157e+308, t7)
+    t7 = _at_most(_at_least(torch.where(t8, t9, t7), -1.7976931348623157e+308), 1.7976931348623157e+308)
     t12 = torch.where(t15, torch.where(t14, t12, t3), mean)
     t3 = torch.where(t15, torch.where(t14, t7, t3), mean)
     return t12, t3
@@ -101,8 +104,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t1 = torch.where(mean < 0.0, -mean, mean)
     t2 = var == 0.0
     t3 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
-    t4 = (torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3
-    t4 = torch.where(38.5 < t4, 38.5, t4)  # t = min(|mean|/sigma, reach)
+    t4 = ((torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3).clamp(max=38.5)  # t = min(|mean|/sigma, reach)
     t5 = torch.exp(-0.5 * t4 * t4)  # exp(-t^2/2), mantissa
     t3 = torch.where(t2, 0.0, t3)
     t2 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
@@ -124,11 +126,9 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t15 = (t13 + ((t5 * (t7 * 2.0)) * (t3 * t11))) * t10
     t13 = torch.where(t13 < 0.0, torch.full_like(mean, -1.7976931348623157e+308), 1.7976931348623157e+308)
     t16 = (torch.where(t15 < 0.0, -t15, t15)) <= 1.7976931348623157e+308
-    t13 = torch.where(t16, t15, t13)
-    t13 = torch.where(t13 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t13)
+    t13 = _at_most(_at_least(torch.where(t16, t15, t13), -1.7976931348623157e+308), 1.7976931348623157e+308)
     t15 = torch.where(t0, torch.full_like(mean, 0.0), 1.0)
-    t15 = (t5 * (torch.where(t0, t8, -t8))) + t15
-    t15 = torch.where(t15 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t15)
+    t15 = _at_least((t5 * (torch.where(t0, t8, -t8))) + t15, -1.7976931348623157e+308)
     t7 = t7 * (t6 * 8.0)
     t16 = t2 * 12.0 + (t6 * (t4 * 12.0) + (t8 * (t4 * (-4.0)) + (t5 * t7)))
     t17 = torch.where(t12, torch.full_like(mean, 8.0), 1.0)
@@ -139,8 +139,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t3 = (t17 + t3) * t10
     t17 = torch.where(t17 < 0.0, torch.full_like(mean, -1.7976931348623157e+308), 1.7976931348623157e+308)
     t16 = (torch.where(t3 < 0.0, -t3, t3)) <= 1.7976931348623157e+308
-    t17 = torch.where(t16, t3, t17)
-    t17 = torch.where(t17 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t17)
+    t17 = _at_most(_at_least(torch.where(t16, t3, t17), -1.7976931348623157e+308), 1.7976931348623157e+308)
     t8 = t5 * (-(t8 * (t6 * 4.0)))
     t4 = t6 * (-4.0) + ((t4 * 2.0) * 0.3989422804014327 + t8)
     t11 = torch.where(t12, t11, 4.0)
@@ -150,10 +149,6 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t10 = t9 * t10
     t12 = torch.where(t12 < 0.0, torch.full_like(mean, -1.7976931348623157e+308), 1.7976931348623157e+308)
     t9 = (torch.where(t10 < 0.0, -t10, t10)) <= 1.7976931348623157e+308
-    t12 = torch.where(t9, t10, t12)
-    t12 = torch.where(t12 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t12)
-    t13 = torch.where(1.7976931348623157e+308 < t13, 1.7976931348623157e+308, t13)
-    t17 = torch.where(1.7976931348623157e+308 < t17, 1.7976931348623157e+308, t17)
-    t15 = torch.where(1.7976931348623157e+308 < t15, 1.7976931348623157e+308, t15)
-    t12 = torch.where(1.7976931348623157e+308 < t12, 1.7976931348623157e+308, t12)
+    t12 = _at_most(_at_least(torch.where(t9, t10, t12), -1.7976931348623157e+308), 1.7976931348623157e+308)
+    t15 = _at_most(t15, 1.7976931348623157e+308)
     return grad_mean * t13 + grad_var * t17, grad_mean * t15 + grad_var * t12

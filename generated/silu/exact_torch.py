@@ -237,23 +237,20 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t1 = torch.sqrt(torch.where(t0, var + 3.096662759780884, -1.0))
     t2 = 1.0 / t1
     t3 = mean * t2
-    t4 = torch.where(t3 < (-16.299999237060547), -16.299999237060547, t3)
-    t4 = torch.where(16.299999237060547 < t4, 16.299999237060547, t4)  # (mean - centre)/w
+    t4 = t3.clamp(min=-16.299999237060547).clamp(max=16.299999237060547)  # (mean - centre)/w
     t3 = torch.where(t3 < 0.0, -t3, t3)
     t5 = 16.299999237060547 < t3
     t6 = 1.0 / torch.sqrt((t4 * t4) * 0.9559257354241656 + 11.710090258946028)
     t6 = t4 * t6  # t against its reach, by way of t/sqrt(kappa² + t²)
     t6 = t6 * (t6 * 2.0) + (-1.0)
     t0 = 1.0 / torch.sqrt(torch.where(t0, var + 1.548331379890442, -1.0))
-    t4 = mean * t0
-    t4 = torch.where(t4 < (-23.051681518554688), -23.051681518554688, t4)
-    t4 = torch.where(23.051681518554688 < t4, 23.051681518554688, t4)  # (mean - centre)/w
+    t4 = (mean * t0).clamp(min=-23.051681518554688).clamp(max=23.051681518554688)  # (mean - centre)/w
     t7 = 1.0 / torch.sqrt((t4 * t4) * 0.9707698502118239 + 15.532317603389183)
     t7 = t4 * t7  # t against its reach, by way of t/sqrt(kappa² + t²)
     t4 = t7 * (t7 * 2.0) + (-1.0)
     t8 = t2 * 1.7597337184304005
     t8 = t8 * (t8 * 2.0) + (-1.0)
-    t3 = torch.where(37.5 < t3, 37.5, t3)
+    t3 = t3.clamp(max=37.5)
     t9 = 1.0 / (t3 * 0.25 + 1.0)
     t10 = t9 * _polynomial(_POLYNOMIAL0, t9 - 0.25, -0.002026716071966055)
     t10 = torch.exp((t3 * t3) * (-0.5)) * (t9 * t10)
@@ -262,9 +259,9 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t8 = _surface(_SURFACE0, 1e-12, t6, t8)
     t6 = _surface(_SURFACE1, 1e-10, t4, t0)
     t0 = _surface(_SURFACE2, 1e-10, t4, t0)
-    t0 = var * (t6 + (t7 * t0))
     t8 = mean * t9 + (t1 * t10 + (torch.where(t5, 0.0, t2 * t8)))
-    return t8, (torch.where(t0 < 0.0, 0.0, t0))
+    t0 = (var * (t6 + (t7 * t0))).clamp(min=0.0)
+    return t8, t0
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
@@ -272,8 +269,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t0 = 0.0 <= var
     t1 = 1.0 / torch.sqrt(torch.where(t0, var + 3.096662759780884, -1.0))
     t2 = mean * t1
-    t3 = torch.where(t2 < (-16.299999237060547), -16.299999237060547, t2)
-    t3 = torch.where(16.299999237060547 < t3, 16.299999237060547, t3)  # (mean - centre)/w
+    t3 = t2.clamp(min=-16.299999237060547).clamp(max=16.299999237060547)  # (mean - centre)/w
     t2 = torch.where(t2 < 0.0, -t2, t2)
     t4 = 16.299999237060547 < t2
     t5 = 1.0 / torch.sqrt((t3 * t3) * 0.9559257354241656 + 11.710090258946028)
@@ -281,8 +277,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t7 = t6 * (t6 * 2.0) + (-1.0)
     t0 = 1.0 / torch.sqrt(torch.where(t0, var + 1.548331379890442, -1.0))
     t8 = mean * t0
-    t9 = torch.where(t8 < (-23.051681518554688), -23.051681518554688, t8)
-    t9 = torch.where(23.051681518554688 < t9, 23.051681518554688, t9)  # (mean - centre)/w
+    t9 = t8.clamp(min=-23.051681518554688).clamp(max=23.051681518554688)  # (mean - centre)/w
     t10 = 1.0 / torch.sqrt((t9 * t9) * 0.9707698502118239 + 15.532317603389183)
     t11 = t9 * t10  # t against its reach, by way of t/sqrt(kappa² + t²)
     t12 = t11 * (t11 * 2.0) + (-1.0)
@@ -295,7 +290,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t16 = (t1 * t1) * (-0.5)
     t17 = t1 * t16
     t18 = mean < 0.0
-    t2 = torch.where(37.5 < t2, 37.5, t2)
+    t2 = t2.clamp(max=37.5)
     t19 = torch.exp((t2 * t2) * (-0.5))
     t2 = 1.0 / (t2 * 0.25 + 1.0)
     t2 = t2 * _polynomial(_POLYNOMIAL1, t2 - 0.25, -0.0012046932669558172)

@@ -195,23 +195,20 @@ def forward(mean: Tensor, var: Tensor, *, beta: float) -> tuple[Tensor, Tensor]:
     t5 = torch.sqrt(torch.where(t4, t2 + 2.559999942779541, -1.0))
     t6 = 1.0 / t5
     t7 = t3 * t6
-    t8 = torch.where(t7 < (-15.800000190734863), -15.800000190734863, t7)
-    t8 = torch.where(15.800000190734863 < t8, 15.800000190734863, t8)  # (mean - centre)/w
+    t8 = t7.clamp(min=-15.800000190734863).clamp(max=15.800000190734863)  # (mean - centre)/w
     t7 = torch.where(t7 < 0.0, -t7, t7)
     t9 = 15.800000190734863 < t7
     t10 = 1.0 / torch.sqrt((t8 * t8) * 0.9397681085793965 + 15.036289737270344)
     t10 = t8 * t10  # t against its reach, by way of t/sqrt(kappa² + t²)
     t10 = t10 * (t10 * 2.0) + (-1.0)
     t4 = 1.0 / torch.sqrt(torch.where(t4, t2 + 1.7920000553131104, -1.0))
-    t8 = t3 * t4
-    t8 = torch.where(t8 < (-18.884611129760742), -18.884611129760742, t8)
-    t8 = torch.where(18.884611129760742 < t8, 18.884611129760742, t8)  # (mean - centre)/w
+    t8 = (t3 * t4).clamp(min=-18.884611129760742).clamp(max=18.884611129760742)  # (mean - centre)/w
     t11 = 1.0 / torch.sqrt((t8 * t8) * 0.9570617964303307 + 15.312988742885292)
     t11 = t8 * t11  # t against its reach, by way of t/sqrt(kappa² + t²)
     t8 = t11 * (t11 * 2.0) + (-1.0)
     t12 = t6 * 1.5999999821186064
     t12 = t12 * (t12 * 2.0) + (-1.0)
-    t7 = torch.where(37.5 < t7, 37.5, t7)
+    t7 = t7.clamp(max=37.5)
     t13 = 1.0 / (t7 * 0.25 + 1.0)
     t14 = t13 * _polynomial(_POLYNOMIAL0, t13 - 0.25, -0.002026716071966055)
     t14 = torch.exp((t7 * t7) * (-0.5)) * (t13 * t14)
@@ -220,11 +217,9 @@ def forward(mean: Tensor, var: Tensor, *, beta: float) -> tuple[Tensor, Tensor]:
     t12 = _surface(_SURFACE0, 1e-12, t10, t12)
     t10 = _surface(_SURFACE1, 1e-10, t8, t4)
     t4 = _surface(_SURFACE2, 1e-10, t8, t4)
-    t12 = t3 * t13 + (t5 * t14 + (torch.where(t9, 0.0, t6 * t12)))
-    t4 = t2 * (t10 + (t11 * t4))
-    t12 = t0 * (torch.where(t12 < 0.0, 0.0, t12))
-    t4 = t1 * (torch.where(t4 < 0.0, 0.0, t4))
-    return t12, t4
+    t12 = (t3 * t13 + (t5 * t14 + (torch.where(t9, 0.0, t6 * t12)))).clamp(min=0.0)
+    t4 = t1 * (t2 * (t10 + (t11 * t4))).clamp(min=0.0)
+    return (t0 * t12), t4
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, beta: float) -> tuple[Tensor, Tensor]:
@@ -236,8 +231,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t4 = 0.0 <= t2
     t5 = 1.0 / torch.sqrt(torch.where(t4, t2 + 2.559999942779541, -1.0))
     t6 = t3 * t5
-    t7 = torch.where(t6 < (-15.800000190734863), -15.800000190734863, t6)
-    t7 = torch.where(15.800000190734863 < t7, 15.800000190734863, t7)  # (mean - centre)/w
+    t7 = t6.clamp(min=-15.800000190734863).clamp(max=15.800000190734863)  # (mean - centre)/w
     t6 = torch.where(t6 < 0.0, -t6, t6)
     t8 = 15.800000190734863 < t6
     t9 = 1.0 / torch.sqrt((t7 * t7) * 0.9397681085793965 + 15.036289737270344)
@@ -245,8 +239,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t11 = t10 * (t10 * 2.0) + (-1.0)
     t4 = 1.0 / torch.sqrt(torch.where(t4, t2 + 1.7920000553131104, -1.0))
     t12 = t3 * t4
-    t13 = torch.where(t12 < (-18.884611129760742), -18.884611129760742, t12)
-    t13 = torch.where(18.884611129760742 < t13, 18.884611129760742, t13)  # (mean - centre)/w
+    t13 = t12.clamp(min=-18.884611129760742).clamp(max=18.884611129760742)  # (mean - centre)/w
     t14 = 1.0 / torch.sqrt((t13 * t13) * 0.9570617964303307 + 15.312988742885292)
     t15 = t13 * t14  # t against its reach, by way of t/sqrt(kappa² + t²)
     t16 = t15 * (t15 * 2.0) + (-1.0)
@@ -259,7 +252,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t20 = (t5 * t5) * (-0.5)
     t21 = t5 * t20
     t3 = t3 < 0.0
-    t6 = torch.where(37.5 < t6, 37.5, t6)
+    t6 = t6.clamp(max=37.5)
     t22 = torch.exp((t6 * t6) * (-0.5))
     t6 = 1.0 / (t6 * 0.25 + 1.0)
     t6 = t6 * _polynomial(_POLYNOMIAL1, t6 - 0.25, -0.0012046932669558172)

@@ -87,7 +87,7 @@ def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]
     t3 = torch.sqrt(torch.where(0.0 <= t1, torch.full_like(mean, 1.0), -1.0))
     t3 = t1 * t3  # NaN for a negative variance
     t1 = t3 < 100.0
-    t4 = torch.where(t1, 100.0, t3)
+    t4 = t3.clamp(min=100.0)
     t3 = torch.where(t1, t3, 100.0)
     t5 = t3 == 0.0
     t3 = torch.sqrt(torch.where(t5, 1.0, t3))
@@ -100,9 +100,7 @@ def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]
     t11 = torch.where(t9, torch.full_like(mean, 1.0), -1.0)
     t12 = torch.where(t10, torch.full_like(mean, 1.0), -1.0)
     t13 = 1.0 / torch.sqrt(torch.where(0.0 <= t4, t4, -1.0))
-    t14 = t2 * t13
-    t14 = torch.where(t14 < (-7.099999904632568), -7.099999904632568, t14)
-    t14 = torch.where(7.099999904632568 < t14, 7.099999904632568, t14)  # (mean - centre)/w
+    t14 = (t2 * t13).clamp(min=-7.099999904632568).clamp(max=7.099999904632568)  # (mean - centre)/w
     t15 = 1.0 / torch.sqrt((t14 * t14) * 0.668478975613956 + 16.7119743903489)
     t15 = t14 * t15  # t against its reach, by way of t/sqrt(kappa² + t²)
     t14 = t15 * (t15 * 2.0) + (-1.0)
@@ -137,8 +135,7 @@ def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]
     t11 = (-(t6 * (t16 * (t7 * t17 + (t19 * 2.0))))) * t11
     t3 = (t11 + ((t6 * (t5 * (t8 * t3 + (t20 * 2.0)))) * t12)) * 2.0
     t12 = (t24 + (t21 + ((t26 * ((t5 * t20) * t23)) * t12))) - (t22 * t22)
-    t12 = (t6 * t25 + t3) * (t6 * t25) + t12
-    t12 = torch.where(t12 < 0.0, 0.0, t12)
+    t12 = ((t6 * t25 + t3) * (t6 * t25) + t12).clamp(min=0.0)
     t25 = t4 * t13
     t13 = t13 * 10.0
     t6 = t13 * 2.0 + (-1.0)
@@ -147,8 +144,7 @@ def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]
     t9 = t2 == t2
     t6 = _surface(_SURFACE0, 1e-09, t14, t6)
     t13 = _surface(_SURFACE1, 1e-11, t14, t13)
-    t6 = t4 + (t25 * t6)
-    t6 = torch.where(t9, torch.where(t1, t12, torch.where(t6 < 0.0, 0.0, t6)), t2)
+    t6 = torch.where(t9, torch.where(t1, t12, (t4 + (t25 * t6)).clamp(min=0.0)), t2)
     t2 = lambd * (torch.where(t9, torch.where(t1, t10, t2 + (t15 * t13)), t2))
     return t2, (t0 * t6)
 
@@ -160,7 +156,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t2 = torch.sqrt(torch.where(0.0 <= t1, torch.full_like(mean, 1.0), -1.0))
     t2 = t1 * t2  # NaN for a negative variance
     t1 = t2 < 100.0
-    t3 = torch.where(t1, 100.0, t2)
+    t3 = t2.clamp(min=100.0)
     t2 = torch.where(t1, t2, 100.0)
     t4 = t2 == 0.0
     t2 = torch.sqrt(torch.where(t4, 1.0, t2))
@@ -174,8 +170,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t11 = torch.where(t9, torch.full_like(mean, 1.0), -1.0)
     t12 = 1.0 / torch.sqrt(torch.where(0.0 <= t3, t3, -1.0))
     t13 = (mean / lambd) * t12
-    t14 = torch.where(t13 < (-7.099999904632568), -7.099999904632568, t13)
-    t14 = torch.where(7.099999904632568 < t14, 7.099999904632568, t14)  # (mean - centre)/w
+    t14 = t13.clamp(min=-7.099999904632568).clamp(max=7.099999904632568)  # (mean - centre)/w
     t15 = 1.0 / torch.sqrt((t14 * t14) * 0.668478975613956 + 16.7119743903489)
     t16 = t14 * t15  # t against its reach, by way of t/sqrt(kappa² + t²)
     t17 = t16 * (t16 * 2.0) + (-1.0)

@@ -125,6 +125,14 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return x.clamp(min=max(bound, torch.finfo(x.dtype).min))
+
+
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return x.clamp(max=min(bound, torch.finfo(x.dtype).max))
+
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
@@ -132,29 +140,26 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t1 = mean < 0.0
     t2 = torch.where(mean < 0.0, -mean, mean)  # |mean - centre|
     t3 = t0 < 4.0
-    t4 = torch.where(t3, 4.0, t0)
+    t4 = t0.clamp(min=4.0)
     t5 = torch.where(t1, torch.full_like(mean, 1.0), -1.0)  # direction of u
     t6 = 1.0 / torch.sqrt(t4)
     t7 = t2 * t6
-    t8 = 37.5 < t7
-    t7 = torch.where(t8, 37.5, t7)
-    t8 = torch.exp((torch.where(t8, 1406.25, t2 * (t2 * (1.0 / t4)))) * (-0.5))
-    t9 = 1.0 / (t7 * 0.25 + 1.0)
+    t8 = t7.clamp(max=37.5)
+    t7 = torch.exp((torch.where(37.5 < t7, 1406.25, t2 * (t2 * (1.0 / t4)))) * (-0.5))
+    t9 = 1.0 / (t8 * 0.25 + 1.0)
     t9 = t9 * _polynomial(_POLYNOMIAL0, t9 - 0.25, -0.0012046932669558172)
-    t9 = t8 * t9
-    t8 = t6 * (t8 * 0.3989422804014327)
-    t7 = t6 * t7
+    t9 = t7 * t9
+    t7 = t6 * (t7 * 0.3989422804014327)
+    t8 = t6 * t8
     t6 = t6 * t6
     t0 = torch.where(t3, t0, 4.0)
     t10 = t0 == 0.0
     t0 = torch.sqrt(torch.where(t10, 1.0, t0))
     t11 = torch.where(t10, 0.0, t0)  # standard deviation
-    t12 = torch.where(mean < (-194469232.0), -194469232.0, mean)
-    t12 = torch.where(194469232.0 < t12, 194469232.0, t12)
+    t12 = _at_most(_at_least(mean, -194469232.0), 194469232.0)
     t13 = -t12
-    t0 = (torch.where(t10, 3.777893186295716e+22, 1.0 / t0)) * t13
-    t0 = torch.where(t0 < (-7.5), -7.5, t0)
-    t0 = torch.where(7.5 < t0, 7.5, t0)
+    t0 = ((torch.where(t10, 3.777893186295716e+22, 1.0 / t0)) * t13).clamp(min=-7.5)
+    t0 = t0.clamp(max=7.5)
     t14 = 0.0 < t13
     t15 = t13 < 0.0
     t16 = torch.where(t15, 0.0, t12)
@@ -179,38 +184,37 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t18 = torch.where(t18 < t23, t23, t18)
     t18 = torch.where(t22 < t18, t22, t18)
     t22 = 1.0 / (t17 + 1.0)
-    t23 = t8 * t7
-    t25 = t7 * t23 + (t8 * (-t6))
-    t26 = t7 * t25 + (t23 * (t6 * (-2.0)))
-    t27 = t7 * t26 + (t25 * (t6 * (-3.0)))
-    t28 = t7 * t27 + (t26 * (t6 * (-4.0)))
-    t6 = t7 * t28 + (t27 * (t6 * (-5.0)))
+    t23 = t7 * t8
+    t25 = t8 * t23 + (t7 * (-t6))
+    t26 = t8 * t25 + (t23 * (t6 * (-2.0)))
+    t27 = t8 * t26 + (t25 * (t6 * (-3.0)))
+    t28 = t8 * t27 + (t26 * (t6 * (-4.0)))
+    t6 = t8 * t28 + (t27 * (t6 * (-5.0)))
     t14 = torch.where(t14, (-1.0) - t19, 1.0 - t22)
     t1 = torch.where(t1, torch.full_like(mean, -1.0), 1.0)
-    t7 = mean == mean
+    t8 = mean == mean
     t31 = t30 = t29 = 0.0
     for c in _TABLE19:
         t32 = t4 + c[0]
         t33 = 1.0 / torch.sqrt(t32)
         t34 = t2 * t33
-        t35 = 37.5 < t34
-        t34 = torch.where(t35, 37.5, t34)
-        t32 = torch.exp((torch.where(t35, 1406.25, t2 * (t2 * (1.0 / t32)))) * (-0.5))
-        t35 = 1.0 / (t34 * 0.25 + 1.0)
-        t35 = t35 * _polynomial(_POLYNOMIAL0, t35 - 0.25, -0.0012046932669558172)
-        t35 = t32 * t35
+        t35 = t34.clamp(max=37.5)
+        t32 = torch.exp((torch.where(37.5 < t34, 1406.25, t2 * (t2 * (1.0 / t32)))) * (-0.5))
+        t34 = 1.0 / (t35 * 0.25 + 1.0)
+        t34 = t34 * _polynomial(_POLYNOMIAL0, t34 - 0.25, -0.0012046932669558172)
+        t34 = t32 * t34
         t32 = t33 * (t32 * 0.3989422804014327)
-        t34 = t33 * t34
+        t35 = t33 * t35
         t33 = t33 * t33
-        t36 = t32 * t34
-        t37 = t34 * t36 + (t32 * (-t33))
-        t38 = t34 * t37 + (t36 * (t33 * (-2.0)))
-        t39 = t34 * t38 + (t37 * (t33 * (-3.0)))
-        t40 = t34 * t39 + (t38 * (t33 * (-4.0)))
-        t29 = t29 + c[1] * t40 + c[2] * t39 + c[3] * t38 + c[4] * t37 + c[5] * t36 + c[6] * t32 + c[7] * t35
-        t30 = t30 + c[8] * (t34 * t40 + (t39 * (t33 * (-5.0)))) + c[9] * t39 + c[10] * t37 + c[11] * t32
-        t31 = t31 + c[8] * t40 + c[9] * t38 + c[10] * t36 + c[11] * t35
-    t36 = t35 = t2 = 0.0
+        t36 = t32 * t35
+        t37 = t35 * t36 + (t32 * (-t33))
+        t38 = t35 * t37 + (t36 * (t33 * (-2.0)))
+        t39 = t35 * t38 + (t37 * (t33 * (-3.0)))
+        t40 = t35 * t39 + (t38 * (t33 * (-4.0)))
+        t29 = t29 + c[1] * t40 + c[2] * t39 + c[3] * t38 + c[4] * t37 + c[5] * t36 + c[6] * t32 + c[7] * t34
+        t30 = t30 + c[8] * (t35 * t40 + (t39 * (t33 * (-5.0)))) + c[9] * t39 + c[10] * t37 + c[11] * t32
+        t31 = t31 + c[8] * t40 + c[9] * t38 + c[10] * t36 + c[11] * t34
+    t36 = t34 = t2 = 0.0
     for c in _TABLE16:
         t38 = t20 * c[0] + t21
         t40 = t20 * c[1]
@@ -222,7 +226,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         t37 = (t11 * t37) - t15
         t37 = t13 + (t37 * (t19 * (1.0 / ((t16 + t37) + (-1.0)))))
         t2 = t2 + (t32 * t38) * t38 + (t40 * t37) * t37
-        t35 = t35 + t38 * t32 + t37 * t40
+        t34 = t34 + t38 * t32 + t37 * t40
         t36 = t36 + 1.0 * t32 + 1.0 * t40
     for c in _TABLE16:
         t15 = t24 * c[0] + t0
@@ -235,23 +239,23 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         t13 = (t11 * t13) - t18
         t13 = t12 + (t13 * (t22 * (1.0 / ((t17 + t13) + 1.0))))
         t2 = t2 + (t20 * t15) * t15 + (t21 * t13) * t13
-        t35 = t35 + t15 * t20 + t13 * t21
+        t34 = t34 + t15 * t20 + t13 * t21
         t36 = t36 + 1.0 * t20 + 1.0 * t21
     t36 = 1.0 / (t36)
-    t35 = (t35) * t36
-    t36 = ((t2) * t36) - (t35 * t35)
+    t34 = (t34) * t36
+    t36 = ((t2) * t36) - (t34 * t34)
     t31 = t26 * 0.02023692885481871 + (t28 * 0.0010113987006734552 + t31)
     t31 = (t9 * 0.8126213743153008 + (t23 * 0.16707567041665866 + t31)) * t5
     t30 = t27 * 0.02023692885481871 + (t6 * 0.0010113987006734552 + t30)
-    t5 = (t8 * 0.8126213743153008 + (t25 * 0.16707567041665866 + t30)) * t5
+    t5 = (t7 * 0.8126213743153008 + (t25 * 0.16707567041665866 + t30)) * t5
     t29 = t27 * (-0.014185970092832135) + (t28 * 0.0035792000415728813 + t29)
     t29 = t25 * (-0.15360203314428758) + (t26 * 0.05935358467989351 + t29)
-    t29 = t8 * (-0.5618806709705495) + (t23 * 0.41173507007243754 + t29)
+    t29 = t7 * (-0.5618806709705495) + (t23 * 0.41173507007243754 + t29)
     t29 = (t9 * 1.7344846518407664 + t29) - (t31 * t31)
     t5 = t5 * (t4 * t5)
     t36 = torch.where(t10 | (t36 < 0.0), 0.0, t36)
-    t1 = torch.where(t7, torch.where(t3, t35 + t14, t31 + t1), mean)
-    t29 = torch.where(t7, torch.where(t3, t36, torch.where(t29 < t5, t5, t29)), mean)
+    t1 = torch.where(t8, torch.where(t3, t34 + t14, t31 + t1), mean)
+    t29 = torch.where(t8, torch.where(t3, t36, torch.where(t29 < t5, t5, t29)), mean)
     return t1, t29
 
 
@@ -261,43 +265,40 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t0 = var * t0  # NaN for a negative variance
     t1 = torch.where(mean < 0.0, -mean, mean)  # |mean - centre|
     t2 = t0 < 4.0
-    t3 = torch.where(t2, 4.0, t0)
+    t3 = t0.clamp(min=4.0)
     t4 = torch.where(mean < 0.0, torch.full_like(mean, 1.0), -1.0)  # direction of u
     t5 = 1.0 / torch.sqrt(t3)
     t6 = t1 * t5
-    t7 = 37.5 < t6
-    t6 = torch.where(t7, 37.5, t6)
-    t7 = torch.exp((torch.where(t7, 1406.25, t1 * (t1 * (1.0 / t3)))) * (-0.5))
-    t8 = 1.0 / (t6 * 0.25 + 1.0)
+    t7 = t6.clamp(max=37.5)
+    t6 = torch.exp((torch.where(37.5 < t6, 1406.25, t1 * (t1 * (1.0 / t3)))) * (-0.5))
+    t8 = 1.0 / (t7 * 0.25 + 1.0)
     t8 = t8 * _polynomial(_POLYNOMIAL0, t8 - 0.25, -0.0012046932669558172)
-    t8 = t7 * t8
-    t7 = t5 * (t7 * 0.3989422804014327)
-    t6 = t5 * t6
+    t8 = t6 * t8
+    t6 = t5 * (t6 * 0.3989422804014327)
+    t7 = t5 * t7
     t5 = t5 * t5
     t0 = torch.where(t2, t0, 4.0)
     t9 = t0 == 0.0
     t0 = torch.sqrt(torch.where(t9, 1.0, t0))
     t10 = torch.where(t9, 0.0, t0)  # standard deviation
-    t11 = torch.where(mean < (-194469232.0), -194469232.0, mean)
-    t11 = torch.where(194469232.0 < t11, 194469232.0, t11)
+    t11 = _at_most(_at_least(mean, -194469232.0), 194469232.0)
     t12 = -t11
-    t13 = t7 * t6
-    t14 = t6 * t13 + (t7 * (-t5))
-    t15 = t6 * t14 + (t13 * (t5 * (-2.0)))
-    t16 = t6 * t15 + (t14 * (t5 * (-3.0)))
-    t17 = t6 * t16 + (t15 * (t5 * (-4.0)))
-    t18 = t6 * t17 + (t16 * (t5 * (-5.0)))
-    t5 = t6 * t18 + (t17 * (t5 * (-6.0)))
-    t0 = (torch.where(t9, 3.777893186295716e+22, 1.0 / t0)) * t12
-    t0 = torch.where(t0 < (-7.5), -7.5, t0)
-    t0 = torch.where(7.5 < t0, 7.5, t0)
+    t13 = t6 * t7
+    t14 = t7 * t13 + (t6 * (-t5))
+    t15 = t7 * t14 + (t13 * (t5 * (-2.0)))
+    t16 = t7 * t15 + (t14 * (t5 * (-3.0)))
+    t17 = t7 * t16 + (t15 * (t5 * (-4.0)))
+    t18 = t7 * t17 + (t16 * (t5 * (-5.0)))
+    t5 = t7 * t18 + (t17 * (t5 * (-6.0)))
+    t0 = ((torch.where(t9, 3.777893186295716e+22, 1.0 / t0)) * t12).clamp(min=-7.5)
+    t0 = t0.clamp(max=7.5)
     t9 = 0.0 < t12
-    t6 = t12 < 0.0
-    t19 = torch.where(t6, 0.0, t11)
-    t6 = torch.where(t6, t12, 0.0)
+    t7 = t12 < 0.0
+    t19 = torch.where(t7, 0.0, t11)
+    t7 = torch.where(t7, t12, 0.0)
     t20 = torch.where(t9, 0.0, t11)
     t21 = torch.where(t9, t12, 0.0)
-    t12 = t12 - t6
+    t12 = t12 - t7
     t22 = t19 + (-1.0)
     t23 = (t19 + t12) + (-1.0)
     t24 = 1.0 / t22
@@ -316,8 +317,8 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t23 = (t0 + (-7.5)) * 0.5
     t12 = t10 * 7.5
     t30 = -t12
-    t6 = torch.where(t6 < t30, t30, t6)
-    t6 = torch.where(t12 < t6, t12, t6)
+    t7 = torch.where(t7 < t30, t30, t7)
+    t7 = torch.where(t12 < t7, t12, t7)
     t31 = (7.5 - t0) * 0.5
     t0 = (t0 + 7.5) * 0.5
     t21 = torch.where(t21 < t30, t30, t21)
@@ -352,7 +353,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
         t52 = t11 * c[0] + t23
         t53 = t11 * c[1]
         t54 = t53 * torch.exp((t52 * t52) * (-0.5))
-        t52 = (t10 * t52) - t6
+        t52 = (t10 * t52) - t7
         t55 = (t19 + t52) + (-1.0)
         t56 = t28 + (t52 * (t24 * (1.0 / t55)))
         t57 = t55 * t55
@@ -361,7 +362,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
         t55 = t54 * t52
         t58 = t11 * c[2] + t23
         t53 = t53 * torch.exp((t58 * t58) * (-0.5))
-        t58 = (t10 * t58) - t6
+        t58 = (t10 * t58) - t7
         t59 = (t19 + t58) + (-1.0)
         t60 = t28 + (t58 * (t24 * (1.0 / t59)))
         t61 = t59 * t59
@@ -376,16 +377,16 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
         t50 = t50 + t56 * t54 + t60 * t53
         t51 = t51 + 1.0 * t54 + 1.0 * t53
     for c in _TABLE15:
-        t6 = t31 * c[0] + t0
+        t7 = t31 * c[0] + t0
         t23 = t31 * c[1]
-        t11 = t23 * torch.exp((t6 * t6) * (-0.5))
-        t6 = (t10 * t6) - t21
-        t26 = (t20 + t6) + 1.0
-        t29 = t27 + (t6 * (t35 * (1.0 / t26)))
+        t11 = t23 * torch.exp((t7 * t7) * (-0.5))
+        t7 = (t10 * t7) - t21
+        t26 = (t20 + t7) + 1.0
+        t29 = t27 + (t7 * (t35 * (1.0 / t26)))
         t28 = t26 * t26
-        t6 = t25 - ((t6 * t26 + (t33 * t6)) * (t39 * (1.0 / t28)))
+        t7 = t25 - ((t7 * t26 + (t33 * t7)) * (t39 * (1.0 / t28)))
         t28 = (1.0 / (t26 * t28)) * (-2.0)
-        t26 = t11 * t6
+        t26 = t11 * t7
         t24 = t31 * c[2] + t0
         t23 = t23 * torch.exp((t24 * t24) * (-0.5))
         t24 = (t10 * t24) - t21
@@ -398,8 +399,8 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
         t45 = t45 + t28 * (t11 * t29) + t53 * (t23 * t19)
         t46 = t46 + t28 * t11 + t53 * t23
         t47 = t47 + t26 * t29 + t22 * t19
-        t48 = t48 + t26 * t6 + t22 * t24
-        t49 = t49 + t6 * t11 + t24 * t23
+        t48 = t48 + t26 * t7 + t22 * t24
+        t49 = t49 + t7 * t11 + t24 * t23
         t50 = t50 + t29 * t11 + t19 * t23
         t51 = t51 + 1.0 * t11 + 1.0 * t23
     t0 = t21 = t33 = t35 = t39 = 0.0
@@ -407,30 +408,29 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
         t31 = t3 + c[0]
         t25 = 1.0 / torch.sqrt(t31)
         t27 = t1 * t25
-        t20 = 37.5 < t27
-        t27 = torch.where(t20, 37.5, t27)
-        t31 = torch.exp((torch.where(t20, 1406.25, t1 * (t1 * (1.0 / t31)))) * (-0.5))
-        t20 = 1.0 / (t27 * 0.25 + 1.0)
-        t20 = t20 * _polynomial(_POLYNOMIAL0, t20 - 0.25, -0.0012046932669558172)
+        t20 = t27.clamp(max=37.5)
+        t31 = torch.exp((torch.where(37.5 < t27, 1406.25, t1 * (t1 * (1.0 / t31)))) * (-0.5))
+        t27 = 1.0 / (t20 * 0.25 + 1.0)
+        t27 = t27 * _polynomial(_POLYNOMIAL0, t27 - 0.25, -0.0012046932669558172)
         t10 = t25 * (t31 * 0.3989422804014327)
-        t27 = t25 * t27
+        t20 = t25 * t20
         t25 = t25 * t25
-        t23 = t10 * t27
-        t11 = t27 * t23 + (t10 * (-t25))
-        t19 = t27 * t11 + (t23 * (t25 * (-2.0)))
-        t29 = t27 * t19 + (t11 * (t25 * (-3.0)))
-        t24 = t27 * t29 + (t19 * (t25 * (-4.0)))
-        t6 = t27 * t24 + (t29 * (t25 * (-5.0)))
-        t25 = t27 * t6 + (t24 * (t25 * (-6.0)))
-        t39 = t39 + c[1] * t25 + c[2] * t6 + c[3] * t24 + c[4] * t29 + c[5] * t19 + c[6] * t11 + c[7] * t23
-        t35 = t35 + c[1] * t6 + c[2] * t24 + c[3] * t29 + c[4] * t19 + c[5] * t11 + c[6] * t23 + c[7] * t10
+        t23 = t10 * t20
+        t11 = t20 * t23 + (t10 * (-t25))
+        t19 = t20 * t11 + (t23 * (t25 * (-2.0)))
+        t29 = t20 * t19 + (t11 * (t25 * (-3.0)))
+        t24 = t20 * t29 + (t19 * (t25 * (-4.0)))
+        t7 = t20 * t24 + (t29 * (t25 * (-5.0)))
+        t25 = t20 * t7 + (t24 * (t25 * (-6.0)))
+        t39 = t39 + c[1] * t25 + c[2] * t7 + c[3] * t24 + c[4] * t29 + c[5] * t19 + c[6] * t11 + c[7] * t23
+        t35 = t35 + c[1] * t7 + c[2] * t24 + c[3] * t29 + c[4] * t19 + c[5] * t11 + c[6] * t23 + c[7] * t10
         t33 = t33 + c[8] * t25 + c[9] * t24 + c[10] * t19 + c[11] * t23
-        t21 = t21 + c[8] * t6 + c[9] * t29 + c[10] * t11 + c[11] * t10
-        t0 = t0 + c[8] * t24 + c[9] * t19 + c[10] * t23 + c[11] * (t31 * t20)
+        t21 = t21 + c[8] * t7 + c[9] * t29 + c[10] * t11 + c[11] * t10
+        t0 = t0 + c[8] * t24 + c[9] * t19 + c[10] * t23 + c[11] * (t31 * t27)
     t0 = t15 * 0.02023692885481871 + (t17 * 0.0010113987006734552 + t0)
     t0 = (t8 * 0.8126213743153008 + (t13 * 0.16707567041665866 + t0)) * t4
     t21 = t16 * 0.02023692885481871 + (t18 * 0.0010113987006734552 + t21)
-    t21 = (t7 * 0.8126213743153008 + (t14 * 0.16707567041665866 + t21)) * t4
+    t21 = (t6 * 0.8126213743153008 + (t14 * 0.16707567041665866 + t21)) * t4
     t33 = t17 * 0.02023692885481871 + (t5 * 0.0010113987006734552 + t33)
     t33 = (t13 * 0.8126213743153008 + (t15 * 0.16707567041665866 + t33)) * t4
     t35 = t17 * (-0.014185970092832135) + (t18 * 0.0035792000415728813 + t35)
@@ -445,7 +445,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t9 = t49 + t9
     t50 = -((t30 * t42 + (t32 * t36 + t50)) * t51)
     t48 = t9 * t9 + (((t40 * t41 + (t12 * t34 + t48)) * t51) - (t49 * t49))
-    t35 = (t21 * (t0 * (-2.0)) + (t7 * 1.7344846518407664 + t35)) * t4
+    t35 = (t21 * (t0 * (-2.0)) + (t6 * 1.7344846518407664 + t35)) * t4
     t47 = (t49 * t50 + ((t42 * t41 + (t36 * t34 + t47)) * t51)) * 2.0
     t51 = t48 + (t46 * t50 + ((t43 * t44 + (t37 * t38 + t45)) * t51))
     t46 = torch.where(t2, t46 * 0.5, t33 * 0.5)

@@ -14,48 +14,37 @@ __all__ = ["backward", "forward"]
 
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return x.clamp(min=max(bound, torch.finfo(x.dtype).min))
+
+
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return x.clamp(max=min(bound, torch.finfo(x.dtype).max))
+
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
     t0 = var * t0  # NaN for a negative variance
-    t1 = (t0 * t0) * 2.0
-    t1 = torch.where(1.7976931348623157e+308 < t1, 1.7976931348623157e+308, t1)
-    t2 = mean * 2.0
-    t3 = mean * (t0 * 2.0)
-    t2 = torch.where(1.7976931348623157e+308 < t2, 1.7976931348623157e+308, t2)
-    t3 = torch.where(1.7976931348623157e+308 < t3, 1.7976931348623157e+308, t3)
-    t2 = torch.where(t2 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t2)
-    t3 = torch.where(t3 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t3)
-    t1 = torch.where(t1 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t1)
-    t1 = t2 * t3 + t1
-    t3 = (t0 * 0.5) * 2.0 + (mean * mean)
-    t3 = torch.where(1.7976931348623157e+308 < t3, 1.7976931348623157e+308, t3)
-    t2 = mean == mean
-    t3 = torch.where(t3 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t3)
-    t4 = t0 == t0
-    t1 = torch.where(1.7976931348623157e+308 < t1, 1.7976931348623157e+308, t1)
-    t1 = torch.where(t1 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t1)
-    t3 = torch.where(t4, torch.where(t2, t3, mean), t0)
-    t0 = torch.where(t4, torch.where(t2, t1, mean), t0)
-    return t3, t0
+    t1 = _at_least(_at_most(mean * (t0 * 2.0), 1.7976931348623157e+308), -1.7976931348623157e+308)
+    t2 = _at_least(_at_most((t0 * t0) * 2.0, 1.7976931348623157e+308), -1.7976931348623157e+308)
+    t3 = _at_least(_at_most(mean * 2.0, 1.7976931348623157e+308), -1.7976931348623157e+308)
+    t4 = _at_least(_at_most((t0 * 0.5) * 2.0 + (mean * mean), 1.7976931348623157e+308), -1.7976931348623157e+308)
+    t5 = mean == mean
+    t6 = t0 == t0
+    t2 = _at_least(_at_most(t3 * t1 + t2, 1.7976931348623157e+308), -1.7976931348623157e+308)
+    t4 = torch.where(t6, torch.where(t5, t4, mean), t0)
+    t0 = torch.where(t6, torch.where(t5, t2, mean), t0)
+    return t4, t0
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
     t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
-    t1 = mean * 2.0
     t0 = (var * t0) * 2.0
-    t2 = mean * t0
-    t1 = torch.where(1.7976931348623157e+308 < t1, 1.7976931348623157e+308, t1)
-    t1 = torch.where(t1 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t1)
-    t2 = torch.where(1.7976931348623157e+308 < t2, 1.7976931348623157e+308, t2)
-    t0 = torch.where(1.7976931348623157e+308 < t0, 1.7976931348623157e+308, t0)
-    t0 = torch.where(t0 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t0)
-    t2 = torch.where(t2 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t2)
-    t2 = (t2 * 2.0) * 2.0
-    t0 = t1 * t1 + (t0 * 2.0)
-    t2 = torch.where(1.7976931348623157e+308 < t2, 1.7976931348623157e+308, t2)
-    t0 = torch.where(1.7976931348623157e+308 < t0, 1.7976931348623157e+308, t0)
-    t2 = torch.where(t2 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t2)
-    t0 = torch.where(t0 < (-1.7976931348623157e+308), -1.7976931348623157e+308, t0)
-    return grad_mean * t1 + grad_var * t2, grad_mean * torch.full_like(mean, 1.0) + grad_var * t0
+    t1 = _at_least(_at_most(mean * 2.0, 1.7976931348623157e+308), -1.7976931348623157e+308)
+    t2 = _at_least(_at_most(t0, 1.7976931348623157e+308), -1.7976931348623157e+308)
+    t0 = _at_least(_at_most(mean * t0, 1.7976931348623157e+308), -1.7976931348623157e+308)
+    t0 = _at_least(_at_most((t0 * 2.0) * 2.0, 1.7976931348623157e+308), -1.7976931348623157e+308)
+    t2 = _at_least(_at_most(t1 * t1 + (t2 * 2.0), 1.7976931348623157e+308), -1.7976931348623157e+308)
+    return grad_mean * t1 + grad_var * t0, grad_mean * torch.full_like(mean, 1.0) + grad_var * t2

@@ -153,16 +153,12 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = 0.0 <= var
     t1 = 1.0 / torch.sqrt(torch.where(t0, var + 0.5400891304016113, -1.0))
-    t2 = mean * t1
-    t2 = torch.where(t2 < (-17.677669525146484), -17.677669525146484, t2)
-    t2 = torch.where(17.677669525146484 < t2, 17.677669525146484, t2)  # (mean - centre)/w
+    t2 = (mean * t1).clamp(min=-17.677669525146484).clamp(max=17.677669525146484)  # (mean - centre)/w
     t3 = 1.0 / torch.sqrt((t2 * t2) * 0.9512937594892581 + 15.22070015182813)
     t3 = t2 * t3  # t against its reach, by way of t/sqrt(kappa² + t²)
     t2 = t3 * (t3 * 2.0) + (-1.0)
     t0 = 1.0 / torch.sqrt(torch.where(t0, var + 0.27004456520080566, -1.0))
-    t4 = mean * t0
-    t4 = torch.where(t4 < (-25.0), -25.0, t4)
-    t4 = torch.where(25.0 < t4, 25.0, t4)  # (mean - centre)/w
+    t4 = (mean * t0).clamp(min=-25.0).clamp(max=25.0)  # (mean - centre)/w
     t5 = 1.0 / torch.sqrt((t4 * t4) * 0.9750390015600623 + 15.600624024960997)
     t5 = t4 * t5  # t against its reach, by way of t/sqrt(kappa² + t²)
     t5 = t5 * (t5 * 2.0) + (-1.0)
@@ -172,10 +168,8 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t0 = (t0 * 0.519658123385756) * 2.0 + (-1.0)
     t1 = _surface(_SURFACE0, 1e-12, t2, t1)
     t0 = _surface(_SURFACE1, 1e-10, t5, t0)
-    t1 = t3 * t1  # mean, normalised
-    t1 = torch.where(t1 < (-1.0), -1.0, t1)
-    t0 = t4 * t0
-    return (torch.where(1.0 < t1, 1.0, t1)), (torch.where(t0 < 0.0, 0.0, t0))
+    t1 = (t3 * t1).clamp(min=-1.0).clamp(max=1.0)
+    return t1, (t4 * t0).clamp(min=0.0)
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
@@ -183,15 +177,13 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t0 = 0.0 <= var
     t1 = 1.0 / torch.sqrt(torch.where(t0, var + 0.5400891304016113, -1.0))
     t2 = mean * t1
-    t3 = torch.where(t2 < (-17.677669525146484), -17.677669525146484, t2)
-    t3 = torch.where(17.677669525146484 < t3, 17.677669525146484, t3)  # (mean - centre)/w
+    t3 = t2.clamp(min=-17.677669525146484).clamp(max=17.677669525146484)  # (mean - centre)/w
     t4 = 1.0 / torch.sqrt((t3 * t3) * 0.9512937594892581 + 15.22070015182813)
     t5 = t3 * t4  # t against its reach, by way of t/sqrt(kappa² + t²)
     t6 = t5 * (t5 * 2.0) + (-1.0)
     t0 = 1.0 / torch.sqrt(torch.where(t0, var + 0.27004456520080566, -1.0))
     t7 = mean * t0
-    t8 = torch.where(t7 < (-25.0), -25.0, t7)
-    t8 = torch.where(25.0 < t8, 25.0, t8)  # (mean - centre)/w
+    t8 = t7.clamp(min=-25.0).clamp(max=25.0)  # (mean - centre)/w
     t9 = 1.0 / torch.sqrt((t8 * t8) * 0.9750390015600623 + 15.600624024960997)
     t10 = t8 * t9  # t against its reach, by way of t/sqrt(kappa² + t²)
     t11 = t10 * (t10 * 2.0) + (-1.0)

@@ -178,9 +178,7 @@ def _surface_slopes(
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 0.4050668179988861, -1.0))
-    t1 = mean * t0
-    t1 = torch.where(t1 < (-20.41241455078125), -20.41241455078125, t1)
-    t1 = torch.where(20.41241455078125 < t1, 20.41241455078125, t1)  # (mean - centre)/w
+    t1 = (mean * t0).clamp(min=-20.41241455078125).clamp(max=20.41241455078125)  # (mean - centre)/w
     t2 = 1.0 / torch.sqrt((t1 * t1) * 0.963020030912904 + 15.408320494606464)
     t2 = t1 * t2  # t against its reach, by way of t/sqrt(kappa² + t²)
     t1 = t2 * (t2 * 2.0) + (-1.0)
@@ -190,16 +188,15 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t3 = t3 * 2.0 + (-1.0)
     t4 = _surface(_SURFACE0, 1e-12, t1, t4)
     t3 = _surface(_SURFACE1, 1e-10, t1, t3)
-    t3 = var + (t0 * t3)
-    return (mean + (t2 * t4)), (torch.where(t3 < 0.0, 0.0, t3))
+    t3 = (var + (t0 * t3)).clamp(min=0.0)
+    return (mean + (t2 * t4)), t3
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
     t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 0.4050668179988861, -1.0))
     t1 = mean * t0
-    t2 = torch.where(t1 < (-20.41241455078125), -20.41241455078125, t1)
-    t2 = torch.where(20.41241455078125 < t2, 20.41241455078125, t2)  # (mean - centre)/w
+    t2 = t1.clamp(min=-20.41241455078125).clamp(max=20.41241455078125)  # (mean - centre)/w
     t3 = 1.0 / torch.sqrt((t2 * t2) * 0.963020030912904 + 15.408320494606464)
     t4 = t2 * t3  # t against its reach, by way of t/sqrt(kappa² + t²)
     t5 = t4 * (t4 * 2.0) + (-1.0)

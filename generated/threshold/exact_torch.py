@@ -59,11 +59,10 @@ def forward(mean: Tensor, var: Tensor, *, threshold: float, value: float) -> tup
     t8 = t5 * t8
     t3 = (t2 * (t7 * (t3 * 2.0))) - (t8 * t8)
     t4 = (t1 * t1) * (t11 * (torch.where(t6, t9, t4))) + ((t1 * (-2.0)) * (t10 * t11))
-    t4 = (torch.where(t6, t3, (t2 - t3) - (t10 * (t8 * 2.0)))) + t4
-    t8 = t0 == t0
-    t11 = threshold + (torch.where(t8, t10 + (t1 * t11), t0))
-    t0 = torch.where(t8, torch.where(t4 < 0.0, 0.0, t4), t0)
-    return t11, t0
+    t9 = t0 == t0
+    t4 = ((torch.where(t6, t3, (t2 - t3) - (t10 * (t8 * 2.0)))) + t4).clamp(min=0.0)
+    t11 = threshold + (torch.where(t9, t10 + (t1 * t11), t0))
+    return t11, (torch.where(t9, t4, t0))
 
 
 def backward(

@@ -10,10 +10,12 @@ as soon as its own is read for the last time.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from momentgen.compiler.emit._form import SURFACES, Form, Item, Loop, Surfaces, Tables
 from momentgen.compiler.emit._loops import form_of
 from momentgen.compiler.emit._text import LINE_LENGTH, comment_text, table_lines, whole_numbers, with_arguments
+from momentgen.compiler.emit._torch_functions import BOUNDS, POLYNOMIAL, SURFACE, SURFACE_SLOPES
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.real import CONDITIONS
 from momentgen.compiler.stabilise import Stable
@@ -29,50 +31,10 @@ _FORMAT = {
     "half_square": "-0.5 * {0} * {0}",
     "neg": "-{}",
 }
-_CALLS = frozenset({"polynomial", "round", "sqrt", "exp_mantissa"})
+_CALLS = frozenset({"polynomial", "round", "sqrt", "exp_mantissa", "at_most", "at_least"})
 _LONGEST = 92  # characters of an expression; beyond, its operands have names
 
-_POLYNOMIAL = '''\
-def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
-    """``value`` times a power of x, and the polynomial of x with these coefficients, from high to low."""
-    for coefficient in coefficients:
-        value = value * x + coefficient
-    return value
-'''
-_SURFACE = '''\
-def _powers(x: Tensor, count: int) -> list[Tensor]:
-    found = [torch.ones_like(x)]
-    for _ in range(count - 1):
-        found.append(found[-1] * x)
-    return found
-
-
-def _table(rows: tuple[tuple[float, ...], ...], y: Tensor) -> Tensor:
-    width = max(map(len, rows))
-    return y.new_tensor([[*row, *[0.0] * (width - len(row))] for row in rows])
-
-
-def _surface(rows: tuple[tuple[float, ...], ...], unit: float, y: Tensor, z: Tensor) -> Tensor:
-    """The sum of z^j times the polynomials of y with these coefficients, times ``unit``."""
-    table = _table(rows, y)
-    of_y, of_z = (torch.stack(_powers(x, n)) for x, n in ((y, table.shape[1]), (z, table.shape[0])))
-    return (torch.tensordot(table, of_y, 1) * of_z).sum(0) * unit
-'''
-_SURFACE_SLOPES = '''\
-def _slopes(powers: list[Tensor]) -> Tensor:
-    return torch.stack([torch.zeros_like(powers[0]), *(k * x for k, x in enumerate(powers[:-1], 1))])
-
-
-def _surface_slopes(
-    rows: tuple[tuple[float, ...], ...], unit: float, y: Tensor, z: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The same, and its derivatives in y and in z."""
-    table = _table(rows, y)
-    by_y, by_z = _powers(y, table.shape[1]), _powers(z, table.shape[0])
-    of_z, of_y = torch.stack(by_z), torch.tensordot(table, torch.stack(by_y), 1)
-    slope_y = (torch.tensordot(table, _slopes(by_y), 1) * of_z).sum(0)
-    return (of_y * of_z).sum(0) * unit, slope_y * unit, (of_y * _slopes(by_z)).sum(0) * unit
-'''
+_HALF = 65504.0  # the largest float16: clamp takes no bound that its tensor's dtype does not hold
 
 
 def render_torch(stable: Stable, header: Header, summary: str) -> str:
@@ -85,8 +47,8 @@ def render_torch(stable: Stable, header: Header, summary: str) -> str:
     """
     names = ["backward", "forward", *(["kernel_scalars"] if stable.scalars_source else [])]
     tables, polynomials = Tables(), _Polynomials()
-    forward = _Function(form_of(stable.forward64, tables), polynomials)
-    backward = _Function(form_of(stable.partials64, tables), polynomials)
+    forward = _Function(_with_bounds(form_of(stable.forward64, tables)), polynomials)
+    backward = _Function(_with_bounds(form_of(stable.partials64, tables)), polynomials)
     first, results = forward.body(list(stable.forward64.outputs))
     outputs = tuple(stable.forward64.outputs)
     of_input = partial_names(stable.partials64.inputs, outputs)
@@ -98,8 +60,10 @@ def render_torch(stable: Stable, header: Header, summary: str) -> str:
     lines += ["import torch", "from torch import Tensor", "", f"__all__ = [{exported}]", ""]
     lines += [*polynomials.lines(), *_tables(tables)]
     if polynomials.names:
-        lines += ["", "", *_POLYNOMIAL.splitlines()]
-    for function in (_SURFACE,) * bool(polynomials.surfaces) + (_SURFACE_SLOPES,) * (True in polynomials.sloping):
+        lines += ["", "", *POLYNOMIAL.splitlines()]
+    for kind in sorted(polynomials.bounds):
+        lines += ["", "", *BOUNDS[kind].splitlines()]
+    for function in (SURFACE,) * bool(polynomials.surfaces) + (SURFACE_SLOPES,) * (True in polynomials.sloping):
         lines += ["", "", *function.splitlines()]
     lines += ["", ""]
     params = stable.forward64.params
@@ -139,12 +103,36 @@ def render_torch(stable: Stable, header: Header, summary: str) -> str:
     return "\n".join(lines)
 
 
+def _with_bounds(form: Form) -> Form:
+    """The form with one operation for the smaller or larger of a value and a constant, where there were two."""
+    items = {index: _as_bound(form, item) for index, item in form.items.items()}
+    found = replace(form, items=items)
+    uses = found.uses()
+
+    def kept(indices: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(index for index in indices if uses[index] or items[index].kind != "lt")
+
+    parts = [part if isinstance(part, Surfaces) else replace(part, items=kept(part.items)) for part in form.parts]
+    return replace(found, parts=[part for part in parts if part.items])
+
+
+def _as_bound(form: Form, item: Item) -> Item:
+    if item.kind != "select" or form.items[item.args[0]].kind != "lt":
+        return item
+    condition, bound, value = item.args
+    for kind, order in (("at_most", (bound, value)), ("at_least", (value, bound))):
+        if form.items[condition].args == order and form.items[bound].kind == "const":
+            return Item(kind, (value,), form.items[bound].payload)
+    return item
+
+
 class _Polynomials:
     """The coefficients of polynomials of one value and of two, as constants of the module."""
 
     def __init__(self) -> None:
         self.names: dict[tuple[float, ...], str] = {}
         self.surfaces: dict[tuple[tuple[float, ...], ...], str] = {}
+        self.bounds: set[str] = set()  # which functions of values and bounds are wanted
         self.sloping: set[bool] = set()  # whether slopes are wanted of those of two values
 
     def surface(self, rows: tuple[tuple[float, ...], ...], sloping: bool) -> str:
@@ -367,6 +355,14 @@ class _Function:
             return self._select(item)
         if kind == "same":
             return self._atom(item.args[0], bare=True)
+        if kind in ("at_most", "at_least"):
+            least = kind == "at_least"
+            if tensor and abs(item.payload) <= _HALF:
+                return f"{self._atom(item.args[0])}.clamp({'min' if least else 'max'}={item.payload!r})"
+            if tensor:
+                self.polynomials.bounds.add(kind)
+            name = f"_{kind}" if tensor else "max" if least else "min"
+            return f"{name}({self._atom(item.args[0], bare=True)}, {item.payload!r})"
         exponent = item.args[-1] in self.tensors
         args = [self._atom(a, bare=kind in ("round", "sqrt", "exp_mantissa")) for a in item.args]
         if kind in _INFIX:
