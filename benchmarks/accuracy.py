@@ -71,9 +71,10 @@ a result need be right: the variance of `tanh` at (5, 0.01) may come out as 0 fo
 variance is 0. The section on relative errors shows where digits end.
 
 Results in bfloat16 and float16 are those of float32, rounded once more. Results in float64, rounded to float32,
-keep the same bounds, and need not be better. Those of smooth activations are polynomials whose errors, at the nodes
-of their fit, are at most 1e-10 in the mean, 1e-8 min(L² v, (range/2)²) in the variance, and of the largest value of a
-partial at a variance 2e-9 (dmean_dmu) and 3e-8 (the others), times `error_over_allowed` of `surfaces_float64` below.
+keep the same bounds, and need not be better. Those of smooth activations are polynomials, others in each of a few
+cells of mean and variance, whose errors, at thousands of points, are at most 1e-10 in the mean, 1e-8 min(L² v,
+(range/2)²) in the variance, and of the largest value of a partial at a variance 2e-9 (dmean_dmu) and 3e-8 (the
+others), times `error_over_allowed` of `surfaces_float64` below. Between two cells an output steps by as much.
 Those of functions with kinks between polynomials (`hardtanh`, `relu6`, `hardswish`, ...) are closed forms below the
 variance `switch_float64`, and from there on such polynomials. Covariances are within 1e-8 of what their tolerance is
 relative to. An exponential in the C code is 0 where it is below 1e-307.

@@ -63,6 +63,23 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
+// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
+INLINE double rsqrt64(double x)
+{
+    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
+    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
+    double y = first.f, e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * 0.5, e, y);
+    y = x < 0x1p-900 ? y * 0x1p100 : y;
+    y = x > DBL_MAX ? 0.0 : y;
+    y = x == 0.0 ? __builtin_inf() : y;
+    return x >= 0.0 ? y : __builtin_nan("");
+}
+
 INLINE double polynomial0(double y, double x)
 {
     NEXT(0x1.ba3b93ab41fp-8) NEXT(-0.01422675024134159) NEXT(0x1.371ac7619864p-7) NEXT(0.012979585027416552)
@@ -224,7 +241,7 @@ static void atan_exact_float64_forward_block(const double *const *in, const doub
         s[29][i] = s[31][i] ? s[0][i] : 0.0;
         s[2][i] = t2 ? 1.0 : (-1.0);
         double t7 = s[0][i] + 0x1.c13348p4;
-        double t8 = 1.0 / (SQRT(t7));
+        double t8 = rsqrt64(t7);
         double t9 = s[1][i] * t8;
         _Bool t10 = 37.5 < t9;
         double t11 = t10 ? 37.5 : t9;
@@ -269,7 +286,7 @@ static void atan_exact_float64_forward_block(const double *const *in, const doub
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
             double t0 = s[0][i] + c[0];
-            double t1 = 1.0 / (SQRT(t0));
+            double t1 = rsqrt64(t0);
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;
@@ -324,7 +341,7 @@ static void atan_exact_float64_forward_block(const double *const *in, const doub
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
             double t0 = s[0][i] + c[0];
-            double t1 = 1.0 / (SQRT(t0));
+            double t1 = rsqrt64(t0);
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;
@@ -451,7 +468,7 @@ static void atan_exact_float64_backward_block(const double *const *in, const dou
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
             double t0 = s[0][i] + c[0];
-            double t1 = 1.0 / (SQRT(t0));
+            double t1 = rsqrt64(t0);
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;
@@ -512,7 +529,7 @@ static void atan_exact_float64_backward_block(const double *const *in, const dou
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
             double t0 = s[0][i] + c[0];
-            double t1 = 1.0 / (SQRT(t0));
+            double t1 = rsqrt64(t0);
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;
@@ -555,7 +572,7 @@ static void atan_exact_float64_backward_block(const double *const *in, const dou
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
             double t0 = s[0][i] + c[0];
-            double t1 = 1.0 / (SQRT(t0));
+            double t1 = rsqrt64(t0);
             double t2 = s[1][i] * t1;
             _Bool t3 = 37.5 < t2;
             double t4 = t3 ? 37.5 : t2;

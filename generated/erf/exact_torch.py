@@ -10,129 +10,77 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["backward", "forward"]
+from momentgen.runtime.surfaces import surface, surface_slopes, surfaces_beside
+
+__all__ = ["CELLS", "backward", "cell_of", "forward"]
+
+#: how many cells there are, with polynomials of their own each
+CELLS = 12
+
+_SURFACES = surfaces_beside(__file__)
 
 
-_SURFACE0 = (
-    (1413450526755,-699298181622,493663801174,-337246123297,182879197828,-58027520089,-3178303264,9820195203,
-     -623114286,-1782073764,-10998976,357819569,73454800,-61300418,-28153216,6696750,4398988,-322137),
-    (-341217778,3006604216,-11675871602,25881287761,-35094031171,28139554757,-10208555461,-2016318693,2605766705,
-     275567686,-580741254,-136133205,113949854,57574211,-14686671,-15460109,591651,2119193),
-    (-53273293,361738767,-929573785,816135678,1028036563,-3330800363,3309299772,-1013529658,-587595761,356258895,
-     154429487,-82607229,-52852703,12788682,14492749,-836135,-2111555),
-    (-2660532,6024435,30866150,-143700083,191151429,36956662,-360806603,346126886,-45750147,-99749897,25533898,
-     25495356,-6283543,-4087299,882983),
-    (85433,-1104416,2854190,2486355,-20349956,26380700,6425487,-42441021,29393693,4856956,-9887538,-356109,1655848),
-    (5248,15881,-287628,665784,557845,-3350124,2306066,2885729,-3742470,426364,517517),
-    (-785,6481,18924,-119137,2724,392212,-224240,-317924,242022),
-)
-
-_SURFACE1 = (
-    (3459741,-41578858,230679077,-780862157,1794930441,-2948834242,3546699202,-3144939468,2043204665,-952086606,
-     296320556,-34253264,-29170120,20475915,-1641000,-3574461,956491,351853,-137768),
-    (-6977679,74123404,-353035325,981332533,-1719933903,1864274270,-993141614,-263179001,827165799,-496697825,-3407653,
-     142714015,-46939871,-17835297,11459317,2322686,-2274409,-300254,330804),
-    (4378007,-38952884,147067064,-293517027,293984927,-54171278,-128147141,-96720488,492322669,-514793525,168036585,
-     80967484,-64891420,-11723564,18599185,1924579,-4944276,-260333,841436),
-    (-407878,2209234,-5855824,23699860,-108653855,302084431,-463940888,315357178,120474633,-393667558,260142246,
-     -12690537,-59850138,16036832,11144429,-6415812,-648916,1237610,-254983),
-    (-122707,-855527,13755985,-59453808,118137401,-80709121,-115782561,271946723,-116652229,-201226625,257044295,
-     -50209937,-63311732,19764659,12429021,-5094808,-61923,1149401,-746502),
-    (-212527,2084556,-6664028,4597423,19495367,-42197532,-14125214,156326233,-186581764,-25534649,193530820,-89075711,
-     -37900439,22328493,5909870,-1359848,-621737),
-    (36831,59052,-1093282,446257,13508514,-42696248,45950699,31324457,-137712017,99450693,87333032,-148605980,16167586,
-     59410215,-16312344,-11563979,4296679),
-    (11703,69885,-1766256,5470712,1805579,-20961027,12119462,11676843,-21656179,58478173,-31664300,-74811373,52848375,
-     31554073,-17359578,-8666858,2853699),
-    (14373,-106558,-105406,1683296,-1020952,-7205381,8848664,-839338,8489871,5793737,-51134565,21407200,45092536,
-     -28891118,-8716516,6689432),
-    (-8841,32733,754050,-1020594,-10621378,14114648,40770836,-53497392,-60934299,78729659,30347118,-37411970,2921663,
-     -6865661,-3506954,6190676),
-    (-830,-21754,265794,-106621,-3717835,4535375,16338031,-24302861,-27976267,46886356,20013094,-38031299,-4767750,
-     10887527),
-    (7009,-54984,-461451,1268694,5134749,-8277903,-22537561,25217834,45762249,-40152285,-43271721,32548056,15350127,
-     -10527725),
-    (179,4327,-42634,-164711,1193015,519785,-8091235,2532137,21384206,-13010538,-23799330,17903844,9396757,-7826207),
-    (-2349,19306,139899,-498008,-1281891,3379284,3908076,-8824797,-4769486,9763009,2004461,-3839193),
-)
+def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
+    """The number of the cell of each element."""
+    t0 = torch.where(var < 0.5944977721871707, torch.full_like(mean, 3.0), 0.0)
+    t1 = torch.where(var < 2.283411897718906, torch.full_like(mean, 3.0), 0.0)
+    t2 = torch.where(var < 0.16705138945249542, torch.full_like(mean, 3.0), 0.0)
+    t3 = (torch.where(mean < 0.0, -mean, mean)) < 3.273390607896142e+150
+    t3 = torch.where(t3, torch.full_like(mean, 1.0), 2.409919865102884e-181)
+    t4 = mean * t3
+    t3 = ((var + 0.434935599565506) * t3) * t3
+    t4 = t4 * t4
+    t5 = torch.where((t3 * 1.353821959941994) < t4, torch.full_like(mean, 1.0), 0.0)
+    t4 = torch.where((t3 * 6.402021917005504) < t4, torch.full_like(mean, 1.0), 0.0)
+    return (((((t1 + t0) + t2) + t5) + t4),)
 
 
-def _powers(x: Tensor, count: int) -> list[Tensor]:
-    found = [torch.ones_like(x)]
-    for _ in range(count - 1):
-        found.append(found[-1] * x)
-    return found
-
-
-def _table(rows: tuple[tuple[float, ...], ...], y: Tensor) -> Tensor:
-    width = max(map(len, rows))
-    return y.new_tensor([[*row, *[0.0] * (width - len(row))] for row in rows])
-
-
-def _surface(rows: tuple[tuple[float, ...], ...], unit: float, y: Tensor, z: Tensor) -> Tensor:
-    """The sum of z^j times the polynomials of y with these coefficients, times ``unit``."""
-    table = _table(rows, y)
-    of_y, of_z = (torch.stack(_powers(x, n)) for x, n in ((y, table.shape[1]), (z, table.shape[0])))
-    return (torch.tensordot(table, of_y, 1) * of_z).sum(0) * unit
-
-
-def _slopes(powers: list[Tensor]) -> Tensor:
-    return torch.stack([torch.zeros_like(powers[0]), *(k * x for k, x in enumerate(powers[:-1], 1))])
-
-
-def _surface_slopes(
-    rows: tuple[tuple[float, ...], ...], unit: float, y: Tensor, z: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The same, and its derivatives in y and in z."""
-    table = _table(rows, y)
-    by_y, by_z = _powers(y, table.shape[1]), _powers(z, table.shape[0])
-    of_z, of_y = torch.stack(by_z), torch.tensordot(table, torch.stack(by_y), 1)
-    slope_y = (torch.tensordot(table, _slopes(by_y), 1) * of_z).sum(0)
-    return (of_y * of_z).sum(0) * unit, slope_y * unit, (of_y * _slopes(by_z)).sum(0) * unit
-
-
-def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
+    _number = cell_of(mean, var)[0] if _cell is None else _cell
     t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 0.434935599565506, -1.0))
     t1 = (mean * t0).clamp(min=-7.283199787139893).clamp(max=7.283199787139893)  # (mean - centre)/w
-    t2 = 1.0 / torch.sqrt((t1 * t1) * 0.6796719805794601 + 16.9917995144865)
+    t2 = 1.0 / torch.sqrt((t1 * t1) * 0.812389920185952 + 9.951776522277912)
     t2 = t1 * t2  # t against its reach, by way of t/sqrt(kappa² + t²)
     t1 = t2 * (t2 * 2.0) + (-1.0)
     t3 = t0 * 0.6594964742631351
     t4 = t3 * (t3 * 2.0) + (-1.0)
     t0 = (var * t0) * (t0 * 0.434935599565506)
     t3 = t3 * 2.0 + (-1.0)
-    t4 = _surface(_SURFACE0, 1e-12, t1, t4)
-    t3 = _surface(_SURFACE1, 1e-10, t1, t3)
+    t4 = surface(_SURFACES[0], _number, t1, t4)
+    t3 = surface(_SURFACES[1], _number, t1, t3)
     t4 = (t2 * t4).clamp(min=-1.0).clamp(max=1.0)
     return t4, (t0 * t3).clamp(min=0.0)
 
 
-def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
+def backward(
+    mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *,
+    _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
+    _number = cell_of(mean, var)[0] if _cell is None else _cell
     t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 0.434935599565506, -1.0))
     t1 = mean * t0
     t2 = t1.clamp(min=-7.283199787139893).clamp(max=7.283199787139893)  # (mean - centre)/w
-    t3 = 1.0 / torch.sqrt((t2 * t2) * 0.6796719805794601 + 16.9917995144865)
+    t3 = 1.0 / torch.sqrt((t2 * t2) * 0.812389920185952 + 9.951776522277912)
     t4 = t2 * t3  # t against its reach, by way of t/sqrt(kappa² + t²)
     t5 = t4 * (t4 * 2.0) + (-1.0)
     t6 = t0 * 0.6594964742631351
     t7 = t6 * 2.0
     t8 = t6 * t7 + (-1.0)
     t9 = t4 * 4.0
-    t1 = 7.283199787139893 < (torch.where(t1 < 0.0, -t1, t1))
-    t3 = torch.where(t1, 0.0, (t3 * t3) * (t3 * 16.9917995144865))
     t7 = t7 * 2.0
+    t1 = 7.283199787139893 < (torch.where(t1 < 0.0, -t1, t1))
+    t3 = torch.where(t1, 0.0, (t3 * t3) * (t3 * 9.951776522277912))
     t1 = t0 * t0
     t10 = t1 * (-0.5)
     t11 = t6 * 2.0 + (-1.0)
     t1 = t1 * 0.434935599565506
     t12 = (var * t0) * (t0 * 0.434935599565506)
     t1 = t1 * t1
-    t13, t14, t15 = _surface_slopes(_SURFACE0, 1e-12, t5, t8)
-    t16, t17, t18 = _surface_slopes(_SURFACE1, 1e-10, t5, t11)
-    t13 = ((t4 * t14) * t9 + t13) * t3
+    t13, t14, t15 = surface_slopes(_SURFACES[0], _number, t5, t8)
+    t16, t17, t18 = surface_slopes(_SURFACES[1], _number, t5, t11)
+    t14 = (t13 + ((t4 * t14) * t9)) * t3
     t17 = t3 * (t9 * t17)
-    t7 = t10 * (t2 * t13 + (t6 * ((t4 * t15) * t7)))
+    t7 = t10 * (t2 * t14 + (t6 * ((t4 * t15) * t7)))
     t1 = (t10 * (t2 * t17 + (t6 * (t18 * 2.0)))) * t12 + (t16 * t1)
-    return grad_mean * (t0 * t13) + grad_var * ((t0 * t17) * t12), grad_mean * t7 + grad_var * t1
+    return grad_mean * (t0 * t14) + grad_var * ((t0 * t17) * t12), grad_mean * t7 + grad_var * t1

@@ -63,6 +63,23 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
+// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
+INLINE double rsqrt64(double x)
+{
+    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
+    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
+    double y = first.f, e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * 0.5, e, y);
+    y = x < 0x1p-900 ? y * 0x1p100 : y;
+    y = x > DBL_MAX ? 0.0 : y;
+    y = x == 0.0 ? __builtin_inf() : y;
+    return x >= 0.0 ? y : __builtin_nan("");
+}
+
 INLINE double polynomial0(double y, double x)
 {
     NEXT(0.12185347066213574) NEXT(-0.4564414813950806) NEXT(0.9811091454089625) NEXT(-1.2913683853251956)
@@ -82,36 +99,48 @@ INLINE double polynomial0(double y, double x)
 #endif
 #define EACH _Pragma("omp simd") for (int i = 0; i < WIDE; ++i)
 
+// a polynomial in a table: where its coefficients begin, and their counts; how many of these; its unit; what y and z
+// are scaled by, and what is added to them
+typedef struct {
+    int first, counts, pairs;
+    double unit, y_scale, y_shift, z_scale, z_shift;
+} Patch;
+
 // sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients take turns, from high to low
-INLINE void surface(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+INLINE void surface(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
     const double *restrict z, double *restrict value)
 {
     for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c;
-        double x[WIDE], sum[WIDE], p[WIDE], q[WIDE];
-        EACH x[i] = y[at + i], sum[i] = 0.0;
-        for (int pair = 0; pair < pairs; ++pair) {
+        const double *next = c + of->first;
+        const uint8_t *terms = counts + of->counts;
+        double x[WIDE], w[WIDE], sum[WIDE], p[WIDE], q[WIDE];
+        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
+        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0;
+        for (int pair = 0; pair < of->pairs; ++pair) {
             EACH p[i] = next[0], q[i] = next[1];
             next += 2;
             for (int k = 1; k < terms[pair]; ++k, next += 2) {
                 EACH p[i] = FMA(p[i], x[i], next[0]);
                 EACH q[i] = FMA(q[i], x[i], next[1]);
             }
-            EACH sum[i] = FMA(FMA(sum[i], z[at + i], p[i]), z[at + i], q[i]);
+            EACH sum[i] = FMA(FMA(sum[i], w[i], p[i]), w[i], q[i]);
         }
-        EACH value[at + i] = sum[i] * unit;
+        EACH value[at + i] = sum[i] * of->unit;
     }
 }
 
 // the same, and its derivatives
-INLINE void surface_slopes(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
     const double *restrict z, double *restrict value, double *restrict by_y, double *restrict by_z)
 {
+    const double unit_y = of->unit * of->y_scale, unit_z = of->unit * of->z_scale;
     for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c;
-        double x[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
-        EACH x[i] = y[at + i], sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
-        for (int pair = 0; pair < pairs; ++pair) {
+        const double *next = c + of->first;
+        const uint8_t *terms = counts + of->counts;
+        double x[WIDE], w[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
+        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
+        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
+        for (int pair = 0; pair < of->pairs; ++pair) {
             EACH p[i] = next[0], q[i] = next[1], slope_p[i] = 0.0, slope_q[i] = 0.0;
             next += 2;
             for (int k = 1; k < terms[pair]; ++k, next += 2) {
@@ -120,32 +149,42 @@ INLINE void surface_slopes(const double *c, const uint8_t *terms, int pairs, dou
                 EACH p[i] = FMA(p[i], x[i], next[0]);
                 EACH q[i] = FMA(q[i], x[i], next[1]);
             }
-            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
-            EACH sum[i] = FMA(sum[i], z[at + i], p[i]);
-            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
-            EACH sum[i] = FMA(sum[i], z[at + i], q[i]);
-            EACH sum_y[i] = FMA(FMA(sum_y[i], z[at + i], slope_p[i]), z[at + i], slope_q[i]);
+            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
+            EACH sum[i] = FMA(sum[i], w[i], p[i]);
+            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
+            EACH sum[i] = FMA(sum[i], w[i], q[i]);
+            EACH sum_y[i] = FMA(FMA(sum_y[i], w[i], slope_p[i]), w[i], slope_q[i]);
         }
-        EACH value[at + i] = sum[i] * unit, by_y[at + i] = sum_y[i] * unit, by_z[at + i] = sum_z[i] * unit;
+        EACH value[at + i] = sum[i] * of->unit, by_y[at + i] = sum_y[i] * unit_y, by_z[at + i] = sum_z[i] * unit_z;
     }
 }
 
 static const double surface0[86] = {
     0,-1223,0,1435,0,1424,0,-2078,0,-81,0,703,0,-172,0,-19,0,8,0,-12028,0,686,2279,89998,-8167,-23062,8562,-311294,
     2653,84633,-11297,1051821,6025,-1473512,2285,130385,-2425,1278032,-1284,-1114109,2084,178418,-756,238984,8,-144663,
-    33,25712,0,-94050,0,-165531,0,572581,0,1554129,-23091,-1113556,1078,-7731624,169519,-2368029,-20577,29976650,
+    33,25712,0,-94050,0,-165531,0,572581,0,1554129,-23091,-1113557,1078,-7731624,169519,-2368028,-20577,29976650,
     -642966,23547559,160899,-120755457,2128968,-51062340,-2960769,531360378,260793,-743170431,2556534,303335832,
     -2224834,318067159,352928,-509713819,479548,310651529,-289386,-94979490,51357,12088509
 };
-static const uint8_t terms0[3] = {9, 15, 19};
-
-static const double surface1[60] = {
-    0,1241,0,-2003,0,-5210,0,15906,0,-12933,0,-1622,0,8947,0,-5345,0,796,0,330,0,-105,0,-38361,0,157241,0,459792,
-    -10368,-894947,8151,-3020630,78115,1465460,-32306,14205097,-353016,5718734,58597,-59242145,1393161,-46854564,
-    -674747,278677522,-4811762,55675266,9952847,-1433201792,-8039423,2966460523,1376933,-3259989311,2740405,2215483769,
-    -2429622,-940798594,862994,230932305,-119959,-25195368
+static const uint8_t terms0[3] = {
+    9,15,19
 };
-static const uint8_t terms1[2] = {11, 19};
+static const Patch patches0[1] = {
+    {0, 0, 3, 1e-09, 1.0, -0.0, 1.0, -0.0},
+};
+
+static const double surface1[62] = {
+    0,1070,0,-1918,0,-4826,0,15735,0,-13232,0,-1510,0,9040,0,-5372,0,786,0,331,0,-105,0,-42163,0,-17280,0,346974,0,
+    370199,-8357,-1253331,7145,-2862525,71078,1834385,-29039,14055227,-343214,5493921,54450,-59159632,1386249,
+    -46772175,-672155,278650836,-4809170,55657688,9952022,-1433196887,-8039918,2966462505,1377056,-3259989782,2740446,
+    2215483676,-2429629,-940798574,862993,230932305,-119959,-25195368
+};
+static const uint8_t terms1[2] = {
+    11,20
+};
+static const Patch patches1[1] = {
+    {0, 0, 2, 1e-10, 1.0, -0.0, 1.0, -0.0},
+};
 
 static void hardshrink_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
@@ -167,7 +206,7 @@ static void hardshrink_exact_float64_forward_block(const double *const *in, cons
         double t9 = t8 ? 1.0 : t7;
         double t10 = SQRT(t9);
         double t11 = t8 ? 0.0 : t10;
-        double t12 = 1.0 / t10;
+        double t12 = rsqrt64(t9);
         double t13 = t8 ? 0.0 : t12;
         double t14 = (p_lambd + mean[i]) / p_lambd;
         double t15 = (mean[i] - p_lambd) / p_lambd;
@@ -176,65 +215,65 @@ static void hardshrink_exact_float64_forward_block(const double *const *in, cons
         double t18 = t16 ? 1.0 : (-1.0);
         double t19 = t17 ? 1.0 : (-1.0);
         double t20 = (0.0 <= s[5][i]) ? s[5][i] : (-1.0);
-        double t21 = 1.0 / (SQRT(t20));
+        double t21 = rsqrt64(t20);
         double t22 = s[12][i] * t21;
         double t23 = (t22 < (-0x1.c66666p2)) ? (-0x1.c66666p2) : t22;
         double t24 = (0x1.c66666p2 < t23) ? 0x1.c66666p2 : t23;
         s[11][i] = 0x1.c66666p2 < (ABS(t22));
-        s[8][i] = t24 * (1.0 / (SQRT(FMA(t24 * t24, 0.668478975613956, 16.7119743903489))));
+        s[8][i] = t24 * (rsqrt64(FMA(t24 * t24, 0.668478975613956, 16.7119743903489)));
         s[0][i] = FMA(s[8][i], s[8][i] * 2.0, (-1.0));
-        double t28 = t13 * (ABS(t14));
-        _Bool t29 = t8 | (37.5 < t28);
-        double t30 = t29 ? 37.5 : t28;
-        double t31 = t30 * t30;
-        double t32 = exp64(t31 * (-0.5));
-        double t33 = t29 ? 0.0 : t32;
-        double t34 = 1.0 / (FMA(t30, 0.25, 1.0));
-        double t35 = t34 * (t34 * (t34 * (polynomial0(-0.01441178831143662, t34 - 0.25))));
-        double t36 = (FMA(t35, -(t30 * 2.0), 0.3989422804014327)) / (1.0 + t31);
-        double t37 = t33 * (FMA(t30, t36, t35 * 2.0));
-        double t38 = t13 * (ABS(t15));
-        _Bool t39 = t8 | (37.5 < t38);
-        double t40 = t39 ? 37.5 : t38;
-        double t41 = t40 * t40;
-        double t42 = exp64(t41 * (-0.5));
-        double t43 = t39 ? 0.0 : t42;
-        double t44 = 1.0 / (FMA(t40, 0.25, 1.0));
-        double t45 = t44 * (t44 * (t44 * (polynomial0(-0.01441178831143662, t44 - 0.25))));
-        double t46 = (FMA(t45, -(t40 * 2.0), 0.3989422804014327)) / (1.0 + t41);
-        double t47 = t43 * (FMA(t40, t46, t45 * 2.0));
-        double t48 = t11 * (t33 * t36);
-        double t49 = t11 * (t43 * t46);
-        double t50 = ((t37 * t18) - t48) + (t49 + (t47 * t19));
-        double t51 = t17 ? (-1.0) : 1.0;
-        double t52 = t16 ? 1.0 : t51;
-        double t53 = t17 ? 2.0 : (-2.0);
-        double t54 = t16 ? (-2.0) : t53;
-        double t55 = t17 ? (-2.0) : 2.0;
-        double t56 = t16 ? 2.0 : t55;
-        double t57 = t16 ? (-1.0) : t19;
-        double t58 = t11 * t11;
-        double t59 = (t48 * t54) + ((FMA(t37, t52, t56 * ((t33 * t35) * t58))) * t18);
-        double t60 = t17 ? 0.0 : 1.0;
-        double t61 = t16 ? 1.0 : t60;
-        double t62 = (t33 * 0.3989422804014327) + ((-(t11 * t37)) * t18);
-        double t63 = (t59 + ((t49 * t54) + ((FMA(t47, t57, t54 * ((t43 * t45) * t58))) * t19))) - (t50 * t50);
-        double t64 = FMA(t11, t61, (t62 + ((t43 * 0.3989422804014327) + ((t11 * t47) * t19))) * 2.0);
-        double t65 = FMA(t64, t11 * t61, t63);
-        s[7][i] = (t65 < 0.0) ? 0.0 : t65;
+        double t28 = t21 * 10.0;
+        double t29 = t13 * (ABS(t14));
+        _Bool t30 = t8 | (37.5 < t29);
+        double t31 = t30 ? 37.5 : t29;
+        double t32 = t31 * t31;
+        double t33 = exp64(t32 * (-0.5));
+        double t34 = t30 ? 0.0 : t33;
+        double t35 = 1.0 / (FMA(t31, 0.25, 1.0));
+        double t36 = t35 * (t35 * (t35 * (polynomial0(-0.01441178831143662, t35 - 0.25))));
+        double t37 = (FMA(t36, -(t31 * 2.0), 0.3989422804014327)) / (1.0 + t32);
+        double t38 = t34 * (FMA(t31, t37, t36 * 2.0));
+        double t39 = t13 * (ABS(t15));
+        _Bool t40 = t8 | (37.5 < t39);
+        double t41 = t40 ? 37.5 : t39;
+        double t42 = t41 * t41;
+        double t43 = exp64(t42 * (-0.5));
+        double t44 = t40 ? 0.0 : t43;
+        double t45 = 1.0 / (FMA(t41, 0.25, 1.0));
+        double t46 = t45 * (t45 * (t45 * (polynomial0(-0.01441178831143662, t45 - 0.25))));
+        double t47 = (FMA(t46, -(t41 * 2.0), 0.3989422804014327)) / (1.0 + t42);
+        double t48 = t44 * (FMA(t41, t47, t46 * 2.0));
+        double t49 = t11 * (t34 * t37);
+        double t50 = t11 * (t44 * t47);
+        double t51 = ((t38 * t18) - t49) + (t50 + (t48 * t19));
+        double t52 = t17 ? (-1.0) : 1.0;
+        double t53 = t16 ? 1.0 : t52;
+        double t54 = t17 ? 2.0 : (-2.0);
+        double t55 = t16 ? (-2.0) : t54;
+        double t56 = t17 ? (-2.0) : 2.0;
+        double t57 = t16 ? 2.0 : t56;
+        double t58 = t16 ? (-1.0) : t19;
+        double t59 = t11 * t11;
+        double t60 = (t49 * t55) + ((FMA(t38, t53, t57 * ((t34 * t36) * t59))) * t18);
+        double t61 = t17 ? 0.0 : 1.0;
+        double t62 = t16 ? 1.0 : t61;
+        double t63 = (t34 * 0.3989422804014327) + ((-(t11 * t38)) * t18);
+        double t64 = (t60 + ((t50 * t55) + ((FMA(t48, t58, t55 * ((t44 * t46) * t59))) * t19))) - (t51 * t51);
+        double t65 = FMA(t11, t62, (t63 + ((t44 * 0.3989422804014327) + ((t11 * t48) * t19))) * 2.0);
+        double t66 = FMA(t65, t11 * t62, t64);
+        s[7][i] = (t66 < 0.0) ? 0.0 : t66;
         s[10][i] = t21 * t21;
         s[3][i] = s[5][i] * (t21 * s[10][i]);
-        double t69 = t21 * 10.0;
-        s[1][i] = FMA(t69, 2.0, (-1.0));
+        s[1][i] = FMA(t28, 2.0, (-1.0));
         double t71 = t17 ? 0.0 : s[12][i];
         double t72 = t16 ? s[12][i] : t71;
-        s[13][i] = t50 + t72;
-        s[2][i] = FMA(t69, t69 * 2.0, (-1.0));
+        s[13][i] = t51 + t72;
+        s[2][i] = FMA(t28, t28 * 2.0, (-1.0));
         s[14][i] = s[12][i] == s[12][i];
         s[15][i] = (t1 == 0.0) & (s[12][i] == 1.0);
     }
-    surface(surface0, terms0, 3, 1e-09, s[0], s[1], s[4]);
-    surface(surface1, terms1, 2, 1e-10, s[0], s[2], s[9]);
+    surface(surface0, terms0, patches0, s[0], s[1], s[4]);
+    surface(surface1, terms1, patches1, s[0], s[2], s[9]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = s[5][i] + (s[3][i] * s[4][i]);
@@ -280,7 +319,7 @@ static void hardshrink_exact_float64_backward_block(const double *const *in, con
         double t8 = t7 ? 1.0 : t6;
         double t9 = SQRT(t8);
         double t10 = t7 ? 0.0 : t9;
-        double t11 = 1.0 / t9;
+        double t11 = rsqrt64(t8);
         double t12 = t7 ? 0.0 : t11;
         double t13 = (p_lambd + mean[i]) / p_lambd;
         double t14 = (mean[i] - p_lambd) / p_lambd;
@@ -289,21 +328,21 @@ static void hardshrink_exact_float64_backward_block(const double *const *in, con
         double t17 = t15 ? 1.0 : (-1.0);
         double t18 = t16 ? 1.0 : (-1.0);
         double t19 = (0.0 <= t5) ? t5 : (-1.0);
-        s[10][i] = 1.0 / (SQRT(t19));
+        s[10][i] = rsqrt64(t19);
         double t21 = (mean[i] / p_lambd) * s[10][i];
         double t22 = (t21 < (-0x1.c66666p2)) ? (-0x1.c66666p2) : t21;
         s[12][i] = (0x1.c66666p2 < t22) ? 0x1.c66666p2 : t22;
         s[16][i] = 0x1.c66666p2 < (ABS(t21));
-        double t25 = 1.0 / (SQRT(FMA(s[12][i] * s[12][i], 0.668478975613956, 16.7119743903489)));
+        double t25 = rsqrt64(FMA(s[12][i] * s[12][i], 0.668478975613956, 16.7119743903489));
         s[3][i] = s[12][i] * t25;
         s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
         s[11][i] = s[10][i] * 10.0;
         double t29 = s[11][i] * 2.0;
         s[1][i] = FMA(s[11][i], t29, (-1.0));
-        s[7][i] = s[3][i] * 4.0;
-        double t32 = (t25 * t25) * (t25 * 16.7119743903489);
-        s[8][i] = s[16][i] ? 0.0 : t32;
-        s[9][i] = t29 * 2.0;
+        s[6][i] = s[3][i] * 4.0;
+        s[8][i] = t29 * 2.0;
+        double t33 = (t25 * t25) * (t25 * 16.7119743903489);
+        s[9][i] = s[16][i] ? 0.0 : t33;
         s[14][i] = s[10][i] * s[10][i];
         s[13][i] = s[14][i] * (-0.5);
         s[15][i] = s[14][i] * (-s[14][i]);
@@ -372,15 +411,15 @@ static void hardshrink_exact_float64_backward_block(const double *const *in, con
         s[29][i] = t0 * t97;
         s[30][i] = t97 * s[29][i];
     }
-    surface_slopes(surface1, terms1, 2, 1e-10, s[0], s[1], s[4], s[5], s[6]);
-    surface_slopes(surface0, terms0, 3, 1e-09, s[0], s[2], s[20], s[17], s[18]);
+    surface_slopes(surface1, terms1, patches1, s[0], s[1], s[4], s[5], s[7]);
+    surface_slopes(surface0, terms0, patches0, s[0], s[2], s[20], s[17], s[18]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (FMA(s[3][i] * s[5][i], s[7][i], s[4][i])) * s[8][i];
-        double t1 = s[13][i] * (FMA(s[12][i], t0, s[11][i] * ((s[3][i] * s[6][i]) * s[9][i])));
+        double t0 = (s[4][i] + ((s[3][i] * s[5][i]) * s[6][i])) * s[9][i];
+        double t1 = s[13][i] * (FMA(s[12][i], t0, s[11][i] * ((s[3][i] * s[7][i]) * s[8][i])));
         double t2 = FMA(s[14][i], t1, (s[3][i] * s[4][i]) * s[15][i]);
         double t3 = s[16][i] ? 0.0 : t2;
-        double t4 = s[8][i] * (s[7][i] * s[17][i]);
+        double t4 = s[9][i] * (s[6][i] * s[17][i]);
         double t5 = s[13][i] * (FMA(s[12][i], t4, s[11][i] * (s[18][i] * 2.0)));
         double t6 = (s[14][i] * (s[10][i] * t0)) + 1.0;
         double t7 = s[22][i] ? s[23][i] : t6;

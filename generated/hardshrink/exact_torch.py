@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from momentgen.runtime.surfaces import surface, surface_slopes, surfaces_beside
+
 __all__ = ["backward", "forward"]
 
 
@@ -19,22 +21,7 @@ _POLYNOMIAL0 = (0.12185347066213574, -0.4564414813950806, 0.9811091454089625, -1
     -0.07625240380583156, -0.07593942555419342, 0.011283865090534705, 0.11633012554706468, 0.1716033021646014,
     0.15958374408370954, 0.10685102400308394, 0.05081731929104636, 0.01419012412529281)
 
-_SURFACE0 = (
-    (12088509,-94979490,310651529,-509713819,318067159,303335832,-743170431,531360378,-51062340,-120755457,23547559,
-     29976650,-2368029,-7731624,-1113556,1554129,572581,-165531,-94050),
-    (51357,-289386,479548,352928,-2224834,2556534,260793,-2960769,2128968,160899,-642966,-20577,169519,1078,-23091),
-    (25712,-144663,238984,178418,-1114109,1278032,130385,-1473512,1051821,84633,-311294,-23062,89998,686,-12028),
-    (33,8,-756,2084,-1284,-2425,2285,6025,-11297,2653,8562,-8167,2279),
-    (8,-19,-172,703,-81,-2078,1424,1435,-1223),
-)
-
-_SURFACE1 = (
-    (-25195368,230932305,-940798594,2215483769,-3259989311,2966460523,-1433201792,55675266,278677522,-46854564,
-     -59242145,5718734,14205097,1465460,-3020630,-894947,459792,157241,-38361),
-    (-119959,862994,-2429622,2740405,1376933,-8039423,9952847,-4811762,-674747,1393161,58597,-353016,-32306,78115,8151,
-     -10368),
-    (-105,330,796,-5345,8947,-1622,-12933,15906,-5210,-2003,1241),
-)
+_SURFACES = surfaces_beside(__file__)
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
@@ -42,40 +29,6 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
-
-
-def _powers(x: Tensor, count: int) -> list[Tensor]:
-    found = [torch.ones_like(x)]
-    for _ in range(count - 1):
-        found.append(found[-1] * x)
-    return found
-
-
-def _table(rows: tuple[tuple[float, ...], ...], y: Tensor) -> Tensor:
-    width = max(map(len, rows))
-    return y.new_tensor([[*row, *[0.0] * (width - len(row))] for row in rows])
-
-
-def _surface(rows: tuple[tuple[float, ...], ...], unit: float, y: Tensor, z: Tensor) -> Tensor:
-    """The sum of z^j times the polynomials of y with these coefficients, times ``unit``."""
-    table = _table(rows, y)
-    of_y, of_z = (torch.stack(_powers(x, n)) for x, n in ((y, table.shape[1]), (z, table.shape[0])))
-    return (torch.tensordot(table, of_y, 1) * of_z).sum(0) * unit
-
-
-def _slopes(powers: list[Tensor]) -> Tensor:
-    return torch.stack([torch.zeros_like(powers[0]), *(k * x for k, x in enumerate(powers[:-1], 1))])
-
-
-def _surface_slopes(
-    rows: tuple[tuple[float, ...], ...], unit: float, y: Tensor, z: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The same, and its derivatives in y and in z."""
-    table = _table(rows, y)
-    by_y, by_z = _powers(y, table.shape[1]), _powers(z, table.shape[0])
-    of_z, of_y = torch.stack(by_z), torch.tensordot(table, torch.stack(by_y), 1)
-    slope_y = (torch.tensordot(table, _slopes(by_y), 1) * of_z).sum(0)
-    return (of_y * of_z).sum(0) * unit, slope_y * unit, (of_y * _slopes(by_z)).sum(0) * unit
 
 
 def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]:
@@ -105,54 +58,55 @@ def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]
     t17 = 1.0 / torch.sqrt((t16 * t16) * 0.668478975613956 + 16.7119743903489)
     t17 = t16 * t17  # t against its reach, by way of t/sqrt(kappa² + t²)
     t16 = t17 * (t17 * 2.0) + (-1.0)
+    t18 = t14 * 10.0
     t8 = t3 * (torch.where(t8 < 0.0, -t8, t8))
-    t18 = t6 | (37.5 < t8)
-    t8 = torch.where(t18, 37.5, t8)  # |mean - -1|/sigma
-    t19 = t8 * t8
-    t18 = torch.where(t18, 0.0, torch.exp(t19 * (-0.5)))
-    t20 = 1.0 / (t8 * 0.25 + 1.0)
-    t21 = t20 * _polynomial(_POLYNOMIAL0, t20 - 0.25, -0.01441178831143662)
-    t21 = t20 * (t20 * t21)
-    t19 = (t21 * (-(t8 * 2.0)) + 0.3989422804014327) / (1.0 + t19)
-    t8 = t18 * (t8 * t19 + (t21 * 2.0))
+    t19 = t6 | (37.5 < t8)
+    t8 = torch.where(t19, 37.5, t8)  # |mean - -1|/sigma
+    t20 = t8 * t8
+    t19 = torch.where(t19, 0.0, torch.exp(t20 * (-0.5)))
+    t21 = 1.0 / (t8 * 0.25 + 1.0)
+    t22 = t21 * _polynomial(_POLYNOMIAL0, t21 - 0.25, -0.01441178831143662)
+    t22 = t21 * (t21 * t22)
+    t20 = (t22 * (-(t8 * 2.0)) + 0.3989422804014327) / (1.0 + t20)
+    t8 = t19 * (t8 * t20 + (t22 * 2.0))
     t9 = t3 * (torch.where(t9 < 0.0, -t9, t9))
     t6 = t6 | (37.5 < t9)
     t9 = torch.where(t6, 37.5, t9)  # |mean - 1|/sigma
     t3 = t9 * t9
     t6 = torch.where(t6, 0.0, torch.exp(t3 * (-0.5)))
-    t20 = 1.0 / (t9 * 0.25 + 1.0)
-    t22 = t20 * _polynomial(_POLYNOMIAL0, t20 - 0.25, -0.01441178831143662)
-    t22 = t20 * (t20 * t22)
-    t3 = (t22 * (-(t9 * 2.0)) + 0.3989422804014327) / (1.0 + t3)
-    t9 = t6 * (t9 * t3 + (t22 * 2.0))
-    t19 = t7 * (t18 * t19)
+    t21 = 1.0 / (t9 * 0.25 + 1.0)
+    t23 = t21 * _polynomial(_POLYNOMIAL0, t21 - 0.25, -0.01441178831143662)
+    t23 = t21 * (t21 * t23)
+    t3 = (t23 * (-(t9 * 2.0)) + 0.3989422804014327) / (1.0 + t3)
+    t9 = t6 * (t9 * t3 + (t23 * 2.0))
+    t20 = t7 * (t19 * t20)
     t3 = t7 * (t6 * t3)
-    t20 = ((t8 * t12) - t19) + (t3 + (t9 * t13))
-    t23 = torch.where(t10, -2.0, torch.where(t11, torch.full_like(mean, 2.0), -2.0))
-    t24 = t7 * t7
-    t25 = torch.where(t10, 2.0, torch.where(t11, torch.full_like(mean, -2.0), 2.0))
-    t26 = torch.where(t10, 1.0, torch.where(t11, torch.full_like(mean, -1.0), 1.0))
-    t22 = t9 * (torch.where(t10, -1.0, t13)) + (t23 * ((t6 * t22) * t24))
-    t24 = (t19 * t23) + ((t8 * t26 + (t25 * ((t18 * t21) * t24))) * t12)
-    t21 = torch.where(t10, 1.0, torch.where(t11, torch.full_like(mean, 0.0), 1.0))
-    t12 = (t18 * 0.3989422804014327) + ((-(t7 * t8)) * t12)
+    t21 = ((t8 * t12) - t20) + (t3 + (t9 * t13))
+    t24 = torch.where(t10, -2.0, torch.where(t11, torch.full_like(mean, 2.0), -2.0))
+    t25 = t7 * t7
+    t26 = torch.where(t10, 2.0, torch.where(t11, torch.full_like(mean, -2.0), 2.0))
+    t27 = torch.where(t10, 1.0, torch.where(t11, torch.full_like(mean, -1.0), 1.0))
+    t23 = t9 * (torch.where(t10, -1.0, t13)) + (t24 * ((t6 * t23) * t25))
+    t25 = (t20 * t24) + ((t8 * t27 + (t26 * ((t19 * t22) * t25))) * t12)
+    t22 = torch.where(t10, 1.0, torch.where(t11, torch.full_like(mean, 0.0), 1.0))
+    t12 = (t19 * 0.3989422804014327) + ((-(t7 * t8)) * t12)
     t9 = (t12 + ((t6 * 0.3989422804014327) + ((t7 * t9) * t13))) * 2.0
-    t13 = (t7 * t21 + t9) * (t7 * t21) + ((t24 + ((t3 * t23) + (t22 * t13))) - (t20 * t20))
+    t13 = (t7 * t22 + t9) * (t7 * t22) + ((t25 + ((t3 * t24) + (t23 * t13))) - (t21 * t21))
     t13 = t13.clamp(min=0.0)
-    t22 = t14 * t14
-    t23 = t5 * (t14 * t22)
-    t14 = t14 * 10.0
-    t3 = t14 * 2.0 + (-1.0)
-    t11 = t20 + (torch.where(t10, t2, torch.where(t11, 0.0, t2)))
-    t14 = t14 * (t14 * 2.0) + (-1.0)
+    t23 = t14 * t14
+    t14 = t5 * (t14 * t23)
+    t24 = t18 * 2.0 + (-1.0)
+    t11 = t21 + (torch.where(t10, t2, torch.where(t11, 0.0, t2)))
+    t18 = t18 * (t18 * 2.0) + (-1.0)
     t10 = t2 == t2
     t1 = (t1 == 0.0) & (t2 == 1.0)
-    t3 = _surface(_SURFACE0, 1e-09, t16, t3)
-    t14 = _surface(_SURFACE1, 1e-10, t16, t14)
-    t14 = torch.where(t4, t11, t2 + (torch.where(t15, 0.0, t22 * (t17 * t14))))
-    t3 = torch.where(t10, torch.where(t4, t13, (t5 + (t23 * t3)).clamp(min=0.0)), t2)
-    t2 = lambd * (torch.where(t1, 0.0, torch.where(t10, t14, t2)))
-    return t2, (t0 * t3)
+    t24 = surface(_SURFACES[0], 0, t16, t24)
+    t18 = surface(_SURFACES[1], 0, t16, t18)
+    t18 = torch.where(t4, t11, t2 + (torch.where(t15, 0.0, t23 * (t17 * t18))))
+    t24 = torch.where(t4, t13, (t5 + (t14 * t24)).clamp(min=0.0))
+    t18 = lambd * (torch.where(t1, 0.0, torch.where(t10, t18, t2)))
+    t2 = t0 * (torch.where(t10, t24, t2))
+    return t18, t2
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]:
@@ -185,8 +139,8 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t19 = t18 * 2.0
     t20 = t18 * t19 + (-1.0)
     t21 = t16 * 4.0
-    t15 = torch.where(t13, 0.0, (t15 * t15) * (t15 * 16.7119743903489))
     t19 = t19 * 2.0
+    t15 = torch.where(t13, 0.0, (t15 * t15) * (t15 * 16.7119743903489))
     t22 = t12 * t12
     t23 = t22 * (-0.5)
     t24 = t22 * (-t22)
@@ -251,9 +205,9 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t32 = t4 * t8
     t0 = t0 * t4
     t4 = t4 * t0
-    t43, t7, t2 = _surface_slopes(_SURFACE1, 1e-10, t17, t20)
-    t6, t5, t29 = _surface_slopes(_SURFACE0, 1e-09, t17, t25)
-    t7 = ((t16 * t7) * t21 + t43) * t15
+    t43, t7, t2 = surface_slopes(_SURFACES[1], 0, t17, t20)
+    t6, t5, t29 = surface_slopes(_SURFACES[0], 0, t17, t25)
+    t7 = (t43 + ((t16 * t7) * t21)) * t15
     t24 = t22 * (t23 * (t14 * t7 + (t18 * ((t16 * t2) * t19)))) + ((t16 * t43) * t24)
     t5 = t15 * (t21 * t5)
     t26 = ((t23 * (t14 * t5 + (t18 * (t29 * 2.0)))) * t3 + (t6 * t26)) + 1.0

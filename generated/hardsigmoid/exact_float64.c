@@ -63,6 +63,23 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
+// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
+INLINE double rsqrt64(double x)
+{
+    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
+    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
+    double y = first.f, e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * 0.5, e, y);
+    y = x < 0x1p-900 ? y * 0x1p100 : y;
+    y = x > DBL_MAX ? 0.0 : y;
+    y = x == 0.0 ? __builtin_inf() : y;
+    return x >= 0.0 ? y : __builtin_nan("");
+}
+
 INLINE double polynomial0(double y, double x)
 {
     NEXT(0.12185347066213574) NEXT(-0.4564414813950806) NEXT(0.9811091454089625) NEXT(-1.2913683853251956)
@@ -82,36 +99,48 @@ INLINE double polynomial0(double y, double x)
 #endif
 #define EACH _Pragma("omp simd") for (int i = 0; i < WIDE; ++i)
 
+// a polynomial in a table: where its coefficients begin, and their counts; how many of these; its unit; what y and z
+// are scaled by, and what is added to them
+typedef struct {
+    int first, counts, pairs;
+    double unit, y_scale, y_shift, z_scale, z_shift;
+} Patch;
+
 // sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients take turns, from high to low
-INLINE void surface(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+INLINE void surface(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
     const double *restrict z, double *restrict value)
 {
     for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c;
-        double x[WIDE], sum[WIDE], p[WIDE], q[WIDE];
-        EACH x[i] = y[at + i], sum[i] = 0.0;
-        for (int pair = 0; pair < pairs; ++pair) {
+        const double *next = c + of->first;
+        const uint8_t *terms = counts + of->counts;
+        double x[WIDE], w[WIDE], sum[WIDE], p[WIDE], q[WIDE];
+        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
+        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0;
+        for (int pair = 0; pair < of->pairs; ++pair) {
             EACH p[i] = next[0], q[i] = next[1];
             next += 2;
             for (int k = 1; k < terms[pair]; ++k, next += 2) {
                 EACH p[i] = FMA(p[i], x[i], next[0]);
                 EACH q[i] = FMA(q[i], x[i], next[1]);
             }
-            EACH sum[i] = FMA(FMA(sum[i], z[at + i], p[i]), z[at + i], q[i]);
+            EACH sum[i] = FMA(FMA(sum[i], w[i], p[i]), w[i], q[i]);
         }
-        EACH value[at + i] = sum[i] * unit;
+        EACH value[at + i] = sum[i] * of->unit;
     }
 }
 
 // the same, and its derivatives
-INLINE void surface_slopes(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
     const double *restrict z, double *restrict value, double *restrict by_y, double *restrict by_z)
 {
+    const double unit_y = of->unit * of->y_scale, unit_z = of->unit * of->z_scale;
     for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c;
-        double x[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
-        EACH x[i] = y[at + i], sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
-        for (int pair = 0; pair < pairs; ++pair) {
+        const double *next = c + of->first;
+        const uint8_t *terms = counts + of->counts;
+        double x[WIDE], w[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
+        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
+        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
+        for (int pair = 0; pair < of->pairs; ++pair) {
             EACH p[i] = next[0], q[i] = next[1], slope_p[i] = 0.0, slope_q[i] = 0.0;
             next += 2;
             for (int k = 1; k < terms[pair]; ++k, next += 2) {
@@ -120,32 +149,42 @@ INLINE void surface_slopes(const double *c, const uint8_t *terms, int pairs, dou
                 EACH p[i] = FMA(p[i], x[i], next[0]);
                 EACH q[i] = FMA(q[i], x[i], next[1]);
             }
-            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
-            EACH sum[i] = FMA(sum[i], z[at + i], p[i]);
-            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
-            EACH sum[i] = FMA(sum[i], z[at + i], q[i]);
-            EACH sum_y[i] = FMA(FMA(sum_y[i], z[at + i], slope_p[i]), z[at + i], slope_q[i]);
+            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
+            EACH sum[i] = FMA(sum[i], w[i], p[i]);
+            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
+            EACH sum[i] = FMA(sum[i], w[i], q[i]);
+            EACH sum_y[i] = FMA(FMA(sum_y[i], w[i], slope_p[i]), w[i], slope_q[i]);
         }
-        EACH value[at + i] = sum[i] * unit, by_y[at + i] = sum_y[i] * unit, by_z[at + i] = sum_z[i] * unit;
+        EACH value[at + i] = sum[i] * of->unit, by_y[at + i] = sum_y[i] * unit_y, by_z[at + i] = sum_z[i] * unit_z;
     }
 }
 
-static const double surface0[90] = {
-    0,473,0,-1068,0,384,0,904,0,-1059,0,321,0,161,0,-145,0,31,0,-2563,0,-60,0,16107,0,2003,655,-46950,500,3171,-3363,
-    51956,-1397,-78702,4997,451097,11285,-998317,-26372,739190,12716,328235,9731,-977932,-13850,732769,6065,-255817,
-    -968,35814,0,-21527,0,-7548,0,165663,-2922,165348,6997,-506695,33864,-1053693,-16725,529223,-164142,3683469,-86388,
-    1033735,500624,-8716311,598060,-554139,-1245415,5559296,-1504654,-32910730,1120258,219607238,9551551,-547439209,
-    -21452029,721093118,21271648,-565477053,-11586847,268113668,3399778,-71582388,-423659,8318533
+static const double surface0[88] = {
+    0,879,0,-1502,0,-157,0,1265,0,-580,0,408,0,-379,0,-73,0,214,0,-87,0,12,0,6079,0,-12538,0,-28463,-2112,128381,3124,
+    -226241,1873,362419,512,-611244,-16215,720226,22451,-314124,-8111,-424420,-9285,853046,13801,-710862,-8205,335787,
+    2476,-88119,-311,10071,0,24936,0,28791,1904,-318570,4546,-127851,-43242,2405938,-2418,-2172615,376641,-9165483,
+    -714110,33206408,138577,-73130414,224854,160258985,3242060,-322484149,-11185021,498723457,17791097,-555582898,
+    -17174696,438056802,10717822,-239631878,-4269421,86923998,995408,-18880600,-103999,1865143
 };
-static const uint8_t terms0[3] = {9, 16, 20};
+static const uint8_t terms0[3] = {
+    11,15,18
+};
+static const Patch patches0[1] = {
+    {0, 0, 3, 1e-10, 1.0, -0.0, 1.0, -0.0},
+};
 
 static const double surface1[56] = {
-    0,-3222,0,-1563,0,16934,0,3600,0,-54891,0,57752,0,-12034,0,-14549,0,9844,0,-1872,0,-455815,0,-971448,37803,1683337,
-    28105,6325535,-192255,2109694,-251001,-16073752,350754,-29583816,1026073,5745987,134246,108258426,-2871447,
-    114947422,-2654153,-298116507,8272065,-649023829,8087210,1214961492,-36448711,2482076073,43702521,-11237619700,
-    -26491787,21929279865,8376664,-34218853801,-1106086,70585310837
+    0,4559,0,-3845,0,-26489,0,61996,0,-51702,-72,8664,45,17376,47,-15191,-21,5382,-3,-750,0,-60699,0,83237,0,664639,
+    -19337,-185430,-6933,-3800345,150089,-2493416,101019,16376248,-718305,25249113,-605066,-73263026,3473324,
+    -148186020,703137,482205064,-17912532,407264606,37079360,-4093000729,-40750097,10454963051,27693618,-17749608559,
+    -11760001,25057402850,2886668,-35055974091,-314940,70682363506
 };
-static const uint8_t terms1[2] = {10, 18};
+static const uint8_t terms1[2] = {
+    10,18
+};
+static const Patch patches1[1] = {
+    {0, 0, 2, 1e-11, 1.0, -0.0, 1.0, -0.0},
+};
 
 static void hardsigmoid_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
@@ -164,7 +203,7 @@ static void hardsigmoid_exact_float64_forward_block(const double *const *in, con
         double t6 = t5 ? 1.0 : t4;
         double t7 = SQRT(t6);
         double t8 = t5 ? 0.0 : t7;
-        double t9 = 1.0 / t7;
+        double t9 = rsqrt64(t6);
         double t10 = t5 ? 0.0 : t9;
         double t11 = mean[i] - (-3.0);
         double t12 = mean[i] - 3.0;
@@ -173,64 +212,64 @@ static void hardsigmoid_exact_float64_forward_block(const double *const *in, con
         double t15 = t13 ? 1.0 : (-1.0);
         double t16 = t14 ? 1.0 : (-1.0);
         double t17 = (0.0 <= t3) ? t3 : (-1.0);
-        double t18 = 1.0 / (SQRT(t17));
+        double t18 = rsqrt64(t17);
         double t19 = mean[i] * t18;
         double t20 = (t19 < (-0x1.c66666p2)) ? (-0x1.c66666p2) : t19;
         double t21 = (0x1.c66666p2 < t20) ? 0x1.c66666p2 : t20;
-        s[6][i] = t21 * (1.0 / (SQRT(FMA(t21 * t21, 0.7590724239381366, 12.145158783010185))));
+        s[6][i] = t21 * (rsqrt64(FMA(t21 * t21, 0.668478975613956, 16.7119743903489)));
         s[0][i] = FMA(s[6][i], s[6][i] * 2.0, (-1.0));
-        double t24 = t10 * (ABS(t11));
-        _Bool t25 = t5 | (37.5 < t24);
-        double t26 = t25 ? 37.5 : t24;
-        double t27 = t26 * t26;
-        double t28 = exp64(t27 * (-0.5));
-        double t29 = t25 ? 0.0 : t28;
-        double t30 = 1.0 / (FMA(t26, 0.25, 1.0));
-        double t31 = t30 * (t30 * (t30 * (polynomial0(-0.01441178831143662, t30 - 0.25))));
-        double t32 = (FMA(t31, -(t26 * 2.0), 0.3989422804014327)) / (1.0 + t27);
-        double t33 = t29 * (FMA(t26, t32, t31 * 2.0));
-        double t34 = t10 * (ABS(t12));
-        _Bool t35 = t5 | (37.5 < t34);
-        double t36 = t35 ? 37.5 : t34;
-        double t37 = t36 * t36;
-        double t38 = exp64(t37 * (-0.5));
-        double t39 = t35 ? 0.0 : t38;
-        double t40 = 1.0 / (FMA(t36, 0.25, 1.0));
-        double t41 = t40 * (t40 * (t40 * (polynomial0(-0.01441178831143662, t40 - 0.25))));
-        double t42 = (FMA(t41, -(t36 * 2.0), 0.3989422804014327)) / (1.0 + t37);
-        double t43 = t39 * (FMA(t36, t42, t41 * 2.0));
-        double t44 = t8 * (t29 * t32);
-        double t45 = t8 * (t39 * t42);
-        double t46 = (t44 * 0.16666666666666666) + (t45 * (-0.16666666666666666));
-        double t47 = t14 ? 0.0 : (-0x1p-52);
-        double t48 = t13 ? 0.0 : t47;
-        double t49 = t14 ? 0.0 : (-0.33333333333333326);
-        double t50 = t13 ? 0.0 : t49;
-        double t51 = t14 ? (-0.055555555555555546) : 0.055555555555555546;
-        double t52 = t13 ? 0.055555555555555546 : t51;
-        double t53 = t13 ? 0x1p-52 : 0.0;
-        double t54 = t13 ? (-0.33333333333333326) : 0.0;
-        double t55 = t14 ? 0.055555555555555546 : (-0.055555555555555546);
-        double t56 = t13 ? (-0.055555555555555546) : t55;
-        double t57 = t8 * t8;
-        double t58 = (t44 * t50) + ((FMA(t33, t48, t52 * ((t29 * t31) * t57))) * t15);
-        double t59 = t14 ? 0.16666666666666666 : 0.0;
-        double t60 = t13 ? 0.0 : t59;
-        double t61 = ((t8 * t43) * (-0.16666666666666666)) * t16;
-        double t62 = (t58 + ((t45 * t54) + ((FMA(t43, t53, t56 * ((t39 * t41) * t57))) * t16))) - (t46 * t46);
-        double t63 = FMA(FMA(t8, t60, ((((t8 * t33) * 0.16666666666666666) * t15) + t61) * 2.0), t8 * t60, t62);
-        s[5][i] = (t63 < 0.0) ? 0.0 : t63;
-        double t65 = t18 * 30.0;
-        s[1][i] = FMA(t65, 2.0, (-1.0));
+        double t24 = t18 * 30.0;
+        double t25 = t10 * (ABS(t11));
+        _Bool t26 = t5 | (37.5 < t25);
+        double t27 = t26 ? 37.5 : t25;
+        double t28 = t27 * t27;
+        double t29 = exp64(t28 * (-0.5));
+        double t30 = t26 ? 0.0 : t29;
+        double t31 = 1.0 / (FMA(t27, 0.25, 1.0));
+        double t32 = t31 * (t31 * (t31 * (polynomial0(-0.01441178831143662, t31 - 0.25))));
+        double t33 = (FMA(t32, -(t27 * 2.0), 0.3989422804014327)) / (1.0 + t28);
+        double t34 = t30 * (FMA(t27, t33, t32 * 2.0));
+        double t35 = t10 * (ABS(t12));
+        _Bool t36 = t5 | (37.5 < t35);
+        double t37 = t36 ? 37.5 : t35;
+        double t38 = t37 * t37;
+        double t39 = exp64(t38 * (-0.5));
+        double t40 = t36 ? 0.0 : t39;
+        double t41 = 1.0 / (FMA(t37, 0.25, 1.0));
+        double t42 = t41 * (t41 * (t41 * (polynomial0(-0.01441178831143662, t41 - 0.25))));
+        double t43 = (FMA(t42, -(t37 * 2.0), 0.3989422804014327)) / (1.0 + t38);
+        double t44 = t40 * (FMA(t37, t43, t42 * 2.0));
+        double t45 = t8 * (t30 * t33);
+        double t46 = t8 * (t40 * t43);
+        double t47 = (t45 * 0.16666666666666666) + (t46 * (-0.16666666666666666));
+        double t48 = t14 ? 0.0 : (-0x1p-52);
+        double t49 = t13 ? 0.0 : t48;
+        double t50 = t14 ? 0.0 : (-0.33333333333333326);
+        double t51 = t13 ? 0.0 : t50;
+        double t52 = t14 ? (-0.055555555555555546) : 0.055555555555555546;
+        double t53 = t13 ? 0.055555555555555546 : t52;
+        double t54 = t13 ? 0x1p-52 : 0.0;
+        double t55 = t13 ? (-0.33333333333333326) : 0.0;
+        double t56 = t14 ? 0.055555555555555546 : (-0.055555555555555546);
+        double t57 = t13 ? (-0.055555555555555546) : t56;
+        double t58 = t8 * t8;
+        double t59 = (t45 * t51) + ((FMA(t34, t49, t53 * ((t30 * t32) * t58))) * t15);
+        double t60 = t14 ? 0.16666666666666666 : 0.0;
+        double t61 = t13 ? 0.0 : t60;
+        double t62 = ((t8 * t44) * (-0.16666666666666666)) * t16;
+        double t63 = (t59 + ((t46 * t55) + ((FMA(t44, t54, t57 * ((t40 * t42) * t58))) * t16))) - (t47 * t47);
+        double t64 = FMA(FMA(t8, t61, ((((t8 * t34) * 0.16666666666666666) * t15) + t62) * 2.0), t8 * t61, t63);
+        s[5][i] = (t64 < 0.0) ? 0.0 : t64;
+        s[1][i] = FMA(t24, 2.0, (-1.0));
         double t67 = FMA(mean[i], 0.16666666666666666, 0.5);
         double t68 = t14 ? t67 : 1.0;
         double t69 = t13 ? 0.0 : t68;
-        s[8][i] = t46 + t69;
-        s[2][i] = FMA(t65, t65 * 2.0, (-1.0));
+        s[8][i] = t47 + t69;
+        s[2][i] = FMA(t24, t24 * 2.0, (-1.0));
         s[9][i] = mean[i] == mean[i];
     }
-    surface(surface0, terms0, 3, 1e-10, s[0], s[1], s[3]);
-    surface(surface1, terms1, 2, 1e-11, s[0], s[2], s[7]);
+    surface(surface0, terms0, patches0, s[0], s[1], s[3]);
+    surface(surface1, terms1, patches1, s[0], s[2], s[7]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = (s[3][i] < 0.0) ? 0.0 : s[3][i];
@@ -270,7 +309,7 @@ static void hardsigmoid_exact_float64_backward_block(const double *const *in, co
         double t6 = t5 ? 1.0 : t4;
         double t7 = SQRT(t6);
         double t8 = t5 ? 0.0 : t7;
-        double t9 = 1.0 / t7;
+        double t9 = rsqrt64(t6);
         double t10 = t5 ? 0.0 : t9;
         double t11 = mean[i] - (-3.0);
         double t12 = mean[i] - 3.0;
@@ -279,20 +318,20 @@ static void hardsigmoid_exact_float64_backward_block(const double *const *in, co
         double t15 = t13 ? 1.0 : (-1.0);
         double t16 = t14 ? 1.0 : (-1.0);
         double t17 = (0.0 <= t3) ? t3 : (-1.0);
-        s[10][i] = 1.0 / (SQRT(t17));
+        s[10][i] = rsqrt64(t17);
         double t19 = mean[i] * s[10][i];
         double t20 = (t19 < (-0x1.c66666p2)) ? (-0x1.c66666p2) : t19;
         s[12][i] = (0x1.c66666p2 < t20) ? 0x1.c66666p2 : t20;
-        double t22 = 1.0 / (SQRT(FMA(s[12][i] * s[12][i], 0.7590724239381366, 12.145158783010185)));
+        double t22 = rsqrt64(FMA(s[12][i] * s[12][i], 0.668478975613956, 16.7119743903489));
         s[3][i] = s[12][i] * t22;
         s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
         s[11][i] = s[10][i] * 30.0;
         double t26 = s[11][i] * 2.0;
         s[1][i] = FMA(s[11][i], t26, (-1.0));
-        s[6][i] = s[3][i] * 4.0;
-        double t29 = (t22 * t22) * (t22 * 12.145158783010185);
-        s[8][i] = (0x1.c66666p2 < (ABS(t19))) ? 0.0 : t29;
-        s[9][i] = t26 * 2.0;
+        s[5][i] = s[3][i] * 4.0;
+        s[7][i] = t26 * 2.0;
+        double t30 = (t22 * t22) * (t22 * 16.7119743903489);
+        s[9][i] = (0x1.c66666p2 < (ABS(t19))) ? 0.0 : t30;
         s[13][i] = (s[10][i] * s[10][i]) * (-0.5);
         s[2][i] = FMA(s[11][i], 2.0, (-1.0));
         double t34 = t10 * (ABS(t11));
@@ -350,15 +389,15 @@ static void hardsigmoid_exact_float64_backward_block(const double *const *in, co
         s[17][i] = t59 + t79;
         s[18][i] = t73 * 0.5;
     }
-    surface_slopes(surface1, terms1, 2, 1e-11, s[0], s[1], s[7], s[4], s[5]);
-    surface_slopes(surface0, terms0, 3, 1e-10, s[0], s[2], unused, s[14], s[15]);
+    surface_slopes(surface1, terms1, patches1, s[0], s[1], s[8], s[4], s[6]);
+    surface_slopes(surface0, terms0, patches0, s[0], s[2], unused, s[14], s[15]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (FMA(s[3][i] * s[4][i], s[6][i], s[7][i])) * s[8][i];
-        double t1 = s[8][i] * (s[6][i] * s[14][i]);
+        double t0 = (s[8][i] + ((s[3][i] * s[4][i]) * s[5][i])) * s[9][i];
+        double t1 = s[9][i] * (s[5][i] * s[14][i]);
         double t2 = s[10][i] * t0;
         double t3 = s[16][i] ? s[17][i] : t2;
-        double t4 = s[13][i] * (FMA(s[12][i], t0, s[11][i] * ((s[3][i] * s[5][i]) * s[9][i])));
+        double t4 = s[13][i] * (FMA(s[12][i], t0, s[11][i] * ((s[3][i] * s[6][i]) * s[7][i])));
         double t5 = s[16][i] ? s[18][i] : t4;
         double t6 = s[10][i] * t1;
         double t7 = s[16][i] ? s[19][i] : t6;

@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from momentgen.runtime.surfaces import surface, surface_slopes, surfaces_beside
+
 __all__ = ["backward", "forward"]
 
 
@@ -19,23 +21,7 @@ _POLYNOMIAL0 = (0.12185347066213574, -0.4564414813950806, 0.9811091454089625, -1
     -0.07625240380583156, -0.07593942555419342, 0.011283865090534705, 0.11633012554706468, 0.1716033021646014,
     0.15958374408370954, 0.10685102400308394, 0.05081731929104636, 0.01419012412529281)
 
-_SURFACE0 = (
-    (8318533,-71582388,268113668,-565477053,721093118,-547439209,219607238,-32910730,5559296,-554139,-8716311,1033735,
-     3683469,529223,-1053693,-506695,165348,165663,-7548,-21527),
-    (-423659,3399778,-11586847,21271648,-21452029,9551551,1120258,-1504654,-1245415,598060,500624,-86388,-164142,
-     -16725,33864,6997,-2922),
-    (35814,-255817,732769,-977932,328235,739190,-998317,451097,-78702,51956,3171,-46950,2003,16107,-60,-2563),
-    (-968,6065,-13850,9731,12716,-26372,11285,4997,-1397,-3363,500,655),
-    (31,-145,161,321,-1059,904,384,-1068,473),
-)
-
-_SURFACE1 = (
-    (70585310837,-34218853801,21929279865,-11237619700,2482076073,1214961492,-649023829,-298116507,114947422,108258426,
-     5745987,-29583816,-16073752,2109694,6325535,1683337,-971448,-455815),
-    (-1106086,8376664,-26491787,43702521,-36448711,8087210,8272065,-2654153,-2871447,134246,1026073,350754,-251001,
-     -192255,28105,37803),
-    (-1872,9844,-14549,-12034,57752,-54891,3600,16934,-1563,-3222),
-)
+_SURFACES = surfaces_beside(__file__)
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
@@ -43,40 +29,6 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
-
-
-def _powers(x: Tensor, count: int) -> list[Tensor]:
-    found = [torch.ones_like(x)]
-    for _ in range(count - 1):
-        found.append(found[-1] * x)
-    return found
-
-
-def _table(rows: tuple[tuple[float, ...], ...], y: Tensor) -> Tensor:
-    width = max(map(len, rows))
-    return y.new_tensor([[*row, *[0.0] * (width - len(row))] for row in rows])
-
-
-def _surface(rows: tuple[tuple[float, ...], ...], unit: float, y: Tensor, z: Tensor) -> Tensor:
-    """The sum of z^j times the polynomials of y with these coefficients, times ``unit``."""
-    table = _table(rows, y)
-    of_y, of_z = (torch.stack(_powers(x, n)) for x, n in ((y, table.shape[1]), (z, table.shape[0])))
-    return (torch.tensordot(table, of_y, 1) * of_z).sum(0) * unit
-
-
-def _slopes(powers: list[Tensor]) -> Tensor:
-    return torch.stack([torch.zeros_like(powers[0]), *(k * x for k, x in enumerate(powers[:-1], 1))])
-
-
-def _surface_slopes(
-    rows: tuple[tuple[float, ...], ...], unit: float, y: Tensor, z: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The same, and its derivatives in y and in z."""
-    table = _table(rows, y)
-    by_y, by_z = _powers(y, table.shape[1]), _powers(z, table.shape[0])
-    of_z, of_y = torch.stack(by_z), torch.tensordot(table, torch.stack(by_y), 1)
-    slope_y = (torch.tensordot(table, _slopes(by_y), 1) * of_z).sum(0)
-    return (of_y * of_z).sum(0) * unit, slope_y * unit, (of_y * _slopes(by_z)).sum(0) * unit
 
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -98,9 +50,10 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t10 = torch.where(t8, torch.full_like(mean, 1.0), -1.0)
     t2 = 1.0 / torch.sqrt(torch.where(0.0 <= t2, t2, -1.0))
     t11 = (mean * t2).clamp(min=-7.099999904632568).clamp(max=7.099999904632568)  # (mean - centre)/w
-    t12 = 1.0 / torch.sqrt((t11 * t11) * 0.7590724239381366 + 12.145158783010185)
+    t12 = 1.0 / torch.sqrt((t11 * t11) * 0.668478975613956 + 16.7119743903489)
     t12 = t11 * t12  # t against its reach, by way of t/sqrt(kappa² + t²)
     t11 = t12 * (t12 * 2.0) + (-1.0)
+    t2 = t2 * 30.0
     t5 = t0 * (torch.where(t5 < 0.0, -t5, t5))
     t13 = t3 | (37.5 < t5)
     t5 = torch.where(t13, 37.5, t5)  # |mean - -3|/sigma
@@ -141,14 +94,13 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t14 = t4 * t19 + (((((t4 * t5) * 0.16666666666666666) * t9) + t14) * 2.0)
     t10 = (t16 + ((t0 * t18) + ((t6 * t13 + t22) * t10))) - (t15 * t15)
     t10 = (t14 * (t4 * t19) + t10).clamp(min=0.0)
-    t2 = t2 * 30.0
     t19 = t2 * 2.0 + (-1.0)
     t8 = torch.where(t7, 0.0, torch.where(t8, mean * 0.16666666666666666 + 0.5, 1.0))
     t8 = t15 + t8
     t2 = t2 * (t2 * 2.0) + (-1.0)
     t15 = mean == mean
-    t19 = _surface(_SURFACE0, 1e-10, t11, t19)
-    t2 = _surface(_SURFACE1, 1e-11, t11, t2)
+    t19 = surface(_SURFACES[0], 0, t11, t19)
+    t2 = surface(_SURFACES[1], 0, t11, t2)
     t2 = torch.where(t1, t8, ((t12 * t2) + 0.5).clamp(min=0.0).clamp(max=1.0))
     t19 = torch.where(t15, torch.where(t1, t10, t19.clamp(min=0.0)), mean)
     return (torch.where(t15, t2, mean)), t19
@@ -174,16 +126,16 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t2 = 1.0 / torch.sqrt(torch.where(0.0 <= t2, t2, -1.0))
     t11 = mean * t2
     t12 = t11.clamp(min=-7.099999904632568).clamp(max=7.099999904632568)  # (mean - centre)/w
-    t13 = 1.0 / torch.sqrt((t12 * t12) * 0.7590724239381366 + 12.145158783010185)
+    t13 = 1.0 / torch.sqrt((t12 * t12) * 0.668478975613956 + 16.7119743903489)
     t14 = t12 * t13  # t against its reach, by way of t/sqrt(kappa² + t²)
     t15 = t14 * (t14 * 2.0) + (-1.0)
     t16 = t2 * 30.0
     t17 = t16 * 2.0
     t18 = t16 * t17 + (-1.0)
     t19 = t14 * 4.0
-    t11 = 7.099999904632568 < (torch.where(t11 < 0.0, -t11, t11))
-    t13 = torch.where(t11, 0.0, (t13 * t13) * (t13 * 12.145158783010185))
     t17 = t17 * 2.0
+    t11 = 7.099999904632568 < (torch.where(t11 < 0.0, -t11, t11))
+    t13 = torch.where(t11, 0.0, (t13 * t13) * (t13 * 16.7119743903489))
     t11 = (t2 * t2) * (-0.5)
     t20 = t16 * 2.0 + (-1.0)
     t5 = t0 * (torch.where(t5 < 0.0, -t5, t5))
@@ -240,13 +192,13 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t33 = t8 * (t8 + (t21 * 2.0)) + (t8 * t10 + ((-t3) * t22 + t33))
     t8 = t21 + t8
     t22 = t22 * 0.5
-    t21, t3, t10 = _surface_slopes(_SURFACE1, 1e-11, t15, t18)
-    _, t26, t4 = _surface_slopes(_SURFACE0, 1e-10, t15, t20)
-    t21 = ((t14 * t3) * t19 + t21) * t13
+    t21, t3, t10 = surface_slopes(_SURFACES[1], 0, t15, t18)
+    _, t26, t4 = surface_slopes(_SURFACES[0], 0, t15, t20)
+    t3 = (t21 + ((t14 * t3) * t19)) * t13
     t26 = t13 * (t19 * t26)
-    t17 = torch.where(t1, t22, t11 * (t12 * t21 + (t16 * ((t14 * t10) * t17))))
+    t17 = torch.where(t1, t22, t11 * (t12 * t3 + (t16 * ((t14 * t10) * t17))))
     t4 = torch.where(t1, t33, t11 * (t12 * t26 + (t16 * (t4 * 2.0))))
     return (
-        grad_mean * (torch.where(t1, t8, t2 * t21)) + grad_var * (torch.where(t1, t25, t2 * t26)),
+        grad_mean * (torch.where(t1, t8, t2 * t3)) + grad_var * (torch.where(t1, t25, t2 * t26)),
         grad_mean * t17 + grad_var * t4,
     )

@@ -64,6 +64,23 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
+// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
+INLINE double rsqrt64(double x)
+{
+    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
+    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
+    double y = first.f, e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * 0.5, e, y);
+    y = x < 0x1p-900 ? y * 0x1p100 : y;
+    y = x > DBL_MAX ? 0.0 : y;
+    y = x == 0.0 ? __builtin_inf() : y;
+    return x >= 0.0 ? y : __builtin_nan("");
+}
+
 INLINE double polynomial0(double y, double x)
 {
     NEXT(0.12185347066213574) NEXT(-0.4564414813950806) NEXT(0.9811091454089625) NEXT(-1.2913683853251956)
@@ -105,36 +122,48 @@ INLINE double polynomial2(double y, double x)
 #endif
 #define EACH _Pragma("omp simd") for (int i = 0; i < WIDE; ++i)
 
+// a polynomial in a table: where its coefficients begin, and their counts; how many of these; its unit; what y and z
+// are scaled by, and what is added to them
+typedef struct {
+    int first, counts, pairs;
+    double unit, y_scale, y_shift, z_scale, z_shift;
+} Patch;
+
 // sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients take turns, from high to low
-INLINE void surface(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+INLINE void surface(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
     const double *restrict z, double *restrict value)
 {
     for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c;
-        double x[WIDE], sum[WIDE], p[WIDE], q[WIDE];
-        EACH x[i] = y[at + i], sum[i] = 0.0;
-        for (int pair = 0; pair < pairs; ++pair) {
+        const double *next = c + of->first;
+        const uint8_t *terms = counts + of->counts;
+        double x[WIDE], w[WIDE], sum[WIDE], p[WIDE], q[WIDE];
+        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
+        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0;
+        for (int pair = 0; pair < of->pairs; ++pair) {
             EACH p[i] = next[0], q[i] = next[1];
             next += 2;
             for (int k = 1; k < terms[pair]; ++k, next += 2) {
                 EACH p[i] = FMA(p[i], x[i], next[0]);
                 EACH q[i] = FMA(q[i], x[i], next[1]);
             }
-            EACH sum[i] = FMA(FMA(sum[i], z[at + i], p[i]), z[at + i], q[i]);
+            EACH sum[i] = FMA(FMA(sum[i], w[i], p[i]), w[i], q[i]);
         }
-        EACH value[at + i] = sum[i] * unit;
+        EACH value[at + i] = sum[i] * of->unit;
     }
 }
 
 // the same, and its derivatives
-INLINE void surface_slopes(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
     const double *restrict z, double *restrict value, double *restrict by_y, double *restrict by_z)
 {
+    const double unit_y = of->unit * of->y_scale, unit_z = of->unit * of->z_scale;
     for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c;
-        double x[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
-        EACH x[i] = y[at + i], sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
-        for (int pair = 0; pair < pairs; ++pair) {
+        const double *next = c + of->first;
+        const uint8_t *terms = counts + of->counts;
+        double x[WIDE], w[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
+        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
+        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
+        for (int pair = 0; pair < of->pairs; ++pair) {
             EACH p[i] = next[0], q[i] = next[1], slope_p[i] = 0.0, slope_q[i] = 0.0;
             next += 2;
             for (int k = 1; k < terms[pair]; ++k, next += 2) {
@@ -143,57 +172,68 @@ INLINE void surface_slopes(const double *c, const uint8_t *terms, int pairs, dou
                 EACH p[i] = FMA(p[i], x[i], next[0]);
                 EACH q[i] = FMA(q[i], x[i], next[1]);
             }
-            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
-            EACH sum[i] = FMA(sum[i], z[at + i], p[i]);
-            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
-            EACH sum[i] = FMA(sum[i], z[at + i], q[i]);
-            EACH sum_y[i] = FMA(FMA(sum_y[i], z[at + i], slope_p[i]), z[at + i], slope_q[i]);
+            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
+            EACH sum[i] = FMA(sum[i], w[i], p[i]);
+            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
+            EACH sum[i] = FMA(sum[i], w[i], q[i]);
+            EACH sum_y[i] = FMA(FMA(sum_y[i], w[i], slope_p[i]), w[i], slope_q[i]);
         }
-        EACH value[at + i] = sum[i] * unit, by_y[at + i] = sum_y[i] * unit, by_z[at + i] = sum_z[i] * unit;
+        EACH value[at + i] = sum[i] * of->unit, by_y[at + i] = sum_y[i] * unit_y, by_z[at + i] = sum_z[i] * unit_z;
     }
 }
 
-static const double surface0[68] = {
-    0,-1318,0,190,0,3359,0,-1736,0,-1458,0,1172,0,-240,0,23,-3032,102983,6250,-419469,2385,611647,-17084,-189882,18864,
-    -569303,-8736,916951,496,-684656,1408,295870,-647,-71724,96,7592,0,106425,0,-43931,0,-837098,-9354,315173,3231,
-    3056544,27438,-433066,204810,-3312918,-884868,-45120528,1222853,189725031,-318468,-361671533,-1187931,422358962,
-    1853386,-328073298,-1375332,172005232,591778,-58990971,-142550,12026393,15006,4998889580
+static const double surface0[152] = {
+    0,61788,0,36676,0,-200934,0,-145033,0,236778,0,220055,0,-112449,0,-158077,0,9265,0,52458,0,6236,0,-6084,0,-679,0,
+    -49555066,0,-64068722,0,245431548,0,340598431,0,-496268164,0,-753033250,0,535144290,0,904134683,-577850,-351490695,
+    -329519,-662656145,2225734,153947854,1411657,326833264,-3107000,-26082852,-2276424,-103118375,1639549,-9783004,
+    1543157,4779815,32283,-33627288,-118726,-9751131,-93215,53932714,-390839,35280108,-279670,-23419548,184285,
+    -24247618,196298,548106,-23589,5248944,-36131,1222097,0,-83822583592,0,-49304139341,0,753439364668,0,454046452138,
+    0,-3079227077094,0,-1884952258045,0,7592211065952,0,4680291394818,0,-12640229942971,307690638,-7779709909110,
+    221780380,15068151539078,-2062457507,9181904826450,-1519456046,-13297645090734,6040487541,-7957236383355,
+    4503615002,8851714182627,-10204313731,5157891392344,-7599436617,-4486006534569,11098966626,-2522472219399,
+    8128115156,1733974076487,-8227224010,931601556851,-5841646947,-507660517665,4250259850,-256714970077,2901643346,
+    112738860030,-1520811383,53558703867,-973505033,-18505348739,409639757,-9096048821,225050415,-68454544,-96663861,
+    -3852044682,-67396766,-2611673975,-60230847,-369200102,-11301346,2795112545,107553721,16362482827,70839488,
+    9219987442,-45980165,-19540439100,-48845825,-16154649597,533533,9181059884,10544791,12687684650,2549839,3409742859
 };
-static const uint8_t terms0[3] = {8, 10, 16};
+static const uint8_t terms0[3] = {
+    13,25,38
+};
+static const Patch patches0[1] = {
+    {0, 0, 3, 1e-10, 1.0, -0.0, 1.0, -0.0},
+};
 
-static const double surface1[70] = {
-    0,-3969,0,6806,0,-1287,0,-2821,0,1444,0,-212,0,27,0,-11541,0,26454,0,64469,0,-205471,7271,-114609,-19665,1122584,
-    16513,-2038745,-533,2013132,-6886,-1239316,4432,480523,-1290,-108331,163,10865,0,79848,0,83849,0,-563415,-10382,
-    -882347,-18659,2229423,81121,5342031,121442,-8841179,-441015,-25901029,-244586,58312524,2302351,75858469,-4104382,
-    -508733084,4020792,1167270878,-2467538,-1862486872,953306,2544146690,-213820,-3515213573,21368,7069297786
+static const double surface1[52] = {
+    0,-2509,0,-2377,0,11468,0,-2983,0,-7827,0,4334,0,198,0,-320,0,2164110,0,3722509,0,-7847129,0,-20498619,55374,
+    430538,217086,42063993,-55797,48594175,-972831,-14608233,-627675,-126079260,1935177,-138001715,2649339,164934615,
+    -2852221,515559846,-6098405,-233110354,8488703,-1535134240,-660199,2544152293,-4111227,-1761302685,2495985,
+    596585407,-463297,-81625235
 };
-static const uint8_t terms1[3] = {7, 12, 16};
-
-static const double surface2[50] = {
-    0,-4808,0,11267,0,-3957,0,-9213,0,8896,0,-1417,0,-1359,0,699,0,-109,0,332919,0,-1038983,0,-3468585,63437,6712763,
-    -146474,19948222,-421887,-27780434,1130030,-88409818,1043915,154027167,-5725034,263949237,6813268,-1143852313,
-    -2052631,1775116802,-3045331,-1618730214,3959953,945913964,-2143247,-351722287,592765,76441645,-68772,-7440095
+static const uint8_t terms1[2] = {
+    8,18
 };
-static const uint8_t terms2[2] = {9, 16};
+static const Patch patches1[1] = {
+    {0, 0, 2, 1e-10, 1.0, -0.0, 1.0, -0.0},
+};
 
 static void hardswish_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1];
     double *restrict out_mean = out[0], *restrict out_var = out[1];
-    double s[17][LANES];
+    double s[16][LANES];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
         double t1 = var[i] * (SQRT(t0));
-        s[7][i] = t1 < 900.0;
-        s[6][i] = s[7][i] ? 900.0 : t1;
-        double t4 = s[7][i] ? t1 : 900.0;
+        s[6][i] = t1 < 900.0;
+        s[4][i] = s[6][i] ? 900.0 : t1;
+        double t4 = s[6][i] ? t1 : 900.0;
         _Bool t5 = t4 == 0.0;
         double t6 = t5 ? 1.0 : t4;
         double t7 = SQRT(t6);
         double t8 = t5 ? 0.0 : t7;
-        double t9 = 1.0 / t7;
+        double t9 = rsqrt64(t6);
         double t10 = t5 ? 0.0 : t9;
         double t11 = mean[i] - (-3.0);
         double t12 = mean[i] - 3.0;
@@ -201,113 +241,112 @@ static void hardswish_exact_float64_forward_block(const double *const *in, const
         _Bool t14 = t12 < 0.0;
         double t15 = t13 ? 1.0 : (-1.0);
         double t16 = t14 ? 1.0 : (-1.0);
-        double t17 = (0.0 <= s[6][i]) ? s[6][i] : (-1.0);
-        s[12][i] = SQRT(t17);
-        s[9][i] = 1.0 / s[12][i];
-        double t20 = mean[i] * s[9][i];
+        double t17 = (0.0 <= s[4][i]) ? s[4][i] : (-1.0);
+        s[11][i] = SQRT(t17);
+        s[8][i] = rsqrt64(t17);
+        double t20 = mean[i] * s[8][i];
         double t21 = (t20 < (-0x1.e65604p2)) ? (-0x1.e65604p2) : t20;
         double t22 = (0x1.e65604p2 < t21) ? 0x1.e65604p2 : t21;
         double t23 = ABS(t20);
-        s[11][i] = 0x1.e65604p2 < t23;
-        s[3][i] = t22 * (1.0 / (SQRT(FMA(t22 * t22, 0.6978662127050299, 17.446655317625748))));
-        s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
-        double t27 = t8 * t8;
-        double t28 = t10 * (ABS(t11));
-        _Bool t29 = t5 | (37.5 < t28);
-        double t30 = t29 ? 37.5 : t28;
-        double t31 = t30 * t30;
-        double t32 = exp64(t31 * (-0.5));
-        double t33 = t29 ? 0.0 : t32;
-        double t34 = 1.0 / (FMA(t30, 0.25, 1.0));
-        double t35 = t34 * (t34 * (t34 * (polynomial0(-0.01441178831143662, t34 - 0.25))));
-        double t36 = (FMA(t35, -(t30 * 2.0), 0.3989422804014327)) / (1.0 + t31);
-        double t37 = -t30;
-        double t38 = (FMA(t35, t37, t36)) * 0.3333333333333333;
-        double t39 = t33 * (FMA(t30, t36, t35 * 2.0));
-        double t40 = t33 * t36;
-        double t41 = t10 * (ABS(t12));
-        _Bool t42 = t5 | (37.5 < t41);
-        double t43 = t42 ? 37.5 : t41;
-        double t44 = t43 * t43;
-        double t45 = exp64(t44 * (-0.5));
-        double t46 = t42 ? 0.0 : t45;
-        double t47 = 1.0 / (FMA(t43, 0.25, 1.0));
-        double t48 = t47 * (t47 * (t47 * (polynomial0(-0.01441178831143662, t47 - 0.25))));
-        double t49 = (FMA(t48, -(t43 * 2.0), 0.3989422804014327)) / (1.0 + t44);
-        double t50 = -t43;
-        double t51 = (FMA(t48, t50, t49)) * 0.3333333333333333;
-        double t52 = t46 * (FMA(t43, t49, t48 * 2.0));
-        double t53 = t46 * t49;
-        double t54 = t27 * (t33 * t35);
-        double t55 = t8 * t40;
-        double t56 = t27 * (t46 * t48);
-        double t57 = t8 * t53;
-        double t58 = (t57 * (-0.49999999999999994)) + ((t56 * (-0.3333333333333333)) * t16);
-        double t59 = ((t55 * (-0.49999999999999994)) + ((t54 * 0.3333333333333333) * t15)) + t58;
-        double t60 = t14 ? 0.0 : (-2.9999999999999982);
-        double t61 = t13 ? 0.0 : t60;
-        double t62 = t14 ? (-0.4999999999999999) : 4.4999999999999964;
-        double t63 = t13 ? 0.4999999999999999 : t62;
-        double t64 = t14 ? 0.9999999999999998 : (-2.999999999999999);
-        double t65 = t13 ? (-0.9999999999999998) : t64;
-        double t66 = t14 ? (-0.6666666666666665) : 0.6666666666666665;
-        double t67 = t13 ? 0.6666666666666665 : t66;
-        double t68 = t13 ? 0x1p-48 : 0.0;
-        double t69 = t13 ? (-2.9999999999999964) : 0.0;
-        double t70 = t14 ? 0.4999999999999998 : (-0.4999999999999998);
-        double t71 = t13 ? (-4.4999999999999964) : t70;
-        double t72 = t14 ? 0.9999999999999998 : (-0.9999999999999998);
-        double t73 = t13 ? (-2.999999999999999) : t72;
-        double t74 = t14 ? 0.6666666666666665 : (-0.6666666666666665);
-        double t75 = t13 ? (-0.6666666666666665) : t74;
-        double t76 = t8 * t27;
-        double t77 = t8 * t76;
-        double t78 = (FMA(t54, t63, t67 * ((t33 * ((FMA(t37, t38, t35)) * 0.25)) * t77))) * t15;
-        double t79 = FMA(t52, t68, FMA(t56, t71, t75 * ((t46 * ((FMA(t50, t51, t48)) * 0.25)) * t77)));
-        double t80 = (FMA(t57, t69, t73 * ((t46 * t51) * t76))) + (t79 * t16);
-        double t81 = t14 ? 0.3333333333333333 : 0.0;
-        double t82 = t13 ? 0.0 : t81;
-        double t83 = (t8 * (t33 * 0.3989422804014327)) * (-0.49999999999999994);
-        double t84 = (t8 * (t46 * 0.3989422804014327)) * (-0.49999999999999994);
-        double t85 = t84 + (((t27 * t52) * (-0.3333333333333333)) * t16);
-        double t86 = FMA(t27, t82, ((t83 + (((t27 * t39) * 0.3333333333333333) * t15)) + t85) * 2.0);
-        double t87 = (((FMA(t55, t61, t65 * ((t33 * t38) * t76))) + t78) + t80) - (t59 * t59);
-        double t88 = FMA(mean[i], 0.3333333333333333, 0.5);
-        double t89 = t14 ? t88 : 1.0;
-        double t90 = t13 ? 0.0 : t89;
-        double t91 = ((t27 * t53) * (-0.3333333333333333)) + (((t8 * t52) * (-0.49999999999999994)) * t16);
-        double t92 = ((t27 * t40) * 0.3333333333333333) + (((t8 * t39) * (-0.49999999999999994)) * t15);
-        double t93 = FMA(FMA(t8, t90, (t92 + t91) * 2.0), t8 * t90, FMA(t86, (t27 * t82) * 0.5, t87));
-        s[8][i] = (t93 < 0.0) ? 0.0 : t93;
-        double t95 = s[9][i] * 30.0;
-        s[1][i] = FMA(t95, 2.0, (-1.0));
+        s[10][i] = 0x1.e65604p2 < t23;
+        s[0][i] = t22 * (rsqrt64(FMA(t22 * t22, 0.8249870006648198, 10.106090758144042)));
+        s[2][i] = FMA(s[0][i], s[0][i] * 2.0, (-1.0));
+        double t27 = s[8][i] * 30.0;
+        double t28 = t8 * t8;
+        double t29 = t10 * (ABS(t11));
+        _Bool t30 = t5 | (37.5 < t29);
+        double t31 = t30 ? 37.5 : t29;
+        double t32 = t31 * t31;
+        double t33 = exp64(t32 * (-0.5));
+        double t34 = t30 ? 0.0 : t33;
+        double t35 = 1.0 / (FMA(t31, 0.25, 1.0));
+        double t36 = t35 * (t35 * (t35 * (polynomial0(-0.01441178831143662, t35 - 0.25))));
+        double t37 = (FMA(t36, -(t31 * 2.0), 0.3989422804014327)) / (1.0 + t32);
+        double t38 = -t31;
+        double t39 = (FMA(t36, t38, t37)) * 0.3333333333333333;
+        double t40 = t34 * (FMA(t31, t37, t36 * 2.0));
+        double t41 = t34 * t37;
+        double t42 = t10 * (ABS(t12));
+        _Bool t43 = t5 | (37.5 < t42);
+        double t44 = t43 ? 37.5 : t42;
+        double t45 = t44 * t44;
+        double t46 = exp64(t45 * (-0.5));
+        double t47 = t43 ? 0.0 : t46;
+        double t48 = 1.0 / (FMA(t44, 0.25, 1.0));
+        double t49 = t48 * (t48 * (t48 * (polynomial0(-0.01441178831143662, t48 - 0.25))));
+        double t50 = (FMA(t49, -(t44 * 2.0), 0.3989422804014327)) / (1.0 + t45);
+        double t51 = -t44;
+        double t52 = (FMA(t49, t51, t50)) * 0.3333333333333333;
+        double t53 = t47 * (FMA(t44, t50, t49 * 2.0));
+        double t54 = t47 * t50;
+        double t55 = t28 * (t34 * t36);
+        double t56 = t8 * t41;
+        double t57 = t28 * (t47 * t49);
+        double t58 = t8 * t54;
+        double t59 = (t58 * (-0.49999999999999994)) + ((t57 * (-0.3333333333333333)) * t16);
+        double t60 = ((t56 * (-0.49999999999999994)) + ((t55 * 0.3333333333333333) * t15)) + t59;
+        double t61 = t14 ? 0.0 : (-2.9999999999999982);
+        double t62 = t13 ? 0.0 : t61;
+        double t63 = t14 ? (-0.4999999999999999) : 4.4999999999999964;
+        double t64 = t13 ? 0.4999999999999999 : t63;
+        double t65 = t14 ? 0.9999999999999998 : (-2.999999999999999);
+        double t66 = t13 ? (-0.9999999999999998) : t65;
+        double t67 = t14 ? (-0.6666666666666665) : 0.6666666666666665;
+        double t68 = t13 ? 0.6666666666666665 : t67;
+        double t69 = t13 ? 0x1p-48 : 0.0;
+        double t70 = t13 ? (-2.9999999999999964) : 0.0;
+        double t71 = t14 ? 0.4999999999999998 : (-0.4999999999999998);
+        double t72 = t13 ? (-4.4999999999999964) : t71;
+        double t73 = t14 ? 0.9999999999999998 : (-0.9999999999999998);
+        double t74 = t13 ? (-2.999999999999999) : t73;
+        double t75 = t14 ? 0.6666666666666665 : (-0.6666666666666665);
+        double t76 = t13 ? (-0.6666666666666665) : t75;
+        double t77 = t8 * t28;
+        double t78 = t8 * t77;
+        double t79 = (FMA(t55, t64, t68 * ((t34 * ((FMA(t38, t39, t36)) * 0.25)) * t78))) * t15;
+        double t80 = FMA(t53, t69, FMA(t57, t72, t76 * ((t47 * ((FMA(t51, t52, t49)) * 0.25)) * t78)));
+        double t81 = (FMA(t58, t70, t74 * ((t47 * t52) * t77))) + (t80 * t16);
+        double t82 = t14 ? 0.3333333333333333 : 0.0;
+        double t83 = t13 ? 0.0 : t82;
+        double t84 = (t8 * (t34 * 0.3989422804014327)) * (-0.49999999999999994);
+        double t85 = (t8 * (t47 * 0.3989422804014327)) * (-0.49999999999999994);
+        double t86 = t85 + (((t28 * t53) * (-0.3333333333333333)) * t16);
+        double t87 = FMA(t28, t83, ((t84 + (((t28 * t40) * 0.3333333333333333) * t15)) + t86) * 2.0);
+        double t88 = (((FMA(t56, t62, t66 * ((t34 * t39) * t77))) + t79) + t81) - (t60 * t60);
+        double t89 = FMA(mean[i], 0.3333333333333333, 0.5);
+        double t90 = t14 ? t89 : 1.0;
+        double t91 = t13 ? 0.0 : t90;
+        double t92 = ((t28 * t54) * (-0.3333333333333333)) + (((t8 * t53) * (-0.49999999999999994)) * t16);
+        double t93 = ((t28 * t41) * 0.3333333333333333) + (((t8 * t40) * (-0.49999999999999994)) * t15);
+        double t94 = FMA(FMA(t8, t91, (t93 + t92) * 2.0), t8 * t91, FMA(t87, (t28 * t83) * 0.5, t88));
+        s[7][i] = (t94 < 0.0) ? 0.0 : t94;
+        s[1][i] = FMA(t27, 2.0, (-1.0));
         double t97 = FMA(mean[i] * mean[i], 0.16666666666666666, mean[i] * 0.5);
         double t98 = FMA(t4 * 0.5, 0.3333333333333333, t97);
         double t99 = t14 ? t98 : mean[i];
         double t100 = t13 ? 0.0 : t99;
-        s[15][i] = t59 + t100;
-        s[2][i] = FMA(t95, t95 * 2.0, (-1.0));
+        s[14][i] = t60 + t100;
+        s[3][i] = FMA(t27, t27 * 2.0, (-1.0));
         double t103 = (37.5 < t23) ? 37.5 : t23;
         double t104 = 1.0 / (FMA(t103, 0.25, 1.0));
         double t105 = t104 * (t104 * (polynomial1(-0.002026716071966055, t104 - 0.25)));
-        s[13][i] = (exp64((t103 * t103) * (-0.5))) * t105;
-        s[14][i] = (mean[i] < 0.0) ? 0.0 : 1.0;
-        s[16][i] = mean[i] == mean[i];
+        s[12][i] = (exp64((t103 * t103) * (-0.5))) * t105;
+        s[13][i] = (mean[i] < 0.0) ? 0.0 : 1.0;
+        s[15][i] = mean[i] == mean[i];
     }
-    surface(surface0, terms0, 3, 1e-10, s[0], s[1], s[5]);
-    surface(surface1, terms1, 3, 1e-10, s[0], s[1], s[4]);
-    surface(surface2, terms2, 2, 1e-10, s[0], s[2], s[10]);
+    surface(surface0, terms0, patches0, s[0], s[1], s[5]);
+    surface(surface1, terms1, patches1, s[2], s[3], s[9]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = s[6][i] * (s[5][i] + (s[3][i] * s[4][i]));
+        double t0 = s[4][i] * s[5][i];
         double t1 = (t0 < 0.0) ? 0.0 : t0;
-        double t2 = s[7][i] ? s[8][i] : t1;
-        double t3 = s[9][i] * s[10][i];
-        double t4 = s[11][i] ? 0.0 : t3;
-        double t5 = FMA(mean[i], s[14][i], FMA(s[12][i], s[13][i], t4));
-        double t6 = s[7][i] ? s[15][i] : t5;
-        out_mean[i] = s[16][i] ? t6 : mean[i];
-        out_var[i] = s[16][i] ? t2 : mean[i];
+        double t2 = s[6][i] ? s[7][i] : t1;
+        double t3 = s[8][i] * s[9][i];
+        double t4 = s[10][i] ? 0.0 : t3;
+        double t5 = FMA(mean[i], s[13][i], FMA(s[11][i], s[12][i], t4));
+        double t6 = s[6][i] ? s[14][i] : t5;
+        out_mean[i] = s[15][i] ? t6 : mean[i];
+        out_var[i] = s[15][i] ? t2 : mean[i];
     }
 }
 
@@ -324,22 +363,22 @@ static void hardswish_exact_float64_backward_block(const double *const *in, cons
     const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
         in[3];
     double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-    double s[30][LANES];
+    double s[27][LANES];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
         double t1 = var[i] * (SQRT(t0));
         _Bool t2 = mean[i] < 0.0;
-        s[25][i] = t1 < 900.0;
-        s[24][i] = s[25][i] ? 900.0 : t1;
+        s[22][i] = t1 < 900.0;
+        s[20][i] = s[22][i] ? 900.0 : t1;
         double t5 = t2 ? 1.0 : (-1.0);
-        double t6 = s[25][i] ? t1 : 900.0;
+        double t6 = s[22][i] ? t1 : 900.0;
         _Bool t7 = t6 == 0.0;
         double t8 = t7 ? 1.0 : t6;
         double t9 = SQRT(t8);
         double t10 = t7 ? 0.0 : t9;
-        double t11 = 1.0 / t9;
+        double t11 = rsqrt64(t8);
         double t12 = t7 ? 0.0 : t11;
         double t13 = mean[i] - (-3.0);
         double t14 = mean[i] - 3.0;
@@ -347,32 +386,32 @@ static void hardswish_exact_float64_backward_block(const double *const *in, cons
         _Bool t16 = t14 < 0.0;
         double t17 = t15 ? 1.0 : (-1.0);
         double t18 = t16 ? 1.0 : (-1.0);
-        double t19 = (0.0 <= s[24][i]) ? s[24][i] : (-1.0);
-        s[8][i] = 1.0 / (SQRT(t19));
-        double t21 = mean[i] * s[8][i];
+        double t19 = (0.0 <= s[20][i]) ? s[20][i] : (-1.0);
+        s[9][i] = rsqrt64(t19);
+        double t21 = mean[i] * s[9][i];
         double t22 = (t21 < (-0x1.e65604p2)) ? (-0x1.e65604p2) : t21;
-        s[10][i] = (0x1.e65604p2 < t22) ? 0x1.e65604p2 : t22;
+        s[11][i] = (0x1.e65604p2 < t22) ? 0x1.e65604p2 : t22;
         double t24 = ABS(t21);
-        s[14][i] = 0x1.e65604p2 < t24;
-        double t26 = 1.0 / (SQRT(FMA(s[10][i] * s[10][i], 0.6978662127050299, 17.446655317625748)));
-        s[17][i] = s[10][i] * t26;
-        s[0][i] = FMA(s[17][i], s[17][i] * 2.0, (-1.0));
-        s[9][i] = s[8][i] * 30.0;
-        double t30 = s[9][i] * 2.0;
-        s[1][i] = FMA(s[9][i], t30, (-1.0));
-        s[4][i] = s[17][i] * 4.0;
-        double t33 = (t26 * t26) * (t26 * 17.446655317625748);
-        s[5][i] = s[14][i] ? 0.0 : t33;
+        s[15][i] = 0x1.e65604p2 < t24;
+        double t26 = rsqrt64(FMA(s[11][i] * s[11][i], 0.8249870006648198, 10.106090758144042));
+        s[2][i] = s[11][i] * t26;
+        s[0][i] = FMA(s[2][i], s[2][i] * 2.0, (-1.0));
+        s[10][i] = s[9][i] * 30.0;
+        double t30 = s[10][i] * 2.0;
+        s[1][i] = FMA(s[10][i], t30, (-1.0));
+        s[5][i] = s[2][i] * 4.0;
         s[7][i] = t30 * 2.0;
-        s[11][i] = (s[8][i] * s[8][i]) * (-0.5);
-        s[13][i] = s[8][i] * s[11][i];
+        double t34 = (t26 * t26) * (t26 * 10.106090758144042);
+        s[8][i] = s[15][i] ? 0.0 : t34;
+        s[12][i] = (s[9][i] * s[9][i]) * (-0.5);
+        s[14][i] = s[9][i] * s[12][i];
         double t38 = t2 ? 0.0 : 1.0;
         double t39 = (37.5 < t24) ? 37.5 : t24;
         double t40 = exp64((t39 * t39) * (-0.5));
         double t41 = 1.0 / (FMA(t39, 0.25, 1.0));
-        s[16][i] = FMA(t40 * (t41 * (polynomial2(-0.0012046932669558172, t41 - 0.25))), t5, t38);
-        s[15][i] = t40 * 0.19947114020071635;
-        s[2][i] = FMA(s[9][i], 2.0, (-1.0));
+        s[17][i] = FMA(t40 * (t41 * (polynomial2(-0.0012046932669558172, t41 - 0.25))), t5, t38);
+        s[16][i] = t40 * 0.19947114020071635;
+        s[3][i] = FMA(s[10][i], 2.0, (-1.0));
         double t45 = t10 * t10;
         double t46 = t12 * (ABS(t13));
         _Bool t47 = t7 | (37.5 < t46);
@@ -459,34 +498,32 @@ static void hardswish_exact_float64_backward_block(const double *const *in, cons
         double t128 = FMA(t106, t115, FMA(t75 * (-2.0), t77, (t95 + ((FMA(t56, t79, t70 * t83)) * t17)) + t98));
         double t129 = ((t69 * t94) * (-0.3333333333333333)) + ((t121 * (-0.49999999999999994)) * t18);
         double t130 = (((t57 * t94) * 0.3333333333333333) + ((t119 * (-0.49999999999999994)) * t17)) + t129;
-        s[28][i] = FMA(t106 * 2.0, t130, FMA(t118 * 2.0, FMA(t45, t106, t124), t128));
-        s[29][i] = FMA(t118, t118 + (t77 * 2.0), FMA(t118, t127, FMA(t106, FMA(t45, t106, t124 * 2.0), t125)));
-        s[26][i] = t77 + t118;
-        s[27][i] = (t101 + t106) * 0.5;
+        s[25][i] = FMA(t106 * 2.0, t130, FMA(t118 * 2.0, FMA(t45, t106, t124), t128));
+        s[26][i] = FMA(t118, t118 + (t77 * 2.0), FMA(t118, t127, FMA(t106, FMA(t45, t106, t124 * 2.0), t125)));
+        s[23][i] = t77 + t118;
+        s[24][i] = (t101 + t106) * 0.5;
     }
-    surface_slopes(surface2, terms2, 2, 1e-10, s[0], s[1], s[12], s[3], s[6]);
-    surface_slopes(surface0, terms0, 3, 1e-10, s[0], s[2], s[19], s[21], s[23]);
-    surface_slopes(surface1, terms1, 3, 1e-10, s[0], s[2], s[18], s[20], s[22]);
+    surface_slopes(surface1, terms1, patches1, s[0], s[1], s[13], s[4], s[6]);
+    surface_slopes(surface0, terms0, patches0, s[2], s[3], s[21], s[19], s[18]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (s[3][i] * s[4][i]) * s[5][i];
-        double t1 = s[11][i] * (FMA(s[10][i], t0, s[9][i] * (s[6][i] * s[7][i])));
-        double t2 = FMA(s[8][i], t1, s[12][i] * s[13][i]);
-        double t3 = s[14][i] ? 0.0 : t2;
-        double t4 = s[5][i] * (FMA(s[4][i], s[21][i] + (s[17][i] * s[20][i]), s[18][i]));
-        double t5 = s[11][i] * (FMA(s[10][i], t4, s[9][i] * ((s[23][i] + (s[17][i] * s[22][i])) * 2.0)));
-        double t6 = (s[8][i] * (s[8][i] * t0)) + s[16][i];
-        double t7 = s[25][i] ? s[26][i] : t6;
-        double t8 = FMA(s[8][i], s[15][i], t3);
-        double t9 = s[25][i] ? s[27][i] : t8;
-        double t10 = s[24][i] * (s[8][i] * t4);
-        double t11 = s[25][i] ? s[28][i] : t10;
-        double t12 = FMA(s[24][i], t5, s[19][i] + (s[17][i] * s[18][i]));
-        double t13 = s[25][i] ? s[29][i] : t12;
-        out_grad_mean[i] = FMA(grad_mean[i], t7,
-            grad_var[i] * t11);
-        out_grad_var[i] = FMA(grad_mean[i], t9,
-            grad_var[i] * t13);
+        double t0 = (s[4][i] * s[5][i]) * s[8][i];
+        double t1 = s[12][i] * (FMA(s[11][i], t0, s[10][i] * (s[6][i] * s[7][i])));
+        double t2 = FMA(s[9][i], t1, s[13][i] * s[14][i]);
+        double t3 = s[15][i] ? 0.0 : t2;
+        double t4 = s[8][i] * s[19][i];
+        double t5 = (s[9][i] * (s[9][i] * t0)) + s[17][i];
+        double t6 = s[22][i] ? s[23][i] : t5;
+        double t7 = FMA(s[9][i], s[16][i], t3);
+        double t8 = s[22][i] ? s[24][i] : t7;
+        double t9 = s[20][i] * (s[9][i] * t4);
+        double t10 = s[22][i] ? s[25][i] : t9;
+        double t11 = FMA(s[20][i], s[12][i] * (FMA(s[11][i], t4, s[10][i] * (s[18][i] * 2.0))), s[21][i]);
+        double t12 = s[22][i] ? s[26][i] : t11;
+        out_grad_mean[i] = FMA(grad_mean[i], t6,
+            grad_var[i] * t10);
+        out_grad_var[i] = FMA(grad_mean[i], t8,
+            grad_var[i] * t12);
     }
 }
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from momentgen.runtime.surfaces import surface, surface_slopes, surfaces_beside
+
 __all__ = ["backward", "forward"]
 
 
@@ -32,30 +34,7 @@ _POLYNOMIAL2 = (0.006747935821529216, -0.01422675024134159, 0.009494159082524267
     -0.020816759192574044, 0.01843059712581573, 0.08071822567838106, 0.14153249713282545, 0.17952285286113392,
     0.18632885650696768, 0.16664109632828217, 0.13207588430885814)
 
-_SURFACE0 = (
-    (4998889580,12026393,-58990971,172005232,-328073298,422358962,-361671533,189725031,-45120528,-3312918,-433066,
-     3056544,315173,-837098,-43931,106425),
-    (15006,-142550,591778,-1375332,1853386,-1187931,-318468,1222853,-884868,204810,27438,3231,-9354),
-    (7592,-71724,295870,-684656,916951,-569303,-189882,611647,-419469,102983),
-    (96,-647,1408,496,-8736,18864,-17084,2385,6250,-3032),
-    (23,-240,1172,-1458,-1736,3359,190,-1318),
-)
-
-_SURFACE1 = (
-    (7069297786,-3515213573,2544146690,-1862486872,1167270878,-508733084,75858469,58312524,-25901029,-8841179,5342031,
-     2229423,-882347,-563415,83849,79848),
-    (21368,-213820,953306,-2467538,4020792,-4104382,2302351,-244586,-441015,121442,81121,-18659,-10382),
-    (10865,-108331,480523,-1239316,2013132,-2038745,1122584,-114609,-205471,64469,26454,-11541),
-    (163,-1290,4432,-6886,-533,16513,-19665,7271),
-    (27,-212,1444,-2821,-1287,6806,-3969),
-)
-
-_SURFACE2 = (
-    (-7440095,76441645,-351722287,945913964,-1618730214,1775116802,-1143852313,263949237,154027167,-88409818,-27780434,
-     19948222,6712763,-3468585,-1038983,332919),
-    (-68772,592765,-2143247,3959953,-3045331,-2052631,6813268,-5725034,1043915,1130030,-421887,-146474,63437),
-    (-109,699,-1359,-1417,8896,-9213,-3957,11267,-4808),
-)
+_SURFACES = surfaces_beside(__file__)
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
@@ -63,40 +42,6 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
-
-
-def _powers(x: Tensor, count: int) -> list[Tensor]:
-    found = [torch.ones_like(x)]
-    for _ in range(count - 1):
-        found.append(found[-1] * x)
-    return found
-
-
-def _table(rows: tuple[tuple[float, ...], ...], y: Tensor) -> Tensor:
-    width = max(map(len, rows))
-    return y.new_tensor([[*row, *[0.0] * (width - len(row))] for row in rows])
-
-
-def _surface(rows: tuple[tuple[float, ...], ...], unit: float, y: Tensor, z: Tensor) -> Tensor:
-    """The sum of z^j times the polynomials of y with these coefficients, times ``unit``."""
-    table = _table(rows, y)
-    of_y, of_z = (torch.stack(_powers(x, n)) for x, n in ((y, table.shape[1]), (z, table.shape[0])))
-    return (torch.tensordot(table, of_y, 1) * of_z).sum(0) * unit
-
-
-def _slopes(powers: list[Tensor]) -> Tensor:
-    return torch.stack([torch.zeros_like(powers[0]), *(k * x for k, x in enumerate(powers[:-1], 1))])
-
-
-def _surface_slopes(
-    rows: tuple[tuple[float, ...], ...], unit: float, y: Tensor, z: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The same, and its derivatives in y and in z."""
-    table = _table(rows, y)
-    by_y, by_z = _powers(y, table.shape[1]), _powers(z, table.shape[0])
-    of_z, of_y = torch.stack(by_z), torch.tensordot(table, torch.stack(by_y), 1)
-    slope_y = (torch.tensordot(table, _slopes(by_y), 1) * of_z).sum(0)
-    return (of_y * of_z).sum(0) * unit, slope_y * unit, (of_y * _slopes(by_z)).sum(0) * unit
 
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -122,95 +67,94 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t15 = t14.clamp(min=-7.598999977111816).clamp(max=7.598999977111816)  # (mean - centre)/w
     t14 = torch.where(t14 < 0.0, -t14, t14)
     t16 = 7.598999977111816 < t14
-    t17 = 1.0 / torch.sqrt((t15 * t15) * 0.6978662127050299 + 17.446655317625748)
+    t17 = 1.0 / torch.sqrt((t15 * t15) * 0.8249870006648198 + 10.106090758144042)
     t17 = t15 * t17  # t against its reach, by way of t/sqrt(kappa² + t²)
     t15 = t17 * (t17 * 2.0) + (-1.0)
-    t18 = t5 * t5
+    t18 = t13 * 30.0
+    t19 = t5 * t5
     t6 = t4 * (torch.where(t6 < 0.0, -t6, t6))
-    t19 = t3 | (37.5 < t6)
-    t6 = torch.where(t19, 37.5, t6)  # |mean - -3|/sigma
-    t20 = t6 * t6
-    t19 = torch.where(t19, 0.0, torch.exp(t20 * (-0.5)))
-    t21 = 1.0 / (t6 * 0.25 + 1.0)
-    t22 = t21 * _polynomial(_POLYNOMIAL0, t21 - 0.25, -0.01441178831143662)
-    t22 = t21 * (t21 * t22)
-    t20 = (t22 * (-(t6 * 2.0)) + 0.3989422804014327) / (1.0 + t20)
-    t21 = -t6
-    t23 = (t22 * t21 + t20) * 0.3333333333333333
-    t6 = t19 * (t6 * t20 + (t22 * 2.0))
-    t20 = t19 * t20
+    t20 = t3 | (37.5 < t6)
+    t6 = torch.where(t20, 37.5, t6)  # |mean - -3|/sigma
+    t21 = t6 * t6
+    t20 = torch.where(t20, 0.0, torch.exp(t21 * (-0.5)))
+    t22 = 1.0 / (t6 * 0.25 + 1.0)
+    t23 = t22 * _polynomial(_POLYNOMIAL0, t22 - 0.25, -0.01441178831143662)
+    t23 = t22 * (t22 * t23)
+    t21 = (t23 * (-(t6 * 2.0)) + 0.3989422804014327) / (1.0 + t21)
+    t22 = -t6
+    t24 = (t23 * t22 + t21) * 0.3333333333333333
+    t6 = t20 * (t6 * t21 + (t23 * 2.0))
+    t21 = t20 * t21
     t7 = t4 * (torch.where(t7 < 0.0, -t7, t7))
     t3 = t3 | (37.5 < t7)
     t7 = torch.where(t3, 37.5, t7)  # |mean - 3|/sigma
     t4 = t7 * t7
     t3 = torch.where(t3, 0.0, torch.exp(t4 * (-0.5)))
-    t24 = 1.0 / (t7 * 0.25 + 1.0)
-    t25 = t24 * _polynomial(_POLYNOMIAL0, t24 - 0.25, -0.01441178831143662)
-    t25 = t24 * (t24 * t25)
-    t4 = (t25 * (-(t7 * 2.0)) + 0.3989422804014327) / (1.0 + t4)
-    t24 = -t7
-    t26 = (t25 * t24 + t4) * 0.3333333333333333
-    t7 = t3 * (t7 * t4 + (t25 * 2.0))
+    t25 = 1.0 / (t7 * 0.25 + 1.0)
+    t26 = t25 * _polynomial(_POLYNOMIAL0, t25 - 0.25, -0.01441178831143662)
+    t26 = t25 * (t25 * t26)
+    t4 = (t26 * (-(t7 * 2.0)) + 0.3989422804014327) / (1.0 + t4)
+    t25 = -t7
+    t27 = (t26 * t25 + t4) * 0.3333333333333333
+    t7 = t3 * (t7 * t4 + (t26 * 2.0))
     t4 = t3 * t4
-    t27 = t18 * (t19 * t22)
-    t28 = t5 * t20
-    t29 = t18 * (t3 * t25)
-    t30 = t5 * t4
-    t31 = (t30 * (-0.49999999999999994)) + ((t29 * (-0.3333333333333333)) * t11)
-    t32 = (t28 * (-0.49999999999999994)) + ((t27 * 0.3333333333333333) * t10)
-    t31 = t32 + t31
-    t32 = torch.where(t9, torch.full_like(mean, 0.0), -2.9999999999999982)
-    t33 = torch.where(t9, torch.full_like(mean, -0.4999999999999999), 4.4999999999999964)
-    t34 = torch.where(t9, torch.full_like(mean, 0.9999999999999998), -2.999999999999999)
-    t35 = torch.where(t9, torch.full_like(mean, -0.6666666666666665), 0.6666666666666665)
-    t36 = torch.where(t9, torch.full_like(mean, 0.4999999999999998), -0.4999999999999998)
-    t37 = torch.where(t9, torch.full_like(mean, 0.9999999999999998), -0.9999999999999998)
-    t38 = torch.where(t9, torch.full_like(mean, 0.6666666666666665), -0.6666666666666665)
-    t39 = t5 * t18
-    t40 = t5 * t39
-    t35 = torch.where(t8, 0.6666666666666665, t35)
-    t22 = t35 * ((t19 * ((t21 * t23 + t22) * 0.25)) * t40)
-    t23 = (torch.where(t8, -0.9999999999999998, t34)) * ((t19 * t23) * t39)
-    t22 = (t27 * (torch.where(t8, 0.4999999999999999, t33)) + t22) * t10
-    t38 = torch.where(t8, -0.6666666666666665, t38)
-    t40 = t38 * ((t3 * ((t24 * t26 + t25) * 0.25)) * t40)
-    t25 = torch.where(t8, torch.full_like(mean, -2.9999999999999964), 0.0)
-    t39 = (torch.where(t8, -2.999999999999999, t37)) * ((t3 * t26) * t39)
-    t26 = torch.where(t8, torch.full_like(mean, 3.552713678800501e-15), 0.0)
-    t40 = t29 * (torch.where(t8, -4.4999999999999964, t36)) + t40
-    t22 = (t28 * (torch.where(t8, 0.0, t32)) + t23) + t22
-    t23 = torch.where(t9, torch.full_like(mean, 0.3333333333333333), 0.0)
-    t23 = torch.where(t8, 0.0, t23)
-    t19 = (t5 * (t19 * 0.3989422804014327)) * (-0.49999999999999994)
+    t28 = t19 * (t20 * t23)
+    t29 = t5 * t21
+    t30 = t19 * (t3 * t26)
+    t31 = t5 * t4
+    t32 = (t31 * (-0.49999999999999994)) + ((t30 * (-0.3333333333333333)) * t11)
+    t33 = (t29 * (-0.49999999999999994)) + ((t28 * 0.3333333333333333) * t10)
+    t32 = t33 + t32
+    t33 = torch.where(t9, torch.full_like(mean, 0.0), -2.9999999999999982)
+    t34 = torch.where(t9, torch.full_like(mean, -0.4999999999999999), 4.4999999999999964)
+    t35 = torch.where(t9, torch.full_like(mean, 0.9999999999999998), -2.999999999999999)
+    t36 = torch.where(t9, torch.full_like(mean, -0.6666666666666665), 0.6666666666666665)
+    t37 = torch.where(t9, torch.full_like(mean, 0.4999999999999998), -0.4999999999999998)
+    t38 = torch.where(t9, torch.full_like(mean, 0.9999999999999998), -0.9999999999999998)
+    t39 = torch.where(t9, torch.full_like(mean, 0.6666666666666665), -0.6666666666666665)
+    t40 = t5 * t19
+    t41 = t5 * t40
+    t36 = torch.where(t8, 0.6666666666666665, t36)
+    t23 = t36 * ((t20 * ((t22 * t24 + t23) * 0.25)) * t41)
+    t24 = (torch.where(t8, -0.9999999999999998, t35)) * ((t20 * t24) * t40)
+    t23 = (t28 * (torch.where(t8, 0.4999999999999999, t34)) + t23) * t10
+    t39 = torch.where(t8, -0.6666666666666665, t39)
+    t41 = t39 * ((t3 * ((t25 * t27 + t26) * 0.25)) * t41)
+    t26 = torch.where(t8, torch.full_like(mean, -2.9999999999999964), 0.0)
+    t40 = (torch.where(t8, -2.999999999999999, t38)) * ((t3 * t27) * t40)
+    t27 = torch.where(t8, torch.full_like(mean, 3.552713678800501e-15), 0.0)
+    t41 = t30 * (torch.where(t8, -4.4999999999999964, t37)) + t41
+    t23 = (t29 * (torch.where(t8, 0.0, t33)) + t24) + t23
+    t24 = torch.where(t9, torch.full_like(mean, 0.3333333333333333), 0.0)
+    t24 = torch.where(t8, 0.0, t24)
+    t20 = (t5 * (t20 * 0.3989422804014327)) * (-0.49999999999999994)
     t3 = (t5 * (t3 * 0.3989422804014327)) * (-0.49999999999999994)
-    t3 = t3 + (((t18 * t7) * (-0.3333333333333333)) * t11)
-    t3 = ((t19 + (((t18 * t6) * 0.3333333333333333) * t10)) + t3) * 2.0
-    t40 = (t22 + ((t30 * t25 + t39) + ((t7 * t26 + t40) * t11))) - (t31 * t31)
-    t26 = torch.where(t8, 0.0, torch.where(t9, mean * 0.3333333333333333 + 0.5, 1.0))
+    t3 = t3 + (((t19 * t7) * (-0.3333333333333333)) * t11)
+    t3 = ((t20 + (((t19 * t6) * 0.3333333333333333) * t10)) + t3) * 2.0
+    t41 = (t23 + ((t31 * t26 + t40) + ((t7 * t27 + t41) * t11))) - (t32 * t32)
+    t27 = torch.where(t8, 0.0, torch.where(t9, mean * 0.3333333333333333 + 0.5, 1.0))
     t10 = ((t5 * t6) * (-0.49999999999999994)) * t10
     t11 = ((t5 * t7) * (-0.49999999999999994)) * t11
-    t11 = ((t18 * t4) * (-0.3333333333333333)) + t11
-    t11 = ((((t18 * t20) * 0.3333333333333333) + t10) + t11) * 2.0
-    t40 = (t5 * t26 + t11) * (t5 * t26) + ((t18 * t23 + t3) * ((t18 * t23) * 0.5) + t40)
-    t40 = t40.clamp(min=0.0)
-    t23 = t13 * 30.0
-    t18 = t23 * 2.0 + (-1.0)
+    t11 = ((t19 * t4) * (-0.3333333333333333)) + t11
+    t11 = ((((t19 * t21) * 0.3333333333333333) + t10) + t11) * 2.0
+    t41 = (t5 * t27 + t11) * (t5 * t27) + ((t19 * t24 + t3) * ((t19 * t24) * 0.5) + t41)
+    t41 = t41.clamp(min=0.0)
+    t24 = t18 * 2.0 + (-1.0)
     t0 = (t0 * 0.5) * 0.3333333333333333 + ((mean * mean) * 0.16666666666666666 + (mean * 0.5))
-    t0 = t31 + (torch.where(t8, 0.0, torch.where(t9, t0, mean)))
-    t23 = t23 * (t23 * 2.0) + (-1.0)
+    t0 = t32 + (torch.where(t8, 0.0, torch.where(t9, t0, mean)))
+    t18 = t18 * (t18 * 2.0) + (-1.0)
     t14 = t14.clamp(max=37.5)
     t9 = 1.0 / (t14 * 0.25 + 1.0)
     t8 = t9 * _polynomial(_POLYNOMIAL1, t9 - 0.25, -0.002026716071966055)
     t8 = torch.exp((t14 * t14) * (-0.5)) * (t9 * t8)
     t9 = torch.where(mean < 0.0, torch.full_like(mean, 0.0), 1.0)
     t14 = mean == mean
-    t31 = _surface(_SURFACE0, 1e-10, t15, t18)
-    t18 = _surface(_SURFACE1, 1e-10, t15, t18)
-    t23 = _surface(_SURFACE2, 1e-10, t15, t23)
-    t23 = mean * t9 + (t12 * t8 + (torch.where(t16, 0.0, t13 * t23)))
-    t18 = torch.where(t1, t40, (t2 * (t31 + (t17 * t18))).clamp(min=0.0))
-    t23 = torch.where(t14, torch.where(t1, t0, t23), mean)
-    return t23, (torch.where(t14, t18, mean))
+    t24 = surface(_SURFACES[0], 0, t17, t24)
+    t18 = surface(_SURFACES[1], 0, t15, t18)
+    t18 = mean * t9 + (t12 * t8 + (torch.where(t16, 0.0, t13 * t18)))
+    t18 = torch.where(t14, torch.where(t1, t0, t18), mean)
+    t24 = torch.where(t14, torch.where(t1, t41, (t2 * t24).clamp(min=0.0)), mean)
+    return t18, t24
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
@@ -236,15 +180,15 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t14 = t13.clamp(min=-7.598999977111816).clamp(max=7.598999977111816)  # (mean - centre)/w
     t13 = torch.where(t13 < 0.0, -t13, t13)
     t15 = 7.598999977111816 < t13
-    t16 = 1.0 / torch.sqrt((t14 * t14) * 0.6978662127050299 + 17.446655317625748)
+    t16 = 1.0 / torch.sqrt((t14 * t14) * 0.8249870006648198 + 10.106090758144042)
     t17 = t14 * t16  # t against its reach, by way of t/sqrt(kappa² + t²)
     t18 = t17 * (t17 * 2.0) + (-1.0)
     t19 = t12 * 30.0
     t20 = t19 * 2.0
     t21 = t19 * t20 + (-1.0)
     t22 = t17 * 4.0
-    t16 = torch.where(t15, 0.0, (t16 * t16) * (t16 * 17.446655317625748))
     t20 = t20 * 2.0
+    t16 = torch.where(t15, 0.0, (t16 * t16) * (t16 * 10.106090758144042))
     t23 = (t12 * t12) * (-0.5)
     t24 = t12 * t23
     t13 = t13.clamp(max=37.5)
@@ -350,15 +294,13 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t52 = t9 * (t9 + (t43 * 2.0)) + t52
     t9 = t43 + t9
     t38 = (t4 + t38) * 0.5
-    t4, t43, t5 = _surface_slopes(_SURFACE2, 1e-10, t18, t21)
-    t13, t30, t45 = _surface_slopes(_SURFACE0, 1e-10, t18, t26)
-    t11, t53, t37 = _surface_slopes(_SURFACE1, 1e-10, t18, t26)
-    t43 = (t43 * t22) * t16
-    t24 = t12 * (t23 * (t14 * t43 + (t19 * (t5 * t20)))) + (t4 * t24)
-    t53 = t16 * (t22 * (t30 + (t17 * t53)) + t11)
-    t37 = t23 * (t14 * t53 + (t19 * ((t45 + (t17 * t37)) * 2.0)))
-    t1 = torch.where(t2, t9, (t12 * (t12 * t43)) + t1)
-    t53 = torch.where(t2, t33, t3 * (t12 * t53))
+    t4, t43, t5 = surface_slopes(_SURFACES[1], 0, t18, t21)
+    t13, t30, t45 = surface_slopes(_SURFACES[0], 0, t17, t26)
+    t22 = (t43 * t22) * t16
+    t24 = t12 * (t23 * (t14 * t22 + (t19 * (t5 * t20)))) + (t4 * t24)
+    t30 = t16 * t30
+    t1 = torch.where(t2, t9, (t12 * (t12 * t22)) + t1)
+    t33 = torch.where(t2, t33, t3 * (t12 * t30))
     t24 = torch.where(t2, t38, t12 * t25 + (torch.where(t15, 0.0, t24)))
-    t11 = torch.where(t2, t52, t3 * t37 + (t13 + (t17 * t11)))
-    return grad_mean * t1 + grad_var * t53, grad_mean * t24 + grad_var * t11
+    t13 = torch.where(t2, t52, t3 * (t23 * (t14 * t30 + (t19 * (t45 * 2.0)))) + t13)
+    return grad_mean * t1 + grad_var * t33, grad_mean * t24 + grad_var * t13

@@ -63,6 +63,23 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
+// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
+INLINE double rsqrt64(double x)
+{
+    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
+    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
+    double y = first.f, e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * 0.5, e, y);
+    y = x < 0x1p-900 ? y * 0x1p100 : y;
+    y = x > DBL_MAX ? 0.0 : y;
+    y = x == 0.0 ? __builtin_inf() : y;
+    return x >= 0.0 ? y : __builtin_nan("");
+}
+
 INLINE double polynomial0(double y, double x)
 {
     NEXT(0.12185347066213574) NEXT(-0.4564414813950806) NEXT(0.9811091454089625) NEXT(-1.2913683853251956)
@@ -82,36 +99,48 @@ INLINE double polynomial0(double y, double x)
 #endif
 #define EACH _Pragma("omp simd") for (int i = 0; i < WIDE; ++i)
 
+// a polynomial in a table: where its coefficients begin, and their counts; how many of these; its unit; what y and z
+// are scaled by, and what is added to them
+typedef struct {
+    int first, counts, pairs;
+    double unit, y_scale, y_shift, z_scale, z_shift;
+} Patch;
+
 // sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients take turns, from high to low
-INLINE void surface(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+INLINE void surface(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
     const double *restrict z, double *restrict value)
 {
     for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c;
-        double x[WIDE], sum[WIDE], p[WIDE], q[WIDE];
-        EACH x[i] = y[at + i], sum[i] = 0.0;
-        for (int pair = 0; pair < pairs; ++pair) {
+        const double *next = c + of->first;
+        const uint8_t *terms = counts + of->counts;
+        double x[WIDE], w[WIDE], sum[WIDE], p[WIDE], q[WIDE];
+        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
+        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0;
+        for (int pair = 0; pair < of->pairs; ++pair) {
             EACH p[i] = next[0], q[i] = next[1];
             next += 2;
             for (int k = 1; k < terms[pair]; ++k, next += 2) {
                 EACH p[i] = FMA(p[i], x[i], next[0]);
                 EACH q[i] = FMA(q[i], x[i], next[1]);
             }
-            EACH sum[i] = FMA(FMA(sum[i], z[at + i], p[i]), z[at + i], q[i]);
+            EACH sum[i] = FMA(FMA(sum[i], w[i], p[i]), w[i], q[i]);
         }
-        EACH value[at + i] = sum[i] * unit;
+        EACH value[at + i] = sum[i] * of->unit;
     }
 }
 
 // the same, and its derivatives
-INLINE void surface_slopes(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
     const double *restrict z, double *restrict value, double *restrict by_y, double *restrict by_z)
 {
+    const double unit_y = of->unit * of->y_scale, unit_z = of->unit * of->z_scale;
     for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c;
-        double x[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
-        EACH x[i] = y[at + i], sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
-        for (int pair = 0; pair < pairs; ++pair) {
+        const double *next = c + of->first;
+        const uint8_t *terms = counts + of->counts;
+        double x[WIDE], w[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
+        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
+        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
+        for (int pair = 0; pair < of->pairs; ++pair) {
             EACH p[i] = next[0], q[i] = next[1], slope_p[i] = 0.0, slope_q[i] = 0.0;
             next += 2;
             for (int k = 1; k < terms[pair]; ++k, next += 2) {
@@ -120,33 +149,43 @@ INLINE void surface_slopes(const double *c, const uint8_t *terms, int pairs, dou
                 EACH p[i] = FMA(p[i], x[i], next[0]);
                 EACH q[i] = FMA(q[i], x[i], next[1]);
             }
-            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
-            EACH sum[i] = FMA(sum[i], z[at + i], p[i]);
-            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
-            EACH sum[i] = FMA(sum[i], z[at + i], q[i]);
-            EACH sum_y[i] = FMA(FMA(sum_y[i], z[at + i], slope_p[i]), z[at + i], slope_q[i]);
+            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
+            EACH sum[i] = FMA(sum[i], w[i], p[i]);
+            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
+            EACH sum[i] = FMA(sum[i], w[i], q[i]);
+            EACH sum_y[i] = FMA(FMA(sum_y[i], w[i], slope_p[i]), w[i], slope_q[i]);
         }
-        EACH value[at + i] = sum[i] * unit, by_y[at + i] = sum_y[i] * unit, by_z[at + i] = sum_z[i] * unit;
+        EACH value[at + i] = sum[i] * of->unit, by_y[at + i] = sum_y[i] * unit_y, by_z[at + i] = sum_z[i] * unit_z;
     }
 }
 
-static const double surface0[88] = {
-    0,3517,0,-6007,0,-627,0,5060,0,-2321,0,1631,0,-1518,0,-291,0,856,0,-347,0,48,0,24318,0,-50151,0,-113853,-8446,
-    513523,12498,-904963,7492,1449677,2049,-2444976,-64858,2880904,89804,-1256497,-32443,-1697682,-37141,3412185,55206,
-    -2843446,-32820,1343150,9904,-352474,-1246,40282,0,99745,0,115165,7616,-1274278,18183,-511402,-172968,9623750,
-    -9674,-8690463,1506566,-36661931,-2856440,132825632,554307,-292521657,899417,641035940,12968240,-1289936598,
-    -44740086,1994893827,71164386,-2222331594,-68698783,1752227210,42871287,-958527511,-17077686,347695993,3981631,
-    -75522402,-415997,7460574
+static const double surface0[90] = {
+    0,18906,0,-42731,0,15340,0,36141,0,-42374,0,12860,0,6460,0,-5814,0,1227,0,-102519,0,-2407,0,644295,0,80111,26195,
+    -1878000,20018,126826,-134535,2078226,-55881,-3148066,199897,18043896,451415,-39932687,-1054876,29567593,508638,
+    13129385,389256,-39117291,-554011,29310746,242614,-10232678,-38725,1432558,0,-861056,0,-301907,0,6626496,-116865,
+    6613897,279862,-20267741,1354573,-42147678,-668999,21168867,-6565678,147338721,-3455530,41349425,20024978,
+    -348652405,23922399,-22165561,-49816613,222371844,-60186141,-1316429189,44810324,8784289502,382062026,-21897568357,
+    -858081161,28843724728,850865930,-22619082136,-463473865,10724546724,135991117,-2863295507,-16946359,332741336
 };
-static const uint8_t terms0[3] = {11, 15, 18};
+static const uint8_t terms0[3] = {
+    9,16,20
+};
+static const Patch patches0[1] = {
+    {0, 0, 3, 1e-11, 1.0, -0.0, 1.0, -0.0},
+};
 
-static const double surface1[52] = {
-    0,9169,0,-7715,0,-53077,0,124035,0,-103338,0,17305,0,34736,0,-30379,0,10764,0,-1499,0,896573,0,253418,-33204,
-    -6989118,174485,-5933654,260050,32319863,-1277077,51242160,-1276604,-146368807,6846940,-296693923,1442531,
-    964384453,-35793339,814604299,74149202,-8186000810,-81505060,20909917580,55388362,-35499216915,-23519666,
-    50114806063,5773270,-70111948191,-629887,141364727009
+static const double surface1[60] = {
+    0,-6586,0,-3055,0,34154,0,7075,0,-109970,0,115571,82,-24024,-48,-29110,-36,19684,11,-3743,0,394184,0,80622,0,
+    -2824292,0,-2285546,67778,7272567,60123,13255760,-357113,-140799,-514722,-32720712,663347,-56276239,2068291,
+    11807243,295402,215358521,-5752984,229793472,-5318396,-595960642,16547340,-1298029408,16176346,2429888365,
+    -72897904,4964150490,87404820,-22475237413,-52983511,43858559791,16753359,-68437707635,-2212182,141170621673
 };
-static const uint8_t terms1[2] = {10, 16};
+static const uint8_t terms1[2] = {
+    10,20
+};
+static const Patch patches1[1] = {
+    {0, 0, 2, 1e-11, 1.0, -0.0, 1.0, -0.0},
+};
 
 static void hardtanh_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
@@ -172,7 +211,7 @@ static void hardtanh_exact_float64_forward_block(const double *const *in, const 
         double t12 = t11 ? 1.0 : t10;
         double t13 = SQRT(t12);
         double t14 = t11 ? 0.0 : t13;
-        double t15 = 1.0 / t13;
+        double t15 = rsqrt64(t12);
         double t16 = t11 ? 0.0 : t15;
         double t17 = (mean[i] - p_min_val) / s[11][i];
         double t18 = (mean[i] - p_max_val) / s[11][i];
@@ -181,59 +220,59 @@ static void hardtanh_exact_float64_forward_block(const double *const *in, const 
         double t21 = t19 ? 1.0 : (-1.0);
         double t22 = t20 ? 1.0 : (-1.0);
         double t23 = (0.0 <= t9) ? t9 : (-1.0);
-        double t24 = 1.0 / (SQRT(t23));
+        double t24 = rsqrt64(t23);
         double t25 = s[10][i] * t24;
         double t26 = (t25 < (-0x1.c66666p2)) ? (-0x1.c66666p2) : t25;
         double t27 = (0x1.c66666p2 < t26) ? 0x1.c66666p2 : t26;
-        s[6][i] = t27 * (1.0 / (SQRT(FMA(t27 * t27, 0.668478975613956, 16.7119743903489))));
+        s[6][i] = t27 * (rsqrt64(FMA(t27 * t27, 0.7590724239381366, 12.145158783010185)));
         s[0][i] = FMA(s[6][i], s[6][i] * 2.0, (-1.0));
-        double t30 = t16 * (ABS(t17));
-        _Bool t31 = t11 | (37.5 < t30);
-        double t32 = t31 ? 37.5 : t30;
-        double t33 = t32 * t32;
-        double t34 = exp64(t33 * (-0.5));
-        double t35 = t31 ? 0.0 : t34;
-        double t36 = 1.0 / (FMA(t32, 0.25, 1.0));
-        double t37 = t36 * (t36 * (t36 * (polynomial0(-0.01441178831143662, t36 - 0.25))));
-        double t38 = (FMA(t37, -(t32 * 2.0), 0.3989422804014327)) / (1.0 + t33);
-        double t39 = t16 * (ABS(t18));
-        _Bool t40 = t11 | (37.5 < t39);
-        double t41 = t40 ? 37.5 : t39;
-        double t42 = t41 * t41;
-        double t43 = exp64(t42 * (-0.5));
-        double t44 = t40 ? 0.0 : t43;
-        double t45 = 1.0 / (FMA(t41, 0.25, 1.0));
-        double t46 = t45 * (t45 * (t45 * (polynomial0(-0.01441178831143662, t45 - 0.25))));
-        double t47 = (FMA(t46, -(t41 * 2.0), 0.3989422804014327)) / (1.0 + t42);
-        double t48 = t14 * (t35 * t38);
-        double t49 = t14 * (t44 * t47);
-        double t50 = t48 - t49;
-        double t51 = t20 ? 0.0 : (-4.0);
-        double t52 = t19 ? 0.0 : t51;
-        double t53 = t20 ? (-2.0) : 2.0;
-        double t54 = t19 ? 2.0 : t53;
-        double t55 = t19 ? (-4.0) : 0.0;
-        double t56 = t20 ? 2.0 : (-2.0);
-        double t57 = t19 ? (-2.0) : t56;
-        double t58 = t14 * t14;
-        double t59 = (t48 * t52) + ((t54 * ((t35 * t37) * t58)) * t21);
-        double t60 = t20 ? 1.0 : 0.0;
-        double t61 = t19 ? 0.0 : t60;
-        double t62 = (-(t14 * (t44 * (FMA(t41, t47, t46 * 2.0))))) * t22;
-        double t63 = FMA(t14, t61, (((t14 * (t35 * (FMA(t32, t38, t37 * 2.0)))) * t21) + t62) * 2.0);
-        double t64 = (t59 + ((t49 * t55) + ((t57 * ((t44 * t46) * t58)) * t22))) - (t50 * t50);
-        double t65 = FMA(t63, t14 * t61, t64);
-        s[5][i] = (t65 < 0.0) ? 0.0 : t65;
-        double t67 = t24 * 10.0;
-        s[1][i] = FMA(t67, 2.0, (-1.0));
+        double t30 = t24 * 10.0;
+        double t31 = t16 * (ABS(t17));
+        _Bool t32 = t11 | (37.5 < t31);
+        double t33 = t32 ? 37.5 : t31;
+        double t34 = t33 * t33;
+        double t35 = exp64(t34 * (-0.5));
+        double t36 = t32 ? 0.0 : t35;
+        double t37 = 1.0 / (FMA(t33, 0.25, 1.0));
+        double t38 = t37 * (t37 * (t37 * (polynomial0(-0.01441178831143662, t37 - 0.25))));
+        double t39 = (FMA(t38, -(t33 * 2.0), 0.3989422804014327)) / (1.0 + t34);
+        double t40 = t16 * (ABS(t18));
+        _Bool t41 = t11 | (37.5 < t40);
+        double t42 = t41 ? 37.5 : t40;
+        double t43 = t42 * t42;
+        double t44 = exp64(t43 * (-0.5));
+        double t45 = t41 ? 0.0 : t44;
+        double t46 = 1.0 / (FMA(t42, 0.25, 1.0));
+        double t47 = t46 * (t46 * (t46 * (polynomial0(-0.01441178831143662, t46 - 0.25))));
+        double t48 = (FMA(t47, -(t42 * 2.0), 0.3989422804014327)) / (1.0 + t43);
+        double t49 = t14 * (t36 * t39);
+        double t50 = t14 * (t45 * t48);
+        double t51 = t49 - t50;
+        double t52 = t20 ? 0.0 : (-4.0);
+        double t53 = t19 ? 0.0 : t52;
+        double t54 = t20 ? (-2.0) : 2.0;
+        double t55 = t19 ? 2.0 : t54;
+        double t56 = t19 ? (-4.0) : 0.0;
+        double t57 = t20 ? 2.0 : (-2.0);
+        double t58 = t19 ? (-2.0) : t57;
+        double t59 = t14 * t14;
+        double t60 = (t49 * t53) + ((t55 * ((t36 * t38) * t59)) * t21);
+        double t61 = t20 ? 1.0 : 0.0;
+        double t62 = t19 ? 0.0 : t61;
+        double t63 = (-(t14 * (t45 * (FMA(t42, t48, t47 * 2.0))))) * t22;
+        double t64 = FMA(t14, t62, (((t14 * (t36 * (FMA(t33, t39, t38 * 2.0)))) * t21) + t63) * 2.0);
+        double t65 = (t60 + ((t50 * t56) + ((t58 * ((t45 * t47) * t59)) * t22))) - (t51 * t51);
+        double t66 = FMA(t64, t14 * t62, t65);
+        s[5][i] = (t66 < 0.0) ? 0.0 : t66;
+        s[1][i] = FMA(t30, 2.0, (-1.0));
         double t69 = t20 ? s[10][i] : 1.0;
         double t70 = t19 ? (-1.0) : t69;
-        s[8][i] = t50 + t70;
-        s[2][i] = FMA(t67, t67 * 2.0, (-1.0));
+        s[8][i] = t51 + t70;
+        s[2][i] = FMA(t30, t30 * 2.0, (-1.0));
         s[9][i] = s[10][i] == s[10][i];
     }
-    surface(surface0, terms0, 3, 1e-10, s[0], s[1], s[3]);
-    surface(surface1, terms1, 2, 1e-11, s[0], s[2], s[7]);
+    surface(surface0, terms0, patches0, s[0], s[1], s[3]);
+    surface(surface1, terms1, patches1, s[0], s[2], s[7]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = (s[3][i] < 0.0) ? 0.0 : s[3][i];
@@ -280,7 +319,7 @@ static void hardtanh_exact_float64_backward_block(const double *const *in, const
         double t10 = t9 ? 1.0 : t8;
         double t11 = SQRT(t10);
         double t12 = t9 ? 0.0 : t11;
-        double t13 = 1.0 / t11;
+        double t13 = rsqrt64(t10);
         double t14 = t9 ? 0.0 : t13;
         double t15 = (mean[i] - p_min_val) / t1;
         double t16 = (mean[i] - p_max_val) / t1;
@@ -289,20 +328,20 @@ static void hardtanh_exact_float64_backward_block(const double *const *in, const
         double t19 = t17 ? 1.0 : (-1.0);
         double t20 = t18 ? 1.0 : (-1.0);
         double t21 = (0.0 <= t7) ? t7 : (-1.0);
-        s[10][i] = 1.0 / (SQRT(t21));
+        s[10][i] = rsqrt64(t21);
         double t23 = ((mean[i] - (t0 + (p_min_val * 0.5))) / t1) * s[10][i];
         double t24 = (t23 < (-0x1.c66666p2)) ? (-0x1.c66666p2) : t23;
         s[12][i] = (0x1.c66666p2 < t24) ? 0x1.c66666p2 : t24;
-        double t26 = 1.0 / (SQRT(FMA(s[12][i] * s[12][i], 0.668478975613956, 16.7119743903489)));
+        double t26 = rsqrt64(FMA(s[12][i] * s[12][i], 0.7590724239381366, 12.145158783010185));
         s[3][i] = s[12][i] * t26;
         s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
         s[11][i] = s[10][i] * 10.0;
         double t30 = s[11][i] * 2.0;
         s[1][i] = FMA(s[11][i], t30, (-1.0));
-        s[6][i] = s[3][i] * 4.0;
-        double t33 = (t26 * t26) * (t26 * 16.7119743903489);
-        s[8][i] = (0x1.c66666p2 < (ABS(t23))) ? 0.0 : t33;
-        s[9][i] = t30 * 2.0;
+        s[5][i] = s[3][i] * 4.0;
+        s[7][i] = t30 * 2.0;
+        double t34 = (t26 * t26) * (t26 * 12.145158783010185);
+        s[9][i] = (0x1.c66666p2 < (ABS(t23))) ? 0.0 : t34;
         s[13][i] = (s[10][i] * s[10][i]) * (-0.5);
         s[2][i] = FMA(s[11][i], 2.0, (-1.0));
         double t38 = t14 * (ABS(t15));
@@ -356,15 +395,15 @@ static void hardtanh_exact_float64_backward_block(const double *const *in, const
         s[23][i] = t2 * t83;
         s[24][i] = t83 * s[23][i];
     }
-    surface_slopes(surface1, terms1, 2, 1e-11, s[0], s[1], s[7], s[4], s[5]);
-    surface_slopes(surface0, terms0, 3, 1e-10, s[0], s[2], unused, s[14], s[15]);
+    surface_slopes(surface1, terms1, patches1, s[0], s[1], s[8], s[4], s[6]);
+    surface_slopes(surface0, terms0, patches0, s[0], s[2], unused, s[14], s[15]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (FMA(s[3][i] * s[4][i], s[6][i], s[7][i])) * s[8][i];
-        double t1 = s[8][i] * (s[6][i] * s[14][i]);
+        double t0 = (s[8][i] + ((s[3][i] * s[4][i]) * s[5][i])) * s[9][i];
+        double t1 = s[9][i] * (s[5][i] * s[14][i]);
         double t2 = s[10][i] * t0;
         double t3 = s[16][i] ? s[17][i] : t2;
-        double t4 = s[13][i] * (FMA(s[12][i], t0, s[11][i] * ((s[3][i] * s[5][i]) * s[9][i])));
+        double t4 = s[13][i] * (FMA(s[12][i], t0, s[11][i] * ((s[3][i] * s[6][i]) * s[7][i])));
         double t5 = s[16][i] ? s[18][i] : t4;
         double t6 = s[10][i] * t1;
         double t7 = s[16][i] ? s[19][i] : t6;

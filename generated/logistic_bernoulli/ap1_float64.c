@@ -64,7 +64,8 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
-static void logistic_bernoulli_ap1_float64_forward_block(const double *const *in, const double *params, double *const *out)
+static void logistic_bernoulli_ap1_float64_forward_block(const double *const *in, const double *params, double *const
+    *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1];
     double *restrict out_mean = out[0], *restrict out_var = out[1];
@@ -96,7 +97,8 @@ void logistic_bernoulli_ap1_float64_forward(
         *const[]){out_mean, out_var}, 2);
 }
 
-static void logistic_bernoulli_ap1_float64_backward_block(const double *const *in, const double *params, double *const *out)
+static void logistic_bernoulli_ap1_float64_backward_block(const double *const *in, const double *params, double *const
+    *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
         in[3];

@@ -22,23 +22,58 @@
 #define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+// the same for a function of blocks within a cell: elements are put in order by their cells' numbers, which a function
+// of blocks finds, and back again; a block may end with elements of the next cell, whose own results come later
+#define CHUNK 4096
+INLINE void over_cells(void (*block)(const double *const *, const double *, double *const *, int),
+    void (*number)(const double *const *, const double *, double *const *), int cells, int64_t n,
     const double *const *in, int inputs, const double *params, double *const *out, int outputs)
 {
 #pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
+    for (int64_t at = 0; at < n; at += CHUNK) {
+        const int count = n - at < CHUNK ? (int)(n - at) : CHUNK;
         const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        double *to[outputs], sorted[inputs][CHUNK + LANES], results[outputs][CHUNK + LANES];
+        int next[4][cells], ends[cells], places = 0;
+        uint16_t cell[CHUNK], place[CHUNK];
+        for (int begin = 0; begin < count; begin += LANES) {
+            const int whole = count - begin >= LANES;
+            for (int k = 0; k < inputs; ++k) {
+                from[k] = whole ? in[k] + at + begin : sorted[k];
+                for (int i = 0; i < LANES && !whole; ++i)
+                    sorted[k][i] = in[k][at + (begin + i < count ? begin + i : count - 1)];
+            }
+            number(from, params, (double *const[]){results[0]});
+            for (int i = 0; i < LANES; ++i) cell[begin + i] = (uint16_t)results[0][i];
         }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+        for (int c = 0; c < cells; ++c)
+            for (int r = 0; r < 4; ++r) next[r][c] = 0;
+        for (int i = 0; i < count; ++i) ++next[i & 3][cell[i]];  // four counts each: one would wait for itself
+        for (int c = 0; c < cells; ++c) {
+            for (int r = 0; r < 4; ++r) {
+                const int many = next[r][c];
+                next[r][c] = places;
+                places += many;
+            }
+            ends[c] = places;
+        }
+        for (int i = 0; i < count; ++i) place[i] = (uint16_t)next[i & 3][cell[i]]++;
+        for (int k = 0; k < inputs; ++k) {
+            for (int i = 0; i < count; ++i) sorted[k][place[i]] = in[k][at + i];
+            for (int i = 0; i < LANES; ++i) sorted[k][count + i] = sorted[k][count - 1];
+        }
+        for (int c = 0, begin = 0; c < cells; begin = ends[c++])
+            for (; begin < ends[c]; begin += LANES) {
+                for (int k = 0; k < inputs; ++k) from[k] = sorted[k] + begin;
+                for (int k = 0; k < outputs; ++k) to[k] = results[k] + begin;
+                for (int i = 0; i < LANES; i += 8) {  // to have what is read and written next
+                    for (int k = 0; k < inputs; ++k) __builtin_prefetch(in[k] + at + CHUNK + begin + i);
+                    for (int k = 0; k < outputs; ++k) __builtin_prefetch(out[k] + at + begin + i, 1);
+                }
+                block(from, params, to, c);
+            }
+        for (int k = 0; k < outputs; ++k)
+            for (int i = 0; i < count; ++i) out[k][at + i] = results[k][place[i]];
     }
 }
 
@@ -64,19 +99,36 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
-INLINE double polynomial0(double y, double x)
+// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
+INLINE double rsqrt64(double x)
 {
-    NEXT(0x1.6b1a004f60b8ap-33) NEXT(-5.472237485884879e-09) NEXT(0x1.85aa166b00e59p-23) NEXT(-6.017459790484274e-06)
-        NEXT(0x1.a30091645b6edp-13) NEXT(-0.006714802695018607) NEXT(0.27137545647552375)
-    return y;
+    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
+    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
+    double y = first.f, e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * 0.5, e, y);
+    y = x < 0x1p-900 ? y * 0x1p100 : y;
+    y = x > DBL_MAX ? 0.0 : y;
+    y = x == 0.0 ? __builtin_inf() : y;
+    return x >= 0.0 ? y : __builtin_nan("");
 }
 
-INLINE double polynomial1(double y, double x)
+INLINE double polynomial0(double y, double x)
 {
     NEXT(-0.020236102138050428) NEXT(0.06742705806302017) NEXT(-0.12046241474448735) NEXT(0.11490672263373031)
         NEXT(-0.04917933308225789) NEXT(0.019740364247797276) NEXT(-0.031851148417882905) NEXT(-0.019897618463659564)
         NEXT(0.01846617499893157) NEXT(0.08067944329600713) NEXT(0.14153827557427776) NEXT(0.17952279697329873)
         NEXT(0.1863287932150653) NEXT(0.16664110030446924) NEXT(0.13207588441203294)
+    return y;
+}
+
+INLINE double polynomial1(double y, double x)
+{
+    NEXT(0x1.6b1a004f60b8ap-33) NEXT(-5.472237485884879e-09) NEXT(0x1.85aa166b00e59p-23) NEXT(-6.017459790484274e-06)
+        NEXT(0x1.a30091645b6edp-13) NEXT(-0.006714802695018607) NEXT(0.27137545647552375)
     return y;
 }
 
@@ -94,173 +146,270 @@ static const double table11[11][3] = {
     {23.11828690846326, 0x1.ae3f708c18p-14, 0x1.5749bffd6b2ep-15},
 };
 
-static void logistic_bernoulli_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
+static void logistic_bernoulli_exact_float64_forward_cell_block(const double *const *in, const double *params, double
+    *const *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    double s[5][LANES], a[1][LANES] = {{0.0}};
+    double *restrict number = out[0];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        s[4][i] = mean[i] < 0.0;
+        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        number[i] = ((var[i] * (SQRT(t0))) < 1.0625) ? 1.0 : 0.0;
+    }
+}
+
+static void logistic_bernoulli_exact_float64_forward_side0_block(const double *const *in, const double *params, double
+    *const *out)
+{
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
+    double s[3][LANES], a[1][LANES] = {{0.0}};
+    (void)params;
+#pragma omp simd
+    for (int i = 0; i < LANES; ++i) {
+        s[2][i] = mean[i] < 0.0;
         double t1 = -mean[i];
-        s[1][i] = s[4][i] ? t1 : mean[i];
+        s[1][i] = s[2][i] ? t1 : mean[i];
         double t3 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        double t4 = var[i] * (SQRT(t3));
-        s[2][i] = t4 < 1.0625;
-        double t6 = s[2][i] ? t4 : 0.0;
-        s[0][i] = s[2][i] ? 1.0625 : t4;
-        double t8 = -s[1][i];
-        _Bool t9 = t8 < (-745.0);
-        double t10 = t9 ? (-745.0) : t8;
-        double t11 = exp64(t10);
-        double t12 = t9 ? 0.0 : t11;
-        double t13 = 1.0 / (t12 + 1.0);
-        double t14 = t12 * t13;
-        double t15 = t13 * (1.0 - t12);
-        double t16 = t15 * t15;
-        double t17 = polynomial0(-4.979885427667937e-12, t6 - 0.53125);
-        double t18 = t6 * (t17 * t17);
-        double t19 = (t17 + t17) * (1.0 / (FMA(t17, t6 * t17, 1.0)));
-        double t20 = t6 * (t19 * t19);
-        double t21 = (t17 + t19) * (1.0 / (FMA(t17, t6 * t19, 1.0)));
-        double t22 = t6 * (t21 * t21);
-        double t23 = (t17 + t21) * (1.0 / (FMA(t17, t6 * t21, 1.0)));
-        double t24 = t6 * (t23 * t23);
-        double t25 = (t17 + t23) * (1.0 / (FMA(t17, t6 * t23, 1.0)));
-        double t26 = t6 * (t25 * t25);
-        double t27 = (t17 + t25) * (1.0 / (FMA(t17, t6 * t25, 1.0)));
-        double t28 = t6 * (t27 * t27);
-        double t29 = (t17 + t27) * (1.0 / (FMA(t17, t6 * t27, 1.0)));
-        double t30 = t6 * (t29 * t29);
-        double t31 = (t17 + t29) * (1.0 / (FMA(t17, t6 * t29, 1.0)));
-        double t32 = t6 * (t31 * t31);
-        double t33 = (t17 + t31) * (1.0 / (FMA(t17, t6 * t31, 1.0)));
-        double t34 = t6 * (t33 * t33);
-        double t35 = (t17 + t33) * (1.0 / (FMA(t17, t6 * t33, 1.0)));
-        double t36 = t6 * (t35 * t35);
-        double t37 = (t17 + t35) * (1.0 / (FMA(t17, t6 * t35, 1.0)));
-        double t38 = t6 * (t37 * t37);
-        double t39 = (t17 + t37) * (1.0 / (FMA(t17, t6 * t37, 1.0)));
-        double t40 = t6 * (t39 * t39);
-        double t41 = (t17 + t39) * (1.0 / (FMA(t17, t6 * t39, 1.0)));
-        double t42 = t6 * (t41 * t41);
-        double t43 = (t17 + t41) * (1.0 / (FMA(t17, t6 * t41, 1.0)));
-        double t44 = t6 * (t43 * t43);
-        double t45 = (t18 * (1.0 / (1.0 - (t16 * t18)))) * 0.3772382405213226;
-        double t46 = FMA(t20 * (1.0 / (1.0 - (t16 * t20))), 0.23963739473580575, t45);
-        double t47 = FMA(t22 * (1.0 / (1.0 - (t16 * t22))), 0.11249141702037586, t46);
-        double t48 = FMA(t24 * (1.0 / (1.0 - (t16 * t24))), 0.03902205213085459, t47);
-        double t49 = FMA(t26 * (1.0 / (1.0 - (t16 * t26))), 0.01000291875175016, t48);
-        double t50 = FMA(t28 * (1.0 / (1.0 - (t16 * t28))), 0.001894825832959048, t49);
-        double t51 = FMA(t30 * (1.0 / (1.0 - (t16 * t30))), 0x1.161f9da98c656p-12, t50);
-        double t52 = FMA(t32 * (1.0 / (1.0 - (t16 * t32))), 0x1.cc4fceee057c9p-16, t51);
-        double t53 = FMA(t34 * (1.0 / (1.0 - (t16 * t34))), 2.097260993435091e-06, t52);
-        double t54 = FMA(t36 * (1.0 / (1.0 - (t16 * t36))), 0x1.fcd03d8758a59p-24, t53);
-        double t55 = FMA(t38 * (1.0 / (1.0 - (t16 * t38))), 0x1.53d2466878d9dp-28, t54);
-        double t56 = FMA(t40 * (1.0 / (1.0 - (t16 * t40))), 1.525347993581841e-10, t55);
-        double t57 = FMA(t42 * (1.0 / (1.0 - (t16 * t42))), 0x1.e954bbccfd7efp-39, t56);
-        double t58 = FMA(t44 * (1.0 / (1.0 - (t16 * t44))), 5.856563209478232e-14, t57);
-        s[3][i] = t14 + (t58 * ((t13 * t14) * (t15 * 2.0)));
+        s[0][i] = var[i] * (SQRT(t3));
     }
     for (int k = 0; k < 11; ++k) {
         const double *c = table11[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            double t0 = s[1][i] * (1.0 / (SQRT(s[0][i] + c[0])));
+            double t0 = s[1][i] * (rsqrt64(s[0][i] + c[0]));
             double t1 = (37.5 < t0) ? 37.5 : t0;
             double t2 = 1.0 / (FMA(t1, 0.25, 1.0));
-            double t3 = (exp64((t1 * t1) * (-0.5))) * (t2 * (polynomial1(0x1.54df5cda5853ap-9, t2 - 0.25)));
+            double t3 = (exp64((t1 * t1) * (-0.5))) * (t2 * (polynomial0(0x1.54df5cda5853ap-9, t2 - 0.25)));
             a[0][i] = FMA(t3, c[1], a[0][i]);
         }
     }
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = a[0][i];
-        double t1 = s[2][i] ? s[3][i] : t0;
-        double t2 = 1.0 - t1;
-        out_mean[i] = s[4][i] ? t1 : t2;
-        out_var[i] = FMA(t1, -t1, t1);
+        double t1 = 1.0 - t0;
+        out_mean[i] = s[2][i] ? t0 : t1;
+        out_var[i] = FMA(t0, -t0, t0);
     }
+}
+
+static void logistic_bernoulli_exact_float64_forward_side1_block(const double *const *in, const double *params, double
+    *const *out)
+{
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
+    (void)params;
+#pragma omp simd
+    for (int i = 0; i < LANES; ++i) {
+        _Bool t0 = mean[i] < 0.0;
+        double t1 = -mean[i];
+        double t2 = t0 ? t1 : mean[i];
+        double t3 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        double t4 = var[i] * (SQRT(t3));
+        double t5 = -t2;
+        _Bool t6 = t5 < (-745.0);
+        double t7 = t6 ? (-745.0) : t5;
+        double t8 = exp64(t7);
+        double t9 = t6 ? 0.0 : t8;
+        double t10 = 1.0 / (t9 + 1.0);
+        double t11 = t9 * t10;
+        double t12 = t10 * (1.0 - t9);
+        double t13 = t12 * t12;
+        double t14 = polynomial1(-4.979885427667937e-12, t4 - 0.53125);
+        double t15 = t4 * (t14 * t14);
+        double t16 = (t14 + t14) * (1.0 / (FMA(t14, t4 * t14, 1.0)));
+        double t17 = t4 * (t16 * t16);
+        double t18 = (t14 + t16) * (1.0 / (FMA(t14, t4 * t16, 1.0)));
+        double t19 = t4 * (t18 * t18);
+        double t20 = (t14 + t18) * (1.0 / (FMA(t14, t4 * t18, 1.0)));
+        double t21 = t4 * (t20 * t20);
+        double t22 = (t14 + t20) * (1.0 / (FMA(t14, t4 * t20, 1.0)));
+        double t23 = t4 * (t22 * t22);
+        double t24 = (t14 + t22) * (1.0 / (FMA(t14, t4 * t22, 1.0)));
+        double t25 = t4 * (t24 * t24);
+        double t26 = (t14 + t24) * (1.0 / (FMA(t14, t4 * t24, 1.0)));
+        double t27 = t4 * (t26 * t26);
+        double t28 = (t14 + t26) * (1.0 / (FMA(t14, t4 * t26, 1.0)));
+        double t29 = t4 * (t28 * t28);
+        double t30 = (t14 + t28) * (1.0 / (FMA(t14, t4 * t28, 1.0)));
+        double t31 = t4 * (t30 * t30);
+        double t32 = (t14 + t30) * (1.0 / (FMA(t14, t4 * t30, 1.0)));
+        double t33 = t4 * (t32 * t32);
+        double t34 = (t14 + t32) * (1.0 / (FMA(t14, t4 * t32, 1.0)));
+        double t35 = t4 * (t34 * t34);
+        double t36 = (t14 + t34) * (1.0 / (FMA(t14, t4 * t34, 1.0)));
+        double t37 = t4 * (t36 * t36);
+        double t38 = (t14 + t36) * (1.0 / (FMA(t14, t4 * t36, 1.0)));
+        double t39 = t4 * (t38 * t38);
+        double t40 = (t14 + t38) * (1.0 / (FMA(t14, t4 * t38, 1.0)));
+        double t41 = t4 * (t40 * t40);
+        double t42 = (t15 * (1.0 / (1.0 - (t13 * t15)))) * 0.3772382405213226;
+        double t43 = FMA(t17 * (1.0 / (1.0 - (t13 * t17))), 0.23963739473580575, t42);
+        double t44 = FMA(t19 * (1.0 / (1.0 - (t13 * t19))), 0.11249141702037586, t43);
+        double t45 = FMA(t21 * (1.0 / (1.0 - (t13 * t21))), 0.03902205213085459, t44);
+        double t46 = FMA(t23 * (1.0 / (1.0 - (t13 * t23))), 0.01000291875175016, t45);
+        double t47 = FMA(t25 * (1.0 / (1.0 - (t13 * t25))), 0.001894825832959048, t46);
+        double t48 = FMA(t27 * (1.0 / (1.0 - (t13 * t27))), 0x1.161f9da98c656p-12, t47);
+        double t49 = FMA(t29 * (1.0 / (1.0 - (t13 * t29))), 0x1.cc4fceee057c9p-16, t48);
+        double t50 = FMA(t31 * (1.0 / (1.0 - (t13 * t31))), 2.097260993435091e-06, t49);
+        double t51 = FMA(t33 * (1.0 / (1.0 - (t13 * t33))), 0x1.fcd03d8758a59p-24, t50);
+        double t52 = FMA(t35 * (1.0 / (1.0 - (t13 * t35))), 0x1.53d2466878d9dp-28, t51);
+        double t53 = FMA(t37 * (1.0 / (1.0 - (t13 * t37))), 1.525347993581841e-10, t52);
+        double t54 = FMA(t39 * (1.0 / (1.0 - (t13 * t39))), 0x1.e954bbccfd7efp-39, t53);
+        double t55 = FMA(t41 * (1.0 / (1.0 - (t13 * t41))), 5.856563209478232e-14, t54);
+        double t56 = t11 + (t55 * ((t10 * t11) * (t12 * 2.0)));
+        double t57 = 1.0 - t56;
+        out_mean[i] = t0 ? t56 : t57;
+        out_var[i] = FMA(t56, -t56, t56);
+    }
+}
+
+static void logistic_bernoulli_exact_float64_forward_block(const double *const *in, const double *params, double *const
+    *out, int cell)
+{
+    (cell ? logistic_bernoulli_exact_float64_forward_side1_block : logistic_bernoulli_exact_float64_forward_side0_block)(in, params, out);
 }
 
 void logistic_bernoulli_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_blocks(logistic_bernoulli_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params,
-        (double *const[]){out_mean, out_var}, 2);
+    over_cells(logistic_bernoulli_exact_float64_forward_block, logistic_bernoulli_exact_float64_forward_cell_block, 2,
+        n, (const double *const[]){mean, var}, 2, params, (double *const[]){out_mean, out_var}, 2);
 }
 
-static void logistic_bernoulli_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
+static void logistic_bernoulli_exact_float64_backward_cell_block(const double *const *in, const double *params, double
+    *const *out)
+{
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict number = out[0];
+    (void)params;
+#pragma omp simd
+    for (int i = 0; i < LANES; ++i) {
+        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        number[i] = ((var[i] * (SQRT(t0))) < 1.0625) ? 1.0 : 0.0;
+    }
+}
+
+static void logistic_bernoulli_exact_float64_backward_side0_block(const double *const *in, const double *params, double
+    *const *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
         in[3];
     double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-    double s[7][LANES], a[3][LANES] = {{0.0}};
+    double s[3][LANES], a[3][LANES] = {{0.0}};
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        s[6][i] = mean[i] < 0.0;
+        s[2][i] = mean[i] < 0.0;
         double t1 = -mean[i];
-        s[1][i] = s[6][i] ? t1 : mean[i];
+        s[1][i] = s[2][i] ? t1 : mean[i];
+        double t3 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        s[0][i] = var[i] * (SQRT(t3));
+    }
+    for (int k = 0; k < 11; ++k) {
+        const double *c = table11[k];
+#pragma omp simd
+        for (int i = 0; i < LANES; ++i) {
+            double t0 = rsqrt64(s[0][i] + c[0]);
+            double t1 = s[1][i] * t0;
+            double t2 = (37.5 < t1) ? 37.5 : t1;
+            double t3 = exp64((t2 * t2) * (-0.5));
+            double t4 = 1.0 / (FMA(t2, 0.25, 1.0));
+            double t5 = t0 * t3;
+            a[0][i] = FMA(t2 * (t0 * t5), c[2], a[0][i]);
+            a[1][i] = FMA(t5, c[2], a[1][i]);
+            a[2][i] = FMA(t3 * (t4 * (polynomial0(0x1.54df5cda5853ap-9, t4 - 0.25))), c[1], a[2][i]);
+        }
+    }
+#pragma omp simd
+    for (int i = 0; i < LANES; ++i) {
+        double t0 = a[1][i];
+        double t1 = (a[0][i]) * (-0.5);
+        double t2 = -(FMA(a[2][i], (-2.0), 1.0));
+        double t3 = t0 * t2;
+        double t4 = -t1;
+        double t5 = s[2][i] ? t4 : t1;
+        double t6 = -t3;
+        double t7 = s[2][i] ? t6 : t3;
+        out_grad_mean[i] = FMA(grad_mean[i], t0,
+            grad_var[i] * t7);
+        out_grad_var[i] = FMA(grad_mean[i], t5,
+            grad_var[i] * (t1 * t2));
+    }
+}
+
+static void logistic_bernoulli_exact_float64_backward_side1_block(const double *const *in, const double *params, double
+    *const *out)
+{
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
+    (void)params;
+#pragma omp simd
+    for (int i = 0; i < LANES; ++i) {
+        _Bool t0 = mean[i] < 0.0;
+        double t1 = -mean[i];
+        double t2 = t0 ? t1 : mean[i];
         double t3 = (0.0 <= var[i]) ? 1.0 : (-1.0);
         double t4 = var[i] * (SQRT(t3));
-        s[2][i] = t4 < 1.0625;
-        double t6 = s[2][i] ? t4 : 0.0;
-        s[0][i] = s[2][i] ? 1.0625 : t4;
-        double t8 = -s[1][i];
-        _Bool t9 = t8 < (-745.0);
-        double t10 = t9 ? (-745.0) : t8;
-        double t11 = exp64(t10);
-        double t12 = t9 ? 0.0 : t11;
-        double t13 = 1.0 / (t12 + 1.0);
-        double t14 = t12 * t13;
-        double t15 = t13 * (1.0 - t12);
-        double t16 = t15 * t15;
-        double t17 = t13 * t14;
-        double t18 = polynomial0(-4.979885427667937e-12, t6 - 0.53125);
-        double t19 = t6 * (t18 * t18);
-        double t20 = (t18 + t18) * (1.0 / (FMA(t18, t6 * t18, 1.0)));
-        double t21 = t6 * (t20 * t20);
-        double t22 = (t18 + t20) * (1.0 / (FMA(t18, t6 * t20, 1.0)));
-        double t23 = t6 * (t22 * t22);
-        double t24 = (t18 + t22) * (1.0 / (FMA(t18, t6 * t22, 1.0)));
-        double t25 = t6 * (t24 * t24);
-        double t26 = (t18 + t24) * (1.0 / (FMA(t18, t6 * t24, 1.0)));
-        double t27 = t6 * (t26 * t26);
-        double t28 = (t18 + t26) * (1.0 / (FMA(t18, t6 * t26, 1.0)));
-        double t29 = t6 * (t28 * t28);
-        double t30 = (t18 + t28) * (1.0 / (FMA(t18, t6 * t28, 1.0)));
-        double t31 = t6 * (t30 * t30);
-        double t32 = (t18 + t30) * (1.0 / (FMA(t18, t6 * t30, 1.0)));
-        double t33 = t6 * (t32 * t32);
-        double t34 = (t18 + t32) * (1.0 / (FMA(t18, t6 * t32, 1.0)));
-        double t35 = t6 * (t34 * t34);
-        double t36 = (t18 + t34) * (1.0 / (FMA(t18, t6 * t34, 1.0)));
-        double t37 = t6 * (t36 * t36);
-        double t38 = (t18 + t36) * (1.0 / (FMA(t18, t6 * t36, 1.0)));
-        double t39 = t6 * (t38 * t38);
-        double t40 = (t18 + t38) * (1.0 / (FMA(t18, t6 * t38, 1.0)));
-        double t41 = t6 * (t40 * t40);
-        double t42 = (t18 + t40) * (1.0 / (FMA(t18, t6 * t40, 1.0)));
-        double t43 = t6 * (t42 * t42);
-        double t44 = (t18 + t42) * (1.0 / (FMA(t18, t6 * t42, 1.0)));
-        double t45 = t6 * (t44 * t44);
-        double t46 = t16 * t19;
-        double t47 = t16 * t21;
-        double t48 = t16 * t23;
-        double t49 = t16 * t25;
-        double t50 = t16 * t27;
-        double t51 = t16 * t29;
-        double t52 = t16 * t31;
-        double t53 = t16 * t33;
-        double t54 = t16 * t35;
-        double t55 = t16 * t37;
-        double t56 = t16 * t39;
-        double t57 = t16 * t41;
-        double t58 = t16 * t43;
-        double t59 = t16 * t45;
+        double t5 = -t2;
+        _Bool t6 = t5 < (-745.0);
+        double t7 = t6 ? (-745.0) : t5;
+        double t8 = exp64(t7);
+        double t9 = t6 ? 0.0 : t8;
+        double t10 = 1.0 / (t9 + 1.0);
+        double t11 = t9 * t10;
+        double t12 = t10 * (1.0 - t9);
+        double t13 = t12 * t12;
+        double t14 = t10 * t11;
+        double t15 = polynomial1(-4.979885427667937e-12, t4 - 0.53125);
+        double t16 = t4 * (t15 * t15);
+        double t17 = (t15 + t15) * (1.0 / (FMA(t15, t4 * t15, 1.0)));
+        double t18 = t4 * (t17 * t17);
+        double t19 = (t15 + t17) * (1.0 / (FMA(t15, t4 * t17, 1.0)));
+        double t20 = t4 * (t19 * t19);
+        double t21 = (t15 + t19) * (1.0 / (FMA(t15, t4 * t19, 1.0)));
+        double t22 = t4 * (t21 * t21);
+        double t23 = (t15 + t21) * (1.0 / (FMA(t15, t4 * t21, 1.0)));
+        double t24 = t4 * (t23 * t23);
+        double t25 = (t15 + t23) * (1.0 / (FMA(t15, t4 * t23, 1.0)));
+        double t26 = t4 * (t25 * t25);
+        double t27 = (t15 + t25) * (1.0 / (FMA(t15, t4 * t25, 1.0)));
+        double t28 = t4 * (t27 * t27);
+        double t29 = (t15 + t27) * (1.0 / (FMA(t15, t4 * t27, 1.0)));
+        double t30 = t4 * (t29 * t29);
+        double t31 = (t15 + t29) * (1.0 / (FMA(t15, t4 * t29, 1.0)));
+        double t32 = t4 * (t31 * t31);
+        double t33 = (t15 + t31) * (1.0 / (FMA(t15, t4 * t31, 1.0)));
+        double t34 = t4 * (t33 * t33);
+        double t35 = (t15 + t33) * (1.0 / (FMA(t15, t4 * t33, 1.0)));
+        double t36 = t4 * (t35 * t35);
+        double t37 = (t15 + t35) * (1.0 / (FMA(t15, t4 * t35, 1.0)));
+        double t38 = t4 * (t37 * t37);
+        double t39 = (t15 + t37) * (1.0 / (FMA(t15, t4 * t37, 1.0)));
+        double t40 = t4 * (t39 * t39);
+        double t41 = (t15 + t39) * (1.0 / (FMA(t15, t4 * t39, 1.0)));
+        double t42 = t4 * (t41 * t41);
+        double t43 = t13 * t16;
+        double t44 = t13 * t18;
+        double t45 = t13 * t20;
+        double t46 = t13 * t22;
+        double t47 = t13 * t24;
+        double t48 = t13 * t26;
+        double t49 = t13 * t28;
+        double t50 = t13 * t30;
+        double t51 = t13 * t32;
+        double t52 = t13 * t34;
+        double t53 = t13 * t36;
+        double t54 = t13 * t38;
+        double t55 = t13 * t40;
+        double t56 = t13 * t42;
+        double t57 = 1.0 / (1.0 - t43);
+        double t58 = 1.0 / (1.0 - t44);
+        double t59 = 1.0 / (1.0 - t45);
         double t60 = 1.0 / (1.0 - t46);
         double t61 = 1.0 / (1.0 - t47);
         double t62 = 1.0 / (1.0 - t48);
@@ -272,96 +421,74 @@ static void logistic_bernoulli_exact_float64_backward_block(const double *const 
         double t68 = 1.0 / (1.0 - t54);
         double t69 = 1.0 / (1.0 - t55);
         double t70 = 1.0 / (1.0 - t56);
-        double t71 = 1.0 / (1.0 - t57);
-        double t72 = 1.0 / (1.0 - t58);
-        double t73 = 1.0 / (1.0 - t59);
-        double t74 = FMA(t21 * t61, 0.23963739473580575, (t19 * t60) * 0.3772382405213226);
-        double t75 = FMA(t25 * t63, 0.03902205213085459, FMA(t23 * t62, 0.11249141702037586, t74));
-        double t76 = FMA(t29 * t65, 0.001894825832959048, FMA(t27 * t64, 0.01000291875175016, t75));
-        double t77 = FMA(t33 * t67, 0x1.cc4fceee057c9p-16, FMA(t31 * t66, 0x1.161f9da98c656p-12, t76));
-        double t78 = FMA(t37 * t69, 0x1.fcd03d8758a59p-24, FMA(t35 * t68, 2.097260993435091e-06, t77));
-        double t79 = FMA(t41 * t71, 1.525347993581841e-10, FMA(t39 * t70, 0x1.53d2466878d9dp-28, t78));
-        double t80 = (t60 * t60) * (1.0 - t19);
-        double t81 = (t61 * t61) * (1.0 - t21);
-        double t82 = (t62 * t62) * (1.0 - t23);
-        double t83 = (t63 * t63) * (1.0 - t25);
-        double t84 = (t64 * t64) * (1.0 - t27);
-        double t85 = (t65 * t65) * (1.0 - t29);
-        double t86 = (t66 * t66) * (1.0 - t31);
-        double t87 = (t67 * t67) * (1.0 - t33);
-        double t88 = (t68 * t68) * (1.0 - t35);
-        double t89 = (t69 * t69) * (1.0 - t37);
-        double t90 = (t70 * t70) * (1.0 - t39);
-        double t91 = (t71 * t71) * (1.0 - t41);
-        double t92 = (t72 * t72) * (1.0 - t43);
-        double t93 = (t73 * t73) * (1.0 - t45);
-        double t94 = FMA(t80 * (t46 + 1.0), 0.3772382405213226, 0.21941825422078814);
-        double t95 = FMA(t81 * (t47 + 1.0), 0.23963739473580575, t94);
-        double t96 = FMA(t82 * (t48 + 1.0), 0.11249141702037586, t95);
-        double t97 = FMA(t83 * (t49 + 1.0), 0.03902205213085459, t96);
-        double t98 = FMA(t84 * (t50 + 1.0), 0.01000291875175016, t97);
-        double t99 = FMA(t85 * (t51 + 1.0), 0.001894825832959048, t98);
-        double t100 = FMA(t86 * (t52 + 1.0), 0x1.161f9da98c656p-12, t99);
-        double t101 = FMA(t87 * (t53 + 1.0), 0x1.cc4fceee057c9p-16, t100);
-        double t102 = FMA(t88 * (t54 + 1.0), 2.097260993435091e-06, t101);
-        double t103 = FMA(t89 * (t55 + 1.0), 0x1.fcd03d8758a59p-24, t102);
-        double t104 = FMA(t90 * (t56 + 1.0), 0x1.53d2466878d9dp-28, t103);
-        double t105 = FMA(t91 * (t57 + 1.0), 1.525347993581841e-10, t104);
-        double t106 = FMA(t92 * (t58 + 1.0), 0x1.e954bbccfd7efp-39, t105);
-        double t107 = (t60 * t80) * (FMA(t46 - t19, 3.0, FMA(t19, -t46, 1.0)));
-        double t108 = (t61 * t81) * (FMA(t47 - t21, 3.0, FMA(t21, -t47, 1.0)));
-        double t109 = FMA(t108, 0.23963739473580575, FMA(t107, 0.3772382405213226, 0.21941825422078814));
-        double t110 = FMA((t62 * t82) * (FMA(t48 - t23, 3.0, FMA(t23, -t48, 1.0))), 0.11249141702037586, t109);
-        double t111 = FMA((t63 * t83) * (FMA(t49 - t25, 3.0, FMA(t25, -t49, 1.0))), 0.03902205213085459, t110);
-        double t112 = FMA((t64 * t84) * (FMA(t50 - t27, 3.0, FMA(t27, -t50, 1.0))), 0.01000291875175016, t111);
-        double t113 = FMA((t65 * t85) * (FMA(t51 - t29, 3.0, FMA(t29, -t51, 1.0))), 0.001894825832959048, t112);
-        double t114 = FMA((t66 * t86) * (FMA(t52 - t31, 3.0, FMA(t31, -t52, 1.0))), 0x1.161f9da98c656p-12, t113);
-        double t115 = FMA((t67 * t87) * (FMA(t53 - t33, 3.0, FMA(t33, -t53, 1.0))), 0x1.cc4fceee057c9p-16, t114);
-        double t116 = FMA((t68 * t88) * (FMA(t54 - t35, 3.0, FMA(t35, -t54, 1.0))), 2.097260993435091e-06, t115);
-        double t117 = FMA((t69 * t89) * (FMA(t55 - t37, 3.0, FMA(t37, -t55, 1.0))), 0x1.fcd03d8758a59p-24, t116);
-        double t118 = FMA((t70 * t90) * (FMA(t56 - t39, 3.0, FMA(t39, -t56, 1.0))), 0x1.53d2466878d9dp-28, t117);
-        double t119 = FMA((t71 * t91) * (FMA(t57 - t41, 3.0, FMA(t41, -t57, 1.0))), 1.525347993581841e-10, t118);
-        double t120 = FMA((t72 * t92) * (FMA(t58 - t43, 3.0, FMA(t43, -t58, 1.0))), 0x1.e954bbccfd7efp-39, t119);
-        s[3][i] = t17 * (FMA(t93 * (t59 + 1.0), 5.856563209478232e-14, t106));
-        double t122 = FMA((t73 * t93) * (FMA(t59 - t45, 3.0, FMA(t45, -t59, 1.0))), 5.856563209478232e-14, t120);
-        s[4][i] = t122 * ((t15 * t17) * (-0.5));
-        double t124 = FMA(t45 * t73, 5.856563209478232e-14, FMA(t43 * t72, 0x1.e954bbccfd7efp-39, t79));
-        s[5][i] = t14 + (t124 * (t17 * (t15 * 2.0)));
+        double t71 = FMA(t18 * t58, 0.23963739473580575, (t16 * t57) * 0.3772382405213226);
+        double t72 = FMA(t22 * t60, 0.03902205213085459, FMA(t20 * t59, 0.11249141702037586, t71));
+        double t73 = FMA(t26 * t62, 0.001894825832959048, FMA(t24 * t61, 0.01000291875175016, t72));
+        double t74 = FMA(t30 * t64, 0x1.cc4fceee057c9p-16, FMA(t28 * t63, 0x1.161f9da98c656p-12, t73));
+        double t75 = FMA(t34 * t66, 0x1.fcd03d8758a59p-24, FMA(t32 * t65, 2.097260993435091e-06, t74));
+        double t76 = FMA(t38 * t68, 1.525347993581841e-10, FMA(t36 * t67, 0x1.53d2466878d9dp-28, t75));
+        double t77 = (t57 * t57) * (1.0 - t16);
+        double t78 = (t58 * t58) * (1.0 - t18);
+        double t79 = (t59 * t59) * (1.0 - t20);
+        double t80 = (t60 * t60) * (1.0 - t22);
+        double t81 = (t61 * t61) * (1.0 - t24);
+        double t82 = (t62 * t62) * (1.0 - t26);
+        double t83 = (t63 * t63) * (1.0 - t28);
+        double t84 = (t64 * t64) * (1.0 - t30);
+        double t85 = (t65 * t65) * (1.0 - t32);
+        double t86 = (t66 * t66) * (1.0 - t34);
+        double t87 = (t67 * t67) * (1.0 - t36);
+        double t88 = (t68 * t68) * (1.0 - t38);
+        double t89 = (t69 * t69) * (1.0 - t40);
+        double t90 = (t70 * t70) * (1.0 - t42);
+        double t91 = FMA(t77 * (t43 + 1.0), 0.3772382405213226, 0.21941825422078814);
+        double t92 = FMA(t78 * (t44 + 1.0), 0.23963739473580575, t91);
+        double t93 = FMA(t79 * (t45 + 1.0), 0.11249141702037586, t92);
+        double t94 = FMA(t80 * (t46 + 1.0), 0.03902205213085459, t93);
+        double t95 = FMA(t81 * (t47 + 1.0), 0.01000291875175016, t94);
+        double t96 = FMA(t82 * (t48 + 1.0), 0.001894825832959048, t95);
+        double t97 = FMA(t83 * (t49 + 1.0), 0x1.161f9da98c656p-12, t96);
+        double t98 = FMA(t84 * (t50 + 1.0), 0x1.cc4fceee057c9p-16, t97);
+        double t99 = FMA(t85 * (t51 + 1.0), 2.097260993435091e-06, t98);
+        double t100 = FMA(t86 * (t52 + 1.0), 0x1.fcd03d8758a59p-24, t99);
+        double t101 = FMA(t87 * (t53 + 1.0), 0x1.53d2466878d9dp-28, t100);
+        double t102 = FMA(t88 * (t54 + 1.0), 1.525347993581841e-10, t101);
+        double t103 = FMA(t89 * (t55 + 1.0), 0x1.e954bbccfd7efp-39, t102);
+        double t104 = (t57 * t77) * (FMA(t43 - t16, 3.0, FMA(t16, -t43, 1.0)));
+        double t105 = (t58 * t78) * (FMA(t44 - t18, 3.0, FMA(t18, -t44, 1.0)));
+        double t106 = FMA(t105, 0.23963739473580575, FMA(t104, 0.3772382405213226, 0.21941825422078814));
+        double t107 = FMA((t59 * t79) * (FMA(t45 - t20, 3.0, FMA(t20, -t45, 1.0))), 0.11249141702037586, t106);
+        double t108 = FMA((t60 * t80) * (FMA(t46 - t22, 3.0, FMA(t22, -t46, 1.0))), 0.03902205213085459, t107);
+        double t109 = FMA((t61 * t81) * (FMA(t47 - t24, 3.0, FMA(t24, -t47, 1.0))), 0.01000291875175016, t108);
+        double t110 = FMA((t62 * t82) * (FMA(t48 - t26, 3.0, FMA(t26, -t48, 1.0))), 0.001894825832959048, t109);
+        double t111 = FMA((t63 * t83) * (FMA(t49 - t28, 3.0, FMA(t28, -t49, 1.0))), 0x1.161f9da98c656p-12, t110);
+        double t112 = FMA((t64 * t84) * (FMA(t50 - t30, 3.0, FMA(t30, -t50, 1.0))), 0x1.cc4fceee057c9p-16, t111);
+        double t113 = FMA((t65 * t85) * (FMA(t51 - t32, 3.0, FMA(t32, -t51, 1.0))), 2.097260993435091e-06, t112);
+        double t114 = FMA((t66 * t86) * (FMA(t52 - t34, 3.0, FMA(t34, -t52, 1.0))), 0x1.fcd03d8758a59p-24, t113);
+        double t115 = FMA((t67 * t87) * (FMA(t53 - t36, 3.0, FMA(t36, -t53, 1.0))), 0x1.53d2466878d9dp-28, t114);
+        double t116 = FMA((t68 * t88) * (FMA(t54 - t38, 3.0, FMA(t38, -t54, 1.0))), 1.525347993581841e-10, t115);
+        double t117 = FMA((t69 * t89) * (FMA(t55 - t40, 3.0, FMA(t40, -t55, 1.0))), 0x1.e954bbccfd7efp-39, t116);
+        double t118 = t14 * (FMA(t90 * (t56 + 1.0), 5.856563209478232e-14, t103));
+        double t119 = FMA((t70 * t90) * (FMA(t56 - t42, 3.0, FMA(t42, -t56, 1.0))), 5.856563209478232e-14, t117);
+        double t120 = t119 * ((t12 * t14) * (-0.5));
+        double t121 = FMA(t42 * t70, 5.856563209478232e-14, FMA(t40 * t69, 0x1.e954bbccfd7efp-39, t76));
+        double t122 = -(FMA(t11 + (t121 * (t14 * (t12 * 2.0))), (-2.0), 1.0));
+        double t123 = t118 * t122;
+        double t124 = -t120;
+        double t125 = t0 ? t124 : t120;
+        double t126 = -t123;
+        double t127 = t0 ? t126 : t123;
+        out_grad_mean[i] = FMA(grad_mean[i], t118,
+            grad_var[i] * t127);
+        out_grad_var[i] = FMA(grad_mean[i], t125,
+            grad_var[i] * (t120 * t122));
     }
-    for (int k = 0; k < 11; ++k) {
-        const double *c = table11[k];
-#pragma omp simd
-        for (int i = 0; i < LANES; ++i) {
-            double t0 = 1.0 / (SQRT(s[0][i] + c[0]));
-            double t1 = s[1][i] * t0;
-            double t2 = (37.5 < t1) ? 37.5 : t1;
-            double t3 = exp64((t2 * t2) * (-0.5));
-            double t4 = 1.0 / (FMA(t2, 0.25, 1.0));
-            double t5 = t0 * t3;
-            a[0][i] = FMA(t2 * (t0 * t5), c[2], a[0][i]);
-            a[1][i] = FMA(t5, c[2], a[1][i]);
-            a[2][i] = FMA(t3 * (t4 * (polynomial1(0x1.54df5cda5853ap-9, t4 - 0.25))), c[1], a[2][i]);
-        }
-    }
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = a[1][i];
-        double t1 = s[2][i] ? s[3][i] : t0;
-        double t2 = (a[0][i]) * (-0.5);
-        double t3 = s[2][i] ? s[4][i] : t2;
-        double t4 = a[2][i];
-        double t5 = s[2][i] ? s[5][i] : t4;
-        double t6 = -(FMA(t5, (-2.0), 1.0));
-        double t7 = t1 * t6;
-        double t8 = -t3;
-        double t9 = s[6][i] ? t8 : t3;
-        double t10 = -t7;
-        double t11 = s[6][i] ? t10 : t7;
-        out_grad_mean[i] = FMA(grad_mean[i], t1,
-            grad_var[i] * t11);
-        out_grad_var[i] = FMA(grad_mean[i], t9,
-            grad_var[i] * (t3 * t6));
-    }
+}
+
+static void logistic_bernoulli_exact_float64_backward_block(const double *const *in, const double *params, double
+    *const *out, int cell)
+{
+    (cell ? logistic_bernoulli_exact_float64_backward_side1_block : logistic_bernoulli_exact_float64_backward_side0_block)(in, params, out);
 }
 
 void logistic_bernoulli_exact_float64_backward(
@@ -369,6 +496,7 @@ void logistic_bernoulli_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(logistic_bernoulli_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean,
-        grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    over_cells(logistic_bernoulli_exact_float64_backward_block, logistic_bernoulli_exact_float64_backward_cell_block,
+        2, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4, params, (double *const[]){out_grad_mean,
+        out_grad_var}, 2);
 }

@@ -22,23 +22,58 @@
 #define NEXT(c) y = FMA(y, x, c);
 #define INLINE static inline __attribute__((always_inline))
 
-// a function of blocks over arrays; the last block is filled up with the last element
-INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
+// the same for a function of blocks within a cell: elements are put in order by their cells' numbers, which a function
+// of blocks finds, and back again; a block may end with elements of the next cell, whose own results come later
+#define CHUNK 4096
+INLINE void over_cells(void (*block)(const double *const *, const double *, double *const *, int),
+    void (*number)(const double *const *, const double *, double *const *), int cells, int64_t n,
     const double *const *in, int inputs, const double *params, double *const *out, int outputs)
 {
 #pragma omp parallel for if(n > 8192)
-    for (int64_t at = 0; at < n; at += LANES) {
+    for (int64_t at = 0; at < n; at += CHUNK) {
+        const int count = n - at < CHUNK ? (int)(n - at) : CHUNK;
         const double *from[inputs];
-        double *to[outputs], copies[inputs][LANES], results[outputs][LANES];
-        const int whole = n - at >= LANES;
-        for (int k = 0; k < inputs; ++k) {
-            from[k] = whole ? in[k] + at : copies[k];
-            for (int i = 0; i < LANES && !whole; ++i) copies[k][i] = in[k][at + i < n ? at + i : n - 1];
+        double *to[outputs], sorted[inputs][CHUNK + LANES], results[outputs][CHUNK + LANES];
+        int next[4][cells], ends[cells], places = 0;
+        uint16_t cell[CHUNK], place[CHUNK];
+        for (int begin = 0; begin < count; begin += LANES) {
+            const int whole = count - begin >= LANES;
+            for (int k = 0; k < inputs; ++k) {
+                from[k] = whole ? in[k] + at + begin : sorted[k];
+                for (int i = 0; i < LANES && !whole; ++i)
+                    sorted[k][i] = in[k][at + (begin + i < count ? begin + i : count - 1)];
+            }
+            number(from, params, (double *const[]){results[0]});
+            for (int i = 0; i < LANES; ++i) cell[begin + i] = (uint16_t)results[0][i];
         }
-        for (int k = 0; k < outputs; ++k) to[k] = whole ? out[k] + at : results[k];
-        block(from, params, to);
-        for (int k = 0; k < outputs && !whole; ++k)
-            for (int i = 0; i < n - at; ++i) out[k][at + i] = results[k][i];
+        for (int c = 0; c < cells; ++c)
+            for (int r = 0; r < 4; ++r) next[r][c] = 0;
+        for (int i = 0; i < count; ++i) ++next[i & 3][cell[i]];  // four counts each: one would wait for itself
+        for (int c = 0; c < cells; ++c) {
+            for (int r = 0; r < 4; ++r) {
+                const int many = next[r][c];
+                next[r][c] = places;
+                places += many;
+            }
+            ends[c] = places;
+        }
+        for (int i = 0; i < count; ++i) place[i] = (uint16_t)next[i & 3][cell[i]]++;
+        for (int k = 0; k < inputs; ++k) {
+            for (int i = 0; i < count; ++i) sorted[k][place[i]] = in[k][at + i];
+            for (int i = 0; i < LANES; ++i) sorted[k][count + i] = sorted[k][count - 1];
+        }
+        for (int c = 0, begin = 0; c < cells; begin = ends[c++])
+            for (; begin < ends[c]; begin += LANES) {
+                for (int k = 0; k < inputs; ++k) from[k] = sorted[k] + begin;
+                for (int k = 0; k < outputs; ++k) to[k] = results[k] + begin;
+                for (int i = 0; i < LANES; i += 8) {  // to have what is read and written next
+                    for (int k = 0; k < inputs; ++k) __builtin_prefetch(in[k] + at + CHUNK + begin + i);
+                    for (int k = 0; k < outputs; ++k) __builtin_prefetch(out[k] + at + begin + i, 1);
+                }
+                block(from, params, to, c);
+            }
+        for (int k = 0; k < outputs; ++k)
+            for (int i = 0; i < count; ++i) out[k][at + i] = results[k][place[i]];
     }
 }
 
@@ -64,19 +99,36 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
-INLINE double polynomial0(double y, double x)
+// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
+INLINE double rsqrt64(double x)
 {
-    NEXT(0x1.6b1a004f60b8ap-33) NEXT(-5.472237485884879e-09) NEXT(0x1.85aa166b00e59p-23) NEXT(-6.017459790484274e-06)
-        NEXT(0x1.a30091645b6edp-13) NEXT(-0.006714802695018607) NEXT(0.27137545647552375)
-    return y;
+    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
+    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
+    double y = first.f, e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * 0.5, e, y);
+    y = x < 0x1p-900 ? y * 0x1p100 : y;
+    y = x > DBL_MAX ? 0.0 : y;
+    y = x == 0.0 ? __builtin_inf() : y;
+    return x >= 0.0 ? y : __builtin_nan("");
 }
 
-INLINE double polynomial1(double y, double x)
+INLINE double polynomial0(double y, double x)
 {
     NEXT(-0.020236102138050428) NEXT(0.06742705806302017) NEXT(-0.12046241474448735) NEXT(0.11490672263373031)
         NEXT(-0.04917933308225789) NEXT(0.019740364247797276) NEXT(-0.031851148417882905) NEXT(-0.019897618463659564)
         NEXT(0.01846617499893157) NEXT(0.08067944329600713) NEXT(0.14153827557427776) NEXT(0.17952279697329873)
         NEXT(0.1863287932150653) NEXT(0.16664110030446924) NEXT(0.13207588441203294)
+    return y;
+}
+
+INLINE double polynomial1(double y, double x)
+{
+    NEXT(0x1.6b1a004f60b8ap-33) NEXT(-5.472237485884879e-09) NEXT(0x1.85aa166b00e59p-23) NEXT(-6.017459790484274e-06)
+        NEXT(0x1.a30091645b6edp-13) NEXT(-0.006714802695018607) NEXT(0.27137545647552375)
     return y;
 }
 
@@ -94,138 +146,45 @@ static const double table11[11][3] = {
     {23.11828690846326, 0x1.5749bffd6b2ep-15, 0x1.ae3f708c18p-14},
 };
 
-static void logistic_transform_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
+static void logistic_transform_exact_float64_forward_cell_block(const double *const *in, const double *params, double
+    *const *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1];
-    double *restrict out_mean = out[0], *restrict out_var = out[1];
-    double s[6][LANES], a[2][LANES] = {{0.0}};
+    double *restrict number = out[0];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        s[5][i] = mean[i] < 0.0;
+        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        number[i] = ((var[i] * (SQRT(t0))) < 1.0625) ? 1.0 : 0.0;
+    }
+}
+
+static void logistic_transform_exact_float64_forward_side0_block(const double *const *in, const double *params, double
+    *const *out)
+{
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
+    double s[3][LANES], a[2][LANES] = {{0.0}};
+    (void)params;
+#pragma omp simd
+    for (int i = 0; i < LANES; ++i) {
+        s[2][i] = mean[i] < 0.0;
         double t1 = -mean[i];
-        s[1][i] = s[5][i] ? t1 : mean[i];
+        s[1][i] = s[2][i] ? t1 : mean[i];
         double t3 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        double t4 = var[i] * (SQRT(t3));
-        s[2][i] = t4 < 1.0625;
-        double t6 = s[2][i] ? t4 : 0.0;
-        s[0][i] = s[2][i] ? 1.0625 : t4;
-        double t8 = -s[1][i];
-        _Bool t9 = t8 < (-745.0);
-        double t10 = t9 ? (-745.0) : t8;
-        double t11 = exp64(t10);
-        double t12 = t9 ? 0.0 : t11;
-        double t13 = 1.0 / (t12 + 1.0);
-        double t14 = t12 * t13;
-        double t15 = t13 * (1.0 - t12);
-        double t16 = t15 * t15;
-        double t17 = t13 * t14;
-        double t18 = polynomial0(-4.979885427667937e-12, t6 - 0.53125);
-        double t19 = t6 * (t18 * t18);
-        double t20 = (t18 + t18) * (1.0 / (FMA(t18, t6 * t18, 1.0)));
-        double t21 = t6 * (t20 * t20);
-        double t22 = (t18 + t20) * (1.0 / (FMA(t18, t6 * t20, 1.0)));
-        double t23 = t6 * (t22 * t22);
-        double t24 = (t18 + t22) * (1.0 / (FMA(t18, t6 * t22, 1.0)));
-        double t25 = t6 * (t24 * t24);
-        double t26 = (t18 + t24) * (1.0 / (FMA(t18, t6 * t24, 1.0)));
-        double t27 = t6 * (t26 * t26);
-        double t28 = (t18 + t26) * (1.0 / (FMA(t18, t6 * t26, 1.0)));
-        double t29 = t6 * (t28 * t28);
-        double t30 = (t18 + t28) * (1.0 / (FMA(t18, t6 * t28, 1.0)));
-        double t31 = t6 * (t30 * t30);
-        double t32 = (t18 + t30) * (1.0 / (FMA(t18, t6 * t30, 1.0)));
-        double t33 = t6 * (t32 * t32);
-        double t34 = (t18 + t32) * (1.0 / (FMA(t18, t6 * t32, 1.0)));
-        double t35 = t6 * (t34 * t34);
-        double t36 = (t18 + t34) * (1.0 / (FMA(t18, t6 * t34, 1.0)));
-        double t37 = t6 * (t36 * t36);
-        double t38 = (t18 + t36) * (1.0 / (FMA(t18, t6 * t36, 1.0)));
-        double t39 = t6 * (t38 * t38);
-        double t40 = (t18 + t38) * (1.0 / (FMA(t18, t6 * t38, 1.0)));
-        double t41 = t6 * (t40 * t40);
-        double t42 = (t18 + t40) * (1.0 / (FMA(t18, t6 * t40, 1.0)));
-        double t43 = t6 * (t42 * t42);
-        double t44 = (t18 + t42) * (1.0 / (FMA(t18, t6 * t42, 1.0)));
-        double t45 = t6 * (t44 * t44);
-        double t46 = t16 * t19;
-        double t47 = t16 * t21;
-        double t48 = t16 * t23;
-        double t49 = t16 * t25;
-        double t50 = t16 * t27;
-        double t51 = t16 * t29;
-        double t52 = t16 * t31;
-        double t53 = t16 * t33;
-        double t54 = t16 * t35;
-        double t55 = t16 * t37;
-        double t56 = t16 * t39;
-        double t57 = t16 * t41;
-        double t58 = t16 * t43;
-        double t59 = t16 * t45;
-        double t60 = 1.0 / (1.0 - t46);
-        double t61 = 1.0 / (1.0 - t47);
-        double t62 = 1.0 / (1.0 - t48);
-        double t63 = 1.0 / (1.0 - t49);
-        double t64 = 1.0 / (1.0 - t50);
-        double t65 = 1.0 / (1.0 - t51);
-        double t66 = 1.0 / (1.0 - t52);
-        double t67 = 1.0 / (1.0 - t53);
-        double t68 = 1.0 / (1.0 - t54);
-        double t69 = 1.0 / (1.0 - t55);
-        double t70 = 1.0 / (1.0 - t56);
-        double t71 = 1.0 / (1.0 - t57);
-        double t72 = 1.0 / (1.0 - t58);
-        double t73 = 1.0 / (1.0 - t59);
-        double t74 = t19 * t60;
-        double t75 = t21 * t61;
-        double t76 = t23 * t62;
-        double t77 = t25 * t63;
-        double t78 = t27 * t64;
-        double t79 = t29 * t65;
-        double t80 = t31 * t66;
-        double t81 = t33 * t67;
-        double t82 = t35 * t68;
-        double t83 = t37 * t69;
-        double t84 = t39 * t70;
-        double t85 = t41 * t71;
-        double t86 = t43 * t72;
-        double t87 = t45 * t73;
-        double t88 = FMA(t76, 0.11249141702037586, FMA(t75, 0.23963739473580575, t74 * 0.3772382405213226));
-        double t89 = FMA(t78, 0.01000291875175016, FMA(t77, 0.03902205213085459, t88));
-        double t90 = FMA(t80, 0x1.161f9da98c656p-12, FMA(t79, 0.001894825832959048, t89));
-        double t91 = FMA(t82, 2.097260993435091e-06, FMA(t81, 0x1.cc4fceee057c9p-16, t90));
-        double t92 = FMA(t84, 0x1.53d2466878d9dp-28, FMA(t83, 0x1.fcd03d8758a59p-24, t91));
-        double t93 = FMA(t86, 0x1.e954bbccfd7efp-39, FMA(t85, 1.525347993581841e-10, t92));
-        double t94 = FMA(t87, 5.856563209478232e-14, t93);
-        double t95 = (t74 * (t60 * (t46 + 1.0))) * 0.3772382405213226;
-        double t96 = FMA(t75 * (t61 * (t47 + 1.0)), 0.23963739473580575, t95);
-        double t97 = FMA(t76 * (t62 * (t48 + 1.0)), 0.11249141702037586, t96);
-        double t98 = FMA(t77 * (t63 * (t49 + 1.0)), 0.03902205213085459, t97);
-        double t99 = FMA(t78 * (t64 * (t50 + 1.0)), 0.01000291875175016, t98);
-        double t100 = FMA(t79 * (t65 * (t51 + 1.0)), 0.001894825832959048, t99);
-        double t101 = FMA(t80 * (t66 * (t52 + 1.0)), 0x1.161f9da98c656p-12, t100);
-        double t102 = FMA(t81 * (t67 * (t53 + 1.0)), 0x1.cc4fceee057c9p-16, t101);
-        double t103 = FMA(t82 * (t68 * (t54 + 1.0)), 2.097260993435091e-06, t102);
-        double t104 = FMA(t83 * (t69 * (t55 + 1.0)), 0x1.fcd03d8758a59p-24, t103);
-        double t105 = FMA(t84 * (t70 * (t56 + 1.0)), 0x1.53d2466878d9dp-28, t104);
-        double t106 = FMA(t85 * (t71 * (t57 + 1.0)), 1.525347993581841e-10, t105);
-        double t107 = FMA(t86 * (t72 * (t58 + 1.0)), 0x1.e954bbccfd7efp-39, t106);
-        double t108 = t17 * 2.0;
-        s[3][i] = t14 + (t94 * (t17 * (t15 * 2.0)));
-        double t110 = FMA(t94, -(t16 * t94), FMA(t87 * (t73 * (t59 + 1.0)), 5.856563209478232e-14, t107));
-        s[4][i] = t108 * (t110 * t108);
+        s[0][i] = var[i] * (SQRT(t3));
     }
     for (int k = 0; k < 11; ++k) {
         const double *c = table11[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            double t0 = 1.0 / (SQRT(s[0][i] + c[0]));
+            double t0 = rsqrt64(s[0][i] + c[0]);
             double t1 = s[1][i] * t0;
             double t2 = (37.5 < t1) ? 37.5 : t1;
             double t3 = exp64((t2 * t2) * (-0.5));
             double t4 = 1.0 / (FMA(t2, 0.25, 1.0));
             a[0][i] = FMA(t0 * t3, c[1], a[0][i]);
-            a[1][i] = FMA(t3 * (t4 * (polynomial1(0x1.54df5cda5853ap-9, t4 - 0.25))), c[2], a[1][i]);
+            a[1][i] = FMA(t3 * (t4 * (polynomial0(0x1.54df5cda5853ap-9, t4 - 0.25))), c[2], a[1][i]);
         }
     }
 #pragma omp simd
@@ -234,90 +193,79 @@ static void logistic_transform_exact_float64_forward_block(const double *const *
         double t1 = a[0][i];
         double t2 = (FMA(t0, -t0, t0)) - t1;
         double t3 = t1 * (s[0][i] * t1);
-        double t4 = (t2 < t3) ? t3 : t2;
-        double t5 = s[2][i] ? s[3][i] : t0;
-        double t6 = 1.0 - t5;
-        out_mean[i] = s[5][i] ? t5 : t6;
-        out_var[i] = s[2][i] ? s[4][i] : t4;
+        double t4 = 1.0 - t0;
+        out_mean[i] = s[2][i] ? t0 : t4;
+        out_var[i] = (t2 < t3) ? t3 : t2;
     }
 }
 
-void logistic_transform_exact_float64_forward(
-    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
-    double *restrict out_mean, double *restrict out_var)
+static void logistic_transform_exact_float64_forward_side1_block(const double *const *in, const double *params, double
+    *const *out)
 {
-    over_blocks(logistic_transform_exact_float64_forward_block, n, (const double *const[]){mean, var}, 2, params,
-        (double *const[]){out_mean, out_var}, 2);
-}
-
-static void logistic_transform_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
-    double s[8][LANES], a[4][LANES] = {{0.0}};
+    const double *restrict mean = in[0], *restrict var = in[1];
+    double *restrict out_mean = out[0], *restrict out_var = out[1];
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        s[7][i] = mean[i] < 0.0;
+        _Bool t0 = mean[i] < 0.0;
         double t1 = -mean[i];
-        s[1][i] = s[7][i] ? t1 : mean[i];
+        double t2 = t0 ? t1 : mean[i];
         double t3 = (0.0 <= var[i]) ? 1.0 : (-1.0);
         double t4 = var[i] * (SQRT(t3));
-        s[2][i] = t4 < 1.0625;
-        double t6 = s[2][i] ? t4 : 0.0;
-        s[0][i] = s[2][i] ? 1.0625 : t4;
-        double t8 = -s[1][i];
-        _Bool t9 = t8 < (-745.0);
-        double t10 = t9 ? (-745.0) : t8;
-        double t11 = exp64(t10);
-        double t12 = t9 ? 0.0 : t11;
-        double t13 = 1.0 / (t12 + 1.0);
-        double t14 = t13 * (1.0 - t12);
-        double t15 = t14 * t14;
-        double t16 = t13 * (t12 * t13);
-        double t17 = polynomial0(-4.979885427667937e-12, t6 - 0.53125);
-        double t18 = t6 * (t17 * t17);
-        double t19 = (t17 + t17) * (1.0 / (FMA(t17, t6 * t17, 1.0)));
-        double t20 = t6 * (t19 * t19);
-        double t21 = (t17 + t19) * (1.0 / (FMA(t17, t6 * t19, 1.0)));
-        double t22 = t6 * (t21 * t21);
-        double t23 = (t17 + t21) * (1.0 / (FMA(t17, t6 * t21, 1.0)));
-        double t24 = t6 * (t23 * t23);
-        double t25 = (t17 + t23) * (1.0 / (FMA(t17, t6 * t23, 1.0)));
-        double t26 = t6 * (t25 * t25);
-        double t27 = (t17 + t25) * (1.0 / (FMA(t17, t6 * t25, 1.0)));
-        double t28 = t6 * (t27 * t27);
-        double t29 = (t17 + t27) * (1.0 / (FMA(t17, t6 * t27, 1.0)));
-        double t30 = t6 * (t29 * t29);
-        double t31 = (t17 + t29) * (1.0 / (FMA(t17, t6 * t29, 1.0)));
-        double t32 = t6 * (t31 * t31);
-        double t33 = (t17 + t31) * (1.0 / (FMA(t17, t6 * t31, 1.0)));
-        double t34 = t6 * (t33 * t33);
-        double t35 = (t17 + t33) * (1.0 / (FMA(t17, t6 * t33, 1.0)));
-        double t36 = t6 * (t35 * t35);
-        double t37 = (t17 + t35) * (1.0 / (FMA(t17, t6 * t35, 1.0)));
-        double t38 = t6 * (t37 * t37);
-        double t39 = (t17 + t37) * (1.0 / (FMA(t17, t6 * t37, 1.0)));
-        double t40 = t6 * (t39 * t39);
-        double t41 = (t17 + t39) * (1.0 / (FMA(t17, t6 * t39, 1.0)));
-        double t42 = t6 * (t41 * t41);
-        double t43 = (t17 + t41) * (1.0 / (FMA(t17, t6 * t41, 1.0)));
-        double t44 = t6 * (t43 * t43);
-        double t45 = t15 * t18;
-        double t46 = t15 * t20;
-        double t47 = t15 * t22;
-        double t48 = t15 * t24;
-        double t49 = t15 * t26;
-        double t50 = t15 * t28;
-        double t51 = t15 * t30;
-        double t52 = t15 * t32;
-        double t53 = t15 * t34;
-        double t54 = t15 * t36;
-        double t55 = t15 * t38;
-        double t56 = t15 * t40;
-        double t57 = t15 * t42;
-        double t58 = t15 * t44;
+        double t5 = -t2;
+        _Bool t6 = t5 < (-745.0);
+        double t7 = t6 ? (-745.0) : t5;
+        double t8 = exp64(t7);
+        double t9 = t6 ? 0.0 : t8;
+        double t10 = 1.0 / (t9 + 1.0);
+        double t11 = t9 * t10;
+        double t12 = t10 * (1.0 - t9);
+        double t13 = t12 * t12;
+        double t14 = t10 * t11;
+        double t15 = polynomial1(-4.979885427667937e-12, t4 - 0.53125);
+        double t16 = t4 * (t15 * t15);
+        double t17 = (t15 + t15) * (1.0 / (FMA(t15, t4 * t15, 1.0)));
+        double t18 = t4 * (t17 * t17);
+        double t19 = (t15 + t17) * (1.0 / (FMA(t15, t4 * t17, 1.0)));
+        double t20 = t4 * (t19 * t19);
+        double t21 = (t15 + t19) * (1.0 / (FMA(t15, t4 * t19, 1.0)));
+        double t22 = t4 * (t21 * t21);
+        double t23 = (t15 + t21) * (1.0 / (FMA(t15, t4 * t21, 1.0)));
+        double t24 = t4 * (t23 * t23);
+        double t25 = (t15 + t23) * (1.0 / (FMA(t15, t4 * t23, 1.0)));
+        double t26 = t4 * (t25 * t25);
+        double t27 = (t15 + t25) * (1.0 / (FMA(t15, t4 * t25, 1.0)));
+        double t28 = t4 * (t27 * t27);
+        double t29 = (t15 + t27) * (1.0 / (FMA(t15, t4 * t27, 1.0)));
+        double t30 = t4 * (t29 * t29);
+        double t31 = (t15 + t29) * (1.0 / (FMA(t15, t4 * t29, 1.0)));
+        double t32 = t4 * (t31 * t31);
+        double t33 = (t15 + t31) * (1.0 / (FMA(t15, t4 * t31, 1.0)));
+        double t34 = t4 * (t33 * t33);
+        double t35 = (t15 + t33) * (1.0 / (FMA(t15, t4 * t33, 1.0)));
+        double t36 = t4 * (t35 * t35);
+        double t37 = (t15 + t35) * (1.0 / (FMA(t15, t4 * t35, 1.0)));
+        double t38 = t4 * (t37 * t37);
+        double t39 = (t15 + t37) * (1.0 / (FMA(t15, t4 * t37, 1.0)));
+        double t40 = t4 * (t39 * t39);
+        double t41 = (t15 + t39) * (1.0 / (FMA(t15, t4 * t39, 1.0)));
+        double t42 = t4 * (t41 * t41);
+        double t43 = t13 * t16;
+        double t44 = t13 * t18;
+        double t45 = t13 * t20;
+        double t46 = t13 * t22;
+        double t47 = t13 * t24;
+        double t48 = t13 * t26;
+        double t49 = t13 * t28;
+        double t50 = t13 * t30;
+        double t51 = t13 * t32;
+        double t52 = t13 * t34;
+        double t53 = t13 * t36;
+        double t54 = t13 * t38;
+        double t55 = t13 * t40;
+        double t56 = t13 * t42;
+        double t57 = 1.0 / (1.0 - t43);
+        double t58 = 1.0 / (1.0 - t44);
         double t59 = 1.0 / (1.0 - t45);
         double t60 = 1.0 / (1.0 - t46);
         double t61 = 1.0 / (1.0 - t47);
@@ -330,146 +278,98 @@ static void logistic_transform_exact_float64_backward_block(const double *const 
         double t68 = 1.0 / (1.0 - t54);
         double t69 = 1.0 / (1.0 - t55);
         double t70 = 1.0 / (1.0 - t56);
-        double t71 = 1.0 / (1.0 - t57);
-        double t72 = 1.0 / (1.0 - t58);
-        double t73 = t18 * t59;
-        double t74 = t20 * t60;
-        double t75 = t22 * t61;
-        double t76 = t24 * t62;
-        double t77 = t26 * t63;
-        double t78 = t28 * t64;
-        double t79 = t30 * t65;
-        double t80 = t32 * t66;
-        double t81 = t34 * t67;
-        double t82 = t36 * t68;
-        double t83 = t38 * t69;
-        double t84 = t40 * t70;
-        double t85 = t42 * t71;
-        double t86 = t44 * t72;
-        double t87 = FMA(t75, 0.11249141702037586, FMA(t74, 0.23963739473580575, t73 * 0.3772382405213226));
-        double t88 = FMA(t77, 0.01000291875175016, FMA(t76, 0.03902205213085459, t87));
-        double t89 = FMA(t79, 0x1.161f9da98c656p-12, FMA(t78, 0.001894825832959048, t88));
-        double t90 = FMA(t81, 2.097260993435091e-06, FMA(t80, 0x1.cc4fceee057c9p-16, t89));
-        double t91 = FMA(t83, 0x1.53d2466878d9dp-28, FMA(t82, 0x1.fcd03d8758a59p-24, t90));
-        double t92 = FMA(t85, 0x1.e954bbccfd7efp-39, FMA(t84, 1.525347993581841e-10, t91));
-        double t93 = FMA(t86, 5.856563209478232e-14, t92);
-        double t94 = t59 * t59;
-        double t95 = t94 * (1.0 - t18);
-        double t96 = t45 + 1.0;
-        double t97 = t60 * t60;
-        double t98 = t97 * (1.0 - t20);
-        double t99 = t46 + 1.0;
-        double t100 = t61 * t61;
-        double t101 = t100 * (1.0 - t22);
-        double t102 = t47 + 1.0;
-        double t103 = FMA(t102, t47 * 8.0, (FMA(t47, t47 + 6.0, 1.0)) * (FMA(t22, (-3.0), 1.0)));
-        double t104 = t62 * t62;
-        double t105 = t104 * (1.0 - t24);
-        double t106 = t48 + 1.0;
-        double t107 = FMA(t106, t48 * 8.0, (FMA(t48, t48 + 6.0, 1.0)) * (FMA(t24, (-3.0), 1.0)));
-        double t108 = t63 * t63;
-        double t109 = t108 * (1.0 - t26);
-        double t110 = t49 + 1.0;
-        double t111 = FMA(t110, t49 * 8.0, (FMA(t49, t49 + 6.0, 1.0)) * (FMA(t26, (-3.0), 1.0)));
-        double t112 = t64 * t64;
-        double t113 = t112 * (1.0 - t28);
-        double t114 = t50 + 1.0;
-        double t115 = FMA(t114, t50 * 8.0, (FMA(t50, t50 + 6.0, 1.0)) * (FMA(t28, (-3.0), 1.0)));
-        double t116 = t65 * t65;
-        double t117 = t116 * (1.0 - t30);
-        double t118 = t51 + 1.0;
-        double t119 = FMA(t118, t51 * 8.0, (FMA(t51, t51 + 6.0, 1.0)) * (FMA(t30, (-3.0), 1.0)));
-        double t120 = t66 * t66;
-        double t121 = t120 * (1.0 - t32);
-        double t122 = t52 + 1.0;
-        double t123 = FMA(t122, t52 * 8.0, (FMA(t52, t52 + 6.0, 1.0)) * (FMA(t32, (-3.0), 1.0)));
-        double t124 = t67 * t67;
-        double t125 = t124 * (1.0 - t34);
-        double t126 = t53 + 1.0;
-        double t127 = FMA(t126, t53 * 8.0, (FMA(t53, t53 + 6.0, 1.0)) * (FMA(t34, (-3.0), 1.0)));
-        double t128 = t68 * t68;
-        double t129 = t128 * (1.0 - t36);
-        double t130 = t54 + 1.0;
-        double t131 = FMA(t130, t54 * 8.0, (FMA(t54, t54 + 6.0, 1.0)) * (FMA(t36, (-3.0), 1.0)));
-        double t132 = t69 * t69;
-        double t133 = t132 * (1.0 - t38);
-        double t134 = t55 + 1.0;
-        double t135 = FMA(t134, t55 * 8.0, (FMA(t55, t55 + 6.0, 1.0)) * (FMA(t38, (-3.0), 1.0)));
-        double t136 = t70 * t70;
-        double t137 = t136 * (1.0 - t40);
-        double t138 = t56 + 1.0;
-        double t139 = FMA(t138, t56 * 8.0, (FMA(t56, t56 + 6.0, 1.0)) * (FMA(t40, (-3.0), 1.0)));
-        double t140 = t71 * t71;
-        double t141 = t140 * (1.0 - t42);
-        double t142 = t57 + 1.0;
-        double t143 = FMA(t142, t57 * 8.0, (FMA(t57, t57 + 6.0, 1.0)) * (FMA(t42, (-3.0), 1.0)));
-        double t144 = t72 * t72;
-        double t145 = t144 * (1.0 - t44);
-        double t146 = t58 + 1.0;
-        double t147 = FMA(t146, t58 * 8.0, (FMA(t58, t58 + 6.0, 1.0)) * (FMA(t44, (-3.0), 1.0)));
-        double t148 = FMA(t95 * t96, 0.3772382405213226, 0.21941825422078814);
-        double t149 = FMA(t101 * t102, 0.11249141702037586, FMA(t98 * t99, 0.23963739473580575, t148));
-        double t150 = FMA(t109 * t110, 0.01000291875175016, FMA(t105 * t106, 0.03902205213085459, t149));
-        double t151 = FMA(t117 * t118, 0x1.161f9da98c656p-12, FMA(t113 * t114, 0.001894825832959048, t150));
-        double t152 = FMA(t125 * t126, 2.097260993435091e-06, FMA(t121 * t122, 0x1.cc4fceee057c9p-16, t151));
-        double t153 = FMA(t133 * t134, 0x1.53d2466878d9dp-28, FMA(t129 * t130, 0x1.fcd03d8758a59p-24, t152));
-        double t154 = FMA(t141 * t142, 0x1.e954bbccfd7efp-39, FMA(t137 * t138, 1.525347993581841e-10, t153));
-        double t155 = FMA(t145 * t146, 5.856563209478232e-14, t154);
-        double t156 = (t59 * t95) * (FMA(t45 - t18, 3.0, FMA(t18, -t45, 1.0)));
-        double t157 = (t60 * t98) * (FMA(t46 - t20, 3.0, FMA(t20, -t46, 1.0)));
-        double t158 = FMA(t157, 0.23963739473580575, FMA(t156, 0.3772382405213226, 0.21941825422078814));
-        double t159 = FMA((t61 * t101) * (FMA(t47 - t22, 3.0, FMA(t22, -t47, 1.0))), 0.11249141702037586, t158);
-        double t160 = FMA((t62 * t105) * (FMA(t48 - t24, 3.0, FMA(t24, -t48, 1.0))), 0.03902205213085459, t159);
-        double t161 = FMA((t63 * t109) * (FMA(t49 - t26, 3.0, FMA(t26, -t49, 1.0))), 0.01000291875175016, t160);
-        double t162 = FMA((t64 * t113) * (FMA(t50 - t28, 3.0, FMA(t28, -t50, 1.0))), 0.001894825832959048, t161);
-        double t163 = FMA((t65 * t117) * (FMA(t51 - t30, 3.0, FMA(t30, -t51, 1.0))), 0x1.161f9da98c656p-12, t162);
-        double t164 = FMA((t66 * t121) * (FMA(t52 - t32, 3.0, FMA(t32, -t52, 1.0))), 0x1.cc4fceee057c9p-16, t163);
-        double t165 = FMA((t67 * t125) * (FMA(t53 - t34, 3.0, FMA(t34, -t53, 1.0))), 2.097260993435091e-06, t164);
-        double t166 = FMA((t68 * t129) * (FMA(t54 - t36, 3.0, FMA(t36, -t54, 1.0))), 0x1.fcd03d8758a59p-24, t165);
-        double t167 = FMA((t69 * t133) * (FMA(t55 - t38, 3.0, FMA(t38, -t55, 1.0))), 0x1.53d2466878d9dp-28, t166);
-        double t168 = FMA((t70 * t137) * (FMA(t56 - t40, 3.0, FMA(t40, -t56, 1.0))), 1.525347993581841e-10, t167);
-        double t169 = FMA((t71 * t141) * (FMA(t57 - t42, 3.0, FMA(t42, -t57, 1.0))), 0x1.e954bbccfd7efp-39, t168);
-        double t170 = FMA((t72 * t145) * (FMA(t58 - t44, 3.0, FMA(t44, -t58, 1.0))), 5.856563209478232e-14, t169);
-        double t171 = ((t73 * t95) * (t45 + 3.0)) * 0.3772382405213226;
-        double t172 = FMA((t74 * t98) * (t46 + 3.0), 0.23963739473580575, t171);
-        double t173 = FMA((t75 * t101) * (t47 + 3.0), 0.11249141702037586, t172);
-        double t174 = FMA((t76 * t105) * (t48 + 3.0), 0.03902205213085459, t173);
-        double t175 = FMA((t77 * t109) * (t49 + 3.0), 0.01000291875175016, t174);
-        double t176 = FMA((t78 * t113) * (t50 + 3.0), 0.001894825832959048, t175);
-        double t177 = FMA((t79 * t117) * (t51 + 3.0), 0x1.161f9da98c656p-12, t176);
-        double t178 = FMA((t80 * t121) * (t52 + 3.0), 0x1.cc4fceee057c9p-16, t177);
-        double t179 = FMA((t81 * t125) * (t53 + 3.0), 2.097260993435091e-06, t178);
-        double t180 = FMA((t82 * t129) * (t54 + 3.0), 0x1.fcd03d8758a59p-24, t179);
-        double t181 = FMA((t83 * t133) * (t55 + 3.0), 0x1.53d2466878d9dp-28, t180);
-        double t182 = FMA((t84 * t137) * (t56 + 3.0), 1.525347993581841e-10, t181);
-        double t183 = FMA((t85 * t141) * (t57 + 3.0), 0x1.e954bbccfd7efp-39, t182);
-        double t184 = (FMA(t96, t45 * 8.0, (FMA(t45, t45 + 6.0, 1.0)) * (FMA(t18, (-3.0), 1.0)))) * (t94 * t95);
-        double t185 = (FMA(t99, t46 * 8.0, (FMA(t46, t46 + 6.0, 1.0)) * (FMA(t20, (-3.0), 1.0)))) * (t97 * t98);
-        double t186 = FMA(t185, 0.23963739473580575, FMA(t184, 0.3772382405213226, 0.21941825422078814));
-        double t187 = FMA(t103 * (t100 * t101), 0.11249141702037586, t186);
-        double t188 = FMA(t107 * (t104 * t105), 0.03902205213085459, t187);
-        double t189 = FMA(t111 * (t108 * t109), 0.01000291875175016, t188);
-        double t190 = FMA(t115 * (t112 * t113), 0.001894825832959048, t189);
-        double t191 = FMA(t119 * (t116 * t117), 0x1.161f9da98c656p-12, t190);
-        double t192 = FMA(t123 * (t120 * t121), 0x1.cc4fceee057c9p-16, t191);
-        double t193 = FMA(t127 * (t124 * t125), 2.097260993435091e-06, t192);
-        double t194 = FMA(t131 * (t128 * t129), 0x1.fcd03d8758a59p-24, t193);
-        double t195 = FMA(t135 * (t132 * t133), 0x1.53d2466878d9dp-28, t194);
-        double t196 = FMA(t139 * (t136 * t137), 1.525347993581841e-10, t195);
-        double t197 = FMA(t143 * (t140 * t141), 0x1.e954bbccfd7efp-39, t196);
-        double t198 = t16 * 2.0;
-        s[3][i] = t16 * t155;
-        s[4][i] = t170 * ((t14 * t16) * (-0.5));
-        double t201 = FMA(t93, t155, -(FMA((t86 * t145) * (t58 + 3.0), 5.856563209478232e-14, t183)));
-        s[5][i] = (t14 * t198) * (t198 * t201);
-        double t203 = FMA(t15 * (-2.0), t93 * t170, FMA(t147 * (t144 * t145), 5.856563209478232e-14, t197));
-        s[6][i] = (t16 * t16) * t203;
+        double t71 = t16 * t57;
+        double t72 = t18 * t58;
+        double t73 = t20 * t59;
+        double t74 = t22 * t60;
+        double t75 = t24 * t61;
+        double t76 = t26 * t62;
+        double t77 = t28 * t63;
+        double t78 = t30 * t64;
+        double t79 = t32 * t65;
+        double t80 = t34 * t66;
+        double t81 = t36 * t67;
+        double t82 = t38 * t68;
+        double t83 = t40 * t69;
+        double t84 = t42 * t70;
+        double t85 = FMA(t73, 0.11249141702037586, FMA(t72, 0.23963739473580575, t71 * 0.3772382405213226));
+        double t86 = FMA(t75, 0.01000291875175016, FMA(t74, 0.03902205213085459, t85));
+        double t87 = FMA(t77, 0x1.161f9da98c656p-12, FMA(t76, 0.001894825832959048, t86));
+        double t88 = FMA(t79, 2.097260993435091e-06, FMA(t78, 0x1.cc4fceee057c9p-16, t87));
+        double t89 = FMA(t81, 0x1.53d2466878d9dp-28, FMA(t80, 0x1.fcd03d8758a59p-24, t88));
+        double t90 = FMA(t83, 0x1.e954bbccfd7efp-39, FMA(t82, 1.525347993581841e-10, t89));
+        double t91 = FMA(t84, 5.856563209478232e-14, t90);
+        double t92 = (t71 * (t57 * (t43 + 1.0))) * 0.3772382405213226;
+        double t93 = FMA(t72 * (t58 * (t44 + 1.0)), 0.23963739473580575, t92);
+        double t94 = FMA(t73 * (t59 * (t45 + 1.0)), 0.11249141702037586, t93);
+        double t95 = FMA(t74 * (t60 * (t46 + 1.0)), 0.03902205213085459, t94);
+        double t96 = FMA(t75 * (t61 * (t47 + 1.0)), 0.01000291875175016, t95);
+        double t97 = FMA(t76 * (t62 * (t48 + 1.0)), 0.001894825832959048, t96);
+        double t98 = FMA(t77 * (t63 * (t49 + 1.0)), 0x1.161f9da98c656p-12, t97);
+        double t99 = FMA(t78 * (t64 * (t50 + 1.0)), 0x1.cc4fceee057c9p-16, t98);
+        double t100 = FMA(t79 * (t65 * (t51 + 1.0)), 2.097260993435091e-06, t99);
+        double t101 = FMA(t80 * (t66 * (t52 + 1.0)), 0x1.fcd03d8758a59p-24, t100);
+        double t102 = FMA(t81 * (t67 * (t53 + 1.0)), 0x1.53d2466878d9dp-28, t101);
+        double t103 = FMA(t82 * (t68 * (t54 + 1.0)), 1.525347993581841e-10, t102);
+        double t104 = FMA(t83 * (t69 * (t55 + 1.0)), 0x1.e954bbccfd7efp-39, t103);
+        double t105 = t14 * 2.0;
+        double t106 = t11 + (t91 * (t14 * (t12 * 2.0)));
+        double t107 = FMA(t91, -(t13 * t91), FMA(t84 * (t70 * (t56 + 1.0)), 5.856563209478232e-14, t104));
+        double t108 = 1.0 - t106;
+        out_mean[i] = t0 ? t106 : t108;
+        out_var[i] = t105 * (t107 * t105);
+    }
+}
+
+static void logistic_transform_exact_float64_forward_block(const double *const *in, const double *params, double *const
+    *out, int cell)
+{
+    (cell ? logistic_transform_exact_float64_forward_side1_block : logistic_transform_exact_float64_forward_side0_block)(in, params, out);
+}
+
+void logistic_transform_exact_float64_forward(
+    int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
+    double *restrict out_mean, double *restrict out_var)
+{
+    over_cells(logistic_transform_exact_float64_forward_block, logistic_transform_exact_float64_forward_cell_block, 2,
+        n, (const double *const[]){mean, var}, 2, params, (double *const[]){out_mean, out_var}, 2);
+}
+
+static void logistic_transform_exact_float64_backward_cell_block(const double *const *in, const double *params, double
+    *const *out)
+{
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict number = out[0];
+    (void)params;
+#pragma omp simd
+    for (int i = 0; i < LANES; ++i) {
+        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        number[i] = ((var[i] * (SQRT(t0))) < 1.0625) ? 1.0 : 0.0;
+    }
+}
+
+static void logistic_transform_exact_float64_backward_side0_block(const double *const *in, const double *params, double
+    *const *out)
+{
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
+    double s[3][LANES], a[4][LANES] = {{0.0}};
+    (void)params;
+#pragma omp simd
+    for (int i = 0; i < LANES; ++i) {
+        s[2][i] = mean[i] < 0.0;
+        double t1 = -mean[i];
+        s[1][i] = s[2][i] ? t1 : mean[i];
+        double t3 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        s[0][i] = var[i] * (SQRT(t3));
     }
     for (int k = 0; k < 11; ++k) {
         const double *c = table11[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            double t0 = 1.0 / (SQRT(s[0][i] + c[0]));
+            double t0 = rsqrt64(s[0][i] + c[0]);
             double t1 = s[1][i] * t0;
             double t2 = (37.5 < t1) ? 37.5 : t1;
             double t3 = exp64((t2 * t2) * (-0.5));
@@ -479,7 +379,7 @@ static void logistic_transform_exact_float64_backward_block(const double *const 
             a[0][i] = FMA((t0 * t6) * (FMA(t2, -t2, 1.0)), c[1], a[0][i]);
             a[1][i] = FMA(t2 * t6, c[1], a[1][i]);
             a[2][i] = FMA(t5, c[1], a[2][i]);
-            a[3][i] = FMA(t3 * (t4 * (polynomial1(0x1.54df5cda5853ap-9, t4 - 0.25))), c[2], a[3][i]);
+            a[3][i] = FMA(t3 * (t4 * (polynomial0(0x1.54df5cda5853ap-9, t4 - 0.25))), c[2], a[3][i]);
         }
     }
 #pragma omp simd
@@ -487,22 +387,242 @@ static void logistic_transform_exact_float64_backward_block(const double *const 
         double t0 = a[2][i];
         double t1 = a[1][i];
         double t2 = FMA(a[3][i], (-2.0), 1.0);
-        double t3 = s[2][i] ? s[3][i] : t0;
-        double t4 = t1 * (-0.5);
-        double t5 = s[2][i] ? s[4][i] : t4;
-        double t6 = FMA(t2, -t0, t1);
-        double t7 = s[2][i] ? s[5][i] : t6;
-        double t8 = (FMA(t1, t2, a[0][i])) * 0.5;
-        double t9 = s[2][i] ? s[6][i] : t8;
-        double t10 = -t5;
-        double t11 = s[7][i] ? t10 : t5;
-        double t12 = -t7;
-        double t13 = s[7][i] ? t12 : t7;
-        out_grad_mean[i] = FMA(grad_mean[i], t3,
-            grad_var[i] * t13);
-        out_grad_var[i] = FMA(grad_mean[i], t11,
-            grad_var[i] * t9);
+        double t3 = t1 * (-0.5);
+        double t4 = FMA(t2, -t0, t1);
+        double t5 = -t3;
+        double t6 = s[2][i] ? t5 : t3;
+        double t7 = -t4;
+        double t8 = s[2][i] ? t7 : t4;
+        out_grad_mean[i] = FMA(grad_mean[i], t0,
+            grad_var[i] * t8);
+        out_grad_var[i] = FMA(grad_mean[i], t6,
+            grad_var[i] * ((FMA(t1, t2, a[0][i])) * 0.5));
     }
+}
+
+static void logistic_transform_exact_float64_backward_side1_block(const double *const *in, const double *params, double
+    *const *out)
+{
+    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
+        in[3];
+    double *restrict out_grad_mean = out[0], *restrict out_grad_var = out[1];
+    (void)params;
+#pragma omp simd
+    for (int i = 0; i < LANES; ++i) {
+        _Bool t0 = mean[i] < 0.0;
+        double t1 = -mean[i];
+        double t2 = t0 ? t1 : mean[i];
+        double t3 = (0.0 <= var[i]) ? 1.0 : (-1.0);
+        double t4 = var[i] * (SQRT(t3));
+        double t5 = -t2;
+        _Bool t6 = t5 < (-745.0);
+        double t7 = t6 ? (-745.0) : t5;
+        double t8 = exp64(t7);
+        double t9 = t6 ? 0.0 : t8;
+        double t10 = 1.0 / (t9 + 1.0);
+        double t11 = t10 * (1.0 - t9);
+        double t12 = t11 * t11;
+        double t13 = t10 * (t9 * t10);
+        double t14 = polynomial1(-4.979885427667937e-12, t4 - 0.53125);
+        double t15 = t4 * (t14 * t14);
+        double t16 = (t14 + t14) * (1.0 / (FMA(t14, t4 * t14, 1.0)));
+        double t17 = t4 * (t16 * t16);
+        double t18 = (t14 + t16) * (1.0 / (FMA(t14, t4 * t16, 1.0)));
+        double t19 = t4 * (t18 * t18);
+        double t20 = (t14 + t18) * (1.0 / (FMA(t14, t4 * t18, 1.0)));
+        double t21 = t4 * (t20 * t20);
+        double t22 = (t14 + t20) * (1.0 / (FMA(t14, t4 * t20, 1.0)));
+        double t23 = t4 * (t22 * t22);
+        double t24 = (t14 + t22) * (1.0 / (FMA(t14, t4 * t22, 1.0)));
+        double t25 = t4 * (t24 * t24);
+        double t26 = (t14 + t24) * (1.0 / (FMA(t14, t4 * t24, 1.0)));
+        double t27 = t4 * (t26 * t26);
+        double t28 = (t14 + t26) * (1.0 / (FMA(t14, t4 * t26, 1.0)));
+        double t29 = t4 * (t28 * t28);
+        double t30 = (t14 + t28) * (1.0 / (FMA(t14, t4 * t28, 1.0)));
+        double t31 = t4 * (t30 * t30);
+        double t32 = (t14 + t30) * (1.0 / (FMA(t14, t4 * t30, 1.0)));
+        double t33 = t4 * (t32 * t32);
+        double t34 = (t14 + t32) * (1.0 / (FMA(t14, t4 * t32, 1.0)));
+        double t35 = t4 * (t34 * t34);
+        double t36 = (t14 + t34) * (1.0 / (FMA(t14, t4 * t34, 1.0)));
+        double t37 = t4 * (t36 * t36);
+        double t38 = (t14 + t36) * (1.0 / (FMA(t14, t4 * t36, 1.0)));
+        double t39 = t4 * (t38 * t38);
+        double t40 = (t14 + t38) * (1.0 / (FMA(t14, t4 * t38, 1.0)));
+        double t41 = t4 * (t40 * t40);
+        double t42 = t12 * t15;
+        double t43 = t12 * t17;
+        double t44 = t12 * t19;
+        double t45 = t12 * t21;
+        double t46 = t12 * t23;
+        double t47 = t12 * t25;
+        double t48 = t12 * t27;
+        double t49 = t12 * t29;
+        double t50 = t12 * t31;
+        double t51 = t12 * t33;
+        double t52 = t12 * t35;
+        double t53 = t12 * t37;
+        double t54 = t12 * t39;
+        double t55 = t12 * t41;
+        double t56 = 1.0 / (1.0 - t42);
+        double t57 = 1.0 / (1.0 - t43);
+        double t58 = 1.0 / (1.0 - t44);
+        double t59 = 1.0 / (1.0 - t45);
+        double t60 = 1.0 / (1.0 - t46);
+        double t61 = 1.0 / (1.0 - t47);
+        double t62 = 1.0 / (1.0 - t48);
+        double t63 = 1.0 / (1.0 - t49);
+        double t64 = 1.0 / (1.0 - t50);
+        double t65 = 1.0 / (1.0 - t51);
+        double t66 = 1.0 / (1.0 - t52);
+        double t67 = 1.0 / (1.0 - t53);
+        double t68 = 1.0 / (1.0 - t54);
+        double t69 = 1.0 / (1.0 - t55);
+        double t70 = t15 * t56;
+        double t71 = t17 * t57;
+        double t72 = t19 * t58;
+        double t73 = t21 * t59;
+        double t74 = t23 * t60;
+        double t75 = t25 * t61;
+        double t76 = t27 * t62;
+        double t77 = t29 * t63;
+        double t78 = t31 * t64;
+        double t79 = t33 * t65;
+        double t80 = t35 * t66;
+        double t81 = t37 * t67;
+        double t82 = t39 * t68;
+        double t83 = t41 * t69;
+        double t84 = FMA(t72, 0.11249141702037586, FMA(t71, 0.23963739473580575, t70 * 0.3772382405213226));
+        double t85 = FMA(t74, 0.01000291875175016, FMA(t73, 0.03902205213085459, t84));
+        double t86 = FMA(t76, 0x1.161f9da98c656p-12, FMA(t75, 0.001894825832959048, t85));
+        double t87 = FMA(t78, 2.097260993435091e-06, FMA(t77, 0x1.cc4fceee057c9p-16, t86));
+        double t88 = FMA(t80, 0x1.53d2466878d9dp-28, FMA(t79, 0x1.fcd03d8758a59p-24, t87));
+        double t89 = FMA(t82, 0x1.e954bbccfd7efp-39, FMA(t81, 1.525347993581841e-10, t88));
+        double t90 = FMA(t83, 5.856563209478232e-14, t89);
+        double t91 = t56 * t56;
+        double t92 = t91 * (1.0 - t15);
+        double t93 = t42 + 1.0;
+        double t94 = t57 * t57;
+        double t95 = t94 * (1.0 - t17);
+        double t96 = t43 + 1.0;
+        double t97 = t58 * t58;
+        double t98 = t97 * (1.0 - t19);
+        double t99 = t44 + 1.0;
+        double t100 = t59 * t59;
+        double t101 = t100 * (1.0 - t21);
+        double t102 = t45 + 1.0;
+        double t103 = FMA(t102, t45 * 8.0, (FMA(t45, t45 + 6.0, 1.0)) * (FMA(t21, (-3.0), 1.0)));
+        double t104 = t60 * t60;
+        double t105 = t104 * (1.0 - t23);
+        double t106 = t46 + 1.0;
+        double t107 = FMA(t106, t46 * 8.0, (FMA(t46, t46 + 6.0, 1.0)) * (FMA(t23, (-3.0), 1.0)));
+        double t108 = t61 * t61;
+        double t109 = t108 * (1.0 - t25);
+        double t110 = t47 + 1.0;
+        double t111 = FMA(t110, t47 * 8.0, (FMA(t47, t47 + 6.0, 1.0)) * (FMA(t25, (-3.0), 1.0)));
+        double t112 = t62 * t62;
+        double t113 = t112 * (1.0 - t27);
+        double t114 = t48 + 1.0;
+        double t115 = FMA(t114, t48 * 8.0, (FMA(t48, t48 + 6.0, 1.0)) * (FMA(t27, (-3.0), 1.0)));
+        double t116 = t63 * t63;
+        double t117 = t116 * (1.0 - t29);
+        double t118 = t49 + 1.0;
+        double t119 = FMA(t118, t49 * 8.0, (FMA(t49, t49 + 6.0, 1.0)) * (FMA(t29, (-3.0), 1.0)));
+        double t120 = t64 * t64;
+        double t121 = t120 * (1.0 - t31);
+        double t122 = t50 + 1.0;
+        double t123 = FMA(t122, t50 * 8.0, (FMA(t50, t50 + 6.0, 1.0)) * (FMA(t31, (-3.0), 1.0)));
+        double t124 = t65 * t65;
+        double t125 = t124 * (1.0 - t33);
+        double t126 = t51 + 1.0;
+        double t127 = FMA(t126, t51 * 8.0, (FMA(t51, t51 + 6.0, 1.0)) * (FMA(t33, (-3.0), 1.0)));
+        double t128 = t66 * t66;
+        double t129 = t128 * (1.0 - t35);
+        double t130 = t52 + 1.0;
+        double t131 = FMA(t130, t52 * 8.0, (FMA(t52, t52 + 6.0, 1.0)) * (FMA(t35, (-3.0), 1.0)));
+        double t132 = t67 * t67;
+        double t133 = t132 * (1.0 - t37);
+        double t134 = t53 + 1.0;
+        double t135 = FMA(t134, t53 * 8.0, (FMA(t53, t53 + 6.0, 1.0)) * (FMA(t37, (-3.0), 1.0)));
+        double t136 = t68 * t68;
+        double t137 = t136 * (1.0 - t39);
+        double t138 = t54 + 1.0;
+        double t139 = FMA(t138, t54 * 8.0, (FMA(t54, t54 + 6.0, 1.0)) * (FMA(t39, (-3.0), 1.0)));
+        double t140 = t69 * t69;
+        double t141 = t140 * (1.0 - t41);
+        double t142 = t55 + 1.0;
+        double t143 = FMA(t142, t55 * 8.0, (FMA(t55, t55 + 6.0, 1.0)) * (FMA(t41, (-3.0), 1.0)));
+        double t144 = FMA(t92 * t93, 0.3772382405213226, 0.21941825422078814);
+        double t145 = FMA(t98 * t99, 0.11249141702037586, FMA(t95 * t96, 0.23963739473580575, t144));
+        double t146 = FMA(t105 * t106, 0.01000291875175016, FMA(t101 * t102, 0.03902205213085459, t145));
+        double t147 = FMA(t113 * t114, 0x1.161f9da98c656p-12, FMA(t109 * t110, 0.001894825832959048, t146));
+        double t148 = FMA(t121 * t122, 2.097260993435091e-06, FMA(t117 * t118, 0x1.cc4fceee057c9p-16, t147));
+        double t149 = FMA(t129 * t130, 0x1.53d2466878d9dp-28, FMA(t125 * t126, 0x1.fcd03d8758a59p-24, t148));
+        double t150 = FMA(t137 * t138, 0x1.e954bbccfd7efp-39, FMA(t133 * t134, 1.525347993581841e-10, t149));
+        double t151 = FMA(t141 * t142, 5.856563209478232e-14, t150);
+        double t152 = (t56 * t92) * (FMA(t42 - t15, 3.0, FMA(t15, -t42, 1.0)));
+        double t153 = (t57 * t95) * (FMA(t43 - t17, 3.0, FMA(t17, -t43, 1.0)));
+        double t154 = FMA(t153, 0.23963739473580575, FMA(t152, 0.3772382405213226, 0.21941825422078814));
+        double t155 = FMA((t58 * t98) * (FMA(t44 - t19, 3.0, FMA(t19, -t44, 1.0))), 0.11249141702037586, t154);
+        double t156 = FMA((t59 * t101) * (FMA(t45 - t21, 3.0, FMA(t21, -t45, 1.0))), 0.03902205213085459, t155);
+        double t157 = FMA((t60 * t105) * (FMA(t46 - t23, 3.0, FMA(t23, -t46, 1.0))), 0.01000291875175016, t156);
+        double t158 = FMA((t61 * t109) * (FMA(t47 - t25, 3.0, FMA(t25, -t47, 1.0))), 0.001894825832959048, t157);
+        double t159 = FMA((t62 * t113) * (FMA(t48 - t27, 3.0, FMA(t27, -t48, 1.0))), 0x1.161f9da98c656p-12, t158);
+        double t160 = FMA((t63 * t117) * (FMA(t49 - t29, 3.0, FMA(t29, -t49, 1.0))), 0x1.cc4fceee057c9p-16, t159);
+        double t161 = FMA((t64 * t121) * (FMA(t50 - t31, 3.0, FMA(t31, -t50, 1.0))), 2.097260993435091e-06, t160);
+        double t162 = FMA((t65 * t125) * (FMA(t51 - t33, 3.0, FMA(t33, -t51, 1.0))), 0x1.fcd03d8758a59p-24, t161);
+        double t163 = FMA((t66 * t129) * (FMA(t52 - t35, 3.0, FMA(t35, -t52, 1.0))), 0x1.53d2466878d9dp-28, t162);
+        double t164 = FMA((t67 * t133) * (FMA(t53 - t37, 3.0, FMA(t37, -t53, 1.0))), 1.525347993581841e-10, t163);
+        double t165 = FMA((t68 * t137) * (FMA(t54 - t39, 3.0, FMA(t39, -t54, 1.0))), 0x1.e954bbccfd7efp-39, t164);
+        double t166 = FMA((t69 * t141) * (FMA(t55 - t41, 3.0, FMA(t41, -t55, 1.0))), 5.856563209478232e-14, t165);
+        double t167 = ((t70 * t92) * (t42 + 3.0)) * 0.3772382405213226;
+        double t168 = FMA((t71 * t95) * (t43 + 3.0), 0.23963739473580575, t167);
+        double t169 = FMA((t72 * t98) * (t44 + 3.0), 0.11249141702037586, t168);
+        double t170 = FMA((t73 * t101) * (t45 + 3.0), 0.03902205213085459, t169);
+        double t171 = FMA((t74 * t105) * (t46 + 3.0), 0.01000291875175016, t170);
+        double t172 = FMA((t75 * t109) * (t47 + 3.0), 0.001894825832959048, t171);
+        double t173 = FMA((t76 * t113) * (t48 + 3.0), 0x1.161f9da98c656p-12, t172);
+        double t174 = FMA((t77 * t117) * (t49 + 3.0), 0x1.cc4fceee057c9p-16, t173);
+        double t175 = FMA((t78 * t121) * (t50 + 3.0), 2.097260993435091e-06, t174);
+        double t176 = FMA((t79 * t125) * (t51 + 3.0), 0x1.fcd03d8758a59p-24, t175);
+        double t177 = FMA((t80 * t129) * (t52 + 3.0), 0x1.53d2466878d9dp-28, t176);
+        double t178 = FMA((t81 * t133) * (t53 + 3.0), 1.525347993581841e-10, t177);
+        double t179 = FMA((t82 * t137) * (t54 + 3.0), 0x1.e954bbccfd7efp-39, t178);
+        double t180 = (FMA(t93, t42 * 8.0, (FMA(t42, t42 + 6.0, 1.0)) * (FMA(t15, (-3.0), 1.0)))) * (t91 * t92);
+        double t181 = (FMA(t96, t43 * 8.0, (FMA(t43, t43 + 6.0, 1.0)) * (FMA(t17, (-3.0), 1.0)))) * (t94 * t95);
+        double t182 = (FMA(t99, t44 * 8.0, (FMA(t44, t44 + 6.0, 1.0)) * (FMA(t19, (-3.0), 1.0)))) * (t97 * t98);
+        double t183 = FMA(t181, 0.23963739473580575, FMA(t180, 0.3772382405213226, 0.21941825422078814));
+        double t184 = FMA(t103 * (t100 * t101), 0.03902205213085459, FMA(t182, 0.11249141702037586, t183));
+        double t185 = FMA(t107 * (t104 * t105), 0.01000291875175016, t184);
+        double t186 = FMA(t111 * (t108 * t109), 0.001894825832959048, t185);
+        double t187 = FMA(t115 * (t112 * t113), 0x1.161f9da98c656p-12, t186);
+        double t188 = FMA(t119 * (t116 * t117), 0x1.cc4fceee057c9p-16, t187);
+        double t189 = FMA(t123 * (t120 * t121), 2.097260993435091e-06, t188);
+        double t190 = FMA(t127 * (t124 * t125), 0x1.fcd03d8758a59p-24, t189);
+        double t191 = FMA(t131 * (t128 * t129), 0x1.53d2466878d9dp-28, t190);
+        double t192 = FMA(t135 * (t132 * t133), 1.525347993581841e-10, t191);
+        double t193 = FMA(t139 * (t136 * t137), 0x1.e954bbccfd7efp-39, t192);
+        double t194 = t13 * 2.0;
+        double t195 = t166 * ((t11 * t13) * (-0.5));
+        double t196 = FMA(t90, t151, -(FMA((t83 * t141) * (t55 + 3.0), 5.856563209478232e-14, t179)));
+        double t197 = (t11 * t194) * (t194 * t196);
+        double t198 = FMA(t12 * (-2.0), t90 * t166, FMA(t143 * (t140 * t141), 5.856563209478232e-14, t193));
+        double t199 = -t195;
+        double t200 = t0 ? t199 : t195;
+        double t201 = -t197;
+        double t202 = t0 ? t201 : t197;
+        out_grad_mean[i] = FMA(grad_mean[i], (t13 * t151),
+            grad_var[i] * t202);
+        out_grad_var[i] = FMA(grad_mean[i], t200,
+            grad_var[i] * ((t13 * t13) * t198));
+    }
+}
+
+static void logistic_transform_exact_float64_backward_block(const double *const *in, const double *params, double
+    *const *out, int cell)
+{
+    (cell ? logistic_transform_exact_float64_backward_side1_block : logistic_transform_exact_float64_backward_side0_block)(in, params, out);
 }
 
 void logistic_transform_exact_float64_backward(
@@ -510,6 +630,7 @@ void logistic_transform_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_blocks(logistic_transform_exact_float64_backward_block, n, (const double *const[]){mean, var, grad_mean,
-        grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    over_cells(logistic_transform_exact_float64_backward_block, logistic_transform_exact_float64_backward_cell_block,
+        2, n, (const double *const[]){mean, var, grad_mean, grad_var}, 4, params, (double *const[]){out_grad_mean,
+        out_grad_var}, 2);
 }

@@ -65,6 +65,23 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
+// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
+INLINE double rsqrt64(double x)
+{
+    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
+    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
+    double y = first.f, e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * 0.5, e, y);
+    y = x < 0x1p-900 ? y * 0x1p100 : y;
+    y = x > DBL_MAX ? 0.0 : y;
+    y = x == 0.0 ? __builtin_inf() : y;
+    return x >= 0.0 ? y : __builtin_nan("");
+}
+
 INLINE double polynomial0(double y, double x)
 {
     NEXT(0.117708392008567) NEXT(-0.44341275949169345) NEXT(0.9565840641090428) NEXT(-1.2607176359363146)
@@ -94,7 +111,7 @@ static void maximum_exact_float64_forward_block(const double *const *in, const d
         double t8 = ABS(mean1[i] - mean2[i]);
         _Bool t9 = t3 & (0.0 < t8);
         double t10 = t9 ? 0x1p100 : t8;
-        double t11 = (1.0 / t6) * t10;
+        double t11 = (rsqrt64(t5)) * t10;
         double t12 = (38.5 < t11) ? 38.5 : t11;
         double t13 = exp64((t12 * t12) * (-0.5));
         double t14 = 1.0 / (FMA(t12, 0.25, 1.0));
@@ -133,14 +150,14 @@ static void maximum_exact_float64_backward_block(const double *const *in, const 
         _Bool t3 = t2 == 0.0;
         double t4 = t3 ? 1.0 : t2;
         double t5 = t1 ? t4 : (-1.0);
-        double t6 = SQRT(t5);
-        double t7 = 1.0 / t6;
-        double t8 = t3 ? 0.0 : t6;
-        double t9 = t3 ? 0.0 : t7;
+        double t6 = rsqrt64(t5);
+        double t7 = SQRT(t5);
+        double t8 = t3 ? 0.0 : t7;
+        double t9 = t3 ? 0.0 : t6;
         double t10 = ABS(mean1[i] - mean2[i]);
         _Bool t11 = t3 & (0.0 < t10);
         double t12 = t11 ? 0x1p100 : t10;
-        double t13 = t7 * t12;
+        double t13 = t6 * t12;
         double t14 = (38.5 < t13) ? 38.5 : t13;
         double t15 = exp64((t14 * t14) * (-0.5));
         double t16 = 1.0 / (FMA(t14, 0.25, 1.0));
@@ -155,7 +172,7 @@ static void maximum_exact_float64_backward_block(const double *const *in, const 
         double t25 = t0 ? t22 : t21;
         double t26 = t0 ? var2[i] : var1[i];
         double t27 = t0 ? var1[i] : var2[i];
-        double t28 = (t19 * ((t14 + t20) * (t7 * (t7 * t26)))) - (t22 * (t18 * (t7 * (t7 * t27))));
+        double t28 = (t19 * ((t14 + t20) * (t6 * (t6 * t26)))) - (t22 * (t18 * (t6 * (t6 * t27))));
         double t29 = t8 * ((t15 * 2.0) * t28);
         double t30 = -t29;
         double t31 = t0 ? t30 : t29;

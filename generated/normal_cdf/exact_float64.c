@@ -65,6 +65,23 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
+// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
+INLINE double rsqrt64(double x)
+{
+    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
+    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
+    double y = first.f, e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * 0.5, e, y);
+    y = x < 0x1p-900 ? y * 0x1p100 : y;
+    y = x > DBL_MAX ? 0.0 : y;
+    y = x == 0.0 ? __builtin_inf() : y;
+    return x >= 0.0 ? y : __builtin_nan("");
+}
+
 INLINE double polynomial0(double y, double x)
 {
     NEXT(0.010466386341611745) NEXT(-0.025024068057433096) NEXT(0.028003432764145547) NEXT(-0.007675323623468539)
@@ -102,7 +119,7 @@ static void normal_cdf_exact_float64_forward_block(const double *const *in, cons
         s[3][i] = 0.0 <= var[i];
         double t1 = s[3][i] ? var[i] : 0.0;
         double t2 = (0x1p100 < t1) ? 0x1p100 : t1;
-        double t3 = mean[i] * (1.0 / (SQRT(t1 + 1.0)));
+        double t3 = mean[i] * (rsqrt64(t1 + 1.0));
         double t4 = (t3 < (-20.0)) ? (-20.0) : t3;
         double t5 = (20.0 < t3) ? 20.0 : t4;
         double t6 = 1.0 / (FMA(t2, 2.0, 1.0));
@@ -156,7 +173,7 @@ static void normal_cdf_exact_float64_backward_block(const double *const *in, con
         _Bool t0 = 0.0 <= var[i];
         double t1 = t0 ? var[i] : 0.0;
         double t2 = (0x1p100 < t1) ? 0x1p100 : t1;
-        double t3 = 1.0 / (SQRT(t1 + 1.0));
+        double t3 = rsqrt64(t1 + 1.0);
         double t4 = mean[i] * t3;
         double t5 = (t4 < (-20.0)) ? (-20.0) : t4;
         double t6 = (20.0 < t4) ? 20.0 : t5;

@@ -42,7 +42,8 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }
 }
 
-static void relu_identity_delta_float64_forward_block(const double *const *in, const double *params, double *const *out)
+static void relu_identity_delta_float64_forward_block(const double *const *in, const double *params, double *const
+    *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1];
     double *restrict out_mean = out[0], *restrict out_var = out[1];
@@ -69,7 +70,8 @@ void relu_identity_delta_float64_forward(
         *const[]){out_mean, out_var}, 2);
 }
 
-static void relu_identity_delta_float64_backward_block(const double *const *in, const double *params, double *const *out)
+static void relu_identity_delta_float64_backward_block(const double *const *in, const double *params, double *const
+    *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
         in[3];

@@ -63,6 +63,23 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
+// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
+INLINE double rsqrt64(double x)
+{
+    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
+    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
+    double y = first.f, e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * 0.5, e, y);
+    y = x < 0x1p-900 ? y * 0x1p100 : y;
+    y = x > DBL_MAX ? 0.0 : y;
+    y = x == 0.0 ? __builtin_inf() : y;
+    return x >= 0.0 ? y : __builtin_nan("");
+}
+
 INLINE double polynomial0(double y, double x)
 {
     NEXT(0.12185347066213574) NEXT(-0.4564414813950806) NEXT(0.9811091454089625) NEXT(-1.2913683853251956)
@@ -82,36 +99,48 @@ INLINE double polynomial0(double y, double x)
 #endif
 #define EACH _Pragma("omp simd") for (int i = 0; i < WIDE; ++i)
 
+// a polynomial in a table: where its coefficients begin, and their counts; how many of these; its unit; what y and z
+// are scaled by, and what is added to them
+typedef struct {
+    int first, counts, pairs;
+    double unit, y_scale, y_shift, z_scale, z_shift;
+} Patch;
+
 // sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients take turns, from high to low
-INLINE void surface(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+INLINE void surface(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
     const double *restrict z, double *restrict value)
 {
     for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c;
-        double x[WIDE], sum[WIDE], p[WIDE], q[WIDE];
-        EACH x[i] = y[at + i], sum[i] = 0.0;
-        for (int pair = 0; pair < pairs; ++pair) {
+        const double *next = c + of->first;
+        const uint8_t *terms = counts + of->counts;
+        double x[WIDE], w[WIDE], sum[WIDE], p[WIDE], q[WIDE];
+        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
+        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0;
+        for (int pair = 0; pair < of->pairs; ++pair) {
             EACH p[i] = next[0], q[i] = next[1];
             next += 2;
             for (int k = 1; k < terms[pair]; ++k, next += 2) {
                 EACH p[i] = FMA(p[i], x[i], next[0]);
                 EACH q[i] = FMA(q[i], x[i], next[1]);
             }
-            EACH sum[i] = FMA(FMA(sum[i], z[at + i], p[i]), z[at + i], q[i]);
+            EACH sum[i] = FMA(FMA(sum[i], w[i], p[i]), w[i], q[i]);
         }
-        EACH value[at + i] = sum[i] * unit;
+        EACH value[at + i] = sum[i] * of->unit;
     }
 }
 
 // the same, and its derivatives
-INLINE void surface_slopes(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
     const double *restrict z, double *restrict value, double *restrict by_y, double *restrict by_z)
 {
+    const double unit_y = of->unit * of->y_scale, unit_z = of->unit * of->z_scale;
     for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c;
-        double x[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
-        EACH x[i] = y[at + i], sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
-        for (int pair = 0; pair < pairs; ++pair) {
+        const double *next = c + of->first;
+        const uint8_t *terms = counts + of->counts;
+        double x[WIDE], w[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
+        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
+        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
+        for (int pair = 0; pair < of->pairs; ++pair) {
             EACH p[i] = next[0], q[i] = next[1], slope_p[i] = 0.0, slope_q[i] = 0.0;
             next += 2;
             for (int k = 1; k < terms[pair]; ++k, next += 2) {
@@ -120,33 +149,43 @@ INLINE void surface_slopes(const double *c, const uint8_t *terms, int pairs, dou
                 EACH p[i] = FMA(p[i], x[i], next[0]);
                 EACH q[i] = FMA(q[i], x[i], next[1]);
             }
-            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
-            EACH sum[i] = FMA(sum[i], z[at + i], p[i]);
-            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
-            EACH sum[i] = FMA(sum[i], z[at + i], q[i]);
-            EACH sum_y[i] = FMA(FMA(sum_y[i], z[at + i], slope_p[i]), z[at + i], slope_q[i]);
+            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
+            EACH sum[i] = FMA(sum[i], w[i], p[i]);
+            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
+            EACH sum[i] = FMA(sum[i], w[i], q[i]);
+            EACH sum_y[i] = FMA(FMA(sum_y[i], w[i], slope_p[i]), w[i], slope_q[i]);
         }
-        EACH value[at + i] = sum[i] * unit, by_y[at + i] = sum_y[i] * unit, by_z[at + i] = sum_z[i] * unit;
+        EACH value[at + i] = sum[i] * of->unit, by_y[at + i] = sum_y[i] * unit_y, by_z[at + i] = sum_z[i] * unit_z;
     }
 }
 
 static const double surface0[88] = {
     0,3165,0,-5406,0,-564,0,4554,0,-2089,0,1468,0,-1366,0,-262,0,770,0,-312,0,43,0,21886,0,-45136,0,-102467,-7601,
-    462171,11248,-814467,6743,1304709,1844,-2200478,-58373,2592814,80824,-1130847,-29199,-1527914,-33427,3070967,49685,
-    -2559102,-29538,1208835,8914,-317227,-1121,36254,0,89770,0,103648,6854,-1146850,16365,-460262,-155671,8661375,
-    -8707,-7821417,1355909,-32995738,-2570796,119543069,498876,-263269491,809475,576932346,11671416,-1160942938,
-    -40266077,1795404445,64047948,-2000098434,-61828904,1577004489,38584159,-862674760,-15369917,312926394,3583468,
+    462171,11248,-814467,6743,1304709,1844,-2200478,-58373,2592814,80824,-1130847,-29198,-1527914,-33427,3070967,49685,
+    -2559102,-29538,1208835,8914,-317227,-1121,36254,0,89771,0,103648,6854,-1146851,16365,-460263,-155671,8661376,
+    -8707,-7821415,1355909,-32995739,-2570796,119543068,498876,-263269491,809475,576932347,11671416,-1160942938,
+    -40266077,1795404444,64047948,-2000098434,-61828904,1577004489,38584159,-862674760,-15369917,312926394,3583468,
     -67970162,-374397,6714516
 };
-static const uint8_t terms0[3] = {11, 15, 18};
-
-static const double surface1[60] = {
-    0,-6340,0,337,0,44773,0,-23902,0,-176331,0,372695,294,-302606,-307,51732,-158,102900,190,-91117,-5,32358,-10,-4498,
-    0,-483784,0,559219,0,4466193,-124623,-1336819,-37301,-23586870,928480,-14620401,593214,98940802,-4345302,151227301,
-    -3615616,-439920847,20862115,-889000087,4210760,2893331558,-107482248,2443560299,222478056,-24558021656,-244499615,
-    62729781502,166161795,-106497649801,-70559992,150344416951,17319922,-210335844595,-1889647,424094181034
+static const uint8_t terms0[3] = {
+    11,15,18
 };
-static const uint8_t terms1[2] = {12, 18};
+static const Patch patches0[1] = {
+    {0, 0, 3, 1e-09, 1.0, -0.0, 1.0, -0.0},
+};
+
+static const double surface1[56] = {
+    0,27356,0,-23069,0,-158933,0,371975,543,-310209,-431,51987,-407,104256,283,-91149,41,32290,-18,-4498,0,-364196,0,
+    499423,0,3987835,-116024,-1112584,-41601,-22802067,900531,-14960487,606114,98257486,-4309828,151494675,-3630397,
+    -439578156,20839944,-889116119,4218822,2893230383,-107475194,2443587636,222475753,-24558004371,-244500580,
+    62729778309,166162217,-106497651354,-70560004,150344417098,17319879,-210335844544,-1889642,424094181033
+};
+static const uint8_t terms1[2] = {
+    10,18
+};
+static const Patch patches1[1] = {
+    {0, 0, 2, 1e-11, 1.0, -0.0, 1.0, -0.0},
+};
 
 static void relu6_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
@@ -165,7 +204,7 @@ static void relu6_exact_float64_forward_block(const double *const *in, const dou
         double t6 = t5 ? 1.0 : t4;
         double t7 = SQRT(t6);
         double t8 = t5 ? 0.0 : t7;
-        double t9 = 1.0 / t7;
+        double t9 = rsqrt64(t6);
         double t10 = t5 ? 0.0 : t9;
         double t11 = mean[i] - 6.0;
         _Bool t12 = mean[i] < 0.0;
@@ -173,59 +212,59 @@ static void relu6_exact_float64_forward_block(const double *const *in, const dou
         double t14 = t12 ? 1.0 : (-1.0);
         double t15 = t13 ? 1.0 : (-1.0);
         double t16 = (0.0 <= t3) ? t3 : (-1.0);
-        double t17 = 1.0 / (SQRT(t16));
+        double t17 = rsqrt64(t16);
         double t18 = (mean[i] - 3.0) * t17;
         double t19 = (t18 < (-0x1.c66666p2)) ? (-0x1.c66666p2) : t18;
         double t20 = (0x1.c66666p2 < t19) ? 0x1.c66666p2 : t19;
-        s[6][i] = t20 * (1.0 / (SQRT(FMA(t20 * t20, 0.668478975613956, 16.7119743903489))));
+        s[6][i] = t20 * (rsqrt64(FMA(t20 * t20, 0.668478975613956, 16.7119743903489)));
         s[0][i] = FMA(s[6][i], s[6][i] * 2.0, (-1.0));
-        double t23 = t10 * (ABS(mean[i]));
-        _Bool t24 = t5 | (37.5 < t23);
-        double t25 = t24 ? 37.5 : t23;
-        double t26 = t25 * t25;
-        double t27 = exp64(t26 * (-0.5));
-        double t28 = t24 ? 0.0 : t27;
-        double t29 = 1.0 / (FMA(t25, 0.25, 1.0));
-        double t30 = t29 * (t29 * (t29 * (polynomial0(-0.01441178831143662, t29 - 0.25))));
-        double t31 = (FMA(t30, -(t25 * 2.0), 0.3989422804014327)) / (1.0 + t26);
-        double t32 = t10 * (ABS(t11));
-        _Bool t33 = t5 | (37.5 < t32);
-        double t34 = t33 ? 37.5 : t32;
-        double t35 = t34 * t34;
-        double t36 = exp64(t35 * (-0.5));
-        double t37 = t33 ? 0.0 : t36;
-        double t38 = 1.0 / (FMA(t34, 0.25, 1.0));
-        double t39 = t38 * (t38 * (t38 * (polynomial0(-0.01441178831143662, t38 - 0.25))));
-        double t40 = (FMA(t39, -(t34 * 2.0), 0.3989422804014327)) / (1.0 + t35);
-        double t41 = t8 * (t28 * t31);
-        double t42 = t8 * (t37 * t40);
-        double t43 = t41 - t42;
-        double t44 = t13 ? 0.0 : (-12.0);
-        double t45 = t12 ? 0.0 : t44;
-        double t46 = t13 ? (-2.0) : 2.0;
-        double t47 = t12 ? 2.0 : t46;
-        double t48 = t12 ? (-12.0) : 0.0;
-        double t49 = t13 ? 2.0 : (-2.0);
-        double t50 = t12 ? (-2.0) : t49;
-        double t51 = t8 * t8;
-        double t52 = (t41 * t45) + ((t47 * ((t28 * t30) * t51)) * t14);
-        double t53 = t13 ? 1.0 : 0.0;
-        double t54 = t12 ? 0.0 : t53;
-        double t55 = (-(t8 * (t37 * (FMA(t34, t40, t39 * 2.0))))) * t15;
-        double t56 = FMA(t8, t54, (((t8 * (t28 * (FMA(t25, t31, t30 * 2.0)))) * t14) + t55) * 2.0);
-        double t57 = (t52 + ((t42 * t48) + ((t50 * ((t37 * t39) * t51)) * t15))) - (t43 * t43);
-        double t58 = FMA(t56, t8 * t54, t57);
-        s[5][i] = (t58 < 0.0) ? 0.0 : t58;
-        double t60 = t17 * 30.0;
-        s[1][i] = FMA(t60, 2.0, (-1.0));
+        double t23 = t17 * 30.0;
+        double t24 = t10 * (ABS(mean[i]));
+        _Bool t25 = t5 | (37.5 < t24);
+        double t26 = t25 ? 37.5 : t24;
+        double t27 = t26 * t26;
+        double t28 = exp64(t27 * (-0.5));
+        double t29 = t25 ? 0.0 : t28;
+        double t30 = 1.0 / (FMA(t26, 0.25, 1.0));
+        double t31 = t30 * (t30 * (t30 * (polynomial0(-0.01441178831143662, t30 - 0.25))));
+        double t32 = (FMA(t31, -(t26 * 2.0), 0.3989422804014327)) / (1.0 + t27);
+        double t33 = t10 * (ABS(t11));
+        _Bool t34 = t5 | (37.5 < t33);
+        double t35 = t34 ? 37.5 : t33;
+        double t36 = t35 * t35;
+        double t37 = exp64(t36 * (-0.5));
+        double t38 = t34 ? 0.0 : t37;
+        double t39 = 1.0 / (FMA(t35, 0.25, 1.0));
+        double t40 = t39 * (t39 * (t39 * (polynomial0(-0.01441178831143662, t39 - 0.25))));
+        double t41 = (FMA(t40, -(t35 * 2.0), 0.3989422804014327)) / (1.0 + t36);
+        double t42 = t8 * (t29 * t32);
+        double t43 = t8 * (t38 * t41);
+        double t44 = t42 - t43;
+        double t45 = t13 ? 0.0 : (-12.0);
+        double t46 = t12 ? 0.0 : t45;
+        double t47 = t13 ? (-2.0) : 2.0;
+        double t48 = t12 ? 2.0 : t47;
+        double t49 = t12 ? (-12.0) : 0.0;
+        double t50 = t13 ? 2.0 : (-2.0);
+        double t51 = t12 ? (-2.0) : t50;
+        double t52 = t8 * t8;
+        double t53 = (t42 * t46) + ((t48 * ((t29 * t31) * t52)) * t14);
+        double t54 = t13 ? 1.0 : 0.0;
+        double t55 = t12 ? 0.0 : t54;
+        double t56 = (-(t8 * (t38 * (FMA(t35, t41, t40 * 2.0))))) * t15;
+        double t57 = FMA(t8, t55, (((t8 * (t29 * (FMA(t26, t32, t31 * 2.0)))) * t14) + t56) * 2.0);
+        double t58 = (t53 + ((t43 * t49) + ((t51 * ((t38 * t40) * t52)) * t15))) - (t44 * t44);
+        double t59 = FMA(t57, t8 * t55, t58);
+        s[5][i] = (t59 < 0.0) ? 0.0 : t59;
+        s[1][i] = FMA(t23, 2.0, (-1.0));
         double t62 = t13 ? mean[i] : 6.0;
         double t63 = t12 ? 0.0 : t62;
-        s[8][i] = t43 + t63;
-        s[2][i] = FMA(t60, t60 * 2.0, (-1.0));
+        s[8][i] = t44 + t63;
+        s[2][i] = FMA(t23, t23 * 2.0, (-1.0));
         s[9][i] = mean[i] == mean[i];
     }
-    surface(surface0, terms0, 3, 1e-09, s[0], s[1], s[3]);
-    surface(surface1, terms1, 2, 1e-11, s[0], s[2], s[7]);
+    surface(surface0, terms0, patches0, s[0], s[1], s[3]);
+    surface(surface1, terms1, patches1, s[0], s[2], s[7]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = (s[3][i] < 0.0) ? 0.0 : s[3][i];
@@ -265,7 +304,7 @@ static void relu6_exact_float64_backward_block(const double *const *in, const do
         double t6 = t5 ? 1.0 : t4;
         double t7 = SQRT(t6);
         double t8 = t5 ? 0.0 : t7;
-        double t9 = 1.0 / t7;
+        double t9 = rsqrt64(t6);
         double t10 = t5 ? 0.0 : t9;
         double t11 = mean[i] - 6.0;
         _Bool t12 = mean[i] < 0.0;
@@ -273,20 +312,20 @@ static void relu6_exact_float64_backward_block(const double *const *in, const do
         double t14 = t12 ? 1.0 : (-1.0);
         double t15 = t13 ? 1.0 : (-1.0);
         double t16 = (0.0 <= t3) ? t3 : (-1.0);
-        s[10][i] = 1.0 / (SQRT(t16));
+        s[10][i] = rsqrt64(t16);
         double t18 = (mean[i] - 3.0) * s[10][i];
         double t19 = (t18 < (-0x1.c66666p2)) ? (-0x1.c66666p2) : t18;
         s[12][i] = (0x1.c66666p2 < t19) ? 0x1.c66666p2 : t19;
-        double t21 = 1.0 / (SQRT(FMA(s[12][i] * s[12][i], 0.668478975613956, 16.7119743903489)));
+        double t21 = rsqrt64(FMA(s[12][i] * s[12][i], 0.668478975613956, 16.7119743903489));
         s[3][i] = s[12][i] * t21;
         s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
         s[11][i] = s[10][i] * 30.0;
         double t25 = s[11][i] * 2.0;
         s[1][i] = FMA(s[11][i], t25, (-1.0));
-        s[6][i] = s[3][i] * 4.0;
-        double t28 = (t21 * t21) * (t21 * 16.7119743903489);
-        s[8][i] = (0x1.c66666p2 < (ABS(t18))) ? 0.0 : t28;
-        s[9][i] = t25 * 2.0;
+        s[5][i] = s[3][i] * 4.0;
+        s[7][i] = t25 * 2.0;
+        double t29 = (t21 * t21) * (t21 * 16.7119743903489);
+        s[9][i] = (0x1.c66666p2 < (ABS(t18))) ? 0.0 : t29;
         s[13][i] = (s[10][i] * s[10][i]) * (-0.5);
         s[2][i] = FMA(s[11][i], 2.0, (-1.0));
         double t33 = t10 * (ABS(mean[i]));
@@ -335,15 +374,15 @@ static void relu6_exact_float64_backward_block(const double *const *in, const do
         s[17][i] = t58 + t72;
         s[18][i] = t69 * 0.5;
     }
-    surface_slopes(surface1, terms1, 2, 1e-11, s[0], s[1], s[7], s[4], s[5]);
-    surface_slopes(surface0, terms0, 3, 1e-09, s[0], s[2], unused, s[14], s[15]);
+    surface_slopes(surface1, terms1, patches1, s[0], s[1], s[8], s[4], s[6]);
+    surface_slopes(surface0, terms0, patches0, s[0], s[2], unused, s[14], s[15]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (FMA(s[3][i] * s[4][i], s[6][i], s[7][i])) * s[8][i];
-        double t1 = s[8][i] * (s[6][i] * s[14][i]);
+        double t0 = (s[8][i] + ((s[3][i] * s[4][i]) * s[5][i])) * s[9][i];
+        double t1 = s[9][i] * (s[5][i] * s[14][i]);
         double t2 = s[10][i] * t0;
         double t3 = s[16][i] ? s[17][i] : t2;
-        double t4 = s[13][i] * (FMA(s[12][i], t0, s[11][i] * ((s[3][i] * s[5][i]) * s[9][i])));
+        double t4 = s[13][i] * (FMA(s[12][i], t0, s[11][i] * ((s[3][i] * s[6][i]) * s[7][i])));
         double t5 = s[16][i] ? s[18][i] : t4;
         double t6 = s[10][i] * t1;
         double t7 = s[16][i] ? s[19][i] : t6;

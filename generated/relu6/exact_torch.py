@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from momentgen.runtime.surfaces import surface, surface_slopes, surfaces_beside
+
 __all__ = ["backward", "forward"]
 
 
@@ -19,25 +21,7 @@ _POLYNOMIAL0 = (0.12185347066213574, -0.4564414813950806, 0.9811091454089625, -1
     -0.07625240380583156, -0.07593942555419342, 0.011283865090534705, 0.11633012554706468, 0.1716033021646014,
     0.15958374408370954, 0.10685102400308394, 0.05081731929104636, 0.01419012412529281)
 
-_SURFACE0 = (
-    (6714516,-67970162,312926394,-862674760,1577004489,-2000098434,1795404445,-1160942938,576932346,-263269491,
-     119543069,-32995738,-7821417,8661375,-460262,-1146850,103648,89770),
-    (-374397,3583468,-15369917,38584159,-61828904,64047948,-40266077,11671416,809475,498876,-2570796,1355909,-8707,
-     -155671,16365,6854),
-    (36254,-317227,1208835,-2559102,3070967,-1527914,-1130847,2592814,-2200478,1304709,-814467,462171,-102467,-45136,
-     21886),
-    (-1121,8914,-29538,49685,-33427,-29199,80824,-58373,1844,6743,11248,-7601),
-    (43,-312,770,-262,-1366,1468,-2089,4554,-564,-5406,3165),
-)
-
-_SURFACE1 = (
-    (424094181034,-210335844595,150344416951,-106497649801,62729781502,-24558021656,2443560299,2893331558,-889000087,
-     -439920847,151227301,98940802,-14620401,-23586870,-1336819,4466193,559219,-483784),
-    (-1889647,17319922,-70559992,166161795,-244499615,222478056,-107482248,4210760,20862115,-3615616,-4345302,593214,
-     928480,-37301,-124623),
-    (-4498,32358,-91117,102900,51732,-302606,372695,-176331,-23902,44773,337,-6340),
-    (-10,-5,190,-158,-307,294),
-)
+_SURFACES = surfaces_beside(__file__)
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
@@ -45,40 +29,6 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
-
-
-def _powers(x: Tensor, count: int) -> list[Tensor]:
-    found = [torch.ones_like(x)]
-    for _ in range(count - 1):
-        found.append(found[-1] * x)
-    return found
-
-
-def _table(rows: tuple[tuple[float, ...], ...], y: Tensor) -> Tensor:
-    width = max(map(len, rows))
-    return y.new_tensor([[*row, *[0.0] * (width - len(row))] for row in rows])
-
-
-def _surface(rows: tuple[tuple[float, ...], ...], unit: float, y: Tensor, z: Tensor) -> Tensor:
-    """The sum of z^j times the polynomials of y with these coefficients, times ``unit``."""
-    table = _table(rows, y)
-    of_y, of_z = (torch.stack(_powers(x, n)) for x, n in ((y, table.shape[1]), (z, table.shape[0])))
-    return (torch.tensordot(table, of_y, 1) * of_z).sum(0) * unit
-
-
-def _slopes(powers: list[Tensor]) -> Tensor:
-    return torch.stack([torch.zeros_like(powers[0]), *(k * x for k, x in enumerate(powers[:-1], 1))])
-
-
-def _surface_slopes(
-    rows: tuple[tuple[float, ...], ...], unit: float, y: Tensor, z: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The same, and its derivatives in y and in z."""
-    table = _table(rows, y)
-    by_y, by_z = _powers(y, table.shape[1]), _powers(z, table.shape[0])
-    of_z, of_y = torch.stack(by_z), torch.tensordot(table, torch.stack(by_y), 1)
-    slope_y = (torch.tensordot(table, _slopes(by_y), 1) * of_z).sum(0)
-    return (of_y * of_z).sum(0) * unit, slope_y * unit, (of_y * _slopes(by_z)).sum(0) * unit
 
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,6 +52,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t11 = 1.0 / torch.sqrt((t10 * t10) * 0.668478975613956 + 16.7119743903489)
     t11 = t10 * t11  # t against its reach, by way of t/sqrt(kappa² + t²)
     t10 = t11 * (t11 * 2.0) + (-1.0)
+    t2 = t2 * 30.0
     t12 = t0 * (torch.where(mean < 0.0, -mean, mean))
     t13 = t3 | (37.5 < t12)
     t12 = torch.where(t13, 37.5, t12)  # |mean - 0|/sigma
@@ -134,13 +85,12 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t0 = (t8 + ((-(t4 * (t3 * (t5 * t0 + (t17 * 2.0))))) * t9)) * 2.0
     t9 = (t21 + (t18 + ((t23 * ((t3 * t17) * t20)) * t9))) - (t19 * t19)
     t9 = ((t4 * t22 + t0) * (t4 * t22) + t9).clamp(min=0.0)
-    t2 = t2 * 30.0
     t22 = t2 * 2.0 + (-1.0)
     t7 = t19 + (torch.where(t6, 0.0, torch.where(t7, mean, 6.0)))
     t2 = t2 * (t2 * 2.0) + (-1.0)
     t6 = mean == mean
-    t22 = _surface(_SURFACE0, 1e-09, t10, t22)
-    t2 = _surface(_SURFACE1, 1e-11, t10, t2)
+    t22 = surface(_SURFACES[0], 0, t10, t22)
+    t2 = surface(_SURFACES[1], 0, t10, t2)
     t2 = torch.where(t1, t7, ((t11 * t2) + 3.0).clamp(min=0.0).clamp(max=6.0))
     t22 = torch.where(t6, torch.where(t1, t9, t22.clamp(min=0.0)), mean)
     return (torch.where(t6, t2, mean)), t22
@@ -172,9 +122,9 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t16 = t15 * 2.0
     t17 = t15 * t16 + (-1.0)
     t18 = t13 * 4.0
+    t16 = t16 * 2.0
     t10 = 7.099999904632568 < (torch.where(t10 < 0.0, -t10, t10))
     t12 = torch.where(t10, 0.0, (t12 * t12) * (t12 * 16.7119743903489))
-    t16 = t16 * 2.0
     t10 = (t2 * t2) * (-0.5)
     t19 = t15 * 2.0 + (-1.0)
     t20 = t0 * (torch.where(mean < 0.0, -mean, mean))
@@ -218,13 +168,13 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t31 = t7 * (t7 + (t21 * 2.0)) + (t7 * t9 + ((-t3) * t32 + (t31 * 0.5)))
     t7 = t21 + t7
     t32 = t32 * 0.5
-    t21, t3, t9 = _surface_slopes(_SURFACE1, 1e-11, t14, t17)
-    _, t26, t4 = _surface_slopes(_SURFACE0, 1e-09, t14, t19)
-    t21 = ((t13 * t3) * t18 + t21) * t12
+    t21, t3, t9 = surface_slopes(_SURFACES[1], 0, t14, t17)
+    _, t26, t4 = surface_slopes(_SURFACES[0], 0, t14, t19)
+    t3 = (t21 + ((t13 * t3) * t18)) * t12
     t26 = t12 * (t18 * t26)
-    t16 = torch.where(t1, t32, t10 * (t11 * t21 + (t15 * ((t13 * t9) * t16))))
+    t16 = torch.where(t1, t32, t10 * (t11 * t3 + (t15 * ((t13 * t9) * t16))))
     t4 = torch.where(t1, t31, t10 * (t11 * t26 + (t15 * (t4 * 2.0))))
     return (
-        grad_mean * (torch.where(t1, t7, t2 * t21)) + grad_var * (torch.where(t1, t25, t2 * t26)),
+        grad_mean * (torch.where(t1, t7, t2 * t3)) + grad_var * (torch.where(t1, t25, t2 * t26)),
         grad_mean * t16 + grad_var * t4,
     )

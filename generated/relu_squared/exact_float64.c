@@ -173,7 +173,8 @@ void relu_squared_exact_float64_forward(
         *const[]){out_mean, out_var}, 2);
 }
 
-static void relu_squared_exact_float64_backward_block(const double *const *in, const double *params, double *const *out)
+static void relu_squared_exact_float64_backward_block(const double *const *in, const double *params, double *const
+    *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
         in[3];

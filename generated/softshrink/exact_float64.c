@@ -63,6 +63,23 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
+// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
+INLINE double rsqrt64(double x)
+{
+    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
+    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
+    double y = first.f, e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * 0.5, e, y);
+    y = x < 0x1p-900 ? y * 0x1p100 : y;
+    y = x > DBL_MAX ? 0.0 : y;
+    y = x == 0.0 ? __builtin_inf() : y;
+    return x >= 0.0 ? y : __builtin_nan("");
+}
+
 INLINE double polynomial0(double y, double x)
 {
     NEXT(0.12185347066213574) NEXT(-0.4564414813950806) NEXT(0.9811091454089625) NEXT(-1.2913683853251956)
@@ -82,36 +99,48 @@ INLINE double polynomial0(double y, double x)
 #endif
 #define EACH _Pragma("omp simd") for (int i = 0; i < WIDE; ++i)
 
+// a polynomial in a table: where its coefficients begin, and their counts; how many of these; its unit; what y and z
+// are scaled by, and what is added to them
+typedef struct {
+    int first, counts, pairs;
+    double unit, y_scale, y_shift, z_scale, z_shift;
+} Patch;
+
 // sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients take turns, from high to low
-INLINE void surface(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+INLINE void surface(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
     const double *restrict z, double *restrict value)
 {
     for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c;
-        double x[WIDE], sum[WIDE], p[WIDE], q[WIDE];
-        EACH x[i] = y[at + i], sum[i] = 0.0;
-        for (int pair = 0; pair < pairs; ++pair) {
+        const double *next = c + of->first;
+        const uint8_t *terms = counts + of->counts;
+        double x[WIDE], w[WIDE], sum[WIDE], p[WIDE], q[WIDE];
+        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
+        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0;
+        for (int pair = 0; pair < of->pairs; ++pair) {
             EACH p[i] = next[0], q[i] = next[1];
             next += 2;
             for (int k = 1; k < terms[pair]; ++k, next += 2) {
                 EACH p[i] = FMA(p[i], x[i], next[0]);
                 EACH q[i] = FMA(q[i], x[i], next[1]);
             }
-            EACH sum[i] = FMA(FMA(sum[i], z[at + i], p[i]), z[at + i], q[i]);
+            EACH sum[i] = FMA(FMA(sum[i], w[i], p[i]), w[i], q[i]);
         }
-        EACH value[at + i] = sum[i] * unit;
+        EACH value[at + i] = sum[i] * of->unit;
     }
 }
 
 // the same, and its derivatives
-INLINE void surface_slopes(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
     const double *restrict z, double *restrict value, double *restrict by_y, double *restrict by_z)
 {
+    const double unit_y = of->unit * of->y_scale, unit_z = of->unit * of->z_scale;
     for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c;
-        double x[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
-        EACH x[i] = y[at + i], sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
-        for (int pair = 0; pair < pairs; ++pair) {
+        const double *next = c + of->first;
+        const uint8_t *terms = counts + of->counts;
+        double x[WIDE], w[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
+        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
+        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
+        for (int pair = 0; pair < of->pairs; ++pair) {
             EACH p[i] = next[0], q[i] = next[1], slope_p[i] = 0.0, slope_q[i] = 0.0;
             next += 2;
             for (int k = 1; k < terms[pair]; ++k, next += 2) {
@@ -120,32 +149,42 @@ INLINE void surface_slopes(const double *c, const uint8_t *terms, int pairs, dou
                 EACH p[i] = FMA(p[i], x[i], next[0]);
                 EACH q[i] = FMA(q[i], x[i], next[1]);
             }
-            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
-            EACH sum[i] = FMA(sum[i], z[at + i], p[i]);
-            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
-            EACH sum[i] = FMA(sum[i], z[at + i], q[i]);
-            EACH sum_y[i] = FMA(FMA(sum_y[i], z[at + i], slope_p[i]), z[at + i], slope_q[i]);
+            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
+            EACH sum[i] = FMA(sum[i], w[i], p[i]);
+            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
+            EACH sum[i] = FMA(sum[i], w[i], q[i]);
+            EACH sum_y[i] = FMA(FMA(sum_y[i], w[i], slope_p[i]), w[i], slope_q[i]);
         }
-        EACH value[at + i] = sum[i] * unit, by_y[at + i] = sum_y[i] * unit, by_z[at + i] = sum_z[i] * unit;
+        EACH value[at + i] = sum[i] * of->unit, by_y[at + i] = sum_y[i] * unit_y, by_z[at + i] = sum_z[i] * unit_z;
     }
 }
 
-static const double surface0[76] = {
-    0,456,0,-494,0,-598,0,840,0,-21,0,-285,0,123,0,-18,0,3819,0,-10266,-5056,-47120,12688,145154,-13602,45917,12990,
-    -579052,-7538,750535,-9218,-130512,19999,-626641,-15209,775686,6221,-442301,-1419,131191,142,-16413,0,45923,-6340,
-    9944,-668,-372267,59707,-262090,-38023,1611496,-243531,2334164,594634,-5865040,-1160021,-14997516,3321634,38281809,
-    -7725192,34811356,11713353,-240820864,-11701801,435144200,7811662,-445296603,-3425936,288135843,926407,-117821324,
-    -132148,28041070,6264,-2980100
+static const double surface0[80] = {
+    0,-340,0,326,0,478,0,-551,0,-52,0,184,0,-45,0,-8259,0,-2659,0,46661,0,33360,0,-131927,-436,-163509,9410,332745,
+    -23976,386747,17550,-966378,8936,260472,-22393,729353,15044,-794918,-4730,330006,598,-51693,0,-66705,0,-121636,0,
+    275717,0,812953,-15261,54271,-22716,-2125304,71947,-3099181,132864,1221921,-127492,11168201,-296970,10942304,
+    -181322,-26063910,21099,-57442918,5189172,80318965,-13108284,179621869,15354362,-514481168,-10231346,547147961,
+    3973634,-309486168,-829910,93159821,70222,-11836994
 };
-static const uint8_t terms0[3] = {8, 13, 17};
+static const uint8_t terms0[3] = {
+    7,14,19
+};
+static const Patch patches0[1] = {
+    {0, 0, 3, 1e-09, 1.0, -0.0, 1.0, -0.0},
+};
 
-static const double surface1[52] = {
-    0,-9169,0,7715,0,53077,0,-124035,0,103338,0,-17305,0,-34736,0,30379,0,-10764,0,1499,0,-896573,0,-253418,33204,
-    6989118,-174485,5933654,-260050,-32319863,1277077,-51242160,1276604,146368807,-6846940,296693923,-1442531,
-    -964384453,35793339,-814604299,-74149202,8186000810,81505060,-20909917580,-55388362,35499216915,23519666,
-    -50114806063,-5773270,70111948191,629887,-141364727009
+static const double surface1[56] = {
+    0,6586,0,3055,0,-34154,0,-7075,0,109970,0,-115571,0,24024,0,29110,0,-19684,0,3743,0,951916,0,1922748,-67778,
+    -3527815,-60123,-12575515,357113,-3955024,514722,32032909,-663347,58938524,-2068291,-11401931,-295402,-216404418,
+    5752984,-229933772,5318396,596202003,-16547340,1298056688,-16176346,-2429918535,72897904,-4964153147,-87404882,
+    22475239127,52983547,-43858559691,-16753331,68437707606,2212173,-141170621674
 };
-static const uint8_t terms1[2] = {10, 16};
+static const uint8_t terms1[2] = {
+    10,18
+};
+static const Patch patches1[1] = {
+    {0, 0, 2, 1e-11, 1.0, -0.0, 1.0, -0.0},
+};
 
 static void softshrink_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
 {
@@ -167,7 +206,7 @@ static void softshrink_exact_float64_forward_block(const double *const *in, cons
         double t9 = t8 ? 1.0 : t7;
         double t10 = SQRT(t9);
         double t11 = t8 ? 0.0 : t10;
-        double t12 = 1.0 / t10;
+        double t12 = rsqrt64(t9);
         double t13 = t8 ? 0.0 : t12;
         double t14 = (p_lambd + mean[i]) / p_lambd;
         double t15 = (mean[i] - p_lambd) / p_lambd;
@@ -176,62 +215,62 @@ static void softshrink_exact_float64_forward_block(const double *const *in, cons
         double t18 = t16 ? 1.0 : (-1.0);
         double t19 = t17 ? 1.0 : (-1.0);
         double t20 = (0.0 <= s[5][i]) ? s[5][i] : (-1.0);
-        double t21 = 1.0 / (SQRT(t20));
+        double t21 = rsqrt64(t20);
         double t22 = s[10][i] * t21;
         double t23 = (t22 < (-0x1.c66666p2)) ? (-0x1.c66666p2) : t22;
         double t24 = (0x1.c66666p2 < t23) ? 0x1.c66666p2 : t23;
-        s[8][i] = t24 * (1.0 / (SQRT(FMA(t24 * t24, 0.668478975613956, 16.7119743903489))));
+        s[8][i] = t24 * (rsqrt64(FMA(t24 * t24, 0.7590724239381366, 12.145158783010185)));
         s[0][i] = FMA(s[8][i], s[8][i] * 2.0, (-1.0));
-        double t27 = t13 * (ABS(t14));
-        _Bool t28 = t8 | (37.5 < t27);
-        double t29 = t28 ? 37.5 : t27;
-        double t30 = t29 * t29;
-        double t31 = exp64(t30 * (-0.5));
-        double t32 = t28 ? 0.0 : t31;
-        double t33 = 1.0 / (FMA(t29, 0.25, 1.0));
-        double t34 = t33 * (t33 * (t33 * (polynomial0(-0.01441178831143662, t33 - 0.25))));
-        double t35 = (FMA(t34, -(t29 * 2.0), 0.3989422804014327)) / (1.0 + t30);
-        double t36 = t13 * (ABS(t15));
-        _Bool t37 = t8 | (37.5 < t36);
-        double t38 = t37 ? 37.5 : t36;
-        double t39 = t38 * t38;
-        double t40 = exp64(t39 * (-0.5));
-        double t41 = t37 ? 0.0 : t40;
-        double t42 = 1.0 / (FMA(t38, 0.25, 1.0));
-        double t43 = t42 * (t42 * (t42 * (polynomial0(-0.01441178831143662, t42 - 0.25))));
-        double t44 = (FMA(t43, -(t38 * 2.0), 0.3989422804014327)) / (1.0 + t39);
-        double t45 = t11 * (t32 * t35);
-        double t46 = t11 * (t41 * t44);
-        double t47 = t46 - t45;
-        double t48 = t17 ? 0.0 : (-4.0);
-        double t49 = t16 ? 0.0 : t48;
-        double t50 = t17 ? (-2.0) : 2.0;
-        double t51 = t16 ? 2.0 : t50;
-        double t52 = t16 ? (-4.0) : 0.0;
-        double t53 = t17 ? 2.0 : (-2.0);
-        double t54 = t16 ? (-2.0) : t53;
-        double t55 = t11 * t11;
-        double t56 = (t45 * t49) + ((t51 * ((t32 * t34) * t55)) * t18);
-        double t57 = t17 ? 0.0 : 1.0;
-        double t58 = t16 ? 1.0 : t57;
-        double t59 = (-(t11 * (t32 * (FMA(t29, t35, t34 * 2.0))))) * t18;
-        double t60 = FMA(t11, t58, (t59 + ((t11 * (t41 * (FMA(t38, t44, t43 * 2.0)))) * t19)) * 2.0);
-        double t61 = (t56 + ((t46 * t52) + ((t54 * ((t41 * t43) * t55)) * t19))) - (t47 * t47);
-        double t62 = FMA(t60, t11 * t58, t61);
-        s[7][i] = (t62 < 0.0) ? 0.0 : t62;
+        double t27 = t21 * 10.0;
+        double t28 = t13 * (ABS(t14));
+        _Bool t29 = t8 | (37.5 < t28);
+        double t30 = t29 ? 37.5 : t28;
+        double t31 = t30 * t30;
+        double t32 = exp64(t31 * (-0.5));
+        double t33 = t29 ? 0.0 : t32;
+        double t34 = 1.0 / (FMA(t30, 0.25, 1.0));
+        double t35 = t34 * (t34 * (t34 * (polynomial0(-0.01441178831143662, t34 - 0.25))));
+        double t36 = (FMA(t35, -(t30 * 2.0), 0.3989422804014327)) / (1.0 + t31);
+        double t37 = t13 * (ABS(t15));
+        _Bool t38 = t8 | (37.5 < t37);
+        double t39 = t38 ? 37.5 : t37;
+        double t40 = t39 * t39;
+        double t41 = exp64(t40 * (-0.5));
+        double t42 = t38 ? 0.0 : t41;
+        double t43 = 1.0 / (FMA(t39, 0.25, 1.0));
+        double t44 = t43 * (t43 * (t43 * (polynomial0(-0.01441178831143662, t43 - 0.25))));
+        double t45 = (FMA(t44, -(t39 * 2.0), 0.3989422804014327)) / (1.0 + t40);
+        double t46 = t11 * (t33 * t36);
+        double t47 = t11 * (t42 * t45);
+        double t48 = t47 - t46;
+        double t49 = t17 ? 0.0 : (-4.0);
+        double t50 = t16 ? 0.0 : t49;
+        double t51 = t17 ? (-2.0) : 2.0;
+        double t52 = t16 ? 2.0 : t51;
+        double t53 = t16 ? (-4.0) : 0.0;
+        double t54 = t17 ? 2.0 : (-2.0);
+        double t55 = t16 ? (-2.0) : t54;
+        double t56 = t11 * t11;
+        double t57 = (t46 * t50) + ((t52 * ((t33 * t35) * t56)) * t18);
+        double t58 = t17 ? 0.0 : 1.0;
+        double t59 = t16 ? 1.0 : t58;
+        double t60 = (-(t11 * (t33 * (FMA(t30, t36, t35 * 2.0))))) * t18;
+        double t61 = FMA(t11, t59, (t60 + ((t11 * (t42 * (FMA(t39, t45, t44 * 2.0)))) * t19)) * 2.0);
+        double t62 = (t57 + ((t47 * t53) + ((t55 * ((t42 * t44) * t56)) * t19))) - (t48 * t48);
+        double t63 = FMA(t61, t11 * t59, t62);
+        s[7][i] = (t63 < 0.0) ? 0.0 : t63;
         s[3][i] = s[5][i] * t21;
-        double t65 = t21 * 10.0;
-        s[1][i] = FMA(t65, 2.0, (-1.0));
+        s[1][i] = FMA(t27, 2.0, (-1.0));
         double t67 = s[10][i] + (-1.0);
         double t68 = t17 ? 0.0 : t67;
         double t69 = s[10][i] + 1.0;
         double t70 = t16 ? t69 : t68;
-        s[11][i] = t47 + t70;
-        s[2][i] = FMA(t65, t65 * 2.0, (-1.0));
+        s[11][i] = t48 + t70;
+        s[2][i] = FMA(t27, t27 * 2.0, (-1.0));
         s[12][i] = s[10][i] == s[10][i];
     }
-    surface(surface0, terms0, 3, 1e-09, s[0], s[1], s[4]);
-    surface(surface1, terms1, 2, 1e-11, s[0], s[2], s[9]);
+    surface(surface0, terms0, patches0, s[0], s[1], s[4]);
+    surface(surface1, terms1, patches1, s[0], s[2], s[9]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
         double t0 = s[5][i] + (s[3][i] * s[4][i]);
@@ -274,7 +313,7 @@ static void softshrink_exact_float64_backward_block(const double *const *in, con
         double t8 = t7 ? 1.0 : t6;
         double t9 = SQRT(t8);
         double t10 = t7 ? 0.0 : t9;
-        double t11 = 1.0 / t9;
+        double t11 = rsqrt64(t8);
         double t12 = t7 ? 0.0 : t11;
         double t13 = (p_lambd + mean[i]) / p_lambd;
         double t14 = (mean[i] - p_lambd) / p_lambd;
@@ -283,20 +322,20 @@ static void softshrink_exact_float64_backward_block(const double *const *in, con
         double t17 = t15 ? 1.0 : (-1.0);
         double t18 = t16 ? 1.0 : (-1.0);
         double t19 = (0.0 <= t5) ? t5 : (-1.0);
-        s[10][i] = 1.0 / (SQRT(t19));
+        s[10][i] = rsqrt64(t19);
         double t21 = (mean[i] / p_lambd) * s[10][i];
         double t22 = (t21 < (-0x1.c66666p2)) ? (-0x1.c66666p2) : t21;
         s[12][i] = (0x1.c66666p2 < t22) ? 0x1.c66666p2 : t22;
-        double t24 = 1.0 / (SQRT(FMA(s[12][i] * s[12][i], 0.668478975613956, 16.7119743903489)));
+        double t24 = rsqrt64(FMA(s[12][i] * s[12][i], 0.7590724239381366, 12.145158783010185));
         s[3][i] = s[12][i] * t24;
         s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
         s[11][i] = s[10][i] * 10.0;
         double t28 = s[11][i] * 2.0;
         s[1][i] = FMA(s[11][i], t28, (-1.0));
-        s[6][i] = s[3][i] * 4.0;
-        double t31 = (t24 * t24) * (t24 * 16.7119743903489);
-        s[8][i] = (0x1.c66666p2 < (ABS(t21))) ? 0.0 : t31;
-        s[9][i] = t28 * 2.0;
+        s[5][i] = s[3][i] * 4.0;
+        s[7][i] = t28 * 2.0;
+        double t32 = (t24 * t24) * (t24 * 12.145158783010185);
+        s[9][i] = (0x1.c66666p2 < (ABS(t21))) ? 0.0 : t32;
         s[13][i] = (s[10][i] * s[10][i]) * (-0.5);
         s[2][i] = FMA(s[11][i], 2.0, (-1.0));
         s[16][i] = t5 * s[10][i];
@@ -352,16 +391,16 @@ static void softshrink_exact_float64_backward_block(const double *const *in, con
         s[26][i] = t0 * t83;
         s[27][i] = t83 * s[26][i];
     }
-    surface_slopes(surface1, terms1, 2, 1e-11, s[0], s[1], s[7], s[4], s[5]);
-    surface_slopes(surface0, terms0, 3, 1e-09, s[0], s[2], s[17], s[14], s[15]);
+    surface_slopes(surface1, terms1, patches1, s[0], s[1], s[8], s[4], s[6]);
+    surface_slopes(surface0, terms0, patches0, s[0], s[2], s[17], s[14], s[15]);
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = (FMA(s[3][i] * s[4][i], s[6][i], s[7][i])) * s[8][i];
-        double t1 = s[8][i] * (s[6][i] * s[14][i]);
+        double t0 = (s[8][i] + ((s[3][i] * s[4][i]) * s[5][i])) * s[9][i];
+        double t1 = s[9][i] * (s[5][i] * s[14][i]);
         double t2 = s[13][i] * (FMA(s[12][i], t1, s[11][i] * (s[15][i] * 2.0)));
         double t3 = (s[10][i] * t0) + 1.0;
         double t4 = s[19][i] ? s[20][i] : t3;
-        double t5 = s[13][i] * (FMA(s[12][i], t0, s[11][i] * ((s[3][i] * s[5][i]) * s[9][i])));
+        double t5 = s[13][i] * (FMA(s[12][i], t0, s[11][i] * ((s[3][i] * s[6][i]) * s[7][i])));
         double t6 = s[19][i] ? s[21][i] : t5;
         double t7 = (s[10][i] * t1) * s[16][i];
         double t8 = s[19][i] ? s[22][i] : t7;

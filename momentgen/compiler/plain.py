@@ -21,7 +21,7 @@ from momentgen.compiler.approximate import Polynomial
 from momentgen.compiler.certify import Bound
 from momentgen.compiler.evidence import OutputEvidence, Run
 from momentgen.compiler.program import Instruction, Op, Program, Type
-from momentgen.compiler.real import Graph, Node, Surface
+from momentgen.compiler.real import Graph, Node, Patch, Surface
 from momentgen.compiler.stabilise.entire_graph import Edge
 from momentgen.compiler.stabilise.stable import Stable
 from momentgen.compiler.variant import Certified
@@ -38,6 +38,7 @@ _CLASSES: dict[str, Any] = {
         Instruction,
         Node,
         OutputEvidence,
+        Patch,
         Polynomial,
         Program,
         Run,
@@ -46,7 +47,7 @@ _CLASSES: dict[str, Any] = {
     )
 }
 _ENUMS: dict[str, type[enum.Enum]] = {kind.__name__: kind for kind in (Op, Type)}
-_GRAPH = ("inputs", "params", "nodes", "outputs", "comments", "suspects", "surfaces")
+_GRAPH = ("inputs", "params", "nodes", "outputs", "comments", "suspects", "surfaces", "branch")
 _GRAPH_OWN = {"_seen", "_steps"}  # what a graph finds from the rest
 #: what a rule says of itself to readers, and does not compute with
 _FOR_READERS = frozenset({"doc", "digest"})

@@ -22,6 +22,7 @@ __all__ = [
     "LEAVES",
     "Graph",
     "Node",
+    "Patch",
     "Surface",
     "evaluate_float64",
     "evaluate_mpmath",
@@ -49,19 +50,35 @@ class Node:
 
 
 @dataclass(frozen=True)
+class Patch:
+    """A polynomial of two values, Σ_j z^j Σ_i c_ji y^i, of which each is that scaled and shifted.
+
+    Attributes:
+        table: c, by j and by i.
+        y, z: scale and shift.
+    """
+
+    table: tuple[tuple[float, ...], ...]
+    y: tuple[float, float] = (1.0, 0.0)
+    z: tuple[float, float] = (1.0, 0.0)
+
+
+@dataclass(frozen=True)
 class Surface:
-    """What a node is of a polynomial of two other nodes, Σ_j z^j Σ_i c_ji y^i.
+    """What a node is of two other nodes: a polynomial of these, of which there is one for each cell of their plane.
 
     Attributes:
         kind: ``surface``, the value, ``surface_y`` or ``surface_z``, a derivative.
         y, z: the nodes.
-        table: c, by j and by i.
+        cell: the node that is the number of the cell, from 0 on.
+        patches: by cell.
     """
 
     kind: str
     y: int
     z: int
-    table: tuple[tuple[float, ...], ...]
+    cell: int
+    patches: tuple[Patch, ...]
 
 
 class Graph:
@@ -82,6 +99,8 @@ class Graph:
         self.suspects: set[int] = set()
         #: nodes that are polynomials of two others, which the float64 renderers write as tables
         self.surfaces: dict[int, Surface] = {}
+        #: the condition of which the float64 C takes either side by itself, not both and chooses
+        self.branch: int | None = None
         self._seen: dict[Node, int] = {}
         self._steps: tuple[object, list[_Step]] | None = None
 
@@ -221,17 +240,45 @@ class Graph:
             result = self.madd(result, x, self.const(c))
         return result
 
-    def surface(self, y: int, z: int, table: tuple[tuple[float, ...], ...], slopes: bool) -> tuple[int, int, int]:
-        """Σ_j z^j Σ_i c_ji y^i and, where ``slopes`` are asked for, its derivatives in y and z; else 0 for these.
+    def surface(
+        self, y: int, z: int, patches: Sequence[Patch], slopes: bool, cell: int | None = None
+    ) -> tuple[int, int, int]:
+        """A polynomial and, where ``slopes`` are asked for, its derivatives in y and z; else 0 for these.
+
+        Args:
+            y, z: the nodes it is of.
+            patches: one for each cell.
+            slopes: whether derivatives are wanted.
+            cell: the node that is the number of the cell; none needed of a single one.
 
         >>> g = Graph(inputs=("y", "z"))
-        >>> for name, node in zip("abc", g.surface(g.input("y"), g.input("z"), ((1, 2, 3), (4, 5)), slopes=True)):
+        >>> patch = Patch(((1, 2, 3), (4, 5)))
+        >>> for name, node in zip("abc", g.surface(g.input("y"), g.input("z"), [patch], slopes=True)):
         ...     g.output(name, node)
         >>> {name: float(value) for name, value in evaluate_mpmath(g, {"y": 2, "z": 10}).items()}
         {'a': 157.0, 'b': 64.0, 'c': 14.0}
         """
+        cell = self.const(0) if cell is None else cell
+        made = {patch: self._patch(y, z, patch, slopes) for patch in dict.fromkeys(patches)}
+        total, by_y, by_z = made[patches[0]]
+        for number, patch in enumerate(patches[1:], 1):
+            there, (value, slope_y, slope_z) = self.lt(self.const(number - 0.5), cell), made[patch]
+            total = self.select(there, value, total)
+            by_y, by_z = self.select(there, slope_y, by_y), self.select(there, slope_z, by_z)
+        for kind, node in (("surface", total), ("surface_y", by_y), ("surface_z", by_z)):
+            if self.nodes[node].kind not in LEAVES:
+                self.surfaces[node] = Surface(kind, y, z, cell, tuple(patches))
+        return total, by_y, by_z
+
+    def _patch(self, y: int, z: int, patch: Patch, slopes: bool) -> tuple[int, int, int]:
+        """The polynomial of a patch and its derivatives."""
+        (y_scale, y_shift), (z_scale, z_shift) = patch.y, patch.z
+        y, z = (
+            node if (scale, shift) == (1.0, 0.0) else self.madd(node, self.const(scale), self.const(shift))
+            for node, scale, shift in ((y, y_scale, y_shift), (z, z_scale, z_shift))
+        )
         total = by_y = by_z = self.const(0)
-        for row in reversed(table):
+        for row in reversed(patch.table):
             value, slope = self.const(row[-1]), self.const(0)
             for c in reversed(row[:-1]):
                 if slopes:
@@ -240,10 +287,7 @@ class Graph:
             if slopes:
                 by_z, by_y = self.madd(by_z, z, total), self.madd(by_y, z, slope)
             total = self.madd(total, z, value)
-        for kind, node in (("surface", total), ("surface_y", by_y), ("surface_z", by_z)):
-            if self.nodes[node].kind not in LEAVES:
-                self.surfaces[node] = Surface(kind, y, z, table)
-        return total, by_y, by_z
+        return total, self.mul(by_y, self.const(y_scale)), self.mul(by_z, self.const(z_scale))
 
     # choice
     def lt(self, a: int, b: int) -> int:
@@ -274,6 +318,27 @@ class Graph:
 
     def output(self, name: str, index: int) -> None:
         self.outputs[name] = index
+
+    def without_outputs(self) -> Graph:
+        """The same nodes, to which others can be added, and that nothing is known of."""
+        graph = Graph(self.inputs, self.params)
+        graph.nodes, graph._seen = list(self.nodes), dict(self._seen)
+        return graph
+
+    def side(self, branch: int, value: bool) -> Graph:
+        """The graph where a condition is true, or false: of what is chosen by it one side is left."""
+        graph, nodes = Graph(self.inputs, self.params), dict[int, int]()
+        for index in self.live():
+            node = self.nodes[index]
+            if node.kind == "select" and node.args[0] == branch:
+                nodes[index] = nodes[node.args[1 if value else 2]]
+            else:
+                nodes[index] = graph._add(node.kind, *(nodes[a] for a in node.args), payload=node.payload)
+            if index in self.comments:
+                graph.comment(nodes[index], self.comments[index])
+        for name, index in self.outputs.items():
+            graph.output(name, nodes[index])
+        return graph
 
     def live(self) -> list[int]:
         """Indices of the nodes that an output depends on, in order."""

@@ -32,7 +32,7 @@ from momentgen.errors import MomentgenError
 from momentgen.runtime.gpu import TritonKernels
 from momentgen.runtime.native import NativeKernels, parameter_block
 from momentgen.runtime.parameters import MEAN_AND_VARIANCE, input_names, split
-from momentgen.runtime.slices import VALUES, in_slices
+from momentgen.runtime.slices import VALUES, in_cells, in_slices
 from momentgen.runtime.toolchain import Unavailable, warn_once
 
 __all__ = ["Kernel"]
@@ -218,9 +218,17 @@ class Kernel:
 
     def run_reference(self, which: str, tensors: Tensors, params: Scalars) -> tuple[Tensor, ...]:
         """Compute by the PyTorch code in float64, slice by slice, and round once."""
-        function = self.formula(which, params)
+        tensors, outputs = in_one_layout(tensors), self.outputs(which)
         with torch.no_grad():
-            return in_slices(function, in_one_layout(tensors), self.outputs(which), VALUES)
+            if getattr(self.reference, "CELLS", 1) == 1 or tensors[0].is_meta:
+                return in_slices(self.formula(which, params), tensors, outputs, VALUES)
+            cell_of, inputs = self.formula("cell_of", params), len(self.inputs)
+
+            def of_cell(*arguments: Any) -> tuple[Tensor, ...]:
+                *tensors, cell = arguments
+                return self.formula(which, params, _cell=cell)(*tensors)
+
+            return in_cells(of_cell, lambda *tensors: cell_of(*tensors[:inputs])[0], tensors, outputs)
 
     def run_on_cpu(self, which: str, tensors: Tensors, params: Scalars) -> tuple[Tensor, ...]:
         """Compute in float64 on the CPU what is on a device without float64, and round once."""
@@ -233,10 +241,10 @@ class Kernel:
         results = self.run(which, [tensor.cpu().to(torch.float64) for tensor in tensors], params)
         return tuple([result.to(dtype).to(device) for result in results])
 
-    def formula(self, which: str, params: Scalars) -> Callable[..., tuple[Tensor, ...]]:
+    def formula(self, which: str, params: Scalars, **more: int) -> Callable[..., tuple[Tensor, ...]]:
         """The PyTorch code as a function of tensors: differentiable, in float64, rounded once."""
         function = getattr(self.reference, which)
-        named = dict(zip(self.parameters, params, strict=True))
+        named = {**dict(zip(self.parameters, params, strict=True)), **more}
 
         def call(*tensors: Tensor) -> tuple[Tensor, ...]:
             device, dtype = tensors[0].device, tensors[0].dtype

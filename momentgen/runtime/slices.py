@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["DERIVATIVES", "VALUES", "Steps", "in_slices"]
+__all__ = ["DERIVATIVES", "VALUES", "Steps", "in_cells", "in_slices"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,9 @@ class Steps:
 
 #: where no derivative is asked for: some fifty tensors live at a time, or the powers of two values, about a hundred
 VALUES = Steps(least=1 << 12, most=1 << 15, share=12, device=1 << 22)
+#: of what is put in order by cell, and within a cell
+_ORDERED = Steps(least=1 << 16, most=1 << 18, share=12, device=1 << 22)
+_WITHIN = Steps(least=1 << 14, most=1 << 15, share=12, device=1 << 22)
 #: where autograd keeps what it needs of a slice: two to four thousand tensors
 DERIVATIVES = Steps(least=3 << 7, most=1 << 13, share=2048, device=1 << 18)
 
@@ -70,6 +73,41 @@ def in_slices(
         for result, value in zip(results, values, strict=True):
             _in_memory_order(result)[start : start + step] = value
     return results
+
+
+def in_cells(
+    function: Callable[..., tuple[Tensor, ...]],
+    cell_of: Callable[..., Tensor],
+    tensors: Sequence[Tensor],
+    outputs: int,
+) -> tuple[Tensor, ...]:
+    """The same for a function that is cheaper where all elements are of one cell: they are put in order by it.
+
+    Args:
+        function: elementwise, of tensors and the number of the cell that their elements are of.
+        cell_of: the number of each element's cell, of the same tensors.
+        tensors: the arguments, dense and strided alike.
+        outputs: how many tensors ``function`` returns, each like the first argument.
+
+    >>> x = torch.tensor([3.0, -1.0, 2.0])
+    >>> in_cells(lambda x, cell: (x * cell,), lambda x: (x > 0).double(), [x], 1)[0].tolist()
+    [3.0, -0.0, 2.0]
+    """
+
+    def ordered(*tensors: Tensor) -> tuple[Tensor, ...]:
+        flat = [_in_memory_order(tensor) for tensor in tensors]
+        results = tuple([torch.empty_like(tensors[0]) for _ in range(outputs)])
+        numbers = cell_of(*flat).long()
+        counts = numbers.bincount().tolist()
+        for cell, places in enumerate(torch.split(numbers.argsort(), counts)):
+            if places.numel():
+                parts = [tensor[places] for tensor in flat]
+                values = in_slices(lambda *part, cell=cell: function(*part, cell), parts, outputs, _WITHIN)
+                for result, value in zip(results, values, strict=True):
+                    _in_memory_order(result)[places] = value
+        return results
+
+    return in_slices(ordered, tensors, outputs, _ORDERED)
 
 
 def _in_memory_order(tensor: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import random
@@ -12,9 +13,18 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from momentgen.compiler.emit._form import Form, Loop, Section, Surfaces, Tables
+from momentgen.compiler.emit._form import (
+    Form,
+    Loop,
+    Section,
+    Surfaces,
+    Tables,
+    cells_of,
+    numbered,
+    offset_in,
+)
 from momentgen.compiler.emit._loops import form_of
-from momentgen.compiler.real import Graph, outputs_float64
+from momentgen.compiler.real import Graph, Patch, outputs_float64
 
 F64 = npt.NDArray[np.float64]
 
@@ -35,16 +45,20 @@ _OPERATIONS: Mapping[str, Any] = {
 }
 
 
-def surface(kind: str, y: F64, z: F64, rows: Sequence[Sequence[float]]) -> F64:
-    """A polynomial of two values, or its derivative, by NumPy."""
-    table = np.zeros((len(rows), max(map(len, rows))))
-    for j, row in enumerate(rows):
-        table[j, : len(row)] = row
-    if kind == "surface_y":
-        table = np.polynomial.polynomial.polyder(table, axis=1)
-    elif kind == "surface_z":
-        table = np.polynomial.polynomial.polyder(table, axis=0)
-    return np.asarray(np.polynomial.polynomial.polyval2d(z, y, table))
+def surface(kind: str, y: F64, z: F64, cell: F64, patches: Sequence[Patch]) -> F64:
+    """A polynomial of two values for each cell, or its derivative, by NumPy."""
+    values = []
+    for patch in patches:
+        table = np.zeros((len(patch.table), max(map(len, patch.table))))
+        for j, row in enumerate(patch.table):
+            table[j, : len(row)] = row
+        if kind == "surface_y":
+            table = np.polynomial.polynomial.polyder(table, axis=1) * patch.y[0]
+        elif kind == "surface_z":
+            table = np.polynomial.polynomial.polyder(table, axis=0) * patch.z[0]
+        at_y, at_z = y * patch.y[0] + patch.y[1], z * patch.z[0] + patch.z[1]
+        values.append(np.polynomial.polynomial.polyval2d(at_z, at_y, table))
+    return np.choose(np.broadcast_to(cell, np.shape(y)).astype(int), values)
 
 
 def evaluated(form: Form, tables: Tables, point: Mapping[str, F64]) -> dict[str, F64]:
@@ -76,7 +90,7 @@ def evaluated(form: Form, tables: Tables, point: Mapping[str, F64]) -> dict[str,
         if isinstance(part, Surfaces):
             for index in part.items:
                 item = form.items[index]
-                values[index] = surface(item.kind, *map(value, item.args), item.payload)
+                values[index] = surface(item.kind, *np.broadcast_arrays(*map(value, item.args)), item.payload)
             continue
         for constants in tables.rows()[part.turns]:
             row = constants
@@ -295,13 +309,19 @@ def test_random_graphs_keep_their_meaning(seed: int) -> None:
         np.testing.assert_allclose(got, np.broadcast_to(want[name], 50), rtol=1e-9, atol=1e-12)
 
 
-def of_surfaces(tables: Sequence[Sequence[Sequence[float]]], wanted: str) -> Graph:
+def of_surfaces(tables: Sequence[Sequence[Sequence[float]]], wanted: str, cells: int = 1) -> Graph:
     """Polynomials of two values, of which some derivatives are wanted; what comes of one goes into the next."""
     graph = Graph(inputs=("mean", "var"))
     y, z = graph.sub(graph.input("mean"), graph.const(0.5)), graph.mul(graph.input("var"), graph.const(0.75))
+    cell = graph.const(0)
+    for number in range(1, cells):
+        beyond = graph.lt(graph.const(2 * number / cells - 1), graph.input("mean"))
+        cell = graph.add(cell, graph.select(beyond, graph.const(1), graph.const(0)))
     total = graph.const(0)
     for rows in tables:
-        found = graph.surface(y, z, tuple(map(tuple, rows)), slopes=wanted != "surface")
+        table = tuple(map(tuple, rows))
+        others = [Patch(table[k:] or table, (1 + k / 8, k / 16), (1 - k / 8, -k / 16)) for k in range(1, cells)]
+        found = graph.surface(y, z, [Patch(table), *others], slopes=wanted != "surface", cell=cell)
         for kind, node in zip(("surface", "surface_y", "surface_z"), found, strict=True):
             if kind in wanted.split():
                 total = graph.add(total, graph.mul(node, graph.input("mean")))
@@ -317,9 +337,10 @@ def random_table(seed: int, rows: int) -> list[list[float]]:
 
 
 @pytest.mark.parametrize("wanted", ["surface", "surface surface_y", "surface_z", "surface surface_y surface_z"])
+@pytest.mark.parametrize("cells", [1, 3])
 @pytest.mark.parametrize("rows", [2, 5, 8])
-def test_polynomials_of_two_values_are_one_operation_each_and_mean_the_same(rows: int, wanted: str) -> None:
-    graph, tables = of_surfaces([random_table(rows, rows), random_table(rows + 20, 6)], wanted), Tables()
+def test_polynomials_of_two_values_are_one_operation_each_and_mean_the_same(rows: int, cells: int, wanted: str) -> None:
+    graph, tables = of_surfaces([random_table(rows, rows), random_table(rows + 20, 6)], wanted, cells), Tables()
     form = form_of(graph, tables)
     parts = [part for part in form.parts if isinstance(part, Surfaces)]
     kinds = [{form.items[index].kind for index in part.items} for part in parts]
@@ -336,10 +357,47 @@ def test_what_the_values_of_a_polynomial_need_is_not_what_its_table_is_made_of()
     assert sum(item.kind in ("madd", "polynomial") for item in form.items.values()) <= 1
 
 
+def test_the_number_of_a_cell_may_be_left_to_the_caller() -> None:
+    graph = of_surfaces([random_table(4, 5), random_table(5, 4)], "surface", cells=3)
+    assert list(cells_of(graph).values()) == [3]
+    form = form_of(graph, cells=cells_of(graph))
+    assert [item.payload for item in form.items.values() if item.kind == "cell"] == [0]
+    assert not any(item.kind in ("lt", "select") for item in form.items.values())
+    point = {"mean": np.linspace(-1, 1, 13), "var": np.linspace(0, 1, 13)}
+    number = outputs_float64(numbered(graph), point)["number"]
+    assert set(number.tolist()) == {0.0, 1.0, 2.0}
+
+
+def test_of_two_grids_there_is_one_number_that_both_are_found_from() -> None:
+    first, second = (of_surfaces([random_table(k, 4)], "surface", cells=k) for k in (2, 3))
+    graph = Graph(inputs=("mean", "var"))
+    for name, one in (("a", first), ("b", second)):
+        nodes: dict[int, int] = {}
+        for index in one.live():
+            node = one.nodes[index]
+            nodes[index] = graph._add(node.kind, *(nodes[a] for a in node.args), payload=node.payload)
+            if index in one.surfaces:
+                found = one.surfaces[index]
+                moved = {field: nodes[getattr(found, field)] for field in ("y", "z", "cell")}
+                graph.surfaces[nodes[index]] = dataclasses.replace(found, **moved)
+        graph.output(name, nodes[one.outputs["out"]])
+    cells = cells_of(graph)
+    assert sorted(cells.values()) == [2, 3]
+    point = {"mean": np.linspace(-1, 1, 50), "var": np.zeros(50)}
+    number = outputs_float64(numbered(graph), point)["number"].astype(int)
+    for place, (node, count) in enumerate(cells.items()):
+        alone = graph.without_outputs()
+        alone.output("cell", node)
+        text = f"number{offset_in(cells, place)}".replace("/", "//")
+        found = [eval(text, {"number": n}) for n in number.tolist()]
+        assert set(found) == set(range(count))
+        assert found == outputs_float64(alone, point)["cell"].astype(int).tolist()
+
+
 def test_of_one_power_only_the_polynomial_of_the_other_value_is_left() -> None:
     graph = Graph(inputs=("mean", "var"))
     table = ((0.5, -2.0, 0.25, 3.0),)
-    total, by_y, by_z = graph.surface(graph.input("mean"), graph.input("var"), table, slopes=True)
+    total, by_y, by_z = graph.surface(graph.input("mean"), graph.input("var"), [Patch(table)], slopes=True)
     assert graph.value(by_z) == 0
     graph.output("total", total)
     graph.output("by_y", by_y)

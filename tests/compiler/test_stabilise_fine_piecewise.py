@@ -13,7 +13,7 @@ import sympy as sp
 from momentgen.compiler.derive import derive
 from momentgen.compiler.real import outputs_float64
 from momentgen.compiler.stabilise.activation import Activation, analyse
-from momentgen.compiler.stabilise.fine_surface import ALLOWED, PARTIALS_OF
+from momentgen.compiler.stabilise.fine_output import ALLOWED, PARTIALS_OF
 from momentgen.compiler.stabilise.piecewise import stable_variants
 from momentgen.compiler.stabilise.stable import Stable
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth

@@ -10,13 +10,15 @@ import numpy.typing as npt
 import pytest
 import sympy as sp
 
+from momentgen.compiler.emit._form import numbered
 from momentgen.compiler.pieces import split
 from momentgen.compiler.real import Graph, evaluate_mpmath, outputs_float64
 from momentgen.compiler.stabilise.activation import Activation, analyse
-from momentgen.compiler.stabilise.fine_surface import ALLOWED, PARTIALS_OF, find_fine_surfaces
+from momentgen.compiler.stabilise.fine_cells import cut_at, cut_below
+from momentgen.compiler.stabilise.fine_output import ALLOWED, PARTIALS_OF
+from momentgen.compiler.stabilise.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.stabilise.fine_surface_graph import build_fine_graph
 from momentgen.compiler.stabilise.stable import OUTPUTS
-from momentgen.compiler.stabilise.surface import Surface
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
 from momentgen.errors import BuildError
 from momentgen.symbols import Phi, S, x
@@ -33,7 +35,7 @@ FUNCTIONS = {
 
 
 @lru_cache
-def made(name: str) -> tuple[Activation, dict[str, Surface], Graph, Graph]:
+def made(name: str) -> tuple[Activation, FineSurfaces, Graph, Graph]:
     f = analyse(name, split(FUNCTIONS[name]), {})
     surfaces = find_fine_surfaces(f, QuadratureTruth(f), OUTPUTS)
     return f, surfaces, build_fine_graph(f, surfaces, partials=False), build_fine_graph(f, surfaces, partials=True)
@@ -130,11 +132,56 @@ def test_what_is_no_number_stays_none_and_a_negative_variance_becomes_none(name:
     assert all(np.isnan(values).all() for values in found.values())
 
 
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_between_cells_there_is_no_step_beyond_what_is_allowed_on_either_side(name: str) -> None:
+    f, surfaces = made(name)[:2]
+    frame, cells = surfaces.frame, surfaces.cells
+    assert cells.count > 1
+    share = np.linspace(0.02, 0.98, 25)
+    pairs: list[tuple[F64, F64]] = []  # mean and v beside a cut, on one side and the other
+    for q in cells.q:
+        v = np.full(49, cut_below(frame, q))
+        mean = f.centre + np.sqrt(v + frame.c) * np.linspace(-6, 6, 49)
+        pairs += [(mean, v * (1 - 1e-13)), (mean, v * (1 + 1e-13))]
+    for x_cut in (sign * cut for cut in cells.x for sign in (1, -1)):
+        v = frame.least / share**2 - frame.c
+        u = np.copysign(np.sqrt(cut_at(frame, x_cut) * (v + frame.c)), x_cut)
+        pairs += [(f.centre + u * (1 - 1e-13), v), (f.centre + u * (1 + 1e-13), v)]
+    truth = QuadratureTruth(f)
+    for one, other in zip(pairs[::2], pairs[1::2], strict=True):
+        first, second = computed(name, *one), computed(name, *other)
+        for output in ("mean", "var"):
+            size = 1.0 if output == "mean" else np.minimum(f.lipschitz**2 * one[1], (f.span / 2) ** 2)
+            assert (np.abs(first[output] - second[output]) <= 2 * ALLOWED[output] * size).all(), output
+        for output in (partial for pair in PARTIALS_OF.values() for partial in pair):
+            for v in np.unique(one[1]):
+                here = one[1] == v
+                mean = f.centre + np.sqrt(v + f.length**2) * np.linspace(-8, 8, 65)
+                size = np.abs(truth.outputs(mean, np.full_like(mean, v))[output]).max()
+                assert np.abs(first[output] - second[output])[here].max() <= 2 * ALLOWED[output] * size, (output, v)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_far_beyond_what_squares_hold_the_outermost_cell_is_taken(name: str) -> None:
+    f, surfaces, forward, _ = made(name)
+    numbers = numbered(forward)
+    columns = len(surfaces.cells.columns)
+    large = np.array([1e160, 1e250, 1e300])
+    for v, row in ((1e-300, len(surfaces.cells.rows) - 1), (1.0, None), (1e300, 0)):
+        found = outputs_float64(numbers, {"mean": large, "var": np.full(3, v)})["number"]
+        near = outputs_float64(numbers, {"mean": np.full(3, f.centre), "var": np.full(3, v)})["number"]
+        outermost = large / np.sqrt(v) > 1e9
+        assert (found[outermost] % columns == columns - 1).all()
+        assert (near % columns == (0 if surfaces.cells.folded else columns // 2)).all()
+        if row is not None:
+            assert (found // columns == row).all()
+
+
 def test_a_function_of_two_lengths_is_less_accurate_and_says_so() -> None:
-    f = analyse("steep", split(S(x - 5) + S(3 * x)), {})
+    f = analyse("steep", split(S(x - 5) + S(6 * x)), {})
     truth = QuadratureTruth(f)
     surfaces = find_fine_surfaces(f, truth, ("mean",))
-    error = surfaces["mean"].fit.error
+    error = surfaces.error
     assert error > 1
     mean, var = random_inputs(f, 400, seed=5)
     found = outputs_float64(build_fine_graph(f, surfaces, partials=False), {"mean": mean, "var": var})["mean"]

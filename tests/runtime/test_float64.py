@@ -19,8 +19,8 @@ from torch.func import grad, jacrev, jvp, vmap
 
 import momentgen
 import momentgen.generated
-from momentgen.runtime import FallbackWarning, autograd, kernel, toolchain
-from momentgen.runtime.slices import Steps, in_slices
+from momentgen.runtime import FallbackWarning, autograd, kernel, slices, toolchain
+from momentgen.runtime.slices import Steps, in_cells, in_slices
 
 TESTS = Path(__file__).parents[1]
 ROOT = Path(momentgen.__file__).parents[1]
@@ -89,6 +89,8 @@ def test_second_derivatives_take_two_hundred_bytes_an_element(name: str, size: i
 @pytest.fixture
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "VALUES", Steps(3, 3, 1, 3))
+    monkeypatch.setattr(slices, "_ORDERED", Steps(7, 7, 1, 7))
+    monkeypatch.setattr(slices, "_WITHIN", Steps(2, 2, 1, 2))
     monkeypatch.setattr(autograd, "DERIVATIVES", Steps(2, 2, 1, 2))
 
 
@@ -167,6 +169,35 @@ def test_transforms_in_slices(small_slices: None) -> None:
     torch.testing.assert_close(jacrev(grad(of_var))(mean, var), torch.diag(8 * var))
     third = jvp(lambda v: vmap(grad(grad(of_var)))(mean, v), (var,), (torch.ones_like(var),))[1]
     torch.testing.assert_close(third, torch.full_like(var, 8.0))
+
+
+def test_elements_are_computed_by_cell_and_come_back_in_their_places(small_slices: None) -> None:
+    x = torch.arange(24.0).reshape(2, 3, 4).transpose(0, 2)  # dense, not contiguous
+    seen: list[int] = []
+
+    def function(x: Tensor, y: Tensor, cell: int) -> tuple[Tensor, ...]:
+        assert (x % 3 == cell).all()
+        seen.append(cell)
+        return x + 100 * cell, x * y
+
+    results = in_cells(function, lambda x, _: x % 3, [x, 2 * x], 2)
+    for got, want in zip(results, (x + 100 * (x % 3), 2 * x * x), strict=True):
+        assert got.stride() == x.stride()
+        assert torch.equal(got, want)
+    assert len(seen) > 12
+    assert set(seen) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("name", ["tanh", "bow_tie", "gelu"])
+def test_by_cell_and_for_all_elements_at_once_pytorch_computes_the_same(name: str, small_slices: None) -> None:
+    op, generator = getattr(momentgen.generated, name), torch.Generator().manual_seed(1)
+    mean = 4 * torch.randn(60, generator=generator, dtype=torch.float64)
+    var = torch.exp(3 * torch.randn(60, generator=generator, dtype=torch.float64))
+    params = {p.name: p.default for p in op.parameters}
+    by_cell = op.kernel("forward", backend="torch")(mean, var, **params)
+    at_once = vmap(lambda m, v: op(m, v))(mean, var)
+    for got, want in zip(by_cell, at_once, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-13)
 
 
 def test_slices_are_bounded_and_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:

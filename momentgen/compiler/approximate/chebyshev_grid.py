@@ -1,6 +1,6 @@
-r"""Chebyshev series of two variables through values at the nodes of a grid, with their derivatives there.
+r"""Chebyshev series of two variables through values at the nodes of a grid.
 
-    f(x, z) ~ Σ_j Σ_i c_ji T_j(z) T_i(x),    |x| <= 1, |z| <= 1
+    f(y, z) ~ Σ_j Σ_i c_ji T_j(z) T_i(y),    |y| <= 1, |z| <= 1
 
 A truncated series needs about a tenth more terms than the best polynomial, and no iteration: a thousand terms in
 float64 are found as quickly as fifty.  :mod:`momentgen.compiler.approximate.bivariate` has the nodes, and the fit with
@@ -9,72 +9,68 @@ the fewest terms.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+from numpy.polynomial import chebyshev
 
 from momentgen.compiler.approximate.bivariate import columns, nodes, rows, transform
+from momentgen.compiler.approximate.reflections import least_squares
 
-__all__ = ["Grid"]
+__all__ = ["Grid", "powers_of"]
 
 F64 = npt.NDArray[np.float64]
+_ORDERS = 0.75  # in z, for each row
 
 
 class Grid:
-    """Nodes, and the Chebyshev polynomials with their slopes there.
+    """Nodes, and the series through values there.
 
     Args:
         row_count: nodes in z, :func:`rows`.
-        column_count: nodes in x, :func:`columns`.
+        column_count: nodes in y.
+        both: whether -1 is a node in y, as 1 is: :func:`columns`, or else :func:`rows`.
 
     >>> grid = Grid(6, 8)
-    >>> grid.series(grid.z[:, None] * (2 * grid.x**2 - 1)).round(12)[1, :4] + 0.0
+    >>> grid.series(grid.z[:, None] * (2 * grid.y**2 - 1), np.ones(6)).round(12)[1, :4] + 0.0
     array([0., 0., 1., 0.])
     """
 
-    def __init__(self, row_count: int, column_count: int) -> None:
-        self.z, self.x = rows(row_count), columns(column_count)
-        self._of_z, self._slope_of_z = _polynomials(self.z)
-        self._of_x, self._slope_of_x = _polynomials(self.x)
-        # The nodes are Chebyshev's on an interval that is a little longer: 1/first in x, (3 + first)/(1 + first) in z.
-        first = nodes(row_count)[0]
-        self._from_z = _rebased((1 + first) / 2, (first - 1) / 2, row_count)
-        self._from_x = _rebased(nodes(column_count)[0], 0.0, column_count)
+    def __init__(self, row_count: int, column_count: int, both: bool = True) -> None:
+        self.z, self.y = rows(row_count), columns(column_count) if both else rows(column_count)
+        # The nodes are Chebyshev's on an interval that is a little longer: 1/first.
+        self._from_y = _rebased(nodes(column_count)[0], 0.0, column_count) if both else _from_rows(column_count)
 
-    def series(self, values: F64) -> F64:
-        """c_ji of the polynomial through values at z x x."""
-        return _between(self._from_z, values, self._from_x)
+    def series(self, values: F64, weight: F64) -> F64:
+        """c_ji through values at z x y; of three quarters as many orders in z as rows, which count by their weights.
 
-    def values(self, series: F64) -> F64:
-        """The values of a series, which may have fewer terms, at the nodes."""
-        return self._at_nodes(series, self._of_z, self._of_x)
-
-    def slopes(self, series: F64) -> tuple[F64, F64]:
-        """The derivatives of a series in x and in z, at the nodes."""
-        by_x = self._at_nodes(series, self._of_z, self._slope_of_x)
-        return by_x, self._at_nodes(series, self._slope_of_z, self._of_x)
-
-    @staticmethod
-    def _at_nodes(series: F64, of_z: F64, of_x: F64) -> F64:
-        r, c = series.shape
-        return _between(of_z[:, :r], series, of_x[:, :c])
+        Weights keep the noise of rows in which little accuracy is wanted, and had, from the others.
+        """
+        in_z = np.cos(np.arange(math.ceil(_ORDERS * len(self.z))) * np.arccos(np.clip(self.z, -1, 1))[:, None])
+        of_rows = least_squares(in_z * weight[:, None], values * weight[:, None])
+        # Not matmul, whose bits depend on the machine.
+        return np.einsum("ja,ia->ji", of_rows, self._from_y)
 
 
-def _between(left: F64, middle: F64, right: F64) -> F64:
-    # Not matmul, whose bits depend on the machine.
-    return np.einsum("ka,an->kn", np.einsum("kj,ja->ka", left, middle), np.ascontiguousarray(right.T))
+def powers_of(series: F64) -> F64:
+    """Coefficients of Chebyshev polynomials -> of powers, in both variables.
+
+    >>> powers_of(np.array([[1.0, 0.0, 0.5]])) + 0.0
+    array([[0.5, 0. , 1. ]])
+    """
+    for _ in range(2):
+        count = series.shape[1]
+        padded = [np.pad(power, (0, count - len(power))) for power in map(chebyshev.cheb2poly, series)]
+        series = np.array(padded, np.float64).T
+    return series
 
 
-def _polynomials(x: F64) -> tuple[F64, F64]:
-    """T_n and T_n' at so many points as there are orders."""
-    of_first = [np.ones_like(x), x]
-    of_second = [np.ones_like(x), 2 * x]  # T_n' = n U_n-1
-    for _ in range(len(x) - 2):
-        of_first.append(2 * x * of_first[-1] - of_first[-2])
-        of_second.append(2 * x * of_second[-1] - of_second[-2])
-    slopes = [np.zeros_like(x), *(n * of_second[n - 1] for n in range(1, len(x)))]
-    return np.stack(of_first, 1), np.stack(slopes, 1)
+def _from_rows(count: int) -> F64:
+    """Values at :func:`rows` -> Chebyshev coefficients: (3 + first)/(1 + first) times as long."""
+    first = nodes(count)[0]
+    return _rebased((1 + first) / 2, (first - 1) / 2, count)
 
 
 @lru_cache

@@ -44,12 +44,12 @@ void reflect(int64_t rows, int64_t columns, int64_t stride, double *restrict tab
 
 
 def least_squares(matrix: F64, wanted: F64) -> F64:
-    """The minimiser of |matrix x - wanted|, by Householder reflections.
+    """The minimiser of |matrix x - wanted|, or one for each column of ``wanted``, by Householder reflections.
 
     Not by LAPACK: these matrices are small, and threads of BLAS that wait for one another on a busy machine made a fit
     a hundred times slower; nor do its results have the same bits on every machine.
     """
-    table = np.concatenate([matrix, wanted[:, None]], axis=1, dtype=np.float64)
+    table = np.concatenate([matrix, wanted.reshape(len(matrix), -1)], axis=1, dtype=np.float64)
     count = matrix.shape[1]
     reflect = _in_numpy if find_compiler() is None else _in_c
     for k in range(count):
@@ -59,10 +59,16 @@ def least_squares(matrix: F64, wanted: F64) -> F64:
         norm = float(np.sum(mirror * mirror))
         if norm > 0.0:
             reflect(table, k, mirror, 2 / norm)
-    solution = np.zeros(count)
-    for k in reversed(range(count)):
-        if table[k, k] != 0.0:
-            solution[k] = (table[k, -1] - float(np.sum(table[k, k + 1 : count] * solution[k + 1 :]))) / table[k, k]
+    solutions = [_substituted(table[:count, :count], column) for column in table[:count, count:].T]
+    return np.array(solutions).T.reshape(count, *wanted.shape[1:])
+
+
+def _substituted(triangle: F64, right: F64) -> F64:
+    """The solution of an upper triangle's equations, 0 where it has nothing on its diagonal."""
+    solution = np.zeros(len(right))
+    for k in reversed(range(len(right))):
+        if triangle[k, k] != 0.0:
+            solution[k] = (right[k] - float(np.sum(triangle[k, k + 1 :] * solution[k + 1 :]))) / triangle[k, k]
     return solution
 
 

@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from momentgen.compiler.emit.c import PARALLEL_THRESHOLD
 
-__all__ = ["EXP", "EXP_COEFFICIENTS", "LANES", "PRELUDE", "SURFACE", "SURFACE_SLOPES"]
+__all__ = [
+    "EXP",
+    "EXP_COEFFICIENTS",
+    "LANES",
+    "OVER_BLOCKS",
+    "OVER_CELLS",
+    "PRELUDE",
+    "RSQRT",
+    "SURFACE",
+    "SURFACE_SLOPES",
+]
 
 #: elements of a block: a multiple of what any vector holds
 LANES = 32
@@ -28,8 +38,9 @@ PRELUDE = f"""\
 #define SQRT __builtin_sqrt
 #define ABS __builtin_fabs
 #define NEXT(c) y = FMA(y, x, c);
-#define INLINE static inline __attribute__((always_inline))
+#define INLINE static inline __attribute__((always_inline))"""
 
+OVER_BLOCKS = f"""\
 // a function of blocks over arrays; the last block is filled up with the last element
 INLINE void over_blocks(void (*block)(const double *const *, const double *, double *const *), int64_t n,
     const double *const *in, int inputs, const double *params, double *const *out, int outputs)
@@ -50,6 +61,66 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
     }}
 }}"""
 
+#: elements that are put in order by cell: so many that few blocks are filled up, so few that all stay in the second
+#: cache
+CHUNK = 4096
+
+OVER_CELLS = f"""\
+// the same for a function of blocks within a cell: elements are put in order by their cells' numbers, which a function
+// of blocks finds, and back again; a block may end with elements of the next cell, whose own results come later
+#define CHUNK {CHUNK}
+INLINE void over_cells(void (*block)(const double *const *, const double *, double *const *, int),
+    void (*number)(const double *const *, const double *, double *const *), int cells, int64_t n,
+    const double *const *in, int inputs, const double *params, double *const *out, int outputs)
+{{
+#pragma omp parallel for if(n > {PARALLEL_THRESHOLD})
+    for (int64_t at = 0; at < n; at += CHUNK) {{
+        const int count = n - at < CHUNK ? (int)(n - at) : CHUNK;
+        const double *from[inputs];
+        double *to[outputs], sorted[inputs][CHUNK + LANES], results[outputs][CHUNK + LANES];
+        int next[4][cells], ends[cells], places = 0;
+        uint16_t cell[CHUNK], place[CHUNK];
+        for (int begin = 0; begin < count; begin += LANES) {{
+            const int whole = count - begin >= LANES;
+            for (int k = 0; k < inputs; ++k) {{
+                from[k] = whole ? in[k] + at + begin : sorted[k];
+                for (int i = 0; i < LANES && !whole; ++i)
+                    sorted[k][i] = in[k][at + (begin + i < count ? begin + i : count - 1)];
+            }}
+            number(from, params, (double *const[]){{results[0]}});
+            for (int i = 0; i < LANES; ++i) cell[begin + i] = (uint16_t)results[0][i];
+        }}
+        for (int c = 0; c < cells; ++c)
+            for (int r = 0; r < 4; ++r) next[r][c] = 0;
+        for (int i = 0; i < count; ++i) ++next[i & 3][cell[i]];  // four counts each: one would wait for itself
+        for (int c = 0; c < cells; ++c) {{
+            for (int r = 0; r < 4; ++r) {{
+                const int many = next[r][c];
+                next[r][c] = places;
+                places += many;
+            }}
+            ends[c] = places;
+        }}
+        for (int i = 0; i < count; ++i) place[i] = (uint16_t)next[i & 3][cell[i]]++;
+        for (int k = 0; k < inputs; ++k) {{
+            for (int i = 0; i < count; ++i) sorted[k][place[i]] = in[k][at + i];
+            for (int i = 0; i < LANES; ++i) sorted[k][count + i] = sorted[k][count - 1];
+        }}
+        for (int c = 0, begin = 0; c < cells; begin = ends[c++])
+            for (; begin < ends[c]; begin += LANES) {{
+                for (int k = 0; k < inputs; ++k) from[k] = sorted[k] + begin;
+                for (int k = 0; k < outputs; ++k) to[k] = results[k] + begin;
+                for (int i = 0; i < LANES; i += 8) {{  // to have what is read and written next
+                    for (int k = 0; k < inputs; ++k) __builtin_prefetch(in[k] + at + CHUNK + begin + i);
+                    for (int k = 0; k < outputs; ++k) __builtin_prefetch(out[k] + at + begin + i, 1);
+                }}
+                block(from, params, to, c);
+            }}
+        for (int k = 0; k < outputs; ++k)
+            for (int i = 0; i < count; ++i) out[k][at + i] = results[k][place[i]];
+    }}
+}}"""
+
 SURFACE = """\
 // lanes whose sums stand in registers
 #ifdef __AVX512F__
@@ -59,37 +130,49 @@ SURFACE = """\
 #endif
 #define EACH _Pragma("omp simd") for (int i = 0; i < WIDE; ++i)
 
+// a polynomial in a table: where its coefficients begin, and their counts; how many of these; its unit; what y and z
+// are scaled by, and what is added to them
+typedef struct {
+    int first, counts, pairs;
+    double unit, y_scale, y_shift, z_scale, z_shift;
+} Patch;
+
 // sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients take turns, from high to low
-INLINE void surface(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+INLINE void surface(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
     const double *restrict z, double *restrict value)
 {
     for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c;
-        double x[WIDE], sum[WIDE], p[WIDE], q[WIDE];
-        EACH x[i] = y[at + i], sum[i] = 0.0;
-        for (int pair = 0; pair < pairs; ++pair) {
+        const double *next = c + of->first;
+        const uint8_t *terms = counts + of->counts;
+        double x[WIDE], w[WIDE], sum[WIDE], p[WIDE], q[WIDE];
+        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
+        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0;
+        for (int pair = 0; pair < of->pairs; ++pair) {
             EACH p[i] = next[0], q[i] = next[1];
             next += 2;
             for (int k = 1; k < terms[pair]; ++k, next += 2) {
                 EACH p[i] = FMA(p[i], x[i], next[0]);
                 EACH q[i] = FMA(q[i], x[i], next[1]);
             }
-            EACH sum[i] = FMA(FMA(sum[i], z[at + i], p[i]), z[at + i], q[i]);
+            EACH sum[i] = FMA(FMA(sum[i], w[i], p[i]), w[i], q[i]);
         }
-        EACH value[at + i] = sum[i] * unit;
+        EACH value[at + i] = sum[i] * of->unit;
     }
 }"""
 
 SURFACE_SLOPES = """\
 // the same, and its derivatives
-INLINE void surface_slopes(const double *c, const uint8_t *terms, int pairs, double unit, const double *restrict y,
+INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
     const double *restrict z, double *restrict value, double *restrict by_y, double *restrict by_z)
 {
+    const double unit_y = of->unit * of->y_scale, unit_z = of->unit * of->z_scale;
     for (int at = 0; at < LANES; at += WIDE) {
-        const double *next = c;
-        double x[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
-        EACH x[i] = y[at + i], sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
-        for (int pair = 0; pair < pairs; ++pair) {
+        const double *next = c + of->first;
+        const uint8_t *terms = counts + of->counts;
+        double x[WIDE], w[WIDE], sum[WIDE], sum_y[WIDE], sum_z[WIDE], p[WIDE], q[WIDE], slope_p[WIDE], slope_q[WIDE];
+        EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
+        EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
+        for (int pair = 0; pair < of->pairs; ++pair) {
             EACH p[i] = next[0], q[i] = next[1], slope_p[i] = 0.0, slope_q[i] = 0.0;
             next += 2;
             for (int k = 1; k < terms[pair]; ++k, next += 2) {
@@ -98,14 +181,32 @@ INLINE void surface_slopes(const double *c, const uint8_t *terms, int pairs, dou
                 EACH p[i] = FMA(p[i], x[i], next[0]);
                 EACH q[i] = FMA(q[i], x[i], next[1]);
             }
-            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
-            EACH sum[i] = FMA(sum[i], z[at + i], p[i]);
-            EACH sum_z[i] = FMA(sum_z[i], z[at + i], sum[i]);
-            EACH sum[i] = FMA(sum[i], z[at + i], q[i]);
-            EACH sum_y[i] = FMA(FMA(sum_y[i], z[at + i], slope_p[i]), z[at + i], slope_q[i]);
+            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
+            EACH sum[i] = FMA(sum[i], w[i], p[i]);
+            EACH sum_z[i] = FMA(sum_z[i], w[i], sum[i]);
+            EACH sum[i] = FMA(sum[i], w[i], q[i]);
+            EACH sum_y[i] = FMA(FMA(sum_y[i], w[i], slope_p[i]), w[i], slope_q[i]);
         }
-        EACH value[at + i] = sum[i] * unit, by_y[at + i] = sum_y[i] * unit, by_z[at + i] = sum_z[i] * unit;
+        EACH value[at + i] = sum[i] * of->unit, by_y[at + i] = sum_y[i] * unit_y, by_z[at + i] = sum_z[i] * unit_z;
     }
+}"""
+
+RSQRT = """\
+// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
+INLINE double rsqrt64(double x)
+{
+    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
+    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
+    double y = first.f, e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * e, FMA(0.375, e, 0.5), y);
+    e = FMA(-held * y, y, 1.0);
+    y = FMA(y * 0.5, e, y);
+    y = x < 0x1p-900 ? y * 0x1p100 : y;
+    y = x > DBL_MAX ? 0.0 : y;
+    y = x == 0.0 ? __builtin_inf() : y;
+    return x >= 0.0 ? y : __builtin_nan("");
 }"""
 
 EXP = """\

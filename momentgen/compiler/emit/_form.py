@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from momentgen.compiler.real import CONDITIONS
+from momentgen.compiler.real import CONDITIONS, Graph
 
-__all__ = ["SURFACES", "Form", "Item", "Loop", "Section", "Surfaces", "Tables"]
+__all__ = ["SURFACES", "Form", "Item", "Loop", "Section", "Surfaces", "Tables", "cells_of", "numbered", "offset_in"]
 
 #: kinds of polynomials of two values
 SURFACES = ("surface", "surface_y", "surface_z")
@@ -25,8 +26,9 @@ class Item:
 
     - ``polynomial`` of its first argument, ``payload`` the coefficients from high to low; with a second argument, that
       is the value before the first coefficient;
-    - ``surface``, ``surface_y`` and ``surface_z``, a polynomial of two values, ``payload`` its coefficients by power of
-      the second and of the first, and its derivatives in the first and in the second;
+    - ``surface``, ``surface_y`` and ``surface_z``, a polynomial of the first two arguments, ``payload`` its patches by
+      the third, the number of a cell, and its derivatives in the first and in the second;
+    - ``cell``, a number of a cell that is known where the form is used, the ``payload``-th;
     - ``column``, the constant number ``payload`` in the row of a loop;
     - ``accumulator``, what loops have added up; ``same``, its argument.
     """
@@ -130,6 +132,39 @@ class Form:
         read(len(self.parts) - 1, self.outputs.values())
         return list(found)
 
+    def without(self, unread: Collection[int]) -> Form:
+        """The same but for operations that nothing reads."""
+        parts: list[Section | Loop | Surfaces] = []
+        for part in self.parts:
+            items = tuple(index for index in part.items if index not in unread)
+            if items or not isinstance(part, Section):
+                parts.append(replace(part, items=items))
+        return replace(self, parts=parts)
+
     def is_condition(self, index: int) -> bool:
         """Whether a value is true or false."""
         return self.items[index].kind in CONDITIONS
+
+
+def cells_of(graph: Graph) -> dict[int, int]:
+    """The nodes that are numbers of cells, with how many cells there are."""
+    return {surface.cell: len(surface.patches) for surface in graph.surfaces.values() if len(surface.patches) > 1}
+
+
+def numbered(graph: Graph) -> Graph:
+    """The same nodes with one output, the number of the cell, of several grids at once, or of the side of a branch."""
+    found = graph.without_outputs()
+    number = found.const(0)
+    if graph.branch is not None and not cells_of(graph):
+        number = found.select(graph.branch, found.const(1), number)
+    for cell, count in cells_of(graph).items():
+        number = found.madd(number, found.const(count), cell)
+    found.output("number", number)
+    return found
+
+
+def offset_in(cells: Mapping[int, int], place: int) -> str:
+    """What makes the number in one grid of that in all, in C (of whole numbers); empty where there is one grid."""
+    sizes = list(cells.values())
+    after = math.prod(sizes[place + 1 :])
+    return (f" / {after}" if after > 1 else "") + (f" % {sizes[place]}" if place else "")

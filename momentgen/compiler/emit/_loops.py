@@ -37,8 +37,10 @@ _TRIED = 12  # numbers of like values that are tried as that of a loop's turns
 _COMMUTATIVE = frozenset({"add", "mul", "and", "or", "eq"})
 
 
-def form_of(graph: Graph, tables: Tables | None = None) -> Form:
+def form_of(graph: Graph, tables: Tables | None = None, cells: Mapping[int, int] | None = None) -> Form:
     """Polynomials and loops of a graph; the constants of the loops go to ``tables``.
+
+    ``cells`` are the nodes that are numbers of cells, by how many there are, where what calls the form computes them.
 
     >>> g = Graph(inputs=("x",))
     >>> g.output("y", g.horner(g.input("x"), [1, 2, 3, 4]))
@@ -50,12 +52,12 @@ def form_of(graph: Graph, tables: Tables | None = None) -> Form:
     for passes in (_PASSES, 1):
         own = deepcopy(tables)
         try:
-            form = _Finder(graph, own).form(passes)
+            form = _Finder(graph, own, cells or {}).form(passes)
         except CycleError:  # what a loop would add up is needed within it
             continue
         tables.take(own)
         return form
-    return _Finder(graph, tables).form(0)
+    return _Finder(graph, tables, cells or {}).form(0)
 
 
 def _live(graph: Graph) -> list[int]:
@@ -67,12 +69,12 @@ def _live(graph: Graph) -> list[int]:
         if index not in needed:
             needed.add(index)
             surface = graph.surfaces.get(index)
-            stack.extend(graph.nodes[index].args if surface is None else (surface.y, surface.z))
+            stack.extend(graph.nodes[index].args if surface is None else (surface.y, surface.z, surface.cell))
     return sorted(needed)
 
 
 class _Finder:
-    def __init__(self, graph: Graph, tables: Tables) -> None:
+    def __init__(self, graph: Graph, tables: Tables, cells: Mapping[int, int]) -> None:
         self.graph, self.tables = graph, tables
         self.items: dict[int, Item] = {}
         #: what stands for a node: another, where an operation does nothing
@@ -82,7 +84,11 @@ class _Finder:
             stands[index] = index
             if index in graph.surfaces:
                 surface = graph.surfaces[index]
-                self.items[index] = Item(surface.kind, (stands[surface.y], stands[surface.z]), surface.table)
+                args = tuple(stands[a] for a in (surface.y, surface.z, surface.cell))
+                self.items[index] = Item(surface.kind, args, surface.patches)
+                continue
+            if index in cells:
+                self.items[index] = Item("cell", (), list(cells).index(index))
                 continue
             args = tuple(stands[a] for a in node.args)
             if node.kind == "exp_factor":  # the mantissa carries the whole exponential here

@@ -2,22 +2,34 @@
 
 The form works in any floating dtype and on any device, and autograd runs through
 it; the runtime uses it under transforms, for second derivatives, on other
-devices, and where there is no compiler.  It holds few tensors at a time:
+devices, and where there is no compiler.  Polynomials of two values it calls by
+their numbers in the C file, which has the tables.  It holds few tensors at a time:
 what is read once stands where it is read, and a name is given to another value
 as soon as its own is read for the last time.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from momentgen.compiler.emit._form import SURFACES, Form, Item, Loop, Surfaces, Tables
+from momentgen.compiler.emit._form import (
+    SURFACES,
+    Form,
+    Item,
+    Loop,
+    Surfaces,
+    Tables,
+    cells_of,
+    numbered,
+    offset_in,
+)
 from momentgen.compiler.emit._loops import form_of
-from momentgen.compiler.emit._text import LINE_LENGTH, comment_text, table_lines, whole_numbers, with_arguments
-from momentgen.compiler.emit._torch_functions import BOUNDS, POLYNOMIAL, SURFACE, SURFACE_SLOPES
+from momentgen.compiler.emit._text import LINE_LENGTH, comment_text, with_arguments
+from momentgen.compiler.emit._torch_functions import BOUNDS, POLYNOMIAL
 from momentgen.compiler.emit.header import Header
-from momentgen.compiler.real import CONDITIONS
+from momentgen.compiler.real import CONDITIONS, Graph, Patch
 from momentgen.compiler.stabilise import Stable
 from momentgen.rule_inputs import COVARIANCE, partial_names
 
@@ -45,30 +57,41 @@ def render_torch(stable: Stable, header: Header, summary: str) -> str:
         header: the comment that opens the file.
         summary: one line on what the module computes.
     """
-    names = ["backward", "forward", *(["kernel_scalars"] if stable.scalars_source else [])]
+    cells = math.prod(cells_of(stable.forward64).values())
+    names = ["cell_of"] * (cells > 1) + ["backward", "forward"] + ["kernel_scalars"] * bool(stable.scalars_source)
     tables, polynomials = Tables(), _Polynomials()
-    forward = _Function(_with_bounds(form_of(stable.forward64, tables)), polynomials)
-    backward = _Function(_with_bounds(form_of(stable.partials64, tables)), polynomials)
+    forward, backward = (_Function(graph, tables, polynomials) for graph in (stable.forward64, stable.partials64))
     first, results = forward.body(list(stable.forward64.outputs))
+    number, (cell,) = _Function(numbered(stable.forward64), tables, polynomials).body(["number"])
     outputs = tuple(stable.forward64.outputs)
     of_input = partial_names(stable.partials64.inputs, outputs)
     second, partials = backward.body([partial for of_outputs in of_input.values() for partial in of_outputs])
     lines = [header.python(), f'"""{summary}"""', "", "from __future__ import annotations", ""]
     if forward.needs_math or backward.needs_math:
         lines += ["import math", ""]
-    exported = ", ".join(f'"{name}"' for name in names)
-    lines += ["import torch", "from torch import Tensor", "", f"__all__ = [{exported}]", ""]
+    exported = ", ".join(f'"{name}"' for name in sorted(["CELLS"] * (cells > 1) + names))
+    lines += ["import torch", "from torch import Tensor", ""]
+    if called := sorted({"surface_slopes" if sloping else "surface" for sloping in polynomials.sloping}):
+        lines += [f"from momentgen.runtime.surfaces import {', '.join([*called, 'surfaces_beside'])}", ""]
+    lines += [f"__all__ = [{exported}]", ""]
+    if cells > 1:
+        lines += ["#: how many cells there are, with polynomials of their own each", f"CELLS = {cells}"]
     lines += [*polynomials.lines(), *_tables(tables)]
     if polynomials.names:
         lines += ["", "", *POLYNOMIAL.splitlines()]
     for kind in sorted(polynomials.bounds):
         lines += ["", "", *BOUNDS[kind].splitlines()]
-    for function in (SURFACE,) * bool(polynomials.surfaces) + (SURFACE_SLOPES,) * (True in polynomials.sloping):
-        lines += ["", "", *function.splitlines()]
     lines += ["", ""]
     params = stable.forward64.params
-    keywords = ["*", *(f"{p}: float" for p in params)] if params else []
+    keywords = of_scalars = ["*", *(f"{p}: float" for p in params)] if params else []
     inputs = stable.forward64.inputs
+    if cells > 1:
+        head = with_arguments("def cell_of", [*(f"{i}: Tensor" for i in inputs), *keywords], ") -> tuple[Tensor]:")
+        lines += [*head, '    """The number of the cell of each element."""', *number, f"    return ({cell},)", "", ""]
+        named = ", ".join([*inputs, *(f"{p}={p}" for p in params)])
+        call = f"    _number = cell_of({named})[0] if _cell is None else _cell"
+        first, second = [call, *first], [call, *second]
+        keywords = [*(keywords or ["*"]), "_cell: int | None = None"]
     returns = f") -> tuple[{', '.join(['Tensor'] * len(outputs))}]:"
     lines += with_arguments("def forward", [*(f"{i}: Tensor" for i in inputs), *keywords], returns)
     several = "each input" if len(inputs) > 2 else "the input"
@@ -94,7 +117,7 @@ def render_torch(stable: Stable, header: Header, summary: str) -> str:
     )
     lines.append("")
     if stable.scalars_source:
-        lines += ["", *with_arguments("def kernel_scalars", keywords, ") -> tuple[float, ...]:")]
+        lines += ["", *with_arguments("def kernel_scalars", of_scalars, ") -> tuple[float, ...]:")]
         lines.append(
             '    """Numbers that the float32 kernels take after the parameters, as pairs of hi and lo words."""'
         )
@@ -108,12 +131,7 @@ def _with_bounds(form: Form) -> Form:
     items = {index: _as_bound(form, item) for index, item in form.items.items()}
     found = replace(form, items=items)
     uses = found.uses()
-
-    def kept(indices: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(index for index in indices if uses[index] or items[index].kind != "lt")
-
-    parts = [part if isinstance(part, Surfaces) else replace(part, items=kept(part.items)) for part in form.parts]
-    return replace(found, parts=[part for part in parts if part.items])
+    return found.without({index for index, item in items.items() if item.kind == "lt" and not uses[index]})
 
 
 def _as_bound(form: Form, item: Item) -> Item:
@@ -131,15 +149,15 @@ class _Polynomials:
 
     def __init__(self) -> None:
         self.names: dict[tuple[float, ...], str] = {}
-        self.surfaces: dict[tuple[tuple[float, ...], ...], str] = {}
+        self.surfaces: dict[tuple[Patch, ...], int] = {}  # numbers in the C file, which has them
         self.bounds: set[str] = set()  # which functions of values and bounds are wanted
         self.sloping: set[bool] = set()  # whether slopes are wanted of those of two values
 
-    def surface(self, rows: tuple[tuple[float, ...], ...], sloping: bool) -> str:
+    def surface(self, patches: tuple[Patch, ...], sloping: bool) -> str:
         """The call for a polynomial of two values but for its arguments."""
         self.sloping.add(sloping)
-        name = self.surfaces.setdefault(rows, f"_SURFACE{len(self.surfaces)}")
-        return f"{'_surface_slopes' if sloping else '_surface'}({name}, {whole_numbers(rows)[1]!r}"
+        number = self.surfaces.setdefault(patches, len(self.surfaces))
+        return f"{'surface_slopes' if sloping else 'surface'}(_SURFACES[{number}]"
 
     def name(self, coefficients: tuple[float, ...]) -> str:
         return self.names.setdefault(coefficients, f"_POLYNOMIAL{len(self.names)}")
@@ -148,12 +166,8 @@ class _Polynomials:
         found: list[str] = []
         for coefficients, name in self.names.items():
             found += ["", *_wrapped(f"{name} = (", coefficients, ")", "    ")]
-        for rows, name in self.surfaces.items():
-            found += ["", f"{name} = ("]
-            for row in whole_numbers(rows)[0]:
-                text = table_lines([repr(value) for value in row], "     ", ",)," if len(row) == 1 else "),")
-                found += ["    (" + text[0].lstrip(), *text[1:]]
-            found.append(")")
+        if self.surfaces:
+            found += ["", "_SURFACES = surfaces_beside(__file__)"]
         return found
 
 
@@ -183,8 +197,10 @@ def _wrapped(head: str, values: Sequence[float], end: str, indent: str) -> list[
 class _Function:
     """The statements of one direction."""
 
-    def __init__(self, form: Form, polynomials: _Polynomials) -> None:
-        self.form, self.polynomials = form, polynomials
+    def __init__(self, graph: Graph, tables: Tables, polynomials: _Polynomials) -> None:
+        self.cells = cells_of(graph)
+        self.form = form = _with_bounds(form_of(graph, tables, self.cells))
+        self.polynomials = polynomials
         self.needs_math = False
         self.lines: list[str] = []
         self.uses = form.uses()
@@ -229,7 +245,11 @@ class _Function:
         first = self.form.items[part.items[0]]
         sloping = any(kind != "surface" for kind in made)
         call = self.polynomials.surface(first.payload, sloping)
-        text = f"{call}, {', '.join(self._atom(a, bare=True) for a in first.args)})"
+        y, z = (self._atom(a, bare=True) for a in first.args[:2])
+        cell = "0"
+        if len(first.payload) > 1:
+            cell = f"_number{offset_in(self.cells, self.form.items[first.args[2]].payload).replace('/', '//')}"
+        text = f"{call}, {cell}, {y}, {z})"
         self.tensors |= set(part.items)
         wanted = SURFACES if sloping else SURFACES[:1]
         names = [self._take_name(made[kind]) if kind in made else "_" for kind in wanted]

@@ -101,5 +101,7 @@ def _copied(g: Graph, graph: Graph) -> dict[int, int]:
             g.comment(nodes[index], graph.comments[index])
         if index in graph.surfaces:
             surface = graph.surfaces[index]
-            g.surfaces[nodes[index]] = replace(surface, y=nodes[surface.y], z=nodes[surface.z])
+            g.surfaces[nodes[index]] = replace(
+                surface, y=nodes[surface.y], z=nodes[surface.z], cell=nodes[surface.cell]
+            )
     return nodes

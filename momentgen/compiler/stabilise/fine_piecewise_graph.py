@@ -6,16 +6,14 @@ The local form is that of :mod:`momentgen.compiler.stabilise.piecewise_graph`, t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.activation import Activation
-from momentgen.compiler.stabilise.fine_surface import PARTIALS_OF
+from momentgen.compiler.stabilise.fine_output import PARTIALS_OF
+from momentgen.compiler.stabilise.fine_surface import FineSurfaces
 from momentgen.compiler.stabilise.fine_surface_graph import FineWriter
 from momentgen.compiler.stabilise.piecewise_graph import Branches, PiecewiseWriter
-from momentgen.compiler.stabilise.surface import Surface
 from momentgen.compiler.stabilise.surrogate_graph import FLOAT64, AtomSum
 from momentgen.errors import BuildError
 
@@ -25,9 +23,7 @@ __all__ = ["build_fine_piecewise", "no_atoms"]
 class _Writer(PiecewiseWriter):
     """Above v* polynomials of two variables."""
 
-    def __init__(
-        self, graph: Graph, f: Activation, surfaces: Mapping[str, Surface], branches: Branches, switch: float
-    ) -> None:
+    def __init__(self, graph: Graph, f: Activation, surfaces: FineSurfaces, branches: Branches, switch: float) -> None:
         super().__init__(graph, no_atoms(f, switch), branches, FLOAT64)
         self.surfaces, self.fine = surfaces, FineWriter(graph, f, surfaces, self.wide)
 
@@ -40,7 +36,7 @@ class _Writer(PiecewiseWriter):
     def global_partials(self) -> dict[str, int]:
         return {
             partial: value
-            for name in self.surfaces
+            for name in self.surfaces.outputs
             for partial, value in zip(PARTIALS_OF[name], self.fine.partials(name), strict=True)
         }
 
@@ -49,7 +45,7 @@ class _Writer(PiecewiseWriter):
 
 
 def build_fine_piecewise(
-    f: Activation, surfaces: Mapping[str, Surface], branches: Branches, switch: float, outputs: tuple[str, ...]
+    f: Activation, surfaces: FineSurfaces, branches: Branches, switch: float, outputs: tuple[str, ...]
 ) -> Graph:
     """The graph of ``OUTPUTS`` or ``PARTIALS``; the polynomials serve from ``switch``, v*, on."""
     graph = Graph(("mean", "var"))

@@ -1,26 +1,31 @@
 r"""The graph of :mod:`momentgen.compiler.stabilise.fine_surface`: outputs and partials in float64.
 
 Of each polynomial there is the table of its powers; where partials are wanted its two derivatives are computed beside
-it.  Beyond the reach an output does not change with mu, but for what was subtracted from it.
+it.  The number of the cell, by which elements can be put in order, is found without a root.  Beyond the reach an output
+does not change with mu, but for what was subtracted from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 
 import mpmath
 
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.activation import Activation
-from momentgen.compiler.stabilise.fine_surface import PARTIALS_OF, falls, growth_of, slope_share
+from momentgen.compiler.stabilise.fine_cells import cut_at, cut_below
+from momentgen.compiler.stabilise.fine_output import PARTIALS_OF, falls, growth_of, slope_share
+from momentgen.compiler.stabilise.fine_surface import FineSurfaces
 from momentgen.compiler.stabilise.kink_fits import CENTRE, core
-from momentgen.compiler.stabilise.surface import Surface, lines_of, steps
+from momentgen.compiler.stabilise.surface import lines_of, steps
 from momentgen.compiler.stabilise.surface_graph import Variables, held
 
 __all__ = ["FineWriter", "build_fine_graph"]
 
 #: of the smoothed kink: its largest |t|, the error of its fit, and the unit of t in it
 _REACH, _FIT, _UNIT = 37.5, 1e-16, 4.0
+#: what is no larger has a square that is a number; what is has one that is no subnormal once scaled
+_LARGE, _SMALLER = 2.0**500, 2.0**-600
 
 
 class FineWriter:
@@ -33,21 +38,32 @@ class FineWriter:
         v: the variance; of polynomials that serve from a variance on, no less than that.
     """
 
-    def __init__(self, graph: Graph, f: Activation, surfaces: Mapping[str, Surface], v: int) -> None:
+    def __init__(self, graph: Graph, f: Activation, surfaces: FineSurfaces, v: int) -> None:
         self.g, self.f, self.surfaces, self.v = graph, f, surfaces, v
         self.u = graph.sub(graph.input("mean"), graph.const(f.centre))
-        frames = dict.fromkeys(surface.frame for surface in surfaces.values())
-        self.variables = {frame: Variables(graph, frame, f.centre, v) for frame in frames}
+        self.at = Variables(graph, surfaces.frame, f.centre, v)
+        #: q, 1 at the least variance
+        self.q = graph.mul(self.at.r, graph.const(mpmath.sqrt(mpmath.mpf(surfaces.frame.least))))
+        self.cell = self._cell()
 
     # --- polynomials -------------------------------------------------------------
-    def at(self, name: str) -> Variables:
-        """The variables of an output."""
-        return self.variables[self.surfaces[name].frame]
-
-    def share(self, name: str) -> int:
-        """q, 1 at the least variance."""
-        at = self.at(name)
-        return self.g.mul(at.r, self.g.const(mpmath.sqrt(mpmath.mpf(at.frame.least))))
+    def _cell(self) -> int:
+        """The number of the cell: rows from low q to high, and in each columns from low x to high."""
+        g, frame, cells = self.g, self.surfaces.frame, self.surfaces.cells
+        cell, one, zero = g.const(0), g.const(1), g.const(0)
+        if cells.count == 1:
+            return cell
+        across = g.const(len(cells.columns))
+        for q in cells.q:
+            cell = g.add(cell, g.select(g.lt(self.v, g.const(cut_below(frame, q))), across, zero))
+        # t² against a cut, with its sign where that counts, without a root or a quotient: what overflows is scaled down
+        scale = g.select(g.lt(g.abs(self.u), g.const(_LARGE)), one, g.const(_SMALLER))
+        u, w2 = g.mul(self.u, scale), g.mul(g.mul(g.add(self.v, g.const(frame.c)), scale), scale)
+        square = g.mul(u, u if cells.folded else g.abs(u))
+        for low, _ in cells.columns[1:]:
+            cut = math.copysign(cut_at(frame, low), low)
+            cell = g.add(cell, g.select(g.lt(g.mul(w2, g.const(cut)), square), one, zero))
+        return g.comment(cell, "the cell")
 
     def polynomial(self, name: str) -> int:
         """P of an output."""
@@ -55,32 +71,34 @@ class FineWriter:
 
     def with_slopes(self, name: str, derived: bool = True) -> tuple[int, int, int]:
         """P of an output, and its derivatives in mu and in v, or 0 for these."""
-        g, at, surface, q = self.g, self.at(name), self.surfaces[name], self.share(name)
-        one, two_q = g.const(1), g.mul(q, g.const(2))
-        z = g.madd(q, two_q if surface.flip else g.const(2), g.const(-1))
-        by_even, by_odd = {0: (one, one), 1: (one, q), -1: (q, one)}[surface.flip]
-        even = g.surface(at.y, z, surface.fit.even, derived)
-        odd = g.surface(at.y, z, surface.fit.odd, derived)
-        odd_value = g.mul(odd[0], at.x)
-        value = g.comment(g.madd(odd_value, by_odd, g.mul(even[0], by_even)), f"{name}, normalised")
+        g, at, q, surface = self.g, self.at, self.q, self.surfaces.outputs[name]
+        shape = surface.shape
+        two_q, one = g.mul(q, g.const(2)), g.const(1)
+        y = at.x if shape.parity is None else at.y
+        z = g.madd(q, two_q if shape.squared else g.const(2), g.const(-1))
+        plain, by_y, by_z = g.surface(y, z, surface.patches, derived, self.cell)
+        of_x, of_q = at.x if shape.parity else one, q if shape.by_q else one
+        factor = g.mul(of_x, of_q)
+        value = g.comment(g.mul(plain, factor), f"{name}, normalised")
         if not derived:
             return value, g.const(0), g.const(0)
-        by_y, by_z = (g.madd(g.mul(o, at.x), by_odd, g.mul(e, by_even)) for e, o in zip(even[1:], odd[1:], strict=True))
-        by_x = g.madd(by_y, g.mul(at.x, g.const(4)), g.mul(odd[0], by_odd))
+        by_x = g.mul(g.mul(by_y, factor), one if shape.parity is None else g.mul(at.x, g.const(4)))
+        by_q = g.mul(g.mul(by_z, factor), g.mul(two_q, g.const(2)) if shape.squared else g.const(2))
+        if shape.parity:
+            by_x = g.madd(plain, of_q, by_x)
+        if shape.by_q:
+            by_q = g.madd(plain, of_x, by_q)
         # dx/dt = kappa² largest² share³, and 0 beyond the reach
         scale = g.const(mpmath.mpf(at.frame.bend) ** 2 * mpmath.mpf(at.frame.largest) ** 2)
         x_by_t = g.mul(g.mul(at.share, at.share), g.mul(at.share, scale))
         by_t = g.mul(by_x, g.select(at.beyond, g.const(0), x_by_t))
-        by_q = g.mul(by_z, g.mul(two_q, g.const(2)) if surface.flip else g.const(2))
-        if surface.flip:
-            by_q = g.add(by_q, odd_value if surface.flip > 0 else even[0])
         half = g.mul(g.mul(at.r, at.r), g.const(-0.5))
         return value, g.mul(by_t, at.r), g.mul(half, g.madd(at.t, by_t, g.mul(q, by_q)))
 
     # --- what polynomials are multiples of, and what is added --------------------
     def power(self, name: str) -> int:
         """The power of r that P is multiplied by."""
-        g, at = self.g, self.at(name)
+        g, at = self.g, self.at
         value = g.const(1)
         for _ in range(falls(self.f, name)):
             value = g.mul(value, at.r)
@@ -88,7 +106,7 @@ class FineWriter:
 
     def grown(self, name: str) -> tuple[int, int]:
         """What else P is multiplied by, a variance or 1, and its derivative in v."""
-        g, at, growth = self.g, self.at(name), growth_of(self.f, name, self.at(name).frame)
+        g, at, growth = self.g, self.at, growth_of(self.f, name, self.at.frame)
         if growth == "bounded":
             share = g.mul(g.mul(at.r, at.r), g.const(at.frame.c))
             return g.mul(g.mul(self.v, at.r), g.mul(at.r, g.const(at.frame.c))), g.mul(share, share)
@@ -100,14 +118,14 @@ class FineWriter:
 
     def unit_by_v(self, name: str) -> int:
         """Its derivative in v."""
-        g, at = self.g, self.at(name)
+        g, at = self.g, self.at
         half = g.const(mpmath.mpf(-falls(self.f, name)) / 2)
         value = g.mul(self.unit(name), g.mul(g.mul(at.r, at.r), half))
         return g.madd(self.grown(name)[1], self.power(name), value)
 
     def kink(self, order: int) -> tuple[int, int]:
         """exp(-t²/2), and that times J_order(|t|)/sqrt(2 pi): of 1 the mean of a kink, of 0 its slope's tail."""
-        g, at = self.g, self.at("mean")
+        g, at = self.g, self.at
         t = g.abs(g.mul(self.u, at.r))
         t = g.select(g.lt(g.const(_REACH), t), g.const(_REACH), t)
         density = g.exp_mantissa(g.mul(g.mul(t, t), g.const(-0.5)))
@@ -120,7 +138,7 @@ class FineWriter:
     # --- outputs -----------------------------------------------------------------
     def mean(self) -> int:
         """Its lines, the kink between them smoothed, and the rest."""
-        g, at = self.g, self.at("mean")
+        g, at = self.g, self.at
         a, b, a2, b2 = lines_of(self.f)
         rest = g.mul(self.polynomial("mean"), self.unit("mean"))
         if b == b2:
@@ -140,7 +158,7 @@ class FineWriter:
 
     def partials(self, name: str) -> tuple[int, int]:
         """An output's partials in mu and in v."""
-        g, at = self.g, self.at(name)
+        g, at = self.g, self.at
         (value, p_mu, p_v), unit = self.with_slopes(name), self.unit(name)
         by_mu, by_v = g.mul(unit, p_mu), g.madd(unit, p_v, g.mul(self.unit_by_v(name), value))
         if name != "mean":
@@ -159,11 +177,11 @@ class FineWriter:
         return g.add(by_mu, slope), by_v
 
 
-def build_fine_graph(f: Activation, surfaces: Mapping[str, Surface], partials: bool) -> Graph:
+def build_fine_graph(f: Activation, surfaces: FineSurfaces, partials: bool) -> Graph:
     """The graph of the outputs that there are polynomials of, or of their partials."""
     graph = Graph(("mean", "var"))
     writer = FineWriter(graph, f, surfaces, graph.input("var"))
-    for name in surfaces:
+    for name in surfaces.outputs:
         if partials:
             for partial, value in zip(PARTIALS_OF[name], writer.partials(name), strict=True):
                 graph.output(partial, value)

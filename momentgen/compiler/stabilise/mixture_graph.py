@@ -182,7 +182,7 @@ class _Writer:
         self.size = g.abs(mu) if precision.scaled else g.select(self.negative, g.neg(mu), mu)
         valid = g.sqrt(g.select(g.le(zero, v), one, g.const(-1)))
         self.v = g.comment(g.mul(v, valid), "NaN for a negative variance")
-        self.near = g.lt(self.v, g.const(SWITCH))
+        self.near = g.branch = g.lt(self.v, g.const(SWITCH))
         # The form not chosen is evaluated where it is finite, for the sake of gradients taken through the choice.
         self.small = g.select(self.near, self.v, zero)
         self.large = g.select(self.near, g.const(SWITCH), self.v)

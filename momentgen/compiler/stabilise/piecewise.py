@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +23,13 @@ from flint import arb
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.real import outputs_float64
 from momentgen.compiler.stabilise.activation import Activation, analyse
+from momentgen.compiler.stabilise.fine_output import ALLOWED
 from momentgen.compiler.stabilise.fine_piecewise_graph import build_fine_piecewise, no_atoms
-from momentgen.compiler.stabilise.fine_surface import ALLOWED, find_fine_surfaces
+from momentgen.compiler.stabilise.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE, MomentsMeasure, measure_for
 from momentgen.compiler.stabilise.piecewise_graph import Branches, build_piecewise
 from momentgen.compiler.stabilise.requirements import unmet
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
-from momentgen.compiler.stabilise.surface import Surface
 from momentgen.compiler.stabilise.surrogate import Found, facts_of, find_atoms, fine_facts
 from momentgen.compiler.stabilise.surrogate_graph import FLOAT32, FLOAT64
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
@@ -125,7 +125,7 @@ def _switches(f: Activation) -> tuple[float, ...]:
 class _Fine:
     """What float64 has above its v*."""
 
-    surfaces: Mapping[str, Surface]
+    surfaces: FineSurfaces
     switch: float
 
 
@@ -139,7 +139,7 @@ def _find_fine(f: Activation, branches: Branches, measure: MomentsMeasure, truth
             continue
         with contextlib.suppress(BuildError):
             surfaces = find_fine_surfaces(f, truth, OUTPUTS, switch)
-            if all(surface.fit.error <= 1 for surface in surfaces.values()):
+            if surfaces.error <= 1:
                 return _Fine(surfaces, switch)
     return None
 

@@ -189,7 +189,7 @@ class _Copy:
                 g.comment(new, self.base.comments[index])
             if index in self.base.surfaces:
                 surface = self.base.surfaces[index]
-                g.surfaces[new] = replace(surface, y=nodes[surface.y], z=nodes[surface.z])
+                g.surfaces[new] = replace(surface, y=nodes[surface.y], z=nodes[surface.z], cell=nodes[surface.cell])
         g.suspects = {nodes[i] for i in self.base.suspects if i in nodes}
         if g.suspects:
             g.suspects |= set(self.inner.values())

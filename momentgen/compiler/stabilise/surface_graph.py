@@ -15,7 +15,7 @@ import numpy as np
 import sympy as sp
 
 from momentgen.compiler.approximate import J, Polynomial, remez
-from momentgen.compiler.real import Graph
+from momentgen.compiler.real import Graph, Patch
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.moments_measure import MEAN, MEAN_SPREAD
 from momentgen.compiler.stabilise.point import PointWriter
@@ -115,7 +115,7 @@ class SurfaceWriter:
         g, found, at = self.g, self.surfaces[name], self.at(name)
         share = g.mul(at.r, g.const(mpmath.sqrt(mpmath.mpf(found.frame.c))))
         z = g.madd(share, g.mul(share, g.const(2)) if found.flip else g.const(2), g.const(-1))
-        even, odd = (g.surface(at.y, z, table, slopes=False)[0] for table in (found.fit.even, found.fit.odd))
+        even, odd = (g.surface(at.y, z, [Patch(table)], slopes=False)[0] for table in (found.fit.even, found.fit.odd))
         odd = g.mul(odd, at.x)
         if found.flip > 0:
             value = g.madd(odd, share, even)

@@ -26,7 +26,8 @@ from momentgen.compiler.approximate.atoms import AtomFit, AtomTarget, fit_atoms
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.stabilise.activation import Activation, analyse
 from momentgen.compiler.stabilise.choosing import Chosen, choose_atoms
-from momentgen.compiler.stabilise.fine_surface import ALLOWED, find_fine_surfaces
+from momentgen.compiler.stabilise.fine_output import ALLOWED
+from momentgen.compiler.stabilise.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.stabilise.fine_surface_graph import build_fine_graph
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE, measure_for
 from momentgen.compiler.stabilise.point import has_point_form
@@ -63,6 +64,8 @@ _WIDER = (1.0, 3.0)
 _PROMISING = 4.0  # a plain fit over what is allowed
 #: what an atom that grows costs over one that does not, where f has kinks: at 2.5 ELU rounds badly, at 8 hardswish does
 _GROWTH = 5.0
+#: the most cells for float64: alone, and beside another grid of cells, whose parts are counted together
+_CELLS, _CELLS_BESIDE = 20, 4
 _POINT = 2.0**-22  # of f(mu) at v = 0, over max(1, |f(mu)|)
 #: the rounding of 1, and how many times the tolerance the sum of all that coefficients lose may be
 _UNIT, _ROUNDED = 2.0**-24, 6.0
@@ -249,7 +252,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     truth = QuadratureTruth(f)
     point = rule.f if has_point_form(rule.f) else None
     proof = find_mean_atoms(f)
-    fine = _fine_surfaces(f, truth, OUTPUTS)
+    fine = _fine_surfaces(f, truth, OUTPUTS, _CELLS)
     graphs: dict[str, Any] = {}
     fits: list[Any] = []
     surfaces: dict[str, Mapping[str, Surface]] = {}
@@ -260,8 +263,8 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         graphs[name], made = build_surface_graph(f, surfaces[name], outputs, point)
         fits += made
         graphs[f"{name}64"] = build_fine_graph(f, fine, partials=name == "partials") if fine else graphs[name]
-    terms, more = (sum(surface.fit.terms for surface in found.values()) for found in (surfaces["forward"], fine))
-    in_float64 = f"of {more} terms, whose derivatives are the partials" if fine else "no others"
+    terms = sum(surface.fit.terms for surface in surfaces["forward"].values())
+    in_float64 = f"{_in_words(fine)}, whose derivatives are the partials" if fine else "no others"
     atom_facts = _mean_facts(f, proof)
     yield Stable(
         variant="exact",
@@ -300,7 +303,7 @@ def mean_alone(derivation: Derivation) -> Stable:
     truth = QuadratureTruth(f)
     point = rule.f if has_point_form(rule.f) else None
     proof = find_mean_atoms(f)
-    fine = _fine_surfaces(f, truth, ("mean",))
+    fine = _fine_surfaces(f, truth, ("mean",), _CELLS_BESIDE)
     graphs: dict[str, Any] = {}
     fits: list[Polynomial] = []
     surfaces = _mean_surfaces(f, truth)
@@ -359,12 +362,18 @@ def _mean_surfaces(f: Activation, truth: QuadratureTruth) -> dict[str, Mapping[s
     return found(last)
 
 
-def _fine_surfaces(f: Activation, truth: QuadratureTruth, outputs: tuple[str, ...]) -> dict[str, Surface]:
+def _fine_surfaces(f: Activation, truth: QuadratureTruth, outputs: tuple[str, ...], most: int) -> FineSurfaces | None:
     """The polynomials for float64; none of an f that bends too sharply for them, which has those for float32."""
     try:
-        return find_fine_surfaces(f, truth, outputs)
+        return find_fine_surfaces(f, truth, outputs, most=most)
     except BuildError:
-        return {}
+        return None
+
+
+def _in_words(fine: FineSurfaces) -> str:
+    """Terms and cells."""
+    terms = sum(surface.terms for surface in fine.outputs.values())
+    return f"of {terms} terms over {fine.cells.count} cells" if fine.cells.count > 1 else f"of {terms} terms"
 
 
 def check_rounding(f: Activation, surfaces: Mapping[str, Surface]) -> None:
@@ -402,9 +411,13 @@ def _surface_facts(found: Mapping[str, Surface]) -> dict[str, Any]:
     }
 
 
-def fine_facts(fine: Mapping[str, Surface]) -> dict[str, Any]:
-    """What the certificate says of the polynomials for float64."""
-    return {"surfaces_float64": _surface_facts(fine), "allowed_float64": dict(ALLOWED)}
+def fine_facts(fine: FineSurfaces | None) -> dict[str, Any]:
+    """What the certificate says of the polynomials for float64, if there are any."""
+    if fine is None:
+        return {"surfaces_float64": {}, "allowed_float64": dict(ALLOWED)}
+    frame = {"c": fine.frame.c, "bend": fine.frame.bend, "reach": fine.frame.reach, "cells": fine.cells.count}
+    of = {n: {"terms": s.terms, "error_over_allowed": _digits(s.error)} for n, s in fine.outputs.items()}
+    return {"surfaces_float64": {**frame, **of}, "allowed_float64": dict(ALLOWED)}
 
 
 def _mean_facts(f: Activation, found: Found) -> dict[str, Any]:

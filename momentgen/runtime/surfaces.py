@@ -1,0 +1,138 @@
+"""Polynomials of two values, which the generated PyTorch code calls: one for each cell of their plane.
+
+In C they are functions of the generated file itself (``momentgen/compiler/emit``), with the coefficients in its
+tables; PyTorch code reads them there, so that they are stated once.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from momentgen.errors import MomentgenError
+
+__all__ = ["Surface", "surface", "surface_slopes", "surfaces_beside"]
+
+#: by cell, the number of its polynomial; of each polynomial unit, scale and shift of the first value, and of the
+#: second; of each its coefficients in that unit, by power of the second value and of the first
+Surface = tuple[
+    tuple[int, ...], tuple[tuple[float, float, float, float, float], ...], tuple[tuple[tuple[float, ...], ...], ...]
+]
+
+
+_TABLE = re.compile(r"static const (?:double|uint8_t|Patch) (surface|terms|patches)(\d+)\[\d+\] = \{(.*?)\n\};", re.S)
+
+
+def surfaces_beside(module: str) -> list[Surface]:
+    """The polynomials in the C file for float64 beside a PyTorch module, by their numbers.
+
+    Args:
+        module: the path of ``VARIANT_torch.py``.
+
+    Raises:
+        MomentgenError: if that file is not there, or has no such tables.
+    """
+    path = Path(module).with_name(Path(module).name.replace("_torch.py", "_float64.c"))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise MomentgenError(f"{module}: expected the coefficients in {path.name} beside it: {error}") from error
+    found: dict[int, dict[str, str]] = {}
+    for kind, number, body in _TABLE.findall(text):
+        found.setdefault(int(number), {})[kind] = body
+    try:
+        return [_surface_of(**found[number]) for number in range(len(found))]
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise MomentgenError(f"{path}: expected tables of polynomials, got others: {error!r}") from error
+
+
+def _surface_of(surface: str, terms: str, patches: str) -> Surface:
+    """A polynomial by the texts of its tables: coefficients, how many each pair of rows has, and the patches."""
+    values, counts = _numbers(surface), [int(count) for count in _numbers(terms)]
+    rows = [tuple(_numbers(row)) for row in re.findall(r"\{(.*?)\}", patches)]
+    distinct = list(dict.fromkeys(rows))
+    tables = []
+    for first, begin, pairs, *_ in distinct:
+        at, table = int(first), []
+        for count in counts[int(begin) : int(begin) + int(pairs)]:  # two rows take turns, from the highest power on
+            taken = values[at : at + 2 * count]
+            table += [tuple(taken[side::2][::-1]) for side in (0, 1)]
+            at += 2 * count
+        tables.append(tuple(reversed(table)))
+    scales = tuple([(unit, y, y_shift, z, z_shift) for _, _, _, unit, y, y_shift, z, z_shift in distinct])
+    return tuple([distinct.index(row) for row in rows]), scales, tuple(tables)
+
+
+def _numbers(text: str) -> list[float]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    return [float.fromhex(word) if "0x" in word else float(word) for word in words]
+
+
+class _Patches:
+    """What serves each element: a table for all or one for each cell, its unit, its two values and their scales."""
+
+    def __init__(self, of: Surface, cell: Tensor | int, y: Tensor, z: Tensor) -> None:
+        of_cell, scales, tables = of
+        self.number: Tensor | None = None
+        numbers: tuple[Tensor | float, ...]
+        if isinstance(cell, Tensor):
+            at = cell.long()[..., None]  # vmap does not index by a tensor of no dimensions
+            number = y.new_tensor(of_cell, dtype=torch.long)[at]
+            self.number = number[..., 0]
+            numbers = tuple([column[number][..., 0] for column in y.new_tensor(scales).T])
+        else:
+            numbers, tables = scales[of_cell[cell]], (tables[of_cell[cell]],)
+        self.height, self.width = max(map(len, tables)), max(len(row) for table in tables for row in table)
+        rows = [row for table in tables for row in (*table, *[()] * (self.height - len(table)))]
+        self.table = y.new_tensor([[*row, *[0.0] * (self.width - len(row))] for row in rows])
+        self.unit, self.y_scale, y_shift, self.z_scale, z_shift = numbers
+        self.y, self.z = y * self.y_scale + y_shift, z * self.z_scale + z_shift
+
+    def rows(self, powers: list[Tensor]) -> Tensor:
+        """By power of z, the polynomials of y of each element's cell."""
+        every: Tensor = torch.tensordot(self.table, torch.stack(powers), 1)
+        if self.number is None:
+            return every
+        every = every.view(-1, self.height, *self.number.shape)
+        return every.gather(0, self.number.expand(1, self.height, *self.number.shape))[0]
+
+
+def surface(of: Surface, cell: Tensor | int, y: Tensor, z: Tensor) -> Tensor:
+    """The sum of z^j times polynomials of y.
+
+    Args:
+        of: the polynomials.
+        cell: the number of each element's cell, or of all.
+        y, z: the two values, of any shape.
+
+    >>> line = ((0, 1), ((0.5, 1.0, 0.0, 1.0, 0.0), (1.0, 1.0, 0.0, 1.0, 0.0)), (((2.0, 4.0),), ((7.0,),)))
+    >>> y = torch.tensor([1.0, 2.0])
+    >>> surface(line, 0, y, y).tolist(), surface(line, torch.tensor([0.0, 1.0]), y, y).tolist()
+    ([3.0, 5.0], [3.0, 7.0])
+    """
+    at = _Patches(of, cell, y, z)
+    return (at.rows(_powers(at.y, at.width)) * torch.stack(_powers(at.z, at.height))).sum(0) * at.unit
+
+
+def surface_slopes(of: Surface, cell: Tensor | int, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same, and its derivatives in y and in z."""
+    at = _Patches(of, cell, y, z)
+    by_y, by_z = _powers(at.y, at.width), _powers(at.z, at.height)
+    of_z, of_y = torch.stack(by_z), at.rows(by_y)
+    slope_y = (at.rows(_slopes(by_y)) * of_z).sum(0) * at.y_scale
+    slope_z = (of_y * torch.stack(_slopes(by_z))).sum(0) * at.z_scale
+    return (of_y * of_z).sum(0) * at.unit, slope_y * at.unit, slope_z * at.unit
+
+
+def _powers(x: Tensor, count: int) -> list[Tensor]:
+    found = [torch.ones_like(x)]
+    for _ in range(count - 1):
+        found.append(found[-1] * x)
+    return found
+
+
+def _slopes(powers: list[Tensor]) -> list[Tensor]:
+    return [torch.zeros_like(powers[0]), *(k * x for k, x in enumerate(powers[:-1], 1))]
