@@ -20,6 +20,7 @@
 #define SQRT __builtin_sqrt
 #define ABS __builtin_fabs
 #define NEXT(c) y = FMA(y, x, c);
+#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -44,10 +45,11 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    const double square = x * x;
+    double w = 0x1.af4de97ca4194p-26;
+    PAIR(2.75572736431103e-07, 0x1.71de0231960ebp-19) PAIR(0x1.a01a01a6d889cp-16, 0x1.a01a01abe7fe1p-13)
+        PAIR(0.0013888888888883748, 0.008333333333326136) PAIR(0.04166666666666667, 0.1666666666666667)
+    return FMA(w, x, FMA(y, square, 0.5));
 }
 
 // exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
@@ -64,51 +66,38 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
-// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
-INLINE double rsqrt64(double x)
-{
-    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
-    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
-    double y = first.f, e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * 0.5, e, y);
-    y = x < 0x1p-900 ? y * 0x1p100 : y;
-    y = x > DBL_MAX ? 0.0 : y;
-    y = x == 0.0 ? __builtin_inf() : y;
-    return x >= 0.0 ? y : __builtin_nan("");
-}
-
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0.12185347066213574) NEXT(-0.4564414813950806) NEXT(0.9811091454089625) NEXT(-1.2913683853251956)
-        NEXT(0.9903038922351172) NEXT(-0.3157451101997815) NEXT(-0.06907315030546557) NEXT(-0.007037820436323979)
-        NEXT(0.09055373133138865) NEXT(0.033359740112352404) NEXT(-0.07085558951314344) NEXT(-0.05426575494971582)
-        NEXT(0.041060971434688315) NEXT(0.07432401605643707) NEXT(0.005554047253802008) NEXT(-0.07625240380583156)
-        NEXT(-0.07593942555419342) NEXT(0.011283865090534705) NEXT(0.11633012554706468) NEXT(0.1716033021646014)
-        NEXT(0.15958374408370954) NEXT(0.10685102400308394) NEXT(0.05081731929104636) NEXT(0.01419012412529281)
-    return y;
+    const double square = x * x;
+    double w = 0.12185347066213574;
+    PAIR(-0.4564414813950806, 0.9811091454089625) PAIR(-1.2913683853251956, 0.9903038922351172)
+        PAIR(-0.3157451101997815, -0.06907315030546557) PAIR(-0.007037820436323979, 0.09055373133138865)
+        PAIR(0.033359740112352404, -0.07085558951314344) PAIR(-0.05426575494971582, 0.041060971434688315)
+        PAIR(0.07432401605643707, 0.005554047253802008) PAIR(-0.07625240380583156, -0.07593942555419342)
+        PAIR(0.011283865090534705, 0.11633012554706468) PAIR(0.1716033021646014, 0.15958374408370954)
+        PAIR(0.10685102400308394, 0.05081731929104636)
+    return FMA(w, x, FMA(y, square, 0.01419012412529281));
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    NEXT(0x1.d82f20767533cp-23) NEXT(2.200973003456537e-06) NEXT(0x1.4d4ab8fa2d45fp-16) NEXT(0x1.4e79c321f6d9ep-13)
-        NEXT(0.0011215403561223463) NEXT(0.006770391614375941) NEXT(0.03414263053159362) NEXT(0.1383357881448018)
-        NEXT(0.42398433857190265) NEXT(0.8847968677143805)
-    return y;
+    const double square = x * x;
+    double w = 0x1.d82f20767533cp-23;
+    PAIR(2.200973003456537e-06, 0x1.4d4ab8fa2d45fp-16) PAIR(0x1.4e79c321f6d9ep-13, 0.0011215403561223463)
+        PAIR(0.006770391614375941, 0.03414263053159362) PAIR(0.1383357881448018, 0.42398433857190265)
+    return FMA(w, x, FMA(y, square, 0.8847968677143805));
 }
 
 INLINE double polynomial2(double y, double x)
 {
-    NEXT(0.010466601572491348) NEXT(-0.02502456246003519) NEXT(0.028004059985803534) NEXT(-0.007675780642588691)
-        NEXT(-0.01260548992408817) NEXT(0.005355162902425042) NEXT(0.009931890611891857) NEXT(-0.001079200449444605)
-        NEXT(-0.01093052696877039) NEXT(-0.003986266328917553) NEXT(0.011100325750182003) NEXT(0.012715664497071224)
-        NEXT(-0.005435898429323616) NEXT(-0.02518869374291766) NEXT(-0.02081676516596476) NEXT(0.018430597373955682)
-        NEXT(0.08071822573891432) NEXT(0.14153249712935184) NEXT(0.1795228528608497) NEXT(0.18632885650698117)
-        NEXT(0.1666410963282826) NEXT(0.13207588430885814)
-    return y;
+    const double square = x * x;
+    double w = 0.010466601572491348;
+    PAIR(-0.02502456246003519, 0.028004059985803534) PAIR(-0.007675780642588691, -0.01260548992408817)
+        PAIR(0.005355162902425042, 0.009931890611891857) PAIR(-0.001079200449444605, -0.01093052696877039)
+        PAIR(-0.003986266328917553, 0.011100325750182003) PAIR(0.012715664497071224, -0.005435898429323616)
+        PAIR(-0.02518869374291766, -0.02081676516596476) PAIR(0.018430597373955682, 0.08071822573891432)
+        PAIR(0.14153249712935184, 0.1795228528608497) PAIR(0.18632885650698117, 0.1666410963282826)
+    return FMA(w, x, FMA(y, square, 0.13207588430885814));
 }
 
 INLINE double polynomial3(double y, double x)
@@ -130,7 +119,7 @@ static void elu_exact_float64_forward_block(const double *const *in, const doubl
         double t3 = t2 ? 1.0 : t1;
         double t4 = SQRT(t3);
         double t5 = t2 ? 0.0 : t4;
-        double t6 = rsqrt64(t3);
+        double t6 = 1.0 / t4;
         double t7 = t2 ? 0.0 : t6;
         _Bool t8 = mean[i] < 0.0;
         double t9 = ABS(mean[i]);
@@ -257,7 +246,7 @@ static void elu_exact_float64_backward_block(const double *const *in, const doub
         double t3 = t2 ? 1.0 : t1;
         double t4 = SQRT(t3);
         double t5 = t2 ? 0.0 : t4;
-        double t6 = rsqrt64(t3);
+        double t6 = 1.0 / t4;
         double t7 = t2 ? 0.0 : t6;
         _Bool t8 = mean[i] < 0.0;
         double t9 = ABS(mean[i]);

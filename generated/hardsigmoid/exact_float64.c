@@ -19,6 +19,7 @@
 #define SQRT __builtin_sqrt
 #define ABS __builtin_fabs
 #define NEXT(c) y = FMA(y, x, c);
+#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -43,10 +44,11 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    const double square = x * x;
+    double w = 0x1.af4de97ca4194p-26;
+    PAIR(2.75572736431103e-07, 0x1.71de0231960ebp-19) PAIR(0x1.a01a01a6d889cp-16, 0x1.a01a01abe7fe1p-13)
+        PAIR(0.0013888888888883748, 0.008333333333326136) PAIR(0.04166666666666667, 0.1666666666666667)
+    return FMA(w, x, FMA(y, square, 0.5));
 }
 
 // exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
@@ -63,32 +65,17 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
-// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
-INLINE double rsqrt64(double x)
-{
-    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
-    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
-    double y = first.f, e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * 0.5, e, y);
-    y = x < 0x1p-900 ? y * 0x1p100 : y;
-    y = x > DBL_MAX ? 0.0 : y;
-    y = x == 0.0 ? __builtin_inf() : y;
-    return x >= 0.0 ? y : __builtin_nan("");
-}
-
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0.12185347066213574) NEXT(-0.4564414813950806) NEXT(0.9811091454089625) NEXT(-1.2913683853251956)
-        NEXT(0.9903038922351172) NEXT(-0.3157451101997815) NEXT(-0.06907315030546557) NEXT(-0.007037820436323979)
-        NEXT(0.09055373133138865) NEXT(0.033359740112352404) NEXT(-0.07085558951314344) NEXT(-0.05426575494971582)
-        NEXT(0.041060971434688315) NEXT(0.07432401605643707) NEXT(0.005554047253802008) NEXT(-0.07625240380583156)
-        NEXT(-0.07593942555419342) NEXT(0.011283865090534705) NEXT(0.11633012554706468) NEXT(0.1716033021646014)
-        NEXT(0.15958374408370954) NEXT(0.10685102400308394) NEXT(0.05081731929104636) NEXT(0.01419012412529281)
-    return y;
+    const double square = x * x;
+    double w = 0.12185347066213574;
+    PAIR(-0.4564414813950806, 0.9811091454089625) PAIR(-1.2913683853251956, 0.9903038922351172)
+        PAIR(-0.3157451101997815, -0.06907315030546557) PAIR(-0.007037820436323979, 0.09055373133138865)
+        PAIR(0.033359740112352404, -0.07085558951314344) PAIR(-0.05426575494971582, 0.041060971434688315)
+        PAIR(0.07432401605643707, 0.005554047253802008) PAIR(-0.07625240380583156, -0.07593942555419342)
+        PAIR(0.011283865090534705, 0.11633012554706468) PAIR(0.1716033021646014, 0.15958374408370954)
+        PAIR(0.10685102400308394, 0.05081731929104636)
+    return FMA(w, x, FMA(y, square, 0.01419012412529281));
 }
 
 // lanes whose sums stand in registers
@@ -106,7 +93,8 @@ typedef struct {
     double unit, y_scale, y_shift, z_scale, z_shift;
 } Patch;
 
-// sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients take turns, from high to low
+// sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients, two at least, take turns,
+// from high to low
 INLINE void surface(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
     const double *restrict z, double *restrict value)
 {
@@ -117,9 +105,10 @@ INLINE void surface(const double *c, const uint8_t *counts, const Patch *of, con
         EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
         EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0;
         for (int pair = 0; pair < of->pairs; ++pair) {
-            EACH p[i] = next[0], q[i] = next[1];
-            next += 2;
-            for (int k = 1; k < terms[pair]; ++k, next += 2) {
+            const double highest_p = next[0], highest_q = next[1];
+            EACH p[i] = FMA(highest_p, x[i], next[2]), q[i] = FMA(highest_q, x[i], next[3]);
+            next += 4;
+            for (int k = 2; k < terms[pair]; ++k, next += 2) {
                 EACH p[i] = FMA(p[i], x[i], next[0]);
                 EACH q[i] = FMA(q[i], x[i], next[1]);
             }
@@ -141,9 +130,11 @@ INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *
         EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
         EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
         for (int pair = 0; pair < of->pairs; ++pair) {
-            EACH p[i] = next[0], q[i] = next[1], slope_p[i] = 0.0, slope_q[i] = 0.0;
-            next += 2;
-            for (int k = 1; k < terms[pair]; ++k, next += 2) {
+            const double highest_p = next[0], highest_q = next[1];
+            EACH p[i] = FMA(highest_p, x[i], next[2]), q[i] = FMA(highest_q, x[i], next[3]);
+            EACH slope_p[i] = highest_p, slope_q[i] = highest_q;
+            next += 4;
+            for (int k = 2; k < terms[pair]; ++k, next += 2) {
                 EACH slope_p[i] = FMA(slope_p[i], x[i], p[i]);
                 EACH slope_q[i] = FMA(slope_q[i], x[i], q[i]);
                 EACH p[i] = FMA(p[i], x[i], next[0]);
@@ -203,7 +194,7 @@ static void hardsigmoid_exact_float64_forward_block(const double *const *in, con
         double t6 = t5 ? 1.0 : t4;
         double t7 = SQRT(t6);
         double t8 = t5 ? 0.0 : t7;
-        double t9 = rsqrt64(t6);
+        double t9 = 1.0 / t7;
         double t10 = t5 ? 0.0 : t9;
         double t11 = mean[i] - (-3.0);
         double t12 = mean[i] - 3.0;
@@ -212,11 +203,11 @@ static void hardsigmoid_exact_float64_forward_block(const double *const *in, con
         double t15 = t13 ? 1.0 : (-1.0);
         double t16 = t14 ? 1.0 : (-1.0);
         double t17 = (0.0 <= t3) ? t3 : (-1.0);
-        double t18 = rsqrt64(t17);
+        double t18 = 1.0 / (SQRT(t17));
         double t19 = mean[i] * t18;
         double t20 = (t19 < (-0x1.c66666p2)) ? (-0x1.c66666p2) : t19;
         double t21 = (0x1.c66666p2 < t20) ? 0x1.c66666p2 : t20;
-        s[6][i] = t21 * (rsqrt64(FMA(t21 * t21, 0.668478975613956, 16.7119743903489)));
+        s[6][i] = t21 * (1.0 / (SQRT(FMA(t21 * t21, 0.668478975613956, 16.7119743903489))));
         s[0][i] = FMA(s[6][i], s[6][i] * 2.0, (-1.0));
         double t24 = t18 * 30.0;
         double t25 = t10 * (ABS(t11));
@@ -309,7 +300,7 @@ static void hardsigmoid_exact_float64_backward_block(const double *const *in, co
         double t6 = t5 ? 1.0 : t4;
         double t7 = SQRT(t6);
         double t8 = t5 ? 0.0 : t7;
-        double t9 = rsqrt64(t6);
+        double t9 = 1.0 / t7;
         double t10 = t5 ? 0.0 : t9;
         double t11 = mean[i] - (-3.0);
         double t12 = mean[i] - 3.0;
@@ -318,11 +309,11 @@ static void hardsigmoid_exact_float64_backward_block(const double *const *in, co
         double t15 = t13 ? 1.0 : (-1.0);
         double t16 = t14 ? 1.0 : (-1.0);
         double t17 = (0.0 <= t3) ? t3 : (-1.0);
-        s[10][i] = rsqrt64(t17);
+        s[10][i] = 1.0 / (SQRT(t17));
         double t19 = mean[i] * s[10][i];
         double t20 = (t19 < (-0x1.c66666p2)) ? (-0x1.c66666p2) : t19;
         s[12][i] = (0x1.c66666p2 < t20) ? 0x1.c66666p2 : t20;
-        double t22 = rsqrt64(FMA(s[12][i] * s[12][i], 0.668478975613956, 16.7119743903489));
+        double t22 = 1.0 / (SQRT(FMA(s[12][i] * s[12][i], 0.668478975613956, 16.7119743903489)));
         s[3][i] = s[12][i] * t22;
         s[0][i] = FMA(s[3][i], s[3][i] * 2.0, (-1.0));
         s[11][i] = s[10][i] * 30.0;

@@ -4,7 +4,7 @@
 // Howard et al. 2019, Searching for MobileNetV3
 //
 // rule digest  eefd6469f058e7488548715ed5cedd04b5f0df5f88943bbfe399abf3046c87a9
-// program      hca9ecb7c3ed45f5e8d7e551cdf6d7d5c378a4b2cc720c9317f78a1af3a423e2b
+// program      ha87a72cb29cb7404b8ea5a4390d104de5bcc6bfa0fb574c65d5affa2aa3ec1c9
 // operations   hardswish_exact_forward 582, hardswish_exact_backward 744
 //
 // Certificate:

@@ -20,6 +20,7 @@
 #define SQRT __builtin_sqrt
 #define ABS __builtin_fabs
 #define NEXT(c) y = FMA(y, x, c);
+#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -44,10 +45,11 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    const double square = x * x;
+    double w = 0x1.af4de97ca4194p-26;
+    PAIR(2.75572736431103e-07, 0x1.71de0231960ebp-19) PAIR(0x1.a01a01a6d889cp-16, 0x1.a01a01abe7fe1p-13)
+        PAIR(0.0013888888888883748, 0.008333333333326136) PAIR(0.04166666666666667, 0.1666666666666667)
+    return FMA(w, x, FMA(y, square, 0.5));
 }
 
 // exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
@@ -64,48 +66,36 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
-// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
-INLINE double rsqrt64(double x)
-{
-    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
-    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
-    double y = first.f, e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * 0.5, e, y);
-    y = x < 0x1p-900 ? y * 0x1p100 : y;
-    y = x > DBL_MAX ? 0.0 : y;
-    y = x == 0.0 ? __builtin_inf() : y;
-    return x >= 0.0 ? y : __builtin_nan("");
-}
-
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0.006972164790556437) NEXT(-0.014898060057651255) NEXT(0.010692063967145277) NEXT(0.011568654513944456)
-        NEXT(-0.02698213847767353) NEXT(0.012460605794584882) NEXT(0.007841708451837596) NEXT(-0.0008923400002233938)
-        NEXT(-0x1.62b9d28f8efap-7) NEXT(-0.004026750286908304) NEXT(0.011103400678496297) NEXT(0.012716864314498469)
-        NEXT(-0x1.6443959740d6p-8) NEXT(-0.025188700351677945) NEXT(-0.020816759282927394) NEXT(0.018430597165564475)
-        NEXT(0.08071822567740511) NEXT(0.14153249713258145) NEXT(0.17952285286114344) NEXT(0.18632885650696823)
-        NEXT(0.16664109632828214) NEXT(0.13207588430885814)
-    return y;
+    const double square = x * x;
+    double w = 0.006972164790556437;
+    PAIR(-0.014898060057651255, 0.010692063967145277) PAIR(0.011568654513944456, -0.02698213847767353)
+        PAIR(0.012460605794584882, 0.007841708451837596) PAIR(-0.0008923400002233938, -0x1.62b9d28f8efap-7)
+        PAIR(-0.004026750286908304, 0.011103400678496297) PAIR(0.012716864314498469, -0x1.6443959740d6p-8)
+        PAIR(-0.025188700351677945, -0.020816759282927394) PAIR(0.018430597165564475, 0.08071822567740511)
+        PAIR(0.14153249713258145, 0.17952285286114344) PAIR(0.18632885650696823, 0.16664109632828214)
+    return FMA(w, x, FMA(y, square, 0.13207588430885814));
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    NEXT(6.78988968739235e-10) NEXT(-8.826651006600605e-09) NEXT(9.943938983923288e-08) NEXT(-0x1.102cf2bb79132p-20)
-        NEXT(9.343430169213156e-06) NEXT(-7.69952473441674e-05) NEXT(0.0005588413076668936) NEXT(-0.003494672030425364)
-        NEXT(0.01818913635332101) NEXT(-0.07427230677621602) NEXT(0.21220659078919374) NEXT(-0.3183098861837907)
-    return y;
+    const double square = x * x;
+    double w = 6.78988968739235e-10;
+    PAIR(-8.826651006600605e-09, 9.943938983923288e-08) PAIR(-0x1.102cf2bb79132p-20, 9.343430169213156e-06)
+        PAIR(-7.69952473441674e-05, 0.0005588413076668936) PAIR(-0.003494672030425364, 0.01818913635332101)
+        PAIR(-0.07427230677621602, 0.21220659078919374)
+    return FMA(w, x, FMA(y, square, -0.3183098861837907));
 }
 
 INLINE double polynomial2(double y, double x)
 {
-    NEXT(-3.394944843696175e-10) NEXT(0x1.2f480b1795b28p-28) NEXT(-4.971969491961644e-08) NEXT(5.069665215932049e-07)
-        NEXT(-4.671715084606578e-06) NEXT(3.84976236720837e-05) NEXT(-0.0002794206538334468) NEXT(0.001747336015212682)
-        NEXT(-0.009094568176660505) NEXT(0.03713615338810801) NEXT(-0.10610329539459687) NEXT(0.15915494309189535)
-    return y;
+    const double square = x * x;
+    double w = -3.394944843696175e-10;
+    PAIR(0x1.2f480b1795b28p-28, -4.971969491961644e-08) PAIR(5.069665215932049e-07, -4.671715084606578e-06)
+        PAIR(3.84976236720837e-05, -0.0002794206538334468) PAIR(0.001747336015212682, -0.009094568176660505)
+        PAIR(0.03713615338810801, -0.10610329539459687)
+    return FMA(w, x, FMA(y, square, 0.15915494309189535));
 }
 
 static void heaviside_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
@@ -160,32 +150,33 @@ static void heaviside_exact_float64_backward_block(const double *const *in, cons
         double t5 = t2 ? t4 : t1;
         _Bool t6 = t2 & (t1 == 0.0);
         double t7 = t6 ? 1.0 : t5;
-        double t8 = t7 / (SQRT(t3));
-        double t9 = (38.5 < t8) ? 38.5 : t8;
-        double t10 = t9 * t9;
-        double t11 = exp64(-0.5 * t9 * t9);
-        double t12 = rsqrt64(t3);
-        double t13 = t2 ? 0.0 : t12;
-        double t14 = 1.0 / (FMA(t9, 0.25, 1.0));
-        double t15 = t14 * (polynomial0(-0.0012385699821505691, t14 - 0.25));
-        double t16 = t9 * t13;
-        double t17 = t13 * ((t11 * (-0.19947114020071635)) * t16);
-        double t18 = -t17;
-        double t19 = t0 ? t18 : t17;
-        _Bool t20 = t9 < 1.0;
-        double t21 = t16 * (polynomial1(-0x1.364a5fa40b4c3p-35, t10));
-        double t22 = t13 * (t11 * ((t11 * ((t15 * 2.0) * 0.3989422804014327)) + (-0.3989422804014327)));
-        double t23 = t20 ? t21 : t22;
-        double t24 = -t23;
-        double t25 = t0 ? t24 : t23;
-        double t26 = t11 * (FMA(t9 * 0.5, 0.3989422804014327, t11 * (-((t9 * t15) * 0.3989422804014327))));
-        double t27 = t16 * (t16 * (polynomial2(0x1.364a5fa40b4c3p-36, t10)));
-        double t28 = t13 * (t13 * t26);
-        double t29 = t20 ? t27 : t28;
-        out_grad_mean[i] = FMA(grad_mean[i], (t13 * (t11 * 0.3989422804014327)),
-            grad_var[i] * t25);
-        out_grad_var[i] = FMA(grad_mean[i], t19,
-            grad_var[i] * t29);
+        double t8 = SQRT(t3);
+        double t9 = t7 / t8;
+        double t10 = (38.5 < t9) ? 38.5 : t9;
+        double t11 = t10 * t10;
+        double t12 = exp64(-0.5 * t10 * t10);
+        double t13 = 1.0 / t8;
+        double t14 = t2 ? 0.0 : t13;
+        double t15 = 1.0 / (FMA(t10, 0.25, 1.0));
+        double t16 = t15 * (polynomial0(-0.0012385699821505691, t15 - 0.25));
+        double t17 = t10 * t14;
+        double t18 = t14 * ((t12 * (-0.19947114020071635)) * t17);
+        double t19 = -t18;
+        double t20 = t0 ? t19 : t18;
+        _Bool t21 = t10 < 1.0;
+        double t22 = t17 * (polynomial1(-0x1.364a5fa40b4c3p-35, t11));
+        double t23 = t14 * (t12 * ((t12 * ((t16 * 2.0) * 0.3989422804014327)) + (-0.3989422804014327)));
+        double t24 = t21 ? t22 : t23;
+        double t25 = -t24;
+        double t26 = t0 ? t25 : t24;
+        double t27 = t12 * (FMA(t10 * 0.5, 0.3989422804014327, t12 * (-((t10 * t16) * 0.3989422804014327))));
+        double t28 = t17 * (t17 * (polynomial2(0x1.364a5fa40b4c3p-36, t11)));
+        double t29 = t14 * (t14 * t27);
+        double t30 = t21 ? t28 : t29;
+        out_grad_mean[i] = FMA(grad_mean[i], (t14 * (t12 * 0.3989422804014327)),
+            grad_var[i] * t26);
+        out_grad_var[i] = FMA(grad_mean[i], t20,
+            grad_var[i] * t30);
     }
 }
 

@@ -20,6 +20,7 @@
 #define SQRT __builtin_sqrt
 #define ABS __builtin_fabs
 #define NEXT(c) y = FMA(y, x, c);
+#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -44,10 +45,11 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    const double square = x * x;
+    double w = 0x1.af4de97ca4194p-26;
+    PAIR(2.75572736431103e-07, 0x1.71de0231960ebp-19) PAIR(0x1.a01a01a6d889cp-16, 0x1.a01a01abe7fe1p-13)
+        PAIR(0.0013888888888883748, 0.008333333333326136) PAIR(0.04166666666666667, 0.1666666666666667)
+    return FMA(w, x, FMA(y, square, 0.5));
 }
 
 // exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
@@ -64,29 +66,13 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
-// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
-INLINE double rsqrt64(double x)
-{
-    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
-    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
-    double y = first.f, e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * 0.5, e, y);
-    y = x < 0x1p-900 ? y * 0x1p100 : y;
-    y = x > DBL_MAX ? 0.0 : y;
-    y = x == 0.0 ? __builtin_inf() : y;
-    return x >= 0.0 ? y : __builtin_nan("");
-}
-
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(-0x1.33e7c04f7e93dp-32) NEXT(2.885315198054473e-09) NEXT(-2.991961544399348e-08) NEXT(0x1.4d236d116c03cp-22)
-        NEXT(-3.217273135643578e-06) NEXT(3.336247515241722e-05) NEXT(-0x1.6ad1f8f8793ep-12) NEXT(0x1.d6fa2b43e4c76p-9)
-        NEXT(-0.037796138114028745) NEXT(0.4801581708544548)
-    return y;
+    const double square = x * x;
+    double w = -0x1.33e7c04f7e93dp-32;
+    PAIR(2.885315198054473e-09, -2.991961544399348e-08) PAIR(0x1.4d236d116c03cp-22, -3.217273135643578e-06)
+        PAIR(3.336247515241722e-05, -0x1.6ad1f8f8793ep-12) PAIR(0x1.d6fa2b43e4c76p-9, -0.037796138114028745)
+    return FMA(w, x, FMA(y, square, 0.4801581708544548));
 }
 
 static void heaviside_logistic_input_float64_forward_block(const double *const *in, const double *params, double *const
@@ -103,7 +89,7 @@ static void heaviside_logistic_input_float64_forward_block(const double *const *
         _Bool t3 = t2 & (0.0 < t1);
         double t4 = t3 ? 0x1p100 : t1;
         double t5 = t2 ? 1.0 : var[i];
-        double t6 = t4 * (rsqrt64(t5));
+        double t6 = t4 * (1.0 / (SQRT(t5)));
         double t7 = (0x1p60 < t6) ? 0x1p60 : t6;
         double t8 = -t7;
         double t9 = t0 ? t8 : t7;
@@ -148,7 +134,7 @@ static void heaviside_logistic_input_float64_backward_block(const double *const 
         _Bool t4 = t3 & (0.0 < t2);
         double t5 = t4 ? 0x1p100 : t2;
         double t6 = t3 ? 1.0 : var[i];
-        double t7 = rsqrt64(t6);
+        double t7 = 1.0 / (SQRT(t6));
         double t8 = t5 * t7;
         double t9 = (0x1p60 < t8) ? 0x1p60 : t8;
         double t10 = -t9;

@@ -20,6 +20,7 @@
 #define SQRT __builtin_sqrt
 #define ABS __builtin_fabs
 #define NEXT(c) y = FMA(y, x, c);
+#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -44,10 +45,11 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    const double square = x * x;
+    double w = 0x1.af4de97ca4194p-26;
+    PAIR(2.75572736431103e-07, 0x1.71de0231960ebp-19) PAIR(0x1.a01a01a6d889cp-16, 0x1.a01a01abe7fe1p-13)
+        PAIR(0.0013888888888883748, 0.008333333333326136) PAIR(0.04166666666666667, 0.1666666666666667)
+    return FMA(w, x, FMA(y, square, 0.5));
 }
 
 // exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
@@ -64,32 +66,16 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
-// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
-INLINE double rsqrt64(double x)
-{
-    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
-    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
-    double y = first.f, e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * 0.5, e, y);
-    y = x < 0x1p-900 ? y * 0x1p100 : y;
-    y = x > DBL_MAX ? 0.0 : y;
-    y = x == 0.0 ? __builtin_inf() : y;
-    return x >= 0.0 ? y : __builtin_nan("");
-}
-
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0.010466386341611745) NEXT(-0.025024068057433096) NEXT(0.028003432764145547) NEXT(-0.007675323623468539)
-        NEXT(-0.01260565126280357) NEXT(0x1.5ef483507f79p-8) NEXT(0.009931926179538022) NEXT(-0.001079211461663395)
-        NEXT(-0.01093052795862523) NEXT(-0.003986265076078187) NEXT(0.011100325597856757) NEXT(0.012715664444173462)
-        NEXT(-0.005435898416258495) NEXT(-0.0251886937420882) NEXT(-0.02081676516638881) NEXT(0.018430597373958118)
-        NEXT(0.08071822573892083) NEXT(0.14153249712935168) NEXT(0.17952285286084968) NEXT(0.1863288565069812)
-        NEXT(0.1666410963282826) NEXT(0.13207588430885814)
-    return y;
+    const double square = x * x;
+    double w = 0.010466386341611745;
+    PAIR(-0.025024068057433096, 0.028003432764145547) PAIR(-0.007675323623468539, -0.01260565126280357)
+        PAIR(0x1.5ef483507f79p-8, 0.009931926179538022) PAIR(-0.001079211461663395, -0.01093052795862523)
+        PAIR(-0.003986265076078187, 0.011100325597856757) PAIR(0.012715664444173462, -0.005435898416258495)
+        PAIR(-0.0251886937420882, -0.02081676516638881) PAIR(0.018430597373958118, 0.08071822573892083)
+        PAIR(0.14153249712935168, 0.17952285286084968) PAIR(0.1863288565069812, 0.1666410963282826)
+    return FMA(w, x, FMA(y, square, 0.13207588430885814));
 }
 
 static const double table40[40][2] = {
@@ -179,64 +165,65 @@ static void heaviside_covariance_exact_float64_forward_block(const double *const
         _Bool t31 = t29 & t30;
         double t32 = (t21 * t22) + t24;
         double t33 = t29 ? 1.0 : t28;
-        double t34 = 1.0 / t32;
-        double t35 = (SQRT(t33)) * t34;
-        double t36 = t31 ? 0.0 : t35;
-        double t37 = t32 * (rsqrt64(t33));
-        double t38 = t31 ? 0x1p40 : t37;
-        double t39 = t26 ? 1.0 : t36;
-        double t40 = t26 ? 1.0 : t38;
-        double t41 = t39 * t39;
-        double t42 = (t2 * 0x1p100) * 0x1p100;
-        double t43 = t15 ? t42 : t2;
-        double t44 = t43 / t21;
-        double t45 = (t44 < (-38.5)) ? (-38.5) : t44;
-        double t46 = (38.5 < t44) ? 38.5 : t45;
-        double t47 = (t3 * 0x1p100) * 0x1p100;
-        double t48 = t16 ? t47 : t3;
-        double t49 = t48 / t22;
-        double t50 = (t49 < (-38.5)) ? (-38.5) : t49;
-        double t51 = (38.5 < t49) ? 38.5 : t50;
-        double t52 = -t51;
-        double t53 = s[6][i] ? t52 : t51;
-        double t54 = t46 + t53;
-        double t55 = t46 - t53;
-        s[3][i] = (t54 * t54) * 0.125;
-        double t57 = (t55 * t55) * 0.125;
-        double t58 = ABS(t54);
+        double t34 = SQRT(t33);
+        double t35 = 1.0 / t32;
+        double t36 = t34 * t35;
+        double t37 = t31 ? 0.0 : t36;
+        double t38 = t32 * (1.0 / t34);
+        double t39 = t31 ? 0x1p40 : t38;
+        double t40 = t26 ? 1.0 : t37;
+        double t41 = t26 ? 1.0 : t39;
+        double t42 = t40 * t40;
+        double t43 = (t2 * 0x1p100) * 0x1p100;
+        double t44 = t15 ? t43 : t2;
+        double t45 = t44 / t21;
+        double t46 = (t45 < (-38.5)) ? (-38.5) : t45;
+        double t47 = (38.5 < t45) ? 38.5 : t46;
+        double t48 = (t3 * 0x1p100) * 0x1p100;
+        double t49 = t16 ? t48 : t3;
+        double t50 = t49 / t22;
+        double t51 = (t50 < (-38.5)) ? (-38.5) : t50;
+        double t52 = (38.5 < t50) ? 38.5 : t51;
+        double t53 = -t52;
+        double t54 = s[6][i] ? t53 : t52;
+        double t55 = t47 + t54;
+        double t56 = t47 - t54;
+        s[3][i] = (t55 * t55) * 0.125;
+        double t58 = (t56 * t56) * 0.125;
         double t59 = ABS(t55);
-        _Bool t60 = (t58 <= t59) | (t58 < 0x1p-60);
-        _Bool t61 = t59 <= (t41 * t58);
-        double t62 = t60 ? 1.0 : t58;
-        double t63 = t59 * (1.0 / t62);
-        double t64 = t61 ? t41 : t63;
-        s[4][i] = t60 ? 1.0 : t64;
-        double t66 = t40 * (t40 * t57);
-        double t67 = (t58 * t59) * 0.125;
-        double t68 = t61 ? t66 : t67;
-        s[2][i] = t60 ? t57 : t68;
-        double t70 = FMA(s[3][i], s[4][i], s[2][i]);
-        double t71 = FMA(s[3][i], s[4][i], -s[2][i]);
-        double t72 = (t70 + 26.0) + (SQRT(FMA(t71, t71, FMA(t70, 52.0, 676.0))));
-        double t73 = (t57 * 2.0) * (1.0 / t72);
-        double t74 = s[3][i] * 2.0;
-        _Bool t75 = t41 < t73;
-        _Bool t76 = t72 < t74;
-        double t77 = t75 ? t73 : 1.0;
-        double t78 = SQRT(t77);
-        s[1][i] = t75 ? t78 : t39;
-        double t80 = t76 ? t74 : 1.0;
-        double t81 = t72 * (1.0 / t80);
-        double t82 = t76 ? t81 : 1.0;
-        double t83 = SQRT(t82);
-        double t84 = t76 ? t83 : 1.0;
-        _Bool t85 = t75 | t76;
-        double t86 = t84 - s[1][i];
-        double t87 = (t34 * (t24 * 2.0)) * (1.0 / (t39 + 1.0));
-        s[0][i] = t85 ? t86 : t87;
-        s[5][i] = exp64(-(t70 + (s[3][i] + t57)));
-        double t90 = s[7][i] ? 1.0 : (-1.0);
-        s[8][i] = SQRT(t90);
+        double t60 = ABS(t56);
+        _Bool t61 = (t59 <= t60) | (t59 < 0x1p-60);
+        _Bool t62 = t60 <= (t42 * t59);
+        double t63 = t61 ? 1.0 : t59;
+        double t64 = t60 * (1.0 / t63);
+        double t65 = t62 ? t42 : t64;
+        s[4][i] = t61 ? 1.0 : t65;
+        double t67 = t41 * (t41 * t58);
+        double t68 = (t59 * t60) * 0.125;
+        double t69 = t62 ? t67 : t68;
+        s[2][i] = t61 ? t58 : t69;
+        double t71 = FMA(s[3][i], s[4][i], s[2][i]);
+        double t72 = FMA(s[3][i], s[4][i], -s[2][i]);
+        double t73 = (t71 + 26.0) + (SQRT(FMA(t72, t72, FMA(t71, 52.0, 676.0))));
+        double t74 = (t58 * 2.0) * (1.0 / t73);
+        double t75 = s[3][i] * 2.0;
+        _Bool t76 = t42 < t74;
+        _Bool t77 = t73 < t75;
+        double t78 = t76 ? t74 : 1.0;
+        double t79 = SQRT(t78);
+        s[1][i] = t76 ? t79 : t40;
+        double t81 = t77 ? t75 : 1.0;
+        double t82 = t73 * (1.0 / t81);
+        double t83 = t77 ? t82 : 1.0;
+        double t84 = SQRT(t83);
+        double t85 = t77 ? t84 : 1.0;
+        _Bool t86 = t76 | t77;
+        double t87 = t85 - s[1][i];
+        double t88 = (t35 * (t24 * 2.0)) * (1.0 / (t40 + 1.0));
+        s[0][i] = t86 ? t87 : t88;
+        s[5][i] = exp64(-(t71 + (s[3][i] + t58)));
+        double t91 = s[7][i] ? 1.0 : (-1.0);
+        s[8][i] = SQRT(t91);
     }
     for (int k = 0; k < 40; ++k) {
         const double *c = table40[k];
@@ -300,9 +287,9 @@ static void heaviside_covariance_exact_float64_backward_block(const double *cons
         double t20 = t14 ? t18 : 1.0;
         double t21 = SQRT(t19);
         double t22 = SQRT(t20);
-        double t23 = rsqrt64(t19);
+        double t23 = 1.0 / t21;
         double t24 = t15 ? 0.0 : t23;
-        double t25 = rsqrt64(t20);
+        double t25 = 1.0 / t22;
         double t26 = t16 ? 0.0 : t25;
         double t27 = t21 * t22;
         _Bool t28 = cov[i] < 0.0;
@@ -316,136 +303,137 @@ static void heaviside_covariance_exact_float64_backward_block(const double *cons
         _Bool t36 = t34 & t35;
         double t37 = t27 + t29;
         double t38 = t34 ? 1.0 : t33;
-        double t39 = 1.0 / t37;
-        double t40 = (SQRT(t38)) * t39;
-        double t41 = t36 ? 0.0 : t40;
-        double t42 = t37 * (rsqrt64(t38));
-        double t43 = t36 ? 0x1p40 : t42;
-        double t44 = t31 ? 1.0 : t41;
-        double t45 = t31 ? 1.0 : t43;
-        double t46 = t44 * t44;
-        double t47 = (t39 * (t29 * 2.0)) * (1.0 / (t44 + 1.0));
-        double t48 = (t2 * 0x1p100) * 0x1p100;
-        double t49 = t15 ? t48 : t2;
-        double t50 = t49 / t21;
-        double t51 = (t50 < (-38.5)) ? (-38.5) : t50;
-        double t52 = (38.5 < t50) ? 38.5 : t51;
-        double t53 = (t3 * 0x1p100) * 0x1p100;
-        double t54 = t16 ? t53 : t3;
-        double t55 = t54 / t22;
-        double t56 = (t55 < (-38.5)) ? (-38.5) : t55;
-        double t57 = (38.5 < t55) ? 38.5 : t56;
-        double t58 = -t57;
-        double t59 = t28 ? t58 : t57;
-        double t60 = t52 + t59;
-        double t61 = t52 - t59;
-        double t62 = (t60 * t60) * 0.125;
+        double t39 = SQRT(t38);
+        double t40 = 1.0 / t37;
+        double t41 = t39 * t40;
+        double t42 = t36 ? 0.0 : t41;
+        double t43 = t37 * (1.0 / t39);
+        double t44 = t36 ? 0x1p40 : t43;
+        double t45 = t31 ? 1.0 : t42;
+        double t46 = t31 ? 1.0 : t44;
+        double t47 = t45 * t45;
+        double t48 = (t40 * (t29 * 2.0)) * (1.0 / (t45 + 1.0));
+        double t49 = (t2 * 0x1p100) * 0x1p100;
+        double t50 = t15 ? t49 : t2;
+        double t51 = t50 / t21;
+        double t52 = (t51 < (-38.5)) ? (-38.5) : t51;
+        double t53 = (38.5 < t51) ? 38.5 : t52;
+        double t54 = (t3 * 0x1p100) * 0x1p100;
+        double t55 = t16 ? t54 : t3;
+        double t56 = t55 / t22;
+        double t57 = (t56 < (-38.5)) ? (-38.5) : t56;
+        double t58 = (38.5 < t56) ? 38.5 : t57;
+        double t59 = -t58;
+        double t60 = t28 ? t59 : t58;
+        double t61 = t53 + t60;
+        double t62 = t53 - t60;
         double t63 = (t61 * t61) * 0.125;
-        double t64 = t44 * t60;
+        double t64 = (t62 * t62) * 0.125;
         double t65 = t45 * t61;
-        double t66 = (t64 + t65) * 0.5;
-        double t67 = (t47 * (t60 - t65)) * (-0.5);
-        double t68 = ABS(t67);
-        double t69 = ABS(t52);
-        _Bool t70 = (t68 <= 0.125) & ((t68 * t69) <= 2.0);
-        double t71 = t70 ? t67 : 0.0;
-        double t72 = exp64((t59 * t59) * (-0.5));
-        double t73 = t71 * 0.06943184420297371;
-        double t74 = t71 * 0.33000947820757187;
-        double t75 = (exp64(-(t73 * (FMA(t73, 0.5, t52))))) * 0.17392742256872692;
-        double t76 = t71 * 0.6699905217924281;
-        double t77 = FMA(exp64(-(t74 * (FMA(t74, 0.5, t52)))), 0.32607257743127305, t75);
-        double t78 = t71 * 0.9305681557970263;
-        double t79 = FMA(exp64(-(t76 * (FMA(t76, 0.5, t52)))), 0.32607257743127305, t77);
-        double t80 = exp64((t52 * t52) * (-0.5));
-        double t81 = t72 * t80;
-        double t82 = t71 * (FMA(exp64(-(t78 * (FMA(t78, 0.5, t52)))), 0.17392742256872692, t79));
-        _Bool t83 = 0.0 < t52;
-        double t84 = 1.0 / (FMA(t69, 0.25, 1.0));
-        double t85 = -t66;
-        double t86 = t83 ? t85 : t66;
-        _Bool t87 = t86 < 0.0;
-        double t88 = -t86;
-        double t89 = t87 ? t88 : t86;
-        double t90 = 1.0 / (FMA(t89, 0.25, 1.0));
-        double t91 = (exp64((t86 * t86) * (-0.5))) * (t90 * (polynomial0(-0.0017798827339621601, t90 - 0.25)));
-        double t92 = 1.0 - t91;
-        double t93 = t87 ? t91 : t92;
-        double t94 = t93 - (t80 * (t84 * (polynomial0(-0.0017798827339621601, t84 - 0.25))));
-        double t95 = -t94;
-        double t96 = t83 ? t95 : t94;
-        double t97 = t81 * (t82 * 0.15915494309189535);
-        double t98 = t96 * (t72 * 0.3989422804014327);
-        double t99 = t70 ? t97 : t98;
-        double t100 = t26 * t99;
-        double t101 = (t64 - t65) * 0.5;
-        double t102 = (t47 * (t60 + t65)) * (-0.5);
-        double t103 = ABS(t102);
-        double t104 = ABS(t59);
-        _Bool t105 = (t103 <= 0.125) & ((t103 * t104) <= 2.0);
-        double t106 = t105 ? t102 : 0.0;
-        double t107 = t106 * 0.06943184420297371;
-        double t108 = t106 * 0.33000947820757187;
-        double t109 = (exp64(-(t107 * (FMA(t107, 0.5, t59))))) * 0.17392742256872692;
-        double t110 = t106 * 0.6699905217924281;
-        double t111 = FMA(exp64(-(t108 * (FMA(t108, 0.5, t59)))), 0.32607257743127305, t109);
-        double t112 = t106 * 0.9305681557970263;
-        double t113 = FMA(exp64(-(t110 * (FMA(t110, 0.5, t59)))), 0.32607257743127305, t111);
-        double t114 = t106 * (FMA(exp64(-(t112 * (FMA(t112, 0.5, t59)))), 0.17392742256872692, t113));
-        _Bool t115 = 0.0 < t59;
-        double t116 = 1.0 / (FMA(t104, 0.25, 1.0));
-        double t117 = -t101;
-        double t118 = t115 ? t117 : t101;
-        _Bool t119 = t118 < 0.0;
-        double t120 = -t118;
-        double t121 = t119 ? t120 : t118;
-        double t122 = 1.0 / (FMA(t121, 0.25, 1.0));
-        double t123 = t122 * (polynomial0(-0.0017798827339621601, t122 - 0.25));
-        double t124 = (exp64((t118 * t118) * (-0.5))) * t123;
-        double t125 = 1.0 - t124;
-        double t126 = t119 ? t124 : t125;
-        double t127 = t126 - (t72 * (t116 * (polynomial0(-0.0017798827339621601, t116 - 0.25))));
-        double t128 = -t127;
-        double t129 = t115 ? t128 : t127;
-        double t130 = t81 * (t114 * 0.15915494309189535);
-        double t131 = t129 * (t80 * 0.3989422804014327);
-        double t132 = t105 ? t130 : t131;
-        double t133 = t24 * t132;
-        double t134 = -t133;
-        double t135 = t28 ? t134 : t133;
-        double t136 = t1 ? t100 : t135;
-        double t137 = t14 ? 1.0 : (-1.0);
-        double t138 = SQRT(t137);
-        double t139 = t14 ? t136 : t138;
-        double t140 = exp64(-((FMA(t46, t62, t62)) + (FMA(t63, t45 * t45, t63))));
-        double t141 = (t45 * (t46 + 1.0)) * 0.07957747154594767;
-        double t142 = t36 ? 0.0 : t141;
-        double t143 = (t29 * (1.0 / t27)) * (t140 * t142);
-        double t144 = t26 * (t26 * (((t59 * t99) + t143) * (-0.5)));
-        double t145 = -t144;
-        double t146 = t28 ? t145 : t144;
-        double t147 = (t146 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t146;
-        double t148 = (0x1.fffffffffffffp1023 < t146) ? 0x1.fffffffffffffp1023 : t147;
-        double t149 = t24 * (t24 * ((t143 + (t52 * t132)) * (-0.5)));
-        double t150 = -t149;
-        double t151 = t28 ? t150 : t149;
-        double t152 = (t151 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t151;
-        double t153 = (0x1.fffffffffffffp1023 < t151) ? 0x1.fffffffffffffp1023 : t152;
-        double t154 = t1 ? t148 : t153;
-        double t155 = t14 ? t154 : t138;
-        double t156 = t1 ? t135 : t100;
-        double t157 = t14 ? t156 : t138;
-        double t158 = t1 ? t153 : t148;
-        double t159 = t14 ? t158 : t138;
-        double t160 = t142 * (t140 * (t24 * t26));
-        double t161 = (t160 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t160;
-        double t162 = (0x1.fffffffffffffp1023 < t160) ? 0x1.fffffffffffffp1023 : t161;
-        double t163 = t14 ? t162 : t138;
-        out_grad_mean1[i] = grad_covariance[i] * t139;
-        out_grad_var1[i] = grad_covariance[i] * t155;
-        out_grad_mean2[i] = grad_covariance[i] * t157;
-        out_grad_var2[i] = grad_covariance[i] * t159;
-        out_grad_cov[i] = grad_covariance[i] * t163;
+        double t66 = t46 * t62;
+        double t67 = (t65 + t66) * 0.5;
+        double t68 = (t48 * (t61 - t66)) * (-0.5);
+        double t69 = ABS(t68);
+        double t70 = ABS(t53);
+        _Bool t71 = (t69 <= 0.125) & ((t69 * t70) <= 2.0);
+        double t72 = t71 ? t68 : 0.0;
+        double t73 = exp64((t60 * t60) * (-0.5));
+        double t74 = t72 * 0.06943184420297371;
+        double t75 = t72 * 0.33000947820757187;
+        double t76 = (exp64(-(t74 * (FMA(t74, 0.5, t53))))) * 0.17392742256872692;
+        double t77 = t72 * 0.6699905217924281;
+        double t78 = FMA(exp64(-(t75 * (FMA(t75, 0.5, t53)))), 0.32607257743127305, t76);
+        double t79 = t72 * 0.9305681557970263;
+        double t80 = FMA(exp64(-(t77 * (FMA(t77, 0.5, t53)))), 0.32607257743127305, t78);
+        double t81 = exp64((t53 * t53) * (-0.5));
+        double t82 = t73 * t81;
+        double t83 = t72 * (FMA(exp64(-(t79 * (FMA(t79, 0.5, t53)))), 0.17392742256872692, t80));
+        _Bool t84 = 0.0 < t53;
+        double t85 = 1.0 / (FMA(t70, 0.25, 1.0));
+        double t86 = -t67;
+        double t87 = t84 ? t86 : t67;
+        _Bool t88 = t87 < 0.0;
+        double t89 = -t87;
+        double t90 = t88 ? t89 : t87;
+        double t91 = 1.0 / (FMA(t90, 0.25, 1.0));
+        double t92 = (exp64((t87 * t87) * (-0.5))) * (t91 * (polynomial0(-0.0017798827339621601, t91 - 0.25)));
+        double t93 = 1.0 - t92;
+        double t94 = t88 ? t92 : t93;
+        double t95 = t94 - (t81 * (t85 * (polynomial0(-0.0017798827339621601, t85 - 0.25))));
+        double t96 = -t95;
+        double t97 = t84 ? t96 : t95;
+        double t98 = t82 * (t83 * 0.15915494309189535);
+        double t99 = t97 * (t73 * 0.3989422804014327);
+        double t100 = t71 ? t98 : t99;
+        double t101 = t26 * t100;
+        double t102 = (t65 - t66) * 0.5;
+        double t103 = (t48 * (t61 + t66)) * (-0.5);
+        double t104 = ABS(t103);
+        double t105 = ABS(t60);
+        _Bool t106 = (t104 <= 0.125) & ((t104 * t105) <= 2.0);
+        double t107 = t106 ? t103 : 0.0;
+        double t108 = t107 * 0.06943184420297371;
+        double t109 = t107 * 0.33000947820757187;
+        double t110 = (exp64(-(t108 * (FMA(t108, 0.5, t60))))) * 0.17392742256872692;
+        double t111 = t107 * 0.6699905217924281;
+        double t112 = FMA(exp64(-(t109 * (FMA(t109, 0.5, t60)))), 0.32607257743127305, t110);
+        double t113 = t107 * 0.9305681557970263;
+        double t114 = FMA(exp64(-(t111 * (FMA(t111, 0.5, t60)))), 0.32607257743127305, t112);
+        double t115 = t107 * (FMA(exp64(-(t113 * (FMA(t113, 0.5, t60)))), 0.17392742256872692, t114));
+        _Bool t116 = 0.0 < t60;
+        double t117 = 1.0 / (FMA(t105, 0.25, 1.0));
+        double t118 = -t102;
+        double t119 = t116 ? t118 : t102;
+        _Bool t120 = t119 < 0.0;
+        double t121 = -t119;
+        double t122 = t120 ? t121 : t119;
+        double t123 = 1.0 / (FMA(t122, 0.25, 1.0));
+        double t124 = t123 * (polynomial0(-0.0017798827339621601, t123 - 0.25));
+        double t125 = (exp64((t119 * t119) * (-0.5))) * t124;
+        double t126 = 1.0 - t125;
+        double t127 = t120 ? t125 : t126;
+        double t128 = t127 - (t73 * (t117 * (polynomial0(-0.0017798827339621601, t117 - 0.25))));
+        double t129 = -t128;
+        double t130 = t116 ? t129 : t128;
+        double t131 = t82 * (t115 * 0.15915494309189535);
+        double t132 = t130 * (t81 * 0.3989422804014327);
+        double t133 = t106 ? t131 : t132;
+        double t134 = t24 * t133;
+        double t135 = -t134;
+        double t136 = t28 ? t135 : t134;
+        double t137 = t1 ? t101 : t136;
+        double t138 = t14 ? 1.0 : (-1.0);
+        double t139 = SQRT(t138);
+        double t140 = t14 ? t137 : t139;
+        double t141 = exp64(-((FMA(t47, t63, t63)) + (FMA(t64, t46 * t46, t64))));
+        double t142 = (t46 * (t47 + 1.0)) * 0.07957747154594767;
+        double t143 = t36 ? 0.0 : t142;
+        double t144 = (t29 * (1.0 / t27)) * (t141 * t143);
+        double t145 = t26 * (t26 * (((t60 * t100) + t144) * (-0.5)));
+        double t146 = -t145;
+        double t147 = t28 ? t146 : t145;
+        double t148 = (t147 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t147;
+        double t149 = (0x1.fffffffffffffp1023 < t147) ? 0x1.fffffffffffffp1023 : t148;
+        double t150 = t24 * (t24 * ((t144 + (t53 * t133)) * (-0.5)));
+        double t151 = -t150;
+        double t152 = t28 ? t151 : t150;
+        double t153 = (t152 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t152;
+        double t154 = (0x1.fffffffffffffp1023 < t152) ? 0x1.fffffffffffffp1023 : t153;
+        double t155 = t1 ? t149 : t154;
+        double t156 = t14 ? t155 : t139;
+        double t157 = t1 ? t136 : t101;
+        double t158 = t14 ? t157 : t139;
+        double t159 = t1 ? t154 : t149;
+        double t160 = t14 ? t159 : t139;
+        double t161 = t143 * (t141 * (t24 * t26));
+        double t162 = (t161 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t161;
+        double t163 = (0x1.fffffffffffffp1023 < t161) ? 0x1.fffffffffffffp1023 : t162;
+        double t164 = t14 ? t163 : t139;
+        out_grad_mean1[i] = grad_covariance[i] * t140;
+        out_grad_var1[i] = grad_covariance[i] * t156;
+        out_grad_mean2[i] = grad_covariance[i] * t158;
+        out_grad_var2[i] = grad_covariance[i] * t160;
+        out_grad_cov[i] = grad_covariance[i] * t164;
     }
 }
 

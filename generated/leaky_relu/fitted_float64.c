@@ -20,6 +20,7 @@
 #define SQRT __builtin_sqrt
 #define ABS __builtin_fabs
 #define NEXT(c) y = FMA(y, x, c);
+#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -44,10 +45,11 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    const double square = x * x;
+    double w = 0x1.af4de97ca4194p-26;
+    PAIR(2.75572736431103e-07, 0x1.71de0231960ebp-19) PAIR(0x1.a01a01a6d889cp-16, 0x1.a01a01abe7fe1p-13)
+        PAIR(0.0013888888888883748, 0.008333333333326136) PAIR(0.04166666666666667, 0.1666666666666667)
+    return FMA(w, x, FMA(y, square, 0.5));
 }
 
 // exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
@@ -64,43 +66,29 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
-// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
-INLINE double rsqrt64(double x)
-{
-    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
-    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
-    double y = first.f, e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * 0.5, e, y);
-    y = x < 0x1p-900 ? y * 0x1p100 : y;
-    y = x > DBL_MAX ? 0.0 : y;
-    y = x == 0.0 ? __builtin_inf() : y;
-    return x >= 0.0 ? y : __builtin_nan("");
-}
-
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0.02117159576537682) NEXT(-0.10021533980094116) NEXT(0.2589297270916301) NEXT(-0.40044844024256365)
-        NEXT(0.3616683504286207) NEXT(-0.1474878108190633) NEXT(-0.018805349062362336) NEXT(0.006198526432514587)
-        NEXT(0.04148173543048556) NEXT(0.006483361388801243) NEXT(-0.03919910470016646) NEXT(-0.02190684227427529)
-        NEXT(0.030319019697441302) NEXT(0.04260178588279402) NEXT(-0.005642846634333059) NEXT(-0.059732300331051376)
-        NEXT(-0.054227867201729105) NEXT(0.0231462112825091) NEXT(0.12798881248680846) NEXT(0.20214006694976794)
-        NEXT(0.21490597714403314) NEXT(0.17340717729166644) NEXT(0.10661165522751245) NEXT(0.04343403959773218)
-    return y;
+    const double square = x * x;
+    double w = 0.02117159576537682;
+    PAIR(-0.10021533980094116, 0.2589297270916301) PAIR(-0.40044844024256365, 0.3616683504286207)
+        PAIR(-0.1474878108190633, -0.018805349062362336) PAIR(0.006198526432514587, 0.04148173543048556)
+        PAIR(0.006483361388801243, -0.03919910470016646) PAIR(-0.02190684227427529, 0.030319019697441302)
+        PAIR(0.04260178588279402, -0.005642846634333059) PAIR(-0.059732300331051376, -0.054227867201729105)
+        PAIR(0.0231462112825091, 0.12798881248680846) PAIR(0.20214006694976794, 0.21490597714403314)
+        PAIR(0.17340717729166644, 0.10661165522751245)
+    return FMA(w, x, FMA(y, square, 0.04343403959773218));
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    NEXT(0.006972164790556437) NEXT(-0.014898060057651255) NEXT(0.010692063967145277) NEXT(0.011568654513944456)
-        NEXT(-0.02698213847767353) NEXT(0.012460605794584882) NEXT(0.007841708451837596) NEXT(-0.0008923400002233938)
-        NEXT(-0x1.62b9d28f8efap-7) NEXT(-0.004026750286908304) NEXT(0.011103400678496297) NEXT(0.012716864314498469)
-        NEXT(-0x1.6443959740d6p-8) NEXT(-0.025188700351677945) NEXT(-0.020816759282927394) NEXT(0.018430597165564475)
-        NEXT(0.08071822567740511) NEXT(0.14153249713258145) NEXT(0.17952285286114344) NEXT(0.18632885650696823)
-        NEXT(0.16664109632828214) NEXT(0.13207588430885814)
-    return y;
+    const double square = x * x;
+    double w = 0.006972164790556437;
+    PAIR(-0.014898060057651255, 0.010692063967145277) PAIR(0.011568654513944456, -0.02698213847767353)
+        PAIR(0.012460605794584882, 0.007841708451837596) PAIR(-0.0008923400002233938, -0x1.62b9d28f8efap-7)
+        PAIR(-0.004026750286908304, 0.011103400678496297) PAIR(0.012716864314498469, -0x1.6443959740d6p-8)
+        PAIR(-0.025188700351677945, -0.020816759282927394) PAIR(0.018430597165564475, 0.08071822567740511)
+        PAIR(0.14153249713258145, 0.17952285286114344) PAIR(0.18632885650696823, 0.16664109632828214)
+    return FMA(w, x, FMA(y, square, 0.13207588430885814));
 }
 
 static void leaky_relu_fitted_float64_forward_block(const double *const *in, const double *params, double *const *out)
@@ -127,7 +115,7 @@ static void leaky_relu_fitted_float64_forward_block(const double *const *in, con
         double t14 = t2 ? 1.0 : var[i];
         _Bool t15 = t2 & (0.0 < t1);
         double t16 = t15 ? 0x1p100 : t1;
-        double t17 = (rsqrt64(t14)) * t16;
+        double t17 = (1.0 / (SQRT(t14))) * t16;
         double t18 = (0x1p60 < t17) ? 0x1p60 : t17;
         double t19 = -t18;
         double t20 = t0 ? t19 : t18;
@@ -172,49 +160,50 @@ static void leaky_relu_fitted_float64_backward_block(const double *const *in, co
         double t3 = t2 ? 0x1p-100 : var[i];
         double t4 = t1 * 0x1p126;
         double t5 = t2 ? t4 : t1;
-        double t6 = t5 / (SQRT(t3));
-        double t7 = (38.5 < t6) ? 38.5 : t6;
-        double t8 = exp64(-0.5 * t7 * t7);
-        double t9 = rsqrt64(t3);
-        double t10 = t2 ? 0.0 : t9;
-        double t11 = 1.0 / (FMA(t7, 0.25, 1.0));
-        double t12 = t11 * (polynomial1(-0.0012385699821505691, t11 - 0.25));
-        double t13 = p_negative_slope + (-1.0);
-        double t14 = t12 * (1.0 - p_negative_slope);
-        double t15 = t12 * t13;
-        double t16 = t0 ? t14 : t15;
-        double t17 = t0 ? p_negative_slope : 1.0;
-        double t18 = t2 ? 1.0 : var[i];
-        double t19 = FMA(p_negative_slope, -p_negative_slope, 1.0);
-        double t20 = SQRT(t18);
-        double t21 = t2 ? 0.0 : t20;
-        _Bool t22 = t2 & (0.0 < t1);
-        double t23 = t22 ? 0x1p100 : t1;
-        double t24 = (rsqrt64(t18)) * t23;
-        double t25 = (0x1p60 < t24) ? 0x1p60 : t24;
-        double t26 = -t25;
-        double t27 = t0 ? t26 : t25;
-        double t28 = t27 * 2.661280002458725;
-        _Bool t29 = t28 < 0.0;
-        double t30 = -t28;
-        double t31 = t29 ? t30 : t28;
-        double t32 = exp64(-t31);
-        double t33 = 1.0 / (t32 + 1.0);
-        double t34 = t32 * t33;
-        double t35 = t29 ? t33 : t34;
-        double t36 = t29 ? t34 : t33;
-        _Bool t37 = 0.0 <= var[i];
-        double t38 = t37 ? 1.0 : var[i];
-        double t39 = SQRT(t38);
-        double t40 = t21 * (t36 * ((t19 * 2.661280002458725) * t35));
-        double t41 = t37 ? t40 : t39;
-        double t42 = FMA(t19, t36, p_negative_slope * p_negative_slope);
-        double t43 = FMA(t36, t35 * (t27 * (t19 * (-1.3306400012293624))), t42);
-        double t44 = t37 ? t43 : t39;
-        out_grad_mean[i] = FMA(grad_mean[i], ((t8 * t16) + t17),
-            grad_var[i] * t41);
-        out_grad_var[i] = FMA(grad_mean[i], (t10 * (t8 * ((t13 * (-0.5)) * 0.3989422804014327))),
-            grad_var[i] * t44);
+        double t6 = SQRT(t3);
+        double t7 = t5 / t6;
+        double t8 = (38.5 < t7) ? 38.5 : t7;
+        double t9 = exp64(-0.5 * t8 * t8);
+        double t10 = 1.0 / t6;
+        double t11 = t2 ? 0.0 : t10;
+        double t12 = 1.0 / (FMA(t8, 0.25, 1.0));
+        double t13 = t12 * (polynomial1(-0.0012385699821505691, t12 - 0.25));
+        double t14 = p_negative_slope + (-1.0);
+        double t15 = t13 * (1.0 - p_negative_slope);
+        double t16 = t13 * t14;
+        double t17 = t0 ? t15 : t16;
+        double t18 = t0 ? p_negative_slope : 1.0;
+        double t19 = t2 ? 1.0 : var[i];
+        double t20 = SQRT(t19);
+        double t21 = FMA(p_negative_slope, -p_negative_slope, 1.0);
+        double t22 = t2 ? 0.0 : t20;
+        _Bool t23 = t2 & (0.0 < t1);
+        double t24 = t23 ? 0x1p100 : t1;
+        double t25 = (1.0 / t20) * t24;
+        double t26 = (0x1p60 < t25) ? 0x1p60 : t25;
+        double t27 = -t26;
+        double t28 = t0 ? t27 : t26;
+        double t29 = t28 * 2.661280002458725;
+        _Bool t30 = t29 < 0.0;
+        double t31 = -t29;
+        double t32 = t30 ? t31 : t29;
+        double t33 = exp64(-t32);
+        double t34 = 1.0 / (t33 + 1.0);
+        double t35 = t33 * t34;
+        double t36 = t30 ? t34 : t35;
+        double t37 = t30 ? t35 : t34;
+        _Bool t38 = 0.0 <= var[i];
+        double t39 = t38 ? 1.0 : var[i];
+        double t40 = SQRT(t39);
+        double t41 = t22 * (t37 * ((t21 * 2.661280002458725) * t36));
+        double t42 = t38 ? t41 : t40;
+        double t43 = FMA(t21, t37, p_negative_slope * p_negative_slope);
+        double t44 = FMA(t37, t36 * (t28 * (t21 * (-1.3306400012293624))), t43);
+        double t45 = t38 ? t44 : t40;
+        out_grad_mean[i] = FMA(grad_mean[i], ((t9 * t17) + t18),
+            grad_var[i] * t42);
+        out_grad_var[i] = FMA(grad_mean[i], (t11 * (t9 * ((t14 * (-0.5)) * 0.3989422804014327))),
+            grad_var[i] * t45);
     }
 }
 

@@ -20,6 +20,7 @@
 #define SQRT __builtin_sqrt
 #define ABS __builtin_fabs
 #define NEXT(c) y = FMA(y, x, c);
+#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -44,10 +45,11 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    const double square = x * x;
+    double w = 0x1.af4de97ca4194p-26;
+    PAIR(2.75572736431103e-07, 0x1.71de0231960ebp-19) PAIR(0x1.a01a01a6d889cp-16, 0x1.a01a01abe7fe1p-13)
+        PAIR(0.0013888888888883748, 0.008333333333326136) PAIR(0.04166666666666667, 0.1666666666666667)
+    return FMA(w, x, FMA(y, square, 0.5));
 }
 
 // exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
@@ -64,42 +66,27 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
-// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
-INLINE double rsqrt64(double x)
-{
-    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
-    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
-    double y = first.f, e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * 0.5, e, y);
-    y = x < 0x1p-900 ? y * 0x1p100 : y;
-    y = x > DBL_MAX ? 0.0 : y;
-    y = x == 0.0 ? __builtin_inf() : y;
-    return x >= 0.0 ? y : __builtin_nan("");
-}
-
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(-3.839043616084313e-05) NEXT(2.752454187214018e-05) NEXT(-0x1.77c4e489621p-15) NEXT(8.973265313608397e-05)
-        NEXT(-0x1.2a0a4942bfbfp-13) NEXT(0x1.cfa06ad57e92fp-13) NEXT(-0.0003548159545794357)
-        NEXT(0.0005730654111216046) NEXT(-0.0009288581630136866) NEXT(0.0015153828228449218)
-        NEXT(-0.002491841122779727) NEXT(0.004136179121892196) NEXT(-0.006945394979128628) NEXT(0.011833792109656639)
-        NEXT(-0.020548811918991675) NEXT(0.036611854523158065) NEXT(-0.06768864331096612) NEXT(0.1326097537542029)
-        NEXT(-0.2885270990993239) NEXT(0.8109302162163288)
-    return y;
+    const double square = x * x;
+    double w = -3.839043616084313e-05;
+    PAIR(2.752454187214018e-05, -0x1.77c4e489621p-15) PAIR(8.973265313608397e-05, -0x1.2a0a4942bfbfp-13)
+        PAIR(0x1.cfa06ad57e92fp-13, -0.0003548159545794357) PAIR(0.0005730654111216046, -0.0009288581630136866)
+        PAIR(0.0015153828228449218, -0.002491841122779727) PAIR(0.004136179121892196, -0.006945394979128628)
+        PAIR(0.011833792109656639, -0.020548811918991675) PAIR(0.036611854523158065, -0.06768864331096612)
+        PAIR(0.1326097537542029, -0.2885270990993239)
+    return FMA(w, x, FMA(y, square, 0.8109302162163288));
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    NEXT(-6.83611869802788e-06) NEXT(6.336248857617007e-06) NEXT(-0x1.70792d653e181p-17) NEXT(2.124488227072241e-05)
-        NEXT(-3.624493252280785e-05) NEXT(0x1.03d5892515b9p-14) NEXT(-0x1.c666378916e6fp-14)
-        NEXT(0.0001919699108031433) NEXT(-0.0003451728049596763) NEXT(0.0006321581583376872)
-        NEXT(-0.001184253271727687) NEXT(0x1.2b31a5bcce8b4p-9) NEXT(-0.00456613627676639) NEXT(0.009605439036695518)
-        NEXT(-0.021724880346089055) NEXT(0.05506569142453342) NEXT(-0.171796395261928) NEXT(0.8968284138472924)
-    return y;
+    const double square = x * x;
+    double w = -6.83611869802788e-06;
+    PAIR(6.336248857617007e-06, -0x1.70792d653e181p-17) PAIR(2.124488227072241e-05, -3.624493252280785e-05)
+        PAIR(0x1.03d5892515b9p-14, -0x1.c666378916e6fp-14) PAIR(0.0001919699108031433, -0.0003451728049596763)
+        PAIR(0.0006321581583376872, -0.001184253271727687) PAIR(0x1.2b31a5bcce8b4p-9, -0.00456613627676639)
+        PAIR(0.009605439036695518, -0.021724880346089055) PAIR(0.05506569142453342, -0.171796395261928)
+    return FMA(w, x, FMA(y, square, 0.8968284138472924));
 }
 
 static void leaky_relu_logistic_input_float64_forward_block(const double *const *in, const double *params, double
@@ -118,33 +105,33 @@ static void leaky_relu_logistic_input_float64_forward_block(const double *const 
         _Bool t5 = t4 & (0.0 < t3);
         double t6 = t5 ? 0x1p100 : t3;
         double t7 = t4 ? 1.0 : var[i];
-        double t8 = t6 * (rsqrt64(t7));
-        double t9 = (0x1p60 < t8) ? 0x1p60 : t8;
-        double t10 = -t9;
-        double t11 = t2 ? t10 : t9;
-        double t12 = -t11;
-        double t13 = t2 ? t12 : t11;
-        double t14 = t13 * 1.8137993642342178;
-        double t15 = (700.0 < t14) ? 700.0 : t14;
-        double t16 = exp64(-t15);
-        double t17 = t16 - 0.5;
-        double t18 = polynomial0(2.50417531521042e-05, t17);
-        double t19 = SQRT(t7);
-        double t20 = t4 ? 0.0 : t19;
+        double t8 = SQRT(t7);
+        double t9 = t6 * (1.0 / t8);
+        double t10 = (0x1p60 < t9) ? 0x1p60 : t9;
+        double t11 = -t10;
+        double t12 = t2 ? t11 : t10;
+        double t13 = -t12;
+        double t14 = t2 ? t13 : t12;
+        double t15 = t14 * 1.8137993642342178;
+        double t16 = (700.0 < t15) ? 700.0 : t15;
+        double t17 = exp64(-t16);
+        double t18 = t17 - 0.5;
+        double t19 = polynomial0(2.50417531521042e-05, t18);
+        double t20 = t4 ? 0.0 : t8;
         double t21 = t1 ? 1.0 : p_negative_slope;
-        double t22 = t16 * t18;
+        double t22 = t17 * t19;
         _Bool t23 = 0.0 <= var[i];
         double t24 = t23 ? 1.0 : var[i];
         double t25 = SQRT(t24);
         double t26 = (mean[i] * t21) + (t0 * ((t20 * 0.5513288954217921) * t22));
         double t27 = t0 * (p_negative_slope * 2.0);
         double t28 = t0 * t0;
-        double t29 = t15 * t18;
-        double t30 = t18 * t22;
-        double t31 = (polynomial1(4.261679651684401e-06, t17)) * 2.0;
+        double t29 = t16 * t19;
+        double t30 = t19 * t22;
+        double t31 = (polynomial1(4.261679651684401e-06, t18)) * 2.0;
         double t32 = t29 + t31;
-        double t33 = var[i] * (t16 * ((FMA(t27, t32, t28 * (t31 - t30))) * 0.3039635509270133));
-        double t34 = 1.0 - (t16 * ((FMA(t27, t32, t28 * ((t30 + t31) + (t29 * 2.0)))) * 0.3039635509270133));
+        double t33 = var[i] * (t17 * ((FMA(t27, t32, t28 * (t31 - t30))) * 0.3039635509270133));
+        double t34 = 1.0 - (t17 * ((FMA(t27, t32, t28 * ((t30 + t31) + (t29 * 2.0)))) * 0.3039635509270133));
         double t35 = var[i] * t34;
         double t36 = FMA(var[i], p_negative_slope * p_negative_slope, t33);
         double t37 = t1 ? t35 : t36;
@@ -178,24 +165,24 @@ static void leaky_relu_logistic_input_float64_backward_block(const double *const
         _Bool t5 = t4 & (0.0 < t3);
         double t6 = t5 ? 0x1p100 : t3;
         double t7 = t4 ? 1.0 : var[i];
-        double t8 = rsqrt64(t7);
-        double t9 = t6 * t8;
-        double t10 = (0x1p60 < t9) ? 0x1p60 : t9;
-        double t11 = -t10;
-        double t12 = t2 ? t11 : t10;
-        double t13 = -t12;
-        double t14 = t2 ? t13 : t12;
-        double t15 = t14 * 1.8137993642342178;
-        double t16 = (700.0 < t15) ? 700.0 : t15;
-        double t17 = exp64(-t16);
-        double t18 = t17 - 0.5;
-        double t19 = polynomial0(2.50417531521042e-05, t18);
-        double t20 = 1.0 / (t17 + 1.0);
-        double t21 = FMA(t16, t20, t19);
-        double t22 = SQRT(t7);
-        double t23 = t4 ? 0.0 : t22;
-        double t24 = t4 ? 0.0 : t8;
-        double t25 = t17 * t20;
+        double t8 = SQRT(t7);
+        double t9 = 1.0 / t8;
+        double t10 = t6 * t9;
+        double t11 = (0x1p60 < t10) ? 0x1p60 : t10;
+        double t12 = -t11;
+        double t13 = t2 ? t12 : t11;
+        double t14 = -t13;
+        double t15 = t2 ? t14 : t13;
+        double t16 = t15 * 1.8137993642342178;
+        double t17 = (700.0 < t16) ? 700.0 : t16;
+        double t18 = exp64(-t17);
+        double t19 = t18 - 0.5;
+        double t20 = polynomial0(2.50417531521042e-05, t19);
+        double t21 = 1.0 / (t18 + 1.0);
+        double t22 = FMA(t17, t21, t20);
+        double t23 = t4 ? 0.0 : t8;
+        double t24 = t4 ? 0.0 : t9;
+        double t25 = t18 * t21;
         double t26 = FMA(t25, -t0, 1.0);
         double t27 = FMA(t0, t25, p_negative_slope);
         double t28 = t1 ? t26 : t27;
@@ -203,25 +190,25 @@ static void leaky_relu_logistic_input_float64_backward_block(const double *const
         double t30 = t29 ? 1.0 : var[i];
         double t31 = SQRT(t30);
         double t32 = t29 ? t28 : t31;
-        double t33 = t0 * (t24 * (t17 * (t21 * 0.27566444771089604)));
+        double t33 = t0 * (t24 * (t18 * (t22 * 0.27566444771089604)));
         double t34 = t29 ? t33 : t31;
         double t35 = t0 * (p_negative_slope * 2.0);
         double t36 = t0 * (t0 * 2.0);
-        double t37 = t21 * t35;
-        double t38 = FMA(t20, t19 * t36, t37);
-        double t39 = FMA(t20, t36 * (FMA(t17, t19, t16)), t37);
+        double t37 = t22 * t35;
+        double t38 = FMA(t21, t20 * t36, t37);
+        double t39 = FMA(t21, t36 * (FMA(t18, t20, t17)), t37);
         double t40 = t1 ? t39 : t38;
-        double t41 = (t23 * 0.5513288954217921) * (t17 * t40);
+        double t41 = (t23 * 0.5513288954217921) * (t18 * t40);
         double t42 = t29 ? t41 : t31;
         double t43 = t0 * t0;
-        double t44 = t16 * t19;
-        double t45 = t19 * (t17 * t19);
-        double t46 = (polynomial1(4.261679651684401e-06, t18)) * 2.0;
+        double t44 = t17 * t20;
+        double t45 = t20 * (t18 * t20);
+        double t46 = (polynomial1(4.261679651684401e-06, t19)) * 2.0;
         double t47 = t44 + t46;
-        double t48 = t16 * 0.15198177546350666;
-        double t49 = t17 * (FMA(t38, t48, (FMA(t35, t47, t43 * (t46 - t45))) * 0.3039635509270133));
+        double t48 = t17 * 0.15198177546350666;
+        double t49 = t18 * (FMA(t38, t48, (FMA(t35, t47, t43 * (t46 - t45))) * 0.3039635509270133));
         double t50 = FMA(t39, t48, (FMA(t35, t47, t43 * ((t45 + t46) + (t44 * 2.0)))) * 0.3039635509270133);
-        double t51 = 1.0 - (t17 * t50);
+        double t51 = 1.0 - (t18 * t50);
         double t52 = FMA(p_negative_slope, p_negative_slope, t49);
         double t53 = t1 ? t51 : t52;
         double t54 = t29 ? t53 : t31;

@@ -20,6 +20,7 @@
 #define SQRT __builtin_sqrt
 #define ABS __builtin_fabs
 #define NEXT(c) y = FMA(y, x, c);
+#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -44,10 +45,11 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    const double square = x * x;
+    double w = 0x1.af4de97ca4194p-26;
+    PAIR(2.75572736431103e-07, 0x1.71de0231960ebp-19) PAIR(0x1.a01a01a6d889cp-16, 0x1.a01a01abe7fe1p-13)
+        PAIR(0.0013888888888883748, 0.008333333333326136) PAIR(0.04166666666666667, 0.1666666666666667)
+    return FMA(w, x, FMA(y, square, 0.5));
 }
 
 // exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
@@ -64,32 +66,16 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
-// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
-INLINE double rsqrt64(double x)
-{
-    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
-    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
-    double y = first.f, e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * 0.5, e, y);
-    y = x < 0x1p-900 ? y * 0x1p100 : y;
-    y = x > DBL_MAX ? 0.0 : y;
-    y = x == 0.0 ? __builtin_inf() : y;
-    return x >= 0.0 ? y : __builtin_nan("");
-}
-
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0.010466386341611745) NEXT(-0.025024068057433096) NEXT(0.028003432764145547) NEXT(-0.007675323623468539)
-        NEXT(-0.01260565126280357) NEXT(0x1.5ef483507f79p-8) NEXT(0.009931926179538022) NEXT(-0.001079211461663395)
-        NEXT(-0.01093052795862523) NEXT(-0.003986265076078187) NEXT(0.011100325597856757) NEXT(0.012715664444173462)
-        NEXT(-0.005435898416258495) NEXT(-0.0251886937420882) NEXT(-0.02081676516638881) NEXT(0.018430597373958118)
-        NEXT(0.08071822573892083) NEXT(0.14153249712935168) NEXT(0.17952285286084968) NEXT(0.1863288565069812)
-        NEXT(0.1666410963282826) NEXT(0.13207588430885814)
-    return y;
+    const double square = x * x;
+    double w = 0.010466386341611745;
+    PAIR(-0.025024068057433096, 0.028003432764145547) PAIR(-0.007675323623468539, -0.01260565126280357)
+        PAIR(0x1.5ef483507f79p-8, 0.009931926179538022) PAIR(-0.001079211461663395, -0.01093052795862523)
+        PAIR(-0.003986265076078187, 0.011100325597856757) PAIR(0.012715664444173462, -0.005435898416258495)
+        PAIR(-0.0251886937420882, -0.02081676516638881) PAIR(0.018430597373958118, 0.08071822573892083)
+        PAIR(0.14153249712935168, 0.17952285286084968) PAIR(0.1863288565069812, 0.1666410963282826)
+    return FMA(w, x, FMA(y, square, 0.13207588430885814));
 }
 
 static void logistic_bernoulli_ap2a_float64_forward_block(const double *const *in, const double *params, double *const
@@ -100,7 +86,7 @@ static void logistic_bernoulli_ap2a_float64_forward_block(const double *const *i
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = mean[i] * (rsqrt64(var[i] + 3.289868133696453));
+        double t0 = mean[i] * (1.0 / (SQRT(var[i] + 3.289868133696453)));
         _Bool t1 = t0 < 0.0;
         double t2 = -t0;
         double t3 = t1 ? t2 : t0;
@@ -135,7 +121,7 @@ static void logistic_bernoulli_ap2a_float64_backward_block(const double *const *
     (void)params;
 #pragma omp simd
     for (int i = 0; i < LANES; ++i) {
-        double t0 = rsqrt64(var[i] + 3.289868133696453);
+        double t0 = 1.0 / (SQRT(var[i] + 3.289868133696453));
         double t1 = mean[i] * t0;
         double t2 = exp64((t1 * t1) * (-0.5));
         double t3 = (t0 * 0.3989422804014327) * t2;

@@ -20,6 +20,7 @@
 #define SQRT __builtin_sqrt
 #define ABS __builtin_fabs
 #define NEXT(c) y = FMA(y, x, c);
+#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
 #define INLINE static inline __attribute__((always_inline))
 
 // the same for a function of blocks within a cell: elements are put in order by their cells' numbers, which a function
@@ -79,10 +80,11 @@ INLINE void over_cells(void (*block)(const double *const *, const double *, doub
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    const double square = x * x;
+    double w = 0x1.af4de97ca4194p-26;
+    PAIR(2.75572736431103e-07, 0x1.71de0231960ebp-19) PAIR(0x1.a01a01a6d889cp-16, 0x1.a01a01abe7fe1p-13)
+        PAIR(0.0013888888888883748, 0.008333333333326136) PAIR(0.04166666666666667, 0.1666666666666667)
+    return FMA(w, x, FMA(y, square, 0.5));
 }
 
 // exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
@@ -118,11 +120,13 @@ INLINE double rsqrt64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(-0.020236102138050428) NEXT(0.06742705806302017) NEXT(-0.12046241474448735) NEXT(0.11490672263373031)
-        NEXT(-0.04917933308225789) NEXT(0.019740364247797276) NEXT(-0.031851148417882905) NEXT(-0.019897618463659564)
-        NEXT(0.01846617499893157) NEXT(0.08067944329600713) NEXT(0.14153827557427776) NEXT(0.17952279697329873)
-        NEXT(0.1863287932150653) NEXT(0.16664110030446924) NEXT(0.13207588441203294)
-    return y;
+    const double square = x * x;
+    double w = -0.020236102138050428;
+    PAIR(0.06742705806302017, -0.12046241474448735) PAIR(0.11490672263373031, -0.04917933308225789)
+        PAIR(0.019740364247797276, -0.031851148417882905) PAIR(-0.019897618463659564, 0.01846617499893157)
+        PAIR(0.08067944329600713, 0.14153827557427776) PAIR(0.17952279697329873, 0.1863287932150653)
+        PAIR(0.16664110030446924, 0.13207588441203294)
+    return FMA(y, x, w);
 }
 
 INLINE double polynomial1(double y, double x)

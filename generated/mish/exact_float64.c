@@ -20,6 +20,7 @@
 #define SQRT __builtin_sqrt
 #define ABS __builtin_fabs
 #define NEXT(c) y = FMA(y, x, c);
+#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
 #define INLINE static inline __attribute__((always_inline))
 
 // the same for a function of blocks within a cell: elements are put in order by their cells' numbers, which a function
@@ -79,10 +80,11 @@ INLINE void over_cells(void (*block)(const double *const *, const double *, doub
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    const double square = x * x;
+    double w = 0x1.af4de97ca4194p-26;
+    PAIR(2.75572736431103e-07, 0x1.71de0231960ebp-19) PAIR(0x1.a01a01a6d889cp-16, 0x1.a01a01abe7fe1p-13)
+        PAIR(0.0013888888888883748, 0.008333333333326136) PAIR(0.04166666666666667, 0.1666666666666667)
+    return FMA(w, x, FMA(y, square, 0.5));
 }
 
 // exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
@@ -118,24 +120,27 @@ INLINE double rsqrt64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0.022861710039351738) NEXT(-0.10562875732965078) NEXT(0.2693392038135933) NEXT(-0.41378175974661213)
-        NEXT(0.37357027693777783) NEXT(-0.15497457011104254) NEXT(-0.01556703787266687) NEXT(0.005328342701451707)
-        NEXT(0.04156521176855024) NEXT(0.006515612401982245) NEXT(-0.03921251760677709) NEXT(-0.021905386337509568)
-        NEXT(0.030319261897868335) NEXT(0.04260170810391044) NEXT(-0.005642843772208644) NEXT(-0.059732299110898425)
-        NEXT(-0.05422786732418974) NEXT(0.02314621127502388) NEXT(0.12798881248805963) NEXT(0.20214006694978084)
-        NEXT(0.21490597714402832) NEXT(0.17340717729166644) NEXT(0.10661165522751247) NEXT(0.04343403959773218)
-    return y;
+    const double square = x * x;
+    double w = 0.022861710039351738;
+    PAIR(-0.10562875732965078, 0.2693392038135933) PAIR(-0.41378175974661213, 0.37357027693777783)
+        PAIR(-0.15497457011104254, -0.01556703787266687) PAIR(0.005328342701451707, 0.04156521176855024)
+        PAIR(0.006515612401982245, -0.03921251760677709) PAIR(-0.021905386337509568, 0.030319261897868335)
+        PAIR(0.04260170810391044, -0.005642843772208644) PAIR(-0.059732299110898425, -0.05422786732418974)
+        PAIR(0.02314621127502388, 0.12798881248805963) PAIR(0.20214006694978084, 0.21490597714402832)
+        PAIR(0.17340717729166644, 0.10661165522751247)
+    return FMA(w, x, FMA(y, square, 0.04343403959773218));
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    NEXT(0x1.ba3b93ab41fp-8) NEXT(-0.01422675024134159) NEXT(0x1.371ac7619864p-7) NEXT(0.012979585027416552)
-        NEXT(-0.028126117032017808) NEXT(0.01310234876551105) NEXT(0.007602226809145195) NEXT(-0.0008416154711860995)
-        NEXT(-0.010826271862536749) NEXT(-0.004029486511393845) NEXT(0.011104082389265642) NEXT(0.012716841127728907)
-        NEXT(-0x1.6443deb4577c8p-8) NEXT(-0.025188697864515355) NEXT(-0.020816759192574044) NEXT(0.01843059712581573)
-        NEXT(0.08071822567838106) NEXT(0.14153249713282545) NEXT(0.17952285286113392) NEXT(0.18632885650696768)
-        NEXT(0.16664109632828217) NEXT(0.13207588430885814)
-    return y;
+    const double square = x * x;
+    double w = 0x1.ba3b93ab41fp-8;
+    PAIR(-0.01422675024134159, 0x1.371ac7619864p-7) PAIR(0.012979585027416552, -0.028126117032017808)
+        PAIR(0.01310234876551105, 0.007602226809145195) PAIR(-0.0008416154711860995, -0.010826271862536749)
+        PAIR(-0.004029486511393845, 0.011104082389265642) PAIR(0.012716841127728907, -0x1.6443deb4577c8p-8)
+        PAIR(-0.025188697864515355, -0.020816759192574044) PAIR(0.01843059712581573, 0.08071822567838106)
+        PAIR(0.14153249713282545, 0.17952285286113392) PAIR(0.18632885650696768, 0.16664109632828217)
+    return FMA(w, x, FMA(y, square, 0.13207588430885814));
 }
 
 // lanes whose sums stand in registers
@@ -153,7 +158,8 @@ typedef struct {
     double unit, y_scale, y_shift, z_scale, z_shift;
 } Patch;
 
-// sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients take turns, from high to low
+// sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients, two at least, take turns,
+// from high to low
 INLINE void surface(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
     const double *restrict z, double *restrict value)
 {
@@ -164,9 +170,10 @@ INLINE void surface(const double *c, const uint8_t *counts, const Patch *of, con
         EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
         EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0;
         for (int pair = 0; pair < of->pairs; ++pair) {
-            EACH p[i] = next[0], q[i] = next[1];
-            next += 2;
-            for (int k = 1; k < terms[pair]; ++k, next += 2) {
+            const double highest_p = next[0], highest_q = next[1];
+            EACH p[i] = FMA(highest_p, x[i], next[2]), q[i] = FMA(highest_q, x[i], next[3]);
+            next += 4;
+            for (int k = 2; k < terms[pair]; ++k, next += 2) {
                 EACH p[i] = FMA(p[i], x[i], next[0]);
                 EACH q[i] = FMA(q[i], x[i], next[1]);
             }
@@ -188,9 +195,11 @@ INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *
         EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
         EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
         for (int pair = 0; pair < of->pairs; ++pair) {
-            EACH p[i] = next[0], q[i] = next[1], slope_p[i] = 0.0, slope_q[i] = 0.0;
-            next += 2;
-            for (int k = 1; k < terms[pair]; ++k, next += 2) {
+            const double highest_p = next[0], highest_q = next[1];
+            EACH p[i] = FMA(highest_p, x[i], next[2]), q[i] = FMA(highest_q, x[i], next[3]);
+            EACH slope_p[i] = highest_p, slope_q[i] = highest_q;
+            next += 4;
+            for (int k = 2; k < terms[pair]; ++k, next += 2) {
                 EACH slope_p[i] = FMA(slope_p[i], x[i], p[i]);
                 EACH slope_q[i] = FMA(slope_q[i], x[i], q[i]);
                 EACH p[i] = FMA(p[i], x[i], next[0]);

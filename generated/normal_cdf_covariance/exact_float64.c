@@ -20,6 +20,7 @@
 #define SQRT __builtin_sqrt
 #define ABS __builtin_fabs
 #define NEXT(c) y = FMA(y, x, c);
+#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -44,10 +45,11 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    const double square = x * x;
+    double w = 0x1.af4de97ca4194p-26;
+    PAIR(2.75572736431103e-07, 0x1.71de0231960ebp-19) PAIR(0x1.a01a01a6d889cp-16, 0x1.a01a01abe7fe1p-13)
+        PAIR(0.0013888888888883748, 0.008333333333326136) PAIR(0.04166666666666667, 0.1666666666666667)
+    return FMA(w, x, FMA(y, square, 0.5));
 }
 
 // exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
@@ -64,32 +66,16 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
-// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
-INLINE double rsqrt64(double x)
-{
-    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
-    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
-    double y = first.f, e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * 0.5, e, y);
-    y = x < 0x1p-900 ? y * 0x1p100 : y;
-    y = x > DBL_MAX ? 0.0 : y;
-    y = x == 0.0 ? __builtin_inf() : y;
-    return x >= 0.0 ? y : __builtin_nan("");
-}
-
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0.010466386341611745) NEXT(-0.025024068057433096) NEXT(0.028003432764145547) NEXT(-0.007675323623468539)
-        NEXT(-0.01260565126280357) NEXT(0x1.5ef483507f79p-8) NEXT(0.009931926179538022) NEXT(-0.001079211461663395)
-        NEXT(-0.01093052795862523) NEXT(-0.003986265076078187) NEXT(0.011100325597856757) NEXT(0.012715664444173462)
-        NEXT(-0.005435898416258495) NEXT(-0.0251886937420882) NEXT(-0.02081676516638881) NEXT(0.018430597373958118)
-        NEXT(0.08071822573892083) NEXT(0.14153249712935168) NEXT(0.17952285286084968) NEXT(0.1863288565069812)
-        NEXT(0.1666410963282826) NEXT(0.13207588430885814)
-    return y;
+    const double square = x * x;
+    double w = 0.010466386341611745;
+    PAIR(-0.025024068057433096, 0.028003432764145547) PAIR(-0.007675323623468539, -0.01260565126280357)
+        PAIR(0x1.5ef483507f79p-8, 0.009931926179538022) PAIR(-0.001079211461663395, -0.01093052795862523)
+        PAIR(-0.003986265076078187, 0.011100325597856757) PAIR(0.012715664444173462, -0.005435898416258495)
+        PAIR(-0.0251886937420882, -0.02081676516638881) PAIR(0.018430597373958118, 0.08071822573892083)
+        PAIR(0.14153249712935168, 0.17952285286084968) PAIR(0.1863288565069812, 0.1666410963282826)
+    return FMA(w, x, FMA(y, square, 0.13207588430885814));
 }
 
 static const double table40[40][2] = {
@@ -176,58 +162,59 @@ static void normal_cdf_covariance_exact_float64_forward_block(const double *cons
         _Bool t28 = t27 == 0.0;
         double t29 = (t19 * t20) + t22;
         double t30 = t28 ? 1.0 : t27;
-        double t31 = 1.0 / t29;
-        double t32 = (SQRT(t30)) * t31;
-        double t33 = t28 ? 0.0 : t32;
-        double t34 = t29 * (rsqrt64(t30));
-        double t35 = t28 ? 0x1p40 : t34;
-        double t36 = t33 * t33;
-        double t37 = t2 / t19;
-        double t38 = (t37 < (-38.5)) ? (-38.5) : t37;
-        double t39 = (38.5 < t37) ? 38.5 : t38;
-        double t40 = t3 / t20;
-        double t41 = (t40 < (-38.5)) ? (-38.5) : t40;
-        double t42 = (38.5 < t40) ? 38.5 : t41;
-        double t43 = -t42;
-        double t44 = s[6][i] ? t43 : t42;
-        double t45 = t39 + t44;
-        double t46 = t39 - t44;
-        s[3][i] = (t45 * t45) * 0.125;
-        double t48 = (t46 * t46) * 0.125;
-        double t49 = ABS(t45);
+        double t31 = SQRT(t30);
+        double t32 = 1.0 / t29;
+        double t33 = t31 * t32;
+        double t34 = t28 ? 0.0 : t33;
+        double t35 = t29 * (1.0 / t31);
+        double t36 = t28 ? 0x1p40 : t35;
+        double t37 = t34 * t34;
+        double t38 = t2 / t19;
+        double t39 = (t38 < (-38.5)) ? (-38.5) : t38;
+        double t40 = (38.5 < t38) ? 38.5 : t39;
+        double t41 = t3 / t20;
+        double t42 = (t41 < (-38.5)) ? (-38.5) : t41;
+        double t43 = (38.5 < t41) ? 38.5 : t42;
+        double t44 = -t43;
+        double t45 = s[6][i] ? t44 : t43;
+        double t46 = t40 + t45;
+        double t47 = t40 - t45;
+        s[3][i] = (t46 * t46) * 0.125;
+        double t49 = (t47 * t47) * 0.125;
         double t50 = ABS(t46);
-        _Bool t51 = (t49 <= t50) | (t49 < 0x1p-60);
-        _Bool t52 = t50 <= (t36 * t49);
-        double t53 = t51 ? 1.0 : t49;
-        double t54 = t50 * (1.0 / t53);
-        double t55 = t52 ? t36 : t54;
-        s[4][i] = t51 ? 1.0 : t55;
-        double t57 = t35 * (t35 * t48);
-        double t58 = (t49 * t50) * 0.125;
-        double t59 = t52 ? t57 : t58;
-        s[2][i] = t51 ? t48 : t59;
-        double t61 = FMA(s[3][i], s[4][i], s[2][i]);
-        double t62 = FMA(s[3][i], s[4][i], -s[2][i]);
-        double t63 = (t61 + 26.0) + (SQRT(FMA(t62, t62, FMA(t61, 52.0, 676.0))));
-        double t64 = (t48 * 2.0) * (1.0 / t63);
-        double t65 = s[3][i] * 2.0;
-        _Bool t66 = t36 < t64;
-        _Bool t67 = t63 < t65;
-        double t68 = t66 ? t64 : 1.0;
-        double t69 = SQRT(t68);
-        s[1][i] = t66 ? t69 : t33;
-        double t71 = t67 ? t65 : 1.0;
-        double t72 = t63 * (1.0 / t71);
-        double t73 = t67 ? t72 : 1.0;
-        double t74 = SQRT(t73);
-        double t75 = t67 ? t74 : 1.0;
-        _Bool t76 = t66 | t67;
-        double t77 = t75 - s[1][i];
-        double t78 = (t31 * (t22 * 2.0)) * (1.0 / (t33 + 1.0));
-        s[0][i] = t76 ? t77 : t78;
-        s[5][i] = exp64(-(t61 + (s[3][i] + t48)));
-        double t81 = s[7][i] ? 1.0 : (-1.0);
-        s[8][i] = SQRT(t81);
+        double t51 = ABS(t47);
+        _Bool t52 = (t50 <= t51) | (t50 < 0x1p-60);
+        _Bool t53 = t51 <= (t37 * t50);
+        double t54 = t52 ? 1.0 : t50;
+        double t55 = t51 * (1.0 / t54);
+        double t56 = t53 ? t37 : t55;
+        s[4][i] = t52 ? 1.0 : t56;
+        double t58 = t36 * (t36 * t49);
+        double t59 = (t50 * t51) * 0.125;
+        double t60 = t53 ? t58 : t59;
+        s[2][i] = t52 ? t49 : t60;
+        double t62 = FMA(s[3][i], s[4][i], s[2][i]);
+        double t63 = FMA(s[3][i], s[4][i], -s[2][i]);
+        double t64 = (t62 + 26.0) + (SQRT(FMA(t63, t63, FMA(t62, 52.0, 676.0))));
+        double t65 = (t49 * 2.0) * (1.0 / t64);
+        double t66 = s[3][i] * 2.0;
+        _Bool t67 = t37 < t65;
+        _Bool t68 = t64 < t66;
+        double t69 = t67 ? t65 : 1.0;
+        double t70 = SQRT(t69);
+        s[1][i] = t67 ? t70 : t34;
+        double t72 = t68 ? t66 : 1.0;
+        double t73 = t64 * (1.0 / t72);
+        double t74 = t68 ? t73 : 1.0;
+        double t75 = SQRT(t74);
+        double t76 = t68 ? t75 : 1.0;
+        _Bool t77 = t67 | t68;
+        double t78 = t76 - s[1][i];
+        double t79 = (t32 * (t22 * 2.0)) * (1.0 / (t34 + 1.0));
+        s[0][i] = t77 ? t78 : t79;
+        s[5][i] = exp64(-(t62 + (s[3][i] + t49)));
+        double t82 = s[7][i] ? 1.0 : (-1.0);
+        s[8][i] = SQRT(t82);
     }
     for (int k = 0; k < 40; ++k) {
         const double *c = table40[k];
@@ -289,8 +276,8 @@ static void normal_cdf_covariance_exact_float64_backward_block(const double *con
         double t18 = t14 ? t17 : 1.0;
         double t19 = SQRT(t16);
         double t20 = SQRT(t18);
-        double t21 = rsqrt64(t16);
-        double t22 = rsqrt64(t18);
+        double t21 = 1.0 / t19;
+        double t22 = 1.0 / t20;
         double t23 = t19 * t20;
         _Bool t24 = cov[i] < 0.0;
         double t25 = t14 ? t6 : 0.0;
@@ -302,130 +289,131 @@ static void normal_cdf_covariance_exact_float64_backward_block(const double *con
         _Bool t31 = t30 == 0.0;
         double t32 = t23 + t25;
         double t33 = t31 ? 1.0 : t30;
-        double t34 = 1.0 / t32;
-        double t35 = (SQRT(t33)) * t34;
-        double t36 = t31 ? 0.0 : t35;
-        double t37 = t32 * (rsqrt64(t33));
-        double t38 = t31 ? 0x1p40 : t37;
-        double t39 = t36 * t36;
-        double t40 = (t34 * (t25 * 2.0)) * (1.0 / (t36 + 1.0));
-        double t41 = t2 / t19;
-        double t42 = (t41 < (-38.5)) ? (-38.5) : t41;
-        double t43 = (38.5 < t41) ? 38.5 : t42;
-        double t44 = t3 / t20;
-        double t45 = (t44 < (-38.5)) ? (-38.5) : t44;
-        double t46 = (38.5 < t44) ? 38.5 : t45;
-        double t47 = -t46;
-        double t48 = t24 ? t47 : t46;
-        double t49 = t43 + t48;
-        double t50 = t43 - t48;
-        double t51 = (t49 * t49) * 0.125;
+        double t34 = SQRT(t33);
+        double t35 = 1.0 / t32;
+        double t36 = t34 * t35;
+        double t37 = t31 ? 0.0 : t36;
+        double t38 = t32 * (1.0 / t34);
+        double t39 = t31 ? 0x1p40 : t38;
+        double t40 = t37 * t37;
+        double t41 = (t35 * (t25 * 2.0)) * (1.0 / (t37 + 1.0));
+        double t42 = t2 / t19;
+        double t43 = (t42 < (-38.5)) ? (-38.5) : t42;
+        double t44 = (38.5 < t42) ? 38.5 : t43;
+        double t45 = t3 / t20;
+        double t46 = (t45 < (-38.5)) ? (-38.5) : t45;
+        double t47 = (38.5 < t45) ? 38.5 : t46;
+        double t48 = -t47;
+        double t49 = t24 ? t48 : t47;
+        double t50 = t44 + t49;
+        double t51 = t44 - t49;
         double t52 = (t50 * t50) * 0.125;
-        double t53 = t36 * t49;
-        double t54 = t38 * t50;
-        double t55 = (t53 + t54) * 0.5;
-        double t56 = (t40 * (t49 - t54)) * (-0.5);
-        double t57 = ABS(t56);
-        double t58 = ABS(t43);
-        _Bool t59 = (t57 <= 0.125) & ((t57 * t58) <= 2.0);
-        double t60 = t59 ? t56 : 0.0;
-        double t61 = exp64((t48 * t48) * (-0.5));
-        double t62 = t60 * 0.06943184420297371;
-        double t63 = t60 * 0.33000947820757187;
-        double t64 = (exp64(-(t62 * (FMA(t62, 0.5, t43))))) * 0.17392742256872692;
-        double t65 = t60 * 0.6699905217924281;
-        double t66 = FMA(exp64(-(t63 * (FMA(t63, 0.5, t43)))), 0.32607257743127305, t64);
-        double t67 = t60 * 0.9305681557970263;
-        double t68 = FMA(exp64(-(t65 * (FMA(t65, 0.5, t43)))), 0.32607257743127305, t66);
-        double t69 = exp64((t43 * t43) * (-0.5));
-        double t70 = t61 * t69;
-        double t71 = t60 * (FMA(exp64(-(t67 * (FMA(t67, 0.5, t43)))), 0.17392742256872692, t68));
-        _Bool t72 = 0.0 < t43;
-        double t73 = 1.0 / (FMA(t58, 0.25, 1.0));
-        double t74 = -t55;
-        double t75 = t72 ? t74 : t55;
-        _Bool t76 = t75 < 0.0;
-        double t77 = -t75;
-        double t78 = t76 ? t77 : t75;
-        double t79 = 1.0 / (FMA(t78, 0.25, 1.0));
-        double t80 = (exp64((t75 * t75) * (-0.5))) * (t79 * (polynomial0(-0.0017798827339621601, t79 - 0.25)));
-        double t81 = 1.0 - t80;
-        double t82 = t76 ? t80 : t81;
-        double t83 = t82 - (t69 * (t73 * (polynomial0(-0.0017798827339621601, t73 - 0.25))));
-        double t84 = -t83;
-        double t85 = t72 ? t84 : t83;
-        double t86 = t70 * (t71 * 0.15915494309189535);
-        double t87 = t85 * (t61 * 0.3989422804014327);
-        double t88 = t59 ? t86 : t87;
-        double t89 = t22 * t88;
-        double t90 = (t53 - t54) * 0.5;
-        double t91 = (t40 * (t49 + t54)) * (-0.5);
-        double t92 = ABS(t91);
-        double t93 = ABS(t48);
-        _Bool t94 = (t92 <= 0.125) & ((t92 * t93) <= 2.0);
-        double t95 = t94 ? t91 : 0.0;
-        double t96 = t95 * 0.06943184420297371;
-        double t97 = t95 * 0.33000947820757187;
-        double t98 = (exp64(-(t96 * (FMA(t96, 0.5, t48))))) * 0.17392742256872692;
-        double t99 = t95 * 0.6699905217924281;
-        double t100 = FMA(exp64(-(t97 * (FMA(t97, 0.5, t48)))), 0.32607257743127305, t98);
-        double t101 = t95 * 0.9305681557970263;
-        double t102 = FMA(exp64(-(t99 * (FMA(t99, 0.5, t48)))), 0.32607257743127305, t100);
-        double t103 = t95 * (FMA(exp64(-(t101 * (FMA(t101, 0.5, t48)))), 0.17392742256872692, t102));
-        _Bool t104 = 0.0 < t48;
-        double t105 = 1.0 / (FMA(t93, 0.25, 1.0));
-        double t106 = -t90;
-        double t107 = t104 ? t106 : t90;
-        _Bool t108 = t107 < 0.0;
-        double t109 = -t107;
-        double t110 = t108 ? t109 : t107;
-        double t111 = 1.0 / (FMA(t110, 0.25, 1.0));
-        double t112 = t111 * (polynomial0(-0.0017798827339621601, t111 - 0.25));
-        double t113 = (exp64((t107 * t107) * (-0.5))) * t112;
-        double t114 = 1.0 - t113;
-        double t115 = t108 ? t113 : t114;
-        double t116 = t115 - (t61 * (t105 * (polynomial0(-0.0017798827339621601, t105 - 0.25))));
-        double t117 = -t116;
-        double t118 = t104 ? t117 : t116;
-        double t119 = t70 * (t103 * 0.15915494309189535);
-        double t120 = t118 * (t69 * 0.3989422804014327);
-        double t121 = t94 ? t119 : t120;
-        double t122 = t21 * t121;
-        double t123 = -t122;
-        double t124 = t24 ? t123 : t122;
-        double t125 = t1 ? t89 : t124;
-        double t126 = t14 ? 1.0 : (-1.0);
-        double t127 = SQRT(t126);
-        double t128 = t14 ? t125 : t127;
-        double t129 = exp64(-((FMA(t39, t51, t51)) + (FMA(t52, t38 * t38, t52))));
-        double t130 = (t38 * (t39 + 1.0)) * 0.07957747154594767;
-        double t131 = t31 ? 0.0 : t130;
-        double t132 = (t25 * (1.0 / t23)) * (t129 * t131);
-        double t133 = t22 * (t22 * (((t48 * t88) + t132) * (-0.5)));
-        double t134 = -t133;
-        double t135 = t24 ? t134 : t133;
-        double t136 = (t135 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t135;
-        double t137 = (0x1.fffffffffffffp1023 < t135) ? 0x1.fffffffffffffp1023 : t136;
-        double t138 = t21 * (t21 * ((t132 + (t43 * t121)) * (-0.5)));
-        double t139 = -t138;
-        double t140 = t24 ? t139 : t138;
-        double t141 = (t140 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t140;
-        double t142 = (0x1.fffffffffffffp1023 < t140) ? 0x1.fffffffffffffp1023 : t141;
-        double t143 = t1 ? t137 : t142;
-        double t144 = t14 ? t143 : t127;
-        double t145 = t1 ? t124 : t89;
-        double t146 = t14 ? t145 : t127;
-        double t147 = t1 ? t142 : t137;
-        double t148 = t14 ? t147 : t127;
-        double t149 = t131 * (t129 * (t21 * t22));
-        double t150 = (t149 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t149;
-        double t151 = (0x1.fffffffffffffp1023 < t149) ? 0x1.fffffffffffffp1023 : t150;
-        double t152 = t14 ? t151 : t127;
-        out_grad_mean1[i] = grad_covariance[i] * t128;
-        out_grad_var1[i] = grad_covariance[i] * t144;
-        out_grad_mean2[i] = grad_covariance[i] * t146;
-        out_grad_var2[i] = grad_covariance[i] * t148;
-        out_grad_cov[i] = grad_covariance[i] * t152;
+        double t53 = (t51 * t51) * 0.125;
+        double t54 = t37 * t50;
+        double t55 = t39 * t51;
+        double t56 = (t54 + t55) * 0.5;
+        double t57 = (t41 * (t50 - t55)) * (-0.5);
+        double t58 = ABS(t57);
+        double t59 = ABS(t44);
+        _Bool t60 = (t58 <= 0.125) & ((t58 * t59) <= 2.0);
+        double t61 = t60 ? t57 : 0.0;
+        double t62 = exp64((t49 * t49) * (-0.5));
+        double t63 = t61 * 0.06943184420297371;
+        double t64 = t61 * 0.33000947820757187;
+        double t65 = (exp64(-(t63 * (FMA(t63, 0.5, t44))))) * 0.17392742256872692;
+        double t66 = t61 * 0.6699905217924281;
+        double t67 = FMA(exp64(-(t64 * (FMA(t64, 0.5, t44)))), 0.32607257743127305, t65);
+        double t68 = t61 * 0.9305681557970263;
+        double t69 = FMA(exp64(-(t66 * (FMA(t66, 0.5, t44)))), 0.32607257743127305, t67);
+        double t70 = exp64((t44 * t44) * (-0.5));
+        double t71 = t62 * t70;
+        double t72 = t61 * (FMA(exp64(-(t68 * (FMA(t68, 0.5, t44)))), 0.17392742256872692, t69));
+        _Bool t73 = 0.0 < t44;
+        double t74 = 1.0 / (FMA(t59, 0.25, 1.0));
+        double t75 = -t56;
+        double t76 = t73 ? t75 : t56;
+        _Bool t77 = t76 < 0.0;
+        double t78 = -t76;
+        double t79 = t77 ? t78 : t76;
+        double t80 = 1.0 / (FMA(t79, 0.25, 1.0));
+        double t81 = (exp64((t76 * t76) * (-0.5))) * (t80 * (polynomial0(-0.0017798827339621601, t80 - 0.25)));
+        double t82 = 1.0 - t81;
+        double t83 = t77 ? t81 : t82;
+        double t84 = t83 - (t70 * (t74 * (polynomial0(-0.0017798827339621601, t74 - 0.25))));
+        double t85 = -t84;
+        double t86 = t73 ? t85 : t84;
+        double t87 = t71 * (t72 * 0.15915494309189535);
+        double t88 = t86 * (t62 * 0.3989422804014327);
+        double t89 = t60 ? t87 : t88;
+        double t90 = t22 * t89;
+        double t91 = (t54 - t55) * 0.5;
+        double t92 = (t41 * (t50 + t55)) * (-0.5);
+        double t93 = ABS(t92);
+        double t94 = ABS(t49);
+        _Bool t95 = (t93 <= 0.125) & ((t93 * t94) <= 2.0);
+        double t96 = t95 ? t92 : 0.0;
+        double t97 = t96 * 0.06943184420297371;
+        double t98 = t96 * 0.33000947820757187;
+        double t99 = (exp64(-(t97 * (FMA(t97, 0.5, t49))))) * 0.17392742256872692;
+        double t100 = t96 * 0.6699905217924281;
+        double t101 = FMA(exp64(-(t98 * (FMA(t98, 0.5, t49)))), 0.32607257743127305, t99);
+        double t102 = t96 * 0.9305681557970263;
+        double t103 = FMA(exp64(-(t100 * (FMA(t100, 0.5, t49)))), 0.32607257743127305, t101);
+        double t104 = t96 * (FMA(exp64(-(t102 * (FMA(t102, 0.5, t49)))), 0.17392742256872692, t103));
+        _Bool t105 = 0.0 < t49;
+        double t106 = 1.0 / (FMA(t94, 0.25, 1.0));
+        double t107 = -t91;
+        double t108 = t105 ? t107 : t91;
+        _Bool t109 = t108 < 0.0;
+        double t110 = -t108;
+        double t111 = t109 ? t110 : t108;
+        double t112 = 1.0 / (FMA(t111, 0.25, 1.0));
+        double t113 = t112 * (polynomial0(-0.0017798827339621601, t112 - 0.25));
+        double t114 = (exp64((t108 * t108) * (-0.5))) * t113;
+        double t115 = 1.0 - t114;
+        double t116 = t109 ? t114 : t115;
+        double t117 = t116 - (t62 * (t106 * (polynomial0(-0.0017798827339621601, t106 - 0.25))));
+        double t118 = -t117;
+        double t119 = t105 ? t118 : t117;
+        double t120 = t71 * (t104 * 0.15915494309189535);
+        double t121 = t119 * (t70 * 0.3989422804014327);
+        double t122 = t95 ? t120 : t121;
+        double t123 = t21 * t122;
+        double t124 = -t123;
+        double t125 = t24 ? t124 : t123;
+        double t126 = t1 ? t90 : t125;
+        double t127 = t14 ? 1.0 : (-1.0);
+        double t128 = SQRT(t127);
+        double t129 = t14 ? t126 : t128;
+        double t130 = exp64(-((FMA(t40, t52, t52)) + (FMA(t53, t39 * t39, t53))));
+        double t131 = (t39 * (t40 + 1.0)) * 0.07957747154594767;
+        double t132 = t31 ? 0.0 : t131;
+        double t133 = (t25 * (1.0 / t23)) * (t130 * t132);
+        double t134 = t22 * (t22 * (((t49 * t89) + t133) * (-0.5)));
+        double t135 = -t134;
+        double t136 = t24 ? t135 : t134;
+        double t137 = (t136 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t136;
+        double t138 = (0x1.fffffffffffffp1023 < t136) ? 0x1.fffffffffffffp1023 : t137;
+        double t139 = t21 * (t21 * ((t133 + (t44 * t122)) * (-0.5)));
+        double t140 = -t139;
+        double t141 = t24 ? t140 : t139;
+        double t142 = (t141 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t141;
+        double t143 = (0x1.fffffffffffffp1023 < t141) ? 0x1.fffffffffffffp1023 : t142;
+        double t144 = t1 ? t138 : t143;
+        double t145 = t14 ? t144 : t128;
+        double t146 = t1 ? t125 : t90;
+        double t147 = t14 ? t146 : t128;
+        double t148 = t1 ? t143 : t138;
+        double t149 = t14 ? t148 : t128;
+        double t150 = t132 * (t130 * (t21 * t22));
+        double t151 = (t150 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t150;
+        double t152 = (0x1.fffffffffffffp1023 < t150) ? 0x1.fffffffffffffp1023 : t151;
+        double t153 = t14 ? t152 : t128;
+        out_grad_mean1[i] = grad_covariance[i] * t129;
+        out_grad_var1[i] = grad_covariance[i] * t145;
+        out_grad_mean2[i] = grad_covariance[i] * t147;
+        out_grad_var2[i] = grad_covariance[i] * t149;
+        out_grad_cov[i] = grad_covariance[i] * t153;
     }
 }
 

@@ -20,6 +20,7 @@
 #define SQRT __builtin_sqrt
 #define ABS __builtin_fabs
 #define NEXT(c) y = FMA(y, x, c);
+#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -44,10 +45,11 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    const double square = x * x;
+    double w = 0x1.af4de97ca4194p-26;
+    PAIR(2.75572736431103e-07, 0x1.71de0231960ebp-19) PAIR(0x1.a01a01a6d889cp-16, 0x1.a01a01abe7fe1p-13)
+        PAIR(0.0013888888888883748, 0.008333333333326136) PAIR(0.04166666666666667, 0.1666666666666667)
+    return FMA(w, x, FMA(y, square, 0.5));
 }
 
 // exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
@@ -64,42 +66,27 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
-// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
-INLINE double rsqrt64(double x)
-{
-    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
-    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
-    double y = first.f, e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * 0.5, e, y);
-    y = x < 0x1p-900 ? y * 0x1p100 : y;
-    y = x > DBL_MAX ? 0.0 : y;
-    y = x == 0.0 ? __builtin_inf() : y;
-    return x >= 0.0 ? y : __builtin_nan("");
-}
-
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(-3.839043616084313e-05) NEXT(2.752454187214018e-05) NEXT(-0x1.77c4e489621p-15) NEXT(8.973265313608397e-05)
-        NEXT(-0x1.2a0a4942bfbfp-13) NEXT(0x1.cfa06ad57e92fp-13) NEXT(-0.0003548159545794357)
-        NEXT(0.0005730654111216046) NEXT(-0.0009288581630136866) NEXT(0.0015153828228449218)
-        NEXT(-0.002491841122779727) NEXT(0.004136179121892196) NEXT(-0.006945394979128628) NEXT(0.011833792109656639)
-        NEXT(-0.020548811918991675) NEXT(0.036611854523158065) NEXT(-0.06768864331096612) NEXT(0.1326097537542029)
-        NEXT(-0.2885270990993239) NEXT(0.8109302162163288)
-    return y;
+    const double square = x * x;
+    double w = -3.839043616084313e-05;
+    PAIR(2.752454187214018e-05, -0x1.77c4e489621p-15) PAIR(8.973265313608397e-05, -0x1.2a0a4942bfbfp-13)
+        PAIR(0x1.cfa06ad57e92fp-13, -0.0003548159545794357) PAIR(0.0005730654111216046, -0.0009288581630136866)
+        PAIR(0.0015153828228449218, -0.002491841122779727) PAIR(0.004136179121892196, -0.006945394979128628)
+        PAIR(0.011833792109656639, -0.020548811918991675) PAIR(0.036611854523158065, -0.06768864331096612)
+        PAIR(0.1326097537542029, -0.2885270990993239)
+    return FMA(w, x, FMA(y, square, 0.8109302162163288));
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    NEXT(-6.83611869802788e-06) NEXT(6.336248857617007e-06) NEXT(-0x1.70792d653e181p-17) NEXT(2.124488227072241e-05)
-        NEXT(-3.624493252280785e-05) NEXT(0x1.03d5892515b9p-14) NEXT(-0x1.c666378916e6fp-14)
-        NEXT(0.0001919699108031433) NEXT(-0.0003451728049596763) NEXT(0.0006321581583376872)
-        NEXT(-0.001184253271727687) NEXT(0x1.2b31a5bcce8b4p-9) NEXT(-0.00456613627676639) NEXT(0.009605439036695518)
-        NEXT(-0.021724880346089055) NEXT(0.05506569142453342) NEXT(-0.171796395261928) NEXT(0.8968284138472924)
-    return y;
+    const double square = x * x;
+    double w = -6.83611869802788e-06;
+    PAIR(6.336248857617007e-06, -0x1.70792d653e181p-17) PAIR(2.124488227072241e-05, -3.624493252280785e-05)
+        PAIR(0x1.03d5892515b9p-14, -0x1.c666378916e6fp-14) PAIR(0.0001919699108031433, -0.0003451728049596763)
+        PAIR(0.0006321581583376872, -0.001184253271727687) PAIR(0x1.2b31a5bcce8b4p-9, -0.00456613627676639)
+        PAIR(0.009605439036695518, -0.021724880346089055) PAIR(0.05506569142453342, -0.171796395261928)
+    return FMA(w, x, FMA(y, square, 0.8968284138472924));
 }
 
 static void relu_logistic_input_float64_forward_block(const double *const *in, const double *params, double *const
@@ -117,29 +104,29 @@ static void relu_logistic_input_float64_forward_block(const double *const *in, c
         _Bool t4 = t3 & (0.0 < t2);
         double t5 = t4 ? 0x1p100 : t2;
         double t6 = t3 ? 1.0 : var[i];
-        double t7 = t5 * (rsqrt64(t6));
-        double t8 = (0x1p60 < t7) ? 0x1p60 : t7;
-        double t9 = -t8;
-        double t10 = t1 ? t9 : t8;
-        double t11 = -t10;
-        double t12 = t1 ? t11 : t10;
-        double t13 = t12 * 1.8137993642342178;
-        double t14 = (700.0 < t13) ? 700.0 : t13;
-        double t15 = exp64(-t14);
-        double t16 = t15 - 0.5;
-        double t17 = polynomial0(2.50417531521042e-05, t16);
-        double t18 = SQRT(t6);
-        double t19 = t3 ? 0.0 : t18;
+        double t7 = SQRT(t6);
+        double t8 = t5 * (1.0 / t7);
+        double t9 = (0x1p60 < t8) ? 0x1p60 : t8;
+        double t10 = -t9;
+        double t11 = t1 ? t10 : t9;
+        double t12 = -t11;
+        double t13 = t1 ? t12 : t11;
+        double t14 = t13 * 1.8137993642342178;
+        double t15 = (700.0 < t14) ? 700.0 : t14;
+        double t16 = exp64(-t15);
+        double t17 = t16 - 0.5;
+        double t18 = polynomial0(2.50417531521042e-05, t17);
+        double t19 = t3 ? 0.0 : t7;
         double t20 = t0 ? 1.0 : 0.0;
-        double t21 = t15 * t17;
+        double t21 = t16 * t18;
         _Bool t22 = 0.0 <= var[i];
         double t23 = t22 ? 1.0 : var[i];
         double t24 = SQRT(t23);
         double t25 = (mean[i] * t20) + ((t19 * 0.5513288954217921) * t21);
-        double t26 = t17 * t21;
-        double t27 = (polynomial1(4.261679651684401e-06, t16)) * 2.0;
-        double t28 = var[i] * (1.0 - (t15 * (((t26 + t27) + ((t14 * t17) * 2.0)) * 0.3039635509270133)));
-        double t29 = var[i] * (t15 * ((t27 - t26) * 0.3039635509270133));
+        double t26 = t18 * t21;
+        double t27 = (polynomial1(4.261679651684401e-06, t17)) * 2.0;
+        double t28 = var[i] * (1.0 - (t16 * (((t26 + t27) + ((t15 * t18) * 2.0)) * 0.3039635509270133)));
+        double t29 = var[i] * (t16 * ((t27 - t26) * 0.3039635509270133));
         double t30 = t0 ? t28 : t29;
         out_mean[i] = t22 ? t25 : t24;
         out_var[i] = t22 ? t30 : t24;
@@ -170,41 +157,41 @@ static void relu_logistic_input_float64_backward_block(const double *const *in, 
         _Bool t4 = t3 & (0.0 < t2);
         double t5 = t4 ? 0x1p100 : t2;
         double t6 = t3 ? 1.0 : var[i];
-        double t7 = rsqrt64(t6);
-        double t8 = t5 * t7;
-        double t9 = (0x1p60 < t8) ? 0x1p60 : t8;
-        double t10 = -t9;
-        double t11 = t1 ? t10 : t9;
-        double t12 = -t11;
-        double t13 = t1 ? t12 : t11;
-        double t14 = t13 * 1.8137993642342178;
-        double t15 = (700.0 < t14) ? 700.0 : t14;
-        double t16 = exp64(-t15);
-        double t17 = t16 - 0.5;
-        double t18 = polynomial0(2.50417531521042e-05, t17);
-        double t19 = 1.0 / (t16 + 1.0);
-        double t20 = SQRT(t6);
-        double t21 = t3 ? 0.0 : t20;
-        double t22 = t3 ? 0.0 : t7;
-        double t23 = t16 * t19;
+        double t7 = SQRT(t6);
+        double t8 = 1.0 / t7;
+        double t9 = t5 * t8;
+        double t10 = (0x1p60 < t9) ? 0x1p60 : t9;
+        double t11 = -t10;
+        double t12 = t1 ? t11 : t10;
+        double t13 = -t12;
+        double t14 = t1 ? t13 : t12;
+        double t15 = t14 * 1.8137993642342178;
+        double t16 = (700.0 < t15) ? 700.0 : t15;
+        double t17 = exp64(-t16);
+        double t18 = t17 - 0.5;
+        double t19 = polynomial0(2.50417531521042e-05, t18);
+        double t20 = 1.0 / (t17 + 1.0);
+        double t21 = t3 ? 0.0 : t7;
+        double t22 = t3 ? 0.0 : t8;
+        double t23 = t17 * t20;
         double t24 = 1.0 - t23;
         double t25 = t0 ? t24 : t23;
         _Bool t26 = 0.0 <= var[i];
         double t27 = t26 ? 1.0 : var[i];
         double t28 = SQRT(t27);
         double t29 = t26 ? t25 : t28;
-        double t30 = t22 * (t16 * ((FMA(t15, t19, t18)) * 0.27566444771089604));
+        double t30 = t22 * (t17 * ((FMA(t16, t20, t19)) * 0.27566444771089604));
         double t31 = t26 ? t30 : t28;
-        double t32 = t19 * (t18 * 2.0);
-        double t33 = t19 * ((FMA(t16, t18, t15)) * 2.0);
+        double t32 = t20 * (t19 * 2.0);
+        double t33 = t20 * ((FMA(t17, t19, t16)) * 2.0);
         double t34 = t0 ? t33 : t32;
-        double t35 = (t21 * 0.5513288954217921) * (t16 * t34);
+        double t35 = (t21 * 0.5513288954217921) * (t17 * t34);
         double t36 = t26 ? t35 : t28;
-        double t37 = t18 * (t16 * t18);
-        double t38 = (polynomial1(4.261679651684401e-06, t17)) * 2.0;
-        double t39 = t15 * 0.15198177546350666;
-        double t40 = 1.0 - (t16 * (FMA(t33, t39, ((t37 + t38) + ((t15 * t18) * 2.0)) * 0.3039635509270133)));
-        double t41 = t16 * (FMA(t32, t39, (t38 - t37) * 0.3039635509270133));
+        double t37 = t19 * (t17 * t19);
+        double t38 = (polynomial1(4.261679651684401e-06, t18)) * 2.0;
+        double t39 = t16 * 0.15198177546350666;
+        double t40 = 1.0 - (t17 * (FMA(t33, t39, ((t37 + t38) + ((t16 * t19) * 2.0)) * 0.3039635509270133)));
+        double t41 = t17 * (FMA(t32, t39, (t38 - t37) * 0.3039635509270133));
         double t42 = t0 ? t40 : t41;
         double t43 = t26 ? t42 : t28;
         out_grad_mean[i] = FMA(grad_mean[i], t29,

@@ -20,6 +20,7 @@
 #define SQRT __builtin_sqrt
 #define ABS __builtin_fabs
 #define NEXT(c) y = FMA(y, x, c);
+#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -44,10 +45,11 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    const double square = x * x;
+    double w = 0x1.af4de97ca4194p-26;
+    PAIR(2.75572736431103e-07, 0x1.71de0231960ebp-19) PAIR(0x1.a01a01a6d889cp-16, 0x1.a01a01abe7fe1p-13)
+        PAIR(0.0013888888888883748, 0.008333333333326136) PAIR(0.04166666666666667, 0.1666666666666667)
+    return FMA(w, x, FMA(y, square, 0.5));
 }
 
 // exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
@@ -64,43 +66,29 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
-// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
-INLINE double rsqrt64(double x)
-{
-    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
-    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
-    double y = first.f, e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * 0.5, e, y);
-    y = x < 0x1p-900 ? y * 0x1p100 : y;
-    y = x > DBL_MAX ? 0.0 : y;
-    y = x == 0.0 ? __builtin_inf() : y;
-    return x >= 0.0 ? y : __builtin_nan("");
-}
-
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0.010466386341611745) NEXT(-0.025024068057433096) NEXT(0.028003432764145547) NEXT(-0.007675323623468539)
-        NEXT(-0.01260565126280357) NEXT(0x1.5ef483507f79p-8) NEXT(0.009931926179538022) NEXT(-0.001079211461663395)
-        NEXT(-0.01093052795862523) NEXT(-0.003986265076078187) NEXT(0.011100325597856757) NEXT(0.012715664444173462)
-        NEXT(-0.005435898416258495) NEXT(-0.0251886937420882) NEXT(-0.02081676516638881) NEXT(0.018430597373958118)
-        NEXT(0.08071822573892083) NEXT(0.14153249712935168) NEXT(0.17952285286084968) NEXT(0.1863288565069812)
-        NEXT(0.1666410963282826) NEXT(0.13207588430885814)
-    return y;
+    const double square = x * x;
+    double w = 0.010466386341611745;
+    PAIR(-0.025024068057433096, 0.028003432764145547) PAIR(-0.007675323623468539, -0.01260565126280357)
+        PAIR(0x1.5ef483507f79p-8, 0.009931926179538022) PAIR(-0.001079211461663395, -0.01093052795862523)
+        PAIR(-0.003986265076078187, 0.011100325597856757) PAIR(0.012715664444173462, -0.005435898416258495)
+        PAIR(-0.0251886937420882, -0.02081676516638881) PAIR(0.018430597373958118, 0.08071822573892083)
+        PAIR(0.14153249712935168, 0.17952285286084968) PAIR(0.1863288565069812, 0.1666410963282826)
+    return FMA(w, x, FMA(y, square, 0.13207588430885814));
 }
 
 INLINE double polynomial1(double y, double x)
 {
-    NEXT(0.117708392008567) NEXT(-0.44341275949169345) NEXT(0.9565840641090428) NEXT(-1.2607176359363146)
-        NEXT(0.9637350797487144) NEXT(-0.2996404020545833) NEXT(-0.07568519905802763) NEXT(-0.005422298439851281)
-        NEXT(0.09046357090781296) NEXT(0.033278462006265934) NEXT(-0.0708293621196939) NEXT(-0.05426759473536719)
-        NEXT(0.04106031909295141) NEXT(0.07432415816459853) NEXT(0x1.6bfd74f9811ccp-8) NEXT(-0.07625240647903238)
-        NEXT(-0.07593942539478153) NEXT(0.011283865112341534) NEXT(0.11633012554510842) NEXT(0.17160330216452158)
-        NEXT(0.15958374408371764) NEXT(0.10685102400308405) NEXT(0.05081731929104635) NEXT(0.01419012412529281)
-    return y;
+    const double square = x * x;
+    double w = 0.117708392008567;
+    PAIR(-0.44341275949169345, 0.9565840641090428) PAIR(-1.2607176359363146, 0.9637350797487144)
+        PAIR(-0.2996404020545833, -0.07568519905802763) PAIR(-0.005422298439851281, 0.09046357090781296)
+        PAIR(0.033278462006265934, -0.0708293621196939) PAIR(-0.05426759473536719, 0.04106031909295141)
+        PAIR(0.07432415816459853, 0x1.6bfd74f9811ccp-8) PAIR(-0.07625240647903238, -0.07593942539478153)
+        PAIR(0.011283865112341534, 0.11633012554510842) PAIR(0.17160330216452158, 0.15958374408371764)
+        PAIR(0.10685102400308405, 0.05081731929104635)
+    return FMA(w, x, FMA(y, square, 0.01419012412529281));
 }
 
 static const double table30[30][2] = {
@@ -223,82 +211,83 @@ static void relu_covariance_exact_float64_forward_block(const double *const *in,
         _Bool t31 = t29 & t30;
         double t32 = s[9][i] + t24;
         double t33 = t29 ? 1.0 : t28;
-        double t34 = 1.0 / t32;
-        double t35 = (SQRT(t33)) * t34;
-        double t36 = t31 ? 0.0 : t35;
-        double t37 = t32 * (rsqrt64(t33));
-        double t38 = t31 ? 0x1p40 : t37;
-        s[6][i] = s[10][i] ? 1.0 : t36;
-        double t40 = s[10][i] ? 1.0 : t38;
-        double t41 = s[6][i] * s[6][i];
-        double t42 = (t2 * 0x1p100) * 0x1p100;
-        double t43 = t15 ? t42 : t2;
-        double t44 = t43 / t21;
-        double t45 = (t44 < (-38.5)) ? (-38.5) : t44;
-        double t46 = (38.5 < t44) ? 38.5 : t45;
-        double t47 = (t3 * 0x1p100) * 0x1p100;
-        double t48 = t16 ? t47 : t3;
-        double t49 = t48 / t22;
-        double t50 = (t49 < (-38.5)) ? (-38.5) : t49;
-        double t51 = (38.5 < t49) ? 38.5 : t50;
-        double t52 = -t51;
-        double t53 = (cov[i] < 0.0) ? t52 : t51;
-        double t54 = t46 + t53;
-        double t55 = t46 - t53;
-        s[3][i] = (t54 * t54) * 0.125;
-        double t57 = (t55 * t55) * 0.125;
-        double t58 = ABS(t54);
+        double t34 = SQRT(t33);
+        double t35 = 1.0 / t32;
+        double t36 = t34 * t35;
+        double t37 = t31 ? 0.0 : t36;
+        double t38 = t32 * (1.0 / t34);
+        double t39 = t31 ? 0x1p40 : t38;
+        s[6][i] = s[10][i] ? 1.0 : t37;
+        double t41 = s[10][i] ? 1.0 : t39;
+        double t42 = s[6][i] * s[6][i];
+        double t43 = (t2 * 0x1p100) * 0x1p100;
+        double t44 = t15 ? t43 : t2;
+        double t45 = t44 / t21;
+        double t46 = (t45 < (-38.5)) ? (-38.5) : t45;
+        double t47 = (38.5 < t45) ? 38.5 : t46;
+        double t48 = (t3 * 0x1p100) * 0x1p100;
+        double t49 = t16 ? t48 : t3;
+        double t50 = t49 / t22;
+        double t51 = (t50 < (-38.5)) ? (-38.5) : t50;
+        double t52 = (38.5 < t50) ? 38.5 : t51;
+        double t53 = -t52;
+        double t54 = (cov[i] < 0.0) ? t53 : t52;
+        double t55 = t47 + t54;
+        double t56 = t47 - t54;
+        s[3][i] = (t55 * t55) * 0.125;
+        double t58 = (t56 * t56) * 0.125;
         double t59 = ABS(t55);
-        _Bool t60 = (t58 <= t59) | (t58 < 0x1p-60);
-        _Bool t61 = t59 <= (t41 * t58);
-        double t62 = t60 ? 1.0 : t58;
-        double t63 = t59 * (1.0 / t62);
-        double t64 = t61 ? t41 : t63;
-        s[4][i] = t60 ? 1.0 : t64;
-        double t66 = t40 * (t40 * t57);
-        double t67 = (t58 * t59) * 0.125;
-        double t68 = t61 ? t66 : t67;
-        s[2][i] = t60 ? t57 : t68;
-        double t70 = FMA(s[3][i], s[4][i], s[2][i]);
-        double t71 = FMA(s[3][i], s[4][i], -s[2][i]);
-        double t72 = (t70 + 30.0) + (SQRT(FMA(t71, t71, FMA(t70, 60.0, 900.0))));
-        double t73 = (t57 * 2.0) * (1.0 / t72);
-        double t74 = s[3][i] * 2.0;
-        _Bool t75 = t41 < t73;
-        _Bool t76 = t72 < t74;
-        double t77 = t75 ? t73 : 1.0;
-        double t78 = SQRT(t77);
-        s[1][i] = t75 ? t78 : s[6][i];
-        double t80 = t76 ? t74 : 1.0;
-        double t81 = t72 * (1.0 / t80);
-        double t82 = t76 ? t81 : 1.0;
-        double t83 = SQRT(t82);
-        double t84 = t76 ? t83 : 1.0;
-        _Bool t85 = t75 | t76;
-        double t86 = t84 - s[1][i];
-        double t87 = (t34 * (t24 * 2.0)) * (1.0 / (s[6][i] + 1.0));
-        s[0][i] = t85 ? t86 : t87;
-        double t89 = s[1][i] - s[6][i];
-        s[5][i] = t75 ? t89 : 0.0;
-        s[8][i] = exp64(-(t70 + (s[3][i] + t57)));
-        s[7][i] = (1.0 / (t41 + 1.0)) * 2.0;
-        _Bool t93 = t46 < 0.0;
-        double t94 = -t46;
-        double t95 = t93 ? t94 : t46;
-        double t96 = 1.0 / (FMA(t95, 0.25, 1.0));
-        double t97 = (exp64((t46 * t46) * (-0.5))) * (t96 * (polynomial0(-0.0017798827339621601, t96 - 0.25)));
-        double t98 = 1.0 - t97;
-        double t99 = t93 ? t97 : t98;
-        _Bool t100 = t51 < 0.0;
-        double t101 = t100 ? t52 : t51;
-        double t102 = 1.0 / (FMA(t101, 0.25, 1.0));
-        double t103 = t102 * (polynomial0(-0.0017798827339621601, t102 - 0.25));
-        double t104 = (exp64((t51 * t51) * (-0.5))) * t103;
-        double t105 = 1.0 - t104;
-        double t106 = t100 ? t104 : t105;
-        s[11][i] = t99 * t106;
-        double t108 = s[12][i] ? 1.0 : (-1.0);
-        s[13][i] = SQRT(t108);
+        double t60 = ABS(t56);
+        _Bool t61 = (t59 <= t60) | (t59 < 0x1p-60);
+        _Bool t62 = t60 <= (t42 * t59);
+        double t63 = t61 ? 1.0 : t59;
+        double t64 = t60 * (1.0 / t63);
+        double t65 = t62 ? t42 : t64;
+        s[4][i] = t61 ? 1.0 : t65;
+        double t67 = t41 * (t41 * t58);
+        double t68 = (t59 * t60) * 0.125;
+        double t69 = t62 ? t67 : t68;
+        s[2][i] = t61 ? t58 : t69;
+        double t71 = FMA(s[3][i], s[4][i], s[2][i]);
+        double t72 = FMA(s[3][i], s[4][i], -s[2][i]);
+        double t73 = (t71 + 30.0) + (SQRT(FMA(t72, t72, FMA(t71, 60.0, 900.0))));
+        double t74 = (t58 * 2.0) * (1.0 / t73);
+        double t75 = s[3][i] * 2.0;
+        _Bool t76 = t42 < t74;
+        _Bool t77 = t73 < t75;
+        double t78 = t76 ? t74 : 1.0;
+        double t79 = SQRT(t78);
+        s[1][i] = t76 ? t79 : s[6][i];
+        double t81 = t77 ? t75 : 1.0;
+        double t82 = t73 * (1.0 / t81);
+        double t83 = t77 ? t82 : 1.0;
+        double t84 = SQRT(t83);
+        double t85 = t77 ? t84 : 1.0;
+        _Bool t86 = t76 | t77;
+        double t87 = t85 - s[1][i];
+        double t88 = (t35 * (t24 * 2.0)) * (1.0 / (s[6][i] + 1.0));
+        s[0][i] = t86 ? t87 : t88;
+        double t90 = s[1][i] - s[6][i];
+        s[5][i] = t76 ? t90 : 0.0;
+        s[8][i] = exp64(-(t71 + (s[3][i] + t58)));
+        s[7][i] = (1.0 / (t42 + 1.0)) * 2.0;
+        _Bool t94 = t47 < 0.0;
+        double t95 = -t47;
+        double t96 = t94 ? t95 : t47;
+        double t97 = 1.0 / (FMA(t96, 0.25, 1.0));
+        double t98 = (exp64((t47 * t47) * (-0.5))) * (t97 * (polynomial0(-0.0017798827339621601, t97 - 0.25)));
+        double t99 = 1.0 - t98;
+        double t100 = t94 ? t98 : t99;
+        _Bool t101 = t52 < 0.0;
+        double t102 = t101 ? t53 : t52;
+        double t103 = 1.0 / (FMA(t102, 0.25, 1.0));
+        double t104 = t103 * (polynomial0(-0.0017798827339621601, t103 - 0.25));
+        double t105 = (exp64((t52 * t52) * (-0.5))) * t104;
+        double t106 = 1.0 - t105;
+        double t107 = t101 ? t105 : t106;
+        s[11][i] = t100 * t107;
+        double t109 = s[12][i] ? 1.0 : (-1.0);
+        s[13][i] = SQRT(t109);
     }
     for (int k = 0; k < 30; ++k) {
         const double *c = table30[k];
@@ -366,9 +355,9 @@ static void relu_covariance_exact_float64_backward_block(const double *const *in
         double t20 = s[17][i] ? t18 : 1.0;
         double t21 = SQRT(t19);
         double t22 = SQRT(t20);
-        double t23 = rsqrt64(t19);
+        double t23 = 1.0 / t21;
         double t24 = t15 ? 0.0 : t23;
-        double t25 = rsqrt64(t20);
+        double t25 = 1.0 / t22;
         double t26 = t16 ? 0.0 : t25;
         s[13][i] = t15 ? 0.0 : t21;
         s[15][i] = t16 ? 0.0 : t22;
@@ -384,154 +373,155 @@ static void relu_covariance_exact_float64_backward_block(const double *const *in
         _Bool t38 = t36 & t37;
         double t39 = t29 + t31;
         double t40 = t36 ? 1.0 : t35;
-        double t41 = 1.0 / t39;
-        double t42 = (SQRT(t40)) * t41;
-        double t43 = t38 ? 0.0 : t42;
-        double t44 = t39 * (rsqrt64(t40));
-        double t45 = t38 ? 0x1p40 : t44;
-        s[6][i] = t33 ? 1.0 : t43;
-        double t47 = t33 ? 1.0 : t45;
-        double t48 = s[6][i] * s[6][i];
-        double t49 = t31 * (1.0 / t29);
-        double t50 = (t2 * 0x1p100) * 0x1p100;
-        double t51 = t15 ? t50 : t2;
-        double t52 = t51 / t21;
-        double t53 = (t52 < (-38.5)) ? (-38.5) : t52;
-        double t54 = (38.5 < t52) ? 38.5 : t53;
-        double t55 = (t3 * 0x1p100) * 0x1p100;
-        double t56 = t16 ? t55 : t3;
-        double t57 = t56 / t22;
-        double t58 = (t57 < (-38.5)) ? (-38.5) : t57;
-        double t59 = (38.5 < t57) ? 38.5 : t58;
-        double t60 = -t59;
-        double t61 = s[11][i] ? t60 : t59;
-        s[7][i] = t54 + t61;
-        s[8][i] = t54 - t61;
+        double t41 = SQRT(t40);
+        double t42 = 1.0 / t39;
+        double t43 = t41 * t42;
+        double t44 = t38 ? 0.0 : t43;
+        double t45 = t39 * (1.0 / t41);
+        double t46 = t38 ? 0x1p40 : t45;
+        s[6][i] = t33 ? 1.0 : t44;
+        double t48 = t33 ? 1.0 : t46;
+        double t49 = s[6][i] * s[6][i];
+        double t50 = t31 * (1.0 / t29);
+        double t51 = (t2 * 0x1p100) * 0x1p100;
+        double t52 = t15 ? t51 : t2;
+        double t53 = t52 / t21;
+        double t54 = (t53 < (-38.5)) ? (-38.5) : t53;
+        double t55 = (38.5 < t53) ? 38.5 : t54;
+        double t56 = (t3 * 0x1p100) * 0x1p100;
+        double t57 = t16 ? t56 : t3;
+        double t58 = t57 / t22;
+        double t59 = (t58 < (-38.5)) ? (-38.5) : t58;
+        double t60 = (38.5 < t58) ? 38.5 : t59;
+        double t61 = -t60;
+        double t62 = s[11][i] ? t61 : t60;
+        s[7][i] = t55 + t62;
+        s[8][i] = t55 - t62;
         s[3][i] = (s[7][i] * s[7][i]) * 0.125;
-        double t65 = (s[8][i] * s[8][i]) * 0.125;
-        double t66 = ABS(s[7][i]);
-        double t67 = ABS(s[8][i]);
-        _Bool t68 = (t66 <= t67) | (t66 < 0x1p-60);
-        _Bool t69 = t67 <= (t48 * t66);
-        double t70 = t68 ? 1.0 : t66;
-        double t71 = t67 * (1.0 / t70);
-        double t72 = t69 ? t48 : t71;
-        s[4][i] = t68 ? 1.0 : t72;
-        double t74 = t47 * (t47 * t65);
-        double t75 = (t66 * t67) * 0.125;
-        double t76 = t69 ? t74 : t75;
-        s[2][i] = t68 ? t65 : t76;
-        double t78 = FMA(s[3][i], s[4][i], s[2][i]);
-        double t79 = FMA(s[3][i], s[4][i], -s[2][i]);
-        double t80 = (t78 + 28.0) + (SQRT(FMA(t79, t79, FMA(t78, 56.0, 784.0))));
-        double t81 = (t65 * 2.0) * (1.0 / t80);
-        double t82 = s[3][i] * 2.0;
-        _Bool t83 = t48 < t81;
-        _Bool t84 = t80 < t82;
-        double t85 = t83 ? t81 : 1.0;
-        double t86 = SQRT(t85);
-        s[1][i] = t83 ? t86 : s[6][i];
-        double t88 = t84 ? t82 : 1.0;
-        double t89 = t80 * (1.0 / t88);
-        double t90 = t84 ? t89 : 1.0;
-        double t91 = SQRT(t90);
-        double t92 = t84 ? t91 : 1.0;
-        _Bool t93 = t83 | t84;
-        double t94 = t92 - s[1][i];
-        double t95 = (t41 * (t31 * 2.0)) * (1.0 / (s[6][i] + 1.0));
-        s[0][i] = t93 ? t94 : t95;
-        double t97 = s[1][i] - s[6][i];
-        s[5][i] = t83 ? t97 : 0.0;
-        double t99 = 1.0 / (t48 + 1.0);
-        s[9][i] = (t99 * 2.0) * 0.25;
-        s[10][i] = exp64(-(t78 + (s[3][i] + t65)));
-        double t102 = exp64((t61 * t61) * (-0.5));
-        _Bool t103 = t54 < 0.0;
-        double t104 = exp64((t54 * t54) * (-0.5));
-        double t105 = -t54;
-        double t106 = t103 ? t105 : t54;
-        double t107 = 1.0 / (FMA(t106, 0.25, 1.0));
-        double t108 = t104 * (t107 * (polynomial0(-0.0017798827339621601, t107 - 0.25)));
-        double t109 = 1.0 - t108;
-        double t110 = t103 ? t108 : t109;
-        double t111 = t49 * ((t102 * t110) * 0.3989422804014327);
-        double t112 = -t111;
-        s[12][i] = s[11][i] ? t112 : t111;
-        _Bool t114 = t59 < 0.0;
-        double t115 = t114 ? t60 : t59;
-        double t116 = 1.0 / (FMA(t115, 0.25, 1.0));
-        double t117 = t116 * (polynomial0(-0.0017798827339621601, t116 - 0.25));
-        double t118 = (exp64((t59 * t59) * (-0.5))) * t117;
-        double t119 = 1.0 - t118;
-        double t120 = t114 ? t118 : t119;
-        double t121 = t49 * ((t104 * t120) * 0.3989422804014327);
-        double t122 = -t121;
-        s[14][i] = s[11][i] ? t122 : t121;
-        double t124 = s[17][i] ? 1.0 : (-1.0);
-        s[18][i] = SQRT(t124);
-        double t126 = t48 * s[7][i];
-        double t127 = t99 * (s[8][i] + t126);
-        double t128 = t99 * (s[6][i] * 2.0);
-        double t129 = s[6][i] * s[7][i];
-        double t130 = t47 * s[8][i];
-        double t131 = (t129 + t130) * 0.5;
-        double t132 = -t131;
-        double t133 = (t131 < 0.0) ? t132 : t131;
-        double t134 = (38.5 < t133) ? 38.5 : t133;
-        double t135 = 1.0 / (FMA(t134, 0.25, 1.0));
-        double t136 = (t135 * (t135 * (t135 * (polynomial1(-0.013812895908158688, t135 - 0.25))))) * 2.0;
-        double t137 = (1.0 / (FMA(t134, t134, 1.0))) * (FMA(t136, -t134, 0.3989422804014327));
-        double t138 = (38.5 < t106) ? 38.5 : t106;
-        double t139 = 1.0 / (FMA(t138, 0.25, 1.0));
-        double t140 = (t139 * (t139 * (t139 * (polynomial1(-0.013812895908158688, t139 - 0.25))))) * 2.0;
-        double t141 = (1.0 / (FMA(t138, t138, 1.0))) * (FMA(t140, -t138, 0.3989422804014327));
-        double t142 = t128 * (t137 * (exp64((t134 * t134) * (-0.5))));
-        double t143 = t49 * t59;
-        double t144 = -t143;
-        double t145 = s[11][i] ? t144 : t143;
-        _Bool t146 = 0.0 < t54;
-        double t147 = -t145;
-        double t148 = t146 ? t147 : t127;
-        double t149 = t146 ? t105 : 0.0;
-        double t150 = (0.0 < t127) ? t148 : t149;
-        double t151 = ((t142 - (t141 * (exp64((t138 * t138) * (-0.5))))) + t150) * (t102 * 0.19947114020071635);
-        double t152 = s[13][i] * (t26 * t151);
-        double t153 = (t152 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t152;
-        double t154 = (0x1.fffffffffffffp1023 < t152) ? 0x1.fffffffffffffp1023 : t153;
-        double t155 = t99 * (t126 - s[8][i]);
-        double t156 = -t155;
-        double t157 = s[11][i] ? t156 : t155;
-        double t158 = (t129 - t130) * 0.5;
-        double t159 = -t158;
-        double t160 = s[11][i] ? t159 : t158;
-        double t161 = -t160;
-        double t162 = (t160 < 0.0) ? t161 : t160;
-        double t163 = (38.5 < t162) ? 38.5 : t162;
-        double t164 = 1.0 / (FMA(t163, 0.25, 1.0));
-        double t165 = (t164 * (t164 * (t164 * (polynomial1(-0.013812895908158688, t164 - 0.25))))) * 2.0;
-        double t166 = (1.0 / (FMA(t163, t163, 1.0))) * (FMA(t165, -t163, 0.3989422804014327));
-        double t167 = (38.5 < t115) ? 38.5 : t115;
-        double t168 = 1.0 / (FMA(t167, 0.25, 1.0));
-        double t169 = (t168 * (t168 * (t168 * (polynomial1(-0.013812895908158688, t168 - 0.25))))) * 2.0;
-        double t170 = (1.0 / (FMA(t167, t167, 1.0))) * (FMA(t169, -t167, 0.3989422804014327));
-        double t171 = t128 * (t166 * (exp64((t163 * t163) * (-0.5))));
-        double t172 = t49 * t54;
-        double t173 = -t172;
-        double t174 = s[11][i] ? t173 : t172;
-        _Bool t175 = 0.0 < t59;
-        double t176 = -t174;
-        double t177 = t175 ? t176 : t157;
-        double t178 = t175 ? t60 : 0.0;
-        double t179 = (0.0 < t157) ? t177 : t178;
-        double t180 = ((t171 - (t170 * (exp64((t167 * t167) * (-0.5))))) + t179) * (t104 * 0.19947114020071635);
-        double t181 = s[15][i] * (t24 * t180);
-        double t182 = (t181 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t181;
-        double t183 = (0x1.fffffffffffffp1023 < t181) ? 0x1.fffffffffffffp1023 : t182;
-        double t184 = s[16][i] ? t154 : t183;
-        s[20][i] = s[17][i] ? t184 : s[18][i];
-        double t186 = s[16][i] ? t183 : t154;
-        s[21][i] = s[17][i] ? t186 : s[18][i];
-        s[19][i] = t110 * t120;
+        double t66 = (s[8][i] * s[8][i]) * 0.125;
+        double t67 = ABS(s[7][i]);
+        double t68 = ABS(s[8][i]);
+        _Bool t69 = (t67 <= t68) | (t67 < 0x1p-60);
+        _Bool t70 = t68 <= (t49 * t67);
+        double t71 = t69 ? 1.0 : t67;
+        double t72 = t68 * (1.0 / t71);
+        double t73 = t70 ? t49 : t72;
+        s[4][i] = t69 ? 1.0 : t73;
+        double t75 = t48 * (t48 * t66);
+        double t76 = (t67 * t68) * 0.125;
+        double t77 = t70 ? t75 : t76;
+        s[2][i] = t69 ? t66 : t77;
+        double t79 = FMA(s[3][i], s[4][i], s[2][i]);
+        double t80 = FMA(s[3][i], s[4][i], -s[2][i]);
+        double t81 = (t79 + 28.0) + (SQRT(FMA(t80, t80, FMA(t79, 56.0, 784.0))));
+        double t82 = (t66 * 2.0) * (1.0 / t81);
+        double t83 = s[3][i] * 2.0;
+        _Bool t84 = t49 < t82;
+        _Bool t85 = t81 < t83;
+        double t86 = t84 ? t82 : 1.0;
+        double t87 = SQRT(t86);
+        s[1][i] = t84 ? t87 : s[6][i];
+        double t89 = t85 ? t83 : 1.0;
+        double t90 = t81 * (1.0 / t89);
+        double t91 = t85 ? t90 : 1.0;
+        double t92 = SQRT(t91);
+        double t93 = t85 ? t92 : 1.0;
+        _Bool t94 = t84 | t85;
+        double t95 = t93 - s[1][i];
+        double t96 = (t42 * (t31 * 2.0)) * (1.0 / (s[6][i] + 1.0));
+        s[0][i] = t94 ? t95 : t96;
+        double t98 = s[1][i] - s[6][i];
+        s[5][i] = t84 ? t98 : 0.0;
+        double t100 = 1.0 / (t49 + 1.0);
+        s[9][i] = (t100 * 2.0) * 0.25;
+        s[10][i] = exp64(-(t79 + (s[3][i] + t66)));
+        double t103 = exp64((t62 * t62) * (-0.5));
+        _Bool t104 = t55 < 0.0;
+        double t105 = exp64((t55 * t55) * (-0.5));
+        double t106 = -t55;
+        double t107 = t104 ? t106 : t55;
+        double t108 = 1.0 / (FMA(t107, 0.25, 1.0));
+        double t109 = t105 * (t108 * (polynomial0(-0.0017798827339621601, t108 - 0.25)));
+        double t110 = 1.0 - t109;
+        double t111 = t104 ? t109 : t110;
+        double t112 = t50 * ((t103 * t111) * 0.3989422804014327);
+        double t113 = -t112;
+        s[12][i] = s[11][i] ? t113 : t112;
+        _Bool t115 = t60 < 0.0;
+        double t116 = t115 ? t61 : t60;
+        double t117 = 1.0 / (FMA(t116, 0.25, 1.0));
+        double t118 = t117 * (polynomial0(-0.0017798827339621601, t117 - 0.25));
+        double t119 = (exp64((t60 * t60) * (-0.5))) * t118;
+        double t120 = 1.0 - t119;
+        double t121 = t115 ? t119 : t120;
+        double t122 = t50 * ((t105 * t121) * 0.3989422804014327);
+        double t123 = -t122;
+        s[14][i] = s[11][i] ? t123 : t122;
+        double t125 = s[17][i] ? 1.0 : (-1.0);
+        s[18][i] = SQRT(t125);
+        double t127 = t49 * s[7][i];
+        double t128 = t100 * (s[8][i] + t127);
+        double t129 = t100 * (s[6][i] * 2.0);
+        double t130 = s[6][i] * s[7][i];
+        double t131 = t48 * s[8][i];
+        double t132 = (t130 + t131) * 0.5;
+        double t133 = -t132;
+        double t134 = (t132 < 0.0) ? t133 : t132;
+        double t135 = (38.5 < t134) ? 38.5 : t134;
+        double t136 = 1.0 / (FMA(t135, 0.25, 1.0));
+        double t137 = (t136 * (t136 * (t136 * (polynomial1(-0.013812895908158688, t136 - 0.25))))) * 2.0;
+        double t138 = (1.0 / (FMA(t135, t135, 1.0))) * (FMA(t137, -t135, 0.3989422804014327));
+        double t139 = (38.5 < t107) ? 38.5 : t107;
+        double t140 = 1.0 / (FMA(t139, 0.25, 1.0));
+        double t141 = (t140 * (t140 * (t140 * (polynomial1(-0.013812895908158688, t140 - 0.25))))) * 2.0;
+        double t142 = (1.0 / (FMA(t139, t139, 1.0))) * (FMA(t141, -t139, 0.3989422804014327));
+        double t143 = t129 * (t138 * (exp64((t135 * t135) * (-0.5))));
+        double t144 = t50 * t60;
+        double t145 = -t144;
+        double t146 = s[11][i] ? t145 : t144;
+        _Bool t147 = 0.0 < t55;
+        double t148 = -t146;
+        double t149 = t147 ? t148 : t128;
+        double t150 = t147 ? t106 : 0.0;
+        double t151 = (0.0 < t128) ? t149 : t150;
+        double t152 = ((t143 - (t142 * (exp64((t139 * t139) * (-0.5))))) + t151) * (t103 * 0.19947114020071635);
+        double t153 = s[13][i] * (t26 * t152);
+        double t154 = (t153 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t153;
+        double t155 = (0x1.fffffffffffffp1023 < t153) ? 0x1.fffffffffffffp1023 : t154;
+        double t156 = t100 * (t127 - s[8][i]);
+        double t157 = -t156;
+        double t158 = s[11][i] ? t157 : t156;
+        double t159 = (t130 - t131) * 0.5;
+        double t160 = -t159;
+        double t161 = s[11][i] ? t160 : t159;
+        double t162 = -t161;
+        double t163 = (t161 < 0.0) ? t162 : t161;
+        double t164 = (38.5 < t163) ? 38.5 : t163;
+        double t165 = 1.0 / (FMA(t164, 0.25, 1.0));
+        double t166 = (t165 * (t165 * (t165 * (polynomial1(-0.013812895908158688, t165 - 0.25))))) * 2.0;
+        double t167 = (1.0 / (FMA(t164, t164, 1.0))) * (FMA(t166, -t164, 0.3989422804014327));
+        double t168 = (38.5 < t116) ? 38.5 : t116;
+        double t169 = 1.0 / (FMA(t168, 0.25, 1.0));
+        double t170 = (t169 * (t169 * (t169 * (polynomial1(-0.013812895908158688, t169 - 0.25))))) * 2.0;
+        double t171 = (1.0 / (FMA(t168, t168, 1.0))) * (FMA(t170, -t168, 0.3989422804014327));
+        double t172 = t129 * (t167 * (exp64((t164 * t164) * (-0.5))));
+        double t173 = t50 * t55;
+        double t174 = -t173;
+        double t175 = s[11][i] ? t174 : t173;
+        _Bool t176 = 0.0 < t60;
+        double t177 = -t175;
+        double t178 = t176 ? t177 : t158;
+        double t179 = t176 ? t61 : 0.0;
+        double t180 = (0.0 < t158) ? t178 : t179;
+        double t181 = ((t172 - (t171 * (exp64((t168 * t168) * (-0.5))))) + t180) * (t105 * 0.19947114020071635);
+        double t182 = s[15][i] * (t24 * t181);
+        double t183 = (t182 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t182;
+        double t184 = (0x1.fffffffffffffp1023 < t182) ? 0x1.fffffffffffffp1023 : t183;
+        double t185 = s[16][i] ? t155 : t184;
+        s[20][i] = s[17][i] ? t185 : s[18][i];
+        double t187 = s[16][i] ? t184 : t155;
+        s[21][i] = s[17][i] ? t187 : s[18][i];
+        s[19][i] = t111 * t121;
     }
     for (int k = 0; k < 40; ++k) {
         const double *c = table40[k];

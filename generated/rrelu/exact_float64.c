@@ -20,6 +20,7 @@
 #define SQRT __builtin_sqrt
 #define ABS __builtin_fabs
 #define NEXT(c) y = FMA(y, x, c);
+#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -44,10 +45,11 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    const double square = x * x;
+    double w = 0x1.af4de97ca4194p-26;
+    PAIR(2.75572736431103e-07, 0x1.71de0231960ebp-19) PAIR(0x1.a01a01a6d889cp-16, 0x1.a01a01abe7fe1p-13)
+        PAIR(0.0013888888888883748, 0.008333333333326136) PAIR(0.04166666666666667, 0.1666666666666667)
+    return FMA(w, x, FMA(y, square, 0.5));
 }
 
 // exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
@@ -64,32 +66,17 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
-// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
-INLINE double rsqrt64(double x)
-{
-    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
-    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
-    double y = first.f, e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * 0.5, e, y);
-    y = x < 0x1p-900 ? y * 0x1p100 : y;
-    y = x > DBL_MAX ? 0.0 : y;
-    y = x == 0.0 ? __builtin_inf() : y;
-    return x >= 0.0 ? y : __builtin_nan("");
-}
-
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0.117708392008567) NEXT(-0.44341275949169345) NEXT(0.9565840641090428) NEXT(-1.2607176359363146)
-        NEXT(0.9637350797487144) NEXT(-0.2996404020545833) NEXT(-0.07568519905802763) NEXT(-0.005422298439851281)
-        NEXT(0.09046357090781296) NEXT(0.033278462006265934) NEXT(-0.0708293621196939) NEXT(-0.05426759473536719)
-        NEXT(0.04106031909295141) NEXT(0.07432415816459853) NEXT(0x1.6bfd74f9811ccp-8) NEXT(-0.07625240647903238)
-        NEXT(-0.07593942539478153) NEXT(0.011283865112341534) NEXT(0.11633012554510842) NEXT(0.17160330216452158)
-        NEXT(0.15958374408371764) NEXT(0.10685102400308405) NEXT(0.05081731929104635) NEXT(0.01419012412529281)
-    return y;
+    const double square = x * x;
+    double w = 0.117708392008567;
+    PAIR(-0.44341275949169345, 0.9565840641090428) PAIR(-1.2607176359363146, 0.9637350797487144)
+        PAIR(-0.2996404020545833, -0.07568519905802763) PAIR(-0.005422298439851281, 0.09046357090781296)
+        PAIR(0.033278462006265934, -0.0708293621196939) PAIR(-0.05426759473536719, 0.04106031909295141)
+        PAIR(0.07432415816459853, 0x1.6bfd74f9811ccp-8) PAIR(-0.07625240647903238, -0.07593942539478153)
+        PAIR(0.011283865112341534, 0.11633012554510842) PAIR(0.17160330216452158, 0.15958374408371764)
+        PAIR(0.10685102400308405, 0.05081731929104635)
+    return FMA(w, x, FMA(y, square, 0.01419012412529281));
 }
 
 static void rrelu_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
@@ -151,7 +138,7 @@ static void rrelu_exact_float64_backward_block(const double *const *in, const do
         double t8 = (38.5 < t7) ? 38.5 : t7;
         double t9 = exp64(-0.5 * t8 * t8);
         double t10 = t2 ? 0.0 : t6;
-        double t11 = rsqrt64(t3);
+        double t11 = 1.0 / t6;
         double t12 = t2 ? 0.0 : t11;
         double t13 = 1.0 / (FMA(t8, 0.25, 1.0));
         double t14 = (polynomial0(-0.013812895908158688, t13 - 0.25)) * (t13 * (t13 * t13));

@@ -19,6 +19,7 @@
 #define SQRT __builtin_sqrt
 #define ABS __builtin_fabs
 #define NEXT(c) y = FMA(y, x, c);
+#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
 #define INLINE static inline __attribute__((always_inline))
 
 // the same for a function of blocks within a cell: elements are put in order by their cells' numbers, which a function
@@ -108,7 +109,8 @@ typedef struct {
     double unit, y_scale, y_shift, z_scale, z_shift;
 } Patch;
 
-// sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients take turns, from high to low
+// sum of z^j p_j(y), times unit: pairs of p_j, from the highest j on, whose coefficients, two at least, take turns,
+// from high to low
 INLINE void surface(const double *c, const uint8_t *counts, const Patch *of, const double *restrict y,
     const double *restrict z, double *restrict value)
 {
@@ -119,9 +121,10 @@ INLINE void surface(const double *c, const uint8_t *counts, const Patch *of, con
         EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
         EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0;
         for (int pair = 0; pair < of->pairs; ++pair) {
-            EACH p[i] = next[0], q[i] = next[1];
-            next += 2;
-            for (int k = 1; k < terms[pair]; ++k, next += 2) {
+            const double highest_p = next[0], highest_q = next[1];
+            EACH p[i] = FMA(highest_p, x[i], next[2]), q[i] = FMA(highest_q, x[i], next[3]);
+            next += 4;
+            for (int k = 2; k < terms[pair]; ++k, next += 2) {
                 EACH p[i] = FMA(p[i], x[i], next[0]);
                 EACH q[i] = FMA(q[i], x[i], next[1]);
             }
@@ -143,9 +146,11 @@ INLINE void surface_slopes(const double *c, const uint8_t *counts, const Patch *
         EACH x[i] = FMA(y[at + i], of->y_scale, of->y_shift);
         EACH w[i] = FMA(z[at + i], of->z_scale, of->z_shift), sum[i] = 0.0, sum_y[i] = 0.0, sum_z[i] = 0.0;
         for (int pair = 0; pair < of->pairs; ++pair) {
-            EACH p[i] = next[0], q[i] = next[1], slope_p[i] = 0.0, slope_q[i] = 0.0;
-            next += 2;
-            for (int k = 1; k < terms[pair]; ++k, next += 2) {
+            const double highest_p = next[0], highest_q = next[1];
+            EACH p[i] = FMA(highest_p, x[i], next[2]), q[i] = FMA(highest_q, x[i], next[3]);
+            EACH slope_p[i] = highest_p, slope_q[i] = highest_q;
+            next += 4;
+            for (int k = 2; k < terms[pair]; ++k, next += 2) {
                 EACH slope_p[i] = FMA(slope_p[i], x[i], p[i]);
                 EACH slope_q[i] = FMA(slope_q[i], x[i], q[i]);
                 EACH p[i] = FMA(p[i], x[i], next[0]);

@@ -19,6 +19,7 @@
 #define SQRT __builtin_sqrt
 #define ABS __builtin_fabs
 #define NEXT(c) y = FMA(y, x, c);
+#define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
 #define INLINE static inline __attribute__((always_inline))
 
 // a function of blocks over arrays; the last block is filled up with the last element
@@ -43,10 +44,11 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
-        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
-        NEXT(0.1666666666666667) NEXT(0.5)
-    return y;
+    const double square = x * x;
+    double w = 0x1.af4de97ca4194p-26;
+    PAIR(2.75572736431103e-07, 0x1.71de0231960ebp-19) PAIR(0x1.a01a01a6d889cp-16, 0x1.a01a01abe7fe1p-13)
+        PAIR(0.0013888888888883748, 0.008333333333326136) PAIR(0.04166666666666667, 0.1666666666666667)
+    return FMA(w, x, FMA(y, square, 0.5));
 }
 
 // exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
@@ -63,32 +65,17 @@ INLINE double exp64(double x)
     return x < -708.0 ? 0.0 : value;
 }
 
-// 1/sqrt(x) within two units in the last place, five times as fast: half of the exponent, and Newton's iteration
-INLINE double rsqrt64(double x)
-{
-    const double held = x < 0x1p-900 ? x * 0x1p200 : x;  // not subnormal
-    const union { double f; uint64_t u; } bits = {.f = held}, first = {.u = 0x5fe6eb50c7b537a9u - (bits.u >> 1)};
-    double y = first.f, e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * e, FMA(0.375, e, 0.5), y);
-    e = FMA(-held * y, y, 1.0);
-    y = FMA(y * 0.5, e, y);
-    y = x < 0x1p-900 ? y * 0x1p100 : y;
-    y = x > DBL_MAX ? 0.0 : y;
-    y = x == 0.0 ? __builtin_inf() : y;
-    return x >= 0.0 ? y : __builtin_nan("");
-}
-
 INLINE double polynomial0(double y, double x)
 {
-    NEXT(0.12185347066213574) NEXT(-0.4564414813950806) NEXT(0.9811091454089625) NEXT(-1.2913683853251956)
-        NEXT(0.9903038922351172) NEXT(-0.3157451101997815) NEXT(-0.06907315030546557) NEXT(-0.007037820436323979)
-        NEXT(0.09055373133138865) NEXT(0.033359740112352404) NEXT(-0.07085558951314344) NEXT(-0.05426575494971582)
-        NEXT(0.041060971434688315) NEXT(0.07432401605643707) NEXT(0.005554047253802008) NEXT(-0.07625240380583156)
-        NEXT(-0.07593942555419342) NEXT(0.011283865090534705) NEXT(0.11633012554706468) NEXT(0.1716033021646014)
-        NEXT(0.15958374408370954) NEXT(0.10685102400308394) NEXT(0.05081731929104636) NEXT(0.01419012412529281)
-    return y;
+    const double square = x * x;
+    double w = 0.12185347066213574;
+    PAIR(-0.4564414813950806, 0.9811091454089625) PAIR(-1.2913683853251956, 0.9903038922351172)
+        PAIR(-0.3157451101997815, -0.06907315030546557) PAIR(-0.007037820436323979, 0.09055373133138865)
+        PAIR(0.033359740112352404, -0.07085558951314344) PAIR(-0.05426575494971582, 0.041060971434688315)
+        PAIR(0.07432401605643707, 0.005554047253802008) PAIR(-0.07625240380583156, -0.07593942555419342)
+        PAIR(0.011283865090534705, 0.11633012554706468) PAIR(0.1716033021646014, 0.15958374408370954)
+        PAIR(0.10685102400308394, 0.05081731929104636)
+    return FMA(w, x, FMA(y, square, 0.01419012412529281));
 }
 
 static void threshold_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)
@@ -107,7 +94,7 @@ static void threshold_exact_float64_forward_block(const double *const *in, const
         double t5 = t4 ? 1.0 : t3;
         double t6 = SQRT(t5);
         double t7 = t4 ? 0.0 : t6;
-        double t8 = rsqrt64(t5);
+        double t8 = 1.0 / t6;
         double t9 = t4 ? 0.0 : t8;
         _Bool t10 = t0 <= 0.0;
         double t11 = ABS(t0);
@@ -173,7 +160,7 @@ static void threshold_exact_float64_backward_block(const double *const *in, cons
         double t5 = t4 ? 1.0 : t3;
         double t6 = SQRT(t5);
         double t7 = t4 ? 0.0 : t6;
-        double t8 = rsqrt64(t5);
+        double t8 = 1.0 / t6;
         double t9 = t4 ? 0.0 : t8;
         _Bool t10 = t0 <= 0.0;
         double t11 = ABS(t0);

@@ -29,6 +29,9 @@ __all__ = ["Block", "c_double", "head_of"]
 
 _LONGEST = 92  # characters of an expression; beyond, its operands have names
 
+#: turns of a loop, beyond which the processor takes roots while it computes other things, for nothing
+_MANY = 16
+
 _FORMAT = {
     "add": "{} + {}",
     "sub": "{} - {}",
@@ -93,11 +96,14 @@ class Block:
         name: str,
         polynomials: dict[tuple[float, ...], str],
         surfaces: dict[tuple[Patch, ...], int],
+        quick_roots: bool = False,
     ) -> None:
         self.name, self.polynomials, self.surfaces = name, polynomials, surfaces
         #: node -> how many cells it numbers
         self.cells = cells_of(graph)
-        self.form = form = _with_roots(form_of(graph, tables, self.cells))
+        self.form = form = form_of(graph, tables, self.cells)
+        if quick_roots and all(part.turns <= _MANY for part in form.parts if isinstance(part, Loop)):
+            self.form = form = _with_roots(form)
         self.sloping = any(item.kind in SURFACES[1:] for item in form.items.values())
         self.rooting = any(item.kind == "rsqrt" for item in form.items.values())
         self.uses = form.uses()

@@ -47,6 +47,9 @@ from momentgen.rule_inputs import partial_names
 
 __all__ = ["LANES", "c_double", "render_c_float64"]
 
+_LONG = 8  # coefficients of a polynomial that is computed as two
+_FEWEST = 2  # coefficients of a row of a table: the functions begin with two
+
 
 def render_c_float64(stable: Stable, name: str, header: Header) -> str:
     """A C file that exports ``void NAME_forward`` and ``NAME_backward`` over arrays of doubles.
@@ -109,9 +112,20 @@ def _gradient(seeds: Sequence[str], partials: Sequence[str]) -> str:
 
 
 def _polynomial(name: str, coefficients: Sequence[float]) -> str:
-    """The inline function of one polynomial: of x, and begun with y."""
-    steps = with_comment(" ".join(f"NEXT({c_double(c)})" for c in coefficients), None, "//")
-    return "\n".join([f"INLINE double {name}(double y, double x)", "{", *steps, "    return y;", "}"])
+    """The inline function of one polynomial: of x, and begun with y; a long one as two of x², half as long a wait."""
+    numbers = [c_double(c) for c in coefficients]
+    if len(numbers) < _LONG:
+        lines = [*with_comment(" ".join(f"NEXT({c})" for c in numbers), None, "//"), "    return y;"]
+    else:
+        first, *rest = numbers
+        odd = len(numbers) % 2
+        pairs = [f"PAIR({c}, {d})" for c, d in zip(rest[::2], rest[1::2], strict=False)]
+        lines = [
+            f"    const double square = x * x;\n    double w = {first};",
+            *with_comment(" ".join(pairs), None, "//"),
+            "    return FMA(y, x, w);" if odd else f"    return FMA(w, x, FMA(y, square, {numbers[-1]}));",
+        ]
+    return "\n".join([f"INLINE double {name}(double y, double x)", "{", *lines, "}"])
 
 
 class _Kernel:
@@ -135,7 +149,8 @@ class _Kernel:
         if self.cells or len(graphs) > 1:
             self.number = Block(numbered(graph), Tables(), f"{name}_cell", {}, {})
         self.over = OVER_CELLS if self.number else OVER_BLOCKS
-        self.blocks = [Block(one, tables, its, polynomials, surfaces) for its, one in graphs.items()]
+        quick = self.number is not None
+        self.blocks = [Block(one, tables, its, polynomials, surfaces, quick) for its, one in graphs.items()]
 
     def text(self, inputs: Sequence[str], results: Callable[[Block], Mapping[str, str]]) -> str:
         """All functions."""
@@ -175,7 +190,7 @@ def _surface_table(number: int, patches: Sequence[Patch]) -> list[str]:
         numbers = [len(values), len(counts), len(from_high) // 2]
         texts[patch] = ", ".join([*map(str, numbers), *map(c_double, (unit, *patch.y, *patch.z))])
         for first, second in zip(from_high[::2], from_high[1::2], strict=True):
-            counts.append(max(len(first), len(second)))
+            counts.append(max(len(first), len(second), _FEWEST))
             padded = [(*[0] * (counts[-1] - len(row)), *row) for row in (first, second)]
             values += [
                 str(v) if isinstance(v, int) else c_double(v) for v in itertools.chain(*zip(*padded, strict=True))

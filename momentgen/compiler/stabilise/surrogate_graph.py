@@ -142,21 +142,30 @@ class SurrogateWriter:
         raw = g.mul(self.size, r)
         beyond = g.lt(reach, raw)
         t = g.select(beyond, reach, raw)
-        # Not t², which would double the rounding of the root in the exponent.
-        direct = g.mul(g.mul(self.size, g.recip(w2)), self.size)
-        h = g.select(beyond, g.const(mpmath.mpf(self.precision.reach) ** 2), direct)
+        direct = h = g.mul(t, t)
+        if self.precision.scaled:  # not t², which would double the rounding of the root in the exponent
+            direct = g.mul(g.mul(self.size, g.recip(w2)), self.size)
+            h = g.select(beyond, g.const(mpmath.mpf(self.precision.reach) ** 2), direct)
+        else:  # one root and one division less
+            w = g.mul(w2, r)
         exponent = g.mul(h, g.const(-0.5))
         e = g.exp_mantissa(exponent)
         if self.precision.scaled:
             e = g.mul(e, g.exp_factor(exponent, 0, 1))
-        u = g.recip(g.madd(t, g.const(0.25), g.const(1)))
+        nearer, farther = g.madd(t, g.const(0.25), g.const(1)), g.add(h, g.const(1))
+        if min(self.atoms.lows) < 0 and not self.precision.scaled:
+            both = g.recip(g.mul(nearer, farther))
+            u, over = g.mul(both, farther), g.mul(both, nearer)
+        else:
+            u, over = g.recip(nearer), None
         with mpmath.workdps(40):
             density = g.const(1 / mpmath.sqrt(2 * mpmath.pi))
         table: dict[int, int] = {}
         if min(self.atoms.lows) < 0:
             # (1 + t²) J_1 = 1 - 2 t J_2 and J_0 = 2 J_2 + t J_1: nothing cancels, and J_1 is exact at t = 0.
             j2, two = self.mills(2, u), g.const(2)
-            j1 = g.mul(g.madd(g.neg(g.mul(t, two)), j2, density), g.recip(g.add(h, g.const(1))))
+            over = g.recip(farther) if over is None else over
+            j1 = g.mul(g.madd(g.neg(g.mul(t, two)), j2, density), over)
             j0 = g.madd(t, j1, g.mul(j2, two))
             table = {-2: g.mul(w2, g.mul(e, j2)), -1: g.mul(w, g.mul(e, j1)), 0: g.mul(e, j0)}
             if grows:  # what the mean far from the centre, of the order of sigma, owes its last digits to
