@@ -79,11 +79,10 @@ INLINE void over_cells(void (*block)(const double *const *, const double *, doub
 
 INLINE double exp_rest(double y, double x)
 {
-    const double square = x * x;
-    double w = 0x1.af4de97ca4194p-26;
-    PAIR(2.75572736431103e-07, 0x1.71de0231960ebp-19) PAIR(0x1.a01a01a6d889cp-16, 0x1.a01a01abe7fe1p-13)
-        PAIR(0.0013888888888883748, 0.008333333333326136) PAIR(0.04166666666666667, 0.1666666666666667)
-    return FMA(w, x, FMA(y, square, 0.5));
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
+    return y;
 }
 
 // exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
@@ -245,7 +244,7 @@ static const double table4[4][5] = {
     {0x1.3be6c6p1, -0.007475067201066914, 0.02553110727821403, -0.12433150573116852, 0.7827789029385237},
 };
 
-static void atan_exact_float64_forward_cell_block(const double *const *in, const double *params, double *const *out)
+static void atan_exact_float64_cell_block(const double *const *in, const double *params, double *const *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1];
     double *restrict number = out[0];
@@ -256,6 +255,7 @@ static void atan_exact_float64_forward_cell_block(const double *const *in, const
         number[i] = ((var[i] * (SQRT(t0))) < 0x1.f8e034p-3) ? 1.0 : 0.0;
     }
 }
+
 
 static void atan_exact_float64_forward_side0_block(const double *const *in, const double *params, double *const *out)
 {
@@ -523,21 +523,8 @@ void atan_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_cells(atan_exact_float64_forward_block, atan_exact_float64_forward_cell_block, 2, n, (const double
-        *const[]){mean, var}, 2, params, (double *const[]){out_mean, out_var}, 2);
-}
-
-static void atan_exact_float64_backward_cell_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict number = out[0];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = (0.0 <= var[i]) ? 1.0 : (-1.0);
-        number[i] = ((var[i] * (SQRT(t0))) < 0x1.f8e034p-3) ? 1.0 : 0.0;
-    }
+    over_cells(atan_exact_float64_forward_block, atan_exact_float64_cell_block, 2, n, (const double *const[]){mean,
+        var}, 2, params, (double *const[]){out_mean, out_var}, 2);
 }
 
 static void atan_exact_float64_backward_side0_block(const double *const *in, const double *params, double *const *out)
@@ -835,6 +822,6 @@ void atan_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_cells(atan_exact_float64_backward_block, atan_exact_float64_backward_cell_block, 2, n, (const double
-        *const[]){mean, var, grad_mean, grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    over_cells(atan_exact_float64_backward_block, atan_exact_float64_cell_block, 2, n, (const double *const[]){mean,
+        var, grad_mean, grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

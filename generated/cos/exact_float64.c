@@ -44,11 +44,10 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    const double square = x * x;
-    double w = 0x1.af4de97ca4194p-26;
-    PAIR(2.75572736431103e-07, 0x1.71de0231960ebp-19) PAIR(0x1.a01a01a6d889cp-16, 0x1.a01a01abe7fe1p-13)
-        PAIR(0.0013888888888883748, 0.008333333333326136) PAIR(0.04166666666666667, 0.1666666666666667)
-    return FMA(w, x, FMA(y, square, 0.5));
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
+    return y;
 }
 
 // exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
@@ -81,11 +80,10 @@ INLINE double polynomial1(double y, double x)
 
 INLINE double polynomial2(double y, double x)
 {
-    const double square = x * x;
-    double w = -0x1.d831d611acc68p-23;
-    PAIR(2.20106753722968e-06, -1.986574422865993e-05) PAIR(0x1.4e79c263481f9p-13, -0.0011215403561022302)
-        PAIR(0.006770391614502624, -0.03414263053159455) PAIR(0.13833578814480077, -0.42398433857190265)
-    return FMA(w, x, FMA(y, square, 0.8847968677143805));
+    NEXT(-0x1.d831d611acc68p-23) NEXT(2.20106753722968e-06) NEXT(-1.986574422865993e-05) NEXT(0x1.4e79c263481f9p-13)
+        NEXT(-0.0011215403561022302) NEXT(0.006770391614502624) NEXT(-0.03414263053159455) NEXT(0.13833578814480077)
+        NEXT(-0.42398433857190265) NEXT(0.8847968677143805)
+    return y;
 }
 
 static void cos_exact_float64_forward_block(const double *const *in, const double *params, double *const *out)

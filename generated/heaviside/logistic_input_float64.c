@@ -45,11 +45,10 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    const double square = x * x;
-    double w = 0x1.af4de97ca4194p-26;
-    PAIR(2.75572736431103e-07, 0x1.71de0231960ebp-19) PAIR(0x1.a01a01a6d889cp-16, 0x1.a01a01abe7fe1p-13)
-        PAIR(0.0013888888888883748, 0.008333333333326136) PAIR(0.04166666666666667, 0.1666666666666667)
-    return FMA(w, x, FMA(y, square, 0.5));
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
+    return y;
 }
 
 // exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
@@ -68,11 +67,10 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    const double square = x * x;
-    double w = -0x1.33e7c04f7e93dp-32;
-    PAIR(2.885315198054473e-09, -2.991961544399348e-08) PAIR(0x1.4d236d116c03cp-22, -3.217273135643578e-06)
-        PAIR(3.336247515241722e-05, -0x1.6ad1f8f8793ep-12) PAIR(0x1.d6fa2b43e4c76p-9, -0.037796138114028745)
-    return FMA(w, x, FMA(y, square, 0.4801581708544548));
+    NEXT(-0x1.33e7c04f7e93dp-32) NEXT(2.885315198054473e-09) NEXT(-2.991961544399348e-08) NEXT(0x1.4d236d116c03cp-22)
+        NEXT(-3.217273135643578e-06) NEXT(3.336247515241722e-05) NEXT(-0x1.6ad1f8f8793ep-12) NEXT(0x1.d6fa2b43e4c76p-9)
+        NEXT(-0.037796138114028745) NEXT(0.4801581708544548)
+    return y;
 }
 
 static void heaviside_logistic_input_float64_forward_block(const double *const *in, const double *params, double *const

@@ -80,11 +80,10 @@ INLINE void over_cells(void (*block)(const double *const *, const double *, doub
 
 INLINE double exp_rest(double y, double x)
 {
-    const double square = x * x;
-    double w = 0x1.af4de97ca4194p-26;
-    PAIR(2.75572736431103e-07, 0x1.71de0231960ebp-19) PAIR(0x1.a01a01a6d889cp-16, 0x1.a01a01abe7fe1p-13)
-        PAIR(0.0013888888888883748, 0.008333333333326136) PAIR(0.04166666666666667, 0.1666666666666667)
-    return FMA(w, x, FMA(y, square, 0.5));
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
+    return y;
 }
 
 // exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
@@ -667,7 +666,7 @@ static const Patch patches1[20] = {
     {2154, 91, 4, 1e-09, 5.714285714285714, -4.714285714285714, 6.666666666666666, -5.666666666666666},
 };
 
-static void mish_exact_float64_forward_cell_block(const double *const *in, const double *params, double *const *out)
+static void mish_exact_float64_cell_block(const double *const *in, const double *params, double *const *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1];
     double *restrict number = out[0];
@@ -688,6 +687,7 @@ static void mish_exact_float64_forward_cell_block(const double *const *in, const
         number[i] = (((((t0 + t1) + t2) + t7) + t8) + t9) + t10;
     }
 }
+
 
 static void mish_exact_float64_forward_block(const double *const *in, const double *params, double *const *out, int
     cell)
@@ -731,31 +731,8 @@ void mish_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_cells(mish_exact_float64_forward_block, mish_exact_float64_forward_cell_block, 20, n, (const double
-        *const[]){mean, var}, 2, params, (double *const[]){out_mean, out_var}, 2);
-}
-
-static void mish_exact_float64_backward_cell_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict number = out[0];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = (var[i] < 3.5973461866378775) ? 5.0 : 0.0;
-        double t1 = (var[i] < 0.9365871728524653) ? 5.0 : 0.0;
-        double t2 = (var[i] < 0.2631770813753862) ? 5.0 : 0.0;
-        double t3 = ((ABS(mean[i])) < 0x1p500) ? 1.0 : 0x1p-600;
-        double t4 = mean[i] * t3;
-        double t5 = ((var[i] + 0x1.5ed3bp-1) * t3) * t3;
-        double t6 = t4 * (ABS(t4));
-        double t7 = ((t5 * (-8.806261008410724)) < t6) ? 1.0 : 0.0;
-        double t8 = ((t5 * (-0x1.b0bfa10eef8p0)) < t6) ? 1.0 : 0.0;
-        double t9 = ((t5 * 0x1.b0bfa10eef8p0) < t6) ? 1.0 : 0.0;
-        double t10 = ((t5 * 8.806261008410724) < t6) ? 1.0 : 0.0;
-        number[i] = (((((t0 + t1) + t2) + t7) + t8) + t9) + t10;
-    }
+    over_cells(mish_exact_float64_forward_block, mish_exact_float64_cell_block, 20, n, (const double *const[]){mean,
+        var}, 2, params, (double *const[]){out_mean, out_var}, 2);
 }
 
 static void mish_exact_float64_backward_block(const double *const *in, const double *params, double *const *out, int
@@ -814,6 +791,6 @@ void mish_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_cells(mish_exact_float64_backward_block, mish_exact_float64_backward_cell_block, 20, n, (const double
-        *const[]){mean, var, grad_mean, grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    over_cells(mish_exact_float64_backward_block, mish_exact_float64_cell_block, 20, n, (const double *const[]){mean,
+        var, grad_mean, grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

@@ -45,11 +45,10 @@ INLINE void over_blocks(void (*block)(const double *const *, const double *, dou
 
 INLINE double exp_rest(double y, double x)
 {
-    const double square = x * x;
-    double w = 0x1.af4de97ca4194p-26;
-    PAIR(2.75572736431103e-07, 0x1.71de0231960ebp-19) PAIR(0x1.a01a01a6d889cp-16, 0x1.a01a01abe7fe1p-13)
-        PAIR(0.0013888888888883748, 0.008333333333326136) PAIR(0.04166666666666667, 0.1666666666666667)
-    return FMA(w, x, FMA(y, square, 0.5));
+    NEXT(0x1.af4de97ca4194p-26) NEXT(2.75572736431103e-07) NEXT(0x1.71de0231960ebp-19) NEXT(0x1.a01a01a6d889cp-16)
+        NEXT(0x1.a01a01abe7fe1p-13) NEXT(0.0013888888888883748) NEXT(0.008333333333326136) NEXT(0.04166666666666667)
+        NEXT(0.1666666666666667) NEXT(0.5)
+    return y;
 }
 
 // exp(x) within one unit in the last place, 0 below 1e-307 (arithmetic on subnormal numbers is slow): 2^n times a
@@ -68,14 +67,13 @@ INLINE double exp64(double x)
 
 INLINE double polynomial0(double y, double x)
 {
-    const double square = x * x;
-    double w = 0x1.ba3b93ab41fp-8;
-    PAIR(-0.01422675024134159, 0x1.371ac7619864p-7) PAIR(0.012979585027416552, -0.028126117032017808)
-        PAIR(0.01310234876551105, 0.007602226809145195) PAIR(-0.0008416154711860995, -0.010826271862536749)
-        PAIR(-0.004029486511393845, 0.011104082389265642) PAIR(0.012716841127728907, -0x1.6443deb4577c8p-8)
-        PAIR(-0.025188697864515355, -0.020816759192574044) PAIR(0.01843059712581573, 0.08071822567838106)
-        PAIR(0.14153249713282545, 0.17952285286113392) PAIR(0.18632885650696768, 0.16664109632828217)
-    return FMA(w, x, FMA(y, square, 0.13207588430885814));
+    NEXT(0x1.ba3b93ab41fp-8) NEXT(-0.01422675024134159) NEXT(0x1.371ac7619864p-7) NEXT(0.012979585027416552)
+        NEXT(-0.028126117032017808) NEXT(0.01310234876551105) NEXT(0.007602226809145195) NEXT(-0.0008416154711860995)
+        NEXT(-0.010826271862536749) NEXT(-0.004029486511393845) NEXT(0.011104082389265642) NEXT(0.012716841127728907)
+        NEXT(-0x1.6443deb4577c8p-8) NEXT(-0.025188697864515355) NEXT(-0.020816759192574044) NEXT(0.01843059712581573)
+        NEXT(0.08071822567838106) NEXT(0.14153249713282545) NEXT(0.17952285286113392) NEXT(0.18632885650696768)
+        NEXT(0.16664109632828217) NEXT(0.13207588430885814)
+    return y;
 }
 
 static const double table19[19][12] = {
@@ -192,60 +190,63 @@ static void softsign_exact_float64_forward_block(const double *const *in, const 
         s[20][i] = t2 ? 1.0 : (-1.0);
         double t7 = 1.0 / (SQRT(s[0][i]));
         double t8 = s[1][i] * t7;
-        double t9 = (37.5 < t8) ? 37.5 : t8;
-        double t10 = exp64((t9 * t9) * (-0.5));
-        double t11 = 1.0 / (FMA(t9, 0.25, 1.0));
-        s[19][i] = t10 * (t11 * (polynomial0(-0.0012046932669558172, t11 - 0.25)));
-        s[24][i] = t7 * (t10 * 0.3989422804014327);
-        double t14 = t7 * t9;
-        double t15 = t7 * t7;
-        double t16 = s[25][i] ? t1 : 4.0;
-        s[15][i] = t16 == 0.0;
-        double t18 = s[15][i] ? 1.0 : t16;
-        double t19 = SQRT(t18);
-        s[4][i] = s[15][i] ? 0.0 : t19;
-        double t21 = 1.0 / t19;
-        double t22 = s[15][i] ? 0x1p75 : t21;
-        double t23 = (mean[i] < (-194469232.0)) ? (-194469232.0) : mean[i];
-        double t24 = (194469232.0 < t23) ? 194469232.0 : t23;
-        double t25 = -t24;
-        double t26 = t22 * t25;
-        double t27 = (t26 < (-7.5)) ? (-7.5) : t26;
-        double t28 = (7.5 < t27) ? 7.5 : t27;
-        _Bool t29 = 0.0 < t25;
-        _Bool t30 = t25 < 0.0;
-        s[6][i] = t30 ? 0.0 : t24;
-        double t32 = t30 ? t25 : 0.0;
-        s[12][i] = t29 ? 0.0 : t24;
-        double t34 = t29 ? t25 : 0.0;
-        double t35 = t25 - t32;
+        _Bool t9 = 37.5 < t8;
+        double t10 = t9 ? 37.5 : t8;
+        double t11 = s[1][i] * (s[1][i] * (1.0 / s[0][i]));
+        double t12 = t9 ? 1406.25 : t11;
+        double t13 = exp64(t12 * (-0.5));
+        double t14 = 1.0 / (FMA(t10, 0.25, 1.0));
+        s[19][i] = t13 * (t14 * (polynomial0(-0.0012046932669558172, t14 - 0.25)));
+        s[24][i] = t7 * (t13 * 0.3989422804014327);
+        double t17 = t7 * t10;
+        double t18 = t7 * t7;
+        double t19 = s[25][i] ? t1 : 4.0;
+        s[15][i] = t19 == 0.0;
+        double t21 = s[15][i] ? 1.0 : t19;
+        double t22 = SQRT(t21);
+        s[4][i] = s[15][i] ? 0.0 : t22;
+        double t24 = 1.0 / t22;
+        double t25 = s[15][i] ? 0x1p75 : t24;
+        double t26 = (mean[i] < (-194469232.0)) ? (-194469232.0) : mean[i];
+        double t27 = (194469232.0 < t26) ? 194469232.0 : t26;
+        double t28 = -t27;
+        double t29 = t25 * t28;
+        double t30 = (t29 < (-7.5)) ? (-7.5) : t29;
+        double t31 = (7.5 < t30) ? 7.5 : t30;
+        _Bool t32 = 0.0 < t28;
+        _Bool t33 = t28 < 0.0;
+        s[6][i] = t33 ? 0.0 : t27;
+        double t35 = t33 ? t28 : 0.0;
+        s[12][i] = t32 ? 0.0 : t27;
+        double t37 = t32 ? t28 : 0.0;
+        double t38 = t28 - t35;
         s[7][i] = 1.0 / (s[6][i] + (-1.0));
-        double t37 = t24 + t34;
-        double t38 = t35 * (s[7][i] * (1.0 / ((s[6][i] + t35) + (-1.0))));
-        double t39 = t38 + (t37 * ((1.0 / 1.0) * (1.0 / (t37 + 1.0))));
-        double t40 = -t39;
-        s[8][i] = t29 ? 0.0 : t40;
-        s[14][i] = t29 ? t39 : 0.0;
-        s[2][i] = (t28 - (-7.5)) * 0.5;
-        s[3][i] = (t28 + (-7.5)) * 0.5;
-        double t45 = s[4][i] * 7.5;
-        double t46 = -t45;
-        double t47 = (t32 < t46) ? t46 : t32;
-        s[5][i] = (t45 < t47) ? t45 : t47;
-        s[9][i] = (7.5 - t28) * 0.5;
-        s[10][i] = (t28 + 7.5) * 0.5;
-        double t51 = (t34 < t46) ? t46 : t34;
-        s[11][i] = (t45 < t51) ? t45 : t51;
+        double t40 = t27 + t37;
+        double t41 = t38 * (s[7][i] * (1.0 / ((s[6][i] + t38) + (-1.0))));
+        double t42 = t41 + (t40 * ((1.0 / 1.0) * (1.0 / (t40 + 1.0))));
+        double t43 = -t42;
+        s[8][i] = t32 ? 0.0 : t43;
+        s[14][i] = t32 ? t42 : 0.0;
+        s[2][i] = (t31 - (-7.5)) * 0.5;
+        s[3][i] = (t31 + (-7.5)) * 0.5;
+        double t48 = s[4][i] * 7.5;
+        double t49 = -t48;
+        double t50 = (t35 < t49) ? t49 : t35;
+        s[5][i] = (t48 < t50) ? t48 : t50;
+        s[9][i] = (7.5 - t31) * 0.5;
+        s[10][i] = (t31 + 7.5) * 0.5;
+        double t54 = (t37 < t49) ? t49 : t37;
+        s[11][i] = (t48 < t54) ? t48 : t54;
         s[13][i] = 1.0 / (s[12][i] + 1.0);
-        s[18][i] = s[24][i] * t14;
-        s[23][i] = FMA(t14, s[18][i], s[24][i] * (-t15));
-        s[17][i] = FMA(t14, s[23][i], s[18][i] * (t15 * (-2.0)));
-        s[22][i] = FMA(t14, s[17][i], s[23][i] * (t15 * (-3.0)));
-        s[16][i] = FMA(t14, s[22][i], s[17][i] * (t15 * (-4.0)));
-        s[21][i] = FMA(t14, s[16][i], s[22][i] * (t15 * (-5.0)));
-        double t60 = (-1.0) - s[7][i];
-        double t61 = 1.0 - s[13][i];
-        s[26][i] = t29 ? t60 : t61;
+        s[18][i] = s[24][i] * t17;
+        s[23][i] = FMA(t17, s[18][i], s[24][i] * (-t18));
+        s[17][i] = FMA(t17, s[23][i], s[18][i] * (t18 * (-2.0)));
+        s[22][i] = FMA(t17, s[17][i], s[23][i] * (t18 * (-3.0)));
+        s[16][i] = FMA(t17, s[22][i], s[17][i] * (t18 * (-4.0)));
+        s[21][i] = FMA(t17, s[16][i], s[22][i] * (t18 * (-5.0)));
+        double t63 = (-1.0) - s[7][i];
+        double t64 = 1.0 - s[13][i];
+        s[26][i] = t32 ? t63 : t64;
         s[27][i] = t2 ? (-1.0) : 1.0;
         s[28][i] = mean[i] == mean[i];
     }
@@ -253,25 +254,29 @@ static void softsign_exact_float64_forward_block(const double *const *in, const 
         const double *c = table19[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            double t0 = 1.0 / (SQRT(s[0][i] + c[0]));
-            double t1 = s[1][i] * t0;
-            double t2 = (37.5 < t1) ? 37.5 : t1;
-            double t3 = exp64((t2 * t2) * (-0.5));
-            double t4 = 1.0 / (FMA(t2, 0.25, 1.0));
-            double t5 = t3 * (t4 * (polynomial0(-0.0012046932669558172, t4 - 0.25)));
-            double t6 = t0 * (t3 * 0.3989422804014327);
-            double t7 = t0 * t2;
-            double t8 = t0 * t0;
-            double t9 = t6 * t7;
-            double t10 = FMA(t7, t9, t6 * (-t8));
-            double t11 = FMA(t7, t10, t9 * (t8 * (-2.0)));
-            double t12 = FMA(t7, t11, t10 * (t8 * (-3.0)));
-            double t13 = FMA(t7, t12, t11 * (t8 * (-4.0)));
-            a[0][i] = FMA(t9, c[5], FMA(t10, c[4], FMA(t11, c[3], FMA(t12, c[2], FMA(t13, c[1], a[0][i])))));
-            a[0][i] = FMA(t5, c[7], FMA(t6, c[6], a[0][i]));
-            a[1][i] = FMA(t10, c[10], FMA(t12, c[9], FMA(FMA(t7, t13, t12 * (t8 * (-5.0))), c[8], a[1][i])));
-            a[1][i] = FMA(t6, c[11], a[1][i]);
-            a[2][i] = FMA(t5, c[11], FMA(t9, c[10], FMA(t11, c[9], FMA(t13, c[8], a[2][i]))));
+            double t0 = s[0][i] + c[0];
+            double t1 = 1.0 / (SQRT(t0));
+            double t2 = s[1][i] * t1;
+            _Bool t3 = 37.5 < t2;
+            double t4 = t3 ? 37.5 : t2;
+            double t5 = s[1][i] * (s[1][i] * (1.0 / t0));
+            double t6 = t3 ? 1406.25 : t5;
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t9 = t7 * (t8 * (polynomial0(-0.0012046932669558172, t8 - 0.25)));
+            double t10 = t1 * (t7 * 0.3989422804014327);
+            double t11 = t1 * t4;
+            double t12 = t1 * t1;
+            double t13 = t10 * t11;
+            double t14 = FMA(t11, t13, t10 * (-t12));
+            double t15 = FMA(t11, t14, t13 * (t12 * (-2.0)));
+            double t16 = FMA(t11, t15, t14 * (t12 * (-3.0)));
+            double t17 = FMA(t11, t16, t15 * (t12 * (-4.0)));
+            a[0][i] = FMA(t13, c[5], FMA(t14, c[4], FMA(t15, c[3], FMA(t16, c[2], FMA(t17, c[1], a[0][i])))));
+            a[0][i] = FMA(t9, c[7], FMA(t10, c[6], a[0][i]));
+            a[1][i] = FMA(t14, c[10], FMA(t16, c[9], FMA(FMA(t11, t17, t16 * (t12 * (-5.0))), c[8], a[1][i])));
+            a[1][i] = FMA(t10, c[11], a[1][i]);
+            a[2][i] = FMA(t9, c[11], FMA(t13, c[10], FMA(t15, c[9], FMA(t17, c[8], a[2][i]))));
         }
     }
     for (int k = 0; k < 16; ++k) {
@@ -361,91 +366,94 @@ static void softsign_exact_float64_backward_block(const double *const *in, const
         s[25][i] = (mean[i] < 0.0) ? 1.0 : (-1.0);
         double t6 = 1.0 / (SQRT(s[19][i]));
         double t7 = s[20][i] * t6;
-        double t8 = (37.5 < t7) ? 37.5 : t7;
-        double t9 = exp64((t8 * t8) * (-0.5));
-        double t10 = 1.0 / (FMA(t8, 0.25, 1.0));
-        s[24][i] = t9 * (t10 * (polynomial0(-0.0012046932669558172, t10 - 0.25)));
-        s[29][i] = t6 * (t9 * 0.3989422804014327);
-        double t13 = t6 * t8;
-        double t14 = t6 * t6;
-        double t15 = s[44][i] ? t1 : 4.0;
-        _Bool t16 = t15 == 0.0;
-        double t17 = t16 ? 1.0 : t15;
-        double t18 = SQRT(t17);
-        s[2][i] = t16 ? 0.0 : t18;
-        double t20 = 1.0 / t18;
-        double t21 = t16 ? 0x1p75 : t20;
-        double t22 = (mean[i] < (-194469232.0)) ? (-194469232.0) : mean[i];
-        double t23 = (194469232.0 < t22) ? 194469232.0 : t22;
-        double t24 = -t23;
-        s[23][i] = s[29][i] * t13;
-        s[28][i] = FMA(t13, s[23][i], s[29][i] * (-t14));
-        s[22][i] = FMA(t13, s[28][i], s[23][i] * (t14 * (-2.0)));
-        s[27][i] = FMA(t13, s[22][i], s[28][i] * (t14 * (-3.0)));
-        s[21][i] = FMA(t13, s[27][i], s[22][i] * (t14 * (-4.0)));
-        s[26][i] = FMA(t13, s[21][i], s[27][i] * (t14 * (-5.0)));
-        s[30][i] = FMA(t13, s[26][i], s[21][i] * (t14 * (-6.0)));
-        double t32 = t21 * t24;
-        double t33 = (t32 < (-7.5)) ? (-7.5) : t32;
-        double t34 = (7.5 < t33) ? 7.5 : t33;
-        _Bool t35 = 0.0 < t24;
-        _Bool t36 = t24 < 0.0;
-        s[4][i] = t36 ? 0.0 : t23;
-        double t38 = t36 ? t24 : 0.0;
-        s[13][i] = t35 ? 0.0 : t23;
-        double t40 = t35 ? t24 : 0.0;
-        double t41 = t24 - t38;
+        _Bool t8 = 37.5 < t7;
+        double t9 = t8 ? 37.5 : t7;
+        double t10 = s[20][i] * (s[20][i] * (1.0 / s[19][i]));
+        double t11 = t8 ? 1406.25 : t10;
+        double t12 = exp64(t11 * (-0.5));
+        double t13 = 1.0 / (FMA(t9, 0.25, 1.0));
+        s[24][i] = t12 * (t13 * (polynomial0(-0.0012046932669558172, t13 - 0.25)));
+        s[29][i] = t6 * (t12 * 0.3989422804014327);
+        double t16 = t6 * t9;
+        double t17 = t6 * t6;
+        double t18 = s[44][i] ? t1 : 4.0;
+        _Bool t19 = t18 == 0.0;
+        double t20 = t19 ? 1.0 : t18;
+        double t21 = SQRT(t20);
+        s[2][i] = t19 ? 0.0 : t21;
+        double t23 = 1.0 / t21;
+        double t24 = t19 ? 0x1p75 : t23;
+        double t25 = (mean[i] < (-194469232.0)) ? (-194469232.0) : mean[i];
+        double t26 = (194469232.0 < t25) ? 194469232.0 : t25;
+        double t27 = -t26;
+        s[23][i] = s[29][i] * t16;
+        s[28][i] = FMA(t16, s[23][i], s[29][i] * (-t17));
+        s[22][i] = FMA(t16, s[28][i], s[23][i] * (t17 * (-2.0)));
+        s[27][i] = FMA(t16, s[22][i], s[28][i] * (t17 * (-3.0)));
+        s[21][i] = FMA(t16, s[27][i], s[22][i] * (t17 * (-4.0)));
+        s[26][i] = FMA(t16, s[21][i], s[27][i] * (t17 * (-5.0)));
+        s[30][i] = FMA(t16, s[26][i], s[21][i] * (t17 * (-6.0)));
+        double t35 = t24 * t27;
+        double t36 = (t35 < (-7.5)) ? (-7.5) : t35;
+        double t37 = (7.5 < t36) ? 7.5 : t36;
+        _Bool t38 = 0.0 < t27;
+        _Bool t39 = t27 < 0.0;
+        s[4][i] = t39 ? 0.0 : t26;
+        double t41 = t39 ? t27 : 0.0;
+        s[13][i] = t38 ? 0.0 : t26;
+        double t43 = t38 ? t27 : 0.0;
+        double t44 = t27 - t41;
         s[7][i] = s[4][i] + (-1.0);
-        double t43 = (s[4][i] + t41) + (-1.0);
+        double t46 = (s[4][i] + t44) + (-1.0);
         s[5][i] = 1.0 / s[7][i];
-        double t45 = t23 + t40;
-        double t46 = t45 + 1.0;
-        double t47 = 1.0 / 1.0;
-        double t48 = (t41 * (s[5][i] * (1.0 / t43))) + (t45 * (t47 * (1.0 / t46)));
-        double t49 = -t48;
-        s[6][i] = t35 ? 0.0 : t49;
-        s[15][i] = t35 ? t48 : 0.0;
+        double t48 = t26 + t43;
+        double t49 = t48 + 1.0;
+        double t50 = 1.0 / 1.0;
+        double t51 = (t44 * (s[5][i] * (1.0 / t46))) + (t48 * (t50 * (1.0 / t49)));
+        double t52 = -t51;
+        s[6][i] = t38 ? 0.0 : t52;
+        s[15][i] = t38 ? t51 : 0.0;
         s[8][i] = 1.0 / (s[7][i] * s[7][i]);
-        double t53 = -((FMA(t41, t43, t41 * s[7][i])) * (s[8][i] * (1.0 / (t43 * t43))));
-        double t54 = t53 - ((FMA(t45, t46, t45)) * (t47 * (1.0 / (t46 * t46))));
-        double t55 = -t54;
-        s[9][i] = t35 ? 0.0 : t55;
-        s[18][i] = t35 ? t54 : 0.0;
-        s[0][i] = (t34 - (-7.5)) * 0.5;
-        s[1][i] = (t34 + (-7.5)) * 0.5;
-        double t60 = s[2][i] * 7.5;
-        double t61 = -t60;
-        double t62 = (t38 < t61) ? t61 : t38;
-        s[3][i] = (t60 < t62) ? t60 : t62;
-        s[10][i] = (7.5 - t34) * 0.5;
-        s[11][i] = (t34 + 7.5) * 0.5;
-        double t66 = (t40 < t61) ? t61 : t40;
-        s[12][i] = (t60 < t66) ? t60 : t66;
-        double t68 = FMA(s[10][i], (-0.9972638618494816), s[11][i]);
-        double t69 = s[10][i] * 0.007018610009470506;
-        s[31][i] = t69 * (exp64((t68 * t68) * (-0.5)));
-        double t71 = (s[2][i] * t68) - s[12][i];
+        double t56 = -((FMA(t44, t46, t44 * s[7][i])) * (s[8][i] * (1.0 / (t46 * t46))));
+        double t57 = t56 - ((FMA(t48, t49, t48)) * (t50 * (1.0 / (t49 * t49))));
+        double t58 = -t57;
+        s[9][i] = t38 ? 0.0 : t58;
+        s[18][i] = t38 ? t57 : 0.0;
+        s[0][i] = (t37 - (-7.5)) * 0.5;
+        s[1][i] = (t37 + (-7.5)) * 0.5;
+        double t63 = s[2][i] * 7.5;
+        double t64 = -t63;
+        double t65 = (t41 < t64) ? t64 : t41;
+        s[3][i] = (t63 < t65) ? t63 : t65;
+        s[10][i] = (7.5 - t37) * 0.5;
+        s[11][i] = (t37 + 7.5) * 0.5;
+        double t69 = (t43 < t64) ? t64 : t43;
+        s[12][i] = (t63 < t69) ? t63 : t69;
+        double t71 = FMA(s[10][i], (-0.9972638618494816), s[11][i]);
+        double t72 = s[10][i] * 0.007018610009470506;
+        s[31][i] = t72 * (exp64((t71 * t71) * (-0.5)));
+        double t74 = (s[2][i] * t71) - s[12][i];
         s[16][i] = s[13][i] + 1.0;
-        double t73 = (s[13][i] + t71) + 1.0;
+        double t76 = (s[13][i] + t74) + 1.0;
         s[14][i] = 1.0 / s[16][i];
-        s[33][i] = s[15][i] + (t71 * (s[14][i] * (1.0 / t73)));
+        s[33][i] = s[15][i] + (t74 * (s[14][i] * (1.0 / t76)));
         s[41][i] = s[31][i] * s[33][i];
-        double t77 = t73 * t73;
+        double t80 = t76 * t76;
         s[17][i] = 1.0 / (s[16][i] * s[16][i]);
-        s[35][i] = s[18][i] - ((FMA(t71, t73, t71 * s[16][i])) * (s[17][i] * (1.0 / t77)));
-        s[39][i] = (1.0 / (t73 * t77)) * (-2.0);
+        s[35][i] = s[18][i] - ((FMA(t74, t76, t74 * s[16][i])) * (s[17][i] * (1.0 / t80)));
+        s[39][i] = (1.0 / (t76 * t80)) * (-2.0);
         s[37][i] = s[31][i] * s[35][i];
-        double t82 = FMA(s[10][i], 0.9972638618494816, s[11][i]);
-        s[32][i] = t69 * (exp64((t82 * t82) * (-0.5)));
-        double t84 = (s[2][i] * t82) - s[12][i];
-        double t85 = (s[13][i] + t84) + 1.0;
-        s[34][i] = s[15][i] + (t84 * (s[14][i] * (1.0 / t85)));
+        double t85 = FMA(s[10][i], 0.9972638618494816, s[11][i]);
+        s[32][i] = t72 * (exp64((t85 * t85) * (-0.5)));
+        double t87 = (s[2][i] * t85) - s[12][i];
+        double t88 = (s[13][i] + t87) + 1.0;
+        s[34][i] = s[15][i] + (t87 * (s[14][i] * (1.0 / t88)));
         s[42][i] = s[32][i] * s[34][i];
-        double t88 = t85 * t85;
-        s[36][i] = s[18][i] - ((FMA(t84, t85, s[16][i] * t84)) * (s[17][i] * (1.0 / t88)));
-        s[40][i] = (1.0 / (t85 * t88)) * (-2.0);
+        double t91 = t88 * t88;
+        s[36][i] = s[18][i] - ((FMA(t87, t88, s[16][i] * t87)) * (s[17][i] * (1.0 / t91)));
+        s[40][i] = (1.0 / (t88 * t91)) * (-2.0);
         s[38][i] = s[32][i] * s[36][i];
-        s[43][i] = t35 ? s[8][i] : s[17][i];
+        s[43][i] = t38 ? s[8][i] : s[17][i];
     }
     for (int k = 0; k < 16; ++k) {
         const double *c = table16[k];
@@ -515,29 +523,33 @@ static void softsign_exact_float64_backward_block(const double *const *in, const
         const double *c = table19[k];
 #pragma omp simd
         for (int i = 0; i < LANES; ++i) {
-            double t0 = 1.0 / (SQRT(s[19][i] + c[0]));
-            double t1 = s[20][i] * t0;
-            double t2 = (37.5 < t1) ? 37.5 : t1;
-            double t3 = exp64((t2 * t2) * (-0.5));
-            double t4 = 1.0 / (FMA(t2, 0.25, 1.0));
-            double t5 = t0 * (t3 * 0.3989422804014327);
-            double t6 = t0 * t2;
-            double t7 = t0 * t0;
-            double t8 = t5 * t6;
-            double t9 = FMA(t6, t8, t5 * (-t7));
-            double t10 = FMA(t6, t9, t8 * (t7 * (-2.0)));
-            double t11 = FMA(t6, t10, t9 * (t7 * (-3.0)));
-            double t12 = FMA(t6, t11, t10 * (t7 * (-4.0)));
-            double t13 = FMA(t6, t12, t11 * (t7 * (-5.0)));
-            double t14 = FMA(t6, t13, t12 * (t7 * (-6.0)));
-            a[7][i] = FMA(t10, c[5], FMA(t11, c[4], FMA(t12, c[3], FMA(t13, c[2], FMA(t14, c[1], a[7][i])))));
-            a[7][i] = FMA(t8, c[7], FMA(t9, c[6], a[7][i]));
-            a[8][i] = FMA(t9, c[5], FMA(t10, c[4], FMA(t11, c[3], FMA(t12, c[2], FMA(t13, c[1], a[8][i])))));
-            a[8][i] = FMA(t5, c[7], FMA(t8, c[6], a[8][i]));
-            a[9][i] = FMA(t8, c[11], FMA(t10, c[10], FMA(t12, c[9], FMA(t14, c[8], a[9][i]))));
-            a[10][i] = FMA(t5, c[11], FMA(t9, c[10], FMA(t11, c[9], FMA(t13, c[8], a[10][i]))));
-            a[11][i] = FMA(t8, c[10], FMA(t10, c[9], FMA(t12, c[8], a[11][i])));
-            a[11][i] = FMA(t3 * (t4 * (polynomial0(-0.0012046932669558172, t4 - 0.25))), c[11], a[11][i]);
+            double t0 = s[19][i] + c[0];
+            double t1 = 1.0 / (SQRT(t0));
+            double t2 = s[20][i] * t1;
+            _Bool t3 = 37.5 < t2;
+            double t4 = t3 ? 37.5 : t2;
+            double t5 = s[20][i] * (s[20][i] * (1.0 / t0));
+            double t6 = t3 ? 1406.25 : t5;
+            double t7 = exp64(t6 * (-0.5));
+            double t8 = 1.0 / (FMA(t4, 0.25, 1.0));
+            double t9 = t1 * (t7 * 0.3989422804014327);
+            double t10 = t1 * t4;
+            double t11 = t1 * t1;
+            double t12 = t9 * t10;
+            double t13 = FMA(t10, t12, t9 * (-t11));
+            double t14 = FMA(t10, t13, t12 * (t11 * (-2.0)));
+            double t15 = FMA(t10, t14, t13 * (t11 * (-3.0)));
+            double t16 = FMA(t10, t15, t14 * (t11 * (-4.0)));
+            double t17 = FMA(t10, t16, t15 * (t11 * (-5.0)));
+            double t18 = FMA(t10, t17, t16 * (t11 * (-6.0)));
+            a[7][i] = FMA(t14, c[5], FMA(t15, c[4], FMA(t16, c[3], FMA(t17, c[2], FMA(t18, c[1], a[7][i])))));
+            a[7][i] = FMA(t12, c[7], FMA(t13, c[6], a[7][i]));
+            a[8][i] = FMA(t13, c[5], FMA(t14, c[4], FMA(t15, c[3], FMA(t16, c[2], FMA(t17, c[1], a[8][i])))));
+            a[8][i] = FMA(t9, c[7], FMA(t12, c[6], a[8][i]));
+            a[9][i] = FMA(t12, c[11], FMA(t14, c[10], FMA(t16, c[9], FMA(t18, c[8], a[9][i]))));
+            a[10][i] = FMA(t9, c[11], FMA(t13, c[10], FMA(t15, c[9], FMA(t17, c[8], a[10][i]))));
+            a[11][i] = FMA(t12, c[10], FMA(t14, c[9], FMA(t16, c[8], a[11][i])));
+            a[11][i] = FMA(t7 * (t8 * (polynomial0(-0.0012046932669558172, t8 - 0.25))), c[11], a[11][i]);
         }
     }
 #pragma omp simd

@@ -341,7 +341,7 @@ static const Patch patches1[12] = {
     {994, 55, 3, 1e-10, 1.7316017316017318, -0.7316017316017318, 6.666666666666666, -5.666666666666666},
 };
 
-static void tanh_exact_float64_forward_cell_block(const double *const *in, const double *params, double *const *out)
+static void tanh_exact_float64_cell_block(const double *const *in, const double *params, double *const *out)
 {
     const double *restrict mean = in[0], *restrict var = in[1];
     double *restrict number = out[0];
@@ -360,6 +360,7 @@ static void tanh_exact_float64_forward_cell_block(const double *const *in, const
         number[i] = (((t0 + t1) + t2) + t7) + t8;
     }
 }
+
 
 static void tanh_exact_float64_forward_block(const double *const *in, const double *params, double *const *out, int
     cell)
@@ -399,29 +400,8 @@ void tanh_exact_float64_forward(
     int64_t n, const double *restrict mean, const double *restrict var, const double *restrict params,
     double *restrict out_mean, double *restrict out_var)
 {
-    over_cells(tanh_exact_float64_forward_block, tanh_exact_float64_forward_cell_block, 12, n, (const double
-        *const[]){mean, var}, 2, params, (double *const[]){out_mean, out_var}, 2);
-}
-
-static void tanh_exact_float64_backward_cell_block(const double *const *in, const double *params, double *const *out)
-{
-    const double *restrict mean = in[0], *restrict var = in[1], *restrict grad_mean = in[2], *restrict grad_var =
-        in[3];
-    double *restrict number = out[0];
-    (void)params;
-#pragma omp simd
-    for (int i = 0; i < LANES; ++i) {
-        double t0 = (var[i] < 2.835467934608459) ? 3.0 : 0.0;
-        double t1 = (var[i] < 0.7382283380045691) ? 3.0 : 0.0;
-        double t2 = (var[i] < 0.2074390777667089) ? 3.0 : 0.0;
-        double t3 = ((ABS(mean[i])) < 0x1p500) ? 1.0 : 0x1p-600;
-        double t4 = mean[i] * t3;
-        double t5 = ((var[i] + 0x1.14869p-1) * t3) * t3;
-        double t6 = t4 * t4;
-        double t7 = ((t5 * 1.6369859277486687) < t6) ? 1.0 : 0.0;
-        double t8 = ((t5 * 8.39245175909173) < t6) ? 1.0 : 0.0;
-        number[i] = (((t0 + t1) + t2) + t7) + t8;
-    }
+    over_cells(tanh_exact_float64_forward_block, tanh_exact_float64_cell_block, 12, n, (const double *const[]){mean,
+        var}, 2, params, (double *const[]){out_mean, out_var}, 2);
 }
 
 static void tanh_exact_float64_backward_block(const double *const *in, const double *params, double *const *out, int
@@ -477,6 +457,6 @@ void tanh_exact_float64_backward(
     const double *restrict grad_var, const double *restrict params, double *restrict out_grad_mean,
     double *restrict out_grad_var)
 {
-    over_cells(tanh_exact_float64_backward_block, tanh_exact_float64_backward_cell_block, 12, n, (const double
-        *const[]){mean, var, grad_mean, grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
+    over_cells(tanh_exact_float64_backward_block, tanh_exact_float64_cell_block, 12, n, (const double *const[]){mean,
+        var, grad_mean, grad_var}, 4, params, (double *const[]){out_grad_mean, out_grad_var}, 2);
 }

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from momentgen.errors import InputError
 from momentgen.laws.table import Entry
 
 __all__ = ["UNIT", "Unit", "active", "expectation", "moments", "probability", "slopes"]
@@ -73,7 +74,8 @@ def active(entry: Entry, args: Any, kwargs: dict[str, Any]) -> bool:
         training = bound.get("training", bound.get("train", "alpha" not in name))
         return bool(training) and bound.get("p", 0.5) > 0
     if name == "rrelu":
-        return bool(bound.get("training", False)) and bound.get("upper", 1 / 3) > bound.get("lower", 1 / 8)
+        lower, upper = slopes(entry, args, kwargs)
+        return bool(bound.get("training", False)) and upper > lower
     if name == "scaled_dot_product_attention":
         return bool(bound.get("dropout_p", 0.0) > 0)
     if name == "multi_head_attention_forward":
@@ -91,9 +93,18 @@ def probability(entry: Entry, args: Any, kwargs: dict[str, Any]) -> float:
 
 
 def slopes(entry: Entry, args: Any, kwargs: dict[str, Any]) -> tuple[float, float]:
-    """The least and the largest slope of RReLU."""
+    """The least and the largest slope of RReLU.
+
+    Raises:
+        InputError: if one of them is no real number.
+    """
     bound = _bound(entry, args, kwargs)
-    return bound.get("lower", 1 / 8), bound.get("upper", 1 / 3)
+    found = bound.get("lower", 1 / 8), bound.get("upper", 1 / 3)
+    try:
+        return float(found[0]), float(found[1])
+    except (TypeError, ValueError) as error:
+        cause = f"{entry.name}: expected real slopes, got lower={found[0]!r}, upper={found[1]!r}"
+        raise InputError(cause) from error
 
 
 def expectation(entry: Entry, args: list[Any], kwargs: dict[str, Any]) -> Tensor | None:

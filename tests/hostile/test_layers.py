@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from hostile.strategies import BAD_TENSORS, NO_TENSORS, OBJECTS, plain
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -293,6 +293,7 @@ PARAMETRIC = [
 
 @settings(max_examples=150)
 @given(st.sampled_from(PARAMETRIC), st.lists(OBJECTS, min_size=1, max_size=2))
+@example("RReLU", [0j])
 def test_arguments_of_activations_are_taken_refused_or_torch_s_error(name: str, arguments: list[Any]) -> None:
     is_or_says(lambda: getattr(nn, name)(*arguments), lambda: getattr(torch.nn, name)(*arguments))
 

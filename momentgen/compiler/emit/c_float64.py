@@ -47,7 +47,7 @@ from momentgen.rule_inputs import partial_names
 
 __all__ = ["LANES", "c_double", "render_c_float64"]
 
-_LONG = 8  # coefficients of a polynomial that is computed as two
+_LONG = 8  # coefficients of a polynomial that is computed as two, which take half as long one after the other
 _FEWEST = 2  # coefficients of a row of a table: the functions begin with two
 
 
@@ -83,7 +83,10 @@ def render_c_float64(stable: Stable, name: str, header: Header) -> str:
             for of, partials in of_input.items()
         }
 
+    if backward.number and forward.number and forward.numbering() != backward.numbering():
+        backward.number.name += "_of_partials"
     text = [
+        *dict.fromkeys(kernel.numbering() for kernel in (forward, backward) if kernel.number),
         forward.text(stable.forward64.inputs, outputs),
         backward.text((*stable.partials64.inputs, *seeds), gradients),
     ]
@@ -94,7 +97,9 @@ def render_c_float64(stable: Stable, name: str, header: Header) -> str:
         shared.append(_polynomial("exp_rest", EXP_COEFFICIENTS[1:]))
         shared.append(EXP % c_double(EXP_COEFFICIENTS[0]))
     shared += [RSQRT] * any(block.rooting for block in blocks)
-    shared += [_polynomial(name, coefficients) for coefficients, name in polynomials.items()]
+    # Where a kernel waits for polynomials and no digit of the last few counts; one more rounding, elsewhere.
+    least = _LONG if forward.number or backward.number else math.inf
+    shared += [_polynomial(name, coefficients, least) for coefficients, name in polynomials.items()]
     if surfaces:
         shared.append(SURFACE)
         shared += [SURFACE_SLOPES] * any(block.sloping for block in blocks)
@@ -111,10 +116,10 @@ def _gradient(seeds: Sequence[str], partials: Sequence[str]) -> str:
     return text
 
 
-def _polynomial(name: str, coefficients: Sequence[float]) -> str:
-    """The inline function of one polynomial: of x, and begun with y; a long one as two of x², half as long a wait."""
+def _polynomial(name: str, coefficients: Sequence[float], least: float = math.inf) -> str:
+    """The inline function of one polynomial: of x, and begun with y; of that many coefficients as two of x²."""
     numbers = [c_double(c) for c in coefficients]
-    if len(numbers) < _LONG:
+    if len(numbers) < least:
         lines = [*with_comment(" ".join(f"NEXT({c})" for c in numbers), None, "//"), "    return y;"]
     else:
         first, *rest = numbers
@@ -147,19 +152,25 @@ class _Kernel:
         if graph.branch is not None and not self.cells:
             graphs = {f"{name}_side{value}": graph.side(graph.branch, value == 1) for value in (0, 1)}
         if self.cells or len(graphs) > 1:
-            self.number = Block(numbered(graph), Tables(), f"{name}_cell", {}, {})
+            self.number = Block(numbered(graph), Tables(), name.rpartition("_")[0] + "_cell", {}, {})
+        self.inputs = graph.inputs
         self.over = OVER_CELLS if self.number else OVER_BLOCKS
         quick = self.number is not None
         self.blocks = [Block(one, tables, its, polynomials, surfaces, quick) for its, one in graphs.items()]
 
     def text(self, inputs: Sequence[str], results: Callable[[Block], Mapping[str, str]]) -> str:
-        """All functions."""
-        found = [self.number.text(inputs, {"number": self.number.result("number")})] if self.number else []
-        found += [block.text(inputs, results(block)) for block in self.blocks]
+        """All functions but that for the cells."""
+        found = [block.text(inputs, results(block)) for block in self.blocks]
         if len(self.blocks) > 1:
             sides = " : ".join(f"{block.name}_block" for block in reversed(self.blocks))
             found += [f"{head_of(self.name, True)}\n{{\n    (cell ? {sides})(in, params, out);\n}}\n"]
         return "\n".join([*found, *self._exported(inputs, list(results(self.blocks[0])))])
+
+    def numbering(self) -> str:
+        """The function that finds the cells of elements; empty where there are none."""
+        if self.number is None:
+            return ""
+        return self.number.text(self.inputs, {"number": self.number.result("number")})
 
     def _exported(self, inputs: Sequence[str], results: Sequence[str]) -> list[str]:
         arguments = [

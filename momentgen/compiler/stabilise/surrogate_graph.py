@@ -40,11 +40,15 @@ _SHORT = 0.05  # v* below which the local form takes f's length as its unit
 
 @dataclass(frozen=True)
 class GraphPrecision:
-    """What the graph is for: float32 with the exponential's power of two kept apart, or float64."""
+    """What the graph is for: float32 with the exponential's power of two kept apart, or float64.
+
+    ``quick``: an atom takes one root and two divisions less, for an error of some units in its last place.
+    """
 
     fit: float
     reach: float
     scaled: bool
+    quick: bool = False
 
 
 FLOAT32 = GraphPrecision(fit=2e-8, reach=13.0, scaled=True)
@@ -142,18 +146,18 @@ class SurrogateWriter:
         raw = g.mul(self.size, r)
         beyond = g.lt(reach, raw)
         t = g.select(beyond, reach, raw)
-        direct = h = g.mul(t, t)
-        if self.precision.scaled:  # not t², which would double the rounding of the root in the exponent
+        if self.precision.quick:
+            w, direct = g.mul(w2, r), g.mul(t, t)
+            h = direct
+        else:  # not t², which would double the rounding of the root in the exponent
             direct = g.mul(g.mul(self.size, g.recip(w2)), self.size)
             h = g.select(beyond, g.const(mpmath.mpf(self.precision.reach) ** 2), direct)
-        else:  # one root and one division less
-            w = g.mul(w2, r)
         exponent = g.mul(h, g.const(-0.5))
         e = g.exp_mantissa(exponent)
         if self.precision.scaled:
             e = g.mul(e, g.exp_factor(exponent, 0, 1))
         nearer, farther = g.madd(t, g.const(0.25), g.const(1)), g.add(h, g.const(1))
-        if min(self.atoms.lows) < 0 and not self.precision.scaled:
+        if min(self.atoms.lows) < 0 and self.precision.quick:
             both = g.recip(g.mul(nearer, farther))
             u, over = g.mul(both, farther), g.mul(both, nearer)
         else:
