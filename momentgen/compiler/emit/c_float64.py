@@ -28,18 +28,8 @@ from momentgen.compiler.emit._c_float64_functions import (
     SURFACE,
     SURFACE_SLOPES,
 )
-from momentgen.compiler.emit._form import (
-    Tables,
-    cells_of,
-    numbered,
-)
-from momentgen.compiler.emit._text import (
-    LINE_LENGTH,
-    table_lines,
-    whole_numbers,
-    with_arguments,
-    with_comment,
-)
+from momentgen.compiler.emit._form import Tables, cells_of, numbered
+from momentgen.compiler.emit._text import LINE_LENGTH, table_lines, whole_numbers, with_arguments, with_comment
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.real import Graph, Patch
 from momentgen.compiler.stabilise.stable import Stable
@@ -97,7 +87,7 @@ def render_c_float64(stable: Stable, name: str, header: Header) -> str:
         shared.append(_polynomial("exp_rest", EXP_COEFFICIENTS[1:]))
         shared.append(EXP % c_double(EXP_COEFFICIENTS[0]))
     shared += [RSQRT] * any(block.rooting for block in blocks)
-    # Where a kernel waits for polynomials and no digit of the last few counts; one more rounding, elsewhere.
+    # As two a polynomial rounds a little worse: only in kernels that wait for it, which are less accurate than that.
     least = _LONG if forward.number or backward.number else math.inf
     shared += [_polynomial(name, coefficients, least) for coefficients, name in polynomials.items()]
     if surfaces:

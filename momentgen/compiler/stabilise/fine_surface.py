@@ -49,11 +49,8 @@ _CUTS_X: tuple[tuple[float, ...], ...] = ((), (0.45,), (0.35, 0.65))
 _FINEST = (0.4, 0.65, 0.85), (0.25, 0.5, 0.75)
 _OVER_PLANE, _IN_CELL = (64, 96, 256), (40, 56)  # nodes: in z, in y of x², in x; in a cell's
 _SPARE, _CLOSER = (1.5, 6), 3  # nodes in a cell for each term in a direction; more of them to look at errors
-_ORDER, _ROW, _KEPT = (
-    100,
-    5,
-    0.05,
-)  # what it costs, in terms, to put elements in order, a row of a table, to keep a term
+#: what it costs, in terms: to put an element in order, to begin a row of a table, to keep a term
+_ORDER, _ROW, _KEPT = 100, 5, 0.05
 _TRIED, _DEARER = 3, 2  # frames and cells; frames after the best one, which is looked for from narrow to wide
 _LOOSER, _LARGEST = (1.0, 10.0, 100.0, 1000.0), 1000  # times what is allowed; terms in a cell
 _LIKELY = 0.1  # of what is allowed: about how large the terms are that count

@@ -42,7 +42,7 @@ _SHORT = 0.05  # v* below which the local form takes f's length as its unit
 class GraphPrecision:
     """What the graph is for: float32 with the exponential's power of two kept apart, or float64.
 
-    ``quick``: an atom takes one root and two divisions less, for an error of some units in its last place.
+    ``quick``: an atom takes two divisions instead of four, for an error of some units in its last place.
     """
 
     fit: float
