@@ -13,7 +13,8 @@
                ``correlation``, with ``covariance_truth`` and ``covariance_measure``
 ``surrogate``  smooth f that follows a line on either side, from f alone, by polynomials of two variables: ``surface``,
                ``surface_graph`` (at v = 0 f itself, ``point``); in float64 ``fine_surface``, of outputs
-               (``fine_output``) in cells (``fine_cells``), and ``fine_surface_graph``
+               (``fine_output``) in cells (``fine_cells``), and ``fine_surface_graph``; where f nears its
+               lines slowly, ``fine_tails``
 ``surrogate_graph``  moments of a sum of atoms, for ``piecewise``, ``algebraic`` and ``quadrature``
 ``piecewise``  such f with kinks or jumps: power series about the kinks, atoms above v*; ``piecewise_graph``
 ``halves``     a line right of a kink and an exponential or a constant left of it (ELU); ``halves_graph``

@@ -33,7 +33,7 @@ class Differences:
             self.at_kinks.append(np.array([float(b - a) for a, b in zip(left, right, strict=True)]))
 
     def outputs(self, mean: F64, var: F64) -> dict[str, F64]:
-        """The outputs; shapes (n,)."""
+        """The outputs, and as ``rise`` the mean less f(mu), to its own digits; shapes (n,)."""
         f, sigma = self.f, np.sqrt(var)
         series = np.array([[float(c) for c in f.taylor(f.home(m), m, _TERMS)] for m in mean.tolist()])
         home = np.array([f.home(m) for m in mean.tolist()])
@@ -57,6 +57,7 @@ class Differences:
         one, two, first, second, square1, square2 = sums
         return {
             "mean": series[:, 0] + one,
+            "rise": one,
             "var": two - one * one,
             "dmean_dmu": first / sigma,
             "dmean_dvar": second / (2 * var),

@@ -33,16 +33,18 @@ class Cells:
         q: rows are cut there, from low to high.
         x: columns are cut there and at -x, from low to high.
         folded: whether columns are of abs(x).
+        least: the least q that polynomials are of; a smaller one counts as that.
     """
 
     q: tuple[float, ...] = ()
     x: tuple[float, ...] = ()
     folded: bool = True
+    least: float = 0.0
 
     @property
     def rows(self) -> list[Span]:
         """The q of each row."""
-        return _spans((0.0, *self.q, 1.0))
+        return _spans((self.least, *self.q, 1.0))
 
     @property
     def sides(self) -> list[Span]:

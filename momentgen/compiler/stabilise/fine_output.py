@@ -20,6 +20,8 @@ import numpy.typing as npt
 
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.fine_cells import Shape
+from momentgen.compiler.stabilise.fine_tails import fades, least_mean
+from momentgen.compiler.stabilise.general_truth import GeneralTruth
 from momentgen.compiler.stabilise.surface import (
     Frame,
     decay,
@@ -77,7 +79,7 @@ class Output:
         truth: f's exact moments.
     """
 
-    def __init__(self, f: Activation, frame: Frame, name: str, truth: QuadratureTruth) -> None:
+    def __init__(self, f: Activation, frame: Frame, name: str, truth: QuadratureTruth | GeneralTruth) -> None:
         self.f, self.frame, self.name, self.truth = f, frame, name, truth
         rows, columns = _SAMPLE
         x = np.linspace(1 / columns, 1, columns)
@@ -85,7 +87,8 @@ class Output:
         share = self.rest(at) / self.allowed(at)[name]
         right, left = share[:, :columns], share[:, columns:]
         sizes = [np.abs(part).max() for part in (right - left, right + left)]  # odd, even
-        flip = flip_of(f, name)
+        # The logarithm of w, which an f that nears its lines slowly brings in, knows no sign of w.
+        flip = 0 if f.algebraic else flip_of(f, name)
         self.shape = Shape(next((n for n in (0, 1) if sizes[n] <= _NOTHING), None), flip)
 
     def points(self, q: F64, x: F64) -> Points:
@@ -106,16 +109,18 @@ class Output:
         f, found = self.f, {}
         for name in (self.name, *PARTIALS_OF[self.name]):
             size = np.ones_like(at.v)
-            if name == "var":
+            if name == "mean":
+                size = np.maximum(least_mean(f, at.v), 1.0)
+            elif name == "var":
                 size = np.minimum(f.lipschitz**2 * at.v, (f.span / 2) ** 2)
-            elif name != "mean":
+            else:
                 size = np.abs(at.exact[name]).max(axis=1, keepdims=True)
             found[name] = np.asarray(ALLOWED[name] * size)
         return found
 
     def normal(self, at: Points) -> F64:
         """The polynomial's exact values."""
-        return np.asarray(self.rest(at) / self.unit(at) / self.shape.factor(at.x, at.q))
+        return np.asarray(self.rest(at) / self.unit(at) / self.shape.factor(at.x, at.q) / self.fading(at))
 
     def rest(self, at: Points) -> F64:
         """The output less its plain part, to its own digits: far out it may be far smaller than that."""
@@ -137,6 +142,11 @@ class Output:
             return at.v * share, share * share
         return (at.v, one) if growth == "v" else (one, 0 * one)
 
+    def fading(self, at: Points) -> F64:
+        """What P is multiplied by of an f that nears its lines as 1/|x|: kappa/sqrt(kappa² + t²)."""
+        bend = self.frame.bend
+        return bend / np.hypot(bend, at.t) if fades(self.f, self.name) else np.ones_like(at.t)
+
     def x_by_t(self, at: Points) -> F64:
         """The slope of x."""
         return np.asarray(self.frame.bend**2 / (self.frame.bend**2 + at.t * at.t) ** 1.5 / self.frame.largest)
@@ -144,6 +154,10 @@ class Output:
     def outputs(self, at: Points, p: F64, p_by_t: F64, p_by_q: F64) -> dict[str, F64]:
         """Output and partials of a P and its derivatives."""
         f, w, q, t, unit = self.f, at.w, at.q, at.t, self.unit(at)
+        if fades(f, self.name):
+            share = self.fading(at)
+            p_by_t = share * (p_by_t - p * t * (share / self.frame.bend) ** 2)
+            p, p_by_q = share * p, share * p_by_q
         power, by_mu, by_v = falls(f, self.name), *PARTIALS_OF[self.name]
         p_mu, p_v = p_by_t / w, -(t * p_by_t + q * p_by_q) / (2 * w * w)
         if self.name == "mean":

@@ -30,6 +30,8 @@ from momentgen.compiler.real import Patch
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.fine_cells import Cells, Shape, Span, to_unit
 from momentgen.compiler.stabilise.fine_output import ALLOWED, Output, Points
+from momentgen.compiler.stabilise.fine_tails import far_out, follows_even_powers, slow_rows
+from momentgen.compiler.stabilise.general_truth import GeneralTruth
 from momentgen.compiler.stabilise.surface import Frame, end_of, steps
 from momentgen.compiler.stabilise.surrogate_truth import QuadratureTruth
 from momentgen.errors import BuildError
@@ -48,6 +50,9 @@ _CUTS_X: tuple[tuple[float, ...], ...] = ((), (0.45,), (0.35, 0.65))
 #: of an f for which these are too few: its polynomials would have coefficients that float64 does not hold
 _FINEST = (0.4, 0.65, 0.85), (0.25, 0.5, 0.75)
 _OVER_PLANE, _IN_CELL = (64, 96, 256), (40, 56)  # nodes: in z, in y of x², in x; in a cell's
+#: of an f that nears its lines slowly: how many rows, cuts in x, nodes in a cell, and c
+_SLOW_ROWS, _SLOW_X = (7, 9), ((0.45, 0.75), (0.35, 0.6, 0.8))
+_IN_SLOW_CELL, _SLOW_WIDTHS = (18, 24), (1.0, 2.0, 4.0)
 _SPARE, _CLOSER = (1.5, 6), 3  # nodes in a cell for each term in a direction; more of them to look at errors
 #: what it costs, in terms: to put an element in order, to begin a row of a table, to keep a term
 _ORDER, _ROW, _KEPT = 100, 5, 0.05
@@ -93,7 +98,7 @@ class FineSurfaces:
 
 
 def find_fine_surfaces(
-    f: Activation, truth: QuadratureTruth, outputs: Sequence[str], start: float = 0.0, most: int = 100
+    f: Activation, truth: QuadratureTruth | GeneralTruth, outputs: Sequence[str], start: float = 0.0, most: int = 100
 ) -> FineSurfaces:
     """The polynomials of ``outputs``, mean or variance; ``error`` 1 is ``ALLOWED``.
 
@@ -107,6 +112,9 @@ def find_fine_surfaces(
     Raises:
         BuildError: if no frame comes near what is allowed.
     """
+    if f.algebraic and not follows_even_powers(f):
+        cause = "expected an odd f that nears levels by even powers of 1/x, or an even f that nears lines by odd ones"
+        raise BuildError(f.name, "stabilise", cause, f.pieces)
     plans: list[_Plan] = []
     finest: list[_Plan] = []
     least, dearer = math.inf, 0
@@ -134,6 +142,10 @@ def find_fine_surfaces(
 
 def _frames(f: Activation, start: float) -> list[Frame]:
     """Those that are tried."""
+    if f.algebraic:
+        end = far_out(f, _END * ALLOWED["mean"], _END * ALLOWED["var"])
+        widths = [float(np.float32(width * f.length**2)) for width in _SLOW_WIDTHS]
+        return [Frame(c, _BEND, float(np.float32(end / math.sqrt(c)))) for c in widths]
     normal, end = _NORMAL[steps(f)], end_of(f, _END * ALLOWED["mean"], _END * ALLOWED["var"])
     if start:  # smoothed, f ends so much farther out
         reach = float(np.float32(normal + end / math.sqrt(start)))
@@ -143,11 +155,17 @@ def _frames(f: Activation, start: float) -> list[Frame]:
     return [Frame(c, _BEND, reach) for c, reach in zip(widths, reaches, strict=True)]
 
 
-def _plans(f: Activation, truth: QuadratureTruth, names: Sequence[str], frame: Frame) -> list[_Plan]:
+def _plans(f: Activation, truth: QuadratureTruth | GeneralTruth, names: Sequence[str], frame: Frame) -> list[_Plan]:
     """Ways to cut the plane of a frame, the finest last."""
-    outputs = [_OverPlane(Output(f, frame, name, truth)) for name in names]
+    kind = _ByCell if f.algebraic else _OverPlane
+    outputs = [kind(Output(f, frame, name, truth)) for name in names]
     folded = all(output.output.shape.parity is not None for output in outputs)
-    return [_Plan(frame, Cells(q, x, folded), outputs) for q, x in [*itertools.product(_CUTS_Q, _CUTS_X), _FINEST]]
+    if f.algebraic:
+        rows = [slow_rows(count, frame.slowest) for count in _SLOW_ROWS]
+        cells = [Cells(q, x, folded, frame.slowest) for q, x in itertools.product(rows, _SLOW_X)]
+    else:
+        cells = [Cells(q, x, folded) for q, x in [*itertools.product(_CUTS_Q, _CUTS_X), _FINEST]]
+    return [_Plan(frame, each, outputs) for each in cells]
 
 
 class _OverPlane:
@@ -175,10 +193,27 @@ class _OverPlane:
         return self.known[y, z]
 
 
+class _ByCell:
+    """An output of which no one series is of the whole plane: each cell's own, for what it will take."""
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+        self.known: dict[tuple[Span, Span], tuple[int, ...]] = {}
+
+    def terms(self, y: Span, z: Span) -> tuple[int, ...]:
+        """About how many a cell takes, by power of z."""
+        if (y, z) not in self.known:
+            output, grid = self.output, Grid(*_IN_SLOW_CELL, self.output.shape.parity is None)
+            at = _points(output, grid, y, z)
+            series, weight = _series(output, grid, at, output.allowed(at))
+            self.known[y, z] = _degrees(_sizes(series, weight, output.shape, y, z), _LIKELY)
+        return self.known[y, z]
+
+
 class _Plan:
     """Outputs in a frame, with cells."""
 
-    def __init__(self, frame: Frame, cells: Cells, outputs: Sequence[_OverPlane]) -> None:
+    def __init__(self, frame: Frame, cells: Cells, outputs: Sequence[_OverPlane | _ByCell]) -> None:
         self.frame, self.cells, self.outputs = frame, cells, outputs
 
     @cached_property
@@ -199,7 +234,7 @@ class _Plan:
         whole = {name: surface for name, surface in found.items() if surface}
         return FineSurfaces(self.frame, self.cells, whole) if len(whole) == len(found) else None
 
-    def _surface(self, one: _OverPlane) -> FineSurface | None:
+    def _surface(self, one: _OverPlane | _ByCell) -> FineSurface | None:
         shape, cells = one.output.shape, self.cells
         made: dict[tuple[int, int], tuple[Patch, float]] = {}
         patches: list[Patch] = []
@@ -213,7 +248,7 @@ class _Plan:
         return FineSurface(shape, tuple(patches), max(error for _, error in made.values()))
 
 
-def _row_of_fits(one: _OverPlane, spans: Sequence[tuple[Span, Span]]) -> list[_Fit]:
+def _row_of_fits(one: _OverPlane | _ByCell, spans: Sequence[tuple[Span, Span]]) -> list[_Fit]:
     """The cells of a row, in which the largest value of a partial at a variance may lie in any."""
     terms = [one.terms(*each) for each in spans]
     factor, more = _SPARE
@@ -249,11 +284,8 @@ class _Fit:
     ) -> None:
         self.output, self.spans, self.grid = output, spans, grids[1]
         self.at, self.allowed = points[1], allowed[1]
-        shape, at = output.shape, points[0]
-        size = shape.factor(np.abs(at.x), at.q).max(axis=1, keepdims=True)
-        weight = (output.unit(at) * size / allowed[0][output.name])[:, 0]
-        self.series, self.weight = grids[0].series(output.normal(at), weight), float(weight.max())
-        self.sizes = _sizes(self.series, self.weight, shape, *spans)
+        self.series, self.weight = _series(output, grids[0], points[0], allowed[0])
+        self.sizes = _sizes(self.series, self.weight, output.shape, *spans)
 
     def patch(self) -> tuple[Patch, float] | None:
         """The polynomial with the fewest of the largest terms that is within what is allowed, or near; its error."""
@@ -309,6 +341,13 @@ class _Fit:
         by_q = by_z * shape.z_by_q(at.q) * factor + (plain * of_x if shape.by_q else 0.0)
         found = output.outputs(at, plain * factor, by_x * output.x_by_t(at), by_q)
         return max(float((np.abs(found[n] - at.exact[n]) / self.allowed[n]).max()) for n in found)
+
+
+def _series(output: Output, grid: Grid, at: Points, allowed: Mapping[str, F64]) -> tuple[F64, float]:
+    """An output's series in a cell, and the largest value over what is allowed of a P of 1."""
+    size = (output.shape.factor(np.abs(at.x), at.q) * output.fading(at)).max(axis=1, keepdims=True)
+    weight = (output.unit(at) * size / allowed[output.name])[:, 0]
+    return grid.series(output.normal(at), weight), float(weight.max())
 
 
 def _sizes(series: F64, weight: float, shape: Shape, y: Span, z: Span) -> F64:

@@ -16,6 +16,7 @@ from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.fine_cells import cut_at, cut_below
 from momentgen.compiler.stabilise.fine_output import PARTIALS_OF, falls, growth_of, slope_share
 from momentgen.compiler.stabilise.fine_surface import FineSurfaces
+from momentgen.compiler.stabilise.fine_tails import fades
 from momentgen.compiler.stabilise.kink_fits import CENTRE, core
 from momentgen.compiler.stabilise.surface import lines_of, steps
 from momentgen.compiler.stabilise.surface_graph import Variables, held
@@ -44,6 +45,11 @@ class FineWriter:
         self.at = Variables(graph, surfaces.frame, f.centre, v)
         #: q, 1 at the least variance
         self.q = graph.mul(self.at.r, graph.const(mpmath.sqrt(mpmath.mpf(surfaces.frame.least))))
+        self.wide: int | None = None
+        if surfaces.cells.least:
+            least = graph.const(surfaces.cells.least)
+            self.wide = graph.lt(self.q, least)
+            self.q = graph.select(self.wide, least, self.q)
         self.cell = self._cell()
 
     # --- polynomials -------------------------------------------------------------
@@ -79,11 +85,16 @@ class FineWriter:
         plain, by_y, by_z = g.surface(y, z, surface.patches, derived, self.cell)
         of_x, of_q = at.x if shape.parity else one, q if shape.by_q else one
         factor = g.mul(of_x, of_q)
-        value = g.comment(g.mul(plain, factor), f"{name}, normalised")
+        value = g.mul(plain, factor)
+        fading = g.mul(at.share, g.const(mpmath.mpf(at.frame.bend) * mpmath.mpf(at.frame.largest)))
+        fades_too = fades(self.f, name)
+        faded = g.comment(g.mul(value, fading) if fades_too else value, f"{name}, normalised")
         if not derived:
-            return value, g.const(0), g.const(0)
+            return faded, g.const(0), g.const(0)
         by_x = g.mul(g.mul(by_y, factor), one if shape.parity is None else g.mul(at.x, g.const(4)))
         by_q = g.mul(g.mul(by_z, factor), g.mul(two_q, g.const(2)) if shape.squared else g.const(2))
+        if self.wide is not None:
+            by_q = g.select(self.wide, g.const(0), by_q)
         if shape.parity:
             by_x = g.madd(plain, of_q, by_x)
         if shape.by_q:
@@ -92,8 +103,12 @@ class FineWriter:
         scale = g.const(mpmath.mpf(at.frame.bend) ** 2 * mpmath.mpf(at.frame.largest) ** 2)
         x_by_t = g.mul(g.mul(at.share, at.share), g.mul(at.share, scale))
         by_t = g.mul(by_x, g.select(at.beyond, g.const(0), x_by_t))
+        if fades_too:
+            steeper = g.mul(g.mul(at.share, at.share), g.mul(at.t, g.const(mpmath.mpf(at.frame.largest) ** 2)))
+            by_t = g.sub(by_t, g.mul(value, g.select(at.beyond, g.const(0), steeper)))
+            by_t, by_q = g.mul(by_t, fading), g.mul(by_q, fading)
         half = g.mul(g.mul(at.r, at.r), g.const(-0.5))
-        return value, g.mul(by_t, at.r), g.mul(half, g.madd(at.t, by_t, g.mul(q, by_q)))
+        return faded, g.mul(by_t, at.r), g.mul(half, g.madd(at.t, by_t, g.mul(q, by_q)))
 
     # --- what polynomials are multiples of, and what is added --------------------
     def power(self, name: str) -> int:

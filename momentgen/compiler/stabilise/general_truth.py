@@ -17,9 +17,11 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 import sympy as sp
+from flint import arb, ctx
 
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.differences import PANELS, REACH, Differences
+from momentgen.errors import BuildError
 from momentgen.symbols import Phi, S, phi, x
 
 __all__ = ["GeneralTruth"]
@@ -30,6 +32,7 @@ _NAMES = ("mean", "var", "dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
 _SMALL = 0.95 / REACH  # of the distance to what bends: below this sigma power series converge on all that counts
 _GROWTH = 3.0
 _NODES = np.polynomial.legendre.leggauss(16)
+_BITS = 640  # for what f is less its line, far out
 _LEAST = 1e-8  # of sigma: the smallest panel
 _CHUNK = 4000
 _erfc = np.vectorize(math.erfc, otypes=[float])
@@ -54,16 +57,31 @@ class GeneralTruth:
             self._cache[key] = self.outputs(np.asarray(mean, np.float64), np.asarray(var, np.float64))
         return self._cache[key]
 
-    def outputs(self, mean: F64, var: F64) -> dict[str, F64]:
-        """The outputs at float64 points, v > 0."""
-        result = {name: np.zeros(mean.shape) for name in _NAMES}
+    def outputs(self, mean: F64, var: F64, *, rests: bool = False) -> dict[str, F64]:
+        """The outputs at float64 points, v > 0.
+
+        With ``rests`` also ``mean_rest`` and ``var_rest``, mean and variance less those of the line on mu's side.
+        """
+        result = {name: np.zeros(mean.shape) for name in (*_NAMES, "rise")}
         distance = np.abs(mean[:, None] - self.special).min(axis=1)
         small = np.sqrt(var) < _SMALL * np.maximum(self.f.length, distance)
         for chosen, part in ((small, self.differences.outputs), (~small, self._sums)):
             if chosen.any():
                 for name, values in part(mean[chosen], var[chosen]).items():
                     result[name][chosen] = values
-        return result
+        rise = result.pop("rise")
+        return result | self._rests(mean, var, rise, result["var"]) if rests else result
+
+    def _rests(self, mean: F64, var: F64, rise: F64, whole: F64) -> dict[str, F64]:
+        f = self.f
+        if f.left is None or f.right is None:
+            raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
+        on_left = mean < f.centre
+        slope, offset = (np.where(on_left, getattr(f.left, n), getattr(f.right, n)) for n in ("slope", "offset"))
+        with ctx.workprec(_BITS):
+            points = zip(mean.tolist(), slope.tolist(), offset.tolist(), strict=True)
+            gap = [float(f.values(f.home(m), [arb(m)])[0] - arb(a) * arb(m) - arb(b)) for m, a, b in points]
+        return {"mean_rest": np.array(gap) + rise, "var_rest": whole - slope**2 * var}
 
     @cached_property
     def differences(self) -> Differences:
@@ -150,6 +168,7 @@ class GeneralTruth:
         one, two, first, second, square1, square2 = self.expectations(mean, var, terms)
         return {
             "mean": here + one,
+            "rise": one,
             "var": two - one * one,
             "dmean_dmu": first / sigma,
             "dmean_dvar": second / (2 * var),

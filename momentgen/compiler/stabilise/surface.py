@@ -91,6 +91,11 @@ class Frame:
         """s at the reach; x = s/largest runs from -1 to 1."""
         return self.reach / math.hypot(self.bend, self.reach)
 
+    @property
+    def slowest(self) -> float:
+        """q where sigma is as far as mu is at the reach, of an f that nears its lines slowly."""
+        return 1.0 / self.reach
+
 
 @dataclass(frozen=True)
 class Surface:

@@ -48,6 +48,7 @@ __all__ = [
     "find_mean_atoms",
     "fine_facts",
     "found_atoms",
+    "in_words",
     "mean_alone",
     "stable_variants",
     "why_not",
@@ -264,7 +265,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         fits += made
         graphs[f"{name}64"] = build_fine_graph(f, fine, partials=name == "partials") if fine else graphs[name]
     terms = sum(surface.fit.terms for surface in surfaces["forward"].values())
-    in_float64 = f"{_in_words(fine)}, whose derivatives are the partials" if fine else "no others"
+    in_float64 = f"{in_words(fine)}, whose derivatives are the partials" if fine else "no others"
     atom_facts = _mean_facts(f, proof)
     yield Stable(
         variant="exact",
@@ -370,7 +371,7 @@ def _fine_surfaces(f: Activation, truth: QuadratureTruth, outputs: tuple[str, ..
         return None
 
 
-def _in_words(fine: FineSurfaces) -> str:
+def in_words(fine: FineSurfaces) -> str:
     """Terms and cells."""
     terms = sum(surface.terms for surface in fine.outputs.values())
     return f"of {terms} terms over {fine.cells.count} cells" if fine.cells.count > 1 else f"of {terms} terms"
