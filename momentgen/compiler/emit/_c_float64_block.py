@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
+from momentgen.compiler.emit._c_float64_forms import has_long_loops, with_fused_products, with_roots
 from momentgen.compiler.emit._form import (
     SURFACES,
-    Form,
     Item,
     Loop,
     Section,
@@ -29,14 +28,13 @@ __all__ = ["Block", "c_double", "head_of"]
 
 _LONGEST = 92  # characters of an expression; beyond, its operands have names
 
-#: turns of a loop, beyond which the processor takes roots while it computes other things, for nothing
-_MANY = 16
-
 _FORMAT = {
     "add": "{} + {}",
     "sub": "{} - {}",
     "mul": "{} * {}",
     "madd": "FMA({}, {}, {})",
+    "msub": "FMA({}, {}, -{})",
+    "nmadd": "FMA(-{}, {}, {})",
     "recip": "1.0 / {}",
     "over": "{} / {}",
     "over_one_plus": "{} / (1.0 + {})",
@@ -101,9 +99,10 @@ class Block:
         self.name, self.polynomials, self.surfaces = name, polynomials, surfaces
         #: node -> how many cells it numbers
         self.cells = cells_of(graph)
-        self.form = form = form_of(graph, tables, self.cells)
-        if quick_roots and all(part.turns <= _MANY for part in form.parts if isinstance(part, Loop)):
-            self.form = form = _with_roots(form)
+        form = with_fused_products(form_of(graph, tables, self.cells))
+        if quick_roots and not has_long_loops(form):
+            form = with_roots(form)
+        self.form = form
         self.sloping = any(item.kind in SURFACES[1:] for item in form.items.values())
         self.rooting = any(item.kind == "rsqrt" for item in form.items.values())
         self.uses = form.uses()
@@ -220,18 +219,6 @@ class Block:
         return sorted({arm.payload for arm in arms if arm.kind == "column"})
 
 
-def _with_roots(form: Form) -> Form:
-    """The form with one operation for one over a root."""
-
-    def rooted(item: Item) -> Item:
-        root = form.items[item.args[0]] if item.kind == "recip" else item
-        return Item("rsqrt", root.args) if item.kind == "recip" and root.kind == "sqrt" else item
-
-    found = replace(form, items={index: rooted(item) for index, item in form.items.items()})
-    uses = found.uses()
-    return found.without({index for index, item in found.items.items() if item.kind == "sqrt" and not uses[index]})
-
-
 class _Writer:
     """The statements of one part; values that are read once stand where they are read, outputs (``whole``) always."""
 
@@ -319,6 +306,10 @@ class _Writer:
             self._give_name(item.args[0])
         if item.kind == "same":
             return self.argument(item.args[0])
+        if item.kind in ("msub", "nmadd"):
+            negated = 2 if item.kind == "msub" else 0
+            of = [self.atom(a) if place == negated else self.argument(a) for place, a in enumerate(item.args)]
+            return _FORMAT[item.kind].format(*of)
         atoms = [self.atom(a) for a in item.args]
         if item.kind in ("and", "or"):  # of another part, a condition is a double
             pairs = zip(item.args, atoms, strict=True)

@@ -153,6 +153,17 @@ class Activation:
         return tuple(float(sp.N(k, 30)) for k in self.pieces.kinks)
 
     @property
+    def smoothings(self) -> tuple[float, ...]:
+        """The variances c, from low to high, of the normal distributions whose tails f is made of: of Phi(k x) 1/k².
+
+        The mean of Phi(x), or x Phi(x), at a variance v is an elementary function of mu/sqrt(v + c).
+        """
+        shares = {Phi: 1, sp.erf: 2, sp.erfc: 2}
+        tails = [part for p in self.pieces for part in p.expr.atoms(*shares)]
+        slopes = [(sp.diff(tail.args[0], x), shares[type(tail)]) for tail in tails]
+        return tuple(sorted({float(1 / (share * k**2)) for k, share in slopes if k.is_number and k != 0}))
+
+    @property
     def evaluable(self) -> float:
         """The largest |x| at which mpmath evaluates f: exp(exp(x)) is a number of as many bits as exp(x)."""
         layers = [part.args[0] for p in self.pieces for part in p.expr.atoms(sp.exp, sp.tanh, sp.sinh, sp.cosh, S)]

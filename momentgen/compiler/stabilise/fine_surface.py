@@ -46,9 +46,7 @@ _NORMAL = {False: 7.0, True: 7.5}
 _WIDTHS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, 20.0)  # c in units of length²
 _BEND, _BENDS_SMOOTHED = 3.5, (3.5, 4.0, 5.0, 7.0)  # kappa; that of an f smoothed by the least v
 _CUTS_Q: tuple[tuple[float, ...], ...] = ((), (0.65,), (0.5, 0.8), (0.4, 0.65, 0.85))
-_CUTS_X: tuple[tuple[float, ...], ...] = ((), (0.45,), (0.35, 0.65))
-#: of an f for which these are too few: its polynomials would have coefficients that float64 does not hold
-_FINEST = (0.4, 0.65, 0.85), (0.25, 0.5, 0.75)
+_CUTS_X: tuple[tuple[float, ...], ...] = ((), (0.45,), (0.35, 0.65), (0.25, 0.5, 0.75))
 _OVER_PLANE, _IN_CELL = (64, 96, 256), (40, 56)  # nodes: in z, in y of x², in x; in a cell's
 #: of an f that nears its lines slowly: how many rows, cuts in x, nodes in a cell, and c
 _SLOW_ROWS, _SLOW_X = (7, 9), ((0.45, 0.75), (0.35, 0.6, 0.8))
@@ -119,8 +117,8 @@ def find_fine_surfaces(
     finest: list[_Plan] = []
     least, dearer = math.inf, 0
     for frame in _frames(f, start):
-        *every, last = _plans(f, truth, outputs, frame)
-        finest.append(last)
+        every = _plans(f, truth, outputs, frame)
+        finest.append(every[-1])
         every = [plan for plan in every if plan.cells.count <= most]
         plans += every
         cost = min(plan.cost for plan in every)
@@ -128,6 +126,7 @@ def find_fine_surfaces(
         if dearer == _DEARER:
             break
     best: FineSurfaces | None = None
+    # Of an f for which few cells are not enough: its polynomials would have coefficients that float64 does not hold.
     for plan in [*sorted(plans, key=lambda plan: plan.cost)[:_TRIED], min(finest, key=lambda plan: plan.cost)]:
         found = plan.fitted()
         if found and (best is None or found.error < best.error):
@@ -150,7 +149,7 @@ def _frames(f: Activation, start: float) -> list[Frame]:
     if start:  # smoothed, f ends so much farther out
         reach = float(np.float32(normal + end / math.sqrt(start)))
         return [Frame(0.0, bend, reach, start) for bend in _BENDS_SMOOTHED]
-    widths = [float(np.float32(width * f.length**2)) for width in _WIDTHS]
+    widths = sorted({float(np.float32(c)) for c in (*(width * f.length**2 for width in _WIDTHS), *f.smoothings)})
     reaches = [float(np.float32(max(normal, end / math.sqrt(c)))) for c in widths]
     return [Frame(c, _BEND, reach) for c, reach in zip(widths, reaches, strict=True)]
 
@@ -164,7 +163,7 @@ def _plans(f: Activation, truth: QuadratureTruth | GeneralTruth, names: Sequence
         rows = [slow_rows(count, frame.slowest) for count in _SLOW_ROWS]
         cells = [Cells(q, x, folded, frame.slowest) for q, x in itertools.product(rows, _SLOW_X)]
     else:
-        cells = [Cells(q, x, folded) for q, x in [*itertools.product(_CUTS_Q, _CUTS_X), _FINEST]]
+        cells = [Cells(q, x, folded) for q, x in itertools.product(_CUTS_Q, _CUTS_X)]
     return [_Plan(frame, each, outputs) for each in cells]
 
 

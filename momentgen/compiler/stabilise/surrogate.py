@@ -66,7 +66,7 @@ _PROMISING = 4.0  # a plain fit over what is allowed
 #: what an atom that grows costs over one that does not, where f has kinks: at 2.5 ELU rounds badly, at 8 hardswish does
 _GROWTH = 5.0
 #: the most cells for float64: alone, and beside another grid of cells, whose parts are counted together
-_CELLS, _CELLS_BESIDE = 20, 4
+_CELLS, _CELLS_BESIDE = 28, 4
 _POINT = 2.0**-22  # of f(mu) at v = 0, over max(1, |f(mu)|)
 #: the rounding of 1, and how many times the tolerance the sum of all that coefficients lose may be
 _UNIT, _ROUNDED = 2.0**-24, 6.0
