@@ -22,9 +22,16 @@
 #define PAIR(c, d) y = FMA(y, square, c); w = FMA(w, square, d);
 #define INLINE static inline __attribute__((always_inline))
 
+INLINE void gather(const double *restrict from, const uint16_t *restrict which, int count, double *restrict to)
+{
+#pragma omp simd
+    for (int i = 0; i < count; ++i) to[i] = from[which[i]];
+}
+
 // the same for a function of blocks within a cell: elements are put in order by their cells' numbers, which a function
 // of blocks finds, and back again; a block may end with elements of the next cell, whose own results come later
 #define CHUNK 4096
+#define TURNS 8  // counts of a cell: one alone would wait for itself
 INLINE void over_cells(void (*block)(const double *const *, const double *, double *const *, int),
     void (*number)(const double *const *, const double *, double *const *), int cells, int64_t n,
     const double *const *in, int inputs, const double *params, double *const *out, int outputs)
@@ -34,8 +41,8 @@ INLINE void over_cells(void (*block)(const double *const *, const double *, doub
         const int count = n - at < CHUNK ? (int)(n - at) : CHUNK;
         const double *from[inputs];
         double *to[outputs], sorted[inputs][CHUNK + LANES], results[outputs][CHUNK + LANES];
-        int next[4][cells], ends[cells], places = 0;
-        uint16_t cell[CHUNK], place[CHUNK];
+        int next[TURNS][cells], ends[cells], places = 0;
+        uint16_t cell[CHUNK], place[CHUNK], order[CHUNK];  // where an element goes, and which one is there
         for (int begin = 0; begin < count; begin += LANES) {
             const int whole = count - begin >= LANES;
             for (int k = 0; k < inputs; ++k) {
@@ -46,20 +53,25 @@ INLINE void over_cells(void (*block)(const double *const *, const double *, doub
             number(from, params, (double *const[]){results[0]});
             for (int i = 0; i < LANES; ++i) cell[begin + i] = (uint16_t)results[0][i];
         }
+        const int whole_turns = count - count % TURNS;
         for (int c = 0; c < cells; ++c)
-            for (int r = 0; r < 4; ++r) next[r][c] = 0;
-        for (int i = 0; i < count; ++i) ++next[i & 3][cell[i]];  // four counts each: one would wait for itself
+            for (int r = 0; r < TURNS; ++r) next[r][c] = 0;
+        for (int i = 0; i < whole_turns; i += TURNS)
+            for (int r = 0; r < TURNS; ++r) ++next[r][cell[i + r]];
+        for (int i = whole_turns; i < count; ++i) ++next[0][cell[i]];
         for (int c = 0; c < cells; ++c) {
-            for (int r = 0; r < 4; ++r) {
+            for (int r = 0; r < TURNS; ++r) {
                 const int many = next[r][c];
                 next[r][c] = places;
                 places += many;
             }
             ends[c] = places;
         }
-        for (int i = 0; i < count; ++i) place[i] = (uint16_t)next[i & 3][cell[i]]++;
+        for (int i = 0; i < whole_turns; i += TURNS)
+            for (int r = 0; r < TURNS; ++r) order[place[i + r] = (uint16_t)next[r][cell[i + r]]++] = (uint16_t)(i + r);
+        for (int i = whole_turns; i < count; ++i) order[place[i] = (uint16_t)next[0][cell[i]]++] = (uint16_t)i;
         for (int k = 0; k < inputs; ++k) {
-            for (int i = 0; i < count; ++i) sorted[k][place[i]] = in[k][at + i];
+            gather(in[k] + at, order, count, sorted[k]);
             for (int i = 0; i < LANES; ++i) sorted[k][count + i] = sorted[k][count - 1];
         }
         for (int c = 0, begin = 0; c < cells; begin = ends[c++])
@@ -72,8 +84,7 @@ INLINE void over_cells(void (*block)(const double *const *, const double *, doub
                 }
                 block(from, params, to, c);
             }
-        for (int k = 0; k < outputs; ++k)
-            for (int i = 0; i < count; ++i) out[k][at + i] = results[k][place[i]];
+        for (int k = 0; k < outputs; ++k) gather(results[k], place, count, out[k] + at);
     }
 }
 

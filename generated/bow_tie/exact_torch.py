@@ -17,7 +17,7 @@ from momentgen.runtime.surfaces import surface, surface_slopes, surfaces_beside
 __all__ = ["CELLS", "backward", "cell_of", "forward"]
 
 #: how many cells there are, with polynomials of their own each
-CELLS = 80
+CELLS = 112
 
 _POLYNOMIAL0 = (0.022861710039351738, -0.10562875732965078, 0.2693392038135933, -0.41378175974661213,
     0.37357027693777783, -0.15497457011104254, -0.01556703787266687, 0.005328342701451707, 0.04156521176855024,
@@ -45,23 +45,25 @@ def cell_of(mean: Tensor, var: Tensor, *, tau: float, eta: float) -> tuple[Tenso
     """The number of the cell of each element."""
     t0 = var * (1.0 / (tau * tau))
     t1 = mean / tau
-    t2 = torch.where(t0 < 16.257479488849636, torch.full_like(mean, 5.0), 0.0)
-    t3 = torch.where(t0 < 4.232716553309965, torch.full_like(mean, 5.0), 0.0)
-    t4 = torch.where(t0 < 1.1893756620611704, torch.full_like(mean, 5.0), 0.0)
+    t2 = torch.where(t0 < 16.257479488849636, torch.full_like(mean, 7.0), 0.0)
+    t3 = torch.where(t0 < 4.232716553309965, torch.full_like(mean, 7.0), 0.0)
+    t4 = torch.where(t0 < 1.1893756620611704, torch.full_like(mean, 7.0), 0.0)
     t5 = (torch.where(t1 < 0.0, -t1, t1)) < 3.273390607896142e+150
     t5 = torch.where(t5, torch.full_like(mean, 1.0), 2.409919865102884e-181)
     t1 = t1 * t5
     t5 = ((t0 + 3.096662759780884) * t5) * t5
     t1 = t1 * (torch.where(t1 < 0.0, -t1, t1))
-    t6 = torch.where((t5 * (-8.299506320511105)) < t1, torch.full_like(mean, 1.0), 0.0)
-    t7 = torch.where((t5 * (-1.6247451842776843)) < t1, torch.full_like(mean, 1.0), 0.0)
-    t8 = torch.where((t5 * 1.6247451842776843) < t1, torch.full_like(mean, 1.0), 0.0)
-    t1 = torch.where((t5 * 8.299506320511105) < t1, torch.full_like(mean, 1.0), 0.0)
+    t6 = torch.where((t5 * (-14.248416570713609)) < t1, torch.full_like(mean, 1.0), 0.0)
+    t7 = torch.where((t5 * (-3.8468477576967817)) < t1, torch.full_like(mean, 1.0), 0.0)
+    t8 = torch.where((t5 * (-0.7783855658383505)) < t1, torch.full_like(mean, 1.0), 0.0)
+    t9 = torch.where((t5 * 0.7783855658383505) < t1, torch.full_like(mean, 1.0), 0.0)
+    t10 = torch.where((t5 * 3.8468477576967817) < t1, torch.full_like(mean, 1.0), 0.0)
+    t1 = torch.where((t5 * 14.248416570713609) < t1, torch.full_like(mean, 1.0), 0.0)
     t5 = torch.where(t0 < 6.144222736358641, torch.full_like(mean, 1.0), 0.0)
-    t9 = torch.where(t0 < 1.599679292306392, torch.full_like(mean, 1.0), 0.0)
+    t11 = torch.where(t0 < 1.599679292306392, torch.full_like(mean, 1.0), 0.0)
     t0 = torch.where(t0 < 0.449503195739535, torch.full_like(mean, 1.0), 0.0)
-    t0 = ((((((t2 + t3) + t4) + t6) + t7) + t8) + t1) * 4.0 + ((t5 + t9) + t0)
-    return (t0,)
+    t1 = (((((((t2 + t3) + t4) + t6) + t7) + t8) + t9) + t10) + t1
+    return ((t1 * 4.0 + ((t5 + t11) + t0)),)
 
 
 def forward(mean: Tensor, var: Tensor, *, tau: float, eta: float, _cell: int | None = None) -> tuple[Tensor, Tensor]:

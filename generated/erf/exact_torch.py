@@ -22,30 +22,30 @@ _SURFACES = surfaces_beside(__file__)
 
 def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
     """The number of the cell of each element."""
-    t0 = torch.where(var < 0.5944977721871707, torch.full_like(mean, 3.0), 0.0)
-    t1 = torch.where(var < 2.283411897718906, torch.full_like(mean, 3.0), 0.0)
-    t2 = torch.where(var < 0.16705138945249542, torch.full_like(mean, 3.0), 0.0)
-    t3 = (torch.where(mean < 0.0, -mean, mean)) < 3.273390607896142e+150
-    t3 = torch.where(t3, torch.full_like(mean, 1.0), 2.409919865102884e-181)
-    t4 = mean * t3
-    t3 = ((var + 0.434935599565506) * t3) * t3
-    t4 = t4 * t4
-    t5 = torch.where((t3 * 1.353821959941994) < t4, torch.full_like(mean, 1.0), 0.0)
-    t4 = torch.where((t3 * 6.402021917005504) < t4, torch.full_like(mean, 1.0), 0.0)
-    return (((((t1 + t0) + t2) + t5) + t4),)
+    t0 = torch.where(var < 0.2812499999999999, torch.full_like(mean, 4.0), 0.0)
+    t1 = (torch.where(mean < 0.0, -mean, mean)) < 3.273390607896142e+150
+    t1 = torch.where(t1, torch.full_like(mean, 1.0), 2.409919865102884e-181)
+    t2 = mean * t1
+    t1 = ((var + 0.5) * t1) * t1
+    t2 = t2 * t2
+    t3 = torch.where((t1 * 0.6447368421052632) < t2, torch.full_like(mean, 1.0), 0.0)
+    t4 = torch.where((t1 * 3.0624999999999996) < t2, torch.full_like(mean, 1.0), 0.0)
+    t3 = ((torch.where(var < 1.5, torch.full_like(mean, 4.0), 0.0)) + t0) + t3
+    t2 = torch.where((t1 * 10.022727272727272) < t2, torch.full_like(mean, 1.0), 0.0)
+    return (((t3 + t4) + t2),)
 
 
 def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     _number = cell_of(mean, var)[0] if _cell is None else _cell
-    t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 0.434935599565506, -1.0))
-    t1 = (mean * t0).clamp(min=-7.283199787139893).clamp(max=7.283199787139893)  # (mean - centre)/w
-    t2 = 1.0 / torch.sqrt((t1 * t1) * 0.812389920185952 + 9.951776522277912)
+    t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 0.5, -1.0))
+    t1 = (mean * t0).clamp(min=-7.0).clamp(max=7.0)  # (mean - centre)/w
+    t2 = 1.0 / torch.sqrt((t1 * t1) * 0.7999999999999999 + 9.799999999999999)
     t2 = t1 * t2  # t against its reach, by way of t/sqrt(kappa² + t²)
     t1 = t2 * (t2 * 2.0) + (-1.0)
-    t3 = t0 * 0.6594964742631351
+    t3 = t0 * 0.7071067811865476
     t4 = t3 * (t3 * 2.0) + (-1.0)
-    t0 = (var * t0) * (t0 * 0.434935599565506)
+    t0 = (var * t0) * (t0 * 0.5)
     t3 = t3 * 2.0 + (-1.0)
     t4 = surface(_SURFACES[0], _number, t1, t4)
     t3 = surface(_SURFACES[1], _number, t1, t3)
@@ -58,29 +58,26 @@ def backward(
     _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
     _number = cell_of(mean, var)[0] if _cell is None else _cell
-    t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 0.434935599565506, -1.0))
+    t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 0.5, -1.0))
     t1 = mean * t0
-    t2 = t1.clamp(min=-7.283199787139893).clamp(max=7.283199787139893)  # (mean - centre)/w
-    t3 = 1.0 / torch.sqrt((t2 * t2) * 0.812389920185952 + 9.951776522277912)
+    t2 = t1.clamp(min=-7.0).clamp(max=7.0)  # (mean - centre)/w
+    t3 = 1.0 / torch.sqrt((t2 * t2) * 0.7999999999999999 + 9.799999999999999)
     t4 = t2 * t3  # t against its reach, by way of t/sqrt(kappa² + t²)
     t5 = t4 * (t4 * 2.0) + (-1.0)
-    t6 = t0 * 0.6594964742631351
-    t7 = t6 * 2.0
-    t8 = t6 * t7 + (-1.0)
-    t9 = t4 * 4.0
-    t7 = t7 * 2.0
-    t1 = 7.283199787139893 < (torch.where(t1 < 0.0, -t1, t1))
-    t3 = torch.where(t1, 0.0, (t3 * t3) * (t3 * 9.951776522277912))
+    t6 = t0 * 0.7071067811865476
+    t7 = t6 * (t6 * 2.0) + (-1.0)
+    t8 = t4 * 4.0
+    t1 = 7.0 < (torch.where(t1 < 0.0, -t1, t1))
+    t3 = torch.where(t1, 0.0, (t3 * t3) * (t3 * 9.799999999999999))
     t1 = t0 * t0
-    t10 = t1 * (-0.5)
-    t11 = t6 * 2.0 + (-1.0)
-    t1 = t1 * 0.434935599565506
-    t12 = (var * t0) * (t0 * 0.434935599565506)
+    t9 = t1 * (-0.5)
+    t10 = t6 * 2.0 + (-1.0)
+    t1 = t1 * 0.5
+    t11 = (var * t0) * (t0 * 0.5)
     t1 = t1 * t1
-    t13, t14, t15 = surface_slopes(_SURFACES[0], _number, t5, t8)
-    t16, t17, t18 = surface_slopes(_SURFACES[1], _number, t5, t11)
-    t14 = (t13 + ((t4 * t14) * t9)) * t3
-    t17 = t3 * (t9 * t17)
-    t7 = t10 * (t2 * t14 + (t6 * ((t4 * t15) * t7)))
-    t1 = (t10 * (t2 * t17 + (t6 * (t18 * 2.0)))) * t12 + (t16 * t1)
-    return grad_mean * (t0 * t14) + grad_var * ((t0 * t17) * t12), grad_mean * t7 + grad_var * t1
+    t12, t13, _ = surface_slopes(_SURFACES[0], _number, t5, t7)
+    t14, t15, t16 = surface_slopes(_SURFACES[1], _number, t5, t10)
+    t13 = (t12 + ((t4 * t13) * t8)) * t3
+    t15 = t3 * (t8 * t15)
+    t1 = (t9 * (t2 * t15 + (t6 * (t16 * 2.0)))) * t11 + (t14 * t1)
+    return grad_mean * (t0 * t13) + grad_var * ((t0 * t15) * t11), grad_mean * (t9 * (t2 * t13)) + grad_var * t1

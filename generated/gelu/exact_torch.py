@@ -16,7 +16,7 @@ from momentgen.runtime.surfaces import surface, surface_slopes, surfaces_beside
 __all__ = ["CELLS", "backward", "cell_of", "forward"]
 
 #: how many cells there are, with polynomials of their own each
-CELLS = 15
+CELLS = 21
 
 _POLYNOMIAL0 = (0.022861710039351738, -0.10562875732965078, 0.2693392038135933, -0.41378175974661213,
     0.37357027693777783, -0.15497457011104254, -0.01556703787266687, 0.005328342701451707, 0.04156521176855024,
@@ -42,25 +42,27 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
 
 def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
     """The number of the cell of each element."""
-    t0 = torch.where(var < 2.8826799988746643, torch.full_like(mean, 5.0), 0.0)
-    t1 = torch.where(var < 0.5405024997889993, torch.full_like(mean, 5.0), 0.0)
-    t2 = (torch.where(mean < 0.0, -mean, mean)) < 3.273390607896142e+150
-    t2 = torch.where(t2, torch.full_like(mean, 1.0), 2.409919865102884e-181)
-    t3 = mean * t2
-    t2 = ((var + 0.9608933329582214) * t2) * t2
-    t3 = t3 * (torch.where(t3 < 0.0, -t3, t3))
-    t4 = torch.where((t2 * (-6.50794621026895)) < t3, torch.full_like(mean, 1.0), 0.0)
-    t5 = torch.where((t2 * (-1.3700862287598277)) < t3, torch.full_like(mean, 1.0), 0.0)
-    t6 = torch.where((t2 * 1.3700862287598277) < t3, torch.full_like(mean, 1.0), 0.0)
-    t3 = torch.where((t2 * 6.50794621026895) < t3, torch.full_like(mean, 1.0), 0.0)
-    t3 = ((((t0 + t1) + t4) + t5) + t6) + t3
-    return (t3,)
+    t0 = torch.where(var < 0.5624999999999998, torch.full_like(mean, 7.0), 0.0)
+    t1 = (torch.where(mean < 0.0, -mean, mean)) < 3.273390607896142e+150
+    t1 = torch.where(t1, torch.full_like(mean, 1.0), 2.409919865102884e-181)
+    t2 = mean * t1
+    t1 = ((var + 1.0) * t1) * t1
+    t2 = t2 * (torch.where(t2 < 0.0, -t2, t2))
+    t3 = torch.where((t1 * (-10.515578635014839)) < t2, torch.full_like(mean, 1.0), 0.0)
+    t4 = torch.where((t1 * (-3.164466130884041)) < t2, torch.full_like(mean, 1.0), 0.0)
+    t3 = ((torch.where(var < 3.0, torch.full_like(mean, 7.0), 0.0)) + t0) + t3
+    t0 = torch.where((t1 * (-0.6627194037028131)) < t2, torch.full_like(mean, 1.0), 0.0)
+    t5 = torch.where((t1 * 0.6627194037028131) < t2, torch.full_like(mean, 1.0), 0.0)
+    t6 = torch.where((t1 * 3.164466130884041) < t2, torch.full_like(mean, 1.0), 0.0)
+    t2 = torch.where((t1 * 10.515578635014839) < t2, torch.full_like(mean, 1.0), 0.0)
+    t2 = ((((t3 + t4) + t0) + t5) + t6) + t2
+    return (t2,)
 
 
 def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     _number = cell_of(mean, var)[0] if _cell is None else _cell
-    t0 = torch.sqrt(torch.where(0.0 <= var, var + 0.9608933329582214, -1.0))
+    t0 = torch.sqrt(torch.where(0.0 <= var, var + 1.0, -1.0))
     t1 = 1.0 / t0
     t2 = mean * t1
     t3 = t2.clamp(min=-7.5).clamp(max=7.5)  # (mean - centre)/w
@@ -69,18 +71,17 @@ def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Ten
     t5 = 1.0 / torch.sqrt((t3 * t3) * 0.8211678832116789 + 10.059306569343066)
     t5 = t3 * t5  # t against its reach, by way of t/sqrt(kappa² + t²)
     t3 = t5 * (t5 * 2.0) + (-1.0)
-    t6 = t1 * 0.980251668174159
-    t7 = t6 * (t6 * 2.0) + (-1.0)
+    t6 = t1 * (t1 * 2.0) + (-1.0)
     t2 = t2.clamp(max=37.5)
-    t8 = 1.0 / (t2 * 0.25 + 1.0)
-    t9 = t8 * _polynomial(_POLYNOMIAL0, t8 - 0.25, -0.002026716071966055)
-    t9 = torch.exp((t2 * t2) * (-0.5)) * (t8 * t9)
-    t8 = torch.where(mean < 0.0, torch.full_like(mean, 0.0), 1.0)
-    t6 = t6 * 2.0 + (-1.0)
-    t7 = surface(_SURFACES[0], _number, t3, t7)
-    t6 = surface(_SURFACES[1], _number, t5, t6)
-    t7 = mean * t8 + (t0 * t9 + (torch.where(t4, 0.0, t1 * t7)))
-    return t7, (var * t6).clamp(min=0.0)
+    t7 = 1.0 / (t2 * 0.25 + 1.0)
+    t8 = t7 * _polynomial(_POLYNOMIAL0, t7 - 0.25, -0.002026716071966055)
+    t8 = torch.exp((t2 * t2) * (-0.5)) * (t7 * t8)
+    t7 = torch.where(mean < 0.0, torch.full_like(mean, 0.0), 1.0)
+    t2 = t1 * 2.0 + (-1.0)
+    t6 = surface(_SURFACES[0], _number, t3, t6)
+    t2 = surface(_SURFACES[1], _number, t5, t2)
+    t6 = mean * t7 + (t0 * t8 + (torch.where(t4, 0.0, t1 * t6)))
+    return t6, (var * t2).clamp(min=0.0)
 
 
 def backward(
@@ -88,7 +89,7 @@ def backward(
     _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
     _number = cell_of(mean, var)[0] if _cell is None else _cell
-    t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 0.9608933329582214, -1.0))
+    t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 1.0, -1.0))
     t1 = mean * t0
     t2 = t1.clamp(min=-7.5).clamp(max=7.5)  # (mean - centre)/w
     t1 = torch.where(t1 < 0.0, -t1, t1)
@@ -96,28 +97,27 @@ def backward(
     t4 = 1.0 / torch.sqrt((t2 * t2) * 0.8211678832116789 + 10.059306569343066)
     t5 = t2 * t4  # t against its reach, by way of t/sqrt(kappa² + t²)
     t6 = t5 * (t5 * 2.0) + (-1.0)
-    t7 = t0 * 0.980251668174159
-    t8 = t7 * 2.0
-    t9 = t7 * t8 + (-1.0)
-    t10 = t5 * 4.0
-    t8 = t8 * 2.0
+    t7 = t0 * (t0 * 2.0) + (-1.0)
+    t8 = t5 * 4.0
     t4 = torch.where(t3, 0.0, (t4 * t4) * (t4 * 10.059306569343066))
-    t11 = (t0 * t0) * (-0.5)
-    t12 = t0 * t11
-    t13 = mean < 0.0
+    t9 = (t0 * t0) * (-0.5)
+    t10 = t0 * t9
+    t11 = mean < 0.0
     t1 = t1.clamp(max=37.5)
-    t14 = torch.exp((t1 * t1) * (-0.5))
+    t12 = torch.exp((t1 * t1) * (-0.5))
     t1 = 1.0 / (t1 * 0.25 + 1.0)
     t1 = t1 * _polynomial(_POLYNOMIAL1, t1 - 0.25, -0.0012046932669558172)
-    t15 = torch.where(t13, torch.full_like(mean, 1.0), -1.0)
-    t13 = (t14 * t1) * t15 + (torch.where(t13, torch.full_like(mean, 0.0), 1.0))
-    t14 = t14 * 0.19947114020071635
-    t15 = t7 * 2.0 + (-1.0)
-    t1, t16, t17 = surface_slopes(_SURFACES[0], _number, t6, t9)
-    t18, t19, t20 = surface_slopes(_SURFACES[1], _number, t5, t15)
-    t10 = (t16 * t10) * t4
-    t12 = t0 * (t11 * (t2 * t10 + (t7 * (t17 * t8)))) + (t1 * t12)
-    t19 = t4 * t19
-    t12 = t0 * t14 + (torch.where(t3, 0.0, t12))
-    t18 = var * (t11 * (t2 * t19 + (t7 * (t20 * 2.0)))) + t18
-    return grad_mean * ((t0 * (t0 * t10)) + t13) + grad_var * (var * (t0 * t19)), grad_mean * t12 + grad_var * t18
+    t13 = torch.where(t11, torch.full_like(mean, 1.0), -1.0)
+    t11 = (t12 * t1) * t13 + (torch.where(t11, torch.full_like(mean, 0.0), 1.0))
+    t12 = t12 * 0.19947114020071635
+    t13 = t0 * 2.0 + (-1.0)
+    t1, t14, _ = surface_slopes(_SURFACES[0], _number, t6, t7)
+    t15, t16, t17 = surface_slopes(_SURFACES[1], _number, t5, t13)
+    t8 = (t14 * t8) * t4
+    t10 = torch.where(t3, 0.0, t0 * (t9 * (t2 * t8)) + (t1 * t10))
+    t16 = t4 * t16
+    t15 = var * (t9 * (t2 * t16 + (t0 * (t17 * 2.0)))) + t15
+    return (
+        grad_mean * ((t0 * (t0 * t8)) + t11) + grad_var * (var * (t0 * t16)),
+        grad_mean * (t0 * t12 + t10) + grad_var * t15,
+    )

@@ -312,7 +312,7 @@ static void gelu_covariance_exact_float64_forward_block(const double *const *in,
             double t4 = t2 * t3;
             double t5 = FMA(s[0][i], c[0], s[5][i]);
             double t6 = t1 * t3;
-            double t7 = (exp64((s[3][i] - (s[2][i] * t4)) * (s[4][i] - t1))) * (t5 * (FMA(s[6][i], 2.0, t5)));
+            double t7 = (exp64((FMA(-s[2][i], t4, s[3][i])) * (s[4][i] - t1))) * (t5 * (FMA(s[6][i], 2.0, t5)));
             double t8 = s[7][i] * t4;
             double t9 = t2 * 0.25;
             double t10 = (s[8][i] + t8) * t9;
@@ -321,9 +321,9 @@ static void gelu_covariance_exact_float64_forward_block(const double *const *in,
             double t13 = t9 * (s[8][i] - t8);
             double t14 = s[11][i] * t13;
             double t15 = t12 * (t6 * (1.0 - t1));
-            double t16 = (s[13][i] * (t15 * 0.5)) + (((s[10][i] * t10) * (-2.0)) * ((s[12][i] * t13) * (-2.0)));
-            double t17 = (((s[10][i] * t12) + 1.0) - (t11 * t11)) * (((s[12][i] * t12) + 1.0) - (t14 * t14));
-            a[0][i] = FMA((t7 * (t6 * t6)) * (t17 + (t15 * t16)), c[1], a[0][i]);
+            double t16 = (FMA(-t11, t11, FMA(s[10][i], t12, 1.0))) * (FMA(-t14, t14, FMA(s[12][i], t12, 1.0)));
+            double t17 = FMA((s[10][i] * t10) * (-2.0), (s[12][i] * t13) * (-2.0), s[13][i] * (t15 * 0.5));
+            a[0][i] = FMA((t7 * (t6 * t6)) * (FMA(t15, t17, t16)), c[1], a[0][i]);
         }
     }
 #pragma omp simd
@@ -535,7 +535,7 @@ static void gelu_covariance_exact_float64_backward_block(const double *const *in
             double t2 = t1 + 1.0;
             double t3 = 1.0 / (t1 * t2);
             double t4 = t2 * t3;
-            double t5 = exp64((s[3][i] - (s[2][i] * t4)) * (s[4][i] - t1));
+            double t5 = exp64((FMA(-s[2][i], t4, s[3][i])) * (s[4][i] - t1));
             double t6 = FMA(s[0][i], c[0], s[5][i]);
             double t7 = t1 * t3;
             double t8 = t6 * (FMA(s[6][i], 2.0, t6));
@@ -548,7 +548,7 @@ static void gelu_covariance_exact_float64_backward_block(const double *const *in
             double t15 = (t2 * (t4 + 1.0)) * 0.25;
             double t16 = s[10][i] * t15;
             double t17 = t14 * t14;
-            double t18 = (t16 * 3.0) + 1.0;
+            double t18 = FMA(t16, 3.0, 1.0);
             double t19 = t12 * (s[8][i] + t11);
             double t20 = s[12][i] * t19;
             double t21 = s[13][i] * t15;
@@ -557,27 +557,27 @@ static void gelu_covariance_exact_float64_backward_block(const double *const *in
             double t24 = (s[13][i] * t19) * (-2.0);
             double t25 = t15 * (t7 * (1.0 - t1));
             double t26 = t25 * 0.5;
-            double t27 = t25 * ((t26 * (s[14][i] * (s[11][i] * t13))) + (((t17 * 3.0) - t18) * t24));
-            double t28 = (t21 * 3.0) + 1.0;
+            double t27 = FMA(FMA(t17, 3.0, -t18), t24, t26 * (s[14][i] * (s[11][i] * t13)));
+            double t28 = FMA(t21, 3.0, 1.0);
             double t29 = (t16 + 1.0) - t17;
             double t30 = (s[10][i] * t13) * (-2.0);
-            double t31 = t25 * ((t26 * (s[16][i] * (t19 * s[15][i]))) + (((t22 * 3.0) - t28) * t30));
+            double t31 = FMA(FMA(t22, 3.0, -t28), t30, t26 * (s[16][i] * (t19 * s[15][i])));
             double t32 = t9 * (t5 * (t4 * t8));
             double t33 = t0 * t13;
             double t34 = t2 * 0.5;
             double t35 = t34 * t34;
-            double t36 = (t16 * 12.0) + 2.0;
-            double t37 = t26 * (s[14][i] * (t1 * (t36 - (t17 * 12.0))));
-            double t38 = t23 * (((t33 * t33) * (((t16 * 6.0) + 1.0) - t17)) - (t18 * t35));
+            double t36 = FMA(t16, 12.0, 2.0);
+            double t37 = t26 * (s[14][i] * (t1 * (FMA(-t17, 12.0, t36))));
+            double t38 = t23 * (FMA(-t18, t35, (t33 * t33) * ((FMA(t16, 6.0, 1.0)) - t17)));
             double t39 = t0 * t19;
-            double t40 = (t21 * 12.0) + 2.0;
-            double t41 = t26 * (s[16][i] * (t1 * (t40 - (t22 * 12.0))));
-            double t42 = t29 * (((t39 * t39) * (((t21 * 6.0) + 1.0) - t22)) - (t28 * t35));
-            a[0][i] = FMA((t5 * t7) * ((t23 * t29) + (t25 * ((t26 * s[17][i]) + (t24 * t30)))), c[1], a[0][i]);
-            a[1][i] = FMA(t32 * (t42 + (t25 * (t41 + (t30 * ((t0 * t39) * (t40 - (t22 * 4.0))))))), c[1], a[1][i]);
-            a[2][i] = FMA(t32 * (t38 + (t25 * (t37 + (t24 * ((t0 * t33) * (t36 - (t17 * 4.0))))))), c[1], a[2][i]);
-            a[3][i] = FMA(t10 * (((t19 * (t22 - t28)) * t29) + t31), c[1], a[3][i]);
-            a[4][i] = FMA(t10 * (((t13 * (t17 - t18)) * t23) + t27), c[1], a[4][i]);
+            double t40 = FMA(t21, 12.0, 2.0);
+            double t41 = t26 * (s[16][i] * (t1 * (FMA(-t22, 12.0, t40))));
+            double t42 = t29 * (FMA(-t28, t35, (t39 * t39) * ((FMA(t21, 6.0, 1.0)) - t22)));
+            a[0][i] = FMA((t5 * t7) * (FMA(t25, FMA(t24, t30, t26 * s[17][i]), t23 * t29)), c[1], a[0][i]);
+            a[1][i] = FMA(t32 * (FMA(t25, FMA(t30, (t0 * t39) * (FMA(-t22, 4.0, t40)), t41), t42)), c[1], a[1][i]);
+            a[2][i] = FMA(t32 * (FMA(t25, FMA(t24, (t0 * t33) * (FMA(-t17, 4.0, t36)), t37), t38)), c[1], a[2][i]);
+            a[3][i] = FMA(t10 * (FMA(t25, t31, (t19 * (t22 - t28)) * t29)), c[1], a[3][i]);
+            a[4][i] = FMA(t10 * (FMA(t25, t27, (t13 * (t17 - t18)) * t23)), c[1], a[4][i]);
         }
     }
 #pragma omp simd

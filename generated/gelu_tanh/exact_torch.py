@@ -16,7 +16,7 @@ from momentgen.runtime.surfaces import surface, surface_slopes, surfaces_beside
 __all__ = ["CELLS", "backward", "cell_of", "forward"]
 
 #: how many cells there are, with polynomials of their own each
-CELLS = 20
+CELLS = 21
 
 _POLYNOMIAL0 = (0.022861710039351738, -0.10562875732965078, 0.2693392038135933, -0.41378175974661213,
     0.37357027693777783, -0.15497457011104254, -0.01556703787266687, 0.005328342701451707, 0.04156521176855024,
@@ -42,20 +42,21 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
 
 def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
     """The number of the cell of each element."""
-    t0 = torch.where(var < 3.3636273443698874, torch.full_like(mean, 5.0), 0.0)
-    t1 = torch.where(var < 0.875737296759024, torch.full_like(mean, 5.0), 0.0)
-    t2 = torch.where(var < 0.2460785204976489, torch.full_like(mean, 5.0), 0.0)
-    t3 = (torch.where(mean < 0.0, -mean, mean)) < 3.273390607896142e+150
-    t3 = torch.where(t3, torch.full_like(mean, 1.0), 2.409919865102884e-181)
-    t4 = mean * t3
-    t3 = ((var + 0.6406909227371216) * t3) * t3
-    t4 = t4 * (torch.where(t4 < 0.0, -t4, t4))
-    t5 = torch.where((t3 * (-6.635592349276019)) < t4, torch.full_like(mean, 1.0), 0.0)
-    t6 = torch.where((t3 * (-1.3894941616807004)) < t4, torch.full_like(mean, 1.0), 0.0)
-    t7 = torch.where((t3 * 1.3894941616807004) < t4, torch.full_like(mean, 1.0), 0.0)
-    t4 = torch.where((t3 * 6.635592349276019) < t4, torch.full_like(mean, 1.0), 0.0)
-    t4 = (((((t0 + t1) + t2) + t5) + t6) + t7) + t4
-    return (t4,)
+    t0 = torch.where(var < 0.36038864403963067, torch.full_like(mean, 7.0), 0.0)
+    t1 = torch.where(var < 1.9220727682113647, torch.full_like(mean, 7.0), 0.0)
+    t2 = (torch.where(mean < 0.0, -mean, mean)) < 3.273390607896142e+150
+    t2 = torch.where(t2, torch.full_like(mean, 1.0), 2.409919865102884e-181)
+    t3 = mean * t2
+    t2 = ((var + 0.6406909227371216) * t2) * t2
+    t3 = t3 * (torch.where(t3 < 0.0, -t3, t3))
+    t4 = torch.where((t2 * (-10.766948983734762)) < t3, torch.full_like(mean, 1.0), 0.0)
+    t5 = torch.where((t2 * (-3.215292807777413)) < t3, torch.full_like(mean, 1.0), 0.0)
+    t6 = torch.where((t2 * (-0.6716130434769491)) < t3, torch.full_like(mean, 1.0), 0.0)
+    t7 = torch.where((t2 * 0.6716130434769491) < t3, torch.full_like(mean, 1.0), 0.0)
+    t8 = torch.where((t2 * 3.215292807777413) < t3, torch.full_like(mean, 1.0), 0.0)
+    t3 = torch.where((t2 * 10.766948983734762) < t3, torch.full_like(mean, 1.0), 0.0)
+    t3 = ((((((t1 + t0) + t4) + t5) + t6) + t7) + t8) + t3
+    return (t3,)
 
 
 def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from momentgen.runtime.surfaces import surface, surface_slopes, surfaces_beside
 __all__ = ["CELLS", "backward", "cell_of", "forward"]
 
 #: how many cells there are, with polynomials of their own each
-CELLS = 20
+CELLS = 28
 
 _POLYNOMIAL0 = (0.022861710039351738, -0.10562875732965078, 0.2693392038135933, -0.41378175974661213,
     0.37357027693777783, -0.15497457011104254, -0.01556703787266687, 0.005328342701451707, 0.04156521176855024,
@@ -41,19 +41,21 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
 
 def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
     """The number of the cell of each element."""
-    t0 = torch.where(var < 13.439999699592587, torch.full_like(mean, 5.0), 0.0)
-    t1 = torch.where(var < 3.499171519420555, torch.full_like(mean, 5.0), 0.0)
-    t2 = torch.where(var < 0.9832525731783015, torch.full_like(mean, 5.0), 0.0)
+    t0 = torch.where(var < 13.439999699592587, torch.full_like(mean, 7.0), 0.0)
+    t1 = torch.where(var < 3.499171519420555, torch.full_like(mean, 7.0), 0.0)
+    t2 = torch.where(var < 0.9832525731783015, torch.full_like(mean, 7.0), 0.0)
     t3 = (torch.where(mean < 0.0, -mean, mean)) < 3.273390607896142e+150
     t3 = torch.where(t3, torch.full_like(mean, 1.0), 2.409919865102884e-181)
     t4 = mean * t3
     t3 = ((var + 2.559999942779541) * t3) * t3
     t4 = t4 * (torch.where(t4 < 0.0, -t4, t4))
-    t5 = torch.where((t3 * (-8.260241542919845)) < t4, torch.full_like(mean, 1.0), 0.0)
-    t6 = torch.where((t3 * (-1.6195472874997001)) < t4, torch.full_like(mean, 1.0), 0.0)
-    t7 = torch.where((t3 * 1.6195472874997001) < t4, torch.full_like(mean, 1.0), 0.0)
-    t4 = torch.where((t3 * 8.260241542919845) < t4, torch.full_like(mean, 1.0), 0.0)
-    t4 = (((((t0 + t1) + t2) + t5) + t6) + t7) + t4
+    t5 = torch.where((t3 * (-14.161612194113113)) < t4, torch.full_like(mean, 1.0), 0.0)
+    t6 = torch.where((t3 * (-3.832577206404262)) < t4, torch.full_like(mean, 1.0), 0.0)
+    t7 = torch.where((t3 * (-0.7760467958362621)) < t4, torch.full_like(mean, 1.0), 0.0)
+    t8 = torch.where((t3 * 0.7760467958362621) < t4, torch.full_like(mean, 1.0), 0.0)
+    t9 = torch.where((t3 * 3.832577206404262) < t4, torch.full_like(mean, 1.0), 0.0)
+    t4 = torch.where((t3 * 14.161612194113113) < t4, torch.full_like(mean, 1.0), 0.0)
+    t4 = (((((((t0 + t1) + t2) + t5) + t6) + t7) + t8) + t9) + t4
     return (t4,)
 
 

@@ -16,7 +16,7 @@ from momentgen.runtime.surfaces import surface, surface_slopes, surfaces_beside
 __all__ = ["CELLS", "backward", "cell_of", "forward"]
 
 #: how many cells there are, with polynomials of their own each
-CELLS = 20
+CELLS = 28
 
 _POLYNOMIAL0 = (0.022861710039351738, -0.10562875732965078, 0.2693392038135933, -0.41378175974661213,
     0.37357027693777783, -0.15497457011104254, -0.01556703787266687, 0.005328342701451707, 0.04156521176855024,
@@ -42,34 +42,36 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
 
 def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
     """The number of the cell of each element."""
-    t0 = torch.where(var < 3.5973461866378775, torch.full_like(mean, 5.0), 0.0)
-    t1 = torch.where(var < 0.9365871728524653, torch.full_like(mean, 5.0), 0.0)
-    t2 = torch.where(var < 0.2631770813753862, torch.full_like(mean, 5.0), 0.0)
+    t0 = torch.where(var < 1.8731743457049306, torch.full_like(mean, 7.0), 0.0)
+    t1 = torch.where(var < 7.194692373275755, torch.full_like(mean, 7.0), 0.0)
+    t2 = torch.where(var < 0.5263541627507724, torch.full_like(mean, 7.0), 0.0)
     t3 = (torch.where(mean < 0.0, -mean, mean)) < 3.273390607896142e+150
     t3 = torch.where(t3, torch.full_like(mean, 1.0), 2.409919865102884e-181)
     t4 = mean * t3
-    t3 = ((var + 0.685208797454834) * t3) * t3
+    t3 = ((var + 1.370417594909668) * t3) * t3
     t4 = t4 * (torch.where(t4 < 0.0, -t4, t4))
-    t5 = torch.where((t3 * (-8.806261008410724)) < t4, torch.full_like(mean, 1.0), 0.0)
-    t6 = torch.where((t3 * (-1.6904240285361993)) < t4, torch.full_like(mean, 1.0), 0.0)
-    t7 = torch.where((t3 * 1.6904240285361993) < t4, torch.full_like(mean, 1.0), 0.0)
-    t4 = torch.where((t3 * 8.806261008410724) < t4, torch.full_like(mean, 1.0), 0.0)
-    t4 = (((((t0 + t1) + t2) + t5) + t6) + t7) + t4
+    t5 = torch.where((t3 * (-15.046934838847859)) < t4, torch.full_like(mean, 1.0), 0.0)
+    t6 = torch.where((t3 * (-3.974990442236999)) < t4, torch.full_like(mean, 1.0), 0.0)
+    t7 = torch.where((t3 * (-0.7992393243204492)) < t4, torch.full_like(mean, 1.0), 0.0)
+    t8 = torch.where((t3 * 0.7992393243204492) < t4, torch.full_like(mean, 1.0), 0.0)
+    t9 = torch.where((t3 * 3.974990442236999) < t4, torch.full_like(mean, 1.0), 0.0)
+    t4 = torch.where((t3 * 15.046934838847859) < t4, torch.full_like(mean, 1.0), 0.0)
+    t4 = (((((((t1 + t0) + t2) + t5) + t6) + t7) + t8) + t9) + t4
     return (t4,)
 
 
 def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     _number = cell_of(mean, var)[0] if _cell is None else _cell
-    t0 = torch.sqrt(torch.where(0.0 <= var, var + 0.685208797454834, -1.0))
+    t0 = torch.sqrt(torch.where(0.0 <= var, var + 1.370417594909668, -1.0))
     t1 = 1.0 / t0
     t2 = mean * t1
-    t3 = t2.clamp(min=-34.61945343017578).clamp(max=34.61945343017578)  # (mean - centre)/w
+    t3 = t2.clamp(min=-24.479652404785156).clamp(max=24.479652404785156)  # (mean - centre)/w
     t2 = torch.where(t2 < 0.0, -t2, t2)
-    t4 = 34.61945343017578 < t2
-    t5 = 1.0 / torch.sqrt((t3 * t3) * 0.9898823591404267 + 12.126058899470227)
+    t4 = 24.479652404785156 < t2
+    t5 = 1.0 / torch.sqrt((t3 * t3) * 0.9799674043293803 + 12.004600703034908)
     t5 = t3 * t5  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t3 = (t1 * 0.8277733974070646) * 2.0 + (-1.0)
+    t3 = (t1 * 1.1706483651847244) * 2.0 + (-1.0)
     t2 = t2.clamp(max=37.5)
     t6 = 1.0 / (t2 * 0.25 + 1.0)
     t7 = t6 * _polynomial(_POLYNOMIAL0, t6 - 0.25, -0.002026716071966055)
@@ -86,16 +88,16 @@ def backward(
     _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
     _number = cell_of(mean, var)[0] if _cell is None else _cell
-    t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 0.685208797454834, -1.0))
+    t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 1.370417594909668, -1.0))
     t1 = mean * t0
-    t2 = t1.clamp(min=-34.61945343017578).clamp(max=34.61945343017578)  # (mean - centre)/w
+    t2 = t1.clamp(min=-24.479652404785156).clamp(max=24.479652404785156)  # (mean - centre)/w
     t1 = torch.where(t1 < 0.0, -t1, t1)
-    t3 = 34.61945343017578 < t1
-    t4 = 1.0 / torch.sqrt((t2 * t2) * 0.9898823591404267 + 12.126058899470227)
+    t3 = 24.479652404785156 < t1
+    t4 = 1.0 / torch.sqrt((t2 * t2) * 0.9799674043293803 + 12.004600703034908)
     t5 = t2 * t4  # t against its reach, by way of t/sqrt(kappa² + t²)
-    t6 = t0 * 0.8277733974070646
+    t6 = t0 * 1.1706483651847244
     t7 = t6 * 2.0 + (-1.0)
-    t4 = torch.where(t3, 0.0, (t4 * t4) * (t4 * 12.126058899470227))
+    t4 = torch.where(t3, 0.0, (t4 * t4) * (t4 * 12.004600703034908))
     t8 = (t0 * t0) * (-0.5)
     t9 = t0 * t8
     t10 = mean < 0.0

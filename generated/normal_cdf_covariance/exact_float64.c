@@ -222,7 +222,7 @@ static void normal_cdf_covariance_exact_float64_forward_block(const double *cons
             double t1 = t0 * t0;
             double t2 = t1 + 1.0;
             double t3 = 1.0 / (t1 * t2);
-            a[0][i] = FMA((exp64((s[3][i] - (s[2][i] * (t2 * t3))) * (s[4][i] - t1))) * (t1 * t3), c[1], a[0][i]);
+            a[0][i] = FMA((exp64((FMA(-s[2][i], t2 * t3, s[3][i])) * (s[4][i] - t1))) * (t1 * t3), c[1], a[0][i]);
         }
     }
 #pragma omp simd

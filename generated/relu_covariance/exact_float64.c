@@ -295,7 +295,7 @@ static void relu_covariance_exact_float64_forward_block(const double *const *in,
             double t3 = 1.0 / (t1 * t2);
             double t4 = FMA(s[0][i], c[0], s[5][i]);
             double t5 = t1 * t3;
-            double t6 = exp64((s[3][i] - (s[2][i] * (t2 * t3))) * (s[4][i] - t1));
+            double t6 = exp64((FMA(-s[2][i], t2 * t3, s[3][i])) * (s[4][i] - t1));
             a[0][i] = FMA(t5 * (t5 * (t6 * (t4 * (FMA(s[6][i], 2.0, t4))))), c[1], a[0][i]);
         }
     }
@@ -528,7 +528,7 @@ static void relu_covariance_exact_float64_backward_block(const double *const *in
             double t2 = t1 + 1.0;
             double t3 = 1.0 / (t1 * t2);
             double t4 = t2 * t3;
-            double t5 = exp64((s[3][i] - (s[2][i] * t4)) * (s[4][i] - t1));
+            double t5 = exp64((FMA(-s[2][i], t4, s[3][i])) * (s[4][i] - t1));
             double t6 = FMA(s[0][i], c[0], s[5][i]);
             double t7 = t1 * t3;
             double t8 = t7 * (t5 * (t6 * (FMA(s[6][i], 2.0, t6))));

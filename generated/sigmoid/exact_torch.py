@@ -15,24 +15,26 @@ from momentgen.runtime.surfaces import surface, surface_slopes, surfaces_beside
 __all__ = ["CELLS", "backward", "cell_of", "forward"]
 
 #: how many cells there are, with polynomials of their own each
-CELLS = 12
+CELLS = 16
 
 _SURFACES = surfaces_beside(__file__)
 
 
 def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
     """The number of the cell of each element."""
-    t0 = torch.where(var < 11.340069293975828, torch.full_like(mean, 3.0), 0.0)
-    t1 = torch.where(var < 2.952444076538085, torch.full_like(mean, 3.0), 0.0)
-    t2 = torch.where(var < 0.8296244466181038, torch.full_like(mean, 3.0), 0.0)
+    t0 = torch.where(var < 11.340069293975828, torch.full_like(mean, 4.0), 0.0)
+    t1 = torch.where(var < 2.952444076538085, torch.full_like(mean, 4.0), 0.0)
+    t2 = torch.where(var < 0.8296244466181038, torch.full_like(mean, 4.0), 0.0)
     t3 = (torch.where(mean < 0.0, -mean, mean)) < 3.273390607896142e+150
     t3 = torch.where(t3, torch.full_like(mean, 1.0), 2.409919865102884e-181)
     t4 = mean * t3
     t3 = ((var + 2.160013198852539) * t3) * t3
     t4 = t4 * t4
-    t5 = torch.where((t3 * 1.6332075713971939) < t4, torch.full_like(mean, 1.0), 0.0)
-    t4 = torch.where((t3 * 8.363690178406008) < t4, torch.full_like(mean, 1.0), 0.0)
-    return (((((t0 + t1) + t2) + t5) + t4),)
+    t5 = torch.where((t3 * 0.7821912262375226) < t4, torch.full_like(mean, 1.0), 0.0)
+    t6 = torch.where((t3 * 3.8701121048635314) < t4, torch.full_like(mean, 1.0), 0.0)
+    t4 = torch.where((t3 * 14.39082381004725) < t4, torch.full_like(mean, 1.0), 0.0)
+    t4 = ((((t0 + t1) + t2) + t5) + t6) + t4
+    return (t4,)
 
 
 def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from momentgen.runtime.surfaces import surface, surface_slopes, surfaces_beside
 __all__ = ["CELLS", "backward", "cell_of", "forward"]
 
 #: how many cells there are, with polynomials of their own each
-CELLS = 20
+CELLS = 28
 
 _POLYNOMIAL0 = (0.022861710039351738, -0.10562875732965078, 0.2693392038135933, -0.41378175974661213,
     0.37357027693777783, -0.15497457011104254, -0.01556703787266687, 0.005328342701451707, 0.04156521176855024,
@@ -44,19 +44,21 @@ def cell_of(mean: Tensor, var: Tensor, *, beta: float) -> tuple[Tensor]:
     t0 = 1.0 / beta
     t1 = var * (1.0 / (t0 * t0))
     t0 = mean / t0
-    t2 = torch.where(t1 < 13.439999699592587, torch.full_like(mean, 5.0), 0.0)
-    t3 = torch.where(t1 < 3.499171519420555, torch.full_like(mean, 5.0), 0.0)
-    t4 = torch.where(t1 < 0.9832525731783015, torch.full_like(mean, 5.0), 0.0)
+    t2 = torch.where(t1 < 13.439999699592587, torch.full_like(mean, 7.0), 0.0)
+    t3 = torch.where(t1 < 3.499171519420555, torch.full_like(mean, 7.0), 0.0)
+    t4 = torch.where(t1 < 0.9832525731783015, torch.full_like(mean, 7.0), 0.0)
     t5 = (torch.where(t0 < 0.0, -t0, t0)) < 3.273390607896142e+150
     t5 = torch.where(t5, torch.full_like(mean, 1.0), 2.409919865102884e-181)
     t0 = t0 * t5
     t5 = ((t1 + 2.559999942779541) * t5) * t5
     t0 = t0 * (torch.where(t0 < 0.0, -t0, t0))
-    t1 = torch.where((t5 * (-8.260241542919845)) < t0, torch.full_like(mean, 1.0), 0.0)
-    t6 = torch.where((t5 * (-1.6195472874997001)) < t0, torch.full_like(mean, 1.0), 0.0)
-    t7 = torch.where((t5 * 1.6195472874997001) < t0, torch.full_like(mean, 1.0), 0.0)
-    t0 = torch.where((t5 * 8.260241542919845) < t0, torch.full_like(mean, 1.0), 0.0)
-    t0 = (((((t2 + t3) + t4) + t1) + t6) + t7) + t0
+    t1 = torch.where((t5 * (-14.161612194113113)) < t0, torch.full_like(mean, 1.0), 0.0)
+    t6 = torch.where((t5 * (-3.832577206404262)) < t0, torch.full_like(mean, 1.0), 0.0)
+    t7 = torch.where((t5 * (-0.7760467958362621)) < t0, torch.full_like(mean, 1.0), 0.0)
+    t8 = torch.where((t5 * 0.7760467958362621) < t0, torch.full_like(mean, 1.0), 0.0)
+    t9 = torch.where((t5 * 3.832577206404262) < t0, torch.full_like(mean, 1.0), 0.0)
+    t0 = torch.where((t5 * 14.161612194113113) < t0, torch.full_like(mean, 1.0), 0.0)
+    t0 = (((((((t2 + t3) + t4) + t1) + t6) + t7) + t8) + t9) + t0
     return (t0,)
 
 

@@ -15,24 +15,26 @@ from momentgen.runtime.surfaces import surface, surface_slopes, surfaces_beside
 __all__ = ["CELLS", "backward", "cell_of", "forward"]
 
 #: how many cells there are, with polynomials of their own each
-CELLS = 12
+CELLS = 16
 
 _SURFACES = surfaces_beside(__file__)
 
 
 def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
     """The number of the cell of each element."""
-    t0 = torch.where(var < 0.7382283380045691, torch.full_like(mean, 3.0), 0.0)
-    t1 = torch.where(var < 2.835467934608459, torch.full_like(mean, 3.0), 0.0)
-    t2 = torch.where(var < 0.2074390777667089, torch.full_like(mean, 3.0), 0.0)
+    t0 = torch.where(var < 0.7382283380045691, torch.full_like(mean, 4.0), 0.0)
+    t1 = torch.where(var < 2.835467934608459, torch.full_like(mean, 4.0), 0.0)
+    t2 = torch.where(var < 0.2074390777667089, torch.full_like(mean, 4.0), 0.0)
     t3 = (torch.where(mean < 0.0, -mean, mean)) < 3.273390607896142e+150
     t3 = torch.where(t3, torch.full_like(mean, 1.0), 2.409919865102884e-181)
     t4 = mean * t3
     t3 = ((var + 0.5400891304016113) * t3) * t3
     t4 = t4 * t4
-    t5 = torch.where((t3 * 1.6369859277486687) < t4, torch.full_like(mean, 1.0), 0.0)
-    t4 = torch.where((t3 * 8.39245175909173) < t4, torch.full_like(mean, 1.0), 0.0)
-    return (((((t1 + t0) + t2) + t5) + t4),)
+    t5 = torch.where((t3 * 0.7838896283242508) < t4, torch.full_like(mean, 1.0), 0.0)
+    t6 = torch.where((t3 * 3.8805119106972366) < t4, torch.full_like(mean, 1.0), 0.0)
+    t4 = torch.where((t3 * 14.454845814370493) < t4, torch.full_like(mean, 1.0), 0.0)
+    t4 = ((((t1 + t0) + t2) + t5) + t6) + t4
+    return (t4,)
 
 
 def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@
 // operations   tanhshrink_exact_forward 282, tanhshrink_exact_backward 351
 //
 // Certificate:
-//   mean 0.609, var 0.797, dmean_dmu 0.611, dmean_dvar 0.642, dvar_dmu 0.609, dvar_dvar 0.425 tolerance,
+//   mean 0.626, var 0.797, dmean_dmu 0.611, dmean_dvar 0.642, dvar_dmu 0.609, dvar_dvar 0.425 tolerance,
 //   against exact values at 17187 points over all of float32; where, in exact.json
 
 #include <float.h>

@@ -15,35 +15,37 @@ from momentgen.runtime.surfaces import surface, surface_slopes, surfaces_beside
 __all__ = ["CELLS", "backward", "cell_of", "forward"]
 
 #: how many cells there are, with polynomials of their own each
-CELLS = 12
+CELLS = 16
 
 _SURFACES = surfaces_beside(__file__)
 
 
 def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
     """The number of the cell of each element."""
-    t0 = torch.where(var < 1.1073424255354163, torch.full_like(mean, 3.0), 0.0)
-    t1 = torch.where(var < 4.253201588988303, torch.full_like(mean, 3.0), 0.0)
-    t2 = torch.where(var < 0.3111585937569299, torch.full_like(mean, 3.0), 0.0)
+    t0 = torch.where(var < 0.7382283380045691, torch.full_like(mean, 4.0), 0.0)
+    t1 = torch.where(var < 2.835467934608459, torch.full_like(mean, 4.0), 0.0)
+    t2 = torch.where(var < 0.2074390777667089, torch.full_like(mean, 4.0), 0.0)
     t3 = (torch.where(mean < 0.0, -mean, mean)) < 3.273390607896142e+150
     t3 = torch.where(t3, torch.full_like(mean, 1.0), 2.409919865102884e-181)
     t4 = mean * t3
-    t3 = ((var + 0.8101336359977722) * t3) * t3
+    t3 = ((var + 0.5400891304016113) * t3) * t3
     t4 = t4 * t4
-    t5 = torch.where((t3 * 1.6027181472680971) < t4, torch.full_like(mean, 1.0), 0.0)
-    t4 = torch.where((t3 * 8.133938404105368) < t4, torch.full_like(mean, 1.0), 0.0)
-    return (((((t1 + t0) + t2) + t5) + t4),)
+    t5 = torch.where((t3 * 0.7838896283242508) < t4, torch.full_like(mean, 1.0), 0.0)
+    t6 = torch.where((t3 * 3.8805119106972366) < t4, torch.full_like(mean, 1.0), 0.0)
+    t4 = torch.where((t3 * 14.454845814370493) < t4, torch.full_like(mean, 1.0), 0.0)
+    t4 = ((((t1 + t0) + t2) + t5) + t6) + t4
+    return (t4,)
 
 
 def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     _number = cell_of(mean, var)[0] if _cell is None else _cell
-    t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 0.8101336359977722, -1.0))
-    t1 = (mean * t0).clamp(min=-14.433756828308105).clamp(max=14.433756828308105)  # (mean - centre)/w
-    t2 = 1.0 / torch.sqrt((t1 * t1) * 0.9444654332815321 + 11.569701557698767)
+    t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 0.5400891304016113, -1.0))
+    t1 = (mean * t0).clamp(min=-17.677669525146484).clamp(max=17.677669525146484)  # (mean - centre)/w
+    t2 = 1.0 / torch.sqrt((t1 * t1) * 0.962278675885991 + 11.78791377960339)
     t2 = t1 * t2  # t against its reach, by way of t/sqrt(kappa² + t²)
     t1 = t2 * (t2 * 2.0) + (-1.0)
-    t3 = t0 * 0.9000742391590664
+    t3 = t0 * 0.7349075658894875
     t4 = t3 * (t3 * 2.0) + (-1.0)
     t0 = var * t0
     t3 = t3 * 2.0 + (-1.0)
@@ -58,19 +60,19 @@ def backward(
     _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
     _number = cell_of(mean, var)[0] if _cell is None else _cell
-    t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 0.8101336359977722, -1.0))
+    t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 0.5400891304016113, -1.0))
     t1 = mean * t0
-    t2 = t1.clamp(min=-14.433756828308105).clamp(max=14.433756828308105)  # (mean - centre)/w
-    t3 = 1.0 / torch.sqrt((t2 * t2) * 0.9444654332815321 + 11.569701557698767)
+    t2 = t1.clamp(min=-17.677669525146484).clamp(max=17.677669525146484)  # (mean - centre)/w
+    t3 = 1.0 / torch.sqrt((t2 * t2) * 0.962278675885991 + 11.78791377960339)
     t4 = t2 * t3  # t against its reach, by way of t/sqrt(kappa² + t²)
     t5 = t4 * (t4 * 2.0) + (-1.0)
-    t6 = t0 * 0.9000742391590664
+    t6 = t0 * 0.7349075658894875
     t7 = t6 * 2.0
     t8 = t6 * t7 + (-1.0)
     t9 = t4 * 4.0
     t7 = t7 * 2.0
-    t1 = 14.433756828308105 < (torch.where(t1 < 0.0, -t1, t1))
-    t3 = torch.where(t1, 0.0, (t3 * t3) * (t3 * 11.569701557698767))
+    t1 = 17.677669525146484 < (torch.where(t1 < 0.0, -t1, t1))
+    t3 = torch.where(t1, 0.0, (t3 * t3) * (t3 * 11.78791377960339))
     t1 = (t0 * t0) * (-0.5)
     t10 = t6 * 2.0 + (-1.0)
     t11 = var * t0
