@@ -44,7 +44,9 @@ def main() -> None:
     rules = {rule.name: rule for rule in load_rules(ROOT / "rules")}
     counts = dict.fromkeys(("lower", "same", "higher"), 0)
     rows: list[dict[str, Any]] = []
-    table = Table("rule", "variant", "output", "was", "is", "the former kernel", "goal", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        "rule", "variant", "output", "was", "is", "the former kernel", "goal", box=SIMPLE_HEAD, pad_edge=False
+    )
     for name, rule in rules.items():
         stables: Mapping[str, Any] = {}
         for built in read_built(ROOT / "generated", name):

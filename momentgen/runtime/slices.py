@@ -41,8 +41,8 @@ class Steps:
 #: where no derivative is asked for: some fifty tensors live at a time, or the powers of two values, about a hundred
 VALUES = Steps(least=1 << 12, most=1 << 15, share=12, device=1 << 22)
 #: of what is put in order by cell, and within a cell
-_ORDERED = Steps(least=1 << 16, most=1 << 18, share=12, device=1 << 22)
-_WITHIN = Steps(least=1 << 14, most=1 << 15, share=12, device=1 << 22)
+_ORDERED = Steps(least=1 << 17, most=1 << 19, share=12, device=1 << 22)
+_WITHIN = Steps(least=1 << 13, most=1 << 15, share=12, device=1 << 22)
 #: where autograd keeps what it needs of a slice: two to four thousand tensors
 DERIVATIVES = Steps(least=3 << 7, most=1 << 13, share=2048, device=1 << 18)
 

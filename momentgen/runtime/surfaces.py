@@ -87,17 +87,24 @@ class _Patches:
             numbers, tables = scales[of_cell[cell]], (tables[of_cell[cell]],)
         self.height, self.width = max(map(len, tables)), max(len(row) for table in tables for row in table)
         rows = [row for table in tables for row in (*table, *[()] * (self.height - len(table)))]
-        self.table = y.new_tensor([[*row, *[0.0] * (self.width - len(row))] for row in rows])
+        table = y.new_tensor([[*row, *[0.0] * (self.width - len(row))] for row in rows])
+        #: by cell, power of z and of y
+        self.table = table.view(-1, self.height, self.width)
         self.unit, self.y_scale, y_shift, self.z_scale, z_shift = numbers
         self.y, self.z = y * self.y_scale + y_shift, z * self.z_scale + z_shift
 
-    def rows(self, powers: list[Tensor]) -> Tensor:
-        """By power of z, the polynomials of y of each element's cell."""
-        every: Tensor = torch.tensordot(self.table, torch.stack(powers), 1)
+    def rows(self, derived: bool) -> tuple[Tensor, ...]:
+        """By power of z, the polynomials of y of each element's cell; after them, their derivatives."""
+        table = self.table
+        if derived:
+            slopes = table[..., 1:] * torch.arange(1.0, self.width, dtype=table.dtype, device=table.device)
+            table = torch.cat([table, torch.cat([slopes, torch.zeros_like(table[..., :1])], -1)], 1)
+        count = table.shape[1]
+        every = torch.tensordot(table.flatten(0, 1), torch.stack(_powers(self.y, self.width)), 1)
         if self.number is None:
-            return every
-        every = every.view(-1, self.height, *self.number.shape)
-        return every.gather(0, self.number.expand(1, self.height, *self.number.shape))[0]
+            return every.unbind()
+        every = every.view(-1, count, *self.number.shape)
+        return every.gather(0, self.number.expand(1, count, *self.number.shape))[0].unbind()
 
 
 def surface(of: Surface, cell: Tensor | int, y: Tensor, z: Tensor) -> Tensor:
@@ -114,17 +121,22 @@ def surface(of: Surface, cell: Tensor | int, y: Tensor, z: Tensor) -> Tensor:
     ([3.0, 5.0], [3.0, 7.0])
     """
     at = _Patches(of, cell, y, z)
-    return (at.rows(_powers(at.y, at.width)) * torch.stack(_powers(at.z, at.height))).sum(0) * at.unit
+    *rows, value = at.rows(derived=False)
+    for row in reversed(rows):
+        value = torch.addcmul(row, value, at.z)
+    return value * at.unit
 
 
 def surface_slopes(of: Surface, cell: Tensor | int, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The same, and its derivatives in y and in z."""
     at = _Patches(of, cell, y, z)
-    by_y, by_z = _powers(at.y, at.width), _powers(at.z, at.height)
-    of_z, of_y = torch.stack(by_z), at.rows(by_y)
-    slope_y = (at.rows(_slopes(by_y)) * of_z).sum(0) * at.y_scale
-    slope_z = (of_y * torch.stack(_slopes(by_z))).sum(0) * at.z_scale
-    return (of_y * of_z).sum(0) * at.unit, slope_y * at.unit, slope_z * at.unit
+    rows = at.rows(derived=True)
+    values, slopes = rows[: at.height], rows[at.height :]
+    value, by_y, by_z = values[-1], slopes[-1], torch.zeros_like(values[-1])
+    for row, slope in zip(values[-2::-1], slopes[-2::-1], strict=True):
+        by_z = torch.addcmul(value, by_z, at.z)
+        value, by_y = torch.addcmul(row, value, at.z), torch.addcmul(slope, by_y, at.z)
+    return value * at.unit, by_y * (at.unit * at.y_scale), by_z * (at.unit * at.z_scale)
 
 
 def _powers(x: Tensor, count: int) -> list[Tensor]:
@@ -132,7 +144,3 @@ def _powers(x: Tensor, count: int) -> list[Tensor]:
     for _ in range(count - 1):
         found.append(found[-1] * x)
     return found
-
-
-def _slopes(powers: list[Tensor]) -> list[Tensor]:
-    return [torch.zeros_like(powers[0]), *(k * x for k, x in enumerate(powers[:-1], 1))]

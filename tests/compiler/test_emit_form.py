@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from momentgen.compiler.emit._c_float64_forms import has_long_loops, with_fused_products, with_roots
 from momentgen.compiler.emit._form import (
     Form,
     Loop,
@@ -33,6 +34,8 @@ _OPERATIONS: Mapping[str, Any] = {
     "sub": np.subtract,
     "mul": np.multiply,
     "madd": lambda a, b, c: a * b + c,
+    "msub": lambda a, b, c: a * b - c,
+    "nmadd": lambda a, b, c: c - a * b,
     "recip": lambda a: 1.0 / a,
     "sqrt": np.sqrt,
     "neg": np.negative,
@@ -404,3 +407,50 @@ def test_of_one_power_only_the_polynomial_of_the_other_value_is_left() -> None:
     point = {"mean": np.linspace(-1, 1, 9), "var": np.linspace(0, 1, 9)}
     found, want = evaluated(form_of(graph), Tables(), point), outputs_float64(graph, point)
     assert all(np.abs(found[name] - want[name]).max() <= 1e-14 for name in want)
+
+
+def quadrature(nodes: int) -> Graph:
+    """A sum over nodes of sums and differences of products on either side; beside it, a difference of products."""
+    g = Graph(inputs=("mean", "var"))
+    mean, var = g.input("mean"), g.input("var")
+    total = None
+    for k in range(nodes):
+        z = g.const(0.1 + k / nodes)
+        left = g.add(g.mul(z, mean), var)
+        right = g.sub(var, g.mul(z, g.mul(mean, mean)))
+        both = g.mul(left, right)
+        term = g.sub(g.mul(both, g.abs(left)), right)
+        kept = g.mul(term, var)  # read twice: stays as it is
+        value = g.mul(g.add(kept, left), g.exp_mantissa(g.neg(g.abs(kept))))
+        total = g.mul(value, z) if total is None else g.madd(value, z, total)
+    assert total is not None
+    g.output("mean", g.sub(g.mul(mean, mean), g.mul(var, total)))
+    return g
+
+
+@pytest.mark.parametrize("nodes", [12, 20])
+def test_products_are_fused_with_sums_in_long_loops_alone_and_mean_the_same(nodes: int) -> None:
+    tables, graph = Tables(), quadrature(nodes)
+    form = form_of(graph, tables)
+    fused = with_fused_products(form)
+    (loop,) = (part for part in fused.parts if isinstance(part, Loop))
+    kinds = [fused.items[index].kind for index in loop.items]
+    assert has_long_loops(form) == (nodes > 16)
+    assert {kind: kinds.count(kind) for kind in ("nmadd", "msub", "add", "sub")} == (
+        {"nmadd": 1, "msub": 1, "add": 1, "sub": 0} if nodes > 16 else {"nmadd": 0, "msub": 0, "add": 2, "sub": 2}
+    )
+    outside = [form.items[i].kind for part in form.parts if isinstance(part, Section) for i in part.items]
+    assert outside == [fused.items[i].kind for part in fused.parts if isinstance(part, Section) for i in part.items]
+    want = outputs_float64(graph, POINTS)["mean"]
+    np.testing.assert_allclose(evaluated(fused, tables, POINTS)["mean"], want, rtol=1e-12)
+
+
+def test_one_over_a_root_is_one_operation_and_a_root_that_is_read_itself_stays() -> None:
+    g = Graph(inputs=("mean", "var"))
+    root = g.sqrt(g.input("var"))
+    g.output("mean", g.recip(root))
+    g.output("var", g.mul(g.recip(g.sqrt(g.abs(g.input("mean")))), root))
+    form = with_roots(form_of(g, Tables()))
+    kinds = [form.items[index].kind for part in form.parts for index in part.items]
+    assert kinds.count("rsqrt") == 2
+    assert kinds.count("sqrt") == 1

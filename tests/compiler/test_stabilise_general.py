@@ -45,6 +45,22 @@ def test_both_truths_of_slow_tails_agree_with_the_oracle(f: sp.Expr) -> None:
             assert abs(quick[name][i] - float(value)) < 1e-7 * size, (name, m, v)
 
 
+@pytest.mark.parametrize(("mean", "var"), [(1e9, 1.0), (-3e5, 1e8), (-40.0, 4.0), (2.0, 1e-8)])
+def test_what_a_mean_is_beside_its_line_keeps_its_own_digits(mean: float, var: float) -> None:
+    activation = analyse("f", split(HUBER), {})
+    rest = GeneralTruth(activation).outputs(np.array([mean]), np.array([var]), rests=True)["mean_rest"][0]
+    with mpmath.workdps(40):
+        mu, sigma = mpmath.mpf(mean), mpmath.sqrt(mpmath.mpf(var))
+        slope = mpmath.sign(mu)  # of the line on mu's side, slope x - 1
+
+        def beside(z: mpmath.mpf) -> mpmath.mpf:
+            at = mu + sigma * z
+            return (mpmath.sqrt(1 + at**2) - slope * at) * mpmath.npdf(z)
+
+        exact = mpmath.quad(beside, mpmath.linspace(-14, 14, 15))
+    assert rest == pytest.approx(float(exact), rel=1e-9)
+
+
 LEAP = sp.Piecewise((x + 1, x > 0), (0, True))
 
 

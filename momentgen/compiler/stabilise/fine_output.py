@@ -37,7 +37,8 @@ from momentgen.compiler.stabilise.surrogate_truth import QuadratureTruth
 __all__ = ["ALLOWED", "PARTIALS_OF", "Output", "Points", "falls", "growth_of", "slope_share"]
 
 F64 = npt.NDArray[np.float64]
-#: errors of a mean, of a variance over L² v or (range/2)², and of partials over their largest value at a variance
+#: errors of a mean, over its least at a variance where that grows and f nears its lines slowly; of a variance over L² v
+#: or (range/2)²; of partials over their largest value at a variance
 ALLOWED: Mapping[str, float] = {
     "mean": 1e-10,
     "var": 1e-8,

@@ -51,7 +51,7 @@ _OVER_PLANE, _IN_CELL = (64, 96, 256), (40, 56)  # nodes: in z, in y of x², in 
 #: of an f that nears its lines slowly: how many rows, cuts in x, nodes in a cell, and c
 _SLOW_ROWS, _SLOW_X = (7, 9), ((0.45, 0.75), (0.35, 0.6, 0.8))
 _IN_SLOW_CELL, _SLOW_WIDTHS = (18, 24), (1.0, 2.0, 4.0)
-_SPARE, _CLOSER = (1.5, 6), 3  # nodes in a cell for each term in a direction; more of them to look at errors
+_SPARE, _CLOSER = (1.5, 6), (1.4, 3)  # nodes in a cell for each term in a direction; for each to look at errors
 #: what it costs, in terms: to put an element in order, to begin a row of a table, to keep a term
 _ORDER, _ROW, _KEPT = 100, 5, 0.05
 _TRIED, _DEARER = 3, 2  # frames and cells; frames after the best one, which is looked for from narrow to wide
@@ -253,7 +253,9 @@ def _row_of_fits(one: _OverPlane | _ByCell, spans: Sequence[tuple[Span, Span]]) 
     factor, more = _SPARE
     rows = math.ceil(factor * max(map(len, terms), default=0)) + more
     columns = math.ceil(factor * max((max(each, default=0) for each in terms), default=0)) + more
-    grids = [Grid(n * rows + k, n * columns + k, one.output.shape.parity is None) for n, k in ((1, 0), (1, _CLOSER))]
+    grids = [
+        Grid(int(n * rows) + k, int(n * columns) + k, one.output.shape.parity is None) for n, k in ((1, 0), _CLOSER)
+    ]
     points = [[_points(one.output, grid, *each) for each in spans] for grid in grids]
     allowed = []
     for parts in points:

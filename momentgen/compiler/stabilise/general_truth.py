@@ -60,7 +60,8 @@ class GeneralTruth:
     def outputs(self, mean: F64, var: F64, *, rests: bool = False) -> dict[str, F64]:
         """The outputs at float64 points, v > 0.
 
-        With ``rests`` also ``mean_rest`` and ``var_rest``, mean and variance less those of the line on mu's side.
+        With ``rests`` also ``mean_rest`` and ``var_rest``, mean and variance less those of the line on mu's side; the
+        former to its own digits where sigma is small beside the distance to what bends.
         """
         result = {name: np.zeros(mean.shape) for name in (*_NAMES, "rise")}
         distance = np.abs(mean[:, None] - self.special).min(axis=1)
