@@ -93,7 +93,7 @@ class _Patches:
         self.unit, self.y_scale, y_shift, self.z_scale, z_shift = numbers
         self.y, self.z = y * self.y_scale + y_shift, z * self.z_scale + z_shift
 
-    def rows(self, derived: bool) -> tuple[Tensor, ...]:
+    def rows(self, derived: bool) -> list[Tensor]:
         """By power of z, the polynomials of y of each element's cell; after them, their derivatives."""
         table = self.table
         if derived:
@@ -102,9 +102,9 @@ class _Patches:
         count = table.shape[1]
         every = torch.tensordot(table.flatten(0, 1), torch.stack(_powers(self.y, self.width)), 1)
         if self.number is None:
-            return every.unbind()
+            return list(every.unbind())
         every = every.view(-1, count, *self.number.shape)
-        return every.gather(0, self.number.expand(1, count, *self.number.shape))[0].unbind()
+        return list(every.gather(0, self.number.expand(1, count, *self.number.shape))[0].unbind())
 
 
 def surface(of: Surface, cell: Tensor | int, y: Tensor, z: Tensor) -> Tensor:
