@@ -8,7 +8,7 @@
 // operations   pseudo_huber_exact_forward 1277, pseudo_huber_exact_backward 1418
 //
 // Certificate:
-//   mean 0.657, var 0.413, dmean_dmu 0.00758, dmean_dvar 0.0175, dvar_dmu 0.113, dvar_dvar 0.014 tolerance,
+//   mean 0.62, var 0.462, dmean_dmu 0.00758, dmean_dvar 0.0174, dvar_dmu 0.121, dvar_dvar 0.0149 tolerance,
 //   against exact values at 17072 points over all of float32; where, in exact.json
 
 #include <float.h>

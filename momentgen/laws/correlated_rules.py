@@ -252,11 +252,10 @@ def _by_points(call: Call, var: Tensor, place: int | None) -> Correlated:
     # What the directions do not explain varies together as the samples' remainders do, each value by its own variance.
     rest = deflated(joint.deviations, joint.tangents)
     found, wanted = rest.square().sum(0), (law._var - joint.explained).clamp_min(0)
-    # The derivative by a number below the normal range is beyond float32: there the share is a constant.
-    usable, sound = found > 0, found > torch.finfo(found.dtype).tiny
-    constant = (wanted / torch.where(usable, found, 1)).detach()
-    share = torch.where(sound, wanted / torch.where(sound, found, 1), constant)
-    rest = rest * square_root(torch.where(usable, share, 0))
+    # Roots before the quotient: its derivative by a variance of 1e-38 would be beyond float32.
+    usable = found > 0
+    share = square_root(wanted) / torch.where(usable, square_root(found), 1)
+    rest = rest * torch.where(usable, share, 0)
     factors = torch.cat([joint.tangents, rest])
     # Twice as many as needed for an identity, also of more samples than by default.
     points = standard_points(len(factors), max(POINTS, 4 * len(factors))).to(mean)

@@ -15,6 +15,7 @@ import momentgen
 from momentgen import Moments
 from momentgen.laws import backward, two_passes
 from momentgen.laws.numerics.convolution import slope_of_one_channel
+from momentgen.nn import functional
 
 DIFFERENTIABLE = [
     *("perceptron", "norm", "softmax", "pool", "residual", "gated"),
@@ -123,4 +124,30 @@ def test_gradients_of_a_pool_over_points_are_finite_at_subnormal_variances(seed:
     with momentgen.method("correlated"):
         out = net(Moments(torch.zeros(3, 1, 8, 8), var))
     (out.mean.sum() + out.var.sum()).backward()
+    assert all(torch.isfinite(part.grad).all() for part in (var, *net.parameters()) if part.grad is not None)
+
+
+class Beside(nn.Module):
+    """An arc tangent, and a multiple of it beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Conv2d(1, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.atan(x)
+        return torch.cat([y, self.inner(y)], dim=1)
+
+
+def test_gradients_of_a_pool_over_points_are_finite_where_little_of_a_tiny_variance_is_left_to_them() -> None:
+    """Derivatives by what directions leave unexplained of 1e-38 are beyond float32, those by its root are not."""
+    torch.manual_seed(0)
+    layers = [Beside(), nn.Conv2d(2, 1, 3, padding=1, bias=False), nn.BatchNorm2d(1)]
+    torch.nn.init.constant_(layers[-1].running_var, 0.0)
+    plain = nn.Sequential(*layers, nn.LPPool2d(1, 2), nn.Flatten(), nn.Linear(16, 3)).eval()
+    net = momentgen.convert(plain)
+    var = torch.full((3, 1, 8, 8), 1e-38, requires_grad=True)
+    with momentgen.method("correlated"):
+        out = net(Moments(torch.zeros(3, 1, 8, 8), var))
+    functional.nll_loss(out, torch.tensor([0, 1, 2])).backward()
     assert all(torch.isfinite(part.grad).all() for part in (var, *net.parameters()) if part.grad is not None)
