@@ -2,6 +2,9 @@
 
 For each rule: the bare kernels of the exact variant at a million elements, forward and backward, in CPU time on one
 thread, so that other work on the machine counts for little; all in turns in one process, and medians are compared.
+glibc is told to keep what tensors leave free: by default it gives the 8 MB of a result back in some runs and not in
+others, and then the pages that the next call is given anew take longer than the arithmetic of a small kernel.
+
 Memory is the growth of a process's peak, in bytes an element, over a call with its gradients and second derivatives.
 
     python benchmarks/float64.py [--rules relu,gelu] [--rounds 21] [--elements 1000000]
@@ -29,6 +32,13 @@ from momentgen.runtime import Op
 ELEMENTWISE = tuple(n for n in momentgen.generated.__all__ if isinstance(getattr(momentgen.generated, n), Op))
 #: the PyTorch form is slow: it is measured on this part of the elements
 _PART = 8
+
+#: for glibc: no mapping of its own for a large block, and none of the heap given back
+_KEPT = {
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
+    "MALLOC_TOP_PAD_": str(1 << 28),
+}
 
 _MEMORY = """
 import sys, warnings
@@ -64,6 +74,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--elements", type=int, default=1_000_000)
     arguments = parser.parse_args()
+    if not all(name in os.environ for name in _KEPT):  # read by glibc as a process begins
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **_KEPT})
     torch.set_num_threads(1)
 
     rows = []
@@ -89,7 +101,8 @@ def main() -> None:
             )
             table.add_row(rule, direction, f"{1e9 * one['float32']:.2f}", f"{double:.1f} ×", f"{form:.0f} ×")
     console.print(table)
-    found = {"environment": environment(), "elements": arguments.elements, "rounds": arguments.rounds, "results": rows}
+    found = {"environment": {**environment(), **_KEPT}, "elements": arguments.elements, "rounds": arguments.rounds}
+    found["results"] = rows
     save("float64", found)  # memory takes minutes more
     memory = [
         {"rule": rule, "compiler": compiler, "bytes_an_element": bytes_an_element(rule, arguments.elements, compiler)}
@@ -137,7 +150,8 @@ def cpu_medians(runs: Mapping[str, Callable[[], object]], rounds: int) -> dict[s
 
 def bytes_an_element(rule: str, elements: int, compiler: bool) -> dict[str, float]:
     """Growth of the peak of a process of its own: the op, then with gradients, then with second derivatives."""
-    variables = dict(os.environ, OMP_NUM_THREADS="1", **({} if compiler else {"CC": "/nonexistent"}))
+    variables = {name: value for name, value in os.environ.items() if name not in _KEPT}
+    variables |= {"OMP_NUM_THREADS": "1", **({} if compiler else {"CC": "/nonexistent"})}
     command = [sys.executable, "-c", _MEMORY, rule, str(elements)]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
     names = ("forward", "backward", "second derivatives")
