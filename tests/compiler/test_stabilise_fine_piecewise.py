@@ -13,7 +13,7 @@ import sympy as sp
 from momentgen.compiler.derive import derive
 from momentgen.compiler.real import outputs_float64
 from momentgen.compiler.stabilise.activation import Activation, analyse
-from momentgen.compiler.stabilise.fine_output import ALLOWED, PARTIALS_OF
+from momentgen.compiler.stabilise.fine_output import BEYOND, PARTIALS_OF
 from momentgen.compiler.stabilise.piecewise import stable_variants
 from momentgen.compiler.stabilise.stable import Stable
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
@@ -58,9 +58,9 @@ def largest_partials(f: Activation, v: float) -> dict[str, float]:
 def allowed(f: Activation, v: float, exact: dict[str, Any]) -> dict[str, float]:
     """The error allowed to each output at a point."""
     return {
-        "mean": ALLOWED["mean"] * max(1.0, abs(exact["mean"])),
-        "var": ALLOWED["var"] * min(f.lipschitz**2 * v, (f.span / 2) ** 2),
-        **{partial: ALLOWED[partial] * size for partial, size in largest_partials(f, v).items()},
+        "mean": BEYOND["mean"] * max(1.0, abs(exact["mean"])),
+        "var": BEYOND["var"] * min(f.lipschitz**2 * v, (f.span / 2) ** 2),
+        **{partial: BEYOND[partial] * size for partial, size in largest_partials(f, v).items()},
     }
 
 
@@ -74,6 +74,11 @@ def test_all_outputs_are_within_what_is_allowed_of_balls(name: str) -> None:
             exact = {output: float(value) for output, value in truth.at(m, float(v)).items()}
             for output, most in allowed(f, float(v), exact).items():
                 assert abs(found[output][place] - exact[output]) <= most, (output, m, v)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_certificates_say_what_is_allowed_beyond_the_switch(name: str) -> None:
+    assert made(name)[1].facts["allowed_float64"] == BEYOND
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -110,7 +115,7 @@ def test_a_bounded_functions_variance_is_large_where_sigma_is() -> None:
     """Half of the mass at either level: 1 for levels of -1 and 1."""
     found = computed("hardtanh", np.zeros(3), np.array([1e8, 1e16, 1e200]))
     assert np.abs(found["var"] - 1).max() <= 1e-3
-    assert np.abs(found["var"][1:] - 1).max() <= 2 * ALLOWED["var"]
+    assert np.abs(found["var"][1:] - 1).max() <= 2 * BEYOND["var"]
 
 
 def test_branches_that_are_no_polynomials_keep_atoms() -> None:

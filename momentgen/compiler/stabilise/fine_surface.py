@@ -29,7 +29,7 @@ from momentgen.compiler.approximate.chebyshev_grid import Grid, powers_of
 from momentgen.compiler.real import Patch
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.fine_cells import Cells, Shape, Span, to_unit
-from momentgen.compiler.stabilise.fine_output import ALLOWED, Output, Points
+from momentgen.compiler.stabilise.fine_output import ALLOWED, OF_TAILS, Output, Points
 from momentgen.compiler.stabilise.fine_tails import far_out, follows_even_powers, slow_rows
 from momentgen.compiler.stabilise.general_truth import GeneralTruth
 from momentgen.compiler.stabilise.surface import Frame, end_of, steps
@@ -83,11 +83,12 @@ class FineSurface:
 
 @dataclass(frozen=True)
 class FineSurfaces:
-    """Outputs in one frame, with the same cells."""
+    """Outputs in one frame, with the same cells; ``goals`` is what an error of 1 is."""
 
     frame: Frame
     cells: Cells
     outputs: Mapping[str, FineSurface]
+    goals: Mapping[str, float]
 
     @property
     def error(self) -> float:
@@ -96,9 +97,14 @@ class FineSurfaces:
 
 
 def find_fine_surfaces(
-    f: Activation, truth: QuadratureTruth | GeneralTruth, outputs: Sequence[str], start: float = 0.0, most: int = 100
+    f: Activation,
+    truth: QuadratureTruth | GeneralTruth,
+    outputs: Sequence[str],
+    start: float = 0.0,
+    most: int = 100,
+    goals: Mapping[str, float] | None = None,
 ) -> FineSurfaces:
-    """The polynomials of ``outputs``, mean or variance; ``error`` 1 is ``ALLOWED``.
+    """The polynomials of ``outputs``, mean or variance.
 
     Args:
         f: the activation.
@@ -106,6 +112,7 @@ def find_fine_surfaces(
         outputs: which of them.
         start: the least v that they serve.
         most: the most cells, but where these are not enough.
+        goals: the errors allowed; None: ``ALLOWED``, or ``OF_TAILS`` where that is what f is made of.
 
     Raises:
         BuildError: if no frame comes near what is allowed.
@@ -113,11 +120,12 @@ def find_fine_surfaces(
     if f.algebraic and not follows_even_powers(f):
         cause = "expected an odd f that nears levels by even powers of 1/x, or an even f that nears lines by odd ones"
         raise BuildError(f.name, "stabilise", cause, f.pieces)
+    goals = goals or (OF_TAILS if f.smoothings and not start else ALLOWED)
     plans: list[_Plan] = []
     finest: list[_Plan] = []
     least, dearer = math.inf, 0
-    for frame in _frames(f, start):
-        every = _plans(f, truth, outputs, frame)
+    for frame in _frames(f, start, goals):
+        every = _plans(frame, [Output(f, frame, name, truth, goals) for name in outputs])
         finest.append(every[-1])
         every = [plan for plan in every if plan.cells.count <= most]
         plans += every
@@ -139,13 +147,14 @@ def find_fine_surfaces(
     return best
 
 
-def _frames(f: Activation, start: float) -> list[Frame]:
+def _frames(f: Activation, start: float, goals: Mapping[str, float]) -> list[Frame]:
     """Those that are tried."""
     if f.algebraic:
-        end = far_out(f, _END * ALLOWED["mean"], _END * ALLOWED["var"])
+        end = far_out(f, _END * goals["mean"], _END * goals["var"])
         widths = [float(np.float32(width * f.length**2)) for width in _SLOW_WIDTHS]
         return [Frame(c, _BEND, float(np.float32(end / math.sqrt(c)))) for c in widths]
-    normal, end = _NORMAL[steps(f)], end_of(f, _END * ALLOWED["mean"], _END * ALLOWED["var"])
+    end = end_of(f, _END * goals["mean"], _END * goals["var"])
+    normal = math.sqrt(_NORMAL[steps(f)] ** 2 + 2 * max(math.log(ALLOWED["mean"] / goals["mean"]), 0.0))
     if start:  # smoothed, f ends so much farther out
         reach = float(np.float32(normal + end / math.sqrt(start)))
         return [Frame(0.0, bend, reach, start) for bend in _BENDS_SMOOTHED]
@@ -154,17 +163,15 @@ def _frames(f: Activation, start: float) -> list[Frame]:
     return [Frame(c, _BEND, reach) for c, reach in zip(widths, reaches, strict=True)]
 
 
-def _plans(f: Activation, truth: QuadratureTruth | GeneralTruth, names: Sequence[str], frame: Frame) -> list[_Plan]:
+def _plans(frame: Frame, outputs: Sequence[Output]) -> list[_Plan]:
     """Ways to cut the plane of a frame, the finest last."""
-    kind = _ByCell if f.algebraic else _OverPlane
-    outputs = [kind(Output(f, frame, name, truth)) for name in names]
-    folded = all(output.output.shape.parity is not None for output in outputs)
-    if f.algebraic:
+    folded = all(output.shape.parity is not None for output in outputs)
+    if outputs[0].f.algebraic:
         rows = [slow_rows(count, frame.slowest) for count in _SLOW_ROWS]
         cells = [Cells(q, x, folded, frame.slowest) for q, x in itertools.product(rows, _SLOW_X)]
-    else:
-        cells = [Cells(q, x, folded) for q, x in itertools.product(_CUTS_Q, _CUTS_X)]
-    return [_Plan(frame, each, outputs) for each in cells]
+        return [_Plan(frame, each, kept) for kept in [[_ByCell(one) for one in outputs]] for each in cells]
+    kept = [_OverPlane(one) for one in outputs]
+    return [_Plan(frame, Cells(q, x, folded), kept) for q, x in itertools.product(_CUTS_Q, _CUTS_X)]
 
 
 class _OverPlane:
@@ -231,7 +238,9 @@ class _Plan:
         """The polynomials; None if one takes too many terms."""
         found = {one.output.name: self._surface(one) for one in self.outputs}
         whole = {name: surface for name, surface in found.items() if surface}
-        return FineSurfaces(self.frame, self.cells, whole) if len(whole) == len(found) else None
+        if len(whole) < len(found):
+            return None
+        return FineSurfaces(self.frame, self.cells, whole, self.outputs[0].output.goals)
 
     def _surface(self, one: _OverPlane | _ByCell) -> FineSurface | None:
         shape, cells = one.output.shape, self.cells

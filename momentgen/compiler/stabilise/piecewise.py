@@ -11,6 +11,7 @@ far larger, and above it the polynomials of :mod:`momentgen.compiler.stabilise.f
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from flint import arb
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.real import outputs_float64
 from momentgen.compiler.stabilise.activation import Activation, analyse
-from momentgen.compiler.stabilise.fine_output import ALLOWED
+from momentgen.compiler.stabilise.fine_output import ALLOWED, BEYOND
 from momentgen.compiler.stabilise.fine_piecewise_graph import build_fine_piecewise, no_atoms
 from momentgen.compiler.stabilise.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE, MomentsMeasure, measure_for
@@ -133,12 +134,13 @@ def _find_fine(f: Activation, branches: Branches, measure: MomentsMeasure, truth
     """The form of the largest v* whose polynomials and local form are accurate; None if there is none."""
     if _is_one_kink(f) or not all(p.expr.is_polynomial(x) for p in f.pieces):
         return None
-    for switch in (float(np.float32(s * _unit(f) ** 2)) for s in _SWITCHES_FINE):
+    switches = [float(np.float32(s * _unit(f) ** 2)) for s in _SWITCHES_FINE]
+    for goals, switch in itertools.product((BEYOND, ALLOWED), switches):
         errors = _local_errors(f, branches, switch, measure, truth)
         if any(error * _FINER[name] > _LOCAL for name, error in errors.items()):
             continue
         with contextlib.suppress(BuildError):
-            surfaces = find_fine_surfaces(f, truth, OUTPUTS, switch)
+            surfaces = find_fine_surfaces(f, truth, OUTPUTS, switch, goals=goals)
             if surfaces.error <= 1:
                 return _Fine(surfaces, switch)
     return None

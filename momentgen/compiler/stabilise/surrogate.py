@@ -418,7 +418,7 @@ def fine_facts(fine: FineSurfaces | None) -> dict[str, Any]:
         return {"surfaces_float64": {}, "allowed_float64": dict(ALLOWED)}
     frame = {"c": fine.frame.c, "bend": fine.frame.bend, "reach": fine.frame.reach, "cells": fine.cells.count}
     of = {n: {"terms": s.terms, "error_over_allowed": _digits(s.error)} for n, s in fine.outputs.items()}
-    return {"surfaces_float64": {**frame, **of}, "allowed_float64": dict(ALLOWED)}
+    return {"surfaces_float64": {**frame, **of}, "allowed_float64": dict(fine.goals)}
 
 
 def _mean_facts(f: Activation, found: Found) -> dict[str, Any]:
