@@ -22,25 +22,25 @@ _SURFACES = surfaces_beside(__file__)
 
 def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
     """The number of the cell of each element."""
-    t0 = torch.where(var < 0.2812499999999999, torch.full_like(mean, 4.0), 0.0)
-    t1 = (torch.where(mean < 0.0, -mean, mean)) < 3.273390607896142e+150
-    t1 = torch.where(t1, torch.full_like(mean, 1.0), 2.409919865102884e-181)
-    t2 = mean * t1
-    t1 = ((var + 0.5) * t1) * t1
-    t2 = t2 * t2
-    t3 = torch.where((t1 * 0.6447368421052632) < t2, torch.full_like(mean, 1.0), 0.0)
-    t4 = torch.where((t1 * 3.0624999999999996) < t2, torch.full_like(mean, 1.0), 0.0)
-    t3 = ((torch.where(var < 1.5, torch.full_like(mean, 4.0), 0.0)) + t0) + t3
-    t2 = torch.where((t1 * 10.022727272727272) < t2, torch.full_like(mean, 1.0), 0.0)
-    return (((t3 + t4) + t2),)
+    t0 = torch.where(var < 2.6249999999999996, torch.full_like(mean, 3.0), 0.0)
+    t1 = torch.where(var < 0.6834319526627217, torch.full_like(mean, 3.0), 0.0)
+    t2 = torch.where(var < 0.19204152249134954, torch.full_like(mean, 3.0), 0.0)
+    t3 = (torch.where(mean < 0.0, -mean, mean)) < 3.273390607896142e+150
+    t3 = torch.where(t3, torch.full_like(mean, 1.0), 2.409919865102884e-181)
+    t4 = mean * t3
+    t3 = ((var + 0.5) * t3) * t3
+    t4 = t4 * t4
+    t5 = torch.where((t3 * 1.3567759069268674) < t4, torch.full_like(mean, 1.0), 0.0)
+    t4 = torch.where((t3 * 6.421189840231394) < t4, torch.full_like(mean, 1.0), 0.0)
+    return (((((t0 + t1) + t2) + t5) + t4),)
 
 
 def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     _number = cell_of(mean, var)[0] if _cell is None else _cell
     t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 0.5, -1.0))
-    t1 = (mean * t0).clamp(min=-7.0).clamp(max=7.0)  # (mean - centre)/w
-    t2 = 1.0 / torch.sqrt((t1 * t1) * 0.7999999999999999 + 9.799999999999999)
+    t1 = (mean * t0).clamp(min=-7.321555137634277).clamp(max=7.321555137634277)  # (mean - centre)/w
+    t2 = 1.0 / torch.sqrt((t1 * t1) * 0.8139857498175266 + 9.971325435264701)
     t2 = t1 * t2  # t against its reach, by way of t/sqrt(kappa² + t²)
     t1 = t2 * (t2 * 2.0) + (-1.0)
     t3 = t0 * 0.7071067811865476
@@ -60,15 +60,15 @@ def backward(
     _number = cell_of(mean, var)[0] if _cell is None else _cell
     t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 0.5, -1.0))
     t1 = mean * t0
-    t2 = t1.clamp(min=-7.0).clamp(max=7.0)  # (mean - centre)/w
-    t3 = 1.0 / torch.sqrt((t2 * t2) * 0.7999999999999999 + 9.799999999999999)
+    t2 = t1.clamp(min=-7.321555137634277).clamp(max=7.321555137634277)  # (mean - centre)/w
+    t3 = 1.0 / torch.sqrt((t2 * t2) * 0.8139857498175266 + 9.971325435264701)
     t4 = t2 * t3  # t against its reach, by way of t/sqrt(kappa² + t²)
     t5 = t4 * (t4 * 2.0) + (-1.0)
     t6 = t0 * 0.7071067811865476
     t7 = t6 * (t6 * 2.0) + (-1.0)
     t8 = t4 * 4.0
-    t1 = 7.0 < (torch.where(t1 < 0.0, -t1, t1))
-    t3 = torch.where(t1, 0.0, (t3 * t3) * (t3 * 9.799999999999999))
+    t1 = 7.321555137634277 < (torch.where(t1 < 0.0, -t1, t1))
+    t3 = torch.where(t1, 0.0, (t3 * t3) * (t3 * 9.971325435264701))
     t1 = t0 * t0
     t9 = t1 * (-0.5)
     t10 = t6 * 2.0 + (-1.0)

@@ -48,13 +48,13 @@ def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
     t2 = mean * t1
     t1 = ((var + 1.0) * t1) * t1
     t2 = t2 * (torch.where(t2 < 0.0, -t2, t2))
-    t3 = torch.where((t1 * (-10.515578635014839)) < t2, torch.full_like(mean, 1.0), 0.0)
-    t4 = torch.where((t1 * (-3.164466130884041)) < t2, torch.full_like(mean, 1.0), 0.0)
+    t3 = torch.where((t1 * (-10.786867372954646)) < t2, torch.full_like(mean, 1.0), 0.0)
+    t4 = torch.where((t1 * (-3.219287000014571)) < t2, torch.full_like(mean, 1.0), 0.0)
     t3 = ((torch.where(var < 3.0, torch.full_like(mean, 7.0), 0.0)) + t0) + t3
-    t0 = torch.where((t1 * (-0.6627194037028131)) < t2, torch.full_like(mean, 1.0), 0.0)
-    t5 = torch.where((t1 * 0.6627194037028131) < t2, torch.full_like(mean, 1.0), 0.0)
-    t6 = torch.where((t1 * 3.164466130884041) < t2, torch.full_like(mean, 1.0), 0.0)
-    t2 = torch.where((t1 * 10.515578635014839) < t2, torch.full_like(mean, 1.0), 0.0)
+    t0 = torch.where((t1 * (-0.6723099867236738)) < t2, torch.full_like(mean, 1.0), 0.0)
+    t5 = torch.where((t1 * 0.6723099867236738) < t2, torch.full_like(mean, 1.0), 0.0)
+    t6 = torch.where((t1 * 3.219287000014571) < t2, torch.full_like(mean, 1.0), 0.0)
+    t2 = torch.where((t1 * 10.786867372954646) < t2, torch.full_like(mean, 1.0), 0.0)
     t2 = ((((t3 + t4) + t0) + t5) + t6) + t2
     return (t2,)
 
@@ -65,10 +65,10 @@ def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Ten
     t0 = torch.sqrt(torch.where(0.0 <= var, var + 1.0, -1.0))
     t1 = 1.0 / t0
     t2 = mean * t1
-    t3 = t2.clamp(min=-7.5).clamp(max=7.5)  # (mean - centre)/w
+    t3 = t2.clamp(min=-7.8009724617004395).clamp(max=7.8009724617004395)  # (mean - centre)/w
     t2 = torch.where(t2 < 0.0, -t2, t2)
-    t4 = 7.5 < t2
-    t5 = 1.0 / torch.sqrt((t3 * t3) * 0.8211678832116789 + 10.059306569343066)
+    t4 = 7.8009724617004395 < t2
+    t5 = 1.0 / torch.sqrt((t3 * t3) * 0.83243319488779 + 10.197306637375428)
     t5 = t3 * t5  # t against its reach, by way of t/sqrt(kappa² + t²)
     t3 = t5 * (t5 * 2.0) + (-1.0)
     t6 = t1 * (t1 * 2.0) + (-1.0)
@@ -91,15 +91,15 @@ def backward(
     _number = cell_of(mean, var)[0] if _cell is None else _cell
     t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 1.0, -1.0))
     t1 = mean * t0
-    t2 = t1.clamp(min=-7.5).clamp(max=7.5)  # (mean - centre)/w
+    t2 = t1.clamp(min=-7.8009724617004395).clamp(max=7.8009724617004395)  # (mean - centre)/w
     t1 = torch.where(t1 < 0.0, -t1, t1)
-    t3 = 7.5 < t1
-    t4 = 1.0 / torch.sqrt((t2 * t2) * 0.8211678832116789 + 10.059306569343066)
+    t3 = 7.8009724617004395 < t1
+    t4 = 1.0 / torch.sqrt((t2 * t2) * 0.83243319488779 + 10.197306637375428)
     t5 = t2 * t4  # t against its reach, by way of t/sqrt(kappa² + t²)
     t6 = t5 * (t5 * 2.0) + (-1.0)
     t7 = t0 * (t0 * 2.0) + (-1.0)
     t8 = t5 * 4.0
-    t4 = torch.where(t3, 0.0, (t4 * t4) * (t4 * 10.059306569343066))
+    t4 = torch.where(t3, 0.0, (t4 * t4) * (t4 * 10.197306637375428))
     t9 = (t0 * t0) * (-0.5)
     t10 = t0 * t9
     t11 = mean < 0.0

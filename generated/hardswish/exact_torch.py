@@ -13,8 +13,10 @@ from torch import Tensor
 
 from momentgen.runtime.surfaces import surface, surface_slopes, surfaces_beside
 
-__all__ = ["backward", "forward"]
+__all__ = ["CELLS", "backward", "cell_of", "forward"]
 
+#: how many cells there are, with polynomials of their own each
+CELLS = 14
 
 _POLYNOMIAL0 = (0.12185347066213574, -0.4564414813950806, 0.9811091454089625, -1.2913683853251956, 0.9903038922351172,
     -0.3157451101997815, -0.06907315030546557, -0.007037820436323979, 0.09055373133138865, 0.033359740112352404,
@@ -44,8 +46,29 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
-def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
+    """The number of the cell of each element."""
+    t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
+    t0 = (var * t0).clamp(min=900.0)
+    t1 = (torch.where(mean < 0.0, -mean, mean)) < 3.273390607896142e+150
+    t1 = torch.where(t1, torch.full_like(mean, 1.0), 2.409919865102884e-181)
+    t2 = mean * t1
+    t1 = (t0 * t1) * t1
+    t2 = t2 * (torch.where(t2 < 0.0, -t2, t2))
+    t3 = torch.where((t1 * (-22.54350313956118)) < t2, torch.full_like(mean, 1.0), 0.0)
+    t0 = torch.where(t0 < 2130.1775147928993, torch.full_like(mean, 7.0), 0.0)
+    t4 = torch.where((t1 * (-7.979748680671001)) < t2, torch.full_like(mean, 1.0), 0.0)
+    t5 = torch.where((t1 * (-1.777798607521772)) < t2, torch.full_like(mean, 1.0), 0.0)
+    t6 = torch.where((t1 * 1.777798607521772) < t2, torch.full_like(mean, 1.0), 0.0)
+    t7 = torch.where((t1 * 7.979748680671001) < t2, torch.full_like(mean, 1.0), 0.0)
+    t2 = torch.where((t1 * 22.54350313956118) < t2, torch.full_like(mean, 1.0), 0.0)
+    t2 = (((((t0 + t3) + t4) + t5) + t6) + t7) + t2
+    return (t2,)
+
+
+def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
+    _number = cell_of(mean, var)[0] if _cell is None else _cell
     t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
     t0 = var * t0  # NaN for a negative variance
     t1 = t0 < 900.0
@@ -64,10 +87,10 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t12 = torch.sqrt(torch.where(0.0 <= t2, t2, -1.0))
     t13 = 1.0 / t12
     t14 = mean * t13
-    t15 = t14.clamp(min=-7.598999977111816).clamp(max=7.598999977111816)  # (mean - centre)/w
+    t15 = t14.clamp(min=-7.899972438812256).clamp(max=7.899972438812256)  # (mean - centre)/w
     t14 = torch.where(t14 < 0.0, -t14, t14)
-    t16 = 7.598999977111816 < t14
-    t17 = 1.0 / torch.sqrt((t15 * t15) * 0.8249870006648198 + 10.106090758144042)
+    t16 = 7.899972438812256 < t14
+    t17 = 1.0 / torch.sqrt((t15 * t15) * 0.5601813883308993 + 27.448888028214064)
     t17 = t15 * t17  # t against its reach, by way of t/sqrt(kappa² + t²)
     t15 = t17 * (t17 * 2.0) + (-1.0)
     t18 = t13 * 30.0
@@ -149,16 +172,19 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t8 = torch.exp((t14 * t14) * (-0.5)) * (t9 * t8)
     t9 = torch.where(mean < 0.0, torch.full_like(mean, 0.0), 1.0)
     t14 = mean == mean
-    t24 = surface(_SURFACES[0], 0, t17, t24)
-    t18 = surface(_SURFACES[1], 0, t15, t18)
+    t24 = surface(_SURFACES[0], _number, t17, t24)
+    t18 = surface(_SURFACES[1], _number, t15, t18)
     t18 = mean * t9 + (t12 * t8 + (torch.where(t16, 0.0, t13 * t18)))
     t18 = torch.where(t14, torch.where(t1, t0, t18), mean)
     t24 = torch.where(t14, torch.where(t1, t41, (t2 * t24).clamp(min=0.0)), mean)
     return t18, t24
 
 
-def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
+def backward(
+    mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *,
+    _cell: int | None = None) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
+    _number = cell_of(mean, var)[0] if _cell is None else _cell
     t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
     t0 = var * t0  # NaN for a negative variance
     t1 = mean < 0.0
@@ -177,10 +203,10 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t11 = torch.where(t9, torch.full_like(mean, 1.0), -1.0)
     t12 = 1.0 / torch.sqrt(torch.where(0.0 <= t3, t3, -1.0))
     t13 = mean * t12
-    t14 = t13.clamp(min=-7.598999977111816).clamp(max=7.598999977111816)  # (mean - centre)/w
+    t14 = t13.clamp(min=-7.899972438812256).clamp(max=7.899972438812256)  # (mean - centre)/w
     t13 = torch.where(t13 < 0.0, -t13, t13)
-    t15 = 7.598999977111816 < t13
-    t16 = 1.0 / torch.sqrt((t14 * t14) * 0.8249870006648198 + 10.106090758144042)
+    t15 = 7.899972438812256 < t13
+    t16 = 1.0 / torch.sqrt((t14 * t14) * 0.5601813883308993 + 27.448888028214064)
     t17 = t14 * t16  # t against its reach, by way of t/sqrt(kappa² + t²)
     t18 = t17 * (t17 * 2.0) + (-1.0)
     t19 = t12 * 30.0
@@ -188,7 +214,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t21 = t19 * t20 + (-1.0)
     t22 = t17 * 4.0
     t20 = t20 * 2.0
-    t16 = torch.where(t15, 0.0, (t16 * t16) * (t16 * 10.106090758144042))
+    t16 = torch.where(t15, 0.0, (t16 * t16) * (t16 * 27.448888028214064))
     t23 = (t12 * t12) * (-0.5)
     t24 = t12 * t23
     t13 = t13.clamp(max=37.5)
@@ -294,8 +320,8 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t52 = t9 * (t9 + (t43 * 2.0)) + t52
     t9 = t43 + t9
     t38 = (t4 + t38) * 0.5
-    t4, t43, t5 = surface_slopes(_SURFACES[1], 0, t18, t21)
-    t13, t30, t45 = surface_slopes(_SURFACES[0], 0, t17, t26)
+    t4, t43, t5 = surface_slopes(_SURFACES[1], _number, t18, t21)
+    t13, t30, t45 = surface_slopes(_SURFACES[0], _number, t17, t26)
     t22 = (t43 * t22) * t16
     t24 = t12 * (t23 * (t14 * t22 + (t19 * (t5 * t20)))) + (t4 * t24)
     t30 = t16 * t30

@@ -150,11 +150,11 @@ def test_between_cells_there_is_no_step_beyond_what_is_allowed_on_either_side(na
     for q in cells.q:
         v = np.full(49, cut_below(frame, q))
         mean = f.centre + np.sqrt(v + frame.c) * np.linspace(-6, 6, 49)
-        pairs += [(mean, v * (1 - 1e-13)), (mean, v * (1 + 1e-13))]
+        pairs += [(mean, v * (1 - 1e-14)), (mean, v * (1 + 1e-14))]
     for x_cut in (sign * cut for cut in cells.x for sign in (1, -1)):
         v = frame.least / share**2 - frame.c
         u = np.copysign(np.sqrt(cut_at(frame, x_cut) * (v + frame.c)), x_cut)
-        pairs += [(f.centre + u * (1 - 1e-13), v), (f.centre + u * (1 + 1e-13), v)]
+        pairs += [(f.centre + u * (1 - 1e-14), v), (f.centre + u * (1 + 1e-14), v)]
     truth = truth_of(f)
     for one, other in zip(pairs[::2], pairs[1::2], strict=True):
         first, second = computed(name, *one), computed(name, *other)
