@@ -4,7 +4,7 @@ A certificate's bounds are maxima over sampled and searched points: they underst
 Where a bound is higher now, the kernel of the earlier commit is searched as `long_search.py` searches: is it worse than
 its own certificate said, the bound was wrong, and not the kernel better.
 
-    python benchmarks/certificates.py [--since 996421d] [--seeds 4] [--points 400000]
+    python benchmarks/certificates.py [--since 996421d] [--seeds 16] [--points 400000]
 
 Certificates say of float64 by what it is computed and what is allowed. Where that is by polynomials of two variables,
 the errors of the earlier PyTorch code, which float64 was, and of the C that it is now are measured at some thousand
@@ -52,7 +52,7 @@ _SAME = 1e-3
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--since", default=_SINCE, help="a commit")
-    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--seeds", type=int, default=16)
     parser.add_argument("--points", type=int, default=400_000, help="screened for each seed and setting")
     arguments = parser.parse_args()
     rules = {rule.name: rule for rule in load_rules(ROOT / "rules")}

@@ -49,12 +49,12 @@ ALLOWED: Mapping[str, float] = {
 }
 #: the same beyond a v*, below which outputs are exact: of an f that is smooth on so large a scale it costs little
 BEYOND: Mapping[str, float] = {
-    "mean": 1e-11,
-    "var": 2e-10,
-    "dmean_dmu": 1e-10,
-    "dmean_dvar": 1e-9,
-    "dvar_dmu": 1e-9,
-    "dvar_dvar": 3e-9,
+    "mean": 4e-12,
+    "var": 3e-11,
+    "dmean_dmu": 4e-11,
+    "dmean_dvar": 4e-10,
+    "dvar_dmu": 1.5e-10,
+    "dvar_dvar": 4.5e-10,
 }
 #: of an f made of normal tails, whose mean takes few terms
 OF_TAILS: Mapping[str, float] = {
