@@ -67,6 +67,8 @@ _PROMISING = 4.0  # a plain fit over what is allowed
 _GROWTH = 5.0
 #: the most cells for float64: alone, and beside another grid of cells, whose parts are counted together
 _CELLS, _CELLS_BESIDE = 28, 4
+#: what is allowed to polynomials of so few cells
+_BESIDE = {**ALLOWED, "dmean_dvar": 3 * ALLOWED["dmean_dvar"]}
 _POINT = 2.0**-22  # of f(mu) at v = 0, over max(1, |f(mu)|)
 #: the rounding of 1, and how many times the tolerance the sum of all that coefficients lose may be
 _UNIT, _ROUNDED = 2.0**-24, 6.0
@@ -304,7 +306,7 @@ def mean_alone(derivation: Derivation) -> Stable:
     truth = QuadratureTruth(f)
     point = rule.f if has_point_form(rule.f) else None
     proof = find_mean_atoms(f)
-    fine = _fine_surfaces(f, truth, ("mean",), _CELLS_BESIDE)
+    fine = _fine_surfaces(f, truth, ("mean",), _CELLS_BESIDE, _BESIDE)
     graphs: dict[str, Any] = {}
     fits: list[Polynomial] = []
     surfaces = _mean_surfaces(f, truth)
@@ -363,10 +365,16 @@ def _mean_surfaces(f: Activation, truth: QuadratureTruth) -> dict[str, Mapping[s
     return found(last)
 
 
-def _fine_surfaces(f: Activation, truth: QuadratureTruth, outputs: tuple[str, ...], most: int) -> FineSurfaces | None:
+def _fine_surfaces(
+    f: Activation,
+    truth: QuadratureTruth,
+    outputs: tuple[str, ...],
+    most: int,
+    goals: Mapping[str, float] | None = None,
+) -> FineSurfaces | None:
     """The polynomials for float64; none of an f that bends too sharply for them, which has those for float32."""
     try:
-        return find_fine_surfaces(f, truth, outputs, most=most)
+        return find_fine_surfaces(f, truth, outputs, most=most, goals=goals)
     except BuildError:
         return None
 
