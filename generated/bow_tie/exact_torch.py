@@ -17,7 +17,7 @@ from momentgen.runtime.surfaces import surface, surface_slopes, surfaces_beside
 __all__ = ["CELLS", "backward", "cell_of", "forward"]
 
 #: how many cells there are, with polynomials of their own each
-CELLS = 448
+CELLS = 112
 
 _POLYNOMIAL0 = (0.022861710039351738, -0.10562875732965078, 0.2693392038135933, -0.41378175974661213,
     0.37357027693777783, -0.15497457011104254, -0.01556703787266687, 0.005328342701451707, 0.04156521176855024,
@@ -51,25 +51,19 @@ def cell_of(mean: Tensor, var: Tensor, *, tau: float, eta: float) -> tuple[Tenso
     t5 = (torch.where(t1 < 0.0, -t1, t1)) < 3.273390607896142e+150
     t5 = torch.where(t5, torch.full_like(mean, 1.0), 2.409919865102884e-181)
     t1 = t1 * t5
-    t6 = ((t0 + 3.096662759780884) * t5) * t5
-    t7 = t1 * (torch.where(t1 < 0.0, -t1, t1))
-    t8 = torch.where((t6 * (-14.248416570713609)) < t7, torch.full_like(mean, 1.0), 0.0)
-    t9 = torch.where((t6 * (-3.8468477576967817)) < t7, torch.full_like(mean, 1.0), 0.0)
-    t10 = torch.where((t6 * (-0.7783855658383505)) < t7, torch.full_like(mean, 1.0), 0.0)
-    t11 = torch.where((t6 * 0.7783855658383505) < t7, torch.full_like(mean, 1.0), 0.0)
-    t12 = torch.where((t6 * 3.8468477576967817) < t7, torch.full_like(mean, 1.0), 0.0)
-    t7 = torch.where((t6 * 14.248416570713609) < t7, torch.full_like(mean, 1.0), 0.0)
-    t6 = torch.where(t0 < 6.144222736358641, torch.full_like(mean, 4.0), 0.0)
-    t13 = torch.where(t0 < 1.599679292306392, torch.full_like(mean, 4.0), 0.0)
-    t14 = torch.where(t0 < 0.449503195739535, torch.full_like(mean, 4.0), 0.0)
-    t5 = ((t0 + 1.170328140258789) * t5) * t5
-    t1 = t1 * t1
-    t0 = torch.where((t5 * 0.8048485637656829) < t1, torch.full_like(mean, 1.0), 0.0)
-    t15 = torch.where((t5 * 4.009736448027817) < t1, torch.full_like(mean, 1.0), 0.0)
-    t1 = torch.where((t5 * 15.269544794536866) < t1, torch.full_like(mean, 1.0), 0.0)
-    t7 = (((((((t2 + t3) + t4) + t8) + t9) + t10) + t11) + t12) + t7
-    t1 = t7 * 16.0 + (((((t6 + t13) + t14) + t0) + t15) + t1)
-    return (t1,)
+    t5 = ((t0 + 3.096662759780884) * t5) * t5
+    t1 = t1 * (torch.where(t1 < 0.0, -t1, t1))
+    t6 = torch.where((t5 * (-14.248416570713609)) < t1, torch.full_like(mean, 1.0), 0.0)
+    t7 = torch.where((t5 * (-3.8468477576967817)) < t1, torch.full_like(mean, 1.0), 0.0)
+    t8 = torch.where((t5 * (-0.7783855658383505)) < t1, torch.full_like(mean, 1.0), 0.0)
+    t9 = torch.where((t5 * 0.7783855658383505) < t1, torch.full_like(mean, 1.0), 0.0)
+    t10 = torch.where((t5 * 3.8468477576967817) < t1, torch.full_like(mean, 1.0), 0.0)
+    t1 = torch.where((t5 * 14.248416570713609) < t1, torch.full_like(mean, 1.0), 0.0)
+    t5 = torch.where(t0 < 6.144222736358641, torch.full_like(mean, 1.0), 0.0)
+    t11 = torch.where(t0 < 1.599679292306392, torch.full_like(mean, 1.0), 0.0)
+    t0 = torch.where(t0 < 0.449503195739535, torch.full_like(mean, 1.0), 0.0)
+    t1 = (((((((t2 + t3) + t4) + t6) + t7) + t8) + t9) + t10) + t1
+    return ((t1 * 4.0 + ((t5 + t11) + t0)),)
 
 
 def forward(mean: Tensor, var: Tensor, *, tau: float, eta: float, _cell: int | None = None) -> tuple[Tensor, Tensor]:
@@ -106,9 +100,9 @@ def forward(mean: Tensor, var: Tensor, *, tau: float, eta: float, _cell: int | N
     t16 = t16 * (t16 * 2.0) + (-1.0)
     t15 = t3 * 1.0818170548936585
     t15 = t15 * (t15 * 2.0) + (-1.0)
-    t11 = surface(_SURFACES[0], _number // 16, t7, t11)
-    t10 = surface(_SURFACES[1], _number // 16, t9, t10)
-    t15 = surface(_SURFACES[2], _number % 16, t16, t15)
+    t11 = surface(_SURFACES[0], _number // 4, t7, t11)
+    t10 = surface(_SURFACES[1], _number // 4, t9, t10)
+    t15 = surface(_SURFACES[2], _number % 4, t16, t15)
     t15 = (torch.where(t14, 0.0, t3 * t15)).clamp(min=0.0).clamp(min=0.0)
     t11 = tau * (t2 * t12 + (t4 * t13 + (torch.where(t8, 0.0, t5 * t11))))
     t15 = (t0 * (t1 * t10).clamp(min=0.0)) + (t6 + (t0 * t15))
@@ -169,9 +163,9 @@ def backward(
     t23 = torch.where(t2, 0.0, (t23 * t23) * (t23 * 12.08365748001987))
     t29 = (t3 * t3) * (-0.5)
     t30 = t3 * t29
-    t31, t32, t33 = surface_slopes(_SURFACES[0], _number // 16, t10, t13)
-    t34, t35, t36 = surface_slopes(_SURFACES[1], _number // 16, t9, t19)
-    t37, t38, t39 = surface_slopes(_SURFACES[2], _number % 16, t25, t28)
+    t31, t32, t33 = surface_slopes(_SURFACES[0], _number // 4, t10, t13)
+    t34, t35, t36 = surface_slopes(_SURFACES[1], _number // 4, t9, t19)
+    t37, t38, t39 = surface_slopes(_SURFACES[2], _number % 4, t25, t28)
     t14 = (t32 * t14) * t8
     t16 = t4 * (t15 * (t6 * t14 + (t11 * (t33 * t12)))) + (t31 * t16)
     t35 = t8 * t35

@@ -53,9 +53,9 @@ def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]
     t13 = torch.where(t11, torch.full_like(mean, 1.0), -1.0)
     t14 = 1.0 / torch.sqrt(torch.where(0.0 <= t5, t5, -1.0))
     t15 = t2 * t14
-    t16 = t15.clamp(min=-7.545653343200684).clamp(max=7.545653343200684)  # (mean - centre)/w
-    t15 = 7.545653343200684 < (torch.where(t15 < 0.0, -t15, t15))
-    t17 = 1.0 / torch.sqrt((t16 * t16) * 0.6948871049898345 + 17.372177624745863)
+    t16 = t15.clamp(min=-7.55979061126709).clamp(max=7.55979061126709)  # (mean - centre)/w
+    t15 = 7.55979061126709 < (torch.where(t15 < 0.0, -t15, t15))
+    t17 = 1.0 / torch.sqrt((t16 * t16) * 0.6956802446866316 + 17.39200611716579)
     t17 = t16 * t17  # t against its reach, by way of t/sqrt(kappa² + t²)
     t16 = t17 * (t17 * 2.0) + (-1.0)
     t18 = t14 * 10.0
@@ -130,9 +130,9 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t11 = torch.where(t9, torch.full_like(mean, 1.0), -1.0)
     t12 = 1.0 / torch.sqrt(torch.where(0.0 <= t3, t3, -1.0))
     t13 = (mean / lambd) * t12
-    t14 = t13.clamp(min=-7.545653343200684).clamp(max=7.545653343200684)  # (mean - centre)/w
-    t13 = 7.545653343200684 < (torch.where(t13 < 0.0, -t13, t13))
-    t15 = 1.0 / torch.sqrt((t14 * t14) * 0.6948871049898345 + 17.372177624745863)
+    t14 = t13.clamp(min=-7.55979061126709).clamp(max=7.55979061126709)  # (mean - centre)/w
+    t13 = 7.55979061126709 < (torch.where(t13 < 0.0, -t13, t13))
+    t15 = 1.0 / torch.sqrt((t14 * t14) * 0.6956802446866316 + 17.39200611716579)
     t16 = t14 * t15  # t against its reach, by way of t/sqrt(kappa² + t²)
     t17 = t16 * (t16 * 2.0) + (-1.0)
     t18 = t12 * 10.0
@@ -140,7 +140,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t20 = t18 * t19 + (-1.0)
     t21 = t16 * 4.0
     t19 = t19 * 2.0
-    t15 = torch.where(t13, 0.0, (t15 * t15) * (t15 * 17.372177624745863))
+    t15 = torch.where(t13, 0.0, (t15 * t15) * (t15 * 17.39200611716579))
     t22 = t12 * t12
     t23 = t22 * (-0.5)
     t24 = t22 * (-t22)

@@ -49,8 +49,8 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t9 = torch.where(t7, torch.full_like(mean, 1.0), -1.0)
     t10 = torch.where(t8, torch.full_like(mean, 1.0), -1.0)
     t2 = 1.0 / torch.sqrt(torch.where(0.0 <= t2, t2, -1.0))
-    t11 = (mean * t2).clamp(min=-7.545653343200684).clamp(max=7.545653343200684)  # (mean - centre)/w
-    t12 = 1.0 / torch.sqrt((t11 * t11) * 0.6948871049898345 + 17.372177624745863)
+    t11 = (mean * t2).clamp(min=-7.55979061126709).clamp(max=7.55979061126709)  # (mean - centre)/w
+    t12 = 1.0 / torch.sqrt((t11 * t11) * 0.6956802446866316 + 17.39200611716579)
     t12 = t11 * t12  # t against its reach, by way of t/sqrt(kappa² + t²)
     t11 = t12 * (t12 * 2.0) + (-1.0)
     t2 = t2 * 30.0
@@ -125,8 +125,8 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t10 = torch.where(t8, torch.full_like(mean, 1.0), -1.0)
     t2 = 1.0 / torch.sqrt(torch.where(0.0 <= t2, t2, -1.0))
     t11 = mean * t2
-    t12 = t11.clamp(min=-7.545653343200684).clamp(max=7.545653343200684)  # (mean - centre)/w
-    t13 = 1.0 / torch.sqrt((t12 * t12) * 0.6948871049898345 + 17.372177624745863)
+    t12 = t11.clamp(min=-7.55979061126709).clamp(max=7.55979061126709)  # (mean - centre)/w
+    t13 = 1.0 / torch.sqrt((t12 * t12) * 0.6956802446866316 + 17.39200611716579)
     t14 = t12 * t13  # t against its reach, by way of t/sqrt(kappa² + t²)
     t15 = t14 * (t14 * 2.0) + (-1.0)
     t16 = t2 * 30.0
@@ -134,8 +134,8 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t18 = t16 * t17 + (-1.0)
     t19 = t14 * 4.0
     t17 = t17 * 2.0
-    t11 = 7.545653343200684 < (torch.where(t11 < 0.0, -t11, t11))
-    t13 = torch.where(t11, 0.0, (t13 * t13) * (t13 * 17.372177624745863))
+    t11 = 7.55979061126709 < (torch.where(t11 < 0.0, -t11, t11))
+    t13 = torch.where(t11, 0.0, (t13 * t13) * (t13 * 17.39200611716579))
     t11 = (t2 * t2) * (-0.5)
     t20 = t16 * 2.0 + (-1.0)
     t5 = t0 * (torch.where(t5 < 0.0, -t5, t5))

@@ -55,9 +55,9 @@ def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
     t2 = mean * t1
     t1 = (t0 * t1) * t1
     t2 = t2 * (torch.where(t2 < 0.0, -t2, t2))
-    t3 = torch.where((t1 * (-4.266704707428808)) < t2, torch.full_like(mean, 1.0), 0.0)
+    t3 = torch.where((t1 * (-4.271338570692945)) < t2, torch.full_like(mean, 1.0), 0.0)
     t0 = torch.where(t0 < 2130.1775147928993, torch.full_like(mean, 3.0), 0.0)
-    t2 = torch.where((t1 * 4.266704707428808) < t2, torch.full_like(mean, 1.0), 0.0)
+    t2 = torch.where((t1 * 4.271338570692945) < t2, torch.full_like(mean, 1.0), 0.0)
     return (((t0 + t3) + t2),)
 
 
@@ -82,10 +82,10 @@ def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Ten
     t12 = torch.sqrt(torch.where(0.0 <= t2, t2, -1.0))
     t13 = 1.0 / t12
     t14 = mean * t13
-    t15 = t14.clamp(min=-8.016559600830078).clamp(max=8.016559600830078)  # (mean - centre)/w
+    t15 = t14.clamp(min=-8.029855728149414).clamp(max=8.029855728149414)  # (mean - centre)/w
     t14 = torch.where(t14 < 0.0, -t14, t14)
-    t16 = 8.016559600830078 < t14
-    t17 = 1.0 / torch.sqrt((t15 * t15) * 0.7199357397419558 + 17.998393493548896)
+    t16 = 8.029855728149414 < t14
+    t17 = 1.0 / torch.sqrt((t15 * t15) * 0.7206035326259169 + 18.015088315647922)
     t17 = t15 * t17  # t against its reach, by way of t/sqrt(kappa² + t²)
     t15 = t17 * (t17 * 2.0) + (-1.0)
     t18 = t13 * 30.0
@@ -198,10 +198,10 @@ def backward(
     t11 = torch.where(t9, torch.full_like(mean, 1.0), -1.0)
     t12 = 1.0 / torch.sqrt(torch.where(0.0 <= t3, t3, -1.0))
     t13 = mean * t12
-    t14 = t13.clamp(min=-8.016559600830078).clamp(max=8.016559600830078)  # (mean - centre)/w
+    t14 = t13.clamp(min=-8.029855728149414).clamp(max=8.029855728149414)  # (mean - centre)/w
     t13 = torch.where(t13 < 0.0, -t13, t13)
-    t15 = 8.016559600830078 < t13
-    t16 = 1.0 / torch.sqrt((t14 * t14) * 0.7199357397419558 + 17.998393493548896)
+    t15 = 8.029855728149414 < t13
+    t16 = 1.0 / torch.sqrt((t14 * t14) * 0.7206035326259169 + 18.015088315647922)
     t17 = t14 * t16  # t against its reach, by way of t/sqrt(kappa² + t²)
     t18 = t17 * (t17 * 2.0) + (-1.0)
     t19 = t12 * 30.0
@@ -209,7 +209,7 @@ def backward(
     t21 = t19 * t20 + (-1.0)
     t22 = t17 * 4.0
     t20 = t20 * 2.0
-    t16 = torch.where(t15, 0.0, (t16 * t16) * (t16 * 17.998393493548896))
+    t16 = torch.where(t15, 0.0, (t16 * t16) * (t16 * 18.015088315647922))
     t23 = (t12 * t12) * (-0.5)
     t24 = t12 * t23
     t13 = t13.clamp(max=37.5)

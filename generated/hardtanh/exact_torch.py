@@ -55,8 +55,8 @@ def forward(mean: Tensor, var: Tensor, *, min_val: float, max_val: float) -> tup
     t13 = torch.where(t11, torch.full_like(mean, 1.0), -1.0)
     t14 = torch.where(t12, torch.full_like(mean, 1.0), -1.0)
     t6 = 1.0 / torch.sqrt(torch.where(0.0 <= t6, t6, -1.0))
-    t15 = (t4 * t6).clamp(min=-7.545653343200684).clamp(max=7.545653343200684)  # (mean - centre)/w
-    t16 = 1.0 / torch.sqrt((t15 * t15) * 0.6948871049898345 + 17.372177624745863)
+    t15 = (t4 * t6).clamp(min=-7.55979061126709).clamp(max=7.55979061126709)  # (mean - centre)/w
+    t16 = 1.0 / torch.sqrt((t15 * t15) * 0.7812726581889415 + 12.500362531023065)
     t16 = t15 * t16  # t against its reach, by way of t/sqrt(kappa² + t²)
     t15 = t16 * (t16 * 2.0) + (-1.0)
     t6 = t6 * 10.0
@@ -129,8 +129,8 @@ def backward(
     t13 = torch.where(t11, torch.full_like(mean, 1.0), -1.0)
     t5 = 1.0 / torch.sqrt(torch.where(0.0 <= t5, t5, -1.0))
     t0 = ((mean - (t0 + (min_val * 0.5))) / t1) * t5
-    t14 = t0.clamp(min=-7.545653343200684).clamp(max=7.545653343200684)  # (mean - centre)/w
-    t15 = 1.0 / torch.sqrt((t14 * t14) * 0.6948871049898345 + 17.372177624745863)
+    t14 = t0.clamp(min=-7.55979061126709).clamp(max=7.55979061126709)  # (mean - centre)/w
+    t15 = 1.0 / torch.sqrt((t14 * t14) * 0.7812726581889415 + 12.500362531023065)
     t16 = t14 * t15  # t against its reach, by way of t/sqrt(kappa² + t²)
     t17 = t16 * (t16 * 2.0) + (-1.0)
     t18 = t5 * 10.0
@@ -138,8 +138,8 @@ def backward(
     t20 = t18 * t19 + (-1.0)
     t21 = t16 * 4.0
     t19 = t19 * 2.0
-    t0 = 7.545653343200684 < (torch.where(t0 < 0.0, -t0, t0))
-    t15 = torch.where(t0, 0.0, (t15 * t15) * (t15 * 17.372177624745863))
+    t0 = 7.55979061126709 < (torch.where(t0 < 0.0, -t0, t0))
+    t15 = torch.where(t0, 0.0, (t15 * t15) * (t15 * 12.500362531023065))
     t0 = (t5 * t5) * (-0.5)
     t22 = t18 * 2.0 + (-1.0)
     t8 = t4 * (torch.where(t8 < 0.0, -t8, t8))

@@ -48,8 +48,8 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t8 = torch.where(t6, torch.full_like(mean, 1.0), -1.0)
     t9 = torch.where(t7, torch.full_like(mean, 1.0), -1.0)
     t2 = 1.0 / torch.sqrt(torch.where(0.0 <= t2, t2, -1.0))
-    t10 = ((mean - 3.0) * t2).clamp(min=-7.545653343200684).clamp(max=7.545653343200684)  # (mean - centre)/w
-    t11 = 1.0 / torch.sqrt((t10 * t10) * 0.7806322529823001 + 12.490116047716802)
+    t10 = ((mean - 3.0) * t2).clamp(min=-7.55979061126709).clamp(max=7.55979061126709)  # (mean - centre)/w
+    t11 = 1.0 / torch.sqrt((t10 * t10) * 0.7812726581889415 + 12.500362531023065)
     t11 = t10 * t11  # t against its reach, by way of t/sqrt(kappa² + t²)
     t10 = t11 * (t11 * 2.0) + (-1.0)
     t2 = t2 * 30.0
@@ -114,8 +114,8 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t9 = torch.where(t7, torch.full_like(mean, 1.0), -1.0)
     t2 = 1.0 / torch.sqrt(torch.where(0.0 <= t2, t2, -1.0))
     t10 = (mean - 3.0) * t2
-    t11 = t10.clamp(min=-7.545653343200684).clamp(max=7.545653343200684)  # (mean - centre)/w
-    t12 = 1.0 / torch.sqrt((t11 * t11) * 0.7806322529823001 + 12.490116047716802)
+    t11 = t10.clamp(min=-7.55979061126709).clamp(max=7.55979061126709)  # (mean - centre)/w
+    t12 = 1.0 / torch.sqrt((t11 * t11) * 0.7812726581889415 + 12.500362531023065)
     t13 = t11 * t12  # t against its reach, by way of t/sqrt(kappa² + t²)
     t14 = t13 * (t13 * 2.0) + (-1.0)
     t15 = t2 * 30.0
@@ -123,8 +123,8 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t17 = t15 * t16 + (-1.0)
     t18 = t13 * 4.0
     t16 = t16 * 2.0
-    t10 = 7.545653343200684 < (torch.where(t10 < 0.0, -t10, t10))
-    t12 = torch.where(t10, 0.0, (t12 * t12) * (t12 * 12.490116047716802))
+    t10 = 7.55979061126709 < (torch.where(t10 < 0.0, -t10, t10))
+    t12 = torch.where(t10, 0.0, (t12 * t12) * (t12 * 12.500362531023065))
     t10 = (t2 * t2) * (-0.5)
     t19 = t15 * 2.0 + (-1.0)
     t20 = t0 * (torch.where(mean < 0.0, -mean, mean))

@@ -52,8 +52,8 @@ def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]
     t11 = torch.where(t9, torch.full_like(mean, 1.0), -1.0)
     t12 = torch.where(t10, torch.full_like(mean, 1.0), -1.0)
     t13 = 1.0 / torch.sqrt(torch.where(0.0 <= t4, t4, -1.0))
-    t14 = (t2 * t13).clamp(min=-7.545653343200684).clamp(max=7.545653343200684)  # (mean - centre)/w
-    t15 = 1.0 / torch.sqrt((t14 * t14) * 0.6948871049898345 + 17.372177624745863)
+    t14 = (t2 * t13).clamp(min=-7.55979061126709).clamp(max=7.55979061126709)  # (mean - centre)/w
+    t15 = 1.0 / torch.sqrt((t14 * t14) * 0.7812726581889415 + 12.500362531023065)
     t15 = t14 * t15  # t against its reach, by way of t/sqrt(kappa² + t²)
     t14 = t15 * (t15 * 2.0) + (-1.0)
     t16 = t13 * 10.0
@@ -123,8 +123,8 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t11 = torch.where(t9, torch.full_like(mean, 1.0), -1.0)
     t12 = 1.0 / torch.sqrt(torch.where(0.0 <= t3, t3, -1.0))
     t13 = (mean / lambd) * t12
-    t14 = t13.clamp(min=-7.545653343200684).clamp(max=7.545653343200684)  # (mean - centre)/w
-    t15 = 1.0 / torch.sqrt((t14 * t14) * 0.6948871049898345 + 17.372177624745863)
+    t14 = t13.clamp(min=-7.55979061126709).clamp(max=7.55979061126709)  # (mean - centre)/w
+    t15 = 1.0 / torch.sqrt((t14 * t14) * 0.7812726581889415 + 12.500362531023065)
     t16 = t14 * t15  # t against its reach, by way of t/sqrt(kappa² + t²)
     t17 = t16 * (t16 * 2.0) + (-1.0)
     t18 = t12 * 10.0
@@ -132,8 +132,8 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t20 = t18 * t19 + (-1.0)
     t21 = t16 * 4.0
     t19 = t19 * 2.0
-    t13 = 7.545653343200684 < (torch.where(t13 < 0.0, -t13, t13))
-    t15 = torch.where(t13, 0.0, (t15 * t15) * (t15 * 17.372177624745863))
+    t13 = 7.55979061126709 < (torch.where(t13 < 0.0, -t13, t13))
+    t15 = torch.where(t13, 0.0, (t15 * t15) * (t15 * 12.500362531023065))
     t13 = (t12 * t12) * (-0.5)
     t22 = t18 * 2.0 + (-1.0)
     t3 = t3 * t12
