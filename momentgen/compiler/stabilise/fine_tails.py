@@ -1,8 +1,8 @@
 r"""An activation that nears its lines as a power of 1/x, in float64: how far out, and in which rows of the plane.
 
-Its moments are no smooth functions of q = sqrt(c)/w about 0: E sqrt(1 + X²) has a q² log q.  In a row from some q to a
-few times that they are, and below the q at which sigma is as large as the abs(x) where f's lines are all that counts,
-q counts no more.  Rows are the wider, in logarithms, the lower, because there is the less to follow.
+Its moments are no smooth functions of q = sqrt(c)/w about 0: E sqrt(1 + X²) has a q² log q.  They are smooth in a row
+that reaches from some q to a few times that q.  Beyond some abs(x) f's lines are all that counts; where sigma is as
+large as that, q counts no more.  Rows are the wider, in logarithms, the lower, because there is the less to follow.
 
 In x = s/largest infinity is a point like any other, s = t/sqrt(kappa² + t²) being 1 there, if there are only even
 powers of 1/t: as of an odd f between two levels that nears them by even powers, or of an even f between lines that it
