@@ -1,12 +1,12 @@
 """Which certified bounds are higher than those of an earlier commit, and whether those held; float64 then and now.
 
 A certificate's bounds are maxima over sampled and searched points: they understate, by how much depends on the search.
-Where a bound is higher now, the kernel of the earlier commit is searched as `long_search.py` searches: is it worse than
-its own certificate said, the bound was wrong, and not the kernel better.
+Where a bound is higher now, the kernel of the earlier commit is searched as `long_search.py` searches. If that finds an
+error above the earlier bound, that bound was wrong; the error found is given beside the present bound.
 
     python benchmarks/certificates.py [--since 996421d] [--seeds 16] [--points 400000]
 
-Certificates say of float64 by what it is computed and what is allowed. Where that is by polynomials of two variables,
+Certificates say how float64 is computed and what errors it is allowed. Where it is by polynomials of two variables,
 the errors of the earlier PyTorch code, which float64 was, and of the C that it is now are measured at some thousand
 points: of a mean over max(1, |mean|), of a variance over L² v or (range/2)², of partials over their largest value at a
 variance.
