@@ -42,7 +42,7 @@ F64 = npt.NDArray[np.float64]
 ALLOWED: Mapping[str, float] = {
     "mean": 1e-10,
     "var": 1e-8,
-    "dmean_dmu": 2e-9,
+    "dmean_dmu": 1.2e-9,
     "dmean_dvar": 1e-8,
     "dvar_dmu": 3e-8,
     "dvar_dvar": 3e-8,

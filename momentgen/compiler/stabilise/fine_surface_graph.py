@@ -11,6 +11,7 @@ import math
 
 import mpmath
 
+from momentgen.compiler.approximate import Polynomial
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.fine_cells import cut_at, cut_below
@@ -21,12 +22,17 @@ from momentgen.compiler.stabilise.kink_fits import CENTRE, core
 from momentgen.compiler.stabilise.surface import lines_of, steps
 from momentgen.compiler.stabilise.surface_graph import Variables, held
 
-__all__ = ["FineWriter", "build_fine_graph"]
+__all__ = ["KINK_REACH", "KINK_UNIT", "FineWriter", "build_fine_graph", "fine_core"]
 
 #: of the smoothed kink: its largest |t|, the error of its fit, and the unit of t in it
-_REACH, _FIT, _UNIT = 37.5, 1e-16, 4.0
+KINK_REACH, _FIT, KINK_UNIT = 37.5, 1e-16, 4.0
 #: what is no larger has a square that is a number; what is has one that is no subnormal once scaled
 _LARGE, _SMALLER = 2.0**500, 2.0**-600
+
+
+def fine_core(order: int) -> Polynomial:
+    """What the smoothed kink is computed by, or of order 0 its slope's tail."""
+    return core(order, KINK_REACH, _FIT, KINK_UNIT)
 
 
 class FineWriter:
@@ -86,8 +92,9 @@ class FineWriter:
         of_x, of_q = at.x if shape.parity else one, q if shape.by_q else one
         factor = g.mul(of_x, of_q)
         value = g.mul(plain, factor)
-        fading = g.mul(at.share, g.const(mpmath.mpf(at.frame.bend) * mpmath.mpf(at.frame.largest)))
-        fades_too = fades(self.f, name)
+        fades_too, fading = fades(self.f, name), one
+        if fades_too:
+            fading = g.mul(at.share, g.const(mpmath.mpf(at.frame.bend) * mpmath.mpf(at.frame.largest)))
         faded = g.comment(g.mul(value, fading) if fades_too else value, f"{name}, normalised")
         if not derived:
             return faded, g.const(0), g.const(0)
@@ -142,10 +149,10 @@ class FineWriter:
         """exp(-t²/2), and that times J_order(|t|)/sqrt(2 pi): of 1 the mean of a kink, of 0 its slope's tail."""
         g, at = self.g, self.at
         t = g.abs(g.mul(self.u, at.r))
-        t = g.select(g.lt(g.const(_REACH), t), g.const(_REACH), t)
+        t = g.select(g.lt(g.const(KINK_REACH), t), g.const(KINK_REACH), t)
         density = g.exp_mantissa(g.mul(g.mul(t, t), g.const(-0.5)))
-        inverse = g.recip(g.madd(t, g.const(1 / _UNIT), g.const(1)))
-        value = g.horner(g.sub(inverse, g.const(CENTRE)), core(order, _REACH, _FIT, _UNIT).coefficients)
+        inverse = g.recip(g.madd(t, g.const(1 / KINK_UNIT), g.const(1)))
+        value = g.horner(g.sub(inverse, g.const(CENTRE)), fine_core(order).coefficients)
         for _ in range(order + 1):
             value = g.mul(value, inverse)
         return density, g.mul(density, value)

@@ -29,6 +29,7 @@ from momentgen.compiler.stabilise.fine_piecewise_graph import build_fine_piecewi
 from momentgen.compiler.stabilise.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE, MomentsMeasure, measure_for
 from momentgen.compiler.stabilise.piecewise_graph import Branches, build_piecewise
+from momentgen.compiler.stabilise.proven import proven_fine
 from momentgen.compiler.stabilise.requirements import unmet
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.stabilise.surrogate import Found, facts_of, find_atoms, fine_facts
@@ -130,20 +131,32 @@ class _Fine:
     switch: float
 
 
+def _fine_facts(f: Activation, fine: _Fine) -> dict[str, Any]:
+    """For the certificate."""
+    proven = proven_fine(f, fine.surfaces, None, None)
+    return {"switch_float64": fine.switch, **fine_facts(fine.surfaces), "float64": proven}
+
+
 def _find_fine(f: Activation, branches: Branches, measure: MomentsMeasure, truth: QuadratureTruth) -> _Fine | None:
     """The form of the largest v* whose polynomials and local form are accurate; None if there is none."""
     if _is_one_kink(f) or not all(p.expr.is_polynomial(x) for p in f.pieces):
         return None
     switches = [float(np.float32(s * _unit(f) ** 2)) for s in _SWITCHES_FINE]
-    for goals, switch in itertools.product((BEYOND, ALLOWED), switches):
-        errors = _local_errors(f, branches, switch, measure, truth)
-        if any(error * _FINER[name] > _LOCAL for name, error in errors.items()):
-            continue
+    served = [v for v in switches if _serves_below(v, f, branches, measure, truth)]
+    for goals, switch in itertools.product((BEYOND, ALLOWED), served):
         with contextlib.suppress(BuildError):
             surfaces = find_fine_surfaces(f, truth, OUTPUTS, switch, goals=goals)
             if surfaces.error <= 1:
                 return _Fine(surfaces, switch)
     return None
+
+
+def _serves_below(
+    switch: float, f: Activation, branches: Branches, measure: MomentsMeasure, truth: QuadratureTruth
+) -> bool:
+    """Whether the local form is as accurate as float64's."""
+    errors = _local_errors(f, branches, switch, measure, truth)
+    return all(error * _FINER[name] <= _LOCAL for name, error in errors.items())
 
 
 def _local_errors(
@@ -237,7 +250,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         facts={
             **facts_of(f, found, None if fine else atoms),
             "local_form_leaves_out": float(f"{local:.3g}"),
-            **({"switch_float64": fine.switch, **fine_facts(fine.surfaces)} if fine else {}),
+            **(_fine_facts(f, fine) if fine else {}),
         },
         doc=(
             f"below v = {switch:.4g} the branch at mu and power series about the kinks; above, a sum of atoms of "

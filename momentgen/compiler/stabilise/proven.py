@@ -12,25 +12,31 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import sympy as sp
-from flint import arb, ctx, fmpq
+from flint import arb, ctx
 
-from momentgen.compiler.oracle.balls import BallFunction
 from momentgen.compiler.stabilise.activation import Activation
-from momentgen.compiler.stabilise.atom_balls import AtomGroup, Number, exact
+from momentgen.compiler.stabilise.atom_balls import AtomGroup, exact
+from momentgen.compiler.stabilise.fine_surface import FineSurfaces
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL
+from momentgen.compiler.stabilise.piece_jumps import jumps_of, number
 from momentgen.compiler.stabilise.sup_error import Difference, prove_sup_error
 from momentgen.compiler.stabilise.surface import Surface, lines_of
-from momentgen.compiler.stabilise.surface_error import PROVABLE, lift_of, prove_kink, prove_surface
+from momentgen.compiler.stabilise.surface_error import (
+    PROVABLE,
+    lift_of,
+    prove_fine,
+    prove_fine_kink,
+    prove_kink,
+    prove_surface,
+)
 from momentgen.compiler.stabilise.surrogate_graph import AtomSum
 from momentgen.errors import BuildError
 from momentgen.symbols import x
 
-__all__ = ["difference", "proven_facts", "proven_outputs"]
+__all__ = ["difference", "proven_facts", "proven_fine", "proven_outputs"]
 
 _BITS = 192
-_FLOOR = 2.0**-44  # of the errors that a proof should come near to: below, float64 itself rounds
-_HIGHEST = 2  # degree of a polynomial piece
+_FLOOR = 2.0**-36  # of the errors that a proof should come near to: a thousandth of it is left out
 
 
 def proven_facts(f: Activation, atoms: AtomSum, measured: tuple[float, float, float]) -> dict[str, Any]:
@@ -99,6 +105,52 @@ def proven_outputs(
     return outputs
 
 
+def proven_fine(
+    f: Activation, fine: FineSurfaces | None, atoms: AtomSum | None, facts: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """For the certificate: as :func:`proven_outputs`, of float64, whose partials are the mean's derivatives.
+
+    w² = v + c with the c of the polynomials' frame; of f with kinks for v >= v*, where c is 0.  A mean that grows
+    beyond its own tolerance's 1 is off by ``times_max_w_u_proven`` times max(w, |mu - centre|), and by
+    ``times_max_1_f_proven`` times E max(1, abs(f)).
+
+    Args:
+        f: the activation.
+        fine: its polynomials; of None nothing is stated.
+        atoms: that are compared with f and with the polynomials; None where f, of polynomial pieces, is so itself.
+        facts: of :func:`proven_facts` for these atoms.
+    """
+    if fine is None or "mean" not in fine.outputs or (facts is not None and facts["sup_error_proven"] is None):
+        return {}
+    slope, _, other, _ = lines_of(f)
+    width = math.sqrt(fine.frame.least)
+    outputs: dict[str, dict[str, Any]] = {}
+    for name, (derivative, factor) in PROVABLE.items():
+        lift = lift_of(f, name)
+        size = 1.0 if name == "mean" else f.lipschitz * width ** (lift + 1 - derivative)
+        rest = factor * facts["sup_error_proven"][derivative] if facts else 0.0
+        try:
+            own, _ = prove_fine(f, fine, atoms, name, fine.goals[name] / 3 * size)
+            kinked = slope != other and derivative < 2
+            kink = abs(other - slope) * prove_fine_kink(1 - derivative) if kinked else 0.0
+        except BuildError as error:
+            outputs[name] = {"unproven_because": error.cause}
+            continue
+        parts = {"constant_proven": rest, "times_w_proven": kink if name == "mean" else 0.0}
+        if name == "dmean_dmu":
+            parts["constant_proven"] += kink
+        if lift < 0:
+            del parts["constant_proven"]
+            parts |= {"times_max_w_u_proven": own}
+            parts |= {"times_max_1_f_proven": facts["sup_error_over_max_1_f_proven"] if facts else 0.0}
+        elif lift:
+            parts["over_w_proven" if lift == 1 else f"over_w{lift}_proven"] = own
+        else:
+            parts["constant_proven"] += own
+        outputs[name] = {key: _up(part) for key, part in parts.items() if part}
+    return outputs
+
+
 def _up(value: float) -> float:
     """Three digits, never rounded down.
 
@@ -132,9 +184,7 @@ def difference(f: Activation, atoms: AtomSum, measured: tuple[float, float, floa
         return Difference(f.name, f, left.slope, left.offset, tuple(groups), three, f.centre, f.length, relative)
     first = f.pieces.pieces[0].expr
     with ctx.workprec(_BITS):
-        slope, offset = (
-            exact(w) - _number(first.diff(x, k).subs(x, 0)) for k, w in ((1, left.slope), (0, left.offset))
-        )
+        slope, offset = (exact(w) - number(first.diff(x, k).subs(x, 0)) for k, w in ((1, left.slope), (0, left.offset)))
         groups += _smoothed(f, atoms.switch)
     return Difference(f.name, None, slope, offset, tuple(groups), three, f.centre, f.length)
 
@@ -145,22 +195,7 @@ def _smoothed(f: Activation, start: float) -> list[AtomGroup]:
     Raises:
         BuildError: as :func:`difference`.
     """
-    pieces = [p.expr for p in f.pieces]
-    for expr in pieces:
-        if not (expr.is_polynomial(x) and sp.degree(expr, x) <= _HIGHEST):
-            cause = f"expected polynomials of degree at most {_HIGHEST} between kinks, to be smoothed exactly"
-            raise BuildError(f.name, "approximate", cause, expr)
-    groups = []
-    for kink, before, after in zip(f.pieces.kinks, pieces, pieces[1:], strict=False):
-        jumps = [_number((before - after).diff(x, k).subs(x, kink)) for k in range(_HIGHEST, -1, -1)]
-        groups.append(AtomGroup(_number(kink), start, -_HIGHEST, tuple(jumps)))
-    return groups
-
-
-def _number(value: sp.Expr) -> Number:
-    """A constant, exact if it is a fraction."""
-    value = sp.expand(value)
-    return fmpq(value.p, value.q) if value.is_Rational else BallFunction((value,), ())()[0]
+    return [AtomGroup(jump.kink, start, -jump.order, (-arb(jump.size),)) for jump in jumps_of(f)]
 
 
 def _two_forms(atoms: AtomSum) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 r"""Panels in two variables: the difference of a fitted polynomial and a sum of atoms as a Taylor polynomial, bounded.
 
-The variables are t = (mu - centre)/w and ζ = sqrt(c)/w; see :mod:`momentgen.compiler.stabilise.surface_error`, which
-cuts all inputs into strips of ζ, and these into panels of t.  What panels of one strip share is worked out once.
+The variables are t = (mu - centre)/w and ζ = sqrt(least)/w; see :mod:`momentgen.compiler.stabilise.surface_error`,
+which cuts all inputs into strips of ζ, and these into panels of t.  What panels of one strip share is worked out once.
 """
 
 from __future__ import annotations
@@ -13,47 +13,26 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from flint import acb, arb, arb_series, ctx
+from flint import arb, fmpq
 
 from momentgen.compiler.stabilise.atom_balls import cramer
-from momentgen.compiler.stabilise.surface import Surface
+from momentgen.compiler.stabilise.fitted_panels import IN_T, Fitted, Strip
 
-__all__ = ["Panels", "Strip", "SurfaceDifference", "Terms"]
+__all__ = ["Panels", "SurfaceDifference", "Terms"]
 
 F64 = npt.NDArray[np.float64]
-_IN_T = 34  # Taylor coefficients in t
-_HEAT = 14  # orders of the heat equation
-_INVERSE = 24  # Taylor coefficients of 1/ζ
-_DISC = 4  # radius of Cauchy's disc over that of a panel in t
+_HEAT = 30  # orders of the heat equation
+_INVERSE = 28  # Taylor coefficients of 1/ζ
+_TOGETHER = 16  # orders of atoms are asked for in multiples of it: outputs and their partials share them
 _NODES = 8  # Chebyshev nodes a coefficient: 1/cos(pi/16) = 1.02 in each variable
-_ROUNDING = 2e-12  # of the sums below, relative to the sum of magnitudes: fewer than 18,000 roundings of 1.1e-16
-
-
-@dataclass(frozen=True)
-class Strip:
-    """A range of ζ: ζ = centre + half η, |η| <= 1, and the reference of the expansion in ζ²."""
-
-    low: float
-    high: float
-    reference: float
-
-    @property
-    def centre(self) -> float:
-        return (self.low + self.high) / 2
-
-    @property
-    def half(self) -> float:
-        return (self.high - self.low) / 2
-
-    @property
-    def most(self) -> float:
-        """Largest |ζ² - reference|."""
-        return max(self.high**2 - self.reference, self.reference - self.low**2) * (1 + 1e-12)
+#: of float64, with what is of second order; how many roundings there are in a power of ζ and in its product with one of
+#: ζ² - reference, in each step of the heat equation, and in what else a coefficient is a product of
+_UNIT, _POWERS, _STEPS, _REST = 2.0**-53 * (1 + 1e-9), 90, 9, 10
 
 
 @dataclass(frozen=True)
 class Terms:
-    """Atoms of one variance, as functions of t: Σ_n c_n (ζ/sqrt c)^n T_n(t; 1 + beta ζ²)."""
+    """Atoms of one variance, as functions of t: Σ_n c_n w^-n T_n(t; 1 + beta ζ²), w = sqrt(least)/ζ."""
 
     beta: float
     coefficients: Mapping[int, float]
@@ -65,58 +44,53 @@ class Terms:
 
 @dataclass(frozen=True, eq=False)
 class SurfaceDifference:
-    """Constant + (ζ/sqrt c)^power polynomial - atoms, all over (ζ/sqrt c)^lift.
+    """Constant + polynomial - atoms, times w^lift.
 
     Attributes:
-        surface: whose polynomial it is.
+        fitted: the polynomial, already times w^lift.
         terms: the atoms.
-        constant: of the lines.
-        power: of the polynomial, less ``lift``.
-        lift: see above; the atoms' orders are at least that.
-        dropped: whether the polynomial is 0 beyond the reach, and not what it is there.
+        constant: of the lines; 0 where ``lift`` is positive.
+        lift: see above; the atoms' orders are at least that, but for one of -1.
         allowed: what a panel may leave out.
     """
 
-    surface: Surface
+    fitted: Fitted
     terms: tuple[Terms, ...]
     constant: float
-    power: int
     lift: int
-    dropped: bool
     allowed: float
 
     @property
-    def c(self) -> float:
-        """Of w² = v + c."""
-        return self.surface.frame.c
-
-    @property
-    def tables(self) -> tuple[F64, F64]:
-        """Coefficients of the even and of the odd part, [power of z, power of y]."""
-        return _table(self.surface.fit.even), _table(self.surface.fit.odd)
+    def least(self) -> float:
+        """The smallest w²."""
+        return self.fitted.least
 
 
 class Panels:
     """What a strip's panels share: for each variance and order m, the polynomial in η that multiplies T_m."""
 
     def __init__(self, of: SurfaceDifference, strip: Strip, far: float) -> None:
-        self.of, self.strip, self.far, self.coefficients = of, strip, far, of.tables
+        self.of, self.strip, self.far, self.fitted = of, strip, far, of.fitted.over(strip)
         self.zeta = np.array([strip.centre, strip.half])
+        self.steps = 0  # of the heat equation
         self.left_out: list[tuple[float, float]] = []  # A and B: of the expansion in ζ, A exp(-B t²)
         pairs = [self.weighed(term) for term in of.terms]
-        fit = self.of_polynomial(self.zeta)
-        rows = [*(row for part in fit for row in part), *(row for pair in pairs for row in pair[0].values())]
-        self.count = max(row.size for row in rows)
-        self.fit = [np.stack([_padded(row, self.count) for row in part]) for part in fit]
-        #: by variance: the orders, and what multiplies each, with its sign and without, shape (orders, powers of η)
-        self.orders = [np.array(sorted(weight)) for weight, _ in pairs]
-        self.tables = [
-            [np.stack([_padded(rows[m], self.count) for m in sorted(rows)]) for rows in pair] for pair in pairs
-        ]
+        rows = [weight[m] for weight, _ in pairs for m in sorted(weight)]
+        self.count = max([row.size for row in rows] + [weight.shape[1] for weight in self.fitted.weights])
+        self.weights = [np.pad(part, ((0, 0), (0, self.count - part.shape[1]))) for part in self.fitted.weights]
+        self.constant = of.constant * _power(self.zeta / math.sqrt(of.least), max(-of.lift, 0))
+        self.sizes = [np.abs(part).sum(axis=1) for part in self.weights]
+        #: of all variances and orders: what multiplies T_m, and where its derivatives are in a table of :func:`_orders`
+        self.table = np.array([_padded(row, self.count) for row in rows])
+        self.most_of_table = np.array([float(sizes[m].sum()) for _, sizes in pairs for m in sorted(sizes)])
+        self.which = np.repeat(np.arange(len(pairs)), [len(weight) for weight, _ in pairs])
+        first = np.array([m + 1 for weight, _ in pairs for m in sorted(weight)])
+        self.orders = _TOGETHER * math.ceil((int(first.max(initial=0)) + IN_T) / _TOGETHER)
+        self.places = (self.which * self.orders + first)[:, None] + np.arange(IN_T)
         widths = [term.width(strip.reference) for term in of.terms]
-        #: A and B again: of the expansion in t, over radius^_IN_T; and of all that an atom of t < 0 gives
+        #: A and B again: of the expansion in t, over radius^IN_T; and of all that an atom of t < 0 gives
         self.in_t = np.array(
-            [(self.most(sizes, q2, _IN_T), 1 / (4 * q2)) for q2, (_, sizes) in zip(widths, pairs, strict=True)]
+            [(self.most(sizes, q2, IN_T), 1 / (4 * q2)) for q2, (_, sizes) in zip(widths, pairs, strict=True)]
         )
         self.all = [(self.most(sizes, q2, 0), 1 / (4 * q2)) for q2, (_, sizes) in zip(widths, pairs, strict=True)]
         self.rest = np.array(self.left_out)
@@ -132,35 +106,57 @@ class Panels:
 
     def weighed(self, term: Terms) -> tuple[dict[int, F64], dict[int, F64]]:
         """By order m, what multiplies T_m; and the same of the magnitudes of all that it is a sum of."""
-        strip, zeta, root, lift = self.strip, self.zeta, math.sqrt(self.of.c), self.of.lift
+        strip, zeta, root, lift = self.strip, self.zeta, math.sqrt(self.of.least), self.of.lift
         delta = np.convolve(zeta, zeta)
-        delta[0] -= strip.reference
+        delta[0] = _less(strip.centre, strip.reference)
         weight: dict[int, F64] = {}
         size: dict[int, F64] = {}
+        heat = self.heat(term)
+        self.steps = max(self.steps, heat)
         for n, c in term.coefficients.items():
-            about_zero = n == -1 and strip.reference == 0.0
-            factor = self.inverse() * root if n == -1 else _power(zeta / root, n - lift)
+            inverse = n - lift == -1
+            about_zero = inverse and strip.reference == 0.0
+            factor = self.inverse() * root if inverse else _power(zeta / root, n - lift)
             power, step = np.ones(1), 1.0
-            for j in range(_HEAT):
-                row = np.convolve(power, factor)
+            for j in range(heat):
+                row, most = np.convolve(power, factor), np.convolve(np.abs(power), np.abs(factor))
                 if about_zero:  # (ζ²)^j/ζ; the terms of j = 0 add up to 0
-                    row = _power(zeta, 2 * j - 1) * root if j else np.zeros(1)
+                    row = most = _power(zeta, 2 * j - 1) * root if j else np.zeros(1)
                 m = n + 2 * j
                 weight[m] = _sum(weight.get(m), c * step * row)
-                size[m] = _sum(size.get(m), abs(c * step) * np.abs(row))
+                size[m] = _sum(size.get(m), abs(c * step) * most)
                 power = np.convolve(power, delta)
                 step *= term.beta / 2 / (j + 1)
-            if about_zero:
-                rest = strip.high ** (2 * _HEAT - 1) * root
-            elif n == -1:
-                rest = strip.most**_HEAT * root / strip.low
+            rest = self.after(term, n, heat)
+            if inverse and not about_zero:
                 off = (strip.half / strip.centre) ** _INVERSE / strip.low * root
                 self.left_out.append((abs(c) * off * (1 + 1e-9) * self.largest(term, n)[0], 0.0))
-            else:
-                rest = strip.most**_HEAT * (strip.high / root) ** (n - lift)
-            top, rate = self.largest(term, n + 2 * _HEAT)
-            self.left_out.append((abs(c * step) * rest * (1 + 1e-9) * top, rate))
+            top, rate = self.largest(term, n + 2 * heat)
+            self.left_out.append((abs(c) * rest * top, rate))
         return weight, size
+
+    def heat(self, term: Terms) -> int:
+        """How many steps of the heat equation leave out little enough of a variance's atoms."""
+        if not term.beta:
+            return 1
+        enough = self.of.allowed / (200 * len(self.of.terms) * len(term.coefficients))
+        for steps in range(1, _HEAT):
+            if all(
+                abs(c) * self.after(term, n, steps) * self.largest(term, n + 2 * steps)[0] <= enough
+                for n, c in term.coefficients.items()
+            ):
+                return steps
+        return _HEAT
+
+    def after(self, term: Terms, n: int, steps: int) -> float:
+        """What multiplies T_(n + 2 steps) in the remainder of that many steps, at most."""
+        strip, root = self.strip, math.sqrt(self.of.least)
+        step = (abs(term.beta) / 2) ** steps / math.factorial(steps) * (1 + 1e-9)
+        if n - self.of.lift != -1:
+            return step * strip.most**steps * (strip.high / root) ** (n - self.of.lift)
+        return (
+            step * root * (strip.high ** (2 * steps - 1) if strip.reference == 0.0 else strip.most**steps / strip.low)
+        )
 
     def inverse(self) -> F64:
         """1/ζ in powers of η; nothing about ζ = 0, where it is not asked for."""
@@ -169,66 +165,57 @@ class Panels:
             return np.zeros(1)
         return np.asarray((-half / centre) ** np.arange(_INVERSE) / centre)
 
-    def of_polynomial(self, zeta: F64) -> tuple[list[F64], list[F64]]:
-        """What multiplies Σ_i c_ji y^i, and x times it, in powers of η."""
-        of = self.of
-        flip, unit = of.surface.flip, _power(zeta / math.sqrt(of.c), of.power)
-        z = 2 * np.convolve(zeta, zeta) if flip else 2 * zeta
-        z[0] -= 1
-        parts = []
-        for parity, table in enumerate(self.coefficients):
-            share = zeta if (flip, parity) in ((1, 1), (-1, 0)) else np.ones(1)
-            parts.append([np.convolve(np.convolve(_power(z, j), share), unit) for j in range(len(table))])
-        return parts[0], parts[1]
-
     # --- one panel ---
-    def panel(self, centre: float, radius: float, outside: bool) -> float | None:
-        """A bound of |D| for |t - centre| <= radius; None where too much is left out."""
+    def panel(self, centre: float, radius: float, outside: bool, enough: float) -> float | None:
+        """A bound of |D| for |t - centre| <= radius, not a close one below ``enough``; None if too much is left out."""
         of, allowed = self.of, self.of.allowed
         near = max(abs(centre) - radius, 0.0)
         rest = self.rest_of_atoms(near, radius)
         if rest > allowed / 2:
             return None
-        fit = self.fit_series(centre, radius, outside)
+        fit = self.fitted.panel(centre, radius, outside, allowed / 2)
         if fit is None:
             return None
-        series, rest_of_polynomial = fit
-        if rest_of_polynomial > allowed / 2:
-            return None
-        total, sizes = np.zeros((self.count, _IN_T)), np.zeros((self.count, _IN_T))
-        scale = np.array([radius**i / math.factorial(i) for i in range(_IN_T)])
-        enough = allowed / (100 * len(of.terms))
-        for term, orders, (weight, size), (top, rate) in zip(of.terms, self.orders, self.tables, self.all, strict=True):
-            low, dust = int(orders[0]), top * math.exp(-near * near * rate)
-            if dust <= enough:  # for t < 0 nothing, else T_0 = 1 and T_-1 = t
-                rest += dust
-                values = np.zeros(int(orders[-1]) + _IN_T - low)
-                if centre > 0 and low <= 0:
-                    values[: 1 - low] = (centre, 1.0)[-1 - low :]
-            else:
-                values = _orders(centre, term.width(self.strip.reference), low, int(orders[-1]) + _IN_T)
-            part = values[orders[:, None] - low + np.arange(_IN_T)] * scale
-            total -= weight.T @ part
-            sizes += size.T @ np.abs(part)
-        total[0, 0] += of.constant
-        for rows, table, powers in zip(self.fit, self.coefficients, series, strict=True):
-            inner = table @ powers
-            total += rows.T @ inner
-            sizes += np.abs(rows).T @ (np.abs(table) @ np.abs(powers))
-        rounding = _ROUNDING * float(sizes.sum())
+        parts, rest_of_polynomial = fit
+        values = np.zeros((len(of.terms), self.orders))
+        nothing, live = allowed / (100 * len(of.terms)), np.ones(len(of.terms), bool)
+        for k, (term, (top, rate)) in enumerate(zip(of.terms, self.all, strict=True)):
+            if (dust := top * math.exp(-near * near * rate)) > nothing:
+                values[k] = _orders(centre, term.width(self.strip.reference), self.orders)
+                continue
+            rest += dust
+            live[k] = centre > 0
+            if live[k]:  # for t < 0 nothing, else T_-1 = t and T_0 = 1
+                values[k, :2] = centre, 1.0
+        kept = live[self.which]
+        atoms = values.ravel()[self.places[kept]] * np.array([radius**i / math.factorial(i) for i in range(IN_T)])
+        total = -self.table[kept].T @ atoms
+        total[: self.constant.size, 0] += self.constant
+        # Sums of n products of rounded numbers: at most n roundings each, and those of the numbers.
+        depth = _POWERS + _STEPS * self.steps + int(np.count_nonzero(kept))
+        rounding = depth * float(self.most_of_table[kept] @ np.abs(atoms).sum(axis=1))
+        rounding += _REST * float(np.abs(self.constant).sum())
+        for rows, most, part in zip(self.weights, self.sizes, parts, strict=True):
+            total += rows.T @ (part.table @ part.series)
+            size = float(most @ (np.abs(part.table) @ np.abs(part.series).sum(axis=1)))
+            rounding += (sum(part.table.shape) + _REST) * size
+        rounding = (rounding + 2 * (sum(total.shape) + _REST) * float(np.abs(total).sum())) * _UNIT
         # High powers, where there is next to nothing, cost as much as others.
-        size, small = np.abs(total), allowed / 4
-        in_eta, in_t = (_kept(size.sum(axis=axis), small) for axis in (1, 0))
-        rest += float(size.sum() - size[:in_eta, :in_t].sum()) * (1 + 1e-9)
+        rest += rest_of_polynomial + rounding
+        sizes, small = np.abs(total), allowed / 4
+        if (crude := float(sizes.sum()) * (1 + 1e-9) + rest) <= enough:
+            return crude
+        in_eta, in_t = (_kept(sizes.sum(axis=axis), small) for axis in (1, 0))
+        rest += float(sizes.sum() - sizes[:in_eta, :in_t].sum()) * (1 + 1e-9)
         largest = float(np.abs(_nodes(in_eta).T @ total[:in_eta, :in_t] @ _nodes(in_t)).max())
         norm = (1 / math.cos(math.pi / (2 * _NODES))) ** 2 * (1 + 1e-9)
-        return (largest + rounding) * norm + rounding + rest + rest_of_polynomial
+        return (largest + rounding) * norm + rest
 
     def rest_of_atoms(self, near: float, radius: float) -> float:
         """By both expansions, |t| >= near."""
         in_z = self.rest[:, 0] * np.exp(-near * near * self.rest[:, 1])
         in_t = self.in_t[:, 0] * np.exp(-near * near * self.in_t[:, 1])
-        return float(in_z.sum() + in_t.sum() * radius**_IN_T) * (1 + 1e-9)
+        return float(in_z.sum() + in_t.sum() * radius**IN_T) * (1 + 1e-9)
 
     def largest(self, term: Terms, order: int) -> tuple[float, float]:
         """A and B with |T_order(t; q²)| <= A exp(-B t²) over the strip; for order -1 and |t| <= far, B = 0."""
@@ -237,50 +224,28 @@ class Panels:
             return self.far + math.sqrt(max(ends)), 0.0
         return _cramer(order) * min(ends) ** (-order / 2) * (1 + 1e-9), 1 / (4 * max(ends))
 
-    def fit_series(self, centre: float, radius: float, outside: bool) -> tuple[tuple[F64, F64], float] | None:
-        """Powers of y, and x times them, in powers of (t - centre)/radius; with what they leave out of the fit."""
-        of = self.of
-        counts = [table.shape[1] for table in self.coefficients]
-        if outside:
-            flat = [np.zeros((count, _IN_T)) for count in counts]
-            if not of.dropped:
-                for part, value in zip(flat, (1.0, math.copysign(1.0, centre)), strict=True):
-                    part[:, 0] = value  # y = 1
-            return (flat[0], flat[1]), 0.0
-        series = _frame_series(of.surface.frame.bend, of.surface.frame.largest, centre, radius, max(counts))
-        if series is None:
-            return None
-        even, odd, y, x = series
-        sizes = [
-            float((np.abs(table) @ y ** np.arange(n)).sum()) for table, n in zip(self.coefficients, counts, strict=True)
-        ]
-        unit = (self.strip.high / math.sqrt(of.c)) ** of.power
-        most = (sizes[0] + x * sizes[1]) * unit * (1 + 1e-9)
-        q = 1 / _DISC
-        return (even[: counts[0]], odd[: counts[1]]), most * q**_IN_T / (1 - q)
-
     def beyond(self) -> float:
         """What is left to change for |t| > far."""
         strip, far, total = self.strip, self.far, 0.0
-        root = math.sqrt(self.of.c)
+        root = math.sqrt(self.of.least)
         for term in self.of.terms:
             ends = term.width(strip.low**2), term.width(strip.high**2)
             for n, c in term.coefficients.items():
-                if n == -1:
-                    size = root * strip.high * abs(term.beta) / 2 * _cramer(1) / math.sqrt(min(*ends, 1.0))
+                size = (strip.high / root) ** (n - self.of.lift)
+                if n == -1:  # less the kink of variance 1
+                    size *= strip.high**2 * abs(term.beta) / 2 * _cramer(1) / math.sqrt(min(*ends, 1.0))
                     decay = math.exp(-far * far / (4 * max(*ends, 1.0)))
                 else:
-                    size = (strip.high / root) ** (n - self.of.lift) * _cramer(n) * min(ends) ** (-n / 2)
+                    size *= _cramer(n) * min(ends) ** (-n / 2)
                     decay = math.exp(-far * far / (4 * max(ends)))
                 total += abs(c) * size * decay * (1 + 1e-9)
         return total
 
 
 # --- pieces ------------------------------------------------------------------------
-def _table(rows: tuple[tuple[float, ...], ...]) -> F64:
-    """Coefficients [power of z, power of y]."""
-    most = max(map(len, rows), default=1)
-    return np.array([[*row, *[0.0] * (most - len(row))] for row in rows] or [[0.0]])
+def _less(root: float, reference: float) -> float:
+    """root² - reference, rounded once."""
+    return float(arb(fmpq(*root.as_integer_ratio()) ** 2 - fmpq(*reference.as_integer_ratio())))
 
 
 def _power(row: F64, n: int) -> F64:
@@ -322,46 +287,23 @@ def _nodes(count: int) -> F64:
     return np.asarray(nodes[None, :] ** np.arange(count)[:, None])
 
 
-def _orders(t: float, q2: float, low: int, high: int) -> F64:
-    """T_n(t; q²), low <= n < high, low >= -1, rounded."""
-    tau, u = arb(q2), arb(t)
-    w = tau.sqrt()
-    h = u / w
+@lru_cache
+def _falling(q2: float, count: int) -> F64:
+    """q^-n, n >= -1, rounded once."""
+    root = arb(q2).sqrt()
+    return np.array([float(root**-n) for n in range(-1, count - 1)])
+
+
+@lru_cache(maxsize=131072)
+def _orders(t: float, q2: float, count: int) -> F64:
+    """T_n(t; q²), n from -1 on, rounded."""
+    h = -arb(t) / arb(q2).sqrt()
     density = (-h * h / 2).exp() / (2 * arb.pi()).sqrt()
-    big = (-h / arb(2).sqrt()).erfc() / 2
-    table = {-1: w * (h * big + density), 0: big, 1: density / w}
-    first, second = -u / tau, -1 / tau
-    for n in range(1, high - 1):
-        table[n + 1] = first * table[n] + (n - 1) * second * table[n - 1] if n > 1 else first * table[1]
-    return np.array([float(table[n]) for n in range(low, high)])
-
-
-@lru_cache(maxsize=4096)
-def _frame_series(
-    bend: float, largest: float, centre: float, radius: float, count: int
-) -> tuple[F64, F64, float, float] | None:
-    """Series of y^i and of x y^i, i < count, in (t - centre)/radius, and bounds of |y| and |x| on Cauchy's disc."""
-    disc = acb(arb(centre, radius * _DISC), arb(0, radius * _DISC))
-    bottom = disc * disc + arb(bend) ** 2
-    if not bottom.real > 0:
-        return None
-    square = disc * disc / bottom / arb(largest) ** 2
-    sizes = [abs(2 * square - 1), abs(square).sqrt()]
-    if not all(size.is_finite() for size in sizes):
-        return None
-    cap = ctx.cap
-    try:
-        ctx.cap = _IN_T
-        t = arb_series([arb(centre), arb(radius)], _IN_T)
-        over = 1 / (t * t + arb(bend) ** 2)
-        y = 2 * t * t * over / arb(largest) ** 2 - 1
-        odd = t * over.sqrt() / arb(largest)
-        rows: list[list[F64]] = [[], []]
-        power = arb_series([arb(1)], _IN_T)
-        for _ in range(count):
-            for row, value in zip(rows, (power, power * odd), strict=True):
-                row.append(np.array([float(value[i]) for i in range(_IN_T)]))
-            power = power * y
-    finally:
-        ctx.cap = cap
-    return np.array(rows[0]), np.array(rows[1]), float(sizes[0].upper()), float(sizes[1].upper())
+    big = (h / arb(2).sqrt()).erfc() / 2
+    # T_(n + 1)(h; 1) = -h T_n - (n - 1) T_(n - 1)
+    before, now = density, h * density
+    table = [density - h * big, big, density, now]
+    for n in range(2, count - 2):
+        before, now = now, h * now - (n - 1) * before
+        table.append(now)
+    return np.array([float(value) for value in table]) * _falling(q2, count)

@@ -31,7 +31,7 @@ from momentgen.compiler.stabilise.fine_surface import FineSurfaces, find_fine_su
 from momentgen.compiler.stabilise.fine_surface_graph import build_fine_graph
 from momentgen.compiler.stabilise.moments_measure import MEAN, PARTIAL, VARIANCE, measure_for
 from momentgen.compiler.stabilise.point import has_point_form
-from momentgen.compiler.stabilise.proven import proven_facts, proven_outputs
+from momentgen.compiler.stabilise.proven import proven_facts, proven_fine, proven_outputs
 from momentgen.compiler.stabilise.requirements import unmet
 from momentgen.compiler.stabilise.smoothing import Side
 from momentgen.compiler.stabilise.stable import OUTPUTS, PARTIALS, Stable
@@ -50,6 +50,7 @@ __all__ = [
     "found_atoms",
     "in_words",
     "mean_alone",
+    "mean_facts",
     "stable_variants",
     "why_not",
 ]
@@ -58,7 +59,10 @@ F64 = npt.NDArray[np.float64]
 _POINTS = 80  # of a fit, on either side of the centre
 #: shares of the tolerance left to the fit; the rest is for rounding
 _FIT = {"mean": 0.2, "var": 0.15, "partial": 0.1}
-_FINE, _ROUNDS = (9, 6), 12  # variances and highest order of the atoms that a mean is proven by; of reweighting
+_FINE, _ROUNDS = (12, 8), 12  # variances and highest order of the atoms that a mean is proven by; of reweighting
+#: their spreads, of which so many are fitted well; an error that is small enough; highest order where f is atoms itself
+_LOWS, _TOPS, _REFINED = (0.06, 0.09, 0.12, 0.2, 0.3, 0.45), (1.0, 1.3, 1.7, 2.0, 2.3), 4
+_ENOUGH, _OWN = 1e-10, 2
 #: outputs of a mean alone, by graph, and lengths over f's own that its frames are tried with: a bump is wider than that
 _MEAN_ALONE = {"forward": ("mean",), "partials": ("dmean_dmu", "dmean_dvar")}
 _WIDER = (1.0, 3.0)
@@ -184,12 +188,17 @@ def find_atoms(
 def _spreads(f: Activation, count: int, start: float) -> list[tuple[float, ...]]:
     """Sets of variances to try, float32 numbers."""
     if not start:
-        tables = [f.length**2 / np.geomspace(low, top, count) ** 2 for low, top in _SPREADS]
-    elif count == 1:
+        return [_spread(f.length, low, top, count) for low, top in _SPREADS]
+    if count == 1:
         tables = [np.zeros(1)]
     else:
         tables = [start * (np.geomspace(low, top, count) - 1.0) for low in _LEAST for top in _MOST]
     return [tuple(float(np.float32(tau)) for tau in taus) for taus in tables]
+
+
+def _spread(length: float, low: float, top: float, count: int) -> tuple[float, ...]:
+    """Variances, float32 numbers, of 1/sqrt(tau) from ``low`` to ``top`` in units of 1/length."""
+    return tuple(float(np.float32(tau)) for tau in length**2 / np.geomspace(low, top, count) ** 2)
 
 
 def found_atoms(f: Activation, chosen: Chosen, switch: float, terms: int) -> Found:
@@ -217,7 +226,7 @@ def _without_dust(table: F64) -> F64:
 
 
 def find_mean_atoms(f: Activation) -> Found:
-    """The atoms nearest to a smooth f, for its mean alone: of variances from its length on and, for a bump, wider ones.
+    """The atoms nearest to a smooth f, for its mean alone: its own, or of variances about its length, a bump's wider.
 
     Raises:
         BuildError: if f follows no lines.
@@ -225,19 +234,32 @@ def find_mean_atoms(f: Activation) -> Found:
     if f.left is None or f.right is None:
         raise BuildError(f.name, "stabilise", "expected f to follow a line on either side", f.pieces)
     count, high = _FINE
-    best, share = None, math.inf
+    side = Side(f, 1)
+    best: tuple[float, tuple[float, ...], AtomFit] | None = None
+
+    def keep(taus: tuple[float, ...], fit: AtomFit, target: AtomTarget) -> float:
+        nonlocal best
+        share = max(error / allowed for error, allowed in zip(fit.errors, target.allowed, strict=True))
+        if best is None or share < best[0]:
+            best = share, taus, fit
+        return share
+
+    if f.smoothings:
+        target = _mean_target(f, side, _grid(f, f.smoothings[-1]), 0.0)
+        keep(f.smoothings, fit_atoms(target, f.smoothings, _OWN, 1), target)
     for width in (1.0, 2.0, 4.0):
-        wide = replace(f, length=width * f.length)
-        spreads = _spreads(wide, count, 0.0)
-        target = _mean_target(f, Side(f, 1), _grid(wide, max(map(max, spreads))), 0.0)
-        for taus in spreads:
-            fit = fit_atoms(target, taus, high, _ROUNDS, 1.0)
-            largest = max(error / allowed for error, allowed in zip(fit.errors, target.allowed, strict=True))
-            if best is None or largest < share:
-                best, share = (taus, fit), largest
+        if best is not None and best[2].errors[0] <= _ENOUGH:
+            break
+        tried = []
+        for low in _LOWS:
+            spreads = [_spread(width * f.length, low, top, count) for top in _TOPS]
+            target = _mean_target(f, side, _grid(replace(f, length=width * f.length), spreads[0][0]), 0.0)
+            tried += [(keep(taus, fit_atoms(target, taus, high, 1), target), taus, target) for taus in spreads]
+        for _, taus, target in sorted(tried, key=lambda one: one[0])[:_REFINED]:
+            keep(taus, fit_atoms(target, taus, high, _ROUNDS), target)
     if best is None:
         raise BuildError(f.name, "stabilise", "expected a fit by atoms", f.pieces)
-    taus, fit = best
+    _, taus, fit = best
     table, none = _without_dust(fit.coefficients), np.zeros((len(taus), 0))
     atoms = AtomSum(f.centre, f.left, f.right, taus, table, (none, none), (fit.low, 0), 0.0, 0)
     return Found(atoms, fit, (), fit.share)
@@ -268,7 +290,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         graphs[f"{name}64"] = build_fine_graph(f, fine, partials=name == "partials") if fine else graphs[name]
     terms = sum(surface.fit.terms for surface in surfaces["forward"].values())
     in_float64 = f"{in_words(fine)}, whose derivatives are the partials" if fine else "no others"
-    atom_facts = _mean_facts(f, proof)
+    atom_facts = mean_facts(f, proof)
     yield Stable(
         variant="exact",
         truth=truth,
@@ -287,6 +309,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
             "float32": {n: proven_outputs(f, found, proof.atoms, atom_facts) for n, found in surfaces.items()},
             "atoms": atom_facts,
             **fine_facts(fine),
+            "float64": proven_fine(f, fine, proof.atoms, atom_facts),
         },
         doc=f"polynomials in mean/w and 1/w, w² = v + c, of {terms} terms in all; in float64 {in_float64}",
         **graphs,
@@ -317,7 +340,7 @@ def mean_alone(derivation: Derivation) -> Stable:
     for graph in (graphs["forward"], graphs["forward64"]):
         mean, zero = graph.outputs["mean"], graph.const(0)
         graph.output("mean", graph.select(graph.lt(mean, zero), zero, mean))
-    atom_facts = _mean_facts(f, proof)
+    atom_facts = mean_facts(f, proof)
     return Stable(
         variant="exact",
         truth=truth,
@@ -336,6 +359,7 @@ def mean_alone(derivation: Derivation) -> Stable:
             "float32": {n: proven_outputs(f, found, proof.atoms, atom_facts) for n, found in surfaces.items()},
             "atoms": atom_facts,
             **fine_facts(fine),
+            "float64": proven_fine(f, fine, proof.atoms, atom_facts),
         },
         doc=f"a polynomial of {surfaces['forward']['mean'].fit.terms} terms",
         **graphs,
@@ -429,7 +453,8 @@ def fine_facts(fine: FineSurfaces | None) -> dict[str, Any]:
     return {"surfaces_float64": {**frame, **of}, "allowed_float64": dict(fine.goals)}
 
 
-def _mean_facts(f: Activation, found: Found) -> dict[str, Any]:
+def mean_facts(f: Activation, found: Found) -> dict[str, Any]:
+    """What the certificate says of the atoms of a mean."""
     return {
         "variances": list(found.atoms.taus),
         "mean": found.mean.coefficients.tolist(),
@@ -440,7 +465,7 @@ def _mean_facts(f: Activation, found: Found) -> dict[str, Any]:
 
 def _atom_facts(f: Activation, found: Found) -> dict[str, Any]:
     return {
-        **_mean_facts(f, found),
+        **mean_facts(f, found),
         "second": [fit.coefficients.tolist() for fit in dict.fromkeys(found.second)],
         "second_sup_error_of_derivatives": [[_digits(e) for e in fit.errors] for fit in found.second],
     }
