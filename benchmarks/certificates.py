@@ -11,6 +11,11 @@ the errors of the earlier PyTorch code, which float64 was, and of the C that it 
 points: of a mean over max(1, |mean|), of a variance over L² v or (range/2)², of partials over their largest value at a
 variance.
 
+Facts that certificates state as proven are compared as well.  Float64 was a sum of atoms, proven to be off f and its
+derivatives by so much at most; it is polynomials, whose mean and partials are proven.  Both are shown as the largest
+error over all means and variances (from v* on where f has kinks; below it nothing is left out), of a mean that grows
+over E max(1, |f|).
+
 The earlier certificates, kernels and PyTorch code come from the repository's history.
 """
 
@@ -18,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -47,6 +53,9 @@ _SINCE = "996421d"
 FLOAT64 = ("mean", "var", "dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
 #: a bound that is higher by less is the same
 _SAME = 1e-3
+_PROVEN = ("mean", "dmean_dmu", "dmean_dvar")
+#: max(sqrt(v + c), |mu|) over E max(1, f) at most, f = sqrt(1 + x²) - 1: E f >= max(|mu|, sqrt(2 v/pi)) - 1, c = .64
+_OVER_GROWN = 2.7
 
 
 def main() -> None:
@@ -97,11 +106,68 @@ def main() -> None:
         pairs = [(row["was"][output], row["is"][output]) for output in FLOAT64]
         table.add_row(row["rule"], *(f"{was:.0e} {'<' if now > was else '>'} {now:.0e}" for was, now in pairs))
     console.print(table)
+    proven = [row for rule in rules.values() for row in proven_facts(rule, arguments.since)]
+    table = Table("rule", "proven", "was", "is", box=SIMPLE_HEAD, pad_edge=False)
+    for row in proven:
+        shown = "none" if row["is"] is None else f"{row['is']:.3g}"
+        table.add_row(row["rule"], row["fact"], f"{row['was']:.3g}", shown)
+    console.print(table)
+    less = sum(row["is"] is None or row["is"] > row["was"] for row in proven)
+    console.print(f"{len(proven)} proven bounds of that commit, {less} of them higher now")
     settings = {"since": arguments.since, "seeds": arguments.seeds, "points": arguments.points}
-    save(
-        "certificates",
-        {"environment": environment(), **settings, "bounds": counts, "results": rows, "float64": float64},
+    found = {"bounds": counts, "results": rows, "float64": float64, "proven": proven}
+    save("certificates", {"environment": environment(), **settings, **found})
+
+
+def proven_facts(rule: Rule, commit: str) -> Iterator[dict[str, Any]]:
+    """What the certificate of a commit stated as proven, and what it states now; None where that is nothing."""
+    path, text = (
+        ROOT / "generated" / rule.name / "exact.json",
+        _shown(commit, f"generated/{rule.name}/exact.json"),
     )
+    if text is None or not path.exists():
+        return
+    former, now = (json.loads(each).get("facts", {}) for each in (text, path.read_text()))
+    if "atoms_float64" not in now and (atoms := former.pop("atoms_float64", None)):
+        bounds = _grown(atoms) if "sup_error_over_max_1_f_proven" in atoms else atoms["sup_error_proven"]
+        for name, was in zip(_PROVEN, (*bounds[:2], bounds[2] / 2), strict=True):
+            yield {"rule": rule.name, "fact": f"float64 {name}", "was": was, "is": _largest(now, name)}
+    there = dict(_leaves(now))
+    for fact, was in _leaves(former):
+        yield {"rule": rule.name, "fact": fact, "was": was, "is": there.get(fact)}
+
+
+def _grown(atoms: Mapping[str, Any]) -> tuple[float, float, float]:
+    """The bounds of atoms, of the value in proportion to f."""
+    _, first, second = atoms["sup_error_proven"]
+    return atoms["sup_error_over_max_1_f_proven"], first, second
+
+
+def _largest(facts: Mapping[str, Any], name: str) -> float | None:
+    """The largest error of float64's mean or of a partial, w being at least that of the least variance.
+
+    But for that of the smoothed kink, 1e-17 w, which earlier commits did not state.
+    """
+    parts = facts.get("float64", {}).get(name, {})
+    if not parts or "unproven_because" in parts:
+        return None
+    w = (facts["surfaces_float64"]["c"] or facts["switch_float64"]) ** 0.5
+    total = parts.get("constant_proven", 0.0) + parts.get("times_max_1_f_proven", 0.0)
+    total += _OVER_GROWN * parts.get("times_max_w_u_proven", 0.0)
+    for key, value in parts.items():
+        if over := re.fullmatch(r"over_w(\d?)_proven", key):
+            total += value / w ** int(over[1] or 1)
+    return total
+
+
+def _leaves(facts: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, float]]:
+    """Proven numbers by name."""
+    for key, value in facts.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{where}{key}.")
+        elif key.endswith("_proven") and value is not None:
+            several = value if isinstance(value, list) else [value]
+            yield from ((f"{where}{key}" + (f"[{k}]" if len(several) > 1 else ""), v) for k, v in enumerate(several))
 
 
 def in_float64(rule: Rule, commit: str) -> dict[str, Any] | None:

@@ -24,14 +24,19 @@ from momentgen.compiler.stabilise.surrogate import Found, find_atoms, find_mean_
 from momentgen.errors import BuildError
 from momentgen.symbols import S, x
 
-HARDTANH = sp.Max(-1, sp.Min(1, x))
+#: with kinks, and the v* that they are smoothed by: lines, and a parabola between lines
+KINKED = {
+    "hardtanh": (sp.Max(-1, sp.Min(1, x)), 0.5),
+    "hardswish": (sp.Piecewise((0, x <= -3), (x, x >= 3), (x * (x + 3) / 6, True)), 4.0),
+}
 
 
 @lru_cache
 def _found(name: str) -> tuple[Activation, Found]:
-    if name == "hardtanh":
-        f = analyse(name, split(HARDTANH), {})
-        return f, find_atoms(f, ((3, 4),), 0.5, 0, start=0.5)
+    if name in KINKED:
+        expr, smoothed_by = KINKED[name]
+        f = analyse(name, split(expr), {})
+        return f, find_atoms(f, ((3, 4),), smoothed_by, 0, start=smoothed_by)
     if name == "atan":
         f = analyse(name, split(sp.atan(x)), {})
         return f, find_ladder(f, GeneralTruth(f), ((12, 4),), 0.25, 12, 0.0)
@@ -142,13 +147,14 @@ def test_kinks_between_exponentials_have_no_proof_but_a_reason() -> None:
     assert "polynomials" in facts["sup_error_unproven_because"]
 
 
-def test_facts_round_up_and_name_the_variance_that_smooths() -> None:
-    f, found = _found("hardtanh")
+@pytest.mark.parametrize("name", KINKED)
+def test_facts_round_up_and_name_the_variance_that_smooths(name: str) -> None:
+    f, found = _found(name)
     proven = prove_sup_error(difference(f, found.atoms, found.mean.errors))
     facts = proven_facts(f, found.atoms, found.mean.errors)
     for stated, bound in zip(facts["sup_error_proven"], proven.bounds, strict=True):
         assert bound <= stated <= 1.01 * bound
-    assert facts["sup_error_of_f_smoothed_by"] == 0.5
+    assert facts["sup_error_of_f_smoothed_by"] == KINKED[name][1]
 
 
 def test_complex_balls_across_the_cut_of_atan_are_not_analytic() -> None:

@@ -195,7 +195,7 @@ def _smoothed(f: Activation, start: float) -> list[AtomGroup]:
     Raises:
         BuildError: as :func:`difference`.
     """
-    return [AtomGroup(jump.kink, start, -jump.order, (-arb(jump.size),)) for jump in jumps_of(f)]
+    return [AtomGroup(jump.kink, start, -jump.order, (-jump.size,)) for jump in jumps_of(f)]
 
 
 def _two_forms(atoms: AtomSum) -> tuple[float, float]:

@@ -1,12 +1,15 @@
-r"""Proofs: how far, at most, the float32 polynomials of a mean and of its partials are from those of a sum of atoms.
+r"""Proofs: how far, at most, the polynomials of a mean and of its partials are from what f, or a sum of atoms, has.
 
-The polynomials of :mod:`momentgen.compiler.stabilise.surface` are fitted, and measured, at nodes.  With the atoms g of
-the same f, whose moments are in closed form, and ζ = sqrt(c)/w, w² = v + c, t = u/w,
+The polynomials of :mod:`momentgen.compiler.stabilise.surface` (float32) and of
+:mod:`momentgen.compiler.stabilise.fine_surface` (float64, in cells, a partial being the mean's derivative) are fitted,
+and measured, at nodes.  With the atoms g of the same f, whose moments are in closed form, and ζ = sqrt(c)/w,
+w² = v + c, t = u/w,
 
     E g(X) = line + Σ c_kn w^-n T_n(t; 1 + beta_k ζ²),    beta_k = tau_k/c - 1,
 
-is analytic over all inputs, -oo < t < oo and 0 < ζ <= 1, and so is the polynomial, in s = t/sqrt(kappa² + t²) and ζ.
-Their difference D is a Taylor polynomial of two variables on each of some hundred panels:
+is analytic over all inputs, -oo < t < oo and 0 < ζ <= 1, and so is the polynomial of a cell, in
+s = t/sqrt(kappa² + t²) and ζ.  Their difference D is a Taylor polynomial of two variables on each of some hundred
+panels:
 
 1. in ζ by the heat equation, d T_n/d q² = T_(n + 2)/2 at q² = 1 + beta ζ², in t by T_n' = T_(n + 1).  What is left out
    of both is bounded by Cramér's inequality; of the fitted polynomial, as a function of t, by Cauchy's estimate;
@@ -17,6 +20,9 @@ Where f's lines differ in slope, w times the smoothed kink is part of the mean; 
 cancel as ζ -> 0, term by term: (1/ζ) Σ c_k (T_-1(t; 1 + beta_k ζ²) - T_-1(t; 1)) is a power series in ζ.
 
 With sup |f - g| it bounds what the mean's real formula is off by: |mean - E f| <= sup|f - g| + sup|D| for all mu and v.
+An f of polynomial pieces needs no g: :func:`kink_terms`.
+
+The parts: ``fitted_panels``, polynomials on a panel; ``surface_panels``, D on a panel; here, all panels.
 """
 
 from __future__ import annotations
@@ -48,7 +54,7 @@ from momentgen.symbols import x
 
 __all__ = ["PROVABLE", "grows", "kink_terms", "lift_of", "prove_fine", "prove_fine_kink", "prove_kink", "prove_surface"]
 
-#: outputs that are sums of atoms, with how many derivatives in u they are and their factor
+#: outputs that are proven, sums of atoms, with how many derivatives in u they are and their factor
 PROVABLE: Mapping[str, tuple[int, float]] = {"mean": (0, 1.0), "dmean_dmu": (1, 1.0), "dmean_dvar": (2, 0.5)}
 _STEP = 0.3  # largest |beta (ζ² - reference)|/q² of a panel
 _RATIO = 0.25  # largest half width of a panel over its centre, in ζ
