@@ -24,7 +24,7 @@ F64 = npt.NDArray[np.float64]
 _HEAT = 30  # orders of the heat equation
 _INVERSE = 28  # Taylor coefficients of 1/ζ
 _TOGETHER = 16  # orders of atoms are asked for in multiples of it: outputs and their partials share them
-_NODES = 8  # Chebyshev nodes a coefficient: 1/cos(pi/16) = 1.02 in each variable
+_NODES = 10  # Chebyshev nodes a coefficient: 1/cos(pi/20) = 1.013 in each variable
 #: of float64, with what is of second order; how many roundings there are in a power of ζ and in its product with one of
 #: ζ² - reference, in each step of the heat equation, and in what else a coefficient is a product of
 _UNIT, _POWERS, _STEPS, _REST = 2.0**-53 * (1 + 1e-9), 90, 9, 10
