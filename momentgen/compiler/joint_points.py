@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from momentgen.compiler.lanes import outputs_over
 from momentgen.compiler.points import Points
+from momentgen.compiler.search import largest
 from momentgen.compiler.stabilise import Stable
 
 __all__ = ["DOMAIN", "edges", "in_domain", "near_by", "screened", "spread"]
@@ -178,7 +179,7 @@ def screened(
                 error = stable.measure(name, computed[name], reference, *at)
                 # Where even float64 has no number, exact values decide.
                 error = np.where(np.isnan(error), 0.0, error)
-                chosen.append(np.argpartition(error, -keep)[-keep:])
+                chosen.append(largest(error, keep))
         best = np.unique(np.concatenate(chosen))
         found.append(tuple(array[best] for array in at))
         around = [near_by(found[-1], seed + round_, size, 16) for size in (8, 4096 >> (5 * round_))]

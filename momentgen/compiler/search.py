@@ -19,12 +19,13 @@ from momentgen.compiler.points import Points, in_domain, near_points, points_at,
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise import Stable
 
-__all__ = ["nearly_exact", "worst_points"]
+__all__ = ["largest", "nearly_exact", "worst_points"]
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 
 _KEPT = (200, 60, 60, 60, 60, 60, 60)  # points an output that each round finds
+_BLOCK = 64  # errors of which the largest is looked at first
 _NEIGHBOURS = 24
 _CHUNK = 1 << 14  # points at a time: a graph may have thousands of nodes, and all their values are held
 _SPREAD = 1 << 12  # units in the last place that the first climb looks around
@@ -46,6 +47,24 @@ def nearly_exact(stable: Stable, mean: F32, var: F32, setting: Mapping[str, floa
             for name, values in outputs_over(graph, points).items():
                 results[name][part] = values
     return results
+
+
+def largest(error: F64, count: int) -> npt.NDArray[np.int64]:
+    """Where the ``count`` largest of many are; NaN is larger than all.
+
+    They lie in the as many blocks whose maxima are largest: a partition of all takes ten times as long.
+
+    >>> sorted(largest(np.arange(1000.0) % 997, 3).tolist())
+    [994, 995, 996]
+    """
+    blocks = error.size // _BLOCK
+    if blocks <= count:
+        return np.argpartition(error, -count)[-count:]
+    maxima = error[: blocks * _BLOCK].reshape(blocks, _BLOCK).max(axis=1)
+    chosen = np.argpartition(maxima, -count)[-count:]
+    inside = (chosen[:, None] * _BLOCK + np.arange(_BLOCK)).ravel()
+    candidates = np.concatenate([inside, np.arange(blocks * _BLOCK, error.size)])
+    return candidates[np.argpartition(error[candidates], -count)[-count:]]
 
 
 def worst_points(
@@ -76,7 +95,7 @@ def worst_points(
         chosen: list[npt.NDArray[np.int64]] = []
         for name, values in reference.items():
             error = stable.measure(name, computed[name], values, mean, var)
-            chosen.append(np.argpartition(error, -kept)[-kept:])
+            chosen.append(largest(error, kept))
         best = np.unique(np.concatenate(chosen))
         mean, var = mean[best], var[best]
         found.append((mean, var))

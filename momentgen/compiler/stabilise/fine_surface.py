@@ -25,7 +25,7 @@ import numpy.typing as npt
 from numpy.polynomial import chebyshev
 
 from momentgen.compiler.approximate.bivariate import nodes, transform
-from momentgen.compiler.approximate.chebyshev_grid import Grid, powers_of
+from momentgen.compiler.approximate.chebyshev_grid import Grid, powers_of, values_over
 from momentgen.compiler.real import Patch
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.fine_cells import Cells, Shape, Span, to_unit
@@ -191,7 +191,7 @@ class _OverPlane:
         if (y, z) not in self.known:
             rows, columns = _IN_CELL
             of_z, of_y = (_between(*span, nodes(count)) for span, count in ((z, rows), (y, columns)))
-            values = chebyshev.chebgrid2d(of_z, of_y, self.series)
+            values = values_over(self.series, of_z, of_y)
             series = np.einsum("jk,kx->jx", transform(rows), values)
             series = np.einsum("jx,ix->ji", series, transform(columns))
             weight = np.interp([*z, *of_z], self.z[::-1], self.weight[::-1]).max()
@@ -340,15 +340,16 @@ class _Fit:
 
     def _error(self, series: F64) -> float:
         """The largest error of output and partials, over what is allowed."""
-        at, shape, grid, output = self.at, self.output.shape, self.grid, self.output
+        at, shape, output = self.at, self.output.shape, self.output
         (y_scale, _), (z_scale, _) = map(to_unit, self.spans)
-        plain = chebyshev.chebgrid2d(grid.z, grid.y, series)
-        by_y = chebyshev.chebgrid2d(grid.z, grid.y, chebyshev.chebder(series, axis=1)) * y_scale
-        by_z = chebyshev.chebgrid2d(grid.z, grid.y, chebyshev.chebder(series, axis=0)) * z_scale
+        plain, by_y, by_z = (
+            values_over(each, self.grid.z, self.grid.y)
+            for each in (series, chebyshev.chebder(series, axis=1), chebyshev.chebder(series, axis=0))
+        )
         factor = shape.factor(at.x, at.q)
         of_x, of_q = shape.factor(at.x, np.ones_like(at.q)), shape.factor(np.ones_like(at.x), at.q)
-        by_x = by_y * shape.y_by_x(at.x) * factor + (plain * of_q if shape.parity else 0.0)
-        by_q = by_z * shape.z_by_q(at.q) * factor + (plain * of_x if shape.by_q else 0.0)
+        by_x = by_y * y_scale * shape.y_by_x(at.x) * factor + (plain * of_q if shape.parity else 0.0)
+        by_q = by_z * z_scale * shape.z_by_q(at.q) * factor + (plain * of_x if shape.by_q else 0.0)
         found = output.outputs(at, plain * factor, by_x * output.x_by_t(at), by_q)
         return max(float((np.abs(found[n] - at.exact[n]) / self.allowed[n]).max()) for n in found)
 

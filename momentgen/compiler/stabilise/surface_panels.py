@@ -7,7 +7,7 @@ which cuts all inputs into strips of ζ, and these into panels of t.  What panel
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,6 +21,7 @@ from momentgen.compiler.stabilise.fitted_panels import IN_T, Fitted, Strip
 __all__ = ["Panels", "SurfaceDifference", "Terms"]
 
 F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
 _HEAT = 30  # orders of the heat equation
 _INVERSE = 28  # Taylor coefficients of 1/ζ
 _TOGETHER = 16  # orders of atoms are asked for in multiples of it: outputs and their partials share them
@@ -72,68 +73,70 @@ class Panels:
     def __init__(self, of: SurfaceDifference, strip: Strip, far: float) -> None:
         self.of, self.strip, self.far, self.fitted = of, strip, far, of.fitted.over(strip)
         self.zeta = np.array([strip.centre, strip.half])
-        self.steps = 0  # of the heat equation
+        heats = [self.heat(term) for term in of.terms]
+        self.steps = max(heats, default=1)
         self.left_out: list[tuple[float, float]] = []  # A and B: of the expansion in ζ, A exp(-B t²)
-        pairs = [self.weighed(term) for term in of.terms]
-        rows = [weight[m] for weight, _ in pairs for m in sorted(weight)]
-        self.count = max([row.size for row in rows] + [weight.shape[1] for weight in self.fitted.weights])
+        powers = {n: self.powers(n - of.lift) for n in {n for term in of.terms for n in term.coefficients}}
+        self.count = max([p.shape[1] for p, _ in powers.values()] + [w.shape[1] for w in self.fitted.weights])
         self.weights = [np.pad(part, ((0, 0), (0, self.count - part.shape[1]))) for part in self.fitted.weights]
         self.constant = of.constant * _power(self.zeta / math.sqrt(of.least), max(-of.lift, 0))
         self.sizes = [np.abs(part).sum(axis=1) for part in self.weights]
+        every = [self.weighed(term, heat, powers) for term, heat in zip(of.terms, heats, strict=True)]
         #: of all variances and orders: what multiplies T_m, and where its derivatives are in a table of :func:`_orders`
-        self.table = np.array([_padded(row, self.count) for row in rows])
-        self.most_of_table = np.array([float(sizes[m].sum()) for _, sizes in pairs for m in sorted(sizes)])
-        self.which = np.repeat(np.arange(len(pairs)), [len(weight) for weight, _ in pairs])
-        first = np.array([m + 1 for weight, _ in pairs for m in sorted(weight)])
+        self.table = np.concatenate([table for _, table, _ in every])
+        self.most_of_table = np.concatenate([sizes for _, _, sizes in every])
+        self.which = np.repeat(np.arange(len(every)), [orders.size for orders, _, _ in every])
+        first = np.concatenate([orders for orders, _, _ in every]) + 1
         self.orders = _TOGETHER * math.ceil((int(first.max(initial=0)) + IN_T) / _TOGETHER)
         self.places = (self.which * self.orders + first)[:, None] + np.arange(IN_T)
         widths = [term.width(strip.reference) for term in of.terms]
         #: A and B again: of the expansion in t, over radius^IN_T; and of all that an atom of t < 0 gives
-        self.in_t = np.array(
-            [(self.most(sizes, q2, IN_T), 1 / (4 * q2)) for q2, (_, sizes) in zip(widths, pairs, strict=True)]
+        self.in_t, self.all = (
+            np.array(
+                [
+                    (_most(orders, sizes, q2, k), 1 / (4 * q2))
+                    for q2, (orders, _, sizes) in zip(widths, every, strict=True)
+                ]
+            )
+            for k in (IN_T, 0)
         )
-        self.all = [(self.most(sizes, q2, 0), 1 / (4 * q2)) for q2, (_, sizes) in zip(widths, pairs, strict=True)]
         self.rest = np.array(self.left_out)
 
-    @staticmethod
-    def most(sizes: Mapping[int, F64], q2: float, further: int) -> float:
-        """A bound of Σ_m size_m |T_(m + further)(-|t|; q²)|/further!, but for exp(-t²/4q²)."""
-        factorial = math.factorial(further)
-        return sum(
-            float(row.sum()) * (_cramer(m + further) * _root(q2, m + further) / factorial) * (1 + 1e-9)
-            for m, row in sizes.items()
-        )
-
-    def weighed(self, term: Terms) -> tuple[dict[int, F64], dict[int, F64]]:
-        """By order m, what multiplies T_m; and the same of the magnitudes of all that it is a sum of."""
-        strip, zeta, root, lift = self.strip, self.zeta, math.sqrt(self.of.least), self.of.lift
-        delta = np.convolve(zeta, zeta)
+    def powers(self, exponent: int) -> tuple[F64, F64]:
+        """Of (ζ² - reference)^j (ζ/sqrt(least))^exponent in η, j < steps: coefficients, and their magnitudes summed."""
+        strip, root = self.strip, math.sqrt(self.of.least)
+        if exponent == -1 and strip.reference == 0.0:  # (ζ²)^j/ζ; the terms of j = 0 add up to 0
+            rows = [np.zeros(1), *(_power(self.zeta, 2 * j - 1) * root for j in range(1, self.steps))]
+            return _padded(rows), np.array([row.sum() for row in rows])
+        delta = np.convolve(self.zeta, self.zeta)
         delta[0] = _less(strip.centre, strip.reference)
-        weight: dict[int, F64] = {}
-        size: dict[int, F64] = {}
-        heat = self.heat(term)
-        self.steps = max(self.steps, heat)
+        factor = self.inverse() * root if exponent == -1 else _power(self.zeta / root, exponent)
+        power, rows, sizes = np.ones(1), [], []
+        for _ in range(self.steps):
+            rows.append(np.convolve(power, factor))
+            sizes.append(np.abs(power).sum() * np.abs(factor).sum())
+            power = np.convolve(power, delta)
+        return _padded(rows), np.array(sizes)
+
+    def weighed(self, term: Terms, heat: int, powers: Mapping[int, tuple[F64, F64]]) -> tuple[I64, F64, F64]:
+        """The orders m, what multiplies T_m, and the sum of the magnitudes of all that this is a sum of."""
+        strip, lift = self.strip, self.of.lift
+        low, j = min(term.coefficients), np.arange(heat)
+        count = max(term.coefficients) - low + 2 * heat - 1
+        table, sizes, there = np.zeros((count, self.count)), np.zeros(count), np.zeros(count, bool)
+        step = np.cumprod([1.0, *(term.beta / 2 / k for k in range(1, heat))])
         for n, c in term.coefficients.items():
-            inverse = n - lift == -1
-            about_zero = inverse and strip.reference == 0.0
-            factor = self.inverse() * root if inverse else _power(zeta / root, n - lift)
-            power, step = np.ones(1), 1.0
-            for j in range(heat):
-                row, most = np.convolve(power, factor), np.convolve(np.abs(power), np.abs(factor))
-                if about_zero:  # (ζ²)^j/ζ; the terms of j = 0 add up to 0
-                    row = most = _power(zeta, 2 * j - 1) * root if j else np.zeros(1)
-                m = n + 2 * j
-                weight[m] = _sum(weight.get(m), c * step * row)
-                size[m] = _sum(size.get(m), abs(c * step) * most)
-                power = np.convolve(power, delta)
-                step *= term.beta / 2 / (j + 1)
-            rest = self.after(term, n, heat)
-            if inverse and not about_zero:
-                off = (strip.half / strip.centre) ** _INVERSE / strip.low * root
+            rows, most = powers[n]
+            at = n - low + 2 * j
+            table[at, : rows.shape[1]] += (c * step)[:, None] * rows[:heat]
+            sizes[at] += np.abs(c * step) * most[:heat]
+            there[at] = True
+            if n - lift == -1 and strip.reference != 0.0:
+                off = (strip.half / strip.centre) ** _INVERSE / strip.low * math.sqrt(self.of.least)
                 self.left_out.append((abs(c) * off * (1 + 1e-9) * self.largest(term, n)[0], 0.0))
             top, rate = self.largest(term, n + 2 * heat)
-            self.left_out.append((abs(c) * rest * top, rate))
-        return weight, size
+            self.left_out.append((abs(c) * self.after(term, n, heat) * top, rate))
+        return low + np.flatnonzero(there), table[there], sizes[there]
 
     def heat(self, term: Terms) -> int:
         """How many steps of the heat equation leave out little enough of a variance's atoms."""
@@ -143,7 +146,7 @@ class Panels:
         for steps in range(1, _HEAT):
             if all(
                 abs(c) * self.after(term, n, steps) * self.largest(term, n + 2 * steps)[0] <= enough
-                for n, c in term.coefficients.items()
+                for n, c in reversed(list(term.coefficients.items()))
             ):
                 return steps
         return _HEAT
@@ -260,15 +263,15 @@ def _kept(sizes: F64, small: float) -> int:
     return max(1, int(np.count_nonzero(np.cumsum(sizes[::-1]) > small)))
 
 
-def _padded(row: F64, count: int) -> F64:
-    return np.concatenate([row, np.zeros(count - row.size)])
+def _padded(rows: Sequence[F64]) -> F64:
+    most = max(row.size for row in rows)
+    return np.array([np.pad(row, (0, most - row.size)) for row in rows])
 
 
-def _sum(a: F64 | None, b: F64) -> F64:
-    if a is None:
-        return b
-    count = max(a.size, b.size)
-    return _padded(a, count) + _padded(b, count)
+def _most(orders: I64, sizes: F64, q2: float, further: int) -> float:
+    """A bound of Σ_m size_m |T_(m + further)(-|t|; q²)|/further!, but for exp(-t²/4q²)."""
+    each = [_cramer(m + further) * _root(q2, m + further) for m in orders.tolist()]
+    return float(sizes @ np.array(each)) / math.factorial(further) * (1 + 1e-9)
 
 
 @lru_cache
