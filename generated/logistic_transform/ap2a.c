@@ -4,12 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 //
 // rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-// program      hced408874a375ced0b5e74e69ed25f71a9bcf9f23dd19cadc28c6d29e32401da
-// operations   logistic_transform_ap2a_forward 158, logistic_transform_ap2a_backward 202
+// program      h5480e76e88eb8ce257a846f964b71d21dfb05234da28100687008d3841a94390
+// operations   logistic_transform_ap2a_forward 183, logistic_transform_ap2a_backward 218
 //
 // Certificate:
-//   mean 2.87, var 7.27, dmean_dmu 2.41, dmean_dvar 5.52, dvar_dmu 7.48, dvar_dvar 7.16 ulp of the terms,
-//   against exact values at 16945 points over all of float32; where, in ap2a.json
+//   mean 2.69, var 5.81, dmean_dmu 2.27, dmean_dvar 3.51, dvar_dmu 6.38, dvar_dvar 7.61 ulp of the terms,
+//   against exact values at 16963 points over all of float32; where, in ap2a.json
 
 #include <float.h>
 #include <stdint.h>
@@ -60,73 +60,83 @@ INLINE void logistic_transform_ap2a_forward_element(
     float t0 = var + 3.289868f;
     _Bool t1 = 0.0f <= var;
     float t2 = SQRT(t0);
-    float t3 = var * (1.0f / FMA(var, 0.25f, 1.0f));
+    float t3 = 1.0f / FMA(var, 0.25f, 1.0f);
     float t4 = t0 - var;
     float t5 = t1 ? 1.0f : var;
     float t6 = SQRT(t5);
-    float t7 = 1.0f / t2;
-    float t8 = -t7;
-    float t9 = mean * t7;
-    float t10 = FMA(mean, t7 * FMA(((1.7317669e-8f + ((var - (t0 - t4)) + (3.289868f - t4))) + FMA(t2, -t2, t0)) *
-        (0.5f * t7), t8, FMA(t2, t8, 1.0f)), FMA(mean, t7, -t9));
-    float t11 = t9 * t9;
-    float t12 = t11 * (-0.5f);
-    float t13 = t9 + t10;
-    _Bool t14 = t12 < (-176.5f);
-    float t15 = t14 ? (-176.5f) : t12;
-    float t16 = FMA(t15, 1.442695f, 12582912.0f);
-    float t17 = t16 - 12582912.0f;
-    uint32_t t18 = as_bits(t16);
-    float t19 = FMA(t17, -0.69314575f, t15);
-    float t20 = FMA(t9, t10, FMA(t9, t10, FMA(t9, t9, -t11))) * (-0.5f);
-    float t21 = t14 ? 0.0f : t20;
-    float t22 = t19 + FMA(t17, -1.4286068e-6f, t21);
-    float t23 = as_float((((uint32_t)((int32_t)t18 >> 2u)) + 127u) << 23u);
-    float t24 = as_float((127u + ((uint32_t)((int32_t)(t18 + 1u) >> 2u))) << 23u);
-    float t25 = as_float((127u + ((uint32_t)((int32_t)(t18 + 2u) >> 2u))) << 23u);
-    float t26 = as_float((127u + ((uint32_t)((int32_t)(t18 + 3u) >> 2u))) << 23u);
-    float t27 = ABS(t13);
-    _Bool t28 = t13 < 0.0f;
-    float t29 = FMA(t27, 0.25f, 1.0f);
-    float t30 = 1.0f / t29;
-    float t31 = -t30;
-    float t32 = t30 * FMA(FMA(t27, 0.25f, -(t29 - 1.0f)), t31, FMA(t29, t31, 1.0f));
-    float t33 = 1.0f + FMA(POLY4(t22, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t22 * t22,
-        t22);
-    float t34 = t14 ? 0.0f : t33;
-    float t35 = (t30 + t32) - 0.25f;
-    float t36 = POLY11(t35, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+    float t7 = var * t3;
+    float t8 = 1.0f / t2;
+    float t9 = mean * t8;
+    float t10 = -t8;
+    float t11 = ABS(t9);
+    float t12 = FMA(mean, t8 * FMA(((1.7317669e-8f + ((var - (t0 - t4)) + (3.289868f - t4))) + FMA(t2, -t2, t0)) *
+        (0.5f * t8), t10, FMA(t2, t10, 1.0f)), FMA(mean, t8, -t9));
+    float t13 = t9 * t9;
+    float t14 = FMA(t11, 0.25f, 1.0f);
+    float t15 = t13 * (-0.5f);
+    _Bool t16 = (t9 + t12) < 0.0f;
+    float t17 = 1.0f / t14;
+    _Bool t18 = t15 < (-176.5f);
+    float t19 = t18 ? (-176.5f) : t15;
+    float t20 = FMA(t19, 1.442695f, 12582912.0f);
+    float t21 = -t17;
+    _Bool t22 = t9 < 0.0f;
+    float t23 = -t12;
+    float t24 = t22 ? t23 : t12;
+    float t25 = t17 * FMA(FMA(t24, 0.25f, FMA(t11, 0.25f, -(t14 - 1.0f))), t21, FMA(t14, t21, 1.0f));
+    float t26 = t20 - 12582912.0f;
+    uint32_t t27 = as_bits(t20);
+    float t28 = FMA(t26, -0.69314575f, t19);
+    float t29 = FMA(t9, t12, FMA(t9, t12, FMA(t9, t9, -t13))) * (-0.5f);
+    float t30 = t18 ? 0.0f : t29;
+    float t31 = t28 + FMA(t26, -1.4286068e-6f, t30);
+    float t32 = as_float((((uint32_t)((int32_t)t27 >> 2u)) + 127u) << 23u);
+    float t33 = as_float((127u + ((uint32_t)((int32_t)(t27 + 1u) >> 2u))) << 23u);
+    float t34 = as_float((127u + ((uint32_t)((int32_t)(t27 + 2u) >> 2u))) << 23u);
+    float t35 = as_float((127u + ((uint32_t)((int32_t)(t27 + 3u) >> 2u))) << 23u);
+    float t36 = t16 ? 1.0f : t32;
+    float t37 = t16 ? t32 : 1.0f;
+    float t38 = t16 ? 1.0f : t33;
+    float t39 = t16 ? t33 : 1.0f;
+    float t40 = t16 ? 1.0f : t34;
+    float t41 = t16 ? t34 : 1.0f;
+    float t42 = t16 ? 1.0f : t35;
+    float t43 = t16 ? t35 : 1.0f;
+    float t44 = (t17 + t25) - 0.25f;
+    float t45 = 1.0f + FMA(POLY4(t31, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t31 * t31,
+        t31);
+    float t46 = t18 ? 0.0f : t45;
+    float t47 = POLY11(t44, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
         0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f);
-    float t37 = t35 * t36;
-    float t38 = 0.13207589f + t37;
-    float t39 = t38 - t37;
-    float t40 = t30 * t38;  // Mills ratio/sqrt(2 pi)
-    float t41 = t34 * t40;
-    float t42 = t41 + FMA(t34, FMA(t30, (-6.588696e-9f) + (((t37 - (t38 - t39)) + (0.13207589f - t39)) + FMA(t35, t36,
-        -t37)), FMA(t32, t38, FMA(t30, t38, -t40))), FMA(t34, t40, -t41));
-    float t43 = 1.0f - (t26 * (t25 * (t24 * (t23 * t42))));
-    float t44 = t28 ? 1.0f : t26;
-    float t45 = t28 ? 1.0f : t25;
-    float t46 = t28 ? 1.0f : t24;
-    float t47 = t28 ? t43 : t42;
-    float t48 = t28 ? 1.0f : t23;
-    float t49 = t44 * (t45 * (t46 * (t47 * t48)));
-    float t50 = t28 ? t26 : 1.0f;
-    float t51 = t28 ? t25 : 1.0f;
-    float t52 = t28 ? t24 : 1.0f;
-    float t53 = t28 ? t42 : t43;
-    float t54 = t28 ? t23 : 1.0f;
-    float t55 = t50 * (t51 * (t52 * (t53 * t54)));
-    float t56 = t49 * t49;
-    float t57 = t1 ? t55 : t6;
-    float t58 = t55 * t56;
-    float t59 = t55 * t58;
-    float t60 = t3 * t59;
-    float t61 = t60 + FMA(t3, FMA(t55, FMA(t55, FMA(t49, t49, -t56), FMA(t55, t56, -t58)), FMA(t55, t58, -t59)),
-        FMA(t3, t59, -t60));
-    float t62 = t1 ? t61 : t6;
-    *out_mean = t57;
-    *out_var = t62;
+    float t48 = t44 * t47;
+    float t49 = 0.13207589f + t48;
+    float t50 = t49 - t48;
+    float t51 = t17 * t49;  // Mills ratio/sqrt(2 pi)
+    float t52 = t46 * t51;
+    float t53 = FMA(t46, FMA(t17, (-6.588696e-9f) + (((t48 - (t49 - t50)) + (0.13207589f - t50)) + FMA(t44, t47,
+        -t48)), FMA(t25, t49, FMA(t17, t49, -t51))), FMA(t46, t51, -t52));
+    float t54 = t35 * (t34 * (t33 * (t32 * (t52 + t53))));
+    float t55 = 1.0f - t54;
+    float t56 = (-t54) - (t55 - 1.0f);
+    float t57 = t16 ? t55 : t52;
+    float t58 = t42 * (t40 * (t38 * (t57 * t36)));
+    float t59 = t16 ? t52 : t55;
+    float t60 = t43 * (t41 * (t39 * (t59 * t37)));
+    float t61 = t16 ? t56 : t53;
+    float t62 = t42 * (t40 * (t38 * (t61 * t36)));
+    float t63 = t16 ? t53 : t56;
+    float t64 = t43 * (t41 * (t39 * (t63 * t37)));
+    float t65 = t58 * t58;
+    float t66 = t60 * t65;
+    float t67 = t60 * t66;
+    float t68 = t60 + t64;
+    float t69 = t1 ? t68 : t6;
+    float t70 = t7 * t67;
+    float t71 = t70 + FMA(t7, FMA(t60, FMA(t60, FMA(t58, t62, FMA(t58, t62, FMA(t58, t58, -t65))), FMA(t64, t65,
+        FMA(t60, t65, -t66))), FMA(t64, t66, FMA(t60, t66, -t67))), FMA(FMA(var, t3, -t7), t67, FMA(t7, t67, -t70)));
+    float t72 = t1 ? t71 : t6;
+    *out_mean = t69;
+    *out_var = t72;
 }
 
 void logistic_transform_ap2a_forward(
@@ -163,77 +173,83 @@ INLINE void logistic_transform_ap2a_backward_element(
     float t12 = t8 * 0.3989423f;
     float t13 = FMA(mean, t10, FMA(mean, t8, -t11));
     float t14 = t11 * t11;
-    float t15 = t8 + t10;
-    float t16 = t14 * (-0.5f);
-    float t17 = t11 + t13;
-    _Bool t18 = t16 < (-176.5f);
-    float t19 = t18 ? (-176.5f) : t16;
-    float t20 = FMA(t19, 1.442695f, 12582912.0f);
-    float t21 = t20 - 12582912.0f;
-    uint32_t t22 = as_bits(t20);
-    float t23 = FMA(t21, -0.69314575f, t19);
-    float t24 = FMA(t11, t13, FMA(t11, t13, FMA(t11, t11, -t14))) * (-0.5f);
-    float t25 = t18 ? 0.0f : t24;
-    float t26 = t23 + FMA(t21, -1.4286068e-6f, t25);
-    float t27 = as_float((((uint32_t)((int32_t)t22 >> 2u)) + 127u) << 23u);
-    float t28 = as_float((127u + ((uint32_t)((int32_t)(t22 + 1u) >> 2u))) << 23u);
-    float t29 = as_float((127u + ((uint32_t)((int32_t)(t22 + 2u) >> 2u))) << 23u);
-    float t30 = as_float((127u + ((uint32_t)((int32_t)(t22 + 3u) >> 2u))) << 23u);
-    float t31 = ABS(t17);
-    _Bool t32 = t17 < 0.0f;
-    float t33 = FMA(t31, 0.25f, 1.0f);
-    float t34 = t32 ? t30 : 1.0f;
-    float t35 = 1.0f / t33;
-    float t36 = -t35;
-    float t37 = t35 * FMA(FMA(t31, 0.25f, -(t33 - 1.0f)), t36, FMA(t33, t36, 1.0f));
-    float t38 = 1.0f + FMA(POLY4(t26, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t26 * t26,
-        t26);
-    float t39 = t18 ? 0.0f : t38;
-    float t40 = t30 * (t29 * (t28 * (t27 * (t39 * (t15 * (((-0.19947115f) * t17) * t15))))));
-    float t41 = t30 * (t29 * (t28 * (t27 * (t39 * (t12 + FMA(t8, -1.133517e-8f, FMA(t10, 0.3989423f, FMA(t8,
+    float t15 = t14 * (-0.5f);
+    float t16 = t11 + t13;
+    _Bool t17 = t15 < (-176.5f);
+    float t18 = t17 ? (-176.5f) : t15;
+    float t19 = FMA(t18, 1.442695f, 12582912.0f);
+    float t20 = t19 - 12582912.0f;
+    uint32_t t21 = as_bits(t19);
+    float t22 = FMA(t20, -0.69314575f, t18);
+    float t23 = FMA(t11, t13, FMA(t11, t13, FMA(t11, t11, -t14))) * (-0.5f);
+    float t24 = t17 ? 0.0f : t23;
+    float t25 = t22 + FMA(t20, -1.4286068e-6f, t24);
+    float t26 = as_float((((uint32_t)((int32_t)t21 >> 2u)) + 127u) << 23u);
+    float t27 = as_float((127u + ((uint32_t)((int32_t)(t21 + 1u) >> 2u))) << 23u);
+    float t28 = as_float((127u + ((uint32_t)((int32_t)(t21 + 2u) >> 2u))) << 23u);
+    float t29 = as_float((127u + ((uint32_t)((int32_t)(t21 + 3u) >> 2u))) << 23u);
+    float t30 = ABS(t16);
+    float t31 = (-0.19947115f) * t16;
+    _Bool t32 = t16 < 0.0f;
+    float t33 = FMA(t30, 0.25f, 1.0f);
+    float t34 = t8 * t31;
+    float t35 = t32 ? t29 : 1.0f;
+    float t36 = 1.0f / t33;
+    float t37 = t8 * t34;
+    float t38 = -t36;
+    float t39 = t36 * FMA(FMA(t30, 0.25f, -(t33 - 1.0f)), t38, FMA(t33, t38, 1.0f));
+    float t40 = 1.0f + FMA(POLY4(t25, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t25 * t25,
+        t25);
+    float t41 = t17 ? 0.0f : t40;
+    float t42 = t29 * (t28 * (t27 * (t26 * (t41 * (t12 + FMA(t8, -1.133517e-8f, FMA(t10, 0.3989423f, FMA(t8,
         0.3989423f, -t12))))))));
-    float t42 = (t35 + t37) - 0.25f;
-    float t43 = POLY11(t42, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+    float t43 = t29 * (t28 * (t27 * (t26 * (t41 * (t37 + FMA(t8, FMA(t10, t31, FMA(t8, t31, -t34)), FMA(t10, t34,
+        FMA(t8, t34, -t37))))))));
+    float t44 = (t36 + t39) - 0.25f;
+    float t45 = POLY11(t44, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
         0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f);
-    float t44 = t42 * t43;
-    float t45 = 0.13207589f + t44;
-    float t46 = t45 - t44;
-    float t47 = t35 * t45;  // Mills ratio/sqrt(2 pi)
-    float t48 = t39 * t47;
-    float t49 = t48 + FMA(t39, FMA(t35, (-6.588696e-9f) + (((t44 - (t45 - t46)) + (0.13207589f - t46)) + FMA(t42, t43,
-        -t44)), FMA(t37, t45, FMA(t35, t45, -t47))), FMA(t39, t47, -t48));
-    float t50 = 1.0f - (t30 * (t29 * (t28 * (t27 * t49))));
-    float t51 = t32 ? t29 : 1.0f;
-    float t52 = t32 ? t28 : 1.0f;
-    float t53 = t32 ? t49 : t50;
+    float t46 = t44 * t45;
+    float t47 = 0.13207589f + t46;
+    float t48 = t47 - t46;
+    float t49 = t36 * t47;  // Mills ratio/sqrt(2 pi)
+    float t50 = t41 * t49;
+    float t51 = t50 + FMA(t41, FMA(t36, (-6.588696e-9f) + (((t46 - (t47 - t48)) + (0.13207589f - t48)) + FMA(t44, t45,
+        -t46)), FMA(t39, t47, FMA(t36, t47, -t49))), FMA(t41, t49, -t50));
+    float t52 = 1.0f - (t29 * (t28 * (t27 * (t26 * t51))));
+    float t53 = t32 ? t28 : 1.0f;
     float t54 = t32 ? t27 : 1.0f;
-    float t55 = t51 * (t52 * (t53 * t54));
-    float t56 = t32 ? 1.0f : t30;
-    float t57 = t32 ? 1.0f : t29;
-    float t58 = t32 ? 1.0f : t28;
-    float t59 = t32 ? t50 : t49;
+    float t55 = t32 ? t51 : t52;
+    float t56 = t32 ? t26 : 1.0f;
+    float t57 = t53 * (t54 * (t55 * t56));
+    float t58 = t32 ? 1.0f : t29;
+    float t59 = t32 ? 1.0f : t28;
     float t60 = t32 ? 1.0f : t27;
-    float t61 = t56 * (t57 * (t58 * (t59 * t60)));
-    float t62 = t34 * t55;
-    float t63 = t61 * t61;
-    float t64 = t61 * (-2.0f);
-    float t65 = FMA(t34, t55, -t61);
-    float t66 = t62 * t63;
-    float t67 = t62 * t64;
-    float t68 = t62 * t66;
-    float t69 = t40 * t67;
-    float t70 = FMA(t62, t64, -t67);
-    float t71 = t3 * t68;
-    float t72 = t7 * (t65 * (t41 * (t67 + t70)));
-    float t73 = t1 ? t72 : t6;
-    float t74 = t1 ? t41 : t6;
-    float t75 = FMA(t73, grad_var, t74 * grad_mean);
-    float t76 = FMA(t7, t65 * (t69 + FMA(t40, t70, FMA(t40, t67, -t69))), t3 * (t71 + FMA(t3, FMA(t62, FMA(t62,
-        FMA(t61, t61, -t63), FMA(t62, t63, -t66)), FMA(t62, t66, -t68)), FMA(t3, t68, -t71))));
+    float t61 = t32 ? t52 : t51;
+    float t62 = t32 ? 1.0f : t26;
+    float t63 = t58 * (t59 * (t60 * (t61 * t62)));
+    float t64 = t35 * t57;
+    float t65 = t63 * t63;
+    float t66 = t63 * (-2.0f);
+    float t67 = FMA(t35, t57, -t63);
+    float t68 = t64 * t65;
+    float t69 = t64 * t66;
+    float t70 = t64 * t68;
+    float t71 = t42 * t69;
+    float t72 = t43 * t69;
+    float t73 = FMA(t64, t66, -t69);
+    float t74 = t3 * t70;
+    float t75 = t67 * t71;
+    float t76 = FMA(t7, t67 * (t72 + FMA(t43, t73, FMA(t43, t69, -t72))), t3 * (t74 + FMA(t3, FMA(t64, FMA(t64,
+        FMA(t63, t63, -t65), FMA(t64, t65, -t68)), FMA(t64, t68, -t70)), FMA(t3, t70, -t74))));
     float t77 = t1 ? t76 : t6;
-    float t78 = t1 ? t40 : t6;
+    float t78 = t1 ? t43 : t6;
     float t79 = FMA(t77, grad_var, t78 * grad_mean);
-    *out_grad_mean = t75;
+    float t80 = t7 * t75;
+    float t81 = t80 + FMA(t7, FMA(t67, FMA(t42, t73, FMA(t42, t69, -t71)), FMA(t67, t71, -t75)), FMA(t7, t75, -t80));
+    float t82 = t1 ? t81 : t6;
+    float t83 = t1 ? t42 : t6;
+    float t84 = FMA(t82, grad_var, t83 * grad_mean);
+    *out_grad_mean = t84;
     *out_grad_var = t79;
 }
 

@@ -4,11 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-# operations   logistic_transform_ap2a_forward 158, logistic_transform_ap2a_backward 202
+# operations   logistic_transform_ap2a_forward 183, logistic_transform_ap2a_backward 218
 #
 # Certificate:
-#   mean 2.87, var 7.27, dmean_dmu 2.41, dmean_dvar 5.52, dvar_dmu 7.48, dvar_dvar 7.16 ulp of the terms,
-#   against exact values at 16945 points over all of float32; where, in ap2a.json
+#   mean 2.69, var 5.81, dmean_dmu 2.27, dmean_dvar 3.51, dvar_dmu 6.38, dvar_dvar 7.61 ulp of the terms,
+#   against exact values at 16963 points over all of float32; where, in ap2a.json
 
 import triton
 import triton.language as tl
@@ -39,60 +39,72 @@ def _polynomial11(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10):
 def logistic_transform_ap2a_forward(mean, var):
     t0 = var + 3.289868
     t1 = tl.sqrt_rn(t0)
-    t2 = t0 - var
-    t3 = tl.div_rn(1.0, t1)
-    t4 = t3 * -1.0
-    t5 = mean * t3
-    t6 = (tl.fma(mean, t3 * tl.fma(((1.7317669e-8 + ((var - (t0 - t2)) + (3.289868 - t2))) + tl.fma(t1, t1 * -1.0, t0))
-        * (0.5 * t3), t4, tl.fma(t1, t4, 1.0)), tl.fma(mean, t3, t5 * -1.0)))
-    t7 = t5 + t6
-    t8 = tl.abs(t7)
-    t9 = tl.fma(t8, 0.25, 1.0)
-    t10 = tl.div_rn(1.0, t9)
-    t11 = t10 * -1.0
-    t12 = t10 * tl.fma(tl.fma(t8, 0.25, (t9 - 1.0) * -1.0), t11, tl.fma(t9, t11, 1.0))
-    t13 = (t10 + t12) - 0.25
-    t14 = (_polynomial11(t13, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537, -0.020374626,
+    t2 = tl.div_rn(1.0, t1)
+    t3 = mean * t2
+    t4 = t3 * t3
+    t5 = t4 * (-0.5)
+    t6 = t5 < (-176.5)
+    t7 = tl.where(t6, -176.5, t5)
+    t8 = tl.fma(t7, 1.442695, 12582912.0)
+    t9 = t8 - 12582912.0
+    t10 = t0 - var
+    t11 = t2 * -1.0
+    t12 = (tl.fma(mean, t2 * tl.fma(((1.7317669e-8 + ((var - (t0 - t10)) + (3.289868 - t10))) + tl.fma(t1, t1 * -1.0,
+        t0)) * (0.5 * t2), t11, tl.fma(t1, t11, 1.0)), tl.fma(mean, t2, t3 * -1.0)))
+    t13 = (tl.fma(t9, -0.69314575, t7) + tl.fma(t9, -1.4286068e-6, tl.where(t6, 0.0, tl.fma(t3, t12, tl.fma(t3, t12,
+        tl.fma(t3, t3, t4 * -1.0))) * (-0.5))))
+    t14 = (tl.where(t6, 0.0, 1.0 + tl.fma(_polynomial4(t13, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t13 * t13, t13)))
+    t15 = tl.abs(t3)
+    t16 = tl.fma(t15, 0.25, 1.0)
+    t17 = tl.div_rn(1.0, t16)
+    t18 = t17 * -1.0
+    t19 = (t17 * tl.fma(tl.fma(tl.where(t3 < 0.0, t12 * -1.0, t12), 0.25, tl.fma(t15, 0.25, (t16 - 1.0) * -1.0)), t18,
+        tl.fma(t16, t18, 1.0)))
+    t20 = (t17 + t19) - 0.25
+    t21 = (_polynomial11(t20, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537, -0.020374626,
         0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109))
-    t15 = t13 * t14
-    t16 = 0.13207589 + t15
-    t17 = t16 - t15
-    t18 = t10 * t16  # Mills ratio/sqrt(2 pi)
-    t19 = t5 * t5
-    t20 = t19 * (-0.5)
-    t21 = t20 < (-176.5)
-    t22 = tl.where(t21, -176.5, t20)
-    t23 = tl.fma(t22, 1.442695, 12582912.0)
-    t24 = t23 - 12582912.0
-    t25 = (tl.fma(t24, -0.69314575, t22) + tl.fma(t24, -1.4286068e-6, tl.where(t21, 0.0, tl.fma(t5, t6, tl.fma(t5, t6,
-        tl.fma(t5, t5, t19 * -1.0))) * (-0.5))))
-    t26 = (tl.where(t21, 0.0, 1.0 + tl.fma(_polynomial4(t25, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
-        0.49999994), t25 * t25, t25)))
-    t27 = t26 * t18
-    t28 = (t27 + tl.fma(t26, tl.fma(t10, (-6.588696e-9) + (((t15 - (t16 - t17)) + (0.13207589 - t17)) + tl.fma(t13,
-        t14, t15 * -1.0)), tl.fma(t12, t16, tl.fma(t10, t16, t18 * -1.0))), tl.fma(t26, t18, t27 * -1.0)))
-    t29 = t23.to(tl.int32, bitcast=True)
-    t30 = (((t29 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t31 = ((127 + ((t29 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t32 = ((127 + ((t29 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t33 = ((127 + ((t29 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t34 = 1.0 - (t33 * (t32 * (t31 * (t30 * t28))))
-    t35 = t7 < 0.0
-    t36 = (tl.where(t35, t33, 1.0) * (tl.where(t35, t32, 1.0) * (tl.where(t35, t31, 1.0) * (tl.where(t35, t28, t34) *
-        tl.where(t35, t30, 1.0)))))
-    t37 = 0.0 <= var
-    t38 = tl.sqrt_rn(tl.where(t37, 1.0, var))
-    t39 = tl.where(t37, t36, t38)
-    t40 = (tl.where(t35, 1.0, t33) * (tl.where(t35, 1.0, t32) * (tl.where(t35, 1.0, t31) * (tl.where(t35, t34, t28) *
-        tl.where(t35, 1.0, t30)))))
-    t41 = t40 * t40
-    t42 = t36 * t41
-    t43 = t36 * t42
-    t44 = var * tl.div_rn(1.0, tl.fma(var, 0.25, 1.0))
-    t45 = t44 * t43
-    t46 = (tl.where(t37, t45 + tl.fma(t44, tl.fma(t36, tl.fma(t36, tl.fma(t40, t40, t41 * -1.0), tl.fma(t36, t41, t42 *
-        -1.0)), tl.fma(t36, t42, t43 * -1.0)), tl.fma(t44, t43, t45 * -1.0)), t38))
-    return (t39, t46)
+    t22 = t20 * t21
+    t23 = 0.13207589 + t22
+    t24 = t17 * t23  # Mills ratio/sqrt(2 pi)
+    t25 = t14 * t24
+    t26 = t23 - t22
+    t27 = (tl.fma(t14, tl.fma(t17, (-6.588696e-9) + (((t22 - (t23 - t26)) + (0.13207589 - t26)) + tl.fma(t20, t21, t22
+        * -1.0)), tl.fma(t19, t23, tl.fma(t17, t23, t24 * -1.0))), tl.fma(t14, t24, t25 * -1.0)))
+    t28 = t8.to(tl.int32, bitcast=True)
+    t29 = (((t28 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t30 = ((127 + ((t28 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t31 = ((127 + ((t28 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t32 = ((127 + ((t28 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t33 = t32 * (t31 * (t30 * (t29 * (t25 + t27))))
+    t34 = 1.0 - t33
+    t35 = (t33 * -1.0) - (t34 - 1.0)
+    t36 = (t3 + t12) < 0.0
+    t37 = tl.where(t36, t29, 1.0)
+    t38 = tl.where(t36, t30, 1.0)
+    t39 = tl.where(t36, t31, 1.0)
+    t40 = tl.where(t36, t32, 1.0)
+    t41 = t40 * (t39 * (t38 * (tl.where(t36, t27, t35) * t37)))
+    t42 = t40 * (t39 * (t38 * (tl.where(t36, t25, t34) * t37)))
+    t43 = 0.0 <= var
+    t44 = tl.sqrt_rn(tl.where(t43, 1.0, var))
+    t45 = tl.where(t43, t42 + t41, t44)
+    t46 = tl.where(t36, 1.0, t29)
+    t47 = tl.where(t36, 1.0, t30)
+    t48 = tl.where(t36, 1.0, t31)
+    t49 = tl.where(t36, 1.0, t32)
+    t50 = t49 * (t48 * (t47 * (tl.where(t36, t34, t25) * t46)))
+    t51 = t50 * t50
+    t52 = t42 * t51
+    t53 = t49 * (t48 * (t47 * (tl.where(t36, t35, t27) * t46)))
+    t54 = t42 * t52
+    t55 = tl.div_rn(1.0, tl.fma(var, 0.25, 1.0))
+    t56 = var * t55
+    t57 = t56 * t54
+    t58 = (tl.where(t43, t57 + tl.fma(t56, tl.fma(t42, tl.fma(t42, tl.fma(t50, t53, tl.fma(t50, t53, tl.fma(t50, t50,
+        t51 * -1.0))), tl.fma(t41, t51, tl.fma(t42, t51, t52 * -1.0))), tl.fma(t41, t52, tl.fma(t42, t52, t54 *
+        -1.0))), tl.fma(tl.fma(var, t55, t56 * -1.0), t54, tl.fma(t56, t54, t57 * -1.0))), t44))
+    return (t45, t58)
 
 
 @triton.jit
@@ -161,23 +173,31 @@ def logistic_transform_ap2a_backward(mean, var, grad_mean, grad_var):
     t44 = t3 * 0.3989423
     t45 = (t34 * (t33 * (t32 * (t31 * (t27 * (t44 + tl.fma(t3, -1.133517e-8, tl.fma(t5, 0.3989423, tl.fma(t3,
         0.3989423, t44 * -1.0)))))))))
-    t46 = tl.fma(t38, t37, t40 * -1.0)
-    t47 = tl.div_rn(1.0, tl.fma(var, 0.25, 1.0))
-    t48 = var * t47
-    t49 = 0.0 <= var
-    t50 = tl.sqrt_rn(tl.where(t49, 1.0, var))
-    t51 = tl.fma(tl.where(t49, t48 * (t46 * (t45 * (t42 + t43))), t50), grad_var, tl.where(t49, t45, t50) * grad_mean)
-    t52 = t40 * t40
-    t53 = t39 * t52
-    t54 = t39 * t53
-    t55 = t47 * t54
-    t56 = t3 + t5
-    t57 = t34 * (t33 * (t32 * (t31 * (t27 * (t56 * (((-0.19947115) * t8) * t56))))))
-    t58 = t57 * t42
-    t59 = (tl.fma(tl.where(t49, tl.fma(t48, t46 * (t58 + tl.fma(t57, t43, tl.fma(t57, t42, t58 * -1.0))), t47 * (t55 +
-        tl.fma(t47, tl.fma(t39, tl.fma(t39, tl.fma(t40, t40, t52 * -1.0), tl.fma(t39, t52, t53 * -1.0)), tl.fma(t39,
-        t53, t54 * -1.0)), tl.fma(t47, t54, t55 * -1.0)))), t50), grad_var, tl.where(t49, t57, t50) * grad_mean))
-    return (t51, t59)
+    t46 = t45 * t42
+    t47 = tl.fma(t38, t37, t40 * -1.0)
+    t48 = t47 * t46
+    t49 = tl.div_rn(1.0, tl.fma(var, 0.25, 1.0))
+    t50 = var * t49
+    t51 = t50 * t48
+    t52 = 0.0 <= var
+    t53 = tl.sqrt_rn(tl.where(t52, 1.0, var))
+    t54 = (tl.fma(tl.where(t52, t51 + tl.fma(t50, tl.fma(t47, tl.fma(t45, t43, tl.fma(t45, t42, t46 * -1.0)),
+        tl.fma(t47, t46, t48 * -1.0)), tl.fma(t50, t48, t51 * -1.0)), t53), grad_var, tl.where(t52, t45, t53) *
+        grad_mean))
+    t55 = t40 * t40
+    t56 = t39 * t55
+    t57 = t39 * t56
+    t58 = t49 * t57
+    t59 = (-0.19947115) * t8
+    t60 = t3 * t59
+    t61 = t3 * t60
+    t62 = (t34 * (t33 * (t32 * (t31 * (t27 * (t61 + tl.fma(t3, tl.fma(t5, t59, tl.fma(t3, t59, t60 * -1.0)), tl.fma(t5,
+        t60, tl.fma(t3, t60, t61 * -1.0)))))))))
+    t63 = t62 * t42
+    t64 = (tl.fma(tl.where(t52, tl.fma(t50, t47 * (t63 + tl.fma(t62, t43, tl.fma(t62, t42, t63 * -1.0))), t49 * (t58 +
+        tl.fma(t49, tl.fma(t39, tl.fma(t39, tl.fma(t40, t40, t55 * -1.0), tl.fma(t39, t55, t56 * -1.0)), tl.fma(t39,
+        t56, t57 * -1.0)), tl.fma(t49, t57, t58 * -1.0)))), t53), grad_var, tl.where(t52, t62, t53) * grad_mean))
+    return (t54, t64)
 
 
 @triton.jit

@@ -4,12 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 //
 // rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-// program      hd18195505f20b31ae6bac140c89bea9285426d133626e8d0715788e5069860cf
-// operations   logistic_transform_ap2b_forward 135, logistic_transform_ap2b_backward 208
+// program      h1bc13d4979a767fd150dc83761de2052ed38315220306197c013a324adfb96c2
+// operations   logistic_transform_ap2b_forward 135, logistic_transform_ap2b_backward 213
 //
 // Certificate:
-//   mean 1.47, var 5.28, dmean_dmu 2.62, dmean_dvar 3.51, dvar_dmu 7.01, dvar_dvar 6.43 ulp of the terms,
-//   against exact values at 16957 points over all of float32; where, in ap2b.json
+//   mean 1.46, var 5.39, dmean_dmu 3.03, dmean_dvar 2.29, dvar_dmu 6.98, dvar_dvar 7.38 ulp of the terms,
+//   against exact values at 16909 points over all of float32; where, in ap2b.json
 
 #include <float.h>
 #include <stdint.h>
@@ -147,90 +147,95 @@ INLINE void logistic_transform_ap2b_backward_element(
     float t8 = t3 - t0;
     float t9 = t4 * FMA(t1, -t4, 1.0f);
     float t10 = var * t4;
-    float t11 = t10 + FMA(var, t9, FMA(var, t4, -t10));
-    float t12 = 1.0f / t7;
-    float t13 = -t12;
-    float t14 = t12 * FMA((FMA(var, 8.942455e-9f, ((t0 - (t3 - t8)) + (1.0f - t8)) + FMA(var, 0.30396354f, -t0)) +
-        FMA(t7, -t7, t3)) * (0.5f * t12), t13, FMA(t7, t13, 1.0f));
-    float t15 = mean * t12;
-    float t16 = -ABS(t15);
-    float t17 = FMA(mean, t14, FMA(mean, t12, -t15));
-    float t18 = t15 * (-0.15198177f);
-    _Bool t19 = t16 < (-176.5f);
-    float t20 = t19 ? (-176.5f) : t16;
-    _Bool t21 = (t15 + t17) < 0.0f;
-    float t22 = FMA(t20, 1.442695f, 12582912.0f);
-    float t23 = t22 - 12582912.0f;
-    uint32_t t24 = as_bits(t22);
-    float t25 = (t12 + t14) * (t18 + FMA(t15, -4.4712274e-9f, FMA(t17, -0.15198177f, FMA(t15, -0.15198177f, -t18))));
-    float t26 = as_float((((uint32_t)((int32_t)t24 >> 2u)) + 127u) << 23u);
-    float t27 = as_float((127u + ((uint32_t)((int32_t)(t24 + 1u) >> 2u))) << 23u);
-    float t28 = as_float((127u + ((uint32_t)((int32_t)(t24 + 2u) >> 2u))) << 23u);
-    float t29 = as_float((127u + ((uint32_t)((int32_t)(t24 + 3u) >> 2u))) << 23u);
-    float t30 = FMA(t23, -0.69314575f, t20);
-    _Bool t31 = t15 < 0.0f;
-    float t32 = -t17;
-    float t33 = t31 ? t32 : t17;
-    float t34 = -t33;
-    float t35 = t19 ? 0.0f : t34;
-    float t36 = t30 + FMA(t23, -1.4286068e-6f, t35);
-    float t37 = t21 ? 1.0f : t26;
-    float t38 = t21 ? 1.0f : t27;
-    float t39 = t21 ? t26 : 1.0f;
-    float t40 = t21 ? 1.0f : t28;
-    float t41 = t21 ? t27 : 1.0f;
-    float t42 = t21 ? 1.0f : t29;
-    float t43 = t21 ? t28 : 1.0f;
-    float t44 = t21 ? t29 : 1.0f;
-    float t45 = t37 * t39;
-    float t46 = t38 * t41;
-    float t47 = t40 * t43;
-    float t48 = t42 * t44;
-    float t49 = 1.0f + FMA(POLY4(t36, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t36 * t36,
-        t36);
-    float t50 = t19 ? 0.0f : t49;
-    float t51 = t29 * (t28 * (t27 * (t50 * t26)));
-    float t52 = t12 * t25;
-    float t53 = 1.0f + t51;
-    float t54 = 1.0f / t53;
-    float t55 = -t54;
-    float t56 = t54 * FMA(t51 - (t53 - 1.0f), t55, FMA(t53, t55, 1.0f));
-    float t57 = t50 * t54;
-    float t58 = FMA(t50, t56, FMA(t50, t54, -t57));
-    float t59 = t21 ? t54 : t57;
-    float t60 = t21 ? t57 : t54;
-    float t61 = t43 * (t41 * (t60 * t39));
-    float t62 = t12 * t59;
-    float t63 = t59 * t52;
-    float t64 = t60 * t63;
-    float t65 = t21 ? t56 : t58;
-    float t66 = t21 ? t58 : t56;
-    float t67 = t42 * (t40 * (t38 * (t37 * (t59 + t65))));
-    float t68 = t43 * (t41 * (t66 * t39));
-    float t69 = t48 * (t47 * (t46 * (t45 * ((t60 + t66) * (t62 + FMA(t12, t65, FMA(t14, t59, FMA(t12, t59,
-        -t62))))))));
-    float t70 = t48 * (t47 * (t46 * (t45 * (t64 + FMA(t60, FMA(t59, FMA(t14, t25, FMA(t12, t25, -t52)), FMA(t65, t52,
-        FMA(t59, t52, -t63))), FMA(t66, t63, FMA(t60, t63, -t64)))))));
-    float t71 = t44 * t61;
-    float t72 = t44 * t68;
-    float t73 = t67 * t67;
-    float t74 = t67 * (-2.0f);
-    float t75 = FMA(t44, t61 + t68, -t67);
-    float t76 = t71 * t73;
-    float t77 = t71 * t74;
-    float t78 = ((t71 + t72) * (t76 + FMA(t71, FMA(t67, t67, -t73), FMA(t72, t73, FMA(t71, t73, -t76))))) * (t4 + t9);
-    float t79 = t77 + FMA(t72, t74, FMA(t71, t74, -t77));
-    float t80 = (t75 * (t69 * t79)) * t11;
-    float t81 = t2 ? t80 : t6;
-    float t82 = t2 ? t69 : t6;
-    float t83 = FMA(t81, grad_var, t82 * grad_mean);
-    float t84 = t4 * t78;
-    float t85 = FMA(t11, t75 * (t70 * t79), t84 + FMA(t9, t78, FMA(t4, t78, -t84)));
-    float t86 = t2 ? t85 : t6;
-    float t87 = t2 ? t70 : t6;
-    float t88 = FMA(t86, grad_var, t87 * grad_mean);
-    *out_grad_mean = t83;
-    *out_grad_var = t88;
+    float t11 = t4 + t9;
+    float t12 = FMA(var, t9, FMA(var, t4, -t10));
+    float t13 = 1.0f / t7;
+    float t14 = -t13;
+    float t15 = t13 * FMA((FMA(var, 8.942455e-9f, ((t0 - (t3 - t8)) + (1.0f - t8)) + FMA(var, 0.30396354f, -t0)) +
+        FMA(t7, -t7, t3)) * (0.5f * t13), t14, FMA(t7, t14, 1.0f));
+    float t16 = mean * t13;
+    float t17 = -ABS(t16);
+    float t18 = FMA(mean, t15, FMA(mean, t13, -t16));
+    float t19 = t16 * (-0.15198177f);
+    _Bool t20 = t17 < (-176.5f);
+    float t21 = t20 ? (-176.5f) : t17;
+    _Bool t22 = (t16 + t18) < 0.0f;
+    float t23 = t13 * t19;
+    float t24 = FMA(t21, 1.442695f, 12582912.0f);
+    float t25 = t13 * t23;
+    float t26 = t24 - 12582912.0f;
+    uint32_t t27 = as_bits(t24);
+    float t28 = as_float((((uint32_t)((int32_t)t27 >> 2u)) + 127u) << 23u);
+    float t29 = as_float((127u + ((uint32_t)((int32_t)(t27 + 1u) >> 2u))) << 23u);
+    float t30 = as_float((127u + ((uint32_t)((int32_t)(t27 + 2u) >> 2u))) << 23u);
+    float t31 = as_float((127u + ((uint32_t)((int32_t)(t27 + 3u) >> 2u))) << 23u);
+    float t32 = FMA(t26, -0.69314575f, t21);
+    _Bool t33 = t16 < 0.0f;
+    float t34 = -t18;
+    float t35 = t33 ? t34 : t18;
+    float t36 = -t35;
+    float t37 = t20 ? 0.0f : t36;
+    float t38 = t32 + FMA(t26, -1.4286068e-6f, t37);
+    float t39 = t22 ? 1.0f : t28;
+    float t40 = t22 ? 1.0f : t29;
+    float t41 = t22 ? t28 : 1.0f;
+    float t42 = t22 ? 1.0f : t30;
+    float t43 = t22 ? t29 : 1.0f;
+    float t44 = t22 ? 1.0f : t31;
+    float t45 = t22 ? t30 : 1.0f;
+    float t46 = t22 ? t31 : 1.0f;
+    float t47 = t39 * t41;
+    float t48 = t40 * t43;
+    float t49 = t42 * t45;
+    float t50 = t44 * t46;
+    float t51 = 1.0f + FMA(POLY4(t38, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t38 * t38,
+        t38);
+    float t52 = t20 ? 0.0f : t51;
+    float t53 = t31 * (t30 * (t29 * (t52 * t28)));
+    float t54 = 1.0f + t53;
+    float t55 = 1.0f / t54;
+    float t56 = -t55;
+    float t57 = t55 * FMA(t53 - (t54 - 1.0f), t56, FMA(t54, t56, 1.0f));
+    float t58 = t52 * t55;
+    float t59 = FMA(t52, t57, FMA(t52, t55, -t58));
+    float t60 = t22 ? t58 : t55;
+    float t61 = t22 ? t59 : t57;
+    float t62 = t55 + t57;
+    float t63 = t58 + t59;
+    float t64 = t22 ? t62 : t63;
+    float t65 = t44 * (t42 * (t40 * (t64 * t39)));
+    float t66 = t45 * (t43 * (t60 * t41));
+    float t67 = t45 * (t43 * (t61 * t41));
+    float t68 = t46 * t66;
+    float t69 = t46 * t67;
+    float t70 = t13 * t64;
+    float t71 = t64 * t25;
+    float t72 = t50 * (t49 * (t48 * (t47 * ((t60 + t61) * (t70 + FMA(t15, t64, FMA(t13, t64, -t70)))))));
+    float t73 = t60 * t71;
+    float t74 = t50 * (t49 * (t48 * (t47 * (t73 + FMA(t60, FMA(t64, FMA(t13, FMA(t13, FMA(t16, -4.4712274e-9f, FMA(t18,
+        -0.15198177f, FMA(t16, -0.15198177f, -t19))), FMA(t15, t19, FMA(t13, t19, -t23))), FMA(t15, t23, FMA(t13, t23,
+        -t25))), FMA(t64, t25, -t71)), FMA(t61, t71, FMA(t60, t71, -t73)))))));
+    float t75 = t65 * (-2.0f);
+    float t76 = t65 * t65;
+    float t77 = FMA(t46, t66 + t67, -t65);
+    float t78 = t68 * t75;
+    float t79 = t68 * t76;
+    float t80 = FMA(t69, t75, FMA(t68, t75, -t78));
+    float t81 = FMA(t77 * (t74 * (t78 + t80)), t10 + t12, t11 * (((t68 + t69) * (t79 + FMA(t69, t76, FMA(t68, t76,
+        -t79)))) * t11));
+    float t82 = t2 ? t81 : t6;
+    float t83 = t2 ? t74 : t6;
+    float t84 = FMA(t82, grad_var, t83 * grad_mean);
+    float t85 = t72 * t78;
+    float t86 = t77 * t85;
+    float t87 = t10 * t86;
+    float t88 = t87 + FMA(t10, FMA(t77, FMA(t72, t80, FMA(t72, t78, -t85)), FMA(t77, t85, -t86)), FMA(t12, t86,
+        FMA(t10, t86, -t87)));
+    float t89 = t2 ? t88 : t6;
+    float t90 = t2 ? t72 : t6;
+    float t91 = FMA(t89, grad_var, t90 * grad_mean);
+    *out_grad_mean = t91;
+    *out_grad_var = t84;
 }
 
 void logistic_transform_ap2b_backward(

@@ -4,12 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 //
 // rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-// program      hf918e0c70d4775bbde5e57f735ddd2ae5973443c13fddfb5c0d60fc5edc81725
-// operations   logistic_transform_pea_forward 419, logistic_transform_pea_backward 471
+// program      h74a57453f1018e9c3c19edc436504e507b824f1baa0191fc70296a70d109d1a0
+// operations   logistic_transform_pea_forward 426, logistic_transform_pea_backward 483
 //
 // Certificate:
-//   mean 3.19, var 6.9, dmean_dmu 4.42, dmean_dvar 3.82, dvar_dmu 7.56, dvar_dvar 7.64 ulp of the terms,
-//   against exact values at 17005 points over all of float32; where, in pea.json
+//   mean 3.65, var 6.86, dmean_dmu 5.32, dmean_dvar 3.65, dvar_dmu 6.76, dvar_dvar 6.15 ulp of the terms,
+//   against exact values at 16975 points over all of float32; where, in pea.json
 
 #include <float.h>
 #include <stdint.h>
@@ -55,56 +55,70 @@ static inline float as_float(uint32_t u)
 #define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
 #define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
 
-INLINE float logistic_transform_pea_part0(float p0, float p1, float p2)
-{
-    float t0 = 0.25f * ABS(p0);
-    float t1 = 1.0f + t0;
-    float t2 = 1.0f / t1;
-    float t3 = t1 - t0;
-    float t4 = -t2;
-    float t5 = t2 * FMA((t0 - (t1 - t3)) + (1.0f - t3), t4, FMA(t1, t4, 1.0f));
-    float t6 = (t2 + t5) - 0.25f;
-    float t7 = POLY12(t6, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
-        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
-    float t8 = t2 * t7;  // Mills ratio/sqrt(2 pi)
-    float t9 = p1 * t8;
-    float t10 = t9 + FMA(p1, FMA(t5, t7, FMA(t2, t7, -t8)), FMA(p2, t8, FMA(p1, t8, -t9)));
-    return t10;
-}
-
-INLINE float logistic_transform_pea_part4(float p0, float p1, float p2)
+INLINE float logistic_transform_pea_part2(float p0, float p1, float p2)
 {
     float t0 = p1 - p0;
     float t1 = (p0 - (p1 - t0)) + (p2 - t0);
     return t1;
 }
 
-INLINE float logistic_transform_pea_part2(float p0)
+INLINE float logistic_transform_pea_part1(float p0, float p1, float p2)
 {
-    float t0 = ABS(p0) * 0.25f;
+    float t0 = p1 - p0;
+    float t1 = -p2;
+    float t2 = p2 * FMA((p0 - (p1 - t0)) + (1.0f - t0), t1, FMA(p1, t1, 1.0f));
+    return t2;
+}
+
+INLINE float logistic_transform_pea_part3(float p0)
+{
+    float t0 = 0.25f * ABS(p0);
     float t1 = 1.0f + t0;
     float t2 = 1.0f / t1;
-    float t3 = t1 - t0;
-    float t4 = -t2;
-    float t5 = t2 + (t2 * FMA((t0 - (t1 - t3)) + (1.0f - t3), t4, FMA(t1, t4, 1.0f)));
-    float t6 = t5 - 0.25f;
-    float t7 = t5 * POLY12(t6, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+    float t3 = t2 + logistic_transform_pea_part1(t0, t1, t2);
+    float t4 = t3 - 0.25f;
+    float t5 = t3 * POLY12(t4, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
         0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
-    return t7;
+    return t5;
 }
 
-INLINE float logistic_transform_pea_part3(uint32_t p0, uint32_t p1)
+INLINE float logistic_transform_pea_part0(
+    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
+    float p11, float p12)
 {
-    float t0 = as_float((127u + ((uint32_t)((int32_t)(p0 + p1) >> 2u))) << 23u);
-    return t0;
-}
-
-INLINE float logistic_transform_pea_part1(float p0, float p1, float p2, float p3, float p4, float p5)
-{
-    float t0 = p0 * p1;
-    float t1 = p2 + t0;
-    float t2 = t1 + (p5 + FMA(p0, p3, FMA(p4, p1, logistic_transform_pea_part4(t0, t1, p2) + FMA(p0, p1, -t0))));
-    return t2;
+    float t0 = p9 * (-0.6931472f);
+    float t1 = t0 + p10;
+    float t2 = p0 * (-0.6931472f);
+    float t3 = p1 + t2;
+    float t4 = t3 + (p3 + FMA(p0, 1.9046542e-9f, FMA(p2, -0.6931472f, logistic_transform_pea_part2(t2, t3, p1) +
+        FMA(p0, -0.6931472f, -t2))));
+    _Bool t5 = t4 < 0.0f;
+    float t6 = t5 ? 0.0f : t1;
+    _Bool t7 = 176.5f < t6;
+    _Bool t8 = t6 < (-176.5f);
+    float t9 = t7 ? 176.5f : t6;
+    float t10 = t8 ? (-176.5f) : t9;
+    float t11 = FMA(1.442695f, t10, 12582912.0f);
+    float t12 = t11 - 12582912.0f;
+    uint32_t t13 = as_bits(t11);
+    float t14 = FMA(-0.69314575f, t12, t10);
+    float t15 = FMA(p9, 1.9046542e-9f, FMA(p9, -0.6931472f, -t0)) + FMA(p11, -2.2778894e-10f,
+        logistic_transform_pea_part2(p10, t1, t0) + p12);
+    float t16 = t5 ? 0.0f : t15;
+    float t17 = t7 ? 0.0f : t16;
+    float t18 = t8 ? 0.0f : t17;
+    float t19 = t14 + FMA(-1.4286068e-6f, t12, t18);
+    float t20 = logistic_transform_pea_part3(t4);  // Mills ratio/sqrt(2 pi)
+    float t21 = p8 * (p7 * (p6 * (p5 * (p4 * t20))));
+    float t22 = as_float((127u + ((uint32_t)((int32_t)(3u + t13) >> 2u))) << 23u);
+    float t23 = as_float((127u + ((uint32_t)((int32_t)(2u + t13) >> 2u))) << 23u);
+    float t24 = as_float((127u + ((uint32_t)((int32_t)(1u + t13) >> 2u))) << 23u);
+    float t25 = 1.0f + FMA(POLY4(t19, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t19 * t19,
+        t19);
+    float t26 = t8 ? 0.0f : t25;
+    float t27 = (t22 * (t23 * (t24 * (t26 * as_float((127u + ((uint32_t)((int32_t)t13 >> 2u))) << 23u))))) - t21;
+    float t28 = t5 ? t21 : t27;
+    return t28;
 }
 
 INLINE void logistic_transform_pea_forward_element(
@@ -115,171 +129,145 @@ INLINE void logistic_transform_pea_forward_element(
     _Bool t2 = var == 0.0f;
     float t3 = ABS(mean);
     _Bool t4 = mean < 0.0f;
-    float t5 = mean * (-0.6931472f);
-    float t6 = var * 0.2402265f;
-    float t7 = mean * 0.6931472f;
-    float t8 = 1.0f / FMA(var, 0.25f, 1.0f);
-    _Bool t9 = 0.0f <= var;
-    float t10 = t0 ? 9.094947e-13f : 1.0f;
-    float t11 = t1 ? 2.8147498e+14f : t10;  // power of two that keeps residuals normal
-    float t12 = t0 ? 1.0995116e+12f : 1.0f;
-    float t13 = t1 ? 3.5527137e-15f : t12;
-    _Bool t14 = t2 & (0.0f < t3);
-    float t15 = t11 * t3;
-    float t16 = t14 ? 1.2676506e+30f : t15;
+    float t5 = var * 0.2402265f;
+    float t6 = mean * 0.6931472f;
+    float t7 = 1.0f / FMA(var, 0.25f, 1.0f);
+    _Bool t8 = 0.0f <= var;
+    float t9 = t0 ? 9.094947e-13f : 1.0f;
+    float t10 = t1 ? 2.8147498e+14f : t9;  // power of two that keeps residuals normal
+    float t11 = t0 ? 1.0995116e+12f : 1.0f;
+    float t12 = t1 ? 3.5527137e-15f : t11;
+    _Bool t13 = t2 & (0.0f < t3);
+    float t14 = t10 * t3;
+    float t15 = t13 ? 1.2676506e+30f : t14;
+    float t16 = FMA(var, 0.2402265f, -t5);
     float t17 = t5 + t6;
-    float t18 = FMA(var, 0.2402265f, -t6);
-    float t19 = t6 + t7;
-    float t20 = t9 ? 1.0f : var;
-    float t21 = SQRT(t20);
-    float t22 = t11 * (var * t11);
-    float t23 = t2 ? 1.0f : t22;
-    float t24 = var * t8;
-    float t25 = SQRT(t23);  // standard deviation, scaled
-    float t26 = 1.0f / t25;
-    float t27 = t13 * t25;
-    float t28 = t2 ? 0.0f : t27;
-    float t29 = t26 * t16;
-    float t30 = FMA(t25, -t25, t23) * (0.5f * t26);
-    float t31 = t13 * t30;
-    float t32 = t2 ? 0.0f : t31;
-    float t33 = -t26;
-    _Bool t34 = 1.1529215e+18f < t29;
-    float t35 = t34 ? 1.1529215e+18f : t29;
-    float t36 = FMA(t26 * FMA(t30, t33, FMA(t25, t33, 1.0f)), t16, FMA(t26, t16, -t29));
-    float t37 = t34 ? 0.0f : t36;
-    float t38 = -t35;
-    float t39 = t4 ? t38 : t35;  // mean/sigma
-    float t40 = 0.25f * ABS(t39);
-    float t41 = t39 * t39;
-    float t42 = (-0.5f) * t41;
-    float t43 = 1.0f + t40;
-    _Bool t44 = t42 < (-176.5f);
-    float t45 = t44 ? (-176.5f) : t42;
-    float t46 = t43 - t40;
-    float t47 = 1.0f / t43;
-    float t48 = -t37;
-    float t49 = t4 ? t48 : t37;
-    _Bool t50 = (t39 + t49) < 0.0f;
-    float t51 = logistic_transform_pea_part1(t28, -0.6931472f, t39, 1.9046542e-9f, t32, t49);
-    float t52 = logistic_transform_pea_part1(t28, 0.6931472f, t39, -1.9046542e-9f, t32, t49);
-    float t53 = FMA(t45, 1.442695f, 12582912.0f);
-    float t54 = t53 - 12582912.0f;
-    uint32_t t55 = as_bits(t53);
-    float t56 = FMA(t54, -0.69314575f, t45);
-    float t57 = (-0.5f) * FMA(t39, t49, FMA(t39, t49, FMA(t39, t39, -t41)));
-    float t58 = t44 ? 0.0f : t57;
-    float t59 = t56 + FMA(t54, -1.4286068e-6f, t58);
-    float t60 = as_float((((uint32_t)((int32_t)t55 >> 2u)) + 127u) << 23u);
-    float t61 = as_float((127u + ((uint32_t)((int32_t)(t55 + 1u) >> 2u))) << 23u);
-    float t62 = as_float((127u + ((uint32_t)((int32_t)(t55 + 2u) >> 2u))) << 23u);
-    float t63 = as_float((127u + ((uint32_t)((int32_t)(t55 + 3u) >> 2u))) << 23u);
-    float t64 = -t47;
-    _Bool t65 = t39 < 0.0f;
-    float t66 = -t49;
-    float t67 = t65 ? t66 : t49;
-    float t68 = t47 * FMA(FMA(0.25f, t67, (t40 - (t43 - t46)) + (1.0f - t46)), t64, FMA(t43, t64, 1.0f));
-    float t69 = t50 ? 1.0f : t60;
-    float t70 = t50 ? t60 : 1.0f;
-    float t71 = t50 ? 1.0f : t61;
-    float t72 = t50 ? t61 : 1.0f;
-    float t73 = t50 ? 1.0f : t62;
-    float t74 = t50 ? t62 : 1.0f;
-    float t75 = t50 ? 1.0f : t63;
-    float t76 = t50 ? t63 : 1.0f;
-    float t77 = 1.0f + FMA(POLY4(t59, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t59 * t59,
-        t59);
-    float t78 = t44 ? 0.0f : t77;
-    _Bool t79 = t51 < 0.0f;
-    float t80 = t79 ? 0.0f : t17;
-    _Bool t81 = (-t52) < 0.0f;
-    float t82 = 1.0f / FMA(0.25f, ABS(t52), 1.0f);
-    float t83 = t81 ? 0.0f : t19;
-    float t84 = (t47 + t68) - 0.25f;
-    float t85 = POLY12(t84, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
-        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
-    _Bool t86 = 176.5f < t80;
-    _Bool t87 = t80 < (-176.5f);
-    float t88 = t86 ? 176.5f : t80;
-    float t89 = t87 ? (-176.5f) : t88;
-    _Bool t90 = 176.5f < t83;
-    _Bool t91 = t83 < (-176.5f);
-    float t92 = t90 ? 176.5f : t83;
-    float t93 = t91 ? (-176.5f) : t92;
-    float t94 = FMA(1.442695f, t89, 12582912.0f);
-    float t95 = FMA(1.442695f, t93, 12582912.0f);
-    float t96 = t94 - 12582912.0f;
-    uint32_t t97 = as_bits(t94);
-    float t98 = FMA(-0.69314575f, t96, t89);
-    float t99 = FMA(mean, 1.9046542e-9f, FMA(mean, -0.6931472f, -t5)) + FMA(var, -2.2778894e-10f,
-        logistic_transform_pea_part4(t6, t17, t5) + t18);
-    float t100 = t79 ? 0.0f : t99;
-    float t101 = t86 ? 0.0f : t100;
-    float t102 = t87 ? 0.0f : t101;
-    float t103 = t98 + FMA(-1.4286068e-6f, t96, t102);
-    float t104 = t95 - 12582912.0f;
-    uint32_t t105 = as_bits(t95);
-    float t106 = FMA(-0.69314575f, t104, t93);
-    float t107 = FMA(mean, -1.9046542e-9f, FMA(mean, 0.6931472f, -t7)) + FMA(var, -2.2778894e-10f, t18 +
-        logistic_transform_pea_part4(t6, t19, t7));
-    float t108 = t81 ? 0.0f : t107;
-    float t109 = t90 ? 0.0f : t108;
-    float t110 = t91 ? 0.0f : t109;
-    float t111 = t106 + FMA(-1.4286068e-6f, t104, t110);
-    float t112 = t82 - 0.25f;
+    float t18 = t8 ? 1.0f : var;
+    float t19 = SQRT(t18);
+    float t20 = t10 * (var * t10);
+    float t21 = t2 ? 1.0f : t20;
+    float t22 = var * t7;
+    float t23 = SQRT(t21);  // standard deviation, scaled
+    float t24 = 1.0f / t23;
+    float t25 = t12 * t23;
+    float t26 = t2 ? 0.0f : t25;
+    float t27 = t26 * 0.6931472f;
+    float t28 = FMA(t23, -t23, t21) * (0.5f * t24);
+    float t29 = t12 * t28;
+    float t30 = t2 ? 0.0f : t29;
+    float t31 = -t24;
+    float t32 = t24 * t15;
+    _Bool t33 = 1.1529215e+18f < t32;
+    float t34 = t33 ? 1.1529215e+18f : t32;
+    float t35 = FMA(t24 * FMA(t28, t31, FMA(t23, t31, 1.0f)), t15, FMA(t24, t15, -t32));
+    float t36 = t33 ? 0.0f : t35;
+    float t37 = -t34;
+    float t38 = t4 ? t37 : t34;  // mean/sigma
+    float t39 = t38 + t27;
+    float t40 = t38 * t38;
+    float t41 = (-0.5f) * t40;
+    _Bool t42 = t41 < (-176.5f);
+    float t43 = t42 ? (-176.5f) : t41;
+    float t44 = -t36;
+    float t45 = t4 ? t44 : t36;
+    float t46 = t38 + t45;
+    float t47 = t39 + (t45 + FMA(t26, -1.9046542e-9f, FMA(t30, 0.6931472f, logistic_transform_pea_part2(t27, t39, t38)
+        + FMA(t26, 0.6931472f, -t27))));
+    float t48 = FMA(t43, 1.442695f, 12582912.0f);
+    _Bool t49 = t46 < 0.0f;
+    float t50 = 0.25f * ABS(t46);
+    float t51 = t48 - 12582912.0f;
+    uint32_t t52 = as_bits(t48);
+    float t53 = FMA(t51, -0.69314575f, t43);
+    float t54 = (-0.5f) * FMA(t38, t45, FMA(t38, t45, FMA(t38, t38, -t40)));
+    float t55 = t42 ? 0.0f : t54;
+    float t56 = t53 + FMA(t51, -1.4286068e-6f, t55);
+    float t57 = as_float((((uint32_t)((int32_t)t52 >> 2u)) + 127u) << 23u);
+    float t58 = as_float((127u + ((uint32_t)((int32_t)(t52 + 1u) >> 2u))) << 23u);
+    float t59 = as_float((127u + ((uint32_t)((int32_t)(t52 + 2u) >> 2u))) << 23u);
+    float t60 = as_float((127u + ((uint32_t)((int32_t)(t52 + 3u) >> 2u))) << 23u);
+    float t61 = 1.0f + t50;
+    float t62 = t49 ? 1.0f : t57;
+    float t63 = t49 ? t57 : 1.0f;
+    float t64 = t49 ? 1.0f : t58;
+    float t65 = t49 ? t58 : 1.0f;
+    float t66 = t49 ? 1.0f : t59;
+    float t67 = t49 ? t59 : 1.0f;
+    float t68 = t49 ? 1.0f : t60;
+    float t69 = t49 ? t60 : 1.0f;
+    float t70 = 1.0f / t61;
+    float t71 = 1.0f + FMA(POLY4(t56, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t56 * t56,
+        t56);
+    float t72 = t42 ? 0.0f : t71;
+    float t73 = logistic_transform_pea_part1(t50, t61, t70);
+    _Bool t74 = (-t47) < 0.0f;
+    float t75 = 1.0f / FMA(0.25f, ABS(t47), 1.0f);
+    float t76 = t74 ? 0.0f : t17;
+    _Bool t77 = 176.5f < t76;
+    _Bool t78 = t76 < (-176.5f);
+    float t79 = t77 ? 176.5f : t76;
+    float t80 = t78 ? (-176.5f) : t79;
+    float t81 = (t70 + t73) - 0.25f;
+    float t82 = FMA(1.442695f, t80, 12582912.0f);
+    float t83 = POLY11(t81, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f);
+    float t84 = t82 - 12582912.0f;
+    uint32_t t85 = as_bits(t82);
+    float t86 = FMA(-0.69314575f, t84, t80);
+    float t87 = FMA(mean, -1.9046542e-9f, FMA(mean, 0.6931472f, -t6)) + FMA(var, -2.2778894e-10f, t16 +
+        logistic_transform_pea_part2(t5, t17, t6));
+    float t88 = t74 ? 0.0f : t87;
+    float t89 = t77 ? 0.0f : t88;
+    float t90 = t78 ? 0.0f : t89;
+    float t91 = t86 + FMA(-1.4286068e-6f, t84, t90);
+    float t92 = t75 - 0.25f;
     // Mills ratio/sqrt(2 pi)
-    float t113 = t82 * POLY12(t112, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+    float t93 = t75 * POLY12(t92, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
         -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
-    float t114 = t63 * (t62 * (t61 * (t60 * (t78 * t113))));
-    float t115 = logistic_transform_pea_part3(3u, t105);
-    float t116 = logistic_transform_pea_part3(2u, t105);
-    float t117 = logistic_transform_pea_part3(1u, t105);
-    float t118 = 1.0f + FMA(POLY4(t111, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t111 *
-        t111, t111);
-    float t119 = t91 ? 0.0f : t118;
-    float t120 = (t115 * (t116 * (t117 * (t119 * as_float((127u + ((uint32_t)((int32_t)t105 >> 2u))) << 23u))))) -
-        t114;
-    float t121 = t81 ? t114 : t120;
-    float t122 = t47 * t85;  // Mills ratio/sqrt(2 pi)
-    float t123 = logistic_transform_pea_part2(t51);  // Mills ratio/sqrt(2 pi)
-    float t124 = t63 * (t62 * (t61 * (t60 * (t78 * t123))));
-    float t125 = logistic_transform_pea_part3(3u, t97);
-    float t126 = logistic_transform_pea_part3(2u, t97);
-    float t127 = logistic_transform_pea_part3(1u, t97);
-    float t128 = 1.0f + FMA(POLY4(t103, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t103 *
-        t103, t103);
-    float t129 = t87 ? 0.0f : t128;
-    float t130 = (t125 * (t126 * (t127 * (t129 * as_float((127u + ((uint32_t)((int32_t)t97 >> 2u))) << 23u))))) - t124;
-    float t131 = t79 ? t124 : t130;
-    float t132 = t78 * t122;
-    float t133 = FMA(t78, FMA(t68, t85, FMA(t47, t85, -t122)), FMA(t78, t122, -t132));
-    float t134 = t63 * (t62 * (t61 * (t60 * (t132 + t133))));
-    float t135 = 1.0f - t134;
-    float t136 = (-t134) - (t135 - 1.0f);
-    float t137 = t50 ? t135 : t132;
-    float t138 = t75 * (t73 * (t71 * (t137 * t69)));
-    float t139 = t50 ? t132 : t135;
-    float t140 = t76 * (t74 * (t72 * (t139 * t70)));
-    float t141 = FMA(-0.5f, t121, 0.5f * t131);
-    float t142 = FMA(0.5f, t121, (-0.5f) * t131);
-    float t143 = t141 + t138;
-    float t144 = t142 + t140;
-    float t145 = t50 ? t136 : t133;
-    float t146 = FMA(t75, t73 * (t71 * (t145 * t69)), logistic_transform_pea_part4(t138, t143, t141));
-    float t147 = t50 ? t133 : t136;
-    float t148 = FMA(t76, t74 * (t72 * (t147 * t70)), logistic_transform_pea_part4(t140, t144, t142));
-    float t149 = t143 * t143;
-    float t150 = t144 * t149;
-    float t151 = t144 * t150;
-    float t152 = t144 + t148;
-    float t153 = t9 ? t152 : t21;
-    float t154 = t24 * t151;
-    float t155 = t154 + FMA(t24, FMA(t144, FMA(t144, FMA(t143, t146, FMA(t143, t146, FMA(t143, t143, -t149))),
-        FMA(t148, t149, FMA(t144, t149, -t150))), FMA(t148, t150, FMA(t144, t150, -t151))), FMA(FMA(var, t8, -t24),
-        t151, FMA(t24, t151, -t154)));
-    float t156 = t9 ? t155 : t21;
-    *out_mean = t153;
-    *out_var = t156;
+    float t94 = t60 * (t59 * (t58 * (t57 * (t72 * t93))));
+    float t95 = as_float((127u + ((uint32_t)((int32_t)(3u + t85) >> 2u))) << 23u);
+    float t96 = as_float((127u + ((uint32_t)((int32_t)(2u + t85) >> 2u))) << 23u);
+    float t97 = as_float((127u + ((uint32_t)((int32_t)(1u + t85) >> 2u))) << 23u);
+    float t98 = 1.0f + FMA(POLY4(t91, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t91 * t91,
+        t91);
+    float t99 = t78 ? 0.0f : t98;
+    float t100 = (t95 * (t96 * (t97 * (t99 * as_float((127u + ((uint32_t)((int32_t)t85 >> 2u))) << 23u))))) - t94;
+    float t101 = t74 ? t94 : t100;
+    float t102 = logistic_transform_pea_part0(t26, t38, t30, t45, t72, t57, t58, t59, t60, mean, t5, var, t16);
+    float t103 = t81 * t83;
+    float t104 = 0.13207589f + t103;
+    float t105 = t104 - t103;
+    float t106 = t70 * t104;  // Mills ratio/sqrt(2 pi)
+    float t107 = t72 * t106;
+    float t108 = FMA(t72, FMA(t70, (-6.588696e-9f) + (((t103 - (t104 - t105)) + (0.13207589f - t105)) + FMA(t81, t83,
+        -t103)), FMA(t73, t104, FMA(t70, t104, -t106))), FMA(t72, t106, -t107));
+    float t109 = t60 * (t59 * (t58 * (t57 * (t107 + t108))));
+    float t110 = 1.0f - t109;
+    float t111 = (-t109) - (t110 - 1.0f);
+    float t112 = t49 ? t110 : t107;
+    float t113 = t68 * (t66 * (t64 * (t112 * t62)));
+    float t114 = t49 ? t107 : t110;
+    float t115 = t69 * (t67 * (t65 * (t114 * t63)));
+    float t116 = FMA(-0.5f, t101, 0.5f * t102);
+    float t117 = FMA(0.5f, t101, (-0.5f) * t102);
+    float t118 = t116 + t113;
+    float t119 = t117 + t115;
+    float t120 = t49 ? t111 : t108;
+    float t121 = FMA(t68, t66 * (t64 * (t120 * t62)), logistic_transform_pea_part2(t113, t118, t116));
+    float t122 = t49 ? t108 : t111;
+    float t123 = FMA(t69, t67 * (t65 * (t122 * t63)), logistic_transform_pea_part2(t115, t119, t117));
+    float t124 = t118 * t118;
+    float t125 = t119 * t124;
+    float t126 = t119 * t125;
+    float t127 = t119 + t123;
+    float t128 = t8 ? t127 : t19;
+    float t129 = t22 * t126;
+    float t130 = t129 + FMA(t22, FMA(t119, FMA(t119, FMA(t118, t121, FMA(t118, t121, FMA(t118, t118, -t124))),
+        FMA(t123, t124, FMA(t119, t124, -t125))), FMA(t123, t125, FMA(t119, t125, -t126))), FMA(FMA(var, t7, -t22),
+        t126, FMA(t22, t126, -t129)));
+    float t131 = t8 ? t130 : t19;
+    *out_mean = t128;
+    *out_var = t131;
 }
 
 void logistic_transform_pea_forward(
@@ -307,169 +295,160 @@ INLINE void logistic_transform_pea_backward_element(
     _Bool t4 = mean < 0.0f;
     float t5 = var * 0.2402265f;
     float t6 = mean * 0.6931472f;
-    float t7 = mean * (-0.6931472f);
-    float t8 = FMA(var, 0.25f, 1.0f);
-    _Bool t9 = 0.0f <= var;
-    float t10 = t0 ? 9.094947e-13f : 1.0f;
-    float t11 = t1 ? 2.8147498e+14f : t10;  // power of two that keeps residuals normal
-    float t12 = t0 ? 1.0995116e+12f : 1.0f;
-    float t13 = t1 ? 3.5527137e-15f : t12;
-    _Bool t14 = t2 & (0.0f < t3);
-    float t15 = t11 * t3;
-    float t16 = t14 ? 1.2676506e+30f : t15;
-    float t17 = FMA(var, 0.2402265f, -t5);
-    float t18 = t5 + t6;
-    float t19 = t7 + t5;
-    float t20 = 1.0f / t8;
-    float t21 = t9 ? 1.0f : var;
-    float t22 = SQRT(t21);
-    float t23 = t11 * (var * t11);
-    float t24 = t2 ? 1.0f : t23;
-    float t25 = SQRT(t24);  // standard deviation, scaled
-    float t26 = var * t20;
-    float t27 = t20 * FMA(t8, -t20, 1.0f);
-    float t28 = FMA(var, t27, FMA(var, t20, -t26));
-    float t29 = t20 + t27;
-    float t30 = 1.0f / t25;
-    float t31 = t13 * t25;
-    float t32 = t2 ? 0.0f : t31;
-    float t33 = t30 * t16;
-    float t34 = FMA(t25, -t25, t24) * (0.5f * t30);
-    float t35 = t13 * t34;
-    float t36 = t2 ? 0.0f : t35;
-    float t37 = -t30;
-    _Bool t38 = 1.1529215e+18f < t33;
-    float t39 = t38 ? 1.1529215e+18f : t33;
-    float t40 = FMA(t30 * FMA(t34, t37, FMA(t25, t37, 1.0f)), t16, FMA(t30, t16, -t33));
+    float t7 = var * 0.25f;
+    _Bool t8 = 0.0f <= var;
+    float t9 = t0 ? 9.094947e-13f : 1.0f;
+    float t10 = t1 ? 2.8147498e+14f : t9;  // power of two that keeps residuals normal
+    float t11 = t0 ? 1.0995116e+12f : 1.0f;
+    float t12 = t1 ? 3.5527137e-15f : t11;
+    _Bool t13 = t2 & (0.0f < t3);
+    float t14 = t10 * t3;
+    float t15 = t13 ? 1.2676506e+30f : t14;
+    float t16 = FMA(var, 0.2402265f, -t5);
+    float t17 = t5 + t6;
+    float t18 = 1.0f + t7;
+    float t19 = t8 ? 1.0f : var;
+    float t20 = SQRT(t19);
+    float t21 = t10 * (var * t10);
+    float t22 = t2 ? 1.0f : t21;
+    float t23 = 1.0f / t18;
+    float t24 = SQRT(t22);  // standard deviation, scaled
+    float t25 = logistic_transform_pea_part1(t7, t18, t23);
+    float t26 = var * t23;
+    float t27 = FMA(var, t25, FMA(var, t23, -t26));
+    float t28 = t23 + t25;
+    float t29 = 1.0f / t24;
+    float t30 = t12 * t24;
+    float t31 = t2 ? 0.0f : t30;
+    float t32 = t31 * 0.6931472f;
+    float t33 = FMA(t24, -t24, t22) * (0.5f * t29);
+    float t34 = t12 * t33;
+    float t35 = t2 ? 0.0f : t34;
+    float t36 = -t29;
+    float t37 = t29 * t15;
+    _Bool t38 = 1.1529215e+18f < t37;
+    float t39 = t38 ? 1.1529215e+18f : t37;
+    float t40 = FMA(t29 * FMA(t33, t36, FMA(t24, t36, 1.0f)), t15, FMA(t29, t15, -t37));
     float t41 = t38 ? 0.0f : t40;
     float t42 = -t39;
     float t43 = t4 ? t42 : t39;  // mean/sigma
-    float t44 = t43 * t43;
-    float t45 = t44 * (-0.5f);
-    _Bool t46 = t45 < (-176.5f);
-    float t47 = t46 ? (-176.5f) : t45;
-    float t48 = -t41;
-    float t49 = t4 ? t48 : t41;
-    float t50 = t43 + t49;
-    float t51 = logistic_transform_pea_part1(t32, 0.6931472f, t43, -1.9046542e-9f, t36, t49);
-    float t52 = logistic_transform_pea_part1(t32, -0.6931472f, t43, 1.9046542e-9f, t36, t49);
-    float t53 = FMA(t47, 1.442695f, 12582912.0f);
-    _Bool t54 = t50 < 0.0f;
-    float t55 = t53 - 12582912.0f;
-    uint32_t t56 = as_bits(t53);
-    float t57 = FMA(t55, -0.69314575f, t47);
-    float t58 = FMA(t43, t49, FMA(t43, t49, FMA(t43, t43, -t44))) * (-0.5f);
-    float t59 = t46 ? 0.0f : t58;
-    float t60 = FMA(t55, -1.4286068e-6f, t59);
-    float t61 = as_float((((uint32_t)((int32_t)t56 >> 2u)) + 127u) << 23u);
-    float t62 = as_float((127u + ((uint32_t)((int32_t)(t56 + 1u) >> 2u))) << 23u);
-    float t63 = as_float((127u + ((uint32_t)((int32_t)(t56 + 2u) >> 2u))) << 23u);
-    float t64 = as_float((127u + ((uint32_t)((int32_t)(t56 + 3u) >> 2u))) << 23u);
-    float t65 = t57 + t60;
-    float t66 = 1.0f + t65;
-    float t67 = (t65 - (t66 - 1.0f)) + FMA(POLY4(t65, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f,
-        0.49999994f), t65 * t65, (t60 + (t57 - t65)) * t66);
-    _Bool t68 = (-t51) < 0.0f;
-    float t69 = t68 ? 0.0f : t18;
-    _Bool t70 = t52 < 0.0f;
-    float t71 = t70 ? 0.0f : t19;
-    _Bool t72 = 176.5f < t71;
-    _Bool t73 = t71 < (-176.5f);
-    float t74 = t72 ? 176.5f : t71;
-    float t75 = t73 ? (-176.5f) : t74;
-    _Bool t76 = 176.5f < t69;
-    _Bool t77 = t69 < (-176.5f);
-    float t78 = t76 ? 176.5f : t69;
-    float t79 = t77 ? (-176.5f) : t78;
-    float t80 = FMA(1.442695f, t75, 12582912.0f);
-    float t81 = FMA(1.442695f, t79, 12582912.0f);
-    float t82 = t66 + t67;
-    float t83 = t46 ? 0.0f : t82;
-    float t84 = t67 - (t82 - t66);
-    float t85 = t46 ? 0.0f : t84;
-    float t86 = t80 - 12582912.0f;
-    uint32_t t87 = as_bits(t80);
-    float t88 = FMA(-0.69314575f, t86, t75);
-    float t89 = FMA(mean, 1.9046542e-9f, FMA(mean, -0.6931472f, -t7)) + FMA(var, -2.2778894e-10f,
-        logistic_transform_pea_part4(t5, t19, t7) + t17);
-    float t90 = t70 ? 0.0f : t89;
-    float t91 = t72 ? 0.0f : t90;
-    float t92 = t73 ? 0.0f : t91;
-    float t93 = t88 + FMA(-1.4286068e-6f, t86, t92);
-    float t94 = t81 - 12582912.0f;
-    uint32_t t95 = as_bits(t81);
-    float t96 = FMA(-0.69314575f, t94, t79);
-    float t97 = FMA(mean, -1.9046542e-9f, FMA(mean, 0.6931472f, -t6)) + FMA(var, -2.2778894e-10f, t17 +
-        logistic_transform_pea_part4(t5, t18, t6));
-    float t98 = t68 ? 0.0f : t97;
-    float t99 = t76 ? 0.0f : t98;
-    float t100 = t77 ? 0.0f : t99;
-    float t101 = FMA(-1.4286068e-6f, t94, t100);
-    float t102 = as_float((127u + ((uint32_t)((int32_t)t95 >> 2u))) << 23u);
-    float t103 = logistic_transform_pea_part3(1u, t95);
-    float t104 = logistic_transform_pea_part3(2u, t95);
-    float t105 = logistic_transform_pea_part3(3u, t95);
-    float t106 = t96 + t101;
-    float t107 = 1.0f + t106;
-    float t108 = (t106 - (t107 - 1.0f)) + FMA(POLY4(t106, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f,
-        0.49999994f), t106 * t106, (t101 + (t96 - t106)) * t107);
-    float t109 = logistic_transform_pea_part2(t52);  // Mills ratio/sqrt(2 pi)
-    float t110 = t64 * (t63 * (t62 * (t61 * (t109 * (t83 + t85)))));
-    float t111 = logistic_transform_pea_part3(3u, t87);
-    float t112 = logistic_transform_pea_part3(2u, t87);
-    float t113 = logistic_transform_pea_part3(1u, t87);
-    float t114 = 1.0f + FMA(POLY4(t93, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t93 * t93,
-        t93);
-    float t115 = t73 ? 0.0f : t114;
-    float t116 = (t111 * (t112 * (t113 * (t115 * as_float((127u + ((uint32_t)((int32_t)t87 >> 2u))) << 23u))))) - t110;
-    float t117 = t70 ? t110 : t116;
-    float t118 = t107 + t108;
-    float t119 = t77 ? 0.0f : t118;
-    float t120 = t105 * (t104 * (t103 * (t119 * t102)));
-    float t121 = logistic_transform_pea_part0(t50, t83, t85);
-    float t122 = 1.0f - (t64 * (t63 * (t62 * (t61 * t121))));
-    float t123 = t54 ? 1.0f : t64;
-    float t124 = t54 ? 1.0f : t63;
-    float t125 = t54 ? 1.0f : t62;
-    float t126 = t54 ? t122 : t121;
-    float t127 = t54 ? 1.0f : t61;
-    float t128 = t123 * (t124 * (t125 * (t126 * t127)));
-    float t129 = t64 * (t63 * (t62 * (t61 * logistic_transform_pea_part0(t51, t83, t85))));
-    float t130 = t120 - t129;
-    float t131 = t108 - (t118 - t107);
-    float t132 = t77 ? 0.0f : t131;
-    float t133 = t130 + ((t105 * (t104 * (t103 * (t132 * t102)))) + ((-t129) - (t130 - t120)));
-    float t134 = t68 ? t129 : t133;
-    float t135 = FMA(-0.5f, t134, 0.5f * t117);
-    float t136 = t54 ? t64 : 1.0f;
-    float t137 = t54 ? t63 : 1.0f;
-    float t138 = t54 ? t62 : 1.0f;
-    float t139 = t54 ? t121 : t122;
-    float t140 = t54 ? t61 : 1.0f;
-    float t141 = FMA(t136, t137 * (t138 * (t139 * t140)), FMA(0.5f, t134, (-0.5f) * t117));
-    float t142 = FMA(0.3465736f, t134, 0.3465736f * t117);
-    float t143 = FMA(t134, 0.12011325f, t117 * (-0.12011325f));
-    float t144 = t135 + t128;
-    float t145 = logistic_transform_pea_part4(t128, t144, t135);
-    float t146 = t144 * (-2.0f);
-    float t147 = t144 + t145;
-    float t148 = t141 * t146;
-    float t149 = t142 * t148;
-    float t150 = FMA(t141, t145 * (-2.0f), FMA(t141, t146, -t148));
-    float t151 = t141 - t147;
-    float t152 = FMA(t151 * (t143 * (t148 + t150)), t26 + t28, t29 * ((t141 * (t141 * (t147 * t147))) * t29));
-    float t153 = t9 ? t152 : t22;
-    float t154 = t9 ? t143 : t22;
-    float t155 = FMA(t153, grad_var, t154 * grad_mean);
-    float t156 = t151 * t149;
-    float t157 = t26 * t156;
-    float t158 = t157 + FMA(t26, FMA(t151, FMA(t142, t150, FMA(t142, t148, -t149)), FMA(t151, t149, -t156)), FMA(t28,
-        t156, FMA(t26, t156, -t157)));
-    float t159 = t9 ? t158 : t22;
-    float t160 = t9 ? t142 : t22;
-    float t161 = FMA(t159, grad_var, t160 * grad_mean);
-    *out_grad_mean = t161;
-    *out_grad_var = t155;
+    float t44 = t43 + t32;
+    float t45 = t43 * t43;
+    float t46 = t45 * (-0.5f);
+    _Bool t47 = t46 < (-176.5f);
+    float t48 = t47 ? (-176.5f) : t46;
+    float t49 = -t41;
+    float t50 = t4 ? t49 : t41;
+    float t51 = t43 + t50;
+    float t52 = t44 + (t50 + FMA(t31, -1.9046542e-9f, FMA(t35, 0.6931472f, logistic_transform_pea_part2(t32, t44, t43)
+        + FMA(t31, 0.6931472f, -t32))));
+    float t53 = FMA(t48, 1.442695f, 12582912.0f);
+    _Bool t54 = t51 < 0.0f;
+    float t55 = 0.25f * ABS(t51);
+    float t56 = t53 - 12582912.0f;
+    uint32_t t57 = as_bits(t53);
+    float t58 = FMA(t56, -0.69314575f, t48);
+    float t59 = FMA(t43, t50, FMA(t43, t50, FMA(t43, t43, -t45))) * (-0.5f);
+    float t60 = t47 ? 0.0f : t59;
+    float t61 = FMA(t56, -1.4286068e-6f, t60);
+    float t62 = as_float((((uint32_t)((int32_t)t57 >> 2u)) + 127u) << 23u);
+    float t63 = as_float((127u + ((uint32_t)((int32_t)(t57 + 1u) >> 2u))) << 23u);
+    float t64 = as_float((127u + ((uint32_t)((int32_t)(t57 + 2u) >> 2u))) << 23u);
+    float t65 = as_float((127u + ((uint32_t)((int32_t)(t57 + 3u) >> 2u))) << 23u);
+    float t66 = 1.0f + t55;
+    float t67 = t54 ? t62 : 1.0f;
+    float t68 = t54 ? 1.0f : t62;
+    float t69 = t54 ? t63 : 1.0f;
+    float t70 = t54 ? 1.0f : t63;
+    float t71 = t54 ? t64 : 1.0f;
+    float t72 = t54 ? 1.0f : t64;
+    float t73 = t54 ? t65 : 1.0f;
+    float t74 = t54 ? 1.0f : t65;
+    float t75 = 1.0f / t66;
+    float t76 = t58 + t61;
+    float t77 = 1.0f + t76;
+    float t78 = logistic_transform_pea_part1(t55, t66, t75);
+    float t79 = (t76 - (t77 - 1.0f)) + FMA(POLY4(t76, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f,
+        0.49999994f), t76 * t76, (t61 + (t58 - t76)) * t77);
+    _Bool t80 = (-t52) < 0.0f;
+    float t81 = t80 ? 0.0f : t17;
+    _Bool t82 = 176.5f < t81;
+    _Bool t83 = t81 < (-176.5f);
+    float t84 = t82 ? 176.5f : t81;
+    float t85 = t83 ? (-176.5f) : t84;
+    float t86 = (t75 + t78) - 0.25f;
+    float t87 = FMA(1.442695f, t85, 12582912.0f);
+    float t88 = POLY11(t86, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f);
+    float t89 = t77 + t79;
+    float t90 = t47 ? 0.0f : t89;
+    float t91 = t79 - (t89 - t77);
+    float t92 = t47 ? 0.0f : t91;
+    float t93 = t87 - 12582912.0f;
+    uint32_t t94 = as_bits(t87);
+    float t95 = FMA(-0.69314575f, t93, t85);
+    float t96 = FMA(mean, -1.9046542e-9f, FMA(mean, 0.6931472f, -t6)) + FMA(var, -2.2778894e-10f, t16 +
+        logistic_transform_pea_part2(t5, t17, t6));
+    float t97 = t80 ? 0.0f : t96;
+    float t98 = t82 ? 0.0f : t97;
+    float t99 = t83 ? 0.0f : t98;
+    float t100 = t95 + FMA(-1.4286068e-6f, t93, t99);
+    float t101 = t90 + t92;
+    float t102 = logistic_transform_pea_part0(t31, t43, t35, t50, t101, t62, t63, t64, t65, mean, t5, var, t16);
+    float t103 = logistic_transform_pea_part3(t52);  // Mills ratio/sqrt(2 pi)
+    float t104 = t65 * (t64 * (t63 * (t62 * (t101 * t103))));
+    float t105 = as_float((127u + ((uint32_t)((int32_t)(3u + t94) >> 2u))) << 23u);
+    float t106 = as_float((127u + ((uint32_t)((int32_t)(2u + t94) >> 2u))) << 23u);
+    float t107 = as_float((127u + ((uint32_t)((int32_t)(1u + t94) >> 2u))) << 23u);
+    float t108 = 1.0f + FMA(POLY4(t100, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t100 *
+        t100, t100);
+    float t109 = t83 ? 0.0f : t108;
+    float t110 = (t105 * (t106 * (t107 * (t109 * as_float((127u + ((uint32_t)((int32_t)t94 >> 2u))) << 23u))))) - t104;
+    float t111 = t80 ? t104 : t110;
+    float t112 = t86 * t88;
+    float t113 = 0.13207589f + t112;
+    float t114 = t113 - t112;
+    float t115 = t75 * t113;  // Mills ratio/sqrt(2 pi)
+    float t116 = t90 * t115;
+    float t117 = FMA(t90, FMA(t75, (-6.588696e-9f) + (((t112 - (t113 - t114)) + (0.13207589f - t114)) + FMA(t86, t88,
+        -t112)), FMA(t78, t113, FMA(t75, t113, -t115))), FMA(t92, t115, FMA(t90, t115, -t116)));
+    float t118 = t65 * (t64 * (t63 * (t62 * (t116 + t117))));
+    float t119 = 1.0f - t118;
+    float t120 = FMA(0.5f, t111, (-0.5f) * t102);
+    float t121 = FMA(-0.5f, t111, 0.5f * t102);
+    float t122 = FMA(0.3465736f, t111, 0.3465736f * t102);
+    float t123 = FMA(t111, 0.12011325f, t102 * (-0.12011325f));
+    float t124 = (-t118) - (t119 - 1.0f);
+    float t125 = t54 ? t116 : t119;
+    float t126 = t73 * (t71 * (t69 * (t125 * t67)));
+    float t127 = t54 ? t119 : t116;
+    float t128 = t74 * (t72 * (t70 * (t127 * t68)));
+    float t129 = t120 + t126;
+    float t130 = t121 + t128;
+    float t131 = t54 ? t117 : t124;
+    float t132 = FMA(t73, t71 * (t69 * (t131 * t67)), logistic_transform_pea_part2(t126, t129, t120));
+    float t133 = t54 ? t124 : t117;
+    float t134 = FMA(t74, t72 * (t70 * (t133 * t68)), logistic_transform_pea_part2(t128, t130, t121));
+    float t135 = t130 * (-2.0f);
+    float t136 = t130 + t134;
+    float t137 = t129 * t135;
+    float t138 = t122 * t137;
+    float t139 = FMA(t129, t134 * (-2.0f), FMA(t132, t135, FMA(t129, t135, -t137)));
+    float t140 = t129 + t132;
+    float t141 = t140 - t136;
+    float t142 = FMA(t141 * (t123 * (t137 + t139)), t26 + t27, t28 * ((t140 * (t140 * (t136 * t136))) * t28));
+    float t143 = t8 ? t142 : t20;
+    float t144 = t8 ? t123 : t20;
+    float t145 = FMA(t143, grad_var, t144 * grad_mean);
+    float t146 = t141 * t138;
+    float t147 = t26 * t146;
+    float t148 = t147 + FMA(t26, FMA(t141, FMA(t122, t139, FMA(t122, t137, -t138)), FMA(t141, t138, -t146)), FMA(t27,
+        t146, FMA(t26, t146, -t147)));
+    float t149 = t8 ? t148 : t20;
+    float t150 = t8 ? t122 : t20;
+    float t151 = FMA(t149, grad_var, t150 * grad_mean);
+    *out_grad_mean = t151;
+    *out_grad_var = t145;
 }
 
 void logistic_transform_pea_backward(

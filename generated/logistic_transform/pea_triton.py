@@ -4,11 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-# operations   logistic_transform_pea_forward 419, logistic_transform_pea_backward 471
+# operations   logistic_transform_pea_forward 426, logistic_transform_pea_backward 483
 #
 # Certificate:
-#   mean 3.19, var 6.9, dmean_dmu 4.42, dmean_dvar 3.82, dvar_dmu 7.56, dvar_dvar 7.64 ulp of the terms,
-#   against exact values at 17005 points over all of float32; where, in pea.json
+#   mean 3.65, var 6.86, dmean_dmu 5.32, dmean_dvar 3.65, dvar_dmu 6.76, dvar_dvar 6.15 ulp of the terms,
+#   against exact values at 16975 points over all of float32; where, in pea.json
 
 import triton
 import triton.language as tl
@@ -30,59 +30,69 @@ def _polynomial4(x, y, c0, c1, c2, c3):
 
 
 @triton.jit
+def _polynomial11(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x,
+        tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6), c7), c8), c9), c10))
+
+
+@triton.jit
 def _polynomial12(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11):
     return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x,
         tl.fma(x, tl.fma(x, y, c0), c1), c2), c3), c4), c5), c6), c7), c8), c9), c10), c11))
 
 
 @triton.jit
-def _part0(p0, p1, p2):
-    t0 = 0.25 * tl.abs(p0)
-    t1 = 1.0 + t0
-    t2 = t1 - t0
-    t3 = tl.div_rn(1.0, t1)
-    t4 = t3 * -1.0
-    t5 = t3 * tl.fma((t0 - (t1 - t2)) + (1.0 - t2), t4, tl.fma(t1, t4, 1.0))
-    t6 = (_polynomial12((t3 + t5) - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
-        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
-    t7 = t3 * t6  # Mills ratio/sqrt(2 pi)
-    t8 = p1 * t7
-    t9 = t8 + tl.fma(p1, tl.fma(t5, t6, tl.fma(t3, t6, t7 * -1.0)), tl.fma(p2, t7, tl.fma(p1, t7, t8 * -1.0)))
-    return t9
-
-
-@triton.jit
-def _part4(p0, p1, p2):
+def _part2(p0, p1, p2):
     t0 = p1 - p0
     t1 = (p0 - (p1 - t0)) + (p2 - t0)
     return t1
 
 
 @triton.jit
-def _part2(p0):
-    t0 = tl.abs(p0) * 0.25
-    t1 = 1.0 + t0
-    t2 = t1 - t0
-    t3 = tl.div_rn(1.0, t1)
-    t4 = t3 * -1.0
-    t5 = t3 + (t3 * tl.fma((t0 - (t1 - t2)) + (1.0 - t2), t4, tl.fma(t1, t4, 1.0)))
-    t6 = (t5 * _polynomial12(t5 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
-        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
-    return t6
-
-
-@triton.jit
-def _part3(p0, p1):
-    t0 = ((127 + ((p0 + p1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    return t0
-
-
-@triton.jit
-def _part1(p0, p1, p2, p3, p4, p5):
-    t0 = p0 * p1
-    t1 = p2 + t0
-    t2 = t1 + (p5 + tl.fma(p0, p3, tl.fma(p4, p1, _part4(t0, t1, p2) + tl.fma(p0, p1, t0 * -1.0))))
+def _part1(p0, p1, p2):
+    t0 = p1 - p0
+    t1 = p2 * -1.0
+    t2 = p2 * tl.fma((p0 - (p1 - t0)) + (1.0 - t0), t1, tl.fma(p1, t1, 1.0))
     return t2
+
+
+@triton.jit
+def _part3(p0):
+    t0 = 0.25 * tl.abs(p0)
+    t1 = 1.0 + t0
+    t2 = tl.div_rn(1.0, t1)
+    t3 = t2 + _part1(t0, t1, t2)
+    t4 = (t3 * _polynomial12(t3 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
+    return t4
+
+
+@triton.jit
+def _part0(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12):
+    t0 = p0 * (-0.6931472)
+    t1 = p1 + t0
+    t2 = (t1 + (p3 + tl.fma(p0, 1.9046542e-9, tl.fma(p2, -0.6931472, _part2(t0, t1, p1) + tl.fma(p0, -0.6931472, t0 *
+        -1.0)))))
+    t3 = t2 < 0.0
+    t4 = p9 * (-0.6931472)
+    t5 = t4 + p10
+    t6 = tl.where(t3, 0.0, t5)
+    t7 = 176.5 < t6
+    t8 = t6 < (-176.5)
+    t9 = tl.where(t8, -176.5, tl.where(t7, 176.5, t6))
+    t10 = tl.fma(1.442695, t9, 12582912.0)
+    t11 = t10 - 12582912.0
+    t12 = (tl.fma(-0.69314575, t11, t9) + tl.fma(-1.4286068e-6, t11, tl.where(t8, 0.0, tl.where(t7, 0.0, tl.where(t3,
+        0.0, tl.fma(p9, 1.9046542e-9, tl.fma(p9, -0.6931472, t4 * -1.0)) + tl.fma(p11, -2.2778894e-10, _part2(p10, t5,
+        t4) + p12))))))
+    t13 = t10.to(tl.int32, bitcast=True)
+    t14 = _part3(t2)  # Mills ratio/sqrt(2 pi)
+    t15 = p8 * (p7 * (p6 * (p5 * (p4 * t14))))
+    t16 = (tl.where(t3, t15, ((((127 + ((3 + t13) >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((2 + t13) >>
+        2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((1 + t13) >> 2)) << 23).to(tl.float32, bitcast=True)) *
+        (tl.where(t8, 0.0, 1.0 + tl.fma(_polynomial4(t12, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t12 * t12, t12)) * (((127 + (t13 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t15))
+    return t16
 
 
 @triton.jit
@@ -108,109 +118,98 @@ def logistic_transform_pea_forward(mean, var):
     t18 = t6 * -1.0
     t19 = tl.where(t10, 0.0, tl.fma(t6 * tl.fma(t16, t18, tl.fma(t5, t18, 1.0)), t8, tl.fma(t6, t8, t9 * -1.0)))
     t20 = tl.where(t12, t19 * -1.0, t19)
-    t21 = _part1(t15, -0.6931472, t13, 1.9046542e-9, t17, t20)
-    t22 = t21 < 0.0
-    t23 = mean * (-0.6931472)
-    t24 = var * 0.2402265
-    t25 = t23 + t24
-    t26 = tl.where(t22, 0.0, t25)
-    t27 = 176.5 < t26
-    t28 = t26 < (-176.5)
-    t29 = tl.where(t28, -176.5, tl.where(t27, 176.5, t26))
-    t30 = tl.fma(1.442695, t29, 12582912.0)
-    t31 = t30 - 12582912.0
-    t32 = tl.fma(var, 0.2402265, t24 * -1.0)
-    t33 = (tl.fma(-0.69314575, t31, t29) + tl.fma(-1.4286068e-6, t31, tl.where(t28, 0.0, tl.where(t27, 0.0,
-        tl.where(t22, 0.0, tl.fma(mean, 1.9046542e-9, tl.fma(mean, -0.6931472, t23 * -1.0)) + tl.fma(var,
-        -2.2778894e-10, _part4(t24, t25, t23) + t32))))))
-    t34 = t30.to(tl.int32, bitcast=True)
-    t35 = t13 * t13
-    t36 = (-0.5) * t35
-    t37 = t36 < (-176.5)
-    t38 = tl.where(t37, -176.5, t36)
-    t39 = tl.fma(t38, 1.442695, 12582912.0)
-    t40 = t39 - 12582912.0
-    t41 = (tl.fma(t40, -0.69314575, t38) + tl.fma(t40, -1.4286068e-6, tl.where(t37, 0.0, (-0.5) * tl.fma(t13, t20,
-        tl.fma(t13, t20, tl.fma(t13, t13, t35 * -1.0))))))
-    t42 = (tl.where(t37, 0.0, 1.0 + tl.fma(_polynomial4(t41, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
-        0.49999994), t41 * t41, t41)))
-    t43 = t39.to(tl.int32, bitcast=True)
-    t44 = (((t43 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t45 = ((127 + ((t43 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t46 = ((127 + ((t43 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t47 = ((127 + ((t43 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t48 = _part2(t21)  # Mills ratio/sqrt(2 pi)
-    t49 = t47 * (t46 * (t45 * (t44 * (t42 * t48))))
-    t50 = (tl.where(t22, t49, (_part3(3, t34) * (_part3(2, t34) * (_part3(1, t34) * (tl.where(t28, 0.0, 1.0 +
-        tl.fma(_polynomial4(t33, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t33 * t33, t33)) *
-        (((127 + (t34 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t49))
-    t51 = _part1(t15, 0.6931472, t13, -1.9046542e-9, t17, t20)
-    t52 = (t51 * -1.0) < 0.0
-    t53 = mean * 0.6931472
-    t54 = t24 + t53
-    t55 = tl.where(t52, 0.0, t54)
-    t56 = 176.5 < t55
-    t57 = t55 < (-176.5)
-    t58 = tl.where(t57, -176.5, tl.where(t56, 176.5, t55))
-    t59 = tl.fma(1.442695, t58, 12582912.0)
-    t60 = t59 - 12582912.0
-    t61 = (tl.fma(-0.69314575, t60, t58) + tl.fma(-1.4286068e-6, t60, tl.where(t57, 0.0, tl.where(t56, 0.0,
-        tl.where(t52, 0.0, tl.fma(mean, -1.9046542e-9, tl.fma(mean, 0.6931472, t53 * -1.0)) + tl.fma(var,
-        -2.2778894e-10, t32 + _part4(t24, t54, t53)))))))
-    t62 = t59.to(tl.int32, bitcast=True)
-    t63 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t51), 1.0))
+    t21 = var * 0.2402265
+    t22 = tl.fma(var, 0.2402265, t21 * -1.0)
+    t23 = t13 * t13
+    t24 = (-0.5) * t23
+    t25 = t24 < (-176.5)
+    t26 = tl.where(t25, -176.5, t24)
+    t27 = tl.fma(t26, 1.442695, 12582912.0)
+    t28 = t27 - 12582912.0
+    t29 = (tl.fma(t28, -0.69314575, t26) + tl.fma(t28, -1.4286068e-6, tl.where(t25, 0.0, (-0.5) * tl.fma(t13, t20,
+        tl.fma(t13, t20, tl.fma(t13, t13, t23 * -1.0))))))
+    t30 = (tl.where(t25, 0.0, 1.0 + tl.fma(_polynomial4(t29, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t29 * t29, t29)))
+    t31 = t27.to(tl.int32, bitcast=True)
+    t32 = (((t31 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t33 = ((127 + ((t31 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t34 = ((127 + ((t31 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t35 = ((127 + ((t31 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t36 = _part0(t15, t13, t17, t20, t30, t32, t33, t34, t35, mean, t21, var, t22)
+    t37 = t15 * 0.6931472
+    t38 = t13 + t37
+    t39 = (t38 + (t20 + tl.fma(t15, -1.9046542e-9, tl.fma(t17, 0.6931472, _part2(t37, t38, t13) + tl.fma(t15,
+        0.6931472, t37 * -1.0)))))
+    t40 = (t39 * -1.0) < 0.0
+    t41 = mean * 0.6931472
+    t42 = t21 + t41
+    t43 = tl.where(t40, 0.0, t42)
+    t44 = 176.5 < t43
+    t45 = t43 < (-176.5)
+    t46 = tl.where(t45, -176.5, tl.where(t44, 176.5, t43))
+    t47 = tl.fma(1.442695, t46, 12582912.0)
+    t48 = t47 - 12582912.0
+    t49 = (tl.fma(-0.69314575, t48, t46) + tl.fma(-1.4286068e-6, t48, tl.where(t45, 0.0, tl.where(t44, 0.0,
+        tl.where(t40, 0.0, tl.fma(mean, -1.9046542e-9, tl.fma(mean, 0.6931472, t41 * -1.0)) + tl.fma(var,
+        -2.2778894e-10, t22 + _part2(t21, t42, t41)))))))
+    t50 = t47.to(tl.int32, bitcast=True)
+    t51 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t39), 1.0))
     # Mills ratio/sqrt(2 pi)
-    t64 = (t63 * _polynomial12(t63 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+    t52 = (t51 * _polynomial12(t51 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
         -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
-    t65 = t47 * (t46 * (t45 * (t44 * (t42 * t64))))
-    t66 = (tl.where(t52, t65, (_part3(3, t62) * (_part3(2, t62) * (_part3(1, t62) * (tl.where(t57, 0.0, 1.0 +
-        tl.fma(_polynomial4(t61, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t61 * t61, t61)) *
-        (((127 + (t62 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t65))
-    t67 = tl.fma(0.5, t66, (-0.5) * t50)
-    t68 = 0.25 * tl.abs(t13)
-    t69 = 1.0 + t68
-    t70 = t69 - t68
-    t71 = tl.div_rn(1.0, t69)
-    t72 = t71 * -1.0
-    t73 = (t71 * tl.fma(tl.fma(0.25, tl.where(t13 < 0.0, t20 * -1.0, t20), (t68 - (t69 - t70)) + (1.0 - t70)), t72,
-        tl.fma(t69, t72, 1.0)))
-    t74 = (_polynomial12((t71 + t73) - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
-        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
-    t75 = t71 * t74  # Mills ratio/sqrt(2 pi)
-    t76 = t42 * t75
-    t77 = tl.fma(t42, tl.fma(t73, t74, tl.fma(t71, t74, t75 * -1.0)), tl.fma(t42, t75, t76 * -1.0))
-    t78 = t47 * (t46 * (t45 * (t44 * (t76 + t77))))
-    t79 = 1.0 - t78
-    t80 = (t13 + t20) < 0.0
-    t81 = tl.where(t80, t44, 1.0)
-    t82 = tl.where(t80, t45, 1.0)
-    t83 = tl.where(t80, t46, 1.0)
-    t84 = tl.where(t80, t47, 1.0)
-    t85 = t84 * (t83 * (t82 * (tl.where(t80, t76, t79) * t81)))
-    t86 = t67 + t85
-    t87 = (t78 * -1.0) - (t79 - 1.0)
-    t88 = tl.fma(t84, t83 * (t82 * (tl.where(t80, t77, t87) * t81)), _part4(t85, t86, t67))
-    t89 = 0.0 <= var
-    t90 = tl.sqrt_rn(tl.where(t89, 1.0, var))
-    t91 = tl.where(t89, t86 + t88, t90)
-    t92 = tl.fma(-0.5, t66, 0.5 * t50)
-    t93 = tl.where(t80, 1.0, t44)
-    t94 = tl.where(t80, 1.0, t45)
-    t95 = tl.where(t80, 1.0, t46)
-    t96 = tl.where(t80, 1.0, t47)
-    t97 = t96 * (t95 * (t94 * (tl.where(t80, t79, t76) * t93)))
-    t98 = t92 + t97
-    t99 = tl.fma(t96, t95 * (t94 * (tl.where(t80, t87, t77) * t93)), _part4(t97, t98, t92))
-    t100 = t98 * t98
-    t101 = t86 * t100
-    t102 = t86 * t101
-    t103 = tl.div_rn(1.0, tl.fma(var, 0.25, 1.0))
-    t104 = var * t103
-    t105 = t104 * t102
-    t106 = (tl.where(t89, t105 + tl.fma(t104, tl.fma(t86, tl.fma(t86, tl.fma(t98, t99, tl.fma(t98, t99, tl.fma(t98,
-        t98, t100 * -1.0))), tl.fma(t88, t100, tl.fma(t86, t100, t101 * -1.0))), tl.fma(t88, t101, tl.fma(t86, t101,
-        t102 * -1.0))), tl.fma(tl.fma(var, t103, t104 * -1.0), t102, tl.fma(t104, t102, t105 * -1.0))), t90))
-    return (t91, t106)
+    t53 = t35 * (t34 * (t33 * (t32 * (t30 * t52))))
+    t54 = (tl.where(t40, t53, ((((127 + ((3 + t50) >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((2 + t50)
+        >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((1 + t50) >> 2)) << 23).to(tl.float32, bitcast=True))
+        * (tl.where(t45, 0.0, 1.0 + tl.fma(_polynomial4(t49, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t49 * t49, t49)) * (((127 + (t50 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t53))
+    t55 = tl.fma(0.5, t54, (-0.5) * t36)
+    t56 = t13 + t20
+    t57 = 0.25 * tl.abs(t56)
+    t58 = 1.0 + t57
+    t59 = tl.div_rn(1.0, t58)
+    t60 = _part1(t57, t58, t59)
+    t61 = (t59 + t60) - 0.25
+    t62 = (_polynomial11(t61, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537, -0.020374626,
+        0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109))
+    t63 = t61 * t62
+    t64 = 0.13207589 + t63
+    t65 = t59 * t64  # Mills ratio/sqrt(2 pi)
+    t66 = t30 * t65
+    t67 = t64 - t63
+    t68 = (tl.fma(t30, tl.fma(t59, (-6.588696e-9) + (((t63 - (t64 - t67)) + (0.13207589 - t67)) + tl.fma(t61, t62, t63
+        * -1.0)), tl.fma(t60, t64, tl.fma(t59, t64, t65 * -1.0))), tl.fma(t30, t65, t66 * -1.0)))
+    t69 = t35 * (t34 * (t33 * (t32 * (t66 + t68))))
+    t70 = 1.0 - t69
+    t71 = t56 < 0.0
+    t72 = tl.where(t71, t32, 1.0)
+    t73 = tl.where(t71, t33, 1.0)
+    t74 = tl.where(t71, t34, 1.0)
+    t75 = tl.where(t71, t35, 1.0)
+    t76 = t75 * (t74 * (t73 * (tl.where(t71, t66, t70) * t72)))
+    t77 = t55 + t76
+    t78 = (t69 * -1.0) - (t70 - 1.0)
+    t79 = tl.fma(t75, t74 * (t73 * (tl.where(t71, t68, t78) * t72)), _part2(t76, t77, t55))
+    t80 = 0.0 <= var
+    t81 = tl.sqrt_rn(tl.where(t80, 1.0, var))
+    t82 = tl.where(t80, t77 + t79, t81)
+    t83 = tl.fma(-0.5, t54, 0.5 * t36)
+    t84 = tl.where(t71, 1.0, t32)
+    t85 = tl.where(t71, 1.0, t33)
+    t86 = tl.where(t71, 1.0, t34)
+    t87 = tl.where(t71, 1.0, t35)
+    t88 = t87 * (t86 * (t85 * (tl.where(t71, t70, t66) * t84)))
+    t89 = t83 + t88
+    t90 = t89 * t89
+    t91 = t77 * t90
+    t92 = tl.fma(t87, t86 * (t85 * (tl.where(t71, t78, t68) * t84)), _part2(t88, t89, t83))
+    t93 = t77 * t91
+    t94 = tl.div_rn(1.0, tl.fma(var, 0.25, 1.0))
+    t95 = var * t94
+    t96 = t95 * t93
+    t97 = (tl.where(t80, t96 + tl.fma(t95, tl.fma(t77, tl.fma(t77, tl.fma(t89, t92, tl.fma(t89, t92, tl.fma(t89, t89,
+        t90 * -1.0))), tl.fma(t79, t90, tl.fma(t77, t90, t91 * -1.0))), tl.fma(t79, t91, tl.fma(t77, t91, t93 *
+        -1.0))), tl.fma(tl.fma(var, t94, t95 * -1.0), t93, tl.fma(t95, t93, t96 * -1.0))), t81))
+    return (t82, t97)
 
 
 @triton.jit
@@ -260,99 +259,102 @@ def logistic_transform_pea_backward(mean, var, grad_mean, grad_var):
     t29 = t27 + t28
     t30 = tl.where(t16, 0.0, t28 - (t29 - t27))
     t31 = tl.where(t16, 0.0, t29)
-    t32 = tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
-    t33 = tl.where(t3, 0.0, t32 * t5)
-    t34 = tl.where(t3, 0.0, t32 * t21)
-    t35 = _part1(t33, 0.6931472, t13, -1.9046542e-9, t34, t24)
-    t36 = t18.to(tl.int32, bitcast=True)
-    t37 = (((t36 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t38 = ((127 + ((t36 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t39 = ((127 + ((t36 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t40 = ((127 + ((t36 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t41 = t40 * (t39 * (t38 * (t37 * _part0(t35, t31, t30))))
-    t42 = (t35 * -1.0) < 0.0
-    t43 = var * 0.2402265
-    t44 = mean * 0.6931472
-    t45 = t43 + t44
-    t46 = tl.where(t42, 0.0, t45)
-    t47 = 176.5 < t46
-    t48 = t46 < (-176.5)
-    t49 = tl.where(t48, -176.5, tl.where(t47, 176.5, t46))
-    t50 = tl.fma(1.442695, t49, 12582912.0)
-    t51 = t50 - 12582912.0
-    t52 = tl.fma(-0.69314575, t51, t49)
-    t53 = tl.fma(var, 0.2402265, t43 * -1.0)
-    t54 = (tl.fma(-1.4286068e-6, t51, tl.where(t48, 0.0, tl.where(t47, 0.0, tl.where(t42, 0.0, tl.fma(mean,
-        -1.9046542e-9, tl.fma(mean, 0.6931472, t44 * -1.0)) + tl.fma(var, -2.2778894e-10, t53 + _part4(t43, t45,
-        t44)))))))
-    t55 = t52 + t54
-    t56 = 1.0 + t55
-    t57 = ((t55 - (t56 - 1.0)) + tl.fma(_polynomial4(t55, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
-        0.49999994), t55 * t55, (t54 + (t52 - t55)) * t56))
-    t58 = t56 + t57
-    t59 = t50.to(tl.int32, bitcast=True)
-    t60 = ((127 + (t59 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t61 = _part3(1, t59)
-    t62 = _part3(2, t59)
-    t63 = _part3(3, t59)
-    t64 = t63 * (t62 * (t61 * (tl.where(t48, 0.0, t58) * t60)))
-    t65 = t64 - t41
-    t66 = (tl.where(t42, t41, t65 + ((t63 * (t62 * (t61 * (tl.where(t48, 0.0, t57 - (t58 - t56)) * t60)))) + ((t41 *
-        -1.0) - (t65 - t64)))))
-    t67 = _part1(t33, -0.6931472, t13, 1.9046542e-9, t34, t24)
-    t68 = _part2(t67)  # Mills ratio/sqrt(2 pi)
-    t69 = t40 * (t39 * (t38 * (t37 * (t68 * (t31 + t30)))))
-    t70 = t67 < 0.0
-    t71 = mean * (-0.6931472)
-    t72 = t71 + t43
-    t73 = tl.where(t70, 0.0, t72)
-    t74 = 176.5 < t73
-    t75 = t73 < (-176.5)
-    t76 = tl.where(t75, -176.5, tl.where(t74, 176.5, t73))
-    t77 = tl.fma(1.442695, t76, 12582912.0)
-    t78 = t77 - 12582912.0
-    t79 = (tl.fma(-0.69314575, t78, t76) + tl.fma(-1.4286068e-6, t78, tl.where(t75, 0.0, tl.where(t74, 0.0,
-        tl.where(t70, 0.0, tl.fma(mean, 1.9046542e-9, tl.fma(mean, -0.6931472, t71 * -1.0)) + tl.fma(var,
-        -2.2778894e-10, _part4(t43, t72, t71) + t53))))))
-    t80 = t77.to(tl.int32, bitcast=True)
-    t81 = (tl.where(t70, t69, (_part3(3, t80) * (_part3(2, t80) * (_part3(1, t80) * (tl.where(t75, 0.0, 1.0 +
-        tl.fma(_polynomial4(t79, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t79 * t79, t79)) *
-        (((127 + (t80 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t69))
-    t82 = t13 + t24
-    t83 = _part0(t82, t31, t30)
-    t84 = 1.0 - (t40 * (t39 * (t38 * (t37 * t83))))
-    t85 = t82 < 0.0
-    t86 = (tl.fma(tl.where(t85, t40, 1.0), tl.where(t85, t39, 1.0) * (tl.where(t85, t38, 1.0) * (tl.where(t85, t83,
-        t84) * tl.where(t85, t37, 1.0))), tl.fma(0.5, t66, (-0.5) * t81)))
-    t87 = tl.fma(-0.5, t66, 0.5 * t81)
-    t88 = (tl.where(t85, 1.0, t40) * (tl.where(t85, 1.0, t39) * (tl.where(t85, 1.0, t38) * (tl.where(t85, t84, t83) *
-        tl.where(t85, 1.0, t37)))))
-    t89 = t87 + t88
-    t90 = t89 * (-2.0)
-    t91 = t86 * t90
-    t92 = _part4(t88, t89, t87)
-    t93 = tl.fma(t86, t92 * (-2.0), tl.fma(t86, t90, t91 * -1.0))
-    t94 = tl.fma(0.3465736, t66, 0.3465736 * t81)
-    t95 = t94 * t91
-    t96 = t89 + t92
-    t97 = t86 - t96
-    t98 = t97 * t95
-    t99 = tl.fma(var, 0.25, 1.0)
-    t100 = tl.div_rn(1.0, t99)
-    t101 = var * t100
-    t102 = t101 * t98
-    t103 = t100 * tl.fma(t99, t100 * -1.0, 1.0)
-    t104 = tl.fma(var, t103, tl.fma(var, t100, t101 * -1.0))
-    t105 = 0.0 <= var
-    t106 = tl.sqrt_rn(tl.where(t105, 1.0, var))
-    t107 = (tl.fma(tl.where(t105, t102 + tl.fma(t101, tl.fma(t97, tl.fma(t94, t93, tl.fma(t94, t91, t95 * -1.0)),
-        tl.fma(t97, t95, t98 * -1.0)), tl.fma(t104, t98, tl.fma(t101, t98, t102 * -1.0))), t106), grad_var,
-        tl.where(t105, t94, t106) * grad_mean))
-    t108 = t100 + t103
-    t109 = tl.fma(t66, 0.12011325, t81 * (-0.12011325))
-    t110 = (tl.fma(tl.where(t105, tl.fma(t97 * (t109 * (t91 + t93)), t101 + t104, t108 * ((t86 * (t86 * (t96 * t96))) *
-        t108)), t106), grad_var, tl.where(t105, t109, t106) * grad_mean))
-    return (t107, t110)
+    t32 = t31 + t30
+    t33 = tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
+    t34 = tl.where(t3, 0.0, t33 * t5)
+    t35 = t34 * 0.6931472
+    t36 = t13 + t35
+    t37 = tl.where(t3, 0.0, t33 * t21)
+    t38 = (t36 + (t24 + tl.fma(t34, -1.9046542e-9, tl.fma(t37, 0.6931472, _part2(t35, t36, t13) + tl.fma(t34,
+        0.6931472, t35 * -1.0)))))
+    t39 = t18.to(tl.int32, bitcast=True)
+    t40 = (((t39 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t41 = ((127 + ((t39 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t42 = ((127 + ((t39 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t43 = ((127 + ((t39 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t44 = _part3(t38)  # Mills ratio/sqrt(2 pi)
+    t45 = t43 * (t42 * (t41 * (t40 * (t32 * t44))))
+    t46 = (t38 * -1.0) < 0.0
+    t47 = var * 0.2402265
+    t48 = mean * 0.6931472
+    t49 = t47 + t48
+    t50 = tl.where(t46, 0.0, t49)
+    t51 = 176.5 < t50
+    t52 = t50 < (-176.5)
+    t53 = tl.where(t52, -176.5, tl.where(t51, 176.5, t50))
+    t54 = tl.fma(1.442695, t53, 12582912.0)
+    t55 = t54 - 12582912.0
+    t56 = tl.fma(var, 0.2402265, t47 * -1.0)
+    t57 = (tl.fma(-0.69314575, t55, t53) + tl.fma(-1.4286068e-6, t55, tl.where(t52, 0.0, tl.where(t51, 0.0,
+        tl.where(t46, 0.0, tl.fma(mean, -1.9046542e-9, tl.fma(mean, 0.6931472, t48 * -1.0)) + tl.fma(var,
+        -2.2778894e-10, t56 + _part2(t47, t49, t48)))))))
+    t58 = t54.to(tl.int32, bitcast=True)
+    t59 = (tl.where(t46, t45, ((((127 + ((3 + t58) >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((2 + t58)
+        >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((1 + t58) >> 2)) << 23).to(tl.float32, bitcast=True))
+        * (tl.where(t52, 0.0, 1.0 + tl.fma(_polynomial4(t57, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t57 * t57, t57)) * (((127 + (t58 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t45))
+    t60 = _part0(t34, t13, t37, t24, t32, t40, t41, t42, t43, mean, t47, var, t56)
+    t61 = tl.fma(0.5, t59, (-0.5) * t60)
+    t62 = t13 + t24
+    t63 = 0.25 * tl.abs(t62)
+    t64 = 1.0 + t63
+    t65 = tl.div_rn(1.0, t64)
+    t66 = _part1(t63, t64, t65)
+    t67 = (t65 + t66) - 0.25
+    t68 = (_polynomial11(t67, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537, -0.020374626,
+        0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109))
+    t69 = t67 * t68
+    t70 = 0.13207589 + t69
+    t71 = t65 * t70  # Mills ratio/sqrt(2 pi)
+    t72 = t31 * t71
+    t73 = t70 - t69
+    t74 = (tl.fma(t31, tl.fma(t65, (-6.588696e-9) + (((t69 - (t70 - t73)) + (0.13207589 - t73)) + tl.fma(t67, t68, t69
+        * -1.0)), tl.fma(t66, t70, tl.fma(t65, t70, t71 * -1.0))), tl.fma(t30, t71, tl.fma(t31, t71, t72 * -1.0))))
+    t75 = t43 * (t42 * (t41 * (t40 * (t72 + t74))))
+    t76 = 1.0 - t75
+    t77 = t62 < 0.0
+    t78 = tl.where(t77, t40, 1.0)
+    t79 = tl.where(t77, t41, 1.0)
+    t80 = tl.where(t77, t42, 1.0)
+    t81 = tl.where(t77, t43, 1.0)
+    t82 = t81 * (t80 * (t79 * (tl.where(t77, t72, t76) * t78)))
+    t83 = t61 + t82
+    t84 = (t75 * -1.0) - (t76 - 1.0)
+    t85 = tl.fma(t81, t80 * (t79 * (tl.where(t77, t74, t84) * t78)), _part2(t82, t83, t61))
+    t86 = t83 + t85
+    t87 = tl.fma(-0.5, t59, 0.5 * t60)
+    t88 = tl.where(t77, 1.0, t40)
+    t89 = tl.where(t77, 1.0, t41)
+    t90 = tl.where(t77, 1.0, t42)
+    t91 = tl.where(t77, 1.0, t43)
+    t92 = t91 * (t90 * (t89 * (tl.where(t77, t76, t72) * t88)))
+    t93 = t87 + t92
+    t94 = tl.fma(t91, t90 * (t89 * (tl.where(t77, t84, t74) * t88)), _part2(t92, t93, t87))
+    t95 = t93 + t94
+    t96 = t86 - t95
+    t97 = t93 * (-2.0)
+    t98 = t83 * t97
+    t99 = tl.fma(0.3465736, t59, 0.3465736 * t60)
+    t100 = t99 * t98
+    t101 = t96 * t100
+    t102 = tl.fma(t83, t94 * (-2.0), tl.fma(t85, t97, tl.fma(t83, t97, t98 * -1.0)))
+    t103 = var * 0.25
+    t104 = 1.0 + t103
+    t105 = tl.div_rn(1.0, t104)
+    t106 = var * t105
+    t107 = t106 * t101
+    t108 = _part1(t103, t104, t105)
+    t109 = tl.fma(var, t108, tl.fma(var, t105, t106 * -1.0))
+    t110 = 0.0 <= var
+    t111 = tl.sqrt_rn(tl.where(t110, 1.0, var))
+    t112 = (tl.fma(tl.where(t110, t107 + tl.fma(t106, tl.fma(t96, tl.fma(t99, t102, tl.fma(t99, t98, t100 * -1.0)),
+        tl.fma(t96, t100, t101 * -1.0)), tl.fma(t109, t101, tl.fma(t106, t101, t107 * -1.0))), t111), grad_var,
+        tl.where(t110, t99, t111) * grad_mean))
+    t113 = tl.fma(t59, 0.12011325, t60 * (-0.12011325))
+    t114 = t105 + t108
+    t115 = (tl.fma(tl.where(t110, tl.fma(t96 * (t113 * (t98 + t102)), t106 + t109, t114 * ((t86 * (t86 * (t95 * t95)))
+        * t114)), t111), grad_var, tl.where(t110, t113, t111) * grad_mean))
+    return (t112, t115)
 
 
 @triton.jit
