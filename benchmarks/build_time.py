@@ -1,10 +1,14 @@
 """How long `momentgen build rules/` takes, from nothing and with nothing to do; and whether it gives generated/ again.
 
+Machines differ, and one machine from hour to hour, by a factor of two: before and after the cold build a loop of Python
+is timed on as many cores as the build takes, so that builds of two machines can be compared.
+
 python benchmarks/build_time.py
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -31,6 +35,21 @@ def timed_build(rules: Path, out: Path, cache: Path) -> float:
     started = time.perf_counter()
     subprocess.run(command, check=True, env={**os.environ, "MOMENTGEN_CACHE": str(cache)})
     return time.perf_counter() - started
+
+
+def _loop(count: int) -> float:
+    started, total = time.perf_counter(), 0
+    for i in range(count):
+        total += i
+    return time.perf_counter() - started
+
+
+def yardstick() -> float:
+    """Seconds that adding up ten million integers takes while every core does so: the median of five times."""
+    cores = os.cpu_count() or 1
+    with multiprocessing.Pool(cores) as pool:
+        found = sorted(second for _ in range(5) for second in pool.map(_loop, [10_000_000] * cores, chunksize=1))
+    return found[len(found) // 2]
 
 
 def some_rules(folder: Path, names: tuple[str, ...]) -> Path:
@@ -61,7 +80,9 @@ def main() -> None:
         here = Path(folder)
         first = timed_build(some_rules(here / "rules", FIRST), here / "first", here / "cache of the first")
         out, cache = here / "generated", here / "cache"
+        loops = [yardstick()]
         cold = timed_build(RULES, out, cache)
+        loops.append(yardstick())
         idle = sorted(timed_build(RULES, out, cache) for _ in range(5))[2]
         kept = timed_build(RULES, here / "again", cache)
         changed = differing(out)
@@ -72,8 +93,11 @@ def main() -> None:
     table.add_row("all rules anew, lowering and certification kept", f"{kept:.1f}")
     table.add_row("nothing to do", f"{idle:.2f}")
     console.print(table)
+    shown = " and ".join(f"{second:.2f}" for second in loops)
+    console.print(f"ten million additions of Python's took {shown} s before and after the cold build")
     console.print(f"{len(changed)} files differ from generated/ {', '.join(changed)}")
     found = {"rules": rules, "cores": os.cpu_count(), "cold_seconds": cold, "idle_seconds": idle, "kept_seconds": kept}
+    found |= {"loop_of_ten_million_seconds": loops, "cold_loops": cold / (sum(loops) / 2)}
     found |= {"first_rules": FIRST, "first_cold_seconds": first, "files_that_differ_from_generated": changed}
     save("build_time", {"environment": environment(), **found})
 

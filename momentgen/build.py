@@ -30,6 +30,7 @@ from momentgen.compiler_state import UNKNOWN, CompilerState, compiler_sources
 from momentgen.errors import BuildError, MomentgenError, RuleError
 from momentgen.kept import Kept, open_kept
 from momentgen.output import Finding, Manifest, Output, VariantSummary, sha256
+from momentgen.processors import same_bits_environment
 from momentgen.rule_compiler import Compiler, RuleCompiler
 from momentgen.rule_files import load_rule_sources
 from momentgen.workers import Lost, run_all
@@ -129,13 +130,13 @@ def build(
     Args:
         rules: directory of rule files.
         output: the package to write; :func:`default_output` unless given.
-        jobs: rules compiled at a time; by default as many as there are cores.  With 1, or one rule to compile,
-            it is done in this process, unless there is a ``timeout``.
+        jobs: rules compiled at a time; by default as many as there are cores.
         only: name of the one rule to look at; the others stay as they are.
         timeout: seconds that one rule may take; one that takes longer is stopped and has failed.
         cache: whether results of lowering and certification may come from earlier builds, and are kept for later ones.
         reporter: told how it goes.
-        compiler: stands in for the compiler, in tests.
+        compiler: stands in for the compiler, in tests; with one job, or one rule, and no ``timeout`` it is called in
+            this process.
 
     Raises:
         RuleError: if ``rules`` is no directory, has no rules, or has none called ``only``.
@@ -164,8 +165,13 @@ def build(
             reporter.planned(out.path, stale)
             # The longest rule files tend to take longest: begin with them, so that no worker is left alone with one.
             todo = sorted((sources[name] for name in stale), key=lambda s: -s.path.stat().st_size)
-            compiler = compiler or RuleCompiler(compilers.sources, _kept(reporter) if cache else None)
-            with contextlib.closing(_compile_all(todo, jobs or _cores(), reporter, compiler, timeout)) as compiled:
+            workers = min(jobs or _cores(), len(todo))
+            if compiler is not None and workers == 1 and timeout is None:
+                compiled = _compile_here(todo, reporter, compiler)
+            else:
+                compiler = compiler or RuleCompiler(compilers.sources, _kept(reporter) if cache else None)
+                compiled = _compile_in_workers(todo, workers, reporter, compiler, timeout)
+            with contextlib.closing(compiled):
                 for done in compiled:
                     results[done.rule] = result = _write(out, sources[done.rule], done)
                     if result.status == "built":
@@ -331,23 +337,30 @@ def _run(source: _Source, report: Callable[[str], None], *, compiler: Compiler) 
         return failed(BuildError(source.name, stage, cause), "".join(traceback.format_tb(error.__traceback__)))
 
 
-def _compile_all(
+def _compile_here(sources: Sequence[_Source], reporter: Reporter, compiler: Compiler) -> Generator[_Done, None, None]:
+    """Compile ``sources`` in this process; yields each as it is done."""
+    for source in sources:
+        yield _run(source, functools.partial(reporter.stage, source.name), compiler=compiler)
+
+
+def _compile_in_workers(
     sources: Sequence[_Source], jobs: int, reporter: Reporter, compiler: Compiler, timeout: float | None
 ) -> Generator[_Done, None, None]:
-    """Compile ``sources``, at most ``jobs`` at a time; yields each as it is done."""
-    work = functools.partial(_run, compiler=compiler)
-    if min(jobs, len(sources)) == 1 and timeout is None:
-        for source in sources:
-            yield work(source, functools.partial(reporter.stage, source.name))
-        return
+    """Compile ``sources``, ``jobs`` at a time, as on other processors; yields each as it is done."""
+    work, environment = functools.partial(_run, compiler=compiler), same_bits_environment()
 
     def in_workers(sources: Sequence[_Source], workers: int) -> Generator[tuple[_Source, _Done | Lost], None, None]:
         return run_all(
-            sources, workers, work, timeout=timeout, stage=lambda source, name: reporter.stage(source.name, name)
+            sources,
+            workers,
+            work,
+            timeout=timeout,
+            environment=environment,
+            stage=lambda source, name: reporter.stage(source.name, name),
         )
 
     died: list[_Source] = []
-    with contextlib.closing(in_workers(sources, min(jobs, len(sources)))) as done:
+    with contextlib.closing(in_workers(sources, jobs)) as done:
         for source, result in done:
             if isinstance(result, Lost) and not result.timed_out:
                 died.append(source)

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -55,6 +55,7 @@ def run_all(
     work: Callable[[Task, Callable[[str], None]], Result],
     *,
     timeout: float | None = None,
+    environment: Mapping[str, str] | None = None,
     stage: Callable[[Task, str], None] = lambda task, name: None,
 ) -> Generator[tuple[Task, Result | Lost], None, None]:
     """Do ``tasks`` in worker processes; yields each with its result as it is done.
@@ -64,6 +65,7 @@ def run_all(
         workers: how many at a time, at most.
         work: does one task, and says what stage it comes to; picklable, as tasks and results are.
         timeout: seconds that one task may take; without it, as long as it takes.
+        environment: variables that workers have from their start, beside those of this process.
         stage: told when a task comes to a stage.
     """
     left = deque(tasks)
@@ -72,7 +74,8 @@ def run_all(
         try:
             while True:
                 while left and len(staff) < workers:
-                    staff.append(_Worker(work, Path(folder)))
+                    with _environment(environment or {}):
+                        staff.append(_Worker(work, Path(folder)))
                 for worker in staff:
                     if worker.task is None and left:
                         worker.begin(left.popleft())
@@ -97,6 +100,21 @@ def run_all(
         finally:
             for worker in staff:
                 worker.stop()
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for the time of a start: a new process may import what reads them before it takes any argument."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 class _Worker(Generic[Task, Result]):

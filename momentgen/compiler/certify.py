@@ -231,7 +231,7 @@ def measure(
             for name, bound in bounds.items():
                 error = stable.measure(name, computed[name], exact[name], *batch)
                 bound.update(error, computed[name], exact[name], batch, setting)
-                order = np.argsort(error)
+                order = np.argsort(error, kind="stable")
                 worst.append(order[-20:])
                 if error[order[-1]] > stable.accepted:
                     close = order[-_HARD:]

@@ -185,33 +185,37 @@ def verify(program: Program) -> None:
     """
     types: list[Type] = []
     for index, ins in enumerate(program.instructions):
-        where = f"{program.name}: %{index} = {ins.op.value}{ins.args}"
         if any(not 0 <= a < index for a in ins.args):
-            raise ProgramError(f"{where}: an operand is not defined before its use")
+            raise _wrong(program, index, "an operand is not defined before its use")
         got = tuple(types[a] for a in ins.args)
         if ins.op is Op.SELECT:
             if len(got) != 3 or got[0] is not _B or got[1] is not got[2] or got[1] is _B:
-                raise ProgramError(f"{where}: expected (bool, T, T) with T f32 or i32, got {got}")
+                raise _wrong(program, index, f"expected (bool, T, T) with T f32 or i32, got {got}")
             result = got[1]
         else:
             want, result = _SIGNATURE[ins.op]
             if got != want:
-                raise ProgramError(f"{where}: expected operands {want}, got {got}")
+                raise _wrong(program, index, f"expected operands {want}, got {got}")
         if ins.type is not result:
-            raise ProgramError(f"{where}: expected type {result}, got {ins.type}")
+            raise _wrong(program, index, f"expected type {result}, got {ins.type}")
         if ins.op in (Op.CONST_F32, Op.CONST_I32) and not (ins.bits is not None and 0 <= ins.bits < 2**32):
-            raise ProgramError(f"{where}: a constant needs 32 bits, got {ins.bits!r}")
+            raise _wrong(program, index, f"a constant needs 32 bits, got {ins.bits!r}")
         if ins.op in (Op.ISHL, Op.ISHR):
             count = program.instructions[ins.args[1]]
             if count.op is not Op.CONST_I32 or not 0 <= int(count.value) <= 31:
-                raise ProgramError(f"{where}: a shift count must be a constant from 0 to 31")
+                raise _wrong(program, index, "a shift count must be a constant from 0 to 31")
         known = {Op.INPUT: program.inputs, Op.PARAM: program.params}.get(ins.op)
         if known is not None and ins.name not in known:
-            raise ProgramError(f"{where}: unknown {ins.op.value} {ins.name!r}, expected one of {known}")
+            raise _wrong(program, index, f"unknown {ins.op.value} {ins.name!r}, expected one of {known}")
         types.append(result)
     for name, index in program.outputs:
         if not 0 <= index < len(types) or types[index] is not _F:
             raise ProgramError(f"{program.name}: output {name} must be an f32 value, got %{index}")
+
+
+def _wrong(program: Program, index: int, cause: str) -> ProgramError:
+    ins = program.instructions[index]
+    return ProgramError(f"{program.name}: %{index} = {ins.op.value}{ins.args}: {cause}")
 
 
 class Builder:

@@ -62,7 +62,8 @@ def _decisive(
     usable = in_domain(mean, var) & (np.abs(mean) <= far) & (low <= var) & (var <= high)
     mean, var = mean[usable], var[usable]
     exact, computed = stable.truth(mean, var, setting), runner(mean, var, params)
-    chosen = [np.argsort(stable.measure(name, computed[name], exact[name], mean, var))[-_WORST:] for name in exact]
+    errors = (stable.measure(name, computed[name], exact[name], mean, var) for name in exact)
+    chosen = [np.argsort(error, kind="stable")[-_WORST:] for error in errors]
     picked = np.unique(np.concatenate(chosen))
     even_mean, even_var = wide_points(4000, seed + 8)
     inside = in_domain(even_mean, even_var) & (np.abs(even_mean) <= far) & (low <= even_var) & (even_var <= high)

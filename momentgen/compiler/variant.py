@@ -37,7 +37,7 @@ __all__ = ["Certified", "Progress", "certified", "is_activation"]
 Progress = Callable[[str], None]
 _CALIBRATION = 2500
 _CERTIFICATION = 12_000
-_ATTEMPTS = 12
+_ATTEMPTS = 20  # the last of them with all nodes in two words
 _TIGHTEN = 0.97  # the aim's share that an attempt leaves to the next
 _MANY, _LARGE = 1.5, 200  # times the second words that the attempt before had, which were so many
 _OVERFLOWS = 2.0**128  # in float32
@@ -90,14 +90,17 @@ def certified(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence
     programs: dict[str, Program] = {}
     hard: list[tuple[Mapping[str, float], Points]] = []
     known = Known()
-    for _attempt in range(_ATTEMPTS):
+    for attempt in range(_ATTEMPTS):
+        if attempt == _ATTEMPTS - 1:
+            aim = 0.0
         progress(f"lower {stable.variant}")
         for direction, graph in graphs.items():
             if direction not in programs:
                 before = choices.get(direction)
                 order = before.order if before else ()
                 made = _lower(rule, stable, direction, graph, aim, hard, order)
-                if before and _LARGE < len(before.double) < len(made[0].double) / _MANY:  # that tight costs too much
+                dear = before and _LARGE < len(before.double) < len(made[0].double) / _MANY
+                if dear and aim:  # that tight costs too much
                     aim /= _TIGHTEN
                     made = _lower(rule, stable, direction, graph, aim, hard, order)
                 choices[direction], programs[direction] = made

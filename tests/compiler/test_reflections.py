@@ -10,19 +10,25 @@ from momentgen.compiler.approximate.reflections import least_squares
 from momentgen.compiler.c_compiler import find_compiler
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (7, 3), (200, 41), (301, 1)])
+@pytest.mark.parametrize(
+    ("rows", "columns", "wanted"),
+    [(1, 1, 1), (7, 3, 1), (9, 8, 1), (200, 41, 1), (301, 1, 1), (150, 50, 33), (999, 17, 2)],
+)
 def test_the_solution_is_right_and_its_bits_are_the_same_without_a_compiler(
-    rows: int, columns: int, monkeypatch: pytest.MonkeyPatch
+    rows: int, columns: int, wanted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw = np.random.default_rng(rows)
     matrix = draw.normal(size=(rows, columns)) * np.exp(draw.uniform(-9, 3, (rows, 1)))
-    wanted = draw.normal(size=rows)
+    right = draw.normal(size=(rows, wanted))
+    if wanted == 1:
+        right = right[:, 0]
     found = {}
     for compiler in (find_compiler(), None):
         monkeypatch.setattr(reflections, "find_compiler", lambda compiler=compiler: compiler)
-        found[compiler] = least_squares(matrix, wanted)
+        found[compiler] = least_squares(matrix, right)
     first, *others = found.values()
-    assert np.allclose(first, np.linalg.lstsq(matrix, wanted, rcond=None)[0], rtol=1e-7, atol=1e-9)
+    assert first.shape == (columns, *right.shape[1:])
+    assert np.allclose(first, np.linalg.lstsq(matrix, right, rcond=None)[0], rtol=1e-7, atol=1e-9)
     assert all(other.tobytes() == first.tobytes() for other in others)
 
 

@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from real_rules import F32, settings_of, six, stables
 
 from momentgen.compiler import search
 from momentgen.compiler.points import in_domain, wide_points
-from momentgen.compiler.search import nearly_exact, worst_points
+from momentgen.compiler.search import largest, nearly_exact, worst_points
 from momentgen.compiler.ulp import ulp_error
 
 
@@ -27,6 +30,22 @@ def test_the_screen_is_good_to_a_thousandth_of_an_ulp() -> None:
             error = ulp_error(values.astype(np.float32), exact[name])
             assert np.quantile(error, 0.999) <= 0.51, name
             assert error.max() < 1.0, name
+
+
+@given(
+    arrays(np.float64, st.integers(1, 2_000), elements=st.sampled_from([0.0, 0.5, 1.0, 7.5, np.inf, np.nan])),
+    st.integers(1, 200),
+)
+def test_the_largest_errors_are_found_and_which_of_equal_ones_is_decided(error: np.ndarray, count: int) -> None:
+    found = largest(error, count)
+    ranked = np.where(np.isnan(error), np.inf, error)
+    assert found.tolist() == sorted(set(found.tolist()))
+    assert found.size == min(count, error.size)
+    np.testing.assert_array_equal(np.sort(ranked[found]), np.sort(ranked)[-found.size :])
+    # The processor decides nothing: an order of the whole array that keeps equal errors in place agrees.
+    if error.size <= 64:
+        by_rank = np.lexsort((np.arange(error.size), -ranked))[: found.size]
+        assert found.tolist() == sorted(by_rank.tolist())
 
 
 def test_an_error_in_one_binade_of_the_variance_alone_is_found() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -93,10 +94,12 @@ def nodes(count: int) -> F64:
     return np.cos(np.pi * (np.arange(count) + 0.5) / count)
 
 
+@lru_cache(maxsize=256)
 def transform(count: int) -> F64:
-    """Values at the nodes -> Chebyshev coefficients."""
+    """Values at the nodes -> Chebyshev coefficients; not to be written to."""
     table = np.cos(np.arange(count)[:, None] * np.pi * (np.arange(count) + 0.5) / count) * 2 / count
     table[0] /= 2
+    table.flags.writeable = False
     return table
 
 

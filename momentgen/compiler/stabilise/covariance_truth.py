@@ -86,15 +86,16 @@ def core(a: arb, b: arb, q: arb) -> arb:
         return arb(0)
     first, second = (a + b) * (a + b) / 8, (a - b) * (a - b) / 8  # of a ball about 0, ** 2 is NaN
     with ctx.workprec(_CORE_BITS):
-        down, layer = -first * 1, second * 1
+        # Complex already: where a real operand meets a complex one, converting it takes longer than the operation.
+        down, layer, one = acb(-first * 1), acb(second * 1), acb(1)
 
         def integrand(at: acb, _analytic: bool) -> acb:
             square = at * at
-            return (down * square - layer / square).exp() / (1 + square)
+            return (down * square - layer / square).exp() / (one + square)
 
         def plain(at: acb, _analytic: bool) -> acb:
             square = at * at
-            return (down * square).exp() / (1 + square)
+            return (down * square).exp() / (one + square)
 
         if second.contains(0):  # without it the integrand is analytic at 0
             whole = acb.integral(plain, acb(q), acb(1), rel_tol=_SHARE, abs_tol=_NOTHING, use_heap=True)

@@ -112,14 +112,14 @@ def _pole(piece: Piece, f: _Numbers) -> float | None:
     if bottom.is_polynomial(x):
         candidates = [float(root) for root in sp.Poly(bottom, x).nroots(n=30) if root.is_real]
     else:
-        values = [(at, _Numbers(sp.lambdify(x, bottom, "mpmath"))(at)) for at in _GRID]
+        call = sp.lambdify(x, bottom, "mpmath")
+        values = [(at, _Numbers(call)(at)) for at in _GRID]
         known = [(at, mpmath.re(w)) for at, w in values if w is not None]
         for (a, p), (b, q) in pairwise(known):
             if p == 0:
                 candidates.append(a)
             elif p * q < 0:
                 with mpmath.workdps(30):
-                    call = sp.lambdify(x, bottom, "mpmath")
                     candidates.append(float(mpmath.findroot(call, (a, b), solver="anderson", verify=False)))
     for at in candidates:
         inside = piece.low <= at <= piece.high

@@ -30,7 +30,7 @@ from momentgen.compiler.stabilise.fine_surface import FineSurfaces
 from momentgen.compiler.stabilise.fine_tails import fades
 from momentgen.compiler.stabilise.surface import Frame, Surface, decay, lines_of
 
-__all__ = ["IN_T", "Fitted", "InCells", "OverStrip", "Part", "Strip", "WholePlane", "power"]
+__all__ = ["IN_T", "Fitted", "InCells", "OverStrip", "Part", "Strip", "WholePlane"]
 
 F64 = npt.NDArray[np.float64]
 IN_T = 40  # Taylor coefficients in t
@@ -157,12 +157,12 @@ class _WholeOverStrip:
     def __init__(self, whole: WholePlane, strip: Strip) -> None:
         self.whole = whole
         zeta = _zeta(strip)
-        unit = power(zeta * _inverse_root(whole.least), whole.power)
+        unit = _power(zeta * _inverse_root(whole.least), whole.power)
         z = 2 * zeta * zeta - 1 if whole.flip else 2 * zeta - 1
         self.weights: list[F64] = []
         for parity, table in enumerate(whole.tables):
             share = zeta if (whole.flip, parity) in ((1, 1), (-1, 0)) else arb_poly([1])
-            self.weights.append(_rows([power(z, j) * share * unit for j in range(len(table))]))
+            self.weights.append(_rows([_power(z, j) * share * unit for j in range(len(table))]))
 
     def panel(self, centre: float, radius: float, outside: bool, most: float) -> tuple[list[Part], float] | None:
         whole = self.whole
@@ -255,7 +255,7 @@ class _CellsOverStrip:
         z = (2 * q * q - 1 if of.shape.squared else 2 * q - 1) * arb(scale) + arb(shift)
         count = max(table.shape[0] for table in of.tables[self.first : self.first + len(of.cells.columns)])
         share = q if of.shape.by_q else arb_poly([1])
-        plain, unit = [share * polynomial for polynomial in _chebyshev(z, count)], power(zeta * root, of.power)
+        plain, unit = [share * polynomial for polynomial in _chebyshev(z, count)], _power(zeta * root, of.power)
         self.weights: list[F64] = [_rows([row * unit for row in plain])]
         if of.order == 2:  # ζ d/dζ of ζ^falls times that
             steep = [of.falls * row + zeta * row.derivative() * (1 / arb(strip.half)) for row in plain]
@@ -416,7 +416,7 @@ def _chebyshev(z: arb_poly, count: int) -> list[arb_poly]:
     return found[:count]
 
 
-def power(base: arb_poly, n: int) -> arb_poly:
+def _power(base: arb_poly, n: int) -> arb_poly:
     """base^n, n >= 0."""
     total = arb_poly([1])
     for _ in range(n):

@@ -198,16 +198,16 @@ def fit_ladder(
     start, free = _tied(target, taus, len(orders), scale, count if lasting is None else lasting)
     unit = float(target.allowed[:, 0].min())
     ridge = _ROUNDING / unit
-    inner = matrix @ free
-    rest = wanted - matrix @ start
+    inner = np.einsum("ij,jk->ik", matrix, free)  # not matmul, whose bits depend on the machine
+    rest = wanted - np.einsum("ij,j->i", matrix, start)
     weights = np.ones(len(wanted))
     best = math.inf, start
     for _ in range(rounds):
         root = np.sqrt(weights)
         left = np.concatenate([inner * root[:, None], ridge * free])
         right = np.concatenate([rest * root, -ridge * start])
-        solution = start + free @ least_squares(left, right)
-        error = np.abs(matrix @ solution - wanted)
+        solution = start + np.einsum("ij,j->i", free, least_squares(left, right))
+        error = np.abs(np.einsum("ij,j->i", matrix, solution) - wanted)
         share = float(error.max()) + 0.5 * _ROUNDING / unit * float(np.abs(solution - start).max())
         if share < best[0]:
             best = share, solution
@@ -217,7 +217,7 @@ def fit_ladder(
     table = solution.reshape(count, len(orders))
     table[:, np.abs(table).max(axis=0) < _DUST] = 0.0  # what symmetry makes zero, exactly so
     solution = table.ravel()
-    fitted = [b @ solution for b in blocks]
+    fitted = [np.einsum("ij,j->i", b, solution) for b in blocks]
     value, first, second = (float(np.abs(w - target.values[:, j]).max()) for j, w in enumerate(fitted))
     return AtomFit(low, (solution * scale).reshape(count, len(orders)), (value, first, second), share)
 

@@ -22,6 +22,7 @@ from flint import arb, ctx
 
 from momentgen.compiler.stabilise.activation import Activation, Line
 from momentgen.compiler.stabilise.smoothing_sums import ORDERS, density_sums
+from momentgen.compiler.stabilise.taylor_sums import TaylorTable
 from momentgen.errors import BuildError
 
 __all__ = ["SMALL", "Side", "normal_derivatives"]
@@ -148,8 +149,8 @@ class Side:
 
     # --- small sigma -------------------------------------------------------------
     @cached_property
-    def table(self) -> tuple[float, F64]:
-        """Step, and Taylor coefficients of F̃ at its multiples from -reach to a little beyond 0."""
+    def table(self) -> TaylorTable:
+        """F̃ at multiples of a quarter of its length, from -reach to a little beyond 0."""
         f, near = self.f, self.near
         step = f.length / 4
         low, high = -math.ceil((f.reach + f.length) / step), math.ceil(8 * f.length / step)
@@ -161,36 +162,11 @@ class Side:
                 c[0] -= near.slope * arb(k * step) + near.offset
                 c[1] -= near.slope
                 rows.append([float(w) for w in c])
-        return step, np.array(rows)
-
-    def derivatives(self, u: F64, count: int) -> F64:
-        """F̃ and its derivatives at points of the table; 0 to the left of it: shape (count, n)."""
-        step, rows = self.table
-        low = -math.ceil((self.f.reach + self.f.length) / step)
-        position = np.clip(np.rint(u / step), low, low + len(rows) - 1)
-        index = (position - low).astype(np.int64)
-        delta = u - position * step
-        outside = np.abs(delta) > step
-        delta = np.where(outside, 0.0, delta)
-        chosen = rows[index]
-        result = []
-        for k in range(count):
-            factor = [math.perm(k + j, k) for j in range(_TERMS)]
-            value = np.zeros_like(u)
-            for j in reversed(range(_TERMS)):
-                value = value * delta + factor[j] * chosen[:, k + j]
-            result.append(np.where(outside, 0.0, value))
-        return np.array(result)
+        return TaylorTable(step, low, np.array(rows), _ORDER)
 
     def small(self, u: F64, v: F64) -> F64:
         """E F̃^(k), k = 0.._ORDER - 1, at points with sigma small: shape (_ORDER, n)."""
-        total = np.zeros((_ORDER, u.size))
-        z, w = _hermite_rule()
-        sigma = np.sqrt(v)
-        with np.errstate(over="ignore", invalid="ignore"):  # f so steep that its derivatives leave float64
-            for node, weight in zip(z, w, strict=True):
-                total += weight * self.derivatives(u + sigma * node, _ORDER)
-        return total
+        return self.table.sums(u, np.sqrt(v), *_hermite_rule())
 
 
 @lru_cache
