@@ -4,12 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.1
 //
 // rule digest  f43b92ad8bf17e2d5cdd4b0a3f7579195c9cd37e5ffe9e3cfbbd4649caa45d81
-// program      h629847eeb92c52f4fe8203e957dea63ed1717c3852eb9fd4609dbf5571a30d8b
-// operations   abs_exact_forward 97, abs_exact_backward 177
+// program      h54536bf731f48cfee937f24e38c40af19039b19a9ba5b9257375d151a401192b
+// operations   abs_exact_forward 97, abs_exact_backward 180
 //
 // Certificate:
-//   mean 4.62, var 2.96, dmean_dmu 3.45, dmean_dvar 3.16, dvar_dmu 6.69, dvar_dvar 2.62 ulp,
-//   against exact values at 17107 points over all of float32; where, in exact.json
+//   mean 4.74, var 3.15, dmean_dmu 3.62, dmean_dvar 2.95, dvar_dmu 6.3, dvar_dvar 2.62 ulp,
+//   against exact values at 17106 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -137,71 +137,73 @@ INLINE void abs_exact_backward_element(
     float t15 = -t13;
     float t16 = FMA(t12, -(t12 * t14), t12);
     float t17 = t4 * t16;
-    _Bool t18 = 18.6875f < t13;
-    float t19 = t18 ? 18.6875f : t13;  // t = min(|mean|/sigma, reach)
-    float t20 = t12 * FMA(t14, t15, FMA(t11, t15, t10));
-    float t21 = t18 ? 0.0f : t20;
-    float t22 = t19 * (-0.5f);
-    float t23 = t19 * t22;
-    float t24 = t19 + t21;
-    float t25 = FMA(t23, 1.442695f, 12582912.0f);
-    float t26 = t25 - 12582912.0f;
-    uint32_t t27 = as_bits(t25);
-    float t28 = FMA(t26, -0.69314575f, t23);
-    float t29 = FMA(t26, -1.4286068e-6f, FMA(t21, -t19, FMA(t19, t22, -t23)));
-    float t30 = 1.0f / FMA(t24, 0.25f, 1.0f);  // u = 1/(1 + t/4)
-    float t31 = t24 * t24;
-    float t32 = as_float((((uint32_t)((int32_t)t27 >> 1u)) + 127u) << 23u);
-    float t33 = as_float((127u + ((uint32_t)((int32_t)(t27 + 1u) >> 1u))) << 23u);
-    float t34 = t32 * t33;
-    float t35 = t28 + t29;
-    float t36 = POLY4(t35, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f);
-    float t37 = t35 * t35;
-    float t38 = 1.0f + t35;
-    float t39 = FMA(t36, t37, t35);
-    float t40 = (t35 - (t38 - 1.0f)) + FMA(t36, t37, (t29 + (t28 - t35)) * t38);
-    float t41 = t30 - 0.25f;
+    float t18 = var * t17;
+    _Bool t19 = 18.6875f < t13;
+    float t20 = t19 ? 18.6875f : t13;  // t = min(|mean|/sigma, reach)
+    float t21 = t12 * FMA(t14, t15, FMA(t11, t15, t10));
+    float t22 = t19 ? 0.0f : t21;
+    float t23 = t20 * (-0.5f);
+    float t24 = t20 * t23;
+    float t25 = t20 + t22;
+    float t26 = FMA(t24, 1.442695f, 12582912.0f);
+    float t27 = t26 - 12582912.0f;
+    uint32_t t28 = as_bits(t26);
+    float t29 = FMA(t27, -0.69314575f, t24);
+    float t30 = FMA(t27, -1.4286068e-6f, FMA(t22, -t20, FMA(t20, t23, -t24)));
+    float t31 = 1.0f / FMA(t25, 0.25f, 1.0f);  // u = 1/(1 + t/4)
+    float t32 = t25 * t25;
+    float t33 = as_float((((uint32_t)((int32_t)t28 >> 1u)) + 127u) << 23u);
+    float t34 = as_float((127u + ((uint32_t)((int32_t)(t28 + 1u) >> 1u))) << 23u);
+    float t35 = t33 * t34;
+    float t36 = t29 + t30;
+    float t37 = POLY4(t36, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f);
+    float t38 = t36 * t36;
+    float t39 = 1.0f + t36;
+    float t40 = FMA(t37, t38, t36);
+    float t41 = (t36 - (t39 - 1.0f)) + FMA(t37, t38, (t30 + (t29 - t36)) * t39);
+    float t42 = t31 - 0.25f;
     // J_2/sqrt(2 pi)
-    float t42 = POLY10(t41, -0.06790253f, 0.23445444f, -0.22880422f, -0.021781435f, 0.0013202751f, 0.1169634f,
-        0.17166187f, 0.15957567f, 0.10685098f, 0.050817337f, 0.014190124f) * (t30 * (t30 * t30));
-    float t43 = FMA(t42, -(t24 * 2.0f), 0.3989423f) * (1.0f / (1.0f + t31));  // J_1/sqrt(2 pi)
-    float t44 = FMA(t24, t43, 2.0f * t42);  // Mills ratio/sqrt(2 pi)
-    float t45 = 1.0f + t39;  // exp(-t^2/2), mantissa
-    float t46 = t45 * t34;
-    float t47 = t38 + t40;
-    float t48 = FMA(t44, t24 * 4.0f, (t44 * (t43 * 8.0f)) * t46);
-    float t49 = t44 * (-2.0f);
-    _Bool t50 = t19 < 1.0f;
-    float t51 = POLY6(t31, 1.0736929e-6f, -1.8546283e-5f, 0.00023063865f, -0.002374576f, 0.0199471f, -0.13298076f,
+    float t43 = POLY10(t42, -0.06790253f, 0.23445444f, -0.22880422f, -0.021781435f, 0.0013202751f, 0.1169634f,
+        0.17166187f, 0.15957567f, 0.10685098f, 0.050817337f, 0.014190124f) * (t31 * (t31 * t31));
+    float t44 = FMA(t43, -(t25 * 2.0f), 0.3989423f) * (1.0f / (1.0f + t32));  // J_1/sqrt(2 pi)
+    float t45 = FMA(t25, t44, 2.0f * t43);  // Mills ratio/sqrt(2 pi)
+    float t46 = 1.0f + t40;  // exp(-t^2/2), mantissa
+    float t47 = t46 * t35;
+    float t48 = t39 + t41;
+    float t49 = FMA(t45, t25 * 4.0f, (t45 * (t44 * 8.0f)) * t47);
+    float t50 = t45 * (-2.0f);
+    _Bool t51 = t20 < 1.0f;
+    float t52 = POLY6(t32, 1.0736929e-6f, -1.8546283e-5f, 0.00023063865f, -0.002374576f, 0.0199471f, -0.13298076f,
         0.7978846f);
-    float t52 = t16 * (t10 * 4.2949673e+9f);
-    float t53 = t18 ? 18.6875f : t52;
-    float t54 = 2.3283064e-10f * (t51 * t53);
-    float t55 = FMA(FMA(t39, t49, t49), t34, 1.0f);
-    float t56 = t50 ? t54 : t55;
-    float t57 = FMA(0.3989423f, t24 * (-2.0f), t46 * (-(0.3989423f * (t43 * 4.0f))));
-    _Bool t58 = t19 < 1.75f;
-    float t59 = POLY10(t31, 6.6631873e-9f, -1.7915991e-7f, 2.5637223e-6f, -2.6907332e-5f, 0.00023232242f,
+    float t53 = t16 * (t10 * 4.2949673e+9f);
+    float t54 = t19 ? 18.6875f : t53;
+    float t55 = 2.3283064e-10f * (t52 * t54);
+    float t56 = FMA(FMA(t40, t50, t50), t35, 1.0f);
+    float t57 = t51 ? t55 : t56;
+    float t58 = FMA(0.3989423f, t25 * (-2.0f), t47 * (-(0.3989423f * (t44 * 4.0f))));
+    _Bool t59 = t20 < 1.75f;
+    float t60 = POLY10(t32, 6.6631873e-9f, -1.7915991e-7f, 2.5637223e-6f, -2.6907332e-5f, 0.00023232242f,
         -0.0016830319f, 0.009851742f, -0.042441063f, 0.10610325f, 3.3807053e-9f, 0.36338022f);
-    float t60 = FMA(t34, FMA(t39, t57, t57), 1.0f);
-    float t61 = t58 ? t59 : t60;
-    float t62 = t0 ? 0.0f : t17;
-    float t63 = FMA(t61, grad_var, (t33 * (t32 * (t62 * FMA(t39, 0.3989423f, 0.3989423f)))) * grad_mean);
-    float t64 = FMA(t43, -4.0f, t48);
-    float t65 = t64 * t47;
-    _Bool t66 = t19 < 1.375f;
-    float t67 = t1 * POLY8(t31, 2.9857023e-7f, -5.6137114e-6f, 6.271554e-5f, -0.000558297f, 0.0042090616f,
+    float t61 = FMA(t35, FMA(t40, t58, t58), 1.0f);
+    float t62 = t59 ? t60 : t61;
+    float t63 = t0 ? 0.0f : t17;
+    float t64 = FMA(t62, grad_var, (t34 * (t33 * (t63 * FMA(t40, 0.3989423f, 0.3989423f)))) * grad_mean);
+    float t65 = FMA(t44, -4.0f, t49);
+    float t66 = t65 * t48;
+    float t67 = t18 * t66;
+    _Bool t68 = t20 < 1.375f;
+    float t69 = t1 * POLY8(t32, 2.9857023e-7f, -5.6137114e-6f, 6.271554e-5f, -0.000558297f, 0.0042090616f,
         -0.026272668f, 0.12732385f, -0.42441317f, 0.72676045f);
-    float t68 = t33 * (t32 * ((var * t17) * (t65 + FMA(t64, t40 - (t47 - t38), FMA(FMA(t43, -4.0f, -(t64 - t48)), t47,
-        FMA(t64, t47, -t65))))));
-    float t69 = t66 ? t67 : t68;
-    float t70 = -t69;
-    float t71 = t5 ? t70 : t69;
-    float t72 = -t56;
-    float t73 = t5 ? t72 : t56;
-    float t74 = FMA(t71, grad_var, t73 * grad_mean);
-    *out_grad_mean = t74;
-    *out_grad_var = t63;
+    float t70 = t34 * (t33 * (t67 + FMA(t18, FMA(t65, t41 - (t48 - t39), FMA(FMA(t44, -4.0f, -(t65 - t49)), t48,
+        FMA(t65, t48, -t66))), FMA(t18, t66, -t67))));
+    float t71 = t68 ? t69 : t70;
+    float t72 = -t71;
+    float t73 = t5 ? t72 : t71;
+    float t74 = -t57;
+    float t75 = t5 ? t74 : t57;
+    float t76 = FMA(t73, grad_var, t75 * grad_mean);
+    *out_grad_mean = t76;
+    *out_grad_var = t64;
 }
 
 void abs_exact_backward(

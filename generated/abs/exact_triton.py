@@ -4,11 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.1
 #
 # rule digest  f43b92ad8bf17e2d5cdd4b0a3f7579195c9cd37e5ffe9e3cfbbd4649caa45d81
-# operations   abs_exact_forward 97, abs_exact_backward 177
+# operations   abs_exact_forward 97, abs_exact_backward 180
 #
 # Certificate:
-#   mean 4.62, var 2.96, dmean_dmu 3.45, dmean_dvar 3.16, dvar_dmu 6.69, dvar_dvar 2.62 ulp,
-#   against exact values at 17107 points over all of float32; where, in exact.json
+#   mean 4.74, var 3.15, dmean_dmu 3.62, dmean_dvar 2.95, dvar_dmu 6.3, dvar_dvar 2.62 ulp,
+#   against exact values at 17106 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -107,56 +107,59 @@ def abs_exact_backward(mean, var, grad_mean, grad_var):
     t7 = tl.fma(t5, (t5 * t6) * -1.0, t5)
     t8 = t2 * t7
     t9 = tl.where(t0, t1 * 8.507059e+37, t1 * t2)
-    t10 = t9 * t5
-    t11 = t10 * -1.0
-    t12 = 18.6875 < t10
-    t13 = tl.where(t12, 18.6875, t10)  # t = min(|mean|/sigma, reach)
-    t14 = tl.where(t12, 0.0, t5 * tl.fma(t6, t11, tl.fma(t4, t11, t9)))
-    t15 = t13 + t14
-    t16 = tl.div_rn(1.0, tl.fma(t15, 0.25, 1.0))  # u = 1/(1 + t/4)
+    t10 = var * t8
+    t11 = t9 * t5
+    t12 = t11 * -1.0
+    t13 = 18.6875 < t11
+    t14 = tl.where(t13, 18.6875, t11)  # t = min(|mean|/sigma, reach)
+    t15 = tl.where(t13, 0.0, t5 * tl.fma(t6, t12, tl.fma(t4, t12, t9)))
+    t16 = t14 + t15
+    t17 = tl.div_rn(1.0, tl.fma(t16, 0.25, 1.0))  # u = 1/(1 + t/4)
     # J_2/sqrt(2 pi)
-    t17 = (_polynomial10(t16 - 0.25, -0.06790253, 0.23445444, -0.22880422, -0.021781435, 0.0013202751, 0.1169634,
-        0.17166187, 0.15957567, 0.10685098, 0.050817337, 0.014190124) * (t16 * (t16 * t16)))
-    t18 = t15 * t15
-    t19 = tl.fma(t17, (t15 * 2.0) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + t18)  # J_1/sqrt(2 pi)
-    t20 = tl.fma(t15, t19, 2.0 * t17)  # Mills ratio/sqrt(2 pi)
-    t21 = t20 * (-2.0)
-    t22 = t13 * (-0.5)
-    t23 = t13 * t22
-    t24 = tl.fma(t23, 1.442695, 12582912.0)
-    t25 = t24 - 12582912.0
-    t26 = tl.fma(t25, -0.69314575, t23)
-    t27 = t24.to(tl.int32, bitcast=True)
-    t28 = ((127 + ((t27 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t29 = (((t27 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t30 = t29 * t28
-    t31 = tl.fma(t25, -1.4286068e-6, tl.fma(t14, t13 * -1.0, tl.fma(t13, t22, t23 * -1.0)))
-    t32 = t26 + t31
-    t33 = _polynomial4(t32, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994)
-    t34 = t32 * t32
-    t35 = tl.fma(t33, t34, t32)
-    t36 = 1.0 + t35  # exp(-t^2/2), mantissa
-    t37 = t36 * t30
-    t38 = tl.fma(t20, t15 * 4.0, (t20 * (t19 * 8.0)) * t37)
-    t39 = tl.fma(0.3989423, t15 * (-2.0), t37 * ((0.3989423 * (t19 * 4.0)) * -1.0))
-    t40 = tl.fma(t19, -4.0, t38)
-    t41 = 1.0 + t32
-    t42 = (t32 - (t41 - 1.0)) + tl.fma(t33, t34, (t31 + (t26 - t32)) * t41)
-    t43 = t41 + t42
-    t44 = t40 * t43
-    t45 = (tl.where(t13 < 1.0, 2.3283064e-10 * (_polynomial6(t18, 1.0736929e-6, -1.8546283e-5, 0.00023063865,
-        -0.002374576, 0.0199471, -0.13298076, 0.7978846) * tl.where(t12, 18.6875, t7 * (t9 * 4.2949673e+9))),
-        tl.fma(tl.fma(t35, t21, t21), t30, 1.0)))
-    t46 = (tl.where(t13 < 1.375, t1 * _polynomial8(t18, 2.9857023e-7, -5.6137114e-6, 6.271554e-5, -0.000558297,
-        0.0042090616, -0.026272668, 0.12732385, -0.42441317, 0.72676045), t28 * (t29 * ((var * t8) * (t44 + tl.fma(t40,
-        t42 - (t43 - t41), tl.fma(tl.fma(t19, -4.0, (t40 - t38) * -1.0), t43, tl.fma(t40, t43, t44 * -1.0))))))))
-    t47 = (tl.fma(tl.where(t13 < 1.75, _polynomial10(t18, 6.6631873e-9, -1.7915991e-7, 2.5637223e-6, -2.6907332e-5,
-        0.00023232242, -0.0016830319, 0.009851742, -0.042441063, 0.10610325, 3.3807053e-9, 0.36338022), tl.fma(t30,
-        tl.fma(t35, t39, t39), 1.0)), grad_var, (t28 * (t29 * (tl.where(t0, 0.0, t8) * tl.fma(t35, 0.3989423,
+    t18 = (_polynomial10(t17 - 0.25, -0.06790253, 0.23445444, -0.22880422, -0.021781435, 0.0013202751, 0.1169634,
+        0.17166187, 0.15957567, 0.10685098, 0.050817337, 0.014190124) * (t17 * (t17 * t17)))
+    t19 = t16 * t16
+    t20 = tl.fma(t18, (t16 * 2.0) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + t19)  # J_1/sqrt(2 pi)
+    t21 = tl.fma(t16, t20, 2.0 * t18)  # Mills ratio/sqrt(2 pi)
+    t22 = t21 * (-2.0)
+    t23 = t14 * (-0.5)
+    t24 = t14 * t23
+    t25 = tl.fma(t24, 1.442695, 12582912.0)
+    t26 = t25 - 12582912.0
+    t27 = tl.fma(t26, -0.69314575, t24)
+    t28 = t25.to(tl.int32, bitcast=True)
+    t29 = ((127 + ((t28 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t30 = (((t28 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t31 = t30 * t29
+    t32 = tl.fma(t26, -1.4286068e-6, tl.fma(t15, t14 * -1.0, tl.fma(t14, t23, t24 * -1.0)))
+    t33 = t27 + t32
+    t34 = _polynomial4(t33, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994)
+    t35 = t33 * t33
+    t36 = tl.fma(t34, t35, t33)
+    t37 = 1.0 + t36  # exp(-t^2/2), mantissa
+    t38 = t37 * t31
+    t39 = tl.fma(t21, t16 * 4.0, (t21 * (t20 * 8.0)) * t38)
+    t40 = tl.fma(0.3989423, t16 * (-2.0), t38 * ((0.3989423 * (t20 * 4.0)) * -1.0))
+    t41 = tl.fma(t20, -4.0, t39)
+    t42 = 1.0 + t33
+    t43 = (t33 - (t42 - 1.0)) + tl.fma(t34, t35, (t32 + (t27 - t33)) * t42)
+    t44 = t42 + t43
+    t45 = t41 * t44
+    t46 = t10 * t45
+    t47 = (tl.where(t14 < 1.0, 2.3283064e-10 * (_polynomial6(t19, 1.0736929e-6, -1.8546283e-5, 0.00023063865,
+        -0.002374576, 0.0199471, -0.13298076, 0.7978846) * tl.where(t13, 18.6875, t7 * (t9 * 4.2949673e+9))),
+        tl.fma(tl.fma(t36, t22, t22), t31, 1.0)))
+    t48 = (tl.where(t14 < 1.375, t1 * _polynomial8(t19, 2.9857023e-7, -5.6137114e-6, 6.271554e-5, -0.000558297,
+        0.0042090616, -0.026272668, 0.12732385, -0.42441317, 0.72676045), t29 * (t30 * (t46 + tl.fma(t10, tl.fma(t41,
+        t43 - (t44 - t42), tl.fma(tl.fma(t20, -4.0, (t41 - t39) * -1.0), t44, tl.fma(t41, t44, t45 * -1.0))),
+        tl.fma(t10, t45, t46 * -1.0))))))
+    t49 = (tl.fma(tl.where(t14 < 1.75, _polynomial10(t19, 6.6631873e-9, -1.7915991e-7, 2.5637223e-6, -2.6907332e-5,
+        0.00023232242, -0.0016830319, 0.009851742, -0.042441063, 0.10610325, 3.3807053e-9, 0.36338022), tl.fma(t31,
+        tl.fma(t36, t40, t40), 1.0)), grad_var, (t29 * (t30 * (tl.where(t0, 0.0, t8) * tl.fma(t36, 0.3989423,
         0.3989423)))) * grad_mean))
-    t48 = mean < 0.0
-    t49 = tl.fma(tl.where(t48, t46 * -1.0, t46), grad_var, tl.where(t48, t45 * -1.0, t45) * grad_mean)
-    return (t49, t47)
+    t50 = mean < 0.0
+    t51 = tl.fma(tl.where(t50, t48 * -1.0, t48), grad_var, tl.where(t50, t47 * -1.0, t47) * grad_mean)
+    return (t51, t49)
 
 
 @triton.jit

@@ -4,12 +4,12 @@
 // Clevert, Unterthiner & Hochreiter 2016, Fast and Accurate Deep Network Learning by ELUs
 //
 // rule digest  d9f514a72dc79e05823e1d5e2829e1c1ba8a7a95ce08ebb3a7bfbc319fb45fd0
-// program      hc983036ed1c740020510debc2f307e4733ce980da5fc78d26a747abeb65e154a
-// operations   elu_exact_forward 349, elu_exact_backward 302
+// program      h21e1587915f97cba24e6b30d989b878fbfd4b48295f147ac9c592aea7c6e261d
+// operations   elu_exact_forward 337, elu_exact_backward 302
 //
 // Certificate:
-//   mean 0.908, var 0.584, dmean_dmu 0.00521, dmean_dvar 0.0149, dvar_dmu 0.215, dvar_dvar 0.0179 tolerance,
-//   against exact values at 68264 points over all of float32; where, in exact.json
+//   mean 0.951, var 0.694, dmean_dmu 0.00527, dmean_dvar 0.0157, dvar_dmu 0.235, dvar_dvar 0.0192 tolerance,
+//   against exact values at 68031 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -89,132 +89,126 @@ INLINE void elu_exact_forward_element(
     float t3 = (0.0f <= var) ? 1.0f : (-1.0f);
     float t4 = var * SQRT(t3);  // NaN for a negative variance
     _Bool t5 = mean == mean;
-    float t6 = t1 ? 0.0f : mean;
-    _Bool t7 = 0.0f == t4;
-    _Bool t8 = t4 < 0x1p-127f;
-    float t9 = FMA(t4, 0.5f, mean);
-    float t10 = mean + t4;
-    _Bool t11 = t4 < 0.0625f;
-    float t12 = t7 ? 1.0f : t4;
-    float t13 = SQRT(t12);
-    float t14 = t8 ? 0x1p-127f : t4;
-    float t15 = 1.0f / t14;
-    _Bool t16 = t9 < (-80.0f);
-    float t17 = (0.0625f < t9) ? 0.0625f : t9;
-    float t18 = t16 ? (-80.0f) : t17;
-    _Bool t19 = t9 < (-0.5f);
-    float t20 = t11 ? t4 : 0.0f;
-    float t21 = (t1 & (t11 & (!t19))) ? t9 : 0.0f;
-    float t22 = FMA(1.442695f, t18, 12582912.0f);
-    float t23 = t0 * t15;
-    float t24 = t0 * t23;
-    float t25 = t7 ? 0.0f : t13;  // standard deviation
-    float t26 = 1.0f / t13;
-    float t27 = t7 ? 0.0f : t26;
-    float t28 = t27 * t0;
-    float t29 = t11 ? t25 : 0.0f;
-    float t30 = elu_exact_part0(t22, t18) * as_float((127u + as_bits(t22)) << 23u);
-    float t31 = t16 ? 0.0f : t30;
-    float t32 = -t29;
-    float t33 = t1 ? t29 : t32;
-    _Bool t34 = t7 | (13.0f < t28);
-    float t35 = t34 ? 13.0f : t28;  // |mean|/sigma
-    float t36 = t28 * t28;
-    float t37 = t24 + FMA(t0, FMA(t0, t15, -t23), FMA(t0, t23, -t24));
-    float t38 = t8 ? t36 : t37;
-    float t39 = t34 ? 169.0f : t38;
-    float t40 = FMA(t35, 0.25f, 1.0f);
-    float t41 = -(t35 * 2.0f);
-    float t42 = -t35;
-    float t43 = 1.0f / (1.0f + t39);
-    float t44 = t1 ? t42 : t35;
-    float t45 = t25 + t44;
-    float t46 = t39 * (-0.5f);
-    float t47 = 1.0f / t40;
-    float t48 = FMA(t46, 1.442695f, 12582912.0f);
-    float t49 = ABS(t45);
-    float t50 = FMA(0.25f, t49, 1.0f);
-    float t51 = 1.0f / t50;
-    float t52 = -t47;
-    float t53 = t47 * t47;
-    float t54 = t47 - 0.25f;
-    float t55 = FMA(POLY10(t54, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
-        0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f), t47 * t53, (t47 * FMA(FMA(t35, 0.25f, -(t40
-        - 1.0f)), t52, FMA(t40, t52, 1.0f))) * (t53 * POLY3(t47, 2.9023442f, -2.0372577f, 0.76679516f,
+    _Bool t6 = 0.0f == t4;
+    _Bool t7 = t4 < 0x1p-127f;
+    float t8 = FMA(t4, 0.5f, mean);
+    float t9 = mean + t4;
+    _Bool t10 = t4 < 0.0625f;
+    float t11 = t6 ? 1.0f : t4;
+    float t12 = SQRT(t11);
+    float t13 = t7 ? 0x1p-127f : t4;
+    float t14 = 1.0f / t13;
+    _Bool t15 = t8 < (-80.0f);
+    float t16 = (0.0625f < t8) ? 0.0625f : t8;
+    float t17 = t15 ? (-80.0f) : t16;
+    _Bool t18 = t8 < (-0.5f);
+    float t19 = t10 ? t4 : 0.0f;
+    float t20 = (t1 & (t10 & (!t18))) ? t8 : 0.0f;
+    float t21 = FMA(1.442695f, t17, 12582912.0f);
+    float t22 = t0 * t14;
+    float t23 = t0 * t22;
+    float t24 = t6 ? 0.0f : t12;  // standard deviation
+    float t25 = 1.0f / t12;
+    float t26 = t6 ? 0.0f : t25;
+    float t27 = t26 * t0;
+    float t28 = t10 ? t24 : 0.0f;
+    float t29 = elu_exact_part0(t21, t17) * as_float((127u + as_bits(t21)) << 23u);
+    float t30 = t15 ? 0.0f : t29;
+    float t31 = -t28;
+    float t32 = t1 ? t28 : t31;
+    _Bool t33 = t6 | (13.0f < t27);
+    float t34 = t33 ? 13.0f : t27;  // |mean|/sigma
+    float t35 = t27 * t27;
+    float t36 = t23 + FMA(t0, FMA(t0, t14, -t22), FMA(t0, t22, -t23));
+    float t37 = t7 ? t35 : t36;
+    float t38 = t33 ? 169.0f : t37;
+    float t39 = FMA(t34, 0.25f, 1.0f);
+    float t40 = -(t34 * 2.0f);
+    float t41 = -t34;
+    float t42 = 1.0f / (1.0f + t38);
+    float t43 = t1 ? t41 : t34;
+    float t44 = t24 + t43;
+    float t45 = t38 * (-0.5f);
+    float t46 = 1.0f / t39;
+    float t47 = FMA(t45, 1.442695f, 12582912.0f);
+    float t48 = FMA(0.25f, ABS(t44), 1.0f);
+    float t49 = 1.0f / t48;
+    float t50 = -t46;
+    float t51 = t46 * t46;
+    float t52 = t46 - 0.25f;
+    float t53 = FMA(POLY10(t52, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
+        0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f), t46 * t51, (t46 * FMA(FMA(t34, 0.25f, -(t39
+        - 1.0f)), t50, FMA(t39, t50, 1.0f))) * (t51 * POLY3(t46, 2.9023442f, -2.0372577f, 0.76679516f,
         -0.054394823f)));
-    float t56 = elu_exact_part0(t48, t46) * as_float((as_bits(t48) + 127u) << 23u);
-    float t57 = t34 ? 0.0f : t56;
-    float t58 = -t51;
-    float t59 = t51 - 0.25f;
-    float t60 = t57 * FMA(t51, POLY10(t59, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f,
-        0.080631725f, 0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f), (t51 * FMA(FMA(0.25f, t49,
-        -(t50 - 1.0f)), t58, FMA(t50, t58, 1.0f))) * POLY3(t51, 1.6193924f, -0.47341943f, 0.31472093f, 0.0973791f));
-    _Bool t61 = t10 < 0.0f;
-    float t62 = t31 - t60;
-    float t63 = t61 ? t62 : t60;  // E[exp(X); X < 0]
-    float t64 = t57 * t33;
-    float t65 = t55 * t41;
-    float t66 = t55 * 2.0f;
-    float t67 = 0.3989423f + t65;
-    float t68 = t67 * t43;
-    float t69 = t43 * (((-1.133517e-8f) + ((t65 - (t67 - 0.3989423f)) + FMA(t55, t41, -t65))) + FMA(t39, -t68, t67 -
-        t68));
-    float t70 = t57 * t68;
-    float t71 = t25 * t70;
-    float t72 = t68 + t69;
-    float t73 = FMA(t57, t69, FMA(t57, t68, -t70));
-    float t74 = t57 * FMA(t35, t72, t66);  // Phi(-t)
-    float t75 = t6 + t71;  // E max(X, 0)
-    float t76 = t25 * (t70 + t73);
-    float t77 = t75 - t71;
-    float t78 = FMA(t25, t73, ((t71 - (t75 - t77)) + (t6 - t77)) + FMA(t25, t70, -t71));
-    float t79 = FMA(t55, t42, t72) * 0.33333334f;
-    float t80 = 0.25f * FMA(t42, t79, t55);
-    float t81 = 1.0f - t74;
-    float t82 = (t4 * (t55 * (t57 * 2.0f))) - (t76 * t76);
-    float t83 = t1 ? t81 : t74;
-    float t84 = t1 ? t74 : t81;
-    float t85 = t75 + t78;
-    float t86 = FMA(t42, t80, t79) * 0.2f;
-    float t87 = FMA(t42, t86, t80) * 0.16666667f;
-    float t88 = FMA(t42, t87, t86) * 0.14285715f;
-    float t89 = FMA(t42, t88, t87) * 0.125f;
-    float t90 = FMA(t42, t89, t88) * 0.11111111f;
-    float t91 = FMA(t42, t90, t89) * 0.1f;
-    float t92 = FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t91, t33, t90), t89), t88),
-        t87), t86), t80), t79), t55), t72) * t64;
-    float t93 = t31 - 1.0f;
-    float t94 = 0.25f + t21;
-    float t95 = t21 * POLY5(t94, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
-    float t96 = t19 ? t93 : t95;
-    float t97 = t96 - t92;
-    float t98 = t1 ? t97 : t92;
-    float t99 = t63 - t83;
-    float t100 = t11 ? t98 : t99;  // E min(0, exp(X) - 1)
-    float t101 = (FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, t91 * 1022.0f, t90 * 510.0f),
-        t89 * 254.0f), t88 * 126.0f), t87 * 62.0f), t86 * 30.0f), t80 * 14.0f), t79 * 6.0f), t66) * (t33 * t64)) - (t92
-        * t92);
-    float t102 = alpha_hi * t100;
-    float t103 = FMA(t92, 2.0f * t100, ((t20 * POLY3(t20, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t31 * t31)) -
-        t101);
-    float t104 = t1 ? t103 : t101;
-    float t105 = (t83 * t84) - (t84 * (2.0f * t63));
-    float t106 = elu_exact_part1(t4, mean, t10, t45, t25, t57);  // E[exp(2X); X < 0]
-    float t107 = t105 + (t106 - (t63 * t63));
-    float t108 = t11 ? t104 : t107;
-    float t109 = t75 + t102;
-    float t110 = t109 - t75;
-    float t111 = t109 + (t78 + ((t75 - (t109 - t110)) + (t102 - t110)));
-    float t112 = t5 ? t111 : mean;
-    float t113 = (t4 - t82) - (t85 * (2.0f * t76));
-    float t114 = t1 ? t82 : t113;  // Var max(X, 0)
-    float t115 = (t108 < 0.0f) ? 0.0f : t108;  // variance of the left half
-    float t116 = t114 + FMA(t115, t2 + FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_hi, -t2))),
-        (t100 * t85) * ((alpha_hi * (-2.0f)) + (alpha_lo * (-2.0f))));
-    float t117 = (t116 < 0.0f) ? 0.0f : t116;
-    float t118 = t5 ? t117 : mean;
-    *out_mean = t112;
-    *out_var = t118;
+    float t54 = elu_exact_part0(t47, t45) * as_float((as_bits(t47) + 127u) << 23u);
+    float t55 = t33 ? 0.0f : t54;
+    float t56 = t49 - 0.25f;
+    float t57 = t55 * FMA(t49, POLY10(t56, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f,
+        0.080631725f, 0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f), (t49 * FMA(t48, -t49, 1.0f)) *
+        POLY3(t49, 1.6193924f, -0.47341943f, 0.31472093f, 0.0973791f));
+    _Bool t58 = t9 < 0.0f;
+    float t59 = t30 - t57;
+    float t60 = t58 ? t59 : t57;  // E[exp(X); X < 0]
+    float t61 = t55 * t32;
+    float t62 = t53 * t40;
+    float t63 = t53 * 2.0f;
+    float t64 = 0.3989423f + t62;
+    float t65 = t64 * t42;
+    float t66 = t42 * (((-1.133517e-8f) + ((t62 - (t64 - 0.3989423f)) + FMA(t53, t40, -t62))) + FMA(t38, -t65, t64 -
+        t65));
+    float t67 = t55 * t65;
+    float t68 = t65 + t66;
+    float t69 = t67 + FMA(t55, t66, FMA(t55, t65, -t67));
+    float t70 = t55 * FMA(t34, t68, t63);  // Phi(-t)
+    float t71 = t1 ? 0.0f : mean;
+    float t72 = FMA(t24, t69, t71);  // E max(X, 0)
+    float t73 = t24 * t69;
+    float t74 = FMA(t53, t41, t68) * 0.33333334f;
+    float t75 = 0.25f * FMA(t41, t74, t53);
+    float t76 = 1.0f - t70;
+    float t77 = (t4 * (t53 * (t55 * 2.0f))) - (t73 * t73);
+    float t78 = t1 ? t76 : t70;
+    float t79 = (-t70) - (t76 - 1.0f);
+    float t80 = t76 + t79;
+    float t81 = t1 ? t70 : t80;
+    float t82 = t1 ? t79 : 0.0f;
+    float t83 = t60 - t78;
+    float t84 = FMA(t41, t75, t74) * 0.2f;
+    float t85 = FMA(t41, t84, t75) * 0.16666667f;
+    float t86 = FMA(t41, t85, t84) * 0.14285715f;
+    float t87 = FMA(t41, t86, t85) * 0.125f;
+    float t88 = FMA(t41, t87, t86) * 0.11111111f;
+    float t89 = FMA(t41, t88, t87) * 0.1f;
+    float t90 = FMA(t32, FMA(t32, FMA(t32, FMA(t32, FMA(t32, FMA(t32, FMA(t32, FMA(t32, FMA(t89, t32, t88), t87), t86),
+        t85), t84), t75), t74), t53), t68) * t61;
+    float t91 = t30 - 1.0f;
+    float t92 = 0.25f + t20;
+    float t93 = t20 * POLY5(t92, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
+    float t94 = t18 ? t91 : t93;
+    float t95 = t94 - t90;
+    float t96 = t1 ? t95 : t90;
+    float t97 = t83 + ((t60 - (t78 + t83)) - t82);
+    float t98 = t10 ? t96 : t97;  // E min(0, exp(X) - 1)
+    float t99 = (FMA(t32, FMA(t32, FMA(t32, FMA(t32, FMA(t32, FMA(t32, FMA(t32, FMA(t32, t89 * 1022.0f, t88 * 510.0f),
+        t87 * 254.0f), t86 * 126.0f), t85 * 62.0f), t84 * 30.0f), t75 * 14.0f), t74 * 6.0f), t63) * (t32 * t61)) - (t90
+        * t90);
+    float t100 = FMA(t90, 2.0f * t98, ((t19 * POLY3(t19, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t30 * t30)) - t99);
+    float t101 = t1 ? t100 : t99;
+    float t102 = (t81 * (t78 + t82)) - (t81 * (2.0f * t60));
+    float t103 = elu_exact_part1(t4, mean, t9, t44, t24, t55);  // E[exp(2X); X < 0]
+    float t104 = t102 + (t103 - (t60 * t60));
+    float t105 = t10 ? t101 : t104;
+    float t106 = t72 + (alpha_hi * t98);
+    float t107 = t5 ? t106 : mean;
+    float t108 = (t4 - t77) - (t72 * (2.0f * t73));
+    float t109 = t1 ? t77 : t108;  // Var max(X, 0)
+    float t110 = (t105 < 0.0f) ? 0.0f : t105;  // variance of the left half
+    float t111 = t109 + FMA(t110, t2 + FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_hi, -t2))),
+        (t72 * t98) * ((alpha_hi * (-2.0f)) + (alpha_lo * (-2.0f))));
+    float t112 = (t111 < 0.0f) ? 0.0f : t111;
+    float t113 = t5 ? t112 : mean;
+    *out_mean = t107;
+    *out_var = t113;
 }
 
 void elu_exact_forward(

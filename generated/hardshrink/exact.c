@@ -3,12 +3,12 @@
 // f(x) = Piecewise((x, (lambd < x) | (lambd < -x)), (0, True))
 //
 // rule digest  927948144e5722be0f251154b5d8a1f8c7ef0c90f3dd676cfaa601598b227b2c
-// program      h06a97764109111f819a066fba33badbb09c3b2fc6c9ff131b022156a6b372bae
-// operations   hardshrink_exact_forward 492, hardshrink_exact_backward 630
+// program      h18c727d4a4205900f8255966945ccb06d6d4d49ada14aa4e2c43c32bd97c1cfc
+// operations   hardshrink_exact_forward 483, hardshrink_exact_backward 612
 //
 // Certificate:
-//   mean 0.415, var 0.781, dmean_dmu 0.00373, dmean_dvar 0.0127, dvar_dmu 0.0173, dvar_dvar 0.0106 tolerance,
-//   against exact values at 91063 points over all of float32; where, in exact.json
+//   mean 0.415, var 0.781, dmean_dmu 0.00374, dmean_dvar 0.0127, dvar_dmu 0.0173, dvar_dvar 0.0106 tolerance,
+//   against exact values at 91055 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -60,7 +60,19 @@ INLINE float hardshrink_exact_part1(float p0, float p1)
     return t2;
 }
 
-INLINE float hardshrink_exact_part2(float p0)
+INLINE float hardshrink_exact_part2(
+    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
+    float p11, float p12, float p13, float p14, float p15, float p16, float p17, float p18)
+{
+    float t0 = FMA(p0, -2.4171203e-13f, FMA(p1, -1.2404429e-11f, FMA(p2, 1.2646198e-11f, FMA(p3, -8.193966e-14f,
+        FMA(p4, 1.6127625e-12f, p5 * 8.1239816e-13f))))) + (p18 * FMA(p6, 0.22094236f, FMA(p7, 0.59344363f, FMA(p8,
+        -0.14771938f, FMA(p9, -0.032392345f, FMA(p10, -0.11735477f, FMA(p11, 0.0017161578f, FMA(p12, 0.0019360975f,
+        FMA(p13, 0.0011483137f, FMA(p14, 0.00014712433f, FMA(p15, -5.198824e-5f, FMA(p16, -0.00018722237f, p17 *
+        1.3014203e-6f))))))))))));
+    return t0;
+}
+
+INLINE float hardshrink_exact_part3(float p0)
 {
     float t0 = 1.0f / FMA(0.25f, p0, 1.0f);
     float t1 = t0 - 0.25f;
@@ -69,34 +81,15 @@ INLINE float hardshrink_exact_part2(float p0)
     return t2;
 }
 
-INLINE float hardshrink_exact_part3(
-    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
-    float p11, float p12)
-{
-    float t0 = p12 * FMA(p0, 0.22094236f, FMA(p1, 0.59344363f, FMA(p2, -0.14771938f, FMA(p3, -0.032392345f, FMA(p4,
-        -0.11735477f, FMA(p5, 0.0017161578f, FMA(p6, 0.0019360975f, FMA(p7, 0.0011483137f, FMA(p8, 0.00014712433f,
-        FMA(p9, -5.198824e-5f, FMA(p10, -0.00018722237f, p11 * 1.3014203e-6f)))))))))));
-    return t0;
-}
-
 INLINE float hardshrink_exact_part4(
     float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
-    float p11, float p12, float p13, float p14, float p15, float p16, float p17, float p18, float p19)
+    float p11, float p12, float p13, float p14, float p15, float p16, float p17)
 {
-    float t0 = FMA(p0, 3.7468882f, FMA(p1, -2.497267f, FMA(p2, 1.6148317e-11f, FMA(p3, -8.295431e-12f, FMA(p4,
-        -7.852877e-12f, FMA(p5, 0.08967335f, FMA(p6, -0.16856287f, FMA(p7, -0.10747666f, FMA(p8, -2.5385356e-12f,
-        FMA(p9, -3.4510532e-12f, FMA(p10, -4.3536951e-13f, FMA(p11, -0.0055805244f, FMA(p12, 0.014624207f, FMA(p13,
-        -0.001127321f, FMA(p14, 1.6576451e-13f, FMA(p15, -9.9821755e-14f, FMA(p16, -8.462793e-15f, FMA(p17,
-        0.00015039911f, FMA(p18, 4.4504188e-5f, p19 * (-1.4217551e-6f))))))))))))))))))));
-    return t0;
-}
-
-INLINE float hardshrink_exact_part5(
-    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8)
-{
-    float t0 = FMA(p0, -3.8040106e-11f, FMA(p1, -8.552317e-12f, FMA(p2, 4.659232e-11f, FMA(p3, 5.5955652e-12f, FMA(p4,
-        1.1788361e-11f, FMA(p5, 2.7896064e-12f, FMA(-3.3333102e-13f, p6, FMA(1.2212308e-13f, p7, 5.944114e-14f *
-        p8))))))));
+    float t0 = FMA(p0, -0.5829545f, FMA(p1, 3.7468882f, FMA(p2, -2.497267f, FMA(p3, 1.6828802e-12f, FMA(p4,
+        -2.7741056e-12f, FMA(p5, 1.0912488e-12f, FMA(p6, 0.08967335f, FMA(p7, -0.16856287f, FMA(p8, -0.10747666f,
+        FMA(p9, -2.9604628e-13f, FMA(p10, -1.0366136e-13f, FMA(p11, 7.261356e-14f, FMA(p12, -0.0055805244f, FMA(p13,
+        0.014624207f, FMA(p14, -0.001127321f, FMA(p15, 0.00015039911f, FMA(p16, 4.4504188e-5f, p17 *
+        (-1.4217551e-6f))))))))))))))))));
     return t0;
 }
 
@@ -221,9 +214,9 @@ INLINE void hardshrink_exact_forward_element(
     float t94 = FMA(1.442695f, t91, 12582912.0f);
     float t95 = t94 - 12582912.0f;
     float t96 = FMA(-0.69314575f, t95, t91) + FMA(-1.4286068e-6f, t95, (-0.5f) * t92);
-    float t97 = hardshrink_exact_part2(t79);
+    float t97 = hardshrink_exact_part3(t79);
     float t98 = FMA(t97, -(2.0f * t79), 0.3989423f) * (1.0f / (1.0f + t87));
-    float t99 = hardshrink_exact_part2(t85);
+    float t99 = hardshrink_exact_part3(t85);
     float t100 = FMA(t99, -(2.0f * t85), 0.3989423f) * (1.0f / (1.0f + (t88 + t92)));
     float t101 = hardshrink_exact_part1(t93, t90) * as_float((127u + as_bits(t93)) << 23u);
     float t102 = t74 ? 0.0f : t101;
@@ -238,13 +231,14 @@ INLINE void hardshrink_exact_forward_element(
     float t110 = FMA(t71, t109, t108 * (t65 * (-5.0f)));
     float t111 = FMA(t71, t110, t109 * (t65 * (-6.0f)));
     // D_0: derivative 0 of the mean less its line
-    float t112 = hardshrink_exact_part5(t48, t39, t89, t50, t41, t106, t52, t43, t108) + hardshrink_exact_part3(t49,
-        t40, t105, t51, t42, t107, t53, t44, t109, t55, t46, t111, t17);
+    float t112 = hardshrink_exact_part2(t48, t39, t89, t50, t41, t106, t49, t40, t105, t51, t42, t107, t53, t44, t109,
+        t55, t46, t111, t17);
     // D_1: derivative 1 of the mean less its line
-    float t113 = hardshrink_exact_part5(t49, t40, t105, t51, t42, t107, t53, t44, t109) + (t17 * FMA(t50, 0.22094236f,
-        FMA(t41, 0.59344363f, FMA(t106, -0.14771938f, FMA(t52, -0.032392345f, FMA(t43, -0.11735477f, FMA(t108,
-        0.0017161578f, FMA(t54, 0.0019360975f, FMA(t45, 0.0011483137f, FMA(t110, 0.00014712433f, FMA(-5.198824e-5f,
-        t56, FMA(-0.00018722237f, t47, 1.3014203e-6f * FMA(t71, t111, t110 * (t65 * (-7.0f)))))))))))))));
+    float t113 = FMA(t49, -2.4171203e-13f, FMA(t40, -1.2404429e-11f, FMA(t105, 1.2646198e-11f, FMA(-8.193966e-14f, t51,
+        FMA(1.6127625e-12f, t42, 8.1239816e-13f * t107))))) + (t17 * FMA(t50, 0.22094236f, FMA(t41, 0.59344363f,
+        FMA(t106, -0.14771938f, FMA(t52, -0.032392345f, FMA(t43, -0.11735477f, FMA(t108, 0.0017161578f, FMA(t54,
+        0.0019360975f, FMA(t45, 0.0011483137f, FMA(t110, 0.00014712433f, FMA(-5.198824e-5f, t56, FMA(-0.00018722237f,
+        t47, 1.3014203e-6f * FMA(t71, t111, t110 * (t65 * (-7.0f)))))))))))))));
     float t114 = t17 + t113;
     float t115 = t102 * FMA(t79, t98, 2.0f * t97);
     float t116 = t60 * (t102 * t98);
@@ -266,8 +260,8 @@ INLINE void hardshrink_exact_forward_element(
         t119));
     float t131 = FMA(t17, t17, t113 * (t17 * 2.0f));
     // B_0: derivative 0 of the mean square less its line
-    float t132 = FMA(t48, -0.5829545f, hardshrink_exact_part4(t39, t89, t49, t40, t105, t50, t41, t106, t51, t42, t107,
-        t52, t43, t108, t53, t44, t109, t54, t45, t110));
+    float t132 = hardshrink_exact_part4(t48, t39, t89, t49, t40, t105, t50, t41, t106, t51, t42, t107, t52, t43, t108,
+        t54, t45, t110);
     float t133 = FMA(t36, t131, t132 - (t112 * t112));
     float t134 = t114 * (t36 * t114);
     float t135 = t1 ? 65536.0f : 1.0f;
@@ -400,9 +394,9 @@ INLINE void hardshrink_exact_backward_element(
     float t92 = t40 * ((hardshrink_exact_part1(t83, t58) * as_float((as_bits(t83) + 127u) << 23u)) * 0.3989423f);
     float t93 = t46 * (0.3989423f * (hardshrink_exact_part1(t84, t68) * as_float((127u + as_bits(t84)) << 23u)));
     float t94 = t47 * (0.3989423f * (hardshrink_exact_part1(t85, t74) * as_float((127u + as_bits(t85)) << 23u)));
-    float t95 = hardshrink_exact_part2(t79);
+    float t95 = hardshrink_exact_part3(t79);
     float t96 = FMA(t95, -(2.0f * t79), 0.3989423f) * (1.0f / (1.0f + t86));
-    float t97 = hardshrink_exact_part2(t81);
+    float t97 = hardshrink_exact_part3(t81);
     float t98 = FMA(t97, -(2.0f * t81), 0.3989423f) * (1.0f / (1.0f + t87));
     float t99 = hardshrink_exact_part1(t90, t88) * as_float((127u + as_bits(t90)) << 23u);
     float t100 = t78 ? 0.0f : t99;
@@ -446,56 +440,57 @@ INLINE void hardshrink_exact_backward_element(
     float t138 = t50 * t102;
     float t139 = t50 * t107;
     // D_2: derivative 2 of the mean less its line
-    float t140 = hardshrink_exact_part5(t128, t119, t110, t130, t121, t112, t132, t123, t114) +
-        hardshrink_exact_part3(t129, t120, t111, t131, t122, t113, t133, t124, t115, t135, t126, t117, t15);
+    float t140 = hardshrink_exact_part2(t128, t119, t110, t130, t121, t112, t129, t120, t111, t131, t122, t113, t133,
+        t124, t115, t135, t126, t117, t15);
     // D_0: derivative 0 of the mean less its line
-    float t141 = hardshrink_exact_part5(t94, t93, t92, t128, t119, t110, t130, t121, t112) +
-        hardshrink_exact_part3(t127, t118, t109, t129, t120, t111, t131, t122, t113, t133, t124, t115, t15);
+    float t141 = hardshrink_exact_part2(t94, t93, t92, t128, t119, t110, t127, t118, t109, t129, t120, t111, t131,
+        t122, t113, t133, t124, t115, t15);
     float t142 = t82 * t136;
     float t143 = t82 * t137;
     float t144 = t29 * t137;
     // D_1: derivative 1 of the mean less its line
-    float t145 = hardshrink_exact_part5(t127, t118, t109, t129, t120, t111, t131, t122, t113) +
-        hardshrink_exact_part3(t128, t119, t110, t130, t121, t112, t132, t123, t114, t134, t125, t116, t15);
+    float t145 = hardshrink_exact_part2(t127, t118, t109, t129, t120, t111, t128, t119, t110, t130, t121, t112, t132,
+        t123, t114, t134, t125, t116, t15);
     float t146 = t106 * t26;
     float t147 = t29 * t106;
     float t148 = ((t24 * t101) - t103) + (t108 + t147);
     float t149 = (t138 + (t24 * (-t101))) + (t147 + t139);
     float t150 = ((t24 * t142) - t138) + (t139 + (t29 * t143));
-    float t151 = 0.5f * t150;
-    float t152 = t140 * 0.5f;
-    float t153 = t37 ? t151 : t152;
-    float t154 = FMA(2.0f * t33, ((t24 * t136) - (t48 * t102)) + (t144 + (t48 * t107)), FMA((-2.0f) * t148, t149,
+    float t151 = FMA(2.0f * t33, ((t24 * t136) - (t48 * t102)) + (t144 + (t48 * t107)), FMA((-2.0f) * t148, t149,
         (FMA(t138, t31, t103 * t28) + (t24 * (t101 * t26))) + (FMA(t139, t34, t108 * t26) + (t29 * t146))));
-    float t155 = t15 * 2.0f;
-    float t156 = t38 * t140;
-    float t157 = (-2.0f) * t141;
+    float t152 = t15 * 2.0f;
+    float t153 = t38 * t140;
+    float t154 = (-2.0f) * t141;
     // B_1: derivative 1 of the mean square less its line
-    float t158 = FMA(t127, -0.5829545f, hardshrink_exact_part4(t118, t109, t128, t119, t110, t129, t120, t111, t130,
-        t121, t112, t131, t122, t113, t132, t123, t114, t133, t124, t115));
-    float t159 = t15 * FMA(t155, t156, FMA(t145, t157, t158));
-    float t160 = t37 ? t154 : t159;
+    float t155 = hardshrink_exact_part4(t127, t118, t109, t128, t119, t110, t129, t120, t111, t130, t121, t112, t131,
+        t122, t113, t133, t124, t115);
+    float t156 = t15 * FMA(t152, t153, FMA(t145, t154, t155));
+    float t157 = t37 ? t151 : t156;
+    float t158 = 0.5f * t150;
+    float t159 = t140 * 0.5f;
+    float t160 = t37 ? t158 : t159;
     float t161 = FMA(t33, t33 + (2.0f * t149), FMA(t33, ((t50 * ((t79 * t136) - t102)) + (t24 * (-t136))) + ((t50 *
         ((t81 * t137) - t107)) + t144), FMA(-t148, t150, 0.5f * (((t138 * t26) + (t24 * FMA(t31, t142, t101 * t28))) +
         ((t139 * t26) + (t29 * FMA(t34, t143, t146)))))));
     // D_3: derivative 3 of the mean less its line
-    float t162 = hardshrink_exact_part5(t129, t120, t111, t131, t122, t113, t133, t124, t115) + (t15 * FMA(t130,
-        0.22094236f, FMA(t121, 0.59344363f, FMA(t112, -0.14771938f, FMA(t132, -0.032392345f, FMA(t123, -0.11735477f,
-        FMA(t114, 0.0017161578f, FMA(0.0019360975f, t134, FMA(0.0011483137f, t125, FMA(0.00014712433f, t116,
-        FMA(-5.198824e-5f, FMA(t76, t135, t134 * (t64 * (-9.0f))), FMA(-0.00018722237f, FMA(t70, t126, t125 * (t63 *
-        (-9.0f))), 1.3014203e-6f * FMA(t60, t117, t116 * (t54 * (-9.0f)))))))))))))));
+    float t162 = FMA(-2.4171203e-13f, t129, FMA(-1.2404429e-11f, t120, FMA(1.2646198e-11f, t111, FMA(-8.193966e-14f,
+        t131, FMA(1.6127625e-12f, t122, 8.1239816e-13f * t113))))) + (t15 * FMA(t130, 0.22094236f, FMA(t121,
+        0.59344363f, FMA(t112, -0.14771938f, FMA(t132, -0.032392345f, FMA(t123, -0.11735477f, FMA(t114, 0.0017161578f,
+        FMA(0.0019360975f, t134, FMA(0.0011483137f, t125, FMA(0.00014712433f, t116, FMA(-5.198824e-5f, FMA(t76, t135,
+        t134 * (t64 * (-9.0f))), FMA(-0.00018722237f, FMA(t70, t126, t125 * (t63 * (-9.0f))), 1.3014203e-6f * FMA(t60,
+        t117, t116 * (t54 * (-9.0f)))))))))))))));
     float t163 = FMA(t38, t162, FMA(t145, 2.0f, t15));
     float t164 = -t141;
     // B_2: derivative 2 of the mean square less its line
-    float t165 = FMA(t128, -0.5829545f, hardshrink_exact_part4(t119, t110, t129, t120, t111, t130, t121, t112, t131,
-        t122, t113, t132, t123, t114, t133, t124, t115, t134, t125, t116));
+    float t165 = hardshrink_exact_part4(t128, t119, t110, t129, t120, t111, t130, t121, t112, t131, t122, t113, t132,
+        t123, t114, t134, t125, t116);
     float t166 = FMA(t15, t163, FMA(t140, t164, 0.5f * t165));
     float t167 = t37 ? t161 : t166;
     float t168 = t149 + t33;
     float t169 = t15 * (t15 + t145);
     float t170 = t37 ? t168 : t169;
-    _Bool t171 = 3.4028234663852886e+38f < t160;
-    float t172 = (t160 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t160;
+    _Bool t171 = 3.4028234663852886e+38f < t157;
+    float t172 = (t157 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t157;
     float t173 = t171 ? 3.4028234663852886e+38f : t172;
     float t174 = t173 * (t12 + t18);
     _Bool t175 = 3.4028234663852886e+38f < t170;
@@ -506,8 +501,8 @@ INLINE void hardshrink_exact_backward_element(
     float t180 = (t167 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t167;
     float t181 = t179 ? 3.4028234663852886e+38f : t180;
     float t182 = t181 * (t19 + FMA(t2, t18, FMA(t13, t12, FMA(t2, t12, -t19))));
-    _Bool t183 = 3.4028234663852886e+38f < t153;
-    float t184 = (t153 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t153;
+    _Bool t183 = 3.4028234663852886e+38f < t160;
+    float t184 = (t160 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t160;
     float t185 = t183 ? 3.4028234663852886e+38f : t184;
     float t186 = FMA(t182, grad_var, (t4 * (t4 * (t185 * (t17 + FMA(t2, t16, FMA(t13, t11, FMA(t2, t11, -t17))))))) *
         grad_mean);

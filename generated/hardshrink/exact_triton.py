@@ -3,11 +3,11 @@
 # f(x) = Piecewise((x, (lambd < x) | (lambd < -x)), (0, True))
 #
 # rule digest  927948144e5722be0f251154b5d8a1f8c7ef0c90f3dd676cfaa601598b227b2c
-# operations   hardshrink_exact_forward 492, hardshrink_exact_backward 630
+# operations   hardshrink_exact_forward 483, hardshrink_exact_backward 612
 #
 # Certificate:
-#   mean 0.415, var 0.781, dmean_dmu 0.00373, dmean_dvar 0.0127, dvar_dmu 0.0173, dvar_dvar 0.0106 tolerance,
-#   against exact values at 91063 points over all of float32; where, in exact.json
+#   mean 0.415, var 0.781, dmean_dmu 0.00374, dmean_dvar 0.0127, dvar_dmu 0.0173, dvar_dvar 0.0106 tolerance,
+#   against exact values at 91055 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -43,7 +43,17 @@ def _part1(p0, p1):
 
 
 @triton.jit
-def _part2(p0):
+def _part2(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15, p16, p17, p18):
+    t0 = (tl.fma(p0, -2.4171203e-13, tl.fma(p1, -1.2404429e-11, tl.fma(p2, 1.2646198e-11, tl.fma(p3, -8.193966e-14,
+        tl.fma(p4, 1.6127625e-12, p5 * 8.1239816e-13))))) + (p18 * tl.fma(p6, 0.22094236, tl.fma(p7, 0.59344363,
+        tl.fma(p8, -0.14771938, tl.fma(p9, -0.032392345, tl.fma(p10, -0.11735477, tl.fma(p11, 0.0017161578, tl.fma(p12,
+        0.0019360975, tl.fma(p13, 0.0011483137, tl.fma(p14, 0.00014712433, tl.fma(p15, -5.198824e-5, tl.fma(p16,
+        -0.00018722237, p17 * 1.3014203e-6)))))))))))))
+    return t0
+
+
+@triton.jit
+def _part3(p0):
     t0 = tl.div_rn(1.0, tl.fma(0.25, p0, 1.0))
     t1 = (t0 * (t0 * (t0 * _polynomial10(t0 - 0.25, -0.074104935, 0.25460508, -0.25593477, -0.002245817, -0.0067592654,
         0.11886708, 0.17142972, 0.15958565, 0.10685132, 0.050817315, 0.014190124))))
@@ -51,28 +61,12 @@ def _part2(p0):
 
 
 @triton.jit
-def _part3(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12):
-    t0 = (p12 * tl.fma(p0, 0.22094236, tl.fma(p1, 0.59344363, tl.fma(p2, -0.14771938, tl.fma(p3, -0.032392345,
-        tl.fma(p4, -0.11735477, tl.fma(p5, 0.0017161578, tl.fma(p6, 0.0019360975, tl.fma(p7, 0.0011483137, tl.fma(p8,
-        0.00014712433, tl.fma(p9, -5.198824e-5, tl.fma(p10, -0.00018722237, p11 * 1.3014203e-6))))))))))))
-    return t0
-
-
-@triton.jit
-def _part4(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15, p16, p17, p18, p19):
-    t0 = (tl.fma(p0, 3.7468882, tl.fma(p1, -2.497267, tl.fma(p2, 1.6148317e-11, tl.fma(p3, -8.295431e-12, tl.fma(p4,
-        -7.852877e-12, tl.fma(p5, 0.08967335, tl.fma(p6, -0.16856287, tl.fma(p7, -0.10747666, tl.fma(p8,
-        -2.5385356e-12, tl.fma(p9, -3.4510532e-12, tl.fma(p10, -4.3536951e-13, tl.fma(p11, -0.0055805244, tl.fma(p12,
-        0.014624207, tl.fma(p13, -0.001127321, tl.fma(p14, 1.6576451e-13, tl.fma(p15, -9.9821755e-14, tl.fma(p16,
-        -8.462793e-15, tl.fma(p17, 0.00015039911, tl.fma(p18, 4.4504188e-5, p19 * (-1.4217551e-6)))))))))))))))))))))
-    return t0
-
-
-@triton.jit
-def _part5(p0, p1, p2, p3, p4, p5, p6, p7, p8):
-    t0 = (tl.fma(p0, -3.8040106e-11, tl.fma(p1, -8.552317e-12, tl.fma(p2, 4.659232e-11, tl.fma(p3, 5.5955652e-12,
-        tl.fma(p4, 1.1788361e-11, tl.fma(p5, 2.7896064e-12, tl.fma(-3.3333102e-13, p6, tl.fma(1.2212308e-13, p7,
-        5.944114e-14 * p8)))))))))
+def _part4(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15, p16, p17):
+    t0 = (tl.fma(p0, -0.5829545, tl.fma(p1, 3.7468882, tl.fma(p2, -2.497267, tl.fma(p3, 1.6828802e-12, tl.fma(p4,
+        -2.7741056e-12, tl.fma(p5, 1.0912488e-12, tl.fma(p6, 0.08967335, tl.fma(p7, -0.16856287, tl.fma(p8,
+        -0.10747666, tl.fma(p9, -2.9604628e-13, tl.fma(p10, -1.0366136e-13, tl.fma(p11, 7.261356e-14, tl.fma(p12,
+        -0.0055805244, tl.fma(p13, 0.014624207, tl.fma(p14, -0.001127321, tl.fma(p15, 0.00015039911, tl.fma(p16,
+        4.4504188e-5, p17 * (-1.4217551e-6)))))))))))))))))))
     return t0
 
 
@@ -170,94 +164,95 @@ def hardshrink_exact_forward(mean, var, lambd_hi, lambd_lo):
         tl.fma(t52, -0.11735477, tl.fma(t75, 0.0017161578, tl.fma(t63, 0.0019360975, tl.fma(t54, 0.0011483137,
         tl.fma(t78, 0.00014712433, tl.fma(-5.198824e-5, t65, tl.fma(-0.00018722237, t56, 1.3014203e-6 * tl.fma(t39,
         t80, t79)))))))))))))
-    t82 = _part3(t58, t49, t71, t60, t51, t74, t62, t53, t77, t64, t55, t80, t15)
     # B_0: derivative 0 of the mean square less its line
-    t83 = (tl.fma(t57, -0.5829545, _part4(t48, t69, t58, t49, t71, t59, t50, t72, t60, t51, t74, t61, t52, t75, t62,
-        t53, t77, t63, t54, t78)))
-    t84 = _part5(t58, t49, t71, t60, t51, t74, t62, t53, t77) + t81  # D_1: derivative 1 of the mean less its line
-    t85 = tl.fma(t15, t15, t84 * t16)
-    t86 = t15 + t84
-    t87 = _part5(t57, t48, t69, t59, t50, t72, t61, t52, t75) + t82  # D_0: derivative 0 of the mean less its line
-    t88 = tl.fma(t29, t85, t83 - (t87 * t87))
-    t89 = t13 + t87
-    t90 = t86 * (t29 * t86)
-    t91 = tl.where(t88 < t90, t90, t88)
-    t92 = t11 * (lambd_lo + (lambd_hi + mean))
-    t93 = t6 * t92
-    t94 = t93 * -1.0
-    t95 = t6 * tl.fma(lambd_lo, t94, tl.fma(lambd_hi, t94, t92))
-    t96 = t95 * -1.0
-    t97 = (t93 + t95) < 0.0
-    t98 = tl.where(t97, 1.0, -1.0)
-    t99 = tl.abs(t93)
-    t100 = tl.where(t93 < 0.0, t96, t95)
-    t101 = t33 * t99
-    t102 = t101 + tl.fma(t33, t100, tl.fma(t33, t99, t101 * -1.0))
-    t103 = t31 | (13.0 < t101)
-    t104 = tl.where(t103, 13.0, t102)  # |mean - -1|/sigma
-    t105 = _part2(t104)
-    t106 = 2.0 * t105
-    t107 = t104 * t104
-    t108 = (-0.5) * t107
-    t109 = tl.div_rn(1.0, 1.0 + t107)
-    t110 = tl.fma(1.442695, t108, 12582912.0)
-    t111 = ((127 + (t110.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t112 = tl.where(t103, 0.0, _part1(t110, t108) * t111)
-    t113 = (t112 * t105) * t35
-    t114 = 0.3989423 * t112
-    t115 = tl.fma(t105, (2.0 * t104) * -1.0, 0.3989423) * t109
-    t116 = t112 * tl.fma(t104, t115, t106)
-    t117 = t34 * (t112 * t115)
-    t118 = t114 + (t98 * ((t34 * t116) * -1.0))
-    t119 = (t98 * t116) - t117
-    t120 = t11 * ((mean - lambd_hi) - lambd_lo)
-    t121 = t6 * t120
-    t122 = t121 * -1.0
-    t123 = t6 * tl.fma(lambd_lo, t122, tl.fma(lambd_hi, t122, t120))
-    t124 = t123 * -1.0
-    t125 = tl.abs(t121)
-    t126 = t33 * t125
-    t127 = tl.fma(t33, t125, t126 * -1.0)
-    t128 = t31 | (13.0 < t126)
-    t129 = tl.where(t128, 13.0, t126 + tl.fma(t33, tl.where(t121 < 0.0, t124, t123), t127))  # |mean - 1|/sigma
-    t130 = t121 <= 0.0
-    t131 = tl.where(t97, -2.0, tl.where(t130, 2.0, -2.0))
-    t132 = t117 * t131
-    t133 = tl.where(t97, 2.0, tl.where(t130, -2.0, 2.0)) * t113
-    t134 = tl.where(t130, 1.0, -1.0)
-    t135 = tl.where(t97, -1.0, t134)
-    t136 = t132 + (t98 * tl.fma(t116, tl.where(t97, 1.0, tl.where(t130, -1.0, 1.0)), t133))
-    t137 = tl.where(t97, 1.0, tl.where(t130, 0.0, 1.0))
-    t138 = tl.where(t97, t13, tl.where(t130, 0.0, t13))
-    t139 = t34 * t137
-    t140 = _part2(t129)
-    t141 = 2.0 * t140
-    t142 = t129 * t129
-    t143 = (-0.5) * t142
-    t144 = tl.fma(1.442695, t143, 12582912.0)
-    t145 = t144 - 12582912.0
-    t146 = tl.fma(-0.69314575, t145, t143)
-    t147 = ((127 + (t144.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
-    t148 = tl.fma(t129, t129, t142 * -1.0)
-    t149 = tl.div_rn(1.0, 1.0 + (t142 + t148))
-    t150 = t146 + tl.fma(-1.4286068e-6, t145, (-0.5) * t148)
-    t151 = (tl.where(t128, 0.0, (1.0 + tl.fma(_polynomial4(t150, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
-        0.49999994), t150 * t150, t150)) * t147))
-    t152 = t131 * ((t151 * t140) * t35)
-    t153 = 0.3989423 * t151
-    t154 = tl.fma(t140, (2.0 * t129) * -1.0, 0.3989423) * t149
-    t155 = t151 * tl.fma(t129, t154, t141)
-    t156 = tl.fma(t155, t135, t152)
-    t157 = t34 * (t151 * t154)
-    t158 = t136 + ((t157 * t131) + (t134 * t156))
-    t159 = t118 + (t153 + (t134 * (t34 * t155)))
-    t160 = t119 + (t157 + (t134 * t155))
-    t161 = tl.where(t27, 0.0, tl.where(t17, tl.where(t28, t160 + t138, t89), t13))  # f(1) = 0 at the jump itself
-    t162 = t12 * (lambd_hi * t161)
-    t163 = t158 - (t160 * t160)
-    t164 = tl.fma(tl.fma(t34, t137, 2.0 * t159), t139, t163)
-    t165 = t9 * (t9 * (tl.where(t17, tl.where(t28, tl.where(t164 < 0.0, 0.0, t164), t91), t13) * t24))
-    return (t162, t165)
+    t82 = _part4(t57, t48, t69, t58, t49, t71, t59, t50, t72, t60, t51, t74, t61, t52, t75, t63, t54, t78)
+    # D_1: derivative 1 of the mean less its line
+    t83 = (tl.fma(t58, -2.4171203e-13, tl.fma(t49, -1.2404429e-11, tl.fma(t71, 1.2646198e-11, tl.fma(-8.193966e-14,
+        t60, tl.fma(1.6127625e-12, t51, 8.1239816e-13 * t74))))) + t81)
+    t84 = tl.fma(t15, t15, t83 * t16)
+    t85 = t15 + t83
+    # D_0: derivative 0 of the mean less its line
+    t86 = _part2(t57, t48, t69, t59, t50, t72, t58, t49, t71, t60, t51, t74, t62, t53, t77, t64, t55, t80, t15)
+    t87 = tl.fma(t29, t84, t82 - (t86 * t86))
+    t88 = t13 + t86
+    t89 = t85 * (t29 * t85)
+    t90 = tl.where(t87 < t89, t89, t87)
+    t91 = t11 * (lambd_lo + (lambd_hi + mean))
+    t92 = t6 * t91
+    t93 = t92 * -1.0
+    t94 = t6 * tl.fma(lambd_lo, t93, tl.fma(lambd_hi, t93, t91))
+    t95 = t94 * -1.0
+    t96 = (t92 + t94) < 0.0
+    t97 = tl.where(t96, 1.0, -1.0)
+    t98 = tl.abs(t92)
+    t99 = tl.where(t92 < 0.0, t95, t94)
+    t100 = t33 * t98
+    t101 = t100 + tl.fma(t33, t99, tl.fma(t33, t98, t100 * -1.0))
+    t102 = t31 | (13.0 < t100)
+    t103 = tl.where(t102, 13.0, t101)  # |mean - -1|/sigma
+    t104 = _part3(t103)
+    t105 = 2.0 * t104
+    t106 = t103 * t103
+    t107 = (-0.5) * t106
+    t108 = tl.div_rn(1.0, 1.0 + t106)
+    t109 = tl.fma(1.442695, t107, 12582912.0)
+    t110 = ((127 + (t109.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
+    t111 = tl.where(t102, 0.0, _part1(t109, t107) * t110)
+    t112 = (t111 * t104) * t35
+    t113 = 0.3989423 * t111
+    t114 = tl.fma(t104, (2.0 * t103) * -1.0, 0.3989423) * t108
+    t115 = t111 * tl.fma(t103, t114, t105)
+    t116 = t34 * (t111 * t114)
+    t117 = t113 + (t97 * ((t34 * t115) * -1.0))
+    t118 = (t97 * t115) - t116
+    t119 = t11 * ((mean - lambd_hi) - lambd_lo)
+    t120 = t6 * t119
+    t121 = t120 * -1.0
+    t122 = t6 * tl.fma(lambd_lo, t121, tl.fma(lambd_hi, t121, t119))
+    t123 = t122 * -1.0
+    t124 = tl.abs(t120)
+    t125 = t33 * t124
+    t126 = tl.fma(t33, t124, t125 * -1.0)
+    t127 = t31 | (13.0 < t125)
+    t128 = tl.where(t127, 13.0, t125 + tl.fma(t33, tl.where(t120 < 0.0, t123, t122), t126))  # |mean - 1|/sigma
+    t129 = t120 <= 0.0
+    t130 = tl.where(t96, -2.0, tl.where(t129, 2.0, -2.0))
+    t131 = t116 * t130
+    t132 = tl.where(t96, 2.0, tl.where(t129, -2.0, 2.0)) * t112
+    t133 = tl.where(t129, 1.0, -1.0)
+    t134 = tl.where(t96, -1.0, t133)
+    t135 = t131 + (t97 * tl.fma(t115, tl.where(t96, 1.0, tl.where(t129, -1.0, 1.0)), t132))
+    t136 = tl.where(t96, 1.0, tl.where(t129, 0.0, 1.0))
+    t137 = tl.where(t96, t13, tl.where(t129, 0.0, t13))
+    t138 = t34 * t136
+    t139 = _part3(t128)
+    t140 = 2.0 * t139
+    t141 = t128 * t128
+    t142 = (-0.5) * t141
+    t143 = tl.fma(1.442695, t142, 12582912.0)
+    t144 = t143 - 12582912.0
+    t145 = tl.fma(-0.69314575, t144, t142)
+    t146 = ((127 + (t143.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True)
+    t147 = tl.fma(t128, t128, t141 * -1.0)
+    t148 = tl.div_rn(1.0, 1.0 + (t141 + t147))
+    t149 = t145 + tl.fma(-1.4286068e-6, t144, (-0.5) * t147)
+    t150 = (tl.where(t127, 0.0, (1.0 + tl.fma(_polynomial4(t149, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t149 * t149, t149)) * t146))
+    t151 = t130 * ((t150 * t139) * t35)
+    t152 = 0.3989423 * t150
+    t153 = tl.fma(t139, (2.0 * t128) * -1.0, 0.3989423) * t148
+    t154 = t150 * tl.fma(t128, t153, t140)
+    t155 = tl.fma(t154, t134, t151)
+    t156 = t34 * (t150 * t153)
+    t157 = t135 + ((t156 * t130) + (t133 * t155))
+    t158 = t117 + (t152 + (t133 * (t34 * t154)))
+    t159 = t118 + (t156 + (t133 * t154))
+    t160 = tl.where(t27, 0.0, tl.where(t17, tl.where(t28, t159 + t137, t88), t13))  # f(1) = 0 at the jump itself
+    t161 = t12 * (lambd_hi * t160)
+    t162 = t157 - (t159 * t159)
+    t163 = tl.fma(tl.fma(t34, t136, 2.0 * t158), t138, t162)
+    t164 = t9 * (t9 * (tl.where(t17, tl.where(t28, tl.where(t163 < 0.0, 0.0, t163), t90), t13) * t24))
+    return (t161, t164)
 
 
 @triton.jit
@@ -363,21 +358,18 @@ def hardshrink_exact_backward(mean, var, grad_mean, grad_var, lambd_hi, lambd_lo
     t81 = tl.fma(t33, t80, t79 * (t34 * (-7.0)))
     t82 = tl.fma(t33, t81, t80 * (t34 * (-8.0)))
     # D_2: derivative 2 of the mean less its line
-    t83 = (_part5(t63, t45, t75, t65, t47, t77, t67, t49, t79) + _part3(t64, t46, t76, t66, t48, t78, t68, t50, t80,
-        t70, t52, t82, t7))
-    # D_0: derivative 0 of the mean less its line
-    t84 = (_part5(t60, t42, t73, t63, t45, t75, t65, t47, t77) + _part3(t62, t44, t74, t64, t46, t76, t66, t48, t78,
-        t68, t50, t80, t7))
+    t83 = _part2(t63, t45, t75, t65, t47, t77, t64, t46, t76, t66, t48, t78, t68, t50, t80, t70, t52, t82, t7)
     # D_1: derivative 1 of the mean less its line
-    t85 = (_part5(t62, t44, t74, t64, t46, t76, t66, t48, t78) + _part3(t63, t45, t75, t65, t47, t77, t67, t49, t79,
-        t69, t51, t81, t7))
+    t84 = _part2(t62, t44, t74, t64, t46, t76, t63, t45, t75, t65, t47, t77, t67, t49, t79, t69, t51, t81, t7)
+    # D_0: derivative 0 of the mean less its line
+    t85 = _part2(t60, t42, t73, t63, t45, t75, t62, t44, t74, t64, t46, t76, t66, t48, t78, t68, t50, t80, t7)
     t86 = t2 * (t4 * (lambd_lo + (lambd_hi + mean)))
     t87 = t26 * tl.abs(t86)
     t88 = t86 < 0.0
     t89 = tl.where(t88, 1.0, -1.0)
     t90 = t24 | (13.0 < t87)
     t91 = tl.where(t90, 13.0, t87)  # |mean - -1|/sigma
-    t92 = _part2(t91)
+    t92 = _part3(t91)
     t93 = t91 * t91
     t94 = (-0.5) * t93
     t95 = tl.fma(1.442695, t94, 12582912.0)
@@ -401,7 +393,7 @@ def hardshrink_exact_backward(mean, var, grad_mean, grad_var, lambd_hi, lambd_lo
     t112 = tl.where(t88, 1.0, tl.where(t106, 0.0, 1.0))
     t113 = t24 | (13.0 < t105)
     t114 = tl.where(t113, 13.0, t105)  # |mean - 1|/sigma
-    t115 = _part2(t114)
+    t115 = _part3(t114)
     t116 = t114 * t114
     t117 = (-0.5) * t116
     t118 = tl.fma(1.442695, t117, 12582912.0)
@@ -421,32 +413,31 @@ def hardshrink_exact_backward(mean, var, grad_mean, grad_var, lambd_hi, lambd_lo
     t131 = t109 * t128
     t132 = ((t89 * t102) - t103) + (t129 + t131)
     t133 = (t100 + (t89 * (t102 * -1.0))) + (t131 + t124)
-    t134 = tl.where(t21, t133 + t112, t7 * (t7 + t85))
+    t134 = tl.where(t21, t133 + t112, t7 * (t7 + t84))
     t135 = (tl.fma(t112, t112 + (2.0 * t133), tl.fma(t112, ((t26 * ((t91 * t98) - t97)) + (t89 * (t98 * -1.0))) + ((t26
         * ((t114 * t121) - t120)) + t123), tl.fma(t132 * -1.0, t125, 0.5 * (((t100 * t107) + (t89 * tl.fma(t111, t99,
         t102 * t108))) + ((t124 * t107) + (t109 * tl.fma(t110, t122, t130))))))))
     # D_3: derivative 3 of the mean less its line
-    t136 = (_part5(t64, t46, t76, t66, t48, t78, t68, t50, t80) + (t7 * tl.fma(t65, 0.22094236, tl.fma(t47, 0.59344363,
-        tl.fma(t77, -0.14771938, tl.fma(t67, -0.032392345, tl.fma(t49, -0.11735477, tl.fma(t79, 0.0017161578,
-        tl.fma(0.0019360975, t69, tl.fma(0.0011483137, t51, tl.fma(0.00014712433, t81, tl.fma(-5.198824e-5, tl.fma(t57,
-        t70, t69 * (t61 * (-9.0))), tl.fma(-0.00018722237, tl.fma(t39, t52, t51 * (t43 * (-9.0))), 1.3014203e-6 *
-        tl.fma(t33, t82, t81 * (t34 * (-9.0))))))))))))))))
-    t137 = tl.fma(t22, t136, tl.fma(t85, 2.0, t7))
-    t138 = t84 * -1.0
+    t136 = (tl.fma(-2.4171203e-13, t64, tl.fma(-1.2404429e-11, t46, tl.fma(1.2646198e-11, t76, tl.fma(-8.193966e-14,
+        t66, tl.fma(1.6127625e-12, t48, 8.1239816e-13 * t78))))) + (t7 * tl.fma(t65, 0.22094236, tl.fma(t47,
+        0.59344363, tl.fma(t77, -0.14771938, tl.fma(t67, -0.032392345, tl.fma(t49, -0.11735477, tl.fma(t79,
+        0.0017161578, tl.fma(0.0019360975, t69, tl.fma(0.0011483137, t51, tl.fma(0.00014712433, t81,
+        tl.fma(-5.198824e-5, tl.fma(t57, t70, t69 * (t61 * (-9.0))), tl.fma(-0.00018722237, tl.fma(t39, t52, t51 * (t43
+        * (-9.0))), 1.3014203e-6 * tl.fma(t33, t82, t81 * (t34 * (-9.0))))))))))))))))
+    t137 = tl.fma(t22, t136, tl.fma(t84, 2.0, t7))
+    t138 = t85 * -1.0
     # B_2: derivative 2 of the mean square less its line
-    t139 = (tl.fma(t63, -0.5829545, _part4(t45, t75, t64, t46, t76, t65, t47, t77, t66, t48, t78, t67, t49, t79, t68,
-        t50, t80, t69, t51, t81)))
+    t139 = _part4(t63, t45, t75, t64, t46, t76, t65, t47, t77, t66, t48, t78, t67, t49, t79, t69, t51, t81)
     t140 = tl.where(t21, t135, tl.fma(t7, t137, tl.fma(t83, t138, 0.5 * t139)))
     t141 = (tl.fma(2.0 * t112, ((t89 * t98) - (t27 * t97)) + (t123 + (t27 * t120)), tl.fma((-2.0) * t132, t133,
         (tl.fma(t100, t111, t103 * t108) + (t89 * (t102 * t107))) + (tl.fma(t124, t110, t129 * t107) + (t109 *
         t130)))))
     t142 = t7 * 2.0
     t143 = t22 * t83
-    t144 = (-2.0) * t84
+    t144 = (-2.0) * t85
     # B_1: derivative 1 of the mean square less its line
-    t145 = (tl.fma(t62, -0.5829545, _part4(t44, t74, t63, t45, t75, t64, t46, t76, t65, t47, t77, t66, t48, t78, t67,
-        t49, t79, t68, t50, t80)))
-    t146 = tl.where(t21, t141, t7 * tl.fma(t142, t143, tl.fma(t85, t144, t145)))
+    t145 = _part4(t62, t44, t74, t63, t45, t75, t64, t46, t76, t65, t47, t77, t66, t48, t78, t68, t50, t80)
+    t146 = tl.where(t21, t141, t7 * tl.fma(t142, t143, tl.fma(t84, t144, t145)))
     t147 = (tl.fma(tl.where(3.4028234663852886e+38 < t146, 3.4028234663852886e+38, tl.where(t146 <
         (-3.4028234663852886e+38), -3.4028234663852886e+38, t146)) * (t13 + t18), grad_var,
         (tl.where(3.4028234663852886e+38 < t134, 3.4028234663852886e+38, tl.where(t134 < (-3.4028234663852886e+38),

@@ -3,8 +3,8 @@
 // f(x) = Max(0, Min(1, x/6 + 1/2))
 //
 // rule digest  b58f452fdfff5105c8d9e7ed80f6e4ed8e205fd4d09347e7fc3b0578891a5b29
-// program      h0723ef955349e8f915ec2d44eaf6b3d7465ac4c30c8a60acfde7a2c9b5536961
-// operations   hardsigmoid_exact_forward 439, hardsigmoid_exact_backward 521
+// program      hd2616512431f466a337b3804b6189b7d62e78104b94a4a5bfd993518507bda19
+// operations   hardsigmoid_exact_forward 445, hardsigmoid_exact_backward 530
 //
 // Certificate:
 //   mean 0.223, var 0.096, dmean_dmu 0.00431, dmean_dvar 0.00865, dvar_dmu 0.0482, dvar_dvar 0.0951 tolerance,
@@ -52,7 +52,7 @@ static inline float as_float(uint32_t u)
 #define POLY9(x, y, c, ...) POLY8(x, FMA(x, y, c), __VA_ARGS__)
 #define POLY10(x, y, c, ...) POLY9(x, FMA(x, y, c), __VA_ARGS__)
 
-INLINE float hardsigmoid_exact_part6(float p0, float p1)
+INLINE float hardsigmoid_exact_part5(float p0, float p1)
 {
     float t0 = p0 - 12582912.0f;
     float t1 = FMA(t0, -0.69314575f, p1) + (t0 * (-1.4286068e-6f));
@@ -78,18 +78,6 @@ INLINE float hardsigmoid_exact_part4(
         -0.085281774f, FMA(p10, 0.0045626448f, FMA(p11, 0.035660475f, FMA(p12, -0.25935024f, FMA(p13, 0.004197714f,
         FMA(p14, -0.028090082f, FMA(p15, 0.13369843f, FMA(p16, 0.00046911376f, FMA(p17, -0.012570196f, FMA(p18,
         -0.0047759847f, p19 * 0.00020697548f)))))))))))))))))));
-    return t0;
-}
-
-INLINE float hardsigmoid_exact_part5(
-    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
-    float p11, float p12, float p13, float p14, float p15, float p16, float p17, float p18)
-{
-    float t0 = FMA(p0, -1.7724936e-13f, FMA(p1, -1.6630053e-13f, FMA(p2, -4.2597433e-14f, FMA(p3, 2.6910112e-13f,
-        FMA(p4, 2.3459455e-14f, p5 * (-6.4727653e-15f)))))) + (p18 * FMA(p6, 0.029655267f, FMA(p7, 0.90219027f, FMA(p8,
-        0.06815447f, FMA(p9, -0.05424415f, FMA(p10, 0.7758833f, FMA(p11, 0.02805664f, FMA(p12, 0.041367773f, FMA(p13,
-        -0.26177162f, FMA(p14, 0.003983251f, FMA(p15, -0.015030655f, FMA(p16, -0.006568621f, p17 *
-        0.0001940493f))))))))))));
     return t0;
 }
 
@@ -119,7 +107,7 @@ INLINE void hardsigmoid_exact_atom0(
     float t18 = t17 - 0.25f;
     float t19 = t17 * POLY10(t18, -0.012888777f, 0.061844066f, -0.0922225f, 0.016932948f, 0.0053508277f, 0.08352485f,
         0.1411755f, 0.1795469f, 0.18632823f, 0.1666411f, 0.13207589f);
-    float t20 = hardsigmoid_exact_part6(t13, t12);
+    float t20 = hardsigmoid_exact_part5(t13, t12);
     *r0 = t1;
     *r1 = t5;
     *r2 = t6;
@@ -159,7 +147,7 @@ INLINE void hardsigmoid_exact_atom1(
     float t18 = t17 * (-0.5f);
     float t19 = FMA(t18, 1.442695f, 12582912.0f);
     uint32_t t20 = as_bits(t19);
-    float t21 = hardsigmoid_exact_part6(t19, t18);
+    float t21 = hardsigmoid_exact_part5(t19, t18);
     *r0 = t1;
     *r1 = t3;
     *r2 = t4;
@@ -177,7 +165,7 @@ INLINE float hardsigmoid_exact_part2(float p0)
 {
     float t0 = (-0.5f) * p0;
     float t1 = FMA(1.442695f, t0, 12582912.0f);
-    float t2 = hardsigmoid_exact_part6(t1, t0) * as_float((127u + as_bits(t1)) << 23u);
+    float t2 = hardsigmoid_exact_part5(t1, t0) * as_float((127u + as_bits(t1)) << 23u);
     return t2;
 }
 
@@ -257,14 +245,18 @@ INLINE void hardsigmoid_exact_forward_element(float mean, float var, float *rest
     float t92 = FMA(t44, t91, t90 * t39);
     float t93 = FMA(t44, t92, t91 * t40);
     // D_1: derivative 1 of the mean less its line
-    float t94 = FMA(t91, -1.7724936e-13f, FMA(t86, -1.6630053e-13f, FMA(t81, -4.2597433e-14f, FMA(2.6910112e-13f, t93,
-        FMA(2.3459455e-14f, t88, (-6.4727653e-15f) * t83))))) + (t9 * FMA(t70, 0.029655267f, FMA(t68, 0.90219027f,
-        FMA(t66, 0.06815447f, FMA(t90, -0.05424415f, FMA(t85, 0.7758833f, FMA(t80, 0.02805664f, FMA(t92, 0.041367773f,
-        FMA(t87, -0.26177162f, FMA(t82, 0.003983251f, FMA(-0.015030655f, FMA(t44, t93, t92 * t41), FMA(-0.006568621f,
-        FMA(t34, t88, t87 * t31), 0.0001940493f * FMA(t24, t83, t82 * t21)))))))))))));
+    float t94 = FMA(t89, 3.047272e-13f, FMA(t84, -4.863886e-13f, FMA(t79, 1.8199349e-13f, FMA(t91, -6.1779114e-13f,
+        FMA(t86, -2.717193e-13f, FMA(t81, 8.3025126e-14f, FMA(5.9469557e-13f, t93, FMA(-3.8298813e-13f, t88,
+        9.972339e-15f * t83)))))))) + (t9 * FMA(t70, 0.029655267f, FMA(t68, 0.90219027f, FMA(t66, 0.06815447f, FMA(t90,
+        -0.05424415f, FMA(t85, 0.7758833f, FMA(t80, 0.02805664f, FMA(t92, 0.041367773f, FMA(t87, -0.26177162f, FMA(t82,
+        0.003983251f, FMA(-0.015030655f, FMA(t44, t93, t92 * t41), FMA(-0.006568621f, FMA(t34, t88, t87 * t31),
+        0.0001940493f * FMA(t24, t83, t82 * t21)))))))))))));
     // D_0: derivative 0 of the mean less its line
-    float t95 = hardsigmoid_exact_part5(t90, t85, t80, t92, t87, t82, t69, t67, t65, t89, t84, t79, t91, t86, t81, t93,
-        t88, t83, t9);
+    float t95 = FMA(t70, 3.047272e-13f, FMA(t68, -4.863886e-13f, FMA(t66, 1.8199349e-13f, FMA(t90, -6.1779114e-13f,
+        FMA(t85, -2.717193e-13f, FMA(t80, 8.3025126e-14f, FMA(t92, 5.9469557e-13f, FMA(t87, -3.8298813e-13f, t82 *
+        9.972339e-15f)))))))) + (t9 * FMA(t69, 0.029655267f, FMA(t67, 0.90219027f, FMA(t65, 0.06815447f, FMA(t89,
+        -0.05424415f, FMA(t84, 0.7758833f, FMA(t79, 0.02805664f, FMA(t91, 0.041367773f, FMA(t86, -0.26177162f, FMA(t81,
+        0.003983251f, FMA(t93, -0.015030655f, FMA(t88, -0.006568621f, t83 * 0.0001940493f))))))))))));
     float t96 = t94 * (t15 * t94);
     // B_0: derivative 0 of the mean square less its line
     float t97 = FMA(t69, 0.026171213f, hardsigmoid_exact_part4(t67, t65, t70, t68, t66, t89, t84, t79, t90, t85, t80,
@@ -418,18 +410,27 @@ INLINE void hardsigmoid_exact_backward_element(
     float t117 = t63 * t87;
     float t118 = t63 * t93;
     // D_0: derivative 0 of the mean less its line
-    float t119 = FMA(t111, -1.7724936e-13f, FMA(t104, -1.6630053e-13f, FMA(t97, -4.2597433e-14f, FMA(t113,
-        2.6910112e-13f, FMA(t106, 2.3459455e-14f, t99 * (-6.4727653e-15f)))))) + (t5 * FMA(t76 * t55, 0.029655267f,
-        FMA(t75 * t44, 0.90219027f, FMA(t74 * t33, 0.06815447f, FMA(t110, -0.05424415f, FMA(t103, 0.7758833f, FMA(t96,
-        0.02805664f, FMA(t112, 0.041367773f, FMA(t105, -0.26177162f, FMA(t98, 0.003983251f, FMA(t114, -0.015030655f,
-        FMA(t107, -0.006568621f, t100 * 0.0001940493f))))))))))));
+    float t119 = FMA(t79, 3.047272e-13f, FMA(t78, -4.863886e-13f, FMA(t77, 1.8199349e-13f, FMA(t111, -6.1779114e-13f,
+        FMA(t104, -2.717193e-13f, FMA(t97, 8.3025126e-14f, FMA(t113, 5.9469557e-13f, FMA(t106, -3.8298813e-13f, t99 *
+        9.972339e-15f)))))))) + (t5 * FMA(t76 * t55, 0.029655267f, FMA(t75 * t44, 0.90219027f, FMA(t74 * t33,
+        0.06815447f, FMA(t110, -0.05424415f, FMA(t103, 0.7758833f, FMA(t96, 0.02805664f, FMA(t112, 0.041367773f,
+        FMA(t105, -0.26177162f, FMA(t98, 0.003983251f, FMA(t114, -0.015030655f, FMA(t107, -0.006568621f, t100 *
+        0.0001940493f))))))))))));
     float t120 = (0.16666667f * t118) + ((-0.16666667f) * t117);
     // D_1: derivative 1 of the mean less its line
-    float t121 = hardsigmoid_exact_part5(t112, t105, t98, t114, t107, t100, t79, t78, t77, t111, t104, t97, t113, t106,
-        t99, t115, t108, t101, t5);
+    float t121 = FMA(t110, 3.047272e-13f, FMA(t103, -4.863886e-13f, FMA(t96, 1.8199349e-13f, FMA(t112, -6.1779114e-13f,
+        FMA(t105, -2.717193e-13f, FMA(t98, 8.3025126e-14f, FMA(5.9469557e-13f, t114, FMA(-3.8298813e-13f, t107,
+        9.972339e-15f * t100)))))))) + (t5 * FMA(t79, 0.029655267f, FMA(t78, 0.90219027f, FMA(t77, 0.06815447f,
+        FMA(t111, -0.05424415f, FMA(t104, 0.7758833f, FMA(t97, 0.02805664f, FMA(t113, 0.041367773f, FMA(t106,
+        -0.26177162f, FMA(t99, 0.003983251f, FMA(-0.015030655f, t115, FMA(-0.006568621f, t108, 0.0001940493f *
+        t101))))))))))));
     // D_2: derivative 2 of the mean less its line
-    float t122 = hardsigmoid_exact_part5(t113, t106, t99, t115, t108, t101, t110, t103, t96, t112, t105, t98, t114,
-        t107, t100, t116, t109, t102, t5);
+    float t122 = FMA(t111, 3.047272e-13f, FMA(t104, -4.863886e-13f, FMA(t97, 1.8199349e-13f, FMA(t113, -6.1779114e-13f,
+        FMA(t106, -2.717193e-13f, FMA(t99, 8.3025126e-14f, FMA(5.9469557e-13f, t115, FMA(-3.8298813e-13f, t108,
+        9.972339e-15f * t101)))))))) + (t5 * FMA(t110, 0.029655267f, FMA(t103, 0.90219027f, FMA(t96, 0.06815447f,
+        FMA(t112, -0.05424415f, FMA(t105, 0.7758833f, FMA(t98, 0.02805664f, FMA(t114, 0.041367773f, FMA(t107,
+        -0.26177162f, FMA(t100, 0.003983251f, FMA(-0.015030655f, t116, FMA(-0.006568621f, t109, 0.0001940493f *
+        t102))))))))))));
     float t123 = (0.16666667f * t95) + ((-0.16666667f) * t89);
     float t124 = (t9 * (0.16666667f * t92)) + (t19 * ((-0.16666667f) * t86));
     float t125 = FMA(t21, t21 + (2.0f * t124), FMA(t21, (t9 * (0.16666667f * t94)) + (t19 * ((-0.16666667f) * t88)),

@@ -3,7 +3,7 @@
 # f(x) = Max(0, Min(1, x/6 + 1/2))
 #
 # rule digest  b58f452fdfff5105c8d9e7ed80f6e4ed8e205fd4d09347e7fc3b0578891a5b29
-# operations   hardsigmoid_exact_forward 439, hardsigmoid_exact_backward 521
+# operations   hardsigmoid_exact_forward 445, hardsigmoid_exact_backward 530
 #
 # Certificate:
 #   mean 0.223, var 0.096, dmean_dmu 0.00431, dmean_dvar 0.00865, dvar_dmu 0.0482, dvar_dvar 0.0951 tolerance,
@@ -35,7 +35,7 @@ def _polynomial10(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8, c9):
 
 
 @triton.jit
-def _part6(p0, p1):
+def _part5(p0, p1):
     t0 = p0 - 12582912.0
     t1 = tl.fma(t0, -0.69314575, p1) + (t0 * (-1.4286068e-6))
     t2 = 1.0 + tl.fma(_polynomial4(t1, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t1 * t1, t1)
@@ -61,16 +61,6 @@ def _part4(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15,
 
 
 @triton.jit
-def _part5(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15, p16, p17, p18):
-    t0 = (tl.fma(p0, -1.7724936e-13, tl.fma(p1, -1.6630053e-13, tl.fma(p2, -4.2597433e-14, tl.fma(p3, 2.6910112e-13,
-        tl.fma(p4, 2.3459455e-14, p5 * (-6.4727653e-15)))))) + (p18 * tl.fma(p6, 0.029655267, tl.fma(p7, 0.90219027,
-        tl.fma(p8, 0.06815447, tl.fma(p9, -0.05424415, tl.fma(p10, 0.7758833, tl.fma(p11, 0.02805664, tl.fma(p12,
-        0.041367773, tl.fma(p13, -0.26177162, tl.fma(p14, 0.003983251, tl.fma(p15, -0.015030655, tl.fma(p16,
-        -0.006568621, p17 * 0.0001940493)))))))))))))
-    return t0
-
-
-@triton.jit
 def _atom0(p0, p1, p2):
     t0 = p0 + p1
     t1 = tl.div_rn(1.0, tl.sqrt_rn(t0))
@@ -90,7 +80,7 @@ def _atom0(p0, p1, p2):
     t15 = tl.div_rn(1.0, tl.fma(t13, 0.25, 1.0))
     t16 = (t15 * _polynomial10(t15 - 0.25, -0.012888777, 0.061844066, -0.0922225, 0.016932948, 0.0053508277,
         0.08352485, 0.1411755, 0.1795469, 0.18632823, 0.1666411, 0.13207589))
-    t17 = _part6(t11, t10)
+    t17 = _part5(t11, t10)
     return (t1, t5, t6, t7, t8, t9, t12, t14, t16, t17)
 
 
@@ -115,7 +105,7 @@ def _atom1(p0, p1, p2):
     t15 = tl.where(t10, 169.0, p2 * (p2 * tl.div_rn(1.0, t0))) * (-0.5)
     t16 = tl.fma(t15, 1.442695, 12582912.0)
     t17 = t16.to(tl.int32, bitcast=True)
-    t18 = _part6(t16, t15)
+    t18 = _part5(t16, t15)
     return (t1, t3, t4, t5, t6, t7, t8, t13, t14, t17, t18)
 
 
@@ -123,7 +113,7 @@ def _atom1(p0, p1, p2):
 def _part2(p0):
     t0 = (-0.5) * p0
     t1 = tl.fma(1.442695, t0, 12582912.0)
-    t2 = _part6(t1, t0) * (((127 + (t1.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True))
+    t2 = _part5(t1, t0) * (((127 + (t1.to(tl.int32, bitcast=True))) << 23).to(tl.float32, bitcast=True))
     return t2
 
 
@@ -155,104 +145,116 @@ def hardsigmoid_exact_forward(mean, var):
     t32 = t31 * t17
     t33 = tl.fma(t20, t31, t30 * t16)
     t34 = 0.0001940493 * tl.fma(t20, t33, t32)
-    t35 = (-6.4727653e-15) * t33
-    t36, t37, t38, t39, t40, t41, t42, t43, t44, t45 = _atom0(t6, 1.5066358, t1)
-    t46 = t45 * (((127 + t42) << 23).to(tl.float32, bitcast=True))
-    t47 = t36 * (0.3989423 * t46)
-    t48 = t47 * t41
-    t49 = t46 * t44
-    t50 = t47 * t43
-    t51 = tl.fma(t43, t50, t48)
-    t52 = t51 * t38
-    t53 = tl.fma(t43, t51, t50 * t37)
-    t54 = tl.fma(t43, t53, t52)
-    t55 = t54 * t40
-    t56 = tl.fma(t43, t54, t53 * t39)
-    t57 = tl.fma(-0.006568621, tl.fma(t43, t56, t55), t34)
-    t58 = tl.fma(2.3459455e-14, t56, t35)
-    t59, t60, t61, t62, t63, t64, t65, t66, t67, t68 = _atom0(t6, 8.82, t1)
-    t69 = t68 * (((127 + t65) << 23).to(tl.float32, bitcast=True))
-    t70 = t59 * (0.3989423 * t69)
-    t71 = t70 * t64
-    t72 = t69 * t67
-    t73 = t70 * t66
-    t74 = tl.fma(t66, t73, t71)
-    t75 = t74 * t61
-    t76 = tl.fma(t66, t74, t73 * t60)
-    t77 = tl.fma(t66, t76, t75)
-    t78 = t77 * t63
-    t79 = tl.fma(t66, t77, t76 * t62)
-    t80 = (tl.fma(t70, 0.029655267, tl.fma(t47, 0.90219027, tl.fma(t24, 0.06815447, tl.fma(t74, -0.05424415,
-        tl.fma(t51, 0.7758833, tl.fma(t28, 0.02805664, tl.fma(t77, 0.041367773, tl.fma(t54, -0.26177162, tl.fma(t31,
-        0.003983251, tl.fma(-0.015030655, tl.fma(t66, t79, t78), t57)))))))))))
+    t35 = t33 * 0.0001940493
+    t36 = 9.972339e-15 * t33
+    t37 = t31 * 9.972339e-15
+    t38, t39, t40, t41, t42, t43, t44, t45, t46, t47 = _atom0(t6, 1.5066358, t1)
+    t48 = t47 * (((127 + t44) << 23).to(tl.float32, bitcast=True))
+    t49 = t38 * (0.3989423 * t48)
+    t50 = t49 * t43
+    t51 = t48 * t46
+    t52 = t49 * t45
+    t53 = tl.fma(t45, t52, t50)
+    t54 = t53 * t40
+    t55 = tl.fma(t45, t53, t52 * t39)
+    t56 = tl.fma(t45, t55, t54)
+    t57 = t56 * t42
+    t58 = tl.fma(t56, -3.8298813e-13, t37)
+    t59 = tl.fma(t45, t56, t55 * t41)
+    t60 = tl.fma(-0.006568621, tl.fma(t45, t59, t57), t34)
+    t61 = tl.fma(t59, -0.006568621, t35)
+    t62 = tl.fma(-3.8298813e-13, t59, t36)
+    t63, t64, t65, t66, t67, t68, t69, t70, t71, t72 = _atom0(t6, 8.82, t1)
+    t73 = t72 * (((127 + t69) << 23).to(tl.float32, bitcast=True))
+    t74 = t63 * (0.3989423 * t73)
+    t75 = t74 * t68
+    t76 = t73 * t71
+    t77 = t74 * t70
+    t78 = tl.fma(t70, t77, t75)
+    t79 = t78 * t65
+    t80 = tl.fma(t70, t78, t77 * t64)
+    t81 = tl.fma(t70, t80, t79)
+    t82 = t81 * t67
+    t83 = (tl.fma(t74, 3.047272e-13, tl.fma(t49, -4.863886e-13, tl.fma(t24, 1.8199349e-13, tl.fma(t78, -6.1779114e-13,
+        tl.fma(t53, -2.717193e-13, tl.fma(t28, 8.3025126e-14, tl.fma(t81, 5.9469557e-13, t58))))))))
+    t84 = tl.fma(t70, t81, t80 * t66)
+    t85 = (tl.fma(t74, 0.029655267, tl.fma(t49, 0.90219027, tl.fma(t24, 0.06815447, tl.fma(t78, -0.05424415,
+        tl.fma(t53, 0.7758833, tl.fma(t28, 0.02805664, tl.fma(t81, 0.041367773, tl.fma(t56, -0.26177162, tl.fma(t31,
+        0.003983251, tl.fma(-0.015030655, tl.fma(t70, t84, t82), t60)))))))))))
     # B_0: derivative 0 of the mean square less its line
-    t81 = (tl.fma(t72, 0.026171213, _part4(t49, t26, t70, t47, t24, t73, t50, t27, t74, t51, t28, t76, t53, t30, t77,
-        t54, t31, t79, t56, t33)))
-    t82 = (tl.fma(t76, -1.7724936e-13, tl.fma(t53, -1.6630053e-13, tl.fma(t30, -4.2597433e-14, tl.fma(2.6910112e-13,
-        t79, t58)))))
-    t83 = t10 * tl.abs(t3)
-    t84 = t3 < 0.0
-    t85 = tl.where(t84, -0.055555556, 0.055555556)
-    t86 = tl.where(t84, 0.055555556, -0.055555556)
-    t87 = tl.where(t84, 0.0, -2.220446e-16)
-    t88 = tl.where(t84, 0.0, -0.33333334)
-    t89 = tl.where(t84, 1.0, -1.0)
-    t90 = tl.where(t84, 0.16666667, 0.0)
-    t91 = t8 | (13.0 < t83)
-    t92 = tl.where(t91, 13.0, t83)  # |mean - 3|/sigma
-    t93 = _part3(t92)
-    t94 = 2.0 * t93
-    t95 = t92 * t92
-    t96 = tl.div_rn(1.0, 1.0 + t95)
-    t97 = tl.where(t91, 0.0, _part2(t95))
-    t98 = (t97 * t93) * t12
-    t99 = tl.fma(t93, (2.0 * t92) * -1.0, 0.3989423) * t96
-    t100 = t97 * tl.fma(t92, t99, t94)
-    t101 = t11 * (t97 * t99)
-    t102 = (-0.16666667) * t101
-    t103 = t89 * ((-0.16666667) * (t11 * t100))
-    t104 = t10 * tl.abs(t2)
-    t105 = t2 <= 0.0
-    t106 = tl.where(t105, 0.055555556, t85)
-    t107 = tl.where(t105, -0.055555556, t86) * t98
-    t108 = tl.where(t105, 0.0, t87)
-    t109 = tl.where(t105, 0.0, t88)
-    t110 = tl.where(t105, 0.0, t90)
-    t111 = t11 * t110
-    t112 = t89 * tl.fma(t100, tl.where(t105, 2.220446e-16, 0.0), t107)
-    t113 = tl.where(t105, 1.0, -1.0)
-    t114 = (t101 * tl.where(t105, -0.33333334, 0.0)) + t112
-    t115 = t8 | (13.0 < t104)
-    t116 = tl.where(t115, 13.0, t104)  # |mean - -3|/sigma
-    t117 = _part3(t116)
-    t118 = 2.0 * t117
-    t119 = t116 * t116
-    t120 = tl.div_rn(1.0, 1.0 + t119)
-    t121 = tl.where(t115, 0.0, _part2(t119))
-    t122 = t106 * ((t121 * t117) * t12)
-    t123 = tl.fma(t117, (2.0 * t116) * -1.0, 0.3989423) * t120
-    t124 = t121 * tl.fma(t116, t123, t118)
-    t125 = tl.fma(t124, t108, t122)
-    t126 = t11 * (t121 * t123)
-    t127 = t126 * t109
-    t128 = (0.16666667 * t126) + t102
-    t129 = (t127 + (t113 * t125)) + t114
-    t130 = tl.fma(tl.fma(t11, t110, 2.0 * ((t113 * (0.16666667 * (t11 * t124))) + t103)), t111, t129 - (t128 * t128))
-    t131 = tl.where(t130 < 0.0, 0.0, t130)
-    t132 = mean < 0.0
-    t133 = tl.where(t132, 1.0, -1.0)  # direction of u
-    # D_0: derivative 0 of the mean less its line
-    t134 = _part5(t74, t51, t28, t77, t54, t31, t72, t49, t26, t73, t50, t27, t76, t53, t30, t79, t56, t33, t133)
-    t135 = t82 + (t133 * t80)  # D_1: derivative 1 of the mean less its line
-    t136 = t135 * (t6 * t135)
-    t137 = t134 + tl.where(t132, 0.0, 1.0)
-    t138 = t81 - (t134 * t134)
-    t139 = tl.where(t5, t131, tl.where(t138 < t136, t136, t138))
-    t140 = tl.where(t5, t128 + tl.where(t105, 0.0, tl.where(t84, tl.fma(mean, 0.16666667, 0.5), 1.0)), t137)
-    t141 = mean == mean
-    t142 = tl.where(t141, t140, mean)
-    t143 = tl.where(t141, t139, mean)
-    return (t142, t143)
+    t86 = (tl.fma(t76, 0.026171213, _part4(t51, t26, t74, t49, t24, t77, t52, t27, t78, t53, t28, t80, t55, t30, t81,
+        t56, t31, t84, t59, t33)))
+    t87 = tl.fma(t84, -0.015030655, t61)
+    t88 = tl.fma(t30, 8.3025126e-14, tl.fma(5.9469557e-13, t84, t62))
+    t89 = tl.fma(t55, -0.26177162, tl.fma(t30, 0.003983251, t87))
+    t90 = tl.fma(t80, -6.1779114e-13, tl.fma(t55, -2.717193e-13, t88))
+    t91 = tl.fma(t27, 0.02805664, tl.fma(t80, 0.041367773, t89))
+    t92 = tl.fma(t52, -4.863886e-13, tl.fma(t27, 1.8199349e-13, t90))
+    t93 = (tl.fma(t76, 0.029655267, tl.fma(t51, 0.90219027, tl.fma(t26, 0.06815447, tl.fma(t77, -0.05424415,
+        tl.fma(t52, 0.7758833, t91))))))
+    t94 = tl.fma(t77, 3.047272e-13, t92)
+    t95 = t10 * tl.abs(t3)
+    t96 = t3 < 0.0
+    t97 = tl.where(t96, -0.055555556, 0.055555556)
+    t98 = tl.where(t96, 0.055555556, -0.055555556)
+    t99 = tl.where(t96, 0.0, -2.220446e-16)
+    t100 = tl.where(t96, 0.0, -0.33333334)
+    t101 = tl.where(t96, 1.0, -1.0)
+    t102 = tl.where(t96, 0.16666667, 0.0)
+    t103 = t8 | (13.0 < t95)
+    t104 = tl.where(t103, 13.0, t95)  # |mean - 3|/sigma
+    t105 = _part3(t104)
+    t106 = 2.0 * t105
+    t107 = t104 * t104
+    t108 = tl.div_rn(1.0, 1.0 + t107)
+    t109 = tl.where(t103, 0.0, _part2(t107))
+    t110 = (t109 * t105) * t12
+    t111 = tl.fma(t105, (2.0 * t104) * -1.0, 0.3989423) * t108
+    t112 = t109 * tl.fma(t104, t111, t106)
+    t113 = t11 * (t109 * t111)
+    t114 = (-0.16666667) * t113
+    t115 = t101 * ((-0.16666667) * (t11 * t112))
+    t116 = t10 * tl.abs(t2)
+    t117 = t2 <= 0.0
+    t118 = tl.where(t117, 0.055555556, t97)
+    t119 = tl.where(t117, -0.055555556, t98) * t110
+    t120 = tl.where(t117, 0.0, t99)
+    t121 = tl.where(t117, 0.0, t100)
+    t122 = tl.where(t117, 0.0, t102)
+    t123 = t11 * t122
+    t124 = t101 * tl.fma(t112, tl.where(t117, 2.220446e-16, 0.0), t119)
+    t125 = tl.where(t117, 1.0, -1.0)
+    t126 = (t113 * tl.where(t117, -0.33333334, 0.0)) + t124
+    t127 = t8 | (13.0 < t116)
+    t128 = tl.where(t127, 13.0, t116)  # |mean - -3|/sigma
+    t129 = _part3(t128)
+    t130 = 2.0 * t129
+    t131 = t128 * t128
+    t132 = tl.div_rn(1.0, 1.0 + t131)
+    t133 = tl.where(t127, 0.0, _part2(t131))
+    t134 = t118 * ((t133 * t129) * t12)
+    t135 = tl.fma(t129, (2.0 * t128) * -1.0, 0.3989423) * t132
+    t136 = t133 * tl.fma(t128, t135, t130)
+    t137 = tl.fma(t136, t120, t134)
+    t138 = t11 * (t133 * t135)
+    t139 = t138 * t121
+    t140 = (0.16666667 * t138) + t114
+    t141 = (t139 + (t125 * t137)) + t126
+    t142 = tl.fma(tl.fma(t11, t122, 2.0 * ((t125 * (0.16666667 * (t11 * t136))) + t115)), t123, t141 - (t140 * t140))
+    t143 = tl.where(t142 < 0.0, 0.0, t142)
+    t144 = mean < 0.0
+    t145 = tl.where(t144, 1.0, -1.0)  # direction of u
+    t146 = t83 + (t145 * t93)  # D_0: derivative 0 of the mean less its line
+    t147 = t94 + (t145 * t85)  # D_1: derivative 1 of the mean less its line
+    t148 = t147 * (t6 * t147)
+    t149 = t146 + tl.where(t144, 0.0, 1.0)
+    t150 = t86 - (t146 * t146)
+    t151 = tl.where(t5, t143, tl.where(t150 < t148, t148, t150))
+    t152 = tl.where(t5, t140 + tl.where(t117, 0.0, tl.where(t96, tl.fma(mean, 0.16666667, 0.5), 1.0)), t149)
+    t153 = mean == mean
+    t154 = tl.where(t153, t152, mean)
+    t155 = tl.where(t153, t151, mean)
+    return (t154, t155)
 
 
 @triton.jit
@@ -296,132 +298,150 @@ def hardsigmoid_exact_backward(mean, var, grad_mean, grad_var):
     t35 = tl.fma(t21, t33, t32 * t17)
     t36 = tl.fma(t21, t35, t34)
     t37 = tl.fma(t21, t36, t35 * t19)
-    t38 = t35 * 0.0001940493
-    t39 = t33 * (-6.4727653e-15)
-    t40, t41, t42, t43, t44, t45, t46, t47, t48, t49, t50 = _atom1(t6, 1.5066358, t1)
-    t51, t52, t53, t54, t55, t56, t57, t58, t59, t60, t61 = _atom1(t6, 8.82, t1)
-    t62 = t61 * (((127 + t60) << 23).to(tl.float32, bitcast=True))
-    t63 = t51 * (0.3989423 * t62)
-    t64 = t63 * t57
-    t65 = t62 * t59
-    t66 = t63 * t58
-    t67 = tl.fma(t58, t66, t64)
-    t68 = t67 * t53
-    t69 = tl.fma(t58, t67, t66 * t52)
-    t70 = tl.fma(t58, t69, t68)
-    t71 = t70 * t55
-    t72 = tl.fma(t58, t70, t69 * t54)
-    t73 = tl.fma(t58, t72, t71)
-    t74 = tl.fma(t58, t73, t72 * t56)
-    t75 = t50 * (((127 + t49) << 23).to(tl.float32, bitcast=True))
-    t76 = t40 * (0.3989423 * t75)
-    t77 = t76 * t46
-    t78 = t75 * t48
-    t79 = t76 * t47
-    t80 = tl.fma(t47, t79, t77)
-    t81 = t80 * t42
-    t82 = tl.fma(t47, t80, t79 * t41)
-    t83 = tl.fma(t47, t82, t81)
-    t84 = t83 * t44
-    t85 = (tl.fma(t67, -1.7724936e-13, tl.fma(t80, -1.6630053e-13, tl.fma(t30, -4.2597433e-14, tl.fma(t70,
-        2.6910112e-13, tl.fma(t83, 2.3459455e-14, t39))))))
-    t86 = tl.fma(t47, t83, t82 * t43)
-    t87 = tl.fma(t47, t86, t84)
+    t38 = 0.0001940493 * t37
+    t39 = 0.0001940493 * t36
+    t40 = 9.972339e-15 * t36
+    t41 = t35 * 0.0001940493
+    t42 = 9.972339e-15 * t35
+    t43 = t33 * 9.972339e-15
+    t44, t45, t46, t47, t48, t49, t50, t51, t52, t53, t54 = _atom1(t6, 1.5066358, t1)
+    t55, t56, t57, t58, t59, t60, t61, t62, t63, t64, t65 = _atom1(t6, 8.82, t1)
+    t66 = t65 * (((127 + t64) << 23).to(tl.float32, bitcast=True))
+    t67 = t55 * (0.3989423 * t66)
+    t68 = t67 * t61
+    t69 = t66 * t63
+    t70 = t67 * t62
+    t71 = tl.fma(t62, t70, t68)
+    t72 = t71 * t57
+    t73 = tl.fma(t62, t71, t70 * t56)
+    t74 = tl.fma(t62, t73, t72)
+    t75 = t74 * t59
+    t76 = tl.fma(t62, t74, t73 * t58)
+    t77 = tl.fma(t62, t76, t75)
+    t78 = tl.fma(t62, t77, t76 * t60)
+    t79 = t54 * (((127 + t53) << 23).to(tl.float32, bitcast=True))
+    t80 = t44 * (0.3989423 * t79)
+    t81 = t80 * t50
+    t82 = t79 * t52
+    t83 = t80 * t51
+    t84 = tl.fma(t51, t83, t81)
+    t85 = t84 * t46
+    t86 = tl.fma(t51, t84, t83 * t45)
+    t87 = tl.fma(t51, t86, t85)
+    t88 = t87 * t48
+    t89 = (tl.fma(t67, 3.047272e-13, tl.fma(t80, -4.863886e-13, tl.fma(t26, 1.8199349e-13, tl.fma(t71, -6.1779114e-13,
+        tl.fma(t84, -2.717193e-13, tl.fma(t30, 8.3025126e-14, tl.fma(t74, 5.9469557e-13, tl.fma(t87, -3.8298813e-13,
+        t43)))))))))
+    t90 = tl.fma(t51, t87, t86 * t47)
+    t91 = tl.fma(t51, t90, t88)
     # B_1: derivative 1 of the mean square less its line
-    t88 = (tl.fma(t63, 0.026171213, _part4(t76, t26, t66, t79, t29, t67, t80, t30, t69, t82, t32, t70, t83, t33, t72,
-        t86, t35, t73, t87, t36)))
-    t89 = tl.fma(t47, t87, t86 * t45)
+    t92 = (tl.fma(t67, 0.026171213, _part4(t80, t26, t70, t83, t29, t71, t84, t30, t73, t86, t32, t74, t87, t33, t76,
+        t90, t35, t77, t91, t36)))
+    t93 = (tl.fma(t67, 0.029655267, tl.fma(t80, 0.90219027, tl.fma(t26, 0.06815447, tl.fma(t71, -0.05424415,
+        tl.fma(t84, 0.7758833, tl.fma(t30, 0.02805664, tl.fma(t74, 0.041367773, tl.fma(t87, -0.26177162, tl.fma(t33,
+        0.003983251, tl.fma(-0.015030655, t77, tl.fma(-0.006568621, t91, t39))))))))))))
+    t94 = (tl.fma(t71, 3.047272e-13, tl.fma(t84, -4.863886e-13, tl.fma(t30, 1.8199349e-13, tl.fma(t74, -6.1779114e-13,
+        tl.fma(t87, -2.717193e-13, tl.fma(t33, 8.3025126e-14, tl.fma(5.9469557e-13, t77, tl.fma(-3.8298813e-13, t91,
+        t40)))))))))
+    t95 = tl.fma(t51, t91, t90 * t49)
+    t96 = (tl.fma(t70, 0.029655267, tl.fma(t83, 0.90219027, tl.fma(t29, 0.06815447, tl.fma(t73, -0.05424415,
+        tl.fma(t86, 0.7758833, tl.fma(t32, 0.02805664, tl.fma(t76, 0.041367773, tl.fma(t90, -0.26177162, tl.fma(t35,
+        0.003983251, tl.fma(-0.015030655, t78, tl.fma(-0.006568621, t95, t38))))))))))))
     # B_2: derivative 2 of the mean square less its line
-    t90 = (tl.fma(t66, 0.026171213, _part4(t79, t29, t67, t80, t30, t69, t82, t32, t70, t83, t33, t72, t86, t35, t73,
-        t87, t36, t74, t89, t37)))
-    t91 = 0.5 * t90
-    t92 = (tl.fma(t65, 0.029655267, tl.fma(t78, 0.90219027, tl.fma(t28, 0.06815447, tl.fma(t66, -0.05424415,
-        tl.fma(t79, 0.7758833, tl.fma(t29, 0.02805664, tl.fma(t69, 0.041367773, tl.fma(t82, -0.26177162, tl.fma(t32,
-        0.003983251, tl.fma(t72, -0.015030655, tl.fma(t86, -0.006568621, t38))))))))))))
-    t93 = t10 * tl.abs(t3)
-    t94 = t3 < 0.0
-    t95 = tl.where(t94, -0.055555556, 0.055555556)
-    t96 = tl.where(t94, 0.055555556, -0.055555556)
-    t97 = tl.where(t94, 0.0, -2.220446e-16)
-    t98 = tl.where(t94, 0.0, -0.33333334)
-    t99 = tl.where(t94, 1.0, -1.0)
-    t100 = tl.where(t94, 0.16666667, 0.0)
-    t101 = t8 | (13.0 < t93)
-    t102 = tl.where(t101, 13.0, t93)  # |mean - 3|/sigma
-    t103 = _part3(t102)
-    t104 = 2.0 * t103
-    t105 = t102 * t102
-    t106 = tl.div_rn(1.0, 1.0 + t105)
-    t107 = tl.where(t101, 0.0, _part2(t105))
-    t108 = 0.3989423 * t107
-    t109 = t102 * t108
-    t110 = t13 * t109
-    t111 = t99 * ((-0.16666667) * t109)
-    t112 = t10 * t108
-    t113 = (-0.16666667) * (t11 * t108)
-    t114 = (-0.16666667) * t112
-    t115 = tl.fma(t103, (2.0 * t102) * -1.0, 0.3989423) * t106
-    t116 = t107 * tl.fma(t102, t115, t104)
-    t117 = t11 * (t107 * t115)
-    t118 = (-0.16666667) * t117
-    t119 = t99 * ((-0.16666667) * t116)
-    t120 = t10 * tl.abs(t2)
-    t121 = t2 <= 0.0
-    t122 = tl.where(t121, 0.055555556, t95)
-    t123 = tl.where(t121, -0.055555556, t96)
+    t97 = (tl.fma(t70, 0.026171213, _part4(t83, t29, t71, t84, t30, t73, t86, t32, t74, t87, t33, t76, t90, t35, t77,
+        t91, t36, t78, t95, t37)))
+    t98 = 0.5 * t97
+    t99 = tl.fma(t90, -0.006568621, t41)
+    t100 = tl.fma(5.9469557e-13, t76, tl.fma(-3.8298813e-13, t90, t42))
+    t101 = tl.fma(t32, 0.003983251, tl.fma(t76, -0.015030655, t99))
+    t102 = tl.fma(t86, -2.717193e-13, tl.fma(t32, 8.3025126e-14, t100))
+    t103 = tl.fma(t73, 0.041367773, tl.fma(t86, -0.26177162, t101))
+    t104 = tl.fma(t29, 1.8199349e-13, tl.fma(t73, -6.1779114e-13, t102))
+    t105 = tl.fma(t83, 0.7758833, tl.fma(t29, 0.02805664, t103))
+    t106 = tl.fma(t70, 3.047272e-13, tl.fma(t83, -4.863886e-13, t104))
+    t107 = tl.fma(t69, 0.029655267, tl.fma(t82, 0.90219027, tl.fma(t28, 0.06815447, tl.fma(t70, -0.05424415, t105))))
+    t108 = t10 * tl.abs(t3)
+    t109 = t3 < 0.0
+    t110 = tl.where(t109, -0.055555556, 0.055555556)
+    t111 = tl.where(t109, 0.055555556, -0.055555556)
+    t112 = tl.where(t109, 0.0, -2.220446e-16)
+    t113 = tl.where(t109, 0.0, -0.33333334)
+    t114 = tl.where(t109, 1.0, -1.0)
+    t115 = tl.where(t109, 0.16666667, 0.0)
+    t116 = t8 | (13.0 < t108)
+    t117 = tl.where(t116, 13.0, t108)  # |mean - 3|/sigma
+    t118 = _part3(t117)
+    t119 = 2.0 * t118
+    t120 = t117 * t117
+    t121 = tl.div_rn(1.0, 1.0 + t120)
+    t122 = tl.where(t116, 0.0, _part2(t120))
+    t123 = 0.3989423 * t122
     t124 = t117 * t123
-    t125 = t116 * t123
-    t126 = tl.where(t121, 0.0, t97)
-    t127 = tl.where(t121, 0.0, t98)
-    t128 = tl.where(t121, 0.0, t100)
-    t129 = 2.0 * t128
-    t130 = tl.where(t121, 2.220446e-16, 0.0)
-    t131 = tl.fma(t130, t110, t125)
-    t132 = tl.fma(t130, t112, t124)
-    t133 = t99 * t131
-    t134 = tl.where(t121, 1.0, -1.0)
-    t135 = tl.where(t121, -0.33333334, 0.0)
-    t136 = (t135 * t112) + t133
-    t137 = t132 + (t99 * (t116 * t135))
-    t138 = t8 | (13.0 < t120)
-    t139 = tl.where(t138, 13.0, t120)  # |mean - -3|/sigma
-    t140 = _part3(t139)
-    t141 = 2.0 * t140
-    t142 = t139 * t139
-    t143 = tl.div_rn(1.0, 1.0 + t142)
-    t144 = tl.where(t138, 0.0, _part2(t142))
-    t145 = 0.3989423 * t144
-    t146 = t10 * t145
-    t147 = t127 * t146
-    t148 = (0.16666667 * t146) + t114
-    t149 = 0.5 * t148
-    t150 = t139 * t145
-    t151 = t13 * t150
-    t152 = (t134 * (0.16666667 * t150)) + t111
-    t153 = (0.16666667 * (t11 * t145)) + t113
-    t154 = tl.fma(t140, (2.0 * t139) * -1.0, 0.3989423) * t143
-    t155 = t144 * tl.fma(t139, t154, t141)
-    t156 = t11 * (t144 * t154)
-    t157 = t134 * (t155 * t127)
-    t158 = (tl.fma(t126, t146, t156 * t122) + t157) + t137
-    t159 = (0.16666667 * t156) + t118
-    t160 = 0.5 * ((t147 + (t134 * tl.fma(t126, t151, t155 * t122))) + t136)
-    t161 = (t134 * (0.16666667 * t155)) + t119
-    t162 = t128 + (2.0 * t161)
-    t163 = t161 + t128
-    t164 = tl.fma(t128, t162, tl.fma(t128, t152, tl.fma(t159 * -1.0, t148, t160)))
-    t165 = tl.fma(t129, t153, tl.fma((-2.0) * t159, t161, t158))
-    t166 = tl.where(mean < 0.0, 1.0, -1.0)  # direction of u
-    t167 = t85 + (t166 * t92)  # D_0: derivative 0 of the mean less its line
-    # D_1: derivative 1 of the mean less its line
-    t168 = _part5(t69, t82, t32, t72, t86, t35, t63, t76, t26, t67, t80, t30, t70, t83, t33, t73, t87, t36, t166)
-    # D_2: derivative 2 of the mean less its line
-    t169 = _part5(t70, t83, t33, t73, t87, t36, t66, t79, t29, t69, t82, t32, t72, t86, t35, t74, t89, t37, t166)
-    t170 = tl.where(t5, t149, t169 * 0.5) * grad_mean
-    t171 = tl.where(t5, t163, t166 * t168) * grad_mean
-    t172 = tl.fma(tl.where(t5, t165, t166 * tl.fma(t168, (-2.0) * t167, t88)), grad_var, t171)
-    t173 = tl.fma(tl.where(t5, t164, tl.fma(t169, t167 * -1.0, t91)), grad_var, t170)
-    return (t172, t173)
+    t125 = t13 * t124
+    t126 = t114 * ((-0.16666667) * t124)
+    t127 = t10 * t123
+    t128 = (-0.16666667) * (t11 * t123)
+    t129 = (-0.16666667) * t127
+    t130 = tl.fma(t118, (2.0 * t117) * -1.0, 0.3989423) * t121
+    t131 = t122 * tl.fma(t117, t130, t119)
+    t132 = t11 * (t122 * t130)
+    t133 = (-0.16666667) * t132
+    t134 = t114 * ((-0.16666667) * t131)
+    t135 = t10 * tl.abs(t2)
+    t136 = t2 <= 0.0
+    t137 = tl.where(t136, 0.055555556, t110)
+    t138 = tl.where(t136, -0.055555556, t111)
+    t139 = t132 * t138
+    t140 = t131 * t138
+    t141 = tl.where(t136, 0.0, t112)
+    t142 = tl.where(t136, 0.0, t113)
+    t143 = tl.where(t136, 0.0, t115)
+    t144 = 2.0 * t143
+    t145 = tl.where(t136, 2.220446e-16, 0.0)
+    t146 = tl.fma(t145, t125, t140)
+    t147 = tl.fma(t145, t127, t139)
+    t148 = t114 * t146
+    t149 = tl.where(t136, 1.0, -1.0)
+    t150 = tl.where(t136, -0.33333334, 0.0)
+    t151 = (t150 * t127) + t148
+    t152 = t147 + (t114 * (t131 * t150))
+    t153 = t8 | (13.0 < t135)
+    t154 = tl.where(t153, 13.0, t135)  # |mean - -3|/sigma
+    t155 = _part3(t154)
+    t156 = 2.0 * t155
+    t157 = t154 * t154
+    t158 = tl.div_rn(1.0, 1.0 + t157)
+    t159 = tl.where(t153, 0.0, _part2(t157))
+    t160 = 0.3989423 * t159
+    t161 = t10 * t160
+    t162 = t142 * t161
+    t163 = (0.16666667 * t161) + t129
+    t164 = 0.5 * t163
+    t165 = t154 * t160
+    t166 = t13 * t165
+    t167 = (t149 * (0.16666667 * t165)) + t126
+    t168 = (0.16666667 * (t11 * t160)) + t128
+    t169 = tl.fma(t155, (2.0 * t154) * -1.0, 0.3989423) * t158
+    t170 = t159 * tl.fma(t154, t169, t156)
+    t171 = t11 * (t159 * t169)
+    t172 = t149 * (t170 * t142)
+    t173 = (tl.fma(t141, t161, t171 * t137) + t172) + t152
+    t174 = (0.16666667 * t171) + t133
+    t175 = 0.5 * ((t162 + (t149 * tl.fma(t141, t166, t170 * t137))) + t151)
+    t176 = (t149 * (0.16666667 * t170)) + t134
+    t177 = t143 + (2.0 * t176)
+    t178 = t176 + t143
+    t179 = tl.fma(t143, t177, tl.fma(t143, t167, tl.fma(t174 * -1.0, t163, t175)))
+    t180 = tl.fma(t144, t168, tl.fma((-2.0) * t174, t176, t173))
+    t181 = tl.where(mean < 0.0, 1.0, -1.0)  # direction of u
+    t182 = t89 + (t181 * t107)  # D_0: derivative 0 of the mean less its line
+    t183 = t106 + (t181 * t93)  # D_1: derivative 1 of the mean less its line
+    t184 = t94 + (t181 * t96)  # D_2: derivative 2 of the mean less its line
+    t185 = tl.where(t5, t164, t184 * 0.5) * grad_mean
+    t186 = tl.where(t5, t178, t181 * t183) * grad_mean
+    t187 = tl.fma(tl.where(t5, t180, t181 * tl.fma(t183, (-2.0) * t182, t92)), grad_var, t186)
+    t188 = tl.fma(tl.where(t5, t179, tl.fma(t184, t182 * -1.0, t98)), grad_var, t185)
+    return (t187, t188)
 
 
 @triton.jit

@@ -3,12 +3,12 @@
 // f(x) = Max(min_val, Min(max_val, x))
 //
 // rule digest  ad4503c7389633359b698a071570af154c667794a0977fc15e01237eb6d6ddf4
-// program      hd2660b83c2be6eadea664ee2b39da833bfd7f1b41a2696d5d90872061d4afe6a
-// operations   hardtanh_exact_forward 485, hardtanh_exact_backward 587
+// program      he114ee2b8e0f2ab9e4f47152c1ef3f3d0e4b1fc8e6b86ce392da9493a5714ca7
+// operations   hardtanh_exact_forward 491, hardtanh_exact_backward 596
 //
 // Certificate:
-//   mean 0.439, var 0.113, dmean_dmu 0.00418, dmean_dvar 0.01, dvar_dmu 0.0571, dvar_dvar 0.0892 tolerance,
-//   against exact values at 160989 points over all of float32; where, in exact.json
+//   mean 0.441, var 0.11, dmean_dmu 0.00403, dmean_dvar 0.0102, dvar_dmu 0.0571, dvar_dvar 0.0892 tolerance,
+//   against exact values at 160973 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -76,19 +76,20 @@ INLINE float hardtanh_exact_part4(
     float t0 = FMA(p0, 3.6124027f, FMA(p1, 0.28291246f, FMA(p2, -0.03318527f, FMA(p3, -1.3147992f, FMA(p4,
         0.014650219f, FMA(p5, -0.021070946f, FMA(p6, 0.3487743f, FMA(p7, 0.013027682f, FMA(p8, 0.006365801f, FMA(p9,
         -0.012634318f, FMA(p10, 0.0006759479f, FMA(p11, 0.0017610112f, FMA(p12, -0.012807422f, FMA(p13, 0.00020729449f,
-        FMA(p14, -0.00046238847f, FMA(p15, 0.0022007977f, FMA(p16, 7.722043e-6f, FMA(p17, -6.897228e-5f, FMA(p18,
+        FMA(p14, -0.00046238847f, FMA(p15, 0.0022007977f, FMA(p16, 7.722043e-6f, FMA(p17, -6.897227e-5f, FMA(p18,
         -2.620557e-5f, p19 * 1.1356677e-6f)))))))))))))))))));
     return t0;
 }
 
 INLINE float hardtanh_exact_part5(
     float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
-    float p11, float p12, float p13, float p14, float p15)
+    float p11, float p12, float p13, float p14, float p15, float p16, float p17, float p18)
 {
-    float t0 = FMA(p0, -3.4198886e-13f, FMA(p1, 4.5356072e-13f, p2 * (-1.1327064e-13f))) + (p15 * FMA(p3, 0.05310392f,
-        FMA(p4, 1.8069891f, FMA(p5, 0.13990697f, FMA(p6, -0.010678871f, FMA(p7, 0.17402875f, FMA(p8, 0.0064247614f,
-        FMA(p9, 0.000890947f, FMA(p10, -0.0064075454f, FMA(p11, 0.000101803664f, FMA(p12, -3.4771136e-5f, FMA(p13,
-        -1.4154151e-5f, p14 * 5.53779e-7f))))))))))));
+    float t0 = FMA(p0, -2.7831684e-12f, FMA(p1, 3.9657704e-12f, FMA(p2, -1.1844716e-12f, FMA(p3, 6.377272e-13f, FMA(p4,
+        3.2503451e-13f, p5 * (-5.5711224e-14f)))))) + (p18 * FMA(p6, 0.05310392f, FMA(p7, 1.8069891f, FMA(p8,
+        0.13990697f, FMA(p9, -0.010678871f, FMA(p10, 0.17402875f, FMA(p11, 0.0064247614f, FMA(p12, 0.000890947f,
+        FMA(p13, -0.0064075454f, FMA(p14, 0.00010180367f, FMA(p15, -3.4771136e-5f, FMA(p16, -1.4154151e-5f, p17 *
+        5.53779e-7f))))))))))));
     return t0;
 }
 
@@ -279,17 +280,18 @@ INLINE void hardtanh_exact_forward_element(
     float t113 = FMA(t65, t112, t111 * t60);
     float t114 = FMA(t65, t113, t112 * t61);
     // D_1: derivative 1 of the mean less its line
-    float t115 = FMA(-3.4198886e-13f, t110, FMA(4.5356072e-13f, t105, (-1.1327064e-13f) * t100)) + (t32 * FMA(t91,
-        0.05310392f, FMA(t89, 1.8069891f, FMA(t87, 0.13990697f, FMA(t111, -0.010678871f, FMA(t106, 0.17402875f,
-        FMA(t101, 0.0064247614f, FMA(t113, 0.000890947f, FMA(t108, -0.0064075454f, FMA(t103, 0.000101803664f,
-        FMA(-3.4771136e-5f, FMA(t65, t114, t113 * t62), FMA(-1.4154151e-5f, FMA(t55, t109, t108 * t52), 5.53779e-7f *
-        FMA(t45, t104, t103 * t42)))))))))))));
+    float t115 = FMA(t110, -2.7831684e-12f, FMA(t105, 3.9657704e-12f, FMA(t100, -1.1844716e-12f, FMA(6.377272e-13f,
+        t112, FMA(3.2503451e-13f, t107, (-5.5711224e-14f) * t102))))) + (t32 * FMA(t91, 0.05310392f, FMA(t89,
+        1.8069891f, FMA(t87, 0.13990697f, FMA(t111, -0.010678871f, FMA(t106, 0.17402875f, FMA(t101, 0.0064247614f,
+        FMA(t113, 0.000890947f, FMA(t108, -0.0064075454f, FMA(t103, 0.00010180367f, FMA(-3.4771136e-5f, FMA(t65, t114,
+        t113 * t62), FMA(-1.4154151e-5f, FMA(t55, t109, t108 * t52), 5.53779e-7f * FMA(t45, t104, t103 *
+        t42)))))))))))));
     float t116 = t115 * (t36 * t115);
     // D_0: derivative 0 of the mean less its line
-    float t117 = hardtanh_exact_part5(t91, t89, t87, t90, t88, t86, t110, t105, t100, t112, t107, t102, t114, t109,
-        t104, t32);
+    float t117 = hardtanh_exact_part5(t91, t89, t87, t111, t106, t101, t90, t88, t86, t110, t105, t100, t112, t107,
+        t102, t114, t109, t104, t32);
     // B_0: derivative 0 of the mean square less its line
-    float t118 = FMA(t90, 0.104684845f, hardtanh_exact_part4(t88, t86, t91, t89, t87, t110, t105, t100, t111, t106,
+    float t118 = FMA(t90, 0.10468484f, hardtanh_exact_part4(t88, t86, t91, t89, t87, t110, t105, t100, t111, t106,
         t101, t112, t107, t102, t113, t108, t103, t114, t109, t104));
     float t119 = t118 - (t117 * t117);
     float t120 = t71 * (t97 * t93);
@@ -463,24 +465,25 @@ INLINE void hardtanh_exact_backward_element(
     float t138 = t88 * t110;
     float t139 = t88 * t115;
     // D_0: derivative 0 of the mean less its line
-    float t140 = FMA(t102, -3.4198886e-13f, FMA(t101, 4.5356072e-13f, t100 * (-1.1327064e-13f))) + (t31 * FMA(t99 *
-        t80, 0.05310392f, FMA(t98 * t69, 1.8069891f, FMA(t97 * t58, 0.13990697f, FMA(t131, -0.010678871f, FMA(t124,
-        0.17402875f, FMA(t117, 0.0064247614f, FMA(t133, 0.000890947f, FMA(t126, -0.0064075454f, FMA(t119,
-        0.000101803664f, FMA(t135, -3.4771136e-5f, FMA(t128, -1.4154151e-5f, t121 * 5.53779e-7f))))))))))));
+    float t140 = FMA(t102, -2.7831684e-12f, FMA(t101, 3.9657704e-12f, FMA(t100, -1.1844716e-12f, FMA(t132,
+        6.377272e-13f, FMA(t125, 3.2503451e-13f, t118 * (-5.5711224e-14f)))))) + (t31 * FMA(t99 * t80, 0.05310392f,
+        FMA(t98 * t69, 1.8069891f, FMA(t97 * t58, 0.13990697f, FMA(t131, -0.010678871f, FMA(t124, 0.17402875f,
+        FMA(t117, 0.0064247614f, FMA(t133, 0.000890947f, FMA(t126, -0.0064075454f, FMA(t119, 0.00010180367f, FMA(t135,
+        -3.4771136e-5f, FMA(t128, -1.4154151e-5f, t121 * 5.53779e-7f))))))))))));
     // D_1: derivative 1 of the mean less its line
-    float t141 = hardtanh_exact_part5(t131, t124, t117, t102, t101, t100, t132, t125, t118, t134, t127, t120, t136,
-        t129, t122, t31);
-    float t142 = t138 - t139;
+    float t141 = hardtanh_exact_part5(t131, t124, t117, t133, t126, t119, t102, t101, t100, t132, t125, t118, t134,
+        t127, t120, t136, t129, t122, t31);
     // D_2: derivative 2 of the mean less its line
-    float t143 = hardtanh_exact_part5(t132, t125, t118, t131, t124, t117, t133, t126, t119, t135, t128, t121, t137,
-        t130, t123, t31);
+    float t142 = hardtanh_exact_part5(t132, t125, t118, t134, t127, t120, t131, t124, t117, t133, t126, t119, t135,
+        t128, t121, t137, t130, t123, t31);
+    float t143 = t138 - t139;
     float t144 = t111 - t116;
     float t145 = (t42 * t109) + (t44 * (-t114));
     float t146 = FMA(2.0f * t46, (t86 * t110) - (t86 * t115), FMA((-2.0f) * t144, t145, ((t111 * t37) + (t42 * (t109 *
         t41))) + ((t116 * t39) + (t44 * (t114 * t43)))));
     float t147 = (-2.0f) * t140;
     // B_1: derivative 1 of the mean square less its line
-    float t148 = FMA(t102, 0.104684845f, hardtanh_exact_part4(t101, t100, t131, t124, t117, t132, t125, t118, t133,
+    float t148 = FMA(t102, 0.10468484f, hardtanh_exact_part4(t101, t100, t131, t124, t117, t132, t125, t118, t133,
         t126, t119, t134, t127, t120, t135, t128, t121, t136, t129, t122));
     float t149 = t31 * FMA(t141, t147, t148);
     float t150 = t47 ? t146 : t149;
@@ -490,16 +493,16 @@ INLINE void hardtanh_exact_backward_element(
     float t154 = t47 ? t152 : t153;
     float t155 = FMA(t151, grad_var, (t4 * (t154 * (t17 + t20))) * grad_mean);
     float t156 = FMA(t46, t46 + (2.0f * t145), FMA(t46, (t42 * (t92 * t110)) + (t44 * (-(t94 * t115))), FMA(-t144,
-        t142, 0.5f * (((t41 * t138) + (t42 * (t109 * t37))) + ((t43 * t139) + (t44 * (t114 * t39)))))));
+        t143, 0.5f * (((t41 * t138) + (t42 * (t109 * t37))) + ((t43 * t139) + (t44 * (t114 * t39)))))));
     float t157 = -t140;
     // B_2: derivative 2 of the mean square less its line
-    float t158 = FMA(t131, 0.104684845f, hardtanh_exact_part4(t124, t117, t132, t125, t118, t133, t126, t119, t134,
+    float t158 = FMA(t131, 0.10468484f, hardtanh_exact_part4(t124, t117, t132, t125, t118, t133, t126, t119, t134,
         t127, t120, t135, t128, t121, t136, t129, t122, t137, t130, t123));
-    float t159 = FMA(t143, t157, 0.5f * t158);
+    float t159 = FMA(t142, t157, 0.5f * t158);
     float t160 = t47 ? t156 : t159;
     float t161 = t5 * (t5 * (t160 * (t27 + FMA(t12, t26, FMA(t19, t18, FMA(t12, t18, -t27))))));
-    float t162 = 0.5f * t142;
-    float t163 = 0.5f * t143;
+    float t162 = 0.5f * t143;
+    float t163 = 0.5f * t142;
     float t164 = t47 ? t162 : t163;
     float t165 = FMA(t161, grad_var, (t5 * (t5 * (t164 * (t25 + FMA(t12, t20, FMA(t19, t17, FMA(t12, t17, -t25))))))) *
         grad_mean);

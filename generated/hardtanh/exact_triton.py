@@ -3,11 +3,11 @@
 # f(x) = Max(min_val, Min(max_val, x))
 #
 # rule digest  ad4503c7389633359b698a071570af154c667794a0977fc15e01237eb6d6ddf4
-# operations   hardtanh_exact_forward 485, hardtanh_exact_backward 587
+# operations   hardtanh_exact_forward 491, hardtanh_exact_backward 596
 #
 # Certificate:
-#   mean 0.439, var 0.113, dmean_dmu 0.00418, dmean_dvar 0.01, dvar_dmu 0.0571, dvar_dvar 0.0892 tolerance,
-#   against exact values at 160989 points over all of float32; where, in exact.json
+#   mean 0.441, var 0.11, dmean_dmu 0.00403, dmean_dvar 0.0102, dvar_dmu 0.0571, dvar_dvar 0.0892 tolerance,
+#   against exact values at 160973 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -56,16 +56,17 @@ def _part4(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15,
         0.014650219, tl.fma(p5, -0.021070946, tl.fma(p6, 0.3487743, tl.fma(p7, 0.013027682, tl.fma(p8, 0.006365801,
         tl.fma(p9, -0.012634318, tl.fma(p10, 0.0006759479, tl.fma(p11, 0.0017610112, tl.fma(p12, -0.012807422,
         tl.fma(p13, 0.00020729449, tl.fma(p14, -0.00046238847, tl.fma(p15, 0.0022007977, tl.fma(p16, 7.722043e-6,
-        tl.fma(p17, -6.897228e-5, tl.fma(p18, -2.620557e-5, p19 * 1.1356677e-6))))))))))))))))))))
+        tl.fma(p17, -6.897227e-5, tl.fma(p18, -2.620557e-5, p19 * 1.1356677e-6))))))))))))))))))))
     return t0
 
 
 @triton.jit
-def _part5(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15):
-    t0 = (tl.fma(p0, -3.4198886e-13, tl.fma(p1, 4.5356072e-13, p2 * (-1.1327064e-13))) + (p15 * tl.fma(p3, 0.05310392,
-        tl.fma(p4, 1.8069891, tl.fma(p5, 0.13990697, tl.fma(p6, -0.010678871, tl.fma(p7, 0.17402875, tl.fma(p8,
-        0.0064247614, tl.fma(p9, 0.000890947, tl.fma(p10, -0.0064075454, tl.fma(p11, 0.000101803664, tl.fma(p12,
-        -3.4771136e-5, tl.fma(p13, -1.4154151e-5, p14 * 5.53779e-7)))))))))))))
+def _part5(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15, p16, p17, p18):
+    t0 = (tl.fma(p0, -2.7831684e-12, tl.fma(p1, 3.9657704e-12, tl.fma(p2, -1.1844716e-12, tl.fma(p3, 6.377272e-13,
+        tl.fma(p4, 3.2503451e-13, p5 * (-5.5711224e-14)))))) + (p18 * tl.fma(p6, 0.05310392, tl.fma(p7, 1.8069891,
+        tl.fma(p8, 0.13990697, tl.fma(p9, -0.010678871, tl.fma(p10, 0.17402875, tl.fma(p11, 0.0064247614, tl.fma(p12,
+        0.000890947, tl.fma(p13, -0.0064075454, tl.fma(p14, 0.00010180367, tl.fma(p15, -3.4771136e-5, tl.fma(p16,
+        -1.4154151e-5, p17 * 5.53779e-7)))))))))))))
     return t0
 
 
@@ -186,7 +187,7 @@ def hardtanh_exact_forward(mean, var, min_val_hi, min_val_lo, max_val_hi, max_va
     t82 = t81 * t47
     t83 = tl.fma(t50, t81, t80 * t46)
     t84 = 5.53779e-7 * tl.fma(t50, t83, t82)
-    t85 = (-1.1327064e-13) * t77
+    t85 = (-5.5711224e-14) * t80
     t86 = t72 * (((127 + t69) << 23).to(tl.float32, bitcast=True))
     t87 = t63 * (0.3989423 * t86)
     t88 = t87 * t68
@@ -212,72 +213,74 @@ def hardtanh_exact_forward(mean, var, min_val_hi, min_val_lo, max_val_hi, max_va
     t108 = tl.fma(t60, t106, t105 * t56)
     t109 = (tl.fma(t87, 0.05310392, tl.fma(t99, 1.8069891, tl.fma(t74, 0.13990697, tl.fma(t91, -0.010678871,
         tl.fma(t103, 0.17402875, tl.fma(t78, 0.0064247614, tl.fma(t94, 0.000890947, tl.fma(t106, -0.0064075454,
-        tl.fma(t81, 0.000101803664, tl.fma(-3.4771136e-5, t97, tl.fma(-1.4154151e-5, tl.fma(t60, t108, t107),
+        tl.fma(t81, 0.00010180367, tl.fma(-3.4771136e-5, t97, tl.fma(-1.4154151e-5, tl.fma(t60, t108, t107),
         t84))))))))))))
+    t110 = (tl.fma(t102, 3.9657704e-12, tl.fma(t77, -1.1844716e-12, tl.fma(6.377272e-13, t93, tl.fma(3.2503451e-13,
+        t105, t85)))))
     # B_0: derivative 0 of the mean square less its line
-    t110 = (tl.fma(t89, 0.104684845, _part4(t101, t76, t87, t99, t74, t90, t102, t77, t91, t103, t78, t93, t105, t80,
+    t111 = (tl.fma(t89, 0.10468484, _part4(t101, t76, t87, t99, t74, t90, t102, t77, t91, t103, t78, t93, t105, t80,
         t94, t106, t81, t96, t108, t83)))
-    t111 = tl.fma(-3.4198886e-13, t90, tl.fma(4.5356072e-13, t102, t85))
-    t112 = t41 < 0.0
-    t113 = tl.where(t112, 1.0, -1.0)  # direction of u
+    t112 = tl.fma(t90, -2.7831684e-12, t110)
+    t113 = t41 < 0.0
+    t114 = tl.where(t113, 1.0, -1.0)  # direction of u
     # D_0: derivative 0 of the mean less its line
-    t114 = _part5(t87, t99, t74, t89, t101, t76, t90, t102, t77, t93, t105, t80, t96, t108, t83, t113)
-    t115 = t111 + (t113 * t109)  # D_1: derivative 1 of the mean less its line
-    t116 = t115 * (t25 * t115)
-    t117 = t114 + tl.where(t112, -1.0, 1.0)
-    t118 = t110 - (t114 * t114)
-    t119 = tl.where(t118 < t116, t116, t118)
-    t120 = t41 == t41
-    t121 = t9 * (t20 * ((mean - max_val_hi) - max_val_lo))
-    t122 = t29 * tl.abs(t121)
-    t123 = t121 < 0.0
-    t124 = tl.where(t123, -2.0, 2.0)
-    t125 = tl.where(t123, 2.0, -2.0)
-    t126 = tl.where(t123, 0.0, -4.0)
-    t127 = tl.where(t123, 1.0, -1.0)
-    t128 = tl.where(t123, 1.0, 0.0)
-    t129 = tl.where(t123, t41, 1.0)
-    t130 = t27 | (13.0 < t122)
-    t131 = tl.where(t130, 13.0, t122)  # |mean - 1|/sigma
-    t132 = _part3(t131)
-    t133 = 2.0 * t132
-    t134 = t131 * t131
-    t135 = tl.div_rn(1.0, 1.0 + t134)
-    t136 = tl.where(t130, 0.0, _part2(t134))
-    t137 = (t136 * t132) * t31
-    t138 = tl.fma(t132, (2.0 * t131) * -1.0, 0.3989423) * t135
-    t139 = t136 * tl.fma(t131, t138, t133)
-    t140 = t30 * (t136 * t138)
-    t141 = t127 * ((t30 * t139) * -1.0)
-    t142 = t9 * (t20 * ((mean - min_val_hi) - min_val_lo))
-    t143 = t29 * tl.abs(t142)
-    t144 = t142 < 0.0
-    t145 = tl.where(t144, 2.0, t124)
-    t146 = t127 * (tl.where(t144, -2.0, t125) * t137)
-    t147 = tl.where(t144, 0.0, t126)
-    t148 = tl.where(t144, 0.0, t128)
-    t149 = tl.where(t144, -1.0, t129)
-    t150 = t30 * t148
-    t151 = tl.where(t144, 1.0, -1.0)
-    t152 = (t140 * tl.where(t144, -4.0, 0.0)) + t146
-    t153 = t27 | (13.0 < t143)
-    t154 = tl.where(t153, 13.0, t143)  # |mean - -1|/sigma
-    t155 = _part3(t154)
-    t156 = 2.0 * t155
-    t157 = t154 * t154
-    t158 = tl.div_rn(1.0, 1.0 + t157)
-    t159 = tl.where(t153, 0.0, _part2(t157))
-    t160 = t151 * (t145 * ((t159 * t155) * t31))
-    t161 = tl.fma(t155, (2.0 * t154) * -1.0, 0.3989423) * t158
-    t162 = t159 * tl.fma(t154, t161, t156)
-    t163 = t30 * (t159 * t161)
-    t164 = ((t163 * t147) + t160) + t152
-    t165 = t163 - t140
-    t166 = (t8 * tl.where(t120, tl.where(t24, t165 + t149, t117), t41)) + t40
-    t167 = t164 - (t165 * t165)
-    t168 = tl.fma(tl.fma(t30, t148, 2.0 * ((t151 * (t30 * t162)) + t141)), t150, t167)
-    t169 = tl.where(t120, tl.where(t24, tl.where(t168 < 0.0, 0.0, t168), t119), t41) * t16
-    return (t166, t169)
+    t115 = _part5(t87, t99, t74, t91, t103, t78, t89, t101, t76, t90, t102, t77, t93, t105, t80, t96, t108, t83, t114)
+    t116 = t112 + (t114 * t109)  # D_1: derivative 1 of the mean less its line
+    t117 = t116 * (t25 * t116)
+    t118 = t115 + tl.where(t113, -1.0, 1.0)
+    t119 = t111 - (t115 * t115)
+    t120 = tl.where(t119 < t117, t117, t119)
+    t121 = t41 == t41
+    t122 = t9 * (t20 * ((mean - max_val_hi) - max_val_lo))
+    t123 = t29 * tl.abs(t122)
+    t124 = t122 < 0.0
+    t125 = tl.where(t124, -2.0, 2.0)
+    t126 = tl.where(t124, 2.0, -2.0)
+    t127 = tl.where(t124, 0.0, -4.0)
+    t128 = tl.where(t124, 1.0, -1.0)
+    t129 = tl.where(t124, 1.0, 0.0)
+    t130 = tl.where(t124, t41, 1.0)
+    t131 = t27 | (13.0 < t123)
+    t132 = tl.where(t131, 13.0, t123)  # |mean - 1|/sigma
+    t133 = _part3(t132)
+    t134 = 2.0 * t133
+    t135 = t132 * t132
+    t136 = tl.div_rn(1.0, 1.0 + t135)
+    t137 = tl.where(t131, 0.0, _part2(t135))
+    t138 = (t137 * t133) * t31
+    t139 = tl.fma(t133, (2.0 * t132) * -1.0, 0.3989423) * t136
+    t140 = t137 * tl.fma(t132, t139, t134)
+    t141 = t30 * (t137 * t139)
+    t142 = t128 * ((t30 * t140) * -1.0)
+    t143 = t9 * (t20 * ((mean - min_val_hi) - min_val_lo))
+    t144 = t29 * tl.abs(t143)
+    t145 = t143 < 0.0
+    t146 = tl.where(t145, 2.0, t125)
+    t147 = t128 * (tl.where(t145, -2.0, t126) * t138)
+    t148 = tl.where(t145, 0.0, t127)
+    t149 = tl.where(t145, 0.0, t129)
+    t150 = tl.where(t145, -1.0, t130)
+    t151 = t30 * t149
+    t152 = tl.where(t145, 1.0, -1.0)
+    t153 = (t141 * tl.where(t145, -4.0, 0.0)) + t147
+    t154 = t27 | (13.0 < t144)
+    t155 = tl.where(t154, 13.0, t144)  # |mean - -1|/sigma
+    t156 = _part3(t155)
+    t157 = 2.0 * t156
+    t158 = t155 * t155
+    t159 = tl.div_rn(1.0, 1.0 + t158)
+    t160 = tl.where(t154, 0.0, _part2(t158))
+    t161 = t152 * (t146 * ((t160 * t156) * t31))
+    t162 = tl.fma(t156, (2.0 * t155) * -1.0, 0.3989423) * t159
+    t163 = t160 * tl.fma(t155, t162, t157)
+    t164 = t30 * (t160 * t162)
+    t165 = ((t164 * t148) + t161) + t153
+    t166 = t164 - t141
+    t167 = (t8 * tl.where(t121, tl.where(t24, t166 + t150, t118), t41)) + t40
+    t168 = t165 - (t166 * t166)
+    t169 = tl.fma(tl.fma(t30, t149, 2.0 * ((t152 * (t30 * t163)) + t142)), t151, t168)
+    t170 = tl.where(t121, tl.where(t24, tl.where(t169 < 0.0, 0.0, t169), t120), t41) * t16
+    return (t167, t170)
 
 
 @triton.jit
@@ -365,7 +368,7 @@ def hardtanh_exact_backward(mean, var, grad_mean, grad_var, min_val_hi, min_val_
     t93 = tl.fma(t55, t92, t91)
     t94 = tl.fma(t55, t93, t92 * t53)
     t95 = t92 * 5.53779e-7
-    t96 = t83 * (-1.1327064e-13)
+    t96 = t87 * (-5.5711224e-14)
     t97 = t80 * (((127 + t79) << 23).to(tl.float32, bitcast=True))
     t98 = t70 * (0.3989423 * t97)
     t99 = t98 * t76
@@ -382,100 +385,102 @@ def hardtanh_exact_backward(mean, var, grad_mean, grad_var, min_val_hi, min_val_
     t110 = t69 * (((127 + t68) << 23).to(tl.float32, bitcast=True))
     t111 = t59 * (0.3989423 * t110)
     t112 = t111 * t65
-    t113 = tl.fma(t98, -3.4198886e-13, tl.fma(t111, 4.5356072e-13, t96))
-    t114 = t110 * t67
-    t115 = t111 * t66
-    t116 = tl.fma(t66, t115, t112)
-    t117 = t116 * t61
-    t118 = tl.fma(t66, t116, t115 * t60)
-    t119 = tl.fma(t66, t118, t117)
+    t113 = t110 * t67
+    t114 = t111 * t66
+    t115 = tl.fma(t66, t114, t112)
+    t116 = t115 * t61
+    t117 = (tl.fma(t98, -2.7831684e-12, tl.fma(t111, 3.9657704e-12, tl.fma(t83, -1.1844716e-12, tl.fma(t102,
+        6.377272e-13, tl.fma(t115, 3.2503451e-13, t96))))))
+    t118 = tl.fma(t66, t115, t114 * t60)
+    t119 = tl.fma(t66, t118, t116)
     t120 = t119 * t63
     t121 = tl.fma(t66, t119, t118 * t62)
     t122 = tl.fma(t66, t121, t120)
     # B_1: derivative 1 of the mean square less its line
-    t123 = (tl.fma(t98, 0.104684845, _part4(t111, t83, t101, t115, t86, t102, t116, t87, t104, t118, t89, t105, t119,
+    t123 = (tl.fma(t98, 0.10468484, _part4(t111, t83, t101, t114, t86, t102, t115, t87, t104, t118, t89, t105, t119,
         t90, t107, t121, t92, t108, t122, t93)))
     t124 = tl.fma(t66, t122, t121 * t64)
     # D_2: derivative 2 of the mean less its line
-    t125 = _part5(t102, t116, t87, t101, t115, t86, t104, t118, t89, t107, t121, t92, t109, t124, t94, t81)
-    t126 = (tl.fma(t86, 0.0064247614, tl.fma(t104, 0.000890947, tl.fma(t118, -0.0064075454, tl.fma(t89, 0.000101803664,
-        tl.fma(t107, -3.4771136e-5, tl.fma(t121, -1.4154151e-5, t95)))))))
-    # B_2: derivative 2 of the mean square less its line
-    t127 = (tl.fma(t101, 0.104684845, _part4(t115, t86, t102, t116, t87, t104, t118, t89, t105, t119, t90, t107, t121,
-        t92, t108, t122, t93, t109, t124, t94)))
-    t128 = 0.5 * t127
-    t129 = tl.fma(t115, 0.17402875, t126)
-    # D_1: derivative 1 of the mean less its line
-    t130 = _part5(t101, t115, t86, t98, t111, t83, t102, t116, t87, t105, t119, t90, t108, t122, t93, t81)
+    t125 = (_part5(t102, t115, t87, t105, t119, t90, t101, t114, t86, t104, t118, t89, t107, t121, t92, t109, t124,
+        t94, t81))
     # D_0: derivative 0 of the mean less its line
-    t131 = (t113 + (t81 * tl.fma(t100, 0.05310392, tl.fma(t114, 1.8069891, tl.fma(t85, 0.13990697, tl.fma(t101,
-        -0.010678871, t129))))))
-    t132 = t81 * tl.fma(t130, (-2.0) * t131, t123)
-    t133 = t81 * t130
-    t134 = tl.fma(t125, t131 * -1.0, t128)
-    t135 = 0.5 * t125
-    t136 = t8 * (t30 * ((mean - min_val_hi) - min_val_lo))
-    t137 = t39 * tl.abs(t136)
-    t138 = t136 < 0.0
-    t139 = tl.where(t138, 1.0, -1.0)
-    t140 = tl.where(t138, -4.0, 0.0)
-    t141 = t37 | (13.0 < t137)
-    t142 = tl.where(t141, 13.0, t137)  # |mean - -1|/sigma
-    t143 = _part3(t142)
-    t144 = 2.0 * t143
-    t145 = t142 * t142
-    t146 = tl.div_rn(1.0, 1.0 + t145)
-    t147 = tl.where(t141, 0.0, _part2(t145))
-    t148 = 0.3989423 * t147
-    t149 = t39 * t148
-    t150 = t139 * (t142 * t148)
-    t151 = t40 * t148
-    t152 = tl.fma(t143, (2.0 * t142) * -1.0, 0.3989423) * t146
-    t153 = t147 * tl.fma(t142, t152, t144)
-    t154 = t40 * (t147 * t152)
-    t155 = t139 * t153
-    t156 = t8 * (t30 * ((mean - max_val_hi) - max_val_lo))
-    t157 = t39 * tl.abs(t156)
-    t158 = t156 < 0.0
-    t159 = tl.where(t138, 2.0, tl.where(t158, -2.0, 2.0))
-    t160 = t139 * (t153 * t159)
-    t161 = t154 * t159
-    t162 = tl.where(t138, -2.0, tl.where(t158, 2.0, -2.0))
-    t163 = tl.where(t138, 0.0, tl.where(t158, 0.0, -4.0))
-    t164 = t161 + (t139 * (t153 * t163))
-    t165 = (t163 * t149) + t160
-    t166 = tl.where(t158, 1.0, -1.0)
-    t167 = tl.where(t138, 0.0, tl.where(t158, 1.0, 0.0))
-    t168 = 2.0 * t167
-    t169 = t37 | (13.0 < t157)
-    t170 = tl.where(t169, 13.0, t157)  # |mean - 1|/sigma
-    t171 = _part3(t170)
-    t172 = 2.0 * t171
-    t173 = t170 * t170
-    t174 = tl.div_rn(1.0, 1.0 + t173)
-    t175 = tl.where(t169, 0.0, _part2(t173))
-    t176 = 0.3989423 * t175
-    t177 = t39 * t176
-    t178 = t149 - t177
-    t179 = t140 * t177
-    t180 = (t31 * (t31 * (tl.where(t34, 0.5 * t178, t135) * t22))) * grad_mean
-    t181 = t150 + (t166 * ((t170 * t176) * -1.0))
-    t182 = t151 - (t40 * t176)
-    t183 = tl.fma(t171, (2.0 * t170) * -1.0, 0.3989423) * t174
-    t184 = t175 * tl.fma(t170, t183, t172)
-    t185 = t40 * (t175 * t183)
-    t186 = t154 - t185
-    t187 = t185 * t162
-    t188 = 0.5 * (t165 + (t179 + (t166 * (t184 * t162))))
-    t189 = t164 + (t187 + (t166 * (t184 * t140)))
-    t190 = t155 + (t166 * (t184 * -1.0))
-    t191 = t167 + (2.0 * t190)
-    t192 = (t30 * (tl.where(t34, t190 + t167, t133) * t20)) * grad_mean
-    t193 = (tl.fma(t31 * (t31 * (tl.where(t34, tl.fma(t167, t191, tl.fma(t167, t181, tl.fma(t186 * -1.0, t178, t188))),
-        t134) * t27)), grad_var, t180))
-    t194 = (tl.fma(t30 * (tl.where(t34, tl.fma(t168, t182, tl.fma((-2.0) * t186, t190, t189)), t132) * t25), grad_var,
-        t192))
-    return (t194, t193)
+    t126 = (t117 + (t81 * tl.fma(t100, 0.05310392, tl.fma(t113, 1.8069891, tl.fma(t85, 0.13990697, tl.fma(t101,
+        -0.010678871, tl.fma(t114, 0.17402875, tl.fma(t86, 0.0064247614, tl.fma(t104, 0.000890947, tl.fma(t118,
+        -0.0064075454, tl.fma(t89, 0.00010180367, tl.fma(t107, -3.4771136e-5, tl.fma(t121, -1.4154151e-5,
+        t95)))))))))))))
+    # B_2: derivative 2 of the mean square less its line
+    t127 = (tl.fma(t101, 0.10468484, _part4(t114, t86, t102, t115, t87, t104, t118, t89, t105, t119, t90, t107, t121,
+        t92, t108, t122, t93, t109, t124, t94)))
+    # D_1: derivative 1 of the mean less its line
+    t128 = (_part5(t101, t114, t86, t104, t118, t89, t98, t111, t83, t102, t115, t87, t105, t119, t90, t108, t122, t93,
+        t81))
+    t129 = 0.5 * t127
+    t130 = t81 * t128
+    t131 = t81 * tl.fma(t128, (-2.0) * t126, t123)
+    t132 = tl.fma(t125, t126 * -1.0, t129)
+    t133 = 0.5 * t125
+    t134 = t8 * (t30 * ((mean - min_val_hi) - min_val_lo))
+    t135 = t39 * tl.abs(t134)
+    t136 = t134 < 0.0
+    t137 = tl.where(t136, 1.0, -1.0)
+    t138 = tl.where(t136, -4.0, 0.0)
+    t139 = t37 | (13.0 < t135)
+    t140 = tl.where(t139, 13.0, t135)  # |mean - -1|/sigma
+    t141 = _part3(t140)
+    t142 = 2.0 * t141
+    t143 = t140 * t140
+    t144 = tl.div_rn(1.0, 1.0 + t143)
+    t145 = tl.where(t139, 0.0, _part2(t143))
+    t146 = 0.3989423 * t145
+    t147 = t39 * t146
+    t148 = t137 * (t140 * t146)
+    t149 = t40 * t146
+    t150 = tl.fma(t141, (2.0 * t140) * -1.0, 0.3989423) * t144
+    t151 = t145 * tl.fma(t140, t150, t142)
+    t152 = t40 * (t145 * t150)
+    t153 = t137 * t151
+    t154 = t8 * (t30 * ((mean - max_val_hi) - max_val_lo))
+    t155 = t39 * tl.abs(t154)
+    t156 = t154 < 0.0
+    t157 = tl.where(t136, 2.0, tl.where(t156, -2.0, 2.0))
+    t158 = t137 * (t151 * t157)
+    t159 = t152 * t157
+    t160 = tl.where(t136, -2.0, tl.where(t156, 2.0, -2.0))
+    t161 = tl.where(t136, 0.0, tl.where(t156, 0.0, -4.0))
+    t162 = t159 + (t137 * (t151 * t161))
+    t163 = (t161 * t147) + t158
+    t164 = tl.where(t156, 1.0, -1.0)
+    t165 = tl.where(t136, 0.0, tl.where(t156, 1.0, 0.0))
+    t166 = 2.0 * t165
+    t167 = t37 | (13.0 < t155)
+    t168 = tl.where(t167, 13.0, t155)  # |mean - 1|/sigma
+    t169 = _part3(t168)
+    t170 = 2.0 * t169
+    t171 = t168 * t168
+    t172 = tl.div_rn(1.0, 1.0 + t171)
+    t173 = tl.where(t167, 0.0, _part2(t171))
+    t174 = 0.3989423 * t173
+    t175 = t39 * t174
+    t176 = t147 - t175
+    t177 = t138 * t175
+    t178 = (t31 * (t31 * (tl.where(t34, 0.5 * t176, t133) * t22))) * grad_mean
+    t179 = t148 + (t164 * ((t168 * t174) * -1.0))
+    t180 = t149 - (t40 * t174)
+    t181 = tl.fma(t169, (2.0 * t168) * -1.0, 0.3989423) * t172
+    t182 = t173 * tl.fma(t168, t181, t170)
+    t183 = t40 * (t173 * t181)
+    t184 = t152 - t183
+    t185 = t183 * t160
+    t186 = 0.5 * (t163 + (t177 + (t164 * (t182 * t160))))
+    t187 = t162 + (t185 + (t164 * (t182 * t138)))
+    t188 = t153 + (t164 * (t182 * -1.0))
+    t189 = t165 + (2.0 * t188)
+    t190 = (t30 * (tl.where(t34, t188 + t165, t130) * t20)) * grad_mean
+    t191 = (tl.fma(t31 * (t31 * (tl.where(t34, tl.fma(t165, t189, tl.fma(t165, t179, tl.fma(t184 * -1.0, t176, t186))),
+        t132) * t27)), grad_var, t178))
+    t192 = (tl.fma(t30 * (tl.where(t34, tl.fma(t166, t180, tl.fma((-2.0) * t184, t188, t187)), t131) * t25), grad_var,
+        t190))
+    return (t192, t191)
 
 
 @triton.jit

@@ -4,12 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (48)-(50)
 //
 // rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
-// program      hab3780a3fd3f22dc47ee79d108757805fcf0830db5b8344a1c79b027fbd7859b
-// operations   leaky_relu_exact_forward 268, leaky_relu_exact_backward 221
+// program      had6110e969dbe687da88a0c00ebf3ce73454a7f56e87a5f09aec143d0bf3fe24
+// operations   leaky_relu_exact_forward 296, leaky_relu_exact_backward 253
 //
 // Certificate:
-//   mean 6.97, var 6.75, dmean_dmu 4.48, dmean_dvar 2.89, dvar_dmu 7.1, dvar_dvar 6.26 ulp,
-//   against exact values at 71502 points over all of float32; where, in exact.json
+//   mean 5.93, var 6.57, dmean_dmu 4.48, dmean_dvar 2.46, dvar_dmu 6.27, dvar_dvar 6.26 ulp,
+//   against exact values at 71506 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -70,113 +70,127 @@ INLINE void leaky_relu_exact_forward_element(
     float t5 = (-1.0f) + negative_slope_hi;
     float t6 = 1.0f + negative_slope_hi;
     float t7 = 1.0f - negative_slope_hi;
-    float t8 = negative_slope_hi * negative_slope_hi;
-    float t9 = -negative_slope_hi;
+    float t8 = -negative_slope_hi;
+    float t9 = negative_slope_hi * negative_slope_hi;
     _Bool t10 = mean < 0.0f;
-    float t11 = t1 * 8.507059e+37f;
-    float t12 = t1 * t4;
-    float t13 = t0 ? t11 : t12;
-    float t14 = negative_slope_lo + (negative_slope_hi - (t5 - (-1.0f)));
-    float t15 = t5 * t5;
-    float t16 = negative_slope_hi * t5;
-    float t17 = t4 * (var * t4);
-    float t18 = t0 ? 7.888609e-31f : t17;
+    float t11 = negative_slope_lo + (negative_slope_hi - (t5 - (-1.0f)));
+    float t12 = t5 * t5;
+    float t13 = negative_slope_hi * t5;
+    float t14 = t4 * (var * t4);
+    float t15 = t0 ? 7.888609e-31f : t14;
+    float t16 = t1 * 8.507059e+37f;
+    float t17 = t1 * t4;
+    float t18 = t0 ? t16 : t17;
     float t19 = t5 * t6;
-    float t20 = t13 * t13;
-    float t21 = FMA(t5, t14, FMA(t5, t14, FMA(t5, t5, -t15)));
-    float t22 = SQRT(t18);  // standard deviation, scaled
-    float t23 = t18 * sign_square_hi;
-    float t24 = t18 * sign_square_lo;
-    float t25 = FMA(t13, t13, -t20);
-    float t26 = t20 - t23;
-    float t27 = FMA(t18, sign_square_hi, -t23);
-    float t28 = -t24;
-    float t29 = t25 - t27;
-    float t30 = t29 - t24;
-    float t31 = t29 - t25;
-    float t32 = t30 - t29;
-    float t33 = t26 + t30;
-    float t34 = 1.0f / t22;
-    float t35 = t33 - t26;
-    float t36 = t13 * t34;
-    float t37 = FMA(t22, -t22, t18) * (0.5f * t34);
-    float t38 = -t34;
-    float t39 = t4 * t34;
-    _Bool t40 = 18.6875f < t36;
-    float t41 = -t36;
-    float t42 = t40 ? 18.6875f : t36;  // t = min(|mean|/sigma, reach)
-    float t43 = var * t39;
-    float t44 = t22 + t37;
-    float t45 = t34 * FMA(t37, t41, FMA(t22, t41, t13));
-    float t46 = t40 ? 0.0f : t45;
+    float t20 = t10 ? t8 : 1.0f;
+    float t21 = FMA(t5, t11, FMA(t5, t11, FMA(t5, t5, -t12)));
+    float t22 = t18 * t18;
+    float t23 = t1 * t20;
+    float t24 = SQRT(t15);  // standard deviation, scaled
+    float t25 = t15 * sign_square_hi;
+    float t26 = t15 * sign_square_lo;
+    float t27 = FMA(t18, t18, -t22);
+    float t28 = t22 - t25;
+    float t29 = FMA(t15, sign_square_hi, -t25);
+    float t30 = -t26;
+    float t31 = t27 - t29;
+    float t32 = t31 - t26;
+    float t33 = t31 - t27;
+    float t34 = t32 - t31;
+    float t35 = t28 + t32;
+    float t36 = 1.0f / t24;
+    float t37 = t35 - t28;
+    float t38 = t18 * t36;
+    float t39 = FMA(t24, -t24, t15) * (0.5f * t36);
+    float t40 = -t36;
+    float t41 = t4 * t36;
+    _Bool t42 = 18.6875f < t38;
+    float t43 = -t38;
+    float t44 = t42 ? 18.6875f : t38;  // t = min(|mean|/sigma, reach)
+    float t45 = var * t41;
+    float t46 = t24 + t39;
+    float t47 = t36 * FMA(t39, t43, FMA(t24, t43, t18));
+    float t48 = t42 ? 0.0f : t47;
     // t - t0
-    float t47 = (1.0f / (t44 * FMA(sign_at_hi, t44, t13))) * (t33 + (((t26 - (t33 - t35)) + (t30 - t35)) + (((-FMA(t18,
-        sign_square_lo, t28)) - (t18 * sign_square_rest_hi)) + (((t25 - (t29 - t31)) + ((-t27) - t31)) + ((t29 - (t30 -
-        t32)) + (t28 - t32))))));
-    float t48 = t43 + FMA(var, t4 * (t34 * FMA(t37, t38, FMA(t22, t38, 1.0f))), FMA(var, t39, -t43));
-    float t49 = FMA(t42, 0.25f, 1.0f);
-    float t50 = -(t42 * 2.0f);
-    float t51 = t42 * t42;
-    float t52 = t42 * (-0.5f);
-    float t53 = 1.0f / t49;  // u = 1/(1 + t/4)
-    float t54 = 1.0f / (1.0f + t51);
-    float t55 = t42 * t52;
-    float t56 = t42 + t46;
-    float t57 = FMA(t55, 1.442695f, 12582912.0f);
-    float t58 = t57 - 12582912.0f;
-    uint32_t t59 = as_bits(t57);
-    float t60 = FMA(t58, -0.69314575f, t55) + FMA(t58, -1.4286068e-6f, FMA(t46, -t42, FMA(t42, t52, -t55)));
-    float t61 = as_float((((uint32_t)((int32_t)t59 >> 1u)) + 127u) << 23u);
-    float t62 = as_float((127u + ((uint32_t)((int32_t)(t59 + 1u) >> 1u))) << 23u);
-    float t63 = t53 * t53;
-    float t64 = -t53;
-    float t65 = t53 - 0.25f;
-    float t66 = POLY10(t65, -0.06790253f, 0.23445444f, -0.22880422f, -0.021781435f, 0.0013202751f, 0.1169634f,
-        0.17166187f, 0.15957567f, 0.10685098f, 0.050817337f, 0.014190124f);
-    float t67 = t53 * t63;
-    float t68 = FMA(POLY4(t60, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t60 * t60, t60);
-    float t69 = t66 * t67;  // J_2/sqrt(2 pi)
-    float t70 = t69 * t50;
-    float t71 = ((t53 * FMA(FMA(t46, 0.25f, FMA(t42, 0.25f, -(t49 - 1.0f))), t64, FMA(t49, t64, 1.0f))) * (t63 *
-        POLY3(t53, 2.6474037f, -1.6227827f, 0.5651015f, -0.024969762f))) + FMA(t66, FMA(t53, t63, -t67), FMA(t66, t67,
-        -t69));
-    float t72 = 0.3989423f + t70;
-    float t73 = t69 + t71;
-    float t74 = t72 * t54;  // J_1/sqrt(2 pi)
-    float t75 = -t74;
-    float t76 = t54 * (((-1.133517e-8f) + FMA(t69, -(t46 * 2.0f), FMA(t71, t50, (t70 - (t72 - 0.3989423f)) + FMA(t69,
-        t50, -t70)))) + FMA(FMA(t42, t46, FMA(t42, t46, FMA(t42, t42, -t51))), t75, FMA(t51, t75, t72 - t74)));
-    float t77 = t74 * t7;
-    float t78 = t74 + t76;
-    float t79 = t77 + FMA(t74, (t9 - (t7 - 1.0f)) - negative_slope_lo, FMA(t76, t7, FMA(t74, t7, -t77)));
-    float t80 = -(t78 * (t78 * (t15 + t21)));
-    float t81 = 1.0f + t68;  // exp(-t^2/2), mantissa
-    float t82 = t80 * (t81 * (t61 * t62));
-    _Bool t83 = t10 & (ABS(t56 - sign_at_hi) < sign_width_hi);
-    float t84 = t48 * (t47 * FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t47, FMA(t47,
-        FMA(sign_taylor9_hi, t47, sign_taylor8_hi), sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi),
+    float t49 = (1.0f / (t46 * FMA(sign_at_hi, t46, t18))) * (t35 + (((t28 - (t35 - t37)) + (t32 - t37)) + (((-FMA(t15,
+        sign_square_lo, t30)) - (t15 * sign_square_rest_hi)) + (((t27 - (t31 - t33)) + ((-t29) - t33)) + ((t31 - (t32 -
+        t34)) + (t30 - t34))))));
+    float t50 = t45 + FMA(var, t4 * (t36 * FMA(t39, t40, FMA(t24, t40, 1.0f))), FMA(var, t41, -t45));
+    float t51 = FMA(t44, 0.25f, 1.0f);
+    float t52 = t44 * (-0.5f);
+    float t53 = t44 * t44;
+    float t54 = 1.0f / t51;  // u = 1/(1 + t/4)
+    float t55 = t44 * t52;
+    float t56 = 1.0f / (1.0f + t53);
+    float t57 = t44 + t48;
+    float t58 = FMA(t55, 1.442695f, 12582912.0f);
+    float t59 = t58 - 12582912.0f;
+    uint32_t t60 = as_bits(t58);
+    float t61 = FMA(t59, -0.69314575f, t55);
+    float t62 = FMA(t59, -1.4286068e-6f, FMA(t48, -t44, FMA(t44, t52, -t55)));
+    float t63 = -(2.0f * t57);
+    float t64 = as_float((((uint32_t)((int32_t)t60 >> 1u)) + 127u) << 23u);
+    float t65 = as_float((127u + ((uint32_t)((int32_t)(t60 + 1u) >> 1u))) << 23u);
+    float t66 = t54 - 0.25f;
+    float t67 = t54 * t54;
+    float t68 = -t54;
+    float t69 = POLY9(t66, -0.06790253f, 0.23445444f, -0.22880422f, -0.021781435f, 0.0013202751f, 0.1169634f,
+        0.17166187f, 0.15957567f, 0.10685098f, 0.050817337f);
+    float t70 = t54 * t67;
+    float t71 = t61 + t62;
+    float t72 = POLY4(t71, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f);
+    float t73 = 1.0f + t71;
+    float t74 = t71 * t71;
+    float t75 = FMA(t72, t74, t71);
+    float t76 = (t71 - (t73 - 1.0f)) + FMA(t72, t74, (t62 + (t61 - t71)) * t73);
+    float t77 = t66 * t69;
+    float t78 = t73 + t76;
+    float t79 = 0.014190124f + t77;
+    float t80 = t79 - t77;
+    float t81 = t79 * t70;  // J_2/sqrt(2 pi)
+    float t82 = t81 * t63;
+    float t83 = ((t54 * FMA(FMA(t48, 0.25f, FMA(t44, 0.25f, -(t51 - 1.0f))), t68, FMA(t51, t68, 1.0f))) * (t67 *
+        POLY3(t54, 2.6474037f, -1.6227827f, 0.5651015f, -0.024969762f))) + FMA(t79, FMA(t54, t67, -t70),
+        FMA((-1.9073344e-10f) + (((t77 - (t79 - t80)) + (0.014190124f - t80)) + FMA(t66, t69, -t77)), t70, FMA(t79,
+        t70, -t81)));
+    float t84 = 0.3989423f + t82;
+    float t85 = t81 + t83;
+    float t86 = t84 * t56;  // J_1/sqrt(2 pi)
+    float t87 = -t86;
+    float t88 = t56 * (((-1.133517e-8f) + FMA(t83, t63, (t82 - (t84 - 0.3989423f)) + FMA(t81, t63, -t82))) +
+        FMA(FMA(t44, t48, FMA(t44, t48, FMA(t44, t44, -t53))), t87, FMA(t53, t87, t84 - t86)));
+    float t89 = t86 * t7;
+    float t90 = t86 + t88;
+    float t91 = -(t90 * (t90 * (t12 + t21)));
+    float t92 = 1.0f + t75;  // exp(-t^2/2), mantissa
+    float t93 = t91 * (t92 * (t64 * t65));
+    float t94 = t89 * t78;
+    _Bool t95 = t10 & (ABS(t57 - sign_at_hi) < sign_width_hi);
+    float t96 = t50 * (t49 * FMA(t49, FMA(t49, FMA(t49, FMA(t49, FMA(t49, FMA(t49, FMA(t49, FMA(t49,
+        FMA(sign_taylor9_hi, t49, sign_taylor8_hi), sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi),
         sign_taylor4_hi), sign_taylor3_hi), sign_taylor2_hi), sign_taylor1_hi), sign_taylor0_hi));
-    float t85 = FMA(t68, t79, t79);
-    float t86 = t62 * (t61 * t48);
-    float t87 = t9 - negative_slope_lo;
-    float t88 = t10 ? t87 : 1.0f;
-    float t89 = FMA(t85, t86, t1 * t88);
-    float t90 = t83 ? t84 : t89;
-    float t91 = (2.0f * t15) + (2.0f * t21);
-    float t92 = FMA(t56, t78, 2.0f * t73);  // Mills ratio/sqrt(2 pi)
-    float t93 = FMA(t73, t91, FMA(t92, ((-2.0f) * t16) + ((-2.0f) * FMA(negative_slope_hi, t14, FMA(negative_slope_lo,
-        t5, FMA(negative_slope_hi, t5, -t16)))), t82));
-    float t94 = FMA(t73, (2.0f * t19) + (2.0f * FMA(t5, negative_slope_lo + (negative_slope_hi - (t6 - 1.0f)), FMA(t14,
-        t6, FMA(t5, t6, -t19)))), FMA(t78, 2.0f * (t56 * (t5 + t14)), t82));
-    float t95 = t10 ? t93 : t94;
-    float t96 = FMA(t68, t95, t95);
-    float t97 = t62 * (var * t61);
-    float t98 = t8 + FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi, negative_slope_lo,
-        FMA(negative_slope_hi, negative_slope_hi, -t8)));
-    float t99 = t10 ? t98 : 1.0f;
-    float t100 = FMA(t96, t97, var * t99);
-    *out_mean = t90;
-    *out_var = t100;
+    float t97 = t65 * (t64 * t50);
+    float t98 = t94 + FMA(t89, t76 - (t78 - t73), FMA(FMA(t86, (t8 - (t7 - 1.0f)) - negative_slope_lo, FMA(t88, t7,
+        FMA(t86, t7, -t89))), t78, FMA(t89, t78, -t94)));
+    float t99 = -negative_slope_lo;
+    float t100 = t10 ? t99 : 0.0f;
+    float t101 = FMA(t97, t98, t23 + FMA(t1, t100, FMA(t1, t20, -t23)));
+    float t102 = t95 ? t96 : t101;
+    float t103 = (2.0f * t12) + (2.0f * t21);
+    float t104 = FMA(t57, t90, 2.0f * t85);  // Mills ratio/sqrt(2 pi)
+    float t105 = FMA(t85, t103, FMA(t104, ((-2.0f) * t13) + ((-2.0f) * FMA(negative_slope_hi, t11,
+        FMA(negative_slope_lo, t5, FMA(negative_slope_hi, t5, -t13)))), t93));
+    float t106 = FMA(t85, (2.0f * t19) + (2.0f * FMA(t5, negative_slope_lo + (negative_slope_hi - (t6 - 1.0f)),
+        FMA(t11, t6, FMA(t5, t6, -t19)))), FMA(t90, 2.0f * (t57 * (t5 + t11)), t93));
+    float t107 = t10 ? t105 : t106;
+    float t108 = FMA(t75, t107, t107);
+    float t109 = t65 * (var * t64);
+    float t110 = t9 + FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi, negative_slope_lo,
+        FMA(negative_slope_hi, negative_slope_hi, -t9)));
+    float t111 = t10 ? t110 : 1.0f;
+    float t112 = FMA(t108, t109, var * t111);
+    *out_mean = t102;
+    *out_var = t112;
 }
 
 void leaky_relu_exact_forward(
@@ -259,85 +273,104 @@ INLINE void leaky_relu_exact_backward_element(
     float t18 = (-0.5f) * t8;
     float t19 = t8 * t10;
     float t20 = FMA(t8, t15, FMA(t8, t15, FMA(t8, t8, -t16)));
-    float t21 = (2.0f * t16) + (2.0f * t20);
-    float t22 = FMA(negative_slope_hi, t15, FMA(negative_slope_lo, t8, FMA(negative_slope_hi, t8, -t17)));
-    float t23 = ((-2.0f) * t17) + ((-2.0f) * t22);
-    float t24 = 0.3989423f * t18;
-    float t25 = -t19;
-    float t26 = SQRT(t14);  // standard deviation, scaled
-    float t27 = t8 + t15;
-    float t28 = FMA(t8, negative_slope_lo + (negative_slope_hi - (t10 - 1.0f)), FMA(t15, t10, FMA(t8, t10, t25)));
-    float t29 = t24 + FMA(0.3989423f, (-0.5f) * t15, FMA(-1.133517e-8f, t18, FMA(0.3989423f, t18, -t24)));
-    float t30 = 1.0f / t26;
-    float t31 = t7 * t30;
-    float t32 = FMA(t26, -t26, t14) * (0.5f * t30);
-    _Bool t33 = 18.6875f < t31;
-    float t34 = -t31;
-    float t35 = t33 ? 18.6875f : t31;  // t = min(|mean|/sigma, reach)
-    float t36 = t30 * FMA(t32, t34, FMA(t26, t34, t7));
-    float t37 = t33 ? 0.0f : t36;
-    float t38 = t4 * FMA(t30, -(t30 * t32), t30);
-    float t39 = FMA(t35, 0.25f, 1.0f);
-    float t40 = t35 * (-0.5f);
-    float t41 = 1.0f / t39;  // u = 1/(1 + t/4)
-    float t42 = t35 * t40;
-    float t43 = t35 + t37;
-    float t44 = FMA(t42, 1.442695f, 12582912.0f);
-    float t45 = var * t38;
-    float t46 = t44 - 12582912.0f;
-    uint32_t t47 = as_bits(t44);
-    float t48 = FMA(t46, -0.69314575f, t42);
-    float t49 = FMA(t46, -1.4286068e-6f, FMA(t37, -t35, FMA(t35, t40, -t42)));
-    float t50 = as_float((((uint32_t)((int32_t)t47 >> 1u)) + 127u) << 23u);
-    float t51 = as_float((127u + ((uint32_t)((int32_t)(t47 + 1u) >> 1u))) << 23u);
-    float t52 = t43 * t27;
-    float t53 = -t41;
-    float t54 = t41 * t41;
-    float t55 = t50 * t51;
-    float t56 = t41 - 0.25f;
+    float t21 = 2.0f * t16;
+    float t22 = 2.0f * t20;
+    float t23 = FMA(negative_slope_hi, t15, FMA(negative_slope_lo, t8, FMA(negative_slope_hi, t8, -t17)));
+    float t24 = (-2.0f) * t17;
+    float t25 = (-2.0f) * t23;
+    float t26 = 0.3989423f * t18;
+    float t27 = -t19;
+    float t28 = SQRT(t14);  // standard deviation, scaled
+    float t29 = t8 + t15;
+    float t30 = FMA(t8, negative_slope_lo + (negative_slope_hi - (t10 - 1.0f)), FMA(t15, t10, FMA(t8, t10, t27)));
+    float t31 = t26 + FMA(0.3989423f, (-0.5f) * t15, FMA(-1.133517e-8f, t18, FMA(0.3989423f, t18, -t26)));
+    float t32 = 1.0f / t28;
+    float t33 = t7 * t32;
+    float t34 = FMA(t28, -t28, t14) * (0.5f * t32);
+    float t35 = -t32;
+    float t36 = t4 * (t32 + (t32 * FMA(t34, t35, FMA(t28, t35, 1.0f))));
+    _Bool t37 = 18.6875f < t33;
+    float t38 = -t33;
+    float t39 = t37 ? 18.6875f : t33;  // t = min(|mean|/sigma, reach)
+    float t40 = t32 * FMA(t34, t38, FMA(t28, t38, t7));
+    float t41 = t37 ? 0.0f : t40;
+    float t42 = FMA(t39, 0.25f, 1.0f);
+    float t43 = t39 * (-0.5f);
+    float t44 = 1.0f / t42;  // u = 1/(1 + t/4)
+    float t45 = t39 * t43;
+    float t46 = t39 + t41;
+    float t47 = FMA(t45, 1.442695f, 12582912.0f);
+    float t48 = t47 - 12582912.0f;
+    uint32_t t49 = as_bits(t47);
+    float t50 = FMA(t48, -0.69314575f, t45);
+    float t51 = FMA(t48, -1.4286068e-6f, FMA(t41, -t39, FMA(t39, t43, -t45)));
+    float t52 = -(t46 * 2.0f);
+    float t53 = as_float((((uint32_t)((int32_t)t49 >> 1u)) + 127u) << 23u);
+    float t54 = as_float((127u + ((uint32_t)((int32_t)(t49 + 1u) >> 1u))) << 23u);
+    float t55 = t46 * t29;
+    float t56 = var * t36;
+    float t57 = -t44;
+    float t58 = t44 * t44;
+    float t59 = t53 * t54;
+    float t60 = t44 - 0.25f;
     // J_2/sqrt(2 pi)
-    float t57 = FMA(POLY10(t56, -0.06790253f, 0.23445444f, -0.22880422f, -0.021781435f, 0.0013202751f, 0.1169634f,
-        0.17166187f, 0.15957567f, 0.10685098f, 0.050817337f, 0.014190124f), t41 * t54, (t41 * FMA(FMA(t37, 0.25f,
-        FMA(t35, 0.25f, -(t39 - 1.0f))), t53, FMA(t39, t53, 1.0f))) * (t54 * POLY3(t41, 2.6474037f, -1.6227827f,
+    float t61 = FMA(POLY10(t60, -0.06790253f, 0.23445444f, -0.22880422f, -0.021781435f, 0.0013202751f, 0.1169634f,
+        0.17166187f, 0.15957567f, 0.10685098f, 0.050817337f, 0.014190124f), t44 * t58, (t44 * FMA(FMA(t41, 0.25f,
+        FMA(t39, 0.25f, -(t42 - 1.0f))), t57, FMA(t42, t57, 1.0f))) * (t58 * POLY3(t44, 2.6474037f, -1.6227827f,
         0.5651015f, -0.024969762f)));
-    float t58 = FMA(t57, -(t43 * 2.0f), 0.3989423f) * (1.0f / (1.0f + (t43 * t43)));  // J_1/sqrt(2 pi)
-    float t59 = FMA(t43, t58, 2.0f * t57);  // Mills ratio/sqrt(2 pi)
-    float t60 = t59 * (t11 + (((-negative_slope_hi) - (t11 - 1.0f)) - negative_slope_lo));
-    float t61 = t59 * t27;
-    float t62 = t9 ? t60 : t61;
-    float t63 = t48 + t49;
-    float t64 = POLY4(t63, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f);
-    float t65 = t63 * t63;
-    float t66 = 1.0f + t63;
-    float t67 = FMA(t64, t65, t63);
-    float t68 = (t63 - (t66 - 1.0f)) + FMA(t64, t65, (t49 + (t48 - t63)) * t66);
-    float t69 = 1.0f + t67;  // exp(-t^2/2), mantissa
-    float t70 = t69 * t55;
-    float t71 = t70 * (-(0.3989423f * (t58 * (t16 + t20))));
-    float t72 = FMA(t59, t25 - t28, FMA(0.3989423f, -(t43 * (t17 + t22)), t71));
-    float t73 = FMA(t59, t19 + t28, FMA(0.3989423f, t52, t71));
-    float t74 = t9 ? t72 : t73;
-    float t75 = FMA(t67, t74, t74);
-    float t76 = t12 + FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi, negative_slope_lo,
+    float t62 = t50 + t51;
+    float t63 = POLY4(t62, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f);
+    float t64 = t62 * t62;
+    float t65 = 1.0f + t62;
+    float t66 = FMA(t63, t64, t62);
+    float t67 = (t62 - (t65 - 1.0f)) + FMA(t63, t64, (t51 + (t50 - t62)) * t65);
+    float t68 = 1.0f + t66;  // exp(-t^2/2), mantissa
+    float t69 = t68 * t59;
+    float t70 = t65 + t67;
+    float t71 = t61 * t52;
+    float t72 = 0.3989423f + t71;
+    // J_1/sqrt(2 pi)
+    float t73 = (t72 + ((-1.133517e-8f) + ((t71 - (t72 - 0.3989423f)) + FMA(t61, t52, -t71)))) * (1.0f / (1.0f + (t46 *
+        t46)));
+    float t74 = FMA(t46, t73, 2.0f * t61);  // Mills ratio/sqrt(2 pi)
+    float t75 = t74 * (t11 + (((-negative_slope_hi) - (t11 - 1.0f)) - negative_slope_lo));
+    float t76 = t74 * t29;
+    float t77 = t9 ? t75 : t76;
+    float t78 = t69 * (-(0.3989423f * (t73 * (t16 + t20))));
+    float t79 = FMA(t74, t27 - t30, FMA(0.3989423f, -(t46 * (t17 + t23)), t78));
+    float t80 = FMA(t74, t19 + t30, FMA(0.3989423f, t55, t78));
+    float t81 = t9 ? t79 : t80;
+    float t82 = FMA(t66, t81, t81);
+    float t83 = t12 + FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi, negative_slope_lo,
         FMA(negative_slope_hi, negative_slope_hi, -t12)));
-    float t77 = t9 ? t76 : 1.0f;
-    float t78 = FMA(t55, t75, t77);
-    float t79 = t0 ? 0.0f : t38;
-    float t80 = FMA(t78, grad_var, (t51 * (t50 * (t79 * FMA(t67, t29, t29)))) * grad_mean);
-    float t81 = t66 + t68;
-    float t82 = t59 * (t58 * t21);
-    float t83 = FMA(t58, t21, FMA(0.3989423f, t23, t70 * (-t82)));
-    float t84 = FMA(t58, t23, FMA(t59, (-2.0f) * t52, t82 * t70));
-    float t85 = t9 ? t83 : t84;
-    float t86 = t85 * t81;
-    float t87 = t45 * t86;
-    float t88 = t51 * (t50 * (t87 + FMA(t45, FMA(t85, t68 - (t81 - t66), FMA(t85, t81, -t86)), FMA(FMA(var, t38, -t45),
-        t86, FMA(t45, t86, -t87)))));
-    float t89 = FMA(t67, t62, t62);
-    float t90 = t9 ? negative_slope_hi : 1.0f;
-    float t91 = FMA(t88, grad_var, FMA(t89, t55, t90) * grad_mean);
-    *out_grad_mean = t91;
-    *out_grad_var = t80;
+    float t84 = t9 ? t83 : 1.0f;
+    float t85 = FMA(t59, t82, t84);
+    float t86 = t0 ? 0.0f : t36;
+    float t87 = FMA(t85, grad_var, (t54 * (t53 * (t86 * FMA(t66, t31, t31)))) * grad_mean);
+    float t88 = t73 * t21;
+    float t89 = t73 * t24;
+    float t90 = t74 * t88;
+    float t91 = FMA(t73, t21, -t88);
+    float t92 = t90 + FMA(t74, FMA(t73, t22, t91), FMA(t74, t88, -t90));
+    float t93 = FMA(t74, (-2.0f) * t55, t69 * t92);
+    float t94 = FMA(0.3989423f, t24 + t25, t69 * (-t92));
+    float t95 = t93 + t89;
+    float t96 = t88 + t94;
+    float t97 = t9 ? t96 : t95;
+    float t98 = t96 - t88;
+    float t99 = t97 * t70;
+    float t100 = t56 * t99;
+    float t101 = t67 - (t70 - t65);
+    float t102 = FMA(t73, t22, t91 + ((t88 - (t96 - t98)) + (t94 - t98)));
+    float t103 = FMA(t73, t25, (t89 - (t95 - t93)) + FMA(t73, t24, -t89));
+    float t104 = t9 ? t102 : t103;
+    float t105 = t54 * (t53 * (t100 + FMA(t56, FMA(t97, t101, FMA(t104, t70, FMA(t97, t70, -t99))), FMA(FMA(var, t36,
+        -t56), t99, FMA(t56, t99, -t100)))));
+    float t106 = FMA(t66, t77, t77);
+    float t107 = t9 ? negative_slope_hi : 1.0f;
+    float t108 = FMA(t105, grad_var, FMA(t106, t59, t107) * grad_mean);
+    *out_grad_mean = t108;
+    *out_grad_var = t87;
 }
 
 void leaky_relu_exact_backward(

@@ -4,11 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (48)-(50)
 #
 # rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
-# operations   leaky_relu_exact_forward 268, leaky_relu_exact_backward 221
+# operations   leaky_relu_exact_forward 296, leaky_relu_exact_backward 253
 #
 # Certificate:
-#   mean 6.97, var 6.75, dmean_dmu 4.48, dmean_dvar 2.89, dvar_dmu 7.1, dvar_dvar 6.26 ulp,
-#   against exact values at 71502 points over all of float32; where, in exact.json
+#   mean 5.93, var 6.57, dmean_dmu 4.48, dmean_dvar 2.46, dvar_dmu 6.27, dvar_dvar 6.26 ulp,
+#   against exact values at 71506 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -32,6 +32,12 @@ def _polynomial3(x, y, c0, c1, c2):
 @triton.jit
 def _polynomial4(x, y, c0, c1, c2, c3):
     return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2), c3))
+
+
+@triton.jit
+def _polynomial9(x, y, c0, c1, c2, c3, c4, c5, c6, c7, c8):
+    return (tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, tl.fma(x, y, c0), c1), c2),
+        c3), c4), c5), c6), c7), c8))
 
 
 @triton.jit
@@ -67,87 +73,101 @@ def leaky_relu_exact_forward(
     t16 = tl.where(t13, 0.0, t5 * tl.fma(t9, t15, tl.fma(t4, t15, t11)))
     t17 = t4 + t9
     t18 = t14 + t16
-    t19 = tl.fma(t14, 0.25, 1.0)
-    t20 = tl.div_rn(1.0, t19)  # u = 1/(1 + t/4)
-    t21 = (_polynomial10(t20 - 0.25, -0.06790253, 0.23445444, -0.22880422, -0.021781435, 0.0013202751, 0.1169634,
-        0.17166187, 0.15957567, 0.10685098, 0.050817337, 0.014190124))
-    t22 = t20 * t20
-    t23 = t20 * t22
-    t24 = t21 * t23  # J_2/sqrt(2 pi)
-    t25 = t20 * -1.0
-    t26 = (((t20 * tl.fma(tl.fma(t16, 0.25, tl.fma(t14, 0.25, (t19 - 1.0) * -1.0)), t25, tl.fma(t19, t25, 1.0))) * (t22
-        * _polynomial3(t20, 2.6474037, -1.6227827, 0.5651015, -0.024969762))) + tl.fma(t21, tl.fma(t20, t22, t23 *
-        -1.0), tl.fma(t21, t23, t24 * -1.0)))
-    t27 = t24 + t26
-    t28 = (t14 * 2.0) * -1.0
-    t29 = t24 * t28
-    t30 = 0.3989423 + t29
-    t31 = t14 * t14
-    t32 = tl.div_rn(1.0, 1.0 + t31)
-    t33 = t30 * t32  # J_1/sqrt(2 pi)
-    t34 = t33 * -1.0
-    t35 = (t32 * (((-1.133517e-8) + tl.fma(t24, (t16 * 2.0) * -1.0, tl.fma(t26, t28, (t29 - (t30 - 0.3989423)) +
-        tl.fma(t24, t28, t29 * -1.0)))) + tl.fma(tl.fma(t14, t16, tl.fma(t14, t16, tl.fma(t14, t14, t31 * -1.0))), t34,
-        tl.fma(t31, t34, t30 - t33))))
-    t36 = t33 + t35
-    t37 = t14 * (-0.5)
-    t38 = t14 * t37
-    t39 = tl.fma(t38, 1.442695, 12582912.0)
-    t40 = t39 - 12582912.0
-    t41 = (tl.fma(t40, -0.69314575, t38) + tl.fma(t40, -1.4286068e-6, tl.fma(t16, t14 * -1.0, tl.fma(t14, t37, t38 *
-        -1.0))))
-    t42 = t39.to(tl.int32, bitcast=True)
-    t43 = ((127 + ((t42 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t44 = (((t42 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t45 = tl.fma(_polynomial4(t41, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t41 * t41, t41)
-    t46 = t11 * t11
-    t47 = tl.fma(t11, t11, t46 * -1.0)
-    t48 = t3 * sign_square_hi
-    t49 = t46 - t48
-    t50 = tl.fma(t3, sign_square_hi, t48 * -1.0)
-    t51 = t47 - t50
-    t52 = t51 - t47
-    t53 = t3 * sign_square_lo
-    t54 = t51 - t53
-    t55 = t53 * -1.0
-    t56 = t54 - t51
-    t57 = t49 + t54
-    t58 = t57 - t49
+    t19 = (2.0 * t18) * -1.0
+    t20 = tl.fma(t14, 0.25, 1.0)
+    t21 = tl.div_rn(1.0, t20)  # u = 1/(1 + t/4)
+    t22 = t21 - 0.25
+    t23 = (_polynomial9(t22, -0.06790253, 0.23445444, -0.22880422, -0.021781435, 0.0013202751, 0.1169634, 0.17166187,
+        0.15957567, 0.10685098, 0.050817337))
+    t24 = t22 * t23
+    t25 = 0.014190124 + t24
+    t26 = t25 - t24
+    t27 = t21 * t21
+    t28 = t21 * t27
+    t29 = t25 * t28  # J_2/sqrt(2 pi)
+    t30 = t29 * t19
+    t31 = 0.3989423 + t30
+    t32 = t21 * -1.0
+    t33 = (((t21 * tl.fma(tl.fma(t16, 0.25, tl.fma(t14, 0.25, (t20 - 1.0) * -1.0)), t32, tl.fma(t20, t32, 1.0))) * (t27
+        * _polynomial3(t21, 2.6474037, -1.6227827, 0.5651015, -0.024969762))) + tl.fma(t25, tl.fma(t21, t27, t28 *
+        -1.0), tl.fma((-1.9073344e-10) + (((t24 - (t25 - t26)) + (0.014190124 - t26)) + tl.fma(t22, t23, t24 * -1.0)),
+        t28, tl.fma(t25, t28, t29 * -1.0))))
+    t34 = t29 + t33
+    t35 = t14 * (-0.5)
+    t36 = t14 * t35
+    t37 = tl.fma(t36, 1.442695, 12582912.0)
+    t38 = t37 - 12582912.0
+    t39 = tl.fma(t38, -0.69314575, t36)
+    t40 = t37.to(tl.int32, bitcast=True)
+    t41 = ((127 + ((t40 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t42 = (((t40 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t43 = t14 * t14
+    t44 = tl.div_rn(1.0, 1.0 + t43)
+    t45 = t31 * t44  # J_1/sqrt(2 pi)
+    t46 = t45 * -1.0
+    t47 = (t44 * (((-1.133517e-8) + tl.fma(t33, t19, (t30 - (t31 - 0.3989423)) + tl.fma(t29, t19, t30 * -1.0))) +
+        tl.fma(tl.fma(t14, t16, tl.fma(t14, t16, tl.fma(t14, t14, t43 * -1.0))), t46, tl.fma(t43, t46, t31 - t45))))
+    t48 = tl.fma(t38, -1.4286068e-6, tl.fma(t16, t14 * -1.0, tl.fma(t14, t35, t36 * -1.0)))
+    t49 = t39 + t48
+    t50 = _polynomial4(t49, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994)
+    t51 = 1.0 + t49
+    t52 = t49 * t49
+    t53 = tl.fma(t50, t52, t49)
+    t54 = (t49 - (t51 - 1.0)) + tl.fma(t50, t52, (t48 + (t39 - t49)) * t51)
+    t55 = t51 + t54
+    t56 = t45 + t47
+    t57 = t11 * t11
+    t58 = tl.fma(t11, t11, t57 * -1.0)
+    t59 = t3 * sign_square_hi
+    t60 = t57 - t59
+    t61 = tl.fma(t3, sign_square_hi, t59 * -1.0)
+    t62 = t58 - t61
+    t63 = t62 - t58
+    t64 = t3 * sign_square_lo
+    t65 = t62 - t64
+    t66 = t64 * -1.0
+    t67 = t65 - t62
+    t68 = t60 + t65
+    t69 = t68 - t60
     # t - t0
-    t59 = (tl.div_rn(1.0, t17 * tl.fma(sign_at_hi, t17, t11)) * (t57 + (((t49 - (t57 - t58)) + (t54 - t58)) +
-        (((tl.fma(t3, sign_square_lo, t55) * -1.0) - (t3 * sign_square_rest_hi)) + (((t47 - (t51 - t52)) + ((t50 *
-        -1.0) - t52)) + ((t51 - (t54 - t56)) + (t55 - t56)))))))
-    t60 = (-1.0) + negative_slope_hi
-    t61 = negative_slope_lo + (negative_slope_hi - (t60 - (-1.0)))
-    t62 = t60 * t60
-    t63 = tl.fma(t60, t61, tl.fma(t60, t61, tl.fma(t60, t60, t62 * -1.0)))
-    t64 = (t36 * (t36 * (t62 + t63))) * -1.0
-    t65 = 1.0 + t45  # exp(-t^2/2), mantissa
-    t66 = t64 * (t65 * (t44 * t43))
-    t67 = negative_slope_hi * t60
-    t68 = 1.0 + negative_slope_hi
-    t69 = t60 * t68
-    t70 = 1.0 - negative_slope_hi
-    t71 = t33 * t70
-    t72 = negative_slope_hi * negative_slope_hi
-    t73 = negative_slope_hi * -1.0
-    t74 = t71 + tl.fma(t33, (t73 - (t70 - 1.0)) - negative_slope_lo, tl.fma(t35, t70, tl.fma(t33, t70, t71 * -1.0)))
-    t75 = mean < 0.0
-    t76 = (2.0 * t62) + (2.0 * t63)
-    t77 = tl.fma(t18, t36, 2.0 * t27)  # Mills ratio/sqrt(2 pi)
-    t78 = (tl.where(t75, tl.fma(t27, t76, tl.fma(t77, ((-2.0) * t67) + ((-2.0) * tl.fma(negative_slope_hi, t61,
-        tl.fma(negative_slope_lo, t60, tl.fma(negative_slope_hi, t60, t67 * -1.0)))), t66)), tl.fma(t27, (2.0 * t69) +
-        (2.0 * tl.fma(t60, negative_slope_lo + (negative_slope_hi - (t68 - 1.0)), tl.fma(t61, t68, tl.fma(t60, t68, t69
-        * -1.0)))), tl.fma(t36, 2.0 * (t18 * (t60 + t61)), t66))))
-    t79 = (tl.where(t75 & (tl.abs(t18 - sign_at_hi) < sign_width_hi), t10 * (t59 * tl.fma(t59, tl.fma(t59, tl.fma(t59,
-        tl.fma(t59, tl.fma(t59, tl.fma(t59, tl.fma(t59, tl.fma(t59, tl.fma(sign_taylor9_hi, t59, sign_taylor8_hi),
-        sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi), sign_taylor4_hi), sign_taylor3_hi), sign_taylor2_hi),
-        sign_taylor1_hi), sign_taylor0_hi)), tl.fma(tl.fma(t45, t74, t74), t43 * (t44 * t10), t1 * tl.where(t75, t73 -
-        negative_slope_lo, 1.0))))
-    t80 = (tl.fma(tl.fma(t45, t78, t78), t43 * (var * t44), var * tl.where(t75, t72 + tl.fma(negative_slope_hi,
+    t70 = (tl.div_rn(1.0, t17 * tl.fma(sign_at_hi, t17, t11)) * (t68 + (((t60 - (t68 - t69)) + (t65 - t69)) +
+        (((tl.fma(t3, sign_square_lo, t66) * -1.0) - (t3 * sign_square_rest_hi)) + (((t58 - (t62 - t63)) + ((t61 *
+        -1.0) - t63)) + ((t62 - (t65 - t67)) + (t66 - t67)))))))
+    t71 = (-1.0) + negative_slope_hi
+    t72 = negative_slope_lo + (negative_slope_hi - (t71 - (-1.0)))
+    t73 = t71 * t71
+    t74 = tl.fma(t71, t72, tl.fma(t71, t72, tl.fma(t71, t71, t73 * -1.0)))
+    t75 = (t56 * (t56 * (t73 + t74))) * -1.0
+    t76 = 1.0 + t53  # exp(-t^2/2), mantissa
+    t77 = t75 * (t76 * (t42 * t41))
+    t78 = negative_slope_hi * t71
+    t79 = 1.0 + negative_slope_hi
+    t80 = t71 * t79
+    t81 = 1.0 - negative_slope_hi
+    t82 = t45 * t81
+    t83 = t82 * t55
+    t84 = negative_slope_hi * -1.0
+    t85 = negative_slope_hi * negative_slope_hi
+    t86 = mean < 0.0
+    t87 = (2.0 * t73) + (2.0 * t74)
+    t88 = tl.fma(t18, t56, 2.0 * t34)  # Mills ratio/sqrt(2 pi)
+    t89 = (tl.where(t86, tl.fma(t34, t87, tl.fma(t88, ((-2.0) * t78) + ((-2.0) * tl.fma(negative_slope_hi, t72,
+        tl.fma(negative_slope_lo, t71, tl.fma(negative_slope_hi, t71, t78 * -1.0)))), t77)), tl.fma(t34, (2.0 * t80) +
+        (2.0 * tl.fma(t71, negative_slope_lo + (negative_slope_hi - (t79 - 1.0)), tl.fma(t72, t79, tl.fma(t71, t79, t80
+        * -1.0)))), tl.fma(t56, 2.0 * (t18 * (t71 + t72)), t77))))
+    t90 = tl.where(t86, t84, 1.0)
+    t91 = (tl.fma(tl.fma(t53, t89, t89), t41 * (var * t42), var * tl.where(t86, t85 + tl.fma(negative_slope_hi,
         negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_hi,
-        t72 * -1.0))), 1.0)))
-    return (t79, t80)
+        t85 * -1.0))), 1.0)))
+    t92 = t1 * t90
+    t93 = (tl.where(t86 & (tl.abs(t18 - sign_at_hi) < sign_width_hi), t10 * (t70 * tl.fma(t70, tl.fma(t70, tl.fma(t70,
+        tl.fma(t70, tl.fma(t70, tl.fma(t70, tl.fma(t70, tl.fma(t70, tl.fma(sign_taylor9_hi, t70, sign_taylor8_hi),
+        sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi), sign_taylor4_hi), sign_taylor3_hi), sign_taylor2_hi),
+        sign_taylor1_hi), sign_taylor0_hi)), tl.fma(t41 * (t42 * t10), t83 + tl.fma(t82, t54 - (t55 - t51),
+        tl.fma(tl.fma(t45, (t84 - (t81 - 1.0)) - negative_slope_lo, tl.fma(t47, t81, tl.fma(t45, t81, t82 * -1.0))),
+        t55, tl.fma(t82, t55, t83 * -1.0))), t92 + tl.fma(t1, tl.where(t86, negative_slope_lo * -1.0, 0.0), tl.fma(t1,
+        t90, t92 * -1.0)))))
+    return (t93, t91)
 
 
 @triton.jit
@@ -212,87 +232,104 @@ def leaky_relu_exact_backward(
     sign_taylor9_lo):
     # power of two that keeps residuals normal
     t0 = tl.where(var < 9.094947e-13, 2.8147498e+14, tl.where(1.1529215e+18 < var, 0.00390625, 1.0))
-    t1 = tl.abs(mean)
-    t2 = var == 0.0
-    t3 = tl.where(t2, t1 * 8.507059e+37, t1 * t0)
-    t4 = tl.where(t2, 7.888609e-31, t0 * (var * t0))
-    t5 = tl.sqrt_rn(t4)  # standard deviation, scaled
-    t6 = tl.div_rn(1.0, t5)
-    t7 = t3 * t6
-    t8 = 18.6875 < t7
-    t9 = tl.where(t8, 18.6875, t7)  # t = min(|mean|/sigma, reach)
-    t10 = t9 * (-0.5)
-    t11 = t9 * t10
-    t12 = tl.fma(t11, 1.442695, 12582912.0)
-    t13 = t12 - 12582912.0
-    t14 = tl.fma(t13, -0.69314575, t11)
-    t15 = tl.fma(t5, t5 * -1.0, t4) * (0.5 * t6)
-    t16 = t7 * -1.0
-    t17 = tl.where(t8, 0.0, t6 * tl.fma(t15, t16, tl.fma(t5, t16, t3)))
-    t18 = tl.fma(t13, -1.4286068e-6, tl.fma(t17, t9 * -1.0, tl.fma(t9, t10, t11 * -1.0)))
-    t19 = t14 + t18
-    t20 = _polynomial4(t19, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994)
-    t21 = t19 * t19
-    t22 = tl.fma(t20, t21, t19)
-    t23 = t12.to(tl.int32, bitcast=True)
-    t24 = (((t23 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t25 = ((127 + ((t23 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t26 = t24 * t25
-    t27 = 1.0 + t22  # exp(-t^2/2), mantissa
-    t28 = t27 * t26
-    t29 = tl.fma(t9, 0.25, 1.0)
-    t30 = tl.div_rn(1.0, t29)  # u = 1/(1 + t/4)
-    t31 = t30 * -1.0
-    t32 = t30 * t30
+    t1 = var == 0.0
+    t2 = tl.where(t1, 7.888609e-31, t0 * (var * t0))
+    t3 = tl.sqrt_rn(t2)  # standard deviation, scaled
+    t4 = tl.div_rn(1.0, t3)
+    t5 = tl.fma(t3, t3 * -1.0, t2) * (0.5 * t4)
+    t6 = tl.abs(mean)
+    t7 = tl.where(t1, t6 * 8.507059e+37, t6 * t0)
+    t8 = t7 * t4
+    t9 = t8 * -1.0
+    t10 = 18.6875 < t8
+    t11 = tl.where(t10, 0.0, t4 * tl.fma(t5, t9, tl.fma(t3, t9, t7)))
+    t12 = tl.where(t10, 18.6875, t8)  # t = min(|mean|/sigma, reach)
+    t13 = tl.fma(t12, 0.25, 1.0)
+    t14 = tl.div_rn(1.0, t13)  # u = 1/(1 + t/4)
+    t15 = t14 * -1.0
+    t16 = t14 * t14
     # J_2/sqrt(2 pi)
-    t33 = (tl.fma(_polynomial10(t30 - 0.25, -0.06790253, 0.23445444, -0.22880422, -0.021781435, 0.0013202751,
-        0.1169634, 0.17166187, 0.15957567, 0.10685098, 0.050817337, 0.014190124), t30 * t32, (t30 * tl.fma(tl.fma(t17,
-        0.25, tl.fma(t9, 0.25, (t29 - 1.0) * -1.0)), t31, tl.fma(t29, t31, 1.0))) * (t32 * _polynomial3(t30, 2.6474037,
-        -1.6227827, 0.5651015, -0.024969762))))
-    t34 = t9 + t17
-    t35 = tl.fma(t33, (t34 * 2.0) * -1.0, 0.3989423) * tl.div_rn(1.0, 1.0 + (t34 * t34))  # J_1/sqrt(2 pi)
-    t36 = tl.fma(t34, t35, 2.0 * t33)  # Mills ratio/sqrt(2 pi)
-    t37 = (-1.0) + negative_slope_hi
-    t38 = t37 * t37
-    t39 = negative_slope_lo + (negative_slope_hi - (t37 - (-1.0)))
-    t40 = tl.fma(t37, t39, tl.fma(t37, t39, tl.fma(t37, t37, t38 * -1.0)))
-    t41 = (2.0 * t38) + (2.0 * t40)
-    t42 = t36 * (t35 * t41)
-    t43 = t37 + t39
-    t44 = t34 * t43
-    t45 = negative_slope_hi * t37
-    t46 = tl.fma(negative_slope_hi, t39, tl.fma(negative_slope_lo, t37, tl.fma(negative_slope_hi, t37, t45 * -1.0)))
-    t47 = ((-2.0) * t45) + ((-2.0) * t46)
-    t48 = mean < 0.0
-    t49 = (tl.where(t48, tl.fma(t35, t41, tl.fma(0.3989423, t47, t28 * (t42 * -1.0))), tl.fma(t35, t47, tl.fma(t36,
-        (-2.0) * t44, t42 * t28))))
-    t50 = 1.0 + t19
-    t51 = (t19 - (t50 - 1.0)) + tl.fma(t20, t21, (t18 + (t14 - t19)) * t50)
-    t52 = t50 + t51
-    t53 = t49 * t52
-    t54 = t0 * tl.fma(t6, (t6 * t15) * -1.0, t6)
-    t55 = var * t54
-    t56 = t55 * t53
-    t57 = 1.0 - negative_slope_hi
-    t58 = tl.where(t48, t36 * (t57 + (((negative_slope_hi * -1.0) - (t57 - 1.0)) - negative_slope_lo)), t36 * t43)
-    t59 = (tl.fma(t25 * (t24 * (t56 + tl.fma(t55, tl.fma(t49, t51 - (t52 - t50), tl.fma(t49, t52, t53 * -1.0)),
-        tl.fma(tl.fma(var, t54, t55 * -1.0), t53, tl.fma(t55, t53, t56 * -1.0))))), grad_var, tl.fma(tl.fma(t22, t58,
-        t58), t26, tl.where(t48, negative_slope_hi, 1.0)) * grad_mean))
-    t60 = t28 * ((0.3989423 * (t35 * (t38 + t40))) * -1.0)
-    t61 = 1.0 + negative_slope_hi
-    t62 = t37 * t61
-    t63 = t62 * -1.0
-    t64 = tl.fma(t37, negative_slope_lo + (negative_slope_hi - (t61 - 1.0)), tl.fma(t39, t61, tl.fma(t37, t61, t63)))
-    t65 = (tl.where(t48, tl.fma(t36, t63 - t64, tl.fma(0.3989423, (t34 * (t45 + t46)) * -1.0, t60)), tl.fma(t36, t62 +
-        t64, tl.fma(0.3989423, t44, t60))))
-    t66 = negative_slope_hi * negative_slope_hi
-    t67 = (-0.5) * t37
-    t68 = 0.3989423 * t67
-    t69 = t68 + tl.fma(0.3989423, (-0.5) * t39, tl.fma(-1.133517e-8, t67, tl.fma(0.3989423, t67, t68 * -1.0)))
-    t70 = (tl.fma(tl.fma(t26, tl.fma(t22, t65, t65), tl.where(t48, t66 + tl.fma(negative_slope_hi, negative_slope_lo,
-        tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_hi, t66 * -1.0))), 1.0)),
-        grad_var, (t25 * (t24 * (tl.where(t2, 0.0, t54) * tl.fma(t22, t69, t69)))) * grad_mean))
-    return (t59, t70)
+    t17 = (tl.fma(_polynomial10(t14 - 0.25, -0.06790253, 0.23445444, -0.22880422, -0.021781435, 0.0013202751,
+        0.1169634, 0.17166187, 0.15957567, 0.10685098, 0.050817337, 0.014190124), t14 * t16, (t14 * tl.fma(tl.fma(t11,
+        0.25, tl.fma(t12, 0.25, (t13 - 1.0) * -1.0)), t15, tl.fma(t13, t15, 1.0))) * (t16 * _polynomial3(t14,
+        2.6474037, -1.6227827, 0.5651015, -0.024969762))))
+    t18 = t12 + t11
+    t19 = (t18 * 2.0) * -1.0
+    t20 = t17 * t19
+    t21 = 0.3989423 + t20
+    # J_1/sqrt(2 pi)
+    t22 = ((t21 + ((-1.133517e-8) + ((t20 - (t21 - 0.3989423)) + tl.fma(t17, t19, t20 * -1.0)))) * tl.div_rn(1.0, 1.0 +
+        (t18 * t18)))
+    t23 = tl.fma(t18, t22, 2.0 * t17)  # Mills ratio/sqrt(2 pi)
+    t24 = (-1.0) + negative_slope_hi
+    t25 = t24 * t24
+    t26 = 2.0 * t25
+    t27 = t22 * t26
+    t28 = t23 * t27
+    t29 = tl.fma(t22, t26, t27 * -1.0)
+    t30 = negative_slope_lo + (negative_slope_hi - (t24 - (-1.0)))
+    t31 = tl.fma(t24, t30, tl.fma(t24, t30, tl.fma(t24, t24, t25 * -1.0)))
+    t32 = 2.0 * t31
+    t33 = t28 + tl.fma(t23, tl.fma(t22, t32, t29), tl.fma(t23, t27, t28 * -1.0))
+    t34 = t12 * (-0.5)
+    t35 = t12 * t34
+    t36 = tl.fma(t35, 1.442695, 12582912.0)
+    t37 = t36 - 12582912.0
+    t38 = tl.fma(t37, -0.69314575, t35)
+    t39 = tl.fma(t37, -1.4286068e-6, tl.fma(t11, t12 * -1.0, tl.fma(t12, t34, t35 * -1.0)))
+    t40 = t38 + t39
+    t41 = _polynomial4(t40, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994)
+    t42 = t40 * t40
+    t43 = tl.fma(t41, t42, t40)
+    t44 = t36.to(tl.int32, bitcast=True)
+    t45 = (((t44 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t46 = ((127 + ((t44 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t47 = t45 * t46
+    t48 = 1.0 + t43  # exp(-t^2/2), mantissa
+    t49 = t48 * t47
+    t50 = negative_slope_hi * t24
+    t51 = tl.fma(negative_slope_hi, t30, tl.fma(negative_slope_lo, t24, tl.fma(negative_slope_hi, t24, t50 * -1.0)))
+    t52 = (-2.0) * t51
+    t53 = (-2.0) * t50
+    t54 = tl.fma(0.3989423, t53 + t52, t49 * (t33 * -1.0))
+    t55 = t27 + t54
+    t56 = t55 - t27
+    t57 = t24 + t30
+    t58 = t18 * t57
+    t59 = tl.fma(t23, (-2.0) * t58, t49 * t33)
+    t60 = t22 * t53
+    t61 = t59 + t60
+    t62 = mean < 0.0
+    t63 = tl.where(t62, t55, t61)
+    t64 = 1.0 + t40
+    t65 = (t40 - (t64 - 1.0)) + tl.fma(t41, t42, (t39 + (t38 - t40)) * t64)
+    t66 = t64 + t65
+    t67 = t63 * t66
+    t68 = t4 * -1.0
+    t69 = t0 * (t4 + (t4 * tl.fma(t5, t68, tl.fma(t3, t68, 1.0))))
+    t70 = var * t69
+    t71 = t70 * t67
+    t72 = 1.0 - negative_slope_hi
+    t73 = tl.where(t62, t23 * (t72 + (((negative_slope_hi * -1.0) - (t72 - 1.0)) - negative_slope_lo)), t23 * t57)
+    t74 = (tl.fma(t46 * (t45 * (t71 + tl.fma(t70, tl.fma(t63, t65 - (t66 - t64), tl.fma(tl.where(t62, tl.fma(t22, t32,
+        t29 + ((t27 - (t55 - t56)) + (t54 - t56))), tl.fma(t22, t52, (t60 - (t61 - t59)) + tl.fma(t22, t53, t60 *
+        -1.0))), t66, tl.fma(t63, t66, t67 * -1.0))), tl.fma(tl.fma(var, t69, t70 * -1.0), t67, tl.fma(t70, t67, t71 *
+        -1.0))))), grad_var, tl.fma(tl.fma(t43, t73, t73), t47, tl.where(t62, negative_slope_hi, 1.0)) * grad_mean))
+    t75 = t49 * ((0.3989423 * (t22 * (t25 + t31))) * -1.0)
+    t76 = 1.0 + negative_slope_hi
+    t77 = t24 * t76
+    t78 = t77 * -1.0
+    t79 = tl.fma(t24, negative_slope_lo + (negative_slope_hi - (t76 - 1.0)), tl.fma(t30, t76, tl.fma(t24, t76, t78)))
+    t80 = (tl.where(t62, tl.fma(t23, t78 - t79, tl.fma(0.3989423, (t18 * (t50 + t51)) * -1.0, t75)), tl.fma(t23, t77 +
+        t79, tl.fma(0.3989423, t58, t75))))
+    t81 = negative_slope_hi * negative_slope_hi
+    t82 = (-0.5) * t24
+    t83 = 0.3989423 * t82
+    t84 = t83 + tl.fma(0.3989423, (-0.5) * t30, tl.fma(-1.133517e-8, t82, tl.fma(0.3989423, t82, t83 * -1.0)))
+    t85 = (tl.fma(tl.fma(t47, tl.fma(t43, t80, t80), tl.where(t62, t81 + tl.fma(negative_slope_hi, negative_slope_lo,
+        tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_hi, t81 * -1.0))), 1.0)),
+        grad_var, (t46 * (t45 * (tl.where(t1, 0.0, t69) * tl.fma(t43, t84, t84)))) * grad_mean))
+    return (t74, t85)
 
 
 @triton.jit

@@ -4,12 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, (48)-(50)
 //
 // rule digest  97557b7e16a01f3eeaa1f840d73643c22c0db36b3763062fb0792ac2c54edca0
-// program      h221c9e8c58df0e7b86f365edc1822a7c7e801a96ca2a7e8ba1bf9d6ae20d825b
-// operations   leaky_relu_fitted_forward 311, leaky_relu_fitted_backward 270
+// program      h5f8ad6601ddb1afdcdedba09261c3c31be1333b2d288a0834b60747615ab662e
+// operations   leaky_relu_fitted_forward 320, leaky_relu_fitted_backward 270
 //
 // Certificate:
-//   mean 7.3, var 4.42, dmean_dmu 6.2, dmean_dvar 2.95, dvar_dmu 6.47, dvar_dvar 6.02 ulp,
-//   against exact values at 71171 points over all of float32; where, in fitted.json
+//   mean 6.09, var 4.64, dmean_dmu 6.2, dmean_dvar 2.93, dvar_dmu 6.5, dvar_dvar 5.85 ulp,
+//   against exact values at 71177 points over all of float32; where, in fitted.json
 
 #include <float.h>
 #include <stdint.h>
@@ -69,146 +69,148 @@ INLINE void leaky_relu_fitted_forward_element(
     _Bool t2 = var == 0.0f;
     float t3 = ABS(mean);
     _Bool t4 = mean < 0.0f;
-    float t5 = 1.0f - negative_slope_hi;
-    float t6 = -negative_slope_hi;
-    float t7 = -negative_slope_lo;
-    float t8 = negative_slope_hi * negative_slope_hi;
-    _Bool t9 = 0.0f <= var;
-    float t10 = t0 ? 0.00390625f : 1.0f;
-    float t11 = t1 ? 2.8147498e+14f : t10;  // power of two that keeps residuals normal
+    float t5 = -negative_slope_hi;
+    float t6 = 1.0f - negative_slope_hi;
+    float t7 = negative_slope_hi * negative_slope_hi;
+    _Bool t8 = 0.0f <= var;
+    float t9 = negative_slope_hi * t5;
+    float t10 = t5 - negative_slope_lo;
+    float t11 = t4 ? t10 : 1.0f;
     float t12 = t0 ? 9.094947e-13f : 1.0f;
     float t13 = t1 ? 2.8147498e+14f : t12;  // power of two that keeps residuals normal
-    float t14 = t0 ? 256.0f : 1.0f;
-    float t15 = t1 ? 3.5527137e-15f : t14;
-    float t16 = negative_slope_hi * t6;
-    float t17 = t4 ? t6 : 1.0f;
-    float t18 = t3 * 8.507059e+37f;
-    float t19 = t3 * t11;
-    float t20 = t2 ? t18 : t19;
-    float t21 = t11 * (var * t11);
-    float t22 = t2 ? 7.888609e-31f : t21;
-    _Bool t23 = t2 & (0.0f < t3);
-    float t24 = t3 * t13;
-    float t25 = t23 ? 1.2676506e+30f : t24;
-    float t26 = t13 * (var * t13);
-    float t27 = t2 ? 1.0f : t26;
-    float t28 = t3 * t17;
-    float t29 = 1.0f + t16;
-    float t30 = t20 * t20;
-    float t31 = SQRT(t22);  // standard deviation, scaled
-    float t32 = t22 * sign_square_hi;
-    float t33 = t22 * sign_square_lo;
-    float t34 = FMA(t20, t20, -t30);
-    float t35 = t30 - t32;
-    float t36 = FMA(t22, sign_square_hi, -t32);
-    float t37 = SQRT(t27);  // standard deviation, scaled
-    float t38 = -t33;
-    float t39 = t34 - t36;
-    float t40 = t39 - t33;
-    float t41 = t39 - t34;
-    float t42 = t40 - t39;
-    float t43 = t35 + t40;
-    float t44 = 1.0f / t31;
-    float t45 = t15 * t31;
-    float t46 = t2 ? 0.0f : t45;
-    float t47 = t43 - t35;
-    float t48 = 1.0f / t37;
-    float t49 = t20 * t44;
-    float t50 = FMA(t31, -t31, t22) * (0.5f * t44);
-    float t51 = t15 * t50;
-    float t52 = t2 ? 0.0f : t51;
-    _Bool t53 = 18.7f < t49;
-    float t54 = -t49;
-    float t55 = t53 ? 18.7f : t49;  // t = min(|mean|/sigma, reach)
-    float t56 = -t48;
-    float t57 = t48 * t25;
-    float t58 = t31 + t50;
-    float t59 = t44 * FMA(t50, t54, FMA(t31, t54, t20));
-    float t60 = t53 ? (-7.6293946e-7f) : t59;
+    float t14 = t0 ? 0.00390625f : 1.0f;
+    float t15 = t1 ? 2.8147498e+14f : t14;  // power of two that keeps residuals normal
+    float t16 = 1.0f + t9;
+    _Bool t17 = t2 & (0.0f < t3);
+    float t18 = t3 * t13;
+    float t19 = t17 ? 1.2676506e+30f : t18;
+    float t20 = t13 * (var * t13);
+    float t21 = t2 ? 1.0f : t20;
+    float t22 = t3 * 8.507059e+37f;
+    float t23 = t3 * t15;
+    float t24 = t2 ? t22 : t23;
+    float t25 = t15 * (var * t15);
+    float t26 = t2 ? 7.888609e-31f : t25;
+    float t27 = t3 * t11;
+    float t28 = t24 * t24;
+    float t29 = SQRT(t21);  // standard deviation, scaled
+    float t30 = SQRT(t26);  // standard deviation, scaled
+    float t31 = t26 * sign_square_hi;
+    float t32 = t26 * sign_square_lo;
+    float t33 = FMA(t24, t24, -t28);
+    float t34 = t28 - t31;
+    float t35 = FMA(t26, sign_square_hi, -t31);
+    float t36 = -t32;
+    float t37 = t33 - t35;
+    float t38 = t37 - t32;
+    float t39 = t37 - t33;
+    float t40 = t38 - t37;
+    float t41 = t34 + t38;
+    float t42 = 1.0f / t29;
+    float t43 = 1.0f / t30;
+    float t44 = t41 - t34;
+    float t45 = -t42;
+    float t46 = t42 * t19;
+    float t47 = t24 * t43;
+    float t48 = FMA(t30, -t30, t26) * (0.5f * t43);
+    _Bool t49 = 1.1529215e+18f < t46;
+    float t50 = t49 ? 1.1529215e+18f : t46;
+    float t51 = FMA(t42 * FMA(FMA(t29, -t29, t21) * (0.5f * t42), t45, FMA(t29, t45, 1.0f)), t19, FMA(t42, t19, -t46));
+    float t52 = t49 ? 0.0f : t51;
+    _Bool t53 = 18.7f < t47;
+    float t54 = -t47;
+    float t55 = t53 ? 18.7f : t47;  // t = min(|mean|/sigma, reach)
+    float t56 = t30 + t48;
+    float t57 = t43 * FMA(t48, t54, FMA(t30, t54, t24));
+    float t58 = t53 ? (-7.6293946e-7f) : t57;
+    float t59 = t0 ? 256.0f : 1.0f;
+    float t60 = t1 ? 3.5527137e-15f : t59;
+    float t61 = t60 * t56;
+    float t62 = t2 ? 0.0f : t61;
     // t - t0
-    float t61 = (1.0f / (t58 * FMA(sign_at_hi, t58, t20))) * (t43 + (((t35 - (t43 - t47)) + (t40 - t47)) + (((-FMA(t22,
-        sign_square_lo, t38)) - (t22 * sign_square_rest_hi)) + (((t34 - (t39 - t41)) + ((-t36) - t41)) + ((t39 - (t40 -
-        t42)) + (t38 - t42))))));
-    _Bool t62 = 1.1529215e+18f < t57;
-    float t63 = t62 ? 1.1529215e+18f : t57;
-    float t64 = FMA(t48 * FMA(FMA(t37, -t37, t27) * (0.5f * t48), t56, FMA(t37, t56, 1.0f)), t25, FMA(t48, t25, -t57));
-    float t65 = t62 ? 0.0f : t64;
+    float t63 = (1.0f / (t56 * FMA(t56, sign_at_hi, t24))) * (t41 + (((t34 - (t41 - t44)) + (t38 - t44)) + (((-FMA(t26,
+        sign_square_lo, t36)) - (t26 * sign_square_rest_hi)) + (((t33 - (t37 - t39)) + ((-t35) - t39)) + ((t37 - (t38 -
+        t40)) + (t36 - t40))))));
+    float t64 = -t50;
+    float t65 = t4 ? t64 : t50;  // mean/sigma
     float t66 = FMA(t55, 0.25f, 1.0f);
     float t67 = t55 * (-0.5f);
-    float t68 = 1.0f / t66;  // u = 1/(1 + t/4)
-    float t69 = t55 * t67;
-    float t70 = -t63;
-    float t71 = t4 ? t70 : t63;  // mean/sigma
-    float t72 = t71 * 2.66128f;
-    float t73 = FMA(t69, 1.442695f, 12582912.0f);
-    float t74 = -ABS(t72);
-    float t75 = t73 - 12582912.0f;
-    uint32_t t76 = as_bits(t73);
-    float t77 = FMA(t75, -0.69314575f, t69) + FMA(t75, -1.4286068e-6f, FMA(t60, -t55, FMA(t55, t67, -t69)));
-    float t78 = as_float((((uint32_t)((int32_t)t76 >> 1u)) + 127u) << 23u);
-    float t79 = as_float((127u + ((uint32_t)((int32_t)(t76 + 1u) >> 1u))) << 23u);
-    _Bool t80 = t74 < (-176.5f);
-    float t81 = t80 ? (-176.5f) : t74;
-    float t82 = t68 * t68;
-    float t83 = -t68;
-    float t84 = -t65;
-    float t85 = t4 ? t84 : t65;
-    float t86 = FMA(t71, 8.569542e-8f, FMA(t85, 2.66128f, FMA(t71, 2.66128f, -t72)));
-    _Bool t87 = (t72 + t86) < 0.0f;
-    float t88 = t68 - 0.25f;
-    float t89 = POLY12(t88, 0.026486801f, -0.12136099f, 0.1953089f, -0.090160325f, -0.0318259f, -0.059486523f,
+    float t68 = t65 * 2.66128f;
+    float t69 = 1.0f / t66;  // u = 1/(1 + t/4)
+    float t70 = t55 * t67;
+    float t71 = -ABS(t68);
+    _Bool t72 = t71 < (-176.5f);
+    float t73 = t72 ? (-176.5f) : t71;
+    float t74 = FMA(t70, 1.442695f, 12582912.0f);
+    float t75 = -t52;
+    float t76 = t4 ? t75 : t52;
+    float t77 = FMA(t65, 8.569542e-8f, FMA(t76, 2.66128f, FMA(t65, 2.66128f, -t68)));
+    _Bool t78 = (t68 + t77) < 0.0f;
+    float t79 = t74 - 12582912.0f;
+    uint32_t t80 = as_bits(t74);
+    float t81 = FMA(t79, -0.69314575f, t70);
+    float t82 = FMA(t79, -1.4286068e-6f, FMA(t58, -t55, FMA(t55, t67, -t70)));
+    float t83 = FMA(1.442695f, t73, 12582912.0f);
+    float t84 = as_float((((uint32_t)((int32_t)t80 >> 1u)) + 127u) << 23u);
+    float t85 = as_float((127u + ((uint32_t)((int32_t)(t80 + 1u) >> 1u))) << 23u);
+    float t86 = t69 * t69;
+    float t87 = -t69;
+    float t88 = t83 - 12582912.0f;
+    uint32_t t89 = as_bits(t83);
+    float t90 = t69 - 0.25f;
+    float t91 = POLY12(t90, 0.026486801f, -0.12136099f, 0.1953089f, -0.090160325f, -0.0318259f, -0.059486523f,
         0.023572203f, 0.12800804f, 0.20213471f, 0.21490611f, 0.1734072f, 0.106611654f, 0.04343404f);
-    float t90 = FMA(1.442695f, t81, 12582912.0f);
-    float t91 = t90 - 12582912.0f;
-    uint32_t t92 = as_bits(t90);
-    float t93 = FMA(-0.69314575f, t91, t81);
-    _Bool t94 = t72 < 0.0f;
-    float t95 = -t86;
-    float t96 = t94 ? t95 : t86;
-    float t97 = -t96;
-    float t98 = t80 ? 0.0f : t97;
-    float t99 = t93 + FMA(-1.4286068e-6f, t91, t98);
-    float t100 = as_float((127u + ((uint32_t)((int32_t)t92 >> 2u))) << 23u);
-    float t101 = as_float((127u + ((uint32_t)((int32_t)(1u + t92) >> 2u))) << 23u);
-    float t102 = as_float((127u + ((uint32_t)((int32_t)(t92 + 2u) >> 2u))) << 23u);
-    float t103 = as_float((127u + ((uint32_t)((int32_t)(t92 + 3u) >> 2u))) << 23u);
-    float t104 = 1.0f + FMA(POLY4(t99, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t99 * t99,
-        t99);
-    float t105 = t80 ? 0.0f : t104;
-    float t106 = 1.0f / (1.0f + (t103 * (t102 * (t101 * (t105 * t100)))));
-    float t107 = t87 ? t103 : 1.0f;
-    float t108 = t87 ? t102 : 1.0f;
-    float t109 = t87 ? t101 : 1.0f;
-    float t110 = t105 * t106;
-    float t111 = t87 ? t110 : t106;
-    float t112 = t111 * (t29 + FMA(negative_slope_hi, t7, FMA(negative_slope_lo, t6, (t16 - (t29 - 1.0f)) +
-        FMA(negative_slope_hi, t6, -t16))));
-    float t113 = t87 ? t100 : 1.0f;
-    float t114 = FMA(t107, t108 * (t109 * (t112 * (var * t113))), var * (t8 + FMA(negative_slope_hi, negative_slope_lo,
-        FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi, negative_slope_hi, -t8)))));
-    float t115 = t89 * t82;  // J_1/sqrt(2 pi)
-    float t116 = t115 * t5;
-    float t117 = t116 + FMA(t115, (t6 - (t5 - 1.0f)) - negative_slope_lo, FMA(((t68 * FMA(FMA(t60, 0.25f, FMA(t55,
-        0.25f, -(t66 - 1.0f))), t83, FMA(t66, t83, 1.0f))) * (t68 * POLY3(t68, 3.1134384f, -1.915083f, 0.77936274f,
-        -0.008552464f))) + FMA(t89, FMA(t68, t68, -t82), FMA(t89, t82, -t115)), t5, FMA(t115, t5, -t116)));
-    float t118 = FMA(t117, FMA(POLY4(t77, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t77 *
-        t77, t77), t117);
-    float t119 = t46 * t118;
-    float t120 = t79 * (t78 * t119);
-    float t121 = t120 + t28;
-    float t122 = t121 - t28;
-    _Bool t123 = t4 & (ABS((t55 + t60) - sign_at_hi) < sign_width_hi);
-    float t124 = (t61 * FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(sign_taylor9_hi,
-        t61, sign_taylor8_hi), sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi), sign_taylor4_hi),
-        sign_taylor3_hi), sign_taylor2_hi), sign_taylor1_hi), sign_taylor0_hi)) * (t46 + t52);
-    float t125 = t79 * (t78 * FMA(t52, t118, FMA(t46, t118, -t119)));
-    float t126 = t4 ? t7 : 0.0f;
-    float t127 = t121 + (t125 + FMA(t3, t126, ((t28 - (t121 - t122)) + (t120 - t122)) + FMA(t3, t17, -t28)));
-    float t128 = t123 ? t124 : t127;
-    float t129 = (t114 < 0.0f) ? 0.0f : t114;
-    float t130 = t9 ? 1.0f : var;
+    float t92 = FMA(-0.69314575f, t88, t73);
+    _Bool t93 = t68 < 0.0f;
+    float t94 = -t77;
+    float t95 = t93 ? t94 : t77;
+    float t96 = -t95;
+    float t97 = t72 ? 0.0f : t96;
+    float t98 = t92 + FMA(-1.4286068e-6f, t88, t97);
+    float t99 = t81 + t82;
+    float t100 = as_float((127u + ((uint32_t)((int32_t)t89 >> 2u))) << 23u);
+    float t101 = as_float((127u + ((uint32_t)((int32_t)(1u + t89) >> 2u))) << 23u);
+    float t102 = as_float((127u + ((uint32_t)((int32_t)(t89 + 2u) >> 2u))) << 23u);
+    float t103 = as_float((127u + ((uint32_t)((int32_t)(t89 + 3u) >> 2u))) << 23u);
+    float t104 = 1.0f + t99;
+    float t105 = 1.0f + FMA(POLY4(t98, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t98 * t98,
+        t98);
+    float t106 = t72 ? 0.0f : t105;
+    float t107 = 1.0f / (1.0f + (t103 * (t102 * (t101 * (t106 * t100)))));
+    float t108 = t78 ? t103 : 1.0f;
+    float t109 = t78 ? t102 : 1.0f;
+    float t110 = t78 ? t101 : 1.0f;
+    float t111 = t106 * t107;
+    float t112 = t78 ? t111 : t107;
+    float t113 = t112 * (t16 + FMA(negative_slope_hi, -negative_slope_lo, FMA(negative_slope_lo, t5, (t9 - (t16 -
+        1.0f)) + FMA(negative_slope_hi, t5, -t9))));
+    float t114 = t78 ? t100 : 1.0f;
+    float t115 = FMA(t108, t109 * (t110 * (t113 * (var * t114))), var * (t7 + FMA(negative_slope_hi, negative_slope_lo,
+        FMA(negative_slope_hi, negative_slope_lo, FMA(negative_slope_hi, negative_slope_hi, -t7)))));
+    float t116 = (t99 - (t104 - 1.0f)) + FMA(POLY4(t99, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f,
+        0.49999994f), t99 * t99, (t82 + (t81 - t99)) * t104);
+    float t117 = t91 * t86;  // J_1/sqrt(2 pi)
+    float t118 = t117 * t6;
+    float t119 = t104 + t116;
+    float t120 = t118 * t119;
+    float t121 = t62 * t120;
+    float t122 = t85 * (t84 * t121);
+    float t123 = t122 + t27;
+    float t124 = t123 - t27;
+    _Bool t125 = t4 & (ABS((t55 + t58) - sign_at_hi) < sign_width_hi);
+    float t126 = t62 * (t63 * FMA(t63, FMA(t63, FMA(t63, FMA(t63, FMA(t63, FMA(t63, FMA(t63, FMA(t63,
+        FMA(sign_taylor9_hi, t63, sign_taylor8_hi), sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi),
+        sign_taylor4_hi), sign_taylor3_hi), sign_taylor2_hi), sign_taylor1_hi), sign_taylor0_hi));
+    float t127 = t123 + ((t85 * (t84 * FMA(t62, FMA(t118, t116 - (t119 - t104), FMA(FMA(t117, (t5 - (t6 - 1.0f)) -
+        negative_slope_lo, FMA(((t69 * FMA(FMA(t58, 0.25f, FMA(t55, 0.25f, -(t66 - 1.0f))), t87, FMA(t66, t87, 1.0f)))
+        * (t69 * POLY3(t69, 3.1134384f, -1.915083f, 0.77936274f, -0.008552464f))) + FMA(t91, FMA(t69, t69, -t86),
+        FMA(t91, t86, -t117)), t6, FMA(t117, t6, -t118))), t119, FMA(t118, t119, -t120))), FMA(t62, t120, -t121)))) +
+        (((t27 - (t123 - t124)) + (t122 - t124)) + FMA(t3, t11, -t27)));
+    float t128 = t125 ? t126 : t127;
+    float t129 = (t115 < 0.0f) ? 0.0f : t115;
+    float t130 = t8 ? 1.0f : var;
     float t131 = SQRT(t130);
-    float t132 = t9 ? t129 : t131;
+    float t132 = t8 ? t129 : t131;
     *out_mean = t128;
     *out_var = t132;
 }

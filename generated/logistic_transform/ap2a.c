@@ -4,12 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 //
 // rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-// program      h5480e76e88eb8ce257a846f964b71d21dfb05234da28100687008d3841a94390
-// operations   logistic_transform_ap2a_forward 183, logistic_transform_ap2a_backward 218
+// program      hc9dec27c842649ac6fd2327aa328cb98b8a0845090eb1cd84d3a7388f2027f90
+// operations   logistic_transform_ap2a_forward 170, logistic_transform_ap2a_backward 242
 //
 // Certificate:
-//   mean 2.69, var 5.81, dmean_dmu 2.27, dmean_dvar 3.51, dvar_dmu 6.38, dvar_dvar 7.61 ulp of the terms,
-//   against exact values at 16963 points over all of float32; where, in ap2a.json
+//   mean 2.69, var 7.1, dmean_dmu 3.15, dmean_dvar 2.23, dvar_dmu 6.11, dvar_dvar 6.13 ulp of the terms,
+//   against exact values at 16990 points over all of float32; where, in ap2a.json
 
 #include <float.h>
 #include <stdint.h>
@@ -60,83 +60,79 @@ INLINE void logistic_transform_ap2a_forward_element(
     float t0 = var + 3.289868f;
     _Bool t1 = 0.0f <= var;
     float t2 = SQRT(t0);
-    float t3 = 1.0f / FMA(var, 0.25f, 1.0f);
-    float t4 = t0 - var;
-    float t5 = t1 ? 1.0f : var;
-    float t6 = SQRT(t5);
-    float t7 = var * t3;
-    float t8 = 1.0f / t2;
-    float t9 = mean * t8;
-    float t10 = -t8;
-    float t11 = ABS(t9);
-    float t12 = FMA(mean, t8 * FMA(((1.7317669e-8f + ((var - (t0 - t4)) + (3.289868f - t4))) + FMA(t2, -t2, t0)) *
-        (0.5f * t8), t10, FMA(t2, t10, 1.0f)), FMA(mean, t8, -t9));
-    float t13 = t9 * t9;
-    float t14 = FMA(t11, 0.25f, 1.0f);
-    float t15 = t13 * (-0.5f);
-    _Bool t16 = (t9 + t12) < 0.0f;
-    float t17 = 1.0f / t14;
-    _Bool t18 = t15 < (-176.5f);
-    float t19 = t18 ? (-176.5f) : t15;
-    float t20 = FMA(t19, 1.442695f, 12582912.0f);
-    float t21 = -t17;
-    _Bool t22 = t9 < 0.0f;
-    float t23 = -t12;
-    float t24 = t22 ? t23 : t12;
-    float t25 = t17 * FMA(FMA(t24, 0.25f, FMA(t11, 0.25f, -(t14 - 1.0f))), t21, FMA(t14, t21, 1.0f));
-    float t26 = t20 - 12582912.0f;
-    uint32_t t27 = as_bits(t20);
-    float t28 = FMA(t26, -0.69314575f, t19);
-    float t29 = FMA(t9, t12, FMA(t9, t12, FMA(t9, t9, -t13))) * (-0.5f);
-    float t30 = t18 ? 0.0f : t29;
-    float t31 = t28 + FMA(t26, -1.4286068e-6f, t30);
-    float t32 = as_float((((uint32_t)((int32_t)t27 >> 2u)) + 127u) << 23u);
-    float t33 = as_float((127u + ((uint32_t)((int32_t)(t27 + 1u) >> 2u))) << 23u);
-    float t34 = as_float((127u + ((uint32_t)((int32_t)(t27 + 2u) >> 2u))) << 23u);
-    float t35 = as_float((127u + ((uint32_t)((int32_t)(t27 + 3u) >> 2u))) << 23u);
-    float t36 = t16 ? 1.0f : t32;
-    float t37 = t16 ? t32 : 1.0f;
-    float t38 = t16 ? 1.0f : t33;
-    float t39 = t16 ? t33 : 1.0f;
-    float t40 = t16 ? 1.0f : t34;
-    float t41 = t16 ? t34 : 1.0f;
-    float t42 = t16 ? 1.0f : t35;
-    float t43 = t16 ? t35 : 1.0f;
-    float t44 = (t17 + t25) - 0.25f;
-    float t45 = 1.0f + FMA(POLY4(t31, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t31 * t31,
-        t31);
-    float t46 = t18 ? 0.0f : t45;
-    float t47 = POLY11(t44, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+    float t3 = t0 - var;
+    float t4 = t1 ? 1.0f : var;
+    float t5 = SQRT(t4);
+    float t6 = 1.0f / t2;
+    float t7 = mean * t6;
+    float t8 = -t6;
+    float t9 = ABS(t7);
+    float t10 = FMA(mean, t6 * FMA(((1.7317669e-8f + ((var - (t0 - t3)) + (3.289868f - t3))) + FMA(t2, -t2, t0)) *
+        (0.5f * t6), t8, FMA(t2, t8, 1.0f)), FMA(mean, t6, -t7));
+    float t11 = t7 * t7;
+    float t12 = FMA(t9, 0.25f, 1.0f);
+    float t13 = t11 * (-0.5f);
+    _Bool t14 = (t7 + t10) < 0.0f;
+    float t15 = 1.0f / t12;
+    _Bool t16 = t13 < (-176.5f);
+    float t17 = t16 ? (-176.5f) : t13;
+    float t18 = FMA(t17, 1.442695f, 12582912.0f);
+    float t19 = -t15;
+    _Bool t20 = t7 < 0.0f;
+    float t21 = -t10;
+    float t22 = t20 ? t21 : t10;
+    float t23 = t15 * FMA(FMA(t22, 0.25f, FMA(t9, 0.25f, -(t12 - 1.0f))), t19, FMA(t12, t19, 1.0f));
+    float t24 = t18 - 12582912.0f;
+    uint32_t t25 = as_bits(t18);
+    float t26 = FMA(t24, -0.69314575f, t17);
+    float t27 = FMA(t7, t10, FMA(t7, t10, FMA(t7, t7, -t11))) * (-0.5f);
+    float t28 = t16 ? 0.0f : t27;
+    float t29 = t26 + FMA(t24, -1.4286068e-6f, t28);
+    float t30 = as_float((((uint32_t)((int32_t)t25 >> 2u)) + 127u) << 23u);
+    float t31 = as_float((127u + ((uint32_t)((int32_t)(t25 + 1u) >> 2u))) << 23u);
+    float t32 = as_float((127u + ((uint32_t)((int32_t)(t25 + 2u) >> 2u))) << 23u);
+    float t33 = as_float((127u + ((uint32_t)((int32_t)(t25 + 3u) >> 2u))) << 23u);
+    float t34 = t14 ? 1.0f : t30;
+    float t35 = t14 ? 1.0f : t31;
+    float t36 = t14 ? 1.0f : t32;
+    float t37 = t14 ? 1.0f : t33;
+    float t38 = (t15 + t23) - 0.25f;
+    float t39 = 1.0f + FMA(POLY4(t29, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t29 * t29,
+        t29);
+    float t40 = t16 ? 0.0f : t39;
+    float t41 = POLY11(t38, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
         0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f);
-    float t48 = t44 * t47;
-    float t49 = 0.13207589f + t48;
-    float t50 = t49 - t48;
-    float t51 = t17 * t49;  // Mills ratio/sqrt(2 pi)
-    float t52 = t46 * t51;
-    float t53 = FMA(t46, FMA(t17, (-6.588696e-9f) + (((t48 - (t49 - t50)) + (0.13207589f - t50)) + FMA(t44, t47,
-        -t48)), FMA(t25, t49, FMA(t17, t49, -t51))), FMA(t46, t51, -t52));
-    float t54 = t35 * (t34 * (t33 * (t32 * (t52 + t53))));
-    float t55 = 1.0f - t54;
-    float t56 = (-t54) - (t55 - 1.0f);
-    float t57 = t16 ? t55 : t52;
-    float t58 = t42 * (t40 * (t38 * (t57 * t36)));
-    float t59 = t16 ? t52 : t55;
-    float t60 = t43 * (t41 * (t39 * (t59 * t37)));
-    float t61 = t16 ? t56 : t53;
-    float t62 = t42 * (t40 * (t38 * (t61 * t36)));
-    float t63 = t16 ? t53 : t56;
-    float t64 = t43 * (t41 * (t39 * (t63 * t37)));
-    float t65 = t58 * t58;
-    float t66 = t60 * t65;
-    float t67 = t60 * t66;
-    float t68 = t60 + t64;
-    float t69 = t1 ? t68 : t6;
-    float t70 = t7 * t67;
-    float t71 = t70 + FMA(t7, FMA(t60, FMA(t60, FMA(t58, t62, FMA(t58, t62, FMA(t58, t58, -t65))), FMA(t64, t65,
-        FMA(t60, t65, -t66))), FMA(t64, t66, FMA(t60, t66, -t67))), FMA(FMA(var, t3, -t7), t67, FMA(t7, t67, -t70)));
-    float t72 = t1 ? t71 : t6;
-    *out_mean = t69;
-    *out_var = t72;
+    float t42 = t38 * t41;
+    float t43 = 0.13207589f + t42;
+    float t44 = t43 - t42;
+    float t45 = t15 * t43;  // Mills ratio/sqrt(2 pi)
+    float t46 = t40 * t45;
+    float t47 = FMA(t40, FMA(t15, (-6.588696e-9f) + (((t42 - (t43 - t44)) + (0.13207589f - t44)) + FMA(t38, t41,
+        -t42)), FMA(t23, t43, FMA(t15, t43, -t45))), FMA(t40, t45, -t46));
+    float t48 = t46 + t47;
+    float t49 = t33 * (t32 * (t31 * (t30 * t48)));
+    float t50 = 1.0f - t49;
+    float t51 = t14 ? t50 : t46;
+    float t52 = t37 * (t36 * (t35 * (t51 * t34)));
+    float t53 = (-t49) - (t50 - 1.0f);
+    float t54 = t14 ? t53 : t47;
+    float t55 = t37 * (t36 * (t35 * (t54 * t34)));
+    float t56 = t14 ? t33 : 1.0f;
+    float t57 = t14 ? t32 : 1.0f;
+    float t58 = t14 ? t31 : 1.0f;
+    float t59 = t50 + t53;
+    float t60 = t14 ? t48 : t59;
+    float t61 = t14 ? t30 : 1.0f;
+    float t62 = t56 * (t57 * (t58 * (t60 * t61)));
+    float t63 = t52 * t52;
+    float t64 = t62 * t63;
+    float t65 = t1 ? t62 : t5;
+    float t66 = t62 * t64;
+    float t67 = (var * (1.0f / FMA(var, 0.25f, 1.0f))) * (t66 + FMA(t62, FMA(t62, FMA(t52, t55, FMA(t52, t55, FMA(t52,
+        t52, -t63))), FMA(t62, t63, -t64)), FMA(t62, t64, -t66)));
+    float t68 = t1 ? t67 : t5;
+    *out_mean = t65;
+    *out_var = t68;
 }
 
 void logistic_transform_ap2a_forward(
@@ -158,99 +154,112 @@ INLINE void logistic_transform_ap2a_backward_element(
     float *restrict out_grad_var)
 {
     float t0 = var + 3.289868f;
-    _Bool t1 = 0.0f <= var;
-    float t2 = SQRT(t0);
-    float t3 = 1.0f / FMA(var, 0.25f, 1.0f);
+    float t1 = var * 0.25f;
+    _Bool t2 = 0.0f <= var;
+    float t3 = SQRT(t0);
     float t4 = t0 - var;
-    float t5 = t1 ? 1.0f : var;
-    float t6 = SQRT(t5);
-    float t7 = var * t3;
-    float t8 = 1.0f / t2;
-    float t9 = -t8;
-    float t10 = t8 * FMA(((1.7317669e-8f + ((var - (t0 - t4)) + (3.289868f - t4))) + FMA(t2, -t2, t0)) * (0.5f * t8),
-        t9, FMA(t2, t9, 1.0f));
-    float t11 = mean * t8;
-    float t12 = t8 * 0.3989423f;
-    float t13 = FMA(mean, t10, FMA(mean, t8, -t11));
-    float t14 = t11 * t11;
-    float t15 = t14 * (-0.5f);
-    float t16 = t11 + t13;
-    _Bool t17 = t15 < (-176.5f);
-    float t18 = t17 ? (-176.5f) : t15;
-    float t19 = FMA(t18, 1.442695f, 12582912.0f);
-    float t20 = t19 - 12582912.0f;
-    uint32_t t21 = as_bits(t19);
-    float t22 = FMA(t20, -0.69314575f, t18);
-    float t23 = FMA(t11, t13, FMA(t11, t13, FMA(t11, t11, -t14))) * (-0.5f);
-    float t24 = t17 ? 0.0f : t23;
-    float t25 = t22 + FMA(t20, -1.4286068e-6f, t24);
-    float t26 = as_float((((uint32_t)((int32_t)t21 >> 2u)) + 127u) << 23u);
-    float t27 = as_float((127u + ((uint32_t)((int32_t)(t21 + 1u) >> 2u))) << 23u);
-    float t28 = as_float((127u + ((uint32_t)((int32_t)(t21 + 2u) >> 2u))) << 23u);
-    float t29 = as_float((127u + ((uint32_t)((int32_t)(t21 + 3u) >> 2u))) << 23u);
-    float t30 = ABS(t16);
-    float t31 = (-0.19947115f) * t16;
-    _Bool t32 = t16 < 0.0f;
-    float t33 = FMA(t30, 0.25f, 1.0f);
-    float t34 = t8 * t31;
-    float t35 = t32 ? t29 : 1.0f;
-    float t36 = 1.0f / t33;
-    float t37 = t8 * t34;
-    float t38 = -t36;
-    float t39 = t36 * FMA(FMA(t30, 0.25f, -(t33 - 1.0f)), t38, FMA(t33, t38, 1.0f));
-    float t40 = 1.0f + FMA(POLY4(t25, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t25 * t25,
-        t25);
-    float t41 = t17 ? 0.0f : t40;
-    float t42 = t29 * (t28 * (t27 * (t26 * (t41 * (t12 + FMA(t8, -1.133517e-8f, FMA(t10, 0.3989423f, FMA(t8,
-        0.3989423f, -t12))))))));
-    float t43 = t29 * (t28 * (t27 * (t26 * (t41 * (t37 + FMA(t8, FMA(t10, t31, FMA(t8, t31, -t34)), FMA(t10, t34,
-        FMA(t8, t34, -t37))))))));
-    float t44 = (t36 + t39) - 0.25f;
-    float t45 = POLY11(t44, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+    float t5 = 1.0f + t1;
+    float t6 = t2 ? 1.0f : var;
+    float t7 = SQRT(t6);
+    float t8 = 1.0f / t5;
+    float t9 = t5 - t1;
+    float t10 = -t8;
+    float t11 = t8 * FMA((t1 - (t5 - t9)) + (1.0f - t9), t10, FMA(t5, t10, 1.0f));
+    float t12 = 1.0f / t3;
+    float t13 = t8 + t11;
+    float t14 = mean * t12;
+    float t15 = -t12;
+    float t16 = t12 * FMA(((1.7317669e-8f + ((var - (t0 - t4)) + (3.289868f - t4))) + FMA(t3, -t3, t0)) * (0.5f * t12),
+        t15, FMA(t3, t15, 1.0f));
+    float t17 = var * t13;
+    float t18 = ABS(t14);
+    float t19 = FMA(mean, t16, FMA(mean, t12, -t14));
+    float t20 = t14 * t14;
+    float t21 = t14 * (-0.19947115f);
+    float t22 = FMA(t18, 0.25f, 1.0f);
+    float t23 = t20 * (-0.5f);
+    float t24 = t12 * t21;
+    _Bool t25 = (t14 + t19) < 0.0f;
+    float t26 = 1.0f / t22;
+    _Bool t27 = t23 < (-176.5f);
+    float t28 = t27 ? (-176.5f) : t23;
+    float t29 = t12 * t24;
+    float t30 = FMA(t28, 1.442695f, 12582912.0f);
+    float t31 = -t26;
+    _Bool t32 = t14 < 0.0f;
+    float t33 = -t19;
+    float t34 = t32 ? t33 : t19;
+    float t35 = t26 * FMA(FMA(t34, 0.25f, FMA(t18, 0.25f, -(t22 - 1.0f))), t31, FMA(t22, t31, 1.0f));
+    float t36 = t30 - 12582912.0f;
+    uint32_t t37 = as_bits(t30);
+    float t38 = FMA(t36, -0.69314575f, t28);
+    float t39 = FMA(t14, t19, FMA(t14, t19, FMA(t14, t14, -t20))) * (-0.5f);
+    float t40 = t27 ? 0.0f : t39;
+    float t41 = t38 + FMA(t36, -1.4286068e-6f, t40);
+    float t42 = as_float((((uint32_t)((int32_t)t37 >> 2u)) + 127u) << 23u);
+    float t43 = as_float((127u + ((uint32_t)((int32_t)(t37 + 1u) >> 2u))) << 23u);
+    float t44 = as_float((127u + ((uint32_t)((int32_t)(t37 + 2u) >> 2u))) << 23u);
+    float t45 = as_float((127u + ((uint32_t)((int32_t)(t37 + 3u) >> 2u))) << 23u);
+    float t46 = t25 ? t42 : 1.0f;
+    float t47 = t25 ? t43 : 1.0f;
+    float t48 = t25 ? t44 : 1.0f;
+    float t49 = t25 ? t45 : 1.0f;
+    float t50 = (t26 + t35) - 0.25f;
+    float t51 = 1.0f + FMA(POLY4(t41, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t41 * t41,
+        t41);
+    float t52 = t27 ? 0.0f : t51;
+    float t53 = t45 * (t44 * (t43 * (t42 * ((0.3989423f * (t12 + t16)) * t52))));
+    float t54 = t45 * (t44 * (t43 * (t42 * (t52 * (t29 + FMA(t12, FMA(t12, FMA(t14, 5.667585e-9f, FMA(t19,
+        -0.19947115f, FMA(t14, -0.19947115f, -t21))), FMA(t16, t21, FMA(t12, t21, -t24))), FMA(t16, t24, FMA(t12, t24,
+        -t29))))))));
+    float t55 = POLY11(t50, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
         0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f);
-    float t46 = t44 * t45;
-    float t47 = 0.13207589f + t46;
-    float t48 = t47 - t46;
-    float t49 = t36 * t47;  // Mills ratio/sqrt(2 pi)
-    float t50 = t41 * t49;
-    float t51 = t50 + FMA(t41, FMA(t36, (-6.588696e-9f) + (((t46 - (t47 - t48)) + (0.13207589f - t48)) + FMA(t44, t45,
-        -t46)), FMA(t39, t47, FMA(t36, t47, -t49))), FMA(t41, t49, -t50));
-    float t52 = 1.0f - (t29 * (t28 * (t27 * (t26 * t51))));
-    float t53 = t32 ? t28 : 1.0f;
-    float t54 = t32 ? t27 : 1.0f;
-    float t55 = t32 ? t51 : t52;
-    float t56 = t32 ? t26 : 1.0f;
-    float t57 = t53 * (t54 * (t55 * t56));
-    float t58 = t32 ? 1.0f : t29;
-    float t59 = t32 ? 1.0f : t28;
-    float t60 = t32 ? 1.0f : t27;
-    float t61 = t32 ? t52 : t51;
-    float t62 = t32 ? 1.0f : t26;
-    float t63 = t58 * (t59 * (t60 * (t61 * t62)));
-    float t64 = t35 * t57;
-    float t65 = t63 * t63;
-    float t66 = t63 * (-2.0f);
-    float t67 = FMA(t35, t57, -t63);
-    float t68 = t64 * t65;
-    float t69 = t64 * t66;
-    float t70 = t64 * t68;
-    float t71 = t42 * t69;
-    float t72 = t43 * t69;
-    float t73 = FMA(t64, t66, -t69);
-    float t74 = t3 * t70;
-    float t75 = t67 * t71;
-    float t76 = FMA(t7, t67 * (t72 + FMA(t43, t73, FMA(t43, t69, -t72))), t3 * (t74 + FMA(t3, FMA(t64, FMA(t64,
-        FMA(t63, t63, -t65), FMA(t64, t65, -t68)), FMA(t64, t68, -t70)), FMA(t3, t70, -t74))));
-    float t77 = t1 ? t76 : t6;
-    float t78 = t1 ? t43 : t6;
-    float t79 = FMA(t77, grad_var, t78 * grad_mean);
-    float t80 = t7 * t75;
-    float t81 = t80 + FMA(t7, FMA(t67, FMA(t42, t73, FMA(t42, t69, -t71)), FMA(t67, t71, -t75)), FMA(t7, t75, -t80));
-    float t82 = t1 ? t81 : t6;
-    float t83 = t1 ? t42 : t6;
-    float t84 = FMA(t82, grad_var, t83 * grad_mean);
-    *out_grad_mean = t84;
-    *out_grad_var = t79;
+    float t56 = t50 * t55;
+    float t57 = 0.13207589f + t56;
+    float t58 = t57 - t56;
+    float t59 = t26 * t57;  // Mills ratio/sqrt(2 pi)
+    float t60 = t52 * t59;
+    float t61 = FMA(t52, FMA(t26, (-6.588696e-9f) + (((t56 - (t57 - t58)) + (0.13207589f - t58)) + FMA(t50, t55,
+        -t56)), FMA(t35, t57, FMA(t26, t57, -t59))), FMA(t52, t59, -t60));
+    float t62 = t60 + t61;
+    float t63 = t45 * (t44 * (t43 * (t42 * t62)));
+    float t64 = 1.0f - t63;
+    float t65 = t25 ? t60 : t64;
+    float t66 = t48 * (t47 * (t65 * t46));
+    float t67 = (-t63) - (t64 - 1.0f);
+    float t68 = t25 ? t61 : t67;
+    float t69 = t48 * (t47 * (t68 * t46));
+    float t70 = t25 ? 1.0f : t45;
+    float t71 = t25 ? 1.0f : t44;
+    float t72 = t25 ? 1.0f : t43;
+    float t73 = t64 + t67;
+    float t74 = t25 ? t73 : t62;
+    float t75 = t25 ? 1.0f : t42;
+    float t76 = t70 * (t71 * (t72 * (t74 * t75)));
+    float t77 = t49 * t66;
+    float t78 = t49 * t69;
+    float t79 = t76 * t76;
+    float t80 = t76 * (-2.0f);
+    float t81 = FMA(t49, t66 + t69, -t76);
+    float t82 = t77 * t79;
+    float t83 = t77 * t80;
+    float t84 = (t77 + t78) * (t82 + FMA(t77, FMA(t76, t76, -t79), FMA(t78, t79, FMA(t77, t79, -t82))));
+    float t85 = FMA(t78, t80, FMA(t77, t80, -t83));
+    float t86 = t53 * t83;
+    float t87 = t54 * t83;
+    float t88 = t81 * t86;
+    float t89 = t17 * (t88 + FMA(t81, FMA(t53, t85, FMA(t53, t83, -t86)), FMA(t81, t86, -t88)));
+    float t90 = t2 ? t89 : t7;
+    float t91 = t2 ? t53 : t7;
+    float t92 = FMA(t90, grad_var, t91 * grad_mean);
+    float t93 = t8 * t84;
+    float t94 = FMA(t17, t81 * (t87 + FMA(t54, t85, FMA(t54, t83, -t87))), t13 * (t93 + FMA(t11, t84, FMA(t8, t84,
+        -t93))));
+    float t95 = t2 ? t94 : t7;
+    float t96 = t2 ? t54 : t7;
+    float t97 = FMA(t95, grad_var, t96 * grad_mean);
+    *out_grad_mean = t92;
+    *out_grad_var = t97;
 }
 
 void logistic_transform_ap2a_backward(

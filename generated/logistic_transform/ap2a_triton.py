@@ -4,11 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-# operations   logistic_transform_ap2a_forward 183, logistic_transform_ap2a_backward 218
+# operations   logistic_transform_ap2a_forward 170, logistic_transform_ap2a_backward 242
 #
 # Certificate:
-#   mean 2.69, var 5.81, dmean_dmu 2.27, dmean_dvar 3.51, dvar_dmu 6.38, dvar_dvar 7.61 ulp of the terms,
-#   against exact values at 16963 points over all of float32; where, in ap2a.json
+#   mean 2.69, var 7.1, dmean_dmu 3.15, dmean_dvar 2.23, dvar_dmu 6.11, dvar_dvar 6.13 ulp of the terms,
+#   against exact values at 16990 points over all of float32; where, in ap2a.json
 
 import triton
 import triton.language as tl
@@ -71,40 +71,34 @@ def logistic_transform_ap2a_forward(mean, var):
     t26 = t23 - t22
     t27 = (tl.fma(t14, tl.fma(t17, (-6.588696e-9) + (((t22 - (t23 - t26)) + (0.13207589 - t26)) + tl.fma(t20, t21, t22
         * -1.0)), tl.fma(t19, t23, tl.fma(t17, t23, t24 * -1.0))), tl.fma(t14, t24, t25 * -1.0)))
-    t28 = t8.to(tl.int32, bitcast=True)
-    t29 = (((t28 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t30 = ((127 + ((t28 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t31 = ((127 + ((t28 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t32 = ((127 + ((t28 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t33 = t32 * (t31 * (t30 * (t29 * (t25 + t27))))
-    t34 = 1.0 - t33
-    t35 = (t33 * -1.0) - (t34 - 1.0)
-    t36 = (t3 + t12) < 0.0
-    t37 = tl.where(t36, t29, 1.0)
-    t38 = tl.where(t36, t30, 1.0)
-    t39 = tl.where(t36, t31, 1.0)
-    t40 = tl.where(t36, t32, 1.0)
-    t41 = t40 * (t39 * (t38 * (tl.where(t36, t27, t35) * t37)))
-    t42 = t40 * (t39 * (t38 * (tl.where(t36, t25, t34) * t37)))
-    t43 = 0.0 <= var
-    t44 = tl.sqrt_rn(tl.where(t43, 1.0, var))
-    t45 = tl.where(t43, t42 + t41, t44)
-    t46 = tl.where(t36, 1.0, t29)
-    t47 = tl.where(t36, 1.0, t30)
-    t48 = tl.where(t36, 1.0, t31)
-    t49 = tl.where(t36, 1.0, t32)
-    t50 = t49 * (t48 * (t47 * (tl.where(t36, t34, t25) * t46)))
-    t51 = t50 * t50
-    t52 = t42 * t51
-    t53 = t49 * (t48 * (t47 * (tl.where(t36, t35, t27) * t46)))
-    t54 = t42 * t52
-    t55 = tl.div_rn(1.0, tl.fma(var, 0.25, 1.0))
-    t56 = var * t55
-    t57 = t56 * t54
-    t58 = (tl.where(t43, t57 + tl.fma(t56, tl.fma(t42, tl.fma(t42, tl.fma(t50, t53, tl.fma(t50, t53, tl.fma(t50, t50,
-        t51 * -1.0))), tl.fma(t41, t51, tl.fma(t42, t51, t52 * -1.0))), tl.fma(t41, t52, tl.fma(t42, t52, t54 *
-        -1.0))), tl.fma(tl.fma(var, t55, t56 * -1.0), t54, tl.fma(t56, t54, t57 * -1.0))), t44))
-    return (t45, t58)
+    t28 = t25 + t27
+    t29 = t8.to(tl.int32, bitcast=True)
+    t30 = (((t29 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t31 = ((127 + ((t29 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t32 = ((127 + ((t29 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t33 = ((127 + ((t29 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t34 = t33 * (t32 * (t31 * (t30 * t28)))
+    t35 = 1.0 - t34
+    t36 = (t34 * -1.0) - (t35 - 1.0)
+    t37 = (t3 + t12) < 0.0
+    t38 = (tl.where(t37, t33, 1.0) * (tl.where(t37, t32, 1.0) * (tl.where(t37, t31, 1.0) * (tl.where(t37, t28, t35 +
+        t36) * tl.where(t37, t30, 1.0)))))
+    t39 = 0.0 <= var
+    t40 = tl.sqrt_rn(tl.where(t39, 1.0, var))
+    t41 = tl.where(t39, t38, t40)
+    t42 = tl.where(t37, 1.0, t30)
+    t43 = tl.where(t37, 1.0, t31)
+    t44 = tl.where(t37, 1.0, t32)
+    t45 = tl.where(t37, 1.0, t33)
+    t46 = t45 * (t44 * (t43 * (tl.where(t37, t35, t25) * t42)))
+    t47 = t46 * t46
+    t48 = t38 * t47
+    t49 = t45 * (t44 * (t43 * (tl.where(t37, t36, t27) * t42)))
+    t50 = t38 * t48
+    t51 = (tl.where(t39, (var * tl.div_rn(1.0, tl.fma(var, 0.25, 1.0))) * (t50 + tl.fma(t38, tl.fma(t38, tl.fma(t46,
+        t49, tl.fma(t46, t49, tl.fma(t46, t46, t47 * -1.0))), tl.fma(t38, t47, t48 * -1.0)), tl.fma(t38, t48, t50 *
+        -1.0))), t40))
+    return (t41, t51)
 
 
 @triton.jit
@@ -122,82 +116,93 @@ def logistic_transform_ap2a_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_
 def logistic_transform_ap2a_backward(mean, var, grad_mean, grad_var):
     t0 = var + 3.289868
     t1 = tl.sqrt_rn(t0)
-    t2 = t0 - var
-    t3 = tl.div_rn(1.0, t1)
-    t4 = t3 * -1.0
-    t5 = (t3 * tl.fma(((1.7317669e-8 + ((var - (t0 - t2)) + (3.289868 - t2))) + tl.fma(t1, t1 * -1.0, t0)) * (0.5 *
-        t3), t4, tl.fma(t1, t4, 1.0)))
-    t6 = mean * t3
-    t7 = tl.fma(mean, t5, tl.fma(mean, t3, t6 * -1.0))
-    t8 = t6 + t7
-    t9 = tl.abs(t8)
-    t10 = tl.fma(t9, 0.25, 1.0)
-    t11 = tl.div_rn(1.0, t10)
-    t12 = t11 * -1.0
-    t13 = t11 * tl.fma(tl.fma(t9, 0.25, (t10 - 1.0) * -1.0), t12, tl.fma(t10, t12, 1.0))
-    t14 = (t11 + t13) - 0.25
-    t15 = (_polynomial11(t14, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537, -0.020374626,
+    t2 = tl.div_rn(1.0, t1)
+    t3 = mean * t2
+    t4 = t3 * t3
+    t5 = t4 * (-0.5)
+    t6 = t5 < (-176.5)
+    t7 = tl.where(t6, -176.5, t5)
+    t8 = tl.fma(t7, 1.442695, 12582912.0)
+    t9 = t8 - 12582912.0
+    t10 = t0 - var
+    t11 = t2 * -1.0
+    t12 = (t2 * tl.fma(((1.7317669e-8 + ((var - (t0 - t10)) + (3.289868 - t10))) + tl.fma(t1, t1 * -1.0, t0)) * (0.5 *
+        t2), t11, tl.fma(t1, t11, 1.0)))
+    t13 = tl.fma(mean, t12, tl.fma(mean, t2, t3 * -1.0))
+    t14 = (tl.fma(t9, -0.69314575, t7) + tl.fma(t9, -1.4286068e-6, tl.where(t6, 0.0, tl.fma(t3, t13, tl.fma(t3, t13,
+        tl.fma(t3, t3, t4 * -1.0))) * (-0.5))))
+    t15 = (tl.where(t6, 0.0, 1.0 + tl.fma(_polynomial4(t14, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t14 * t14, t14)))
+    t16 = tl.abs(t3)
+    t17 = tl.fma(t16, 0.25, 1.0)
+    t18 = tl.div_rn(1.0, t17)
+    t19 = t18 * -1.0
+    t20 = (t18 * tl.fma(tl.fma(tl.where(t3 < 0.0, t13 * -1.0, t13), 0.25, tl.fma(t16, 0.25, (t17 - 1.0) * -1.0)), t19,
+        tl.fma(t17, t19, 1.0)))
+    t21 = (t18 + t20) - 0.25
+    t22 = (_polynomial11(t21, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537, -0.020374626,
         0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109))
-    t16 = t14 * t15
-    t17 = 0.13207589 + t16
-    t18 = t17 - t16
-    t19 = t11 * t17  # Mills ratio/sqrt(2 pi)
-    t20 = t6 * t6
-    t21 = t20 * (-0.5)
-    t22 = t21 < (-176.5)
-    t23 = tl.where(t22, -176.5, t21)
-    t24 = tl.fma(t23, 1.442695, 12582912.0)
-    t25 = t24 - 12582912.0
-    t26 = (tl.fma(t25, -0.69314575, t23) + tl.fma(t25, -1.4286068e-6, tl.where(t22, 0.0, tl.fma(t6, t7, tl.fma(t6, t7,
-        tl.fma(t6, t6, t20 * -1.0))) * (-0.5))))
-    t27 = (tl.where(t22, 0.0, 1.0 + tl.fma(_polynomial4(t26, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
-        0.49999994), t26 * t26, t26)))
-    t28 = t27 * t19
-    t29 = (t28 + tl.fma(t27, tl.fma(t11, (-6.588696e-9) + (((t16 - (t17 - t18)) + (0.13207589 - t18)) + tl.fma(t14,
-        t15, t16 * -1.0)), tl.fma(t13, t17, tl.fma(t11, t17, t19 * -1.0))), tl.fma(t27, t19, t28 * -1.0)))
-    t30 = t24.to(tl.int32, bitcast=True)
+    t23 = t21 * t22
+    t24 = 0.13207589 + t23
+    t25 = t18 * t24  # Mills ratio/sqrt(2 pi)
+    t26 = t15 * t25
+    t27 = t24 - t23
+    t28 = (tl.fma(t15, tl.fma(t18, (-6.588696e-9) + (((t23 - (t24 - t27)) + (0.13207589 - t27)) + tl.fma(t21, t22, t23
+        * -1.0)), tl.fma(t20, t24, tl.fma(t18, t24, t25 * -1.0))), tl.fma(t15, t25, t26 * -1.0)))
+    t29 = t26 + t28
+    t30 = t8.to(tl.int32, bitcast=True)
     t31 = (((t30 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
     t32 = ((127 + ((t30 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
     t33 = ((127 + ((t30 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
     t34 = ((127 + ((t30 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t35 = 1.0 - (t34 * (t33 * (t32 * (t31 * t29))))
-    t36 = t8 < 0.0
-    t37 = tl.where(t36, t33, 1.0) * (tl.where(t36, t32, 1.0) * (tl.where(t36, t29, t35) * tl.where(t36, t31, 1.0)))
-    t38 = tl.where(t36, t34, 1.0)
-    t39 = t38 * t37
-    t40 = (tl.where(t36, 1.0, t34) * (tl.where(t36, 1.0, t33) * (tl.where(t36, 1.0, t32) * (tl.where(t36, t35, t29) *
-        tl.where(t36, 1.0, t31)))))
-    t41 = t40 * (-2.0)
-    t42 = t39 * t41
-    t43 = tl.fma(t39, t41, t42 * -1.0)
-    t44 = t3 * 0.3989423
-    t45 = (t34 * (t33 * (t32 * (t31 * (t27 * (t44 + tl.fma(t3, -1.133517e-8, tl.fma(t5, 0.3989423, tl.fma(t3,
-        0.3989423, t44 * -1.0)))))))))
-    t46 = t45 * t42
-    t47 = tl.fma(t38, t37, t40 * -1.0)
-    t48 = t47 * t46
-    t49 = tl.div_rn(1.0, tl.fma(var, 0.25, 1.0))
-    t50 = var * t49
-    t51 = t50 * t48
-    t52 = 0.0 <= var
-    t53 = tl.sqrt_rn(tl.where(t52, 1.0, var))
-    t54 = (tl.fma(tl.where(t52, t51 + tl.fma(t50, tl.fma(t47, tl.fma(t45, t43, tl.fma(t45, t42, t46 * -1.0)),
-        tl.fma(t47, t46, t48 * -1.0)), tl.fma(t50, t48, t51 * -1.0)), t53), grad_var, tl.where(t52, t45, t53) *
-        grad_mean))
-    t55 = t40 * t40
-    t56 = t39 * t55
-    t57 = t39 * t56
-    t58 = t49 * t57
-    t59 = (-0.19947115) * t8
-    t60 = t3 * t59
-    t61 = t3 * t60
-    t62 = (t34 * (t33 * (t32 * (t31 * (t27 * (t61 + tl.fma(t3, tl.fma(t5, t59, tl.fma(t3, t59, t60 * -1.0)), tl.fma(t5,
-        t60, tl.fma(t3, t60, t61 * -1.0)))))))))
-    t63 = t62 * t42
-    t64 = (tl.fma(tl.where(t52, tl.fma(t50, t47 * (t63 + tl.fma(t62, t43, tl.fma(t62, t42, t63 * -1.0))), t49 * (t58 +
-        tl.fma(t49, tl.fma(t39, tl.fma(t39, tl.fma(t40, t40, t55 * -1.0), tl.fma(t39, t55, t56 * -1.0)), tl.fma(t39,
-        t56, t57 * -1.0)), tl.fma(t49, t57, t58 * -1.0)))), t53), grad_var, tl.where(t52, t62, t53) * grad_mean))
-    return (t54, t64)
+    t35 = t34 * (t33 * (t32 * (t31 * t29)))
+    t36 = 1.0 - t35
+    t37 = (t35 * -1.0) - (t36 - 1.0)
+    t38 = (t3 + t13) < 0.0
+    t39 = (tl.where(t38, 1.0, t34) * (tl.where(t38, 1.0, t33) * (tl.where(t38, 1.0, t32) * (tl.where(t38, t36 + t37,
+        t29) * tl.where(t38, 1.0, t31)))))
+    t40 = t39 * (-2.0)
+    t41 = tl.where(t38, t31, 1.0)
+    t42 = tl.where(t38, t32, 1.0)
+    t43 = tl.where(t38, t33, 1.0)
+    t44 = t43 * (t42 * (tl.where(t38, t26, t36) * t41))
+    t45 = tl.where(t38, t34, 1.0)
+    t46 = t45 * t44
+    t47 = t46 * t40
+    t48 = t43 * (t42 * (tl.where(t38, t28, t37) * t41))
+    t49 = t45 * t48
+    t50 = tl.fma(t49, t40, tl.fma(t46, t40, t47 * -1.0))
+    t51 = t34 * (t33 * (t32 * (t31 * ((0.3989423 * (t2 + t12)) * t15))))
+    t52 = t51 * t47
+    t53 = tl.fma(t45, t44 + t48, t39 * -1.0)
+    t54 = t53 * t52
+    t55 = var * 0.25
+    t56 = 1.0 + t55
+    t57 = t56 - t55
+    t58 = tl.div_rn(1.0, t56)
+    t59 = t58 * -1.0
+    t60 = t58 * tl.fma((t55 - (t56 - t57)) + (1.0 - t57), t59, tl.fma(t56, t59, 1.0))
+    t61 = t58 + t60
+    t62 = var * t61
+    t63 = 0.0 <= var
+    t64 = tl.sqrt_rn(tl.where(t63, 1.0, var))
+    t65 = (tl.fma(tl.where(t63, t62 * (t54 + tl.fma(t53, tl.fma(t51, t50, tl.fma(t51, t47, t52 * -1.0)), tl.fma(t53,
+        t52, t54 * -1.0))), t64), grad_var, tl.where(t63, t51, t64) * grad_mean))
+    t66 = t39 * t39
+    t67 = t46 * t66
+    t68 = ((t46 + t49) * (t67 + tl.fma(t46, tl.fma(t39, t39, t66 * -1.0), tl.fma(t49, t66, tl.fma(t46, t66, t67 *
+        -1.0)))))
+    t69 = t58 * t68
+    t70 = t3 * (-0.19947115)
+    t71 = t2 * t70
+    t72 = t2 * t71
+    t73 = (t34 * (t33 * (t32 * (t31 * (t15 * (t72 + tl.fma(t2, tl.fma(t2, tl.fma(t3, 5.667585e-9, tl.fma(t13,
+        -0.19947115, tl.fma(t3, -0.19947115, t70 * -1.0))), tl.fma(t12, t70, tl.fma(t2, t70, t71 * -1.0))), tl.fma(t12,
+        t71, tl.fma(t2, t71, t72 * -1.0)))))))))
+    t74 = t73 * t47
+    t75 = (tl.fma(tl.where(t63, tl.fma(t62, t53 * (t74 + tl.fma(t73, t50, tl.fma(t73, t47, t74 * -1.0))), t61 * (t69 +
+        tl.fma(t60, t68, tl.fma(t58, t68, t69 * -1.0)))), t64), grad_var, tl.where(t63, t73, t64) * grad_mean))
+    return (t65, t75)
 
 
 @triton.jit

@@ -4,12 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 //
 // rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-// program      h1bc13d4979a767fd150dc83761de2052ed38315220306197c013a324adfb96c2
-// operations   logistic_transform_ap2b_forward 135, logistic_transform_ap2b_backward 213
+// program      h6d89039b0e3a637662227fbafd36bb79e2a39cd4ff8317d67b1acc471769d542
+// operations   logistic_transform_ap2b_forward 135, logistic_transform_ap2b_backward 212
 //
 // Certificate:
-//   mean 1.46, var 5.39, dmean_dmu 3.03, dmean_dvar 2.29, dvar_dmu 6.98, dvar_dvar 7.38 ulp of the terms,
-//   against exact values at 16909 points over all of float32; where, in ap2b.json
+//   mean 1.48, var 5.49, dmean_dmu 2.61, dmean_dvar 3.31, dvar_dmu 6.63, dvar_dvar 7.1 ulp of the terms,
+//   against exact values at 16950 points over all of float32; where, in ap2b.json
 
 #include <float.h>
 #include <stdint.h>
@@ -137,105 +137,104 @@ INLINE void logistic_transform_ap2b_backward_element(
     float *restrict out_grad_var)
 {
     float t0 = var * 0.30396354f;
-    float t1 = FMA(var, 0.25f, 1.0f);
+    float t1 = var * 0.25f;
     _Bool t2 = 0.0f <= var;
     float t3 = 1.0f + t0;
-    float t4 = 1.0f / t1;
+    float t4 = 1.0f + t1;
     float t5 = t2 ? 1.0f : var;
     float t6 = SQRT(t5);
     float t7 = SQRT(t3);
     float t8 = t3 - t0;
-    float t9 = t4 * FMA(t1, -t4, 1.0f);
-    float t10 = var * t4;
-    float t11 = t4 + t9;
-    float t12 = FMA(var, t9, FMA(var, t4, -t10));
-    float t13 = 1.0f / t7;
-    float t14 = -t13;
-    float t15 = t13 * FMA((FMA(var, 8.942455e-9f, ((t0 - (t3 - t8)) + (1.0f - t8)) + FMA(var, 0.30396354f, -t0)) +
-        FMA(t7, -t7, t3)) * (0.5f * t13), t14, FMA(t7, t14, 1.0f));
-    float t16 = mean * t13;
-    float t17 = -ABS(t16);
-    float t18 = FMA(mean, t15, FMA(mean, t13, -t16));
-    float t19 = t16 * (-0.15198177f);
-    _Bool t20 = t17 < (-176.5f);
-    float t21 = t20 ? (-176.5f) : t17;
-    _Bool t22 = (t16 + t18) < 0.0f;
-    float t23 = t13 * t19;
-    float t24 = FMA(t21, 1.442695f, 12582912.0f);
-    float t25 = t13 * t23;
-    float t26 = t24 - 12582912.0f;
-    uint32_t t27 = as_bits(t24);
-    float t28 = as_float((((uint32_t)((int32_t)t27 >> 2u)) + 127u) << 23u);
-    float t29 = as_float((127u + ((uint32_t)((int32_t)(t27 + 1u) >> 2u))) << 23u);
-    float t30 = as_float((127u + ((uint32_t)((int32_t)(t27 + 2u) >> 2u))) << 23u);
-    float t31 = as_float((127u + ((uint32_t)((int32_t)(t27 + 3u) >> 2u))) << 23u);
-    float t32 = FMA(t26, -0.69314575f, t21);
-    _Bool t33 = t16 < 0.0f;
-    float t34 = -t18;
-    float t35 = t33 ? t34 : t18;
-    float t36 = -t35;
-    float t37 = t20 ? 0.0f : t36;
-    float t38 = t32 + FMA(t26, -1.4286068e-6f, t37);
-    float t39 = t22 ? 1.0f : t28;
-    float t40 = t22 ? 1.0f : t29;
-    float t41 = t22 ? t28 : 1.0f;
-    float t42 = t22 ? 1.0f : t30;
-    float t43 = t22 ? t29 : 1.0f;
-    float t44 = t22 ? 1.0f : t31;
-    float t45 = t22 ? t30 : 1.0f;
-    float t46 = t22 ? t31 : 1.0f;
-    float t47 = t39 * t41;
-    float t48 = t40 * t43;
-    float t49 = t42 * t45;
-    float t50 = t44 * t46;
-    float t51 = 1.0f + FMA(POLY4(t38, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t38 * t38,
-        t38);
-    float t52 = t20 ? 0.0f : t51;
-    float t53 = t31 * (t30 * (t29 * (t52 * t28)));
-    float t54 = 1.0f + t53;
-    float t55 = 1.0f / t54;
-    float t56 = -t55;
-    float t57 = t55 * FMA(t53 - (t54 - 1.0f), t56, FMA(t54, t56, 1.0f));
-    float t58 = t52 * t55;
-    float t59 = FMA(t52, t57, FMA(t52, t55, -t58));
-    float t60 = t22 ? t58 : t55;
-    float t61 = t22 ? t59 : t57;
-    float t62 = t55 + t57;
-    float t63 = t58 + t59;
-    float t64 = t22 ? t62 : t63;
-    float t65 = t44 * (t42 * (t40 * (t64 * t39)));
-    float t66 = t45 * (t43 * (t60 * t41));
-    float t67 = t45 * (t43 * (t61 * t41));
-    float t68 = t46 * t66;
-    float t69 = t46 * t67;
-    float t70 = t13 * t64;
-    float t71 = t64 * t25;
-    float t72 = t50 * (t49 * (t48 * (t47 * ((t60 + t61) * (t70 + FMA(t15, t64, FMA(t13, t64, -t70)))))));
-    float t73 = t60 * t71;
-    float t74 = t50 * (t49 * (t48 * (t47 * (t73 + FMA(t60, FMA(t64, FMA(t13, FMA(t13, FMA(t16, -4.4712274e-9f, FMA(t18,
-        -0.15198177f, FMA(t16, -0.15198177f, -t19))), FMA(t15, t19, FMA(t13, t19, -t23))), FMA(t15, t23, FMA(t13, t23,
-        -t25))), FMA(t64, t25, -t71)), FMA(t61, t71, FMA(t60, t71, -t73)))))));
-    float t75 = t65 * (-2.0f);
-    float t76 = t65 * t65;
-    float t77 = FMA(t46, t66 + t67, -t65);
-    float t78 = t68 * t75;
-    float t79 = t68 * t76;
-    float t80 = FMA(t69, t75, FMA(t68, t75, -t78));
-    float t81 = FMA(t77 * (t74 * (t78 + t80)), t10 + t12, t11 * (((t68 + t69) * (t79 + FMA(t69, t76, FMA(t68, t76,
-        -t79)))) * t11));
-    float t82 = t2 ? t81 : t6;
-    float t83 = t2 ? t74 : t6;
-    float t84 = FMA(t82, grad_var, t83 * grad_mean);
-    float t85 = t72 * t78;
-    float t86 = t77 * t85;
-    float t87 = t10 * t86;
-    float t88 = t87 + FMA(t10, FMA(t77, FMA(t72, t80, FMA(t72, t78, -t85)), FMA(t77, t85, -t86)), FMA(t12, t86,
-        FMA(t10, t86, -t87)));
+    float t9 = 1.0f / t4;
+    float t10 = t4 - t1;
+    float t11 = -t9;
+    float t12 = t9 * FMA((t1 - (t4 - t10)) + (1.0f - t10), t11, FMA(t4, t11, 1.0f));
+    float t13 = var * t9;
+    float t14 = t13 + FMA(var, t12, FMA(var, t9, -t13));
+    float t15 = 1.0f / t7;
+    float t16 = -t15;
+    float t17 = t15 * FMA((FMA(var, 8.942455e-9f, ((t0 - (t3 - t8)) + (1.0f - t8)) + FMA(var, 0.30396354f, -t0)) +
+        FMA(t7, -t7, t3)) * (0.5f * t15), t16, FMA(t7, t16, 1.0f));
+    float t18 = mean * t15;
+    float t19 = -ABS(t18);
+    float t20 = FMA(mean, t17, FMA(mean, t15, -t18));
+    float t21 = t18 * (-0.15198177f);
+    _Bool t22 = t19 < (-176.5f);
+    float t23 = t22 ? (-176.5f) : t19;
+    _Bool t24 = (t18 + t20) < 0.0f;
+    float t25 = t15 * t21;
+    float t26 = FMA(t23, 1.442695f, 12582912.0f);
+    float t27 = t26 - 12582912.0f;
+    uint32_t t28 = as_bits(t26);
+    float t29 = (t15 + t17) * (t25 + FMA(t15, FMA(t18, -4.4712274e-9f, FMA(t20, -0.15198177f, FMA(t18, -0.15198177f,
+        -t21))), FMA(t17, t21, FMA(t15, t21, -t25))));
+    float t30 = as_float((((uint32_t)((int32_t)t28 >> 2u)) + 127u) << 23u);
+    float t31 = as_float((127u + ((uint32_t)((int32_t)(t28 + 1u) >> 2u))) << 23u);
+    float t32 = as_float((127u + ((uint32_t)((int32_t)(t28 + 2u) >> 2u))) << 23u);
+    float t33 = as_float((127u + ((uint32_t)((int32_t)(t28 + 3u) >> 2u))) << 23u);
+    float t34 = FMA(t27, -0.69314575f, t23);
+    _Bool t35 = t18 < 0.0f;
+    float t36 = -t20;
+    float t37 = t35 ? t36 : t20;
+    float t38 = -t37;
+    float t39 = t22 ? 0.0f : t38;
+    float t40 = t34 + FMA(t27, -1.4286068e-6f, t39);
+    float t41 = t24 ? 1.0f : t30;
+    float t42 = t24 ? t30 : 1.0f;
+    float t43 = t24 ? 1.0f : t31;
+    float t44 = t24 ? t31 : 1.0f;
+    float t45 = t24 ? 1.0f : t32;
+    float t46 = t24 ? t32 : 1.0f;
+    float t47 = t24 ? 1.0f : t33;
+    float t48 = t24 ? t33 : 1.0f;
+    float t49 = t41 * t42;
+    float t50 = t43 * t44;
+    float t51 = t45 * t46;
+    float t52 = t47 * t48;
+    float t53 = 1.0f + FMA(POLY4(t40, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t40 * t40,
+        t40);
+    float t54 = t22 ? 0.0f : t53;
+    float t55 = t33 * (t32 * (t31 * (t54 * t30)));
+    float t56 = 1.0f + t55;
+    float t57 = 1.0f / t56;
+    float t58 = -t57;
+    float t59 = t57 * FMA(t55 - (t56 - 1.0f), t58, FMA(t56, t58, 1.0f));
+    float t60 = t54 * t57;
+    float t61 = FMA(t54, t59, FMA(t54, t57, -t60));
+    float t62 = t24 ? t57 : t60;
+    float t63 = t24 ? t60 : t57;
+    float t64 = t15 * t62;
+    float t65 = t46 * (t44 * (t63 * t42));
+    float t66 = t62 * t29;
+    float t67 = t63 * t66;
+    float t68 = t24 ? t59 : t61;
+    float t69 = t24 ? t61 : t59;
+    float t70 = t47 * (t45 * (t43 * (t41 * (t62 + t68))));
+    float t71 = t46 * (t44 * (t69 * t42));
+    float t72 = t52 * (t51 * (t50 * (t49 * ((t63 + t69) * (t64 + FMA(t15, t68, FMA(t17, t62, FMA(t15, t62,
+        -t64))))))));
+    float t73 = t52 * (t51 * (t50 * (t49 * (t67 + FMA(t63, FMA(t68, t29, FMA(t62, t29, -t66)), FMA(t69, t66, FMA(t63,
+        t66, -t67)))))));
+    float t74 = t48 * t65;
+    float t75 = t48 * t71;
+    float t76 = t74 + t75;
+    float t77 = (t76 * ((t70 * t70) * t76)) * (t9 + t12);
+    float t78 = t70 * (-2.0f);
+    float t79 = FMA(t48, t65 + t71, -t70);
+    float t80 = t74 * t78;
+    float t81 = FMA(t75, t78, FMA(t74, t78, -t80));
+    float t82 = t72 * t80;
+    float t83 = (t79 * (t82 + FMA(t72, t81, FMA(t72, t80, -t82)))) * t14;
+    float t84 = t2 ? t83 : t6;
+    float t85 = t2 ? t72 : t6;
+    float t86 = FMA(t84, grad_var, t85 * grad_mean);
+    float t87 = t9 * t77;
+    float t88 = FMA(t14, t79 * (t73 * (t80 + t81)), t87 + FMA(t12, t77, FMA(t9, t77, -t87)));
     float t89 = t2 ? t88 : t6;
-    float t90 = t2 ? t72 : t6;
+    float t90 = t2 ? t73 : t6;
     float t91 = FMA(t89, grad_var, t90 * grad_mean);
-    *out_grad_mean = t91;
-    *out_grad_var = t84;
+    *out_grad_mean = t86;
+    *out_grad_var = t91;
 }
 
 void logistic_transform_ap2b_backward(

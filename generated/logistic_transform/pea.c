@@ -4,12 +4,12 @@
 // Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 //
 // rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-// program      h74a57453f1018e9c3c19edc436504e507b824f1baa0191fc70296a70d109d1a0
-// operations   logistic_transform_pea_forward 426, logistic_transform_pea_backward 483
+// program      h58d28c594207c89a57c813fd425758cf577c8f8faad04b7a53c3ba7fafb16a00
+// operations   logistic_transform_pea_forward 429, logistic_transform_pea_backward 506
 //
 // Certificate:
-//   mean 3.65, var 6.86, dmean_dmu 5.32, dmean_dvar 3.65, dvar_dmu 6.76, dvar_dvar 6.15 ulp of the terms,
-//   against exact values at 16975 points over all of float32; where, in pea.json
+//   mean 3.43, var 7.03, dmean_dmu 4.12, dmean_dvar 3.3, dvar_dmu 6.84, dvar_dvar 7.01 ulp of the terms,
+//   against exact values at 16995 points over all of float32; where, in pea.json
 
 #include <float.h>
 #include <stdint.h>
@@ -55,14 +55,14 @@ static inline float as_float(uint32_t u)
 #define POLY11(x, y, c, ...) POLY10(x, FMA(x, y, c), __VA_ARGS__)
 #define POLY12(x, y, c, ...) POLY11(x, FMA(x, y, c), __VA_ARGS__)
 
-INLINE float logistic_transform_pea_part2(float p0, float p1, float p2)
+INLINE float logistic_transform_pea_part1(float p0, float p1, float p2)
 {
     float t0 = p1 - p0;
     float t1 = (p0 - (p1 - t0)) + (p2 - t0);
     return t1;
 }
 
-INLINE float logistic_transform_pea_part1(float p0, float p1, float p2)
+INLINE float logistic_transform_pea_part2(float p0, float p1, float p2)
 {
     float t0 = p1 - p0;
     float t1 = -p2;
@@ -70,55 +70,31 @@ INLINE float logistic_transform_pea_part1(float p0, float p1, float p2)
     return t2;
 }
 
-INLINE float logistic_transform_pea_part3(float p0)
+INLINE float logistic_transform_pea_part3(uint32_t p0, uint32_t p1)
 {
-    float t0 = 0.25f * ABS(p0);
-    float t1 = 1.0f + t0;
-    float t2 = 1.0f / t1;
-    float t3 = t2 + logistic_transform_pea_part1(t0, t1, t2);
-    float t4 = t3 - 0.25f;
-    float t5 = t3 * POLY12(t4, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
-        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
-    return t5;
+    float t0 = as_float((127u + ((uint32_t)((int32_t)(p0 + p1) >> 2u))) << 23u);
+    return t0;
 }
 
-INLINE float logistic_transform_pea_part0(
-    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
-    float p11, float p12)
+INLINE void logistic_transform_pea_atom0(
+    float p0, float p1, float p2, float p3, float p4, float p5, float *restrict r0, float *restrict r1,
+    float *restrict r2)
 {
-    float t0 = p9 * (-0.6931472f);
-    float t1 = t0 + p10;
-    float t2 = p0 * (-0.6931472f);
-    float t3 = p1 + t2;
-    float t4 = t3 + (p3 + FMA(p0, 1.9046542e-9f, FMA(p2, -0.6931472f, logistic_transform_pea_part2(t2, t3, p1) +
-        FMA(p0, -0.6931472f, -t2))));
-    _Bool t5 = t4 < 0.0f;
-    float t6 = t5 ? 0.0f : t1;
-    _Bool t7 = 176.5f < t6;
-    _Bool t8 = t6 < (-176.5f);
-    float t9 = t7 ? 176.5f : t6;
-    float t10 = t8 ? (-176.5f) : t9;
-    float t11 = FMA(1.442695f, t10, 12582912.0f);
-    float t12 = t11 - 12582912.0f;
-    uint32_t t13 = as_bits(t11);
-    float t14 = FMA(-0.69314575f, t12, t10);
-    float t15 = FMA(p9, 1.9046542e-9f, FMA(p9, -0.6931472f, -t0)) + FMA(p11, -2.2778894e-10f,
-        logistic_transform_pea_part2(p10, t1, t0) + p12);
-    float t16 = t5 ? 0.0f : t15;
-    float t17 = t7 ? 0.0f : t16;
-    float t18 = t8 ? 0.0f : t17;
-    float t19 = t14 + FMA(-1.4286068e-6f, t12, t18);
-    float t20 = logistic_transform_pea_part3(t4);  // Mills ratio/sqrt(2 pi)
-    float t21 = p8 * (p7 * (p6 * (p5 * (p4 * t20))));
-    float t22 = as_float((127u + ((uint32_t)((int32_t)(3u + t13) >> 2u))) << 23u);
-    float t23 = as_float((127u + ((uint32_t)((int32_t)(2u + t13) >> 2u))) << 23u);
-    float t24 = as_float((127u + ((uint32_t)((int32_t)(1u + t13) >> 2u))) << 23u);
-    float t25 = 1.0f + FMA(POLY4(t19, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t19 * t19,
-        t19);
-    float t26 = t8 ? 0.0f : t25;
-    float t27 = (t22 * (t23 * (t24 * (t26 * as_float((127u + ((uint32_t)((int32_t)t13 >> 2u))) << 23u))))) - t21;
-    float t28 = t5 ? t21 : t27;
-    return t28;
+    float t0 = p0 * p1;
+    float t1 = p2 + t0;
+    float t2 = t1 + (p5 + FMA(p0, p4, FMA(p3, p1, logistic_transform_pea_part1(t0, t1, p2) + FMA(p0, p1, -t0))));
+    float t3 = 0.25f * ABS(t2);
+    float t4 = 1.0f + t3;
+    float t5 = 1.0f / t4;
+    float t6 = logistic_transform_pea_part2(t3, t4, t5);
+    float t7 = (t5 + t6) - 0.25f;
+    float t8 = POLY12(t7, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t9 = t5 * t8;
+    float t10 = FMA(t6, t8, FMA(t5, t8, -t9));
+    *r0 = t2;
+    *r1 = t9;
+    *r2 = t10;
 }
 
 INLINE void logistic_transform_pea_forward_element(
@@ -129,145 +105,187 @@ INLINE void logistic_transform_pea_forward_element(
     _Bool t2 = var == 0.0f;
     float t3 = ABS(mean);
     _Bool t4 = mean < 0.0f;
-    float t5 = var * 0.2402265f;
-    float t6 = mean * 0.6931472f;
-    float t7 = 1.0f / FMA(var, 0.25f, 1.0f);
-    _Bool t8 = 0.0f <= var;
-    float t9 = t0 ? 9.094947e-13f : 1.0f;
-    float t10 = t1 ? 2.8147498e+14f : t9;  // power of two that keeps residuals normal
-    float t11 = t0 ? 1.0995116e+12f : 1.0f;
-    float t12 = t1 ? 3.5527137e-15f : t11;
-    _Bool t13 = t2 & (0.0f < t3);
-    float t14 = t10 * t3;
-    float t15 = t13 ? 1.2676506e+30f : t14;
-    float t16 = FMA(var, 0.2402265f, -t5);
+    float t5 = mean * (-0.6931472f);
+    float t6 = var * 0.2402265f;
+    float t7 = mean * 0.6931472f;
+    float t8 = FMA(var, 0.25f, 1.0f);
+    _Bool t9 = 0.0f <= var;
+    float t10 = t0 ? 9.094947e-13f : 1.0f;
+    float t11 = t1 ? 2.8147498e+14f : t10;  // power of two that keeps residuals normal
+    float t12 = t0 ? 1.0995116e+12f : 1.0f;
+    float t13 = t1 ? 3.5527137e-15f : t12;
+    _Bool t14 = t2 & (0.0f < t3);
+    float t15 = t11 * t3;
+    float t16 = t14 ? 1.2676506e+30f : t15;
     float t17 = t5 + t6;
-    float t18 = t8 ? 1.0f : var;
-    float t19 = SQRT(t18);
-    float t20 = t10 * (var * t10);
-    float t21 = t2 ? 1.0f : t20;
-    float t22 = var * t7;
-    float t23 = SQRT(t21);  // standard deviation, scaled
-    float t24 = 1.0f / t23;
-    float t25 = t12 * t23;
-    float t26 = t2 ? 0.0f : t25;
-    float t27 = t26 * 0.6931472f;
-    float t28 = FMA(t23, -t23, t21) * (0.5f * t24);
-    float t29 = t12 * t28;
-    float t30 = t2 ? 0.0f : t29;
-    float t31 = -t24;
-    float t32 = t24 * t15;
-    _Bool t33 = 1.1529215e+18f < t32;
-    float t34 = t33 ? 1.1529215e+18f : t32;
-    float t35 = FMA(t24 * FMA(t28, t31, FMA(t23, t31, 1.0f)), t15, FMA(t24, t15, -t32));
-    float t36 = t33 ? 0.0f : t35;
-    float t37 = -t34;
-    float t38 = t4 ? t37 : t34;  // mean/sigma
-    float t39 = t38 + t27;
-    float t40 = t38 * t38;
-    float t41 = (-0.5f) * t40;
-    _Bool t42 = t41 < (-176.5f);
-    float t43 = t42 ? (-176.5f) : t41;
-    float t44 = -t36;
-    float t45 = t4 ? t44 : t36;
-    float t46 = t38 + t45;
-    float t47 = t39 + (t45 + FMA(t26, -1.9046542e-9f, FMA(t30, 0.6931472f, logistic_transform_pea_part2(t27, t39, t38)
-        + FMA(t26, 0.6931472f, -t27))));
-    float t48 = FMA(t43, 1.442695f, 12582912.0f);
-    _Bool t49 = t46 < 0.0f;
-    float t50 = 0.25f * ABS(t46);
-    float t51 = t48 - 12582912.0f;
-    uint32_t t52 = as_bits(t48);
-    float t53 = FMA(t51, -0.69314575f, t43);
-    float t54 = (-0.5f) * FMA(t38, t45, FMA(t38, t45, FMA(t38, t38, -t40)));
-    float t55 = t42 ? 0.0f : t54;
-    float t56 = t53 + FMA(t51, -1.4286068e-6f, t55);
-    float t57 = as_float((((uint32_t)((int32_t)t52 >> 2u)) + 127u) << 23u);
-    float t58 = as_float((127u + ((uint32_t)((int32_t)(t52 + 1u) >> 2u))) << 23u);
-    float t59 = as_float((127u + ((uint32_t)((int32_t)(t52 + 2u) >> 2u))) << 23u);
-    float t60 = as_float((127u + ((uint32_t)((int32_t)(t52 + 3u) >> 2u))) << 23u);
-    float t61 = 1.0f + t50;
-    float t62 = t49 ? 1.0f : t57;
-    float t63 = t49 ? t57 : 1.0f;
-    float t64 = t49 ? 1.0f : t58;
-    float t65 = t49 ? t58 : 1.0f;
-    float t66 = t49 ? 1.0f : t59;
-    float t67 = t49 ? t59 : 1.0f;
-    float t68 = t49 ? 1.0f : t60;
-    float t69 = t49 ? t60 : 1.0f;
-    float t70 = 1.0f / t61;
-    float t71 = 1.0f + FMA(POLY4(t56, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t56 * t56,
-        t56);
-    float t72 = t42 ? 0.0f : t71;
-    float t73 = logistic_transform_pea_part1(t50, t61, t70);
-    _Bool t74 = (-t47) < 0.0f;
-    float t75 = 1.0f / FMA(0.25f, ABS(t47), 1.0f);
-    float t76 = t74 ? 0.0f : t17;
-    _Bool t77 = 176.5f < t76;
-    _Bool t78 = t76 < (-176.5f);
-    float t79 = t77 ? 176.5f : t76;
-    float t80 = t78 ? (-176.5f) : t79;
-    float t81 = (t70 + t73) - 0.25f;
-    float t82 = FMA(1.442695f, t80, 12582912.0f);
-    float t83 = POLY11(t81, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+    float t18 = FMA(var, 0.2402265f, -t6);
+    float t19 = t6 + t7;
+    float t20 = 1.0f / t8;
+    float t21 = t9 ? 1.0f : var;
+    float t22 = SQRT(t21);
+    float t23 = t11 * (var * t11);
+    float t24 = t2 ? 1.0f : t23;
+    float t25 = SQRT(t24);  // standard deviation, scaled
+    float t26 = var * t20;
+    float t27 = 1.0f / t25;
+    float t28 = t13 * t25;
+    float t29 = t2 ? 0.0f : t28;
+    float t30 = t29 * (-0.6931472f);
+    float t31 = t29 * 0.6931472f;
+    float t32 = FMA(t25, -t25, t24) * (0.5f * t27);
+    float t33 = t13 * t32;
+    float t34 = t2 ? 0.0f : t33;
+    float t35 = -t27;
+    float t36 = t27 * t16;
+    _Bool t37 = 1.1529215e+18f < t36;
+    float t38 = t37 ? 1.1529215e+18f : t36;
+    float t39 = FMA(t27 * FMA(t32, t35, FMA(t25, t35, 1.0f)), t16, FMA(t27, t16, -t36));
+    float t40 = t37 ? 0.0f : t39;
+    float t41 = -t38;
+    float t42 = t4 ? t41 : t38;  // mean/sigma
+    float t43 = t42 + t30;
+    float t44 = t42 + t31;
+    float t45 = t42 * t42;
+    float t46 = (-0.5f) * t45;
+    _Bool t47 = t46 < (-176.5f);
+    float t48 = t47 ? (-176.5f) : t46;
+    float t49 = -t40;
+    float t50 = t4 ? t49 : t40;
+    float t51 = t42 + t50;
+    float t52 = t43 + (t50 + FMA(t29, 1.9046542e-9f, FMA(t34, -0.6931472f, logistic_transform_pea_part1(t30, t43, t42)
+        + FMA(t29, -0.6931472f, -t30))));
+    float t53 = t44 + (t50 + FMA(t29, -1.9046542e-9f, FMA(t34, 0.6931472f, logistic_transform_pea_part1(t31, t44, t42)
+        + FMA(t29, 0.6931472f, -t31))));
+    float t54 = FMA(t48, 1.442695f, 12582912.0f);
+    _Bool t55 = t51 < 0.0f;
+    float t56 = 0.25f * ABS(t51);
+    float t57 = t54 - 12582912.0f;
+    uint32_t t58 = as_bits(t54);
+    float t59 = FMA(t57, -0.69314575f, t48);
+    float t60 = (-0.5f) * FMA(t42, t50, FMA(t42, t50, FMA(t42, t42, -t45)));
+    float t61 = t47 ? 0.0f : t60;
+    float t62 = t59 + FMA(t57, -1.4286068e-6f, t61);
+    float t63 = as_float((((uint32_t)((int32_t)t58 >> 2u)) + 127u) << 23u);
+    float t64 = as_float((127u + ((uint32_t)((int32_t)(t58 + 1u) >> 2u))) << 23u);
+    float t65 = as_float((127u + ((uint32_t)((int32_t)(t58 + 2u) >> 2u))) << 23u);
+    float t66 = as_float((127u + ((uint32_t)((int32_t)(t58 + 3u) >> 2u))) << 23u);
+    float t67 = 1.0f + t56;
+    float t68 = t55 ? 1.0f : t63;
+    float t69 = t55 ? 1.0f : t64;
+    float t70 = t55 ? 1.0f : t65;
+    float t71 = t55 ? 1.0f : t66;
+    float t72 = 1.0f / t67;
+    float t73 = 1.0f + FMA(POLY4(t62, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t62 * t62,
+        t62);
+    float t74 = t47 ? 0.0f : t73;
+    float t75 = logistic_transform_pea_part2(t56, t67, t72);
+    _Bool t76 = t52 < 0.0f;
+    float t77 = ABS(t52) * 0.25f;
+    float t78 = t76 ? 0.0f : t17;
+    _Bool t79 = (-t53) < 0.0f;
+    float t80 = 1.0f / FMA(0.25f, ABS(t53), 1.0f);
+    float t81 = t79 ? 0.0f : t19;
+    float t82 = 1.0f + t77;
+    _Bool t83 = 176.5f < t78;
+    _Bool t84 = t78 < (-176.5f);
+    float t85 = t83 ? 176.5f : t78;
+    float t86 = t84 ? (-176.5f) : t85;
+    _Bool t87 = 176.5f < t81;
+    _Bool t88 = t81 < (-176.5f);
+    float t89 = t87 ? 176.5f : t81;
+    float t90 = t88 ? (-176.5f) : t89;
+    float t91 = 1.0f / t82;
+    float t92 = (t72 + t75) - 0.25f;
+    float t93 = FMA(1.442695f, t86, 12582912.0f);
+    float t94 = FMA(1.442695f, t90, 12582912.0f);
+    float t95 = POLY11(t92, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
         0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f);
-    float t84 = t82 - 12582912.0f;
-    uint32_t t85 = as_bits(t82);
-    float t86 = FMA(-0.69314575f, t84, t80);
-    float t87 = FMA(mean, -1.9046542e-9f, FMA(mean, 0.6931472f, -t6)) + FMA(var, -2.2778894e-10f, t16 +
-        logistic_transform_pea_part2(t5, t17, t6));
-    float t88 = t74 ? 0.0f : t87;
-    float t89 = t77 ? 0.0f : t88;
-    float t90 = t78 ? 0.0f : t89;
-    float t91 = t86 + FMA(-1.4286068e-6f, t84, t90);
-    float t92 = t75 - 0.25f;
+    float t96 = t93 - 12582912.0f;
+    uint32_t t97 = as_bits(t93);
+    float t98 = FMA(-0.69314575f, t96, t86);
+    float t99 = FMA(mean, 1.9046542e-9f, FMA(mean, -0.6931472f, -t5)) + FMA(var, -2.2778894e-10f,
+        logistic_transform_pea_part1(t6, t17, t5) + t18);
+    float t100 = t76 ? 0.0f : t99;
+    float t101 = t83 ? 0.0f : t100;
+    float t102 = t84 ? 0.0f : t101;
+    float t103 = t98 + FMA(-1.4286068e-6f, t96, t102);
+    float t104 = t94 - 12582912.0f;
+    uint32_t t105 = as_bits(t94);
+    float t106 = FMA(-0.69314575f, t104, t90);
+    float t107 = FMA(mean, -1.9046542e-9f, FMA(mean, 0.6931472f, -t7)) + FMA(var, -2.2778894e-10f, t18 +
+        logistic_transform_pea_part1(t6, t19, t7));
+    float t108 = t79 ? 0.0f : t107;
+    float t109 = t87 ? 0.0f : t108;
+    float t110 = t88 ? 0.0f : t109;
+    float t111 = t106 + FMA(-1.4286068e-6f, t104, t110);
+    float t112 = t91 + logistic_transform_pea_part2(t77, t82, t91);
+    float t113 = t80 - 0.25f;
     // Mills ratio/sqrt(2 pi)
-    float t93 = t75 * POLY12(t92, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+    float t114 = t80 * POLY12(t113, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
         -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
-    float t94 = t60 * (t59 * (t58 * (t57 * (t72 * t93))));
-    float t95 = as_float((127u + ((uint32_t)((int32_t)(3u + t85) >> 2u))) << 23u);
-    float t96 = as_float((127u + ((uint32_t)((int32_t)(2u + t85) >> 2u))) << 23u);
-    float t97 = as_float((127u + ((uint32_t)((int32_t)(1u + t85) >> 2u))) << 23u);
-    float t98 = 1.0f + FMA(POLY4(t91, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t91 * t91,
-        t91);
-    float t99 = t78 ? 0.0f : t98;
-    float t100 = (t95 * (t96 * (t97 * (t99 * as_float((127u + ((uint32_t)((int32_t)t85 >> 2u))) << 23u))))) - t94;
-    float t101 = t74 ? t94 : t100;
-    float t102 = logistic_transform_pea_part0(t26, t38, t30, t45, t72, t57, t58, t59, t60, mean, t5, var, t16);
-    float t103 = t81 * t83;
-    float t104 = 0.13207589f + t103;
-    float t105 = t104 - t103;
-    float t106 = t70 * t104;  // Mills ratio/sqrt(2 pi)
-    float t107 = t72 * t106;
-    float t108 = FMA(t72, FMA(t70, (-6.588696e-9f) + (((t103 - (t104 - t105)) + (0.13207589f - t105)) + FMA(t81, t83,
-        -t103)), FMA(t73, t104, FMA(t70, t104, -t106))), FMA(t72, t106, -t107));
-    float t109 = t60 * (t59 * (t58 * (t57 * (t107 + t108))));
-    float t110 = 1.0f - t109;
-    float t111 = (-t109) - (t110 - 1.0f);
-    float t112 = t49 ? t110 : t107;
-    float t113 = t68 * (t66 * (t64 * (t112 * t62)));
-    float t114 = t49 ? t107 : t110;
-    float t115 = t69 * (t67 * (t65 * (t114 * t63)));
-    float t116 = FMA(-0.5f, t101, 0.5f * t102);
-    float t117 = FMA(0.5f, t101, (-0.5f) * t102);
-    float t118 = t116 + t113;
-    float t119 = t117 + t115;
-    float t120 = t49 ? t111 : t108;
-    float t121 = FMA(t68, t66 * (t64 * (t120 * t62)), logistic_transform_pea_part2(t113, t118, t116));
-    float t122 = t49 ? t108 : t111;
-    float t123 = FMA(t69, t67 * (t65 * (t122 * t63)), logistic_transform_pea_part2(t115, t119, t117));
-    float t124 = t118 * t118;
-    float t125 = t119 * t124;
-    float t126 = t119 * t125;
-    float t127 = t119 + t123;
-    float t128 = t8 ? t127 : t19;
-    float t129 = t22 * t126;
-    float t130 = t129 + FMA(t22, FMA(t119, FMA(t119, FMA(t118, t121, FMA(t118, t121, FMA(t118, t118, -t124))),
-        FMA(t123, t124, FMA(t119, t124, -t125))), FMA(t123, t125, FMA(t119, t125, -t126))), FMA(FMA(var, t7, -t22),
-        t126, FMA(t22, t126, -t129)));
-    float t131 = t8 ? t130 : t19;
-    *out_mean = t128;
-    *out_var = t131;
+    float t115 = t66 * (t65 * (t64 * (t63 * (t74 * t114))));
+    float t116 = logistic_transform_pea_part3(3u, t105);
+    float t117 = logistic_transform_pea_part3(2u, t105);
+    float t118 = logistic_transform_pea_part3(1u, t105);
+    float t119 = 1.0f + FMA(POLY4(t111, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t111 *
+        t111, t111);
+    float t120 = t88 ? 0.0f : t119;
+    float t121 = (t116 * (t117 * (t118 * (t120 * as_float((127u + ((uint32_t)((int32_t)t105 >> 2u))) << 23u))))) -
+        t115;
+    float t122 = t79 ? t115 : t121;
+    float t123 = t112 - 0.25f;
+    // Mills ratio/sqrt(2 pi)
+    float t124 = t112 * POLY12(t123, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+        -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t125 = t66 * (t65 * (t64 * (t63 * (t74 * t124))));
+    float t126 = logistic_transform_pea_part3(3u, t97);
+    float t127 = logistic_transform_pea_part3(2u, t97);
+    float t128 = logistic_transform_pea_part3(1u, t97);
+    float t129 = 1.0f + FMA(POLY4(t103, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t103 *
+        t103, t103);
+    float t130 = t84 ? 0.0f : t129;
+    float t131 = (t126 * (t127 * (t128 * (t130 * as_float((127u + ((uint32_t)((int32_t)t97 >> 2u))) << 23u))))) - t125;
+    float t132 = t76 ? t125 : t131;
+    float t133 = t92 * t95;
+    float t134 = 0.13207589f + t133;
+    float t135 = t134 - t133;
+    float t136 = t72 * t134;  // Mills ratio/sqrt(2 pi)
+    float t137 = t74 * t136;
+    float t138 = FMA(t74, FMA(t72, (-6.588696e-9f) + (((t133 - (t134 - t135)) + (0.13207589f - t135)) + FMA(t92, t95,
+        -t133)), FMA(t75, t134, FMA(t72, t134, -t136))), FMA(t74, t136, -t137));
+    float t139 = t137 + t138;
+    float t140 = t66 * (t65 * (t64 * (t63 * t139)));
+    float t141 = 0.5f * t122;
+    float t142 = 1.0f - t140;
+    float t143 = t55 ? t142 : t137;
+    float t144 = t71 * (t70 * (t69 * (t143 * t68)));
+    float t145 = (-t140) - (t142 - 1.0f);
+    float t146 = t55 ? t66 : 1.0f;
+    float t147 = t55 ? t65 : 1.0f;
+    float t148 = t55 ? t64 : 1.0f;
+    float t149 = t142 + t145;
+    float t150 = t55 ? t139 : t149;
+    float t151 = t55 ? t63 : 1.0f;
+    float t152 = t146 * (t147 * (t148 * (t150 * t151)));
+    float t153 = FMA(-0.5f, t122, 0.5f * t132);
+    float t154 = (-0.5f) * t132;
+    float t155 = t154 + t141;
+    float t156 = t153 + t144;
+    float t157 = t55 ? t145 : t138;
+    float t158 = FMA(t71, t70 * (t69 * (t157 * t68)), logistic_transform_pea_part1(t144, t156, t153));
+    float t159 = t156 * t156;
+    float t160 = t155 + t152;
+    float t161 = logistic_transform_pea_part1(t141, t155, t154) + logistic_transform_pea_part1(t152, t160, t155);
+    float t162 = t160 + t161;
+    float t163 = t162 * (t159 + FMA(t156, t158, FMA(t156, t158, FMA(t156, t156, -t159))));
+    float t164 = t9 ? t162 : t22;
+    float t165 = t160 * t163;
+    float t166 = t26 * t165;
+    float t167 = t166 + FMA(t26, FMA(t161, t163, FMA(t160, t163, -t165)), FMA(FMA(var, t20 * FMA(t8, -t20, 1.0f),
+        FMA(var, t20, -t26)), t165, FMA(t26, t165, -t166)));
+    float t168 = t9 ? t167 : t22;
+    *out_mean = t164;
+    *out_var = t168;
 }
 
 void logistic_transform_pea_forward(
@@ -295,160 +313,195 @@ INLINE void logistic_transform_pea_backward_element(
     _Bool t4 = mean < 0.0f;
     float t5 = var * 0.2402265f;
     float t6 = mean * 0.6931472f;
-    float t7 = var * 0.25f;
-    _Bool t8 = 0.0f <= var;
-    float t9 = t0 ? 9.094947e-13f : 1.0f;
-    float t10 = t1 ? 2.8147498e+14f : t9;  // power of two that keeps residuals normal
-    float t11 = t0 ? 1.0995116e+12f : 1.0f;
-    float t12 = t1 ? 3.5527137e-15f : t11;
-    _Bool t13 = t2 & (0.0f < t3);
-    float t14 = t10 * t3;
-    float t15 = t13 ? 1.2676506e+30f : t14;
-    float t16 = FMA(var, 0.2402265f, -t5);
-    float t17 = t5 + t6;
-    float t18 = 1.0f + t7;
-    float t19 = t8 ? 1.0f : var;
-    float t20 = SQRT(t19);
-    float t21 = t10 * (var * t10);
-    float t22 = t2 ? 1.0f : t21;
-    float t23 = 1.0f / t18;
-    float t24 = SQRT(t22);  // standard deviation, scaled
-    float t25 = logistic_transform_pea_part1(t7, t18, t23);
-    float t26 = var * t23;
-    float t27 = FMA(var, t25, FMA(var, t23, -t26));
-    float t28 = t23 + t25;
-    float t29 = 1.0f / t24;
-    float t30 = t12 * t24;
-    float t31 = t2 ? 0.0f : t30;
-    float t32 = t31 * 0.6931472f;
-    float t33 = FMA(t24, -t24, t22) * (0.5f * t29);
-    float t34 = t12 * t33;
+    float t7 = mean * (-0.6931472f);
+    float t8 = var * 0.25f;
+    _Bool t9 = 0.0f <= var;
+    float t10 = t0 ? 9.094947e-13f : 1.0f;
+    float t11 = t1 ? 2.8147498e+14f : t10;  // power of two that keeps residuals normal
+    float t12 = t0 ? 1.0995116e+12f : 1.0f;
+    float t13 = t1 ? 3.5527137e-15f : t12;
+    _Bool t14 = t2 & (0.0f < t3);
+    float t15 = t11 * t3;
+    float t16 = t14 ? 1.2676506e+30f : t15;
+    float t17 = FMA(var, 0.2402265f, -t5);
+    float t18 = t5 + t6;
+    float t19 = t7 + t5;
+    float t20 = 1.0f + t8;
+    float t21 = t9 ? 1.0f : var;
+    float t22 = SQRT(t21);
+    float t23 = t11 * (var * t11);
+    float t24 = t2 ? 1.0f : t23;
+    float t25 = 1.0f / t20;
+    float t26 = SQRT(t24);  // standard deviation, scaled
+    float t27 = t25 + logistic_transform_pea_part2(t8, t20, t25);
+    float t28 = 1.0f / t26;
+    float t29 = t13 * t26;
+    float t30 = t2 ? 0.0f : t29;
+    float t31 = var * t27;
+    float t32 = t28 * t16;
+    float t33 = FMA(t26, -t26, t24) * (0.5f * t28);
+    float t34 = t13 * t33;
     float t35 = t2 ? 0.0f : t34;
-    float t36 = -t29;
-    float t37 = t29 * t15;
-    _Bool t38 = 1.1529215e+18f < t37;
-    float t39 = t38 ? 1.1529215e+18f : t37;
-    float t40 = FMA(t29 * FMA(t33, t36, FMA(t24, t36, 1.0f)), t15, FMA(t29, t15, -t37));
-    float t41 = t38 ? 0.0f : t40;
-    float t42 = -t39;
-    float t43 = t4 ? t42 : t39;  // mean/sigma
-    float t44 = t43 + t32;
-    float t45 = t43 * t43;
-    float t46 = t45 * (-0.5f);
-    _Bool t47 = t46 < (-176.5f);
-    float t48 = t47 ? (-176.5f) : t46;
-    float t49 = -t41;
-    float t50 = t4 ? t49 : t41;
-    float t51 = t43 + t50;
-    float t52 = t44 + (t50 + FMA(t31, -1.9046542e-9f, FMA(t35, 0.6931472f, logistic_transform_pea_part2(t32, t44, t43)
-        + FMA(t31, 0.6931472f, -t32))));
-    float t53 = FMA(t48, 1.442695f, 12582912.0f);
-    _Bool t54 = t51 < 0.0f;
-    float t55 = 0.25f * ABS(t51);
-    float t56 = t53 - 12582912.0f;
-    uint32_t t57 = as_bits(t53);
-    float t58 = FMA(t56, -0.69314575f, t48);
-    float t59 = FMA(t43, t50, FMA(t43, t50, FMA(t43, t43, -t45))) * (-0.5f);
-    float t60 = t47 ? 0.0f : t59;
-    float t61 = FMA(t56, -1.4286068e-6f, t60);
-    float t62 = as_float((((uint32_t)((int32_t)t57 >> 2u)) + 127u) << 23u);
-    float t63 = as_float((127u + ((uint32_t)((int32_t)(t57 + 1u) >> 2u))) << 23u);
-    float t64 = as_float((127u + ((uint32_t)((int32_t)(t57 + 2u) >> 2u))) << 23u);
-    float t65 = as_float((127u + ((uint32_t)((int32_t)(t57 + 3u) >> 2u))) << 23u);
-    float t66 = 1.0f + t55;
-    float t67 = t54 ? t62 : 1.0f;
-    float t68 = t54 ? 1.0f : t62;
-    float t69 = t54 ? t63 : 1.0f;
-    float t70 = t54 ? 1.0f : t63;
-    float t71 = t54 ? t64 : 1.0f;
-    float t72 = t54 ? 1.0f : t64;
-    float t73 = t54 ? t65 : 1.0f;
-    float t74 = t54 ? 1.0f : t65;
-    float t75 = 1.0f / t66;
-    float t76 = t58 + t61;
-    float t77 = 1.0f + t76;
-    float t78 = logistic_transform_pea_part1(t55, t66, t75);
-    float t79 = (t76 - (t77 - 1.0f)) + FMA(POLY4(t76, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f,
-        0.49999994f), t76 * t76, (t61 + (t58 - t76)) * t77);
-    _Bool t80 = (-t52) < 0.0f;
-    float t81 = t80 ? 0.0f : t17;
-    _Bool t82 = 176.5f < t81;
-    _Bool t83 = t81 < (-176.5f);
-    float t84 = t82 ? 176.5f : t81;
-    float t85 = t83 ? (-176.5f) : t84;
-    float t86 = (t75 + t78) - 0.25f;
-    float t87 = FMA(1.442695f, t85, 12582912.0f);
-    float t88 = POLY11(t86, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+    float t36 = -t28;
+    _Bool t37 = 1.1529215e+18f < t32;
+    float t38 = t37 ? 1.1529215e+18f : t32;
+    float t39 = FMA(t28 * FMA(t33, t36, FMA(t26, t36, 1.0f)), t16, FMA(t28, t16, -t32));
+    float t40 = t37 ? 0.0f : t39;
+    float t41 = -t38;
+    float t42 = t4 ? t41 : t38;  // mean/sigma
+    float t43 = t42 * t42;
+    float t44 = t43 * (-0.5f);
+    _Bool t45 = t44 < (-176.5f);
+    float t46 = t45 ? (-176.5f) : t44;
+    float t47 = -t40;
+    float t48 = t4 ? t47 : t40;
+    float t49, t50, t51;
+    // t50: Mills ratio/sqrt(2 pi)
+    logistic_transform_pea_atom0(t30, 0.6931472f, t42, t35, -1.9046542e-9f, t48, &t49, &t50, &t51);
+    float t52, t53, t54;
+    // t53: Mills ratio/sqrt(2 pi)
+    logistic_transform_pea_atom0(t30, -0.6931472f, t42, t35, 1.9046542e-9f, t48, &t52, &t53, &t54);
+    float t55 = t42 + t48;
+    float t56 = FMA(t46, 1.442695f, 12582912.0f);
+    _Bool t57 = t55 < 0.0f;
+    float t58 = 0.25f * ABS(t55);
+    float t59 = t56 - 12582912.0f;
+    uint32_t t60 = as_bits(t56);
+    float t61 = FMA(t59, -0.69314575f, t46);
+    float t62 = FMA(t42, t48, FMA(t42, t48, FMA(t42, t42, -t43))) * (-0.5f);
+    float t63 = t45 ? 0.0f : t62;
+    float t64 = FMA(t59, -1.4286068e-6f, t63);
+    float t65 = as_float((((uint32_t)((int32_t)t60 >> 2u)) + 127u) << 23u);
+    float t66 = as_float((127u + ((uint32_t)((int32_t)(t60 + 1u) >> 2u))) << 23u);
+    float t67 = as_float((127u + ((uint32_t)((int32_t)(t60 + 2u) >> 2u))) << 23u);
+    float t68 = as_float((127u + ((uint32_t)((int32_t)(t60 + 3u) >> 2u))) << 23u);
+    float t69 = 1.0f + t58;
+    float t70 = t57 ? 1.0f : t65;
+    float t71 = t57 ? 1.0f : t66;
+    float t72 = t57 ? 1.0f : t67;
+    float t73 = t57 ? 1.0f : t68;
+    float t74 = 1.0f / t69;
+    float t75 = t61 + t64;
+    float t76 = 1.0f + t75;
+    float t77 = logistic_transform_pea_part2(t58, t69, t74);
+    float t78 = (t75 - (t76 - 1.0f)) + FMA(POLY4(t75, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f,
+        0.49999994f), t75 * t75, (t64 + (t61 - t75)) * t76);
+    _Bool t79 = (-t49) < 0.0f;
+    float t80 = t79 ? 0.0f : t18;
+    _Bool t81 = t52 < 0.0f;
+    float t82 = t81 ? 0.0f : t19;
+    _Bool t83 = 176.5f < t82;
+    _Bool t84 = t82 < (-176.5f);
+    float t85 = t83 ? 176.5f : t82;
+    float t86 = t84 ? (-176.5f) : t85;
+    _Bool t87 = 176.5f < t80;
+    _Bool t88 = t80 < (-176.5f);
+    float t89 = t87 ? 176.5f : t80;
+    float t90 = t88 ? (-176.5f) : t89;
+    float t91 = (t74 + t77) - 0.25f;
+    float t92 = FMA(1.442695f, t86, 12582912.0f);
+    float t93 = FMA(1.442695f, t90, 12582912.0f);
+    float t94 = POLY11(t91, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
         0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f);
-    float t89 = t77 + t79;
-    float t90 = t47 ? 0.0f : t89;
-    float t91 = t79 - (t89 - t77);
-    float t92 = t47 ? 0.0f : t91;
-    float t93 = t87 - 12582912.0f;
-    uint32_t t94 = as_bits(t87);
-    float t95 = FMA(-0.69314575f, t93, t85);
-    float t96 = FMA(mean, -1.9046542e-9f, FMA(mean, 0.6931472f, -t6)) + FMA(var, -2.2778894e-10f, t16 +
-        logistic_transform_pea_part2(t5, t17, t6));
-    float t97 = t80 ? 0.0f : t96;
-    float t98 = t82 ? 0.0f : t97;
-    float t99 = t83 ? 0.0f : t98;
-    float t100 = t95 + FMA(-1.4286068e-6f, t93, t99);
-    float t101 = t90 + t92;
-    float t102 = logistic_transform_pea_part0(t31, t43, t35, t50, t101, t62, t63, t64, t65, mean, t5, var, t16);
-    float t103 = logistic_transform_pea_part3(t52);  // Mills ratio/sqrt(2 pi)
-    float t104 = t65 * (t64 * (t63 * (t62 * (t101 * t103))));
-    float t105 = as_float((127u + ((uint32_t)((int32_t)(3u + t94) >> 2u))) << 23u);
-    float t106 = as_float((127u + ((uint32_t)((int32_t)(2u + t94) >> 2u))) << 23u);
-    float t107 = as_float((127u + ((uint32_t)((int32_t)(1u + t94) >> 2u))) << 23u);
-    float t108 = 1.0f + FMA(POLY4(t100, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t100 *
-        t100, t100);
-    float t109 = t83 ? 0.0f : t108;
-    float t110 = (t105 * (t106 * (t107 * (t109 * as_float((127u + ((uint32_t)((int32_t)t94 >> 2u))) << 23u))))) - t104;
-    float t111 = t80 ? t104 : t110;
-    float t112 = t86 * t88;
-    float t113 = 0.13207589f + t112;
-    float t114 = t113 - t112;
-    float t115 = t75 * t113;  // Mills ratio/sqrt(2 pi)
-    float t116 = t90 * t115;
-    float t117 = FMA(t90, FMA(t75, (-6.588696e-9f) + (((t112 - (t113 - t114)) + (0.13207589f - t114)) + FMA(t86, t88,
-        -t112)), FMA(t78, t113, FMA(t75, t113, -t115))), FMA(t92, t115, FMA(t90, t115, -t116)));
-    float t118 = t65 * (t64 * (t63 * (t62 * (t116 + t117))));
-    float t119 = 1.0f - t118;
-    float t120 = FMA(0.5f, t111, (-0.5f) * t102);
-    float t121 = FMA(-0.5f, t111, 0.5f * t102);
-    float t122 = FMA(0.3465736f, t111, 0.3465736f * t102);
-    float t123 = FMA(t111, 0.12011325f, t102 * (-0.12011325f));
-    float t124 = (-t118) - (t119 - 1.0f);
-    float t125 = t54 ? t116 : t119;
-    float t126 = t73 * (t71 * (t69 * (t125 * t67)));
-    float t127 = t54 ? t119 : t116;
-    float t128 = t74 * (t72 * (t70 * (t127 * t68)));
-    float t129 = t120 + t126;
-    float t130 = t121 + t128;
-    float t131 = t54 ? t117 : t124;
-    float t132 = FMA(t73, t71 * (t69 * (t131 * t67)), logistic_transform_pea_part2(t126, t129, t120));
-    float t133 = t54 ? t124 : t117;
-    float t134 = FMA(t74, t72 * (t70 * (t133 * t68)), logistic_transform_pea_part2(t128, t130, t121));
-    float t135 = t130 * (-2.0f);
-    float t136 = t130 + t134;
-    float t137 = t129 * t135;
-    float t138 = t122 * t137;
-    float t139 = FMA(t129, t134 * (-2.0f), FMA(t132, t135, FMA(t129, t135, -t137)));
-    float t140 = t129 + t132;
-    float t141 = t140 - t136;
-    float t142 = FMA(t141 * (t123 * (t137 + t139)), t26 + t27, t28 * ((t140 * (t140 * (t136 * t136))) * t28));
-    float t143 = t8 ? t142 : t20;
-    float t144 = t8 ? t123 : t20;
-    float t145 = FMA(t143, grad_var, t144 * grad_mean);
-    float t146 = t141 * t138;
-    float t147 = t26 * t146;
-    float t148 = t147 + FMA(t26, FMA(t141, FMA(t122, t139, FMA(t122, t137, -t138)), FMA(t141, t138, -t146)), FMA(t27,
-        t146, FMA(t26, t146, -t147)));
-    float t149 = t8 ? t148 : t20;
-    float t150 = t8 ? t122 : t20;
-    float t151 = FMA(t149, grad_var, t150 * grad_mean);
-    *out_grad_mean = t151;
-    *out_grad_var = t145;
+    float t95 = t76 + t78;
+    float t96 = t45 ? 0.0f : t95;
+    float t97 = t78 - (t95 - t76);
+    float t98 = t45 ? 0.0f : t97;
+    float t99 = t92 - 12582912.0f;
+    uint32_t t100 = as_bits(t92);
+    float t101 = FMA(-0.69314575f, t99, t86);
+    float t102 = FMA(mean, 1.9046542e-9f, FMA(mean, -0.6931472f, -t7)) + FMA(var, -2.2778894e-10f,
+        logistic_transform_pea_part1(t5, t19, t7) + t17);
+    float t103 = t81 ? 0.0f : t102;
+    float t104 = t83 ? 0.0f : t103;
+    float t105 = t84 ? 0.0f : t104;
+    float t106 = t101 + FMA(-1.4286068e-6f, t99, t105);
+    float t107 = t93 - 12582912.0f;
+    uint32_t t108 = as_bits(t93);
+    float t109 = FMA(-0.69314575f, t107, t90);
+    float t110 = FMA(mean, -1.9046542e-9f, FMA(mean, 0.6931472f, -t6)) + FMA(var, -2.2778894e-10f, t17 +
+        logistic_transform_pea_part1(t5, t18, t6));
+    float t111 = t79 ? 0.0f : t110;
+    float t112 = t87 ? 0.0f : t111;
+    float t113 = t88 ? 0.0f : t112;
+    float t114 = FMA(-1.4286068e-6f, t107, t113);
+    float t115 = as_float((127u + ((uint32_t)((int32_t)t108 >> 2u))) << 23u);
+    float t116 = logistic_transform_pea_part3(1u, t108);
+    float t117 = logistic_transform_pea_part3(2u, t108);
+    float t118 = logistic_transform_pea_part3(3u, t108);
+    float t119 = t109 + t114;
+    float t120 = 1.0f + t119;
+    float t121 = (t119 - (t120 - 1.0f)) + FMA(POLY4(t119, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f,
+        0.49999994f), t119 * t119, (t114 + (t109 - t119)) * t120);
+    float t122 = t91 * t94;
+    float t123 = 0.13207589f + t122;
+    float t124 = t120 + t121;
+    float t125 = t88 ? 0.0f : t124;
+    float t126 = t118 * (t117 * (t116 * (t125 * t115)));
+    float t127 = t123 - t122;
+    float t128 = t74 * t123;  // Mills ratio/sqrt(2 pi)
+    float t129 = t96 * t128;
+    float t130 = FMA(t96, FMA(t74, (-6.588696e-9f) + (((t122 - (t123 - t127)) + (0.13207589f - t127)) + FMA(t91, t94,
+        -t122)), FMA(t77, t123, FMA(t74, t123, -t128))), FMA(t98, t128, FMA(t96, t128, -t129)));
+    float t131 = t129 + t130;
+    float t132 = t96 * t50;
+    float t133 = t68 * (t67 * (t66 * (t65 * t131)));
+    float t134 = t68 * (t67 * (t66 * (t65 * ((t96 + t98) * (t53 + t54)))));
+    float t135 = logistic_transform_pea_part3(3u, t100);
+    float t136 = logistic_transform_pea_part3(2u, t100);
+    float t137 = logistic_transform_pea_part3(1u, t100);
+    float t138 = 1.0f + FMA(POLY4(t106, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t106 *
+        t106, t106);
+    float t139 = t84 ? 0.0f : t138;
+    float t140 = (t135 * (t136 * (t137 * (t139 * as_float((127u + ((uint32_t)((int32_t)t100 >> 2u))) << 23u))))) -
+        t134;
+    float t141 = t81 ? t134 : t140;
+    float t142 = t68 * (t67 * (t66 * (t65 * (t132 + FMA(t96, t51, FMA(t98, t50, FMA(t96, t50, -t132)))))));
+    float t143 = 1.0f - t133;
+    float t144 = t57 ? t143 : t129;
+    float t145 = t73 * (t72 * (t71 * (t144 * t70)));
+    float t146 = (-t133) - (t143 - 1.0f);
+    float t147 = t126 - t142;
+    float t148 = t121 - (t124 - t120);
+    float t149 = t88 ? 0.0f : t148;
+    float t150 = t147 + ((t118 * (t117 * (t116 * (t149 * t115)))) + ((-t142) - (t147 - t126)));
+    float t151 = t79 ? t142 : t150;
+    float t152 = FMA(-0.5f, t151, 0.5f * t141);
+    float t153 = 0.3465736f * t141;
+    float t154 = t57 ? t68 : 1.0f;
+    float t155 = t57 ? t67 : 1.0f;
+    float t156 = t57 ? t66 : 1.0f;
+    float t157 = t143 + t146;
+    float t158 = t57 ? t131 : t157;
+    float t159 = t57 ? t65 : 1.0f;
+    float t160 = FMA(t154, t155 * (t156 * (t158 * t159)), FMA(0.5f, t151, (-0.5f) * t141));
+    float t161 = FMA(t151, 0.12011325f, t141 * (-0.12011325f));
+    float t162 = 0.3465736f * t151;
+    float t163 = t152 + t145;
+    float t164 = t153 + t162;
+    float t165 = t57 ? t146 : t130;
+    float t166 = FMA(t73, t72 * (t71 * (t165 * t70)), logistic_transform_pea_part1(t145, t163, t152));
+    float t167 = FMA(-9.523271e-10f, t151, logistic_transform_pea_part1(t162, t164, t153) + FMA(0.3465736f, t151,
+        -t162));
+    float t168 = t163 * (-2.0f);
+    float t169 = t163 + t166;
+    float t170 = t160 * t168;
+    float t171 = t164 * t170;
+    float t172 = FMA(t160, t166 * (-2.0f), FMA(t160, t168, -t170));
+    float t173 = t160 - t169;
+    float t174 = FMA(t31, t173 * (t161 * (t170 + t172)), t27 * (t27 * (t160 * (t160 * (t169 * t169)))));
+    float t175 = t9 ? t174 : t22;
+    float t176 = t9 ? t161 : t22;
+    float t177 = FMA(t175, grad_var, t176 * grad_mean);
+    float t178 = t173 * t171;
+    float t179 = t31 * (t178 + FMA(t173, FMA(t164, t172, FMA(t167, t170, FMA(t164, t170, -t171))), FMA(t173, t171,
+        -t178)));
+    float t180 = t9 ? t179 : t22;
+    float t181 = t164 + t167;
+    float t182 = t9 ? t181 : t22;
+    float t183 = FMA(t180, grad_var, t182 * grad_mean);
+    *out_grad_mean = t183;
+    *out_grad_var = t177;
 }
 
 void logistic_transform_pea_backward(

@@ -4,11 +4,11 @@
 # Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, 3.3, C.3, C.4
 #
 # rule digest  d6e9551e88c8f4500868f223e3b3cc744e673a31cb2fe9427cb9453ae805a691
-# operations   logistic_transform_pea_forward 426, logistic_transform_pea_backward 483
+# operations   logistic_transform_pea_forward 429, logistic_transform_pea_backward 506
 #
 # Certificate:
-#   mean 3.65, var 6.86, dmean_dmu 5.32, dmean_dvar 3.65, dvar_dmu 6.76, dvar_dvar 6.15 ulp of the terms,
-#   against exact values at 16975 points over all of float32; where, in pea.json
+#   mean 3.43, var 7.03, dmean_dmu 4.12, dmean_dvar 3.3, dvar_dmu 6.84, dvar_dvar 7.01 ulp of the terms,
+#   against exact values at 16995 points over all of float32; where, in pea.json
 
 import triton
 import triton.language as tl
@@ -50,166 +50,177 @@ def _part2(p0, p1, p2):
 
 @triton.jit
 def _part1(p0, p1, p2):
-    t0 = p1 - p0
-    t1 = p2 * -1.0
-    t2 = p2 * tl.fma((p0 - (p1 - t0)) + (1.0 - t0), t1, tl.fma(p1, t1, 1.0))
+    t0 = p2 * -1.0
+    t1 = p1 - p0
+    t2 = p2 * tl.fma((p0 - (p1 - t1)) + (1.0 - t1), t0, tl.fma(p1, t0, 1.0))
     return t2
 
 
 @triton.jit
-def _part3(p0):
-    t0 = 0.25 * tl.abs(p0)
-    t1 = 1.0 + t0
-    t2 = tl.div_rn(1.0, t1)
-    t3 = t2 + _part1(t0, t1, t2)
-    t4 = (t3 * _polynomial12(t3 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
-        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
-    return t4
+def _part3(p0, p1):
+    t0 = ((127 + ((p0 + p1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    return t0
 
 
 @triton.jit
-def _part0(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12):
-    t0 = p0 * (-0.6931472)
-    t1 = p1 + t0
-    t2 = (t1 + (p3 + tl.fma(p0, 1.9046542e-9, tl.fma(p2, -0.6931472, _part2(t0, t1, p1) + tl.fma(p0, -0.6931472, t0 *
-        -1.0)))))
-    t3 = t2 < 0.0
-    t4 = p9 * (-0.6931472)
-    t5 = t4 + p10
-    t6 = tl.where(t3, 0.0, t5)
-    t7 = 176.5 < t6
-    t8 = t6 < (-176.5)
-    t9 = tl.where(t8, -176.5, tl.where(t7, 176.5, t6))
-    t10 = tl.fma(1.442695, t9, 12582912.0)
-    t11 = t10 - 12582912.0
-    t12 = (tl.fma(-0.69314575, t11, t9) + tl.fma(-1.4286068e-6, t11, tl.where(t8, 0.0, tl.where(t7, 0.0, tl.where(t3,
-        0.0, tl.fma(p9, 1.9046542e-9, tl.fma(p9, -0.6931472, t4 * -1.0)) + tl.fma(p11, -2.2778894e-10, _part2(p10, t5,
-        t4) + p12))))))
-    t13 = t10.to(tl.int32, bitcast=True)
-    t14 = _part3(t2)  # Mills ratio/sqrt(2 pi)
-    t15 = p8 * (p7 * (p6 * (p5 * (p4 * t14))))
-    t16 = (tl.where(t3, t15, ((((127 + ((3 + t13) >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((2 + t13) >>
-        2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((1 + t13) >> 2)) << 23).to(tl.float32, bitcast=True)) *
-        (tl.where(t8, 0.0, 1.0 + tl.fma(_polynomial4(t12, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
-        0.49999994), t12 * t12, t12)) * (((127 + (t13 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t15))
-    return t16
+def _atom0(p0, p1, p2, p3, p4, p5):
+    t0 = p0 * p1
+    t1 = p2 + t0
+    t2 = t1 + (p5 + tl.fma(p0, p4, tl.fma(p3, p1, _part2(t0, t1, p2) + tl.fma(p0, p1, t0 * -1.0))))
+    t3 = 0.25 * tl.abs(t2)
+    t4 = 1.0 + t3
+    t5 = tl.div_rn(1.0, t4)
+    t6 = _part1(t3, t4, t5)
+    t7 = (_polynomial12((t5 + t6) - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
+    t8 = t5 * t7
+    t9 = tl.fma(t6, t7, tl.fma(t5, t7, t8 * -1.0))
+    return (t2, t8, t9)
 
 
 @triton.jit
 def logistic_transform_pea_forward(mean, var):
     t0 = 1.1529215e+18 < var
     t1 = var < 9.094947e-13
-    t2 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
-    t3 = var == 0.0
-    t4 = tl.where(t3, 1.0, t2 * (var * t2))
-    t5 = tl.sqrt_rn(t4)  # standard deviation, scaled
-    t6 = tl.div_rn(1.0, t5)
-    t7 = tl.abs(mean)
-    t8 = tl.where(t3 & (0.0 < t7), 1.2676506e+30, t2 * t7)
-    t9 = t6 * t8
-    t10 = 1.1529215e+18 < t9
-    t11 = tl.where(t10, 1.1529215e+18, t9)
-    t12 = mean < 0.0
-    t13 = tl.where(t12, t11 * -1.0, t11)  # mean/sigma
-    t14 = tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
-    t15 = tl.where(t3, 0.0, t14 * t5)
-    t16 = tl.fma(t5, t5 * -1.0, t4) * (0.5 * t6)
-    t17 = tl.where(t3, 0.0, t14 * t16)
-    t18 = t6 * -1.0
-    t19 = tl.where(t10, 0.0, tl.fma(t6 * tl.fma(t16, t18, tl.fma(t5, t18, 1.0)), t8, tl.fma(t6, t8, t9 * -1.0)))
-    t20 = tl.where(t12, t19 * -1.0, t19)
-    t21 = var * 0.2402265
-    t22 = tl.fma(var, 0.2402265, t21 * -1.0)
-    t23 = t13 * t13
-    t24 = (-0.5) * t23
-    t25 = t24 < (-176.5)
-    t26 = tl.where(t25, -176.5, t24)
-    t27 = tl.fma(t26, 1.442695, 12582912.0)
-    t28 = t27 - 12582912.0
-    t29 = (tl.fma(t28, -0.69314575, t26) + tl.fma(t28, -1.4286068e-6, tl.where(t25, 0.0, (-0.5) * tl.fma(t13, t20,
-        tl.fma(t13, t20, tl.fma(t13, t13, t23 * -1.0))))))
-    t30 = (tl.where(t25, 0.0, 1.0 + tl.fma(_polynomial4(t29, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
-        0.49999994), t29 * t29, t29)))
-    t31 = t27.to(tl.int32, bitcast=True)
-    t32 = (((t31 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t33 = ((127 + ((t31 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t34 = ((127 + ((t31 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t35 = ((127 + ((t31 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t36 = _part0(t15, t13, t17, t20, t30, t32, t33, t34, t35, mean, t21, var, t22)
-    t37 = t15 * 0.6931472
-    t38 = t13 + t37
-    t39 = (t38 + (t20 + tl.fma(t15, -1.9046542e-9, tl.fma(t17, 0.6931472, _part2(t37, t38, t13) + tl.fma(t15,
-        0.6931472, t37 * -1.0)))))
-    t40 = (t39 * -1.0) < 0.0
-    t41 = mean * 0.6931472
-    t42 = t21 + t41
-    t43 = tl.where(t40, 0.0, t42)
-    t44 = 176.5 < t43
-    t45 = t43 < (-176.5)
-    t46 = tl.where(t45, -176.5, tl.where(t44, 176.5, t43))
-    t47 = tl.fma(1.442695, t46, 12582912.0)
-    t48 = t47 - 12582912.0
-    t49 = (tl.fma(-0.69314575, t48, t46) + tl.fma(-1.4286068e-6, t48, tl.where(t45, 0.0, tl.where(t44, 0.0,
-        tl.where(t40, 0.0, tl.fma(mean, -1.9046542e-9, tl.fma(mean, 0.6931472, t41 * -1.0)) + tl.fma(var,
-        -2.2778894e-10, t22 + _part2(t21, t42, t41)))))))
-    t50 = t47.to(tl.int32, bitcast=True)
-    t51 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t39), 1.0))
-    # Mills ratio/sqrt(2 pi)
-    t52 = (t51 * _polynomial12(t51 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
-        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
-    t53 = t35 * (t34 * (t33 * (t32 * (t30 * t52))))
-    t54 = (tl.where(t40, t53, ((((127 + ((3 + t50) >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((2 + t50)
-        >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((1 + t50) >> 2)) << 23).to(tl.float32, bitcast=True))
-        * (tl.where(t45, 0.0, 1.0 + tl.fma(_polynomial4(t49, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
-        0.49999994), t49 * t49, t49)) * (((127 + (t50 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t53))
-    t55 = tl.fma(0.5, t54, (-0.5) * t36)
-    t56 = t13 + t20
-    t57 = 0.25 * tl.abs(t56)
-    t58 = 1.0 + t57
-    t59 = tl.div_rn(1.0, t58)
-    t60 = _part1(t57, t58, t59)
-    t61 = (t59 + t60) - 0.25
-    t62 = (_polynomial11(t61, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537, -0.020374626,
+    t2 = var == 0.0
+    t3 = tl.abs(mean)
+    t4 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
+    t5 = tl.where(t2 & (0.0 < t3), 1.2676506e+30, t4 * t3)
+    t6 = tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
+    t7 = tl.where(t2, 1.0, t4 * (var * t4))
+    t8 = tl.sqrt_rn(t7)  # standard deviation, scaled
+    t9 = tl.div_rn(1.0, t8)
+    t10 = t9 * -1.0
+    t11 = t9 * t5
+    t12 = 1.1529215e+18 < t11
+    t13 = tl.where(t12, 1.1529215e+18, t11)
+    t14 = tl.fma(t8, t8 * -1.0, t7) * (0.5 * t9)
+    t15 = tl.where(t12, 0.0, tl.fma(t9 * tl.fma(t14, t10, tl.fma(t8, t10, 1.0)), t5, tl.fma(t9, t5, t11 * -1.0)))
+    t16 = tl.where(t2, 0.0, t6 * t8)
+    t17 = tl.where(t2, 0.0, t6 * t14)
+    t18 = t16 * (-0.6931472)
+    t19 = t16 * 0.6931472
+    t20 = mean < 0.0
+    t21 = tl.where(t20, t13 * -1.0, t13)  # mean/sigma
+    t22 = tl.where(t20, t15 * -1.0, t15)
+    t23 = t21 + t22
+    t24 = 0.25 * tl.abs(t23)
+    t25 = t23 < 0.0
+    t26 = 1.0 + t24
+    t27 = tl.div_rn(1.0, t26)
+    t28 = _part1(t24, t26, t27)
+    t29 = (t27 + t28) - 0.25
+    t30 = (_polynomial11(t29, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537, -0.020374626,
         0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109))
-    t63 = t61 * t62
-    t64 = 0.13207589 + t63
-    t65 = t59 * t64  # Mills ratio/sqrt(2 pi)
-    t66 = t30 * t65
-    t67 = t64 - t63
-    t68 = (tl.fma(t30, tl.fma(t59, (-6.588696e-9) + (((t63 - (t64 - t67)) + (0.13207589 - t67)) + tl.fma(t61, t62, t63
-        * -1.0)), tl.fma(t60, t64, tl.fma(t59, t64, t65 * -1.0))), tl.fma(t30, t65, t66 * -1.0)))
-    t69 = t35 * (t34 * (t33 * (t32 * (t66 + t68))))
-    t70 = 1.0 - t69
-    t71 = t56 < 0.0
-    t72 = tl.where(t71, t32, 1.0)
-    t73 = tl.where(t71, t33, 1.0)
-    t74 = tl.where(t71, t34, 1.0)
-    t75 = tl.where(t71, t35, 1.0)
-    t76 = t75 * (t74 * (t73 * (tl.where(t71, t66, t70) * t72)))
-    t77 = t55 + t76
-    t78 = (t69 * -1.0) - (t70 - 1.0)
-    t79 = tl.fma(t75, t74 * (t73 * (tl.where(t71, t68, t78) * t72)), _part2(t76, t77, t55))
-    t80 = 0.0 <= var
-    t81 = tl.sqrt_rn(tl.where(t80, 1.0, var))
-    t82 = tl.where(t80, t77 + t79, t81)
-    t83 = tl.fma(-0.5, t54, 0.5 * t36)
-    t84 = tl.where(t71, 1.0, t32)
-    t85 = tl.where(t71, 1.0, t33)
-    t86 = tl.where(t71, 1.0, t34)
-    t87 = tl.where(t71, 1.0, t35)
-    t88 = t87 * (t86 * (t85 * (tl.where(t71, t70, t66) * t84)))
-    t89 = t83 + t88
-    t90 = t89 * t89
-    t91 = t77 * t90
-    t92 = tl.fma(t87, t86 * (t85 * (tl.where(t71, t78, t68) * t84)), _part2(t88, t89, t83))
-    t93 = t77 * t91
-    t94 = tl.div_rn(1.0, tl.fma(var, 0.25, 1.0))
-    t95 = var * t94
-    t96 = t95 * t93
-    t97 = (tl.where(t80, t96 + tl.fma(t95, tl.fma(t77, tl.fma(t77, tl.fma(t89, t92, tl.fma(t89, t92, tl.fma(t89, t89,
-        t90 * -1.0))), tl.fma(t79, t90, tl.fma(t77, t90, t91 * -1.0))), tl.fma(t79, t91, tl.fma(t77, t91, t93 *
-        -1.0))), tl.fma(tl.fma(var, t94, t95 * -1.0), t93, tl.fma(t95, t93, t96 * -1.0))), t81))
-    return (t82, t97)
+    t31 = t29 * t30
+    t32 = 0.13207589 + t31
+    t33 = t32 - t31
+    t34 = t27 * t32  # Mills ratio/sqrt(2 pi)
+    t35 = t21 + t18
+    t36 = (t35 + (t22 + tl.fma(t16, 1.9046542e-9, tl.fma(t17, -0.6931472, _part2(t18, t35, t21) + tl.fma(t16,
+        -0.6931472, t18 * -1.0)))))
+    t37 = tl.abs(t36) * 0.25
+    t38 = t36 < 0.0
+    t39 = 1.0 + t37
+    t40 = tl.div_rn(1.0, t39)
+    t41 = t40 + _part1(t37, t39, t40)
+    t42 = t21 + t19
+    t43 = (t42 + (t22 + tl.fma(t16, -1.9046542e-9, tl.fma(t17, 0.6931472, _part2(t19, t42, t21) + tl.fma(t16,
+        0.6931472, t19 * -1.0)))))
+    t44 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t43), 1.0))
+    t45 = (t43 * -1.0) < 0.0
+    t46 = t21 * t21
+    t47 = (-0.5) * t46
+    t48 = t47 < (-176.5)
+    t49 = tl.where(t48, -176.5, t47)
+    t50 = tl.fma(t49, 1.442695, 12582912.0)
+    t51 = t50 - 12582912.0
+    t52 = (tl.fma(t51, -0.69314575, t49) + tl.fma(t51, -1.4286068e-6, tl.where(t48, 0.0, (-0.5) * tl.fma(t21, t22,
+        tl.fma(t21, t22, tl.fma(t21, t21, t46 * -1.0))))))
+    t53 = t50.to(tl.int32, bitcast=True)
+    t54 = (((t53 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t55 = tl.where(t25, 1.0, t54)
+    t56 = ((127 + ((t53 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t57 = tl.where(t25, 1.0, t56)
+    t58 = ((127 + ((t53 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t59 = ((127 + ((t53 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t60 = tl.where(t25, 1.0, t59)
+    t61 = tl.where(t25, 1.0, t58)
+    t62 = (tl.where(t48, 0.0, 1.0 + tl.fma(_polynomial4(t52, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t52 * t52, t52)))
+    # Mills ratio/sqrt(2 pi)
+    t63 = (t41 * _polynomial12(t41 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
+    t64 = t59 * (t58 * (t56 * (t54 * (t62 * t63))))
+    # Mills ratio/sqrt(2 pi)
+    t65 = (t44 * _polynomial12(t44 - 0.25, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589))
+    t66 = t59 * (t58 * (t56 * (t54 * (t62 * t65))))
+    t67 = t62 * t34
+    t68 = (tl.fma(t62, tl.fma(t27, (-6.588696e-9) + (((t31 - (t32 - t33)) + (0.13207589 - t33)) + tl.fma(t29, t30, t31
+        * -1.0)), tl.fma(t28, t32, tl.fma(t27, t32, t34 * -1.0))), tl.fma(t62, t34, t67 * -1.0)))
+    t69 = t67 + t68
+    t70 = t59 * (t58 * (t56 * (t54 * t69)))
+    t71 = 1.0 - t70
+    t72 = t60 * (t61 * (t57 * (tl.where(t25, t71, t67) * t55)))
+    t73 = (t70 * -1.0) - (t71 - 1.0)
+    t74 = (tl.where(t25, t59, 1.0) * (tl.where(t25, t58, 1.0) * (tl.where(t25, t56, 1.0) * (tl.where(t25, t69, t71 +
+        t73) * tl.where(t25, t54, 1.0)))))
+    t75 = mean * (-0.6931472)
+    t76 = var * 0.2402265
+    t77 = t75 + t76
+    t78 = tl.where(t38, 0.0, t77)
+    t79 = 176.5 < t78
+    t80 = t78 < (-176.5)
+    t81 = tl.where(t80, -176.5, tl.where(t79, 176.5, t78))
+    t82 = tl.fma(1.442695, t81, 12582912.0)
+    t83 = t82 - 12582912.0
+    t84 = t82.to(tl.int32, bitcast=True)
+    t85 = tl.fma(var, 0.2402265, t76 * -1.0)
+    t86 = (tl.fma(-0.69314575, t83, t81) + tl.fma(-1.4286068e-6, t83, tl.where(t80, 0.0, tl.where(t79, 0.0,
+        tl.where(t38, 0.0, tl.fma(mean, 1.9046542e-9, tl.fma(mean, -0.6931472, t75 * -1.0)) + tl.fma(var,
+        -2.2778894e-10, _part2(t76, t77, t75) + t85))))))
+    t87 = (tl.where(t38, t64, (_part3(3, t84) * (_part3(2, t84) * (_part3(1, t84) * (tl.where(t80, 0.0, 1.0 +
+        tl.fma(_polynomial4(t86, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t86 * t86, t86)) *
+        (((127 + (t84 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t64))
+    t88 = (-0.5) * t87
+    t89 = mean * 0.6931472
+    t90 = t76 + t89
+    t91 = tl.where(t45, 0.0, t90)
+    t92 = 176.5 < t91
+    t93 = t91 < (-176.5)
+    t94 = tl.where(t93, -176.5, tl.where(t92, 176.5, t91))
+    t95 = tl.fma(1.442695, t94, 12582912.0)
+    t96 = t95 - 12582912.0
+    t97 = (tl.fma(-0.69314575, t96, t94) + tl.fma(-1.4286068e-6, t96, tl.where(t93, 0.0, tl.where(t92, 0.0,
+        tl.where(t45, 0.0, tl.fma(mean, -1.9046542e-9, tl.fma(mean, 0.6931472, t89 * -1.0)) + tl.fma(var,
+        -2.2778894e-10, t85 + _part2(t76, t90, t89)))))))
+    t98 = t95.to(tl.int32, bitcast=True)
+    t99 = (tl.where(t45, t66, (_part3(3, t98) * (_part3(2, t98) * (_part3(1, t98) * (tl.where(t93, 0.0, 1.0 +
+        tl.fma(_polynomial4(t97, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994), t97 * t97, t97)) *
+        (((127 + (t98 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t66))
+    t100 = tl.fma(-0.5, t99, 0.5 * t87)
+    t101 = 0.5 * t99
+    t102 = t88 + t101
+    t103 = t102 + t74
+    t104 = _part2(t101, t102, t88) + _part2(t74, t103, t102)
+    t105 = t103 + t104
+    t106 = t100 + t72
+    t107 = tl.fma(t60, t61 * (t57 * (tl.where(t25, t73, t68) * t55)), _part2(t72, t106, t100))
+    t108 = t106 * t106
+    t109 = t105 * (t108 + tl.fma(t106, t107, tl.fma(t106, t107, tl.fma(t106, t106, t108 * -1.0))))
+    t110 = t103 * t109
+    t111 = tl.fma(var, 0.25, 1.0)
+    t112 = tl.div_rn(1.0, t111)
+    t113 = var * t112
+    t114 = t113 * t110
+    t115 = 0.0 <= var
+    t116 = tl.sqrt_rn(tl.where(t115, 1.0, var))
+    t117 = tl.where(t115, t105, t116)
+    t118 = (tl.where(t115, t114 + tl.fma(t113, tl.fma(t104, t109, tl.fma(t103, t109, t110 * -1.0)), tl.fma(tl.fma(var,
+        t112 * tl.fma(t111, t112 * -1.0, 1.0), tl.fma(var, t112, t113 * -1.0)), t110, tl.fma(t113, t110, t114 *
+        -1.0))), t116))
+    return (t117, t118)
 
 
 @triton.jit
@@ -226,135 +237,191 @@ def logistic_transform_pea_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_v
 @triton.jit
 def logistic_transform_pea_backward(mean, var, grad_mean, grad_var):
     t0 = 1.1529215e+18 < var
-    t1 = var < 9.094947e-13
-    t2 = tl.where(t1, 2.8147498e+14, tl.where(t0, 9.094947e-13, 1.0))  # power of two that keeps residuals normal
-    t3 = var == 0.0
-    t4 = tl.where(t3, 1.0, t2 * (var * t2))
-    t5 = tl.sqrt_rn(t4)  # standard deviation, scaled
-    t6 = tl.div_rn(1.0, t5)
-    t7 = tl.abs(mean)
-    t8 = tl.where(t3 & (0.0 < t7), 1.2676506e+30, t2 * t7)
-    t9 = t6 * t8
-    t10 = 1.1529215e+18 < t9
-    t11 = tl.where(t10, 1.1529215e+18, t9)
-    t12 = mean < 0.0
-    t13 = tl.where(t12, t11 * -1.0, t11)  # mean/sigma
-    t14 = t13 * t13
-    t15 = t14 * (-0.5)
-    t16 = t15 < (-176.5)
-    t17 = tl.where(t16, -176.5, t15)
-    t18 = tl.fma(t17, 1.442695, 12582912.0)
-    t19 = t18 - 12582912.0
-    t20 = tl.fma(t19, -0.69314575, t17)
-    t21 = tl.fma(t5, t5 * -1.0, t4) * (0.5 * t6)
-    t22 = t6 * -1.0
-    t23 = tl.where(t10, 0.0, tl.fma(t6 * tl.fma(t21, t22, tl.fma(t5, t22, 1.0)), t8, tl.fma(t6, t8, t9 * -1.0)))
-    t24 = tl.where(t12, t23 * -1.0, t23)
-    t25 = (tl.fma(t19, -1.4286068e-6, tl.where(t16, 0.0, tl.fma(t13, t24, tl.fma(t13, t24, tl.fma(t13, t13, t14 *
-        -1.0))) * (-0.5))))
-    t26 = t20 + t25
-    t27 = 1.0 + t26
-    t28 = ((t26 - (t27 - 1.0)) + tl.fma(_polynomial4(t26, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
-        0.49999994), t26 * t26, (t25 + (t20 - t26)) * t27))
-    t29 = t27 + t28
-    t30 = tl.where(t16, 0.0, t28 - (t29 - t27))
-    t31 = tl.where(t16, 0.0, t29)
-    t32 = t31 + t30
-    t33 = tl.where(t1, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
-    t34 = tl.where(t3, 0.0, t33 * t5)
-    t35 = t34 * 0.6931472
-    t36 = t13 + t35
-    t37 = tl.where(t3, 0.0, t33 * t21)
-    t38 = (t36 + (t24 + tl.fma(t34, -1.9046542e-9, tl.fma(t37, 0.6931472, _part2(t35, t36, t13) + tl.fma(t34,
-        0.6931472, t35 * -1.0)))))
-    t39 = t18.to(tl.int32, bitcast=True)
-    t40 = (((t39 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t41 = ((127 + ((t39 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t42 = ((127 + ((t39 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t43 = ((127 + ((t39 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t44 = _part3(t38)  # Mills ratio/sqrt(2 pi)
-    t45 = t43 * (t42 * (t41 * (t40 * (t32 * t44))))
-    t46 = (t38 * -1.0) < 0.0
-    t47 = var * 0.2402265
-    t48 = mean * 0.6931472
-    t49 = t47 + t48
-    t50 = tl.where(t46, 0.0, t49)
-    t51 = 176.5 < t50
-    t52 = t50 < (-176.5)
-    t53 = tl.where(t52, -176.5, tl.where(t51, 176.5, t50))
-    t54 = tl.fma(1.442695, t53, 12582912.0)
-    t55 = t54 - 12582912.0
-    t56 = tl.fma(var, 0.2402265, t47 * -1.0)
-    t57 = (tl.fma(-0.69314575, t55, t53) + tl.fma(-1.4286068e-6, t55, tl.where(t52, 0.0, tl.where(t51, 0.0,
-        tl.where(t46, 0.0, tl.fma(mean, -1.9046542e-9, tl.fma(mean, 0.6931472, t48 * -1.0)) + tl.fma(var,
-        -2.2778894e-10, t56 + _part2(t47, t49, t48)))))))
-    t58 = t54.to(tl.int32, bitcast=True)
-    t59 = (tl.where(t46, t45, ((((127 + ((3 + t58) >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((2 + t58)
-        >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((1 + t58) >> 2)) << 23).to(tl.float32, bitcast=True))
-        * (tl.where(t52, 0.0, 1.0 + tl.fma(_polynomial4(t57, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
-        0.49999994), t57 * t57, t57)) * (((127 + (t58 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t45))
-    t60 = _part0(t34, t13, t37, t24, t32, t40, t41, t42, t43, mean, t47, var, t56)
-    t61 = tl.fma(0.5, t59, (-0.5) * t60)
-    t62 = t13 + t24
-    t63 = 0.25 * tl.abs(t62)
-    t64 = 1.0 + t63
-    t65 = tl.div_rn(1.0, t64)
-    t66 = _part1(t63, t64, t65)
-    t67 = (t65 + t66) - 0.25
-    t68 = (_polynomial11(t67, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537, -0.020374626,
+    t1 = tl.where(t0, 9.094947e-13, 1.0)
+    t2 = var < 9.094947e-13
+    t3 = tl.where(t2, 2.8147498e+14, t1)  # power of two that keeps residuals normal
+    t4 = t3 * (var * t3)
+    t5 = var == 0.0
+    t6 = tl.where(t5, 1.0, t4)
+    t7 = tl.sqrt_rn(t6)  # standard deviation, scaled
+    t8 = tl.div_rn(1.0, t7)
+    t9 = tl.abs(mean)
+    t10 = tl.where(t5 & (0.0 < t9), 1.2676506e+30, t3 * t9)
+    t11 = t8 * t10
+    t12 = 1.1529215e+18 < t11
+    t13 = tl.where(t12, 1.1529215e+18, t11)
+    t14 = t13 * -1.0
+    t15 = mean < 0.0
+    t16 = tl.where(t15, t14, t13)  # mean/sigma
+    t17 = t16 * t16
+    t18 = t17 * (-0.5)
+    t19 = t18 < (-176.5)
+    t20 = tl.where(t19, -176.5, t18)
+    t21 = tl.fma(t20, 1.442695, 12582912.0)
+    t22 = t21 - 12582912.0
+    t23 = tl.fma(t22, -0.69314575, t20)
+    t24 = tl.fma(t16, t16, t17 * -1.0)
+    t25 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
+    t26 = t8 * -1.0
+    t27 = tl.where(t12, 0.0, tl.fma(t8 * tl.fma(t25, t26, tl.fma(t7, t26, 1.0)), t10, tl.fma(t8, t10, t11 * -1.0)))
+    t28 = tl.where(t15, t27 * -1.0, t27)
+    t29 = tl.fma(t22, -1.4286068e-6, tl.where(t19, 0.0, tl.fma(t16, t28, tl.fma(t16, t28, t24)) * (-0.5)))
+    t30 = t23 + t29
+    t31 = _polynomial4(t30, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994)
+    t32 = t30 * t30
+    t33 = t29 + (t23 - t30)
+    t34 = 1.0 + t30
+    t35 = tl.fma(t31, t32, t33 * t34)
+    t36 = (t30 - (t34 - 1.0)) + t35
+    t37 = t34 + t36
+    t38 = tl.where(t19, 0.0, t36 - (t37 - t34))
+    t39 = tl.where(t19, 0.0, t37)
+    t40 = tl.where(t2, 3.5527137e-15, tl.where(t0, 1.0995116e+12, 1.0))
+    t41 = tl.where(t5, 0.0, t40 * t7)
+    t42 = tl.where(t5, 0.0, t40 * t25)
+    t43, t44, t45 = _atom0(t41, 0.6931472, t16, t42, -1.9046542e-9, t28)  # t44: Mills ratio/sqrt(2 pi)
+    t46 = t39 * t44
+    t47 = t46 + tl.fma(t39, t45, tl.fma(t38, t44, tl.fma(t39, t44, t46 * -1.0)))
+    t48 = t21.to(tl.int32, bitcast=True)
+    t49 = (((t48 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t50 = t49 * t47
+    t51 = ((127 + ((t48 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t52 = t51 * t50
+    t53 = ((127 + ((t48 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t54 = t53 * t52
+    t55 = ((127 + ((t48 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t56 = t55 * t54
+    t57 = t56 * -1.0
+    t58 = (t43 * -1.0) < 0.0
+    t59 = var * 0.2402265
+    t60 = mean * 0.6931472
+    t61 = t59 + t60
+    t62 = tl.where(t58, 0.0, t61)
+    t63 = 176.5 < t62
+    t64 = tl.where(t63, 176.5, t62)
+    t65 = t62 < (-176.5)
+    t66 = tl.where(t65, -176.5, t64)
+    t67 = tl.fma(1.442695, t66, 12582912.0)
+    t68 = t67 - 12582912.0
+    t69 = tl.fma(-0.69314575, t68, t66)
+    t70 = _part2(t59, t61, t60)
+    t71 = tl.fma(var, 0.2402265, t59 * -1.0)
+    t72 = tl.fma(var, -2.2778894e-10, t71 + t70)
+    t73 = (tl.fma(-1.4286068e-6, t68, tl.where(t65, 0.0, tl.where(t63, 0.0, tl.where(t58, 0.0, tl.fma(mean,
+        -1.9046542e-9, tl.fma(mean, 0.6931472, t60 * -1.0)) + t72)))))
+    t74 = t69 + t73
+    t75 = _polynomial4(t74, 0.0013814222, 0.008368899, 0.041668404, 0.1666652, 0.49999994)
+    t76 = t74 * t74
+    t77 = t73 + (t69 - t74)
+    t78 = 1.0 + t74
+    t79 = tl.fma(t75, t76, t77 * t78)
+    t80 = (t74 - (t78 - 1.0)) + t79
+    t81 = t78 + t80
+    t82 = tl.where(t65, 0.0, t81)
+    t83 = t67.to(tl.int32, bitcast=True)
+    t84 = ((127 + (t83 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t85 = t82 * t84
+    t86 = _part3(1, t83)
+    t87 = t86 * t85
+    t88 = _part3(2, t83)
+    t89 = t88 * t87
+    t90 = _part3(3, t83)
+    t91 = t90 * t89
+    t92 = t91 - t56
+    t93 = t57 - (t92 - t91)
+    t94 = tl.where(t58, t56, t92 + ((t90 * (t88 * (t86 * (tl.where(t65, 0.0, t80 - (t81 - t78)) * t84)))) + t93))
+    t95 = t39 + t38
+    t96, t97, t98 = _atom0(t41, -0.6931472, t16, t42, 1.9046542e-9, t28)  # t97: Mills ratio/sqrt(2 pi)
+    t99 = t55 * (t53 * (t51 * (t49 * (t95 * (t97 + t98)))))
+    t100 = t96 < 0.0
+    t101 = mean * (-0.6931472)
+    t102 = t101 + t59
+    t103 = tl.where(t100, 0.0, t102)
+    t104 = 176.5 < t103
+    t105 = tl.where(t104, 176.5, t103)
+    t106 = t103 < (-176.5)
+    t107 = tl.where(t106, -176.5, t105)
+    t108 = tl.fma(1.442695, t107, 12582912.0)
+    t109 = t108 - 12582912.0
+    t110 = tl.fma(-0.69314575, t109, t107)
+    t111 = tl.fma(var, -2.2778894e-10, _part2(t59, t102, t101) + t71)
+    t112 = (t110 + tl.fma(-1.4286068e-6, t109, tl.where(t106, 0.0, tl.where(t104, 0.0, tl.where(t100, 0.0, tl.fma(mean,
+        1.9046542e-9, tl.fma(mean, -0.6931472, t101 * -1.0)) + t111)))))
+    t113 = (tl.where(t106, 0.0, 1.0 + tl.fma(_polynomial4(t112, 0.0013814222, 0.008368899, 0.041668404, 0.1666652,
+        0.49999994), t112 * t112, t112)))
+    t114 = t108.to(tl.int32, bitcast=True)
+    t115 = t113 * (((127 + (t114 >> 2)) << 23).to(tl.float32, bitcast=True))
+    t116 = _part3(1, t114) * t115
+    t117 = _part3(2, t114) * t116
+    t118 = tl.where(t100, t99, (_part3(3, t114) * t117) - t99)
+    t119 = tl.fma(-0.5, t94, 0.5 * t118)
+    t120 = t16 + t28
+    t121 = 0.25 * tl.abs(t120)
+    t122 = 1.0 + t121
+    t123 = tl.div_rn(1.0, t122)
+    t124 = _part1(t121, t122, t123)
+    t125 = (t123 + t124) - 0.25
+    t126 = (_polynomial11(t125, -0.00152444, -0.0064508854, 0.024710128, -0.006645453, -0.026722537, -0.020374626,
         0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109))
-    t69 = t67 * t68
-    t70 = 0.13207589 + t69
-    t71 = t65 * t70  # Mills ratio/sqrt(2 pi)
-    t72 = t31 * t71
-    t73 = t70 - t69
-    t74 = (tl.fma(t31, tl.fma(t65, (-6.588696e-9) + (((t69 - (t70 - t73)) + (0.13207589 - t73)) + tl.fma(t67, t68, t69
-        * -1.0)), tl.fma(t66, t70, tl.fma(t65, t70, t71 * -1.0))), tl.fma(t30, t71, tl.fma(t31, t71, t72 * -1.0))))
-    t75 = t43 * (t42 * (t41 * (t40 * (t72 + t74))))
-    t76 = 1.0 - t75
-    t77 = t62 < 0.0
-    t78 = tl.where(t77, t40, 1.0)
-    t79 = tl.where(t77, t41, 1.0)
-    t80 = tl.where(t77, t42, 1.0)
-    t81 = tl.where(t77, t43, 1.0)
-    t82 = t81 * (t80 * (t79 * (tl.where(t77, t72, t76) * t78)))
-    t83 = t61 + t82
-    t84 = (t75 * -1.0) - (t76 - 1.0)
-    t85 = tl.fma(t81, t80 * (t79 * (tl.where(t77, t74, t84) * t78)), _part2(t82, t83, t61))
-    t86 = t83 + t85
-    t87 = tl.fma(-0.5, t59, 0.5 * t60)
-    t88 = tl.where(t77, 1.0, t40)
-    t89 = tl.where(t77, 1.0, t41)
-    t90 = tl.where(t77, 1.0, t42)
-    t91 = tl.where(t77, 1.0, t43)
-    t92 = t91 * (t90 * (t89 * (tl.where(t77, t76, t72) * t88)))
-    t93 = t87 + t92
-    t94 = tl.fma(t91, t90 * (t89 * (tl.where(t77, t84, t74) * t88)), _part2(t92, t93, t87))
-    t95 = t93 + t94
-    t96 = t86 - t95
-    t97 = t93 * (-2.0)
-    t98 = t83 * t97
-    t99 = tl.fma(0.3465736, t59, 0.3465736 * t60)
-    t100 = t99 * t98
-    t101 = t96 * t100
-    t102 = tl.fma(t83, t94 * (-2.0), tl.fma(t85, t97, tl.fma(t83, t97, t98 * -1.0)))
-    t103 = var * 0.25
-    t104 = 1.0 + t103
-    t105 = tl.div_rn(1.0, t104)
-    t106 = var * t105
-    t107 = t106 * t101
-    t108 = _part1(t103, t104, t105)
-    t109 = tl.fma(var, t108, tl.fma(var, t105, t106 * -1.0))
-    t110 = 0.0 <= var
-    t111 = tl.sqrt_rn(tl.where(t110, 1.0, var))
-    t112 = (tl.fma(tl.where(t110, t107 + tl.fma(t106, tl.fma(t96, tl.fma(t99, t102, tl.fma(t99, t98, t100 * -1.0)),
-        tl.fma(t96, t100, t101 * -1.0)), tl.fma(t109, t101, tl.fma(t106, t101, t107 * -1.0))), t111), grad_var,
-        tl.where(t110, t99, t111) * grad_mean))
-    t113 = tl.fma(t59, 0.12011325, t60 * (-0.12011325))
-    t114 = t105 + t108
-    t115 = (tl.fma(tl.where(t110, tl.fma(t96 * (t113 * (t98 + t102)), t106 + t109, t114 * ((t86 * (t86 * (t95 * t95)))
-        * t114)), t111), grad_var, tl.where(t110, t113, t111) * grad_mean))
-    return (t112, t115)
+    t127 = t125 * t126
+    t128 = 0.13207589 + t127
+    t129 = t123 * t128  # Mills ratio/sqrt(2 pi)
+    t130 = t39 * t129
+    t131 = tl.fma(t38, t129, tl.fma(t39, t129, t130 * -1.0))
+    t132 = t128 - t127
+    t133 = (tl.fma(t39, tl.fma(t123, (-6.588696e-9) + (((t127 - (t128 - t132)) + (0.13207589 - t132)) + tl.fma(t125,
+        t126, t127 * -1.0)), tl.fma(t124, t128, tl.fma(t123, t128, t129 * -1.0))), t131))
+    t134 = t130 + t133
+    t135 = t55 * (t53 * (t51 * (t49 * t134)))
+    t136 = 1.0 - t135
+    t137 = t120 < 0.0
+    t138 = tl.where(t137, t136, t130)
+    t139 = tl.where(t137, 1.0, t49)
+    t140 = t138 * t139
+    t141 = tl.where(t137, 1.0, t51)
+    t142 = t141 * t140
+    t143 = tl.where(t137, 1.0, t53)
+    t144 = t143 * t142
+    t145 = tl.where(t137, 1.0, t55)
+    t146 = t145 * t144
+    t147 = t119 + t146
+    t148 = _part2(t146, t147, t119)
+    t149 = (t135 * -1.0) - (t136 - 1.0)
+    t150 = tl.fma(t145, t143 * (t141 * (tl.where(t137, t149, t133) * t139)), t148)
+    t151 = t150 * (-2.0)
+    t152 = tl.fma(0.5, t94, (-0.5) * t118)
+    t153 = tl.where(t137, t134, t136 + t149) * tl.where(t137, t49, 1.0)
+    t154 = tl.where(t137, t51, 1.0) * t153
+    t155 = tl.where(t137, t53, 1.0) * t154
+    t156 = tl.fma(tl.where(t137, t55, 1.0), t155, t152)
+    t157 = t147 * (-2.0)
+    t158 = t156 * t157
+    t159 = tl.fma(t156, t151, tl.fma(t156, t157, t158 * -1.0))
+    t160 = 0.3465736 * t94
+    t161 = 0.3465736 * t118
+    t162 = t161 + t160
+    t163 = tl.fma(-9.523271e-10, t94, _part2(t160, t162, t161) + tl.fma(0.3465736, t94, t160 * -1.0))
+    t164 = t162 * t158
+    t165 = tl.fma(t162, t159, tl.fma(t163, t158, tl.fma(t162, t158, t164 * -1.0)))
+    t166 = t147 + t150
+    t167 = t156 - t166
+    t168 = t167 * t164
+    t169 = t168 + tl.fma(t167, t165, tl.fma(t167, t164, t168 * -1.0))
+    t170 = var * 0.25
+    t171 = 1.0 + t170
+    t172 = tl.div_rn(1.0, t171)
+    t173 = t172 + _part1(t170, t171, t172)
+    t174 = var * t173
+    t175 = t174 * t169
+    t176 = 0.0 <= var
+    t177 = tl.sqrt_rn(tl.where(t176, 1.0, var))
+    t178 = tl.fma(tl.where(t176, t175, t177), grad_var, tl.where(t176, t162 + t163, t177) * grad_mean)
+    t179 = t173 * (t173 * (t156 * (t156 * (t166 * t166))))
+    t180 = t158 + t159
+    t181 = tl.fma(t94, 0.12011325, t118 * (-0.12011325))
+    t182 = (tl.fma(tl.where(t176, tl.fma(t174, t167 * (t181 * t180), t179), t177), grad_var, tl.where(t176, t181, t177)
+        * grad_mean))
+    return (t178, t182)
 
 
 @triton.jit

@@ -3,12 +3,12 @@
 // f(x) = Max(0, Min(6, x))
 //
 // rule digest  5d95537a9eee1e9d9e1138167cc5fb68a17b44e0e3c169beae07ed2009a1d14e
-// program      h9d541b39e816d7ef77c05f1f1aa50eb12d7cbbaf7252765470afdf705d1aa0c3
+// program      h38bf00ff865248e4cbaa4f4243dca193722a8a55af806fd922890eedc2575923
 // operations   relu6_exact_forward 471, relu6_exact_backward 557
 //
 // Certificate:
-//   mean 0.47, var 0.0814, dmean_dmu 0.00366, dmean_dvar 0.00488, dvar_dmu 0.0246, dvar_dvar 0.00895 tolerance,
-//   against exact values at 16927 points over all of float32; where, in exact.json
+//   mean 0.47, var 0.0787, dmean_dmu 0.00369, dmean_dvar 0.00525, dvar_dmu 0.0275, dvar_dvar 0.00767 tolerance,
+//   against exact values at 16943 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -82,11 +82,11 @@ INLINE float relu6_exact_part3(
     float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
     float p11, float p12, float p13, float p14, float p15, float p16, float p17, float p18, float p19)
 {
-    float t0 = FMA(p0, -26.294802f, FMA(p1, 21.531286f, FMA(p2, 11.559885f, FMA(p3, 51.13797f, FMA(p4, -1.6347935f,
-        FMA(p5, 5.092379f, FMA(p6, -20.65444f, FMA(p7, 8.355875f, FMA(p8, -6.0266404f, FMA(p9, -6.4646225f, FMA(p10,
-        -0.784697f, FMA(p11, -0.6574579f, FMA(p12, -2.954772f, FMA(p13, 1.158291f, FMA(p14, 1.3756027f, FMA(p15,
-        6.428869f, FMA(p16, -0.059901398f, FMA(p17, -0.09338567f, FMA(p18, -2.8303852f, p19 *
-        0.05487441f)))))))))))))))))));
+    float t0 = FMA(p0, -26.2948f, FMA(p1, 21.531286f, FMA(p2, 11.559884f, FMA(p3, 51.137966f, FMA(p4, -1.6347936f,
+        FMA(p5, 5.09238f, FMA(p6, -20.65444f, FMA(p7, 8.355875f, FMA(p8, -6.0266404f, FMA(p9, -6.4646225f, FMA(p10,
+        -0.784697f, FMA(p11, -0.65745854f, FMA(p12, -2.9547718f, FMA(p13, 1.158291f, FMA(p14, 1.3756027f, FMA(p15,
+        6.428869f, FMA(p16, -0.059901398f, FMA(p17, -0.093385495f, FMA(p18, -2.830385f, p19 *
+        0.054874413f)))))))))))))))))));
     return t0;
 }
 
@@ -96,7 +96,7 @@ INLINE float relu6_exact_part4(
 {
     float t0 = p15 * FMA(p0, 1.9404501f, FMA(p1, 2.048859f, FMA(p2, 2.0106912f, FMA(p3, -2.083447f, FMA(p4,
         -4.3856173f, FMA(p5, 3.604469f, FMA(p6, 0.81985545f, FMA(p7, -3.4405017f, FMA(p8, 1.3995466f, FMA(p9,
-        -0.09060399f, FMA(p10, -0.49851513f, FMA(p11, 0.19422443f, FMA(p12, -0.022627804f, FMA(p13, -0.46933347f, p14 *
+        -0.090604f, FMA(p10, -0.4985151f, FMA(p11, 0.19422443f, FMA(p12, -0.022627803f, FMA(p13, -0.46933347f, p14 *
         0.009217231f))))))))))))));
     return t0;
 }
@@ -214,18 +214,17 @@ INLINE void relu6_exact_forward_element(float mean, float var, float *restrict o
     float t100 = FMA(t59, t99, t98 * (t41 * (-5.0f)));
     float t101 = FMA(t59, t100, t99 * (t41 * (-6.0f)));
     // D_1: derivative 1 of the mean less its line
-    float t102 = FMA(t95, -2.0681336e-8f, FMA(t88, 2.4333504e-8f, FMA(t81, -3.6521632e-9f, FMA(t97, 3.1352283e-8f,
-        FMA(t90, 2.3153296e-8f, FMA(t83, -2.578529e-9f, FMA(t99, -2.003379e-8f, FMA(t92, 1.4442879e-8f, FMA(t85,
-        -6.205699e-10f, FMA(6.2310606e-9f, t101, FMA(2.5885951e-9f, t94, (-5.1367337e-11f) * t87))))))))))) + (t10 *
-        FMA(t72, 1.9404501f, FMA(t70, 2.048859f, FMA(t66, 2.0106912f, FMA(t96, -2.083447f, FMA(t89, -4.3856173f,
-        FMA(t82, 3.604469f, FMA(t98, 0.81985545f, FMA(t91, -3.4405017f, FMA(t84, 1.3995466f, FMA(t100, -0.09060399f,
-        FMA(t93, -0.49851513f, FMA(t86, 0.19422443f, FMA(-0.022627804f, FMA(t59, t101, t100 * (t41 * (-7.0f))),
-        FMA(-0.46933347f, FMA(t58, t94, t93 * (t40 * (-7.0f))), 0.009217231f * FMA(t52, t87, t86 * (t32 *
-        (-7.0f))))))))))))))))));
+    float t102 = FMA(t95, -4.2518128e-8f, FMA(t88, 4.730946e-10f, FMA(t81, 4.2045016e-8f, FMA(t97, 5.8385663e-8f,
+        FMA(t90, 1.05385936e-7f, FMA(t83, 2.29703e-8f, FMA(t99, -3.3036212e-8f, FMA(t92, 1.3772126e-8f, FMA(t85,
+        4.519479e-9f, FMA(8.6108916e-9f, t101, FMA(1.707312e-8f, t94, 3.2106354e-10f * t87))))))))))) + (t10 * FMA(t72,
+        1.9404501f, FMA(t70, 2.048859f, FMA(t66, 2.0106912f, FMA(t96, -2.083447f, FMA(t89, -4.3856173f, FMA(t82,
+        3.604469f, FMA(t98, 0.81985545f, FMA(t91, -3.4405017f, FMA(t84, 1.3995466f, FMA(t100, -0.090604f, FMA(t93,
+        -0.4985151f, FMA(t86, 0.19422443f, FMA(-0.022627803f, FMA(t59, t101, t100 * (t41 * (-7.0f))), FMA(-0.46933347f,
+        FMA(t58, t94, t93 * (t40 * (-7.0f))), 0.009217231f * FMA(t52, t87, t86 * (t32 * (-7.0f))))))))))))))))));
     // D_0: derivative 0 of the mean less its line
-    float t103 = FMA(t72, -2.0681336e-8f, FMA(t70, 2.4333504e-8f, FMA(t66, -3.6521632e-9f, FMA(t96, 3.1352283e-8f,
-        FMA(t89, 2.3153296e-8f, FMA(t82, -2.578529e-9f, FMA(t98, -2.003379e-8f, FMA(t91, 1.4442879e-8f, FMA(t84,
-        -6.205699e-10f, FMA(t100, 6.2310606e-9f, FMA(t93, 2.5885951e-9f, t86 * (-5.1367337e-11f)))))))))))) +
+    float t103 = FMA(t72, -4.2518128e-8f, FMA(t70, 4.730946e-10f, FMA(t66, 4.2045016e-8f, FMA(t96, 5.8385663e-8f,
+        FMA(t89, 1.05385936e-7f, FMA(t82, 2.29703e-8f, FMA(t98, -3.3036212e-8f, FMA(t91, 1.3772126e-8f, FMA(t84,
+        4.519479e-9f, FMA(t100, 8.6108916e-9f, FMA(t93, 1.707312e-8f, t86 * 3.2106354e-10f))))))))))) +
         relu6_exact_part4(t71, t69, t65, t95, t88, t81, t97, t90, t83, t99, t92, t85, t101, t94, t87, t10);
     float t104 = t102 * (t15 * t102);
     // B_0: derivative 0 of the mean square less its line
@@ -398,24 +397,23 @@ INLINE void relu6_exact_backward_element(
     float t115 = t32 * t81;
     float t116 = t32 * t86;
     // D_0: derivative 0 of the mean less its line
-    float t117 = FMA(t73, -2.0681336e-8f, FMA(t72, 2.4333504e-8f, FMA(t69, -3.6521632e-9f, FMA(t107, 3.1352283e-8f,
-        FMA(t98, 2.3153296e-8f, FMA(t89, -2.578529e-9f, FMA(t109, -2.003379e-8f, FMA(t100, 1.4442879e-8f, FMA(t91,
-        -6.205699e-10f, FMA(t111, 6.2310606e-9f, FMA(t102, 2.5885951e-9f, t93 * (-5.1367337e-11f)))))))))))) + (t6 *
+    float t117 = FMA(t73, -4.2518128e-8f, FMA(t72, 4.730946e-10f, FMA(t69, 4.2045016e-8f, FMA(t107, 5.8385663e-8f,
+        FMA(t98, 1.05385936e-7f, FMA(t89, 2.29703e-8f, FMA(t109, -3.3036212e-8f, FMA(t100, 1.3772126e-8f, FMA(t91,
+        4.519479e-9f, FMA(t111, 8.6108916e-9f, FMA(t102, 1.707312e-8f, t93 * 3.2106354e-10f))))))))))) + (t6 *
         FMA(relu6_exact_part1(t52, t71), 1.9404501f, FMA(relu6_exact_part1(t47, t70), 2.048859f,
         FMA(relu6_exact_part1(t38, t68), 2.0106912f, FMA(t106, -2.083447f, FMA(t97, -4.3856173f, FMA(t88, 3.604469f,
-        FMA(t108, 0.81985545f, FMA(t99, -3.4405017f, FMA(t90, 1.3995466f, FMA(t110, -0.09060399f, FMA(t101,
-        -0.49851513f, FMA(t92, 0.19422443f, FMA(t112, -0.022627804f, FMA(t103, -0.46933347f, t94 *
-        0.009217231f)))))))))))))));
+        FMA(t108, 0.81985545f, FMA(t99, -3.4405017f, FMA(t90, 1.3995466f, FMA(t110, -0.090604f, FMA(t101, -0.4985151f,
+        FMA(t92, 0.19422443f, FMA(t112, -0.022627803f, FMA(t103, -0.46933347f, t94 * 0.009217231f)))))))))))))));
     float t118 = t115 - t116;
     // D_1: derivative 1 of the mean less its line
-    float t119 = FMA(t106, -2.0681336e-8f, FMA(t97, 2.4333504e-8f, FMA(t88, -3.6521632e-9f, FMA(t108, 3.1352283e-8f,
-        FMA(t99, 2.3153296e-8f, FMA(t90, -2.578529e-9f, FMA(t110, -2.003379e-8f, FMA(t101, 1.4442879e-8f, FMA(t92,
-        -6.205699e-10f, FMA(6.2310606e-9f, t112, FMA(2.5885951e-9f, t103, (-5.1367337e-11f) * t94))))))))))) +
+    float t119 = FMA(t106, -4.2518128e-8f, FMA(t97, 4.730946e-10f, FMA(t88, 4.2045016e-8f, FMA(t108, 5.8385663e-8f,
+        FMA(t99, 1.05385936e-7f, FMA(t90, 2.29703e-8f, FMA(t110, -3.3036212e-8f, FMA(t101, 1.3772126e-8f, FMA(t92,
+        4.519479e-9f, FMA(8.6108916e-9f, t112, FMA(1.707312e-8f, t103, 3.2106354e-10f * t94))))))))))) +
         relu6_exact_part4(t73, t72, t69, t107, t98, t89, t109, t100, t91, t111, t102, t93, t113, t104, t95, t6);
     // D_2: derivative 2 of the mean less its line
-    float t120 = FMA(t107, -2.0681336e-8f, FMA(t98, 2.4333504e-8f, FMA(t89, -3.6521632e-9f, FMA(t109, 3.1352283e-8f,
-        FMA(t100, 2.3153296e-8f, FMA(t91, -2.578529e-9f, FMA(t111, -2.003379e-8f, FMA(t102, 1.4442879e-8f, FMA(t93,
-        -6.205699e-10f, FMA(6.2310606e-9f, t113, FMA(2.5885951e-9f, t104, (-5.1367337e-11f) * t95))))))))))) +
+    float t120 = FMA(t107, -4.2518128e-8f, FMA(t98, 4.730946e-10f, FMA(t89, 4.2045016e-8f, FMA(t109, 5.8385663e-8f,
+        FMA(t100, 1.05385936e-7f, FMA(t91, 2.29703e-8f, FMA(t111, -3.3036212e-8f, FMA(t102, 1.3772126e-8f, FMA(t93,
+        4.519479e-9f, FMA(8.6108916e-9f, t113, FMA(1.707312e-8f, t104, 3.2106354e-10f * t95))))))))))) +
         relu6_exact_part4(t106, t97, t88, t108, t99, t90, t110, t101, t92, t112, t103, t94, t114, t105, t96, t6);
     float t121 = t82 - t87;
     float t122 = (t8 * t80) + (t16 * (-t85));

@@ -3,12 +3,12 @@
 // f(x) = Max(0, -lambd + x) + Min(0, lambd + x)
 //
 // rule digest  1a877ecd159d000d1da454c5803b16c1b3021d8c992ca6332e005084a3b64d31
-// program      h103d1d875cffe3e1f24720ead0804dfca4d2da29b9fe9df6d6631f5163c014de
-// operations   softshrink_exact_forward 470, softshrink_exact_backward 590
+// program      h965f597e169e88f3deedceb8a420315894660861e60ad697ec58611bd459df6e
+// operations   softshrink_exact_forward 476, softshrink_exact_backward 602
 //
 // Certificate:
-//   mean 0.41, var 0.124, dmean_dmu 0.00396, dmean_dvar 0.00848, dvar_dmu 0.0537, dvar_dvar 0.0483 tolerance,
-//   against exact values at 92116 points over all of float32; where, in exact.json
+//   mean 0.41, var 0.131, dmean_dmu 0.00356, dmean_dvar 0.00819, dvar_dmu 0.053, dvar_dvar 0.0486 tolerance,
+//   against exact values at 92100 points over all of float32; where, in exact.json
 
 #include <float.h>
 #include <stdint.h>
@@ -76,19 +76,20 @@ INLINE float softshrink_exact_part4(
     float t0 = FMA(p0, 3.6124027f, FMA(p1, 0.28291246f, FMA(p2, -0.03318527f, FMA(p3, -1.3147992f, FMA(p4,
         0.014650219f, FMA(p5, -0.021070946f, FMA(p6, 0.3487743f, FMA(p7, 0.013027682f, FMA(p8, 0.006365801f, FMA(p9,
         -0.012634318f, FMA(p10, 0.0006759479f, FMA(p11, 0.0017610112f, FMA(p12, -0.012807422f, FMA(p13, 0.00020729449f,
-        FMA(p14, -0.00046238847f, FMA(p15, 0.0022007977f, FMA(p16, 7.722043e-6f, FMA(p17, -6.897228e-5f, FMA(p18,
+        FMA(p14, -0.00046238847f, FMA(p15, 0.0022007977f, FMA(p16, 7.722043e-6f, FMA(p17, -6.897227e-5f, FMA(p18,
         -2.620557e-5f, p19 * 1.1356677e-6f)))))))))))))))))));
     return t0;
 }
 
 INLINE float softshrink_exact_part5(
     float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
-    float p11, float p12, float p13, float p14, float p15)
+    float p11, float p12, float p13, float p14, float p15, float p16, float p17, float p18)
 {
-    float t0 = FMA(p0, 3.4198886e-13f, FMA(p1, -4.5356072e-13f, p2 * 1.1327064e-13f)) + (p15 * FMA(p3, -0.05310392f,
-        FMA(p4, -1.8069891f, FMA(p5, -0.13990697f, FMA(p6, 0.010678871f, FMA(p7, -0.17402875f, FMA(p8, -0.0064247614f,
-        FMA(p9, -0.000890947f, FMA(p10, 0.0064075454f, FMA(p11, -0.000101803664f, FMA(p12, 3.4771136e-5f, FMA(p13,
-        1.4154151e-5f, p14 * (-5.53779e-7f)))))))))))));
+    float t0 = FMA(p0, 2.7831684e-12f, FMA(p1, -3.9657704e-12f, FMA(p2, 1.1844716e-12f, FMA(p3, -6.377272e-13f, FMA(p4,
+        -3.2503451e-13f, p5 * 5.5711224e-14f))))) + (p18 * FMA(p6, -0.05310392f, FMA(p7, -1.8069891f, FMA(p8,
+        -0.13990697f, FMA(p9, 0.010678871f, FMA(p10, -0.17402875f, FMA(p11, -0.0064247614f, FMA(p12, -0.000890947f,
+        FMA(p13, 0.0064075454f, FMA(p14, -0.00010180367f, FMA(p15, 3.4771136e-5f, FMA(p16, 1.4154151e-5f, p17 *
+        (-5.53779e-7f)))))))))))));
     return t0;
 }
 
@@ -270,18 +271,18 @@ INLINE void softshrink_exact_forward_element(
     float t103 = FMA(t55, t102, t101 * t50);
     float t104 = FMA(t55, t103, t102 * t51);
     // D_1: derivative 1 of the mean less its line
-    float t105 = FMA(3.4198886e-13f, t100, FMA(-4.5356072e-13f, t95, 1.1327064e-13f * t90)) + (t15 * FMA(t81,
-        -0.05310392f, FMA(t79, -1.8069891f, FMA(t77, -0.13990697f, FMA(t101, 0.010678871f, FMA(t96, -0.17402875f,
-        FMA(t91, -0.0064247614f, FMA(t103, -0.000890947f, FMA(t98, 0.0064075454f, FMA(t93, -0.000101803664f,
-        FMA(3.4771136e-5f, FMA(t55, t104, t103 * t52), FMA(1.4154151e-5f, FMA(t45, t99, t98 * t42), (-5.53779e-7f) *
-        FMA(t35, t94, t93 * t32)))))))))))));
+    float t105 = FMA(t100, 2.7831684e-12f, FMA(t95, -3.9657704e-12f, FMA(t90, 1.1844716e-12f, FMA(-6.377272e-13f, t102,
+        FMA(-3.2503451e-13f, t97, 5.5711224e-14f * t92))))) + (t15 * FMA(t81, -0.05310392f, FMA(t79, -1.8069891f,
+        FMA(t77, -0.13990697f, FMA(t101, 0.010678871f, FMA(t96, -0.17402875f, FMA(t91, -0.0064247614f, FMA(t103,
+        -0.000890947f, FMA(t98, 0.0064075454f, FMA(t93, -0.00010180367f, FMA(3.4771136e-5f, FMA(t55, t104, t103 * t52),
+        FMA(1.4154151e-5f, FMA(t45, t99, t98 * t42), (-5.53779e-7f) * FMA(t35, t94, t93 * t32)))))))))))));
     float t106 = t15 + t105;
     // D_0: derivative 0 of the mean less its line
-    float t107 = softshrink_exact_part5(t81, t79, t77, t80, t78, t76, t100, t95, t90, t102, t97, t92, t104, t99, t94,
-        t15);
+    float t107 = softshrink_exact_part5(t81, t79, t77, t101, t96, t91, t80, t78, t76, t100, t95, t90, t102, t97, t92,
+        t104, t99, t94, t15);
     float t108 = FMA(t15, t15, t105 * (t15 * 2.0f));
     // B_0: derivative 0 of the mean square less its line
-    float t109 = FMA(t80, 0.104684845f, softshrink_exact_part4(t78, t76, t81, t79, t77, t100, t95, t90, t101, t96, t91,
+    float t109 = FMA(t80, 0.10468484f, softshrink_exact_part4(t78, t76, t81, t79, t77, t100, t95, t90, t101, t96, t91,
         t102, t97, t92, t103, t98, t93, t104, t99, t94));
     float t110 = FMA(t26, t108, t109 - (t107 * t107));
     float t111 = t106 * (t26 * t106);
@@ -446,16 +447,17 @@ INLINE void softshrink_exact_backward_element(
     float t131 = t81 * t103;
     float t132 = t81 * t108;
     // D_0: derivative 0 of the mean less its line
-    float t133 = FMA(t95, 3.4198886e-13f, FMA(t94, -4.5356072e-13f, t93 * 1.1327064e-13f)) + (t15 * FMA(t92 * t73,
-        -0.05310392f, FMA(t91 * t61, -1.8069891f, FMA(t90 * t49, -0.13990697f, FMA(t124, 0.010678871f, FMA(t117,
-        -0.17402875f, FMA(t110, -0.0064247614f, FMA(t126, -0.000890947f, FMA(t119, 0.0064075454f, FMA(t112,
-        -0.000101803664f, FMA(t128, 3.4771136e-5f, FMA(t121, 1.4154151e-5f, t114 * (-5.53779e-7f)))))))))))));
+    float t133 = FMA(t95, 2.7831684e-12f, FMA(t94, -3.9657704e-12f, FMA(t93, 1.1844716e-12f, FMA(t125, -6.377272e-13f,
+        FMA(t118, -3.2503451e-13f, t111 * 5.5711224e-14f))))) + (t15 * FMA(t92 * t73, -0.05310392f, FMA(t91 * t61,
+        -1.8069891f, FMA(t90 * t49, -0.13990697f, FMA(t124, 0.010678871f, FMA(t117, -0.17402875f, FMA(t110,
+        -0.0064247614f, FMA(t126, -0.000890947f, FMA(t119, 0.0064075454f, FMA(t112, -0.00010180367f, FMA(t128,
+        3.4771136e-5f, FMA(t121, 1.4154151e-5f, t114 * (-5.53779e-7f)))))))))))));
     // D_1: derivative 1 of the mean less its line
-    float t134 = softshrink_exact_part5(t124, t117, t110, t95, t94, t93, t125, t118, t111, t127, t120, t113, t129,
-        t122, t115, t15);
+    float t134 = softshrink_exact_part5(t124, t117, t110, t126, t119, t112, t95, t94, t93, t125, t118, t111, t127,
+        t120, t113, t129, t122, t115, t15);
     // D_2: derivative 2 of the mean less its line
-    float t135 = softshrink_exact_part5(t125, t118, t111, t124, t117, t110, t126, t119, t112, t128, t121, t114, t130,
-        t123, t116, t15);
+    float t135 = softshrink_exact_part5(t125, t118, t111, t127, t120, t113, t124, t117, t110, t126, t119, t112, t128,
+        t121, t114, t130, t123, t116, t15);
     float t136 = t109 - t104;
     float t137 = t132 - t131;
     float t138 = (t24 * (-t102)) + (t32 * t107);
@@ -465,8 +467,8 @@ INLINE void softshrink_exact_backward_element(
     float t141 = t38 * t135;
     float t142 = (-2.0f) * t133;
     // B_1: derivative 1 of the mean square less its line
-    float t143 = FMA(t95, 0.104684845f, softshrink_exact_part4(t94, t93, t124, t117, t110, t125, t118, t111, t126,
-        t119, t112, t127, t120, t113, t128, t121, t114, t129, t122, t115));
+    float t143 = FMA(t95, 0.10468484f, softshrink_exact_part4(t94, t93, t124, t117, t110, t125, t118, t111, t126, t119,
+        t112, t127, t120, t113, t128, t121, t114, t129, t122, t115));
     float t144 = t15 * FMA(t140, t141, FMA(t134, t142, t143));
     float t145 = t37 ? t139 : t144;
     float t146 = t145 * (t12 + t18);
@@ -477,15 +479,16 @@ INLINE void softshrink_exact_backward_element(
     float t151 = FMA(t34, t34 + (2.0f * t138), FMA(t34, (t24 * (-(t85 * t103))) + (t32 * (t87 * t108)), FMA(-t136,
         t137, 0.5f * (((t31 * t131) + (t24 * (t102 * t27))) + ((t25 * t132) + (t32 * (t107 * t29)))))));
     // D_3: derivative 3 of the mean less its line
-    float t152 = FMA(3.4198886e-13f, t126, FMA(-4.5356072e-13f, t119, 1.1327064e-13f * t112)) + (t15 * FMA(t125,
-        -0.05310392f, FMA(t118, -1.8069891f, FMA(t111, -0.13990697f, FMA(t127, 0.010678871f, FMA(t120, -0.17402875f,
-        FMA(t113, -0.0064247614f, FMA(-0.000890947f, t129, FMA(0.0064075454f, t122, FMA(-0.000101803664f, t115,
-        FMA(3.4771136e-5f, FMA(t72, t130, t129 * t71), FMA(1.4154151e-5f, FMA(t60, t123, t122 * t59), (-5.53779e-7f) *
-        FMA(t48, t116, t115 * t47)))))))))))));
+    float t152 = FMA(2.7831684e-12f, t126, FMA(-3.9657704e-12f, t119, FMA(1.1844716e-12f, t112, FMA(-6.377272e-13f,
+        t128, FMA(-3.2503451e-13f, t121, 5.5711224e-14f * t114))))) + (t15 * FMA(t125, -0.05310392f, FMA(t118,
+        -1.8069891f, FMA(t111, -0.13990697f, FMA(t127, 0.010678871f, FMA(t120, -0.17402875f, FMA(t113, -0.0064247614f,
+        FMA(-0.000890947f, t129, FMA(0.0064075454f, t122, FMA(-0.00010180367f, t115, FMA(3.4771136e-5f, FMA(t72, t130,
+        t129 * t71), FMA(1.4154151e-5f, FMA(t60, t123, t122 * t59), (-5.53779e-7f) * FMA(t48, t116, t115 *
+        t47)))))))))))));
     float t153 = FMA(t38, t152, FMA(t134, 2.0f, t15));
     float t154 = -t133;
     // B_2: derivative 2 of the mean square less its line
-    float t155 = FMA(t124, 0.104684845f, softshrink_exact_part4(t117, t110, t125, t118, t111, t126, t119, t112, t127,
+    float t155 = FMA(t124, 0.10468484f, softshrink_exact_part4(t117, t110, t125, t118, t111, t126, t119, t112, t127,
         t120, t113, t128, t121, t114, t129, t122, t115, t130, t123, t116));
     float t156 = FMA(t15, t153, FMA(t135, t154, 0.5f * t155));
     float t157 = t37 ? t151 : t156;

@@ -3,11 +3,11 @@
 # f(x) = Max(0, -lambd + x) + Min(0, lambd + x)
 #
 # rule digest  1a877ecd159d000d1da454c5803b16c1b3021d8c992ca6332e005084a3b64d31
-# operations   softshrink_exact_forward 470, softshrink_exact_backward 590
+# operations   softshrink_exact_forward 476, softshrink_exact_backward 602
 #
 # Certificate:
-#   mean 0.41, var 0.124, dmean_dmu 0.00396, dmean_dvar 0.00848, dvar_dmu 0.0537, dvar_dvar 0.0483 tolerance,
-#   against exact values at 92116 points over all of float32; where, in exact.json
+#   mean 0.41, var 0.131, dmean_dmu 0.00356, dmean_dvar 0.00819, dvar_dmu 0.053, dvar_dvar 0.0486 tolerance,
+#   against exact values at 92100 points over all of float32; where, in exact.json
 
 import triton
 import triton.language as tl
@@ -56,16 +56,17 @@ def _part4(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15,
         0.014650219, tl.fma(p5, -0.021070946, tl.fma(p6, 0.3487743, tl.fma(p7, 0.013027682, tl.fma(p8, 0.006365801,
         tl.fma(p9, -0.012634318, tl.fma(p10, 0.0006759479, tl.fma(p11, 0.0017610112, tl.fma(p12, -0.012807422,
         tl.fma(p13, 0.00020729449, tl.fma(p14, -0.00046238847, tl.fma(p15, 0.0022007977, tl.fma(p16, 7.722043e-6,
-        tl.fma(p17, -6.897228e-5, tl.fma(p18, -2.620557e-5, p19 * 1.1356677e-6))))))))))))))))))))
+        tl.fma(p17, -6.897227e-5, tl.fma(p18, -2.620557e-5, p19 * 1.1356677e-6))))))))))))))))))))
     return t0
 
 
 @triton.jit
-def _part5(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15):
-    t0 = (tl.fma(p0, 3.4198886e-13, tl.fma(p1, -4.5356072e-13, p2 * 1.1327064e-13)) + (p15 * tl.fma(p3, -0.05310392,
-        tl.fma(p4, -1.8069891, tl.fma(p5, -0.13990697, tl.fma(p6, 0.010678871, tl.fma(p7, -0.17402875, tl.fma(p8,
-        -0.0064247614, tl.fma(p9, -0.000890947, tl.fma(p10, 0.0064075454, tl.fma(p11, -0.000101803664, tl.fma(p12,
-        3.4771136e-5, tl.fma(p13, 1.4154151e-5, p14 * (-5.53779e-7))))))))))))))
+def _part5(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15, p16, p17, p18):
+    t0 = (tl.fma(p0, 2.7831684e-12, tl.fma(p1, -3.9657704e-12, tl.fma(p2, 1.1844716e-12, tl.fma(p3, -6.377272e-13,
+        tl.fma(p4, -3.2503451e-13, p5 * 5.5711224e-14))))) + (p18 * tl.fma(p6, -0.05310392, tl.fma(p7, -1.8069891,
+        tl.fma(p8, -0.13990697, tl.fma(p9, 0.010678871, tl.fma(p10, -0.17402875, tl.fma(p11, -0.0064247614, tl.fma(p12,
+        -0.000890947, tl.fma(p13, 0.0064075454, tl.fma(p14, -0.00010180367, tl.fma(p15, 3.4771136e-5, tl.fma(p16,
+        1.4154151e-5, p17 * (-5.53779e-7))))))))))))))
     return t0
 
 
@@ -179,7 +180,7 @@ def softshrink_exact_forward(mean, var, lambd_hi, lambd_lo):
     t56 = t55 * t41
     t57 = tl.fma(t44, t55, t54 * t40)
     t58 = (-5.53779e-7) * tl.fma(t44, t57, t56)
-    t59 = 1.1327064e-13 * t51
+    t59 = 5.5711224e-14 * t54
     t60, t61, t62, t63, t64, t65, t66, t67, t68, t69 = _atom0(t30, 0.167404, t14)
     t70 = t69 * (((127 + t66) << 23).to(tl.float32, bitcast=True))
     t71 = t60 * (0.3989423 * t70)
@@ -193,7 +194,7 @@ def softshrink_exact_forward(mean, var, lambd_hi, lambd_lo):
     t79 = t78 * t64
     t80 = tl.fma(t67, t78, t77 * t63)
     t81 = tl.fma(1.4154151e-5, tl.fma(t67, t80, t79), t58)
-    t82 = tl.fma(-4.5356072e-13, t74, t59)
+    t82 = tl.fma(-3.2503451e-13, t77, t59)
     t83, t84, t85, t86, t87, t88, t89, t90, t91, t92 = _atom0(t30, 0.98, t14)
     t93 = t92 * (((127 + t89) << 23).to(tl.float32, bitcast=True))
     t94 = t83 * (0.3989423 * t93)
@@ -208,64 +209,67 @@ def softshrink_exact_forward(mean, var, lambd_hi, lambd_lo):
     t103 = tl.fma(t90, t101, t100 * t86)
     t104 = (t15 * tl.fma(t94, -0.05310392, tl.fma(t71, -1.8069891, tl.fma(t48, -0.13990697, tl.fma(t98, 0.010678871,
         tl.fma(t75, -0.17402875, tl.fma(t52, -0.0064247614, tl.fma(t101, -0.000890947, tl.fma(t78, 0.0064075454,
-        tl.fma(t55, -0.000101803664, tl.fma(3.4771136e-5, tl.fma(t90, t103, t102), t81)))))))))))
-    # B_0: derivative 0 of the mean square less its line
-    t105 = (tl.fma(t96, 0.104684845, _part4(t73, t50, t94, t71, t48, t97, t74, t51, t98, t75, t52, t100, t77, t54,
-        t101, t78, t55, t103, t80, t57)))
-    t106 = tl.fma(3.4198886e-13, t97, t82) + t104  # D_1: derivative 1 of the mean less its line
-    t107 = tl.fma(t15, t15, t106 * t16)
-    t108 = t15 + t106
+        tl.fma(t55, -0.00010180367, tl.fma(3.4771136e-5, tl.fma(t90, t103, t102), t81)))))))))))
     # D_0: derivative 0 of the mean less its line
-    t109 = _part5(t94, t71, t48, t96, t73, t50, t97, t74, t51, t100, t77, t54, t103, t80, t57, t15)
-    t110 = t109 + t17
-    t111 = tl.fma(t30, t107, t105 - (t109 * t109))
-    t112 = t108 * (t30 * t108)
-    t113 = tl.where(t111 < t112, t112, t111)
-    t114 = t6 * (t11 * (lambd_lo + (lambd_hi + mean)))
-    t115 = t34 * tl.abs(t114)
-    t116 = t114 < 0.0
-    t117 = tl.where(t116, 1.0, -1.0)
-    t118 = tl.where(t116, -4.0, 0.0)
-    t119 = t32 | (13.0 < t115)
-    t120 = tl.where(t119, 13.0, t115)  # |mean - -1|/sigma
-    t121 = _part3(t120)
-    t122 = 2.0 * t121
-    t123 = t120 * t120
-    t124 = tl.div_rn(1.0, 1.0 + t123)
-    t125 = tl.where(t119, 0.0, _part2(t123))
-    t126 = (t125 * t121) * t36
-    t127 = tl.fma(t121, (2.0 * t120) * -1.0, 0.3989423) * t124
-    t128 = t125 * tl.fma(t120, t127, t122)
-    t129 = t35 * (t125 * t127)
-    t130 = t117 * ((t35 * t128) * -1.0)
-    t131 = t6 * (t11 * ((mean - lambd_hi) - lambd_lo))
-    t132 = t34 * tl.abs(t131)
-    t133 = t131 < 0.0
-    t134 = tl.where(t116, t19, tl.where(t133, 0.0, t18))
-    t135 = t117 * (tl.where(t116, 2.0, tl.where(t133, -2.0, 2.0)) * t126)
-    t136 = tl.where(t116, -2.0, tl.where(t133, 2.0, -2.0))
-    t137 = (t129 * tl.where(t116, 0.0, tl.where(t133, 0.0, -4.0))) + t135
-    t138 = tl.where(t133, 1.0, -1.0)
-    t139 = tl.where(t116, 1.0, tl.where(t133, 0.0, 1.0))
-    t140 = t35 * t139
-    t141 = t32 | (13.0 < t132)
-    t142 = tl.where(t141, 13.0, t132)  # |mean - 1|/sigma
-    t143 = _part3(t142)
-    t144 = 2.0 * t143
-    t145 = t142 * t142
-    t146 = tl.div_rn(1.0, 1.0 + t145)
-    t147 = tl.where(t141, 0.0, _part2(t145))
-    t148 = t138 * (t136 * ((t147 * t143) * t36))
-    t149 = tl.fma(t143, (2.0 * t142) * -1.0, 0.3989423) * t146
-    t150 = t147 * tl.fma(t142, t149, t144)
-    t151 = t35 * (t147 * t149)
-    t152 = t137 + ((t151 * t118) + t148)
-    t153 = t151 - t129
-    t154 = t12 * (lambd_hi * tl.where(t20, tl.where(t29, t153 + t134, t110), t13))
-    t155 = t152 - (t153 * t153)
-    t156 = tl.fma(tl.fma(t35, t139, 2.0 * (t130 + (t138 * (t35 * t150)))), t140, t155)
-    t157 = t9 * (t9 * (tl.where(t20, tl.where(t29, tl.where(t156 < 0.0, 0.0, t156), t113), t13) * t26))
-    return (t154, t157)
+    t105 = _part5(t94, t71, t48, t98, t75, t52, t96, t73, t50, t97, t74, t51, t100, t77, t54, t103, t80, t57, t15)
+    t106 = t105 + t17
+    t107 = t105 * t105
+    # D_1: derivative 1 of the mean less its line
+    t108 = (tl.fma(t97, 2.7831684e-12, tl.fma(t74, -3.9657704e-12, tl.fma(t51, 1.1844716e-12, tl.fma(-6.377272e-13,
+        t100, t82)))) + t104)
+    # B_0: derivative 0 of the mean square less its line
+    t109 = (tl.fma(t96, 0.10468484, _part4(t73, t50, t94, t71, t48, t97, t74, t51, t98, t75, t52, t100, t77, t54, t101,
+        t78, t55, t103, t80, t57)))
+    t110 = t109 - t107
+    t111 = tl.fma(t30, tl.fma(t15, t15, t108 * t16), t110)
+    t112 = t15 + t108
+    t113 = t112 * (t30 * t112)
+    t114 = tl.where(t111 < t113, t113, t111)
+    t115 = t6 * (t11 * (lambd_lo + (lambd_hi + mean)))
+    t116 = t34 * tl.abs(t115)
+    t117 = t115 < 0.0
+    t118 = tl.where(t117, 1.0, -1.0)
+    t119 = tl.where(t117, -4.0, 0.0)
+    t120 = t32 | (13.0 < t116)
+    t121 = tl.where(t120, 13.0, t116)  # |mean - -1|/sigma
+    t122 = _part3(t121)
+    t123 = 2.0 * t122
+    t124 = t121 * t121
+    t125 = tl.div_rn(1.0, 1.0 + t124)
+    t126 = tl.where(t120, 0.0, _part2(t124))
+    t127 = (t126 * t122) * t36
+    t128 = tl.fma(t122, (2.0 * t121) * -1.0, 0.3989423) * t125
+    t129 = t126 * tl.fma(t121, t128, t123)
+    t130 = t35 * (t126 * t128)
+    t131 = t118 * ((t35 * t129) * -1.0)
+    t132 = t6 * (t11 * ((mean - lambd_hi) - lambd_lo))
+    t133 = t34 * tl.abs(t132)
+    t134 = t132 < 0.0
+    t135 = tl.where(t117, t19, tl.where(t134, 0.0, t18))
+    t136 = t118 * (tl.where(t117, 2.0, tl.where(t134, -2.0, 2.0)) * t127)
+    t137 = tl.where(t117, -2.0, tl.where(t134, 2.0, -2.0))
+    t138 = (t130 * tl.where(t117, 0.0, tl.where(t134, 0.0, -4.0))) + t136
+    t139 = tl.where(t134, 1.0, -1.0)
+    t140 = tl.where(t117, 1.0, tl.where(t134, 0.0, 1.0))
+    t141 = t35 * t140
+    t142 = t32 | (13.0 < t133)
+    t143 = tl.where(t142, 13.0, t133)  # |mean - 1|/sigma
+    t144 = _part3(t143)
+    t145 = 2.0 * t144
+    t146 = t143 * t143
+    t147 = tl.div_rn(1.0, 1.0 + t146)
+    t148 = tl.where(t142, 0.0, _part2(t146))
+    t149 = t139 * (t137 * ((t148 * t144) * t36))
+    t150 = tl.fma(t144, (2.0 * t143) * -1.0, 0.3989423) * t147
+    t151 = t148 * tl.fma(t143, t150, t145)
+    t152 = t35 * (t148 * t150)
+    t153 = t138 + ((t152 * t119) + t149)
+    t154 = t152 - t130
+    t155 = t12 * (lambd_hi * tl.where(t20, tl.where(t29, t154 + t135, t106), t13))
+    t156 = t153 - (t154 * t154)
+    t157 = tl.fma(tl.fma(t35, t140, 2.0 * (t131 + (t139 * (t35 * t151)))), t141, t156)
+    t158 = t9 * (t9 * (tl.where(t20, tl.where(t29, tl.where(t157 < 0.0, 0.0, t157), t114), t13) * t26))
+    return (t155, t158)
 
 
 @triton.jit
@@ -329,143 +333,148 @@ def softshrink_exact_backward(mean, var, grad_mean, grad_var, lambd_hi, lambd_lo
     t42, t43, t44, t45, t46, t47, t48, t49, t50, t51, t52, t53 = _atom1(t36, -0.19600001, t10)
     t54 = t53 * (((t52 + 127) << 23).to(tl.float32, bitcast=True))
     t55 = t42 * (t54 * 0.3989423)
-    t56 = t55 * 1.1327064e-13
-    t57 = t55 * t43
-    t58 = t54 * t51
-    t59 = t55 * t50
-    t60 = tl.fma(t50, t59, t57)
-    t61 = t60 * t45
-    t62 = tl.fma(t50, t60, t59 * t44)
-    t63 = tl.fma(t50, t62, t61)
-    t64 = t63 * t47
-    t65 = tl.fma(t50, t63, t62 * t46)
-    t66 = tl.fma(t50, t65, t64)
-    t67 = t66 * t49
-    t68 = tl.fma(t50, t66, t65 * t48)
-    t69 = (-5.53779e-7) * tl.fma(t50, t68, t67)
-    t70 = t65 * (-5.53779e-7)
-    t71 = 1.1327064e-13 * t62
+    t56 = t55 * t43
+    t57 = t54 * t51
+    t58 = t55 * t50
+    t59 = tl.fma(t50, t58, t56)
+    t60 = t59 * t45
+    t61 = tl.fma(t50, t59, t58 * t44)
+    t62 = tl.fma(t50, t61, t60)
+    t63 = t62 * t47
+    t64 = tl.fma(t50, t62, t61 * t46)
+    t65 = tl.fma(t50, t64, t63)
+    t66 = t65 * t49
+    t67 = tl.fma(t50, t65, t64 * t48)
+    t68 = (-5.53779e-7) * tl.fma(t50, t67, t66)
+    t69 = t64 * (-5.53779e-7)
+    t70 = 5.5711224e-14 * t64
+    t71 = t59 * 5.5711224e-14
     t72, t73, t74, t75, t76, t77, t78, t79, t80, t81, t82, t83 = _atom1(t36, 0.167404, t10)
     t84 = t83 * (((127 + t82) << 23).to(tl.float32, bitcast=True))
     t85 = t72 * (0.3989423 * t84)
-    t86 = tl.fma(t85, -4.5356072e-13, t56)
-    t87 = t85 * t73
-    t88 = t84 * t81
-    t89 = t85 * t80
-    t90 = tl.fma(t80, t89, t87)
-    t91 = t90 * t75
-    t92 = tl.fma(t80, t90, t89 * t74)
-    t93 = tl.fma(t80, t92, t91)
+    t86 = t85 * t73
+    t87 = t84 * t81
+    t88 = t85 * t80
+    t89 = tl.fma(t80, t88, t86)
+    t90 = t89 * t75
+    t91 = tl.fma(t89, -3.2503451e-13, t71)
+    t92 = tl.fma(t80, t89, t88 * t74)
+    t93 = tl.fma(t80, t92, t90)
     t94 = t93 * t77
     t95 = tl.fma(t80, t93, t92 * t76)
     t96 = tl.fma(t80, t95, t94)
     t97 = t96 * t79
     t98 = tl.fma(t80, t96, t95 * t78)
-    t99 = tl.fma(1.4154151e-5, tl.fma(t80, t98, t97), t69)
-    t100 = tl.fma(t95, 1.4154151e-5, t70)
-    t101 = tl.fma(-4.5356072e-13, t92, t71)
+    t99 = tl.fma(1.4154151e-5, tl.fma(t80, t98, t97), t68)
+    t100 = tl.fma(t95, 1.4154151e-5, t69)
+    t101 = tl.fma(-3.2503451e-13, t95, t70)
     t102, t103, t104, t105, t106, t107, t108, t109, t110, t111, t112, t113 = _atom1(t36, 0.98, t10)
     t114 = t113 * (((127 + t112) << 23).to(tl.float32, bitcast=True))
     t115 = t102 * (0.3989423 * t114)
-    t116 = tl.fma(t115, 3.4198886e-13, t86)
-    t117 = t115 * t103
-    t118 = t114 * t111
-    t119 = t115 * t110
-    t120 = tl.fma(t110, t119, t117)
-    t121 = t120 * t105
-    t122 = tl.fma(t110, t120, t119 * t104)
-    t123 = tl.fma(t110, t122, t121)
+    t116 = t115 * t103
+    t117 = t114 * t111
+    t118 = t115 * t110
+    t119 = tl.fma(t110, t118, t116)
+    t120 = t119 * t105
+    t121 = (tl.fma(t115, 2.7831684e-12, tl.fma(t85, -3.9657704e-12, tl.fma(t55, 1.1844716e-12, tl.fma(t119,
+        -6.377272e-13, t91)))))
+    t122 = tl.fma(t110, t119, t118 * t104)
+    t123 = tl.fma(t110, t122, t120)
     t124 = t123 * t107
     t125 = tl.fma(t110, t123, t122 * t106)
     t126 = tl.fma(t110, t125, t124)
     # B_1: derivative 1 of the mean square less its line
-    t127 = (tl.fma(t115, 0.104684845, _part4(t85, t55, t119, t89, t59, t120, t90, t60, t122, t92, t62, t123, t93, t63,
-        t125, t95, t65, t126, t96, t66)))
+    t127 = (tl.fma(t115, 0.10468484, _part4(t85, t55, t118, t88, t58, t119, t89, t59, t122, t92, t61, t123, t93, t62,
+        t125, t95, t64, t126, t96, t65)))
     t128 = t126 * t109
     t129 = tl.fma(t110, t126, t125 * t108)
-    t130 = (t11 * tl.fma(t120, -0.05310392, tl.fma(t90, -1.8069891, tl.fma(t60, -0.13990697, tl.fma(t123, 0.010678871,
-        tl.fma(t93, -0.17402875, tl.fma(t63, -0.0064247614, tl.fma(-0.000890947, t126, tl.fma(0.0064075454, t96,
-        tl.fma(-0.000101803664, t66, tl.fma(3.4771136e-5, tl.fma(t110, t129, t128), t99)))))))))))
+    t130 = (t11 * tl.fma(t119, -0.05310392, tl.fma(t89, -1.8069891, tl.fma(t59, -0.13990697, tl.fma(t123, 0.010678871,
+        tl.fma(t93, -0.17402875, tl.fma(t62, -0.0064247614, tl.fma(-0.000890947, t126, tl.fma(0.0064075454, t96,
+        tl.fma(-0.00010180367, t65, tl.fma(3.4771136e-5, tl.fma(t110, t129, t128), t99)))))))))))
     # D_2: derivative 2 of the mean less its line
-    t131 = _part5(t120, t90, t60, t119, t89, t59, t122, t92, t62, t125, t95, t65, t129, t98, t68, t11)
-    # D_0: derivative 0 of the mean less its line
-    t132 = (t116 + (t11 * tl.fma(t118, -0.05310392, tl.fma(t88, -1.8069891, tl.fma(t58, -0.13990697, tl.fma(t119,
-        0.010678871, tl.fma(t89, -0.17402875, tl.fma(t59, -0.0064247614, tl.fma(t122, -0.000890947, tl.fma(t92,
-        0.0064075454, tl.fma(t62, -0.000101803664, tl.fma(t125, 3.4771136e-5, t100))))))))))))
-    t133 = (_part4(t89, t59, t120, t90, t60, t122, t92, t62, t123, t93, t63, t125, t95, t65, t126, t96, t66, t129, t98,
-        t68))
-    t134 = tl.fma(3.4198886e-13, t122, t101) + t130  # D_3: derivative 3 of the mean less its line
-    t135 = tl.fma(t119, 0.104684845, t133)  # B_2: derivative 2 of the mean square less its line
+    t131 = _part5(t119, t89, t59, t123, t93, t62, t118, t88, t58, t122, t92, t61, t125, t95, t64, t129, t98, t67, t11)
+    # B_2: derivative 2 of the mean square less its line
+    t132 = (tl.fma(t118, 0.10468484, _part4(t88, t58, t119, t89, t59, t122, t92, t61, t123, t93, t62, t125, t95, t64,
+        t126, t96, t65, t129, t98, t67)))
+    t133 = 0.5 * t132
+    t134 = tl.fma(t125, 3.4771136e-5, t100)
+    t135 = tl.fma(1.1844716e-12, t61, tl.fma(-6.377272e-13, t125, t101))
+    t136 = tl.fma(t92, 0.0064075454, tl.fma(t61, -0.00010180367, t134))
+    # D_3: derivative 3 of the mean less its line
+    t137 = tl.fma(2.7831684e-12, t122, tl.fma(-3.9657704e-12, t92, t135)) + t130
+    t138 = tl.fma(t88, -0.17402875, tl.fma(t58, -0.0064247614, tl.fma(t122, -0.000890947, t136)))
     # D_1: derivative 1 of the mean less its line
-    t136 = _part5(t119, t89, t59, t115, t85, t55, t120, t90, t60, t123, t93, t63, t126, t96, t66, t11)
-    t137 = 0.5 * t135
-    t138 = tl.fma(t36, t134, tl.fma(t136, 2.0, t11))
-    t139 = t36 * t131
-    t140 = t11 * (t11 + t136)
-    t141 = t11 * tl.fma(t12, t139, tl.fma(t136, (-2.0) * t132, t127))
-    t142 = tl.fma(t11, t138, tl.fma(t131, t132 * -1.0, t137))
-    t143 = t131 * 0.5
-    t144 = t6 * (t8 * (lambd_lo + (lambd_hi + mean)))
-    t145 = t40 * tl.abs(t144)
-    t146 = t144 < 0.0
-    t147 = tl.where(t146, 1.0, -1.0)
-    t148 = tl.where(t146, -4.0, 0.0)
-    t149 = t38 | (13.0 < t145)
-    t150 = tl.where(t149, 13.0, t145)  # |mean - -1|/sigma
-    t151 = _part3(t150)
-    t152 = 2.0 * t151
-    t153 = t150 * t150
-    t154 = tl.div_rn(1.0, 1.0 + t153)
-    t155 = tl.where(t149, 0.0, _part2(t153))
-    t156 = 0.3989423 * t155
-    t157 = t40 * t156
-    t158 = t147 * ((t150 * t156) * -1.0)
-    t159 = t41 * t156
-    t160 = tl.fma(t151, (2.0 * t150) * -1.0, 0.3989423) * t154
-    t161 = t155 * tl.fma(t150, t160, t152)
-    t162 = t41 * (t155 * t160)
-    t163 = t147 * (t161 * -1.0)
-    t164 = t6 * (t8 * ((mean - lambd_hi) - lambd_lo))
-    t165 = t40 * tl.abs(t164)
-    t166 = t164 < 0.0
-    t167 = tl.where(t146, 2.0, tl.where(t166, -2.0, 2.0))
-    t168 = t147 * (t161 * t167)
-    t169 = t162 * t167
-    t170 = tl.where(t146, -2.0, tl.where(t166, 2.0, -2.0))
-    t171 = tl.where(t146, 0.0, tl.where(t166, 0.0, -4.0))
-    t172 = t169 + (t147 * (t161 * t171))
-    t173 = (t171 * t157) + t168
-    t174 = tl.where(t166, 1.0, -1.0)
-    t175 = tl.where(t146, 1.0, tl.where(t166, 0.0, 1.0))
-    t176 = 2.0 * t175
-    t177 = t38 | (13.0 < t165)
-    t178 = tl.where(t177, 13.0, t165)  # |mean - 1|/sigma
-    t179 = _part3(t178)
-    t180 = 2.0 * t179
-    t181 = t178 * t178
-    t182 = tl.div_rn(1.0, 1.0 + t181)
-    t183 = tl.where(t177, 0.0, _part2(t181))
-    t184 = 0.3989423 * t183
-    t185 = t40 * t184
-    t186 = t185 - t157
-    t187 = t148 * t185
-    t188 = (t7 * (t7 * (tl.where(t35, 0.5 * t186, t143) * t20))) * grad_mean
-    t189 = t158 + (t174 * (t178 * t184))
-    t190 = (t41 * t184) - t159
-    t191 = tl.fma(t179, (2.0 * t178) * -1.0, 0.3989423) * t182
-    t192 = t183 * tl.fma(t178, t191, t180)
-    t193 = t41 * (t183 * t191)
-    t194 = t193 - t162
-    t195 = t193 * t170
-    t196 = 0.5 * (t173 + (t187 + (t174 * (t192 * t170))))
-    t197 = t172 + (t195 + (t174 * (t192 * t148)))
-    t198 = t163 + (t174 * t192)
-    t199 = t175 + (2.0 * t198)
-    t200 = (tl.where(t35, t198 + t175, t140) * t18) * grad_mean
-    t201 = (tl.fma(tl.where(t35, tl.fma(t175, t199, tl.fma(t175, t189, tl.fma(t194 * -1.0, t186, t196))), t142) * t31,
-        grad_var, t188))
-    t202 = tl.fma(tl.where(t35, tl.fma(t176, t190, tl.fma((-2.0) * t194, t198, t197)), t141) * t32, grad_var, t200)
-    return (t202, t201)
+    t139 = _part5(t118, t88, t58, t122, t92, t61, t115, t85, t55, t119, t89, t59, t123, t93, t62, t126, t96, t65, t11)
+    # D_0: derivative 0 of the mean less its line
+    t140 = (t121 + (t11 * tl.fma(t117, -0.05310392, tl.fma(t87, -1.8069891, tl.fma(t57, -0.13990697, tl.fma(t118,
+        0.010678871, t138))))))
+    t141 = tl.fma(t139, (-2.0) * t140, t127)
+    t142 = tl.fma(t131, t140 * -1.0, t133)
+    t143 = tl.fma(t11, tl.fma(t36, t137, tl.fma(t139, 2.0, t11)), t142)
+    t144 = t11 * (t11 + t139)
+    t145 = t11 * tl.fma(t12, t36 * t131, t141)
+    t146 = t131 * 0.5
+    t147 = t6 * (t8 * (lambd_lo + (lambd_hi + mean)))
+    t148 = t40 * tl.abs(t147)
+    t149 = t147 < 0.0
+    t150 = tl.where(t149, 1.0, -1.0)
+    t151 = tl.where(t149, -4.0, 0.0)
+    t152 = t38 | (13.0 < t148)
+    t153 = tl.where(t152, 13.0, t148)  # |mean - -1|/sigma
+    t154 = _part3(t153)
+    t155 = 2.0 * t154
+    t156 = t153 * t153
+    t157 = tl.div_rn(1.0, 1.0 + t156)
+    t158 = tl.where(t152, 0.0, _part2(t156))
+    t159 = 0.3989423 * t158
+    t160 = t40 * t159
+    t161 = t150 * ((t153 * t159) * -1.0)
+    t162 = t41 * t159
+    t163 = tl.fma(t154, (2.0 * t153) * -1.0, 0.3989423) * t157
+    t164 = t158 * tl.fma(t153, t163, t155)
+    t165 = t41 * (t158 * t163)
+    t166 = t150 * (t164 * -1.0)
+    t167 = t6 * (t8 * ((mean - lambd_hi) - lambd_lo))
+    t168 = t40 * tl.abs(t167)
+    t169 = t167 < 0.0
+    t170 = tl.where(t149, 2.0, tl.where(t169, -2.0, 2.0))
+    t171 = t150 * (t164 * t170)
+    t172 = t165 * t170
+    t173 = tl.where(t149, -2.0, tl.where(t169, 2.0, -2.0))
+    t174 = tl.where(t149, 0.0, tl.where(t169, 0.0, -4.0))
+    t175 = t172 + (t150 * (t164 * t174))
+    t176 = (t174 * t160) + t171
+    t177 = tl.where(t169, 1.0, -1.0)
+    t178 = tl.where(t149, 1.0, tl.where(t169, 0.0, 1.0))
+    t179 = 2.0 * t178
+    t180 = t38 | (13.0 < t168)
+    t181 = tl.where(t180, 13.0, t168)  # |mean - 1|/sigma
+    t182 = _part3(t181)
+    t183 = 2.0 * t182
+    t184 = t181 * t181
+    t185 = tl.div_rn(1.0, 1.0 + t184)
+    t186 = tl.where(t180, 0.0, _part2(t184))
+    t187 = 0.3989423 * t186
+    t188 = t40 * t187
+    t189 = t188 - t160
+    t190 = t151 * t188
+    t191 = (t7 * (t7 * (tl.where(t35, 0.5 * t189, t146) * t20))) * grad_mean
+    t192 = t161 + (t177 * (t181 * t187))
+    t193 = (t41 * t187) - t162
+    t194 = tl.fma(t182, (2.0 * t181) * -1.0, 0.3989423) * t185
+    t195 = t186 * tl.fma(t181, t194, t183)
+    t196 = t41 * (t186 * t194)
+    t197 = t196 - t165
+    t198 = t196 * t173
+    t199 = 0.5 * (t176 + (t190 + (t177 * (t195 * t173))))
+    t200 = t175 + (t198 + (t177 * (t195 * t151)))
+    t201 = t166 + (t177 * t195)
+    t202 = t178 + (2.0 * t201)
+    t203 = (tl.where(t35, t201 + t178, t144) * t18) * grad_mean
+    t204 = (tl.fma(tl.where(t35, tl.fma(t178, t202, tl.fma(t178, t192, tl.fma(t197 * -1.0, t189, t199))), t143) * t31,
+        grad_var, t191))
+    t205 = tl.fma(tl.where(t35, tl.fma(t179, t193, tl.fma((-2.0) * t197, t201, t200)), t145) * t32, grad_var, t203)
+    return (t205, t204)
 
 
 @triton.jit

@@ -6,7 +6,7 @@
 # operations   tanhshrink_exact_forward 282, tanhshrink_exact_backward 351
 #
 # Certificate:
-#   mean 0.626, var 0.797, dmean_dmu 0.611, dmean_dvar 0.642, dvar_dmu 0.609, dvar_dvar 0.425 tolerance,
+#   mean 0.609, var 0.797, dmean_dmu 0.611, dmean_dvar 0.642, dvar_dmu 0.609, dvar_dvar 0.425 tolerance,
 #   against exact values at 17187 points over all of float32; where, in exact.json
 
 import triton
@@ -107,7 +107,7 @@ def tanhshrink_exact_forward(mean, var):
         0.13332461, -0.3333331, 1.0), tl.where(mean < 0.0, t17 * -1.0, t17)))
     # mean, normalised
     t20 = (t5 * tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8, tl.fma(t8,
-        _polynomial4(t6, 0.0007063251, -0.0006065238, -0.00032863382, 0.00025785732, -7.6764724e-7), _polynomial5(t6,
+        _polynomial4(t6, 0.0007063251, -0.0006065238, -0.00032863382, 0.00025785732, -7.676472e-7), _polynomial5(t6,
         0.0016393863, -0.00183731, -0.0006786389, 0.0010338754, -9.8477525e-5, -3.8621693e-5)), _polynomial7(t6,
         0.00287353, -0.0025994126, -0.004955933, 0.0038930273, 0.0021882856, -0.0013025765, -0.00020374452,
         4.6199068e-5)), _polynomial8(t6, -0.0039440994, 0.0016253632, 0.008424245, -0.0049400404, -0.005213293,
