@@ -1,13 +1,17 @@
 """How long `momentgen build rules/` takes, from nothing and with nothing to do; and whether it gives generated/ again.
 
-Machines differ, and one machine from hour to hour, by a factor of two: before and after the cold build a loop of Python
-is timed on as many cores as the build takes, so that builds of two machines can be compared.
+Machines differ, and one machine from hour to hour, by a factor of two: a loop of Python is timed before and after the
+cold build, on as many cores.  With a commit, every sixth rule is built by it and by the present code in turns, and what
+this says is added to the results.
 
-python benchmarks/build_time.py
+    python benchmarks/build_time.py
+    python benchmarks/build_time.py --since f43ea8a
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import multiprocessing
 import os
 import shutil
@@ -17,23 +21,25 @@ import tempfile
 import time
 from pathlib import Path
 
-from _common import console, environment, save
+from _common import RESULTS, console, environment, save
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 ROOT = Path(__file__).parents[1]
 RULES = ROOT / "rules"
+_TURNS = 3
 
 
 #: the rules of the compiler's first release, of which each exercises another stage
 FIRST = ("relu", "leaky_relu", "abs", "heaviside", "logistic_transform")
 
 
-def timed_build(rules: Path, out: Path, cache: Path) -> float:
-    """Seconds of one build, the start of the interpreter included; what it keeps is kept in ``cache``."""
-    command = [sys.executable, "-m", "momentgen", "build", str(rules), "--out", str(out)]
+def timed_build(rules: Path, out: Path, cache: Path, code: Path = ROOT) -> float:
+    """Seconds of one build by ``code``, the interpreter's start included; what it keeps is kept in ``cache``."""
+    command = [sys.executable, "-m", "momentgen", "build", str(rules.resolve()), "--out", str(out)]
+    environment = {**os.environ, "MOMENTGEN_CACHE": str(cache)}
     started = time.perf_counter()
-    subprocess.run(command, check=True, env={**os.environ, "MOMENTGEN_CACHE": str(cache)})
+    subprocess.run(command, check=True, env=environment, cwd=code)  # where -m looks first
     return time.perf_counter() - started
 
 
@@ -75,7 +81,39 @@ def differing(out: Path) -> list[str]:
     )
 
 
+def all_rules() -> list[str]:
+    """The names of the project's rules."""
+    return sorted(path.stem for path in RULES.glob("[!_]*.py"))
+
+
+def compare(commit: str) -> None:
+    """Cold builds of every sixth rule by the present code and by a commit, in turns; added to the results."""
+    with tempfile.TemporaryDirectory() as folder:
+        here = Path(folder)
+        code, names = here / commit, tuple(all_rules()[::6])
+        rules = some_rules(here / "rules", names)
+        git = ["git", "-C", str(ROOT), "worktree"]
+        subprocess.run([*git, "add", "--detach", str(code), commit], check=True)
+        try:
+            now, then = [], []
+            for turn in range(_TURNS):
+                for found, by in ((now, ROOT), (then, code)):
+                    number = f"{turn}-{by.name}"
+                    found.append(timed_build(rules, here / f"out-{number}", here / f"cache-{number}", by))
+        finally:
+            subprocess.run([*git, "remove", "--force", str(code)], check=True)
+    ratio = sorted(a / b for a, b in zip(now, then, strict=True))[_TURNS // 2]
+    console.print(f"{len(names)} rules, seconds: now {now}, by {commit} {then}; median of ratios {ratio:.2f}")
+    results = json.loads((RESULTS / "build_time.json").read_text())
+    compared = {"commit": commit, "rules": names, "seconds_then": then, "seconds_now": now, "median_ratio": ratio}
+    save("build_time", {**results, "compared": compared})
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--since", help="a commit to compare with")
+    if commit := parser.parse_args().since:
+        return compare(commit)
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
         first = timed_build(some_rules(here / "rules", FIRST), here / "first", here / "cache of the first")
@@ -86,7 +124,7 @@ def main() -> None:
         idle = sorted(timed_build(RULES, out, cache) for _ in range(5))[2]
         kept = timed_build(RULES, here / "again", cache)
         changed = differing(out)
-    rules = sorted(path.stem for path in RULES.glob("[!_]*.py"))
+    rules = all_rules()
     table = Table("build", "seconds", box=SIMPLE_HEAD, pad_edge=False)
     table.add_row(f"cold, {', '.join(FIRST)}", f"{first:.1f}")
     table.add_row(f"cold, all {len(rules)} rules", f"{cold:.1f}")
@@ -97,9 +135,10 @@ def main() -> None:
     console.print(f"ten million additions of Python's took {shown} s before and after the cold build")
     console.print(f"{len(changed)} files differ from generated/ {', '.join(changed)}")
     found = {"rules": rules, "cores": os.cpu_count(), "cold_seconds": cold, "idle_seconds": idle, "kept_seconds": kept}
-    found |= {"loop_of_ten_million_seconds": loops, "cold_loops": cold / (sum(loops) / 2)}
+    found |= {"loop_of_ten_million_seconds": loops}
     found |= {"first_rules": FIRST, "first_cold_seconds": first, "files_that_differ_from_generated": changed}
     save("build_time", {"environment": environment(), **found})
+    return None
 
 
 if __name__ == "__main__":

@@ -25,8 +25,10 @@ import argparse
 import json
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -41,12 +43,12 @@ from sympy import Rational
 import momentgen.generated
 from momentgen.built import Built, read_built
 from momentgen.compiler.derive import derive
-from momentgen.compiler.stabilise import stabilise
 from momentgen.compiler.stabilise.activation import analyse
 from momentgen.compiler.stabilise.general_truth import GeneralTruth
 from momentgen.compiler.stabilise.surrogate_truth import QuadratureTruth
 from momentgen.rule import Rule, load_rules
 from momentgen.runtime import Op
+from momentgen.verify import stables_of
 
 #: the last landed commit before the errors of float64, of ranges and of the runtime were mended
 _SINCE = "996421d"
@@ -65,38 +67,8 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=400_000, help="screened for each seed and setting")
     arguments = parser.parse_args()
     rules = {rule.name: rule for rule in load_rules(ROOT / "rules")}
-    counts = dict.fromkeys(("lower", "same", "higher"), 0)
-    rows: list[dict[str, Any]] = []
-    table = Table(
-        "rule", "variant", "output", "was", "is", "the former kernel", "goal", box=SIMPLE_HEAD, pad_edge=False
-    )
-    for name, rule in rules.items():
-        stables: Mapping[str, Any] = {}
-        for built in read_built(ROOT / "generated", name):
-            former = earlier(built, arguments.since)
-            if former is None:
-                continue
-            if (former.unit, former.goal) != (built.unit, built.goal):
-                raise SystemExit(f"{name} {built.variant}: the goal was {former.goal} {former.unit}, and is another")
-            higher = []
-            for output, was in former.bounds.items():
-                now = built.bounds[output]
-                change = "higher" if now > was * (1 + _SAME) else "same" if now >= was * (1 - _SAME) else "lower"
-                counts[change] += 1
-                higher += [output] if change == "higher" else []
-            if not higher:
-                continue
-            stables = stables or {stable.variant: stable for stable in stabilise(derive(rule))}
-            found = search(former, stables[built.variant], arguments.seeds, arguments.points)
-            for output in higher:
-                was, now, (error, at) = former.bounds[output], built.bounds[output], found[output]
-                rows.append(
-                    {"rule": name, "variant": built.variant, "output": output, "unit": built.unit, "goal": built.goal}
-                    | {"was": was, "is": now, "former_kernel": round(error, 4), "at": at, "was_wrong": error > was}
-                )
-                table.add_row(
-                    name, built.variant, output, f"{was:.4g}", f"{now:.4g}", f"{error:.4g}", f"{built.goal:g}"
-                )
+    with tempfile.TemporaryDirectory() as folder:
+        counts, rows, table = compared(rules.values(), arguments.since, arguments.seeds, arguments.points, Path(folder))
     console.print(table)
     wrong = sum(row["was_wrong"] for row in rows)
     console.print(f"{counts}; of those that are higher, {wrong} were wrong")
@@ -117,6 +89,58 @@ def main() -> None:
     settings = {"since": arguments.since, "seeds": arguments.seeds, "points": arguments.points}
     found = {"bounds": counts, "results": rows, "float64": float64, "proven": proven}
     save("certificates", {"environment": environment(), **settings, **found})
+
+
+def compared(
+    rules: Iterable[Rule], commit: str, seeds: int, points: int, folder: Path
+) -> tuple[dict[str, int], list[dict[str, Any]], Table]:
+    """How many bounds are lower, the same and higher than those of a commit, and what its kernels are found to err by.
+
+    Raises:
+        SystemExit: if a goal is another.
+    """
+    counts = dict.fromkeys(("lower", "same", "higher"), 0)
+    rows: list[dict[str, Any]] = []
+    table = Table(
+        "rule", "variant", "output", "was", "is", "the former kernel", "goal", box=SIMPLE_HEAD, pad_edge=False
+    )
+    for rule in rules:
+        stables: Mapping[str, Any] = {}
+        variants = read_built(ROOT / "generated", rule.name)
+        for built in variants:
+            former = earlier(built, commit, folder)
+            if former is None:
+                continue
+            if (former.unit, former.goal) != (built.unit, built.goal):
+                raise SystemExit(
+                    f"{rule.name} {built.variant}: the goal was {former.goal} {former.unit}, and is another"
+                )
+            higher = []
+            for output, was in former.bounds.items():
+                now = built.bounds[output]
+                change = "higher" if now > was * (1 + _SAME) else "same" if now >= was * (1 - _SAME) else "lower"
+                counts[change] += 1
+                higher += [output] if change == "higher" else []
+            if not higher:
+                continue
+            stables = stables or stables_of(rule, variants)
+            found = search(former, stables[built.variant], seeds, points)
+            for output in higher:
+                was, now, (error, at) = former.bounds[output], built.bounds[output], found[output]
+                rows.append(
+                    {
+                        "rule": rule.name,
+                        "variant": built.variant,
+                        "output": output,
+                        "unit": built.unit,
+                        "goal": built.goal,
+                    }
+                    | {"was": was, "is": now, "former_kernel": round(error, 4), "at": at, "was_wrong": error > was}
+                )
+                table.add_row(
+                    rule.name, built.variant, output, f"{was:.4g}", f"{now:.4g}", f"{error:.4g}", f"{built.goal:g}"
+                )
+    return counts, rows, table
 
 
 def proven_facts(rule: Rule, commit: str) -> Iterator[dict[str, Any]]:
@@ -200,18 +224,19 @@ def in_float64(rule: Rule, commit: str) -> dict[str, Any] | None:
     return {"rule": rule.name, "was": was, "is": now}
 
 
-def earlier(built: Built, commit: str) -> Built | None:
-    """The same variant as it was at a commit; None if there was none."""
-    files = list(_files(built, commit))
-    if None in files:
+def earlier(built: Built, commit: str, folder: Path) -> Built | None:
+    """The same variant as it was at a commit, its Python code in ``folder``; None if there was none."""
+    texts = {
+        suffix: _shown(commit, f"generated/{built.rule}/{built.variant}{suffix}")
+        for suffix in (".json", ".c", "_torch.py")
+    }
+    if texts[".json"] is None or texts[".c"] is None:
         return None
-    certificate, source = files
-    return replace(built, certificate=json.loads(certificate or ""), source=source or "")
-
-
-def _files(built: Built, commit: str) -> Iterator[str | None]:
-    for suffix in ("json", "c"):
-        yield _shown(commit, f"generated/{built.rule}/{built.variant}.{suffix}")
+    own = folder / built.rule
+    own.mkdir(exist_ok=True)
+    if code := texts["_torch.py"]:
+        (own / f"{built.variant}_torch.py").write_text(code)
+    return replace(built, certificate=json.loads(texts[".json"]), source=texts[".c"], folder=own)
 
 
 def _shown(commit: str, path: str) -> str | None:

@@ -18,10 +18,11 @@ from rich.progress import track
 from rich.table import Table
 
 from momentgen.built import Built, CommittedKernel, read_built
-from momentgen.compiler.derive import derive
+from momentgen.compiler.joint_points import screened
 from momentgen.compiler.search import worst_points
-from momentgen.compiler.stabilise import Stable, stabilise
+from momentgen.compiler.stabilise import Stable
 from momentgen.rule import load_rules
+from momentgen.verify import stables_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -36,8 +37,9 @@ def main() -> None:
     rows: list[dict[str, object]] = []
     table = Table("rule", "variant", "output", "certified", "found", "goal", box=SIMPLE_HEAD, pad_edge=False)
     for name in arguments.rules.split(","):
-        stables = {stable.variant: stable for stable in stabilise(derive(rules[name]))}
-        for built in read_built(ROOT / "generated", name):
+        variants = read_built(ROOT / "generated", name)
+        stables = stables_of(rules[name], variants)
+        for built in variants:
             if built.unit != "ulp":
                 continue
             found = search(built, stables[built.variant], arguments.seeds, arguments.points)
@@ -60,13 +62,14 @@ def search(built: Built, stable: Stable, seeds: int, points: int) -> dict[str, t
     for seed in track(range(1000, 1000 + seeds), f"{built.rule} {built.variant}", console=console):
         for setting in stable.settings:
             kernel = CommittedKernel(built, setting)
-            mean, var = worst_points(stable, kernel, setting, points=points, seed=seed)
-            computed, exact = kernel(mean, var), stable.truth(mean, var, setting)
+            at = (worst_points if built.is_univariate else screened)(stable, kernel, setting, points=points, seed=seed)
+            computed, exact = kernel(*at), stable.truth(*at, setting)
             for output, values in exact.items():
-                error = stable.measure(output, computed[output], values, mean, var)
+                error = stable.measure(output, computed[output], values, *at)
                 i = int(np.argmax(error))
                 if error[i] > worst[output][0]:
-                    worst[output] = float(error[i]), {"mean": float(mean[i]), "var": float(var[i]), **setting}
+                    point = {name: float(array[i]) for name, array in zip(built.inputs, at, strict=True)}
+                    worst[output] = float(error[i]), {**point, **setting}
     return worst
 
 

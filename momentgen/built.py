@@ -79,22 +79,36 @@ class Built:
         """Output or partial -> the largest error certified, in :attr:`unit`."""
         return {name: float(bound[self.unit]) for name, bound in self.certificate["bounds"].items()}
 
-    def scalars(self, setting: Mapping[str, float]) -> tuple[float, ...]:
-        """What the kernels take after the parameters, as the committed Python code computes it.
+    def parameters(self, setting: Mapping[str, float]) -> list[float]:
+        """What the kernels read as ``params``: two words a parameter, then what the committed Python code derives.
+
+        Args:
+            setting: the rule's parameters by name, in its order.
 
         Raises:
-            MomentgenError: if that code cannot be imported.
+            MomentgenError: if that code is missing or cannot be imported, or the C reads another number of values.
         """
-        path = self.folder / f"{self.variant}_torch.py"
-        if not path.is_file():
-            return ()
-        spec = importlib.util.spec_from_file_location(f"momentgen_built_{self.rule}_{self.variant}", path)
+        values = [word for value in setting.values() for word in split_float32(value)]
+        values += self._scalars(setting)
+        read = 1 + max(map(int, re.findall(r"\bparams\[(\d+)\]", self.source)), default=-1)
+        if read != len(values):
+            raise MomentgenError(
+                f"rule {self.rule}, variant {self.variant}: expected the {read} values that the C reads as params, "
+                f"got {len(values)} for {dict(setting)}; build the rule again"
+            )
+        return values
+
+    def _scalars(self, setting: Mapping[str, float]) -> tuple[float, ...]:
+        # A variant that is another one in float64 has no Python code of its own.
+        code = self.certificate.get("float64_code", self.variant)
+        path = self.folder / f"{code}_torch.py"
+        spec = importlib.util.spec_from_file_location(f"momentgen_built_{self.rule}_{code}", path)
         if spec is None or spec.loader is None:
             raise MomentgenError(f"{path}: cannot be imported")
         module = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
-        except (ImportError, SyntaxError) as error:
+        except (ImportError, OSError, SyntaxError) as error:
             raise MomentgenError(f"{path}: cannot be imported: {error}") from error
         derive = getattr(module, "kernel_scalars", None)
         return () if derive is None else tuple(float(value) for value in derive(**setting))
@@ -180,12 +194,11 @@ class CommittedKernel:
 
     Raises:
         BuildError: if there is no C compiler, it fails, or the C lacks a kernel.
-        MomentgenError: if the rule's derived scalars cannot be computed.
+        MomentgenError: if what the kernels read as ``params`` cannot be computed.
     """
 
     def __init__(self, built: Built, setting: Mapping[str, float]) -> None:
-        self.params = [word for value in setting.values() for word in split_float32(value)]
-        self.params += built.scalars(setting)
+        self.params = built.parameters(setting)
         name, inputs = f"{built.rule}_{built.variant}", len(built.inputs)
         count = len(self.params)
         self._names = built.outputs

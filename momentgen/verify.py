@@ -32,7 +32,7 @@ from momentgen.errors import MomentgenError, RuleError
 from momentgen.rule import Rule, load_rules
 from momentgen.rule_inputs import COVARIANCE
 
-__all__ = ["GOAL_MARGIN", "MARGIN", "OutputCheck", "Reporter", "VariantCheck", "verify", "verify_variant"]
+__all__ = ["GOAL_MARGIN", "MARGIN", "OutputCheck", "Reporter", "VariantCheck", "stables_of", "verify", "verify_variant"]
 
 POINTS = 3000  # random points a parameter setting
 MARGIN, GOAL_MARGIN = 0.02, 1e-3  # the excess that another sample may show: over a bound, and as a share of the goal
@@ -171,7 +171,7 @@ def verify(
     results: list[VariantCheck] = []
     for rule, variants in plan:
         reporter.started(rule.name, "")
-        stables = _stables(rule, variants) if any(built.inputs for built in variants) else {}
+        stables = stables_of(rule, variants) if any(built.inputs for built in variants) else {}
         for built in variants:
             reporter.started(rule.name, built.variant)
             if not built.inputs:
@@ -185,7 +185,8 @@ def verify(
     return tuple(results)
 
 
-def _stables(rule: Rule, variants: Sequence[Built]) -> dict[str, Stable]:
+def stables_of(rule: Rule, variants: Sequence[Built]) -> dict[str, Stable]:
+    """The rule's variants by name, by the strategy that they were built by: exact values and measures of error."""
     if rule.outputs == COVARIANCE:
         return {stable.variant: stable for stable in stabilise_covariance(derive_covariance(rule))}
     if len(rule.inputs) > 1 or rule.noise is not None:

@@ -10,14 +10,16 @@ import shutil
 import sys
 from pathlib import Path
 
+import mpmath
+import numpy as np
 import pytest
 
-from momentgen.built import read_built
+from momentgen.built import CommittedKernel, read_built
 from momentgen.cli import main
 from momentgen.compiler.derive import derive
 from momentgen.compiler.stabilise import Stable, stabilise
 from momentgen.errors import MomentgenError, RuleError
-from momentgen.rule import load_rules
+from momentgen.rule import Rule, load_rules
 from momentgen.verify import OutputCheck, VariantCheck, verify, verify_variant
 
 ROOT = Path(__file__).parents[1]
@@ -54,6 +56,35 @@ def test_committed_certificates_hold_at_fresh_points() -> None:
         assert found.broken == []
         # The certificate's own worst points are among those measured, so its bounds are nearly reached.
         assert all(output.measured > 0.9 * output.certified for output in found.outputs)
+
+
+@pytest.mark.parametrize("rule", load_rules(RULES), ids=lambda rule: rule.name)
+def test_every_committed_kernel_is_given_as_many_values_as_it_reads(rule: Rule) -> None:
+    for built in read_built(GENERATED, rule.name):
+        built.parameters(rule.defaults)
+
+
+def test_a_variant_without_float64_code_of_its_own_is_measured_with_the_scalars_of_the_one_that_serves_it() -> None:
+    (built,) = [b for b in read_built(GENERATED, "leaky_relu") if b.variant == "tight"]
+    assert not (built.folder / "tight_torch.py").exists()
+    mean, var, slope = np.float32(-94.20133209), np.float32(38879.0078125), 0.3  # beside the mean's zero
+    found = CommittedKernel(built, {"negative_slope": slope}).outputs(np.array([mean]), np.array([var]))
+    with mpmath.workdps(50):
+        mu, sigma = mpmath.mpf(float(mean)), mpmath.sqrt(float(var))
+        positive = mu * mpmath.ncdf(mu / sigma) + sigma * mpmath.npdf(mu / sigma)
+        exact = slope * mu + (1 - mpmath.mpf(slope)) * positive
+        assert abs(found["mean"][0] / exact - 1) < 2 * 2.0**-23
+
+
+def test_a_kernel_that_would_read_beyond_what_it_is_given_is_refused(package: Path) -> None:
+    edit(
+        package / "heaviside" / "exact.c",
+        r"const float \*restrict params,",
+        "const float *restrict params, // params[3]\n",
+    )
+    (built,) = [b for b in read_built(package, "heaviside") if b.variant == "exact"]
+    with pytest.raises(MomentgenError, match="expected the 4 values that the C reads as params, got 0"):
+        built.parameters({})
 
 
 def test_a_bound_that_is_too_good_to_be_true_is_found(package: Path) -> None:

@@ -164,7 +164,8 @@ def compile_rule(
             files[f"{stable.variant}_torch.py"] = render_torch(stable, wide, summary)
             name = f"{rule.name}_{stable.variant}_float64"
             files[f"{stable.variant}_float64.c"] = render_c_float64(stable, name, wide)
-        files[f"{stable.variant}.json"] = json_text(_certificate(rule, one)) + "\n"
+        certificate = _certificate(rule, one, alike.get(stable.variant, stable.variant))
+        files[f"{stable.variant}.json"] = json_text(certificate) + "\n"
         bounds = {name: f"{bound.error:.2g} {stable.unit}" for name, bound in one.bounds.items()}
         operations = {"forward": one.forward.operations, "backward": one.backward.operations}
         summaries.append(VariantSummary(stable.variant, bounds, operations))
@@ -261,11 +262,13 @@ def _header(rule: Rule, compiled: Certified, float64: bool = False) -> Header:
     )
 
 
-def _certificate(rule: Rule, compiled: Certified) -> dict[str, Any]:
+def _certificate(rule: Rule, compiled: Certified, float64_code: str) -> dict[str, Any]:
+    """What a variant's JSON file says; ``float64_code`` is the variant whose code serves it in float64."""
     stable = compiled.stable
     return {
         "rule": rule.name,
         "variant": stable.variant,
+        "float64_code": float64_code,
         "digest": rule.digest,
         "f": str(rule.f),
         "citation": rule.citation,
