@@ -1,6 +1,6 @@
 """Expectations of a function and its derivatives at small sigma: a table of Taylor polynomials, summed over nodes.
 
-The loops are in C where there is a compiler, with the bits of those in NumPy, and take a tenth of the time.
+The loops are in C where there is a compiler, with the bits of those in NumPy, and take a quarter of the time or less.
 """
 
 from __future__ import annotations
