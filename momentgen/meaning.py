@@ -159,6 +159,8 @@ class Sources:
         self.root = root
         self._digests: dict[str, str | None] = {}
         self._parsed: dict[str, _Parsed] = {}
+        self._packages: dict[str, bool] = {}
+        self._reached: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def digest(self, module: str) -> str | None:
         """Digest of the text of a module given by its full name; None where there is no such module."""
@@ -184,6 +186,12 @@ class Sources:
         Raises:
             ValueError: if one of ``roots`` is no module.
         """
+        asked = tuple(roots)
+        if asked not in self._reached:
+            self._reached[asked] = self._find_reached(asked)
+        return self._reached[asked]
+
+    def _find_reached(self, roots: tuple[str, ...]) -> tuple[str, ...]:
         seen: set[str] = set()
         passed: set[str] = set()
         left = list(roots)
@@ -223,8 +231,10 @@ class Sources:
         return None if path is None else path.read_bytes()
 
     def _is_package(self, module: str) -> bool:
-        path = self._path(module)
-        return path is not None and path.name == "__init__.py"
+        if module not in self._packages:
+            path = self._path(module)
+            self._packages[module] = path is not None and path.name == "__init__.py"
+        return self._packages[module]
 
     def _of(self, module: str) -> _Parsed:
         if module not in self._parsed:

@@ -1,9 +1,9 @@
 """Certify: the error of the emitted program against exact values, and the certificate that says so.
 
-The programs that will be shipped are run, as straight C and compiled in haste
-(bits are those of every renderer, whatever the flags), on random points over
-all of float32, on its edges, and around the worst points found; exact values
-come from rigorous balls or quadrature.  The promises that are not about
+The programs that will be shipped are interpreted (the bits are those of every
+renderer, which tests compare) on random points over all of float32, on its
+edges, and around the worst points found; exact values come from rigorous balls
+or quadrature.  The promises that are not about
 accuracy (no negative variance, no NaN from finite input, limits at v = 0) are
 checked on more points, and break the build.
 """
@@ -18,12 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.emit import C_FLAGS, render_c
-from momentgen.compiler.emit.header import Header
-from momentgen.compiler.evaluate import compile_program
 from momentgen.compiler.evidence import Run
+from momentgen.compiler.interpreter import Interpreter
 from momentgen.compiler.lower import split_float32
-from momentgen.compiler.native import NativeKernel, find_compiler
 from momentgen.compiler.points import Points
 from momentgen.compiler.program import Program
 from momentgen.compiler.sampling import Sampler, joined, sampler_of
@@ -36,11 +33,6 @@ from momentgen.rule_inputs import moment_names, partial_names
 __all__ = ["Bound", "Known", "Measured", "Runner", "check_promises", "kept", "kernel_params", "measure", "measure_at"]
 
 F32 = npt.NDArray[np.float32]
-#: of the kernels measured, which run a few times each: bits are the same however much the compiler optimises
-_QUICK = tuple(flag for flag in C_FLAGS if flag not in ("-O3", "-fschedule-insns", "-fsched-pressure"))
-_FLAGS = ("-O1", "-ftree-vectorize", *_QUICK)
-#: and of those that gcc makes no vectors of at any level, where a kernel runs once for an output and there is but one
-_HUGE, _HUGE_FLAGS = 3000, ("-Og", "-ftree-vectorize", *_QUICK)
 _WORDS = {"var": "variance"}
 _HARD = 150  # points an output that the next attempt is calibrated on
 _CONDITIONAL_ULPS = 4.0  # the variance at v = 0, where it is that given x: a square and a sum
@@ -56,7 +48,7 @@ def kernel_params(program: Program, setting: Mapping[str, float], scalars: Seque
 
 
 class Runner:
-    """Outputs and partials of a forward and a backward program, by compiled C where there is a compiler."""
+    """Outputs and partials of a forward and a backward program, interpreted: compiling takes longer than it runs."""
 
     def __init__(self, forward: Program, backward: Program) -> None:
         self.forward, self.backward = forward, backward
@@ -64,16 +56,7 @@ class Runner:
         self.outputs = tuple(name for name, _ in forward.outputs)
         #: names of the partials of each output
         self.partials = tuple(zip(*partial_names(forward.inputs, self.outputs).values(), strict=True))
-        self._native: tuple[NativeKernel, NativeKernel] | None = None
-        if find_compiler() is not None:
-            source = render_c((forward, backward), Header(forward.name, "", ""), functions=False)
-            n, k, m = len(forward.params), len(self.inputs), len(self.outputs)
-            huge = m == 1 and len(forward.instructions) + len(backward.instructions) > _HUGE
-            flags = _HUGE_FLAGS if huge else _FLAGS
-            self._native = (
-                NativeKernel(source, forward.name, k, n, m, flags=flags),
-                NativeKernel(source, backward.name, k + m, n, k, flags=flags),
-            )
+        self._interpreters = Interpreter(forward), Interpreter(backward)
 
     def __call__(self, *inputs: Any) -> dict[str, F32]:
         """Outputs and partials; a partial is a gradient for the unit seed of its output.
@@ -89,11 +72,9 @@ class Runner:
         return results
 
     def _run(self, which: int, inputs: tuple[F32, ...], params: Mapping[str, float]) -> tuple[F32, ...]:
-        program = (self.forward, self.backward)[which]
-        if self._native is not None:
-            return self._native[which](*inputs, params=[params[p] for p in program.params])
-        outputs = compile_program(program)(dict(zip(program.inputs, inputs, strict=True)), params)
-        return tuple(outputs[name] for name, _ in program.outputs)
+        program, interpreter = (self.forward, self.backward)[which], self._interpreters[which]
+        points = interpreter.points(dict(zip(program.inputs, inputs, strict=True)), params)
+        return tuple(interpreter.values(points, dict(program.outputs)).values())
 
 
 @dataclass

@@ -1,30 +1,44 @@
 """Float32 instructions run as they stand, by a small interpreter in compiled C: for programs that run a few times each.
 
-Ablation tries hundreds of programs that differ in some values.  Compiling each takes longer than running it, and NumPy
-has no fused multiply-add.  Here each instruction is a row of four numbers, and its operation is done for a block of
-elements at a time; the bits are those of :mod:`momentgen.compiler.evaluate`, which does it where there is no compiler.
+Ablation tries hundreds of programs that differ in some values, and a program that is measured for its certificate may
+be the first of ten.  Compiling each takes longer than running it, and NumPy has no fused multiply-add.  Here each
+instruction is a row of four numbers, and its operation is done for a block of elements at a time; the bits are those of
+:mod:`momentgen.compiler.evaluate`, which does it where there is no compiler.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.emit.c import C_FLAGS
+from momentgen.compiler.c_compiler import compiled, find_compiler
 from momentgen.compiler.evaluate import compile_program
-from momentgen.compiler.native import compile_c, find_compiler
-from momentgen.compiler.program import Builder, Instruction, Op, Program
+from momentgen.compiler.program import Instruction, Op, Program
 
 __all__ = ["Interpreter", "Points"]
 
 F32 = npt.NDArray[np.float32]
 
-_BLOCK = 512  # elements at a time: some hundred values alive stay in the second-level cache
+_BLOCK = 128  # elements at a time: some hundred values alive stay in the caches
+#: nothing is contracted or reassociated, and subnormal numbers are kept
+_FLAGS = (
+    "-O3",
+    "-march=native",
+    "-std=c11",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-strict-aliasing",
+    "-fopenmp-simd",
+    "-shared",
+    "-fPIC",
+)
 _LEAVES = (Op.INPUT, Op.PARAM, Op.CONST_F32, Op.CONST_I32)
 #: result and operands as C writes them: f is a float, i an int32_t (a truth value too), u a uint32_t
 _EXPRESSIONS: Mapping[Op, str] = {
@@ -150,7 +164,7 @@ def _library() -> ctypes.CDLL:
     cases = "\n".join(f"    case {_CODES[op]}: EACH({text});" for op, text in _EXPRESSIONS.items())
     source = _SOURCE.replace("@CASES@", cases).replace("@BLOCK@", str(_BLOCK)).replace("@LEAVES@", str(len(_LEAVES)))
     source = source.replace("@INPUT@", str(_CODES[Op.INPUT])).replace("@PARAM@", str(_CODES[Op.PARAM]))
-    library = compile_c(source, (*C_FLAGS, "-fno-strict-aliasing"))
+    library = compiled(source, _FLAGS)
     pointer, count = ctypes.c_void_p, ctypes.c_int64
     library.run.argtypes = [count, pointer, count, pointer, count, pointer, pointer, pointer]
     library.run.restype = ctypes.c_int32
@@ -167,12 +181,26 @@ class Points:
     params: F32
 
 
+class Listing(Protocol):
+    """What is interpreted: a program, or the builder that is writing one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def inputs(self) -> tuple[str, ...]: ...
+    @property
+    def params(self) -> tuple[str, ...]: ...
+    @property
+    def instructions(self) -> Sequence[Instruction]: ...
+
+
 class Interpreter:
-    """Values of the program that a builder is writing, at sets of points; the builder may go on writing.
+    """Values of a program at sets of points.
 
     Args:
-        builder: its instructions, inputs and parameters are meant; it needs no outputs.
+        program: its instructions, inputs and parameters are meant; a builder may go on writing, and needs no outputs.
 
+    >>> from momentgen.compiler.program import Builder
     >>> b = Builder("f", inputs=("x",), params=("p",))
     >>> y = b.fma(b.input("x"), b.param("p"), b.f32(1.0))
     >>> interpreter = Interpreter(b)
@@ -181,19 +209,19 @@ class Interpreter:
     {'y': array([4., 7.], dtype=float32)}
     """
 
-    def __init__(self, builder: Builder) -> None:
-        self.builder = builder
+    def __init__(self, program: Listing) -> None:
+        self.program = program
         self._rows = np.empty((1024, 4), np.int32)
         self._count = 0
 
     def points(self, inputs: Mapping[str, F32], params: Mapping[str, float]) -> Points:
         """Points to run at: a float32 array for each input, all of one length, and a number for each parameter."""
-        columns = [np.asarray(inputs[name], np.float32).ravel() for name in self.builder.inputs]
+        columns = [np.asarray(inputs[name], np.float32).ravel() for name in self.program.inputs]
         size = columns[0].size
         blocks = -(-size // _BLOCK)
         padded = np.ones((len(columns), blocks * _BLOCK), np.float32)
         padded[:, :size] = columns
-        scalars = np.array([params[name] for name in self.builder.params], np.float64).astype(np.float32)
+        scalars = np.array([params[name] for name in self.program.params], np.float64).astype(np.float32)
         return Points(size, blocks, padded, scalars)
 
     def values(self, points: Points, wanted: Mapping[str, int]) -> dict[str, F32]:
@@ -215,18 +243,18 @@ class Interpreter:
             made.ctypes.data,
         )
         if failed:
-            raise MemoryError(f"{self.builder.name}: no memory for the values of {int(outputs.max()) + 1} instructions")
+            raise MemoryError(f"{self.program.name}: no memory for the values of {int(outputs.max()) + 1} instructions")
         return {name: results[k, : points.size] for k, name in enumerate(wanted)}
 
     def _in_numpy(self, points: Points, wanted: Mapping[str, int]) -> dict[str, F32]:
-        b = self.builder
-        program = Program(b.name, b.inputs, b.params, tuple(b.instructions), tuple(wanted.items()))
-        inputs = {name: column[: points.size] for name, column in zip(b.inputs, points.inputs, strict=True)}
-        return compile_program(program)(inputs, dict(zip(b.params, points.params.tolist(), strict=True)))
+        of = self.program
+        program = Program(of.name, of.inputs, of.params, tuple(of.instructions), tuple(wanted.items()))
+        inputs = {name: column[: points.size] for name, column in zip(of.inputs, points.inputs, strict=True)}
+        return compile_program(program)(inputs, dict(zip(of.params, points.params.tolist(), strict=True)))
 
     def _written(self) -> npt.NDArray[np.int32]:
         """A row an instruction, those written since the last call added."""
-        new = self.builder.instructions[self._count :]
+        new = self.program.instructions[self._count :]
         if self._count + len(new) > len(self._rows):
             self._rows = np.resize(self._rows, (2 * (self._count + len(new)), 4))
         if new:
@@ -241,7 +269,7 @@ class Interpreter:
             return code, a, b, c
         if ins.bits is not None:
             return code, ins.bits - (ins.bits >> 31 << 32), -1, -1
-        names = self.builder.inputs if ins.op is Op.INPUT else self.builder.params
+        names = self.program.inputs if ins.op is Op.INPUT else self.program.params
         return code, names.index(str(ins.name)), -1, -1
 
 

@@ -8,7 +8,7 @@ units in the last place at a time.  What is found is measured by the caller agai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -18,6 +18,7 @@ from momentgen.compiler.lanes import outputs_over
 from momentgen.compiler.points import Points, in_domain, near_points, points_at, wide_points
 from momentgen.compiler.real import Graph
 from momentgen.compiler.stabilise import Stable
+from momentgen.compiler.stabilise.stable import Errors
 
 __all__ = ["largest", "nearly_exact", "worst_points"]
 
@@ -100,11 +101,8 @@ def worst_points(
         if round_:
             usable = in_domain(mean, var)
             mean, var = mean[usable], var[usable]
-        computed, reference = run(mean, var), nearly_exact(stable, mean, var, setting) if round_ else known
-        chosen: list[npt.NDArray[np.int64]] = []
-        for name, values in reference.items():
-            error = stable.measure(name, computed[name], values, mean, var)
-            chosen.append(largest(error, kept))
+        computed, errors = run(mean, var), _errors(stable, mean, var, setting) if round_ else known
+        chosen = [largest(errors_of(computed[name]), kept) for name, errors_of in errors.items()]
         best = np.unique(np.concatenate(chosen))
         mean, var = mean[best], var[best]
         found.append((mean, var))
@@ -116,22 +114,30 @@ def worst_points(
     return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
 
 
+def _errors(stable: Stable, mean: F32, var: F32, setting: Mapping[str, float]) -> Mapping[str, Errors]:
+    """By output, what makes errors of results at these points."""
+    reference = nearly_exact(stable, mean, var, setting)
+    return {name: stable.errors(name, values, mean, var) for name, values in reference.items()}
+
+
 def _first_round(
     stable: Stable, setting: Mapping[str, float], points: int, seed: int
-) -> tuple[Points, Mapping[str, F64]]:
-    """Where a search begins, and the outputs there: the same for all programs of a variant, and so found once."""
+) -> tuple[Points, Mapping[str, Errors]]:
+    """Where a search begins, and the errors there: the same for all programs of a variant, and so found once."""
     known = _first_rounds.setdefault(stable.forward64, {})
-    key = (*setting.values(), points, seed)
+    key = (stable.variant, *setting.values(), points, seed)
     if key not in known:
         known[key] = _screen(stable, setting, points, seed)
     return known[key]
 
 
 #: by the variant's graph, so that they go when it does
-_first_rounds: WeakKeyDictionary[Graph, dict[tuple[float, ...], tuple[Points, Mapping[str, F64]]]] = WeakKeyDictionary()
+_first_rounds: WeakKeyDictionary[Graph, dict[Hashable, tuple[Points, Mapping[str, Errors]]]] = WeakKeyDictionary()
 
 
-def _screen(stable: Stable, setting: Mapping[str, float], points: int, seed: int) -> tuple[Points, Mapping[str, F64]]:
+def _screen(
+    stable: Stable, setting: Mapping[str, float], points: int, seed: int
+) -> tuple[Points, Mapping[str, Errors]]:
     groups = [
         wide_points(points, seed),
         _apart(points // 4, seed),
@@ -141,7 +147,7 @@ def _screen(stable: Stable, setting: Mapping[str, float], points: int, seed: int
     mean, var = (np.concatenate([group[i] for group in groups]) for i in (0, 1))
     usable = in_domain(mean, var)
     mean, var = mean[usable], var[usable]
-    return (mean, var), nearly_exact(stable, mean, var, setting)
+    return (mean, var), _errors(stable, mean, var, setting)
 
 
 def _apart(n: int, seed: int) -> Points:

@@ -25,7 +25,7 @@ from momentgen.compiler.program import Program
 from momentgen.compiler.real import Graph, outputs_float64
 from momentgen.compiler.recheck import recheck
 from momentgen.compiler.sampling import joined, sampler_of
-from momentgen.compiler.stabilise.stable import Stable
+from momentgen.compiler.stabilise.stable import Errors, Stable
 from momentgen.compiler.tolerance import tolerance_of
 from momentgen.compiler.ulp import LARGEST
 from momentgen.errors import BuildError
@@ -256,8 +256,12 @@ def _calibration(
     derived = {name.removesuffix("_hi") for name in params if name.endswith("_hi")} - set(setting)
     real = {**setting, **{name: params[f"{name}_hi"] + params[f"{name}_lo"] for name in derived}}
 
+    measures: dict[str, Errors] = {}
+
     def error(output: str, computed: npt.NDArray[np.float32], where: npt.NDArray[np.bool_] | None = None) -> float:
-        errors = weight * stable.measure(output, computed, exact[output], *points)
+        if output not in measures:
+            measures[output] = stable.errors(output, exact[output], *points)
+        errors = weight * measures[output](computed)
         return float((errors if where is None else errors[where]).max(initial=0.0))
 
     return Calibration(dict(zip(stand_in.inputs, points, strict=True)), params, real, error)

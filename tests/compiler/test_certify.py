@@ -94,7 +94,7 @@ def test_a_nudged_coefficient_breaks_the_bound_and_the_points_are_kept() -> None
 
 
 def test_errors_are_found_without_a_c_compiler_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("momentgen.compiler.certify.find_compiler", lambda: None)
+    monkeypatch.setattr("momentgen.compiler.interpreter.find_compiler", lambda: None)
     runner = Runner(*programs())
     mean, var = np.float32([-1.0, 0.5]), np.float32([1.0, 2.0])
     results = runner(mean, var, {})

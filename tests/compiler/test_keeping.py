@@ -139,7 +139,7 @@ def copied(tmp_path: Path, module: str, text: str) -> Sources:
         ("momentgen.compiler.stabilise.kink_graph", "\nADDED = 1\n", False),
         ("momentgen.compiler.certify", "\nADDED = 1\n", False),
         ("momentgen.compiler.trials", "\nADDED = 1\n", False),
-        ("momentgen.compiler.emit.c", "\nADDED = 1\n", False),
+        ("momentgen.compiler.emit.c", "\nADDED = 1\n", True),
         ("momentgen.compiler.derive.normal", "\nADDED = 1\n", False),
         ("momentgen.rule", "\nADDED = 1\n", False),
     ],

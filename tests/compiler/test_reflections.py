@@ -35,3 +35,10 @@ def test_the_solution_is_right_and_its_bits_are_the_same_without_a_compiler(
 def test_a_column_of_zeros_takes_no_part() -> None:
     matrix = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
     assert least_squares(matrix, np.array([1.0, 2.0, 3.0])).tolist() == [pytest.approx(2.0), 0.0]
+
+
+@pytest.mark.parametrize("compiler", [None, find_compiler()])
+def test_fewer_rows_than_columns_are_refused(compiler: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflections, "find_compiler", lambda: compiler)
+    with pytest.raises(ValueError, match="at least as many rows as columns, got a matrix 2 x 3"):
+        least_squares(np.ones((2, 3)), np.ones(2))

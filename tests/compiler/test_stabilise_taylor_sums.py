@@ -48,3 +48,11 @@ def test_bits_are_the_same_without_a_compiler_left_of_the_table_too(monkeypatch:
     assert all(other.tobytes() == first.tobytes() for other in others)
     assert not first[:, u < STEP * (LOW - 1) - 5].any()
     assert first[:, np.abs(u) < 1].all()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_points_that_are_not_finite_are_refused(bad: float) -> None:
+    good = np.array([0.0, 1.0])
+    for u, sigma in ((np.array([0.0, bad]), good), (good, np.array([bad, 1.0]))):
+        with pytest.raises(ValueError, match="expected finite u and sigma"):
+            exponential().sums(u, sigma, NODES, WEIGHTS)

@@ -138,8 +138,10 @@ def least_squares(matrix: F64, wanted: F64) -> F64:
     Not by LAPACK: these matrices are small, and threads of BLAS that wait for one another on a busy machine made a fit
     a hundred times slower; nor do its results have the same bits on every machine.
     """
-    table = np.concatenate([matrix, wanted.reshape(len(matrix), -1)], axis=1, dtype=np.float64)
-    count = matrix.shape[1]
+    rows, count = matrix.shape
+    if rows < count:  # the C below would write beyond the table
+        raise ValueError(f"least squares: expected at least as many rows as columns, got a matrix {rows} x {count}")
+    table = np.concatenate([matrix, wanted.reshape(rows, -1)], axis=1, dtype=np.float64)
     solutions = (_in_numpy if find_compiler() is None else _in_c)(table, count)
     return solutions.T.reshape(count, *wanted.shape[1:])
 

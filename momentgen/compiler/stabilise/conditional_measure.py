@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from momentgen.compiler.stabilise.moments_measure import MEAN
-from momentgen.compiler.stabilise.stable import Truth
+from momentgen.compiler.stabilise.stable import Errors, Truth, errors_over
 
 __all__ = ["ADDED", "ConditionalMeasure", "ConditionalTruth"]
 
@@ -51,12 +51,16 @@ class ConditionalMeasure:
         return limit + self.expected.allowed(ADDED[output], exact, mean, var) if output in ADDED else limit
 
     def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
-        error: F64 = self.own(output, computed, exact, mean, var)
+        return self.over(output, exact, mean, var)(computed)
+
+    def over(self, output: str, exact: F64, mean: F32, var: F32) -> Errors:
+        """The same as a function of what was computed."""
+        own = errors_over(self.own, output, exact, mean, var)
         if output not in ADDED:
-            return error
+            return own
         at = mean.astype(np.float64), var.astype(np.float64)
         share: F64 = self.own.allowed(output, exact, *at) / self.allowed(output, exact, *at)
-        return error * share
+        return lambda computed: own(computed) * share
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ _BITS, _CORE_BITS = 256, 128  # the integrand of K is positive: nothing cancels
 _SHARE, _NOTHING = arb(2) ** -70, arb(2) ** -3000  # error of K: relative to it, and where it is enough
 #: of the integrals of GELU
 _NODES = 120
+_NUMBERS = arb(2), arb(3), arb(4), arb(6)  # converting a number takes as long as an operation
 _FAR = 40  # |mu|/s beyond which exp(-mu²/(2 s²)) is 0 beside every tolerance
 _NAMES = ("covariance", *(f"dcovariance_d{name}" for name in ("mu1", "mu2", "var1", "var2", "cov")))
 _Row = tuple[Any, ...]
@@ -253,13 +254,14 @@ def _moments(m: arb, s: arb) -> tuple[tuple[arb, ...], ...]:
     These are beside phi in the second, third and fourth derivatives of GELU.  That of the first's second derivative,
     -2, is left out.
     """
+    two, three, four, six = _NUMBERS
     k = m * m
     square = k + s
-    slope, twice = 3 * square - 4, 2 * k
-    bend = -2 - 4 * slope
+    slope, twice = three * square - four, k + k
+    bend = -two - four * slope
     third = m * (slope - twice)  # E X³ is (3 E X² - 2 m²) m
-    fourth = square * (3 - slope) + twice * k - 4  # E X⁴ is 3 (E X²)² - 2 m⁴
-    return (2 - square, -2 * m), (third, slope, 6 * m), (fourth, m * (bend + 4 * twice), bend)
+    fourth = square * (three - slope) + twice * k - four  # E X⁴ is 3 (E X²)² - 2 m⁴
+    return (two - square, -two * m), (third, slope, six * m), (fourth, m * (bend + four * twice), bend)
 
 
 def _gelu(mean1: arb, var1: arb, mean2: arb, var2: arb, cov: arb) -> _Row:
@@ -294,7 +296,7 @@ def _curved(a: arb, b: arb, s1: arb, s2: arb, cov: arb) -> _Row:
     rho, b = abs(cov) / (s1 * s2), sign * b
     q = ((s1 * s2) ** 2 - cov * cov).sqrt() / (s1 * s2 + abs(cov))
     lo, hi = _range(float(a), float(b), q)
-    length = hi - lo
+    length, one, two, quarter = hi - lo, arb(1), arb(2), arb(1) / 4
     per1, per2 = 1 / s1, 1 / s2
     share1, share2, both = per1 * per1, per2 * per2, per1 * per2
     first, second = (a + b) * (a + b) / 8, (a - b) * (a - b) / 8
@@ -302,16 +304,16 @@ def _curved(a: arb, b: arb, s1: arb, s2: arb, cov: arb) -> _Row:
     for place, weight in _places():
         at = lo + length * place
         square = at * at
-        inverse = 1 / square
-        above = 1 + square
-        r, wide = (1 - square) / above, (square + 2 + inverse) / 4  # 1/(1 - r²)
+        inverse = one / square
+        above = one + square
+        r, wide = (one - square) / above, (square + two + inverse) * quarter  # 1/(1 - r²)
         density = weight * (-first * square - second * inverse).exp() / above
-        p = _moments((a - r * b) * wide * per1, 1 - wide * share1)
-        q = _moments((b - r * a) * wide * per2, 1 - wide * share2)
+        p = _moments((a - r * b) * wide * per1, one - wide * share1)
+        q = _moments((b - r * a) * wide * per2, one - wide * share2)
         # E p(X1) q(X2) = p0 q0 + t p1 q1 + t²/2 p2 q2 for a covariance t, p_k the mean of the k-th derivative.
         t = r * wide * both
         (p0, p1), (q0, q1) = p[0], q[0]  # and p2 = q2 = -2
-        together = density * (p0 * q0 + t * (p1 * q1 + 2 * t))
+        together = density * (p0 * q0 + t * (p1 * q1 + t + t))
         plain += together
         gap = rho - r
         value += gap * together

@@ -29,7 +29,7 @@ from momentgen.compiler.approximate.chebyshev_grid import Grid, powers_of, value
 from momentgen.compiler.real import Patch
 from momentgen.compiler.stabilise.activation import Activation
 from momentgen.compiler.stabilise.fine_cells import Cells, Shape, Span, to_unit
-from momentgen.compiler.stabilise.fine_output import ALLOWED, OF_TAILS, Output, Points
+from momentgen.compiler.stabilise.fine_output import ALLOWED, OF_TAILS, Exact, Output, Points
 from momentgen.compiler.stabilise.fine_tails import far_out, follows_even_powers, slow_rows
 from momentgen.compiler.stabilise.general_truth import GeneralTruth
 from momentgen.compiler.stabilise.surface import Frame, end_of, steps
@@ -121,11 +121,12 @@ def find_fine_surfaces(
         cause = "expected an odd f that nears levels by even powers of 1/x, or an even f that nears lines by odd ones"
         raise BuildError(f.name, "stabilise", cause, f.pieces)
     goals = goals or (OF_TAILS if f.smoothings and not start else ALLOWED)
+    exact = Exact(truth)
     plans: list[_Plan] = []
     finest: list[_Plan] = []
     least, dearer = math.inf, 0
     for frame in _frames(f, start, goals):
-        every = _plans(frame, [Output(f, frame, name, truth, goals) for name in outputs])
+        every = _plans(frame, [Output(f, frame, name, exact, goals) for name in outputs])
         finest.append(every[-1])
         every = [plan for plan in every if plan.cells.count <= most]
         plans += every

@@ -11,6 +11,7 @@ partial of the mean, (1 + v) 2^-126.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from momentgen.compiler.stabilise.activation import Activation
-from momentgen.compiler.stabilise.stable import PARTIALS
+from momentgen.compiler.stabilise.stable import PARTIALS, Errors
 from momentgen.compiler.ulp import LARGEST
 
-__all__ = ["MEAN", "MEAN_SPREAD", "PARTIAL", "VARIANCE", "MomentsMeasure", "held", "measure_for"]
+__all__ = ["MEAN", "MEAN_SPREAD", "PARTIAL", "VARIANCE", "MomentsMeasure", "held", "measure_for", "shares"]
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -82,10 +83,19 @@ class MomentsMeasure:
         return np.maximum(limit, _SMALLEST)
 
     def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
+        return self.over(output, exact, mean, var)(computed)
+
+    def over(self, output: str, exact: F64, mean: F32, var: F32) -> Errors:
+        """The same as a function of what was computed."""
         allowed = self.allowed(output, exact, mean.astype(np.float64), var.astype(np.float64))
-        with np.errstate(all="ignore"):
-            error = np.abs(computed.astype(np.float64) - held(exact)) / allowed
-        return np.where(np.isfinite(computed), error, np.inf)
+        return functools.partial(shares, held(exact), allowed)
+
+
+def shares(exact: F64, allowed: F64, computed: F32) -> F64:
+    """Errors over what is allowed, infinite where a result is not finite."""
+    with np.errstate(all="ignore"):
+        error = np.abs(computed.astype(np.float64) - exact) / allowed
+    return np.where(np.isfinite(computed), error, np.inf)
 
 
 def held(exact: F64) -> F64:

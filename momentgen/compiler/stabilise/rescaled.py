@@ -29,10 +29,10 @@ from momentgen.compiler.derive import Derivation
 from momentgen.compiler.real import Graph, Node
 from momentgen.compiler.stabilise.activation import Line
 from momentgen.compiler.stabilise.kink import ClosedFormTruth
-from momentgen.compiler.stabilise.moments_measure import MEAN, held
+from momentgen.compiler.stabilise.moments_measure import MEAN, held, shares
 from momentgen.compiler.stabilise.polynomial import parameter_node
 from momentgen.compiler.stabilise.settled import Settled, SettledBalls, SettledTruth, closed_form_truth
-from momentgen.compiler.stabilise.stable import ErrorMeasure, Stable, Truth, settings_of
+from momentgen.compiler.stabilise.stable import ErrorMeasure, Errors, Stable, Truth, settings_of
 from momentgen.errors import BuildError
 from momentgen.rule import Rescaled, Rule
 
@@ -104,11 +104,14 @@ class RescaledMeasure:
         return np.asarray(np.maximum(limit, _SMALLEST), np.float64)
 
     def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
+        return self.over(output, exact, mean, var)(computed)
+
+    def over(self, output: str, exact: F64, mean: F32, var: F32) -> Errors:
+        """The same as a function of what was computed."""
         allowed = self.allowed(output, exact, mean.astype(np.float64), var.astype(np.float64))
-        with np.errstate(all="ignore"):
-            error = np.abs(computed.astype(np.float64) - held(exact)) / allowed
-        error = np.where(np.isfinite(computed), error, np.inf)
-        return np.where(var.astype(np.float64) < 2.0**-127 * self.units.width**2, 0.0, error)
+        without = var.astype(np.float64) < 2.0**-127 * self.units.width**2
+        target = held(exact)
+        return lambda computed: np.where(without, 0.0, shares(target, allowed, computed))
 
 
 @dataclass(frozen=True)

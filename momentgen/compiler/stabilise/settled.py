@@ -19,6 +19,7 @@ from momentgen.compiler.pieces import split
 from momentgen.compiler.stabilise.activation import Activation, analyse
 from momentgen.compiler.stabilise.kink import ClosedFormTruth
 from momentgen.compiler.stabilise.moments_measure import MomentsMeasure, measure_for
+from momentgen.compiler.stabilise.stable import Errors
 from momentgen.compiler.stabilise.surrogate_truth import BallTruth, QuadratureTruth
 from momentgen.rule import Rule
 
@@ -126,3 +127,7 @@ class SettledMeasure:
 
     def __call__(self, output: str, computed: F32, exact: F64, mean: F32, var: F32) -> F64:
         return self.measure(output, computed, exact, mean, var)
+
+    def over(self, output: str, exact: F64, mean: F32, var: F32) -> Errors:
+        """The same as a function of what was computed."""
+        return self.measure.over(output, exact, mean, var)

@@ -16,7 +16,18 @@ from momentgen.errors import BuildError
 from momentgen.rule import Rule
 from momentgen.rule_inputs import partial_names
 
-__all__ = ["OUTPUTS", "PARTIALS", "Edge", "ErrorMeasure", "Stable", "Truth", "limits_of", "settings_of"]
+__all__ = [
+    "OUTPUTS",
+    "PARTIALS",
+    "Edge",
+    "ErrorMeasure",
+    "Errors",
+    "Stable",
+    "Truth",
+    "errors_over",
+    "limits_of",
+    "settings_of",
+]
 
 OUTPUTS = ("mean", "var")
 PARTIALS = ("dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
@@ -25,6 +36,8 @@ PARTIALS = ("dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
 Truth = Callable[..., Mapping[str, npt.NDArray[np.float64]]]
 #: (output name, computed, exact, a float32 array an input) -> error of each element, in the goal's unit
 ErrorMeasure = Callable[..., npt.NDArray[np.float64]]
+#: the same where all but what was computed is settled
+Errors = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.float64]]
 
 
 class Edge(Protocol):
@@ -105,6 +118,10 @@ class Stable:
     doc: str = ""
     way: str = ""
 
+    def errors(self, output: str, exact: npt.NDArray[np.float64], *points: npt.NDArray[np.float32]) -> Errors:
+        """``measure`` of one output at points where many programs are measured."""
+        return errors_over(self.measure, output, exact, *points)
+
     @property
     def accepted(self) -> float:
         """The largest error found with which a program is accepted."""
@@ -125,6 +142,16 @@ class Stable:
         unit = self.unit_at(setting)
         conditional = self.conditional_slack * unit**2
         return replace(self, measure=measure, slack=self.slack * unit, conditional_slack=conditional, unit_at=one)
+
+
+def errors_over(
+    measure: ErrorMeasure, output: str, exact: npt.NDArray[np.float64], *points: npt.NDArray[np.float32]
+) -> Errors:
+    """A measure of one output at some points; what does not depend on results there is found once, if it can be."""
+    over: Callable[..., Errors] | None = getattr(measure, "over", None)
+    if over is not None:
+        return over(output, exact, *points)
+    return lambda computed: measure(output, computed, exact, *points)
 
 
 def limits_of(stable: Stable) -> dict[str, str]:

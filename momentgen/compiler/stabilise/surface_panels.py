@@ -297,6 +297,12 @@ def _falling(q2: float, count: int) -> F64:
     return np.array([float(root**-n) for n in range(-1, count - 1)])
 
 
+@lru_cache
+def _whole(count: int) -> tuple[arb, ...]:
+    """1, 2, ... as balls: converting a number takes as long as an operation."""
+    return tuple(map(arb, range(1, count)))
+
+
 @lru_cache(maxsize=131072)
 def _orders(t: float, q2: float, count: int) -> F64:
     """T_n(t; q²), n from -1 on, rounded."""
@@ -306,7 +312,7 @@ def _orders(t: float, q2: float, count: int) -> F64:
     # T_(n + 1)(h; 1) = -h T_n - (n - 1) T_(n - 1)
     before, now = density, h * density
     table = [density - h * big, big, density, now]
-    for n in range(2, count - 2):
-        before, now = now, h * now - (n - 1) * before
+    for factor in _whole(count - 3):
+        before, now = now, h * now - factor * before
         table.append(now)
     return np.array([float(value) for value in table]) * _falling(q2, count)

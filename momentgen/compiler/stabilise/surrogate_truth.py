@@ -7,7 +7,7 @@ certificate's figures are confirmed by.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -121,10 +121,7 @@ class BallTruth:
     _CUTS = (0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
 
     def __init__(self, f: Activation) -> None:
-        self.f = f
-        with ctx.workprec(self._BITS):
-            self._rule = [arb.legendre_p_root(20, k, weight=True) for k in range(20)]
-        self._whole: dict[tuple[int, int], tuple[list[arb], arb_mat]] = {}  # panels between whole numbers
+        self.f, self._known = f, _known_of(f)
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.f,)
@@ -141,6 +138,11 @@ class BallTruth:
         """
         if not var > 0:
             raise ValueError(f"expected v > 0, got {var}")
+        if (mean, var) not in self._known:
+            self._known[mean, var] = self._find(mean, var)
+        return self._known[mean, var]
+
+    def _find(self, mean: float, var: float) -> dict[str, arb]:
         f = self.f
         with ctx.workprec(self._BITS):
             mu, v = arb(mean), arb(var)
@@ -151,7 +153,7 @@ class BallTruth:
                 # In z: mu + sigma z may round to a kink.
                 middle = (high + low) / 2
                 home = sum(bool((arb(kink) - mu) / sigma < middle) for kink in f.kinks)
-                nodes, weights = self._nodes(low, high)
+                nodes, weights = _nodes_between(low, high)
                 gaps = [there - here for there in f.values(home, [mu + sigma * z for z in nodes])]
                 sums += arb_mat([gaps, [d * d for d in gaps]]) * weights
             root = (2 * arb.pi()).sqrt()
@@ -165,28 +167,6 @@ class BallTruth:
                 "dvar_dvar": (square2 / 2 - one * second) / v,
             }
 
-    def _nodes(self, low: arb, high: arb) -> tuple[list[arb], arb_mat]:
-        """The nodes z of a panel, and in a row for each 1, z and z² - 1 times its weight.
-
-        The weight has the normal density in it, all but its factor.
-        """
-        whole = (int(float(low)), int(float(high)))
-        known = arb(whole[0]) == low and arb(whole[1]) == high
-        if known and whole in self._whole:
-            return self._whole[whole]
-        half, middle = (high - low) / 2, (high + low) / 2
-        nodes, rows = [], []
-        for node, weight in self._rule:
-            z = middle + half * node
-            square = z * z
-            w = half * weight * (-square / 2).exp()
-            nodes.append(z)
-            rows.append([w, w * z, w * (square - 1)])
-        found = nodes, arb_mat(rows)
-        if known:
-            self._whole[whole] = found
-        return found
-
     def _panels(self, mu: arb, sigma: arb) -> list[arb]:
         """Ends of the panels, in z; a polynomial bends nowhere."""
         f, end = self.f, self._ENDS
@@ -198,3 +178,41 @@ class BallTruth:
         inside = [z for p in points if abs(z := (p - mu) / sigma) < end]
         cuts = sorted([*(arb(k) for k in range(-end, end + 1, self._WIDTH)), *inside], key=float)
         return [a for a, b in zip(cuts, [*cuts[1:], arb(end + 1)], strict=True) if float(b - a) > 0]
+
+
+def _nodes_between(low: arb, high: arb) -> tuple[list[arb], arb_mat]:
+    """The nodes z of a panel, and in a row for each 1, z and z² - 1 times its weight.
+
+    The weight has the normal density in it, all but its factor.
+    """
+    whole = (int(float(low)), int(float(high)))
+    return _between_whole(*whole) if arb(whole[0]) == low and arb(whole[1]) == high else _nodes(low, high)
+
+
+@lru_cache(maxsize=256)
+def _between_whole(low: int, high: int) -> tuple[list[arb], arb_mat]:
+    return _nodes(arb(low), arb(high))
+
+
+def _nodes(low: arb, high: arb) -> tuple[list[arb], arb_mat]:
+    half, middle, one = (high - low) / 2, (high + low) / 2, arb(1)
+    nodes, rows = [], []
+    for node, weight in _legendre():
+        z = middle + half * node
+        square = z * z
+        w = half * weight * (-square / 2).exp()
+        nodes.append(z)
+        rows.append([w, w * z, w * (square - one)])
+    return nodes, arb_mat(rows)
+
+
+@lru_cache
+def _legendre() -> list[tuple[arb, arb]]:
+    with ctx.workprec(BallTruth._BITS):
+        return [arb.legendre_p_root(20, k, weight=True) for k in range(20)]
+
+
+@lru_cache(maxsize=64)
+def _known_of(f: Activation) -> dict[tuple[float, float], dict[str, arb]]:
+    """What balls have given for f: the even spread of points is the same for all programs of a rule."""
+    return {}

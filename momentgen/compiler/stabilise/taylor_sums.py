@@ -76,7 +76,12 @@ class TaylorTable:
         Args:
             u, sigma: shape (n,); not beyond the table on the right.
             nodes, weights: z and w, shape (m,).
+
+        Raises:
+            ValueError: if a point is not finite; C would read anywhere.
         """
+        if not (np.isfinite(u).all() and np.isfinite(sigma).all()):
+            raise ValueError("a table of Taylor polynomials: expected finite u and sigma")
         u, sigma = np.ascontiguousarray(u), np.ascontiguousarray(sigma)
         return (self._in_numpy if find_compiler() is None else self._in_c)(u, sigma, nodes, weights)
 
