@@ -17,7 +17,7 @@ def scalar_kernels(source: str, flags: Sequence[str]) -> list[str]:
     Raises:
         AssertionError: if no kernel is found.
     """
-    vectorised = _vectorised(source, flags)
+    vectorised, apart = _compiled(source, flags)
     lines = source.splitlines()
     scalar, found = [], False
     for number, text in enumerate(lines, 1):
@@ -26,9 +26,10 @@ def scalar_kernels(source: str, flags: Sequence[str]) -> list[str]:
         found = True
         # The report names the line of the loop or of its body, which may be broken over several.
         end = next(i for i in range(number, len(lines) + 1) if lines[i - 1] == "}")
-        if not vectorised & set(range(number, end + 1)):
-            heads = re.findall(r"^void (\w+)\(", "\n".join(lines[:number]), re.MULTILINE)
-            scalar.append(heads[-1])
+        name = re.findall(r"^void (\w+)\(", "\n".join(lines[:number]), re.MULTILINE)[-1]
+        # Of a loop that calls a function for each element gcc makes vectors too: of what stands beside the call.
+        if not vectorised & set(range(number, end + 1)) or f"{name}_element" in apart:
+            scalar.append(name)
     assert found, "no kernel in the source"
     return scalar
 
@@ -39,7 +40,7 @@ def scalar_loops(source: str, flags: Sequence[str]) -> list[int]:
     Raises:
         AssertionError: if there is no such loop.
     """
-    vectorised, lines = _vectorised(source, flags), source.splitlines()
+    (vectorised, _), lines = _compiled(source, flags), source.splitlines()
     heads = ("#pragma omp simd", "EACH")  # a macro, of the same pragma
     loops = [number for number, text in enumerate(lines, 1) if text.strip().startswith(heads)]
     assert loops, "no loop over lanes in the source"
@@ -47,10 +48,12 @@ def scalar_loops(source: str, flags: Sequence[str]) -> list[int]:
     return [number for number in loops if not vectorised & set(range(number, number + 8))]
 
 
-def _vectorised(source: str, flags: Sequence[str]) -> set[int]:
-    """Numbers of lines whose loops gcc made vectors of."""
+def _compiled(source: str, flags: Sequence[str]) -> tuple[set[int], set[str]]:
+    """Numbers of lines whose loops gcc made vectors of, and names of the functions that it left as such."""
     with tempfile.TemporaryDirectory(prefix="momentgen-vectors-") as directory:
         (Path(directory) / "kernels.c").write_text(source)
         command = ["gcc", *flags, "-fopt-info-vec-optimized", "-o", "kernels.so", "kernels.c"]
         report = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True).stderr
-    return {int(line) for line in re.findall(r"kernels\.c:(\d+):\d+: optimized: loop vectorized", report)}
+        symbols = subprocess.run(["nm", "kernels.so"], cwd=directory, capture_output=True, text=True, check=True).stdout
+    loops = {int(line) for line in re.findall(r"kernels\.c:(\d+):\d+: optimized: loop vectorized", report)}
+    return loops, set(re.findall(r" [tT] (\w+)", symbols))  # of parts of a function, as in f.isra.0, the function's

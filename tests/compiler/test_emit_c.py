@@ -107,13 +107,17 @@ def test_gcc_vectorises_every_kernel() -> None:
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
-def test_gcc_vectorises_the_longest_kernels() -> None:
+def test_gcc_vectorises_long_kernels() -> None:
     b = Builder("longest", inputs=("x", "y"))
     total, y = b.input("x"), b.input("y")
-    for k in range(1500):  # gcc leaves a function of this length outside of its only caller's loop, unless told
+    for k in range(700):
         total = b.select(b.lt(total, y), b.fma(total, y, b.f32(1.0 + k)), b.sub(total, b.mul(y, y)))
     b.output("z", total)
-    assert scalar_kernels(render_c([b.build()], HEADER), BUILDS["AVX2"]) == []
+    source = render_c([b.build()], HEADER)
+    assert scalar_kernels(source, BUILDS["AVX2"]) == []
+    # gcc leaves a function of this length outside of its only caller's loop, unless told.
+    untold = source.replace(" inline __attribute__((always_inline))", "")
+    assert scalar_kernels(untold, BUILDS["AVX2"]) == ["longest"]
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
