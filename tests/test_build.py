@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import multiprocessing
 import os
 import re
@@ -17,15 +16,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from stub_compiler import compile_stub
 
 import momentgen
 from momentgen.build import BuildResult, Reporter, build, check
 from momentgen.errors import BuildError, MomentgenError, RuleError
 from momentgen.meaning import Sources
-from momentgen.output import Manifest, Output, VariantSummary
+from momentgen.output import Output
 
 PACKAGE = Path(momentgen.__file__).parent
 
@@ -527,40 +524,3 @@ def test_concurrent_builds_wait_for_each_other(rules: Path) -> None:
 def test_no_worker_outlives_a_build(rules: Path) -> None:
     run(rules, jobs=2)
     assert multiprocessing.active_children() == []
-
-
-_names = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
-_variants = st.builds(
-    VariantSummary,
-    name=_names,
-    bounds=st.dictionaries(_names, st.text()),
-    operations=st.dictionaries(_names, st.integers(0, 2**40)),
-)
-_manifests = st.builds(
-    Manifest,
-    rule=_names,
-    source=st.text(),
-    files=st.dictionaries(_names, st.text()),
-    variants=st.lists(_variants).map(tuple),
-)
-
-
-@settings(max_examples=30)
-@given(_manifests)
-def test_a_manifest_survives_its_text(manifest: Manifest) -> None:
-    assert Manifest.from_json(manifest.to_json()) == manifest
-
-
-@settings(max_examples=30)
-@given(_manifests, st.data())
-def test_a_manifest_with_any_line_missing_or_cut_is_refused(manifest: Manifest, data: st.DataObject) -> None:
-    text = manifest.to_json()
-    cut = data.draw(st.integers(0, len(text) - 2))
-    with pytest.raises(ValueError, match=r"manifest|digest"):
-        Manifest.from_json(text[:cut])
-
-
-@given(st.recursive(st.none() | st.integers() | st.text(), lambda s: st.lists(s) | st.dictionaries(st.text(), s)))
-def test_any_other_json_is_no_manifest(value: object) -> None:
-    with pytest.raises(ValueError, match=r"manifest|digest"):
-        Manifest.from_json(json.dumps(value))
