@@ -1,7 +1,7 @@
 """What the build's own loops in C have in common: flags, an exponential made of vectors, no subnormal numbers.
 
-Where a density underflows, each operation on a subnormal number takes twenty times as long; these loops take it for 0,
-and leave the processor as they found it.
+Where a density underflows, each operation on a subnormal number takes twenty times as long; loops that ask for it take
+it for 0, and leave the processor as they found it.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ static inline __attribute__((always_inline)) double exponential(double x)
 
 
 @cache
-def library(source: str) -> ctypes.CDLL:
-    """C source compiled after the prelude, once a process.
+def library(source: str, *flags: str) -> ctypes.CDLL:
+    """C source compiled after the prelude, with more flags if there are any, once a process.
 
     Raises:
         BuildError: if there is no compiler, or it fails.
     """
     first, *others = (c.hex() for c in _EXPONENTIAL)
     steps = "\n".join(f"    p = p * r + {c};" for c in others)
-    return compiled(_PRELUDE.replace("@FIRST@", first).replace("@STEPS@", steps) + source, _FLAGS)
+    return compiled(_PRELUDE.replace("@FIRST@", first).replace("@STEPS@", steps) + source, (*_FLAGS, *flags))

@@ -3,9 +3,9 @@
 The programs that will be shipped are interpreted (the bits are those of every
 renderer, which tests compare) on random points over all of float32, on its
 edges, and around the worst points found; exact values come from rigorous balls
-or quadrature.  The promises that are not about
-accuracy (no negative variance, no NaN from finite input, limits at v = 0) are
-checked on more points, and break the build.
+or quadrature.  The promises that are not about accuracy (no negative variance,
+no NaN from finite input, limits at v = 0) are checked on more points, and break
+the build.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.c_compiler import compiled, find_compiler
+from momentgen.compiler.c_compiler import find_compiler
+from momentgen.compiler.c_helpers import library
 from momentgen.compiler.evaluate import compile_program
 from momentgen.compiler.program import Instruction, Op, Program
 
@@ -26,19 +27,6 @@ __all__ = ["Interpreter", "Points"]
 F32 = npt.NDArray[np.float32]
 
 _BLOCK = 128  # elements at a time: some hundred values alive stay in the caches
-#: nothing is contracted or reassociated, and subnormal numbers are kept
-_FLAGS = (
-    "-O3",
-    "-march=native",
-    "-std=c11",
-    "-ffp-contract=off",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-fno-strict-aliasing",
-    "-fopenmp-simd",
-    "-shared",
-    "-fPIC",
-)
 _LEAVES = (Op.INPUT, Op.PARAM, Op.CONST_F32, Op.CONST_I32)
 #: result and operands as C writes them: f is a float, i an int32_t (a truth value too), u a uint32_t
 _EXPRESSIONS: Mapping[Op, str] = {
@@ -69,7 +57,6 @@ _EXPRESSIONS: Mapping[Op, str] = {
 _CODES: Mapping[Op, int] = {op: code for code, op in enumerate((*_LEAVES, *_EXPRESSIONS))}
 _SOURCE = """\
 #include <math.h>
-#include <stdint.h>
 #include <stdlib.h>
 
 #define BLOCK @BLOCK@
@@ -164,11 +151,11 @@ def _library() -> ctypes.CDLL:
     cases = "\n".join(f"    case {_CODES[op]}: EACH({text});" for op, text in _EXPRESSIONS.items())
     source = _SOURCE.replace("@CASES@", cases).replace("@BLOCK@", str(_BLOCK)).replace("@LEAVES@", str(len(_LEAVES)))
     source = source.replace("@INPUT@", str(_CODES[Op.INPUT])).replace("@PARAM@", str(_CODES[Op.PARAM]))
-    library = compiled(source, _FLAGS)
+    compiled = library(source, "-fno-strict-aliasing", "-fopenmp-simd")
     pointer, count = ctypes.c_void_p, ctypes.c_int64
-    library.run.argtypes = [count, pointer, count, pointer, count, pointer, pointer, pointer]
-    library.run.restype = ctypes.c_int32
-    return library
+    compiled.run.argtypes = [count, pointer, count, pointer, count, pointer, pointer, pointer]
+    compiled.run.restype = ctypes.c_int32
+    return compiled
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +168,7 @@ class Points:
     params: F32
 
 
-class Listing(Protocol):
+class _Listing(Protocol):
     """What is interpreted: a program, or the builder that is writing one."""
 
     @property
@@ -209,7 +196,7 @@ class Interpreter:
     {'y': array([4., 7.], dtype=float32)}
     """
 
-    def __init__(self, program: Listing) -> None:
+    def __init__(self, program: _Listing) -> None:
         self.program = program
         self._rows = np.empty((1024, 4), np.int32)
         self._count = 0

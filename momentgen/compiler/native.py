@@ -1,7 +1,7 @@
 """Running generated C from the compiler: for exhaustive checks and for comparing bits.
 
 The runtime has its own cached build; this one compiles into a temporary
-directory that lives as long as the process, and serves ``certify`` and tests.
+directory that lives as long as the process, and serves what looks at a built package, and tests.
 """
 
 from __future__ import annotations

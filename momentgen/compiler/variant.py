@@ -6,6 +6,7 @@ here, so that a change of what is emitted leaves results that were kept (:mod:`m
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -256,12 +257,12 @@ def _calibration(
     derived = {name.removesuffix("_hi") for name in params if name.endswith("_hi")} - set(setting)
     real = {**setting, **{name: params[f"{name}_hi"] + params[f"{name}_lo"] for name in derived}}
 
-    measures: dict[str, Errors] = {}
+    @functools.cache
+    def errors_of(output: str) -> Errors:
+        return stable.errors(output, exact[output], *points)
 
     def error(output: str, computed: npt.NDArray[np.float32], where: npt.NDArray[np.bool_] | None = None) -> float:
-        if output not in measures:
-            measures[output] = stable.errors(output, exact[output], *points)
-        errors = weight * measures[output](computed)
+        errors = weight * errors_of(output)(computed)
         return float((errors if where is None else errors[where]).max(initial=0.0))
 
     return Calibration(dict(zip(stand_in.inputs, points, strict=True)), params, real, error)

@@ -14,8 +14,8 @@ import math
 import platform
 from collections.abc import Iterable, Sequence
 
-from momentgen.compiler.emit._body import Body, Call, Polynomial, Result, Step, body_of
-from momentgen.compiler.emit._outline import Outlined, outlined
+from momentgen.compiler.emit._body import Body, Call, Polynomial, Result, Step
+from momentgen.compiler.emit._outline import outlined
 from momentgen.compiler.emit._statements import Statement, statements
 from momentgen.compiler.emit._text import short_decimal, with_arguments, with_comment
 from momentgen.compiler.emit.header import Header
@@ -140,13 +140,12 @@ def element_name(program: Program) -> str:
     return f"{program.name}_element"
 
 
-def render_c(programs: Sequence[Program], header: Header, *, functions: bool = True) -> str:
+def render_c(programs: Sequence[Program], header: Header) -> str:
     """One C file with the inline function and the kernel of each program.
 
     Args:
         programs: verified programs of one variant, usually forward and backward.
         header: the comment that opens the file.
-        functions: whether what is said several times becomes a function; straight code is written faster.
 
     Returns:
         C11 source that exports, for each program, ``void NAME(int64_t n, const float *INPUT..., const float *params,
@@ -156,7 +155,7 @@ def render_c(programs: Sequence[Program], header: Header, *, functions: bool = T
         ProgramError: if a program is not well formed.
     """
     ordered = [interleave(program) for program in programs]
-    found = outlined(ordered) if functions else Outlined((), tuple(map(body_of, ordered)))
+    found = outlined(ordered)
     for body in (*found.functions, *found.bodies):
         body.settle()
     prefix = f"{header.rule}_{header.variant}_"
