@@ -1,14 +1,18 @@
 """What would silently lose gradients: a function of ``torch.autograd.Function`` that is handed laws.
 
 torch looks for tensors among the arguments of ``apply``, finds none in a law, and records nothing.  All that can be
-seen of it from a law is that its forward runs without gradients where the network was called with them.
+seen of it from a law is that its ``forward`` is being called, without gradients, where the network was called with
+them.  ``apply`` itself is a Python function in some versions of torch and none in others, so it is not looked for.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
+from collections.abc import Iterator
 from contextvars import ContextVar
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -20,8 +24,23 @@ __all__ = ["RECORDING", "explained", "refuse"]
 #: whether the network that runs was called with gradients enabled
 RECORDING: ContextVar[bool] = ContextVar("momentgen_recording", default=False)
 
-_APPLY: Any = torch.autograd.Function.apply.__code__
 _BORDER = f"{__name__.rpartition('.')[0]}.border"
+
+
+def _subclasses(base: Any) -> Iterator[Any]:
+    for function in base.__subclasses__():
+        yield function
+        yield from _subclasses(function)
+
+
+@functools.cache  # 0.5 ms; a class exists before its forward first runs
+def _function_of(code: CodeType) -> str | None:
+    """The full name of the ``torch.autograd.Function`` whose ``forward``, without decorators, has this code."""
+    for function in _subclasses(torch.autograd.Function):
+        forward = inspect.unwrap(function.forward)
+        if getattr(forward, "__code__", None) is code:
+            return f"{function.__module__}.{function.__qualname__}"
+    return None
 
 
 def refuse(name: str) -> None:
@@ -34,15 +53,15 @@ def refuse(name: str) -> None:
         return
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and not (frame.f_code.co_name == "run" and frame.f_globals.get("__name__") == _BORDER):
-        if frame.f_code is _APPLY:
-            function = frame.f_locals["cls"]
-            if function.__name__ == "CheckpointFunction":
+        function = _function_of(frame.f_code)
+        if function is not None:
+            if function.endswith(".CheckpointFunction"):
                 raise UnsupportedError(
                     f"{name} of a random value in a reentrant checkpoint, which would lose its gradients; pass "
                     "use_reentrant=False to torch.utils.checkpoint.checkpoint"
                 )
             raise UnsupportedError(
-                f"{name} of a random value in {function.__module__}.{function.__qualname__}.apply, whose backward "
+                f"{name} of a random value in {function}.apply, whose backward "
                 "torch would not call; write it with functions of torch, or build a rule and register it with "
                 "momentgen.laws.register_activation"
             )

@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 
 from momentgen.errors import InputError, MomentgenError, UnsupportedError
+from momentgen.runtime.dynamo import graph_break
 
 __all__ = ["DEFAULT", "PROPAGATIONS", "propagated_by"]
 
@@ -30,6 +31,7 @@ _NOT_COMPILED: Final = (
 )
 
 
+@graph_break(_NOT_COMPILED)
 def propagated_by(
     name: str,
     where: Any,
@@ -54,13 +56,8 @@ def propagated_by(
     """
     if torch.compiler.is_exporting():
         raise UnsupportedError(f"torch.export of {_name(where)}: {_NOT_COMPILED}")
-    # Wrapped here, since torch.compiler.disable imports torch._dynamo, which takes as long as importing torch.
+    # Wrapped here, since torch.compiler.disable imports torch._dynamo.
     return torch.compiler.disable(_propagated)(name, where, forward, args, kwargs, by_ap2)
-
-
-# What torch.compiler.disable(..., reason=...) sets, without that import.
-propagated_by._torchdynamo_disable = True  # type: ignore[attr-defined]
-propagated_by._torchdynamo_disable_msg = _NOT_COMPILED  # type: ignore[attr-defined]
 
 
 def _propagated(

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import MomentgenError
+from momentgen.runtime.dynamo import constant_result
 from momentgen.runtime.gpu import TritonKernels
 from momentgen.runtime.native import NativeKernels, parameter_block
 from momentgen.runtime.parameters import MEAN_AND_VARIANCE, input_names, split
@@ -265,6 +266,7 @@ class Kernel:
         return len(self.results) if which == "forward" else len(self.inputs)
 
 
+@constant_result  # torch.compile cannot trace an import
 def _load_reference(label: str, path: str) -> bool:
     if path not in _references:
         try:
@@ -272,11 +274,6 @@ def _load_reference(label: str, path: str) -> bool:
         except ImportError as error:
             raise MomentgenError(f"{label}: the PyTorch code does not load: {error}") from error
     return True
-
-
-# torch.compile cannot trace an import; so marked it runs the function instead.  This is what
-# torch.compiler.assume_constant_result does, without loading all of torch._dynamo to do so.
-_load_reference._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def has_float64(device: torch.device) -> bool:

@@ -178,13 +178,28 @@ class Doubled(torch.autograd.Function):
         return 7 * grad
 
 
-def test_a_function_with_a_backward_of_its_own_is_refused_where_it_would_not_be_called() -> None:
+class DoubledInTwoParts(Doubled):
+    @staticmethod
+    def forward(x: Any) -> Any:  # type: ignore[override]
+        return 2 * x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # type: ignore[override]
+        pass
+
+
+class DoubledInAnyPrecision(Doubled):
+    forward = staticmethod(torch.amp.custom_fwd(Doubled.forward, device_type="cpu"))  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("function", [Doubled, DoubledInTwoParts, DoubledInAnyPrecision])
+def test_a_function_with_a_backward_of_its_own_is_refused_where_it_would_not_be_called(function: Any) -> None:
     class Custom(nn.Module):
         def forward(self, x: Any) -> Any:
-            return Doubled.apply(x)
+            return function.apply(x)
 
     network, x = momentgen.convert(Custom()), moments(3)
-    with pytest.raises(UnsupportedError, match=r"Doubled\.apply"):
+    with pytest.raises(UnsupportedError, match=r"Doubled\w*\.apply"):
         network(x)
     with torch.no_grad():
         close(network(x), (2 * x.mean, 4 * x.var))

@@ -31,6 +31,7 @@ from torch.utils.checkpoint import checkpoint
 from momentgen.errors import InputError
 from momentgen.laws.activations import generated_op
 from momentgen.laws.numerics.root import square_root
+from momentgen.runtime.dynamo import constant_result
 
 __all__ = ["maximum_of"]
 
@@ -55,6 +56,7 @@ def _computed(nodes: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(((places + 1) / 2).tolist()), tuple((weights / 2).tolist())
 
 
+@constant_result
 def _legendre(nodes: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Gauss–Legendre nodes and weights on [0, 1]."""
     return _computed(nodes)
@@ -239,7 +241,3 @@ def _upper(n: int) -> float:
     while n > 2:
         square, n = square + 2 * math.log(2), (n + 1) // 2
     return math.sqrt(square)
-
-
-# Python numbers by the shape alone: constants of a compiled graph.
-torch.compiler.assume_constant_result(_legendre)

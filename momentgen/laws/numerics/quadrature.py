@@ -16,6 +16,7 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.laws.numerics.root import square_root
+from momentgen.runtime.dynamo import constant_result
 
 __all__ = ["quadrature"]
 
@@ -28,13 +29,10 @@ def _computed(nodes: int) -> tuple[tuple[float, float], ...]:
     return tuple((float(places[k]), float(weights[k])) for k in order)
 
 
+@constant_result
 def _hermite(nodes: int) -> tuple[tuple[float, float], ...]:
     """Nodes and weights of the standard normal distribution, the heaviest first."""
     return _computed(nodes)
-
-
-# Python numbers: constants of a compiled graph.
-torch.compiler.assume_constant_result(_hermite)
 
 
 def quadrature(

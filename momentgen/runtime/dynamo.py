@@ -1,0 +1,36 @@
+"""Marks that ``torch.compile`` reads on a function, set without importing ``torch._dynamo``.
+
+The decorators of ``torch.compiler`` set the same, but import it to do so, which takes as long as importing torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+__all__ = ["constant_result", "graph_break"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def constant_result(function: _Function) -> _Function:
+    """Run the function while a graph is traced, and make its result a constant of the graph.
+
+    As ``torch.compiler.assume_constant_result``.  The arguments must be constants as well.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+def graph_break(reason: str) -> Callable[[_Function], _Function]:
+    """Break the graph at calls of the function, which runs outside; an error says ``reason`` under ``fullgraph=True``.
+
+    As ``torch.compiler.disable(reason=...)``, but for what the function calls itself: that is traced again.
+    """
+
+    def mark(function: _Function) -> _Function:
+        function._torchdynamo_disable = True  # type: ignore[attr-defined]
+        function._torchdynamo_disable_msg = reason  # type: ignore[attr-defined]
+        return function
+
+    return mark
