@@ -5,13 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test slow lint format build check exhaust verify report accuracy bench clean
+.PHONY: help demo test slow fuzz lint format build check exhaust verify report accuracy bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    build the rules, then propagate noise through a trained network"
 	@echo "make test    the fast test suite"
 	@echo "make slow    the exhaustive tests (many minutes)"
+	@echo "make fuzz    random networks by every method against sampling: COUNT=1000 of them from START=0"
 	@echo "make lint    ruff, mypy"
 	@echo "make build   rules/ -> generated/"
 	@echo "make check   is generated/ fresh?"
@@ -40,6 +41,11 @@ test: $(READY)
 
 slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+COUNT ?= 1000
+START ?= 0
+fuzz: $(READY)
+	cd tests && ../$(BIN)/python -m fuzz --count $(COUNT) --start $(START)
 
 lint: $(READY)
 	$(BIN)/ruff check .
