@@ -6,6 +6,7 @@ has a rule of its own for moments.  ``F.multi_head_attention_forward`` is run fr
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Callable
 from typing import Any
@@ -48,7 +49,9 @@ def _by_body(function: Any) -> Rule:
 # ------------------------------------------------------------------ attention
 
 
-def attended(query: Any, key: Any, value: Any, scale: float, bias: Any, drop: float = 0.0) -> Any:
+def attended(
+    query: Any, key: Any, value: Any, scale: float, bias: Any, drop: float = 0.0, nothing: float = math.nan
+) -> Any:
     """Attention by its rule for moments.
 
     Args:
@@ -58,6 +61,7 @@ def attended(query: Any, key: Any, value: Any, scale: float, bias: Any, drop: fl
         scale: of the products.
         bias: a certain summand of the logits, broadcast to ``(..., L, S)``, or None.
         drop: probability with which dropout drops a weight.
+        nothing: mean of the output of a query of which every key is masked.
     """
     from momentgen.laws.diagonal import made, pair
     from momentgen.laws.numerics.attention import attention
@@ -68,7 +72,7 @@ def attended(query: Any, key: Any, value: Any, scale: float, bias: Any, drop: fl
         low = bias < _LOW
         low = low & ~low.all(-1, keepdim=True)
         bias = torch.where(low | (bias == -torch.inf), -torch.inf, bias.clamp_min(-1e9))
-    return made(*attention(pair(query), pair(key), pair(value), scale, bias, drop))
+    return made(*attention(pair(query), pair(key), pair(value), scale, bias, drop, nothing=nothing))
 
 
 #: a summand of the logits below this is a mask
@@ -77,7 +81,7 @@ _SDPA = ("key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable
 
 
 def _scaled_dot_product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return attended(*_attention_arguments(entry, args, kwargs))
+    return attended(*_attention_arguments(entry, args, kwargs), nothing=0.0)
 
 
 def _attention_arguments(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

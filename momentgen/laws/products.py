@@ -140,17 +140,36 @@ def _embedding_bag(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def _bilinear(entry: Entry, args: tuple[Any, ...]) -> Any:
-    """``y_k = x1ᵀ A_k x2 + b_k``: Var = Σ v1_i (A_k m2)_i² + Σ v2_j (A_kᵀ m1)_j² + Σ A_kij² v1_i v2_j."""
+    """``y_k = x1ᵀ A_k x2 + b_k``, of which all may be random.
+
+    Var = Σ v1_i (A_k m2)_i² + Σ v2_j (A_kᵀ m1)_j² + Σ A_kij² v1_i v2_j, and Σ Var A_kij E x1_i² E x2_j² + Var b_k.  Of
+    one value twice it is a quadratic form, with S = (A_k + A_kᵀ)/2: mean Σ A_kii v_i on top, Var = 4 Σ v_i (S m)_i² +
+    2 Σ S_ij² v_i v_j.
+    """
     x1, x2, weight, *bias = args
-    (m1, v1), (m2, v2) = pair(x1), pair(x2)
-    mean = F.bilinear(m1, m2, weight, *bias)
-    var: Tensor | None = None
+    (m1, v1), (m2, v2), (a, a_var), (b, b_var) = pair(x1), pair(x2), pair(weight), pair(bias[0] if bias else None)
+    if x1 is x2 and v1 is not None:
+        if a_var is not None:
+            raise unsupported(entry.call, x1, "a random quadratic form of one value has no rule", entry)
+        s = (a + a.mT) / 2
+        slope = 2 * torch.einsum("kij,...j->...ki", s, m1)
+        mean = F.bilinear(m1, m1, a, b) + F.linear(v1, a.diagonal(dim1=-2, dim2=-1))
+        var = torch.einsum("...ki,...i->...k", slope.square(), v1) + 2 * F.bilinear(v1, v1, s.square())
+        return made(mean, var if b_var is None else var + b_var)
+    mean = F.bilinear(m1, m2, a, b)
+    parts = []
     if v1 is not None:
-        var = torch.einsum("...ki,...i->...k", torch.einsum("kij,...j->...ki", weight, m2).square(), v1)
+        parts.append(torch.einsum("...ki,...i->...k", torch.einsum("kij,...j->...ki", a, m2).square(), v1))
     if v2 is not None:
-        own = torch.einsum("...kj,...j->...k", torch.einsum("kij,...i->...kj", weight, m1).square(), v2)
-        var = own if var is None else var + own + F.bilinear(v1, v2, weight.square())
-    return made(mean, var)  # type: ignore[arg-type]
+        parts.append(torch.einsum("...kj,...j->...k", torch.einsum("kij,...i->...kj", a, m1).square(), v2))
+    if v1 is not None and v2 is not None:
+        parts.append(F.bilinear(v1, v2, a.square()))
+    if a_var is not None:
+        second = [m.square() if v is None else m.square() + v for m, v in ((m1, v1), (m2, v2))]
+        parts.append(F.bilinear(*second, a_var))
+    if b_var is not None:
+        parts.append(b_var.expand(mean.shape))
+    return made(mean, sum(parts[1:], parts[0]))
 
 
 #: rules of Diagonal, by name and kind

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -248,3 +249,20 @@ def entry_of(function: Any) -> Entry | None:
 
 for _kind, _names in KINDS.items():
     register(_kind, *_names)
+
+
+def _list_for_compile() -> None:
+    """Let ``torch.compile`` hand laws every function of the table.
+
+    It asks ``torch.overrides`` which functions ask ``__torch_function__``, and there a few are missing, hardswish and
+    hardsigmoid among them.
+    """
+    listed = torch.overrides.get_overridable_functions()
+    known = {function for functions in listed.values() for function in functions}
+    listed[F].extend(function for function in TABLE if function not in known)
+    compiler = sys.modules.get("torch._dynamo.variables.torch")
+    if compiler is not None:  # it keeps the list
+        compiler.get_overridable_functions.cache_clear()
+
+
+_list_for_compile()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import momentgen
+from momentgen import Moments
 from momentgen.laws.numerics.attention import attention
 from momentgen.laws.numerics.softmax import softmax
 
@@ -194,3 +198,56 @@ def test_modes_of_torch() -> None:
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         fake = run(*(mode.from_tensor(tensor) for tensor in flat))
     assert [tensor.shape for tensor in fake] == [expected[0].shape] * 2
+
+
+class _Masked(nn.Module):
+    """Attention whose second query sees no key."""
+
+    def __init__(self, boolean: bool) -> None:
+        super().__init__()
+        self.boolean = boolean
+        self.projection = nn.Linear(4, 12)
+
+    def forward(self, x: Any) -> Any:
+        seen = torch.ones(3, 3, dtype=torch.bool)
+        seen[1] = False
+        mask = seen if self.boolean else torch.zeros(3, 3, dtype=x.dtype).masked_fill(~seen, -math.inf)
+        query, key, value = self.projection(x).chunk(3, -1)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+
+class _Padded(nn.Module):
+    """Multi-head attention on an example that is padding alone."""
+
+    def __init__(self, weights: bool) -> None:
+        super().__init__()
+        self.weights, self.attention = weights, nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, x: Any) -> Any:
+        nothing = torch.ones(len(x), 3, dtype=torch.bool)
+        return self.attention(x, x, x, key_padding_mask=nothing, need_weights=self.weights)[0]
+
+
+@pytest.mark.parametrize("method", ["ap1", "ap2", "adjoint", "covariance", "sample"])
+@pytest.mark.parametrize("make", [lambda: _Masked(True), lambda: _Masked(False), lambda: _Padded(False)])
+def test_a_query_without_keys_has_the_certain_zero_of_torch(make: Any, method: Any) -> None:
+    torch.manual_seed(0)
+    network, x = make().double(), torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    with torch.no_grad():
+        plain = network(x)
+    out = momentgen.convert(network, method=method)(Moments(x, torch.full_like(x, 0.09)))
+    assert bool((plain[:, 1] == 0).all())
+    torch.testing.assert_close(out.mean[:, 1], plain[:, 1], rtol=0, atol=0)
+    assert bool((out.var[:, 1] == 0).all())
+    if isinstance(network, _Masked) and method not in ("ap1", "sample"):
+        assert bool((out.var[:, [0, 2]] > 0).all())
+    (out.mean.sum() + out.var.sum()).backward()
+    assert x.grad is not None
+    assert bool(x.grad.isfinite().all())
+
+
+@pytest.mark.parametrize("method", ["ap1", "ap2", "covariance"])
+def test_a_softmax_without_keys_is_nan_as_in_torch(method: Any) -> None:
+    network, x = _Padded(True), torch.randn(2, 3, 4)
+    assert bool(network(x).isnan().all())
+    assert bool(momentgen.convert(network, method=method)(Moments(x, torch.ones_like(x))).mean.isnan().all())

@@ -176,3 +176,20 @@ def test_a_model_of_transformers() -> None:
     x = moments(2, 3, 8)
     out = torch.compile(network, backend="eager", fullgraph=True)(inputs_embeds=x)
     close(out.last_hidden_state, network(inputs_embeds=x).last_hidden_state)
+
+
+#: classes of torch.nn's activations -> their arguments, where one is needed
+_NEEDED: dict[str, tuple[Any, ...]] = {
+    "Threshold": (0.1, 2.0), "Softmax": (-1,), "Softmin": (-1,), "LogSoftmax": (-1,)
+}  # fmt: skip
+#: of another shape, tested with attention
+_OTHERS = ("Softmax2d", "MultiheadAttention")
+
+
+@pytest.mark.parametrize("name", [name for name in torch.nn.modules.activation.__all__ if name not in _OTHERS])
+def test_every_activation_compiles_in_one_graph(name: str) -> None:
+    layer = getattr(nn, name)(*_NEEDED.get(name, ()))
+    network = momentgen.convert(nn.Sequential(nn.Linear(4, 4), layer).eval(), method="ap2")
+    x = moments(3, 4)
+    for got, want in zip(compiled(network, "eager")(x), network(x), strict=True):
+        torch.testing.assert_close(got, want)

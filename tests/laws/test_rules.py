@@ -457,6 +457,12 @@ EXACT: dict[str, Case] = {
     "einsum, an outer product": Case(lambda x, y: torch.einsum("bi,bj->bij", x, y), ((1, 2), (1, 3))),
     "einsum, a value with itself": Case(lambda x: torch.einsum("bi,bi->b", x, x), ((1, 3),)),
     "bilinear": Case(lambda x, y: F.bilinear(x, y, fixed(4, 3, 2), fixed(4)), ((1, 3), (1, 2))),
+    "bilinear, all random": Case(
+        lambda x, y, w, b: F.bilinear(x, y, w, b) if isinstance(x, Law) else torch.einsum("i,kij,j->k", x, w, y) + b,
+        ((3,), (2,), (2, 3, 2), (2,)),
+        batched=False,
+    ),
+    "bilinear, one value twice": Case(lambda x: F.bilinear(x, x, fixed(4, 3, 3), fixed(4)), ((1, 3),)),
     "linear, weight random": Case(lambda x, w: F.linear(x, w), ((2, 3), (2, 3)), batched=False),
     "linear, all random": Case(lambda x, w, b: F.linear(x, w, bias=b), ((2, 3), (2, 3), (2,)), batched=False),
     "conv1d, all random": Case(

@@ -48,6 +48,7 @@ def attention(
     bias: Tensor | None = None,
     drop: float = 0.0,
     *,
+    nothing: float = math.nan,
     exact_query: bool = False,
     passes: int = 3,
 ) -> tuple[Tensor, Tensor]:
@@ -60,14 +61,15 @@ def attention(
         scale: factor of the logits, usually ``E**-0.5``.
         bias: certain, added to the logits, broadcastable to ``(..., L, S)``; ``-inf`` masks a key.
         drop: probability with which a dropout sets each weight to 0 (the others are scaled up), as a random variable.
+        nothing: mean of the output of a query of which every key is masked.  A softmax of such logits is NaN in torch,
+            as is attention written by hand; ``F.scaled_dot_product_attention`` gives 0 for certain.
         exact_query: whether the noise that the logits of one query share is carried to the output in full; see the
             module.
         passes: evaluations of the law of the log-odds, as in :func:`~momentgen.laws.numerics.softmax.log_odds`; the
             third matters for logits of σ above 2.
 
     Returns:
-        Mean and variance, shape ``(..., L, Ev)``.  If all is certain these are torch's mean and variance 0.  A query
-        with every key masked gives NaN, as in torch.
+        Mean and variance, shape ``(..., L, Ev)``.  If all is certain these are torch's mean and variance 0.
 
     >>> x, half = torch.eye(2), torch.full((2, 2), 0.5)
     >>> mean, var = attention((x, half), (x, half), (x, None), scale=1.0)
@@ -77,21 +79,28 @@ def attention(
     dtype = query[0].dtype
     (q, vq), (k, vk), (v, vv) = (_full_precision(pair) for pair in (query, key, value))
     logits = scale * (q @ k.mT)
+    masked, whole = None, None
     if bias is not None:
         logits = logits + bias
+        masked = logits == -math.inf
+        whole = masked.all(-1, keepdim=True)  # all is masked: computed as of equal logits, so that no NaN arises
+        logits = torch.where(masked, torch.where(whole, 0.0, -math.inf), logits)
     if vq is None and vk is None:
         weights = torch.softmax(logits, -1)
         second = weights * weights if vv is not None or drop else None
         mean = weights @ v
         var = torch.zeros_like(mean)
     else:
-        second, mean, var = _random_weights(logits, q, vq, k, vk, v, scale, bias is not None, exact_query, passes)
+        second, mean, var = _random_weights(logits, q, vq, k, vk, v, scale, masked, exact_query, passes)
     if vv is not None and second is not None:
         var = var + second @ vv
     if drop and second is not None:
         # E p² E V² times the variance of a kept and scaled weight; this is not a matter of V - o.
         square = v * v if vv is None else v * v + vv
         var = var + drop / (1 - drop) * (second @ square)
+    if whole is not None:
+        spread = nothing if math.isnan(nothing) else 0.0
+        mean, var = mean.masked_fill(whole, nothing), var.masked_fill(whole, spread)
     return mean.to(dtype), var.to(dtype)
 
 
@@ -103,19 +112,15 @@ def _random_weights(
     vk: Tensor | None,
     v: Tensor,
     scale: float,
-    biased: bool,
+    masked: Tensor | None,
     exact_query: bool,
     passes: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Second moments of the weights; mean of the output, and its variance for certain values."""
     square = scale * scale
     own = logits.new_zeros(()) if vk is None else square * ((q * q if vq is None else q * q + vq) @ vk.mT)
-    masked, nothing = None, None
-    if biased:
-        masked = logits == -math.inf
-        nothing = masked.all(-1, keepdim=True)
+    if masked is not None:
         logits, own = logits.masked_fill(masked, _MASKED), own.masked_fill(masked, 0.0)
-    # Where all is masked this is 0, so that no NaN arises, which would reach the gradients of the keys.
     z = logits - logits.amax(-1, keepdim=True).detach()
     # A shift of all keys or values leaves all as it is, but for the digits that differences lose; nor has it gradients.
     centred_key = k - k.detach().mean(-2, keepdim=True)
@@ -148,10 +153,7 @@ def _random_weights(
     var = var.clamp_min(0)
     if correlated is not None:
         var = var + correlated
-    mean, second = mean + middle, u + p * p
-    if nothing is not None:
-        mean, var = mean.masked_fill(nothing, math.nan), var.masked_fill(nothing, math.nan)
-    return second, mean, var
+    return u + p * p, mean + middle, var
 
 
 def _query_noise(
