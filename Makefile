@@ -40,7 +40,7 @@ test: $(READY)
 	$(BIN)/python -m pytest -n 2
 
 slow: $(READY)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --timeout 14400
 
 COUNT ?= 1000
 START ?= 0

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed
+import torch.multiprocessing
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -115,41 +119,56 @@ def gradients(network: Callable[..., Any], x: Moments, parameters: Iterable[Tens
     return [*(part.detach() for part in out), *found]
 
 
-def train_distributed(rank: int, folder: str, state: dict[str, Tensor], x: tuple[Tensor, Tensor]) -> None:
-    """One of two processes: gradients over its half of the batch, which DDP averages; the first one writes them."""
+def _in_group(rank: int, folder: str, work: Callable[..., None], args: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     try:
-        plain = mlp()
-        plain.load_state_dict(state)
-        network = nn.parallel.DistributedDataParallel(momentgen.convert(plain, "ap2"), find_unused_parameters=True)
-        half = Moments(*(part.chunk(2)[rank] for part in x))
-        out = network(half)
-        (out.mean.square().mean() + out.var.mean()).backward()
-        if rank == 0:
-            torch.save([part.grad for part in plain.parameters()], f"{folder}/gradients.pt")
+        work(rank, folder, *args)
+        torch.distributed.barrier()  # a rank that leaves while another still talks to it leaves that one waiting
     finally:
+        # DDP joins threads of the group when it dies, holding the lock that these wait for: it dies first.
+        gc.collect()
         torch.distributed.destroy_process_group()
+
+
+def two_processes(folder: Path, work: Callable[..., None], *args: Any, seconds: float = 240) -> None:
+    """``work(rank, folder, *args)`` in two processes that can talk to each other, which are killed after ``seconds``.
+
+    ``work`` drops the networks that it wraps in DDP: it returns None, and keeps none in globals.
+    """
+    running = torch.multiprocessing.spawn(_in_group, (str(folder), work, args), nprocs=2, join=False)
+    end = time.monotonic() + seconds
+    while not running.join(timeout=max(end - time.monotonic(), 0)):
+        if time.monotonic() > end:
+            for process in running.processes:
+                process.kill()
+                process.join()
+            raise TimeoutError(f"{work.__name__}: two processes took more than {seconds:.0f} s")
+
+
+def train_distributed(rank: int, folder: str, state: dict[str, Tensor], x: tuple[Tensor, Tensor]) -> None:
+    """One of two processes: gradients over its half of the batch, which DDP averages; the first one writes them."""
+    plain = mlp()
+    plain.load_state_dict(state)
+    network = nn.parallel.DistributedDataParallel(momentgen.convert(plain, "ap2"), find_unused_parameters=True)
+    half = Moments(*(part.chunk(2)[rank] for part in x))
+    out = network(half)
+    (out.mean.square().mean() + out.var.mean()).backward()
+    if rank == 0:
+        torch.save([part.grad for part in plain.parameters()], f"{folder}/gradients.pt")
 
 
 def bound_of_half(rank: int, folder: str, state: dict[str, Tensor], x: Tensor, y: Tensor) -> None:
     """One of two processes: gradients of the lower bound over its half of the batch; the first one writes them."""
     from momentgen.inference import Gaussian, MeanField, elbo, randomise
 
-    torch.set_num_threads(1)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    try:
-        plain = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
-        plain.load_state_dict(state)
-        bayes = randomise(plain, MeanField())
-        network = torch.nn.parallel.DistributedDataParallel(bayes)
-        with momentgen.method("ap2"):
-            bound = elbo(network, Gaussian(var=0.1), x.chunk(2)[rank], y.chunk(2)[rank], size=len(x))
-        (-bound).backward()
-        if rank == 0:
-            torch.save({name: value.grad for name, value in bayes.named_parameters()}, f"{folder}/gradients.pt")
-        torch.distributed.barrier()  # a rank that leaves while another still talks to it leaves that one waiting
-    finally:
-        torch.distributed.destroy_process_group()
+    plain = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    plain.load_state_dict(state)
+    bayes = randomise(plain, MeanField())
+    network = torch.nn.parallel.DistributedDataParallel(bayes)
+    with momentgen.method("ap2"):
+        bound = elbo(network, Gaussian(var=0.1), x.chunk(2)[rank], y.chunk(2)[rank], size=len(x))
+    (-bound).backward()
+    if rank == 0:
+        torch.save({name: value.grad for name, value in bayes.named_parameters()}, f"{folder}/gradients.pt")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import builtins
 import math
-import multiprocessing
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch_networks import two_processes
 
 from momentgen.errors import InputError
 from momentgen.inference.bowtie import (
@@ -178,32 +177,18 @@ def test_a_bar_shows_the_log_joint(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"log joint {run.log_joint().mean().item():.1f}" in shown
 
 
-def _one_rank(rank: int, port: int, answers: Any) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+def _one_rank(rank: int, folder: str) -> None:
     own = quick(MODEL, X, Y, chains=1, burn_in=2, draws=3, seed=rank).run().draws
-    answers.put((rank, [part.numpy() for part in _parts(gather(own))]))
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    torch.save(_parts(gather(own)), f"{folder}/{rank}.pt")
 
 
-def test_two_processes_gather_what_each_has_drawn() -> None:
-    context = multiprocessing.get_context("spawn")
-    answers: Any = context.Queue()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    ranks = [context.Process(target=_one_rank, args=(rank, port, answers)) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    found = dict(answers.get(timeout=120) for _ in ranks)
-    for process in ranks:
-        process.join(60)
-        assert process.exitcode == 0
+def test_two_processes_gather_what_each_has_drawn(tmp_path: Path) -> None:
+    two_processes(tmp_path, _one_rank)
+    found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     alone = [_parts(quick(MODEL, X, Y, chains=1, burn_in=2, draws=3, seed=rank).run().draws) for rank in range(2)]
     for index, parts in enumerate(zip(*alone, strict=True)):
         for rank in range(2):
-            np.testing.assert_allclose(found[rank][index], torch.cat(parts).numpy(), rtol=1e-9)
+            torch.testing.assert_close(found[rank][index], torch.cat(parts), rtol=1e-9, atol=0)
 
 
 def test_gathering_without_processes_is_an_error() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch_networks import bound_of_half
+from torch_networks import bound_of_half, two_processes
 
 import momentgen
 from momentgen.errors import InputError
@@ -85,7 +85,7 @@ def test_two_processes_have_the_gradient_of_the_whole_batch(tmp_path: Path) -> N
     x, y = data(8)
     with momentgen.method("ap2"):
         (-elbo(bayes, Gaussian(var=0.1), x, y, size=8)).backward()
-    torch.multiprocessing.spawn(bound_of_half, (str(tmp_path), net.state_dict(), x, y), nprocs=2)
+    two_processes(tmp_path, bound_of_half, net.state_dict(), x, y)
     found = torch.load(tmp_path / "gradients.pt")
     for name, value in bayes.named_parameters():
         assert value.grad is not None

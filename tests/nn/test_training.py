@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
-import socket
 from pathlib import Path
 
 import pytest
 import torch
-from torch import multiprocessing as mp
+from torch_networks import two_processes
 
 import momentgen
 from momentgen import Moments, nn
@@ -160,10 +158,7 @@ def test_recomputed_activations_give_the_same_gradients():
         torch.testing.assert_close(one, other)
 
 
-def worker(rank: int, port: int, folder: str) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
-    torch.set_num_threads(1)
+def worker(rank: int, folder: str) -> None:
     x, y = blobs(64)
     torch.manual_seed(1)
     net = torch.nn.parallel.DistributedDataParallel(
@@ -173,15 +168,11 @@ def worker(rank: int, port: int, folder: str) -> None:
     for _ in range(5):
         step(net, optimiser, x[rank::2], y[rank::2])
     torch.save(net.module.state_dict(), Path(folder) / f"{rank}.pt")
-    torch.distributed.destroy_process_group()
 
 
 @pytest.mark.slow
 def test_two_processes_train_as_one(tmp_path: Path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(worker, (port, str(tmp_path)), nprocs=2)
+    two_processes(tmp_path, worker)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     x, y = blobs(64)
     torch.manual_seed(1)
