@@ -32,7 +32,7 @@ from momentgen.laws.probes import Probes, give_probes, probes_along, probes_of
 from momentgen.laws.rules import diagonal_rule
 from momentgen.laws.slopes import slope_of
 from momentgen.laws.source import await_writes
-from momentgen.laws.sources import SOURCES, constant
+from momentgen.laws.sources import SOURCES, constant, stopped
 from momentgen.laws.table import KINDS, Entry
 from momentgen.laws.unsupported import unsupported
 from momentgen.runtime import JointMoments, Moments
@@ -46,6 +46,11 @@ class Adjoint(Diagonal):
 
     __slots__ = ()
     RANK = 3
+    DIFFERENTIATED = True
+
+    def _stop_gradients(self) -> None:
+        if self._view is None and self._mean is not None:  # a view is taken anew; what is put off has no user's tensors
+            self._mean, self._var = stopped(self._mean), self._var.detach()
 
 
 def adjoint(x: Moments) -> Adjoint:
@@ -304,3 +309,12 @@ class _Rules(dict[str, Rule]):
 
 _kind_of = {name: kind for kind, known in KINDS.items() for name in known}
 Adjoint.RULES = _Rules()
+
+
+def _detached(_: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``detach`` of a user's gradients, which leaves the derivatives by the shifts whole."""
+    return _rule("detach", "movement")(_DETACH, args, kwargs)
+
+
+_DETACH = Entry("detach", "movement", stopped)
+Adjoint.RULES["detach"] = _detached

@@ -55,6 +55,7 @@ class Law:
     Attributes:
         RANK: of the laws that meet in one function, the one of highest rank has the rule.
         RULES: name or kind of a function -> the rule.
+        DIFFERENTIATED: whether moments are found by differentiating what the network computes.
     """
 
     # One layout for all laws: a law that is written to may become another.
@@ -65,6 +66,7 @@ class Law:
 
     RANK: ClassVar[int] = 0
     RULES: ClassVar[dict[str, Rule]] = {}
+    DIFFERENTIATED: ClassVar[bool] = False
 
     #: mean or value; None while moments are not computed yet
     _mean: Any
@@ -271,6 +273,10 @@ class Law:
         made._noise = self._noise
         return made
 
+    def _stop_gradients(self) -> None:
+        """Be a constant to the user's gradients; of a law that is differentiated."""
+        raise NotImplementedError
+
     # ------------------------------------------------------ writing in place
 
     def _assign(self, new: Any) -> None:
@@ -298,7 +304,7 @@ class Law:
             written = []
             for part, value in zip(base._parts(), cast, strict=True):
                 whole = part.clone(memory_format=torch.contiguous_format)
-                view = entry.call(whole, *args, **kwargs)
+                view = whole if entry.name == "detach" else entry.call(whole, *args, **kwargs)
                 (view if place is None else view[place]).copy_(value)
                 written.append(whole)
             base._assign(base._like(*written))
@@ -439,6 +445,10 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
     Raises:
         UnsupportedError: if there is no rule for the function and the law.
     """
+    if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        lost.refuse(func if entry is None else entry.name)
+        if any(law.DIFFERENTIATED for law in laws_in((*args, *kwargs.values()))):
+            return _without_gradients(entry, func, args, kwargs)
     law: Law | None = None
     for value in args if not kwargs else (*args, *kwargs.values()):
         # Written out, not by laws_in: this is the way of every function.
@@ -452,8 +462,6 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
         raise InputError(f"{func}: a law was expected among the arguments, one level of tuples and lists deep")
     if entry is None:
         raise unsupported(func, law, "no function of the table computes it")
-    if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        lost.refuse(entry.name)
     rules = law.RULES
     rule = rules.get(entry.name)
     if rule is None:
@@ -487,6 +495,21 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
         if not entry.rebinds:
             raise unsupported(func, law, OVERWRITTEN, entry)
     return result
+
+
+def _without_gradients(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """:func:`dispatch` where the network runs by ``torch.no_grad``: the user's gradients stop, the law's own do not."""
+    if lost.RECORDING.get():
+        args, kwargs = pytree.tree_map_only(Tensor, Tensor.detach, (args, kwargs), is_leaf=_is_law)
+    with torch.inference_mode(False), torch.enable_grad():
+        found = dispatch(entry, func, args, kwargs)
+        for law in laws_in((found,)) if lost.RECORDING.get() else ():
+            law._stop_gradients()
+    return found
+
+
+def _is_law(value: object) -> bool:
+    return isinstance(value, Law)
 
 
 #: names of numpy that torch takes for its own

@@ -21,7 +21,7 @@ from torch import Tensor
 from momentgen.laws.law import Law
 from momentgen.laws.numerics.root import square_root
 
-__all__ = ["OF_MANY", "SOURCES", "Signs", "Sources", "constant", "probes_for", "recording"]
+__all__ = ["OF_MANY", "SOURCES", "Signs", "Sources", "constant", "probes_for", "recording", "stopped"]
 
 
 class Sources:
@@ -113,6 +113,12 @@ def recording(sources: Sources) -> Iterator[None]:
 def constant(value: Tensor) -> Tensor:
     """A constant to derivatives by the shifts of the run that is under way."""
     return SOURCES.get().constant(value)
+
+
+def stopped(value: Tensor) -> Tensor:
+    """A constant to all derivatives but those by the shifts, as ``detach`` makes it for a user's gradients."""
+    still = constant(value)
+    return still.detach() + (value - still)
 
 
 # ----------------------------------------------------------------------- signs

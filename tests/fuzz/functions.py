@@ -475,6 +475,7 @@ PATTERNS: dict[str, list[Template]] = {
             "{x}.abs().sqrt()",
             "torch.sigmoid({x}.abs() - 1)", "torch.relu(torch.relu({x}) - 0.5)", "{x}.square().exp().reciprocal()",
             "{x} ** 4 - {x} ** 2", "torch.tanh({x}) ** 2 + torch.cos({x}) ** 2",
+            "with torch.no_grad():\n    {o} = torch.tanh({x})",
         )),
     ],
     "over_a_dimension": [

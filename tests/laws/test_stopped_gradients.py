@@ -1,0 +1,95 @@
+"""Code that stops gradients says nothing of uncertainty: no_grad, inference_mode and detach leave σ as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import momentgen
+from momentgen import Moments
+
+
+class Net(nn.Module):
+    """Two layers, of which the first may be run in a way that stops gradients."""
+
+    def __init__(self, frozen: Callable[[Any, Callable[[Any], Any]], Any]) -> None:
+        super().__init__()
+        self.first, self.last, self.frozen = nn.Linear(3, 4), nn.Linear(4, 2), frozen
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.frozen(x, lambda x: torch.tanh(self.first(x))))
+
+
+def no_grad(x: Any, function: Callable[[Any], Any]) -> Any:
+    with torch.no_grad():
+        return function(x)
+
+
+def no_grad_in_place(x: Any, function: Callable[[Any], Any]) -> Any:
+    with torch.no_grad():
+        y = torch.zeros_like(x) + x
+        y.view(-1).mul_(1)
+        return function(y)
+
+
+def inference_mode(x: Any, function: Callable[[Any], Any]) -> Any:
+    with torch.inference_mode():
+        return function(x)
+
+
+def detach(x: Any, function: Callable[[Any], Any]) -> Any:
+    return function(x).detach()
+
+
+def data(x: Any, function: Callable[[Any], Any]) -> Any:
+    return function(x).data
+
+
+def detach_in_place(x: Any, function: Callable[[Any], Any]) -> Any:
+    return function(x).detach_()
+
+
+def through_a_detached_view(x: Any, function: Callable[[Any], Any]) -> Any:
+    y = function(x)
+    y.detach().mul_(2)
+    return y / 2
+
+
+STOPPED = [no_grad, no_grad_in_place, detach, data, detach_in_place]
+X = Moments(torch.linspace(-1, 1, 15).view(5, 3), torch.full((5, 3), 0.1))
+
+
+def _made(frozen: Callable[..., Any]) -> nn.Module:
+    torch.manual_seed(0)
+    return Net(frozen).eval()
+
+
+@pytest.mark.parametrize("frozen", [*STOPPED, inference_mode, through_a_detached_view])
+def test_adjoint_has_the_moments_of_the_network_without_the_stop(frozen):
+    with momentgen.method("adjoint"):
+        found = momentgen.convert(_made(frozen))(X)
+        expected = momentgen.convert(_made(lambda x, function: function(x)))(X)
+    torch.testing.assert_close(found.mean, expected.mean)
+    torch.testing.assert_close(found.covariance, expected.covariance)
+
+
+@pytest.mark.parametrize("frozen", STOPPED)
+def test_gradients_of_the_mean_stop_where_the_network_stops_them(frozen):
+    net = _made(frozen)
+    with momentgen.method("adjoint"):
+        momentgen.convert(net)(X).mean.sum().backward()
+    for parameter in net.first.parameters():
+        assert parameter.grad is None or not parameter.grad.any()
+    assert all(parameter.grad.any() for parameter in net.last.parameters())
+
+
+def test_gradients_of_the_variance_do_not_reach_a_layer_that_is_run_without_gradients():
+    net = _made(no_grad)
+    with momentgen.method("adjoint"):
+        momentgen.convert(net)(X).var.sum().backward()
+    assert all(parameter.grad is None or not parameter.grad.any() for parameter in net.first.parameters())
+    assert net.last.weight.grad.any()
