@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -117,7 +117,30 @@ _POOL = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_in
 
 def _max_pool(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     mean, var = pair(args[0])
-    return made(*maximum_of_windows(mean, var, pool_places(entry, args, kwargs)))
+    places = pool_places(entry, args, kwargs)
+    first = mean.dim() - len(places)
+    table = _table(places, mean.shape[first:], mean.device)
+    shape = (*mean.shape[:first], *(len(windows) for windows in places))
+    mean, var = (part.reshape(math.prod(part.shape[:first]), math.prod(part.shape[first:])) for part in (mean, var))
+    mean, var = maxima.maximum_of_windows(mean, var, table)
+    return made(mean.reshape(shape), var.reshape(shape))
+
+
+def _table(places: list[list[list[int]]], sizes: Sequence[int], device: torch.device) -> Tensor:
+    """Which values of a flattened image each window has, shape ``(windows, n)``; -1 is outside.
+
+    Args:
+        places: for each spatial dimension, the inputs of each window along it; -1 is outside.
+        sizes: of the spatial dimensions.
+        device: of the table.
+    """
+    table = torch.zeros(1, 1, dtype=torch.int64, device=device)
+    for windows, size in zip(places, sizes, strict=True):
+        own = torch.tensor(windows, device=device)[:, None]
+        inner = table[:, None, :, None]
+        table = torch.where((own < 0) | (inner < 0), -1, inner * size + own)
+        table = table.flatten(0, 1).flatten(1)
+    return table
 
 
 def pool_places(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[list[list[int]]]:
@@ -149,19 +172,6 @@ def pool_places(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 def _tuple(value: Any, dims: int) -> tuple[int, ...]:
     return tuple(value) if isinstance(value, tuple | list) else (value,) * dims
-
-
-def maximum_of_windows(mean: Tensor, var: Tensor, places: list[list[list[int]]]) -> tuple[Tensor, Tensor]:
-    """The maximum of each window over the last dimensions.
-
-    Args:
-        mean: means, the spatial dimensions last.
-        var: *variances*, of the same shape.
-        places: for each spatial dimension, the inputs of each window along it; -1 is outside.
-    """
-    rank = mean.dim()
-    mean, var = (_in_windows(part, places, rank, fill) for part, fill in ((mean, -math.inf), (var, 0.0)))
-    return maxima.maximum_of(mean, var, 0)
 
 
 def _in_windows(values: Tensor, places: list[list[list[int]]], rank: int, outside: float) -> Tensor:

@@ -27,7 +27,7 @@ from torch.autograd import forward_ad
 from momentgen.runtime.kernel import Kernel, batch_first, in_one_layout
 from momentgen.runtime.slices import DERIVATIVES, in_slices
 
-__all__ = ["backward", "forward", "transformed"]
+__all__ = ["backward", "forward", "in_forward_mode", "transformed"]
 
 Scalars = tuple[float, ...]
 Outputs = tuple[Tensor, ...]
@@ -47,10 +47,11 @@ if all(hasattr(_functorch, name) for name in _USED):
 
 def transformed() -> bool:
     """Whether a ``torch.func`` transform or forward-mode differentiation is active."""
-    return _transforming() or _in_forward_mode()
+    return _transforming() or in_forward_mode()
 
 
-def _in_forward_mode() -> bool:
+def in_forward_mode() -> bool:
+    """Whether forward-mode differentiation is active."""
     return int(getattr(forward_ad, "_current_level", 0)) >= 0
 
 
@@ -73,7 +74,7 @@ def _differentiable(
     tensors: Sequence[Tensor],
 ) -> Outputs:
     operator = kernel.forward if which == "forward" else kernel.backward
-    forward_mode = _in_forward_mode()
+    forward_mode = in_forward_mode()
     if forward_mode or _transforming():
         if torch.compiler.is_compiling():
             # torch.compile traces no autograd function inside a transform; the PyTorch code it can trace.

@@ -16,7 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import momentgen.laws.numerics.maximum as module
 from momentgen.errors import InputError
 from momentgen.laws.activations import generated_op
-from momentgen.laws.numerics.maximum import maximum_of
+from momentgen.laws.numerics.maximum import maximum_of, maximum_of_windows
+from momentgen.laws.numerics.maximum_native import native_maximum
 
 INF = math.inf
 
@@ -65,12 +66,44 @@ def case(kind: str, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     elif kind == "one wide":
         s[0] = 10 ** random.uniform(0, 3)
         m[0] = s[0] * random.uniform(-2, 2)
+    elif kind == "behind ReLU":  # of unequal values, some all but certainly negative
+        mu, sd = random.standard_normal(n), 10 ** random.uniform(-2, 0) * np.exp(0.5 * random.standard_normal(n))
+        mu[0] = abs(mu[0])
+        density = np.exp(-((mu / sd) ** 2) / 2) / math.sqrt(2 * math.pi)
+        m = mu * ndtr(mu / sd) + sd * density
+        s = np.sqrt(np.maximum((mu**2 + sd**2) * ndtr(mu / sd) + mu * sd * density - m**2, 0))
+        m, s = np.where(mu < -6 * sd, 0, m), np.where(mu < -6 * sd, 0, s)
     elif kind == "small numbers":
         m, s = 1e-3 * random.standard_normal(n), np.full(n, 1e-3)
     return m, s
 
 
+def expected_gradients(m: np.ndarray, s: np.ndarray) -> list[np.ndarray]:
+    """Of the mean by means and variances, then of the variance: integrals of the densities, in pieces of every scale.
+
+    An element's density of being the largest is g_i = φ_i/s_i Π_{j≠i} Φ_j, and a change of v_i half the second
+    derivative by m_i: the mean gains ∫ g_i and ∫ z_i g_i/(2 s_i), the variance twice that of t - mean.
+    """
+    random, centre = s > 0, expected(m, s)[0]
+    z_edges = np.array([-9, -6.5, -4.5, -3, -2, -1, 0, 1, 2, 3, 4.5, 6.5, 9])
+    edges = np.unique(np.maximum((m[random, None] + s[random, None] * z_edges).ravel(), (m - 9 * s).max()))
+    nodes, weights = np.polynomial.legendre.leggauss(16)
+    half = np.diff(edges)[:, None] / 2
+    t, w = (edges[:-1, None] + half * (1 + nodes)).ravel(), (half * weights).ravel()
+    z = (t - m[random, None]) / s[random, None]
+    others = np.exp(log_ndtr(z).sum(0) - log_ndtr(z))
+    density = w * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi) / s[random, None] * others
+    found = []
+    for unit in (1, 2 * (t - centre)):
+        for order in (1, z / (2 * s[random, None])):
+            gradient = np.zeros(len(m))
+            gradient[random] = (unit * order * density).sum(1)
+            found.append(gradient)
+    return found
+
+
 KINDS = ["equal", "spread means", "unequal", "very unequal", "sharp", "some certain", "one wide", "small numbers"]
+KINDS += ["behind ReLU"]
 
 
 def is_within_a_thousandth(kind: str, n: int, dtype: torch.dtype, seeds: range) -> None:
@@ -181,19 +214,153 @@ def test_gradients_are_the_chances_of_winning() -> None:
     torch.testing.assert_close(share, wins.double(), rtol=0, atol=2.5e-3)  # four standard errors are 2e-3
 
 
+@pytest.fixture
+def without_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "native_maximum", lambda dtype: None)
+
+
+def moments_and_gradients(m: Tensor, v: Tensor) -> list[Tensor]:
+    m, v = m.detach().requires_grad_(), v.detach().requires_grad_()
+    mean, var = maximum_of(m, v, 1)
+    # Not the sum of both: their gradients differ by far.
+    return [mean, var, *torch.autograd.grad(mean.sum(), (m, v), retain_graph=True), *torch.autograd.grad(var.sum(), v)]
+
+
 @pytest.mark.parametrize("n", [5, 40])
-def test_slices_change_nothing(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    m, v = (torch.rand(3, n, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+def test_slices_change_nothing(n: int, monkeypatch: pytest.MonkeyPatch, without_c: None) -> None:
+    m, v = torch.rand(3, n, 4, dtype=torch.float64), torch.rand(3, n, 4, dtype=torch.float64)
+    whole = moments_and_gradients(m, v)
+    monkeypatch.setattr(module, "_SLICE", 5 * n * 64)
+    torch.testing.assert_close(moments_and_gradients(m, v), whole)
 
-    def everything() -> list[Tensor]:
-        mean, var = maximum_of(m, v, 1)
-        with torch.no_grad():
-            plain = maximum_of(m, v, 1)
-        return [mean, var, *plain, *torch.autograd.grad(mean.sum() + var.sum(), (m, v))]
 
-    whole = everything()
-    monkeypatch.setattr(module, "_SLICE", 5 * n * 24)
-    torch.testing.assert_close(everything(), whole)
+CODE = pytest.mark.parametrize("code", ["C", "torch"])
+
+
+def use(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if code == "torch":
+        monkeypatch.setattr(module, "native_maximum", lambda dtype: None)
+    else:
+        assert native_maximum(torch.float32) is not None, "no C compiler"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("n", [3, 4, 9, 40])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_torch_code_and_the_c_give_the_same_moments(
+    kind: str, n: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [case(kind, n, seed) for seed in range(20)]
+    m, s = (torch.from_numpy(np.stack(part)).to(dtype) for part in zip(*rows, strict=True))
+    use("C", monkeypatch)
+    mean, var = maximum_of(m, s.square(), 1)
+    use("torch", monkeypatch)
+    other, spread = maximum_of(m, s.square(), 1)
+    tolerance = 5e-5 if dtype == torch.float32 else 1e-7  # C has the normal tail to 1e-8
+    torch.testing.assert_close(mean / spread.sqrt(), other / spread.sqrt(), rtol=1e-6, atol=tolerance)
+    torch.testing.assert_close(var, spread, rtol=2 * tolerance, atol=0)
+
+
+@CODE
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 4e-3), (torch.float64, 2e-5)])
+@pytest.mark.parametrize("n", [3, 4, 9])
+@pytest.mark.parametrize("kind", ["equal", "spread means", "unequal", "some certain", "small numbers"])
+def test_gradients_are_those_of_the_exact_integrals(
+    kind: str, n: int, dtype: torch.dtype, tolerance: float, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(code, monkeypatch)
+    for seed in range(4):
+        m, s = case(kind, n, seed)
+        sd = math.sqrt(expected(m, s)[1])
+        inputs = [torch.from_numpy(part).to(dtype)[None].requires_grad_() for part in (m, s**2)]
+        mean, var = maximum_of(*inputs, 1)
+        found = *torch.autograd.grad(mean, inputs, retain_graph=True), *torch.autograd.grad(var, inputs)
+        random = s > 0
+        # Derivatives by m_i and v_i are of the size of 1 and 1/s_i, times the standard deviation for the variance's.
+        for one, wanted, unit in zip(found, expected_gradients(m, s), (1, s, 1 / sd, s / sd), strict=True):
+            error = ((one[0].double().numpy() - wanted) * unit)[random]
+            assert np.abs(error).max() <= tolerance
+
+
+@CODE
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_certain_maximum_but_for_a_tail_has_the_variance_of_the_tail(
+    dtype: torch.dtype, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(code, monkeypatch)
+    z = np.linspace(0, 6, 13)
+    m, s = np.stack([np.zeros(13), -z, -z - 2], 1), np.array([0.0, 1.0, 1.0])
+    mean, var = maximum_of(*(torch.from_numpy(part).to(dtype) for part in (m, np.tile(s**2, (13, 1)))), 1)
+    wanted = np.array([expected(row, s) for row in m])
+    np.testing.assert_allclose(mean.double(), wanted[:, 0], rtol=1e-3)
+    np.testing.assert_allclose(var.double().sqrt(), np.sqrt(wanted[:, 1]), rtol=1e-3)
+
+
+@CODE
+def test_one_wrong_element_makes_its_window_nan_and_no_other(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(code, monkeypatch)
+    m, v = torch.zeros(5, 3), torch.ones(5, 3)
+    m[0, 1], m[1, 0], v[2, 2], v[3, 0] = math.nan, INF, -1e-3, math.nan
+    m, v = m.requires_grad_(), v.requires_grad_()
+    mean, var = maximum_of(m, v, 1)
+    assert torch.stack([mean, var])[:, :4].isnan().all()
+    assert torch.stack([mean, var])[:, 4].isfinite().all()
+    gradients = torch.autograd.grad(mean.sum() + var.sum(), (m, v))
+    assert all(g[4].isfinite().all() for g in gradients)
+
+
+@CODE
+def test_overlapping_windows_share_their_elements_and_gradients(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(code, monkeypatch)
+    table = torch.tensor([[0, 1, 2], [1, 2, 3], [4, -1, 0]])
+    m = torch.randn(7, 5, generator=torch.Generator().manual_seed(0)).double().requires_grad_()
+    v = torch.rand(7, 5, generator=torch.Generator().manual_seed(1)).double().requires_grad_()
+    found = maximum_of_windows(m, v, table)
+    windows = [(m[:, :3], v[:, :3]), (m[:, 1:4], v[:, 1:4]), (m[:, [4, 0]], v[:, [4, 0]])]
+    wanted = [torch.stack(part, 1) for part in zip(*(maximum_of(*window, 1) for window in windows), strict=True)]
+    torch.testing.assert_close(found, tuple(wanted), rtol=0, atol=1e-4)
+    for one, other in zip(found, wanted, strict=True):
+        ours, theirs = (torch.autograd.grad(part.square().sum(), (m, v), retain_graph=True) for part in (one, other))
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("n", [3, 9])
+def test_second_derivatives_are_those_of_finite_differences(n: int) -> None:
+    generator = torch.Generator().manual_seed(n)
+    m = torch.randn(2, n, generator=generator).double().requires_grad_()
+    v = (0.5 + torch.rand(2, n, generator=generator)).double().requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda m, v: maximum_of(m, v, 1), (m, v), atol=1e-4)
+
+
+def test_transforms_give_the_derivatives_of_autograd() -> None:
+    generator = torch.Generator().manual_seed(0)
+    m, v = (0.5 + torch.rand(4, 5, 3, generator=generator, dtype=torch.float64) for _ in range(2))
+
+    def loss(m: Tensor, v: Tensor) -> Tensor:
+        mean, var = maximum_of(m, v, 0)
+        return (mean * mean + var).sum()
+
+    m, v = m.requires_grad_(), v.requires_grad_()
+    wanted = torch.autograd.grad(sum(loss(a, b) for a, b in zip(m, v, strict=True)), (m, v))  # type: ignore[arg-type]
+    m, v = m.detach(), v.detach()
+    torch.testing.assert_close(torch.vmap(torch.func.grad(loss, (0, 1)))(m, v), wanted)
+    forward = torch.func.jvp(loss, (m[0], v[0]), (v[0], m[0]))[1]
+    torch.testing.assert_close(forward, (wanted[0][0] * v[0] + wanted[1][0] * m[0]).sum(), rtol=1e-6, atol=1e-6)
+    hessian = torch.func.jacrev(torch.func.grad(loss))(m[0], v[0])
+    shifted = torch.func.grad(loss)(m[0] + 1e-5 * v[0], v[0]) - torch.func.grad(loss)(m[0] - 1e-5 * v[0], v[0])
+    along = torch.einsum("abcd,cd->ab", hessian, v[0])
+    torch.testing.assert_close(along, shifted / 2e-5, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("which", ["moments", "gradients"])
+def test_the_operators_pass_torchs_own_check(which: str) -> None:
+    m, v = torch.randn(4, 6), torch.rand(4, 6)
+    table = torch.tensor([[0, 1, 2], [3, 4, 5]])
+    if which == "moments":
+        torch.library.opcheck(torch.ops.momentgen.maximum_of_windows, (m, v, table))
+    else:
+        grads = torch.randn(4, 2), torch.randn(4, 2)
+        torch.library.opcheck(torch.ops.momentgen.maximum_of_windows_gradients, (m, v, *grads, table))
 
 
 @pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.slow), "aot_eager"])
@@ -202,9 +369,12 @@ def test_slices_change_nothing(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_it_compiles_to_one_graph(n: int, backend: str) -> None:
     torch.compiler.reset()  # each length is a graph of its own
-    m, v = torch.randn(3, n, 4), torch.rand(3, n, 4)
+    m, v = torch.randn(3, n, 4).requires_grad_(), torch.rand(3, n, 4).requires_grad_()
     compiled = torch.compile(maximum_of, fullgraph=True, backend=backend)
-    torch.testing.assert_close(compiled(m, v, 1), maximum_of(m, v, 1))
+    found, wanted = compiled(m, v, 1), maximum_of(m, v, 1)
+    torch.testing.assert_close(found, wanted)
+    gradients = (torch.autograd.grad(part[0].sum() + part[1].square().sum(), (m, v)) for part in (found, wanted))
+    torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize("n", [3, 9, 40])
@@ -227,5 +397,3 @@ def test_half_precisions_are_computed_in_float32(dtype: torch.dtype) -> None:
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(InputError, match="at least one value"):
         maximum_of(torch.ones(0, 2), torch.ones(0, 2), 0)
-    with pytest.raises(InputError, match="at least one node"):
-        maximum_of(torch.ones(3), torch.ones(3), 0, nodes=0)

@@ -225,10 +225,12 @@ def test_windows_of_max_pools_are_torchs(options, monkeypatch):
     # A plain maximum in place of the rule: windows, padding and dilation must be torch's.
     from momentgen.laws.numerics import maximum
 
-    def larger(mean: Tensor, var: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-        return mean.amax(dim), var.amax(dim)
+    def larger(mean: Tensor, var: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+        outside = table < 0
+        windows = torch.where(outside, -torch.inf, mean[:, table])
+        return windows.amax(-1), torch.where(outside, 0, var[:, table]).amax(-1)
 
-    monkeypatch.setattr(maximum, "maximum_of", larger)
+    monkeypatch.setattr(maximum, "maximum_of_windows", larger)
     draw = torch.Generator().manual_seed(1)
     x = torch.randn(2, 3, 8, 7, generator=draw) - 5
     layer = nn.MaxPool2d(3, **options)

@@ -1,0 +1,187 @@
+"""Moments of the maximum of n independent normal values by one integral, in torch: of any device, differentiable.
+
+The distribution function of the maximum is F(t) = Π Φ((t - m_i)/s_i), and with lo below and hi above all that matters,
+
+    E max = lo + ∫ (1 - F) dt        Var max = 2 ∫ (t - lo)(1 - F) dt - (E max - lo)²        over [lo, hi]
+
+``lo`` is the largest m_i - k s_i: below it that element alone makes F negligible; of a certain element it is the
+element itself.  hi is where what is above t is exp(-K²/2) of what is above ``lo``: an element whose ``lo`` lies z > 0
+standard deviations above its mean needs √(z² + K²) of them.  So a maximum that is certain but for a far tail has the
+right variance too, as long as 1 - F is computed without cancellation, from the tails 1 - Φ.
+
+An element much sharper than the interval is long has its rise within 2 k s of ``lo`` or does not matter, so the nodes
+crowd there: t = t0 + b sinh(y), with b of the size of the smallest standard deviation s of an element that matters, t0
+some s above ``lo``, and Gauss–Legendre nodes in y.  Among many elements F is negligible far above ``lo``; a few more
+values of F then move ``lo`` up first.
+
+Second of three parts: :mod:`momentgen.laws.numerics.maximum` is the function, and
+:mod:`momentgen.laws.numerics.maximum_native` this integral in C, with the constants from here.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from momentgen.laws.numerics.root import square_root
+
+__all__ = ["CONSTANTS", "RULES", "Rule", "legendre", "moments_of"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How fine the integral is.
+
+    Attributes:
+        below: where F of one element begins, in standard deviations.
+        above: where that of two elements ends.
+        few: number of nodes up to four elements.
+        more: number of nodes from five on.
+    """
+
+    below: float
+    above: float
+    few: int
+    more: int
+
+    def nodes(self, n: int) -> int:
+        """How many nodes the integral over n elements has."""
+        return self.few if n <= 4 else self.more
+
+    def reach_square(self, n: int) -> float:
+        """K² of n elements: one of them is as rarely above K standard deviations as one of two is above ``above``.
+
+        The tail falls as exp(-K²/2): twice the elements take 2 log 2 more of K².
+        """
+        return self.above**2 + 2 * math.log(max(n, 2) / 2)
+
+
+#: Searched together with CONSTANTS for the fewest nodes that keep the errors that ``maximum`` names.
+RULES = {torch.float32: Rule(3.7, 4.6, 24, 26), torch.float64: Rule(6.0, 7.0, 64, 64)}
+
+CONSTANTS = {
+    "RATIO": 1000.0,  # b is at least this part of the interval
+    "MANY": 32,  # elements; above, it pays to move lo
+    "CROWDED": 2.5,  # b, and t0 - lo, over the smallest standard deviation
+    "CENTRE": 4.7,
+    "CROWDED_OF_MANY": 1.5,
+    "CENTRE_OF_MANY": 5.7,
+    "SCOUTS": 6,  # values of F that move lo
+    "NEGLIGIBLE": 1e-7,  # of F
+    "BEYOND": 40.0,  # standard deviations below lo; what is so far off is left out
+    "CERTAIN": 1e-14,  # a variance below so much of the largest changes the moments by less than float32 rounds
+}
+_RATIO, _MANY = CONSTANTS["RATIO"], CONSTANTS["MANY"]
+_SCOUTS, _NEGLIGIBLE, _CERTAIN = int(CONSTANTS["SCOUTS"]), CONSTANTS["NEGLIGIBLE"], CONSTANTS["CERTAIN"]
+_FAR = 12.0  # standard deviations; what is above them is 2e-33
+
+
+@functools.cache
+def _computed(nodes: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    places, weights = np.polynomial.legendre.leggauss(nodes)
+    return tuple(((places + 1) / 2).tolist()), tuple((weights / 2).tolist())
+
+
+def legendre(nodes: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Gauss–Legendre nodes and weights on [0, 1]."""
+    return _computed(nodes)
+
+
+# Constants of a compiled graph: so marked, torch.compile runs the function instead of tracing it.  This is what
+# torch.compiler.assume_constant_result does, without loading all of torch._dynamo to do so.
+legendre._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def moments_of(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Moments of the maximum over the first dimension, by torch functions that autograd and transforms take.
+
+    Args:
+        m: means, shape ``(n, rows)``, float32 or float64, -inf allowed.
+        v: *variances*, of the same shape.
+
+    Returns:
+        Mean and variance, each of shape ``(rows,)``; NaN where a variance is negative or a value not finite.
+    """
+    n, rule = len(m), RULES[m.dtype]
+    reach_square = rule.reach_square(n)
+    possible = m > -math.inf
+    some = possible.any(0)
+    valid = ((m < math.inf) & (v >= 0) & (v < math.inf)).all(0)
+    # In units of the largest standard deviation, from the largest mean on: derivatives by a standard deviation
+    # of 1e-20 are beyond float32 on the way, though not in the result.
+    with torch.no_grad():
+        unit = square_root(torch.where(possible, v, 0)).amax(0)
+        unit = torch.where(unit > 0, unit, 1)
+        origin = torch.where(some, m.amax(0), 0)
+    m, v = (m - origin) / unit, v / unit / unit
+    random = possible & (v > _CERTAIN)
+    s = square_root(torch.where(random, v, 0))
+    lo = torch.where(some, (m - rule.below * s).amax(0), 0)
+    # Derivatives of what is all but certain and far off besides would be 0 · ∞.
+    random = random & (m + CONSTANTS["BEYOND"] * s > lo)
+    s = torch.where(random, s, 0)
+    inverse = torch.where(random, 1 / torch.where(random, s, 1), 0)
+    z = torch.where(random, (lo - torch.where(random, m, 0)) * inverse, _FAR)
+    high = z.clamp(min=0)
+    nearest = torch.where(random, high, math.inf).amin(0)
+    matters = random & (high.square() < nearest.square() + reach_square)
+    reach = s * ((high.square() + reach_square).sqrt() - z)
+    width = torch.where(matters, reach, 0).amax(0)
+    sharpest = torch.where(matters, s, math.inf).amin(0)
+    start, slope = z[:, None], inverse[:, None]
+    nodes = _nodes(width, sharpest, 0.0, n > _MANY)
+    if n > _MANY:
+        with torch.no_grad():
+            shares = torch.arange(1, _SCOUTS + 1, dtype=m.dtype, device=m.device)[:, None] / (_SCOUTS + 2)
+            t, _ = _at(nodes, shares)
+            moved = torch.where(_above(t, start, slope) > 1 - _NEGLIGIBLE, t, 0).amax(0)
+        lo, start = lo + moved, start + moved * slope
+        nodes = _nodes(width - moved, sharpest, moved, True)
+    places, weights = torch.tensor(legendre(rule.nodes(n)), dtype=m.dtype, device=m.device)[..., None]
+    t, grown = _at(nodes, places)
+    f = _above(t, start, slope) * grown * weights
+    first, second = f.sum(0), (t * f).sum(0)
+    mean, var = origin + unit * (lo + first), (2 * second - first * first).clamp(min=0) * unit * unit
+    mean, var = torch.where(some, mean, -math.inf), torch.where(some, var, 0)
+    return torch.where(valid, mean, math.nan), torch.where(valid, var, math.nan)
+
+
+_Nodes = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def _nodes(width: Tensor, sharpest: Tensor, moved: Tensor | float, many: bool) -> _Nodes:
+    """t0, b, y at lo, and how much y grows to hi; t is measured from lo, which is ``moved`` up already."""
+    suffix = "_OF_MANY" if many else ""
+    b = torch.maximum(CONSTANTS["CROWDED" + suffix] * sharpest, width / _RATIO)
+    # From four widths on the nodes are equally dense throughout.
+    b = torch.where(width > 0, torch.minimum(b, 4 * width), 1)
+    centre = torch.minimum((CONSTANTS["CENTRE" + suffix] * sharpest - moved).clamp(min=0), width)
+    first = torch.asinh(-centre / b)
+    return centre, b, first, torch.asinh((width - centre) / b) - first
+
+
+def _at(nodes: _Nodes, places: Tensor) -> tuple[Tensor, Tensor]:
+    """t at places of shape (nodes, 1) on [0, 1], and its derivative by them."""
+    centre, b, first, growth = nodes
+    # Hyperbolic functions by one exponential: sinh's absolute error matters alone, and torch's own cost ten times more.
+    grown = torch.exp(torch.addcmul(first, growth, places))
+    shrunk = 0.5 / grown
+    grown = 0.5 * grown
+    return torch.addcmul(centre, b, grown - shrunk), b * growth * (grown + shrunk)
+
+
+def _above(t: Tensor, start: Tensor, slope: Tensor) -> Tensor:
+    """1 - F at ``t`` of shape (nodes, rows), measured from lo; ``start`` and ``slope`` have shape (n, 1, rows)."""
+    tails = 0.5 * torch.erfc(math.sqrt(0.5) * torch.addcmul(start, t, slope))
+    left = None
+    while (n := tails.shape[0]) > 1:  # of halves: few operations
+        if n % 2:
+            left = tails[-1] if left is None else left + tails[-1] - left * tails[-1]
+        first, second = tails[: n // 2], tails[n // 2 : n - n % 2]
+        tails = first + second - first * second
+    return tails[0] if left is None else left + tails[0] - left * tails[0]
