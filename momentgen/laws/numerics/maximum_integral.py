@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from momentgen.laws.numerics.root import square_root
+from momentgen.runtime.dynamo import constant_result
 
 __all__ = ["CONSTANTS", "RULES", "Rule", "legendre", "moments_of"]
 
@@ -87,14 +88,10 @@ def _computed(nodes: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(((places + 1) / 2).tolist()), tuple((weights / 2).tolist())
 
 
+@constant_result  # Python numbers by the shape alone: constants of a compiled graph
 def legendre(nodes: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Gauss–Legendre nodes and weights on [0, 1]."""
     return _computed(nodes)
-
-
-# Constants of a compiled graph: so marked, torch.compile runs the function instead of tracing it.  This is what
-# torch.compiler.assume_constant_result does, without loading all of torch._dynamo to do so.
-legendre._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def moments_of(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
