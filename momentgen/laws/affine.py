@@ -182,6 +182,8 @@ def _linear(call: Any, var: Tensor, weight: Tensor, bias: Tensor | None = None) 
 
 def _conv(call: Any, var: Tensor, weight: Tensor, bias: Tensor | None = None, *rest: Any, **options: Any) -> Tensor:
     squared = squares(weight)
+    if var.dim() < weight.dim():  # without a batch: dimension 0 is that of channels
+        return cast(Tensor, call(var, squared, None, **options))
     return once_a_batch(lambda part: cast(Tensor, call(part, squared, None, **options)), var)
 
 

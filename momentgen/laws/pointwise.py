@@ -212,8 +212,10 @@ def _prelu(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     """
     weight: Tensor = args[1] if len(args) > 1 else kwargs["weight"]
     mean, var = pair(x)
-    if weight.numel() > 1:
-        weight = weight.view(-1, *[1] * (mean.dim() - 2)) if mean.dim() > 1 else weight
+    if weight.numel() == 1:
+        weight = weight.view(())
+    elif mean.dim() > 1:
+        weight = weight.view(-1, *[1] * (mean.dim() - 2))
     (up, up_var), (down, down_var) = _both_sides(mean, var)
     return made(up - weight * down, up_var + weight.square() * down_var + 2 * weight * up * down)
 

@@ -940,3 +940,23 @@ def test_half_a_class_of_norm_is_refused_by_name() -> None:
     ):
         with pytest.raises((UnsupportedError, InputError)):
             call()
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_convolution_without_a_batch_is_that_of_a_batch_of_one_where_all_values_have_one_variance(dims, transposed):
+    convolution = getattr(F, f"conv_transpose{dims}d" if transposed else f"conv{dims}d")
+    weight = torch.linspace(-1, 1, 4 * 2**dims).view(2, 2, *[2] * dims)
+    mean = torch.linspace(-1, 1, 2 * 3**dims).view(2, *[3] * dims)
+    var = torch.tensor(0.3).expand(mean.shape)
+    found = convolution(diagonal(mean, var), weight).moments()
+    expected = convolution(diagonal(mean[None], var[None]), weight).moments()
+    torch.testing.assert_close(found.mean, expected.mean[0])
+    torch.testing.assert_close(found.var, expected.var[0])
+
+
+def test_prelu_of_a_number_is_a_number():
+    found = F.prelu(diagonal(torch.tensor(0.6), torch.tensor(0.3)), torch.tensor([0.25])).moments()
+    expected = F.prelu(diagonal(torch.tensor([0.6]), torch.tensor([0.3])), torch.tensor([0.25])).moments()
+    assert found.mean.shape == found.var.shape == ()
+    torch.testing.assert_close((found.mean, found.var), (expected.mean[0], expected.var[0]))
