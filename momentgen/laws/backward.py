@@ -12,11 +12,10 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor
 
 from momentgen.errors import InputError
@@ -24,12 +23,14 @@ from momentgen.laws.adjoint import Adjoint, adjoint, foreign
 from momentgen.laws.border import certain, entered
 from momentgen.laws.convert import convert
 from momentgen.laws.diagonal import Diagonal
-from momentgen.laws.examples import is_moments, is_real, leaves_of
+from momentgen.laws.examples import is_real
 from momentgen.laws.law import Law
+from momentgen.laws.nests import leaves_of, mapped
 from momentgen.laws.numerics.root import matrix_root, square_root
 from momentgen.laws.parameters_two_passes import planned_per_example
 from momentgen.laws.point import point
 from momentgen.laws.sources import OF_MANY, Sources, probes_for, recording
+from momentgen.laws.unbatched import of_any_batch
 from momentgen.runtime import JointMoments, Moments
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "derivatives",
     "every_output",
     "lifted",
+    "like",
     "normal_numbers",
     "output_covariance",
     "rows_of",
@@ -66,7 +68,7 @@ def lifted(nest: Any, law: Callable[[Moments], Any], noise: type[Law]) -> Any:
             return known[id(value)]
         return point(value, noise) if is_real(value) else value
 
-    return pytree.tree_map(lift, nest, is_leaf=is_moments)
+    return mapped(lift, nest)
 
 
 def normal_numbers(rows: int, columns: int, seed: int, like: Tensor, centred: bool = False) -> Tensor:
@@ -162,7 +164,7 @@ def derivatives(
     """
     leaves = leaves_of((args, kwargs))
     random = list({id(leaf): leaf for leaf in leaves if isinstance(leaf, Moments)}.values())
-    like = next(leaf.mean if isinstance(leaf, Moments) else leaf for leaf in (*random, *leaves) if _has_dtype(leaf))
+    example = like(where, args, kwargs)
     lengths = [leaf.factor.shape[1] if isinstance(leaf, JointMoments) else leaf.mean.numel() for leaf in random]
     earlier = _known_sources.setdefault(where, {}) if isinstance(where, torch.nn.Module) else {}
     given = [leaf.mean if isinstance(leaf, Moments) else leaf for leaf in leaves if _has_dtype(leaf)]
@@ -176,15 +178,15 @@ def derivatives(
         def run(
             shifts: list[Tensor], met: list[Sources] = sources, found: list[Any] = returned, counted: bool = residuals
         ) -> tuple[Tensor, list[Tensor]]:
-            met.append(Sources(shifts, counted, like.dtype, probes if counted else 0))
+            met.append(Sources(shifts, counted, example.dtype, probes if counted else 0))
             with recording(met[-1]):
                 own_args, own_kwargs = lifted((args, kwargs), adjoint, Adjoint)
                 outputs, means, certain = _outputs(forward(*own_args, **own_kwargs), met[-1])
             found.append(outputs)
-            return torch.cat(means) if means else like.new_zeros(0), certain
+            return torch.cat(means) if means else example.new_zeros(0), certain
 
         # A shift of its own for each source: the derivative of a piece of one vector is a whole vector of zeros.
-        shifts = [like.new_zeros(length) for length in lengths]
+        shifts = [example.new_zeros(length) for length in lengths]
         vjp: Any = torch.func.vjp  # with a varying number of results
         mean, pull, fixed = vjp(run, shifts, has_aux=True)
         asked, met = wanted(mean), sources[-1]
@@ -201,16 +203,20 @@ def derivatives(
         by = torch.vmap(pull)(asked.combined)[0]
     variances = [var.flatten() for var in met.variances]
     rest = iter(fixed)
-    outputs = pytree.tree_map(lambda leaf: next(rest) if leaf is _CERTAIN else leaf, returned[-1], is_leaf=_is_share)
+    outputs = mapped(lambda leaf: next(rest) if leaf is _CERTAIN else leaf, returned[-1], (Share,))
     return Derivatives(outputs, mean, by, variances)
+
+
+def like(where: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """A tensor of the dtype and device in which a network computes: an argument's, else that of its parameters."""
+    leaves = leaves_of((args, kwargs))
+    random = [leaf.mean for leaf in leaves if isinstance(leaf, Moments)]
+    own = [*where.parameters(), *where.buffers()] if isinstance(where, torch.nn.Module) else []
+    return next((value for value in (*random, *leaves, *own) if is_real(value)), torch.empty(0))
 
 
 #: stands for a certain value among a network's outputs
 _CERTAIN: Any = object()
-
-
-def _is_share(value: object) -> bool:
-    return isinstance(value, Share)
 
 
 def _has_dtype(value: object) -> bool:
@@ -238,7 +244,7 @@ def _outputs(found: Any, sources: Sources) -> tuple[Any, list[Tensor], list[Tens
             return _CERTAIN
         return leaf
 
-    return pytree.tree_map(place, found, is_leaf=lambda part: isinstance(part, Law)), means, certain
+    return mapped(place, found), means, certain
 
 
 # ------------------------------------------------------------------ covariance
@@ -289,7 +295,8 @@ def output_covariance(
         kwargs: further arguments.
 
     Returns:
-        Moments of shape ``(batch, k)`` of the k outputs, flattened, with their covariance.
+        Moments of shape ``(batch, k)`` of the k outputs, flattened, with their covariance; ``(k,)`` of an input without
+        a batch.
 
     Raises:
         InputError: for more than 100 outputs of which none are chosen.
@@ -305,24 +312,20 @@ def output_covariance(
     converted: Any = convert(network)
     given = x if isinstance(x, Moments) else certain(x)
 
-    def one(own_args: tuple[Any, ...], own_kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
-        with entered():
-            found = derivatives(
-                converted._forward_inside,
-                own_args,
-                own_kwargs,
-                lambda mean: every_output(network, mean, outputs),
-                network,
-                "outputs",
-            )
-        return found.mean[_chosen(network, outputs, len(found.mean))], *covariance_of(found)
-
     def rows(count: int) -> int:
         return rows_of(count if outputs is None else len(outputs))
 
-    return JointMoments.of(
-        *planned_per_example(network, converted._forward_inside, one, (given, *args), kwargs, rows=rows)
-    )
+    def propagate(where: Any, forward: Any, own_args: tuple[Any, ...], own_kwargs: dict[str, Any]) -> JointMoments:
+        def one(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
+            with entered():
+                found = derivatives(
+                    forward, args, kwargs, lambda mean: every_output(network, mean, outputs), network, "outputs"
+                )
+            return found.mean[_chosen(network, outputs, len(found.mean))], *covariance_of(found)
+
+        return JointMoments.of(*planned_per_example(where, forward, one, own_args, own_kwargs, rows=rows))
+
+    return cast(JointMoments, of_any_batch(propagate)(network, converted._forward_inside, (given, *args), kwargs))
 
 
 def rows_of(outputs: int) -> int:

@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import Any, ClassVar, Final, Literal, cast, get_args
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -26,10 +25,12 @@ from momentgen.errors import InputError, MomentgenError
 from momentgen.laws import einops, lost
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.law import Law, laws_in
-from momentgen.laws.numerics.root import square_root
+from momentgen.laws.nests import leaves_of, mapped
+from momentgen.laws.notes import note
+from momentgen.laws.numerics.root import matrix_root, square_root
 from momentgen.laws.point import Point, point
 from momentgen.laws.propagations import DEFAULT, PROPAGATIONS, propagated_by
-from momentgen.runtime import Moments
+from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.inputs import DTYPES, alike, autocast_in_force, has_elements, kind
 
 __all__ = [
@@ -158,24 +159,45 @@ def certain(value: Tensor) -> Moments:
     return Moments(value, torch.zeros((), dtype=value.dtype, device=value.device).expand(value.shape))
 
 
-def noisy(x: Tensor, *, var: Tensor | float | None = None, std: Tensor | float | None = None) -> Moments:
-    """``x`` with noise of that variance or standard deviation on every value, independent.
+def noisy(
+    x: Tensor,
+    *,
+    var: Tensor | float | None = None,
+    std: Tensor | float | None = None,
+    cov: Tensor | None = None,
+) -> Moments:
+    """``x`` with noise of that variance, standard deviation or covariance.
+
+    With ``cov`` the values of an example are correlated.  The methods ``adjoint`` and ``covariance`` know that,
+    ``sample``, ``local`` and :func:`momentgen.monte_carlo` draw from it; ``ap2`` takes the diagonal alone, and says so
+    in a note (:func:`momentgen.laws.listening`).
 
     Args:
         x: means, any shape.
-        var: *variance* of the noise, a number or a tensor that broadcasts to the shape of ``x``.
-        std: standard deviation of the noise, in its place.
+        var: *variance* of independent noise, a number or a tensor that broadcasts to the shape of ``x``.
+        std: standard deviation of independent noise.
+        cov: *covariance* of the n values of an example, flattened, of the dtype of ``x``: shape ``(n, n)``, or
+            ``(batch, n, n)``.  Dimension 0 of ``x`` is the batch, unless ``x`` is a vector and ``cov`` a matrix.
 
     Raises:
-        InputError: if not exactly one is given, it is negative, or it does not broadcast.
+        InputError: if not exactly one is given, it is negative, its shape does not fit, or ``cov`` is not symmetric
+            and positive semidefinite.
 
     >>> noisy(torch.zeros(2), std=0.5).var
     tensor([0.2500, 0.2500])
+    >>> import momentgen
+    >>> total = torch.nn.Linear(2, 1, bias=False)
+    >>> _ = torch.nn.init.constant_(total.weight, 1.0)
+    >>> x = noisy(torch.zeros(1, 2), cov=torch.tensor([[1.0, 0.5], [0.5, 1.0]]))
+    >>> momentgen.convert(total, "adjoint")(x).var.detach().round(decimals=3)
+    tensor([[3.]])
     """
     if not isinstance(x, Tensor):
         raise InputError(f"noisy: expected a tensor, got {type(x).__name__}")
-    if (var is None) == (std is None):
-        raise InputError("noisy: expected either var or std")
+    if sum(given is not None for given in (var, std, cov)) != 1:
+        raise InputError("noisy: expected one of var, std and cov")
+    if cov is not None:
+        return _correlated_noise(x, cov)
     given = cast(Any, var if std is None else std)
     amount = torch.as_tensor(given, dtype=x.dtype, device=x.device)
     if amount.dim() == 0 and not isinstance(given, Tensor) and not float(given) >= 0:
@@ -190,8 +212,36 @@ def noisy(x: Tensor, *, var: Tensor | float | None = None, std: Tensor | float |
     return Moments(x, amount)
 
 
+def _correlated_noise(x: Tensor, cov: Tensor) -> JointMoments:
+    """``x`` with noise of a covariance; see :func:`noisy`."""
+    alone = x.dim() == 1 and isinstance(cov, Tensor) and cov.dim() == 2
+    batch, example = (torch.Size(), x.shape) if alone else (x.shape[:1], x.shape[1:])
+    values = example.numel()
+    if not isinstance(cov, Tensor) or cov.shape not in ((values, values), (*batch, values, values)):
+        came = tuple(cov.shape) if isinstance(cov, Tensor) else type(cov).__name__
+        expected = f"({values}, {values})" + "".join(f" or ({size}, {values}, {values})" for size in batch)
+        raise InputError(f"noisy: expected cov of shape {expected} for x of shape {tuple(x.shape)}, got {came}")
+    if cov.dtype is not x.dtype or cov.device != x.device:
+        raise InputError(f"noisy: expected cov as x is, {x.dtype} on {x.device}, got {cov.dtype} on {cov.device}")
+    wide = cov.float() if cov.dtype in (torch.float16, torch.bfloat16) else cov
+    root = matrix_root((wide + wide.mT) / 2)[0].to(cov.dtype)
+    if readable(cov) and cov.numel():
+        # What is not the square of its root is no covariance.
+        with torch.no_grad():
+            given = root.to(wide.dtype)
+            away = (given @ given - wide).abs().amax()
+            allowed = torch.finfo(cov.dtype).eps ** 0.5 * wide.abs().amax()
+        if not bool(away <= allowed):
+            raise InputError("noisy: cov is no covariance; it must be finite, symmetric and positive semidefinite")
+    var = cov.diagonal(dim1=-2, dim2=-1).reshape(*cov.shape[:-2], *example).expand(x.shape)
+    return JointMoments.of(x, var, root.expand(*batch, values, values))
+
+
 def draw(x: Moments) -> Tensor:
-    """One normal sample of ``x``, reparameterised: differentiable in mean and variance."""
+    """One normal sample of ``x``, reparameterised: differentiable in mean and variance, or in what they share."""
+    if isinstance(x, JointMoments):
+        numbers = torch.randn(x.factor.shape[:-1], dtype=x.mean.dtype, device=x.mean.device)
+        return x.mean + (numbers.unsqueeze(-2) @ x.factor).reshape(x.mean.shape)
     return x.mean + square_root(x.var) * torch.randn_like(x.mean)
 
 
@@ -286,6 +336,7 @@ def _name(where: object) -> str:
 
 
 def _lift_value(where: object, value: Any, name: str, training: bool, seen: list[tuple[Any, Any, Any]]) -> Any:
+    """A law of one value among the arguments, or what stands for it by the method ``name``."""
     if isinstance(value, Moments):
         for mean, var, known in seen:
             if mean is value.mean and var is value.var:
@@ -293,6 +344,8 @@ def _lift_value(where: object, value: Any, name: str, training: bool, seen: list
         check(where, value)
         law: Any
         if name == "ap2":
+            if isinstance(value, JointMoments):
+                note("ap2: the values of an input are correlated, and taken as independent; adjoint knows better")
             law = diagonal(value.mean, value.var)
         elif name == "ap1":
             law = point(value.mean)
@@ -308,34 +361,21 @@ def _lift_value(where: object, value: Any, name: str, training: bool, seen: list
             value.is_floating_point() or (training and value.dtype is not torch.bool)
         ):
             return point(value, Diagonal if name == "ap2" else None)
-        return value
-    if type(value) in (tuple, list):
-        return type(value)([_lift_value(where, item, name, training, seen) for item in value])
-    if type(value) is dict:
-        return {key: _lift_value(where, item, name, training, seen) for key, item in value.items()}
     return value
 
 
-def lower(value: Any) -> Any:
+def lower(nest: Any) -> Any:
     """What a network returned, with :class:`~momentgen.Moments` for laws and for tensors of floating point."""
+    return mapped(_lowered, nest)
+
+
+def _lowered(value: Any) -> Any:
     if isinstance(value, Law):
         form = value._form()  # of a view of what has been written to, which may now be another law
         if isinstance(value, Point):
             return certain(form) if form.is_floating_point() else form
         return Moments(*value._parts())
-    if isinstance(value, Tensor):
-        return certain(value) if value.is_floating_point() else value
-    if isinstance(value, Moments):
-        return value
-    if type(value) in (tuple, list):
-        return type(value)([lower(item) for item in value])
-    if type(value) is dict:
-        return {key: lower(item) for key, item in value.items()}
-    if value is None or isinstance(value, int | float | str):
-        return value
-    if isinstance(value, dict | tuple | list) or type(value) in pytree.SUPPORTED_NODES:
-        return pytree.tree_map(lower, value, is_leaf=lambda part: isinstance(part, Law | Moments))
-    return value
+    return certain(value) if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 class _Tuples(TorchFunctionMode):
@@ -360,13 +400,13 @@ def run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...]
         where: the network or function, for errors.
         forward: what runs on laws.
         own: the method where no context says otherwise; ``default`` for a network's default.
-        args: tensors, moments, and whatever else; tuples, lists and dictionaries of them.
+        args: tensors, moments, and whatever else, in any containers (:mod:`~momentgen.laws.nests`).
         kwargs: likewise.
     """
     name = current_method(own)
     if name == DEFAULT and getattr(where, "training", False):
         name = "ap2"
-    if name == DEFAULT and not _any(args, Moments) and not _any(kwargs, Moments):
+    if name == DEFAULT and not _any((args, kwargs), Moments):
         # Plain tensors are certain unless the network makes noise, which one cheap pass tells.
         found = _on_laws(where, forward, "ap2", args, kwargs)
         if not _any(found, Diagonal):
@@ -377,12 +417,20 @@ def run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...]
     return lower(_on_laws(where, forward, name, args, kwargs))
 
 
+def _any(nest: Any, kind: type) -> bool:
+    """Whether a nest of arguments or results has something of ``kind``."""
+    return any(isinstance(leaf, kind) for leaf in leaves_of(nest))
+
+
 def _on_laws(where: Any, forward: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What ``forward`` makes of laws of the arguments by the method ``name``."""
     training = bool(getattr(where, "training", False))
     seen: list[tuple[Any, Any, Any]] = []
-    lifted = [_lift_value(where, value, name, training, seen) for value in args]
-    named = {key: _lift_value(where, value, name, training, seen) for key, value in kwargs.items()}
+
+    def lift(value: Any) -> Any:
+        return _lift_value(where, value, name, training, seen)
+
+    lifted, named = mapped(lift, args), mapped(lift, kwargs)
     if torch.compiler.is_dynamo_compiling():
         _tracing.depth += 1
         with _Tuples():
@@ -391,22 +439,6 @@ def _on_laws(where: Any, forward: Callable[..., Any], name: str, args: tuple[Any
         return out
     with entered():
         return forward(*lifted, **named)
-
-
-def _any(value: Any, kind: type) -> bool:
-    """Whether a nest of arguments or results has something of ``kind``."""
-    if isinstance(value, kind):
-        return True
-    if isinstance(value, Law | Tensor) or value is None or isinstance(value, int | float | str):
-        return False
-    if isinstance(value, tuple | list):
-        return any(_any(item, kind) for item in value)
-    if isinstance(value, dict):
-        return any(_any(item, kind) for item in value.values())
-    if type(value) in pytree.SUPPORTED_NODES:
-        leaves = pytree.tree_leaves(value, is_leaf=lambda part: isinstance(part, kind))
-        return any(isinstance(leaf, kind) for leaf in leaves)
-    return False
 
 
 class entered:  # noqa: N801 - a context manager, named as it is used

@@ -15,21 +15,21 @@ from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor
 
-from momentgen.errors import InputError
 from momentgen.laws.border import certain, entered
 from momentgen.laws.covariance_graph import CURRENT, Narrower, Node, Run, current, options
-from momentgen.laws.examples import is_moments, per_example, with_moments
+from momentgen.laws.examples import batch_of, per_example, with_moments, without_batch
 from momentgen.laws.law import Law, new_law
+from momentgen.laws.nests import Nest, flattened
 from momentgen.laws.numerics.hermite import Expansion, Function, expansion
 from momentgen.laws.numerics.hermite import covariance as hermite_covariance
 from momentgen.laws.numerics.pairs import PairOp, pairwise_covariance
 from momentgen.laws.numerics.root import matrix_root
 from momentgen.laws.parameters import LIFT, Plan
-from momentgen.laws.point import Point, point
+from momentgen.laws.point import point
 from momentgen.laws.propagations import PROPAGATIONS
+from momentgen.laws.unbatched import of_any_batch
 from momentgen.laws.unsupported import unsupported
 from momentgen.runtime import JointMoments, Moments
 
@@ -173,12 +173,9 @@ def symmetric(matrix: Tensor) -> Tensor:
 
 def _propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     args, kwargs = with_moments(args, kwargs)
-    given = [leaf for leaf in pytree.tree_leaves((args, kwargs), is_leaf=is_moments) if isinstance(leaf, Moments)]
-    batch = given[0].mean.shape[0] if given and given[0].mean.dim() else 1
-    if not batch:
-        raise InputError(f"{type(where).__name__}: the method covariance needs at least one example")
+    batch = batch_of(args, kwargs)
     training = bool(getattr(where, "training", False))
-    layout: list[Any] = []
+    layout: list[Nest] = []
 
     def lifted(leaves: list[Any]) -> list[Any]:
         laws: dict[int, Covariance] = {}
@@ -196,11 +193,11 @@ def _propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], k
         return found
 
     def one(own: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        leaves, form = pytree.tree_flatten((own, named), is_leaf=is_moments)
+        leaves, form = flattened((own, named))
         token = CURRENT.set(Run(width))
         try:
             with entered():
-                own, named = pytree.tree_unflatten(lifted(leaves), form)
+                own, named = form.of(lifted(leaves))
                 return _lowered(where, forward(*own, **named), layout)
         finally:
             CURRENT.reset(token)
@@ -220,50 +217,25 @@ def _propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], k
         return _raised(parts, layout)
 
 
-PROPAGATIONS["covariance"] = _propagate
+PROPAGATIONS["covariance"] = of_any_batch(_propagate)
 
 
-def _lowered(where: Any, out: Any, layout: list[Any]) -> list[tuple[Tensor, ...]]:
-    """The tensors of what a network returned for one example; ``layout`` says what they are."""
-    leaves, form = pytree.tree_flatten(out, is_leaf=lambda part: isinstance(part, Law | Moments))
-    kinds: list[Any] = []
+def _lowered(where: Any, out: Any, layout: list[Nest]) -> list[tuple[Tensor, ...]]:
+    """The tensors of what a network returned for one example; ``layout`` says where they were."""
+    leaves, form = flattened(out)
+    layout[:] = [form]
     parts: list[tuple[Tensor, ...]] = []
     for leaf in leaves:
-        if not isinstance(leaf, Law | Moments | Tensor):
-            kinds.append(leaf)
-            continue
-        if isinstance(leaf, Covariance):
-            tensors: tuple[Tensor, ...] = (leaf._mean, leaf._var)
-        elif isinstance(leaf, Point):
-            tensors = (leaf._form(),)
-        else:
-            tensors = (leaf,) if isinstance(leaf, Tensor) else leaf._parts() if isinstance(leaf, Law) else tuple(leaf)
-        if not tensors[0].dim() or tensors[0].shape[0] != 1:
-            raise InputError(
-                f"{type(where).__name__}: the method covariance runs a network example by example, and expects outputs "
-                f"with the example in dimension 0, of size 1; got one of shape {tuple(tensors[0].shape)}"
-            )
-        tensors = tuple(part.squeeze(0) for part in tensors)
-        kinds.append(_TENSORS)
+        tensors = (leaf,) if isinstance(leaf, Tensor) else leaf._parts() if isinstance(leaf, Law) else tuple(leaf)
+        tensors = tuple(without_batch(where, part) for part in tensors)
         parts.append((*tensors, leaf.cov) if isinstance(leaf, Covariance) else tensors)
-    layout[:] = [kinds, form]
     return parts
 
 
-#: stands for tensors in a layout
-_TENSORS = object()
-
-
-def _raised(parts: list[tuple[Tensor, ...]], layout: list[Any]) -> Any:
+def _raised(parts: list[tuple[Tensor, ...]], layout: list[Nest]) -> Any:
     """Moments of the whole batch, as the network returned them."""
-    kinds, form = layout
-    rest = iter(parts)
     leaves: list[Any] = []
-    for kind in kinds:
-        if kind is not _TENSORS:
-            leaves.append(kind)
-            continue
-        tensors = next(rest)
+    for tensors in parts:
         if len(tensors) == 3:
             mean, var, cov = tensors
             leaves.append(JointMoments.of(mean, var, _root(cov)))
@@ -271,7 +243,7 @@ def _raised(parts: list[tuple[Tensor, ...]], layout: list[Any]) -> Any:
             leaves.append(Moments(*tensors))
         else:
             leaves.append(certain(tensors[0]) if tensors[0].is_floating_point() else tensors[0])
-    return pytree.tree_unflatten(leaves, form)
+    return layout[0].of(leaves)
 
 
 def _root(cov: Tensor) -> Tensor:

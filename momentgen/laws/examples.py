@@ -9,8 +9,8 @@ network too is looked at first.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import torch
@@ -21,12 +21,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from momentgen.errors import InputError, MomentgenError
 from momentgen.laws.border import certain, check, entered, readable
 from momentgen.laws.law import Law
+from momentgen.laws.nests import flattened, leaves_of, mapped
 from momentgen.laws.notes import note
 from momentgen.laws.point import point
 from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.inputs import autocast_in_force
 
-__all__ = ["is_moments", "is_real", "leaves_of", "per_example", "with_moments"]
+__all__ = [
+    "batch_of",
+    "first_tensor",
+    "has_batch",
+    "is_moments",
+    "is_real",
+    "per_example",
+    "with_moments",
+    "without_batch",
+]
 
 #: a network on laws of one example: (arguments, keyword arguments) -> a nest of tuples, lists, dicts and tensors
 Run = Callable[[tuple[Any, ...], dict[str, Any]], Any]
@@ -42,20 +52,15 @@ def is_real(value: object) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def leaves_of(nest: Any) -> list[Any]:
-    """Tensors, moments and all else in a nest of arguments."""
-    return pytree.tree_leaves(nest, is_leaf=is_moments)
-
-
 def with_moments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments of which one at least is moments: the first tensor, if none is."""
-    leaves, form = pytree.tree_flatten((args, kwargs), is_leaf=is_moments)
+    leaves, form = flattened((args, kwargs))
     if not any(map(is_moments, leaves)):
         for place, leaf in enumerate(leaves):
             if is_real(leaf) and leaf.dim():
                 leaves[place] = certain(leaf)
                 break
-    found: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_unflatten(leaves, form)
+    found: tuple[tuple[Any, ...], dict[str, Any]] = form.of(leaves)
     return found
 
 
@@ -85,53 +90,148 @@ def per_example(
         What ``run`` returned, each tensor with the batch in front.
 
     Raises:
-        InputError: if no argument is moments, these are bad or have no batch, the network is a batch norm that takes
-            its statistics from the batch, or gives an example another result within the batch than alone.
+        InputError: if moments are bad, the batch is empty, the network is a batch norm that takes its statistics from
+            the batch, or gives an example another result within the batch than alone.
     """
-    leaves, form = pytree.tree_flatten((args, kwargs), is_leaf=is_moments)
-    for leaf in filter(is_moments, leaves):
+    examples = _Examples(where, args, kwargs)
+    for leaf in filter(is_moments, examples.leaves):
         check(where, leaf)
     _check_norms(where)
-    batch = _batch_of(where, leaves)
-    split: list[Tensor] = []
-    places: list[tuple[int, slice]] = []
-    known: dict[tuple[int, ...], slice] = {}
-    for place, leaf in enumerate(leaves):
-        parts = _parts(leaf)
-        if not all(isinstance(part, Tensor) and part.dim() and part.shape[0] == batch for part in parts):
-            continue
-        key = tuple(map(id, parts))
-        if key not in known:
-            known[key] = slice(len(split), len(split) + len(parts))
-            split.extend(parts)
-        places.append((place, known[key]))
-
-    def with_tensors(tensors: list[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with these in the place of those that are split."""
-        mine = list(leaves)
-        made: dict[int, Any] = {}
-        for place, own in places:
-            if own.start not in made:
-                made[own.start] = _whole(tensors[own])
-            mine[place] = made[own.start]
-        own_args, own_kwargs = pytree.tree_unflatten(mine, form)
-        return own_args, own_kwargs
-
-    def mapped(run: Run, split: list[Tensor], chunk_size: int | None) -> Any:
-        return _mapped(where, lambda *own: run(*with_tensors([part.unsqueeze(0) for part in own])), split, chunk_size)
-
-    if batch > 1 and all(map(readable, split)):
+    batch, squeezed = examples.batch, False
+    if not batch:
+        raise InputError(f"{type(where).__name__}: expected a batch of at least one example in dimension 0")
+    if batch > 1 and examples.readable:
         # Examples that interact do so in a few of them, too; unless the network was written for this size of batch.
         for count in sorted({min(batch, _ALONE), batch}):
-            some = [part[:count] for part in split]
-            size = _check_alone(
-                where, forward, with_tensors(some), count, functools.partial(mapped, split=some, chunk_size=chunk_size)
-            )
-            if size is not None:
-                if chunk_size is None and rows is not None and split[0].device.type == "cpu":
-                    chunk_size = _at_once(batch, size.widest * rows(size.outputs))
+            seen = _check_alone(where, forward, examples.first(count), chunk_size)
+            if seen is not None:
+                squeezed = seen.squeezed
+                if chunk_size is None and rows is not None and examples.device == "cpu":
+                    chunk_size = _at_once(batch, seen.widest * rows(seen.outputs))
                 break
-    return mapped(run, split, chunk_size)
+    token = _SQUEEZED.set(squeezed)
+    try:
+        return examples.alone(run, chunk_size)
+    finally:
+        _SQUEEZED.reset(token)
+
+
+def has_batch(where: object, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether dimension 0 of the arguments is a batch of examples, each of which the network computes by itself.
+
+    Of moments of two dimensions and more it is taken to be; of a vector this is looked at, by two plain forward passes.
+    Where numbers cannot be looked at a vector counts as one example, which is right for any network.
+    """
+    examples = _Examples(where, args, kwargs)
+    place = first_tensor(examples.leaves)
+    if place is None:
+        return False
+    leaf = examples.leaves[place]
+    dimensions = _parts(leaf)[0].dim()
+    if dimensions != 1 or not examples.batch:
+        return bool(dimensions)
+    if (isinstance(leaf, JointMoments) and leaf.factor.dim() == 2) or not examples.readable:
+        return False
+    try:
+        seen = _check_alone(where, forward, examples.first(min(examples.batch, _ALONE)))
+    except InputError:
+        return False
+    return seen is not None and seen.batched
+
+
+def first_tensor(leaves: list[Any]) -> int | None:
+    """The place of the value among arguments that says what the batch is: moments, else a tensor; None without any."""
+    for belongs in (is_moments, is_real, lambda leaf: isinstance(leaf, Tensor)):
+        for place, leaf in enumerate(leaves):
+            if belongs(leaf):
+                return place
+    return None
+
+
+def batch_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """The size of the batch that arguments have."""
+    return _Examples(None, args, kwargs).batch
+
+
+class _Examples:
+    """Arguments of which each example has its own part: those whose first dimension is the batch's.
+
+    Attributes:
+        leaves: tensors and moments.
+        batch: how many examples there are.
+    """
+
+    def __init__(self, where: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.where = where
+        self.leaves, self._form = flattened((args, kwargs))
+        place = first_tensor(self.leaves)
+        first = None if place is None else _parts(self.leaves[place])[0]
+        self.batch = first.shape[0] if isinstance(first, Tensor) and first.dim() else 1
+        self._split: list[Tensor] = []
+        self._places: list[tuple[int, slice]] = []
+        known: dict[tuple[int, ...], slice] = {}
+        for place, leaf in enumerate(self.leaves):
+            parts = _parts(leaf)
+            if not all(isinstance(part, Tensor) and part.dim() and part.shape[0] == self.batch for part in parts):
+                continue
+            key = tuple(map(id, parts))
+            if key not in known:
+                known[key] = slice(len(self._split), len(self._split) + len(parts))
+                self._split.extend(parts)
+            self._places.append((place, known[key]))
+
+    @property
+    def readable(self) -> bool:
+        """Whether numbers can be looked at."""
+        return all(map(readable, self._split))
+
+    @property
+    def device(self) -> str:
+        """The type of the device on which the examples are."""
+        return self._split[0].device.type
+
+    def arguments(self, tensors: list[Tensor] | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments, with these tensors in the place of those that are split."""
+        mine = list(self.leaves)
+        made: dict[int, Any] = {}
+        for place, own in self._places:
+            if own.start not in made:
+                made[own.start] = _whole((self._split if tensors is None else tensors)[own])
+            mine[place] = made[own.start]
+        own_args, own_kwargs = self._form.of(mine)
+        return own_args, own_kwargs
+
+    def first(self, count: int) -> _Examples:
+        """The first ``count`` of the examples."""
+        return _Examples(self.where, *self.arguments([part[:count] for part in self._split]))
+
+    def alone(self, run: Run, chunk_size: int | None) -> Any:
+        """What ``run`` returns for each of them as a batch of one, stacked."""
+
+        def one(*own: Tensor) -> Any:
+            return run(*self.arguments([part.unsqueeze(0) for part in own]))
+
+        return _mapped(self.where, one, self._split, chunk_size)
+
+
+#: whether the network drops the dimension of a batch of one, but not of a larger batch, as ``squeeze()`` does
+_SQUEEZED: ContextVar[bool] = ContextVar("momentgen_squeezed", default=False)
+
+
+def without_batch(where: object, value: Tensor) -> Tensor:
+    """An output of a network on a batch of one, without that dimension.
+
+    Raises:
+        InputError: if it has no batch in front.
+    """
+    if value.dim() and value.shape[0] == 1:
+        return value[0]
+    if _SQUEEZED.get():
+        return value
+    raise InputError(
+        f"{type(where).__name__}: expected outputs with the batch in dimension 0, got shape {tuple(value.shape)} for a "
+        "batch of one; a network that squeezes names the dimension, squeeze(-1)"
+    )
 
 
 #: examples that are computed together and alone, to see whether they interact
@@ -160,7 +260,7 @@ def _whole(parts: list[Tensor]) -> Any:
 
 def _mapped(where: object, one: Callable[..., Any], split: list[Tensor], chunk_size: int | None) -> Any:
     """``one`` of the parts of each example, stacked."""
-    batch = len(split[0])
+    batch = len(split[0]) if split else 1
     if batch > 1:
         try:
             with _quiet():
@@ -207,71 +307,67 @@ def _check_norms(where: object) -> None:
             )
 
 
-def _batch_of(where: object, leaves: list[Any]) -> int:
-    for leaf in leaves:
-        if isinstance(leaf, Moments):
-            if not leaf.mean.dim() or not leaf.mean.shape[0]:
-                break
-            return leaf.mean.shape[0]
-    raise InputError(
-        f"{type(where).__name__}: expected moments with a batch of at least one in dimension 0 among the arguments"
-    )
-
-
 #: this share of the examples or more must differ, so that a step function's rounding is no difference
 _DIFFERING = 0.25
 
 
-class _Size(NamedTuple):
-    """How many bytes an example has in the widest layer, and how many values in the outputs."""
+class _Seen(NamedTuple):
+    """What is seen of a network on a batch.
+
+    Attributes:
+        widest: how many bytes an example has in the widest layer.
+        outputs: how many values it has in the outputs.
+        batched: whether all outputs have the batch in front.
+        squeezed: whether they have it but of a batch of one.
+    """
 
     widest: int
     outputs: int
+    batched: bool
+    squeezed: bool
 
 
 def _check_alone(
-    where: object,
-    forward: Callable[..., Any],
-    given: tuple[tuple[Any, ...], dict[str, Any]],
-    batch: int,
-    mapped: Callable[[Run], Any],
-) -> _Size | None:
+    where: object, forward: Callable[..., Any], examples: _Examples, chunk_size: int | None = None
+) -> _Seen | None:
     """Compare the network at the means, on a batch and on each of its examples alone: two plain forward passes.
 
     Args:
         where: the network, for errors.
         forward: what runs on laws.
-        given: arguments of the batch, and keyword arguments.
-        batch: its size.
-        mapped: calls a function of one example's arguments for each.
+        examples: of the batch.
+        chunk_size: how many examples are computed alone at once; None for all.
 
     Returns:
-        An example's size; None if the network could not be run.
+        What is seen of the network; None if the network could not be run.
 
     Raises:
         InputError: if the results differ by more than rounding.
     """
+    lacking: set[int] = set()
 
-    def plain(own_args: tuple[Any, ...], own_kwargs: dict[str, Any], alone: bool = True) -> list[Tensor]:
-        own_args, own_kwargs = pytree.tree_map(_certain, (own_args, own_kwargs), is_leaf=is_moments)
+    def plain(own_args: tuple[Any, ...], own_kwargs: dict[str, Any], is_alone: bool = True) -> list[Tensor]:
+        own_args, own_kwargs = mapped(_certain, (own_args, own_kwargs))
         with entered():
             found = forward(*own_args, **own_kwargs)
-        leaves = pytree.tree_leaves(found, is_leaf=lambda part: isinstance(part, Law))
-        values = [leaf._form() if isinstance(leaf, Law) else leaf for leaf in leaves]
+        values = [leaf._form() if isinstance(leaf, Law) else leaf for leaf in leaves_of(found)]
         real = [value for value in values if is_real(value)]
-        if not alone:
+        if not is_alone:
             return real
-        return [value[0] if value.dim() and len(value) == 1 else value.new_zeros(0) for value in real]
+        lacking.update(place for place, value in enumerate(real) if not value.dim() or len(value) != 1)
+        return [value if place in lacking else value[0] for place, value in enumerate(real)]
 
     with torch.no_grad():
         try:
-            with _Widest(batch) as widest:
-                together = plain(*given, alone=False)
-            apart: list[Tensor] = mapped(plain)
+            with _Widest(examples.batch) as widest:
+                together = plain(*examples.arguments(), is_alone=False)
+            apart: list[Tensor] = examples.alone(plain, chunk_size)
         except Exception:
             return None  # the run to come fails in its own words, or the network was written for a batch of one
-    for whole, single in zip(together, apart, strict=True):
-        if single.shape[1:] == (0,) != whole.shape[1:]:
+    batched = True
+    for place, (whole, single) in enumerate(zip(together, apart, strict=True)):
+        if place in lacking and whole.shape != single.shape:
+            batched = False
             continue  # without a batch in front, which the run to come says
         if whole.shape[:1] == (1,):  # the same for all examples
             whole = whole.expand(len(single), *whole.shape[1:])
@@ -281,7 +377,7 @@ def _check_alone(
             whole, single = (value.to(torch.promote_types(whole.dtype, single.dtype)) for value in (whole, single))
             tolerance = rounding * whole.abs().nan_to_num(0, 0, 0).amax().item() if whole.numel() else 0.0
             away = ~torch.isclose(whole, single, rtol=0, atol=tolerance, equal_nan=True)
-            differing = away.flatten(1).any(1).double().mean().item() if away.numel() else 0.0
+            differing = away.reshape(len(away), -1).any(1).double().mean().item() if away.numel() else 0.0
         if differing >= _DIFFERING:
             raise InputError(
                 f"{type(where).__name__}: examples of a batch are computed alone, but {differing:.0%} of them have "
@@ -289,8 +385,8 @@ def _check_alone(
                 "or dimension 0 is not the batch in every argument (pass batch_first=True), or the network draws "
                 "numbers that momentgen does not see (torch.randn)"
             )
-
-    return _Size(widest.size, sum(whole.numel() // batch for whole in together))
+    outputs = sum(whole.numel() // examples.batch for whole in together)
+    return _Seen(widest.size, outputs, batched, batched and bool(lacking))
 
 
 class _Widest(TorchDispatchMode):

@@ -21,7 +21,7 @@ from momentgen.laws.coefficients import noise_of_weight
 from momentgen.laws.correlated import RUN, Correlated, Run, correlated, deflated, mixed, squared_length
 from momentgen.laws.covariance_graph import Narrower, memory_allowed
 from momentgen.laws.diagonal import Diagonal, pair
-from momentgen.laws.examples import is_moments, leaves_of, per_example
+from momentgen.laws.examples import batch_of, per_example
 from momentgen.laws.law import Law, tensor_of
 from momentgen.laws.numerics.root import square_root
 from momentgen.laws.parameters import LIFT, Lift, Lifted, Pairs, Plan, is_one_row, lifted, shared_by_neighbours, spread
@@ -49,8 +49,7 @@ def planned_per_example(
     As many examples are computed at a time, at most ``chunk`` or what ``rows`` allows, as their sources fit into the
     memory that :class:`momentgen.laws.covariance.options` allows.
     """
-    given = next(filter(is_moments, leaves_of((args, kwargs))), None)
-    width = given.mean.shape[0] if given is not None and given.mean.dim() else 1
+    width = batch_of(args, kwargs)
     width = width if chunk is None else min(width, chunk)
     while True:
         token = LIFT.set(_lift(width))

@@ -21,7 +21,6 @@ from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor
 
 from momentgen.errors import InputError
@@ -34,17 +33,19 @@ from momentgen.laws.backward import (
     derivatives,
     every_output,
     lifted,
+    like,
     normal_numbers,
     rows_of,
 )
 from momentgen.laws.border import entered
 from momentgen.laws.correlated import RUN, Correlated, Run, correlated
-from momentgen.laws.examples import is_real, leaves_of, with_moments
-from momentgen.laws.law import Law
+from momentgen.laws.examples import is_real, with_moments, without_batch
+from momentgen.laws.nests import flattened, leaves_of, mapped
 from momentgen.laws.numerics.root import eigh, square_root
 from momentgen.laws.parameters_two_passes import planned_per_example
 from momentgen.laws.point import Point
 from momentgen.laws.propagations import DEFAULT, PROPAGATIONS
+from momentgen.laws.unbatched import of_any_batch
 from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.inputs import autocast_in_force
 
@@ -137,7 +138,7 @@ def propagate(
         return _to_parts(where, outputs, plan, _correlated_parts)
 
     args, kwargs = with_moments(args, kwargs)
-    device = next(leaf.mean.device.type for leaf in leaves_of((args, kwargs)) if isinstance(leaf, Moments))
+    device = like(where, args, kwargs).device.type
 
     def rows(outputs: int) -> int:
         return rows_of(outputs) if outputs <= few else spent.directions + spent.samples
@@ -147,15 +148,22 @@ def propagate(
 
     if not autocast_in_force(device):
         return found()
-    args, kwargs = pytree.tree_map(lambda value: value.float() if is_real(value) else value, (args, kwargs))
+    args, kwargs = mapped(_in_float32, (args, kwargs))
     with torch.autocast(device, enabled=False):
         return found()
 
 
+def _in_float32(value: Any) -> Any:
+    if isinstance(value, JointMoments):
+        return JointMoments.of(value.mean.float(), value.var.float(), value.factor.float())
+    if isinstance(value, Moments):
+        return Moments(value.mean.float(), value.var.float())
+    return value.float() if is_real(value) else value
+
+
 def _ends_in_softmax(outputs: Any) -> bool:
     """Whether an output is one of probabilities, or of their logarithms, of which slopes alone say too little."""
-    leaves = pytree.tree_leaves(outputs, is_leaf=lambda leaf: isinstance(leaf, Share))
-    return any(isinstance(leaf, Share) and leaf.softmax for leaf in leaves)
+    return any(isinstance(leaf, Share) and leaf.softmax for leaf in leaves_of(outputs, (Share,)))
 
 
 # ----------------------------------------------------------------- first pass
@@ -241,18 +249,15 @@ def _to_parts(
         plan: for :func:`_from_parts`.
         joint: the parts of a random output, with the batch of one; None for what is not random.
     """
-    leaves, form = pytree.tree_flatten(found, is_leaf=lambda part: isinstance(part, Law | Share))
-    plan.update(form=form, leaves=[None if isinstance(leaf, Law | Tensor | Share) else leaf for leaf in leaves])
+    leaves, plan["form"] = flattened(found, (Share,))
     parts: list[tuple[Tensor, ...]] = []
     for leaf in leaves:
         random = joint(leaf)
         if random is not None:
             mean, var, factor = random
-            parts.append((_one(where, mean), _one(where, var), factor))
-        elif isinstance(leaf, Point | Tensor):
-            parts.append((_one(where, leaf._form() if isinstance(leaf, Point) else leaf),))
+            parts.append((without_batch(where, mean), without_batch(where, var), factor))
         else:
-            parts.append(())
+            parts.append((without_batch(where, leaf._form() if isinstance(leaf, Point) else leaf),))
     return parts
 
 
@@ -278,28 +283,17 @@ def _adjoint_parts(found: Derivatives) -> Callable[[Any], _Parts | None]:
     return parts
 
 
-def _one(where: Any, value: Tensor) -> Tensor:
-    if value.dim() == 0 or value.shape[0] != 1:
-        raise InputError(
-            f"{type(where).__name__}: expected outputs with the batch in dimension 0, got shape {tuple(value.shape)} "
-            "for a batch of one"
-        )
-    return value[0]
-
-
 def _from_parts(parts: Any, plan: dict[str, Any]) -> Any:
     found: list[Any] = []
-    for tensors, leaf in zip(parts, plan["leaves"], strict=True):
+    for tensors in parts:
         if len(tensors) == 3:
             found.append(JointMoments.of(*tensors))
-        elif len(tensors) == 1:
+        else:
             value = tensors[0]
             found.append(Moments(value, torch.zeros_like(value)) if value.is_floating_point() else value)
-        else:
-            found.append(leaf)
-    return pytree.tree_unflatten(found, plan["form"])
+    return plan["form"].of(found)
 
 
-PROPAGATIONS["adjoint"] = functools.partial(propagate, few=math.inf)
-PROPAGATIONS["correlated"] = functools.partial(propagate, few=-1)
-PROPAGATIONS[DEFAULT] = functools.partial(propagate, few=FEW_OUTPUTS)
+PROPAGATIONS["adjoint"] = of_any_batch(functools.partial(propagate, few=math.inf))
+PROPAGATIONS["correlated"] = of_any_batch(functools.partial(propagate, few=-1))
+PROPAGATIONS[DEFAULT] = of_any_batch(functools.partial(propagate, few=FEW_OUTPUTS))

@@ -22,6 +22,7 @@ from momentgen.errors import InputError
 from momentgen.laws.border import as_moments, certain, draw, inside, run
 from momentgen.laws.law import laws_in
 from momentgen.laws.numerics.points import normal_points
+from momentgen.laws.numerics.root import matrix_root
 from momentgen.laws.table import entry_of
 from momentgen.runtime import JointMoments, Moments
 
@@ -58,8 +59,8 @@ def log_class_posterior(logits: Moments | Tensor, dim: int = -1, approximation: 
         approximation: of independent logits, ``logistic`` and ``normal`` compare every two classes, by the logistic and
             the normal distribution function, and take classes² memory; ``simplified`` scales each logit by itself and
             is what the paper trains with.  ``quadrature`` averages the softmax over 512 fixed quasi-random points of
-            correlated logits, shape ``(batch, classes)``.  None is ``quadrature`` where there is a covariance, else
-            ``logistic``.
+            correlated logits, of any shape; ``dim`` is not the batch.  None is ``quadrature`` where there is a
+            covariance, else ``logistic``.
 
     Source: Shekhovtsov & Flach 2018, (61), (59) and (64), renormalised, in the log domain.
 
@@ -79,15 +80,43 @@ def log_class_posterior(logits: Moments | Tensor, dim: int = -1, approximation: 
             f"log_class_posterior: expected one of {', '.join(get_args(Posterior))}, got {approximation!r}"
         )
     if approximation == "quadrature":
-        if not isinstance(x, JointMoments) or x.mean.dim() != 2 or dim not in (1, -1):
-            raise InputError(
-                "log_class_posterior: quadrature takes JointMoments of shape (batch, classes) along dimension 1, got "
-                f"{type(x).__name__} of shape {tuple(x.mean.shape)} along {dim}"
-            )
-        points = normal_points(x.factor.shape[1]).to(x.mean)
-        drawn = x.mean[:, None] + points @ x.factor  # (batch, points, classes)
-        return torch.log_softmax(drawn, -1).logsumexp(1) - math.log(len(points))
+        if not isinstance(x, JointMoments):
+            raise InputError("log_class_posterior: quadrature takes JointMoments, which have a covariance, got Moments")
+        return _averaged(x, dim)
     return cast(Tensor, momentgen.generated.log_softmax(x.mean, x.var, dim=dim, variant=approximation))
+
+
+#: numbers that points of quadrature take at a time
+_AT_ONCE = 2**23
+
+
+def _averaged(x: JointMoments, dim: int) -> Tensor:
+    """Logarithm of the softmax along ``dim``, averaged over points of the joint distribution of its logits."""
+    mean, factor = x.mean, x.factor
+    if factor.dim() == 3 and dim % mean.dim() == 0:
+        raise InputError(
+            f"log_class_posterior: expected another dimension of classes than the batch, got {dim} for shape "
+            f"{tuple(mean.shape)}"
+        )
+    rank = factor.shape[-2]
+    if factor.dim() == 3:
+        rows = factor.unflatten(-1, mean.shape[1:]) if mean.dim() > 1 else factor.squeeze(-1)
+        rows = rows.movedim(1, -1)  # (batch, ..., rank)
+    else:
+        rows = factor.unflatten(-1, mean.shape).movedim(0, -1)
+    means = mean.movedim(dim, -1)
+    classes = means.shape[-1]
+    rows = rows.movedim(dim % mean.dim(), -1)  # (batch, ..., rank, classes)
+    means, flat = means.reshape(-1, classes), rows.reshape(-1, rank, classes)
+    if rank > classes:  # of as few dimensions as there are classes: the points fill these better
+        flat, rank = matrix_root(flat.mT @ flat)[0], classes
+    points = normal_points(rank).to(mean)
+    count = max(_AT_ONCE // (len(points) * max(classes, 1)), 1)
+    parts = [
+        torch.log_softmax(some[:, None] + points @ rows_of, -1).logsumexp(1) - math.log(len(points))
+        for some, rows_of in zip(means.split(count), flat.split(count), strict=True)
+    ]
+    return torch.cat(parts).reshape(mean.movedim(dim, -1).shape).movedim(-1, dim)
 
 
 def class_posterior(logits: Moments | Tensor, dim: int = -1, approximation: Posterior | None = None) -> Tensor:

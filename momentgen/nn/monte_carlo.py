@@ -20,7 +20,7 @@ from momentgen.errors import InputError
 from momentgen.laws.border import as_moments, certain, draw, lower, method
 from momentgen.laws.law import Law
 from momentgen.nn.tables import plain, range_of, shown, table
-from momentgen.runtime import Moments
+from momentgen.runtime import JointMoments, Moments
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -132,7 +132,7 @@ def monte_carlo(
 
     Args:
         model: a network over moments, or a plain torch network, which sees the input's noise and its own dropout.
-        x: the input, batch first; moments are drawn as independent normals.
+        x: the input, batch first; moments are drawn as normals, independent but for a covariance that they have.
         n: samples of every input, at least 2.
         functions: of the output, whose expectations are wanted too, such as ``{"posterior": softmax}``.
         rows: how many inputs go through the model at once; bounds the memory.
@@ -155,6 +155,8 @@ def monte_carlo(
     if n < 2:
         raise InputError(f"monte_carlo: expected n of at least 2, got {n}")
     given = as_moments("monte_carlo", x)
+    if not given.mean.dim() or (isinstance(given, JointMoments) and given.factor.dim() == 2):
+        raise InputError(f"monte_carlo: expected a batch in dimension 0, got shape {tuple(given.mean.shape)}")
     batch = given.mean.shape[0]
     at_once = max(1, min(n, rows // max(batch, 1)))
     layers: dict[str, RunningMoments] = {}
@@ -173,7 +175,7 @@ def monte_carlo(
         done = 0
         while done < n:
             k = min(at_once, n - done)
-            repeated = Moments(*[part.expand(k, *part.shape).reshape(k * batch, *part.shape[1:]) for part in given])
+            repeated = _repeated(given, k)
             sample = given.mean.repeat(k, *[1] * (given.mean.dim() - 1)) if x is given.mean else draw(repeated)
             out = _value(model(sample))
             samples = out.unflatten(0, (k, batch))
@@ -190,6 +192,17 @@ def monte_carlo(
     )
 
 
+def _repeated(x: Moments, times: int) -> Moments:
+    """The batch so many times, one after another."""
+
+    def whole(part: Tensor) -> Tensor:
+        return part.expand(times, *part.shape).reshape(times * part.shape[0], *part.shape[1:])
+
+    if isinstance(x, JointMoments):
+        return JointMoments.of(whole(x.mean), whole(x.var), whole(x.factor))
+    return Moments(whole(x.mean), whole(x.var))
+
+
 def _value(out: Any) -> Tensor:
     if isinstance(out, Moments):
         return out.mean
@@ -201,7 +214,8 @@ def _value(out: Any) -> Tensor:
 def layer_names(model: torch.nn.Module) -> dict[torch.nn.Module, str]:
     """The modules whose outputs are looked at: those without children."""
     found = {part: name for name, part in model.named_modules() if not any(part.children())}
-    return {part: name or type(part).__name__ for part, name in found.items()}
+    # A converted network has the qualified name of the plain one.
+    return {part: name or type(part).__qualname__.rpartition(".")[2] for part, name in found.items()}
 
 
 @contextlib.contextmanager

@@ -174,7 +174,7 @@ def summary(
     stands beside, and a note says so where the diagonal one is off by more than a fifth.
 
     Args:
-        model: a network over moments.
+        model: a network over moments, or a plain one, which is converted.
         x: the input, batch first.
         samples: of Monte Carlo to compare with; 0 for none, otherwise at least 2.
         methods: of ``ap2``, ``adjoint``, ``correlated`` and ``covariance``; None for ``ap2`` and the network's own,
@@ -183,7 +183,8 @@ def summary(
         progress: as in :func:`momentgen.monte_carlo`.
 
     Raises:
-        InputError: for a network with no layers, another method, and as :func:`momentgen.monte_carlo`.
+        InputError: for a network with no layers, where nothing is random, for another method, and as
+            :func:`momentgen.monte_carlo`.
 
     >>> from momentgen import nn
     >>> x = Moments(torch.tensor([[-1.0, 9.0]]), torch.tensor([[1.0, 4.0]]))
@@ -191,6 +192,7 @@ def summary(
     >>> rows[0].name, rows[0].kind, [round(value, 3) for value in rows[0].mean]
     ('0', 'ReLU', [0.083, 4.542, 9.0])
     """
+    model = convert(model)
     saturations: dict[str, float] = {}
     handles = [
         part.register_forward_hook(_saturation(name, saturations))
@@ -208,6 +210,11 @@ def summary(
             handle.remove()
     if not layers:
         raise InputError(f"summary: {type(model).__name__} has no layers")
+    if not any(bool(found.var.any()) for found in (out, *layers.values())):
+        raise InputError(
+            "summary: nothing is random: the input is certain, and the network makes no noise of its own; pass "
+            "momentgen.noisy(x, std=...), or Moments of a variance that is not 0"
+        )
     sampled = monte_carlo(model, x, samples, seed=seed, progress=progress) if samples else None
     truth = {} if sampled is None else sampled.layers
     kinds = {name: _kind(part) for name, part in model.named_modules()}
@@ -294,7 +301,7 @@ _ACTIVATIONS = frozenset(row.layer for row in ACTIVATIONS)
 
 
 def _kind(part: torch.nn.Module) -> str:
-    return type(part).__name__
+    return type(part).__qualname__.rpartition(".")[2]  # a converted network has the qualified name of the plain one
 
 
 def _saturation(name: str, found: dict[str, float]) -> Any:

@@ -79,8 +79,9 @@ class JointMoments(Moments):
     does not ask for the covariance sees mean and variance only.
 
     Attributes:
-        factor: shape ``(batch, r, K)`` with K the values of one example, flattened: their covariance is
-            ``factor.mT @ factor``, of rank r at most; its diagonal is the variance.
+        factor: shape ``(batch, r, K)`` with K the values of one example, flattened, or ``(r, K)`` of one example
+            without a batch: their covariance is ``factor.mT @ factor``, of rank r at most; its diagonal is the
+            variance.
 
     >>> import torch
     >>> x = JointMoments.of(torch.zeros(1, 2), torch.ones(1, 2), torch.tensor([[[1.0, 1.0]]]))
@@ -95,21 +96,23 @@ class JointMoments(Moments):
     def of(cls, mean: Tensor, var: Tensor, factor: Tensor) -> JointMoments:
         """Moments of that mean and *variance*, shape ``(batch, ...)``, with the factor of the covariance.
 
+        A factor of two dimensions is that of one example without a batch, of any shape.
+
         Raises:
             InputError: if the shapes do not fit.
         """
-        values = mean[0].numel() if mean.shape[0] else 0
-        if factor.dim() != 3 or factor.shape[0] != mean.shape[0] or factor.shape[2] != values:
-            raise InputError(
-                f"JointMoments: expected a factor of shape ({mean.shape[0]}, r, {values}), got {tuple(factor.shape)}"
-            )
+        alone = factor.dim() == 2 or not mean.dim()
+        batch, example = ((), mean.shape) if alone else (tuple(mean.shape[:1]), mean.shape[1:])
+        if factor.dim() != 2 + len(batch) or (*factor.shape[:-2], factor.shape[-1]) != (*batch, example.numel()):
+            expected = ", ".join(map(str, (*batch, "r", example.numel())))
+            raise InputError(f"JointMoments: expected a factor of shape ({expected}), got {tuple(factor.shape)}")
         made = cls(mean, var)
         made.factor = factor
         return made
 
     @property
     def covariance(self) -> Tensor:
-        """Covariance of the values of each example, shape ``(batch, K, K)``, symmetric and positive semidefinite."""
+        """Covariance of the values of each example, ``(batch, K, K)`` or ``(K, K)``, symmetric, never negative."""
         found = self.factor.mT @ self.factor
         return (found + found.mT) / 2  # a product of matrices need not be symmetric to the last bit
 

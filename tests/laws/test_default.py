@@ -305,8 +305,6 @@ def with_batch_statistics() -> nn.Module:
         (with_batch_statistics, (3, 4), "1 is a batch norm without running statistics"),
         (Fixed, (3, 4), r"alone, as a batch of one, it fails at .*test_default.py:\d+ with RuntimeError.*shape"),
         (Total, (3, 4), "expected outputs with the batch in dimension 0"),
-        (lambda: nn.Linear(4, 2), (4,), "linear: expected .*, 4., got .1,."),
-        (nn.ReLU, (), "expected moments with a batch of at least one"),
     ],
 )
 @pytest.mark.parametrize("method", [None, "adjoint", "correlated"])

@@ -1,0 +1,171 @@
+"""Nests: the containers in which networks take and return values.
+
+A container is a tuple, list or dictionary, also of a class of its own (named tuples, ``UserDict``), a container that
+torch's pytrees know, or any object with attributes: a dataclass, a cache of keys and values.  Modules, functions and
+classes are values.  Containers are never changed: where something in one changes, it is copied.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from momentgen.laws.law import Law
+from momentgen.runtime import Moments
+
+__all__ = ["Nest", "flattened", "leaves_of", "mapped"]
+
+#: a function of one value of a nest
+Function = Callable[[Any], Any]
+
+_VALUES: tuple[type, ...] = (Tensor, Law, Moments, bool, int, float, complex, str, bytes, type(None), PackedSequence)
+#: what has attributes and is no container
+_OPAQUE = (torch.nn.Module, type, ModuleType, Enum, BaseException, Iterator)
+
+
+def mapped(function: Function, nest: Any, values: tuple[type, ...] = ()) -> Any:
+    """The nest with ``function`` of each value in its place.
+
+    Args:
+        function: of a value: a tensor, moments, a law, and whatever is no container.
+        nest: of any depth; an object that is in it twice is one object in the result.
+        values: further classes that are no containers.
+    """
+    return _Walk(function, values).of(nest)
+
+
+class Nest:
+    """The form of a nest, whose tensors, moments and laws have been taken out."""
+
+    __slots__ = ("_form",)
+
+    def __init__(self, form: Any) -> None:
+        self._form = form
+
+    def of(self, leaves: list[Any]) -> Any:
+        """A nest of this form with other values, as many as it had."""
+        return mapped(lambda value: leaves[value.place] if isinstance(value, _Place) else value, self._form, (_Place,))
+
+
+class _Place:
+    """Stands for a value in the form of a nest."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+
+
+def flattened(nest: Any, values: tuple[type, ...] = ()) -> tuple[list[Any], Nest]:
+    """The tensors, moments and laws of a nest, and its form, which keeps all other values.
+
+    Args:
+        nest: of any depth.
+        values: further classes of what is taken out.
+
+    >>> leaves, form = flattened({"a": (torch.zeros(1), [2.0])})
+    >>> leaves, form.of(["first"])
+    ([tensor([0.])], {'a': ('first', [2.0])})
+    """
+    leaves: list[Any] = []
+
+    def take(value: Any) -> Any:
+        if not isinstance(value, (Tensor, Law, Moments, *values)):
+            return value
+        leaves.append(value)
+        return _Place(len(leaves) - 1)
+
+    return leaves, Nest(mapped(take, nest, values))
+
+
+def leaves_of(nest: Any, values: tuple[type, ...] = ()) -> list[Any]:
+    """The tensors, moments and laws of a nest, and what is of one of the classes ``values``."""
+    return flattened(nest, values)[0]
+
+
+class _Walk:
+    """One walk through a nest."""
+
+    def __init__(self, function: Function, values: tuple[type, ...]) -> None:
+        self.function, self.values = function, values
+        #: what has been met, by its identity, and what was made of it; held, so that the identity stays its own
+        self._known: dict[int, tuple[Any, Any]] = {}
+
+    def of(self, nest: Any, in_object: bool = False) -> Any:
+        """What is made of a nest; objects may hold one value under several names, which is then mapped once."""
+        if isinstance(nest, _VALUES) or (self.values and isinstance(nest, self.values)):
+            if not in_object:
+                return self.function(nest)
+            if id(nest) not in self._known:
+                self._known[id(nest)] = nest, self.function(nest)
+            return self._known[id(nest)][1]
+        kind = type(nest)
+        if kind in (tuple, list):
+            return kind([self.of(item, in_object) for item in nest])
+        if kind is dict:
+            return {key: self.of(item, in_object) for key, item in nest.items()}
+        return self._other(nest, in_object)
+
+    def _other(self, nest: Any, in_object: bool) -> Any:
+        """Of what is neither a value of a known class nor one of Python's own containers."""
+        kind = type(nest)
+        node = pytree.SUPPORTED_NODES.get(kind)
+        if node is not None and (torch.compiler.is_compiling() or not hasattr(nest, "__dict__")):
+            children, context = node.flatten_fn(nest)
+            return node.unflatten_fn([self.of(child, in_object) for child in children], context)
+        if isinstance(nest, tuple):
+            items = [self.of(item, in_object) for item in nest]
+            return kind(*items) if hasattr(kind, "_fields") else kind(items)
+        if isinstance(nest, _OPAQUE) or callable(nest):
+            return self.function(nest)
+        if isinstance(nest, Mapping) and not isinstance(nest, dict) and not hasattr(nest, "__dict__"):
+            return kind({key: self.of(item, in_object) for key, item in nest.items()})
+        if id(nest) not in self._known:
+            self._known[id(nest)] = nest, None
+            self._known[id(nest)] = nest, self._object(nest)
+        elif self._known[id(nest)][1] is None:  # it holds itself
+            self._known[id(nest)] = nest, copy.copy(nest)
+        return self._known[id(nest)][1]
+
+    def _object(self, nest: Any) -> Any:
+        """A copy of an object with its items and attributes mapped; the object itself where none of them changes."""
+        attributes = dict(_attributes(nest))
+        if not attributes and not isinstance(nest, dict | list):
+            return self.function(nest)
+        found = {name: self.of(value, True) for name, value in attributes.items()}
+        own = list(nest.items()) if isinstance(nest, dict) else list(enumerate(nest)) if isinstance(nest, list) else []
+        items = [(key, self.of(item, True)) for key, item in own]
+        pairs = [*zip(found.values(), attributes.values(), strict=True)]
+        pairs += [(new, old) for (_, new), (_, old) in zip(items, own, strict=True)]
+        if all(new is old for new, old in pairs):
+            return nest
+        made = self._known[id(nest)][1]
+        made = copy.copy(nest) if made is None else made
+        # By the base classes' own methods: classes that keep items and attributes alike would change one by the other.
+        put = dict.__setitem__ if isinstance(nest, dict) else list.__setitem__
+        for key, item in items:
+            put(made, key, item)
+        variables = getattr(made, "__dict__", {})
+        for name, value in found.items():
+            if name in variables:
+                variables[name] = value
+            else:
+                object.__setattr__(made, name, value)
+        return made
+
+
+def _attributes(nest: Any) -> Iterator[tuple[str, Any]]:
+    yield from getattr(nest, "__dict__", {}).items()
+    for kind in type(nest).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(nest, name):
+                yield name, getattr(nest, name)
