@@ -468,7 +468,8 @@ def test_summary_shows_the_default_beside_ap2_and_where_that_is_off(outputs: int
     assert any("since it takes units as independent" in note for note in found.notes)
     assert momentgen.summary(network, x, methods=()).methods == ()
     assert momentgen.summary(momentgen.convert(net, "ap2"), x).default == "ap2"
-    assert momentgen.summary(network, images).default == "ap2"
+    with pytest.raises(InputError, match="nothing is random"):
+        momentgen.summary(network, images)
 
 
 def test_summary_says_why_the_default_cannot_run() -> None:
