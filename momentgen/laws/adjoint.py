@@ -169,7 +169,7 @@ def _attached(law: Diagonal, entry: Entry, kind: str, args: tuple[Any, ...], kwa
         # Written as linear in the input, so that a derivative is one product for each output.
         (given, spread), gain = args[0]._parts(), gain_of(args[0], entry, kind, args[1:], kwargs)
         if entry.name in SWITCHES:
-            var, gain = without_dust(var), without_dust(constant(gain))
+            gain = without_dust(constant(gain))
         mean = constant(mean) + gain * (given - constant(given))
 
         def rest() -> Tensor:

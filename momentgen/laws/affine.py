@@ -16,9 +16,13 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from momentgen.errors import InputError, UnsupportedError
+from momentgen.laws.numerics.dust import gradient_of_weight, product, without_dust
 from momentgen.laws.unsupported import place
 
-__all__ = ["VARIANCE", "bind", "check", "linear_variance", "once_a_batch", "pooled_to_one", "squares", "window_starts"]
+__all__ = [
+    "VARIANCE", "bind", "check", "linear", "linear_variance", "once_a_batch", "pooled_to_one", "squares",
+    "window_starts",
+]  # fmt: skip
 
 #: whether a torch.func transform is active; private in torch, and without it the general path is taken.
 _transforming: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
@@ -115,17 +119,47 @@ def transformed() -> bool:
     return _transforming() or getattr(forward_ad, "_current_level", 0) >= 0
 
 
+def linear(values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``F.linear``, forward and backward without values that are nothing beside the largest."""
+    if _is_plain(values, weight):
+        return cast(Tensor, _Linear.apply(values, weight, bias))
+    return product(F.linear, values, weight, bias)
+
+
 def square_linear(var: Tensor, weight: Tensor) -> Tensor:
     """``var @ (weight∘weight)ᵀ``; its gradient in the weight takes one pass over it, where autograd's takes four."""
-    if (
-        not torch.is_grad_enabled()
-        or not weight.requires_grad
-        or torch.compiler.is_compiling()
-        or transformed()
-        or torch.is_autocast_enabled(var.device.type)
-    ):
-        return F.linear(var, squares(weight))
-    return cast(Tensor, _SquareLinear.apply(var, weight))
+    if _is_plain(var, weight):
+        return cast(Tensor, _SquareLinear.apply(var, weight))
+    return product(F.linear, var, squares(weight))
+
+
+def _is_plain(values: Tensor, weight: Tensor) -> bool:
+    """Whether a gradient in the weight is asked for, and nothing is at work that the functions below are not for."""
+    return (
+        torch.is_grad_enabled()
+        and weight.requires_grad
+        and not torch.compiler.is_compiling()
+        and not transformed()
+        and not torch.is_autocast_enabled(values.device.type)
+    )
+
+
+class _Linear(torch.autograd.Function):
+    """See :func:`linear`."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(values, weight)
+        return F.linear(without_dust(values), weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        values, weight = ctx.saved_tensors
+        grad = without_dust(grads[0])
+        of_values = grad @ weight if ctx.needs_input_grad[0] else None
+        of_weight = gradient_of_weight(grad, values) if ctx.needs_input_grad[1] else None
+        of_bias = grad.reshape(-1, weight.shape[0]).sum(0) if ctx.needs_input_grad[2] else None
+        return of_values, of_weight, of_bias
 
 
 class _SquareLinear(torch.autograd.Function):
@@ -135,19 +169,17 @@ class _SquareLinear(torch.autograd.Function):
     def forward(ctx: Any, var: Tensor, weight: Tensor) -> Tensor:
         squared = weight.square()
         ctx.save_for_backward(var, weight, squared)
-        return F.linear(var, squared)
+        return F.linear(without_dust(var), squared)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         var, weight, squared = ctx.saved_tensors
+        grad = without_dust(grads[0])
         of_var = of_weight = None
         if ctx.needs_input_grad[0]:
-            of_var = grads[0] @ (weight.square() if torch.is_grad_enabled() else squared)
+            of_var = grad @ (weight.square() if torch.is_grad_enabled() else squared)
         if ctx.needs_input_grad[1]:
-            doubled, flat = (2 * grads[0]).reshape(-1, weight.shape[0]), var.reshape(-1, weight.shape[1])
-            # An outer product is a slow matrix product.
-            product = doubled.t() @ flat if len(flat) > 1 else torch.outer(doubled[0], flat[0])
-            of_weight = product * weight
+            of_weight = gradient_of_weight(2 * grad, var) * weight
         return of_var, of_weight
 
 
@@ -183,8 +215,8 @@ def _linear(call: Any, var: Tensor, weight: Tensor, bias: Tensor | None = None) 
 def _conv(call: Any, var: Tensor, weight: Tensor, bias: Tensor | None = None, *rest: Any, **options: Any) -> Tensor:
     squared = squares(weight)
     if var.dim() < weight.dim():  # without a batch: dimension 0 is that of channels
-        return cast(Tensor, call(var, squared, None, **options))
-    return once_a_batch(lambda part: cast(Tensor, call(part, squared, None, **options)), var)
+        return product(call, var, squared, None, **options)
+    return once_a_batch(lambda part: product(call, part, squared, None, **options), var)
 
 
 def _mean(call: Any, var: Tensor, dim: Any = None, keepdim: bool = False, **options: Any) -> Tensor:

@@ -26,6 +26,7 @@ from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.examples import is_real
 from momentgen.laws.law import Law
 from momentgen.laws.nests import leaves_of, mapped
+from momentgen.laws.numerics.dust import without_dust
 from momentgen.laws.numerics.root import matrix_root, square_root
 from momentgen.laws.parameters_two_passes import planned_per_example
 from momentgen.laws.point import point
@@ -262,7 +263,7 @@ def every_output(where: object, mean: Tensor, outputs: Sequence[int] | None = No
 
 def covariance_of(found: Derivatives) -> tuple[Tensor, Tensor]:
     """*Variance* of the outputs that were asked for, shape ``(k,)``, and a factor of their covariance, ``(k, k)``."""
-    parts = [(by * var) @ by.mT for by, var in zip(found.by, found.variances, strict=True)]
+    parts = [without_dust(by * var) @ by.mT for by, var in zip(found.by, found.variances, strict=True)]
     covariance = functools.reduce(torch.add, parts)
     if len(covariance) == 1:
         return covariance[0], square_root(covariance)

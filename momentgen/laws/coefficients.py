@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import UnsupportedError
+from momentgen.laws.numerics.dust import product
 
 __all__ = ["is_linear_map", "neighbours", "noise_of_weight"]
 
@@ -74,7 +75,7 @@ def _noise(
     options: dict[str, Any],
 ) -> Tensor:
     second = mean.square() if var is None else mean.square() + var
-    own: Tensor = call(second, weight_var, None, **options)
+    own = product(call, second, weight_var, None, **options)
     if neighbour is None:
         return own
     pairs = neighbours(call, name, mean, neighbour, **options)

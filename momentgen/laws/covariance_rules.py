@@ -34,9 +34,10 @@ from momentgen.laws.covariance_linear import (
 )
 from momentgen.laws.covariance_several import RULES as SEVERAL
 from momentgen.laws.covariance_several import by_jacobian, products
-from momentgen.laws.diagonal import _LIKE_ANOTHER, _VALUE_NAMES, _VALUES, Diagonal, _where, diagonal
+from momentgen.laws.diagonal import _LIKE_ANOTHER, _VALUE_NAMES, _VALUES, Diagonal, _where, diagonal, run_of
 from momentgen.laws.law import OVERWRITTEN, Law, Rule, laws_in, tensor_of, tensors_of
 from momentgen.laws.movement import shares_memory
+from momentgen.laws.numerics.dust import product
 from momentgen.laws.point import Point, point
 from momentgen.laws.pointwise import covariance_op, is_registered
 from momentgen.laws.recognise import CASTS, RESHAPES
@@ -75,20 +76,19 @@ def _affine(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return by_jacobian(entry, args, kwargs)
     bound = affine.bind(entry.name, rest, kwargs)
     affine.check(entry.name, x._mean, bound)
-    mean = entry.call(x._mean, *rest, **kwargs)
+    mean = run_of(entry)(x._mean, *rest, **kwargs)
     shape = x.shape
     if entry.name == "linear":
         weight = bound["weight"]
 
         def push(rows: Tensor) -> Tensor:
-            return F.linear(rows.reshape(-1, *shape), weight).reshape(len(rows), -1)
+            return product(F.linear, rows.reshape(-1, *shape), weight).reshape(len(rows), -1)
 
         return linear_of(entry, mean, [(x, push)])
     if "weight" in bound:
         options = {name: value for name, value in bound.items() if name not in ("weight", "bias")}
-        return linear_of(
-            entry, mean, [(x, by_rows(lambda row: entry.call(row, bound["weight"], None, **options), shape))]
-        )
+        filtered = by_rows(lambda row: entry.call(row, bound["weight"], None, **options), shape)
+        return linear_of(entry, mean, [(x, functools.partial(product, filtered))])
     if entry.name == "pad" and bound.get("mode", "constant") == "constant":
         return linear_of(entry, mean, [(x, by_rows(lambda row: F.pad(row, bound["pad"]), shape))])
     return linear_of(entry, mean, [(x, by_rows(lambda row: entry.call(row, *rest, **kwargs), shape))])

@@ -10,11 +10,12 @@ A value met with itself, or with a function of itself, is not taken as independe
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.laws import affine, noise, source
@@ -23,12 +24,13 @@ from momentgen.laws.coefficients import is_linear_map, noise_of_weight
 from momentgen.laws.law import Law, Rule, laws_in, new_law, register_pytree, remember, tensor_of, tensors_of
 from momentgen.laws.movement import moved
 from momentgen.laws.notes import note
+from momentgen.laws.numerics.dust import product
 from momentgen.laws.point import Point, written
 from momentgen.laws.table import TABLE, Entry
 from momentgen.laws.unsupported import unsupported
 from momentgen.runtime import Moments
 
-__all__ = ["Diagonal", "diagonal", "mean_of", "pair", "var_of"]
+__all__ = ["Diagonal", "diagonal", "mean_of", "pair", "run_of", "var_of"]
 
 
 @register_pytree
@@ -129,11 +131,19 @@ def _affine(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         kwargs = {name: value for name, value in kwargs.items() if name != "dtype"}
     bound = affine.bind(entry.name, rest, kwargs)
     affine.check(entry.name, mean, bound)
-    out = entry.call(mean, *rest, **kwargs)
+    run = run_of(entry)
+    out = run(mean, *rest, **kwargs)
     if entry.name in ("mean", "sum"):
         law = made(out, VARIANCE[entry.name](entry.call, var, *rest, **kwargs))
         return remember(law, entry, args, kwargs, x)
     return made(out, _second(entry, VARIANCE[entry.name], var, bound))
+
+
+def run_of(entry: Entry) -> Callable[..., Any]:
+    """What computes the mean of an affine function."""
+    if entry.name == "linear":
+        return affine.linear
+    return functools.partial(product, entry.call) if is_linear_map(entry.name) else entry.call
 
 
 def _linear(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -145,7 +155,7 @@ def _linear(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     weight = args[1]
     if mean.dim() == 0 or mean.shape[-1] != weight.shape[-1]:
         affine.check("linear", mean, {"weight": weight})
-    out = F.linear(mean, *args[1:])
+    out = affine.linear(mean, *args[1:])
     if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(mean.device.type):
         return made(out, _second(entry, VARIANCE["linear"], var, {"weight": weight}))
     return diagonal(out, affine.linear_variance(var, weight))
@@ -173,7 +183,7 @@ def _random_coefficients(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, 
     weight, bias = bound.pop("weight"), bound.pop("bias", None)
     (m, v), (w, w_var), (b, b_var) = pair(args[0]), pair(weight), pair(bias)
     affine.check(entry.name, m, {"weight": w, **bound})
-    out = entry.call(m, w, b, **bound)
+    out = run_of(entry)(m, w, b, **bound)
     var = None if v is None else _second(entry, VARIANCE[entry.name], v, {"weight": w, **bound})
     if w_var is not None:
         own = noise_of_weight(entry.call, entry.name, m, v, w_var, weight._joint, bound)

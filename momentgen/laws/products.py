@@ -13,6 +13,7 @@ from torch import Tensor
 from momentgen.laws import attention as by_hand
 from momentgen.laws.diagonal import Diagonal, made, mean_of, pair
 from momentgen.laws.law import Rule, laws_in, remember, tensor_of
+from momentgen.laws.numerics.dust import product, without_dust
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
@@ -26,12 +27,16 @@ def bilinear_moments(
 
     Exact for each output; covariances between outputs are not carried on.
     """
-    out = run(m1, m2)
+
+    def meet(a: Tensor, b: Tensor) -> Tensor:
+        return product(run, a, without_dust(b))
+
+    out = meet(m1, m2)
     if v1 is None:
-        return out, run(m1.square(), v2)
+        return out, meet(m1.square(), v2)  # type: ignore[arg-type]
     if v2 is None:
-        return out, run(v1, m2.square())
-    return out, run(v1, v2 + m2.square()) + run(m1.square(), v2)
+        return out, meet(v1, m2.square())
+    return out, meet(v1, v2 + m2.square()) + meet(m1.square(), v2)
 
 
 def _product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
