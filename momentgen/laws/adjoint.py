@@ -22,7 +22,7 @@ from torch import Tensor
 
 from momentgen.errors import UnsupportedError
 from momentgen.laws.activations import BY_FUNCTION, SWITCHES, generated_op
-from momentgen.laws.affine import pooled_to_one
+from momentgen.laws.affine import dense, pooled_to_one
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.law import DEPTH, Law, Rule, laws_in, new_law, register_pytree, remember, tensor_of
 from momentgen.laws.maxima import is_monotone, tree_of_pairs
@@ -78,7 +78,7 @@ def _rule(name: str, kind: str) -> Rule:
     def rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kind == "affine" and (dims := pooled_to_one(name, args, kwargs)) is not None:
             return args[0].mean(dims, keepdim=True)
-        own = cast(Rule, diagonal_rule(name, kind))
+        own, args = cast(Rule, diagonal_rule(name, kind)), tuple(map(dense, args))
         for law in laws_in((*args, *kwargs.values())):
             if isinstance(law, Diagonal) and not isinstance(law, Adjoint):
                 raise foreign(entry, law)

@@ -20,8 +20,8 @@ from momentgen.laws.numerics.dust import gradient_of_weight, product, without_du
 from momentgen.laws.unsupported import place
 
 __all__ = [
-    "VARIANCE", "bind", "check", "linear", "linear_variance", "once_a_batch", "pooled_to_one", "squares",
-    "window_starts",
+    "VARIANCE", "bind", "check", "dense", "linear", "linear_variance", "once_a_batch", "pooled_to_one", "squared",
+    "squares", "window_starts",
 ]  # fmt: skip
 
 #: whether a torch.func transform is active; private in torch, and without it the general path is taken.
@@ -98,20 +98,44 @@ def check(name: str, mean: Tensor, bound: dict[str, Any]) -> None:
 # ------------------------------------------------------------------- squares
 
 
+def squared(value: Tensor) -> Tensor:
+    """``value∘value``, of a sparse matrix too; torch has it of those by coordinates alone."""
+    if value.layout not in (torch.strided, torch.sparse_coo):
+        value = value.to_sparse(layout=torch.sparse_coo)
+    return value.square()
+
+
+def dense(value: Any) -> Any:
+    """A sparse matrix as a dense one; ``torch.func``, which other methods than ``ap2`` run under, knows no sparse ones.
+
+    Raises:
+        UnsupportedError: for a layout that it cannot even read.
+    """
+    if not isinstance(value, Tensor) or value.layout is torch.strided:
+        return value
+    try:
+        return value.to_dense()
+    except RuntimeError as error:
+        raise UnsupportedError(
+            f"a matrix of layout {value.layout}{place()}: torch.func, under which this method runs, cannot read it; "
+            "keep it as m.to_sparse_coo() or m.to_dense(), or use ap2"
+        ) from error
+
+
 def squares(weight: Tensor) -> Tensor:
     """``weight∘weight``; in evaluation kept while the weight stays the same, which costs the weight's memory again."""
     if (torch.is_grad_enabled() and weight.requires_grad) or torch.compiler.is_compiling():
-        return weight.square()
+        return squared(weight)
     kept = _kept.get(id(weight))
     if kept is not None and kept[0]() is weight and kept[1] == weight._version and kept[2] == weight.data_ptr():
         return kept[3]
     if not isinstance(weight, torch.nn.Parameter) or _transforming() or weight.is_inference():
-        return weight.square()
+        return squared(weight)
     key = id(weight)
     with torch.no_grad():
-        squared = weight.detach().square()
-    _kept[key] = (weakref.ref(weight, lambda _: _kept.pop(key, None)), weight._version, weight.data_ptr(), squared)
-    return squared
+        found = squared(weight.detach())
+    _kept[key] = (weakref.ref(weight, lambda _: _kept.pop(key, None)), weight._version, weight.data_ptr(), found)
+    return found
 
 
 def transformed() -> bool:

@@ -241,7 +241,7 @@ def _outputs(found: Any, sources: Sources) -> tuple[Any, list[Tensor], list[Tens
         if isinstance(leaf, Diagonal):
             raise foreign(None, leaf)
         if isinstance(leaf, Law | Tensor):
-            certain.append(leaf._form() if isinstance(leaf, Law) else leaf)
+            certain.append(leaf._parts()[0] if isinstance(leaf, Law) else leaf)
             return _CERTAIN
         return leaf
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from momentgen.errors import UnsupportedError
-from momentgen.laws import source
+from momentgen.laws import fourier, linear, source
 from momentgen.laws.law import Law, Rule
 from momentgen.laws.notes import note
 from momentgen.laws.table import Entry
@@ -81,7 +81,8 @@ _SDPA = ("key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable
 
 
 def _scaled_dot_product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return attended(*_attention_arguments(entry, args, kwargs), nothing=0.0)
+    query, key, value, scale, bias, drop = _attention_arguments(entry, args, kwargs)
+    return attended(query, key, value, scale, bias, drop, nothing=0.0)
 
 
 def _attention_arguments(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -262,4 +263,6 @@ RULES: dict[str, Rule] = {
     "softmin": _softmin,
     **dict.fromkeys(("addcmul", "addcdiv"), _addcmul),
     "lerp": _lerp,
+    **linear.RULES,
+    **fourier.RULES,
 }

@@ -61,7 +61,7 @@ def _promoted(rule: Rule) -> Rule:
                 return known.get(id(law), law)
 
             args, kwargs = all_replaced(args, kwargs, change)
-        return rule(entry, args, kwargs)
+        return rule(entry, tuple(map(affine.dense, args)), kwargs)
 
     return run
 

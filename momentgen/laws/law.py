@@ -20,10 +20,10 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from momentgen.errors import InputError
+from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws import debug, lost
 from momentgen.laws.table import METHODS, TABLE, Entry
-from momentgen.laws.unsupported import unsupported
+from momentgen.laws.unsupported import place, unsupported
 
 __all__ = [
     "OVERWRITTEN",
@@ -206,7 +206,11 @@ class Law:
 
     @property
     def real(self) -> Any:
-        return self
+        return torch.real(self) if self.dtype.is_complex else self  # type: ignore[arg-type]
+
+    @property
+    def imag(self) -> Any:
+        return torch.imag(self)  # type: ignore[arg-type]
 
     # Asked for at every layer: without dispatch.
     def dim(self) -> int:
@@ -370,6 +374,11 @@ class Law:
 
 def new_law(kind: type[Law], mean: Tensor, var: Tensor | None = None) -> Any:
     """A law without a history."""
+    if var is not None and mean.dtype.is_complex:
+        raise UnsupportedError(
+            f"a real random value meets a complex number{place()}: make it complex first, by "
+            "torch.complex(x, torch.zeros_like(x))"
+        )
     law = kind.__new__(kind)
     law._mean, law._var = mean, var
     law._call = law._of = law._view = law._noise = law._waiting = law._joint = law._later = law._probes = None
@@ -461,7 +470,7 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
     if law is None:
         raise InputError(f"{func}: a law was expected among the arguments, one level of tuples and lists deep")
     if entry is None:
-        raise unsupported(func, law, "no function of the table computes it")
+        raise unsupported(func, law)
     rules = law.RULES
     rule = rules.get(entry.name)
     if rule is None:

@@ -58,7 +58,11 @@ def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Point:
 def _wrapped(found: Any, like: Point) -> Any:
     """Tensors in a result as points; masks and numbers as they are."""
     if isinstance(found, Tensor):
-        kept = found.is_floating_point() or (found.dtype is not torch.bool and not like._mean.is_floating_point())
+        kept = (
+            found.is_floating_point()
+            or found.is_complex()
+            or (found.dtype is not torch.bool and not like._mean.is_floating_point())
+        )
         return like._like(found) if kept else found
     if isinstance(found, tuple | list):
         parts = [_wrapped(part, like) for part in found]

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.laws import attention as by_hand
+from momentgen.laws.affine import squared
 from momentgen.laws.diagonal import Diagonal, made, mean_of, pair
 from momentgen.laws.law import Rule, laws_in, remember, tensor_of
 from momentgen.laws.numerics.dust import product, without_dust
@@ -33,9 +34,9 @@ def bilinear_moments(
 
     out = meet(m1, m2)
     if v1 is None:
-        return out, meet(m1.square(), v2)  # type: ignore[arg-type]
+        return out, meet(squared(m1), v2)  # type: ignore[arg-type]
     if v2 is None:
-        return out, meet(v1, m2.square())
+        return out, meet(v1, squared(m2))
     return out, meet(v1, v2 + m2.square()) + meet(m1.square(), v2)
 
 
@@ -170,8 +171,8 @@ def _bilinear(entry: Entry, args: tuple[Any, ...]) -> Any:
     if v1 is not None and v2 is not None:
         parts.append(F.bilinear(v1, v2, a.square()))
     if a_var is not None:
-        second = [m.square() if v is None else m.square() + v for m, v in ((m1, v1), (m2, v2))]
-        parts.append(F.bilinear(*second, a_var))
+        first, second = (m.square() if v is None else m.square() + v for m, v in ((m1, v1), (m2, v2)))
+        parts.append(F.bilinear(first, second, a_var))
     if b_var is not None:
         parts.append(b_var.expand(mean.shape))
     return made(mean, sum(parts[1:], parts[0]))

@@ -73,7 +73,8 @@ KINDS: dict[str, tuple[str, ...]] = {
         "half bfloat16 type_as type cpu cuda pixel_shuffle pixel_unshuffle channel_shuffle cat stack hstack vstack "
         "dstack column_stack unfold diagonal diag_embed tril triu masked_fill where getitem scatter select_scatter "
         "slice_scatter index_fill take atleast_1d atleast_2d atleast_3d real adjoint positive native_channel_shuffle "
-        "embedding requires_grad_ masked_select index_copy index_add scatter_add"
+        "embedding requires_grad_ masked_select index_copy index_add scatter_add diag diagflat fftshift ifftshift imag "
+        "view_as_real"
     ),
     "arithmetic": ("add", "sub", "rsub", "mul", "div", "rdiv", "neg"),
     # one value at a time; momentgen.laws.activations says how each is computed
@@ -99,7 +100,10 @@ KINDS: dict[str, tuple[str, ...]] = {
     # written over other functions
     "composite": names(
         "scaled_dot_product_attention multi_head_attention_forward lstm gru rnn_tanh rnn_relu lstm_cell gru_cell "
-        "rnn_tanh_cell rnn_relu_cell glu addmm addbmm baddbmm addmv addr softmin lerp addcmul addcdiv"
+        "rnn_tanh_cell rnn_relu_cell glu addmm addbmm baddbmm addmv addr softmin lerp addcmul addcdiv trapezoid trapz "
+        "cumulative_trapezoid gradient trace linalg_vecdot vdot cross kron chain_matmul linalg_multi_dot "
+        "grid_sample affine_grid fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 hfft2 ihfft2 fftn ifftn rfftn "
+        "irfftn hfftn ihfftn complex view_as_complex conj conj_physical resolve_conj resolve_neg"
     ),
     # a tensor's form, not its values
     "query": names(
@@ -144,7 +148,9 @@ _ALIASES: dict[str, str] = {
     "__floordiv__": "floor_divide", "__rfloordiv__": "floor_divide", "__mod__": "remainder", "__rmod__": "remainder",
     "__dlpack__": "dlpack", "__dlpack_device__": "dlpack_device", "__and__": "logical_and", "__or__": "logical_or",
     "__xor__": "logical_xor", "__invert__": "logical_not", "_dropout": "dropout", "native_dropout": "dropout",
-    "row_stack": "vstack", "linalg_vector_norm": "vector_norm", "linalg_norm": "norm", "frobenius_norm": "norm",
+    "row_stack": "vstack", "vecdot": "linalg_vecdot", "multi_dot": "linalg_multi_dot", "ger": "outer",
+    "unsafe_split_with_sizes": "split_with_sizes",
+    "linalg_vector_norm": "vector_norm", "linalg_norm": "norm", "frobenius_norm": "norm",
     "conv_tbc": "conv_tbc", "unsafe_chunk": "chunk", "unsafe_split": "split", "max_pool1d_with_indices": "max_pool1d",
     "max_pool2d_with_indices": "max_pool2d", "max_pool3d_with_indices": "max_pool3d", "_max_pool1d": "max_pool1d",
     "_max_pool2d": "max_pool2d", "_max_pool3d": "max_pool3d", "adaptive_max_pool1d_with_indices": "adaptive_max_pool1d",
@@ -158,7 +164,8 @@ _REBINDING = ("__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "_
 #: methods that end in an underscore and are names of their own
 _OWN_NAMES = ("requires_grad_", "normal_", "uniform_", "bernoulli_", "copy_", "fill_", "zero_", "index_put_", "set_")
 _NAMESPACES: tuple[Any, ...] = (
-    torch, F, torch.special, torch.linalg, torch._C._nn, torch._VF, torch.functional, torch.Tensor
+    torch, F, torch.special, torch.linalg, torch._C._nn, torch._VF, torch.functional, torch.fft, torch.sparse,
+    torch.Tensor,
 )  # fmt: skip
 
 #: function object -> what is known of it

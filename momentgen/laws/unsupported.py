@@ -16,6 +16,10 @@ _DECISIONS = (
     "the result depends on the value that is drawn; use `momentgen.method('sample')` or `momentgen.monte_carlo`, which "
     "run the network on drawn values, or decide on certain values"
 )
+_NO_RULE = (
+    "it has no rule; write it with functions that have one (docs/support.md), give it a rule by "
+    "`momentgen.laws.register_activation` if it takes one value at a time, or use `momentgen.method('sample')`"
+)
 _HERE = __name__.rpartition(".")[0]
 
 
@@ -32,7 +36,7 @@ def unsupported(func: Any, law: object, why: str | None = None, entry: Any = Non
         why = "a module by torch.jit.script takes tensors only; convert the network with the module that was scripted"
     name = entry.name if entry is not None else _name(func)
     if why is None:
-        why = _DECISIONS if entry is not None and entry.kind == "decision" else "this law has no rule for it"
+        why = _DECISIONS if entry is not None and entry.kind == "decision" else _NO_RULE
     shape = "" if torch.compiler.is_compiling() else f" of shape {tuple(law.shape)}"  # type: ignore[attr-defined]
     return UnsupportedError(f"{name} of a random value, {type(law).__name__}{shape}{place()}: {why}")
 

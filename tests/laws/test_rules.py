@@ -37,6 +37,15 @@ def fixed(*shape: int, seed: int = 100) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+def _sparse() -> Tensor:
+    return torch.where(fixed(4, 5) > 0, fixed(4, 5), 0.0).to_sparse()
+
+
+def _twice() -> Tensor:
+    """A sparse matrix that says one place twice: the two values add up."""
+    return torch.sparse_coo_tensor([[0, 0, 1], [1, 1, 2]], fixed(3), (2, 5))
+
+
 # -------------------------------------------------------------------- linear
 
 #: name of a function, with what is special -> (function, shapes of its random arguments).  All are linear in the
@@ -76,6 +85,61 @@ LINEAR: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "adaptive_avg_pool2d": (lambda x: F.adaptive_avg_pool2d(x, (2, 3)), ((1, 1, 5, 4),)),
     "adaptive_avg_pool2d, one size": (lambda x: F.adaptive_avg_pool2d(x, output_size=(None, 1)), ((1, 1, 5, 4),)),
     "adaptive_avg_pool3d": (lambda x: F.adaptive_avg_pool3d(x, (1, None, 2)), ((1, 1, 2, 3, 3),)),
+    "trace": (torch.trace, ((3, 3),)),
+    "kron": (lambda x: torch.kron(x, fixed(4, 2)), ((2, 3),)),
+    "kron, of fewer dimensions": (lambda x: torch.kron(fixed(4, 2), x), ((3,),)),
+    "cross": (lambda x: torch.cross(fixed(3, 3), x, dim=1), ((3, 3),)),
+    "cross, the default of linalg": (lambda x: torch.linalg.cross(x, fixed(3, 3)), ((3, 3),)),
+    "linalg_vecdot": (lambda x: torch.linalg.vecdot(x, fixed(2, 3)), ((2, 3),)),
+    "vdot": (lambda x: torch.vdot(fixed(5), x), ((5,),)),
+    "chain_matmul": (lambda x: torch.chain_matmul(fixed(4, 2), fixed(2, 2), x), ((2, 3),)),
+    "linalg_multi_dot": (lambda x: torch.linalg.multi_dot([fixed(4, 2), x, fixed(3, 4)]), ((2, 3),)),
+    "trapezoid": (lambda x: torch.trapezoid(x, fixed(5).sort()[0]), ((2, 5),)),
+    "trapz": (lambda x: torch.trapz(x, dx=0.5, dim=0), ((2, 5),)),
+    "cumulative_trapezoid": (lambda x: torch.cumulative_trapezoid(x, dim=1), ((2, 5, 3),)),
+    "gradient": (lambda x: torch.gradient(x, spacing=2.0)[1], ((3, 5),)),
+    "gradient, at places": (
+        lambda x: torch.gradient(x, spacing=(fixed(5).sort()[0],), dim=1, edge_order=2)[0],
+        ((3, 5),),
+    ),
+    "grid_sample": (lambda x: F.grid_sample(x, fixed(2, 3, 3, 2).tanh(), align_corners=False), ((2, 2, 3, 4),)),
+    "grid_sample, reflected": (
+        lambda x: F.grid_sample(x, fixed(2, 3, 3, 2), "bilinear", "reflection", True),
+        ((2, 1, 3, 4),),
+    ),
+    "affine_grid": (lambda x: F.affine_grid(x, [2, 1, 3, 4], align_corners=True), ((2, 2, 3),)),
+    "mm, sparse": (lambda x: torch.sparse.mm(_sparse(), x), ((5, 3),)),
+    "mm, sparse, twice the same place": (lambda x: torch.mm(_twice(), x), ((5, 3),)),
+    "matmul, sparse by rows": (lambda x: _sparse().to_sparse_csr() @ x, ((5, 3),)),
+    "matmul, a sparse one last": (lambda x: x @ _sparse(), ((3, 4),)),
+    "addmm, sparse": (lambda b, x: torch.sparse.addmm(b, _sparse(), x, alpha=0.5), ((4, 3), (5, 3))),
+    "linear, sparse": (lambda x: F.linear(x, _sparse().to_sparse_csr()), ((3, 5),)),
+    "rfft": (lambda x: torch.view_as_real(torch.fft.rfft(x)), ((2, 5),)),
+    "fft": (lambda x: torch.view_as_real(torch.fft.fft(x, n=7, dim=0, norm="ortho")), ((5, 2),)),
+    "fft2": (lambda x: torch.view_as_real(torch.fft.fft2(x)), ((2, 3, 4),)),
+    "rfft2": (lambda x: torch.view_as_real(torch.fft.rfft2(x, s=(3, 6))), ((2, 3, 4),)),
+    "fftn": (lambda x: torch.fft.fftn(x).imag, ((2, 3),)),
+    "rfftn": (lambda x: torch.fft.rfftn(x, dim=(0, 2)).real, ((2, 3, 4),)),
+    "irfft": (lambda x: torch.fft.irfft(x, n=6), ((2, 4),)),
+    "ifft": (lambda x: torch.fft.ifft(x).conj().imag, ((2, 4),)),
+    "ifft2": (lambda x: torch.real(torch.fft.ifft2(x)), ((3, 4),)),
+    "ifftn": (lambda x: torch.fft.ifftn(x, dim=1).real, ((2, 3),)),
+    "irfftn": (lambda x: torch.fft.irfftn(x), ((2, 3),)),
+    "irfft2": (lambda x: torch.fft.irfft2(torch.complex(x[0], x[1])), ((2, 3, 4),)),
+    "hfft": (lambda x: torch.fft.hfft(torch.view_as_complex(x)), ((3, 4, 2),)),
+    "ihfft": (lambda x: torch.imag(torch.fft.ihfft(x)), ((2, 4),)),
+    "imag": (lambda x: torch.imag(torch.fft.rfft(x)), ((2, 4),)),
+    "view_as_real": (lambda x: torch.view_as_real(torch.fft.rfft(x).conj().resolve_conj()), ((2, 4),)),
+    "complex": (lambda x, y: torch.complex(x, y).imag, ((2, 3), (2, 3))),
+    "view_as_complex": (lambda x: torch.view_as_complex(x).real, ((2, 3, 2),)),
+    "conj": (lambda x: x.conj(), ((2, 3),)),
+    "conj_physical": (lambda x: x.conj_physical(), ((2, 3),)),
+    "resolve_conj": (lambda x: x.resolve_conj(), ((2, 3),)),
+    "resolve_neg": (lambda x: x.resolve_neg(), ((2, 3),)),
+    "hfft2": (lambda x: torch.fft.hfft2(x), ((2, 4),)),
+    "ihfft2": (lambda x: torch.fft.ihfft2(x).real, ((2, 4),)),
+    "hfftn": (lambda x: torch.fft.hfftn(x), ((2, 4),)),
+    "ihfftn": (lambda x: torch.fft.ihfftn(x).real, ((2, 4),)),
     "mean": (lambda x: x.mean(), ((2, 3),)),
     "mean, a dim": (lambda x: x.mean(1), ((2, 3),)),
     "mean, dims kept": (lambda x: torch.mean(x, (0, -1), keepdim=True), ((2, 3, 2),)),
@@ -270,6 +334,10 @@ MOVED: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "unfold, patches": (lambda x: F.unfold(x, 2, padding=1), ((1, 2, 3, 3),)),
     "diagonal": (lambda x: x.diagonal(), ((3, 3),)),
     "diag_embed": (lambda x: torch.diag_embed(x), ((3,),)),
+    "diag": (torch.diag, ((3, 3),)),
+    "diagflat": (torch.diagflat, ((2, 2),)),
+    "fftshift": (lambda x: torch.fft.fftshift(x, 1), ((2, 3),)),
+    "ifftshift": (torch.fft.ifftshift, ((2, 3),)),
     "tril": (lambda x: x.tril(), ((3, 3),)),
     "triu": (lambda x: torch.triu(x, diagonal=1), ((3, 3),)),
     "masked_fill": (lambda x: x.masked_fill(_MASK, -2.0), ((2, 3),)),
