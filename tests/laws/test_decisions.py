@@ -108,7 +108,7 @@ DECISIONS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "torch.tensor": (lambda x: torch.tensor(x.sum()), ""),
     "format": (lambda x: f"{x.sum():.2f}", ""),
     "math.sqrt": (lambda x: math.sqrt(x.sum()), "float"),
-    "torch.fft.fft": (lambda x: torch.fft.fft(x), "fft"),
+    "torch.linalg.det": (lambda x: torch.linalg.det(x), "det"),
     "torch.linalg.svd": (lambda x: torch.linalg.svd(x), "svd"),
     "torch.linalg.inv": (lambda x: torch.linalg.inv(x), "inv"),
     "cumprod": (lambda x: x.cumprod(0), "cumprod"),
