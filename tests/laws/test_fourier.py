@@ -84,6 +84,14 @@ def test_linear_functions_have_the_moments_of_their_jacobian(name: str, method: 
 
 
 @pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
+def test_sparse_matrices_of_single_precision_serve_too(method: Any) -> None:
+    x, sparse = Moments(*(part.float() for part in given())), _SPARSE.float()
+    out = momentgen.convert(Network(lambda x: (sparse @ x.t()).t()).eval(), method=method)(x)
+    torch.testing.assert_close(out.mean, x.mean @ sparse.to_dense().mT)
+    torch.testing.assert_close(out.var, x.var @ sparse.to_dense().square().mT)
+
+
+@pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
 @pytest.mark.parametrize(
     ("function", "message"),
     [

@@ -68,7 +68,7 @@ def gradient_of_weight(grad: Tensor, values: Tensor) -> Tensor:
 def without_dust(values: Tensor, nothing: float = _NOTHING) -> Tensor:
     """Values of one layer, those as 0 that are less than 2^-100 and less than 2^-100 of the largest.
 
-    Only of strided float32 on a CPU: elsewhere there is no need.  The derivative is 1 everywhere.  Nothing is 0 beside what is
+    Only of float32 on a CPU: elsewhere there is no need.  The derivative is 1 everywhere.  Nothing is 0 beside what is
     not finite.
 
     >>> without_dust(torch.tensor([1.0, -1e-20, 1e-35]))
@@ -94,8 +94,7 @@ def _is_traced(values: Tensor) -> bool:
 
 
 def _has_dust(values: Tensor) -> bool:
-    strided = values.layout is torch.strided
-    return strided and values.device.type == "cpu" and values.dtype == torch.float32 and values.numel() > 0
+    return values.device.type == "cpu" and values.dtype == torch.float32 and values.numel() > 0
 
 
 def _cut(values: Tensor, nothing: float) -> Tensor:
