@@ -30,7 +30,8 @@ def bilinear_moments(
     """
 
     def meet(a: Tensor, b: Tensor) -> Tensor:
-        if a.layout is not torch.strided or b.layout is not torch.strided:  # of a sparse matrix there are no values to cut
+        # of a sparse matrix there are no values to cut
+        if a.layout is not torch.strided or b.layout is not torch.strided:
             return run(a, b)
         return product(run, a, without_dust(b))
 
