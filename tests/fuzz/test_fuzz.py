@@ -30,6 +30,7 @@ _FAULTS = {
     "outputs of shape (B,) are refused as if examples interacted": (20, 31, 47),
     "examples that interact are not noticed where all examples are equal": (14,),
     "a random embedding": (15,),
+    "adjoint: the mean of a network of several uses of one value": (33,),
 }
 KNOWN = {seed: why for why, seeds in _FAULTS.items() for seed in seeds}
 
