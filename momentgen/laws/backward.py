@@ -171,20 +171,25 @@ def derivatives(
     given = [leaf.mean if isinstance(leaf, Moments) else leaf for leaf in leaves if _has_dtype(leaf)]
     probes = probes_for(sum(part.numel() for part in given))
     residuals, lengths = earlier.get(purpose, (False, lengths))
+    lengths = lengths if given else []  # of token ids a run tells the dtype, in which random parameters compute
     while True:
         # A network's first run tells how many outputs there are, and how many sources within it.
         sources: list[Sources] = []
         returned: list[Any] = []
 
         def run(
-            shifts: list[Tensor], met: list[Sources] = sources, found: list[Any] = returned, counted: bool = residuals
+            shifts: list[Tensor],
+            met: list[Sources] = sources,
+            found: list[Any] = returned,
+            counted: bool = residuals,
+            typed: Tensor = example,
         ) -> tuple[Tensor, list[Tensor]]:
-            met.append(Sources(shifts, counted, example.dtype, probes if counted else 0))
+            met.append(Sources(shifts, counted, typed.dtype, probes if counted else 0))
             with recording(met[-1]):
                 own_args, own_kwargs = lifted((args, kwargs), adjoint, Adjoint)
                 outputs, means, certain = _outputs(forward(*own_args, **own_kwargs), met[-1])
             found.append(outputs)
-            return torch.cat(means) if means else example.new_zeros(0), certain
+            return torch.cat(means) if means else typed.new_zeros(0), certain
 
         # A shift of its own for each source: the derivative of a piece of one vector is a whole vector of zeros.
         shifts = [example.new_zeros(length) for length in lengths]
@@ -195,6 +200,7 @@ def derivatives(
         if residuals == asked.residuals and needed == lengths:
             break
         residuals, lengths = asked.residuals, needed
+        example = example if given else mean
     earlier[purpose] = residuals, lengths
     if not len(asked.combined):
         by = [mean.new_zeros(0, length) for length in lengths]

@@ -158,12 +158,14 @@ def _bilinear(entry: Entry, args: tuple[Any, ...]) -> Any:
     x1, x2, weight, *bias = args
     (m1, v1), (m2, v2), (a, a_var), (b, b_var) = pair(x1), pair(x2), pair(weight), pair(bias[0] if bias else None)
     if x1 is x2 and v1 is not None:
-        if a_var is not None:
-            raise unsupported(entry.call, x1, "a random quadratic form of one value has no rule", entry)
         s = (a + a.mT) / 2
         slope = 2 * torch.einsum("kij,...j->...ki", s, m1)
         mean = F.bilinear(m1, m1, a, b) + F.linear(v1, a.diagonal(dim1=-2, dim2=-1))
         var = torch.einsum("...ki,...i->...k", slope.square(), v1) + 2 * F.bilinear(v1, v1, s.square())
+        if a_var is not None:  # E x_i⁴ is (E x_i²)² + 2 v (v + 2 m²)
+            second, more = m1.square() + v1, 2 * v1 * (v1 + 2 * m1.square())
+            own = F.bilinear(second, second, a_var) + F.linear(more, a_var.diagonal(dim1=-2, dim2=-1))
+            var = var + own
         return made(mean, var if b_var is None else var + b_var)
     mean = F.bilinear(m1, m2, a, b)
     parts = []

@@ -339,3 +339,47 @@ def test_pruned_weights_are_certain_zeros() -> None:
 def test_what_cannot_be_made_random_is_refused_with_its_cause(call: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         call()
+
+
+class _Tokens(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.last = torch.nn.Embedding(5, 3), torch.nn.Linear(3, 2)
+
+    def forward(self, tokens: Any) -> Any:
+        return self.last(self.table(tokens).sum(-2))
+
+
+class _Pairs(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.meet = torch.nn.Bilinear(4, 4, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.meet(x, x.flip(-1))
+
+
+@pytest.mark.parametrize("method", ["ap1", "ap2", "adjoint", "covariance", "local"])
+@pytest.mark.parametrize(
+    ("make", "x"), [(_Tokens, torch.tensor([[0, 1, 2], [3, 4, 0]])), (_Pairs, torch.linspace(-1, 1, 8).view(2, 4))]
+)
+def test_embeddings_and_bilinear_maps_with_random_weights_have_the_moments_of_samples(
+    make: Any, x: Tensor, method: Any
+) -> None:
+    torch.manual_seed(0)
+    network = randomise(make().double().eval(), MeanField(std=0.2))
+    x = x.double() if x.is_floating_point() else x
+    with torch.no_grad(), momentgen.method("sample"):
+        drawn = torch.stack([network(x).mean for _ in range(3000)])
+    with torch.no_grad(), momentgen.method(method):
+        out = network(x)
+        if method == "local":
+            drawn_by_it = torch.stack([network(x).mean for _ in range(3000)])
+            torch.testing.assert_close(drawn_by_it.std(0), drawn.std(0), rtol=0.08, atol=0)
+            return
+    error = drawn.std(0) / math.sqrt(len(drawn))
+    assert bool(((out.mean - drawn.mean(0)).abs() < 4.5 * error).all())
+    if method == "ap1":
+        assert bool((out.var == 0).all())
+    else:
+        torch.testing.assert_close(out.var.sqrt(), drawn.std(0), rtol=0.06, atol=0)

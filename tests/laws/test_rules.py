@@ -530,6 +530,11 @@ EXACT: dict[str, Case] = {
         ((3,), (2,), (2, 3, 2), (2,)),
         batched=False,
     ),
+    "bilinear, one value twice, all random": Case(
+        lambda x, w: F.bilinear(x, x, w) if isinstance(x, Law) else torch.einsum("i,kij,j->k", x, w, x),
+        ((3,), (2, 3, 3)),
+        batched=False,
+    ),
     "bilinear, one value twice": Case(lambda x: F.bilinear(x, x, fixed(4, 3, 3), fixed(4)), ((1, 3),)),
     "linear, weight random": Case(lambda x, w: F.linear(x, w), ((2, 3), (2, 3)), batched=False),
     "linear, all random": Case(lambda x, w, b: F.linear(x, w, bias=b), ((2, 3), (2, 3), (2,)), batched=False),
