@@ -26,6 +26,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from momentgen.choice import no_such_rule
 from momentgen.compiler_state import UNKNOWN, CompilerState, compiler_sources
 from momentgen.errors import BuildError, MomentgenError, RuleError
 from momentgen.kept import Kept, open_kept
@@ -231,7 +232,7 @@ def _sources(rules: Path, only: str | None) -> tuple[dict[str, _Source], list[st
     if only is None:
         return sources, list(sources)
     if only not in sources:
-        raise RuleError(only, f"no such rule in {rules}; there are: {', '.join(sources)}")
+        raise no_such_rule(only, sources, str(rules))
     return sources, [only]
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from momentgen import __version__
 from momentgen.build import BuildResult
-from momentgen.display import BuildDisplay, ReportDisplay, SweepDisplay, VerifyDisplay, build_table, short
+from momentgen.display import BuildDisplay, ReportDisplay, SweepDisplay, VerifyDisplay, build_table, fitting, short
 from momentgen.errors import MomentgenError
 from momentgen.rule_files import known_rules
 
@@ -146,7 +146,7 @@ def exhaust(
     given = dict(_parameter(text) for text in settings or [])
     with SweepDisplay(console) as sweeps:
         results = exhaust_rules(rules, out, only=only, variant=variant, settings=given, stride=stride, reporter=sweeps)
-    console.print(sweeps.table)
+    console.print(fitting(sweeps.table, console))
     for inputs in sorted({result.run.inputs for result in results}):
         console.print(f"{inputs:,} means a variant, at a variance of 1", highlight=False)
     if sweeps.over:
@@ -166,6 +166,9 @@ def new(
     from momentgen.scaffold import scaffold
 
     path = short(scaffold(name, rules))
+    if any((folder / f"{name}.py").is_file() for folder in known_rules() if folder.resolve() != rules.resolve()):
+        note = f"note: momentgen has a rule {name} of its own; where {rules} is read, yours stands in its place"
+        _errors().print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
     where = "" if rules == _DEFAULT_RULES else f" --rules {rules}"
     for line in (
         f"wrote {path}, a placeholder that builds as it stands; next:",
@@ -214,7 +217,7 @@ def verify(
     console, rules = Console(), _rules(rules)
     with VerifyDisplay(console) as display:
         checks = momentgen.verify.verify(rules, out, only=only, seed=seed, reporter=display)
-    console.print(display.table)
+    console.print(fitting(display.table, console))
     broken = [line for check in checks for line in check.broken]
     points = sum(check.points for check in checks)
     measured = sum(not check.skipped for check in checks)
@@ -242,12 +245,15 @@ def report(
     console, rules = Console(), _rules(rules)
     with ReportDisplay(console) as display:
         written = write_report(rules, page, package=out, only=only, jobs=jobs, progress=display)
-    line = f"wrote {short(written.path)}: {written.rules} rules, {written.size / 1e6:.1f} MB"
+    count = f"{written.rules} rule{'s' if written.rules != 1 else ''}"
+    line = f"wrote {short(written.path)}: {count}, {written.size / 1e6:.1f} MB"
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _rules(given: Path | None, *, written: bool = False) -> Path:
     """The directory of rules meant; those installed with momentgen only where nothing is ``written`` beside them."""
+    if given is not None and not given.exists():
+        raise typer.BadParameter(f"expected a directory of rules; there is no {given}", param_hint="RULES")
     found = [given] if given is not None else [p for p in known_rules() if p == _DEFAULT_RULES or not written]
     if not found:
         hint = "expected a directory of rules; there is no ./rules here"
@@ -264,7 +270,7 @@ def _parameter(text: str) -> tuple[str, float]:
 
 
 def _print_result(console: Console, result: BuildResult) -> None:
-    console.print(build_table(result))
+    console.print(fitting(build_table(result), console))
     for name in result.removed:
         console.print(f"removed {short(result.output)}/{name}: no rule produces it", markup=False, soft_wrap=True)
     for name in result.strangers:

@@ -17,6 +17,7 @@ import sympy
 from sympy import Expr, Symbol
 from sympy.printing.pretty.stringpict import prettyForm
 
+from momentgen.choice import no_such_rule
 from momentgen.compiler.derive import Derivation, derive, derive_mean
 from momentgen.compiler.stabilise import PARTIALS
 from momentgen.errors import MomentgenError, RuleError
@@ -129,9 +130,7 @@ def find_rule(what: str, rules: Path | None = None) -> Rule:
             return found[0]
     there = sorted({p.stem for folder in folders for p in folder.glob("*.py") if not p.name.startswith("_")})
     where = " or ".join(map(str, folders)) or "./rules"
-    raise RuleError(
-        what, f"expected a rule in {where} or an expression in x; the rules are: {', '.join(there) or 'none'}"
-    )
+    raise no_such_rule(what, there, f"{where}, and no expression in x")
 
 
 def derived(rule: Rule) -> Derived:

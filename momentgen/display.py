@@ -11,10 +11,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.markup import escape
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from momentgen.build import BuildResult, Reporter, RuleResult
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from momentgen.exhaustive import VariantRun
     from momentgen.verify import VariantCheck
 
-__all__ = ["BuildDisplay", "ReportDisplay", "SweepDisplay", "VerifyDisplay", "build_table", "short"]
+__all__ = ["BuildDisplay", "ReportDisplay", "SweepDisplay", "VerifyDisplay", "build_table", "fitting", "short"]
 
 
 class _Display:
@@ -229,6 +231,24 @@ def build_table(result: BuildResult) -> Table:
             operations = " / ".join(str(variant.operations.get(way, "")) for way in ("forward", "backward"))
             table.add_row(name, variant.name, *map(escape, (mean, var, partials)), operations, spent)
     return table
+
+
+def fitting(table: Table, console: Console) -> RenderableType:
+    """``table``, or where the console is so narrow that rich would cut words off, a paragraph a row.
+
+    A paragraph gives each cell with its column's name.  The first two columns name the rows; where they are empty, a
+    row goes on with the one before.
+    """
+    if not any("…" in segment.text for line in console.render_lines(table) for segment in line):
+        return table
+    heads = [str(column.header) for column in table.columns]
+    lines: list[RenderableType] = [Text(str(table.title), style="italic")] if table.title else []
+    for cells in zip(*(map(str, column.cells) for column in table.columns), strict=True):
+        if any(cells[:2]):
+            lines.append(Text.from_markup(" ".join(filter(None, cells[:2])), style="bold"))
+        values = [f"{escape(head)} {cell}" for head, cell in zip(heads[2:], cells[2:], strict=True) if cell]
+        lines.append(Padding(Text.from_markup(", ".join(values)), (0, 0, 0, 2)))
+    return Group(*lines)
 
 
 def _leading_number(bound: str) -> float:

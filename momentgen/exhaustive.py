@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from momentgen.build import default_output
+from momentgen.choice import chosen_rules
 from momentgen.compiler.derive import derive
 from momentgen.compiler.evidence import ALL_INPUTS, Run, read_evidence
 from momentgen.compiler.exhaust import exhaust
@@ -105,14 +106,13 @@ def exhaust_rules(
     """
     reporter, given = reporter or _Silent(), dict(settings or {})
     loaded = {rule.name: rule for rule in load_rules(rules)}
-    if only is not None and only not in loaded:
-        raise RuleError(only, f"no such rule in {rules}; there are: {', '.join(loaded)}")
-    unknown = set(given) - {p.name for rule in loaded.values() if only in (None, rule.name) for p in rule.parameters}
+    chosen = chosen_rules(only, loaded, rules)
+    unknown = set(given) - {p.name for name in chosen for p in loaded[name].parameters}
     if unknown:
         raise RuleError(only or str(rules), f"no parameter is called {', '.join(sorted(unknown))}")
     package = default_output(rules) if output is None else output
     plan: list[tuple[Rule, list[tuple[Stable, str]]]] = []
-    settings_of = {rule.name: _setting(rule, given) for rule in loaded.values() if only in (None, rule.name)}
+    settings_of = {name: _setting(loaded[name], given) for name in chosen}
     for name in settings_of:
         stables = _stables(loaded[name], variant)
         if not stables:

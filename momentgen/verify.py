@@ -23,12 +23,13 @@ import numpy.typing as npt
 
 from momentgen.build import default_output
 from momentgen.built import Built, CommittedKernel, check_source, read_built
+from momentgen.choice import chosen_rules
 from momentgen.compiler.certify import kept
 from momentgen.compiler.derive import derive, derive_covariance, derive_joint
 from momentgen.compiler.points import Points, near_points, points_at, seed_of
 from momentgen.compiler.sampling import joined, sampler_of
 from momentgen.compiler.stabilise import Stable, stabilise, stabilise_covariance, stabilise_joint
-from momentgen.errors import MomentgenError, RuleError
+from momentgen.errors import MomentgenError
 from momentgen.rule import Rule, load_rules
 from momentgen.rule_inputs import COVARIANCE
 
@@ -161,10 +162,9 @@ def verify(
     """
     reporter = reporter or _Silent()
     loaded = {rule.name: rule for rule in load_rules(rules)}
-    if only is not None and only not in loaded:
-        raise RuleError(only, f"no such rule in {rules}; there are: {', '.join(loaded)}")
+    chosen = chosen_rules(only, loaded, rules)
     package = default_output(rules) if output is None else output
-    plan = [(loaded[name], read_built(package, name)) for name in loaded if only in (None, name)]
+    plan = [(loaded[name], read_built(package, name)) for name in chosen]
     for rule, variants in plan:
         check_source(rule, variants)
     reporter.planned(sum(len(variants) for _, variants in plan))

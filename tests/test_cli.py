@@ -96,7 +96,6 @@ def test_check_writes_nothing(rules: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("absent",), "error: rule absent: expected a directory of rules"),
         (("rules", "--only", "gelu"), "error: rule gelu: no such rule in rules; there are: abs, relu\n"),
         (("rules", "--out", "rules"), "error: output directory rules: expected another directory"),
         (("rules", "--out", "rules/abs.py"), "error: output directory rules/abs.py: cannot be made: File exists\n"),
@@ -114,6 +113,49 @@ def test_expected_errors_are_one_line_on_stderr(
     assert shown.err.startswith(message)
     assert shown.err.count("\n") == 1
     assert shown.out == ""
+
+
+def test_near_names_are_suggested(
+    rules: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments in (("build", "--only", "reluu"), ("derive", "reluu", "--rules", "rules")):
+        assert command(monkeypatch, *arguments) == 1
+        assert capsys.readouterr().err.endswith("did you mean relu?\n")
+
+
+def test_a_function_over_an_axis_is_no_unknown_rule(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed = str(Path(momentgen.__file__).parents[1] / "rules")
+    for name in ("report", "verify"):
+        assert command(monkeypatch, name, installed, "--only", "softmax") == 1
+        error = capsys.readouterr().err
+        assert error == (
+            "error: rule softmax: expected a rule with a certificate, got a function over an axis, which has none\n"
+        )
+
+
+def test_a_directory_that_is_not_there_is_no_rule(
+    rules: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("build", "verify", "report", "exhaust"):
+        assert command(monkeypatch, name, "nowhere") == 2
+        error = " ".join(capsys.readouterr().err.replace("│", " ").split())
+        assert "expected a directory of rules; there is no nowhere" in error
+        assert "rule nowhere" not in error
+
+
+def test_tables_on_a_narrow_terminal_are_whole(
+    rules: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert command(monkeypatch, "build", "rules", "--jobs", "1") == 0
+    out = capsys.readouterr().out
+    assert "…" not in out
+    assert "abs exact" in out
+    assert "mean 2.5 ulp, var or cov 3 ulp, partials 10 ulp" in out
+    assert "operations 120 / 150" in " ".join(out.split())
+    assert max(map(len, out.splitlines())) <= 60
 
 
 @pytest.mark.parametrize("arguments", [("build", "rules", "--jobs", "0"), ("bild",)])

@@ -67,3 +67,14 @@ def test_the_command_says_what_to_do_next(
     assert "momentgen build rules --only swish\n" in shown
     assert command(monkeypatch, "new", "swish") == 1
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_name_that_an_installed_rule_has_is_written_with_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command(monkeypatch, "new", "relu") == 0
+    note = "note: momentgen has a rule relu of its own; where rules is read, yours stands in its place\n"
+    assert capsys.readouterr().err == note
+    assert command(monkeypatch, "new", "swish") == 0
+    assert capsys.readouterr().err == ""

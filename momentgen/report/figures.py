@@ -30,6 +30,7 @@ _STYLE = {
 }
 _OUTPUT_NAMES = {
     "mean": "mean",
+    "partials": "worst partial",
     "var": "variance",
     "dmean_dmu": "∂mean/∂μ",
     "dmean_dvar": "∂mean/∂v",
@@ -92,11 +93,12 @@ def error_figure(errors: ErrorMap) -> str:
         return _uri(figure, "png")
 
 
-def histogram_figure(histograms: Mapping[str, Mapping[str, int]]) -> str:
-    """Share of points by error in ulp, a line an output.
+def histogram_figure(histograms: Mapping[str, Mapping[str, int]], label: str) -> str:
+    """Share of points by error, a line an output.
 
     Args:
         histograms: output -> bin -> count, the bins alike.
+        label: what the bins are.
     """
     with matplotlib.rc_context(_STYLE):
         figure = _figure(4.9, 3.2)
@@ -110,7 +112,7 @@ def histogram_figure(histograms: Mapping[str, Mapping[str, int]]) -> str:
         bins = next(iter(histograms.values()))
         axes.set_xticks(range(len(bins)), [label.replace("<= ", "≤ ") for label in bins], rotation=45)
         axes.set_yscale("log")
-        axes.set_xlabel("error, ulp")
+        axes.set_xlabel(label)
         axes.set_ylabel("share of points")
         axes.legend(fontsize=7.5, ncols=2)
         return _uri(figure)

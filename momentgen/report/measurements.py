@@ -20,6 +20,7 @@ __all__ = [
     "compare",
     "compare_curves",
     "error_map",
+    "histogram_of_shares",
     "kl_normal",
     "picture",
 ]
@@ -107,6 +108,26 @@ def error_map(subject: Subject, *, grid: tuple[int, int] | None = None) -> Error
         errors[where][inside] = np.fmax(errors[where][inside], error)
     shaped = {name: array.reshape(rows, columns) for name, array in errors.items()}
     return ErrorMap(mu, sigma, shaped, built.unit, built.goal)
+
+
+#: edges of the histogram's bins, shares of the largest error allowed
+_SHARES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+
+
+def histogram_of_shares(errors: ErrorMap) -> dict[str, dict[str, int]]:
+    """Errors of a map as shares of the goal: output -> bin -> how many points of the certified domain.
+
+    >>> found = ErrorMap(np.zeros(2), np.zeros(1), {"mean": np.array([[0.5, np.nan]])}, "tolerance", 1.0)
+    >>> {name: count for name, count in histogram_of_shares(found)["mean"].items() if count}
+    {'<= 1': 1}
+    """
+    labels = [*(f"<= {edge:g}" for edge in _SHARES), f"> {_SHARES[-1]:g}"]
+    histograms = {}
+    for name, values in errors.errors.items():
+        shares = values[np.isfinite(values)] / errors.goal
+        counts = np.bincount(np.searchsorted(_SHARES, shares, side="left"), minlength=len(labels))
+        histograms[name] = dict(zip(labels, counts.tolist(), strict=True))
+    return histograms
 
 
 def _affordable(subject: Subject) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,9 @@ from momentgen.errors import MomentgenError
 from momentgen.report.section import Section, TableData, shown
 
 __all__ = ["Costs", "costs_from", "read_results", "render_page", "softmax_table"]
+
+#: the hyphen of an exponent, after which a browser may break the line
+_EXPONENT_HYPHEN = re.compile(r"(?<=\d[e^])-(?=\d)")
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ def render_page(sections: Sequence[Section], *, costs: Costs | None = None, soft
         ]
         for section in sections
     ]
-    return environment.get_template("report.html.j2").render(
+    page = environment.get_template("report.html.j2").render(
         version=__version__,
         sections=sections,
         overview=TableData(head, overview),
@@ -130,3 +134,4 @@ def render_page(sections: Sequence[Section], *, costs: Costs | None = None, soft
         logistic=next((section.logistic for section in sections if section.logistic is not None), None),
         softmax=softmax,
     )
+    return _EXPONENT_HYPHEN.sub("-\N{WORD JOINER}", page)

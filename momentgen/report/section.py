@@ -19,7 +19,7 @@ from momentgen.promise import promise, tolerance_in_a_line
 from momentgen.report import figures
 from momentgen.report.bernoulli import BernoulliSums, bernoulli_sums
 from momentgen.report.formula import mathml
-from momentgen.report.measurements import compare, compare_curves, error_map, picture
+from momentgen.report.measurements import compare, compare_curves, error_map, histogram_of_shares, picture
 from momentgen.report.subject import EXACT, Subject, subject_of
 from momentgen.rule import Rule
 
@@ -36,13 +36,23 @@ class TableData:
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
 
+    def filled(self) -> TableData:
+        """The table without the columns in which no cell says anything.
+
+        >>> TableData(["rule", "time"], [["relu", ""], ["abs", ""]]).filled()
+        TableData(head=['rule'], rows=[['relu'], ['abs']])
+        """
+        kept = [k for k in range(len(self.head)) if any(row[k] for row in self.rows)]
+        return TableData([self.head[k] for k in kept], [[row[k] for k in kept] for row in self.rows])
+
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture as a data URI, and what it shows."""
+    """A picture as a data URI, what it shows, and whether it is as wide as the page."""
 
     uri: str
     caption: str
+    wide: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,7 @@ class Section:
         comparison: the variants side by side.
         pictures: in the order of the page.
         notes: what is not shown, and why.
+        some_are_certain: whether a variant has a variance of 0 where the exact one is not 0.
         worst: the exact variant's largest error as a share of its goal.
         unit, goal: of the exact variant.
         tolerance: what its goal is, in a line; empty for goals in ulp.
@@ -84,6 +95,7 @@ class Section:
     comparison: TableData | None = None
     pictures: Sequence[Figure] = ()
     notes: Sequence[str] = ()
+    some_are_certain: bool = False
     logistic: tuple[Figure, TableData] | None = None
 
 
@@ -111,6 +123,7 @@ def section_of(rule: Rule, package: Path) -> Section:
     notes: list[str] = []
     pictures: list[Figure] = []
     comparison: TableData | None = None
+    some_are_certain = False
     logistic: tuple[Figure, TableData] | None = None
     formulas = [formula] if (formula := mathml("<mi>f</mi><mo>(</mo><mi>x</mi><mo>)</mo>", rule.f)) else []
     legend: list[str] = []
@@ -120,7 +133,7 @@ def section_of(rule: Rule, package: Path) -> Section:
         moments, legend, remarks = _moments(subject)
         formulas += moments
         notes += remarks
-        more, comparison = _measured(subject)
+        more, comparison, some_are_certain = _measured(subject)
         pictures += more
         logistic = _logistic(subject)
     elif univariate:
@@ -151,6 +164,7 @@ def section_of(rule: Rule, package: Path) -> Section:
         comparison=comparison,
         pictures=pictures,
         notes=notes,
+        some_are_certain=some_are_certain,
         logistic=logistic,
     )
 
@@ -187,7 +201,7 @@ def _moments(subject: Subject) -> tuple[list[str], list[str], list[str]]:
     )
 
 
-def _measured(subject: Subject) -> tuple[list[Figure], TableData]:
+def _measured(subject: Subject) -> tuple[list[Figure], TableData, bool]:
     setting = ", ".join(f"{name} = {value:g}" for name, value in subject.setting.items())
     at = f" at {setting}" if setting else ""
     errors = error_map(subject)
@@ -202,8 +216,18 @@ def _measured(subject: Subject) -> tuple[list[Figure], TableData]:
             f"Errors of the exact variant against exact values over (μ, σ){at}, {errors.mu.size} × {errors.sigma.size} "
             f"points; the scale ends at the goal, {errors.goal:g} {errors.unit}; grey is less than a 1000th of it, "
             "white outside the certified domain.",
+            wide=True,
         ),
     ]
+    if errors.unit != "ulp":
+        found.append(
+            Figure(
+                figures.histogram_figure(histogram_of_shares(errors), "error, share of what is allowed"),
+                f"Errors of the exact variant at the points of the map, as shares of the goal of {errors.goal:g} "
+                f"{errors.unit}.",
+            )
+        )
+    compared = compare(subject)
     rows = [
         [
             c.variant,
@@ -212,7 +236,7 @@ def _measured(subject: Subject) -> tuple[list[Figure], TableData]:
             _with_place(c.var_error, c.var_at),
             _with_place(c.kl, c.kl_at),
         ]
-        for c in compare(subject)
+        for c in compared
     ]
     head = ["variant", "|mean − exact| / exact σ′", "σ′ / exact σ′", "|var / exact − 1|", "KL(exact ‖ variant), nats"]
     approximate = {name: None for name in subject.kernels if name not in (EXACT, "tight")}
@@ -223,9 +247,10 @@ def _measured(subject: Subject) -> tuple[list[Figure], TableData]:
             Figure(
                 figures.curves_figure({name: curves[name] for name in approximate}, _CURVES_SIGMA),
                 f"The approximations beside the exact moments{at}; where KL is infinite there is no line.",
+                wide=True,
             )
         )
-    return found, TableData(head, rows)
+    return found, TableData(head, rows), any(c.sigma_low == 0 or np.isinf(c.kl) for c in compared)
 
 
 def _with_place(value: float, at: tuple[float, float]) -> str:
@@ -233,7 +258,9 @@ def _with_place(value: float, at: tuple[float, float]) -> str:
 
 
 def _histogram(built: Built) -> Figure | None:
-    """ulp histograms of a certificate: exhaustive where there is a run, else sampled."""
+    """ulp histograms of a certificate in ulp: exhaustive where there is a run, else sampled."""
+    if built.unit == "tolerance":  # most of its errors are many ulp, and that says nothing
+        return None
     runs = built.certificate.get("exhaustive") or []
     outputs: Mapping[str, Any] = runs[0]["outputs"] if runs else built.certificate["bounds"]
     histograms = {name: found["histogram_ulp"] for name, found in outputs.items() if found.get("histogram_ulp")}
@@ -241,7 +268,7 @@ def _histogram(built: Built) -> Figure | None:
         return None
     of = f"all {runs[0]['inputs']:,} means at variance {runs[0]['var']:g}" if runs else "the points of the certificate"
     return Figure(
-        figures.histogram_figure(histograms),
+        figures.histogram_figure(histograms, "error, ulp"),
         f"Errors of {built.variant} in ulp, where the exact value is normal: {of}.",
     )
 
@@ -251,9 +278,8 @@ def certificate_table(built: Built) -> TableData:
     rows = []
     for name, bound in built.certificate["bounds"].items():
         at = ", ".join(f"{key} = {shown(value)}" for key, value in bound.get("at", {}).items())
-        ulp = shown(float(bound["ulp"])) if "ulp" in bound else ""
-        rows.append([name, shown(float(bound[built.unit])), shown(built.goal), at, ulp])
-    return TableData(["output", f"bound, {built.unit}", "goal", "worst at", "largest ulp"], rows)
+        rows.append([name, shown(float(bound[built.unit])), shown(built.goal), at])
+    return TableData(["output", f"bound, {built.unit}", "goal", "worst at"], rows)
 
 
 def _method(built: Built) -> list[str]:
@@ -284,7 +310,7 @@ def logistic_figure(subject: Subject) -> tuple[Figure, TableData]:
     rows = [[name, *(shown(float(k.max())) for k in curves)] for name, curves in data.kl.items()]
     rows.append(["average of 50 samples, mean", *(shown(float(mean.max())) for mean, _, _ in data.sampled)])
     head = ["largest KL, bits", *(f"{n} input{'s' if n > 1 else ''}" for n in data.inputs)]
-    return Figure(figures.bernoulli_figure(data), _bernoulli_caption(data)), TableData(head, rows)
+    return Figure(figures.bernoulli_figure(data), _bernoulli_caption(data), wide=True), TableData(head, rows)
 
 
 def _mean_rule(subject: Subject, variant: str) -> Any:

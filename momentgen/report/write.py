@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from momentgen.build import default_output
-from momentgen.errors import MomentgenError, RuleError
+from momentgen.choice import chosen_rules
+from momentgen.errors import MomentgenError
 from momentgen.report.page import costs_from, read_results, render_page, softmax_table
 from momentgen.report.section import Section, section_of
 from momentgen.rule import load_rules
@@ -57,9 +58,7 @@ def write_report(
         BuildError: if a rule cannot be derived, or there is no C compiler.
     """
     names = [rule.name for rule in load_rules(rules)]
-    if only is not None and only not in names:
-        raise RuleError(only, f"no such rule in {rules}; there are: {', '.join(names)}")
-    chosen = [name for name in names if only in (None, name)]
+    chosen = chosen_rules(only, names, rules)
     package = default_output(rules) if package is None else package
     results = rules.resolve().parent / "benchmarks" / "results" if results is None else results
     share, softmax = results / "layer_share.json", results / "softmax.json"

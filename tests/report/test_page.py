@@ -14,14 +14,17 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import sympy
 
+from momentgen.built import read_built
 from momentgen.cli import main
 from momentgen.errors import MomentgenError
 from momentgen.report.formula import mathml
+from momentgen.report.measurements import ErrorMap, histogram_of_shares
 from momentgen.report.page import costs_from, render_page, softmax_table
-from momentgen.report.section import Section, section_of
+from momentgen.report.section import Section, _histogram, certificate_table, section_of
 from momentgen.report.write import write_report
 from momentgen.rule import load_rules
 from momentgen.symbols import Phi, S, x
@@ -59,7 +62,7 @@ class Reader(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.text.append(data)
+        self.text.append(data.replace("\N{WORD JOINER}", ""))
 
 
 def read(page: str) -> Reader:
@@ -114,6 +117,40 @@ def test_a_goal_of_one_tolerance_says_what_it_is_and_certificates_promise_in_wor
     assert "8 ulp:" not in "".join(read(render_page([heaviside()])).text)
 
 
+def test_errors_of_a_rule_with_a_tolerance_are_shown_as_shares_of_it() -> None:
+    mean = np.array([[0.0004, 0.5, 0.9], [np.nan, 0.2, 1.5]])
+    errors = ErrorMap(np.zeros(3), np.zeros(2), {"mean": mean}, "tolerance", 2.0)
+    counts = histogram_of_shares(errors)["mean"]
+    assert counts == {**dict.fromkeys(counts, 0), "<= 0.001": 1, "<= 0.1": 1, "<= 0.3": 1, "<= 1": 2}
+    (built,) = (built for built in read_built(GENERATED, "gelu") if built.variant == "exact")
+    assert _histogram(built) is None
+    assert "largest ulp" not in certificate_table(built).head
+
+
+def test_columns_in_which_nothing_is_said_are_left_out() -> None:
+    page = render_page([heaviside()])
+    assert "<th>× copy</th>" not in page
+    costs = costs_from(SHARE, Path("share.json"))
+    assert "<th>× copy</th>" in render_page([heaviside()], costs=costs)
+
+
+def test_an_infinite_divergence_and_a_range_from_0_are_explained() -> None:
+    explained = "the divergence infinite (∞)"
+    of_certain = dataclasses.replace(heaviside(), some_are_certain=True)
+    assert explained in " ".join("".join(read(render_page([of_certain])).text).split())
+    assert heaviside().comparison is not None
+    said = any("∞" in cell or cell.startswith("0 –") for row in heaviside().comparison.rows for cell in row)
+    assert heaviside().some_are_certain == said
+
+
+def test_no_number_breaks_in_two() -> None:
+    said = "mean 1e-06*max(1, |m|); var 1e-05*L^2*v; least 2^-126"
+    page = render_page([dataclasses.replace(heaviside(), unit="tolerance", tolerance=said)])
+    assert not re.search(r"\d[e^]-\d", page)
+    assert "1e-\N{WORD JOINER}06*max" in page
+    assert "td { white-space: nowrap; }" in page
+
+
 def test_a_function_of_two_inputs_is_shown_without_pictures_of_one(tmp_path: Path) -> None:
     shutil.copytree(GENERATED / "heaviside", tmp_path / "heaviside")
     two = [f"const float *restrict {name}" for name in ("mean", "var")]
@@ -162,7 +199,7 @@ def test_the_softmax_table_has_a_column_a_key() -> None:
     table = softmax_table({"results": [{"K": 2, "error": 1e-9}, {"K": 100, "method": "<b>"}]}, Path("s.json"))
     assert table is not None
     page = render_page([heaviside()], softmax=table)
-    assert "<td>1e-09</td>" in page
+    assert "<td>1e-\N{WORD JOINER}09</td>" in page
     assert "&lt;b&gt;" in page
     assert "softmax-errors" in read(page).anchors
     assert "softmax-errors" not in read(render_page([heaviside()])).anchors
@@ -214,7 +251,7 @@ def test_the_command_writes_the_page(
     monkeypatch.setattr(sys, "argv", ["momentgen", "report", str(RULES), "--page", str(out), "--only", "heaviside"])
     with pytest.raises(SystemExit):
         main()
-    assert re.match(r"wrote .*page\.html: 1 rules, \d\.\d MB", capsys.readouterr().out)
+    assert re.match(r"wrote .*page\.html: 1 rule, \d\.\d MB", capsys.readouterr().out)
     assert "heaviside" in read(out.read_text(encoding="utf-8")).anchors
 
 
