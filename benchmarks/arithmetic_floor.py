@@ -22,7 +22,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 import momentgen.generated
-from momentgen.compiler.native import compile_c
+from momentgen.compiler.c_libraries import compiled
 
 ELEMENTS = 1 << 16
 #: kind -> operations in a certificate; a fused multiply-add takes the place of a multiplication in the pipe
@@ -88,7 +88,7 @@ void arithmetic(int64_t n)
             : : : {clobbered});
 }}
 """
-    function = compile_c(source).arithmetic
+    function = compiled(source).arithmetic
     function.argtypes = [ctypes.c_int64]
     return functools.partial(function, ELEMENTS)
 

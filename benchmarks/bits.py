@@ -34,8 +34,8 @@ def main() -> None:
     parser.add_argument("--only", help="rules, comma-separated; all unless given")
     arguments = parser.parse_args()
 
-    flags = builds()
-    backends = [name for name in flags if name != "default"] + ["numpy"]
+    ways = builds()
+    backends = [name for name in ways if name != "default"] + ["numpy"]
     if interpreter_fuses():
         backends.append("triton_interpreter")
     table = Table("rule", "variant", "direction", *backends, box=SIMPLE_HEAD, pad_edge=False)
@@ -58,7 +58,7 @@ def main() -> None:
                 named = kernel_params(program, rule.defaults, stables[variant].scalars(rule.defaults))
                 params = tuple(named.values())
                 source = compiled.files[f"{variant}.c"]
-                want = run_c(source, program.name, inputs, params, flags["default"])
+                want = run_c(source, program.name, inputs, params, ways["default"])
                 counts = {}
                 for name in backends:
                     if name == "numpy":
@@ -68,7 +68,7 @@ def main() -> None:
                         triton = compiled.files[f"{variant}_triton.py"]
                         (got,) = interpret([Job(triton, f"{program.name}_kernel", inputs, params)])
                     else:
-                        got = run_c(source, program.name, inputs, params, flags[name])
+                        got = run_c(source, program.name, inputs, params, ways[name])
                     counts[name] = different(got, want)
                 rows.append(
                     {

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["scalar_kernels", "scalar_loops"]
+from momentgen.c_compiler import accepted_flags
+
+__all__ = ["gcc_flags", "scalar_kernels", "scalar_loops"]
+
+
+def gcc_flags() -> list[str]:
+    """The flags by which the runtime and the build call gcc; none where there is no gcc."""
+    return list(accepted_flags(("gcc",))) if shutil.which("gcc") else []
 
 
 def scalar_kernels(source: str, flags: Sequence[str]) -> list[str]:
@@ -52,7 +60,7 @@ def _compiled(source: str, flags: Sequence[str]) -> tuple[set[int], set[str]]:
     """Numbers of lines whose loops gcc made vectors of, and names of the functions that it left as such."""
     with tempfile.TemporaryDirectory(prefix="momentgen-vectors-") as directory:
         (Path(directory) / "kernels.c").write_text(source)
-        command = ["gcc", *flags, "-fopt-info-vec-optimized", "-o", "kernels.so", "kernels.c"]
+        command = ["gcc", *flags, "-shared", "-fopt-info-vec-optimized", "-o", "kernels.so", "kernels.c"]
         report = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True).stderr
         symbols = subprocess.run(["nm", "kernels.so"], cwd=directory, capture_output=True, text=True, check=True).stdout
     loops = {int(line) for line in re.findall(r"kernels\.c:(\d+):\d+: optimized: loop vectorized", report)}

@@ -5,10 +5,8 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from c_vectors import scalar_kernels, scalar_loops
+from c_vectors import gcc_flags, scalar_kernels, scalar_loops
 from real_rules import ROOT
-
-from momentgen.compiler.emit.c import C_FLAGS
 
 ALL = {f"{path.parent.name}-{path.stem}": path for path in sorted((ROOT / "generated").glob("*/*.c"))}
 SOURCES = {name: path for name, path in ALL.items() if not name.endswith("_float64")}
@@ -22,23 +20,23 @@ TYPICAL = sorted(SOURCES, key=lambda name: SOURCES[name].stat().st_size)[len(SOU
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc: other compilers have no such report")
 def test_gcc_vectorises_a_typical_committed_kernel() -> None:
-    assert scalar_kernels(SOURCES[TYPICAL].read_text(), C_FLAGS) == []
+    assert scalar_kernels(SOURCES[TYPICAL].read_text(), gcc_flags()) == []
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc: other compilers have no such report")
 @pytest.mark.parametrize("name", [name for name in SOURCES if name != TYPICAL])
 def test_gcc_vectorises_every_committed_kernel(name: str) -> None:
-    assert scalar_kernels(SOURCES[name].read_text(), C_FLAGS) == []
+    assert scalar_kernels(SOURCES[name].read_text(), gcc_flags()) == []
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc: other compilers have no such report")
 def test_gcc_vectorises_float64_polynomials_of_two_values() -> None:
-    assert scalar_loops(FLOAT64[POLYNOMIALS].read_text(), C_FLAGS) == []
+    assert scalar_loops(FLOAT64[POLYNOMIALS].read_text(), gcc_flags()) == []
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc: other compilers have no such report")
 @pytest.mark.parametrize("name", [name for name in FLOAT64 if name != POLYNOMIALS])
 def test_gcc_vectorises_every_committed_float64_loop(name: str) -> None:
-    assert scalar_loops(FLOAT64[name].read_text(), C_FLAGS) == []
+    assert scalar_loops(FLOAT64[name].read_text(), gcc_flags()) == []

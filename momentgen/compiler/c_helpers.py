@@ -1,4 +1,4 @@
-"""What the build's own loops in C have in common: flags, an exponential made of vectors, no subnormal numbers.
+"""What the build's own loops in C have in common: an exponential made of vectors, no subnormal numbers.
 
 Where a density underflows, each operation on a subnormal number takes twenty times as long; loops that ask for it take
 it for 0, and leave the processor as they found it.
@@ -10,21 +10,11 @@ import ctypes
 import math
 from functools import cache
 
-from momentgen.compiler.c_compiler import compiled
+from momentgen.c_compiler import accepted_flags, chosen_compiler
+from momentgen.compiler.c_libraries import compiled
 
 __all__ = ["library"]
 
-#: nothing is contracted or reassociated, so that bits are the same on every machine
-_FLAGS = (
-    "-O3",
-    "-march=native",
-    "-std=c11",
-    "-ffp-contract=off",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-shared",
-    "-fPIC",
-)
 #: (exp(r) - 1 - r)/r² for |r| <= ln(2)/2, from high to low
 _EXPONENTIAL = [1 / math.factorial(k) for k in range(13, 1, -1)]
 _PRELUDE = """\
@@ -81,8 +71,10 @@ def library(source: str, *flags: str) -> ctypes.CDLL:
     """C source compiled after the prelude, with more flags if there are any, once a process.
 
     Raises:
-        BuildError: if there is no compiler, or it fails.
+        CompilerError: if there is no compiler, or it fails.
     """
     first, *others = (c.hex() for c in _EXPONENTIAL)
     steps = "\n".join(f"    p = p * r + {c};" for c in others)
-    return compiled(_PRELUDE.replace("@FIRST@", first).replace("@STEPS@", steps) + source, (*_FLAGS, *flags))
+    compiler = chosen_compiler()
+    text = _PRELUDE.replace("@FIRST@", first).replace("@STEPS@", steps) + source
+    return compiled(text, (*accepted_flags(compiler), *flags), compiler)

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.c_compiler import find_compiler
+from momentgen.c_compiler import find_compiler
 from momentgen.compiler.c_helpers import library
 from momentgen.compiler.evaluate import compile_program
 from momentgen.compiler.program import Instruction, Op, Program
@@ -151,7 +151,7 @@ def _library() -> ctypes.CDLL:
     cases = "\n".join(f"    case {_CODES[op]}: EACH({text});" for op, text in _EXPRESSIONS.items())
     source = _SOURCE.replace("@CASES@", cases).replace("@BLOCK@", str(_BLOCK)).replace("@LEAVES@", str(len(_LEAVES)))
     source = source.replace("@INPUT@", str(_CODES[Op.INPUT])).replace("@PARAM@", str(_CODES[Op.PARAM]))
-    compiled = library(source, "-fno-strict-aliasing", "-fopenmp-simd")
+    compiled = library(source, "-fno-strict-aliasing")
     pointer, count = ctypes.c_void_p, ctypes.c_int64
     compiled.run.argtypes = [count, pointer, count, pointer, count, pointer, pointer, pointer]
     compiled.run.restype = ctypes.c_int32

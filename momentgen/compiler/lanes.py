@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.c_compiler import find_compiler
+from momentgen.c_compiler import find_compiler
 from momentgen.compiler.c_helpers import library
 from momentgen.compiler.real import LEAVES, Graph, Node, float64_operations, outputs_float64
 

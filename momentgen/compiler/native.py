@@ -12,20 +12,15 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.c_compiler import compiled, find_compiler
-from momentgen.compiler.emit.c import C_FLAGS, render_c
+from momentgen.compiler.c_libraries import compiled
+from momentgen.compiler.emit.c import render_c
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.program import Program
 from momentgen.errors import BuildError, InputError
 
-__all__ = ["NativeKernel", "compile_c", "find_compiler", "native_program"]
+__all__ = ["NativeKernel", "native_program"]
 
 F32 = npt.NDArray[np.float32]
-
-
-def compile_c(source: str, flags: Sequence[str] = C_FLAGS, compiler: str | None = None) -> ctypes.CDLL:
-    """:func:`momentgen.compiler.c_compiler.compiled` with the flags of the generated C."""
-    return compiled(source, flags, compiler)
 
 
 class NativeKernel:
@@ -35,11 +30,12 @@ class NativeKernel:
         c_source: what :func:`momentgen.compiler.emit.render_c` wrote.
         symbol: name of the kernel.
         n_inputs: number of input arrays; likewise ``n_params`` and ``n_outputs``.
-        flags: compiler flags.
-        compiler: path of the compiler; the system's by default.
+        flags: compiler flags; by default those that the compiler accepts.
+        compiler: its command; by default that of the machine.
 
     Raises:
-        BuildError: if there is no compiler, if it fails, or if the source exports no such symbol.
+        CompilerError: if there is no compiler, or it fails.
+        BuildError: if the source exports no such symbol.
 
     >>> from momentgen.compiler.program import Builder
     >>> b = Builder("twice", inputs=("x",))
@@ -55,11 +51,11 @@ class NativeKernel:
         n_inputs: int,
         n_params: int,
         n_outputs: int,
-        flags: Sequence[str] = C_FLAGS,
-        compiler: str | None = None,
+        flags: Sequence[str] | None = None,
+        compiler: tuple[str, ...] | None = None,
     ) -> None:
         self.symbol, self._counts = symbol, (n_inputs, n_params, n_outputs)
-        library = compile_c(c_source, flags, compiler)
+        library = compiled(c_source, flags, compiler)
         try:
             self._function = library[symbol]
         except AttributeError as error:
@@ -106,13 +102,13 @@ class NativeKernel:
 
 def native_program(
     program: Program,
-    flags: Sequence[str] = C_FLAGS,
-    compiler: str | None = None,
+    flags: Sequence[str] | None = None,
+    compiler: tuple[str, ...] | None = None,
 ) -> NativeKernel:
     """Render ``program`` to C, compile it, and return its kernel.
 
     Raises:
-        BuildError: as :class:`NativeKernel` does.
+        CompilerError: as :class:`NativeKernel` does.
     """
     header = Header(program.name, "native", "none", {program.name: program.operations})
     source = render_c([program], header)

@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,24 +20,22 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.emit.c import C_FLAGS
+from momentgen.c_compiler import accepted_flags, find_compiler
 from momentgen.compiler.native import NativeKernel
 from momentgen.compiler.points import edge_points, wide_points
 from momentgen.errors import BuildError
 
-__all__ = ["Job", "builds", "different", "interpret", "interpreter_fuses", "kernel_inputs", "run_c"]
+__all__ = ["CBuild", "Job", "builds", "different", "interpret", "interpreter_fuses", "kernel_inputs", "run_c"]
 
 F32 = npt.NDArray[np.float32]
 
-_WITHOUT_CPU = tuple(flag for flag in C_FLAGS if flag not in ("-O3", "-march=native"))
-#: name -> (what the CPU must have, compiler flags)
+#: name -> (what the CPU must have, flags in place of -O3 -march=native)
 _BUILDS: Mapping[str, tuple[frozenset[str], tuple[str, ...]]] = {
-    "default": (frozenset(), C_FLAGS),
-    "O0": (frozenset(), ("-O0", *_WITHOUT_CPU)),
-    "avx2": (frozenset({"avx2", "fma"}), ("-O3", "-mavx2", "-mfma", *_WITHOUT_CPU)),
+    "O0": (frozenset(), ("-O0",)),
+    "avx2": (frozenset({"avx2", "fma"}), ("-O3", "-mavx2", "-mfma")),
     "avx512": (
         frozenset({"avx512f", "avx512dq", "avx512vl", "fma"}),
-        ("-O3", "-mavx512f", "-mavx512dq", "-mavx512vl", "-mfma", "-mprefer-vector-width=512", *_WITHOUT_CPU),
+        ("-O3", "-mavx512f", "-mavx512dq", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"),
     ),
 }
 
@@ -69,14 +68,33 @@ class Job:
     params: tuple[float, ...]
 
 
-def builds() -> dict[str, tuple[str, ...]]:
-    """Compiler flags by name, of those builds that this machine's processor runs."""
+@dataclass(frozen=True)
+class CBuild:
+    """One way to compile C: the compiler's command and its flags."""
+
+    compiler: tuple[str, ...]
+    flags: tuple[str, ...]
+
+
+def builds() -> dict[str, CBuild]:
+    """Ways to compile C by name, of those that this machine compiles and its processor runs; clang is one of them."""
+    compiler = find_compiler()
+    if compiler is None:
+        return {}
     features: set[str] = set()
     listing = Path("/proc/cpuinfo")
     if platform.machine() in ("x86_64", "AMD64") and listing.exists():
         lines = [line for line in listing.read_text().splitlines() if line.startswith("flags")]
         features = set(lines[0].split()) if lines else set()
-    return {name: flags for name, (needed, flags) in _BUILDS.items() if needed <= features}
+    accepted = accepted_flags(compiler)
+    rest = tuple(flag for flag in accepted if flag not in ("-O3", "-march=native"))
+    found = {"default": CBuild(compiler, accepted)}
+    found |= {
+        name: CBuild(compiler, (*flags, *rest)) for name, (needed, flags) in _BUILDS.items() if needed <= features
+    }
+    if clang := shutil.which("clang"):
+        found["clang"] = CBuild((clang,), accepted_flags((clang,)))
+    return found
 
 
 def kernel_inputs(n: int, direction: str, seed: int) -> tuple[F32, ...]:
@@ -116,14 +134,15 @@ def different(a: Sequence[F32], b: Sequence[F32]) -> int:
 
 
 def run_c(
-    source: str, kernel: str, inputs: tuple[F32, ...], params: tuple[float, ...], flags: Sequence[str]
+    source: str, kernel: str, inputs: tuple[F32, ...], params: tuple[float, ...], build: CBuild
 ) -> tuple[F32, ...]:
-    """Both outputs of a kernel of a generated C file, compiled with ``flags``.
+    """Both outputs of a kernel of a generated C file, compiled as ``build`` says.
 
     Raises:
-        BuildError: if the file does not compile.
+        CompilerError: if the file does not compile.
     """
-    return NativeKernel(source, kernel, len(inputs), len(params), 2, flags=flags)(*inputs, params=params)
+    counts = len(inputs), len(params), 2
+    return NativeKernel(source, kernel, *counts, flags=build.flags, compiler=build.compiler)(*inputs, params=params)
 
 
 def interpreter_fuses() -> bool:

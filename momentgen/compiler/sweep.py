@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.polynomial import chebyshev
 
-from momentgen.compiler.native import compile_c
+from momentgen.compiler.c_libraries import compiled
 from momentgen.compiler.points import seed_of
 from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.ulp import EDGES, is_normal, unit
@@ -307,7 +307,7 @@ class Sweep:
         text = text.replace("PARAMETERS", "\n".join(lines)).replace("ARGUMENTS", "".join(f"{a}, " for a in arguments))
         text = text.replace("DEGREE", str(_DEGREE)).replace("CHUNK", str(CHUNK))
         self.source = f"{source}\n{text}"
-        self._library = compile_c(self.source)
+        self._library = compiled(self.source)
         self._library.sweep.restype = None
         self._library.numbers_from_nan.restype = ctypes.c_int64
         self._params = np.asarray([*params, 0.0], np.float64).astype(np.float32)

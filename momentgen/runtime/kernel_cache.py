@@ -1,8 +1,8 @@
 """Compiled kernels, kept between processes: look up, else compile and keep.
 
 A library is a file ``STEM-KEY-DIGEST.so``.  ``KEY`` hashes what its bits and
-its speed depend on, source, flags and machine, but no compiler, so that a
-machine without one is served too.  ``DIGEST`` hashes the file's own bytes: a
+its speed depend on, source, flags asked for and machine, but no compiler nor
+which flags it took, so that a machine without one is served too.  ``DIGEST`` hashes the file's own bytes: a
 damaged one is seen before it is loaded.
 
 Three things are kept apart, and each holds without the others:
@@ -14,7 +14,8 @@ Three things are kept apart, and each holds without the others:
 - *economy*: processes that need the same kernel wait for the one that compiles.
 
 ``docs/compiled-kernels.md`` tells users the same.  Used by
-:mod:`momentgen.runtime.native`; the compiler is :mod:`momentgen.runtime.toolchain`.
+:mod:`momentgen.runtime.native`; the compiler is called by
+:mod:`momentgen.runtime.toolchain`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import atexit
 import contextlib
 import ctypes
 import hashlib
+import itertools
 import logging
 import os
 import shlex
@@ -30,23 +32,14 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import platformdirs
 
-from momentgen.runtime.toolchain import (
-    FLAGS,
-    OPTIONAL_FLAGS,
-    TIMEOUT,
-    CompilerError,
-    Unavailable,
-    compile_library,
-    find_compiler,
-    machine,
-    warn_once,
-)
+from momentgen.c_compiler import PROMISE, TIMEOUT, WANTED, CompilerError
+from momentgen.runtime.toolchain import Unavailable, compile_kernel, machine, warn_once
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -56,7 +49,7 @@ __all__ = ["cache_directory", "compile_and_load"]
 _log = logging.getLogger(__name__)
 #: begins the names of files that are no libraries: locks, and libraries on their way.
 _PASSING = ".build-"
-_STALE = 3600  # seconds; the four ways to compile and link take 40 minutes at most
+_STALE = 3600  # seconds; probes, compiling and linking take an hour at most
 _PATIENCE = TIMEOUT  # seconds; who holds a lock for longer is stopped, or on a machine that is gone
 _MOMENT, _POLL = 2.0, 0.05  # seconds
 
@@ -86,42 +79,25 @@ def compile_and_load(stem: str, source: str) -> ctypes.CDLL:
         Unavailable: if there is no library of it, and no compiler or one that fails, or no directory can
             hold its output.  The message says what that costs and what to do.
     """
-    names = {flags: f"{stem}-{_digest(source, *FLAGS, *flags, machine())}" for flags in OPTIONAL_FLAGS}
-    best, *lesser = names.values()
-    if library := _find([best]):
+    name = f"{stem}-{_digest(source, *PROMISE, *itertools.chain(*WANTED), machine())}"
+    if library := _find(name):
         return library
     try:
-        return _compile(find_compiler(), stem, source, names)
+        return _compile(stem, source, name)
     except CompilerError as error:
-        if library := _find(lesser):
-            return library
         cost = "The PyTorch code is tens of times slower and takes more memory (docs/compiled-kernels.md)"
         raise Unavailable(f"{error}. {cost}") from error
 
 
-#: by compiler, how many of the optional flags, most wanted first, it has rejected in this process.
-_rejected: dict[tuple[str, ...], int] = {}
-
-
-def _compile(compiler: tuple[str, ...], stem: str, source: str, names: dict[tuple[str, ...], str]) -> ctypes.CDLL:
-    first: CompilerError | None = None
+def _compile(stem: str, source: str, name: str) -> ctypes.CDLL:
     kept = _shared_directory(create=True)
-    with _alone(kept, stem, names[OPTIONAL_FLAGS[0]]), _scratch() as scratch:
-        for index, (flags, name) in enumerate(names.items()):
-            if library := _find([name]):  # another process was first
-                return library
-            if index < _rejected.get(compiler, 0):
-                continue
-            started = time.monotonic()
-            try:
-                built = compile_library(compiler, source, flags, scratch, lambda: _tell(f"compiling {stem}", kept))
-            except CompilerError as error:
-                first = first or error
-                continue
-            _log.info("compiled %s in %.1f s", stem, time.monotonic() - started)
-            _rejected[compiler] = index
-            return _publish(built.read_bytes(), name)
-    raise first or CompilerError("there is nothing to compile")
+    with _alone(kept, stem, name), _scratch() as scratch:
+        if library := _find(name):  # another process was first
+            return library
+        started = time.monotonic()
+        built = compile_kernel(source, scratch, lambda: _tell(f"compiling {stem}", kept))
+        _log.info("compiled %s in %.1f s", stem, time.monotonic() - started)
+        return _publish(built.read_bytes(), name)
 
 
 @contextlib.contextmanager
@@ -244,28 +220,26 @@ def _remove_private(process: int, path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _find(names: Iterable[str]) -> ctypes.CDLL | None:
-    """The first library of these names that may be loaded and can be; removes damaged ones on its way."""
+def _find(name: str) -> ctypes.CDLL | None:
+    """A library of this name that may be loaded and can be; removes damaged ones on its way."""
     shared = _shared_directory(create=False)
-    directories = [*([shared] if shared else []), *_private.values()]
-    for name in names:
-        for directory in directories:
-            try:
-                entries = sorted(os.listdir(directory))
-            except OSError:
-                continue
-            for entry in entries:
-                if entry.startswith(f"{name}-") and entry.endswith(".so"):
-                    path = directory / entry
-                    try:
-                        return _load(path)
-                    except _UntrustedError as error:
-                        warn_once(f"file {path}", f"a compiled kernel is not loaded: {error}")
-                    except _DamagedError:
-                        with contextlib.suppress(OSError):
-                            path.unlink()
-                    except OSError as error:  # made on a machine that differs in what no key can say
-                        _log.info("%s does not load: %s", path, error)
+    for directory in [*([shared] if shared else []), *_private.values()]:
+        try:
+            entries = sorted(os.listdir(directory))
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.startswith(f"{name}-") and entry.endswith(".so"):
+                path = directory / entry
+                try:
+                    return _load(path)
+                except _UntrustedError as error:
+                    warn_once(f"file {path}", f"a compiled kernel is not loaded: {error}")
+                except _DamagedError:
+                    with contextlib.suppress(OSError):
+                        path.unlink()
+                except OSError as error:  # made on a machine that differs in what no key can say
+                    _log.info("%s does not load: %s", path, error)
     return None
 
 

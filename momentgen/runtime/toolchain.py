@@ -1,7 +1,7 @@
-"""The C compiler of the machine: which one it is, how it is called, and what its output depends on.
+"""What the runtime adds to the machine's C compiler: torch's threads, and what compiled kernels depend on.
 
-Where the output is kept is the subject of :mod:`momentgen.runtime.kernel_cache`.
-Here are also the two ways to say that native code cannot be had:
+The compiler itself is :mod:`momentgen.c_compiler`; where its output is kept is the subject of
+:mod:`momentgen.runtime.kernel_cache`.  Here are also the two ways to say that native code cannot be had:
 :class:`Unavailable`, inside the runtime, and :class:`FallbackWarning`, to users.
 """
 
@@ -9,61 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import platform
 import re
-import shlex
-import shutil
-import subprocess
 import sys
-import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
+from momentgen.c_compiler import accepted_flags, chosen_compiler, compile_library
+
 __all__ = [
-    "FLAGS",
-    "OPTIONAL_FLAGS",
-    "TIMEOUT",
-    "CompilerError",
     "FallbackWarning",
     "Unavailable",
-    "compile_library",
-    "find_compiler",
+    "compile_kernel",
     "machine",
     "torch_openmp",
     "warn_once",
 ]
-
-# Never -ffast-math: it flushes denormals in the whole process and reorders what the certificate rests on.
-# gcc 12's PRE pass turns selects into branches, 13 times slower, hence -fno-tree-pre.
-FLAGS = (
-    "-O3",
-    "-std=c11",
-    "-ffp-contract=off",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-fno-tree-pre",
-    "-fno-thread-jumps",
-    "-fschedule-insns",
-    "-fsched-pressure",
-    "-fPIC",
-)
-#: Of vectors of 512 bits, where there are some, compilers make no use by themselves; these kernels take up to a third
-#: less time by them.
-_WIDE = ("-mprefer-vector-width=512",) if platform.machine().lower() in ("x86_64", "amd64") else ()
-#: optional flags, most wanted first; where a compiler rejects one set the next is tried.
-OPTIONAL_FLAGS: tuple[tuple[str, ...], ...] = tuple(
-    dict.fromkeys(
-        [("-march=native", *_WIDE, "-fopenmp"), ("-march=native", "-fopenmp"), ("-fopenmp",), ("-march=native",), ()]
-    )
-)
-TIMEOUT = 300  # seconds; a compiler that hangs must not hang training
-
-_INSTALL = (
-    "install gcc or clang (Debian, Ubuntu: `apt install gcc`; Fedora: `dnf install gcc`; "
-    "conda: `conda install c-compiler`; macOS: `xcode-select --install`)"
-)
 
 
 class FallbackWarning(RuntimeWarning):
@@ -72,10 +34,6 @@ class FallbackWarning(RuntimeWarning):
 
 class Unavailable(Exception):  # noqa: N818 - a state of the machine, handled inside the runtime
     """No native kernel can be had here; the message says why."""
-
-
-class CompilerError(Exception):
-    """There is no compiler, or it failed; the message says which, and what to do."""
 
 
 _warned: set[str] = set()
@@ -88,92 +46,21 @@ def warn_once(key: str, message: str) -> None:
         warnings.warn(f"momentgen: {message}", FallbackWarning, stacklevel=2)
 
 
-def find_compiler() -> tuple[str, ...]:
-    """The command of the C compiler: ``$CC`` if set, else the first of cc, gcc and clang.
-
-    Raises:
-        CompilerError: if there is none.
-    """
-    if chosen := os.environ.get("CC"):
-        try:
-            command = tuple(shlex.split(chosen))
-        except ValueError as error:
-            raise CompilerError(f"$CC is {chosen!r}, which is not a command: {error}; set it right") from error
-        if not command or shutil.which(command[0]) is None:
-            raise CompilerError(f"$CC is {chosen!r}, and no such compiler is found; unset $CC or {_INSTALL}")
-        return command
-    for name in ("cc", "gcc", "clang"):
-        if found := shutil.which(name):
-            return (found,)
-    raise CompilerError(
-        f"no C compiler is found ($CC is not set, and none of cc, gcc, clang is on the PATH); {_INSTALL}"
-    )
-
-
-def compile_library(
-    compiler: Sequence[str], source: str, optional: Sequence[str], folder: Path, slow: Callable[[], None]
-) -> Path:
+def compile_kernel(source: str, folder: Path, slow: Callable[[], None]) -> Path:
     """Compile and link ``source`` in ``folder``.
 
     Args:
-        compiler: its command.
         source: text of a C file.
-        optional: one of :data:`OPTIONAL_FLAGS`.
         folder: where to work, a directory of this process alone.
         slow: called when the compilers of this process have taken longer than a moment, all together.
 
     Raises:
-        CompilerError: if the compiler does not run, fails, or takes longer than :data:`TIMEOUT`.
+        CompilerError: if there is no compiler, or it does not run, fails, or takes too long.
     """
-    text, obj, out = folder / "kernel.c", folder / "kernel.o", folder / "kernel.so"
-    text.write_text(source, encoding="utf-8")
-    _run([*compiler, *FLAGS, *optional, "-c", str(text), "-o", str(obj)], slow)
-    openmp = [flag for flag in optional if flag == "-fopenmp"]
-    if openmp and (shared := torch_openmp()):
-        # Linked to torch's own OpenMP runtime, kernels share its threads and heed torch.set_num_threads.
-        with contextlib.suppress(CompilerError):
-            _run([*compiler, "-shared", "-Wl,--no-undefined", str(obj), "-o", str(out), shared, "-lm"], slow)
-            return out
-    _run([*compiler, "-shared", *openmp, str(obj), "-o", str(out), "-lm"], slow)
-    return out
-
-
-_MOMENT = 2.0  # seconds; who waits longer wants to know what for
-_spent = 0.0  # seconds that compilers have run for this process
-
-
-def _run(command: Sequence[str], slow: Callable[[], None]) -> None:
-    global _spent
-    shown, started = shlex.join(command[:1]), time.monotonic()
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-        )
-    except OSError as error:
-        raise CompilerError(f"the C compiler `{shown}` does not run: {error}") from error
-    with process:
-        try:
-            try:
-                out, err = process.communicate(timeout=max(0.0, _MOMENT - _spent))
-            except subprocess.TimeoutExpired:
-                slow()
-                out, err = process.communicate(timeout=TIMEOUT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise CompilerError(f"the C compiler `{shown}` did not end within {TIMEOUT} s") from None
-        except BaseException:  # interrupted: nobody waits for it any more
-            process.kill()
-            raise
-    _spent += time.monotonic() - started
-    if process.returncode != 0:
-        said = (err or out).strip().splitlines() or ["no message"]
-        line = next((text for text in said if "error" in text.lower()), said[-1])
-        raise CompilerError(f"the C compiler `{shown}` failed (exit status {process.returncode}): {line.strip()}")
+    # Linked to torch's own OpenMP runtime, kernels share its threads and heed torch.set_num_threads.
+    compiler, openmp = chosen_compiler(), torch_openmp()
+    flags = accepted_flags(compiler, openmp)
+    return compile_library(compiler, source, flags, folder, openmp=openmp, slow=slow)
 
 
 @functools.cache

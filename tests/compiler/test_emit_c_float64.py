@@ -18,22 +18,21 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from c_vectors import scalar_loops
+from c_vectors import gcc_flags, scalar_loops
 from compiler.test_emit_c import _CPU, _NEEDS, BUILDS
 from hypothesis import given
 from hypothesis import strategies as st
 from real_rules import rules
 
+from momentgen.c_compiler import CompilerError, find_compiler
+from momentgen.compiler.c_libraries import compiled
 from momentgen.compiler.derive import derive, derive_joint
 from momentgen.compiler.emit._c_float64_functions import CHUNK
-from momentgen.compiler.emit.c import C_FLAGS
 from momentgen.compiler.emit.c_float64 import LANES, c_double, render_c_float64
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.emit.torch import render_torch
-from momentgen.compiler.native import compile_c, find_compiler
 from momentgen.compiler.real import Graph, Patch, evaluate_mpmath, outputs_float64
 from momentgen.compiler.stabilise import Stable, stabilise, stabilise_joint
-from momentgen.errors import BuildError
 from momentgen.rule_inputs import partial_names
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
@@ -71,10 +70,10 @@ def torch_form(name: str) -> ModuleType:
 
 
 def called(
-    name: str, which: str, arrays: Sequence[F64], params: Sequence[float] = (), flags: Sequence[str] = C_FLAGS
+    name: str, which: str, arrays: Sequence[F64], params: Sequence[float] = (), flags: Sequence[str] | None = None
 ) -> list[F64]:
     """What the C function of a rule says."""
-    library = compile_c(source_of(name), flags)
+    library = compiled(source_of(name), flags)
     outputs = [np.empty_like(arrays[0]) for _ in range(2 if which == "forward" else len(arrays) - 2)]
     pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (*arrays, *outputs)]
     block = (ctypes.c_double * max(1, len(params)))(*params)
@@ -196,7 +195,7 @@ def test_an_element_does_not_depend_on_those_around_it(name: str) -> None:
 
 def test_one_over_a_root_is_within_two_units_in_the_last_place_from_subnormal_numbers_to_infinity() -> None:
     source = source_of("erf") + "\nvoid root(const double *x, double *y) { *y = rsqrt64(*x); }\n"
-    root = compile_c(source)["root"]
+    root = compiled(source)["root"]
 
     def of(x: float) -> float:
         y = ctypes.c_double()
@@ -230,7 +229,7 @@ def test_parameters_of_any_name_are_not_taken_for_what_the_code_calls_its_own(na
     for name in ("dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar"):
         partials.output(name, partials.param(names[0]))
     stable = SimpleNamespace(forward64=graph, partials64=partials)
-    library = compile_c(render_c_float64(stable, "rule", HEADER), C_FLAGS)  # type: ignore[arg-type]
+    library = compiled(render_c_float64(stable, "rule", HEADER))  # type: ignore[arg-type]
     points = {"mean": np.linspace(-2, 2, 77), "var": np.linspace(0, 3, 77)}
     found = [np.empty(77), np.empty(77)]
     pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (*points.values(), *found)]
@@ -242,7 +241,7 @@ def test_parameters_of_any_name_are_not_taken_for_what_the_code_calls_its_own(na
 
 def test_the_exponential_is_within_one_unit_in_the_last_place_and_0_below_1e_307() -> None:
     source = source_of("relu") + "\nvoid exponential(const double *x, double *y) { *y = exp64(*x); }\n"
-    exponential = compile_c(source)["exponential"]
+    exponential = compiled(source)["exponential"]
 
     def of(x: float) -> float:
         y = ctypes.c_double()
@@ -267,7 +266,7 @@ def test_gcc_vectorises_every_loop_and_warns_of_nothing(name: str, tmp_path) -> 
     (tmp_path / "rule.c").write_text(source_of(name))
     flags = [*BUILDS["AVX2"], "-Wall", "-Wextra", "-Werror", "-fopt-info-vec-optimized"]
     done = subprocess.run(
-        ["gcc", *flags, "-o", "rule.so", "rule.c"], cwd=tmp_path, capture_output=True, text=True, check=False
+        ["gcc", *flags, "-shared", "-o", "rule.so", "rule.c"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     vectors = {int(line) for line in re.findall(r"rule\.c:(\d+):\d+: optimized: loop vectorized", done.stderr)}
@@ -297,13 +296,13 @@ def test_gcc_vectorises_loops_that_choose_among_columns() -> None:
     stable = SimpleNamespace(forward64=graph, partials64=partials)
     source = render_c_float64(stable, "rule", HEADER)  # type: ignore[arg-type]
     assert re.search(r"\? c", source), source
-    assert scalar_loops(source, C_FLAGS) == []
+    assert scalar_loops(source, gcc_flags()) == []
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
 def test_fast_math_is_refused() -> None:
-    with pytest.raises(BuildError, match="IEEE binary64"):
-        compile_c(source_of("relu"), [*C_FLAGS, "-ffast-math"])
+    with pytest.raises(CompilerError, match="IEEE binary64"):
+        compiled(source_of("relu"), [*gcc_flags(), "-ffast-math"])
 
 
 def test_lines_are_short_and_the_text_is_the_same_twice() -> None:

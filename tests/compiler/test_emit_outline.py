@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from compiler.program_strategies import adversarial_inputs, different_bits, random_program
 
+from momentgen.c_compiler import find_compiler
 from momentgen.compiler.emit._body import Body, Call, Polynomial, Result
 from momentgen.compiler.emit._outline import outlined
 from momentgen.compiler.emit.c import render_c
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.evaluate import evaluate
-from momentgen.compiler.native import NativeKernel, find_compiler
+from momentgen.compiler.native import NativeKernel
 from momentgen.compiler.passes import optimise
 from momentgen.compiler.program import Builder, Op, Program
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from momentgen.c_compiler import find_compiler
 from momentgen.compiler.derive import derive
 from momentgen.compiler.evidence import ALL_INPUTS, Evidence, read_evidence, stated_digest
 from momentgen.compiler.exhaust import exhaust
 from momentgen.compiler.lower import split_float32
-from momentgen.compiler.native import NativeKernel, find_compiler
+from momentgen.compiler.native import NativeKernel
 from momentgen.compiler.stabilise import Stable, kink
 from momentgen.compiler.sweep import CHUNKS, Reference, Sweep
 from momentgen.compiler.ulp import ulp_error

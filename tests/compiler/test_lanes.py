@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from momentgen.c_compiler import find_compiler
 from momentgen.compiler import lanes
-from momentgen.compiler.c_compiler import find_compiler
 from momentgen.compiler.lanes import LANES, outputs_over
 from momentgen.compiler.real import Graph, outputs_float64
 

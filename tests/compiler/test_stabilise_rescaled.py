@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import sympy as sp
 
+from momentgen.c_compiler import find_compiler
 from momentgen.compiler.derive import derive
 from momentgen.compiler.lower import lower
-from momentgen.compiler.native import NativeKernel, find_compiler
+from momentgen.compiler.native import NativeKernel
 from momentgen.compiler.oracle import moments, partials
 from momentgen.compiler.real import evaluate_float64
 from momentgen.compiler.stabilise import Stable, stabilise

@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from momentgen.compiler.c_compiler import find_compiler
+from momentgen.c_compiler import find_compiler
 from momentgen.compiler.stabilise import smoothing_sums
 from momentgen.compiler.stabilise.smoothing_sums import ORDERS, density_sums
 

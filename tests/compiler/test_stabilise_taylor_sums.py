@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from momentgen.compiler.c_compiler import find_compiler
+from momentgen.c_compiler import find_compiler
 from momentgen.compiler.stabilise import taylor_sums
 from momentgen.compiler.stabilise.taylor_sums import TaylorTable
 

@@ -13,7 +13,7 @@ from inference.polya_gamma_truth import FALSE_ALARM, cdf, cumulants, disagreemen
 from polyagamma import random_polyagamma
 from torch import Tensor
 
-from momentgen.compiler.native import find_compiler
+from momentgen.c_compiler import find_compiler
 from momentgen.inference.polya_gamma_sampler.envelope import ENVELOPE
 from momentgen.inference.polya_gamma_sampler.function import polya_gamma
 from momentgen.inference.polya_gamma_sampler.native import NativeSampler

@@ -10,7 +10,7 @@ import pytest
 import torch
 from real_rules import scalars_of, source_of
 
-from momentgen.compiler.native import find_compiler
+from momentgen.c_compiler import find_compiler
 from momentgen.compiler.same_bits import Job, interpret, interpreter_fuses
 from momentgen.generated import leaky_relu, relu
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from other_processes import environment, script
 
+from momentgen import c_compiler
 from momentgen.errors import MomentgenError
 from momentgen.runtime import cache_directory, kernel_cache, native, toolchain
 from momentgen.runtime.native import NativeKernels
@@ -141,21 +142,43 @@ def test_a_compiler_command_may_have_arguments(tmp_path: Path) -> None:
 def test_flags_that_a_compiler_lacks_are_tried_once_a_process(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refuse = f'echo "$@" >> {tmp_path}/calls\ncase "$*" in *-fopenmp*) exit 1;; esac; exec cc "$@"'
+    refuse = f'echo "$@" >> {tmp_path}/calls\ncase " $* " in *" -fopenmp "*) exit 1;; esac; exec cc "$@"'
     monkeypatch.setenv("CC", str(script(tmp_path / "mycc", refuse)))
-    for value in (1, 2, 1):
+    everything = [*c_compiler.PROMISE, *(flag for group in c_compiler.WANTED for flag in group)]
+
+    def compiled(value: int) -> list[list[str]]:
+        """The flags of each compilation that a new value costs."""
+        (tmp_path / "calls").write_text("")
         assert built(f"return {value};") == value
-    calls = (tmp_path / "calls").read_text().splitlines()
-    refused = sum("-fopenmp" in flags for flags in toolchain.OPTIONAL_FLAGS)
-    assert [("-fopenmp" in call, " -c " in call) for call in calls] == [
-        *[(True, True)] * refused,
-        (False, True),
-        (False, False),
-        (False, True),
-        (False, False),
-    ]
+        calls = [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
+        return [[flag for flag in call if flag in everything] for call in calls if "-c" in call]
+
+    *probes, last = compiled(1)
+    assert last == [flag for flag in everything if flag != "-fopenmp"]
+    assert len(probes) == 2 + len(c_compiler.WANTED)  # all flags, those of the promise, and each group
+    assert compiled(2) == [last]
     monkeypatch.setenv("CC", "/nowhere/cc")
     assert built("return 2;") == 2  # what was made without OpenMP serves where nothing can be made
+
+
+@pytest.mark.parametrize("flag", c_compiler.PROMISE)
+def test_a_compiler_that_rejects_a_flag_which_bits_depend_on_is_not_used(
+    flag: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse = f'case " $* " in *" {flag} "*) echo "error: unknown {flag}"; exit 1;; esac; exec cc "$@"'
+    monkeypatch.setenv("CC", str(script(tmp_path / "mycc", refuse)))
+    with pytest.raises(toolchain.Unavailable, match=f"unknown {flag}"):
+        built()
+
+
+def test_a_compiler_without_openmp_gives_vector_kernels_of_one_thread(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse = 'for a in "$@"; do case $a in -fopenmp) echo "error: unsupported option" >&2; exit 1;; esac; done'
+    compiler = (str(script(tmp_path / "mycc", f'{refuse}; exec cc "$@"')),)
+    flags = c_compiler.accepted_flags(compiler)
+    assert "-fopenmp-simd" in flags
+    assert "-fopenmp" not in flags
 
 
 def test_cache_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -193,8 +216,8 @@ def test_compiling_for_longer_than_a_moment_is_said_once(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(toolchain, "_MOMENT", 0.3 if seconds else 60)
-    monkeypatch.setattr(toolchain, "_spent", 0)
+    monkeypatch.setattr(c_compiler, "_MOMENT", 0.3 if seconds else 60)
+    monkeypatch.setattr(c_compiler, "_spent", 0)
     monkeypatch.setattr(kernel_cache, "_told", False)
     monkeypatch.setenv("CC", str(script(tmp_path / "mycc", f'sleep {seconds}; exec cc "$@"')))
     with caplog.at_level(logging.WARNING, "momentgen"):
@@ -205,8 +228,8 @@ def test_compiling_for_longer_than_a_moment_is_said_once(
 
 
 def test_a_compiler_that_does_not_end_is_given_up(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolchain, "TIMEOUT", 0.2)
-    monkeypatch.setattr(toolchain, "_MOMENT", 0.1)
+    monkeypatch.setattr(c_compiler, "TIMEOUT", 0.2)
+    monkeypatch.setattr(c_compiler, "_MOMENT", 0.1)
     monkeypatch.setenv("CC", str(script(tmp_path / "mycc", "exec sleep 60")))
     with pytest.raises(toolchain.Unavailable, match=r"mycc` did not end within 0\.2 s"):
         built()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from momentgen.compiler.c_compiler import find_compiler
+from momentgen.c_compiler import find_compiler
 from momentgen.compiler.c_helpers import library
 
 __all__ = ["least_squares"]

@@ -3,7 +3,7 @@
 The inline functions take floats, so that other C code can fuse them; the
 kernels loop over arrays with OpenMP threads and vector lanes.  Bits are the
 same under every compiler and instruction set, as long as the compiler neither
-contracts nor reassociates: see :data:`C_FLAGS`.  Values stand in the order of
+contracts nor reassociates: see :data:`momentgen.c_compiler.PROMISE`.  Values stand in the order of
 :func:`momentgen.compiler.schedule.interleave`, but what is read once right
 before what reads it.
 """
@@ -11,7 +11,6 @@ before what reads it.
 from __future__ import annotations
 
 import math
-import platform
 from collections.abc import Iterable, Sequence
 
 from momentgen.compiler.emit._body import Body, Call, Polynomial, Result, Step
@@ -22,29 +21,8 @@ from momentgen.compiler.emit.header import Header
 from momentgen.compiler.program import Op, Program, ProgramError, Type
 from momentgen.compiler.schedule import interleave, vectors
 
-__all__ = ["C_FLAGS", "PARALLEL_THRESHOLD", "c_float", "element_name", "render_c"]
+__all__ = ["PARALLEL_THRESHOLD", "c_float", "element_name", "render_c"]
 
-#: Where there are vectors of 512 bits, gcc prefers 256 by itself, by which kernels take up to a third more time.
-_WIDE = ("-mprefer-vector-width=512",) if platform.machine().lower() in ("x86_64", "amd64") else ()
-#: Compiler flags of the generated C.  -ffast-math must never be among them: it flushes subnormals in the whole process.
-#: gcc 12 makes branches of selects in its PRE and jump threading passes, and then cannot vectorise the loop.  It orders
-#: instructions before it gives them registers, with an eye on how many these are, only when told to.
-C_FLAGS: tuple[str, ...] = (
-    "-O3",
-    "-march=native",
-    *_WIDE,
-    "-std=c11",
-    "-ffp-contract=off",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-fno-tree-pre",
-    "-fno-thread-jumps",
-    "-fschedule-insns",
-    "-fsched-pressure",
-    "-fopenmp",
-    "-shared",
-    "-fPIC",
-)
 #: Elements below which a kernel stays on one thread.
 PARALLEL_THRESHOLD = 8192
 

@@ -7,7 +7,7 @@ plane, elements are put in order by cell, so that a block is of one.  Inputs tha
 copied into one.
 
 Bits are the same under every compiler and instruction set: sums of products are fused multiply-adds, the exponential is
-made of them, and nothing is contracted or reassociated (:data:`momentgen.compiler.emit.c.C_FLAGS`).
+made of them, and nothing is contracted or reassociated (:data:`momentgen.c_compiler.PROMISE`).
 """
 
 from __future__ import annotations

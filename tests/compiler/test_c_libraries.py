@@ -1,0 +1,30 @@
+"""C that the build runs itself: by the compiler that the user chose, as the runtime's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from other_processes import script
+
+from momentgen.c_compiler import CompilerError, find_compiler
+from momentgen.compiler.c_libraries import compiled
+from momentgen.compiler.interpreter import Interpreter
+from momentgen.compiler.program import Builder
+
+
+def test_the_build_compiles_by_the_compiler_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = script(tmp_path / "mycc", f'echo "$@" >> {tmp_path}/calls; exec cc "$@"')
+    monkeypatch.setenv("CC", f"{chosen} -pipe")
+    assert find_compiler() == (str(chosen), "-pipe")
+    assert compiled(f"int chosen(void) {{ return {len(str(tmp_path))}; }}")["chosen"]() == len(str(tmp_path))
+    assert "-pipe" in (tmp_path / "calls").read_text()
+
+
+def test_a_compiler_that_is_not_there_stops_the_build_instead_of_serving_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    b = Builder("f", inputs=("x",))
+    y = b.add(b.input("x"), b.input("x"))
+    interpreter = Interpreter(b)
+    with pytest.raises(CompilerError, match=r"\$CC is '/nowhere/cc', and no such compiler is found"):
+        interpreter.values(interpreter.points({"x": [1.0]}, {}), {"y": y})
