@@ -139,7 +139,7 @@ def squares(weight: Tensor) -> Tensor:
 
 
 def transformed() -> bool:
-    """Whether ``torch.func`` or forward-mode differentiation is at work, which the functions below are not made for."""
+    """Whether ``torch.func`` or forward-mode differentiation is active, which the functions below do not support."""
     return _transforming() or getattr(forward_ad, "_current_level", 0) >= 0
 
 
@@ -158,7 +158,7 @@ def square_linear(var: Tensor, weight: Tensor) -> Tensor:
 
 
 def _is_plain(values: Tensor, weight: Tensor) -> bool:
-    """Whether a gradient in the weight is asked for, and nothing is at work that the functions below are not for."""
+    """Whether the weight needs a gradient, in eager mode, without autocast and outside of ``torch.func``."""
     return (
         torch.is_grad_enabled()
         and weight.requires_grad

@@ -61,7 +61,7 @@ def attended(
         scale: of the products.
         bias: a certain summand of the logits, broadcast to ``(..., L, S)``, or None.
         drop: probability with which dropout drops a weight.
-        nothing: mean of the output of a query of which every key is masked.
+        nothing: the mean of an output whose query has all of its keys masked.
     """
     from momentgen.laws.diagonal import made, pair
     from momentgen.laws.numerics.attention import attention

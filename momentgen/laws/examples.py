@@ -117,10 +117,10 @@ def per_example(
 
 
 def has_batch(where: object, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether dimension 0 of the arguments is a batch of examples, each of which the network computes by itself.
+    """Whether dimension 0 of the arguments is a batch: the network computes each example independently of the others.
 
-    Of moments of two dimensions and more it is taken to be; of a vector this is looked at, by two plain forward passes.
-    Where numbers cannot be looked at a vector counts as one example, which is right for any network.
+    Moments of two or more dimensions are assumed to have a batch. For a vector, two plain forward passes decide.
+    Where values cannot be read, a vector counts as one example, which is right for any network.
     """
     examples = _Examples(where, args, kwargs)
     place = first_tensor(examples.leaves)
@@ -140,7 +140,7 @@ def has_batch(where: object, forward: Callable[..., Any], args: tuple[Any, ...],
 
 
 def first_tensor(leaves: list[Any]) -> int | None:
-    """The place of the value among arguments that says what the batch is: moments, else a tensor; None without any."""
+    """The position of the argument whose first dimension is the batch: moments, else a tensor; None without any."""
     for belongs in (is_moments, is_real, lambda leaf: isinstance(leaf, Tensor)):
         for place, leaf in enumerate(leaves):
             if belongs(leaf):
@@ -149,16 +149,16 @@ def first_tensor(leaves: list[Any]) -> int | None:
 
 
 def batch_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """The size of the batch that arguments have."""
+    """The number of examples in the arguments."""
     return _Examples(None, args, kwargs).batch
 
 
 class _Examples:
-    """Arguments of which each example has its own part: those whose first dimension is the batch's.
+    """The arguments of a network, split by example: a tensor is split if its first dimension is the batch.
 
     Attributes:
-        leaves: tensors and moments.
-        batch: how many examples there are.
+        leaves: the tensors and moments among the arguments.
+        batch: the number of examples.
     """
 
     def __init__(self, where: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -182,7 +182,7 @@ class _Examples:
 
     @property
     def readable(self) -> bool:
-        """Whether numbers can be looked at."""
+        """Whether the values of the arguments can be read."""
         return all(map(readable, self._split))
 
     @property

@@ -61,8 +61,8 @@ def attention(
         scale: factor of the logits, usually ``E**-0.5``.
         bias: certain, added to the logits, broadcastable to ``(..., L, S)``; ``-inf`` masks a key.
         drop: probability with which a dropout sets each weight to 0 (the others are scaled up), as a random variable.
-        nothing: mean of the output of a query of which every key is masked.  A softmax of such logits is NaN in torch,
-            as is attention written by hand; ``F.scaled_dot_product_attention`` gives 0 for certain.
+        nothing: the mean of an output whose query has all of its keys masked.  A softmax of such logits is NaN in
+            torch, as is attention written by hand; ``F.scaled_dot_product_attention`` gives 0 for certain.
         exact_query: whether the noise that the logits of one query share is carried to the output in full; see the
             module.
         passes: evaluations of the law of the log-odds, as in :func:`~momentgen.laws.numerics.softmax.log_odds`; the

@@ -37,7 +37,7 @@ def standard_points(dimensions: int, count: int = POINTS) -> Tensor:
 
 
 def _outside(make: Any, *args: Any) -> Tensor:
-    """What a function makes outside of the transforms of ``torch.func`` that are at work: these belong to a thread."""
+    """The result of ``make`` outside of the active transforms of ``torch.func``, which belong to a thread."""
     with ThreadPoolExecutor(1) as other:
         return other.submit(make, *args).result()
 
