@@ -23,6 +23,7 @@ from torch import Tensor
 from momentgen.errors import UnsupportedError
 from momentgen.laws.activations import BY_FUNCTION, SWITCHES, generated_op
 from momentgen.laws.affine import dense, pooled_to_one
+from momentgen.laws.chains import chained
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.law import DEPTH, Law, Rule, laws_in, new_law, register_pytree, remember, tensor_of
 from momentgen.laws.maxima import is_monotone, tree_of_pairs
@@ -31,7 +32,7 @@ from momentgen.laws.pointwise import is_registered, op_and_parameters
 from momentgen.laws.probes import Probes, give_probes, probes_along, probes_of
 from momentgen.laws.rules import diagonal_rule
 from momentgen.laws.slopes import slope_of
-from momentgen.laws.source import await_writes
+from momentgen.laws.source import MomentsOf, await_writes, combined
 from momentgen.laws.sources import SOURCES, constant, stopped
 from momentgen.laws.table import KINDS, Entry
 from momentgen.laws.unsupported import unsupported
@@ -48,7 +49,20 @@ class Adjoint(Diagonal):
     RANK = 3
     DIFFERENTIATED = True
 
+    def _integrated(self, moments: MomentsOf) -> tuple[Tensor, Tensor]:
+        """Linear in the source, along the slope of the whole expression, and the remainder."""
+        x = cast(Diagonal, self._of)
+        with torch.enable_grad():
+            given, spread = x._parts()
+            given = constant(given)
+            gain = torch.func.jvp(lambda at: moments(at, spread)[0], (given,), (torch.ones_like(given),))[1]
+            mean, var = moments(given, spread)
+            mean, var, self._probes = _along(x, mean, constant(var), gain)
+        return mean, var
+
     def _stop_gradients(self) -> None:
+        if self._mean is None and self._later is None:
+            self._parts()
         if self._view is None and self._mean is not None:  # a view is taken anew; what is put off has no user's tensors
             self._mean, self._var = stopped(self._mean), self._var.detach()
 
@@ -71,6 +85,20 @@ def shifted_law(mean: Tensor, var: Tensor) -> Adjoint:
     return law
 
 
+def _along(x: Diagonal, mean: Tensor, var: Tensor, gain: Tensor) -> tuple[Tensor, Tensor, Probes | None]:
+    """Mean, *variance* and probes of a function of ``x``, written as linear in it plus the remainder, a new source.
+
+    So a derivative is one product for each output.
+    """
+    sources, (given, spread) = SOURCES.get(), x._parts()
+    mean = constant(mean) + gain * (given - constant(given))
+    mean, left = sources.remainder(mean, lambda: (var - gain.square() * spread).clamp_min(0))
+    if left is None or not sources.has_probes:
+        return mean, var, None
+    known = probes_of(x)
+    return mean, var, Probes(gain * known.rows + sources.moved(constant(left)), known.independent)
+
+
 def _rule(name: str, kind: str) -> Rule:
     if kind == "maximum":
         return _maximum
@@ -86,6 +114,11 @@ def _rule(name: str, kind: str) -> Rule:
                 law._parts()
         if kind in ("query", "refusal", "write"):
             return own(entry, args, kwargs)
+
+        if kind == "pointwise" and isinstance(args[0], Diagonal):
+            whole = chained(entry, args, kwargs)
+            if whole is not None:
+                return whole
 
         def found() -> Any:
             value = _of_constant(own, entry, args, kwargs) if kind == "pointwise" else own(entry, args, kwargs)
@@ -152,9 +185,6 @@ _SLOPED = ("normalise", "softmax", "affine")
 def _each(found: Any, function: Callable[[Diagonal], Any]) -> Any:
     if type(found) is Diagonal:
         return function(found)
-    if isinstance(found, Adjoint) and found._mean is None:
-        found._var = constant(found._parts()[1])
-        return found
     if isinstance(found, tuple | list):
         parts = [_each(part, function) for part in found]
         return type(found)(*parts) if hasattr(found, "_fields") else type(found)(parts)
@@ -165,24 +195,25 @@ def _attached(law: Diagonal, entry: Entry, kind: str, args: tuple[Any, ...], kwa
     sources = SOURCES.get()
     mean, var = law._parts()
     var = constant(var)
-    if kind in ("pointwise", "noise") and type(args[0]) is Adjoint:
-        # Written as linear in the input, so that a derivative is one product for each output.
-        (given, spread), gain = args[0]._parts(), gain_of(args[0], entry, kind, args[1:], kwargs)
+    if kind == "pointwise" and type(args[0]) is Adjoint:
+        gain = gain_of(args[0], entry, kind, args[1:], kwargs)
         if entry.name in SWITCHES:
             gain = without_dust(constant(gain))
-        mean = constant(mean) + gain * (given - constant(given))
-
-        def rest() -> Tensor:
-            return (var - gain.square() * spread).clamp_min(0)
-
-        if kind == "noise":
-            left: Tensor | None = rest()
-            mean = sources.shifted(mean, cast(Tensor, left))
-        else:
-            mean, left = sources.remainder(mean, rest)
-        if left is not None and sources.has_probes:
+        elif entry.name in _CLOSED:
+            gain = _within(gain, args[0]._parts()[1], var)
+        mean, var, law._probes = _along(args[0], mean, var, gain)
+    elif kind == "noise" and type(args[0]) is Adjoint:
+        (given, spread), gain = args[0]._parts(), gain_of(args[0], entry, kind, args[1:], kwargs)
+        own = (var - gain.square() * spread).clamp_min(0)
+        mean = sources.shifted(constant(mean) + gain * (given - constant(given)), own)
+        if sources.has_probes:
             known = probes_of(args[0])
-            law._probes = Probes(gain * known.rows + sources.moved(constant(left)), known.independent)
+            law._probes = Probes(gain * known.rows + sources.moved(constant(own)), known.independent)
+    elif kind == "statistic" and type(args[0]) is Adjoint:
+        explained = _explained(args[0], entry, kind, args[1:], kwargs)
+        mean, left = sources.remainder(mean, lambda: (var - explained).clamp_min(0))
+        if left is not None and sources.has_probes:
+            law._probes = _with_own(probes_along(entry, args, kwargs, [args[0]]), left)
     elif kind in _SLOPED and (function := _slope(entry, args, kwargs, mean, var)) is not None:
         slope = function(args[0]._parts()[0])
         mean = constant(mean) + (slope - constant(slope))
@@ -194,7 +225,7 @@ def _attached(law: Diagonal, entry: Entry, kind: str, args: tuple[Any, ...], kwa
             (_, v1), (_, v2) = (value._parts() for value in random)
             mean, left = sources.remainder(mean, lambda: (v1 * v2).expand(mean.shape))
             if left is not None and sources.has_probes:
-                law._probes = _of_product(entry, args, kwargs, random, left)
+                law._probes = _with_own(probes_along(entry, args, kwargs, random), left)
     law.__class__ = Adjoint
     law._mean, law._var, law._noise = mean, var, Adjoint
     if kind == "softmax":
@@ -219,10 +250,8 @@ def _slope(
     return slope_of(entry, args, kwargs, args[0]._parts()[1], constant(mean), spread)
 
 
-def _of_product(
-    entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], random: list[Diagonal], left: Tensor
-) -> Probes | None:
-    rows = probes_along(entry, args, kwargs, random)
+def _with_own(rows: Any, left: Tensor) -> Probes | None:
+    """Probes of a result, with what a new source of that *variance* adds; None where there are none."""
     return None if rows is None else Probes(rows + SOURCES.get().moved(constant(left)))
 
 
@@ -245,6 +274,32 @@ def gain_of(x: Diagonal, entry: Entry, kind: str, rest: tuple[Any, ...], kwargs:
     return tangent
 
 
+#: functions of which the argument is taken for other than normal, so that a derivative may explain too much
+_CLOSED = frozenset(("sqrt", "rsqrt", "reciprocal"))
+
+
+def _within(gain: Tensor, spread: Tensor, var: Tensor) -> Tensor:
+    """``gain``, less where its linear part would explain more than the whole *variance*."""
+    explained = gain.square() * spread
+    return gain * torch.where(explained > var, var / torch.where(explained > var, explained, 1), 1).sqrt()
+
+
+def _explained(x: Diagonal, entry: Entry, kind: str, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """What the linear part explains of the *variance* of a function in which each value of ``x`` counts once."""
+    (given, spread), own = x._parts(), diagonal_rule(entry.name, kind)
+    given = constant(given)
+
+    def mean(at: Tensor) -> Tensor:
+        found = own(entry, (new_law(Diagonal, at, spread), *rest), kwargs)  # type: ignore[misc]
+        return cast(Tensor, (found[0] if isinstance(found, tuple) else found)._parts()[0])
+
+    vjp: Any = torch.func.vjp
+    out, pull = vjp(mean, given)
+    slopes = pull(torch.ones_like(out))[0]
+    tangent: Tensor = torch.func.jvp(mean, (given,), (slopes * spread,))[1]
+    return tangent
+
+
 def _maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A tree of pairs: its derivatives take a small part of the exact maximum's time.
 
@@ -254,6 +309,11 @@ def _maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if "pool" in entry.name and isinstance(x, Diagonal) and (made := x._made) is not None and is_monotone(*made):
         before, (source, *rest), named = made
         return before.call(_maximum(entry, (source, *args[1:]), kwargs), *rest, **named)
+    second = kwargs.get("other", args[1] if len(args) > 1 else None)
+    if isinstance(x, Diagonal) and isinstance(second, Diagonal):
+        found = combined(Entry(entry.name, "arithmetic", entry.call), x, second, {})
+        if found is not None:
+            return found
     return tree_of_pairs(entry, args, kwargs, _parts_of, _larger, _of_parts)
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from momentgen.laws.border import certain, entered
 from momentgen.laws.covariance_graph import CURRENT, Narrower, Node, Run, current, options
 from momentgen.laws.examples import batch_of, per_example, with_moments, without_batch
-from momentgen.laws.law import Law, new_law
+from momentgen.laws.law import Law, new_law, versions
 from momentgen.laws.nests import Nest, flattened
 from momentgen.laws.numerics.hermite import Expansion, Function, expansion
 from momentgen.laws.numerics.hermite import covariance as hermite_covariance
@@ -105,7 +105,18 @@ class Covariance(Law):
         _become(self, new._mean, new._var, new.node)
 
     def _overwrite(self, new: Any) -> None:
+        if not isinstance(new, Covariance) or new is self or (made := new._made) is None:
+            return self._assign(new)
+        old = covariance(self._mean, self.node, self._var)
+        old._call, old._of, old._depth = self._call, self._of, self._depth
+        if old._call is not None:
+            old._seen = self._seen
+        (entry, args, kwargs), of, depth = made, new._of, new._depth
         self._assign(new)
+        args = tuple([old if value is self else value for value in args])
+        self._call, self._of, self._depth = (entry, args, kwargs), old if of is self else of, depth
+        self._seen = versions(args)
+        return None
 
     def _reshape(self, entry: Any, args: Any, kwargs: Any, new: Law) -> None:
         self._mean, self._var = new._parts()

@@ -35,7 +35,7 @@ def linear_of(
         entry: the function's, for errors.
         mean: of the result.
         parts: laws and maps.
-        own: *variances* of independent noise that is added, shape ``(N,)``.
+        own: *variances* of independent noise that is added, shape ``(N,)``, or its covariance, shape ``(N, N)``.
     """
     room(entry, mean)
     run = current()
@@ -52,7 +52,7 @@ def linear_of(
         total = back if total is None else total + back
     cov = symmetric(cast(Tensor, total))
     if own is not None:
-        cov = cov + torch.diag_embed(own)
+        cov = cov + (own if own.dim() == 2 else torch.diag_embed(own))
     return covariance(mean, Node(cov, [(law.node, push) for law, push in parts]))
 
 

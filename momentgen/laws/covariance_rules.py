@@ -17,6 +17,7 @@ from torch import Tensor
 
 from momentgen.laws import affine, composite, noise, norms
 from momentgen.laws.affine import VARIANCE
+from momentgen.laws.chains import chained, start_of
 from momentgen.laws.covariance import Covariance, covariance, fixed, source, symmetric
 from momentgen.laws.covariance_graph import Node, Push
 from momentgen.laws.covariance_linear import (
@@ -33,9 +34,9 @@ from momentgen.laws.covariance_linear import (
     times,
 )
 from momentgen.laws.covariance_several import RULES as SEVERAL
-from momentgen.laws.covariance_several import by_jacobian, products
+from momentgen.laws.covariance_several import by_jacobian, function_of, products, start_together
 from momentgen.laws.diagonal import _LIKE_ANOTHER, _VALUE_NAMES, _VALUES, Diagonal, _where, diagonal, run_of
-from momentgen.laws.law import OVERWRITTEN, Law, Rule, laws_in, tensor_of, tensors_of
+from momentgen.laws.law import OVERWRITTEN, Law, Rule, laws_in, remember, tensor_of, tensors_of
 from momentgen.laws.movement import shares_memory
 from momentgen.laws.numerics.dust import product
 from momentgen.laws.point import Point, point
@@ -105,6 +106,14 @@ _IN_ORDER = RESHAPES | {"contiguous", "clone", "ravel", "reshape_as"}
 def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if entry.name in _VALUES:
         return _put_together(entry, args, kwargs)
+    found = _moved_values(entry, args, kwargs)
+    for place, law in enumerate(found if isinstance(found, tuple | list) else [found]):
+        if isinstance(law, Covariance) and law is not args[0]:
+            remember(law, entry, (*args, None if law is found else place), kwargs, args[0])
+    return found
+
+
+def _moved_values(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x = args[0]
     if not isinstance(x, Covariance):
         raise unsupported(entry.call, random_in(args, kwargs)[0], "only its first argument may be random", entry)
@@ -197,14 +206,32 @@ def _put_together(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def _arithmetic(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if len(args) == 1 and entry.name != "neg":
+        args, kwargs = (args[0], kwargs["other"]), {key: value for key, value in kwargs.items() if key != "other"}
+    args = tuple(map(_certain, args))
+    laws = random_in(args, {})
+    if len(laws) == 1 and len(args) - 1 == sum(not isinstance(value, Covariance) for value in args):
+        return remember(_computed(entry, args, kwargs), entry, args, kwargs, laws[0])
+    start = start_together(entry, *args)
+    if start is None:
+        return _computed(entry, args, kwargs)
+    curved = [start_of(value) is not None for value in args]
+    if all(curved) or (any(curved) and entry.name not in ("add", "sub", "rsub")) or "div" in entry.name:
+        return function_of(entry, args, kwargs, start)
+    return remember(_computed(entry, args, kwargs), entry, args, kwargs, start)
+
+
+def _certain(value: Any) -> Any:
+    return value._form() if isinstance(value, Point) else value
+
+
+def _computed(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name, x = entry.name, args[0]
     if name == "neg":
         return linear_of(entry, -x._mean, [(x, torch.neg)])
-    if len(args) == 1:
-        args, kwargs = (x, kwargs["other"]), {key: value for key, value in kwargs.items() if key != "other"}
     if kwargs.get("rounding_mode") is not None:
         raise unsupported(entry.call, random_in(args, {})[0], "rounding is a decision on a random value", entry)
-    a, b = (value._form() if isinstance(value, Point) else value for value in args)
+    a, b = args
     dtype = torch.result_type(tensor_of(a), tensor_of(b))
     a, b = (value.to(dtype) if isinstance(value, Covariance) else value for value in (a, b))
     if name in ("rsub", "rdiv"):
@@ -248,13 +275,10 @@ def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], term
     args, kwargs = all_replaced(args, kwargs, certain_as_tensor)
     if not isinstance(x, Covariance) or len(laws_in((*args, *kwargs.values()))) > 1:
         raise unsupported(entry.call, random_in(args, kwargs)[0], "only its first argument may be random", entry)
-    rule = of_diagonal(entry)
-
-    def function(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-        found = rule(entry, (diagonal(mean, var), *args[1:]), kwargs)
-        return cast(tuple[Tensor, Tensor], found._parts())
-
-    return x.by_moments(function, terms, None if is_registered(entry.name) else covariance_op(entry, args[1:], kwargs))
+    if entry.kind == "pointwise" and (whole := chained(entry, args, kwargs, function_of)) is not None:
+        return whole
+    exact = None if is_registered(entry.name) else covariance_op(entry, args[1:], kwargs)
+    return function_of(entry, args, kwargs, x, terms, exact)
 
 
 def _batch_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

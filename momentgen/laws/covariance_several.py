@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from momentgen.laws.activations import generated_op
+from momentgen.laws.chains import start_of
 from momentgen.laws.covariance import Covariance, covariance, symmetric
 from momentgen.laws.covariance_graph import Node, Push, current
 from momentgen.laws.covariance_linear import (
@@ -28,10 +29,13 @@ from momentgen.laws.covariance_linear import (
     times,
 )
 from momentgen.laws.diagonal import Diagonal, diagonal
-from momentgen.laws.law import Law, Rule, tensor_of
+from momentgen.laws.law import Law, Rule, dispatch, remember, tensor_of
+from momentgen.laws.notes import note
+from momentgen.laws.numerics.pairs import PairOp
 from momentgen.laws.numerics.root import square_root
 from momentgen.laws.point import Point
 from momentgen.laws.products import _spelled
+from momentgen.laws.source import common_source, is_pointwise, start_of_both, value_at
 from momentgen.laws.table import TABLE, Entry
 from momentgen.laws.unsupported import unsupported
 
@@ -42,6 +46,44 @@ def _results(found: Any) -> Iterator[Diagonal]:
     for item in found if isinstance(found, tuple | list) else (found,):
         if isinstance(item, Diagonal):
             yield item
+
+
+def function_of(
+    entry: Entry,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    start: Covariance,
+    terms: int | None = None,
+    exact: PairOp | None = None,
+) -> Covariance:
+    """A call as one function of the values of ``start``, of which the laws among its arguments are functions.
+
+    Args:
+        entry: of the function.
+        args: of the call.
+        kwargs: of the call.
+        start: the value.
+        terms: of the Hermite sum; None for as many as the run is set to.
+        exact: the covariance of the function of two values.
+    """
+
+    def function(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        x = diagonal(mean, var)
+        own, named = all_replaced(args, kwargs, lambda law: value_at(law, start, x))
+        found = dispatch(entry, entry.call, own, named)
+        return cast(tuple[Tensor, Tensor], found._parts())
+
+    return cast(Covariance, remember(start.by_moments(function, terms, exact), entry, args, kwargs, start))
+
+
+def start_together(entry: Entry, a: Any, b: Any) -> Covariance | None:
+    """The value of which both are functions, element by element; None if they are not, or are not both random."""
+    if not isinstance(a, Covariance) or not isinstance(b, Covariance):
+        return None
+    source = common_source(a, b)
+    if source is None or not (is_pointwise(a, source) and is_pointwise(b, source)):
+        return None
+    return cast(Covariance, start_of_both(a, b, source))
 
 
 def by_jacobian(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -158,16 +200,46 @@ def _product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         return linear_of(entry, mean, parts)
     x, y = laws
     both = current().cross(x.node, y.node)
-    if both is not None:  # E of the product of the deviations: each value of x with what it has to do with y
-        unit = torch.eye(x.numel(), dtype=mean.dtype, device=mean.device)
+    if both is None:
+        return linear_of(entry, mean, parts, call({places[0]: x._var, places[1]: y._var}).reshape(-1))
 
-        def met(row: Tensor, other: Tensor) -> Tensor:
-            return call({places[0]: row.view(x.shape), places[1]: other.view(y.shape)})
+    def met(row: Tensor, other: Tensor) -> Tensor:
+        return call({places[0]: row.view(x.shape), places[1]: other.view(y.shape)}).reshape(-1)
 
-        chunk = _rows_at_once(x, mean)
-        mean = mean + torch.vmap(met, chunk_size=chunk)(unit, both.contiguous()).sum(0)
-    own = call({places[0]: x._var, places[1]: y._var})
-    return linear_of(entry, mean, parts, own.reshape(-1))
+    # E of the product of the deviations: each value of x with what it has to do with y
+    unit = torch.eye(x.numel(), dtype=mean.dtype, device=mean.device)
+    chunk = _rows_at_once(x, mean)
+    mean = mean + torch.vmap(met, chunk_size=chunk)(unit, both.contiguous()).sum(0).view(mean.shape)
+    own = _of_pairs(met, x.cov, y.cov, both, mean.numel())
+    if own is None:
+        note(f"{entry.name}: of a product of values that have much in common, to second order in what is random")
+        own = call({places[0]: x._var, places[1]: y._var}).reshape(-1)
+    return linear_of(entry, mean, parts, own)
+
+
+def _of_pairs(met: Any, of_x: Tensor, of_y: Tensor, both: Tensor, outputs: int) -> Tensor | None:
+    """Covariance of the products of the deviations; None where that takes more memory than allowed.
+
+    With A_o the coefficients of an output, that of two is Σ A_okl A_pmn (C_km D_ln + K_kn K_ml): over all pairs (k, l),
+    A_okl times A_p of the rows k of C and l of D, and of the column l and the row k of K.
+
+    Args:
+        met: the products of two rows of values, summed up into the outputs.
+        of_x: covariance of the first factor, shape ``(N, N)``.
+        of_y: covariance of the second, shape ``(M, M)``.
+        both: of the first with the second, shape ``(N, M)``.
+        outputs: how many there are.
+    """
+    run, (n, m) = current(), both.shape
+    if 4 * n * m * (outputs + n + m) * both.dtype.itemsize * run.batch > run.memory:
+        return None
+    first = torch.arange(n, device=both.device).repeat_interleave(m)
+    second = torch.arange(m, device=both.device).repeat(n)
+    pairs = torch.vmap(met)
+    unit = torch.eye(max(n, m), dtype=both.dtype, device=both.device)
+    coefficients = pairs(unit[first, :n], unit[second, :m])
+    others = pairs(of_x[first], of_y[second]) + pairs(both.mT[second], both[first])
+    return symmetric(coefficients.mT @ others)
 
 
 def _einsum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -196,6 +268,9 @@ def _maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     x: Any = args[0]._form() if isinstance(args[0], Point) else args[0]
     y: Any = second._form() if isinstance(second, Point) else second
     lower = "min" in entry.name
+    start = start_together(entry, x, y)
+    if start is not None and (start_of(x) is not None or start_of(y) is not None):
+        return function_of(Entry(entry.name, "arithmetic", entry.call), (x, y), {}, start)
     if not isinstance(x, Covariance) or not isinstance(y, Covariance):
         law, other = (x, y) if isinstance(x, Covariance) else (y, x)
         return other - torch.relu(other - law) if lower else other + torch.relu(law - other)

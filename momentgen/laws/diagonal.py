@@ -63,6 +63,10 @@ class Diagonal(Law):
             source.settle(self)
         return (self._mean, self._var)
 
+    def _integrated(self, moments: source.MomentsOf) -> tuple[Tensor, Tensor]:
+        """Mean and variance of a function of the law's source, by what has them from those of the source."""
+        return moments(*pair(self._of))
+
     @classmethod
     def _promoted(cls, law: Law) -> tuple[Tensor, ...]:
         parts = law._parts()

@@ -13,9 +13,10 @@ import momentgen.generated
 from momentgen.errors import InputError
 from momentgen.laws import table
 from momentgen.laws.activations import BY_FUNCTION, INTEGRATED, UNDEFINED, Activation, generated_op
+from momentgen.laws.chains import chained
 from momentgen.laws.channels import Channels
 from momentgen.laws.diagonal import Diagonal, _quotient, diagonal, made, pair, reciprocal
-from momentgen.laws.law import Law, Rule, laws_in, remember
+from momentgen.laws.law import Rule, laws_in, remember
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.root import root_of
 from momentgen.laws.source import pending
@@ -77,7 +78,7 @@ def _number(row: Activation, name: str, value: Any) -> float:
 def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, name = args[0], entry.name
     known = _DEFAULTS.get(name)
-    plain = len(args) == 1 and not kwargs and type(x) is Diagonal and x._mean is not None
+    plain = len(args) == 1 and not kwargs and type(x) is Diagonal and x._mean is not None and x._call is None
     if plain and known is not None and known[0] is BY_FUNCTION.get(name):
         # The way of most activations, with nothing in it.
         return remember(diagonal(*known[1](*x._parts(), **cast(Any, known[2]))), entry, args, kwargs, x)
@@ -88,8 +89,8 @@ def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         raise unsupported(entry.call, law, "only its first argument may be random", entry)
     if name in UNDEFINED:
         raise unsupported(entry.call, x, "it is not defined for every value that a normal variable takes", entry)
-    if x._mean is None and name not in _OWN_ARGUMENTS:
-        return pending(entry, args, kwargs, cast(Law, x._of))
+    if (found := chained(entry, args, kwargs)) is not None:
+        return found
     row = BY_FUNCTION.get(name)
     if row is not None and not kwargs and len(args) == 1 and name != "square" and name not in _REGISTERED:
         known = _DEFAULTS[name] = (row, *op_and_parameters(row, (), {}))
@@ -151,8 +152,6 @@ def power(entry: Entry, x: Any, exponent: Any, args: tuple[Any, ...], kwargs: di
     )
 
 
-#: functions of a value that cannot be any number, which quadrature would ask for
-_OWN_ARGUMENTS = frozenset(("sqrt", "rsqrt", "reciprocal", "pow", "prelu"))
 #: 24 nodes integrate polynomials up to degree 47 exactly, and a variance has twice the exponent
 _EXACT = 23
 
@@ -217,7 +216,8 @@ def _prelu(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     elif mean.dim() > 1:
         weight = weight.view(-1, *[1] * (mean.dim() - 2))
     (up, up_var), (down, down_var) = _both_sides(mean, var)
-    return made(up - weight * down, up_var + weight.square() * down_var + 2 * weight * up * down)
+    law = made(up - weight * down, up_var + weight.square() * down_var + 2 * weight * up * down)
+    return remember(law, entry, (x, weight), {}, x)
 
 
 def _both_sides(mean: Tensor, var: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:

@@ -48,8 +48,9 @@ class Probes(NamedTuple):
 
 def probes_of(law: Law) -> Probes:
     """Of a law of the run that is under way; those of independent values, if it has none yet."""
+    var = law._parts()[1]  # which may give it some
     if law._probes is None:
-        law._probes = Probes(SOURCES.get().moved(constant(law._parts()[1])), independent=True)
+        law._probes = Probes(SOURCES.get().moved(constant(var)), independent=True)
     return cast(Probes, law._probes)
 
 
@@ -74,8 +75,8 @@ def give_probes(found: Any, entry: Entry, kind: str, args: tuple[Any, ...], kwar
         kwargs: of the call.
     """
     results = found if isinstance(found, tuple | list) else [found]
-    if all(not isinstance(law, Diagonal) or law._probes is not None for law in results):
-        return
+    if all(not isinstance(law, Diagonal) or law._probes is not None or law._mean is None for law in results):
+        return  # what is put off has its own
     random = list({id(law): law for law in laws_in((*args, *kwargs.values())) if isinstance(law, Diagonal)}.values())
     if not random:
         return  # noise of the network's own: independent values

@@ -3,8 +3,8 @@
 ``x * sigmoid(x)`` is not a product of independent values.  A :class:`~momentgen.laws.diagonal.Diagonal` remembers the
 function and the arguments that it came from, back to the last affine map.  Where two laws meet that are pointwise
 functions of one law, their combination is a function of one normal value: the generated op where there is one (SiLU,
-GELU, Mish and their like written by hand), scaling where all is affine, and Gauss–Hermite quadrature otherwise.  The
-integral is put off until somebody asks for the moments, since a longer expression may have an op.
+GELU, Mish and their like written by hand), scaling where all is affine, and quadrature otherwise.  The integral is put
+off until somebody asks for the moments, since a longer expression may have an op.
 
 Means over dimensions are remembered too: ``x - x.mean(dim)`` is exact, and a layer norm, an RMS norm, a softmax
 written by hand are recognised.  Everything else that depends on one value in two ways (the branches of a residual
@@ -17,17 +17,31 @@ import functools
 import math
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentgen.laws.law import DEPTH, Law, laws_in, new_law, versions
+from momentgen.laws.law import DEPTH, Law, dispatch, laws_in, new_law, versions
 from momentgen.laws.notes import note
-from momentgen.laws.table import Entry
+from momentgen.laws.table import Entry, names
 
-__all__ = ["await_writes", "chain", "combined", "common_source", "operand", "pending", "scaled", "settle", "walk"]
+#: mean and variance of a function of one value, from those of the value
+MomentsOf = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+__all__ = [
+    "MomentsOf",
+    "await_writes",
+    "chain",
+    "combined",
+    "common_source",
+    "operand",
+    "pending",
+    "scaled",
+    "settle",
+    "walk",
+]
 
 
 def chain(law: Law) -> list[Law]:
@@ -79,32 +93,62 @@ def alike(a: Law, b: Law) -> bool:
 # --------------------------------------------------------------- expressions
 
 
-def is_pointwise(law: Law, source: Law) -> bool:
-    """Whether ``law`` is a function, element by element, of ``source``."""
-    if same_value(law, source):
+def expression(law: Law, source: Law) -> list[Law] | None:
+    """The laws between ``source`` and ``law``, each once and after its arguments; None if it is no pointwise function.
+
+    Args:
+        law: the last of them, unless it is ``source`` itself.
+        source: of which all of them are functions, element by element.
+    """
+    found: dict[int, Law] = {}
+    return list(found.values()) if _collect(law, source, found) else None
+
+
+def _collect(law: Law, source: Law, found: dict[int, Law]) -> bool:
+    if id(law) in found or same_value(law, source):
         return True
     if law._made is None or law.shape != source.shape:
         return False
     entry, args, kwargs = law._made
-    if entry.kind not in ("pointwise", "arithmetic") and entry.name not in _IDENTITIES:
+    if entry.kind not in ("pointwise", "arithmetic") and entry.name not in IDENTITIES:
         return False
-    return all(is_pointwise(part, source) for part in laws_in(args) + laws_in(kwargs.values()))
+    if not all(_collect(part, source, found) for part in laws_in(args) + laws_in(kwargs.values())):
+        return False
+    found[id(law)] = law
+    return True
+
+
+def is_pointwise(law: Law, source: Law) -> bool:
+    """Whether ``law`` is a function, element by element, of ``source``."""
+    return expression(law, source) is not None
 
 
 #: movements that leave every value in its place
-_IDENTITIES = frozenset(("clone", "contiguous", "detach", "positive", "data"))
+IDENTITIES = frozenset(("clone", "contiguous", "detach", "positive", "data"))
 
 
-def value_at(law: Law, source: Law, x: Tensor) -> Any:
-    """What ``law`` is where ``source`` is ``x``."""
-    if same_value(law, source):
-        return x
-    entry, args, kwargs = law._call  # type: ignore[misc]
-    if entry.name in _IDENTITIES:
-        return value_at(args[0], source, x)
-    values = [value_at(arg, source, x) if isinstance(arg, Law) else arg for arg in args]
-    named = {name: value_at(arg, source, x) if isinstance(arg, Law) else arg for name, arg in kwargs.items()}
-    return entry.call(*values, **named)
+def value_at(law: Law, source: Law, x: Any) -> Any:
+    """What ``law`` is where ``source`` is ``x``, a tensor or another law."""
+    known: dict[int, Any] = {}
+
+    def value(given: Any) -> Any:
+        if not isinstance(given, Law):
+            return given
+        if id(given) in known:
+            return known[id(given)]
+        if same_value(given, source):
+            return x
+        entry, args, kwargs = given._call  # type: ignore[misc]
+        if entry.name in IDENTITIES:
+            found = value(args[0])
+        else:
+            own, named = tuple(map(value, args)), {name: value(arg) for name, arg in kwargs.items()}
+            call: Callable[..., Any] = entry.call
+            found = dispatch(entry, call, own, named) if isinstance(x, Law) else call(*own, **named)
+        known[id(given)] = found
+        return found
+
+    return value(law)
 
 
 def pending(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], source: Law) -> Any:
@@ -113,23 +157,19 @@ def pending(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], source:
     law._noise = source._noise
     law._call, law._of, law._depth = (entry, args, kwargs), source, source._depth + 1
     law._seen = versions(args)
-    if _length(law) > _LONGEST or (not torch.is_grad_enabled() and source.requires_grad) or _of_tensors(law, source):
+    of = cast(list[Law], expression(law, source))
+    is_long = _length(law) > _LONGEST or len(of) > _MOST
+    if is_long or (not torch.is_grad_enabled() and source.requires_grad) or _of_tensors(of):
         settle(law)  # at once: it is long enough, or gradients may be enabled again later, or tensors may be written to
-        if source._depth >= DEPTH:
-            law._call = law._of = None
-            law._depth = 0
+        if source._depth >= DEPTH or len(of) > _MOST:
+            note(f"{entry.name}: a function of many functions of one value, which is taken as normal from there on")
+            law._call = law._of = None  # what it is a function of is let go
+            law._depth, law._seen = 0, ()
     elif not torch.compiler.is_compiling():
-        _await_all(law, law, source)
+        # before anything that it is a function of is written to
+        for value in {id(part): part for inner in of for part in laws_in(inner._call[1])}.values():  # type: ignore[index]
+            await_writes(value, law)
     return law
-
-
-def _await_all(law: Law, value: Law, source: Law) -> None:
-    """Let ``law`` be computed before anything that it is a function of is written to."""
-    if value is not law:
-        await_writes(value, law)
-    if not same_value(value, source):
-        for part in laws_in(value._call[1]):  # type: ignore[index]
-            _await_all(law, part, source)
 
 
 def await_writes(value: Law, law: Law) -> None:
@@ -149,12 +189,9 @@ def _is_pending(law: Law | None) -> bool:
     return law is not None and law._mean is None
 
 
-def _of_tensors(law: Law, source: Law) -> bool:
+def _of_tensors(laws: list[Law]) -> bool:
     """Whether an expression has tensors for constants."""
-    if same_value(law, source):
-        return False
-    args = law._call[1]  # type: ignore[index]
-    return any(isinstance(value, Tensor) or (isinstance(value, Law) and _of_tensors(value, source)) for value in args)
+    return any(isinstance(value, Tensor) for law in laws for value in law._call[1])  # type: ignore[index]
 
 
 def _length(law: Law) -> int:
@@ -167,6 +204,8 @@ def _length(law: Law) -> int:
 
 #: an expression of more functions than this is integrated at once
 _LONGEST = 12
+#: an expression of more functions than this counts as a value of its own
+_MOST = 24
 
 
 def settle(law: Any) -> None:
@@ -175,27 +214,46 @@ def settle(law: Any) -> None:
         found, law._later = law._later(), None
         (law._mean, law._var), law._probes = found._parts(), found._probes
         return
-    from momentgen.laws.diagonal import pair
+    law._mean, law._var = law._integrated(_moments(law, law._of))
+
+
+def _moments(law: Law, source: Law) -> MomentsOf:
+    """What gives mean and variance of an expression, from those of its source."""
     from momentgen.laws.numerics.quadrature import quadrature
 
-    source = law._of
-    found = _known(normal_form(law, source))
-    mean, var = pair(source)
-    if found is not None:
-        scale, shift, inner, op = found
+    between = cast(list[Law], expression(law, source))
+    found = _known(normal_form(law, source)) if len(between) <= _LONGEST else None
+    if found is None:
+        rule = text(law, source) if len(between) <= _LONGEST else f"{between[-1]._call[0].name}(…)"  # type: ignore[index]
+        note(
+            f"{rule}: integrated by quadrature; the rule Rule({name_of(law)!r}, f={rule}) would make it exact and fast"
+        )
+        return functools.partial(quadrature, functools.partial(value_at, law, source), **_nodes(between))
+    scale, shift, inner, op = found
+
+    def moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         m, v = op(mean * inner, var * (inner * inner)) if inner != 1 else op(mean, var)
-        law._mean = m if scale == 1 and shift == 0 else m * scale + shift
-        law._var = v if scale == 1 else v * (scale * scale)
-        return
-    note(
-        f"{text(law, source)}: integrated by quadrature; the rule Rule({name_of(law)!r}, f={text(law, source)}) would "
-        "make it exact and fast"
+        return (m if scale == 1 and shift == 0 else m * scale + shift), (v if scale == 1 else v * (scale * scale))
+
+    return moments
+
+
+#: functions with a jump, or a slope that is not bounded; and with a kink
+_JUMPS = frozenset(names("threshold hardshrink unit_step sqrt rsqrt"))
+_KINKS = frozenset(
+    names(
+        "relu leaky_relu hardtanh relu6 hardsigmoid hardswish softshrink abs clamp clamp_min clamp_max elu celu selu "
+        "softsign prelu maximum minimum fmax fmin max min"
     )
-    law._mean, law._var = quadrature(functools.partial(_value_at, law, source), mean, var)
+)
 
 
-def _value_at(law: Law, source: Law, x: Tensor) -> Tensor:
-    return value_at(law, source, x)
+def _nodes(laws: list[Law]) -> dict[str, Any]:
+    """How many nodes an expression takes, and which: even ones where it has kinks or jumps."""
+    used = {law._call[0].name for law in laws}  # type: ignore[index]
+    if used & _JUMPS:
+        return {"nodes": 160, "even": True}
+    return {"nodes": 44, "even": True} if used & _KINKS else {}
 
 
 def text(law: Law, source: Law) -> str:
@@ -239,7 +297,7 @@ def normal_form(law: Law, source: Law) -> Form | None:
         return 1.0, 0.0, "x"
     entry, args, kwargs = law._call  # type: ignore[misc]
     name = entry.name
-    if name in _IDENTITIES:
+    if name in IDENTITIES:
         return normal_form(args[0], source)
     parts: list[Any] = []
     for arg in args:
@@ -313,6 +371,7 @@ def _templates() -> dict[str, tuple[Callable[[Any], Any], ...]]:
     """Activations as they are written by hand: name of the op -> ways to write it."""
     root, two_pi = math.sqrt(0.5), math.sqrt(2 / math.pi)
     return {
+        "relu_squared": (lambda x: F.relu(x) ** 2,),
         "silu": (lambda x: x * torch.sigmoid(x), lambda x: x / (1 + torch.exp(-x))),
         "mish": (lambda x: x * torch.tanh(F.softplus(x)), lambda x: x * torch.tanh(F.softplus(x, 1.0, 20.0))),
         "gelu": (lambda x: x * (1 + torch.erf(x * root)), lambda x: 2 * x * torch.special.ndtr(x)),
@@ -378,6 +437,8 @@ def _known(form: Form | None) -> tuple[float, float, float, Any] | None:
         return scale, shift - scale * half * half, 1.0, functools.partial(_square, middle)
     if core[0] in ("maximum", "minimum", "fmax", "fmin", "max", "min") and all(part[2] == "x" for part in core[1:]):
         return _bent(scale, shift, core)
+    if core[0] == "exp" and (of_bell := _bell(core[1])) is not None:
+        return scale, shift, 1.0, of_bell
     # x·sigmoid(c x) is SiLU(c x)/c
     if core[0] == "mul" and (1.0, 0.0, "x") in core[1:]:
         other = core[2] if core[1] == (1.0, 0.0, "x") else core[1]
@@ -391,6 +452,33 @@ def _square(shift: float, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Moments of (X + shift)²."""
     square = (mean + shift) * (mean + shift)
     return square + var, 2 * var * (var + 2 * square)
+
+
+def _bell(power: Form) -> MomentsOf | None:
+    """Moments of exp(−a (X + b)(X + c) + d), a > 0; None for another power."""
+    scale, shift, core = power
+    if scale >= 0 or core[0] != "mul" or not all(part[0] == 1 and part[2] == "x" for part in core[1:]):
+        return None
+    first, second = core[1][1], core[2][1]
+    half = (first - second) / 2
+    height = math.exp(shift - scale * half * half)
+
+    def moments(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        m, v = bell(-scale, mean + (first + second) / 2, var)
+        return m * height, v * (height * height)
+
+    return moments
+
+
+def bell(steepness: Any, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    """Moments of exp(−a X²), a ≥ 0 a number or a tensor."""
+    once, twice = 1 + 2 * steepness * var, 1 + 4 * steepness * var
+    square = steepness * mean * mean
+    first, second = (-square / once).exp() * once.rsqrt(), (-2 * square / twice).exp() * twice.rsqrt()
+    # log of the second moment over the squared mean: nothing cancels where that is small
+    spread = steepness * var
+    share = 4 * square * spread / (once * twice) + torch.log1p(4 * spread * spread / twice) / 2
+    return first, torch.where(share < 1, first * first * share.clamp_max(1).expm1(), second - first * first)
 
 
 def _bent(scale: float, shift: float, core: Any) -> tuple[float, float, float, Any]:
@@ -434,10 +522,18 @@ def combined(entry: Entry, a: Any, b: Any, kwargs: dict[str, Any]) -> Any:
     if found is not None:
         return found
     if is_pointwise(a, source) and is_pointwise(b, source):
-        return pending(entry, (a, b), kwargs, source)
+        return pending(entry, (a, b), kwargs, start_of_both(a, b, source))
     from momentgen.laws import recognise
 
     return recognise.combined(entry, a, b)
+
+
+def start_of_both(a: Law, b: Law, source: Law) -> Law:
+    """What two functions of ``source`` are functions of, where it is a curved function itself."""
+    from momentgen.laws.chains import start_of
+
+    start = start_of(source)
+    return source if start is None or not (is_pointwise(a, start) and is_pointwise(b, start)) else start
 
 
 def _moved_alike(entry: Entry, a: Any, b: Any, kwargs: dict[str, Any]) -> Any:
@@ -447,7 +543,7 @@ def _moved_alike(entry: Entry, a: Any, b: Any, kwargs: dict[str, Any]) -> Any:
     move, (x, *rest), options = a._made
     _, (y, *others), other_options = b._made
     if (
-        move.name in _IDENTITIES
+        move.name in IDENTITIES
         or same_value(x, y)
         or not _same(rest, others)
         or not _same([*options.items()], [*other_options.items()])
@@ -459,8 +555,6 @@ def _moved_alike(entry: Entry, a: Any, b: Any, kwargs: dict[str, Any]) -> Any:
     if together is None:
         return None
     place = rest[-1]
-    from momentgen.laws.law import dispatch
-
     found = dispatch(move, move.call, (together, *rest[:-1]), options)
     return found if place is None else found[place]
 
@@ -484,7 +578,7 @@ def operand(law: Law, *names: str) -> Law | None:
 
 def scaled(law: Law) -> Law:
     """``law`` without movements that leave values in place."""
-    while law._made is not None and law._made[0].name in _IDENTITIES and isinstance(law._made[1][0], Law):
+    while law._made is not None and law._made[0].name in IDENTITIES and isinstance(law._made[1][0], Law):
         law = law._made[1][0]
     return law
 

@@ -35,16 +35,36 @@ def _hermite(nodes: int) -> tuple[tuple[float, float], ...]:
     return _computed(nodes)
 
 
+@functools.cache
+def _equal_cells(nodes: int) -> tuple[tuple[float, float], ...]:
+    places = _REACH * ((2 * np.arange(nodes) + 1) / nodes - 1)
+    weights = np.exp(-places * places / 2)
+    weights = weights / weights.sum()
+    order = np.argsort(-weights, kind="stable")
+    return tuple((float(places[k]), float(weights[k])) for k in order)
+
+
+@constant_result
+def _even(nodes: int) -> tuple[tuple[float, float], ...]:
+    """Nodes in the middle of equal cells, with their weights, the heaviest first."""
+    return _equal_cells(nodes)
+
+
+#: equal cells reach from minus to plus so many standard deviations
+_REACH = 7.0
+
+
 def quadrature(
-    function: Callable[[Tensor], Tensor], mean: Tensor, var: Tensor, nodes: int = 24
+    function: Callable[[Tensor], Tensor], mean: Tensor, var: Tensor, nodes: int = 24, even: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Moments of ``function(X)`` for normal X, elementwise.
 
     With the Gauss–Hermite nodes ξ_k and weights w_k of the standard normal distribution and f_k = f(m + s ξ_k), the
     mean is Σ w f and the variance Σ w (f - mean)², both updated node by node (West 1979, Updating mean and variance
     estimates: an improved method, Communications of the ACM 22), which is never negative.  It is exact for
-    polynomials of degree below ``nodes``, and converges faster than any power of ``nodes`` for entire functions; at a
-    kink of the function within the spread of X the error falls as 1/nodes.
+    polynomials of degree below ``nodes``, and converges faster than any power of ``nodes`` for entire functions.  At a
+    kink within the spread of X the error falls as 1/nodes.  Evenly spaced nodes serve functions with kinks: their error
+    falls as 1/nodes² at a kink, and as 1/nodes at a jump.
 
     Where the variance is 0 the result is ``function(mean)`` and exactly 0, and the derivative with respect to the
     variance is 0: the function is not looked at beside its argument there, where it may not be defined.
@@ -54,6 +74,7 @@ def quadrature(
         mean: means of X, of any shape.
         var: variances of X, of the same shape, not negative.
         nodes: number of nodes, at least 1.
+        even: whether nodes are evenly spaced, over 14 standard deviations, and not those of Gauss and Hermite.
 
     Returns:
         Mean and variance, of the shape of ``function(mean)`` and the dtype of ``mean``.
@@ -75,7 +96,7 @@ def quadrature(
     centre = function(m)
     total = 0.0
     average, squares = centre, torch.zeros_like(centre)
-    for place, weight in _hermite(nodes):
+    for place, weight in _even(nodes) if even else _hermite(nodes):
         value = function(m + s * place)
         total += weight
         if total == weight:

@@ -1,0 +1,112 @@
+"""Chains: pointwise functions of one value, one after another, are one function of that value.
+
+``relu(x) ** 2`` closed function by function takes ``relu(x)`` for a normal value, which it is not.  A pointwise
+function of a value that is a curved function of another is therefore put off as an expression of the latter
+(:mod:`~momentgen.laws.source`), and becomes a generated op or an integral.  A single function keeps its op.
+
+A function with poles or an end to its domain (a root, a quotient) starts anew: an integral would meet values that its
+argument does not take.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from torch import Tensor
+
+from momentgen.laws import source
+from momentgen.laws.law import Law, dispatch, laws_in
+from momentgen.laws.table import Entry, names
+
+__all__ = ["chained", "start_of"]
+
+#: functions of which a law is not part of a chain, when they were closed on their argument
+_CLOSED = frozenset(names("sqrt rsqrt reciprocal rdiv div"))
+#: pointwise functions that have rules of their own for arguments of one sign
+_OWN = frozenset(names("sqrt rsqrt reciprocal"))
+#: movements that put other values beside those that they move
+_FILLING = frozenset(names("tril triu diag_embed diag diagflat unfold"))
+
+
+def start_of(law: Law) -> Law | None:
+    """The value of which ``law`` is a curved function, element by element; None if it is no such function.
+
+    >>> from momentgen.laws import diagonal
+    >>> x = diagonal(torch.zeros(2), torch.ones(2))
+    >>> start_of(2 * torch.tanh(x)) is x, start_of(2 * x)
+    (True, None)
+    """
+    found: Law | None = None
+    while (made := law._made) is not None:
+        entry, args, _ = made
+        of = law._of
+        if of is None or of.shape != law.shape:
+            break
+        if entry.name not in source.IDENTITIES:
+            if entry.kind not in ("pointwise", "arithmetic"):
+                break
+            if entry.name in _CLOSED and args[1 if entry.name == "div" else 0] is of:
+                break
+            laws = laws_in(args)
+            if entry.kind == "pointwise" or len(laws) > 1 or laws[0] is not of:
+                found = of
+        law = of
+    return found
+
+
+def chained(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], make: Any = source.pending) -> Any:
+    """A pointwise function of a chain, or of a chain that was moved, as a function of the chain's start; else None.
+
+    Args:
+        entry: of the function.
+        args: of the call, the first the only law.
+        kwargs: of the call.
+        make: a law of a function of a value: of these three, and the value.
+    """
+    x = args[0]
+    if x._call is None or entry.name in _OWN or any(isinstance(value, Tensor) for value in kwargs.values()):
+        return None
+    if entry.name == "pow" and not _is_polynomial((*args[1:], *kwargs.values())[0]):
+        return None
+    start = start_of(x)
+    if start is not None:
+        return None if source.expression(x, start) is None else make(entry, args, kwargs, start)
+    if any(isinstance(value, Tensor) for value in (*args[1:], *kwargs.values())):
+        return None
+    place = _moved(x)
+    if place is None or not _leads_to_chain(place):
+        return None
+    move, (inner, *rest), options = cast(Any, place._made)
+    below = dispatch(entry, entry.call, (source.value_at(x, place, inner), *args[1:]), kwargs)
+    found = dispatch(move, move.call, (below, *rest[:-1]), options)
+    return found if rest[-1] is None else found[rest[-1]]
+
+
+def _is_polynomial(exponent: Any) -> bool:
+    return isinstance(exponent, int | float) and exponent == int(exponent) and exponent >= 0
+
+
+def _moved(law: Law) -> Law | None:
+    """The moved law of which ``law`` is a multiple, shifted by a number; None if it is of none."""
+    while (made := law._made) is not None:
+        entry, args, _ = made
+        if entry.kind == "movement" and entry.name not in source.IDENTITIES:
+            return law
+        if law._of is None or (entry.kind != "arithmetic" and entry.name not in source.IDENTITIES):
+            return None
+        if entry.name in _CLOSED - {"div"} or any(isinstance(value, Tensor) for value in args):
+            return None
+        if len(laws_in(args)) != 1 or not isinstance(args[0] if entry.name == "div" else law._of, Law):
+            return None
+        law = law._of
+    return None
+
+
+def _leads_to_chain(law: Law) -> bool:
+    """Whether ``law``, moved or not, is a chain."""
+    while start_of(law) is None:
+        place = _moved(law)
+        if place is None or cast(Any, place._made)[0].name in _FILLING:
+            return False
+        law = cast(Any, place._made)[1][0]
+    return True

@@ -1,0 +1,149 @@
+"""Functions of one value, met twice or one after another, by every analytic method against draws of the network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import momentgen
+from momentgen import Moments, noisy
+from momentgen.laws import diagonal, listening
+from momentgen.laws.numerics.quadrature import quadrature
+
+METHODS = ("ap2", "adjoint", "covariance")
+DRAWS = 200_000
+
+
+class Function(nn.Module):
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Any) -> Any:
+        return self.function(x)
+
+
+def _row(*means: float, std: float = 1.0) -> Moments:
+    return noisy(torch.tensor([means], dtype=torch.float64), std=std)
+
+
+#: at mean 0, where slopes are 0, and beside it
+AT_ZERO, BESIDE = _row(0.0, 0.0, 0.0), _row(0.3, -0.5, 1.0, std=0.7)
+PRELU = torch.tensor([0.25], dtype=torch.float64)
+
+#: one value met twice
+TWICE: dict[str, tuple[Callable[[Any], Any], Moments]] = {
+    "x*x": (lambda x: x * x, AT_ZERO),
+    "x**4": (lambda x: x**4, AT_ZERO),
+    "var": (lambda x: x.var(-1), AT_ZERO),
+    "std": (lambda x: x.std(-1), AT_ZERO),
+    "norm": (lambda x: x.norm(dim=-1), AT_ZERO),
+    "einsum": (lambda x: torch.einsum("...i,...i->...", x, x), AT_ZERO),
+    "cosh": (torch.cosh, AT_ZERO),
+    "x tanh(x)": (lambda x: x * torch.tanh(x), AT_ZERO),
+    "maximum(x, -x)": (lambda x: torch.maximum(x, -x), AT_ZERO),
+    "fmin(x, x)": (lambda x: torch.fmin(x, x), BESIDE),
+    "sin(x) sin(x)": (lambda x: torch.sin(x) * torch.sin(x), AT_ZERO),
+    "sin(x) squared by itself": (lambda x: (lambda s: s * s)(torch.sin(x)), AT_ZERO),
+    "gelu(x) - x": (lambda x: F.gelu(x) - x, BESIDE),
+    "sigmoid(x) + relu(x)": (lambda x: torch.sigmoid(x) + F.relu(x), AT_ZERO),
+}
+#: pointwise functions one after another
+CHAINS: dict[str, tuple[Callable[[Any], Any], Moments]] = {
+    "exp(-x**2/2)": (lambda x: torch.exp(-(x**2) / 2), _row(1.0)),
+    "exp(-x*x) where it is narrow": (lambda x: torch.exp(-x * x), _row(1.0, std=3.0)),
+    "relu(x)**2": (lambda x: F.relu(x) ** 2, _row(-0.7, std=0.8)),
+    "relu of relu": (lambda x: F.relu(F.relu(x) - 0.5), BESIDE),
+    "exp(-|x|)": (lambda x: torch.exp(-x.abs()), BESIDE),
+    "a jump": (lambda x: F.hardshrink(torch.tanh(x)), BESIDE),
+    "prelu": (lambda x: F.relu(F.prelu(x, PRELU) + 0.3), BESIDE),
+    "through a view and a factor": (lambda x: (F.relu(x).unsqueeze(-1) * 2).sigmoid()[..., 0], BESIDE),
+    "in place": (lambda x: F.relu(x).pow_(2).tanh_(), BESIDE),
+    "after it was read": (lambda x: torch.cos(F.relu(x) * x + 1).sum(-1), BESIDE),
+    "after a linear map": (lambda x: torch.tanh(F.relu(x @ torch.eye(3).double() + 0.1)).sum(-1), BESIDE),
+}
+
+
+def sampled(function: Callable[[Tensor], Tensor], x: Moments) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of draws."""
+    noise = torch.randn(DRAWS, *x.mean.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        out = torch.vmap(function)(x.mean + x.var.sqrt() * noise)
+    return out.mean(0), out.std(0)
+
+
+def assert_within_5_percent(function: Callable[[Any], Any], x: Moments, method: str) -> None:
+    mean, std = sampled(function, x)
+    with torch.no_grad():
+        out = momentgen.convert(Function(function), method)(x)
+    assert ((out.mean - mean).abs() <= 0.05 * std).all()
+    assert ((out.var.sqrt() - std).abs() <= 0.05 * std).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", [*TWICE, *CHAINS])
+def test_a_function_of_one_value_is_within_5_percent(name: str, method: str) -> None:
+    assert_within_5_percent(*{**TWICE, **CHAINS}[name], method)
+
+
+def test_relu_squared_written_by_hand_calls_its_op() -> None:
+    with listening() as notes:
+        found = (F.relu(diagonal(*_row(-0.7, std=0.8))) ** 2).moments()
+    wanted = momentgen.generated.relu_squared(*_row(-0.7, std=0.8))
+    torch.testing.assert_close(found.mean, wanted.mean)
+    torch.testing.assert_close(found.var, wanted.var)
+    assert not notes
+
+
+def test_a_bell_is_in_closed_form() -> None:
+    mean, var = torch.tensor([-0.4, 1.0, 2.0]).double(), torch.tensor([1e-12, 0.5, 0.2]).double()
+    with listening() as notes:
+        found = torch.exp(-0.7 * (diagonal(mean, var) + 0.2) ** 2 + 0.1).moments()  # type: ignore[operator]
+    wanted = quadrature(lambda x: torch.exp(-0.7 * (x + 0.2) ** 2 + 0.1), mean, var, 60)
+    torch.testing.assert_close(found.mean, wanted[0], rtol=1e-9, atol=0)
+    torch.testing.assert_close(found.var, wanted[1], rtol=1e-6, atol=0)
+    assert not notes
+
+
+def test_even_nodes_integrate_kinks_and_jumps() -> None:
+    mean, var = torch.linspace(-1, 1, 9).double(), torch.ones(9, dtype=torch.float64)
+    density, below = torch.exp(-mean * mean / 2) / math.sqrt(2 * math.pi), torch.special.ndtr(mean)
+    kink = quadrature(torch.relu, mean, var, 44, even=True)[0]
+    assert (kink - (mean * below + density)).abs().max() < 0.01
+    jump = quadrature(lambda x: (x > 0).double(), mean, var, 160, even=True)[0]
+    assert (jump - below).abs().max() < 0.02
+
+
+def test_a_function_alone_keeps_its_op() -> None:
+    with listening() as notes:
+        momentgen.convert(nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3), nn.GELU()), "ap2")(
+            noisy(torch.zeros(2, 3), std=1.0)
+        )
+    assert not notes
+
+
+def test_what_was_read_and_then_overwritten_does_not_change_a_chain() -> None:
+    x = diagonal(*_row(0.5, -0.5))
+    y = F.relu(x)
+    z = torch.tanh(y)
+    wanted = torch.tanh(F.relu(diagonal(*_row(0.5, -0.5)))).moments()
+    y.zero_()
+    assert torch.equal(z.moments().mean, wanted.mean)
+
+
+@pytest.mark.parametrize("method", ["adjoint", "covariance"])
+def test_a_value_written_into_a_part_of_zeros_has_its_moments(method: str) -> None:
+    def function(x: Any) -> Any:
+        z = torch.zeros_like(x)
+        z[:, 0] = x[:, 1]
+        return z
+
+    out = momentgen.convert(Function(function), method)(_row(0.3, -0.5, std=0.7))
+    torch.testing.assert_close(out.mean, torch.tensor([[-0.5, 0.0]]).double())
+    torch.testing.assert_close(out.var, torch.tensor([[0.49, 0.0]]).double())
