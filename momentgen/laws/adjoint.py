@@ -21,9 +21,11 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import UnsupportedError
+from momentgen.laws import noise
 from momentgen.laws.activations import BY_FUNCTION, SWITCHES, generated_op
 from momentgen.laws.affine import dense, pooled_to_one
 from momentgen.laws.chains import chained
+from momentgen.laws.composite import attention_by_parts
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.law import DEPTH, Law, Rule, laws_in, new_law, register_pytree, remember, tensor_of
 from momentgen.laws.maxima import is_monotone, tree_of_pairs
@@ -106,6 +108,8 @@ def _rule(name: str, kind: str) -> Rule:
     def rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kind == "affine" and (dims := pooled_to_one(name, args, kwargs)) is not None:
             return args[0].mean(dims, keepdim=True)
+        if name == "scaled_dot_product_attention" and noise.active(entry, args, kwargs):
+            return attention_by_parts(entry, args, kwargs)  # its dropout is a source
         own, args = cast(Rule, diagonal_rule(name, kind)), tuple(map(dense, args))
         for law in laws_in((*args, *kwargs.values())):
             if isinstance(law, Diagonal) and not isinstance(law, Adjoint):

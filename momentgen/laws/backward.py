@@ -23,6 +23,7 @@ from momentgen.laws.adjoint import Adjoint, adjoint, foreign
 from momentgen.laws.border import certain, entered
 from momentgen.laws.convert import convert
 from momentgen.laws.diagonal import Diagonal
+from momentgen.laws.draws import Draws
 from momentgen.laws.examples import is_real
 from momentgen.laws.law import Law
 from momentgen.laws.nests import leaves_of, mapped
@@ -324,7 +325,7 @@ def output_covariance(
 
     def propagate(where: Any, forward: Any, own_args: tuple[Any, ...], own_kwargs: dict[str, Any]) -> JointMoments:
         def one(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
-            with entered():
+            with entered(Draws(Adjoint)):
                 found = derivatives(
                     forward, args, kwargs, lambda mean: every_output(network, mean, outputs), network, "outputs"
                 )

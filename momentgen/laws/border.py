@@ -19,11 +19,11 @@ from typing import Any, ClassVar, Final, Literal, cast, get_args
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from momentgen.errors import InputError, MomentgenError
 from momentgen.laws import einops, lost
 from momentgen.laws.diagonal import Diagonal, diagonal
+from momentgen.laws.draws import Draws, TracedDraws
 from momentgen.laws.law import Law, laws_in
 from momentgen.laws.nests import leaves_of, mapped
 from momentgen.laws.notes import note
@@ -31,6 +31,7 @@ from momentgen.laws.numerics.root import matrix_root, square_root
 from momentgen.laws.point import Point, point
 from momentgen.laws.propagations import DEFAULT, PROPAGATIONS, propagated_by
 from momentgen.runtime import JointMoments, Moments
+from momentgen.runtime.dynamo import keep_order_of_products
 from momentgen.runtime.inputs import DTYPES, alike, autocast_in_force, has_elements, kind
 
 __all__ = [
@@ -357,10 +358,8 @@ def _lift_value(where: object, value: Any, name: str, training: bool, seen: list
         if not has_elements(value):
             raise InputError(f"{_name(where)}: expected a tensor of one shape, got {kind(value)}")
         # In training even indices are lifted: what they pick may meet dropout before it meets any law.
-        if name not in ("sample", "local") and (
-            value.is_floating_point() or (training and value.dtype is not torch.bool)
-        ):
-            return point(value, Diagonal if name == "ap2" else None)
+        if name not in _DRAWN and (value.is_floating_point() or (training and value.dtype is not torch.bool)):
+            return point(value, _noise_of(name))
     return value
 
 
@@ -376,14 +375,6 @@ def _lowered(value: Any) -> Any:
             return certain(form) if form.is_floating_point() else form
         return Moments(*value._parts())
     return certain(value) if isinstance(value, Tensor) and value.is_floating_point() else value
-
-
-class _Tuples(TorchFunctionMode):
-    """Makes lists of the tuples of laws among arguments: ``torch.compile`` looks for laws in lists only."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args = [list(value) if type(value) is tuple and laws_in(value) else value for value in args]
-        return func(*args, **(kwargs or {}))
 
 
 def inside() -> bool:
@@ -433,25 +424,55 @@ def _on_laws(where: Any, forward: Callable[..., Any], name: str, args: tuple[Any
     lifted, named = mapped(lift, args), mapped(lift, kwargs)
     if torch.compiler.is_dynamo_compiling():
         _tracing.depth += 1
-        with _Tuples():
+        if name in _DRAWN:
             out = forward(*lifted, **named)
+        else:
+            keep_order_of_products()
+            with TracedDraws(_noise_of(name)):
+                out = forward(*lifted, **named)
         _tracing.depth -= 1
         return out
-    with entered():
+    # A single layer or function draws nothing that a law does not meet.
+    single = getattr(where, "DEFAULT", None) != DEFAULT
+    with entered(None if single else _DRAWS.get(name)):
         return forward(*lifted, **named)
 
 
+#: methods that run a network on tensors
+_DRAWN = ("sample", "local")
+
+
+def _noise_of(name: str) -> type[Law] | None:
+    """What noise of the network's own makes of certain values, by a method that runs it once on laws."""
+    return Diagonal if name == "ap2" else None
+
+
+#: what becomes of draws that meet no law, by methods that run a network once on laws
+_DRAWS = {name: Draws(_noise_of(name)) for name in ("ap1", "ap2")}
+
+
 class entered:  # noqa: N801 - a context manager, named as it is used
-    """Within the context a network runs on laws: what is called is a part of it."""
+    """Within the context a network runs on laws: what is called is a part of it.
+
+    Args:
+        draws: what becomes of draws that meet no law; None to leave them as they are.
+    """
+
+    def __init__(self, draws: Draws | None = None) -> None:
+        self._draws = draws
 
     def __enter__(self) -> None:
         if not einops.registered and "einops" in sys.modules:
             einops.register()
         self._inside, self._recording = _inside.set(True), lost.RECORDING.set(torch.is_grad_enabled())
+        if self._draws is not None:
+            self._draws.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._draws is not None:
+            self._draws.__exit__(kind, error, trace)
         _inside.reset(self._inside)
         lost.RECORDING.reset(self._recording)
         if isinstance(error, RuntimeError | TypeError) and not isinstance(error, MomentgenError):

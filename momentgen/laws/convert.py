@@ -8,6 +8,7 @@ import inspect
 from typing import Any
 
 import torch
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from momentgen.errors import InputError
 from momentgen.laws.border import Border, Method, set_method
@@ -71,6 +72,11 @@ def twin(module: torch.nn.Module, seen: dict[int, torch.nn.Module]) -> torch.nn.
     seen[id(module)] = copy
     for name, value in module.__dict__.items():
         copy.__dict__[name] = value.copy() if "hooks" in name and hasattr(value, "copy") else value
+    if isinstance(module, LazyModuleMixin) and "_initialize_hook" in module.__dict__:
+        # The first call removes its hook by a handle, which knows the module that it was made for.
+        copy._forward_pre_hooks.pop(module.__dict__["_initialize_hook"].id, None)
+        infer: Any = copy._infer_parameters
+        copy.__dict__["_initialize_hook"] = copy.register_forward_pre_hook(infer, with_kwargs=True)
     copy.__dict__["_modules"] = {
         name: None if child is None else twin(child, seen) for name, child in module._modules.items()
     }

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from momentgen.laws.border import certain, entered
 from momentgen.laws.covariance_graph import CURRENT, Narrower, Node, Run, current, options
+from momentgen.laws.draws import Draws
 from momentgen.laws.examples import batch_of, per_example, with_moments, without_batch
 from momentgen.laws.law import Law, new_law, versions
 from momentgen.laws.nests import Nest, flattened
@@ -207,7 +208,7 @@ def _propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], k
         leaves, form = flattened((own, named))
         token = CURRENT.set(Run(width))
         try:
-            with entered():
+            with entered(Draws(Covariance)):
                 own, named = form.of(lifted(leaves))
                 return _lowered(where, forward(*own, **named), layout)
         finally:

@@ -381,7 +381,7 @@ def _noise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         lower, upper = noise.slopes(entry, args, kwargs)
         return made(*random_slope(mean, torch.zeros_like(mean) if var is None else var, lower, upper))
     law = made(*noise.moments(entry, mean, var, [tensor_of(value) for value in args], kwargs))
-    if entry.name == "dropout" and isinstance(x, Diagonal):  # that attention knows its weights
+    if entry.name == "dropout" and type(x) is Diagonal:  # that attention knows its weights; noise is a source elsewhere
         return remember(law, entry, (x, noise.probability(entry, args, kwargs)), {}, x)
     return law
 

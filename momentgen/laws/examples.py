@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from momentgen.errors import InputError, MomentgenError
 from momentgen.laws.border import certain, check, entered, readable
+from momentgen.laws.draws import Draws
 from momentgen.laws.law import Law
 from momentgen.laws.nests import flattened, leaves_of, mapped
 from momentgen.laws.notes import note
@@ -348,7 +349,7 @@ def _check_alone(
 
     def plain(own_args: tuple[Any, ...], own_kwargs: dict[str, Any], is_alone: bool = True) -> list[Tensor]:
         own_args, own_kwargs = mapped(_certain, (own_args, own_kwargs))
-        with entered():
+        with entered(Draws(None)):
             found = forward(*own_args, **own_kwargs)
         values = [leaf._form() if isinstance(leaf, Law) else leaf for leaf in leaves_of(found)]
         real = [value for value in values if is_real(value)]
@@ -383,7 +384,7 @@ def _check_alone(
                 f"{type(where).__name__}: examples of a batch are computed alone, but {differing:.0%} of them have "
                 f"another result within the batch, an output of shape {tuple(whole.shape)}; either examples interact, "
                 "or dimension 0 is not the batch in every argument (pass batch_first=True), or the network draws "
-                "numbers that momentgen does not see (torch.randn)"
+                "numbers outside of torch"
             )
     outputs = sum(whole.numel() // examples.batch for whole in together)
     return _Seen(widest.size, outputs, batched, batched and bool(lacking))

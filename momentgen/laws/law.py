@@ -44,6 +44,9 @@ Rule = Callable[[Entry, tuple[Any, ...], dict[str, Any]], Any]
 #: functions that change a tensor's shape in place, as ``unsqueeze_``
 _RESHAPED = frozenset(["squeeze", "unsqueeze", "transpose", "t", "swapaxes", "swapdims"])
 
+#: what torch.compile makes of an operator on a law and a tensor, swapped; of these only the name tells what they are
+_REVERSED = frozenset(["__rsub__", "__rdiv__", "__rmatmul__", "__rpow__", "__rmod__", "__rfloordiv__"])
+
 #: what torch.compile makes of a checkpoint, which cannot see into laws: its function runs as it is
 _CHECKPOINT: Any = getattr(torch.ops.higher_order, "tag_activation_checkpoint", None)
 _OF_CHECKPOINT = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
@@ -98,7 +101,8 @@ class Law:
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        entry = TABLE.get(func)
+        is_reversed = torch.compiler.is_dynamo_compiling() and func.__name__ in _REVERSED
+        entry = METHODS[func.__name__] if is_reversed else TABLE.get(func)
         if entry is None and func is _CHECKPOINT:
             own = {name: value for name, value in (kwargs or {}).items() if name not in _OF_CHECKPOINT}
             return args[0](*args[1:], **own)
@@ -456,7 +460,7 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
     """
     if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
         lost.refuse(func if entry is None else entry.name)
-        if any(law.DIFFERENTIATED for law in laws_in((*args, *kwargs.values()))):
+        if any(map(_is_differentiated, laws_in((*args, *kwargs.values())))):
             return _without_gradients(entry, func, args, kwargs)
     law: Law | None = None
     for value in args if not kwargs else (*args, *kwargs.values()):
@@ -521,6 +525,10 @@ def _is_law(value: object) -> bool:
     return isinstance(value, Law)
 
 
+def _is_differentiated(law: Law) -> bool:
+    return law.DIFFERENTIATED or (law._noise is not None and law._noise.DIFFERENTIATED)
+
+
 #: names of numpy that torch takes for its own
 _NUMPY = {"axis": "dim", "keepdims": "keepdim"}
 
@@ -543,7 +551,13 @@ def _without_flag(
 def _method(name: str) -> Callable[..., Any]:
     # Looked up at a call, and not bound: torch.compile takes an object in a closure only if the law has a source.
     def method(self: Law, *args: Any, **kwargs: Any) -> Any:
-        return dispatch(METHODS.get(name), name, (self, *args), kwargs)
+        if not torch._C._is_torch_function_mode_enabled() or torch.compiler.is_compiling():
+            return dispatch(METHODS.get(name), name, (self, *args), kwargs)
+        mode = torch._C._pop_torch_function_stack()  # as where torch hands a function to a mode
+        try:
+            return dispatch(METHODS.get(name), name, (self, *args), kwargs)
+        finally:
+            torch._C._push_on_torch_function_stack(mode)
 
     return method
 

@@ -7,7 +7,7 @@ a :class:`~momentgen.laws.diagonal.Diagonal` under AP2; under AP1 noise is taken
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -36,6 +36,10 @@ class Point(Law):
     def value(self) -> Tensor:
         """The value itself."""
         return self._form()
+
+    def _stop_gradients(self) -> None:
+        if self._view is None:
+            self._mean = self._mean.detach()
 
 
 def point(value: Tensor, noise: type[Law] | None = None) -> Point:
@@ -91,13 +95,16 @@ def _noise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return _run(entry, args, kwargs) if value is None else _wrapped(value, first)
     if not noise.active(entry, args, kwargs):
         return _run(entry, args, kwargs)
-    rule = first._noise.RULES["noise"]
+    rules = first._noise.RULES
+    rule = rules.get(entry.name) or cast(Rule, rules.get("noise"))
     return rule(entry, args, kwargs)
 
 
 def _composite(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if noise.active(entry, args, kwargs):
-        if entry.name == "scaled_dot_product_attention" and _first(args, kwargs)._noise is None:
+        if entry.name == "scaled_dot_product_attention":
+            if _first(args, kwargs)._noise is not None:
+                return composite.attention_by_parts(entry, args, kwargs)  # exact: its weights are certain
             given = dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False))
             return _run(entry, (), {**given, **kwargs, "dropout_p": 0.0})
         return composite.RULES[entry.name](entry, args, kwargs)

@@ -11,14 +11,14 @@ from __future__ import annotations
 import inspect
 import operator
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["KINDS", "METHODS", "TABLE", "Entry", "entry_of", "names", "register"]
+__all__ = ["KINDS", "METHODS", "TABLE", "Entry", "entry_of", "list_for_compile", "names", "register"]
 
 
 class Entry:
@@ -258,18 +258,18 @@ for _kind, _names in KINDS.items():
     register(_kind, *_names)
 
 
-def _list_for_compile() -> None:
-    """Let ``torch.compile`` hand laws every function of the table.
+def list_for_compile(functions: Iterable[Any]) -> None:
+    """Let ``torch.compile`` hand laws, and modes of functions, every one of these.
 
     It asks ``torch.overrides`` which functions ask ``__torch_function__``, and there a few are missing, hardswish and
     hardsigmoid among them.
     """
     listed = torch.overrides.get_overridable_functions()
     known = {function for functions in listed.values() for function in functions}
-    listed[F].extend(function for function in TABLE if function not in known)
+    listed[F].extend(function for function in functions if function not in known)
     compiler = sys.modules.get("torch._dynamo.variables.torch")
     if compiler is not None:  # it keeps the list
         compiler.get_overridable_functions.cache_clear()
 
 
-_list_for_compile()
+list_for_compile(TABLE)

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.laws import correlated_rules as correlated_rules
+from momentgen.laws.adjoint import Adjoint
 from momentgen.laws.backward import (
     Derivatives,
     Share,
@@ -39,6 +40,7 @@ from momentgen.laws.backward import (
 )
 from momentgen.laws.border import entered
 from momentgen.laws.correlated import RUN, Correlated, Run, correlated
+from momentgen.laws.draws import Draws
 from momentgen.laws.examples import is_real, with_moments, without_batch
 from momentgen.laws.nests import flattened, leaves_of, mapped
 from momentgen.laws.numerics.root import eigh, square_root
@@ -126,13 +128,13 @@ def propagate(
 
     def one(own_args: tuple[Any, ...], own_kwargs: dict[str, Any]) -> Any:
         # Directions are constants; where `adjoint` is among the choices its gradients are wanted.
-        with entered(), torch.set_grad_enabled(torch.is_grad_enabled() and few >= 0):
+        with entered(Draws(Adjoint)), torch.set_grad_enabled(torch.is_grad_enabled() and few >= 0):
             found = derivatives(forward, own_args, own_kwargs, wanted, where, few)
-        with entered():
+        with entered(Draws(Correlated)):
             if len(found.mean) <= few:
                 if few == math.inf or not _ends_in_softmax(found.outputs):
                     return _to_parts(where, found.outputs, plan, _adjoint_parts(found))
-                with torch.no_grad():
+                with torch.no_grad(), Draws(Adjoint):
                     found = derivatives(forward, own_args, own_kwargs, directions, where, "softmax")
             outputs = _second_pass(forward, own_args, own_kwargs, found, spent)
         return _to_parts(where, outputs, plan, _correlated_parts)

@@ -32,9 +32,13 @@ class _Unit(Layer, torch.nn.Module):
     """A unit with a noise of its own, a :class:`momentgen.laws.noise.Unit`."""
 
     def _forward_inside(self, x: Any) -> Any:
-        """A law's noise by its rule; a tensor's is drawn."""
+        """A law's noise by its rule; a tensor's is drawn, unless a network runs on laws."""
         check_strided(self, x)
-        return dispatch(noise.UNIT, None, (x, self), {}) if isinstance(x, Law) else self.drawn(x)
+        if isinstance(x, Law):
+            return dispatch(noise.UNIT, None, (x, self), {})
+        if torch.overrides.has_torch_function_unary(x):
+            return torch.overrides.handle_torch_function(noise.UNIT.call, (x,), x, self)
+        return self.drawn(x)
 
     def plain(self, x: Tensor) -> Tensor:
         """What AP1 computes: the unit's mean, given the input's."""

@@ -5,10 +5,13 @@ The decorators of ``torch.compiler`` set the same, but import it to do so, which
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["constant_result", "graph_break"]
+import torch
+
+__all__ = ["constant_result", "graph_break", "keep_order_of_products"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -34,3 +37,19 @@ def graph_break(reason: str) -> Callable[[_Function], _Function]:
         return function
 
     return mark
+
+
+@constant_result
+def keep_order_of_products() -> bool:
+    """Called in traced code: within a mode of functions ``a @ b`` keeps its order where a is no tensor and b is one.
+
+    dynamo swaps the two and calls the reversed function, of which it knows none for products.
+    """
+    from torch._dynamo.variables import builtin
+
+    reversed_functions = getattr(builtin, "BUILTIN_TO_TENSOR_RFN_MAP", None)
+    if reversed_functions is None:  # a version that does not swap
+        return False
+    builtin.populate_builtin_to_tensor_fn_map()
+    reversed_functions.setdefault(operator.matmul, torch.Tensor.__rmatmul__)
+    return True

@@ -1,0 +1,284 @@
+"""Draws that meet no law: what a network draws of a certain tensor, or of nothing, while it runs on laws.
+
+torch asks a law of functions that it is an argument of.  Of ``dropout(weight)`` or ``torch.randn(3)`` it is not, and
+their numbers would count as certain.  Within :class:`Draws`, a mode of torch functions, a draw whose moments are known
+is a law, and any other is refused.  What initialises parameters, such as those of lazy modules, is drawn as it is.
+
+``torch.tensor`` and its like ask no law either; within the mode they hand it back.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from momentgen.errors import UnsupportedError
+from momentgen.laws import noise as moments_of_noise
+from momentgen.laws.law import Law, dispatch, laws_in
+from momentgen.laws.point import point
+from momentgen.laws.table import TABLE, Entry, list_for_compile
+from momentgen.laws.unsupported import place, unsupported
+
+__all__ = ["Draws", "TracedDraws"]
+
+#: what noise makes of a certain value: a class of laws; None to take noise at its mean
+Noise = type[Law] | None
+
+_INSTEAD: Final = 'use method="sample" or momentgen.monte_carlo, which draw it as torch does'
+
+
+class Draws(TorchFunctionMode):
+    """Within the mode draws of certain tensors are laws, or refused.
+
+    Args:
+        noise: the class of laws that draws are; None for their means.
+
+    Raises:
+        UnsupportedError: from the network, for draws whose moments are not known, that write into a tensor, or that
+            have a generator of their own.
+
+    >>> from momentgen.laws.diagonal import Diagonal
+    >>> with Draws(Diagonal):
+    ...     torch.nn.functional.dropout(torch.ones(2), 0.5).moments().var
+    tensor([1., 1.])
+    """
+
+    def __init__(self, noise: Noise) -> None:
+        super().__init__()
+        self._noise = noise
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        # Written out: this is the way of every function, most of them of laws.
+        if types and _are_laws(types):
+            entry = TABLE.get(func)
+            if entry is None:
+                return Law.__torch_function__(func, types, args, kwargs)
+            return dispatch(entry, func, args, {} if kwargs is None else kwargs)
+        rule = _RULES.get(func)
+        if rule is None:
+            return func(*args) if kwargs is None else func(*args, **kwargs)
+        return rule(self._noise, func, args, {} if kwargs is None else kwargs)
+
+
+class TracedDraws(Draws):
+    """:class:`Draws` for code that ``torch.compile`` traces, which looks for laws in lists only, and not in tuples."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        named = kwargs or {}
+        if func in _CONVERSIONS:  # for which the compiler asks laws
+            return _converted(self._noise, func, args, named)
+        listed = tuple([list(value) if type(value) is tuple and laws_in(value) else value for value in args])
+        if _are_laws(types):
+            return Law.__torch_function__(func, types, listed, named)
+        rule = _RULES.get(func)
+        return func(*listed, **named) if rule is None else rule(self._noise, func, listed, named)
+
+
+def _are_laws(types: Any) -> bool:
+    """Whether a function has laws among its arguments, and no other class that asks for it."""
+    if len(types) == 1:
+        return issubclass(types[0], Law)
+    others = [kind for kind in types if not issubclass(kind, Law)]
+    return len(others) < len(types) and not [kind for kind in others if kind not in (Tensor, torch.nn.Parameter)]
+
+
+#: what a function does within the mode
+Rule = Callable[[Noise, Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def _refusal(name: str, why: str) -> UnsupportedError:
+    return UnsupportedError(f"{name} draws numbers that no law meets{place()}: {why}, or {_INSTEAD}")
+
+
+def _initialises() -> bool:
+    """Whether what runs initialises parameters, which is no noise of the network."""
+    if torch.compiler.is_compiling():
+        return False
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "torch.nn.init" or frame.f_code.co_name in _INITIALISING:
+            return True
+        frame = frame.f_back
+    return False
+
+
+_INITIALISING = ("reset_parameters", "initialize_parameters")
+
+
+def _has_own_generator(noise: Noise, kwargs: dict[str, Any]) -> bool:
+    return noise is not None and kwargs.get("generator") is not None
+
+
+_IN_PLACE = "a tensor cannot be overwritten by them; draw out of place, as torch.randn_like does"
+_GENERATOR = "whether a generator of its own gives other numbers at every call cannot be told; leave it out"
+
+
+# --------------------------------------------------- draws whose moments are known
+
+
+def _of_certain(noise: Noise, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function of the table that draws, of tensors."""
+    entry = TABLE[func]
+    if laws_in((*args, *kwargs.values())) or not moments_of_noise.active(entry, args, kwargs) or _initialises():
+        return func(*args, **kwargs)
+    if _has_own_generator(noise, kwargs):
+        raise _refusal(entry.name, _GENERATOR)
+    if kwargs.get("out") is not None:
+        raise _refusal(entry.name, "`out=` cannot be written to; use the result")
+    if not _overwrites(entry, args, kwargs):
+        return _value(noise, dispatch(entry, func, *_lifted(noise, args, kwargs)))
+    if noise is not None:
+        raise _refusal(entry.name, _IN_PLACE)
+    target: Tensor = args[0] if args else kwargs["input"]
+    found = dispatch(entry, func, *_lifted(noise, args, kwargs))
+    return target.copy_(_value(noise, found))
+
+
+def _overwrites(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    given = entry.flag is not None and len(args) > entry.flag and args[entry.flag]
+    return entry.overwrites or bool(kwargs.get("inplace", given))
+
+
+def _lifted(noise: Noise, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with a law in the place of the first tensor."""
+    for index, value in enumerate(args):
+        if isinstance(value, Tensor):
+            return (*args[:index], point(value, noise), *args[index + 1 :]), kwargs
+    name = next(name for name, value in kwargs.items() if isinstance(value, Tensor))
+    return args, {**kwargs, name: point(kwargs[name], noise)}
+
+
+def _value(noise: Noise, found: Any) -> Any:
+    """What is drawn: a law, or a tensor of means."""
+    if noise is None and isinstance(found, tuple):
+        return tuple([_value(noise, item) for item in found])
+    return found._form() if noise is None and isinstance(found, Law) else found
+
+
+class _Known:
+    """A unit that draws numbers of a known variance about its input; a :class:`momentgen.laws.noise.Unit`."""
+
+    def __init__(self, var: Tensor) -> None:
+        self._var = var
+
+    def plain(self, x: Tensor) -> Tensor:
+        return x
+
+    def drawn(self, x: Tensor) -> Tensor:
+        return x + self._var.sqrt() * torch.randn_like(x)
+
+    def moments(self, mean: Tensor, var: Tensor | None) -> tuple[Tensor, Tensor]:
+        return mean, self._var if var is None else var + self._var
+
+
+def _created(moments: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Tensor, Tensor]]) -> Rule:
+    """The rule of a function that draws a new tensor, of which ``moments`` says mean and *variance*."""
+
+    def rule(noise: Noise, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if laws_in((*args, *kwargs.values())) or _initialises():
+            return func(*args, **kwargs)
+        if _has_own_generator(noise, kwargs):
+            raise _refusal(func.__name__, _GENERATOR)
+        if kwargs.get("out") is not None:
+            raise _refusal(func.__name__, "`out=` cannot be written to; use the result")
+        named = {name: value for name, value in kwargs.items() if name not in ("generator", "out", "requires_grad")}
+        mean, var = moments(args, named)
+        unit = _Known(var.detach())
+        return _value(noise, dispatch(moments_of_noise.UNIT, func, (point(mean.detach(), noise), unit), {}))
+
+    return rule
+
+
+def _standard_normal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    mean = torch.zeros(*args, **kwargs)
+    return mean, torch.ones_like(mean)
+
+
+def _uniform(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    zero = torch.zeros(*args, **kwargs)
+    return zero + 0.5, zero + 1 / 12
+
+
+def _normal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    bound = {"mean": 0.0, "std": 1.0, **dict(zip(("mean", "std", "size"), args, strict=False)), **kwargs}
+    mean, std, size = bound.pop("mean"), bound.pop("std"), bound.pop("size", None)
+    if size is not None:
+        return torch.full(size, float(mean), **bound), torch.full(size, float(std) ** 2, **bound)
+    like = mean if isinstance(mean, Tensor) else std
+    mean, std = torch.broadcast_tensors(*(torch.as_tensor(value).to(like) for value in (mean, std)))
+    return mean, std.square()
+
+
+def _poisson(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    rate = args[0] if args else kwargs["input"]
+    return rate, rate
+
+
+# ------------------------------------------------------------ draws that are refused
+
+
+def _refused(noise: Noise, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if laws_in((*args, *kwargs.values())) or _initialises():
+        return func(*args, **kwargs)
+    raise _refusal(func.__name__, "their moments have no rule; draw them outside of the network")
+
+
+# -------------------------------------------------------------------- conversions
+
+
+def _converted(noise: Noise, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``torch.tensor``, ``as_tensor`` and ``asarray``, of a law."""
+    named = dict(kwargs)
+    value = args[0] if args else named.pop("data", named.pop("obj", None))
+    if not isinstance(value, Law):
+        if isinstance(value, list | tuple) and (laws := _laws_within(value)):
+            raise unsupported(func, laws[0], "it is one of a list, which torch.stack makes one value of")
+        return func(*args, **kwargs)
+    bound = {**dict(zip(("dtype", "device"), args[1:], strict=False)), **named}
+    wanted = {name: bound[name] for name in ("dtype", "device") if bound.get(name) is not None}
+    found: Any = value.to(**wanted) if wanted else value
+    return found.detach().clone() if func is torch.tensor else found.clone() if bound.get("copy") else found
+
+
+def _laws_within(nest: Any) -> list[Law]:
+    if isinstance(nest, list | tuple):
+        return [law for item in nest for law in _laws_within(item)]
+    return [nest] if isinstance(nest, Law) else []
+
+
+_CONVERSIONS = (torch.tensor, torch.as_tensor, torch.asarray)
+#: functions that may draw within, by name in the table
+_COMPOSITES = ("scaled_dot_product_attention", "multi_head_attention_forward", "lstm", "gru", "rnn_tanh", "rnn_relu")
+#: names of functions whose numbers have no rule
+_WITHOUT_RULE = (
+    "randint", "randperm", "multinomial", "binomial", "exponential_", "geometric_", "cauchy_", "log_normal_", "random_",
+    "gumbel_softmax", "fractional_max_pool2d", "fractional_max_pool3d", "fractional_max_pool2d_with_indices",
+    "fractional_max_pool3d_with_indices", "_standard_gamma", "_sample_dirichlet", "_fused_dropout",
+)  # fmt: skip
+
+
+def _rules() -> dict[Any, Rule]:
+    rules: dict[Any, Rule] = {
+        func: _of_certain for func, entry in TABLE.items() if entry.kind == "noise" or entry.name in _COMPOSITES
+    }
+    for space in (torch, F, Tensor):
+        rules.update({getattr(space, name): _refused for name in _WITHOUT_RULE if hasattr(space, name)})
+    rules.update({torch.randn: _created(_standard_normal), torch.rand: _created(_uniform)})
+    rules.update({torch.normal: _created(_normal), torch.poisson: _created(_poisson)})
+    return rules | dict.fromkeys(_CONVERSIONS, _converted)
+
+
+TABLE.setdefault(moments_of_noise.UNIT.call, moments_of_noise.UNIT)
+_RULES = _rules()
+list_for_compile(_RULES)
