@@ -303,7 +303,10 @@ _MAXIMUM = {
 _NOISE = {
     "dropout": [Template("F.dropout({x}, 0.3, True)", "noise"), Template("F.dropout({w}.weight[0], 0.4, True) * {x}",
                 "noise", "nn.Linear({last}, 1)"), Template("nn.Dropout(0.5)({x})", "noise")],
-    "dropout1d": [Template("F.dropout1d({x}, 0.3, True)", "noise_in_common")],
+    "dropout1d": [
+        Template("F.dropout1d({x}, 0.3, True)", "noise_in_common"),
+        Template("{x} + F.dropout1d({w}.weight, 0.3, True)[0]", "noise_in_common", "nn.Linear({last}, 1)"),
+    ],
     "dropout2d": [Template("F.dropout2d({x}, 0.3, True)", "noise_in_common")],
     "dropout3d": [Template("F.dropout3d({x}.unsqueeze(-1), 0.3, True)", "noise_in_common")],
     "alpha_dropout": [Template("F.alpha_dropout({x}, 0.3, True)", "noise")],
@@ -312,11 +315,22 @@ _NOISE = {
     "randn_like": [
         Template("{x} + 0.4 * torch.randn_like({x})", "noise"),
         Template("{x} + 0.5 * torch.randn_like({w}.weight[0])", "noise_in_common", "nn.Linear({last}, 1)"),
+        Template("{x} + 0.5 * torch.randn({last}, dtype={x}.dtype)", "noise_in_common"),
+        Template("{x} + torch.normal({w}.weight[0], 0.3)", "noise_in_common", "nn.Linear({last}, 1)"),
     ],
-    "rand_like": [Template("{x} * torch.rand_like({x})", "noise")],
-    "bernoulli": [Template("{x} * torch.bernoulli(torch.full_like({x}, 0.4))", "noise")],
+    "rand_like": [
+        Template("{x} * torch.rand_like({x})", "noise"),
+        Template("{x} + torch.rand({last}, dtype={x}.dtype)", "noise_in_common"),
+    ],
+    "bernoulli": [
+        Template("{x} * torch.bernoulli(torch.full_like({x}, 0.4))", "noise"),
+        Template("{x} * torch.bernoulli({w}.weight[0].sigmoid())", "noise_in_common", "nn.Linear({last}, 1)"),
+    ],
     "bernoulli_": [Template("{x} * torch.zeros_like({x}).bernoulli_(0.4)", "noise")],
-    "normal_": [Template("{x} + torch.zeros_like({x}).normal_(0.2, 0.3)", "noise")],
+    "normal_": [
+        Template("{x} + torch.zeros_like({x}).normal_(0.2, 0.3)", "noise"),
+        Template("{x} + torch.empty({last}, dtype={x}.dtype).normal_()", "noise_in_common"),
+    ],
     "uniform_": [Template("{x} + torch.zeros_like({x}).uniform_(-0.5, 0.5)", "noise")],
     "randint_like": [Template("{x} + torch.randint_like({x}, 0, 3)", "noise")],
 }  # fmt: skip
