@@ -24,6 +24,7 @@ from momentgen.errors import UnsupportedError
 from momentgen.laws import noise
 from momentgen.laws.activations import BY_FUNCTION, SWITCHES, generated_op
 from momentgen.laws.affine import dense, pooled_to_one
+from momentgen.laws.attention import gram
 from momentgen.laws.chains import chained
 from momentgen.laws.composite import attention_by_parts
 from momentgen.laws.diagonal import Diagonal
@@ -59,8 +60,20 @@ class Adjoint(Diagonal):
             given = constant(given)
             gain = torch.func.jvp(lambda at: moments(at, spread)[0], (given,), (torch.ones_like(given),))[1]
             mean, var = moments(given, spread)
-            mean, var, self._probes = _along(x, mean, constant(var), gain)
+            # a tangent without dimensions comes back in float64 where a Python number is in the way
+            mean, var, self._probes = _along(x, mean, constant(var), gain.to(mean.dtype))
         return mean, var
+
+    def _met(
+        self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], mean: Tensor, var: Tensor, explained: Any
+    ) -> Diagonal:
+        sources = SOURCES.get()
+        mean, left = sources.remainder(mean, lambda: (var - explained(constant)).clamp_min(0))
+        law = shifted_law(mean, var)
+        if left is not None and sources.has_probes:
+            random = list({id(law): law for law in args}.values())
+            law._probes = _with_own(probes_along(entry, args, kwargs, random), left)
+        return law
 
     def _stop_gradients(self) -> None:
         if self._mean is None and self._later is None:
@@ -126,7 +139,7 @@ def _rule(name: str, kind: str) -> Rule:
 
         def found() -> Any:
             value = _of_constant(own, entry, args, kwargs) if kind == "pointwise" else own(entry, args, kwargs)
-            value = _each(value, lambda law: _attached(law, entry, kind, args, kwargs))
+            value = _each(value, lambda law: _attached(law, own, entry, kind, args, kwargs))
             if SOURCES.get().has_probes:
                 give_probes(value, entry, kind, args, kwargs)
             return value
@@ -195,7 +208,7 @@ def _each(found: Any, function: Callable[[Diagonal], Any]) -> Any:
     return found
 
 
-def _attached(law: Diagonal, entry: Entry, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _attached(law: Diagonal, own: Rule, entry: Entry, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     sources = SOURCES.get()
     mean, var = law._parts()
     var = constant(var)
@@ -208,11 +221,11 @@ def _attached(law: Diagonal, entry: Entry, kind: str, args: tuple[Any, ...], kwa
         mean, var, law._probes = _along(args[0], mean, var, gain)
     elif kind == "noise" and type(args[0]) is Adjoint:
         (given, spread), gain = args[0]._parts(), gain_of(args[0], entry, kind, args[1:], kwargs)
-        own = (var - gain.square() * spread).clamp_min(0)
-        mean = sources.shifted(constant(mean) + gain * (given - constant(given)), own)
+        added = (var - gain.square() * spread).clamp_min(0)
+        mean = sources.shifted(constant(mean) + gain * (given - constant(given)), added)
         if sources.has_probes:
             known = probes_of(args[0])
-            law._probes = Probes(gain * known.rows + sources.moved(constant(own)), known.independent)
+            law._probes = Probes(gain * known.rows + sources.moved(constant(added)), known.independent)
     elif kind == "statistic" and type(args[0]) is Adjoint:
         explained = _explained(args[0], entry, kind, args[1:], kwargs)
         mean, left = sources.remainder(mean, lambda: (var - explained).clamp_min(0))
@@ -230,6 +243,8 @@ def _attached(law: Diagonal, entry: Entry, kind: str, args: tuple[Any, ...], kwa
             mean, left = sources.remainder(mean, lambda: (v1 * v2).expand(mean.shape))
             if left is not None and sources.has_probes:
                 law._probes = _with_own(probes_along(entry, args, kwargs, random), left)
+    elif kind == "product":
+        mean = _with_products(law, own, entry, args, kwargs, mean)
     law.__class__ = Adjoint
     law._mean, law._var, law._noise = mean, var, Adjoint
     if kind == "softmax":
@@ -254,8 +269,33 @@ def _slope(
     return slope_of(entry, args, kwargs, args[0]._parts()[1], constant(mean), spread)
 
 
+def _with_products(
+    law: Diagonal, own: Rule, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], mean: Tensor
+) -> Tensor:
+    """The mean of products of two laws, with the products of their deviations as a new source."""
+    random = list({id(value): value for value in (*args, *kwargs.values()) if isinstance(value, Diagonal)}.values())
+    if len(random) + sum(value is random[0] for value in args) < 3:
+        return mean
+
+    def deviations() -> Tensor:
+        # of means 0 the linear part is none
+        alone = {id(x): new_law(Diagonal, torch.zeros_like(x._mean), x._parts()[1]) for x in random}
+        values = tuple(alone.get(id(value), value) for value in args)
+        named = {name: alone.get(id(value), value) for name, value in kwargs.items()}
+        found: Tensor = own(entry, values, named)._parts()[1]
+        squares = gram(args[0], args[1]) if entry.name != "einsum" else None
+        return found if squares is None else found + torch.diag_embed(squares.square().sum(-1))
+
+    sources = SOURCES.get()
+    mean, left = sources.remainder(mean, deviations)
+    if left is not None and sources.has_probes:
+        law._probes = _with_own(probes_along(entry, args, kwargs, random), left)
+    return mean
+
+
 def _with_own(rows: Any, left: Tensor) -> Probes | None:
     """Probes of a result, with what a new source of that *variance* adds; None where there are none."""
+    rows = rows[0] if isinstance(rows, tuple) else rows
     return None if rows is None else Probes(rows + SOURCES.get().moved(constant(left)))
 
 
@@ -301,7 +341,7 @@ def _explained(x: Diagonal, entry: Entry, kind: str, rest: tuple[Any, ...], kwar
     out, pull = vjp(mean, given)
     slopes = pull(torch.ones_like(out))[0]
     tangent: Tensor = torch.func.jvp(mean, (given,), (slopes * spread,))[1]
-    return tangent
+    return tangent.to(given.dtype)
 
 
 def _maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

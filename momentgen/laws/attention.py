@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from momentgen.laws import source
+from momentgen.laws.chains import start_of
 from momentgen.laws.law import Law
 from momentgen.laws.recognise import CASTS, RESHAPES, made_by, number_of
 
@@ -189,23 +190,19 @@ def _transposed(law: Any) -> Law | None:
     return inner if name in ("t", "adjoint") else None
 
 
-def gram(x: Any, y: Any) -> tuple[Tensor, Tensor] | None:
-    """What ``x xᵀ`` has on its diagonal beyond independent values: mean Σ v, and variance Σ (v² + 2 m² v)."""
-    from momentgen.laws.diagonal import pair
-
+def gram(x: Any, y: Any) -> Tensor | None:
+    """The variances of x, if the product is ``x xᵀ`` of a value that is taken as normal; else None."""
     if not isinstance(x, Law) or not isinstance(y, Law):
         return None
     if not any(a is not None and a is b for a, b in ((_transposed(y), x), (_transposed(x), y))):
         return None
-    mean, var = pair(x)
-    own = var * (var + 2 * mean * mean)
-    return torch.diag_embed(var.sum(-1)), torch.diag_embed(own.sum(-1))
+    return None if start_of(x) is not None else x._parts()[1]
 
 
 # -------------------------------------------------------------------- einsum
 
 
-def _arranged(value: Any, letters: str, wanted: str) -> Any:
+def arranged(value: Any, letters: str, wanted: str) -> Any:
     """``value``, whose dimensions have these letters, with those wanted; what it has not is of size 1."""
     order = [letters.index(letter) for letter in wanted if letter in letters]
     value = value.permute(*order)
@@ -227,7 +224,7 @@ def _of_einsum(equation: str, x: Any, y: Any) -> tuple[Any, Any] | None:
     if i not in a or i in b or j not in b or j in a or len(summed) != 1 or set(a + b) - summed - set(out):
         return None
     e = summed.pop()
-    return _arranged(x, a, batch + i + e), _arranged(y, b, batch + j + e)
+    return arranged(x, a, batch + i + e), arranged(y, b, batch + j + e)
 
 
 def einsum_attention(weights: Any, value: Any, equation: str) -> Any:
@@ -241,5 +238,5 @@ def einsum_attention(weights: Any, value: Any, equation: str) -> Any:
     if j not in b or i in b or j in out or len(own) != 1 or set(out) != set(batch) | {i} | own:
         return None
     d = own.pop()
-    result = _attended(found, tuple(weights.shape[:-2]), _arranged(value, b, batch + j + d))
-    return _arranged(result, batch + i + d, out)
+    result = _attended(found, tuple(weights.shape[:-2]), arranged(value, b, batch + j + d))
+    return arranged(result, batch + i + d, out)

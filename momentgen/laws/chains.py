@@ -10,20 +10,23 @@ argument does not take.
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from momentgen.laws import source
+from momentgen.laws.activations import UNDEFINED
 from momentgen.laws.law import Law, dispatch, laws_in
 from momentgen.laws.table import Entry, names
 
-__all__ = ["chained", "start_of"]
+__all__ = ["chained", "leads_to_chain", "start_of"]
 
 #: functions of which a law is not part of a chain, when they were closed on their argument
 _CLOSED = frozenset(names("sqrt rsqrt reciprocal rdiv div"))
-#: pointwise functions that have rules of their own for arguments of one sign
-_OWN = frozenset(names("sqrt rsqrt reciprocal"))
+#: pointwise functions that have rules of their own for arguments of one sign, or are refused
+_OWN = frozenset((*names("sqrt rsqrt reciprocal"), *UNDEFINED))
 #: movements that put other values beside those that they move
 _FILLING = frozenset(names("tril triu diag_embed diag diagflat unfold"))
 
@@ -64,22 +67,68 @@ def chained(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], make: A
         make: a law of a function of a value: of these three, and the value.
     """
     x = args[0]
-    if x._call is None or entry.name in _OWN or any(isinstance(value, Tensor) for value in kwargs.values()):
+    if (
+        x._call is None
+        or entry.name in (*_OWN, *UNDEFINED)
+        or any(isinstance(value, Tensor) for value in kwargs.values())
+    ):
         return None
     if entry.name == "pow" and not _is_polynomial((*args[1:], *kwargs.values())[0]):
         return None
+    if (entry.name == "square" or (entry.name == "pow" and args[1:] == (2,))) and source.operand(x, "sqrt") is not None:
+        return x._of  # what is under the root is not negative
+    if entry.name == "exp" and (found := _exp_of_sum(x)) is not None:
+        return found
     start = start_of(x)
     if start is not None:
         return None if source.expression(x, start) is None else make(entry, args, kwargs, start)
     if any(isinstance(value, Tensor) for value in (*args[1:], *kwargs.values())):
         return None
     place = _moved(x)
-    if place is None or not _leads_to_chain(place):
+    if place is None or not leads_to_chain(place):
         return None
     move, (inner, *rest), options = cast(Any, place._made)
     below = dispatch(entry, entry.call, (source.value_at(x, place, inner), *args[1:]), kwargs)
     found = dispatch(move, move.call, (below, *rest[:-1]), options)
     return found if rest[-1] is None else found[rest[-1]]
+
+
+def _exp_of_sum(x: Law) -> Any:
+    """``exp(a Σ u + b)`` of curved u, as the product of ``exp(a u)`` times ``exp(b)``; None for another power."""
+    total = x
+    while (made := total._made) is not None and made[0].kind == "arithmetic" and len(laws_in(made[1])) == 1:
+        if made[0].name == "rdiv" or total._of is None or (made[0].name == "div" and isinstance(made[1][1], Law)):
+            return None
+        total = total._of
+    if made is None or made[0].name not in ("sum", "mean") or total.shape != x.shape:
+        return None
+    _, (summed, *rest), kwargs = made
+    if not leads_to_chain(summed):
+        return None
+    dims = kwargs.get("dim", rest[0] if rest else None)
+    dims = range(summed.ndim) if dims is None else (dims,) if isinstance(dims, int) else dims
+    dims = sorted(d % summed.ndim for d in dims)
+    zero = torch.zeros(total.shape, dtype=total.dtype, device=total.device)
+    shift = source.value_at(x, total, zero)
+    scale = source.value_at(x, total, zero + 1) - shift
+    if made[0].name == "mean":
+        scale = scale / math.prod(summed.shape[d] for d in dims)
+    if not kwargs.get("keepdim", rest[1] if len(rest) > 1 else False):
+        for d in dims:
+            scale = scale.unsqueeze(d)
+    product = _exp_of(summed, scale)
+    for d in dims:
+        product = product.prod(d, keepdim=True)
+    return product.reshape(x.shape) * shift.exp()
+
+
+def _exp_of(law: Any, scale: Tensor) -> Any:
+    """``exp(scale · law)``, by a number where it is one, of which more is known in closed form."""
+    flat = scale.reshape(-1)
+    fixed = not torch.compiler.is_compiling() and not scale.requires_grad
+    if fixed and flat.numel() and not torch._C._functorch.is_batchedtensor(scale) and bool((flat == flat[0]).all()):
+        return torch.exp(law * flat[0].item())
+    return torch.exp(law * scale)
 
 
 def _is_polynomial(exponent: Any) -> bool:
@@ -102,7 +151,7 @@ def _moved(law: Law) -> Law | None:
     return None
 
 
-def _leads_to_chain(law: Law) -> bool:
+def leads_to_chain(law: Law) -> bool:
     """Whether ``law``, moved or not, is a chain."""
     while start_of(law) is None:
         place = _moved(law)

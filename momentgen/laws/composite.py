@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from momentgen.errors import UnsupportedError
 from momentgen.laws import fourier, linear, source
-from momentgen.laws.law import Law, Rule
+from momentgen.laws.law import Law, Rule, laws_in
 from momentgen.laws.notes import note
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
@@ -230,6 +230,17 @@ def _addcmul(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return args[0] + (product if value == 1 else product * value)
 
 
+def _cdist(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Distances of all pairs of rows: roots of sums of squares."""
+    bound = {**dict(zip(("x1", "x2", "p"), args, strict=False)), **kwargs}
+    x, y = bound["x1"], bound["x2"]
+    if bound.get("p", 2.0) != 2:
+        raise unsupported(
+            entry.call, laws_in((x, y))[0], f"the distance of p = 2 has a rule, got {bound['p']!r}", entry
+        )
+    return torch.sqrt((x.unsqueeze(-2) - y.unsqueeze(-3)).square().sum(-1))
+
+
 def _lerp(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``a + w (b − a)``; for independent a, b, w: Var w (m_b − m_a)² + E w² Var b + E (1 − w)² Var a."""
     from momentgen.laws.diagonal import Diagonal, made, pair
@@ -263,6 +274,7 @@ RULES: dict[str, Rule] = {
     "softmin": _softmin,
     **dict.fromkeys(("addcmul", "addcdiv"), _addcmul),
     "lerp": _lerp,
+    "cdist": _cdist,
     **linear.RULES,
     **fourier.RULES,
 }

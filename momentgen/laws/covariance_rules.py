@@ -34,7 +34,7 @@ from momentgen.laws.covariance_linear import (
     times,
 )
 from momentgen.laws.covariance_several import RULES as SEVERAL
-from momentgen.laws.covariance_several import by_jacobian, function_of, products, start_together
+from momentgen.laws.covariance_several import by_jacobian, function_of, note_curved, products, start_together
 from momentgen.laws.diagonal import _LIKE_ANOTHER, _VALUE_NAMES, _VALUES, Diagonal, _where, diagonal, run_of
 from momentgen.laws.law import OVERWRITTEN, Law, Rule, laws_in, remember, tensor_of, tensors_of
 from momentgen.laws.movement import shares_memory
@@ -71,6 +71,13 @@ def _promoted(rule: Rule) -> Rule:
 
 
 def _affine(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    found = _linear_map(entry, args, kwargs)
+    if entry.name in ("mean", "sum") and isinstance(args[0], Covariance):
+        return remember(found, entry, args, kwargs, args[0])
+    return found
+
+
+def _linear_map(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     args, kwargs = all_replaced(args, kwargs, certain_as_tensor)
     x, rest = args[0], args[1:]
     if not isinstance(x, Covariance) or laws_in((*rest, *kwargs.values())) or entry.name not in VARIANCE:
@@ -214,6 +221,8 @@ def _arithmetic(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return remember(_computed(entry, args, kwargs), entry, args, kwargs, laws[0])
     start = start_together(entry, *args)
     if start is None:
+        if len(laws) == 2:
+            note_curved(entry, *laws)
         return _computed(entry, args, kwargs)
     curved = [start_of(value) is not None for value in args]
     if all(curved) or (any(curved) and entry.name not in ("add", "sub", "rsub")) or "div" in entry.name:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from momentgen.laws.activations import generated_op
-from momentgen.laws.chains import start_of
+from momentgen.laws.chains import leads_to_chain, start_of
 from momentgen.laws.covariance import Covariance, covariance, symmetric
 from momentgen.laws.covariance_graph import Node, Push, current
 from momentgen.laws.covariance_linear import (
@@ -84,6 +84,12 @@ def start_together(entry: Entry, a: Any, b: Any) -> Covariance | None:
     if source is None or not (is_pointwise(a, source) and is_pointwise(b, source)):
         return None
     return cast(Covariance, start_of_both(a, b, source))
+
+
+def note_curved(entry: Entry, x: Covariance, y: Covariance) -> None:
+    """Say so where two functions of one value meet in several places: they are taken as jointly normal."""
+    if common_source(x, y) is not None and (leads_to_chain(x) or leads_to_chain(y)):
+        note(f"{entry.name}: functions of one value, moved, are taken as jointly normal")
 
 
 def by_jacobian(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -199,6 +205,7 @@ def _product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if len(laws) == 1:
         return linear_of(entry, mean, parts)
     x, y = laws
+    note_curved(entry, x, y)
     both = current().cross(x.node, y.node)
     if both is None:
         return linear_of(entry, mean, parts, call({places[0]: x._var, places[1]: y._var}).reshape(-1))

@@ -67,6 +67,12 @@ class Diagonal(Law):
         """Mean and variance of a function of the law's source, by what has them from those of the source."""
         return moments(*pair(self._of))
 
+    def _met(
+        self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], mean: Tensor, var: Tensor, explained: Any
+    ) -> Diagonal:
+        """A law of that mean and *variance*, of which the linear part of a call explains so much."""
+        return made(mean, var)
+
     @classmethod
     def _promoted(cls, law: Law) -> tuple[Tensor, ...]:
         parts = law._parts()

@@ -24,6 +24,7 @@ from momentgen.laws.draws import Draws
 from momentgen.laws.law import Law
 from momentgen.laws.nests import flattened, leaves_of, mapped
 from momentgen.laws.notes import note
+from momentgen.laws.numerics.root import square_root
 from momentgen.laws.point import point
 from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.inputs import autocast_in_force
@@ -203,8 +204,14 @@ class _Examples:
         return own_args, own_kwargs
 
     def first(self, count: int) -> _Examples:
-        """The first ``count`` of the examples."""
-        return _Examples(self.where, *self.arguments([part[:count] for part in self._split]))
+        """The first ``count`` of the examples, each at a draw: of equal ones nothing would tell that they interact."""
+        parts = [part[:count] for part in self._split]
+        with torch.no_grad():
+            for own in {place: own for place, own in self._places if is_moments(self.leaves[place])}.values():
+                mean, var = parts[own.start : own.start + 2]
+                drawn = torch.randn(mean.shape, generator=torch.Generator().manual_seed(own.start), dtype=torch.float32)
+                parts[own.start] = mean + square_root(var) * drawn.to(mean)
+        return _Examples(self.where, *self.arguments(parts))
 
     def alone(self, run: Run, chunk_size: int | None) -> Any:
         """What ``run`` returns for each of them as a batch of one, stacked."""
@@ -331,7 +338,7 @@ class _Seen(NamedTuple):
 def _check_alone(
     where: object, forward: Callable[..., Any], examples: _Examples, chunk_size: int | None = None
 ) -> _Seen | None:
-    """Compare the network at the means, on a batch and on each of its examples alone: two plain forward passes.
+    """Compare the plain network at a draw, on a batch and on each of its examples alone: two plain forward passes.
 
     Args:
         where: the network, for errors.

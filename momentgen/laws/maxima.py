@@ -97,6 +97,8 @@ def _of_two(entry: Entry, x: Any, y: Any, lower: bool) -> Any:
 
 def _over(x: Any, dim: Any, keepdim: bool, lower: bool) -> Any:
     mean, var = pair(x)
+    if not mean.dim():
+        return x
     dims = (dim,) if isinstance(dim, int) else tuple(dim) or tuple(range(mean.dim()))
     dims = tuple(d % mean.dim() for d in dims)
     rest = [d for d in range(mean.dim()) if d not in dims]
@@ -298,6 +300,8 @@ def _turned(parts: Parts, lower: bool) -> Parts:
 
 def _tree_over(parts: Parts, dim: Any, keepdim: bool, lower: bool, larger: Any, law_of: Any) -> Any:
     n, shape = parts[0].dim(), parts[0].shape
+    if not n:
+        return law_of(parts)
     dims = (dim,) if isinstance(dim, int) else tuple(dim) or tuple(range(n))
     dims = tuple(sorted(d % n for d in dims))
     starts = list(range(-n, len(dims) - n))

@@ -10,7 +10,7 @@ from torch import Tensor
 from momentgen.laws.law import Law, remember, tensor_of
 from momentgen.laws.table import Entry, names
 
-__all__ = ["ONCE", "moved", "shares_memory"]
+__all__ = ["ONCE", "moved", "moved_part", "shares_memory"]
 
 #: functions that put every value in one place
 ONCE = frozenset(
@@ -40,7 +40,7 @@ def moved(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     rest = [tensor_of(value) for value in args[1:]]
     named = {name: tensor_of(value) for name, value in kwargs.items()} if kwargs else kwargs
-    results = [_moved_part(entry, part, rest, named) for part in law._parts()]
+    results = [moved_part(entry, part, rest, named) for part in law._parts()]
     first = results[0]
     if isinstance(first, Tensor):
         if first is law._mean:
@@ -56,7 +56,8 @@ def moved(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return type(first)(outputs) if type(first) in (tuple, list) else tuple(outputs)
 
 
-def _moved_part(entry: Entry, part: Tensor, rest: list[Any], named: dict[str, Any]) -> Any:
+def moved_part(entry: Entry, part: Tensor, rest: list[Any], named: dict[str, Any]) -> Any:
+    """What a movement makes of one tensor."""
     if entry.name in ("view", "view_as") and not part.is_contiguous():
         if torch.compiler.is_compiling():  # it can catch no error; reshape copies where view raises one
             return (part.reshape_as if entry.name == "view_as" else part.reshape)(*rest, **named)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import string
 from collections.abc import Callable
 from typing import Any
@@ -11,9 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.laws import attention as by_hand
+from momentgen.laws import places
 from momentgen.laws.affine import squared
 from momentgen.laws.diagonal import Diagonal, made, mean_of, pair
 from momentgen.laws.law import Rule, laws_in, remember, tensor_of
+from momentgen.laws.notes import note
 from momentgen.laws.numerics.dust import product, without_dust
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
@@ -54,18 +57,71 @@ def _product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     x, y, *rest = args
     if entry.name == "rmatmul":
         x, y = y, x
-    if x is y:
-        raise unsupported(entry.call, x, "a random matrix times itself has no rule", entry)
-    if entry.name in ("matmul", "mm", "bmm", "rmatmul"):
+    if entry.name in _MATRICES:
         found = by_hand.attention(x, y)
         if found is not None:
             return found
+    of_squares = by_hand.gram(x, y) if entry.name in _MATRICES else None
+    if of_squares is None and not rest and not kwargs and (spelled := _equation(entry.name, x, y)) is not None:
+        found = _meeting(entry, spelled, x, y)
+        if found is not None:
+            return remember(found, entry, (x, y), {}, x)
+    if x is y:
+        raise unsupported(entry.call, x, "a random matrix times itself has no rule", entry)
     call = torch.matmul if entry.name == "rmatmul" else entry.call
     mean, var = bilinear_moments(lambda a, b: call(a, b, *rest, **kwargs), *pair(x), *pair(y))
-    if entry.name in ("matmul", "mm", "bmm", "rmatmul") and (more := by_hand.gram(x, y)) is not None:
-        mean, var = mean + more[0], var + more[1]
+    if of_squares is not None:  # the diagonal is a sum of squares: mean Σ v more, and variance Σ (v² + 2 m² v)
+        more = of_squares * (of_squares + 2 * x._parts()[0].square())
+        mean, var = mean + torch.diag_embed(of_squares.sum(-1)), var + torch.diag_embed(more.sum(-1))
     of = x if isinstance(x, Diagonal) else y
     return remember(made(mean, var), entry, (x, y, *rest), kwargs, of)
+
+
+_MATRICES = ("matmul", "mm", "bmm", "rmatmul")
+
+
+def _equation(name: str, x: Any, y: Any) -> str | None:
+    """A product of two as an equation of ``einsum``; None for other products."""
+    if name in _MATRICES or name == "mv":
+        a, b = ("k" if x.ndim == 1 else "...ik"), ("k" if y.ndim == 1 else "...kj")
+        return f"{a},{b}->{'...' if x.ndim > 1 or y.ndim > 1 else ''}{'i' * (x.ndim > 1)}{'j' * (y.ndim > 1)}"
+    if name == "inner" and max(x.ndim, y.ndim) <= 2:
+        return f"{'i' * (x.ndim > 1)}k,{'j' * (y.ndim > 1)}k->{'i' * (x.ndim > 1)}{'j' * (y.ndim > 1)}"
+    return {"dot": "k,k->", "outer": "i,j->ij"}.get(name)
+
+
+#: pairs of values that a product of a value with itself may have
+_PAIRS = 2**22
+
+
+def _meeting(entry: Entry, equation: str, x: Any, y: Any) -> Any:
+    """A sum of products in which values meet themselves, pair by pair; None if none do.
+
+    Raises:
+        UnsupportedError: if two products of one sum have a value in common.
+    """
+    found = places.common(x, y) if isinstance(x, Diagonal) and isinstance(y, Diagonal) else None
+    if found is None:
+        return None
+    (a, b), out = _spelled(equation, [x, y])
+    if any(len(set(part)) != len(part) for part in (a, b, out)):
+        return None
+    summed = "".join(sorted(set(a + b) - set(out)))
+    letters = out + summed
+    sizes = {
+        letter: max(size, 1) for part, law in ((a, x), (b, y)) for letter, size in zip(part, law.shape, strict=True)
+    }
+    if math.prod(sizes[letter] for letter in letters) > _PAIRS:
+        note(f"{entry.name}: a product of a value with itself, of which the pairs are too many: taken as independent")
+        return None
+    first, second = (by_hand.arranged(n, own, letters) for n, own in ((found.first, a), (found.second, b)))
+    first, second = torch.broadcast_tensors(first, torch.where(first == second, 0, second))
+    every = torch.cat([part.flatten(len(out)) for part in (first, second)], -1).sort(-1).values
+    if bool(((every[..., 1:] == every[..., :-1]) & (every[..., 1:] > 0)).any()):
+        why = "a random value times itself in another order has no rule where one sum has a value twice"
+        raise unsupported(entry.call, x, why, entry)
+    law = by_hand.arranged(x, a, letters) * by_hand.arranged(y, b, letters)
+    return law.sum(tuple(range(len(out), len(letters)))) if summed else law
 
 
 #: names of the second factor
@@ -109,9 +165,7 @@ def _einsum(entry: Entry, args: tuple[Any, ...]) -> Any:
         parts = [parts[k], kept]
     (a, b), (x, y) = parts, operands
     if a == b and isinstance(x, Diagonal) and isinstance(y, Diagonal):
-        return _einsum(entry, (f"{a}->{out}", x * y))  # type: ignore[operator]
-    if x is y:
-        raise unsupported(entry.call, x, "a random matrix times itself has no rule", entry)
+        return torch.einsum(f"{a}->{out}", x * y)  # type: ignore[operator]
     # An index of one operand alone that is summed over would let the other's values meet many of its values.
     for alone in set(a) - set(b) - set(out):
         x, a = x.sum(a.index(alone)), a.replace(alone, "")
@@ -120,8 +174,12 @@ def _einsum(entry: Entry, args: tuple[Any, ...]) -> Any:
     reduced = f"{a},{b}->{out}"
     if len(set(a)) == len(a) and len(set(b)) == len(b):
         found = by_hand.einsum_attention(x, y, reduced)
+        if found is None and (found := _meeting(entry, reduced, x, y)) is not None:
+            return remember(found, entry, (reduced, x, y), {}, x)
         if found is not None:
             return found
+    if x is y:
+        raise unsupported(entry.call, x, "a random matrix times itself has no rule", entry)
     law = made(*bilinear_moments(lambda p, q: torch.einsum(reduced, p, q), *pair(x), *pair(y)))
     return remember(law, entry, (reduced, x, y), {}, x if isinstance(x, Diagonal) else y)
 

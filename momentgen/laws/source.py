@@ -249,8 +249,16 @@ _KINKS = frozenset(
 
 
 def _nodes(laws: list[Law]) -> dict[str, Any]:
-    """How many nodes an expression takes, and which: even ones where it has kinks or jumps."""
-    used = {law._call[0].name for law in laws}  # type: ignore[index]
+    """How many nodes an expression takes, and which: even ones where it has kinks or jumps.
+
+    Args:
+        laws: of the expression.
+    """
+    return nodes_for({law._call[0].name for law in laws})  # type: ignore[index]
+
+
+def nodes_for(used: set[str]) -> dict[str, Any]:
+    """How many nodes an expression of these functions takes, and which."""
     if used & _JUMPS:
         return {"nodes": 160, "even": True}
     return {"nodes": 44, "even": True} if used & _KINKS else {}
@@ -523,9 +531,10 @@ def combined(entry: Entry, a: Any, b: Any, kwargs: dict[str, Any]) -> Any:
         return found
     if is_pointwise(a, source) and is_pointwise(b, source):
         return pending(entry, (a, b), kwargs, start_of_both(a, b, source))
-    from momentgen.laws import recognise
+    from momentgen.laws import places, recognise
 
-    return recognise.combined(entry, a, b)
+    found = recognise.combined(entry, a, b)
+    return places.met(entry, a, b, kwargs) if found is None else found
 
 
 def start_of_both(a: Law, b: Law, source: Law) -> Law:

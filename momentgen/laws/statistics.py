@@ -98,7 +98,26 @@ def _lp_pool(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return made(root.to(mean.dtype), spread.to(mean.dtype))
 
 
+def _prod(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A product of independent values: in pairs, each of variance V₁ (V₂ + m₂²) + m₁² V₂, where nothing cancels."""
+    bound = {**dict(zip(("input", "dim", "keepdim"), args, strict=False)), **kwargs}
+    mean, var = pair(bound["input"])
+    dim, keepdim = bound.get("dim"), bound.get("keepdim", False)
+    if (dtype := bound.get("dtype")) is not None:
+        mean, var = mean.to(dtype), var.to(dtype)
+    if dim is None:
+        mean, var, dim = mean.reshape(-1), var.reshape(-1), 0
+    while (n := mean.shape[dim]) > 1:
+        m1, m2, *odd = mean.split([n // 2, n // 2] + [1] * (n % 2), dim)
+        v1, v2, *odd_var = var.split([n // 2, n // 2] + [1] * (n % 2), dim)
+        mean, var = m1 * m2, v1 * (v2 + m2 * m2) + m1 * m1 * v2
+        if odd:
+            mean, var = torch.cat([mean, *odd], dim), torch.cat([var, *odd_var], dim)
+    return made(*((mean, var) if keepdim else (mean.squeeze(dim), var.squeeze(dim))))
+
+
 #: rules of Diagonal, by name and kind
 RULES: dict[str, Rule] = {
+    "prod": _prod,
     "statistic": _statistic,
 }

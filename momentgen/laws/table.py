@@ -96,12 +96,12 @@ KINDS: dict[str, tuple[str, ...]] = {
     "normalise": names("layer_norm rms_norm group_norm instance_norm batch_norm normalize"),
     "softmax": ("softmax", "log_softmax"),
     # sample statistics of a random input
-    "statistic": names("var std var_mean std_mean norm vector_norm lp_pool1d lp_pool2d lp_pool3d logsumexp"),
+    "statistic": names("var std var_mean std_mean norm vector_norm lp_pool1d lp_pool2d lp_pool3d logsumexp prod"),
     # written over other functions
     "composite": names(
         "scaled_dot_product_attention multi_head_attention_forward lstm gru rnn_tanh rnn_relu lstm_cell gru_cell "
         "rnn_tanh_cell rnn_relu_cell glu addmm addbmm baddbmm addmv addr softmin lerp addcmul addcdiv trapezoid trapz "
-        "cumulative_trapezoid gradient trace linalg_vecdot vdot cross kron chain_matmul linalg_multi_dot "
+        "cdist cumulative_trapezoid gradient trace linalg_vecdot vdot cross kron chain_matmul linalg_multi_dot "
         "grid_sample affine_grid fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 hfft2 ihfft2 fftn ifftn rfftn "
         "irfftn hfftn ihfftn complex view_as_complex conj conj_physical resolve_conj resolve_neg"
     ),

@@ -364,6 +364,7 @@ _STATISTIC = {
     "lp_pool2d": [Template("F.lp_pool2d({x}, 2, 2)", "statistic")],
     "lp_pool3d": [Template("F.lp_pool3d({x}.unsqueeze(-1), 2, (2, 2, 1))", "statistic")],
     "logsumexp": [Template("{x}.logsumexp({d})", "joint")],
+    "prod": [Template("{x}.prod({d})", "statistic"), Template("{whole}.prod()", "statistic")],
 }
 
 _RECURRENT = [
@@ -398,6 +399,7 @@ _COMPOSITE = {
     "addcmul": [
         Template("torch.addcmul({x}, {x}, {x}, value=0.5)", "pointwise"), Template("{x}.addcmul({y}, {y})", "mixed"),
     ],
+    "cdist": [Template("torch.cdist({x}.unsqueeze(-2), {w}.weight)", "mixed", "nn.Linear({last}, 2)")],
     "addcdiv": [Template("torch.addcdiv({x}, {y}, {y} * {y} + 1.5)", "mixed")],
 }  # fmt: skip
 
@@ -540,7 +542,6 @@ PATTERNS: dict[str, list[Template]] = {
         Template("torch.exp(-({x} ** 2).sum(-1) / 2)", "mixed"),
         Template("{x} / {x}.norm(dim=-1, keepdim=True)", "mixed"),
         Template("{x} - {x}.amax(-1, keepdim=True)", "mixed"),
-        Template("torch.cdist({x}.unsqueeze(-2), {w}.weight)", "mixed", "nn.Linear({last}, 2)"),
         Template("torch.fft.rfft({x}).real", "linear"), Template("torch.as_tensor({x})", "scaled"),
         Template("torch.sparse.mm({w}.to_sparse(), {whole})", "linear", "torch.eye({first})"),
     ],

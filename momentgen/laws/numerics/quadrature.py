@@ -70,7 +70,8 @@ def quadrature(
     variance is 0: the function is not looked at beside its argument there, where it may not be defined.
 
     Args:
-        function: acts on each element alone; called on tensors of the shape of ``mean``, in float32 or float64.
+        function: acts on each element alone; called on tensors of the shape of ``mean``, in float32 or float64.  One
+            that returns another shape has the moments of one normal number that all elements move along.
         mean: means of X, of any shape.
         var: variances of X, of the same shape, not negative.
         nodes: number of nodes, at least 1.
@@ -94,6 +95,8 @@ def quadrature(
     random = v > 0
     s = square_root(v)
     centre = function(m)
+    if centre.shape != random.shape:  # values are put together: where all nodes are one, they are as good as it
+        random = torch.ones((), dtype=torch.bool, device=m.device)
     total = 0.0
     average, squares = centre, torch.zeros_like(centre)
     for place, weight in _even(nodes) if even else _hermite(nodes):
