@@ -20,6 +20,7 @@ from momentgen.laws.movement import moved_part
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.quadrature import quadrature
 from momentgen.laws.table import TABLE, Entry, names
+from momentgen.laws.unsupported import unsupported
 
 __all__ = ["Common", "common", "met"]
 
@@ -30,6 +31,10 @@ _IN_PLACE = sources.IDENTITIES | frozenset(names("to float double half bfloat16 
 #: functions that cut a value into pieces
 _CUTS = frozenset(names("chunk split split_with_sizes tensor_split unbind hsplit vsplit dsplit"))
 
+_UNSEEN = (
+    "values moved from one meet, and under torch.compile it is not seen which are the same; it runs without "
+    "fullgraph=True, which leaves this function to eager mode"
+)
 #: values beyond which places are not followed
 _MOST = 2**24
 
@@ -48,18 +53,20 @@ class Common(NamedTuple):
     second: Tensor
 
 
-def common(a: Any, b: Any, noted: str = "") -> Common | None:
+def common(entry: Entry, a: Any, b: Any, noted: bool = False) -> Common | None:
     """What two laws are moved from, or functions of what is moved; None for other laws, or if they share no value.
 
-    Where numbers cannot be looked at, under ``torch.compile`` or for indices of a batch, laws count as others.
+    Laws that were moved by indices of a batch count as others.
 
     Args:
+        entry: of the function in which they meet.
         a: a law.
         b: another.
-        noted: name of a function that takes them as independent if it is not known where their values come from.
+        noted: whether a note says that they are taken as independent if it is not known where their values come from.
+
+    Raises:
+        UnsupportedError: under ``torch.compile``, which cannot look at numbers.
     """
-    if torch.compiler.is_compiling():
-        return None
     source = sources.common_source(a, b)
     if source is None or _cut_apart(a, b):
         return None
@@ -72,8 +79,10 @@ def common(a: Any, b: Any, noted: str = "") -> Common | None:
     first, second = (_followed(law, source, every, _number) for law in (a, b))
     if first is None or second is None:
         if noted:
-            note(f"{noted}: a value and a function of several values, itself among them: taken as independent")
+            note(f"{entry.name}: a value and a function of several values, itself among them: taken as independent")
         return None
+    if torch.compiler.is_compiling():
+        raise unsupported(entry.call, a, _UNSEEN, entry)
     if any(map(torch._C._functorch.is_batchedtensor, (first, second))):
         return None
     met_first = torch.zeros(source.numel() + 1, dtype=torch.bool, device=source.device)
@@ -102,8 +111,20 @@ def _are_apart(first: Any, second: Any) -> bool:
     """Whether two numbers of pieces, or two indices, pick different ones."""
     one, other = (place if isinstance(place, tuple) else (place,) for place in (first, second))
     if any(part is Ellipsis or part is None for part in (*one, *other)):
-        return isinstance(one[-1], int) and isinstance(other[-1], int) and one[-1] != other[-1] and one[0] is other[0]
-    return any(isinstance(p, int) and isinstance(q, int) and p != q for p, q in zip(one, other, strict=False))
+        return len(one) == len(other) and one[:-1] == other[:-1] and _picks_others(one[-1], other[-1])
+    return any(_picks_others(p, q) for p, q in zip(one, other, strict=False))
+
+
+def _picks_others(p: Any, q: Any) -> bool:
+    """Whether two numbers, or two slices from and to numbers, have no place in common."""
+    if isinstance(p, int) and isinstance(q, int):
+        return p != q and (p < 0) == (q < 0)
+    if not isinstance(p, slice) or not isinstance(q, slice):
+        return False
+    if p.step == q.step and isinstance(p.step, int) and p.stop is None and q.stop is None:
+        return ((p.start or 0) - (q.start or 0)) % p.step != 0
+    first, second = (p, q) if (p.start or 0) <= (q.start or 0) else (q, p)
+    return isinstance(first.stop, int) and isinstance(second.start, int) and 0 <= first.stop <= second.start
 
 
 def _followed(law: Law, source: Law, x: Tensor, compute: Callable[..., Any]) -> Tensor | None:
@@ -152,6 +173,8 @@ def _followed(law: Law, source: Law, x: Tensor, compute: Callable[..., Any]) -> 
 def _number(entry: Entry, args: list[Any], kwargs: dict[str, Any], own: list[Tensor], shape: Any) -> Tensor | None:
     """The number of a function's values, if all its arguments have one and the same."""
     numbers = [part.expand(shape) for part in own]
+    if torch.compiler.is_compiling():
+        return numbers[0]  # no number is looked at
     return numbers[0] if all(torch.equal(numbers[0], other) for other in numbers[1:]) else None
 
 
@@ -170,7 +193,7 @@ def met(entry: Entry, a: Any, b: Any, kwargs: dict[str, Any]) -> Any:
     """
     from momentgen.laws.diagonal import diagonal, pair
 
-    found = common(a, b, entry.name)
+    found = common(entry, a, b, noted=True)
     if found is None:
         return None
     source, first, second = found

@@ -100,7 +100,7 @@ def _meeting(entry: Entry, equation: str, x: Any, y: Any) -> Any:
     Raises:
         UnsupportedError: if two products of one sum have a value in common.
     """
-    found = places.common(x, y) if isinstance(x, Diagonal) and isinstance(y, Diagonal) else None
+    found = places.common(entry, x, y) if isinstance(x, Diagonal) and isinstance(y, Diagonal) else None
     if found is None:
         return None
     (a, b), out = _spelled(equation, [x, y])

@@ -251,3 +251,18 @@ def test_noise_upon_a_certain_value_is_a_source_of_adjoint() -> None:
     with torch.no_grad():
         found = out(_row(0.0))
     torch.testing.assert_close(found.var, torch.full((1, 1), 0.3**2 / 12, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("function", [lambda x: torch.tanh(F.relu(x)) * x, lambda x: torch.exp(-(x**2).sum(-1))])
+def test_a_chain_compiles_to_the_same_moments(function: Callable[[Any], Any]) -> None:
+    net = momentgen.convert(Function(function), "ap2")
+    torch._dynamo.reset()
+    found, wanted = torch.compile(net, fullgraph=True, backend="eager")(BESIDE), net(BESIDE)
+    torch.testing.assert_close(found.mean, wanted.mean)
+    torch.testing.assert_close(found.var, wanted.var)
+
+
+def test_compiled_code_leaves_values_that_meet_themselves_elsewhere_to_eager_mode() -> None:
+    x, net = noisy(torch.zeros(1, 2, 2), std=1.0), momentgen.convert(Function(lambda x: x + x.mT), "ap2")
+    torch._dynamo.reset()
+    assert torch.equal(torch.compile(net, backend="eager")(x).var, net(x).var)

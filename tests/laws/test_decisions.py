@@ -112,8 +112,6 @@ DECISIONS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "torch.linalg.svd": (lambda x: torch.linalg.svd(x), "svd"),
     "torch.linalg.inv": (lambda x: torch.linalg.inv(x), "inv"),
     "cumprod": (lambda x: x.cumprod(0), "cumprod"),
-    "prod": (lambda x: x.prod(), "prod"),
-    "cdist": (lambda x: torch.cdist(x, x), "cdist"),
     "cross_entropy": (lambda x: F.cross_entropy(x, torch.tensor([0, 1, 2])), "cross_entropy"),
     "grid_sample": (lambda x: F.grid_sample(_W.view(1, 1, 3, 3), x.view(1, 1, 1, 9)[..., :2]), "grid_sample"),
     "stft": (lambda x: x[0].stft(2, window=torch.ones(2), return_complex=True), "stft"),

@@ -570,6 +570,9 @@ EXACT: dict[str, Case] = {
     "max_pool1d, padded": Case(lambda x: F.max_pool1d(x, 2, 2, 1), ((1, 1, 5),)),
     "adaptive_max_pool1d": Case(lambda x: F.adaptive_max_pool1d(x, 3), ((1, 1, 6),)),
     # statistics
+    "prod": Case(lambda x: x.prod(1), ((1, 3),)),
+    "prod, kept": Case(lambda x: torch.prod(x, 1, keepdim=True), ((1, 2, 2),)),
+    "prod, of all": Case(lambda x: x.prod(), ((2, 2),), batched=False),
     "var": Case(lambda x: x.var(1), ((1, 4),)),
     "var, biased": Case(lambda x: torch.var(x, 1, unbiased=False), ((1, 4),)),
     "var, biased, kept": Case(lambda x: x.var(1, False, True), ((1, 4),)),
@@ -650,6 +653,8 @@ APPROXIMATE: dict[str, Case] = {
     "std, of all": Case(lambda x: torch.std(x), ((2, 4),), bias=(0.02, 0.03), batched=False),
     "std_mean": Case(lambda x: torch.std_mean(x, 1), ((1, 8),), bias=(0.02, 0.03)),
     "norm": Case(lambda x: x.norm(dim=1), ((1, 6),), bias=(0.02, 0.03)),
+    "cdist": Case(lambda x: torch.cdist(x, fixed(2, 4).double()), ((1, 1, 4),), bias=(0.02, 0.03)),
+    "cdist, with itself": Case(lambda x: torch.cdist(x, x)[:, 0, 1:], ((1, 3, 6),), bias=(0.02, 0.03)),
     "norm, p, keepdim": Case(lambda x: torch.norm(x, 2, 1, True), ((1, 6),), bias=(0.02, 0.03)),
     "norm, of all": Case(lambda x: x.norm(), ((2, 3),), bias=(0.02, 0.03), batched=False),
     "norm, linalg": Case(lambda x: torch.linalg.norm(x, dim=-1), ((1, 6),), bias=(0.02, 0.03)),
