@@ -25,12 +25,14 @@ from momentgen.laws.convert import convert
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.draws import Draws
 from momentgen.laws.examples import is_real
+from momentgen.laws.half import in_float32
 from momentgen.laws.law import Law
 from momentgen.laws.nests import leaves_of, mapped
 from momentgen.laws.numerics.dust import without_dust
 from momentgen.laws.numerics.root import matrix_root, square_root
 from momentgen.laws.parameters_two_passes import planned_per_example
 from momentgen.laws.point import point
+from momentgen.laws.precision import HALVES
 from momentgen.laws.sources import OF_MANY, Sources, probes_for, recording
 from momentgen.laws.unbatched import of_any_batch
 from momentgen.runtime import JointMoments, Moments
@@ -211,7 +213,7 @@ def derivatives(
         by = torch.vmap(pull)(asked.combined)[0]
     variances = [var.flatten() for var in met.variances]
     rest = iter(fixed)
-    outputs = mapped(lambda leaf: next(rest) if leaf is _CERTAIN else leaf, returned[-1], (Share,))
+    outputs = mapped(lambda leaf: next(rest) if isinstance(leaf, _Certain) else leaf, returned[-1], (Share, _Certain))
     return Derivatives(outputs, mean, by, variances)
 
 
@@ -220,11 +222,14 @@ def like(where: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor
     leaves = leaves_of((args, kwargs))
     random = [leaf.mean for leaf in leaves if isinstance(leaf, Moments)]
     own = [*where.parameters(), *where.buffers()] if isinstance(where, torch.nn.Module) else []
-    return next((value for value in (*random, *leaves, *own) if is_real(value)), torch.empty(0))
+    found = next((value for value in (*random, *leaves, *own) if is_real(value)), torch.empty(0))
+    return found.float() if found.dtype in HALVES else found  # as what is random is computed
 
 
-#: stands for a certain value among a network's outputs
-_CERTAIN: Any = object()
+class _Certain:
+    """Stands for one certain value among a network's outputs."""
+
+    __slots__ = ()
 
 
 def _has_dtype(value: object) -> bool:
@@ -249,7 +254,7 @@ def _outputs(found: Any, sources: Sources) -> tuple[Any, list[Tensor], list[Tens
             raise foreign(None, leaf)
         if isinstance(leaf, Law | Tensor):
             certain.append(leaf._parts()[0] if isinstance(leaf, Law) else leaf)
-            return _CERTAIN
+            return _Certain()
         return leaf
 
     return mapped(place, found), means, certain
@@ -333,7 +338,9 @@ def output_covariance(
 
         return JointMoments.of(*planned_per_example(where, forward, one, own_args, own_kwargs, rows=rows))
 
-    return cast(JointMoments, of_any_batch(propagate)(network, converted._forward_inside, (given, *args), kwargs))
+    return cast(
+        JointMoments, in_float32(of_any_batch(propagate))(network, converted._forward_inside, (given, *args), kwargs)
+    )
 
 
 def rows_of(outputs: int) -> int:

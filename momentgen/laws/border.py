@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError, MomentgenError
-from momentgen.laws import einops, lost
+from momentgen.laws import einops, half, lost
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.draws import Draws, TracedDraws
 from momentgen.laws.law import Law, laws_in
@@ -347,7 +347,7 @@ def _lift_value(where: object, value: Any, name: str, training: bool, seen: list
         if name == "ap2":
             if isinstance(value, JointMoments):
                 note("ap2: the values of an input are correlated, and taken as independent; adjoint knows better")
-            law = diagonal(value.mean, value.var)
+            law = half.marked(diagonal(*half.widened(value)), value.mean.dtype)
         elif name == "ap1":
             law = point(value.mean)
         else:
@@ -359,7 +359,7 @@ def _lift_value(where: object, value: Any, name: str, training: bool, seen: list
             raise InputError(f"{_name(where)}: expected a tensor of one shape, got {kind(value)}")
         # In training even indices are lifted: what they pick may meet dropout before it meets any law.
         if name not in _DRAWN and (value.is_floating_point() or (training and value.dtype is not torch.bool)):
-            return point(value, _noise_of(name))
+            return half.marked(point(half.widened(value), Diagonal), value.dtype) if name == "ap2" else point(value)
     return value
 
 
@@ -370,6 +370,9 @@ def lower(nest: Any) -> Any:
 
 def _lowered(value: Any) -> Any:
     if isinstance(value, Law):
+        if value._dtype is not None:
+            dtype, value._dtype = value._dtype, None
+            return half.narrowed(_lowered(value), dtype)
         form = value._form()  # of a view of what has been written to, which may now be another law
         if isinstance(value, Point):
             return certain(form) if form.is_floating_point() else form

@@ -21,6 +21,7 @@ from momentgen.laws.border import certain, entered
 from momentgen.laws.covariance_graph import CURRENT, Narrower, Node, Run, current, options
 from momentgen.laws.draws import Draws
 from momentgen.laws.examples import batch_of, per_example, with_moments, without_batch
+from momentgen.laws.half import in_float32
 from momentgen.laws.law import Law, new_law, versions
 from momentgen.laws.nests import Nest, flattened
 from momentgen.laws.numerics.hermite import Expansion, Function, expansion
@@ -229,7 +230,7 @@ def _propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], k
         return _raised(parts, layout)
 
 
-PROPAGATIONS["covariance"] = of_any_batch(_propagate)
+PROPAGATIONS["covariance"] = in_float32(of_any_batch(_propagate))
 
 
 def _lowered(where: Any, out: Any, layout: list[Nest]) -> list[tuple[Tensor, ...]]:

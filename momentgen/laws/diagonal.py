@@ -18,7 +18,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from momentgen.laws import affine, noise, source
+from momentgen.laws import affine, noise, precision, source
 from momentgen.laws.affine import VARIANCE
 from momentgen.laws.coefficients import is_linear_map, noise_of_weight
 from momentgen.laws.law import Law, Rule, laws_in, new_law, register_pytree, remember, tensor_of, tensors_of
@@ -60,7 +60,7 @@ class Diagonal(Law):
         if self._view is not None:
             self._refresh()
         if self._mean is None:
-            source.settle(self)
+            precision.internally(source.settle, self)
         return (self._mean, self._var)
 
     def _integrated(self, moments: source.MomentsOf) -> tuple[Tensor, Tensor]:

@@ -21,9 +21,10 @@ from torch.overrides import TorchFunctionMode
 
 from momentgen.errors import UnsupportedError
 from momentgen.laws import noise as moments_of_noise
+from momentgen.laws.half import marked, widened
 from momentgen.laws.law import Law, dispatch, laws_in
-from momentgen.laws.point import point
-from momentgen.laws.table import TABLE, Entry, list_for_compile
+from momentgen.laws.point import Point, point
+from momentgen.laws.table import TABLE, list_for_compile
 from momentgen.laws.unsupported import place, unsupported
 
 __all__ = ["Draws", "TracedDraws"]
@@ -136,7 +137,7 @@ def _of_certain(noise: Noise, func: Any, args: tuple[Any, ...], kwargs: dict[str
         raise _refusal(entry.name, _GENERATOR)
     if kwargs.get("out") is not None:
         raise _refusal(entry.name, "`out=` cannot be written to; use the result")
-    if not _overwrites(entry, args, kwargs):
+    if not entry.writes(args, kwargs):
         return _value(noise, dispatch(entry, func, *_lifted(noise, args, kwargs)))
     if noise is not None:
         raise _refusal(entry.name, _IN_PLACE)
@@ -145,18 +146,17 @@ def _of_certain(noise: Noise, func: Any, args: tuple[Any, ...], kwargs: dict[str
     return target.copy_(_value(noise, found))
 
 
-def _overwrites(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    given = entry.flag is not None and len(args) > entry.flag and args[entry.flag]
-    return entry.overwrites or bool(kwargs.get("inplace", given))
-
-
 def _lifted(noise: Noise, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments with a law in the place of the first tensor."""
     for index, value in enumerate(args):
         if isinstance(value, Tensor):
-            return (*args[:index], point(value, noise), *args[index + 1 :]), kwargs
+            return (*args[:index], _point(value, noise), *args[index + 1 :]), kwargs
     name = next(name for name, value in kwargs.items() if isinstance(value, Tensor))
-    return args, {**kwargs, name: point(kwargs[name], noise)}
+    return args, {**kwargs, name: _point(kwargs[name], noise)}
+
+
+def _point(value: Tensor, noise: Noise) -> Point:
+    return point(value) if noise is None else marked(point(widened(value), noise), value.dtype)
 
 
 def _value(noise: Noise, found: Any) -> Any:
@@ -194,8 +194,8 @@ def _created(moments: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Tensor, 
             raise _refusal(func.__name__, "`out=` cannot be written to; use the result")
         named = {name: value for name, value in kwargs.items() if name not in ("generator", "out", "requires_grad")}
         mean, var = moments(args, named)
-        unit = _Known(var.detach())
-        return _value(noise, dispatch(moments_of_noise.UNIT, func, (point(mean.detach(), noise), unit), {}))
+        unit = _Known(var.detach() if noise is None else widened(var.detach()))
+        return _value(noise, dispatch(moments_of_noise.UNIT, func, (_point(mean.detach(), noise), unit), {}))
 
     return rule
 

@@ -26,6 +26,7 @@ from momentgen.laws.nests import flattened, leaves_of, mapped
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.root import square_root
 from momentgen.laws.point import point
+from momentgen.laws.precision import HALVES
 from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.inputs import autocast_in_force
 
@@ -353,6 +354,8 @@ def _check_alone(
         InputError: if the results differ by more than rounding.
     """
     lacking: set[int] = set()
+    parameters = where.parameters() if isinstance(where, torch.nn.Module) else ()
+    coarsest = max((_eps(value.dtype) for value in parameters if value.dtype in HALVES), default=0.0)
 
     def plain(own_args: tuple[Any, ...], own_kwargs: dict[str, Any], is_alone: bool = True) -> list[Tensor]:
         own_args, own_kwargs = mapped(_certain, (own_args, own_kwargs))
@@ -381,7 +384,7 @@ def _check_alone(
             whole = whole.expand(len(single), *whole.shape[1:])
         differing = 1.0
         if whole.shape == single.shape:
-            rounding = max(_rounding(whole), _rounding(single))
+            rounding = max(_rounding(whole), _rounding(single), coarsest**0.5)
             whole, single = (value.to(torch.promote_types(whole.dtype, single.dtype)) for value in (whole, single))
             tolerance = rounding * whole.abs().nan_to_num(0, 0, 0).amax().item() if whole.numel() else 0.0
             away = ~torch.isclose(whole, single, rtol=0, atol=tolerance, equal_nan=True)
@@ -422,4 +425,8 @@ def _rounding(value: Tensor) -> float:
     """How far rounding may carry two results apart, relative to the largest number."""
     kind = value.device.type
     dtypes = [value.dtype, torch.get_autocast_dtype(kind)] if autocast_in_force(kind) else [value.dtype]
-    return max(torch.finfo(dtype).eps for dtype in dtypes) ** 0.5
+    return max(map(_eps, dtypes)) ** 0.5
+
+
+def _eps(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps

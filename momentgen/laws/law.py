@@ -21,7 +21,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from momentgen.errors import InputError, UnsupportedError
-from momentgen.laws import debug, lost
+from momentgen.laws import debug, lost, precision
 from momentgen.laws.table import METHODS, TABLE, Entry
 from momentgen.laws.unsupported import place, unsupported
 
@@ -63,8 +63,8 @@ class Law:
 
     # One layout for all laws: a law that is written to may become another.
     __slots__ = (
-        "__weakref__", "_call", "_depth", "_joint", "_later", "_mean", "_noise", "_of", "_probes", "_seen", "_var",
-        "_version", "_view", "_waiting",
+        "__weakref__", "_call", "_depth", "_dtype", "_joint", "_later", "_mean", "_noise", "_of", "_probes", "_seen",
+        "_var", "_version", "_view", "_waiting",
     )  # fmt: skip
 
     RANK: ClassVar[int] = 0
@@ -84,6 +84,8 @@ class Law:
     _waiting: list[weakref.ref[Law]] | None
     #: computes the law where that is put off; its moments are not computed yet
     _later: Callable[[], Law] | None
+    #: the dtype of the plain network's value, where that is of half precision and the law float32; else None
+    _dtype: torch.dtype | None
     #: how many functions lie between this and the last value without a source
     _depth: int
     #: (base, entry, args, kwargs, place among the results, the base's version) of a view
@@ -126,6 +128,8 @@ class Law:
 
     @property
     def dtype(self) -> torch.dtype:
+        if self._dtype is not None and not precision.is_internal():
+            return self._dtype
         return self._form().dtype
 
     @property
@@ -386,6 +390,7 @@ def new_law(kind: type[Law], mean: Tensor, var: Tensor | None = None) -> Any:
     law = kind.__new__(kind)
     law._mean, law._var = mean, var
     law._call = law._of = law._view = law._noise = law._waiting = law._joint = law._later = law._probes = None
+    law._dtype = None
     law._depth = law._version = 0
     return law
 
@@ -463,18 +468,26 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
         if any(map(_is_differentiated, laws_in((*args, *kwargs.values())))):
             return _without_gradients(entry, func, args, kwargs)
     law: Law | None = None
+    is_half = False
     for value in args if not kwargs else (*args, *kwargs.values()):
         # Written out, not by laws_in: this is the way of every function.
         for item in value if type(value) in (tuple, list) else (value,):
             if isinstance(item, Law):
                 if item._view is not None:
                     item._refresh()  # it may become another law
+                if item._dtype is not None:
+                    is_half = True
                 if law is None or item.RANK > law.RANK:
                     law = item
     if law is None:
         raise InputError(f"{func}: a law was expected among the arguments, one level of tuples and lists deep")
     if entry is None:
         raise unsupported(func, law)
+    if (is_half or (entry.name in _CASTS and law._noise is not None)) and not precision.is_internal():
+        from momentgen.laws import half  # which dispatches
+
+        if is_half or half.is_cast(entry, args, kwargs):
+            return half.computed(entry, func, args, kwargs)
     rules = law.RULES
     rule = rules.get(entry.name)
     if rule is None:
@@ -528,6 +541,9 @@ def _is_law(value: object) -> bool:
 def _is_differentiated(law: Law) -> bool:
     return law.DIFFERENTIATED or (law._noise is not None and law._noise.DIFFERENTIATED)
 
+
+#: functions that may make a value one of half precision
+_CASTS = frozenset(["to", "half", "bfloat16", "type", "type_as"])
 
 #: names of numpy that torch takes for its own
 _NUMPY = {"axis": "dim", "keepdims": "keepdim"}

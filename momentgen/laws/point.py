@@ -15,6 +15,7 @@ from torch import Tensor
 from momentgen.laws import composite, noise
 from momentgen.laws.law import OVERWRITTEN, Law, Rule, laws_in, new_law, register_pytree, tensor_of, tensors_of
 from momentgen.laws.movement import moved
+from momentgen.laws.precision import HALVES
 from momentgen.laws.table import KINDS, Entry
 
 __all__ = ["Point", "point"]
@@ -67,6 +68,10 @@ def _wrapped(found: Any, like: Point) -> Any:
             or found.is_complex()
             or (found.dtype is not torch.bool and not like._mean.is_floating_point())
         )
+        if kept and found.dtype in HALVES and like._noise is not None:
+            law = like._like(found.float())
+            law._dtype = found.dtype
+            return law
         return like._like(found) if kept else found
     if isinstance(found, tuple | list):
         parts = [_wrapped(part, like) for part in found]

@@ -50,6 +50,11 @@ class Entry:
     def __repr__(self) -> str:
         return f"<{self.kind} {self.name}>"
 
+    def writes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a call with these arguments overwrites its first one."""
+        given = self.flag is not None and len(args) > self.flag and args[self.flag]
+        return self.overwrites or bool(kwargs.get("inplace", given))
+
 
 def names(text: str) -> tuple[str, ...]:
     """The words of a text, as the names of a table."""

@@ -42,6 +42,7 @@ from momentgen.laws.border import entered
 from momentgen.laws.correlated import RUN, Correlated, Run, correlated
 from momentgen.laws.draws import Draws
 from momentgen.laws.examples import is_real, with_moments, without_batch
+from momentgen.laws.half import in_float32
 from momentgen.laws.nests import flattened, leaves_of, mapped
 from momentgen.laws.numerics.root import eigh, square_root
 from momentgen.laws.parameters_two_passes import planned_per_example
@@ -296,6 +297,6 @@ def _from_parts(parts: Any, plan: dict[str, Any]) -> Any:
     return plan["form"].of(found)
 
 
-PROPAGATIONS["adjoint"] = of_any_batch(functools.partial(propagate, few=math.inf))
-PROPAGATIONS["correlated"] = of_any_batch(functools.partial(propagate, few=-1))
-PROPAGATIONS[DEFAULT] = of_any_batch(functools.partial(propagate, few=FEW_OUTPUTS))
+PROPAGATIONS["adjoint"] = in_float32(of_any_batch(functools.partial(propagate, few=math.inf)))
+PROPAGATIONS["correlated"] = in_float32(of_any_batch(functools.partial(propagate, few=-1)))
+PROPAGATIONS[DEFAULT] = in_float32(of_any_batch(functools.partial(propagate, few=FEW_OUTPUTS)))

@@ -22,10 +22,12 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.laws.diagonal import Diagonal, diagonal
+from momentgen.laws.half import marked
 from momentgen.laws.law import Law, Rule, laws_in, new_law
 from momentgen.laws.local import local
 from momentgen.laws.notes import note
 from momentgen.laws.parameters import LIFT, LOST, ONE_BY_ONE
+from momentgen.laws.precision import HALVES
 from momentgen.laws.rules import diagonal_rule
 from momentgen.laws.table import KINDS, Entry, names
 from momentgen.laws.unsupported import unsupported
@@ -75,7 +77,11 @@ def random_weight(
                 f"got shape {tuple(neighbour.shape)}"
             )
         neighbour = F.pad(neighbour, (0, 1)).view(mean.shape) if mean.numel() > 1 else None
-    if not torch.compiler.is_compiling() and (lift := LIFT.get()) is not None:
+    lift = None if torch.compiler.is_compiling() else LIFT.get()
+    if mean.dtype in HALVES and (lift is not None or method == "ap2"):
+        made: Law = (lift or _independent)(mean.float(), var.float(), None if neighbour is None else neighbour.float())
+        return marked(made, mean.dtype)
+    if lift is not None:
         return cast(Law, lift(mean, var, neighbour))
     if method == "ap1":
         return mean
@@ -84,10 +90,14 @@ def random_weight(
     if method == "local":
         return local(mean, var, neighbour, draw)
     if method == "ap2":
-        return diagonal(mean, var) if neighbour is None else _weight(mean, var, neighbour)
+        return _independent(mean, var, neighbour)
     raise InputError(
         f"random_weight: no network propagates by {method!r} here; call the network itself, with moments or tensors"
     )
+
+
+def _independent(mean: Tensor, var: Tensor, neighbour: Tensor | None) -> Diagonal:
+    return diagonal(mean, var) if neighbour is None else _weight(mean, var, neighbour)
 
 
 class Weight(Diagonal):

@@ -128,6 +128,10 @@ def noise(key: str, x: Value, *_: Value) -> Value:
     return replace(x, roots=x.roots | {key}, line=None, affine=False)
 
 
+def random_slope(key: str, x: Value, *_: Value) -> Value:
+    return noise(key, pointwise(key, x))
+
+
 def noise_in_common(key: str, x: Value, *_: Value) -> Value:
     return replace(noise(key, x), independent=False)
 
@@ -136,6 +140,6 @@ EFFECTS: dict[str, Effect] = {
     function.__name__: function
     for function in (
         scaled, pointwise, moved, repeated, masked, together, linear, mixed, statistic, add, mul, larger, product,
-        gated, noise, noise_in_common, joint, largest,
+        gated, noise, random_slope, noise_in_common, joint, largest,
     )
 }  # fmt: skip

@@ -311,7 +311,7 @@ _NOISE = {
     "dropout3d": [Template("F.dropout3d({x}.unsqueeze(-1), 0.3, True)", "noise_in_common")],
     "alpha_dropout": [Template("F.alpha_dropout({x}, 0.3, True)", "noise")],
     "feature_alpha_dropout": [Template("F.feature_alpha_dropout({x}, 0.3, True)", "noise_in_common")],
-    "rrelu": [Template("F.rrelu({x}, 0.1, 0.4, True)", "noise")],
+    "rrelu": [Template("F.rrelu({x}, 0.1, 0.4, True)", "random_slope")],
     "randn_like": [
         Template("{x} + 0.4 * torch.randn_like({x})", "noise"),
         Template("{x} + 0.5 * torch.randn_like({w}.weight[0])", "noise_in_common", "nn.Linear({last}, 1)"),

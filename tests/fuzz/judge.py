@@ -275,7 +275,7 @@ def _judged(
             return Verdict(method, "fault", "refusal", f"untrue: {error}")
         return Verdict(method, "refused", type(error).__name__, str(error))
     except Exception as error:
-        if not _plain_runs(plain, plain_arguments):
+        if _plain_dtypes(plain, plain_arguments) is None:
             return Verdict(method, "not judged", text="plain torch cannot run it in this dtype")
         return Verdict(method, "fault", "exception", f"{type(error).__name__}: {error}")
     leaves = leaves_of(out)
@@ -284,6 +284,9 @@ def _judged(
         return Verdict(method, "fault", "form", form)
     if method in ("ap1", "sample", "local"):
         return _as_plain(program, draws, method, leaves, plain, plain_arguments)
+    dtypes, own = _plain_dtypes(plain, plain_arguments), [leaf.mean.dtype for leaf in leaves]
+    if dtypes is not None and dtypes != own:
+        return Verdict(method, "fault", "form", f"{own}, plain torch has {dtypes}")
     approximate = [note for note in notes if not any(words in note for words in _NOT_APPROXIMATE)]
     outcomes = []
     for place, (value, leaf) in enumerate(zip(program.outputs, leaves, strict=True)):
@@ -297,14 +300,13 @@ def _judged(
     return Verdict(method, worst.outcome, text="; ".join(approximate))
 
 
-def _plain_runs(plain: torch.nn.Module, arguments: Any) -> bool:
-    """Whether plain torch runs the network in its dtype, at the means."""
+def _plain_dtypes(plain: torch.nn.Module, arguments: Any) -> list[torch.dtype] | None:
+    """The dtypes that plain torch returns at the means; None where it cannot run the network in its dtype."""
     means = {id(leaf): leaf.mean for leaf in leaves_of(arguments) if isinstance(leaf, Moments)}
     try:
-        plain(*_replaced(arguments, means))
+        return [leaf.dtype for leaf in leaves_of(plain(*_replaced(arguments, means)))]
     except Exception:
-        return False
-    return True
+        return None
 
 
 def _form_of(program: Program, draws: Draws, out: Any, leaves: list[Any], truth: list[Truth]) -> str | None:
@@ -377,7 +379,6 @@ def _compared(
     if gone.any():
         return Verdict(method, "fault", "zero", text, place)
     strict, allowed = _tolerance(program, method, value, truth)
-    allowed = allowed.clamp_min(0.1) if program.dtype in ("float16", "bfloat16") else allowed
     within_mean = off_mean <= allowed * truth.std + truth.errors * truth.error + rounding
     within_std = off_std <= (allowed + truth.errors * truth.share.clamp_max(1)) * truth.std + rounding
     for kind, within in (("mean", within_mean), ("std", within_std)):

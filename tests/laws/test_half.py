@@ -1,0 +1,258 @@
+"""Networks of float16 and bfloat16, whose moments are those of the same network in float32, rounded."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from torch_networks import Recurrent, ResidualCNN, ViT, encoder_layer
+
+import momentgen
+from momentgen import Moments, noisy, output_covariance
+from momentgen.inference import MeanField, randomise
+
+HALVES = [torch.float16, torch.bfloat16]
+ANALYTIC = ["ap2", "adjoint", "covariance"]
+
+
+class Net(nn.Module):
+    """A network of one line, with layers."""
+
+    def __init__(self, line: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 2)
+        self.embedding, self.norm, self.drop = nn.Embedding(5, 6), nn.LayerNorm(6), nn.Dropout(0.3)
+        self.line = line
+
+    def forward(self, x: Any) -> Any:
+        return self.line(self, x)
+
+
+def pair(plain: nn.Module, dtype: torch.dtype) -> tuple[nn.Module, nn.Module]:
+    """The network in half precision, and in float32 with the same parameters."""
+    narrow = copy.deepcopy(plain).to(dtype)
+    return narrow, copy.deepcopy(narrow).float()
+
+
+def given(shape: tuple[int, ...], dtype: torch.dtype, std: float = 0.1) -> tuple[Moments, Moments]:
+    x = noisy(torch.randn(shape).to(dtype), std=std)
+    return x, Moments(x.mean.float(), x.var.float())
+
+
+def assert_rounded(found: Moments, expected: Moments, dtype: torch.dtype) -> None:
+    """What was found is what is expected, within the rounding of ``dtype``."""
+    assert found.mean.dtype is found.var.dtype is dtype
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(found.mean.float(), expected.mean, rtol=eps, atol=eps * float(expected.mean.abs().max()))
+    torch.testing.assert_close(found.var.float(), expected.var, rtol=4 * eps, atol=torch.finfo(dtype).smallest_normal)
+
+
+_NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mlp": (lambda: Net(lambda net, x: net.last(net.norm(F.gelu(net.first(x))))), (5, 4)),
+    "cnn": (lambda: ResidualCNN().eval(), (3, 3, 6, 6)),
+    "encoder layer": (lambda: encoder_layer().eval(), (2, 4, 8)),
+    "vit": (lambda: ViT().eval(), (2, 3, 8, 8)),
+    "lstm": (lambda: Recurrent(nn.LSTM).eval(), (2, 3, 4)),
+    "max pool": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()), (2, 1, 6, 6)),
+    "gates": (lambda: Net(lambda net, x: torch.sigmoid(net.first(x)) * torch.tanh(net.first(x)) / 2 - 1), (3, 4)),
+    "a tensor of its dtype": (
+        lambda: Net(lambda net, x: net.first(x) @ torch.ones(6, 2, dtype=x.dtype) + net.last.bias), (3, 4)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("method", ANALYTIC)
+@pytest.mark.parametrize("name", _NETWORKS)
+def test_moments_are_those_of_the_network_in_float32(name: str, method: Any, dtype: torch.dtype) -> None:
+    make, shape = _NETWORKS[name]
+    narrow, wide = pair(make(), dtype)
+    x, same = given(shape, dtype)
+    with torch.no_grad():
+        found, expected = momentgen.convert(narrow, method)(x), momentgen.convert(wide, method)(same)
+    assert_rounded(found, expected, dtype)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("method", [*ANALYTIC, "ap1", "sample"])
+def test_outputs_have_the_dtypes_of_the_plain_network(method: Any, dtype: torch.dtype) -> None:
+    def line(net: Any, x: Any) -> Any:
+        assert x.dtype is dtype
+        logits = net.last(net.first(x)).float()
+        kept = x.half().to(torch.bfloat16)
+        return {
+            "logits": logits,
+            "loss": torch.softmax(logits, -1) * 2,
+            "log": F.log_softmax(net.first(x), -1, dtype=torch.float32),
+            "own": net.first(x) * torch.ones((), dtype=torch.float32),
+            "kept": kept,
+            "double": kept.double(),
+            "promoted": net.first(x) + torch.ones(6),
+            "like": logits.type_as(x),
+            "certain": net.last.bias.expand(len(x), 2),
+        }
+
+    narrow, _ = pair(Net(line), dtype)
+    x, _ = given((3, 4), dtype)
+    plain = narrow(x.mean)
+    found = momentgen.convert(narrow, method)(x)
+    assert {name: out.mean.dtype for name, out in found.items()} == {name: out.dtype for name, out in plain.items()}
+    assert {name: out.var.dtype for name, out in found.items()} == {name: out.dtype for name, out in plain.items()}
+    if method in ANALYTIC:
+        assert found["logits"].var.min() > 0
+        torch.testing.assert_close(found["double"].var, x.var.double(), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("method", ANALYTIC)
+def test_a_network_of_tokens_with_dropout_has_the_moments_of_float32(method: Any, dtype: torch.dtype) -> None:
+    narrow, wide = pair(Net(lambda net, x: net.last(net.norm(net.drop(net.embedding(x))))).train(), dtype)
+    tokens = torch.tensor([[0, 1], [2, 4]])
+    for network in (narrow, wide):
+        if method != "ap2":
+            network.eval()
+            network.drop.train()
+    found, expected = (momentgen.convert(network, method)(tokens) for network in (narrow, wide))
+    assert expected.var.min() > 0
+    assert_rounded(found, expected, dtype)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("method", ANALYTIC)
+def test_random_parameters_have_the_moments_of_float32(method: Any, dtype: torch.dtype) -> None:
+    narrow, wide = pair(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)), dtype)
+    x, same = given((3, 4), dtype)
+    found, expected = (
+        momentgen.convert(randomise(network, MeanField(std=0.05)), method)(value)
+        for network, value in ((narrow, x), (wide, same))
+    )
+    assert found.mean.dtype is dtype
+    torch.testing.assert_close(found.var.float(), expected.var, rtol=0.02, atol=0)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_training_step_has_the_gradients_and_statistics_of_float32(dtype: torch.dtype) -> None:
+    plain = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Dropout(0.2), nn.Flatten())
+    narrow, wide = pair(plain, dtype)
+    x, same = given((4, 1, 5, 5), dtype)
+    for network, value in ((narrow, x), (wide, same)):
+        out = momentgen.convert(network.train(), "ap2")(value)
+        (out.mean.float().square() + out.var.float()).sum().backward()
+    eps = torch.finfo(dtype).eps
+    for (name, buffer), other in zip(narrow.named_buffers(), wide.buffers(), strict=True):
+        assert buffer.dtype is (dtype if "num" not in name else torch.int64)
+        torch.testing.assert_close(buffer.float(), other.float(), rtol=2 * eps, atol=2 * eps)
+    assert not torch.equal(narrow[1].running_mean, torch.zeros(3, dtype=dtype))
+    scale = max(float(other.grad.abs().max()) for other in wide.parameters())  # type: ignore[union-attr]
+    for own, other in zip(narrow.parameters(), wide.parameters(), strict=True):
+        assert own.grad is not None
+        assert own.grad.dtype is dtype
+        torch.testing.assert_close(own.grad.float(), other.grad, rtol=8 * eps, atol=8 * eps * scale)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_covariances_of_outputs_and_correlated_inputs_are_those_of_float32(dtype: torch.dtype) -> None:
+    narrow, wide = pair(Net(lambda net, x: net.last(torch.relu(net.first(x)))), dtype)
+    mean, cov = torch.randn(3, 4).to(dtype), (torch.eye(4) / 4 + 0.25).to(dtype)
+    x, same = noisy(mean, cov=cov), noisy(mean.float(), cov=cov.float())
+    for found, expected in (
+        (output_covariance(narrow, x), output_covariance(wide, same)),
+        (momentgen.convert(narrow, "covariance")(x), momentgen.convert(wide, "covariance")(same)),
+    ):
+        assert found.mean.dtype is found.factor.dtype is dtype
+        eps = torch.finfo(dtype).eps
+        scale = float(expected.var.max())
+        torch.testing.assert_close(found.covariance.float(), expected.covariance, rtol=0, atol=16 * eps * scale)
+
+
+@pytest.mark.parametrize("method", ANALYTIC)
+def test_a_variance_beyond_the_range_of_float16_is_neither_0_nor_infinite(method: Any) -> None:
+    net = Net(lambda net, x: torch.cat([net.first(x) * 3e4, net.first(x) * 1e-4], -1)).half()
+    found = momentgen.convert(net, method)(noisy(torch.zeros(2, 4, dtype=torch.float16), std=0.5))
+    assert (found.var > 0).all()
+    assert found.var.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_draws_and_writes_of_half_precision_have_the_moments_of_float32(dtype: torch.dtype) -> None:
+    def line(net: Any, x: Any) -> Any:
+        y = torch.zeros_like(x)
+        y[:, :2] = x[:, 1:3]
+        y += F.dropout(net.first.weight[0], 0.3, True)
+        y.mul_(2)
+        return y + 0.1 * torch.randn(4, dtype=x.dtype)
+
+    narrow, wide = pair(Net(line).eval(), dtype)
+    x, same = given((3, 4), dtype)
+    assert_rounded(momentgen.convert(narrow, "ap2")(x), momentgen.convert(wide, "ap2")(same), dtype)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_methods_that_run_the_plain_network_compute_in_its_dtype(dtype: torch.dtype) -> None:
+    narrow, _ = pair(Net(lambda net, x: net.last(torch.relu(net.first(x)))), dtype)
+    x, _ = given((3, 4), dtype)
+    with torch.no_grad():
+        assert torch.equal(momentgen.convert(narrow, "ap1")(x).mean, narrow(x.mean))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_compiled_code_has_the_moments_of_eager_code(dtype: torch.dtype) -> None:
+    torch._dynamo.reset()
+    plain = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2)).to(dtype)
+    again = copy.deepcopy(plain)
+    x, _ = given((3, 4), dtype)
+    network, fast = momentgen.convert(plain, "ap2"), momentgen.convert(again, "ap2")
+    found = torch.compile(fast, backend="eager", fullgraph=True)(x)
+    assert_rounded(found, Moments(*(part.float() for part in network(x))), dtype)
+    torch.testing.assert_close(again.state_dict(), plain.state_dict())
+
+
+def test_a_float32_network_meets_half_precision_as_torch_does() -> None:
+    net = Net(lambda net, x: F.linear(x, net.first.weight.half()))
+    with pytest.raises(RuntimeError, match="dtype"):
+        momentgen.convert(net, "ap2")(noisy(torch.zeros(2, 4), std=0.1))
+
+
+def test_nothing_is_left_behind_by_an_error() -> None:
+    def line(net: Any, x: Any) -> Tensor:
+        raise ValueError("the network's own")
+
+    x, _ = given((3, 4), torch.float16)
+    with pytest.raises(ValueError, match="the network's own"):
+        momentgen.convert(Net(line).half(), "ap2")(x)
+    wide, same = Net(lambda net, x: net.first(x)), noisy(torch.zeros(2, 4), std=0.1)
+    assert momentgen.convert(wide, "ap2")(same).mean.dtype is torch.float32
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_checkpoint_in_half_precision_has_the_gradients_of_the_network(dtype: torch.dtype) -> None:
+    def line(net: Any, x: Any) -> Any:
+        block = lambda x: torch.relu(net.first(x)) + net.last.weight[0]  # noqa: E731
+        return net.last(checkpoint(block, x, use_reentrant=False) if net.checkpointed else block(x))
+
+    net, _ = pair(Net(line), dtype)
+    x, _ = given((3, 4), dtype)
+    found = []
+    for net.checkpointed in (True, False):
+        momentgen.convert(net, "ap2")(x).var.sum().backward()
+        found.append([parameter.grad for parameter in (*net.first.parameters(), *net.last.parameters())])
+        net.zero_grad()
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("method", ["ap2", "adjoint"])
+def test_a_float32_network_may_compute_in_half_precision_inside(method: Any, dtype: torch.dtype) -> None:
+    net = Net(lambda net, x: net.last(torch.relu(net.first(x.to(dtype))).float()))
+    net.first.to(dtype)
+    wide = copy.deepcopy(net).float()
+    wide.line = lambda net, x: net.last(torch.relu(net.first(x)))
+    x, _ = given((3, 4), torch.float32, std=1e-3)
+    found, expected = momentgen.convert(net, method)(x), momentgen.convert(wide, method)(x)
+    torch.testing.assert_close(found, expected)
