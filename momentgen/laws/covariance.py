@@ -21,7 +21,7 @@ from momentgen.laws.border import certain, entered
 from momentgen.laws.covariance_graph import CURRENT, Narrower, Node, Run, current, options
 from momentgen.laws.draws import Draws
 from momentgen.laws.examples import batch_of, per_example, with_moments, without_batch
-from momentgen.laws.half import in_float32
+from momentgen.laws.half import in_float32, narrowed
 from momentgen.laws.law import Law, new_law, versions
 from momentgen.laws.nests import Nest, flattened
 from momentgen.laws.numerics.hermite import Expansion, Function, expansion
@@ -60,7 +60,8 @@ class Covariance(Law):
 
     def moments(self) -> Moments:
         """Mean and variance."""
-        return Moments(*self._parts())
+        found = Moments(*self._parts())
+        return found if self._dtype is None else narrowed(found, self.dtype)
 
     def by_moments(self, function: Function, terms: int | None = None, pairs: PairOp | None = None) -> Covariance:
         """A function of one value at a time, given by its mean and variance.

@@ -18,7 +18,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from momentgen.laws import affine, noise, precision, source
+from momentgen.laws import affine, half, noise, precision, source
 from momentgen.laws.affine import VARIANCE
 from momentgen.laws.coefficients import is_linear_map, noise_of_weight
 from momentgen.laws.law import Law, Rule, laws_in, new_law, register_pytree, remember, tensor_of, tensors_of
@@ -47,7 +47,8 @@ class Diagonal(Law):
 
     def moments(self) -> Moments:
         """Mean and variance."""
-        return Moments(*pair(self))
+        found = Moments(*pair(self))
+        return found if self._dtype is None else half.narrowed(found, self.dtype)
 
     def _form(self) -> Tensor:
         if self._view is not None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.distributions.utils import _standard_normal
 from torch.overrides import TorchFunctionMode
 
 from momentgen.errors import UnsupportedError
@@ -137,13 +138,22 @@ def _of_certain(noise: Noise, func: Any, args: tuple[Any, ...], kwargs: dict[str
         raise _refusal(entry.name, _GENERATOR)
     if kwargs.get("out") is not None:
         raise _refusal(entry.name, "`out=` cannot be written to; use the result")
-    if not entry.writes(args, kwargs):
+    if not entry.writes(args, kwargs) or _is_returned():
         return _value(noise, dispatch(entry, func, *_lifted(noise, args, kwargs)))
     if noise is not None:
         raise _refusal(entry.name, _IN_PLACE)
     target: Tensor = args[0] if args else kwargs["input"]
     found = dispatch(entry, func, *_lifted(noise, args, kwargs))
     return target.copy_(_value(noise, found))
+
+
+#: makes a tensor, draws into it and hands it back
+_FRESH: Final = _standard_normal.__code__
+
+
+def _is_returned() -> bool:
+    """Whether what is written into is new and handed back at once, as the normal numbers of distributions are."""
+    return not torch.compiler.is_compiling() and sys._getframe(3).f_code is _FRESH
 
 
 def _lifted(noise: Noise, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -200,7 +210,7 @@ def _created(moments: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Tensor, 
     return rule
 
 
-def _standard_normal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+def _normal_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
     mean = torch.zeros(*args, **kwargs)
     return mean, torch.ones_like(mean)
 
@@ -274,7 +284,7 @@ def _rules() -> dict[Any, Rule]:
     }
     for space in (torch, F, Tensor):
         rules.update({getattr(space, name): _refused for name in _WITHOUT_RULE if hasattr(space, name)})
-    rules.update({torch.randn: _created(_standard_normal), torch.rand: _created(_uniform)})
+    rules.update({torch.randn: _created(_normal_numbers), torch.rand: _created(_uniform)})
     rules.update({torch.normal: _created(_normal), torch.poisson: _created(_poisson)})
     return rules | dict.fromkeys(_CONVERSIONS, _converted)
 

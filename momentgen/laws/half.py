@@ -122,7 +122,7 @@ def computed(entry: Entry, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     """
     dtype = _dtype_of_result(entry, args, kwargs)
     if entry.name in ("half", "bfloat16"):
-        entry, func, args, kwargs = TABLE[torch.clone], torch.clone, args[:1], {}
+        entry, func, args, kwargs = TABLE[Tensor.float], Tensor.float, args[:1], {}
     copies: list[tuple[Tensor, Tensor]] = []
 
     def wide(value: Any) -> Any:
@@ -191,7 +191,7 @@ def _real(values: list[Any]) -> list[tuple[torch.dtype, int]]:
     found: list[tuple[torch.dtype, int]] = []
     for value in values:
         for item in value if type(value) in (tuple, list) else (value,):
-            dtype = _dtype_of(item) if isinstance(item, Law | Tensor) else None
+            dtype = None if isinstance(item, Moments) else _dtype_of(item)
             if dtype is not None and dtype.is_floating_point:
                 found.append((dtype, item.dim()))
     return found

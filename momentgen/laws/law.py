@@ -567,7 +567,7 @@ def _without_flag(
 def _method(name: str) -> Callable[..., Any]:
     # Looked up at a call, and not bound: torch.compile takes an object in a closure only if the law has a source.
     def method(self: Law, *args: Any, **kwargs: Any) -> Any:
-        if not torch._C._is_torch_function_mode_enabled() or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or not torch._C._is_torch_function_mode_enabled():
             return dispatch(METHODS.get(name), name, (self, *args), kwargs)
         mode = torch._C._pop_torch_function_stack()  # as where torch hands a function to a mode
         try:

@@ -60,7 +60,9 @@ _SIGNATURES: dict[str, tuple[str, ...]] = {
 
 
 def _bound(entry: Entry, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {**dict(zip(_SIGNATURES.get(entry.name, ()), args[1:], strict=False)), **kwargs}
+    names = _SIGNATURES.get(entry.name, ())
+    # torch.compile of old versions zips what is of one length only.
+    return {**dict(zip(names[: len(args) - 1], args[1 : len(names) + 1], strict=True)), **kwargs}
 
 
 def active(entry: Entry, args: Any, kwargs: dict[str, Any]) -> bool:

@@ -36,7 +36,7 @@ class Point(Law):
     @property
     def value(self) -> Tensor:
         """The value itself."""
-        return self._form()
+        return self._form().to(self.dtype)
 
     def _stop_gradients(self) -> None:
         if self._view is None:

@@ -107,6 +107,17 @@ def test_a_draw_of_a_certain_tensor_counts(name: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ANALYTIC)
+def test_reparameterised_normal_distributions_count(method: Any) -> None:
+    def line(net: Any, x: Any) -> Any:
+        apart = torch.distributions.Normal(net.weight, 0.3).rsample()
+        joint = torch.distributions.MultivariateNormal(torch.zeros(3), torch.eye(3) / 2).rsample()
+        return x + apart + joint
+
+    found = momentgen.convert(net(line), method)(given())
+    torch.testing.assert_close(found, Moments(given().mean + _W, given().var + 0.09 + 0.5))
+
+
+@pytest.mark.parametrize("method", ANALYTIC)
 def test_a_unit_of_ones_own_counts(method: Any) -> None:
     found = momentgen.convert(net(lambda net, x: x + net.unit(net.weight)), method)(given())
     torch.testing.assert_close(found, Moments(given().mean + _W, given().var + 0.5))
