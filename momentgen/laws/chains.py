@@ -4,8 +4,8 @@
 function of a value that is a curved function of another is therefore put off as an expression of the latter
 (:mod:`~momentgen.laws.source`), and becomes a generated op or an integral.  A single function keeps its op.
 
-A function with poles or an end to its domain (a root, a quotient) starts anew: an integral would meet values that its
-argument does not take.
+A function with poles or an end to its domain (a root, a quotient) starts anew, unless the bounds of its argument keep
+away from them: an integral would meet values that its argument does not take.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from torch import Tensor
 
 from momentgen.laws import source
 from momentgen.laws.activations import UNDEFINED
+from momentgen.laws.bounds import is_inside
 from momentgen.laws.law import Law, dispatch, laws_in
 from momentgen.laws.table import Entry, names
 
 __all__ = ["chained", "leads_to_chain", "start_of"]
 
-#: functions of which a law is not part of a chain, when they were closed on their argument
-_CLOSED = frozenset(names("sqrt rsqrt reciprocal rdiv div"))
 #: pointwise functions that have rules of their own for arguments of one sign, or are refused
 _OWN = frozenset((*names("sqrt rsqrt reciprocal"), *UNDEFINED))
 #: movements that put other values beside those that they move
@@ -45,14 +44,11 @@ def start_of(law: Law) -> Law | None:
         of = law._of
         if of is None or of.shape != law.shape:
             break
-        if entry.name not in source.IDENTITIES:
-            if entry.kind not in ("pointwise", "arithmetic"):
-                break
-            if entry.name in _CLOSED and args[1 if entry.name == "div" else 0] is of:
-                break
-            laws = laws_in(args)
-            if entry.kind == "pointwise" or len(laws) > 1 or laws[0] is not of:
-                found = of
+        if not source.is_by_value(entry) or source.is_closed(law):
+            break
+        laws = laws_in(args)
+        if entry.kind == "pointwise" or len(laws) > 1 or laws[0] is not of:
+            found = of
         law = of
     return found
 
@@ -67,11 +63,9 @@ def chained(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], make: A
         make: a law of a function of a value: of these three, and the value.
     """
     x = args[0]
-    if (
-        x._call is None
-        or entry.name in (*_OWN, *UNDEFINED)
-        or any(isinstance(value, Tensor) for value in kwargs.values())
-    ):
+    if x._call is None or any(isinstance(value, Tensor) for value in kwargs.values()):
+        return None
+    if entry.name in _OWN and not is_inside(entry.name, x):
         return None
     if entry.name == "pow" and not _is_polynomial((*args[1:], *kwargs.values())[0]):
         return None
@@ -88,7 +82,7 @@ def chained(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], make: A
     if place is None or not leads_to_chain(place):
         return None
     move, (inner, *rest), options = cast(Any, place._made)
-    below = dispatch(entry, entry.call, (source.value_at(x, place, inner), *args[1:]), kwargs)
+    below = source.out_of_place(entry, (source.value_at(x, place, inner), *args[1:]), kwargs)
     found = dispatch(move, move.call, (below, *rest[:-1]), options)
     return found if rest[-1] is None else found[rest[-1]]
 
@@ -107,7 +101,7 @@ def _exp_of_sum(x: Law) -> Any:
         return None
     dims = kwargs.get("dim", rest[0] if rest else None)
     dims = range(summed.ndim) if dims is None else (dims,) if isinstance(dims, int) else dims
-    dims = sorted(d % summed.ndim for d in dims)
+    dims = sorted(d % summed.ndim for d in dims) if summed.ndim else []
     zero = torch.zeros(total.shape, dtype=total.dtype, device=total.device)
     shift = source.value_at(x, total, zero)
     scale = source.value_at(x, total, zero + 1) - shift
@@ -143,7 +137,7 @@ def _moved(law: Law) -> Law | None:
             return law
         if law._of is None or (entry.kind != "arithmetic" and entry.name not in source.IDENTITIES):
             return None
-        if entry.name in _CLOSED - {"div"} or any(isinstance(value, Tensor) for value in args):
+        if entry.name in ("rdiv",) or any(isinstance(value, Tensor) for value in args):
             return None
         if len(laws_in(args)) != 1 or not isinstance(args[0] if entry.name == "div" else law._of, Law):
             return None

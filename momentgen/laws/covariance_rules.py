@@ -42,6 +42,7 @@ from momentgen.laws.numerics.dust import product
 from momentgen.laws.point import Point, point
 from momentgen.laws.pointwise import covariance_op, is_registered
 from momentgen.laws.recognise import CASTS, RESHAPES
+from momentgen.laws.source import CHOICES, common_source, is_pointwise
 from momentgen.laws.table import TABLE, Entry, names
 from momentgen.laws.unsupported import unsupported
 
@@ -198,6 +199,12 @@ def _put_together(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         rest = {name: change(v) if name in _VALUE_NAMES else tensor_of(v) for name, v in kwargs.items()}
         return entry.call(*own, **rest)
 
+    def remembered(law: Covariance) -> Covariance:
+        of = common_source(laws[0], laws[-1]) if entry.name in CHOICES else None
+        if of is None or not all(is_pointwise(value, of) for value in laws):
+            return law
+        return cast(Covariance, remember(law, entry, args, kwargs, of))
+
     if not isinstance(mean, Tensor):  # broadcast_tensors
         return tuple(torch.broadcast_to(value, part.shape) for value, part in zip(args, mean, strict=True))
     parts: list[tuple[Covariance, Push | None]] = []
@@ -206,7 +213,7 @@ def _put_together(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             parts.append((law, by_rows(functools.partial(call, law), law.shape)))
         else:
             parts.append((law, picked(call(law, numbered(law._mean)))))
-    return linear_of(entry, mean, parts)
+    return remembered(linear_of(entry, mean, parts))
 
 
 # ----------------------------------------------------------------- arithmetic

@@ -29,13 +29,13 @@ from momentgen.laws.covariance_linear import (
     times,
 )
 from momentgen.laws.diagonal import Diagonal, diagonal
-from momentgen.laws.law import Law, Rule, dispatch, remember, tensor_of
+from momentgen.laws.law import Law, Rule, remember, tensor_of
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.pairs import PairOp
 from momentgen.laws.numerics.root import square_root
 from momentgen.laws.point import Point
 from momentgen.laws.products import _spelled
-from momentgen.laws.source import common_source, is_pointwise, start_of_both, value_at
+from momentgen.laws.source import common_source, is_pointwise, out_of_place, start_of_both, value_at
 from momentgen.laws.table import TABLE, Entry
 from momentgen.laws.unsupported import unsupported
 
@@ -66,11 +66,13 @@ def function_of(
         terms: of the Hermite sum; None for as many as the run is set to.
         exact: the covariance of the function of two values.
     """
+    if any(value is not start for value in random_in(args, kwargs)):
+        terms = min(2, current().terms)  # a chain: not all functions of torch can be differentiated three times
 
     def function(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         x = diagonal(mean, var)
         own, named = all_replaced(args, kwargs, lambda law: value_at(law, start, x))
-        found = dispatch(entry, entry.call, own, named)
+        found = out_of_place(entry, own, named)
         return cast(tuple[Tensor, Tensor], found._parts())
 
     return cast(Covariance, remember(start.by_moments(function, terms, exact), entry, args, kwargs, start))

@@ -20,6 +20,8 @@ from torch import Tensor
 
 from momentgen.laws import affine, half, noise, precision, source
 from momentgen.laws.affine import VARIANCE
+from momentgen.laws.bounds import is_inside
+from momentgen.laws.chains import start_of
 from momentgen.laws.coefficients import is_linear_map, noise_of_weight
 from momentgen.laws.law import Law, Rule, laws_in, new_law, register_pytree, remember, tensor_of, tensors_of
 from momentgen.laws.movement import moved
@@ -145,6 +147,10 @@ def _affine(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     run = run_of(entry)
     out = run(mean, *rest, **kwargs)
     if entry.name in ("mean", "sum"):
+        from momentgen.laws.recognise import variance
+
+        if (found := variance(entry, x, rest, kwargs)) is not None:
+            return found
         law = made(out, VARIANCE[entry.name](entry.call, var, *rest, **kwargs))
         return remember(law, entry, args, kwargs, x)
     return made(out, _second(entry, VARIANCE[entry.name], var, bound))
@@ -287,8 +293,10 @@ def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         return tuple(made(m, v) for m, v in zip(out, var, strict=True))
     law = made(out, var)
     laws = laws_in(args)
-    if entry.name in ("masked_fill", "where") and len(laws) == 1:
-        return remember(law, entry, args, kwargs, laws[0])
+    if entry.name in source.CHOICES and laws:
+        of = source.common_source(laws[0], laws[-1])
+        if of is not None and all(source.is_pointwise(value, of) for value in laws):
+            return remember(law, entry, args, kwargs, of)
     return law
 
 
@@ -345,6 +353,8 @@ def _combined_variance(name: str, m1: Any, v1: Tensor | None, m2: Any, v2: Tenso
 def _quotient(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A quotient with a random denominator, of independent values."""
     over, under = (args[0], args[1]) if entry.name == "div" else (args[1], args[0])
+    if is_inside("reciprocal", under) and start_of(under) is not None:
+        return over * torch.reciprocal(under)
     note(
         "a quotient by a random value: its moments exist only where the denominator keeps away from 0; right to second "
         "order there, and an order of magnitude where the denominator is nearer to 0 than some four standard deviations"

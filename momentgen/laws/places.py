@@ -25,7 +25,7 @@ from momentgen.laws.unsupported import unsupported
 __all__ = ["Common", "common", "met"]
 
 #: functions that put other values beside those that they move, by their arguments and not by their results' places
-_OTHERS = frozenset(names("masked_fill where"))
+_OTHERS = sources.CHOICES
 #: functions that change no value's place
 _IN_PLACE = sources.IDENTITIES | frozenset(names("to float double half bfloat16 type_as type cpu cuda real"))
 #: functions that cut a value into pieces
@@ -154,7 +154,7 @@ def _followed(law: Law, source: Law, x: Tensor, compute: Callable[..., Any]) -> 
             *rest, place = args[1:]
             found = moved_part(entry, first, rest, kwargs)
             return found if place is None else found[place]
-        if entry.kind not in ("pointwise", "arithmetic"):
+        if entry.kind not in ("pointwise", "arithmetic") or sources.is_closed(given):
             return None
         own = {id(part): value(part) for part in laws_in((*args, *kwargs.values()))}
         if any(part is None for part in own.values()):

@@ -87,10 +87,10 @@ def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         if name == "pow":
             raise unsupported(entry.call, law, "only the base of a power may be random", entry)
         raise unsupported(entry.call, law, "only its first argument may be random", entry)
-    if name in UNDEFINED:
-        raise unsupported(entry.call, x, "it is not defined for every value that a normal variable takes", entry)
     if (found := chained(entry, args, kwargs)) is not None:
         return found
+    if name in UNDEFINED:
+        raise unsupported(entry.call, x, "it is not defined for every value that a normal variable takes", entry)
     row = BY_FUNCTION.get(name)
     if row is not None and not kwargs and len(args) == 1 and name != "square" and name not in _REGISTERED:
         known = _DEFAULTS[name] = (row, *op_and_parameters(row, (), {}))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ from momentgen.laws.law import Law, remember
 from momentgen.laws.numerics import normalise
 from momentgen.laws.table import Entry
 
-__all__ = ["CASTS", "RESHAPES", "below_maximum", "combined", "made_by", "number_of"]
+__all__ = ["CASTS", "RESHAPES", "below_maximum", "combined", "made_by", "number_of", "variance"]
 
 #: functions that change a shape and leave the order of the values
 RESHAPES = frozenset(("view", "reshape", "view_as", "reshape_as", "unsqueeze", "squeeze", "flatten", "unflatten"))
@@ -126,6 +126,21 @@ def below_maximum(a: Any, b: Any) -> Any:
     m, v = pair(b)
     law = made(mean - m, (var + v - 2 * chance * var).clamp_min(0))
     return remember(law, Entry("below_maximum", "statistic", torch.sub), (a, top.dims), {}, a)
+
+
+def variance(entry: Entry, x: Any, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The mean or sum of ``(x − x.mean(dims))²`` over these dimensions, by the rule of ``var``; else None."""
+    dim = kwargs.get("dim", rest[0] if rest else None)
+    squared = None if dim is None or x._made is None else _squared(source.scaled(x))
+    centring = None if squared is None else _centring(squared)
+    if centring is None or _dims(x, dim) != centring[1]:
+        return None
+    law, dims = centring
+    keepdim = kwargs.get("keepdim", rest[1] if len(rest) > 1 else False)
+    found: Any = torch.var(cast(Any, law), dims, correction=0, keepdim=keepdim)
+    if entry.name == "sum":
+        found = found * math.prod(law.shape[d] for d in dims)
+    return remember(found, entry, (x, *rest), kwargs, x)
 
 
 # --------------------------------------------------------------------- norms

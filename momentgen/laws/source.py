@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from momentgen.laws.bounds import is_inside
 from momentgen.laws.law import DEPTH, Law, dispatch, laws_in, new_law, versions
 from momentgen.laws.notes import note
 from momentgen.laws.table import Entry, names
@@ -110,7 +111,7 @@ def _collect(law: Law, source: Law, found: dict[int, Law]) -> bool:
     if law._made is None or law.shape != source.shape:
         return False
     entry, args, kwargs = law._made
-    if entry.kind not in ("pointwise", "arithmetic") and entry.name not in IDENTITIES:
+    if not is_by_value(entry) or is_closed(law):
         return False
     if not all(_collect(part, source, found) for part in laws_in(args) + laws_in(kwargs.values())):
         return False
@@ -123,8 +124,31 @@ def is_pointwise(law: Law, source: Law) -> bool:
     return expression(law, source) is not None
 
 
+def is_by_value(entry: Entry) -> bool:
+    """Whether a function makes each value of its result from the values in that place."""
+    return entry.kind in ("pointwise", "arithmetic") or entry.name in IDENTITIES or entry.name in CHOICES
+
+
+def is_closed(law: Law) -> bool:
+    """Whether ``law`` was made by a root or a quotient, by a rule of its own: an integral would meet its poles."""
+    entry, args, _ = law._call  # type: ignore[misc]
+    if entry.name not in _CLOSED:
+        return False
+    under = args[1 if entry.name == "div" else 0]
+    return under is law._of and not is_inside(entry.name, under)
+
+
+#: functions of which a value that they were closed on may not be any number
+_CLOSED = frozenset(names("sqrt rsqrt reciprocal rdiv div"))
+#: functions that choose, by a mask, among the values of one place
+CHOICES = frozenset(names("where masked_fill"))
 #: movements that leave every value in its place
 IDENTITIES = frozenset(("clone", "contiguous", "detach", "positive", "data"))
+
+
+def out_of_place(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call on laws, which overwrites none of them."""
+    return dispatch(Entry(entry.name, entry.kind, entry.call), entry.call, args, kwargs)
 
 
 def value_at(law: Law, source: Law, x: Any) -> Any:
@@ -144,7 +168,7 @@ def value_at(law: Law, source: Law, x: Any) -> Any:
         else:
             own, named = tuple(map(value, args)), {name: value(arg) for name, arg in kwargs.items()}
             call: Callable[..., Any] = entry.call
-            found = dispatch(entry, call, own, named) if isinstance(x, Law) else call(*own, **named)
+            found = out_of_place(entry, own, named) if isinstance(x, Law) else call(*own, **named)
         known[id(given)] = found
         return found
 
@@ -239,11 +263,11 @@ def _moments(law: Law, source: Law) -> MomentsOf:
 
 
 #: functions with a jump, or a slope that is not bounded; and with a kink
-_JUMPS = frozenset(names("threshold hardshrink unit_step sqrt rsqrt"))
+_JUMPS = frozenset(names("threshold hardshrink unit_step"))
 _KINKS = frozenset(
     names(
         "relu leaky_relu hardtanh relu6 hardsigmoid hardswish softshrink abs clamp clamp_min clamp_max elu celu selu "
-        "softsign prelu maximum minimum fmax fmin max min"
+        "softsign prelu sqrt rsqrt maximum minimum fmax fmin max min"
     )
 )
 
@@ -260,8 +284,8 @@ def _nodes(laws: list[Law]) -> dict[str, Any]:
 def nodes_for(used: set[str]) -> dict[str, Any]:
     """How many nodes an expression of these functions takes, and which."""
     if used & _JUMPS:
-        return {"nodes": 160, "even": True}
-    return {"nodes": 44, "even": True} if used & _KINKS else {}
+        return {"nodes": 140, "even": True}
+    return {"nodes": 48, "even": True} if used & _KINKS else {}
 
 
 def text(law: Law, source: Law) -> str:

@@ -37,6 +37,7 @@ def _row(*means: float, std: float = 1.0) -> Moments:
 #: at mean 0, where slopes are 0, and beside it
 AT_ZERO, BESIDE = _row(0.0, 0.0, 0.0), _row(0.3, -0.5, 1.0, std=0.7)
 CENTRES = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0]], dtype=torch.float64)
+MASK = torch.tensor([True, False, True])
 PRELU = torch.tensor([0.25], dtype=torch.float64)
 
 #: one value met twice
@@ -53,6 +54,8 @@ TWICE: dict[str, tuple[Callable[[Any], Any], Moments]] = {
     "fmin(x, x)": (lambda x: torch.fmin(x, x), BESIDE),
     "sin(x) sin(x)": (lambda x: torch.sin(x) * torch.sin(x), AT_ZERO),
     "sin(x) squared by itself": (lambda x: (lambda s: s * s)(torch.sin(x)), AT_ZERO),
+    "var by hand": (lambda x: ((x - x.mean(-1, keepdim=True)) ** 2).mean(-1), BESIDE),
+    "var by hand, a sum": (lambda x: (x - x.mean(-1, keepdim=True)).square().sum(-1, keepdim=True), AT_ZERO),
     "gelu(x) - x": (lambda x: F.gelu(x) - x, BESIDE),
     "sigmoid(x) + relu(x)": (lambda x: torch.sigmoid(x) + F.relu(x), AT_ZERO),
 }
@@ -80,6 +83,14 @@ CHAINS: dict[str, tuple[Callable[[Any], Any], Moments]] = {
     "a jump": (lambda x: F.hardshrink(torch.tanh(x)), BESIDE),
     "prelu": (lambda x: F.relu(F.prelu(x, PRELU) + 0.3), BESIDE),
     "through a view and a factor": (lambda x: (F.relu(x).unsqueeze(-1) * 2).sigmoid()[..., 0], BESIDE),
+    "sigmoid by hand": (lambda x: 1 / (1 + torch.exp(-x)), BESIDE),
+    "softplus by hand": (lambda x: torch.log(1 + torch.exp(x)), BESIDE),
+    "a root that is defined": (lambda x: torch.sqrt(x * x + 1), BESIDE),
+    "a quotient that is defined": (lambda x: x * (1 + x * x).rsqrt() + (x.abs() + 0.5).reciprocal(), BESIDE),
+    "asin of less than 1": (lambda x: torch.asin(0.6 * torch.tanh(x)), BESIDE),
+    "chosen by a mask": (lambda x: torch.where(MASK, torch.tanh(x), torch.sin(x)).exp(), BESIDE),
+    "filled by a mask": (lambda x: x.tanh().masked_fill(MASK, 0.3) ** 2 + x, BESIDE),
+    "kinks and second derivatives": (lambda x: F.relu(F.hardsigmoid(x) * 2 - 1), BESIDE),
     "in place": (lambda x: F.relu(x).pow_(2).tanh_(), BESIDE),
     "after it was read": (lambda x: torch.cos(F.relu(x) * x + 1).sum(-1), BESIDE),
     "after a linear map": (lambda x: torch.tanh(F.relu(x @ torch.eye(3).double() + 0.1)).sum(-1), BESIDE),
@@ -232,6 +243,27 @@ def test_what_was_read_and_then_overwritten_does_not_change_a_chain() -> None:
     wanted = torch.tanh(F.relu(diagonal(*_row(0.5, -0.5)))).moments()
     y.zero_()
     assert torch.equal(z.moments().mean, wanted.mean)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_chain_in_place_leaves_what_it_does_not_see(method: str) -> None:
+    def function(x: Any) -> Any:
+        y = F.relu(x)
+        z = y.roll(1, -1)
+        z.tanh_()
+        y.mul_(y)
+        return torch.cat([y + 0.3 * (y - y), z], -1)
+
+    assert_within_5_percent(function, BESIDE, method)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_root_is_no_part_of_an_integral_that_its_argument_does_not_reach(method: str) -> None:
+    with listening() as notes:
+        out = momentgen.convert(Function(lambda x: (lambda r: r**4 - r**2)(x.norm(dim=-1))), method)(BESIDE)
+    assert out.mean.isfinite().all()
+    assert out.var.isfinite().all()
+    assert notes
 
 
 @pytest.mark.parametrize("method", ["adjoint", "covariance"])
