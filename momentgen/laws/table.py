@@ -8,6 +8,7 @@ for each kind (:mod:`momentgen.laws.diagonal` and its neighbours); a few functio
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
 import sys
@@ -222,22 +223,30 @@ def _is_python_method(attribute: str, found: Callable[..., Any]) -> bool:
     return inspect.isfunction(found) and getattr(Tensor, attribute, None) is found
 
 
-def _objects(kinds: dict[str, str]) -> Iterator[tuple[Any, Entry, str | None]]:
+@functools.cache
+def _attributes() -> dict[str, list[tuple[Any, str, bool]]]:
+    """The attributes of torch by their one name: namespace, attribute, and whether it works in place."""
+    found: dict[str, list[tuple[Any, str, bool]]] = {}
     for space in _NAMESPACES:
         for attribute in dir(space):
             name, overwrites = _known_as(attribute)
-            kind = kinds.get(name)
-            if kind is None or not callable(found := getattr(space, attribute, None)) or isinstance(found, type):
-                continue
-            entry = Entry(
-                name,
-                kind,
-                _out_of_place(attribute, name, found),
-                overwrites,
-                attribute in _REBINDING,
-                None if attribute.endswith("_") else _flag(found),
-            )
-            yield found, entry, attribute if space is Tensor else None
+            found.setdefault(name, []).append((space, attribute, overwrites))
+    return found
+
+
+def _objects(kind: str, name: str) -> Iterator[tuple[Any, Entry, str | None]]:
+    for space, attribute, overwrites in _attributes().get(name, ()):
+        if not callable(found := getattr(space, attribute, None)) or isinstance(found, type):
+            continue
+        entry = Entry(
+            name,
+            kind,
+            _out_of_place(attribute, name, found),
+            overwrites,
+            attribute in _REBINDING,
+            None if attribute.endswith("_") else _flag(found),
+        )
+        yield found, entry, attribute if space is Tensor else None
 
 
 def register(kind: str, *names: str) -> None:
@@ -248,10 +257,11 @@ def register(kind: str, *names: str) -> None:
         names: of functions of torch, torch.nn.functional, torch.special, torch.linalg or torch.Tensor.
     """
     KINDS[kind] = tuple(dict.fromkeys((*KINDS[kind], *names)))
-    for found, entry, method in _objects(dict.fromkeys(names, kind)):
-        TABLE.setdefault(found, entry)
-        if method is not None:
-            METHODS.setdefault(method, entry)
+    for name in dict.fromkeys(names):
+        for found, entry, method in _objects(kind, name):
+            TABLE.setdefault(found, entry)
+            if method is not None:
+                METHODS.setdefault(method, entry)
 
 
 def entry_of(function: Any) -> Entry | None:
