@@ -52,12 +52,16 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = torch.where(mean < 0.0, -mean, mean)
     t1 = var == 0.0
     t2 = torch.sqrt(torch.where(t1, 7.888609052210118e-31, var))  # standard deviation, scaled
-    t3 = ((torch.where(t1, t0 * 8.507059173023462e+37, t0)) / t2).clamp(max=38.5)  # t = min(|mean|/sigma, reach)
+    t3 = _at_most((torch.where(t1, t0 * 8.507059173023462e+37, t0)) / t2, 38.5)  # t = min(|mean|/sigma, reach)
     t4 = torch.exp(-0.5 * t3 * t3)  # exp(-t^2/2), mantissa
     t5 = 1.0 / (t3 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t5 = _polynomial(_POLYNOMIAL0, t5 - 0.25, -0.00178662554568504) * (t5 * t5)  # J_1/sqrt(2 pi)
@@ -74,7 +78,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t1 = torch.where(mean < 0.0, -mean, mean)
     t2 = var == 0.0
     t3 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
-    t4 = ((torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3).clamp(max=38.5)  # t = min(|mean|/sigma, reach)
+    t4 = _at_most((torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3, 38.5)  # t = min(|mean|/sigma, reach)
     t5 = t4 * t4
     t6 = torch.exp(-0.5 * t4 * t4)  # exp(-t^2/2), mantissa
     t7 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)

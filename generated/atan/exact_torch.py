@@ -161,6 +161,10 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
@@ -171,7 +175,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t4 = torch.where(t3, t0, 0.0)
     t5 = torch.where(t1, torch.full_like(mean, 1.0), -1.0)  # direction of u
     t6 = 1.0 / torch.sqrt(t0 + 28.07501983642578)
-    t7 = (t2 * t6).clamp(max=37.5)
+    t7 = _at_most(t2 * t6, 37.5)
     t8 = torch.exp((t7 * t7) * (-0.5))
     t9 = 1.0 / (t7 * 0.25 + 1.0)
     t9 = t9 * _polynomial(_POLYNOMIAL0, t9 - 0.25, -0.0012046932669558172)
@@ -209,7 +213,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t49 = t48 = t47 = t46 = t45 = t44 = t43 = t42 = t41 = t40 = t39 = t38 = t37 = t36 = t35 = t34 = 0.0
     for c in _TABLE5:
         t50 = 1.0 / torch.sqrt(t0 + c[0])
-        t51 = (t2 * t50).clamp(max=37.5)
+        t51 = _at_most(t2 * t50, 37.5)
         t52 = torch.exp((t51 * t51) * (-0.5))
         t53 = 1.0 / (t51 * 0.25 + 1.0)
         t53 = t53 * _polynomial(_POLYNOMIAL0, t53 - 0.25, -0.0012046932669558172)
@@ -253,7 +257,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         t49 = t49 + c[15] * (t51 * t71 + (t70 * (t50 * (-18.0)))) + c[12] * t70 + c[13] * t68 + c[14] * t66
     for c in _TABLE16:
         t66 = 1.0 / torch.sqrt(t0 + c[0])
-        t68 = (t2 * t66).clamp(max=37.5)
+        t68 = _at_most(t2 * t66, 37.5)
         t70 = torch.exp((t68 * t68) * (-0.5))
         t50 = 1.0 / (t68 * 0.25 + 1.0)
         t50 = t50 * _polynomial(_POLYNOMIAL0, t50 - 0.25, -0.0012046932669558172)
@@ -342,7 +346,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t37 = 0.0
     for c in _TABLE5:
         t38 = 1.0 / torch.sqrt(t0 + c[0])
-        t39 = (t1 * t38).clamp(max=37.5)
+        t39 = _at_most(t1 * t38, 37.5)
         t40 = torch.exp((t39 * t39) * (-0.5))
         t41 = 1.0 / (t39 * 0.25 + 1.0)
         t41 = t41 * _polynomial(_POLYNOMIAL0, t41 - 0.25, -0.0012046932669558172)
@@ -390,7 +394,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
         t37 = t37 + c[8] * t47 + c[9] * t45 + c[10] * t43 + c[11] * (t40 * t41)
     for c in _TABLE3:
         t41 = 1.0 / torch.sqrt(t0 + c[0])
-        t40 = (t1 * t41).clamp(max=37.5)
+        t40 = _at_most(t1 * t41, 37.5)
         t43 = torch.exp((t40 * t40) * (-0.5))
         t45 = 1.0 / (t40 * 0.25 + 1.0)
         t45 = t45 * _polynomial(_POLYNOMIAL0, t45 - 0.25, -0.0012046932669558172)
@@ -420,7 +424,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
         t37 = t37 + c[1] * t49 + c[2] * t46 + c[3] * t42 + c[4] * (t43 * t45)
     for c in _TABLE14:
         t45 = 1.0 / torch.sqrt(t0 + c[0])
-        t43 = (t1 * t45).clamp(max=37.5)
+        t43 = _at_most(t1 * t45, 37.5)
         t42 = torch.exp((t43 * t43) * (-0.5))
         t46 = 1.0 / (t43 * 0.25 + 1.0)
         t46 = t46 * _polynomial(_POLYNOMIAL0, t46 - 0.25, -0.0012046932669558172)

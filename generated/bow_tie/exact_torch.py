@@ -41,6 +41,14 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+
+
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+
+
 def cell_of(mean: Tensor, var: Tensor, *, tau: float, eta: float) -> tuple[Tensor]:
     """The number of the cell of each element."""
     t0 = var * (1.0 / (tau * tau))
@@ -76,7 +84,7 @@ def forward(mean: Tensor, var: Tensor, *, tau: float, eta: float, _cell: int | N
     t4 = torch.sqrt(torch.where(t3, t1 + 3.096662759780884, -1.0))
     t5 = 1.0 / t4
     t6 = t2 * t5
-    t7 = t6.clamp(min=-16.299999237060547).clamp(max=16.299999237060547)  # (mean - centre)/w
+    t7 = _at_most(_at_least(t6, -16.299999237060547), 16.299999237060547)  # (mean - centre)/w
     t6 = torch.where(t6 < 0.0, -t6, t6)
     t8 = 16.299999237060547 < t6
     t9 = 1.0 / torch.sqrt((t7 * t7) * 0.9559257354241656 + 11.710090258946028)
@@ -84,7 +92,7 @@ def forward(mean: Tensor, var: Tensor, *, tau: float, eta: float, _cell: int | N
     t7 = t9 * (t9 * 2.0) + (-1.0)
     t10 = t5 * 1.7597337184304005
     t11 = t10 * (t10 * 2.0) + (-1.0)
-    t6 = t6.clamp(max=37.5)
+    t6 = _at_most(t6, 37.5)
     t12 = 1.0 / (t6 * 0.25 + 1.0)
     t13 = t12 * _polynomial(_POLYNOMIAL0, t12 - 0.25, -0.002026716071966055)
     t13 = torch.exp((t6 * t6) * (-0.5)) * (t12 * t13)
@@ -93,7 +101,7 @@ def forward(mean: Tensor, var: Tensor, *, tau: float, eta: float, _cell: int | N
     t6 = eta * eta
     t3 = 1.0 / torch.sqrt(torch.where(t3, t1 + 1.170328140258789, -1.0))
     t14 = t2 * t3
-    t15 = t14.clamp(min=-29.830848693847656).clamp(max=29.830848693847656)  # (mean - centre)/w
+    t15 = _at_most(_at_least(t14, -29.830848693847656), 29.830848693847656)  # (mean - centre)/w
     t14 = 29.830848693847656 < (torch.where(t14 < 0.0, -t14, t14))
     t16 = 1.0 / torch.sqrt((t15 * t15) * 0.9864210187771322 + 12.08365748001987)
     t16 = t15 * t16  # t against its reach, by way of t/sqrt(kappa² + t²)
@@ -103,9 +111,9 @@ def forward(mean: Tensor, var: Tensor, *, tau: float, eta: float, _cell: int | N
     t11 = surface(_SURFACES[0], _number // 4, t7, t11)
     t10 = surface(_SURFACES[1], _number // 4, t9, t10)
     t15 = surface(_SURFACES[2], _number % 4, t16, t15)
-    t15 = (torch.where(t14, 0.0, t3 * t15)).clamp(min=0.0).clamp(min=0.0)
+    t15 = _at_least(_at_least(torch.where(t14, 0.0, t3 * t15), 0.0), 0.0)
     t11 = tau * (t2 * t12 + (t4 * t13 + (torch.where(t8, 0.0, t5 * t11))))
-    t15 = (t0 * (t1 * t10).clamp(min=0.0)) + (t6 + (t0 * t15))
+    t15 = (t0 * _at_least(t1 * t10, 0.0)) + (t6 + (t0 * t15))
     return t11, t15
 
 
@@ -120,7 +128,7 @@ def backward(
     t3 = 0.0 <= t1
     t4 = 1.0 / torch.sqrt(torch.where(t3, t1 + 3.096662759780884, -1.0))
     t5 = t2 * t4
-    t6 = t5.clamp(min=-16.299999237060547).clamp(max=16.299999237060547)  # (mean - centre)/w
+    t6 = _at_most(_at_least(t5, -16.299999237060547), 16.299999237060547)  # (mean - centre)/w
     t5 = torch.where(t5 < 0.0, -t5, t5)
     t7 = 16.299999237060547 < t5
     t8 = 1.0 / torch.sqrt((t6 * t6) * 0.9559257354241656 + 11.710090258946028)
@@ -135,7 +143,7 @@ def backward(
     t15 = (t4 * t4) * (-0.5)
     t16 = t4 * t15
     t17 = t2 < 0.0
-    t5 = t5.clamp(max=37.5)
+    t5 = _at_most(t5, 37.5)
     t18 = torch.exp((t5 * t5) * (-0.5))
     t5 = 1.0 / (t5 * 0.25 + 1.0)
     t5 = t5 * _polynomial(_POLYNOMIAL1, t5 - 0.25, -0.0012046932669558172)
@@ -150,7 +158,7 @@ def backward(
     t5 = t5 * t0
     t3 = 1.0 / torch.sqrt(torch.where(t3, t1 + 1.170328140258789, -1.0))
     t2 = t2 * t3
-    t22 = t2.clamp(min=-29.830848693847656).clamp(max=29.830848693847656)  # (mean - centre)/w
+    t22 = _at_most(_at_least(t2, -29.830848693847656), 29.830848693847656)  # (mean - centre)/w
     t2 = 29.830848693847656 < (torch.where(t2 < 0.0, -t2, t2))
     t23 = 1.0 / torch.sqrt((t22 * t22) * 0.9864210187771322 + 12.08365748001987)
     t24 = t22 * t23  # t against its reach, by way of t/sqrt(kappa² + t²)

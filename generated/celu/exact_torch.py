@@ -40,6 +40,14 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+
+
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+
+
 def forward(mean: Tensor, var: Tensor, *, alpha: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = alpha * alpha
@@ -79,7 +87,7 @@ def forward(mean: Tensor, var: Tensor, *, alpha: float) -> tuple[Tensor, Tensor]
     t20 = (t11 * t19 + t18) * 0.09090909090909091
     t21 = (t11 * t20 + t19) * 0.08333333333333333
     t22 = t1 * t9
-    t23 = t5 * t22 + t2.clamp(min=0.0)  # E max(X, 0)
+    t23 = t5 * t22 + _at_least(t2, 0.0)  # E max(X, 0)
     t24 = torch.where(t7, t5, 0.0)
     t24 = torch.where(t6, t24, -t24)
     t25 = t24 * (t24 * (t21 * 4094.0) + (t20 * 2046.0)) + (t19 * 1022.0)
@@ -93,7 +101,7 @@ def forward(mean: Tensor, var: Tensor, *, alpha: float) -> tuple[Tensor, Tensor]
     t17 = t15 < (-0.5)
     t19 = torch.where(t6 & (t7 & (~t17)), t15, 0.0)
     t18 = t15 < (-80.0)
-    t15 = torch.exp(torch.where(t18, -80.0, t15.clamp(max=0.0625)))
+    t15 = torch.exp(torch.where(t18, -80.0, _at_most(t15, 0.0625)))
     t15 = torch.where(t18, 0.0, t15)
     t19 = t19 * _polynomial(_POLYNOMIAL1, t19 + 0.25, 2.0504342014168227e-08)
     t11 = t5 + (torch.where(t6, t11, t4))
@@ -118,14 +126,14 @@ def forward(mean: Tensor, var: Tensor, *, alpha: float) -> tuple[Tensor, Tensor]
     t18 = t1 * t18
     t25 = t25 * 2.0
     t1 = t25 < (-80.0)
-    t25 = torch.where(t1, 0.0, torch.exp(torch.where(t1, -80.0, t25.clamp(max=0.0))))
+    t25 = torch.where(t1, 0.0, torch.exp(torch.where(t1, -80.0, _at_most(t25, 0.0))))
     t4 = torch.where(t6, t9, t4)
     t18 = (torch.where((t3 * 2.0 + t2) < 0.0, t25 - t18, t18)) - (t11 * t11)
     t14 = torch.where(t6, t16 * (t19 * 2.0) + (t15 - t14), t14)
-    t18 = (torch.where(t7, t14, ((t20 * t4) - (t4 * (t11 * 2.0))) + t18)).clamp(min=0.0)  # variance of the left half
+    t18 = _at_least(torch.where(t7, t14, ((t20 * t4) - (t4 * (t11 * 2.0))) + t18), 0.0)  # variance of the left half
     t22 = torch.where(t6, t8, (t3 - t8) - (t23 * (t22 * 2.0)))  # Var max(X, 0)
     t8 = t2 == t2
-    t18 = torch.where(t8, (t22 + (((t23 * t19) * (-2.0)) + t18)).clamp(min=0.0), t2)
+    t18 = torch.where(t8, _at_least(t22 + (((t23 * t19) * (-2.0)) + t18), 0.0), t2)
     t2 = alpha * (torch.where(t8, t23 + t19, t2))
     return t2, (t0 * t18)
 
@@ -171,7 +179,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t22 = (t13 * t21 + t20) * 0.09090909090909091
     t23 = (t13 * t22 + t21) * 0.08333333333333333
     t24 = t1 * t10
-    t25 = t5 * t24 + t2.clamp(min=0.0)  # E max(X, 0)
+    t25 = t5 * t24 + _at_least(t2, 0.0)  # E max(X, 0)
     t26 = torch.where(t9, t5, 0.0)
     t26 = torch.where(t6, t26, -t26)
     t27 = t26 * (t26 * (t23 * 4094.0) + (t22 * 2046.0)) + (t21 * 1022.0)
@@ -185,7 +193,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t17 = t18 < (-0.5)
     t19 = torch.where(t6 & (t9 & (~t17)), t18, 0.0)
     t21 = t18 < (-80.0)
-    t18 = torch.exp(torch.where(t21, -80.0, t18.clamp(max=0.0625)))
+    t18 = torch.exp(torch.where(t21, -80.0, _at_most(t18, 0.0625)))
     t18 = torch.where(t21, 0.0, t18)
     t19 = t19 * _polynomial(_POLYNOMIAL1, t19 + 0.25, 2.0504342014168227e-08)
     t13 = t5 + (torch.where(t6, t13, t8))
@@ -211,14 +219,14 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t5 = t1 * t5
     t21 = t21 * 2.0
     t1 = t21 < (-80.0)
-    t21 = torch.where(t1, 0.0, torch.exp(torch.where(t1, -80.0, t21.clamp(max=0.0))))
+    t21 = torch.where(t1, 0.0, torch.exp(torch.where(t1, -80.0, _at_most(t21, 0.0))))
     t5 = torch.where((t3 * 2.0 + t2) < 0.0, t21 - t5, t5)  # E[exp(2X); X < 0]
     t21 = ((t27 * t20) - (t20 * (t13 * 2.0))) + (t5 - (t13 * t13))
     t21 = torch.where(t9, torch.where(t6, t11 * (t19 * 2.0) + (t18 - t16), t16), t21)
     t8 = t7 * (t24 + (torch.where(t6, 0.0, t8)))
     t6 = t19 * t4
     t6 = (((t5 * 2.0) - t13) + (t6 - (t13 * t19))) + ((t8 - t6) - (t25 * t13))
-    t19 = t10 * ((t25 * t27) - (t19 * t20)) + (t21.clamp(min=0.0) - (t25 * t19))
+    t19 = t10 * ((t25 * t27) - (t19 * t20)) + (_at_least(t21, 0.0) - (t25 * t19))
     t25 = 1.0 / alpha
     t21 = alpha * t25
     t0 = t0 * t25

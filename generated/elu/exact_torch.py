@@ -40,6 +40,14 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+
+
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+
+
 def forward(mean: Tensor, var: Tensor, *, alpha: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
@@ -76,7 +84,7 @@ def forward(mean: Tensor, var: Tensor, *, alpha: float) -> tuple[Tensor, Tensor]
     t18 = (t9 * t17 + t16) * 0.09090909090909091
     t19 = (t9 * t18 + t17) * 0.08333333333333333
     t20 = t1 * t7
-    t21 = t3 * t20 + mean.clamp(min=0.0)  # E max(X, 0)
+    t21 = t3 * t20 + _at_least(mean, 0.0)  # E max(X, 0)
     t22 = torch.where(t5, t3, 0.0)
     t22 = torch.where(t4, t22, -t22)
     t23 = t22 * (t22 * (t19 * 4094.0) + (t18 * 2046.0)) + (t17 * 1022.0)
@@ -90,7 +98,7 @@ def forward(mean: Tensor, var: Tensor, *, alpha: float) -> tuple[Tensor, Tensor]
     t15 = t13 < (-0.5)
     t17 = torch.where(t4 & (t5 & (~t15)), t13, 0.0)
     t16 = t13 < (-80.0)
-    t13 = torch.exp(torch.where(t16, -80.0, t13.clamp(max=0.0625)))
+    t13 = torch.exp(torch.where(t16, -80.0, _at_most(t13, 0.0625)))
     t13 = torch.where(t16, 0.0, t13)
     t17 = t17 * _polynomial(_POLYNOMIAL1, t17 + 0.25, 2.0504342014168227e-08)
     t9 = t3 + (torch.where(t4, t9, t2))
@@ -115,14 +123,14 @@ def forward(mean: Tensor, var: Tensor, *, alpha: float) -> tuple[Tensor, Tensor]
     t16 = t1 * t16
     t23 = t23 * 2.0
     t1 = t23 < (-80.0)
-    t23 = torch.where(t1, 0.0, torch.exp(torch.where(t1, -80.0, t23.clamp(max=0.0))))
+    t23 = torch.where(t1, 0.0, torch.exp(torch.where(t1, -80.0, _at_most(t23, 0.0))))
     t2 = torch.where(t4, t7, t2)
     t16 = (torch.where((t0 * 2.0 + mean) < 0.0, t23 - t16, t16)) - (t9 * t9)
     t12 = torch.where(t4, t14 * (t17 * 2.0) + (t13 - t12), t12)
-    t16 = (torch.where(t5, t12, ((t18 * t2) - (t2 * (t9 * 2.0))) + t16)).clamp(min=0.0)  # variance of the left half
+    t16 = _at_least(torch.where(t5, t12, ((t18 * t2) - (t2 * (t9 * 2.0))) + t16), 0.0)  # variance of the left half
     t16 = (alpha * alpha) * t16 + ((alpha * (-2.0)) * (t21 * t17))
     t9 = mean == mean
-    t16 = ((torch.where(t4, t6, (t0 - t6) - (t21 * (t20 * 2.0)))) + t16).clamp(min=0.0)
+    t16 = _at_least((torch.where(t4, t6, (t0 - t6) - (t21 * (t20 * 2.0)))) + t16, 0.0)
     t17 = torch.where(t9, t21 + (alpha * t17), mean)
     return t17, (torch.where(t9, t16, mean))
 
@@ -165,7 +173,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t20 = (t11 * t19 + t18) * 0.09090909090909091
     t21 = (t11 * t20 + t19) * 0.08333333333333333
     t22 = t1 * t8
-    t23 = t3 * t22 + mean.clamp(min=0.0)  # E max(X, 0)
+    t23 = t3 * t22 + _at_least(mean, 0.0)  # E max(X, 0)
     t24 = torch.where(t7, t3, 0.0)
     t24 = torch.where(t4, t24, -t24)
     t25 = t24 * (t24 * (t21 * 4094.0) + (t20 * 2046.0)) + (t19 * 1022.0)
@@ -179,7 +187,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t15 = t16 < (-0.5)
     t17 = torch.where(t4 & (t7 & (~t15)), t16, 0.0)
     t19 = t16 < (-80.0)
-    t16 = torch.exp(torch.where(t19, -80.0, t16.clamp(max=0.0625)))
+    t16 = torch.exp(torch.where(t19, -80.0, _at_most(t16, 0.0625)))
     t16 = torch.where(t19, 0.0, t16)
     t17 = t17 * _polynomial(_POLYNOMIAL1, t17 + 0.25, 2.0504342014168227e-08)
     t11 = t3 + (torch.where(t4, t11, t6))
@@ -207,11 +215,11 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t3 = t1 * t3
     t19 = t19 * 2.0
     t1 = t19 < (-80.0)
-    t19 = torch.where(t1, 0.0, torch.exp(torch.where(t1, -80.0, t19.clamp(max=0.0))))
+    t19 = torch.where(t1, 0.0, torch.exp(torch.where(t1, -80.0, _at_most(t19, 0.0))))
     t3 = torch.where((t0 * 2.0 + mean) < 0.0, t19 - t3, t3)  # E[exp(2X); X < 0]
     t19 = ((t25 * t18) - (t18 * (t11 * 2.0))) + (t3 - (t11 * t11))
     t19 = torch.where(t7, torch.where(t4, t9 * (t17 * 2.0) + (t16 - t14), t14), t19)
-    t19 = (t20 * t19.clamp(min=0.0)) - (alpha * (t23 * t17))
+    t19 = (t20 * _at_least(t19, 0.0)) - (alpha * (t23 * t17))
     t6 = t5 * (t22 + (torch.where(t4, 0.0, t6)))
     t4 = t17 * t2
     t3 = ((t3 * 2.0) - t11) + (t4 - (t11 * t17))

@@ -26,11 +26,11 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
 
 
 def _at_least(x: Tensor, bound: float) -> Tensor:
-    return x.clamp(min=max(bound, torch.finfo(x.dtype).min))
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
 
 
 def _at_most(x: Tensor, bound: float) -> Tensor:
-    return x.clamp(max=min(bound, torch.finfo(x.dtype).max))
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
 
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -38,15 +38,15 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
     t0 = var * t0  # NaN for a negative variance
     t1 = -t0
-    t2 = torch.exp(t1.clamp(min=-1400.0) * 0.5)
+    t2 = torch.exp(_at_least(t1, -1400.0) * 0.5)
     t3 = t0 < 0.5
     t4 = torch.where(t3, t0, 0.5)
     t4 = t4 * _polynomial(_POLYNOMIAL0, t4 - 0.25, 1.9926069990447574e-08)
-    t5 = ((mean + t0) * 0.5).clamp(max=400.0)
-    t6 = torch.exp(t5.clamp(min=-1400.0) * 0.5)
+    t5 = _at_most((mean + t0) * 0.5, 400.0)
+    t6 = torch.exp(_at_least(t5, -1400.0) * 0.5)
     t6 = t6 * (torch.where(t5 < (-1400.0), 0.0, t6))
-    t5 = (t0 * 0.5 + mean).clamp(max=1400.0)
-    t7 = torch.exp(t5.clamp(min=-1400.0) * 0.5)
+    t5 = _at_most(t0 * 0.5 + mean, 1400.0)
+    t7 = torch.exp(_at_least(t5, -1400.0) * 0.5)
     t7 = _at_most(t7 * (torch.where(t5 < (-1400.0), 0.0, t7)), 1.7976931348623157e+308)
     t2 = torch.where(t3, t4, 1.0 - (t2 * (torch.where(t1 < (-1400.0), 0.0, t2))))
     t7 = _at_most(_at_least(t7, -1.7976931348623157e+308), 1.7976931348623157e+308)
@@ -63,16 +63,16 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
     t0 = var * t0  # NaN for a negative variance
     t1 = -t0
-    t2 = torch.exp(t1.clamp(min=-1400.0) * 0.5)
+    t2 = torch.exp(_at_least(t1, -1400.0) * 0.5)
     t3 = t0 < 0.5
     t4 = torch.where(t3, t0, 0.5)
     t4 = t4 * _polynomial(_POLYNOMIAL0, t4 - 0.25, 1.9926069990447574e-08)
     t2 = torch.where(t3, t4, 1.0 - (t2 * (torch.where(t1 < (-1400.0), 0.0, t2))))
-    t1 = ((mean + t0) * 0.5).clamp(max=400.0)
-    t4 = torch.exp(t1.clamp(min=-1400.0) * 0.5)
+    t1 = _at_most((mean + t0) * 0.5, 400.0)
+    t4 = torch.exp(_at_least(t1, -1400.0) * 0.5)
     t4 = t4 * (torch.where(t1 < (-1400.0), 0.0, t4))
-    t0 = (t0 * 0.5 + mean).clamp(max=1400.0)
-    t1 = torch.exp(t0.clamp(min=-1400.0) * 0.5)
+    t0 = _at_most(t0 * 0.5 + mean, 1400.0)
+    t1 = torch.exp(_at_least(t0, -1400.0) * 0.5)
     t0 = torch.where(t0 < (-1400.0), 0.0, t1)
     t3 = _at_least(_at_most(t1 * t0, 1.7976931348623157e+308), -1.7976931348623157e+308)
     t0 = _at_least(_at_most(t1 * (t0 * 0.5), 1.7976931348623157e+308), -1.7976931348623157e+308)

@@ -40,6 +40,14 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+
+
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+
+
 def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
     """The number of the cell of each element."""
     t0 = torch.where(var < 0.5624999999999998, torch.full_like(mean, 7.0), 0.0)
@@ -65,14 +73,14 @@ def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Ten
     t0 = torch.sqrt(torch.where(0.0 <= var, var + 1.0, -1.0))
     t1 = 1.0 / t0
     t2 = mean * t1
-    t3 = t2.clamp(min=-7.8009724617004395).clamp(max=7.8009724617004395)  # (mean - centre)/w
+    t3 = _at_most(_at_least(t2, -7.8009724617004395), 7.8009724617004395)  # (mean - centre)/w
     t2 = torch.where(t2 < 0.0, -t2, t2)
     t4 = 7.8009724617004395 < t2
     t5 = 1.0 / torch.sqrt((t3 * t3) * 0.83243319488779 + 10.197306637375428)
     t5 = t3 * t5  # t against its reach, by way of t/sqrt(kappa² + t²)
     t3 = t5 * (t5 * 2.0) + (-1.0)
     t6 = t1 * (t1 * 2.0) + (-1.0)
-    t2 = t2.clamp(max=37.5)
+    t2 = _at_most(t2, 37.5)
     t7 = 1.0 / (t2 * 0.25 + 1.0)
     t8 = t7 * _polynomial(_POLYNOMIAL0, t7 - 0.25, -0.002026716071966055)
     t8 = torch.exp((t2 * t2) * (-0.5)) * (t7 * t8)
@@ -81,7 +89,7 @@ def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Ten
     t6 = surface(_SURFACES[0], _number, t3, t6)
     t2 = surface(_SURFACES[1], _number, t5, t2)
     t6 = mean * t7 + (t0 * t8 + (torch.where(t4, 0.0, t1 * t6)))
-    return t6, (var * t2).clamp(min=0.0)
+    return t6, _at_least(var * t2, 0.0)
 
 
 def backward(
@@ -91,7 +99,7 @@ def backward(
     _number = cell_of(mean, var)[0] if _cell is None else _cell
     t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 1.0, -1.0))
     t1 = mean * t0
-    t2 = t1.clamp(min=-7.8009724617004395).clamp(max=7.8009724617004395)  # (mean - centre)/w
+    t2 = _at_most(_at_least(t1, -7.8009724617004395), 7.8009724617004395)  # (mean - centre)/w
     t1 = torch.where(t1 < 0.0, -t1, t1)
     t3 = 7.8009724617004395 < t1
     t4 = 1.0 / torch.sqrt((t2 * t2) * 0.83243319488779 + 10.197306637375428)
@@ -103,7 +111,7 @@ def backward(
     t9 = (t0 * t0) * (-0.5)
     t10 = t0 * t9
     t11 = mean < 0.0
-    t1 = t1.clamp(max=37.5)
+    t1 = _at_most(t1, 37.5)
     t12 = torch.exp((t1 * t1) * (-0.5))
     t1 = 1.0 / (t1 * 0.25 + 1.0)
     t1 = t1 * _polynomial(_POLYNOMIAL1, t1 - 0.25, -0.0012046932669558172)

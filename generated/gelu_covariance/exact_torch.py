@@ -116,6 +116,10 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+
+
 def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor) -> tuple[Tensor]:
     """Covariance of the outputs, from mean and variance of each input."""
     t0 = (mean2 < mean1) | ((mean1 == mean2) & (var2 < var1))
@@ -146,9 +150,9 @@ def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tenso
     t0 = torch.where(t3, 1099511627776.0, t11 * (1.0 / t0))
     t11 = t13 * t13
     t5 = t1 / t5
-    t5 = torch.where(38.5 < t5, 38.5, t5.clamp(min=-38.5))  # mean1/s1, within the reach
+    t5 = torch.where(38.5 < t5, 38.5, _at_least(t5, -38.5))  # mean1/s1, within the reach
     t7 = t2 / t7
-    t7 = torch.where(38.5 < t7, 38.5, t7.clamp(min=-38.5))  # mean2/s2, within the reach
+    t7 = torch.where(38.5 < t7, 38.5, _at_least(t7, -38.5))  # mean2/s2, within the reach
     t2 = torch.where(cov < 0.0, -t7, t7)
     t1 = t5 + t2
     t2 = t5 - t2
@@ -267,9 +271,9 @@ def backward(
     t4 = torch.where(t3, 1099511627776.0, t12 * (1.0 / t4))
     t12 = t14 * t14
     t1 = t1 / t6
-    t1 = torch.where(38.5 < t1, 38.5, t1.clamp(min=-38.5))  # mean1/s1, within the reach
+    t1 = torch.where(38.5 < t1, 38.5, _at_least(t1, -38.5))  # mean1/s1, within the reach
     t2 = t2 / t8
-    t2 = torch.where(38.5 < t2, 38.5, t2.clamp(min=-38.5))  # mean2/s2, within the reach
+    t2 = torch.where(38.5 < t2, 38.5, _at_least(t2, -38.5))  # mean2/s2, within the reach
     t3 = torch.where(t11, -t2, t2)
     t15 = t1 + t3
     t3 = t1 - t3

@@ -31,6 +31,14 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+
+
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+
+
 def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = lambd * lambd
@@ -39,7 +47,7 @@ def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]
     t3 = torch.sqrt(torch.where(0.0 <= t1, torch.full_like(mean, 1.0), -1.0))
     t3 = t1 * t3  # NaN for a negative variance
     t4 = t3 < 100.0
-    t5 = t3.clamp(min=100.0)
+    t5 = _at_least(t3, 100.0)
     t3 = torch.where(t4, t3, 100.0)
     t6 = t3 == 0.0
     t3 = torch.sqrt(torch.where(t6, 1.0, t3))
@@ -53,7 +61,7 @@ def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]
     t13 = torch.where(t11, torch.full_like(mean, 1.0), -1.0)
     t14 = 1.0 / torch.sqrt(torch.where(0.0 <= t5, t5, -1.0))
     t15 = t2 * t14
-    t16 = t15.clamp(min=-7.55979061126709).clamp(max=7.55979061126709)  # (mean - centre)/w
+    t16 = _at_most(_at_least(t15, -7.55979061126709), 7.55979061126709)  # (mean - centre)/w
     t15 = 7.55979061126709 < (torch.where(t15 < 0.0, -t15, t15))
     t17 = 1.0 / torch.sqrt((t16 * t16) * 0.6956802446866316 + 17.39200611716579)
     t17 = t16 * t17  # t against its reach, by way of t/sqrt(kappa² + t²)
@@ -92,7 +100,7 @@ def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]
     t12 = (t19 * 0.3989422804014327) + ((-(t7 * t8)) * t12)
     t9 = (t12 + ((t6 * 0.3989422804014327) + ((t7 * t9) * t13))) * 2.0
     t13 = (t7 * t22 + t9) * (t7 * t22) + ((t25 + ((t3 * t24) + (t23 * t13))) - (t21 * t21))
-    t13 = t13.clamp(min=0.0)
+    t13 = _at_least(t13, 0.0)
     t23 = t14 * t14
     t14 = t5 * (t14 * t23)
     t24 = t18 * 2.0 + (-1.0)
@@ -103,10 +111,9 @@ def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]
     t24 = surface(_SURFACES[0], 0, t16, t24)
     t18 = surface(_SURFACES[1], 0, t16, t18)
     t18 = torch.where(t4, t11, t2 + (torch.where(t15, 0.0, t23 * (t17 * t18))))
-    t24 = torch.where(t4, t13, (t5 + (t14 * t24)).clamp(min=0.0))
-    t18 = lambd * (torch.where(t1, 0.0, torch.where(t10, t18, t2)))
-    t2 = t0 * (torch.where(t10, t24, t2))
-    return t18, t2
+    t24 = torch.where(t10, torch.where(t4, t13, _at_least(t5 + (t14 * t24), 0.0)), t2)
+    t2 = lambd * (torch.where(t1, 0.0, torch.where(t10, t18, t2)))
+    return t2, (t0 * t24)
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]:
@@ -116,7 +123,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t2 = torch.sqrt(torch.where(0.0 <= t1, torch.full_like(mean, 1.0), -1.0))
     t2 = t1 * t2  # NaN for a negative variance
     t1 = t2 < 100.0
-    t3 = t2.clamp(min=100.0)
+    t3 = _at_least(t2, 100.0)
     t2 = torch.where(t1, t2, 100.0)
     t4 = t2 == 0.0
     t2 = torch.sqrt(torch.where(t4, 1.0, t2))
@@ -130,7 +137,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t11 = torch.where(t9, torch.full_like(mean, 1.0), -1.0)
     t12 = 1.0 / torch.sqrt(torch.where(0.0 <= t3, t3, -1.0))
     t13 = (mean / lambd) * t12
-    t14 = t13.clamp(min=-7.55979061126709).clamp(max=7.55979061126709)  # (mean - centre)/w
+    t14 = _at_most(_at_least(t13, -7.55979061126709), 7.55979061126709)  # (mean - centre)/w
     t13 = 7.55979061126709 < (torch.where(t13 < 0.0, -t13, t13))
     t15 = 1.0 / torch.sqrt((t14 * t14) * 0.6956802446866316 + 17.39200611716579)
     t16 = t14 * t15  # t against its reach, by way of t/sqrt(kappa² + t²)

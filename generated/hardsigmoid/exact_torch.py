@@ -31,12 +31,20 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+
+
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
     t0 = var * t0  # NaN for a negative variance
     t1 = t0 < 900.0
-    t2 = t0.clamp(min=900.0)
+    t2 = _at_least(t0, 900.0)
     t0 = torch.where(t1, t0, 900.0)
     t3 = t0 == 0.0
     t0 = torch.sqrt(torch.where(t3, 1.0, t0))
@@ -49,7 +57,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t9 = torch.where(t7, torch.full_like(mean, 1.0), -1.0)
     t10 = torch.where(t8, torch.full_like(mean, 1.0), -1.0)
     t2 = 1.0 / torch.sqrt(torch.where(0.0 <= t2, t2, -1.0))
-    t11 = (mean * t2).clamp(min=-7.55979061126709).clamp(max=7.55979061126709)  # (mean - centre)/w
+    t11 = _at_most(_at_least(mean * t2, -7.55979061126709), 7.55979061126709)  # (mean - centre)/w
     t12 = 1.0 / torch.sqrt((t11 * t11) * 0.6956802446866316 + 17.39200611716579)
     t12 = t11 * t12  # t against its reach, by way of t/sqrt(kappa² + t²)
     t11 = t12 * (t12 * 2.0) + (-1.0)
@@ -93,7 +101,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t14 = ((t4 * t6) * (-0.16666666666666666)) * t10
     t14 = t4 * t19 + (((((t4 * t5) * 0.16666666666666666) * t9) + t14) * 2.0)
     t10 = (t16 + ((t0 * t18) + ((t6 * t13 + t22) * t10))) - (t15 * t15)
-    t10 = (t14 * (t4 * t19) + t10).clamp(min=0.0)
+    t10 = _at_least(t14 * (t4 * t19) + t10, 0.0)
     t19 = t2 * 2.0 + (-1.0)
     t8 = torch.where(t7, 0.0, torch.where(t8, mean * 0.16666666666666666 + 0.5, 1.0))
     t8 = t15 + t8
@@ -101,8 +109,8 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t15 = mean == mean
     t19 = surface(_SURFACES[0], 0, t11, t19)
     t2 = surface(_SURFACES[1], 0, t11, t2)
-    t2 = torch.where(t1, t8, ((t12 * t2) + 0.5).clamp(min=0.0).clamp(max=1.0))
-    t19 = torch.where(t15, torch.where(t1, t10, t19.clamp(min=0.0)), mean)
+    t2 = torch.where(t1, t8, _at_most(_at_least((t12 * t2) + 0.5, 0.0), 1.0))
+    t19 = torch.where(t15, torch.where(t1, t10, _at_least(t19, 0.0)), mean)
     return (torch.where(t15, t2, mean)), t19
 
 
@@ -111,7 +119,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
     t0 = var * t0  # NaN for a negative variance
     t1 = t0 < 900.0
-    t2 = t0.clamp(min=900.0)
+    t2 = _at_least(t0, 900.0)
     t0 = torch.where(t1, t0, 900.0)
     t3 = t0 == 0.0
     t0 = torch.sqrt(torch.where(t3, 1.0, t0))
@@ -125,7 +133,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t10 = torch.where(t8, torch.full_like(mean, 1.0), -1.0)
     t2 = 1.0 / torch.sqrt(torch.where(0.0 <= t2, t2, -1.0))
     t11 = mean * t2
-    t12 = t11.clamp(min=-7.55979061126709).clamp(max=7.55979061126709)  # (mean - centre)/w
+    t12 = _at_most(_at_least(t11, -7.55979061126709), 7.55979061126709)  # (mean - centre)/w
     t13 = 1.0 / torch.sqrt((t12 * t12) * 0.6956802446866316 + 17.39200611716579)
     t14 = t12 * t13  # t against its reach, by way of t/sqrt(kappa² + t²)
     t15 = t14 * (t14 * 2.0) + (-1.0)

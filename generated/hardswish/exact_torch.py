@@ -46,10 +46,18 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+
+
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+
+
 def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
     """The number of the cell of each element."""
     t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
-    t0 = (var * t0).clamp(min=900.0)
+    t0 = _at_least(var * t0, 900.0)
     t1 = (torch.where(mean < 0.0, -mean, mean)) < 3.273390607896142e+150
     t1 = torch.where(t1, torch.full_like(mean, 1.0), 2.409919865102884e-181)
     t2 = mean * t1
@@ -67,7 +75,7 @@ def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Ten
     t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
     t0 = var * t0  # NaN for a negative variance
     t1 = t0 < 900.0
-    t2 = t0.clamp(min=900.0)
+    t2 = _at_least(t0, 900.0)
     t0 = torch.where(t1, t0, 900.0)
     t3 = t0 == 0.0
     t4 = torch.sqrt(torch.where(t3, 1.0, t0))
@@ -82,7 +90,7 @@ def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Ten
     t12 = torch.sqrt(torch.where(0.0 <= t2, t2, -1.0))
     t13 = 1.0 / t12
     t14 = mean * t13
-    t15 = t14.clamp(min=-8.029855728149414).clamp(max=8.029855728149414)  # (mean - centre)/w
+    t15 = _at_most(_at_least(t14, -8.029855728149414), 8.029855728149414)  # (mean - centre)/w
     t14 = torch.where(t14 < 0.0, -t14, t14)
     t16 = 8.029855728149414 < t14
     t17 = 1.0 / torch.sqrt((t15 * t15) * 0.7206035326259169 + 18.015088315647922)
@@ -156,12 +164,12 @@ def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Ten
     t11 = ((t19 * t4) * (-0.3333333333333333)) + t11
     t11 = ((((t19 * t21) * 0.3333333333333333) + t10) + t11) * 2.0
     t41 = (t5 * t27 + t11) * (t5 * t27) + ((t19 * t24 + t3) * ((t19 * t24) * 0.5) + t41)
-    t41 = t41.clamp(min=0.0)
+    t41 = _at_least(t41, 0.0)
     t24 = t18 * 2.0 + (-1.0)
     t0 = (t0 * 0.5) * 0.3333333333333333 + ((mean * mean) * 0.16666666666666666 + (mean * 0.5))
     t0 = t32 + (torch.where(t8, 0.0, torch.where(t9, t0, mean)))
     t18 = t18 * (t18 * 2.0) + (-1.0)
-    t14 = t14.clamp(max=37.5)
+    t14 = _at_most(t14, 37.5)
     t9 = 1.0 / (t14 * 0.25 + 1.0)
     t8 = t9 * _polynomial(_POLYNOMIAL1, t9 - 0.25, -0.002026716071966055)
     t8 = torch.exp((t14 * t14) * (-0.5)) * (t9 * t8)
@@ -171,7 +179,7 @@ def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Ten
     t18 = surface(_SURFACES[1], _number, t15, t18)
     t18 = mean * t9 + (t12 * t8 + (torch.where(t16, 0.0, t13 * t18)))
     t18 = torch.where(t14, torch.where(t1, t0, t18), mean)
-    t24 = torch.where(t14, torch.where(t1, t41, (t2 * t24).clamp(min=0.0)), mean)
+    t24 = torch.where(t14, torch.where(t1, t41, _at_least(t2 * t24, 0.0)), mean)
     return t18, t24
 
 
@@ -184,7 +192,7 @@ def backward(
     t0 = var * t0  # NaN for a negative variance
     t1 = mean < 0.0
     t2 = t0 < 900.0
-    t3 = t0.clamp(min=900.0)
+    t3 = _at_least(t0, 900.0)
     t0 = torch.where(t2, t0, 900.0)
     t4 = t0 == 0.0
     t0 = torch.sqrt(torch.where(t4, 1.0, t0))
@@ -198,7 +206,7 @@ def backward(
     t11 = torch.where(t9, torch.full_like(mean, 1.0), -1.0)
     t12 = 1.0 / torch.sqrt(torch.where(0.0 <= t3, t3, -1.0))
     t13 = mean * t12
-    t14 = t13.clamp(min=-8.029855728149414).clamp(max=8.029855728149414)  # (mean - centre)/w
+    t14 = _at_most(_at_least(t13, -8.029855728149414), 8.029855728149414)  # (mean - centre)/w
     t13 = torch.where(t13 < 0.0, -t13, t13)
     t15 = 8.029855728149414 < t13
     t16 = 1.0 / torch.sqrt((t14 * t14) * 0.7206035326259169 + 18.015088315647922)
@@ -212,7 +220,7 @@ def backward(
     t16 = torch.where(t15, 0.0, (t16 * t16) * (t16 * 18.015088315647922))
     t23 = (t12 * t12) * (-0.5)
     t24 = t12 * t23
-    t13 = t13.clamp(max=37.5)
+    t13 = _at_most(t13, 37.5)
     t25 = torch.exp((t13 * t13) * (-0.5))
     t13 = 1.0 / (t13 * 0.25 + 1.0)
     t13 = t13 * _polynomial(_POLYNOMIAL2, t13 - 0.25, -0.0012046932669558172)

@@ -31,6 +31,14 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+
+
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+
+
 def forward(mean: Tensor, var: Tensor, *, min_val: float, max_val: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = max_val * 0.5
@@ -42,7 +50,7 @@ def forward(mean: Tensor, var: Tensor, *, min_val: float, max_val: float) -> tup
     t5 = torch.sqrt(torch.where(0.0 <= t3, torch.full_like(mean, 1.0), -1.0))
     t5 = t3 * t5  # NaN for a negative variance
     t3 = t5 < 100.0
-    t6 = t5.clamp(min=100.0)
+    t6 = _at_least(t5, 100.0)
     t5 = torch.where(t3, t5, 100.0)
     t7 = t5 == 0.0
     t5 = torch.sqrt(torch.where(t7, 1.0, t5))
@@ -55,7 +63,7 @@ def forward(mean: Tensor, var: Tensor, *, min_val: float, max_val: float) -> tup
     t13 = torch.where(t11, torch.full_like(mean, 1.0), -1.0)
     t14 = torch.where(t12, torch.full_like(mean, 1.0), -1.0)
     t6 = 1.0 / torch.sqrt(torch.where(0.0 <= t6, t6, -1.0))
-    t15 = (t4 * t6).clamp(min=-7.55979061126709).clamp(max=7.55979061126709)  # (mean - centre)/w
+    t15 = _at_most(_at_least(t4 * t6, -7.55979061126709), 7.55979061126709)  # (mean - centre)/w
     t16 = 1.0 / torch.sqrt((t15 * t15) * 0.7812726581889415 + 12.500362531023065)
     t16 = t15 * t16  # t against its reach, by way of t/sqrt(kappa² + t²)
     t15 = t16 * (t16 * 2.0) + (-1.0)
@@ -91,17 +99,17 @@ def forward(mean: Tensor, var: Tensor, *, min_val: float, max_val: float) -> tup
     t5 = (-(t8 * (t7 * (t10 * t5 + (t21 * 2.0))))) * t14
     t5 = (((t8 * (t17 * (t9 * t18 + (t20 * 2.0)))) * t13) + t5) * 2.0
     t14 = (t25 + (t22 + ((t27 * ((t7 * t21) * t24)) * t14))) - (t23 * t23)
-    t14 = ((t8 * t26 + t5) * (t8 * t26) + t14).clamp(min=0.0)
+    t14 = _at_least((t8 * t26 + t5) * (t8 * t26) + t14, 0.0)
     t26 = t6 * 2.0 + (-1.0)
     t12 = t23 + (torch.where(t11, -1.0, torch.where(t12, t4, 1.0)))
     t6 = t6 * (t6 * 2.0) + (-1.0)
     t11 = t4 == t4
     t26 = surface(_SURFACES[0], 0, t15, t26)
     t6 = surface(_SURFACES[1], 0, t15, t6)
-    t6 = torch.where(t3, t12, (t16 * t6).clamp(min=-1.0).clamp(max=1.0))
-    t6 = t0 + (t1 * (torch.where(t11, t6, t4)))
-    t4 = t2 * (torch.where(t11, torch.where(t3, t14, t26.clamp(min=0.0)), t4))
-    return t6, t4
+    t6 = torch.where(t3, t12, _at_most(_at_least(t16 * t6, -1.0), 1.0))
+    t26 = torch.where(t11, torch.where(t3, t14, _at_least(t26, 0.0)), t4)
+    t4 = t0 + (t1 * (torch.where(t11, t6, t4)))
+    return t4, (t2 * t26)
 
 
 def backward(
@@ -115,7 +123,7 @@ def backward(
     t4 = torch.sqrt(torch.where(0.0 <= t3, torch.full_like(mean, 1.0), -1.0))
     t4 = t3 * t4  # NaN for a negative variance
     t3 = t4 < 100.0
-    t5 = t4.clamp(min=100.0)
+    t5 = _at_least(t4, 100.0)
     t4 = torch.where(t3, t4, 100.0)
     t6 = t4 == 0.0
     t4 = torch.sqrt(torch.where(t6, 1.0, t4))
@@ -129,7 +137,7 @@ def backward(
     t13 = torch.where(t11, torch.full_like(mean, 1.0), -1.0)
     t5 = 1.0 / torch.sqrt(torch.where(0.0 <= t5, t5, -1.0))
     t0 = ((mean - (t0 + (min_val * 0.5))) / t1) * t5
-    t14 = t0.clamp(min=-7.55979061126709).clamp(max=7.55979061126709)  # (mean - centre)/w
+    t14 = _at_most(_at_least(t0, -7.55979061126709), 7.55979061126709)  # (mean - centre)/w
     t15 = 1.0 / torch.sqrt((t14 * t14) * 0.7812726581889415 + 12.500362531023065)
     t16 = t14 * t15  # t against its reach, by way of t/sqrt(kappa² + t²)
     t17 = t16 * (t16 * 2.0) + (-1.0)

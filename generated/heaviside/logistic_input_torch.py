@@ -27,7 +27,7 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
 
 
 def _at_most(x: Tensor, bound: float) -> Tensor:
-    return x.clamp(max=min(bound, torch.finfo(x.dtype).max))
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
 
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -38,7 +38,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t1 = torch.where(t2 & (0.0 < t1), 1.2676506002282294e+30, t1)
     t2 = _at_most(t1 * (1.0 / torch.sqrt(torch.where(t2, 1.0, var))), 1.152921504606847e+18)
     t2 = torch.where(t0, -t2, t2)  # mean/sigma
-    t2 = torch.exp(-((torch.where(t0, -t2, t2)) * 1.8137993642342178).clamp(max=700.0))
+    t2 = torch.exp(-_at_most((torch.where(t0, -t2, t2)) * 1.8137993642342178, 700.0))
     t0 = 1.0 / (t2 + 1.0)
     t1 = 0.0 <= var
     t3 = torch.sqrt(torch.where(t1, 1.0, var))
@@ -56,7 +56,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t4 = 1.0 / torch.sqrt(torch.where(t3, 1.0, var))
     t2 = _at_most((torch.where(t3 & (0.0 < t2), 1.2676506002282294e+30, t2)) * t4, 1.152921504606847e+18)
     t2 = torch.where(t1, -t2, t2)  # mean/sigma
-    t2 = ((torch.where(t1, -t2, t2)) * 1.8137993642342178).clamp(max=700.0)  # |mean|/s, s the logistic's scale
+    t2 = _at_most((torch.where(t1, -t2, t2)) * 1.8137993642342178, 700.0)  # |mean|/s, s the logistic's scale
     t1 = torch.exp(-t2)
     t5 = 1.0 / (t1 + 1.0)
     t4 = torch.where(t3, 0.0, t4)

@@ -72,7 +72,7 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
 
 
 def _at_least(x: Tensor, bound: float) -> Tensor:
-    return x.clamp(min=max(bound, torch.finfo(x.dtype).min))
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
 
 
 def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor) -> tuple[Tensor]:
@@ -107,10 +107,10 @@ def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tenso
     t13 = t14 * t14
     t1 = torch.where(t5, (t1 * 1.2676506002282294e+30) * 1.2676506002282294e+30, t1)
     t8 = t1 / t8
-    t8 = torch.where(38.5 < t8, 38.5, t8.clamp(min=-38.5))  # mean1/s1, within the reach
+    t8 = torch.where(38.5 < t8, 38.5, _at_least(t8, -38.5))  # mean1/s1, within the reach
     t2 = torch.where(t7, (t2 * 1.2676506002282294e+30) * 1.2676506002282294e+30, t2)
     t9 = t2 / t9
-    t9 = torch.where(38.5 < t9, 38.5, t9.clamp(min=-38.5))  # mean2/s2, within the reach
+    t9 = torch.where(38.5 < t9, 38.5, _at_least(t9, -38.5))  # mean2/s2, within the reach
     t9 = torch.where(t10, -t9, t9)
     t2 = t8 + t9
     t9 = t8 - t9
@@ -186,10 +186,10 @@ def backward(
     t15 = (t15 * (t5 * 2.0)) * (1.0 / (t18 + 1.0))  # 1 - Q
     t1 = torch.where(t6, (t1 * 1.2676506002282294e+30) * 1.2676506002282294e+30, t1)
     t9 = t1 / t9
-    t9 = torch.where(38.5 < t9, 38.5, t9.clamp(min=-38.5))  # mean1/s1, within the reach
+    t9 = torch.where(38.5 < t9, 38.5, _at_least(t9, -38.5))  # mean1/s1, within the reach
     t2 = torch.where(t8, (t2 * 1.2676506002282294e+30) * 1.2676506002282294e+30, t2)
     t10 = t2 / t10
-    t10 = torch.where(38.5 < t10, 38.5, t10.clamp(min=-38.5))  # mean2/s2, within the reach
+    t10 = torch.where(38.5 < t10, 38.5, _at_least(t10, -38.5))  # mean2/s2, within the reach
     t10 = torch.where(t14, -t10, t10)
     t2 = t9 + t10
     t8 = t9 - t10

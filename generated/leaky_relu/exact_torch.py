@@ -28,13 +28,17 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+
+
 def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = mean < 0.0
     t1 = torch.where(mean < 0.0, -mean, mean)
     t2 = var == 0.0
     t3 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
-    t4 = ((torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3).clamp(max=38.5)  # t = min(|mean|/sigma, reach)
+    t4 = _at_most((torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3, 38.5)  # t = min(|mean|/sigma, reach)
     t5 = torch.exp(-0.5 * t4 * t4)  # exp(-t^2/2), mantissa
     t6 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t7 = _polynomial(_POLYNOMIAL0, t6 - 0.25, -0.013812895908158688)
@@ -59,7 +63,7 @@ def backward(
     t1 = torch.where(mean < 0.0, -mean, mean)
     t2 = var == 0.0
     t3 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
-    t1 = ((torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3).clamp(max=38.5)  # t = min(|mean|/sigma, reach)
+    t1 = _at_most((torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3, 38.5)  # t = min(|mean|/sigma, reach)
     t4 = torch.exp(-0.5 * t1 * t1)  # exp(-t^2/2), mantissa
     t5 = 1.0 / (t1 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t6 = _polynomial(_POLYNOMIAL0, t5 - 0.25, -0.013812895908158688)

@@ -34,8 +34,12 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+
+
 def _at_most(x: Tensor, bound: float) -> Tensor:
-    return x.clamp(max=min(bound, torch.finfo(x.dtype).max))
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
 
 
 def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor, Tensor]:
@@ -44,7 +48,7 @@ def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor
     t1 = torch.where(mean < 0.0, -mean, mean)
     t2 = var == 0.0
     t3 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
-    t4 = ((torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3).clamp(max=38.5)  # t = min(|mean|/sigma, reach)
+    t4 = _at_most((torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3, 38.5)  # t = min(|mean|/sigma, reach)
     t5 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t6 = -negative_slope
     t5 = _polynomial(_POLYNOMIAL0, t5 - 0.25, -0.00178662554568504) * (t5 * t5)  # J_1/sqrt(2 pi)
@@ -58,7 +62,7 @@ def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor
     t8 = 1.0 / (t7 + 1.0)
     t8 = (negative_slope * t6 + 1.0) * (torch.where(t0, t7 * t8, t8))
     t7 = 0.0 <= var
-    t8 = (var * t8 + (var * (negative_slope * negative_slope))).clamp(min=0.0)
+    t8 = _at_least(var * t8 + (var * (negative_slope * negative_slope)), 0.0)
     t5 = t1 * t4 + ((torch.where(t2, 0.0, t3)) * t5)
     t7 = torch.where(t7, t8, torch.sqrt(torch.where(t7, 1.0, var)))
     return t5, t7
@@ -71,7 +75,7 @@ def backward(
     t1 = torch.where(mean < 0.0, -mean, mean)
     t2 = var == 0.0
     t3 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
-    t4 = ((torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3).clamp(max=38.5)  # t = min(|mean|/sigma, reach)
+    t4 = _at_most((torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3, 38.5)  # t = min(|mean|/sigma, reach)
     t5 = torch.exp(-0.5 * t4 * t4)  # exp(-t^2/2), mantissa
     t4 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t4 = t4 * _polynomial(_POLYNOMIAL1, t4 - 0.25, -0.0012385699821505691)  # J_0/sqrt(2 pi)

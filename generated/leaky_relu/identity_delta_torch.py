@@ -15,6 +15,10 @@ __all__ = ["backward", "forward"]
 
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+
+
 def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = torch.where(mean == mean, 0.0, mean)
@@ -23,7 +27,7 @@ def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor
     t3 = torch.sqrt(torch.where(t2, 1.0, var))
     t4 = mean * (negative_slope + (torch.where(t1, 1.0 - negative_slope, t0)))
     t0 = torch.where(t1, negative_slope * (-negative_slope) + 1.0, t0)
-    t0 = (var * ((negative_slope * negative_slope) + t0)).clamp(min=0.0)
+    t0 = _at_least(var * ((negative_slope * negative_slope) + t0), 0.0)
     return (torch.where(t2, t4, t3)), (torch.where(t2, t0, t3))
 
 

@@ -34,7 +34,7 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
 
 
 def _at_most(x: Tensor, bound: float) -> Tensor:
-    return x.clamp(max=min(bound, torch.finfo(x.dtype).max))
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
 
 
 def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor, Tensor]:
@@ -48,7 +48,7 @@ def forward(mean: Tensor, var: Tensor, *, negative_slope: float) -> tuple[Tensor
     t3 = (torch.where(t4 & (0.0 < t3), 1.2676506002282294e+30, t3)) * (1.0 / t5)
     t3 = _at_most(t3, 1.152921504606847e+18)
     t3 = torch.where(t2, -t3, t3)  # mean/sigma
-    t3 = ((torch.where(t2, -t3, t3)) * 1.8137993642342178).clamp(max=700.0)  # |mean|/s, s the logistic's scale
+    t3 = _at_most((torch.where(t2, -t3, t3)) * 1.8137993642342178, 700.0)  # |mean|/s, s the logistic's scale
     t2 = torch.exp(-t3)
     t6 = t2 - 0.5
     t7 = _polynomial(_POLYNOMIAL0, t6, 2.50417531521042e-05)
@@ -82,7 +82,7 @@ def backward(
     t6 = 1.0 / t5
     t3 = _at_most((torch.where(t4 & (0.0 < t3), 1.2676506002282294e+30, t3)) * t6, 1.152921504606847e+18)
     t3 = torch.where(t2, -t3, t3)  # mean/sigma
-    t3 = ((torch.where(t2, -t3, t3)) * 1.8137993642342178).clamp(max=700.0)  # |mean|/s, s the logistic's scale
+    t3 = _at_most((torch.where(t2, -t3, t3)) * 1.8137993642342178, 700.0)  # |mean|/s, s the logistic's scale
     t2 = torch.exp(-t3)
     t7 = t2 - 0.5
     t8 = _polynomial(_POLYNOMIAL0, t7, 2.50417531521042e-05)

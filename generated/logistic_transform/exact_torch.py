@@ -44,6 +44,14 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+
+
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = mean < 0.0
@@ -52,9 +60,9 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t2 = var * t2  # NaN for a negative variance
     t3 = t2 < 1.0625
     t4 = torch.where(t3, t2, 0.0)
-    t2 = t2.clamp(min=1.0625)
+    t2 = _at_least(t2, 1.0625)
     t5 = -t1
-    t5 = torch.where(t5 < (-745.0), 0.0, torch.exp(t5.clamp(min=-745.0)))  # exp(-|mean|)
+    t5 = torch.where(t5 < (-745.0), 0.0, torch.exp(_at_least(t5, -745.0)))  # exp(-|mean|)
     t6 = 1.0 / (t5 + 1.0)
     t7 = t5 * t6  # S(-|mean|)
     t5 = t6 * (1.0 - t5)
@@ -157,7 +165,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t50 = t4 = 0.0
     for c in _TABLE11:
         t8 = 1.0 / torch.sqrt(t2 + c[0])
-        t6 = (t1 * t8).clamp(max=37.5)
+        t6 = _at_most(t1 * t8, 37.5)
         t7 = torch.exp((t6 * t6) * (-0.5))
         t6 = 1.0 / (t6 * 0.25 + 1.0)
         t6 = t6 * _polynomial(_POLYNOMIAL1, t6 - 0.25, 0.0026006508680188863)
@@ -181,9 +189,9 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t2 = var * t2  # NaN for a negative variance
     t3 = t2 < 1.0625
     t4 = torch.where(t3, t2, 0.0)
-    t2 = t2.clamp(min=1.0625)
+    t2 = _at_least(t2, 1.0625)
     t5 = -t1
-    t5 = torch.where(t5 < (-745.0), 0.0, torch.exp(t5.clamp(min=-745.0)))  # exp(-|mean|)
+    t5 = torch.where(t5 < (-745.0), 0.0, torch.exp(_at_least(t5, -745.0)))  # exp(-|mean|)
     t6 = 1.0 / (t5 + 1.0)
     t7 = t6 * (1.0 - t5)
     t8 = t7 * t7
@@ -385,7 +393,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t6 = t8 = t63 = t9 = 0.0
     for c in _TABLE11:
         t117 = 1.0 / torch.sqrt(t2 + c[0])
-        t116 = (t1 * t117).clamp(max=37.5)
+        t116 = _at_most(t1 * t117, 37.5)
         t119 = torch.exp((t116 * t116) * (-0.5))
         t66 = 1.0 / (t116 * 0.25 + 1.0)
         t66 = t66 * _polynomial(_POLYNOMIAL1, t66 - 0.25, 0.0026006508680188863)

@@ -28,6 +28,10 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = mean * (1.0 / torch.sqrt(var + 3.289868133696453))
@@ -48,7 +52,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t2 = torch.where(t1, t3, t2)
     t2 = (t2 * (-t2) + (t2 * 2.0)) - (torch.where(t8, t10, t9))
     t10 = (t4 * (-t4)) + (torch.where(t8, t9, t10))
-    t10 = (torch.where((0.0 < t0) & (0.0 < t7), t2, t10)).clamp(min=0.0)
+    t10 = _at_least(torch.where((0.0 < t0) & (0.0 < t7), t2, t10), 0.0)
     return (torch.where(t5, t4, t6)), (torch.where(t5, t10, t6))
 
 

@@ -29,7 +29,7 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
 
 
 def _at_most(x: Tensor, bound: float) -> Tensor:
-    return x.clamp(max=min(bound, torch.finfo(x.dtype).max))
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
 
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -50,7 +50,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t5 = var * 0.24022650695910072 + (mean * (-0.6931471805599453))
     t5 = torch.where(t4, 0.0, t5)
     t6 = t5 < (-745.0)
-    t5 = torch.exp(torch.where(t6, -745.0, t5.clamp(max=720.0)))
+    t5 = torch.exp(torch.where(t6, -745.0, _at_most(t5, 720.0)))
     t0 = torch.where(t4, t0, (torch.where(t6, 0.0, t5)) - t0)
     t1 = t1 * 0.6931471805599453 + t2
     t5 = -t1
@@ -61,7 +61,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t1 = var * 0.24022650695910072 + (mean * 0.6931471805599453)
     t1 = torch.where(t6, 0.0, t1)
     t4 = t1 < (-745.0)
-    t1 = torch.exp(torch.where(t4, -745.0, t1.clamp(max=720.0)))
+    t1 = torch.exp(torch.where(t4, -745.0, _at_most(t1, 720.0)))
     t5 = torch.where(t6, t5, (torch.where(t4, 0.0, t1)) - t5)
     t1 = t2 < 0.0
     t2 = 1.0 / ((torch.where(t1, -t2, t2)) * 0.25 + 1.0)
@@ -94,7 +94,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t5 = var * 0.24022650695910072 + (mean * (-0.6931471805599453))
     t5 = torch.where(t4, 0.0, t5)
     t6 = t5 < (-745.0)
-    t5 = torch.exp(torch.where(t6, -745.0, t5.clamp(max=720.0)))
+    t5 = torch.exp(torch.where(t6, -745.0, _at_most(t5, 720.0)))
     t0 = torch.where(t4, t0, (torch.where(t6, 0.0, t5)) - t0)
     t1 = t1 * 0.6931471805599453 + t2
     t5 = -t1
@@ -105,7 +105,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t1 = var * 0.24022650695910072 + (mean * 0.6931471805599453)
     t1 = torch.where(t6, 0.0, t1)
     t4 = t1 < (-745.0)
-    t1 = torch.exp(torch.where(t4, -745.0, t1.clamp(max=720.0)))
+    t1 = torch.exp(torch.where(t4, -745.0, _at_most(t1, 720.0)))
     t5 = torch.where(t6, t5, (torch.where(t4, 0.0, t1)) - t5)
     t1 = t5 * 0.34657359027997264 + (t0 * 0.34657359027997264)
     t4 = 0.0 <= var

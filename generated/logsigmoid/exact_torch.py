@@ -39,6 +39,14 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+
+
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+
+
 def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
     """The number of the cell of each element."""
     t0 = torch.where(var < 13.439999699592587, torch.full_like(mean, 7.0), 0.0)
@@ -65,7 +73,7 @@ def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Ten
     t0 = torch.sqrt(torch.where(0.0 <= var, var + 2.559999942779541, -1.0))
     t1 = 1.0 / t0
     t2 = mean * t1
-    t3 = t2.clamp(min=-15.800000190734863).clamp(max=15.800000190734863)  # (mean - centre)/w
+    t3 = _at_most(_at_least(t2, -15.800000190734863), 15.800000190734863)  # (mean - centre)/w
     t2 = torch.where(t2 < 0.0, -t2, t2)
     t4 = 15.800000190734863 < t2
     t5 = 1.0 / torch.sqrt((t3 * t3) * 0.9532246373741857 + 11.677001807833776)
@@ -73,7 +81,7 @@ def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Ten
     t3 = t5 * (t5 * 2.0) + (-1.0)
     t6 = t1 * 1.5999999821186064
     t7 = t6 * (t6 * 2.0) + (-1.0)
-    t2 = t2.clamp(max=37.5)
+    t2 = _at_most(t2, 37.5)
     t8 = 1.0 / (t2 * 0.25 + 1.0)
     t9 = t8 * _polynomial(_POLYNOMIAL0, t8 - 0.25, -0.002026716071966055)
     t9 = -(torch.exp((t2 * t2) * (-0.5)) * (t8 * t9))
@@ -81,8 +89,8 @@ def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Ten
     t6 = t6 * 2.0 + (-1.0)
     t7 = surface(_SURFACES[0], _number, t3, t7)
     t6 = surface(_SURFACES[1], _number, t5, t6)
-    t7 = (mean * t8 + (t0 * t9 + (torch.where(t4, 0.0, t1 * t7)))).clamp(max=0.0)
-    return t7, (var * t6).clamp(min=0.0)
+    t7 = _at_most(mean * t8 + (t0 * t9 + (torch.where(t4, 0.0, t1 * t7))), 0.0)
+    return t7, _at_least(var * t6, 0.0)
 
 
 def backward(
@@ -92,7 +100,7 @@ def backward(
     _number = cell_of(mean, var)[0] if _cell is None else _cell
     t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 2.559999942779541, -1.0))
     t1 = mean * t0
-    t2 = t1.clamp(min=-15.800000190734863).clamp(max=15.800000190734863)  # (mean - centre)/w
+    t2 = _at_most(_at_least(t1, -15.800000190734863), 15.800000190734863)  # (mean - centre)/w
     t1 = torch.where(t1 < 0.0, -t1, t1)
     t3 = 15.800000190734863 < t1
     t4 = 1.0 / torch.sqrt((t2 * t2) * 0.9532246373741857 + 11.677001807833776)
@@ -107,7 +115,7 @@ def backward(
     t11 = (t0 * t0) * (-0.5)
     t12 = t0 * t11
     t13 = mean < 0.0
-    t1 = t1.clamp(max=37.5)
+    t1 = _at_most(t1, 37.5)
     t14 = torch.exp((t1 * t1) * (-0.5))
     t1 = 1.0 / (t1 * 0.25 + 1.0)
     t1 = t1 * _polynomial(_POLYNOMIAL1, t1 - 0.25, -0.0012046932669558172)

@@ -29,6 +29,10 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+
+
 def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of each input."""
     t0 = mean1 < mean2
@@ -39,7 +43,7 @@ def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor) -> tuple[T
     t3 = mean1 - mean2
     t3 = torch.where(t3 < 0.0, -t3, t3)
     t3 = (1.0 / t1) * (torch.where(t2 & (0.0 < t3), 1.2676506002282294e+30, t3))
-    t3 = t3.clamp(max=38.5)  # t = min(|mean1 - mean2|/theta, reach)
+    t3 = _at_most(t3, 38.5)  # t = min(|mean1 - mean2|/theta, reach)
     t4 = torch.exp((t3 * t3) * (-0.5))  # exp(-t^2/2), mantissa
     t5 = 1.0 / (t3 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t6 = t5 * _polynomial(_POLYNOMIAL0, t5 - 0.25, -0.013812895908158688)
@@ -65,7 +69,7 @@ def backward(
     t3 = 1.0 / t1
     t4 = mean1 - mean2
     t4 = torch.where(t4 < 0.0, -t4, t4)
-    t4 = (t3 * (torch.where(t2 & (0.0 < t4), 1.2676506002282294e+30, t4))).clamp(max=38.5)
+    t4 = _at_most(t3 * (torch.where(t2 & (0.0 < t4), 1.2676506002282294e+30, t4)), 38.5)
     t5 = torch.exp((t4 * t4) * (-0.5))  # exp(-t^2/2), mantissa
     t6 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t7 = t6 * _polynomial(_POLYNOMIAL0, t6 - 0.25, -0.013812895908158688)

@@ -29,6 +29,10 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+
+
 def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of each input."""
     t0 = mean1 < mean2
@@ -39,12 +43,12 @@ def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor) -> tuple[T
     t3 = mean1 - mean2
     t3 = torch.where(t3 < 0.0, -t3, t3)
     t3 = (1.0 / t1) * (torch.where(t2 & (0.0 < t3), 1.2676506002282294e+30, t3))
-    t4 = t3.clamp(max=38.5)  # t = min(|mean1 - mean2|/theta, reach)
+    t4 = _at_most(t3, 38.5)  # t = min(|mean1 - mean2|/theta, reach)
     t5 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t6 = t5 * _polynomial(_POLYNOMIAL0, t5 - 0.25, -0.013812895908158688)
     t6 = ((t5 * (t5 * t6)) * 2.0) * (-t4) + 0.3989422804014327
     t6 = torch.exp((t4 * t4) * (-0.5)) * ((1.0 / (t4 * t4 + 1.0)) * t6)  # g = E (Z - t)_+
-    t3 = torch.exp(t3.clamp(max=259.23064062) * (-2.700298075589426))
+    t3 = torch.exp(_at_most(t3, 259.23064062) * (-2.700298075589426))
     t4 = 1.0 / (t3 + 1.0)
     t3 = (torch.where(t0, var1, var2)) * (t3 * t4)
     t6 = (torch.where(t0, mean2, mean1)) + ((torch.where(t2, 0.0, t1)) * t6)
@@ -65,7 +69,7 @@ def backward(
     t4 = mean1 - mean2
     t4 = torch.where(t4 < 0.0, -t4, t4)
     t4 = t3 * (torch.where(t2 & (0.0 < t4), 1.2676506002282294e+30, t4))
-    t5 = t4.clamp(max=38.5)  # t = min(|mean1 - mean2|/theta, reach)
+    t5 = _at_most(t4, 38.5)  # t = min(|mean1 - mean2|/theta, reach)
     t6 = torch.exp((t5 * t5) * (-0.5))  # exp(-t^2/2), mantissa
     t7 = 1.0 / (t5 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t8 = t7 * _polynomial(_POLYNOMIAL0, t7 - 0.25, -0.013812895908158688)
@@ -74,7 +78,7 @@ def backward(
     t8 = t6 * (t5 * t7 + t8)
     t7 = 1.0 - t8
     t6 = (torch.where(t2, 0.0, t3)) * (t6 * 0.19947114020071635)
-    t4 = t4.clamp(max=259.23064062)
+    t4 = _at_most(t4, 259.23064062)
     t5 = torch.exp(t4 * (-2.700298075589426))
     t9 = 1.0 / (t5 + 1.0)
     t5 = t5 * t9

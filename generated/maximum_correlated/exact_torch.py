@@ -28,6 +28,10 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+
+
 def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of each input."""
     t0 = mean1 < mean2
@@ -41,7 +45,7 @@ def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tenso
     t1 = mean1 - mean2
     t1 = torch.where(t1 < 0.0, -t1, t1)
     t1 = (1.0 / t2) * (torch.where(t3 & (0.0 < t1), 1.2676506002282294e+30, t1))
-    t1 = t1.clamp(max=38.5)  # t = min(|mean1 - mean2|/theta, reach)
+    t1 = _at_most(t1, 38.5)  # t = min(|mean1 - mean2|/theta, reach)
     t4 = torch.exp((t1 * t1) * (-0.5))  # exp(-t^2/2), mantissa
     t5 = 1.0 / (t1 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t6 = t5 * _polynomial(_POLYNOMIAL0, t5 - 0.25, -0.013812895908158688)
@@ -74,7 +78,7 @@ def backward(
     t6 = torch.where(t5, 0.0, t1)
     t7 = mean1 - mean2
     t7 = torch.where(t7 < 0.0, -t7, t7)
-    t7 = (t1 * (torch.where(t5 & (0.0 < t7), 1.2676506002282294e+30, t7))).clamp(max=38.5)
+    t7 = _at_most(t1 * (torch.where(t5 & (0.0 < t7), 1.2676506002282294e+30, t7)), 38.5)
     t8 = torch.exp((t7 * t7) * (-0.5))  # exp(-t^2/2), mantissa
     t9 = 1.0 / (t7 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t10 = t9 * _polynomial(_POLYNOMIAL0, t9 - 0.25, -0.013812895908158688)

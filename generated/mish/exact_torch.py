@@ -40,6 +40,14 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+
+
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+
+
 def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
     """The number of the cell of each element."""
     t0 = torch.where(var < 1.8731743457049306, torch.full_like(mean, 7.0), 0.0)
@@ -66,13 +74,13 @@ def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Ten
     t0 = torch.sqrt(torch.where(0.0 <= var, var + 1.370417594909668, -1.0))
     t1 = 1.0 / t0
     t2 = mean * t1
-    t3 = t2.clamp(min=-24.479652404785156).clamp(max=24.479652404785156)  # (mean - centre)/w
+    t3 = _at_most(_at_least(t2, -24.479652404785156), 24.479652404785156)  # (mean - centre)/w
     t2 = torch.where(t2 < 0.0, -t2, t2)
     t4 = 24.479652404785156 < t2
     t5 = 1.0 / torch.sqrt((t3 * t3) * 0.9799674043293803 + 12.004600703034908)
     t5 = t3 * t5  # t against its reach, by way of t/sqrt(kappa² + t²)
     t3 = (t1 * 1.1706483651847244) * 2.0 + (-1.0)
-    t2 = t2.clamp(max=37.5)
+    t2 = _at_most(t2, 37.5)
     t6 = 1.0 / (t2 * 0.25 + 1.0)
     t7 = t6 * _polynomial(_POLYNOMIAL0, t6 - 0.25, -0.002026716071966055)
     t7 = torch.exp((t2 * t2) * (-0.5)) * (t6 * t7)
@@ -80,7 +88,7 @@ def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Ten
     t2 = surface(_SURFACES[0], _number, t5, t3)
     t3 = surface(_SURFACES[1], _number, t5, t3)
     t2 = mean * t6 + (t0 * t7 + (torch.where(t4, 0.0, t1 * t2)))
-    return t2, (var * t3).clamp(min=0.0)
+    return t2, _at_least(var * t3, 0.0)
 
 
 def backward(
@@ -90,7 +98,7 @@ def backward(
     _number = cell_of(mean, var)[0] if _cell is None else _cell
     t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 1.370417594909668, -1.0))
     t1 = mean * t0
-    t2 = t1.clamp(min=-24.479652404785156).clamp(max=24.479652404785156)  # (mean - centre)/w
+    t2 = _at_most(_at_least(t1, -24.479652404785156), 24.479652404785156)  # (mean - centre)/w
     t1 = torch.where(t1 < 0.0, -t1, t1)
     t3 = 24.479652404785156 < t1
     t4 = 1.0 / torch.sqrt((t2 * t2) * 0.9799674043293803 + 12.004600703034908)
@@ -101,7 +109,7 @@ def backward(
     t8 = (t0 * t0) * (-0.5)
     t9 = t0 * t8
     t10 = mean < 0.0
-    t1 = t1.clamp(max=37.5)
+    t1 = _at_most(t1, 37.5)
     t11 = torch.exp((t1 * t1) * (-0.5))
     t1 = 1.0 / (t1 * 0.25 + 1.0)
     t1 = t1 * _polynomial(_POLYNOMIAL1, t1 - 0.25, -0.0012046932669558172)

@@ -44,8 +44,12 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+
+
 def _at_most(x: Tensor, bound: float) -> Tensor:
-    return x.clamp(max=min(bound, torch.finfo(x.dtype).max))
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
 
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -54,7 +58,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t1 = torch.where(t0, var, 0.0)
     t2 = _at_most(t1, 1.2676506002282294e+30)
     t1 = mean * (1.0 / torch.sqrt(t1 + 1.0))
-    t1 = torch.where(20.0 < t1, 20.0, t1.clamp(min=-20.0))  # h = mean/sqrt(1 + var)
+    t1 = torch.where(20.0 < t1, 20.0, _at_least(t1, -20.0))  # h = mean/sqrt(1 + var)
     t3 = 1.0 / (t2 * 2.0 + 1.0)
     t3 = (t3 * (t2 * 2.0)) * (1.0 / (torch.sqrt(t3) + 1.0))
     t2 = (t1 * t1) * (-0.5)
@@ -80,7 +84,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t2 = _at_most(t1, 1.2676506002282294e+30)
     t1 = 1.0 / torch.sqrt(t1 + 1.0)
     t3 = mean * t1
-    t3 = torch.where(20.0 < t3, 20.0, t3.clamp(min=-20.0))  # h = mean/sqrt(1 + var)
+    t3 = torch.where(20.0 < t3, 20.0, _at_least(t3, -20.0))  # h = mean/sqrt(1 + var)
     t4 = 1.0 / (t2 * 2.0 + 1.0)
     t5 = torch.sqrt(t4)  # x0 = 1/sqrt(1 + 2 var)
     t2 = (t4 * (t2 * 2.0)) * (1.0 / (t5 + 1.0))

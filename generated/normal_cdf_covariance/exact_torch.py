@@ -72,7 +72,7 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
 
 
 def _at_least(x: Tensor, bound: float) -> Tensor:
-    return x.clamp(min=max(bound, torch.finfo(x.dtype).min))
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
 
 
 def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor) -> tuple[Tensor]:
@@ -103,9 +103,9 @@ def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tenso
     t0 = torch.where(t3, 1099511627776.0, t9 * (1.0 / t0))
     t9 = t11 * t11
     t5 = t1 / t5
-    t5 = torch.where(38.5 < t5, 38.5, t5.clamp(min=-38.5))  # mean1/s1, within the reach
+    t5 = torch.where(38.5 < t5, 38.5, _at_least(t5, -38.5))  # mean1/s1, within the reach
     t7 = t2 / t7
-    t7 = torch.where(38.5 < t7, 38.5, t7.clamp(min=-38.5))  # mean2/s2, within the reach
+    t7 = torch.where(38.5 < t7, 38.5, _at_least(t7, -38.5))  # mean2/s2, within the reach
     t7 = torch.where(t8, -t7, t7)
     t2 = t5 + t7
     t7 = t5 - t7
@@ -177,9 +177,9 @@ def backward(
     t13 = t15 * t15
     t14 = (t14 * (t5 * 2.0)) * (1.0 / (t15 + 1.0))  # 1 - Q
     t6 = t1 / t6
-    t6 = torch.where(38.5 < t6, 38.5, t6.clamp(min=-38.5))  # mean1/s1, within the reach
+    t6 = torch.where(38.5 < t6, 38.5, _at_least(t6, -38.5))  # mean1/s1, within the reach
     t8 = t2 / t8
-    t8 = torch.where(38.5 < t8, 38.5, t8.clamp(min=-38.5))  # mean2/s2, within the reach
+    t8 = torch.where(38.5 < t8, 38.5, _at_least(t8, -38.5))  # mean2/s2, within the reach
     t8 = torch.where(t12, -t8, t8)
     t2 = t6 + t8
     t1 = t6 - t8

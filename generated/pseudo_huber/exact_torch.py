@@ -41,11 +41,11 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
 
 
 def _at_least(x: Tensor, bound: float) -> Tensor:
-    return x.clamp(min=max(bound, torch.finfo(x.dtype).min))
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
 
 
 def _at_most(x: Tensor, bound: float) -> Tensor:
-    return x.clamp(max=min(bound, torch.finfo(x.dtype).max))
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
 
 
 def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
@@ -79,10 +79,10 @@ def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Ten
     t5 = 1.0 / torch.sqrt((t3 * t3) * 0.9999999998049276 + 12.249999997610363)
     t3 = t3 * t5  # t against its reach, by way of t/sqrt(kappa² + t²)
     t3 = t3 * (t3 * 2.0) + (-1.0)
-    t6 = (t1 * 0.7999999910593032).clamp(min=3.990524499575757e-06)
+    t6 = _at_least(t1 * 0.7999999910593032, 3.990524499575757e-06)
     t6 = t6 * 2.0 + (-1.0)
     t5 = t5 * 3.4999999996586233
-    t2 = t2.clamp(max=37.5)
+    t2 = _at_most(t2, 37.5)
     t7 = 1.0 / (t2 * 0.25 + 1.0)
     t8 = t7 * _polynomial(_POLYNOMIAL0, t7 - 0.25, -0.002026716071966055)
     t8 = (torch.exp((t2 * t2) * (-0.5)) * (t7 * t8)) * 2.0
@@ -90,7 +90,7 @@ def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Ten
     t2 = surface(_SURFACES[0], _number, t3, t6)
     t6 = surface(_SURFACES[1], _number, t3, t6)
     t5 = t0 * t8 + ((torch.where(t4, 0.0, t1 * (t2 * t5))) + (-1.0))
-    return (mean * t7 + t5), (var * t6).clamp(min=0.0)
+    return (mean * t7 + t5), _at_least(var * t6, 0.0)
 
 
 def backward(
@@ -108,7 +108,7 @@ def backward(
     t6 = t5 * (t5 * 2.0) + (-1.0)
     t7 = t0 * 0.7999999910593032
     t8 = t7 < 3.990524499575757e-06
-    t7 = t7.clamp(min=3.990524499575757e-06)
+    t7 = _at_least(t7, 3.990524499575757e-06)
     t9 = t7 * 2.0 + (-1.0)
     t10 = t4 * 3.4999999996586233
     t5 = t5 * 4.0
@@ -118,7 +118,7 @@ def backward(
     t12 = (t0 * t0) * (-0.5)
     t13 = t0 * t12
     t14 = mean < 0.0
-    t1 = t1.clamp(max=37.5)
+    t1 = _at_most(t1, 37.5)
     t15 = torch.exp((t1 * t1) * (-0.5))
     t1 = 1.0 / (t1 * 0.25 + 1.0)
     t1 = t1 * _polynomial(_POLYNOMIAL1, t1 - 0.25, -0.0012046932669558172)

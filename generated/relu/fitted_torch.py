@@ -35,7 +35,7 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
 
 
 def _at_most(x: Tensor, bound: float) -> Tensor:
-    return x.clamp(max=min(bound, torch.finfo(x.dtype).max))
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
 
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,7 +44,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t1 = torch.where(mean < 0.0, -mean, mean)
     t2 = var == 0.0
     t3 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
-    t4 = ((torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3).clamp(max=38.5)  # t = min(|mean|/sigma, reach)
+    t4 = _at_most((torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3, 38.5)  # t = min(|mean|/sigma, reach)
     t5 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t5 = _polynomial(_POLYNOMIAL0, t5 - 0.25, -0.00178662554568504) * (t5 * t5)  # J_1/sqrt(2 pi)
     t5 = (torch.where(t2, 0.0, t3)) * (torch.exp(-0.5 * t4 * t4) * t5)
@@ -67,7 +67,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t1 = torch.where(mean < 0.0, -mean, mean)
     t2 = var == 0.0
     t3 = torch.sqrt(torch.where(t2, 7.888609052210118e-31, var))  # standard deviation, scaled
-    t4 = ((torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3).clamp(max=38.5)  # t = min(|mean|/sigma, reach)
+    t4 = _at_most((torch.where(t2, t1 * 8.507059173023462e+37, t1)) / t3, 38.5)  # t = min(|mean|/sigma, reach)
     t5 = torch.exp(-0.5 * t4 * t4)  # exp(-t^2/2), mantissa
     t4 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t4 = t4 * _polynomial(_POLYNOMIAL1, t4 - 0.25, -0.0012385699821505691)  # J_0/sqrt(2 pi)

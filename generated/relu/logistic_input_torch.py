@@ -34,7 +34,7 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
 
 
 def _at_most(x: Tensor, bound: float) -> Tensor:
-    return x.clamp(max=min(bound, torch.finfo(x.dtype).max))
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
 
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,7 +47,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t2 = (torch.where(t3 & (0.0 < t2), 1.2676506002282294e+30, t2)) * (1.0 / t4)
     t2 = _at_most(t2, 1.152921504606847e+18)
     t2 = torch.where(t1, -t2, t2)  # mean/sigma
-    t2 = ((torch.where(t1, -t2, t2)) * 1.8137993642342178).clamp(max=700.0)  # |mean|/s, s the logistic's scale
+    t2 = _at_most((torch.where(t1, -t2, t2)) * 1.8137993642342178, 700.0)  # |mean|/s, s the logistic's scale
     t1 = torch.exp(-t2)
     t5 = t1 - 0.5
     t6 = _polynomial(_POLYNOMIAL0, t5, 2.50417531521042e-05)
@@ -73,7 +73,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t5 = 1.0 / t4
     t2 = _at_most((torch.where(t3 & (0.0 < t2), 1.2676506002282294e+30, t2)) * t5, 1.152921504606847e+18)
     t2 = torch.where(t1, -t2, t2)  # mean/sigma
-    t2 = ((torch.where(t1, -t2, t2)) * 1.8137993642342178).clamp(max=700.0)  # |mean|/s, s the logistic's scale
+    t2 = _at_most((torch.where(t1, -t2, t2)) * 1.8137993642342178, 700.0)  # |mean|/s, s the logistic's scale
     t1 = torch.exp(-t2)
     t6 = t1 - 0.5
     t7 = _polynomial(_POLYNOMIAL0, t6, 2.50417531521042e-05)

@@ -31,12 +31,20 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+
+
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+
+
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
     t0 = var * t0  # NaN for a negative variance
     t1 = t0 < 900.0
-    t2 = t0.clamp(min=900.0)
+    t2 = _at_least(t0, 900.0)
     t0 = torch.where(t1, t0, 900.0)
     t3 = t0 == 0.0
     t0 = torch.sqrt(torch.where(t3, 1.0, t0))
@@ -48,7 +56,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t8 = torch.where(t6, torch.full_like(mean, 1.0), -1.0)
     t9 = torch.where(t7, torch.full_like(mean, 1.0), -1.0)
     t2 = 1.0 / torch.sqrt(torch.where(0.0 <= t2, t2, -1.0))
-    t10 = ((mean - 3.0) * t2).clamp(min=-7.55979061126709).clamp(max=7.55979061126709)  # (mean - centre)/w
+    t10 = _at_most(_at_least((mean - 3.0) * t2, -7.55979061126709), 7.55979061126709)  # (mean - centre)/w
     t11 = 1.0 / torch.sqrt((t10 * t10) * 0.7812726581889415 + 12.500362531023065)
     t11 = t10 * t11  # t against its reach, by way of t/sqrt(kappa² + t²)
     t10 = t11 * (t11 * 2.0) + (-1.0)
@@ -84,15 +92,15 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t8 = (t4 * (t13 * (t12 * t14 + (t16 * 2.0)))) * t8
     t0 = (t8 + ((-(t4 * (t3 * (t5 * t0 + (t17 * 2.0))))) * t9)) * 2.0
     t9 = (t21 + (t18 + ((t23 * ((t3 * t17) * t20)) * t9))) - (t19 * t19)
-    t9 = ((t4 * t22 + t0) * (t4 * t22) + t9).clamp(min=0.0)
+    t9 = _at_least((t4 * t22 + t0) * (t4 * t22) + t9, 0.0)
     t22 = t2 * 2.0 + (-1.0)
     t7 = t19 + (torch.where(t6, 0.0, torch.where(t7, mean, 6.0)))
     t2 = t2 * (t2 * 2.0) + (-1.0)
     t6 = mean == mean
     t22 = surface(_SURFACES[0], 0, t10, t22)
     t2 = surface(_SURFACES[1], 0, t10, t2)
-    t2 = torch.where(t1, t7, ((t11 * t2) + 3.0).clamp(min=0.0).clamp(max=6.0))
-    t22 = torch.where(t6, torch.where(t1, t9, t22.clamp(min=0.0)), mean)
+    t2 = torch.where(t1, t7, _at_most(_at_least((t11 * t2) + 3.0, 0.0), 6.0))
+    t22 = torch.where(t6, torch.where(t1, t9, _at_least(t22, 0.0)), mean)
     return (torch.where(t6, t2, mean)), t22
 
 
@@ -101,7 +109,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t0 = torch.sqrt(torch.where(0.0 <= var, torch.full_like(mean, 1.0), -1.0))
     t0 = var * t0  # NaN for a negative variance
     t1 = t0 < 900.0
-    t2 = t0.clamp(min=900.0)
+    t2 = _at_least(t0, 900.0)
     t0 = torch.where(t1, t0, 900.0)
     t3 = t0 == 0.0
     t0 = torch.sqrt(torch.where(t3, 1.0, t0))
@@ -114,7 +122,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t9 = torch.where(t7, torch.full_like(mean, 1.0), -1.0)
     t2 = 1.0 / torch.sqrt(torch.where(0.0 <= t2, t2, -1.0))
     t10 = (mean - 3.0) * t2
-    t11 = t10.clamp(min=-7.55979061126709).clamp(max=7.55979061126709)  # (mean - centre)/w
+    t11 = _at_most(_at_least(t10, -7.55979061126709), 7.55979061126709)  # (mean - centre)/w
     t12 = 1.0 / torch.sqrt((t11 * t11) * 0.7812726581889415 + 12.500362531023065)
     t13 = t11 * t12  # t against its reach, by way of t/sqrt(kappa² + t²)
     t14 = t13 * (t13 * 2.0) + (-1.0)

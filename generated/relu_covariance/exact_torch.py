@@ -111,7 +111,11 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
 
 
 def _at_least(x: Tensor, bound: float) -> Tensor:
-    return x.clamp(min=max(bound, torch.finfo(x.dtype).min))
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+
+
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
 
 
 def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tensor) -> tuple[Tensor]:
@@ -146,10 +150,10 @@ def forward(mean1: Tensor, var1: Tensor, mean2: Tensor, var2: Tensor, cov: Tenso
     t13 = t14 * t14
     t1 = torch.where(t5, (t1 * 1.2676506002282294e+30) * 1.2676506002282294e+30, t1)
     t8 = t1 / t8
-    t8 = torch.where(38.5 < t8, 38.5, t8.clamp(min=-38.5))  # mean1/s1, within the reach
+    t8 = torch.where(38.5 < t8, 38.5, _at_least(t8, -38.5))  # mean1/s1, within the reach
     t2 = torch.where(t7, (t2 * 1.2676506002282294e+30) * 1.2676506002282294e+30, t2)
     t9 = t2 / t9
-    t9 = torch.where(38.5 < t9, 38.5, t9.clamp(min=-38.5))  # mean2/s2, within the reach
+    t9 = torch.where(38.5 < t9, 38.5, _at_least(t9, -38.5))  # mean2/s2, within the reach
     t2 = -t9
     t7 = torch.where(cov < 0.0, t2, t9)
     t1 = t8 + t7
@@ -240,10 +244,10 @@ def backward(
     t13 = t5 * (1.0 / t13)
     t1 = torch.where(t6, (t1 * 1.2676506002282294e+30) * 1.2676506002282294e+30, t1)
     t1 = t1 / t9
-    t1 = torch.where(38.5 < t1, 38.5, t1.clamp(min=-38.5))  # mean1/s1, within the reach
+    t1 = torch.where(38.5 < t1, 38.5, _at_least(t1, -38.5))  # mean1/s1, within the reach
     t2 = torch.where(t8, (t2 * 1.2676506002282294e+30) * 1.2676506002282294e+30, t2)
     t2 = t2 / t10
-    t2 = torch.where(38.5 < t2, 38.5, t2.clamp(min=-38.5))  # mean2/s2, within the reach
+    t2 = torch.where(38.5 < t2, 38.5, _at_least(t2, -38.5))  # mean2/s2, within the reach
     t16 = -t2
     t3 = torch.where(t14, t16, t2)
     t19 = t1 + t3
@@ -298,12 +302,12 @@ def backward(
     t39 = t18 * t19
     t4 = t4 * t20
     t40 = (t39 + t4) * 0.5
-    t40 = (torch.where(t40 < 0.0, -t40, t40)).clamp(max=38.5)
+    t40 = _at_most(torch.where(t40 < 0.0, -t40, t40), 38.5)
     t41 = 1.0 / (t40 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t42 = t41 * _polynomial(_POLYNOMIAL1, t41 - 0.25, -0.013812895908158688)
     t42 = ((t41 * (t41 * t42)) * 2.0) * (-t40) + 0.3989422804014327
     t40 = ((1.0 / (t40 * t40 + 1.0)) * t42) * torch.exp((t40 * t40) * (-0.5))
-    t31 = t31.clamp(max=38.5)
+    t31 = _at_most(t31, 38.5)
     t42 = 1.0 / (t31 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t41 = t42 * _polynomial(_POLYNOMIAL1, t42 - 0.25, -0.013812895908158688)
     t41 = ((t42 * (t42 * t41)) * 2.0) * (-t31) + 0.3989422804014327
@@ -320,12 +324,12 @@ def backward(
     t17 = torch.where(t14, -t17, t17)
     t4 = (t39 - t4) * 0.5
     t4 = torch.where(t14, -t4, t4)
-    t4 = (torch.where(t4 < 0.0, -t4, t4)).clamp(max=38.5)
+    t4 = _at_most(torch.where(t4 < 0.0, -t4, t4), 38.5)
     t39 = 1.0 / (t4 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t28 = t39 * _polynomial(_POLYNOMIAL1, t39 - 0.25, -0.013812895908158688)
     t28 = ((t39 * (t39 * t28)) * 2.0) * (-t4) + 0.3989422804014327
     t4 = ((1.0 / (t4 * t4 + 1.0)) * t28) * torch.exp((t4 * t4) * (-0.5))
-    t34 = t34.clamp(max=38.5)
+    t34 = _at_most(t34, 38.5)
     t28 = 1.0 / (t34 * 0.25 + 1.0)  # u = 1/(1 + t/4)
     t39 = t28 * _polynomial(_POLYNOMIAL1, t28 - 0.25, -0.013812895908158688)
     t39 = ((t28 * (t28 * t39)) * 2.0) * (-t34) + 0.3989422804014327

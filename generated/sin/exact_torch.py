@@ -32,11 +32,11 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
 
 
 def _at_least(x: Tensor, bound: float) -> Tensor:
-    return x.clamp(min=max(bound, torch.finfo(x.dtype).min))
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
 
 
 def _at_most(x: Tensor, bound: float) -> Tensor:
-    return x.clamp(max=min(bound, torch.finfo(x.dtype).max))
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
 
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -54,10 +54,10 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t3 = torch.where((t1 * t1) == 1.0, t2, t3)
     t3 = torch.where((t1 == (-1.0)) | ((torch.where(t1 < 0.0, -t1, t1)) == 2.0), -t3, t3)
     t1 = -t0
-    t2 = torch.exp(t1.clamp(min=-1400.0) * 0.5)
+    t2 = torch.exp(_at_least(t1, -1400.0) * 0.5)
     t2 = t2 * (torch.where(t1 < (-1400.0), 0.0, t2))
     t1 = t0 * (-0.5)
-    t4 = torch.exp(t1.clamp(min=-1400.0) * 0.5)
+    t4 = torch.exp(_at_least(t1, -1400.0) * 0.5)
     t5 = t0 < 0.5
     t6 = torch.where(t5, t0, 0.5)
     t6 = t6 * _polynomial(_POLYNOMIAL2, t6 - 0.25, 1.9926069990447574e-08)
@@ -90,10 +90,10 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t5 = torch.where((t1 == (-1.0)) | t3, -t5, t5)
     t2 = torch.where(t3 | (t1 == 1.0), -t2, t2)
     t1 = -t0
-    t3 = torch.exp(t1.clamp(min=-1400.0) * 0.5)
+    t3 = torch.exp(_at_least(t1, -1400.0) * 0.5)
     t3 = t3 * (torch.where(t1 < (-1400.0), 0.0, t3))
     t1 = t0 * (-0.5)
-    t4 = torch.exp(t1.clamp(min=-1400.0) * 0.5)
+    t4 = torch.exp(_at_least(t1, -1400.0) * 0.5)
     t4 = t4 * (torch.where(t1 < (-1400.0), 0.0, t4))
     t1 = t0 < 0.5
     t0 = torch.where(t1, t0, 0.5)

@@ -39,6 +39,14 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+
+
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+
+
 def cell_of(mean: Tensor, var: Tensor, *, beta: float) -> tuple[Tensor]:
     """The number of the cell of each element."""
     t0 = 1.0 / beta
@@ -72,7 +80,7 @@ def forward(mean: Tensor, var: Tensor, *, beta: float, _cell: int | None = None)
     t4 = torch.sqrt(torch.where(0.0 <= t2, t2 + 2.559999942779541, -1.0))
     t5 = 1.0 / t4
     t6 = t3 * t5
-    t7 = t6.clamp(min=-15.800000190734863).clamp(max=15.800000190734863)  # (mean - centre)/w
+    t7 = _at_most(_at_least(t6, -15.800000190734863), 15.800000190734863)  # (mean - centre)/w
     t6 = torch.where(t6 < 0.0, -t6, t6)
     t8 = 15.800000190734863 < t6
     t9 = 1.0 / torch.sqrt((t7 * t7) * 0.9532246373741857 + 11.677001807833776)
@@ -80,7 +88,7 @@ def forward(mean: Tensor, var: Tensor, *, beta: float, _cell: int | None = None)
     t7 = t9 * (t9 * 2.0) + (-1.0)
     t10 = t5 * 1.5999999821186064
     t11 = t10 * (t10 * 2.0) + (-1.0)
-    t6 = t6.clamp(max=37.5)
+    t6 = _at_most(t6, 37.5)
     t12 = 1.0 / (t6 * 0.25 + 1.0)
     t13 = t12 * _polynomial(_POLYNOMIAL0, t12 - 0.25, -0.002026716071966055)
     t13 = torch.exp((t6 * t6) * (-0.5)) * (t12 * t13)
@@ -88,8 +96,8 @@ def forward(mean: Tensor, var: Tensor, *, beta: float, _cell: int | None = None)
     t10 = t10 * 2.0 + (-1.0)
     t11 = surface(_SURFACES[0], _number, t7, t11)
     t10 = surface(_SURFACES[1], _number, t9, t10)
-    t11 = (t3 * t12 + (t4 * t13 + (torch.where(t8, 0.0, t5 * t11)))).clamp(min=0.0)
-    return (t0 * t11), (t1 * (t2 * t10).clamp(min=0.0))
+    t11 = _at_least(t3 * t12 + (t4 * t13 + (torch.where(t8, 0.0, t5 * t11))), 0.0)
+    return (t0 * t11), (t1 * _at_least(t2 * t10, 0.0))
 
 
 def backward(
@@ -103,7 +111,7 @@ def backward(
     t3 = mean / t0  # mean in units of the base
     t4 = 1.0 / torch.sqrt(torch.where(0.0 <= t2, t2 + 2.559999942779541, -1.0))
     t5 = t3 * t4
-    t6 = t5.clamp(min=-15.800000190734863).clamp(max=15.800000190734863)  # (mean - centre)/w
+    t6 = _at_most(_at_least(t5, -15.800000190734863), 15.800000190734863)  # (mean - centre)/w
     t5 = torch.where(t5 < 0.0, -t5, t5)
     t7 = 15.800000190734863 < t5
     t8 = 1.0 / torch.sqrt((t6 * t6) * 0.9532246373741857 + 11.677001807833776)
@@ -118,7 +126,7 @@ def backward(
     t15 = (t4 * t4) * (-0.5)
     t16 = t4 * t15
     t3 = t3 < 0.0
-    t5 = t5.clamp(max=37.5)
+    t5 = _at_most(t5, 37.5)
     t17 = torch.exp((t5 * t5) * (-0.5))
     t5 = 1.0 / (t5 * 0.25 + 1.0)
     t5 = t5 * _polynomial(_POLYNOMIAL1, t5 - 0.25, -0.0012046932669558172)

@@ -31,6 +31,14 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+
+
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+
+
 def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = lambd * lambd
@@ -39,7 +47,7 @@ def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]
     t3 = torch.sqrt(torch.where(0.0 <= t1, torch.full_like(mean, 1.0), -1.0))
     t3 = t1 * t3  # NaN for a negative variance
     t1 = t3 < 100.0
-    t4 = t3.clamp(min=100.0)
+    t4 = _at_least(t3, 100.0)
     t3 = torch.where(t1, t3, 100.0)
     t5 = t3 == 0.0
     t3 = torch.sqrt(torch.where(t5, 1.0, t3))
@@ -52,7 +60,7 @@ def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]
     t11 = torch.where(t9, torch.full_like(mean, 1.0), -1.0)
     t12 = torch.where(t10, torch.full_like(mean, 1.0), -1.0)
     t13 = 1.0 / torch.sqrt(torch.where(0.0 <= t4, t4, -1.0))
-    t14 = (t2 * t13).clamp(min=-7.55979061126709).clamp(max=7.55979061126709)  # (mean - centre)/w
+    t14 = _at_most(_at_least(t2 * t13, -7.55979061126709), 7.55979061126709)  # (mean - centre)/w
     t15 = 1.0 / torch.sqrt((t14 * t14) * 0.7812726581889415 + 12.500362531023065)
     t15 = t14 * t15  # t against its reach, by way of t/sqrt(kappa² + t²)
     t14 = t15 * (t15 * 2.0) + (-1.0)
@@ -88,7 +96,7 @@ def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]
     t11 = (-(t6 * (t17 * (t7 * t18 + (t20 * 2.0))))) * t11
     t3 = (t11 + ((t6 * (t5 * (t8 * t3 + (t21 * 2.0)))) * t12)) * 2.0
     t12 = (t25 + (t22 + ((t27 * ((t5 * t21) * t24)) * t12))) - (t23 * t23)
-    t12 = ((t6 * t26 + t3) * (t6 * t26) + t12).clamp(min=0.0)
+    t12 = _at_least((t6 * t26 + t3) * (t6 * t26) + t12, 0.0)
     t13 = t4 * t13
     t26 = t16 * 2.0 + (-1.0)
     t10 = t23 + (torch.where(t9, t2 + 1.0, torch.where(t10, 0.0, t2 + (-1.0))))
@@ -96,10 +104,9 @@ def forward(mean: Tensor, var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]
     t9 = t2 == t2
     t26 = surface(_SURFACES[0], 0, t14, t26)
     t16 = surface(_SURFACES[1], 0, t14, t16)
-    t26 = torch.where(t1, t12, (t4 + (t13 * t26)).clamp(min=0.0))
-    t16 = lambd * (torch.where(t9, torch.where(t1, t10, t2 + (t15 * t16)), t2))
-    t2 = t0 * (torch.where(t9, t26, t2))
-    return t16, t2
+    t26 = torch.where(t9, torch.where(t1, t12, _at_least(t4 + (t13 * t26), 0.0)), t2)
+    t2 = lambd * (torch.where(t9, torch.where(t1, t10, t2 + (t15 * t16)), t2))
+    return t2, (t0 * t26)
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, lambd: float) -> tuple[Tensor, Tensor]:
@@ -109,7 +116,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t2 = torch.sqrt(torch.where(0.0 <= t1, torch.full_like(mean, 1.0), -1.0))
     t2 = t1 * t2  # NaN for a negative variance
     t1 = t2 < 100.0
-    t3 = t2.clamp(min=100.0)
+    t3 = _at_least(t2, 100.0)
     t2 = torch.where(t1, t2, 100.0)
     t4 = t2 == 0.0
     t2 = torch.sqrt(torch.where(t4, 1.0, t2))
@@ -123,7 +130,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor, *, 
     t11 = torch.where(t9, torch.full_like(mean, 1.0), -1.0)
     t12 = 1.0 / torch.sqrt(torch.where(0.0 <= t3, t3, -1.0))
     t13 = (mean / lambd) * t12
-    t14 = t13.clamp(min=-7.55979061126709).clamp(max=7.55979061126709)  # (mean - centre)/w
+    t14 = _at_most(_at_least(t13, -7.55979061126709), 7.55979061126709)  # (mean - centre)/w
     t15 = 1.0 / torch.sqrt((t14 * t14) * 0.7812726581889415 + 12.500362531023065)
     t16 = t14 * t15  # t against its reach, by way of t/sqrt(kappa² + t²)
     t17 = t16 * (t16 * 2.0) + (-1.0)

@@ -126,11 +126,11 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
 
 
 def _at_least(x: Tensor, bound: float) -> Tensor:
-    return x.clamp(min=max(bound, torch.finfo(x.dtype).min))
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
 
 
 def _at_most(x: Tensor, bound: float) -> Tensor:
-    return x.clamp(max=min(bound, torch.finfo(x.dtype).max))
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
 
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -140,11 +140,11 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t1 = mean < 0.0
     t2 = torch.where(mean < 0.0, -mean, mean)  # |mean - centre|
     t3 = t0 < 4.0
-    t4 = t0.clamp(min=4.0)
+    t4 = _at_least(t0, 4.0)
     t5 = torch.where(t1, torch.full_like(mean, 1.0), -1.0)  # direction of u
     t6 = 1.0 / torch.sqrt(t4)
     t7 = t2 * t6
-    t8 = t7.clamp(max=37.5)
+    t8 = _at_most(t7, 37.5)
     t7 = torch.exp((torch.where(37.5 < t7, 1406.25, t2 * (t2 * (1.0 / t4)))) * (-0.5))
     t9 = 1.0 / (t8 * 0.25 + 1.0)
     t9 = t9 * _polynomial(_POLYNOMIAL0, t9 - 0.25, -0.0012046932669558172)
@@ -158,8 +158,8 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     t11 = torch.where(t10, 0.0, t0)  # standard deviation
     t12 = _at_most(_at_least(mean, -194469232.0), 194469232.0)
     t13 = -t12
-    t0 = ((torch.where(t10, 3.777893186295716e+22, 1.0 / t0)) * t13).clamp(min=-7.5)
-    t0 = t0.clamp(max=7.5)
+    t0 = _at_least((torch.where(t10, 3.777893186295716e+22, 1.0 / t0)) * t13, -7.5)
+    t0 = _at_most(t0, 7.5)
     t14 = 0.0 < t13
     t15 = t13 < 0.0
     t16 = torch.where(t15, 0.0, t12)
@@ -198,7 +198,7 @@ def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         t32 = t4 + c[0]
         t33 = 1.0 / torch.sqrt(t32)
         t34 = t2 * t33
-        t35 = t34.clamp(max=37.5)
+        t35 = _at_most(t34, 37.5)
         t32 = torch.exp((torch.where(37.5 < t34, 1406.25, t2 * (t2 * (1.0 / t32)))) * (-0.5))
         t34 = 1.0 / (t35 * 0.25 + 1.0)
         t34 = t34 * _polynomial(_POLYNOMIAL0, t34 - 0.25, -0.0012046932669558172)
@@ -265,11 +265,11 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t0 = var * t0  # NaN for a negative variance
     t1 = torch.where(mean < 0.0, -mean, mean)  # |mean - centre|
     t2 = t0 < 4.0
-    t3 = t0.clamp(min=4.0)
+    t3 = _at_least(t0, 4.0)
     t4 = torch.where(mean < 0.0, torch.full_like(mean, 1.0), -1.0)  # direction of u
     t5 = 1.0 / torch.sqrt(t3)
     t6 = t1 * t5
-    t7 = t6.clamp(max=37.5)
+    t7 = _at_most(t6, 37.5)
     t6 = torch.exp((torch.where(37.5 < t6, 1406.25, t1 * (t1 * (1.0 / t3)))) * (-0.5))
     t8 = 1.0 / (t7 * 0.25 + 1.0)
     t8 = t8 * _polynomial(_POLYNOMIAL0, t8 - 0.25, -0.0012046932669558172)
@@ -290,8 +290,8 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
     t17 = t7 * t16 + (t15 * (t5 * (-4.0)))
     t18 = t7 * t17 + (t16 * (t5 * (-5.0)))
     t5 = t7 * t18 + (t17 * (t5 * (-6.0)))
-    t0 = ((torch.where(t9, 3.777893186295716e+22, 1.0 / t0)) * t12).clamp(min=-7.5)
-    t0 = t0.clamp(max=7.5)
+    t0 = _at_least((torch.where(t9, 3.777893186295716e+22, 1.0 / t0)) * t12, -7.5)
+    t0 = _at_most(t0, 7.5)
     t9 = 0.0 < t12
     t7 = t12 < 0.0
     t19 = torch.where(t7, 0.0, t11)
@@ -408,7 +408,7 @@ def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> 
         t31 = t3 + c[0]
         t25 = 1.0 / torch.sqrt(t31)
         t27 = t1 * t25
-        t20 = t27.clamp(max=37.5)
+        t20 = _at_most(t27, 37.5)
         t31 = torch.exp((torch.where(37.5 < t27, 1406.25, t1 * (t1 * (1.0 / t31)))) * (-0.5))
         t27 = 1.0 / (t20 * 0.25 + 1.0)
         t27 = t27 * _polynomial(_POLYNOMIAL0, t27 - 0.25, -0.0012046932669558172)

@@ -15,11 +15,11 @@ __all__ = ["backward", "forward"]
 
 
 def _at_least(x: Tensor, bound: float) -> Tensor:
-    return x.clamp(min=max(bound, torch.finfo(x.dtype).min))
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
 
 
 def _at_most(x: Tensor, bound: float) -> Tensor:
-    return x.clamp(max=min(bound, torch.finfo(x.dtype).max))
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
 
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:

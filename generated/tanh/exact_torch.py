@@ -20,6 +20,14 @@ CELLS = 16
 _SURFACES = surfaces_beside(__file__)
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+
+
+def _at_most(x: Tensor, bound: float) -> Tensor:
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
+
+
 def cell_of(mean: Tensor, var: Tensor) -> tuple[Tensor]:
     """The number of the cell of each element."""
     t0 = torch.where(var < 0.7382283380045691, torch.full_like(mean, 4.0), 0.0)
@@ -41,7 +49,7 @@ def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Ten
     """Mean and variance of the output, from mean and variance of the input."""
     _number = cell_of(mean, var)[0] if _cell is None else _cell
     t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 0.5400891304016113, -1.0))
-    t1 = (mean * t0).clamp(min=-17.677669525146484).clamp(max=17.677669525146484)  # (mean - centre)/w
+    t1 = _at_most(_at_least(mean * t0, -17.677669525146484), 17.677669525146484)  # (mean - centre)/w
     t2 = 1.0 / torch.sqrt((t1 * t1) * 0.962278675885991 + 11.78791377960339)
     t2 = t1 * t2  # t against its reach, by way of t/sqrt(kappa² + t²)
     t1 = t2 * (t2 * 2.0) + (-1.0)
@@ -51,8 +59,8 @@ def forward(mean: Tensor, var: Tensor, *, _cell: int | None = None) -> tuple[Ten
     t3 = t3 * 2.0 + (-1.0)
     t4 = surface(_SURFACES[0], _number, t1, t4)
     t3 = surface(_SURFACES[1], _number, t1, t3)
-    t4 = (t2 * t4).clamp(min=-1.0).clamp(max=1.0)
-    return t4, (t0 * t3).clamp(min=0.0)
+    t4 = _at_most(_at_least(t2 * t4, -1.0), 1.0)
+    return t4, _at_least(t0 * t3, 0.0)
 
 
 def backward(
@@ -62,7 +70,7 @@ def backward(
     _number = cell_of(mean, var)[0] if _cell is None else _cell
     t0 = 1.0 / torch.sqrt(torch.where(0.0 <= var, var + 0.5400891304016113, -1.0))
     t1 = mean * t0
-    t2 = t1.clamp(min=-17.677669525146484).clamp(max=17.677669525146484)  # (mean - centre)/w
+    t2 = _at_most(_at_least(t1, -17.677669525146484), 17.677669525146484)  # (mean - centre)/w
     t3 = 1.0 / torch.sqrt((t2 * t2) * 0.962278675885991 + 11.78791377960339)
     t4 = t2 * t3  # t against its reach, by way of t/sqrt(kappa² + t²)
     t5 = t4 * (t4 * 2.0) + (-1.0)

@@ -27,6 +27,10 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
     return value
 
 
+def _at_least(x: Tensor, bound: float) -> Tensor:
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
+
+
 def forward(mean: Tensor, var: Tensor, *, threshold: float, value: float) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
     t0 = mean - threshold  # mean in units of the base
@@ -60,7 +64,7 @@ def forward(mean: Tensor, var: Tensor, *, threshold: float, value: float) -> tup
     t3 = (t2 * (t7 * (t3 * 2.0))) - (t8 * t8)
     t4 = (t1 * t1) * (t11 * (torch.where(t6, t9, t4))) + ((t1 * (-2.0)) * (t10 * t11))
     t9 = t0 == t0
-    t4 = ((torch.where(t6, t3, (t2 - t3) - (t10 * (t8 * 2.0)))) + t4).clamp(min=0.0)
+    t4 = _at_least((torch.where(t6, t3, (t2 - t3) - (t10 * (t8 * 2.0)))) + t4, 0.0)
     t11 = threshold + (torch.where(t9, t10 + (t1 * t11), t0))
     return t11, (torch.where(t9, t4, t0))
 

@@ -30,6 +30,7 @@ from momentgen.laws.composite import attention_by_parts
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.law import DEPTH, Law, Rule, laws_in, new_law, register_pytree, remember, tensor_of
 from momentgen.laws.maxima import is_monotone, tree_of_pairs
+from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.dust import without_dust
 from momentgen.laws.pointwise import is_registered, op_and_parameters
 from momentgen.laws.probes import Probes, give_probes, probes_along, probes_of
@@ -107,7 +108,7 @@ def _along(x: Diagonal, mean: Tensor, var: Tensor, gain: Tensor) -> tuple[Tensor
     """
     sources, (given, spread) = SOURCES.get(), x._parts()
     mean = constant(mean) + gain * (given - constant(given))
-    mean, left = sources.remainder(mean, lambda: (var - gain.square() * spread).clamp_min(0))
+    mean, left = sources.remainder(mean, lambda: at_least(var - gain.square() * spread, 0))
     if left is None or not sources.has_probes:
         return mean, var, None
     known = probes_of(x)
@@ -221,14 +222,14 @@ def _attached(law: Diagonal, own: Rule, entry: Entry, kind: str, args: tuple[Any
         mean, var, law._probes = _along(args[0], mean, var, gain)
     elif kind == "noise" and type(args[0]) is Adjoint:
         (given, spread), gain = args[0]._parts(), gain_of(args[0], entry, kind, args[1:], kwargs)
-        added = (var - gain.square() * spread).clamp_min(0)
+        added = at_least(var - gain.square() * spread, 0)
         mean = sources.shifted(constant(mean) + gain * (given - constant(given)), added)
         if sources.has_probes:
             known = probes_of(args[0])
             law._probes = Probes(gain * known.rows + sources.moved(constant(added)), known.independent)
     elif kind == "statistic" and type(args[0]) is Adjoint:
         explained = _explained(args[0], entry, kind, args[1:], kwargs)
-        mean, left = sources.remainder(mean, lambda: (var - explained).clamp_min(0))
+        mean, left = sources.remainder(mean, lambda: at_least(var - explained, 0))
         if left is not None and sources.has_probes:
             law._probes = _with_own(probes_along(entry, args, kwargs, [args[0]]), left)
     elif kind in _SLOPED and (function := _slope(entry, args, kwargs, mean, var)) is not None:
@@ -390,7 +391,7 @@ def _larger(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     mean = mean + (off + share * (m1 - given[0] - off))
 
     def rest() -> Tensor:
-        return (var - share.square() * v1 - (1 - share).square() * v2).clamp_min(0)
+        return at_least(var - share.square() * v1 - (1 - share).square() * v2, 0)
 
     sources = SOURCES.get()
     mean, left = sources.remainder(mean, rest)

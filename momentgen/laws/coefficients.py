@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import UnsupportedError
+from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.dust import product
 
 __all__ = ["is_linear_map", "neighbours", "noise_of_weight"]
@@ -80,7 +81,7 @@ def _noise(
         return own
     pairs = neighbours(call, name, mean, neighbour, **options)
     # The sum is of a positive semidefinite form, and negative by rounding only.
-    return own if pairs is None else (own + pairs).clamp_min(0)
+    return own if pairs is None else at_least(own + pairs, 0)
 
 
 def neighbours(call: Callable[..., Any], name: str, mean: Tensor, neighbour: Tensor, **options: Any) -> Tensor | None:

@@ -24,6 +24,7 @@ from momentgen.laws.examples import batch_of, per_example, with_moments, without
 from momentgen.laws.half import in_float32, narrowed
 from momentgen.laws.law import Law, new_law, versions
 from momentgen.laws.nests import Nest, flattened
+from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.hermite import Expansion, Function, expansion
 from momentgen.laws.numerics.hermite import covariance as hermite_covariance
 from momentgen.laws.numerics.pairs import PairOp, pairwise_covariance
@@ -179,7 +180,7 @@ def fixed(value: Tensor) -> Covariance:
 def symmetric(matrix: Tensor) -> Tensor:
     """The symmetric part of what is symmetric but for rounding, its diagonal at least 0."""
     found = (matrix + matrix.mT) / 2
-    return torch.diagonal_scatter(found, found.diagonal().clamp_min(0))
+    return torch.diagonal_scatter(found, at_least(found.diagonal(), 0))
 
 
 # ---------------------------------------------------------------------- border

@@ -31,6 +31,7 @@ from momentgen.laws.covariance_linear import (
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.law import Law, Rule, remember, tensor_of
 from momentgen.laws.notes import note
+from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.pairs import PairOp
 from momentgen.laws.numerics.root import square_root
 from momentgen.laws.point import Point
@@ -131,7 +132,7 @@ def by_jacobian(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         columns = cast(Push, push)(torch.diag_embed(square_root(law._var).reshape(-1)))
         own = columns.square().sum(0)
         explained = own if explained is None else explained + own
-    rest = (var - cast(Tensor, explained)).clamp_min(0)
+    rest = at_least(var - cast(Tensor, explained), 0)
     whole = linear_of(entry, mean, parts, rest)
     if isinstance(found, Diagonal):
         return whole.view(found.shape)
@@ -300,7 +301,7 @@ def _larger(entry: Entry, x: Any, y: Any) -> Any:
     mean, pull, var = vjp(lambda m1, m2: tuple(op(m1, x._var, m2, y._var, together)), x._mean, y._mean, has_aux=True)
     slopes = pull(torch.ones_like(mean))
     law = linear_of(entry, mean, [(x, times(slopes[0])), (y, times(slopes[1]))])
-    rest = (var.reshape(-1) - law.cov.diagonal()).clamp_min(0)
+    rest = at_least(var.reshape(-1) - law.cov.diagonal(), 0)
     node = Node(law.cov + torch.diag_embed(rest), law.node.parents)
     return covariance(mean, node)
 

@@ -23,6 +23,7 @@ from momentgen.errors import InputError
 from momentgen.laws import affine
 from momentgen.laws.coefficients import is_linear_map
 from momentgen.laws.law import Law, Rule, dispatch, laws_in, new_law
+from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.root import square_root
 from momentgen.laws.table import KINDS, Entry, names
 from momentgen.laws.unsupported import unsupported
@@ -99,7 +100,7 @@ def shared_by_neighbours(var: Tensor, neighbour: Tensor) -> Pairs:
         raise InputError(
             "a random parameter: the correlations of an element with its two neighbours must not add up to more than 1"
         )
-    return Pairs(own.clamp_min(0), first, second)
+    return Pairs(at_least(own, 0), first, second)
 
 
 def spread(pairs: Pairs, noise: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from momentgen.laws.covariance_graph import Narrower, memory_allowed
 from momentgen.laws.diagonal import Diagonal, pair
 from momentgen.laws.examples import batch_of, per_example
 from momentgen.laws.law import Law, tensor_of
+from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.root import square_root
 from momentgen.laws.parameters import LIFT, Lift, Lifted, Pairs, Plan, is_one_row, lifted, shared_by_neighbours, spread
 from momentgen.laws.probes import Probes, factor_of, probes_of
@@ -87,7 +88,7 @@ def _outputs(weight: Lifted, mean: Tensor, var: Tensor | None) -> tuple[Tensor, 
     first = ends.first[inputs - 1 :: inputs] * mean[..., -1:]
     second = ends.second[inputs - 1 :: inputs] * mean[..., :1]
     own = noise - F.pad(first.square(), (0, 1)) - F.pad(second.square(), (1, 0))
-    return noise, Pairs(own.clamp_min(0), first, second)
+    return noise, Pairs(at_least(own, 0), first, second)
 
 
 class _First:
@@ -238,14 +239,14 @@ class _Second:
             noise = noise_of_weight(entry.call, entry.name, mean, var, own._var, weight.neighbour, options)
             return _sum(linear, (tangents, deviations), noise, independent=False)
         # What goes in may depend on the same weight: variances by the samples, as of any product.
-        of_rest = (own._var - joint.explained).clamp_min(0)
+        of_rest = at_least(own._var - joint.explained, 0)
         left = weight.neighbour
         if left is not None:
             flat = joint.tangents.flatten(1)
             left = left - F.pad((flat[:, :-1] * flat[:, 1:]).sum(0), (0, 1)).view(left.shape)
         prior = noise_of_weight(entry.call, entry.name, mean, var, of_rest, left, options)
         prior = prior + VARIANCE[entry.name](
-            entry.call, (x._var - x._joint.explained).clamp_min(0), weight._mean, None, **options
+            entry.call, at_least(x._var - x._joint.explained, 0), weight._mean, None, **options
         )
         together = torch.vmap(call)
         shared = together(x._joint.tangents, joint.tangents).sum(0)

@@ -17,6 +17,7 @@ from torch import Tensor
 from momentgen.laws import source
 from momentgen.laws.law import Law, remember
 from momentgen.laws.numerics import normalise
+from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.table import Entry
 
 __all__ = ["CASTS", "RESHAPES", "below_maximum", "combined", "made_by", "number_of", "variance"]
@@ -124,7 +125,7 @@ def below_maximum(a: Any, b: Any) -> Any:
         (chance,) = torch.autograd.grad(largest.sum(), place)
     chance = chance.reshape([mean.shape[d] for d in order]).permute([order.index(d) for d in range(mean.dim())])
     m, v = pair(b)
-    law = made(mean - m, (var + v - 2 * chance * var).clamp_min(0))
+    law = made(mean - m, at_least(var + v - 2 * chance * var, 0))
     return remember(law, Entry("below_maximum", "statistic", torch.sub), (a, top.dims), {}, a)
 
 

@@ -11,13 +11,14 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor, value: Tensor | floa
         value = value * x + coefficient
     return value
 '''
+# Not clamp: the derivative of clamp at its bound is 1 before torch 2.14 and 0 since.
 BOUNDS = {
     "at_most": """\
 def _at_most(x: Tensor, bound: float) -> Tensor:
-    return x.clamp(max=min(bound, torch.finfo(x.dtype).max))
+    return torch.where(bound < x, min(bound, torch.finfo(x.dtype).max), x)
 """,
     "at_least": """\
 def _at_least(x: Tensor, bound: float) -> Tensor:
-    return x.clamp(min=max(bound, torch.finfo(x.dtype).min))
+    return torch.where(x < bound, max(bound, torch.finfo(x.dtype).min), x)
 """,
 }

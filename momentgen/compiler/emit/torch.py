@@ -46,8 +46,6 @@ _FORMAT = {
 _CALLS = frozenset({"polynomial", "round", "sqrt", "exp_mantissa", "at_most", "at_least"})
 _LONGEST = 92  # characters of an expression; beyond, its operands have names
 
-_HALF = 65504.0  # the largest float16: clamp takes no bound that its tensor's dtype does not hold
-
 
 def render_torch(stable: Stable, header: Header, summary: str) -> str:
     """A Python module with ``forward`` and ``backward``, and ``kernel_scalars`` where the float32 kernels need any.
@@ -377,8 +375,6 @@ class _Function:
             return self._atom(item.args[0], bare=True)
         if kind in ("at_most", "at_least"):
             least = kind == "at_least"
-            if tensor and abs(item.payload) <= _HALF:
-                return f"{self._atom(item.args[0])}.clamp({'min' if least else 'max'}={item.payload!r})"
             if tensor:
                 self.polynomials.bounds.add(kind)
             name = f"_{kind}" if tensor else "max" if least else "min"

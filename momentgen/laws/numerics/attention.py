@@ -28,6 +28,7 @@ import math
 import torch
 from torch import Tensor
 
+from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.softmax import log_odds, probabilities
 
 __all__ = ["attention"]
@@ -134,7 +135,7 @@ def _random_weights(
             """Variance of the shared part of x_j - Σ p_k x_k: Σ_e v_Q,e (K_je - Σ p_k K_ke)²."""
             centre = p @ centred_key
             weighted = noise * centre
-            found = (alone - 2 * (weighted @ transposed) + (weighted * centre).sum(-1, keepdim=True)).clamp_min(0)
+            found = at_least(alone - 2 * (weighted @ transposed) + (weighted * centre).sum(-1, keepdim=True), 0)
             return found if masked is None else found.masked_fill(masked, 0.0)
 
     odds, spread = log_odds(z, own, shared, passes, careful=False)
@@ -150,7 +151,7 @@ def _random_weights(
     else:
         h, correlated = u / (1 - 2 * p + total).clamp_min(_SMALLEST), None
     var = h @ (values * values) + mean * (mean * h.sum(-1, keepdim=True) - 2 * (h @ values))
-    var = var.clamp_min(0)
+    var = at_least(var, 0)
     if correlated is not None:
         var = var + correlated
     return u + p * p, mean + middle, var

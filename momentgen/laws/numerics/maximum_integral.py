@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.root import square_root
 from momentgen.runtime.dynamo import constant_result
 
@@ -124,7 +125,7 @@ def moments_of(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     s = torch.where(random, s, 0)
     inverse = torch.where(random, 1 / torch.where(random, s, 1), 0)
     z = torch.where(random, (lo - torch.where(random, m, 0)) * inverse, _FAR)
-    high = z.clamp(min=0)
+    high = at_least(z, 0)
     nearest = torch.where(random, high, math.inf).amin(0)
     matters = random & (high.square() < nearest.square() + reach_square)
     reach = s * ((high.square() + reach_square).sqrt() - z)
@@ -143,7 +144,7 @@ def moments_of(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     t, grown = _at(nodes, places)
     f = _above(t, start, slope) * grown * weights
     first, second = f.sum(0), (t * f).sum(0)
-    mean, var = origin + unit * (lo + first), (2 * second - first * first).clamp(min=0) * unit * unit
+    mean, var = origin + unit * (lo + first), at_least(2 * second - first * first, 0) * unit * unit
     mean, var = torch.where(some, mean, -math.inf), torch.where(some, var, 0)
     return torch.where(valid, mean, math.nan), torch.where(valid, var, math.nan)
 
@@ -157,7 +158,7 @@ def _nodes(width: Tensor, sharpest: Tensor, moved: Tensor | float, many: bool) -
     b = torch.maximum(CONSTANTS["CROWDED" + suffix] * sharpest, width / _RATIO)
     # From four widths on the nodes are equally dense throughout.
     b = torch.where(width > 0, torch.minimum(b, 4 * width), 1)
-    centre = torch.minimum((CONSTANTS["CENTRE" + suffix] * sharpest - moved).clamp(min=0), width)
+    centre = torch.minimum(at_least(CONSTANTS["CENTRE" + suffix] * sharpest - moved, 0), width)
     first = torch.asinh(-centre / b)
     return centre, b, first, torch.asinh((width - centre) / b) - first
 

@@ -43,6 +43,7 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
+from momentgen.laws.numerics.bounds import at_least, at_most
 from momentgen.laws.numerics.root import square_root
 
 __all__ = ["centred", "l2_normalise", "layer_norm", "rms_norm"]
@@ -130,7 +131,7 @@ def _root_normalised(m: Tensor, v: Tensor, e: float, layer: bool) -> tuple[Tenso
         sums = torch.cat([each, many], -1).mT
         at = torch.cat([own, steps], -1)
         total = sums[..., 0].sum(-1, keepdim=True)
-        rest = ((squares * inverse).double() - (am * am).sum(-1, keepdim=True)).clamp(min=0)
+        rest = at_least((squares * inverse).double() - (am * am).sum(-1, keepdim=True), 0)
 
     t, w1, w2 = _constant(_NODES_OF_TWO if n < 4 else _NODES_OF_FEW if n < 16 else _NODES, m)
     x = 2 * t[:, None] * at[..., None, :]  # (..., nodes, values)
@@ -141,15 +142,15 @@ def _root_normalised(m: Tensor, v: Tensor, e: float, layer: bool) -> tuple[Tenso
     if direct:
         mmr = (r @ (m * m)[..., None])[..., 0]
     else:
-        mmr = (r[..., :_TOP] @ (am * am)[..., None])[..., 0] + (
-            rest - 2 * t * (r[..., _TOP:] @ sums[..., _TOP:, 2:3])[..., 0]
-        ).clamp(min=0)
+        mmr = (r[..., :_TOP] @ (am * am)[..., None])[..., 0] + at_least(
+            rest - 2 * t * (r[..., _TOP:] @ sums[..., _TOP:, 2:3])[..., 0], 0
+        )
     log_g = -0.5 * logs - t * (mmr + floor)
     gain = t * total - 0.5 * logs + 2 * t * t * vmmr
     c = a = torch.ones_like(t)
     if layer:
         c = r.mean(-1) if direct else 1 - 2 * t / n * vr
-        c = torch.maximum(c, 1 / (1 + 2 * t / n * total)).clamp(max=1)  # Jensen
+        c = at_most(torch.maximum(c, 1 / (1 + 2 * t / n * total)), 1)  # Jensen
         a = -2 * t / (n * c) * vmr
         if direct:  # Σ m = 0, so that this is Σ m r / (n c), which cancels for small 2 t v as the other does for large
             a = torch.where(x.amax(-1) < 1, a, (r @ m[..., None])[..., 0] / (n * c))
@@ -160,15 +161,15 @@ def _root_normalised(m: Tensor, v: Tensor, e: float, layer: bool) -> tuple[Tenso
         kept, scatter = many[..., 0, :].sum(-1, keepdim=True), rest
         if layer:
             kept = kept * (1 - 1 / (n - _TOP))
-            scatter = (rest - am.sum(-1, keepdim=True).square() / (n - _TOP)).clamp(min=0)
+            scatter = at_least(rest - am.sum(-1, keepdim=True).square() / (n - _TOP), 0)
         # _PLACES[0] is 1: the largest variance of the others
         bound = -0.5 * log[..., int(layer) : _TOP].sum(-1) - 0.5 * kept / steps[..., :1] * log[..., _TOP]
         bound = bound - t * (r[..., _TOP] * scatter + floor)
         log_g, gain = torch.minimum(log_g, bound), torch.minimum(gain, bound + t)
-    gain = gain.clamp(min=0)
+    gain = at_least(gain, 0)
     decay = torch.exp(-t)
     near = gain < 1
-    less = torch.where(near, decay * torch.expm1(torch.where(near, gain, 0)), torch.exp(log_g.clamp(max=0)) - decay)
+    less = torch.where(near, decay * torch.expm1(torch.where(near, gain, 0)), torch.exp(at_most(log_g, 0)) - decay)
     g = decay + less  # G, and its departure from exp(-t)
 
     # E x_i = m_i (1 + h - v_i H_i) - b + v_i B_i, and so on: capitals are functions of v_i.
@@ -210,7 +211,7 @@ def _root_normalised(m: Tensor, v: Tensor, e: float, layer: bool) -> tuple[Tenso
         few = stacked[..., :_TOP].unbind(-2)
         few_mean, few_var = _outputs(am, [f0 + own * f for f0, f in zip(constants, few, strict=True)])
         mean, var = mean.scatter(-1, place, few_mean.to(dtype)), var.scatter(-1, place, few_var.to(dtype))
-    return mean.to(dtype), var.clamp(min=0).to(dtype)
+    return mean.to(dtype), at_least(var, 0).to(dtype)
 
 
 def _outputs(m: Tensor, values: list[Tensor]) -> tuple[Tensor, Tensor]:

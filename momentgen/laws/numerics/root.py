@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from momentgen.laws.numerics.bounds import at_least
+
 __all__ = ["eigh", "matrix_root", "root_of", "square_root"]
 
 
@@ -85,7 +87,7 @@ class _MatrixRoot(torch.autograd.Function):
         values, vectors = eigh(wide)
         rounding = 8 * torch.finfo(matrix.dtype).eps * matrix.shape[-1] ** 0.5 * values.abs().amax(-1)
         below = -values.amin(-1) / rounding.clamp_min(torch.finfo(wide.dtype).tiny)
-        roots = values.clamp_min(0).sqrt()
+        roots = at_least(values, 0).sqrt()
         root = (vectors * roots[..., None, :]) @ vectors.mT
         return ((root + root.mT) / 2).to(matrix.dtype), below, vectors, roots
 

@@ -36,6 +36,7 @@ import torch
 from torch import Tensor
 
 from momentgen.generated import logistic_transform, logsigmoid, sigmoid, softplus
+from momentgen.laws.numerics.bounds import at_least
 
 __all__ = ["log_odds", "log_softmax", "merge", "probabilities", "softmax", "softmax_gains"]
 
@@ -98,7 +99,7 @@ def log_softmax(mean: Tensor, var: Tensor | None, dim: int) -> tuple[Tensor, Ten
     exact = torch.log_softmax(x, -1).detach()
     m = torch.where(sure, exact + (m - m.detach()), m)
     nothing = masked.all(-1, keepdim=True)
-    w = torch.where(sure, w - w.detach(), w.clamp_min(0)).masked_fill(nothing, math.nan)
+    w = torch.where(sure, w - w.detach(), at_least(w, 0)).masked_fill(nothing, math.nan)
     m, w = torch.where(masked, exact, m), w.masked_fill(masked & ~nothing, 0.0)
     return m.movedim(-1, dim).to(mean.dtype), w.movedim(-1, dim).to(mean.dtype)
 
@@ -141,7 +142,7 @@ def merge(mean_a: Tensor, var_a: Tensor, mean_b: Tensor, var_b: Tensor) -> tuple
     gap, total = torch.minimum(mean_a, mean_b) - high, var_a + var_b
     rise, slope = softplus(gap, total), sigmoid(gap, total).mean
     upper = torch.where(mean_a > mean_b, var_a, var_b)
-    return high + rise.mean, (upper * (1 - 2 * slope) + rise.var).clamp_min(0)
+    return high + rise.mean, at_least(upper * (1 - 2 * slope) + rise.var, 0)
 
 
 def probabilities(odds: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
@@ -149,7 +150,7 @@ def probabilities(odds: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
     q, w = logistic_transform(odds, spread)
     # At most one class has mean 1, and no row is all 0, so that the sum is positive.
     q = q / q.sum(-1, keepdim=True)
-    return q, torch.minimum(w, q * (1 - q)).clamp_min(0)
+    return q, at_least(torch.minimum(w, q * (1 - q)), 0)
 
 
 def log_odds(
@@ -224,7 +225,7 @@ def _others_of(q: Tensor, terms: Tensor, careful: bool) -> tuple[Tensor, Tensor]
     """Sums of ``terms`` and of the probabilities over all other classes."""
     total = terms.sum(-1, keepdim=True)
     if not careful:
-        return (total - terms).clamp_min(0), 1 - q
+        return at_least(total - terms, 0), 1 - q
     # Of a class that has most of the probability a difference would lose all digits, but there can be only one such
     # class, and so the sum over those that have not is the one wanted.
     large = q > 0.5
