@@ -5,12 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test slow fuzz lint format build check exhaust verify report accuracy bench clean
+.PHONY: help demo test test-versions slow fuzz lint format build check exhaust verify report accuracy bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    build the rules, then propagate noise through a trained network"
 	@echo "make test    the fast test suite"
+	@echo "make test-versions  the fast tests of networks and ops on the newest torch that pyproject.toml allows"
 	@echo "make slow    the exhaustive tests (many minutes)"
 	@echo "make fuzz    random networks by every method against sampling: COUNT=1000 of them from START=0"
 	@echo "make lint    ruff, mypy"
@@ -38,6 +39,21 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2
+
+# The oldest torch of the range in pyproject.toml is that of constraints.txt, on which `make test` runs; this is the newest.
+# What torch brings or pins itself (triton, setuptools, ...) is left as it is, and so is the torchvision that fits it.
+TORCH_NEW := 2.14.1
+NEW := .venv-torch-$(TORCH_NEW)
+$(NEW)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(NEW)
+	$(NEW)/bin/pip install torch==$(TORCH_NEW)
+	$(NEW)/bin/pip list --format=freeze | sed 's/==.*//; s/_/-/g; s/.*/^&==/' > $(NEW)/installed
+	grep -v '^torchvision==' constraints.txt | grep -vif $(NEW)/installed > $(NEW)/constraints.txt
+	$(NEW)/bin/pip install -c $(NEW)/constraints.txt torch==$(TORCH_NEW) -e '.[dev]'
+	touch $@
+
+test-versions: $(NEW)/.ready
+	$(NEW)/bin/python -m pytest -n 2 tests/laws tests/nn tests/runtime tests/inference
 
 slow: $(READY)
 	$(BIN)/python -m pytest -m slow --timeout 14400
@@ -84,4 +100,4 @@ bench: $(READY)
 	$(BIN)/python benchmarks/polya_gamma.py
 
 clean:
-	rm -rf $(VENV) build dist demo-out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-torch-* build dist demo-out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

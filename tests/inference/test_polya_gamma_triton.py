@@ -45,6 +45,7 @@ print("all agree")
 
 
 def test_interpreted_draws_are_those_of_pytorch_and_follow_the_density(tmp_path: Path) -> None:
+    pytest.importorskip("triton", minversion="3.9", reason="the interpreter of triton 3.8 rounds fma twice")
     out = tmp_path / "draws.pt"
     code = INTERPRETED.replace("OUT", str(out))
     done = subprocess.run(

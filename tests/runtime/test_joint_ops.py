@@ -127,7 +127,7 @@ print("the same bits")
 
 
 def test_triton_s_interpreter_gives_the_bits_of_c() -> None:
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", minversion="3.9", reason="the interpreter of triton 3.8 rounds fma twice")
     root = str(Path(momentgen.__file__).parents[1])
     environment = dict(os.environ, PYTHONPATH=root, TRITON_INTERPRET="1")
     done = subprocess.run(
