@@ -69,7 +69,7 @@ class Adjoint(Diagonal):
         self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], mean: Tensor, var: Tensor, explained: Any
     ) -> Diagonal:
         sources = SOURCES.get()
-        mean, left = sources.remainder(mean, lambda: (var - explained(constant)).clamp_min(0))
+        mean, left = sources.remainder(mean, lambda: at_least(var - explained(constant), 0))
         law = shifted_law(mean, var)
         if left is not None and sources.has_probes:
             random = list({id(law): law for law in args}.values())

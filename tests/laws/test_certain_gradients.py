@@ -1,4 +1,4 @@
-"""The derivative in a variance of exactly 0 is the limit of those beside it: rounding is cut off there, slopes are not."""
+"""The derivative in a variance of exactly 0 is the limit of those beside it."""
 
 from collections.abc import Callable
 
