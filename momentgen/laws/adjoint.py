@@ -274,11 +274,18 @@ def _with_products(
     law: Diagonal, own: Rule, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], mean: Tensor
 ) -> Tensor:
     """The mean of products of two laws, with the products of their deviations as a new source."""
-    random = list({id(value): value for value in (*args, *kwargs.values()) if isinstance(value, Diagonal)}.values())
-    if len(random) + sum(value is random[0] for value in args) < 3:
+    if entry.name == "bilinear":  # what is added to the product is none of its factors
+        args = args[:3]
+    factors = [value for value in (*args, *kwargs.values()) if isinstance(value, Diagonal)]
+    if len(factors) < 2:
         return mean
+    random = list({id(value): value for value in factors}.values())
 
     def deviations() -> Tensor:
+        if len(random) == 3:  # the products of two of them count beside that of all
+            parts = [tuple(value if value is x else tensor_of(value) for value in args) for x in random]
+            linear = [own(entry, values, kwargs)._parts()[1] for values in parts]
+            return at_least(own(entry, args, kwargs)._parts()[1] - sum(linear), 0)
         # of means 0 the linear part is none
         alone = {id(x): new_law(Diagonal, torch.zeros_like(x._mean), x._parts()[1]) for x in random}
         values = tuple(alone.get(id(value), value) for value in args)

@@ -148,7 +148,9 @@ IDENTITIES = frozenset(("clone", "contiguous", "detach", "positive", "data"))
 
 def out_of_place(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call on laws, which overwrites none of them."""
-    return dispatch(Entry(entry.name, entry.kind, entry.call), entry.call, args, kwargs)
+    if entry.overwrites or entry.flag is not None:
+        entry = Entry(entry.name, entry.kind, entry.call)
+    return dispatch(entry, entry.call, args, kwargs)
 
 
 def value_at(law: Law, source: Law, x: Any) -> Any:
