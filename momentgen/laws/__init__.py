@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from momentgen.laws.activations import ACTIVATIONS, MissingRuleError, generated_op
 from momentgen.laws.border import Border, as_moments, certain, draw, inside, lower, method, noisy, run, set_method
+from momentgen.laws.controlled import propagate  # noqa: F401 - registers the method
 from momentgen.laws.convert import convert
 from momentgen.laws.correlated import Correlated
 from momentgen.laws.covariance import Covariance

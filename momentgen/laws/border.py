@@ -22,6 +22,7 @@ from torch import Tensor
 
 from momentgen.errors import InputError, MomentgenError
 from momentgen.laws import einops, half, lost
+from momentgen.laws.accuracy import ACCURACY, Accuracy, asked
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.draws import Draws, TracedDraws
 from momentgen.laws.law import Law, laws_in
@@ -53,7 +54,7 @@ __all__ = [
     "set_method",
 ]
 
-Method = Literal["ap1", "ap2", "sample", "local", "covariance", "adjoint", "correlated"]
+Method = Literal["ap1", "ap2", "sample", "local", "covariance", "adjoint", "correlated", "controlled"]
 #: what a user may ask for.
 METHODS: Final[tuple[str, ...]] = get_args(Method)
 _method: ContextVar[str] = ContextVar("momentgen_method")
@@ -105,7 +106,7 @@ class method:  # noqa: N801 - a context manager, named as it is used
     It holds for the thread or asyncio task that entered it; code under ``torch.compile`` is compiled once per method.
 
     Raises:
-        InputError: for another name.
+        InputError: for another name, and for an accuracy that is none or is asked of another method.
 
     >>> import torch, momentgen
     >>> layer = momentgen.nn.ReLU()
@@ -117,9 +118,13 @@ class method:  # noqa: N801 - a context manager, named as it is used
     tensor([0.3989])
     """
 
-    def __init__(self, name: Method) -> None:
+    def __init__(
+        self, name: Method, *, rtol: float | None = None, max_rows: int | None = None, seed: int | None = None
+    ) -> None:
         _known(name)
         self._name: str = name
+        self._accuracy = asked("method", name, rtol, max_rows, seed)
+        self._accuracies: list[Token[Any]] = []
         self._tokens: list[Token[str]] = []
         self._outer: list[str | None] = []
 
@@ -129,6 +134,8 @@ class method:  # noqa: N801 - a context manager, named as it is used
             _tracing.method = self._name
         else:
             self._tokens.append(_method.set(self._name))
+            if self._accuracy is not None:
+                self._accuracies.append(ACCURACY.set(self._accuracy))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -137,6 +144,8 @@ class method:  # noqa: N801 - a context manager, named as it is used
             _tracing.method = self._outer.pop()
         else:
             _method.reset(self._tokens.pop())
+            if self._accuracy is not None:
+                ACCURACY.reset(self._accuracies.pop())
 
 
 def _known(name: str) -> None:
@@ -491,10 +500,12 @@ class Border:
 
     Attributes:
         propagation: the method where no context sets one, None for the default; see :func:`set_method`.
+        accuracy: what is asked of the method ``controlled`` where no context says it; see :func:`convert`.
         DEFAULT: the default, that of networks; single layers have ``ap2``.
     """
 
     propagation: str | None = None
+    accuracy: Accuracy | None = None
     DEFAULT: ClassVar[str] = DEFAULT
 
     def _forward_inside(self, *args: Any, **kwargs: Any) -> Any:

@@ -11,12 +11,20 @@ import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from momentgen.errors import InputError
+from momentgen.laws.accuracy import asked
 from momentgen.laws.border import Border, Method, set_method
 
 __all__ = ["convert"]
 
 
-def convert(module: torch.nn.Module, method: Method | None = None) -> torch.nn.Module:
+def convert(
+    module: torch.nn.Module,
+    method: Method | None = None,
+    *,
+    rtol: float | None = None,
+    max_rows: int | None = None,
+    seed: int | None = None,
+) -> torch.nn.Module:
     """The network over moments that computes what ``module`` computes, over the same parameters and buffers.
 
     The network runs as it is, on laws: nothing is traced, so what Python decides on shapes, flags and arguments is
@@ -31,6 +39,10 @@ def convert(module: torch.nn.Module, method: Method | None = None) -> torch.nn.M
     Args:
         module: a plain torch module.  It is not changed.
         method: how it propagates where no :class:`momentgen.method` context says otherwise; ``None`` for the above.
+        rtol: of the method ``controlled``, with ``max_rows`` and ``seed``: how exact its answers are to be, as for
+            :class:`momentgen.method`.
+        max_rows: likewise.
+        seed: likewise.
 
     Returns:
         A module, also an instance of ``module``'s class, that takes tensors or :class:`~momentgen.Moments` where the
@@ -49,7 +61,10 @@ def convert(module: torch.nn.Module, method: Method | None = None) -> torch.nn.M
     """
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"convert: expected a torch.nn.Module, got {type(module).__name__}")
+    accuracy = asked("convert", method, rtol, max_rows, seed)
     if isinstance(module, Border):
+        if accuracy is not None:
+            module.accuracy = accuracy
         return module if method is None else set_method(module, method)
     if isinstance(module, torch.jit.ScriptModule):
         raise InputError("convert: a scripted module cannot run on laws; convert the module that was scripted")
@@ -58,6 +73,8 @@ def convert(module: torch.nn.Module, method: Method | None = None) -> torch.nn.M
     if "forward" in network.__dict__:  # replaced on the instance, as some libraries do
         network.__dict__["_plain_forward"] = network.__dict__.pop("forward")
     network.__dict__["propagation"] = None
+    if accuracy is not None:
+        network.__dict__["accuracy"] = accuracy
     return set_method(network, method)
 
 

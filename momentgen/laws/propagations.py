@@ -1,7 +1,7 @@
 """Methods that run a network several times, on one example at a time: how they are called, and what fails.
 
-``covariance``, ``adjoint``, ``correlated`` and the default of networks in evaluation register here, and the border
-(:mod:`momentgen.laws.border`) calls them.  They run in eager mode, within compiled code too.  What such a method cannot
+``covariance``, ``adjoint``, ``correlated``, ``controlled`` and the default of networks in evaluation register here, and
+the border (:mod:`momentgen.laws.border`) calls them.  They run in eager mode, within compiled code too.  What such a method cannot
 run but ``ap2`` can is an error that says so: nothing falls back by itself.
 """
 
@@ -25,8 +25,8 @@ DEFAULT: Final = "default"
 PROPAGATIONS: dict[str, Callable[[Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]] = {}
 
 _NOT_COMPILED: Final = (
-    "momentgen's methods covariance, adjoint and correlated, of which a network in evaluation takes one by default, "
-    "run a network several times, example by example, and cannot be compiled in full or exported; "
+    "momentgen's methods covariance, adjoint, correlated and controlled, of which a network in evaluation takes one by "
+    "default, run a network several times, example by example, and cannot be compiled in full or exported; "
     'method="ap2" can, with all values of a layer taken as independent (docs/networks.md says what that loses)'
 )
 
@@ -71,7 +71,7 @@ def _propagated(
     try:
         return PROPAGATIONS[name](where, forward, args, kwargs)
     except Exception as error:
-        if not _runs(by_ap2):
+        if name == "controlled" or not _runs(by_ap2):  # it runs the plain network: what fails fails there too
             raise
         method = (
             "no method was said, which in evaluation is adjoint or correlated" if name == DEFAULT else f"method {name}"

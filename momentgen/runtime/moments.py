@@ -44,6 +44,21 @@ class Moments(NamedTuple):
     var: Tensor
 
     @property
+    def std_error(self) -> Tensor | None:
+        """Standard error of :attr:`std`, of its shape; None where the method is deterministic."""
+        return None
+
+    @property
+    def mean_error(self) -> Tensor | None:
+        """Standard error of the mean, of its shape; None where the method is deterministic."""
+        return None
+
+    @property
+    def rows(self) -> int | None:
+        """How many plain forward passes an example took; None where the method is deterministic."""
+        return None
+
+    @property
     def std(self) -> Tensor:
         """Standard deviations, the square root of :attr:`var`, of the shape of the mean.
 
@@ -91,6 +106,25 @@ class JointMoments(Moments):
     """
 
     factor: Tensor
+    _errors: tuple[Tensor, Tensor, int] | None = None
+
+    @property
+    def std_error(self) -> Tensor | None:
+        return None if self._errors is None else self._errors[0]
+
+    @property
+    def mean_error(self) -> Tensor | None:
+        return None if self._errors is None else self._errors[1]
+
+    @property
+    def rows(self) -> int | None:
+        return None if self._errors is None else self._errors[2]
+
+    def with_errors(self, std_error: Tensor, mean_error: Tensor, rows: int) -> JointMoments:
+        """The same with the standard errors of standard deviation and mean, which came of so many rows."""
+        made = JointMoments.of(self.mean, self.var, self.factor)
+        made._errors = (std_error, mean_error, rows)
+        return made
 
     @classmethod
     def of(cls, mean: Tensor, var: Tensor, factor: Tensor) -> JointMoments:

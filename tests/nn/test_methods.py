@@ -77,7 +77,8 @@ def test_a_method_holds_for_its_thread_alone():
 
 def test_an_unknown_method_is_refused():
     with pytest.raises(
-        InputError, match="expected one of ap1, ap2, sample, local, covariance, adjoint, correlated, got 'ap3'"
+        InputError,
+        match="expected one of ap1, ap2, sample, local, covariance, adjoint, correlated, controlled, got 'ap3'",
     ):
         momentgen.method("ap3")
 

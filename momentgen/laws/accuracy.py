@@ -1,0 +1,60 @@
+"""How exact an answer of the method ``controlled`` is to be: what a user asks for, by which draws."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Final, NamedTuple
+
+from momentgen.errors import InputError
+
+__all__ = ["ACCURACY", "Accuracy", "accuracy", "asked"]
+
+
+class Accuracy(NamedTuple):
+    """What is asked for.
+
+    Attributes:
+        rtol: rows go on until the error of the standard deviation is below this part of it.
+        max_rows: but no more than so many.
+        seed: of the draws.
+    """
+
+    rtol: float = 0.05
+    max_rows: int = 256
+    seed: int = 0
+
+
+#: what a context asks for
+ACCURACY: Final[ContextVar[Accuracy]] = ContextVar("momentgen_accuracy")
+
+
+def asked(
+    where: str, method: str | None, rtol: float | None, max_rows: int | None, seed: int | None
+) -> Accuracy | None:
+    """What a user asks for; None where nothing is said.
+
+    Raises:
+        InputError: for numbers that say nothing, and for another method than ``controlled``.
+    """
+    if rtol is None and max_rows is None and seed is None:
+        return None
+    if method != "controlled":
+        raise InputError(f'{where}: rtol, max_rows and seed are of method="controlled", got method={method!r}')
+    default = Accuracy()
+    given = Accuracy(
+        default.rtol if rtol is None else rtol,
+        default.max_rows if max_rows is None else max_rows,
+        default.seed if seed is None else seed,
+    )
+    if not given.rtol > 0:
+        raise InputError(f"{where}: expected rtol, a relative error, above 0, got {given.rtol!r}")
+    if not isinstance(given.max_rows, int) or given.max_rows < 8:
+        raise InputError(f"{where}: expected max_rows of at least 8, got {given.max_rows!r}")
+    if not isinstance(given.seed, int):
+        raise InputError(f"{where}: expected a whole number as the seed, got {given.seed!r}")
+    return given
+
+
+def accuracy(own: Accuracy | None = None) -> Accuracy:
+    """What is in force: the context's, else the network's own, else the default."""
+    return ACCURACY.get(own or Accuracy())

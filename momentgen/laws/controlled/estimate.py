@@ -1,0 +1,173 @@
+"""Moments of the outputs, and their errors, from rows and the linear part.
+
+Rows come in pairs.  Of each, o is half the difference of the outputs and g half their sum, and the linear part l = A e
+is divided likewise.  With γ the coefficient of o on l, outputs have the covariance γ² A Σ Aᵀ, which is exact, and R,
+that of what is left over: the second moment of o - γ l and the sample covariance of g - γ l.  For antithetic pairs o is
+odd in the noise and g even; for independent ones the same sums are those of independent draws.
+
+The remainders of an example's outputs are alike more often than not, as shares of their linear part.  Each is shrunk
+towards their average, by as much as chance explains how far they are apart.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Estimate", "Rows", "estimated"]
+
+
+class Rows(NamedTuple):
+    """What is known of the outputs.
+
+    Attributes:
+        outputs: shape ``(rows, batch, K)``; rows 2 p and 2 p + 1 are a pair.
+        linear: A e of each row, of the same shape.
+        root: shape ``(batch, d, K)``, ``rootᵀ root`` is the exact covariance of the linear part.
+        fresh: from which row on the remainder counts: A was made of the outputs of those before.
+    """
+
+    outputs: Tensor
+    linear: Tensor
+    root: Tensor
+    fresh: int = 0
+
+
+class Estimate(NamedTuple):
+    """Moments of the outputs of each example.
+
+    Attributes:
+        mean: shape ``(batch, K)``.
+        factor: shape ``(batch, r, K)``, of the covariance.
+        std_error: standard errors of the standard deviations, of the shape of the mean.
+        mean_error: those of the means.
+    """
+
+    mean: Tensor
+    factor: Tensor
+    std_error: Tensor
+    mean_error: Tensor
+
+    @property
+    def var(self) -> Tensor:
+        """*Variances*, of the shape of the mean."""
+        return self.factor.square().sum(-2)
+
+
+class _Sums(NamedTuple):
+    """Pairs of rows: odd and even halves of the outputs and of the linear part, shape ``(pairs, batch, K)``."""
+
+    odd: Tensor
+    even: Tensor
+    odd_linear: Tensor
+    even_linear: Tensor
+
+    def without(self, pair: int) -> _Sums:
+        keep = torch.arange(len(self.odd), device=self.odd.device) != pair
+        return _Sums(*(part[keep] for part in self))
+
+
+def _halves(outputs: Tensor, linear: Tensor) -> _Sums:
+    plus, minus, plus_linear, minus_linear = outputs[0::2], outputs[1::2], linear[0::2], linear[1::2]
+    return _Sums(
+        (plus - minus) / 2, (plus + minus) / 2, (plus_linear - minus_linear) / 2, (plus_linear + minus_linear) / 2
+    )
+
+
+def _coefficient(sums: _Sums, exact: Tensor) -> Tensor:
+    """γ of each example, shape ``(batch, 1)``: the outputs' regression on the linear part, each in its own scale."""
+    even = sums.even - sums.even.mean(0)
+    even_linear = sums.even_linear - sums.even_linear.mean(0)
+    size = exact + (sums.odd.square() + even.square()).mean(0)
+    usable = size.isfinite() & (size > 0)
+    weight = torch.where(usable, 1 / torch.where(usable, size, 1), 0)
+    cross = (sums.odd * sums.odd_linear + even * even_linear).sum(0)
+    square = (sums.odd_linear.square() + even_linear.square()).sum(0)
+    over = torch.where(usable, cross * weight, 0).sum(-1, keepdim=True)
+    under = torch.where(usable, square * weight, 0).sum(-1, keepdim=True)
+    return torch.where(under > 0, over / torch.where(under > 0, under, 1), 0)
+
+
+def _own_coefficient(sums: _Sums) -> Tensor:
+    """The regression of each output by itself, shape ``(batch, K)``."""
+    even, even_linear = sums.even - sums.even.mean(0), sums.even_linear - sums.even_linear.mean(0)
+    over = (sums.odd * sums.odd_linear + even * even_linear).sum(0)
+    under = (sums.odd_linear.square() + even_linear.square()).sum(0)
+    return torch.where(under > 0, over / torch.where(under > 0, under, 1), 0)
+
+
+def _residuals(sums: _Sums, gamma: Tensor) -> tuple[Tensor, Tensor]:
+    """Means, shape ``(batch, K)``, and rows whose second moment is R, shape ``(2 pairs, batch, K)``."""
+    pairs, outputs = len(sums.odd), sums.odd.shape[-1]
+    odd = sums.odd - gamma * sums.odd_linear
+    even = sums.even - gamma * sums.even_linear
+    mean = even.mean(0)
+    # γ was fitted to these pairs, by all outputs together
+    fitted = max(pairs - 1 / max(outputs, 1), 0.5)
+    return mean, torch.cat([odd / fitted**0.5, (even - mean) / max(pairs - 1, 1) ** 0.5])
+
+
+def _shrunk(own: Tensor, exact: Tensor, pairs: int) -> Tensor:
+    """The remainder's variances drawn together, shape ``(batch, K)``."""
+    usable = (exact > 1e-4 * own) & (exact > 0) & own.isfinite() & exact.isfinite()
+    count = usable.sum(-1, keepdim=True)
+    share = torch.where(usable, own / torch.where(usable, exact, 1), 0)
+    mean = share.sum(-1, keepdim=True) / count.clamp_min(1)
+    apart = torch.where(usable, share - mean, 0).square().sum(-1, keepdim=True) / (count - 1).clamp_min(1)
+    chance = 2 / (2 * pairs - 1) * mean.square()
+    # As James and Stein: chance over what is seen; few outputs do not tell what chance is.
+    weight = torch.where(apart > chance, chance / torch.where(apart > chance, apart, 1), 1) * (count / (count + 10))
+    weight = torch.where((mean > 0) & (count > 1), weight, 0)
+    return torch.where(usable, own + weight * (mean * exact - own), own)
+
+
+def estimated(rows: Rows, errors: bool = True) -> Estimate:
+    """Moments of the outputs and their errors; see the module's head.
+
+    Args:
+        rows: of outputs.
+        errors: whether errors are wanted; without they are 0.
+    """
+    exact = rows.root.square().sum(-2)
+    sums = _halves(rows.outputs[rows.fresh :], rows.linear[rows.fresh :])
+    pairs = len(sums.odd)
+    gamma = _coefficient(sums, exact)
+    mean, residuals = _residuals(sums, gamma)
+    if rows.fresh:
+        every = _halves(rows.outputs, rows.linear)
+        mean = (every.even - gamma * every.even_linear).mean(0)
+    own = residuals.square().sum(0)
+    var = _shrunk(own, exact, pairs)
+    some = own > 0
+    scale = torch.where(some, var / torch.where(some, own, 1), 1).sqrt()
+    factor = torch.cat([gamma[..., None] * rows.root, (residuals * scale).movedim(0, 1)], 1)
+    if not errors:
+        return Estimate(mean, factor, torch.zeros_like(mean), torch.zeros_like(mean))
+    with torch.no_grad():
+        std_error = _jackknife(sums, exact)
+        spread = residuals[pairs:].square().sum(0)
+        mean_error = (spread / (len(rows.outputs) // 2)).sqrt()
+    return Estimate(mean, factor, std_error, mean_error)
+
+
+def _jackknife(sums: _Sums, exact: Tensor) -> Tensor:
+    """Standard errors of the standard deviations, leaving one pair out at a time.
+
+    They are those of each output's own version, with a coefficient and a remainder of its own.  That one coefficient
+    serves all outputs of an example is an error which the pooled version's jackknife does not see.
+    """
+    pairs = len(sums.odd)
+    if pairs < 3:
+        return torch.full_like(exact, torch.inf)
+    found = []
+    for pair in range(pairs):
+        others = sums.without(pair)
+        own = _own_coefficient(others)
+        _, residuals = _residuals(others, own)
+        found.append((own.square() * exact + residuals.square().sum(0)).sqrt())
+    stds = torch.stack(found)
+    # of few pairs the error is not known well itself: the deviation of Student's t, not of the normal law
+    few = (pairs - 1) / max(pairs - 3, 1)
+    return (few * (pairs - 1) * (stds - stds.mean(0)).square().mean(0)).sqrt()

@@ -1,0 +1,115 @@
+"""A, the linear part of a network: rows by vector-Jacobian products of the shift, its exact covariance, and A e."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from momentgen.laws.controlled.shift import Source
+from momentgen.laws.numerics.root import eigh, matrix_root
+
+__all__ = ["OUTPUTS", "Linear"]
+
+#: up to so many outputs of an example each has a row of A; of more, the directions in which the first rows lie
+OUTPUTS: Final = 32
+
+
+class Linear:
+    """What is linear in the noise.
+
+    Args:
+        shift: of the outputs, shape ``(batch, K)``; None where nothing is known.
+        sources: of the noise; those whose leaves have no batch in front are left out.
+        outputs: of the first rows, shape ``(rows, batch, K)``.
+        keeps_graph: whether it will be differentiated.
+
+    Attributes:
+        fresh: how many rows A was made of, and which say nothing of what it leaves out.
+    """
+
+    def __init__(self, shift: Tensor | None, sources: list[Source], outputs: Tensor, keeps_graph: bool) -> None:
+        _, batch, count = outputs.shape
+        self._like = outputs[0]
+        self.fresh = 0
+        self._basis: Tensor | None = None
+        self._parts: list[tuple[Source, Tensor]] = []
+        if shift is not None and shift.requires_grad and count:
+            if count > OUTPUTS:
+                self._basis = _directions(outputs)
+                self.fresh = len(outputs)
+            self._products(shift, sources, keeps_graph)
+        if not self._parts:
+            self.fresh, self._basis = 0, None
+        self.root = self._root(batch, count)
+
+    def _products(self, shift: Tensor, sources: list[Source], keeps_graph: bool) -> None:
+        batch, count = shift.shape
+        usable = [source for source in sources if source.leaf.shape[:1] == (batch,) or batch == 1]
+        wanted = [source.leaf for source in usable]
+        directions = torch.eye(count).to(shift)[:, None].expand(-1, batch, -1)
+        if self._basis is not None:
+            directions = self._basis.movedim(1, 0).to(shift)
+        found: list[list[Tensor | None]] = []
+        for direction in directions:
+            grads = torch.autograd.grad(
+                shift, wanted, direction, retain_graph=True, create_graph=keeps_graph, allow_unused=True
+            )
+            found.append([None if grad is None else grad.reshape(batch, -1) for grad in grads])
+        for place, source in enumerate(usable):
+            rows = [grads[place] for grads in found]
+            size = source.leaf.numel() // batch
+            if any(row is not None for row in rows):
+                empty = shift.new_zeros(batch, size)
+                self._parts.append((source, torch.stack([empty if row is None else row for row in rows], 1)))
+
+    def _root(self, batch: int, count: int) -> Tensor:
+        """A root of the exact covariance, shape ``(batch, d, K)``."""
+        if not self._parts:
+            return self._like.new_zeros(batch, 1, count)
+        total: Tensor | None = None
+        for source, rows in self._parts:
+            if source.factor is not None:
+                scaled = _by_factor(rows, source.factor)
+                gram = scaled @ scaled.mT
+            else:
+                var = source.var
+                flat = var.reshape(batch, 1, -1) if isinstance(var, Tensor) else var
+                gram = (rows * flat) @ rows.mT
+            total = gram if total is None else total + gram
+        assert total is not None
+        root = matrix_root((total + total.mT) / 2)[0].to(self._like.dtype)
+        return root if self._basis is None else root @ self._basis
+
+    def of(self, row: int) -> Tensor:
+        """A e of a row, shape ``(batch, K)``."""
+        total = torch.zeros_like(self._like)
+        for source, rows in self._parts:
+            noise = source.draw(row)
+            if noise is not None:
+                noise = noise.expand(source.leaf.shape).reshape(rows.shape[0], -1, 1)
+                found = (rows @ noise.to(rows.dtype))[..., 0].to(total.dtype)
+                total = total + (found if self._basis is None else (found[:, None] @ self._basis)[:, 0])
+        return total
+
+
+def _by_factor(rows: Tensor, factor: Tensor) -> Tensor:
+    """A times the transposed factor of an input's covariance."""
+    if factor.dim() == 3 and rows.shape[0] == 1 and factor.shape[0] > 1:  # all examples are one
+        count = rows.shape[1]
+        found = torch.einsum("dbn,brn->dbr", rows.view(count, factor.shape[0], -1), factor)
+        return found.reshape(1, count, -1)
+    return rows @ factor.mT
+
+
+def _directions(outputs: Tensor) -> Tensor:
+    """An orthonormal basis of the odd halves of an example's outputs, shape ``(batch, pairs, K)``."""
+    with torch.no_grad():
+        odd = ((outputs[0::2] - outputs[1::2]) / 2).movedim(0, 1)
+        size = odd.abs().amax((1, 2), keepdim=True)
+        odd = odd / torch.where(size > 0, size, 1)
+        values, vectors = eigh(odd @ odd.mT)
+        usable = values > 1e-6 * values[:, -1:]
+        weight = torch.where(usable, torch.where(usable, values, 1).rsqrt(), 0)
+        return (vectors * weight[:, None, :]).mT @ odd

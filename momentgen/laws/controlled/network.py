@@ -1,0 +1,129 @@
+"""A network with the arguments of one call: run for values of its random inputs, and whether its examples interact."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from momentgen.laws.border import entered, method
+from momentgen.laws.controlled.noise import InputNoise
+from momentgen.laws.nests import Nest, leaves_of
+from momentgen.runtime import Moments
+
+__all__ = ["Network", "has_independent_examples"]
+
+
+class Network:
+    """A network with the arguments of one call.
+
+    Args:
+        where: the network or function.
+        forward: its code.
+        leaves: tensors and moments among the arguments.
+        form: where they stand.
+
+    Attributes:
+        inputs: the moments among the arguments, each once.
+        batch: the size of the first dimension of the first input; 0 without one.
+    """
+
+    def __init__(self, where: Any, forward: Callable[..., Any], leaves: list[Any], form: Nest) -> None:
+        self.where, self._forward, self.leaves, self._form = where, forward, leaves, form
+        distinct = {_identity(leaf): leaf for leaf in leaves if isinstance(leaf, Moments)}
+        self.inputs: list[Moments] = list(distinct.values())
+        first = next((leaf.mean if isinstance(leaf, Moments) else leaf for leaf in (*self.inputs, *leaves)), None)
+        self.batch = first.shape[0] if isinstance(first, Tensor) and first.dim() else 0
+
+    def call(self, values: list[Tensor]) -> Any:
+        """What the network returns for these values of its random inputs."""
+        places = {_identity(value): tensor for value, tensor in zip(self.inputs, values, strict=True)}
+        leaves = [places[_identity(leaf)] if isinstance(leaf, Moments) else leaf for leaf in self.leaves]
+        args, kwargs = self._form.of(leaves)
+        with entered(), method("sample"):
+            return self._forward(*args, **kwargs)
+
+    def certain_tensors(self) -> Iterator[Tensor]:
+        """Tensors that are the same in every row."""
+        if isinstance(self.where, torch.nn.Module):
+            yield from self.where.parameters()
+            yield from self.where.buffers()
+        yield from (leaf for leaf in self.leaves if isinstance(leaf, Tensor))
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether the answer may be differentiated."""
+        return torch.is_grad_enabled() and (
+            any(part.requires_grad for value in self.inputs for part in value)
+            or any(tensor.requires_grad for tensor in self.certain_tensors())
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the arguments are."""
+        first = next((leaf.mean if isinstance(leaf, Moments) else leaf for leaf in self.leaves), None)
+        return first.device if isinstance(first, Tensor) else torch.device("cpu")
+
+
+def _identity(value: Moments) -> tuple[int, int]:
+    return id(value.mean), id(value.var)
+
+
+#: of modules: shapes of the arguments -> whether examples are independent
+_INDEPENDENT: Final[weakref.WeakKeyDictionary[Any, dict[Any, bool]]] = weakref.WeakKeyDictionary()
+
+
+def has_independent_examples(network: Network, seed: int) -> bool:
+    """Whether dimension 0 of inputs and outputs counts examples, each computed by itself.
+
+    The noise of half the examples is changed, which leaves the outputs of the others as they are.  Two plain forward
+    passes, once for each network, mode and shapes of arguments.
+    """
+    batch = network.batch
+    shapes = [(tuple(value.mean.shape), value.mean.dtype) for value in network.inputs]
+    if not batch or any(not shape or shape[0] != batch for shape, _ in shapes):
+        return False
+    known: dict[Any, bool] = {}
+    key = (
+        getattr(network.where, "training", None),
+        *shapes,
+        *[(tuple(leaf.shape), leaf.dtype) for leaf in network.leaves if isinstance(leaf, Tensor)],
+    )
+    if isinstance(network.where, torch.nn.Module):
+        known = _INDEPENDENT.setdefault(network.where, {})
+    if key not in known:
+        with torch.no_grad():
+            known[key] = _independent(network, seed)
+    return known[key]
+
+
+def _independent(network: Network, seed: int) -> bool:
+    batch = network.batch
+    noise = [InputNoise(value, place, seed, False) for place, value in enumerate(network.inputs)]
+    some = torch.arange(batch, device=network.device) >= (batch + 1) // 2
+    first = [one.value.mean + one.row(0) for one in noise]
+    second = [
+        torch.where(some.to(value.device).view(-1, *[1] * (value.dim() - 1)), one.value.mean + one.row(2), value)
+        for one, value in zip(noise, first, strict=True)
+    ]
+    found = []
+    for values in (first, second):
+        with torch.random.fork_rng([network.device] if network.device.type == "cuda" else []):
+            torch.manual_seed(seed)  # the same noise of the network's own
+            found.append([leaf for leaf in leaves_of(network.call(values)) if isinstance(leaf, Tensor)])
+    if [leaf.shape for leaf in found[0]] != [leaf.shape for leaf in found[1]]:
+        return False
+    for one, other in zip(*found, strict=True):
+        if not one.dim() or one.shape[0] != batch:
+            return False
+        if not one.is_floating_point():
+            continue
+        change = (one.double() - other.double()).abs().reshape(batch, -1)
+        if batch > 1 and change.numel():
+            still, moved = change[: (batch + 1) // 2], change[(batch + 1) // 2 :]
+            if bool(still.nan_to_num().amax() > 1e-4 * moved.nan_to_num().amax()):
+                return False
+    return True

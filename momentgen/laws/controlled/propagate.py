@@ -1,0 +1,237 @@
+"""The method ``controlled``: rows through the plain network, A beside the last, and moments of what came out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from momentgen.errors import InputError
+from momentgen.laws.accuracy import Accuracy, accuracy
+from momentgen.laws.border import check, lower
+from momentgen.laws.controlled.estimate import Estimate, Rows, estimated
+from momentgen.laws.controlled.linear import OUTPUTS, Linear
+from momentgen.laws.controlled.network import Network, has_independent_examples
+from momentgen.laws.controlled.noise import InputNoise
+from momentgen.laws.controlled.rules import rule_of
+from momentgen.laws.controlled.shift import Shift, Source
+from momentgen.laws.controlled.softmax import softmaxed
+from momentgen.laws.nests import Nest, flattened
+from momentgen.laws.notes import note
+from momentgen.laws.propagations import PROPAGATIONS
+from momentgen.runtime import JointMoments
+
+__all__ = ["propagate"]
+
+#: rows of the first block, and of each that follows
+BLOCK: Final = 16
+#: rows whose graphs are kept of functions that no rule averages
+_PAIRED: Final = 4
+#: outputs whose standard deviation is below this part of the average do not count in the error that ends the rows
+_SMALL: Final = 0.01
+
+
+def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Moments of the outputs, with their covariance and its error.
+
+    Args:
+        where: the network, for errors, and for what it asks for.
+        forward: the network's own code.
+        args: tensors, moments, and whatever else.
+        kwargs: likewise.
+    """
+    network = Network(where, forward, *flattened((args, kwargs)))
+    for value in network.inputs:
+        check(where, value)
+    spent = accuracy(getattr(where, "accuracy", None))
+    devices = [network.device] if network.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(spent.seed)
+        if not network.inputs:
+            before = _random_state(devices)
+            found = network.call([])
+            if all(torch.equal(*states) for states in zip(before, _random_state(devices), strict=True)):
+                return lower(found)
+        return _Answer(network, spent).outputs()
+
+
+def _random_state(devices: list[torch.device]) -> list[Tensor]:
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
+
+
+class _Answer:
+    """The rows of one call, and what they say.
+
+    Args:
+        network: with its arguments.
+        spent: what is asked for.
+    """
+
+    def __init__(self, network: Network, spent: Accuracy) -> None:
+        self._network, self._spent = network, spent
+        self._batched = has_independent_examples(network, spent.seed)
+        self._noise = [
+            InputNoise(value, place, spent.seed, self._batched) for place, value in enumerate(network.inputs)
+        ]
+        #: leaves of the outputs of each row; of a softmax at the end the logits
+        self._rows: list[list[Tensor]] = []
+        #: of each leaf, whether what is kept are its logits, and whether it is the logarithm of a softmax
+        self._softmax: list[bool | None] = []
+        self._form: Nest | None = None
+
+    def outputs(self) -> Any:
+        """What the network returns, with moments for tensors of floating point."""
+        most = self._spent.max_rows // 2 * 2
+        mode, shifts = self._first_rows(min(BLOCK, most))
+        linear = self._linear(mode, shifts, most)
+        mode.draws_only = True
+        if any(part.fresh for part in linear):
+            self._further(mode, min(BLOCK, most - len(self._rows)))
+        while True:
+            parts = self._estimates(linear)
+            error = _relative_error(parts)
+            if not error > self._spent.rtol or len(self._rows) >= most:
+                break
+            self._further(mode, min(BLOCK, most - len(self._rows)))
+        if error > self._spent.rtol:
+            note(
+                f"controlled: after {len(self._rows)} rows the standard deviation is known to {error:.1%}; "
+                f"rtol={self._spent.rtol:g} was asked for, and max_rows={self._spent.max_rows}"
+            )
+        return self._returned(parts)
+
+    # ------------------------------------------------------------------ rows
+
+    def _values(self) -> list[Tensor]:
+        return [noise.value.mean + noise.row(len(self._rows)) for noise in self._noise]
+
+    def _first_rows(self, count: int) -> tuple[Shift, list[Tensor | None]]:
+        """Run the first rows; the mode that watched them, and the shift of each leaf of the outputs."""
+        network = self._network
+        mode = Shift(rule_of, count, _PAIRED, network.differentiable)
+        mode.fix(network.certain_tensors())
+        shifts: list[Tensor | None] = []
+        for _ in range(count):
+            mode.begin()
+            values = self._values()
+            for value, noise in zip(values, self._noise, strict=True):
+                shift = None
+                if mode.last:
+                    leaf = torch.zeros_like(value, requires_grad=True)
+                    given = noise.value
+                    factor = given.factor if isinstance(given, JointMoments) else None
+                    mode.sources.append(Source(leaf, noise.row, given.var, factor))
+                    with torch.enable_grad():
+                        shift = leaf.view_as(leaf)
+                mode.follow(value, shift)
+            shifts = self._run(mode, values)
+        return mode, shifts
+
+    def _further(self, mode: Shift, count: int) -> None:
+        """Run more rows, which nothing watches but for what the network draws and for a softmax at its end."""
+        for _ in range(count):
+            mode.begin()
+            self._run(mode, self._values())
+
+    def _run(self, mode: Shift, values: list[Tensor]) -> list[Tensor | None]:
+        """Run a row and keep its outputs; returns their shifts, in the last row that is watched."""
+        with torch.set_grad_enabled(mode.keeps_graph), mode:
+            found = self._network.call(values)
+        leaves, form = flattened(found)
+        softmax: list[bool | None] = [None] * len(leaves)
+        for place, leaf in enumerate(leaves):
+            known = mode.softmaxes.get(id(leaf))
+            if known is not None and known[0] is leaf and self._at_the_end(leaf, known[2]):
+                leaves[place], softmax[place] = known[1], known[3]
+        if self._form is None:
+            self._form, self._softmax = form, softmax
+        self._check(leaves)
+        self._rows.append(leaves)
+        return [mode.of(leaf) if mode.last and mode.knows(leaf) else None for leaf in leaves]
+
+    def _at_the_end(self, leaf: Tensor, dim: int) -> bool:
+        """Whether the softmax of an output is applied to the law of its logits."""
+        return self._batched and leaf.dim() == 2 and dim in (1, -1) and 1 < leaf.shape[1] <= 2 * OUTPUTS
+
+    def _check(self, leaves: list[Tensor]) -> None:
+        shapes = [tuple(leaf.shape) for leaf in leaves]
+        before = [tuple(leaf.shape) for leaf in self._rows[0]] if self._rows else shapes
+        if shapes != before:
+            raise InputError(
+                f"{type(self._network.where).__name__}: expected outputs of the same shapes for every draw of the "
+                f"noise, got {before} and {shapes}; return what does not depend on the draw"
+            )
+
+    # --------------------------------------------------------------- answers
+
+    def _real(self) -> list[int]:
+        return [place for place, leaf in enumerate(self._rows[0]) if leaf.is_floating_point()]
+
+    def _flat(self, leaf: Tensor) -> Tensor:
+        """An output with the values of an example in the last dimension of two, in float32 at least."""
+        flat = leaf.reshape(self._network.batch if self._batched else 1, -1)
+        return flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
+
+    def _linear(self, mode: Shift, shifts: list[Tensor | None], most: int) -> list[Linear]:
+        """A of each output."""
+        found = []
+        with torch.enable_grad():
+            for place in self._real():
+                outputs = torch.stack([self._flat(row[place]) for row in self._rows])
+                shift = shifts[place]
+                if outputs.shape[-1] > OUTPUTS and most < 2 * BLOCK:
+                    shift = None  # no rows are left to tell what A leaves out
+                found.append(
+                    Linear(None if shift is None else self._flat(shift), mode.sources, outputs, mode.keeps_graph)
+                )
+        return found
+
+    def _estimates(self, linear: list[Linear]) -> list[Estimate]:
+        found = []
+        for place, part in zip(self._real(), linear, strict=True):
+            outputs = torch.stack([self._flat(row[place]) for row in self._rows])
+            rows = Rows(outputs, torch.stack([part.of(row) for row in range(len(outputs))]), part.root, part.fresh)
+            estimate = estimated(rows)
+            logarithm = self._softmax[place]
+            found.append(estimate if logarithm is None else softmaxed(estimate, rows, logarithm))
+        return found
+
+    def _returned(self, parts: list[Estimate]) -> Any:
+        """The nest that the network returns, with moments in it."""
+        assert self._form is not None
+        leaves: list[Any] = []
+        estimates = iter(parts)
+        for place, leaf in enumerate(self._rows[0]):
+            if leaf.is_floating_point():
+                leaves.append(self._moments(leaf, next(estimates)))
+            elif leaf.is_complex() or not leaf.numel():
+                leaves.append(leaf)
+            else:  # a decision: what most draws have
+                leaves.append(torch.stack([row[place] for row in self._rows]).mode(0).values)
+        return self._form.of(leaves)
+
+    def _moments(self, leaf: Tensor, estimate: Estimate) -> JointMoments:
+        def shaped(value: Tensor) -> Tensor:
+            return value.reshape(leaf.shape).to(leaf.dtype)
+
+        factor = estimate.factor if self._batched else estimate.factor[0]
+        made = JointMoments.of(shaped(estimate.mean), shaped(estimate.var), factor.to(leaf.dtype))
+        return made.with_errors(shaped(estimate.std_error), shaped(estimate.mean_error), len(self._rows))
+
+
+def _relative_error(parts: list[Estimate]) -> float:
+    """The root mean square of the errors of the standard deviations, as parts of these."""
+    square, count = 0.0, 0
+    with torch.no_grad():
+        for part in parts:
+            std = part.var.sqrt()
+            counted = (std > _SMALL * std.nanmean()) & part.std_error.isfinite()
+            square += float((part.std_error[counted] / std[counted]).square().sum())
+            count += int(counted.sum())
+    return math.sqrt(square / count) if count else 0.0
+
+
+PROPAGATIONS["controlled"] = propagate

@@ -1,0 +1,108 @@
+"""Any function on the shift: the mean of the vector-Jacobian products of a few rows, by autograd."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momentgen.laws.controlled.shift import Call, Shifted, is_real, tensors_in
+from momentgen.laws.nests import mapped
+
+__all__ = ["pulled"]
+
+
+def pulled(call: Call) -> Shifted | None:
+    """Any function: the mean of the vector-Jacobian products of a few rows, by autograd."""
+    mode, record = call.mode, call.record
+    inputs = [value for value in tensors_in((*call.args, *call.kwargs.values())) if call.random(value)]
+    first = {id(value): value for value in inputs}  # one value given twice is one
+    inputs = list(first.values())
+    if not inputs:
+        call.run()
+        return None
+    kept = mode.graphs or (mode.last and not record.graphs)
+    if not kept:
+        call.run()
+    else:
+        _recorded(call, inputs)
+    if mode.last and record.graphs and not _fits(record.graphs[0], inputs, call.out):
+        record.graphs.clear()
+        _recorded(call, inputs)
+    if not record.graphs:
+        return None
+
+    def shifted() -> Any:
+        graphs = record.graphs
+        outs = [value for value in tensors_in((call.out,)) if is_real(value)]
+        found = list(_Pull.apply(graphs, mode.keeps_graph, *map(call.shift, inputs)))
+        places = {id(value): shift for value, shift in zip(outs, found, strict=True)}
+        return mapped(lambda value: places.get(id(value)), call.out)
+
+    return shifted
+
+
+def _recorded(call: Call, inputs: list[Tensor]) -> None:
+    """Compute the result with a graph of its own, and keep that."""
+    keeps = call.mode.keeps_graph
+    with torch.enable_grad():
+        # Copies: what the network writes into its tensors later is no matter of the graph.
+        own = {
+            id(value): value.clone() if keeps and value.requires_grad else value.detach().clone().requires_grad_()
+            for value in inputs
+        }
+
+        def changed(value: Any) -> Any:
+            return own.get(id(value), value) if isinstance(value, Tensor) else value
+
+        args, kwargs = mapped(changed, call.args), mapped(changed, call.kwargs)
+        out = call.function(*args, **kwargs)
+    outs = [value for value in tensors_in((out,)) if is_real(value)]
+    if outs and all(value.requires_grad for value in outs):
+        call.record.graphs.append((list(own.values()), outs))
+    call.out = (
+        mapped(lambda value: value.clone() if is_real(value) else value, out)
+        if keeps
+        else mapped(lambda value: value.detach().clone() if is_real(value) else value, out)
+    )
+
+
+def _fits(graph: tuple[list[Tensor], list[Tensor]], inputs: list[Tensor], out: Any) -> bool:
+    """Whether the graph of another row is one of the same shapes."""
+    outs = [value for value in tensors_in((out,)) if is_real(value)]
+    return [value.shape for value in graph[0]] == [value.shape for value in inputs] and [
+        value.shape for value in graph[1]
+    ] == [value.shape for value in outs]
+
+
+class _Pull(torch.autograd.Function):
+    """Zeros of the shapes of a function's results, whose derivative is the mean of those in some graphs."""
+
+    @staticmethod
+    def forward(ctx: Any, graphs: list[tuple[list[Tensor], list[Tensor]]], keeps: bool, *shifts: Tensor) -> Any:
+        ctx.graphs, ctx.keeps = graphs, keeps
+        ctx.set_materialize_grads(False)
+        return tuple(torch.zeros_like(value) for value in graphs[0][1])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        totals: list[Tensor | None] = [None] * len(ctx.graphs[0][0])
+        for inputs, outs in ctx.graphs:
+            used = [(out, grad) for out, grad in zip(outs, grads, strict=True) if grad is not None]
+            if not used:
+                continue
+            found = torch.autograd.grad(
+                [out for out, _ in used],
+                inputs,
+                [grad for _, grad in used],
+                retain_graph=True,
+                create_graph=ctx.keeps,
+                allow_unused=True,
+            )
+            for place, grad in enumerate(found):
+                if grad is not None:
+                    grad = grad / len(ctx.graphs)
+                    total = totals[place]
+                    totals[place] = grad if total is None else total + grad
+        return (None, None, *totals)

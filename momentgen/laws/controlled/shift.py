@@ -1,0 +1,407 @@
+"""The shift: a network linearised beside its rows, with slopes averaged over them.
+
+:class:`Shift` is a function mode.  Within it the network runs on plain tensors, row after row, in the same shapes as
+the user's call.  Each of torch's functions that meets a random tensor is computed as it is, and its *rule*
+(:mod:`momentgen.laws.controlled.rules`) adds what the row says of its slope to a record.  In the last row the rules
+also compute the shift of the result from those of the arguments.  All shifts are 0; what counts is their graph, of
+which vector-Jacobian products are rows of A.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from types import GetSetDescriptorType
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from momentgen.laws.table import METHODS, Entry, entry_of, names
+
+__all__ = ["Call", "Record", "Rule", "Shift", "Shifted", "Source", "is_real", "tensors_in"]
+
+#: computes the shift of a result, or those of its parts in a tuple; None where the shift ends
+Shifted = Callable[[], Any]
+
+
+def tensors_in(values: Iterable[Any]) -> list[Tensor]:
+    """The tensors among arguments, and those in lists and tuples among them."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found.extend(tensors_in(value))
+    return found
+
+
+def is_real(value: Any) -> bool:
+    """Whether a value is a tensor that has derivatives: of floating point or complex."""
+    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+class Source(NamedTuple):
+    """Noise that enters the network.
+
+    Attributes:
+        leaf: the shift that it starts, all 0; derivatives by it are those by the noise.
+        draw: what was drawn for a row, less its mean, of the shape of the leaf; None where nothing was.
+        var: *variances* of independent values, of the shape of the leaf; of the diagonal where there is a factor.
+        factor: of the covariance of an example's values, flattened, as that of :class:`~momentgen.JointMoments`.
+    """
+
+    leaf: Tensor
+    draw: Callable[[int], Tensor | None]
+    var: Tensor | float
+    factor: Tensor | None = None
+
+
+class Record:
+    """What the rows say of one call: sums of quantities that are averaged, and graphs of single rows."""
+
+    __slots__ = ("_counts", "_sums", "graphs", "noise")
+
+    def __init__(self) -> None:
+        self._sums: list[Tensor] = []
+        self._counts: list[int] = []
+        #: (inputs, outputs) of rows whose graph is kept
+        self.graphs: list[tuple[list[Tensor], list[Tensor]]] = []
+        #: draws of a source, by row
+        self.noise: dict[int, Tensor] = {}
+
+    def add(self, place: int, value: Tensor, keeps_graph: bool) -> None:
+        """Add to the sum ``place``, which starts anew where the shape changes from row to row."""
+        if place == len(self._sums):
+            self._sums.append(value if keeps_graph else value.detach().clone())
+            self._counts.append(1)
+        elif self._sums[place].shape != value.shape:
+            self._sums[place] = value if keeps_graph else value.detach().clone()
+            self._counts[place] = 1
+        else:
+            self._sums[place] = self._sums[place] + value if keeps_graph else self._sums[place].add_(value.detach())
+            self._counts[place] += 1
+
+    def average(self, place: int) -> Tensor:
+        """The mean of what was added."""
+        return self._sums[place] / self._counts[place]
+
+
+class Call:
+    """One call of a function that has a random argument.
+
+    Attributes:
+        function: torch's.
+        entry: what the table knows of it; None for a function that it does not know.
+        args: plain tensors and whatever else.
+        kwargs: likewise.
+        mode: the shift.
+        record: of the calls in the same place of the other rows.
+    """
+
+    __slots__ = ("args", "entry", "function", "kwargs", "mode", "out", "place", "record")
+
+    def __init__(
+        self, mode: Shift, function: Any, entry: Entry | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self.mode, self.function, self.entry, self.args, self.kwargs = mode, function, entry, args, kwargs
+        self.out: Any = None
+        self.record: Record = mode.record_of(self)
+        self.place = 0
+
+    def run(self) -> None:
+        """Compute the result as it is."""
+        self.out = self.function(*self.args, **self.kwargs)
+
+    @property
+    def name(self) -> str:
+        """The function's one name."""
+        return self.entry.name if self.entry is not None else getattr(self.function, "__name__", "")
+
+    def random(self, value: Any) -> bool:
+        """Whether ``value`` is a random tensor."""
+        return isinstance(value, Tensor) and self.mode.knows(value)
+
+    def shift(self, value: Tensor) -> Tensor:
+        """The shift of a random tensor."""
+        return self.mode.of(value)
+
+    def argument(self, place: int, name: str, default: Any = None) -> Any:
+        """An argument by its place or name."""
+        return self.args[place] if len(self.args) > place else self.kwargs.get(name, default)
+
+    def average(self, value: Tensor | Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """The mean over the rows of a quantity; to be called in the last row, when all have been added."""
+        place, self.place = self.place, self.place + 1
+        value = value if isinstance(value, Tensor) else value()
+        if self.mode.constant(value):
+            constant = value if self.mode.keeps_graph else value.detach()
+            return lambda: constant
+        self.record.add(place, value, self.mode.keeps_graph)
+        return lambda: self.record.average(place)
+
+
+#: a rule: computes ``call.out`` and records what the row says; returns what computes the shift
+Rule = Callable[[Call], Shifted | None]
+
+#: functions of a tensor's form, and others that torch asks while it runs: nothing to do
+_FORM: Final = frozenset(
+    getattr(Tensor, name).__get__
+    for name in names(
+        "shape dtype device layout ndim is_cuda is_mps is_cpu is_meta is_sparse is_quantized is_nested is_leaf "
+        "requires_grad grad grad_fn names itemsize nbytes is_mkldnn is_xla is_xpu output_nr _version"
+    )
+    if isinstance(getattr(Tensor, name, None), GetSetDescriptorType)
+)
+
+
+def _property(func: Any) -> Entry | None:
+    """What is known of reading a property that computes, as ``T``."""
+    owner = getattr(func, "__self__", None)
+    return METHODS.get(owner.__name__) if isinstance(owner, GetSetDescriptorType) else None
+
+
+#: functions that draw and take no tensor
+_MAKES_NOISE = frozenset({torch.randn, torch.rand})
+
+
+def _draws(func: Any) -> bool:
+    """Whether a function may draw noise that joins A."""
+    entry = entry_of(func)
+    return func in _MAKES_NOISE or (entry is not None and entry.kind == "noise")
+
+
+class Shift(TorchFunctionMode):
+    """Within the context a network runs on plain tensors, and its slopes are recorded.
+
+    Args:
+        rule: the rule of a function, by what the table knows of it.
+        rows: how many will run.
+        pairs: how many rows' graphs are kept of functions whose slope no rule averages.
+        keeps_graph: whether the answer will be differentiated.
+    """
+
+    def __init__(self, rule: Callable[[Any, Entry | None], Rule], rows: int, pairs: int, keeps_graph: bool) -> None:
+        super().__init__()
+        self._rule, self.rows, self.pairs, self.keeps_graph = rule, rows, pairs, keeps_graph
+        self.row = -1
+        #: noise that has entered; complete after the last row
+        self.sources: list[Source] = []
+        #: softmaxes of the present row: probabilities -> (logits, dimension, whether logarithms)
+        self.softmaxes: dict[int, tuple[Tensor, Tensor, int, bool]] = {}
+        #: whether slopes are known, and further rows are watched for what they draw alone
+        self.draws_only = False
+        #: functions at which the shift ended
+        self.ended: set[str] = set()
+        self._records: dict[tuple[Any, ...], list[Record]] = {}
+        self._met: dict[tuple[Any, ...], int] = {}
+        self._known: dict[int, tuple[weakref.ref[Tensor], Any]] = {}
+        self._constants: dict[int, Tensor] = {}
+
+    # ------------------------------------------------------------------ rows
+
+    def begin(self) -> None:
+        """The next row begins."""
+        self.row += 1
+        self._met.clear()
+        self._known.clear()
+        self.softmaxes.clear()
+
+    @property
+    def last(self) -> bool:
+        """Whether this is the row beside which the shift goes."""
+        return self.row == self.rows - 1
+
+    @property
+    def graphs(self) -> bool:
+        """Whether the graphs of this row are kept."""
+        return self.row < self.pairs
+
+    # --------------------------------------------------------------- tensors
+
+    def knows(self, value: Tensor) -> bool:
+        """Whether a tensor is random."""
+        found = self._known.get(id(value))
+        return found is not None and found[0]() is value
+
+    def of(self, value: Tensor) -> Tensor:
+        """The shift of a random tensor, in the last row."""
+        shift: Tensor = self._known[id(value)][1]
+        return shift
+
+    def follow(self, value: Any, shift: Any) -> None:
+        """From now on the tensor is random, and has this shift; tuples in step."""
+        if isinstance(value, Tensor):
+            if is_real(value):
+                self._known[id(value)] = weakref.ref(value), shift
+        elif isinstance(value, list | tuple):
+            for place, part in enumerate(value):
+                self.follow(part, shift[place] if isinstance(shift, list | tuple) else None)
+
+    def forget(self, value: Any) -> None:
+        """The tensor is certain from now on, as far as the shift goes."""
+        for tensor in tensors_in((value,)):
+            self._known.pop(id(tensor), None)
+
+    def fix(self, values: Iterable[Tensor]) -> None:
+        """These tensors are the same in every row: parameters, buffers, certain inputs."""
+        self._constants.update((id(value), value) for value in values)
+
+    def constant(self, value: Tensor) -> bool:
+        """Whether a tensor is known to be the same in every row."""
+        return self._constants.get(id(value)) is value
+
+    def record_of(self, call: Call) -> Record:
+        """The record of a call: of the n-th call in a row of this function on these shapes."""
+        shapes = tuple(tuple(tensor.shape) for tensor in tensors_in((*call.args, *call.kwargs.values())))
+        key = (call.function if call.entry is None else call.entry.name, shapes)
+        count = self._met.get(key, 0)
+        self._met[key] = count + 1
+        records = self._records.setdefault(key, [])
+        while len(records) <= count:
+            records.append(Record())
+        return records[count]
+
+    def softmax(self, out: Any, entry: Entry, args: Any, kwargs: Any) -> None:
+        """Remember of what a result is the softmax: it may be the network's."""
+        logits = args[0] if args else kwargs["input"]
+        dim = args[1] if len(args) > 1 else kwargs.get("dim")
+        if isinstance(out, Tensor) and isinstance(dim, int):
+            self.softmaxes[id(out)] = (out, logits, dim, entry.name == "log_softmax")
+
+    # ----------------------------------------------------------------- calls
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _FORM:
+            return func(*args, **kwargs)
+        if self.draws_only and not _draws(func):
+            out = func(*args, **kwargs)
+            entry = entry_of(func)
+            if entry is not None and entry.kind == "softmax":
+                self.softmax(out, entry, args, kwargs)
+            return out
+        entry = entry_of(func) or _property(func)
+        if entry is not None and entry.kind in ("query", "refusal", "creation"):
+            return func(*args, **kwargs)
+        random = any(map(self.knows, tensors_in(args))) or (
+            bool(kwargs) and any(map(self.knows, tensors_in(kwargs.values())))
+        )
+        if not random and not _draws(func):
+            return func(*args, **kwargs)
+        flag = self._in_place_flag(entry, args, kwargs)
+        if entry is None or not (entry.overwrites or flag):
+            return self._ruled(Call(self, func, entry, args, kwargs))
+        return self._written(func, entry, args, kwargs, flag)
+
+    @staticmethod
+    def _in_place_flag(entry: Entry | None, args: Any, kwargs: Any) -> bool:
+        if entry is None or entry.flag is None:
+            return False
+        return bool(kwargs.get("inplace", args[entry.flag] if len(args) > entry.flag else False))
+
+    def _ruled(self, call: Call) -> Any:
+        """The result of a function, with its shift in the last row."""
+        shifted = self._rule(call.function, call.entry)(call)
+        out = call.out
+        if shifted is None:
+            return out
+        shift: Any = None
+        if self.last:
+            with torch.enable_grad():
+                try:
+                    shift = shifted()
+                except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+                    # The answer is right without: what the shift leaves out is in the rows.
+                    self.ended.add(f"{call.name} ({type(error).__name__})")
+            if shift is None:
+                return out
+        self.follow(out, shift)
+        return out
+
+    def _written(self, func: Any, entry: Entry, args: Any, kwargs: Any, flag: bool) -> Any:
+        """A function that writes into its first argument: computed beside it, and copied."""
+        target = args[0] if args else kwargs["input"]
+        if entry.kind == "write":
+            return self._assigned(func, entry, args, kwargs)
+        if flag:
+            if "inplace" in kwargs:
+                kwargs = {**kwargs, "inplace": False}
+            else:
+                args = tuple(False if place == entry.flag else value for place, value in enumerate(args))
+        out = self._ruled(Call(self, entry.call, entry, tuple(args), kwargs))
+        if not isinstance(out, Tensor):
+            return func(*args, **kwargs)
+        random, shift = self.knows(out), self.of(out) if self.last and self.knows(out) else None
+        target.copy_(out)
+        self._rewritten(target, random, shift)
+        return target
+
+    def _rewritten(self, target: Tensor, random: bool, shift: Tensor | None) -> None:
+        """The tensor has another value now; where it is a view of another its shift is written into that one's."""
+        if not random:
+            self.forget(target)
+        elif not self.last or shift is None:
+            self.follow(target, None)
+            self._follow_base(target)
+        else:
+            shift = shift.to(target.dtype)
+            if target._is_view():
+                self._follow_base(target)
+                if self.knows(target):
+                    with torch.enable_grad():
+                        try:
+                            self.of(target).copy_(shift.expand(target.shape))
+                            return
+                        except RuntimeError:  # a view on which autograd allows no writing
+                            pass
+            self.follow(target, shift.expand(target.shape))
+
+    def _follow_base(self, target: Tensor) -> None:
+        """A certain tensor of which a view becomes random is random."""
+        base = target._base
+        if base is None or self.knows(base) or base.shape.numel() == 0:
+            return
+        if not self.last:
+            self.follow(base, None)
+            return
+        if not base.is_contiguous():
+            return
+        with torch.enable_grad():
+            shift = torch.zeros_like(base).add_(0)
+            self.follow(base, shift)
+            self.follow(target, shift.as_strided(target.size(), target.stride(), target.storage_offset()))
+
+    def _assigned(self, func: Any, entry: Entry, args: Any, kwargs: Any) -> Any:
+        """A value is written: ``setitem``, ``copy_``, ``fill_`` and their like."""
+        target, *rest = args
+        out = func(*args, **kwargs)
+        random = any(map(self.knows, tensors_in(rest))) or any(map(self.knows, tensors_in(kwargs.values())))
+        if not random and not self.knows(target):
+            return out
+        if not self.last:
+            self.follow(target, None)
+            self._follow_base(target)
+            return out
+        self._follow_base(target)
+        with torch.enable_grad():
+            old = self.of(target) if self.knows(target) else torch.zeros_like(target)
+            new = old if target._is_view() else old.clone()
+            values = [self._zero_or_shift(value) for value in rest]
+            if entry.name == "setitem":
+                values[0] = rest[0]  # an index is an index
+            try:
+                func(new, *values, **kwargs)
+            except (RuntimeError, TypeError, ValueError, IndexError) as error:
+                self.ended.add(f"{entry.name} ({type(error).__name__})")
+                new = old
+        self.follow(target, new)
+        return out
+
+    def _zero_or_shift(self, value: Any) -> Any:
+        if is_real(value):
+            return self.of(value) if self.knows(value) else torch.zeros_like(value)
+        if isinstance(value, float | int | complex) and not isinstance(value, bool):
+            return 0
+        return value

@@ -1,0 +1,337 @@
+"""The method ``controlled`` against draws of the plain network: σ, its stated error, and what runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import UserDict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import momentgen
+from momentgen import Moments, noisy
+from momentgen.errors import InputError
+from momentgen.inference import MeanField, randomise
+from momentgen.laws import listening
+
+DRAWS = 20_000
+
+
+@pytest.fixture(autouse=True)
+def _fixed() -> None:
+    torch.manual_seed(0)
+
+
+class Of(nn.Module):
+    """A function as a network."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Any) -> Any:
+        return self.function(x)
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.norm, self.out = nn.Linear(16, 48), nn.LayerNorm(16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.into(self.norm(x)).chunk(3, -1)
+        x = x + F.scaled_dot_product_attention(q, k, v)
+        return self.out(F.gelu(x)[:, -1])
+
+
+class Written(nn.Module):
+    """Writes into its tensors."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = torch.zeros_like(x)
+        z[:, 0] = x[:, 1]
+        z[:, 1:].add_(x[:, 1:].tanh())
+        z.mul_(2.0)
+        return F.relu_(z - 0.1)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.out = nn.LSTM(3, 5, batch_first=True), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.lstm(x)[0][:, -1])
+
+
+class Experts(nn.Module):
+    """Each example goes to the expert that its largest value says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(4, 2) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen = x.argmax(1)
+        out = x.new_zeros(len(x), 2)
+        for place, expert in enumerate(self.experts):
+            mine = chosen == place
+            if bool(mine.any()):
+                out[mine] = expert(x[mine])
+        return out
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)
+    )
+
+
+GRAPH = torch.tensor([[0, 1, 2, 3, 0], [1, 2, 3, 0, 2]])
+#: name -> network, input
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "linear": (lambda: nn.Linear(5, 3), (6, 5)),
+    "perceptron": (
+        lambda: nn.Sequential(nn.Linear(5, 20), nn.ReLU(), nn.Linear(20, 20), nn.SiLU(), nn.Linear(20, 3)),
+        (6, 5),
+    ),
+    "convolutional": (convolutional, (6, 1, 8, 8)),
+    "attention": (Attention, (6, 5, 16)),
+    "writes": (Written, (6, 4)),
+    "recurrent": (Recurrent, (6, 5, 3)),
+    "decisions": (Experts, (6, 4)),
+    "a number each": (lambda: Of(lambda x: (x.sin() * x).sum(-1)), (6, 4)),
+    "no batch": (lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), (4,)),
+    "sequence first": (lambda: Of(lambda x: x.transpose(0, 1).exp().mean(1)), (6, 3, 4)),
+    "a graph": (lambda: Of(lambda x: torch.zeros_like(x).index_add(0, GRAPH[1], x[GRAPH[0]].tanh())), (4, 3)),
+    "one number of all": (lambda: Of(lambda x: x.square().mean()), (6, 4)),
+    "spectral": (lambda: Of(lambda x: torch.fft.rfft(x).abs().square()), (6, 8)),
+    "sorted": (lambda: Of(lambda x: x.sort(-1).values[:, -1:]), (6, 4)),
+    "softmax": (lambda: nn.Sequential(nn.Linear(5, 4), nn.Softmax(1)), (6, 5)),
+    "log softmax": (lambda: nn.Sequential(nn.Linear(5, 4), nn.LogSoftmax(-1)), (6, 5)),
+    "many outputs": (lambda: nn.Sequential(nn.Linear(8, 30), nn.Tanh(), nn.Linear(30, 80)), (4, 8)),
+    "scripted": (lambda: Of(torch.jit.script(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)))), (6, 4)),
+    "dropout": (lambda: nn.Sequential(nn.Linear(5, 20), nn.Dropout(0.3), nn.ReLU(), nn.Linear(20, 2)), (6, 5)),
+    "noise by hand": (lambda: Of(lambda x: x.tanh() + 0.3 * torch.randn_like(x)), (6, 4)),
+}
+
+
+def _draws(network: nn.Module, x: Moments, count: int = DRAWS) -> Tensor:
+    with torch.no_grad():
+        return torch.stack([network(x.mean + x.std * torch.randn_like(x.mean)) for _ in range(count // 10)]).double()
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_any_network_has_the_moments_of_its_draws_within_the_stated_error(name: str) -> None:
+    make, shape = NETWORKS[name]
+    network = make().eval()
+    for part in network.modules():
+        if isinstance(part, nn.Dropout):
+            part.train()
+    x = noisy(torch.randn(shape), std=0.3)
+    drawn = _draws(network, x)
+    with torch.no_grad():
+        found = momentgen.convert(network, "controlled", rtol=0.03)(x)
+    assert found.mean.shape == found.var.shape == found.std_error.shape == found.mean_error.shape == drawn.shape[1:]
+    std = drawn.std(0)
+    some = std > 0.01 * std.mean()
+    off = ((found.std - std) / (found.std_error.square() + (std.square() / (2 * len(drawn)))).sqrt())[some]
+    assert (off.abs() < 2.5).double().mean() > 0.8, off
+    assert (found.std / std).log()[some].abs().median() < 0.1
+    away = (found.mean - drawn.mean(0)) / (found.mean_error.square() + std.square() / len(drawn)).sqrt()
+    assert away[some].abs().mean() < 1.5, away
+
+
+@pytest.mark.parametrize("name", ["perceptron", "convolutional", "attention", "softmax"])
+def test_the_stated_error_covers_the_true_one(name: str) -> None:
+    make, shape = NETWORKS[name]
+    network, x = make().eval(), noisy(torch.randn(shape), std=0.3)
+    drawn = _draws(network, x, 100_000)
+    std = drawn.std(0)
+    chance = std / (2 * len(drawn)) ** 0.5
+    covered = []
+    for seed in range(10):
+        with torch.no_grad(), momentgen.method("controlled", max_rows=16, seed=seed):
+            found = momentgen.convert(network)(x)
+        assert found.rows == 16
+        error = (found.std_error.square() + chance.square()).sqrt()
+        covered.append(((found.std - std).abs() < 2 * error).double().mean())
+    assert torch.stack(covered).mean() > 0.85, covered
+
+
+def test_what_is_linear_is_exact() -> None:
+    network, x = nn.Linear(5, 3).double(), noisy(torch.randn(4, 5, dtype=torch.float64), std=0.7)
+    found = momentgen.convert(network, "controlled")(x)
+    expected = 0.49 * network.weight @ network.weight.T
+    torch.testing.assert_close(found.covariance, expected.expand(4, 3, 3))
+    torch.testing.assert_close(found.mean, network(x.mean))
+    assert found.std_error.max() < 1e-12
+
+
+def test_a_given_covariance_counts() -> None:
+    total = Of(lambda x: x.sum(-1, keepdim=True))
+    found = momentgen.convert(total, "controlled")(noisy(torch.zeros(3, 2), cov=torch.tensor([[1.0, 0.5], [0.5, 1.0]])))
+    torch.testing.assert_close(found.var, torch.full((3, 1), 3.0))
+
+
+def test_rows_go_on_until_the_error_asked_for_or_the_limit_which_a_note_says() -> None:
+    network, x = Of(lambda x: (3 * x).sin()).eval(), noisy(torch.zeros(2, 3), std=1.0)
+    few = momentgen.convert(network, "controlled", rtol=0.5)(x)
+    many = momentgen.convert(network, "controlled", rtol=0.08)(x)
+    assert few.rows == 16 < many.rows < 256
+    with listening() as notes:
+        least = momentgen.convert(network, "controlled", rtol=1e-3, max_rows=32)(x)
+    assert least.rows == 32
+    assert any("rtol=0.001" in note for note in notes)
+
+
+def test_the_same_seed_gives_the_same_bits_and_leaves_the_users_draws_alone() -> None:
+    network = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Tanh()).train()
+    x, net = noisy(torch.randn(2, 3), std=0.2), momentgen.convert(network, "controlled")
+    before = torch.get_rng_state()
+    one, two = net(x), net(x)
+    assert torch.equal(one.mean, two.mean)
+    assert torch.equal(one.var, two.var)
+    assert torch.equal(before, torch.get_rng_state())
+    with momentgen.method("controlled", seed=1):
+        assert not torch.equal(net(x).var, one.var)
+
+
+def test_no_noise_has_no_variance_and_no_error() -> None:
+    network = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    x = torch.randn(4, 3)
+    for given in (x, noisy(x, std=0.0)):
+        found = momentgen.convert(network, "controlled")(given)
+        torch.testing.assert_close(found.mean, network(x))
+        assert not found.var.any()
+    assert not found.std_error.any()
+
+
+def test_the_networks_own_noise_counts_for_a_certain_input() -> None:
+    network = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2, bias=False)).train()
+    x = torch.ones(3, 4)
+    found = momentgen.convert(network, "controlled")(x)
+    torch.testing.assert_close(found.std, network[1].weight.square().sum(1).sqrt().expand(3, 2), rtol=0.05, atol=0)
+
+
+def test_random_weights_are_drawn() -> None:
+    network = randomise(nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2)).eval(), MeanField(std=0.1))
+    x = torch.randn(3, 4)
+    with torch.no_grad(), momentgen.method("sample"):
+        std = torch.stack([network(x).mean for _ in range(3000)]).std(0)
+    with torch.no_grad(), momentgen.method("controlled"):
+        found = network(x)
+    off = (found.std - std) / (found.std_error + 0.02 * std)
+    assert off.abs().mean() < 1.5
+
+
+@dataclasses.dataclass
+class Given:
+    x: Any
+    scale: float = 2.0
+
+
+@pytest.mark.parametrize("container", [lambda x: UserDict(x=x), lambda x: {"x": [x]}, Given])
+def test_containers_cross(container: Callable[[Any], Any]) -> None:
+    def function(given: Any) -> Any:
+        x = given.x if isinstance(given, Given) else given["x"]
+        return Given(2 * (x[0] if isinstance(x, list) else x))
+
+    found = momentgen.convert(Of(function), "controlled")(container(noisy(torch.zeros(2, 3), std=0.5)))
+    torch.testing.assert_close(found.x.std, torch.ones(2, 3))
+    assert found.scale == 2.0
+
+
+def test_decisions_are_those_of_most_draws() -> None:
+    x = noisy(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), std=0.1)
+    found = momentgen.convert(Of(lambda x: (x.argmax(1), x.sum(1))), "controlled")(x)
+    assert found[0].tolist() == [0, 1]
+
+
+def test_outputs_of_several_shapes_are_refused() -> None:
+    network = momentgen.convert(Of(lambda x: x[x > 0]), "controlled")
+    with pytest.raises(InputError, match="of the same shapes for every draw"):
+        network(noisy(torch.zeros(8), std=1.0))
+
+
+def test_a_value_beyond_a_domain_is_not_spread() -> None:
+    x = noisy(torch.tensor([[0.1, 4.0], [4.0, 4.0]]), std=0.3)
+    found = momentgen.convert(Of(lambda x: x.log()), "controlled")(x)
+    assert found.var.isnan().tolist() == [[True, False], [False, False]]
+
+
+@pytest.mark.parametrize("name", ["perceptron", "convolutional", "attention", "dropout", "softmax"])
+def test_gradients_are_those_of_finite_differences(name: str) -> None:
+    make, shape = NETWORKS[name]
+    network = make().double().eval()
+    x = torch.randn(shape, dtype=torch.float64)
+    net = momentgen.convert(network, "controlled", max_rows=16)
+    weight = next(iter(network.parameters()))
+
+    def value(std: Tensor) -> Tensor:
+        out = net(noisy(x, std=std))
+        return out.mean.sin().sum() + out.var.sum() + out.covariance.cos().sum()
+
+    std = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    by_std, by_weight = torch.autograd.grad(value(std), (std, weight))
+    step, along = 1e-7, torch.randn_like(weight)
+    with torch.no_grad():
+        assert torch.isclose((value(std + step) - value(std - step)) / (2 * step), by_std, rtol=1e-3)
+        weight += step * along
+        above = value(std)
+        weight -= 2 * step * along
+        below = value(std)
+    assert torch.isclose((above - below) / (2 * step), (by_weight * along).sum(), rtol=1e-3, atol=1e-6)
+
+
+def test_compiled_networks_have_the_same_numbers() -> None:
+    network, x = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).eval(), noisy(torch.randn(2, 3), std=0.2)
+    net = momentgen.convert(network, "controlled")
+    with torch.no_grad():
+        expected, found = net(x), torch.compile(net, backend="eager")(x)
+    torch.testing.assert_close(found.var, expected.var)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_networks_of_half_precision_run(dtype: torch.dtype) -> None:
+    network = nn.Sequential(nn.Linear(5, 20), nn.ReLU(), nn.Linear(20, 3)).eval()
+    x = torch.randn(4, 5)
+    with torch.no_grad():
+        expected = momentgen.convert(network, "controlled")(noisy(x, std=0.5))
+        found = momentgen.convert(network.to(dtype), "controlled")(noisy(x.to(dtype), std=0.5))
+    assert found.std.dtype == dtype
+    torch.testing.assert_close(found.std.float(), expected.std, rtol=0.06, atol=0.01)
+
+
+@pytest.mark.parametrize("asked", [{"rtol": 0.0}, {"max_rows": 2}, {"seed": 0.5}])
+def test_an_accuracy_that_says_nothing_is_refused(asked: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=next(iter(asked))):
+        momentgen.convert(nn.Linear(2, 2), "controlled", **asked)
+    with pytest.raises(InputError, match=next(iter(asked))):
+        momentgen.method("controlled", **asked)
+
+
+def test_an_accuracy_is_asked_of_controlled_alone() -> None:
+    with pytest.raises(InputError, match='of method="controlled"'):
+        momentgen.method("ap2", rtol=0.1)
+
+
+def test_deterministic_methods_state_no_error() -> None:
+    x = noisy(torch.zeros(2, 3), std=1.0)
+    for method in ("ap2", "adjoint", "covariance"):
+        found = momentgen.convert(nn.Linear(3, 2), method)(x)
+        assert found.std_error is None
+        assert found.mean_error is None
+        assert found.rows is None
+
+
+def test_what_fails_in_the_plain_network_fails_alike() -> None:
+    def wrong(x: Any) -> Any:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        momentgen.convert(Of(wrong), "controlled")(noisy(torch.zeros(2, 3), std=0.1))
