@@ -1,8 +1,8 @@
 """Methods that run a network several times, on one example at a time: how they are called, and what fails.
 
 ``covariance``, ``adjoint``, ``correlated``, ``controlled`` and the default of networks in evaluation register here, and
-the border (:mod:`momentgen.laws.border`) calls them.  They run in eager mode, within compiled code too.  What such a method cannot
-run but ``ap2`` can is an error that says so: nothing falls back by itself.
+the border (:mod:`momentgen.laws.border`) calls them.  They run in eager mode, within compiled code too.  What such a
+method cannot run but ``ap2`` can is an error that says so: nothing falls back by itself.
 """
 
 from __future__ import annotations
