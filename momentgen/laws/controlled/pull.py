@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from momentgen.laws.controlled.shift import Call, Shifted, is_real, tensors_in
 from momentgen.laws.nests import mapped
@@ -46,7 +48,9 @@ def pulled(call: Call) -> Shifted | None:
 def _recorded(call: Call, inputs: list[Tensor]) -> None:
     """Compute the result with a graph of its own, and keep that."""
     keeps = call.mode.keeps_graph
-    with torch.enable_grad():
+    # Torch's fused attention has no second derivative.
+    plain_attention = sdpa_kernel(SDPBackend.MATH) if keeps else contextlib.nullcontext()
+    with torch.enable_grad(), plain_attention:
         # Copies: what the network writes into its tensors later is no matter of the graph.
         own = {
             id(value): value.clone() if keeps and value.requires_grad else value.detach().clone().requires_grad_()
