@@ -34,6 +34,7 @@ from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.dust import without_dust
 from momentgen.laws.pointwise import is_registered, op_and_parameters
 from momentgen.laws.probes import Probes, give_probes, probes_along, probes_of
+from momentgen.laws.products import bilinear_remainder
 from momentgen.laws.rules import diagonal_rule
 from momentgen.laws.slopes import slope_of
 from momentgen.laws.source import MomentsOf, await_writes, combined
@@ -274,20 +275,16 @@ def _with_products(
     law: Diagonal, own: Rule, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], mean: Tensor
 ) -> Tensor:
     """The mean of products of two laws, with the products of their deviations as a new source."""
-    if entry.name == "bilinear":  # what is added to the product is none of its factors
-        args = args[:3]
     factors = [value for value in (*args, *kwargs.values()) if isinstance(value, Diagonal)]
     if len(factors) < 2:
         return mean
-    random = list({id(value): value for value in factors}.values())
+    laws = list({id(value): value for value in factors}.values())
 
     def deviations() -> Tensor:
-        if len(random) == 3:  # the products of two of them count beside that of all
-            parts = [tuple(value if value is x else tensor_of(value) for value in args) for x in random]
-            linear = [own(entry, values, kwargs)._parts()[1] for values in parts]
-            return at_least(own(entry, args, kwargs)._parts()[1] - sum(linear), 0)
+        if entry.name == "bilinear":
+            return bilinear_remainder(args, kwargs)
         # of means 0 the linear part is none
-        alone = {id(x): new_law(Diagonal, torch.zeros_like(x._mean), x._parts()[1]) for x in random}
+        alone = {id(x): new_law(Diagonal, torch.zeros_like(x._mean), x._parts()[1]) for x in laws}
         values = tuple(alone.get(id(value), value) for value in args)
         named = {name: alone.get(id(value), value) for name, value in kwargs.items()}
         found: Tensor = own(entry, values, named)._parts()[1]
@@ -297,7 +294,7 @@ def _with_products(
     sources = SOURCES.get()
     mean, left = sources.remainder(mean, deviations)
     if left is not None and sources.has_probes:
-        law._probes = _with_own(probes_along(entry, args, kwargs, random), left)
+        law._probes = _with_own(probes_along(entry, args, kwargs, laws), left)
     return mean
 
 

@@ -21,7 +21,7 @@ from momentgen.laws.numerics.dust import product, without_dust
 from momentgen.laws.table import Entry
 from momentgen.laws.unsupported import unsupported
 
-__all__ = ["RULES", "bilinear_moments"]
+__all__ = ["RULES", "bilinear_moments", "bilinear_remainder"]
 
 
 def bilinear_moments(
@@ -239,6 +239,26 @@ def _bilinear(entry: Entry, args: tuple[Any, ...]) -> Any:
     if b_var is not None:
         parts.append(b_var.expand(mean.shape))
     return made(mean, sum(parts[1:], parts[0]))
+
+
+def bilinear_remainder(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """*Variance* of a bilinear map beyond what is linear in each of its factors.
+
+    Args:
+        args: of the call: of both values and the weight, those that have no names; what is added does not count.
+        kwargs: of the call.
+    """
+    x1, x2, weight = (*args, *(kwargs[name] for name in ("input2", "weight") if name in kwargs))[:3]
+    (m1, v1), (m2, v2), (a, a_var) = pair(x1), pair(x2), pair(weight)
+    v1, v2 = (torch.zeros_like(m) if v is None else v for m, v in ((m1, v1), (m2, v2)))
+    rest = 2 * F.bilinear(v1, v1, ((a + a.mT) / 2).square()) if x1 is x2 else F.bilinear(v1, v2, a.square())
+    if a_var is None:
+        return rest
+    rest = rest + F.bilinear(v1, m2.square() + v2, a_var) + F.bilinear(m1.square(), v2, a_var)
+    if x1 is not x2:
+        return rest
+    # The mean counts v in E x_i², so that half of what E x_i⁴ adds is linear in the weight.
+    return rest + F.linear(v1 * (v1 + 2 * m1.square()), a_var.diagonal(dim1=-2, dim2=-1))
 
 
 #: rules of Diagonal, by name and kind

@@ -383,3 +383,36 @@ def test_embeddings_and_bilinear_maps_with_random_weights_have_the_moments_of_sa
         assert bool((out.var == 0).all())
     else:
         torch.testing.assert_close(out.var.sqrt(), drawn.std(0), rtol=0.06, atol=0)
+
+
+class _Meeting(torch.nn.Module):
+    def __init__(self, with_itself: bool) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(2, 4, 4))
+        self.bias = torch.nn.Parameter(torch.randn(2))
+        self.with_itself = with_itself
+
+    def forward(self, x: Any) -> Any:
+        if self.with_itself:
+            return torch.nn.functional.bilinear(x, x, self.weight, self.bias)
+        return torch.nn.functional.bilinear(x[..., :4], x[..., 4:], weight=self.weight, bias=self.bias)
+
+
+@pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
+@pytest.mark.parametrize("with_itself", [True, False])
+def test_a_bilinear_map_of_random_values_and_weights_has_the_spread_of_samples(with_itself: bool, method: Any) -> None:
+    torch.manual_seed(0)
+    plain, size = _Meeting(with_itself).double(), 4 if with_itself else 8
+    x = momentgen.Moments(torch.randn(1, size).double(), 0.2 + torch.rand(1, size).double())
+    n = 200_000
+    at = x.mean + x.std * torch.randn(n, size).double()
+    weight, bias = plain.weight.detach(), plain.bias.detach()
+    drawn = torch.zeros(n, 2).double()
+    for k in range(2):
+        own = weight[k] + 0.3 * torch.randn(n, 4, 4).double()
+        drawn[:, k] = torch.einsum("ni,nij,nj->n", at[:, :4], own, at[:, -4:]) + bias[k] + 0.3 * torch.randn(n).double()
+    network = randomise(plain.eval(), MeanField(std=0.3))
+    with torch.no_grad(), momentgen.method(method):
+        out = network(x)
+    assert bool(((out.mean[0] - drawn.mean(0)).abs() < 4.5 * drawn.std(0) / math.sqrt(n)).all())
+    torch.testing.assert_close(out.var[0].sqrt(), drawn.std(0), rtol=0.015, atol=0)
