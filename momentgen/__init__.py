@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from momentgen import laws as laws
     from momentgen import nn as nn
     from momentgen.laws.backward import output_covariance
-    from momentgen.laws.border import method, noisy
+    from momentgen.laws.border import method
     from momentgen.laws.convert import convert
     from momentgen.laws.debug import debug
     from momentgen.laws.support import support
+    from momentgen.laws.values import noisy
     from momentgen.nn.functional import class_posterior
     from momentgen.nn.monte_carlo import monte_carlo
     from momentgen.nn.summary import summary

@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 import momentgen.generated
 from momentgen.errors import InputError
 from momentgen.inference.gamma import positive
-from momentgen.laws.border import check
+from momentgen.laws.values import check
 from momentgen.runtime import Moments
 
 __all__ = ["Horseshoe", "LogUniform", "Normal", "NormalMixture", "NormalPosterior", "Prior"]

@@ -10,7 +10,7 @@ Lower layers: the generated ops and the runtime.  Above: :mod:`momentgen.nn`.
 from __future__ import annotations
 
 from momentgen.laws.activations import ACTIVATIONS, MissingRuleError, generated_op
-from momentgen.laws.border import Border, as_moments, certain, draw, inside, lower, method, noisy, run, set_method
+from momentgen.laws.border import Border, inside, method, run, set_method
 from momentgen.laws.controlled import propagate  # noqa: F401 - registers the method
 from momentgen.laws.convert import convert
 from momentgen.laws.correlated import Correlated
@@ -21,6 +21,7 @@ from momentgen.laws.notes import listening
 from momentgen.laws.point import Point, point
 from momentgen.laws.pointwise import register_activation
 from momentgen.laws.two_passes import effort
+from momentgen.laws.values import as_moments, certain, draw, lower, noisy
 
 __all__ = [
     "ACTIVATIONS",

@@ -31,7 +31,7 @@ ACCURACY: Final[ContextVar[Accuracy]] = ContextVar("momentgen_accuracy")
 def asked(
     where: str, method: str | None, rtol: float | None, max_rows: int | None, seed: int | None
 ) -> Accuracy | None:
-    """What a user asks for; None where nothing is said.
+    """The accuracy that a user asks for; None if no argument is given.
 
     Raises:
         InputError: for numbers that say nothing, and for another method than ``controlled``.

@@ -323,7 +323,7 @@ def gain_of(x: Diagonal, entry: Entry, kind: str, rest: tuple[Any, ...], kwargs:
     return tangent
 
 
-#: functions of which the argument is taken for other than normal, so that a derivative may explain too much
+#: functions whose rule assumes an argument that is not normal: the variance along the derivative may exceed the whole
 _CLOSED = frozenset(("sqrt", "rsqrt", "reciprocal"))
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.laws.adjoint import Adjoint, adjoint, foreign
-from momentgen.laws.border import certain, entered
+from momentgen.laws.border import entered
 from momentgen.laws.convert import convert
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.draws import Draws
@@ -35,6 +35,7 @@ from momentgen.laws.point import point
 from momentgen.laws.precision import HALVES
 from momentgen.laws.sources import OF_MANY, Sources, probes_for, recording
 from momentgen.laws.unbatched import of_any_batch
+from momentgen.laws.values import certain
 from momentgen.runtime import JointMoments, Moments
 
 __all__ = [

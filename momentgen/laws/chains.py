@@ -31,7 +31,7 @@ _FILLING = frozenset(names("tril triu diag_embed diag diagflat unfold"))
 
 
 def start_of(law: Law) -> Law | None:
-    """The value of which ``law`` is a curved function, element by element; None if it is no such function.
+    """The value that ``law`` is a nonlinear function of, element by element; None if there is none.
 
     >>> from momentgen.laws import diagonal
     >>> x = diagonal(torch.zeros(2), torch.ones(2))
@@ -117,7 +117,7 @@ def _exp_of_sum(x: Law) -> Any:
 
 
 def _exp_of(law: Any, scale: Tensor) -> Any:
-    """``exp(scale · law)``, by a number where it is one, of which more is known in closed form."""
+    """``exp(scale · law)``; a scale that is one number is passed as a number, for which closed forms exist."""
     flat = scale.reshape(-1)
     fixed = not torch.compiler.is_compiling() and not scale.requires_grad
     if fixed and flat.numel() and not torch._C._functorch.is_batchedtensor(scale) and bool((flat == flat[0]).all()):
@@ -130,7 +130,7 @@ def _is_polynomial(exponent: Any) -> bool:
 
 
 def _moved(law: Law) -> Law | None:
-    """The moved law of which ``law`` is a multiple, shifted by a number; None if it is of none."""
+    """The moved law that ``law`` is, times a number and plus a number; None if there is none."""
     while (made := law._made) is not None:
         entry, args, _ = made
         if entry.kind == "movement" and entry.name not in source.IDENTITIES:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from momentgen.laws.border import certain, entered
+from momentgen.laws.border import entered
 from momentgen.laws.covariance_graph import CURRENT, Narrower, Node, Run, current, options
 from momentgen.laws.draws import Draws
 from momentgen.laws.examples import batch_of, per_example, with_moments, without_batch
@@ -34,6 +34,7 @@ from momentgen.laws.point import point
 from momentgen.laws.propagations import PROPAGATIONS
 from momentgen.laws.unbatched import of_any_batch
 from momentgen.laws.unsupported import unsupported
+from momentgen.laws.values import certain
 from momentgen.runtime import JointMoments, Moments
 
 __all__ = ["Covariance", "covariance", "fixed", "options", "source", "symmetric"]

@@ -118,8 +118,12 @@ def _initialises() -> bool:
 _INITIALISING = ("reset_parameters", "initialize_parameters")
 
 
-def _has_own_generator(noise: Noise, kwargs: dict[str, Any]) -> bool:
-    return noise is not None and kwargs.get("generator") is not None
+def _check(name: str, noise: Noise, kwargs: dict[str, Any]) -> None:
+    """Raise for a draw with a generator of its own, or into a tensor that is given."""
+    if noise is not None and kwargs.get("generator") is not None:
+        raise _refusal(name, _GENERATOR)
+    if kwargs.get("out") is not None:
+        raise _refusal(name, "`out=` cannot be written to; use the result")
 
 
 _IN_PLACE = "a tensor cannot be overwritten by them; draw out of place, as torch.randn_like does"
@@ -134,10 +138,7 @@ def _of_certain(noise: Noise, func: Any, args: tuple[Any, ...], kwargs: dict[str
     entry = TABLE[func]
     if laws_in((*args, *kwargs.values())) or not moments_of_noise.active(entry, args, kwargs) or _initialises():
         return func(*args, **kwargs)
-    if _has_own_generator(noise, kwargs):
-        raise _refusal(entry.name, _GENERATOR)
-    if kwargs.get("out") is not None:
-        raise _refusal(entry.name, "`out=` cannot be written to; use the result")
+    _check(entry.name, noise, kwargs)
     if not entry.writes(args, kwargs) or _is_returned():
         return _value(noise, dispatch(entry, func, *_lifted(noise, args, kwargs)))
     if noise is not None:
@@ -198,10 +199,7 @@ def _created(moments: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Tensor, 
     def rule(noise: Noise, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if laws_in((*args, *kwargs.values())) or _initialises():
             return func(*args, **kwargs)
-        if _has_own_generator(noise, kwargs):
-            raise _refusal(func.__name__, _GENERATOR)
-        if kwargs.get("out") is not None:
-            raise _refusal(func.__name__, "`out=` cannot be written to; use the result")
+        _check(func.__name__, noise, kwargs)
         named = {name: value for name, value in kwargs.items() if name not in ("generator", "out", "requires_grad")}
         mean, var = moments(args, named)
         unit = _Known(var.detach() if noise is None else widened(var.detach()))

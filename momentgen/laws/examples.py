@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from momentgen.errors import InputError, MomentgenError
-from momentgen.laws.border import certain, check, entered, readable
+from momentgen.laws.border import entered
 from momentgen.laws.draws import Draws
 from momentgen.laws.law import Law
 from momentgen.laws.nests import flattened, leaves_of, mapped
@@ -27,6 +27,7 @@ from momentgen.laws.notes import note
 from momentgen.laws.numerics.root import square_root
 from momentgen.laws.point import point
 from momentgen.laws.precision import HALVES
+from momentgen.laws.values import certain, check, readable
 from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.inputs import autocast_in_force
 

@@ -19,11 +19,12 @@ from torch import Tensor
 
 import momentgen.generated
 from momentgen.errors import InputError
-from momentgen.laws.border import as_moments, certain, draw, inside, run
+from momentgen.laws.border import inside, run
 from momentgen.laws.law import laws_in
 from momentgen.laws.numerics.points import normal_points
 from momentgen.laws.numerics.root import matrix_root
 from momentgen.laws.table import entry_of
+from momentgen.laws.values import as_moments, certain, draw
 from momentgen.runtime import JointMoments, Moments
 
 __all__ = ["certain", "class_posterior", "draw", "gaussian_nll_loss", "log_class_posterior", "nll_loss"]

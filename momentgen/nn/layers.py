@@ -14,10 +14,11 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.laws.activations import ACTIVATIONS, Activation, generated_op, missing
-from momentgen.laws.border import Border, as_moments
+from momentgen.laws.border import Border
 from momentgen.laws.law import Law, dispatch
 from momentgen.laws.pointwise import with_variant
 from momentgen.laws.table import Entry, names
+from momentgen.laws.values import as_moments
 from momentgen.runtime import Moments, Op
 from momentgen.runtime.inputs import DTYPES
 

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.border import as_moments, certain, draw, lower, method
+from momentgen.laws.border import method
 from momentgen.laws.law import Law
+from momentgen.laws.values import as_moments, certain, draw, lower
 from momentgen.nn.tables import plain, range_of, shown, table
 from momentgen.runtime import JointMoments, Moments
 

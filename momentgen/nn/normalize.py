@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.border import as_moments, check
 from momentgen.laws.channels import Channels, channels
+from momentgen.laws.values import as_moments, check
 from momentgen.nn.layers import LAYERS, Layer, Module, check_strided
 from momentgen.runtime import Moments
 

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from momentgen.errors import InputError, MomentgenError
 from momentgen.laws.activations import ACTIVATIONS
-from momentgen.laws.border import as_moments, lower, method
+from momentgen.laws.border import method
 from momentgen.laws.convert import convert
 from momentgen.laws.law import Law
 from momentgen.laws.notes import listening
 from momentgen.laws.propagations import DEFAULT
 from momentgen.laws.two_passes import FEW_OUTPUTS
+from momentgen.laws.values import as_moments, lower
 from momentgen.nn.monte_carlo import monte_carlo, propagated
 from momentgen.nn.tables import plain, range_of, shown, table
 from momentgen.runtime import Moments

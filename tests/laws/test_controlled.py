@@ -335,3 +335,12 @@ def test_what_fails_in_the_plain_network_fails_alike() -> None:
 
     with pytest.raises(KeyError, match="mine"):
         momentgen.convert(Of(wrong), "controlled")(noisy(torch.zeros(2, 3), std=0.1))
+
+
+def test_a_function_that_refuses_its_derivative_runs_without_a_linear_part_and_a_note_says_so() -> None:
+    network, x = Of(lambda x: torch.special.zeta(x, torch.ones(()))), noisy(torch.full((2, 3), 4.0), std=0.3)
+    drawn = _draws(network, x)
+    with torch.no_grad(), listening() as notes:
+        found = momentgen.convert(network, "controlled", rtol=0.1)(x)
+    assert ((found.std - drawn.std(0)).abs() < 3 * found.std_error).all()
+    assert any("no linear part" in note for note in notes)

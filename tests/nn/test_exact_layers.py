@@ -14,8 +14,8 @@ import momentgen
 import momentgen.generated
 from momentgen import Moments, nn
 from momentgen.errors import InputError
-from momentgen.laws.border import as_moments
 from momentgen.laws.numerics.root import root_of
+from momentgen.laws.values import as_moments
 from momentgen.nn import functional
 
 N = 1_000_000

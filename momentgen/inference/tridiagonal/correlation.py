@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentgen.laws.border import readable
+from momentgen.laws.values import readable
 
 __all__ = [
     "LARGEST_GAMMA",

@@ -9,7 +9,7 @@ import importlib.resources
 import torch
 from torch import Tensor
 
-from momentgen.laws.border import readable
+from momentgen.laws.values import readable
 from momentgen.runtime.kernel_cache import compile_and_load
 from momentgen.runtime.toolchain import Unavailable, warn_once
 

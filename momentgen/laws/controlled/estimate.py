@@ -56,7 +56,7 @@ class Estimate(NamedTuple):
         return self.factor.square().sum(-2)
 
 
-class _Sums(NamedTuple):
+class _Halves(NamedTuple):
     """Pairs of rows: odd and even halves of the outputs and of the linear part, shape ``(pairs, batch, K)``."""
 
     odd: Tensor
@@ -64,19 +64,15 @@ class _Sums(NamedTuple):
     odd_linear: Tensor
     even_linear: Tensor
 
-    def without(self, pair: int) -> _Sums:
-        keep = torch.arange(len(self.odd), device=self.odd.device) != pair
-        return _Sums(*(part[keep] for part in self))
 
-
-def _halves(outputs: Tensor, linear: Tensor) -> _Sums:
+def _halves(outputs: Tensor, linear: Tensor) -> _Halves:
     plus, minus, plus_linear, minus_linear = outputs[0::2], outputs[1::2], linear[0::2], linear[1::2]
-    return _Sums(
+    return _Halves(
         (plus - minus) / 2, (plus + minus) / 2, (plus_linear - minus_linear) / 2, (plus_linear + minus_linear) / 2
     )
 
 
-def _coefficient(sums: _Sums, exact: Tensor) -> Tensor:
+def _coefficient(sums: _Halves, exact: Tensor) -> Tensor:
     """γ of each example, shape ``(batch, 1)``: the outputs' regression on the linear part, each in its own scale."""
     even = sums.even - sums.even.mean(0)
     even_linear = sums.even_linear - sums.even_linear.mean(0)
@@ -90,23 +86,13 @@ def _coefficient(sums: _Sums, exact: Tensor) -> Tensor:
     return torch.where(under > 0, over / torch.where(under > 0, under, 1), 0)
 
 
-def _own_coefficient(sums: _Sums) -> Tensor:
-    """The regression of each output by itself, shape ``(batch, K)``."""
-    even, even_linear = sums.even - sums.even.mean(0), sums.even_linear - sums.even_linear.mean(0)
-    over = (sums.odd * sums.odd_linear + even * even_linear).sum(0)
-    under = (sums.odd_linear.square() + even_linear.square()).sum(0)
-    return torch.where(under > 0, over / torch.where(under > 0, under, 1), 0)
-
-
-def _residuals(sums: _Sums, gamma: Tensor) -> tuple[Tensor, Tensor]:
+def _residuals(sums: _Halves, gamma: Tensor) -> tuple[Tensor, Tensor]:
     """Means, shape ``(batch, K)``, and rows whose second moment is R, shape ``(2 pairs, batch, K)``."""
     pairs, outputs = len(sums.odd), sums.odd.shape[-1]
     odd = sums.odd - gamma * sums.odd_linear
     even = sums.even - gamma * sums.even_linear
     mean = even.mean(0)
-    # γ was fitted to these pairs, by all outputs together
-    fitted = max(pairs - 1 / max(outputs, 1), 0.5)
-    return mean, torch.cat([odd / fitted**0.5, (even - mean) / max(pairs - 1, 1) ** 0.5])
+    return mean, torch.cat([odd / _freedom(pairs, outputs) ** 0.5, (even - mean) / max(pairs - 1, 1) ** 0.5])
 
 
 def _shrunk(own: Tensor, exact: Tensor, pairs: int) -> Tensor:
@@ -152,22 +138,40 @@ def estimated(rows: Rows, errors: bool = True) -> Estimate:
     return Estimate(mean, factor, std_error, mean_error)
 
 
-def _jackknife(sums: _Sums, exact: Tensor) -> Tensor:
+def _jackknife(sums: _Halves, exact: Tensor) -> Tensor:
     """Standard errors of the standard deviations, leaving one pair out at a time.
 
     They are those of each output's own version, with a coefficient and a remainder of its own.  That one coefficient
     serves all outputs of an example is an error which the pooled version's jackknife does not see.
     """
-    pairs = len(sums.odd)
+    pairs, outputs = len(sums.odd), sums.odd.shape[-1]
     if pairs < 3:
         return torch.full_like(exact, torch.inf)
-    found = []
-    for pair in range(pairs):
-        others = sums.without(pair)
-        own = _own_coefficient(others)
-        _, residuals = _residuals(others, own)
-        found.append((own.square() * exact + residuals.square().sum(0)).sqrt())
-    stds = torch.stack(found)
+    even, even_linear = sums.even - sums.even.mean(0), sums.even_linear - sums.even_linear.mean(0)
+
+    def left_out(odd: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+        """Sums over all pairs but each one; of the even halves about the mean of those that are left."""
+        return odd.sum(0) - odd, other.sum(0) - other * (pairs / (pairs - 1))
+
+    def over(top: Tensor, bottom: Tensor) -> Tensor:
+        return torch.where(bottom > 0, top / torch.where(bottom > 0, bottom, 1), 0)
+
+    # Of residuals about the coefficient of all pairs nothing cancels.
+    cross = (sums.odd * sums.odd_linear + even * even_linear).sum(0)
+    gamma = over(cross, (sums.odd_linear.square() + even_linear.square()).sum(0))
+    odd, even = sums.odd - gamma * sums.odd_linear, even - gamma * even_linear
+    own = left_out(odd.square(), even.square())
+    mixed = left_out(odd * sums.odd_linear, even * even_linear)
+    linear = left_out(sums.odd_linear.square(), even_linear.square())
+    change = over(mixed[0] + mixed[1], linear[0] + linear[1])
+    rest_odd, rest_even = (a - 2 * change * b + change.square() * c for a, b, c in zip(own, mixed, linear, strict=True))
+    rest = rest_odd / _freedom(pairs - 1, outputs) + rest_even / (pairs - 2)
+    stds = ((gamma + change).square() * exact + rest.clamp_min(0)).sqrt()
     # of few pairs the error is not known well itself: the deviation of Student's t, not of the normal law
     few = (pairs - 1) / max(pairs - 3, 1)
     return (few * (pairs - 1) * (stds - stds.mean(0)).square().mean(0)).sqrt()
+
+
+def _freedom(pairs: int, outputs: int) -> float:
+    """By what a sum of squares of odd residuals is divided: the coefficient was fitted to them by all outputs."""
+    return max(pairs - 1 / max(outputs, 1), 0.5)

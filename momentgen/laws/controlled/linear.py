@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from momentgen.laws.controlled.shift import Source
+from momentgen.laws.notes import note
 from momentgen.laws.numerics.root import eigh, matrix_root
 
 __all__ = ["OUTPUTS", "Linear"]
@@ -35,11 +36,15 @@ class Linear:
         self.fresh = 0
         self._basis: Tensor | None = None
         self._parts: list[tuple[Source, Tensor]] = []
+        self._rows: list[Tensor] = []
         if shift is not None and shift.requires_grad and count:
             if count > OUTPUTS:
                 self._basis = _directions(outputs)
                 self.fresh = len(outputs)
-            self._products(shift, sources, keeps_graph)
+            try:
+                self._products(shift, sources, keeps_graph)
+            except RuntimeError as error:  # a function that has no derivative, and says so when it is asked for one
+                note(f"controlled: the network has no linear part, and the rows stand alone: {error}")
         if not self._parts:
             self.fresh, self._basis = 0, None
         self.root = self._root(batch, count)
@@ -82,8 +87,13 @@ class Linear:
         root = matrix_root((total + total.mT) / 2)[0].to(self._like.dtype)
         return root if self._basis is None else root @ self._basis
 
-    def of(self, row: int) -> Tensor:
-        """A e of a row, shape ``(batch, K)``."""
+    def of(self, count: int) -> Tensor:
+        """A e of the first ``count`` rows, shape ``(count, batch, K)``."""
+        while len(self._rows) < count:
+            self._rows.append(self._of(len(self._rows)))
+        return torch.stack(self._rows)
+
+    def _of(self, row: int) -> Tensor:
         total = torch.zeros_like(self._like)
         for source, rows in self._parts:
             noise = source.draw(row)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from momentgen.laws.border import entered, method
 from momentgen.laws.controlled.noise import InputNoise
+from momentgen.laws.examples import first_tensor
 from momentgen.laws.nests import Nest, leaves_of
 from momentgen.runtime import Moments
 
@@ -29,14 +30,17 @@ class Network:
     Attributes:
         inputs: the moments among the arguments, each once.
         batch: the size of the first dimension of the first input; 0 without one.
+        device: of the first input.
     """
 
     def __init__(self, where: Any, forward: Callable[..., Any], leaves: list[Any], form: Nest) -> None:
         self.where, self._forward, self.leaves, self._form = where, forward, leaves, form
         distinct = {_identity(leaf): leaf for leaf in leaves if isinstance(leaf, Moments)}
         self.inputs: list[Moments] = list(distinct.values())
-        first = next((leaf.mean if isinstance(leaf, Moments) else leaf for leaf in (*self.inputs, *leaves)), None)
-        self.batch = first.shape[0] if isinstance(first, Tensor) and first.dim() else 0
+        place = first_tensor(leaves)
+        first = torch.empty(()) if place is None else leaves[place]
+        first = first.mean if isinstance(first, Moments) else first
+        self.batch, self.device = first.shape[0] if first.dim() else 0, first.device
 
     def call(self, values: list[Tensor]) -> Any:
         """What the network returns for these values of its random inputs."""
@@ -60,12 +64,6 @@ class Network:
             any(part.requires_grad for value in self.inputs for part in value)
             or any(tensor.requires_grad for tensor in self.certain_tensors())
         )
-
-    @property
-    def device(self) -> torch.device:
-        """Where the arguments are."""
-        first = next((leaf.mean if isinstance(leaf, Moments) else leaf for leaf in self.leaves), None)
-        return first.device if isinstance(first, Tensor) else torch.device("cpu")
 
 
 def _identity(value: Moments) -> tuple[int, int]:

@@ -25,9 +25,9 @@ class InputNoise:
         self.value, self._place, self._seed, self._shared = value, place, seed, shared
         self._std = None if isinstance(value, JointMoments) else square_root(value.var)
 
-    def row(self, row: int, antithetic: bool = True) -> Tensor:
-        """The noise of a row, of the input's shape; rows 2 p and 2 p + 1 have opposite signs where antithetic."""
-        number, sign = (row // 2 * 2, 1 - 2 * (row % 2)) if antithetic else (row, 1)
+    def row(self, row: int) -> Tensor:
+        """The noise of a row, of the input's shape; rows 2 p and 2 p + 1 have opposite signs."""
+        number, sign = row // 2 * 2, 1 - 2 * (row % 2)
         mean = self.value.mean
         if isinstance(self.value, JointMoments):
             factor = self.value.factor

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.laws.accuracy import Accuracy, accuracy
-from momentgen.laws.border import check, lower
 from momentgen.laws.controlled.estimate import Estimate, Rows, estimated
 from momentgen.laws.controlled.linear import OUTPUTS, Linear
 from momentgen.laws.controlled.network import Network, has_independent_examples
@@ -22,6 +21,7 @@ from momentgen.laws.controlled.softmax import softmaxed
 from momentgen.laws.nests import Nest, flattened
 from momentgen.laws.notes import note
 from momentgen.laws.propagations import PROPAGATIONS
+from momentgen.laws.values import check, lower
 from momentgen.runtime import JointMoments
 
 __all__ = ["propagate"]
@@ -88,6 +88,8 @@ class _Answer:
         mode, shifts = self._first_rows(min(BLOCK, most))
         linear = self._linear(mode, shifts, most)
         mode.draws_only = True
+        for name in sorted(mode.ended):
+            note(f"controlled: the linear part ends at {name}; what follows is in the rows alone")
         if any(part.fresh for part in linear):
             self._further(mode, min(BLOCK, most - len(self._rows)))
         while True:
@@ -193,7 +195,7 @@ class _Answer:
         found = []
         for place, part in zip(self._real(), linear, strict=True):
             outputs = torch.stack([self._flat(row[place]) for row in self._rows])
-            rows = Rows(outputs, torch.stack([part.of(row) for row in range(len(outputs))]), part.root, part.fresh)
+            rows = Rows(outputs, part.of(len(outputs)), part.root, part.fresh)
             estimate = estimated(rows)
             logarithm = self._softmax[place]
             found.append(estimate if logarithm is None else softmaxed(estimate, rows, logarithm))

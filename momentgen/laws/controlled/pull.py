@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from momentgen.laws.controlled.shift import Call, Shifted, is_real, tensors_in
+from momentgen.laws.controlled.shift import Call, Shifted, has_derivative, tensors_in
 from momentgen.laws.nests import mapped
 
 __all__ = ["pulled"]
@@ -18,17 +18,15 @@ __all__ = ["pulled"]
 def pulled(call: Call) -> Shifted | None:
     """Any function: the mean of the vector-Jacobian products of a few rows, by autograd."""
     mode, record = call.mode, call.record
-    inputs = [value for value in tensors_in((*call.args, *call.kwargs.values())) if call.random(value)]
-    first = {id(value): value for value in inputs}  # one value given twice is one
-    inputs = list(first.values())
+    given = tensors_in((*call.args, *call.kwargs.values()))
+    inputs = list({id(value): value for value in given if call.random(value)}.values())  # one given twice is one
     if not inputs:
         call.run()
         return None
-    kept = mode.graphs or (mode.last and not record.graphs)
-    if not kept:
-        call.run()
-    else:
+    if mode.graphs or (mode.last and not record.graphs):
         _recorded(call, inputs)
+    else:
+        call.run()
     if mode.last and record.graphs and not _fits(record.graphs[0], inputs, call.out):
         record.graphs.clear()
         _recorded(call, inputs)
@@ -37,7 +35,7 @@ def pulled(call: Call) -> Shifted | None:
 
     def shifted() -> Any:
         graphs = record.graphs
-        outs = [value for value in tensors_in((call.out,)) if is_real(value)]
+        outs = [value for value in tensors_in((call.out,)) if has_derivative(value)]
         found = list(_Pull.apply(graphs, mode.keeps_graph, *map(call.shift, inputs)))
         places = {id(value): shift for value, shift in zip(outs, found, strict=True)}
         return mapped(lambda value: places.get(id(value)), call.out)
@@ -62,22 +60,19 @@ def _recorded(call: Call, inputs: list[Tensor]) -> None:
 
         args, kwargs = mapped(changed, call.args), mapped(changed, call.kwargs)
         out = call.function(*args, **kwargs)
-    outs = [value for value in tensors_in((out,)) if is_real(value)]
+    outs = [value for value in tensors_in((out,)) if has_derivative(value)]
     if outs and all(value.requires_grad for value in outs):
         call.record.graphs.append((list(own.values()), outs))
-    call.out = (
-        mapped(lambda value: value.clone() if is_real(value) else value, out)
-        if keeps
-        else mapped(lambda value: value.detach().clone() if is_real(value) else value, out)
+    call.out = mapped(
+        lambda value: (value if keeps else value.detach()).clone() if has_derivative(value) else value, out
     )
 
 
 def _fits(graph: tuple[list[Tensor], list[Tensor]], inputs: list[Tensor], out: Any) -> bool:
     """Whether the graph of another row is one of the same shapes."""
-    outs = [value for value in tensors_in((out,)) if is_real(value)]
-    return [value.shape for value in graph[0]] == [value.shape for value in inputs] and [
-        value.shape for value in graph[1]
-    ] == [value.shape for value in outs]
+    outs = [value for value in tensors_in((out,)) if has_derivative(value)]
+    shapes = [[value.shape for value in part] for part in (*graph, inputs, outs)]
+    return shapes[:2] == shapes[2:]
 
 
 class _Pull(torch.autograd.Function):

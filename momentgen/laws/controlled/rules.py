@@ -17,7 +17,7 @@ from torch import Tensor
 
 from momentgen.laws.controlled.draws import drawn
 from momentgen.laws.controlled.pull import pulled
-from momentgen.laws.controlled.shift import Call, Rule, Shifted, is_real, tensors_in
+from momentgen.laws.controlled.shift import Call, Rule, Shifted, has_derivative, tensors_in
 from momentgen.laws.nests import mapped
 from momentgen.laws.table import Entry, names
 
@@ -41,6 +41,23 @@ def _without_out(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in kwargs.items() if name != "out"}
 
 
+def _total(parts: list[Tensor], out: Any) -> Tensor:
+    """The sum of the shifts of a result's parts, of its shape."""
+    return sum(parts[1:], parts[0]).expand_as(out)
+
+
+def _bilinear(call: Call, a: Any, b: Any, function: Callable[[Any, Any], Tensor]) -> Callable[[], list[Tensor]]:
+    """Of a function that is linear in each of two: either's shift with the mean of the other, where it is random."""
+    of_b = (call.average(b) if isinstance(b, Tensor) else lambda: b) if call.random(a) else None
+    of_a = (call.average(a) if isinstance(a, Tensor) else lambda: a) if call.random(b) else None
+
+    def parts() -> list[Tensor]:
+        by_a = [] if of_b is None else [function(call.shift(a), of_b())]
+        return by_a if of_a is None else [*by_a, function(of_a(), call.shift(b))]
+
+    return parts
+
+
 # --------------------------------------------------------------------- linear
 
 
@@ -48,7 +65,7 @@ def _shift_or_zero(call: Call, value: Any) -> Any:
     """In the place of an argument that is moved: its shift, 0 for a certain tensor; indices and masks as they are."""
     if isinstance(value, list | tuple):
         return type(value)([_shift_or_zero(call, part) for part in value])
-    if not is_real(value):
+    if not has_derivative(value):
         return value
     return call.shift(value) if call.random(value) else torch.zeros_like(value)
 
@@ -90,21 +107,15 @@ def _weighted(call: Call) -> Shifted:
     x, weight, bias = (call.argument(place, name) for place, name in enumerate(("input", "weight", "bias")))
     settings = call.args[3:]
     kwargs = {name: value for name, value in call.kwargs.items() if name not in ("input", "weight", "bias", "out")}
-    of_weight = call.average(weight) if call.random(x) else None
-    of_x = call.average(x) if call.random(weight) else None
+    product = _bilinear(call, x, weight, lambda left, right: call.function(left, right, None, *settings, **kwargs))
 
-    def shifted() -> Any:
-        parts = []
-        if of_weight is not None:
-            parts.append(call.function(call.shift(x), of_weight(), None, *settings, **kwargs))
-        if of_x is not None:
-            parts.append(call.function(of_x(), call.shift(weight), None, *settings, **kwargs))
+    def shifted() -> Tensor:
+        parts = product()
         if call.random(bias):
-            shift = call.shift(bias)
             # linear has its channels last, convolutions have them before the positions
             positions = 0 if call.name == "linear" else weight.dim() - 2
-            parts.append(shift.reshape(-1, *[1] * positions).expand_as(call.out))
-        return sum(parts[1:], parts[0])
+            parts.append(call.shift(bias).reshape(-1, *[1] * positions).expand_as(call.out))
+        return _total(parts, call.out)
 
     return shifted
 
@@ -114,23 +125,16 @@ def _added(call: Call) -> Shifted:
     call.run()
     base, first, second = call.args[:3]
     alpha, beta = call.kwargs.get("alpha", 1), call.kwargs.get("beta", 1)
-    of_second = call.average(second) if call.random(first) else None
-    of_first = call.average(first) if call.random(second) else None
 
     def multiply(left: Tensor, right: Tensor) -> Tensor:
         if call.name == "addbmm":
-            return torch.einsum("bij,bjk->ik", left, right)
-        return torch.outer(left, right) if call.name == "addr" else left @ right
+            return alpha * torch.einsum("bij,bjk->ik", left, right)
+        return alpha * (torch.outer(left, right) if call.name == "addr" else left @ right)
 
-    def shifted() -> Any:
-        parts = []
-        if call.random(base):
-            parts.append(call.shift(base) * beta)
-        if of_second is not None:
-            parts.append(multiply(call.shift(first), of_second()) * alpha)
-        if of_first is not None:
-            parts.append(multiply(of_first(), call.shift(second)) * alpha)
-        return sum(parts[1:], parts[0]).expand_as(call.out)
+    product = _bilinear(call, first, second, multiply)
+
+    def shifted() -> Tensor:
+        return _total([*([call.shift(base) * beta] if call.random(base) else []), *product()], call.out)
 
     return shifted
 
@@ -159,13 +163,13 @@ def _sum(call: Call) -> Shifted:
     alpha = call.kwargs.get("alpha", call.args[2] if len(call.args) > 2 else 1)
     factors = {"add": (1, alpha), "sub": (1, -alpha), "rsub": (-alpha, 1)}[call.name]
 
-    def shifted() -> Any:
+    def shifted() -> Tensor:
         parts = [
             call.shift(value) if factor == 1 else call.shift(value) * factor
             for value, factor in zip((a, b), factors, strict=True)
             if call.random(value)
         ]
-        return sum(parts[1:], parts[0]).expand_as(call.out)
+        return _total(parts, call.out)
 
     return shifted
 
@@ -179,22 +183,8 @@ def _times(call: Call) -> Shifted:
     """``mul``: bilinear."""
     call.run()
     a, b = (call.argument(place, name) for place, name in enumerate(("input", "other")))
-    return _bilinear_shift(call, a, b, torch.mul)
-
-
-def _bilinear_shift(call: Call, a: Any, b: Any, function: Callable[[Any, Any], Tensor]) -> Shifted:
-    of_b = (call.average(b) if isinstance(b, Tensor) else lambda: b) if call.random(a) else None
-    of_a = (call.average(a) if isinstance(a, Tensor) else lambda: a) if call.random(b) else None
-
-    def shifted() -> Any:
-        parts = []
-        if of_b is not None:
-            parts.append(function(call.shift(a), of_b()))
-        if of_a is not None:
-            parts.append(function(of_a(), call.shift(b)))
-        return sum(parts[1:], parts[0])
-
-    return shifted
+    product = _bilinear(call, a, b, torch.mul)
+    return lambda: _total(product(), call.out)
 
 
 def _quotient(call: Call) -> Shifted | None:
@@ -208,13 +198,9 @@ def _quotient(call: Call) -> Shifted | None:
     by_a = call.average(lambda: _inverse(b, a)) if call.random(a) and isinstance(b, Tensor) else lambda: 1 / b
     by_b = call.average(lambda: -call.out / b) if call.random(b) else None
 
-    def shifted() -> Any:
-        parts = []
-        if call.random(a):
-            parts.append(call.shift(a) * by_a())
-        if by_b is not None:
-            parts.append(call.shift(b) * by_b())
-        return sum(parts[1:], parts[0]).expand_as(call.out)
+    def shifted() -> Tensor:
+        parts = [call.shift(a) * by_a()] if call.random(a) else []
+        return _total(parts if by_b is None else [*parts, call.shift(b) * by_b()], call.out)
 
     return shifted
 
@@ -230,8 +216,6 @@ def _product(call: Call) -> Shifted | None:
         return pulled(call)
     a, b = operands
     call.run()
-    of_b = call.average(b) if call.random(a) else None
-    of_a = call.average(a) if call.random(b) else None
     kwargs = _without_out(call.kwargs)
 
     def with_operands(left: Tensor, right: Tensor) -> Any:
@@ -239,15 +223,8 @@ def _product(call: Call) -> Shifted | None:
         args, named = mapped(lambda value: next(rest) if isinstance(value, Tensor) else value, (call.args, kwargs))
         return call.function(*args, **named)
 
-    def shifted() -> Any:
-        parts = []
-        if of_b is not None:
-            parts.append(with_operands(call.shift(a), of_b()))
-        if of_a is not None:
-            parts.append(with_operands(of_a(), call.shift(b)))
-        return sum(parts[1:], parts[0])
-
-    return shifted
+    product = _bilinear(call, a, b, with_operands)
+    return lambda: _total(product(), call.out)
 
 
 # ------------------------------------------------------------------- pointwise
@@ -322,12 +299,10 @@ def _where(call: Call) -> Shifted | None:
 def _chosen(call: Call, condition: Tensor, a: Any, b: Any) -> Shifted:
     share = call.average(condition if call.mode.constant(condition) else condition.to(call.out.dtype))
 
-    def shifted() -> Any:
+    def shifted() -> Tensor:
         part = share().to(call.out.dtype)
-        parts = [call.shift(a) * part] if call.random(a) else []
-        if call.random(b):
-            parts.append(call.shift(b) * (1 - part))
-        return sum(parts[1:], parts[0]).expand_as(call.out)
+        sides = ((a, part), (b, 1 - part))
+        return _total([call.shift(value) * weight for value, weight in sides if call.random(value)], call.out)
 
     return shifted
 
@@ -362,14 +337,12 @@ def _max_pool(call: Call) -> Shifted | None:
     )
     steps = steps or sizes
     tiles = sizes is not None and steps == sizes and not any(pads or (0,)) and set(gaps or (1,)) == {1}
+    tiles = tiles and not call.argument(5, "ceil_mode", False)
     places = x.shape[-dims:].numel()
     if not tiles or call.argument(6, "return_indices", False) or not places:
         return pulled(call)
     pool = getattr(F, f"max_pool{dims}d")
-    ceil = call.argument(5, "ceil_mode", False)
-    call.out, found = pool(x, kernel, stride, padding, dilation, ceil_mode=ceil, return_indices=True)
-    if ceil:
-        return pulled(call)
+    call.out, found = pool(x, kernel, stride, return_indices=True)
 
     def chosen() -> Tensor:
         flat = found.reshape(-1, found.shape[-dims:].numel())

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from momentgen.laws.table import METHODS, Entry, entry_of, names
 
-__all__ = ["Call", "Record", "Rule", "Shift", "Shifted", "Source", "is_real", "tensors_in"]
+__all__ = ["Call", "Record", "Rule", "Shift", "Shifted", "Source", "has_derivative", "tensors_in"]
 
 #: computes the shift of a result, or those of its parts in a tuple; None where the shift ends
 Shifted = Callable[[], Any]
@@ -37,8 +37,8 @@ def tensors_in(values: Iterable[Any]) -> list[Tensor]:
     return found
 
 
-def is_real(value: Any) -> bool:
-    """Whether a value is a tensor that has derivatives: of floating point or complex."""
+def has_derivative(value: Any) -> bool:
+    """Whether a value is a tensor of floating point or of complex numbers."""
     return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
 
 
@@ -73,15 +73,12 @@ class Record:
 
     def add(self, place: int, value: Tensor, keeps_graph: bool) -> None:
         """Add to the sum ``place``, which starts anew where the shape changes from row to row."""
-        if place == len(self._sums):
-            self._sums.append(value if keeps_graph else value.detach().clone())
-            self._counts.append(1)
-        elif self._sums[place].shape != value.shape:
-            self._sums[place] = value if keeps_graph else value.detach().clone()
-            self._counts[place] = 1
-        else:
+        if place < len(self._sums) and self._sums[place].shape == value.shape:
             self._sums[place] = self._sums[place] + value if keeps_graph else self._sums[place].add_(value.detach())
             self._counts[place] += 1
+            return
+        self._sums[place:] = [value if keeps_graph else value.detach().clone()]
+        self._counts[place:] = [1]
 
     def average(self, place: int) -> Tensor:
         """The mean of what was added."""
@@ -135,7 +132,7 @@ class Call:
         """The mean over the rows of a quantity; to be called in the last row, when all have been added."""
         place, self.place = self.place, self.place + 1
         value = value if isinstance(value, Tensor) else value()
-        if self.mode.constant(value):
+        if self.mode.draws_only or self.mode.constant(value):
             constant = value if self.mode.keeps_graph else value.detach()
             return lambda: constant
         self.record.add(place, value, self.mode.keeps_graph)
@@ -233,16 +230,15 @@ class Shift(TorchFunctionMode):
     def follow(self, value: Any, shift: Any) -> None:
         """From now on the tensor is random, and has this shift; tuples in step."""
         if isinstance(value, Tensor):
-            if is_real(value):
+            if has_derivative(value):
                 self._known[id(value)] = weakref.ref(value), shift
         elif isinstance(value, list | tuple):
             for place, part in enumerate(value):
                 self.follow(part, shift[place] if isinstance(shift, list | tuple) else None)
 
-    def forget(self, value: Any) -> None:
+    def forget(self, value: Tensor) -> None:
         """The tensor is certain from now on, as far as the shift goes."""
-        for tensor in tensors_in((value,)):
-            self._known.pop(id(tensor), None)
+        self._known.pop(id(value), None)
 
     def fix(self, values: Iterable[Tensor]) -> None:
         """These tensors are the same in every row: parameters, buffers, certain inputs."""
@@ -400,7 +396,7 @@ class Shift(TorchFunctionMode):
         return out
 
     def _zero_or_shift(self, value: Any) -> Any:
-        if is_real(value):
+        if has_derivative(value):
             return self.of(value) if self.knows(value) else torch.zeros_like(value)
         if isinstance(value, float | int | complex) and not isinstance(value, bool):
             return 0

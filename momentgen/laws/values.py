@@ -1,0 +1,220 @@
+"""Values at the border: moments that are made of tensors, drawn from, checked, and handed back for laws.
+
+The border (:mod:`momentgen.laws.border`) lifts them to laws; here nothing knows of methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from momentgen.errors import InputError
+from momentgen.laws import half
+from momentgen.laws.law import Law
+from momentgen.laws.nests import mapped
+from momentgen.laws.numerics.root import matrix_root, square_root
+from momentgen.laws.point import Point
+from momentgen.runtime import JointMoments, Moments
+from momentgen.runtime.inputs import DTYPES, alike, autocast_in_force, has_elements, kind
+
+__all__ = ["as_moments", "certain", "check", "described", "draw", "lower", "noisy", "readable"]
+
+
+def certain(value: Tensor) -> Moments:
+    """A value without uncertainty: its variance is one zero, expanded."""
+    return Moments(value, torch.zeros((), dtype=value.dtype, device=value.device).expand(value.shape))
+
+
+def noisy(
+    x: Tensor,
+    *,
+    var: Tensor | float | None = None,
+    std: Tensor | float | None = None,
+    cov: Tensor | None = None,
+) -> Moments:
+    """``x`` with noise of that variance, standard deviation or covariance.
+
+    With ``cov`` the values of an example are correlated.  The methods ``adjoint`` and ``covariance`` know that,
+    ``sample``, ``local`` and :func:`momentgen.monte_carlo` draw from it; ``ap2`` takes the diagonal alone, and says so
+    in a note (:func:`momentgen.laws.listening`).
+
+    Args:
+        x: means, any shape.
+        var: *variance* of independent noise, a number or a tensor that broadcasts to the shape of ``x``.
+        std: standard deviation of independent noise.
+        cov: *covariance* of the n values of an example, flattened, of the dtype of ``x``: shape ``(n, n)``, or
+            ``(batch, n, n)``.  Dimension 0 of ``x`` is the batch, unless ``x`` is a vector and ``cov`` a matrix.
+
+    Raises:
+        InputError: if not exactly one is given, it is negative, its shape does not fit, or ``cov`` is not symmetric
+            and positive semidefinite.
+
+    >>> noisy(torch.zeros(2), std=0.5).var
+    tensor([0.2500, 0.2500])
+    >>> import momentgen
+    >>> total = torch.nn.Linear(2, 1, bias=False)
+    >>> _ = torch.nn.init.constant_(total.weight, 1.0)
+    >>> x = noisy(torch.zeros(1, 2), cov=torch.tensor([[1.0, 0.5], [0.5, 1.0]]))
+    >>> momentgen.convert(total, "adjoint")(x).var.detach().round(decimals=3)
+    tensor([[3.]])
+    """
+    if not isinstance(x, Tensor):
+        raise InputError(f"noisy: expected a tensor, got {type(x).__name__}")
+    if sum(given is not None for given in (var, std, cov)) != 1:
+        raise InputError("noisy: expected one of var, std and cov")
+    if cov is not None:
+        return _correlated_noise(x, cov)
+    given = cast(Any, var if std is None else std)
+    amount = torch.as_tensor(given, dtype=x.dtype, device=x.device)
+    if amount.dim() == 0 and not isinstance(given, Tensor) and not float(given) >= 0:
+        raise InputError(f"noisy: expected a variance or standard deviation of at least 0, got {given!r}")
+    try:
+        amount = (amount if std is None else amount * amount).expand(x.shape)
+    except RuntimeError as error:
+        raise InputError(
+            f"noisy: {'var' if std is None else 'std'} of shape {tuple(amount.shape)} does not broadcast to "
+            f"{tuple(x.shape)}"
+        ) from error
+    return Moments(x, amount)
+
+
+def _correlated_noise(x: Tensor, cov: Tensor) -> JointMoments:
+    """``x`` with noise of a covariance; see :func:`noisy`."""
+    alone = x.dim() == 1 and isinstance(cov, Tensor) and cov.dim() == 2
+    batch, example = (torch.Size(), x.shape) if alone else (x.shape[:1], x.shape[1:])
+    values = example.numel()
+    if not isinstance(cov, Tensor) or cov.shape not in ((values, values), (*batch, values, values)):
+        came = tuple(cov.shape) if isinstance(cov, Tensor) else type(cov).__name__
+        expected = f"({values}, {values})" + "".join(f" or ({size}, {values}, {values})" for size in batch)
+        raise InputError(f"noisy: expected cov of shape {expected} for x of shape {tuple(x.shape)}, got {came}")
+    if cov.dtype is not x.dtype or cov.device != x.device:
+        raise InputError(f"noisy: expected cov as x is, {x.dtype} on {x.device}, got {cov.dtype} on {cov.device}")
+    wide = cov.float() if cov.dtype in (torch.float16, torch.bfloat16) else cov
+    root = matrix_root((wide + wide.mT) / 2)[0].to(cov.dtype)
+    if readable(cov) and cov.numel():
+        # What is not the square of its root is no covariance.
+        with torch.no_grad():
+            given = root.to(wide.dtype)
+            away = (given @ given - wide).abs().amax()
+            allowed = torch.finfo(cov.dtype).eps ** 0.5 * wide.abs().amax()
+        if not bool(away <= allowed):
+            raise InputError("noisy: cov is no covariance; it must be finite, symmetric and positive semidefinite")
+    var = cov.diagonal(dim1=-2, dim2=-1).reshape(*cov.shape[:-2], *example).expand(x.shape)
+    return JointMoments.of(x, var, root.expand(*batch, values, values))
+
+
+def draw(x: Moments) -> Tensor:
+    """One normal sample of ``x``, reparameterised: differentiable in mean and variance, or in what they share."""
+    if isinstance(x, JointMoments):
+        numbers = torch.randn(x.factor.shape[:-1], dtype=x.mean.dtype, device=x.mean.device)
+        return x.mean + (numbers.unsqueeze(-2) @ x.factor).reshape(x.mean.shape)
+    return x.mean + square_root(x.var) * torch.randn_like(x.mean)
+
+
+#: whether a torch.func transform is active; private in torch, and without it values are not looked at.
+_transforming: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+
+
+def readable(value: Tensor) -> bool:
+    """Whether the numbers of a tensor can be looked at: not in compiled code, nor in ``torch.func`` transforms."""
+    return (
+        not torch.compiler.is_compiling()
+        and type(value) in (Tensor, torch.nn.Parameter)
+        and not value.is_meta
+        and not _transforming()
+        and not torch._C._len_torch_dispatch_stack()
+    )
+
+
+def check(where: object, value: Moments) -> Moments:
+    """``value``, its mean and variance of one shape and dtype, the variance not negative.
+
+    Raises:
+        InputError: otherwise.  Negative numbers are looked for in eager mode only: compiled code and ``torch.func``
+            transforms have no values to look at.
+    """
+    if not alike(value):
+        _check_pair(where, value)
+    var = value.var
+    if var.numel() and readable(var):
+        # Numbers that an expanded tensor repeats are looked at once.
+        once = var.detach() if var.requires_grad else var
+        if 0 in var.stride():
+            once = once[tuple(slice(0, 1) if step == 0 else slice(None) for step in var.stride())]
+        least = once.min().item()
+        if least < 0:
+            raise InputError(
+                f"{described(where)}: a variance must not be negative, got {least:g} as the least of shape "
+                f"{tuple(var.shape)}"
+            )
+    return value
+
+
+def _check_pair(where: object, value: Moments) -> None:
+    """Raise for what :func:`check` says but the numbers; mean and variance of several dtypes pass under autocast."""
+    mean, var = value
+    if not isinstance(mean, Tensor) or not isinstance(var, Tensor):
+        raise InputError(
+            f"{described(where)}: expected Moments of two tensors, got {type(mean).__name__} and {type(var).__name__}"
+        )
+    for tensor in value:
+        if not has_elements(tensor) or tensor.layout is not torch.strided:
+            raise InputError(f"{described(where)}: expected strided tensors for mean and variance, got {kind(tensor)}")
+    if mean.shape != var.shape or mean.device != var.device:
+        raise InputError(
+            f"{described(where)}: expected mean and variance of one shape and device, got {tuple(mean.shape)} on "
+            f"{mean.device} and {tuple(var.shape)} on {var.device}"
+        )
+    mixed = mean.dtype != var.dtype and not autocast_in_force(mean.device.type)
+    if mixed or mean.dtype not in DTYPES or var.dtype not in DTYPES:
+        raise InputError(
+            f"{described(where)}: expected mean and variance of one floating-point dtype, got {mean.dtype} and "
+            f"{var.dtype}"
+        )
+
+
+def as_moments(where: object, value: object) -> Moments:
+    """``value`` as moments, checked: a tensor (variance 0), moments or a law.
+
+    Args:
+        where: what asks, for the error's text.
+        value: a tensor, :class:`~momentgen.Moments` or a law.
+
+    Raises:
+        InputError: for another type, and as :func:`check`.
+    """
+    if isinstance(value, Moments):
+        return check(where, value)
+    if isinstance(value, Law):
+        return cast(Moments, lower(value))
+    if isinstance(value, Tensor):
+        return certain(value)
+    length = f" of {len(value)}" if isinstance(value, tuple | list) else ""
+    raise InputError(f"{described(where)}: expected a tensor or Moments, got {type(value).__name__}{length}")
+
+
+def described(where: object) -> str:
+    """A network or function, as errors call it."""
+    if isinstance(where, torch.nn.Module):
+        return f"{type(where).__name__}({where.extra_repr()})"
+    return str(where)
+
+
+def lower(nest: Any) -> Any:
+    """What a network returned, with :class:`~momentgen.Moments` for laws and for tensors of floating point."""
+    return mapped(_lowered, nest)
+
+
+def _lowered(value: Any) -> Any:
+    if isinstance(value, Law):
+        if value._dtype is not None:
+            dtype, value._dtype = value._dtype, None
+            return half.narrowed(_lowered(value), dtype)
+        form = value._form()  # of a view of what has been written to, which may now be another law
+        if isinstance(value, Point):
+            return certain(form) if form.is_floating_point() else form
+        return Moments(*value._parts())
+    return certain(value) if isinstance(value, Tensor) and value.is_floating_point() else value
