@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo    build the rules, then propagate noise through a trained network"
+	@echo "make demo    train a network, and draw its uncertainty with error bars beside Monte Carlo"
 	@echo "make test    the fast test suite"
 	@echo "make test-versions  the fast tests of networks and ops on the newest torch that pyproject.toml allows"
 	@echo "make slow    the exhaustive tests (many minutes)"
@@ -34,7 +34,6 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(READY)
-	$(BIN)/momentgen build rules/
 	$(BIN)/python examples/digits_noise.py
 
 test: $(READY)
