@@ -1,14 +1,13 @@
-"""What each way of propagation says of a network's output and hidden layers; used by ``correlation.py``.
+"""Ways to find the moments of a network's outputs, and what they are by many plain draws; used by ``answers.py``.
 
-Monte Carlo, of many samples as the truth and of few as a contestant; plain linearisation; and momentgen's methods by
-their public calls.
+Methods of momentgen are called as a user calls them.  Beside them are linearisation at the mean and three kinds of
+plain sampling, whose rows are stacked to as many images at once as are fastest.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,226 +17,176 @@ from torch import Tensor, nn
 
 import momentgen
 from momentgen import Moments
-from momentgen.laws.border import METHODS
-from momentgen.laws.propagations import PROPAGATIONS
 
-__all__ = ["MONTE_CARLO", "Answer", "Layers", "Truth", "answer", "hidden", "known_methods", "runner", "truth"]
+__all__ = ["METHODS", "SAMPLES", "Answer", "Truth", "contestant", "inputs", "log_ratios", "truth"]
 
-#: samples of the baselines.
-MONTE_CARLO = {"Monte Carlo 30": 30, "Monte Carlo 96": 96}
-#: mean and variance of each call of each layer, float64, by the layer's name.
-Layers = dict[str, list[Moments]]
+#: samples of the plain baselines
+SAMPLES = 64
 
 
 @dataclass
 class Answer:
-    """What a method says of ``N`` examples with ``K`` outputs, in float64.
+    """What a method says of ``N`` examples with ``K`` outputs: shapes (N, K), float64.
 
     Attributes:
-        mean: shape (N, K).
-        covariance: shape (N, K, K); diagonal of a method that has variances only.
-        posterior: E softmax(output), shape (N, K).
-        spread: variance of softmax(output), which Monte Carlo's error needs; of Monte Carlo only.
+        mean: of the outputs.
+        std: standard deviations.
+        std_error: standard error of the standard deviations; None of methods that state none.
+        mean_error: likewise of the means.
+        rows: plain rows used, 0 of methods that use none.
     """
 
     mean: Tensor
-    covariance: Tensor
-    posterior: Tensor
-    spread: Tensor | None = field(default=None)
-
-    @property
-    def var(self) -> Tensor:
-        return self.covariance.diagonal(dim1=-2, dim2=-1)
+    std: Tensor
+    std_error: Tensor | None = None
+    mean_error: Tensor | None = None
+    rows: int = 0
 
 
 @dataclass
 class Truth:
-    """Monte Carlo's answer for the output, by ``samples``, and for the hidden layers, by ``deep_samples``."""
+    """Moments by plain draws, shapes (N, K), float64.
+
+    Attributes:
+        samples: draws.
+        mean: of the outputs.
+        std: standard deviations.
+        log_variance: *variance* of the logarithm of the standard deviation, times the number of draws.
+    """
 
     samples: int
-    deep_samples: int
-    output: Answer
-    layers: Layers
+    mean: Tensor
+    std: Tensor
+    log_variance: Tensor
 
 
-# ---------------------------------------------------------------- Monte Carlo
+def inputs(one: Trained, var: float, count: int) -> Moments:
+    """The first test images, with independent noise of this *variance* on every pixel."""
+    x = one.x_test[:count]
+    return Moments(x, torch.tensor(var).expand_as(x))
+
+
+def log_ratios(var: Tensor, expected: Tensor) -> Tensor:
+    """log σ over the expected one, of the units that vary, flat; *variances* of shape (N, ...)."""
+    std = expected.sqrt()
+    counted = std > 0.01 * std.mean()
+    return (var[counted] / expected[counted]).log() / 2
+
+
+# ------------------------------------------------------------------- sampling
+
+
+def _normal(x: Moments, samples: int) -> Iterator[Tensor]:
+    """Standard normal numbers of each sample, of the shape of an image or of the batch; all are independent."""
+    for _ in range(samples):
+        yield torch.randn(x.mean.shape)
+
+
+def _antithetic(x: Moments, samples: int) -> Iterator[Tensor]:
+    for _ in range(samples // 2):
+        drawn = torch.randn(x.mean.shape)
+        yield drawn
+        yield -drawn
+
+
+def _sobol(x: Moments, samples: int) -> Iterator[Tensor]:
+    """One scrambled sequence, the same for all images of the batch."""
+    shape = x.mean.shape[1:]
+    engine = torch.quasirandom.SobolEngine(shape.numel(), scramble=True, seed=int(torch.randint(2**31, ())))
+    points = engine.draw(samples, dtype=torch.float64).clamp(1e-9, 1 - 1e-9)
+    yield from torch.special.ndtri(points).float().view(samples, 1, *shape)
 
 
 @torch.no_grad()
-def sampled(one: Trained, x: Moments, samples: int, seed: int) -> Answer:
-    """Moments of the plain network's output under drawn inputs, and its own dropout's draws, by running sums."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        batch, sigma = len(x.mean), x.var.sqrt()
-        noisy = bool(sigma.any())
-        centre = one.net(x.mean).flatten(1).double()
-        total, products = torch.zeros_like(centre), torch.zeros(*centre.shape, centre.shape[1], dtype=torch.float64)
-        posterior, squares = torch.zeros_like(centre), torch.zeros_like(centre)
-        at_once = max(1, min(samples, one.recipe.rows // batch))
-        for first in range(0, samples, at_once):
-            count = min(at_once, samples - first)
-            many = x.mean.expand(count, *x.mean.shape)
-            if noisy:
-                many = many + sigma * torch.randn(many.shape)
-            out = one.net(many.flatten(0, 1)).double().view(count, *centre.shape)
-            away, q = out - centre, out.softmax(-1)
-            total += away.sum(0)
-            products += torch.einsum("snk,snl->nkl", away, away)
-            posterior += q.sum(0)
-            squares += q.square().sum(0)
-    shift, q = total / samples, posterior / samples
-    covariance = (products - samples * shift[:, :, None] * shift[:, None]) / (samples - 1)
-    return Answer(centre + shift, covariance, q, (squares / samples - q.square()).clamp_min(0))
+def outputs(one: Trained, x: Moments, samples: int, numbers: Callable[..., Iterator[Tensor]] = _normal) -> Tensor:
+    """Outputs of the plain network for drawn inputs and its own dropout's draws, shape (samples, N, K)."""
+    sigma = x.var.sqrt()
+    noisy = bool(sigma.any())
+    at_once = max(1, min(samples, one.recipe.rows // len(x.mean)))
+    draws = numbers(x, samples) if noisy else iter([torch.zeros(1)] * samples)
+    found = []
+    for first in range(0, samples, at_once):
+        count = min(at_once, samples - first)
+        many = torch.stack([x.mean + sigma * next(draws) for _ in range(count)])
+        found.append(one.net(many.flatten(0, 1)).view(count, len(x.mean), -1))
+    return torch.cat(found)
 
 
-def truth(one: Trained, x: Moments, samples: int, deep: Moments, deep_samples: int, folder: Path) -> Truth:
-    """Monte Carlo's moments of the output and of the hidden layers, from ``folder`` if they were sampled before.
+def _sampled(one: Trained, numbers: Callable[..., Iterator[Tensor]]) -> Callable[[Moments, int], Answer]:
+    def run(x: Moments, seed: int) -> Answer:
+        with torch.random.fork_rng():
+            torch.manual_seed(1000 + seed)
+            found = outputs(one, x, SAMPLES, numbers)
+        return Answer(found.mean(0).double(), found.std(0).double())
 
-    Args:
-        one: the network.
-        x: its inputs.
-        samples: of the output, an input.
-        deep: inputs for which hidden layers are looked at.
-        deep_samples: of these, an input.
-        folder: where it is kept.
-    """
+    return run
+
+
+def truth(one: Trained, x: Moments, folder: Path, quick: bool) -> Truth:
+    """Moments by plain draws, from ``folder`` if they were drawn before."""
+    samples = 200 if quick else one.recipe.samples
     var = x.var.flatten()[0].item()
-    path = folder / f"{one.name}-{digest(one.key, len(x.mean), var, samples, len(deep.mean), deep_samples)}.truth.pt"
+    path = folder / f"{one.name}-{digest(one.key, len(x.mean), var, samples, 'answers')}.truth.pt"
     if path.exists():
-        kept = torch.load(path, weights_only=True)
-        layers = {name: [Moments(*call) for call in calls] for name, calls in kept["layers"].items()}
-        return Truth(samples, deep_samples, Answer(*kept["output"]), layers)
-    output = sampled(one, x, samples, seed=1)
-    layers = {name: [] for name in hidden_names(one.net)}
-    found = momentgen.monte_carlo(one.net, deep, deep_samples, rows=one.recipe.rows, seed=2, progress=False)
-    for name, moments in found.layers.items():
-        layer = name.partition(":")[0]
-        if layer in layers:
-            layers[layer].append(moments)
-    plain = {name: [tuple(part.float() for part in call) for call in calls] for name, calls in layers.items()}
-    torch.save({"output": [output.mean, output.covariance, output.posterior, output.spread], "layers": plain}, path)
-    return Truth(samples, deep_samples, output, layers)
-
-
-# ------------------------------------------------------------- hidden layers
-
-
-def hidden_names(net: nn.Module) -> dict[str, nn.Module]:
-    """The layers to be looked at: modules without children that do something, but for the one of the output."""
-    idle = (nn.Flatten, nn.Identity)
-    found = {
-        name: part
-        for name, part in net.named_modules()
-        if not any(part.children())
-        and not isinstance(part, idle)
-        and (part.training or not isinstance(part, nn.Dropout))
-    }
-    return dict(list(found.items())[:-1])
-
-
-@contextlib.contextmanager
-def recording(net: nn.Module) -> Iterator[Layers]:
-    """Within it, mean and variance of the laws that the layers return are collected."""
-    found: Layers = {name: [] for name in hidden_names(net)}
-
-    def record(name: str) -> Callable[..., None]:
-        def hook(_module: nn.Module, _inputs: object, out: Any) -> None:
-            if hasattr(out, "moments"):
-                mean, var = out.moments()
-            elif getattr(out, "_mean", None) is not None and getattr(out, "_var", None) is not None:
-                mean, var = out._mean, out._var
-            else:
-                return
-            found[name].append(Moments(mean.detach(), var.detach()))
-
-        return hook
-
-    handles = [part.register_forward_hook(record(name)) for name, part in hidden_names(net).items()]
-    try:
-        yield found
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def hidden(run: Callable[[Moments], object], net: nn.Module, x: Moments, expected: Layers) -> Layers | None:
-    """Moments of the hidden layers of ``net``, which ``run`` calls; None where they do not come out.
-
-    One example at a time, since methods that run a network under ``torch.vmap`` do not do so for a batch of one.  Of a
-    method that runs the network several times, the last run counts.
-    """
-    rows: list[Layers] = []
-    for mean, var in zip(x.mean.split(1), x.var.split(1), strict=True):
-        with recording(net) as found, torch.no_grad():
-            run(Moments(mean, var))
-        rows.append({name: calls[-len(expected[name]) :] for name, calls in found.items()})
-    for name, wanted in expected.items():
-        if any(
-            len(row[name]) != len(wanted) or got.mean.shape[1:] != one.mean.shape[1:]
-            for row in rows
-            for got, one in zip(row[name], wanted, strict=False)
-        ):
-            return None
-    return {
-        name: [
-            Moments(*(torch.cat([row[name][call][part] for row in rows]).double() for part in (0, 1)))
-            for call in range(len(wanted))
-        ]
-        for name, wanted in expected.items()
-    }
+        return Truth(samples, *torch.load(path, weights_only=True))
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        found = outputs(one, x, samples).double()
+    mean, std = found.mean(0), found.std(0)
+    fourth = ((found - mean) / torch.where(std > 0, std, 1)).pow(4).mean(0)
+    moments = mean, std, (fourth - 1) / 4
+    torch.save(moments, path)
+    return Truth(samples, *moments)
 
 
 # -------------------------------------------------------------------- methods
 
 
-def known_methods() -> list[str]:
-    """The baselines, and momentgen's methods that the installed library has."""
-    own = [name for name in METHODS if name == "ap2" or name in PROPAGATIONS]
-    return [*own, "linear", *MONTE_CARLO]
+def _converted(net: nn.Module, method: str, **settings: Any) -> Callable[[Moments, int], Answer]:
+    made: dict[int, nn.Module] = {}
 
-
-def runner(method: str, one: Trained) -> tuple[Callable[[Moments], Any], nn.Module | None]:
-    """The method as a user calls it, and the network whose hidden layers can be looked at."""
-    if method in MONTE_CARLO:
-        return lambda x: sampled(one, x, MONTE_CARLO[method], seed=3), None
-    if method == "linear":
-        return lambda x: linear(one.net, x), None
-    net = momentgen.convert(one.net, method=method)
-
-    def run(x: Moments) -> Any:
+    def run(x: Moments, seed: int) -> Answer:
+        if seed not in made:
+            made[seed] = momentgen.convert(net, method, **settings | ({"seed": seed} if method == "controlled" else {}))
         with torch.no_grad():
-            return net(x)
+            found = made[seed](x)
+        parts = found.mean, found.std, found.std_error, found.mean_error
+        flat = [None if part is None else part.view(len(x.mean), -1) for part in parts]
+        return Answer(*flat, found.rows or 0)
 
-    return run, net
-
-
-def linear(net: nn.Module, x: Moments) -> tuple[Tensor, Tensor]:
-    """Mean and covariance by the plain network's Jacobian at the mean."""
-    inputs = x.mean.clone().requires_grad_()
-    out = net(inputs).flatten(1)
-    rows = [torch.autograd.grad(out[:, k].sum(), inputs, retain_graph=True)[0].flatten(1) for k in range(out.shape[1])]
-    jacobian = torch.stack(rows, 1)
-    return out.detach(), jacobian * x.var.flatten(1)[:, None] @ jacobian.mT
+    return run
 
 
-def answer(found: Any) -> Answer:
-    """Whatever a method returned, its posterior by 4,096 points of a fixed scrambled Sobol sequence."""
-    if isinstance(found, Answer):
-        return found
-    if hasattr(found, "covariance"):
-        mean, covariance = found.mean, found.covariance
-    elif isinstance(found, Moments):
-        mean, covariance = found.mean, found.var.flatten(1).diag_embed()
-    else:
-        mean, covariance = found[0], found[-1]
-    mean, covariance = mean.detach().flatten(1).double(), covariance.detach().double()
-    return Answer(mean, covariance, posterior(mean, covariance))
+def _linear(net: nn.Module) -> Callable[[Moments, int], Answer]:
+    """By the plain network's Jacobian at the mean."""
+
+    def run(x: Moments, _seed: int) -> Answer:
+        leaf = x.mean.clone().requires_grad_()
+        out = net(leaf).flatten(1)
+        rows = [torch.autograd.grad(part.sum(), leaf, retain_graph=True)[0].flatten(1) for part in out.unbind(1)]
+        var = (torch.stack(rows, 1).square() * x.var.flatten(1)[:, None]).sum(-1)
+        return Answer(out.detach(), var.sqrt())
+
+    return run
 
 
-def posterior(mean: Tensor, covariance: Tensor) -> Tensor:
-    """E softmax of normal logits, shapes (N, K) and (N, K, K)."""
-    uniform = torch.quasirandom.SobolEngine(mean.shape[1], scramble=True, seed=0).draw(4096, dtype=torch.float64)
-    normal = torch.special.ndtri(uniform.clamp(1e-12, 1 - 1e-12))
-    values, vectors = torch.linalg.eigh(covariance)
-    root = vectors * values.clamp_min(0).sqrt()[:, None]
-    return (mean[:, None] + normal @ root.mT).softmax(-1).mean(1)
+#: names of the methods: those whose answer depends on a seed, and those whose does not
+METHODS = {
+    "controlled, 16 rows": True, "controlled": True, "Monte Carlo": True, "antithetic": True, "Sobol": True,
+    "adjoint": False, "covariance": False, "ap2": False, "linearisation": False,
+}  # fmt: skip
+
+_NUMBERS = {"Monte Carlo": _normal, "antithetic": _antithetic, "Sobol": _sobol}
+
+
+def contestant(method: str, one: Trained) -> Callable[[Moments, int], Answer] | None:
+    """A method for one network, called with inputs and a seed; None where it is not to be had."""
+    if method in _NUMBERS:
+        return None if one.recipe.own_noise and method != "Monte Carlo" else _sampled(one, _NUMBERS[method])
+    if method == "linearisation":  # the Jacobian by the input knows no noise of the network's own
+        return None if one.recipe.own_noise else _linear(one.net)
+    if method == "covariance" and not one.recipe.covariance:
+        return None
+    if method == "controlled, 16 rows":
+        return _converted(one.net, "controlled", max_rows=16)
+    return _converted(one.net, method)

@@ -1,4 +1,4 @@
-"""Networks as users write them, in plain torch, trained on MNIST; used by ``correlation.py``.
+"""Networks as users write them, in plain torch, trained on MNIST; used by ``answers.py``.
 
 Trained weights and Monte Carlo's moments are kept in a folder outside the repository, so that a run again measures
 only.  Seeds are fixed, and what is kept is found by all that it depends on.
@@ -193,6 +193,8 @@ class Recipe:
         rows: images that Monte Carlo runs at once, the number at which it is fastest on a CPU: fewer where a layer is
             large, so that its memory is used again.
         own_noise: whether its dropout stays active in evaluation.
+        samples: plain draws that are the truth.
+        covariance: whether the matrices of all its layers are worth their cost and fit in memory.
     """
 
     build: Callable[[], nn.Module]
@@ -203,20 +205,23 @@ class Recipe:
     rate: float = 3e-3
     rows: int = 512
     own_noise: bool = False
+    samples: int = 20_000
+    covariance: bool = False
 
     def cases(self) -> dict[str, float]:
         """Variance of the pixels' noise by the name of the case."""
         return {f"dropout {DROPOUT:g}" if self.own_noise else f"noise {v:g}": v for v in self.variances}
 
 
+VARIANCES = (1e-4, 0.01, 0.1, 1.0)
 NETWORKS: dict[str, Recipe] = {
-    "mlp": Recipe(mlp, 6, (1e-4, 0.01, 0.1)),
-    "lenet": Recipe(lenet, 3, (1e-4, 0.01, 0.1), rows=256),
-    "mnist_example": Recipe(MnistExample, 1, (1e-4, 0.01, 0.1), count=20_000, rate=2e-3, rows=64),
-    "resnet": Recipe(ResNet, 2, (1e-4, 0.01), count=20_000, rate=1e-2, rows=64),
-    "nine_layers": Recipe(nine_layers, 1, (1e-4, 0.01), count=20_000, size=32, rows=64),
-    "vit": Recipe(ViT, 2, (1e-4, 0.01), rate=2e-3, rows=256),
-    "mlp_dropout": Recipe(lambda: mlp(DROPOUT), 6, (0.0,), own_noise=True),
+    "mlp": Recipe(mlp, 6, VARIANCES, covariance=True),
+    "lenet": Recipe(lenet, 3, VARIANCES, rows=256),
+    "mnist_example": Recipe(MnistExample, 1, VARIANCES, count=20_000, rate=2e-3, rows=64),
+    "resnet": Recipe(ResNet, 2, VARIANCES, count=20_000, rate=1e-2, rows=64, samples=6_000),
+    "nine_layers": Recipe(nine_layers, 1, VARIANCES, count=20_000, size=32, rows=64, samples=6_000),
+    "vit": Recipe(ViT, 2, VARIANCES, rate=2e-3, rows=256),
+    "mlp_dropout": Recipe(lambda: mlp(DROPOUT), 6, (0.0,), own_noise=True, covariance=True),
     "lenet_dropout": Recipe(lambda: lenet(DROPOUT), 3, (0.0,), rows=256, own_noise=True),
 }
 
@@ -278,7 +283,7 @@ class Trained:
 
 def cache_folder() -> Path:
     """Where checkpoints are kept if nothing is said."""
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "momentgen" / "correlation"
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "momentgen" / "trained"
 
 
 def digest(*parts: object) -> str:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _answers import inputs, log_ratios
 from _common import console, environment, save
 from _trained import cache_folder, images, trained
-from correlation import inputs, log_ratios
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from torch import Tensor, nn

@@ -36,7 +36,7 @@ class Linear:
         self.fresh = 0
         self._basis: Tensor | None = None
         self._parts: list[tuple[Source, Tensor]] = []
-        self._rows: list[Tensor] = []
+        self._of = outputs[:0]
         if shift is not None and shift.requires_grad and count:
             if count > OUTPUTS:
                 self._basis = _directions(outputs)
@@ -84,24 +84,38 @@ class Linear:
                 gram = (rows * flat) @ rows.mT
             total = gram if total is None else total + gram
         assert total is not None
-        root = matrix_root((total + total.mT) / 2)[0].to(self._like.dtype)
+        root = _root_of(((total + total.mT) / 2).to(self._like.dtype))
         return root if self._basis is None else root @ self._basis
 
     def of(self, count: int) -> Tensor:
         """A e of the first ``count`` rows, shape ``(count, batch, K)``."""
-        while len(self._rows) < count:
-            self._rows.append(self._of(len(self._rows)))
-        return torch.stack(self._rows)
+        if self._of.shape[0] < count:
+            self._of = torch.cat([self._of, self._of_rows(range(self._of.shape[0], count))])
+        return self._of[:count]
 
-    def _of(self, row: int) -> Tensor:
-        total = torch.zeros_like(self._like)
-        for source, rows in self._parts:
-            noise = source.draw(row)
-            if noise is not None:
-                noise = noise.expand(source.leaf.shape).reshape(rows.shape[0], -1, 1)
-                found = (rows @ noise.to(rows.dtype))[..., 0].to(total.dtype)
-                total = total + (found if self._basis is None else (found[:, None] @ self._basis)[:, 0])
+    def _of_rows(self, rows: range) -> Tensor:
+        total = self._like.new_zeros(len(rows), *self._like.shape)
+        for source, linear in self._parts:
+            noise = torch.stack([self._drawn(source, row, linear) for row in rows], 1)
+            found = (noise @ linear.mT).to(total.dtype)
+            total = total + (found if self._basis is None else found @ self._basis).movedim(1, 0)
         return total
+
+    @staticmethod
+    def _drawn(source: Source, row: int, linear: Tensor) -> Tensor:
+        """What a source drew for a row, shape ``(batch, n)``; 0 where it drew nothing."""
+        noise = source.draw(row)
+        noise = linear.new_zeros(()) if noise is None else noise.to(linear.dtype)
+        return noise.expand(source.leaf.shape).reshape(linear.shape[0], -1)
+
+
+def _root_of(covariance: Tensor) -> Tensor:
+    """A root: Cholesky's, for a fraction of the cost, where all are regular and nothing is differentiated."""
+    if not covariance.requires_grad:
+        factor, failed = torch.linalg.cholesky_ex(covariance)
+        if not failed.any() and factor.isfinite().all():
+            return factor.mT
+    return matrix_root(covariance)[0]
 
 
 def _by_factor(rows: Tensor, factor: Tensor) -> Tensor:

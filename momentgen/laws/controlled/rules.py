@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from momentgen.laws.controlled import normalised
 from momentgen.laws.controlled.draws import drawn
 from momentgen.laws.controlled.pull import pulled
 from momentgen.laws.controlled.shift import Call, Rule, Shifted, has_derivative, tensors_in
@@ -107,7 +108,8 @@ def _weighted(call: Call) -> Shifted:
     x, weight, bias = (call.argument(place, name) for place, name in enumerate(("input", "weight", "bias")))
     settings = call.args[3:]
     kwargs = {name: value for name, value in call.kwargs.items() if name not in ("input", "weight", "bias", "out")}
-    product = _bilinear(call, x, weight, lambda left, right: call.function(left, right, None, *settings, **kwargs))
+    function = _few_channels(call, x, weight) or call.function
+    product = _bilinear(call, x, weight, lambda left, right: function(left, right, None, *settings, **kwargs))
 
     def shifted() -> Tensor:
         parts = product()
@@ -118,6 +120,22 @@ def _weighted(call: Call) -> Shifted:
         return _total(parts, call.out)
 
     return shifted
+
+
+def _few_channels(call: Call, x: Tensor, weight: Tensor) -> Callable[..., Tensor] | None:
+    """A convolution of few channels by products of matrices: on a CPU torch's own derivative is many times slower."""
+    few = call.name == "conv2d" and x.dim() == 4 and x.shape[1] <= 3 and x.shape[1] == weight.shape[1]
+    small = few and x.shape[1] * weight.shape[2:].numel() <= 8 * weight.shape[0]  # beside the result
+    if not small or x.device.type != "cpu" or isinstance(call.argument(4, "padding", 0), str):
+        return None
+
+    def convolved(
+        value: Tensor, by: Tensor, _: None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+    ) -> Tensor:
+        columns = F.unfold(value, by.shape[2:], dilation, padding, stride)
+        return (by.flatten(1) @ columns).view(-1, by.shape[0], *call.out.shape[2:])
+
+    return convolved
 
 
 def _added(call: Call) -> Shifted:
@@ -231,7 +249,7 @@ def _product(call: Call) -> Shifted | None:
 
 #: slopes that cost less than autograd, of argument and result
 _SLOPES: Final[dict[str, Callable[[Tensor, Tensor], Tensor]]] = {
-    "relu": lambda x, y: y > 0,
+    "relu": lambda x, y: y.detach().sign(),  # a fraction of the time of y > 0 as numbers
     "sigmoid": lambda x, y: y * (1 - y),
     "tanh": lambda x, y: 1 - y * y,
     "exp": lambda x, y: y,
@@ -355,17 +373,6 @@ def _max_pool(call: Call) -> Shifted | None:
     return lambda: mean(call.shift(x) * share(), kernel, steps) * values
 
 
-# ------------------------------------------------------------------------- any
-
-
-def _softmax(call: Call) -> Shifted | None:
-    """Any function; that it was a softmax is remembered, for the end of the network."""
-    shifted = pulled(call)
-    if call.entry is not None:
-        call.mode.softmax(call.out, call.entry, call.args, call.kwargs)
-    return shifted
-
-
 def _may_have_derivative(call: Call) -> Shifted | None:
     """Among functions of the value that was drawn, those that choose values have a derivative."""
     return pulled(call) if call.name in _CHOOSING else _ends(call)
@@ -380,7 +387,7 @@ _BY_KIND: Final[dict[str, Rule]] = {
     "pointwise": _pointwise,
     "product": _product,
     "decision": _may_have_derivative,
-    "softmax": _softmax,
+    "softmax": normalised.softmax,
     "noise": drawn,
 }
 _BY_NAME: Final[dict[str, Rule]] = {
@@ -405,4 +412,6 @@ _BY_NAME: Final[dict[str, Rule]] = {
     "where": _where,
     "masked_fill": _masked_fill,
     "batch_norm": _batch_norm,
+    "layer_norm": normalised.layer_norm,
+    "scaled_dot_product_attention": normalised.attention,
 }

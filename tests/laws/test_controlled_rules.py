@@ -1,0 +1,66 @@
+"""The method ``controlled``: how functions act on the shift, against their Jacobians."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import momentgen
+from momentgen import noisy
+
+
+class Of(nn.Module):
+    """A function as a network."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Any) -> Any:
+        return self.function(x)
+
+
+def _attended(**settings: Any) -> Callable[[Tensor], Tensor]:
+    def attended(x: Tensor) -> Tensor:
+        q, k, v = x.view(-1, 2, 3, 4).unbind(2)  # x of 24: two positions, three parts of four channels
+        return F.scaled_dot_product_attention(2 * q, k, v, **settings)
+
+    return attended
+
+
+WEIGHT, KERNEL = torch.linspace(0.5, 2, 6, dtype=torch.float64), torch.linspace(-1, 1, 54, dtype=torch.float64)
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax": lambda x: F.softmax(3 * x.view(-1, 4, 6), 1),
+    "log softmax": lambda x: torch.log_softmax(3 * x, -1),
+    "layer norm": lambda x: F.layer_norm(x.view(-1, 4, 6), (6,), WEIGHT, WEIGHT, 1e-3),
+    "layer norm of two dimensions": lambda x: F.layer_norm(x.view(-1, 4, 6), (4, 6)),
+    "attention": _attended(),
+    "attention, causal": _attended(is_causal=True, scale=0.7),
+    "attention, masked": _attended(attn_mask=torch.tensor([[True, False], [True, True]])),
+    "attention, biased": _attended(attn_mask=torch.tensor([[0.0, 1.0], [2.0, 0.0]], dtype=torch.float64)),
+    "attention by certain weights": lambda x: F.scaled_dot_product_attention(
+        WEIGHT.view(1, 1, 6),
+        WEIGHT.view(1, 1, 6).expand(len(x), 4, 6) * torch.arange(4.0).double()[:, None],
+        x.view(-1, 4, 6),
+    ),
+    "convolution of few channels": lambda x: F.conv2d(
+        x.view(-1, 1, 4, 6), KERNEL.view(6, 1, 3, 3), stride=(2, 1), padding=1, dilation=(1, 2)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_at_little_noise_a_function_is_its_jacobian_and_nothing_is_left_to_draws(name: str) -> None:
+    torch.manual_seed(0)
+    function, x = FUNCTIONS[name], torch.randn(3, 24, dtype=torch.float64)
+    jacobian = torch.stack([torch.func.jacrev(lambda one: function(one[None]).flatten())(one) for one in x])
+    expected = jacobian.square().sum(-1).sqrt() * 1e-5
+    net = momentgen.convert(Of(lambda x: function(x).flatten(1)[:, :30]), "controlled", max_rows=16)
+    found = net(noisy(x, std=1e-5))
+    torch.testing.assert_close(found.std, expected[:, :30], rtol=2e-3, atol=1e-12)
+    assert (found.std_error <= 2e-3 * found.std + 1e-12).all()
