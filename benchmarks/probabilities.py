@@ -1,4 +1,4 @@
-"""Networks that return probabilities: σ of each by ``correlated``, and of normal logits, over Monte Carlo's.
+"""Networks that return probabilities: σ of each by the default, and of normal logits, over Monte Carlo's.
 
 Trained classifiers of MNIST, ending in a softmax or a log softmax.  Of normal logits with Monte Carlo's own mean and
 covariance one learns what is lost by taking logits for normal, whatever their covariance.
@@ -49,9 +49,9 @@ def main() -> None:
             for end, last in ENDS.items():
                 truth = last(logits)
                 with torch.no_grad():
-                    found = momentgen.convert(nn.Sequential(net.net, last).eval(), "correlated")(x)
+                    found = momentgen.convert(nn.Sequential(net.net, last).eval())(x)
                 answers = {
-                    "correlated": (found.mean.double(), found.var.double()),
+                    "controlled": (found.mean.double(), found.var.double()),
                     "normal logits": (last(normal).mean(0), last(normal).var(0)),
                 }
                 for method, (mean, variance) in answers.items():

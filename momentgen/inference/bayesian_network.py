@@ -77,9 +77,10 @@ class BayesianNetwork(torch.nn.Module):
 
     Called like the plain network, it returns :class:`~momentgen.Moments` of its output.  The method, of
     :func:`momentgen.method` or :meth:`set_method`, decides how inputs and parameters propagate, as for a converted
-    network: ``ap1`` runs on the means; ``ap2``, ``adjoint``, ``correlated`` and ``covariance`` propagate the posterior;
-    ``sample`` draws all parameters once a call; ``local`` draws what linear maps and convolutions make of them, for
-    each example by itself (Kingma, Salimans & Welling 2015).
+    network: ``ap1`` runs on the means; ``ap2``, ``adjoint`` and ``covariance`` propagate the posterior;
+    ``controlled``, the default of evaluation, draws it many times and states its error; ``sample`` draws all parameters
+    once a call; ``local`` draws what linear maps and convolutions make of them, for each example by itself (Kingma,
+    Salimans & Welling 2015).
 
     Attributes:
         network: the converted network, without the random parameters.

@@ -1,32 +1,29 @@
 """Laws: what is known of a random value, as objects on which plain torch networks run.
 
 :class:`Point` is certain; :class:`Diagonal` has mean and variance of each value; :class:`Channels` the statistics of a
-data set; :class:`Covariance` mean and covariance of all values of one example; :class:`Correlated` mean, variance and
-what values have in common.
+data set; :class:`Covariance` mean and covariance of all values of one example.
 The border (:func:`convert`, :class:`method`, :func:`noisy`) makes laws of inputs and moments of outputs.
 Lower layers: the generated ops and the runtime.  Above: :mod:`momentgen.nn`.
 """
 
 from __future__ import annotations
 
+from momentgen.laws import adjoint_outputs as adjoint_outputs  # registers the method
 from momentgen.laws.activations import ACTIVATIONS, MissingRuleError, generated_op
 from momentgen.laws.border import Border, inside, method, run, set_method
-from momentgen.laws.controlled import propagate  # noqa: F401 - registers the method
+from momentgen.laws.controlled import propagate as propagate  # registers the method
 from momentgen.laws.convert import convert
-from momentgen.laws.correlated import Correlated
 from momentgen.laws.covariance import Covariance
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.law import Law
 from momentgen.laws.notes import listening
 from momentgen.laws.point import Point, point
 from momentgen.laws.pointwise import register_activation
-from momentgen.laws.two_passes import effort
 from momentgen.laws.values import as_moments, certain, draw, lower, noisy
 
 __all__ = [
     "ACTIVATIONS",
     "Border",
-    "Correlated",
     "Covariance",
     "Diagonal",
     "Law",
@@ -37,7 +34,6 @@ __all__ = [
     "convert",
     "diagonal",
     "draw",
-    "effort",
     "generated_op",
     "inside",
     "listening",

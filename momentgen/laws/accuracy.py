@@ -38,7 +38,7 @@ def asked(
     """
     if rtol is None and max_rows is None and seed is None:
         return None
-    if method != "controlled":
+    if method not in (None, "controlled"):
         raise InputError(f'{where}: rtol, max_rows and seed are of method="controlled", got method={method!r}')
     default = Accuracy()
     given = Accuracy(

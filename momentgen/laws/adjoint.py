@@ -13,7 +13,6 @@ variances of hidden layers, at which derivatives and remainders are taken, are b
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -70,11 +69,10 @@ class Adjoint(Diagonal):
         self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], mean: Tensor, var: Tensor, explained: Any
     ) -> Diagonal:
         sources = SOURCES.get()
-        mean, left = sources.remainder(mean, lambda: at_least(var - explained(constant), 0))
-        law = shifted_law(mean, var)
-        if left is not None and sources.has_probes:
-            random = list({id(law): law for law in args}.values())
-            law._probes = _with_own(probes_along(entry, args, kwargs, random), left)
+        left = at_least(var - explained(constant), 0)
+        law = shifted_law(sources.shifted(mean, left), var)
+        random = list({id(law): law for law in args}.values())
+        law._probes = _with_own(probes_along(entry, args, kwargs, random), left)
         return law
 
     def _stop_gradients(self) -> None:
@@ -89,8 +87,7 @@ def adjoint(x: Moments) -> Adjoint:
     sources = SOURCES.get()
     if isinstance(x, JointMoments):
         law = shifted_law(sources.combined(x.mean, x.factor[0]), x.var)
-        if sources.has_probes:
-            law._probes = Probes(sources.moved_together(sources.constant(x.factor[0])).view(-1, *x.mean.shape))
+        law._probes = Probes(sources.moved_together(sources.constant(x.factor[0])).view(-1, *x.mean.shape))
         return law
     return shifted_law(sources.shifted(*x), x.var)
 
@@ -102,17 +99,15 @@ def shifted_law(mean: Tensor, var: Tensor) -> Adjoint:
     return law
 
 
-def _along(x: Diagonal, mean: Tensor, var: Tensor, gain: Tensor) -> tuple[Tensor, Tensor, Probes | None]:
+def _along(x: Diagonal, mean: Tensor, var: Tensor, gain: Tensor) -> tuple[Tensor, Tensor, Probes]:
     """Mean, *variance* and probes of a function of ``x``, written as linear in it plus the remainder, a new source.
 
     So a derivative is one product for each output.
     """
     sources, (given, spread) = SOURCES.get(), x._parts()
     mean = constant(mean) + gain * (given - constant(given))
-    mean, left = sources.remainder(mean, lambda: at_least(var - gain.square() * spread, 0))
-    if left is None or not sources.has_probes:
-        return mean, var, None
-    known = probes_of(x)
+    left = at_least(var - gain.square() * spread, 0)
+    known, mean = probes_of(x), sources.shifted(mean, left)
     return mean, var, Probes(gain * known.rows + sources.moved(constant(left)), known.independent)
 
 
@@ -142,8 +137,7 @@ def _rule(name: str, kind: str) -> Rule:
         def found() -> Any:
             value = _of_constant(own, entry, args, kwargs) if kind == "pointwise" else own(entry, args, kwargs)
             value = _each(value, lambda law: _attached(law, own, entry, kind, args, kwargs))
-            if SOURCES.get().has_probes:
-                give_probes(value, entry, kind, args, kwargs)
+            give_probes(value, entry, kind, args, kwargs)
             return value
 
         if kind == "pointwise" and _may_wait(entry, args, kwargs):
@@ -191,7 +185,7 @@ def _deferred(compute: Callable[[], Law], entry: Entry, args: tuple[Any, ...], k
 
 def foreign(entry: Entry | None, law: Law) -> UnsupportedError:
     """The error for a value that is random but none of the run's sources, such as a random weight."""
-    why = "its noise is not among the sources that adjoint and correlated know, as that of a random weight is not"
+    why = "its noise is not among the sources that adjoint knows, as that of a random weight is not"
     if entry is None:
         return UnsupportedError(f"an output is random, {type(law).__name__} of shape {tuple(law.shape)}: {why}")
     return unsupported(entry.call, law, why, entry)
@@ -225,14 +219,13 @@ def _attached(law: Diagonal, own: Rule, entry: Entry, kind: str, args: tuple[Any
         (given, spread), gain = args[0]._parts(), gain_of(args[0], entry, kind, args[1:], kwargs)
         added = at_least(var - gain.square() * spread, 0)
         mean = sources.shifted(constant(mean) + gain * (given - constant(given)), added)
-        if sources.has_probes:
-            known = probes_of(args[0])
-            law._probes = Probes(gain * known.rows + sources.moved(constant(added)), known.independent)
+        known = probes_of(args[0])
+        law._probes = Probes(gain * known.rows + sources.moved(constant(added)), known.independent)
     elif kind == "statistic" and type(args[0]) is Adjoint:
         explained = _explained(args[0], entry, kind, args[1:], kwargs)
-        mean, left = sources.remainder(mean, lambda: at_least(var - explained, 0))
-        if left is not None and sources.has_probes:
-            law._probes = _with_own(probes_along(entry, args, kwargs, [args[0]]), left)
+        left = at_least(var - explained, 0)
+        mean = sources.shifted(mean, left)
+        law._probes = _with_own(probes_along(entry, args, kwargs, [args[0]]), left)
     elif kind in _SLOPED and (function := _slope(entry, args, kwargs, mean, var)) is not None:
         slope = function(args[0]._parts()[0])
         mean = constant(mean) + (slope - constant(slope))
@@ -242,15 +235,13 @@ def _attached(law: Diagonal, own: Rule, entry: Entry, kind: str, args: tuple[Any
         random = [value for value in args if isinstance(value, Diagonal)]
         if len(random) == 2:
             (_, v1), (_, v2) = (value._parts() for value in random)
-            mean, left = sources.remainder(mean, lambda: (v1 * v2).expand(mean.shape))
-            if left is not None and sources.has_probes:
-                law._probes = _with_own(probes_along(entry, args, kwargs, random), left)
+            left = (v1 * v2).expand(mean.shape)
+            mean = sources.shifted(mean, left)
+            law._probes = _with_own(probes_along(entry, args, kwargs, random), left)
     elif kind == "product":
         mean = _with_products(law, own, entry, args, kwargs, mean)
     law.__class__ = Adjoint
     law._mean, law._var, law._noise = mean, var, Adjoint
-    if kind == "softmax":
-        sources.softmaxes.append(weakref.ref(law))
     return law
 
 
@@ -280,22 +271,22 @@ def _with_products(
         return mean
     laws = list({id(value): value for value in factors}.values())
 
-    def deviations() -> Tensor:
-        if entry.name == "bilinear":
-            return bilinear_remainder(args, kwargs)
-        # of means 0 the linear part is none
-        alone = {id(x): new_law(Diagonal, torch.zeros_like(x._mean), x._parts()[1]) for x in laws}
-        values = tuple(alone.get(id(value), value) for value in args)
-        named = {name: alone.get(id(value), value) for name, value in kwargs.items()}
-        found: Tensor = own(entry, values, named)._parts()[1]
-        squares = gram(args[0], args[1]) if entry.name != "einsum" else None
-        return found if squares is None else found + torch.diag_embed(squares.square().sum(-1))
+    left = _deviations(own, entry, args, kwargs, laws)
+    law._probes = _with_own(probes_along(entry, args, kwargs, laws), left)
+    return SOURCES.get().shifted(mean, left)
 
-    sources = SOURCES.get()
-    mean, left = sources.remainder(mean, deviations)
-    if left is not None and sources.has_probes:
-        law._probes = _with_own(probes_along(entry, args, kwargs, laws), left)
-    return mean
+
+def _deviations(own: Rule, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], laws: list[Diagonal]) -> Tensor:
+    """*Variance* of the products of two laws' deviations."""
+    if entry.name == "bilinear":
+        return bilinear_remainder(args, kwargs)
+    # of means 0 the linear part is none
+    alone = {id(x): new_law(Diagonal, torch.zeros_like(x._mean), x._parts()[1]) for x in laws}
+    values = tuple(alone.get(id(value), value) for value in args)
+    named = {name: alone.get(id(value), value) for name, value in kwargs.items()}
+    found: Tensor = own(entry, values, named)._parts()[1]
+    squares = gram(args[0], args[1]) if entry.name != "einsum" else None
+    return found if squares is None else found + torch.diag_embed(squares.square().sum(-1))
 
 
 def _with_own(rows: Any, left: Tensor) -> Probes | None:
@@ -368,25 +359,22 @@ def _maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 def _of_parts(parts: tuple[Tensor, ...]) -> Adjoint:
     law = shifted_law(*parts[:2])
-    if len(parts) > 2:
-        law._probes = Probes(parts[2])
+    law._probes = Probes(parts[2])
     return law
 
 
 def _parts_of(value: Any, like: Diagonal) -> tuple[Tensor, ...]:
-    """Mean, variance and, where there are any, probes."""
-    has_probes = SOURCES.get().has_probes
+    """Mean, *variance* and probes."""
     if isinstance(value, Diagonal):
-        parts = value._parts()
-        return (*parts, probes_of(value).rows) if has_probes else parts
+        return *value._parts(), probes_of(value).rows
     mean = tensor_of(value)
     mean = torch.as_tensor(mean, dtype=like.dtype, device=like.device)
     zero = torch.zeros_like(mean)
-    return (mean, zero, zero.expand(len(probes_of(like).rows), *zero.shape)) if has_probes else (mean, zero)
+    return mean, zero, zero.expand(len(probes_of(like).rows), *zero.shape)
 
 
 def _larger(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    (m1, v1, *rows1), (m2, v2, *rows2) = a, b
+    (m1, v1, rows1), (m2, v2, rows2) = a, b
     op = generated_op("maximum", "a maximum of random values")
     given = constant(m1), constant(v1), constant(m2), constant(v2)
     (mean, var), share = op(*given), op.mean_gradients(*given)[0]
@@ -394,14 +382,8 @@ def _larger(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     off = m2 - given[2]
     mean = mean + (off + share * (m1 - given[0] - off))
 
-    def rest() -> Tensor:
-        return at_least(var - share.square() * v1 - (1 - share).square() * v2, 0)
-
-    sources = SOURCES.get()
-    mean, left = sources.remainder(mean, rest)
-    if not rows1:
-        return mean, var
-    return mean, var, torch.lerp(rows2[0], rows1[0], share) + sources.moved(constant(cast(Tensor, left)))
+    sources, left = SOURCES.get(), at_least(var - share.square() * v1 - (1 - share).square() * v2, 0)
+    return sources.shifted(mean, left), var, torch.lerp(rows2, rows1, share) + sources.moved(constant(left))
 
 
 class _Rules(dict[str, Rule]):

@@ -1,20 +1,18 @@
 """Derivatives of a network's outputs by all its sources of randomness, and the outputs' covariance from them.
 
 A network is run on :class:`~momentgen.laws.adjoint.Adjoint` laws, and one product with the transposed Jacobian is taken
-for each output.  The method ``adjoint`` and :func:`output_covariance` take the covariance here, the method
-``correlated`` its directions (:mod:`momentgen.laws.two_passes`).
+for each output.  The method ``adjoint`` (:mod:`momentgen.laws.adjoint_outputs`) and :func:`output_covariance` stand on
+it.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,7 +28,7 @@ from momentgen.laws.law import Law
 from momentgen.laws.nests import leaves_of, mapped
 from momentgen.laws.numerics.dust import without_dust
 from momentgen.laws.numerics.root import matrix_root, square_root
-from momentgen.laws.parameters_two_passes import planned_per_example
+from momentgen.laws.parameters_adjoint import planned_per_example
 from momentgen.laws.point import point
 from momentgen.laws.precision import HALVES
 from momentgen.laws.sources import OF_MANY, Sources, probes_for, recording
@@ -41,13 +39,11 @@ from momentgen.runtime import JointMoments, Moments
 __all__ = [
     "Derivatives",
     "Share",
-    "Wanted",
     "covariance_of",
     "derivatives",
     "every_output",
     "lifted",
     "like",
-    "normal_numbers",
     "output_covariance",
     "rows_of",
 ]
@@ -76,38 +72,7 @@ def lifted(nest: Any, law: Callable[[Moments], Any], noise: type[Law]) -> Any:
     return mapped(lift, nest)
 
 
-def normal_numbers(rows: int, columns: int, seed: int, like: Tensor, centred: bool = False) -> Tensor:
-    """Normal numbers that are the same for every example; drawn by torch under vmap they would differ.
-
-    Args:
-        rows: how many.
-        columns: likewise.
-        seed: of the generator.
-        like: a tensor of the dtype and device wanted.
-        centred: whether the mean of each column shall be 0, its expected mean square still 1.
-    """
-    return torch.tensor(_normal_numbers(rows, columns, seed, centred), dtype=like.dtype, device=like.device)
-
-
-@functools.lru_cache(maxsize=8)
-def _normal_numbers(rows: int, columns: int, seed: int, centred: bool) -> Any:
-    drawn = np.random.default_rng(seed).standard_normal((rows, columns))
-    return (drawn - drawn.mean(0)) * math.sqrt(rows / (rows - 1)) if centred else drawn
-
-
 # ----------------------------------------------------------------- derivatives
-
-
-class Wanted(NamedTuple):
-    """What is asked of :func:`derivatives`.
-
-    Attributes:
-        combined: which combinations of the K outputs are differentiated, shape ``(k, K)``.
-        residuals: whether the remainders of nonlinear functions are sources.
-    """
-
-    combined: Tensor
-    residuals: bool
 
 
 @dataclass(frozen=True)
@@ -118,13 +83,11 @@ class Share:
         values: which of the K values are its own.
         shape: of the output.
         dtype: likewise.
-        softmax: whether a softmax, or its logarithm, has made it.
     """
 
     values: slice
     shape: torch.Size
     dtype: torch.dtype
-    softmax: bool = False
 
 
 class Derivatives(NamedTuple):
@@ -144,18 +107,16 @@ class Derivatives(NamedTuple):
     variances: list[Tensor]
 
 
-#: network -> for what -> whether remainders count, and how many values each source has, as they were last found
-_known_sources: weakref.WeakKeyDictionary[torch.nn.Module, dict[Any, tuple[bool, list[int]]]]
-_known_sources = weakref.WeakKeyDictionary()
+#: network -> how many values each source has, as they were last found
+_known_sources: weakref.WeakKeyDictionary[torch.nn.Module, list[int]] = weakref.WeakKeyDictionary()
 
 
 def derivatives(
     forward: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    wanted: Callable[[Tensor], Wanted],
+    wanted: Callable[[Tensor], Tensor],
     where: object = None,
-    purpose: Any = None,
 ) -> Derivatives:
     """Derivatives of the outputs by all sources, and these sources' variances.
 
@@ -163,21 +124,19 @@ def derivatives(
         forward: runs on laws.
         args: of one example.
         kwargs: likewise.
-        wanted: says what to find, given the outputs' means.
+        wanted: which combinations of the K outputs are differentiated, shape ``(k, K)``, given the outputs' means.
         where: the network: what was found out about its sources is tried first at the next call, which saves a run.
-        purpose: what the derivatives are for; a network's sources differ by that.
     """
     leaves = leaves_of((args, kwargs))
     random = list({id(leaf): leaf for leaf in leaves if isinstance(leaf, Moments)}.values())
     example = like(where, args, kwargs)
     lengths = [leaf.factor.shape[1] if isinstance(leaf, JointMoments) else leaf.mean.numel() for leaf in random]
-    earlier = _known_sources.setdefault(where, {}) if isinstance(where, torch.nn.Module) else {}
     given = [leaf.mean if isinstance(leaf, Moments) else leaf for leaf in leaves if _has_dtype(leaf)]
     probes = probes_for(sum(part.numel() for part in given))
-    residuals, lengths = earlier.get(purpose, (False, lengths))
+    lengths = _known_sources.get(where, lengths) if isinstance(where, torch.nn.Module) else lengths
     lengths = lengths if given else []  # of token ids a run tells the dtype, in which random parameters compute
     while True:
-        # A network's first run tells how many outputs there are, and how many sources within it.
+        # A network's first run tells how many sources there are within it.
         sources: list[Sources] = []
         returned: list[Any] = []
 
@@ -185,13 +144,12 @@ def derivatives(
             shifts: list[Tensor],
             met: list[Sources] = sources,
             found: list[Any] = returned,
-            counted: bool = residuals,
             typed: Tensor = example,
         ) -> tuple[Tensor, list[Tensor]]:
-            met.append(Sources(shifts, counted, typed.dtype, probes if counted else 0))
+            met.append(Sources(shifts, typed.dtype, probes))
             with recording(met[-1]):
                 own_args, own_kwargs = lifted((args, kwargs), adjoint, Adjoint)
-                outputs, means, certain = _outputs(forward(*own_args, **own_kwargs), met[-1])
+                outputs, means, certain = _outputs(forward(*own_args, **own_kwargs))
             found.append(outputs)
             return torch.cat(means) if means else typed.new_zeros(0), certain
 
@@ -199,19 +157,20 @@ def derivatives(
         shifts = [example.new_zeros(length) for length in lengths]
         vjp: Any = torch.func.vjp  # with a varying number of results
         mean, pull, fixed = vjp(run, shifts, has_aux=True)
-        asked, met = wanted(mean), sources[-1]
-        needed = met.lengths(asked.residuals)
-        if residuals == asked.residuals and needed == lengths:
+        met = sources[-1]
+        if met.lengths == lengths:
             break
-        residuals, lengths = asked.residuals, needed
+        lengths = met.lengths
         example = example if given else mean
-    earlier[purpose] = residuals, lengths
-    if not len(asked.combined):
+    if isinstance(where, torch.nn.Module):
+        _known_sources[where] = lengths
+    combined = wanted(mean)
+    if not len(combined):
         by = [mean.new_zeros(0, length) for length in lengths]
-    elif len(asked.combined) == 1:
-        by = [found.unsqueeze(0) for found in pull(asked.combined[0])[0]]
+    elif len(combined) == 1:
+        by = [found.unsqueeze(0) for found in pull(combined[0])[0]]
     else:
-        by = torch.vmap(pull)(asked.combined)[0]
+        by = torch.vmap(pull)(combined)[0]
     variances = [var.flatten() for var in met.variances]
     rest = iter(fixed)
     outputs = mapped(lambda leaf: next(rest) if isinstance(leaf, _Certain) else leaf, returned[-1], (Share, _Certain))
@@ -237,7 +196,7 @@ def _has_dtype(value: object) -> bool:
     return isinstance(value, Moments) or is_real(value)
 
 
-def _outputs(found: Any, sources: Sources) -> tuple[Any, list[Tensor], list[Tensor]]:
+def _outputs(found: Any) -> tuple[Any, list[Tensor], list[Tensor]]:
     """What a network returned without its tensors, means of the random values, and the certain ones."""
     means: list[Tensor] = []
     certain: list[Tensor] = []
@@ -249,8 +208,7 @@ def _outputs(found: Any, sources: Sources) -> tuple[Any, list[Tensor], list[Tens
             mean = leaf._parts()[0]
             means.append(mean.flatten())
             taken += mean.numel()
-            softmax = any(law() is leaf for law in sources.softmaxes)
-            return Share(slice(taken - mean.numel(), taken), mean.shape, mean.dtype, softmax)
+            return Share(slice(taken - mean.numel(), taken), mean.shape, mean.dtype)
         if isinstance(leaf, Diagonal):
             raise foreign(None, leaf)
         if isinstance(leaf, Law | Tensor):
@@ -264,14 +222,14 @@ def _outputs(found: Any, sources: Sources) -> tuple[Any, list[Tensor], list[Tens
 # ------------------------------------------------------------------ covariance
 
 
-def every_output(where: object, mean: Tensor, outputs: Sequence[int] | None = None) -> Wanted:
-    """What the covariance of the outputs takes: each of them, or those of ``outputs``.
+def every_output(where: object, mean: Tensor, outputs: Sequence[int] | None = None) -> Tensor:
+    """Which outputs their covariance takes, shape ``(k, K)``: each of the K, or those of ``outputs``.
 
     Raises:
         InputError: for more than 100 outputs of which none are chosen, or an output that is not there.
     """
     unit = torch.eye(len(mean), dtype=mean.dtype, device=mean.device)
-    return Wanted(unit[_chosen(where, outputs, len(mean))], residuals=True)
+    return unit[_chosen(where, outputs, len(mean))]
 
 
 def covariance_of(found: Derivatives) -> tuple[Tensor, Tensor]:
@@ -332,9 +290,7 @@ def output_covariance(
     def propagate(where: Any, forward: Any, own_args: tuple[Any, ...], own_kwargs: dict[str, Any]) -> JointMoments:
         def one(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, ...]:
             with entered(Draws(Adjoint)):
-                found = derivatives(
-                    forward, args, kwargs, lambda mean: every_output(network, mean, outputs), network, "outputs"
-                )
+                found = derivatives(forward, args, kwargs, lambda mean: every_output(network, mean, outputs), network)
             return found.mean[_chosen(network, outputs, len(found.mean))], *covariance_of(found)
 
         return JointMoments.of(*planned_per_example(where, forward, one, own_args, own_kwargs, rows=rows))
@@ -357,7 +313,7 @@ def _chosen(where: object, outputs: Sequence[int] | None, count: int) -> list[in
             raise InputError(
                 f"adjoint: {name} has {count} outputs, each of which takes a backward pass; choose some by "
                 f"momentgen.output_covariance(..., outputs=[...]) (at most {_MOST_OUTPUTS} are taken unasked), or use "
-                'method="correlated"'
+                "the default of evaluation, method='controlled'"
             )
         return list(range(count))
     wrong = [index for index in outputs if not 0 <= index < count]

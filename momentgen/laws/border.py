@@ -3,9 +3,9 @@
 A network is called with tensors or :class:`~momentgen.Moments` and returns moments.  In between it runs on laws, of
 which the method in force, :class:`method`, decides once, as inputs enter.  Inside, nothing knows of methods.
 
-Where no method is said, a single layer or function goes by ``ap2``, which is exact for it or the standard, and a
-network by ``ap2`` in training and by ``adjoint`` or ``correlated`` in evaluation, whose variances are right where units
-share noise (:mod:`momentgen.laws.two_passes`).
+Where no method is given, a single layer or function uses ``ap2``, which is exact for it or the standard.  A network
+uses ``ap2`` in training and ``controlled`` in evaluation, which is right for any network and states its own error
+(:mod:`momentgen.laws.controlled`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from momentgen.laws.accuracy import ACCURACY, Accuracy, asked
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.draws import Draws, TracedDraws
 from momentgen.laws.law import Law, laws_in
-from momentgen.laws.nests import leaves_of, mapped
+from momentgen.laws.nests import mapped
 from momentgen.laws.notes import note
 from momentgen.laws.point import point
 from momentgen.laws.propagations import DEFAULT, PROPAGATIONS, propagated_by
@@ -47,7 +47,7 @@ __all__ = [
     "set_method",
 ]
 
-Method = Literal["ap1", "ap2", "sample", "local", "covariance", "adjoint", "correlated", "controlled"]
+Method = Literal["ap1", "ap2", "sample", "local", "covariance", "adjoint", "controlled"]
 #: what a user may ask for.
 METHODS: Final[tuple[str, ...]] = get_args(Method)
 _method: ContextVar[str] = ContextVar("momentgen_method")
@@ -92,8 +92,12 @@ class method:  # noqa: N801 - a context manager, named as it is used
             parameter is random the outputs of linear maps and convolutions are drawn, each by itself, and not the
             weights (local reparameterisation, Kingma et al. 2015).  ``covariance``: means and the covariance of
             all values of a layer.  ``adjoint``: the covariance of few outputs by one backward pass for each, see
-            :func:`momentgen.output_covariance`.  ``correlated``: means, variances, and what the values of a layer have
-            in common, by a few directions and samples.
+            :func:`momentgen.output_covariance`.  ``controlled``: means and covariance by draws of the plain network
+            with a linear map as control variate, and their standard errors; the default of evaluation.
+        rtol: of ``controlled``: draws go on until the standard error of the standard deviation is below this part of
+            it.
+        max_rows: of ``controlled``: but no more draws than this.
+        seed: of ``controlled``: of the draws.
 
     A context outranks what :func:`convert` or :func:`set_method` gave a network; within contexts, the innermost counts.
     It holds for the thread or asyncio task that entered it; code under ``torch.compile`` is compiled once per method.
@@ -142,6 +146,11 @@ class method:  # noqa: N801 - a context manager, named as it is used
 
 
 def _known(name: str) -> None:
+    if name == "correlated":
+        raise InputError(
+            "method: correlated was replaced by controlled, the default of networks in evaluation: it is right for any "
+            "network and states its error"
+        )
     if name not in METHODS:
         raise InputError(f"method: expected one of {', '.join(METHODS)}, got {name!r}")
 
@@ -202,22 +211,12 @@ def run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...]
         kwargs: likewise.
     """
     name = current_method(own)
-    if name == DEFAULT and getattr(where, "training", False):
-        name = "ap2"
-    if name == DEFAULT and not _any((args, kwargs), Moments):
-        # Plain tensors are certain unless the network makes noise, which one cheap pass tells.
-        found = _on_laws(where, forward, "ap2", args, kwargs)
-        if not _any(found, Diagonal):
-            return lower(found)
-    if name == DEFAULT or name in PROPAGATIONS:
-        by_ap2 = functools.partial(_on_laws, where, forward, "ap2", args, kwargs)
-        return propagated_by(name, where, forward, args, kwargs, by_ap2)
+    if name == DEFAULT:
+        name = "ap2" if getattr(where, "training", False) else "controlled"
+    if name in PROPAGATIONS:
+        plain = functools.partial(_on_laws, where, forward, "sample", args, kwargs)
+        return propagated_by(name, where, forward, args, kwargs, plain)
     return lower(_on_laws(where, forward, name, args, kwargs))
-
-
-def _any(nest: Any, kind: type) -> bool:
-    """Whether a nest of arguments or results has something of ``kind``."""
-    return any(isinstance(leaf, kind) for leaf in leaves_of(nest))
 
 
 def _on_laws(where: Any, forward: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -30,11 +30,11 @@ def convert(
     The network runs as it is, on laws: nothing is traced, so what Python decides on shapes, flags and arguments is
     decided anew at every call.  A function without a rule raises when it is met, and names its place.
 
-    Without a method it goes by ``ap2`` in training mode, which is cheap and takes the units of a layer as independent,
-    and in evaluation mode by a method that knows what they share: ``adjoint`` for up to two outputs of an example,
-    ``correlated`` for more.  These cost as much as some tens of plain forward passes; where nothing is random, one or
-    two.  The flag of the outermost network decides.  What they cannot run is an error, and never run by ``ap2``
-    instead.
+    Without a method it uses ``ap2`` in training mode, which is cheap and takes the units of a layer as independent.  In
+    evaluation mode it uses ``controlled``: draws of the plain network with a linear map as control variate.  That runs
+    whatever torch runs and states the standard errors of its answers, as ``.std_error`` and ``.mean_error``.  It costs
+    as much as some tens of plain forward passes; where nothing is random, one.  The flag of the outermost network
+    decides.
 
     Args:
         module: a plain torch module.  It is not changed.
@@ -51,8 +51,8 @@ def convert(
 
     Raises:
         InputError: for another method, or something that is not a module.
-        UnsupportedError: when it is called, at a function that a law has no rule for.  In evaluation without a method
-            also for a network whose examples are not in dimension 0 or interact (an :class:`InputError`).
+        UnsupportedError: when it is called by ``ap1``, ``ap2``, ``adjoint`` or ``covariance``, at a function that a law
+            has no rule for.
 
     >>> plain = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
     >>> network = convert(plain)

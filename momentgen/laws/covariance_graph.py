@@ -134,7 +134,7 @@ class Run:
         if need > self.memory:
             raise InputError(
                 f"{name}{place()}: the covariance of {values:,} values takes {need / 2**30:.3g} GiB for each example, "
-                f"more than the {self.memory / 2**30:.3g} GiB allowed; use method='correlated', which needs no such "
+                f"more than the {self.memory / 2**30:.3g} GiB allowed; use method='controlled', which needs no such "
                 "matrix, or allow more by momentgen.laws.covariance.options(memory=...)"
             )
         if self.batch > 1 and need * self.batch > self.memory:

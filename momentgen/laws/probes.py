@@ -20,8 +20,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from momentgen.laws.correlated_affine import linear_part
-from momentgen.laws.correlated_calls import channel_of
+from momentgen.laws import affine
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.law import Law, laws_in, tensor_of, tensors_of
 from momentgen.laws.movement import ONCE
@@ -59,7 +58,7 @@ def factor_of(entry: Entry, var: Tensor, rows: Tensor) -> Tensor:
 
     A channel of an image has many values to tell its own by.  The factor is 1 where probes are beyond range.
     """
-    channel = channel_of(entry, var)
+    channel = _channel_of(entry, var)
     factor = shrunk(var, rows, None if channel < 0 else channel)
     return torch.where(factor.isfinite(), factor, 1)
 
@@ -103,12 +102,49 @@ def _is_sum(found: Diagonal, entry: Entry, kind: str, once: bool) -> bool:
     return kind in ("affine", "product", "normalise") and once and entry.name != "pad"
 
 
+def _channel_of(entry: Entry, mean: Tensor) -> int:
+    """The dimension along which units are alike: channels of a convolution, features of all else."""
+    of_space = entry.name.startswith(("conv", "avg_pool", "max_pool", "adaptive")) or mean.dim() == 4
+    return 1 if of_space and mean.dim() > 2 else -1
+
+
+#: affine functions whose first dimension is the batch
+_BATCHED = frozenset(
+    ["linear", "batch_norm"]
+    + [f"{name}{d}d" for name in ("conv", "conv_transpose", "avg_pool", "adaptive_avg_pool") for d in (1, 2, 3)]
+)
+
+
+def _linear_part(
+    entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], mean: Tensor
+) -> Callable[[Tensor], Tensor]:
+    """An affine function without its constant, of rows of values; ``mean`` is that of the first argument."""
+    own, named = tensors_of(args[1:], kwargs)
+    shape = mean.shape
+    if entry.name == "linear" or entry.name.startswith("conv"):
+        bound = {**affine.bind(entry.name, tuple(own), named), "bias": None}
+
+        def linear(x: Tensor) -> Tensor:
+            return cast(Tensor, entry.call(x, **bound))
+
+    else:
+        zero = entry.call(torch.zeros_like(mean), *own, **named)
+
+        def linear(x: Tensor) -> Tensor:
+            return cast(Tensor, entry.call(x, *own, **named) - zero)
+
+    if entry.name in _BATCHED and len(shape) > 1 and shape[0] == 1:
+        # An example is a batch of one, and rows may take the batch's place.
+        return lambda rows: linear(rows.squeeze(1)).unsqueeze(1)
+    return torch.vmap(linear)
+
+
 def _mapped(found: Any, entry: Entry, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a function of one law makes of its probes, where there is a shorter way than forward differentiation."""
     x, rows = args[0], probes_of(args[0]).rows
     at = constant(x._parts()[0])
     if entry.name == "batch_norm" or (kind == "affine" and entry.name != "diff"):
-        return linear_part(entry, args, kwargs, at)(rows)
+        return _linear_part(entry, args, kwargs, at)(rows)
     if kind == "movement" and entry.name in ONCE:
         rest, named = tensors_of(args[1:], kwargs)
         return torch.vmap(lambda row: entry.call(row, *rest, **named))(rows)

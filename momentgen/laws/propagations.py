@@ -1,8 +1,8 @@
 """Methods that run a network several times, on one example at a time: how they are called, and what fails.
 
-``covariance``, ``adjoint``, ``correlated``, ``controlled`` and the default of networks in evaluation register here, and
-the border (:mod:`momentgen.laws.border`) calls them.  They run in eager mode, within compiled code too.  What such a
-method cannot run but ``ap2`` can is an error that says so: nothing falls back by itself.
+``covariance``, ``adjoint`` and ``controlled``, the default of networks in evaluation, register here, and the border
+(:mod:`momentgen.laws.border`) calls them.  They run in eager mode, within compiled code too.  What such a method cannot
+run is an error that says which can: nothing falls back by itself.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ DEFAULT: Final = "default"
 PROPAGATIONS: dict[str, Callable[[Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]] = {}
 
 _NOT_COMPILED: Final = (
-    "momentgen's methods covariance, adjoint, correlated and controlled, of which a network in evaluation takes one by "
-    "default, run a network several times, example by example, and cannot be compiled in full or exported; "
-    'method="ap2" can, with all values of a layer taken as independent (docs/networks.md says what that loses)'
+    "momentgen's methods controlled, the default of networks in evaluation, adjoint and covariance run a network "
+    'several times, and cannot be compiled in full or exported; method="ap2" can, with all values of a layer taken as '
+    "independent (docs/networks.md says what that loses)"
 )
 
 
@@ -38,7 +38,7 @@ def propagated_by(
     forward: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    by_ap2: Callable[[], Any],
+    plain: Callable[[], Any],
 ) -> Any:
     """Moments of what ``forward`` returns, by the method ``name``; a graph break where code is compiled.
 
@@ -48,16 +48,16 @@ def propagated_by(
         forward: what runs on laws.
         args: tensors, moments, and whatever else.
         kwargs: likewise.
-        by_ap2: runs the network by ``ap2``; called where the method fails, to say whether that does.
+        plain: runs the network on drawn tensors; called where the method fails, to say whether that does.
 
     Raises:
-        UnsupportedError: under ``torch.export``, and where the method cannot run a network that ``ap2`` can.
+        UnsupportedError: under ``torch.export``, and where the method cannot run a network that torch can.
         InputError: the same, where the arguments or the outputs are at fault.
     """
     if torch.compiler.is_exporting():
         raise UnsupportedError(f"torch.export of {_name(where)}: {_NOT_COMPILED}")
     # Wrapped here, since torch.compiler.disable imports torch._dynamo.
-    return torch.compiler.disable(_propagated)(name, where, forward, args, kwargs, by_ap2)
+    return torch.compiler.disable(_propagated)(name, where, forward, args, kwargs, plain)
 
 
 def _propagated(
@@ -66,20 +66,14 @@ def _propagated(
     forward: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    by_ap2: Callable[[], Any],
+    plain: Callable[[], Any],
 ) -> Any:
     try:
         return PROPAGATIONS[name](where, forward, args, kwargs)
     except Exception as error:
-        if name == "controlled" or not _runs(by_ap2):  # it runs the plain network: what fails fails there too
+        if name == "controlled" or not _runs(plain):  # it runs the plain network: what fails fails there too
             raise
-        method = (
-            "no method was said, which in evaluation is adjoint or correlated" if name == DEFAULT else f"method {name}"
-        )
-        instead = (
-            f'{method}; method="ap2" runs this network, with all values of a layer taken as independent, so that σ at '
-            "the output of a trained network is a fraction of the true one (docs/networks.md)"
-        )
+        instead = f"method {name}; controlled, the default of evaluation, runs this network"
         if isinstance(error, MomentgenError):
             kind = InputError if isinstance(error, InputError) else UnsupportedError
             raise kind(f"{error} ({instead})") from error
@@ -89,10 +83,10 @@ def _propagated(
         ) from error
 
 
-def _runs(by_ap2: Callable[[], Any]) -> bool:
+def _runs(plain: Callable[[], Any]) -> bool:
     try:
-        with torch.no_grad():
-            by_ap2()
+        with torch.no_grad(), torch.random.fork_rng():
+            plain()
     except Exception:
         return False
     return True

@@ -8,17 +8,15 @@ probes of :mod:`momentgen.laws.probes` by one standard deviation up or down.
 from __future__ import annotations
 
 import functools
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from momentgen.laws.law import Law
 from momentgen.laws.numerics.root import square_root
 
 __all__ = ["OF_MANY", "SOURCES", "Signs", "Sources", "constant", "probes_for", "recording", "stopped"]
@@ -28,23 +26,20 @@ class Sources:
     """The sources of randomness of one run, in the order in which it meets them.
 
     Attributes:
-        variances: of each source that counts, of the shape of the values that it shifts.
-        softmaxes: the laws that a softmax or its logarithm has returned.
+        variances: of each source, of the shape of the values that it shifts.
+        lengths: how many values each source has.
 
     Args:
-        shifts: a vector for each source that counts; sources beyond the last, or of another length, are not shifted.
-        residuals: whether what nonlinear functions add counts as a source.
+        shifts: a vector for each source; sources beyond the last, or of another length, are not shifted.
         dtype: of the shifts.
-        probes: how many each law has; 0 for none, and variances of hidden layers stay those of independent values.
+        probes: how many each law has.
     """
 
-    def __init__(self, shifts: Sequence[Tensor], residuals: bool, dtype: torch.dtype, probes: int = 0) -> None:
-        self._shifts, self._residuals, self.dtype = shifts, residuals, dtype
-        self._signs = Signs(probes) if probes else None
+    def __init__(self, shifts: Sequence[Tensor], dtype: torch.dtype, probes: int) -> None:
+        self._shifts, self.dtype, self._signs = shifts, dtype, Signs(probes)
         self._level = torch._C._functorch.maybe_current_level()
         self.variances: list[Tensor] = []
-        self.softmaxes: list[weakref.ref[Law]] = []
-        self._met: list[tuple[int, bool]] = []
+        self.lengths: list[int] = []
 
     def constant(self, value: Tensor) -> Tensor:
         """A constant to derivatives by the shifts, and to no other: gradients of what is found from them stay whole."""
@@ -52,20 +47,16 @@ class Sources:
             return value
         return torch._C._functorch._unwrap_for_grad(value, self._level)
 
-    def lengths(self, residuals: bool) -> list[int]:
-        """How many values each source has that was met, with what nonlinear functions add or without."""
-        return [length for length, is_residual in self._met if residuals or not is_residual]
-
-    def _next(self, length: int, is_residual: bool = False) -> Tensor | None:
-        self._met.append((length, is_residual))
-        place = len(self.variances) - 1
+    def _next(self, length: int) -> Tensor | None:
+        place = len(self.lengths)
+        self.lengths.append(length)
         fits = place < len(self._shifts) and len(self._shifts[place]) == length
         return self._shifts[place] if fits else None
 
-    def shifted(self, mean: Tensor, var: Tensor, is_residual: bool = False) -> Tensor:
+    def shifted(self, mean: Tensor, var: Tensor) -> Tensor:
         """``mean`` with the shift of a new source of that *variance*."""
         self.variances.append(self.constant(var))
-        shift = self._next(mean.numel(), is_residual)
+        shift = self._next(mean.numel())
         return mean if shift is None else mean + shift.view(mean.shape)
 
     def combined(self, mean: Tensor, factor: Tensor) -> Tensor:
@@ -74,26 +65,13 @@ class Sources:
         shift = self._next(len(factor))
         return mean if shift is None else mean + (shift @ factor).view(mean.shape)
 
-    def remainder(self, mean: Tensor, var: Callable[[], Tensor]) -> tuple[Tensor, Tensor | None]:
-        """``mean`` with the shift of what a nonlinear function adds, and its *variance*, if that counts."""
-        if self._residuals:
-            found = var()
-            return self.shifted(mean, found, is_residual=True), found
-        self._met.append((mean.numel(), True))
-        return mean, None
-
-    @property
-    def has_probes(self) -> bool:
-        """Whether laws have probes."""
-        return self._signs is not None
-
     def moved(self, var: Tensor) -> Tensor:
         """Probes of a new source of independent values of that *variance*."""
-        return square_root(var) * cast(Signs, self._signs).next(var)
+        return square_root(var) * self._signs.next(var)
 
     def moved_together(self, factor: Tensor) -> Tensor:
         """Probes of a new source of covariance ``factor.mT @ factor``, shape ``(probes, n)``."""
-        return cast(Signs, self._signs).next(factor[:, 0]) @ factor
+        return self._signs.next(factor[:, 0]) @ factor
 
 
 #: the sources of the run that is under way in this thread and task

@@ -7,7 +7,6 @@ from typing import Any
 
 from momentgen.laws.activations import UNDEFINED
 from momentgen.laws.channels import Channels
-from momentgen.laws.correlated import Correlated
 from momentgen.laws.covariance import Covariance
 from momentgen.laws.diagonal import Diagonal
 from momentgen.laws.law import Law
@@ -19,7 +18,7 @@ __all__ = ["LAWS", "Support", "support"]
 
 #: functions whose rule refuses them, with the reason
 _REFUSED = ("logsumexp",)
-LAWS: tuple[type[Law], ...] = (Point, Diagonal, Covariance, Correlated, Channels, Weight)
+LAWS: tuple[type[Law], ...] = (Point, Diagonal, Covariance, Channels, Weight)
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Support:
 def support() -> Support:
     """The functions of torch that laws have rules for.
 
-    >>> ("affine", "linear", (True, True, True, True, True, True)) in support().rows
+    >>> ("affine", "linear", (True, True, True, True, True)) in support().rows
     True
     """
     return Support(

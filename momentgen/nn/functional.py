@@ -54,7 +54,7 @@ def log_class_posterior(logits: Moments | Tensor, dim: int = -1, approximation: 
 
     Args:
         logits: moments, or a tensor (variance 0, where all but ``normal`` are log_softmax itself);
-            :class:`~momentgen.runtime.JointMoments`, as the method ``correlated`` returns them, are averaged with their
+            :class:`~momentgen.runtime.JointMoments`, as the default of evaluation returns them, are averaged with their
             covariance.
         dim: the dimension of classes.
         approximation: of independent logits, ``logistic`` and ``normal`` compare every two classes, by the logistic and

@@ -193,6 +193,62 @@ def monte_carlo(
     )
 
 
+@dataclass(frozen=True)
+class DrawnLayers:
+    """Moments from draws, each of them a call of the network as the user makes it.
+
+    Args:
+        output: moments of the output.
+        layers: of each layer, as :class:`MonteCarlo` has them.
+        std_errors: of each layer, the standard error of its average standard deviation.
+    """
+
+    output: Moments
+    layers: dict[str, Moments]
+    std_errors: dict[str, float]
+
+
+#: blocks of draws of which one at a time is left out, for the errors
+_BLOCKS = 8
+
+
+def drawn_layers(
+    model: torch.nn.Module, x: Moments | Tensor, n: int, *, seed: int | None, progress: bool | None
+) -> DrawnLayers:
+    """Moments of every layer from ``n`` draws, and the error of its average standard deviation by a jackknife."""
+    batch = as_moments("summary", x).mean.shape[:1].numel()
+    count = max(1, min(_BLOCKS, n // 2))
+    sizes = [n // count + (block < n % count) for block in range(count)]
+    found = [
+        monte_carlo(model, x, size, rows=batch, seed=None if seed is None else seed + block, progress=progress)
+        for block, size in enumerate(sizes)
+    ]
+    names = [name for name in found[0].layers if all(name in one.layers for one in found)]
+    errors = {}
+    for name in names:
+        blocks = [one.layers[name] for one in found]
+        left_out = torch.stack(
+            [
+                _pooled(blocks[:block] + blocks[block + 1 :], sizes[:block] + sizes[block + 1 :]).var.sqrt().mean()
+                for block in range(count if count > 1 else 0)
+            ]
+            or [torch.tensor(math.nan)]
+        )
+        errors[name] = ((count - 1) * (left_out - left_out.mean()).square().mean()).sqrt().item()
+    layers = {name: _pooled([one.layers[name] for one in found], sizes) for name in names}
+    return DrawnLayers(_pooled([one.output for one in found], sizes), layers, errors)
+
+
+def _pooled(blocks: list[Moments], sizes: list[int]) -> Moments:
+    """Moments of all draws of some blocks together."""
+    total = sum(sizes)
+    mean = torch.stack([one.mean * size for one, size in zip(blocks, sizes, strict=True)]).sum(0) / total
+    squares = [
+        one.var * (size - 1) + (one.mean - mean).square() * size for one, size in zip(blocks, sizes, strict=True)
+    ]
+    return Moments(mean, torch.stack(squares).sum(0) / (total - 1))
+
+
 def _repeated(x: Moments, times: int) -> Moments:
     """The batch so many times, one after another."""
 

@@ -19,9 +19,8 @@ from momentgen.laws.convert import convert
 from momentgen.laws.law import Law
 from momentgen.laws.notes import listening
 from momentgen.laws.propagations import DEFAULT
-from momentgen.laws.two_passes import FEW_OUTPUTS
 from momentgen.laws.values import as_moments, lower
-from momentgen.nn.monte_carlo import monte_carlo, propagated
+from momentgen.nn.monte_carlo import drawn_layers, propagated
 from momentgen.nn.tables import plain, range_of, shown, table
 from momentgen.runtime import Moments
 
@@ -43,16 +42,18 @@ class Row:
         kind: its class.
         mean: least, average and largest mean of its units over the batch.
         std: least, average and largest standard deviation.
+        std_error: standard error of the average standard deviation; None where the network uses ``ap2``.
         saturation: share of an activation's units whose standard deviation is less than a hundredth of their
             input's; None for other layers, and where the input was certain.
-        ratio: geometric mean of σ over Monte Carlo's σ*; None without Monte Carlo.  Units whose σ* is below a hundredth
-            of the layer's average are left out: they hardly ever moved.
+        ratio: geometric mean of σ by ``ap2`` over σ of draws; None without draws, and where ``ap2`` cannot run the
+            network.  Units whose σ is below a hundredth of the layer's average are left out: they hardly ever moved.
     """
 
     name: str
     kind: str
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+    std_error: float | None = None
     saturation: float | None = None
     ratio: float | None = None
 
@@ -62,15 +63,17 @@ class MethodRow:
     """What one method says of the output.
 
     Args:
-        method: ``ap2``, ``adjoint``, ``correlated`` or ``covariance``.
+        method: ``ap2``, ``adjoint``, ``covariance`` or ``controlled``.
         std: least, average and largest standard deviation over the output; None where the method cannot say.
-        ratio: geometric mean of σ over Monte Carlo's; None without Monte Carlo.
-        cost: seconds over those of ``ap2``, of one call.
+        std_error: root mean square of its standard errors; None of a method that states none.
+        ratio: geometric mean of σ over that of the samples; None without samples.
+        cost: seconds over those of a plain forward pass, of one call.
         problem: why the method cannot say.
     """
 
     method: str
     std: tuple[float, float, float] | None
+    std_error: float | None = None
     ratio: float | None = None
     cost: float | None = None
     problem: str = ""
@@ -82,14 +85,16 @@ class Summary:
 
     Args:
         rows: one per layer.
-        samples: of Monte Carlo.
+        draws: of the network, of which the rows and their ratios are; 0 for none.
+        samples: of Monte Carlo that were asked for, to compare the methods with.
         methods: what each method says of the output; empty where that was not asked for.
-        default: the method by which the network goes for this input where no context says another.
+        default: the method that the network uses for this input where no context sets another.
         notes: what the pass took approximately: expressions integrated by quadrature, with the rule that would make
             them exact, quotients by random values, attention.
     """
 
     rows: tuple[Row, ...]
+    draws: int
     samples: int
     notes: tuple[str, ...] = ()
     methods: tuple[MethodRow, ...] = ()
@@ -101,7 +106,7 @@ class Summary:
         return "\n".join([plain(self.__rich__()), *compared, *notes])
 
     def _compared(self) -> Table:
-        columns = ["output by", "std: least", "average", "largest", "time over ap2"]
+        columns = ["output by", "std: least", "average", "±", "largest", "time over a plain pass"]
         made = table(columns + ([f"σ / σ of {self.samples} samples"] if self.samples else []), words=1)
         for row in self.methods:
             name = f"{row.method} (this network's)" if row.method == self.default else row.method
@@ -109,29 +114,26 @@ class Summary:
                 made.add_row(name, row.problem)
                 continue
             ratio = [] if not self.samples else ["" if row.ratio is None else f"{row.ratio:.3f}"]
-            made.add_row(name, *shown(row.std), "" if row.cost is None else f"{row.cost:.3g}", *ratio)
+            cost = "" if row.cost is None else f"{row.cost:.3g}"
+            made.add_row(name, *_with_error(row.std, row.std_error), cost, *ratio)
         return made
 
     def __rich__(self) -> Table:
-        columns = [
-            "layer",
-            "class",
-            "mean: least",
-            "average",
-            "largest",
-            "std: least",
-            "average",
-            "largest",
-            "saturated",
-        ]
-        made = table(columns + ([f"σ / σ of {self.samples} samples"] if self.samples else []), words=2)
+        columns = ["layer", "class", "mean: least", "average", "largest", "std: least", "average"]
+        columns += [*(["±"] if self._has_errors else []), "largest", "saturated"]
+        made = table(columns + ([f"ap2's σ / σ of {self.draws} draws"] if self.draws else []), words=2)
         for row in self.rows:
-            cells = shown((*row.mean, *row.std))
+            std = _with_error(row.std, row.std_error)
+            cells = [*shown(row.mean), *(std if self._has_errors else [*std[:2], std[3]])]
             cells.append("" if row.saturation is None else f"{row.saturation:.1%}")
-            if self.samples:
+            if self.draws:
                 cells.append("" if row.ratio is None else f"{row.ratio:.3f}")
             made.add_row(row.name, row.kind, *cells)
         return made
+
+    @property
+    def _has_errors(self) -> bool:
+        return any(row.std_error is not None for row in self.rows)
 
     def plot(self, path: str | Path) -> None:
         """Write a picture of the ranges, layer by layer; needs matplotlib.
@@ -141,7 +143,7 @@ class Summary:
         """
         from matplotlib.figure import Figure
 
-        panels = 3 if self.samples else 2
+        panels = 3 if self.draws else 2
         figure = Figure(figsize=(max(6, 0.7 * len(self.rows) + 2), 2.5 * panels), layout="constrained")
         axes = figure.subplots(panels, 1, sharex=True)
         places = range(len(self.rows))
@@ -152,10 +154,10 @@ class Summary:
             axis.vlines(places, [r[0] for r in ranges], [r[2] for r in ranges], color="C0")
             axis.plot(places, [r[1] for r in ranges], "o", color="C0")
             axis.set_ylabel(label)
-        if self.samples:
+        if self.draws:
             axes[2].axhline(1, color="black", linewidth=0.8)
             axes[2].plot(places, [math.nan if row.ratio is None else row.ratio for row in self.rows], "o-", color="C1")
-            axes[2].set_ylabel("σ / σ Monte Carlo")
+            axes[2].set_ylabel("σ by ap2 / σ of draws")
         axes[-1].set_xticks(list(places), [row.name for row in self.rows], rotation=60, ha="right")
         figure.savefig(path, dpi=110)
 
@@ -169,133 +171,165 @@ def summary(
     seed: int | None = None,
     progress: bool | None = None,
 ) -> Summary:
-    """Ranges of mean and standard deviation of every layer, saturation, and on request σ over Monte Carlo's.
+    """Ranges of mean and standard deviation of every layer with their errors, saturation, and the output by method.
 
-    Layers are those of diagonal propagation (``ap2``).  The output's σ by the network's own method, and by others,
-    stands beside, and a note says so where the diagonal one is off by more than a fifth.
+    Layers of a network that uses ``ap2``, as in training, are those of one such pass.  Of any other network they come
+    from draws: ``samples`` of them, or 64, each a call as the user makes it.  Beside stands how far ``ap2`` is off, and
+    a note says so where its σ of the output is off by more than a fifth.
 
     Args:
         model: a network over moments, or a plain one, which is converted.
         x: the input, batch first.
         samples: of Monte Carlo to compare with; 0 for none, otherwise at least 2.
-        methods: of ``ap2``, ``adjoint``, ``correlated`` and ``covariance``; None for ``ap2`` and the network's own,
+        methods: of ``ap2``, ``adjoint``, ``covariance`` and ``controlled``; None for ``ap2`` and the network's own,
             which is its default in the present mode or the method that it was given; empty for none.
-        seed: of the samples.
+        seed: of the draws.
         progress: as in :func:`momentgen.monte_carlo`.
 
     Raises:
         InputError: for a network with no layers, where nothing is random, for another method, and as
             :func:`momentgen.monte_carlo`.
+        UnsupportedError: for a network that uses ``ap2`` and cannot be run by it.
 
     >>> from momentgen import nn
     >>> x = Moments(torch.tensor([[-1.0, 9.0]]), torch.tensor([[1.0, 4.0]]))
-    >>> rows = summary(nn.Sequential(nn.ReLU(), nn.Flatten()), x).rows
+    >>> rows = summary(nn.Sequential(nn.ReLU(), nn.Flatten()).train(), x).rows
     >>> rows[0].name, rows[0].kind, [round(value, 3) for value in rows[0].mean]
     ('0', 'ReLU', [0.083, 4.542, 9.0])
     """
     model = convert(model)
+    unknown = [name for name in methods or () if name not in _METHODS]
+    if unknown:
+        raise InputError(f"summary: expected methods of {', '.join(_METHODS)}, got {unknown[0]!r}")
+    own = _own_method(model)
+    found, notes, problem = _by_ap2(model, x, own == "ap2")
+    draws = samples or (0 if own == "ap2" else _DRAWS)
+    drawn = drawn_layers(model, x, draws, seed=seed, progress=progress) if draws else None
+    layers = found.layers if own == "ap2" or drawn is None else drawn.layers
+    if not layers:
+        raise InputError(f"summary: {type(model).__name__} has no layers")
+    output = found.output if drawn is None else drawn.output
+    if not any(bool(one.var.any()) for one in (output, *layers.values())):
+        raise InputError(
+            "summary: nothing is random: the input is certain, and the network makes no noise of its own; pass "
+            "momentgen.noisy(x, std=...), or Moments of a variance that is not 0"
+        )
+    kinds = {name: _kind(part) for name, part in model.named_modules()}
+    rows = []
+    for name, one in layers.items():
+        base = name.partition(":")[0]
+        ratio = None
+        if drawn is not None and name in found.layers and name in drawn.layers:
+            ratio = _ratio(found.layers[name], drawn.layers[name])
+        error = None if own == "ap2" or drawn is None else drawn.std_errors[name]
+        saturation = found.saturations.get(base)
+        rows.append(
+            Row(name, kinds.get(base, base), range_of(one.mean), range_of(one.var.sqrt()), error, saturation, ratio)
+        )
+    wanted = ("ap2", own) if methods is None else methods
+    compared, warnings = _by_method(model, x, wanted, drawn.output if drawn is not None and samples else None, problem)
+    return Summary(tuple(rows), draws, samples, (*notes, *warnings), compared, own)
+
+
+#: draws of a layer where none are asked for
+_DRAWS = 64
+_METHODS = ("ap2", "adjoint", "covariance", "controlled")
+#: a diagonal σ that is off by more than this factor is said to be
+_OFF = 1.2
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """One pass by ``ap2``: moments of the output and the layers, and how many units of each layer are saturated."""
+
+    output: Moments
+    layers: dict[str, Moments]
+    saturations: dict[str, float]
+
+
+def _by_ap2(model: torch.nn.Module, x: Moments | Tensor, needed: bool) -> tuple[_Pass, list[str], str]:
+    """The pass, what it took approximately, and why there is none."""
     saturations: dict[str, float] = {}
     handles = [
         part.register_forward_hook(_saturation(name, saturations))
         for name, part in model.named_modules()
         if _kind(part) in _ACTIVATIONS
     ]
-    unknown = [name for name in methods or () if name not in _METHODS]
-    if unknown:
-        raise InputError(f"summary: expected methods of {', '.join(_METHODS)}, got {unknown[0]!r}")
     try:
         with listening() as notes, method("ap2"):
-            out, layers = propagated(model, x)
+            output, layers = propagated(model, x)
+    except MomentgenError as error:
+        if needed:
+            raise
+        nothing = torch.zeros(())
+        return _Pass(Moments(nothing, nothing), {}, {}), [], str(error)
     finally:
         for handle in handles:
             handle.remove()
-    if not layers:
-        raise InputError(f"summary: {type(model).__name__} has no layers")
-    if not any(bool(found.var.any()) for found in (out, *layers.values())):
-        raise InputError(
-            "summary: nothing is random: the input is certain, and the network makes no noise of its own; pass "
-            "momentgen.noisy(x, std=...), or Moments of a variance that is not 0"
-        )
-    sampled = monte_carlo(model, x, samples, seed=seed, progress=progress) if samples else None
-    truth = {} if sampled is None else sampled.layers
-    kinds = {name: _kind(part) for name, part in model.named_modules()}
-    rows = []
-    for name, found in layers.items():
-        base = name.partition(":")[0]
-        rows.append(
-            Row(
-                name,
-                kinds.get(base, base),
-                range_of(found.mean),
-                range_of(found.var.sqrt()),
-                saturations.get(base),
-                _ratio(found, truth[name]) if name in truth else None,
-            )
-        )
-    default = _own_method(model, out)
-    wanted = ("ap2", default) if methods is None else methods
-    compared, warnings = _by_method(model, x, wanted, None if sampled is None else sampled.output)
-    return Summary(tuple(rows), samples, (*notes, *warnings), compared, default)
-
-
-_METHODS = ("ap2", "adjoint", "correlated", "covariance")
-#: a diagonal σ that is off by more than this factor is said to be
-_OFF = 1.2
+    return _Pass(output, layers, saturations), list(notes), ""
 
 
 def _by_method(
-    model: torch.nn.Module, x: Moments | Tensor, methods: Sequence[str], truth: Moments | None
+    model: torch.nn.Module, x: Moments | Tensor, methods: Sequence[str], truth: Moments | None, problem: str
 ) -> tuple[tuple[MethodRow, ...], list[str]]:
     """The output's σ, and the time it takes, by each method; and where the diagonal one is off."""
     if not methods:
         return (), []
     outputs: dict[str, Moments] = {}
     given = as_moments("summary", x)
-    found: list[MethodRow] = []
-    base = None
+    rows: list[MethodRow] = []
     with torch.no_grad():
+        base = min(_seconds(model, given.mean, "sample")[0] for _ in range(3))
         for name in ("ap2", *(name for name in _METHODS if name in methods and name != "ap2")):
-            start = time.perf_counter()
-            try:
-                out = _output(model, given, name)
-            except MomentgenError as error:
-                found.append(MethodRow(name, None, problem=str(error)))
+            if name == "ap2" and problem:
+                rows.append(MethodRow(name, None, problem=problem))
                 continue
-            seconds, outputs[name] = time.perf_counter() - start, out
-            base = seconds if base is None else base
-            own = None if truth is None else Moments(truth.mean, truth.var.reshape(out.var.shape))
-            ratio = None if own is None else _ratio(out, own)
-            found.append(MethodRow(name, range_of(out.var.sqrt()), ratio, seconds / base))
-    return tuple(found), _warnings(outputs)
+            try:
+                seconds, out = _seconds(model, given, name)
+            except MomentgenError as error:
+                rows.append(MethodRow(name, None, problem=str(error)))
+                continue
+            outputs[name] = out
+            truth = None if truth is None else Moments(truth.mean, truth.var.reshape(out.var.shape))
+            ratio = None if truth is None else _ratio(out, truth)
+            stated = None if out.std_error is None else out.std_error.square().mean().sqrt().item()
+            rows.append(MethodRow(name, range_of(out.var.sqrt()), stated, ratio, seconds / base))
+    return tuple(rows), _warnings(outputs)
 
 
-def _own_method(model: torch.nn.Module, out: Moments) -> str:
-    """The method by which the network goes where no context says another, given its output by ``ap2``."""
+def _own_method(model: torch.nn.Module) -> str:
+    """The method that the network uses where no context sets another."""
     given = getattr(model, "propagation", None)
     if given is not None:
         return str(given)
-    if model.training or getattr(model, "DEFAULT", DEFAULT) != DEFAULT or not bool(out.var.any()):
-        return "ap2"
-    values = out.mean[0].numel() if out.mean.dim() else 1
-    return "adjoint" if values <= FEW_OUTPUTS else "correlated"
+    return "ap2" if model.training or getattr(model, "DEFAULT", DEFAULT) != DEFAULT else "controlled"
 
 
-def _output(model: torch.nn.Module, x: Moments, name: str) -> Moments:
+def _seconds(model: torch.nn.Module, x: Moments | Tensor, name: str) -> tuple[float, Moments]:
+    """How long a call by a method takes, and the output."""
+    start = time.perf_counter()
     with method(name):  # type: ignore[arg-type]
         out = convert(model)(x)
+    seconds = time.perf_counter() - start
     if not isinstance(out, Moments):
         raise InputError(f"summary: methods are compared on one output, got {type(out).__name__}")
-    return Moments(*[part.flatten(1) if part.dim() > 1 else part for part in out])
+    return seconds, out
 
 
 def _warnings(outputs: dict[str, Moments]) -> list[str]:
-    better = next((name for name in ("covariance", "correlated", "adjoint") if name in outputs), None)
+    better = next((name for name in ("covariance", "controlled", "adjoint") if name in outputs), None)
     if better is None or "ap2" not in outputs:
         return []
     ratio = _ratio(outputs["ap2"], outputs[better])
     if ratio is None or 1 / _OFF < ratio < _OFF:
         return []
     return [f"ap2: its σ of the output is {ratio:.2g} of that of {better}, since it takes units as independent"]
+
+
+def _with_error(std: tuple[float, float, float], error: float | None) -> list[str]:
+    """Least, average, its error, and largest."""
+    least, average, largest = shown(std)
+    return [least, average, "" if error is None else f"{error:.2g}", largest]
 
 
 _ACTIVATIONS = frozenset(row.layer for row in ACTIVATIONS)

@@ -90,7 +90,7 @@ class Moments(NamedTuple):
 class JointMoments(Moments):
     """Moments whose values are not independent: the covariance of all values of one example comes along.
 
-    What the methods ``covariance`` and ``correlated`` return.  Everything that takes :class:`Moments` takes it; what
+    What ``controlled``, ``adjoint`` and ``covariance`` return.  Everything that takes :class:`Moments` takes it; what
     does not ask for the covariance sees mean and variance only.
 
     Attributes:

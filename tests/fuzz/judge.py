@@ -49,10 +49,12 @@ _SHARP = {False: 0.1, True: 0.02}
 #: share of the variance that the linear part must explain for a network to count as nearly linear, and the relative
 #: error that methods which know covariances may have there
 _NEARLY_LINEAR, _FIRST_ORDER = 0.98, 0.10
+#: stated errors by which an answer that has some may be off
+_STATED = 5.0
 #: in refusals that say that examples interact, or that a network cannot run on one
 _ABOUT_BATCHES = ("run on each example alone", "another result within the batch", "batch in front")
 #: notes that do not say that numbers are approximate
-_NOT_APPROXIMATE = ("run one example after another", "integrated by quadrature")
+_NOT_APPROXIMATE = ("run one example after another", "integrated by quadrature", "controlled: ")
 
 
 @dataclass(frozen=True)
@@ -378,9 +380,10 @@ def _compared(
     gone = told & (std < 1e-3 * truth.std)
     if gone.any():
         return Verdict(method, "fault", "zero", text, place)
-    strict, allowed = _tolerance(program, method, value, truth)
-    within_mean = off_mean <= allowed * truth.std + truth.errors * truth.error + rounding
-    within_std = off_std <= (allowed + truth.errors * truth.share.clamp_max(1)) * truth.std + rounding
+    strict, allowed = _tolerance(method, value, truth)
+    stated_mean, stated_std = _stated(found)
+    within_mean = off_mean <= allowed * truth.std + truth.errors * truth.error + stated_mean + rounding
+    within_std = off_std <= (allowed + truth.errors * truth.share.clamp_max(1)) * truth.std + stated_std + rounding
     for kind, within in (("mean", within_mean), ("std", within_std)):
         if (strict & told & ~within).any():
             return Verdict(method, "noted") if approximate else Verdict(method, "fault", kind, text, place)
@@ -391,22 +394,23 @@ def _compared(
     return Verdict(method, "right" if bool((strict & told).any()) or not value.roots else "not judged")
 
 
-def _tolerance(program: Program, method: str, value: Value, truth: Truth) -> tuple[Tensor, Tensor]:
+def _stated(found: Moments) -> tuple[Tensor | float, Tensor | float]:
+    """How far mean and σ may be off by the errors that the method states; 0 of a method that states none."""
+    if found.std_error is None or found.mean_error is None:
+        return 0.0, 0.0
+    return _STATED * found.mean_error.double(), _STATED * found.std_error.double()
+
+
+def _tolerance(method: str, value: Value, truth: Truth) -> tuple[Tensor, Tensor]:
     """Of each element whether the method must be right about it, and how nearly."""
-    if method == "default" and not _goes_by_adjoint(program):
-        return torch.zeros_like(truth.linear), torch.zeros_like(truth.mean)
-    exact = value.exact and not (method in ("adjoint", "default") and value.linearised)
+    if method == "default":
+        return torch.ones_like(truth.linear), torch.zeros_like(truth.mean)
+    exact = value.exact and not (method == "adjoint" and value.linearised)
     strict = torch.full(truth.mean.shape, exact)
     allowed = torch.full(truth.mean.shape, value.tolerance, dtype=torch.float64)
     if exact or method == "ap2":
         return strict, allowed
     return truth.linear & (not value.kinked), allowed.clamp_min(_FIRST_ORDER)
-
-
-def _goes_by_adjoint(program: Program) -> bool:
-    """Whether an example has at most two values at the output, for which the default is ``adjoint``."""
-    values = sum(torch.Size(value.shape).numel() // (value.shape[:1] or (1,))[0] for value in program.outputs)
-    return values <= 2
 
 
 def _shown(numbers: Tensor) -> str:

@@ -460,7 +460,7 @@ def test_a_network_is_trained_through_its_covariance() -> None:
 
 def test_a_layer_too_wide_says_what_it_would_take_and_what_to_do() -> None:
     network = nn.Sequential(nn.Linear(2, 300), nn.ReLU())
-    said = r"linear, in 0 \(Linear\).*300 values takes.*correlated"
+    said = r"linear, in 0 \(Linear\).*300 values takes.*controlled"
     with options(memory=100_000), pytest.raises(InputError, match=said):
         joint(network, noisy(1, 2))
 

@@ -1,4 +1,4 @@
-"""The default of a network for which no method is said, ``adjoint`` as a method, and what neither can run."""
+"""The default of a network for which no method is given, ``adjoint`` as a method, and what it cannot run."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import momentgen
 from momentgen import Moments
-from momentgen.errors import InputError, UnsupportedError
+from momentgen.errors import InputError, MomentgenError, UnsupportedError
 from momentgen.laws import diagonal, listening
-from momentgen.laws.two_passes import FEW_OUTPUTS
 from momentgen.runtime import JointMoments
 
 SAMPLES = 4000
 #: methods that run a network example by example
-JOINT = ("adjoint", "correlated", "covariance")
-AP2_RUNS = r'method="ap2" runs this network, with all values of a layer taken as independent'
+JOINT = ("adjoint", "covariance", "controlled")
+DEFAULT_RUNS = "controlled, the default of evaluation, runs this network"
 
 
 @functools.cache
@@ -84,14 +83,25 @@ def test_sigma_of_a_trained_network_is_that_of_sampling_where_ap2_is_off_by_a_fa
     }
     assert logs["ap2"].mean().exp() < 0.5
     assert 0.97 < logs[None].mean().exp() < 1.03
-    assert logs[None].std() < 0.05
+    assert logs[None].std() < 0.07
 
 
-@pytest.mark.parametrize("outputs", [1, FEW_OUTPUTS, FEW_OUTPUTS + 1, 10])
-def test_few_outputs_are_those_of_adjoint_and_more_those_of_correlated(outputs: int) -> None:
+@pytest.mark.parametrize("outputs", [1, 10])
+def test_the_default_in_evaluation_is_controlled_whatever_the_outputs(outputs: int) -> None:
     net, x = small(outputs), noisy(3, 4)
-    method = "adjoint" if outputs <= FEW_OUTPUTS else "correlated"
-    same(momentgen.convert(net)(x), momentgen.convert(net, method)(x))  # type: ignore[arg-type]
+    found = momentgen.convert(net)(x)
+    same(found, momentgen.convert(net, "controlled")(x))
+    assert found.std_error is not None
+    assert found.std_error.shape == found.mean_error.shape == (3, outputs)
+    few = momentgen.convert(net, rtol=1.0, max_rows=8)(x)
+    assert few.rows == 8
+
+
+def test_the_method_that_was_replaced_says_by_what() -> None:
+    name: Any = "correlated"
+    for use in (lambda: momentgen.method(name), lambda: momentgen.convert(small(), name)):
+        with pytest.raises(InputError, match="correlated was replaced by controlled, the default"):
+            use()
 
 
 def test_training_is_by_ap2_and_the_outermost_network_decides() -> None:
@@ -163,10 +173,11 @@ class Counted(nn.Module):
 def test_what_is_certain_costs_one_pass() -> None:
     plain, x = Counted(noise=False).eval(), noisy(3, 4).mean
     network = momentgen.convert(plain)
-    same(network(x), momentgen.convert(plain, "ap2")(x))
+    found = network(x)
     assert network.passes == 1
-    assert torch.equal(network(x).mean, plain(x))
-    same(network(x[0]), momentgen.convert(plain, "ap2")(x[0]))  # without a batch too
+    assert torch.equal(found.mean, plain(x))
+    assert not found.var.any()
+    assert torch.equal(network(x[0]).mean, plain(x[0]))  # without a batch too
 
 
 def test_noise_of_the_network_itself_is_met_and_taken_right() -> None:
@@ -174,28 +185,10 @@ def test_noise_of_the_network_itself_is_met_and_taken_right() -> None:
     x = noisy(3, 4).mean
     found = momentgen.convert(net)(x)
     assert isinstance(found, JointMoments)
-    same(found, momentgen.convert(net, "correlated")(x))
     weight = net[3].weight.detach()
     hidden = momentgen.convert(net[:3].eval(), "ap2")(x)  # independent units, of which the last layer is linear
-    torch.testing.assert_close(found.covariance, (weight * hidden.var[:, None]) @ weight.T, rtol=0.05, atol=1e-3)
-
-
-@pytest.mark.parametrize("outputs", [1, 3])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_lower_precision_has_nearly_the_same_sigma(outputs: int, dtype: torch.dtype) -> None:
-    net = nn.Sequential(
-        *(nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU()),
-        *(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3, outputs)),
-    ).eval()
-    x = noisy(3, 16)
-    expected = momentgen.convert(net)(x)
-    with torch.autocast("cpu", dtype):
-        within = momentgen.convert(net)(x)
-    assert within.std.dtype is torch.float32
-    torch.testing.assert_close(within.std, expected.std)
-    found = momentgen.convert(net.to(dtype))(Moments(*[part.to(dtype) for part in x]))
-    assert found.mean.dtype is found.var.dtype is dtype
-    torch.testing.assert_close(found.std.float(), expected.std, rtol=0.1, atol=0)
+    exact = ((weight * hidden.var[:, None]) @ weight.T).diagonal(dim1=1, dim2=2).sqrt()
+    assert ((found.std - exact).abs() < 4 * found.std_error).all()
 
 
 # -------------------------------------------------------------- adjoint, joint
@@ -210,7 +203,7 @@ def test_adjoint_is_output_covariance_in_the_shape_of_the_output() -> None:
         same(momentgen.convert(net)(x), found)
 
 
-@pytest.mark.parametrize("method", ["adjoint", "correlated"])
+@pytest.mark.parametrize("method", ["adjoint", None])
 def test_outputs_of_any_structure_have_their_blocks_of_the_covariance(method: Any) -> None:
     class Several(nn.Module):
         def __init__(self) -> None:
@@ -233,11 +226,11 @@ def test_outputs_of_any_structure_have_their_blocks_of_the_covariance(method: An
 
 
 def test_many_outputs_of_the_method_are_refused_with_what_to_do() -> None:
-    with pytest.raises(InputError, match=r'101 outputs.*outputs=\[\.\.\.\].*method="correlated"'):
+    with pytest.raises(InputError, match=r"101 outputs.*outputs=\[\.\.\.\].*the default of evaluation"):
         momentgen.convert(nn.Linear(4, 101), "adjoint")(noisy(1, 4))
 
 
-@pytest.mark.parametrize("method", ["adjoint", "correlated", "covariance"])
+@pytest.mark.parametrize("method", ["adjoint", "covariance"])
 def test_networks_in_a_row_hand_the_covariance_on(method: Any) -> None:
     torch.manual_seed(0)
     first, second, x = nn.Linear(4, 5), nn.Linear(5, 3), noisy(2, 4)
@@ -247,7 +240,7 @@ def test_networks_in_a_row_hand_the_covariance_on(method: Any) -> None:
     torch.testing.assert_close(found.covariance, (weight * x.var[:, None]) @ weight.T, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", ["adjoint", "correlated", "covariance", None])
+@pytest.mark.parametrize("method", ["adjoint", "covariance", None])
 def test_one_value_given_twice_is_one_value_and_two_are_independent(method: Any) -> None:
     class Difference(nn.Module):
         def forward(self, x: Tensor, y: Tensor) -> Tensor:
@@ -308,26 +301,32 @@ def with_batch_statistics() -> nn.Module:
         (Total, (3, 4), "expected outputs with the batch in dimension 0"),
     ],
 )
-@pytest.mark.parametrize("method", [None, "adjoint", "correlated"])
-def test_what_runs_only_by_ap2_says_so(make: Callable[[], nn.Module], shape: Any, said: str, method: Any) -> None:
-    network = momentgen.convert(make().eval(), method)
-    named = "no method was said, which in evaluation is" if method is None else f"method {method}"
-    with pytest.raises((InputError, UnsupportedError), match=f"(?s){said}.*{named}.*{AP2_RUNS}"):
-        network(noisy(*shape))
+def test_what_adjoint_cannot_run_the_default_runs_and_the_error_says_so(
+    make: Callable[[], nn.Module], shape: Any, said: str
+) -> None:
+    torch.manual_seed(0)
+    net, x = make().eval(), noisy(*shape)
+    x = Moments(x.mean, 0.1 * x.var)
+    with pytest.raises((InputError, UnsupportedError), match=f"(?s){said}.*method adjoint; {DEFAULT_RUNS}"):
+        momentgen.convert(net, "adjoint")(x)
+    random.seed(0)
+    found = momentgen.convert(net)(x)
+    with torch.no_grad():
+        drawn = torch.stack([net(x.mean + x.std * torch.randn_like(x.mean)) for _ in range(2000)]).double()
+    assert ((found.std - drawn.std(0)).abs() < 4 * found.std_error + 0.05 * drawn.std(0)).all()
 
 
-def test_what_ap2_cannot_run_either_is_not_said_to_run_by_it() -> None:
-    class Picks(nn.Module):
+def test_what_torch_cannot_run_either_is_its_own_error() -> None:
+    class Wrong(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return x.argmax(1)
+            return x @ torch.ones(5, 5)
 
-    network = momentgen.convert(Picks().eval())
-    with pytest.raises(UnsupportedError, match=r"argmax of a random value.*depends on the value") as error:
-        network(noisy(3, 4))
-    assert "ap2" not in str(error.value)
-    with pytest.raises(InputError, match="variance must not be negative") as negative:
+    for method in (None, "adjoint"):
+        with pytest.raises((RuntimeError, MomentgenError), match="shape") as error:
+            momentgen.convert(Wrong().eval(), method)(noisy(3, 4))  # type: ignore[arg-type]
+        assert "controlled" not in str(error.value)
+    with pytest.raises(InputError, match="variance must not be negative"):
         momentgen.convert(small())(Moments(torch.zeros(2, 4), torch.full((2, 4), -1.0)))
-    assert "ap2" not in str(negative.value)
 
 
 def test_arguments_that_only_look_like_a_batch_are_seen() -> None:
@@ -335,21 +334,20 @@ def test_arguments_that_only_look_like_a_batch_are_seen() -> None:
         def forward(self, x: Tensor, positions: Tensor) -> Tensor:
             return x + positions.sum()
 
-    network, x = momentgen.convert(Shifted().eval()), noisy(3, 4)
+    network, x = momentgen.convert(Shifted().eval(), "adjoint"), noisy(3, 4)
     assert isinstance(network(x, torch.ones(5)), JointMoments)
     with pytest.raises(InputError, match="another result within the batch"):
         network(x, torch.ones(3))
 
 
-@pytest.mark.parametrize("method", [None, "adjoint", "correlated"])
-def test_noise_of_weights_is_refused_rather_than_lost(method: Any) -> None:
+def test_noise_of_weights_is_refused_rather_than_lost() -> None:
     net = small()
     weight = net[0].weight.detach()  # type: ignore[index]
     del net[0]._parameters["weight"]  # type: ignore[index]
     net[0].weight = diagonal(weight, torch.full_like(weight, 0.1))  # type: ignore[index]
-    network = momentgen.convert(net, method)
+    network = momentgen.convert(net, "adjoint")
     for x in (noisy(3, 4), noisy(3, 4).mean):
-        with pytest.raises(UnsupportedError, match=f"as that of a random weight is not.*{AP2_RUNS}"):
+        with pytest.raises(UnsupportedError, match="as that of a random weight is not"):
             network(x)
         assert momentgen.convert(net.train())(x).var.all()
         net.eval()
@@ -367,9 +365,9 @@ def test_a_network_that_vmap_cannot_run_is_run_one_example_after_another() -> No
     x, scale = noisy(3, 4), torch.full((3, 1), 2.0)
     plain = Asks().eval()
     with listening() as notes:
-        found = momentgen.convert(plain)(x, scale)
+        found = momentgen.convert(plain, "adjoint")(x, scale)
     assert any("one example after another" in text for text in notes)
-    torch.testing.assert_close(found.var, 4 * momentgen.convert(plain.net)(x).var)
+    torch.testing.assert_close(found.var, 4 * momentgen.convert(plain.net, "adjoint")(x).var)
 
 
 # ---------------------------------------------------------- torch.compile, export
@@ -431,17 +429,16 @@ def test_whole_graphs_are_refused_in_our_words(method: Any) -> None:
 
 @pytest.mark.usefixtures("_fresh")
 def test_what_goes_by_ap2_compiles_as_a_whole() -> None:
-    network, x = momentgen.convert(small()), noisy(3, 4)
+    network, x = momentgen.convert(small(), "ap2"), noisy(3, 4)
     fast: Any = torch.compile(network, backend="eager", fullgraph=True)
     same(fast(x.mean), network(x.mean))  # certain
     torch.export.export(network, (x.mean,))
-    network.train()
     same(fast(x), network(x))
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
-def test_transforms_and_traces_of_torch_go_through(outputs: int) -> None:
-    network, x = momentgen.convert(small(outputs)), noisy(3, 4)
+def test_transforms_and_traces_of_torch_go_through_adjoint(outputs: int) -> None:
+    network, x = momentgen.convert(small(outputs), "adjoint"), noisy(3, 4)
     graph, y = make_fx(network)(x), noisy(3, 4)
     torch.testing.assert_close(graph(y).var, network(y).var)
     rows = torch.func.jacrev(lambda mean: network(Moments(mean, x.var)).var)(x.mean)
@@ -452,33 +449,74 @@ def test_transforms_and_traces_of_torch_go_through(outputs: int) -> None:
     torch.testing.assert_close(both[1], network(Moments(2 * x.mean, 2 * x.var)).var)
 
 
+@pytest.mark.parametrize(
+    "transformed",
+    [
+        lambda run, x: torch.func.jacrev(run)(x),
+        lambda run, x: torch.func.jacfwd(run)(x),
+        lambda run, x: torch.vmap(run)(torch.stack([x, 2 * x])),
+    ],
+    ids=["jacrev", "jacfwd", "vmap"],
+)
+def test_transforms_of_the_default_are_refused_with_what_to_use(transformed: Any) -> None:
+    network, x = momentgen.convert(small()), noisy(3, 4)
+    with pytest.raises(UnsupportedError, match=r"torch\.func.*adjoint"):
+        transformed(lambda mean: network(Moments(mean, x.var)).var, x.mean)
+
+
 # --------------------------------------------------------------------- summary
 
 
-@pytest.mark.parametrize(("outputs", "default"), [(1, "adjoint"), (10, "correlated")])
-def test_summary_shows_the_default_beside_ap2_and_where_that_is_off(outputs: int, default: str) -> None:
+@pytest.mark.parametrize("outputs", [1, 10])
+def test_summary_has_the_layers_of_draws_and_shows_where_ap2_is_off(outputs: int) -> None:
     net, images = trained(outputs)
     network, x = momentgen.convert(net), Moments(images, 0.01)
     found = momentgen.summary(network, x, SAMPLES, seed=0, progress=False)
-    assert found.default == default
-    ratios = {row.method: row.ratio for row in found.methods}
-    assert set(ratios) == {"ap2", default}
-    assert 0.95 < ratios[default] < 1.05  # type: ignore[operator]
-    assert ratios["ap2"] < 0.5  # type: ignore[operator]
-    assert f"{default} (this network's)" in str(found)
+    assert found.default == "controlled"
+    by_name = {row.method: row for row in found.methods}
+    assert set(by_name) == {"ap2", "controlled"}
+    assert 0.95 < by_name["controlled"].ratio < 1.05  # type: ignore[operator]
+    assert by_name["controlled"].std_error is not None
+    assert by_name["ap2"].ratio < 0.5  # type: ignore[operator]
+    assert by_name["ap2"].std_error is None
+    assert "controlled (this network's)" in str(found)
     assert any("since it takes units as independent" in note for note in found.notes)
     assert momentgen.summary(network, x, methods=()).methods == ()
     assert momentgen.summary(momentgen.convert(net, "ap2"), x).default == "ap2"
     with pytest.raises(InputError, match="nothing is random"):
         momentgen.summary(network, images)
+    with pytest.raises(InputError, match="expected methods of ap2, adjoint, covariance, controlled, got 'magic'"):
+        momentgen.summary(network, x, methods=("magic",))
 
 
-def test_summary_says_why_the_default_cannot_run() -> None:
-    found = momentgen.summary(momentgen.convert(nn.Sequential(Centred(), nn.ReLU()).eval()), noisy(3, 4))
-    assert "examples interact" in next(row.problem for row in found.methods if row.method == "correlated")
+def test_errors_of_layers_in_a_summary_are_those_of_other_draws() -> None:
+    net, images = trained(10)
+    network, x = momentgen.convert(net), Moments(images, 0.01)
+    exact = {row.name: row.std[1] for row in momentgen.summary(network, x, SAMPLES, seed=99, methods=()).rows}
+    off = []
+    for seed in range(10):
+        for row in momentgen.summary(network, x, seed=100 * seed, methods=()).rows:
+            assert row.std_error is not None
+            off.append((row.std[1] - exact[row.name]) / row.std_error)
+    within = torch.tensor(off).abs() < 2.5
+    assert within.double().mean() > 0.85
+    assert torch.tensor(off).square().mean() > 0.2  # and not far too large either
 
 
-@pytest.mark.parametrize("method", ["ap2", "adjoint", "correlated", "covariance"])
+def test_summary_of_a_network_that_ap2_cannot_run_says_why() -> None:
+    class Picks(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * (x.argmax(1, keepdim=True) + 1)
+
+    found = momentgen.summary(momentgen.convert(nn.Sequential(nn.Linear(4, 4), Picks(), nn.ReLU()).eval()), noisy(3, 4))
+    assert [row.name for row in found.rows] == ["0", "1", "2"]
+    assert all(row.ratio is None for row in found.rows)
+    by_name = {row.method: row for row in found.methods}
+    assert "argmax" in by_name["ap2"].problem
+    assert by_name["controlled"].std is not None
+
+
+@pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
 def test_an_example_beyond_the_domain_of_an_op_is_nan_and_leaves_the_others_alone(method: Any) -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 4), Sine(), nn.Linear(4, 5)).eval()
@@ -497,7 +535,7 @@ class Sine(nn.Module):
 
 
 @pytest.mark.parametrize("last", [nn.Softmax(-1), nn.LogSoftmax(-1)])
-def test_probabilities_of_two_classes_go_by_correlated_and_have_the_sigma_of_sampling(last: nn.Module) -> None:
+def test_probabilities_of_two_classes_have_the_sigma_of_sampling(last: nn.Module) -> None:
     """Nearly certain ones above all, of which the slope says nothing."""
     torch.manual_seed(0)
     logits = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
@@ -507,7 +545,5 @@ def test_probabilities_of_two_classes_go_by_correlated_and_have_the_sigma_of_sam
     x = Moments(torch.randn(6, 8), torch.full((6, 8), 0.02))
     with torch.no_grad():
         found = momentgen.convert(net)(x)
-        wanted = momentgen.convert(net, "correlated")(x)
         drawn = net(x.mean + x.std * torch.randn(20_000, 6, 8)).double()
-    torch.testing.assert_close(found.var, wanted.var)
     torch.testing.assert_close(found.var.double().sqrt(), drawn.std(0), rtol=0.15, atol=1e-3)

@@ -216,7 +216,7 @@ class Units(nn.Module):
         return self.last(self.hidden)
 
 
-@pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance", "correlated"])
+@pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
 def test_sums_of_units_that_are_off_are_those_of_float64(method: Any) -> None:
     torch.manual_seed(0)
     net = Units(0.01).eval()
@@ -225,9 +225,7 @@ def test_sums_of_units_that_are_off_are_those_of_float64(method: Any) -> None:
         converted = momentgen.convert(net, method=method)
         found = converted(x)
         hidden: Any = converted.hidden
-        if method == "correlated":
-            assert below_normal(hidden._joint.tangents) == 0
-        elif method == "adjoint":
+        if method == "adjoint":
             assert below_normal(hidden._probes.rows) == 0
         exact = momentgen.convert(net.double(), method=method)(Moments(x.mean.double(), x.var.double()))
     torch.testing.assert_close(found.mean.double(), exact.mean, rtol=1e-5, atol=1e-7)
@@ -242,6 +240,5 @@ def test_a_small_value_of_a_sigmoid_keeps_its_mean() -> None:
     with torch.no_grad():
         net[0].weight.copy_(torch.eye(2))
     x = Moments(torch.tensor([[0.0, -80.0]]), torch.full((1, 2), 1e-4))
-    for method in ("adjoint", "correlated"):
-        found = momentgen.convert(net, method=method)(x).mean[0, 1].item()
-        assert found == pytest.approx(math.exp(-80 + 5e-5), rel=1e-4)
+    found = momentgen.convert(net, "adjoint")(x).mean[0, 1].item()
+    assert found == pytest.approx(math.exp(-80 + 5e-5), rel=1e-4)

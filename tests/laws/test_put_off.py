@@ -13,10 +13,6 @@ from torch import Tensor, nn
 import momentgen
 from momentgen import Moments
 from momentgen.errors import InputError
-from momentgen.laws import correlated_rules
-from momentgen.laws.two_passes import effort
-
-METHODS = ("adjoint", "correlated")
 
 
 class Written(nn.Module):
@@ -33,13 +29,13 @@ class Written(nn.Module):
         return out
 
 
-def found(method: Any, written: Callable[[Tensor], Tensor], batch: int = 3) -> tuple[Tensor, ...]:
+def found(written: Callable[[Tensor], Tensor], batch: int = 3) -> tuple[Tensor, ...]:
     net = Written(written).eval()
     torch.manual_seed(1)
     x = torch.randn(batch, 1, 6, 6)
     torch.manual_seed(2)
     net(x)  # the lazy layer's weights
-    out = momentgen.convert(net, method)(Moments(x, 0.1))
+    out = momentgen.convert(net, "adjoint")(Moments(x, 0.1))
     return out.mean, out.var, out.covariance
 
 
@@ -59,26 +55,11 @@ def test_adjoint_computes_no_moments_of_a_function_that_a_pool_takes_over(monkey
         return own(self, mean, *args, **kwargs)
 
     monkeypatch.setattr(type(op), "__call__", counted)
-    found("adjoint", lambda x: F.max_pool2d(F.relu(x), 2))
+    found(lambda x: F.max_pool2d(F.relu(x), 2))
     assert set(sizes) == {3}
 
 
-def test_correlated_computes_no_samples_of_a_function_that_a_pool_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mean and variance of each value before the pool are needed, for the bounds that they set."""
-    sizes = []
-    own = correlated_rules.reduced
-
-    def counted(samples: Tensor, *args: Tensor) -> Tensor:
-        sizes.append(samples.shape[-1])
-        return own(samples, *args)
-
-    monkeypatch.setattr(correlated_rules, "reduced", counted)
-    found("correlated", lambda x: F.max_pool2d(F.relu(x), 2))
-    assert set(sizes) == {3}
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_value_that_is_pooled_and_used_beside_it_is_both(method: str) -> None:
+def test_a_value_that_is_pooled_and_used_beside_it_is_both() -> None:
     def once(x: Tensor) -> Tensor:
         y = F.relu(x)
         return torch.cat([F.max_pool2d(y, 2).flatten(1), y.flatten(1)], 1)
@@ -88,11 +69,10 @@ def test_a_value_that_is_pooled_and_used_beside_it_is_both(method: str) -> None:
         y = y.view(y.shape)  # moved, and so computed
         return torch.cat([F.max_pool2d(F.relu(x), 2).flatten(1), y.flatten(1)], 1)
 
-    same(found(method, once), found(method, asked), 1e-5)
+    same(found(once), found(asked), 1e-5)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_writing_to_the_argument_changes_no_function_of_what_it_was(method: str) -> None:
+def test_writing_to_the_argument_changes_no_function_of_what_it_was() -> None:
     def written(x: Tensor) -> Tensor:
         y = F.relu(x)
         x.mul_(3)
@@ -103,15 +83,14 @@ def test_writing_to_the_argument_changes_no_function_of_what_it_was(method: str)
         x.mul_(3)
         return F.max_pool2d(y, 2)
 
-    before = found(method, lambda x: F.max_pool2d(F.relu(x), 2))
-    same(found(method, kept), before)
+    before = found(lambda x: F.max_pool2d(F.relu(x), 2))
+    same(found(kept), before)
     # The pool knows the ReLU's argument no more, and is the maximum of its values: the same function, less normal.
-    for one, other in zip(found(method, written), before, strict=True):
+    for one, other in zip(found(written), before, strict=True):
         torch.testing.assert_close(one, other, rtol=0.2, atol=0.05)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_gradients_flow_through_what_was_put_off_and_asked_for_without(method: str) -> None:
+def test_gradients_flow_through_what_was_put_off_and_asked_for_without() -> None:
     weight = torch.full((1, 4), 0.5, requires_grad=True)
 
     class Asks(nn.Module):
@@ -121,19 +100,18 @@ def test_gradients_flow_through_what_was_put_off_and_asked_for_without(method: s
                 (y + 1).sum()
             return y * 2
 
-    out = momentgen.convert(Asks().eval(), method)(Moments(torch.zeros(2, 4), torch.ones(2, 4)))
+    out = momentgen.convert(Asks().eval(), "adjoint")(Moments(torch.zeros(2, 4), torch.ones(2, 4)))
     (by_mean,) = torch.autograd.grad(out.mean.sum(), weight, retain_graph=True)
     (by_var,) = torch.autograd.grad(out.var.sum(), weight)
     assert by_mean.abs().min() > 0
     assert by_var.abs().min() > 0
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_network_may_end_in_what_was_put_off(method: str) -> None:
+def test_a_network_may_end_in_what_was_put_off() -> None:
     net = nn.Sequential(nn.Linear(3, 2), nn.Sigmoid()).eval()
     x = Moments(torch.zeros(2, 3), torch.full((2, 3), 0.01))
     by_ap2 = momentgen.convert(net, "ap2")(x)
-    out = momentgen.convert(net, method)(x)  # type: ignore[arg-type]
+    out = momentgen.convert(net, "adjoint")(x)
     torch.testing.assert_close(out.mean, by_ap2.mean, rtol=1e-5, atol=0)
     torch.testing.assert_close(out.var, by_ap2.var, rtol=0.02, atol=0)
 
@@ -157,18 +135,10 @@ class OfTwenty(nn.Module):
 
 
 @pytest.mark.parametrize("make", [Mixed, OfTwenty])
-@pytest.mark.parametrize("method", [None, *METHODS])
-def test_examples_that_interact_are_seen_in_a_batch_of_many(make: type[nn.Module], method: Any) -> None:
+def test_examples_that_interact_are_seen_in_a_batch_of_many(make: type[nn.Module]) -> None:
     torch.manual_seed(0)
     with pytest.raises(InputError, match="another result within the batch"):
-        momentgen.convert(make().eval(), method)(Moments(torch.randn(20, 4), 0.1))
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_how_many_examples_are_computed_at_a_time_changes_only_rounding(method: str) -> None:
-    whole = found(method, lambda x: F.max_pool2d(F.relu(x), 2), batch=20)
-    with effort(examples=3):
-        same(found(method, lambda x: F.max_pool2d(F.relu(x), 2), batch=20), whole, 1e-5)
+        momentgen.convert(make().eval(), "adjoint")(Moments(torch.randn(20, 4), 0.1))
 
 
 def test_one_output_of_adjoint_is_computed_for_a_whole_batch_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,10 @@
-"""What ``correlated`` reads from a few samples: factors of variances, and shifts of means."""
+"""What a few probes tell of a layer's variances: factors of those of independent values."""
 
 from __future__ import annotations
 
 import torch
 
-from momentgen.laws.numerics.shrinkage import shift_of, shrunk
+from momentgen.laws.numerics.shrinkage import shrunk
 
 
 def test_factors_of_correlated_layers_are_found_from_few_samples() -> None:
@@ -58,31 +58,3 @@ def test_channels_of_next_to_no_variance_leave_the_others_alone() -> None:
 
 def test_nothing_to_compare_is_a_factor_of_one() -> None:
     assert torch.equal(shrunk(torch.zeros(5), torch.zeros(8, 5), -1).expand(5), torch.ones(5))
-
-
-def test_a_shift_that_the_samples_see_well_is_made() -> None:
-    torch.manual_seed(0)
-    shift = torch.randn(1000)
-    drawn = shift + 0.2 * torch.randn(16, 1000)
-    assert (shift_of(drawn) - shift).square().mean().sqrt() < 0.06  # 0.2 / √16, and a little
-
-
-def test_a_shift_that_may_be_chance_is_less_wrong_than_the_samples_mean() -> None:
-    """James and Stein: on average over all units, whatever the shift."""
-    torch.manual_seed(0)
-    for size in (0.0, 0.1, 0.3):
-        shift = size * torch.randn(1000)
-        drawn = shift + torch.randn(16, 1000)
-        error = (shift_of(drawn) - shift).square().mean()
-        assert error < (drawn.mean(0) - shift).square().mean()
-        assert error < max(1.2 * size**2, 0.01)  # and hardly more than without a shift
-
-
-def test_samples_without_spread_shift_by_their_mean_and_without_anything_not() -> None:
-    assert torch.equal(shift_of(torch.full((4, 3), 0.5)), torch.full((3,), 0.5))
-    nothing = torch.zeros(4, 3, requires_grad=True)
-    found = shift_of(nothing)
-    assert torch.equal(found, torch.zeros(3))
-    found.sum().backward()
-    assert nothing.grad is not None
-    assert nothing.grad.isfinite().all()

@@ -78,7 +78,7 @@ def test_a_method_holds_for_its_thread_alone():
 def test_an_unknown_method_is_refused():
     with pytest.raises(
         InputError,
-        match="expected one of ap1, ap2, sample, local, covariance, adjoint, correlated, controlled, got 'ap3'",
+        match="expected one of ap1, ap2, sample, local, covariance, adjoint, controlled, got 'ap3'",
     ):
         momentgen.method("ap3")
 
@@ -124,7 +124,7 @@ def test_monte_carlo_agrees_with_ap2_where_ap2_is_exact(training):
     x = Moments(0.3 * torch.randn(2, 3), torch.rand(2, 3) + 1)
     n = 40_000
     found = momentgen.monte_carlo(net, x, n, seed=1, rows=4096, progress=False)
-    with torch.no_grad():
+    with torch.no_grad(), momentgen.method("ap2"):
         wanted = net(x)
     error = (found.output.var / n).sqrt()
     assert ((found.output.mean - wanted.mean).abs() < 4 * error).all()

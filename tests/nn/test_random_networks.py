@@ -123,11 +123,10 @@ def check(data: st.DataObject, method: Any) -> None:
         # Their moments are NaN beyond means of 1e6, as they say; the layers before may multiply.
         mean, *var = x if isinstance(x, Moments) else [x]
         assume(mean.abs().max() < 1e5 and all(part.max() < 1e10 for part in var))
-    if method == "correlated":
-        # Values of 1e8 overflow in its squares, and beyond their domain derivatives of Sin and Cos are NaN.
-        assume(all(part.abs().max() < 1e7 for part in (x if isinstance(x, Moments) else [x])))
-        assume(not any(isinstance(part, nn.Sin | nn.Cos) for part in net.modules()))
-        net.eval()  # batch statistics make examples interact, which it refuses
+    if method == "controlled":
+        net.eval()
+        # Derivatives by variances of 1e-38 are beyond float32.
+        assume(not isinstance(x, Moments) or not ((x.var > 0) & (x.var < 1e-30)).any())
     leaves = [part.clone().requires_grad_() for part in (x if isinstance(x, Moments) else [x])]
     with momentgen.method(method):
         out = net(Moments(*leaves) if isinstance(x, Moments) else leaves[0])
@@ -144,7 +143,7 @@ def check(data: st.DataObject, method: Any) -> None:
 quiet = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
-@pytest.mark.parametrize("method", ["ap2", "correlated"])
+@pytest.mark.parametrize("method", ["ap2", "controlled"])
 @settings(max_examples=60, suppress_health_check=quiet)
 @given(st.data())
 def test_random_networks_stay_finite_and_not_negative(method, data):

@@ -138,7 +138,7 @@ class _VBP(_Variational):
         lr: float = 0.01,
         prior_std: float = 1.0,
         initial_std: float = 0.05,
-        propagation: Literal["correlated", "adjoint", "ap2"] = "correlated",
+        propagation: Literal["controlled", "adjoint", "ap2"] = "controlled",
         device: str = "cpu",
         progress: bool = False,
         random_state: Any = None,
@@ -222,7 +222,7 @@ class VBPRegressor(_Regression, _VBP, BayesianRegressor):
         lr: learning rate of Adam.
         prior_std: standard deviation of the normal prior of each parameter, around 0.
         initial_std: standard deviation with which each parameter's posterior begins.
-        propagation: how moments propagate in predictions: ``correlated``, ``adjoint`` or ``ap2``; in training it is
+        propagation: how moments propagate in predictions: ``controlled``, ``adjoint`` or ``ap2``; in training it is
             ``ap2``, which takes the values of a layer as independent.
         random_state: seed of the initial means and of the order of the data.
         device: where tensors are: ``cpu`` or ``cuda``.

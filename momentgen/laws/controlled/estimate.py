@@ -1,9 +1,12 @@
 """Moments of the outputs, and their errors, from rows and the linear part.
 
 Rows come in pairs.  Of each, o is half the difference of the outputs and g half their sum, and the linear part l = A e
-is divided likewise.  With γ the coefficient of o on l, outputs have the covariance γ² A Σ Aᵀ, which is exact, and R,
+is divided likewise.  With γ the coefficient of o on l, outputs have the covariance γ A Σ Aᵀ γ, which is exact, and R,
 that of what is left over: the second moment of o - γ l and the sample covariance of g - γ l.  For antithetic pairs o is
 odd in the noise and g even; for independent ones the same sums are those of independent draws.
+
+One coefficient for all outputs of an example is known well.  The own one of an output replaces it by as much as they
+differ by more than chance (the garotte: Breiman 1995).
 
 The remainders of an example's outputs are alike more often than not, as shares of their linear part.  Each is shrunk
 towards their average, by as much as chance explains how far they are apart.
@@ -15,6 +18,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from momentgen.laws.numerics.root import scale_of
 
 __all__ = ["Estimate", "Rows", "estimated"]
 
@@ -72,8 +77,50 @@ def _halves(outputs: Tensor, linear: Tensor) -> _Halves:
     )
 
 
-def _coefficient(sums: _Halves, exact: Tensor) -> Tensor:
-    """γ of each example, shape ``(batch, 1)``: the outputs' regression on the linear part, each in its own scale."""
+class _Coefficients(NamedTuple):
+    """γ, shape ``(batch, K)``, and by how much each is the output's own, from 0 to 1."""
+
+    gamma: Tensor
+    own: Tensor
+
+
+def _coefficients(sums: _Halves, exact: Tensor) -> _Coefficients:
+    """The outputs' regression on the linear part."""
+    even = sums.even - sums.even.mean(0)
+    even_linear = sums.even_linear - sums.even_linear.mean(0)
+    together = _together(sums, exact)
+    square = (sums.odd_linear.square() + even_linear.square()).sum(0)
+    cross = (sums.odd * sums.odd_linear + even * even_linear).sum(0)
+    usable = (square > 0) & square.isfinite() & cross.isfinite()
+    size = torch.where(usable, square, 1)
+    single = torch.where(usable, cross / size, together)
+    rest = (sums.odd - single * sums.odd_linear).square() + (even - single * even_linear).square()
+    rounding = torch.finfo(exact.dtype).eps * (1 + single.abs() + together.abs())  # they are about 1
+    chance = rest.sum(0) / size / max(len(sums.odd) - 1, 1) + rounding.square()
+    apart = (single - together).square()
+    beyond = usable & (apart > chance)
+    own = torch.where(beyond, 1 - chance / torch.where(beyond, apart, 1), 0)
+    own = torch.maximum(own, _unlike(apart, chance, usable))
+    return _Coefficients(together + own * (single - together), own)
+
+
+def _unlike(apart: Tensor, chance: Tensor, usable: Tensor) -> Tensor:
+    """By how much the outputs of an example are known to have unlike coefficients, from 0 to 1 for each.
+
+    The variance of the true ones is what the squares ``apart`` exceed ``chance`` by (DerSimonian & Laird 1986).
+    """
+    counted = usable & (chance > 0)
+    weight = torch.where(counted, 1 / torch.where(counted, chance, 1), 0)
+    total, count = weight.sum(-1, keepdim=True), counted.sum(-1, keepdim=True)
+    heterogeneity = (weight * apart).sum(-1, keepdim=True) - (count - 1)
+    scale = total - weight.square().sum(-1, keepdim=True) / torch.where(total > 0, total, 1)
+    some = (heterogeneity > 0) & (scale > 0) & (count > 1)
+    spread = torch.where(some, heterogeneity / torch.where(some, scale, 1), 0)
+    return torch.where(counted & some, spread / (spread + chance), 0)
+
+
+def _together(sums: _Halves, exact: Tensor) -> Tensor:
+    """One coefficient for each example, shape ``(batch, 1)``, to which each output counts in its own scale."""
     even = sums.even - sums.even.mean(0)
     even_linear = sums.even_linear - sums.even_linear.mean(0)
     size = exact + (sums.odd.square() + even.square()).mean(0)
@@ -86,13 +133,14 @@ def _coefficient(sums: _Halves, exact: Tensor) -> Tensor:
     return torch.where(under > 0, over / torch.where(under > 0, under, 1), 0)
 
 
-def _residuals(sums: _Halves, gamma: Tensor) -> tuple[Tensor, Tensor]:
+def _residuals(sums: _Halves, found: _Coefficients) -> tuple[Tensor, Tensor]:
     """Means, shape ``(batch, K)``, and rows whose second moment is R, shape ``(2 pairs, batch, K)``."""
     pairs, outputs = len(sums.odd), sums.odd.shape[-1]
-    odd = sums.odd - gamma * sums.odd_linear
-    even = sums.even - gamma * sums.even_linear
-    mean = even.mean(0)
-    return mean, torch.cat([odd / _freedom(pairs, outputs) ** 0.5, (even - mean) / max(pairs - 1, 1) ** 0.5])
+    odd = sums.odd - found.gamma * sums.odd_linear
+    even = sums.even - found.gamma * sums.even_linear
+    mean, fitted = even.mean(0), found.own + (1 - found.own) / max(outputs, 1)
+    freedom = (pairs - fitted).clamp_min(0.5)
+    return mean, torch.cat([odd / freedom.sqrt(), (even - mean) / max(pairs - 1, 1) ** 0.5])
 
 
 def _shrunk(own: Tensor, exact: Tensor, pairs: int) -> Tensor:
@@ -116,11 +164,12 @@ def estimated(rows: Rows, errors: bool = True) -> Estimate:
         rows: of outputs.
         errors: whether errors are wanted; without they are 0.
     """
+    size, centre, rows = _scaled(rows)
     exact = rows.root.square().sum(-2)
     sums = _halves(rows.outputs[rows.fresh :], rows.linear[rows.fresh :])
     pairs = len(sums.odd)
-    gamma = _coefficient(sums, exact)
-    mean, residuals = _residuals(sums, gamma)
+    coefficients = _coefficients(sums, exact)
+    gamma, (mean, residuals) = coefficients.gamma, _residuals(sums, coefficients)
     if rows.fresh:
         every = _halves(rows.outputs, rows.linear)
         mean = (every.even - gamma * every.even_linear).mean(0)
@@ -128,14 +177,25 @@ def estimated(rows: Rows, errors: bool = True) -> Estimate:
     var = _shrunk(own, exact, pairs)
     some = own > 0
     scale = torch.where(some, var / torch.where(some, own, 1), 1).sqrt()
-    factor = torch.cat([gamma[..., None] * rows.root, (residuals * scale).movedim(0, 1)], 1)
+    factor = torch.cat([gamma[:, None] * rows.root, (residuals * scale).movedim(0, 1)], 1)
+    mean, factor = mean * size + centre, factor * size[:, None]
     if not errors:
         return Estimate(mean, factor, torch.zeros_like(mean), torch.zeros_like(mean))
     with torch.no_grad():
         std_error = _jackknife(sums, exact)
         spread = residuals[pairs:].square().sum(0)
         mean_error = (spread / (len(rows.outputs) // 2)).sqrt()
-    return Estimate(mean, factor, std_error, mean_error)
+    return Estimate(mean, factor, std_error * size, mean_error * size)
+
+
+def _scaled(rows: Rows) -> tuple[Tensor, Tensor, Rows]:
+    """The rows about their centre in units of their size, in which no square is beyond range; size and centre first."""
+    with torch.no_grad():
+        centre = rows.outputs[0]
+        away = torch.stack([(rows.outputs - centre).abs().amax(0), rows.linear.abs().amax(0), rows.root.abs().amax(-2)])
+        size = scale_of(away.nan_to_num(0, 0, 0).amax(0))
+    linear, root = rows.linear / size, rows.root / size[:, None]
+    return size, centre, Rows((rows.outputs - centre) / size, linear, root, rows.fresh)
 
 
 def _jackknife(sums: _Halves, exact: Tensor) -> Tensor:
@@ -167,9 +227,15 @@ def _jackknife(sums: _Halves, exact: Tensor) -> Tensor:
     rest_odd, rest_even = (a - 2 * change * b + change.square() * c for a, b, c in zip(own, mixed, linear, strict=True))
     rest = rest_odd / _freedom(pairs - 1, outputs) + rest_even / (pairs - 2)
     stds = ((gamma + change).square() * exact + rest.clamp_min(0)).sqrt()
-    # of few pairs the error is not known well itself: the deviation of Student's t, not of the normal law
+    square = (pairs - 1) * (stds - stds.mean(0)).square().mean(0)
+    # An error from few pairs is not known well itself: half of its square is that of the example's other outputs, as
+    # shares of their standard deviations, and the other half is widened to that of Student's t.
     few = (pairs - 1) / max(pairs - 3, 1)
-    return (few * (pairs - 1) * (stds - stds.mean(0)).square().mean(0)).sqrt()
+    size = stds.mean(0).square()
+    usable = (size > 0) & size.isfinite() & square.isfinite()
+    count = usable.sum(-1, keepdim=True)
+    share = torch.where(usable, square / torch.where(usable, size, 1), 0).sum(-1, keepdim=True) / count.clamp_min(1)
+    return torch.where(usable & (count > 1), (few * square + share * size) / 2, few * square).sqrt()
 
 
 def _freedom(pairs: int, outputs: int) -> float:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from momentgen.laws.controlled.shift import Source
 from momentgen.laws.notes import note
-from momentgen.laws.numerics.root import eigh, matrix_root
+from momentgen.laws.numerics.root import eigh, matrix_root, scale_of, square_root
 
 __all__ = ["OUTPUTS", "Linear"]
 
@@ -73,18 +73,18 @@ class Linear:
         """A root of the exact covariance, shape ``(batch, d, K)``."""
         if not self._parts:
             return self._like.new_zeros(batch, 1, count)
-        total: Tensor | None = None
+        scaled = []
         for source, rows in self._parts:
             if source.factor is not None:
-                scaled = _by_factor(rows, source.factor)
-                gram = scaled @ scaled.mT
+                scaled.append(_by_factor(rows, source.factor))
+            elif isinstance(source.var, Tensor):
+                scaled.append(rows * square_root(source.var).reshape(batch, 1, -1))
             else:
-                var = source.var
-                flat = var.reshape(batch, 1, -1) if isinstance(var, Tensor) else var
-                gram = (rows * flat) @ rows.mT
-            total = gram if total is None else total + gram
-        assert total is not None
-        root = _root_of(((total + total.mT) / 2).to(self._like.dtype))
+                scaled.append(rows * source.var**0.5)
+        size = scale_of(torch.stack([part.detach().abs().amax((1, 2)) for part in scaled]).amax(0))[:, None, None]
+        total = sum((part / size) @ (part / size).mT for part in scaled)
+        assert isinstance(total, Tensor)
+        root = _root_of(((total + total.mT) / 2).to(self._like.dtype)) * size.to(self._like.dtype)
         return root if self._basis is None else root @ self._basis
 
     def of(self, count: int) -> Tensor:

@@ -77,8 +77,9 @@ _INDEPENDENT: Final[weakref.WeakKeyDictionary[Any, dict[Any, bool]]] = weakref.W
 def has_independent_examples(network: Network, seed: int) -> bool:
     """Whether dimension 0 of inputs and outputs counts examples, each computed by itself.
 
-    The noise of half the examples is changed, which leaves the outputs of the others as they are.  Two plain forward
-    passes, once for each network, mode and shapes of arguments.
+    The noise of a random half of the examples is changed, and then that of the other half; the outputs of those whose
+    noise stays must stay.  Either half is needed: a causal network hands noise on in one direction only.  Three plain
+    forward passes, once for each network, mode and shapes of arguments.
     """
     batch = network.batch
     shapes = [(tuple(value.mean.shape), value.mean.dtype) for value in network.inputs]
@@ -101,27 +102,38 @@ def has_independent_examples(network: Network, seed: int) -> bool:
 def _independent(network: Network, seed: int) -> bool:
     batch = network.batch
     noise = [InputNoise(value, place, seed, False) for place, value in enumerate(network.inputs)]
-    some = torch.arange(batch, device=network.device) >= (batch + 1) // 2
-    first = [one.value.mean + one.row(0) for one in noise]
-    second = [
-        torch.where(some.to(value.device).view(-1, *[1] * (value.dim() - 1)), one.value.mean + one.row(2), value)
-        for one, value in zip(noise, first, strict=True)
-    ]
-    found = []
-    for values in (first, second):
-        with torch.random.fork_rng([network.device] if network.device.type == "cuda" else []):
-            torch.manual_seed(seed)  # the same noise of the network's own
-            found.append([leaf for leaf in leaves_of(network.call(values)) if isinstance(leaf, Tensor)])
-    if [leaf.shape for leaf in found[0]] != [leaf.shape for leaf in found[1]]:
+    generator = torch.Generator().manual_seed(seed)
+    half = (torch.randperm(batch, generator=generator) < batch // 2).to(network.device)
+    first, second = ([one.value.mean + one.row(row) for one in noise] for row in (0, 2))
+    base = _tensors(network, first, seed)
+    for changed in (half, ~half) if batch > 1 else (half,):
+        values = [
+            torch.where(changed.to(value.device).view(-1, *[1] * (value.dim() - 1)), other, value)
+            for value, other in zip(first, second, strict=True)
+        ]
+        if not _still(base, _tensors(network, values, seed), changed, batch):
+            return False
+    return True
+
+
+def _tensors(network: Network, values: list[Tensor], seed: int) -> list[Tensor]:
+    """The tensors among the outputs, the noise of the network's own held fixed."""
+    with torch.random.fork_rng([network.device] if network.device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        return [leaf for leaf in leaves_of(network.call(values)) if isinstance(leaf, Tensor)]
+
+
+def _still(base: list[Tensor], found: list[Tensor], changed: Tensor, batch: int) -> bool:
+    """Whether outputs have the batch in front, and those of examples that were not changed are the same."""
+    if [leaf.shape for leaf in base] != [leaf.shape for leaf in found]:
         return False
-    for one, other in zip(*found, strict=True):
+    for one, other in zip(base, found, strict=True):
         if not one.dim() or one.shape[0] != batch:
             return False
-        if not one.is_floating_point():
+        if not one.is_floating_point() or not one.numel():
             continue
-        change = (one.double() - other.double()).abs().reshape(batch, -1)
-        if batch > 1 and change.numel():
-            still, moved = change[: (batch + 1) // 2], change[(batch + 1) // 2 :]
-            if bool(still.nan_to_num().amax() > 1e-4 * moved.nan_to_num().amax()):
-                return False
+        change = (one.double() - other.double()).abs().reshape(batch, -1).nan_to_num().amax(1)
+        own = changed.to(change.device)
+        if batch > 1 and bool(change[~own].amax() > 1e-4 * change[own].amax()):
+            return False
     return True

@@ -40,5 +40,5 @@ class InputNoise:
 
     def _numbers(self, number: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
         generator = torch.Generator().manual_seed((self._seed * 1_000_003 + self._place) * 1_000_003 + number)
-        wide = torch.float64 if like.dtype == torch.float64 else torch.float32
-        return torch.randn(shape, generator=generator, dtype=wide).to(like.device, like.dtype)
+        # In float32 always: the same draws whatever the network's dtype.
+        return torch.randn(shape, generator=generator, dtype=torch.float32).to(like.device, like.dtype)

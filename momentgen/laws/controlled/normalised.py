@@ -88,6 +88,8 @@ def layer_norm(call: Call) -> Shifted | None:
     dims = tuple(range(-len(shape), 0))
 
     normalised, _, scale = torch.native_layer_norm(x, shape, None, None, eps)
+    if call.mode.keeps_graph:  # torch does not differentiate the scale
+        scale = (x.var(dims, correction=0, keepdim=True) + eps).rsqrt()
     unit, slope = call.average(normalised), call.average(scale.to(x.dtype))
 
     def shifted() -> Tensor:

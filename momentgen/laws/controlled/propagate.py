@@ -9,8 +9,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from momentgen.errors import InputError
+from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws.accuracy import Accuracy, accuracy
+from momentgen.laws.affine import transformed
 from momentgen.laws.controlled.estimate import Estimate, Rows, estimated
 from momentgen.laws.controlled.linear import OUTPUTS, Linear
 from momentgen.laws.controlled.network import Network, has_independent_examples
@@ -42,7 +43,15 @@ def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kw
         forward: the network's own code.
         args: tensors, moments, and whatever else.
         kwargs: likewise.
+
+    Raises:
+        UnsupportedError: within a transform of ``torch.func``, which has no random numbers and no autograd of its own.
     """
+    if transformed():
+        raise UnsupportedError(
+            f"{type(where).__name__}: within a transform of torch.func (vmap, jacrev, ...) the method controlled "
+            'cannot run; call the network outside, differentiate by torch.autograd, or use method="adjoint"'
+        )
     network = Network(where, forward, *flattened((args, kwargs)))
     for value in network.inputs:
         check(where, value)

@@ -261,6 +261,9 @@ _SLOPES: Final[dict[str, Callable[[Tensor, Tensor], Tensor]]] = {
     "log": lambda x, y: 1 / x,
     "reciprocal": lambda x, y: -y * y,
     "relu6": lambda x, y: (x > 0) & (x < 6),
+    # torch has no second derivative of these two
+    "hardsigmoid": lambda x, y: ((x > -3) & (x < 3)).to(x.dtype) / 6,
+    "hardswish": lambda x, y: torch.where(x >= 3, 1, torch.where(x > -3, (2 * x + 3) / 6, 0)),
 }
 
 

@@ -10,13 +10,19 @@ from torch import Tensor
 
 from momentgen.laws.numerics.bounds import at_least
 
-__all__ = ["eigh", "matrix_root", "root_of", "square_root"]
+__all__ = ["eigh", "matrix_root", "root_of", "scale_of", "square_root"]
 
 
 def square_root(var: Tensor) -> Tensor:
     """Standard deviations, with derivative 0 (and not infinity) at a variance of 0."""
     positive = var > 0
     return torch.where(positive, torch.where(positive, var, 1).sqrt(), var)
+
+
+def scale_of(size: Tensor) -> Tensor:
+    """The power of two next to each size, by which values of it have squares within range; 1 where it is 0 or none."""
+    usable = (size > 0) & size.isfinite()
+    return torch.ldexp(torch.ones_like(size), torch.frexp(torch.where(usable, size, 1)).exponent)
 
 
 def root_of(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:

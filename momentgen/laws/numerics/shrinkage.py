@@ -1,11 +1,8 @@
-"""What a few samples say of mean and variance of a linear map, no more than they can know.
+"""What a few samples say of the variance of a linear map, no more than they can know.
 
 A linear map of independent values has a variance B.  Of correlated values it is κ B with an unknown κ, of which each
 unit's few samples give a noisy estimate R / B.  One factor for the layer is known well, one for each unit badly; in
 between the estimates are shrunk towards the layer's, by as much as their spread is explained by chance.
-
-Its mean is off where its inputs are not normal.  The samples' mean says by how much, with an error of its own: the
-layer's shifts are shrunk towards 0 by that (James and Stein), and not made where all of them may be chance.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["shift_of", "shrunk"]
+__all__ = ["shrunk"]
 
 #: a factor never leaves this range; beyond, numerator or denominator is rounding
 _LIMIT = 30.0
@@ -23,18 +20,6 @@ _LIMIT = 30.0
 _LESS, _MORE = math.log(2), math.log(4)
 #: ratios beyond are those of rounding
 _SOUND = 1e8
-
-
-def shift_of(residuals: Tensor) -> Tensor:
-    """By how much the mean of the values is off, of the shape of one sample.
-
-    Args:
-        residuals: samples of the values less their supposed mean, shape ``(samples, ...)``.
-    """
-    samples, shift = residuals.shape[0], residuals.mean(0)
-    square = shift.square().sum()
-    chance = (residuals.square().sum() / samples - square).clamp_min(0) / (samples - 1)
-    return (1 - _ratio(chance, square)).clamp_min(0) * shift
 
 
 def shrunk(prior: Tensor, residuals: Tensor, channel: int | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Gradients of what ``adjoint`` and ``correlated`` find, and derivatives by which they find it."""
+"""Gradients of what ``adjoint`` finds, and derivatives by which it finds it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from laws.two_pass_networks import differentiable
+from laws.small_networks import differentiable
 from torch import Tensor, nn
 
 import momentgen
 from momentgen import Moments
-from momentgen.laws import backward, two_passes
 from momentgen.laws.numerics.convolution import slope_of_one_channel
 from momentgen.nn import functional
 
@@ -36,37 +35,10 @@ def of_weight_and_input(converted: nn.Module, x: Moments) -> tuple[Callable[...,
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_gradients_are_those_of_finite_differences_with_the_directions_held(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    net, x = differentiable(name)
-    held = []
-    own = backward.derivatives
-
-    def derivatives(*args: object, **kwargs: object) -> object:
-        if not held:
-            found = own(*args, **kwargs)  # type: ignore[arg-type]
-            constant = {name: [part.detach().clone() for part in getattr(found, name)] for name in ("by", "variances")}
-            held.append(found._replace(**constant))
-        return held[0]
-
-    monkeypatch.setattr(two_passes, "derivatives", derivatives)
-    value, given = of_weight_and_input(momentgen.convert(net, method="correlated"), x)
-    assert torch.autograd.gradcheck(value, given, eps=1e-6, atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_gradients_of_adjoint_are_those_of_finite_differences(name: str) -> None:
     """By weights, means and variances; slopes and the variances of inner sources depend on them."""
     net, x = differentiable(name)
     value, given = of_weight_and_input(momentgen.convert(net, method="adjoint"), x)
-    assert torch.autograd.gradcheck(value, given, eps=1e-6, atol=1e-5, rtol=1e-4)
-
-
-def test_the_default_of_a_regression_in_evaluation_has_whole_gradients() -> None:
-    """Two outputs go by ``adjoint``, also where nobody said so."""
-    net, x = differentiable("perceptron")
-    value, given = of_weight_and_input(momentgen.convert(net), x)
     assert torch.autograd.gradcheck(value, given, eps=1e-6, atol=1e-5, rtol=1e-4)
 
 
@@ -121,7 +93,7 @@ def test_gradients_of_a_pool_over_points_are_finite_at_subnormal_variances(seed:
     plain = nn.Sequential(*convolutions, nn.LPPool2d(1, 2), nn.Flatten(), nn.Linear(16, 3)).eval()
     net = momentgen.convert(plain)
     var = (torch.rand(3, 1, 8, 8) * 1e-38).requires_grad_()
-    with momentgen.method("correlated"):
+    with momentgen.method("adjoint"):
         out = net(Moments(torch.zeros(3, 1, 8, 8), var))
     (out.mean.sum() + out.var.sum()).backward()
     assert all(torch.isfinite(part.grad).all() for part in (var, *net.parameters()) if part.grad is not None)
@@ -147,7 +119,7 @@ def test_gradients_of_a_pool_over_points_are_finite_where_little_of_a_tiny_varia
     plain = nn.Sequential(*layers, nn.LPPool2d(1, 2), nn.Flatten(), nn.Linear(16, 3)).eval()
     net = momentgen.convert(plain)
     var = torch.full((3, 1, 8, 8), 1e-38, requires_grad=True)
-    with momentgen.method("correlated"):
+    with momentgen.method("adjoint"):
         out = net(Moments(torch.zeros(3, 1, 8, 8), var))
     functional.nll_loss(out, torch.tensor([0, 1, 2])).backward()
     assert all(torch.isfinite(part.grad).all() for part in (var, *net.parameters()) if part.grad is not None)

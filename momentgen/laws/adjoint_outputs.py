@@ -1,0 +1,106 @@
+"""The method ``adjoint``: moments of a network's outputs, with their covariance, from derivatives by all sources.
+
+The network runs on :class:`~momentgen.laws.adjoint.Adjoint` laws, for each example, and
+:mod:`momentgen.laws.backward` finds the derivatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momentgen.laws.adjoint import Adjoint
+from momentgen.laws.backward import Derivatives, Share, covariance_of, derivatives, every_output, like, rows_of
+from momentgen.laws.border import entered
+from momentgen.laws.draws import Draws
+from momentgen.laws.examples import is_real, with_moments, without_batch
+from momentgen.laws.half import in_float32
+from momentgen.laws.nests import flattened, mapped
+from momentgen.laws.parameters_adjoint import planned_per_example
+from momentgen.laws.point import Point
+from momentgen.laws.propagations import PROPAGATIONS
+from momentgen.laws.unbatched import of_any_batch
+from momentgen.runtime import JointMoments, Moments
+from momentgen.runtime.inputs import autocast_in_force
+
+__all__ = ["propagate"]
+
+
+def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Moments of the outputs with their covariance.
+
+    Under autocast all is computed in float32: what nonlinear functions add is a small difference.
+
+    Args:
+        where: the network, for errors.
+        forward: what runs on laws.
+        args: of the network.
+        kwargs: likewise.
+    """
+    plan: dict[str, Any] = {}
+
+    def one(own_args: tuple[Any, ...], own_kwargs: dict[str, Any]) -> Any:
+        with entered(Draws(Adjoint)):
+            found = derivatives(forward, own_args, own_kwargs, lambda mean: every_output(where, mean), where)
+        return _to_parts(where, found, plan)
+
+    args, kwargs = with_moments(args, kwargs)
+    device = like(where, args, kwargs).device.type
+
+    def found() -> Any:
+        return _from_parts(planned_per_example(where, forward, one, args, kwargs, rows=rows_of), plan)
+
+    if not autocast_in_force(device):
+        return found()
+    args, kwargs = mapped(_in_float32, (args, kwargs))
+    with torch.autocast(device, enabled=False):
+        return found()
+
+
+def _in_float32(value: Any) -> Any:
+    if isinstance(value, JointMoments):
+        return JointMoments.of(value.mean.float(), value.var.float(), value.factor.float())
+    if isinstance(value, Moments):
+        return Moments(value.mean.float(), value.var.float())
+    return value.float() if is_real(value) else value
+
+
+def _to_parts(where: Any, found: Derivatives, plan: dict[str, Any]) -> list[tuple[Tensor, ...]]:
+    """Tensors of each output without the batch of one; what they are is kept in ``plan``.
+
+    Args:
+        where: the network, for errors.
+        found: derivatives of its outputs.
+        plan: for :func:`_from_parts`.
+
+    Returns:
+        Of a random output mean, *variance* and a factor of the covariance; the tensor of a certain one.
+    """
+    leaves, plan["form"] = flattened(found.outputs, (Share,))
+    variances, factors = covariance_of(found)
+    parts: list[tuple[Tensor, ...]] = []
+    for leaf in leaves:
+        if isinstance(leaf, Share):
+            mean, var = (part[leaf.values].view(leaf.shape).to(leaf.dtype) for part in (found.mean, variances))
+            factor = factors[:, leaf.values].to(leaf.dtype)
+            parts.append((without_batch(where, mean), without_batch(where, var), factor))
+        else:
+            parts.append((without_batch(where, leaf._form() if isinstance(leaf, Point) else leaf),))
+    return parts
+
+
+def _from_parts(parts: Any, plan: dict[str, Any]) -> Any:
+    found: list[Any] = []
+    for tensors in parts:
+        if len(tensors) == 3:
+            found.append(JointMoments.of(*tensors))
+        else:
+            value = tensors[0]
+            found.append(Moments(value, torch.zeros_like(value)) if value.is_floating_point() else value)
+    return plan["form"].of(found)
+
+
+PROPAGATIONS["adjoint"] = in_float32(of_any_batch(propagate))
