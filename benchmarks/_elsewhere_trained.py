@@ -58,17 +58,12 @@ def batch(*values: Tensor, size: int = 64) -> tuple[Tensor, ...]:
     return tuple(value[chosen] for value in values)
 
 
-def on_digits(call: Callable[[nn.Module, Tensor], Tensor], steps: int = 300) -> Callable[[nn.Module], None]:
-    """Trains a classifier of digits."""
+def on_digits(net: nn.Module) -> None:
+    def loss() -> Tensor:
+        x, y = batch(*digits())
+        return F.cross_entropy(net(x), y)
 
-    def train(net: nn.Module) -> None:
-        def loss() -> Tensor:
-            x, y = batch(*digits())
-            return F.cross_entropy(call(net, x), y)
-
-        fit(net, loss, steps)
-
-    return train
+    fit(net, loss, 300)
 
 
 def on_table(name: str, output: Callable[[Any], Tensor], steps: int = 300) -> Callable[[nn.Module], None]:
@@ -433,11 +428,14 @@ TRAINED = (
         for kind in (nn.LSTM, nn.GRU)
     ],
     Case(
-        "U-Net", "segmentation-models-pytorch", unet, lambda _: enlarged(digits()[0][:4]), (0.05, 0.3),
-        train=on_strokes, draws=3000,
+        "U-Net", "segmentation-models-pytorch", unet, lambda _: enlarged(digits()[0][:2]), (0.05, 0.3),
+        train=on_strokes, draws=1500,
     ),
     Case("autoencoder", "torch", Autoencoder, lambda _: digits()[0][:BATCH, None], (0.02, 0.1, 0.5), train=on_itself),
-    Case("SIREN", "siren-pytorch", siren, lambda _: torch.rand(BATCH, 2) * 2 - 1, (0.005, 0.02, 0.1), train=on_a_picture),
+    Case(
+        "SIREN", "siren-pytorch", siren, lambda _: torch.rand(BATCH, 2) * 2 - 1, (0.005, 0.02, 0.1),
+        train=on_a_picture,
+    ),
     Case("GCN by index_add", "torch", IndexAdd, lambda _: graph()[0], (0.05, 0.3), train=on_nodes),
     Case("GCN by torch.sparse", "torch", Sparse, lambda _: graph()[0], (0.05, 0.3), train=on_nodes),
     Case("GCN", "torch-geometric", Geometric, lambda _: graph()[0], (0.05, 0.3), train=on_nodes),
@@ -447,12 +445,15 @@ TRAINED = (
         train=on_table("diabetes", lambda out: out[:, 0], 100),
     ),
     Case("masked autoregressive flow", "nflows", LogProbability, rows("wine"), (0.05, 0.3), train=on_density),
-    Case("neural ODE", "torchdiffeq", Flow, rows("breast_cancer"), (0.05, 0.3), train=on_table("breast_cancer", lambda out: out, 200)),
+    Case(
+        "neural ODE", "torchdiffeq", Flow, rows("breast_cancer"), (0.05, 0.3),
+        train=on_table("breast_cancer", lambda out: out, 200),
+    ),
     Case(
         "TabNet", "pytorch-tabnet", tab_net, rows("breast_cancer"), (0.02, 0.1), output=lambda out: out[0],
         train=on_table("breast_cancer", lambda out: out[0], 200),
     ),
-    Case("scripted MLP", "torch.jit", scripted, lambda _: digits()[0][:BATCH], (0.05, 0.3), train=on_digits(lambda net, x: net(x))),
+    Case("scripted MLP", "torch.jit", scripted, lambda _: digits()[0][:BATCH], (0.05, 0.3), train=on_digits),
     Case("outputs (B,)", "torch", Price, rows("diabetes"), (0.05, 0.3), train=on_table("diabetes", lambda out: out)),
     Case(
         "dataclass and UserDict", "torch", FromDataclass, rows("diabetes"), (0.1,), call=lambda net, x: net(Patient(x)),

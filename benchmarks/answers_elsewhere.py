@@ -180,7 +180,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of timing")
     parser.add_argument("--again", action="store_true", help="measure what is on disk, too")
     parser.add_argument("--quick", action="store_true", help="few draws, to see that it runs")
-    parser.add_argument("--checkpoints", type=Path, default=cache_folder() / "elsewhere", help="weights and plain draws")
+    parser.add_argument(
+        "--checkpoints", type=Path, default=cache_folder() / "elsewhere", help="weights and plain draws"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS / "answers_elsewhere.json")
     parser.add_argument("--table", action="store_true", help="print the documented table, and measure nothing")
     arguments = parser.parse_args()
