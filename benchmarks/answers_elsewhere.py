@@ -137,11 +137,11 @@ def measured(case: Case, net: nn.Module, std: float, arguments: argparse.Namespa
     x = noisy(mean, std=std)
 
     def answer(seed: int) -> Any:
-        converted = momentgen.convert(net, "controlled", seed=seed)
+        converted = momentgen.convert(net, seed=seed)
         with torch.no_grad():
             return case.output(case.call(converted, x))
 
-    converted = momentgen.convert(net, "controlled")
+    converted = momentgen.convert(net)
 
     @torch.no_grad()
     def plain() -> object:
