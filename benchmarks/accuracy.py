@@ -65,10 +65,10 @@ A sampled maximum is not a bound on what it did not sample.
   terms. Each certificate states its own in full, with the numbers; `help(op)` and `print(op.certificate())` show it,
   and so does this page below.
 
-**A tolerance is no relative error.** Far out in a tail, where the exact value is below what is allowed, no digit of
-a result need be right: the variance of `tanh` at (5, 0.01) may come out as 0 for 3.5e-10, and that of `softplus` at
-(−9, 0.04) as 5e-8 for 6.5e-10. Where a loss takes standard deviations, `Moments.std` has derivative 0 where the
-variance is 0. The section on relative errors shows where digits end.
+**A tolerance does not bound the relative error.** Far out in a tail, where the exact value is below what is
+allowed, no digit of a result need be right: the variance of `tanh` at (5, 0.01) may come out as 0 for 3.5e-10, and
+that of `softplus` at (−9, 0.04) as 5e-8 for 6.5e-10. Where a loss takes standard deviations, `Moments.std` has
+derivative 0 where the variance is 0. The section on relative errors shows where digits end.
 
 Results in bfloat16 and float16 are those of float32, rounded once more. Results in float64, rounded to float32,
 keep the same bounds, and need not be better. Those of smooth activations are polynomials, others in each of a few
