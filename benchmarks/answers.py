@@ -16,9 +16,9 @@ over examples, outputs and seeds:
     cost           processor seconds over those of one plain forward pass of the same batch, of 64 examples
     cost_one       the same for a network of one output, the first
     memory         peak of what torch allocates in a call, over a plain forward pass
-    equal_samples  plain samples with the same error of σ, 1 / 2 rms²
+    equal_samples  plain samples with the same error of σ, by the fourth moments of the outputs
     gain           what so many plain samples cost, over the cost
-    gain_measured  the same by the error that plain samples of these outputs have, which is 1 / 2n of normal ones alone
+    gain_normal    the same with 1 / 2 rms² samples, as many as would be equal if the outputs were normal
 
 Units whose σ is below a hundredth of the mean σ are left out of ratios and coverage.  Results are on disk after each
 cell; a run again measures the cells and methods that are named, and keeps the rest.
@@ -66,7 +66,7 @@ def figures(found: list[Answer], expected: Truth) -> Row:
         "rms": math.sqrt(square),
         "ratio": logs.mean().exp().item(),
         "mean_error": math.sqrt(max(off.square().mean().item() - 1 / expected.samples, 0.1 / expected.samples)),
-        "equal_samples": 1 / (2 * square),
+        "equal_samples": expected.log_variance[counted].mean().item() / square,
     }
     if found[0].std_error is not None:
         row["rows"] = statistics.mean(one.rows for one in found)
@@ -164,7 +164,7 @@ def cell(one: Trained, var: float, methods: list[str], arguments: argparse.Names
     for name, row in rows.items():
         row["cost"] = spent[name]
         row["gain"] = row["equal_samples"] * spent[BASELINE] / SAMPLES / spent[name]
-        row["gain_measured"] = row["gain"] * 2 * expected.log_variance.mean().item()
+        row["gain_normal"] = row["gain"] / (row["equal_samples"] * 2 * row["rms"] ** 2)
         if f"{name}, one" in spent:
             row["cost_one"] = spent[f"{name}, one"]
         if arguments.memory:
@@ -221,6 +221,10 @@ def summary(cells: dict[str, dict[str, Row]]) -> Row:
             "cells": len(rows),
             "least gain": min(row["gain"] for row in rows),
             "median gain": rounded(statistics.median(row["gain"] for row in rows)),
+            "least and median gain, normal": [
+                min(row["gain_normal"] for row in rows),
+                rounded(statistics.median(row["gain_normal"] for row in rows)),
+            ],
             "cost": [min(row["cost"] for row in rows), max(row["cost"] for row in rows)],
         }
         covered = [row["coverage"] for row in rows if "coverage" in row]
@@ -276,7 +280,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD", help=names)
     parser.add_argument("--missing", action="store_true", help="only what the results on disk do not have")
     parser.add_argument("--inputs", type=int, default=16, help="test images")
-    parser.add_argument("--seeds", type=int, default=6, help="of methods that draw")
+    parser.add_argument("--seeds", type=int, default=16, help="of methods that draw")
     parser.add_argument("--batch", type=int, default=64, help="test images in the timing")
     parser.add_argument("--rounds", type=int, default=3, help="of timing")
     parser.add_argument("--no-memory", dest="memory", action="store_false", help="leave out what calls allocate")

@@ -8,7 +8,8 @@ classes are values.  Containers are never changed: where something in one change
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import Enum
 from types import ModuleType
 from typing import Any
@@ -21,7 +22,7 @@ from torch.nn.utils.rnn import PackedSequence
 from momentgen.laws.law import Law
 from momentgen.runtime import Moments
 
-__all__ = ["Nest", "flattened", "leaves_of", "mapped"]
+__all__ = ["Nest", "flattened", "held_by_objects", "leaves_of", "mapped"]
 
 #: a function of one value of a nest
 Function = Callable[[Any], Any]
@@ -91,11 +92,34 @@ def leaves_of(nest: Any, values: tuple[type, ...] = ()) -> list[Any]:
     return flattened(nest, values)[0]
 
 
+def held_by_objects(nest: Any) -> list[bool]:
+    """For each leaf, in the order of :func:`flattened`, whether an object holds it that is no collection or dataclass.
+
+    >>> class Cache:
+    ...     def __init__(self):
+    ...         self.keys = torch.zeros(1)
+    >>> held_by_objects((torch.zeros(1), Cache()))
+    [False, True]
+    """
+    found: list[bool] = []
+
+    def look(value: Any) -> Any:
+        if isinstance(value, (Tensor, Law, Moments)):
+            found.append(walk.objects > 0)
+        return value
+
+    walk = _Walk(look, ())
+    walk.of(nest)
+    return found
+
+
 class _Walk:
     """One walk through a nest."""
 
     def __init__(self, function: Function, values: tuple[type, ...]) -> None:
         self.function, self.values = function, values
+        #: how many objects that are no collections it is in
+        self.objects = 0
         #: what has been met, by its identity, and what was made of it; held, so that the identity stays its own
         self._known: dict[int, tuple[Any, Any]] = {}
 
@@ -140,7 +164,10 @@ class _Walk:
         attributes = dict(_attributes(nest))
         if not attributes and not isinstance(nest, dict | list):
             return self.function(nest)
+        other = not (isinstance(nest, Collection) or dataclasses.is_dataclass(nest))
+        self.objects += other
         found = {name: self.of(value, True) for name, value in attributes.items()}
+        self.objects -= other
         own = list(nest.items()) if isinstance(nest, dict) else list(enumerate(nest)) if isinstance(nest, list) else []
         items = [(key, self.of(item, True)) for key, item in own]
         pairs = [*zip(found.values(), attributes.values(), strict=True)]

@@ -64,3 +64,20 @@ def test_at_little_noise_a_function_is_its_jacobian_and_nothing_is_left_to_draws
     found = net(noisy(x, std=1e-5))
     torch.testing.assert_close(found.std, expected[:, :30], rtol=2e-3, atol=1e-12)
     assert (found.std_error <= 2e-3 * found.std + 1e-12).all()
+
+
+@pytest.mark.parametrize("end", [nn.Softmax(-1), nn.LogSoftmax(-1)], ids=["softmax", "log softmax"])
+def test_probabilities_of_logits_that_are_not_normal_have_an_error_that_covers_it(end: nn.Module) -> None:
+    torch.manual_seed(0)
+    # logits that are squares of normal values, far from normal themselves
+    net = nn.Sequential(nn.Linear(6, 4), Of(lambda x: 2 * x.square()), end).eval()
+    x = torch.randn(12, 6)
+    with torch.no_grad():
+        drawn = torch.stack([net(x + 0.7 * torch.randn_like(x)) for _ in range(10_000)])
+        found = [momentgen.convert(net, "controlled", seed=seed)(noisy(x, std=0.7)) for seed in range(10)]
+    std = drawn.std(0)
+    large = std > 0.3 * std.mean()
+    covered = [((one.std - std).abs() <= 2 * one.std_error)[large].float().mean() for one in found]
+    off = [(one.std / std).log()[large].abs().mean() for one in found]
+    assert torch.stack(covered).mean() > 0.7
+    assert torch.stack(off).mean() < 0.12

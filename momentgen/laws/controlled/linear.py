@@ -14,7 +14,9 @@ from momentgen.laws.numerics.root import eigh, matrix_root, scale_of, square_roo
 __all__ = ["OUTPUTS", "Linear"]
 
 #: up to so many outputs of an example each has a row of A; of more, the directions in which the first rows lie
-OUTPUTS: Final = 32
+OUTPUTS: Final = 64
+#: which are worth their products where the outputs vary in at most so many directions
+_DIRECTIONS: Final = 24
 
 
 class Linear:
@@ -34,12 +36,15 @@ class Linear:
         _, batch, count = outputs.shape
         self._like = outputs[0]
         self.fresh = 0
+        #: of many outputs: what they are multiplied by, shape ``(batch, r, K)``, and how they follow from the products
+        self._directions: Tensor | None = None
         self._basis: Tensor | None = None
         self._parts: list[tuple[Source, Tensor]] = []
         self._of = outputs[:0]
-        if shift is not None and shift.requires_grad and count:
-            if count > OUTPUTS:
-                self._basis = _directions(outputs)
+        many = count > OUTPUTS
+        if shift is not None and shift.requires_grad and count and not (many and _dimension(outputs) > _DIRECTIONS):
+            if many:
+                self._directions, self._basis = _directions(outputs)
                 self.fresh = len(outputs)
             try:
                 self._products(shift, sources, keeps_graph)
@@ -54,8 +59,8 @@ class Linear:
         usable = [source for source in sources if source.leaf.shape[:1] == (batch,) or batch == 1]
         wanted = [source.leaf for source in usable]
         directions = torch.eye(count).to(shift)[:, None].expand(-1, batch, -1)
-        if self._basis is not None:
-            directions = self._basis.movedim(1, 0).to(shift)
+        if self._directions is not None:
+            directions = self._directions.movedim(1, 0).to(shift)
         found: list[list[Tensor | None]] = []
         for direction in directions:
             grads = torch.autograd.grad(
@@ -127,13 +132,39 @@ def _by_factor(rows: Tensor, factor: Tensor) -> Tensor:
     return rows @ factor.mT
 
 
-def _directions(outputs: Tensor) -> Tensor:
-    """An orthonormal basis of the odd halves of an example's outputs, shape ``(batch, pairs, K)``."""
+def _odd(outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Odd halves, shape ``(batch, pairs, K)``, in units of their root mean square, shape ``(batch, 1, K)``."""
+    odd = ((outputs[0::2] - outputs[1::2]) / 2).movedim(0, 1)
+    size = odd.square().mean(1, keepdim=True).sqrt()
+    size = torch.where((size > 0) & size.isfinite(), size, 1)
+    return (odd / size).nan_to_num(0, 0, 0), size
+
+
+def _dimension(outputs: Tensor) -> float:
+    """In how many directions the outputs of an example vary, on average over the batch.
+
+    Of independent pairs the squares of the cosines between odd halves have the inverse of this number as mean.
+    """
     with torch.no_grad():
-        odd = ((outputs[0::2] - outputs[1::2]) / 2).movedim(0, 1)
-        size = odd.abs().amax((1, 2), keepdim=True)
-        odd = odd / torch.where(size > 0, size, 1)
+        odd, _ = _odd(outputs)
+        gram = odd @ odd.mT
+        sizes = gram.diagonal(dim1=-2, dim2=-1).sqrt()
+        cosines = gram / (sizes[..., None] * sizes[..., None, :]).clamp_min(torch.finfo(gram.dtype).tiny)
+        pairs = gram.shape[-1]
+        square = (cosines.square().sum((1, 2)) - (sizes > 0).sum(-1)) / max(pairs * (pairs - 1), 1)
+        return float(1 / square.mean().clamp_min(1e-6))
+
+
+def _directions(outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Directions in which an example's outputs vary, and the outputs by their products; shapes ``(batch, pairs, K)``.
+
+    They are orthonormal where each output is measured by its own size: of a projection a small output would otherwise
+    have more from the large ones than from itself.
+    """
+    with torch.no_grad():
+        odd, size = _odd(outputs)
         values, vectors = eigh(odd @ odd.mT)
         usable = values > 1e-6 * values[:, -1:]
         weight = torch.where(usable, torch.where(usable, values, 1).rsqrt(), 0)
-        return (vectors * weight[:, None, :]).mT @ odd
+        basis = (vectors * weight[:, None, :]).mT @ odd
+        return basis / size, basis * size

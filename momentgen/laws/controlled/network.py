@@ -1,4 +1,4 @@
-"""A network with the arguments of one call: run for values of its random inputs, and whether its examples interact."""
+"""A network with the arguments of one call: run for values of its random inputs, and which examples are independent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from momentgen.laws.examples import first_tensor
 from momentgen.laws.nests import Nest, leaves_of
 from momentgen.runtime import Moments
 
-__all__ = ["Network", "has_independent_examples"]
+__all__ = ["Network", "outputs_by_example"]
 
 
 class Network:
@@ -70,36 +70,37 @@ def _identity(value: Moments) -> tuple[int, int]:
     return id(value.mean), id(value.var)
 
 
-#: of modules: shapes of the arguments -> whether examples are independent
-_INDEPENDENT: Final[weakref.WeakKeyDictionary[Any, dict[Any, bool]]] = weakref.WeakKeyDictionary()
+#: of modules: shapes of the arguments -> which outputs have the examples in front
+_BY_EXAMPLE: Final[weakref.WeakKeyDictionary[Any, dict[Any, list[bool]]]] = weakref.WeakKeyDictionary()
 
 
-def has_independent_examples(network: Network, seed: int) -> bool:
-    """Whether dimension 0 of inputs and outputs counts examples, each computed by itself.
+def outputs_by_example(network: Network, seed: int) -> list[bool]:
+    """For each tensor of the outputs, whether dimension 0 counts examples, as that of the inputs, each by itself.
 
     The noise of a random half of the examples is changed, and then that of the other half; the outputs of those whose
     noise stays must stay.  Either half is needed: a causal network hands noise on in one direction only.  Three plain
-    forward passes, once for each network, mode and shapes of arguments.
+    forward passes, once for each network, mode and shapes of arguments.  Where examples interact in any output, none is
+    by example, and the list is empty.
     """
     batch = network.batch
     shapes = [(tuple(value.mean.shape), value.mean.dtype) for value in network.inputs]
     if not batch or any(not shape or shape[0] != batch for shape, _ in shapes):
-        return False
-    known: dict[Any, bool] = {}
+        return []
+    known: dict[Any, list[bool]] = {}
     key = (
         getattr(network.where, "training", None),
         *shapes,
         *[(tuple(leaf.shape), leaf.dtype) for leaf in network.leaves if isinstance(leaf, Tensor)],
     )
     if isinstance(network.where, torch.nn.Module):
-        known = _INDEPENDENT.setdefault(network.where, {})
+        known = _BY_EXAMPLE.setdefault(network.where, {})
     if key not in known:
         with torch.no_grad():
-            known[key] = _independent(network, seed)
+            known[key] = _by_example(network, seed)
     return known[key]
 
 
-def _independent(network: Network, seed: int) -> bool:
+def _by_example(network: Network, seed: int) -> list[bool]:
     batch = network.batch
     noise = [InputNoise(value, place, seed, False) for place, value in enumerate(network.inputs)]
     generator = torch.Generator().manual_seed(seed)
@@ -112,8 +113,13 @@ def _independent(network: Network, seed: int) -> bool:
             for value, other in zip(first, second, strict=True)
         ]
         if not _still(base, _tensors(network, values, seed), changed, batch):
-            return False
-    return True
+            return []
+    flags = [_has_batch(leaf, batch) for leaf in base]
+    return flags if any(flags) else []
+
+
+def _has_batch(leaf: Tensor, batch: int) -> bool:
+    return bool(leaf.dim()) and leaf.shape[0] == batch
 
 
 def _tensors(network: Network, values: list[Tensor], seed: int) -> list[Tensor]:
@@ -124,13 +130,11 @@ def _tensors(network: Network, values: list[Tensor], seed: int) -> list[Tensor]:
 
 
 def _still(base: list[Tensor], found: list[Tensor], changed: Tensor, batch: int) -> bool:
-    """Whether outputs have the batch in front, and those of examples that were not changed are the same."""
+    """Whether outputs with the batch in front are the same for examples that were not changed."""
     if [leaf.shape for leaf in base] != [leaf.shape for leaf in found]:
         return False
     for one, other in zip(base, found, strict=True):
-        if not one.dim() or one.shape[0] != batch:
-            return False
-        if not one.is_floating_point() or not one.numel():
+        if not _has_batch(one, batch) or not one.is_floating_point() or not one.numel():
             continue
         change = (one.double() - other.double()).abs().reshape(batch, -1).nan_to_num().amax(1)
         own = changed.to(change.device)

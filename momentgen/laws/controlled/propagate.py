@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Final
 
 import torch
@@ -14,12 +15,12 @@ from momentgen.laws.accuracy import Accuracy, accuracy
 from momentgen.laws.affine import transformed
 from momentgen.laws.controlled.estimate import Estimate, Rows, estimated
 from momentgen.laws.controlled.linear import OUTPUTS, Linear
-from momentgen.laws.controlled.network import Network, has_independent_examples
+from momentgen.laws.controlled.network import Network, outputs_by_example
 from momentgen.laws.controlled.noise import InputNoise
 from momentgen.laws.controlled.rules import rule_of
 from momentgen.laws.controlled.shift import Shift, Source
 from momentgen.laws.controlled.softmax import softmaxed
-from momentgen.laws.nests import Nest, flattened
+from momentgen.laws.nests import Nest, flattened, held_by_objects
 from momentgen.laws.notes import note
 from momentgen.laws.propagations import PROPAGATIONS
 from momentgen.laws.values import check, lower
@@ -81,15 +82,18 @@ class _Answer:
 
     def __init__(self, network: Network, spent: Accuracy) -> None:
         self._network, self._spent = network, spent
-        self._batched = has_independent_examples(network, spent.seed)
-        self._noise = [
-            InputNoise(value, place, spent.seed, self._batched) for place, value in enumerate(network.inputs)
-        ]
+        #: of each leaf of the outputs, whether its examples are independent; nothing where all examples are one
+        self._by_example = outputs_by_example(network, spent.seed)
+        shared = bool(self._by_example) and all(self._by_example)
+        self._noise = [InputNoise(value, place, spent.seed, shared) for place, value in enumerate(network.inputs)]
+        #: of each leaf, whether an object holds it, as a cache of keys and values: it comes beside what is asked for
+        self._beside: list[bool] = []
         #: leaves of the outputs of each row; of a softmax at the end the logits
         self._rows: list[list[Tensor]] = []
         #: of each leaf, whether what is kept are its logits, and whether it is the logarithm of a softmax
         self._softmax: list[bool | None] = []
         self._form: Nest | None = None
+        self._watched = True
 
     def outputs(self) -> Any:
         """What the network returns, with moments for tensors of floating point."""
@@ -97,6 +101,8 @@ class _Answer:
         mode, shifts = self._first_rows(min(BLOCK, most))
         linear = self._linear(mode, shifts, most)
         mode.draws_only = True
+        #: whether further rows are watched: for what the network draws, and for a softmax at its end
+        self._watched = len(mode.sources) > len(self._noise) or any(known is not None for known in self._softmax)
         for name in sorted(mode.ended):
             note(f"controlled: the linear part ends at {name}; what follows is in the rows alone")
         if any(part.fresh for part in linear):
@@ -142,30 +148,35 @@ class _Answer:
         return mode, shifts
 
     def _further(self, mode: Shift, count: int) -> None:
-        """Run more rows, which nothing watches but for what the network draws and for a softmax at its end."""
+        """Run more rows."""
         for _ in range(count):
             mode.begin()
             self._run(mode, self._values())
 
     def _run(self, mode: Shift, values: list[Tensor]) -> list[Tensor | None]:
         """Run a row and keep its outputs; returns their shifts, in the last row that is watched."""
-        with torch.set_grad_enabled(mode.keeps_graph), mode:
+        with torch.set_grad_enabled(mode.keeps_graph), mode if self._watched else nullcontext():
             found = self._network.call(values)
         leaves, form = flattened(found)
         softmax: list[bool | None] = [None] * len(leaves)
         for place, leaf in enumerate(leaves):
             known = mode.softmaxes.get(id(leaf))
-            if known is not None and known[0] is leaf and self._at_the_end(leaf, known[2]):
+            if known is not None and known[0] is leaf and self._at_the_end(place, leaf, known[2]):
                 leaves[place], softmax[place] = known[1], known[3]
         if self._form is None:
-            self._form, self._softmax = form, softmax
+            self._form, self._softmax, held = form, softmax, held_by_objects(found)
+            self._beside = [False] * len(held) if all(held) else held
         self._check(leaves)
         self._rows.append(leaves)
         return [mode.of(leaf) if mode.last and mode.knows(leaf) else None for leaf in leaves]
 
-    def _at_the_end(self, leaf: Tensor, dim: int) -> bool:
+    def _batched(self, place: int) -> bool:
+        """Whether the examples of an output are independent."""
+        return bool(self._by_example) and self._by_example[place]
+
+    def _at_the_end(self, place: int, leaf: Tensor, dim: int) -> bool:
         """Whether the softmax of an output is applied to the law of its logits."""
-        return self._batched and leaf.dim() == 2 and dim in (1, -1) and 1 < leaf.shape[1] <= 2 * OUTPUTS
+        return self._batched(place) and leaf.dim() == 2 and dim in (1, -1) and 1 < leaf.shape[1] <= OUTPUTS
 
     def _check(self, leaves: list[Tensor]) -> None:
         shapes = [tuple(leaf.shape) for leaf in leaves]
@@ -178,12 +189,14 @@ class _Answer:
 
     # --------------------------------------------------------------- answers
 
-    def _real(self) -> list[int]:
-        return [place for place, leaf in enumerate(self._rows[0]) if leaf.is_floating_point()]
+    def _real(self, beside: bool = False) -> list[int]:
+        """The outputs of floating point that are asked for, or those that come beside them."""
+        leaves = enumerate(self._rows[0])
+        return [place for place, leaf in leaves if leaf.is_floating_point() and self._beside[place] == beside]
 
-    def _flat(self, leaf: Tensor) -> Tensor:
+    def _flat(self, place: int, leaf: Tensor) -> Tensor:
         """An output with the values of an example in the last dimension of two, in float32 at least."""
-        flat = leaf.reshape(self._network.batch if self._batched else 1, -1)
+        flat = leaf.reshape(self._network.batch if self._batched(place) else 1, -1)
         return flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
 
     def _linear(self, mode: Shift, shifts: list[Tensor | None], most: int) -> list[Linear]:
@@ -191,19 +204,29 @@ class _Answer:
         found = []
         with torch.enable_grad():
             for place in self._real():
-                outputs = torch.stack([self._flat(row[place]) for row in self._rows])
+                outputs = self._outputs(place)
                 shift = shifts[place]
                 if outputs.shape[-1] > OUTPUTS and most < 2 * BLOCK:
                     shift = None  # no rows are left to tell what A leaves out
-                found.append(
-                    Linear(None if shift is None else self._flat(shift), mode.sources, outputs, mode.keeps_graph)
-                )
+                if self._by_example and not self._batched(place):
+                    shift = None  # a number of all examples together, as a loss: the rows know it
+                shift = None if shift is None else self._flat(place, shift)
+                found.append(Linear(shift, mode.sources, outputs, mode.keeps_graph))
         return found
+
+    def _outputs(self, place: int) -> Tensor:
+        """An output in all rows so far, shape ``(rows, batch, K)``."""
+        return torch.stack([self._flat(place, row[place]) for row in self._rows])
+
+    def _sampled(self, place: int) -> Estimate:
+        """Moments of an output by the rows alone."""
+        outputs = self._outputs(place)
+        return estimated(Rows(outputs, torch.zeros_like(outputs), torch.zeros_like(outputs[:1]).movedim(0, 1)))
 
     def _estimates(self, linear: list[Linear]) -> list[Estimate]:
         found = []
         for place, part in zip(self._real(), linear, strict=True):
-            outputs = torch.stack([self._flat(row[place]) for row in self._rows])
+            outputs = self._outputs(place)
             rows = Rows(outputs, part.of(len(outputs)), part.root, part.fresh)
             estimate = estimated(rows)
             logarithm = self._softmax[place]
@@ -214,21 +237,22 @@ class _Answer:
         """The nest that the network returns, with moments in it."""
         assert self._form is not None
         leaves: list[Any] = []
-        estimates = iter(parts)
+        estimates = dict(zip(self._real(), parts, strict=True))
+        estimates |= {place: self._sampled(place) for place in self._real(beside=True)}
         for place, leaf in enumerate(self._rows[0]):
-            if leaf.is_floating_point():
-                leaves.append(self._moments(leaf, next(estimates)))
+            if place in estimates:
+                leaves.append(self._moments(place, leaf, estimates[place]))
             elif leaf.is_complex() or not leaf.numel():
                 leaves.append(leaf)
             else:  # a decision: what most draws have
                 leaves.append(torch.stack([row[place] for row in self._rows]).mode(0).values)
         return self._form.of(leaves)
 
-    def _moments(self, leaf: Tensor, estimate: Estimate) -> JointMoments:
+    def _moments(self, place: int, leaf: Tensor, estimate: Estimate) -> JointMoments:
         def shaped(value: Tensor) -> Tensor:
             return value.reshape(leaf.shape).to(leaf.dtype)
 
-        factor = estimate.factor if self._batched else estimate.factor[0]
+        factor = estimate.factor if self._batched(place) else estimate.factor[0]
         made = JointMoments.of(shaped(estimate.mean), shaped(estimate.var), factor.to(leaf.dtype))
         return made.with_errors(shaped(estimate.std_error), shaped(estimate.mean_error), len(self._rows))
 

@@ -1,4 +1,8 @@
-"""A softmax at the end of a network: applied to the normal law of the logits, and not sampled."""
+"""A softmax at the end of a network: applied to the normal law of the logits, or sampled where that is further off.
+
+Normal logits have what sampling knows least, the tails.  But logits need not be normal: by how much the answers of the
+two ways differ beyond chance is an error of the first.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,10 @@ __all__ = ["softmaxed"]
 
 #: quasi-random points of each answer of the jackknife, of which differences alone count
 _FEW = 128
+#: groups of pairs that the jackknife leaves out, at most
+_GROUPS = 16
+#: outputs whose standard deviation is below this part of the average do not tell how far normal logits are off
+_SMALL = 0.01
 
 
 def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
@@ -23,33 +31,83 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
         rows: what they were estimated from, for the errors.
         logarithm: whether it is a log softmax.
     """
-    mean, factor = _moments(logits.mean, logits.factor, logarithm, POINTS)
-    pairs = (len(rows.outputs) - rows.fresh) // 2
+    own = _rows_of_softmax(rows, logarithm)
+    normal, sampled = _moments(logits, logarithm, POINTS), estimated(own)
     with torch.no_grad():
         few = max(_FEW, 4 * logits.mean.shape[-1])
-        found = [_moments(*_without(rows, pair), logarithm, few) for pair in range(pairs)] if pairs > 2 else []
-        if not found:
-            return Estimate(mean, factor, *(torch.full_like(mean, torch.inf) for _ in range(2)))
-        stds = torch.stack([part.square().sum(-2).sqrt() for _, part in found])
-        means = torch.stack([part for part, _ in found])
-    return Estimate(mean, factor, _spread(stds), _spread(means))
+        parts = _groups(rows)
+        if not parts:
+            return sampled
+        by_normal = [_moments(estimated(_of(rows, keep), errors=False), logarithm, few) for keep in parts]
+        by_draws = [estimated(_of(own, keep), errors=False) for keep in parts]
+        errors, off = [], []
+        for of in (_std, _mean):
+            first, second = (torch.stack([of(part) for part in found]) for found in (by_normal, by_draws))
+            errors.append(_spread(first))
+            off.append(((of(normal) - of(sampled)).square() - _spread(first - second)) / sampled.var)
+        std = _std(sampled)
+        counted = (std > _SMALL * std.nanmean()) & off[0].isfinite() & off[1].isfinite()
+        if not counted.any():
+            return sampled
+        std_square, mean_square = (
+            error + _off(part, counted) * normal.var for error, part in zip(errors, off, strict=True)
+        )
+        share = (std_square / sampled.var)[counted].mean()
+        if share > (sampled.std_error.square() / sampled.var)[counted].mean():
+            return sampled
+    return normal._replace(std_error=std_square.sqrt(), mean_error=mean_square.sqrt())
 
 
-def _without(rows: Rows, pair: int) -> tuple[Tensor, Tensor]:
-    keep = torch.ones(len(rows.outputs), dtype=torch.bool, device=rows.outputs.device)
-    keep[rows.fresh + 2 * pair : rows.fresh + 2 * pair + 2] = False
-    left = estimated(Rows(rows.outputs[keep], rows.linear[keep], rows.root, rows.fresh), errors=False)
-    return left.mean, left.factor
+def _off(square: Tensor, counted: Tensor) -> Tensor:
+    """By how much normal logits are off, as a part of the variance: of an example, and no less than of all."""
+    count = counted.sum(-1, keepdim=True).clamp_min(1)
+    own = torch.where(counted, square, 0).sum(-1, keepdim=True) / count
+    return own.maximum(square[counted].mean()).clamp_min(0)
+
+
+def _std(estimate: Estimate) -> Tensor:
+    return estimate.var.sqrt()
+
+
+def _mean(estimate: Estimate) -> Tensor:
+    return estimate.mean
+
+
+def _groups(rows: Rows) -> list[Tensor]:
+    """Which rows are left when a group of pairs is left out."""
+    pairs = (len(rows.outputs) - rows.fresh) // 2
+    count = min(pairs, _GROUPS) if pairs > 2 else 0
+    place = torch.arange(len(rows.outputs), device=rows.outputs.device) - rows.fresh
+    return [(place < 0) | (place // 2 % count != group) for group in range(count)]
+
+
+def _of(rows: Rows, keep: Tensor) -> Rows:
+    return Rows(rows.outputs[keep], rows.linear[keep], rows.root, rows.fresh)
 
 
 def _spread(left_out: Tensor) -> Tensor:
-    """The jackknife's standard error."""
-    count = len(left_out)
-    return ((count - 1) * (left_out - left_out.mean(0)).square().mean(0)).sqrt()
+    """The jackknife's *variance*."""
+    return (len(left_out) - 1) * (left_out - left_out.mean(0)).square().mean(0)
 
 
-def _moments(mean: Tensor, factor: Tensor, logarithm: bool, count: int) -> tuple[Tensor, Tensor]:
-    """Means and a factor of the covariance of the softmax of normal logits."""
+def _rows_of_softmax(rows: Rows, logarithm: bool) -> Rows:
+    """The rows of the probabilities or their logarithms, with the linear part by the rows' mean Jacobian."""
+    probabilities = rows.outputs.softmax(-1)
+    if logarithm:
+        mean = probabilities.mean(0)[:, None]
+        outputs = rows.outputs.log_softmax(-1)
+        jacobian = torch.eye(mean.shape[-1]).to(mean) - mean
+    else:
+        outputs = probabilities
+        away = torch.einsum("rbk,rbl->bkl", probabilities, probabilities) / len(probabilities)
+        jacobian = probabilities.mean(0).diag_embed() - away
+    linear = (rows.linear.movedim(0, 1) @ jacobian.mT).movedim(1, 0)
+    return Rows(outputs, linear, rows.root @ jacobian.mT, rows.fresh)
+
+
+def _moments(given: Estimate, logarithm: bool, count: int) -> Estimate:
+    """Moments of the softmax of normal logits, without errors."""
+    mean, factor = given.mean, given.factor
     covariance = factor.mT @ factor
     root = matrix_root((covariance + covariance.mT) / 2)[0]
     points = standard_points(mean.shape[-1], count).to(mean.device, mean.dtype)
@@ -58,4 +116,5 @@ def _moments(mean: Tensor, factor: Tensor, logarithm: bool, count: int) -> tuple
     centre = values.mean(-2)
     away = values - centre[..., None, :]
     found = away.mT @ away / count
-    return centre, matrix_root((found + found.mT) / 2)[0]
+    nothing = torch.zeros_like(centre)
+    return Estimate(centre, matrix_root((found + found.mT) / 2)[0], nothing, nothing)
