@@ -11,7 +11,7 @@ import copy
 import functools
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from networks.third_party import allow_torchvision
 
-__all__ = ["SHIPPED", "Case", "allow_torchaudio", "fit"]
+__all__ = ["SHIPPED", "Case", "fit"]
 
 
 def _first(net: nn.Module, x: Any) -> Any:
@@ -77,16 +77,25 @@ def fit(net: nn.Module, loss: Callable[[], Tensor], steps: int = 400, rate: floa
 # --------------------------------------------------------------- shipped weights
 
 
-def allow_torchaudio() -> None:
-    """Let ``import torchaudio`` succeed where its library does not load: the networks here only read files by it."""
-    try:
-        importlib.import_module("torchaudio")
-    except (ImportError, OSError):
-        for name in [name for name in sys.modules if name.partition(".")[0] == "torchaudio"]:
-            del sys.modules[name]
-        for name in ("torchaudio", "torchaudio.transforms"):
-            sys.modules[name] = ModuleType(name)
-        sys.modules["torchaudio.transforms"].Resample = mock.Mock()  # type: ignore[attr-defined]
+@contextlib.contextmanager
+def without_torchaudio() -> Iterator[None]:
+    """Within it ``import torchaudio`` gives an empty module: the networks here only read files by it.
+
+    The torchaudio of the package index needs the libraries of CUDA.
+    """
+    empty = {name: ModuleType(name) for name in ("torchaudio", "torchaudio.transforms")}
+    empty["torchaudio.transforms"].Resample = mock.Mock()  # type: ignore[attr-defined]
+    with mock.patch.dict(sys.modules):
+        sys.modules.update(empty)
+        made = set(sys.modules)
+        yield
+        made = {name: module for name, module in sys.modules.items() if name not in made}
+    sys.modules.update(made)
+
+
+def bundled_fcpe() -> Any:
+    with without_torchaudio(), contextlib.redirect_stdout(None):
+        return importlib.import_module("torchfcpe").spawn_bundled_infer_model("cpu")
 
 
 def sound(length: int) -> Tensor:
@@ -98,8 +107,8 @@ def sound(length: int) -> Tensor:
 
 
 def crepe() -> nn.Module:
-    allow_torchaudio()
-    torchcrepe = importlib.import_module("torchcrepe")
+    with without_torchaudio():
+        torchcrepe = importlib.import_module("torchcrepe")
     net = torchcrepe.Crepe("tiny")
     path = Path(torchcrepe.__file__).parent / "assets" / "tiny.pth"
     net.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
@@ -123,17 +132,12 @@ def photographs(_: nn.Module) -> Tensor:
 
 
 def fcpe() -> nn.Module:
-    allow_torchaudio()
-    with contextlib.redirect_stdout(None):
-        return importlib.import_module("torchfcpe").spawn_bundled_infer_model("cpu").model
+    return bundled_fcpe().model
 
 
 def mel(_: nn.Module) -> Tensor:
     """The logarithmic mel spectrogram of a tone, 16 frames, shape (1, 16, 128)."""
-    allow_torchaudio()
-    with contextlib.redirect_stdout(None):
-        net = importlib.import_module("torchfcpe").spawn_bundled_infer_model("cpu")
-    return net.wav2mel(sound(16 * 160)[1:2, :, None], 16000)[:, :16]
+    return bundled_fcpe().wav2mel(sound(16 * 160)[1:2, :, None], 16000)[:, :16]
 
 
 def chgnet() -> nn.Module:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from momentgen.laws.controlled.shift import Source
 from momentgen.laws.notes import note
-from momentgen.laws.numerics.root import eigh, matrix_root, scale_of, square_root
+from momentgen.laws.numerics.root import balanced_root, eigh, scale_of, square_root
 
 __all__ = ["OUTPUTS", "Linear"]
 
@@ -86,10 +86,10 @@ class Linear:
                 scaled.append(rows * square_root(source.var).reshape(batch, 1, -1))
             else:
                 scaled.append(rows * source.var**0.5)
-        size = scale_of(torch.stack([part.detach().abs().amax((1, 2)) for part in scaled]).amax(0))[:, None, None]
+        size = scale_of(torch.stack([part.detach().abs().amax(2) for part in scaled]).amax(0))[..., None]
         total = sum((part / size) @ (part / size).mT for part in scaled)
         assert isinstance(total, Tensor)
-        root = _root_of(((total + total.mT) / 2).to(self._like.dtype)) * size.to(self._like.dtype)
+        root = _root_of(((total + total.mT) / 2).to(self._like.dtype)) * size.mT.to(self._like.dtype)
         return root if self._basis is None else root @ self._basis
 
     def of(self, count: int) -> Tensor:
@@ -120,7 +120,7 @@ def _root_of(covariance: Tensor) -> Tensor:
         factor, failed = torch.linalg.cholesky_ex(covariance)
         if not failed.any() and factor.isfinite().all():
             return factor.mT
-    return matrix_root(covariance)[0]
+    return balanced_root(covariance)
 
 
 def _by_factor(rows: Tensor, factor: Tensor) -> Tensor:

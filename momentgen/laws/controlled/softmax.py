@@ -11,7 +11,7 @@ from torch import Tensor
 
 from momentgen.laws.controlled.estimate import Estimate, Rows, estimated
 from momentgen.laws.numerics.points import POINTS, standard_points
-from momentgen.laws.numerics.root import matrix_root
+from momentgen.laws.numerics.root import balanced_root, matrix_root
 
 __all__ = ["softmaxed"]
 
@@ -117,4 +117,4 @@ def _moments(given: Estimate, logarithm: bool, count: int) -> Estimate:
     away = values - centre[..., None, :]
     found = away.mT @ away / count
     nothing = torch.zeros_like(centre)
-    return Estimate(centre, matrix_root((found + found.mT) / 2)[0], nothing, nothing)
+    return Estimate(centre, balanced_root((found + found.mT) / 2), nothing, nothing)

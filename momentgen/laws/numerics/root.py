@@ -10,7 +10,7 @@ from torch import Tensor
 
 from momentgen.laws.numerics.bounds import at_least
 
-__all__ = ["eigh", "matrix_root", "root_of", "scale_of", "square_root"]
+__all__ = ["balanced_root", "eigh", "matrix_root", "root_of", "scale_of", "square_root"]
 
 
 def square_root(var: Tensor) -> Tensor:
@@ -78,6 +78,25 @@ def matrix_root(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """
     found: tuple[Tensor, Tensor] = _MatrixRoot.apply(matrix)[:2]
     return found
+
+
+def balanced_root(matrix: Tensor) -> Tensor:
+    """A root R of a covariance matrix, Rᵀ R, in which small variances beside large ones keep their digits.
+
+    It is that of the matrix in units of each value's standard deviation, so that rounding is relative to each variance
+    and not to the largest.
+
+    Args:
+        matrix: symmetric and positive semidefinite, shape ``(..., K, K)``.
+
+    >>> covariance = torch.tensor([[1.0, 1e-6], [1e-6, 1e-12]])
+    >>> root = balanced_root(covariance)
+    >>> torch.allclose(root.mT @ root, covariance, rtol=1e-5, atol=0)
+    True
+    """
+    size = scale_of(at_least(matrix.detach().diagonal(dim1=-2, dim2=-1), 0).sqrt())
+    root = matrix_root(matrix / size[..., :, None] / size[..., None, :])[0]
+    return root * size[..., None, :]
 
 
 class _MatrixRoot(torch.autograd.Function):
