@@ -59,7 +59,10 @@ def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kw
     spent = accuracy(getattr(where, "accuracy", None))
     devices = [network.device] if network.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
-        torch.manual_seed(spent.seed)
+        if network.device.type == "cpu":  # torch's own also keeps a record of every call, for devices not in use
+            torch.default_generator.manual_seed(spent.seed)
+        else:
+            torch.manual_seed(spent.seed)
         if not network.inputs:
             before = _random_state(devices)
             found = network.call([])
@@ -112,7 +115,7 @@ class _Answer:
             error = _relative_error(parts)
             if not error > self._spent.rtol or len(self._rows) >= most:
                 break
-            self._further(mode, min(BLOCK, most - len(self._rows)))
+            self._further(mode, min(self._wanted(error), most - len(self._rows)))
         if error > self._spent.rtol:
             note(
                 f"controlled: after {len(self._rows)} rows the standard deviation is known to {error:.1%}; "
@@ -146,6 +149,12 @@ class _Answer:
                 mode.follow(value, shift)
             shifts = self._run(mode, values)
         return mode, shifts
+
+    def _wanted(self, error: float) -> int:
+        """How many more rows the error asked for takes, in blocks, at most as many as there are."""
+        have = len(self._rows)
+        more = have * min((error / self._spent.rtol) ** 2 - 1, 1)
+        return max(math.ceil(more / BLOCK), 1) * BLOCK
 
     def _further(self, mode: Shift, count: int) -> None:
         """Run more rows."""
