@@ -35,3 +35,12 @@ def test_a_quick_run_measures_methods_beside_each_other_keeps_what_it_drew_and_a
     assert list(again["mlp | noise 0.01"]) == ["controlled, 16 rows", "ap2", "linearisation"]
     assert again["mlp | noise 0.01"]["ap2"] == first["mlp | noise 0.01"]["ap2"]
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.pt")} == kept
+
+
+def test_the_documented_tables_are_those_of_the_results():
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--table"], check=True, capture_output=True, text=True, timeout=120
+    )
+    page = (SCRIPT.parents[1] / "docs" / "networks.md").read_text()
+    _, _, rest = page.partition("<!-- tables of benchmarks/answers.py -->\n")
+    assert rest.startswith(done.stdout)
