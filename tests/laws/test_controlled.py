@@ -412,3 +412,34 @@ def test_small_outputs_beside_large_ones_that_go_with_them_keep_their_digits() -
         network.weight.mul_(10.0 ** torch.linspace(-7, 3, 40)[:, None])
     found = momentgen.convert(network)(noisy(torch.zeros(3, 3), std=0.5))
     torch.testing.assert_close(found.std, 0.5 * network.weight.norm(dim=1).expand(3, 40), rtol=1e-4, atol=0)
+
+
+def test_functions_of_each_value_have_their_own_coefficients() -> None:
+    """What averaged slopes leave over of one value says nothing of another."""
+    x = noisy(torch.tensor([[0.1, -0.4, 0.0, 0.9], [-1.9, -0.5, 0.6, -1.5]]), std=1.0)
+    network = Of(lambda x: F.softplus(x).log()).eval()
+    drawn = _draws(network, x, 200_000)
+    for seed in range(5):
+        with momentgen.method("controlled", max_rows=64, rtol=1e-9, seed=seed):
+            found = momentgen.convert(network)(x)
+        assert ((found.std / drawn.std(0)).log().abs() < 0.03).all()
+
+
+def test_a_kink_that_few_rows_meet_is_not_missed_in_silence() -> None:
+    x = noisy(torch.full((1, 4), 0.5), std=0.3)
+    network = Of(torch.abs).eval()
+    drawn = _draws(network, x, 200_000)
+    for seed in range(20):
+        found = momentgen.convert(network, seed=seed)(x)
+        assert ((found.std - drawn.std(0)).abs() < 4 * found.std_error + 1e-3).all()
+
+
+def test_what_is_written_into_a_random_tensor_keeps_the_linear_part() -> None:
+    def written(x: Tensor) -> Tensor:
+        y = 2 * x.clone()
+        y[..., 0] = 3 * x[..., -1]
+        return y
+
+    found = momentgen.convert(Of(written).eval())(noisy(torch.zeros(2, 3), std=0.5))
+    torch.testing.assert_close(found.std, torch.tensor([1.5, 1.0, 1.0]).expand(2, 3))
+    assert found.std_error.abs().max() < 1e-5

@@ -184,7 +184,7 @@ def estimated(rows: Rows, errors: bool = True) -> Estimate:
     with torch.no_grad():
         std_error = _jackknife(sums, exact)
         spread = residuals[pairs:].square().sum(0)
-        mean_error = (spread / (len(rows.outputs) // 2)).sqrt()
+        mean_error = _shared(spread / (len(rows.outputs) // 2), var + exact * gamma.square(), 1.0).sqrt()
     return Estimate(mean, factor, std_error * size, mean_error * size)
 
 
@@ -228,14 +228,19 @@ def _jackknife(sums: _Halves, exact: Tensor) -> Tensor:
     rest = rest_odd / _freedom(pairs - 1, outputs) + rest_even / (pairs - 2)
     stds = ((gamma + change).square() * exact + rest.clamp_min(0)).sqrt()
     square = (pairs - 1) * (stds - stds.mean(0)).square().mean(0)
-    # An error from few pairs is not known well itself: half of its square is that of the example's other outputs, as
-    # shares of their standard deviations, and the other half is widened to that of Student's t.
-    few = (pairs - 1) / max(pairs - 3, 1)
-    size = stds.mean(0).square()
-    usable = (size > 0) & size.isfinite() & square.isfinite()
+    return _shared(square, stds.mean(0).square(), (pairs - 1) / max(pairs - 3, 1)).sqrt()
+
+
+def _shared(square: Tensor, var: Tensor, few: float) -> Tensor:
+    """Squares of errors from few pairs, which do not know them well: one that met no rare event states 0.
+
+    Half of each is the average of the example's outputs, as shares of their *variances*, and the other half its own,
+    widened by ``few`` to that of Student's t.
+    """
+    usable = (var > 0) & var.isfinite() & square.isfinite()
     count = usable.sum(-1, keepdim=True)
-    share = torch.where(usable, square / torch.where(usable, size, 1), 0).sum(-1, keepdim=True) / count.clamp_min(1)
-    return torch.where(usable & (count > 1), (few * square + share * size) / 2, few * square).sqrt()
+    share = torch.where(usable, square / torch.where(usable, var, 1), 0).sum(-1, keepdim=True) / count.clamp_min(1)
+    return torch.where(usable & (count > 1), (few * square + share * var) / 2, few * square)
 
 
 def _freedom(pairs: int, outputs: int) -> float:

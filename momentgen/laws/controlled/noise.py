@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,14 @@ from momentgen.laws.numerics.root import square_root
 from momentgen.runtime import JointMoments, Moments
 
 __all__ = ["InputNoise"]
+
+
+#: strata of the size of a standard normal number, each of the same probability: pairs of a block
+_STRATA = 8
+#: values up to which there are few
+_FEW = 64
+#: orders of the strata, shape ``(strata, orders)``
+_ORDERS = torch.stack([torch.randperm(_STRATA, generator=torch.Generator().manual_seed(k)) for k in range(256)], 1)
 
 
 class InputNoise:
@@ -23,6 +33,8 @@ class InputNoise:
 
     def __init__(self, value: Moments, place: int, seed: int, shared: bool) -> None:
         self.value, self._place, self._seed, self._shared = value, place, seed, shared
+        #: a block of pairs, and which order the strata of each value have in it
+        self._order: tuple[int, Tensor] | None = None
         self._std = None if isinstance(value, JointMoments) else square_root(value.var)
 
     def row(self, row: int) -> Tensor:
@@ -39,6 +51,23 @@ class InputNoise:
         return self._std * (self._numbers(number, tuple(shape), mean) * sign)
 
     def _numbers(self, number: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        generator = torch.Generator().manual_seed((self._seed * 1_000_003 + self._place) * 1_000_003 + number)
-        # In float32 always: the same draws whatever the network's dtype.
-        return torch.randn(shape, generator=generator, dtype=torch.float32).to(like.device, like.dtype)
+        """Standard normal numbers, of few values stratified: eight pairs in turn are in eight strata of each one's |z|.
+
+        So few pairs meet large noise of every value, where independent ones may miss it and not know.  Of many values
+        some are large in every pair.
+        """
+        generator = self._generator(number)
+        if math.prod(shape) > _FEW:
+            # In float32 always: the same draws whatever the network's dtype.
+            return torch.randn(shape, generator=generator, dtype=torch.float32).to(like.device, like.dtype)
+        block, place = divmod(number // 2, _STRATA)
+        if self._order is None or self._order[0] != block:
+            orders = torch.randint(len(_ORDERS), shape, generator=self._generator(-1 - block))
+            self._order = block, orders
+        within = torch.rand((2, *shape), generator=generator, dtype=torch.float32)
+        share = (_ORDERS[place][self._order[1]] + within[0]) / _STRATA
+        size = torch.erfinv(share.clamp_max_(1 - 2.0**-24)) * 2**0.5
+        return torch.where(within[1] < 0.5, -size, size).to(like.device, like.dtype)
+
+    def _generator(self, number: int) -> torch.Generator:
+        return torch.Generator().manual_seed((self._seed * 1_000_003 + self._place) * 1_000_003 + number)

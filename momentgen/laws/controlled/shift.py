@@ -287,7 +287,7 @@ class Shift(TorchFunctionMode):
         if not random and not _draws(func):
             return func(*args, **kwargs)
         flag = self._in_place_flag(entry, args, kwargs)
-        if entry is None or not (entry.overwrites or flag):
+        if entry is None or not (entry.overwrites or flag or entry.kind == "write"):
             return self._ruled(Call(self, func, entry, args, kwargs))
         return self._written(func, entry, args, kwargs, flag)
 

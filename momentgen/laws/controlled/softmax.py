@@ -1,16 +1,18 @@
 """A softmax at the end of a network: applied to the normal law of the logits, or sampled where that is further off.
 
-Normal logits have what sampling knows least, the tails.  But logits need not be normal: by how much the answers of the
-two ways differ beyond chance is an error of the first.
+Normal logits have what sampling knows least, the tails.  Logits that are linear in the noise are normal.  Others need
+not be: by how much the answers of the two ways differ beyond chance is an error of the first.
 """
 
 from __future__ import annotations
+
+import functools
 
 import torch
 from torch import Tensor
 
 from momentgen.laws.controlled.estimate import Estimate, Rows, estimated
-from momentgen.laws.numerics.points import POINTS, standard_points
+from momentgen.laws.numerics.points import standard_points
 from momentgen.laws.numerics.root import balanced_root, matrix_root
 
 __all__ = ["softmaxed"]
@@ -19,6 +21,8 @@ __all__ = ["softmaxed"]
 _FEW = 128
 #: groups of pairs that the jackknife leaves out, at most
 _GROUPS = 16
+#: logits of which the linear part explains all but this part of the variance count as normal
+_LINEAR = 0.1
 #: outputs whose standard deviation is below this part of the average do not tell how far normal logits are off
 _SMALL = 0.01
 
@@ -32,9 +36,12 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
         logarithm: whether it is a log softmax.
     """
     own = _rows_of_softmax(rows, logarithm)
-    normal, sampled = _moments(logits, logarithm, POINTS), estimated(own)
+    classes = logits.mean.shape[-1]
+    halves = standard_points(classes), standard_points(classes) @ _turn(classes)
+    normal, sampled = _moments(logits, logarithm, torch.cat(halves)), estimated(own)
     with torch.no_grad():
-        few = max(_FEW, 4 * logits.mean.shape[-1])
+        few = standard_points(classes, max(_FEW, 4 * classes))
+        apart = [_moments(logits, logarithm, half) for half in halves]
         parts = _groups(rows)
         if not parts:
             return sampled
@@ -43,8 +50,13 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
         errors, off = [], []
         for of in (_std, _mean):
             first, second = (torch.stack([of(part) for part in found]) for found in (by_normal, by_draws))
-            errors.append(_spread(first))
+            by_points = (of(apart[0]) - of(apart[1])).square() / 4  # of few points the rare events are too few
+            errors.append(_spread(first) + by_points)
             off.append(((of(normal) - of(sampled)).square() - _spread(first - second)) / sampled.var)
+        remainder = _remainder(logits, rows)
+        if remainder.mean() < _LINEAR:
+            unlike = remainder.square() * normal.var / 4  # as if σ changed by half of what is not normal
+            return normal._replace(std_error=(errors[0] + unlike).sqrt(), mean_error=(errors[1] + unlike).sqrt())
         std = _std(sampled)
         counted = (std > _SMALL * std.nanmean()) & off[0].isfinite() & off[1].isfinite()
         if not counted.any():
@@ -56,6 +68,14 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
         if share > (sampled.std_error.square() / sampled.var)[counted].mean():
             return sampled
     return normal._replace(std_error=std_square.sqrt(), mean_error=mean_square.sqrt())
+
+
+def _remainder(logits: Estimate, rows: Rows) -> Tensor:
+    """The part of the logits' variance that the linear part does not explain, of each example, shape ``(batch, 1)``."""
+    linear = logits.factor[:, : rows.root.shape[-2]].square().sum(-2).sum(-1, keepdim=True)
+    total = logits.var.sum(-1, keepdim=True)
+    usable = (total > 0) & total.isfinite()
+    return torch.where(usable, 1 - linear / torch.where(usable, total, 1), 0)
 
 
 def _off(square: Tensor, counted: Tensor) -> Tensor:
@@ -105,16 +125,22 @@ def _rows_of_softmax(rows: Rows, logarithm: bool) -> Rows:
     return Rows(outputs, linear, rows.root @ jacobian.mT, rows.fresh)
 
 
-def _moments(given: Estimate, logarithm: bool, count: int) -> Estimate:
-    """Moments of the softmax of normal logits, without errors."""
+@functools.lru_cache(maxsize=16)
+def _turn(dimensions: int) -> Tensor:
+    """A rotation, which makes other points of the quasi-random ones."""
+    drawn = torch.randn(dimensions, dimensions, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return torch.linalg.qr(drawn).Q
+
+
+def _moments(given: Estimate, logarithm: bool, points: Tensor) -> Estimate:
+    """Moments of the softmax of normal logits, over standard normal points, without errors."""
     mean, factor = given.mean, given.factor
     covariance = factor.mT @ factor
     root = matrix_root((covariance + covariance.mT) / 2)[0]
-    points = standard_points(mean.shape[-1], count).to(mean.device, mean.dtype)
-    logits = mean[..., None, :] + points @ root
+    logits = mean[..., None, :] + points.to(mean.device, mean.dtype) @ root
     values = logits.log_softmax(-1) if logarithm else logits.softmax(-1)
     centre = values.mean(-2)
     away = values - centre[..., None, :]
-    found = away.mT @ away / count
+    found = away.mT @ away / len(points)
     nothing = torch.zeros_like(centre)
     return Estimate(centre, balanced_root((found + found.mT) / 2), nothing, nothing)
