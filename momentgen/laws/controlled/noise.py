@@ -35,22 +35,40 @@ class InputNoise:
         self.value, self._place, self._seed, self._shared = value, place, seed, shared
         #: a block of pairs, and which order the strata of each value have in it
         self._order: tuple[int, Tensor] | None = None
+        #: numbers that all examples share, of the pairs so far
+        self._drawn: dict[int, Tensor] = {}
         self._std = None if isinstance(value, JointMoments) else square_root(value.var)
+
+    def value_of(self, row: int) -> Tensor:
+        """The input with the noise of a row."""
+        mean = self.value.mean
+        if self._std is None:
+            return mean + self.row(row)
+        return torch.addcmul(mean, self._std, self._numbers_of(row), value=1 - 2 * (row % 2))
 
     def row(self, row: int) -> Tensor:
         """The noise of a row, of the input's shape; rows 2 p and 2 p + 1 have opposite signs."""
-        number, sign = row // 2 * 2, 1 - 2 * (row % 2)
-        mean = self.value.mean
+        numbers = self._numbers_of(row) * (1 - 2 * (row % 2))
+        if isinstance(self.value, JointMoments):
+            return (numbers.unsqueeze(-2) @ self.value.factor).reshape(self.value.mean.shape)
+        assert self._std is not None
+        return self._std * numbers
+
+    def _numbers_of(self, row: int) -> Tensor:
+        """The standard normal numbers of a row's pair."""
+        number, mean = row // 2 * 2, self.value.mean
         if isinstance(self.value, JointMoments):
             factor = self.value.factor
             shape = factor.shape[-2:-1] if self._shared else factor.shape[:-1]
-            numbers = self._numbers(number, tuple(shape), mean) * sign
-            return (numbers.unsqueeze(-2) @ factor).reshape(mean.shape)
-        assert self._std is not None
-        shape = mean.shape[1:] if self._shared else mean.shape
-        return self._std * (self._numbers(number, tuple(shape), mean) * sign)
+        else:
+            shape = mean.shape[1:] if self._shared else mean.shape
+        if not self._shared:
+            return self._drawn_for(number, tuple(shape), mean)
+        if number not in self._drawn:
+            self._drawn[number] = self._drawn_for(number, tuple(shape), mean)
+        return self._drawn[number]
 
-    def _numbers(self, number: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    def _drawn_for(self, number: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Standard normal numbers, of few values stratified: eight pairs in turn are in eight strata of each one's |z|.
 
         So few pairs meet large noise of every value, where independent ones may miss it and not know.  Of many values

@@ -50,8 +50,8 @@ def attention(call: Call) -> Shifted | None:
         return pulled(call)
     call.run()
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    weights = call.average(lambda: _weights(q, k, mask, causal, scale))
-    means = [call.average(value) for value in (q, k, v)]
+    weights = call.average(lambda: _weights(q, k, mask, causal, scale), every=False)
+    means = [call.average(value, every=False) for value in (q, k, v)]
 
     def shifted() -> Tensor:
         parts, scores = [], []
@@ -84,17 +84,20 @@ def layer_norm(call: Call) -> Shifted | None:
     weight, eps = call.argument(2, "weight"), call.argument(4, "eps", 1e-5)
     if any(call.random(value) and value is not x for value in tensors_in((*call.args, *call.kwargs.values()))):
         return pulled(call)
-    call.run()
-    dims = tuple(range(-len(shape), 0))
-
-    normalised, _, scale = torch.native_layer_norm(x, shape, None, None, eps)
-    if call.mode.keeps_graph:  # torch does not differentiate the scale
-        scale = (x.var(dims, correction=0, keepdim=True) + eps).rsqrt()
-    unit, slope = call.average(normalised), call.average(scale.to(x.dtype))
+    dims, bias = tuple(range(-len(shape), 0)), call.argument(3, "bias")
+    if torch.is_autocast_enabled(x.device.type):
+        return pulled(call)
+    # what torch calls itself, with what it finds on the way
+    call.out, centre, scale = torch.native_layer_norm(x, shape, weight, bias, eps)
+    if call.mode.keeps_graph:  # which torch does not differentiate
+        var, centre = torch.var_mean(x, dims, correction=0, keepdim=True)
+        scale = (var + eps).rsqrt()
+    means = [call.average(part.to(x.dtype)) for part in (x, centre, scale)]
 
     def shifted() -> Tensor:
-        shift, own = call.shift(x), unit()
+        value, middle, slope = (mean() for mean in means)
+        shift, own = call.shift(x), (value - middle) * slope
         found = shift - shift.mean(dims, keepdim=True) - own * (own * shift).mean(dims, keepdim=True)
-        return found * (slope() if weight is None else slope() * weight)
+        return found * (slope if weight is None else slope * weight)
 
     return shifted

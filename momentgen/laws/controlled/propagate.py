@@ -126,7 +126,7 @@ class _Answer:
     # ------------------------------------------------------------------ rows
 
     def _values(self) -> list[Tensor]:
-        return [noise.value.mean + noise.row(len(self._rows)) for noise in self._noise]
+        return [noise.value_of(len(self._rows)) for noise in self._noise]
 
     def _first_rows(self, count: int) -> tuple[Shift, list[Tensor | None]]:
         """Run the first rows; the mode that watched them, and the shift of each leaf of the outputs."""

@@ -80,6 +80,10 @@ class Record:
         self._sums[place:] = [value if keeps_graph else value.detach().clone()]
         self._counts[place:] = [1]
 
+    def has(self, place: int) -> bool:
+        """Whether anything was added."""
+        return place < len(self._sums)
+
     def average(self, place: int) -> Tensor:
         """The mean of what was added."""
         return self._sums[place] / self._counts[place]
@@ -128,9 +132,16 @@ class Call:
         """An argument by its place or name."""
         return self.args[place] if len(self.args) > place else self.kwargs.get(name, default)
 
-    def average(self, value: Tensor | Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """The mean over the rows of a quantity; to be called in the last row, when all have been added."""
+    def average(self, value: Tensor | Callable[[], Tensor], every: bool = True) -> Callable[[], Tensor]:
+        """The mean over the rows of a quantity; to be called in the last row, when all have been added.
+
+        Args:
+            value: of this row, or what computes it.
+            every: whether every row counts; else every other pair does, as for what is dear to compute.
+        """
         place, self.place = self.place, self.place + 1
+        if not every and self.mode.row % 4 > 1 and self.record.has(place):
+            return lambda: self.record.average(place)
         value = value if isinstance(value, Tensor) else value()
         if self.mode.draws_only or self.mode.constant(value):
             constant = value if self.mode.keeps_graph else value.detach()
@@ -249,9 +260,10 @@ class Shift(TorchFunctionMode):
         return self._constants.get(id(value)) is value
 
     def record_of(self, call: Call) -> Record:
-        """The record of a call: of the n-th call in a row of this function on these shapes."""
-        shapes = tuple(tuple(tensor.shape) for tensor in tensors_in((*call.args, *call.kwargs.values())))
-        key = (call.function if call.entry is None else call.entry.name, shapes)
+        """The record of a call: of the n-th call in a row of this function on this shape."""
+        first = call.args[0] if call.args else None
+        shape = first.shape if isinstance(first, Tensor) else None
+        key = (call.function if call.entry is None else call.entry.name, shape)
         count = self._met.get(key, 0)
         self._met[key] = count + 1
         records = self._records.setdefault(key, [])
