@@ -71,7 +71,7 @@ def built(case: Case, folder: Path) -> nn.Module:
     if case.train is not None:
         path = folder / f"{digest(case.name, str(net))}.pt"
         if path.exists():
-            net.load_state_dict(torch.load(path, weights_only=True))
+            net.load_state_dict(torch.load(path, weights_only=False))  # written here
         else:
             case.train(net)
             folder.mkdir(parents=True, exist_ok=True)
