@@ -443,3 +443,16 @@ def test_what_is_written_into_a_random_tensor_keeps_the_linear_part() -> None:
     found = momentgen.convert(Of(written).eval())(noisy(torch.zeros(2, 3), std=0.5))
     torch.testing.assert_close(found.std, torch.tensor([1.5, 1.0, 1.0]).expand(2, 3))
     assert found.std_error.abs().max() < 1e-5
+
+
+def test_what_is_added_in_place_and_seen_as_a_view_keeps_the_linear_part() -> None:
+    def pooled(x: Tensor) -> Tensor:
+        total = torch.zeros(1, 1)
+        total.index_add_(0, torch.zeros(len(x), dtype=torch.long), x.sum(1, keepdim=True))
+        total = total.view(-1)
+        total /= 2
+        return total
+
+    with torch.no_grad():
+        found = momentgen.convert(Of(pooled).eval())(noisy(torch.randn(8, 3), std=0.1))
+    torch.testing.assert_close(found.std, torch.full((1,), 0.1 * 24**0.5 / 2))

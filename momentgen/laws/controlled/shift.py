@@ -364,7 +364,8 @@ class Shift(TorchFunctionMode):
                             return
                         except RuntimeError:  # a view on which autograd allows no writing
                             pass
-            self.follow(target, shift.expand(target.shape))
+            with torch.enable_grad():  # else views of it have no derivative
+                self.follow(target, shift.expand(target.shape))
 
     def _follow_base(self, target: Tensor) -> None:
         """A certain tensor of which a view becomes random is random."""
