@@ -69,8 +69,10 @@ def chained(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], make: A
         return None
     if entry.name == "pow" and not _is_polynomial((*args[1:], *kwargs.values())[0]):
         return None
-    if (entry.name == "square" or (entry.name == "pow" and args[1:] == (2,))) and source.operand(x, "sqrt") is not None:
-        return x._of  # what is under the root is not negative
+    if entry.name == "square" or (entry.name == "pow" and args[1:] == (2,)):
+        under = source.operand(x, "sqrt")
+        if under is not None:
+            return under  # which is not negative
     if entry.name == "exp" and (found := _exp_of_sum(x)) is not None:
         return found
     start = start_of(x)

@@ -27,7 +27,7 @@ from momentgen.laws.law import Law, Rule, laws_in, new_law, register_pytree, rem
 from momentgen.laws.movement import moved
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.dust import product
-from momentgen.laws.point import Point, written
+from momentgen.laws.point import Point, point, written
 from momentgen.laws.table import TABLE, Entry
 from momentgen.laws.unsupported import unsupported
 from momentgen.runtime import Moments
@@ -413,7 +413,7 @@ def _creation(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         raise unsupported(entry.call, x, "a random value cannot be copied so; use clone()", entry)
     values, named = tensors_of(args, kwargs)
     out = entry.call(*values, **named)
-    return diagonal(out, torch.zeros_like(out)) if out.is_floating_point() and isinstance(x, Law) else out
+    return point(out, x._noise or Diagonal) if out.is_floating_point() else out
 
 
 def _query(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

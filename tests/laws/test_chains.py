@@ -298,3 +298,22 @@ def test_compiled_code_leaves_values_that_meet_themselves_elsewhere_to_eager_mod
     x, net = noisy(torch.zeros(1, 2, 2), std=1.0), momentgen.convert(Function(lambda x: x + x.mT), "ap2")
     torch._dynamo.reset()
     assert torch.equal(torch.compile(net, backend="eager")(x).var, net(x).var)
+
+
+@pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: -(torch.sqrt(F.softplus(x) + 0.5) ** 2) / 2,
+        lambda x: torch.sqrt(x * x + 0.5).square(),
+        lambda x: (torch.cos(x).square() * x.new_tensor([0.5])) ** 3,
+    ],
+    ids=["a root of a chain, squared", "a root of a square, squared", "a factor made like the value"],
+)
+def test_a_chain_goes_through_roots_and_constants_that_are_made_like_its_value(method: str, function: Any) -> None:
+    x = _row(-0.54, 0.2, std=0.3)
+    out = momentgen.convert(Function(function), method)(x)
+    generator = torch.Generator().manual_seed(0)
+    drawn = function(x.mean + x.std * torch.randn(200_000, 2, generator=generator, dtype=torch.float64))
+    assert ((out.mean[0] - drawn.mean(0)).abs() < 0.02 * drawn.std(0)).all()
+    torch.testing.assert_close(out.std[0], drawn.std(0), rtol=0.02, atol=0)
