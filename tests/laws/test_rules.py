@@ -15,7 +15,7 @@ from sampling import assert_agrees, law_of, moments_of, normal_input
 from torch import Tensor
 
 from momentgen.errors import InputError, UnsupportedError
-from momentgen.laws import Diagonal, Point, diagonal, lower, point
+from momentgen.laws import Diagonal, diagonal, lower, point
 from momentgen.laws.activations import UNDEFINED
 from momentgen.laws.law import Law
 from momentgen.laws.point import Point
