@@ -25,7 +25,7 @@ from momentgen.inference.prior import Normal, Prior
 from momentgen.laws.affine import transformed
 from momentgen.laws.border import current_method, set_method
 from momentgen.laws.convert import convert, twin
-from momentgen.laws.weights import random_weight
+from momentgen.laws.weights import drawn_weight, random_weight
 
 __all__ = ["BayesianNetwork", "Only", "randomise"]
 
@@ -147,7 +147,7 @@ class BayesianNetwork(torch.nn.Module):
         if method == "ap1":
             return posterior.mean
         if method == "sample":  # without variances, which take passes over the parameter
-            return posterior.rsample()
+            return drawn_weight(posterior.mean, posterior.rsample, lambda: posterior.var, posterior.neighbour)
         neighbour = posterior.neighbour()
         return random_weight(
             posterior.mean, self._var(key, method), neighbour=neighbour, draw=posterior.rsample, method=method

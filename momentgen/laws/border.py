@@ -26,7 +26,7 @@ from momentgen.laws.accuracy import ACCURACY, Accuracy, asked
 from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.laws.draws import Draws, TracedDraws
 from momentgen.laws.law import Law, laws_in
-from momentgen.laws.nests import mapped
+from momentgen.laws.nests import leaves_of, mapped
 from momentgen.laws.notes import note
 from momentgen.laws.point import point
 from momentgen.laws.propagations import DEFAULT, PROPAGATIONS, propagated_by
@@ -166,6 +166,16 @@ def current_method(own: str | None = None) -> str:
 # ------------------------------------------------------------------------ lift
 
 
+def _say_what_is_normal(name: str, value: Any) -> None:
+    """A note where an input's noise is of a distribution of which the method takes mean and variance alone."""
+    noise = value.noise if isinstance(value, Moments) else None
+    if noise is not None:
+        alone = "" if noise.is_known else ", its values for independent"
+        note(
+            f"{name}: noise of the distribution {noise} is taken for normal{alone}; controlled and sample draw from it"
+        )
+
+
 def _lift_value(where: object, value: Any, name: str, training: bool, seen: list[tuple[Any, Any, Any]]) -> Any:
     """A law of one value among the arguments, or what stands for it by the method ``name``."""
     if isinstance(value, Moments):
@@ -175,6 +185,7 @@ def _lift_value(where: object, value: Any, name: str, training: bool, seen: list
         check(where, value)
         law: Any
         if name == "ap2":
+            _say_what_is_normal(name, value)
             if isinstance(value, JointMoments):
                 note("ap2: the values of an input are correlated, and taken as independent; adjoint knows better")
             law = half.marked(diagonal(*half.widened(value)), value.mean.dtype)
@@ -214,6 +225,9 @@ def run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...]
     if name == DEFAULT:
         name = "ap2" if getattr(where, "training", False) else "controlled"
     if name in PROPAGATIONS:
+        if name != "controlled":
+            for value in leaves_of((args, kwargs)):
+                _say_what_is_normal(name, value)
         plain = functools.partial(_on_laws, where, forward, "sample", args, kwargs)
         return propagated_by(name, where, forward, args, kwargs, plain)
     return lower(_on_laws(where, forward, name, args, kwargs))

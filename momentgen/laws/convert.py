@@ -37,7 +37,8 @@ def convert(
     decides.
 
     Args:
-        module: a plain torch module.  It is not changed.
+        module: a plain torch module.  It is not changed.  A scripted one is a black box, which methods run that call
+            the plain network: ``controlled``, ``sample``, ``local``.  The result then holds it as ``scripted``.
         method: how it propagates where no :class:`momentgen.method` context says otherwise; ``None`` for the above.
         rtol: of the method ``controlled``, with ``max_rows`` and ``seed``: how exact its answers are to be, as for
             :class:`momentgen.method`.
@@ -67,7 +68,7 @@ def convert(
             module.accuracy = accuracy
         return module if method is None else set_method(module, method)
     if isinstance(module, torch.jit.ScriptModule):
-        raise InputError("convert: a scripted module cannot run on laws; convert the module that was scripted")
+        module = Scripted(module)
     network = twin(module, {})
     network.__class__ = behind_border(type(module))  # type: ignore[arg-type]
     if "forward" in network.__dict__:  # replaced on the instance, as some libraries do
@@ -76,6 +77,19 @@ def convert(
     if accuracy is not None:
         network.__dict__["accuracy"] = accuracy
     return set_method(network, method)
+
+
+class Scripted(torch.nn.Module):
+    """A scripted module as the only part of a plain one, whose class can be put behind the border."""
+
+    def __init__(self, scripted: torch.jit.ScriptModule) -> None:
+        super().__init__()
+        self.scripted = scripted
+        self.training = scripted.training
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the scripted module returns."""
+        return self.scripted(*args, **kwargs)
 
 
 def twin(module: torch.nn.Module, seen: dict[int, torch.nn.Module]) -> torch.nn.Module:

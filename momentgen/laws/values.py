@@ -10,9 +10,11 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from momentgen.errors import InputError
 from momentgen.laws import half
+from momentgen.laws.distributions import with_distribution
 from momentgen.laws.law import Law
 from momentgen.laws.nests import mapped
 from momentgen.laws.numerics.root import matrix_root, square_root
@@ -30,12 +32,17 @@ def certain(value: Tensor) -> Moments:
 
 def noisy(
     x: Tensor,
+    distribution: Distribution | None = None,
     *,
     var: Tensor | float | None = None,
     std: Tensor | float | None = None,
     cov: Tensor | None = None,
 ) -> Moments:
-    """``x`` with noise of that variance, standard deviation or covariance.
+    """``x`` with noise of that variance, standard deviation, covariance or distribution.
+
+    With a distribution the noisy value is ``x`` plus a draw of it; its mean is that of ``x`` plus the distribution's.
+    The methods ``controlled``, ``sample``, ``local`` and :func:`momentgen.monte_carlo` draw from it.  All others know
+    mean, variance and covariance, and say in a note that they take it for normal.
 
     With ``cov`` the values of an example are correlated.  The methods ``adjoint`` and ``covariance`` know that,
     ``sample``, ``local`` and :func:`momentgen.monte_carlo` draw from it; ``ap2`` takes the diagonal alone, and says so
@@ -43,17 +50,22 @@ def noisy(
 
     Args:
         x: means, any shape.
+        distribution: of the noise, a ``torch.distributions.Distribution`` with finite mean and variance.  Batch and
+            event shape together broadcast to the shape of ``x``, whose last dimensions are those of an event.  Every
+            value of ``x``, or every event, has a draw of its own.
         var: *variance* of independent noise, a number or a tensor that broadcasts to the shape of ``x``.
         std: standard deviation of independent noise.
         cov: *covariance* of the n values of an example, flattened, of the dtype of ``x``: shape ``(n, n)``, or
             ``(batch, n, n)``.  Dimension 0 of ``x`` is the batch, unless ``x`` is a vector and ``cov`` a matrix.
 
     Raises:
-        InputError: if not exactly one is given, it is negative, its shape does not fit, or ``cov`` is not symmetric
-            and positive semidefinite.
+        InputError: if not exactly one is given, it is negative, its shape does not fit, ``cov`` is not symmetric and
+            positive semidefinite, or the distribution has no finite mean and variance that torch knows.
 
     >>> noisy(torch.zeros(2), std=0.5).var
     tensor([0.2500, 0.2500])
+    >>> noisy(torch.zeros(2), torch.distributions.Exponential(2.0)).mean
+    tensor([0.5000, 0.5000])
     >>> import momentgen
     >>> total = torch.nn.Linear(2, 1, bias=False)
     >>> _ = torch.nn.init.constant_(total.weight, 1.0)
@@ -63,8 +75,15 @@ def noisy(
     """
     if not isinstance(x, Tensor):
         raise InputError(f"noisy: expected a tensor, got {type(x).__name__}")
-    if sum(given is not None for given in (var, std, cov)) != 1:
-        raise InputError("noisy: expected one of var, std and cov")
+    if sum(given is not None for given in (distribution, var, std, cov)) != 1:
+        raise InputError("noisy: expected one of distribution, var, std and cov")
+    if distribution is not None:
+        if not isinstance(distribution, Distribution):
+            raise InputError(
+                f"noisy: expected a torch.distributions.Distribution, got {type(distribution).__name__}; give a "
+                "variance or standard deviation by name, var= or std="
+            )
+        return with_distribution(x, distribution)
     if cov is not None:
         return _correlated_noise(x, cov)
     given = cast(Any, var if std is None else std)
@@ -107,7 +126,9 @@ def _correlated_noise(x: Tensor, cov: Tensor) -> JointMoments:
 
 
 def draw(x: Moments) -> Tensor:
-    """One normal sample of ``x``, reparameterised: differentiable in mean and variance, or in what they share."""
+    """One sample of ``x``, normal or of its noise's distribution, reparameterised: differentiable in what it is of."""
+    if x.noise is not None:
+        return cast(Tensor, x.mean + x.noise.draw())
     if isinstance(x, JointMoments):
         numbers = torch.randn(x.factor.shape[:-1], dtype=x.mean.dtype, device=x.mean.device)
         return x.mean + (numbers.unsqueeze(-2) @ x.factor).reshape(x.mean.shape)

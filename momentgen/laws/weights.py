@@ -13,7 +13,9 @@ parameter at each run; what it returns is set as the module's attribute, and tor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, cast
 
 import torch
@@ -32,7 +34,36 @@ from momentgen.laws.rules import diagonal_rule
 from momentgen.laws.table import KINDS, Entry, names
 from momentgen.laws.unsupported import unsupported
 
-__all__ = ["Weight", "random_weight", "refused"]
+__all__ = ["Weight", "drawn_weight", "each_row", "random_weight", "refused"]
+
+#: what a method that runs row after row makes of a weight: of mean, draw, *variance* and covariance of neighbours
+RowWeight = Callable[[Tensor, Callable[[], Tensor], Callable[[], Tensor], Callable[[], Tensor | None]], Tensor]
+_ROW: ContextVar[RowWeight | None] = ContextVar("momentgen_row_weight", default=None)
+
+
+@contextmanager
+def each_row(weight: RowWeight) -> Iterator[None]:
+    """Within the context, weights that are drawn come from ``weight``."""
+    token = _ROW.set(weight)
+    try:
+        yield
+    finally:
+        _ROW.reset(token)
+
+
+def drawn_weight(
+    mean: Tensor, draw: Callable[[], Tensor], var: Callable[[], Tensor], neighbour: Callable[[], Tensor | None]
+) -> Tensor:
+    """A draw of a random parameter: ``draw()``, or what a method that runs row after row makes of it.
+
+    Args:
+        mean: of the parameter.
+        draw: one sample.
+        var: computes *variances*, of the mean's shape.
+        neighbour: computes the covariance of each element with the next one, shape ``(K - 1,)``, or says None.
+    """
+    weight = None if torch.compiler.is_dynamo_compiling() else _ROW.get()
+    return draw() if weight is None else weight(mean, draw, var, neighbour)
 
 
 def random_weight(
@@ -86,7 +117,7 @@ def random_weight(
     if method == "ap1":
         return mean
     if method == "sample":
-        return draw()
+        return drawn_weight(mean, draw, lambda: var, lambda: None if neighbour is None else neighbour.view(-1)[:-1])
     if method == "local":
         return local(mean, var, neighbour, draw)
     if method == "ap2":

@@ -176,8 +176,12 @@ def monte_carlo(
         done = 0
         while done < n:
             k = min(at_once, n - done)
-            repeated = _repeated(given, k)
-            sample = given.mean.repeat(k, *[1] * (given.mean.dim() - 1)) if x is given.mean else draw(repeated)
+            if x is given.mean:
+                sample = given.mean.repeat(k, *[1] * (given.mean.dim() - 1))
+            elif given.noise is not None:
+                sample = torch.cat([draw(given) for _ in range(k)])
+            else:
+                sample = draw(_repeated(given, k))
             out = _value(model(sample))
             samples = out.unflatten(0, (k, batch))
             output.update(samples)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from momentgen.runtime.certificate import Certificate, CertificateError
 from momentgen.runtime.kernel_cache import cache_directory
-from momentgen.runtime.moments import JointMoments, Moments
+from momentgen.runtime.moments import DistributedMoments, JointMoments, Moments
 from momentgen.runtime.op import Op
 from momentgen.runtime.parameters import Parameter
 from momentgen.runtime.reduce import Reduction
@@ -17,6 +17,7 @@ from momentgen.runtime.toolchain import FallbackWarning
 __all__ = [
     "Certificate",
     "CertificateError",
+    "DistributedMoments",
     "FallbackWarning",
     "JointMoments",
     "Moments",

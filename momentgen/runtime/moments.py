@@ -13,7 +13,7 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.runtime.inputs import has_elements, kind
 
-__all__ = ["JointMoments", "Moments"]
+__all__ = ["DistributedMoments", "JointMoments", "Moments"]
 
 
 class Moments(NamedTuple):
@@ -59,6 +59,11 @@ class Moments(NamedTuple):
         return None
 
     @property
+    def noise(self) -> Any:
+        """The distribution of the noise; None where it is taken for normal."""
+        return None
+
+    @property
     def std(self) -> Tensor:
         """Standard deviations, the square root of :attr:`var`, of the shape of the mean.
 
@@ -87,6 +92,26 @@ class Moments(NamedTuple):
         return torch.where(certain, 0.0, torch.where(certain, 1.0, var).sqrt()).to(var.dtype)
 
 
+class DistributedMoments(Moments):
+    """Moments of independent values with a distribution, of which methods that draw take their draws.
+
+    Everything that takes :class:`Moments` takes it, and sees mean and variance.
+    """
+
+    _noise: Any = None
+
+    @property
+    def noise(self) -> Any:
+        return self._noise
+
+    @classmethod
+    def of(cls, mean: Tensor, var: Tensor, noise: Any) -> DistributedMoments:
+        """Moments of that mean and *variance*, with a distribution of the noise."""
+        made = cls(mean, var)
+        made._noise = noise
+        return made
+
+
 class JointMoments(Moments):
     """Moments whose values are not independent: the covariance of all values of one example comes along.
 
@@ -107,6 +132,11 @@ class JointMoments(Moments):
 
     factor: Tensor
     _errors: tuple[Tensor, Tensor, int] | None = None
+    _noise: Any = None
+
+    @property
+    def noise(self) -> Any:
+        return self._noise
 
     @property
     def std_error(self) -> Tensor | None:
@@ -119,6 +149,12 @@ class JointMoments(Moments):
     @property
     def rows(self) -> int | None:
         return None if self._errors is None else self._errors[2]
+
+    def with_noise(self, noise: Any) -> JointMoments:
+        """The same with the distribution of its noise."""
+        made = JointMoments.of(self.mean, self.var, self.factor)
+        made._noise = noise
+        return made
 
     def with_errors(self, std_error: Tensor, mean_error: Tensor, rows: int) -> JointMoments:
         """The same with the standard errors of standard deviation and mean, which came of so many rows."""

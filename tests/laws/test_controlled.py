@@ -261,8 +261,10 @@ def test_outputs_of_several_shapes_are_refused() -> None:
 
 def test_a_value_beyond_a_domain_is_not_spread() -> None:
     x = noisy(torch.tensor([[0.1, 4.0], [4.0, 4.0]]), std=0.3)
-    found = momentgen.convert(Of(lambda x: x.log()), "controlled")(x)
+    with listening() as notes:
+        found = momentgen.convert(Of(lambda x: x.log()), "controlled")(x)
     assert found.var.isnan().tolist() == [[True, False], [False, False]]
+    assert any("not finite" in note for note in notes)
 
 
 @pytest.mark.parametrize("name", ["perceptron", "convolutional", "attention", "dropout", "softmax"])

@@ -95,8 +95,8 @@ def test_gradients_reach_the_covariance() -> None:
         (torch.zeros(2, 2), {"cov": torch.tensor([[1.0, 2.0], [2.0, 1.0]])}, "positive semidefinite"),
         (torch.zeros(2, 2), {"cov": torch.tensor([[1.0, 0.5], [-0.5, 1.0]])}, "symmetric"),
         (torch.zeros(2, 2), {"cov": torch.full((2, 2), torch.nan)}, "finite"),
-        (torch.zeros(2, 2), {"cov": torch.eye(2), "var": 1.0}, "one of var, std and cov"),
-        (torch.zeros(2, 2), {}, "one of var, std and cov"),
+        (torch.zeros(2, 2), {"cov": torch.eye(2), "var": 1.0}, "one of distribution, var, std and cov"),
+        (torch.zeros(2, 2), {}, "one of distribution, var, std and cov"),
     ],
 )
 def test_what_is_no_covariance_is_refused(x: Tensor, given: Any, said: str) -> None:

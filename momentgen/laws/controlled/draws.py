@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from momentgen.laws.controlled.noise import Source
 from momentgen.laws.controlled.pull import pulled
-from momentgen.laws.controlled.shift import Call, Shifted, Source
+from momentgen.laws.controlled.shift import Call, Shifted
 
 __all__ = ["drawn"]
 
@@ -24,9 +25,12 @@ def drawn(call: Call) -> Shifted | None:
     if name in ("dropout", "dropout1d", "dropout2d", "dropout3d"):
         return _dropout(call)
     if name in ("randn_like", "randn"):
-        return _by_itself(call, 0.0, 1.0)
+        return _by_itself(call, 0.0, 1.0, antithetic=True)
+    if name == "normal_":
+        mean, std = call.argument(1, "mean", 0.0), call.argument(2, "std", 1.0)
+        return _by_itself(call, mean, std**2, antithetic=True)
     if name in ("rand_like", "rand"):
-        return _by_itself(call, 0.5, 1 / 12)
+        return _by_itself(call, 0.5, 1 / 12, antithetic=False)
     return pulled(call)
 
 
@@ -41,36 +45,63 @@ def _dropout(call: Call) -> Shifted | None:
     kept = torch.rand(shape, device=x.device) >= p
     kept = kept.view(*shape, *[1] * (x.dim() - len(shape)))
     call.out = x * kept / (1 - p)
+    if _in_common(call, x, x):
+        call.mode.common.drawn(call.out, kept.to(x.dtype) / (1 - p) - 1, p / (1 - p), lambda: x)
+        return None
     mean = call.average(x)
-    shape = kept.shape
     source = _source(call, kept, lambda row: row.to(x.dtype) / (1 - p) - 1, p / (1 - p))
 
     def shifted() -> Tensor:
-        noise = source(shape, x) * mean()
+        noise = source(kept.shape, x) * mean()
         return noise + call.shift(x) if call.random(x) else noise
 
     return shifted
 
 
-def _by_itself(call: Call, mean: float, var: float) -> Shifted | None:
+def _by_itself(call: Call, mean: float, var: float, antithetic: bool) -> Shifted | None:
+    """Noise that is a value of its own; antithetic, the second row of a pair has that of the first, reflected."""
     call.run()
     out = call.out
     if not isinstance(out, Tensor) or not out.is_floating_point():
+        return None
+    before = call.record.noise.get(call.mode.row - 1) if antithetic and call.mode.row % 2 else None
+    if before is not None and before.shape == out.shape and not out.requires_grad:
+        call.out = out = 2 * mean - before
+    if _in_common(call, out, call.argument(0, "input")):
+        call.record.noise[call.mode.row] = out.detach().clone()
+        call.mode.common.drawn(out, out.detach() - mean, var, None)
         return None
     source = _source(call, out.detach().clone(), lambda row: row - mean, var)
     return lambda: source(out.shape, out)
 
 
+def _in_common(call: Call, drawn: Tensor, of: Any) -> bool:
+    """Whether all examples have what was drawn in common: it belongs to a parameter, or has no batch in front."""
+    common = call.mode.common
+    return (
+        common.batch > 1
+        and not call.random(of)
+        and (not drawn.dim() or drawn.shape[0] % common.batch != 0 or common.is_parameter(of))
+    )
+
+
 def _source(
     call: Call, drawn: Tensor, centred: Callable[[Tensor], Tensor], var: float
-) -> Callable[[Any, Tensor], Tensor]:
+) -> Callable[[torch.Size, Tensor], Tensor]:
     """Remember what a row drew; returns what makes the source, in the last row."""
     rows = call.record.noise
     rows[call.mode.row] = drawn
+    batch = call.mode.common.batch
 
-    def source(shape: Any, like: Tensor) -> Tensor:
-        leaf = torch.zeros(shape, dtype=like.dtype, device=like.device, requires_grad=True)
-        call.mode.sources.append(Source(leaf, lambda row: centred(rows[row]) if row in rows else None, var))
-        return leaf.view_as(leaf)
+    def source(shape: torch.Size, like: Tensor) -> Tensor:
+        # with the batch in front, also where values of an example are folded there
+        size = shape if batch == 1 or shape[0] % batch else (batch, shape[0] // batch, *shape[1:])
+        leaf = torch.zeros(size, dtype=like.dtype, device=like.device, requires_grad=True)
+
+        def draw(row: int) -> Tensor | None:
+            return centred(rows[row]).reshape(size) if row in rows and rows[row].shape == shape else None
+
+        call.mode.sources.append(Source(leaf, draw, var))
+        return leaf.view(shape)
 
     return source

@@ -7,7 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from momentgen.laws.controlled.shift import Source
+from momentgen.laws.controlled.noise import Source
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.root import balanced_root, eigh, scale_of, square_root
 
@@ -82,12 +82,13 @@ class Linear:
         for source, rows in self._parts:
             if source.factor is not None:
                 scaled.append(_by_factor(rows, source.factor))
-            elif isinstance(source.var, Tensor):
-                scaled.append(rows * square_root(source.var).reshape(batch, 1, -1))
             else:
-                scaled.append(rows * source.var**0.5)
+                scaled.append(rows * _std_of_examples(source, batch))
         size = scale_of(torch.stack([part.detach().abs().amax(2) for part in scaled]).amax(0))[..., None]
-        total = sum((part / size) @ (part / size).mT for part in scaled)
+        total = sum(
+            _gram(part / size, _correlations(source, batch))
+            for part, (source, _) in zip(scaled, self._parts, strict=True)
+        )
         assert isinstance(total, Tensor)
         root = _root_of(((total + total.mT) / 2).to(self._like.dtype)) * size.mT.to(self._like.dtype)
         return root if self._basis is None else root @ self._basis
@@ -101,15 +102,19 @@ class Linear:
     def _of_rows(self, rows: range) -> Tensor:
         total = self._like.new_zeros(len(rows), *self._like.shape)
         for source, linear in self._parts:
-            noise = torch.stack([self._drawn(source, row, linear) for row in rows], 1)
-            found = (noise @ linear.mT).to(total.dtype)
+            drawn = [source.draw(row) for row in rows]
+            if all(noise is not None and noise.shape == source.leaf.shape[1:] for noise in drawn):
+                flat = [noise.reshape(-1).to(linear.dtype) for noise in drawn if noise is not None]
+                found = (linear @ torch.stack(flat, 1)).mT  # all examples have it in common
+            else:
+                found = torch.stack([self._drawn(source, noise, linear) for noise in drawn], 1) @ linear.mT
+            found = found.to(total.dtype)
             total = total + (found if self._basis is None else found @ self._basis).movedim(1, 0)
         return total
 
     @staticmethod
-    def _drawn(source: Source, row: int, linear: Tensor) -> Tensor:
+    def _drawn(source: Source, noise: Tensor | None, linear: Tensor) -> Tensor:
         """What a source drew for a row, shape ``(batch, n)``; 0 where it drew nothing."""
-        noise = source.draw(row)
         noise = linear.new_zeros(()) if noise is None else noise.to(linear.dtype)
         return noise.expand(source.leaf.shape).reshape(linear.shape[0], -1)
 
@@ -121,6 +126,33 @@ def _root_of(covariance: Tensor) -> Tensor:
         if not failed.any() and factor.isfinite().all():
             return factor.mT
     return balanced_root(covariance)
+
+
+def _std_of_examples(source: Source, batch: int) -> Tensor | float:
+    """A source's standard deviations, of an example's values in the last dimension of three."""
+    var = source.var
+    if not isinstance(var, Tensor):
+        return var**0.5
+    return square_root(var).reshape(batch if var.shape == source.leaf.shape else 1, 1, -1)
+
+
+def _correlations(source: Source, batch: int) -> Tensor | None:
+    """Those of neighbours, as the standard deviations shaped but one shorter; None for independent values."""
+    if source.neighbour is None:
+        return None
+    std = _std_of_examples(source, batch)
+    assert isinstance(std, Tensor)
+    size = std[..., 1:] * std[..., :-1]
+    between = source.neighbour.reshape(-1, 1, size.shape[-1])
+    return torch.where(size > 0, between / torch.where(size > 0, size, 1), 0)
+
+
+def _gram(part: Tensor, correlations: Tensor | None) -> Tensor:
+    """The covariance of a linear map of unit normal values, of which neighbours may have correlations."""
+    if correlations is None:
+        return part @ part.mT
+    cross = (part[..., :-1] * correlations) @ part[..., 1:].mT
+    return part @ part.mT + cross + cross.mT
 
 
 def _by_factor(rows: Tensor, factor: Tensor) -> Tensor:

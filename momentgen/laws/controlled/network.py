@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import torch
@@ -50,20 +51,41 @@ class Network:
         with entered(), method("sample"):
             return self._forward(*args, **kwargs)
 
+    def own_draws(self) -> AbstractContextManager[None]:
+        """Within the context, what the network draws leaves the draws that follow as they are."""
+        return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [])
+
+    def certain_inputs(self) -> Iterator[Tensor]:
+        """The tensors among the arguments."""
+        return (leaf for leaf in self.leaves if isinstance(leaf, Tensor))
+
     def certain_tensors(self) -> Iterator[Tensor]:
         """Tensors that are the same in every row."""
         if isinstance(self.where, torch.nn.Module):
             yield from self.where.parameters()
             yield from self.where.buffers()
-        yield from (leaf for leaf in self.leaves if isinstance(leaf, Tensor))
+        yield from self.certain_inputs()
+
+    @property
+    def has_scripts(self) -> bool:
+        """Whether a part of it is scripted, of which no function is seen."""
+        return isinstance(self.where, torch.nn.Module) and any(
+            isinstance(part, torch.jit.ScriptModule) for part in self.where.modules()
+        )
 
     @property
     def differentiable(self) -> bool:
         """Whether the answer may be differentiated."""
-        return torch.is_grad_enabled() and (
-            any(part.requires_grad for value in self.inputs for part in value)
-            or any(tensor.requires_grad for tensor in self.certain_tensors())
-        )
+        if not torch.is_grad_enabled():
+            return False
+        if any(part.requires_grad for value in self.inputs for part in value) or any(
+            tensor.requires_grad for tensor in self.certain_tensors()
+        ):
+            return True
+        # What the network holds otherwise, as posteriors of its weights, its result tells.
+        with self.own_draws():
+            found = leaves_of(self.call([value.mean for value in self.inputs]))
+        return any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in found)
 
 
 def _identity(value: Moments) -> tuple[int, int]:
@@ -124,7 +146,7 @@ def _has_batch(leaf: Tensor, batch: int) -> bool:
 
 def _tensors(network: Network, values: list[Tensor], seed: int) -> list[Tensor]:
     """The tensors among the outputs, the noise of the network's own held fixed."""
-    with torch.random.fork_rng([network.device] if network.device.type == "cuda" else []):
+    with network.own_draws():
         torch.manual_seed(seed)
         return [leaf for leaf in leaves_of(network.call(values)) if isinstance(leaf, Tensor)]
 

@@ -1,8 +1,10 @@
-"""The noise of a network's inputs: one draw for each row, in antithetic pairs."""
+"""Noise that enters a network, and that of its inputs: one draw for each row, in antithetic pairs."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,7 +12,27 @@ from torch import Tensor
 from momentgen.laws.numerics.root import square_root
 from momentgen.runtime import JointMoments, Moments
 
-__all__ = ["InputNoise"]
+__all__ = ["InputNoise", "Source", "tensors_in"]
+
+
+class Source(NamedTuple):
+    """Noise that enters the network.
+
+    Attributes:
+        leaf: the shift that it starts, all 0; derivatives by it are those by the noise.
+        draw: what was drawn for a row, less its mean, of the shape of the leaf, or of its shape without the examples
+            where they have it in common; None where nothing was.
+        var: *variances* of independent values, as the draws shaped; of the diagonal where there is a factor.
+        factor: of the covariance of an example's values, flattened, as that of :class:`~momentgen.JointMoments`.
+        neighbour: covariance of each value of an example with the next one in flattened order, shape ``(n - 1,)``, or
+            ``(batch, n - 1)``; None for independent values.
+    """
+
+    leaf: Tensor
+    draw: Callable[[int], Tensor | None]
+    var: Tensor | float
+    factor: Tensor | None = None
+    neighbour: Tensor | None = None
 
 
 #: strata of the size of a standard normal number, each of the same probability: pairs of a block
@@ -42,12 +64,14 @@ class InputNoise:
     def value_of(self, row: int) -> Tensor:
         """The input with the noise of a row."""
         mean = self.value.mean
-        if self._std is None:
+        if self._std is None or self.value.noise is not None:
             return mean + self.row(row)
         return torch.addcmul(mean, self._std, self._numbers_of(row), value=1 - 2 * (row % 2))
 
     def row(self, row: int) -> Tensor:
         """The noise of a row, of the input's shape; rows 2 p and 2 p + 1 have opposite signs."""
+        if self.value.noise is not None:
+            return self._from_distribution(row)
         numbers = self._numbers_of(row) * (1 - 2 * (row % 2))
         if isinstance(self.value, JointMoments):
             return (numbers.unsqueeze(-2) @ self.value.factor).reshape(self.value.mean.shape)
@@ -67,6 +91,18 @@ class InputNoise:
         if number not in self._drawn:
             self._drawn[number] = self._drawn_for(number, tuple(shape), mean)
         return self._drawn[number]
+
+    def _from_distribution(self, row: int) -> Tensor:
+        """A row's draw of a distribution; where that is symmetric the second row of a pair has the first one's."""
+        noise, mean = self.value.noise, self.value.mean
+        reflected = noise.is_symmetric and row % 2
+        with torch.random.fork_rng([mean.device] if mean.is_cuda else []):
+            torch.manual_seed(self._seed_of(row - 1 if reflected else row))
+            found: Tensor = noise.draw()
+        return -found if reflected else found
+
+    def _seed_of(self, number: int) -> int:
+        return (self._seed * 1_000_003 + self._place) * 1_000_003 + number
 
     def _drawn_for(self, number: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Standard normal numbers, of few values stratified: eight pairs in turn are in eight strata of each one's |z|.
@@ -88,4 +124,15 @@ class InputNoise:
         return torch.where(within[1] < 0.5, -size, size).to(like.device, like.dtype)
 
     def _generator(self, number: int) -> torch.Generator:
-        return torch.Generator().manual_seed((self._seed * 1_000_003 + self._place) * 1_000_003 + number)
+        return torch.Generator().manual_seed(self._seed_of(number))
+
+
+def tensors_in(values: Iterable[Any]) -> list[Tensor]:
+    """The tensors among arguments, and those in lists and tuples among them."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found.extend(tensors_in(value))
+    return found

@@ -12,8 +12,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from momentgen.laws.controlled.noise import tensors_in
 from momentgen.laws.controlled.pull import pulled
-from momentgen.laws.controlled.shift import Call, Shifted, tensors_in
+from momentgen.laws.controlled.shift import Call, Shifted
 
 __all__ = ["attention", "layer_norm", "softmax"]
 

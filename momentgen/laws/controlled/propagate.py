@@ -16,14 +16,16 @@ from momentgen.laws.affine import transformed
 from momentgen.laws.controlled.estimate import Estimate, Rows, estimated
 from momentgen.laws.controlled.linear import OUTPUTS, Linear
 from momentgen.laws.controlled.network import Network, outputs_by_example
-from momentgen.laws.controlled.noise import InputNoise
+from momentgen.laws.controlled.noise import InputNoise, Source
+from momentgen.laws.controlled.pull import whole
 from momentgen.laws.controlled.rules import rule_of
-from momentgen.laws.controlled.shift import Shift, Source
+from momentgen.laws.controlled.shift import Shift
 from momentgen.laws.controlled.softmax import softmaxed
 from momentgen.laws.nests import Nest, flattened, held_by_objects
 from momentgen.laws.notes import note
 from momentgen.laws.propagations import PROPAGATIONS
 from momentgen.laws.values import check, lower
+from momentgen.laws.weights import each_row
 from momentgen.runtime import JointMoments
 
 __all__ = ["propagate"]
@@ -32,6 +34,8 @@ __all__ = ["propagate"]
 BLOCK: Final = 16
 #: rows whose graphs are kept of functions that no rule averages
 _PAIRED: Final = 4
+#: rows of which the derivatives of a whole network are averaged
+_WHOLE: Final = 4
 #: outputs whose standard deviation is below this part of the average do not count in the error that ends the rows
 _SMALL: Final = 0.01
 
@@ -97,6 +101,8 @@ class _Answer:
         self._softmax: list[bool | None] = []
         self._form: Nest | None = None
         self._watched = True
+        #: how many sources are noise of the inputs
+        self._inputs = 0
 
     def outputs(self) -> Any:
         """What the network returns, with moments for tensors of floating point."""
@@ -105,13 +111,19 @@ class _Answer:
         linear = self._linear(mode, shifts, most)
         mode.draws_only = True
         #: whether further rows are watched: for what the network draws, and for a softmax at its end
-        self._watched = len(mode.sources) > len(self._noise) or any(known is not None for known in self._softmax)
+        self._watched = len(mode.sources) > self._inputs or any(known is not None for known in self._softmax)
         for name in sorted(mode.ended):
             note(f"controlled: the linear part ends at {name}; what follows is in the rows alone")
+        if mode.common.left_out:
+            note(
+                f"controlled: the noise of {mode.common.left_out} weights is in the rows alone; their gradients of "
+                "each example are more than may be held"
+            )
         if any(part.fresh for part in linear):
             self._further(mode, min(BLOCK, most - len(self._rows)))
         while True:
             parts = self._estimates(linear)
+            mode.forget_draws()
             error = _relative_error(parts)
             if not error > self._spent.rtol or len(self._rows) >= most:
                 break
@@ -121,7 +133,20 @@ class _Answer:
                 f"controlled: after {len(self._rows)} rows the standard deviation is known to {error:.1%}; "
                 f"rtol={self._spent.rtol:g} was asked for, and max_rows={self._spent.max_rows}"
             )
+        self._say_what_is_not_finite()
         return self._returned(parts)
+
+    def _say_what_is_not_finite(self) -> None:
+        """A note on values that some draws make NaN or infinite, whose moments are NaN."""
+        wrong = [
+            not all(bool(row[place].isfinite().all()) for place in (*self._real(), *self._real(beside=True)))
+            for row in self._rows
+        ]
+        if any(wrong):
+            note(
+                f"controlled: in {sum(wrong)} of {len(wrong)} draws of the noise the network returns values that are "
+                "not finite, whose moments are NaN; keep the noise within the domain of its functions"
+            )
 
     # ------------------------------------------------------------------ rows
 
@@ -131,14 +156,18 @@ class _Answer:
     def _first_rows(self, count: int) -> tuple[Shift, list[Tensor | None]]:
         """Run the first rows; the mode that watched them, and the shift of each leaf of the outputs."""
         network = self._network
-        mode = Shift(rule_of, count, _PAIRED, network.differentiable)
+        batch = network.batch if self._by_example else 1
+        mode = Shift(rule_of, count, _PAIRED, network.differentiable, batch, network.certain_inputs())
         mode.fix(network.certain_tensors())
         shifts: list[Tensor | None] = []
+        entered: list[Tensor] = []
         for _ in range(count):
             mode.begin()
             values = self._values()
             for value, noise in zip(values, self._noise, strict=True):
                 shift = None
+                if noise.value.noise is not None and not noise.value.noise.is_known:
+                    continue  # without its covariance it is in the rows alone
                 if mode.last:
                     leaf = torch.zeros_like(value, requires_grad=True)
                     given = noise.value
@@ -146,9 +175,35 @@ class _Answer:
                     mode.sources.append(Source(leaf, noise.row, given.var, factor))
                     with torch.enable_grad():
                         shift = leaf.view_as(leaf)
+                    entered.append(shift)
+                    self._inputs += 1
                 mode.follow(value, shift)
             shifts = self._run(mode, values)
+        if len(entered) == len(self._noise) > 0 and (network.has_scripts or self._unseen(shifts)):
+            found = self._whole(mode, entered)
+            shifts = [old if new is None else new for old, new in zip(shifts, found, strict=True)]
         return mode, shifts
+
+    def _unseen(self, shifts: list[Tensor | None]) -> bool:
+        """Whether an output varies that no function the mode saw has computed."""
+        first, second = self._rows[:2]
+        return any(
+            shift is None and one.is_floating_point() and not torch.equal(one, other)
+            for shift, one, other in zip(shifts, first, second, strict=True)
+        )
+
+    def _whole(self, mode: Shift, shifts: list[Tensor]) -> list[Tensor | None]:
+        """Shifts of the outputs by the derivatives of the whole network."""
+        watched = Shift(rule_of, 0, 0, mode.keeps_graph)
+        watched.draws_only = True
+
+        def leaves(values: list[Tensor]) -> list[Any]:
+            watched.begin()
+            with watched:
+                return self._leaves(watched, self._network.call(values))[0]
+
+        rows = [[noise.value.mean + noise.row(row) for noise in self._noise] for row in range(_WHOLE)]
+        return whole(leaves, rows, shifts, mode.keeps_graph)
 
     def _wanted(self, error: float) -> int:
         """How many more rows the error asked for takes, in blocks, at most as many as there are."""
@@ -164,20 +219,32 @@ class _Answer:
 
     def _run(self, mode: Shift, values: list[Tensor]) -> list[Tensor | None]:
         """Run a row and keep its outputs; returns their shifts, in the last row that is watched."""
-        with torch.set_grad_enabled(mode.keeps_graph), mode if self._watched else nullcontext():
+        watched = mode if self._watched else nullcontext()
+        with torch.set_grad_enabled(mode.keeps_graph), watched, each_row(mode.common.weight):
             found = self._network.call(values)
+        leaves, softmax, form = self._leaves(mode, found)
+        if self._form is None:
+            self._form, self._softmax, held = form, softmax, held_by_objects(found)
+            self._beside = [False] * len(held) if all(held) else held
+        self._check(leaves)
+        self._rows.append(leaves)
+        if mode.row == 0:
+            mode.common.products = max((self._products(leaf) for leaf in leaves), default=1)
+        return [mode.of(leaf) if mode.last and mode.knows(leaf) else None for leaf in leaves]
+
+    def _leaves(self, mode: Shift, found: Any) -> tuple[list[Tensor], list[bool | None], Nest]:
+        """The leaves of what the network returned, with the logits of a softmax at its end; and the form."""
         leaves, form = flattened(found)
         softmax: list[bool | None] = [None] * len(leaves)
         for place, leaf in enumerate(leaves):
             known = mode.softmaxes.get(id(leaf))
             if known is not None and known[0] is leaf and self._at_the_end(place, leaf, known[2]):
                 leaves[place], softmax[place] = known[1], known[3]
-        if self._form is None:
-            self._form, self._softmax, held = form, softmax, held_by_objects(found)
-            self._beside = [False] * len(held) if all(held) else held
-        self._check(leaves)
-        self._rows.append(leaves)
-        return [mode.of(leaf) if mode.last and mode.knows(leaf) else None for leaf in leaves]
+        return leaves, softmax, form
+
+    def _products(self, leaf: Tensor) -> int:
+        """How many rows A will have for an example of an output, at most."""
+        return min(leaf.numel() // (self._network.batch if self._by_example else 1), OUTPUTS)
 
     def _batched(self, place: int) -> bool:
         """Whether the examples of an output are independent."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from momentgen.laws.controlled.shift import Call, Shifted, has_derivative, tensors_in
+from momentgen.laws.controlled.noise import tensors_in
+from momentgen.laws.controlled.shift import Call, Shifted, has_derivative
 from momentgen.laws.nests import mapped
 
-__all__ = ["pulled"]
+__all__ = ["pulled", "whole"]
 
 
 def pulled(call: Call) -> Shifted | None:
@@ -43,17 +45,44 @@ def pulled(call: Call) -> Shifted | None:
     return shifted
 
 
+def whole(
+    call: Callable[[list[Tensor]], list[Any]], rows: Sequence[list[Tensor]], shifts: list[Tensor], keeps: bool
+) -> list[Tensor | None]:
+    """The shifts of a whole network's outputs, of which no function has been seen: the mean over some of its rows.
+
+    Args:
+        call: the leaves of the outputs for values of the inputs.
+        rows: values of the inputs.
+        shifts: of the inputs.
+        keeps: whether the answer will be differentiated.
+    """
+    graphs = []
+    places: list[int] = []
+    for values in rows:
+        with torch.enable_grad():
+            own = [_own(value, keeps) for value in values]
+            found = call(own)
+        places = [place for place, leaf in enumerate(found) if has_derivative(leaf) and leaf.requires_grad]
+        graphs.append((own, [found[place] for place in places]))
+    if not places or any(len(outs) != len(places) for _, outs in graphs):
+        return [None] * len(found)
+    with torch.enable_grad():
+        known = dict(zip(places, _Pull.apply(graphs, keeps, *shifts), strict=True))
+    return [known.get(place) for place in range(len(found))]
+
+
+def _own(value: Tensor, keeps: bool) -> Tensor:
+    """A copy from which a graph starts: what the network writes into its tensors later is no matter of the graph."""
+    return value.clone() if keeps and value.requires_grad else value.detach().clone().requires_grad_()
+
+
 def _recorded(call: Call, inputs: list[Tensor]) -> None:
     """Compute the result with a graph of its own, and keep that."""
     keeps = call.mode.keeps_graph
     # Torch's fused attention has no second derivative.
     plain_attention = sdpa_kernel(SDPBackend.MATH) if keeps else contextlib.nullcontext()
     with torch.enable_grad(), plain_attention:
-        # Copies: what the network writes into its tensors later is no matter of the graph.
-        own = {
-            id(value): value.clone() if keeps and value.requires_grad else value.detach().clone().requires_grad_()
-            for value in inputs
-        }
+        own = {id(value): _own(value, keeps) for value in inputs}
 
         def changed(value: Any) -> Any:
             return own.get(id(value), value) if isinstance(value, Tensor) else value

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from momentgen.laws.controlled import normalised
 from momentgen.laws.controlled.draws import drawn
+from momentgen.laws.controlled.noise import tensors_in
 from momentgen.laws.controlled.pull import pulled
-from momentgen.laws.controlled.shift import Call, Rule, Shifted, has_derivative, tensors_in
+from momentgen.laws.controlled.shift import Call, Rule, Shifted, draws, has_derivative
 from momentgen.laws.nests import mapped
 from momentgen.laws.table import Entry, names
 
@@ -28,7 +29,7 @@ __all__ = ["rule_of"]
 def rule_of(function: Any, entry: Entry | None) -> Rule:
     """The rule of a function that has a random argument, or that draws."""
     if entry is None:
-        return pulled
+        return drawn if draws(function) else pulled
     return _BY_NAME.get(entry.name) or _BY_KIND.get(entry.kind, pulled)
 
 

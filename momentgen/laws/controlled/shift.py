@@ -12,50 +12,25 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable
 from types import GetSetDescriptorType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from momentgen.laws.controlled.common import Common
+from momentgen.laws.controlled.noise import Source, tensors_in
 from momentgen.laws.table import METHODS, Entry, entry_of, names
 
-__all__ = ["Call", "Record", "Rule", "Shift", "Shifted", "Source", "has_derivative", "tensors_in"]
+__all__ = ["Call", "Record", "Rule", "Shift", "Shifted", "draws", "has_derivative"]
 
 #: computes the shift of a result, or those of its parts in a tuple; None where the shift ends
 Shifted = Callable[[], Any]
 
 
-def tensors_in(values: Iterable[Any]) -> list[Tensor]:
-    """The tensors among arguments, and those in lists and tuples among them."""
-    found: list[Tensor] = []
-    for value in values:
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif isinstance(value, list | tuple):
-            found.extend(tensors_in(value))
-    return found
-
-
 def has_derivative(value: Any) -> bool:
     """Whether a value is a tensor of floating point or of complex numbers."""
     return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
-
-
-class Source(NamedTuple):
-    """Noise that enters the network.
-
-    Attributes:
-        leaf: the shift that it starts, all 0; derivatives by it are those by the noise.
-        draw: what was drawn for a row, less its mean, of the shape of the leaf; None where nothing was.
-        var: *variances* of independent values, of the shape of the leaf; of the diagonal where there is a factor.
-        factor: of the covariance of an example's values, flattened, as that of :class:`~momentgen.JointMoments`.
-    """
-
-    leaf: Tensor
-    draw: Callable[[int], Tensor | None]
-    var: Tensor | float
-    factor: Tensor | None = None
 
 
 class Record:
@@ -121,8 +96,8 @@ class Call:
         return self.entry.name if self.entry is not None else getattr(self.function, "__name__", "")
 
     def random(self, value: Any) -> bool:
-        """Whether ``value`` is a random tensor."""
-        return isinstance(value, Tensor) and self.mode.knows(value)
+        """Whether ``value`` is a random tensor, but for noise that examples have in common, which has a shift apart."""
+        return isinstance(value, Tensor) and self.mode.knows(value) and not self.mode.common.knows(value)
 
     def shift(self, value: Tensor) -> Tensor:
         """The shift of a random tensor."""
@@ -174,7 +149,7 @@ def _property(func: Any) -> Entry | None:
 _MAKES_NOISE = frozenset({torch.randn, torch.rand})
 
 
-def _draws(func: Any) -> bool:
+def draws(func: Any) -> bool:
     """Whether a function may draw noise that joins A."""
     entry = entry_of(func)
     return func in _MAKES_NOISE or (entry is not None and entry.kind == "noise")
@@ -188,10 +163,22 @@ class Shift(TorchFunctionMode):
         rows: how many will run.
         pairs: how many rows' graphs are kept of functions whose slope no rule averages.
         keeps_graph: whether the answer will be differentiated.
+        batch: number of examples; 1 where all of the network's values belong to one.
+        inputs: certain tensors among the arguments.
     """
 
-    def __init__(self, rule: Callable[[Any, Entry | None], Rule], rows: int, pairs: int, keeps_graph: bool) -> None:
+    def __init__(
+        self,
+        rule: Callable[[Any, Entry | None], Rule],
+        rows: int,
+        pairs: int,
+        keeps_graph: bool,
+        batch: int = 1,
+        inputs: Iterable[Tensor] = (),
+    ) -> None:
         super().__init__()
+        #: noise that all examples have in common
+        self.common = Common(self, batch, list(inputs))
         self._rule, self.rows, self.pairs, self.keeps_graph = rule, rows, pairs, keeps_graph
         self.row = -1
         #: noise that has entered; complete after the last row
@@ -212,6 +199,7 @@ class Shift(TorchFunctionMode):
     def begin(self) -> None:
         """The next row begins."""
         self.row += 1
+        self.common.begin()
         self._met.clear()
         self._known.clear()
         self.softmaxes.clear()
@@ -278,13 +266,20 @@ class Shift(TorchFunctionMode):
         if isinstance(out, Tensor) and isinstance(dim, int):
             self.softmaxes[id(out)] = (out, logits, dim, entry.name == "log_softmax")
 
+    def forget_draws(self) -> None:
+        """What was drawn so far is not needed any more."""
+        self.common.forget_draws()
+        for records in self._records.values():
+            for record in records:
+                record.noise.clear()
+
     # ----------------------------------------------------------------- calls
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in _FORM:
             return func(*args, **kwargs)
-        if self.draws_only and not _draws(func):
+        if self.draws_only and not draws(func):
             out = func(*args, **kwargs)
             entry = entry_of(func)
             if entry is not None and entry.kind == "softmax":
@@ -296,8 +291,10 @@ class Shift(TorchFunctionMode):
         random = any(map(self.knows, tensors_in(args))) or (
             bool(kwargs) and any(map(self.knows, tensors_in(kwargs.values())))
         )
-        if not random and not _draws(func):
-            return func(*args, **kwargs)
+        if not random and not draws(func):
+            out = func(*args, **kwargs)
+            self.common.certain(out, args, kwargs)
+            return out
         flag = self._in_place_flag(entry, args, kwargs)
         if entry is None or not (entry.overwrites or flag or entry.kind == "write"):
             return self._ruled(Call(self, func, entry, args, kwargs))
@@ -311,22 +308,40 @@ class Shift(TorchFunctionMode):
 
     def _ruled(self, call: Call) -> Any:
         """The result of a function, with its shift in the last row."""
-        shifted = self._rule(call.function, call.entry)(call)
+        given = tensors_in((*call.args, *call.kwargs.values()))
+        common = [value for value in given if self.common.knows(value)]
+        shifted: Shifted | None = None
+        if common and not any(map(call.random, given)) and not draws(call.function):
+            call.run()
+        else:
+            shifted = self._rule(call.function, call.entry)(call)
+        added: Shifted | None = None
+        if common:
+            added = self.common.rule(call, common, [value for value in given if not self.common.knows(value)])
         out = call.out
-        if shifted is None:
+        if shifted is None and added is None:
             return out
         shift: Any = None
         if self.last:
             with torch.enable_grad():
-                try:
-                    shift = shifted()
-                except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
-                    # The answer is right without: what the shift leaves out is in the rows.
-                    self.ended.add(f"{call.name} ({type(error).__name__})")
+                shift = self._computed(call, shifted)
+                more = self._computed(call, added)
+                shift = more if shift is None else shift if more is None else shift + more
             if shift is None:
                 return out
         self.follow(out, shift)
         return out
+
+    def _computed(self, call: Call, shifted: Shifted | None) -> Any:
+        """A shift; None where it ends."""
+        if shifted is None:
+            return None
+        try:
+            return shifted()
+        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+            # The answer is right without: what the shift leaves out is in the rows.
+            self.ended.add(f"{call.name} ({type(error).__name__})")
+        return None
 
     def _written(self, func: Any, entry: Entry, args: Any, kwargs: Any, flag: bool) -> Any:
         """A function that writes into its first argument: computed beside it, and copied."""
@@ -343,6 +358,7 @@ class Shift(TorchFunctionMode):
             return func(*args, **kwargs)
         random, shift = self.knows(out), self.of(out) if self.last and self.knows(out) else None
         target.copy_(out)
+        self.common.moved(out, target)
         self._rewritten(target, random, shift)
         return target
 
@@ -385,6 +401,7 @@ class Shift(TorchFunctionMode):
     def _assigned(self, func: Any, entry: Entry, args: Any, kwargs: Any) -> Any:
         """A value is written: ``setitem``, ``copy_``, ``fill_`` and their like."""
         target, *rest = args
+        self.common.forget(target)
         out = func(*args, **kwargs)
         random = any(map(self.knows, tensors_in(rest))) or any(map(self.knows, tensors_in(kwargs.values())))
         if not random and not self.knows(target):

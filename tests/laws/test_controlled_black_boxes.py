@@ -1,0 +1,110 @@
+"""Networks whose functions the method ``controlled`` does not see: scripted modules and functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import momentgen
+from momentgen import noisy
+from momentgen.errors import UnsupportedError
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def _fixed() -> None:
+    torch.manual_seed(0)
+
+
+def _plain() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 30), nn.Tanh(), nn.Linear(30, 20), nn.ReLU(), nn.Linear(20, 3)).eval()
+
+
+class Around(nn.Module):
+    """A scripted part among others, beside which the value goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.part = nn.Linear(6, 6), torch.jit.script(_plain())
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x).relu()
+        found: Tensor = torch.softmax(self.part(x) + x[:, :3], -1)
+        return found
+
+
+def _function(x: Tensor) -> Tensor:
+    return torch.tanh(x) * x.exp()
+
+
+class Calls(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.functions = nn.Linear(6, 3), [torch.jit.script(_function)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.functions[0](self.linear(x))
+        return found
+
+
+NETWORKS: dict[str, Callable[[], Any]] = {
+    "a scripted module": lambda: torch.jit.script(_plain()),
+    "a traced module": lambda: torch.jit.trace(_plain(), torch.randn(16, 6)),  # type: ignore[no-untyped-call]
+    "a scripted part": Around,
+    "a scripted function": Calls,
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_sixteen_rows_know_sigma_better_than_sampling(name: str) -> None:
+    network = NETWORKS[name]().eval()
+    x = noisy(torch.randn(16, 6), std=0.1)
+    with torch.no_grad():
+        drawn = torch.stack([network(x.mean + x.std * torch.randn(16, 6)) for _ in range(4000)]).double()
+        found = momentgen.convert(network, max_rows=16)(x)
+    std = drawn.std(0)
+    assert found.rows == 16
+    assert (found.std / std).log().square().mean().sqrt() < 0.12  # of 16 draws: 0.18
+    assert ((found.std - std).abs() < 2 * (found.std_error.square() + (std / 90).square()).sqrt()).double().mean() > 0.7
+
+
+def test_gradients_pass_through_a_scripted_module() -> None:
+    plain = _plain().double()
+    network = momentgen.convert(torch.jit.script(plain), "controlled", max_rows=16)
+    x, weight = torch.randn(3, 6, dtype=torch.float64), next(plain.parameters())
+
+    def value(std: Tensor) -> Tensor:
+        found = network(noisy(x, std=std))
+        total: Tensor = found.mean.sin().sum() + found.var.sum()
+        return total
+
+    std = torch.tensor(0.2, dtype=torch.float64, requires_grad=True)
+    by_std, by_weight = torch.autograd.grad(value(std), (std, weight))
+    step, along = 1e-6, torch.randn_like(weight)
+    with torch.no_grad():
+        slope = (value(std + step) - value(std - step)) / (2 * step)
+        weight.add_(along, alpha=step)
+        above = value(std)
+        weight.sub_(along, alpha=2 * step)
+        below = value(std)
+    torch.testing.assert_close(by_std, slope, rtol=1e-4, atol=1e-8)
+    torch.testing.assert_close((by_weight * along).sum(), (above - below) / (2 * step), rtol=1e-4, atol=1e-8)
+
+
+@pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
+def test_methods_that_run_on_laws_refuse_in_one_sentence(method: Any) -> None:
+    network = momentgen.convert(torch.jit.script(_plain()), method)
+    with pytest.raises(UnsupportedError, match="convert the network with the module that was scripted"):
+        network(noisy(torch.randn(4, 6), std=0.1))
+
+
+def test_a_certain_input_is_run_once() -> None:
+    plain, x = _plain(), torch.randn(4, 6)
+    found = momentgen.convert(torch.jit.script(plain))(x)
+    torch.testing.assert_close(found.mean, plain(x))
+    assert not found.var.any()

@@ -1,0 +1,158 @@
+"""``noisy(x, distribution)``: noise of any distribution, against draws of the plain network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributions as td
+from torch import Tensor, nn
+
+import momentgen
+from momentgen import Moments, noisy
+from momentgen.errors import InputError
+from momentgen.laws import listening
+from momentgen.nn.monte_carlo import monte_carlo
+
+CORRELATED = torch.tensor([[0.3, 0.1, 0.0], [0.1, 0.2, -0.1], [0.0, -0.1, 0.4]])
+#: distribution of noise for x of shape (4, 3)
+DISTRIBUTIONS: dict[str, td.Distribution] = {
+    "exponential": td.Exponential(3.0),
+    "Laplace": td.Laplace(torch.tensor([0.0, 0.5, 1.0]), 0.2),
+    "uniform": td.Uniform(torch.zeros(4, 3), torch.rand(4, 3) + 0.1),
+    "Student": td.StudentT(5.0, 0.0, 0.3),
+    "Bernoulli": td.Bernoulli(0.2),
+    "mixture": td.MixtureSameFamily(
+        td.Categorical(torch.tensor([0.8, 0.2])), td.Normal(torch.tensor([0.0, 2.0]), torch.tensor([0.1, 0.5]))
+    ),
+    "normal vector": td.MultivariateNormal(torch.ones(3), CORRELATED),
+    "independent": td.Independent(td.Gamma(torch.full((3,), 2.0), 4.0), 1),
+    "Dirichlet": td.Dirichlet(torch.tensor([1.0, 2.0, 3.0])),
+}
+
+
+@pytest.fixture(autouse=True)
+def _fixed() -> None:
+    torch.manual_seed(0)
+
+
+def _network() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).eval()
+
+
+def _draws(distribution: td.Distribution, x: Tensor, count: int = 20_000) -> Tensor:
+    shape = x.shape[: x.dim() - len(distribution.batch_shape) - len(distribution.event_shape)]
+    return x + distribution.sample(torch.Size((count, *shape)))
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_controlled_has_the_moments_of_draws_within_the_stated_error(name: str) -> None:
+    distribution, covered, away, ratios = DISTRIBUTIONS[name], [], [], []
+    for seed in range(4):
+        network, x = _network(), torch.randn(4, 3)
+        with torch.no_grad(), momentgen.method("controlled", rtol=1e-9, max_rows=64, seed=seed):
+            drawn = network(_draws(distribution, x)).double()
+            found = momentgen.convert(network)(noisy(x, distribution))
+        std = drawn.std(0)
+        covered.append((found.std - std).abs() < 2 * (found.std_error.square() + (std / 140).square()).sqrt())
+        away.append((found.mean - drawn.mean(0)) / (found.mean_error.square() + std.square() / len(drawn)).sqrt())
+        ratios.append((found.std / std).log())
+    assert torch.stack(covered).double().mean() > 0.7  # heavy tails: 64 draws do not always meet them
+    assert torch.stack(away).abs().mean() < 1.4
+    assert torch.stack(ratios).square().mean().sqrt() < 0.1
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_mean_and_variance_are_those_of_draws_and_sample_draws_from_it(name: str) -> None:
+    x, distribution = torch.randn(4, 3), DISTRIBUTIONS[name]
+    given = noisy(x, distribution)
+    drawn = _draws(distribution, x)
+    torch.testing.assert_close(given.mean, drawn.mean(0), rtol=0.0, atol=0.05)
+    torch.testing.assert_close(given.std, drawn.std(0), rtol=0.06, atol=0.0)
+    same = momentgen.convert(nn.Identity(), "sample")
+    sampled = torch.stack([same(given).mean for _ in range(4000)])
+    for share in (0.1, 0.5, 0.9):
+        torch.testing.assert_close(
+            sampled.quantile(share, 0), drawn[:4000].quantile(share, 0), rtol=0.0, atol=0.15
+        )  # normal values have other quantiles
+
+
+def test_events_within_a_sequence_have_a_block_of_the_covariance_each() -> None:
+    x, linear = torch.randn(2, 4, 3), nn.Linear(12, 1, bias=False)
+    total = nn.Sequential(nn.Flatten(), linear)
+    weight = linear.weight.detach().view(4, 3)
+    expected = torch.einsum("ti,ij,tj->", weight, CORRELATED, weight)
+    given = noisy(x, td.MultivariateNormal(torch.zeros(3), CORRELATED))
+    for method in ("controlled", "adjoint", "covariance"):
+        found = momentgen.convert(total.eval(), method)(given)
+        torch.testing.assert_close(found.var, expected.expand(2, 1), rtol=1e-4, atol=0.0)
+
+
+def test_several_noisy_inputs_have_a_distribution_each() -> None:
+    class Sum(nn.Module):
+        def forward(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+            return a + 2 * b + c
+
+    x = torch.zeros(3, 2)
+    given = (noisy(x, td.Exponential(1.0)), noisy(x, td.Laplace(0.0, 1.0)), noisy(x, std=0.5))
+    found = momentgen.convert(Sum(), "controlled")(*given)
+    torch.testing.assert_close(found.var, torch.full((3, 2), 1 + 4 * 2 + 0.25))
+    torch.testing.assert_close(found.mean, torch.ones(3, 2))
+
+
+@pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])
+def test_other_methods_take_mean_and_variance_and_say_so(method: Any) -> None:
+    network, x = _network(), torch.randn(4, 3)
+    given = noisy(x, td.Exponential(3.0))
+    with listening() as notes, torch.no_grad():
+        found = momentgen.convert(network, method)(given)
+        normal = momentgen.convert(network, method)(Moments(x + 1 / 3, torch.full((4, 3), 1 / 9)))
+    torch.testing.assert_close(found.var, normal.var)
+    assert sum("Exponential is taken for normal" in note for note in notes) == 1
+
+
+def test_monte_carlo_draws_from_it() -> None:
+    given = noisy(torch.zeros(2, 3), td.Exponential(1.0))
+    found = monte_carlo(nn.ReLU(), given, 20_000, seed=0)
+    torch.testing.assert_close(found.output.mean.float(), torch.ones(2, 3), rtol=0.05, atol=0.0)
+
+
+def test_gradients_reach_the_distributions_parameters() -> None:
+    rate = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    net, x = momentgen.convert(_network().double(), "controlled", max_rows=16), torch.randn(4, 3, dtype=torch.float64)
+
+    def value(rate: Tensor) -> Tensor:
+        found = net(noisy(x, td.Exponential(rate)))
+        total: Tensor = found.mean.sum() + found.var.sum()
+        return total
+
+    (gradient,) = torch.autograd.grad(value(rate), rate)
+    with torch.no_grad():
+        slope = (value(rate + 1e-6) - value(rate - 1e-6)) / 2e-6
+    torch.testing.assert_close(gradient, slope, rtol=1e-4, atol=0.0)
+
+
+def test_the_same_seed_gives_the_same_bits() -> None:
+    net, given = momentgen.convert(_network(), "controlled"), noisy(torch.zeros(2, 3), td.Exponential(1.0))
+    before = torch.get_rng_state()
+    assert torch.equal(net(given).var, net(given).var)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("distribution", "text"),
+    [
+        (td.Cauchy(0.0, 1.0), "finite mean and variance"),
+        (td.StudentT(1.5), "finite mean and variance"),
+        (td.Pareto(1.0, 1.5), "finite mean and variance"),
+        (td.VonMises(torch.zeros(()), torch.ones(())), "angles"),
+        (td.RelaxedBernoulli(torch.tensor(1.0), torch.tensor(0.5)), "does not know"),
+        (td.Normal(torch.zeros(5), 1.0), "does not broadcast"),
+        (td.MultivariateNormal(torch.zeros(2), torch.eye(2)), "does not broadcast"),
+        (0.1, "var= or std="),
+    ],
+)
+def test_distributions_that_do_not_fit_are_refused(distribution: Any, text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        noisy(torch.zeros(4, 3), distribution)
