@@ -458,3 +458,13 @@ def test_what_is_added_in_place_and_seen_as_a_view_keeps_the_linear_part() -> No
     with torch.no_grad():
         found = momentgen.convert(Of(pooled).eval())(noisy(torch.randn(8, 3), std=0.1))
     torch.testing.assert_close(found.std, torch.full((1,), 0.1 * 24**0.5 / 2))
+
+
+@pytest.mark.parametrize(("std", "said"), [(1e-9, True), (1e-6, True), (1e-4, False)])
+def test_noise_next_to_the_rounding_of_values_is_said(std: float, said: bool) -> None:
+    with listening() as notes:
+        momentgen.convert(nn.Linear(3, 2).eval())(noisy(torch.ones(2, 3), std=std))
+    assert any("roundings of its values in torch.float32" in text for text in notes) == said
+    with listening() as notes:
+        momentgen.convert(nn.Linear(3, 2).double().eval())(noisy(torch.ones(2, 3).double(), std=std))
+    assert not any("roundings" in text for text in notes)

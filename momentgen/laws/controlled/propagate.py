@@ -26,7 +26,7 @@ from momentgen.laws.notes import note
 from momentgen.laws.propagations import PROPAGATIONS
 from momentgen.laws.values import check, lower
 from momentgen.laws.weights import each_row
-from momentgen.runtime import JointMoments
+from momentgen.runtime import JointMoments, Moments
 
 __all__ = ["propagate"]
 
@@ -36,6 +36,8 @@ BLOCK: Final = 16
 _PAIRED: Final = 4
 #: rows of which the derivatives of a whole network are averaged
 _WHOLE: Final = 4
+#: noise of less than so many roundings of a value is not drawn well
+_ROUNDINGS: Final = 16
 #: outputs whose standard deviation is below this part of the average do not count in the error that ends the rows
 _SMALL: Final = 0.01
 
@@ -60,6 +62,7 @@ def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kw
     network = Network(where, forward, *flattened((args, kwargs)))
     for value in network.inputs:
         check(where, value)
+        _say_if_lost(value)
     spent = accuracy(getattr(where, "accuracy", None))
     devices = [network.device] if network.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
@@ -73,6 +76,17 @@ def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kw
             if all(torch.equal(*states) for states in zip(before, _random_state(devices), strict=True)):
                 return lower(found)
         return _Answer(network, spent).outputs()
+
+
+def _say_if_lost(value: Moments) -> None:
+    """A note where an input's noise is lost in the rounding of its values, or next to it."""
+    mean, var = value.mean.detach(), value.var.detach()
+    rounding = _ROUNDINGS * torch.finfo(mean.dtype).eps * mean.abs()
+    if bool(((var > 0) & (var < rounding * rounding)).any()):
+        note(
+            f"controlled: an input's noise is less than {_ROUNDINGS} roundings of its values in {mean.dtype}, "
+            "so that draws lose a part of it; use float64"
+        )
 
 
 def _random_state(devices: list[torch.device]) -> list[Tensor]:
