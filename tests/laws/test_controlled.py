@@ -468,3 +468,11 @@ def test_noise_next_to_the_rounding_of_values_is_said(std: float, said: bool) ->
     with listening() as notes:
         momentgen.convert(nn.Linear(3, 2).double().eval())(noisy(torch.ones(2, 3).double(), std=std))
     assert not any("roundings" in text for text in notes)
+
+
+def test_a_random_complex_output_is_refused_with_what_to_return() -> None:
+    x = noisy(torch.zeros(2, 4), std=1.0)
+    with pytest.raises(InputError, match=r"complex.*view_as_real"):
+        momentgen.convert(Of(torch.fft.fft).eval())(x)
+    found = momentgen.convert(Of(lambda x: torch.view_as_real(torch.fft.fft(x))).eval())(x)
+    torch.testing.assert_close(found.std[:, 1].square().sum(-1), torch.tensor([4.0, 4.0]))

@@ -332,6 +332,11 @@ class _Answer:
         for place, leaf in enumerate(self._rows[0]):
             if place in estimates:
                 leaves.append(self._moments(place, leaf, estimates[place]))
+            elif leaf.is_complex() and any(not torch.equal(leaf, row[place]) for row in self._rows):
+                raise InputError(
+                    f"{type(self._network.where).__name__}: a random output of shape {tuple(leaf.shape)} is complex, "
+                    "and moments are of real values; return torch.view_as_real of it"
+                )
             elif leaf.is_complex() or not leaf.numel():
                 leaves.append(leaf)
             else:  # a decision: what most draws have
