@@ -6,7 +6,7 @@ one source of as many values as there are outputs.  Everywhere else (convolution
 recurrence) one noise meets many values, and the weight itself is a source.
 
 A law :class:`Lifted` stands for the parameter, knows how often it is used, and lets its keeper do the one or the other.
-The keepers are in :mod:`~momentgen.laws.parameters_two_passes` and :mod:`~momentgen.laws.parameters_covariance`.
+The keepers are in :mod:`~momentgen.laws.parameters_adjoint` and :mod:`~momentgen.laws.parameters_covariance`.
 """
 
 from __future__ import annotations
