@@ -547,3 +547,16 @@ def test_probabilities_of_two_classes_have_the_sigma_of_sampling(last: nn.Module
         found = momentgen.convert(net)(x)
         drawn = net(x.mean + x.std * torch.randn(20_000, 6, 8)).double()
     torch.testing.assert_close(found.var.double().sqrt(), drawn.std(0), rtol=0.15, atol=1e-3)
+
+
+def test_the_stated_error_of_probabilities_covers_logits_that_are_not_normal() -> None:
+    """Where an example's class is seldom another, normal logits of exact moments give a σ that is far too small."""
+    logits, images = trained(10)
+    net, x = nn.Sequential(logits, nn.Softmax(-1)).eval(), Moments(images, 0.1)
+    with torch.no_grad():
+        drawn = net(x.mean + x.std * torch.randn(5000, *images.shape)).double().std(0)
+        large, within = drawn > 0.05, []
+        for seed in range(3):
+            found = momentgen.convert(net, seed=seed)(x)
+            within.append(((found.std - drawn).abs() < 2 * found.std_error + 0.03 * drawn)[large])
+    assert torch.cat(within).double().mean() > 0.85

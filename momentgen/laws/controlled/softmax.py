@@ -22,7 +22,7 @@ _FEW = 128
 #: groups of pairs that the jackknife leaves out, at most
 _GROUPS = 16
 #: logits of which the linear part explains all but this part of the variance count as normal
-_LINEAR = 0.1
+_LINEAR = 0.01
 #: outputs whose standard deviation is below this part of the average do not tell how far normal logits are off
 _SMALL = 0.01
 
