@@ -216,7 +216,7 @@ class _Answer:
             with watched:
                 return self._leaves(watched, self._network.call(values))[0]
 
-        rows = [[noise.value.mean + noise.row(row) for noise in self._noise] for row in range(_WHOLE)]
+        rows = [[noise.value_of(row) for noise in self._noise] for row in range(_WHOLE)]
         return whole(leaves, rows, shifts, mode.keeps_graph)
 
     def _wanted(self, error: float) -> int:
