@@ -167,7 +167,7 @@ def current_method(own: str | None = None) -> str:
 
 
 def _say_what_is_normal(name: str, value: Any) -> None:
-    """A note where an input's noise is of a distribution of which the method takes mean and variance alone."""
+    """Note that the method uses only the mean and variance of an input's noise distribution."""
     noise = value.noise if isinstance(value, Moments) else None
     if noise is not None:
         alone = "" if noise.is_known else ", its values for independent"

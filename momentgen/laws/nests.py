@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from types import ModuleType
 from typing import Any
@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import PackedSequence
 from momentgen.laws.law import Law
 from momentgen.runtime import Moments
 
-__all__ = ["Nest", "flattened", "held_by_objects", "leaves_of", "mapped"]
+__all__ = ["Nest", "flattened", "held_by_objects", "leaves_of", "mapped", "tensors_in"]
 
 #: a function of one value of a nest
 Function = Callable[[Any], Any]
@@ -196,3 +196,14 @@ def _attributes(nest: Any) -> Iterator[tuple[str, Any]]:
         for name in (slots,) if isinstance(slots, str) else slots:
             if name not in ("__dict__", "__weakref__") and hasattr(nest, name):
                 yield name, getattr(nest, name)
+
+
+def tensors_in(values: Iterable[Any]) -> list[Tensor]:
+    """The tensors among arguments, and those in lists and tuples among them."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found.extend(tensors_in(value))
+    return found

@@ -47,15 +47,21 @@ class RunningMoments:
     def update(self, chunk: Tensor) -> None:
         """Take in samples along the first dimension."""
         chunk = chunk.detach().double()
-        n, mean = chunk.shape[0], chunk.mean(0)
-        squares = (chunk - mean).square().sum(0)
+        mean = chunk.mean(0)
+        self._merge(chunk.shape[0], mean, (chunk - mean).square().sum(0))
+
+    def add(self, found: Moments, count: int) -> None:
+        """Take in what so many samples gave, as :meth:`moments` says it."""
+        self._merge(count, found.mean, found.var * (count - 1))
+
+    def _merge(self, n: int, mean: Tensor, squares: Tensor) -> None:
         if self._mean is None or self._squares is None:
             self.count, self._mean, self._squares = n, mean, squares
             return
         total = self.count + n
         shift = mean - self._mean
-        self._mean += shift * (n / total)
-        self._squares += squares + shift.square() * (self.count * n / total)
+        self._mean = self._mean + shift * (n / total)
+        self._squares = self._squares + squares + shift.square() * (self.count * n / total)
         self.count = total
 
     def moments(self) -> Moments:
@@ -245,12 +251,10 @@ def drawn_layers(
 
 def _pooled(blocks: list[Moments], sizes: list[int]) -> Moments:
     """Moments of all draws of some blocks together."""
-    total = sum(sizes)
-    mean = torch.stack([one.mean * size for one, size in zip(blocks, sizes, strict=True)]).sum(0) / total
-    squares = [
-        one.var * (size - 1) + (one.mean - mean).square() * size for one, size in zip(blocks, sizes, strict=True)
-    ]
-    return Moments(mean, torch.stack(squares).sum(0) / (total - 1))
+    running = RunningMoments()
+    for one, size in zip(blocks, sizes, strict=True):
+        running.add(one, size)
+    return running.moments()
 
 
 def _repeated(x: Moments, times: int) -> Moments:

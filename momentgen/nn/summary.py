@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -202,14 +202,14 @@ def summary(
     if unknown:
         raise InputError(f"summary: expected methods of {', '.join(_METHODS)}, got {unknown[0]!r}")
     own = _own_method(model)
-    found, notes, problem = _by_ap2(model, x, own == "ap2")
+    found = _by_ap2(model, x, own == "ap2")
     draws = samples or (0 if own == "ap2" else _DRAWS)
     drawn = drawn_layers(model, x, draws, seed=seed, progress=progress) if draws else None
     layers = found.layers if own == "ap2" or drawn is None else drawn.layers
     if not layers:
         raise InputError(f"summary: {type(model).__name__} has no layers")
     output = found.output if drawn is None else drawn.output
-    if not any(bool(one.var.any()) for one in (output, *layers.values())):
+    if not any(bool(one.var.any()) for one in (output, *layers.values()) if one is not None):
         raise InputError(
             "summary: nothing is random: the input is certain, and the network makes no noise of its own; pass "
             "momentgen.noisy(x, std=...), or Moments of a variance that is not 0"
@@ -227,8 +227,9 @@ def summary(
             Row(name, kinds.get(base, base), range_of(one.mean), range_of(one.var.sqrt()), error, saturation, ratio)
         )
     wanted = ("ap2", own) if methods is None else methods
-    compared, warnings = _by_method(model, x, wanted, drawn.output if drawn is not None and samples else None, problem)
-    return Summary(tuple(rows), draws, samples, (*notes, *warnings), compared, own)
+    truth = drawn.output if drawn is not None and samples else None
+    compared, warnings = _by_method(model, x, wanted, truth, found.problem)
+    return Summary(tuple(rows), draws, samples, (*found.notes, *warnings), compared, own)
 
 
 #: draws of a layer where none are asked for
@@ -240,15 +241,25 @@ _OFF = 1.2
 
 @dataclass(frozen=True)
 class _Pass:
-    """One pass by ``ap2``: moments of the output and the layers, and how many units of each layer are saturated."""
+    """One pass by ``ap2``, or why there is none.
 
-    output: Moments
-    layers: dict[str, Moments]
-    saturations: dict[str, float]
+    Args:
+        problem: why the network cannot be run; all else is empty then.
+        output: moments of the output.
+        layers: of each layer.
+        saturations: the share of saturated units of each activation.
+        notes: what was taken approximately.
+    """
+
+    problem: str = ""
+    output: Moments | None = None
+    layers: Mapping[str, Moments] = field(default_factory=dict)
+    saturations: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
-def _by_ap2(model: torch.nn.Module, x: Moments | Tensor, needed: bool) -> tuple[_Pass, list[str], str]:
-    """The pass, what it took approximately, and why there is none."""
+def _by_ap2(model: torch.nn.Module, x: Moments | Tensor, needed: bool) -> _Pass:
+    """The pass; where it is not needed, a network that cannot be run is no error."""
     saturations: dict[str, float] = {}
     handles = [
         part.register_forward_hook(_saturation(name, saturations))
@@ -261,12 +272,11 @@ def _by_ap2(model: torch.nn.Module, x: Moments | Tensor, needed: bool) -> tuple[
     except MomentgenError as error:
         if needed:
             raise
-        nothing = torch.zeros(())
-        return _Pass(Moments(nothing, nothing), {}, {}), [], str(error)
+        return _Pass(str(error))
     finally:
         for handle in handles:
             handle.remove()
-    return _Pass(output, layers, saturations), list(notes), ""
+    return _Pass("", output, layers, saturations, tuple(notes))
 
 
 def _by_method(

@@ -61,7 +61,7 @@ class Moments(NamedTuple):
     @property
     def noise(self) -> Any:
         """The distribution of the noise; None where it is taken for normal."""
-        return None
+        return getattr(self, "_noise", None)
 
     @property
     def std(self) -> Tensor:
@@ -98,11 +98,7 @@ class DistributedMoments(Moments):
     Everything that takes :class:`Moments` takes it, and sees mean and variance.
     """
 
-    _noise: Any = None
-
-    @property
-    def noise(self) -> Any:
-        return self._noise
+    _noise: Any
 
     @classmethod
     def of(cls, mean: Tensor, var: Tensor, noise: Any) -> DistributedMoments:
@@ -132,11 +128,7 @@ class JointMoments(Moments):
 
     factor: Tensor
     _errors: tuple[Tensor, Tensor, int] | None = None
-    _noise: Any = None
-
-    @property
-    def noise(self) -> Any:
-        return self._noise
+    _noise: Any
 
     @property
     def std_error(self) -> Tensor | None:

@@ -1,12 +1,18 @@
-"""Small networks whose units share noise, for the tests of the methods that run a network twice."""
+"""Small networks for the tests of laws: whose units share noise, a trained one, and a function as a network."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import sklearn.datasets
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from momentgen import Moments
+from momentgen.runtime import JointMoments
 
 
 class Residual(nn.Module):
@@ -65,3 +71,52 @@ def differentiable(name: str) -> tuple[nn.Module, Moments]:
     }[name]
     x = Moments(torch.randn(1, *shape, dtype=torch.float64), torch.full((1, *shape), 0.2, dtype=torch.float64))
     return net.double().eval(), x
+
+
+class Of(nn.Module):
+    """A function as a network."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Any) -> Any:
+        return self.function(x)
+
+
+@functools.cache
+def trained(outputs: int) -> tuple[nn.Module, Tensor]:
+    """A perceptron that reads digits, or says which number is written, after a few seconds of training; test images."""
+    digits = sklearn.datasets.load_digits()
+    x = torch.tensor(digits.data, dtype=torch.float32) / 16
+    y = torch.tensor(digits.target)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, outputs))
+    adam = torch.optim.AdamW(net.parameters(), 3e-3)
+    for _ in range(12):
+        for batch in torch.randperm(1500).split(64):
+            out = net(x[batch])
+            loss = F.cross_entropy(out, y[batch]) if outputs == 10 else F.mse_loss(out, y[batch, None].float())
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+    return net.eval().requires_grad_(False), x[1500:1512]
+
+
+def small(outputs: int = 3) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, outputs)).eval()
+
+
+def noisy(*shape: int) -> Moments:
+    torch.manual_seed(1)
+    return Moments(torch.randn(shape), 0.1 * torch.rand(shape))
+
+
+def same(found: Any, expected: Any) -> None:
+    """The same bits, covariances included."""
+    assert type(found) is type(expected)
+    assert torch.equal(found.mean, expected.mean)
+    assert torch.equal(found.var, expected.var)
+    if isinstance(expected, JointMoments):
+        assert torch.equal(found.factor, expected.factor)

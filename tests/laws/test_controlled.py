@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from laws.small_networks import Of
 from torch import Tensor, nn
 
 import momentgen
@@ -17,7 +18,6 @@ from momentgen import Moments, noisy
 from momentgen.errors import InputError
 from momentgen.inference import MeanField, randomise
 from momentgen.laws import listening
-from momentgen.laws.controlled.linear import _dimension
 
 DRAWS = 20_000
 
@@ -25,17 +25,6 @@ DRAWS = 20_000
 @pytest.fixture(autouse=True)
 def _fixed() -> None:
     torch.manual_seed(0)
-
-
-class Of(nn.Module):
-    """A function as a network."""
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Any) -> Any:
-        return self.function(x)
 
 
 class Attention(nn.Module):
@@ -365,55 +354,6 @@ def test_a_network_that_hands_noise_on_in_one_direction_of_the_batch_is_one_exam
     drawn = torch.stack([TimeFirst()(x.mean + x.std * torch.randn(5, 3, 4)) for _ in range(4000)])
     off = (found.std - drawn.std(0)) / (found.std_error**2 + (drawn.std(0) / 8000**0.5) ** 2).sqrt()
     assert off.square().mean() < 2.5
-
-
-def test_large_outputs_do_not_mix_into_small_ones_where_there_are_many() -> None:
-    network = nn.Sequential(nn.Linear(12, 12), nn.Tanh(), nn.Linear(12, 100), nn.Sigmoid()).double().eval()
-    with torch.no_grad():
-        network[2].bias.copy_(torch.linspace(-12, 0, 100))
-        network[2].weight.mul_(2)
-    x = noisy(torch.randn(2, 12, dtype=torch.float64), std=0.1)
-    with torch.no_grad():
-        std = network(x.mean + x.std * torch.randn(DRAWS, 2, 12, dtype=torch.float64)).std(0)
-        found = [momentgen.convert(network, "controlled", seed=seed, max_rows=64)(x) for seed in range(4)]
-    covered = torch.stack([(one.std - std).abs() < 2 * (one.std_error + 0.005 * std) for one in found])
-    assert covered.double().mean() > 0.8
-
-
-def test_directions_of_many_outputs_are_counted() -> None:
-    one = torch.randn(16, 4, 2) @ torch.randn(2, 200)
-    signs = torch.tensor([1.0, -1.0]).repeat(8)[:, None, None]
-    assert _dimension(signs * one[::2].repeat_interleave(2, 0)) < 4
-    assert _dimension(signs * torch.randn(8, 4, 200).repeat_interleave(2, 0)) > 100
-
-
-class Cache:
-    """Comes beside the outputs, as a cache of keys and values."""
-
-    def __init__(self, keys: Tensor) -> None:
-        self.keys = keys
-
-
-def test_what_comes_beside_the_outputs_is_right_and_does_not_count_for_the_rows() -> None:
-    network = Of(lambda x: (x.sum(1), (5 * x).sin().mean(), Cache((9 * x).cos())))
-    x = noisy(torch.zeros(4, 3), std=0.4)
-    with torch.no_grad():
-        found = momentgen.convert(network, "controlled", rtol=0.3)(x)
-        many = [network(x.mean + x.std * torch.randn(4, 3)) for _ in range(4000)]
-    assert found[0].rows == 16
-    torch.testing.assert_close(found[0].std, torch.full((4,), 0.4 * 3**0.5))
-    for one, drawn in ((found[1], [row[1] for row in many]), (found[2].keys, [row[2].keys for row in many])):
-        std = torch.stack(drawn).std(0)
-        assert one.std.shape == std.shape
-        assert ((one.std - std).abs() < 2.5 * one.std_error).double().mean() > 0.8
-
-
-def test_small_outputs_beside_large_ones_that_go_with_them_keep_their_digits() -> None:
-    network = nn.Sequential(nn.Linear(3, 40, bias=False)).eval()
-    with torch.no_grad():
-        network[0].weight.mul_(10.0 ** torch.linspace(-7, 3, 40)[torch.randperm(40), None])
-    found = momentgen.convert(network)(noisy(torch.zeros(3, 3), std=0.5))
-    torch.testing.assert_close(found.std, 0.5 * network[0].weight.norm(dim=1).expand(3, 40), rtol=1e-4, atol=0)
 
 
 def test_functions_of_each_value_have_their_own_coefficients() -> None:

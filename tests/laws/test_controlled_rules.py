@@ -8,21 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from laws.small_networks import Of
 from torch import Tensor, nn
 
 import momentgen
 from momentgen import noisy
-
-
-class Of(nn.Module):
-    """A function as a network."""
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Any) -> Any:
-        return self.function(x)
 
 
 def _attended(**settings: Any) -> Callable[[Tensor], Tensor]:

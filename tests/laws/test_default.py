@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-import sklearn.datasets
 import torch
-import torch.nn.functional as F
+from laws.small_networks import noisy, same, small, trained
 from torch import Tensor, nn
-from torch.fx.experimental.proxy_tensor import make_fx
 
 import momentgen
 from momentgen import Moments
@@ -26,47 +23,9 @@ JOINT = ("adjoint", "covariance", "controlled")
 DEFAULT_RUNS = "controlled, the default of evaluation, runs this network"
 
 
-@functools.cache
-def trained(outputs: int) -> tuple[nn.Module, Tensor]:
-    """A perceptron that reads digits, or says which number is written, after a few seconds of training; test images."""
-    digits = sklearn.datasets.load_digits()
-    x = torch.tensor(digits.data, dtype=torch.float32) / 16
-    y = torch.tensor(digits.target)
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, outputs))
-    adam = torch.optim.AdamW(net.parameters(), 3e-3)
-    for _ in range(12):
-        for batch in torch.randperm(1500).split(64):
-            out = net(x[batch])
-            loss = F.cross_entropy(out, y[batch]) if outputs == 10 else F.mse_loss(out, y[batch, None].float())
-            adam.zero_grad()
-            loss.backward()
-            adam.step()
-    return net.eval().requires_grad_(False), x[1500:1512]
-
-
 def sampled_sigma(net: nn.Module, x: Moments) -> Tensor:
     drawn = x.mean + x.std * torch.randn(SAMPLES, *x.mean.shape, generator=torch.Generator().manual_seed(1))
     return net(drawn.flatten(0, 1)).unflatten(0, (SAMPLES, -1)).double().std(0)
-
-
-def small(outputs: int = 3) -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, outputs)).eval()
-
-
-def noisy(*shape: int) -> Moments:
-    torch.manual_seed(1)
-    return Moments(torch.randn(shape), 0.1 * torch.rand(shape))
-
-
-def same(found: Any, expected: Any) -> None:
-    """The same bits, covariances included."""
-    assert type(found) is type(expected)
-    assert torch.equal(found.mean, expected.mean)
-    assert torch.equal(found.var, expected.var)
-    if isinstance(expected, JointMoments):
-        assert torch.equal(found.factor, expected.factor)
 
 
 # ----------------------------------------------------------------- the default
@@ -370,150 +329,7 @@ def test_a_network_that_vmap_cannot_run_is_run_one_example_after_another() -> No
     torch.testing.assert_close(found.var, 4 * momentgen.convert(plain.net, "adjoint")(x).var)
 
 
-# ---------------------------------------------------------- torch.compile, export
-
-
-@pytest.fixture
-def _fresh() -> Any:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
-@pytest.mark.usefixtures("_fresh")
-@pytest.mark.parametrize("method", [None, *(pytest.param(name, marks=pytest.mark.slow) for name in JOINT)])
-def test_compiled_networks_have_the_bits_of_eager_mode(method: Any) -> None:
-    network = momentgen.convert(small(), method)
-    fast: Any = torch.compile(network, backend="eager")
-    for size in (3, 3, 5):
-        x = noisy(size, 4)
-        same(fast(x), network(x))
-    certain = noisy(3, 4).mean
-    same(fast(certain), network(certain))
-    with momentgen.method("ap2"):
-        same(fast(x), network(x))
-    same(fast(x), network(x))
-    network.train()
-    same(fast(x), network(x))
-
-
-@pytest.mark.usefixtures("_fresh")
-def test_code_around_a_network_is_compiled_and_methods_may_be_entered_in_it() -> None:
-    network, x = momentgen.convert(small()), noisy(3, 4)
-
-    @torch.compile(backend="eager")
-    def run(x: Moments) -> Any:
-        first = network(Moments(x.mean * 2, x.var))
-        with momentgen.method("adjoint"):
-            second = network(x)
-        return first.mean + 1, second, network(x)
-
-    doubled, adjoint, default = run(x)
-    assert torch.equal(doubled, network(Moments(x.mean * 2, x.var)).mean + 1)
-    same(adjoint, momentgen.convert(small(), "adjoint")(x))
-    same(default, network(x))
-
-
-@pytest.mark.usefixtures("_fresh")
-@pytest.mark.parametrize("method", [None, *(pytest.param(name, marks=pytest.mark.slow) for name in JOINT)])
-def test_whole_graphs_are_refused_in_our_words(method: Any) -> None:
-    network, x = momentgen.convert(small(), method), noisy(3, 4)
-    said = r'cannot be compiled in full or exported.*method="ap2" can'
-    with pytest.raises(RuntimeError, match=f"(?s){said}"):
-        torch.compile(network, backend="eager", fullgraph=True)(x)
-    torch._dynamo.reset()
-    for strict in (True, False):
-        with pytest.raises(RuntimeError, match=f"(?s){said}"):
-            torch.export.export(network, (x,), strict=strict)
-
-
-@pytest.mark.usefixtures("_fresh")
-def test_what_goes_by_ap2_compiles_as_a_whole() -> None:
-    network, x = momentgen.convert(small(), "ap2"), noisy(3, 4)
-    fast: Any = torch.compile(network, backend="eager", fullgraph=True)
-    same(fast(x.mean), network(x.mean))  # certain
-    torch.export.export(network, (x.mean,))
-    same(fast(x), network(x))
-
-
-@pytest.mark.parametrize("outputs", [1, 3])
-def test_transforms_and_traces_of_torch_go_through_adjoint(outputs: int) -> None:
-    network, x = momentgen.convert(small(outputs), "adjoint"), noisy(3, 4)
-    graph, y = make_fx(network)(x), noisy(3, 4)
-    torch.testing.assert_close(graph(y).var, network(y).var)
-    rows = torch.func.jacrev(lambda mean: network(Moments(mean, x.var)).var)(x.mean)
-    columns = torch.func.jacfwd(lambda mean: network(Moments(mean, x.var)).var)(x.mean)
-    torch.testing.assert_close(rows, columns)
-    stacked = Moments(*[torch.stack([part, 2 * part]) for part in x])
-    both = torch.vmap(lambda mean, var: network(Moments(mean, var)).var)(*stacked)
-    torch.testing.assert_close(both[1], network(Moments(2 * x.mean, 2 * x.var)).var)
-
-
-@pytest.mark.parametrize(
-    "transformed",
-    [
-        lambda run, x: torch.func.jacrev(run)(x),
-        lambda run, x: torch.func.jacfwd(run)(x),
-        lambda run, x: torch.vmap(run)(torch.stack([x, 2 * x])),
-    ],
-    ids=["jacrev", "jacfwd", "vmap"],
-)
-def test_transforms_of_the_default_are_refused_with_what_to_use(transformed: Any) -> None:
-    network, x = momentgen.convert(small()), noisy(3, 4)
-    with pytest.raises(UnsupportedError, match=r"torch\.func.*adjoint"):
-        transformed(lambda mean: network(Moments(mean, x.var)).var, x.mean)
-
-
-# --------------------------------------------------------------------- summary
-
-
-@pytest.mark.parametrize("outputs", [1, 10])
-def test_summary_has_the_layers_of_draws_and_shows_where_ap2_is_off(outputs: int) -> None:
-    net, images = trained(outputs)
-    network, x = momentgen.convert(net), Moments(images, 0.01)
-    found = momentgen.summary(network, x, SAMPLES, seed=0, progress=False)
-    assert found.default == "controlled"
-    by_name = {row.method: row for row in found.methods}
-    assert set(by_name) == {"ap2", "controlled"}
-    assert 0.95 < by_name["controlled"].ratio < 1.05  # type: ignore[operator]
-    assert by_name["controlled"].std_error is not None
-    assert by_name["ap2"].ratio < 0.5  # type: ignore[operator]
-    assert by_name["ap2"].std_error is None
-    assert "controlled (this network's)" in str(found)
-    assert any("since it takes units as independent" in note for note in found.notes)
-    assert momentgen.summary(network, x, methods=()).methods == ()
-    assert momentgen.summary(momentgen.convert(net, "ap2"), x).default == "ap2"
-    with pytest.raises(InputError, match="nothing is random"):
-        momentgen.summary(network, images)
-    with pytest.raises(InputError, match="expected methods of ap2, adjoint, covariance, controlled, got 'magic'"):
-        momentgen.summary(network, x, methods=("magic",))
-
-
-def test_errors_of_layers_in_a_summary_are_those_of_other_draws() -> None:
-    net, images = trained(10)
-    network, x = momentgen.convert(net), Moments(images, 0.01)
-    exact = {row.name: row.std[1] for row in momentgen.summary(network, x, SAMPLES, seed=99, methods=()).rows}
-    off = []
-    for seed in range(10):
-        for row in momentgen.summary(network, x, seed=100 * seed, methods=()).rows:
-            assert row.std_error is not None
-            off.append((row.std[1] - exact[row.name]) / row.std_error)
-    within = torch.tensor(off).abs() < 2.5
-    assert within.double().mean() > 0.85
-    assert torch.tensor(off).square().mean() > 0.2  # and not far too large either
-
-
-def test_summary_of_a_network_that_ap2_cannot_run_says_why() -> None:
-    class Picks(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x * (x.argmax(1, keepdim=True) + 1)
-
-    found = momentgen.summary(momentgen.convert(nn.Sequential(nn.Linear(4, 4), Picks(), nn.ReLU()).eval()), noisy(3, 4))
-    assert [row.name for row in found.rows] == ["0", "1", "2"]
-    assert all(row.ratio is None for row in found.rows)
-    by_name = {row.method: row for row in found.methods}
-    assert "argmax" in by_name["ap2"].problem
-    assert by_name["controlled"].std is not None
+# ------------------------------------------------------------ single outputs
 
 
 @pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance"])

@@ -23,8 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import jvp
 
-from momentgen.laws.controlled.noise import Source, tensors_in
-from momentgen.laws.nests import mapped
+from momentgen.laws.controlled.noise import Source
+from momentgen.laws.nests import mapped, tensors_in
 from momentgen.laws.table import names
 
 if TYPE_CHECKING:

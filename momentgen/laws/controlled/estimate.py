@@ -225,7 +225,7 @@ def _jackknife(sums: _Halves, exact: Tensor) -> Tensor:
     linear = left_out(sums.odd_linear.square(), even_linear.square())
     change = over(mixed[0] + mixed[1], linear[0] + linear[1])
     rest_odd, rest_even = (a - 2 * change * b + change.square() * c for a, b, c in zip(own, mixed, linear, strict=True))
-    rest = rest_odd / _freedom(pairs - 1, outputs) + rest_even / (pairs - 2)
+    rest = rest_odd / (pairs - 1 - 1 / max(outputs, 1)) + rest_even / (pairs - 2)
     stds = ((gamma + change).square() * exact + rest.clamp_min(0)).sqrt()
     square = (pairs - 1) * (stds - stds.mean(0)).square().mean(0)
     return _shared(square, stds.mean(0).square(), (pairs - 1) / max(pairs - 3, 1)).sqrt()
@@ -241,8 +241,3 @@ def _shared(square: Tensor, var: Tensor, few: float) -> Tensor:
     count = usable.sum(-1, keepdim=True)
     share = torch.where(usable, square / torch.where(usable, var, 1), 0).sum(-1, keepdim=True) / count.clamp_min(1)
     return torch.where(usable & (count > 1), (few * square + share * var) / 2, few * square)
-
-
-def _freedom(pairs: int, outputs: int) -> float:
-    """By what a sum of squares of odd residuals is divided: the coefficient was fitted to them by all outputs."""
-    return max(pairs - 1 / max(outputs, 1), 0.5)

@@ -120,7 +120,7 @@ class Linear:
 
 
 def _root_of(covariance: Tensor) -> Tensor:
-    """A root: Cholesky's, for a fraction of the cost, where all are regular and nothing is differentiated."""
+    """A root of each matrix: the cheaper Cholesky factor if all are regular and no gradient is needed."""
     if not covariance.requires_grad:
         factor, failed = torch.linalg.cholesky_ex(covariance)
         if not failed.any() and factor.isfinite().all():
@@ -148,7 +148,7 @@ def _correlations(source: Source, batch: int) -> Tensor | None:
 
 
 def _gram(part: Tensor, correlations: Tensor | None) -> Tensor:
-    """The covariance of a linear map of unit normal values, of which neighbours may have correlations."""
+    """Covariance of a linear map of standard normal values whose neighbours may be correlated."""
     if correlations is None:
         return part @ part.mT
     cross = (part[..., :-1] * correlations) @ part[..., 1:].mT

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from momentgen.laws.numerics.root import square_root
 from momentgen.runtime import JointMoments, Moments
 
-__all__ = ["InputNoise", "Source", "tensors_in"]
+__all__ = ["InputNoise", "Source"]
 
 
 class Source(NamedTuple):
@@ -125,14 +125,3 @@ class InputNoise:
 
     def _generator(self, number: int) -> torch.Generator:
         return torch.Generator().manual_seed(self._seed_of(number))
-
-
-def tensors_in(values: Iterable[Any]) -> list[Tensor]:
-    """The tensors among arguments, and those in lists and tuples among them."""
-    found: list[Tensor] = []
-    for value in values:
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif isinstance(value, list | tuple):
-            found.extend(tensors_in(value))
-    return found

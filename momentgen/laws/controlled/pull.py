@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from momentgen.laws.controlled.noise import tensors_in
 from momentgen.laws.controlled.shift import Call, Shifted, has_derivative
-from momentgen.laws.nests import mapped
+from momentgen.laws.nests import mapped, tensors_in
 
 __all__ = ["pulled", "whole"]
 

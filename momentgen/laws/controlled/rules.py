@@ -17,10 +17,9 @@ from torch import Tensor
 
 from momentgen.laws.controlled import normalised
 from momentgen.laws.controlled.draws import drawn
-from momentgen.laws.controlled.noise import tensors_in
 from momentgen.laws.controlled.pull import pulled
 from momentgen.laws.controlled.shift import Call, Rule, Shifted, draws, has_derivative
-from momentgen.laws.nests import mapped
+from momentgen.laws.nests import mapped, tensors_in
 from momentgen.laws.table import Entry, names
 
 __all__ = ["rule_of"]

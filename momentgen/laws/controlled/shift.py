@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from momentgen.laws.controlled.common import Common
-from momentgen.laws.controlled.noise import Source, tensors_in
+from momentgen.laws.controlled.noise import Source
+from momentgen.laws.nests import tensors_in
 from momentgen.laws.table import METHODS, Entry, entry_of, names
 
 __all__ = ["Call", "Record", "Rule", "Shift", "Shifted", "draws", "has_derivative"]

@@ -35,28 +35,33 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
         rows: what they were estimated from, for the errors.
         logarithm: whether it is a log softmax.
     """
-    own = _rows_of_softmax(rows, logarithm)
+    parts = _groups(rows)
+    if not parts:
+        return estimated(_rows_of_softmax(rows, logarithm))
     classes = logits.mean.shape[-1]
     halves = standard_points(classes), standard_points(classes) @ _turn(classes)
-    normal, sampled = _moments(logits, logarithm, torch.cat(halves)), estimated(own)
+    normal = _moments(logits, logarithm, torch.cat(halves))
     with torch.no_grad():
         few = standard_points(classes, max(_FEW, 4 * classes))
         apart = [_moments(logits, logarithm, half) for half in halves]
-        parts = _groups(rows)
-        if not parts:
-            return sampled
-        by_normal = [_moments(estimated(_of(rows, keep), errors=False), logarithm, few) for keep in parts]
-        by_draws = [estimated(_of(own, keep), errors=False) for keep in parts]
-        errors, off = [], []
-        for of in (_std, _mean):
-            first, second = (torch.stack([of(part) for part in found]) for found in (by_normal, by_draws))
-            by_points = (of(apart[0]) - of(apart[1])).square() / 4  # of few points the rare events are too few
-            errors.append(_spread(first) + by_points)
-            off.append(((of(normal) - of(sampled)).square() - _spread(first - second)) / sampled.var)
+        left_out = [_moments(estimated(_of(rows, keep), errors=False), logarithm, few) for keep in parts]
+        # of few points the rare events are too few, which the two halves tell
+        errors = [
+            _spread(torch.stack(list(map(of, left_out)))) + (of(apart[0]) - of(apart[1])).square() / 4
+            for of in (_std, _mean)
+        ]
         remainder = _remainder(logits, rows)
         if remainder.mean() < _LINEAR:
             unlike = remainder.square() * normal.var / 4  # as if σ changed by half of what is not normal
             return normal._replace(std_error=(errors[0] + unlike).sqrt(), mean_error=(errors[1] + unlike).sqrt())
+    own = _rows_of_softmax(rows, logarithm)
+    sampled = estimated(own)
+    with torch.no_grad():
+        by_draws = [estimated(_of(own, keep), errors=False) for keep in parts]
+        off = []
+        for of in (_std, _mean):
+            chance = _spread(torch.stack([of(one) - of(other) for one, other in zip(left_out, by_draws, strict=True)]))
+            off.append(((of(normal) - of(sampled)).square() - chance) / sampled.var)
         std = _std(sampled)
         counted = (std > _SMALL * std.nanmean()) & off[0].isfinite() & off[1].isfinite()
         if not counted.any():

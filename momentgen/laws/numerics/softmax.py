@@ -38,7 +38,7 @@ from torch import Tensor
 from momentgen.generated import logistic_transform, logsigmoid, sigmoid, softplus
 from momentgen.laws.numerics.bounds import at_least
 
-__all__ = ["log_odds", "log_softmax", "merge", "probabilities", "softmax", "softmax_gains"]
+__all__ = ["log_odds", "log_softmax", "merge", "probabilities", "softmax"]
 
 #: up to so many classes the tree is used: below it is the more accurate, above the self-consistent way
 _TREE = 32
@@ -102,28 +102,6 @@ def log_softmax(mean: Tensor, var: Tensor | None, dim: int) -> tuple[Tensor, Ten
     w = torch.where(sure, w - w.detach(), at_least(w, 0)).masked_fill(nothing, math.nan)
     m, w = torch.where(masked, exact, m), w.masked_fill(masked & ~nothing, 0.0)
     return m.movedim(-1, dim).to(mean.dtype), w.movedim(-1, dim).to(mean.dtype)
-
-
-def softmax_gains(q: Tensor, var: Tensor, logit_var: Tensor) -> Tensor:
-    """Gains of :func:`softmax`: the linear map of the logits that carries its covariances.
-
-    The Jacobian at the *expected* probabilities, its columns scaled so that the variances are about those of
-    :func:`softmax`.  Its columns sum to 0, as every derivative of a probability vector does.
-
-    Args:
-        q: expected probabilities, shape ``(..., K)``, classes in the last dimension.
-        var: their variances, of the same shape.
-        logit_var: variances of the logits, of the same shape.
-
-    Returns:
-        Shape ``(..., K, K)``: the gain of probability i with respect to logit k at ``[..., i, k]``.
-    """
-    first_order = (1 - 2 * q) * logit_var + (q * q * logit_var).sum(-1, keepdim=True)
-    # r² q²; where nothing is random, or nothing is left in float32, the plain Jacobian: r = 1.
-    usable = first_order > torch.finfo(q.dtype).tiny
-    ratio = torch.where(usable & (var > 0), var / torch.where(usable, first_order, 1.0), q * q)
-    scale = torch.where(ratio > 0, torch.where(ratio > 0, ratio, 1.0).sqrt(), 0.0)
-    return torch.diag_embed(scale) - q[..., :, None] * scale[..., None, :]
 
 
 def merge(mean_a: Tensor, var_a: Tensor, mean_b: Tensor, var_b: Tensor) -> tuple[Tensor, Tensor]:

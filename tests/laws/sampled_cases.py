@@ -1,0 +1,375 @@
+"""Functions of random arguments that are compared with samples, exact and approximate: the cases of ``test_rules``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from laws.linear_cases import fixed
+from torch import Tensor
+
+from momentgen.laws.law import Law
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function of random arguments.
+
+    Args:
+        function: of laws.
+        shapes: of the arguments.
+        plain: the same of tensors, where it is not ``function``.
+        bias: of an approximation: the largest bias of the mean in standard deviations, and of the standard deviation.
+        batched: whether the first dimension, of size 1, takes the draws.
+        options: of :func:`normal_input`.
+        n: number of draws.
+        noise: whether it is random by itself.
+    """
+
+    function: Callable[..., Any]
+    shapes: tuple[tuple[int, ...], ...]
+    plain: Callable[..., Any] | None = None
+    bias: tuple[float, float] | None = None
+    batched: bool = True
+    options: tuple[tuple[str, Any], ...] = ()
+    n: int = 1_000_000
+    noise: bool = False
+
+
+def each(function: Callable[..., Any], **options: Any) -> Case:
+    """A case of a function of one value at a time."""
+    return Case(function, ((1, 5),), **options)
+
+
+_SLOPES = torch.tensor([0.25, -0.5, 1.0]).double()
+
+#: name of a function, with what is special -> case: exact, given that the arguments are independent and normal
+EXACT: dict[str, Case] = {
+    # pointwise
+    "relu": each(F.relu),
+    "relu, in place": each(lambda x: F.relu(x.clone(), inplace=True)),
+    "relu, its method in place": each(lambda x: x.clone().relu_()),
+    "leaky_relu": each(lambda x: F.leaky_relu(x, 0.2)),
+    "leaky_relu, by keyword": each(lambda x: F.leaky_relu(x, negative_slope=0.3)),
+    "leaky_relu, default": each(F.leaky_relu),
+    "sigmoid": each(torch.sigmoid),
+    "sigmoid, special": each(torch.special.expit),
+    "tanh": each(lambda x: x.tanh()),
+    "silu": each(F.silu),
+    "gelu": each(F.gelu),
+    "gelu, tanh": each(lambda x: F.gelu(x, approximate="tanh")),
+    "elu": each(lambda x: F.elu(x, 0.5)),
+    "celu": each(lambda x: F.celu(x, alpha=0.7)),
+    "selu": each(F.selu),
+    "softplus": each(F.softplus),
+    "softplus, parameters": each(lambda x: F.softplus(x, 2.0, 30)),
+    "softsign": each(F.softsign),
+    "softshrink": each(lambda x: F.softshrink(x, 0.3)),
+    "hardshrink": each(lambda x: F.hardshrink(x, lambd=0.3)),
+    "tanhshrink": each(F.tanhshrink),
+    "mish": each(F.mish),
+    "hardtanh": each(lambda x: F.hardtanh(x, -0.5, 2.0)),
+    "relu6": each(F.relu6),
+    "hardsigmoid": each(F.hardsigmoid),
+    "hardswish": each(F.hardswish),
+    "logsigmoid": each(F.logsigmoid),
+    "threshold": each(lambda x: F.threshold(x, 0.1, -1.0)),
+    "abs": each(torch.abs),
+    "abs, builtin": each(abs),
+    "erf": each(torch.erf),
+    "cos": each(torch.cos),
+    "sin": each(torch.sin),
+    "exp": each(torch.exp, options=(("spread", 0.3),)),
+    "square": each(torch.square),
+    "normal_cdf": each(torch.special.ndtr),
+    "atan": each(torch.arctan),
+    "clamp": each(lambda x: x.clamp(-0.5, 0.3)),
+    "clamp, by keyword": each(lambda x: torch.clamp(x, max=0.3, min=-0.1)),
+    "clamp, only from below": each(lambda x: x.clamp(min=0.3)),
+    "clamp, only from above": each(lambda x: torch.clip(x, max=0.3)),
+    "clamp, both positive": each(lambda x: x.clamp(0.1, 0.9)),
+    "clamp, both negative": each(lambda x: x.clamp(-0.9, -0.1)),
+    "clamp, in place": each(lambda x: x.clone().clamp_(0, 1)),
+    "clamp_min": each(lambda x: x.clamp_min(-0.2)),
+    "clamp_max": each(lambda x: torch.clamp_max(x, 0.2)),
+    "prelu": Case(lambda x: F.prelu(x, _SLOPES), ((1, 3, 2),)),
+    "prelu, one slope": each(lambda x: F.prelu(x, torch.tensor([-1.0]).double())),
+    "pow": each(lambda x: x**2),
+    "pow, 1": each(lambda x: x**1),
+    "pow, 3": each(lambda x: torch.pow(x, 3)),
+    "pow, by keyword": each(lambda x: torch.pow(x, exponent=4)),
+    "pow, in place": each(lambda x: x.clone().pow_(2)),
+    # integrated by quadrature, which converges at once for these
+    "expm1": each(torch.expm1, options=(("spread", 0.3),)),
+    "exp2": each(torch.exp2, options=(("spread", 0.3),)),
+    "sinh": each(torch.sinh, options=(("spread", 0.3),)),
+    "cosh": each(torch.cosh, options=(("spread", 0.3),)),
+    "asinh": each(torch.asinh),
+    "erfc": each(torch.erfc),
+    "sinc": each(torch.sinc, options=(("spread", 0.3),)),
+    # products of two random arguments
+    "add, of a square in place": each(lambda x: x.square().add_(1)),
+    "mul": Case(lambda x, y: x * y, ((1, 4), (1, 4))),
+    "mul, in place": Case(lambda x, y: x.clone().mul_(y), ((1, 4), (1, 4))),
+    "mul, augmented": Case(lambda x, y: _augmented(x, y), ((1, 4), (1, 4))),
+    "matmul": Case(lambda x, y: x @ y, ((1, 2, 3), (1, 3, 2))),
+    "rmatmul": Case(lambda x, y: x.__rmatmul__(y) if isinstance(x, Law) else y @ x, ((1, 3, 2), (1, 2, 3))),
+    "mm": Case(torch.mm, ((2, 3), (3, 2)), batched=False),
+    "bmm": Case(torch.bmm, ((1, 2, 3), (1, 3, 2))),
+    "mv": Case(torch.mv, ((2, 3), (3,)), batched=False),
+    "dot": Case(torch.dot, ((3,), (3,)), batched=False),
+    "inner": Case(torch.inner, ((2, 3), (2, 3)), batched=False),
+    "outer": Case(torch.outer, ((2,), (3,)), batched=False),
+    "tensordot": Case(lambda x, y: torch.tensordot(x, y, 1), ((2, 3), (3, 2)), batched=False),
+    "einsum": Case(lambda x, y: torch.einsum("bij,bkj->bik", x, y), ((1, 2, 3), (1, 2, 3))),
+    "einsum, an ellipsis": Case(lambda x, y: torch.einsum("...ij,...kj->...ik", x, y), ((1, 2, 3), (1, 2, 3))),
+    "einsum, no arrow": Case(lambda x, y: torch.einsum("ij,jk", x, y), ((2, 3), (3, 2)), batched=False),
+    "einsum, an index of one operand": Case(lambda x, y: torch.einsum("bi,bjk->bj", x, y), ((1, 3), (1, 2, 2))),
+    "einsum, indices of one operand in both": Case(lambda x, y: torch.einsum("bi,bj->b", x, y), ((1, 3), (1, 2))),
+    "einsum, an outer product": Case(lambda x, y: torch.einsum("bi,bj->bij", x, y), ((1, 2), (1, 3))),
+    "einsum, a value with itself": Case(lambda x: torch.einsum("bi,bi->b", x, x), ((1, 3),)),
+    "bilinear": Case(lambda x, y: F.bilinear(x, y, fixed(4, 3, 2), fixed(4)), ((1, 3), (1, 2))),
+    "bilinear, all random": Case(
+        lambda x, y, w, b: F.bilinear(x, y, w, b) if isinstance(x, Law) else torch.einsum("i,kij,j->k", x, w, y) + b,
+        ((3,), (2,), (2, 3, 2), (2,)),
+        batched=False,
+    ),
+    "bilinear, one value twice, all random": Case(
+        lambda x, w: F.bilinear(x, x, w) if isinstance(x, Law) else torch.einsum("i,kij,j->k", x, w, x),
+        ((3,), (2, 3, 3)),
+        batched=False,
+    ),
+    "bilinear, one value twice": Case(lambda x: F.bilinear(x, x, fixed(4, 3, 3), fixed(4)), ((1, 3),)),
+    "linear, weight random": Case(lambda x, w: F.linear(x, w), ((2, 3), (2, 3)), batched=False),
+    "linear, all random": Case(lambda x, w, b: F.linear(x, w, bias=b), ((2, 3), (2, 3), (2,)), batched=False),
+    "conv1d, all random": Case(
+        lambda x, w, b: F.conv1d(x, w, b, padding=1), ((1, 2, 3), (1, 2, 2), (1,)), batched=False, n=200_000
+    ),
+    "conv2d, all random, in groups": Case(
+        lambda x, w, b: F.conv2d(x, w, b, groups=2), ((1, 2, 3, 2), (2, 1, 2, 2), (2,)), batched=False, n=200_000
+    ),
+    "conv_transpose1d, all random": Case(
+        lambda x, w: F.conv_transpose1d(x, w, stride=2), ((1, 2, 2), (2, 1, 2)), batched=False, n=200_000
+    ),
+    "addmm": Case(lambda b, x, y: torch.addmm(b, x, y, alpha=0.5), ((2,), (2, 3), (3, 2)), batched=False),
+    "addbmm": Case(lambda b, x, y: torch.addbmm(b, x, y), ((1, 2), (2, 1, 2), (2, 2, 2)), batched=False),
+    "baddbmm": Case(lambda b, x, y: torch.baddbmm(b, x, y, beta=0.5), ((2,), (1, 2, 3), (1, 3, 2)), batched=False),
+    "addmv": Case(lambda b, x, y: torch.addmv(b, x, y), ((2,), (2, 3), (3,)), batched=False),
+    "addr": Case(lambda b, x, y: torch.addr(b, x, y), ((2, 3), (2,), (3,)), batched=False),
+    "lerp": Case(torch.lerp, ((1, 4), (1, 4), (1, 4))),
+    "lerp, of one value": each(lambda x: torch.lerp(x, torch.relu(x), 0.3), bias=(0.02, 0.03)),
+    "addcmul": Case(lambda a, x, y: torch.addcmul(a, x, y, value=0.5), ((1, 4), (1, 4), (1, 4))),
+    "glu": Case(F.glu, ((1, 6),)),
+    "glu, along a dim": Case(lambda x: F.glu(x, dim=1), ((1, 2, 3),)),
+    # maxima of two
+    "maximum": Case(torch.maximum, ((1, 4), (1, 4))),
+    "maximum, of a tensor": Case(lambda x: torch.maximum(fixed(4), x), ((1, 4),)),
+    "minimum": Case(torch.minimum, ((1, 4), (1, 4))),
+    "minimum, of a tensor": Case(lambda x: torch.minimum(x, fixed(4)), ((1, 4),)),
+    "fmax": Case(torch.fmax, ((1, 4), (1, 4))),
+    "fmin": Case(torch.fmin, ((1, 4), (1, 4))),
+    "max": Case(torch.max, ((1, 4), (1, 4))),
+    "min": Case(lambda x, y: torch.min(x, other=y), ((1, 4), (1, 4))),
+    "max_pool1d": Case(lambda x: F.max_pool1d(x, 2), ((1, 1, 6),)),
+    "max_pool1d, padded": Case(lambda x: F.max_pool1d(x, 2, 2, 1), ((1, 1, 5),)),
+    "adaptive_max_pool1d": Case(lambda x: F.adaptive_max_pool1d(x, 3), ((1, 1, 6),)),
+    # statistics
+    "prod": Case(lambda x: x.prod(1), ((1, 3),)),
+    "prod, kept": Case(lambda x: torch.prod(x, 1, keepdim=True), ((1, 2, 2),)),
+    "prod, of all": Case(lambda x: x.prod(), ((2, 2),), batched=False),
+    "var": Case(lambda x: x.var(1), ((1, 4),)),
+    "var, biased": Case(lambda x: torch.var(x, 1, unbiased=False), ((1, 4),)),
+    "var, biased, kept": Case(lambda x: x.var(1, False, True), ((1, 4),)),
+    "var, of all": Case(lambda x: x.var(), ((2, 2),), batched=False),
+    "var, of all, biased": Case(lambda x: x.var(False), ((2, 2),), batched=False),
+    "var, correction": Case(lambda x: torch.var(x, dim=(1, 2), correction=0, keepdim=True), ((1, 2, 2),)),
+    "var, correction 2, axis": Case(lambda x: x.var(axis=1, correction=2), ((1, 4),)),
+    "var_mean": Case(lambda x: torch.var_mean(x, dim=1), ((1, 4),)),
+    "var_mean, its mean": Case(lambda x: torch.var_mean(x, dim=1, keepdim=True)[1], ((1, 4),)),
+    "std_mean, its mean": Case(lambda x: torch.std_mean(x, 1)[1], ((1, 4),)),
+    # noise of a network's own
+    "dropout": each(lambda x: F.dropout(x, 0.3), noise=True),
+    "dropout, by torch": each(lambda x: torch.dropout(x, 0.3, True), noise=True),
+    "dropout, in place": each(lambda x: F.dropout(x.clone(), 0.3, True, True), noise=True),
+    "dropout1d": Case(lambda x: F.dropout1d(x, 0.3), ((1, 2, 2),), noise=True),
+    "dropout2d": Case(lambda x: F.dropout2d(x, p=0.4), ((1, 2, 2, 1),), noise=True),
+    "dropout3d": Case(lambda x: F.dropout3d(x), ((1, 2, 2, 1, 1),), noise=True),
+    "alpha_dropout": each(lambda x: F.alpha_dropout(x, 0.3, True), noise=True),
+    "feature_alpha_dropout": Case(lambda x: F.feature_alpha_dropout(x, 0.3, True), ((1, 2, 2),), noise=True),
+    "rrelu": each(lambda x: F.rrelu(x, 0.1, 0.6, True), noise=True),
+    "rrelu, defaults": each(lambda x: F.rrelu(x, training=True), noise=True),
+    "rrelu, in evaluation": each(lambda x: F.rrelu(x, 0.1, 0.5)),
+    "rrelu, by torch": each(lambda x: torch.rrelu(x, 0.1, 0.6, True), noise=True),
+    "randn_like": each(lambda x: x + 0.5 * torch.randn_like(x), noise=True),
+    "rand_like": each(lambda x: x * torch.rand_like(x), noise=True),
+    "randint_like": each(lambda x: x + torch.randint_like(x, 1, 5), noise=True),
+    "bernoulli": each(lambda x: torch.bernoulli(torch.sigmoid(x)), noise=True),
+    "bernoulli, of a probability": each(lambda x: x * torch.bernoulli(x, 0.3), noise=True),
+    "bernoulli_": Case(lambda x: x * x.new_empty(x.shape[0], 1).bernoulli_(0.7).div_(0.7), ((1, 4),), noise=True),
+    "normal_": each(lambda x: x + torch.empty_like(x).normal_(1.0, 0.5), noise=True),
+    "uniform_": each(lambda x: x + torch.empty_like(x).uniform_(-1, 2), noise=True),
+    # norms, where they are affine
+    "batch_norm, scale random": Case(
+        lambda x, w, b: F.batch_norm(x, fixed(2), fixed(2).square() + 1, w, b), ((1, 2, 2), (2,), (2,)), batched=False
+    ),
+}
+
+
+def _augmented(x: Any, y: Any) -> Any:
+    x = x * 1.0
+    x *= y
+    return x
+
+
+#: rules that are approximations, with the bias that they are allowed here: of the mean in standard deviations, and of
+#: the standard deviation.  What each takes is said behind it.
+APPROXIMATE: dict[str, Case] = {
+    "softmax": Case(lambda x: F.softmax(x, -1), ((1, 5),), bias=(0.02, 0.03)),  # LSE of the others as normal
+    "softmax, dim 1": Case(lambda x: torch.softmax(x, dim=1), ((1, 4, 2),), bias=(0.02, 0.06)),
+    "softmin": Case(lambda x: F.softmin(x, dim=-1), ((1, 5),), bias=(0.02, 0.06)),
+    "log_softmax": Case(lambda x: F.log_softmax(x, -1), ((1, 5),), bias=(0.02, 0.03)),
+    "layer_norm": Case(lambda x: F.layer_norm(x, (8,), fixed(8), fixed(8, seed=1)), ((1, 8),), bias=(0.01, 0.01)),
+    "layer_norm, scale random": Case(
+        lambda x, w, b: F.layer_norm(x, (4,), w, b), ((2, 4), (4,), (4,)), bias=(0.01, 0.01), batched=False
+    ),
+    "rms_norm": Case(lambda x: F.rms_norm(x, (8,), fixed(8)), ((1, 8),), bias=(0.01, 0.01)),
+    "group_norm": Case(lambda x: F.group_norm(x, 2, fixed(4), fixed(4, seed=1)), ((1, 4, 2),), bias=(0.01, 0.01)),
+    "instance_norm": Case(lambda x: F.instance_norm(x), ((1, 2, 5),), bias=(0.01, 0.01)),
+    # statistics of the batch at their expectations: bias of order 1/n
+    "batch_norm, training": Case(
+        lambda x: F.batch_norm(x, None, None, training=True), ((32, 1),), bias=(0.1, 0.2), batched=False, n=200_000
+    ),
+    "normalize": Case(lambda x: F.normalize(x, dim=1), ((1, 5),), bias=(0.01, 0.01)),
+    "sqrt": each(torch.sqrt, options=(("positive", True),), bias=(0.03, 0.03)),  # gamma in place of normal
+    "rsqrt": each(torch.rsqrt, options=(("positive", True),), bias=(0.1, 0.15)),
+    "reciprocal": each(torch.reciprocal, options=(("positive", True),), bias=(0.05, 0.15)),  # third order
+    "div, by a random value": Case(
+        lambda x, y: x / y, ((1, 4), (1, 4)), options=(("positive", True),), bias=(0.05, 0.15)
+    ),
+    "rdiv": each(lambda x: 2 / x, options=(("positive", True),), bias=(0.05, 0.15)),
+    "addcdiv": Case(
+        lambda a, x, y: torch.addcdiv(a, x, y),
+        ((1, 3), (1, 3), (1, 3)),
+        options=(("positive", True),),
+        bias=(0.05, 0.15),
+    ),
+    "std": Case(lambda x: x.std(1), ((1, 8),), bias=(0.02, 0.03)),  # the root of a quadratic form, as gamma
+    "std, of all": Case(lambda x: torch.std(x), ((2, 4),), bias=(0.02, 0.03), batched=False),
+    "std_mean": Case(lambda x: torch.std_mean(x, 1), ((1, 8),), bias=(0.02, 0.03)),
+    "norm": Case(lambda x: x.norm(dim=1), ((1, 6),), bias=(0.02, 0.03)),
+    "cdist": Case(lambda x: torch.cdist(x, fixed(2, 4).double()), ((1, 1, 4),), bias=(0.02, 0.03)),
+    "cdist, with itself": Case(lambda x: torch.cdist(x, x)[:, 0, 1:], ((1, 3, 6),), bias=(0.02, 0.03)),
+    "norm, p, keepdim": Case(lambda x: torch.norm(x, 2, 1, True), ((1, 6),), bias=(0.02, 0.03)),
+    "norm, of all": Case(lambda x: x.norm(), ((2, 3),), bias=(0.02, 0.03), batched=False),
+    "norm, linalg": Case(lambda x: torch.linalg.norm(x, dim=-1), ((1, 6),), bias=(0.02, 0.03)),
+    "norm, linalg, of a matrix": Case(lambda x: torch.linalg.norm(x), ((2, 3),), bias=(0.02, 0.03), batched=False),
+    "vector_norm": Case(lambda x: torch.linalg.vector_norm(x, 2, 1), ((1, 6),), bias=(0.02, 0.03)),
+    "vector_norm, axis": Case(lambda x: torch.linalg.vector_norm(x, dim=1), ((1, 6),), bias=(0.02, 0.03)),
+    "lp_pool1d": Case(lambda x: F.lp_pool1d(x, 2, 3), ((1, 1, 6),), bias=(0.02, 0.03)),
+    "lp_pool2d": Case(lambda x: F.lp_pool2d(x, 2.0, 2), ((1, 1, 2, 4),), bias=(0.02, 0.03)),
+    "lp_pool3d": Case(lambda x: F.lp_pool3d(x, 2, 2), ((1, 1, 2, 2, 2),), bias=(0.02, 0.03)),
+    # one integral, exact to 0.1 %
+    "max, a dim": Case(lambda x: x.max(1)[0], ((1, 5),), bias=(0.005, 0.005)),
+    "max, a dim kept": Case(lambda x: torch.max(x, dim=-1, keepdim=True).values, ((1, 2, 3),), bias=(0.005, 0.005)),
+    "max, of all": Case(lambda x: x.max(), ((2, 3),), bias=(0.005, 0.005), batched=False),
+    "min, a dim": Case(lambda x: torch.min(x, 1)[0], ((1, 5),), bias=(0.005, 0.005)),
+    "min, of all": Case(lambda x: x.min(), ((2, 3),), bias=(0.005, 0.005), batched=False),
+    "amax": Case(lambda x: x.amax((1, 2)), ((1, 2, 3),), bias=(0.005, 0.005)),
+    "amax, of all": Case(lambda x: torch.amax(x), ((2, 3),), bias=(0.005, 0.005), batched=False),
+    "amax, axis": Case(lambda x: x.amax(axis=1, keepdims=True), ((1, 5),), bias=(0.005, 0.005)),
+    "amin": Case(lambda x: torch.amin(x, dim=-1, keepdim=True), ((1, 5),), bias=(0.005, 0.005)),
+    "max_pool1d": Case(lambda x: F.max_pool1d(x, 3, 2, 1), ((1, 1, 7),), bias=(0.005, 0.005)),
+    "max_pool1d, dilated": Case(lambda x: F.max_pool1d(x, 3, dilation=2, stride=1), ((1, 1, 7),), bias=(0.005, 0.005)),
+    "max_pool2d": Case(lambda x: F.max_pool2d(x, 2, ceil_mode=True), ((1, 1, 3, 3),), bias=(0.005, 0.005)),
+    "max_pool3d": Case(lambda x: F.max_pool3d(x, 2), ((1, 1, 2, 2, 2),), bias=(0.005, 0.005)),
+    "adaptive_max_pool1d": Case(lambda x: F.adaptive_max_pool1d(x, 2), ((1, 1, 5),), bias=(0.005, 0.005)),
+    "adaptive_max_pool2d": Case(lambda x: F.adaptive_max_pool2d(x, (1, 2)), ((1, 1, 2, 4),), bias=(0.005, 0.005)),
+    "adaptive_max_pool3d": Case(lambda x: F.adaptive_max_pool3d(x, 1), ((1, 1, 2, 2, 2),), bias=(0.005, 0.005)),
+}
+
+# Recurrent cells take h and c, or the gates, as independent of each other.
+_W = tuple(0.5 * fixed(*shape, seed=20 + k) for k, shape in enumerate(((8, 3), (8, 2), (8,), (8,))))
+_G = tuple(part[:6] for part in _W)
+_R = tuple(part[:2] for part in _W)
+#: (query, key, value) of attention
+_QKV = ((1, 2, 3), (1, 4, 3), (1, 4, 2))
+_BOOL = torch.tensor([[True, False, True, True], [True, True, False, False]])
+_FLOAT = torch.tensor([[0.0, -math.inf, 0.5, -1.0], [0.3, 0.0, -math.inf, 0.2]]).double()
+
+
+def _cells() -> dict[str, Case]:
+    step: dict[str, Any] = {"bias": (0.08, 0.15)}
+    return {
+        "lstm_cell": Case(lambda x, h, c: torch.lstm_cell(x, (h, c), *_W), ((1, 3), (1, 2), (1, 2)), **step),
+        "lstm_cell, c": Case(lambda x, h, c: torch.lstm_cell(x, (h, c), *_W)[1], ((1, 3), (1, 2), (1, 2)), **step),
+        "gru_cell": Case(lambda x, h: torch.gru_cell(x, h, *_G), ((1, 3), (1, 2)), **step),
+        "rnn_tanh_cell": Case(lambda x, h: torch.rnn_tanh_cell(x, h, *_R), ((1, 3), (1, 2)), bias=(0.005, 0.005)),
+        "rnn_relu_cell": Case(lambda x, h: torch.rnn_relu_cell(x, h, *_R), ((1, 3), (1, 2)), bias=(0.005, 0.005)),
+        "lstm": Case(lambda x, h, c: _run("lstm", x, (h, c), _W), ((1, 1, 3), (1, 1, 2), (1, 1, 2)), **step),
+        "gru": Case(lambda x, h: _run("gru", x, h, _G), ((1, 1, 3), (1, 1, 2)), **step),
+        "rnn_tanh": Case(lambda x, h: _run("rnn_tanh", x, h, _R), ((1, 1, 3), (1, 1, 2)), bias=(0.005, 0.005)),
+        "rnn_relu": Case(lambda x, h: _run("rnn_relu", x, h, _R), ((1, 1, 3), (1, 1, 2)), bias=(0.005, 0.005)),
+    }
+
+
+def _run(name: str, x: Any, hx: Any, weights: tuple[Tensor, ...]) -> Any:
+    """One layer of torch, over a batch of sequences of one step."""
+    hx = tuple(part.transpose(0, 1) for part in hx) if isinstance(hx, tuple) else hx.transpose(0, 1)
+    return getattr(torch, name)(x, hx, list(weights), True, 1, 0.0, False, False, True)[0]
+
+
+# Queries, keys and values as independent; the law of the log-odds as normal.
+ATTENTION: dict[str, Case] = {
+    "scaled_dot_product_attention": Case(F.scaled_dot_product_attention, _QKV, bias=(0.03, 0.06)),
+    "scaled_dot_product_attention, bool mask": Case(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, _BOOL), _QKV, bias=(0.03, 0.08)
+    ),
+    "scaled_dot_product_attention, float mask": Case(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=_FLOAT), _QKV, bias=(0.03, 0.08)
+    ),
+    "scaled_dot_product_attention, lowest numbers": Case(
+        lambda q, k, v: F.scaled_dot_product_attention(
+            q, k, v, _FLOAT.nan_to_num(neginf=torch.finfo(torch.float64).min)
+        ),
+        _QKV,
+        bias=(0.03, 0.08),
+    ),
+    "scaled_dot_product_attention, causal, scale": Case(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.5), _QKV, bias=(0.03, 0.08)
+    ),
+    "scaled_dot_product_attention, values certain": Case(
+        lambda q, k: F.scaled_dot_product_attention(q, k, fixed(1, 4, 2)), _QKV[:2], bias=(0.05, 0.2)
+    ),
+    "scaled_dot_product_attention, only values random": Case(
+        lambda v: F.scaled_dot_product_attention(fixed(1, 2, 3), fixed(1, 4, 3), v), _QKV[2:], bias=(0.005, 0.005)
+    ),
+    "scaled_dot_product_attention, grouped queries": Case(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
+        ((1, 2, 2, 2), (1, 1, 3, 2), (1, 1, 3, 2)),
+        bias=(0.03, 0.08),
+    ),
+    "scaled_dot_product_attention, dropout": Case(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.3), _QKV, bias=(0.03, 0.08), noise=True
+    ),
+    "multi_head_attention_forward": Case(
+        lambda x: _multi_head(x.transpose(0, 1)).transpose(0, 1), ((1, 3, 4),), bias=(0.6, 0.4), n=200_000
+    ),
+    "multi_head_attention_forward, with weights": Case(
+        lambda x: _multi_head(x.transpose(0, 1), True).transpose(0, 1), ((1, 3, 4),), bias=(0.6, 0.4), n=200_000
+    ),
+}
+
+
+def _multi_head(x: Any, weights: bool = False) -> Any:
+    return F.multi_head_attention_forward(
+        x, x, x, 4, 2, fixed(12, 4), fixed(12, seed=1), None, None, False, 0.0, fixed(4, 4, seed=2), fixed(4, seed=3),
+        training=False, need_weights=weights,
+    )[0]  # fmt: skip
+
+
+APPROXIMATE.update(_cells())
+APPROXIMATE.update(ATTENTION)
