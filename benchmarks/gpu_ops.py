@@ -10,8 +10,10 @@ backward (one random input); beside it stands that of a copy of as many bytes.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import statistics
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 
 import torch
 from _common import console, environment, save
@@ -38,22 +40,41 @@ def main() -> None:
     for column in table.columns[3:]:
         column.justify = "right"
     rows = []
-    for rule in momentgen.generated.__all__:
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(compiled, kernels(), chunksize=1))
+    for rule, variant, direction in kernels():
         op = getattr(momentgen.generated, rule)
-        if not isinstance(op, Op):  # a reduction over an axis has no kernel of its own
-            continue
-        for variant in op.variants:
-            for direction in ("forward", "backward"):
-                differing = differing_outputs(op, variant, direction)
-                rate, copy = bandwidths(op, variant, direction, arguments.elements)
-                row = {"rule": rule, "variant": variant, "direction": direction, "compared": COMPARED}
-                rows.append({**row, "differing": differing, "gigabytes_per_second": rate, "copy": copy})
-                table.add_row(rule, variant, direction, str(differing), f"{rate:.0f}", f"{rate / copy:.2f}")
+        differing = differing_outputs(op, variant, direction)
+        rate, copy = bandwidths(op, variant, direction, arguments.elements)
+        row = {"rule": rule, "variant": variant, "direction": direction, "compared": COMPARED}
+        rows.append({**row, "differing": differing, "gigabytes_per_second": rate, "copy": copy})
+        table.add_row(rule, variant, direction, str(differing), f"{rate:.0f}", f"{rate / copy:.2f}")
     console.print(table)
     gpu = torch.cuda.get_device_name()
     save("gpu_ops", {"environment": {**environment(), "gpu": gpu}, "elements": arguments.elements, "results": rows})
     if any(row["differing"] for row in rows):
         raise SystemExit("gpu_ops: the GPU gives other bits than the CPU")
+
+
+def kernels() -> list[tuple[str, str, str]]:
+    """Rule, variant and direction of all kernels."""
+    ops = {rule: getattr(momentgen.generated, rule) for rule in momentgen.generated.__all__}
+    return [
+        (rule, variant, direction)
+        for rule, op in ops.items()
+        if isinstance(op, Op)  # a reduction over an axis has no kernel of its own
+        for variant in op.variants
+        for direction in ("forward", "backward")
+    ]
+
+
+def compiled(kernel: tuple[str, str, str]) -> None:
+    """Compile a kernel for the GPU and for the CPU, into the caches on disk."""
+    rule, variant, direction = kernel
+    op = getattr(momentgen.generated, rule)
+    inputs = hard_inputs(op, direction)
+    op.kernel(direction, variant=variant, backend="c")(*[tensor[:16] for tensor in inputs])
+    op.kernel(direction, variant=variant, backend="triton")(*[tensor.cuda() for tensor in inputs])
 
 
 def differing_outputs(op: Op, variant: str, direction: str) -> int:
