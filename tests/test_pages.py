@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
+import torch
+
+from momentgen.generated import gelu
 
 ROOT = Path(__file__).parents[1]
 
@@ -46,3 +53,54 @@ def test_links_lead_somewhere(page: Path) -> None:
             heads = re.findall(r"^#+ (.*)$", goal.read_text(encoding="utf-8"), flags=re.M)
             slugs = {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
             assert anchor in slugs, f"{page.name}: no heading {anchor} in {goal.name}"
+
+
+def result(path: str) -> Any:
+    return json.loads((ROOT / path).read_text(encoding="utf-8"))
+
+
+def test_the_figures_of_the_first_page_are_those_of_the_results() -> None:
+    cells = result("benchmarks/results/answers.json")["cells"].values()
+    elsewhere = result("benchmarks/results/answers_elsewhere.json")["cells"].values()
+    adf = result("examples/results/adf_time.json")["microseconds"]["regression, 8-50-50-1"]
+    gains, costs = ([cell["controlled"][what] for cell in cells] for what in ("gain", "cost"))
+    ap2, adjoint = ([cell[method]["cost"] for cell in cells] for method in ("ap2", "adjoint"))
+    gains_elsewhere = [cell["gain"] for cell in elsewhere if "gain" in cell]
+    said = [
+        f"{min(gains):.1f} to {float(f'{max(gains):.2g}'):,.0f} times as long to the same error, "
+        f"{median(gains):.0f} times in the median",
+        f"other people wrote the median is {median(gains_elsewhere):.1f}",
+        f"{min(costs):.0f} to {float(f'{max(costs):.2g}'):.0f} forward passes",
+        f"{min(ap2):.0f} to {max(ap2):.0f} forward passes",
+        f"{min(adjoint):.0f} to {max(adjoint):.0f} forward passes for ten outputs",
+        f"{adf['filter, pbp, float64']:.0f} µs per example and pass (8-50-50-1)",
+        f"10,000 forward passes | σ within {100 / (2 * 10_000) ** 0.5:.1f} %",
+    ]
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [text for text in said if text not in page] == []
+    tail = gelu(torch.tensor(-4.5), torch.tensor(0.18**2))
+    assert "`gelu` at mean −4.5 and σ 0.18 has σ 0" in page
+    assert tail.std.item() == 0
+    # No other figure stands on the page: what is left are settings, versions and names.
+    for text in said:
+        page = page.replace(text, "")
+    words = re.sub(r"^```.*?^```|^    .*?$|`[^`]*`|\]\([^)]*\)", "", page, flags=re.S | re.M)
+    settings = (
+        "σ 0.1 on",
+        "mean −4.5 and σ 0.18 has σ 0.",
+        "float32",
+        "x86-64",
+        "3.11",
+        "sm_90",
+        "torch 2.13,  on 2.14.",
+    )
+    for text in settings:
+        words = words.replace(text, "")
+    assert re.findall(r"[^\n]*\d[^\n]*", words) == []
+
+
+def test_the_picture_of_the_first_page_is_drawn_from_the_results(tmp_path: Path) -> None:
+    script, picture = ROOT / "benchmarks" / "first_page.py", tmp_path / "first_page.svg"
+    subprocess.run([sys.executable, str(script), "--out", str(picture)], check=True, timeout=120)
+    drawn = re.findall(r'<path d="[^"]*"', (ROOT / "docs" / "first_page.svg").read_text(encoding="utf-8"))
+    assert re.findall(r'<path d="[^"]*"', picture.read_text(encoding="utf-8")) == drawn

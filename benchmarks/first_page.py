@@ -1,0 +1,75 @@
+"""The picture on the first page: σ of trained networks by three methods over Monte Carlo's, and what it costs.
+
+    python benchmarks/first_page.py
+
+It draws docs/first_page.svg from benchmarks/results/answers.json and measures nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from _common import RESULTS
+
+#: name in the results -> label; noise of variance 0.01 on inputs of variance about 0.1
+NETWORKS = {
+    "mlp | noise 0.01": "MLP",
+    "lenet | noise 0.01": "LeNet",
+    "mnist_example | noise 0.01": "PyTorch's example",
+    "resnet | noise 0.01": "small ResNet",
+    "nine_layers | noise 0.01": "nine layers",
+    "vit | noise 0.01": "small ViT",
+}
+#: name in the results -> label, colour
+METHODS = {
+    "controlled": ("momentgen's default, controlled", "#0b6e99"),
+    "adjoint": ("adjoint: no sampling", "#4f9d4f"),
+    "ap2": ("ap2: for training", "#d9730d"),
+}
+SAMPLES = "random samples, to the error of the default"
+
+
+def spread(cell: dict[str, Any]) -> tuple[float, float, float]:
+    """The ratio of a typical output, and the part of it that lies below and above for two thirds of the outputs."""
+    ratio: float = cell["ratio"]
+    single = math.sqrt(max(cell["rms"] ** 2 - math.log(ratio) ** 2, 0))
+    return ratio, ratio * (1 - math.exp(-single)), ratio * (math.exp(single) - 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs" / "first_page.svg")
+    out = parser.parse_args().out
+    cells = json.loads((RESULTS / "answers.json").read_text())["cells"]
+    plt.rcParams.update({
+        "font.size": 11, "svg.hashsalt": "momentgen", "axes.spines.top": False, "axes.spines.right": False,
+    })  # fmt: skip
+    figure, (ratios, costs) = plt.subplots(1, 2, figsize=(10, 4.6), sharey=True, layout="constrained")
+    for place, network in enumerate(NETWORKS):
+        for shift, (method, (label, colour)) in enumerate(METHODS.items()):
+            height = -place - 0.2 * (shift - 1.5)
+            ratio, below, above = spread(cells[network][method])
+            style = {"color": colour, "label": label if place == 0 else None}
+            ratios.errorbar(ratio, height, xerr=[[below], [above]], fmt="o", markersize=4.5, capsize=2.5, **style)
+            costs.barh(height, cells[network][method]["cost"], 0.19, color=colour)
+        default = cells[network]["controlled"]
+        samples = default["gain"] * default["cost"]
+        costs.barh(-place - 0.3, samples, 0.19, color="#9a9a9a", label=SAMPLES if place == 0 else None)
+    ratios.axvline(1, color="#222222", linewidth=0.8, zorder=0)
+    ratios.set(xlim=(0, 1.3), xlabel="σ / true σ", title="σ of the outputs; bars: two thirds of the outputs")
+    ratios.set_yticks([-place for place in range(len(NETWORKS))], list(NETWORKS.values()))
+    costs.set(xscale="log", xlim=(1, 3000), xlabel="plain forward passes", title="time")
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    figure.savefig(out, metadata={"Date": None, "Creator": None})
+
+
+if __name__ == "__main__":
+    main()
