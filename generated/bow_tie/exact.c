@@ -42,6 +42,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -62,7 +64,7 @@ static inline float as_float(uint32_t u)
 INLINE float bow_tie_exact_part0(float p0, float p1, float p2, float p3, float p4)
 {
     float t0 = p1 - p0;
-    float t1 = ((p0 - (p1 - t0)) + (p2 - t0)) + FMA(p3, p4, -p0);
+    float t1 = ((p0 - (p1 - t0)) + (p2 - t0)) + FMA(p3, p4, FLIP(p0));
     return t1;
 }
 

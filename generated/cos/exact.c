@@ -40,6 +40,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -71,7 +73,7 @@ INLINE float cos_exact_part1(float p0)
 
 INLINE float cos_exact_part2(float p0)
 {
-    float t0 = -p0;
+    float t0 = FLIP(p0);
     _Bool t1 = t0 < (-150.0f);
     float t2 = t1 ? (-150.0f) : t0;
     float t3 = FMA(t2, 1.442695f, 12582912.0f);
@@ -110,7 +112,7 @@ INLINE void cos_exact_forward_element(float mean, float var, float *restrict out
     float t22 = t14 * POLY5(t21, -0.0011216349f, 0.0067853425f, -0.034142725f, 0.13833544f, -0.42398435f, 0.88479686f);
     float t23 = 1.0f - t20;
     float t24 = t8 ? t22 : t23;
-    float t25 = 0.5f * (t24 * FMA(t20, -FMA(t19, t19 * (-2.0f), 1.0f), 1.0f));
+    float t25 = 0.5f * (t24 * FMA(t20, FLIP(FMA(t19, t19 * (-2.0f), 1.0f)), 1.0f));
     _Bool t26 = t13 | (1.0f == t5);
     float t27 = -t16;
     float t28 = t26 ? t27 : t16;
@@ -170,7 +172,7 @@ INLINE void cos_exact_backward_element(
     float t22 = cos_exact_part1(t5);
     float t23 = t22 * (-t17);
     float t24 = (-0.5f) * (t20 * t22);
-    float t25 = 0.5f * (t21 * FMA(-FMA(t17, t17 * (-2.0f), 1.0f), (2.0f * t21) - 1.0f, 1.0f));
+    float t25 = 0.5f * (t21 * FMA(FLIP(FMA(t17, t17 * (-2.0f), 1.0f)), (2.0f * t21) - 1.0f, 1.0f));
     float t26 = t20 * (2.0f * t17);
     float t27 = t8 - 0.25f;
     float t28 = t8 * POLY5(t27, -0.0011216349f, 0.0067853425f, -0.034142725f, 0.13833544f, -0.42398435f, 0.88479686f);

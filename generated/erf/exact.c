@@ -40,6 +40,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -112,7 +114,7 @@ INLINE void erf_exact_forward_element(float mean, float var, float *restrict out
     _Bool t33 = t0 < 0.75f;
     float t34 = mean * POLY5(t1, -0.00067495136f, 0.005114346f, -0.026834624f, 0.11283377f, -0.3761262f, 1.1283791f);
     _Bool t35 = mean < 0.0f;
-    float t36 = -t17;
+    float t36 = FLIP(t17);
     float t37 = t35 ? t36 : t17;
     float t38 = t33 ? t34 : t37;
     float t39 = (1.0f < t30) ? 1.0f : t30;

@@ -40,6 +40,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -57,7 +59,7 @@ INLINE float exp_exact_part0(float p0, float p1)
 
 INLINE float exp_exact_part1(float p0)
 {
-    float t0 = -p0;
+    float t0 = FLIP(p0);
     _Bool t1 = p0 < 0.5f;
     _Bool t2 = t0 < (-150.0f);
     float t3 = t2 ? (-150.0f) : t0;

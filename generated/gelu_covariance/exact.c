@@ -42,6 +42,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -250,7 +252,7 @@ INLINE void gelu_covariance_exact_forward_element(
     float t55 = t53 + t28;
     float t56 = 1.0f / t54;
     float t57 = t23 * t25;
-    float t58 = -(gelu_covariance_exact_part5(t39, t47, t42) + ((((t40 - (t41 - t46)) + ((-t36) - t46)) +
+    float t58 = -(gelu_covariance_exact_part5(t39, t47, t42) + ((((t40 - (t41 - t46)) + (FLIP(t36) - t46)) +
         gelu_covariance_exact_part5(t41, t42, t37)) - FMA(0.0f, t22, t37)));
     float t59 = t52 ? t58 : 0.0f;
     float t60 = t57 + (t55 + (t59 + gelu_covariance_exact_part5(t53, t55, t28)));
@@ -627,7 +629,7 @@ INLINE void gelu_covariance_exact_backward_element(
     float t51 = t16 * t47;
     float t52 = t49 * (t3 * t14);
     float t53 = t14 * t49;
-    float t54 = -(t46 + (gelu_covariance_exact_part5(t41, t46, t44) + ((((t42 - (t43 - t45)) + ((-t36) - t45)) +
+    float t54 = -(t46 + (gelu_covariance_exact_part5(t41, t46, t44) + ((((t42 - (t43 - t45)) + (FLIP(t36) - t45)) +
         gelu_covariance_exact_part5(t43, t44, t37)) - FMA(0.0f, t17, t37))));
     float t55 = 1.0f / t48;
     _Bool t56 = 18.8125f < t50;

@@ -40,6 +40,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -480,7 +482,7 @@ INLINE void hardshrink_exact_backward_element(
         t134 * (t64 * (-9.0f))), FMA(-0.00018722237f, FMA(t70, t126, t125 * (t63 * (-9.0f))), 1.3014203e-6f * FMA(t60,
         t117, t116 * (t54 * (-9.0f)))))))))))))));
     float t163 = FMA(t38, t162, FMA(t145, 2.0f, t15));
-    float t164 = -t141;
+    float t164 = FLIP(t141);
     // B_2: derivative 2 of the mean square less its line
     float t165 = hardshrink_exact_part4(t128, t119, t110, t129, t120, t111, t130, t121, t112, t131, t122, t113, t132,
         t123, t114, t134, t125, t116);

@@ -41,6 +41,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -273,11 +275,11 @@ INLINE void heaviside_tight_backward_element(
         FMA(t46, (-1.7454838e-9f) + (((t70 - (t72 - t78)) + ((-0.10610329f) - t78)) + FMA(t46, t62, -t70)), ((t76 -
         (t83 - t87)) + (0.15915494f - t87)) + FMA(t46, t72, -t76)), FMA(t61, t83, FMA(t54, t83, -t90))), t39, FMA(t90,
         t39, -t93))));
-    float t114 = t59 * (t58 * (t56 * (t112 + FMA(t36, t57 * FMA(t36, FMA(t75, t101, FMA(t74, FMA(t80, -FMA(0.3989423f,
-        FMA(t27, t66, FMA(t25, t66, -t94)), FMA(-1.133517e-8f, t94, FMA(0.3989423f, t94, t96))), FMA(t81, t96, FMA(t80,
-        t96, -t99))) + FMA(0.3989423f, 0.5f * t27, FMA(-1.133517e-8f, t35, (t99 - (t101 - t42)) + FMA(0.3989423f, t35,
-        -t42))), FMA(t74, t101, -t103))), FMA(t37, t103, FMA(t36, t103, -t106))), FMA(t37, t111, FMA(t36, t111,
-        -t112))))));
+    float t114 = t59 * (t58 * (t56 * (t112 + FMA(t36, t57 * FMA(t36, FMA(t75, t101, FMA(t74, FMA(t80,
+        FLIP(FMA(0.3989423f, FMA(t27, t66, FMA(t25, t66, -t94)), FMA(-1.133517e-8f, t94, FMA(0.3989423f, t94, t96)))),
+        FMA(t81, t96, FMA(t80, t96, -t99))) + FMA(0.3989423f, 0.5f * t27, FMA(-1.133517e-8f, t35, (t99 - (t101 - t42))
+        + FMA(0.3989423f, t35, -t42))), FMA(t74, t101, -t103))), FMA(t37, t103, FMA(t36, t103, -t106))), FMA(t37, t111,
+        FMA(t36, t111, -t112))))));
     float t115 = t38 ? t113 : t114;
     float t116 = -t107;
     float t117 = t5 ? t116 : t107;

@@ -42,6 +42,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -79,8 +81,8 @@ INLINE float heaviside_covariance_exact_part3(float p0, float p1, float p2)
     float t10 = t8 - t7;
     float t11 = t5 + t8;
     float t12 = t11 - t5;
-    float t13 = -(t11 + (((t5 - (t11 - t12)) + (t8 - t12)) + ((((t6 - (t7 - t9)) + ((-t2) - t9)) + ((t7 - (t8 - t10)) +
-        (t3 - t10))) - FMA(0.0f, p2, t3))));
+    float t13 = -(t11 + (((t5 - (t11 - t12)) + (t8 - t12)) + ((((t6 - (t7 - t9)) + (FLIP(t2) - t9)) + ((t7 - (t8 -
+        t10)) + (t3 - t10))) - FMA(0.0f, p2, t3))));
     return t13;
 }
 

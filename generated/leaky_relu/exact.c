@@ -41,6 +41,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -112,9 +114,9 @@ INLINE void leaky_relu_exact_forward_element(
     float t47 = t36 * FMA(t39, t43, FMA(t24, t43, t18));
     float t48 = t42 ? 0.0f : t47;
     // t - t0
-    float t49 = (1.0f / (t46 * FMA(sign_at_hi, t46, t18))) * (t35 + (((t28 - (t35 - t37)) + (t32 - t37)) + (((-FMA(t15,
-        sign_square_lo, t30)) - (t15 * sign_square_rest_hi)) + (((t27 - (t31 - t33)) + ((-t29) - t33)) + ((t31 - (t32 -
-        t34)) + (t30 - t34))))));
+    float t49 = (1.0f / (t46 * FMA(sign_at_hi, t46, t18))) * (t35 + (((t28 - (t35 - t37)) + (t32 - t37)) +
+        ((FLIP(FMA(t15, sign_square_lo, t30)) - (t15 * sign_square_rest_hi)) + (((t27 - (t31 - t33)) + (FLIP(t29) -
+        t33)) + ((t31 - (t32 - t34)) + (t30 - t34))))));
     float t50 = t45 + FMA(var, t4 * (t36 * FMA(t39, t40, FMA(t24, t40, 1.0f))), FMA(var, t41, -t45));
     float t51 = FMA(t44, 0.25f, 1.0f);
     float t52 = t44 * (-0.5f);

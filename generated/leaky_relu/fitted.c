@@ -41,6 +41,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -128,9 +130,9 @@ INLINE void leaky_relu_fitted_forward_element(
     float t61 = t60 * t56;
     float t62 = t2 ? 0.0f : t61;
     // t - t0
-    float t63 = (1.0f / (t56 * FMA(t56, sign_at_hi, t24))) * (t41 + (((t34 - (t41 - t44)) + (t38 - t44)) + (((-FMA(t26,
-        sign_square_lo, t36)) - (t26 * sign_square_rest_hi)) + (((t33 - (t37 - t39)) + ((-t35) - t39)) + ((t37 - (t38 -
-        t40)) + (t36 - t40))))));
+    float t63 = (1.0f / (t56 * FMA(t56, sign_at_hi, t24))) * (t41 + (((t34 - (t41 - t44)) + (t38 - t44)) +
+        ((FLIP(FMA(t26, sign_square_lo, t36)) - (t26 * sign_square_rest_hi)) + (((t33 - (t37 - t39)) + (FLIP(t35) -
+        t39)) + ((t37 - (t38 - t40)) + (t36 - t40))))));
     float t64 = -t50;
     float t65 = t4 ? t64 : t50;  // mean/sigma
     float t66 = FMA(t55, 0.25f, 1.0f);
@@ -162,7 +164,7 @@ INLINE void leaky_relu_fitted_forward_element(
         0.023572203f, 0.12800804f, 0.20213471f, 0.21490611f, 0.1734072f, 0.106611654f, 0.04343404f);
     float t92 = FMA(-0.69314575f, t88, t73);
     _Bool t93 = t68 < 0.0f;
-    float t94 = -t77;
+    float t94 = FLIP(t77);
     float t95 = t93 ? t94 : t77;
     float t96 = -t95;
     float t97 = t72 ? 0.0f : t96;
@@ -352,7 +354,7 @@ INLINE void leaky_relu_fitted_backward_element(
     float t74 = as_float((127u + ((uint32_t)((int32_t)(t69 + 1u) >> 1u))) << 23u);
     float t75 = FMA(-0.69314575f, t71, t59);
     _Bool t76 = t55 < 0.0f;
-    float t77 = -t63;
+    float t77 = FLIP(t63);
     float t78 = t76 ? t77 : t63;
     float t79 = -t78;
     float t80 = t58 ? 0.0f : t79;

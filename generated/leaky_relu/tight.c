@@ -41,6 +41,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -55,14 +57,14 @@ static inline float as_float(uint32_t u)
 INLINE float leaky_relu_tight_part0(float p0, float p1, float p2, float p3, float p4)
 {
     float t0 = p1 - p0;
-    float t1 = ((p0 - (p1 - t0)) + (p2 - t0)) + FMA(p4, p3, -p0);
+    float t1 = ((p0 - (p1 - t0)) + (p2 - t0)) + FMA(p4, p3, FLIP(p0));
     return t1;
 }
 
 INLINE float leaky_relu_tight_part1(float p0, float p1, float p2, float p3, float p4)
 {
     float t0 = p1 - p0;
-    float t1 = ((p0 - (p1 - t0)) + (p2 - t0)) + FMA(p3, p4, -p0);
+    float t1 = ((p0 - (p1 - t0)) + (p2 - t0)) + FMA(p3, p4, FLIP(p0));
     return t1;
 }
 
@@ -150,8 +152,8 @@ INLINE void leaky_relu_tight_forward_element(
     float t71 = 1.0f + t66;
     float t72 = FMA(t46, t58 * FMA(FMA(t34, FMA(t34, sign_at_lo, FMA(t55, sign_at_hi, leaky_relu_tight_part0(t48, t52,
         t25, sign_at_hi, t34))), FMA(t55, t52, FMA(t34, t52, -t53))), t67, FMA(t53, t67, 1.0f)), FMA(((t39 - (t46 -
-        t51)) + (t43 - t51)) + (((-FMA(t27, sign_square_lo, t41)) - (t27 * sign_square_rest_hi)) + (((t38 - (t42 -
-        t44)) + ((-t40) - t44)) + ((t42 - (t43 - t45)) + (t41 - t45)))), t58, FMA(t46, t58, -t68)));
+        t51)) + (t43 - t51)) + ((FLIP(FMA(t27, sign_square_lo, t41)) - (t27 * sign_square_rest_hi)) + (((t38 - (t42 -
+        t44)) + (FLIP(t40) - t44)) + ((t42 - (t43 - t45)) + (t41 - t45)))), t58, FMA(t46, t58, -t68)));
     float t73 = t61 + t63;
     float t74 = 2.0f * (t73 * (t4 + t16));
     float t75 = FMA(t70, 1.442695f, 12582912.0f);
@@ -220,8 +222,8 @@ INLINE void leaky_relu_tight_forward_element(
     float t128 = t125 * t97;
     float t129 = t86 * (t85 * t127);
     float t130 = t128 + t123;
-    float t131 = FMA(-FMA(t120, FMA(t120, t29, FMA(t121, t17, FMA(t120, t17, -t122))), FMA(t121, t122, FMA(t120, t122,
-        t125))), t97, FMA(t125, t97, -t128));
+    float t131 = FMA(FLIP(FMA(t120, FMA(t120, t29, FMA(t121, t17, FMA(t120, t17, -t122))), FMA(t121, t122, FMA(t120,
+        t122, t125)))), t97, FMA(t125, t97, -t128));
     float t132 = t130 + t118;
     float t133 = t129 + t32;
     float t134 = FMA(t73, t120 + t121, 2.0f * (t114 + t116));  // Mills ratio/sqrt(2 pi)
@@ -438,8 +440,8 @@ INLINE void leaky_relu_tight_backward_element(
     float t112 = t80 * t103;
     float t113 = -t107;
     float t114 = t107 * t80;
-    float t115 = t112 + FMA(t80, -FMA(0.3989423f, FMA(t97, t25, FMA(t98, t17, FMA(t97, t17, -t99))), FMA(-1.133517e-8f,
-        t99, FMA(0.3989423f, t99, t103))), FMA(t80, t103, -t112));
+    float t115 = t112 + FMA(t80, FLIP(FMA(0.3989423f, FMA(t97, t25, FMA(t98, t17, FMA(t97, t17, -t99))),
+        FMA(-1.133517e-8f, t99, FMA(0.3989423f, t99, t103)))), FMA(t80, t103, -t112));
     float t116 = FMA(0.3989423f, t56, t115);
     float t117 = FMA(0.3989423f, -(t59 * (t18 + t27)), t115);
     float t118 = t113 * t80;
@@ -456,9 +458,9 @@ INLINE void leaky_relu_tight_backward_element(
     float t129 = (t104 + t106) * (t4 + t16);
     float t130 = t8 ? t111 : t129;
     float t131 = t130 * t82;
-    float t132 = (FMA(t80, -t126, FMA(t113, t80, -t118)) + FMA(0.3989423f, t29, FMA(-1.133517e-8f, t28, ((t34 - (t120 -
-        t122)) + (t118 - t122)) + FMA(0.3989423f, t28, -t34)))) + FMA(t97, t35, FMA(t98, t26, t105 + ((t101 - (t123 -
-        t125)) + (t120 - t125))));
+    float t132 = (FMA(t80, FLIP(t126), FMA(t113, t80, -t118)) + FMA(0.3989423f, t29, FMA(-1.133517e-8f, t28, ((t34 -
+        (t120 - t122)) + (t118 - t122)) + FMA(0.3989423f, t28, -t34)))) + FMA(t97, t35, FMA(t98, t26, t105 + ((t101 -
+        (t123 - t125)) + (t120 - t125))));
     float t133 = (FMA(t126, t80, FMA(t107, t80, -t114)) + FMA(t106, t75, leaky_relu_tight_part0(t108, t119, t114, t104,
         t75))) + FMA(t97, t29, FMA(t98, t28, (t102 - (t121 - t119)) + FMA(t97, t28, -t102)));
     float t134 = t8 ? t132 : t133;
@@ -479,7 +481,7 @@ INLINE void leaky_relu_tight_backward_element(
     float t147 = t66 * (t65 * t146);
     float t148 = t22 + t147;
     float t149 = t148 - t22;
-    float t150 = FMA(t104, -t32, FMA(t106, t31, leaky_relu_tight_part0(t109, t143, t117, t104, t31)));
+    float t150 = FMA(t104, FLIP(t32), FMA(t106, t31, leaky_relu_tight_part0(t109, t143, t117, t104, t31)));
     float t151 = FMA(t104, t32, FMA(t106, t20, leaky_relu_tight_part0(t110, t144, t116, t104, t20)));
     float t152 = t8 ? t150 : t151;
     float t153 = FMA(grad_var, t148 + ((t66 * (t65 * FMA(t83, t145, FMA(t82, t152, FMA(t82, t145, -t146))))) + ((t22 -

@@ -41,6 +41,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -75,7 +77,7 @@ INLINE void logistic_bernoulli_ap2b_forward_element(
     float t21 = as_float((127u + ((uint32_t)((int32_t)(t17 + 3u) >> 2u))) << 23u);
     float t22 = FMA(t16, -0.69314575f, t14);
     _Bool t23 = t9 < 0.0f;
-    float t24 = -t11;
+    float t24 = FLIP(t11);
     float t25 = t23 ? t24 : t11;
     float t26 = -t25;
     float t27 = t13 ? 0.0f : t26;
@@ -148,7 +150,7 @@ INLINE void logistic_bernoulli_ap2b_backward_element(
     float t23 = as_float((127u + ((uint32_t)((int32_t)(t19 + 3u) >> 2u))) << 23u);
     float t24 = FMA(t18, -0.69314575f, t16);
     _Bool t25 = t10 < 0.0f;
-    float t26 = -t12;
+    float t26 = FLIP(t12);
     float t27 = t25 ? t26 : t12;
     float t28 = -t27;
     float t29 = t15 ? 0.0f : t28;

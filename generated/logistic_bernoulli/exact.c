@@ -41,6 +41,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -98,7 +100,7 @@ INLINE void logistic_bernoulli_exact_atom1(
 
 INLINE float logistic_bernoulli_exact_part3(float p0)
 {
-    float t0 = -p0;
+    float t0 = FLIP(p0);
     _Bool t1 = t0 < (-174.0f);
     float t2 = t1 ? (-174.0f) : t0;
     float t3 = FMA(t2, 1.442695f, 12582912.0f);
@@ -249,7 +251,7 @@ INLINE void logistic_bernoulli_exact_backward_element(
     float t60 = FMA(t28, 0.0035983622f, FMA(t25, 0.055564612f, FMA(t22, 0.20984867f, FMA(t19, 0.3454629f, FMA(t16,
         0.2819483f, FMA(t13, 0.09586534f, t10 * 0.0077118278f))))));
     float t61 = t5 ? t59 : t60;
-    float t62 = -FMA(-2.0f, t61, 1.0f);
+    float t62 = FLIP(FMA(-2.0f, t61, 1.0f));
     float t63 = FMA(3.6529953e-5f, (t49 * t54) * FMA(3.0f, t44 - t32, FMA(t32, -t44, 1.0f)), FMA(0.0026313253f, (t48 *
         t53) * FMA(3.0f, t43 - t31, FMA(t31, -t43, 1.0f)), FMA(0.036395893f, (t47 * t52) * FMA(3.0f, t42 - t30,
         FMA(t30, -t42, 1.0f)), FMA(0.18722056f, (t46 * t51) * FMA(3.0f, t41 - t33, FMA(t33, -t41, 1.0f)),

@@ -41,6 +41,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -79,7 +81,7 @@ INLINE void logistic_transform_ap2a_forward_element(
     float t18 = FMA(t17, 1.442695f, 12582912.0f);
     float t19 = -t15;
     _Bool t20 = t7 < 0.0f;
-    float t21 = -t10;
+    float t21 = FLIP(t10);
     float t22 = t20 ? t21 : t10;
     float t23 = t15 * FMA(FMA(t22, 0.25f, FMA(t9, 0.25f, -(t12 - 1.0f))), t19, FMA(t12, t19, 1.0f));
     float t24 = t18 - 12582912.0f;
@@ -187,7 +189,7 @@ INLINE void logistic_transform_ap2a_backward_element(
     float t30 = FMA(t28, 1.442695f, 12582912.0f);
     float t31 = -t26;
     _Bool t32 = t14 < 0.0f;
-    float t33 = -t19;
+    float t33 = FLIP(t19);
     float t34 = t32 ? t33 : t19;
     float t35 = t26 * FMA(FMA(t34, 0.25f, FMA(t18, 0.25f, -(t22 - 1.0f))), t31, FMA(t22, t31, 1.0f));
     float t36 = t30 - 12582912.0f;

@@ -41,6 +41,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -110,7 +112,7 @@ INLINE void logistic_transform_exact_atom1(
 
 INLINE float logistic_transform_exact_part4(float p0)
 {
-    float t0 = -p0;
+    float t0 = FLIP(p0);
     _Bool t1 = t0 < (-174.0f);
     float t2 = t1 ? (-174.0f) : t0;
     float t3 = FMA(t2, 1.442695f, 12582912.0f);
@@ -194,7 +196,7 @@ INLINE void logistic_transform_exact_forward_element(
     float t51 = t29 + (t48 * (t30 * (t28 * 2.0f)));
     float t52 = t4 ? t51 : t49;
     float t53 = t50 * (t5 * t50);
-    float t54 = FMA(t49, -t49, t49) - t50;
+    float t54 = FMA(t49, FLIP(t49), t49) - t50;
     _Bool t55 = mean < 0.0f;
     float t56 = 1.0f - t52;
     float t57 = t55 ? t52 : t56;
@@ -320,10 +322,10 @@ INLINE void logistic_transform_exact_backward_element(
     // E S''(X) at -|mean|
     float t84 = FMA(0.0014355389f, t33, FMA(0.022167074f, t29, FMA(0.08371751f, t25, FMA(0.13781975f, t21,
         FMA(0.112481095f, t17, FMA(0.038244735f, t13, 0.003076574f * t9))))));
-    float t85 = (t43 * t50) * (t50 * FMA(t70, t80, -FMA(3.6529953e-5f, (t66 * t78) * (t52 + 3.0f), FMA(0.0026313253f,
-        (t63 * t76) * (t51 + 3.0f), FMA(0.036395893f, (t60 * t74) * (t49 + 3.0f), FMA(0.18722056f, (t57 * t72) * (t48 +
-        3.0f), 0.463596f * ((t54 * t69) * (t47 + 3.0f))))))));
-    float t86 = FMA(t82, -t83, t84);
+    float t85 = (t43 * t50) * (t50 * FMA(t70, t80, FLIP(FMA(3.6529953e-5f, (t66 * t78) * (t52 + 3.0f),
+        FMA(0.0026313253f, (t63 * t76) * (t51 + 3.0f), FMA(0.036395893f, (t60 * t74) * (t49 + 3.0f), FMA(0.18722056f,
+        (t57 * t72) * (t48 + 3.0f), 0.463596f * ((t54 * t69) * (t47 + 3.0f)))))))));
+    float t86 = FMA(t82, FLIP(t83), t84);
     float t87 = t5 ? t85 : t86;
     float t88 = t79 * ((-0.5f) * (t43 * t45));
     float t89 = (-0.5f) * t84;

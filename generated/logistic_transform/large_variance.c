@@ -41,6 +41,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -67,8 +69,8 @@ INLINE float logistic_transform_large_variance_part0(float p0)
 INLINE float logistic_transform_large_variance_part1(float p0, float p1, float p2, float p3, float p4)
 {
     float t0 = p1 - p0;
-    float t1 = -p4;
-    float t2 = p4 * FMA(((1.7317669e-8f + ((p0 - (p1 - t0)) + (p2 - t0))) + FMA(p3, -p3, p1)) * (0.5f * p4), t1,
+    float t1 = FLIP(p4);
+    float t2 = p4 * FMA(((1.7317669e-8f + ((p0 - (p1 - t0)) + (p2 - t0))) + FMA(p3, FLIP(p3), p1)) * (0.5f * p4), t1,
         FMA(p3, t1, 1.0f));
     return t2;
 }

@@ -41,6 +41,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -65,7 +67,7 @@ INLINE float logistic_transform_pea_part1(float p0, float p1, float p2)
 INLINE float logistic_transform_pea_part2(float p0, float p1, float p2)
 {
     float t0 = p1 - p0;
-    float t1 = -p2;
+    float t1 = FLIP(p2);
     float t2 = p2 * FMA((p0 - (p1 - t0)) + (1.0f - t0), t1, FMA(p1, t1, 1.0f));
     return t2;
 }
@@ -386,7 +388,7 @@ INLINE void logistic_transform_pea_backward_element(
     float t77 = logistic_transform_pea_part2(t58, t69, t74);
     float t78 = (t75 - (t76 - 1.0f)) + FMA(POLY4(t75, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f,
         0.49999994f), t75 * t75, (t64 + (t61 - t75)) * t76);
-    _Bool t79 = (-t49) < 0.0f;
+    _Bool t79 = FLIP(t49) < 0.0f;
     float t80 = t79 ? 0.0f : t18;
     _Bool t81 = t52 < 0.0f;
     float t82 = t81 ? 0.0f : t19;

@@ -41,6 +41,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -75,7 +77,7 @@ INLINE void logistic_transform_practical_forward_element(
     float t21 = as_float((127u + ((uint32_t)((int32_t)(t17 + 3u) >> 2u))) << 23u);
     float t22 = FMA(t16, -0.69314575f, t14);
     _Bool t23 = t9 < 0.0f;
-    float t24 = -t11;
+    float t24 = FLIP(t11);
     float t25 = t23 ? t24 : t11;
     float t26 = -t25;
     float t27 = t13 ? 0.0f : t26;
@@ -174,7 +176,7 @@ INLINE void logistic_transform_practical_backward_element(
     float t33 = as_float((127u + ((uint32_t)((int32_t)(t28 + 3u) >> 2u))) << 23u);
     float t34 = FMA(t27, -0.69314575f, t23);
     _Bool t35 = t18 < 0.0f;
-    float t36 = -t20;
+    float t36 = FLIP(t20);
     float t37 = t35 ? t36 : t20;
     float t38 = -t37;
     float t39 = t22 ? 0.0f : t38;

@@ -40,6 +40,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -143,7 +145,7 @@ INLINE void logsigmoid_exact_forward_element(float mean, float var, float *restr
     float t44 = t17 * t17;
     float t45 = POLY4(t44, 0.28178334f, 0.279606f, 0.4002491f, 0.66666317f, 2.0f);
     float t46 = (t4 < 0.0f) ? 0.0f : t4;
-    float t47 = -FMA(t17, t45, t46);
+    float t47 = FLIP(FMA(t17, t45, t46));
     float t48 = (0.0f < t40) ? 0.0f : t40;
     float t49 = t43 ? t47 : t48;
     float t50 = (t42 < 0.0f) ? 0.0f : t42;

@@ -42,6 +42,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -119,7 +121,7 @@ INLINE float normal_cdf_covariance_exact_part3(float p0, float p1, float p2)
     float t8 = t7 - t1;
     float t9 = t7 - t6;
     float t10 = t5 + t8;
-    float t11 = -(t10 + (normal_cdf_covariance_exact_part6(t5, t10, t8) + ((((t6 - (t7 - t9)) + ((-t2) - t9)) +
+    float t11 = -(t10 + (normal_cdf_covariance_exact_part6(t5, t10, t8) + ((((t6 - (t7 - t9)) + (FLIP(t2) - t9)) +
         normal_cdf_covariance_exact_part6(t7, t8, t3)) - FMA(0.0f, p2, t3))));
     float t12 = (0.0f < t11) ? t11 : 0.0f;
     return t12;

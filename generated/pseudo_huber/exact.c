@@ -41,6 +41,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -786,7 +788,7 @@ INLINE void pseudo_huber_exact_backward_element(
         t181))))))))))))))));
     float t221 = FMA(t218, t218, t8 * FMA(t217, t218, FMA(t216, t216, t20 * FMA(t216, t213, FMA(t217, t217, t19 *
         FMA(t217, t207, FMA(t213, t213, t18 * FMA(t206, t213, t220))))))));
-    float t222 = -t214;
+    float t222 = FLIP(t214);
     float t223 = FMA(t62, 0.0018455624f, FMA(t43, -0.0075208503f, FMA(t24, -0.0068756887f, FMA(t155, -0.002332286f,
         FMA(t102, 3161.679f, FMA(t94, 180.71349f, FMA(t86, 5.34831f, FMA(t210, 0.46049044f, FMA(t201, 0.032358862f,
         FMA(t186, 0.024920942f, FMA(t63, -0.012534962f, FMA(t44, 0.011275481f, FMA(t25, 0.008927754f, FMA(t156,

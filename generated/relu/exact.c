@@ -41,6 +41,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -205,7 +207,7 @@ INLINE void relu_exact_backward_element(
     float t53 = FMA(t38, FMA(t42, t52, t52), t11);
     float t54 = t0 ? 0.0f : t21;
     float t55 = FMA(t53, grad_var, (t34 * (t33 * (t54 * FMA(t42, 0.19947115f, 0.19947115f)))) * grad_mean);
-    float t56 = -t47;
+    float t56 = FLIP(t47);
     float t57 = t8 ? t47 : t56;
     float t58 = FMA(2.0f, t46, t44 * (-t48));
     float t59 = FMA(t32, t47, t48 * t44);

@@ -41,6 +41,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -128,7 +130,7 @@ INLINE void relu_fitted_forward_element(float mean, float var, float *restrict o
         -1.915083f, 0.77936274f, -0.008552464f)));
     float t65 = FMA(-0.69314575f, t57, t46);
     _Bool t66 = t41 < 0.0f;
-    float t67 = -t50;
+    float t67 = FLIP(t50);
     float t68 = t66 ? t67 : t50;
     float t69 = -t68;
     float t70 = t45 ? 0.0f : t69;
@@ -242,7 +244,7 @@ INLINE void relu_fitted_backward_element(
     uint32_t t61 = as_bits(t54);
     float t62 = FMA(-0.69314575f, t60, t47);
     _Bool t63 = t42 < 0.0f;
-    float t64 = -t52;
+    float t64 = FLIP(t52);
     float t65 = t63 ? t64 : t52;
     float t66 = -t65;
     float t67 = t46 ? 0.0f : t66;

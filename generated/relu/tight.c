@@ -41,6 +41,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -56,16 +58,16 @@ INLINE float relu_tight_part0(
     float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
     float p11, float p12, float p13, float p14)
 {
-    float t0 = -p0;
-    float t1 = FMA(p0, p0, -p1);
+    float t0 = FLIP(p0);
+    float t1 = FMA(p0, p0, FLIP(p1));
     float t2 = p5 - p4;
     float t3 = p9 - p8;
     float t4 = p3 - p10;
     float t5 = ((p0 * FMA(FMA(p12, 0.25f, FMA(p13, 0.25f, -(p14 - 1.0f))), t0, FMA(p14, t0, 1.0f))) * (POLY3(p0,
-        2.6474037f, -1.6227827f, 0.5651015f, -0.024969762f) * (p1 + t1))) + FMA(p3, FMA(p0, t1, FMA(p0, p1, -p2)),
+        2.6474037f, -1.6227827f, 0.5651015f, -0.024969762f) * (p1 + t1))) + FMA(p3, FMA(p0, t1, FMA(p0, p1, FLIP(p2))),
         FMA((-2.281545e-10f) + FMA(p6, 1.0551207e-9f + FMA(p6, 1.8320192e-9f + (((p4 - (p5 - t2)) + (0.106851034f -
-        t2)) + FMA(p6, p7, -p4)), ((p8 - (p9 - t3)) + (0.05081732f - t3)) + FMA(p6, p5, -p8)), ((p10 - (p3 - t4)) +
-        (0.014190124f - t4)) + FMA(p6, p9, -p10)), p2, FMA(p3, p2, -p11)));
+        t2)) + FMA(p6, p7, FLIP(p4))), ((p8 - (p9 - t3)) + (0.05081732f - t3)) + FMA(p6, p5, FLIP(p8))), ((p10 - (p3 -
+        t4)) + (0.014190124f - t4)) + FMA(p6, p9, FLIP(p10))), p2, FMA(p3, p2, FLIP(p11))));
     return t5;
 }
 
@@ -159,7 +161,7 @@ INLINE void relu_tight_forward_element(float mean, float var, float *restrict ou
     float t82 = FMA(t3, t11, t45 * (t44 * (t77 + FMA(t21, t79, FMA(t81, t76, FMA(t21, t76, -t77))))));
     float t83 = t78 + t74;
     float t84 = t78 + t70;
-    float t85 = FMA(-FMA(t72, t75, FMA(t72, t75, FMA(t72, t72, t73))), t56, FMA(t73, t56, -t78));
+    float t85 = FMA(FLIP(FMA(t72, t75, FMA(t72, t75, FMA(t72, t72, t73)))), t56, FMA(t73, t56, -t78));
     float t86 = t83 - t74;
     float t87 = t83 + t69;
     float t88 = t4 ? t84 : t87;
@@ -305,7 +307,7 @@ INLINE void relu_tight_backward_element(
     float t101 = t98 - t46;
     float t102 = t98 - t81;
     float t103 = t4 ? t99 : t102;
-    float t104 = FMA(t58, -t92, FMA(t87, t58, -t88)) + FMA(2.0f, t76, t88 - (t90 - t79));
+    float t104 = FMA(t58, FLIP(t92), FMA(t87, t58, -t88)) + FMA(2.0f, t76, t88 - (t90 - t79));
     float t105 = FMA(t92, t58, FMA(t84, t58, -t86)) + FMA(t42, t83, ((t85 - (t89 - t93)) + (t86 - t93)) + FMA(t42, t81,
         -t85));
     float t106 = t4 ? t104 : t105;

@@ -42,6 +42,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -72,7 +74,7 @@ INLINE float relu_covariance_exact_part3(float p0)
     // J_2/sqrt(2 pi)
     float t3 = t0 * (t0 * (t0 * POLY12(t2, 0.052821796f, -0.21099824f, 0.28813356f, -0.094544634f, -0.04896455f,
         -0.07985351f, 0.011417099f, 0.11636546f, 0.17159984f, 0.15958369f, 0.106851034f, 0.05081732f, 0.014190124f)));
-    float t4 = t1 * FMA(2.0f * t3, -p0, 0.3989423f);
+    float t4 = t1 * FMA(2.0f * t3, FLIP(p0), 0.3989423f);
     return t4;
 }
 
@@ -97,8 +99,8 @@ INLINE float relu_covariance_exact_part5(float p0, float p1, float p2)
     float t10 = t8 - t7;
     float t11 = t5 + t8;
     float t12 = t11 - t5;
-    float t13 = -(t11 + (((t5 - (t11 - t12)) + (t8 - t12)) + ((((t6 - (t7 - t9)) + ((-t2) - t9)) + ((t7 - (t8 - t10)) +
-        (t3 - t10))) - FMA(0.0f, p2, t3))));
+    float t13 = -(t11 + (((t5 - (t11 - t12)) + (t8 - t12)) + ((((t6 - (t7 - t9)) + (FLIP(t2) - t9)) + ((t7 - (t8 -
+        t10)) + (t3 - t10))) - FMA(0.0f, p2, t3))));
     return t13;
 }
 

@@ -41,6 +41,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -263,7 +265,7 @@ INLINE void relu_squared_exact_backward_element(
     float t78 = FMA(t62, 12.0f, FMA(t63, t41 * 12.0f, FMA(t69, t41 * (-4.0f), t68 * t66)));
     float t79 = t7 ? t77 : t78;
     float t80 = t31 * (t40 + ((FMA(t64, t79, t79) * t58) * ((t24 * t60) * t61)));
-    float t81 = -t69;
+    float t81 = FLIP(t69);
     float t82 = t7 ? t69 : t81;
     float t83 = FMA(t64, t82, t82);
     float t84 = t7 ? 0.0f : 1.0f;

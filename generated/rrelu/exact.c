@@ -41,6 +41,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -91,9 +93,9 @@ INLINE void rrelu_exact_forward_element(
     float t26 = var * (t4 * t24);
     float t27 = t23 - t15;
     // t - t0
-    float t28 = (1.0f / (t12 * FMA(t12, sign_at_hi, t8))) * (t23 + (((t15 - (t23 - t27)) + (t20 - t27)) + (((-FMA(t10,
-        sign_square_lo, t18)) - (t10 * sign_square_rest_hi)) + (((t14 - (t19 - t21)) + ((-t16) - t21)) + ((t19 - (t20 -
-        t22)) + (t18 - t22))))));
+    float t28 = (1.0f / (t12 * FMA(t12, sign_at_hi, t8))) * (t23 + (((t15 - (t23 - t27)) + (t20 - t27)) +
+        ((FLIP(FMA(t10, sign_square_lo, t18)) - (t10 * sign_square_rest_hi)) + (((t14 - (t19 - t21)) + (FLIP(t16) -
+        t21)) + ((t19 - (t20 - t22)) + (t18 - t22))))));
     float t29 = (18.6875f < t25) ? 18.6875f : t25;  // t = min(|mean|/sigma, reach)
     float t30 = FMA(t29, 0.25f, 1.0f);
     float t31 = t29 * (t29 * (-0.5f));

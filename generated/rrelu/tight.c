@@ -41,6 +41,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -62,7 +64,7 @@ INLINE float rrelu_tight_part0(float p0, float p1, float p2)
 INLINE float rrelu_tight_part1(float p0, float p1, float p2, float p3, float p4)
 {
     float t0 = p1 - p0;
-    float t1 = ((p0 - (p1 - t0)) + (p2 - t0)) + FMA(p4, p3, -p0);
+    float t1 = ((p0 - (p1 - t0)) + (p2 - t0)) + FMA(p4, p3, FLIP(p0));
     return t1;
 }
 
@@ -138,8 +140,8 @@ INLINE void rrelu_tight_forward_element(
     float t60 = sign_taylor9_hi * t55;
     float t61 = FMA(t32, t43 * FMA(FMA(t22, FMA(t22, sign_at_lo, FMA(t40, sign_at_hi, rrelu_tight_part0(t34, t37, t16)
         + FMA(t22, sign_at_hi, -t34))), FMA(t40, t37, FMA(t22, t37, -t38))), t56, FMA(t38, t56, 1.0f)),
-        FMA(rrelu_tight_part0(t26, t32, t30) + (((-FMA(t18, sign_square_lo, t28)) - (t18 * sign_square_rest_hi)) +
-        (((t25 - (t29 - t31)) + ((-t27) - t31)) + rrelu_tight_part0(t29, t30, t28))), t43, FMA(t32, t43, -t55)));
+        FMA(rrelu_tight_part0(t26, t32, t30) + ((FLIP(FMA(t18, sign_square_lo, t28)) - (t18 * sign_square_rest_hi)) +
+        (((t25 - (t29 - t31)) + (FLIP(t27) - t31)) + rrelu_tight_part0(t29, t30, t28))), t43, FMA(t32, t43, -t55)));
     float t62 = FMA(t58, 1.442695f, 12582912.0f);
     float t63 = 1.0f / t59;
     float t64 = sign_taylor8_hi + t60;
@@ -254,8 +256,8 @@ INLINE void rrelu_tight_forward_element(
     float t156 = t36 * t153;
     float t157 = t155 + t148;
     float t158 = t155 + t154;
-    float t159 = FMA(t152, t97 * t76, FMA(-FMA(t145, FMA(t145, -1.3245477e-8f, FMA(t149, 0.59418404f, FMA(t145,
-        0.59418404f, -t147))), FMA(t149, t147, FMA(t145, t147, t152))), t101, FMA(t152, t101, -t155)));
+    float t159 = FMA(t152, t97 * t76, FMA(FLIP(FMA(t145, FMA(t145, -1.3245477e-8f, FMA(t149, 0.59418404f, FMA(t145,
+        0.59418404f, -t147))), FMA(t149, t147, FMA(t145, t147, t152)))), t101, FMA(t152, t101, -t155)));
     float t160 = t70 * (t69 * t156);
     float t161 = t157 + t142;
     float t162 = t158 + t143;

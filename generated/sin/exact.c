@@ -40,6 +40,8 @@ static inline float as_float(uint32_t u)
 }
 #endif
 
+#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)
+
 // multiply-adds by x, from y on
 #define POLY1(x, y, c) FMA(x, y, c)
 #define POLY2(x, y, c, ...) POLY1(x, FMA(x, y, c), __VA_ARGS__)
@@ -71,7 +73,7 @@ INLINE float sin_exact_part1(float p0)
 
 INLINE float sin_exact_part2(float p0)
 {
-    float t0 = -p0;
+    float t0 = FLIP(p0);
     _Bool t1 = t0 < (-150.0f);
     float t2 = t1 ? (-150.0f) : t0;
     float t3 = FMA(t2, 1.442695f, 12582912.0f);

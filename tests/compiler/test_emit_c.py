@@ -68,6 +68,16 @@ def test_c_has_the_bits_of_the_evaluation(build: str) -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize("build", ["release", "O0"])
+def test_the_negative_of_a_multiply_add_has_the_sign_of_its_zero(build: str) -> None:
+    b = Builder("negated", inputs=("x",))
+    b.output("r", b.neg(b.fma(b.input("x"), b.f32(-2.0), b.f32(1.0))))
+    kernel = native_program(b.build(), flags=BUILDS[build])
+    (got,) = kernel(np.full(100, 0.5, np.float32))
+    assert (got == 0).all() and np.signbit(got).all()
+
+
+@needs_compiler
 def test_numpy_fma_is_the_fma_of_the_machine() -> None:
     b = Builder("fused", inputs=("x", "y", "z"))
     b.output("r", b.fma(b.input("x"), b.input("y"), b.input("z")))

@@ -59,6 +59,9 @@ static inline float as_float(uint32_t u)
 }
 #endif"""
 
+#: the negative of a multiply-add: gcc makes -(a b + c) an instruction for (-a) b - c, whose zero has the other sign
+_FLIP = "#define FLIP(x) as_float(as_bits(x) ^ 0x80000000u)"
+
 #: gcc takes as many vectors at a time as one of the narrowest type has lanes: with 16 bits two, with 8 four, whose
 #: operations stand side by side and do not wait for each other
 _NARROW = {4: "uint8_t", 2: "uint16_t"}
@@ -137,10 +140,12 @@ def render_c(programs: Sequence[Program], header: Header) -> str:
     for body in (*found.functions, *found.bodies):
         body.settle()
     prefix = f"{header.rule}_{header.variant}_"
-    parts = [header.c(), _PRELUDE, *poly_macros(max(found.degrees, default=0))]
-    parts += [_function(function, prefix) for function in found.functions]
-    for program, body in zip(ordered, found.bodies, strict=True):
-        parts += [_element(program, body, prefix), _kernel(program, _NARROW.get(vectors(program)))]
+    functions = [_function(function, prefix) for function in found.functions]
+    elements = [_element(program, body, prefix) for program, body in zip(ordered, found.bodies, strict=True)]
+    parts = [header.c(), _PRELUDE, *([_FLIP] if any("FLIP(" in text for text in (*functions, *elements)) else [])]
+    parts += [*poly_macros(max(found.degrees, default=0)), *functions]
+    for program, element in zip(ordered, elements, strict=True):
+        parts += [element, _kernel(program, _NARROW.get(vectors(program)))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -194,7 +199,13 @@ def _statements(body: Body, prefix: str) -> tuple[list[str], list[str]]:
             return poly("{}", "{}", ["{}"] * step.op.degree)
         if isinstance(step.op, Result):  # stands with its call
             raise ProgramError("a result is no operation of its own")
+        if step.op is Op.NEG and may_be_fused(body.steps[step.args[0]]):
+            return "FLIP({})"
         return _FORMAT[step.op]
+
+    def may_be_fused(step: Step) -> bool:
+        """Whether a value is a multiply-add, or what a function is given or gives, which may be one."""
+        return step.op is Op.FMA or not isinstance(step.op, Op) or (bool(body.name) and step.name is not None)
 
     def apart(step: Step) -> list[int]:
         """Operands with a line of their own: what a macro repeats, selects, and what is an arm of one.
