@@ -54,12 +54,16 @@ def main() -> None:
     gpu = torch.cuda.get_device_name() if device.type == "cuda" else "none"
     results: dict[str, object] = {"environment": {**environment(), "gpu": gpu}, "var": arguments.var}
     answers: dict[str, object] = {}
-    results |= {"answers": answers, "steps": {name: steps(make, device) for name, make in STEPS.items()}}
-    console.print_json(data=results["steps"])
+    ratios: dict[str, object] = {}
+    results |= {"steps": ratios, "answers": answers}
     data = images(arguments.data)
     for name in arguments.networks:
         answers[name] = measured(trained(name, data, arguments.checkpoints, quick=False), device, arguments)
         console.print_json(data={name: answers[name]})
+        save("gpu_networks", results)
+    for name, make in STEPS.items():
+        ratios[name] = steps(make, device)
+        console.print_json(data={name: ratios[name]})
         save("gpu_networks", results)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -78,9 +78,7 @@ def _own(value: Tensor, keeps: bool) -> Tensor:
 def _recorded(call: Call, inputs: list[Tensor]) -> None:
     """Compute the result with a graph of its own, and keep that."""
     keeps = call.mode.keeps_graph
-    # Torch's fused attention has no second derivative.
-    plain_attention = sdpa_kernel(SDPBackend.MATH) if keeps else contextlib.nullcontext()
-    with torch.enable_grad(), plain_attention:
+    with torch.enable_grad(), _differentiable(call.name, keeps):
         own = {id(value): _own(value, keeps) for value in inputs}
 
         def changed(value: Any) -> Any:
@@ -94,6 +92,17 @@ def _recorded(call: Call, inputs: list[Tensor]) -> None:
     call.out = mapped(
         lambda value: (value if keeps else value.detach()).clone() if has_derivative(value) else value, out
     )
+
+
+@contextlib.contextmanager
+def _differentiable(name: str, twice: bool) -> Iterator[None]:
+    """Functions of torch have a derivative: cuDNN's recurrent ones none in evaluation, fused attention no second one."""
+    with contextlib.ExitStack() as stack:
+        if name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+        if twice:
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        yield
 
 
 def _fits(graph: tuple[list[Tensor], list[Tensor]], inputs: list[Tensor], out: Any) -> bool:
