@@ -96,7 +96,7 @@ def _recorded(call: Call, inputs: list[Tensor]) -> None:
 
 @contextlib.contextmanager
 def _differentiable(name: str, twice: bool) -> Iterator[None]:
-    """Functions of torch have a derivative: cuDNN's recurrent ones none in evaluation, fused attention no second one."""
+    """Makes functions of torch differentiable: cuDNN's recurrent layers in evaluation, fused attention twice."""
     with contextlib.ExitStack() as stack:
         if name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
             stack.enter_context(torch.backends.cudnn.flags(enabled=False))
