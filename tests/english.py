@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "CHANGELOG.md", "docs/networks.md", "docs/ops.md")
+PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/networks.md", "docs/ops.md")
 LONGEST = 25
 #: phrase -> what to write
 BANNED = {
