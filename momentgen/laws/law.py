@@ -316,8 +316,8 @@ class Law:
             written = []
             for part, value in zip(base._parts(), cast, strict=True):
                 whole = part.clone(memory_format=torch.contiguous_format)
-                view = whole if entry.name == "detach" else entry.call(whole, *args, **kwargs)
-                (view if place is None else view[place]).copy_(value)
+                view = whole if entry.name == "detach" else _view_of(whole, entry, args, kwargs, place)
+                view.copy_(value)
                 written.append(whole)
             base._assign(base._like(*written))
             self._view = (base, entry, args, kwargs, place, base._version)
@@ -378,6 +378,15 @@ class Law:
         self._call, self._of = None, None
         self._version += 1
         self._view = (base, entry, args, kwargs, place, base._version)
+
+
+def _view_of(whole: Tensor, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], place: int | None) -> Tensor:
+    """A view of a contiguous tensor that may be written to, one of several where ``place`` says which."""
+    if place is None:
+        return entry.call(whole, *args, **kwargs)
+    # Autograd forbids writing to one of several views that one call returned: make the same view alone.
+    part = entry.call(torch.empty(whole.shape, device="meta"), *args, **kwargs)[place]
+    return whole.as_strided(part.shape, part.stride(), part.storage_offset())
 
 
 def new_law(kind: type[Law], mean: Tensor, var: Tensor | None = None) -> Any:

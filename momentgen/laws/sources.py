@@ -128,7 +128,7 @@ class Signs:
         """Signs for each of the next values, shape ``(probes, *like.shape)``."""
         start, self._met = self._met, self._met + like.numel()
         drawn = _signs(self.probes, start, like.numel())
-        return torch.from_numpy(drawn).to(dtype=like.dtype, device=like.device).view(-1, *like.shape)
+        return torch.from_numpy(drawn).to(dtype=like.dtype, device=like.device).view(self.probes, *like.shape)
 
 
 @functools.lru_cache(maxsize=256)

@@ -206,6 +206,8 @@ def _out_of_place(attribute: str, name: str, found: Callable[..., Any]) -> Calla
     """
     if name in ("getitem", "setitem"):
         return operator.getitem if name == "getitem" else operator.setitem
+    if name == "moveaxis":
+        return torch.movedim  # the same function, and the one that torch.vmap can run
     if attribute in _OWN_NAMES:
         return found
     if attribute.startswith("__"):

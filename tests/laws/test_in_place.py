@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from sampling import law_of, normal_input
 from torch import Tensor
 
+from momentgen import convert, noisy
 from momentgen.errors import UnsupportedError
-from momentgen.laws import Diagonal, point
+from momentgen.laws import Diagonal, listening, point
 
 
 @pytest.fixture(autouse=True)
@@ -475,3 +476,45 @@ def test_what_is_written_keeps_the_dtype() -> None:
     x.add_(torch.ones(3).double())
     assert x.dtype == torch.float32
     assert x.moments().var.dtype == torch.float32
+
+
+CUTS = {
+    "chunk": lambda x: x.chunk(2, 1),
+    "split": lambda x: x.split(1, 2),
+    "split with sizes": lambda x: x.split_with_sizes([1, 2], -1),
+    "tensor_split": lambda x: x.tensor_split([1], 1),
+    "hsplit": lambda x: x.hsplit([1]),
+    "dsplit": lambda x: x.dsplit([2]),
+    "unbind": lambda x: x.unbind(-1),
+    "unbind of a transposed view": lambda x: x.transpose(1, 2).unbind(-1),
+    "a part without elements": lambda x: x.tensor_split([1, 1], 1),
+}
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_a_write_through_one_of_several_views_reaches_the_whole_by_adjoint(name: str) -> None:
+    class Scales(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            whole = x * 1
+            for k, part in enumerate(CUTS[name](whole)):
+                part.mul_(k + 2)
+            return whole
+
+    mean = torch.linspace(-1, 1, 12, dtype=torch.float64).view(2, 2, 3)
+    scale = Scales()(torch.ones_like(mean))
+    found = convert(Scales().eval(), "adjoint")(noisy(mean, std=0.3))
+    torch.testing.assert_close(found.mean, scale * mean)
+    torch.testing.assert_close(found.var, scale.square() * 0.09)
+
+
+def test_moveaxis_under_vmap_is_movedim() -> None:
+    class Moves(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.moveaxis(x, 1, 2)
+
+    mean = torch.linspace(-1, 1, 12, dtype=torch.float64).view(2, 2, 3)
+    with listening() as notes:
+        found = convert(Moves().eval(), "adjoint")(noisy(mean, std=mean.abs() + 0.1))
+    torch.testing.assert_close(found.mean, mean.mT)
+    torch.testing.assert_close(found.var, (mean.abs() + 0.1).square().mT)
+    assert not notes  # all examples at once
