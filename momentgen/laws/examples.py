@@ -215,6 +215,15 @@ class _Examples:
                 parts[own.start] = mean + square_root(var) * drawn.to(mean)
         return _Examples(self.where, *self.arguments(parts))
 
+    def beside_nan(self, kept: list[int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments, random ones NaN in all examples but those at ``kept``."""
+        parts = list(self._split)
+        for place, own in self._places:
+            if is_moments(self.leaves[place]):
+                parts[own.start] = torch.full_like(parts[own.start], torch.nan)
+                parts[own.start][kept] = self._split[own.start][kept]
+        return self.arguments(parts)
+
     def alone(self, run: Run, chunk_size: int | None) -> Any:
         """What ``run`` returns for each of them as a batch of one, stacked."""
 
@@ -376,7 +385,7 @@ def _check_alone(
             apart: list[Tensor] = examples.alone(plain, chunk_size)
         except Exception:
             return None  # the run to come fails in its own words, or the network was written for a batch of one
-    batched = True
+    batched, compared = True, dict[int, Tensor]()
     for place, (whole, single) in enumerate(zip(together, apart, strict=True)):
         if place in lacking and whole.shape != single.shape:
             batched = False
@@ -391,14 +400,40 @@ def _check_alone(
             away = ~torch.isclose(whole, single, rtol=0, atol=tolerance, equal_nan=True)
             differing = away.reshape(len(away), -1).any(1).double().mean().item() if away.numel() else 0.0
         if differing >= _DIFFERING:
-            raise InputError(
-                f"{type(where).__name__}: examples of a batch are computed alone, but {differing:.0%} of them have "
-                f"another result within the batch, an output of shape {tuple(whole.shape)}; either examples interact, "
-                "or dimension 0 is not the batch in every argument (pass batch_first=True), or the network draws "
-                "numbers outside of torch"
-            )
+            raise _interacting(where, f"{differing:.0%} of them have", whole)
+        if whole.shape[:1] == (examples.batch,):
+            compared[place] = whole
+    with torch.no_grad():
+        for place in _depending(lambda args, kwargs: plain(args, kwargs, False), examples, compared):
+            raise _interacting(where, "some of them, as those beside them change, have", compared[place])
     outputs = sum(whole.numel() // examples.batch for whole in together)
     return _Seen(widest.size, outputs, batched, batched and bool(lacking))
+
+
+def _interacting(where: object, how_many: str, out: Tensor) -> InputError:
+    return InputError(
+        f"{type(where).__name__}: examples of a batch are computed alone, but {how_many} another result within the "
+        f"batch, an output of shape {tuple(out.shape)}; either examples interact, or dimension 0 is not the batch in "
+        "every argument (pass batch_first=True), or the network draws numbers outside of torch"
+    )
+
+
+def _depending(plain: Callable[..., list[Tensor]], examples: _Examples, outputs: dict[int, Tensor]) -> list[int]:
+    """The outputs in which the first or last example becomes NaN as those between do: at a draw a ReLU may hide that.
+
+    Args:
+        plain: the plain network of arguments.
+        examples: at a draw.
+        outputs: by their place among all, with the batch in front.
+    """
+    found = set()
+    for kept in ([0, -1],) if examples.batch > 2 else ([0], [-1]):
+        try:
+            values = plain(*examples.beside_nan(kept))
+        except Exception:  # the network's own objection to NaN
+            continue
+        found |= {place for place, out in outputs.items() if (values[place][kept].isnan() & ~out[kept].isnan()).any()}
+    return sorted(found)
 
 
 class _Widest(TorchDispatchMode):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from laws.small_networks import noisy, same, small, trained
 from torch import Tensor, nn
 
@@ -286,6 +287,31 @@ def test_what_torch_cannot_run_either_is_its_own_error() -> None:
         assert "controlled" not in str(error.value)
     with pytest.raises(InputError, match="variance must not be negative"):
         momentgen.convert(small())(Moments(torch.zeros(2, 4), torch.full((2, 4), -1.0)))
+
+
+INTERACTING = {
+    "forwards": lambda x: F.hardshrink(x, 0.3).cumsum(0),
+    "backwards": lambda x: F.hardshrink(x, 0.3).flip(0).cumsum(0).flip(0),
+    "sum": lambda x: x + F.relu(x - 0.1).sum(0),
+    "neighbours": lambda x: x + F.relu(x - 0.1).roll(1, 0),
+}
+
+
+@pytest.mark.parametrize("name", INTERACTING)
+@pytest.mark.parametrize("mean", [[0.08, -0.19, -1.04], [-1.04, -0.19, 0.08], [-0.19, -1.04]])
+def test_examples_that_interact_are_seen_where_a_kink_hides_it_at_a_draw(name: str, mean: list[float]) -> None:
+    class Interacting(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return INTERACTING[name](x)
+
+    network, x = momentgen.convert(Interacting().eval(), "adjoint"), momentgen.noisy(torch.tensor(mean), std=0.05)
+    found = network(x)  # a vector is one example, unless its values are independent
+    at = x.mean + x.std * torch.randn(100_000, len(mean), generator=torch.Generator().manual_seed(0))
+    drawn = INTERACTING[name](at.T).T.double()
+    assert ((found.mean - drawn.mean(0)).abs() < 0.05 * drawn.std(0) + 1e-3).all()
+    assert ((found.std - drawn.std(0)).abs() < 0.05 * drawn.std(0) + 1e-3).all()
+    with pytest.raises(InputError, match=r"another result within the batch.*examples interact"):
+        network(momentgen.noisy(x.mean[:, None].expand(-1, 2).clone(), std=0.05))
 
 
 def test_arguments_that_only_look_like_a_batch_are_seen() -> None:
