@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,20 +31,16 @@ def mnist(folder: Path | None, console: Console) -> Images:
     """MNIST from ``folder/mnist.npz``; without a folder from the cache or the net; failing that, digits, saying so."""
     if folder is not None:
         return read(folder / "mnist.npz", f"MNIST ({folder.name}/mnist.npz)")
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "momentgen" / "mnist.npz"
-    if not cache.exists():
-        try:
-            with urllib.request.urlopen(URL, timeout=20) as answer:
-                content = answer.read()
-        except (urllib.error.URLError, TimeoutError) as reason:
-            console.print(f"MNIST cannot be had ({reason}); scikit-learn's 8×8 digits, enlarged, stand in")
-            return digits()
-        if hashlib.sha256(content).hexdigest() != SHA256:
-            console.print("what was downloaded is not MNIST; scikit-learn's 8×8 digits, enlarged, stand in")
-            return digits()
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        cache.write_bytes(content)
-    return read(cache, "MNIST")
+    import pooch
+    from requests import RequestException
+
+    download = pooch.HTTPDownloader(timeout=20)
+    try:  # a file of the cache is used only if its hash is right
+        path = pooch.retrieve(URL, SHA256, "mnist.npz", pooch.os_cache("momentgen"), downloader=download)
+    except (RequestException, ValueError) as reason:  # a ValueError of pooch's is another hash
+        console.print(f"MNIST cannot be had ({reason}); scikit-learn's 8×8 digits, enlarged, stand in")
+        return digits()
+    return read(Path(path), "MNIST")
 
 
 def read(path: Path, source: str) -> Images:

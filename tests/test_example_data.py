@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from types import ModuleType
 
 import numpy as np
@@ -83,3 +88,45 @@ def test_docstrings_are_long_and_different(classes: ModuleType) -> None:
     assert len(found) > 500
     assert len(set(found)) == len(found)
     assert min(len(doc.split()) for doc in found) >= 30
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[ModuleType, Path]]:
+    """The reader of MNIST, and the file that stands for MNIST on a server of this test."""
+    home = tmp_path / "server"
+    home.mkdir()
+    quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(quiet, directory=str(home))) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.syspath_prepend(str(EXAMPLES))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        import _data
+
+        original = home / "mnist.npz"
+        arrays = {"x_train": np.zeros((2, 28, 28)), "x_test": np.ones((1, 28, 28)), "y_train": [1, 2], "y_test": [3]}
+        np.savez(original, **arrays)
+        monkeypatch.setattr(_data, "URL", f"http://127.0.0.1:{server.server_port}/mnist.npz")
+        monkeypatch.setattr(_data, "SHA256", hashlib.sha256(original.read_bytes()).hexdigest())
+        yield _data, original
+        server.shutdown()
+
+
+def test_mnist_is_downloaded_once_and_again_where_the_cached_file_is_damaged(served: tuple[ModuleType, Path]) -> None:
+    reader, original = served
+    assert reader.mnist(None, Console()).y_train.tolist() == [1, 2]
+    content = original.read_bytes()
+    original.unlink()
+    assert reader.mnist(None, Console()).y_train.tolist() == [1, 2]
+    (cached,) = [path for path in original.parents[1].rglob("mnist.npz") if path != original]
+    cached.write_bytes(content[:-9])
+    assert "digits" in reader.mnist(None, Console(quiet=True)).source
+    original.write_bytes(content)
+    assert reader.mnist(None, Console()).source == "MNIST"
+    assert cached.read_bytes() == content
+
+
+def test_another_file_in_the_place_of_mnist_is_not_used(served: tuple[ModuleType, Path]) -> None:
+    reader, original = served
+    original.write_bytes(b"something else")
+    assert "digits" in reader.mnist(None, Console(quiet=True)).source
+    assert [path for path in original.parents[1].rglob("*") if path.is_file() and path != original] == []
