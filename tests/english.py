@@ -1,19 +1,23 @@
-"""Do the first pages read easily?  ``make lint`` runs this: sentences of at most 25 words, and no banned phrases.
+"""Do pages and docstrings read easily?  ``make lint`` runs this: sentences of at most 25 words, and no banned phrases.
 
-    python tests/english.py [PAGE ...]
+    python tests/english.py [PAGE or FILE.py ...]
 
-Code is one word, and code blocks are left out.  Each cell of a table and each item of a list stands by itself.
+Code is one word, and code blocks are left out.  Each cell of a table and each item of a list stands by itself.  Of a
+Python file the docstrings of public names are read.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/networks.md", "docs/ops.md")
+#: what was written before the guide, and pages made of certificates
+LATER = ("docs/history.md", "docs/accuracy.md", "docs/developer-notes.md", "docs/architecture.md")
+LATER += ("docs/compiled-kernels.md", "momentgen/")
 LONGEST = 25
 #: phrase -> what to write
 BANNED = {
@@ -21,13 +25,17 @@ BANNED = {
     r"(what|which|it) is kept|are kept": "cached",
     r"knows? nothing of|nothing knows": "does not depend on",
     r"is none": "is valid only if",
-    r"is no (relative|bound|random|sum|matter)": "is not a",
+    r"is no (relative|bound|random|sum|matter|longer than|rule|module|directory|file|real)": "is not a",
     r"nothing \w+ gives": "X never gives",
     r"asks of": "needs",
+    r"(what|which) is (paid|asked) for": "say what it costs, or who asks",
+    r"where nothing is (said|written)|unless nothing": "by default",
+    r"which of (them|these|those)": "say which",
     r"ladders?": "multi-scale expansion",
     r"but (for|where)": "except",
     r"goes? by": "uses",
-    r"(once|passes|number|numbers|words?) an? (layer|element|rule|call|channel|pass)": "per",
+    r"is to be (had|found|known|seen)": "is available",
+    r"(once|passes|number|numbers|words?|one|two|times) an? (layer|element|rule|call|channel|pass|row|example|output)": "per",
 }
 
 
@@ -49,20 +57,50 @@ def sentences(page: str) -> Iterator[tuple[int, str]]:
             blocks[-1] = (blocks[-1][0], f"{blocks[-1][1]} {line.strip()}")
     for number, block in blocks:
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"`[^`]*`", "code", block))
+        plain = re.sub(r"(code, )+(?=code)", "", plain)  # a list of names is one
         yield from ((number, part) for part in re.split(r"(?<=[.!?])\**\s+(?=\S)", plain.strip()))
+
+
+def public(body: list[ast.stmt]) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+    """The public functions and classes of a module's or a class's body, those within them included."""
+    for node in body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            yield node
+            yield from public(node.body) if isinstance(node, ast.ClassDef) else ()
+
+
+def docstrings(source: str) -> Iterator[tuple[int, str]]:
+    """The docstrings of a module and its public names as pages, with the lines before each."""
+    tree = ast.parse(source)
+    for node in (tree, *public(tree.body)):
+        if text := ast.get_docstring(node):
+            text = re.sub(r"^ *>>>.*(\n *\S.*)*", lambda found: "\n" * found[0].count("\n"), text, flags=re.M)
+            text = re.sub(r"``([^`]*)``|:\w+:`([^`]*)`", "`code`", text)
+            # What stands under Args and its like: a name, a colon and a text.
+            text = re.sub(r"^    (?=\S)(\S+(?: \([^)]*\))?:)", r"- \1", text, flags=re.M)
+            text = re.sub(r"^        (?=\S)", "  ", text, flags=re.M)
+            yield node.body[0].lineno - 1, text
 
 
 def main() -> None:
     """Print what is found on stderr; the exit code is 1 if there is anything."""
+    chosen = [Path(name).resolve() for name in sys.argv[1:]]
+    everything = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "momentgen").rglob("*.py")]
     found = []
-    for name in sys.argv[1:] or PAGES:
-        for line, sentence in sentences((ROOT / name).read_text(encoding="utf-8")):
+    for path in chosen or sorted(everything):
+        name = path.relative_to(ROOT).as_posix()
+        if not chosen and name.startswith(LATER):
+            continue
+        text = path.read_text(encoding="utf-8")
+        pages = docstrings(text) if path.suffix == ".py" else [(0, text)]
+        for above, line, sentence in ((above, *part) for above, page in pages for part in sentences(page)):
             words = [word for word in sentence.split() if re.search(r"\w", word)]
             if len(words) > LONGEST:
-                found.append(f"{name}:{line}: {len(words)} words, at most {LONGEST}: {' '.join(words[:8])} ...")
+                said = " ".join(words[:8])
+                found.append(f"{name}:{above + line}: {len(words)} words, at most {LONGEST}: {said} ...")
             for phrase, instead in BANNED.items():
                 if match := re.search(rf"\b({phrase})\b", sentence, re.IGNORECASE):
-                    found.append(f"{name}:{line}: '{match[0]}': {instead}")
+                    found.append(f"{name}:{above + line}: '{match[0]}': {instead}")
     sys.exit("\n".join(found) or None)
 
 
