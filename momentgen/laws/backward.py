@@ -235,7 +235,8 @@ def every_output(where: object, mean: Tensor, outputs: Sequence[int] | None = No
 def covariance_of(found: Derivatives) -> tuple[Tensor, Tensor]:
     """*Variance* of the outputs that were asked for, shape ``(k,)``, and a factor of their covariance, ``(k, k)``."""
     parts = [without_dust(by * var) @ by.mT for by, var in zip(found.by, found.variances, strict=True)]
-    covariance = functools.reduce(torch.add, parts)
+    # Where nothing is random there are neither sources nor outputs.
+    covariance = functools.reduce(torch.add, parts) if parts else torch.outer(found.mean, found.mean)
     if len(covariance) == 1:
         return covariance[0], square_root(covariance)
     covariance = (covariance + covariance.mT) / 2

@@ -59,7 +59,7 @@ def along(x: Any, dims: tuple[int, ...], matrix: Tensor) -> Any:
     rest = [d for d in range(x.ndim) if d not in order]
     flat = x.permute(*rest, *order).reshape(*[x.shape[d] for d in rest], len(matrix))
     out = F.linear(flat, matrix.reshape(len(matrix), -1).T)
-    out = out.reshape(*out.shape[:-1], *matrix.shape[1:])
+    out = out.reshape((*out.shape[:-1], *matrix.shape[1:]))
     if matrix.dim() - 1 != len(order):
         return out
     places = [*rest, *order]

@@ -199,6 +199,13 @@ def _flag(function: Callable[..., Any]) -> int | None:
     return names.index("inplace") if "inplace" in names else None
 
 
+#: functions that torch.vmap or autograd cannot run, and the same ones that they can
+_STAND_INS: dict[str, Callable[..., Any]] = {
+    "moveaxis": torch.movedim,
+    "native_channel_shuffle": F.channel_shuffle,
+}
+
+
 def _out_of_place(attribute: str, name: str, found: Callable[..., Any]) -> Callable[..., Any]:
     """The object that computes the same without overwriting anything.
 
@@ -206,8 +213,8 @@ def _out_of_place(attribute: str, name: str, found: Callable[..., Any]) -> Calla
     """
     if name in ("getitem", "setitem"):
         return operator.getitem if name == "getitem" else operator.setitem
-    if name == "moveaxis":
-        return torch.movedim  # the same function, and the one that torch.vmap can run
+    if name in _STAND_INS:
+        return _STAND_INS[name]
     if attribute in _OWN_NAMES:
         return found
     if attribute.startswith("__"):

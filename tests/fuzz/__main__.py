@@ -43,8 +43,8 @@ def counted(start: int, count: int, out: Path | None = None) -> dict[str, Any]:
             "outcomes": {method: dict(sorted(numbers.items())) for method, numbers in outcomes.items()},
             "faults": faults,
         }
-    if out is not None:
-        out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+        if out is not None:
+            out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     return found
 
 

@@ -146,10 +146,20 @@ class Draws:
             found = [torch.stack(parts) for parts in zip(*rows, strict=True)]
         return random, [part.expand(len(random[0]), *part.shape[1:]) for part in found]
 
+    def first(self) -> Tensor:
+        """The argument whose first dimension may be the batch, at its mean."""
+        found = next((part for part in self.given if isinstance(part, Moments)), self.given[0])
+        return found.mean if isinstance(found, Moments) else found
+
+    def is_one_example(self) -> bool:
+        """Whether the arguments are one example, so that nothing is about a batch: a number, or a vector as a whole."""
+        return self.first().dim() == 0 or (self.first().dim() == 1 and not self.apart())
+
     def apart(self) -> bool:
         """Whether each example of a batch, run alone as a batch of one, has the result that it has in the batch."""
         generator = torch.Generator().manual_seed(1)
-        batch = next((part.mean.shape[0] for part in self.given if isinstance(part, Moments) and part.mean.dim()), 0)
+        first = self.first()
+        batch = first.shape[0] if first.dim() else 0
         values = []
         for part in self.given:
             mean = _wide(part.mean if isinstance(part, Moments) else part)
@@ -273,7 +283,8 @@ def _judged(
         with listening() as notes:
             out = network(*arguments)
     except MomentgenError as error:
-        if any(words in str(error) for words in _ABOUT_BATCHES) and not draws.noisy and draws.apart():
+        of_batches = any(words in str(error) for words in _ABOUT_BATCHES)
+        if of_batches and not draws.noisy and (draws.is_one_example() or draws.apart()):
             return Verdict(method, "fault", "refusal", f"untrue: {error}")
         return Verdict(method, "refused", type(error).__name__, str(error))
     except Exception as error:

@@ -79,6 +79,7 @@ LINEAR: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "linalg_multi_dot": (lambda x: torch.linalg.multi_dot([fixed(4, 2), x, fixed(3, 4)]), ((2, 3),)),
     "trapezoid": (lambda x: torch.trapezoid(x, fixed(5).sort()[0]), ((2, 5),)),
     "trapz": (lambda x: torch.trapz(x, dx=0.5, dim=0), ((2, 5),)),
+    "trapezoid, of a vector": (torch.trapezoid, ((5,),)),
     "cumulative_trapezoid": (lambda x: torch.cumulative_trapezoid(x, dim=1), ((2, 5, 3),)),
     "gradient": (lambda x: torch.gradient(x, spacing=2.0)[1], ((3, 5),)),
     "gradient, at places": (

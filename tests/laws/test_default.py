@@ -325,6 +325,35 @@ def test_arguments_that_only_look_like_a_batch_are_seen() -> None:
         network(x, torch.ones(3))
 
 
+MOVES = {
+    "moveaxis": lambda x: torch.moveaxis(x, 1, 2),  # torch.vmap cannot run it
+    "native_channel_shuffle": lambda x: torch.native_channel_shuffle(x, 2),  # autograd cannot
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_a_movement_that_a_transform_of_torch_cannot_run_has_the_moments_of_what_it_moves(name: str) -> None:
+    class Moves(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return MOVES[name](x)
+
+    mean = torch.linspace(-1, 1, 24, dtype=torch.float64).view(2, 4, 3, 1)
+    std = mean.abs() + 0.1
+    with listening() as notes:
+        found = momentgen.convert(Moves().eval(), "adjoint")(momentgen.noisy(mean, std=std))
+    torch.testing.assert_close(found.mean, MOVES[name](mean))
+    torch.testing.assert_close(found.std, MOVES[name](std))
+    assert not notes  # all examples at once
+
+
+@pytest.mark.parametrize("method", ["ap2", "adjoint", "covariance", "controlled"])
+def test_a_network_of_token_ids_in_which_nothing_is_random_is_the_plain_network(method: Any) -> None:
+    plain, tokens = nn.Sequential(nn.Embedding(5, 3), nn.ReLU()).eval(), torch.tensor([[0, 1], [4, 2]])
+    found = momentgen.convert(plain, method)(tokens)
+    torch.testing.assert_close(found.mean, plain(tokens))
+    assert not found.var.any()
+
+
 def test_noise_of_weights_is_refused_rather_than_lost() -> None:
     net = small()
     weight = net[0].weight.detach()  # type: ignore[index]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from momentgen import convert, noisy
 from momentgen.errors import UnsupportedError
-from momentgen.laws import Diagonal, listening, point
+from momentgen.laws import Diagonal, point
 
 
 @pytest.fixture(autouse=True)
@@ -505,16 +505,3 @@ def test_a_write_through_one_of_several_views_reaches_the_whole_by_adjoint(name:
     found = convert(Scales().eval(), "adjoint")(noisy(mean, std=0.3))
     torch.testing.assert_close(found.mean, scale * mean)
     torch.testing.assert_close(found.var, scale.square() * 0.09)
-
-
-def test_moveaxis_under_vmap_is_movedim() -> None:
-    class Moves(torch.nn.Module):
-        def forward(self, x: Any) -> Any:
-            return torch.moveaxis(x, 1, 2)
-
-    mean = torch.linspace(-1, 1, 12, dtype=torch.float64).view(2, 2, 3)
-    with listening() as notes:
-        found = convert(Moves().eval(), "adjoint")(noisy(mean, std=mean.abs() + 0.1))
-    torch.testing.assert_close(found.mean, mean.mT)
-    torch.testing.assert_close(found.var, (mean.abs() + 0.1).square().mT)
-    assert not notes  # all examples at once
