@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-versions slow fuzz lint format build check exhaust verify report accuracy bench clean
+.PHONY: help demo test test-versions slow fuzz lint format build check exhaust verify report accuracy bench docs clean
 .DEFAULT_GOAL := help
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make verify  the committed certificates, measured again"
 	@echo "make report  all rules as one page, report.html"
 	@echo "make accuracy the certificates as tables, into docs/accuracy.md"
+	@echo "make docs    the site, into site/; runs the code of every page and checks every link"
 	@echo "make bench   timings, into benchmarks/results/"
 
 # torch goes first and alone: where its build brings a triton of its own, that
@@ -66,6 +67,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy docs/hooks
 	$(BIN)/python tests/english.py
 
 format: $(READY)
@@ -99,5 +101,8 @@ bench: $(READY)
 	$(BIN)/python benchmarks/instructions.py
 	$(BIN)/python benchmarks/polya_gamma.py
 
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) .venv-torch-* build dist demo-out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-torch-* .cache build dist site demo-out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
