@@ -14,7 +14,7 @@ help:
 	@echo "make test-versions  the fast tests of networks and ops on the newest torch that pyproject.toml allows"
 	@echo "make slow    the exhaustive tests (many minutes)"
 	@echo "make fuzz    random networks by every method against sampling: COUNT=1000 of them from START=0"
-	@echo "make lint    ruff, mypy, and the English of the first pages"
+	@echo "make lint    ruff, mypy, and the English of pages and docstrings"
 	@echo "make build   rules/ -> generated/"
 	@echo "make check   is generated/ fresh?"
 	@echo "make exhaust all float32 means through the kernels (half an hour on 2 cores), into rules/evidence/"

@@ -1,18 +1,21 @@
 """Builds: a directory of rules in, a Python package of ops out.
 
-This is the top of the compiler.  :func:`build` compiles the rules that changed,
-each in a worker process, and writes each as soon as it is done;
-:func:`check` says what a build would change.  What is on disk is the subject of
-:mod:`momentgen.output`, which compiler wrote it that of
-:mod:`momentgen.compiler_state`, what happens to one rule that of
-:mod:`momentgen.compiler.pipeline`, and where that happens that of
-:mod:`momentgen.workers`.
+This is the top of the compiler.  :func:`build` compiles each rule that changed in a
+worker process, and writes it at once.  :func:`check` says what a build would change.
 
-A build is *incremental* (digests of the rule file, of what the compiler's code means
-and of every output file decide; what takes long is kept in :mod:`momentgen.kept`),
-*atomic* (a rule's directory is replaced as a whole or not at all) and
-*deterministic* (the same rules give the same bytes).  The compiler is imported only
-when there is something to compile.
+- :mod:`momentgen.output` reads and writes the package on disk.
+- :mod:`momentgen.compiler_state` records which compiler wrote it.
+- :mod:`momentgen.compiler.pipeline` compiles one rule.
+- :mod:`momentgen.workers` runs it in other processes.
+
+A build has three properties:
+
+- *incremental*: digests of the rule, the compiler's code and every output file
+  decide what is built; slow results are cached in :mod:`momentgen.kept`.
+- *atomic*: a rule's directory is replaced as a whole or not at all.
+- *deterministic*: the same rules give the same bytes.
+
+The compiler is imported only when there is something to compile.
 """
 
 from __future__ import annotations
@@ -126,7 +129,7 @@ def build(
 ) -> BuildResult:
     """Compile the rules of a directory into a package, as far as they are not compiled yet.
 
-    A rule that fails keeps the output it had; the others are built all the same.
+    A rule that fails keeps its old output; the others are built all the same.
 
     Args:
         rules: directory of rule files.
@@ -134,13 +137,13 @@ def build(
         jobs: rules compiled at a time; by default as many as there are cores.
         only: name of the one rule to look at; the others stay as they are.
         timeout: seconds that one rule may take; one that takes longer is stopped and has failed.
-        cache: whether results of lowering and certification may come from earlier builds, and are kept for later ones.
+        cache: whether results of lowering and certification are shared with earlier and later builds.
         reporter: told how it goes.
         compiler: stands in for the compiler, in tests; with one job, or one rule, and no ``timeout`` it is called in
             this process.
 
     Raises:
-        RuleError: if ``rules`` is no directory, has no rules, or has none called ``only``.
+        RuleError: if ``rules`` is not a directory, has no rules, or has none called ``only``.
         MomentgenError: if the output directory as a whole cannot be written.
     """
     reporter = reporter or Reporter()
@@ -196,7 +199,7 @@ def check(
         reporter: told if another build has to be waited for.
 
     Raises:
-        RuleError: if ``rules`` is no directory, has no rules, or has none called ``only``.
+        RuleError: if ``rules`` is not a directory, has no rules, or has none called ``only``.
     """
     reporter = reporter or Reporter()
     sources, chosen = _sources(rules, only)

@@ -90,10 +90,10 @@ def _find_compiler(chosen: str | None, path: str | None) -> tuple[str, ...] | No
 
 
 def chosen_compiler() -> tuple[str, ...]:
-    """:func:`find_compiler`, where there must be one.
+    """:func:`find_compiler`, for callers that need a compiler.
 
     Raises:
-        CompilerError: if there is none.
+        CompilerError: if no compiler is found.
     """
     if (compiler := find_compiler()) is None:
         raise CompilerError(

@@ -1,4 +1,4 @@
-"""Which rule is meant by a name that a user gives, and what to say where there is none."""
+"""Finds the rule that a user names, and makes the error if there is no such rule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["chosen_rules", "no_such_rule"]
 
 
 def no_such_rule(name: str, names: Collection[str], where: str) -> RuleError:
-    """The error for a name that is no rule's: the names that are near, or else all.
+    """The error for an unknown name: it lists names that are near, or else all.
 
     >>> str(no_such_rule("reluu", ["abs", "elu", "relu"], "rules"))
     'rule reluu: no such rule in rules; did you mean relu?'
@@ -33,7 +33,7 @@ def chosen_rules(only: str | None, names: Collection[str], rules: Path) -> list[
         rules: directory of rule files.
 
     Raises:
-        RuleError: if ``only`` is none of them; of a function over an axis it says so.
+        RuleError: if ``only`` is not one of them; the message says if it is a function over an axis.
     """
     if only is None or only in names:
         return [name for name in names if only in (None, name)]

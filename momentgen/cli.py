@@ -1,8 +1,13 @@
 """The command line, ``momentgen``: a thin layer that reads arguments and prints.
 
-Commands import what they need when they run, so that starting stays fast.  Exit
-codes: 0 all is well, 1 something is wrong with a rule or an output (one line says
-what), 2 the command itself is wrong, 130 interrupted.
+Commands import what they need when they run, so that starting stays fast.
+
+Exit codes:
+
+- 0: success;
+- 1: a fault of a rule or an output, explained in one line;
+- 2: a wrong command;
+- 130: interrupted.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""The state of the compiler that a package of ops was built by: one record a package, ``compiler.json``.
+"""The state of the compiler that built a package of ops: one record per package, ``compiler.json``.
 
 It says what can change the output: the meaning of the compiler's modules, and the versions of the libraries it computes
 with.  Which modules these are follows from what the compiler imports (:mod:`momentgen.meaning`), so that those which
 only check, show or measure do not count.
 
-Beside each module's meaning stands a digest of its text.  A text that is as recorded need not be read further, which
-makes a build with nothing to do quick; a text that is not, and means the same, changes nothing, not even the record.
+Beside each module's meaning stands a digest of its text.  A module with the recorded text is not parsed, which makes a
+build with nothing to do quick.  Another text of the same meaning changes nothing, not even the record.
 
-Rules that an earlier state built and that the present one has not built again (a build failed, was interrupted or was
-for one rule alone) are in the record by name, with what has changed since.
+The record names the rules that an earlier state built, with what has changed since.  There are some after a build that
+failed, was interrupted or was for one rule alone.
 """
 
 from __future__ import annotations

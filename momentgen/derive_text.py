@@ -1,8 +1,8 @@
 """``momentgen derive``: what the compiler derives from a rule or an expression, to be read.
 
 The moments come from :func:`momentgen.compiler.derive.derive`, which works with expanded sums in ``mu`` and ``v``.
-Here they are only rewritten: in ``sigma``, with ``a = mu/sigma`` and other arguments of Phi and phi named, powers of
-sigma taken out where f is homogeneous, and terms collected.  Of several such forms the shortest is shown.
+Here they are only rewritten: in ``sigma``, with ``a = mu/sigma``, names for other arguments of Phi and phi, and terms
+collected.  Where f is homogeneous, powers of sigma are taken out.  The shortest of several such forms is shown.
 """
 
 from __future__ import annotations

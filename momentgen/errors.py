@@ -56,4 +56,4 @@ class InputError(MomentgenError, ValueError):
 
 
 class UnsupportedError(MomentgenError, NotImplementedError):
-    """A network does something with a random value for which there is no rule; names function, law, module and line."""
+    """A network uses a random value in a way without a rule; the message names function, law, module and line."""

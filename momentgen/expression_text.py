@@ -1,7 +1,7 @@
 """An expression in ``x``, typed by a user, as sympy's: read, never run.
 
-The text is parsed by :mod:`ast`, and only numbers, ``x``, arithmetic, comparisons and the functions of rule files are
-taken; everything else is refused before sympy sees it.  ``sympy.sympify`` would execute it as Python.
+:mod:`ast` parses the text.  Only numbers, ``x``, arithmetic, comparisons and the functions of rule files are accepted;
+everything else is refused before sympy sees it.  ``sympy.sympify`` would execute it as Python.
 """
 
 from __future__ import annotations
@@ -66,9 +66,12 @@ class _RefusedError(Exception):
 def parse(text: str) -> Expr:
     """The expression in ``x`` that ``text`` writes.
 
-    Numbers (a decimal is the fraction that it writes), ``x``, ``pi``, ``E``, ``+ - * / **`` (and ``^`` for the last),
-    the functions that sympy and rule files have for activations, and ``Piecewise((a, x > 0), (b, True))``, which
-    ``a if x > 0 else b`` writes as well.
+    It may have
+
+    - numbers (a decimal is an exact fraction), ``x``, ``pi`` and ``E``;
+    - ``+ - * / **``, and ``^`` for the last;
+    - the functions that sympy and rule files have for activations;
+    - ``Piecewise((a, x > 0), (b, True))``, or shorter ``a if x > 0 else b``.
 
     Raises:
         RuleError: if it writes anything else, or something too long, too deep or too large.

@@ -1,10 +1,10 @@
-"""Results that took long, kept in the user's cache directory: plain data by key, as compressed JSON.
+"""Slow results, cached in the user's cache directory: plain data by key, as compressed JSON.
 
-What is read from here enters generated files, so it is read from nobody else's hands: directory and file must be the
-user's own, and not writable by others.  Each file carries a digest of its contents; one that is damaged is removed, and
-one that cannot be written is done without.  Nothing here is ever needed: a build without it takes longer, no more.
+Cached results enter generated files.  So directory and file must belong to the user, and others must not be able to
+write to them.  Each file has a digest of its contents.  A damaged file is removed, and one that cannot be written is
+skipped.  A build without the cache takes longer and is otherwise the same.
 
-The least recently used files go when they take more than :data:`LIMIT` bytes together.
+The least recently used files are removed when all together exceed :data:`LIMIT` bytes.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _LONGEST = 200_000_000  # bytes of one result, unpacked
 
 
 def kept_directory() -> Path:
-    """Where results are kept: in ``$MOMENTGEN_CACHE``, else in the platform's cache directory of this user."""
+    """The directory of cached results: in ``$MOMENTGEN_CACHE``, else in the platform's cache directory of this user."""
     chosen = os.environ.get("MOMENTGEN_CACHE")
     base = Path(chosen).expanduser().absolute() if chosen else platformdirs.user_cache_path("momentgen")
     return base / "results"
 
 
 def open_kept() -> Kept:
-    """The user's kept results; the directory is made if need be.
+    """The user's cached results; the directory is made if need be.
 
     Raises:
-        MomentgenError: if there is no directory that is this user's alone; says why.
+        MomentgenError: if no directory belongs to this user alone; the message says why.
     """
     try:
         directory = kept_directory()
@@ -74,7 +74,7 @@ class Kept:
         self._directory, self._limit = directory, limit
 
     def get(self, key: str) -> Any | None:
-        """The result of this key; None where there is none that can be trusted."""
+        """The result of this key, or None without one that can be trusted."""
         path = self._path(key)
         try:
             if not _is_own(path):

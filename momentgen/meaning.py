@@ -1,12 +1,11 @@
-"""What a module's code means, and which modules have a part in what others do: found from the sources, run by nobody.
+"""What a module's code means, and which modules take part in it: found from the sources, without running them.
 
 A build must know whether the code that made its output has changed since.  Comments, docstrings and layout change
-nothing, so what is compared are digests of syntax trees without them; and only modules that the code in question
-imports, directly or not, count.  Only the standard library is imported here: a build with nothing to do must end at
-once.
+nothing, so digests of syntax trees without them are compared.  Only modules that the code imports, directly or not,
+count.  Only the standard library is imported here: a build with nothing to do must end at once.
 
-An import names an object, and a package's ``__init__`` may have that object from elsewhere: its own code then counts,
-as it says from where, but what else it imports does not.
+An import names an object, and a package's ``__init__`` may have that object from elsewhere.  Its own code then counts,
+as it says from where, and its other imports do not.
 """
 
 from __future__ import annotations
@@ -184,7 +183,7 @@ class Sources:
         """Full names of the modules that have a part in what those of ``roots`` do, these included, sorted.
 
         Raises:
-            ValueError: if one of ``roots`` is no module.
+            ValueError: if one of ``roots`` is not a module.
         """
         asked = tuple(roots)
         if asked not in self._reached:

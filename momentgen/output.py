@@ -3,17 +3,17 @@
 Used by :mod:`momentgen.build`.  Only the standard library is imported, so that a
 build with nothing to do ends at once.
 
-    OUT/__init__.py            re-exports one op a rule
+    OUT/__init__.py            re-exports one op per rule
     OUT/compiler.json          the state of the compiler that built them (momentgen.compiler_state)
     OUT/NAME/...               the files of one rule
     OUT/NAME/manifest.json     digests of what went in and of every file that came out
 
 A rule's directory is replaced as a whole: written beside the old one as
 ``.new-NAME``, with which it then changes places in one step.  Where the system
-has no such step the old one moves to ``.old/NAME`` first; the package looks for
+has no such step the old one moves to ``.old/NAME`` first.  The package looks for
 its rules there too, so that it can be imported at any time.  A build that is
-killed leaves either the old directory or the new one; :meth:`Output.recover`
-clears up what else it left.
+killed leaves either the old directory or the new one, and
+:meth:`Output.recover` clears up the rest.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Output:
     # ------------------------------------------------------------------ reading
 
     def manifest(self, rule: str) -> Manifest | None:
-        """The manifest of ``rule``; None where there is none or it cannot be trusted."""
+        """The manifest of ``rule``, or None without one that can be trusted."""
         try:
             manifest = Manifest.from_json((self.path / rule / _MANIFEST).read_text(encoding="utf-8"))
         except (OSError, ValueError):

@@ -1,8 +1,8 @@
-"""The environment in which NumPy computes the same bits on processors of different make: that of a build's workers.
+"""The environment of a build's workers, in which NumPy computes the same bits on processors of different make.
 
-NumPy has code of its own for processors with vectors of 512 bits, whose exponentials differ in the last bit and whose
-sorting puts equal values in another order; OpenBLAS adds up in another order on every make.  A fit, or a search for the
-worst point, ends up elsewhere then.  Both read the environment once, when they are imported.
+NumPy has code of its own for processors with vectors of 512 bits.  Its exponentials differ in the last bit, and its
+sorting puts equal values in another order.  OpenBLAS adds up in another order on every make.  A fit, or a search for
+the worst point, ends up elsewhere then.  Both read the environment once, when they are imported.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What an expression in a rule may be: a real, finite function of known symbols, of a size that can be compiled.
+"""Checks that an expression in a rule is a real, finite function of known symbols, of a size that can be compiled.
 
-Used by :mod:`momentgen.rule` and :mod:`momentgen.rule_reduction` when a rule is made.  What such an expression means,
-and whether it has moments, the compiler finds out; here nothing is simplified or evaluated, so that it takes no time.
+:mod:`momentgen.rule` and :mod:`momentgen.rule_reduction` use it when a rule is made.  Nothing is simplified or
+evaluated here, so that it takes no time.  The compiler finds out later whether the expression has moments.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check_expression(
         highest: power of a symbol that it may have.
 
     Raises:
-        RuleError: if it is none, is too large, has unknown symbols or functions, or is not real and finite.
+        RuleError: if it is not an expression, too large, not real and finite, or has unknown symbols or functions.
 
     >>> check_expression("r", "f", Symbol("x") ** 2, [Symbol("x")])
     """

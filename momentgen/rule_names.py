@@ -55,8 +55,8 @@ def check_name(name: object, where: str) -> None:
     """Check that ``name`` can name a rule, a variant or a parameter.
 
     Raises:
-        RuleError: if it is no identifier of ASCII letters, digits and underscores, a Python keyword, starts with an
-            underscore, is longer than :data:`LONGEST_NAME`, or no file can be called so.
+        RuleError: if it is not an identifier of ASCII letters, digits and underscores, or starts with an underscore.
+            Python keywords, names longer than :data:`LONGEST_NAME` and names that no file can have are refused too.
 
     >>> check_name("leaky_relu", "here")
     """
@@ -114,8 +114,8 @@ def check_text(text: object, where: str, what: str) -> None:
     """Check that ``text`` can stand in comments and docstrings of generated code.
 
     Raises:
-        RuleError: if it is no string, is longer than :data:`LONGEST_TEXT`, or has a character that source code cannot
-            hold or that hides what is written: NUL and its like, surrogates, marks that turn the direction.
+        RuleError: if it is not a string, is longer than :data:`LONGEST_TEXT`, or has a character that source code
+            cannot hold or that hides text.  Such are NUL and its like, surrogates, and marks that turn the direction.
 
     >>> check_text("backslashes and quotes are fine", "here", "doc")
     """

@@ -1,7 +1,8 @@
 """Rules over an axis: a softmax of normal logits as data.
 
-Each variant states, in the moments of a class (``mu1``, ``v1``) and of another (``mu2``, ``v2``), the term that the
-class's score is reduced from; the probabilities are the softmax of the scores.  The reduction itself is the runtime's.
+Each variant states the term that a class's score is reduced from.  It is a formula in the moments of the class
+(``mu1``, ``v1``) and of another one (``mu2``, ``v2``).  The probabilities are the softmax of the scores.  The runtime
+does the reduction itself.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """``momentgen verify``: committed certificates, measured again from scratch.
 
-The C of a built package is compiled as it lies there and run at points that no build has seen, and at those where the
-certificates say that it is worst, with their neighbours.  Exact values come from rigorous balls or mpmath, by way of
-the rule alone.  Two promises are tried as well, at any finite input: no NaN, and no negative variance.  Proven errors
-among the facts are proven anew.
+The C of a built package is compiled as it lies there.  It runs at points that no build has seen, and at the worst
+points of the certificates, with their neighbours.  Exact values come from the rule alone, by rigorous balls or mpmath.
+Two promises are tried as well, at any finite input: no NaN, and no negative variance.  Proven errors among the facts
+are proven anew.
 
-A certificate states the largest error that a long search found; at other points it may be exceeded by a hair.  So an
-error up to 2 % beyond its bound, or a thousandth of the goal where that is more (a bound far below the goal is that of
-a rounding or two, whose largest sum is rare), is reported as such; one beyond that, or above the goal, is a broken
+A certificate states the largest error that a long search found; other points may exceed it by a hair.  An excess of up
+to 2 % of the bound, or a thousandth of the goal where that is more, is only reported.  (A bound far below the goal
+comes from a rounding or two, whose largest sum is rare.)  A larger error, or one above the goal, breaks the
 certificate.
 """
 

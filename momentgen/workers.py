@@ -1,7 +1,7 @@
 """Worker processes for a build: each takes one task after the other, and can be stopped in the middle of one.
 
-A worker is a process group of its own, so that the C compiler it may have started ends with it, and has a folder of its
-own for temporary files, which goes when it does.  Should the process that started it be killed, it ends by itself.
+A worker is a process group of its own, so that a C compiler that it started ends with it.  It has a folder of its own
+for temporary files, which is removed at its end.  A worker also ends if its parent process is killed.
 """
 
 from __future__ import annotations

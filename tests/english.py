@@ -17,14 +17,15 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 #: what was written before the guide, and pages made of certificates
 LATER = ("docs/history.md", "docs/accuracy.md", "docs/developer-notes.md", "docs/architecture.md")
-LATER += ("docs/compiled-kernels.md", "momentgen/")
+LATER += ("docs/compiled-kernels.md", "momentgen/runtime/kernel_cache.py", "momentgen/runtime/toolchain.py")
+LATER += ("momentgen/compiler/", "momentgen/laws/", "momentgen/rule.py", "momentgen/rule_files.py", "momentgen/symbols.py")
 LONGEST = 25
 #: phrase -> what to write
 BANNED = {
     r"(is|are|was|were) said": "say who says it",
     r"(what|which|it) is kept|are kept": "cached",
     r"knows? nothing of|nothing knows": "does not depend on",
-    r"is none": "is valid only if",
+    r"(?<!there )is none": "is valid only if",
     r"is no (relative|bound|random|sum|matter|longer than|rule|module|directory|file|real)": "is not a",
     r"nothing \w+ gives": "X never gives",
     r"asks of": "needs",
@@ -35,7 +36,7 @@ BANNED = {
     r"but (for|where)": "except",
     r"goes? by": "uses",
     r"is to be (had|found|known|seen)": "is available",
-    r"(once|passes|number|numbers|words?|one|two|times) an? (layer|element|rule|call|channel|pass|row|example|output)": "per",
+    r"(once|passes|numbers?|words?|one|two|times) an? (layer|element|rule|call|channel|pass|row|example|output)": "per",
 }
 
 
@@ -58,7 +59,7 @@ def sentences(page: str) -> Iterator[tuple[int, str]]:
     for number, block in blocks:
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"`[^`]*`", "code", block))
         plain = re.sub(r"(code, )+(?=code)", "", plain)  # a list of names is one
-        yield from ((number, part) for part in re.split(r"(?<=[.!?])\**\s+(?=\S)", plain.strip()))
+        yield from ((number, part) for part in re.split(r"(?<=[.!?])[*)]*\s+(?=\S)", plain.strip()))
 
 
 def public(body: list[ast.stmt]) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -75,6 +76,7 @@ def docstrings(source: str) -> Iterator[tuple[int, str]]:
     for node in (tree, *public(tree.body)):
         if text := ast.get_docstring(node):
             text = re.sub(r"^ *>>>.*(\n *\S.*)*", lambda found: "\n" * found[0].count("\n"), text, flags=re.M)
+            text = re.sub(r"^==+ .*?(\n\n|\Z)", lambda found: "\n" * found[0].count("\n"), text, flags=re.S | re.M)
             text = re.sub(r"``([^`]*)``|:\w+:`([^`]*)`", "`code`", text)
             # What stands under Args and its like: a name, a colon and a text.
             text = re.sub(r"^    (?=\S)(\S+(?: \([^)]*\))?:)", r"- \1", text, flags=re.M)

@@ -1,9 +1,9 @@
-"""``randomise``: a plain network with posteriors in the place of its parameters.
+"""``randomise``: a plain network whose parameters are replaced by posteriors.
 
-The network's code runs as it is.  At each call its modules are made anew over the same parameters and buffers, and the
-random ones are set, as plain attributes, to what the method in force makes of their posterior
-(:mod:`momentgen.laws.weights`): a mean, a draw, or a law.  So calls do not disturb each other, in whatever threads, and
-what is recomputed in a backward pass meets the same draw.
+The network's code runs as it is.  Each call makes its modules anew over the same parameters and buffers.  Random
+parameters become plain attributes: a mean, a draw, or a law of their posterior, as the method decides
+(:mod:`momentgen.laws.weights`).  So calls in several threads do not disturb each other, and a recomputation in a
+backward pass meets the same draw.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def randomise(
     """The Bayesian network with posteriors for parameters, over the same means, other parameters and buffers.
 
     Args:
-        network: a plain torch network, or a converted one.  Its modules are not changed; its parameters are the means,
-            so that it is, also while the Bayesian network is trained, the network at the mean.
+        network: a plain torch network, or a converted one.  Its modules are not changed.  Its parameters are the
+            means, so it stays the network at the mean while the Bayesian network is trained.
         posterior: the family, :class:`~momentgen.inference.MeanField` or :class:`~momentgen.inference.Tridiagonal`;
             each parameter gets one of its own.  A parameter that several modules share has one posterior.
-        only: which parameters are random: a pattern of names (``"head.*"``) or several, or a function of name and
-            parameter; None for all that require a gradient.
-        prior: of each parameter, or a mapping from patterns of names to priors, of which the first that fits counts;
-            None for a standard normal distribution.  Each parameter gets a copy, with the prior's own parameters.
+        only: the random parameters: a pattern of names (``"head.*"``), several, or a function of name and parameter.
+            None chooses all that require a gradient.
+        prior: of each parameter, or a mapping from patterns of names to priors; the first that fits counts.
+            None is a standard normal distribution.  Each parameter gets a copy, with the prior's own parameters.
 
     Raises:
         InputError: where no parameter is chosen, or a chosen one has no prior.
@@ -75,12 +75,15 @@ def randomise(
 class BayesianNetwork(torch.nn.Module):
     """A network whose parameters are laws while it runs; made by :func:`randomise`.
 
-    Called like the plain network, it returns :class:`~momentgen.Moments` of its output.  The method, of
-    :func:`momentgen.method` or :meth:`set_method`, decides how inputs and parameters propagate, as for a converted
-    network: ``ap1`` runs on the means; ``ap2``, ``adjoint`` and ``covariance`` propagate the posterior;
-    ``controlled``, the default of evaluation, draws it many times and states its error; ``sample`` draws all parameters
-    once a call; ``local`` draws what linear maps and convolutions make of them, for each example by itself (Kingma,
-    Salimans & Welling 2015).
+    Called like the plain network, it returns :class:`~momentgen.Moments` of its output.  The method, set by
+    :func:`momentgen.method` or :meth:`set_method`, decides how inputs and parameters propagate:
+
+    - ``ap1`` runs on the means.
+    - ``ap2``, ``adjoint`` and ``covariance`` propagate the posterior.
+    - ``controlled``, the default of evaluation, draws it many times and states its error.
+    - ``sample`` draws all parameters once per call.
+    - ``local`` draws the outputs of linear maps and convolutions, for each example by itself (Kingma, Salimans &
+      Welling 2015).
 
     Attributes:
         network: the converted network, without the random parameters.

@@ -1,8 +1,7 @@
 """Likelihoods: what is observed, given the random output of a network; shared by variational inference and filtering.
 
 A network on laws returns :class:`~momentgen.Moments`: each output F_k is taken as normal, with a mean and a *variance*.
-A likelihood p(y | f) has the terms that the methods need of it, one number an example, differentiable in mean and
-variance:
+A likelihood p(y | f) has the terms that the methods need, one number per example, differentiable in mean and variance:
 
 * ``expected_log_prob``, E log p(y | F): the data term of the evidence lower bound;
 * ``log_z``, log E p(y | F): the evidence of one observation, which density filtering differentiates;
@@ -40,11 +39,11 @@ class Likelihood(nn.Module):
     """What all likelihoods have; parameters of their own, such as a noise, are those of the module."""
 
     def expected_log_prob(self, output: Moments | Tensor, y: Tensor) -> Tensor:
-        """E log p(y | F) over the random output F: one number an example."""
+        """E log p(y | F) over the random output F: one number per example."""
         raise NotImplementedError
 
     def log_z(self, output: Moments | Tensor, y: Tensor) -> Tensor:
-        """Log E p(y | F) over the random output F: one number an example."""
+        """Log E p(y | F) over the random output F: one number per example."""
         raise NotImplementedError
 
     def predictive(self, output: Moments | Tensor) -> Any:
@@ -52,7 +51,7 @@ class Likelihood(nn.Module):
         raise NotImplementedError
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        """Log p(y | f) of drawn outputs: one number an example."""
+        """Log p(y | f) of drawn outputs: one number per example."""
         raise NotImplementedError
 
     def kl(self) -> Tensor:
@@ -102,9 +101,9 @@ class Gaussian(Likelihood):
         precision: in place of ``var``, a :class:`Gamma` posterior of the noise's precision 1 / var.
 
     With a Gamma noise ``expected_log_prob`` is exact, and ``log_prob`` has the precision integrated out, a Student
-    distribution of 2·shape degrees of freedom for each y_k.  ``log_z`` is approximate: the Student distribution is
-    replaced by the normal one of its mean and variance, which is rate / (shape - 1), as by Hernandez-Lobato & Adams
-    2015, Probabilistic backpropagation; for shapes beyond 1.
+    distribution of 2·shape degrees of freedom for each y_k.  ``log_z`` is approximate, for shapes beyond 1.  It
+    replaces the Student distribution by the normal one of its mean and variance, rate / (shape - 1).
+    Source: Hernandez-Lobato & Adams 2015, Probabilistic backpropagation.
 
     Of :class:`~momentgen.runtime.JointMoments`, shape ``(batch, k)``, ``log_z`` is that of all k values together.
 
@@ -256,8 +255,8 @@ class Probit(_Binary):
     Args:
         expectation: of ``expected_log_prob``.  ``exact`` is a quadrature, whose error is at most 1e-12·max(1, var,
             |value|) in float64.  ``mean_predictor`` is the paper's form for variance back-propagation: the log
-            probability at the mean output, less half the output's variance; a lower bound of the other, since the
-            second derivative of log p(y | f) is above -1.
+            probability at the mean output, less half the output's variance.  It is a lower bound of ``exact``, since
+            the second derivative of log p(y | f) is above -1.
 
     ``log_z`` and ``predictive``, P(y = 1) of shape ``(..., k)``, are closed forms.
 
@@ -292,7 +291,7 @@ class Bernoulli(_Binary):
             ``mean_predictor`` is as for :class:`Probit`, and a looser bound here: the logistic function's logarithm
             bends by 1/4 at most, less than the paper's 1.
 
-    ``log_z`` is good to 13 digits of its float64 form, in the tails too; ``predictive`` is the mean of the op
+    ``log_z`` is good to 13 digits of its float64 form, in the tails too.  ``predictive`` is the mean of the op
     ``logistic_bernoulli``, P(y = 1) of shape ``(..., k)``.
 
     Raises:

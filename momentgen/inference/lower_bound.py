@@ -53,8 +53,8 @@ def elbo(
         of the network's parameters and of the likelihood's own, where these have a posterior.
 
     Raises:
-        InputError: for a size or number of samples below 1, a negative weight, a network that is not Bayesian, or one
-            that returns something other than moments.
+        InputError: for a size or number of samples below 1, or a negative weight.  Also for a network that is not
+            Bayesian or does not return moments.
 
     >>> from momentgen.inference import Gaussian, MeanField, randomise
     >>> bayes = randomise(torch.nn.Linear(2, 1), MeanField(std=0.1))

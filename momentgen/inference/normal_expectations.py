@@ -148,9 +148,10 @@ def log_mean_sigmoid(mean: Tensor, var: Tensor) -> Tensor:
         The logarithm, of the arguments' shape and dtype, and differentiable.  Computed in float64, with an error of
         at most 1e-13·max(1, |value|).
 
-    Beyond variance 1 the expectation is a sum of two alternating series of scaled complementary error functions, from
-    1/(1 + exp(-f)) as a geometric series to each side of 0; their terms are moments of positive measures, for which
-    the acceleration of Cohen, Rodriguez Villegas & Zagier 2000 has a proven error relative to the first term.
+    Beyond variance 1 the expectation is a sum of two alternating series of scaled complementary error functions.
+    They come from 1/(1 + exp(-f)) as a geometric series to each side of 0.  Their terms are moments of positive
+    measures.  For these the acceleration of Cohen, Rodriguez Villegas & Zagier 2000 has a proven error relative to the
+    first term.
 
     >>> log_mean_sigmoid(torch.tensor([0.0, -1e4]), torch.tensor([4.0, 0.5]))
     tensor([-6.9315e-01, -9.9998e+03])

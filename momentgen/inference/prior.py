@@ -1,11 +1,11 @@
 """Priors of parameters, and the divergence of normal posteriors from them.
 
-A prior here takes the parameters as independent, so that of a posterior with correlations it needs no more than
-means, variances and the logarithm of the covariance's determinant: with q the posterior and q_i its marginals,
+A prior here takes the parameters as independent.  So it needs only a posterior's means, variances and covariance
+determinant.  With q the posterior and q_i its marginals,
 
-    KL(q || p) = sum_i KL(q_i || p) + (sum_i log var_i - log det) / 2,
+    KL(q || p) = sum_i KL(q_i || p) + (sum_i log var_i - log det) / 2.
 
-where the last term, what the correlations cost, is never negative.  Posteriors take their divergence from here
+The last term, the cost of correlations, is never negative.  Posteriors take their divergence from here
 (``posterior.kl(prior)``); the evidence lower bound adds those up.
 
 Divergences are in nats, summed over all parameters: tensors without dimensions, of the posterior's dtype.
@@ -30,7 +30,7 @@ __all__ = ["Horseshoe", "LogUniform", "Normal", "NormalMixture", "NormalPosterio
 
 
 class NormalPosterior(Protocol):
-    """What a prior asks of a posterior."""
+    """What a prior needs to know about a posterior."""
 
     @property
     def mean(self) -> Tensor:
@@ -171,8 +171,8 @@ class Normal(Prior):
 class NormalMixture(Prior):
     """A mixture of two normal distributions of mean 0, one wide and one narrow: the scale mixture of Bayes by Backprop.
 
-    The divergence is *sampled*, ``exact`` is False: the posterior's entropy is exact, the prior's expected log density
-    an average over reparameterised draws of all parameters, unbiased, as are its gradients.
+    The divergence is *sampled*: ``exact`` is False.  The posterior's entropy is exact.  The prior's expected log
+    density is an average over reparameterised draws of all parameters; it and its gradients are unbiased.
 
     Args:
         pi: probability of the first component, between 0 and 1.
@@ -224,10 +224,9 @@ class NormalMixture(Prior):
 class LogUniform(Prior):
     """Density proportional to 1/|w|: the improper prior of variational dropout, which makes parameters sparse.
 
-    The divergence depends on alpha = var / mean² alone, up to a constant, which is chosen so that it goes to 0 as alpha
-    goes to infinity.  It is *approximate*, ``exact`` is False: the formula of Molchanov et al. is off by at most 0.0095
-    for each parameter.  :meth:`kl_normal` gives 0 for a parameter of mean 0, also if its variance is 0, as that of a
-    pruned one is.
+    The divergence depends on alpha = var / mean² alone, up to a constant.  The constant makes it go to 0 as alpha goes
+    to infinity.  It is *approximate*: ``exact`` is False.  The formula of Molchanov et al. is off by at most 0.0095 for
+    each parameter.  :meth:`kl_normal` gives 0 for a parameter of mean 0, also for a pruned one of variance 0.
 
     Source: Molchanov et al. 2017, Variational dropout sparsifies deep neural networks, (14).
 
@@ -278,8 +277,8 @@ class Horseshoe(Prior):
     """Normal parameters whose standard deviation is a scale of all times one of their group, both half-Cauchy.
 
     Rows or columns of a weight share a scale, so that whole units are shrunk to 0 or left alone.  The scales are random
-    too: their squares have independent log-normal posteriors, whose parameters are this module's, to be learnt with the
-    others, and whose own divergence :meth:`kl_normal` contains.  All of it is in closed form, but for E log(1 + u) of a
+    too: their squares have independent log-normal posteriors.  Their parameters belong to this module and are learnt
+    with the others; :meth:`kl_normal` contains their divergence.  All of it is in closed form except E log(1 + u) of a
     log-normal u, which is the mean of the op ``softplus``.  One object belongs to one tensor of parameters.
 
     The parameters' posterior is independent of the scales (the centred form), so that it stays a plain mean field;

@@ -1,7 +1,9 @@
-"""Pruning by log α: weights whose posterior says little else than 0 are removed, and how many remain.
+"""Pruning by log α: removes weights whose posterior is close to 0, and counts the rest.
 
-α = variance/mean² of a weight's posterior; under the log-uniform prior it grows without bound where data do not hold a
-weight (Molchanov, Ashukha & Vetrov 2017; Haussmann et al. 2019, section 4).
+α is variance/mean² of a weight's posterior.  Under the log-uniform prior it grows without bound where data do not hold
+a weight.
+
+Sources: Molchanov, Ashukha & Vetrov 2017; Haussmann et al. 2019, section 4.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class Sparsity(NamedTuple):
 
     Attributes:
         threshold: log α above which weights were removed.
-        kept: parameter -> (how many weights are kept, of how many).
+        kept: parameter -> (how many weights are left, of how many).
     """
 
     threshold: float

@@ -1,8 +1,7 @@
-"""Training a Bayesian network by its evidence lower bound: the loop of the estimators, which can stop and go on.
+"""Training a Bayesian network by its evidence lower bound: the loop of the estimators, which can be interrupted.
 
-It is the loop that :func:`~momentgen.inference.elbo`'s example shows, with shuffled batches, a progress bar, and a
-state from which a later run continues with the same numbers.  Networks with data loaders of their own are trained by a
-loop of their own.
+It is the loop of :func:`~momentgen.inference.elbo`'s example, with shuffled batches and a progress bar.  From its state
+a later run continues with the same numbers.  Write your own loop for data loaders of your own.
 """
 
 from __future__ import annotations

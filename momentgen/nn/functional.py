@@ -53,15 +53,15 @@ def log_class_posterior(logits: Moments | Tensor, dim: int = -1, approximation: 
     """Logarithm of the expected softmax of random logits, normalised.
 
     Args:
-        logits: moments, or a tensor (variance 0, where all but ``normal`` are log_softmax itself);
-            :class:`~momentgen.runtime.JointMoments`, as the default of evaluation returns them, are averaged with their
-            covariance.
+        logits: moments, or a tensor (variance 0).  For a tensor, all approximations except ``normal`` are log_softmax
+            itself.  :class:`~momentgen.runtime.JointMoments`, as the default of evaluation returns them, are averaged
+            with their covariance.
         dim: the dimension of classes.
-        approximation: of independent logits, ``logistic`` and ``normal`` compare every two classes, by the logistic and
-            the normal distribution function, and take classes² memory; ``simplified`` scales each logit by itself and
-            is what the paper trains with.  ``quadrature`` averages the softmax over 512 fixed quasi-random points of
-            correlated logits, of any shape; ``dim`` is not the batch.  None is ``quadrature`` where there is a
-            covariance, else ``logistic``.
+        approximation: for independent logits, ``logistic`` and ``normal`` compare every two classes, by the logistic
+            and the normal distribution function.  They take classes² memory.  ``simplified`` scales each logit by
+            itself; the paper trains with it.  ``quadrature`` averages the softmax over 512 fixed quasi-random points
+            of correlated logits, of any shape; ``dim`` is not the batch.  None is ``quadrature`` with a covariance,
+            else ``logistic``.
 
     Source: Shekhovtsov & Flach 2018, (61), (59) and (64), renormalised, in the log domain.
 

@@ -1,7 +1,7 @@
 """``monte_carlo``: mean and variance of every layer by sampling, in bounded memory.
 
 Samples are merged as they come, by the update of Chan, Golub & LeVeque (1979) in
-float64: memory is that of one chunk and two numbers a unit, whatever n is.
+float64.  Memory is that of one chunk and two numbers per unit, for any n.
 """
 
 from __future__ import annotations
@@ -135,11 +135,11 @@ def monte_carlo(
     seed: int | None = None,
     progress: bool | None = None,
 ) -> MonteCarlo:
-    """Moments of every layer by ``n`` passes in which every stochasticity is drawn.
+    """Moments of every layer by ``n`` passes that draw everything random.
 
     Args:
         model: a network over moments, or a plain torch network, which sees the input's noise and its own dropout.
-        x: the input, batch first; moments are drawn as normals, independent but for a covariance that they have.
+        x: the input, batch first.  Moments are drawn as normals, independent unless they have a covariance.
         n: samples of every input, at least 2.
         functions: of the output, whose expectations are wanted too, such as ``{"posterior": softmax}``.
         rows: how many inputs go through the model at once; bounds the memory.

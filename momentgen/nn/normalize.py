@@ -30,10 +30,10 @@ __all__ = ["AnalyticNormalization", "Normalize", "initialise_analytically", "pro
 
 
 class Normalize(Layer, torch.nn.Module):
-    """``(x - mean) / std · weight + bias`` by the data set's propagated statistics, one a channel.
+    """``(x - mean) / std · weight + bias`` by the data set's propagated statistics, one per channel.
 
     Within :class:`AnalyticNormalization` the statistics are propagated anew in every training step, and gradients pass
-    through them; in evaluation those of the last step, kept as buffers, hold.
+    through them.  In evaluation the statistics of the last step are used; they are buffers.
 
     Args:
         num_features: C, of inputs ``(N, C, *)`` or ``(C,)``.
@@ -203,12 +203,12 @@ class AnalyticNormalization(Module):
 def initialise_analytically(network: torch.nn.Module, mean: Tensor, var: Tensor) -> Moments:
     """Rescale every Linear and convolution so that its output has mean 0 and variance 1 over the data set.
 
-    Layer by layer, as the statistics pass through: weights are divided by the propagated standard deviation and
-    the bias takes the mean away (a layer without a bias keeps its mean).
+    It works layer by layer, as the statistics pass through.  Weights are divided by the propagated standard deviation,
+    and the bias removes the mean.  A layer without a bias keeps its mean.
 
     Args:
         network: of layers over moments, without :class:`Normalize` layers.
-        mean: the data's mean a channel, shape ``(C,)``.
+        mean: the data's mean per channel, shape ``(C,)``.
         var: the data's variance, shape ``(C,)``.
 
     Returns:

@@ -43,9 +43,9 @@ class Row:
         mean: least, average and largest mean of its units over the batch.
         std: least, average and largest standard deviation.
         std_error: standard error of the average standard deviation; None where the network uses ``ap2``.
-        saturation: share of an activation's units whose standard deviation is less than a hundredth of their
-            input's; None for other layers, and where the input was certain.
-        ratio: geometric mean of σ by ``ap2`` over σ of draws; None without draws, and where ``ap2`` cannot run the
+        saturation: share of an activation's units whose standard deviation is below a hundredth of their input's.
+            None for other layers, and where the input was certain.
+        ratio: geometric mean of σ by ``ap2`` over σ of draws.  None without draws, and where ``ap2`` cannot run the
             network.  Units whose σ is below a hundredth of the layer's average are left out: they hardly ever moved.
     """
 
@@ -173,16 +173,16 @@ def summary(
 ) -> Summary:
     """Ranges of mean and standard deviation of every layer with their errors, saturation, and the output by method.
 
-    Layers of a network that uses ``ap2``, as in training, are those of one such pass.  Of any other network they come
-    from draws: ``samples`` of them, or 64, each a call as the user makes it.  Beside stands how far ``ap2`` is off, and
-    a note says so where its σ of the output is off by more than a fifth.
+    A network that uses ``ap2``, as in training, shows the layers of one such pass.  Layers of any other network come
+    from draws: ``samples`` of them, or 64, each an ordinary call.  Beside them stands how far ``ap2`` is off.  A note
+    says so where its σ of the output is off by more than a fifth.
 
     Args:
         model: a network over moments, or a plain one, which is converted.
         x: the input, batch first.
         samples: of Monte Carlo to compare with; 0 for none, otherwise at least 2.
-        methods: of ``ap2``, ``adjoint``, ``covariance`` and ``controlled``; None for ``ap2`` and the network's own,
-            which is its default in the present mode or the method that it was given; empty for none.
+        methods: of ``ap2``, ``adjoint``, ``covariance`` and ``controlled``; empty for none.  None stands for ``ap2``
+            and the network's own: the method that it was given, else its default in the present mode.
         seed: of the draws.
         progress: as in :func:`momentgen.monte_carlo`.
 

@@ -162,8 +162,8 @@ class ProbitBernoulli(_Bernoulli):
 class BowTie(_Unit):
     """A unit of a bow tie network: ``Z X + eta E``, Z in {0, 1} with P(Z = 1 | X) = S(X/tau), E standard normal.
 
-    Source: Smith, Lawson & Linderman 2019, (4)-(6).  Its mean given X is X S(X/tau), which is what ``ap1`` computes;
-    ``sample`` draws gate and noise, and a gradient passes through the X of a draw, not through its gate.  For tau -> 0
+    Source: Smith, Lawson & Linderman 2019, (4)-(6).  Its mean given X is X S(X/tau), which ``ap1`` computes.
+    ``sample`` draws gate and noise; a gradient passes through the X of a draw, not through its gate.  For tau -> 0
     and eta = 0 it is ReLU.
 
     Args:
@@ -171,7 +171,7 @@ class BowTie(_Unit):
         eta: *standard deviation* of the noise, from 0 to 16.
 
     Raises:
-        InputError: if one is no number in its range.
+        InputError: if one is not a number in its range.
 
     >>> layer = BowTie(tau=0.5, eta=0.1)
     >>> layer(torch.zeros(2)).std

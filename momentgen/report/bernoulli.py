@@ -1,10 +1,11 @@
 """The first paper's Fig. C.2: approximations of E S(X) for a sum of Bernoulli inputs, by KL divergence.
 
-A unit with p(Y = 1 | X) = S(b + sum_i w_i X_i), n independent Bernoulli(1/2) inputs X_i and weights drawn once from
-U[0, 10], has the true posterior p* = 2^-n sum over the 2^n inputs.  The approximations see only the mean and variance
-of the sum, mu = b + sum w_i/2 and v = sum w_i^2/4.  Each line of the figure is KL(Bernoulli(p*) || Bernoulli(q)) in
-bits as a function of the bias, for one n; averages over 50 samples of the inputs are the comparison (Shekhovtsov &
-Flach 2018, C.3, Figs. C.2 and C.3).
+A unit has p(Y = 1 | X) = S(b + sum_i w_i X_i), with n independent Bernoulli(1/2) inputs X_i and weights drawn once
+from U[0, 10].  Its true posterior p* is 2^-n sum over the 2^n inputs.  The approximations see only the mean and
+variance of the sum, mu = b + sum w_i/2 and v = sum w_i^2/4.  Each line of the figure is KL(Bernoulli(p*) ||
+Bernoulli(q)) in bits over the bias, for one n.  Averages over 50 samples of the inputs are the comparison.
+
+Source: Shekhovtsov & Flach 2018, C.3, Figs. C.2 and C.3.
 """
 
 from __future__ import annotations
@@ -78,10 +79,10 @@ def bernoulli_sums(
     """KL of each approximation for 1 to ``most`` Bernoulli inputs.
 
     Args:
-        means: approximation -> its mean, as a function of the input's mean and *variance*; each is taken to treat
-            X and -X alike, so that q(0) is its value at -mu, accurate where q(1) is all but 1.
+        means: approximation -> its mean, as a function of the input's mean and *variance*.  Each must treat X and -X
+            alike: q(0) is its value at -mu, which is accurate where q(1) is nearly 1.
         most: the largest number of inputs.
-        points: biases a curve, from where every sum is at most -10 to where every sum is at least 10.
+        points: biases per curve, from where every sum is at most -10 to where every sum is at least 10.
         seed: of the weights and of the samples.
     """
     rng = np.random.default_rng(seed)

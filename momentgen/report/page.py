@@ -102,7 +102,7 @@ def render_page(sections: Sequence[Section], *, costs: Costs | None = None, soft
     """The whole page.
 
     Args:
-        sections: one a rule, in the order of the page.
+        sections: one per rule, in the order of the page.
         costs: for the overview; None where nothing was measured.
         softmax: the error table of the softmax variants, where there is one.
     """

@@ -1,7 +1,7 @@
-"""One rule's section of the report: what there is to show of it, as texts, tables and pictures.
+"""One rule's section of the report: texts, tables and pictures.
 
-What a rule has depends on its inputs: pictures, error maps and comparisons are of functions of one random variable; for
-two inputs, and for reductions over an axis, the section says so and shows the certificates.
+Pictures, error maps and comparisons exist for functions of one random variable.  For two inputs, and for reductions
+over an axis, the section says so and shows the certificates.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Section:
     Attributes:
         name, doc, citation: of the rule.
         inputs: the kernel's inputs in words.
-        formulas: MathML, of f and, where they are closed, of its moments; notes in words where there is none.
+        formulas: MathML, of f and, where they are closed, of its moments; notes in words otherwise.
         legend: what the formulas' abbreviations stand for.
         variants: names.
         certificates: variant -> table.

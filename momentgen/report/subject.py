@@ -45,7 +45,7 @@ class Subject:
     kernels: Mapping[str, CommittedKernel]
 
     def truth(self, mean: npt.NDArray[np.float32], var: npt.NDArray[np.float32]) -> Mapping[str, F64]:
-        """Moments of f and their partials, exact but for the last rounding, by name."""
+        """Moments of f and their partials by name, exact up to the last rounding."""
         return self.exact.truth(mean, var, self.setting)
 
 

@@ -1,17 +1,17 @@
 """Derivatives of the opaque operators, for autograd, ``torch.func`` and ``torch.compile``.
 
-First derivatives are the generated backward kernels.  Derivatives of those go
-through the generated PyTorch code, which torch differentiates by itself, slice
-by slice: of a second derivative only the inputs are kept, and derivatives of
-that, of any order and in any mode, are made the same way.
+First derivatives are the generated backward kernels.  Their derivatives go
+through the generated PyTorch code, which torch differentiates slice by slice.
+A second derivative saves only its inputs.  Higher derivatives, of any order
+and in any mode, work the same way.
 
-There are two functions for each direction: plain ones, lean and traceable by
-``torch.compile``, and transformable ones with ``vmap`` and ``jvp``, used while
-a ``torch.func`` transform or forward-mode differentiation is active.  Values
-that no transform takes a derivative by need neither, and are taken out of
-their wrappers: torch's way through a function costs half a millisecond.  (An
-autograd formula registered on the operator itself would do for the first, but
-makes ``torch.func.jvp`` silently zero.)
+Each direction has two functions.  Plain ones are lean, and ``torch.compile``
+can trace them.  Transformable ones have ``vmap`` and ``jvp``, and are used
+while a ``torch.func`` transform or forward-mode differentiation is active.
+Values without a derivative in any transform need neither.  They are taken out
+of their wrappers, since a function costs torch half a millisecond.  (An
+autograd formula registered on the operator itself could replace the plain
+functions, but makes ``torch.func.jvp`` silently zero.)
 """
 
 from __future__ import annotations

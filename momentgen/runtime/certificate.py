@@ -42,8 +42,8 @@ class Certificate:
         operations: counts of float32 operations, forward and backward.
         digest: digest of the rule that the code was generated from.
         goal: the unit of the bounds -> the largest error allowed in it.
-        tolerance: what an error of 1 is, where the unit is ``tolerance``: a formula each for ``mean``, ``var`` and
-            ``partials``, what its symbols stand for (``where``) and their values.
+        tolerance: the size of an error of 1, where the unit is ``tolerance``.  It has a formula each for ``mean``,
+            ``var`` and ``partials``, the meaning of its symbols (``where``) and their values.
         words: all this in sentences.
     """
 

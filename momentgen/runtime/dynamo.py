@@ -28,7 +28,7 @@ def constant_result(function: _Function) -> _Function:
 def graph_break(reason: str) -> Callable[[_Function], _Function]:
     """Break the graph at calls of the function, which runs outside; an error says ``reason`` under ``fullgraph=True``.
 
-    As ``torch.compiler.disable(reason=...)``, but for what the function calls itself: that is traced again.
+    It is ``torch.compiler.disable(reason=...)`` for this function alone: functions that it calls are traced again.
     """
 
     def mark(function: _Function) -> _Function:

@@ -1,4 +1,4 @@
-"""The tensors that ops take: which, and what is said of those that they do not."""
+"""Checks of the tensors given to ops, and the messages for those that ops refuse."""
 
 from __future__ import annotations
 

@@ -71,11 +71,11 @@ class Kernel:
         parameters: names of the scalar parameters, in order.
         covariance: whether the covariance of two inputs comes after their means and variances.
         outputs: names of what it returns.
-        float64: the variant whose float64 code serves; its own where nothing is said.
+        float64: the variant whose float64 code serves, by default this one.
 
     Attributes:
-        forward: torch operator ``(mean, var, ..., float[] params) -> (mean, var)``, or what ``outputs`` names; of one
-            output a tensor.
+        forward: torch operator ``(mean, var, ..., float[] params) -> (mean, var)``, or the outputs that ``outputs``
+            names; a single output is a tensor.
         backward: torch operator ``(mean, var, ..., grad_mean, grad_var, float[] params) -> gradients``.
 
     Both are opaque to torch: no derivative of their own (see :mod:`momentgen.runtime.autograd`), nothing traced inside.

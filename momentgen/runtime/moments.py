@@ -20,7 +20,7 @@ class Moments(NamedTuple):
     """Mean and variance of independent random variables, elementwise.
 
     A named tuple, so it unpacks, and passes through ``torch.compile``, ``torch.export``, ``torch.func`` and pytrees as
-    two tensors.  It is no random variable to calculate with: whether two random values are one it does not know.
+    two tensors.  You cannot calculate with it: it does not know whether two random values are the same one.
     Operators and conversions to a number raise :class:`~momentgen.errors.InputError`; write a network on plain tensors
     and :func:`~momentgen.convert` it, or use :mod:`momentgen.nn.functional`.
 
@@ -55,7 +55,7 @@ class Moments(NamedTuple):
 
     @property
     def rows(self) -> int | None:
-        """How many plain forward passes an example took; None where the method is deterministic."""
+        """How many plain forward passes each example took; None where the method is deterministic."""
         return None
 
     @property
@@ -67,12 +67,12 @@ class Moments(NamedTuple):
     def std(self) -> Tensor:
         """Standard deviations, the square root of :attr:`var`, of the shape of the mean.
 
-        Where the variance is 0, the root has an infinite slope; its derivatives count as 0 there, as all terms in
-        1/sigma do in the ops, so that a loss of standard deviations has finite gradients where values are certain or
-        their variance has underflowed.  Negative variances and NaN give NaN.
+        Where the variance is 0, the root has an infinite slope.  Its derivatives count as 0 there, as all terms in
+        1/sigma do in the ops.  So a loss of standard deviations has finite gradients where values are certain or their
+        variance has underflowed.  Negative variances and NaN give NaN.
 
         Raises:
-            InputError: if mean and variance are no tensors, the variance is not of floating point, or shapes differ.
+            InputError: if mean and variance are not tensors, the variance is not of floating point, or shapes differ.
         """
         mean, var = self
         if not isinstance(mean, Tensor) or not isinstance(var, Tensor):
@@ -115,9 +115,8 @@ class JointMoments(Moments):
     does not ask for the covariance sees mean and variance only.
 
     Attributes:
-        factor: shape ``(batch, r, K)`` with K the values of one example, flattened, or ``(r, K)`` of one example
-            without a batch: their covariance is ``factor.mT @ factor``, of rank r at most; its diagonal is the
-            variance.
+        factor: shape ``(batch, r, K)`` with K the values of one example, flattened; ``(r, K)`` without a batch.  The
+            covariance is ``factor.mT @ factor``, of rank r at most, and its diagonal is the variance.
 
     >>> import torch
     >>> x = JointMoments.of(torch.zeros(1, 2), torch.ones(1, 2), torch.tensor([[[1.0, 1.0]]]))

@@ -1,8 +1,8 @@
 """Ops over an axis: the softmax of normal logits, from the score terms that the compiler emitted.
 
 The terms are computed in float64 and the result is rounded once: a score may be a sum of a thousand logarithms of
-tails.  Pairs of classes are taken in slices, so that memory does not grow with the square of their number; what
-autograd would keep of a slice is computed again in the backward pass.  Slices of a few MiB stay in caches; checkpoints,
+tails.  Pairs of classes are taken in slices, so that memory does not grow with the square of their number.  The
+backward pass computes again what autograd would save of a slice.  Slices of a few MiB stay in caches.  Checkpoints,
 for second derivatives and transforms, take larger ones, whose memory goes back to the system.
 """
 

@@ -1,7 +1,7 @@
-"""Elementwise functions of tensors, evaluated slice by slice, so that what they hold on the way stays small.
+"""Elementwise functions of tensors, evaluated slice by slice to bound their memory.
 
-The PyTorch code of a rule makes hundreds of tensors, and autograd would keep each of them.  Here only inputs are kept:
-values are computed for some thousand elements at a time, and so are derivatives, for which the code runs again.
+The PyTorch code of a rule makes hundreds of tensors, and autograd would save each of them.  Here only inputs are saved.
+Values are computed for some thousand elements at a time, and so are derivatives, for which the code runs again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Polynomials of two values, which the generated PyTorch code calls: one for each cell of their plane.
 
 In C they are functions of the generated file itself (``momentgen/compiler/emit``), with the coefficients in its
-tables; PyTorch code reads them there, so that they are stated once.
+tables.  PyTorch code reads them from there, so that they are stated once.
 """
 
 from __future__ import annotations

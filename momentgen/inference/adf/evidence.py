@@ -1,15 +1,17 @@
 """What one datum says of the network's output: log Z, its derivatives, and the update of the noise.
 
-For an output f ~ N(m, v), elementwise independent, and a likelihood p(y | f), Z = E p(y | f).  The filter moves its
-weights by the derivatives of log Z in m and v (probabilistic backpropagation), or by the first and second derivative
-in m (expectation backpropagation).  Where Z is exact, d²log Z/dm² = 2 dlog Z/dv − (dlog Z/dm)².
+For an output f ~ N(m, v), elementwise independent, and a likelihood p(y | f), Z = E p(y | f).  Probabilistic
+backpropagation moves weights by the derivatives of log Z in m and v.  Expectation backpropagation uses the first and
+second derivative in m.  Where Z is exact, d²log Z/dm² = 2 dlog Z/dv − (dlog Z/dm)².
 
 The likelihoods are those of :mod:`momentgen.inference.likelihood`, whose ``log_z`` is this one where it is exact.
 Here are its derivatives without autograd, and what only filtering has: Z of classes by sampling, its bound, and the
 update of the noise.  ``momentgen/inference/adf/filter.c`` has the same formulas for the CPU.
 
-Sources: Hernández-Lobato & Adams 2015, Probabilistic Backpropagation, sections 2 and 3 (regression); Ghosh, Delle Fave
-& Yedidia 2016, Assumed Density Filtering Methods for Learning Bayesian Neural Networks (classes).
+Sources:
+
+- Hernández-Lobato & Adams 2015, Probabilistic Backpropagation, sections 2 and 3 (regression);
+- Ghosh, Delle Fave & Yedidia 2016, Assumed Density Filtering Methods for Learning Bayesian Neural Networks (classes).
 """
 
 from __future__ import annotations
@@ -51,11 +53,11 @@ class Evidence(NamedTuple):
 
 
 class OutputModel:
-    """A likelihood as the filter needs it: log Z of one datum a replicate, with derivatives by hand.
+    """A likelihood as the filter needs it: log Z of one datum per replicate, with derivatives by hand.
 
     Attributes:
         code: number of the model in ``filter.c``.
-        samples: normal numbers an output that a datum takes.
+        samples: normal numbers per output that a datum takes.
         labels: whether a target is one number whatever the number of outputs.
         start: shape and rate of the noise precision's gamma law before any data.
     """
@@ -182,9 +184,9 @@ class SampledSoftmax(OutputModel):
     """Labels 0, 1, ..., one output each, p(k) = softmax_k(f), and Z by sampling the outputs.
 
     With samples f_s, log Z ≈ L = log mean_s p(y | f_s), and weights w_s = p(y | f_s) / Σ_t p(y | f_t).  The derivative
-    in m is L's.  That in v is, by Price's theorem, ½ Σ_s ∂²L/∂f_s² = ½ Σ_s (w_s p''/p − w_s² (p'/p)²), whose
-    expectation is the derivative of E L; its last term vanishes as samples grow, and keeps few of them from widening
-    the weights.
+    in m is that of L.  By Price's theorem the derivative in v is ½ Σ_s ∂²L/∂f_s² = ½ Σ_s (w_s p''/p − w_s² (p'/p)²).
+    Its expectation is the derivative of E L.  The last term vanishes with many samples, and stops few samples from
+    widening the weights.
 
     Args:
         samples: draws of the outputs a datum.
@@ -237,8 +239,8 @@ def output_model(likelihood: Likelihood, samples: int) -> OutputModel:
     """What the filter computes with, for a likelihood.
 
     Args:
-        likelihood: ``Gaussian`` with one Gamma precision or one known variance, ``Probit``, or ``Categorical``, by
-            ``samples`` of the outputs or, where its ``expectation`` is ``bound``, by the log bound.
+        likelihood: ``Gaussian`` with one Gamma precision or one known variance, ``Probit``, or ``Categorical``.  The
+            last uses ``samples`` of the outputs, or the log bound if its ``expectation`` is ``bound``.
         samples: draws of the outputs a datum.
 
     Raises:

@@ -3,8 +3,11 @@
 Every network of the batch, a *replicate*, has data of its own (the splits of a data set) or shares them (seeds, an
 ensemble).  On the CPU the compiled ``filter.c`` runs the updates, elsewhere or without a compiler torch does.
 
-Sources: Hernández-Lobato & Adams 2015, Probabilistic Backpropagation (PBP); Soudry, Hubara & Meir 2014, Expectation
-Backpropagation (EBP), here with ReLU and real weights as in Ghosh, Delle Fave & Yedidia 2016.
+Sources:
+
+- Hernández-Lobato & Adams 2015, Probabilistic Backpropagation (PBP);
+- Soudry, Hubara & Meir 2014, Expectation Backpropagation (EBP), here with ReLU and real weights as in Ghosh, Delle
+  Fave & Yedidia 2016.
 """
 
 from __future__ import annotations
@@ -39,18 +42,18 @@ class DensityFilter:
 
     Args:
         sizes: widths of the layers, features first and outputs last.
-        likelihood: how targets follow from outputs, of :mod:`momentgen.inference.likelihood`.  ``Gaussian`` with a
-            ``Gamma`` precision, which is where the noise begins, or with a known variance; ``Probit`` of one output,
-            for labels 0 and 1; ``Categorical``, for labels 0, 1, ..., with Z by samples or, ``Categorical("bound")``,
-            by the log bound.
+        likelihood: how targets follow from outputs, of :mod:`momentgen.inference.likelihood`.  ``Gaussian`` has a
+            known variance, or a ``Gamma`` precision as the noise's prior.  ``Probit`` of one output is for labels 0
+            and 1.  ``Categorical`` is for labels 0, 1, ..., with Z by samples; ``Categorical("bound")`` uses the log
+            bound.
         rule: ``pbp``, probabilistic, or ``ebp``, expectation backpropagation.
         samples: draws of the outputs in each update, for ``Categorical`` by samples.
         replicates: networks in the batch.
         prior: shape and rate of the gamma law of the weights' prior precision.
-        learn_prior: whether :meth:`fit` refines the prior after each pass.  Labels that a network separates ask for
-            ever larger weights, and the prior would follow: with classes leave it as it is.
-        spread: standard deviation of the first means of the weights.  None, as published, is 1/√(inputs + 1) a layer:
-            a network of several hundred units hardly leaves that point, and wants 1, the prior's.
+        learn_prior: whether :meth:`fit` refines the prior after each pass.  Leave it False with classes: separable
+            labels drive weights to ever larger values, and the prior would follow.
+        spread: standard deviation of the first means of the weights.  None, as published, is 1/√(inputs + 1) per
+            layer.  A network of several hundred units hardly leaves that point, and needs 1, the prior's.
         seed: of the first means, the order of the data and the samples.
         dtype: float32 or float64, of weights and data; gamma laws are in float64.
         device: where the networks live.
@@ -59,8 +62,8 @@ class DensityFilter:
         weights: flat means and *variances* of the weights, ``(replicates, weights)``.
         noise: shape and rate of the noise precision's gamma law, ``(replicates, 2)``.
         prior: the prior's factors.
-        skipped: per replicate, how many updates were skipped since they would have made a variance non-positive or a
-            number infinite: of weights, of the noise, of prior factors; ``(replicates, 3)``.
+        skipped: how many updates of weights, of the noise and of prior factors were skipped, ``(replicates, 3)``.
+            They would have made a variance non-positive or a number infinite.
 
     Raises:
         InputError: for sizes, a likelihood, a rule, a prior, a spread or a dtype other than these.

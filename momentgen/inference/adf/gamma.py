@@ -52,7 +52,7 @@ class PriorFactors:
     def refine(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One step of expectation propagation for all factors at once.
 
-        Each factor is taken out of the posterior, the exact one put in, moments are matched, and the quotient is the
+        Each factor is replaced in the posterior by the exact one, and moments are matched.  The quotient is the
         factor's new value; the gamma law then takes all the changes.  Factors without a proper cavity, or whose
         moments do not exist, stay as they are.
 
@@ -61,7 +61,7 @@ class PriorFactors:
             var: their *variances*.
 
         Returns:
-            The new means and variances, in the dtype of the old ones, and the number of skipped factors a replicate.
+            The new means and variances, in the dtype of the old ones, and the number of skipped factors per replicate.
         """
         m, v = mean.double(), var.double()
         cavity_precision = 1 / v - self.precision

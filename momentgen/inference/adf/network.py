@@ -115,15 +115,15 @@ def pbp_step(mean: Sequence[Tensor], var: Sequence[Tensor], trace: Trace, by_mea
 def ebp_step(mean: Sequence[Tensor], var: Sequence[Tensor], trace: Trace, by_mean: Tensor, curvature: Tensor) -> Step:
     """The step of expectation backpropagation: + v ∂logZ/∂m and + v² ∂²logZ/∂m², both along the means alone.
 
-    Where log Z is exact, v + v² ∂²logZ/∂m² is the very variance of :func:`pbp_step`; here it is not, since derivatives
-    pass through the means alone: the variances, of weights, activations and outputs, are held fixed, and in the second
-    derivative so are products of two different paths.  The first derivative is that of Soudry et al., with ReLU's
-    slope for their sign units'; their real weights keep a variance of 1, and have no second one.
+    Where log Z is exact, v + v² ∂²logZ/∂m² would be the variance of :func:`pbp_step`.  Here it is not, since
+    derivatives pass through the means alone.  The variances of weights, activations and outputs are held fixed, and in
+    the second derivative so are products of two different paths.  The first derivative is that of Soudry et al., with
+    ReLU's slope in place of their sign units'.  Their real weights keep a variance of 1, and have no second derivative.
 
     Args:
         mean: of the weights, as in :func:`propagate`.
         var: their *variances*.
-        trace: of one datum a replicate.
+        trace: of one datum per replicate.
         by_mean: ∂logZ/∂m of the network's outputs, ``(replicates, 1, outputs)``.
         curvature: ∂²logZ/∂m² of the same.
     """

@@ -1,7 +1,7 @@
-"""Markov chains of a bow tie network: run, kept, written to disk and gone on with, handed to ArviZ.
+"""Markov chains of a bow tie network: they run, store draws, continue from disk, and go to ArviZ.
 
 The fourth stage of :mod:`momentgen.inference.bowtie`.  All chains of a process advance together, as the first dimension
-of every tensor; a chain that was written to disk and loaded goes on bit for bit as if it had not been interrupted.
+of every tensor.  A chain loaded from disk continues bit for bit, as if it had not been interrupted.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ class Chains:
     def to_arviz(self, x: Tensor | None = None) -> Any:
         """An ``arviz.InferenceData``: ``weights_k`` and ``sigma_k`` (noise standard deviations), ``lp`` (log joint).
 
-        Hidden units may change places, so R̂ and ESS say little of single weights; ``x`` adds ``prediction``, the mean
-        of the targets at these features for each draw.
+        Hidden units may change places, so R̂ and ESS say little about single weights.  ``x`` adds ``prediction``, the
+        mean of the targets at these features for each draw.
 
         Raises:
             ImportError: where ArviZ is not installed (``pip install momentgen[chains]``).
@@ -233,7 +233,7 @@ class Chains:
         """Chains as :meth:`save` left them; :meth:`run` goes on.
 
         Raises:
-            InputError: for a file of another model, of other data, or that is none of :meth:`save`.
+            InputError: for a file of another model, of other data, or not written by :meth:`save`.
         """
         try:
             content = torch.load(path, map_location=x.device, weights_only=True)

@@ -1,9 +1,9 @@
 """The complete conditional distributions of a bow tie network, each as an object to draw from and to evaluate.
 
-The second stage of :mod:`momentgen.inference.bowtie`.  Normal conditionals are a normal distribution with independent
-components (a prior, or the noise about z·u) times a Gaussian factor exp(−½wᵀAw + gᵀw), both counted from the
-centre of that distribution and in its standard deviations: the matrix to factor is I + sAs, whose least eigenvalue is
-1, and its columns are brought to one scale before it is factored, so that it may be singular but for the prior.
+The second stage of :mod:`momentgen.inference.bowtie`.  A normal conditional is a normal distribution with independent
+components (a prior, or the noise about z·u) times a Gaussian factor exp(−½wᵀAw + gᵀw).  Both are counted from the
+centre of that distribution and in its standard deviations.  So the matrix to factor is I + sAs, whose least eigenvalue
+is 1.  Its columns are scaled alike before it is factored, so that A may be singular.
 
 Source: Smith, Lawson & Linderman, Bayesian Inference in Augmented Bow Tie Networks, appendix A, with the misprints of
 equations (11), (17) and (18) mended.
@@ -137,8 +137,8 @@ def _message(state: State, data: Data, model: BowTieModel, layer: int, above: Me
 class ActivationsConditional:
     """All activations of every row of data given the rest: a Markov chain over layers (equation 9).
 
-    Filtered from the targets down, so that the topmost layer's covariance is the same for all rows and one hidden
-    layer needs one Cholesky factor a chain; drawn from the first layer up.
+    They are filtered from the targets down and drawn from the first layer up.  So the topmost layer's covariance is
+    the same for all rows, and one hidden layer needs one Cholesky factor per chain.
     """
 
     model: BowTieModel

@@ -89,7 +89,7 @@ def sweep(
 
 
 def check_blocks(fixed: Collection[str], collapsed: Collection[str]) -> None:
-    """Raise InputError where a name is none of a sweep's."""
+    """Raise InputError for a name that a sweep does not have."""
     for what, names, known in (("fixed", fixed, BLOCKS), ("collapsed", collapsed, COLLAPSIBLE)):
         if isinstance(names, str) or not set(names) <= set(known):
             raise InputError(f"sweep: expected {what} among {known}, got {names!r}")

@@ -94,8 +94,8 @@ class BowTieModel:
         priors: one for all layers, or one for each of them, the output layer's last.
 
     Raises:
-        InputError: for widths that are no positive integers, a temperature that is not positive and finite, another
-            number of priors than of layers, or a prior that does not broadcast to its layer.
+        InputError: for widths that are not positive integers, or a temperature that is not positive and finite.  Also
+            for another number of priors than of layers, and a prior that does not broadcast to its layer.
 
     >>> model = BowTieModel((2, 3, 1), tau=0.1)
     >>> model.depth
@@ -196,14 +196,14 @@ def log_normal(value: Tensor, mean: Tensor, precision: Tensor) -> Tensor:
 
 
 def log_joint(model: BowTieModel, state: State, data: Data, augmented: bool = False) -> Tensor:
-    """Log density of state and targets given the features, a chain each: shape ``(chains,)``.
+    """Log density of state and targets given the features, one per chain: shape ``(chains,)``.
 
     Args:
         model: sizes, temperature and priors.
         state: of any number of chains.
         data: by :meth:`BowTieModel.data`.
-        augmented: with the Pólya-gamma variables, up to the density of PG(1, 0) at them (equation 7), which no other
-            value enters; else without them (equation 6, and the priors), normalised.
+        augmented: with the Pólya-gamma variables (equation 7), without the density of PG(1, 0) at them, which depends
+            on nothing else.  Otherwise without these variables (equation 6, and the priors), normalised.
     """
     chains = len(state.precisions[0])
     total = data.y.new_zeros(chains)

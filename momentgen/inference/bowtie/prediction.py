@@ -1,7 +1,7 @@
-"""What the draws of a bow tie network's chains predict: a mixture of normal distributions, a component a draw.
+"""Predictions from the draws of a bow tie network's chains: a mixture of normal distributions, one per draw.
 
-The last stage of :mod:`momentgen.inference.bowtie`.  A draw of the parameters, and of the gates and lower activations
-at new features, gives a normal distribution of the targets: the topmost activations are integrated out.
+The last stage of :mod:`momentgen.inference.bowtie`.  A draw has parameters, gates and lower activations at new
+features.  It gives a normal distribution of the targets, since the topmost activations are integrated out.
 """
 
 from __future__ import annotations

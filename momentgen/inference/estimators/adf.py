@@ -203,8 +203,8 @@ class PBPRegressor(_FilterRegressor):
 
     Raises:
         InputError: in ``fit``, for arguments other than these.
-        FloatingPointError: in ``fit``, where the filter has diverged: its last pass predicts the data worse, by one nat
-            per target, than a standard normal distribution does.
+        FloatingPointError: in ``fit``, where the filter has diverged.  Then its last pass predicts the data worse than
+            a standard normal distribution, by one nat per target.
 
     >>> import numpy as np
     >>> x = np.linspace(-2, 2, 100)[:, None]
@@ -242,8 +242,8 @@ class PBPClassifier(_FilterClassifier):
     Args:
         hidden: widths of the hidden layers of ReLU units; none for a linear model.
         passes: how often :meth:`fit` goes over the data.
-        likelihood: ``probit`` for two classes; ``sampled``, softmax with log Z by samples, or ``bound``, softmax with a
-            lower bound of log Z; ``auto`` is ``probit`` for two classes and ``sampled`` for more.
+        likelihood: ``probit`` is for two classes.  ``sampled`` is a softmax with log Z by samples, and ``bound`` one
+            with a lower bound of log Z.  ``auto`` is ``probit`` for two classes and ``sampled`` for more.
         samples: draws of the outputs, in each update by ``sampled`` and in predictions by softmax.
         members: networks of an ensemble that run as one batch; predictions are those of their mixture.
         prior: shape and rate of the gamma law of the weights' prior precision; the shape above 1.

@@ -1,7 +1,7 @@
 """What the estimators share: validated data in standard units, seeds, predictions in the user's units.
 
-An estimator of one method derives from :class:`BayesianRegressor` or :class:`BayesianClassifier` and says how it is
-fitted to tensors (``_start``, ``_train``) and what it predicts for tensors (``_predictive``, ``_class_posterior``).
+An estimator of one method derives from :class:`BayesianRegressor` or :class:`BayesianClassifier`.  It defines how to
+fit tensors (``_start``, ``_train``) and what to predict for tensors (``_predictive``, ``_class_posterior``).
 """
 
 from __future__ import annotations

@@ -106,8 +106,8 @@ class BowTieRegressor(BayesianRegressor):
     def partial_fit(self, X: ArrayLike, y: ArrayLike, passes: int = 1) -> BowTieRegressor:
         """Keep the next ``passes`` draws as well.
 
-        The posterior is always that of the data of the last call alone.  With other data than before, and in a first
-        call, chains begin anew at the weights they have, nothing is burnt in and former draws are dropped.
+        The posterior is always that of the last call's data alone.  With other data than before, and in a first call,
+        chains begin anew at their present weights.  There is no burn-in then, and former draws are dropped.
         """
         return super().partial_fit(X, y, passes)
 

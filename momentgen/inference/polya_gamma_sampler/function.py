@@ -39,8 +39,8 @@ def polya_gamma(b: int | Tensor, z: Tensor, *, generator: torch.Generator | None
     PG(b, z) is the law of (1/2π²) Σ_k g_k / ((k - ½)² + z²/4π²), g_k ~ Gamma(b, 1); its mean is b tanh(z/2)/(2z).
 
     Args:
-        b: how many draws from PG(1, z) each result is the sum of: an integer ≥ 0, or a tensor of integers
-            that broadcasts to the shape of ``z``.  Time grows with b.  Where b is 0 the result is 0.
+        b: each result is the sum of b draws from PG(1, z).  An integer ≥ 0, or a tensor of integers that
+            broadcasts to the shape of ``z``.  Time grows with b.  Where b is 0 the result is 0.
         z: the tilt; a float32 or float64 tensor of any shape, of either sign, of any finite size.
         generator: gives the 64 bits that all draws of a call follow from; torch's own for the device of ``z`` by
             default.  The same state gives the same draws whatever the number of threads and the strides of ``z``;
@@ -50,10 +50,10 @@ def polya_gamma(b: int | Tensor, z: Tensor, *, generator: torch.Generator | None
         A contiguous tensor of the shape, dtype and device of ``z``.  All is computed in float64 and rounded once.
 
     Raises:
-        InputError: if ``z`` is no strided tensor of float32 or float64, or holds NaN or an infinity; if ``b`` is no
-            integer, negative or 2³¹ and more, or does not broadcast to ``z``; if ``z`` requires a gradient where
-            gradients are recorded (a draw has no derivative in ``z``: hand in ``z.detach()``); inside transforms
-            of ``torch.func`` such as ``vmap`` (the function is elementwise: call it on the whole batch).
+        InputError: if ``z`` is not a strided tensor of float32 or float64, or holds NaN or an infinity.  If ``b`` is
+            not an integer, is negative or 2³¹ and more, or does not broadcast to ``z``.  If ``z`` requires a gradient
+            where gradients are recorded: a draw has no derivative in ``z``, so pass ``z.detach()``.  Inside transforms
+            of ``torch.func`` such as ``vmap``: the function is elementwise, so call it on the whole batch.
 
     Source: Polson, Scott and Windle, JASA 2013; Devroye, Stat. Probab. Lett. 2009; the package's docstring.
 

@@ -1,7 +1,7 @@
 """The sampler for GPUs as a Triton kernel, in float64; it imports Triton, so it is imported when a GPU's tensor comes.
 
-Each lane works through its element's draws by itself: a program ends when its slowest lane does, so programs are one
-warp wide and their lanes need no barrier.
+Each lane works through its element's draws by itself.  A program ends with its slowest lane, so programs are one warp
+wide and their lanes need no barrier.
 """
 # mypy: ignore-errors
 # The kernels are written in Triton's language, not in Python's.

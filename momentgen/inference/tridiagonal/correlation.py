@@ -85,7 +85,7 @@ def tau_and_slope(delta: Tensor) -> tuple[Any, Any]:
 
 
 class Correlation:
-    """What follows from ρ, in float64; derivatives are in ρ, but for that of ρ itself.
+    """What follows from ρ, in float64.  Derivatives are in ρ, except that of ρ itself.
 
     Attributes:
         rho: ρ.

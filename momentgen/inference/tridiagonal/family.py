@@ -29,9 +29,9 @@ __all__ = ["Tridiagonal"]
 class Tridiagonal(Posterior):
     """Normal elements with standard deviations τ|mᵢ| and correlation ρ between neighbours in flattened order.
 
-    Two numbers are learnt besides the means: δ, τ = softplus(δ), and γ, ρ = sigmoid(γ) - 1/2 (equations 22, 23).  As in
-    the paper δ counts as at least -4.600166, hence τ as at least 0.01, |γ| as at most 10 and |mᵢ| in the standard
-    deviation as at least 1e-6; gradients of δ and γ pass through.
+    Two numbers are learnt besides the means: δ, τ = softplus(δ), and γ, ρ = sigmoid(γ) - 1/2 (equations 22, 23).  They
+    are bounded as in the paper.  δ counts as at least -4.600166, hence τ as at least 0.01.  |γ| counts as at most 10,
+    and |mᵢ| in the standard deviation as at least 1e-6.  Gradients of δ and γ pass through.
 
     Args:
         tau: initial τ, from 0.01.
