@@ -204,7 +204,7 @@ def check(
     reporter = reporter or Reporter()
     sources, chosen = _sources(rules, only)
     out = _output(rules, output)
-    with out.locked(shared=True, waiting=lambda: reporter.waiting(out.path)):
+    with out.locked(waiting=lambda: reporter.waiting(out.path)):
         compilers = _Compilers(out)
         found = []
         for name in chosen:

@@ -1,7 +1,7 @@
 """The output directory of a build: what is in it, whether it is fresh, and how it is changed.
 
-Used by :mod:`momentgen.build`.  Only the standard library is imported, so that a
-build with nothing to do ends at once.
+Used by :mod:`momentgen.build`.  Only the standard library and filelock are imported,
+so that a build with nothing to do ends at once.
 
     OUT/__init__.py            re-exports one op per rule
     OUT/compiler.json          the state of the compiler that built them (momentgen.compiler_state)
@@ -26,15 +26,14 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from momentgen.compiler_state import CompilerState
 from momentgen.errors import BuildError, MomentgenError
 from momentgen.exchange import exchange
 
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - not POSIX: builds are not kept apart there
-    fcntl = None  # type: ignore[assignment]
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 __all__ = ["Finding", "Manifest", "Output", "VariantSummary", "sha256"]
 
@@ -43,8 +42,9 @@ _MANIFEST = "manifest.json"
 _INIT = "__init__.py"
 _COMPILER = "compiler.json"
 _INIT_FIRST_LINE = '"""Moments of activations, written by `momentgen build`: do not edit.'
+_LOCK = ".lock"
 #: what may stand in an output directory without being any rule's
-_TOLERATED = frozenset({".gitattributes", ".gitignore", "__pycache__", "py.typed"})
+_TOLERATED = frozenset({".gitattributes", ".gitignore", "__pycache__", "py.typed", _LOCK})
 _NEW, _OLD = ".new-", ".old"
 _CAUSES = 3  # modules that a finding names
 
@@ -223,26 +223,24 @@ class Output:
     # ------------------------------------------------------------------ changing
 
     @contextlib.contextmanager
-    def locked(self, *, shared: bool = False, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    def locked(self, *, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Keep other builds out while the body runs.
 
-        The lock is on the directory itself, so no file is left behind and a killed
-        build releases it.  ``waiting`` is called once if another build holds it.
+        The system releases the lock of a killed build.  A directory that cannot be written, or whose file system has
+        no locks, is not locked.  ``waiting`` is called once if another build holds the lock.
         """
-        if fcntl is None or not self.path.is_dir():
-            yield
-            return
-        handle = os.open(self.path, os.O_RDONLY)
+        from filelock import FileLock
+
+        lock = FileLock(self.path / _LOCK)
+        held = self.path.is_dir() and _acquired(lock, waiting)
         try:
-            mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-            try:
-                fcntl.flock(handle, mode | fcntl.LOCK_NB)
-            except BlockingIOError:
-                waiting()
-                fcntl.flock(handle, mode)
             yield
         finally:
-            os.close(handle)
+            if held:
+                # First the name, then the lock: who waits sees that its file has no name, and begins anew.
+                with contextlib.suppress(OSError):
+                    os.unlink(lock.lock_file)
+                lock.release()
 
     def create(self) -> None:
         """Make the directory.
@@ -385,6 +383,18 @@ class Output:
             f"{imports}\n"
             f"__all__ = [\n{exports}]\n"
         )
+
+
+def _acquired(lock: BaseFileLock, waiting: Callable[[], None]) -> bool:
+    """Whether the lock is held now; it is not where nothing can be written or the file system has no locks."""
+    with contextlib.suppress(NotImplementedError, OSError):
+        try:
+            lock.acquire(blocking=False)
+        except TimeoutError:
+            waiting()
+            lock.acquire(poll_interval=0.02)
+        return True
+    return False
 
 
 def _entries(folder: Path) -> set[str]:
