@@ -251,10 +251,25 @@ def test_a_row_is_predicted_alike_whatever_is_beside_it() -> None:
 
 
 def test_a_filter_that_diverges_is_an_error_and_not_a_prediction() -> None:
-    """Expectation backpropagation through three hidden layers; through one it fits the same data."""
+    """Weights that begin at thirty times the prior's; at the defaults three hidden layers fit the same data."""
     generator = np.random.default_rng(0)
     x = generator.normal(size=(250, 6))
     y = np.exp(x[:, 0]) + x[:, 1] * x[:, 2]
-    with pytest.raises(FloatingPointError, match=r"EBPRegressor.*diverged.*3 hidden layers"):
-        EBPRegressor(hidden=(50,) * 3, random_state=0).fit(x, y)
-    assert EBPRegressor(hidden=(50,), random_state=0).fit(x, y).score(x, y) > 0.5
+    with pytest.raises(FloatingPointError, match=r"EBPRegressor.*diverged.*2 hidden layers"):
+        EBPRegressor(passes=3, spread=30.0, random_state=0).fit(x, y)
+    assert EBPRegressor(hidden=(50,) * 3, random_state=0).fit(x, y).score(x, y) > 0.8
+
+
+@pytest.mark.parametrize("kind", REGRESSORS)
+@pytest.mark.parametrize(("rows", "seed"), [(35, 1), (50, 2)])
+def test_small_data_sets_are_fitted_at_the_defaults(kind, rows, seed) -> None:
+    """A prior that moves too far between passes throws the filter off."""
+    x, y = make_friedman1(rows + 200, noise=1.0, random_state=seed)
+    assert kind(random_state=seed).fit(x[:rows], y[:rows]).score(x[rows:], y[rows:]) > 0.35
+
+
+def test_the_gamma_law_of_the_prior_keeps_the_shape_that_it_was_given() -> None:
+    """Weights can only add to what is known of their precision."""
+    x, y = make_friedman1(30, noise=1.0, random_state=1)
+    model = EBPRegressor(random_state=0, passes=15).fit(x, y)
+    assert (model.filter_.prior.law[:, 0] >= 6).all()

@@ -50,7 +50,7 @@ class DensityFilter:
         samples: draws of the outputs in each update, for ``Categorical`` by samples.
         replicates: networks in the batch.
         prior: shape and rate of the gamma law of the weights' prior precision.
-        learn_prior: whether :meth:`fit` refines the prior after each pass.  Leave it False with classes: separable
+        learn_prior: whether :meth:`fit` refines the prior before each pass but the first.  Leave it False with classes: separable
             labels drive weights to ever larger values, and the prior would follow.
         spread: standard deviation of the first means of the weights.  None, as published, is 1/√(inputs + 1) per
             layer.  A network of several hundred units hardly leaves that point, and needs 1, the prior's.
@@ -62,6 +62,7 @@ class DensityFilter:
         weights: flat means and *variances* of the weights, ``(replicates, weights)``.
         noise: shape and rate of the noise precision's gamma law, ``(replicates, 2)``.
         prior: the prior's factors.
+        passes: how often :meth:`fit` has gone over data so far.
         skipped: how many updates of weights, of the noise and of prior factors were skipped, ``(replicates, 3)``.
             They would have made a variance non-positive or a number infinite.
 
@@ -107,7 +108,7 @@ class DensityFilter:
             raise InputError(f"DensityFilter: expected a prior with shape above 1 and rate above 0, got {prior}")
         if spread is not None and not 0 <= spread < math.inf:
             raise InputError(f"DensityFilter: expected a spread of at least 0, or None, got {spread}")
-        self.learn_prior = learn_prior
+        self.learn_prior, self.passes = learn_prior, 0
         self.rule, self.likelihood, self.device = rule, likelihood, torch.device(device)
         self._model = output_model(likelihood, samples)
         self.generator = torch.Generator().manual_seed(seed)
@@ -149,7 +150,7 @@ class DensityFilter:
         return self._update(*self._checked(x, y), draws)
 
     def fit(self, x: Tensor, y: Tensor, passes: int, progress: bool = False) -> Tensor:
-        """Go over the data, in a new order each time, and refine the prior's factors after each pass if it is learnt.
+        """Go over the data, in a new order each time, and refine the prior's factors between passes if it is learnt.
 
         Args:
             x: as in :meth:`update`.
@@ -173,13 +174,14 @@ class DensityFilter:
         with Progress(disable=not progress) as bar:
             task = bar.add_task(f"{self.rule.upper()}, {passes} passes", total=passes * n)
             for number in range(passes):
+                if self.learn_prior and self.passes:
+                    self.refine_prior()  # before a pass, which mends what the new prior disturbs
                 order = torch.rand(self.replicates, n, generator=self.generator).argsort(1).to(self.device)
                 for places in order.split(step, 1):
                     log_z = self._update(x[rows if len(x) > 1 else 0, places], y[rows, places], None)
                     found[:, number] += log_z.sum(1) / n
                     bar.advance(task, places.shape[1])
-                if self.learn_prior:
-                    self.refine_prior()
+                self.passes += 1
         return found
 
     def refine_prior(self) -> None:

@@ -46,6 +46,7 @@ class PriorFactors:
     def __init__(self, shape: float, rate: float, mean: Tensor, var: Tensor) -> None:
         mean, var = mean.double(), var.double()
         self.law = torch.tensor([shape, rate], dtype=torch.float64, device=var.device).repeat(len(var), 1)
+        self._least_shape = shape
         self.precision, self.scaled_mean = 1 / var, mean / var
         self.shape, self.rate = torch.zeros_like(var), torch.zeros_like(var)
 
@@ -79,11 +80,12 @@ class PriorFactors:
         new_var = cavity_var - cavity_var.square() / total
         law, matched = match_gamma(torch.stack(torch.broadcast_tensors(a, b), -1), *log_zs)
         good = proper & matched & (new_var > 0) & new_mean.isfinite()
-        # What each factor alone would add to the gamma law; where all together would take more than half of its shape
-        # above 1, or of its rate, they take a part of the way.
+        # What each factor alone would add to the gamma law.  All together take a part of the way where they would bring
+        # the shape below the first one, halve the rate, or double either: large steps throw small data sets off.
         added = torch.where(good[..., None], law - self.law[:, None], 0.0)
-        total, room = added.sum(1), self.law - torch.tensor([1.0, 0.0]).to(self.law)
-        part = torch.where(total < 0, -0.5 * room / total, 1.0).amin(1).clamp(max=1)
+        total = added.sum(1)
+        room = torch.stack([(self.law[:, 0] - self._least_shape).clamp(min=0), 0.5 * self.law[:, 1]], 1)
+        part = torch.where(total < 0, -room / total, self.law / total).amin(1).clamp(max=1)
         added *= part[:, None, None]
         self.law = self.law + added.sum(1)
         self.shape, self.rate = self.shape + added[..., 0], self.rate + added[..., 1]

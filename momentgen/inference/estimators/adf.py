@@ -220,7 +220,7 @@ class PBPRegressor(_FilterRegressor):
 class EBPRegressor(_FilterRegressor):
     """Regression by expectation backpropagation with ReLU (Soudry, Hubara & Meir 2014; Ghosh et al. 2016).
 
-    For networks of one or two hidden layers: deeper ones diverge, which is an error, or learn nothing.
+    For networks of up to three hidden layers: deeper ones may learn nothing.
 
     Arguments, attributes and errors are those of :class:`PBPRegressor`; it differs in how the weights move (see
     :func:`~momentgen.inference.adf.network.ebp_step`).
