@@ -23,6 +23,7 @@ from momentgen import __version__
 from momentgen.build import BuildResult
 from momentgen.display import BuildDisplay, ReportDisplay, SweepDisplay, VerifyDisplay, build_table, fitting, short
 from momentgen.errors import MomentgenError
+from momentgen.extras import require
 from momentgen.rule_files import known_rules
 
 __all__ = ["app", "main"]
@@ -242,9 +243,7 @@ def report(
     ] = None,
 ) -> None:
     """Write one HTML page about all rules: formulas, certificates, pictures, errors, variants, times."""
-    from momentgen.report import require_extra
-
-    require_extra()
+    require("report", "`momentgen report`")
     from momentgen.report.write import write_report
 
     console, rules = Console(), _rules(rules)

@@ -13,13 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from rich.table import Table
-from scipy.ndimage import gaussian_filter1d
-from scipy.signal import find_peaks
 
 from momentgen.errors import InputError
+from momentgen.extras import require
 from momentgen.inference.bayesian_network import BayesianNetwork
 from momentgen.inference.posterior import MeanField
+from momentgen.nn.tables import Table
 
 __all__ = ["FIXED_THRESHOLD", "Sparsity", "histogram_threshold", "log_alpha", "prune"]
 
@@ -43,11 +42,11 @@ class Sparsity(NamedTuple):
         """Share of the weights that were removed, all parameters together."""
         return 1 - sum(left for left, _ in self.kept.values()) / sum(count for _, count in self.kept.values())
 
-    def __rich__(self) -> Table:
-        table = Table("parameter", "kept", "of", "pruned", title=f"log α at most {self.threshold:.3g}")
+    def __str__(self) -> str:
+        table = Table(["parameter", "kept", "of", "pruned"], words=1, title=f"log α at most {self.threshold:.3g}")
         for name, (left, count) in self.kept.items():
             table.add_row(name, f"{left:,}", f"{count:,}", f"{1 - left / count:.2%}")
-        return table
+        return str(table)
 
 
 def _of_weights(network: BayesianNetwork) -> dict[str, MeanField]:
@@ -75,7 +74,12 @@ def histogram_threshold(network: BayesianNetwork, bins: int = 100) -> float:
 
     Raises:
         InputError: where the histogram has a single peak, so that nothing separates the weights.
+        MissingExtraError: if scipy is not installed.
     """
+    require("estimators", "histogram_threshold")
+    from scipy.ndimage import gaussian_filter1d
+    from scipy.signal import find_peaks
+
     values = log_alpha(network).double().cpu().numpy()
     values = values[np.isfinite(values)]
     counts, edges = np.histogram(values, bins)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from momentgen.errors import InputError
@@ -20,6 +19,7 @@ from momentgen.inference.bayesian_network import BayesianNetwork
 from momentgen.inference.likelihood import Likelihood
 from momentgen.inference.lower_bound import elbo
 from momentgen.laws.border import Method, method
+from momentgen.progress import progress_bar
 
 __all__ = ["Trainer", "seeded"]
 
@@ -86,15 +86,13 @@ class Trainer:
         if not len(x) or len(x) != len(y):
             raise InputError(f"Trainer.run: expected as many observations as inputs, got {len(y)} and {len(x)}")
         self.network.train()
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, disable=not progress) as bar:
-            task = bar.add_task("training", total=epochs)
-            for _ in range(epochs):
+        with progress_bar("training", epochs, progress) as advance:
+            for done in range(1, epochs + 1):
                 # A seed for each epoch: what goes on later draws the same numbers, on any device.
                 seed = np.random.SeedSequence([self._seed, len(self.history)]).generate_state(1)
                 with seeded(int(seed[0]), x.device):
                     self.history.append(self._epoch(x, y))
-                bar.update(task, advance=1, description=f"bound {self.history[-1]:.4g} per example")
+                advance(done, f"bound {self.history[-1]:.4g} per example")
         self.network.eval()
 
     def _epoch(self, x: Tensor, y: Tensor) -> float:

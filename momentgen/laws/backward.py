@@ -256,7 +256,7 @@ def output_covariance(
     each activation, maximum and product of two random values adds to its linear part.  To first order in each layer,
     with means and slopes averaged over the noise of hidden units, the size of which a few probes tell.  It takes one
     forward pass of moments and probes, and one backward pass for each output, and suits few outputs, as a regression
-    has; its cost is measured in docs/networks.md.
+    has; the site's page on networks has its cost.
 
     ``convert(network, method="adjoint")(x)`` is the same in the outputs' own shape, and for several outputs.
 

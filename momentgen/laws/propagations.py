@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 
 from momentgen.errors import InputError, MomentgenError, UnsupportedError
+from momentgen.extras import SITE
 from momentgen.runtime.dynamo import graph_break
 
 __all__ = ["DEFAULT", "PROPAGATIONS", "propagated_by"]
@@ -27,7 +28,7 @@ PROPAGATIONS: dict[str, Callable[[Any, Callable[..., Any], tuple[Any, ...], dict
 _NOT_COMPILED: Final = (
     "momentgen's methods controlled, the default of networks in evaluation, adjoint and covariance run a network "
     'several times, and cannot be compiled in full or exported; method="ap2" can, with all values of a layer taken as '
-    "independent (docs/networks.md says what that loses)"
+    f"independent ({SITE}/networks/ says what that loses)"
 )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from momentgen.errors import UnsupportedError
+from momentgen.extras import SITE
 
 __all__ = ["place", "unsupported"]
 
@@ -17,7 +18,7 @@ _DECISIONS = (
     "run the network on drawn values, or decide on certain values"
 )
 _NO_RULE = (
-    "it has no rule; write it with functions that have one (docs/support.md), give it a rule by "
+    f"it has no rule; write it with functions that have one ({SITE}/support/), give it a rule by "
     "`momentgen.laws.register_activation` if it takes one value at a time, or use `momentgen.method('sample')`"
 )
 _HERE = __name__.rpartition(".")[0]

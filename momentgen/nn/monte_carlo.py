@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,11 +19,9 @@ from momentgen.errors import InputError
 from momentgen.laws.border import method
 from momentgen.laws.law import Law
 from momentgen.laws.values import as_moments, certain, draw, lower
-from momentgen.nn.tables import plain, range_of, shown, table
+from momentgen.nn.tables import Table, range_of, shown
+from momentgen.progress import progress_bar
 from momentgen.runtime import JointMoments, Moments
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 __all__ = ["MonteCarlo", "RunningMoments", "monte_carlo"]
 
@@ -98,11 +95,6 @@ class MonteCarlo:
         return f"MonteCarlo(n={self.n}, output of shape {shape}, {len(self.layers)} layers{more})"
 
     def __str__(self) -> str:
-        return plain(self.__rich__())
-
-    def __rich__(self) -> Table:
-        from rich.markup import escape
-
         columns = (
             "layer",
             "shape",
@@ -114,15 +106,14 @@ class MonteCarlo:
             "average",
             "largest",
         )
-        made = table(columns, words=2)
-        made.title, made.title_justify = f"{self.n:,} samples", "left"
+        made = Table(columns, words=2, title=f"{self.n:,} samples")
         rows = [*self.layers.items(), ("(output)", self.output), *((f"E {k}", m) for k, m in self.expected.items())]
         for name, found in rows:
             std = found.var.sqrt()
             error = range_of(std)[2] / math.sqrt(self.n)
             shape = " × ".join(map(str, found.mean.shape))
-            made.add_row(escape(name), shape, *shown((*range_of(found.mean), error, *range_of(std))))
-        return made
+            made.add_row(name, shape, *shown((*range_of(found.mean), error, *range_of(std))))
+        return str(made)
 
 
 def monte_carlo(
@@ -144,7 +135,7 @@ def monte_carlo(
         functions: of the output, whose expectations are wanted too, such as ``{"posterior": softmax}``.
         rows: how many inputs go through the model at once; bounds the memory.
         seed: of the draws; None continues torch's generators.
-        progress: whether to show a bar; None shows it on a terminal.
+        progress: whether to show a bar; None shows it on a terminal, where rich is installed.
 
     Returns:
         :class:`MonteCarlo`; standard errors of its means are ``sqrt(var / n)``.
@@ -175,7 +166,7 @@ def monte_carlo(
         torch.random.fork_rng(devices, enabled=seed is not None),
         _recording(model, layers, batch),
         method("sample"),
-        _bar(n, progress) as advance,
+        progress_bar("Monte Carlo", n, progress) as advance,
     ):
         if seed is not None:
             torch.manual_seed(seed)
@@ -194,7 +185,7 @@ def monte_carlo(
             for name, function in (functions or {}).items():
                 expected[name].update(function(out).unflatten(0, (k, batch)))
             done += k
-            advance(k)
+            advance(done)
     return MonteCarlo(
         n,
         output.moments(),
@@ -306,17 +297,6 @@ def _recording(model: torch.nn.Module, layers: dict[str, RunningMoments], batch:
     finally:
         for handle in handles:
             handle.remove()
-
-
-@contextlib.contextmanager
-def _bar(total: int, wanted: bool | None) -> Iterator[Callable[[int], None]]:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    shown = sys.stderr.isatty() if wanted is None else wanted
-    with Progress(console=Console(stderr=True), transient=True, disable=not shown) as bar:
-        task = bar.add_task("Monte Carlo", total=total)
-        yield lambda k: bar.advance(task, k)
 
 
 def propagated(model: torch.nn.Module, x: Moments | Tensor) -> tuple[Moments, dict[str, Moments]]:

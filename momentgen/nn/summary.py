@@ -7,12 +7,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from momentgen.errors import InputError, MomentgenError
+from momentgen.extras import require
 from momentgen.laws.activations import ACTIVATIONS
 from momentgen.laws.border import method
 from momentgen.laws.convert import convert
@@ -21,11 +22,8 @@ from momentgen.laws.notes import listening
 from momentgen.laws.propagations import DEFAULT
 from momentgen.laws.values import as_moments, lower
 from momentgen.nn.monte_carlo import drawn_layers, propagated
-from momentgen.nn.tables import plain, range_of, shown, table
+from momentgen.nn.tables import Table, range_of, shown
 from momentgen.runtime import Moments
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 __all__ = ["Row", "Summary", "summary"]
 
@@ -102,12 +100,12 @@ class Summary:
 
     def __str__(self) -> str:
         notes = ["", "taken approximately:", *(f"- {note}" for note in self.notes)] if self.notes else []
-        compared = ["", plain(self._compared())] if self.methods else []
-        return "\n".join([plain(self.__rich__()), *compared, *notes])
+        compared = ["", str(self._compared())] if self.methods else []
+        return "\n".join([str(self._layers()), *compared, *notes])
 
     def _compared(self) -> Table:
-        columns = ["output by", "std: least", "average", "±", "largest", "time over a plain pass"]
-        made = table(columns + ([f"σ / σ of {self.samples} samples"] if self.samples else []), words=1)
+        columns = ["output by", "std: least", "average", "±", "largest", "time over a\nplain pass"]
+        made = Table(columns + ([f"σ / σ of\n{self.samples} samples"] if self.samples else []), words=1)
         for row in self.methods:
             name = f"{row.method} (this network's)" if row.method == self.default else row.method
             if row.std is None:
@@ -118,10 +116,10 @@ class Summary:
             made.add_row(name, *_with_error(row.std, row.std_error), cost, *ratio)
         return made
 
-    def __rich__(self) -> Table:
+    def _layers(self) -> Table:
         columns = ["layer", "class", "mean: least", "average", "largest", "std: least", "average"]
         columns += [*(["±"] if self._has_errors else []), "largest", "saturated"]
-        made = table(columns + ([f"ap2's σ / σ of {self.draws} draws"] if self.draws else []), words=2)
+        made = Table(columns + ([f"ap2's σ / σ\nof {self.draws} draws"] if self.draws else []), words=2)
         for row in self.rows:
             std = _with_error(row.std, row.std_error)
             cells = [*shown(row.mean), *(std if self._has_errors else [*std[:2], std[3]])]
@@ -139,8 +137,9 @@ class Summary:
         """Write a picture of the ranges, layer by layer; needs matplotlib.
 
         Raises:
-            ImportError: if matplotlib is not installed.
+            MissingExtraError: if matplotlib is not installed.
         """
+        require("report", "Summary.plot")
         from matplotlib.figure import Figure
 
         panels = 3 if self.draws else 2

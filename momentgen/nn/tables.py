@@ -1,39 +1,51 @@
-"""Tables that results print as: rich's, in a terminal and in plain text alike."""
+"""Tables that results print as, in plain text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-__all__ = ["plain", "range_of", "shown", "table"]
-
-_WIDTH = 120
+__all__ = ["Table", "range_of", "shown"]
 
 
-def table(columns: Sequence[str], words: int) -> Table:
-    """An empty table; the first ``words`` columns are text, the others numbers."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+class Table:
+    """Text in columns: ``str(table)``.
 
-    made = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for i, column in enumerate(columns):
-        made.add_column(column, justify="left" if i < words else "right")
-    return made
+    Args:
+        columns: their headings; a line break begins a second line of the heading.
+        words: how many columns at the left are text; the others are numbers, set to the right.
+        title: a line above.
 
+    >>> table = Table(["layer", "std"], words=1)
+    >>> table.add_row("0", "0.25")
+    >>> print(table)
+    layer    std
+    ────────────
+    0       0.25
+    """
 
-def plain(renderable: Any) -> str:
-    """What rich prints, as text without colours."""
-    from rich.console import Console
+    def __init__(self, columns: Sequence[str], words: int, title: str = "") -> None:
+        heading = [column.split("\n") for column in columns]
+        lines = max(map(len, heading))
+        self._head = list(zip(*([""] * (lines - len(column)) + column for column in heading), strict=True))
+        self._words, self._title, self._rows = words, title, list[tuple[str, ...]]()
 
-    console = Console(width=_WIDTH, no_color=True, force_terminal=False)
-    with console.capture() as capture:
-        console.print(renderable)
-    return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())
+    def add_row(self, *cells: str) -> None:
+        """Append a row; cells that are left out at its end are empty."""
+        self._rows.append(cells + ("",) * (len(self._head[0]) - len(cells)))
+
+    def __str__(self) -> str:
+        widths = [max(map(len, column)) for column in zip(*self._head, *self._rows, strict=True)]
+
+        def line(cells: Sequence[str]) -> str:
+            sides = "<" * self._words + ">" * (len(widths) - self._words)
+            cut = zip(cells, sides, widths, strict=True)
+            return "   ".join(f"{cell:{side}{width}}" for cell, side, width in cut).rstrip()
+
+        rule = "─" * (sum(widths) + 3 * (len(widths) - 1))
+        title = [self._title, ""] if self._title else []
+        return "\n".join([*title, *map(line, self._head), rule, *map(line, self._rows)])
 
 
 def range_of(values: Tensor) -> tuple[float, float, float]:

@@ -13,26 +13,3 @@
 
 Needs the extra ``momentgen[report]`` (jinja2, matplotlib); everything up to ``formula`` works without it.
 """
-
-from __future__ import annotations
-
-import importlib.util
-
-from momentgen.errors import MomentgenError
-
-__all__ = ["require_extra"]
-
-_EXTRA = ("jinja2", "matplotlib")
-
-
-def require_extra() -> None:
-    """Check that what the page is made with is installed.
-
-    Raises:
-        MomentgenError: naming what is missing, and how to get it.
-    """
-    if missing := [name for name in _EXTRA if importlib.util.find_spec(name) is None]:
-        raise MomentgenError(
-            f"momentgen report needs {' and '.join(missing)}, which the extra `report` brings: "
-            "pip install 'momentgen[report]'"
-        )

@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING
 import platformdirs
 
 from momentgen.c_compiler import PROMISE, TIMEOUT, WANTED, CompilerError
+from momentgen.extras import SITE
 from momentgen.runtime.toolchain import Unavailable, compile_kernel, machine, warn_once
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def compile_and_load(stem: str, source: str) -> ctypes.CDLL:
     try:
         return _compile(stem, source, name)
     except CompilerError as error:
-        cost = "The PyTorch code is tens of times slower and takes more memory (docs/compiled-kernels.md)"
+        cost = f"The PyTorch code is tens of times slower and takes more memory ({SITE}/compiled-kernels/)"
         raise Unavailable(f"{error}. {cost}") from error
 
 

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from rich.progress import Progress
 from torch import Tensor
 
 from momentgen.errors import InputError
@@ -26,6 +25,7 @@ from momentgen.inference.adf.gamma import PriorFactors
 from momentgen.inference.adf.native import Native, native
 from momentgen.inference.adf.network import count_weights, ebp_step, pbp_step, propagate, unflatten
 from momentgen.inference.likelihood import Likelihood
+from momentgen.progress import progress_bar
 from momentgen.runtime import Moments
 from momentgen.runtime.toolchain import Unavailable, warn_once
 
@@ -171,8 +171,8 @@ class DensityFilter:
         step = max(1, min(_VALUES // per_datum, _PRODUCTS // products))
         rows = torch.arange(self.replicates, device=self.device)[:, None]
         found = torch.zeros(self.replicates, passes, dtype=torch.float64, device=self.device)
-        with Progress(disable=not progress) as bar:
-            task = bar.add_task(f"{self.rule.upper()}, {passes} passes", total=passes * n)
+        done = 0
+        with progress_bar(f"{self.rule.upper()}, {passes} passes", passes * n, progress) as advance:
             for number in range(passes):
                 if self.learn_prior and self.passes:
                     self.refine_prior()  # before a pass, which mends what the new prior disturbs
@@ -180,7 +180,8 @@ class DensityFilter:
                 for places in order.split(step, 1):
                     log_z = self._update(x[rows if len(x) > 1 else 0, places], y[rows, places], None)
                     found[:, number] += log_z.sum(1) / n
-                    bar.advance(task, places.shape[1])
+                    done += places.shape[1]
+                    advance(done)
                 self.passes += 1
         return found
 

@@ -6,22 +6,22 @@ of every tensor.  A chain loaded from disk continues bit for bit, as if it had n
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import hashlib
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from momentgen.errors import InputError
+from momentgen.extras import require
 from momentgen.inference.bowtie.gibbs import check_blocks, random_start, relu_start, start_at, sweep
 from momentgen.inference.bowtie.model import BowTieModel, State, log_joint
 from momentgen.inference.bowtie.prediction import Draws, Predictive, predict
+from momentgen.progress import progress_bar
 
 __all__ = ["STARTS", "Chains", "gather"]
 
@@ -115,11 +115,11 @@ class Chains:
             InputError: where float64 cannot go on (see :func:`~momentgen.inference.bowtie.gibbs.sweep`).
         """
         total = self.burn_in + self.planned * self.thin
-        with _bar(progress, self.done, total) as advance:
+        with progress_bar("sweeps", total, progress) as advance:
             while self.done < total:
                 self._sweep()
-                if self.done % 20 == 0 or self.done == total:
-                    advance(self)
+                if progress and (self.done % 20 == 0 or self.done == total):
+                    advance(self.done, f"sweeps, log joint {self.log_joint().mean().item():.1f}")
                 if checkpoint is not None and (self.done % every == 0 or self.done == total):
                     self.save(checkpoint)
         return self
@@ -175,12 +175,11 @@ class Chains:
         mean of the targets at these features for each draw.
 
         Raises:
-            ImportError: where ArviZ is not installed (``pip install momentgen[chains]``).
+            MissingExtraError: if ArviZ is not installed.
         """
-        try:
-            import arviz
-        except ImportError as reason:
-            raise ImportError("Chains.to_arviz needs ArviZ: pip install momentgen[chains]") from reason
+        require("chains", "Chains.to_arviz")
+        import arviz
+
         draws = self.draws
         posterior = {f"weights_{k}": part for k, part in enumerate(draws.weights, 1)}
         posterior |= {f"sigma_{k}": part.rsqrt() for k, part in enumerate(draws.precisions, 1)}
@@ -273,23 +272,6 @@ class Chains:
         found.data, found.done, found.burn_in, found.planned, found._kept = other, 0, 0, 0, []
         found.state = start_at(self.model, other, self.state.weights, self._generator)
         return found
-
-
-@contextlib.contextmanager
-def _bar(shown: bool, done: int, total: int) -> Iterator[Any]:
-    """A function to call with the chains, which shows where they are."""
-    if not shown:
-        yield lambda chains: None
-        return
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        TextColumn("log joint {task.fields[log_joint]}"),
-    )  # fmt: skip
-    with Progress(*columns) as bar:
-        task = bar.add_task("sweeps", total=total, completed=done, log_joint="–")
-        yield lambda chains: bar.update(
-            task, completed=chains.done, log_joint=f"{chains.log_joint().mean().item():.1f}"
-        )
 
 
 def gather(draws: Draws) -> Draws:
