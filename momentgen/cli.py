@@ -43,7 +43,7 @@ Rules = Annotated[
     Path | None,
     typer.Argument(
         metavar="RULES",
-        help="Directory of rule files; by default ./rules, or where nothing is written those installed with momentgen.",
+        help="Directory of rule files. Default: ./rules; commands that only read fall back to the installed rules.",
         show_default=False,
     ),
 ]

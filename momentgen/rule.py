@@ -1,10 +1,9 @@
 """The rule language: one activation as data.
 
 A rule file defines one module-level ``rule``: the activation ``f`` as a sympy
-expression in ``x``, its parameters, the accuracy wanted, and, where the author
-has them, closed forms and approximations.  No algorithm lives in a rule.  This
-module is what rule files import and what loads and checks them; the compiler
-takes it from there.
+expression in ``x``, its parameters and the wanted accuracy.  The author may add
+closed forms and approximations.  No algorithm lives in a rule.  Rule files
+import this module, which also loads and checks them; the compiler does the rest.
 """
 
 from __future__ import annotations
@@ -76,14 +75,17 @@ MOST_PARAMETERS = 16
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What the generated float32 code is asked to reach.
+    """The goals of the generated float32 code.
 
-    Either goals in ulp, one a variant, for outputs and partials alike; or
-    absolute goals for ``mean`` and ``var`` everywhere, and a relative one for
-    ``var`` inside ``var_rel_domain``; or, with ``moments``, what follows from how
-    steep f is and how far it ranges: see
-    :mod:`momentgen.compiler.stabilise.moments_measure`.  A rule that says nothing
-    is held to ulp where f is homogeneous, and to ``moments`` elsewhere.
+    There are three kinds:
+
+    - goals in ulp, one per variant, for outputs and partials alike;
+    - absolute goals for ``mean`` and ``var`` everywhere, and a relative one for
+      ``var`` inside ``var_rel_domain``;
+    - with ``moments``, goals that follow from how steep f is and how far it
+      ranges: see :mod:`momentgen.compiler.stabilise.moments_measure`.
+
+    By default a homogeneous f has goals in ulp, and any other has ``moments``.
     """
 
     ulp: Mapping[str, float] = field(default_factory=dict, hash=False)
@@ -157,8 +159,8 @@ class ScaleMixture:
 class Rescaled:
     """f in units of its own: f(x) = scale·of((x - centre)/width) + offset; the compiler proves it.
 
-    What serves ``of`` then serves f at every value of the parameters, with its accuracy in f's units: an error allowed
-    to the mean of ``of`` is allowed ``scale``-fold to that of f.
+    The code for ``of`` then serves f at every value of the parameters, with its accuracy in f's units.  The error
+    allowed to the mean of f is ``scale`` times that allowed to the mean of ``of``.
 
     Args:
         of: the base, in ``x``; parameters may occur in it too.
@@ -186,8 +188,8 @@ class Rule:
             is written in ``x`` and stands for both.
         noise: a random factor of f that the caller does not give.
         bernoulli: whether the output is a draw: 1 with probability f, else 0.
-        conditional_var: of an output that is random beyond its input, with mean f(x) given x, the variance given x: a
-            smooth function of ``x`` and the parameters that is nowhere negative, in f's units where f is ``rescaled``.
+        conditional_var: the variance given x of an output that is random beyond its input, with mean f(x) given x.  It
+            is a smooth function of ``x`` and the parameters, nowhere negative, in f's units where f is ``rescaled``.
         input: distribution of the input, given its mean ``mu`` and variance ``v``.
         mean, var, partials: closed forms by the author; the compiler proves or refutes them.
         variants: name -> :class:`Formula`, :class:`Fitted` or :class:`LogisticInput`; ``exact`` is always there.
@@ -484,8 +486,8 @@ def load_rules(path: str | Path) -> tuple[Rule, ...]:
     """Load and check every rule under ``path``, a directory or one file; sorted by name.
 
     Raises:
-        RuleError: for the first file at fault: a syntax error (with its line), an error on import, no ``rule`` or
-            several, a wrong rule, a name used twice or unlike its file's.
+        RuleError: for the first file at fault: a syntax error (with its line), an error on import, or a wrong rule.
+            Also for no ``rule`` or several, and a name used twice or unlike its file's.
     """
     return tuple(rule for rule in _load_all(path) if isinstance(rule, Rule))
 

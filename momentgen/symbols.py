@@ -5,8 +5,8 @@
 standard normal distribution function and density, ``S`` the logistic sigmoid.
 Rules of two inputs have ``x1``, ``x2``, ``mu1``, ``v1``, ``mu2``, ``v2`` and, where
 they are dependent, their covariance ``cov``.
-They are sympy functions that know their derivative, their value and how they
-print, and that otherwise stay as written: a formula in ``Phi(-a)`` keeps it.
+They are sympy functions with a derivative, a value and a printed form.
+Otherwise they stay as written: a formula in ``Phi(-a)`` keeps it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python tests/english.py [PAGE or FILE.py ...]
 
 Code is one word, and code blocks are left out.  Each cell of a table and each item of a list stands by itself.  Of a
-Python file the docstrings of public names are read.
+Python file the docstrings of public names and the messages to users are read.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ ROOT = Path(__file__).parents[1]
 #: what was written before the guide, and pages made of certificates
 LATER = ("docs/history.md", "docs/accuracy.md", "docs/developer-notes.md", "docs/architecture.md")
 LATER += ("docs/compiled-kernels.md", "momentgen/runtime/kernel_cache.py", "momentgen/runtime/toolchain.py")
-LATER += ("momentgen/compiler/", "momentgen/laws/", "momentgen/rule.py", "momentgen/symbols.py")
+LATER += ("momentgen/compiler/", "momentgen/laws/")
 LATER += ("momentgen/rule_files.py",)
 LONGEST = 25
+#: functions that take a message; errors are all that is raised
+SAY = ("warn", "warn_once", "note", "Option", "Argument", "Unavailable", "say")
 #: phrase -> what to write
 BANNED = {
     r"(is|are|was|were) said": "say who says it",
@@ -85,6 +87,25 @@ def docstrings(source: str) -> Iterator[tuple[int, str]]:
             yield node.body[0].lineno - 1, text
 
 
+def message(node: ast.expr) -> str:
+    """The text of a string as a user may read it, with ``code`` for values that are put in."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(message(part) for part in node.values)
+    return "code"
+
+
+def messages(source: str) -> Iterator[tuple[int, str]]:
+    """The messages of errors, warnings and notes, and the help of the command line, with the lines before each."""
+    for node in ast.walk(ast.parse(source)):
+        call = node.exc if isinstance(node, ast.Raise) else node
+        if isinstance(call, ast.Call) and (call is not node or ast.unparse(call.func).split(".")[-1] in SAY):
+            for part in (*call.args, *(keyword.value for keyword in call.keywords)):
+                if len(text := message(part)) > len("code"):
+                    yield part.lineno - 1, re.sub(r"^ +", "", text, flags=re.M)
+
+
 def main() -> None:
     """Print what is found on stderr; the exit code is 1 if there is anything."""
     chosen = [Path(name).resolve() for name in sys.argv[1:]]
@@ -95,7 +116,7 @@ def main() -> None:
         if not chosen and name.startswith(LATER):
             continue
         text = path.read_text(encoding="utf-8")
-        pages = docstrings(text) if path.suffix == ".py" else [(0, text)]
+        pages = [*docstrings(text), *messages(text)] if path.suffix == ".py" else [(0, text)]
         for above, line, sentence in ((above, *part) for above, page in pages for part in sentences(page)):
             words = [word for word in sentence.split() if re.search(r"\w", word)]
             if len(words) > LONGEST:

@@ -210,7 +210,7 @@ def summary(
     output = found.output if drawn is None else drawn.output
     if not any(bool(one.var.any()) for one in (output, *layers.values()) if one is not None):
         raise InputError(
-            "summary: nothing is random: the input is certain, and the network makes no noise of its own; pass "
+            "summary: nothing is random: the input is certain, and the network makes no noise of its own. Pass "
             "momentgen.noisy(x, std=...), or Moments of a variance that is not 0"
         )
     kinds = {name: _kind(part) for name, part in model.named_modules()}

@@ -236,7 +236,7 @@ class Kernel:
         device, dtype = tensors[0].device, tensors[0].dtype
         warn_once(
             f"device {device.type}",
-            f"there are no kernels for {device.type} tensors (met first in {self.label}): they are copied to the CPU, "
+            f"there are no kernels for {device.type} tensors (met first in {self.label}). They are copied to the CPU, "
             "computed in float64, and copied back, with a wait for the device each time",
         )
         results = self.run(which, [tensor.cpu().to(torch.float64) for tensor in tensors], params)

@@ -111,10 +111,10 @@ class _FilterRegressor(_Filtering, BayesianRegressor):
         least = Normal(0.0, 1.0).log_prob(y.double()).sum(1).mean().item() - y.shape[1]
         if bool((log_z < least).any()):
             raise FloatingPointError(
-                f"{type(self).__name__}: expected a log Z of at least {least:.4g} per datum in the last of "
-                f"{self.passes} passes, one less per target than a standard normal distribution has, got "
-                f"{log_z.min().item():.4g}: the filter has diverged; fewer than {len(self.hidden)} hidden layers, or "
-                "PBP in place of EBP, may help"
+                f"{type(self).__name__}: the filter has diverged. Expected a log Z per datum of at least {least:.4g} "
+                f"after {self.passes} passes (a standard normal distribution, less one per target), got "
+                f"{log_z.min().item():.4g}. Fewer than {len(self.hidden)} hidden layers, or PBP in place of EBP, "
+                "may help"
             )
 
     def _predictive(self, x: Tensor) -> Moments:
