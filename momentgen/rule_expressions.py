@@ -149,7 +149,7 @@ def _check_magnitude(rule: str, what: str, number: Any) -> None:
         if max(number.p.bit_length(), number.q.bit_length()) > _MOST_BITS:
             raise RuleError(rule, f"{what} has a number of more than {_MOST_BITS} bits")
     elif not (isinstance(number, Float) and number.is_finite):
-        raise RuleError(rule, f"{what} has {number}, which is not a real number")
+        raise RuleError(rule, f"{what} has {number}, which is no real number")
     if number != 0 and not LEAST <= abs(number) < LARGEST:
         # Not all digits: there may be thousands.
         size = mpmath.mpf(number.p) / number.q if isinstance(number, Rational) else mpmath.mpf(number)

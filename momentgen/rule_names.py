@@ -73,7 +73,7 @@ def check_name(name: object, where: str) -> None:
         raise RuleError(
             shown if where == str(name) else where,
             "a rule's name must be a Python identifier, no keyword, not starting with _, of at most "
-            f"{LONGEST_NAME} ASCII letters, digits and _; got {shown}. Files and C functions get this name",
+            f"{LONGEST_NAME} ASCII letters, digits and _, since files and C functions are called so; got {shown}",
         )
     if name.lower() in _DEVICES or name.lower() in _FILES:
         raise RuleError(where, f"a rule's name must be possible for files: {name!r} is a device's, or the build's own")
