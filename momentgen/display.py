@@ -5,6 +5,7 @@ Only :mod:`momentgen.cli` uses this.  Bars appear where the output is a terminal
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from momentgen.verify import VariantCheck
 
 __all__ = ["BuildDisplay", "ReportDisplay", "SweepDisplay", "VerifyDisplay", "build_table", "fitting", "short"]
+
+
+#: characters of a function in a table
+_LONGEST_FORMULA = 36
 
 
 class _Display:
@@ -215,22 +220,28 @@ class ReportDisplay(_Display):
 
 def build_table(result: BuildResult) -> Table:
     """What each variant of each rule is bounded by and costs, as the closing table of a build."""
-    table = Table(
-        "rule", "variant", "mean", "var or cov", "partials", "operations", "time", box=SIMPLE_HEAD, pad_edge=False
-    )
-    table.columns[5].justify = table.columns[6].justify = "right"
+    heads = ("rule", "variant", "f", "mean", "var or cov", "partials", "operations", "time")
+    table = Table(*heads, box=SIMPLE_HEAD, pad_edge=False)
+    table.columns[6].justify = table.columns[7].justify = "right"
     for rule in result.rules:
         seconds = f"{rule.seconds:.1f} s" if rule.seconds is not None else "fresh"
         if rule.status == "failed":
-            table.add_row(rule.rule, "[red]failed[/red]", "", "", "", "", seconds)
+            table.add_row(rule.rule, "[red]failed[/red]", "", "", "", "", "", seconds)
         for index, variant in enumerate(rule.variants):
             name, spent = (rule.rule, seconds) if index == 0 else ("", "")
+            f = _formula(result.output / rule.rule / f"{variant.name}.json") if index == 0 else ""
             bounds = dict(variant.bounds)
             mean, var = bounds.pop("mean", ""), bounds.pop("var", bounds.pop("covariance", ""))
             partials = max(bounds.values(), key=_leading_number, default="")
             operations = " / ".join(str(variant.operations.get(way, "")) for way in ("forward", "backward"))
-            table.add_row(name, variant.name, *map(escape, (mean, var, partials)), operations, spent)
+            table.add_row(name, variant.name, *map(escape, (f, mean, var, partials)), operations, spent)
     return table
+
+
+def _formula(certificate: Path) -> str:
+    """What a certificate says that f is, cut where it is long."""
+    f = str(json.loads(certificate.read_text(encoding="utf-8")).get("f", ""))
+    return f if len(f) <= _LONGEST_FORMULA else f"{f[: _LONGEST_FORMULA - 3]}..."
 
 
 def fitting(table: Table, console: Console) -> RenderableType:
