@@ -4,19 +4,19 @@ The logits of one query share that query, so they are correlated; with Q, K thei
 
     Cov(x_j, x_k) = scale² (δ_jk own_j + Σ_e v_Q,e K_je K_ke),  own_j = Σ_e (Q_e² + v_Q,e) v_K,je.
 
-What one probability needs of it is the variance of x_j - Σ_k q_k x_k, for which two products with the keys suffice; the
-law of its log-odds then comes from self-consistency (:func:`momentgen.laws.numerics.softmax.log_odds`).  With q_j and
+One probability needs only the variance of x_j - Σ_k q_k x_k, for which two products with the keys suffice.  The law of
+its log-odds then comes from self-consistency (:func:`momentgen.laws.numerics.softmax.log_odds`).  With q_j and
 u_j the means and variances of the probabilities, V and v_V those of the values, and o = Σ q_j V_j,
 
     Var = Σ_j h_j (V_j - o)² + Σ_j (u_j + q_j²) v_V,j,    h_j = u_j / (1 - 2 q_j + Σ_k q_k²).
 
-The denominator makes the first term exact for two keys, and for any number of keys if the noise of the logits is
-independent and alike and the probabilities change linearly.  It is also right on average for the correlated part
+The denominator makes the first term exact for two keys.  For more keys it is exact if the noise of the logits is
+independent and alike, and the probabilities change linearly.  It is also right on average for the correlated part
 where keys and values are unrelated.  (Without it, as in Σ u_j (V_j - o)², σ is 30 % too small for two keys.)
 
-With ``exact_query`` the correlated part is carried to the output in full, at ``L S E Ev`` multiplications a head where
-plain attention has ``L S (E + Ev)``: it matters where keys and values are related, as when both are projections of a
-few directions, and the values are nearly certain.
+With ``exact_query`` the correlated part is carried to the output in full.  That takes ``L S E Ev`` multiplications per
+head, where plain attention has ``L S (E + Ev)``.  It matters where values are nearly certain and related to the keys,
+as when both are projections of a few directions.
 
 All variances are variances, not standard deviations.
 """

@@ -1,7 +1,7 @@
 """Values held within bounds, with the derivative 1 at the bound itself.
 
-Variances of certain values are exactly 0, and rounding makes some negative: they are held at 0, and the derivative of
-what is exactly 0 must stay.  That of ``torch.clamp`` at its bound is 1 before torch 2.14 and 0 since.
+Variances of certain values are exactly 0, and rounding makes some negative.  They are held at 0, and the derivative at
+exactly 0 must stay.  That of ``torch.clamp`` at its bound is 1 before torch 2.14 and 0 since.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The derivative of a convolution by an image of one channel, as the convolution that it is.
 
-oneDNN's own takes up to four times as long where the input has one channel and the layer few outputs: the first layer
-of LeNet, where it was the largest single part of what the directions cost.
+oneDNN's own takes up to four times as long where the input has one channel and the layer few outputs.  In the first
+layer of LeNet it was the largest single part of the directions' cost.
 """
 
 from __future__ import annotations

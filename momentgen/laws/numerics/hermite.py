@@ -2,11 +2,13 @@
 
 For X jointly normal and f taken value by value, Cov(f(X_i), f(X_j)) = Σ_k c_k(i) c_k(j) C_ij^k / k!, with Hermite
 coefficients c_k = E f^(k)(X) (Mehler's formula).  They are derivatives of m = E f(X) in mean and variance, since m
-solves the heat equation ∂²m/∂μ² = 2 ∂m/∂v: c_1 = ∂m/∂μ, c_2 = 2 ∂m/∂v, c_3 = 2 ∂²m/∂v∂μ and c_4 = 4 ∂²m/∂v².
+solves the heat equation ∂²m/∂μ² = 2 ∂m/∂v:
 
-A sum that is cut off is short of the exact variance by what is left out, which is not negative.  The exact variance
-stands on the diagonal, so that the matrix is a sum of elementwise products of positive semidefinite ones and a diagonal
-that is not negative: positive semidefinite.
+    c_1 = ∂m/∂μ,  c_2 = 2 ∂m/∂v,  c_3 = 2 ∂²m/∂v∂μ,  c_4 = 4 ∂²m/∂v².
+
+A sum that is cut off lacks a part of the exact variance that is not negative.  The exact variance stands on the
+diagonal.  So the matrix is positive semidefinite: elementwise products of such matrices, plus a diagonal that is not
+negative.
 """
 
 from __future__ import annotations

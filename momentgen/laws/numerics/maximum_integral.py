@@ -4,15 +4,15 @@ The distribution function of the maximum is F(t) = Π Φ((t - m_i)/s_i), and wit
 
     E max = lo + ∫ (1 - F) dt        Var max = 2 ∫ (t - lo)(1 - F) dt - (E max - lo)²        over [lo, hi]
 
-``lo`` is the largest m_i - k s_i: below it that element alone makes F negligible; of a certain element it is the
-element itself.  hi is where what is above t is exp(-K²/2) of what is above ``lo``: an element whose ``lo`` lies z > 0
-standard deviations above its mean needs √(z² + K²) of them.  So a maximum that is certain but for a far tail has the
-right variance too, as long as 1 - F is computed without cancellation, from the tails 1 - Φ.
+``lo`` is the largest m_i - k s_i: below it that element alone makes F negligible.  For a certain element it is the
+element itself.  ``hi`` is where the part above t is exp(-K²/2) of the part above ``lo``.  An element whose ``lo`` lies
+z > 0 standard deviations above its mean needs √(z² + K²) of them.  So a maximum that is certain except for a far tail
+has the right variance too.  For that 1 - F must be computed without cancellation, from the tails 1 - Φ.
 
-An element much sharper than the interval is long has its rise within 2 k s of ``lo`` or does not matter, so the nodes
-crowd there: t = t0 + b sinh(y), with b of the size of the smallest standard deviation s of an element that matters, t0
-some s above ``lo``, and Gauss–Legendre nodes in y.  Among many elements F is negligible far above ``lo``; a few more
-values of F then move ``lo`` up first.
+An element much sharper than the interval is long has its rise within 2 k s of ``lo`` or does not matter.  So the nodes
+crowd there: t = t0 + b sinh(y), with Gauss–Legendre nodes in y.  b is of the size of s, the smallest standard deviation
+of an element that matters, and t0 lies some s above ``lo``.  Among many elements F is negligible far above ``lo``.  A
+few more values of F then move ``lo`` up first.
 
 Second of three parts: :mod:`momentgen.laws.numerics.maximum` is the function, and
 :mod:`momentgen.laws.numerics.maximum_native` this integral in C, with the constants from here.

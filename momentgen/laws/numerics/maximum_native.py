@@ -63,7 +63,7 @@ class NativeMaximum:
         Args:
             mean: shape ``(rows, size)``.
             var: *variances*, of the same shape.
-            table: shape ``(windows, n)``, int64: which values of a row each window has; -1 is none.
+            table: shape ``(windows, n)``, int64: the values of a row that each window has; -1 is an empty place.
 
         Raises:
             MemoryError: if there is no room for the elements of some windows.

@@ -1,7 +1,7 @@
 """Moments of normalised vectors: layer norm, RMS norm, division by the Euclidean norm, subtraction of the mean.
 
-All three norms divide x, of n independent normal values of mean m_i and variance v_i, by the root of D = |x|² + e
-(x centred first for layer norm; e is n · eps), up to a constant.  With
+x has n independent normal values of mean m_i and variance v_i.  Up to a constant, all three norms divide it by the root
+of D = |x|² + e.  For layer norm x is centred first, and e is n · eps.  With
 
     D^(-1/2) = π^(-1/2) ∫ t^(-1/2) exp(-t D) dt        and        1/D = ∫ exp(-t D) dt
 
@@ -15,22 +15,25 @@ is a normal density again.  In units in which E D = 1, and with r_i = 1/(1 + 2 t
                  v_i r_i becomes v_i r_i (1 - (1 + r_i)/(n c)) + Σ v r / (n² c).
 
 **In t.** The integrals are sums over equal steps of u, t = exp(u - exp(-u) + exp(u)/20), which falls off twice
-exponentially on both sides.  The sums are made exact for v = 0 (G = exp(-t), the first factor of a perturbation series)
-by scaling the weights, and only the departure from it is summed, so that the variance is a sum of terms that are each
-proportional to the input's variances: nothing cancels at small noise, and v = 0 gives exactly 0.
+exponentially on both sides.  Scaled weights make the sums exact for v = 0 (G = exp(-t), the first factor of a
+perturbation series).  Only the departure from it is summed.  So the variance is a sum of terms proportional to the
+input's variances: nothing cancels at small noise, and v = 0 gives exactly 0.
 
-**In i.** All that an element does depends on r_i, a smooth function of v_i.  For n above ``_DIRECT`` the ``_TOP``
-elements of largest variance are taken as they are; over the others, r and log(1 + 2 t v) / v are interpolated by a
-polynomial of degree ``_POINTS`` - 1 in v.  Each row then needs power sums of v, m v and m² v, the nodes in t are run
-over ``_TOP + _POINTS`` values in place of n, and mean and variance of each output are polynomials in its own m_i and
-v_i: some forty passes over the data, whatever the number of nodes.  Where the interpolation has lost its digits, at a t
-so large that G is negligible, G is held between exp(-t) (Jensen) and the product of bounds for the largest elements and
-for the others.
+**In i.** An element acts through r_i alone, a smooth function of v_i.  For n above ``_DIRECT`` the ``_TOP`` elements of
+largest variance are taken as they are.  Over the others, r and log(1 + 2 t v) / v are interpolated by a polynomial of
+degree ``_POINTS`` - 1 in v.  Each row then needs power sums of v, m v and m² v.  The nodes in t run over
+``_TOP + _POINTS`` values in place of n.  Mean and variance of each output are polynomials in its own m_i and v_i.  That
+is some forty passes over the data, whatever the number of nodes.  At a t so large that G is negligible the
+interpolation has lost its digits.  There G is held between exp(-t) (Jensen) and a product of bounds, for the largest
+elements and for the others.
 
-Measured over n = 2 to 768, relative standard deviations of 1e-4 to 3, equal and log-normal variances, one element of
-dominating variance or mean, means of 0, eps of the size of the signal, half of the variances 0: error of every mean
-within 0.1 % of that output's standard deviation, and every standard deviation within 0.1 %, of the same integrals
-with 2001 nodes.
+Measured over n = 2 to 768 and relative standard deviations of 1e-4 to 3, with
+
+- equal and log-normal variances, one element of dominating variance or mean, and means of 0;
+- eps of the size of the signal, and half of the variances 0.
+
+Every mean was within 0.1 % of that output's standard deviation, and every standard deviation within 0.1 %, of the same
+integrals with 2001 nodes.
 """
 
 from __future__ import annotations
@@ -294,8 +297,8 @@ def rms_norm(mean: Tensor, var: Tensor, dims: int, eps: float | None = None) -> 
 def l2_normalise(mean: Tensor, var: Tensor, dim: int, eps: float = 1e-12) -> tuple[Tensor, Tensor]:
     """Moments of x / max(|x|, eps) along ``dim``, as ``torch.nn.functional.normalize`` computes it for p = 2.
 
-    Where E|x|² is at most eps² the divisor is taken for eps, elsewhere for |x|: exact for a certain input, and for a
-    random one unless |x| is of the size of eps itself.
+    Where E|x|² is at most eps² the divisor is taken for eps, elsewhere for |x|.  This is exact for a certain input, and
+    for a random one unless |x| is of the size of eps itself.
 
     Args:
         mean: means of x, of any shape.

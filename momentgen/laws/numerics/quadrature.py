@@ -1,8 +1,8 @@
 """Moments of any elementwise function of one normal value, by Gauss–Hermite quadrature.
 
-For functions that have no generated op: an expression that was written out by hand, or a pair of random values that
-both come from one root.  The function is called once a node, on tensors of the input's own shape, and the moments are
-updated after each call, so that without a gradient no more than a handful of tensors are alive.
+It serves functions without a generated op: an expression written out by hand, or two random values that come from one
+root.  The function is called once per node, on tensors of the input's own shape, and the moments are updated after
+each call.  So without a gradient no more than a handful of tensors are alive.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ def quadrature(
 ) -> tuple[Tensor, Tensor]:
     """Moments of ``function(X)`` for normal X, elementwise.
 
-    With the Gauss–Hermite nodes ξ_k and weights w_k of the standard normal distribution and f_k = f(m + s ξ_k), the
-    mean is Σ w f and the variance Σ w (f - mean)², both updated node by node (West 1979, Updating mean and variance
-    estimates: an improved method, Communications of the ACM 22), which is never negative.  It is exact for
+    ξ_k and w_k are the Gauss–Hermite nodes and weights of the standard normal distribution, and f_k = f(m + s ξ_k).
+    The mean is Σ w f and the variance Σ w (f - mean)², which is never negative.  Both are updated node by node (West
+    1979, Updating mean and variance estimates: an improved method, Communications of the ACM 22).  The sum is exact for
     polynomials of degree below ``nodes``, and converges faster than any power of ``nodes`` for entire functions.  At a
     kink within the spread of X the error falls as 1/nodes.  Evenly spaced nodes serve functions with kinks: their error
     falls as 1/nodes² at a kink, and as 1/nodes at a jump.
 
     Where the variance is 0 the result is ``function(mean)`` and exactly 0, and the derivative with respect to the
-    variance is 0: the function is not looked at beside its argument there, where it may not be defined.
+    variance is 0.  There the function is called at its argument alone, since it may be undefined beside it.
 
     Args:
         function: acts on each element alone; called on tensors of the shape of ``mean``, in float32 or float64.  One

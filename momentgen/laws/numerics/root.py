@@ -28,10 +28,11 @@ def scale_of(size: Tensor) -> Tensor:
 def root_of(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of √S of a sum S of squares of normal values, S taken as gamma distributed.
 
-    With S of mean m and variance V, and a = m²/V, the mean is √m · Γ(a + ½) / (Γ(a) √a) and the variance m minus its
-    square.  Exact where S is a certain number, or a multiple of a chi-squared variable (inputs of mean 0 and one
-    variance); in between the two-moment approximation of Patnaik (1949, The non-central χ²- and F-distributions and
-    their applications, Biometrika 36).
+    S has mean m and variance V, and a = m²/V.  The mean is √m · Γ(a + ½) / (Γ(a) √a) and the variance m minus its
+    square.  This is exact where S is certain, or a multiple of a chi-squared variable (inputs of mean 0 and one
+    variance).  In between it is the two-moment approximation of Patnaik.
+
+    Source: Patnaik 1949, The non-central χ²- and F-distributions and their applications, Biometrika 36.
 
     Args:
         mean: of S, any shape, in float64; NaN is returned where it is negative.
@@ -66,8 +67,8 @@ def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
 def matrix_root(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """The symmetric root of a positive semidefinite matrix, and how far from semidefinite it was.
 
-    The root's derivative is defined for equal eigenvalues too, as that of other factors is not; where two eigenvalues
-    are 0 it counts as 0, which is right for the root's square as long as the matrix stays semidefinite.
+    The root has a derivative for equal eigenvalues too, unlike other factors.  Where two eigenvalues are 0 it counts as
+    0, which is right for the root's square as long as the matrix stays semidefinite.
 
     Args:
         matrix: symmetric, shape ``(..., K, K)``.
@@ -83,8 +84,8 @@ def matrix_root(matrix: Tensor) -> tuple[Tensor, Tensor]:
 def balanced_root(matrix: Tensor) -> Tensor:
     """A root R of a covariance matrix, Rᵀ R, in which small variances beside large ones keep their digits.
 
-    It is that of the matrix in units of each value's standard deviation, so that rounding is relative to each variance
-    and not to the largest.
+    The root is taken in units of each value's standard deviation.  So rounding is relative to each variance and not to
+    the largest.
 
     Args:
         matrix: symmetric and positive semidefinite, shape ``(..., K, K)``.

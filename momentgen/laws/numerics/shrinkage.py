@@ -1,8 +1,8 @@
 """What a few samples say of the variance of a linear map, no more than they can know.
 
 A linear map of independent values has a variance B.  Of correlated values it is κ B with an unknown κ, of which each
-unit's few samples give a noisy estimate R / B.  One factor for the layer is known well, one for each unit badly; in
-between the estimates are shrunk towards the layer's, by as much as their spread is explained by chance.
+unit's few samples give a noisy estimate R / B.  One factor for the layer is known well, and one for each unit badly.
+So the units' estimates are shrunk towards the layer's, as far as chance explains their spread.
 """
 
 from __future__ import annotations

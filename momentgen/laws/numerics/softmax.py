@@ -13,16 +13,16 @@ taken as normal again.  One sweep up the tree and one down give the LSE of all o
 classes, and good at any variance.  Sorting the classes by their variance first was measured to change the typical σ of
 ten classes by 0.2 %, and is left out.
 
-*Many classes: self-consistency* (:func:`log_odds`).  Here E log p_i = μ_i - M with one unknown for each row, M = E LSE,
-which also has to make the probabilities sum to 1; a few Newton steps find it.  This costs O(K) with no levels, and is
-more accurate than the tree from about a hundred classes on, where the tree overestimates the variance of the LSE.
-Three facts make it cheap:
+*Many classes: self-consistency* (:func:`log_odds`).  Here E log p_i = μ_i - M with one unknown for each row, M = E LSE.
+It also has to make the probabilities sum to 1, and a few Newton steps find it.  This costs O(K) with no levels.  From
+about a hundred classes on it is more accurate than the tree, which overestimates the variance of the LSE.  Three facts
+make it cheap:
 
-* E LSE is at most log Σ exp(μ_j + α_j/2), with α_j the variance of x_j - Σ a_k x_k, for every probability vector a
-  (the tilted bound of Knowles and Minka), and tempering keeps the bound near for large variances.
+* For every probability vector a, E LSE is at most log Σ exp(μ_j + α_j/2), with α_j the variance of x_j - Σ a_k x_k.
+  This is the tilted bound of Knowles and Minka; tempering keeps it near for large variances.
 * E log sigmoid(N(D, w)) = l is solved by D = -log(exp(-l) - 1) + w exp(l)/2, exactly for w → 0 and in both tails.
-* Var LSE = Σ v_j q_j² + Σ v_j² (E p_j (1 - p_j))²/2 + ..., a series of positive terms with the *expected*
-  derivatives (Hermite), where the delta method has derivatives at the mean.
+* Var LSE = Σ v_j q_j² + Σ v_j² (E p_j (1 - p_j))²/2 + ..., a series of positive terms.
+  It has the *expected* derivatives (Hermite), where the delta method has derivatives at the mean.
 
 All variances are variances, not standard deviations.
 """
@@ -107,8 +107,8 @@ def log_softmax(mean: Tensor, var: Tensor | None, dim: int) -> tuple[Tensor, Ten
 def merge(mean_a: Tensor, var_a: Tensor, mean_b: Tensor, var_b: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of ``logaddexp(A, B)`` for independent normal A and B, exact.
 
-    With A the lower one, logaddexp is B + softplus(A - B), and by Stein's lemma the covariance of B with the softplus
-    is -Var B times the expected sigmoid of A - B.
+    With A the lower one, logaddexp is B + softplus(A - B).  By Stein's lemma the covariance of B with the softplus is
+    -Var B times the expected sigmoid of A - B.
 
     Args:
         mean_a: shape any, as the others.
@@ -143,9 +143,8 @@ def log_odds(
     Args:
         z: means of the logits, less the largest of their row, shape ``(..., K)``.
         var: variances of the part that is independent of the other logits, broadcastable to ``z``.
-        shared: a function of probabilities q, shape ``(..., K)``, that returns the variances of the remaining,
-            correlated part of x_k - Σ q_j x_j; None where there is no such part.  Called for the first and the last
-            estimate of q.
+        shared: a function of probabilities q, shape ``(..., K)``; None without a correlated part.  It returns the
+            variances of that part of x_k - Σ q_j x_j, and is called for the first and the last estimate of q.
         passes: how often the law of the log-odds is evaluated.
         careful: whether sums over all other classes keep their digits where one class has almost all of the
             probability (more than about 0.999 in float32).
