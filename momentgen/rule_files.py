@@ -20,7 +20,7 @@ __all__ = ["RuleSource", "evidence_path", "known_rules", "load_rule_sources", "r
 class RuleSource(NamedTuple):
     """A rule file: the name it must define, where it lies, the SHA-256 of its bytes and of its evidence's (hex).
 
-    ``evidence`` is empty where there is none.
+    ``evidence`` is empty without evidence.
     """
 
     name: str
@@ -54,8 +54,8 @@ def load_rule_sources(path: str | Path) -> tuple[RuleSource, ...]:
     """Rule files under ``path``: every ``NAME.py`` of a directory not starting with ``_``, sorted; or the one file.
 
     Raises:
-        RuleError: if ``path`` does not exist, is a directory without rules, is no Python file, cannot be read, or a
-            file's name cannot name a rule, or is another's but for case.
+        RuleError: if ``path`` does not exist, cannot be read, is a directory without rules or not a Python file.
+            Also if a file's name cannot name a rule, or two names differ in case alone.
     """
     path = Path(path)
     if path.is_dir():

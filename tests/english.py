@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 LATER = ("docs/history.md", "docs/accuracy.md", "docs/developer-notes.md", "docs/architecture.md")
 LATER += ("docs/compiled-kernels.md", "momentgen/runtime/kernel_cache.py", "momentgen/runtime/toolchain.py")
 LATER += ("momentgen/compiler/", "momentgen/laws/")
-LATER += ("momentgen/rule_expressions.py", "momentgen/rule_names.py", "momentgen/rule_files.py")
+LATER += ("momentgen/rule_expressions.py", "momentgen/rule_names.py")
 LONGEST = 25
 #: functions that take a message; errors are all that is raised
 SAY = ("warn", "warn_once", "note", "Option", "Argument", "Unavailable", "say")
