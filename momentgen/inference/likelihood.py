@@ -235,6 +235,11 @@ class _Binary(Likelihood):
         mean, var = self._independent(self._moments("log_z", output))
         return self._log_mean(self._signed(y, mean), var).sum(-1)
 
+    def log_predictive(self, output: Moments | Tensor) -> Tensor:
+        """Log probabilities of the labels 0 and 1, both accurate in the tails: ``(..., k, 2)``."""
+        mean, var = self._moments("log_predictive", output)
+        return self._log_mean(torch.stack([-mean, mean], -1), var[..., None])
+
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         f = self._moments("log_prob", f).mean
         return self._log_prob(self._signed(y, f)).sum(-1)
@@ -418,6 +423,10 @@ class Categorical(Likelihood):
 
     def predictive(self, output: Moments | Tensor) -> Tensor:
         return class_posterior(self._moments("predictive", output), -1, self.posterior)
+
+    def log_predictive(self, output: Moments | Tensor) -> Tensor:
+        """Log probabilities of the classes, accurate where one is almost certain: ``(..., k)``."""
+        return log_class_posterior(self._moments("log_predictive", output), -1, self.posterior)
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         return self._of_class(torch.log_softmax(self._moments("log_prob", f).mean, -1), y)

@@ -273,3 +273,18 @@ def test_the_gamma_law_of_the_prior_keeps_the_shape_that_it_was_given() -> None:
     x, y = make_friedman1(30, noise=1.0, random_state=1)
     model = EBPRegressor(random_state=0, passes=15).fit(x, y)
     assert (model.filter_.prior.law[:, 0] >= 6).all()
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_log_probabilities_of_unlikely_labels_are_those_of_the_tail(kind) -> None:
+    """Two clusters far apart, and the labels of the other: log Φ(-a), where 1 - Φ(a) is 0."""
+    x = np.concatenate([np.full(50, -1.0), np.full(50, 1.0)])[:, None] + 0.01 * np.arange(100)[:, None] / 100
+    y = np.repeat([0, 1], 50)
+    model = small(kind, hidden=(), passes=400).fit(x, y)
+    far = np.array([[-3.0], [3.0]])
+    mean, var = model.filter_.output(model._features(far)[None])
+    a = (mean / (1 + var).sqrt()).numpy()[0, :, 0]
+    assert abs(a).min() > 8.5
+    np.testing.assert_allclose(model.log_prob(far, [1, 0]), norm.logcdf([a[0], -a[1]]), rtol=1e-9)
+    np.testing.assert_allclose(model.predict_proba(far)[[0, 1], [1, 0]], norm.cdf([a[0], -a[1]]), rtol=1e-7)
+    assert (model.predict_proba(far) > 0).all()

@@ -443,3 +443,24 @@ def test_correlated_labels_are_refused_where_they_would_be_taken_as_independent(
     with pytest.raises(InputError, match="independent outputs"):
         Probit().log_z(output, y)
     assert Probit().expected_log_prob(output, y).shape == (1,)  # a sum of expectations needs no covariance
+
+
+@pytest.mark.parametrize(("likelihood", "cdf"), [(Probit(), scipy.stats.norm.logcdf), (Bernoulli(), None)])
+def test_log_predictive_holds_both_tails(likelihood, cdf) -> None:
+    mean = torch.tensor([[0.3], [60.0], [-60.0]], dtype=torch.float64)
+    var = torch.full_like(mean, 2.0)
+    found = likelihood.log_predictive(Moments(mean, var))
+    assert found.shape == (3, 1, 2)
+    np.testing.assert_allclose(found.exp().sum(-1), 1)
+    if cdf is not None:
+        np.testing.assert_allclose(found[..., 1], cdf(mean.numpy() / np.sqrt(3)), rtol=1e-12)
+    else:  # far out p = exp(f), whose mean is exp(m + v/2)
+        np.testing.assert_allclose(found[2, 0, 1], -59.0, rtol=1e-9)
+        np.testing.assert_allclose(found[1, 0, 0], -59.0, rtol=1e-9)
+
+
+def test_log_predictive_of_classes_is_the_logarithm_of_the_predictive() -> None:
+    output = Moments(torch.tensor([[1.0, 0.0, -2.0]], dtype=torch.float64), torch.ones(1, 3, dtype=torch.float64))
+    np.testing.assert_allclose(Categorical().log_predictive(output), Categorical().predictive(output).log(), rtol=1e-12)
+    certain = torch.tensor([[900.0, 0.0, -900.0]], dtype=torch.float64)
+    np.testing.assert_allclose(Categorical().log_predictive(certain), [[0.0, -900.0, -1800.0]])

@@ -50,8 +50,8 @@ class DensityFilter:
         samples: draws of the outputs in each update, for ``Categorical`` by samples.
         replicates: networks in the batch.
         prior: shape and rate of the gamma law of the weights' prior precision.
-        learn_prior: whether :meth:`fit` refines the prior before each pass but the first.  Leave it False with classes: separable
-            labels drive weights to ever larger values, and the prior would follow.
+        learn_prior: whether :meth:`fit` refines the prior before each pass but the first.  Leave it False with classes:
+            separable labels drive weights to ever larger values, and the prior would follow.
         spread: standard deviation of the first means of the weights.  None, as published, is 1/√(inputs + 1) per
             layer.  A network of several hundred units hardly leaves that point, and needs 1, the prior's.
         seed: of the first means, the order of the data and the samples.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
@@ -167,16 +168,16 @@ class _FilterClassifier(_Filtering, BayesianClassifier):
         generator = torch.Generator().manual_seed(seed)
         self._draws = torch.randn(self.samples, classes, generator=generator, dtype=torch.float64)
 
-    def _class_posterior(self, x: Tensor) -> Tensor:
+    def _log_posterior(self, x: Tensor) -> Tensor:
         mean, var = (part.double().cpu() for part in self.filter_.output(x[None]))
+        members = math.log(len(mean))
         if isinstance(self.filter_.likelihood, Probit):
-            positive = self.filter_.likelihood.predictive(Moments(mean, var)).mean(0)
-            return torch.cat([1 - positive, positive], 1)
+            return self.filter_.likelihood.log_predictive(Moments(mean, var))[:, :, 0].logsumexp(0) - members
         rows = max(1, _VALUES // (mean.shape[0] * self._draws.numel()))
         parts = []
         for m, v in zip(mean.split(rows, 1), var.split(rows, 1), strict=True):
             drawn = m.unsqueeze(2) + v.sqrt().unsqueeze(2) * self._draws
-            parts.append(drawn.softmax(3).mean((0, 2)))
+            parts.append(drawn.log_softmax(3).logsumexp((0, 2)) - members - math.log(len(self._draws)))
         return torch.cat(parts)
 
 

@@ -1,7 +1,7 @@
 """What the estimators share: validated data in standard units, seeds, predictions in the user's units.
 
 An estimator of one method derives from :class:`BayesianRegressor` or :class:`BayesianClassifier`.  It defines how to
-fit tensors (``_start``, ``_train``) and what to predict for tensors (``_predictive``, ``_class_posterior``).
+fit tensors (``_start``, ``_train``) and what to predict for tensors (``_predictive``, ``_log_posterior``).
 """
 
 from __future__ import annotations
@@ -144,9 +144,14 @@ class BayesianClassifier(ClassifierMixin, Bayesian):  # type: ignore[misc]
         classes_: the labels, sorted.
     """
 
-    def _class_posterior(self, x: Tensor) -> Tensor:
-        """Probabilities of the classes, shape ``(n, classes)``."""
+    def _log_posterior(self, x: Tensor) -> Tensor:
+        """Log probabilities of the classes, finite for finite outputs: shape ``(n, classes)``."""
         raise NotImplementedError
+
+    @torch.no_grad()
+    def _log_probabilities(self, X: ArrayLike) -> NDArray[Any]:
+        found: NDArray[Any] = self._log_posterior(self._features(X)).double().cpu().numpy()
+        return found
 
     def _standard_targets(self, y: NDArray[Any], reset: bool) -> Tensor:
         if reset:
@@ -180,10 +185,9 @@ class BayesianClassifier(ClassifierMixin, Bayesian):  # type: ignore[misc]
         self._train(features, targets, passes)
         return self
 
-    @torch.no_grad()
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         """Posterior probabilities of ``classes_``, shape ``(n, classes)``."""
-        found: NDArray[Any] = self._class_posterior(self._features(X)).double().cpu().numpy()
+        found: NDArray[Any] = np.exp(self._log_probabilities(X))
         return found
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -194,9 +198,9 @@ class BayesianClassifier(ClassifierMixin, Bayesian):  # type: ignore[misc]
 
     def log_prob(self, X: ArrayLike, y: ArrayLike) -> NDArray[Any]:
         """Log probability of each label, shape ``(n,)``."""
-        probabilities = self.predict_proba(X)
+        logs = self._log_probabilities(X)
         places = self._standard_targets(np.asarray(y), False).numpy()
-        if len(places) != len(probabilities):
-            raise InputError(f"{type(self).__name__}: expected {len(probabilities)} labels, got {len(places)}")
-        found: NDArray[Any] = np.log(probabilities[np.arange(len(places)), places])
+        if len(places) != len(logs):
+            raise InputError(f"{type(self).__name__}: expected {len(logs)} labels, got {len(places)}")
+        found: NDArray[Any] = logs[np.arange(len(places)), places]
         return found

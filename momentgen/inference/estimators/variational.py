@@ -71,7 +71,7 @@ class _Variational(Bayesian):
         with seeded(seed, x.device):
             network = relu_network((x.shape[1], *self.hidden, outputs)).to(x)
         self.network_: BayesianNetwork = randomise(network, self._family(), prior=Normal(std=self.prior_std))
-        self.likelihood_ = likelihood.to(x.device)
+        self.likelihood_: Any = likelihood.to(x.device)
         self.trainer_ = Trainer(
             self.network_,
             likelihood,
@@ -113,6 +113,7 @@ class _Classification:
     """Labels: one logit for two classes, else one logit for each."""
 
     classes_: Any
+    likelihood_: Any
 
     def _likelihood(self, y: Tensor) -> tuple[Likelihood, int]:
         count = len(self.classes_)
@@ -121,10 +122,10 @@ class _Classification:
     def _observed(self, y: Tensor) -> Tensor:
         return y[:, None] if len(self.classes_) == 2 else y
 
-
-def _of_classes(found: Tensor) -> Tensor:
-    """Probabilities of all classes, of those that a likelihood predicts."""
-    return torch.cat([1 - found, found], -1) if found.shape[-1] == 1 else found
+    def _log_classes(self, output: Moments | Tensor) -> Tensor:
+        """Log probabilities ``(..., classes)`` of all classes, for outputs that are random or drawn."""
+        found: Tensor = self.likelihood_.log_predictive(output)
+        return found[..., 0, :] if len(self.classes_) == 2 else found
 
 
 class _VBP(_Variational):
@@ -162,7 +163,7 @@ class _VBP(_Variational):
 
     def _outputs(self, x: Tensor) -> Any:
         with method(self.propagation):
-            return self.likelihood_.predictive(self.network_(x))
+            return self.network_(x)
 
 
 class _Correlated(_Variational):
@@ -237,15 +238,15 @@ class VBPRegressor(_Regression, _VBP, BayesianRegressor):
     """
 
     def _predictive(self, x: Tensor) -> Moments:
-        parts = self._predicted(x)
+        parts = [self.likelihood_.predictive(output) for output in self._predicted(x)]
         return Moments(torch.cat([part.mean for part in parts]), torch.cat([part.var for part in parts]))
 
 
 class VBPClassifier(_Classification, _VBP, BayesianClassifier):
     """Classification by variance back-propagation; arguments are those of :class:`VBPRegressor`."""
 
-    def _class_posterior(self, x: Tensor) -> Tensor:
-        return _of_classes(torch.cat(self._predicted(x)))
+    def _log_posterior(self, x: Tensor) -> Tensor:
+        return torch.cat([self._log_classes(output) for output in self._predicted(x)])
 
 
 class CorrelatedRegressor(_Regression, _Correlated, BayesianRegressor):
@@ -278,9 +279,9 @@ class CorrelatedRegressor(_Regression, _Correlated, BayesianRegressor):
 class CorrelatedClassifier(_Classification, _Correlated, BayesianClassifier):
     """Classification with correlated parameters; arguments are those of :class:`CorrelatedRegressor`."""
 
-    def _class_posterior(self, x: Tensor) -> Tensor:
+    def _log_posterior(self, x: Tensor) -> Tensor:
         draws = torch.cat(self._predicted(x), 1)
-        return _of_classes(self.likelihood_.predictive(draws)).mean(0)
+        return self._log_classes(draws).logsumexp(0) - math.log(len(draws))
 
     @torch.no_grad()
     def predict_credible(self, X: ArrayLike, level: float = 0.95) -> Prediction:
@@ -294,4 +295,4 @@ class CorrelatedClassifier(_Classification, _Correlated, BayesianClassifier):
             Tensors over ``(n, classes)`` or ``(n,)``; ``label`` indexes ``classes_``.
         """
         draws = torch.cat(self._predicted(self._features(X)), 1)
-        return credible_prediction(_of_classes(self.likelihood_.predictive(draws)), level)
+        return credible_prediction(self._log_classes(draws).exp(), level)
