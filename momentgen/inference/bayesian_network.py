@@ -99,19 +99,23 @@ class BayesianNetwork(torch.nn.Module):
     ) -> None:
         super().__init__()
         converted = twin(convert(network), {})
-        places: list[tuple[str, str, str]] = []
+        places: dict[str, list[tuple[str, str]]] = {}
+        orders: dict[str, list[str]] = {}
         keys = {id(posterior.mean): name.replace(".", "/") for name, posterior in posteriors.items()}
         for path, module in converted.named_modules():
             own = module._parameters
             names = [name for name, value in own.items() if id(value) in keys]
-            places.extend((keys[id(own[name])], path, name) for name in names)
+            if not names:
+                continue
+            places[path], orders[path] = [(name, keys[id(own[name])]) for name in names], list(own)
             # dictionaries are shared with the plain network, which keeps its own
             module.__dict__["_parameters"] = {k: v for k, v in own.items() if k not in names}
             for name in names:
                 module.__dict__[name] = _Random(keys[id(own[name])])
         self.network = converted
         self.posteriors: Any = torch.nn.ModuleDict({keys[id(one.mean)]: one for one in posteriors.values()})
-        self._places = places
+        #: per module with random parameters, their names and keys, and the names of all its parameters in order
+        self._places, self._orders = places, orders
         self.priors: Any = torch.nn.ModuleDict({name.replace(".", "/"): _prior_of(name, prior) for name in posteriors})
         self.train(network.training)
 
@@ -135,10 +139,18 @@ class BayesianNetwork(torch.nn.Module):
         method = current_method(own)
         found = {key: self._lifted(key, method) for key in self.posteriors}
         # torch.compile cannot make modules, and runs one trace at a time
-        network = self.network if torch.compiler.is_dynamo_compiling() else twin(self.network, {})
-        for key, path, name in self._places:
+        compiling = torch.compiler.is_dynamo_compiling()
+        network = self.network if compiling else twin(self.network, {})
+        for path, places in self._places.items():
             module = network.get_submodule(path)
-            module.__dict__[name] = found[key]
+            if compiling:
+                for name, key in places:
+                    module.__dict__[name] = found[key]
+            else:  # among the parameters, which the network's code may ask for
+                own = {**module._parameters, **{name: found[key] for name, key in places}}
+                module.__dict__["_parameters"] = {name: own.pop(name) for name in self._orders[path]} | own
+                for name, _ in places:
+                    del module.__dict__[name]
             if "_flat_weights" in module.__dict__:  # recurrent layers keep a list besides
                 flat = module.__dict__["_flat_weights_names"]
                 module.__dict__["_flat_weights"] = [getattr(module, part) for part in flat]
