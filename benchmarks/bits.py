@@ -8,6 +8,7 @@ Compiles every rule anew for its programs, so it takes some minutes.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
 
@@ -20,10 +21,13 @@ from momentgen.compiler.derive import derive
 from momentgen.compiler.evaluate import compile_program
 from momentgen.compiler.evidence import read_evidence
 from momentgen.compiler.pipeline import compile_rule
-from momentgen.compiler.same_bits import Job, builds, different, interpret, interpreter_fuses, kernel_inputs, run_c
 from momentgen.compiler.stabilise import stabilise
 from momentgen.rule import load_rules
 from momentgen.rule_files import evidence_path
+
+# What tests and benchmarks share stands with the tests.
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from same_bits import Job, builds, different, interpret, interpreter_fuses, kernel_inputs, run_c
 
 ROOT = Path(__file__).parents[1]
 

@@ -12,14 +12,19 @@ from __future__ import annotations
 
 import argparse
 import importlib.resources
+import sys
+from pathlib import Path
 
 from _common import console, environment, save
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 import momentgen.generated
-from momentgen.compiler.machine_code import TARGETS, compile_triton, inspect
 from momentgen.runtime import Op
+
+# What tests and benchmarks share stands with the tests.
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from machine_code import TARGETS, compile_triton, inspect
 
 BALANCE = {"forward": 110, "backward": 165}
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.util
 
 import pytest
+from machine_code import TARGETS, Findings, compile_triton, inspect
 from real_rules import ALL, FAITHFUL, each, op_of, source_of
 
 import momentgen.generated
-from momentgen.compiler.machine_code import TARGETS, Findings, compile_triton, inspect
 from momentgen.runtime import Op
 from momentgen.runtime.gpu import launch_shape
 

@@ -8,10 +8,10 @@ import random
 
 import pytest
 from compiler.program_strategies import random_program
+from machine_code import TARGETS, Assembly, compile_triton, inspect, lint_amdgcn, lint_ptx
 
 from momentgen.compiler.emit.header import Header
 from momentgen.compiler.emit.triton import render_triton
-from momentgen.compiler.machine_code import TARGETS, Assembly, compile_triton, inspect, lint_amdgcn, lint_ptx
 from momentgen.compiler.passes import optimise
 from momentgen.compiler.program import Builder, Program
 from momentgen.errors import BuildError

@@ -8,12 +8,12 @@ import mpmath
 import numpy as np
 import pytest
 import sympy
+from quadrature_truth import moments, partials
 from real_rules import rules
 
 from momentgen.compiler.derive import derive
 from momentgen.compiler.evaluate import evaluate
 from momentgen.compiler.lower import lower
-from momentgen.compiler.oracle import moments, partials
 from momentgen.compiler.orders import orders_of
 from momentgen.compiler.points import calibration_points, seed_of
 from momentgen.compiler.real import evaluate_float64, evaluate_mpmath

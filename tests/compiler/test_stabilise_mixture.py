@@ -11,12 +11,12 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quadrature_truth import moments
+from quadrature_truth import partials as oracle_partials
 
 from momentgen.compiler.derive import Derivation, derive
 from momentgen.compiler.evaluate import CompiledProgram, compile_program
 from momentgen.compiler.lower import lower
-from momentgen.compiler.oracle import moments
-from momentgen.compiler.oracle import partials as oracle_partials
 from momentgen.compiler.points import calibration_points, edge_points, in_domain, wide_points
 from momentgen.compiler.real import Graph, evaluate_float64, evaluate_mpmath
 from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, Stable

@@ -6,10 +6,10 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from quadrature_truth import moments, partials
 from real_rules import fresh_seed, op_of, rules
 
 from momentgen.compiler.derive import derive
-from momentgen.compiler.oracle import moments, partials
 from momentgen.compiler.points import in_domain, wide_points
 from momentgen.compiler.stabilise import OUTPUTS, PARTIALS, stabilise
 from momentgen.compiler.stabilise.mixture_truth import bernoulli_truth

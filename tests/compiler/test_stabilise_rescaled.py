@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sympy as sp
+from quadrature_truth import moments, partials
 
 from momentgen.c_compiler import find_compiler
 from momentgen.compiler.derive import derive
 from momentgen.compiler.lower import lower
 from momentgen.compiler.native import NativeKernel
-from momentgen.compiler.oracle import moments, partials
 from momentgen.compiler.real import evaluate_float64
 from momentgen.compiler.stabilise import Stable, stabilise
 from momentgen.errors import BuildError, RuleError

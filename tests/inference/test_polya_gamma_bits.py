@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 from other_processes import environment
+from same_bits import builds
 from torch import Tensor
 
 from momentgen.c_compiler import find_compiler
 from momentgen.compiler.c_libraries import compiled
-from momentgen.compiler.same_bits import builds
 from momentgen.inference import polya_gamma_sampler
 from momentgen.inference.polya_gamma_sampler.envelope import ENVELOPE
 from momentgen.inference.polya_gamma_sampler.function import polya_gamma

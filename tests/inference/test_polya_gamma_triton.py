@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 from inference.polya_gamma_truth import disagreements
+from machine_code import TARGETS
 from other_processes import environment
 
-from momentgen.compiler.machine_code import TARGETS
 from momentgen.inference.polya_gamma_sampler import polya_gamma
 from momentgen.inference.polya_gamma_sampler.portable import portable_draws
 

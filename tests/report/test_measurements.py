@@ -11,8 +11,8 @@ from pathlib import Path
 import mpmath
 import numpy as np
 import pytest
+from quadrature_truth import moments
 
-from momentgen.compiler.oracle import moments
 from momentgen.errors import MomentgenError
 from momentgen.report.measurements import compare, compare_curves, error_map, kl_normal, picture
 from momentgen.report.subject import Subject, activation, subject_of

@@ -14,9 +14,9 @@ import pytest
 import torch
 from flint import arb, ctx
 from real_rules import scalars_of, source_of
+from same_bits import Job, different, interpret, interpreter_fuses, kernel_inputs
 
 from momentgen.c_compiler import find_compiler
-from momentgen.compiler.same_bits import Job, different, interpret, interpreter_fuses, kernel_inputs
 from momentgen.errors import InputError
 from momentgen.generated import bow_tie, relu, silu
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from real_rules import scalars_of, source_of
+from same_bits import Job, interpret, interpreter_fuses
 
 from momentgen.c_compiler import find_compiler
-from momentgen.compiler.same_bits import Job, interpret, interpreter_fuses
 from momentgen.generated import leaky_relu, relu
 
 _LARGEST = {torch.float32: torch.finfo(torch.float32).max, torch.float64: torch.finfo(torch.float64).max}

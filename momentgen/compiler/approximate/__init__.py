@@ -2,8 +2,7 @@
 
 =====================  ======================================================================
 ``remez``              minimax polynomial of a smooth function on an interval
-``remez_rational``     minimax quotient of polynomials
-``prove``              the same polynomial or rational with a proven bound on its error
+``prove``              the same polynomial with a proven bound on its error
 ``fit_scale_mixture``  a sigmoid as a mixture of normal distribution functions, proven in value and derivatives
 ``fit_parameter``      one parameter of a family, by the largest divergence or error over a range
 ``J``, ``mills``       the functions most often fitted: truncated normal moments, Mills ratio
@@ -14,7 +13,6 @@ from momentgen.compiler.approximate.bound import BallFunction, Maximum, prove, p
 from momentgen.compiler.approximate.mixture import LOGISTIC, ScaleMixture, Sigmoid, prove_scale_mixture
 from momentgen.compiler.approximate.mixture_fit import fit_scale_mixture
 from momentgen.compiler.approximate.parametric import Objective, ParameterFit, fit_parameter, prove_parameter
-from momentgen.compiler.approximate.rational import Rational, remez_rational
 from momentgen.compiler.approximate.remez import Function, Polynomial, remez
 from momentgen.compiler.approximate.special import J, J_series, mills
 
@@ -28,7 +26,6 @@ __all__ = [
     "Objective",
     "ParameterFit",
     "Polynomial",
-    "Rational",
     "ScaleMixture",
     "Sigmoid",
     "fit_parameter",
@@ -39,5 +36,4 @@ __all__ = [
     "prove_parameter",
     "prove_scale_mixture",
     "remez",
-    "remez_rational",
 ]

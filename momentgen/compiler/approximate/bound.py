@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from flint import arb, arb_series, ctx
 from mpmath import mp, mpf
 
 from momentgen.compiler.approximate._convert import Number, lower, to_ball, to_mpf, upper
-from momentgen.compiler.approximate.rational import Rational
 from momentgen.compiler.approximate.remez import Polynomial
 from momentgen.errors import BuildError
 
@@ -146,24 +145,21 @@ def _piece(function: BallFunction, a: arb, b: arb, order: int) -> tuple[mpf, mpf
     return (upper(most) if most.is_finite() else mpf("inf")), max(mpf(0), lower(abs(value))), centre
 
 
-_Approximation = TypeVar("_Approximation", Polynomial, Rational)
-
-
 def prove(
-    polynomial: _Approximation,
+    polynomial: Polynomial,
     ball_function: BallFunction,
     *,
     weight: BallFunction | None = None,
     tolerance: float = 0.01,
     order: int | None = None,
-) -> _Approximation:
-    """The same polynomial or rational with ``bound``, a proven maximum of its weighted error on its interval.
+) -> Polynomial:
+    """The same polynomial with ``bound``, a proven maximum of its weighted error on its interval.
 
     The coefficients are taken as they are: replace them first (``dataclasses.replace``) by the rounded ones that a
     program will hold, and the bound is that of the rounded polynomial.  ``error`` is measured anew.
 
     Args:
-        polynomial: what to prove; a :class:`Rational` as well.
+        polynomial: what to prove.
         ball_function: the function it stands for, on power series with ball coefficients (see
             :func:`prove_maximum`); ``arb_series`` methods such as ``exp`` and ``erfc``, and
             :func:`~momentgen.compiler.approximate.special.J_series`, are such functions.
@@ -181,15 +177,11 @@ def prove(
     1.05e-8 True
     """
     size = max(0, -int(mp.frexp(polynomial.error)[1])) if polynomial.error else 200
-    if isinstance(polynomial, Rational):
-        parts = [[to_ball(c) for c in part] for part in (polynomial.numerator, polynomial.denominator)]
-    else:
-        parts = [[to_ball(c) for c in polynomial.coefficients]]
+    coefficients = [to_ball(c) for c in polynomial.coefficients]
     centre = to_ball(polynomial.centre)
 
     def error(x: arb_series) -> arb_series:
-        z = x - centre
-        value = _horner(parts[0], z) / _horner(parts[1], z) if len(parts) == 2 else _horner(parts[0], z)
+        value = _horner(coefficients, x - centre)
         truth = ball_function(x)
         return (value - truth) * weight(x) if weight is not None else (value - truth) / truth
 
@@ -200,7 +192,7 @@ def prove(
         floor=mpf(2) ** (-3 * size - 100),  # an exact fit has no relative accuracy to reach
         order=order or 8 + size // 12,
         bits=128 + 3 * size,
-        pieces=4 * sum(map(len, parts)),
+        pieces=4 * len(coefficients),
         what=polynomial.what,
     )
     return replace(polynomial, error=found.lower, bound=found.upper)
