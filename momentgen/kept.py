@@ -18,8 +18,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
+from momentgen.cache import UntrustedError, cache_directory, check_trusted
 from momentgen.errors import MomentgenError
 
 __all__ = ["LIMIT", "Kept", "kept_directory", "open_kept"]
@@ -32,10 +31,8 @@ _LONGEST = 200_000_000  # bytes of one result, unpacked
 
 
 def kept_directory() -> Path:
-    """The directory of cached results: in ``$MOMENTGEN_CACHE``, else in the platform's cache directory of this user."""
-    chosen = os.environ.get("MOMENTGEN_CACHE")
-    base = Path(chosen).expanduser().absolute() if chosen else platformdirs.user_cache_path("momentgen")
-    return base / "results"
+    """The directory of cached results, in that of :func:`momentgen.cache.cache_directory`."""
+    return Path(os.path.realpath(cache_directory())) / "results"
 
 
 def open_kept() -> Kept:
@@ -48,10 +45,11 @@ def open_kept() -> Kept:
         directory = kept_directory()
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         for folder in (directory.parent, directory):
-            if not _is_own(folder):
-                raise MomentgenError(f"{folder}: expected a directory that is this user's, and that no other may write")
+            check_trusted(folder, "directory")
     except RuntimeError as error:  # this user has no home directory
         raise MomentgenError(f"no directory to keep results in: {error}") from error
+    except UntrustedError as error:
+        raise MomentgenError(f"cannot keep results: {error}") from error
     except OSError as error:
         raise MomentgenError(f"{directory}: cannot keep results: {error.strerror or error}") from error
     return Kept(directory)
@@ -77,8 +75,7 @@ class Kept:
         """The result of this key, or None without one that can be trusted."""
         path = self._path(key)
         try:
-            if not _is_own(path):
-                return None
+            check_trusted(path, "file")
             data = path.read_bytes()
             text = _unpacked(data, key)
         except OSError:
@@ -146,13 +143,3 @@ def _unpacked(data: bytes, key: str) -> bytes:
     if not unpack.eof or unpack.unused_data or hashlib.sha256(key.encode() + text).digest() != digest:
         raise ValueError("its contents do not match its digest")
     return text
-
-
-def _is_own(path: Path) -> bool:
-    """Whether this user owns a file or directory, and nobody else may write it.
-
-    Raises:
-        OSError: if there is none.
-    """
-    found = path.stat()
-    return not hasattr(os, "getuid") or (found.st_uid == os.getuid() and not found.st_mode & 0o022)

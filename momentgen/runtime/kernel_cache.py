@@ -1,14 +1,14 @@
-"""Compiled kernels, kept between processes: look up, else compile and keep.
+"""Compiled kernels, cached between processes: look up, else compile and store.
 
 A library is a file ``STEM-KEY-DIGEST.so``.  ``KEY`` hashes what its bits and
-its speed depend on, source, flags asked for and machine, but no compiler nor
-which flags it took, so that a machine without one is served too.  ``DIGEST`` hashes the file's own bytes: a
-damaged one is seen before it is loaded.
+its speed depend on: source, wanted flags and machine.  It does not hash the
+compiler or the flags that it took, so that it serves a machine without one.
+``DIGEST`` hashes the file's own bytes: a damaged one is seen before it is loaded.
 
-Three things are kept apart, and each holds without the others:
+Three things are separate, and each holds without the others:
 
-- *trust*: loading a library runs its code, so it must be this user's, and
-  nobody else may be able to write to it or to its directory;
+- *trust*: loading a library runs its code, so others must not be able to
+  write to it or to its directory (:mod:`momentgen.cache`);
 - *publication*: a library appears whole or not at all, and never in place of
   another that some process may have mapped;
 - *economy*: processes that need the same kernel wait for the one that compiles.
@@ -27,18 +27,15 @@ import hashlib
 import itertools
 import logging
 import os
-import shlex
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import platformdirs
-
 from momentgen.c_compiler import PROMISE, TIMEOUT, WANTED, CompilerError
+from momentgen.cache import UntrustedError, cache_directory, check_trusted
 from momentgen.extras import SITE
 from momentgen.runtime.toolchain import Unavailable, compile_kernel, machine, warn_once
 
@@ -53,20 +50,6 @@ _PASSING = ".build-"
 _STALE = 3600  # seconds; probes, compiling and linking take an hour at most
 _PATIENCE = TIMEOUT  # seconds; who holds a lock for longer is stopped, or on a machine that is gone
 _MOMENT, _POLL = 2.0, 0.05  # seconds
-
-
-def cache_directory() -> Path:
-    """Where compiled kernels are kept: ``$MOMENTGEN_CACHE``, else the platform's cache directory.
-
-    Raises:
-        RuntimeError: if this user has no home directory and no other was chosen.
-    """
-    if chosen := os.environ.get("MOMENTGEN_CACHE"):
-        return Path(chosen).expanduser().absolute()
-    path = platformdirs.user_cache_path("momentgen", appauthor=False)
-    if not path.is_absolute():
-        raise RuntimeError("this user has no home directory")
-    return path
 
 
 def compile_and_load(stem: str, source: str) -> ctypes.CDLL:
@@ -126,48 +109,19 @@ def _tell(what: str, kept: Path | None) -> None:
 # ---------------------------------------------------------------- trust
 
 
-class _UntrustedError(OSError):
-    """Others could have written this file or directory; the message says what to do."""
-
-
 class _DamagedError(OSError):
     """A file is not what was written under its name."""
-
-
-def _check(path: Path, kind: str) -> None:
-    """Whether what lies in ``path``, a ``file`` or ``directory``, is this user's own, or the system's.
-
-    Raises:
-        _UntrustedError: if anyone else may have put it there.
-        OSError: if there is nothing.
-    """
-    found = os.lstat(path)
-    if not (stat.S_ISDIR if kind == "directory" else stat.S_ISREG)(found.st_mode):
-        raise _UntrustedError(f"{path} is no {kind}: remove it")
-    if not hasattr(os, "geteuid"):  # pragma: no cover - not POSIX: owner and mode mean nothing there
-        return
-    user = os.geteuid()
-    if found.st_uid not in (user, 0):
-        raise _UntrustedError(
-            f"{path} belongs to user {found.st_uid}, and this process runs as user {user}: "
-            "set $MOMENTGEN_CACHE to a directory of your own"
-        )
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        mode = stat.S_IMODE(found.st_mode)
-        raise _UntrustedError(
-            f"others may write to {path}, of mode {mode:03o}: run `chmod go-w {shlex.quote(str(path))}`"
-        )
 
 
 def _load(path: Path) -> ctypes.CDLL:
     """Load a library of the cache.
 
     Raises:
-        _UntrustedError: if others may have written it.
+        UntrustedError: if others may have written it.
         _DamagedError: if its bytes are not those that its name promises: to load them could kill the process.
         OSError: if it cannot be read or does not load.
     """
-    _check(path, "file")
+    check_trusted(path, "file")
     if not path.name.endswith(f"-{_digest(path.read_bytes())}.so"):
         raise _DamagedError(f"{path} is damaged")
     return ctypes.CDLL(str(path))
@@ -186,7 +140,7 @@ def _shared_directory(*, create: bool) -> Path | None:
     try:
         if create:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _check(path, "directory")
+        check_trusted(path, "directory")
     except OSError as error:
         if create or not isinstance(error, FileNotFoundError):
             _refuse(path, error)
@@ -234,7 +188,7 @@ def _find(name: str) -> ctypes.CDLL | None:
                 path = directory / entry
                 try:
                     return _load(path)
-                except _UntrustedError as error:
+                except UntrustedError as error:
                     warn_once(f"file {path}", f"a compiled kernel is not loaded: {error}")
                 except _DamagedError:
                     with contextlib.suppress(OSError):

@@ -67,9 +67,9 @@ def compile_kernel(source: str, folder: Path, slow: Callable[[], None]) -> Path:
 def machine() -> str:
     """What a compiled kernel depends on besides its source and flags.
 
-    The version of the compiler does not belong to it: all give kernels of the same bits, and a machine
-    without a compiler must find what another one compiled.  A home directory may be shared by unlike
-    machines, hence the processor, on which ``-march=native`` depends, and the ABI.
+    The version of the compiler is not part of it.  All compilers give kernels of the same bits, and a
+    machine without one must find what another one compiled.  A home directory may be shared by unlike
+    machines: hence the processor, on which ``-march=native`` depends, and the ABI.
     """
     abi = [platform.system(), platform.machine(), platform.libc_ver()[0], f"{sys.maxsize.bit_length() + 1} bits"]
     return "\n".join([*abi, *_processor(), f"OpenMP: {torch_openmp()}"])
