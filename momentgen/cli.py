@@ -87,19 +87,15 @@ def build(
     rules: Rules = None,
     out: Out = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Rules compiled at a time; by default one a core.", show_default=False)
+        int | None, typer.Option(min=1, help="Rules compiled at a time. Default: one per core.", show_default=False)
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 if a build would.")] = False,
-    only: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Look at this rule alone.", show_default=False)
-    ] = None,
+    only: Annotated[str | None, typer.Option(metavar="NAME", help="Only this rule.", show_default=False)] = None,
     timeout: Annotated[
         float | None,
-        typer.Option(min=1, metavar="SECONDS", help="Stop a rule that takes longer; it fails.", show_default=False),
+        typer.Option(min=1, metavar="SECONDS", help="A rule that takes longer fails.", show_default=False),
     ] = None,
-    cache: Annotated[
-        bool, typer.Option("--cache/--no-cache", help="Keep what takes long for later builds, and use what was kept.")
-    ] = True,
+    cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Cache slow results for later builds.")] = True,
 ) -> None:
     """Compile the rules that changed into a Python package of ops."""
     import momentgen.build
@@ -133,13 +129,16 @@ def _check(console: Console, rules: Path, out: Path | None, only: str | None) ->
 def exhaust(
     rules: Rules = None,
     out: Out = None,
-    only: Annotated[str | None, typer.Option(metavar="NAME", help="Run this rule alone.", show_default=False)] = None,
-    variant: Annotated[
-        str | None, typer.Option(metavar="V", help="Run this variant alone.", show_default=False)
-    ] = None,
+    only: Annotated[str | None, typer.Option(metavar="NAME", help="Only this rule.", show_default=False)] = None,
+    variant: Annotated[str | None, typer.Option(metavar="V", help="Only this variant.", show_default=False)] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="PARAMETER=VALUE", help="Instead of a default; repeatable.", show_default=False),
+        typer.Option(
+            "--set",
+            metavar="PARAMETER=VALUE",
+            help="A parameter's value; repeatable.",
+            show_default=False,
+        ),
     ] = None,
     stride: Annotated[
         int, typer.Option(min=1, max=1 << 24, help="Take every N-th input: a quick look that leaves no evidence.")
@@ -165,7 +164,7 @@ def exhaust(
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the rule, and of its op.", show_default=False)],
     rules: Annotated[
-        Path, typer.Option(metavar="DIR", help="Directory of rule files; made if need be.")
+        Path, typer.Option(metavar="DIR", help="Directory of rule files; created if missing.")
     ] = _DEFAULT_RULES,
 ) -> None:
     """Write a rule file to start from: RULES/NAME.py."""
@@ -212,12 +211,10 @@ def derive_command(
 def verify(
     rules: Rules = None,
     out: Out = None,
-    only: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Look at this rule alone.", show_default=False)
-    ] = None,
+    only: Annotated[str | None, typer.Option(metavar="NAME", help="Only this rule.", show_default=False)] = None,
     seed: Annotated[int, typer.Option(help="Another seed measures at other points.")] = 0,
 ) -> None:
-    """Measure the committed certificates again: the C as it lies there, at fresh points, against exact values."""
+    """Measure the certificates again: run the built C at fresh points and compare with exact values."""
     import momentgen.verify
 
     console, rules = Console(), _rules(rules)
@@ -237,9 +234,9 @@ def report(
     rules: Rules = None,
     out: Out = None,
     page: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")] = Path("report.html"),
-    only: Annotated[str | None, typer.Option(metavar="NAME", help="Show this rule alone.", show_default=False)] = None,
+    only: Annotated[str | None, typer.Option(metavar="NAME", help="Only this rule.", show_default=False)] = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Rules looked at a time; by default one a core.", show_default=False)
+        int | None, typer.Option(min=1, help="Rules measured at a time. Default: one per core.", show_default=False)
     ] = None,
 ) -> None:
     """Write one HTML page about all rules: formulas, certificates, pictures, errors, variants, times."""

@@ -39,7 +39,8 @@ BANNED = {
     r"but (for|where)": "except",
     r"goes? by": "uses",
     r"is to be (had|found|known|seen)": "is available",
-    r"(once|passes|numbers?|words?|one|two|times) an? (layer|element|rule|call|channel|pass|row|example|output)": "per",
+    r"(once|passes|numbers?|words?|one|two|times) an? (layer|element|rule|call|channel|pass|row|core|unit|node)": "per",
+    r"(once|passes|numbers?|words?|one|two|times) an? (example|output|chain|datum|replicate|draw)": "per",
 }
 
 

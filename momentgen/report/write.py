@@ -49,7 +49,7 @@ def write_report(
         package: what the rules were built to; ``generated`` beside them unless given.
         results: directory of benchmark results; ``benchmarks/results`` beside the rules unless given.
         only: name of the one rule to show.
-        jobs: rules looked at a time; one a core unless given.
+        jobs: rules looked at a time; one per core unless given.
         progress: told at the start, with an empty name, and after each rule.
 
     Raises:
