@@ -1,11 +1,13 @@
 """The method ``controlled``: Monte Carlo over the plain network, with a linear map as control variate.
 
-The network runs as it is, on plain tensors, once for each *row*: a draw of its noise.  Beside the rows goes the
+The network runs as it is, on plain tensors, once for each *row*: a draw of its noise.  Rows of small networks go
+together through one call, where that gives the same.  Beside the rows goes the
 *shift*, the network linearised with slopes that are averaged over the rows.  Its map A carries what can be known
 exactly: the covariance of A e is A Σ Aᵀ.  What A leaves over, f(x + e) less A e, is estimated from the rows, and so is
 the error of the answer.  A may be anything and the answer is right; the nearer it is, the smaller is the error.
 
 * :mod:`~momentgen.laws.controlled.noise`: the noise of the inputs, one draw for each row.
+* :mod:`~momentgen.laws.controlled.facts`: which examples are independent, and which rows may go together.
 * :mod:`~momentgen.laws.controlled.shift`: the mode that watches the rows, averages slopes and makes the shift.
 * :mod:`~momentgen.laws.controlled.rules`: how each of torch's functions acts on the shift.
 * :mod:`~momentgen.laws.controlled.common`: noise that all examples have in common, as that of weights.

@@ -31,6 +31,8 @@ def drawn(call: Call) -> Shifted | None:
         return _by_itself(call, mean, std**2, antithetic=True)
     if name in ("rand_like", "rand"):
         return _by_itself(call, 0.5, 1 / 12, antithetic=False)
+    if call.argument(2, "training", call.kwargs.get("train", True)):
+        call.mode.draws_now()
     return pulled(call)
 
 
@@ -39,6 +41,7 @@ def _dropout(call: Call) -> Shifted | None:
     training = call.argument(2, "training", call.kwargs.get("train", True))
     if not isinstance(x, Tensor) or not x.is_floating_point() or not training or not 0 < p < 1:
         return pulled(call)
+    call.mode.draws_now()
     channels = call.name[-2:] in ("1d", "2d", "3d")
     lone = channels and x.dim() == int(call.name[-2]) + 1  # without a batch
     shape = (x.shape[:1] if lone else x.shape[:2]) if channels else x.shape
@@ -60,6 +63,7 @@ def _dropout(call: Call) -> Shifted | None:
 
 def _by_itself(call: Call, mean: float, var: float, antithetic: bool) -> Shifted | None:
     """Noise that is a value of its own; antithetic, the second row of a pair has that of the first, reflected."""
+    call.mode.draws_now()
     call.run()
     out = call.out
     if not isinstance(out, Tensor) or not out.is_floating_point():

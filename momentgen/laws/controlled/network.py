@@ -1,22 +1,21 @@
-"""A network with the arguments of one call: run for values of its random inputs, and which examples are independent."""
+"""A network with the arguments of one call, run for values of its random inputs."""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from momentgen.laws.border import entered, method
-from momentgen.laws.controlled.noise import InputNoise
 from momentgen.laws.examples import first_tensor
 from momentgen.laws.nests import Nest, leaves_of
 from momentgen.runtime import Moments
 
-__all__ = ["Network", "outputs_by_example"]
+__all__ = ["Network"]
 
 
 class Network:
@@ -42,14 +41,33 @@ class Network:
         first = torch.empty(()) if place is None else leaves[place]
         first = first.mean if isinstance(first, Moments) else first
         self.batch, self.device = first.shape[0] if first.dim() else 0, first.device
+        #: certain inputs with the batch in front, repeated for the rows of a stack
+        self._repeated: dict[tuple[int, int], Tensor] = {}
 
-    def call(self, values: list[Tensor]) -> Any:
-        """What the network returns for these values of its random inputs."""
+    def call(self, values: list[Tensor], rows: int = 1) -> Any:
+        """What the network returns for these values of its random inputs.
+
+        Args:
+            values: in a stack the rows' values, one after another.
+            rows: of the stack.
+        """
         places = {_identity(value): tensor for value, tensor in zip(self.inputs, values, strict=True)}
-        leaves = [places[_identity(leaf)] if isinstance(leaf, Moments) else leaf for leaf in self.leaves]
+        leaves = [places[_identity(leaf)] if isinstance(leaf, Moments) else leaf for leaf in self.repeated(rows)]
         args, kwargs = self._form.of(leaves)
         with entered(), method("sample"):
             return self._forward(*args, **kwargs)
+
+    def repeated(self, rows: int) -> list[Any]:
+        """The leaves of the arguments, certain tensors with the batch in front so many times."""
+        if rows == 1:
+            return self.leaves
+        found = list(self.leaves)
+        for place, leaf in enumerate(self.leaves):
+            if isinstance(leaf, Tensor) and leaf.dim() and leaf.shape[0] == self.batch:
+                if (place, rows) not in self._repeated:
+                    self._repeated[place, rows] = leaf.repeat(rows, *[1] * (leaf.dim() - 1))
+                found[place] = self._repeated[place, rows]
+        return found
 
     def own_draws(self) -> AbstractContextManager[None]:
         """Within the context, what the network draws leaves the draws that follow as they are."""
@@ -73,7 +91,7 @@ class Network:
             isinstance(part, torch.jit.ScriptModule) for part in self.where.modules()
         )
 
-    @property
+    @cached_property
     def differentiable(self) -> bool:
         """Whether the answer may be differentiated."""
         if not torch.is_grad_enabled():
@@ -90,76 +108,3 @@ class Network:
 
 def _identity(value: Moments) -> tuple[int, int]:
     return id(value.mean), id(value.var)
-
-
-#: of modules: shapes of the arguments -> which outputs have the examples in front
-_BY_EXAMPLE: Final[weakref.WeakKeyDictionary[Any, dict[Any, list[bool]]]] = weakref.WeakKeyDictionary()
-
-
-def outputs_by_example(network: Network, seed: int) -> list[bool]:
-    """For each tensor of the outputs, whether dimension 0 counts examples, as that of the inputs, each by itself.
-
-    The noise of a random half of the examples is changed, and then that of the other half; the outputs of those whose
-    noise stays must stay.  Either half is needed: a causal network hands noise on in one direction only.  Three plain
-    forward passes, once for each network, mode and shapes of arguments.  Where examples interact in any output, none is
-    by example, and the list is empty.
-    """
-    batch = network.batch
-    shapes = [(tuple(value.mean.shape), value.mean.dtype) for value in network.inputs]
-    if not batch or any(not shape or shape[0] != batch for shape, _ in shapes):
-        return []
-    known: dict[Any, list[bool]] = {}
-    key = (
-        getattr(network.where, "training", None),
-        *shapes,
-        *[(tuple(leaf.shape), leaf.dtype) for leaf in network.leaves if isinstance(leaf, Tensor)],
-    )
-    if isinstance(network.where, torch.nn.Module):
-        known = _BY_EXAMPLE.setdefault(network.where, {})
-    if key not in known:
-        with torch.no_grad():
-            known[key] = _by_example(network, seed)
-    return known[key]
-
-
-def _by_example(network: Network, seed: int) -> list[bool]:
-    batch = network.batch
-    noise = [InputNoise(value, place, seed, False) for place, value in enumerate(network.inputs)]
-    generator = torch.Generator().manual_seed(seed)
-    half = (torch.randperm(batch, generator=generator) < batch // 2).to(network.device)
-    first, second = ([one.value.mean + one.row(row) for one in noise] for row in (0, 2))
-    base = _tensors(network, first, seed)
-    for changed in (half, ~half) if batch > 1 else (half,):
-        values = [
-            torch.where(changed.to(value.device).view(-1, *[1] * (value.dim() - 1)), other, value)
-            for value, other in zip(first, second, strict=True)
-        ]
-        if not _still(base, _tensors(network, values, seed), changed, batch):
-            return []
-    flags = [_has_batch(leaf, batch) for leaf in base]
-    return flags if any(flags) else []
-
-
-def _has_batch(leaf: Tensor, batch: int) -> bool:
-    return bool(leaf.dim()) and leaf.shape[0] == batch
-
-
-def _tensors(network: Network, values: list[Tensor], seed: int) -> list[Tensor]:
-    """The tensors among the outputs, the noise of the network's own held fixed."""
-    with network.own_draws():
-        torch.manual_seed(seed)
-        return [leaf for leaf in leaves_of(network.call(values)) if isinstance(leaf, Tensor)]
-
-
-def _still(base: list[Tensor], found: list[Tensor], changed: Tensor, batch: int) -> bool:
-    """Whether outputs with the batch in front are the same for examples that were not changed."""
-    if [leaf.shape for leaf in base] != [leaf.shape for leaf in found]:
-        return False
-    for one, other in zip(base, found, strict=True):
-        if not _has_batch(one, batch) or not one.is_floating_point() or not one.numel():
-            continue
-        change = (one.double() - other.double()).abs().reshape(batch, -1).nan_to_num().amax(1)
-        own = changed.to(change.device)
-        if batch > 1 and bool(change[~own].amax() > 1e-4 * change[own].amax()):
-            return False
-    return True

@@ -14,13 +14,15 @@ from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws.accuracy import Accuracy, accuracy
 from momentgen.laws.affine import transformed
 from momentgen.laws.controlled.estimate import Estimate, Rows, estimated
+from momentgen.laws.controlled.facts import Facts, close, facts_of
 from momentgen.laws.controlled.linear import OUTPUTS, Linear
-from momentgen.laws.controlled.network import Network, outputs_by_example
+from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.noise import InputNoise, Source
 from momentgen.laws.controlled.pull import whole
 from momentgen.laws.controlled.rules import rule_of
 from momentgen.laws.controlled.shift import Shift
 from momentgen.laws.controlled.softmax import softmaxed
+from momentgen.laws.controlled.stack import UnstackedError, pieces
 from momentgen.laws.nests import Nest, flattened, held_by_objects
 from momentgen.laws.notes import note
 from momentgen.laws.propagations import PROPAGATIONS
@@ -75,7 +77,7 @@ def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kw
             found = network.call([])
             if all(torch.equal(*states) for states in zip(before, _random_state(devices), strict=True)):
                 return lower(found)
-        return _Answer(network, spent).outputs()
+        return _answered(network, spent)
 
 
 def _say_if_lost(value: Moments) -> None:
@@ -93,18 +95,44 @@ def _random_state(devices: list[torch.device]) -> list[Tensor]:
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
 
 
+def _answered(network: Network, spent: Accuracy) -> Any:
+    """What the network returns; by rows together where they may be."""
+    facts = facts_of(network, spent.seed)
+    if facts.most > 1 and facts.watched is None:
+        facts.watched = _alike(network, spent, facts)
+    try:
+        return _Answer(network, spent, facts, facts.most if facts.watched else 1).outputs()
+    except UnstackedError:  # as if it had never been tried, so that the next answer has the same bits
+        facts.most = 1
+    return _Answer(network, spent, facts, 1).outputs()
+
+
+def _alike(network: Network, spent: Accuracy, facts: Facts) -> bool:
+    """Whether the first rows have the same outputs and slopes together as one by one."""
+    single, together = (_Answer(network, spent, facts, most) for most in (1, facts.most))
+    if not together.may_be_stacked():
+        return False
+    try:
+        expected, found = single.tried(), together.tried()
+    except Exception:  # whatever a network raises of a stack; what it raises of a single row too, it raises again
+        return False
+    return len(found) == len(expected) and all(map(close, found, expected))
+
+
 class _Answer:
     """The rows of one call, and what they say.
 
     Args:
         network: with its arguments.
         spent: what is asked for.
+        facts: what is known of the network.
+        most: of the rows that are watched, how many may go together.
     """
 
-    def __init__(self, network: Network, spent: Accuracy) -> None:
-        self._network, self._spent = network, spent
+    def __init__(self, network: Network, spent: Accuracy, facts: Facts, most: int) -> None:
+        self._network, self._spent, self._facts, self._most = network, spent, facts, most
         #: of each leaf of the outputs, whether its examples are independent; nothing where all examples are one
-        self._by_example = outputs_by_example(network, spent.seed)
+        self._by_example = facts.by_example
         shared = bool(self._by_example) and all(self._by_example)
         self._noise = [InputNoise(value, place, spent.seed, shared) for place, value in enumerate(network.inputs)]
         #: of each leaf, whether an object holds it, as a cache of keys and values: it comes beside what is asked for
@@ -121,7 +149,7 @@ class _Answer:
     def outputs(self) -> Any:
         """What the network returns, with moments for tensors of floating point."""
         most = self._spent.max_rows // 2 * 2
-        mode, shifts = self._first_rows(min(BLOCK, most))
+        mode, shifts = self._first_rows(self._first())
         linear = self._linear(mode, shifts, most)
         mode.draws_only = True
         #: whether further rows are watched: for what the network draws, and for a softmax at its end
@@ -164,8 +192,11 @@ class _Answer:
 
     # ------------------------------------------------------------------ rows
 
-    def _values(self) -> list[Tensor]:
-        return [noise.value_of(len(self._rows)) for noise in self._noise]
+    def _values(self, count: int) -> list[Tensor]:
+        """The inputs of the next rows, one after another."""
+        rows = range(len(self._rows), len(self._rows) + count)
+        found = [[noise.value_of(row) for row in rows] for noise in self._noise]
+        return [values[0] if count == 1 else torch.cat(values) for values in found]
 
     def _first_rows(self, count: int) -> tuple[Shift, list[Tensor | None]]:
         """Run the first rows; the mode that watched them, and the shift of each leaf of the outputs."""
@@ -175,9 +206,10 @@ class _Answer:
         mode.fix(network.certain_tensors())
         shifts: list[Tensor | None] = []
         entered: list[Tensor] = []
-        for _ in range(count):
-            mode.begin()
-            values = self._values()
+        for rows in self._together(count):
+            mode.begin(rows)
+            mode.fix(leaf for leaf in network.repeated(rows) if isinstance(leaf, Tensor))
+            values = self._values(rows)
             for value, noise in zip(values, self._noise, strict=True):
                 shift = None
                 if noise.value.noise is not None and not noise.value.noise.is_known:
@@ -197,6 +229,35 @@ class _Answer:
             found = self._whole(mode, entered)
             shifts = [old if new is None else new for old, new in zip(shifts, found, strict=True)]
         return mode, shifts
+
+    def _together(self, count: int) -> list[int]:
+        """How many of the first rows go together: first those whose graphs are kept, and by itself the last one."""
+        if self._most == 1 or count < 3:
+            return [1] * count
+        paired = min(_PAIRED, count - 1)
+        return [*pieces(paired, self._most), *pieces(count - 1 - paired, self._most), 1]
+
+    def may_be_stacked(self) -> bool:
+        """Whether the first rows have the same outputs together."""
+        sizes = set(self._together(self._first())) - {1}
+        return all(self._facts.stacks(self._network, self._noise, rows) for rows in sizes)
+
+    def _first(self) -> int:
+        return min(BLOCK, self._spent.max_rows // 2 * 2)
+
+    def tried(self) -> list[Tensor]:
+        """Outputs of the first rows, and derivatives of a random combination of the shifts."""
+        mode, shifts = self._first_rows(self._first())
+        outputs = [torch.stack(rows) for rows in zip(*self._rows, strict=True)]
+        generator = torch.Generator().manual_seed(self._spent.seed)
+        known = [shift for shift in shifts if shift is not None and shift.requires_grad]
+        directions = [torch.randn(shift.shape, generator=generator).to(shift) for shift in known]
+        if not known:
+            return outputs
+        leaves = [source.leaf for source in mode.sources]
+        found = torch.autograd.grad(known, leaves, directions, allow_unused=True)
+        grads = [torch.zeros(()) if grad is None else grad.detach() for grad in found]
+        return [*outputs, torch.tensor([shift is not None for shift in shifts]), *grads]
 
     def _unseen(self, shifts: list[Tensor | None]) -> bool:
         """Whether an output varies that no function the mode saw has computed."""
@@ -227,21 +288,27 @@ class _Answer:
 
     def _further(self, mode: Shift, count: int) -> None:
         """Run more rows."""
-        for _ in range(count):
-            mode.begin()
-            self._run(mode, self._values())
+        single = self._watched and self._most == 1
+        while count:
+            rows = 1 if single else min(count, self._facts.most)
+            if rows > 1 and not self._facts.stacks(self._network, self._noise, rows):
+                raise UnstackedError
+            mode.begin(rows)
+            self._run(mode, self._values(rows))
+            count -= rows
 
     def _run(self, mode: Shift, values: list[Tensor]) -> list[Tensor | None]:
-        """Run a row and keep its outputs; returns their shifts, in the last row that is watched."""
+        """Run the rows that have begun and keep their outputs; returns the shifts, in the last that is watched."""
         watched = mode if self._watched else nullcontext()
         with torch.set_grad_enabled(mode.keeps_graph), watched, each_row(mode.common.weight):
-            found = self._network.call(values)
+            found = self._network.call(values, mode.stack.rows)
         leaves, softmax, form = self._leaves(mode, found)
-        if self._form is None:
+        if self._form is None or (mode.last and self._most > 1):  # what is no tensor may count examples
             self._form, self._softmax, held = form, softmax, held_by_objects(found)
             self._beside = [False] * len(held) if all(held) else held
-        self._check(leaves)
-        self._rows.append(leaves)
+        for row in map(list, zip(*map(mode.stack.parts, leaves), strict=True)) if leaves else [[]]:
+            self._check(row)
+            self._rows.append(row)
         if mode.row == 0:
             mode.common.products = max((self._products(leaf) for leaf in leaves), default=1)
         return [mode.of(leaf) if mode.last and mode.knows(leaf) else None for leaf in leaves]

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from momentgen.laws.controlled.shift import Call, Shifted, has_derivative
+from momentgen.laws.controlled.stack import Stack
 from momentgen.laws.nests import mapped, tensors_in
 
 __all__ = ["pulled", "whole"]
@@ -37,7 +38,7 @@ def pulled(call: Call) -> Shifted | None:
     def shifted() -> Any:
         graphs = record.graphs
         outs = [value for value in tensors_in((call.out,)) if has_derivative(value)]
-        found = list(_Pull.apply(graphs, mode.keeps_graph, *map(call.shift, inputs)))
+        found = list(_Pull.apply(graphs, outs, mode.keeps_graph, *map(call.shift, inputs)))
         places = {id(value): shift for value, shift in zip(outs, found, strict=True)}
         return mapped(lambda value: places.get(id(value)), call.out)
 
@@ -62,11 +63,11 @@ def whole(
             own = [_own(value, keeps) for value in values]
             found = call(own)
         places = [place for place, leaf in enumerate(found) if has_derivative(leaf) and leaf.requires_grad]
-        graphs.append((own, [found[place] for place in places]))
-    if not places or any(len(outs) != len(places) for _, outs in graphs):
+        graphs.append((own, [found[place] for place in places], Stack(1, 1)))
+    if not places or any(len(outs) != len(places) for _, outs, _ in graphs):
         return [None] * len(found)
     with torch.enable_grad():
-        known = dict(zip(places, _Pull.apply(graphs, keeps, *shifts), strict=True))
+        known = dict(zip(places, _Pull.apply(graphs, graphs[0][1], keeps, *shifts), strict=True))
     return [known.get(place) for place in range(len(found))]
 
 
@@ -88,7 +89,7 @@ def _recorded(call: Call, inputs: list[Tensor]) -> None:
         out = call.function(*args, **kwargs)
     outs = [value for value in tensors_in((out,)) if has_derivative(value)]
     if outs and all(value.requires_grad for value in outs):
-        call.record.graphs.append((list(own.values()), outs))
+        call.record.graphs.append((list(own.values()), outs, call.mode.stack))
     call.out = mapped(
         lambda value: (value if keeps else value.detach()).clone() if has_derivative(value) else value, out
     )
@@ -105,27 +106,36 @@ def _differentiable(name: str, twice: bool) -> Iterator[None]:
         yield
 
 
-def _fits(graph: tuple[list[Tensor], list[Tensor]], inputs: list[Tensor], out: Any) -> bool:
-    """Whether the graph of another row is one of the same shapes."""
+def _fits(graph: tuple[list[Tensor], list[Tensor], Stack], inputs: list[Tensor], out: Any) -> bool:
+    """Whether the graph of other rows is one of the same shapes."""
     outs = [value for value in tensors_in((out,)) if has_derivative(value)]
-    shapes = [[value.shape for value in part] for part in (*graph, inputs, outs)]
-    return shapes[:2] == shapes[2:]
+    shapes = [[graph[2].of_row(value.shape) for value in part] for part in graph[:2]]
+    return shapes == [[value.shape for value in part] for part in (inputs, outs)]
 
 
 class _Pull(torch.autograd.Function):
     """Zeros of the shapes of a function's results, whose derivative is the mean of those in some graphs."""
 
     @staticmethod
-    def forward(ctx: Any, graphs: list[tuple[list[Tensor], list[Tensor]]], keeps: bool, *shifts: Tensor) -> Any:
+    def forward(
+        ctx: Any,
+        graphs: list[tuple[list[Tensor], list[Tensor], Stack]],
+        like: list[Tensor],
+        keeps: bool,
+        *shifts: Tensor,
+    ) -> Any:
         ctx.graphs, ctx.keeps = graphs, keeps
         ctx.set_materialize_grads(False)
-        return tuple(torch.zeros_like(value) for value in graphs[0][1])
+        return tuple(torch.zeros_like(value) for value in like)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         totals: list[Tensor | None] = [None] * len(ctx.graphs[0][0])
-        for inputs, outs in ctx.graphs:
-            used = [(out, grad) for out, grad in zip(outs, grads, strict=True) if grad is not None]
+        count = sum(stack.rows for _, _, stack in ctx.graphs)
+        for inputs, outs, stack in ctx.graphs:
+            used = [
+                (out, stack.each(grad, out.shape)) for out, grad in zip(outs, grads, strict=True) if grad is not None
+            ]
             if not used:
                 continue
             found = torch.autograd.grad(
@@ -138,7 +148,7 @@ class _Pull(torch.autograd.Function):
             )
             for place, grad in enumerate(found):
                 if grad is not None:
-                    grad = grad / len(ctx.graphs)
+                    grad = stack.total(grad, list(range(stack.rows))) / count
                     total = totals[place]
                     totals[place] = grad if total is None else total + grad
-        return (None, None, *totals)
+        return (None, None, None, *totals)

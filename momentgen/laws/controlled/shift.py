@@ -1,10 +1,10 @@
 """The shift: a network linearised beside its rows, with slopes averaged over them.
 
 :class:`Shift` is a function mode.  Within it the network runs on plain tensors, row after row, in the same shapes as
-the user's call.  Each of torch's functions that meets a random tensor is computed as it is, and its *rule*
-(:mod:`momentgen.laws.controlled.rules`) adds what the row says of its slope to a record.  In the last row the rules
-also compute the shift of the result from those of the arguments.  All shifts are 0; what counts is their graph, of
-which vector-Jacobian products are rows of A.
+the user's call, or on several rows together in its batch.  Each of torch's functions that meets a random tensor is
+computed as it is, and its *rule* (:mod:`momentgen.laws.controlled.rules`) adds what the rows say of its slope to a
+record.  In the last row the rules also compute the shift of the result from those of the arguments.  All shifts are 0;
+what counts is their graph, of which vector-Jacobian products are rows of A.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from momentgen.laws.controlled.common import Common
 from momentgen.laws.controlled.noise import Source
+from momentgen.laws.controlled.stack import Stack, UnstackedError
 from momentgen.laws.nests import tensors_in
 from momentgen.laws.table import METHODS, Entry, entry_of, names
 
@@ -42,19 +43,19 @@ class Record:
     def __init__(self) -> None:
         self._sums: list[Tensor] = []
         self._counts: list[int] = []
-        #: (inputs, outputs) of rows whose graph is kept
-        self.graphs: list[tuple[list[Tensor], list[Tensor]]] = []
+        #: (inputs, outputs) of stacks whose graph is kept
+        self.graphs: list[tuple[list[Tensor], list[Tensor], Stack]] = []
         #: draws of a source, by row
         self.noise: dict[int, Tensor] = {}
 
-    def add(self, place: int, value: Tensor, keeps_graph: bool) -> None:
-        """Add to the sum ``place``, which starts anew where the shape changes from row to row."""
+    def add(self, place: int, value: Tensor, keeps_graph: bool, count: int = 1) -> None:
+        """Add of ``count`` rows to the sum ``place``, which starts anew where the shape changes from row to row."""
         if place < len(self._sums) and self._sums[place].shape == value.shape:
             self._sums[place] = self._sums[place] + value if keeps_graph else self._sums[place].add_(value.detach())
-            self._counts[place] += 1
+            self._counts[place] += count
             return
         self._sums[place:] = [value if keeps_graph else value.detach().clone()]
-        self._counts[place:] = [1]
+        self._counts[place:] = [count]
 
     def has(self, place: int) -> bool:
         """Whether anything was added."""
@@ -116,13 +117,18 @@ class Call:
             every: whether every row counts; else every other pair does, as for what is dear to compute.
         """
         place, self.place = self.place, self.place + 1
-        if not every and self.mode.row % 4 > 1 and self.record.has(place):
+        stack = self.mode.stack
+        first = self.mode.row + 1 - stack.rows
+        counted = [k for k in range(stack.rows) if every or (first + k) % 4 < 2]
+        if not counted and self.record.has(place):
             return lambda: self.record.average(place)
         value = value if isinstance(value, Tensor) else value()
         if self.mode.draws_only or self.mode.constant(value):
             constant = value if self.mode.keeps_graph else value.detach()
             return lambda: constant
-        self.record.add(place, value, self.mode.keeps_graph)
+        counted = counted or [0]
+        value = value if stack.rows == 1 else stack.total(value, counted)
+        self.record.add(place, value, self.mode.keeps_graph, len(counted))
         return lambda: self.record.average(place)
 
 
@@ -181,7 +187,8 @@ class Shift(TorchFunctionMode):
         #: noise that all examples have in common
         self.common = Common(self, batch, list(inputs))
         self._rule, self.rows, self.pairs, self.keeps_graph = rule, rows, pairs, keeps_graph
-        self.row = -1
+        #: the present rows, and the number of the last of them
+        self.stack, self.row = Stack(1, batch), -1
         #: noise that has entered; complete after the last row
         self.sources: list[Source] = []
         #: softmaxes of the present row: probabilities -> (logits, dimension, whether logarithms)
@@ -197,9 +204,14 @@ class Shift(TorchFunctionMode):
 
     # ------------------------------------------------------------------ rows
 
-    def begin(self) -> None:
-        """The next row begins."""
-        self.row += 1
+    def draws_now(self) -> None:
+        """The network draws, which rows do by themselves."""
+        if self.stack.rows > 1:
+            raise UnstackedError
+
+    def begin(self, rows: int = 1) -> None:
+        """The next row begins, or the next rows together."""
+        self.stack, self.row = self.stack._replace(rows=rows), self.row + rows
         self.common.begin()
         self._met.clear()
         self._known.clear()
@@ -251,7 +263,7 @@ class Shift(TorchFunctionMode):
     def record_of(self, call: Call) -> Record:
         """The record of a call: of the n-th call in a row of this function on this shape."""
         first = call.args[0] if call.args else None
-        shape = first.shape if isinstance(first, Tensor) else None
+        shape = self.stack.of_row(first.shape) if isinstance(first, Tensor) else None
         key = (call.function if call.entry is None else call.entry.name, shape)
         count = self._met.get(key, 0)
         self._met[key] = count + 1

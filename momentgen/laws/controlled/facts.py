@@ -1,0 +1,261 @@
+"""What a few calls of a network tell: which examples are independent, and which rows may go together.
+
+Networks whose examples are independent may be called with the rows of the noise stacked in the batch, if they know
+nothing of it.  A network may read values out and decide by them, for all rows at once; keep state from call to call;
+draw noise of its own; count its examples; or be of a fixed size.  Each is looked for, and rows then go one by one.
+What is found is remembered for each module, mode and shapes of arguments.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from momentgen.laws.controlled.network import Network
+from momentgen.laws.controlled.noise import InputNoise
+from momentgen.laws.nests import leaves_of, tensors_in
+from momentgen.laws.table import names
+
+__all__ = ["Facts", "close", "facts_of"]
+
+#: rows of a stack, at most
+_ROWS: Final = 64
+#: bytes of a stack's widest tensor: beyond it leaves a CPU's cache, and costs more than rows one by one
+_BYTES, _BYTES_OF_ACCELERATORS = 2**22, 2**25
+#: functions that read values out
+_READS: Final = frozenset(
+    names(
+        "__bool__ __int__ __float__ __index__ __complex__ __contains__ __array__ __dlpack__ item tolist numpy "
+        "is_nonzero equal allclose data_ptr untyped_storage"
+    )
+)
+#: values that are not of the noise, in units of the input's own size
+_WILD: Final = 1e3
+
+
+class Facts:
+    """What is known of a network.
+
+    Attributes:
+        by_example: for each tensor of the outputs, whether dimension 0 counts examples, as that of the inputs, each by
+            itself; nothing where examples interact in any output.
+        most: rows that may go together; 1 for none.
+        watched: whether the slopes of rows that go together are those of single ones; None if that is not known yet.
+    """
+
+    def __init__(self) -> None:
+        self.by_example: list[bool] = []
+        self.most = 1
+        self.watched: bool | None = None
+        self._sizes: dict[int, bool] = {}
+
+    def stacks(self, network: Network, noise: list[InputNoise], rows: int) -> bool:
+        """Whether so many rows together have the outputs that they have one by one; looked at once for each number.
+
+        Every other row is then moved far off, which must not change the others.
+        """
+        if rows not in self._sizes:
+            # Whatever a network raises of a stack, or the outputs it then has, it may not be stacked.
+            try:
+                with torch.no_grad():
+                    self._sizes[rows] = _stacks(network, noise, rows)
+            except Exception:
+                self._sizes[rows] = False
+            if not self._sizes[rows]:
+                self.most = 1
+        return self._sizes[rows]
+
+
+#: of modules: mode and shapes of the arguments -> facts
+_FACTS: Final[weakref.WeakKeyDictionary[Any, dict[Any, Facts]]] = weakref.WeakKeyDictionary()
+
+
+def facts_of(network: Network, seed: int) -> Facts:
+    """What is known of a network, by three plain forward passes at first."""
+    batch, where = network.batch, network.where
+    shapes = [(tuple(value.mean.shape), value.mean.dtype) for value in network.inputs]
+    if not batch or any(not shape or shape[0] != batch for shape, _ in shapes):
+        return Facts()
+    known: dict[Any, Facts] = {}
+    key: tuple[Any, ...] = (
+        *shapes,
+        *[(tuple(leaf.shape), leaf.dtype) for leaf in network.leaves if isinstance(leaf, Tensor)],
+        network.device,
+    )
+    if isinstance(where, nn.Module):
+        known = _FACTS.setdefault(where, {})
+        key = (*key, network.differentiable, *(part.training for part in where.modules()))
+    if key not in known:
+        with torch.no_grad():
+            known[key] = _found(network, seed)
+    return known[key]
+
+
+def _found(network: Network, seed: int) -> Facts:
+    """See the module's head.
+
+    The noise of a random half of the examples is changed, and then that of the other half; the outputs of those whose
+    noise stays must stay.  Either half is needed: a causal network hands noise on in one direction only.
+    """
+    batch, facts = network.batch, Facts()
+    noise = [InputNoise(value, place, seed, False) for place, value in enumerate(network.inputs)]
+    generator = torch.Generator().manual_seed(seed)
+    half = (torch.randperm(batch, generator=generator) < batch // 2).to(network.device)
+    first, second = ([one.value.mean + one.row(row) for one in noise] for row in (0, 2))
+    watch = _Watch(first)
+    with watch:
+        base = _tensors(network, first, seed)
+    state = _state(network.where)
+    for changed in (half, ~half) if batch > 1 else (half,):
+        values = [
+            torch.where(changed.to(value.device).view(-1, *[1] * (value.dim() - 1)), other, value)
+            for value, other in zip(first, second, strict=True)
+        ]
+        if not _still(base, _tensors(network, values, seed), changed, batch):
+            return facts
+    flags = [_has_batch(leaf, batch) for leaf in base]
+    facts.by_example = flags if any(flags) else []
+    kept = not watch.reads and _unchanged(state, _state(network.where)) and not _draws(network, first)
+    if all(flags) and flags and kept and _transparent(network.where):
+        bound = _BYTES if network.device.type == "cpu" else _BYTES_OF_ACCELERATORS
+        facts.most = max(min(_ROWS, bound // max(watch.widest, 1)), 1)
+    return facts
+
+
+class _Watch(TorchFunctionMode):
+    """Looks at what becomes of some values.
+
+    Attributes:
+        reads: whether one that follows from them is read out.
+        widest: bytes of the largest.
+    """
+
+    def __init__(self, values: list[Tensor]) -> None:
+        super().__init__()
+        self.reads, self.widest = False, max((value.nbytes for value in values), default=0)
+        self._followed = {id(value): value for value in values}  # held, so that an identity stays its own
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        given = tensors_in((*args, *(kwargs or {}).values()))
+        if any(id(value) in self._followed for value in given):
+            self.reads |= getattr(func, "__name__", "") in _READS
+            for value in (*given[:1], *tensors_in((out,))):  # the first may have been written to
+                self._followed[id(value)] = value
+                self.widest = max(self.widest, value.numel() * value.element_size())
+        return out
+
+
+def _state(where: Any) -> list[Any]:
+    """What changes where a module keeps anything of a call."""
+    parts = list(where.modules()) if isinstance(where, nn.Module) else []
+    held = [value for part in parts for value in (*vars(part).values(), *part._buffers.values())]
+    return [*held, *(value._version for part in parts for value in part._buffers.values() if value is not None)]
+
+
+def _unchanged(before: list[Any], after: list[Any]) -> bool:
+    return len(before) == len(after) and all(
+        one is other or (isinstance(one, int | float | str) and one == other)
+        for one, other in zip(before, after, strict=True)
+    )
+
+
+def _transparent(where: Any) -> bool:
+    """Whether all that a module does is seen: none is scripted or compiled, or shows values to a hook."""
+    return isinstance(where, nn.Module) and not any(
+        isinstance(part, torch.jit.ScriptModule)
+        or type(part).__name__ == "OptimizedModule"
+        or part._compiled_call_impl is not None
+        or part._forward_hooks
+        or part._forward_pre_hooks
+        for part in where.modules()
+    )
+
+
+def _draws(network: Network, values: list[Tensor]) -> bool:
+    """Whether a network draws random numbers."""
+    device = network.device if network.device.type == "cuda" else None
+
+    def states() -> list[Tensor]:
+        return [torch.get_rng_state(), *([] if device is None else [torch.cuda.get_rng_state(device)])]
+
+    with network.own_draws():
+        before = states()
+        network.call(values)
+        return not all(map(torch.equal, before, states()))
+
+
+def _stacks(network: Network, noise: list[InputNoise], rows: int) -> bool:
+    singles = [[one.value_of(row) for one in noise] for row in range(rows)]
+    together = [torch.cat(values) for values in zip(*singles, strict=True)]
+    far = [torch.arange(rows, device=value.device).repeat_interleave(network.batch) % 2 > 0 for value in together]
+    wild = [
+        torch.where(away.view(-1, *[1] * (value.dim() - 1)), value + _WILD * (value - value.roll(1, 0)), value)
+        for value, away in zip(together, far, strict=True)
+    ]
+    parts = list(network.where.modules())
+    state, held = _state(network.where), [(vars(part).copy(), part._buffers.copy()) for part in parts]
+    try:
+        found = leaves_of(network.call(together, rows))
+        apart = leaves_of(network.call(wild, rows))
+    finally:
+        same = _unchanged(state, _state(network.where))
+        if not same:  # as if it had not been called
+            for part, (attributes, buffers) in zip(parts, held, strict=True):
+                vars(part).clear()
+                vars(part).update(attributes)
+                part._buffers.update(buffers)
+    alone = [leaves_of(network.call(values)) for values in (singles[0], singles[-1])]
+    if not same or any(leaf.shape[:1] != (rows * network.batch,) for leaf in (*found, *apart)):
+        return False
+    for place, leaf in enumerate(found):
+        parts = leaf.unflatten(0, (rows, -1))
+        ends, others = torch.stack([parts[0], parts[-1]]), apart[place].unflatten(0, (rows, -1))
+        if not close(ends, torch.stack([one[place] for one in alone])) or not close(parts[::2], others[::2]):
+            return False
+    return True
+
+
+def close(found: Tensor, expected: Tensor) -> bool:
+    """Whether two are the same but for rounding, also beside what differs along dimension 0."""
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        return False
+    if not found.is_floating_point() and not found.is_complex():
+        return torch.equal(found, expected)
+    eps = torch.finfo(found.dtype).eps
+    known = expected.isfinite()
+    if not torch.equal(known, found.isfinite()) or not bool(known.any()):
+        return bool((~known).all())
+    size = expected[known].abs().max()
+    spread = torch.where(known, expected - expected[:1], 0).abs().nan_to_num().max()
+    off = (found - expected)[known].abs().max()
+    return bool(off <= (32 if eps < 1e-6 else 4) * eps * size + 1e-4 * spread)
+
+
+def _has_batch(leaf: Tensor, batch: int) -> bool:
+    return bool(leaf.dim()) and leaf.shape[0] == batch
+
+
+def _tensors(network: Network, values: list[Tensor], seed: int) -> list[Tensor]:
+    """The tensors among the outputs, the noise of the network's own held fixed."""
+    with network.own_draws():
+        torch.manual_seed(seed)
+        return [leaf for leaf in leaves_of(network.call(values)) if isinstance(leaf, Tensor)]
+
+
+def _still(base: list[Tensor], found: list[Tensor], changed: Tensor, batch: int) -> bool:
+    """Whether outputs with the batch in front are the same for examples that were not changed."""
+    if [leaf.shape for leaf in base] != [leaf.shape for leaf in found]:
+        return False
+    for one, other in zip(base, found, strict=True):
+        if not _has_batch(one, batch) or not one.is_floating_point() or not one.numel():
+            continue
+        change = (one.double() - other.double()).abs().reshape(batch, -1).nan_to_num().amax(1)
+        own = changed.to(change.device)
+        if batch > 1 and bool(change[~own].amax() > 1e-4 * change[own].amax()):
+            return False
+    return True

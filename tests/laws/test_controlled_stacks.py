@@ -1,0 +1,305 @@
+"""Rows that go together through one call: the same answer as one by one, and networks for which they may not."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from laws.small_networks import Of
+from torch import Tensor, nn
+
+import momentgen
+from momentgen import noisy
+from momentgen.laws.controlled import facts as facts_module
+
+
+@pytest.fixture(autouse=True)
+def _fixed() -> None:
+    torch.manual_seed(0)
+
+
+def _sizes(network: nn.Module, calls: list[int]) -> nn.Module:
+    """The network, which writes the number of examples of each call into a list."""
+
+    class Counted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, x: Tensor, *rest: Any) -> Any:
+            calls.append(len(x))
+            return self.network(x, *rest)
+
+    return Counted()
+
+
+def _answers(
+    network: nn.Module, *args: Any, monkeypatch: pytest.MonkeyPatch, **asked: Any
+) -> tuple[Any, Any, list[int]]:
+    """The answer, that of rows one by one, and the sizes of the calls of the first once the network is known."""
+    calls: list[int] = []
+    other = copy.deepcopy(network)
+    converted = momentgen.convert(_sizes(network, calls), "controlled", **asked)
+    converted(*args)
+    calls.clear()
+    found = converted(*args)
+    with monkeypatch.context() as patch:
+        patch.setattr(facts_module, "_ROWS", 1)
+        alone = momentgen.convert(_sizes(other, []), "controlled", **asked)(*args)
+    return found, alone, calls
+
+
+def _same(found: Any, alone: Any) -> None:
+    assert found.rows == alone.rows
+    for name in ("mean", "std", "std_error", "mean_error"):
+        torch.testing.assert_close(getattr(found, name), getattr(alone, name), rtol=2e-4, atol=1e-6)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: Any, **settings: Any) -> None:
+        super().__init__()
+        self.kind, self.out = kind(3, 6, 2, **settings), nn.Linear(6, 2)
+        self.first = settings.get("batch_first", False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.kind(x)[0][:, -1] if self.first else self.kind(x.transpose(0, 1))[0][-1])
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.norm, self.out = nn.Linear(16, 48), nn.LayerNorm(16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part.unflatten(-1, (2, 8)).transpose(1, 2) for part in self.into(self.norm(x)).chunk(3, -1))
+        x = x + F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        return self.out(F.gelu(x)[:, -1])
+
+
+class Folded(nn.Module):
+    """Heads before examples, in one dimension."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.unflatten(1, (3, 2)).transpose(0, 1).flatten(0, 1).tanh() * x.new_tensor([1.0, 2.0])
+        return y.unflatten(0, (3, -1)).transpose(0, 1).flatten(1).exp()
+
+
+def perceptron(*ends: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 20), nn.SiLU(), nn.Linear(20, 4), *ends)
+
+
+TOGETHER: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "perceptron": (perceptron, (6, 6)),
+    "softmax": (lambda: perceptron(nn.Softmax(-1)), (6, 6)),
+    "convolutional": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)
+        ),
+        (6, 1, 8, 8),
+    ),
+    "attention": (Attention, (6, 5, 16)),
+    "lstm": (lambda: Recurrent(nn.LSTM, batch_first=True), (5, 4, 3)),
+    "gru, time in front": (lambda: Recurrent(nn.GRU), (5, 4, 3)),
+    "one example": (perceptron, (1, 6)),
+    "a number each": (lambda: Of(lambda x: (x.sin() * x).sum(-1)), (6, 4)),
+    "writes": (lambda: Of(lambda x: F.relu_(torch.zeros_like(x).add_(x.tanh()) - 0.1)), (6, 4)),
+    "many outputs": (lambda: nn.Sequential(nn.Linear(8, 30), nn.Tanh(), nn.Linear(30, 80)), (4, 8)),
+}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+@pytest.mark.parametrize("gradients", [False, True], ids=["plain", "gradients"])
+def test_rows_together_have_the_answer_of_rows_one_by_one(
+    name: str, gradients: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, shape = TOGETHER[name]
+    x = noisy(torch.randn(shape), std=0.3)
+    with torch.set_grad_enabled(gradients):
+        found, alone, calls = _answers(make().eval(), x, monkeypatch=monkeypatch, max_rows=40, rtol=1e-3)
+    # 4 whose graphs are kept, 11, the last that is watched; and with gradients one that looks for parameters
+    assert 4 * shape[0] in calls[:2], calls
+    assert len(calls) < 8, calls
+    assert sum(calls) <= 41 * shape[0], calls
+    _same(found, alone)
+
+
+def test_gradients_of_rows_together_are_those_of_rows_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = noisy(torch.randn(6, 5, 16), std=0.3)
+    grads = []
+    for network in [Attention().eval()] * 2:
+        network.zero_grad()
+        momentgen.convert(network, "controlled")(x).std.sum().backward()
+        grads.append([part.grad.clone() for part in network.parameters()])
+        monkeypatch.setattr(facts_module, "_ROWS", 1)
+        facts_module._FACTS.clear()
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+class Scaled(nn.Module):
+    def forward(self, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        return x.tanh() * scale + shift
+
+
+class Stateful(nn.Module):
+    """Hands its last values on to the next call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: Any = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = x.tanh() if self.last is None or self.last.shape != x.shape else x.tanh() + 0.1 * self.last
+        self.last = x.detach()
+        return out
+
+
+class Averages(nn.Module):
+    """Keeps a running mean in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean.mul_(0.9).add_(0.1 * x.detach().mean(0))
+        return x.exp()
+
+
+class Rare(nn.Module):
+    """Another function of all examples where any value is large, which hardly any draw is."""
+
+    def __init__(self, reads: bool) -> None:
+        super().__init__()
+        self.reads = reads
+
+    def forward(self, x: Tensor) -> Tensor:
+        large = x.abs().max() > 3.5
+        if self.reads:
+            return x * 3 if bool(large) else x.sin()
+        return torch.where(large, x * 3, x.sin())
+
+
+APART: dict[str, Callable[[], nn.Module]] = {
+    "counts examples": lambda: Of(lambda x: x.tanh() * len(x)),
+    "counts many examples": lambda: Of(lambda x: x.tanh() if len(x) < 20 else x.sin()),
+    "of a fixed size": lambda: Of(lambda x: x.view(6, 2, 2).exp().flatten(1)),
+    "a table of examples": lambda: Of(lambda x: x.tanh() + torch.arange(6.0)[:, None]),
+    "decides for all": lambda: Rare(True),
+    "decides for all, unread": lambda: Rare(False),
+    "state": Stateful,
+    "a running mean": Averages,
+    "draws": lambda: Of(lambda x: x.tanh() + 0.3 * torch.randn_like(x)),
+    "draws for all": lambda: Of(lambda x: x.tanh() + 0.3 * torch.randn(4)),
+    "dropout": lambda: nn.Dropout(0.3).train(),
+    "statistics of the batch": lambda: nn.BatchNorm1d(4).train(),
+    "scripted": lambda: Of(torch.jit.script(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)))),
+    "one graph": lambda: Of(lambda x: torch.zeros_like(x).index_add(0, torch.tensor([1, 2, 0, 3, 4, 5]), x.tanh())),
+    "order of the batch": lambda: Of(lambda x: x.cumsum(0).tanh()),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+@pytest.mark.parametrize("rows", [16, 32])
+def test_networks_that_know_of_their_batch_run_row_by_row(
+    name: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, x = APART[name](), noisy(torch.randn(6, 4), std=0.3)
+    with torch.no_grad():
+        found, _, calls = _answers(network, x, monkeypatch=monkeypatch, max_rows=rows, rtol=1e-3)
+    assert set(calls) == {6}
+    assert len(calls) >= rows == found.rows
+
+
+def test_a_decision_that_is_rare_has_the_moments_of_its_draws() -> None:
+    network, x = Rare(False), noisy(torch.zeros(2, 2), std=1.6)
+    drawn = torch.cat([network(1.6 * torch.randn(2, 2))[None] for _ in range(20_000)])
+    with torch.no_grad():
+        found = momentgen.convert(network, "controlled", rtol=1e-3, max_rows=1024)(x)
+    assert ((found.std - drawn.std(0)).abs() < 3 * found.std_error + 0.03).all()
+
+
+def test_slopes_whose_rows_are_not_in_front_of_examples_are_found_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = noisy(torch.randn(5, 6), std=0.3)
+    with torch.no_grad():
+        found, alone, calls = _answers(Folded(), x, monkeypatch=monkeypatch, max_rows=48, rtol=1e-3)
+    assert calls[:16] == [5] * 16
+    assert max(calls) == 5 * 16
+    _same(found, alone)
+
+
+def test_a_network_that_begins_to_draw_runs_row_by_row() -> None:
+    class Switched(nn.Module):
+        level = 0.0
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x.tanh() if not self.level else x.tanh() + self.level * torch.randn_like(x)
+
+    x, calls = noisy(torch.zeros(6, 4), std=0.01), []
+    network = Switched()
+    converted = momentgen.convert(_sizes(network, calls), "controlled", max_rows=64)
+    with torch.no_grad():
+        converted(x)
+        next(part for part in converted.modules() if isinstance(part, Switched)).level = 0.5
+        calls.clear()
+        found = converted(x)
+    assert set(calls[-found.rows :]) == {6}
+    assert (found.std / 0.5).log().abs().max() < 0.1
+
+
+def test_certain_inputs_with_the_batch_in_front_go_with_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Scaled()
+    x, scale = noisy(torch.randn(6, 4), std=0.3), torch.rand(6, 1) + 0.5
+    with torch.no_grad():
+        found, alone, calls = _answers(
+            network, x, scale, torch.randn(4), monkeypatch=monkeypatch, max_rows=32, rtol=1e-3
+        )
+        assert max(calls) == 6 * 16
+        _same(found, alone)
+        # one that only has as many entries as there are examples
+        square = noisy(torch.randn(4, 4), std=0.3)
+        found, alone, calls = _answers(
+            network, square, torch.rand(4), torch.randn(4), monkeypatch=monkeypatch, max_rows=32, rtol=1e-3
+        )
+    assert set(calls) == {4}
+    _same(found, alone)
+
+
+@dataclasses.dataclass
+class Both:
+    value: Tensor
+    extra: dict[str, Any]
+
+
+def test_nested_outputs_come_apart_and_what_is_no_tensor_is_of_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Of(lambda x: Both(x.tanh(), {"largest": x.argmax(1), "count": len(x), "pair": (x.exp(), None)}))
+    x = noisy(torch.randn(6, 4), std=0.3)
+    with torch.no_grad():
+        found, alone, calls = _answers(network, x, monkeypatch=monkeypatch, max_rows=32, rtol=1e-3)
+    assert max(calls) == 6 * 16
+    _same(found.value, alone.value)
+    _same(found.extra["pair"][0], alone.extra["pair"][0])
+    assert found.extra["count"] == 6
+    assert torch.equal(found.extra["largest"], alone.extra["largest"])
+
+
+def test_rows_of_large_networks_go_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = noisy(torch.randn(64, 6), std=0.3)
+    network = nn.Sequential(nn.Linear(6, 20_000), nn.ReLU(), nn.Linear(20_000, 2))
+    with torch.no_grad():
+        _, _, calls = _answers(network, x, monkeypatch=monkeypatch, max_rows=16)
+    assert set(calls) == {64}
+
+
+def test_hooks_see_single_rows() -> None:
+    seen: list[int] = []
+    network = perceptron()
+    network[1].register_forward_hook(lambda part, given, out: seen.append(len(out)))
+    with torch.no_grad():
+        momentgen.convert(network, "controlled")(noisy(torch.randn(6, 6), std=0.3))
+    assert set(seen) == {6}
