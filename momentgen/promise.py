@@ -12,11 +12,11 @@ __all__ = ["RELATIVE", "promise", "tolerance_in_a_line"]
 
 #: what every tolerance that is not in ulp has to say of tails
 RELATIVE = (
-    "This is no relative error: where the exact value is smaller than what is allowed, as far out in a tail, no digit "
-    "of the result need be right, and a variance may come out as 0."
+    "This does not bound the relative error. Where the exact value is smaller than the allowed error, as far out in a "
+    "tail, no digit of the result need be right, and a variance may come out as 0."
 )
-_SMALL_MEANS = "Of the mean this is no relative error where |m| is below 1."
-_SMALL_COVARIANCES = "This is no relative error where the correlation of f of either input is small."
+_SMALL_MEANS = "This does not bound the mean's relative error where |m| is below 1."
+_SMALL_COVARIANCES = "This does not bound the relative error where the correlation of f of either input is small."
 _ULP = "an ulp of y is 2^(max(exponent of y, -126) - 23), the spacing of float32 numbers at y"
 
 
