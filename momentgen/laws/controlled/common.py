@@ -1,13 +1,13 @@
 """Noise that all examples have in common: drawn weights, and noise that the network draws for a parameter.
 
-A row draws such a value once, and every example meets the same draw.  A has a row for each output of each example, so
-that the slope of such noise is one for each example, of the value's shape: a per-example gradient.  The shift of a
-value in common therefore has a dimension more, that of the examples, in front; it starts at a leaf
-``(batch, *shape)``.  A function of such values alone acts on each example's shift by itself, under ``torch.vmap``; one
-that also takes values with the batch in front takes each example's part of these, and gives an ordinary shift.
+A row draws such a value once, and every example meets the same draw.  A has a row for each output of each example.  So
+such noise has one slope per example, of the value's shape: a per-example gradient.  The shift of a value in common
+therefore has one more dimension in front, that of the examples.  It starts at a leaf ``(batch, *shape)``.  A function
+of such values alone acts on each example's shift by itself, under ``torch.vmap``.  A function that also takes values
+with the batch in front takes each example's part of these, and gives an ordinary shift.
 
-A linear map of one vector an example needs no such leaf.  Where its weight is used once, in a row, its noise is noise
-of the outputs: independent for each, and for neighbours in flattened order as their covariance says.
+A linear map of one vector per example needs no such leaf.  If its weight is used once in a row, its noise is noise of
+the outputs.  It is independent for each, except for neighbours in flattened order with a covariance.
 
 Per-example gradients take memory.  Beyond a bound the noise of a weight is in the rows alone.
 """

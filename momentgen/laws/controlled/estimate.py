@@ -1,9 +1,10 @@
 """Moments of the outputs, and their errors, from rows and the linear part.
 
 Rows come in pairs.  Of each, o is half the difference of the outputs and g half their sum, and the linear part l = A e
-is divided likewise.  With γ the coefficient of o on l, outputs have the covariance γ A Σ Aᵀ γ, which is exact, and R,
-that of what is left over: the second moment of o - γ l and the sample covariance of g - γ l.  For antithetic pairs o is
-odd in the noise and g even; for independent ones the same sums are those of independent draws.
+is divided likewise.  With γ the coefficient of o on l, outputs have the covariance γ A Σ Aᵀ γ + R.  The first term is
+exact.  R is the covariance of the remainder: the second moment of o - γ l plus the sample covariance of g - γ l.
+For antithetic pairs o is odd in the noise and g even; for independent ones the same sums are those of independent
+draws.
 
 One coefficient for all outputs of an example is known well.  The own one of an output replaces it by as much as they
 differ by more than chance (the garotte: Breiman 1995).

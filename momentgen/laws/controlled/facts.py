@@ -1,9 +1,13 @@
 """What a few calls of a network tell: which examples are independent, and which rows may go together.
 
-Networks whose examples are independent may be called with the rows of the noise stacked in the batch, if they know
-nothing of it.  A network may read values out and decide by them, for all rows at once; keep state from call to call;
-draw noise of its own; count its examples; or be of a fixed size.  Each is looked for, and rows then go one by one.
-What is found is remembered for each module, mode and shapes of arguments.
+Networks whose examples are independent may be called with the rows of the noise stacked in the batch.  Rows go one by
+one where a network would notice:
+
+- it reads values out and decides by them, for all rows at once;
+- it keeps state from call to call, or draws noise of its own;
+- it counts its examples, or is of a fixed size.
+
+The results are remembered per module, mode and shapes of arguments.
 """
 
 from __future__ import annotations
@@ -41,8 +45,8 @@ class Facts:
     """What is known of a network.
 
     Attributes:
-        by_example: for each tensor of the outputs, whether dimension 0 counts examples, as that of the inputs, each by
-            itself; nothing where examples interact in any output.
+        by_example: for each tensor of the outputs, whether dimension 0 counts independent examples, as in the inputs;
+            empty where examples interact in any output.
         most: rows that may go together; 1 for none.
         watched: whether the slopes of rows that go together are those of single ones; None if that is not known yet.
     """
@@ -98,7 +102,7 @@ def facts_of(network: Network, seed: int) -> Facts:
 def _found(network: Network, seed: int) -> Facts:
     """See the module's head.
 
-    The noise of a random half of the examples is changed, and then that of the other half; the outputs of those whose
+    The noise of a random half of the examples is changed, and then that of the other half.  Outputs of examples whose
     noise stays must stay.  Either half is needed: a causal network hands noise on in one direction only.
     """
     batch, facts = network.batch, Facts()
@@ -221,7 +225,7 @@ def _stacks(network: Network, noise: list[InputNoise], rows: int) -> bool:
 
 
 def close(found: Tensor, expected: Tensor) -> bool:
-    """Whether two are the same but for rounding, also beside what differs along dimension 0."""
+    """Whether two are the same up to rounding, also beside what differs along dimension 0."""
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return False
     if not found.is_floating_point() and not found.is_complex():

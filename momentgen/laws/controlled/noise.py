@@ -20,8 +20,8 @@ class Source(NamedTuple):
 
     Attributes:
         leaf: the shift that it starts, all 0; derivatives by it are those by the noise.
-        draw: what was drawn for a row, less its mean, of the shape of the leaf, or of its shape without the examples
-            where they have it in common; None where nothing was.
+        draw: the draw of a row, less its mean, of the shape of the leaf; None without a draw.  Noise that examples have
+            in common has the leaf's shape without the examples.
         var: *variances* of independent values, as the draws shaped; of the diagonal where there is a factor.
         factor: of the covariance of an example's values, flattened, as that of :class:`~momentgen.JointMoments`.
         neighbour: covariance of each value of an example with the next one in flattened order, shape ``(n - 1,)``, or

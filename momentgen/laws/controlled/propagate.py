@@ -187,7 +187,7 @@ class _Answer:
         if any(wrong):
             note(
                 f"controlled: in {sum(wrong)} of {len(wrong)} draws of the noise the network returns values that are "
-                "not finite, whose moments are NaN; keep the noise within the domain of its functions"
+                "not finite, whose moments are NaN. Keep the noise within the domain of its functions"
             )
 
     # ------------------------------------------------------------------ rows

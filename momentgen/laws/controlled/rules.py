@@ -1,9 +1,9 @@
 """How torch's functions act on the shift of a network: the derivative of each, averaged over the rows.
 
 Functions that are linear in what is random act on the shift as they are.  A pointwise function multiplies it by the
-mean of its slope, a product by the mean of the other factor, a pool by the mean of its one-hot derivative.  Of any
-other function the vector-Jacobian products of a few rows are averaged.  A function without a derivative ends the
-shift there.
+mean of its slope, and a product by the mean of the other factor.  A pool multiplies it by the mean of its one-hot
+derivative.  Any other function averages the vector-Jacobian products of a few rows.  A function without a derivative
+ends the shift there.
 """
 
 from __future__ import annotations

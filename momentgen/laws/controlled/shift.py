@@ -1,9 +1,8 @@
 """The shift: a network linearised beside its rows, with slopes averaged over them.
 
-:class:`Shift` is a function mode.  Within it the network runs on plain tensors, row after row, in the same shapes as
-the user's call, or on several rows together in its batch.  Each of torch's functions that meets a random tensor is
-computed as it is, and its *rule* (:mod:`momentgen.laws.controlled.rules`) adds what the rows say of its slope to a
-record.  In the last row the rules also compute the shift of the result from those of the arguments.  All shifts are 0;
+:class:`Shift` is a function mode.  Within it the network runs on plain tensors, row after row, in the shapes of the
+user's call.  Several rows may also go together in its batch.  Each of torch's functions that meets a random tensor is
+computed as it is.  Its *rule* (:mod:`momentgen.laws.controlled.rules`) adds the rows' slope to a record.  In the last row the rules also compute the shift of the result from those of the arguments.  All shifts are 0;
 what counts is their graph, of which vector-Jacobian products are rows of A.
 """
 
@@ -98,7 +97,7 @@ class Call:
         return self.entry.name if self.entry is not None else getattr(self.function, "__name__", "")
 
     def random(self, value: Any) -> bool:
-        """Whether ``value`` is a random tensor, but for noise that examples have in common, which has a shift apart."""
+        """Whether ``value`` is a random tensor, noise in common of all examples left out: its shift is apart."""
         return isinstance(value, Tensor) and self.mode.knows(value) and not self.mode.common.knows(value)
 
     def shift(self, value: Tensor) -> Tensor:
@@ -168,7 +167,7 @@ class Shift(TorchFunctionMode):
     Args:
         rule: the rule of a function, by what the table knows of it.
         rows: how many will run.
-        pairs: how many rows' graphs are kept of functions whose slope no rule averages.
+        pairs: how many rows' graphs are stored for functions whose slope no rule averages.
         keeps_graph: whether the answer will be differentiated.
         batch: number of examples; 1 where all of the network's values belong to one.
         inputs: certain tensors among the arguments.
@@ -224,7 +223,7 @@ class Shift(TorchFunctionMode):
 
     @property
     def graphs(self) -> bool:
-        """Whether the graphs of this row are kept."""
+        """Whether the graphs of this row are stored."""
         return self.row < self.pairs
 
     # --------------------------------------------------------------- tensors
