@@ -2,8 +2,9 @@
 
 :class:`Shift` is a function mode.  Within it the network runs on plain tensors, row after row, in the shapes of the
 user's call.  Several rows may also go together in its batch.  Each of torch's functions that meets a random tensor is
-computed as it is.  Its *rule* (:mod:`momentgen.laws.controlled.rules`) adds the rows' slope to a record.  In the last row the rules also compute the shift of the result from those of the arguments.  All shifts are 0;
-what counts is their graph, of which vector-Jacobian products are rows of A.
+computed as it is.  Its *rule* (:mod:`momentgen.laws.controlled.rules`) adds the rows' slope to a record.  In the last
+row the rules also compute the shift of the result from those of the arguments.  All shifts are 0.  What counts is their
+graph, of which vector-Jacobian products are rows of A.
 """
 
 from __future__ import annotations
