@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-versions slow fuzz lint format build check exhaust verify report accuracy bench docs clean
+.PHONY: help demo test test-versions slow fuzz lint format build check exhaust verify report accuracy bench docs wheels clean
 .DEFAULT_GOAL := help
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make verify  the committed certificates, measured again"
 	@echo "make report  all rules as one page, report.html"
 	@echo "make accuracy the certificates as tables, into docs/accuracy.md"
+	@echo "make wheels  into dist/: a wheel of this platform with compiled kernels; into dist/any/: one for all platforms"
 	@echo "make docs    the site, into site/; runs the code of every page and checks every link"
 	@echo "make bench   timings, into benchmarks/results/"
 
@@ -100,6 +101,12 @@ bench: $(READY)
 	$(BIN)/python benchmarks/layer_share.py
 	$(BIN)/python benchmarks/instructions.py
 	$(BIN)/python benchmarks/polya_gamma.py
+
+# pip takes the wheel of its platform where there is one.
+wheels: $(READY)
+	rm -rf build dist
+	$(BIN)/python -m build --outdir dist/any
+	MOMENTGEN_KERNELS=1 $(BIN)/python -m build --wheel --outdir dist
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

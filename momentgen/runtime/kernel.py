@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
+import importlib.resources
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -159,10 +160,20 @@ class Kernel:
     def _scalars(self, params: Scalars) -> Scalars:
         """What the float32 kernels take for ``params``: each as a pair of floats, then derived scalars."""
         pairs = tuple(part for value in params for part in split(self.name, value))
-        derive = getattr(self.reference, "kernel_scalars", None)
-        if derive is None:
+        if not self._derives_scalars():
             return pairs
+        derive = self.reference.kernel_scalars
         return pairs + tuple(float(value) for value in derive(**dict(zip(self.parameters, params, strict=True))))
+
+    def _derives_scalars(self) -> bool:
+        """Whether the PyTorch code has ``kernel_scalars``; read, since importing it is most of a first call."""
+        if found := _references.get(self._reference_path):
+            return hasattr(found, "kernel_scalars")
+        try:
+            file = importlib.resources.files(self.package).joinpath(f"{self._float64}_torch.py")
+            return "\ndef kernel_scalars(" in file.read_text(encoding="utf-8")
+        except OSError:  # without sources
+            return hasattr(self.reference, "kernel_scalars")
 
     def run(self, which: str, tensors: Tensors, params: Scalars) -> tuple[Tensor, ...]:
         """Compute on real tensors of one shape, dtype and device; ``which`` is ``forward`` or ``backward``."""

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING
 from momentgen.c_compiler import PROMISE, TIMEOUT, WANTED, CompilerError
 from momentgen.cache import UntrustedError, cache_directory, check_trusted
 from momentgen.extras import SITE
+from momentgen.runtime.shipped import load_shipped
 from momentgen.runtime.toolchain import Unavailable, compile_kernel, machine, warn_once
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ _MOMENT, _POLL = 2.0, 0.05  # seconds
 
 
 def compile_and_load(stem: str, source: str) -> ctypes.CDLL:
-    """Take ``source`` from the cache, or compile it and keep it there, and load it.
+    """Take ``source`` from this wheel's kernels or the cache, or compile it and keep it there, and load it.
 
     Args:
         stem: beginning of the file's name, for people who look into the cache.
@@ -63,6 +64,8 @@ def compile_and_load(stem: str, source: str) -> ctypes.CDLL:
         Unavailable: if there is no library of it, and no compiler or one that fails, or no directory can
             hold its output.  The message says what that costs and what to do.
     """
+    if library := load_shipped(stem, source):
+        return library
     name = f"{stem}-{_digest(source, *PROMISE, *itertools.chain(*WANTED), machine())}"
     if library := _find(name):
         return library

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from momentgen import c_sources
 from momentgen.runtime.kernel_cache import compile_and_load
 
 __all__ = ["Native", "native"]
@@ -71,18 +72,8 @@ def native(dtype: torch.dtype) -> Native:
         Unavailable: if this machine cannot compile C.
     """
     name, real = ("exact_float64", "double") if dtype == torch.float64 else ("exact", "float")
-    stem = f"relu_{name}"
-    generated = importlib.resources.files("momentgen.generated.relu").joinpath(f"{name}.c")
-    largest = "DBL_MAX" if real == "double" else "FLT_MAX"
-    source = "\n".join([
-        generated.read_text(encoding="utf-8"),
-        f"typedef {real} REAL;",
-        f"#define REAL_MAX {largest}",
-        f"#define RELU_FORWARD {stem}_forward",
-        f"#define RELU_BACKWARD {stem}_backward",
-        importlib.resources.files(__package__).joinpath("filter.c").read_text(encoding="utf-8"),
-    ])  # fmt: skip
-    library = compile_and_load(f"adf_{real}", source)
+    relu = importlib.resources.files("momentgen.generated.relu").joinpath(f"{name}.c").read_text(encoding="utf-8")
+    library = compile_and_load(f"adf_{real}", c_sources.density_filter(real, relu))
     library.adf_filter.restype = ctypes.c_int64
     library.adf_filter.argtypes = [ctypes.c_void_p]
     return Native(library)

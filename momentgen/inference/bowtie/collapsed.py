@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.resources
 from collections.abc import Callable
 
 import torch
 from torch import Generator, Tensor
 
+from momentgen import c_sources
 from momentgen.inference.bowtie.conditionals import NormalConditional, factor, gram_of_units
 from momentgen.inference.bowtie.model import BowTieModel, Data, State, inputs, preactivations
 from momentgen.runtime.kernel_cache import compile_and_load
@@ -65,9 +65,8 @@ def _with_torch(known: Tensor, before: Tensor, u: Tensor, columns: Tensor, resid
 @functools.cache
 def _for_cpu() -> Callable[..., Tensor]:
     """:func:`_with_torch` in C, or itself where this machine cannot compile C."""
-    source = importlib.resources.files(__package__).joinpath("collapsed_gates.c").read_text(encoding="utf-8")
     try:
-        function = compile_and_load("collapsed_gates", source).collapsed_gates
+        function = compile_and_load("collapsed_gates", c_sources.collapsed_gates()).collapsed_gates
     except Unavailable as reason:
         warn_once("collapsed gates", f"the slower PyTorch code draws collapsed gates: {reason}")
         return _with_torch

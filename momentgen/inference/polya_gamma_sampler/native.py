@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.resources
 
 import torch
 from torch import Tensor
 
+from momentgen import c_sources
 from momentgen.inference.polya_gamma_sampler.envelope import ENVELOPE, Envelope
 from momentgen.runtime.kernel_cache import compile_and_load
 
@@ -35,8 +35,7 @@ class NativeSampler:
     """
 
     def __init__(self, envelope: Envelope = ENVELOPE) -> None:
-        source = importlib.resources.files(__package__).joinpath("polya_gamma.c").read_text(encoding="utf-8")
-        library = compile_and_load("polya_gamma", envelope.defines() + source)
+        library = compile_and_load("polya_gamma", c_sources.polya_gamma(envelope.defines()))
         self._functions = {
             dtype: library[f"polya_gamma_{name}"]
             for dtype, name in ((torch.float32, "float32"), (torch.float64, "float64"))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.resources
 
 import torch
 from torch import Tensor
 
+from momentgen import c_sources
 from momentgen.laws.values import readable
 from momentgen.runtime.kernel_cache import compile_and_load
 from momentgen.runtime.toolchain import Unavailable, warn_once
@@ -26,8 +26,7 @@ class NativeDraws:
     """
 
     def __init__(self, real: str) -> None:
-        source = importlib.resources.files(__package__).joinpath("draw.c").read_text(encoding="utf-8")
-        library = compile_and_load(f"tridiagonal_{real}", f"typedef {real} REAL;\n{source}")
+        library = compile_and_load(f"tridiagonal_{real}", c_sources.tridiagonal(real))
         self._draw, self._slopes = library.draw, library.draw_slopes
         self._draw.argtypes = [_INT, _INT, _REAL, _REAL, *[_POINTER] * 3]
         self._slopes.argtypes = [_INT, _INT, _REAL, _REAL, *[_POINTER] * 5]

@@ -22,62 +22,22 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from momentgen.laws.numerics.bounds import at_least
+from momentgen.laws.numerics.maximum_rule import CONSTANTS
+from momentgen.laws.numerics.maximum_rule import RULES as RULES_OF_C
 from momentgen.laws.numerics.root import square_root
 from momentgen.runtime.dynamo import constant_result
 
-__all__ = ["CONSTANTS", "RULES", "Rule", "legendre", "moments_of"]
+__all__ = ["RULES", "legendre", "moments_of"]
 
 
-@dataclass(frozen=True)
-class Rule:
-    """How fine the integral is.
-
-    Attributes:
-        below: where F of one element begins, in standard deviations.
-        above: where that of two elements ends.
-        few: number of nodes up to four elements.
-        more: number of nodes from five on.
-    """
-
-    below: float
-    above: float
-    few: int
-    more: int
-
-    def nodes(self, n: int) -> int:
-        """How many nodes the integral over n elements has."""
-        return self.few if n <= 4 else self.more
-
-    def reach_square(self, n: int) -> float:
-        """K² of n elements: one of them is as rarely above K standard deviations as one of two is above ``above``.
-
-        The tail falls as exp(-K²/2): twice the elements take 2 log 2 more of K².
-        """
-        return self.above**2 + 2 * math.log(max(n, 2) / 2)
-
-
-#: Searched together with CONSTANTS for the fewest nodes that keep the errors that ``maximum`` names.
-RULES = {torch.float32: Rule(3.7, 4.6, 24, 26), torch.float64: Rule(6.0, 7.0, 64, 64)}
-
-CONSTANTS = {
-    "RATIO": 1000.0,  # b is at least this part of the interval
-    "MANY": 32,  # elements; above, it pays to move lo
-    "CROWDED": 2.5,  # b, and t0 - lo, over the smallest standard deviation
-    "CENTRE": 4.7,
-    "CROWDED_OF_MANY": 1.5,
-    "CENTRE_OF_MANY": 5.7,
-    "SCOUTS": 6,  # values of F that move lo
-    "NEGLIGIBLE": 1e-7,  # of F
-    "BEYOND": 40.0,  # standard deviations below lo; what is so far off is left out
-    "CERTAIN": 1e-14,  # a variance below so much of the largest changes the moments by less than float32 rounds
-}
+#: by dtype
+RULES = {torch.float32: RULES_OF_C["float"], torch.float64: RULES_OF_C["double"]}
 _RATIO, _MANY = CONSTANTS["RATIO"], CONSTANTS["MANY"]
 _SCOUTS, _NEGLIGIBLE, _CERTAIN = int(CONSTANTS["SCOUTS"]), CONSTANTS["NEGLIGIBLE"], CONSTANTS["CERTAIN"]
 _FAR = 12.0  # standard deviations; what is above them is 2e-33

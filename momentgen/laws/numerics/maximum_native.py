@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.resources
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from momentgen.laws.numerics.maximum_integral import CONSTANTS, RULES, legendre
+from momentgen import c_sources
+from momentgen.laws.numerics.maximum_integral import RULES, legendre
+from momentgen.laws.numerics.maximum_rule import definitions
 from momentgen.runtime.kernel_cache import compile_and_load
 from momentgen.runtime.toolchain import Unavailable, warn_once
 
@@ -19,11 +20,6 @@ __all__ = ["NativeMaximum", "native_maximum"]
 
 _NUMBERS = ("rows", "windows", "n", "size", "nodes", "threads")
 _POINTERS = ("table", "places", "weights", "mean", "var", "grad_of_mean", "grad_of_var", "out_mean", "out_var")
-#: of each dtype: its name in C, integers as wide, bits of the mantissa, bias of the exponent
-_FORMATS = {
-    torch.float32: ("float", "uint32_t", "int32_t", 23, 127),
-    torch.float64: ("double", "uint64_t", "int64_t", 52, 1023),
-}
 
 
 class _Problem(ctypes.Structure):
@@ -45,14 +41,10 @@ class NativeMaximum:
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
-        real, word, signed, mantissa, bias = _FORMATS[dtype]
+        real = "double" if dtype == torch.float64 else "float"
         self._rule = RULES[dtype]
         self._real = ctypes.c_double if dtype == torch.float64 else ctypes.c_float
-        defined = {"REAL": real, "WORD": word, "SIGNED": signed, "MANTISSA": mantissa, "BIAS": bias}
-        defined |= {"MAGIC": f"0x1.8p{mantissa}", "BELOW": self._rule.below, **CONSTANTS}
-        text = importlib.resources.files(__package__).joinpath("maximum.c").read_text(encoding="utf-8")
-        source = "\n".join([*(f"#define {name} {value}" for name, value in defined.items()), text])
-        library = compile_and_load(f"maximum_of_windows_{real}", source)
+        library = compile_and_load(f"maximum_of_windows_{real}", c_sources.maximum_of_windows(definitions(real)))
         self._moments, self._gradients = library.maximum_moments, library.maximum_gradients
         for function in (self._moments, self._gradients):
             function.argtypes, function.restype = [ctypes.c_void_p], ctypes.c_int64
@@ -109,7 +101,7 @@ def _places(nodes: int, real: Any) -> tuple[ctypes.Array[Any], ctypes.Array[Any]
 @functools.cache
 def native_maximum(dtype: torch.dtype) -> NativeMaximum | None:
     """The functions for a dtype, None where there are none."""
-    if dtype not in _FORMATS:
+    if dtype not in RULES:
         return None
     try:
         return NativeMaximum(dtype)

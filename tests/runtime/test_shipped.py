@@ -1,0 +1,186 @@
+"""Kernels inside a wheel: the bits of those compiled here, the right ones for the processor, and no compiler needed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from momentgen import c_sources, shipped
+from momentgen.c_compiler import CompilerError, find_compiler
+from momentgen.runtime import kernel_cache
+from momentgen.runtime import shipped as loading
+from momentgen.runtime.native import NativeKernels
+
+ROOT = Path(__file__).parents[2]
+GENERATED = ROOT / "generated"
+STEMS = ("gelu_exact", "gelu_exact_float64", "relu_exact")
+
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
+needs_level = pytest.mark.skipif(not shipped.levels_of(platform.machine()), reason="no level for this processor")
+
+
+def runnable(level: shipped.Level) -> bool:
+    has = torch.cpu.get_capabilities()
+    return all(has.get(need) for need in level.needs)
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kernels")
+    sources = [(stem, text) for stem, text in c_sources.every_source(GENERATED) if stem in STEMS]
+    shipped.compile_all(sources, folder)
+    return folder
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    loading.shipped_folder.cache_clear()
+    yield
+    loading.shipped_folder.cache_clear()
+
+
+def outputs(rule: str, variant: str, double: bool) -> list[torch.Tensor]:
+    kernels = NativeKernels(f"momentgen.generated.{rule}", rule, variant, 2, double=double)
+    dtype = torch.float64 if double else torch.float32
+    generator = torch.Generator().manual_seed(0)
+    n = 20_000  # more than one thread takes
+    mean = torch.randn(n, generator=generator, dtype=dtype) * torch.logspace(-3, 3, n, dtype=dtype)
+    var = torch.rand(n, generator=generator, dtype=dtype) * torch.logspace(-8, 4, n, dtype=dtype)
+    grads = torch.randn(2, n, generator=generator, dtype=dtype)
+    found = [torch.empty_like(mean) for _ in range(4)]
+    inputs = [mean.data_ptr(), var.data_ptr()]
+    kernels.forward(n, *inputs, None, found[0].data_ptr(), found[1].data_ptr())
+    kernels.backward(
+        n, *inputs, grads[0].data_ptr(), grads[1].data_ptr(), None, found[2].data_ptr(), found[3].data_ptr()
+    )
+    return found
+
+
+@needs_compiler
+@needs_level
+@pytest.mark.parametrize("level", shipped.levels_of(platform.machine()), ids=lambda level: level.name)
+def test_shipped_kernels_have_the_bits_of_those_compiled_here(
+    level: shipped.Level, kernels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not runnable(level):
+        pytest.skip(f"this processor is below {level.name}")
+    for rule, double in (("gelu", False), ("gelu", True), ("relu", False)):
+        monkeypatch.setattr(loading, "shipped_folder", lambda: None)
+        here = outputs(rule, "exact", double)
+        monkeypatch.setattr(loading, "shipped_folder", lambda: kernels / level.name)
+        monkeypatch.setattr(kernel_cache, "_find", lambda name: pytest.fail(f"{name} is not from the wheel"))
+        there = outputs(rule, "exact", double)
+        monkeypatch.undo()
+        bits = torch.int64 if double else torch.int32
+        for one, other in zip(here, there, strict=True):
+            assert one.isfinite().all()
+            assert torch.equal(one.view(bits), other.view(bits))
+
+
+@needs_level
+def test_the_best_level_is_chosen_of_what_the_processor_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: None
+) -> None:
+    monkeypatch.setattr(loading, "FOLDER", tmp_path)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    best, second = shipped.levels_of("x86_64")
+    for level in (best, second):
+        (tmp_path / level.name).mkdir()
+    for has, chosen in ((best.needs, best), (second.needs, second), (second.needs[1:], None)):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda has=has: dict.fromkeys(has, True))
+        loading.shipped_folder.cache_clear()
+        assert loading.shipped_folder() == (chosen and tmp_path / chosen.name)
+
+
+def test_a_changed_source_and_a_damaged_library_are_not_loaded(
+    kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "shipped_folder", lambda: tmp_path)
+    stem, source = next(each for each in c_sources.every_source(GENERATED) if each[0] == "relu_exact")
+    assert loading.load_shipped(stem, source) is None
+    (tmp_path / shipped.file_name(stem, source)).write_bytes(b"no library")
+    assert loading.load_shipped(stem, source) is None
+
+
+def test_what_the_runtime_compiles_is_what_a_wheel_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, str] = {}
+
+    class AskedError(Exception):
+        pass
+
+    def note(stem: str, source: str) -> None:
+        asked[stem] = source
+        raise AskedError
+
+    from momentgen.inference.adf import native as filters
+    from momentgen.inference.bowtie import collapsed
+    from momentgen.inference.polya_gamma_sampler import native as polya_gamma
+    from momentgen.inference.tridiagonal import native as tridiagonal
+    from momentgen.laws.numerics import maximum_native
+    from momentgen.runtime import native
+
+    for module in (filters, collapsed, polya_gamma, tridiagonal, maximum_native, native):
+        monkeypatch.setattr(module, "compile_and_load", note)
+    calls = [polya_gamma.NativeSampler, collapsed._for_cpu.__wrapped__]
+    calls += [lambda dtype=dtype: filters.native.__wrapped__(dtype) for dtype in (torch.float32, torch.float64)]
+    calls += [lambda dtype=dtype: maximum_native.NativeMaximum(dtype) for dtype in (torch.float32, torch.float64)]
+    calls += [lambda real=real: tridiagonal.NativeDraws(real) for real in ("float", "double")]
+    for package in sorted(path.parent.name for path in GENERATED.glob("*/exact.c")):
+        for double in (False, True):
+            calls.append(
+                lambda package=package, double=double: NativeKernels(
+                    f"momentgen.generated.{package}", package, "exact", 2, double=double
+                )
+            )
+    for call in calls:
+        with pytest.raises(AskedError):
+            call()
+    held = dict(c_sources.every_source(GENERATED))
+    assert asked.items() <= held.items()
+    others = {"collapsed_gates", "polya_gamma"}
+    others |= {
+        f"{name}_{real}" for name in ("adf", "maximum_of_windows", "tridiagonal") for real in ("float", "double")
+    }
+    assert others <= set(asked)
+
+
+@needs_compiler
+@needs_level
+def test_an_op_needs_no_compiler_and_under_10_ms_for_its_first_call(kernels: Path, tmp_path: Path) -> None:
+    code = f"""
+import time, warnings
+warnings.simplefilter("error")
+from pathlib import Path
+import torch
+import momentgen.shipped
+momentgen.shipped.FOLDER = Path({str(kernels)!r})
+from momentgen.generated import gelu
+x = torch.zeros(3), torch.ones(3)
+torch.add(*x)
+started = time.process_time()
+out = gelu(*x)
+print(time.process_time() - started, out.mean[0].item())
+"""
+    environment = dict(os.environ, PATH="", MOMENTGEN_CACHE=str(tmp_path / "cache"))
+    environment.pop("CC", None)
+    best = 1.0
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        seconds, mean = map(float, done.stdout.split())
+        assert abs(mean - 0.28209479) < 1e-6
+        best = min(best, seconds)
+    assert best < 0.01
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_machine_of_no_level_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    with pytest.raises(CompilerError, match="riscv64"):
+        shipped.compile_all([], tmp_path)
